@@ -1,0 +1,183 @@
+"""The rules that every first-party BUILD file uses: dt_library, dt_test, dt_binary and kin.
+
+A header is included by the same path everywhere, here and in a program that embeds the library:
+`dtensor/` and its path in this repository, where what stands in dtensor/ does not repeat the word.
+
+    dtensor/layout.h          #include "dtensor/layout.h"
+    runtime/core/dtype.h      #include "dtensor/runtime/core/dtype.h"
+    parallel_plans/module.h   #include "dtensor/parallel_plans/module.h"
+"""
+
+_WARNINGS = [
+    "-Wall",
+    "-Wextra",
+    "-Wno-sign-compare",
+    # Designated initializers leave out what has a default.
+    "-Wno-missing-field-initializers",
+    # g++ 12 reports these about sound code once std::string or StatusOr is inlined.
+    "-Wno-array-bounds",
+    "-Wno-maybe-uninitialized",
+    "-Wno-restrict",
+    "-Wno-stringop-overflow",
+    "-Wno-stringop-overread",
+    # clang knows some of the names above under none.
+    "-Wno-unknown-warning-option",
+]
+
+def _copts(more):
+    # An embedder's compiler may be newer than ours, and warn of more.
+    if native.repository_name() != "@":
+        return _WARNINGS + more
+    return _WARNINGS + select({
+        "//tools:werror_off": [],
+        "//conditions:default": ["-Werror"],
+    }) + more
+
+def _include_prefix():
+    package = native.package_name()
+    if package == "dtensor" or package.startswith("dtensor/"):
+        return None
+    return "dtensor/" + package if package else "dtensor"
+
+def _header_test(name, hdrs, **kwargs):
+    """One library with a source for each header, which includes that header twice and nothing else.
+
+    Tagged manual: `tools/header_tests` builds all of them.
+    """
+    prefix = _include_prefix() or native.package_name()
+    names = [hdr.lstrip(":") for hdr in hdrs]
+    alone = [
+        hdr
+        for hdr in names
+        # Not ours to compile alone: another package's, and Highway's parts that are included per target.
+        if ":" not in hdr and not hdr.startswith("//") and not hdr.endswith("-inl.h")
+    ]
+    if not alone:
+        return
+    srcs = ["{}_header_test/{}.cc".format(name, hdr) for hdr in alone]
+    native.genrule(
+        name = name + "_header_test_srcs",
+        outs = srcs,
+        cmd = " && ".join([
+            "printf '#include \"%s\"\\n#include \"%s\"\\n' {0} {0} > $(RULEDIR)/{1}".format(prefix + "/" + hdr, src)
+            for hdr, src in zip(alone, srcs)
+        ]),
+        tags = ["manual"],
+        visibility = ["//visibility:private"],
+    )
+    native.cc_library(
+        name = name + "_header_test",
+        srcs = srcs,
+        # Whether it compiles is all we ask.
+        copts = _copts(["-O0"]),
+        linkstatic = True,
+        tags = [
+            "header_test",
+            "manual",
+        ],
+        visibility = ["//visibility:private"],
+        deps = [":" + name],
+        **kwargs
+    )
+
+def dt_library(name, hdrs = [], srcs = [], deps = [], copts = [], visibility = None, testonly = False, **kwargs):
+    """A cc_library with our warnings, our include paths and a header test; public unless told otherwise.
+
+    Args:
+      name: as in cc_library; so are hdrs, srcs, deps and testonly. `name_header_test` is made beside it.
+      hdrs: compiled alone by the header test, but for `*-inl.h`.
+      srcs: sources, and headers that no other target may include.
+      deps: libraries.
+      copts: after ours.
+      visibility: public if None.
+      testonly: for helpers of tests.
+      **kwargs: handed to cc_library (textual_hdrs, tags, linkopts, target_compatible_with, ...).
+    """
+    native.cc_library(
+        name = name,
+        hdrs = hdrs,
+        srcs = srcs,
+        copts = _copts(copts),
+        include_prefix = _include_prefix(),
+        linkstatic = True,
+        testonly = testonly,
+        visibility = visibility or ["//visibility:public"],
+        deps = deps,
+        **kwargs
+    )
+    _header_test(
+        name = name,
+        hdrs = hdrs,
+        testonly = testonly,
+        target_compatible_with = kwargs.get("target_compatible_with", []),
+    )
+
+def dt_binary(name, srcs = [], deps = [], copts = [], **kwargs):
+    """A cc_binary with our warnings."""
+    native.cc_binary(
+        name = name,
+        srcs = srcs,
+        copts = _copts(copts),
+        deps = deps + ["//tools/sanitizers:suppressions"],
+        **kwargs
+    )
+
+def dt_benchmark(name, srcs, deps = [], **kwargs):
+    """A Google Benchmark program. Run, never tested: a timed test fails on a busy machine."""
+    dt_binary(
+        name = name,
+        testonly = True,
+        srcs = srcs,
+        deps = deps + ["@com_github_google_benchmark//:benchmark_main"],
+        **kwargs
+    )
+
+def dt_test(name, srcs, deps = [], size = "small", tags = [], copts = [], **kwargs):
+    """A GoogleTest program (gmock and main are linked), with our warnings.
+
+    Tags with a meaning: `slow` and `gpu` are left out of the default run; `sanitize` is run under
+    ASan, UBSan and TSan by .ci/run; `exclusive` runs alone; `cpu:2` reserves two cores.
+
+    Args:
+      name: as in cc_test; so are srcs, size and tags.
+      srcs: sources.
+      deps: libraries; GoogleTest need not be named.
+      size: bounds the time: small is one minute, medium five.
+      tags: see above.
+      copts: after ours.
+      **kwargs: handed to cc_test (data, shard_count, target_compatible_with, ...).
+    """
+    native.cc_test(
+        name = name,
+        size = size,
+        srcs = srcs,
+        copts = _copts(copts),
+        tags = tags,
+        deps = deps + [
+            "//tools/sanitizers:suppressions",
+            "@com_google_googletest//:gtest_main",
+        ],
+        **kwargs
+    )
+
+def dt_mpi_test(name, ranks, srcs, deps = [], size = "small", tags = [], args = [], **kwargs):
+    """A program that runs as `ranks` processes under mpirun; passes when all of them exit with 0."""
+    dt_binary(
+        name = name + "_rank",
+        testonly = True,
+        srcs = srcs,
+        deps = deps + ["@openmpi//:mpi"],
+        **kwargs
+    )
+    native.sh_test(
+        name = name,
+        size = size,
+        srcs = ["//tools:mpirun.sh"],
+        args = [
+            str(ranks),
+            "$(rootpath :{}_rank)".format(name),
+        ] + args,
+        data = [":{}_rank".format(name)],
+        tags = tags + ["cpu:2"],
+        target_compatible_with = kwargs.get("target_compatible_with", []),
+    )
