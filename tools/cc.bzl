@@ -42,7 +42,7 @@ def _include_prefix():
 def _header_test(name, hdrs, **kwargs):
     """One library with a source for each header, which includes that header twice and nothing else.
 
-    Tagged manual: `tools/header_tests` builds all of them.
+    Left out of ordinary builds by its tag; `bazel build --config=header_tests //...` builds them all.
     """
     prefix = _include_prefix() or native.package_name()
     names = [hdr.lstrip(":") for hdr in hdrs]
@@ -62,7 +62,7 @@ def _header_test(name, hdrs, **kwargs):
             "printf '#include \"%s\"\\n#include \"%s\"\\n' {0} {0} > $(RULEDIR)/{1}".format(prefix + "/" + hdr, src)
             for hdr, src in zip(alone, srcs)
         ]),
-        tags = ["manual"],
+        tags = ["header_test"],
         visibility = ["//visibility:private"],
     )
     native.cc_library(
@@ -71,10 +71,7 @@ def _header_test(name, hdrs, **kwargs):
         # Whether it compiles is all we ask.
         copts = _copts(["-O0"]),
         linkstatic = True,
-        tags = [
-            "header_test",
-            "manual",
-        ],
+        tags = ["header_test"],
         visibility = ["//visibility:private"],
         deps = [":" + name],
         **kwargs
