@@ -132,8 +132,9 @@ def dt_benchmark(name, srcs, deps = [], **kwargs):
 def dt_test(name, srcs, deps = [], size = "small", tags = [], copts = [], **kwargs):
     """A GoogleTest program (gmock and main are linked), with our warnings.
 
-    Tags with a meaning: `slow` and `gpu` are left out of the default run; `sanitize` is run under
-    ASan, UBSan and TSan by .ci/run; `exclusive` runs alone; `cpu:2` reserves two cores.
+    Tags with a meaning: `slow` and `gpu` are left out of the default run (a `gpu` test skips itself
+    where there is no GPU, which fails under --config=gpu); `sanitize` is run under ASan, UBSan and
+    TSan by .ci/run; `exclusive` runs alone; `cpu:2` reserves two cores.
 
     Args:
       name: as in cc_test; so are srcs, size and tags.
@@ -153,7 +154,7 @@ def dt_test(name, srcs, deps = [], size = "small", tags = [], copts = [], **kwar
         deps = deps + [
             "//tools/sanitizers:suppressions",
             "@com_google_googletest//:gtest_main",
-        ],
+        ] + (["//tools/cuda:require_gpu"] if "gpu" in tags else []),
         **kwargs
     )
 
