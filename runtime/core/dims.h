@@ -1,0 +1,26 @@
+// Shapes and strides: short vectors of int64, in elements.
+#ifndef DTENSOR_RUNTIME_CORE_DIMS_H_
+#define DTENSOR_RUNTIME_CORE_DIMS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace dtensor {
+
+using Dims = absl::InlinedVector<int64_t, 4>;
+
+int64_t NumElements(absl::Span<const int64_t> shape);  // 1 for a scalar; 0 if any size is 0
+// A size of 0 counts as 1 here, so that no stride is 0: [2, 0, 3] has strides [3, 3, 1].
+Dims RowMajorStrides(absl::Span<const int64_t> shape);
+std::string DimsToString(absl::Span<const int64_t> dims);  // "[2, 3]"; a scalar is "[]"
+// Accepts "[2, 3]", "2,3", "[]" and "". Errors: kInvalidArgument for negative or unreadable sizes.
+absl::StatusOr<Dims> ParseDims(absl::string_view text);
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_RUNTIME_CORE_DIMS_H_

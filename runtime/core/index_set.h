@@ -1,0 +1,90 @@
+// IndexSet: which indices of one dimension a rank holds, as a few strided runs.
+//
+//   Shard(0) of 10 over 4 ranks, rank 1          {3, 4, 5}           one run
+//   blocks of 2 dealt to 3 ranks, 12, rank 0     {0, 1, 6, 7}        one run, count 2, stride 6
+//   zigzag of 8 over 2 ranks, rank 0             {0, 1, 6, 7}        the same set: canonical, so ==
+//
+// A rank's local index of a global index is its position in the set: local elements lie in
+// ascending global order. Pure values; nothing here knows of meshes.
+//
+// The canonical form. Take the set's maximal intervals (no neighbour of one is in the set) from the
+// left: each run takes as many of them as are equally long and equally far apart. So equal sets
+// have equal runs, and no other split into runs that do not interleave has fewer.
+//
+//   {0, 1, 6, 7, 12, 13, 20}   {0..1 +6 x3, 20}
+//   {0, 5, 15, 25}             {0 +5 x2, 15 +10 x2}
+//   {0, 1, 3, 6, 7, 9}         {0..1, 3, 6..7, 9}: runs never interleave
+//
+// Costs below are in runs, unless they say otherwise. Up to two runs need no heap.
+#ifndef DTENSOR_RUNTIME_CORE_INDEX_SET_H_
+#define DTENSOR_RUNTIME_CORE_INDEX_SET_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/types/span.h"
+
+namespace dtensor {
+
+// Indices begin + j * stride + [0, length), for j in [0, count).
+// Canonical: length >= 1, count >= 1; count == 1 has stride == 0; count > 1 has stride > length.
+struct Run {
+  int64_t begin = 0, length = 0, stride = 0, count = 1;
+  int64_t size() const { return length * count; }
+  int64_t end() const { return begin + (count - 1) * stride + length; }  // one past the last index
+  friend bool operator==(const Run&, const Run&) = default;
+};
+
+class IndexSet {
+ public:
+  IndexSet() = default;                                  // empty
+  static IndexSet Interval(int64_t begin, int64_t end);  // empty when end <= begin
+  // Joins runs into the canonical form. They need not be canonical themselves: they may touch, be
+  // empty (length or count 0), and count > 1 may have stride == length.
+  // Requires: each run ends where the next begins, or before, and stride >= length where count > 1.
+  static IndexSet FromIntervals(absl::Span<const Run> ascending);
+
+  // In ascending order, and not interleaved: each run ends before the next begins.
+  absl::Span<const Run> runs() const { return runs_; }
+  int64_t size() const;
+  bool empty() const { return runs_.empty(); }
+  // The position-th smallest index. Requires: 0 <= position < size().
+  int64_t At(int64_t position) const;
+  bool Contains(int64_t index) const;
+
+  // The indices at positions [begin, end) of this set. Requires: 0 <= begin <= end <= size().
+  IndexSet Slice(int64_t begin, int64_t end) const;
+
+  // Linear in the runs read and written, as a rule; where runs of unequal strides meet, see Match.
+  IndexSet Intersect(const IndexSet& other) const;
+  IndexSet Union(const IndexSet& other) const;
+
+  std::string ToString() const;  // "{3..5}", "{0..1 +6 x2, 9}", "{}"
+  friend bool operator==(const IndexSet&, const IndexSet&) = default;
+
+ private:
+  absl::InlinedVector<Run, 2> runs_;
+};
+
+// One strided part of what two sets have in common: element (j, i), j < count, i < length, lies at
+// position src + j * src_stride + i of the one and dst + j * dst_stride + i of the other.
+struct Piece {
+  int64_t src = 0, dst = 0, length = 0, count = 1, src_stride = 0, dst_stride = 0;
+  int64_t size() const { return length * count; }
+  friend bool operator==(const Piece&, const Piece&) = default;
+};
+
+// The common indices of two sets, as positions in both. Each lies in one piece; pieces ascend by
+// their first elements, in src and in dst alike. They may interleave: {0..3 +6 x9} and {2..6 +6 x9}
+// share two strided pieces. Pieces are equal, sides swapped, for Match(dst, src).
+//
+// Runs that meet cost O(1) and give at most three pieces where one is an interval or their strides
+// are equal. Two of unequal strides s and t, with c and d intervals where they overlap, cost
+// O(min(c, d, (s + t) / gcd(s, t))).
+std::vector<Piece> Match(const IndexSet& src, const IndexSet& dst);
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_RUNTIME_CORE_INDEX_SET_H_
