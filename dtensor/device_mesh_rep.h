@@ -1,0 +1,36 @@
+// What a DeviceMesh points at. For its own sources alone.
+#ifndef DTENSOR_DEVICE_MESH_REP_H_
+#define DTENSOR_DEVICE_MESH_REP_H_
+
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtensor/device_mesh.h"
+
+namespace dtensor {
+
+struct DeviceMesh::Rep {
+  struct Group {
+    std::string name;
+    AxisList axes;
+    friend bool operator==(const Group&, const Group&) = default;
+    friend bool operator<(const Group& a, const Group& b) { return a.name < b.name; }
+    template <typename H>
+    friend H AbslHashValue(H h, const Group& g) {
+      return H::combine(std::move(h), g.name, g.axes);
+    }
+  };
+  std::vector<Axis> axes;
+  std::vector<Group> groups;  // by name, so that the order of their making does not matter
+  int size = 1;
+  size_t hash = 0;
+
+  // With `axis` replaced by several, whose group takes its name.
+  Rep WithAxisSplit(int axis, std::vector<Axis> into) const;
+};
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_DEVICE_MESH_REP_H_

@@ -1,0 +1,84 @@
+// The text form of a mesh: ["kv"=2, "rep"=2; "tp"=kv*rep], or without brackets and quotes.
+#include <algorithm>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "dtensor/device_mesh.h"
+#include "dtensor/device_mesh_rep.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/text_scanner.h"
+
+namespace dtensor {
+namespace {
+
+absl::Status Unreadable(absl::string_view text, absl::string_view what, absl::string_view rest) {
+  return InvalidArgument({"cannot read the mesh ", text, ": expected ", what, " at \"", rest,
+                          "\"; write [\"dp\"=2, \"tp\"=4] or dp=2,tp=4"});
+}
+
+// "name"= or name=
+bool ReadName(TextScanner& in, std::string& name) {
+  const bool quoted = in.Eat("\"");
+  name = std::string(in.EatName());
+  if (quoted && !in.Eat("\"")) return false;
+  return !name.empty() && in.Eat("=");
+}
+
+bool ReadAxis(TextScanner& in, DeviceMesh::Axis& axis) {
+  int64_t size = 0;
+  if (!ReadName(in, axis.name) || !in.EatInt(&size)) return false;
+  axis.size = static_cast<int>(size);
+  return axis.size == size;
+}
+
+// kv*rep, as the indices of `axes`.
+bool ReadMembers(TextScanner& in, absl::Span<const DeviceMesh::Axis> axes, AxisList& members) {
+  do {
+    const absl::string_view name = in.EatName();
+    const auto axis = std::find_if(axes.begin(), axes.end(),
+                                   [&](const DeviceMesh::Axis& a) { return a.name == name; });
+    const int index = static_cast<int>(axis - axes.begin());
+    if (axis == axes.end() || absl::c_linear_search(members, index)) return false;
+    members.push_back(index);
+  } while (in.Eat("*"));
+  return true;
+}
+
+}  // namespace
+
+std::string DeviceMesh::ToString() const {
+  const auto name_of = [this](std::string* out, int axis) { out->append(axis_name(axis)); };
+  std::string text =
+      absl::StrCat("[", absl::StrJoin(axes(), ", ", [](std::string* out, const Axis& axis) {
+                     absl::StrAppend(out, "\"", axis.name, "\"=", axis.size);
+                   }));
+  absl::string_view separator = "; ";
+  for (const Rep::Group& group : rep_->groups) {
+    absl::StrAppend(&text, separator, "\"", group.name,
+                    "\"=", absl::StrJoin(group.axes, "*", name_of));
+    separator = ", ";
+  }
+  return text + "]";
+}
+
+absl::StatusOr<DeviceMesh> DeviceMesh::Parse(absl::string_view text) {
+  TextScanner in(text);
+  const bool bracket = in.Eat("[");
+  const bool no_axes = in.AtEnd() || in.rest()[0] == ']';
+  Rep rep;
+  for (bool more = !no_axes; more; more = in.Eat(",")) {
+    if (!ReadAxis(in, rep.axes.emplace_back())) return Unreadable(text, "name=size", in.rest());
+  }
+  for (bool more = in.Eat(";"); more; more = in.Eat(",")) {
+    Rep::Group& group = rep.groups.emplace_back();
+    if (!ReadName(in, group.name) || !ReadMembers(in, rep.axes, group.axes)) {
+      return Unreadable(text, "name=axis*axis", in.rest());
+    }
+  }
+  if (bracket && !in.Eat("]")) return Unreadable(text, "']'", in.rest());
+  if (!in.AtEnd()) return Unreadable(text, "the end", in.rest());
+  return Make(std::move(rep));
+}
+
+}  // namespace dtensor

@@ -1,0 +1,161 @@
+// Layout: where every element of a tensor lies on a mesh. The only stored truth; placements are how
+// users write and read it.
+//
+// Each tensor dimension of size n is a row-major product of factors, usually one. All factors but
+// the outermost have a fixed size; the outermost is rounded up to ceil(n / product of the others),
+// and indices >= n do not exist. Each factor has an ordered list of mesh axes that split it, major
+// to minor: each axis splits in ceil chunks what the one before it left (or zigzag: 2P ceil chunks,
+// rank r takes chunks r and 2P-1-r). The orders of placement.h are factorings:
+//
+//   contiguous  (n : axis)                    unit(u)    (n/u : axis, u)
+//   cyclic(k)   (k, ceil(n/k) : axis)         block(b)   (n/(P*b), P : axis, b)
+//   zigzag      (n : axis zigzag)
+//
+// Then come the axes on which the tensor is Partial, all with one op; on every other axis it is
+// replicated. So gathering the minor axis of a dimension gives exactly the layout of its major
+// axes.
+//
+// Canonical by construction: axes of size 1 vanish; neighbouring factors that nothing splits merge;
+// a lone factor that nothing splits is dropped; partial axes ascend. So == implies equal regions.
+// (Unequal layouts may have equal regions: moving between them moves nothing.)
+//
+// Text: one bracket per dimension, factors joined by " x ", outermost first, then the partial axes:
+//   [dp,tp] []            dimension 0 split by dp, then tp; dimension 1 whole
+//   [tp x 16]             unit(16)             [_ x 4(tp)]       cyclic(2) of n = 8
+//   [_ x 2(tp) x 3]       block(3) on 2 ranks  [cp:zigzag]       zigzag
+//   [] [] P(sum: dp,tp)   partial on two axes
+// A scalar's text has no brackets; a replicated scalar is "scalar".
+#ifndef DTENSOR_LAYOUT_H_
+#define DTENSOR_LAYOUT_H_
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "dtensor/device_mesh.h"
+#include "dtensor/placement.h"
+#include "dtensor/runtime/core/dims.h"
+#include "dtensor/runtime/core/reduce_op.h"
+
+namespace dtensor {
+
+// One mesh axis splitting what the splits before it left.
+struct Split {
+  int axis = 0;
+  bool zigzag = false;
+  friend bool operator==(const Split&, const Split&) = default;
+  template <typename H>
+  friend H AbslHashValue(H h, const Split& s) {
+    return H::combine(std::move(h), s.axis, s.zigzag);
+  }
+};
+
+// One factor of a dimension. `size` is 0 for the outermost factor (derived from n), else >= 1;
+// after canonicalising it is 1 only where it is split (and then coordinate 0 of each of its axes
+// holds all).
+struct Factor {
+  int64_t size = 0;
+  absl::InlinedVector<Split, 2> splits;  // major to minor
+  friend bool operator==(const Factor&, const Factor&) = default;
+  template <typename H>
+  friend H AbslHashValue(H h, const Factor& f) {
+    return H::combine(std::move(h), f.size, f.splits);
+  }
+};
+
+// The factors of one dimension, outermost first; empty when nothing splits it.
+using DimLayout = absl::InlinedVector<Factor, 1>;
+
+bool IsSplit(const DimLayout& dim);
+AxisList AxesOf(const DimLayout& dim);  // every axis that splits it, outermost factor first
+
+class Layout {
+ public:
+  Layout() = default;  // a replicated scalar on a mesh of one rank
+
+  // Everything replicated.
+  static Layout Replicated(const DeviceMesh& mesh, int rank);
+  // Negative dims count from the end. `shape` is needed by cyclic orders and by the checks. Where
+  // several axes split one dimension, each deals by its order what the one before it left. Total
+  // for contiguous and zigzag; besides these a dimension may have one unit, cyclic or block order
+  // (on one axis or several), as long as the splits around it cut between its groups only. Errors:
+  // kInvalidArgument for a wrong number of placements, a dim out of range, unlike partial ops, a
+  // non-positive unit, rounds or block, a negative size, orders on one dimension that no layout
+  // says exactly; the message names the axis and the remedy.
+  static absl::StatusOr<Layout> FromPlacements(const DeviceMesh& mesh,
+                                               absl::Span<const Placement> placements,
+                                               absl::Span<const int64_t> shape);
+  // From parts; canonicalises. Errors: kInvalidArgument for an axis that is out of range or used
+  // twice, a factor size < 1, an outermost factor with a size of its own.
+  static absl::StatusOr<Layout> Create(const DeviceMesh& mesh, absl::Span<const DimLayout> dims,
+                                       absl::Span<const int> partial_axes = {},
+                                       ReduceOp op = ReduceOp::kSum);
+
+  const DeviceMesh& mesh() const { return mesh_; }
+  int rank() const { return static_cast<int>(dims_.size()); }  // tensor dimensions
+  absl::Span<const DimLayout> dims() const { return dims_; }
+  const DimLayout& dim(int d) const { return dims_[d]; }
+  absl::Span<const int> partial_axes() const { return partial_axes_; }  // ascending
+  ReduceOp partial_op() const { return op_; }  // kSum when there are no partial axes
+  bool is_partial() const { return !partial_axes_.empty(); }
+  bool is_replicated() const;  // on every axis
+
+  enum class AxisUse : uint8_t { kReplicate, kShard, kPartial };
+  AxisUse use(int axis) const;
+  AxisList sharding_axes() const;    // ascending
+  AxisList replicated_axes() const;  // ascending; axes of size 1 count as replicated
+
+  // The same with one dimension's factors, or the partial axes, replaced. Errors: as Create.
+  absl::StatusOr<Layout> WithDim(int d, const DimLayout& dim) const;
+  absl::StatusOr<Layout> WithPartial(absl::Span<const int> axes,
+                                     ReduceOp op = ReduceOp::kSum) const;
+  // The layout of a gradient: Partial(sum) and Partial(avg) become Replicate, the rest stays.
+  Layout Dual() const;
+
+  // FromPlacements of the result is this layout. Errors: kInvalidArgument when placements cannot
+  // say it (the order of axes is not mesh order, or two factors of one dimension are split in a way
+  // that no Order names).
+  absl::StatusOr<Placements> ToPlacements(absl::Span<const int64_t> shape) const;
+
+  // The shape of a rank's local tensor: sizes of Regions(). Requires: shape.size() == rank().
+  Dims LocalShape(absl::Span<const int64_t> shape, int mesh_rank) const;
+
+  std::string ToString() const;
+  // The name of a group of axes stands for them all. Errors: kInvalidArgument, naming the part that
+  // cannot be read.
+  static absl::StatusOr<Layout> Parse(const DeviceMesh& mesh, absl::string_view text);
+
+  friend bool operator==(const Layout&, const Layout&) = default;
+  template <typename H>
+  friend H AbslHashValue(H h, const Layout& l) {
+    return H::combine(std::move(h), l.mesh_, l.dims_, l.partial_axes_, l.op_);
+  }
+
+ private:
+  DeviceMesh mesh_;
+  absl::InlinedVector<DimLayout, 4> dims_;
+  AxisList partial_axes_;
+  ReduceOp op_ = ReduceOp::kSum;
+};
+
+// Reshaping one dimension's layout. `outer` and `inner` are the layouts of the two dimensions that
+// a dimension of size n = outer_size * inner_size becomes.
+//
+// Cuts at a factor's boundary, or where every chunk of the outermost split is whole.
+// Errors: kInvalidArgument when a shard would span the cut unevenly (redistribute first).
+absl::StatusOr<std::pair<DimLayout, DimLayout>> SplitDim(const DeviceMesh& mesh,
+                                                         const DimLayout& dim, int64_t outer_size,
+                                                         int64_t inner_size);
+// The reverse: the layout of the row-major product of two dimensions.
+// Errors: kInvalidArgument when `inner` is split in groups that do not divide inner_size, as
+// unit(3) of 7: each copy of it would end in a group cut short, which factors cannot say.
+absl::StatusOr<DimLayout> JoinDims(const DimLayout& outer, int64_t outer_size,
+                                   const DimLayout& inner, int64_t inner_size);
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_LAYOUT_H_
