@@ -1,0 +1,231 @@
+#include "dtensor/device_mesh.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/hash/hash.h"
+#include "absl/strings/str_cat.h"
+#include "dtensor/layout_testing.h"
+#include "dtensor/runtime/core/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace dtensor {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr absl::StatusCode kInvalidArgument = absl::StatusCode::kInvalidArgument;
+constexpr absl::StatusCode kNotFound = absl::StatusCode::kNotFound;
+
+DeviceMesh RandomMesh(TestRandom& random) {
+  std::vector<DeviceMesh::Axis> axes(random.Below(6));
+  for (size_t a = 0; a < axes.size(); ++a) {
+    axes[a] = {absl::StrCat("ax", random.Coin() ? "_" : "", a), 1 + random.Below(5)};
+  }
+  DeviceMesh mesh = *DeviceMesh::Create(std::move(axes));
+  for (int g = 0; g < random.Below(3) && mesh.rank_of_axes() > 0; ++g) {
+    std::vector<std::string> names;
+    for (const DeviceMesh::Axis& axis : mesh.axes()) {
+      if (random.Coin()) names.insert(names.begin() + random.Below(names.size() + 1), axis.name);
+    }
+    if (!names.empty()) mesh = *mesh.Flatten(names, absl::StrCat("group", g));
+  }
+  return mesh;
+}
+
+TEST(DeviceMeshTest, DefaultIsOneRank) {
+  const DeviceMesh mesh;
+  EXPECT_EQ(mesh.size(), 1);
+  EXPECT_EQ(mesh.rank_of_axes(), 0);
+  EXPECT_EQ(mesh.ToString(), "[]");
+  EXPECT_THAT(DeviceMesh::Create({}), IsOkAndHolds(mesh));
+  EXPECT_THAT(mesh.Group(0, {}), ElementsAre(0));
+}
+
+TEST(DeviceMeshTest, RanksAreRowMajor) {
+  const DeviceMesh mesh = MeshOf("dp=2,tp=4");
+  EXPECT_EQ(mesh.size(), 8);
+  EXPECT_THAT(mesh.Coordinate(5), ElementsAre(1, 1));
+  EXPECT_EQ(mesh.RankAt({1, 1}), 5);
+  EXPECT_EQ(mesh.axis_name(1), "tp");
+  EXPECT_EQ(mesh.axis_size(1), 4);
+}
+
+TEST(DeviceMeshTest, CoordinateAndRankAreInverse) {
+  TestRandom random;
+  for (int round = 0; round < 30; ++round) {
+    const DeviceMesh mesh = RandomMesh(random);
+    for (int rank = 0; rank < mesh.size(); ++rank) {
+      EXPECT_EQ(mesh.RankAt(mesh.Coordinate(rank)), rank) << mesh.ToString();
+    }
+  }
+}
+
+TEST(DeviceMeshTest, GroupHoldsTheRanksAlongAxes) {
+  const DeviceMesh mesh = MeshOf("dp=2,tp=4");
+  EXPECT_THAT(mesh.Group(5, {0}), ElementsAre(1, 5));
+  EXPECT_THAT(mesh.Group(5, {1}), ElementsAre(4, 5, 6, 7));
+  EXPECT_THAT(mesh.Group(5, {0, 1}), ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
+  EXPECT_THAT(mesh.Group(5, {1, 0}), ElementsAre(0, 4, 1, 5, 2, 6, 3, 7));
+  EXPECT_THAT(mesh.Group(5, {}), ElementsAre(5));
+}
+
+TEST(DeviceMeshTest, GroupsOfAnAxisPartitionTheRanks) {
+  const DeviceMesh mesh = MeshOf("a=2,b=3,c=2");
+  for (int axis = 0; axis < 3; ++axis) {
+    for (int rank = 0; rank < mesh.size(); ++rank) {
+      const std::vector<int> group = mesh.Group(rank, {axis});
+      ASSERT_EQ(static_cast<int>(group.size()), mesh.axis_size(axis));
+      EXPECT_EQ(group[mesh.Coordinate(rank)[axis]], rank);
+      for (int peer : group) EXPECT_EQ(mesh.Group(peer, {axis}), group);
+    }
+  }
+}
+
+TEST(DeviceMeshTest, FindsAxesByName) {
+  const DeviceMesh mesh = MeshOf("dp=2,tp=4");
+  EXPECT_THAT(mesh.AxisIndex("tp"), IsOkAndHolds(1));
+  EXPECT_THAT(mesh.Find("dp"), IsOkAndHolds(ElementsAre(0)));
+  EXPECT_THAT(mesh.Find("pp"),
+              StatusIs(kNotFound, AllOf(HasSubstr("\"pp\""), HasSubstr("[\"dp\"=2, \"tp\"=4]"))));
+  EXPECT_THAT(mesh.AxisIndex("pp"), StatusIs(kNotFound));
+}
+
+TEST(DeviceMeshTest, CreateRefusesBadAxes) {
+  EXPECT_THAT(DeviceMesh::Create({{"dp", 2}, {"tp", 0}}),
+              StatusIs(kInvalidArgument, AllOf(HasSubstr("\"tp\""), HasSubstr("size 0"))));
+  EXPECT_THAT(DeviceMesh::Create({{"dp", -1}}), StatusIs(kInvalidArgument, HasSubstr("size -1")));
+  EXPECT_THAT(DeviceMesh::Create({{"dp", 2}, {"tp", 2}, {"dp", 2}}),
+              StatusIs(kInvalidArgument, AllOf(HasSubstr("\"dp\""), HasSubstr("twice"))));
+  for (const char* name : {"", "_", "2d", "a-b", "a b", "a*b", "\""}) {
+    EXPECT_THAT(DeviceMesh::Create({{name, 2}}), StatusIs(kInvalidArgument, HasSubstr("digits")))
+        << name;
+  }
+}
+
+TEST(DeviceMeshTest, CreateRefusesTooMany) {
+  std::vector<DeviceMesh::Axis> axes;
+  for (int a = 0; a < DeviceMesh::kMaxAxes; ++a) axes.push_back({absl::StrCat("a", a), 1});
+  EXPECT_THAT(DeviceMesh::Create(axes), IsOk());
+  axes.push_back({"more", 1});
+  EXPECT_THAT(DeviceMesh::Create(axes), StatusIs(kInvalidArgument, HasSubstr("at most 16")));
+  EXPECT_THAT(DeviceMesh::Create({{"a", 1 << 20}, {"b", 1 << 20}}),
+              StatusIs(kInvalidArgument, HasSubstr("\"b\"")));
+}
+
+TEST(DeviceMeshTest, SliceKeepsTheNamedAxesInTheOrderGiven) {
+  const DeviceMesh mesh = MeshOf("pp=2,dp=3,tp=4");
+  EXPECT_THAT(mesh.Slice({"tp", "pp"}), IsOkAndHolds(MeshOf("tp=4,pp=2")));
+  EXPECT_THAT(mesh.Slice({}), IsOkAndHolds(DeviceMesh()));
+  EXPECT_THAT(mesh.Slice({"tp", "tp"}), StatusIs(kInvalidArgument, HasSubstr("\"tp\"")));
+  EXPECT_THAT(mesh.Slice({"ep"}), StatusIs(kNotFound, HasSubstr("\"ep\"")));
+}
+
+TEST(DeviceMeshTest, SliceKeepsGroupsThatItHoldsInFull) {
+  const DeviceMesh mesh = MeshOf("dp=2,kv=2,rep=3;tp=kv*rep,data=dp*kv");
+  EXPECT_THAT(mesh.Slice({"tp"}), IsOkAndHolds(MeshOf("kv=2,rep=3;tp=kv*rep")));
+  EXPECT_THAT(mesh.Slice({"rep", "kv"}), IsOkAndHolds(MeshOf("rep=3,kv=2;tp=kv*rep")));
+  EXPECT_THAT(mesh.Slice({"tp", "kv"}), StatusIs(kInvalidArgument, HasSubstr("\"kv\"")));
+}
+
+TEST(DeviceMeshTest, FlattenNamesAxesTogether) {
+  const DeviceMesh mesh = MeshOf("dp=2,cp=3,tp=4");
+  DT_ASSERT_OK_AND_ASSIGN(const DeviceMesh flat, mesh.Flatten({"dp", "cp"}, "data"));
+  EXPECT_EQ(flat.ToString(), "[\"dp\"=2, \"cp\"=3, \"tp\"=4; \"data\"=dp*cp]");
+  EXPECT_THAT(flat.Find("data"), IsOkAndHolds(ElementsAre(0, 1)));
+  EXPECT_THAT(flat.AxisIndex("data"), StatusIs(kInvalidArgument, HasSubstr("\"data\"")));
+  EXPECT_EQ(flat.size(), mesh.size());
+  EXPECT_NE(flat, mesh);
+  // A group of groups is the group of their axes.
+  DT_ASSERT_OK_AND_ASSIGN(const DeviceMesh all, flat.Flatten({"tp", "data"}, "all"));
+  EXPECT_THAT(all.Find("all"), IsOkAndHolds(ElementsAre(2, 0, 1)));
+}
+
+TEST(DeviceMeshTest, FlattenRefusesBadGroups) {
+  const DeviceMesh mesh = MeshOf("dp=2,cp=3,tp=4;data=dp*cp");
+  EXPECT_THAT(mesh.Flatten({"dp", "cp"}, "tp"), StatusIs(kInvalidArgument, HasSubstr("\"tp\"")));
+  EXPECT_THAT(mesh.Flatten({"dp"}, "data"), StatusIs(kInvalidArgument, HasSubstr("\"data\"")));
+  EXPECT_THAT(mesh.Flatten({"dp", "data"}, "x"), StatusIs(kInvalidArgument, HasSubstr("\"dp\"")));
+  EXPECT_THAT(mesh.Flatten({}, "x"), StatusIs(kInvalidArgument, HasSubstr("\"x\"")));
+  EXPECT_THAT(mesh.Flatten({"ep"}, "x"), StatusIs(kNotFound, HasSubstr("\"ep\"")));
+}
+
+TEST(DeviceMeshTest, SplitAxisKeepsRanksAndName) {
+  const DeviceMesh mesh = MeshOf("dp=2,tp=6,ep=2;all=ep*tp*dp");
+  DT_ASSERT_OK_AND_ASSIGN(const DeviceMesh split, mesh.SplitAxis("tp", {{"kv", 2}, {"rep", 3}}));
+  EXPECT_EQ(split.ToString(),
+            "[\"dp\"=2, \"kv\"=2, \"rep\"=3, \"ep\"=2; \"all\"=ep*kv*rep*dp, \"tp\"=kv*rep]");
+  DT_ASSERT_OK_AND_ASSIGN(const AxisList tp, split.Find("tp"));
+  for (int rank = 0; rank < mesh.size(); ++rank) {
+    EXPECT_EQ(split.Group(rank, tp), mesh.Group(rank, {1}));
+  }
+  DT_ASSERT_OK_AND_ASSIGN(const DeviceMesh twice, split.SplitAxis("rep", {{"x", 3}, {"y", 1}}));
+  EXPECT_THAT(twice.Find("tp"), IsOkAndHolds(ElementsAre(1, 2, 3)));
+  EXPECT_THAT(twice.Find("rep"), IsOkAndHolds(ElementsAre(2, 3)));
+}
+
+TEST(DeviceMeshTest, SplitAxisRefusesBadParts) {
+  const DeviceMesh mesh = MeshOf("dp=2,tp=6;all=dp*tp");
+  EXPECT_THAT(mesh.SplitAxis("tp", {{"kv", 2}, {"rep", 2}}),
+              StatusIs(kInvalidArgument, AllOf(HasSubstr("\"tp\" of size 6"), HasSubstr("to 4"))));
+  EXPECT_THAT(mesh.SplitAxis("tp", {{"kv", -2}, {"rep", -3}}),
+              StatusIs(kInvalidArgument, HasSubstr("\"kv\"")));
+  EXPECT_THAT(mesh.SplitAxis("tp", {{"tp", 2}, {"rep", 3}}),
+              StatusIs(kInvalidArgument, HasSubstr("\"tp\"")));
+  EXPECT_THAT(mesh.SplitAxis("tp", {{"dp", 2}, {"rep", 3}}),
+              StatusIs(kInvalidArgument, HasSubstr("\"dp\"")));
+  EXPECT_THAT(MeshOf("dp=1").SplitAxis("dp", {}), StatusIs(kInvalidArgument));
+  EXPECT_THAT(mesh.SplitAxis("all", {{"x", 12}}),
+              StatusIs(kInvalidArgument, HasSubstr("several axes")));
+  EXPECT_THAT(mesh.SplitAxis("ep", {{"x", 1}}), StatusIs(kNotFound, HasSubstr("\"ep\"")));
+}
+
+TEST(DeviceMeshTest, ComparesAndHashesByValue) {
+  const DeviceMesh mesh = MeshOf("dp=2,tp=4");
+  const DeviceMesh same = MeshOf("[\"dp\"=2, \"tp\"=4]");
+  EXPECT_EQ(mesh, same);
+  EXPECT_EQ(absl::HashOf(mesh), absl::HashOf(same));
+  for (const char* other : {"dp=2", "tp=4,dp=2", "dp=4,tp=2", "dp=2,cp=4", "dp=2,tp=4;x=dp*tp"}) {
+    EXPECT_NE(mesh, MeshOf(other));
+    EXPECT_NE(absl::HashOf(mesh), absl::HashOf(MeshOf(other))) << other;
+  }
+  // The order in which groups were named does not matter, the order within one does.
+  EXPECT_EQ(MeshOf("a=2,b=2;x=a*b,y=b*a"), MeshOf("a=2,b=2;y=b*a,x=a*b"));
+  EXPECT_NE(MeshOf("a=2,b=2;x=a*b"), MeshOf("a=2,b=2;x=b*a"));
+}
+
+TEST(DeviceMeshTest, PrintsAndParses) {
+  EXPECT_EQ(MeshOf("dp=2,tp=4").ToString(), "[\"dp\"=2, \"tp\"=4]");
+  EXPECT_EQ(MeshOf(" dp = 2 , \"tp\" = 4 "), MeshOf("dp=2,tp=4"));
+  EXPECT_EQ(MeshOf("[\"kv\"=2, \"rep\"=2; \"tp\"=kv*rep]").ToString(),
+            "[\"kv\"=2, \"rep\"=2; \"tp\"=kv*rep]");
+  EXPECT_EQ(MeshOf("[]"), DeviceMesh());
+  EXPECT_EQ(MeshOf(""), DeviceMesh());
+}
+
+TEST(DeviceMeshTest, ParsesWhatRandomOnesPrint) {
+  TestRandom random;
+  for (int round = 0; round < 1000; ++round) {
+    const DeviceMesh mesh = RandomMesh(random);
+    EXPECT_THAT(DeviceMesh::Parse(mesh.ToString()), IsOkAndHolds(mesh)) << mesh.ToString();
+  }
+}
+
+TEST(DeviceMeshTest, ParseRefusesOtherTexts) {
+  for (const char* text :
+       {"[", "dp", "dp=", "dp=x", "dp=2,", "[dp=2", "dp=2]", "\"dp=2", "=2", "dp=2 tp=4", "dp=2;",
+        "dp=2;x", "dp=2;x=", "dp=2;x=tp", "dp=2;x=dp*dp", "dp=99999999999", "[dp=2] x", "2d=2"}) {
+    EXPECT_THAT(DeviceMesh::Parse(text),
+                StatusIs(kInvalidArgument, AllOf(HasSubstr(text), HasSubstr("dp=2,tp=4"))))
+        << text;
+  }
+  EXPECT_THAT(DeviceMesh::Parse("dp=0"), StatusIs(kInvalidArgument, HasSubstr("size 0")));
+  EXPECT_THAT(DeviceMesh::Parse("dp=2,dp=2"), StatusIs(kInvalidArgument, HasSubstr("twice")));
+}
+
+}  // namespace
+}  // namespace dtensor
