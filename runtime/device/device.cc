@@ -1,0 +1,145 @@
+#include "dtensor/runtime/device/device.h"
+
+#include <algorithm>
+#include <mutex>
+
+#include "absl/strings/str_cat.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/device/product.h"
+
+namespace dtensor {
+
+struct Device::Failure {
+  mutable std::mutex mutex;
+  absl::Status status;
+  std::function<void(const absl::Status&)> handler;
+};
+
+Device::Device(Kind kind) : kind_(kind), failure_(std::make_shared<Failure>()) {}
+
+absl::StatusOr<void*> Device::Allocate(int64_t bytes) {
+  DT_CHECK(bytes >= 0);
+  if (failed()) return failure();
+  if (bytes == 0) return nullptr;
+  auto data = DoAllocate(bytes);
+  if (!data.ok()) {
+    return absl::Status(data.status().code(),
+                        absl::StrCat(data.status().message(), "; tensors on this ", ToString(kind_),
+                                     " device hold ", memory_.live_bytes, " bytes already"));
+  }
+  memory_.live_bytes += bytes;
+  memory_.peak_bytes = std::max(memory_.peak_bytes, memory_.live_bytes);
+  return data;
+}
+
+void Device::Free(void* data, int64_t bytes) {
+  memory_.live_bytes -= bytes;
+  if (data != nullptr) DoFree(data, bytes);
+}
+
+absl::Status Device::CopyFromHost(void* dst, const void* src, int64_t bytes) {
+  return CopyOnDevice(dst, src, bytes);
+}
+
+absl::Status Device::CopyToHost(void* dst, const void* src, int64_t bytes) {
+  return CopyOnDevice(dst, src, bytes);
+}
+
+absl::Status Device::CopyOnDevice(void* dst, const void* src, int64_t bytes) {
+  if (failed()) return failure();
+  return bytes == 0 ? absl::OkStatus() : DoCopy(dst, src, bytes);
+}
+
+absl::Status Device::FillBytes(void* dst, uint8_t value, int64_t bytes) {
+  if (failed()) return failure();
+  return bytes == 0 ? absl::OkStatus() : DoFill(dst, value, bytes);
+}
+
+absl::Status Device::Multiply(const Product& p) {
+  if (failed()) return failure();
+  DT_RETURN_IF_ERROR(Validate(p));
+  if (is_meta() || p.batch == 0 || p.m == 0 || p.n == 0) return absl::OkStatus();
+  return p.k == 0 ? MultiplyByNothing(p) : DoMultiply(p);
+}
+
+absl::Status Device::MultiplyByNothing(const Product& p) {
+  if (p.accumulate) return absl::OkStatus();
+  const int64_t size = SizeOf(p.out_dtype);
+  for (int64_t i = 0; i < p.batch; ++i) {
+    for (int64_t row = 0; row < p.m; ++row) {
+      const int64_t offset = i * p.c.batch_stride + row * p.c.row_stride;
+      DT_RETURN_IF_ERROR(DoFill(static_cast<char*>(p.c.data) + offset * size, 0, p.n * size));
+    }
+  }
+  return absl::OkStatus();
+}
+
+Event Device::Record() { return DoRecord(); }
+
+absl::Status Device::Wait(const Event& event) {
+  if (event.state() != nullptr) {
+    // A failed device waits too: what it frees next may still be read by those who set the event.
+    if (absl::Status status = DoWait(event); !status.ok()) Fail(status);
+  }
+  return failure();
+}
+
+absl::Status Device::Synchronize() {
+  // Of a failed device too: its caller is about to let go of memory that the queue may still use.
+  if (absl::Status status = DoSynchronize(); !status.ok()) Fail(status);
+  return failure();
+}
+
+void Device::Defer(std::function<void()> fn) {
+  if (fn) DoDefer(std::move(fn));
+}
+
+void Device::Fail(const absl::Status& status) {
+  std::function<void(const absl::Status&)> handler;
+  {
+    std::lock_guard lock(failure_->mutex);
+    if (status.ok() || !failure_->status.ok()) return;
+    failure_->status = status;
+    failed_.store(true, std::memory_order_release);
+    handler = failure_->handler;
+  }
+  if (handler) handler(status);
+}
+
+absl::Status Device::FailKernel(const char* kernel, const absl::Status& status) {
+  const absl::Status named(status.code(), absl::StrCat(kernel, ": ", status.message()));
+  Fail(named);
+  return named;
+}
+
+absl::Status Device::failure() const {
+  if (!failed()) return absl::OkStatus();
+  std::lock_guard lock(failure_->mutex);
+  return failure_->status;
+}
+
+void Device::set_failure_handler(std::function<void(const absl::Status&)> handler) {
+  absl::Status status;
+  {
+    std::lock_guard lock(failure_->mutex);
+    failure_->handler = handler;
+    status = failure_->status;
+  }
+  if (!status.ok() && handler) handler(status);
+}
+
+absl::string_view ToString(Device::Kind kind) {
+  switch (kind) {
+    case Device::Kind::kCpu:
+      return "cpu";
+    case Device::Kind::kDeferred:
+      return "deferred";
+    case Device::Kind::kMeta:
+      return "meta";
+    case Device::Kind::kCuda:
+      return "cuda";
+  }
+  return "unknown";
+}
+
+}  // namespace dtensor

@@ -1,0 +1,180 @@
+// Device: one rank's memory and its in-order queue of work. Everything is stream-ordered.
+//
+// A call that launches work may return before the work is done; work runs in the order in which it
+// was launched. So nothing above this line may assume that a result is ready when a call returns:
+// reading a value on the host needs Synchronize(). Memory is stream-ordered too: Free() returns at
+// once and the memory is reused only by work launched later on this device, so a kernel may keep
+// the bare pointers of tensors that the caller drops right after the launch.
+//
+//   cpu       runs each launch before Launch returns
+//   deferred  runs launches later on its own thread, after random delays, memory poisoned until
+//   then:
+//             a test device that breaks whoever relies on readiness
+//   meta      shapes without bytes: Allocate returns null, launches do nothing
+//   cuda      a CUDA stream (only under --config=cuda)
+//
+// A kernel that fails (an index out of range, a launch error) makes the device fail for good: its
+// first status is kept, handed to the failure handler, and returned by every later call.
+// Thread-compatible: one rank's thread uses a device.
+#ifndef DTENSOR_RUNTIME_DEVICE_DEVICE_H_
+#define DTENSOR_RUNTIME_DEVICE_DEVICE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace dtensor {
+
+// A point in a device's queue. Cheap to copy; may be waited for by other devices of the same kind.
+// A default-constructed Event has happened.
+class Event {
+ public:
+  class State {
+   public:
+    virtual ~State() = default;
+    // Blocks the calling host thread until the point is reached. A device that failed skips the
+    // work that it still has, so that every point is reached.
+    virtual void Block() = 0;
+  };
+  Event() = default;
+  explicit Event(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  const std::shared_ptr<State>& state() const { return state_; }
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+struct Product;  // product.h
+
+struct MemoryStats {
+  int64_t live_bytes = 0;  // allocated and not freed, as the caller asked for them (no rounding)
+  int64_t peak_bytes = 0;  // the largest live_bytes since the last ResetPeak()
+};
+
+class Device {
+ public:
+  enum class Kind : uint8_t { kCpu, kDeferred, kMeta, kCuda };
+  virtual ~Device() = default;
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  Kind kind() const { return kind_; }
+  bool is_meta() const { return kind_ == Kind::kMeta; }
+
+  // --- Memory. 64-byte aligned; null for 0 bytes and on meta. The device outlives what it
+  // allocated. Errors: kResourceExhausted, the device's failure.
+  absl::StatusOr<void*> Allocate(int64_t bytes);
+  void Free(void* data, int64_t bytes);  // as Allocate returned it; stream-ordered
+  const MemoryStats& memory() const { return memory_; }
+  void ResetPeak() { memory_.peak_bytes = memory_.live_bytes; }
+
+  // --- Work.
+  // Runs `fn` on this queue. `fn` returns void or absl::Status, captures bare pointers and plain
+  // values, and runs on host memory; `kernel` names it in errors (a string literal). On meta:
+  // nothing. Errors: the device's failure (on cpu also this kernel's, which fails the device);
+  // kUnimplemented on cuda, whose kernels are not host code.
+  template <typename Fn>
+  absl::Status Launch(const char* kernel, Fn&& fn) {
+    if (failed()) return failure();
+    if (kind_ == Kind::kCpu) {
+      if constexpr (std::is_void_v<decltype(fn())>) {
+        fn();
+        return absl::OkStatus();
+      } else {
+        absl::Status status = fn();
+        return status.ok() ? status : FailKernel(kernel, status);
+      }
+    }
+    if (kind_ == Kind::kMeta) return absl::OkStatus();
+    return LaunchHost(kernel, [fn = std::forward<Fn>(fn)]() mutable -> absl::Status {
+      if constexpr (std::is_void_v<decltype(fn())>) {
+        fn();
+        return absl::OkStatus();
+      } else {
+        return fn();
+      }
+    });
+  }
+
+  // Between the host and this device, stream-ordered. The host memory must stay valid until
+  // Synchronize(). Source and destination do not overlap.
+  absl::Status CopyFromHost(void* dst, const void* src, int64_t bytes);
+  absl::Status CopyToHost(void* dst, const void* src, int64_t bytes);
+  absl::Status CopyOnDevice(void* dst, const void* src, int64_t bytes);
+  absl::Status FillBytes(void* dst, uint8_t value, int64_t bytes);
+
+  // C[i] (+)= A[i] * B[i] for i < batch; see product.h. The same product gives the same bits each
+  // time. Errors: kInvalidArgument (types or strides that a Product does not allow), the device's
+  // failure.
+  absl::Status Multiply(const Product& product);
+
+  // --- Order across devices.
+  Event Record();                         // everything launched so far
+  absl::Status Wait(const Event& event);  // later work here starts after `event`
+  absl::Status Synchronize();             // blocks the host until all work is done, or skipped
+  // Runs `fn` on the host thread or the queue's, after all work launched so far (foreign deleters);
+  // on a failed device too. At the latest when the device is destroyed.
+  void Defer(std::function<void()> fn);
+
+  // --- Failure.
+  void Fail(const absl::Status& status);  // the first one is kept; any thread
+  absl::Status failure() const;           // OK while the device works
+  // Called once, by the thread that failed; at once if the device has failed already.
+  void set_failure_handler(std::function<void(const absl::Status&)> handler);
+
+ protected:
+  explicit Device(Kind kind);
+  bool failed() const { return failed_.load(std::memory_order_relaxed); }
+  // Fail() with the kernel's name before the message; returns that.
+  absl::Status FailKernel(const char* kernel, const absl::Status& status);
+
+  // What a backend supplies. `bytes` > 0 everywhere; no dimension of a product is 0, and its
+  // strides are checked. Allocation, launches, copies and products are not asked of a failed
+  // device; freeing, events, synchronizing and deferring are.
+  virtual absl::StatusOr<void*> DoAllocate(int64_t bytes) = 0;
+  virtual void DoFree(void* data, int64_t bytes) = 0;
+  virtual absl::Status LaunchHost(const char* kernel, std::function<absl::Status()> fn) = 0;
+  virtual absl::Status DoCopy(void* dst, const void* src, int64_t bytes) = 0;
+  virtual absl::Status DoFill(void* dst, uint8_t value, int64_t bytes) = 0;
+  virtual absl::Status DoMultiply(const Product& product) = 0;
+  virtual Event DoRecord() = 0;
+  virtual absl::Status DoWait(const Event& event) = 0;
+  virtual absl::Status DoSynchronize() = 0;
+  virtual void DoDefer(std::function<void()> fn) = 0;
+
+ private:
+  struct Failure;
+
+  absl::Status MultiplyByNothing(const Product& product);  // k == 0
+
+  const Kind kind_;
+  std::atomic<bool> failed_{false};
+  MemoryStats memory_;
+  std::shared_ptr<Failure> failure_;
+};
+
+struct DeferredOptions {
+  uint64_t seed = 0;
+  int max_delay_us = 50;  // before each launch, uniform
+};
+
+// CPU: caching allocator (freed blocks are kept by size and handed out again, so a training step
+// touches no fresh page); oneDNN for products, one thread per device.
+std::unique_ptr<Device> MakeCpuDevice();
+std::unique_ptr<Device> MakeDeferredDevice(DeferredOptions options = {});
+std::unique_ptr<Device> MakeMetaDevice();
+// Errors: kUnavailable when the library was built without --config=cuda or there is no such GPU.
+absl::StatusOr<std::unique_ptr<Device>> MakeCudaDevice(int ordinal);
+
+absl::string_view ToString(Device::Kind kind);
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_RUNTIME_DEVICE_DEVICE_H_

@@ -1,0 +1,27 @@
+// SimpleProduct: products in plain C++, for the types and strides that oneDNN does not take.
+//
+// Blocks are packed into panels that are contiguous whatever the strides were, and multiplied in
+// registers with the widest vectors that the CPU has. Each element's sum runs over k in ascending
+// order within blocks of 256, so its bits depend on k and on the CPU alone.
+#ifndef DTENSOR_RUNTIME_DEVICE_SIMPLE_PRODUCT_H_
+#define DTENSOR_RUNTIME_DEVICE_SIMPLE_PRODUCT_H_
+
+#include "absl/status/status.h"
+#include "dtensor/runtime/device/product.h"
+#include "dtensor/runtime/device/scratch.h"
+
+namespace dtensor {
+
+class SimpleProduct {
+ public:
+  // Requires: Validate(product) is OK, no dimension is 0, out_dtype == dtype, one of f32, f64, i32,
+  // i64. Errors: kResourceExhausted.
+  absl::Status Run(const Product& product);
+
+ private:
+  Scratch a_panels_, b_panels_;
+};
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_RUNTIME_DEVICE_SIMPLE_PRODUCT_H_

@@ -1,0 +1,309 @@
+#include "dtensor/runtime/device/tensor.h"
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "dtensor/runtime/core/status.h"
+
+namespace dtensor {
+
+struct Tensor::Storage {
+  Storage(Device* device, void* data, int64_t bytes) : device(device), data(data), bytes(bytes) {}
+  Storage(const Storage&) = delete;
+  Storage& operator=(const Storage&) = delete;
+  ~Storage() {
+    if (deleter) {
+      device->Defer(std::move(deleter));
+    } else if (owned && bytes > 0) {
+      device->Free(data, bytes);
+    }
+  }
+
+  Device* const device;
+  void* const data;
+  const int64_t bytes;
+  bool owned = true;
+  std::function<void()> deleter;  // of adopted memory
+};
+
+namespace {
+
+// One past the last element that a tensor reaches, counted from its first.
+int64_t Extent(absl::Span<const int64_t> shape, absl::Span<const int64_t> strides) {
+  int64_t last = 0;
+  for (size_t i = 0; i < shape.size(); ++i) {
+    if (shape[i] == 0) return 0;
+    last += (shape[i] - 1) * strides[i];
+  }
+  return last + 1;
+}
+
+// Bytes of a tensor, or an error that says why there is no such tensor.
+absl::StatusOr<int64_t> BytesOf(DType dtype, absl::Span<const int64_t> shape) {
+  int64_t bytes = SizeOf(dtype);
+  bool fits = true, empty = false;
+  for (int64_t size : shape) {
+    if (size < 0) return InvalidArgument({"a tensor has no shape ", DimsToString(shape)});
+    empty = empty || size == 0;
+    fits = fits && !__builtin_mul_overflow(bytes, size, &bytes);
+  }
+  if (empty) return 0;
+  if (fits) return bytes;
+  return absl::ResourceExhaustedError(absl::StrCat("a tensor of shape ", DimsToString(shape),
+                                                   " has more bytes than 63 bits count"));
+}
+
+// Strides that show the elements of (shape, strides) as `to`; none if only a copy could.
+// Neighbouring dimensions that are contiguous with one another form a group; each group must be the
+// product of neighbouring dimensions of `to`. Requires: as many elements, and at least one.
+bool ReshapeStrides(absl::Span<const int64_t> shape, absl::Span<const int64_t> strides,
+                    absl::Span<const int64_t> to, Dims& result) {
+  result.assign(to.size(), 0);
+  int64_t j = static_cast<int64_t>(to.size()) - 1;
+  int64_t group = 1;  // elements of the group so far
+  int64_t inner_stride = 1;
+  for (int64_t i = static_cast<int64_t>(shape.size()) - 1; i >= 0; --i) {
+    if (shape[i] == 1) continue;
+    if (group == 1) inner_stride = strides[i];
+    group *= shape[i];
+    int64_t outer = i - 1;
+    while (outer >= 0 && shape[outer] == 1) --outer;
+    const bool continues = outer >= 0 && strides[outer] == group * inner_stride;
+    if (continues) continue;
+    int64_t stride = inner_stride;
+    for (int64_t left = group; left > 1; --j) {
+      if (left % to[j] != 0) return false;
+      result[j] = stride;
+      stride *= to[j];
+      left /= to[j];
+    }
+    group = 1;
+  }
+  // What is left of `to` has size 1; any stride will do.
+  for (; j >= 0; --j) result[j] = j + 1 < static_cast<int64_t>(to.size()) ? result[j + 1] : 1;
+  return true;
+}
+
+}  // namespace
+
+absl::StatusOr<Tensor> Tensor::Empty(Device& device, DType dtype, absl::Span<const int64_t> shape) {
+  DT_ASSIGN_OR_RETURN(const int64_t bytes, BytesOf(dtype, shape));
+  DT_ASSIGN_OR_RETURN(void* const data, device.Allocate(bytes));
+  Tensor tensor;
+  tensor.storage_ = std::make_shared<Storage>(&device, data, bytes);
+  tensor.data_ = data;
+  tensor.dtype_ = dtype;
+  tensor.numel_ = bytes / SizeOf(dtype);
+  tensor.shape_.assign(shape.begin(), shape.end());
+  tensor.strides_ = RowMajorStrides(shape);
+  return tensor;
+}
+
+Tensor Tensor::Adopt(Device& device, void* data, DType dtype, absl::Span<const int64_t> shape,
+                     absl::Span<const int64_t> strides, std::function<void()> deleter) {
+  DT_CHECK(shape.size() == strides.size());
+  Tensor tensor;
+  tensor.storage_ =
+      std::make_shared<Storage>(&device, data, Extent(shape, strides) * SizeOf(dtype));
+  tensor.storage_->owned = false;
+  tensor.storage_->deleter = std::move(deleter);
+  tensor.dtype_ = dtype;
+  tensor.numel_ = NumElements(shape);
+  tensor.data_ = tensor.numel_ == 0 || device.is_meta() ? nullptr : data;
+  tensor.shape_.assign(shape.begin(), shape.end());
+  tensor.strides_.assign(strides.begin(), strides.end());
+  return tensor;
+}
+
+Device& Tensor::device() const {
+  DT_CHECK(defined());
+  return *storage_->device;
+}
+
+bool Tensor::is_contiguous() const {
+  if (numel_ == 0) return true;
+  int64_t stride = 1;
+  for (int i = rank() - 1; i >= 0; --i) {
+    if (shape_[i] != 1 && strides_[i] != stride) return false;
+    stride *= shape_[i];
+  }
+  return true;
+}
+
+Tensor Tensor::View(absl::Span<const int64_t> shape, absl::Span<const int64_t> strides,
+                    int64_t offset) const {
+  DT_CHECK(defined() && shape.size() == strides.size());
+  DT_CHECK(std::all_of(strides.begin(), strides.end(), [](int64_t s) { return s >= 0; }));
+  Tensor view;
+  view.numel_ = NumElements(shape);
+  if (view.numel_ > 0 && data_ != nullptr) {
+    char* const data = static_cast<char*>(data_) + offset * SizeOf(dtype_);
+    char* const storage = static_cast<char*>(storage_->data);
+    DT_CHECK(data >= storage);
+    DT_CHECK(data + Extent(shape, strides) * SizeOf(dtype_) <= storage + storage_->bytes);
+    view.data_ = data;
+  }
+  // An empty tensor has no address to go on from.
+  DT_CHECK(view.numel_ == 0 || numel_ > 0);
+  view.storage_ = storage_;
+  view.dtype_ = dtype_;
+  view.shape_.assign(shape.begin(), shape.end());
+  view.strides_.assign(strides.begin(), strides.end());
+  return view;
+}
+
+Tensor Tensor::Transpose(int dim0, int dim1) const {
+  DT_CHECK(dim0 >= 0 && dim0 < rank() && dim1 >= 0 && dim1 < rank());
+  Tensor view = *this;
+  std::swap(view.shape_[dim0], view.shape_[dim1]);
+  std::swap(view.strides_[dim0], view.strides_[dim1]);
+  return view;
+}
+
+Tensor Tensor::Narrow(int dim, int64_t begin, int64_t length) const {
+  DT_CHECK(dim >= 0 && dim < rank());
+  DT_CHECK(begin >= 0 && length >= 0 && begin + length <= shape_[dim]);
+  Tensor view = *this;
+  view.shape_[dim] = length;
+  view.numel_ = NumElements(view.shape_);
+  if (view.numel_ == 0) {
+    view.data_ = nullptr;
+  } else if (data_ != nullptr) {
+    view.data_ = static_cast<char*>(data_) + begin * strides_[dim] * SizeOf(dtype_);
+  }
+  return view;
+}
+
+absl::StatusOr<Tensor> Tensor::Reshape(absl::Span<const int64_t> shape) const {
+  DT_CHECK(defined());
+  DT_RETURN_IF_ERROR(BytesOf(dtype_, shape).status());
+  if (NumElements(shape) != numel_) {
+    return InvalidArgument({"Reshape of ", DimsToString(shape_), " to ", DimsToString(shape),
+                            ": the numbers of elements differ"});
+  }
+  Tensor view = *this;
+  view.shape_.assign(shape.begin(), shape.end());
+  if (is_contiguous()) {
+    view.strides_ = RowMajorStrides(shape);
+  } else if (!ReshapeStrides(shape_, strides_, shape, view.strides_)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "Reshape of ", DimsToString(shape_), " with strides ", DimsToString(strides_), " to ",
+        DimsToString(shape), ": strides cannot say it; copy the tensor first"));
+  }
+  return view;
+}
+
+Tensor Tensor::BroadcastTo(absl::Span<const int64_t> shape) const {
+  const int leading = static_cast<int>(shape.size()) - rank();
+  DT_CHECK(defined() && leading >= 0);
+  Tensor view = *this;
+  view.numel_ = NumElements(shape);
+  if (view.numel_ == 0) view.data_ = nullptr;
+  view.shape_.assign(shape.begin(), shape.end());
+  view.strides_.assign(shape.size(), 0);
+  for (int i = 0; i < rank(); ++i) {
+    const int64_t size = shape[leading + i];
+    DT_CHECK(shape_[i] == size || shape_[i] == 1);
+    if (shape_[i] == size) view.strides_[leading + i] = strides_[i];
+  }
+  return view;
+}
+
+namespace {
+
+template <typename T>
+constexpr DType kDTypeOf = DType::kBool;
+template <>
+constexpr DType kDTypeOf<float> = DType::kF32;
+template <>
+constexpr DType kDTypeOf<double> = DType::kF64;
+template <>
+constexpr DType kDTypeOf<BFloat16> = DType::kBF16;
+template <>
+constexpr DType kDTypeOf<Float16> = DType::kF16;
+template <>
+constexpr DType kDTypeOf<int32_t> = DType::kI32;
+template <>
+constexpr DType kDTypeOf<int64_t> = DType::kI64;
+
+// Appends the elements of dims [dim, rank) to `out`, row-major.
+template <typename T>
+void Gather(const T* data, const Dims& shape, const Dims& strides, size_t dim,
+            std::vector<T>& out) {
+  if (dim == shape.size()) {
+    out.push_back(*data);
+    return;
+  }
+  for (int64_t i = 0; i < shape[dim]; ++i) {
+    Gather(data + i * strides[dim], shape, strides, dim + 1, out);
+  }
+}
+
+}  // namespace
+
+template <typename T>
+absl::StatusOr<Tensor> FromHost(Device& device, absl::Span<const T> values,
+                                absl::Span<const int64_t> shape) {
+  DT_ASSIGN_OR_RETURN(const int64_t bytes, BytesOf(kDTypeOf<T>, shape));
+  if (bytes != static_cast<int64_t>(values.size() * sizeof(T))) {
+    return InvalidArgument({"FromHost: shape ", DimsToString(shape), " does not have ",
+                            absl::StrCat(values.size()), " elements"});
+  }
+  DT_ASSIGN_OR_RETURN(Tensor tensor, Tensor::Empty(device, kDTypeOf<T>, shape));
+  if (device.is_meta() || bytes == 0) return tensor;
+  if (device.kind() == Device::Kind::kCpu) {
+    DT_RETURN_IF_ERROR(device.CopyFromHost(tensor.raw(), values.data(), bytes));
+    return tensor;
+  }
+  // The copy may begin after we return: it reads a copy of ours, which goes after it.
+  std::shared_ptr<T[]> staged = std::make_shared_for_overwrite<T[]>(values.size());
+  std::memcpy(staged.get(), values.data(), bytes);
+  DT_RETURN_IF_ERROR(device.CopyFromHost(tensor.raw(), staged.get(), bytes));
+  device.Defer([staged] {});
+  return tensor;
+}
+
+// Strided tensors come as the memory that they span: gathering is then the host's work on any
+// device.
+template <typename T>
+absl::StatusOr<std::vector<T>> ToHost(const Tensor& tensor) {
+  DT_CHECK(tensor.defined());
+  if (tensor.dtype() != kDTypeOf<T>) {
+    return InvalidArgument({"ToHost: the tensor's type is ", ToString(tensor.dtype()), ", not ",
+                            ToString(kDTypeOf<T>)});
+  }
+  Device& device = tensor.device();
+  if (device.is_meta()) {
+    return absl::FailedPreconditionError(
+        "ToHost: tensors on the meta device have shapes but no values");
+  }
+  const int64_t extent = Extent(tensor.shape(), tensor.strides());
+  auto span = std::make_unique_for_overwrite<T[]>(extent);
+  const absl::Status copied = device.CopyToHost(span.get(), tensor.raw(), extent * sizeof(T));
+  // Also when that failed: earlier work may still write to what the caller holds.
+  DT_RETURN_IF_ERROR(device.Synchronize());
+  DT_RETURN_IF_ERROR(copied);
+  if (tensor.is_contiguous()) return std::vector<T>(span.get(), span.get() + tensor.numel());
+  std::vector<T> values;
+  values.reserve(tensor.numel());
+  Gather(span.get(), tensor.shape(), tensor.strides(), 0, values);
+  return values;
+}
+
+#define DT_INSTANTIATE(T)                                                              \
+  template absl::StatusOr<Tensor> FromHost(Device& device, absl::Span<const T> values, \
+                                           absl::Span<const int64_t> shape);           \
+  template absl::StatusOr<std::vector<T>> ToHost(const Tensor& tensor);
+
+DT_INSTANTIATE(float)
+DT_INSTANTIATE(double)
+DT_INSTANTIATE(BFloat16)
+DT_INSTANTIATE(Float16)
+DT_INSTANTIATE(int32_t)
+DT_INSTANTIATE(int64_t)
+DT_INSTANTIATE(bool)
+
+}  // namespace dtensor
