@@ -1,0 +1,119 @@
+// RedistributionPlan: how a tensor gets from one layout to another, as an immutable value.
+//
+// Any redistribution is: a free local slice, then at most one exchange X that also reduces, then at
+// most one all-gather G. There is no code per pair of placements:
+//
+//   X    Every rank receives the boxes it needs, straight into the result's memory. When no partial
+//        axis is reduced, it needs what the target layout gives it, each element from the one
+//        holder that shares its coordinate on the axes that do not shard the source; what it holds
+//        itself costs nothing.
+//   X,G  When terms must be reduced and several ranks need the result, each element has one owner
+//        among these: on an axis that replicates the target, the owner's coordinate is that of the
+//        element's holder if the axis shards the source, and otherwise the element's place in an
+//        even split (a pivot, finer than the target). X reduces at the owners, G gathers from them;
+//        the pivot lives inside the result's memory. Per element that is (p-1) + (w-1) messages for
+//        p terms and w ranks in need, the lower bound (and one more where no rank in need holds a
+//        term). Where reducing at every rank in need moves no more than that (p = w = 2), X alone
+//        does it.
+//
+//   An axis that becomes Partial costs nothing: the holder keeps its elements, others hold the
+//   identity. Only P(avg) is like Replicate: the average of equal terms is exact, scaled terms are
+//   not.
+//
+// A plan says nothing about one rank; Receives() gives a rank's boxes. All of it is a pure function
+// of (from, to, shape, dtype): equal on every rank. Proofs: docs/redistribution.md.
+#ifndef DTENSOR_REDISTRIBUTION_PLAN_H_
+#define DTENSOR_REDISTRIBUTION_PLAN_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "dtensor/layout.h"
+#include "dtensor/regions.h"
+#include "dtensor/runtime/core/collective.h"
+#include "dtensor/runtime/core/dims.h"
+#include "dtensor/runtime/core/dtype.h"
+
+namespace dtensor {
+
+class Transition;
+
+// One round of communication.
+struct RedistributionStep {
+  CollectiveKind kind = CollectiveKind::kExchange;  // what it does
+  AxisList axes;            // the mesh axes whose ranks talk to each other, ascending
+  bool from_source = true;  // X reads the source; G reads the result's own memory on the peers
+  bool pivot = false;       // X: the rank receives its pivot region only
+  bool reduces = false;     // X: several terms per box
+  bool continues = false;   // G of an all-reduce: counted with the X before it, as one collective
+};
+
+class RedistributionPlan {
+ public:
+  // Errors: kInvalidArgument, naming both layouts and the shape, for unlike meshes or ranks,
+  // partial ops that cannot turn into each other (P(max) to P(sum)), avg of integers or bool, sum
+  // or product of bool.
+  static absl::StatusOr<RedistributionPlan> Create(const Layout& from, const Layout& to,
+                                                   absl::Span<const int64_t> shape, DType dtype);
+
+  const Layout& from() const { return from_; }
+  const Layout& to() const { return to_; }
+  const Dims& shape() const { return shape_; }
+  DType dtype() const { return dtype_; }
+
+  // Zero to two rounds. None: a rank's result is made of its own elements (a view, where strides
+  // allow, if is_view(); otherwise a local copy with `fills_identity`).
+  absl::Span<const RedistributionStep> steps() const { return steps_; }
+  bool moves_nothing() const { return steps_.empty(); }
+  // The result is exactly a box of the source's local tensor: storage may be shared.
+  bool is_view() const { return is_view_; }
+  // Elements of the result that no box covers are the identity of to().partial_op() (R -> P, S ->
+  // P).
+  bool fills_identity() const { return fills_identity_; }
+  ReduceOp op() const { return op_; }      // of the reduction, kSum if none
+  double scale() const { return scale_; }  // 1 / number of terms when P(avg) is reduced, else 1
+
+  // The boxes that `rank` receives in step s, disjoint, ascending by place in its result. Its own
+  // are among them, but in G, where they lie in place. With no steps, s = 0 gives the local boxes.
+  // Terms of a box are listed in ascending coordinate order.
+  std::vector<Transfer> Receives(int s, int rank) const;
+
+  // Bytes that `rank` receives from others, in step s and in all; and summed over all ranks (walks
+  // all of them).
+  int64_t BytesReceived(int s, int rank) const;
+  int64_t BytesReceived(int rank) const;
+  int64_t TotalBytes() const;
+  // The least that any endpoint-only algorithm can move in total: see docs/redistribution.md.
+  int64_t BoundTotalBytes() const;
+
+  // Proves the plan on the region algebra: on every rank each needed element is written exactly
+  // once per step and holds each contribution exactly once at the end. O(ranks * elements): for
+  // tests.
+  absl::Status Verify() const;
+
+  uint64_t digest() const { return digest_; }  // of (from, to, shape, dtype)
+  // "[tp] [] -> [] [], [8, 4] f32: all-gather(tp) 96 B": of each round what it is, its axes, and
+  // the bytes that the busiest rank receives (walks all ranks).
+  std::string ToString() const;
+
+ private:
+  RedistributionPlan() = default;
+  Layout from_, to_;
+  Dims shape_;
+  DType dtype_ = DType::kF32;
+  std::vector<RedistributionStep> steps_;
+  bool is_view_ = false, fills_identity_ = false;
+  ReduceOp op_ = ReduceOp::kSum;
+  double scale_ = 1;
+  uint64_t digest_ = 0;
+  std::shared_ptr<const Transition> transition_;
+};
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_REDISTRIBUTION_PLAN_H_

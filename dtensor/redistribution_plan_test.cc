@@ -1,0 +1,298 @@
+#include "dtensor/redistribution_plan.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "dtensor/runtime/core/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace dtensor {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// "[tp] []" on "tp=4".
+absl::StatusOr<RedistributionPlan> Plan(absl::string_view mesh, absl::string_view from,
+                                        absl::string_view to, Dims shape,
+                                        DType dtype = DType::kF32) {
+  const DeviceMesh m = DeviceMesh::Parse(mesh).value();
+  return RedistributionPlan::Create(Layout::Parse(m, from).value(), Layout::Parse(m, to).value(),
+                                    shape, dtype);
+}
+
+// What follows the colon of ToString, of a plan that is proved and moves the bound.
+std::string Steps(absl::string_view mesh, absl::string_view from, absl::string_view to,
+                  Dims shape) {
+  const auto plan = Plan(mesh, from, to, shape);
+  if (!plan.ok()) return std::string(plan.status().message());
+  DT_EXPECT_OK(plan->Verify());
+  EXPECT_EQ(plan->TotalBytes(), plan->BoundTotalBytes());
+  const std::string text = plan->ToString();
+  return text.substr(text.rfind(": ") + 2);
+}
+
+TEST(RedistributionPlanTest, ToStringNamesLayoutsShapeTypeAndRounds) {
+  DT_ASSERT_OK_AND_ASSIGN(const RedistributionPlan plan, Plan("tp=4", "[tp] []", "[] []", {8, 4}));
+  EXPECT_EQ(plan.ToString(), "[tp] [] -> [] [], [8, 4] f32: all-gather(tp) 96 B");
+}
+
+struct Golden {
+  absl::string_view mesh, from, to;
+  Dims shape;
+  absl::string_view steps;
+};
+
+TEST(RedistributionPlanTest, NamedTransitionsOnOneAxis) {
+  for (const Golden& g : std::vector<Golden>{
+           {"tp=4", "[tp] []", "[] []", {8, 4}, "all-gather(tp) 96 B"},
+           {"tp=4", "[tp] []", "[] [tp]", {8, 4}, "all-to-all(tp) 24 B"},
+           {"tp=4", "[] [] P(sum: tp)", "[tp] []", {8, 4}, "reduce-scatter(tp) 96 B"},
+           {"tp=4",
+            "[] [] P(sum: tp)",
+            "[] []",
+            {8, 4},
+            "all-reduce(tp) 96 B, all-reduce(tp) 96 B"},
+           {"tp=2", "[] [] P(sum: tp)", "[] []", {8, 4}, "all-reduce(tp) 128 B"},
+           {"tp=4", "[] []", "[tp] []", {8, 4}, "view"},
+           {"tp=4", "[] []", "[tp:zigzag] []", {16, 4}, "copy"},
+           {"tp=4", "[] []", "[] [] P(sum: tp)", {8, 4}, "fill"},
+           {"tp=4", "[] []", "[] [] P(avg: tp)", {8, 4}, "view"},
+           {"tp=4", "[tp] []", "[] [] P(max: tp)", {8, 4}, "fill"},
+           {"tp=4", "[tp] []", "[] [] P(avg: tp)", {8, 4}, "all-gather(tp) 96 B"},
+           {"tp=4", "[tp] []", "[tp:zigzag] []", {16, 4}, "exchange(tp) 64 B"},
+           {"tp=4", "[tp] []", "[tp] []", {8, 4}, "view"},
+           {"tp=4", "scalar P(sum: tp)", "scalar", {}, "all-reduce(tp) 12 B, all-reduce(tp) 4 B"},
+           {"tp=4", "[tp] []", "[] []", {0, 4}, "copy"},
+           {"tp=4", "[tp] []", "[] []", {1, 4}, "all-gather(tp) 16 B"},
+           {"tp=4", "[tp] []", "[] [tp]", {1, 1}, "view"},
+           {"tp=4", "[tp]", "[tp x 1]", {8}, "view"},
+           {"tp=1", "[] []", "[] [tp]", {8, 4}, "view"}}) {
+    SCOPED_TRACE(absl::StrCat(g.mesh, " ", g.from, " -> ", g.to));
+    EXPECT_EQ(Steps(g.mesh, g.from, g.to, g.shape), g.steps);
+  }
+}
+
+TEST(RedistributionPlanTest, NamedTransitionsOnTwoAxes) {
+  for (const Golden& g : std::vector<Golden>{
+           // A square swap is a permute, any other an exchange of exact overlaps.
+           {"a=2,b=2", "[a] [b]", "[b] [a]", {8, 4}, "permute(a,b) 32 B"},
+           {"a=2,b=4", "[a] [b]", "[b] [a]", {8, 4}, "exchange(a,b) 16 B"},
+           {"a=2,b=2", "[a,b] []", "[b,a] []", {8, 4}, "permute(a,b) 32 B"},
+           {"a=2,b=2", "[a] []", "[b] []", {8, 4}, "permute(a) 64 B"},
+           {"a=2,b=2", "[a,b] []", "[] [a,b]", {8, 4}, "all-to-all(a,b) 24 B"},
+           {"a=2,b=2", "[a,b] []", "[a] [b]", {8, 4}, "all-to-all(b) 16 B"},
+           {"a=2,b=2", "[a,b] []", "[a] []", {8, 4}, "all-gather(b) 32 B"},
+           {"a=2,b=2", "[a,b] []", "[] []", {8, 4}, "all-gather(a,b) 96 B"},
+           {"a=2,b=2", "[a] [b]", "[] []", {8, 4}, "all-gather(a,b) 96 B"},
+           {"a=2,b=2", "[a,b] []", "[b] []", {8, 4}, "exchange(a,b) 64 B"},
+           // A slice is free: only what is left of it moves.
+           {"a=2,b=2", "[b] []", "[] [a,b]", {8, 4}, "all-to-all(b) 16 B"},
+           {"a=2,b=2", "[a] []", "[] [b]", {8, 4}, "all-gather(a) 32 B"},
+           // Reduce before gathering; replicas are helpers.
+           {"a=2,b=2", "[b] [] P(sum: a)", "[a,b] []", {8, 4}, "reduce-scatter(a,b) 64 B"},
+           {"a=2,b=2", "[b] [] P(sum: a)", "[b,a] []", {8, 4}, "reduce-scatter(a) 32 B"},
+           {"a=2,b=2", "[b] [] P(sum: a)", "[b] []", {8, 4}, "all-reduce(a) 64 B"},
+           {"a=2,b=2",
+            "[b] [] P(sum: a)",
+            "[] []",
+            {8, 4},
+            "reduce-scatter(a) 32 B, all-gather(a,b) 96 B"},
+           {"a=2,b=2", "[] [] P(sum: a)", "[] []", {8, 4}, "all-reduce(a) 128 B"},
+           {"a=4,b=2",
+            "[] [] P(sum: a)",
+            "[] []",
+            {8, 4},
+            "reduce-scatter(a) 48 B, all-gather(a,b) 112 B"},
+           {"a=2,b=2",
+            "[] [] P(sum: a,b)",
+            "[] []",
+            {8, 4},
+            "all-reduce(a,b) 96 B, all-reduce(a,b) 96 B"},
+           {"a=2,b=2", "[] [] P(sum: a,b)", "[a] [b]", {8, 4}, "reduce-scatter(a,b) 96 B"},
+           {"a=2,b=2", "[] [] P(sum: a,b)", "[] [] P(sum: b)", {8, 4}, "all-reduce(a) 128 B"},
+           {"a=2,b=2",
+            "[] [] P(sum: a,b)",
+            "[a] [] P(sum: b)",
+            {8, 4},
+            "reduce-scatter(a) 64 B"}}) {
+    SCOPED_TRACE(absl::StrCat(g.mesh, " ", g.from, " -> ", g.to));
+    EXPECT_EQ(Steps(g.mesh, g.from, g.to, g.shape), g.steps);
+  }
+}
+
+// What a decoder block with sequence parallelism asks for: one call each.
+TEST(RedistributionPlanTest, DecoderBlock) {
+  for (absl::string_view mesh : {"dp=2,tp=2", "dp=2,tp=4"}) {
+    const Dims shape = {4, 8, 16};  // batch, sequence, features
+    for (const auto& [from, to, kind] :
+         std::vector<std::tuple<std::string, std::string, CollectiveKind>>{
+             {"[dp] [tp] []", "[dp] [] []", CollectiveKind::kAllGather},
+             {"[dp] [] [] P(sum: tp)", "[dp] [tp] []", CollectiveKind::kReduceScatter},
+             {"[dp] [] [] P(sum: tp)", "[dp] [] []", CollectiveKind::kAllReduce}}) {
+      DT_ASSERT_OK_AND_ASSIGN(const RedistributionPlan plan, Plan(mesh, from, to, shape));
+      int calls = 0;
+      for (const RedistributionStep& step : plan.steps()) {
+        EXPECT_EQ(step.kind, kind) << plan.ToString();
+        EXPECT_THAT(step.axes, ElementsAre(1)) << plan.ToString();
+        calls += !step.continues;
+      }
+      EXPECT_EQ(calls, 1) << plan.ToString();
+    }
+  }
+}
+
+TEST(RedistributionPlanTest, TermsAreListedInAscendingOrder) {
+  DT_ASSERT_OK_AND_ASSIGN(const RedistributionPlan plan,
+                          Plan("a=2,b=2", "[] P(avg: a,b)", "[b,a]", {8}));
+  EXPECT_EQ(plan.op(), ReduceOp::kAvg);
+  EXPECT_EQ(plan.scale(), 0.25);
+  const std::vector<Transfer> boxes = plan.Receives(0, 2);
+  ASSERT_EQ(boxes.size(), 1);
+  EXPECT_THAT(boxes[0].peers, ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(boxes[0].dims, ElementsAre(Piece{.src = 2, .dst = 0, .length = 2}));
+}
+
+TEST(RedistributionPlanTest, BoxesAscendInTheResultAndNameThisRank) {
+  DT_ASSERT_OK_AND_ASSIGN(const RedistributionPlan plan, Plan("a=3", "[a]", "[]", {7}));
+  const std::vector<Transfer> boxes = plan.Receives(0, 1);
+  ASSERT_EQ(boxes.size(), 3);
+  for (int i = 0; i < 3; ++i) EXPECT_THAT(boxes[i].peers, ElementsAre(i));
+  EXPECT_THAT(boxes[1].dims, ElementsAre(Piece{.src = 0, .dst = 3, .length = 3}));
+  EXPECT_THAT(boxes[2].dims, ElementsAre(Piece{.src = 0, .dst = 6, .length = 1}));
+}
+
+// Blocks dealt in turn stay one strided box, whatever the size.
+TEST(RedistributionPlanTest, StridedShardsAreOneBoxPerPeer) {
+  DT_ASSERT_OK_AND_ASSIGN(const RedistributionPlan plan,
+                          Plan("a=2", "[_ x 2(a)]", "[]", {1 << 20}));
+  const std::vector<Transfer> boxes = plan.Receives(0, 0);
+  ASSERT_EQ(boxes.size(), 2);
+  EXPECT_THAT(
+      boxes[1].dims,
+      ElementsAre(Piece{
+          .src = 0, .dst = 1, .length = 1, .count = 1 << 19, .src_stride = 1, .dst_stride = 2}));
+}
+
+// The owner of an element among replicas is found by position in a strided set here.
+TEST(RedistributionPlanTest, PivotOfStridedShardsIsStrided) {
+  DT_ASSERT_OK_AND_ASSIGN(const RedistributionPlan plan,
+                          Plan("a=2,b=3", "[_ x 2(a)] P(sum: b)", "[]", {6 << 20}));
+  DT_ASSERT_OK(Plan("a=2,b=3", "[_ x 2(a)] P(sum: b)", "[]", {24})->Verify());
+  for (int s : {0, 1}) EXPECT_LE(plan.Receives(s, 4).size(), 6) << s;
+}
+
+TEST(RedistributionPlanTest, HelpersSplitTheDimensionThatSplitsEvenly) {
+  DT_ASSERT_OK_AND_ASSIGN(const RedistributionPlan plan,
+                          Plan("a=4", "[] [] P(sum: a)", "[] []", {3, 8}));
+  EXPECT_EQ(plan.ToString(),
+            "[] [] P(sum: a) -> [] [], [3, 8] f32: all-reduce(a) 72 B, all-reduce(a) 72 B");
+}
+
+TEST(RedistributionPlanTest, WhatBecomesPartialIsFilledWithTheIdentity) {
+  DT_ASSERT_OK_AND_ASSIGN(const RedistributionPlan plan, Plan("a=2", "[a]", "[] P(sum: a)", {4}));
+  EXPECT_TRUE(plan.fills_identity());
+  EXPECT_TRUE(plan.moves_nothing());
+  EXPECT_FALSE(plan.is_view());
+  ASSERT_EQ(plan.Receives(0, 1).size(), 1);
+  EXPECT_THAT(plan.Receives(0, 1)[0].dims, ElementsAre(Piece{.src = 0, .dst = 2, .length = 2}));
+}
+
+TEST(RedistributionPlanTest, UnlikeTextsOfOneLayoutAreAView) {
+  DT_ASSERT_OK_AND_ASSIGN(const RedistributionPlan plan, Plan("a=4", "[a]", "[_ x 4(a)]", {4}));
+  EXPECT_NE(plan.from(), plan.to());
+  EXPECT_TRUE(plan.is_view());
+}
+
+TEST(RedistributionPlanTest, AnAxisOfSizeOneChangesNothing) {
+  for (absl::string_view from : {"[a] []", "[] [] P(sum: a)"}) {
+    DT_ASSERT_OK_AND_ASSIGN(const RedistributionPlan one,
+                            Plan("a=3,one=1", from, "[] [one]", {7, 4}));
+    DT_ASSERT_OK_AND_ASSIGN(const RedistributionPlan none, Plan("a=3", from, "[] []", {7, 4}));
+    EXPECT_EQ(one.ToString(), none.ToString());
+    for (int rank = 0; rank < 3; ++rank)
+      EXPECT_EQ(one.BytesReceived(rank), none.BytesReceived(rank));
+  }
+}
+
+TEST(RedistributionPlanTest, DigestTellsRequestsApart) {
+  const auto digest = [](absl::string_view mesh, absl::string_view from, absl::string_view to,
+                         Dims shape, DType dtype = DType::kF32) {
+    return Plan(mesh, from, to, shape, dtype)->digest();
+  };
+  const uint64_t base = digest("a=2", "[a] []", "[] []", {4, 6});
+  EXPECT_EQ(digest("a=2", "[a] []", "[] []", {4, 6}), base);
+  EXPECT_NE(digest("b=2", "[b] []", "[] []", {4, 6}), base);
+  EXPECT_NE(digest("a=4", "[a] []", "[] []", {4, 6}), base);
+  EXPECT_NE(digest("a=2", "[] [a]", "[] []", {4, 6}), base);
+  EXPECT_NE(digest("a=2", "[a:zigzag] []", "[] []", {4, 6}), base);
+  EXPECT_NE(digest("a=2", "[a] []", "[] [a]", {4, 6}), base);
+  EXPECT_NE(digest("a=2", "[a] []", "[] []", {6, 4}), base);
+  EXPECT_NE(digest("a=2", "[a] []", "[] []", {4, 6}, DType::kI32), base);
+  EXPECT_NE(digest("a=2", "[] [] P(sum: a)", "[] []", {4, 6}),
+            digest("a=2", "[] [] P(max: a)", "[] []", {4, 6}));
+}
+
+// A digest is compared between processes, perhaps of other builds.
+TEST(RedistributionPlanTest, DigestIsTheSameEverywhere) {
+  EXPECT_EQ(Plan("a=2", "[a] []", "[] []", {4, 6})->digest(), 13480049140724105950u);
+}
+
+TEST(RedistributionPlanTest, RefusesWhatHasNoMeaning) {
+  const auto refusal = [](absl::string_view from, absl::string_view to, Dims shape,
+                          DType dtype = DType::kF32) {
+    const auto plan = Plan("a=2,b=2", from, to, shape, dtype);
+    EXPECT_EQ(plan.status().code(), absl::StatusCode::kInvalidArgument);
+    return std::string(plan.status().message());
+  };
+  EXPECT_THAT(refusal("[] P(max: a)", "[] P(sum: a)", {4}),
+              AllOf(HasSubstr("[] P(max: a) -> [] P(sum: a), [4] f32"), HasSubstr("axis \"a\""),
+                    HasSubstr("first")));
+  EXPECT_THAT(refusal("[] P(avg: a)", "[]", {4}, DType::kI32), HasSubstr("average of i32"));
+  EXPECT_THAT(refusal("[]", "[] P(avg: b)", {4}, DType::kI64), HasSubstr("average of i64"));
+  EXPECT_THAT(refusal("[] P(sum: a)", "[]", {4}, DType::kBool), HasSubstr("P(max)"));
+  EXPECT_THAT(refusal("[] P(product: a)", "[]", {4}, DType::kBool),
+              HasSubstr("bool has no product"));
+  EXPECT_THAT(refusal("[]", "[] []", {4}), HasSubstr("dimensions"));
+  EXPECT_THAT(refusal("[] []", "[] []", {4}), HasSubstr("dimensions"));
+  EXPECT_THAT(refusal("[]", "[a]", {-4}), HasSubstr("negative"));
+}
+
+TEST(RedistributionPlanTest, RefusesUnlikeMeshes) {
+  const DeviceMesh two = DeviceMesh::Parse("a=2").value(), three = DeviceMesh::Parse("a=3").value();
+  const auto plan = RedistributionPlan::Create(Layout::Replicated(two, 1),
+                                               Layout::Replicated(three, 1), {4}, DType::kF32);
+  EXPECT_THAT(plan, StatusIs(absl::StatusCode::kInvalidArgument,
+                             AllOf(HasSubstr("\"a\"=2"), HasSubstr("\"a\"=3"))));
+}
+
+// Terms that are all reduced leave nothing of their op: the result may be partial by another.
+TEST(RedistributionPlanTest, AReducedOpMayBeFollowedByAnother) {
+  EXPECT_EQ(Steps("a=2,b=2", "[] P(max: a)", "[a] P(sum: b)", {4}), "reduce-scatter(a) 8 B");
+}
+
+TEST(RedistributionPlanTest, BoolReducesByMaxAndMin) {
+  DT_EXPECT_OK(Plan("a=2", "[] P(max: a)", "[]", {4}, DType::kBool));
+  DT_EXPECT_OK(Plan("a=2", "[] P(min: a)", "[]", {4}, DType::kBool));
+}
+
+TEST(RedistributionPlanTest, AHundredThousandRanks) {
+  DT_ASSERT_OK_AND_ASSIGN(const RedistributionPlan plan,
+                          Plan("a=100,b=1000", "[a] [b]", "[b] [a]", {1 << 20, 1 << 20}));
+  int64_t bytes = 0;
+  for (const Transfer& box : plan.Receives(0, 77777)) {
+    if (box.peers[0] != 77777) bytes += box.elements() * 4;
+  }
+  EXPECT_EQ(bytes, plan.BytesReceived(77777));
+  DT_ASSERT_OK_AND_ASSIGN(const RedistributionPlan reduce,
+                          Plan("a=100,b=1000", "[a] [] P(sum: b)", "[] [b]", {1 << 20, 1 << 20}));
+  EXPECT_EQ(reduce.steps().size(), 2);
+  EXPECT_EQ(reduce.Receives(1, 5).size(), 99);
+}
+
+}  // namespace
+}  // namespace dtensor

@@ -1,0 +1,151 @@
+// All pairs of layouts: each plan is proved on the region algebra, and moves what the oracle
+// counts.
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "dtensor/layouts_for_testing.h"
+#include "dtensor/redistribution_oracle_for_testing.h"
+#include "dtensor/redistribution_plan.h"
+#include "dtensor/runtime/core/status_matchers.h"
+#include "gtest/gtest.h"
+
+namespace dtensor {
+namespace {
+
+// "" or what is wrong.
+std::string Check(const HeldLayout& from, const HeldLayout& to, absl::Span<const int64_t> shape) {
+  auto plan = RedistributionPlan::Create(from.layout, to.layout, shape, DType::kF32);
+  if (!plan.ok()) return plan.status().ToString();
+  if (absl::Status status = plan->Verify(); !status.ok()) return status.ToString();
+  const int64_t least = LeastMessages(from, to) * SizeOf(DType::kF32);
+  if (plan->BoundTotalBytes() != least || plan->TotalBytes() != least) {
+    return absl::StrCat(plan->ToString(), ": moves ", plan->TotalBytes(), ", bound ",
+                        plan->BoundTotalBytes(), ", least ", least);
+  }
+  if (plan->steps().size() > 2) return absl::StrCat(plan->ToString(), ": too many rounds");
+  int64_t bytes[3] = {};
+  for (int rank = 0; rank < plan->from().mesh().size(); ++rank) {
+    for (size_t s = 0; s < plan->steps().size(); ++s) bytes[s] += plan->BytesReceived(s, rank);
+  }
+  for (size_t s = 0; s < plan->steps().size(); ++s) {
+    if (bytes[s] == 0) return absl::StrCat(plan->ToString(), ": an empty round");
+  }
+  return "";
+}
+
+class Sweep {
+ public:
+  Sweep(absl::string_view mesh, Dims shape, ReduceOp op, absl::Span<const Order> orders)
+      : shape_(std::move(shape)) {
+    for (const Layout& layout : AllLayouts(*DeviceMesh::Parse(mesh), shape_, op, orders)) {
+      layouts_.emplace_back(layout, shape_);
+    }
+  }
+
+  void AllPairs() {
+    for (const HeldLayout& from : layouts_) {
+      for (const HeldLayout& to : layouts_) Run(from, to);
+    }
+  }
+
+  void RandomPairs(int count, int seed) {
+    std::mt19937 random(seed);
+    for (int i = 0; i < count; ++i) {
+      const HeldLayout& from = layouts_[random() % layouts_.size()];
+      Run(from, layouts_[random() % layouts_.size()]);
+    }
+  }
+
+ private:
+  void Run(const HeldLayout& from, const HeldLayout& to) {
+    if (testing::Test::HasFailure()) return;  // one is enough to read
+    EXPECT_EQ(Check(from, to, shape_), "");
+  }
+
+  Dims shape_;
+  std::vector<HeldLayout> layouts_;
+};
+
+const std::vector<Dims>& SmallShapes() {
+  static const auto* const shapes = new std::vector<Dims>{
+      {},     {0},    {1},    {2},    {3},    {4},    {5},    {7},       {8},       {12},     {13},
+      {4, 6}, {3, 5}, {1, 7}, {5, 2}, {0, 4}, {1, 1}, {8, 2}, {2, 3, 4}, {3, 1, 5}, {2, 0, 3}};
+  return *shapes;
+}
+
+TEST(RedistributionSweepTest, OneAxis) {
+  for (absl::string_view mesh : {"a=1", "a=2", "a=3", "a=4", "a=7"}) {
+    for (const Dims& shape : SmallShapes())
+      Sweep(mesh, shape, ReduceOp::kSum, AllOrders()).AllPairs();
+  }
+}
+
+TEST(RedistributionSweepTest, OneAxisAverage) {
+  for (const Dims& shape : SmallShapes())
+    Sweep("a=3", shape, ReduceOp::kAvg, AllOrders()).AllPairs();
+}
+
+TEST(RedistributionSweepTest, TwoAxes) {
+  for (absl::string_view mesh : {"a=2,b=2", "a=2,b=3"}) {
+    for (const Dims& shape : SmallShapes()) {
+      const auto orders = shape.size() < 3 ? AllOrders() : ContiguousOrder();
+      Sweep(mesh, shape, ReduceOp::kSum, orders).AllPairs();
+    }
+  }
+}
+
+TEST(RedistributionSweepTest, TwoAxesAverage) {
+  for (const Dims& shape : {Dims{}, Dims{5}, Dims{6}, Dims{4, 3}}) {
+    Sweep("a=3,b=2", shape, ReduceOp::kAvg, ContiguousOrder()).AllPairs();
+  }
+}
+
+TEST(RedistributionSweepTest, AnAxisOfSizeOneAmongTwo) {
+  for (const Dims& shape : {Dims{}, Dims{5}, Dims{4, 3}}) {
+    Sweep("a=3,b=1", shape, ReduceOp::kSum, AllOrders()).AllPairs();
+  }
+}
+
+TEST(RedistributionSweepTest, ThreeAxes) {
+  for (const Dims& shape :
+       {Dims{}, Dims{1}, Dims{3}, Dims{7}, Dims{8}, Dims{4, 6}, Dims{3, 5}, Dims{1, 7}}) {
+    Sweep("a=2,b=2,c=2", shape, ReduceOp::kSum, ContiguousOrder()).AllPairs();
+  }
+}
+
+TEST(RedistributionSweepTest, ThreeAxesSampled) {
+  Sweep("a=2,b=2,c=2", {7}, ReduceOp::kSum, AllOrders()).RandomPairs(20000, 1);
+  Sweep("a=2,b=2,c=2", {4, 5}, ReduceOp::kSum, AllOrders()).RandomPairs(20000, 2);
+  Sweep("a=2,b=2,c=2", {2, 3, 4}, ReduceOp::kSum, ContiguousOrder()).RandomPairs(20000, 3);
+}
+
+TEST(RedistributionSweepTest, SlowTwoAxesOfRankThree) {
+  for (absl::string_view mesh : {"a=2,b=2", "a=2,b=3"}) {
+    for (const Dims& shape : {Dims{2, 3, 4}, Dims{3, 1, 5}, Dims{5, 4, 2}, Dims{2, 0, 3}}) {
+      Sweep(mesh, shape, ReduceOp::kSum, AllOrders()).AllPairs();
+    }
+  }
+}
+
+TEST(RedistributionSweepTest, SlowThreeAxes) {
+  for (const Dims& shape : SmallShapes()) {
+    Sweep sweep("a=2,b=2,c=2", shape, ReduceOp::kSum,
+                shape.size() < 2 ? AllOrders() : ContiguousOrder());
+    sweep.AllPairs();
+  }
+}
+
+TEST(RedistributionSweepTest, SlowRandomMeshes) {
+  for (absl::string_view mesh :
+       {"a=12", "a=3,b=4", "a=5,b=2", "a=2,b=3,c=2", "a=2,b=2,c=3", "a=2,b=2,c=2,d=2"}) {
+    for (const Dims& shape : {Dims{11}, Dims{24}, Dims{5, 7}, Dims{4, 12}, Dims{3, 4, 5}}) {
+      const auto orders = shape.size() == 1 ? AllOrders() : ContiguousOrder();
+      Sweep(mesh, shape, ReduceOp::kSum, orders).RandomPairs(20000, 4);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace dtensor

@@ -1,0 +1,136 @@
+// Transition: what each mesh axis does when a tensor goes from one layout to another, and what each
+// rank holds, needs and owns on the way. The algebra under RedistributionPlan, for its sources
+// alone.
+//
+// Of an element, its holder's coordinate on an axis that shards the source is a function of the
+// element; so is, on an axis that shards the target, the coordinate of the ranks that need it. All
+// questions below (who talks to whom, how many bytes, the bound) are about where these two
+// disagree.
+#ifndef DTENSOR_TRANSITION_H_
+#define DTENSOR_TRANSITION_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/types/span.h"
+#include "dtensor/layout.h"
+#include "dtensor/regions.h"
+#include "dtensor/runtime/core/collective.h"
+#include "dtensor/runtime/core/dims.h"
+
+namespace dtensor {
+
+class Transition {
+ public:
+  // Requires: one mesh; layouts of shape.size() dimensions.
+  Transition(const Layout& from, const Layout& to, absl::Span<const int64_t> shape);
+
+  // The layouts and the shape, with at least one dimension: a scalar has one of size 1. An axis
+  // that becomes P(avg) replicates `target`: the average of equal terms is the term.
+  const Layout& source() const { return source_; }
+  const Layout& target() const { return target_; }
+  const Dims& shape() const { return shape_; }
+  bool is_scalar() const { return is_scalar_; }
+  int64_t elements() const { return elements_; }  // of the tensor
+
+  // --- Axes by what they do, ascending. Axes of size 1 are nowhere.
+  const AxisList& reduced() const { return reduced_; }    // partial in the source alone
+  const AxisList& created() const { return created_; }    // partial in the target alone
+  const AxisList& gathered() const { return gathered_; }  // shard the source, replicate the target
+  const AxisList& sliced() const { return sliced_; }      // replicate the source, shard the target
+  // Replicate the target and do not shard the source: their ranks share the work of reducing.
+  const AxisList& helpers() const { return helpers_; }
+  // Shard both, and for some element its holder and those who need it have unlike coordinates.
+  const AxisList& moved() const { return moved_; }
+  const AxisList& gathered_in(int d) const { return dims_[d].gathered; }  // of dimension d
+  // The dimension that an axis shards, or kReplicate or kPartial.
+  int source_dim(int axis) const { return source_dim_[axis]; }
+  int target_dim(int axis) const { return target_dim_[axis]; }
+  static constexpr int kReplicate = -1, kPartial = -2;
+  // Whether peers in X differ on `axis`, which shards the source.
+  bool SendsAlong(int axis) const;
+  // Some dimension that `axis` shards in the source is also cut by a sliced axis in the target.
+  bool SlicesDimOf(int axis) const;
+
+  // --- Counts, for each element and each coordinate on the axes that stay partial.
+  int64_t terms() const { return terms_; }      // to reduce; 1 if none
+  int64_t needers() const { return needers_; }  // ranks that need the result
+  int64_t helper_count() const { return helper_count_; }
+  // Whether X reduces at one owner for each element, and G spreads the result.
+  bool pivot() const { return pivot_; }
+  int split_dim() const { return split_dim_; }  // which the helpers split by position, evenly
+
+  // --- What the rank at `coordinate` has of dimension d.
+  IndexSet Held(int d, absl::Span<const int> coordinate) const;    // in the source layout
+  IndexSet Result(int d, absl::Span<const int> coordinate) const;  // in the target layout
+  // The part of Result that it must have; the rest is the identity of the target's partial op.
+  IndexSet Needed(int d, absl::Span<const int> coordinate) const;
+  // The part of Needed that it owns. Requires: pivot().
+  IndexSet Owned(int d, absl::Span<const int> coordinate) const;
+  // The same of all ranks together that differ from it on helpers().
+  IndexSet OwnedByHelpers(int d, absl::Span<const int> coordinate) const;
+  // Whether some rank with its coordinate on `axes` holds an index of `needed` in the source.
+  bool MayHold(int d, absl::Span<const int> coordinate, absl::Span<const int> axes,
+               const IndexSet& needed) const;
+
+  // How many elements have a holder among the ranks that need them.
+  int64_t ElementsInPlace() const;
+  // Every rank finds all that it needs among what it holds, in one box without strides.
+  bool IsView() const;
+  // The target is the source with axes renamed: each rank's result is what one rank holds.
+  bool IsRelabelling() const;
+
+ private:
+  struct DimAxes {  // of one dimension of the source
+    AxisList created, gathered;
+  };
+  void FindRoles(const Layout& to);
+  void AddRoles(int axis);
+  void ChoosePivot();
+  void ChooseSplitDim();
+  bool MovesBetween(int axis, int source_dim, int target_dim) const;
+  IndexSet Over(const Layout& layout, int d, absl::Span<const int> coordinate,
+                const AxisList& axes) const {
+    return DimRegionOverAxes(layout, d, shape_[d], coordinate, axes);
+  }
+  bool IsViewOf(int d) const;
+  int64_t SizeOf(const AxisList& axes) const;
+  bool HoldsIdentity(absl::Span<const int> coordinate) const;
+
+  Layout source_, target_;
+  Dims shape_;
+  bool is_scalar_ = false, pivot_ = false;
+  int64_t elements_ = 1, terms_ = 1, needers_ = 1, helper_count_ = 1;
+  int split_dim_ = 0;
+  AxisList source_dim_, target_dim_;  // by axis
+  AxisList reduced_, created_, gathered_, sliced_, helpers_, moved_;
+  // Of created_, those that replicate the source: coordinate 0 keeps the value.
+  AxisList created_from_replicas_;
+  absl::InlinedVector<DimAxes, 4> dims_;
+};
+
+// Calls fn() with `coordinate` running over every coordinate on `axes`, row-major; fn returns
+// whether to go on. Returns false if it did not. Restores `coordinate`.
+template <typename Fn>
+bool ForEachCoordinate(const DeviceMesh& mesh, absl::Span<const int> axes,
+                       absl::Span<int> coordinate, Fn&& fn) {
+  if (axes.empty()) return fn();
+  int& index = coordinate[axes[0]];
+  const int before = index;
+  bool go_on = true;
+  for (index = 0; go_on && index < mesh.axis_size(axes[0]); ++index) {
+    go_on = ForEachCoordinate(mesh, axes.subspan(1), coordinate, fn);
+  }
+  index = before;
+  return go_on;
+}
+
+// The boxes that `rank` receives: in X from the peers' sources, in G from their results, where what
+// the rank owns lies already. Ascending by place in the result; disjoint.
+std::vector<Transfer> ExchangeBoxes(const Transition& transition, int rank);
+std::vector<Transfer> GatherBoxes(const Transition& transition, int rank);
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_TRANSITION_H_
