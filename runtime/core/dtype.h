@@ -76,7 +76,6 @@ inline Float16::operator float() const {
   uint32_t f = magnitude + (112u << 23);
   if (magnitude >= (0x7c00u << 13)) {  // infinite or NaN
     f += 112u << 23;
-    if (magnitude > (0x7c00u << 13)) f |= 0x400000;
   } else if (magnitude < (1u << 23)) {  // subnormal or zero: 2^-14 * (1 + m) - 2^-14
     f = std::bit_cast<uint32_t>(std::bit_cast<float>(f + (1u << 23)) - 0x1p-14f);
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -15,7 +16,7 @@ using Runs = absl::InlinedVector<Run, 6>;
 
 Run IntervalRun(int64_t begin, int64_t end) { return {.begin = begin, .length = end - begin}; }
 
-// Intervals [first, last) of `run`. Requires: first < last.
+// Intervals [first, last) of `run`; none when last == first.
 Run Intervals(const Run& run, int64_t first, int64_t last) {
   const int64_t count = last - first;
   return {run.begin + first * run.stride, run.length, count == 1 ? 0 : run.stride, count};
@@ -129,7 +130,21 @@ void ForEachCommon(absl::Span<const Run> a, absl::Span<const Run> b, Fn fn) {
   }
 }
 
-// Appends parts as Common gives them: those with one stride may interleave, one after the other.
+// One run of what parts of one stride make together, if they do: as even and odd make a whole.
+std::optional<Run> EvenlySpaced(const Runs& parts) {
+  const int64_t step = parts[1].begin - parts[0].begin;
+  if (step * static_cast<int64_t>(parts.size()) != parts[0].stride) return std::nullopt;
+  Run joined = {parts[0].begin, parts[0].length, step, 0};
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (parts[i].length != joined.length || parts[i].begin != joined.begin + i * step) {
+      return std::nullopt;
+    }
+    joined.count += parts[i].count;
+  }
+  return joined;
+}
+
+// Appends parts as Common gives them. Those of one period interleave, and end one after the other.
 template <typename RunVector>
 void AppendParts(const Runs& parts, RunVector& runs) {
   const auto interleave = [](const Run& a, const Run& b) { return a.end() > b.begin; };
@@ -137,12 +152,10 @@ void AppendParts(const Runs& parts, RunVector& runs) {
     for (const Run& part : parts) Append(runs, part);
     return;
   }
-  for (int64_t round = 0, left = 1; left > 0; ++round) {
-    left = 0;
+  if (const std::optional<Run> joined = EvenlySpaced(parts)) return Append(runs, *joined);
+  for (int64_t round = 0; round < parts[0].count; ++round) {
     for (const Run& part : parts) {
-      if (round >= part.count) continue;
-      Append(runs, Intervals(part, round, round + 1));
-      ++left;
+      if (round < part.count) Append(runs, Intervals(part, round, round + 1));
     }
   }
 }
@@ -254,7 +267,7 @@ IndexSet IndexSet::Slice(int64_t begin, int64_t end) const {
         Append(slice.runs_, IntervalRun(first_begin + head, first_begin + tail));
       } else {
         Append(slice.runs_, IntervalRun(first_begin + head, first_begin + run.length));
-        if (first + 1 < last) Append(slice.runs_, Intervals(run, first + 1, last));
+        Append(slice.runs_, Intervals(run, first + 1, last));
         Append(slice.runs_, IntervalRun(last_begin, last_begin + tail));
       }
     }
