@@ -1,0 +1,20 @@
+// Reductions of boxes in strided memories: what an exchange does with a transfer from several
+// peers.
+#ifndef DTENSOR_RUNTIME_COMM_BOX_REDUCE_H_
+#define DTENSOR_RUNTIME_COMM_BOX_REDUCE_H_
+
+#include "dtensor/runtime/comm/box_loop.h"
+#include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/core/reduce_op.h"
+
+namespace dtensor {
+
+// dst = scale * (source 1 op source 2 op ...) for each element of the box; ReduceRow() says how.
+// `stream`: with streaming stores where rows are long.
+// Requires: loop's elements have `dtype`; scale == 1 unless floats; kMax or kMin for bool. A source
+// overlaps dst only where it is in place.
+void ReduceBox(const BoxLoop& loop, DType dtype, ReduceOp op, double scale, bool stream);
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_RUNTIME_COMM_BOX_REDUCE_H_

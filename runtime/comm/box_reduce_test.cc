@@ -1,0 +1,186 @@
+#include "dtensor/runtime/comm/box_reduce.h"
+
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "dtensor/runtime/comm/box_copy.h"
+#include "dtensor/runtime/comm/box_testing.h"
+#include "dtensor/runtime/comm/reduce_row.h"
+#include "dtensor/runtime/device/device.h"
+#include "gtest/gtest.h"
+#include "hwy/targets.h"
+
+namespace dtensor {
+namespace {
+
+using testing::Backed;
+using testing::Random;
+
+std::vector<ReduceOp> OpsOf(DType dtype) {
+  if (dtype == DType::kBool) return {ReduceOp::kMax, ReduceOp::kMin};
+  std::vector<ReduceOp> ops = {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin, ReduceOp::kProduct};
+  if (IsFloat(dtype)) ops.push_back(ReduceOp::kAvg);
+  return ops;
+}
+
+// Where each source's element of the box lies, in the order of the box.
+std::vector<std::vector<const std::byte*>> Terms(const Transfer& transfer, const Tensor& dst,
+                                                 absl::Span<const Backed> sources) {
+  std::vector<std::vector<const std::byte*>> terms(transfer.elements());
+  for (const Backed& source : sources) {
+    size_t i = 0;
+    testing::ForEachElement(transfer, dst, source.tensor, [&](int64_t from, int64_t) {
+      terms[i++].push_back(&source.bytes[from]);
+    });
+  }
+  return terms;
+}
+
+void ExpectReduced(const Transfer& transfer, absl::Span<const Backed> sources, Backed& dst,
+                   ReduceOp op, double scale, bool stream) {
+  const DType dtype = dst.tensor.dtype();
+  std::vector<std::byte> expected = dst.bytes;
+  const auto terms = Terms(transfer, dst.tensor, sources);
+  size_t i = 0;
+  testing::ForEachElement(transfer, dst.tensor, dst.tensor, [&](int64_t, int64_t to) {
+    testing::NaiveReduce(dtype, op, scale, terms[i++], &expected[to]);
+  });
+  std::vector<const Tensor*> tensors;
+  for (const Backed& source : sources) tensors.push_back(&source.tensor);
+  ReduceBox(BoxLoop(transfer, dst.tensor, tensors), dtype, op, scale, stream);
+  EXPECT_TRUE(testing::SameElements(dtype, dst.bytes, expected))
+      << std::string(ToString(op)) << " of " << std::string(ToString(dtype));
+}
+
+TEST(ReduceBoxTest, RandomBoxes) {
+  Random random(testing::Seed());
+  const auto device = MakeCpuDevice();
+  for (int round = 0; round < 2000 && !::testing::Test::HasFailure(); ++round) {
+    SCOPED_TRACE(round);
+    const DType dtype = random.Of<DType>(testing::kAllDTypes);
+    const Transfer transfer = testing::RandomTransfer(random, random.In(0, 4), {0});
+    std::vector<Backed> sources(random.In(1, random.Chance(5) ? 200 : 5));
+    for (Backed& source : sources) {
+      source = testing::RandomTensor(random, *device, dtype, testing::SourceShape(transfer));
+    }
+    Backed dst = testing::RandomTensor(random, *device, dtype, testing::DstShape(transfer));
+    const double scale = IsFloat(dtype) && random.Chance(50) ? 1.0 / 3 : 1;
+    ExpectReduced(transfer, sources, dst, random.Of<ReduceOp>(OpsOf(dtype)), scale, round % 2 == 0);
+  }
+}
+
+// More than a buffer holds, from any alignment, with and without gaps in the sources.
+TEST(ReduceBoxTest, LongRows) {
+  const auto device = MakeCpuDevice();
+  Random random(testing::Seed());
+  for (DType dtype : testing::kAllDTypes) {
+    for (int64_t stride : {1, 2}) {
+      const int64_t n = 20001, begin = random.In(0, 31);
+      std::vector<Backed> sources(3);
+      for (Backed& source : sources) {
+        source = testing::RandomTensor(random, *device, dtype, {2 * n});
+        source.tensor = source.tensor.View({n}, {stride}, 0);
+      }
+      Backed dst = testing::RandomTensor(random, *device, dtype, {n + 100});
+      const Transfer transfer{{0, 1, 2}, {{.dst = begin, .length = n}}};
+      const ReduceOp op = dtype == DType::kBool ? ReduceOp::kMax : ReduceOp::kSum;
+      ExpectReduced(transfer, sources, dst, op, 1, /*stream=*/true);
+    }
+  }
+}
+
+// Every instruction set that this CPU has gives the bits that dtype.h defines.
+class ReduceRowTest : public ::testing::Test {
+ protected:
+  ~ReduceRowTest() override { hwy::SetSupportedTargetsForTest(0); }
+
+  static std::vector<int64_t> Targets() {
+    std::vector<int64_t> targets;
+    for (int64_t left = hwy::SupportedTargets(); left != 0; left &= left - 1) {
+      targets.push_back(left & -left);
+    }
+    return targets;
+  }
+};
+
+TEST_F(ReduceRowTest, AllHalvesSurviveWideningAndRounding) {
+  for (DType dtype : {DType::kBF16, DType::kF16}) {
+    std::vector<uint16_t> bits(65536), sum(65536), expected(65536);
+    for (int i = 0; i < 65536; ++i) bits[i] = static_cast<uint16_t>(i);
+    const auto* row = reinterpret_cast<const std::byte*>(bits.data());
+    for (int i = 0; i < 65536; ++i) {
+      const std::byte* terms[] = {row + 2 * i, row + 2 * ((i * 31) % 65536)};
+      testing::NaiveReduce(dtype, ReduceOp::kSum, 0.3, terms,
+                           reinterpret_cast<std::byte*>(&expected[i]));
+    }
+    std::vector<uint16_t> other(65536);
+    for (int i = 0; i < 65536; ++i) other[i] = bits[(i * 31) % 65536];
+    const std::byte* rows[] = {row, reinterpret_cast<const std::byte*>(other.data())};
+    for (int64_t target : Targets()) {
+      hwy::SetSupportedTargetsForTest(target);
+      auto* dst = reinterpret_cast<std::byte*>(sum.data());
+      ReduceRow(dtype, ReduceOp::kSum, 0.3, rows, dst, 65536);
+      EXPECT_TRUE(testing::SameElements(
+          dtype, absl::MakeSpan(dst, 2 * 65536),
+          absl::MakeSpan(reinterpret_cast<std::byte*>(expected.data()), 2 * 65536)))
+          << std::string(ToString(dtype)) << " on " << hwy::TargetName(target);
+    }
+  }
+}
+
+TEST_F(ReduceRowTest, SameBitsOnAllTargetsAndInAllLengths) {
+  Random random(testing::Seed());
+  const auto device = MakeCpuDevice();
+  for (DType dtype : testing::kAllDTypes) {
+    for (ReduceOp op : OpsOf(dtype)) {
+      for (int64_t n : {1, 7, 16, 33, 67}) {
+        const Backed source = testing::RandomTensor(random, *device, dtype, {3 * n});
+        const int64_t bytes = n * SizeOf(dtype);
+        const std::byte* first = source.tensor.data<std::byte>();
+        std::vector<std::byte> expected(bytes), dst(bytes);
+        for (int64_t i = 0; i < bytes; i += SizeOf(dtype)) {
+          if (source.tensor.strides()[0] != 1) continue;
+          const std::byte* terms[] = {first + i, first + bytes + i, first + 2 * bytes + i};
+          testing::NaiveReduce(dtype, op, 1, terms, &expected[i]);
+        }
+        if (source.tensor.strides()[0] != 1) continue;
+        const std::byte* rows[] = {first, first + bytes, first + 2 * bytes};
+        for (int64_t target : Targets()) {
+          hwy::SetSupportedTargetsForTest(target);
+          ReduceRow(dtype, op, 1, rows, dst.data(), n);
+          EXPECT_TRUE(testing::SameElements(dtype, dst, expected))
+              << std::string(ToString(op)) << " of " << n << " " << std::string(ToString(dtype))
+              << " on " << hwy::TargetName(target);
+        }
+      }
+    }
+  }
+}
+
+// The well-known wrong answer: sums rounded to 16 bits at each step stay at 256.
+TEST_F(ReduceRowTest, SumsOfHalvesAreKeptInF32) {
+  const BFloat16 big(256), one(1);
+  std::vector<const std::byte*> rows(9, reinterpret_cast<const std::byte*>(&one));
+  rows[0] = reinterpret_cast<const std::byte*>(&big);
+  BFloat16 sum;
+  ReduceRow(DType::kBF16, ReduceOp::kSum, 1, rows, reinterpret_cast<std::byte*>(&sum), 1);
+  EXPECT_EQ(static_cast<float>(sum), 264);
+}
+
+TEST_F(ReduceRowTest, NanWinsOnEitherSide) {
+  const float nan = std::numeric_limits<float>::quiet_NaN(), one = 1;
+  const auto* a = reinterpret_cast<const std::byte*>(&nan);
+  const auto* b = reinterpret_cast<const std::byte*>(&one);
+  for (ReduceOp op : {ReduceOp::kMax, ReduceOp::kMin}) {
+    for (const auto& rows : {std::vector{a, b}, std::vector{b, a}}) {
+      float result = 0;
+      ReduceRow(DType::kF32, op, 1, rows, reinterpret_cast<std::byte*>(&result), 1);
+      EXPECT_NE(result, result);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace dtensor

@@ -1,0 +1,23 @@
+// The innermost loop of a reduction: contiguous rows combined element by element, vectorized.
+#ifndef DTENSOR_RUNTIME_COMM_REDUCE_ROW_H_
+#define DTENSOR_RUNTIME_COMM_REDUCE_ROW_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/types/span.h"
+#include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/core/reduce_op.h"
+
+namespace dtensor {
+
+// dst[i] = scale * (rows[0][i] op rows[1][i] op ...), i < n, in the order listed. Floats are
+// combined and scaled in AccumulatorOf(dtype) and rounded once; sums and products of integers wrap;
+// max and min of floats are NaN where any row is. kAvg adds: the division is `scale`. Requires: at
+// least one row; scale == 1 unless floats; kMax or kMin for bool. dst may be a row.
+void ReduceRow(DType dtype, ReduceOp op, double scale, absl::Span<const std::byte* const> rows,
+               std::byte* dst, int64_t n);
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_RUNTIME_COMM_REDUCE_ROW_H_
