@@ -1,0 +1,102 @@
+// Communicator: how one rank takes part in collectives with the others. Knows no placements.
+//
+// There is one call that moves data, Exchange: every rank of a group hands in local tensors and,
+// for each, the boxes it receives: from whom, from where in the peer's local tensor, to where in
+// its own. All-gather, reduce-scatter, all-reduce, all-to-all and permutes are Exchanges whose
+// boxes have that pattern; `kind` says so, for counters and for backends that have a native call.
+//
+//   local      ranks are threads of this process; peers read each other's memory, one pass, no
+//   staging simulated  moves nothing, counts everything; with the meta device it predicts a run
+//
+// Stream-ordered like the device (device.h): a peer's source is read after the work that made it,
+// and work launched later here runs after every peer has read this rank's sources.
+//
+// Failures (design: docs/errors.md). The world fails once, for all ranks: with rank and reason,
+// when a rank calls Fail, its device fails, its function returns while others wait for it, ranks
+// disagree about what comes next (sequence number, operator or digest differ: the message names
+// both sides), ranks wait for each other in a cycle, or a peer is silent for longer than the
+// time-out. Every wait and every later call then returns that first failure.
+#ifndef DTENSOR_RUNTIME_COMM_COMMUNICATOR_H_
+#define DTENSOR_RUNTIME_COMM_COMMUNICATOR_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "dtensor/runtime/core/collective.h"
+#include "dtensor/runtime/core/reduce_op.h"
+#include "dtensor/runtime/device/tensor.h"
+
+namespace dtensor {
+
+// One tensor of an exchange. `receives` are disjoint in dst; src and dst may share storage only
+// where no rank reads what another writes. dst's elements outside every box keep their values.
+struct ExchangePart {
+  Tensor src, dst;
+  absl::Span<const Transfer> receives;
+  ReduceOp op = ReduceOp::kSum;
+  // Each result is multiplied by it; floats only. kAvg adds, and leaves the division to it: a plan
+  // may reduce in several places what has one number of terms.
+  double scale = 1.0;
+};
+
+struct Collective {
+  CollectiveKind kind = CollectiveKind::kExchange;
+  absl::string_view axes;       // label for counters and errors: "tp", "dp,tp"
+  absl::string_view op;         // what the user called: "Redistribute [tp] [] -> [] []"
+  absl::Span<const int> group;  // world ranks that take part, ascending, this rank among them
+  uint64_t digest = 0;          // equal on all ranks of the group, or the world fails
+  // False for the second exchange of an all-reduce: its bytes count, but no further call does.
+  bool counts_as_call = true;
+};
+
+struct Traffic {
+  int64_t calls = 0;     // collectives this rank took part in
+  int64_t messages = 0;  // boxes received from other ranks
+  int64_t bytes = 0;     // bytes received from other ranks
+  friend bool operator==(const Traffic&, const Traffic&) = default;
+};
+using TrafficKey = std::pair<std::string, CollectiveKind>;  // (axes, kind)
+using TrafficTable = std::map<TrafficKey, Traffic>;
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  // Collective over `group`: all its ranks call it, in the same order relative to other exchanges
+  // of the same ranks, with as many parts. Blocks the host until the peers have called it too; when
+  // it returns, tensors may be dropped and launches may overwrite them, though peers may still be
+  // reading. Errors: kInvalidArgument, naming op and axis, for a group that is not ascending or
+  // lacks this rank, a peer outside of it, a box outside of a tensor, and what no type can do (avg
+  // of integers): the peers have not heard of such a call, and the communicator stays usable. The
+  // world's failure.
+  virtual absl::Status Exchange(const Collective& collective, absl::Span<ExchangePart> parts) = 0;
+
+  // Collective over the whole world; no data moves. Errors: the world's failure.
+  virtual absl::Status Barrier(absl::string_view what) = 0;
+
+  // Marks the world as failed by this rank, unless it failed before; returns the world's failure.
+  virtual absl::Status Fail(const absl::Status& reason) = 0;
+  virtual absl::Status failure() const = 0;  // OK while the world works
+
+  const TrafficTable& traffic() const { return traffic_; }
+  void ResetTraffic() { traffic_.clear(); }
+
+ protected:
+  void Count(const Collective& collective, absl::Span<const ExchangePart> parts);
+
+ private:
+  TrafficTable traffic_;
+};
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_RUNTIME_COMM_COMMUNICATOR_H_
