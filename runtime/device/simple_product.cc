@@ -59,14 +59,15 @@ void TileBaseline(int64_t depth, const T* a, const T* b, T* tile) {
 }
 
 template <typename T>
-TileKernel<T> ChooseKernel() {
+TileKernel<T> ChooseKernel(int vector_bytes) {
   constexpr int64_t kLanes16 = 16 / sizeof(T);
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("fma")) {
+  if (vector_bytes >= 64 && __builtin_cpu_supports("avx512f") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+      __builtin_cpu_supports("fma")) {
     return {TileAvx512<T>, 8 * kLanes16};
   }
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+  if (vector_bytes >= 32 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
     return {TileAvx2<T>, 4 * kLanes16};
   }
 #endif
@@ -103,8 +104,8 @@ void Store(const T* tile, int64_t width, int64_t rows, int64_t columns, bool add
 template <typename T>
 class Blocks {
  public:
-  Blocks(const Product& product, T* a_panels, T* b_panels)
-      : p_(product), kernel_(ChooseKernel<T>()), a_panels_(a_panels), b_panels_(b_panels) {}
+  Blocks(const Product& product, TileKernel<T> kernel, T* a_panels, T* b_panels)
+      : p_(product), kernel_(kernel), a_panels_(a_panels), b_panels_(b_panels) {}
 
   void MultiplyMatrix(int64_t index) {
     const T* a = At(p_.a, index);
@@ -154,13 +155,13 @@ class Blocks {
 };
 
 template <typename T>
-absl::Status RunAs(const Product& p, Scratch& a_scratch, Scratch& b_scratch) {
+absl::Status RunAs(const Product& p, int vector_bytes, Scratch& a_scratch, Scratch& b_scratch) {
   void* a = a_scratch.Reserve(kRows * kDepth * sizeof(T));
   void* b = b_scratch.Reserve(kColumns * kDepth * sizeof(T));
   if (a == nullptr || b == nullptr) {
     return absl::ResourceExhaustedError("the system refused the panels of a product");
   }
-  Blocks<T> blocks(p, static_cast<T*>(a), static_cast<T*>(b));
+  Blocks<T> blocks(p, ChooseKernel<T>(vector_bytes), static_cast<T*>(a), static_cast<T*>(b));
   for (int64_t i = 0; i < p.batch; ++i) blocks.MultiplyMatrix(i);
   return absl::OkStatus();
 }
@@ -170,14 +171,14 @@ absl::Status RunAs(const Product& p, Scratch& a_scratch, Scratch& b_scratch) {
 absl::Status SimpleProduct::Run(const Product& p) {
   switch (p.dtype) {
     case DType::kF32:
-      return RunAs<float>(p, a_panels_, b_panels_);
+      return RunAs<float>(p, vector_bytes_, a_panels_, b_panels_);
     case DType::kF64:
-      return RunAs<double>(p, a_panels_, b_panels_);
+      return RunAs<double>(p, vector_bytes_, a_panels_, b_panels_);
     // Unsigned arithmetic wraps around, and gives the same bits.
     case DType::kI32:
-      return RunAs<uint32_t>(p, a_panels_, b_panels_);
+      return RunAs<uint32_t>(p, vector_bytes_, a_panels_, b_panels_);
     case DType::kI64:
-      return RunAs<uint64_t>(p, a_panels_, b_panels_);
+      return RunAs<uint64_t>(p, vector_bytes_, a_panels_, b_panels_);
     default:
       return absl::InternalError("SimpleProduct was given a type that it does not know");
   }

@@ -14,11 +14,15 @@ namespace dtensor {
 
 class SimpleProduct {
  public:
+  // Vectors of at most `vector_bytes` (64, 32 or 16), of those that the CPU has.
+  explicit SimpleProduct(int vector_bytes = 64) : vector_bytes_(vector_bytes) {}
+
   // Requires: Validate(product) is OK, no dimension is 0, out_dtype == dtype, one of f32, f64, i32,
   // i64. Errors: kResourceExhausted.
   absl::Status Run(const Product& product);
 
  private:
+  const int vector_bytes_;
   Scratch a_panels_, b_panels_;
 };
 
