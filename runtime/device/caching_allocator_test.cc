@@ -1,0 +1,103 @@
+#include "dtensor/runtime/device/caching_allocator.h"
+
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <random>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace dtensor {
+namespace {
+
+TEST(CachingAllocatorTest, BlocksAreAlignedAndApart) {
+  CachingAllocator allocator;
+  std::map<char*, int64_t> blocks;
+  std::mt19937_64 random(1);
+  for (int i = 0; i < 2000; ++i) {
+    // Up to 4 MiB, small ones more often.
+    const int64_t bytes = 1 + static_cast<int64_t>(random() % (uint64_t{1} << (1 + random() % 22)));
+    char* data = static_cast<char*>(allocator.Allocate(bytes));
+    ASSERT_EQ(reinterpret_cast<uintptr_t>(data) % 64, 0);
+    data[0] = data[bytes - 1] = 1;
+    const auto after = blocks.lower_bound(data);
+    if (after != blocks.end()) {
+      ASSERT_LE(data + bytes, after->first);
+    }
+    if (after != blocks.begin()) {
+      ASSERT_LE(std::prev(after)->first + std::prev(after)->second, data);
+    }
+    blocks[data] = bytes;
+    if (random() % 2 == 0) {
+      const auto victim = std::next(blocks.begin(), random() % blocks.size());
+      allocator.Free(victim->first, victim->second);
+      blocks.erase(victim);
+    }
+  }
+}
+
+TEST(CachingAllocatorTest, HandsFreedBlocksOutAgain) {
+  CachingAllocator allocator;
+  for (int64_t bytes : {1, 64, 1000, 100 << 10, 200 << 10, 3 << 20, 64 << 20}) {
+    void* first = allocator.Allocate(bytes);
+    void* second = allocator.Allocate(bytes);
+    const int64_t reserved = allocator.reserved_bytes();
+    allocator.Free(first, bytes);
+    allocator.Free(second, bytes);
+    EXPECT_EQ(allocator.Allocate(bytes), second) << bytes;
+    EXPECT_EQ(allocator.Allocate(bytes), first) << bytes;
+    EXPECT_EQ(allocator.reserved_bytes(), reserved) << bytes;
+  }
+}
+
+TEST(CachingAllocatorTest, LosesAtMostAnEighth) {
+  for (int64_t bytes = 1 << 20; bytes < 64 << 20; bytes += 777777) {
+    CachingAllocator allocator;
+    ASSERT_NE(allocator.Allocate(bytes), nullptr);
+    EXPECT_LE(allocator.reserved_bytes(), bytes + bytes / 8 + 4096) << bytes;
+  }
+}
+
+TEST(CachingAllocatorTest, AStepThatRepeatsReservesNothing) {
+  CachingAllocator allocator;
+  const auto step = [&] {
+    std::vector<std::pair<void*, int64_t>> blocks;
+    for (int64_t i = 1; i < 200; ++i)
+      blocks.emplace_back(allocator.Allocate(i * i * 40), i * i * 40);
+    for (auto [data, bytes] : blocks) allocator.Free(data, bytes);
+  };
+  step();
+  const int64_t reserved = allocator.reserved_bytes();
+  for (int i = 0; i < 10; ++i) step();
+  EXPECT_EQ(allocator.reserved_bytes(), reserved);
+}
+
+TEST(CachingAllocatorTest, GivesBackWhatIsFreeBeforeItRefuses) {
+  CachingAllocator allocator;
+  void* used = allocator.Allocate(1 << 20);
+  std::memset(used, 7, 1 << 20);
+  void* small = allocator.Allocate(100);
+  allocator.Free(allocator.Allocate(8 << 20), 8 << 20);
+  allocator.Free(small, 100);
+  for (int64_t bytes : {int64_t{1} << 47, (int64_t{1} << 47) + 1, int64_t{1} << 62}) {
+    EXPECT_EQ(allocator.Allocate(bytes), nullptr);
+  }
+  // What is in use stays, slabs too.
+  EXPECT_LE(allocator.reserved_bytes(), 3 << 20);
+  EXPECT_EQ(static_cast<char*>(used)[12345], 7);
+  EXPECT_EQ(allocator.Allocate(100), small);
+}
+
+#if defined(__SANITIZE_ADDRESS__)
+TEST(CachingAllocatorDeathTest, AddressSanitizerSeesUseAfterFree) {
+  CachingAllocator allocator;
+  char* data = static_cast<char*>(allocator.Allocate(100));
+  EXPECT_DEATH(data[100] = 1, "use-after-poison");
+  allocator.Free(data, 100);
+  EXPECT_DEATH(data[50] = 1, "use-after-poison");
+}
+#endif
+
+}  // namespace
+}  // namespace dtensor
