@@ -55,8 +55,14 @@ class Verifier {
 
   absl::Status RunStep(int s, int rank) {
     const bool from_source = plan_.moves_nothing() || plan_.steps()[s].from_source;
+    const std::vector<Transfer> boxes = plan_.Receives(s, rank);
+    if (plan_.is_view() && boxes.size() > 1) return Wrong("a view is not one box", rank);
     int64_t bytes = 0;
-    for (const Transfer& box : plan_.Receives(s, rank)) {
+    for (const Transfer& box : boxes) {
+      const auto strided = [](const Piece& piece) { return piece.count > 1; };
+      if (plan_.is_view() && absl::c_any_of(box.dims, strided)) {
+        return Wrong("a view has strides", rank);
+      }
       if (box.dims.size() != plan_.shape().size())
         return Wrong("a box has not as many dimensions", rank);
       for (int peer : box.peers) {

@@ -160,9 +160,8 @@ bool Transition::SendsAlong(int axis) const {
   return absl::c_linear_search(moved_, axis) || (!pivot_ && absl::c_linear_search(gathered_, axis));
 }
 
-bool Transition::MayHold(int d, absl::Span<const int> coordinate, absl::Span<const int> axes,
-                         const IndexSet& needed) const {
-  return !DimRegionOverAxes(source_, d, shape_[d], coordinate, axes).Intersect(needed).empty();
+bool Transition::AscendsAlong(int axis) const {
+  return absl::c_linear_search(source_.dim(source_dim_[axis])[0].splits, Split{axis, false});
 }
 
 IndexSet Transition::Held(int d, absl::Span<const int> coordinate) const {

@@ -50,6 +50,9 @@ class Transition {
   static constexpr int kReplicate = -1, kPartial = -2;
   // Whether peers in X differ on `axis`, which shards the source.
   bool SendsAlong(int axis) const;
+  // Whether a higher coordinate on `axis`, which shards the source, holds higher indices, where
+  // the coordinates on the axes before it are alike.
+  bool AscendsAlong(int axis) const;
   // Some dimension that `axis` shards in the source is also cut by a sliced axis in the target.
   bool SlicesDimOf(int axis) const;
 
@@ -70,9 +73,6 @@ class Transition {
   IndexSet Owned(int d, absl::Span<const int> coordinate) const;
   // The same of all ranks together that differ from it on helpers().
   IndexSet OwnedByHelpers(int d, absl::Span<const int> coordinate) const;
-  // Whether some rank with its coordinate on `axes` holds an index of `needed` in the source.
-  bool MayHold(int d, absl::Span<const int> coordinate, absl::Span<const int> axes,
-               const IndexSet& needed) const;
 
   // How many elements have a holder among the ranks that need them.
   int64_t ElementsInPlace() const;

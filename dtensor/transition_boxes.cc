@@ -115,10 +115,7 @@ class Boxes {
     const IndexSet result = t_.Result(d, mine_);
     const IndexSet needed = t_.pivot() ? t_.Owned(d, mine_) : t_.Needed(d, mine_);
     if (needed.empty()) return {};
-    AxisList axes;
-    for (int axis : AxesOf(t_.source().dim(d))) {
-      if (t_.SendsAlong(axis)) axes.push_back(axis);
-    }
+    const AxisList axes = AxesOf(t_.source().dim(d));
     std::vector<Part> parts;
     ForEachHolder(d, axes, 1, needed, [&] {
       AddParts(MatchPart(t_.Held(d, peer_), result, needed), Delta(axes), parts);
@@ -126,18 +123,49 @@ class Boxes {
     return Sorted(std::move(parts));
   }
 
-  // Calls fn() with peer_ running over the coordinates on `axes` that may hold some of `needed`.
-  // Rules out whole groups of peers by the first axes, the last is left to fn.
+  // Calls fn() with peer_ running over the coordinates on `axes`, from the depth-th on, that may
+  // hold some of `needed`: all of it is held by ranks with peer_'s coordinate on the axes before.
   template <typename Fn>
   void ForEachHolder(int d, absl::Span<const int> axes, size_t depth, const IndexSet& needed,
                      const Fn& fn) {
+    while (depth <= axes.size() && !t_.SendsAlong(axes[depth - 1])) ++depth;
     if (depth > axes.size()) return fn();
     const int axis = axes[depth - 1];
-    for (peer_[axis] = 0; peer_[axis] < mesh_.axis_size(axis); ++peer_[axis]) {
-      if (depth < axes.size() && !t_.MayHold(d, peer_, axes.first(depth), needed)) continue;
-      ForEachHolder(d, axes, depth + 1, needed, fn);
+    const Chunk range = HolderRange(d, axes.first(depth), needed);
+    for (int64_t i = range.begin; i < range.end; ++i) {
+      peer_[axis] = static_cast<int>(i);
+      const IndexSet part =
+          depth < axes.size() ? HeldOver(d, axes.first(depth)).Intersect(needed) : needed;
+      if (!part.empty()) ForEachHolder(d, axes, depth + 1, part, fn);
     }
     peer_[axis] = mine_[axis];
+  }
+
+  IndexSet HeldOver(int d, absl::Span<const int> axes) const {
+    return DimRegionOverAxes(t_.source(), d, t_.shape()[d], peer_, axes);
+  }
+
+  // The coordinates on the last of `axes` that may hold some of `needed`. Where shards ascend with
+  // the coordinate, found by halving: an axis may have thousands of ranks.
+  Chunk HolderRange(int d, absl::Span<const int> axes, const IndexSet& needed) {
+    const int axis = axes.back(), size = mesh_.axis_size(axis);
+    if (size <= 8 || !t_.AscendsAlong(axis)) return {0, size};
+    const int64_t first = needed.runs().front().begin, last = needed.runs().back().end() - 1;
+    const auto first_that = [&](auto holds) {
+      Chunk in = {0, size};
+      while (in.size() > 0) {
+        peer_[axis] = static_cast<int>(in.begin + in.size() / 2);
+        const IndexSet held = HeldOver(d, axes);  // empty only at the end
+        if (held.empty() || holds(held.runs())) {
+          in.end = peer_[axis];
+        } else {
+          in.begin = peer_[axis] + 1;
+        }
+      }
+      return in.begin;
+    };
+    return {first_that([=](absl::Span<const Run> held) { return held.back().end() > first; }),
+            first_that([=](absl::Span<const Run> held) { return held.front().begin > last; })};
   }
 
   // What each owner among the ranks that need the same result has of it.
