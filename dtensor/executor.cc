@@ -1,0 +1,219 @@
+#include "dtensor/executor.h"
+
+#include <algorithm>
+#include <limits>
+#include <type_traits>
+#include <utility>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "dtensor/runtime/comm/box_copy.h"
+#include "dtensor/runtime/comm/box_loop.h"
+#include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/core/reduce_op.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/device/device.h"
+
+namespace dtensor {
+namespace {
+
+std::string AxisNames(const DeviceMesh& mesh, const AxisList& axes) {
+  return absl::StrJoin(axes, ",",
+                       [&](std::string* out, int axis) { out->append(mesh.axis_name(axis)); });
+}
+
+absl::Status CheckSource(const RankPlan& rank_plan, const Tensor& source, absl::string_view op) {
+  const RedistributionPlan& plan = rank_plan.plan();
+  if (!source.defined()) return InvalidArgument({op, ": the local tensor is undefined"});
+  if (source.dtype() == plan.dtype() && source.shape() == rank_plan.local_from())
+    return absl::OkStatus();
+  return InvalidArgument({op, ": the local tensor is ", DimsToString(source.shape()), " ",
+                          ToString(source.dtype()), " where layout ", plan.from().ToString(),
+                          " of ", DimsToString(plan.shape()), " ", ToString(plan.dtype()),
+                          " gives this rank ", DimsToString(rank_plan.local_from()),
+                          "; pass the shard that the layout names"});
+}
+
+template <typename T>
+T IdentityOf(ReduceOp op) {
+  using Limits = std::numeric_limits<T>;
+  switch (op) {
+    case ReduceOp::kProduct:
+      return T(1);
+    case ReduceOp::kMax:
+      return Limits::has_infinity ? -Limits::infinity() : Limits::lowest();
+    case ReduceOp::kMin:
+      return Limits::has_infinity ? Limits::infinity() : Limits::max();
+    default:
+      return T(0);
+  }
+}
+
+// Requires: `out` is row-major.
+absl::Status FillIdentity(Device& device, ReduceOp op, const Tensor& out) {
+  if (out.numel() == 0) return absl::OkStatus();
+  if (op == ReduceOp::kSum) return device.FillBytes(out.raw(), 0, out.bytes());
+  return VisitDType(out.dtype(), [&](auto element) {
+    using T = decltype(element);
+    if constexpr (std::is_arithmetic_v<T>) {
+      element = IdentityOf<T>(op);
+    } else {
+      element = T(IdentityOf<float>(op));
+    }
+    return device.Launch("FillIdentity", [element, data = out.data<T>(), n = out.numel()] {
+      std::fill_n(data, n, element);
+    });
+  });
+}
+
+// The result of a rank that finds all it needs in its source.
+absl::StatusOr<Tensor> LocalResult(const RankPlan& rank_plan, const Tensor& source) {
+  const RedistributionPlan& plan = rank_plan.plan();
+  const std::vector<Transfer>& boxes = rank_plan.steps()[0].receives;
+  if (plan.is_view()) {
+    if (rank_plan.local_from() == rank_plan.local_to()) return source;
+    if (!boxes.empty()) {
+      int64_t offset = 0;
+      for (int d = 0; d < source.rank(); ++d) offset += boxes[0].dims[d].src * source.strides()[d];
+      return source.View(rank_plan.local_to(), source.strides(), offset);
+    }
+  }
+  Device& device = source.device();
+  DT_ASSIGN_OR_RETURN(Tensor result, Tensor::Empty(device, plan.dtype(), rank_plan.local_to()));
+  if (plan.fills_identity())
+    DT_RETURN_IF_ERROR(FillIdentity(device, plan.to().partial_op(), result));
+  if (boxes.empty() || device.is_meta()) return result;
+  std::vector<BoxLoop> loops;
+  loops.reserve(boxes.size());
+  for (const Transfer& box : boxes)
+    loops.emplace_back(box, result, std::vector<const Tensor*>{&source});
+  const bool stream = result.bytes() >= kStreamBytes;
+  DT_RETURN_IF_ERROR(device.Launch("Redistribute", [loops = std::move(loops), stream] {
+    for (const BoxLoop& loop : loops) CopyBox(loop, stream);
+  }));
+  return result;
+}
+
+absl::StatusOr<Tensor> EmptyResult(const RankPlan& rank_plan, const Tensor& source) {
+  const RedistributionPlan& plan = rank_plan.plan();
+  DT_ASSIGN_OR_RETURN(Tensor result,
+                      Tensor::Empty(source.device(), plan.dtype(), rank_plan.local_to()));
+  if (plan.fills_identity()) {
+    DT_RETURN_IF_ERROR(FillIdentity(source.device(), plan.to().partial_op(), result));
+  }
+  return result;
+}
+
+// Round s of all plans as one exchange.
+absl::Status RunRound(int s, absl::Span<const RankPlan* const> plans,
+                      absl::Span<const Tensor> sources, absl::Span<const Tensor> results,
+                      Communicator& communicator, absl::string_view op) {
+  const RankPlan::Step& first = plans[0]->steps()[s];
+  const RedistributionStep& step = plans[0]->plan().steps()[s];
+  uint64_t digest = 0;
+  absl::InlinedVector<ExchangePart, 1> parts;
+  for (size_t i = 0; i < plans.size(); ++i) {
+    const RedistributionPlan& plan = plans[i]->plan();
+    ExchangePart& part = parts.emplace_back();
+    part.src = step.from_source ? sources[i] : results[i];
+    part.dst = results[i];
+    part.receives = plans[i]->steps()[s].receives;
+    if (step.reduces) {
+      part.op = plan.op() == ReduceOp::kAvg ? ReduceOp::kSum : plan.op();
+      part.scale = plan.scale();
+    }
+    digest = digest * 0x100000001b3 ^ plans[i]->steps()[s].digest;
+  }
+  Collective collective;
+  collective.kind = step.kind;
+  collective.axes = first.axes;
+  collective.op = op;
+  collective.group = first.group;
+  collective.digest = digest;
+  collective.counts_as_call = !step.continues;
+  return communicator.Exchange(collective, absl::MakeSpan(parts));
+}
+
+// Requires: one source and one result for each plan; plans with one CoalescingKey.
+absl::Status RunSteps(absl::Span<const RankPlan* const> plans, absl::Span<const Tensor> sources,
+                      absl::Span<Tensor> results, Communicator& communicator,
+                      absl::string_view op) {
+  for (size_t i = 0; i < plans.size(); ++i)
+    DT_RETURN_IF_ERROR(CheckSource(*plans[i], sources[i], op));
+  const int rounds = static_cast<int>(plans[0]->plan().steps().size());
+  for (size_t i = 0; i < plans.size(); ++i) {
+    absl::StatusOr<Tensor> result =
+        rounds == 0 ? LocalResult(*plans[i], sources[i]) : EmptyResult(*plans[i], sources[i]);
+    // Others may wait for this rank already.
+    if (!result.ok()) return communicator.Fail(result.status());
+    results[i] = *std::move(result);
+  }
+  for (int s = 0; s < rounds; ++s) {
+    DT_RETURN_IF_ERROR(RunRound(s, plans, sources, results, communicator, op));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+RankPlan::RankPlan(RedistributionPlan plan, int rank)
+    : plan_(std::move(plan)),
+      local_from_(plan_.from().LocalShape(plan_.shape(), rank)),
+      local_to_(plan_.to().LocalShape(plan_.shape(), rank)) {
+  const DeviceMesh& mesh = plan_.from().mesh();
+  if (plan_.moves_nothing()) {
+    steps_.push_back({plan_.Receives(0, rank), {rank}, "", plan_.digest()});
+    return;
+  }
+  for (int s = 0; s < static_cast<int>(plan_.steps().size()); ++s) {
+    const AxisList& axes = plan_.steps()[s].axes;
+    steps_.push_back({plan_.Receives(s, rank), mesh.Group(rank, axes), AxisNames(mesh, axes),
+                      plan_.digest() + s});
+  }
+}
+
+absl::StatusOr<Tensor> Execute(const RankPlan& plan, const Tensor& source,
+                               Communicator& communicator, absl::string_view op) {
+  const RankPlan* const plans[] = {&plan};
+  Tensor result;
+  DT_RETURN_IF_ERROR(RunSteps(plans, absl::MakeConstSpan(&source, 1), absl::MakeSpan(&result, 1),
+                              communicator, op));
+  return result;
+}
+
+absl::StatusOr<std::vector<Tensor>> ExecuteCoalesced(absl::Span<const RankPlan* const> plans,
+                                                     absl::Span<const Tensor> sources,
+                                                     Communicator& communicator,
+                                                     absl::string_view op) {
+  if (plans.size() != sources.size()) {
+    return InvalidArgument({op, ": ", absl::StrCat(plans.size()), " plans for ",
+                            absl::StrCat(sources.size()), " tensors; give each tensor its plan"});
+  }
+  std::vector<Tensor> results(plans.size());
+  if (plans.empty()) return results;
+  const std::string key = CoalescingKey(*plans[0]);
+  for (const RankPlan* plan : plans) {
+    if (CoalescingKey(*plan) == key) continue;
+    return InvalidArgument({op, ": these cannot be one collective: ", plans[0]->plan().ToString(),
+                            " and ", plan->plan().ToString(),
+                            "; coalesce plans with equal CoalescingKey"});
+  }
+  DT_RETURN_IF_ERROR(RunSteps(plans, sources, absl::MakeSpan(results), communicator, op));
+  return results;
+}
+
+std::string CoalescingKey(const RankPlan& rank_plan) {
+  const RedistributionPlan& plan = rank_plan.plan();
+  std::string key =
+      absl::StrCat(plan.from().mesh().ToString(), " ", ToString(plan.op()), " ", plan.scale());
+  for (const RedistributionStep& step : plan.steps()) {
+    absl::StrAppend(&key, "; ", ToString(step.kind), "(", AxisNames(plan.from().mesh(), step.axes),
+                    ")", step.from_source ? "" : " from results", step.pivot ? " pivot" : "",
+                    step.reduces ? " reduces" : "", step.continues ? " continues" : "");
+  }
+  return key;
+}
+
+}  // namespace dtensor

@@ -1,0 +1,65 @@
+// Carries out redistribution plans on one rank's local tensors: dumb on purpose, all decisions are
+// in the plan.
+#ifndef DTENSOR_EXECUTOR_H_
+#define DTENSOR_EXECUTOR_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "dtensor/redistribution_plan.h"
+#include "dtensor/runtime/comm/communicator.h"
+#include "dtensor/runtime/core/collective.h"
+#include "dtensor/runtime/core/dims.h"
+#include "dtensor/runtime/device/tensor.h"
+
+namespace dtensor {
+
+// A plan as one rank carries it out: its boxes, its groups, its labels, worked out once and cached
+// by the Context, which keeps it by (from, to, shape, dtype).
+class RankPlan {
+ public:
+  RankPlan(RedistributionPlan plan, int rank);
+  const RedistributionPlan& plan() const { return plan_; }
+  const Dims& local_from() const { return local_from_; }  // shape of this rank's source
+  const Dims& local_to() const { return local_to_; }      // and result
+
+  struct Step {
+    std::vector<Transfer> receives;
+    std::vector<int> group;  // world ranks, ascending
+    std::string axes;        // "dp,tp"
+    uint64_t digest = 0;     // of the plan and the step
+  };
+  // One for each of plan().steps(); or one, for the local boxes.
+  absl::Span<const Step> steps() const { return steps_; }
+
+ private:
+  RedistributionPlan plan_;
+  Dims local_from_, local_to_;
+  std::vector<Step> steps_;
+};
+
+// Collective over the groups of the plan. The result may share storage with `source` if
+// plan.is_view() (or when nothing changes). `op` is what the user called, for errors. Errors:
+// kInvalidArgument when source's shape or dtype is not what the plan says (on every rank that sees
+// it, before anything moves); the world's failure; kResourceExhausted, which fails the world.
+absl::StatusOr<Tensor> Execute(const RankPlan& plan, const Tensor& source,
+                               Communicator& communicator, absl::string_view op);
+
+// Several plans as one: each round of all of them is one exchange, and counts as one collective.
+// The bits are those of Execute() on each. Errors: kInvalidArgument unless there is a source for
+// each plan and all have one CoalescingKey; as Execute.
+absl::StatusOr<std::vector<Tensor>> ExecuteCoalesced(absl::Span<const RankPlan* const> plans,
+                                                     absl::Span<const Tensor> sources,
+                                                     Communicator& communicator,
+                                                     absl::string_view op);
+
+// Equal for plans that ExecuteCoalesced may join: mesh, steps, axes, op and scale as text.
+std::string CoalescingKey(const RankPlan& plan);
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_EXECUTOR_H_
