@@ -11,13 +11,13 @@
 namespace dtensor {
 namespace {
 
-using testing::Backed;
-using testing::Random;
+using box_testing::Backed;
+using box_testing::Random;
 
 // Both memories as a whole, so that a byte beside the box that changed is found.
 void ExpectCopied(const Transfer& transfer, const Backed& source, Backed& dst, bool stream) {
   std::vector<std::byte> expected = dst.bytes;
-  testing::ForEachElement(transfer, dst.tensor, source.tensor, [&](int64_t from, int64_t to) {
+  box_testing::ForEachElement(transfer, dst.tensor, source.tensor, [&](int64_t from, int64_t to) {
     std::memcpy(&expected[to], &source.bytes[from], SizeOf(dst.tensor.dtype()));
   });
   const Tensor* sources[] = {&source.tensor};
@@ -26,15 +26,15 @@ void ExpectCopied(const Transfer& transfer, const Backed& source, Backed& dst, b
 }
 
 TEST(CopyBoxTest, RandomBoxes) {
-  Random random(testing::Seed());
+  Random random(box_testing::Seed());
   const auto device = MakeCpuDevice();
-  for (int round = 0; round < 2000 && !::testing::Test::HasFailure(); ++round) {
+  for (int round = 0; round < 2000 && !testing::Test::HasFailure(); ++round) {
     SCOPED_TRACE(round);
-    const DType dtype = random.Of<DType>(testing::kAllDTypes);
-    const Transfer transfer = testing::RandomTransfer(random, random.In(0, 4), {0});
+    const DType dtype = random.Of<DType>(box_testing::kAllDTypes);
+    const Transfer transfer = box_testing::RandomTransfer(random, random.In(0, 4), {0});
     const Backed source =
-        testing::RandomTensor(random, *device, dtype, testing::SourceShape(transfer));
-    Backed dst = testing::RandomTensor(random, *device, dtype, testing::DstShape(transfer));
+        box_testing::RandomTensor(random, *device, dtype, box_testing::SourceShape(transfer));
+    Backed dst = box_testing::RandomTensor(random, *device, dtype, box_testing::DstShape(transfer));
     ExpectCopied(transfer, source, dst, /*stream=*/round % 2 == 0);
   }
 }
@@ -57,12 +57,12 @@ TEST(CopyBoxTest, LongRunsAtAnyAlignment) {
 // A matrix and its transpose: larger than a tile in both directions, and no multiple of one.
 TEST(CopyBoxTest, Transposes) {
   const auto device = MakeCpuDevice();
-  for (DType dtype : testing::kAllDTypes) {
+  for (DType dtype : box_testing::kAllDTypes) {
     Random random(1);
     const int64_t rows = 70, columns = 131;
-    Backed source = testing::RandomTensor(random, *device, dtype, {rows * columns});
+    Backed source = box_testing::RandomTensor(random, *device, dtype, {rows * columns});
     source.tensor = source.tensor.View({rows, columns}, {1, rows}, 0);
-    Backed dst = testing::RandomTensor(random, *device, dtype, {rows * columns});
+    Backed dst = box_testing::RandomTensor(random, *device, dtype, {rows * columns});
     dst.tensor = dst.tensor.View({rows, columns}, {columns, 1}, 0);
     const Transfer all{{0}, {{.length = rows}, {.length = columns}}};
     ExpectCopied(all, source, dst, /*stream=*/true);

@@ -15,8 +15,8 @@
 namespace dtensor {
 namespace {
 
-using testing::Backed;
-using testing::Random;
+using box_testing::Backed;
+using box_testing::Random;
 
 std::vector<ReduceOp> OpsOf(DType dtype) {
   if (dtype == DType::kBool) return {ReduceOp::kMax, ReduceOp::kMin};
@@ -31,7 +31,7 @@ std::vector<std::vector<const std::byte*>> Terms(const Transfer& transfer, const
   std::vector<std::vector<const std::byte*>> terms(transfer.elements());
   for (const Backed& source : sources) {
     size_t i = 0;
-    testing::ForEachElement(transfer, dst, source.tensor, [&](int64_t from, int64_t) {
+    box_testing::ForEachElement(transfer, dst, source.tensor, [&](int64_t from, int64_t) {
       terms[i++].push_back(&source.bytes[from]);
     });
   }
@@ -44,28 +44,29 @@ void ExpectReduced(const Transfer& transfer, absl::Span<const Backed> sources, B
   std::vector<std::byte> expected = dst.bytes;
   const auto terms = Terms(transfer, dst.tensor, sources);
   size_t i = 0;
-  testing::ForEachElement(transfer, dst.tensor, dst.tensor, [&](int64_t, int64_t to) {
-    testing::NaiveReduce(dtype, op, scale, terms[i++], &expected[to]);
+  box_testing::ForEachElement(transfer, dst.tensor, dst.tensor, [&](int64_t, int64_t to) {
+    box_testing::NaiveReduce(dtype, op, scale, terms[i++], &expected[to]);
   });
   std::vector<const Tensor*> tensors;
   for (const Backed& source : sources) tensors.push_back(&source.tensor);
   ReduceBox(BoxLoop(transfer, dst.tensor, tensors), dtype, op, scale, stream);
-  EXPECT_TRUE(testing::SameElements(dtype, dst.bytes, expected))
+  EXPECT_TRUE(box_testing::SameElements(dtype, dst.bytes, expected))
       << std::string(ToString(op)) << " of " << std::string(ToString(dtype));
 }
 
 TEST(ReduceBoxTest, RandomBoxes) {
-  Random random(testing::Seed());
+  Random random(box_testing::Seed());
   const auto device = MakeCpuDevice();
-  for (int round = 0; round < 2000 && !::testing::Test::HasFailure(); ++round) {
+  for (int round = 0; round < 2000 && !testing::Test::HasFailure(); ++round) {
     SCOPED_TRACE(round);
-    const DType dtype = random.Of<DType>(testing::kAllDTypes);
-    const Transfer transfer = testing::RandomTransfer(random, random.In(0, 4), {0});
+    const DType dtype = random.Of<DType>(box_testing::kAllDTypes);
+    const Transfer transfer = box_testing::RandomTransfer(random, random.In(0, 4), {0});
     std::vector<Backed> sources(random.In(1, random.Chance(5) ? 200 : 5));
     for (Backed& source : sources) {
-      source = testing::RandomTensor(random, *device, dtype, testing::SourceShape(transfer));
+      source =
+          box_testing::RandomTensor(random, *device, dtype, box_testing::SourceShape(transfer));
     }
-    Backed dst = testing::RandomTensor(random, *device, dtype, testing::DstShape(transfer));
+    Backed dst = box_testing::RandomTensor(random, *device, dtype, box_testing::DstShape(transfer));
     const double scale = IsFloat(dtype) && random.Chance(50) ? 1.0 / 3 : 1;
     ExpectReduced(transfer, sources, dst, random.Of<ReduceOp>(OpsOf(dtype)), scale, round % 2 == 0);
   }
@@ -74,16 +75,16 @@ TEST(ReduceBoxTest, RandomBoxes) {
 // More than a buffer holds, from any alignment, with and without gaps in the sources.
 TEST(ReduceBoxTest, LongRows) {
   const auto device = MakeCpuDevice();
-  Random random(testing::Seed());
-  for (DType dtype : testing::kAllDTypes) {
+  Random random(box_testing::Seed());
+  for (DType dtype : box_testing::kAllDTypes) {
     for (int64_t stride : {1, 2}) {
       const int64_t n = 20001, begin = random.In(0, 31);
       std::vector<Backed> sources(3);
       for (Backed& source : sources) {
-        source = testing::RandomTensor(random, *device, dtype, {2 * n});
+        source = box_testing::RandomTensor(random, *device, dtype, {2 * n});
         source.tensor = source.tensor.View({n}, {stride}, 0);
       }
-      Backed dst = testing::RandomTensor(random, *device, dtype, {n + 100});
+      Backed dst = box_testing::RandomTensor(random, *device, dtype, {n + 100});
       const Transfer transfer{{0, 1, 2}, {{.dst = begin, .length = n}}};
       const ReduceOp op = dtype == DType::kBool ? ReduceOp::kMax : ReduceOp::kSum;
       ExpectReduced(transfer, sources, dst, op, 1, /*stream=*/true);
@@ -92,7 +93,7 @@ TEST(ReduceBoxTest, LongRows) {
 }
 
 // Every instruction set that this CPU has gives the bits that dtype.h defines.
-class ReduceRowTest : public ::testing::Test {
+class ReduceRowTest : public testing::Test {
  protected:
   ~ReduceRowTest() override { hwy::SetSupportedTargetsForTest(0); }
 
@@ -112,8 +113,8 @@ TEST_F(ReduceRowTest, AllHalvesSurviveWideningAndRounding) {
     const auto* row = reinterpret_cast<const std::byte*>(bits.data());
     for (int i = 0; i < 65536; ++i) {
       const std::byte* terms[] = {row + 2 * i, row + 2 * ((i * 31) % 65536)};
-      testing::NaiveReduce(dtype, ReduceOp::kSum, 0.3, terms,
-                           reinterpret_cast<std::byte*>(&expected[i]));
+      box_testing::NaiveReduce(dtype, ReduceOp::kSum, 0.3, terms,
+                               reinterpret_cast<std::byte*>(&expected[i]));
     }
     std::vector<uint16_t> other(65536);
     for (int i = 0; i < 65536; ++i) other[i] = bits[(i * 31) % 65536];
@@ -122,7 +123,7 @@ TEST_F(ReduceRowTest, AllHalvesSurviveWideningAndRounding) {
       hwy::SetSupportedTargetsForTest(target);
       auto* dst = reinterpret_cast<std::byte*>(sum.data());
       ReduceRow(dtype, ReduceOp::kSum, 0.3, rows, dst, 65536);
-      EXPECT_TRUE(testing::SameElements(
+      EXPECT_TRUE(box_testing::SameElements(
           dtype, absl::MakeSpan(dst, 2 * 65536),
           absl::MakeSpan(reinterpret_cast<std::byte*>(expected.data()), 2 * 65536)))
           << std::string(ToString(dtype)) << " on " << hwy::TargetName(target);
@@ -131,26 +132,26 @@ TEST_F(ReduceRowTest, AllHalvesSurviveWideningAndRounding) {
 }
 
 TEST_F(ReduceRowTest, SameBitsOnAllTargetsAndInAllLengths) {
-  Random random(testing::Seed());
+  Random random(box_testing::Seed());
   const auto device = MakeCpuDevice();
-  for (DType dtype : testing::kAllDTypes) {
+  for (DType dtype : box_testing::kAllDTypes) {
     for (ReduceOp op : OpsOf(dtype)) {
       for (int64_t n : {1, 7, 16, 33, 67}) {
-        const Backed source = testing::RandomTensor(random, *device, dtype, {3 * n});
+        const Backed source = box_testing::RandomTensor(random, *device, dtype, {3 * n});
         const int64_t bytes = n * SizeOf(dtype);
         const std::byte* first = source.tensor.data<std::byte>();
         std::vector<std::byte> expected(bytes), dst(bytes);
         for (int64_t i = 0; i < bytes; i += SizeOf(dtype)) {
           if (source.tensor.strides()[0] != 1) continue;
           const std::byte* terms[] = {first + i, first + bytes + i, first + 2 * bytes + i};
-          testing::NaiveReduce(dtype, op, 1, terms, &expected[i]);
+          box_testing::NaiveReduce(dtype, op, 1, terms, &expected[i]);
         }
         if (source.tensor.strides()[0] != 1) continue;
         const std::byte* rows[] = {first, first + bytes, first + 2 * bytes};
         for (int64_t target : Targets()) {
           hwy::SetSupportedTargetsForTest(target);
           ReduceRow(dtype, op, 1, rows, dst.data(), n);
-          EXPECT_TRUE(testing::SameElements(dtype, dst, expected))
+          EXPECT_TRUE(box_testing::SameElements(dtype, dst, expected))
               << std::string(ToString(op)) << " of " << n << " " << std::string(ToString(dtype))
               << " on " << hwy::TargetName(target);
         }

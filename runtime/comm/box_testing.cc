@@ -9,7 +9,7 @@
 #include <numeric>
 #include <type_traits>
 
-namespace dtensor::testing {
+namespace dtensor::box_testing {
 namespace {
 
 Piece RandomPiece(Random& random) {
@@ -185,4 +185,4 @@ bool SameElements(DType dtype, absl::Span<const std::byte> a, absl::Span<const s
   });
 }
 
-}  // namespace dtensor::testing
+}  // namespace dtensor::box_testing

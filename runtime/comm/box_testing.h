@@ -15,7 +15,7 @@
 #include "dtensor/runtime/core/reduce_op.h"
 #include "dtensor/runtime/device/tensor.h"
 
-namespace dtensor::testing {
+namespace dtensor::box_testing {
 
 inline constexpr DType kAllDTypes[] = {DType::kF32, DType::kF64, DType::kBF16, DType::kF16,
                                        DType::kI32, DType::kI64, DType::kBool};
@@ -65,6 +65,6 @@ void NaiveReduce(DType dtype, ReduceOp op, double scale, absl::Span<const std::b
 // Element by element; a NaN equals every NaN.
 bool SameElements(DType dtype, absl::Span<const std::byte> a, absl::Span<const std::byte> b);
 
-}  // namespace dtensor::testing
+}  // namespace dtensor::box_testing
 
 #endif  // DTENSOR_RUNTIME_COMM_BOX_TESTING_H_
