@@ -48,10 +48,10 @@ absl::StatusOr<int64_t> BytesOf(DType dtype, absl::Span<const int64_t> shape) {
   for (int64_t size : shape) {
     if (size < 0) return InvalidArgument({"a tensor has no shape ", DimsToString(shape)});
     empty = empty || size == 0;
-    fits = fits && !__builtin_mul_overflow(bytes, size, &bytes);
+    // Strides must fit even where there is no element.
+    fits = fits && !__builtin_mul_overflow(bytes, std::max<int64_t>(size, 1), &bytes);
   }
-  if (empty) return 0;
-  if (fits) return bytes;
+  if (fits) return empty ? 0 : bytes;
   return absl::ResourceExhaustedError(absl::StrCat("a tensor of shape ", DimsToString(shape),
                                                    " has more bytes than 63 bits count"));
 }

@@ -62,7 +62,9 @@ TEST_F(TensorTest, RefusesImpossibleShapes) {
   const int64_t large = int64_t{1} << 32;
   EXPECT_THAT(Tensor::Empty(*device_, DType::kF32, {large, large}),
               StatusIs(Code::kResourceExhausted));
-  EXPECT_THAT(Tensor::Empty(*device_, DType::kF32, {large, large, 0}), IsOk());
+  EXPECT_THAT(Tensor::Empty(*device_, DType::kF32, {0, large, large}),
+              StatusIs(Code::kResourceExhausted));
+  EXPECT_THAT(Tensor::Empty(*device_, DType::kF32, {0, large}), IsOk());
 }
 
 TEST_F(TensorTest, NoElementsNeedNoMemory) {
