@@ -1,0 +1,108 @@
+#include "dtensor/runtime/kernels/norm.h"
+
+#include <vector>
+
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/kernels/norm_simd.h"
+#include "dtensor/runtime/kernels/numeric.h"
+#include "dtensor/runtime/kernels/strided_loop.h"
+
+namespace dtensor::kernels {
+namespace {
+
+// Row-major memory of one kernel's output, addressed by row.
+struct OutputRows {
+  explicit OutputRows(const Tensor& t, int64_t n)
+      : data(static_cast<std::byte*>(t.raw())), row_bytes(n * SizeOf(t.dtype())) {}
+  void* Row(int64_t r) const { return row_bytes == 0 ? data : data + r * row_bytes; }
+  std::byte* data;
+  int64_t row_bytes;
+};
+
+void CheckRows(const Tensor& x, const Tensor& out) {
+  DT_CHECK(x.rank() >= 1 && IsFloat(x.dtype()));
+  DT_CHECK(out.shape() == x.shape() && out.dtype() == x.dtype() && out.is_contiguous());
+}
+
+void CheckStatistics(const Tensor& x, const Tensor& rstd) {
+  DT_CHECK(rstd.dtype() == AccumulatorOf(x.dtype()));
+  DT_CHECK(rstd.shape() == Dims(x.shape().begin(), x.shape().end() - 1));
+}
+
+void CheckWeight(const Tensor& x, const Tensor& weight) {
+  DT_CHECK(weight.rank() == 1 && weight.size(0) == x.shape().back());
+  DT_CHECK(weight.dtype() == x.dtype());
+}
+
+}  // namespace
+
+absl::Status Softmax(Device& device, const Tensor& x, const Tensor& y) {
+  CheckRows(x, y);
+  const Rows<1> rows({&x});
+  const OutputRows out(y, rows.row_size());
+  return device.Launch("Softmax", [=, dtype = x.dtype()] {
+    rows.ForEach([&](const void* const* in, const int64_t* stride, int64_t first, int64_t count) {
+      simd::Softmax({dtype, count, rows.row_size()}, {in[0], stride[0]}, out.Row(first));
+    });
+  });
+}
+
+absl::Status SoftmaxGrad(Device& device, const Tensor& y, const Tensor& dy, const Tensor& dx) {
+  CheckRows(y, dx);
+  DT_CHECK(dy.shape() == y.shape() && dy.dtype() == y.dtype());
+  const Rows<2> rows({&y, &dy});
+  const OutputRows out(dx, rows.row_size());
+  return device.Launch("SoftmaxGrad", [=, dtype = y.dtype()] {
+    rows.ForEach([&](const void* const* in, const int64_t* stride, int64_t first, int64_t count) {
+      simd::SoftmaxGrad({dtype, count, rows.row_size()}, {in[0], stride[0]}, {in[1], stride[1]},
+                        out.Row(first));
+    });
+  });
+}
+
+absl::Status RmsNorm(Device& device, const Tensor& x, const Tensor& weight, double eps,
+                     const Tensor& y, const Tensor& rstd) {
+  CheckRows(x, y);
+  CheckWeight(x, weight);
+  CheckStatistics(x, rstd);
+  DT_CHECK(rstd.is_contiguous());
+  const Rows<1> rows({&x});
+  const Packed weights(weight);
+  const OutputRows out(y, rows.row_size()), statistics(rstd, 1);
+  return device.Launch("RmsNorm", [=, dtype = x.dtype()] {
+    std::vector<std::byte> scratch;
+    const void* w = weights.Get(scratch);
+    rows.ForEach([&](const void* const* in, const int64_t* stride, int64_t first, int64_t count) {
+      simd::RmsNorm({dtype, count, rows.row_size()}, {in[0], stride[0]}, w, eps, out.Row(first),
+                    statistics.Row(first));
+    });
+  });
+}
+
+absl::Status RmsNormGrad(Device& device, const Tensor& x, const Tensor& weight, const Tensor& rstd,
+                         const Tensor& dy, const Tensor& dx, const Tensor& dweight) {
+  CheckRows(x, dx);
+  CheckWeight(x, weight);
+  CheckWeight(x, dweight);
+  CheckStatistics(x, rstd);
+  DT_CHECK(dy.shape() == x.shape() && dy.dtype() == x.dtype() && dweight.is_contiguous());
+  const Rows<2> rows({&x, &dy});
+  const Packed weights(weight), statistics(rstd);
+  const OutputRows out(dx, rows.row_size());
+  return device.Launch("RmsNormGrad", [=, dtype = x.dtype(), dw = dweight.raw()] {
+    const int64_t n = rows.row_size(), stat_size = SizeOf(AccumulatorOf(dtype));
+    std::vector<std::byte> weight_scratch, rstd_scratch, sums(n * stat_size);
+    const void* w = weights.Get(weight_scratch);
+    const auto* r = static_cast<const std::byte*>(statistics.Get(rstd_scratch));
+    rows.ForEach([&](const void* const* in, const int64_t* stride, int64_t first, int64_t count) {
+      simd::RmsNormGrad({dtype, count, n}, {in[0], stride[0]}, w, r + first * stat_size,
+                        {in[1], stride[1]}, out.Row(first), sums.data());
+    });
+    VisitFloat(dtype, [&](auto t) {
+      using T = decltype(t);
+      RoundAll(reinterpret_cast<const Compute<T>*>(sums.data()), static_cast<T*>(dw), n);
+    });
+  });
+}
+
+}  // namespace dtensor::kernels

@@ -1,0 +1,23 @@
+// Reductions over dimensions of one rank's local tensor, in a fixed order: the same bits every
+// time.
+#ifndef DTENSOR_RUNTIME_KERNELS_REDUCE_H_
+#define DTENSOR_RUNTIME_KERNELS_REDUCE_H_
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "dtensor/runtime/core/reduce_op.h"
+#include "dtensor/runtime/device/tensor.h"
+
+namespace dtensor::kernels {
+
+// out = x reduced over `dims` (kept as size 1 or dropped: only out's element count matters), in
+// AccumulatorOf(dtype). Nothing to reduce gives the identity. x: any strides; out: row-major.
+// op: kSum, kMax, kMin or kProduct.
+absl::Status Reduce(Device& device, ReduceOp op, const Tensor& x, absl::Span<const int> dims,
+                    const Tensor& out);
+// out (f32 scalar; f64 for f64) = sum of squares of all elements; f32 inputs are summed in f64.
+absl::Status SumOfSquares(Device& device, const Tensor& x, const Tensor& out);
+
+}  // namespace dtensor::kernels
+
+#endif  // DTENSOR_RUNTIME_KERNELS_REDUCE_H_
