@@ -1,0 +1,230 @@
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "dtensor/runtime/core/index_set.h"
+#include "dtensor/runtime/core/status_matchers.h"
+#include "dtensor/runtime/kernels/indexed.h"
+#include "dtensor/runtime/kernels/kernel_test_util.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace dtensor::kernels {
+namespace {
+
+using ::testing::HasSubstr;
+constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr int64_t kIgnore = -100;
+
+struct Loss {
+  Doubles lse, loss;
+};
+
+class CrossEntropyTest : public KernelTest {
+ protected:
+  Tensor Stats(const Tensor& logits, const Tensor& targets, const IndexSet& classes,
+               int64_t num_classes) {
+    const Tensor stats = Empty(AccumulatorOf(logits.dtype()), {logits.size(0), 3});
+    EXPECT_THAT(CrossEntropyStats(device(), logits, targets, classes, num_classes, kIgnore, stats),
+                IsOk());
+    return stats;
+  }
+  Loss Merge(const Tensor& stats, const Tensor& targets) {
+    const Tensor lse = Empty(stats.dtype(), {stats.size(1)});
+    const Tensor loss = Empty(stats.dtype(), {stats.size(1)});
+    EXPECT_THAT(CrossEntropyMerge(device(), stats, targets, kIgnore, lse, loss), IsOk());
+    return {Read(lse), Read(loss)};
+  }
+  Doubles Grad(const Tensor& logits, const Tensor& targets, const IndexSet& classes,
+               const Tensor& lse, const Tensor& dloss) {
+    const Tensor dlogits = Empty(logits.dtype(), logits.shape());
+    EXPECT_THAT(CrossEntropyGrad(device(), logits, targets, classes, kIgnore, lse, dloss, dlogits),
+                IsOk());
+    return Read(dlogits);
+  }
+  Loss RunWhole(const Tensor& logits, const Tensor& targets) {
+    const int64_t rows = logits.size(0), n = logits.size(1);
+    const Tensor stats = Stats(logits, targets, IndexSet::Interval(0, n), n);
+    return Merge(stats.View({1, rows, 3}, {3 * rows, 3, 1}, 0), targets);
+  }
+};
+DT_INSTANTIATE_KERNEL_TESTS(CrossEntropyTest);
+
+Loss Reference(const Doubles& logits, const Doubles& targets) {
+  const size_t n = logits.size() / targets.size();
+  Loss result;
+  for (size_t t = 0; t < targets.size(); ++t) {
+    const double* x = logits.data() + t * n;
+    const double max = *std::max_element(x, x + n);
+    double sum = 0;
+    for (size_t i = 0; i < n; ++i) sum += std::exp(x[i] - max);
+    result.lse.push_back(max + std::log(sum));
+    const bool ignored = targets[t] == kIgnore;
+    result.loss.push_back(ignored ? 0 : result.lse[t] - x[static_cast<size_t>(targets[t])]);
+  }
+  return result;
+}
+
+// A relative and an absolute error of losses: they are differences of logits.
+double Bound(DType dtype) { return dtype == DType::kF64 ? 1e-13 : 2e-6; }
+
+TEST_P(CrossEntropyTest, LossOfAllTypesAndWidths) {
+  for (const DType dtype : kFloats) {
+    for (const int64_t n : {1, 3, 16, 37, 256, 1000}) {
+      const Doubles x = Rounded(dtype, RandomValues(5 * n, -8, 8));
+      Doubles targets = RandomWhole(5, 0, static_cast<double>(n), 2);
+      targets[3] = kIgnore;
+      const Loss want = Reference(x, targets);
+      for (const DType id : {DType::kI32, DType::kI64}) {
+        const Loss got = RunWhole(Make(dtype, {5, n}, x), Make(id, {5}, targets));
+        ExpectNear(got.lse, want.lse, Bound(dtype), Bound(dtype));
+        ExpectNear(got.loss, want.loss, Bound(dtype), Bound(dtype));
+        EXPECT_EQ(got.loss[3], 0);
+      }
+    }
+  }
+}
+
+TEST_P(CrossEntropyTest, StatsAreMaxSumAndTargetLogit) {
+  const Tensor x = Make(DType::kF32, {3, 2}, {1, 3, -2, -2, 5, 4});
+  const Tensor targets = Make(DType::kI32, {3}, {4, 5, 0});
+  const Doubles got = Read(Stats(x, targets, IndexSet::Interval(4, 6), 8));
+  const double e = std::exp(-1), e2 = std::exp(-2);
+  ExpectNear(got, {3, 1 + e2, 1, -2, 2, -2, 5, 1 + e, 0}, 1e-6, 0);
+}
+
+TEST_P(CrossEntropyTest, ShardsOfTheClassesGiveTheWholeLoss) {
+  const int64_t rows = 6, n = 20;
+  const dtensor::Run dealt[] = {{0, 3, 10, 2}};  // 0, 1, 2, 10, 11, 12
+  const dtensor::Run others[] = {{3, 7, 10, 2}};
+  const IndexSet sets[] = {IndexSet::FromIntervals(dealt), IndexSet(),
+                           IndexSet::FromIntervals(others)};
+  for (const DType dtype : kFloats) {
+    const Doubles x = Rounded(dtype, RandomValues(rows * n, -8, 8));
+    const Doubles target_values = {0, 12, 13, 19, kIgnore, 3};
+    const Tensor targets = Make(DType::kI32, {rows}, target_values);
+    Doubles all_stats, dlogits(rows * n);
+    const Loss want = Reference(x, target_values);
+    const DType wide = AccumulatorOf(dtype);
+    const Tensor lse = Make(wide, {rows}, want.lse);
+    const Doubles dloss = RandomValues(rows, -1, 1, 3);
+    for (const IndexSet& classes : sets) {
+      Doubles part;
+      for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t c = 0; c < classes.size(); ++c) part.push_back(x[r * n + classes.At(c)]);
+      }
+      const Tensor logits = Make(dtype, {rows, classes.size()}, part);
+      const Doubles stats = Read(Stats(logits, targets, classes, n));
+      all_stats.insert(all_stats.end(), stats.begin(), stats.end());
+      const Doubles grad = Grad(logits, targets, classes, lse, Make(wide, {rows}, dloss));
+      for (int64_t i = 0; i < static_cast<int64_t>(grad.size()); ++i) {
+        dlogits[i / classes.size() * n + classes.At(i % classes.size())] = grad[i];
+      }
+    }
+    const Loss got = Merge(Make(wide, {3, rows, 3}, all_stats), targets);
+    ExpectNear(got.lse, want.lse, Bound(dtype), Bound(dtype));
+    ExpectNear(got.loss, want.loss, Bound(dtype), Bound(dtype));
+    // The gradient of the shards, put together, is the gradient of the whole, bit by bit.
+    EXPECT_EQ(dlogits, Grad(Make(dtype, {rows, n}, x), targets, IndexSet::Interval(0, n), lse,
+                            Make(wide, {rows}, dloss)));
+  }
+}
+
+TEST_P(CrossEntropyTest, NoClassesHere) {
+  const Tensor targets = Make(DType::kI32, {2}, {0, 3});
+  EXPECT_EQ(Read(Stats(Empty(DType::kF32, {2, 0}), targets, IndexSet(), 4)),
+            Doubles({-kInf, 0, 0, -kInf, 0, 0}));
+  const Tensor none = Empty(DType::kF32, {2, 0}), lse = Make(DType::kF32, {2}, {0, 0});
+  EXPECT_EQ(Grad(none, targets, IndexSet(), lse, lse), Doubles());
+}
+
+TEST_P(CrossEntropyTest, LargeAndMaskedLogits) {
+  const Tensor x = Make(DType::kF32, {3, 3}, {1000, 0, -1000, -kInf, 2, -kInf, 3e38, 3e38, 0});
+  const Loss got = RunWhole(x, Make(DType::kI32, {3}, {0, 1, 2}));
+  ExpectNear(got.loss, {0, 0, 3e38}, 1e-6, 0);
+}
+
+TEST_P(CrossEntropyTest, GradOfAllTypesAndWidths) {
+  for (const DType dtype : kFloats) {
+    for (const int64_t n : {1, 3, 16, 37, 256}) {
+      const Doubles x = Rounded(dtype, RandomValues(4 * n, -3, 3, 1));
+      Doubles targets = RandomWhole(4, 0, static_cast<double>(n), 2);
+      targets[1] = kIgnore;
+      const DType wide = AccumulatorOf(dtype);
+      const Doubles lse = Rounded(wide, Reference(x, targets).lse), dloss = {0.5, kInf, -1, 0.25};
+      const Doubles got =
+          Grad(Make(dtype, {4, n}, x), Make(DType::kI32, {4}, targets), IndexSet::Interval(0, n),
+               Make(wide, {4}, lse), Make(wide, {4}, dloss));
+      Doubles want(4 * n, 0);  // and zeros where the target is ignored, whatever dloss is
+      for (int64_t i = 0; i < 4 * n; ++i) {
+        const int64_t t = i / n;
+        if (t == 1) continue;
+        const double p = std::exp(x[i] - lse[t]) - (i % n == targets[t] ? 1 : 0);
+        want[i] = p * dloss[t];
+      }
+      ExpectNear(got, want, Epsilon(dtype), dtype == DType::kF64 ? 1e-15 : 1e-6);
+    }
+  }
+}
+
+TEST_P(CrossEntropyTest, GradAgreesWithDifferences) {
+  const int64_t rows = 3, n = 7;
+  const Doubles x = RandomValues(rows * n, -3, 3, 1), dloss = RandomValues(rows, -1, 1, 2);
+  const Tensor targets = Make(DType::kI64, {rows}, {6, kIgnore, 2});
+  const auto make = [&](const Doubles& v) { return Make(DType::kF64, {rows, n}, v); };
+  const Tensor lse = Make(DType::kF64, {rows}, RunWhole(make(x), targets).lse);
+  ExpectNear(
+      Grad(make(x), targets, IndexSet::Interval(0, n), lse, Make(DType::kF64, {rows}, dloss)),
+      NumericGradient(x, dloss,
+                      [&](const Doubles& at) { return RunWhole(make(at), targets).loss; }),
+      1e-6, 1e-9);
+}
+
+TEST_P(CrossEntropyTest, AnyStrides) {
+  const int64_t rows = 5, n = 40;
+  const Doubles x = RandomValues(rows * n, -3, 3), targets = RandomWhole(rows, 0, n, 2);
+  const Tensor plain = Make(DType::kF32, {rows, n}, x);
+  const Tensor ids = Make(DType::kI32, {rows}, targets);
+  const Tensor strided_ids = MakeInside(DType::kI32, rows, 1, targets).View({rows}, {4}, 0);
+  const Loss want = RunWhole(plain, ids);
+  const Tensor lse = Make(DType::kF32, {rows}, want.lse);
+  const Tensor mean = Make(DType::kF32, {}, {0.2}).BroadcastTo({rows});  // of a mean over rows
+  const Doubles grad = Grad(plain, ids, IndexSet::Interval(0, n), lse, mean);
+  for (const Tensor& logits :
+       {MakeTransposed(DType::kF32, rows, n, x), MakeInside(DType::kF32, rows, n, x)}) {
+    EXPECT_EQ(RunWhole(logits, strided_ids).loss, want.loss);
+    EXPECT_EQ(Grad(logits, strided_ids, IndexSet::Interval(0, n), lse, mean), grad);
+  }
+}
+
+TEST_P(CrossEntropyTest, GradInPlace) {
+  const int64_t n = 37;
+  const Tensor x = Make(DType::kF32, {2, n}, RandomValues(2 * n, -3, 3));
+  const Tensor targets = Make(DType::kI32, {2}, {5, 36}), one = Make(DType::kF32, {2}, {1, 1});
+  const Tensor lse = Make(DType::kF32, {2}, RunWhole(x, targets).lse);
+  const Doubles want = Grad(x, targets, IndexSet::Interval(0, n), lse, one);
+  ASSERT_THAT(
+      CrossEntropyGrad(device(), x, targets, IndexSet::Interval(0, n), kIgnore, lse, one, x),
+      IsOk());
+  EXPECT_EQ(Read(x), want);
+}
+
+TEST_P(CrossEntropyTest, ATargetOutOfRangeFailsTheDevice) {
+  const Tensor x = Make(DType::kF32, {2, 3}, Doubles(6, 0)), stats = Empty(DType::kF32, {2, 3});
+  (void)CrossEntropyStats(device(), x, Make(DType::kI32, {2}, {1, 9}), IndexSet::Interval(0, 3), 9,
+                          kIgnore, stats);
+  const absl::Status failure = device().Synchronize();
+  EXPECT_THAT(failure, StatusIs(absl::StatusCode::kOutOfRange, HasSubstr("9")));
+  EXPECT_THAT(failure, StatusIs(absl::StatusCode::kOutOfRange, HasSubstr("[0, 9)")));
+}
+
+TEST_P(CrossEntropyTest, NoRows) {
+  const Tensor targets = Empty(DType::kI32, {0}), lse = Empty(DType::kF32, {0});
+  const Loss got = RunWhole(Empty(DType::kF32, {0, 5}), targets);
+  EXPECT_EQ(got.loss, Doubles());
+  EXPECT_EQ(Grad(Empty(DType::kF32, {0, 5}), targets, IndexSet::Interval(0, 5), lse, lse),
+            Doubles());
+}
+
+}  // namespace
+}  // namespace dtensor::kernels

@@ -1,0 +1,500 @@
+#include "dtensor/runtime/kernels/elementwise.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "dtensor/runtime/core/status_matchers.h"
+#include "dtensor/runtime/kernels/kernel_test_util.h"
+#include "gtest/gtest.h"
+
+namespace dtensor::kernels {
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+constexpr DType kIntegers[] = {DType::kI32, DType::kI64};
+
+class ElementwiseTest : public KernelTest {
+ protected:
+  Doubles RunBinary(BinaryOp op, const Tensor& a, const Tensor& b) {
+    const Tensor out = Empty(a.dtype(), a.shape());
+    EXPECT_THAT(Binary(device(), op, a, b, out), IsOk());
+    return Read(out);
+  }
+  Doubles RunUnary(UnaryOp op, const Tensor& a) {
+    const Tensor out = Empty(a.dtype(), a.shape());
+    EXPECT_THAT(Unary(device(), op, a, out), IsOk());
+    return Read(out);
+  }
+  Doubles Copy(const Tensor& a, DType to) {
+    const Tensor out = Empty(to, a.shape());
+    EXPECT_THAT(Unary(device(), UnaryOp::kCopy, a, out), IsOk());
+    return Read(out);
+  }
+};
+DT_INSTANTIATE_KERNEL_TESTS(ElementwiseTest);
+
+double Reference(BinaryOp op, double a, double b) {
+  switch (op) {
+    case BinaryOp::kAdd:
+      return a + b;
+    case BinaryOp::kSub:
+      return a - b;
+    case BinaryOp::kMul:
+      return a * b;
+    case BinaryOp::kDiv:
+      return a / b;
+    case BinaryOp::kMax:
+      return std::max(a, b);
+    case BinaryOp::kMin:
+      return std::min(a, b);
+  }
+  return kNaN;
+}
+
+double Sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+
+double Reference(UnaryOp op, double x) {
+  switch (op) {
+    case UnaryOp::kCopy:
+      return x;
+    case UnaryOp::kNeg:
+      return -x;
+    case UnaryOp::kExp:
+      return std::exp(x);
+    case UnaryOp::kLog:
+      return std::log(x);
+    case UnaryOp::kSqrt:
+      return std::sqrt(x);
+    case UnaryOp::kRsqrt:
+      return 1 / std::sqrt(x);
+    case UnaryOp::kRecip:
+      return 1 / x;
+    case UnaryOp::kSquare:
+      return x * x;
+    case UnaryOp::kAbs:
+      return std::abs(x);
+    case UnaryOp::kSilu:
+      return x * Sigmoid(x);
+    case UnaryOp::kRelu:
+      return x < 0 ? 0 : x;
+    case UnaryOp::kSigmoid:
+      return Sigmoid(x);
+    case UnaryOp::kTanh:
+      return std::tanh(x);
+  }
+  return kNaN;
+}
+
+template <typename Op>
+Doubles Map(Op op, const Doubles& a) {
+  Doubles out(a.size());
+  for (size_t i = 0; i < a.size(); ++i) out[i] = Reference(op, a[i]);
+  return out;
+}
+Doubles Map(BinaryOp op, const Doubles& a, const Doubles& b) {
+  Doubles out(a.size());
+  for (size_t i = 0; i < a.size(); ++i) out[i] = Reference(op, a[i], b[i]);
+  return out;
+}
+
+constexpr BinaryOp kBinaryOps[] = {BinaryOp::kAdd, BinaryOp::kSub, BinaryOp::kMul,
+                                   BinaryOp::kDiv, BinaryOp::kMax, BinaryOp::kMin};
+constexpr UnaryOp kUnaryOps[] = {UnaryOp::kNeg,  UnaryOp::kExp,    UnaryOp::kLog,
+                                 UnaryOp::kSqrt, UnaryOp::kRsqrt,  UnaryOp::kRecip,
+                                 UnaryOp::kAbs,  UnaryOp::kSquare, UnaryOp::kSilu,
+                                 UnaryOp::kRelu, UnaryOp::kTanh,   UnaryOp::kSigmoid};
+
+TEST_P(ElementwiseTest, BinaryFloats) {
+  for (const DType dtype : kFloats) {
+    // Lengths around every vector size, and one that is many vectors long.
+    for (const int64_t n : {1, 3, 4, 7, 8, 15, 16, 17, 31, 33, 100, 1000}) {
+      const Doubles a = Rounded(dtype, RandomValues(n, -2, 2, 1));
+      const Doubles b = Rounded(dtype, RandomValues(n, 0.5, 2, 2));
+      for (const BinaryOp op : kBinaryOps) {
+        SCOPED_TRACE(testing::Message()
+                     << ToString(dtype).data() << " n " << n << " op " << int(op));
+        ExpectNear(RunBinary(op, Make(dtype, {n}, a), Make(dtype, {n}, b)), Map(op, a, b),
+                   Epsilon(dtype), 0);
+      }
+    }
+  }
+}
+
+TEST_P(ElementwiseTest, FloatsAreRoundedToNearestEvenOnce) {
+  for (const DType dtype : kFloats) {
+    const Doubles a = Rounded(dtype, RandomValues(3001, -2, 2, 3));
+    const Doubles b = Rounded(dtype, RandomValues(3001, -2, 2, 4));
+    for (const BinaryOp op : {BinaryOp::kAdd, BinaryOp::kMul}) {
+      // The product of two narrow floats is exact in f32, as is most often their sum; rounding it
+      // to `dtype` in one step is what the kernel must match bit by bit.
+      Doubles want = Map(op, a, b);
+      if (dtype != DType::kF64) want = Rounded(DType::kF32, want);
+      EXPECT_EQ(RunBinary(op, Make(dtype, {3001}, a), Make(dtype, {3001}, b)),
+                Rounded(dtype, want));
+    }
+  }
+}
+
+TEST_P(ElementwiseTest, BinaryIntegers) {
+  for (const DType dtype : kIntegers) {
+    const Doubles a = RandomWhole(37, -100, 100, 1), b = RandomWhole(37, -100, 100, 2);
+    for (const BinaryOp op : kBinaryOps) {
+      if (op == BinaryOp::kDiv) continue;
+      EXPECT_EQ(RunBinary(op, Make(dtype, {37}, a), Make(dtype, {37}, b)), Map(op, a, b));
+    }
+  }
+  const Doubles a = {0, 0, 1, 1}, b = {0, 1, 0, 1};
+  const Tensor x = Make(DType::kBool, {4}, a), y = Make(DType::kBool, {4}, b);
+  EXPECT_EQ(RunBinary(BinaryOp::kAdd, x, y), Doubles({0, 1, 1, 1}));
+  EXPECT_EQ(RunBinary(BinaryOp::kMul, x, y), Doubles({0, 0, 0, 1}));
+  EXPECT_EQ(RunBinary(BinaryOp::kMax, x, y), Doubles({0, 1, 1, 1}));
+}
+
+TEST_P(ElementwiseTest, IntegerOverflowWraps) {
+  const Tensor most = Make(DType::kI32, {1}, {2147483647.0}), one = Make(DType::kI32, {1}, {1});
+  EXPECT_EQ(RunBinary(BinaryOp::kAdd, most, one), Doubles({-2147483648.0}));
+}
+
+TEST_P(ElementwiseTest, MaxAndMinPassNaNOn) {
+  for (const DType dtype : kFloats) {
+    const Tensor a = Make(dtype, {4}, {kNaN, 1, kNaN, 2}), b = Make(dtype, {4}, {1, kNaN, kNaN, 3});
+    ExpectNear(RunBinary(BinaryOp::kMax, a, b), {kNaN, kNaN, kNaN, 3}, 0, 0);
+    ExpectNear(RunBinary(BinaryOp::kMin, a, b), {kNaN, kNaN, kNaN, 2}, 0, 0);
+  }
+}
+
+TEST_P(ElementwiseTest, AnyStrides) {
+  const int64_t rows = 13, columns = 600;  // longer than the buffer for gathered pieces
+  for (const DType dtype :
+       {DType::kF32, DType::kBF16, DType::kF16, DType::kF64, DType::kI32, DType::kI64}) {
+    const Doubles a = Rounded(dtype, RandomWhole(rows * columns, -50, 50, 1));
+    const Doubles b = Rounded(dtype, RandomWhole(rows * columns, -50, 50, 2));
+    const Doubles want = Map(BinaryOp::kSub, a, b);
+    const Tensor plain = Make(dtype, {rows, columns}, a);
+    const Tensor inside = MakeInside(dtype, rows, columns, b);
+    const Tensor transposed = MakeTransposed(dtype, rows, columns, b);
+    EXPECT_EQ(RunBinary(BinaryOp::kSub, plain, inside), want);
+    EXPECT_EQ(RunBinary(BinaryOp::kSub, plain, transposed), want);
+    EXPECT_EQ(RunBinary(BinaryOp::kSub, MakeTransposed(dtype, rows, columns, a), inside), want);
+  }
+}
+
+TEST_P(ElementwiseTest, Broadcasts) {
+  const Doubles a = RandomWhole(3 * 700, -50, 50, 1);
+  const Doubles row = RandomWhole(700, -50, 50, 2), column = RandomWhole(3, -50, 50, 3);
+  const Tensor x = Make(DType::kF32, {3, 700}, a);
+  const Tensor rows = Make(DType::kF32, {700}, row).BroadcastTo({3, 700});
+  const Tensor columns = Make(DType::kF32, {3, 1}, column).BroadcastTo({3, 700});
+  const Tensor scalar = Make(DType::kF32, {}, {5}).BroadcastTo({3, 700});
+  const Doubles by_row = RunBinary(BinaryOp::kAdd, x, rows);
+  const Doubles by_column = RunBinary(BinaryOp::kAdd, x, columns);
+  const Doubles by_scalar = RunBinary(BinaryOp::kAdd, x, scalar);
+  for (int64_t i = 0; i < 3 * 700; ++i) {
+    ASSERT_EQ(by_row[i], a[i] + row[i % 700]);
+    ASSERT_EQ(by_column[i], a[i] + column[i / 700]);
+    ASSERT_EQ(by_scalar[i], a[i] + 5);
+  }
+}
+
+TEST_P(ElementwiseTest, ThreeDimensionsPermuted) {
+  const Doubles values = RandomWhole(2 * 5 * 3 * 4, -9, 9);
+  const Tensor x = Make(DType::kF32, {2, 5, 3, 4}, values).Transpose(1, 2);
+  Doubles want;
+  for (int b = 0; b < 2; ++b) {
+    for (int h = 0; h < 3; ++h) {
+      for (int t = 0; t < 5; ++t) {
+        for (int d = 0; d < 4; ++d) want.push_back(-values[((b * 5 + t) * 3 + h) * 4 + d]);
+      }
+    }
+  }
+  EXPECT_EQ(RunUnary(UnaryOp::kNeg, x), want);
+}
+
+TEST_P(ElementwiseTest, UnaryFloats) {
+  for (const DType dtype : kFloats) {
+    const Doubles a = Rounded(dtype, RandomValues(1003, -8, 8));
+    Doubles positive = a;
+    for (double& v : positive) v = std::abs(v) + 0.125;
+    positive = Rounded(dtype, positive);
+    for (const UnaryOp op : kUnaryOps) {
+      SCOPED_TRACE(testing::Message() << ToString(dtype).data() << " op " << int(op));
+      const bool signs = op != UnaryOp::kLog && op != UnaryOp::kSqrt && op != UnaryOp::kRsqrt;
+      const Doubles& x = signs ? a : positive;
+      ExpectNear(RunUnary(op, Make(dtype, {1003}, x)), Map(op, x), Epsilon(dtype),
+                 (op == UnaryOp::kLog ? Epsilon(dtype) : 0) +
+                     (dtype == DType::kF16 ? 0x1p-25 : 0));  // half a step of its smallest numbers
+    }
+  }
+}
+
+// The bound that the header of the vector functions promises, over their whole range.
+TEST_P(ElementwiseTest, TranscendentalsInF32) {
+  constexpr double kBound = 4e-7;
+  const auto sweep = [](double low, double high) {
+    Doubles x = RandomValues(50000, low, high, 9);
+    x.push_back(low);
+    x.push_back(high);
+    return Rounded(DType::kF32, x);
+  };
+  const auto check = [&](UnaryOp op, const Doubles& x, double absolute) {
+    SCOPED_TRACE(int(op));
+    const int64_t n = static_cast<int64_t>(x.size());
+    ExpectNear(RunUnary(op, Make(DType::kF32, {n}, x)), Map(op, x), kBound, absolute);
+  };
+  check(UnaryOp::kExp, sweep(-87, 88.7), 0);
+  check(UnaryOp::kExp, sweep(-1e-3, 1e-3), 0);
+  check(UnaryOp::kExp, sweep(-110, -87), 2e-45);  // denormal results: half a step of theirs
+  check(UnaryOp::kLog, sweep(1e-30, 1e-20), 0);
+  check(UnaryOp::kLog, sweep(1e-3, 10), 0);
+  check(UnaryOp::kLog, sweep(0.99, 1.01), 0);
+  check(UnaryOp::kLog, sweep(1, 3e38), 0);
+  check(UnaryOp::kLog, sweep(1.5e-45, 1.1e-38), 0);
+  check(UnaryOp::kSigmoid, sweep(-87, 87), 0);
+  check(UnaryOp::kSilu, sweep(-80, 80), 0);
+  check(UnaryOp::kTanh, sweep(-10, 10), 0);
+  check(UnaryOp::kTanh, sweep(-1, 1), 0);
+  check(UnaryOp::kTanh, sweep(-1e-3, 1e-3), 0);
+  check(UnaryOp::kTanh, sweep(-100, 100), 0);
+}
+
+TEST_P(ElementwiseTest, SpecialValues) {
+  const Doubles x = {kNaN, kInf,  -kInf, 0,    -0.0, 1e30, -1e30,
+                     1000, -1000, 89,    -104, 128,  700,  -700};
+  const int64_t n = static_cast<int64_t>(x.size());
+  for (const DType dtype : kFloats) {
+    const Doubles in = Rounded(dtype, x);
+    for (const UnaryOp op : kUnaryOps) {
+      SCOPED_TRACE(testing::Message() << ToString(dtype).data() << " op " << int(op));
+      if (op == UnaryOp::kSilu) continue;  // -inf * 0; see below
+      Doubles want = Map(op, in);
+      if (dtype != DType::kF64) want = Rounded(DType::kF32, want);
+      ExpectNear(RunUnary(op, Make(dtype, {n}, in)), Rounded(dtype, want), Epsilon(dtype), 1e-37);
+    }
+    ExpectNear(RunUnary(UnaryOp::kSilu, Make(dtype, {4}, {kNaN, kInf, -1000, 1000})),
+               Rounded(dtype, {kNaN, kInf, 0, 1000}), 0, 0);
+  }
+}
+
+// A value must not depend on its place in a shard, nor on strides: the same bits in every lane and
+// tail.
+TEST_P(ElementwiseTest, TheSameBitsAtEveryPosition) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const Doubles x = Rounded(dtype, RandomValues(67, -4, 4));
+    for (const UnaryOp op : {UnaryOp::kExp, UnaryOp::kSilu, UnaryOp::kTanh, UnaryOp::kRsqrt}) {
+      const Tensor whole = Make(dtype, {67}, x);
+      const Doubles want = RunUnary(op, whole);
+      for (int64_t begin = 0; begin < 67; begin += 5) {
+        const Doubles part = RunUnary(op, whole.Narrow(0, begin, 67 - begin));
+        for (size_t i = 0; i < part.size(); ++i) {
+          if (std::isnan(want[begin + i])) continue;
+          ASSERT_EQ(part[i], want[begin + i]);
+        }
+      }
+      const Doubles column = RunUnary(op, Make(dtype, {67, 1}, x).BroadcastTo({67, 3}));
+      for (int64_t i = 0; i < 67; ++i) {
+        if (std::isnan(want[i])) continue;
+        ASSERT_EQ(column[i * 3 + 1], want[i]);
+      }
+    }
+  }
+}
+
+TEST_P(ElementwiseTest, CopyConverts) {
+  const Doubles whole = RandomWhole(41, -100, 100);
+  constexpr DType kAll[] = {DType::kF32, DType::kF64, DType::kBF16, DType::kF16,
+                            DType::kI32, DType::kI64, DType::kBool};
+  for (const DType from : kAll) {
+    const Tensor x = Make(from, {41}, whole);
+    const Doubles values = Rounded(from, whole);
+    for (const DType to : kAll) {
+      EXPECT_EQ(Copy(x, to), Rounded(to, values)) << ToString(from).data() << ToString(to).data();
+    }
+  }
+}
+
+TEST_P(ElementwiseTest, CopyTruncatesAndSaturates) {
+  for (const DType from : {DType::kF32, DType::kF64}) {
+    const Tensor x = Make(from, {7}, {1.9, -1.9, 0.5, 3e9, -3e9, kNaN, kInf});
+    EXPECT_EQ(Copy(x, DType::kI32), Doubles({1, -1, 0, 2147483647, -2147483648.0, 0, 2147483647}));
+    EXPECT_EQ(Copy(x, DType::kBool), Doubles({1, 1, 1, 1, 1, 1, 1}));
+  }
+}
+
+TEST_P(ElementwiseTest, NarrowingRoundsOnceAndKeepsSpecialValues) {
+  // 1 + 2^-8 lies halfway between two bf16; a hair above it must round up, also when the hair is
+  // lost in f32.
+  const double half = 1 + 0x1p-8, above = half + 0x1p-40;
+  EXPECT_EQ(Copy(Make(DType::kF64, {2}, {half, above}), DType::kBF16), Doubles({1, 1 + 0x1p-7}));
+  EXPECT_EQ(Copy(Make(DType::kF32, {3}, {half, 1 + 3 * 0x1p-8, half + 0x1p-20}), DType::kBF16),
+            Doubles({1, 1 + 0x1p-6, 1 + 0x1p-7}));
+  ExpectNear(Copy(Make(DType::kF32, {4}, {kInf, -kInf, kNaN, 3.4e38}), DType::kBF16),
+             {kInf, -kInf, kNaN, kInf}, 0, 0);
+}
+
+TEST_P(ElementwiseTest, CopyOfStridedViews) {
+  const Doubles values = RandomWhole(70 * 90, -100, 100);
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF64, DType::kBool, DType::kI64}) {
+    const Doubles want = Rounded(dtype, values);
+    EXPECT_EQ(Copy(MakeTransposed(dtype, 70, 90, values), dtype), want);
+    EXPECT_EQ(Copy(MakeInside(dtype, 70, 90, values), dtype), want);
+  }
+}
+
+TEST_P(ElementwiseTest, AffineScalesAndShifts) {
+  for (const DType dtype : kFloats) {
+    const Doubles a = Rounded(dtype, RandomValues(131, -2, 2));
+    const Tensor x = Make(dtype, {131}, a), out = Empty(dtype, {131});
+    ASSERT_THAT(Affine(device(), x, 2.5, 10, out), IsOk());
+    Doubles want = a;
+    for (double& v : want) v = 2.5 * v + 10;
+    ExpectNear(Read(out), want, Epsilon(dtype), 0);
+  }
+}
+
+TEST_P(ElementwiseTest, AffineOfIntegers) {
+  for (const DType dtype : kIntegers) {
+    const Tensor x = Make(dtype, {3}, {-3, 0, 7}), out = Empty(dtype, {3});
+    ASSERT_THAT(Affine(device(), x, -2, 5, out), IsOk());
+    EXPECT_EQ(Read(out), Doubles({11, 5, -9}));
+    ASSERT_THAT(Affine(device(), x, 0.5, 0, out), IsOk());
+    EXPECT_EQ(Read(out), Doubles({-1, 0, 3}));
+  }
+  // Above 2^53, where f64 has gaps.
+  const std::vector<int64_t> big = {(int64_t{1} << 60) + 1};
+  auto x = FromHost<int64_t>(device(), big, {1});
+  ASSERT_THAT(x, IsOk());
+  const Tensor out = Empty(DType::kI64, {1});
+  ASSERT_THAT(Affine(device(), *x, 2, 1, out), IsOk());
+  EXPECT_EQ(*ToHost<int64_t>(out), std::vector<int64_t>{(int64_t{1} << 61) + 3});
+}
+
+TEST_P(ElementwiseTest, FillWithAnyStrides) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kF64, DType::kI32,
+                            DType::kI64, DType::kBool}) {
+    const Tensor x = Make(dtype, {4, 5}, Doubles(20, 0));
+    ASSERT_THAT(Fill(device(), x.Narrow(1, 1, 2).Transpose(0, 1), 1), IsOk());
+    Doubles want;
+    for (int i = 0; i < 20; ++i) want.push_back(i % 5 == 1 || i % 5 == 2);
+    EXPECT_EQ(Read(x), want);
+  }
+}
+
+TEST_P(ElementwiseTest, SiluGradIsTheDerivative) {
+  for (const DType dtype : kFloats) {
+    const Doubles x = Rounded(dtype, RandomValues(77, -6, 6, 1));
+    const Doubles dy = Rounded(dtype, RandomValues(77, -1, 1, 2));
+    const Tensor dx = Empty(dtype, {77});
+    ASSERT_THAT(SiluGrad(device(), Make(dtype, {77}, x), Make(dtype, {77}, dy), dx), IsOk());
+    Doubles want(77);
+    for (int i = 0; i < 77; ++i) {
+      const double s = Sigmoid(x[i]);
+      want[i] = dy[i] * s * (1 + x[i] * (1 - s));
+    }
+    ExpectNear(Read(dx), want, Epsilon(dtype), Epsilon(dtype) * 0.1);
+  }
+}
+
+TEST_P(ElementwiseTest, SiluGradAgreesWithDifferences) {
+  const Doubles x = RandomValues(40, -6, 6, 1), dy = RandomValues(40, -1, 1, 2);
+  const Tensor dx = Empty(DType::kF64, {40});
+  ASSERT_THAT(SiluGrad(device(), Make(DType::kF64, {40}, x), Make(DType::kF64, {40}, dy), dx),
+              IsOk());
+  const Doubles want = NumericGradient(x, dy, [&](const Doubles& at) {
+    return RunUnary(UnaryOp::kSilu, Make(DType::kF64, {40}, at));
+  });
+  ExpectNear(Read(dx), want, 1e-7, 1e-9);
+}
+
+TEST_P(ElementwiseTest, SiluMulAndItsGradient) {
+  const int64_t rows = 5, columns = 23;
+  for (const DType dtype : kFloats) {
+    const Doubles g = Rounded(dtype, RandomValues(rows * columns, -6, 6, 1));
+    const Doubles u = Rounded(dtype, RandomValues(rows * columns, -2, 2, 2));
+    const Doubles d = Rounded(dtype, RandomValues(rows * columns, -2, 2, 3));
+    // Halves of one tensor, as a fused projection gives them.
+    const Tensor gate = MakeInside(dtype, rows, columns, g), up = Make(dtype, {rows, columns}, u);
+    const Tensor dy = MakeTransposed(dtype, rows, columns, d);
+    const Tensor y = Empty(dtype, {rows, columns}), dgate = Empty(dtype, {rows, columns});
+    const Tensor dup = Empty(dtype, {rows, columns});
+    ASSERT_THAT(SiluMul(device(), gate, up, y), IsOk());
+    ASSERT_THAT(SiluMulGrad(device(), gate, up, dy, dgate, dup), IsOk());
+    Doubles want_y, want_dgate, want_dup;
+    for (int64_t i = 0; i < rows * columns; ++i) {
+      const double s = Sigmoid(g[i]);
+      want_y.push_back(g[i] * s * u[i]);
+      want_dgate.push_back(d[i] * u[i] * s * (1 + g[i] * (1 - s)));
+      want_dup.push_back(d[i] * g[i] * s);
+    }
+    ExpectNear(Read(y), want_y, Epsilon(dtype), 0);
+    ExpectNear(Read(dgate), want_dgate, Epsilon(dtype), Epsilon(dtype) * 0.1);
+    ExpectNear(Read(dup), want_dup, Epsilon(dtype), 0);
+  }
+}
+
+TEST_P(ElementwiseTest, SiluMulGradAgreesWithDifferences) {
+  const Doubles g = RandomValues(30, -6, 6, 1), u = RandomValues(30, -2, 2, 2);
+  const Doubles dy = RandomValues(30, -2, 2, 3);
+  const auto make = [&](const Doubles& v) { return Make(DType::kF64, {30}, v); };
+  const auto forward = [&](const Doubles& gate, const Doubles& up) {
+    const Tensor y = Empty(DType::kF64, {30});
+    EXPECT_THAT(SiluMul(device(), make(gate), make(up), y), IsOk());
+    return Read(y);
+  };
+  const Tensor dgate = Empty(DType::kF64, {30}), dup = Empty(DType::kF64, {30});
+  ASSERT_THAT(SiluMulGrad(device(), make(g), make(u), make(dy), dgate, dup), IsOk());
+  ExpectNear(Read(dgate), NumericGradient(g, dy, [&](const Doubles& at) { return forward(at, u); }),
+             1e-7, 1e-8);
+  ExpectNear(Read(dup), NumericGradient(u, dy, [&](const Doubles& at) { return forward(g, at); }),
+             1e-7, 1e-8);
+}
+
+TEST_P(ElementwiseTest, InPlace) {
+  const Doubles a = RandomValues(1000, -2, 2);
+  const Tensor x = Make(DType::kF32, {1000}, a);
+  const Doubles want = RunUnary(UnaryOp::kSilu, x);
+  ASSERT_THAT(Unary(device(), UnaryOp::kSilu, x, x), IsOk());
+  EXPECT_EQ(Read(x), want);
+}
+
+TEST_P(ElementwiseTest, LargeOutputsAreWrittenPastTheCache) {
+  const int64_t n = (int64_t{9} << 20) / 4 + 5;
+  for (const int64_t begin : {0, 1, 3}) {  // outputs that are aligned, and that are not
+    const Tensor x = Empty(DType::kF32, {n}), y = Empty(DType::kF32, {n});
+    ASSERT_THAT(Fill(device(), x, 1.5), IsOk());
+    ASSERT_THAT(Fill(device(), y, 0), IsOk());
+    ASSERT_THAT(Binary(device(), BinaryOp::kAdd, x.Narrow(0, 0, n - begin),
+                       x.Narrow(0, 0, n - begin), y.Narrow(0, begin, n - begin)),
+                IsOk());
+    const Doubles got = Read(y);
+    for (int64_t i = 0; i < n; ++i) ASSERT_EQ(got[i], i < begin ? 0 : 3) << i;
+  }
+}
+
+TEST_P(ElementwiseTest, NoElements) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI32, DType::kBool}) {
+    const Tensor x = Empty(dtype, {3, 0, 2}), out = Empty(dtype, {3, 0, 2});
+    EXPECT_THAT(Binary(device(), BinaryOp::kAdd, x, x, out), IsOk());
+    EXPECT_THAT(Unary(device(), UnaryOp::kCopy, x, out), IsOk());
+    EXPECT_THAT(Fill(device(), out, 1), IsOk());
+  }
+  const Tensor x = Empty(DType::kF32, {0}), y = Empty(DType::kF32, {0});
+  EXPECT_THAT(Unary(device(), UnaryOp::kExp, x, y), IsOk());
+  EXPECT_THAT(Affine(device(), x, 2, 1, y), IsOk());
+  EXPECT_THAT(SiluGrad(device(), x, x, y), IsOk());
+  EXPECT_THAT(SiluMul(device(), x, x, y), IsOk());
+  EXPECT_THAT(SiluMulGrad(device(), x, x, x, y, y), IsOk());
+}
+
+TEST(Elementwise, DoesNothingOnMeta) {
+  const auto device = MakeMetaDevice();
+  auto x = Tensor::Empty(*device, DType::kF32, {1 << 20, 1 << 20});
+  ASSERT_THAT(x, IsOk());
+  EXPECT_THAT(Binary(*device, BinaryOp::kAdd, *x, *x, *x), IsOk());
+  EXPECT_THAT(Unary(*device, UnaryOp::kExp, *x, *x), IsOk());
+}
+
+}  // namespace
+}  // namespace dtensor::kernels
