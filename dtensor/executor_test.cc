@@ -126,7 +126,8 @@ bool SameBits(const std::vector<T>& a, const std::vector<T>& b) {
   if constexpr (std::is_same_v<T, bool>) {
     return a == b;
   } else {
-    return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
+    if (a.size() != b.size()) return false;
+    return a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
   }
 }
 
