@@ -1,0 +1,206 @@
+#include "dtensor/op_rule.h"
+
+#include <string>
+#include <vector>
+
+#include "dtensor/runtime/core/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace dtensor {
+namespace {
+
+using ::testing::HasSubstr;
+
+DeviceMesh Mesh(absl::string_view text) { return *DeviceMesh::Parse(text); }
+
+RuleOperand Operand(const DeviceMesh& mesh, absl::string_view layout, bool pinned = false) {
+  return {*Layout::Parse(mesh, layout), DType::kF32, pinned};
+}
+
+BoundRule Bound(absl::string_view text, std::vector<Dims> shapes, const LetterSizes& sizes = {}) {
+  auto bound = BoundRule::Bind("Op", *OpRule::Parse(text), shapes, sizes);
+  EXPECT_TRUE(bound.ok()) << bound.status();
+  return *std::move(bound);
+}
+
+// "operands -> results | gradients", as layout texts.
+std::string Decided(const BoundRule& rule, Linearity linearity, std::vector<RuleOperand> operands) {
+  auto solved = Solve("Op", rule, linearity, operands);
+  if (!solved.ok()) return std::string(solved.status().message());
+  const auto join = [](const std::vector<Layout>& layouts) {
+    std::string out;
+    for (const Layout& layout : layouts) out += (out.empty() ? "" : ", ") + layout.ToString();
+    return out;
+  };
+  return join(solved->operands) + " -> " + join(solved->results) + " | " + join(solved->gradients);
+}
+
+TEST(OpRuleText, ParsesBack) {
+  for (const char* text : {"m k, k n -> m n", "..., ... -> ...", "... d!, d! -> ... d!",
+                           "... @v, v d -> ... d", "b s (h g) d, b t h d -> b s (h g) d",
+                           "... v^, ... -> ..., ...", "a k:max -> a", "a b -> "}) {
+    DT_ASSERT_OK_AND_ASSIGN(const OpRule rule, OpRule::Parse(text));
+    EXPECT_EQ(std::string(rule.ToString()), text);
+    DT_ASSERT_OK_AND_ASSIGN(const OpRule again, OpRule::Parse(rule.ToString()));
+    EXPECT_EQ(again, rule);
+  }
+}
+
+TEST(OpRuleText, RefusesWhatItCannotRead) {
+  for (const char* text : {"a b", "a -> b -> c", "(a -> a", "a) -> a", "a ... -> a", "! -> a",
+                           "a:most -> a", "a$ -> a"}) {
+    EXPECT_THAT(OpRule::Parse(text), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text)))
+        << text;
+  }
+}
+
+TEST(BoundRule, WritesEllipsesOutAndBroadcasts) {
+  const BoundRule rule = Bound("..., ... -> ...", {{2, 1, 4}, {3, 1}});
+  EXPECT_EQ(rule.result_shapes()[0], (Dims{2, 3, 4}));
+  EXPECT_TRUE(rule.rule().operands()[0].dims[1].empty());  // size 1 against 3: no letter
+  EXPECT_TRUE(rule.rule().operands()[1].dims[1].empty());
+}
+
+TEST(BoundRule, FindsSizesOfFactors) {
+  const BoundRule rule = Bound("b (h g), b h -> b (h g), g", {{2, 12}, {2, 4}});
+  EXPECT_EQ(rule.letter_size(rule.LetterIndex("g")), 3);
+  EXPECT_EQ(rule.result_shapes()[1], (Dims{3}));
+}
+
+TEST(BoundRule, RefusesShapesThatDoNotFit) {
+  const auto bind = [](absl::string_view text, std::vector<Dims> shapes) {
+    return BoundRule::Bind("Op", *OpRule::Parse(text), shapes).status();
+  };
+  EXPECT_THAT(bind("m k, k n -> m n", {{2, 3}, {4, 5}}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("Op: operand 1 has size 4 where 'k' is 3")));
+  EXPECT_THAT(bind("m k, k n -> m n", {{2, 3}}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("takes 2")));
+  EXPECT_THAT(bind("m k -> m", {{2, 3, 4}}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("3 dimensions")));
+  EXPECT_THAT(bind("(h g), h -> g", {{10}, {4}}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("10 of operand 0 is no multiple of 4")));
+  EXPECT_THAT(bind("..., ... -> ...", {{2, 3}, {2, 4}}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("[2, 4]")));
+}
+
+TEST(Solve, TakesWhatMovesNothing) {
+  const DeviceMesh mesh = Mesh("dp=2,tp=2");
+  const BoundRule matmul = Bound("m k, k n -> m n", {{8, 4}, {4, 8}});
+  EXPECT_EQ(
+      Decided(matmul, Linearity::kMulti, {Operand(mesh, "[dp] []"), Operand(mesh, "[] [tp]")}),
+      "[dp] [], [] [tp] -> [dp] [tp] | [dp] [] P(sum: tp), [] [tp] P(sum: dp)");
+  EXPECT_EQ(
+      Decided(matmul, Linearity::kMulti, {Operand(mesh, "[dp] [tp]"), Operand(mesh, "[tp] []")}),
+      "[dp] [tp], [tp] [] -> [dp] [] P(sum: tp) | [dp] [tp], [tp] [] P(sum: dp)");
+}
+
+TEST(Solve, PartialPassesWhereTheOperatorIsLinear) {
+  const DeviceMesh mesh = Mesh("tp=2");
+  const BoundRule pointwise = Bound("..., ... -> ...", {{4, 4}, {4, 4}});
+  const RuleOperand partial = Operand(mesh, "[] [] P(sum: tp)"), whole = Operand(mesh, "[] []");
+  EXPECT_EQ(Decided(pointwise, Linearity::kJoint, {partial, partial}),
+            "[] [] P(sum: tp), [] [] P(sum: tp) -> [] [] P(sum: tp) | [] [], [] []");
+  // A + B with A Partial and B whole is not (sum of A) + B on each rank: A is reduced first.
+  EXPECT_EQ(Decided(pointwise, Linearity::kJoint, {partial, whole}),
+            "[] [], [] [] -> [] [] | [] [], [] []");
+  EXPECT_EQ(Decided(pointwise, Linearity::kMulti, {partial, whole}),
+            "[] [] P(sum: tp), [] [] -> [] [] P(sum: tp) | [] [], [] [] P(sum: tp)");
+  // A product of two sums is not the sum of products.
+  EXPECT_EQ(Decided(pointwise, Linearity::kMulti, {partial, partial}),
+            "[] [], [] [] -> [] [] | [] [], [] []");
+  EXPECT_EQ(Decided(pointwise, Linearity::kNone, {partial, whole}),
+            "[] [], [] [] -> [] [] | [] [], [] []");
+}
+
+TEST(Solve, ExtremaPassMonotoneOperators) {
+  const DeviceMesh mesh = Mesh("tp=2");
+  const BoundRule unary = Bound("... -> ...", {{4}});
+  EXPECT_EQ(Decided(unary, Linearity::kIncreasing, {Operand(mesh, "[] P(max: tp)")}),
+            "[] P(max: tp) -> [] P(max: tp) | []");
+  EXPECT_EQ(Decided(unary, Linearity::kDecreasing, {Operand(mesh, "[] P(max: tp)")}),
+            "[] P(max: tp) -> [] P(min: tp) | []");
+  EXPECT_EQ(Decided(unary, Linearity::kIncreasing, {Operand(mesh, "[] P(sum: tp)")}),
+            "[] -> [] | []");
+}
+
+TEST(Solve, DoesNotMoveWhatIsPinned) {
+  const DeviceMesh mesh = Mesh("tp=2");
+  // tp splits the tokens of x (large) and the outputs of w (small): gathering w would be cheaper.
+  const BoundRule linear = Bound("... k, n k -> ... n", {{2, 64, 8}, {8, 8}});
+  const RuleOperand x = Operand(mesh, "[] [tp] []");
+  EXPECT_EQ(Decided(linear, Linearity::kMulti, {x, Operand(mesh, "[tp] []")}),
+            "[] [tp] [], [] [] -> [] [tp] [] | [] [tp] [], [] [] P(sum: tp)");
+  EXPECT_EQ(Decided(linear, Linearity::kMulti, {x, Operand(mesh, "[tp] []", /*pinned=*/true)}),
+            "[] [] [], [tp] [] -> [] [] [tp] | [] [] [] P(sum: tp), [tp] []");
+}
+
+TEST(Solve, GivesUpOneAxisOfTwo) {
+  const DeviceMesh mesh = Mesh("dp=2,tp=2");
+  const BoundRule linear = Bound("... k, n k -> ... n", {{4, 8}, {64, 8}});
+  EXPECT_EQ(Decided(linear, Linearity::kMulti,
+                    {Operand(mesh, "[dp,tp] []"), Operand(mesh, "[tp] []", true)}),
+            "[dp] [], [tp] [] -> [dp] [tp] | [dp] [] P(sum: tp), [tp] [] P(sum: dp)");
+}
+
+TEST(Solve, WholeLettersAreGathered) {
+  const DeviceMesh mesh = Mesh("tp=2");
+  const BoundRule norm = Bound("... d!, d! -> ... d!", {{4, 8}, {8}});
+  EXPECT_EQ(Decided(norm, Linearity::kNone, {Operand(mesh, "[] [tp]"), Operand(mesh, "[]")}),
+            "[] [], [] -> [] [] | [] [], []");
+  // The weight of a norm whose tokens are split gets a Partial gradient: the bug that sequence
+  // parallelism breeds.
+  EXPECT_EQ(Decided(norm, Linearity::kNone, {Operand(mesh, "[tp] []"), Operand(mesh, "[]")}),
+            "[tp] [], [] -> [tp] [] | [tp] [], [] P(sum: tp)");
+}
+
+TEST(Solve, StagedLettersMakeNoPartial) {
+  const DeviceMesh mesh = Mesh("tp=2");
+  const BoundRule loss = Bound("... v^, ... -> ...", {{4, 8}, {4}});
+  EXPECT_EQ(Decided(loss, Linearity::kNone, {Operand(mesh, "[] [tp]"), Operand(mesh, "[]")}),
+            "[] [tp], [] -> [] | [] [tp], [] P(sum: tp)");
+}
+
+TEST(Solve, FactorsFollowUnits) {
+  const DeviceMesh mesh = Mesh("tp=2");
+  // 8 query heads in 4 groups: q's heads in units of 2, k's one by one.
+  const BoundRule attention =
+      Bound("b s! (h g) d!, b t! h d! -> b s! (h g) d!", {{1, 4, 8, 2}, {1, 4, 4, 2}});
+  EXPECT_EQ(
+      Decided(attention, Linearity::kNone,
+              {Operand(mesh, "[] [] [tp x 2] []"), Operand(mesh, "[] [] [tp] []")}),
+      "[] [] [tp x 2] [], [] [] [tp] [] -> [] [] [tp x 2] [] | [] [] [tp x 2] [], [] [] [tp] []");
+}
+
+TEST(Solve, RefusesUnlikeMeshes) {
+  const BoundRule rule = Bound("..., ... -> ...", {{4}, {4}});
+  EXPECT_THAT(Decided(rule, Linearity::kJoint,
+                      {Operand(Mesh("tp=2"), "[tp]"), Operand(Mesh("dp=2"), "[dp]")}),
+              HasSubstr("unlike meshes"));
+}
+
+TEST(ReshapeRule, NestsFactors) {
+  const auto rule = [](Dims from, Dims to) {
+    LetterSizes sizes;
+    auto text = ReshapeRule(from, to, &sizes);
+    if (!text.ok()) return std::string(text.status().message());
+    // Binding proves that the text says the target shape.
+    auto bound = BoundRule::Bind("Reshape", *OpRule::Parse(*text), {from}, sizes);
+    EXPECT_TRUE(bound.ok()) << bound.status();
+    EXPECT_EQ(bound->result_shapes()[0], to);
+    return *text;
+  };
+  EXPECT_EQ(rule({2, 6}, {2, 2, 3}), "d0 (d2 d1) -> d0 d2 d1");
+  EXPECT_EQ(rule({2, 2, 3}, {2, 6}), "d0 d2 d1 -> d0 (d2 d1)");
+  EXPECT_EQ(rule({6, 4}, {3, 8}), "(d2 d1) d0 -> d2 (d1 d0)");
+  EXPECT_EQ(rule({2, 3}, {3, 2}), "d0! d1! -> d2! d3!");  // boundaries do not nest
+  EXPECT_EQ(rule({4}, {1, 4}), "d0 -> d1! d0");
+  EXPECT_EQ(rule({1}, {}), "d0! -> ");
+  EXPECT_EQ(rule({0, 2}, {0}), "d0! d1! -> d2!");
+  EXPECT_THAT(rule({2, 3}, {7}), HasSubstr("cannot become [7]"));
+}
+
+}  // namespace
+}  // namespace dtensor

@@ -1,0 +1,134 @@
+// The text form of rules: reading and printing.
+#include <cctype>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "dtensor/op_rule.h"
+#include "dtensor/runtime/core/status.h"
+
+namespace dtensor {
+
+class RuleParser {
+ public:
+  explicit RuleParser(absl::string_view text) : text_(text) {}
+
+  absl::StatusOr<OpRule> Run() {
+    const std::vector<absl::string_view> sides = absl::StrSplit(text_, "->");
+    if (sides.size() != 2) return Error("needs exactly one '->'");
+    DT_RETURN_IF_ERROR(ParseSide(sides[0], rule_.operands_));
+    DT_RETURN_IF_ERROR(ParseSide(sides[1], rule_.results_));
+    return std::move(rule_);
+  }
+
+ private:
+  absl::Status Error(absl::string_view why) const {
+    return InvalidArgument(
+        {"op rule \"", text_, "\" ", why, "; write for example \"m k, k n -> m n\""});
+  }
+
+  absl::Status ParseSide(absl::string_view side, std::vector<RuleTerm>& terms) {
+    for (absl::string_view term : absl::StrSplit(side, ',')) {
+      terms.emplace_back();
+      DT_RETURN_IF_ERROR(ParseTerm(term, terms.back()));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ParseTerm(absl::string_view text, RuleTerm& term) {
+    bool open = false;  // inside "( )"
+    for (absl::string_view word : absl::StrSplit(text, ' ', absl::SkipWhitespace())) {
+      if (word == "...") {
+        if (!term.dims.empty() || open) return Error("has '...' after a dimension");
+        term.ellipsis = true;
+        continue;
+      }
+      if (absl::ConsumePrefix(&word, "@")) {
+        DT_ASSIGN_OR_RETURN(term.indexes, ParseLetter(word));
+        continue;
+      }
+      const bool opens = absl::ConsumePrefix(&word, "(");
+      const bool closes = absl::ConsumeSuffix(&word, ")");
+      if (opens && open) return Error("nests '('");
+      if (closes && !(open || opens)) return Error("has ')' without '('");
+      if (!open) term.dims.emplace_back();
+      DT_ASSIGN_OR_RETURN(const int letter, ParseLetter(word));
+      term.dims.back().push_back(letter);
+      open = (open || opens) && !closes;
+    }
+    return open ? Error("lacks a ')'") : absl::OkStatus();
+  }
+
+  // "d", "d!", "v^", "k:max"; the marks of one letter hold wherever they are written.
+  absl::StatusOr<int> ParseLetter(absl::string_view word) {
+    RuleLetter letter;
+    const std::pair<absl::string_view, absl::string_view> parts =
+        absl::StrSplit(word, absl::MaxSplits(':', 1));
+    absl::string_view name = parts.first;
+    if (!parts.second.empty()) {
+      const auto op = ParseReduceOp(parts.second);
+      if (!op.ok())
+        return Error(absl::StrCat("has the letter '", word, "': ", op.status().message()));
+      letter.reduce = *op;
+    }
+    letter.whole = absl::ConsumeSuffix(&name, "!");
+    letter.staged = absl::ConsumeSuffix(&name, "^");
+    if (name.empty()) return Error("has a dimension without a letter");
+    for (char c : name) {
+      if (!std::isalnum(static_cast<unsigned char>(c)) && c != '_') {
+        return Error(absl::StrCat("has the strange letter '", word, "'"));
+      }
+    }
+    for (size_t i = 0; i < rule_.letters_.size(); ++i) {
+      RuleLetter& known = rule_.letters_[i];
+      if (known.name != name) continue;
+      known.whole |= letter.whole;
+      known.staged |= letter.staged;
+      if (letter.reduce != ReduceOp::kSum) known.reduce = letter.reduce;
+      return static_cast<int>(i);
+    }
+    letter.name = std::string(name);
+    rule_.letters_.push_back(std::move(letter));
+    return static_cast<int>(rule_.letters_.size()) - 1;
+  }
+
+  absl::string_view text_;
+  OpRule rule_;
+};
+
+absl::StatusOr<OpRule> OpRule::Parse(absl::string_view text) { return RuleParser(text).Run(); }
+
+namespace {
+
+std::string LetterText(const RuleLetter& letter) {
+  return absl::StrCat(letter.name, letter.whole ? "!" : "", letter.staged ? "^" : "",
+                      letter.reduce == ReduceOp::kSum ? "" : ":",
+                      letter.reduce == ReduceOp::kSum ? "" : ToString(letter.reduce));
+}
+
+std::string TermText(const RuleTerm& term, absl::Span<const RuleLetter> letters) {
+  std::vector<std::string> words;
+  if (term.ellipsis) words.push_back("...");
+  for (const auto& dim : term.dims) {
+    std::string text = absl::StrJoin(dim, " ", [&](std::string* out, int letter) {
+      absl::StrAppend(out, LetterText(letters[letter]));
+    });
+    words.push_back(dim.size() > 1 ? absl::StrCat("(", text, ")") : text);
+  }
+  if (term.indexes >= 0) words.push_back(absl::StrCat("@", letters[term.indexes].name));
+  return absl::StrJoin(words, " ");
+}
+
+}  // namespace
+
+std::string OpRule::ToString() const {
+  const auto side = [&](absl::Span<const RuleTerm> terms) {
+    return absl::StrJoin(terms, ", ", [&](std::string* out, const RuleTerm& term) {
+      absl::StrAppend(out, TermText(term, letters_));
+    });
+  };
+  return absl::StrCat(side(operands_), " -> ", side(results_));
+}
+
+}  // namespace dtensor
