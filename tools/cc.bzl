@@ -17,6 +17,7 @@ _WARNINGS = [
     # g++ 12 reports these about sound code once std::string or StatusOr is inlined.
     "-Wno-array-bounds",
     "-Wno-maybe-uninitialized",
+    "-Wno-uninitialized",
     "-Wno-restrict",
     "-Wno-stringop-overflow",
     "-Wno-stringop-overread",

@@ -1,0 +1,257 @@
+#include "dtensor/autograd.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "dtensor/op.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/kernels/elementwise.h"
+#include "dtensor/tensor_impl.h"
+
+namespace dtensor {
+namespace {
+
+// One sum of gradients in one layout.
+struct Contribution {
+  const Spec* spec;
+  Tensor local;
+  bool owned;  // nobody else reads `local`: more may be added in place
+};
+// What has arrived for one tensor: one Contribution for each layout, in order of arrival.
+using Slot = absl::InlinedVector<Contribution, 1>;
+
+class Tape {
+ public:
+  explicit Tape(Context& context) : context_(context) {}
+
+  absl::Status Run(const TensorImplPtr& loss) {
+    DT_ASSIGN_OR_RETURN(const Spec* dual, context_.Intern(loss->spec->layout.Dual(),
+                                                          loss->spec->shape, loss->spec->dtype));
+    DT_ASSIGN_OR_RETURN(Tensor one, NewTensor(dual));
+    DT_RETURN_IF_ERROR(kernels::Fill(context_.device(), one, 1));
+    DT_RETURN_IF_ERROR(Deliver(EdgeOf(loss), {dual, std::move(one), true}));
+    while (!pending_.empty()) {
+      auto last = std::prev(pending_.end());
+      Pending pending = std::move(last->second);
+      pending_.erase(last);
+      DT_RETURN_IF_ERROR(Visit(*pending.node, pending.slots));
+    }
+    for (const TensorImplPtr& leaf : leaves_) DT_RETURN_IF_ERROR(Store(leaf));
+    return absl::OkStatus();
+  }
+
+ private:
+  struct Pending {
+    std::shared_ptr<Node> node;
+    absl::InlinedVector<Slot, 2> slots;  // of the node's results
+  };
+
+  absl::StatusOr<Tensor> NewTensor(const Spec* spec) {
+    auto tensor = Tensor::Empty(context_.device(), spec->dtype, spec->local_shape);
+    if (!tensor.ok()) return context_.communicator().Fail(tensor.status());
+    return tensor;
+  }
+
+  absl::Status Accumulate(Slot& slot, Contribution more) {
+    for (Contribution& sum : slot) {
+      if (sum.spec != more.spec) continue;
+      if (!sum.owned) {
+        DT_ASSIGN_OR_RETURN(Tensor fresh, NewTensor(sum.spec));
+        DT_RETURN_IF_ERROR(kernels::Binary(context_.device(), kernels::BinaryOp::kAdd, sum.local,
+                                           more.local, fresh));
+        sum.local = std::move(fresh);
+        sum.owned = true;
+        return absl::OkStatus();
+      }
+      return kernels::Binary(context_.device(), kernels::BinaryOp::kAdd, sum.local, more.local,
+                             sum.local);
+    }
+    slot.push_back(std::move(more));
+    return absl::OkStatus();
+  }
+
+  absl::Status Deliver(const Edge& edge, Contribution more) {
+    if (edge.leaf != nullptr) {
+      auto [it, fresh] = leaf_slots_.try_emplace(edge.leaf.get());
+      if (fresh) leaves_.push_back(edge.leaf);
+      return Accumulate(it->second, std::move(more));
+    }
+    if (edge.node == nullptr) return absl::OkStatus();
+    Pending& pending = pending_[edge.node->sequence];
+    if (pending.node == nullptr) {
+      pending.node = edge.node;
+      pending.slots.resize(edge.node->decision->results.size());
+    }
+    return Accumulate(pending.slots[edge.index], std::move(more));
+  }
+
+  // The sum of all contributions in one layout. Those that are Partial are reduced on the way.
+  absl::StatusOr<Tensor> Settle(Slot& slot, const Spec* wanted, absl::string_view op) {
+    Slot settled;
+    for (Contribution& sum : slot) {
+      if (sum.spec != wanted) {
+        DT_ASSIGN_OR_RETURN(const RankPlan* plan, context_.Plan(sum.spec, wanted));
+        DT_ASSIGN_OR_RETURN(sum.local, Execute(*plan, sum.local, context_.communicator(), op));
+        sum.owned = false;
+        sum.spec = wanted;
+      }
+      DT_RETURN_IF_ERROR(Accumulate(settled, std::move(sum)));
+    }
+    slot.clear();
+    if (!settled.empty()) return std::move(settled[0].local);
+    DT_ASSIGN_OR_RETURN(Tensor zero, NewTensor(wanted));
+    DT_RETURN_IF_ERROR(kernels::Fill(context_.device(), zero, 0));
+    return zero;
+  }
+
+  static absl::Status CheckVersions(const Node& node) {
+    for (size_t i = 0; i < node.edges.size(); ++i) {
+      const TensorImplPtr& leaf = node.edges[i].leaf;
+      if (leaf == nullptr || leaf->version == node.versions[i] || !node.operands[i].defined())
+        continue;
+      return absl::FailedPreconditionError(absl::StrCat(
+          "Backward: operand ", i, " of ", node.decision->op->name, " (", leaf->spec->ToString(),
+          ") was written after the operator read it; call Backward before the optimizer's step"));
+    }
+    return absl::OkStatus();
+  }
+
+  // The axes on which the lone contribution is Partial while `dual` is replicated, if the operator
+  // passes such gradients on and nothing else differs; empty otherwise.
+  AxisList PassedAxes(const Decision& decision, const Slot& slot) {
+    if (!decision.op->passes_partial_gradients || decision.results.size() != 1 || slot.size() != 1)
+      return {};
+    const Layout& layout = slot[0].spec->layout;
+    if (!layout.is_partial() || layout.partial_op() != ReduceOp::kSum) return {};
+    auto rest = layout.WithPartial({});
+    if (!rest.ok() || !(*rest == decision.duals[0]->layout)) return {};
+    for (const DimLayout& letter : decision.assignment.letters) {
+      for (int axis : AxesOf(letter)) {
+        if (layout.use(axis) == Layout::AxisUse::kPartial) return {};
+      }
+    }
+    for (const Spec* gradient : decision.gradients) {
+      if (gradient->layout.is_partial()) return {};
+    }
+    return AxisList(layout.partial_axes().begin(), layout.partial_axes().end());
+  }
+
+  absl::Status Visit(Node& node, absl::InlinedVector<Slot, 2>& slots) {
+    DT_RETURN_IF_ERROR(CheckVersions(node));
+    const Decision& decision = *node.decision;
+    const OpDef& op = *decision.op;
+    const AxisList passed = PassedAxes(decision, slots[0]);
+    absl::InlinedVector<Tensor, 2> result_gradients;
+    for (size_t r = 0; r < slots.size(); ++r) {
+      const Spec* wanted = passed.empty() ? decision.duals[r] : slots[r][0].spec;
+      DT_ASSIGN_OR_RETURN(Tensor gradient, Settle(slots[r], wanted, op.name));
+      result_gradients.push_back(std::move(gradient));
+    }
+    absl::InlinedVector<Tensor, 3> gradients(node.edges.size());
+    absl::InlinedVector<const Spec*, 3> specs(node.edges.size());
+    GradCall call{context_,     decision,         node.operands,
+                  node.results, result_gradients, absl::MakeSpan(gradients)};
+    for (size_t i = 0; i < node.edges.size(); ++i) {
+      if (!node.edges[i].wanted()) continue;
+      call.wanted |= 1u << i;
+      specs[i] = decision.gradients[i];
+      if (!passed.empty()) {
+        DT_ASSIGN_OR_RETURN(const Layout layout, specs[i]->layout.WithPartial(passed));
+        DT_ASSIGN_OR_RETURN(specs[i], context_.Intern(layout, specs[i]->shape, specs[i]->dtype));
+      }
+      if (!op.sets_gradients) {
+        DT_ASSIGN_OR_RETURN(gradients[i], NewTensor(specs[i]));
+      }
+    }
+    if (absl::Status status = op.backward(call); !status.ok())
+      return context_.communicator().Fail(status);
+    for (size_t i = 0; i < node.edges.size(); ++i) {
+      if (!node.edges[i].wanted() || !gradients[i].defined()) continue;
+      DT_RETURN_IF_ERROR(
+          Deliver(node.edges[i], {specs[i], std::move(gradients[i]), !op.sets_gradients}));
+    }
+    node.operands.clear();
+    node.results.clear();
+    node.edges.clear();
+    return absl::OkStatus();
+  }
+
+  // Adds what arrived at a leaf to its grad(); several layouts meet in the leaf's own.
+  absl::Status Store(const TensorImplPtr& leaf) {
+    Slot& slot = leaf_slots_[leaf.get()];
+    if (leaf->grad != nullptr)
+      slot.insert(slot.begin(), {leaf->grad->spec, leaf->grad->local, false});
+    Slot sum;
+    for (Contribution& part : slot) DT_RETURN_IF_ERROR(Accumulate(sum, std::move(part)));
+    const Spec* spec = sum.size() == 1 ? sum[0].spec : leaf->spec;
+    DT_ASSIGN_OR_RETURN(Tensor local, Settle(sum, spec, "Backward"));
+    leaf->grad = MakeImpl(context_, spec, std::move(local));
+    return absl::OkStatus();
+  }
+
+  Context& context_;
+  std::map<uint64_t, Pending> pending_;  // by creation order: the last is next, on every rank
+  std::vector<TensorImplPtr> leaves_;    // in order of arrival
+  absl::flat_hash_map<const TensorImpl*, Slot> leaf_slots_;
+};
+
+}  // namespace
+
+absl::Status Backward(const TensorOr& loss) {
+  if (!loss.ok()) return loss.status();
+  if (!loss->defined()) return InvalidArgument({"Backward: the loss is undefined"});
+  const Spec& spec = loss->spec();
+  if (NumElements(spec.shape) != 1 || !IsFloat(spec.dtype)) {
+    return InvalidArgument({"Backward: the loss must be one floating number, got ", spec.ToString(),
+                            "; take its Sum or Mean first"});
+  }
+  if (!EdgeOf(loss->impl()).wanted()) {
+    return absl::FailedPreconditionError(
+        "Backward: nothing was recorded; set_requires_grad(true) on the parameters, and keep "
+        "recording on");
+  }
+  return Tape(loss->context()).Run(loss->impl());
+}
+
+absl::Status ReduceGradients(absl::Span<const DistributedTensor> leaves) {
+  struct Group {
+    std::vector<const RankPlan*> plans;
+    std::vector<Tensor> sources;
+    std::vector<TensorImplPtr> leaves;
+  };
+  std::vector<std::pair<std::string, Group>>
+      groups;  // in order of first use, the same on every rank
+  for (const DistributedTensor& leaf : leaves) {
+    const TensorImplPtr& impl = leaf.impl();
+    if (impl->grad == nullptr || impl->grad->spec == impl->spec) continue;
+    DT_ASSIGN_OR_RETURN(const RankPlan* plan, leaf.context().Plan(impl->grad->spec, impl->spec));
+    const std::string key = CoalescingKey(*plan);
+    auto it = std::find_if(groups.begin(), groups.end(),
+                           [&](const auto& group) { return group.first == key; });
+    if (it == groups.end()) it = groups.insert(groups.end(), {key, Group()});
+    it->second.plans.push_back(plan);
+    it->second.sources.push_back(impl->grad->local);
+    it->second.leaves.push_back(impl);
+  }
+  for (auto& [key, group] : groups) {
+    Context& context = *group.leaves[0]->context;
+    DT_ASSIGN_OR_RETURN(
+        std::vector<Tensor> reduced,
+        ExecuteCoalesced(group.plans, group.sources, context.communicator(), "ReduceGradients"));
+    for (size_t i = 0; i < reduced.size(); ++i) {
+      group.leaves[i]->grad = MakeImpl(context, group.leaves[i]->spec, std::move(reduced[i]));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void MarkWritten(const DistributedTensor& tensor) {
+  ++tensor.impl()->version;
+  tensor.impl()->remembered.clear();
+}
+
+}  // namespace dtensor

@@ -1,0 +1,33 @@
+// Gradients: an eager tape, walked backward in reverse order of creation, which is the same on
+// every rank.
+//
+// A redistribution is the identity, so it leaves no mark on the tape: the redistributed tensor's
+// gradient is the source's. Contributions to one tensor may arrive in different layouts; they are
+// summed in those, and moved only when an operator needs them: so the gradients of q, k and v are
+// added before one reduce-scatter, and a parameter's gradient stays Partial until ReduceGradients.
+#ifndef DTENSOR_AUTOGRAD_H_
+#define DTENSOR_AUTOGRAD_H_
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "dtensor/distributed_tensor.h"
+
+namespace dtensor {
+
+// d loss / d leaf, added to grad() of every leaf that requires gradients. Collective. `loss` has
+// one element and a floating type; a loss that is Partial stands for its sum. The tape is consumed.
+// Errors: kInvalidArgument for another shape or type; kFailedPrecondition when nothing was
+// recorded, or when a tensor that backward needs was written to after it was saved.
+absl::Status Backward(const TensorOr& loss);
+
+// Brings each leaf's gradient to the leaf's own layout: those over the same axes in one collective.
+// Leaves without a gradient are passed over. Optimizers require it. Collective.
+absl::Status ReduceGradients(absl::Span<const DistributedTensor> leaves);
+
+// Says that a leaf's local data is about to be written in place (optimizers): remembered
+// redistributions are dropped, and a backward that needs the old values refuses.
+void MarkWritten(const DistributedTensor& tensor);
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_AUTOGRAD_H_

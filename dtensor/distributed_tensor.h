@@ -1,0 +1,128 @@
+// DistributedTensor: one global tensor, spread over a mesh. What a program computes with.
+//
+//   RunRanks(4, [](Context& context) -> absl::Status {
+//     DT_ASSIGN_OR_RETURN(DeviceMesh mesh, DeviceMesh::Parse("dp=2,tp=2"));
+//     DT_ASSIGN_OR_RETURN(auto x, Distribute<float>(context, mesh, {Shard(0), Replicate()}, {8, 4},
+//     values)); DT_ASSIGN_OR_RETURN(auto w, RandomNormal(context, mesh, {Replicate(), Shard(1)},
+//     {4, 6}, {.seed = 1})); DT_ASSIGN_OR_RETURN(auto y, MatMul(x, w));          // [S(0), S(1)];
+//     nothing moved DT_ASSIGN_OR_RETURN(auto z, y.Redistribute({Replicate(), Replicate()}));  //
+//     all-gathers
+//     ...
+//
+// A cheap handle; copies are the same tensor. Every rank runs the same program on its own shard:
+// calls that move data are collective (all ranks of the mesh make them, in the same order). Results
+// may not be ready when a call returns (runtime/device/device.h); ToGlobal() waits.
+//
+// Errors are absl::Status. A refusal (unlike shapes, a bad placement) follows from metadata alone,
+// is the same on every rank, comes before any byte moves, and leaves the Context usable. A failure
+// (transport, device, an index out of range in one rank's data) ends the world: see
+// runtime/comm/communicator.h.
+#ifndef DTENSOR_DISTRIBUTED_TENSOR_H_
+#define DTENSOR_DISTRIBUTED_TENSOR_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "dtensor/context.h"
+#include "dtensor/layout.h"
+#include "dtensor/placement.h"
+#include "dtensor/runtime/device/tensor.h"
+
+namespace dtensor {
+
+struct TensorImpl;  // tensor_impl.h
+
+class DistributedTensor {
+ public:
+  DistributedTensor() = default;  // undefined
+  explicit DistributedTensor(std::shared_ptr<TensorImpl> impl) : impl_(std::move(impl)) {}
+
+  bool defined() const { return impl_ != nullptr; }
+  Context& context() const;
+  const Spec& spec() const;
+  const DeviceMesh& mesh() const { return spec().layout.mesh(); }
+  const Layout& layout() const { return spec().layout; }
+  const Dims& shape() const { return spec().shape; }  // global
+  int rank() const { return static_cast<int>(shape().size()); }
+  DType dtype() const { return spec().dtype; }
+  const Tensor& local() const;  // this rank's shard, of shape spec().local_shape
+  std::string ToString() const { return spec().ToString(); }
+
+  // The same tensor in another layout: at most two rounds of communication, none when nothing must
+  // move. Remembered while this tensor lives (not for parameters): asking twice gathers once.
+  // Storage may be shared. Errors: kInvalidArgument for placements that do not fit, naming them and
+  // the shape.
+  absl::StatusOr<DistributedTensor> Redistribute(const Layout& layout) const;
+  absl::StatusOr<DistributedTensor> Redistribute(absl::Span<const Placement> placements) const;
+  absl::StatusOr<DistributedTensor> Redistribute(
+      std::initializer_list<Placement> placements) const {
+    return Redistribute(absl::MakeConstSpan(placements.begin(), placements.size()));
+  }
+
+  // --- Gradients (autograd.h).
+  bool requires_grad() const;
+  void set_requires_grad(bool on);  // Requires: a leaf, not the result of a recorded operator
+  // The gradient that Backward() left; it may be Partial (autograd.h: ReduceGradients). Undefined
+  // before.
+  DistributedTensor grad() const;
+  void ClearGrad();
+  // The same values, not recorded.
+  DistributedTensor Detach() const;
+
+  // A parameter's layout was chosen by a plan: operators move the other operand where they can.
+  bool pinned() const;
+  void set_pinned(bool on);
+
+  const std::shared_ptr<TensorImpl>& impl() const { return impl_; }
+
+ private:
+  std::shared_ptr<TensorImpl> impl_;
+};
+
+using TensorOr = absl::StatusOr<DistributedTensor>;
+
+// --- Making tensors. All take the global shape; none communicates.
+// Errors: kInvalidArgument for placements or sizes that do not fit.
+
+// Every rank passes the same global values, row-major, and keeps its shard.
+template <typename T>
+TensorOr Distribute(Context& context, const DeviceMesh& mesh,
+                    absl::Span<const Placement> placements, absl::Span<const int64_t> shape,
+                    absl::Span<const T> values);
+template <typename T>
+TensorOr Distribute(Context& context, const Layout& layout, absl::Span<const int64_t> shape,
+                    absl::Span<const T> values);
+// This rank's shard as it is. Errors: also when `local` has not the local shape that the layout
+// gives.
+TensorOr FromLocal(Context& context, const Layout& layout, absl::Span<const int64_t> shape,
+                   Tensor local);
+TensorOr Full(Context& context, const Layout& layout, absl::Span<const int64_t> shape, DType dtype,
+              double value);
+
+// Each element depends on (seed, stream, its global index) alone: the same on every mesh.
+struct RandomOptions {
+  uint64_t seed = 0;
+  uint64_t stream = 0;  // tells tensors of one seed apart
+  double mean = 0, stddev = 1;
+  DType dtype = DType::kF32;
+};
+TensorOr RandomNormal(Context& context, const Layout& layout, absl::Span<const int64_t> shape,
+                      const RandomOptions& options);
+TensorOr RandomNormal(Context& context, const DeviceMesh& mesh,
+                      absl::Span<const Placement> placements, absl::Span<const int64_t> shape,
+                      const RandomOptions& options);
+
+// --- Reading them. Collective (redistributes to Replicate), waits for the values. T is the dtype's
+// C++ type. Errors: kInvalidArgument for another T; kFailedPrecondition on meta.
+template <typename T>
+absl::StatusOr<std::vector<T>> ToGlobal(const DistributedTensor& tensor);
+// The only element of a tensor with one, as a double. Floats only.
+absl::StatusOr<double> Item(const DistributedTensor& tensor);
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_DISTRIBUTED_TENSOR_H_

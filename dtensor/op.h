@@ -1,0 +1,123 @@
+// OpDef: everything the library knows of an operator: a rule, and what one rank does with its
+// shards.
+//
+// dispatch.h does the rest: it solves the rule, redistributes operands, allocates results, runs
+// `forward` on local tensors, and records. Backward() brings the results' gradients to the layouts
+// that the forward implies, and runs `backward` on local tensors; placements of gradients follow
+// from the rule (op_rule.h). So neither function knows of meshes or communication.
+#ifndef DTENSOR_OP_H_
+#define DTENSOR_OP_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "dtensor/context.h"
+#include "dtensor/op_rule.h"
+#include "dtensor/regions.h"
+#include "dtensor/runtime/device/tensor.h"
+
+namespace dtensor {
+
+// An operator's arguments that are not tensors: part of the key of the dispatch cache.
+struct Attrs {
+  absl::InlinedVector<int64_t, 6> ints;
+  absl::InlinedVector<double, 2> reals;
+  friend bool operator==(const Attrs&, const Attrs&) = default;
+  template <typename H>
+  friend H AbslHashValue(H h, const Attrs& a) {
+    return H::combine(std::move(h), a.ints, a.reals);
+  }
+};
+
+// The rule of a call whose text depends on shapes or attributes, and its result types.
+struct RuleText {
+  std::string text;
+  LetterSizes sizes;
+};
+
+struct OpDef;
+
+// What the dispatcher worked out for (operator, specs, attributes), once. Constant afterwards.
+struct Decision {
+  const OpDef* op = nullptr;
+  Attrs attrs;
+  BoundRule rule;
+  Assignment assignment;
+  absl::InlinedVector<const Spec*, 4> sources;   // operands as they came
+  absl::InlinedVector<const Spec*, 4> operands;  // operands as the kernel sees them
+  absl::InlinedVector<const Spec*, 2> results;
+  absl::InlinedVector<const Spec*, 4> gradients;  // of the operands
+  absl::InlinedVector<const Spec*, 2> duals;  // layouts in which the results' gradients are wanted
+  uint32_t pinned = 0;                        // bit i: operand i was pinned
+};
+
+// One rank's part of a call. Tensors are local; empty shards are ordinary tensors with no elements.
+struct OpCall {
+  Context& context;
+  const Decision& decision;
+  absl::Span<const Tensor> operands;
+  absl::Span<Tensor>
+      results;  // allocated, row-major; undefined for a view operator, which sets them
+
+  Device& device() const { return context.device(); }
+  const Attrs& attrs() const { return decision.attrs; }
+  // Which global indices of dimension `dim` of operand/result `i` this rank holds.
+  IndexSet OperandIndices(int i, int dim) const;
+  IndexSet ResultIndices(int i, int dim) const;
+  // For a staged letter ("v^"): the P shards' values of `local`, [P, local shape...], ascending
+  // along the axes that split the letter (P = 1: a view). One all-gather.
+  absl::StatusOr<Tensor> GatherShards(absl::string_view letter, const Tensor& local) const;
+};
+
+struct GradCall {
+  Context& context;
+  const Decision& decision;
+  absl::Span<const Tensor> operands;          // as the forward saw them; undefined unless saved
+  absl::Span<const Tensor> results;           // undefined unless saved
+  absl::Span<const Tensor> result_gradients;  // in layouts `duals`
+  absl::Span<Tensor> gradients;  // allocated, row-major, where wanted (unless op.sets_gradients)
+  // Whether the gradient of operand i is wanted.
+  bool wants(int i) const { return wanted >> i & 1; }
+  uint32_t wanted = 0;
+
+  Device& device() const { return context.device(); }
+  const Attrs& attrs() const { return decision.attrs; }
+  IndexSet OperandIndices(int i, int dim) const;
+};
+
+struct OpDef {
+  const char* name;
+  // The rule's text; or null, and `describe` writes it from shapes and attributes.
+  const char* rule = nullptr;
+  absl::StatusOr<RuleText> (*describe)(absl::Span<const Dims> shapes, const Attrs& attrs) = nullptr;
+  Linearity linearity = Linearity::kNone;
+  int results = 1;
+
+  absl::Status (*forward)(const OpCall& call) = nullptr;
+  // Null: not differentiable. Writes call.gradients[i] for wanted i.
+  absl::Status (*backward)(const GradCall& call) = nullptr;
+  uint32_t saved_operands = 0;  // bit i: backward reads operands[i]
+  uint32_t saved_results = 0;
+  bool view =
+      false;  // forward sets the results, which share the operands' storage; nothing is allocated
+  bool sets_gradients =
+      false;  // backward sets the gradients, which may share storage; nothing is allocated
+  // Backward is cheap and leaves sizes as they are (add, views): a gradient that arrives Partial is
+  // passed on Partial, to be reduced where something needs its values.
+  bool passes_partial_gradients = false;
+
+  // Checks operands and attributes beyond the rule; result types. Without `check` all operands must
+  // have one type; without `result_dtype` results have the type of operand 0. Errors:
+  // kInvalidArgument with op, shapes, remedy.
+  absl::Status (*check)(absl::Span<const Spec* const> operands, const Attrs& attrs) = nullptr;
+  DType (*result_dtype)(absl::Span<const Spec* const> operands, const Attrs& attrs,
+                        int result) = nullptr;
+};
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_OP_H_
