@@ -1,0 +1,403 @@
+// Products of small matrices in scratch memory, and the copies into it: what the attention kernels are
+// made of. Compiled once for each instruction set: include after hwy/foreach_target.h.
+#if defined(DTENSOR_RUNTIME_KERNELS_ATTENTION_PANELS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef DTENSOR_RUNTIME_KERNELS_ATTENTION_PANELS_INL_H_
+#undef DTENSOR_RUNTIME_KERNELS_ATTENTION_PANELS_INL_H_
+#else
+#define DTENSOR_RUNTIME_KERNELS_ATTENTION_PANELS_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+
+#include "dtensor/runtime/kernels/attention_scratch.h"
+#include "dtensor/runtime/kernels/highway_targets.h"
+#include "dtensor/runtime/kernels/numeric.h"
+// After highway_targets.h.
+#include "dtensor/runtime/kernels/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace dtensor::kernels::HWY_NAMESPACE {
+namespace {
+
+// All matrices in scratch memory are cut into panels of columns: element (r, c) of a matrix of R
+// rows lies at (c / kPanel * R + r) * kPanel + c % kPanel. So a matrix is an operand of products
+// from either side without strides: as the left one its elements lie at constant distances, as the
+// right one in a row.
+template <typename T>
+inline constexpr int64_t kLanes = hn::MaxLanes(hn::ScalableTag<T>());
+template <typename T>
+inline constexpr int64_t kPanel = 2 * kLanes<T>;
+
+// The rows of a tile, as many as there are registers for (two vectors each); tiles have kStrip
+// rows, two thirds or one third of that.
+inline constexpr int kStrip = HWY_TARGET <= HWY_AVX3 ? 12 : 6;
+inline constexpr int kStep = kStrip / 3;
+
+template <typename T>
+using VecOf = hn::Vec<hn::ScalableTag<T>>;
+
+// 2^x. Relative error at most 2e-7 (f32) or 3e-16 (f64); 0 below the smallest normal number; x <
+// 127 (1023).
+template <class D>
+HWY_INLINE hn::Vec<D> Exp2(D d, hn::Vec<D> x) {
+  using T = hn::TFromD<D>;
+  constexpr bool kF32 = sizeof(T) == 4;
+  constexpr int kMantissa = kF32 ? 23 : 52;
+  const hn::RebindToSigned<D> di;
+  // There the polynomial is exactly 1 and the exponent field becomes 0. NaN is kept: it is the
+  // second operand.
+  const auto lowest = hn::Set(d, static_cast<T>(kF32 ? -127 : -1023));
+  x = hn::Max(lowest, x);
+  const auto magic =
+      hn::Set(d, static_cast<T>(kF32 ? 12582912.0 : 6755399441055744.0));  // 1.5 * 2^kMantissa
+  const auto shifted = hn::Add(x, magic);  // its last bits are the nearest integer
+  const auto f = hn::Sub(x, hn::Sub(shifted, magic));
+  hn::Vec<D> p;
+  // Minimax on [-1/2, 1/2] with p(0) = 1.
+  if constexpr (kF32) {
+    p = hn::Set(d, 0.00132647291f);
+    p = hn::MulAdd(p, f, hn::Set(d, 0.00967151264f));
+    p = hn::MulAdd(p, f, hn::Set(d, 0.0555073374f));
+    p = hn::MulAdd(p, f, hn::Set(d, 0.240222421f));
+    p = hn::MulAdd(p, f, hn::Set(d, 0.693146978f));
+  } else {
+    p = hn::Set(d, 4.4347689286262757e-10);
+    for (const double c :
+         {7.0737831844583166e-09, 1.0178199586447909e-07, 1.3215435282680663e-06,
+          1.525273349309594e-05, 0.00015403530457111362, 0.0013333558146774649,
+          0.0096181291075941207, 0.055504108664820084, 0.2402265069591013, 0.69314718055994529}) {
+      p = hn::MulAdd(p, f, hn::Set(d, static_cast<T>(c)));
+    }
+  }
+  p = hn::MulAdd(p, f, hn::Set(d, static_cast<T>(1)));
+  const auto exponent = hn::ShiftLeft<kMantissa>(hn::BitCast(di, shifted));
+  return hn::BitCast(d, hn::Add(hn::BitCast(di, p), exponent));
+}
+
+template <typename T>
+T Exp2Scalar(T x) {
+  const hn::ScalableTag<T> d;
+  return hn::GetLane(Exp2(d, hn::Set(d, x)));
+}
+
+// --- Copies between memory and panels. `memory` holds rows of In, `stride` elements apart.
+
+template <int N, class Lanes, typename In, typename T>
+HWY_INLINE void PackPanel(const In* HWY_RESTRICT in, int64_t stride, int64_t rows, Lanes lanes,
+                          VecOf<T> factor, T* HWY_RESTRICT panel) {
+  const hn::ScalableTag<T> d;
+  constexpr int64_t L = kLanes<T>;
+  for (int64_t r = 0; r < rows; ++r, in += stride, panel += kPanel<T>) {
+    if (N == 2) hn::Store(hn::Mul(Load(d, in, All()), factor), d, panel);
+    hn::Store(hn::Mul(Load(d, in + (N - 1) * L, lanes), factor), d, panel + (N - 1) * L);
+  }
+}
+
+// rows x dim elements, times `factor`, into panels of a matrix of `panel_rows` rows, with `spare` rows
+// of 0 after these. Columns that complete a vector become 0; those after it are not touched.
+template <typename In, typename T>
+void Pack(const void* memory, int64_t stride, int64_t rows, int64_t spare, int64_t dim, T factor,
+          int64_t panel_rows, T* panels) {
+  const hn::ScalableTag<T> d;
+  constexpr int64_t L = kLanes<T>, P = kPanel<T>;
+  const In* in = static_cast<const In*>(memory);
+  const auto factors = hn::Set(d, factor);
+  for (; dim > 0; dim -= P, in += P, panels += panel_rows * P) {
+    if (dim >= P) {
+      PackPanel<2>(in, stride, rows, All(), factors, panels);
+    } else if (dim > L) {
+      PackPanel<2>(in, stride, rows, First{dim - L}, factors, panels);
+    } else {
+      PackPanel<1>(in, stride, rows, First{dim}, factors, panels);
+    }
+    for (int64_t i = rows * P; i < (rows + spare) * P; i += L) {
+      hn::Store(hn::Zero(d), d, panels + i);
+    }
+  }
+}
+
+// The other way.
+template <typename Out, typename T>
+void Unpack(const T* panels, int64_t panel_rows, int64_t rows, int64_t dim, T factor, void* memory,
+            int64_t stride) {
+  const hn::ScalableTag<T> d;
+  constexpr int64_t L = kLanes<T>, P = kPanel<T>;
+  const auto factors = hn::Set(d, factor);
+  for (int64_t c = 0; c < dim; c += L) {
+    const T* panel = panels + c / P * P * panel_rows + c % P;
+    Out* out = static_cast<Out*>(memory) + c;
+    for (int64_t r = 0; r < rows; ++r, panel += P, out += stride) {
+      const auto v = hn::Mul(hn::Load(d, panel), factors);
+      if (c + L <= dim) {
+        Store(v, d, out, All());
+      } else {
+        Store(v, d, out, First{dim - c});
+      }
+    }
+  }
+}
+
+#if HWY_TARGET != HWY_SCALAR
+// kBlock columns of kLanes rows, from column c, transposed: t[i] is column c + i.
+template <typename T>
+HWY_INLINE void TransposeBlock(const T* const* rows, int64_t c, VecOf<T>* t) {
+  const hn::ScalableTag<T> d;
+  constexpr int64_t L = kLanes<T>, kBlock = 16 / sizeof(T);
+  // v[i] holds 16 bytes of each of the rows i, kBlock + i, 2 * kBlock + i...
+  VecOf<T> v[kBlock];
+#pragma GCC unroll 4
+  for (int64_t i = 0; i < kBlock; ++i) {
+    v[i] = hn::LoadDup128(d, rows[L - kBlock + i] + c);
+#pragma GCC unroll 4
+    for (int64_t j = L - 2 * kBlock; j >= 0; j -= kBlock) {
+      v[i] = hn::IfThenElse(hn::FirstN(d, j + kBlock), hn::LoadDup128(d, rows[j + i] + c), v[i]);
+    }
+  }
+  if constexpr (kBlock == 4) {
+    const hn::RepartitionToWide<decltype(d)> dw;
+    const auto low01 = hn::BitCast(dw, hn::InterleaveLower(d, v[0], v[1]));
+    const auto low23 = hn::BitCast(dw, hn::InterleaveLower(d, v[2], v[3]));
+    const auto high01 = hn::BitCast(dw, hn::InterleaveUpper(d, v[0], v[1]));
+    const auto high23 = hn::BitCast(dw, hn::InterleaveUpper(d, v[2], v[3]));
+    t[0] = hn::BitCast(d, hn::InterleaveLower(dw, low01, low23));
+    t[1] = hn::BitCast(d, hn::InterleaveUpper(dw, low01, low23));
+    t[2] = hn::BitCast(d, hn::InterleaveLower(dw, high01, high23));
+    t[3] = hn::BitCast(d, hn::InterleaveUpper(dw, high01, high23));
+  } else {
+    t[0] = hn::InterleaveLower(d, v[0], v[1]);
+    t[1] = hn::InterleaveUpper(d, v[0], v[1]);
+  }
+}
+#endif
+
+// The transpose of rows x dim elements, in panels of a matrix of `dim` rows: a column for each row.
+// Columns that complete a vector are copies of the last one. `staging` has room for kAttentionPad
+// rows, padded.
+template <typename In, typename T>
+void PackTransposed(const void* memory, int64_t stride, int64_t rows, int64_t dim, T* staging,
+                    T* panels) {
+  const hn::ScalableTag<T> d;
+  constexpr int64_t P = kPanel<T>;
+  const In* in = static_cast<const In*>(memory);
+#if HWY_TARGET == HWY_SCALAR
+  (void)staging;
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < dim; ++c) {
+      const auto x = Load(d, in + r * stride + c, All());
+      hn::Store(x, d, panels + r / P * P * dim + r % P + c * P);
+    }
+  }
+#else
+  constexpr int64_t L = kLanes<T>, kBlock = 16 / sizeof(T);
+  const bool in_place = std::is_same_v<In, T> && dim % kBlock == 0;
+  const int64_t staging_stride = RoundUp(dim, L);
+  for (int64_t r = 0; r < rows; r += L) {
+    T* panel = panels + r / P * P * dim + r % P;
+    const T* sources[L];
+    for (int64_t i = 0; i < L; ++i) {
+      const In* row = in + std::min(r + i, rows - 1) * stride;
+      if constexpr (std::is_same_v<In, T>) sources[i] = row;
+      if (in_place) continue;
+      T* const copy = staging + i * staging_stride;
+      ForEachVector(d, dim, [&](int64_t c, auto lanes) DT_VECTOR_LAMBDA {
+        hn::Store(Load(d, row + c, lanes), d, copy + c);
+      });
+      sources[i] = copy;
+    }
+    VecOf<T> t[kBlock];
+    int64_t c = 0;
+    for (; c + kBlock <= dim; c += kBlock) {
+      TransposeBlock(sources, c, t);
+#pragma GCC unroll 4
+      for (int64_t i = 0; i < kBlock; ++i) hn::Store(t[i], d, panel + (c + i) * P);
+    }
+    if (c < dim) {
+      TransposeBlock(sources, c, t);
+      for (int64_t i = 0; i < dim - c; ++i) hn::Store(t[i], d, panel + (c + i) * P);
+    }
+  }
+#endif
+}
+
+// out[r] = sum of a * b over the elements of row r.
+template <typename In, typename T>
+void RowProducts(const void* a_memory, int64_t a_stride, const void* b_memory, int64_t b_stride,
+                 int64_t rows, int64_t dim, T* out) {
+  const hn::ScalableTag<T> d;
+  const In* a = static_cast<const In*>(a_memory);
+  const In* b = static_cast<const In*>(b_memory);
+  for (int64_t r = 0; r < rows; ++r, a += a_stride, b += b_stride) {
+    out[r] = SumVectors(d, dim, [&](int64_t i, auto lanes) DT_VECTOR_LAMBDA {
+      return hn::Mul(Load(d, a + i, lanes), Load(d, b + i, lanes));
+    });
+  }
+}
+
+// The functions above for one type in memory, so that what calls them is compiled once for all types
+// with which it computes in T.
+template <typename T>
+struct Format {
+  bool same;            // T itself
+  int64_t element_size;  // bytes
+  decltype(&Pack<T, T>) pack;
+  decltype(&Unpack<T, T>) unpack;
+  decltype(&PackTransposed<T, T>) pack_transposed;
+  decltype(&RowProducts<T, T>) row_products;
+
+  // Of [batch, row, head, 0].
+  void* At(const AttentionOperand& operand, int64_t batch, int64_t head, int64_t row) const {
+    const int64_t offset =
+        batch * operand.batch_stride + head * operand.head_stride + row * operand.row_stride;
+    return static_cast<char*>(operand.data) + offset * element_size;
+  }
+};
+
+template <typename In, typename T>
+Format<T> FormatOf() {
+  return {std::is_same_v<In, T>, sizeof(In),           &Pack<In, T>,
+          &Unpack<In, T>,        &PackTransposed<In, T>, &RowProducts<In, T>};
+}
+
+// --- Products of panels.
+
+// An M x N tile of vectors. acc[i][j] += a(i, k) * b(k, j) for n steps k, with a(i, k) at
+// a[i * kRow + k * kColumn] and b(k, j) the j-th vector at b + k * kPanel.
+template <int M, int N, int64_t kRow, int64_t kColumn, typename T, class V>
+HWY_INLINE void Accumulate(const T* HWY_RESTRICT a, const T* HWY_RESTRICT b, int64_t n,
+                           V (&acc)[M][N]) {
+  const hn::ScalableTag<T> d;
+  for (int64_t k = 0; k < n; ++k) {
+    V bv[N];
+#pragma GCC unroll 2
+    for (int j = 0; j < N; ++j) bv[j] = hn::Load(d, b + j * kLanes<T>);
+#pragma GCC unroll 16
+    for (int i = 0; i < M; ++i) {
+      const V av = hn::Set(d, a[i * kRow]);
+#pragma GCC unroll 2
+      for (int j = 0; j < N; ++j) acc[i][j] = hn::MulAdd(av, bv[j], acc[i][j]);
+    }
+    a += kColumn;
+    b += kPanel<T>;
+  }
+}
+
+template <int M, int N, class V>
+HWY_INLINE void Clear(V (&acc)[M][N]) {
+  const hn::DFromV<V> d;
+#pragma GCC unroll 16
+  for (int i = 0; i < M; ++i) {
+#pragma GCC unroll 2
+    for (int j = 0; j < N; ++j) acc[i][j] = hn::Zero(d);
+  }
+}
+
+// acc = A * b, where A's rows are the M at `a` of a matrix of panels `a_panel` elements apart, and
+// b is one panel of n rows.
+template <int M, int N, typename T, class V>
+HWY_INLINE void MultiplyRows(const T* a, int64_t a_panel, const T* b, int64_t n, V (&acc)[M][N]) {
+  constexpr int64_t P = kPanel<T>;
+  Clear(acc);
+  for (; n > P; n -= P, a += a_panel, b += P * P) Accumulate<M, N, P, 1>(a, b, P, acc);
+  Accumulate<M, N, P, 1>(a, b, n, acc);
+}
+
+// c = beta[i] * acc (+ gamma[i] * c), rows `row_stride` apart.
+template <int M, int N, typename T, class V>
+HWY_INLINE void WriteTile(const V (&acc)[M][N], const T* beta, const T* gamma, T* c,
+                          int64_t row_stride) {
+  const hn::ScalableTag<T> d;
+#pragma GCC unroll 16
+  for (int i = 0; i < M; ++i) {
+#pragma GCC unroll 2
+    for (int j = 0; j < N; ++j) {
+      T* p = c + i * row_stride + j * kLanes<T>;
+      V v = hn::Mul(acc[i][j], hn::Set(d, beta[i]));
+      if (gamma != nullptr) v = hn::MulAdd(hn::LoadU(d, p), hn::Set(d, gamma[i]), v);
+      hn::StoreU(v, d, p);
+    }
+  }
+}
+
+// c = beta * A * B (+ gamma * c) for M rows: A as in MultiplyRows, n columns long; B in panels of
+// `b_rows` rows, `dim` columns.
+template <int M, typename T>
+HWY_INLINE void MultiplyStrip(const T* a, int64_t a_panel, const T* b, int64_t b_rows, int64_t n,
+                              int64_t dim, const T* beta, const T* gamma, T* c, int64_t row_stride,
+                              int64_t c_panel) {
+  constexpr int64_t P = kPanel<T>;
+  for (; dim > 0; dim -= P, b += b_rows * P, c += c_panel) {
+    if (dim > kLanes<T>) {
+      VecOf<T> acc[M][2];
+      MultiplyRows(a, a_panel, b, n, acc);
+      WriteTile(acc, beta, gamma, c, row_stride);
+    } else {
+      VecOf<T> acc[M][1];
+      MultiplyRows(a, a_panel, b, n, acc);
+      WriteTile(acc, beta, gamma, c, row_stride);
+    }
+  }
+}
+
+// --- Which keys a row sees: a block's first few.
+
+struct Limits {
+  int64_t last;  // the largest
+  int64_t row[kStrip];
+};
+
+// For `rows` rows from `row`, in strips padded to M, against keys [key, key + count). Row i sees
+// the keys up to i + offset, if causal.
+template <int M>
+HWY_INLINE Limits LimitsOf(bool causal, int64_t row, int64_t rows, int64_t offset, int64_t key,
+                           int64_t count) {
+  Limits limits;
+  for (int i = 0; i < M; ++i) {
+    const int64_t r = row + std::min<int64_t>(i, rows - 1);
+    limits.row[i] = causal ? std::clamp<int64_t>(r + offset + 1 - key, 0, count) : count;
+  }
+  limits.last = limits.row[M - 1];
+  return limits;
+}
+
+// Calls fn(std::integral_constant<int, M>(), i, n) for strips of M rows from i that cover `rows`,
+// the last of which may be padded: n of its rows are real.
+template <class Fn>
+HWY_INLINE void ForEachStrip(int64_t rows, Fn fn) {
+  for (int64_t i = 0; i < rows;) {
+    const int64_t left = RoundUp(rows - i, kStep);
+    if (left >= kStrip) {
+      fn(std::integral_constant<int, kStrip>(), i, std::min<int64_t>(kStrip, rows - i));
+      i += kStrip;
+    } else if (left == 2 * kStep) {
+      fn(std::integral_constant<int, 2 * kStep>(), i, std::min<int64_t>(2 * kStep, rows - i));
+      i += 2 * kStep;
+    } else {
+      fn(std::integral_constant<int, kStep>(), i, std::min<int64_t>(kStep, rows - i));
+      i += kStep;
+    }
+  }
+}
+
+// acc[i][j] where the key is visible, otherwise `hidden`.
+template <int M, int N, class V>
+HWY_INLINE void MaskTile(const Limits& limits, int64_t key, V hidden, V (&acc)[M][N]) {
+  const hn::DFromV<V> d;
+  using T = hn::TFromD<decltype(d)>;
+#pragma GCC unroll 16
+  for (int i = 0; i < M; ++i) {
+#pragma GCC unroll 2
+    for (int j = 0; j < N; ++j) {
+      const auto seen = hn::Set(d, static_cast<T>(limits.row[i] - key - j * kLanes<T>));
+      acc[i][j] = hn::IfThenElse(hn::Lt(hn::Iota(d, 0), seen), acc[i][j], hidden);
+    }
+  }
+}
+
+}  // namespace
+// NOLINTNEXTLINE(google-readability-namespace-comments)
+}  // namespace dtensor::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // DTENSOR_RUNTIME_KERNELS_ATTENTION_PANELS_INL_H_

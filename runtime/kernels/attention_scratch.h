@@ -1,0 +1,52 @@
+// How the attention kernels divide their keys, queries and scratch memory.
+#ifndef DTENSOR_RUNTIME_KERNELS_ATTENTION_SCRATCH_H_
+#define DTENSOR_RUNTIME_KERNELS_ATTENTION_SCRATCH_H_
+
+#include <algorithm>
+#include <cstdint>
+
+#include "dtensor/runtime/kernels/attention_block.h"
+
+namespace dtensor::kernels {
+
+// Matrices in scratch memory are padded to a multiple of this, which every instruction set's vectors divide.
+inline constexpr int64_t kAttentionPad = 32;
+
+constexpr int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+
+struct AttentionBlocks {
+  int64_t dim;   // padded
+  int64_t keys;  // of a block, padded
+};
+
+// Blocks of keys such that `elements` matrix elements stay in the second-level cache.
+inline AttentionBlocks BlocksOf(const AttentionShape& shape, int64_t elements) {
+  AttentionBlocks blocks;
+  blocks.dim = RoundUp(std::max<int64_t>(shape.dim, 1), kAttentionPad);
+  const int64_t most = std::clamp<int64_t>(elements / blocks.dim, 64, 512);
+  const int64_t all = std::max<int64_t>(shape.keys, 1);
+  blocks.keys = RoundUp(std::min(most / kAttentionPad * kAttentionPad, all), kAttentionPad);
+  return blocks;
+}
+
+// Hands out the parts of scratch memory, 64-byte aligned; without memory, counts.
+class AttentionScratch {
+ public:
+  explicit AttentionScratch(void* data) : data_(static_cast<char*>(data)) {}
+
+  template <typename T>
+  T* Take(int64_t n) {
+    T* const part = data_ == nullptr ? nullptr : reinterpret_cast<T*>(data_ + bytes_);
+    bytes_ += RoundUp(n * static_cast<int64_t>(sizeof(T)), 64);
+    return part;
+  }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  char* data_;
+  int64_t bytes_ = 0;
+};
+
+}  // namespace dtensor::kernels
+
+#endif  // DTENSOR_RUNTIME_KERNELS_ATTENTION_SCRATCH_H_

@@ -1,0 +1,20 @@
+// Copies between local tensors of any strides. Conventions: elementwise.h.
+#ifndef DTENSOR_RUNTIME_KERNELS_COPY_H_
+#define DTENSOR_RUNTIME_KERNELS_COPY_H_
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dtensor/runtime/device/tensor.h"
+
+namespace dtensor::kernels {
+
+// dst = src, of one shape and type. dst may be any view whose elements do not overlap: a part of a
+// larger tensor, which no kernel with row-major outputs can write.
+absl::Status Copy(Device& device, const Tensor& src, const Tensor& dst);
+
+// `x` itself where it is row-major, else a copy that is. Errors: kResourceExhausted.
+absl::StatusOr<Tensor> Contiguous(Device& device, const Tensor& x);
+
+}  // namespace dtensor::kernels
+
+#endif  // DTENSOR_RUNTIME_KERNELS_COPY_H_
