@@ -1,0 +1,203 @@
+#include "dtensor/parallel_plans/module.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "dtensor/runtime/core/status.h"
+
+namespace dtensor {
+namespace {
+
+// FNV-1a: a stable name for a parameter's random stream.
+uint64_t StreamOf(absl::string_view path) {
+  uint64_t hash = 0xcbf29ce484222325ull;
+  for (const char c : path) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
+  return hash;
+}
+
+std::string Join(absl::string_view path, absl::string_view name) {
+  return path.empty() ? std::string(name) : absl::StrCat(path, ".", name);
+}
+
+// Takes `axes` out of every split.
+DimLayout WithoutAxes(const DimLayout& dim, absl::Span<const int> axes) {
+  DimLayout out = dim;
+  for (Factor& factor : out) {
+    const auto gone = [&](const Split& split) {
+      return std::find(axes.begin(), axes.end(), split.axis) != axes.end();
+    };
+    factor.splits.erase(std::remove_if(factor.splits.begin(), factor.splits.end(), gone),
+                        factor.splits.end());
+  }
+  return out;
+}
+
+}  // namespace
+
+absl::StatusOr<Layout> PlaceAxes(const Layout& layout, absl::Span<const int> axes,
+                                 const Placement& placement, absl::Span<const int64_t> shape) {
+  if (placement.is_partial()) {
+    return InvalidArgument(
+        {"a plan cannot make a tensor ", placement.ToString(), "; use R or S(d)"});
+  }
+  std::vector<DimLayout> dims;
+  for (const DimLayout& dim : layout.dims()) dims.push_back(WithoutAxes(dim, axes));
+  if (placement.is_shard()) {
+    const int rank = layout.rank();
+    const int d = placement.dim() < 0 ? placement.dim() + rank : placement.dim();
+    if (d < 0 || d >= rank) {
+      return InvalidArgument(
+          {placement.ToString(), " is out of range for a tensor of shape ", DimsToString(shape)});
+    }
+    const Order order = placement.order();
+    const bool unit = order.kind == Order::Kind::kUnit;
+    if (!unit && order.kind != Order::Kind::kContiguous) {
+      return InvalidArgument({"a plan places S(d) or S(d,unit(u)), not ", placement.ToString()});
+    }
+    DimLayout& dim = dims[d];
+    if (dim.empty()) {
+      dim.emplace_back();
+      if (unit && order.n > 1) {
+        dim.emplace_back();
+        dim.back().size = order.n;
+      }
+    }
+    for (int axis : axes) dim[0].splits.push_back({axis, false});
+  }
+  AxisList partial;
+  for (int axis : layout.partial_axes()) {
+    if (std::find(axes.begin(), axes.end(), axis) == axes.end()) partial.push_back(axis);
+  }
+  return Layout::Create(layout.mesh(), dims, partial, layout.partial_op());
+}
+
+TensorOr Module::operator()(const TensorOr& x) {
+  DT_RETURN_IF_ERROR(x.status());
+  DT_ASSIGN_OR_RETURN(const DistributedTensor input, AtEdge(*x, &ModuleEdge::input));
+  TensorOr y = Forward(input);
+  if (!y.ok()) return WithPath(y.status());
+  return AtEdge(*y, &ModuleEdge::output);
+}
+
+TensorOr Module::AtEdge(const DistributedTensor& x,
+                        std::optional<Placement> ModuleEdge::*side) const {
+  Layout layout = x.layout();
+  for (const ModuleEdge& edge : edges_) {
+    if (!(edge.*side)) continue;
+    auto placed = PlaceEdge(layout, edge, *(edge.*side), x.shape());
+    if (!placed.ok()) return WithPath(placed.status());
+    layout = *std::move(placed);
+  }
+  if (layout == x.layout()) return x;
+  TensorOr moved = x.Redistribute(layout);
+  return moved.ok() ? moved : WithPath(moved.status());
+}
+
+absl::StatusOr<Layout> Module::PlaceEdge(const Layout& layout, const ModuleEdge& edge,
+                                         const Placement& placement,
+                                         absl::Span<const int64_t> shape) {
+  DT_ASSIGN_OR_RETURN(Layout placed, PlaceAxes(layout, edge.axes, placement, shape));
+  if (!placement.is_shard() || edge.allow_uneven) return placed;
+  const int d = placement.dim() < 0 ? placement.dim() + layout.rank() : placement.dim();
+  int64_t shards = 1;
+  for (int axis : AxesOf(placed.dim(d))) shards *= layout.mesh().axis_size(axis);
+  if (shards > 1 && shape[d] % shards != 0) {
+    return InvalidArgument({"dimension ", absl::StrCat(d), " of an activation of shape ",
+                            DimsToString(shape), " is split ", absl::StrCat(shards), " ways (",
+                            placed.ToString(), " on ", layout.mesh().ToString(),
+                            ") and does not divide; choose a multiple, or allow uneven shards"});
+  }
+  return placed;
+}
+
+absl::Status Module::WithPath(const absl::Status& status) const {
+  if (path_.empty() || status.code() != absl::StatusCode::kInvalidArgument) return status;
+  return absl::Status(status.code(), absl::StrCat(path_, ": ", status.message()));
+}
+
+void Module::VisitModules(const std::function<void(const std::string&, Module&)>& visit) {
+  VisitFrom("", visit);
+}
+
+void Module::VisitFrom(const std::string& path,
+                       const std::function<void(const std::string&, Module&)>& visit) {
+  visit(path, *this);
+  for (auto& [name, child] : children_) child->VisitFrom(Join(path, name), visit);
+}
+
+void Module::VisitParameters(const std::function<void(const std::string&, Parameter&)>& visit) {
+  VisitModules([&](const std::string& path, Module& module) {
+    for (auto& [name, parameter] : module.parameters_) visit(Join(path, name), *parameter);
+  });
+}
+
+void Module::VisitOwnParameters(
+    const std::function<void(const std::string&, const Parameter&)>& visit) const {
+  for (const auto& [name, parameter] : parameters_) visit(name, *parameter);
+}
+
+std::vector<DistributedTensor> Module::Parameters() {
+  std::vector<DistributedTensor> tensors;
+  VisitParameters([&](const std::string&, Parameter& parameter) {
+    DT_CHECK(parameter.tensor.defined());
+    tensors.push_back(parameter.tensor);
+  });
+  return tensors;
+}
+
+absl::Status MakeParameter(Context& context, const Layout& layout, const std::string& path,
+                           uint64_t seed, Parameter& parameter) {
+  TensorOr made;
+  if (parameter.init.stddev > 0) {
+    RandomOptions options;
+    options.seed = seed;
+    options.stream = StreamOf(path);
+    options.stddev = parameter.init.stddev;
+    options.dtype = parameter.dtype;
+    made = RandomNormal(context, layout, parameter.shape, options);
+  } else {
+    made = Full(context, layout, parameter.shape, parameter.dtype, parameter.init.value);
+  }
+  DT_ASSIGN_OR_RETURN(parameter.tensor, std::move(made));
+  parameter.tensor.set_requires_grad(true);
+  parameter.tensor.set_pinned(true);
+  return absl::OkStatus();
+}
+
+absl::Status Module::Materialize(Context& context, const DeviceMesh& mesh, uint64_t seed) {
+  absl::Status status;
+  VisitModules([](const std::string& path, Module& module) { module.path_ = path; });
+  VisitParameters([&](const std::string& path, Parameter& parameter) {
+    if (!status.ok() || parameter.tensor.defined()) return;
+    const int rank = static_cast<int>(parameter.shape.size());
+    status = MakeParameter(context, Layout::Replicated(mesh, rank), path, seed, parameter);
+  });
+  return status;
+}
+
+void Module::SetDType(DType dtype) {
+  VisitParameters([&](const std::string&, Parameter& parameter) {
+    DT_CHECK(!parameter.tensor.defined());
+    parameter.dtype = dtype;
+  });
+}
+
+absl::StatusOr<Placement> Module::PlaceParameter(ParameterStyle style,
+                                                 absl::string_view name) const {
+  if (style == ParameterStyle::kReplicate) return Replicate();
+  return InvalidArgument({"parameter '", name,
+                          "' is not of a Linear or Embedding, so Colwise and Rowwise mean nothing "
+                          "for it; use SequenceParallel or Edges"});
+}
+
+void Module::AddChild(std::string name, Module* child) {
+  DT_CHECK(name.find('.') == std::string::npos);
+  children_.emplace_back(std::move(name), child);
+}
+
+void Module::AddParameter(std::string name, Parameter* parameter) {
+  DT_CHECK(name.find('.') == std::string::npos);
+  parameters_.emplace_back(std::move(name), parameter);
+}
+
+}  // namespace dtensor

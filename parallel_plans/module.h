@@ -1,0 +1,141 @@
+// Module: a piece of a model. Named parameters, named children, a forward function; nothing about
+// ranks.
+//
+//   class Mlp : public Module {
+//    public:
+//     Mlp(int64_t dim, int64_t hidden) : gate_(dim, hidden), up_(dim, hidden), down_(hidden, dim) {
+//       AddChild("gate_proj", &gate_);  AddChild("up_proj", &up_);  AddChild("down_proj", &down_);
+//     }
+//    protected:
+//     TensorOr Forward(const DistributedTensor& x) override { return down_(SiluMul(gate_(x),
+//     up_(x))); }
+//    private:
+//     LinearLayer gate_, up_, down_;
+//   };
+//
+// A parameter is declared with its shape and how it starts; it gets memory when a plan is applied
+// (parallel_plan.h) or with Materialize(): each element's first value depends on the seed, the
+// parameter's path and its global index alone, so it is the same on every mesh.
+//
+// Calling a module, y = m(x), brings x to the layouts that a plan set at the module's edge, runs
+// Forward, and brings the result to those at its other edge. With no plan it just runs Forward.
+#ifndef DTENSOR_PARALLEL_PLANS_MODULE_H_
+#define DTENSOR_PARALLEL_PLANS_MODULE_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "dtensor/distributed_tensor.h"
+
+namespace dtensor {
+
+// How a parameter starts: normal(0, stddev), or all one value.
+struct Init {
+  double stddev = 0;
+  double value = 0;
+  static Init Normal(double stddev) { return {stddev, 0}; }
+  static Init Constant(double value) { return {0, value}; }
+};
+
+struct Parameter {
+  Parameter(Dims shape_in, Init init_in, Dims units_in = {})
+      : shape(std::move(shape_in)), init(init_in), units(std::move(units_in)) {}
+
+  Dims shape;
+  Init init;
+  // For each dimension the size of a group that is never cut (features of a head); empty or 1:
+  // none.
+  Dims units;
+  DType dtype = DType::kF32;
+  DistributedTensor
+      tensor;  // undefined until materialized; then a pinned leaf that requires gradients
+  int64_t unit(int dim) const { return units.empty() ? 1 : units[dim]; }
+};
+
+// What a style asks of a module's parameters (parallel_plan.h).
+enum class ParameterStyle : uint8_t { kReplicate, kColwise, kRowwise };
+
+// What a plan sets at a module's edges, for some mesh axes; other axes stay as they come.
+struct ModuleEdge {
+  DeviceMesh mesh;
+  AxisList axes;
+  std::optional<Placement> input, output;
+  bool allow_uneven = false;  // else a Shard that does not divide is refused
+};
+
+// `layout` with `axes` placed as `placement` says: Shard(d) makes them the minor splits of
+// dimension d (negative d counts from the end; order contiguous or unit only), Replicate removes
+// them. Errors: kInvalidArgument for Partial, or a dimension out of range.
+absl::StatusOr<Layout> PlaceAxes(const Layout& layout, absl::Span<const int> axes,
+                                 const Placement& placement, absl::Span<const int64_t> shape);
+
+class Module {
+ public:
+  virtual ~Module() = default;
+  Module(const Module&) = delete;
+  Module& operator=(const Module&) = delete;
+
+  // Errors: the operand's; what edges or Forward refuse, prefixed with the module's path.
+  TensorOr operator()(const TensorOr& x);
+
+  // Depth first, in order of declaration: (path, thing), paths like "layers.0.attention.wq". The
+  // module itself has "".
+  void VisitModules(const std::function<void(const std::string& path, Module& module)>& visit);
+  void VisitParameters(
+      const std::function<void(const std::string& path, Parameter& parameter)>& visit);
+  void VisitOwnParameters(
+      const std::function<void(const std::string& name, const Parameter& parameter)>& visit) const;
+  std::vector<DistributedTensor> Parameters();  // tensors, in that order. Requires: materialized.
+
+  // Gives every parameter that has none memory, replicated on `mesh`, and its first value. No
+  // communication.
+  absl::Status Materialize(Context& context, const DeviceMesh& mesh, uint64_t seed);
+  // The type of all parameters: before they are materialized.
+  void SetDType(DType dtype);
+
+  // For plans. Where the parameter called `name` of this module goes under a style on one group of
+  // axes. Errors: kInvalidArgument when the style means nothing for this kind of module.
+  virtual absl::StatusOr<Placement> PlaceParameter(ParameterStyle style,
+                                                   absl::string_view name) const;
+  absl::string_view path() const { return path_; }
+  std::vector<ModuleEdge>& edges() { return edges_; }
+
+ protected:
+  Module() = default;
+  virtual TensorOr Forward(const DistributedTensor& x) = 0;
+  // `child` and `parameter` are members of this module. Names: unique, no '.'.
+  void AddChild(std::string name, Module* child);
+  void AddParameter(std::string name, Parameter* parameter);
+
+ private:
+  friend class ParallelPlan;
+  // x where the edges of one side want it.
+  TensorOr AtEdge(const DistributedTensor& x, std::optional<Placement> ModuleEdge::*side) const;
+  static absl::StatusOr<Layout> PlaceEdge(const Layout& layout, const ModuleEdge& edge,
+                                          const Placement& placement,
+                                          absl::Span<const int64_t> shape);
+  absl::Status WithPath(const absl::Status& status) const;
+  void VisitFrom(const std::string& path,
+                 const std::function<void(const std::string&, Module&)>& visit);
+
+  std::string path_;  // set when a plan is applied or the module materialized
+  std::vector<std::pair<std::string, Module*>> children_;
+  std::vector<std::pair<std::string, Parameter*>> parameters_;
+  std::vector<ModuleEdge> edges_;
+};
+
+// Gives `parameter`, called `path`, memory in `layout` and its first value. For plans and modules.
+absl::Status MakeParameter(Context& context, const Layout& layout, const std::string& path,
+                           uint64_t seed, Parameter& parameter);
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_PARALLEL_PLANS_MODULE_H_

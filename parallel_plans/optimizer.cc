@@ -1,0 +1,128 @@
+#include "dtensor/parallel_plans/optimizer.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "dtensor/autograd.h"
+#include "dtensor/ops.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/kernels/copy.h"
+#include "dtensor/runtime/kernels/elementwise.h"
+#include "dtensor/runtime/kernels/optimizer.h"
+
+namespace dtensor {
+namespace {
+
+absl::Status CheckReduced(absl::string_view who, const DistributedTensor& parameter) {
+  const DistributedTensor grad = parameter.grad();
+  if (!grad.defined() || &grad.spec() == &parameter.spec()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(who, ": the gradient of a parameter ", parameter.ToString(), " lies as ",
+                   grad.layout().ToString(), "; call ReduceGradients before the step"));
+}
+
+DType StateType(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
+
+absl::StatusOr<Tensor> ZeroState(const DistributedTensor& parameter) {
+  Context& context = parameter.context();
+  auto state =
+      Tensor::Empty(context.device(), StateType(parameter.dtype()), parameter.spec().local_shape);
+  if (!state.ok()) return context.communicator().Fail(state.status());
+  DT_RETURN_IF_ERROR(kernels::Fill(context.device(), *state, 0));
+  return state;
+}
+
+}  // namespace
+
+absl::StatusOr<AdamW> AdamW::Create(std::vector<DistributedTensor> parameters,
+                                    const AdamWOptions& options) {
+  AdamW adamw;
+  adamw.options_ = options;
+  for (const DistributedTensor& parameter : parameters) {
+    if (!parameter.defined() || !parameter.requires_grad() || !IsFloat(parameter.dtype())) {
+      return InvalidArgument({"AdamW: optimizes floating leaves that require gradients, got ",
+                              parameter.defined() ? parameter.ToString() : "an undefined tensor"});
+    }
+    if (!parameter.local().is_contiguous()) {
+      return InvalidArgument({"AdamW: the local data of a parameter ", parameter.ToString(),
+                              " is a strided view; make it row-major"});
+    }
+    DT_ASSIGN_OR_RETURN(Tensor m, ZeroState(parameter));
+    DT_ASSIGN_OR_RETURN(Tensor v, ZeroState(parameter));
+    adamw.m_.push_back(std::move(m));
+    adamw.v_.push_back(std::move(v));
+  }
+  adamw.parameters_ = std::move(parameters);
+  return adamw;
+}
+
+absl::Status AdamW::Step(double lr, const DistributedTensor& grad_scale) {
+  for (const DistributedTensor& parameter : parameters_)
+    DT_RETURN_IF_ERROR(CheckReduced("AdamW", parameter));
+  ++step_;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const DistributedTensor grad = parameters_[i].grad();
+    if (!grad.defined()) continue;
+    MarkWritten(parameters_[i]);
+    const kernels::AdamWStep step = {
+        .lr = lr,
+        .beta1 = options_.beta1,
+        .beta2 = options_.beta2,
+        .eps = options_.eps,
+        .weight_decay = parameters_[i].rank() >= 2 ? options_.weight_decay : 0,
+        .step = step_};
+    Context& context = parameters_[i].context();
+    DT_ASSIGN_OR_RETURN(const Tensor gradient,
+                        kernels::Contiguous(context.device(), grad.local()));
+    absl::Status status =
+        kernels::AdamW(context.device(), step, parameters_[i].local(), gradient, m_[i], v_[i],
+                       grad_scale.defined() ? grad_scale.local() : Tensor());
+    if (!status.ok()) return context.communicator().Fail(status);
+  }
+  return absl::OkStatus();
+}
+
+void AdamW::ClearGradients() {
+  for (DistributedTensor& parameter : parameters_) parameter.ClearGrad();
+}
+
+absl::StatusOr<ClipResult> ClipByGlobalNorm(absl::Span<const DistributedTensor> parameters,
+                                            double max_norm) {
+  if (parameters.empty()) return InvalidArgument({"ClipByGlobalNorm: there are no parameters"});
+  Context& context = parameters[0].context();
+  const NoGrad no_grad(context);
+  // One sum for each layout that sums of squares come in: Partial on the axes that shard the
+  // gradient, so a gradient that is replicated on an axis counts once there.
+  std::vector<TensorOr> sums;
+  for (const DistributedTensor& parameter : parameters) {
+    DT_RETURN_IF_ERROR(CheckReduced("ClipByGlobalNorm", parameter));
+    if (!parameter.grad().defined()) continue;
+    DT_ASSIGN_OR_RETURN(const DistributedTensor squares, SumOfSquares(parameter.grad()));
+    bool added = false;
+    for (TensorOr& sum : sums) {
+      if (&sum->spec() != &squares.spec()) continue;
+      DT_ASSIGN_OR_RETURN(sum, Add(sum, squares));
+      added = true;
+      break;
+    }
+    if (!added) sums.push_back(squares);
+  }
+  if (sums.empty())
+    return InvalidArgument({"ClipByGlobalNorm: no parameter has a gradient; call Backward first"});
+  TensorOr total;
+  for (const TensorOr& sum : sums) {
+    DT_ASSIGN_OR_RETURN(DistributedTensor whole,
+                        sum->Redistribute(Layout::Replicated(sum->mesh(), 0)));
+    total = total.ok() && total->defined() ? Add(total, whole) : TensorOr(std::move(whole));
+    DT_RETURN_IF_ERROR(total.status());
+  }
+  ClipResult result;
+  DT_ASSIGN_OR_RETURN(result.norm, Full(context, total->layout(), {}, total->dtype(), 0));
+  DT_ASSIGN_OR_RETURN(result.scale, Full(context, total->layout(), {}, total->dtype(), 1));
+  absl::Status status = kernels::ClipScale(context.device(), total->local(), max_norm,
+                                           result.norm.local(), result.scale.local());
+  if (!status.ok()) return context.communicator().Fail(status);
+  return result;
+}
+
+}  // namespace dtensor

@@ -1,0 +1,53 @@
+// AdamW and clipping by the global norm. States live where their parameters live.
+#ifndef DTENSOR_PARALLEL_PLANS_OPTIMIZER_H_
+#define DTENSOR_PARALLEL_PLANS_OPTIMIZER_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "dtensor/distributed_tensor.h"
+
+namespace dtensor {
+
+struct AdamWOptions {
+  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1;
+};
+
+class AdamW {
+ public:
+  // Decoupled weight decay applies to parameters with two or more dimensions. m and v are f32 (f64
+  // for f64). Errors: kInvalidArgument for a tensor that is no leaf that requires gradients.
+  static absl::StatusOr<AdamW> Create(std::vector<DistributedTensor> parameters,
+                                      const AdamWOptions& options);
+
+  // One step in place: gradients times `grad_scale` (a replicated f32 scalar, or undefined for 1).
+  // Parameters without a gradient stay. No communication. Errors: kFailedPrecondition when a
+  // gradient is Partial or lies elsewhere than its parameter (call ReduceGradients).
+  absl::Status Step(double lr, const DistributedTensor& grad_scale = {});
+  void ClearGradients();
+
+ private:
+  AdamW() = default;
+  std::vector<DistributedTensor> parameters_;
+  std::vector<Tensor> m_, v_;  // this rank's shards
+  AdamWOptions options_;
+  int64_t step_ = 0;
+};
+
+struct ClipResult {
+  DistributedTensor norm;   // replicated scalar f32 (f64 for f64): of all gradients together
+  DistributedTensor scale;  // min(1, max_norm / (norm + 1e-6)): hand it to AdamW::Step
+};
+// The global norm of the parameters' gradients, each element of the global tensors counted once,
+// however it is replicated. max_norm <= 0: scale 1. Collective: one all-reduce for each set of axes
+// that shards gradients. Errors: kFailedPrecondition when a gradient is Partial (call
+// ReduceGradients).
+absl::StatusOr<ClipResult> ClipByGlobalNorm(absl::Span<const DistributedTensor> parameters,
+                                            double max_norm);
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_PARALLEL_PLANS_OPTIMIZER_H_

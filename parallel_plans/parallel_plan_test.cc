@@ -1,0 +1,167 @@
+#include "dtensor/parallel_plans/parallel_plan.h"
+
+#include <string>
+
+#include "dtensor/autograd.h"
+#include "dtensor/ops.h"
+#include "dtensor/parallel_plans/layers.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/core/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace dtensor {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class Mlp : public Module {
+ public:
+  Mlp() : norm_(8), up_(8, 12, 0.5, {.out = 4}), down_(12, 8, 0.5, {.in = 4}) {
+    AddChild("norm", &norm_);
+    AddChild("up", &up_);
+    AddChild("down", &down_);
+  }
+
+ protected:
+  TensorOr Forward(const DistributedTensor& x) override { return down_(Silu(up_(norm_(x)))); }
+
+ private:
+  RmsNormLayer norm_;
+  LinearLayer up_, down_;
+};
+
+// Applies `plan` to an Mlp on every rank, and returns the first error.
+absl::Status Apply(int ranks, absl::string_view mesh_text, const ParallelPlan& plan,
+                   const PlanOptions& options = {}) {
+  return RunRanks(ranks, [&](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse(mesh_text));
+    Mlp mlp;
+    return plan.Apply(mlp, context, mesh, options);
+  });
+}
+
+auto Refuses(const ::testing::Matcher<std::string>& message) {
+  return StatusIs(absl::StatusCode::kInvalidArgument, message);
+}
+
+TEST(ParallelPlan, PlacesParametersAndEdges) {
+  const ParallelPlan plan({{"norm", SequenceParallel("tp")},
+                           {"up", Colwise("tp")},
+                           {"down", Rowwise("tp", Shard(1))},
+                           {"", DataParallel("dp")}});
+  EXPECT_THAT(RunRanks(6,
+                       [&](Context& context) -> absl::Status {
+                         DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse("dp=2,tp=3"));
+                         Mlp mlp;
+                         DT_RETURN_IF_ERROR(plan.Apply(mlp, context, mesh, {}));
+                         EXPECT_EQ(Explain(mlp),
+                                   "(model): in S(0) on dp\n"
+                                   "norm: weight [8] as []; in S(1) on tp; out S(1) on tp\n"
+                                   "up: weight [12, 8] as [tp x 4] []; in R on tp\n"
+                                   "down: weight [8, 12] as [] [tp x 4]; out S(1) on tp\n");
+                         return absl::OkStatus();
+                       }),
+              IsOk());
+}
+
+TEST(ParallelPlan, PrintsItsLines) {
+  const ParallelPlan plan({{"up", Colwise("tp")}, {"down", Rowwise("tp", Shard(1))}});
+  EXPECT_EQ(plan.ToString(), "{\"up\", Colwise(\"tp\")}\n{\"down\", Rowwise(\"tp\", out S(1))}");
+}
+
+TEST(ParallelPlan, RefusesAPatternThatMatchesNothing) {
+  EXPECT_THAT(
+      Apply(1, "tp=1", ParallelPlan({{"upp", Colwise("tp")}})),
+      Refuses(AllOf(HasSubstr("{\"upp\", Colwise(\"tp\")}"), HasSubstr("nearest is \"up\""))));
+}
+
+TEST(ParallelPlan, RefusesTwoLinesForOneModuleAndAxis) {
+  EXPECT_THAT(Apply(1, "tp=1", ParallelPlan({{"up", Colwise("tp")}, {"*", Rowwise("tp")}})),
+              Refuses(HasSubstr("are set by the line {\"up\", Colwise(\"tp\")} already")));
+}
+
+TEST(ParallelPlan, RefusesAnUnknownAxis) {
+  EXPECT_THAT(Apply(1, "tp=1", ParallelPlan({{"up", Colwise("cp")}})),
+              Refuses(AllOf(HasSubstr("Colwise(\"cp\")"), HasSubstr("tp"))));
+}
+
+TEST(ParallelPlan, RefusesAStyleThatMeansNothing) {
+  EXPECT_THAT(Apply(1, "tp=1", ParallelPlan({{"norm", Colwise("tp")}})),
+              Refuses(HasSubstr("use SequenceParallel or Edges")));
+}
+
+TEST(ParallelPlan, RefusesAMeshOfAnotherSize) {
+  EXPECT_THAT(Apply(2, "tp=4", ParallelPlan({{"up", Colwise("tp")}})),
+              Refuses(HasSubstr("4 ranks where the world has 2")));
+}
+
+TEST(ParallelPlan, RefusesUnevenSplitsUnlessAllowed) {
+  const ParallelPlan plan({{"up", Colwise("tp")}});  // 3 units of 4 on 2 ranks
+  EXPECT_THAT(Apply(2, "tp=2", plan),
+              Refuses(AllOf(HasSubstr("dimension 0 of up.weight, 12 (3 units of 4)"),
+                            HasSubstr("of size 2"), HasSubstr("allow uneven"))));
+  EXPECT_THAT(Apply(2, "tp=2", plan, {.allow_uneven = true}), IsOk());
+}
+
+TEST(ParallelPlan, RefusesUnevenActivationsUnlessAllowed) {
+  for (const bool allowed : {false, true}) {
+    const absl::Status status = RunRanks(2, [&](Context& context) -> absl::Status {
+      DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse("tp=2"));
+      Mlp mlp;
+      const ParallelPlan plan({{"norm", SequenceParallel("tp")}});
+      DT_RETURN_IF_ERROR(plan.Apply(mlp, context, mesh, {.allow_uneven = allowed}));
+      return mlp(Full(context, Layout::Replicated(mesh, 3), {2, 5, 8}, DType::kF32, 1)).status();
+    });
+    if (allowed) {
+      EXPECT_THAT(status, IsOk());
+    } else {
+      EXPECT_THAT(status, Refuses(AllOf(HasSubstr("norm: dimension 1"), HasSubstr("[2, 5, 8]"),
+                                        HasSubstr("allow uneven"))));
+    }
+  }
+}
+
+TEST(ParallelPlan, FirstValuesAreTheSameOnEveryMesh) {
+  const ParallelPlan plan({{"up", Colwise("tp")}, {"down", Rowwise("tp")}});
+  std::vector<float> reference;
+  for (const int ranks : {1, 2, 3}) {
+    EXPECT_THAT(RunRanks(ranks,
+                         [&](Context& context) -> absl::Status {
+                           DT_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                                               DeviceMesh::Parse("tp=" + std::to_string(ranks)));
+                           Mlp mlp;
+                           DT_RETURN_IF_ERROR(
+                               plan.Apply(mlp, context, mesh, {.seed = 7, .allow_uneven = true}));
+                           std::vector<float> all;
+                           for (const DistributedTensor& parameter : mlp.Parameters()) {
+                             DT_ASSIGN_OR_RETURN(const std::vector<float> values,
+                                                 ToGlobal<float>(parameter));
+                             all.insert(all.end(), values.begin(), values.end());
+                           }
+                           if (context.rank() != 0) return absl::OkStatus();
+                           if (reference.empty()) reference = all;
+                           EXPECT_EQ(all, reference);
+                           EXPECT_NE(all[8], all[9]);
+                           return absl::OkStatus();
+                         }),
+                IsOk());
+  }
+}
+
+TEST(PlaceAxes, KeepsOtherAxes) {
+  const DeviceMesh mesh = *DeviceMesh::Parse("dp=2,tp=2");
+  const Layout layout = *Layout::Parse(mesh, "[dp] [tp] []");
+  const Dims shape = {4, 4, 4};
+  EXPECT_EQ(PlaceAxes(layout, {1}, Replicate(), shape)->ToString(), "[dp] [] []");
+  EXPECT_EQ(PlaceAxes(layout, {1}, Shard(0), shape)->ToString(), "[dp,tp] [] []");
+  EXPECT_EQ(PlaceAxes(layout, {1}, Shard(-1), shape)->ToString(), "[dp] [] [tp]");
+  EXPECT_THAT(PlaceAxes(layout, {1}, Partial(), shape),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("P(sum)")));
+  EXPECT_THAT(PlaceAxes(layout, {1}, Shard(3), shape),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("out of range")));
+}
+
+}  // namespace
+}  // namespace dtensor

@@ -1,0 +1,100 @@
+// A LLaMA: RMSNorm, rotary positions, grouped-query attention, SwiGLU. Names and shapes are those
+// of Hugging Face's LlamaForCausalLM, so a state dict goes in and out by name.
+//
+//   model.embed_tokens.weight [vocab, dim]          model.layers.N.self_attn.{q,k,v,o}_proj.weight
+//   model.layers.N.mlp.{gate,up,down}_proj.weight
+//   model.layers.N.{input,post_attention}_layernorm.weight model.norm.weight [dim] lm_head.weight
+//   [vocab, dim]
+#ifndef DTENSOR_PARALLEL_PLANS_TRANSFORMER_H_
+#define DTENSOR_PARALLEL_PLANS_TRANSFORMER_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "dtensor/parallel_plans/layers.h"
+#include "dtensor/parallel_plans/parallel_plan.h"
+
+namespace dtensor {
+
+struct TransformerConfig {
+  int64_t vocab = 256, dim = 128, layers = 4, heads = 8, kv_heads = 4;
+  int64_t hidden = 0;  // of the MLP; 0 means 8/3 dim rounded down to a multiple of 64, at least 64
+  double rope_theta = 10000, norm_eps = 1e-5,
+         init_stddev = 0.02;  // projections back to dim: stddev / sqrt(2 layers)
+
+  int64_t head_dim() const { return dim / heads; }
+  int64_t mlp_hidden() const;
+  // Errors: kInvalidArgument: sizes < 1, heads that do not divide dim, kv_heads that do not divide
+  // heads, an odd head_dim.
+  absl::Status Validate() const;
+};
+
+// q, k, v, rotary embedding, causal attention, output projection: [b, s, dim] -> [b, s, dim]. A
+// group of query heads with its key/value head is one unit: Colwise never cuts it.
+class GroupedQueryAttention : public Module {
+ public:
+  explicit GroupedQueryAttention(const TransformerConfig& config);
+
+ protected:
+  TensorOr Forward(const DistributedTensor& x) override;
+
+ private:
+  const int64_t heads_, kv_heads_, head_dim_;
+  const double rope_theta_;
+  LinearLayer q_, k_, v_, o_;
+};
+
+// down(silu(gate(x)) * up(x)).
+class SwiGluMlp : public Module {
+ public:
+  explicit SwiGluMlp(const TransformerConfig& config);
+
+ protected:
+  TensorOr Forward(const DistributedTensor& x) override;
+
+ private:
+  LinearLayer gate_, up_, down_;
+};
+
+// x + attention(norm(x)), then x + mlp(norm(x)).
+class DecoderBlock : public Module {
+ public:
+  explicit DecoderBlock(const TransformerConfig& config);
+
+ protected:
+  TensorOr Forward(const DistributedTensor& x) override;
+
+ private:
+  RmsNormLayer attention_norm_, mlp_norm_;
+  GroupedQueryAttention attention_;
+  SwiGluMlp mlp_;
+};
+
+// Token ids [batch, sequence] (i32 or i64) -> logits [batch, sequence, vocab].
+class Transformer : public Module {
+ public:
+  explicit Transformer(const TransformerConfig& config);  // Requires: config.Validate().ok()
+  const TransformerConfig& config() const { return config_; }
+
+ protected:
+  TensorOr Forward(const DistributedTensor& ids) override;
+
+ private:
+  class Body;  // "model": embedding, blocks, norm
+  const TransformerConfig config_;
+  std::unique_ptr<Module> body_;
+  LinearLayer lm_head_;
+};
+
+// Megatron's tensor parallelism over `axis`; with `sequence_parallel` activations between blocks
+// are split along the sequence: forward, a block then has 2 all-gathers and 2 reduce-scatters, else
+// 2 all-reduces. The embedding's rows and the head's classes are split; logits stay split
+// (CrossEntropy takes them so).
+ParallelPlan TensorParallelPlan(std::string axis, bool sequence_parallel);
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_PARALLEL_PLANS_TRANSFORMER_H_

@@ -1,0 +1,313 @@
+// A small LLaMA on many meshes: the same loss and the same gradients as on one rank, and exactly
+// the collectives that theory asks for.
+#include "dtensor/parallel_plans/transformer.h"
+
+#include <cmath>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "dtensor/autograd.h"
+#include "dtensor/ops.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/core/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace dtensor {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct Case {
+  std::string mesh;
+  bool sequence_parallel = false, uneven = false;
+};
+
+struct Outcome {
+  double loss = 0;
+  std::map<std::string, std::vector<double>> gradients;
+  TrafficTable forward, backward, reduce;  // of rank 0
+};
+
+constexpr int64_t kBatch = 4, kSequence = 8;
+
+TransformerConfig Small() {
+  TransformerConfig config;
+  config.vocab = 12;
+  config.dim = 16;
+  config.layers = 2;
+  config.heads = 8;
+  config.kv_heads = 4;
+  config.hidden = 24;
+  config.init_stddev = 0.3;
+  return config;
+}
+
+ParallelPlan PlanFor(const DeviceMesh& mesh, bool sequence_parallel) {
+  ParallelPlan plan;
+  if (mesh.Find("tp").ok()) plan = TensorParallelPlan("tp", sequence_parallel);
+  if (mesh.Find("dp").ok()) plan.Add({"", DataParallel("dp")});
+  return plan;
+}
+
+absl::StatusOr<TrafficTable> TakeTraffic(Context& context) {
+  TrafficTable table = context.communicator().traffic();
+  context.communicator().ResetTraffic();
+  return table;
+}
+
+absl::Status RunCase(Context& context, const Case& c, DType dtype, bool read, Outcome& outcome) {
+  DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse(c.mesh));
+  Transformer model(Small());
+  model.SetDType(dtype);
+  DT_RETURN_IF_ERROR(PlanFor(mesh, c.sequence_parallel)
+                         .Apply(model, context, mesh, {.seed = 3, .allow_uneven = c.uneven}));
+  std::vector<int32_t> ids, targets;
+  for (int64_t i = 0; i < kBatch * kSequence; ++i) {
+    ids.push_back(static_cast<int32_t>(i * 7 % 12));
+    targets.push_back(static_cast<int32_t>(i * 5 % 12));
+  }
+  const Layout whole = Layout::Replicated(mesh, 2);
+  context.communicator().ResetTraffic();
+  const TensorOr logits = model(Distribute<int32_t>(context, whole, {kBatch, kSequence}, ids));
+  const TensorOr loss =
+      Mean(CrossEntropy(logits, Distribute<int32_t>(context, whole, {kBatch, kSequence}, targets)),
+           {0, 1});
+  DT_RETURN_IF_ERROR(loss.status());
+  Outcome mine;
+  DT_ASSIGN_OR_RETURN(mine.forward, TakeTraffic(context));
+  DT_RETURN_IF_ERROR(Backward(loss));
+  DT_ASSIGN_OR_RETURN(mine.backward, TakeTraffic(context));
+  DT_RETURN_IF_ERROR(ReduceGradients(model.Parameters()));
+  DT_ASSIGN_OR_RETURN(mine.reduce, TakeTraffic(context));
+  if (read) {
+    DT_ASSIGN_OR_RETURN(mine.loss, Item(loss->Detach()));
+    absl::Status status;
+    model.VisitParameters([&](const std::string& path, Parameter& parameter) {
+      const NoGrad no_grad(context);
+      const TensorOr wide = Cast(parameter.tensor.grad(), DType::kF64);
+      if (status.ok()) status = wide.status();
+      if (!status.ok()) return;
+      auto values = ToGlobal<double>(*wide);
+      status = values.status();
+      if (status.ok()) mine.gradients[path] = *std::move(values);
+    });
+    DT_RETURN_IF_ERROR(status);
+  }
+  if (context.rank() == 0) outcome = std::move(mine);
+  return absl::OkStatus();
+}
+
+Outcome RunOn(const Case& c, DType dtype, Device::Kind device = Device::Kind::kCpu) {
+  Outcome outcome;
+  const int ranks = DeviceMesh::Parse(c.mesh)->size();
+  RunOptions options;
+  options.device = device;
+  options.seed = 5;
+  EXPECT_THAT(
+      RunRanks(
+          ranks, [&](Context& context) { return RunCase(context, c, dtype, true, outcome); },
+          options),
+      IsOk())
+      << c.mesh;
+  return outcome;
+}
+
+double RelativeRms(const std::vector<double>& a, const std::vector<double>& b) {
+  double error = 0, size = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    error += (a[i] - b[i]) * (a[i] - b[i]);
+    size += b[i] * b[i];
+  }
+  return std::sqrt(error / size);
+}
+
+void ExpectSame(const Outcome& run, const Outcome& reference, double tolerance,
+                const std::string& what) {
+  EXPECT_NEAR(run.loss, reference.loss, tolerance * reference.loss) << what;
+  ASSERT_EQ(run.gradients.size(), reference.gradients.size()) << what;
+  for (const auto& [path, gradient] : reference.gradients) {
+    EXPECT_LE(RelativeRms(run.gradients.at(path), gradient), tolerance) << what << " " << path;
+  }
+}
+
+const Case kCases[] = {
+    {"dp=2"},
+    {"dp=4"},
+    {"tp=2"},
+    {"tp=2", true},
+    {"tp=4"},
+    {"tp=4", true},
+    {"dp=2,tp=2"},
+    {"dp=2,tp=2", true},
+    {"tp=2,dp=2", true},
+    {"dp=1,tp=2", true},
+    {"tp=3", false, true},  // 4 groups of heads on 3 ranks: 2, 2, 0
+    {"tp=3", true, true},   // and 8 positions: 3, 3, 2
+};
+
+std::string Name(const Case& c) {
+  return c.mesh + (c.sequence_parallel ? " with sequence parallelism" : "");
+}
+
+TEST(Transformer, EveryMeshGivesTheSameLossAndGradients) {
+  const Outcome f64 = RunOn({"tp=1"}, DType::kF64), f32 = RunOn({"tp=1"}, DType::kF32);
+  EXPECT_NEAR(f32.loss, f64.loss, 1e-5);
+  for (const Case& c : kCases) {
+    ExpectSame(RunOn(c, DType::kF64), f64, 1e-12, Name(c) + " f64");
+    ExpectSame(RunOn(c, DType::kF32), f32, 1e-5, Name(c) + " f32");
+  }
+}
+
+TEST(Transformer, RunsWhereNothingIsReadyOnReturn) {
+  const Case c = {"dp=2,tp=2", true};
+  const Outcome cpu = RunOn(c, DType::kF32), deferred = RunOn(c, DType::kF32, Device::Kind::kDeferred);
+  ExpectSame(deferred, cpu, 0, "deferred");  // the same bits
+}
+
+TEST(Transformer, AWorldOfOneIssuesNoCollective) {
+  const Outcome one = RunOn({"dp=1,tp=1", true}, DType::kF32);
+  EXPECT_TRUE(one.forward.empty());
+  EXPECT_TRUE(one.backward.empty());
+  EXPECT_TRUE(one.reduce.empty());
+}
+
+int64_t Calls(const TrafficTable& table, absl::string_view axes, CollectiveKind kind) {
+  const auto it = table.find({std::string(axes), kind});
+  return it == table.end() ? 0 : it->second.calls;
+}
+
+// One decoder block, forward and backward.
+Outcome RunBlock(bool sequence_parallel) {
+  Outcome outcome;
+  EXPECT_THAT(RunRanks(2,
+                       [&](Context& context) -> absl::Status {
+                         DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse("tp=2"));
+                         DecoderBlock block(Small());
+                         const Placement residual = sequence_parallel ? Shard(1) : Replicate();
+                         ParallelPlan plan({{"self_attn.{q,k,v}_proj", Colwise("tp")},
+                                            {"self_attn.o_proj", Rowwise("tp", residual)},
+                                            {"mlp.{gate,up}_proj", Colwise("tp")},
+                                            {"mlp.down_proj", Rowwise("tp", residual)}});
+                         if (sequence_parallel) plan.Add({"*_layernorm", SequenceParallel("tp")});
+                         DT_RETURN_IF_ERROR(plan.Apply(block, context, mesh, {}));
+                         DT_ASSIGN_OR_RETURN(
+                             DistributedTensor x,
+                             RandomNormal(context, mesh, {residual}, {2, 8, 16}, {.seed = 9}));
+                         x.set_requires_grad(true);
+                         context.communicator().ResetTraffic();
+                         const TensorOr y = block(x);
+                         DT_RETURN_IF_ERROR(y.status());
+                         Outcome mine;
+                         DT_ASSIGN_OR_RETURN(mine.forward, TakeTraffic(context));
+                         DT_RETURN_IF_ERROR(Backward(Sum(Mul(y, y), {0, 1, 2})));
+                         DT_ASSIGN_OR_RETURN(mine.backward, TakeTraffic(context));
+                         if (sequence_parallel) {
+                           // Each rank's norms saw half of the sequence; a gradient that claimed to
+                           // be whole would be wrong.
+                           block.VisitParameters([](const std::string& path, Parameter& parameter) {
+                             if (path.find("layernorm") == std::string::npos) return;
+                             EXPECT_TRUE(parameter.tensor.grad().layout().is_partial()) << path;
+                           });
+                         }
+                         DT_RETURN_IF_ERROR(ReduceGradients(block.Parameters()));
+                         DT_ASSIGN_OR_RETURN(mine.reduce, TakeTraffic(context));
+                         if (context.rank() == 0) outcome = std::move(mine);
+                         return absl::OkStatus();
+                       }),
+              IsOk());
+  return outcome;
+}
+
+TEST(DecoderBlock, SequenceParallelismCostsTwoGathersAndTwoScatters) {
+  const Outcome block = RunBlock(true);
+  EXPECT_EQ(block.forward.size(), 2);
+  EXPECT_EQ(Calls(block.forward, "tp", CollectiveKind::kAllGather), 2);
+  EXPECT_EQ(Calls(block.forward, "tp", CollectiveKind::kReduceScatter), 2);
+  EXPECT_EQ(block.backward.size(), 2);
+  EXPECT_EQ(Calls(block.backward, "tp", CollectiveKind::kAllGather), 2);
+  EXPECT_EQ(Calls(block.backward, "tp", CollectiveKind::kReduceScatter), 2);
+  EXPECT_EQ(block.reduce.size(), 1);
+  EXPECT_EQ(Calls(block.reduce, "tp", CollectiveKind::kAllReduce),
+            1);  // both norms' weights in one
+}
+
+TEST(DecoderBlock, TensorParallelismCostsTwoAllReduces) {
+  const Outcome block = RunBlock(false);
+  EXPECT_EQ(block.forward.size(), 1);
+  EXPECT_EQ(Calls(block.forward, "tp", CollectiveKind::kAllReduce), 2);
+  EXPECT_EQ(block.backward.size(), 1);
+  EXPECT_EQ(Calls(block.backward, "tp", CollectiveKind::kAllReduce), 2);
+  EXPECT_TRUE(block.reduce.empty());
+}
+
+TEST(Transformer, GradientsOfOneAxisSetAreReducedInOneCollective) {
+  const Outcome run = RunOn({"dp=2,tp=2", true}, DType::kF32);
+  for (const auto& [key, traffic] : run.reduce) EXPECT_EQ(traffic.calls, 1) << key.first;
+  EXPECT_EQ(Calls(run.reduce, "dp", CollectiveKind::kAllReduce), 1);
+  EXPECT_EQ(Calls(run.reduce, "dp,tp", CollectiveKind::kAllReduce), 1);
+}
+
+TEST(Transformer, SimulationPredictsTheTraffic) {
+  for (const Case& c : kCases) {
+    const Outcome real = RunOn(c, DType::kF32);
+    Outcome predicted;
+    EXPECT_THAT(Simulate(0, DeviceMesh::Parse(c.mesh)->size(),
+                         [&](Context& context) {
+                           return RunCase(context, c, DType::kF32, false, predicted);
+                         }),
+                IsOk());
+    EXPECT_EQ(predicted.forward, real.forward) << Name(c);
+    EXPECT_EQ(predicted.backward, real.backward) << Name(c);
+    EXPECT_EQ(predicted.reduce, real.reduce) << Name(c);
+  }
+}
+
+TEST(Transformer, TheSameRunGivesTheSameBits) {
+  const Case c = {"dp=2,tp=2", true};
+  const Outcome first = RunOn(c, DType::kF32);
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
+    Outcome again;
+    RunOptions delays;
+    delays.seed = seed;
+    delays.max_delay_us = 100;
+    EXPECT_THAT(
+        RunRanks(
+            4, [&](Context& context) { return RunCase(context, c, DType::kF32, true, again); },
+            delays),
+        IsOk());
+    ExpectSame(again, first, 0, "seed " + std::to_string(seed));
+  }
+}
+
+TEST(Transformer, HeadsThatDoNotSplitAreRefusedWithARemedy) {
+  Outcome unused;
+  EXPECT_THAT(RunRanks(3,
+                       [&](Context& context) {
+                         return RunCase(context, {"tp=3"}, DType::kF32, false, unused);
+                       }),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("4 units of 4")));
+}
+
+TEST(TransformerConfig, RefusesSizesThatDoNotFit) {
+  const auto with = [](auto change) {
+    TransformerConfig config;
+    change(config);
+    return config.Validate();
+  };
+  const auto refuses = [](absl::string_view text) {
+    return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(std::string(text)));
+  };
+  EXPECT_THAT(with([](auto& c) { c.heads = 5; }), refuses("heads must divide dim"));
+  EXPECT_THAT(with([](auto& c) { c.kv_heads = 3; }), refuses("kv_heads must divide heads"));
+  EXPECT_THAT(with([](auto& c) { c.layers = 0; }), refuses("at least 1"));
+  EXPECT_THAT(with([](auto& c) {
+                c.dim = 24;
+                c.heads = 8;
+              }),
+              refuses("even"));
+}
+
+}  // namespace
+}  // namespace dtensor
