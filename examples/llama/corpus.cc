@@ -1,0 +1,75 @@
+#include "dtensor/examples/llama/corpus.h"
+
+#include <fstream>
+#include <iterator>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace dtensor::llama {
+namespace {
+
+// SplitMix64 (Steele, Lea, Flood 2014): a small generator with the same numbers everywhere.
+uint64_t Next(uint64_t& state) {
+  uint64_t z = (state += 0x9E3779B97F4A7C15ull);
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
+  return z ^ (z >> 31);
+}
+
+}  // namespace
+
+absl::StatusOr<Corpus> Corpus::Load(const std::string& path, int64_t sequence) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) {
+    return absl::NotFoundError(
+        absl::StrCat("--text: cannot open '", path,
+                     "'; run tools/setup, which makes a text, or name another file"));
+  }
+  Corpus corpus;
+  corpus.text_.assign(std::istreambuf_iterator<char>(file), {});
+  corpus.sequence_ = sequence;
+  if (corpus.text_.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--text: '", path, "' is empty; name a file with text"));
+  }
+  corpus.held_out_from_ = corpus.size() / 20 * 19;
+  if (corpus.size() - corpus.held_out_from_ < sequence + 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--seq: sequences of ", sequence, " bytes do not fit into the held-out twentieth of '",
+        path, "' (", corpus.size(), " bytes in all); choose --seq below ",
+        corpus.size() - corpus.held_out_from_, " or a longer text"));
+  }
+  return corpus;
+}
+
+std::vector<int32_t> Corpus::TrainingBatch(int64_t batch, uint64_t seed, int64_t step) const {
+  uint64_t state = seed * 0x100000001B3ull + static_cast<uint64_t>(step);
+  std::vector<int64_t> starts;
+  for (int64_t i = 0; i < batch; ++i) {
+    starts.push_back(
+        static_cast<int64_t>(Next(state) % static_cast<uint64_t>(held_out_from_ - sequence_)));
+  }
+  return Windows(starts);
+}
+
+std::vector<int32_t> Corpus::HeldOutBatch(int64_t batch, int64_t index) const {
+  const int64_t windows = (size() - held_out_from_) / (sequence_ + 1);
+  std::vector<int64_t> starts;
+  for (int64_t i = 0; i < batch; ++i) {
+    starts.push_back(held_out_from_ + (index * batch + i) % windows * (sequence_ + 1));
+  }
+  return Windows(starts);
+}
+
+std::vector<int32_t> Corpus::Windows(const std::vector<int64_t>& starts) const {
+  std::vector<int32_t> tokens;
+  tokens.reserve(starts.size() * (sequence_ + 1));
+  for (const int64_t start : starts) {
+    for (int64_t i = 0; i <= sequence_; ++i)
+      tokens.push_back(static_cast<unsigned char>(text_[start + i]));
+  }
+  return tokens;
+}
+
+}  // namespace dtensor::llama

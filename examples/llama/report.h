@@ -1,0 +1,30 @@
+// What a run tells: a table for people, a JSON file for programs, and a dump that other frameworks
+// can check.
+#ifndef DTENSOR_EXAMPLES_LLAMA_REPORT_H_
+#define DTENSOR_EXAMPLES_LLAMA_REPORT_H_
+
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "dtensor/examples/llama/corpus.h"
+#include "dtensor/examples/llama/run.h"
+
+namespace dtensor::llama {
+
+// Loss at start and end, speed, collectives and bytes predicted and counted, memory.
+std::string Table(const TrainConfig& config, const RunResult& result,
+                  const std::optional<Difference>& difference);
+
+// Keys: see examples/llama/README.md. Errors: kUnavailable when the file cannot be written.
+absl::Status WriteReport(const std::string& path, const TrainConfig& config,
+                         const RunResult& result, const std::optional<Difference>& difference);
+
+// Initial weights by their Hugging Face names, step.N.tokens, losses, grad_norms, grad.NAME, and
+// what a repetition needs as metadata. Requires: result.initial_weights. Errors: as WriteReport.
+absl::Status WriteDump(const std::string& path, const TrainConfig& config, const Corpus& corpus,
+                       const RunResult& result);
+
+}  // namespace dtensor::llama
+
+#endif  // DTENSOR_EXAMPLES_LLAMA_REPORT_H_

@@ -1,0 +1,225 @@
+#include "dtensor/examples/llama/run.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <mutex>
+
+#include "dtensor/context.h"
+#include "dtensor/ops.h"
+#include "dtensor/runtime/core/status.h"
+
+namespace dtensor::llama {
+namespace {
+
+// Adds one rank's table to the world's: see StepTraffic.
+void Merge(const TrafficTable& rank, TrafficTable& world) {
+  for (const auto& [key, traffic] : rank) {
+    Traffic& sum = world[key];
+    sum.calls = std::max(sum.calls, traffic.calls);
+    sum.messages += traffic.messages;
+    sum.bytes += traffic.bytes;
+  }
+}
+
+TrafficTable Since(const TrafficTable& now, const TrafficTable& before) {
+  TrafficTable out;
+  for (const auto& [key, traffic] : now) {
+    const auto it = before.find(key);
+    const Traffic past = it == before.end() ? Traffic() : it->second;
+    out[key] = {traffic.calls - past.calls, traffic.messages - past.messages,
+                traffic.bytes - past.bytes};
+  }
+  return out;
+}
+
+// Any floating tensor's global values. Collective.
+absl::StatusOr<std::vector<float>> AsFloats(const DistributedTensor& tensor) {
+  const NoGrad no_grad(tensor.context());
+  DT_ASSIGN_OR_RETURN(const DistributedTensor floats, Cast(tensor, DType::kF32));
+  return ToGlobal<float>(floats);
+}
+
+absl::StatusOr<std::vector<NamedTensor>> Gather(Trainer& trainer, bool gradients) {
+  std::vector<NamedTensor> out;
+  absl::Status status;
+  trainer.model().VisitParameters([&](const std::string& path, Parameter& parameter) {
+    if (!status.ok()) return;
+    auto values = AsFloats(gradients ? parameter.tensor.grad() : parameter.tensor);
+    status = values.status();
+    if (status.ok())
+      out.push_back({path, {parameter.shape.begin(), parameter.shape.end()}, *std::move(values)});
+  });
+  DT_RETURN_IF_ERROR(status);
+  return out;
+}
+
+// One rank of a run. Only rank 0 writes what all ranks agree on.
+class RankRun {
+ public:
+  RankRun(Context& context, const TrainConfig& config, const Corpus& corpus,
+          const TrainOptions& options, RunResult& result, std::mutex& mutex)
+      : context_(context),
+        config_(config),
+        corpus_(corpus),
+        options_(options),
+        result_(result),
+        mutex_(mutex) {}
+
+  absl::Status Run() {
+    DT_ASSIGN_OR_RETURN(trainer_, Trainer::Create(context_, config_));
+    if (options_.keep_tensors) DT_RETURN_IF_ERROR(KeepTensors());
+    context_.device().ResetPeak();
+    for (int64_t step = 0; step < config_.steps; ++step) {
+      DT_RETURN_IF_ERROR(Step(step));
+      if (options_.stop_below && (step + 1) % 25 == 0) {
+        DT_ASSIGN_OR_RETURN(const double loss, HeldOutLoss());
+        if (loss < *options_.stop_below) break;
+      }
+    }
+    FinishClock();
+    Publish();
+    DT_ASSIGN_OR_RETURN(const double loss, HeldOutLoss());
+    if (context_.rank() == 0) result_.heldout_loss = loss;
+    return absl::OkStatus();
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  absl::Status KeepTensors() {
+    DT_ASSIGN_OR_RETURN(auto weights, Gather(*trainer_, /*gradients=*/false));
+    const std::vector<int32_t> tokens = corpus_.TrainingBatch(config_.batch, config_.seed, 0);
+    DT_RETURN_IF_ERROR(trainer_->LossAndGradients(tokens).status());
+    DT_ASSIGN_OR_RETURN(auto gradients, Gather(*trainer_, /*gradients=*/true));
+    trainer_->model().VisitParameters(
+        [](const std::string&, Parameter& parameter) { parameter.tensor.ClearGrad(); });
+    if (context_.rank() != 0) return absl::OkStatus();
+    result_.initial_weights = std::move(weights);
+    result_.first_gradients = std::move(gradients);
+    return absl::OkStatus();
+  }
+
+  absl::Status Step(int64_t step) {
+    const std::vector<int32_t> tokens = corpus_.TrainingBatch(config_.batch, config_.seed, step);
+    const TrafficTable before = context_.communicator().traffic();
+    const Clock::time_point start = Clock::now();
+    DT_ASSIGN_OR_RETURN(const Trainer::StepResult done, trainer_->Step(tokens));
+    step_traffic_ = Since(context_.communicator().traffic(), before);
+    // Reading is outside the step's own traffic: both scalars are replicated, nothing moves.
+    DT_ASSIGN_OR_RETURN(const double loss, Item(done.loss));
+    DT_ASSIGN_OR_RETURN(const double norm, Item(done.grad_norm));
+    if (step > 0) {
+      seconds_ += std::chrono::duration<double>(Clock::now() - start).count();
+      ++timed_steps_;
+    }
+    if (context_.rank() != 0) return absl::OkStatus();
+    result_.losses.push_back(loss);
+    result_.grad_norms.push_back(norm);
+    if (options_.progress) options_.progress(step, loss);
+    return absl::OkStatus();
+  }
+
+  void FinishClock() {
+    if (context_.rank() != 0 || timed_steps_ == 0) return;
+    result_.tokens_per_second =
+        static_cast<double>(timed_steps_ * config_.batch * config_.sequence) / seconds_;
+  }
+
+  void Publish() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Merge(step_traffic_, result_.counted.table);
+    result_.counted.peak_bytes.resize(context_.world_size());
+    result_.counted.peak_bytes[context_.rank()] = context_.device().memory().peak_bytes;
+  }
+
+  absl::StatusOr<double> HeldOutLoss() {
+    double sum = 0;
+    for (int64_t i = 0; i < options_.eval_batches; ++i) {
+      DT_ASSIGN_OR_RETURN(const DistributedTensor loss,
+                          trainer_->Loss(corpus_.HeldOutBatch(config_.batch, i)));
+      DT_ASSIGN_OR_RETURN(const double value, Item(loss));
+      sum += value / static_cast<double>(options_.eval_batches);
+    }
+    return sum;
+  }
+
+  Context& context_;
+  const TrainConfig& config_;
+  const Corpus& corpus_;
+  const TrainOptions& options_;
+  RunResult& result_;
+  std::mutex& mutex_;  // guards result_.counted while ranks publish
+  std::unique_ptr<Trainer> trainer_;
+  TrafficTable step_traffic_;
+  double seconds_ = 0;
+  int64_t timed_steps_ = 0;
+};
+
+double RelativeDifference(double a, double b) {
+  return std::abs(a - b) / std::max({std::abs(a), std::abs(b), 1e-300});
+}
+
+double RelativeRms(const std::vector<float>& a, const std::vector<float>& b) {
+  double difference = 0, size = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    difference += (static_cast<double>(a[i]) - b[i]) * (static_cast<double>(a[i]) - b[i]);
+    size += static_cast<double>(b[i]) * b[i];
+  }
+  return std::sqrt(difference / std::max(size, 1e-300));
+}
+
+}  // namespace
+
+absl::StatusOr<StepTraffic> Predict(const TrainConfig& config) {
+  StepTraffic predicted;
+  const std::vector<int32_t> tokens(config.batch * (config.sequence + 1), 0);
+  const int ranks = config.mesh.size();
+  predicted.peak_bytes.resize(ranks);
+  for (int rank = 0; rank < ranks; ++rank) {
+    DT_RETURN_IF_ERROR(Simulate(rank, ranks, [&](Context& context) -> absl::Status {
+      DT_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer, Trainer::Create(context, config));
+      context.device().ResetPeak();
+      // The second step is like all later ones.
+      DT_RETURN_IF_ERROR(trainer->Step(tokens).status());
+      const TrafficTable before = context.communicator().traffic();
+      DT_RETURN_IF_ERROR(trainer->Step(tokens).status());
+      Merge(Since(context.communicator().traffic(), before), predicted.table);
+      predicted.peak_bytes[rank] = context.device().memory().peak_bytes;
+      return absl::OkStatus();
+    }));
+  }
+  return predicted;
+}
+
+absl::StatusOr<RunResult> Train(const TrainConfig& config, const Corpus& corpus,
+                                const TrainOptions& options) {
+  RunResult result;
+  DT_ASSIGN_OR_RETURN(result.predicted, Predict(config));
+  std::mutex mutex;
+  DT_RETURN_IF_ERROR(RunRanks(config.mesh.size(), [&](Context& context) {
+    return RankRun(context, config, corpus, options, result, mutex).Run();
+  }));
+  return result;
+}
+
+Difference Compare(const RunResult& run, const RunResult& reference) {
+  Difference out;
+  const size_t steps = std::min(run.losses.size(), reference.losses.size());
+  for (size_t i = 0; i < steps; ++i) {
+    out.loss = std::max(out.loss, RelativeDifference(run.losses[i], reference.losses[i]));
+    out.grad_norm =
+        std::max(out.grad_norm, RelativeDifference(run.grad_norms[i], reference.grad_norms[i]));
+  }
+  const size_t gradients = std::min(run.first_gradients.size(), reference.first_gradients.size());
+  for (size_t i = 0; i < gradients; ++i) {
+    const double rms =
+        RelativeRms(run.first_gradients[i].values, reference.first_gradients[i].values);
+    if (rms < out.gradient) continue;
+    out.gradient = rms;
+    out.worst_gradient = run.first_gradients[i].name;
+  }
+  return out;
+}
+
+}  // namespace dtensor::llama

@@ -1,0 +1,96 @@
+#include "dtensor/examples/llama/trainer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "dtensor/autograd.h"
+#include "dtensor/ops.h"
+#include "dtensor/runtime/core/status.h"
+
+namespace dtensor::llama {
+
+double TrainConfig::LearningRate(int64_t step) const {
+  return warmup <= 0
+             ? lr
+             : lr * std::min(1.0, static_cast<double>(step + 1) / static_cast<double>(warmup));
+}
+
+absl::StatusOr<ParallelPlan> MakePlan(const TrainConfig& config) {
+  if (config.plan != "tp" && config.plan != "tp+sp" && config.plan != "none") {
+    return InvalidArgument(
+        {"--plan: there is no plan '", config.plan, "'; choose tp, tp+sp or none"});
+  }
+  bool has_tp = false, has_dp = false;
+  for (const DeviceMesh::Axis& axis : config.mesh.axes()) {
+    if (axis.name != "dp" && axis.name != "tp") {
+      return InvalidArgument(
+          {"--mesh: no plan uses the axis '", axis.name, "'; the axes are dp and tp"});
+    }
+    (axis.name == "tp" ? has_tp : has_dp) = true;
+  }
+  ParallelPlan plan;
+  if (has_tp && config.plan != "none") plan = TensorParallelPlan("tp", config.plan == "tp+sp");
+  if (has_dp) plan.Add({"", DataParallel("dp")});
+  return plan;
+}
+
+absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(Context& context,
+                                                         const TrainConfig& config) {
+  DT_RETURN_IF_ERROR(config.model.Validate());
+  if (config.batch < 1 || config.sequence < 1)
+    return InvalidArgument({"--batch and --seq must be at least 1"});
+  DT_ASSIGN_OR_RETURN(const ParallelPlan plan, MakePlan(config));
+  std::unique_ptr<Trainer> trainer(new Trainer(context, config));
+  trainer->model_.SetDType(config.dtype);
+  DT_RETURN_IF_ERROR(plan.Apply(trainer->model_, context, config.mesh,
+                                {.seed = config.seed, .allow_uneven = config.allow_uneven}));
+  trainer->parameters_ = trainer->model_.Parameters();
+  DT_ASSIGN_OR_RETURN(trainer->optimizer_, AdamW::Create(trainer->parameters_, config.adamw));
+  return trainer;
+}
+
+TensorOr Trainer::Forward(absl::Span<const int32_t> tokens) {
+  const int64_t batch = config_.batch, sequence = config_.sequence;
+  if (static_cast<int64_t>(tokens.size()) != batch * (sequence + 1)) {
+    return InvalidArgument({"a batch has ", absl::StrCat(batch * (sequence + 1)), " tokens, got ",
+                            absl::StrCat(tokens.size())});
+  }
+  std::vector<int32_t> ids, targets;
+  for (int64_t b = 0; b < batch; ++b) {
+    const auto row = tokens.subspan(b * (sequence + 1), sequence + 1);
+    ids.insert(ids.end(), row.begin(), row.end() - 1);
+    targets.insert(targets.end(), row.begin() + 1, row.end());
+  }
+  // Every rank has all tokens; what it does not need it drops, without communication.
+  const Layout whole = Layout::Replicated(config_.mesh, 2);
+  const TensorOr logits = model_(Distribute<int32_t>(context_, whole, {batch, sequence}, ids));
+  return Mean(
+      CrossEntropy(logits, Distribute<int32_t>(context_, whole, {batch, sequence}, targets)),
+      {0, 1});
+}
+
+absl::StatusOr<DistributedTensor> Trainer::LossAndGradients(absl::Span<const int32_t> tokens) {
+  DT_ASSIGN_OR_RETURN(const DistributedTensor loss, Forward(tokens));
+  DT_RETURN_IF_ERROR(Backward(loss));
+  DT_RETURN_IF_ERROR(ReduceGradients(parameters_));
+  return loss.Detach().Redistribute(Layout::Replicated(config_.mesh, 0));
+}
+
+absl::StatusOr<Trainer::StepResult> Trainer::Step(absl::Span<const int32_t> tokens) {
+  StepResult result;
+  DT_ASSIGN_OR_RETURN(result.loss, LossAndGradients(tokens));
+  DT_ASSIGN_OR_RETURN(const ClipResult clip, ClipByGlobalNorm(parameters_, config_.clip));
+  DT_RETURN_IF_ERROR(optimizer_->Step(config_.LearningRate(step_++), clip.scale));
+  optimizer_->ClearGradients();
+  result.grad_norm = clip.norm;
+  return result;
+}
+
+absl::StatusOr<DistributedTensor> Trainer::Loss(absl::Span<const int32_t> tokens) {
+  const NoGrad no_grad(context_);
+  DT_ASSIGN_OR_RETURN(const DistributedTensor loss, Forward(tokens));
+  return loss.Redistribute(Layout::Replicated(config_.mesh, 0));
+}
+
+}  // namespace dtensor::llama

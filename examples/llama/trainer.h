@@ -1,0 +1,76 @@
+// One rank's part of training a byte-level LLaMA. The same program runs on ranks, and on a meta
+// device to predict what it will communicate and hold.
+#ifndef DTENSOR_EXAMPLES_LLAMA_TRAINER_H_
+#define DTENSOR_EXAMPLES_LLAMA_TRAINER_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "dtensor/context.h"
+#include "dtensor/device_mesh.h"
+#include "dtensor/parallel_plans/optimizer.h"
+#include "dtensor/parallel_plans/transformer.h"
+
+namespace dtensor::llama {
+
+struct TrainConfig {
+  DeviceMesh mesh;
+  std::string plan =
+      "tp+sp";  // what the axis "tp" does: "tp", "tp+sp" or "none"; "dp" always splits the batch
+  TransformerConfig model;
+  DType dtype = DType::kF32;
+  int64_t batch = 8, sequence = 256, steps = 300;
+  double lr = 3e-3, clip = 1.0;
+  int64_t warmup = 50;  // steps over which lr rises linearly
+  AdamWOptions adamw;
+  uint64_t seed = 1;
+  bool allow_uneven = false;
+
+  // lr of a step, from 0: warm-up, then constant.
+  double LearningRate(int64_t step) const;
+};
+
+class Trainer {
+ public:
+  // Errors: kInvalidArgument: what the model, the plan or the batch refuse, the same on every rank.
+  static absl::StatusOr<std::unique_ptr<Trainer>> Create(Context& context,
+                                                         const TrainConfig& config);
+
+  struct StepResult {
+    DistributedTensor loss, grad_norm;  // replicated scalars; reading them waits for the step
+  };
+  // One step on tokens [batch, sequence + 1]. Collective. Reads nothing back, so it runs on meta
+  // too.
+  absl::StatusOr<StepResult> Step(absl::Span<const int32_t> tokens);
+  // Forward and backward without a step: gradients stay in the parameters, reduced.
+  absl::StatusOr<DistributedTensor> LossAndGradients(absl::Span<const int32_t> tokens);
+  // The mean loss (nats per byte) of a batch, not recorded. Collective.
+  absl::StatusOr<DistributedTensor> Loss(absl::Span<const int32_t> tokens);
+
+  Transformer& model() { return model_; }
+
+ private:
+  Trainer(Context& context, const TrainConfig& config)
+      : context_(context), config_(config), model_(config.model) {}
+  TensorOr Forward(absl::Span<const int32_t> tokens);
+
+  Context& context_;
+  const TrainConfig config_;
+  Transformer model_;
+  std::vector<DistributedTensor> parameters_;
+  std::optional<AdamW> optimizer_;
+  int64_t step_ = 0;
+};
+
+// The plan that `config` asks for, on the axes that its mesh has.
+// Errors: kInvalidArgument for an unknown plan, an axis other than dp and tp.
+absl::StatusOr<ParallelPlan> MakePlan(const TrainConfig& config);
+
+}  // namespace dtensor::llama
+
+#endif  // DTENSOR_EXAMPLES_LLAMA_TRAINER_H_
