@@ -1,0 +1,120 @@
+// Training speed of //examples/llama on two ranks with tensor and sequence parallelism: f32, byte
+// vocabulary, AdamW.
+//
+//   tokens_per_s         of whole steps: batch, forward, backward, reductions, clipping, AdamW
+//   product_GF_per_s     f32 product at 1024^3 on one core, measured here just before
+//   share_of_product     model FLOPs (6 per weight and token, causal attention 6 s d a layer and
+//   token) a second,
+//                        over ranks * product_GF_per_s
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "benchmark/benchmark.h"
+#include "dtensor/context.h"
+#include "dtensor/examples/llama/trainer.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/device/product.h"
+
+namespace dtensor::llama {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double Seconds(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+double ProductSpeed() {
+  constexpr int64_t kSize = 1024;
+  const std::unique_ptr<Device> device = MakeCpuDevice();
+  Tensor a = *Tensor::Empty(*device, DType::kF32, {kSize, kSize}),
+         b = *Tensor::Empty(*device, DType::kF32, {kSize, kSize});
+  Tensor c = *Tensor::Empty(*device, DType::kF32, {kSize, kSize});
+  std::fill_n(a.data<float>(), kSize * kSize, 1.0f);
+  std::fill_n(b.data<float>(), kSize * kSize, 1.0f);
+  const Product product = {.m = kSize,
+                           .n = kSize,
+                           .k = kSize,
+                           .a = {a.raw(), kSize, 1, 0},
+                           .b = {b.raw(), kSize, 1, 0},
+                           .c = {c.raw(), kSize, 1, 0}};
+  double best = 1e9;
+  for (int i = 0; i < 7; ++i) {
+    const Clock::time_point start = Clock::now();
+    if (!device->Multiply(product).ok()) return 0;
+    best = std::min(best, Seconds(start));
+  }
+  return 2.0 * kSize * kSize * kSize / best / 1e9;
+}
+
+TrainConfig Config(int64_t dim, int64_t layers, int64_t batch, int64_t sequence) {
+  TrainConfig config;
+  config.mesh = *DeviceMesh::Parse("tp=2");
+  config.model.dim = dim;
+  config.model.layers = layers;
+  config.model.heads = config.model.kv_heads = dim / 64;
+  config.batch = batch;
+  config.sequence = sequence;
+  return config;
+}
+
+double FlopsPerToken(const TrainConfig& config) {
+  const TransformerConfig& m = config.model;
+  const double kv = static_cast<double>(m.kv_heads * m.head_dim());
+  const double block = m.dim * (2.0 * m.dim + 2 * kv + 3.0 * m.mlp_hidden());
+  return 6 * (m.layers * block + m.vocab * m.dim) + 6.0 * m.layers * config.sequence * m.dim;
+}
+
+void BM_Train(benchmark::State& state) {
+  const TrainConfig config = Config(state.range(0), state.range(1), state.range(2), state.range(3));
+  const double product = ProductSpeed();
+  constexpr int kWarmUp = 3;
+  const int steps = static_cast<int>(
+      std::clamp(4e9 * 100 / (FlopsPerToken(config) * config.batch * config.sequence), 8.0, 100.0));
+  std::vector<int32_t> tokens(config.batch * (config.sequence + 1));
+  for (size_t i = 0; i < tokens.size(); ++i)
+    tokens[i] = static_cast<int32_t>((i * 2654435761u) >> 24 & 255);
+  std::vector<double> times;
+  for (auto _ : state) {
+    const absl::Status status = RunRanks(config.mesh.size(), [&](Context& context) -> absl::Status {
+      DT_ASSIGN_OR_RETURN(const auto trainer, Trainer::Create(context, config));
+      for (int i = 0; i < steps + kWarmUp; ++i) {
+        const Clock::time_point start = Clock::now();
+        DT_ASSIGN_OR_RETURN(const auto done, trainer->Step(tokens));
+        DT_RETURN_IF_ERROR(Item(done.loss).status());
+        if (i >= kWarmUp && context.rank() == 0) times.push_back(Seconds(start));
+      }
+      return absl::OkStatus();
+    });
+    if (!status.ok()) state.SkipWithError(std::string(status.message()).c_str());
+  }
+  if (times.empty()) return;
+  std::sort(times.begin(), times.end());
+  const double rate = config.batch * config.sequence / times[times.size() / 2];
+  state.counters["tokens_per_s"] = rate;
+  state.counters["product_GF_per_s"] = product;
+  state.counters["share_of_product"] =
+      rate * FlopsPerToken(config) / (config.mesh.size() * product * 1e9);
+}
+
+// dim, layers, batch, sequence.
+BENCHMARK(BM_Train)
+    ->Name("BM_Train/128x4x4x256")
+    ->Args({128, 4, 4, 256})
+    ->Iterations(1)
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK(BM_Train)
+    ->Name("BM_Train/256x4x8x256")
+    ->Args({256, 4, 8, 256})
+    ->Iterations(1)
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK(BM_Train)
+    ->Name("BM_Train/512x8x4x512")
+    ->Args({512, 8, 4, 512})
+    ->Iterations(1)
+    ->Unit(benchmark::kMillisecond);
+
+}  // namespace
+}  // namespace dtensor::llama
