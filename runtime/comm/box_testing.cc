@@ -48,7 +48,7 @@ T RandomValue(Random& random) {
   if constexpr (std::is_same_v<T, bool>) {
     return small > 0;
   } else if constexpr (std::is_integral_v<T>) {
-    return random.Chance(10) ? std::numeric_limits<T>::max() - small : static_cast<T>(small);
+    return random.Chance(10) ? std::numeric_limits<T>::max() - (small + 4) : static_cast<T>(small);
   } else {
     const float value = static_cast<float>(small) + static_cast<float>(random.In(-999, 999)) / 1e3f;
     if (random.Chance(1)) return T(random.Chance(50) ? NAN : -INFINITY);

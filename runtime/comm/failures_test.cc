@@ -224,26 +224,32 @@ TEST_P(FailuresTest, AKernelFailsLast) {
   EXPECT_EQ(outcome.world, absl::OutOfRangeError("rank 1: Gather: index 7 of 5"));
 }
 
-// Rank 0 frees its source as soon as the call returns, while rank 1 may be reading it. ASan
-// watches.
+// A rank frees its source as soon as the call fails, while a peer may be reading it. ASan watches.
 TEST_P(FailuresTest, NobodyReadsWhatAFailedRankFreed) {
   constexpr int64_t kElements = 1 << 20;
   for (int round = 0; round < 20; ++round) {
     Run(3, [round](Communicator& communicator, Device& device) -> absl::Status {
       const std::vector<int> group = {0, 1, 2};
-      std::vector<float> values(kElements, 1);
       std::vector<Transfer> receives = {{{0, 1}, {{.length = kElements}}}};
-      if (communicator.rank() == 2) {
-        receives.clear();
-        std::this_thread::sleep_for(std::chrono::microseconds(100 * round));
-      }
-      Tensor source = Tensor::Adopt(device, values.data(), DType::kF32, {kElements}, {1}, nullptr);
+      if (communicator.rank() == 2) receives.clear();
+      DT_ASSIGN_OR_RETURN(Tensor source, Tensor::Empty(device, DType::kF32, {kElements}));
+      DT_RETURN_IF_ERROR(device.FillBytes(source.raw(), 0, source.bytes()));
       DT_ASSIGN_OR_RETURN(Tensor result, Tensor::Empty(device, DType::kF32, {kElements}));
       ExchangePart part{source, result, receives};
-      DT_RETURN_IF_ERROR(
-          communicator.Exchange({.op = "Sum", .group = group}, absl::MakeSpan(&part, 1)));
-      if (communicator.rank() == 2) return communicator.Fail(absl::InternalError("on purpose"));
-      return communicator.Exchange({.op = "Sum", .group = group}, absl::MakeSpan(&part, 1));
+      const Collective collective{.axes = "tp", .op = "Sum", .group = group};
+      DT_RETURN_IF_ERROR(communicator.Exchange(collective, absl::MakeSpan(&part, 1)));
+      if (communicator.rank() < 2) {
+        return communicator.Exchange(collective, absl::MakeSpan(&part, 1));
+      }
+      // Rank 2 takes part and reads nothing; the world fails while the others read.
+      absl::Status failure;
+      std::thread saboteur([&] {
+        std::this_thread::sleep_for(std::chrono::microseconds(100 * round));
+        failure = communicator.Fail(absl::InternalError("on purpose"));
+      });
+      communicator.Exchange(collective, absl::MakeSpan(&part, 1)).IgnoreError();
+      saboteur.join();
+      return failure;
     });
   }
 }

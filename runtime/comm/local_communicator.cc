@@ -190,9 +190,7 @@ absl::Status LocalCommunicator::Withdraw(const Membership& in, const absl::Statu
       std::this_thread::yield();
     }
     if (!has_events_ || !group.Reached(member, RankGroup::kDone, in.number)) continue;
-    // On the host: what the caller frees may be freed by other means than this device's queue.
-    const Event& done = group.details(member, in.number).done;
-    if (done.state() != nullptr) done.state()->Block();
+    device_.Wait(group.details(member, in.number).done).IgnoreError();
   }
   return failure;
 }
