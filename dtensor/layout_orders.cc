@@ -48,20 +48,24 @@ class FactorsBuilder {
     return DimLayout{AllDeals(), {unit, {}}};
   }
 
-  // (n/round : plain axes, round : cyclic axes). The plain axes come first. Only one axis alone
-  // may have a last round that is short: a second would deal it by rounds of another length.
+  // (n/round : plain axes, round : cyclic axes). The plain axes come first, and leave rounds of one
+  // length. A last round that is short does no harm: it is short by less than `rounds`, so a
+  // further cyclic axis finds rounds of just the length that its predecessor's share of a round
+  // has.
   absl::StatusOr<DimLayout> Cyclic(int64_t rounds) {
-    const int64_t left = LeftByPlain();
-    Factor round{.size = std::max<int64_t>(1, CeilDiv(left, rounds))};
+    const auto length = [=](int64_t left) {
+      return std::max<int64_t>(1, CeilDiv(left, rounds));  // an empty dimension's, too
+    };
+    Factor round{.size = length(LeftByPlain())};
     for (size_t i = first_; i < deals_.size(); ++i) {
       if (IsPlain(deals_[i].order)) return Refuse(deals_[first_], deals_[i]);
       round.splits.push_back(SplitOf(deals_[i]));
     }
     Factor outermost;
     DT_RETURN_IF_ERROR(DealPlain(0, first_, round.size, outermost));
-    const bool even = left % rounds == 0 &&
-                      absl::c_all_of(sizes_, [=](int64_t s) { return s == 0 || s == left; });
-    if (deals_.size() > 1 && !even) return Refuse(deals_.front(), deals_.back());
+    const bool alike = absl::c_all_of(
+        sizes_, [&](int64_t left) { return left == 0 || length(left) == round.size; });
+    if (!alike) return Refuse(deals_.front(), deals_.back());
     return DimLayout{outermost, round};
   }
 

@@ -103,6 +103,8 @@ TEST(SplitDimTest, MinorAxesCutASingleGroup) {
   EXPECT_EQ(Split(mesh, "[dp,tp]", 2, 5), "[dp] [tp]");
   EXPECT_EQ(Split(mesh, "[dp,tp:zigzag]", 2, 5), "[dp] [tp:zigzag]");
   EXPECT_EQ(Split(mesh, "[dp,tp]", 3, 5), "refused");
+  // The third rank of "dp" has no group at all.
+  EXPECT_EQ(Split(MeshOf("dp=3,tp=2"), "[dp,tp]", 2, 2), "[dp] [tp]");
 }
 
 TEST(SplitDimTest, ErrorNamesLayoutSizesAndRemedy) {
@@ -116,9 +118,9 @@ TEST(SplitDimTest, ErrorNamesLayoutSizesAndRemedy) {
 TEST(SplitDimTest, TakesLayoutsThatAreNotCanonical) {
   const DeviceMesh mesh = MeshOf("tp=2,one=1");
   const DimLayout dim = {{0, {{1}}}, {2, {}}, {4, {{0}}}, {3, {}}, {2, {}}};
-  absl::StatusOr<Parts> parts = SplitDim(mesh, dim, 4, 24);
-  DT_ASSERT_OK(parts);
-  EXPECT_EQ(TextOf(mesh, {parts->first, parts->second}), "[] [tp x 6]");
+  // Neither 3 nor 2 alone could be cut at 3.
+  DT_ASSERT_OK_AND_ASSIGN(const Parts parts, SplitDim(mesh, dim, 32, 3));
+  EXPECT_EQ(TextOf(mesh, {parts.first, parts.second}), "[_ x 4(tp) x 2] []");
 }
 
 TEST(SplitDimTest, NeverGivesOtherRegions) {

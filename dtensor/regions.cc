@@ -1,8 +1,7 @@
 #include "dtensor/regions.h"
 
-#include <vector>
-
 #include "absl/algorithm/container.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_join.h"
 #include "dtensor/chunks.h"
 #include "dtensor/runtime/core/status.h"
@@ -12,8 +11,9 @@ namespace {
 
 // The row-major product: outer * inner_size + inner. Requires: `inner` lies in [0, inner_size).
 IndexSet Product(const IndexSet& outer, const IndexSet& inner, int64_t inner_size) {
+  if (inner.empty()) return inner;
   const bool whole = inner.size() == inner_size;
-  std::vector<Run> runs;
+  absl::InlinedVector<Run, 4> runs;
   for (const Run& run : outer.runs()) {
     const int64_t begin = run.begin * inner_size, stride = run.stride * inner_size;
     if (whole) {
