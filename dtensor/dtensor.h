@@ -1,5 +1,6 @@
-// All of dtensor: `#include "dtensor/dtensor.h"`. To learn it, read in this order: placement.h, device_mesh.h,
-// layout.h, redistribution_plan.h, op_rule.h, distributed_tensor.h, ops.h, autograd.h.
+// All of dtensor: `#include "dtensor/dtensor.h"`. To learn it, read in this order: placement.h,
+// device_mesh.h, layout.h, redistribution_plan.h, op_rule.h, distributed_tensor.h, ops.h,
+// autograd.h.
 #ifndef DTENSOR_DTENSOR_H_
 #define DTENSOR_DTENSOR_H_
 
