@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "dnnl.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/device/operand.h"
 #include "dtensor/runtime/device/scratch.h"
 
 // Of the OpenMP run-time library. Its header belongs to the compiler, which may not have one.
@@ -72,23 +73,12 @@ absl::Status ToStatus(dnnl_status_t status, const char* call) {
 
 #define DT_DNNL(function, ...) DT_RETURN_IF_ERROR(ToStatus(function(__VA_ARGS__), #function))
 
-// A matrix as oneDNN wants it: strides along dimensions of size 1 do not matter to us, but do to
-// its choice of code, so that they are set to what a matrix without gaps would have.
-struct Strides {
-  int64_t row = 0, column = 0, batch = 0;
-  friend bool operator==(const Strides&, const Strides&) = default;
-  template <typename H>
-  friend H AbslHashValue(H h, const Strides& s) {
-    return H::combine(std::move(h), s.row, s.column, s.batch);
-  }
-};
-
 // What a primitive depends on.
 struct Key {
   DType dtype, out_dtype;
   bool accumulate;
   int64_t batch, m, n, k;
-  Strides a, b, c;
+  OperandStrides a, b, c;
   friend bool operator==(const Key&, const Key&) = default;
   template <typename H>
   friend H AbslHashValue(H h, const Key& key) {
@@ -96,29 +86,6 @@ struct Key {
                       key.n, key.k, key.a, key.b, key.c);
   }
 };
-
-// Null: neither row-major nor column-major.
-std::optional<Strides> Canonical(const Matrix& x, int64_t rows, int64_t columns, int64_t batch) {
-  Strides s{x.row_stride, x.col_stride, batch == 1 ? 0 : x.batch_stride};
-  if (columns == 1) s.column = 1;
-  if (rows == 1 && s.column == 1) s.row = columns;
-  if (rows == 1 && s.column != 1) s.row = 1;
-  const bool row_major = s.column == 1 && s.row >= columns;
-  const bool column_major = s.row == 1 && s.column >= rows;
-  if (!row_major && !column_major) return std::nullopt;
-  return s;
-}
-
-// A batch of products with one B is a single product of a taller A, where their rows follow one
-// another.
-Product WithoutNeedlessBatch(Product p) {
-  const bool follow = p.b.batch_stride == 0 && p.a.batch_stride == p.m * p.a.row_stride &&
-                      p.c.batch_stride == p.m * p.c.row_stride;
-  if (p.batch == 1 || !follow) return p;
-  p.m *= p.batch;
-  p.batch = 1;
-  return p;
-}
 
 Matrix OneOfBatch(const Matrix& x, int64_t i, DType dtype) {
   char* const data = static_cast<char*>(x.data) + i * x.batch_stride * SizeOf(dtype);
@@ -149,9 +116,9 @@ Product WithRowForColumn(const Product& p) {
 
 std::optional<Key> MakeKey(const Product& p) {
   if (p.dtype != DType::kF32 && p.dtype != DType::kBF16) return std::nullopt;
-  const auto a = Canonical(p.a, p.m, p.k, p.batch);
-  const auto b = Canonical(p.b, p.k, p.n, p.batch);
-  const auto c = Canonical(p.c, p.m, p.n, p.batch);
+  const auto a = StridesOf(p.a, p.m, p.k, p.batch);
+  const auto b = StridesOf(p.b, p.k, p.n, p.batch);
+  const auto c = StridesOf(p.c, p.m, p.n, p.batch);
   if (!a || !b || !c) return std::nullopt;
   // oneDNN does not broadcast both operands.
   if (p.batch > 1 && a->batch == 0 && b->batch == 0) return std::nullopt;
@@ -159,7 +126,7 @@ std::optional<Key> MakeKey(const Product& p) {
 }
 
 // Null where oneDNN refuses the strides: of matrices that interleave in an unusual way.
-std::optional<dnnl_memory_desc_t> Describe(const Key& key, DType dtype, const Strides& s,
+std::optional<dnnl_memory_desc_t> Describe(const Key& key, DType dtype, const OperandStrides& s,
                                            int64_t rows, int64_t columns) {
   // A batch stride of 0 is a batch of one, which oneDNN broadcasts.
   const dnnl_dims_t batched = {s.batch == 0 ? 1 : key.batch, rows, columns};
