@@ -7,18 +7,51 @@
 #include "dtensor/runtime/kernels/attention_block.h"
 #include "dtensor/runtime/kernels/attention_scratch.h"
 #include "dtensor/runtime/kernels/highway_targets.h"
+#include "dtensor/runtime/kernels/numeric.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "dtensor/runtime/kernels/attention_forward.cc"
+#define HWY_TARGET_INCLUDE "runtime/kernels/attention_forward.cc"
 #include "hwy/foreach_target.h"
 // After foreach_target.h.
 #include "dtensor/runtime/kernels/attention_panels-inl.h"
 
+#ifndef DTENSOR_RUNTIME_KERNELS_ATTENTION_FORWARD_ONCE_
+#define DTENSOR_RUNTIME_KERNELS_ATTENTION_FORWARD_ONCE_
+namespace dtensor::kernels {
+namespace {
+
+// A block of keys and values that stays in the second-level cache, with what passes by.
+AttentionBlocks ForwardBlocks(const AttentionShape& shape) { return BlocksOf(shape, 32768); }
+
+template <typename T>
+struct ForwardScratch {
+  AttentionBlocks blocks;
+  T *keys_t, *values;       // of a block of keys
+  T *query, *scores, *out;  // of a strip of rows
+  T *max, *sum, *carry;     // of each row of a group; carry: o, if o's own memory cannot hold it
+
+  ForwardScratch(const AttentionShape& shape, AttentionScratch& scratch)
+      : blocks(ForwardBlocks(shape)) {
+    const int64_t rows = shape.q_rows * (shape.q_heads / shape.kv_heads);
+    const bool one_block = shape.keys <= blocks.keys;
+    keys_t = scratch.Take<T>(blocks.keys * blocks.dim);
+    values = scratch.Take<T>(blocks.keys * blocks.dim);
+    query = scratch.Take<T>(kAttentionPad * blocks.dim);
+    scores = scratch.Take<T>(kAttentionPad * blocks.keys);
+    out = scratch.Take<T>(kAttentionPad * blocks.dim);
+    max = scratch.Take<T>(rows);
+    sum = scratch.Take<T>(rows);
+    carry = scratch.Take<T>(SizeOf(shape.dtype) == sizeof(T) || one_block ? 0 : rows * shape.dim);
+  }
+};
+
+}  // namespace
+}  // namespace dtensor::kernels
+#endif  // DTENSOR_RUNTIME_KERNELS_ATTENTION_FORWARD_ONCE_
+
 HWY_BEFORE_NAMESPACE();
 namespace dtensor::kernels::HWY_NAMESPACE {
 namespace {
-
-// --- Forward.
 
 // Scores of M rows against one panel of keys, and the rows' largest so far.
 template <int M, int N, typename T>
@@ -41,36 +74,45 @@ HWY_INLINE void ScoreTile(const T* query, const T* keys_t, int64_t dim, const Li
   }
 }
 
-// One strip of M rows against one block of keys. query: scaled so that 2^score is wanted. first:
-// nothing is carried yet. last: the row's results are final, divided by the sum.
+template <typename T>
+struct StripState {
+  const Limits& limits;
+  bool first;    // nothing is carried yet
+  bool last;     // results are final: divided by the sums
+  T *max, *sum;  // of each row: the largest score, the sum of exponentials
+};
+
+// M rows, whose queries and block of keys are in scratch memory, scaled so that 2^score is wanted.
 template <int M, typename T>
-HWY_NOINLINE void ForwardStrip(const T* query, const T* keys_t, const T* values, int64_t block_keys,
-                               int64_t dim, const Limits& limits, bool first, bool last, T* max,
-                               T* sum, T* scores, T* out, int64_t row_stride, int64_t out_panel) {
+HWY_NOINLINE void ForwardStrip(const ForwardScratch<T>& s, int64_t dim, const StripState<T>& state,
+                               T* out, int64_t row_stride, int64_t out_panel) {
   const hn::ScalableTag<T> d;
   constexpr int64_t L = kLanes<T>, P = kPanel<T>;
   constexpr T kInf = std::numeric_limits<T>::infinity();
+  const Limits& limits = state.limits;
   const int64_t n = limits.last;
 
   HWY_ALIGN T row_max[M * L];
   for (int64_t i = 0; i < M * L; i += L) hn::Store(hn::Set(d, -kInf), d, row_max + i);
   for (int64_t key = 0; key < n; key += P) {
+    const T* keys_t = s.keys_t + key * dim;
+    T* scores = s.scores + key * M;
     if (n - key > L) {
-      ScoreTile<M, 2>(query, keys_t + key * dim, dim, limits, key, scores + key * M, row_max);
+      ScoreTile<M, 2>(s.query, keys_t, dim, limits, key, scores, row_max);
     } else {
-      ScoreTile<M, 1>(query, keys_t + key * dim, dim, limits, key, scores + key * M, row_max);
+      ScoreTile<M, 1>(s.query, keys_t, dim, limits, key, scores, row_max);
     }
   }
 
   T beta[M], gamma[M];
   for (int i = 0; i < M; ++i) {
     T top = hn::GetLane(hn::MaxOfLanes(d, hn::Load(d, row_max + i * L)));
-    if (!first) top = std::max(top, max[i]);
+    if (!state.first) top = std::max(top, state.max[i]);
     const T shift = top == -kInf ? 0 : top;
     const auto shifts = hn::Set(d, shift);
     auto sum0 = hn::Zero(d), sum1 = hn::Zero(d);
     int64_t key = 0;
-    T* p = scores + i * P;
+    T* p = s.scores + i * P;
     for (; key + P <= n; key += P, p += M * P) {
       const auto p0 = Exp2(d, hn::Sub(hn::Load(d, p), shifts));
       const auto p1 = Exp2(d, hn::Sub(hn::Load(d, p + L), shifts));
@@ -84,110 +126,124 @@ HWY_NOINLINE void ForwardStrip(const T* query, const T* keys_t, const T* values,
       hn::Store(p0, d, p);
       sum0 = hn::Add(sum0, p0);
     }
-    T total = hn::GetLane(hn::SumOfLanes(d, hn::Add(sum0, sum1)));
-    gamma[i] = 0;
-    if (!first) {
-      gamma[i] = Exp2Scalar(max[i] - shift);
-      total += sum[i] * gamma[i];
+    T sum = hn::GetLane(hn::SumOfLanes(d, hn::Add(sum0, sum1)));
+    T carried = 0;
+    if (!state.first) {
+      carried = Exp2Scalar(state.max[i] - shift);
+      sum += state.sum[i] * carried;
     }
-    max[i] = top;
-    sum[i] = total;
-    beta[i] = 1;
-    if (last) {
-      beta[i] = total == 0 ? 0 : 1 / total;
-      gamma[i] *= beta[i];
-    }
+    state.max[i] = top;
+    state.sum[i] = sum;
+    beta[i] = !state.last ? 1 : sum == 0 ? 0 : 1 / sum;
+    gamma[i] = carried * beta[i];
   }
-  MultiplyStrip<M>(scores, M * P, values, block_keys, n, dim, beta, first ? nullptr : gamma, out,
-                   row_stride, out_panel);
+  MultiplyStrip<M>(s.scores, M * P, s.values, s.blocks.keys, n, dim, beta,
+                   state.first ? nullptr : gamma, out, row_stride, out_panel);
 }
 
-template <typename In, typename T>
-void Forward(const AttentionShape& shape, const AttentionOperands& op, void* memory) {
-  constexpr int64_t P = kPanel<T>;
-  constexpr T kInf = std::numeric_limits<T>::infinity();
-  const Blocks blocks = BlocksOf(shape, false);
-  Scratch scratch(memory);
-  const ForwardScratch<T> s(shape, blocks, scratch);
-  const int64_t group = shape.q_heads / shape.kv_heads;
-  const int64_t offset = shape.keys - shape.q_rows;
-  const int64_t dim = shape.dim;
-  const bool whole = std::is_same_v<In, T> && dim % kLanes<T> == 0;
+template <typename T>
+class ForwardPass {
+ public:
+  ForwardPass(const AttentionShape& shape, const AttentionOperands& op, const Format<T>& format,
+              AttentionScratch& scratch)
+      : shape_(shape), op_(op), format_(format), scratch_(shape, scratch) {}
 
-  for (int64_t b = 0; b < shape.batch; ++b) {
-    for (int64_t kv = 0; kv < shape.kv_heads; ++kv) {
-      // A block even if there are no keys: it gives rows that see nothing their results.
-      for (int64_t key = 0; key == 0 || key < shape.keys; key += blocks.keys) {
-        const int64_t count = std::min(blocks.keys, shape.keys - key);
-        const In* k = At<In>(op.k, b, kv) + key * op.k.row_stride;
-        const In* v = At<In>(op.v, b, kv) + key * op.v.row_stride;
-        PackTransposed(k, op.k.row_stride, count, dim, s.query, s.keys_t);
-        Pack(v, op.v.row_stride, count, 0, dim, T{1}, blocks.keys, s.values);
-        // Earlier rows see none of these keys.
-        const int64_t begin = shape.causal && key > 0 ? std::max<int64_t>(0, key - offset) : 0;
-        for (int64_t h = 0; h < group; ++h) {
-          const int64_t head = kv * group + h;
-          const In* q = At<In>(op.q, b, head);
-          In* o = At<In>(op.o, b, head);
-          T* lse = At<T>(op.lse, b, head);
-          ForEachStrip(shape.q_rows - begin, [&](auto m, int64_t strip, int64_t rows) HWY_ATTR {
-            constexpr int M = decltype(m)::value;
-            const int64_t row = begin + strip;
-            const Limits limits = LimitsOf<M>(shape.causal, row, rows, offset, key, count);
-            // Whether no row of the strip sees a key of a later block.
-            const int64_t end = key + count;
-            const bool last = end == shape.keys || (shape.causal && row + rows - 1 + offset < end);
-            const bool first = key == 0;
-            T* max = s.max + h * shape.q_rows + row;
-            T* sum = s.sum + h * shape.q_rows + row;
-            // A padded strip's statistics do not fit between those of its neighbours.
-            T max_copy[M], sum_copy[M];
-            std::copy_n(max, first ? 0 : rows, max_copy);
-            std::copy_n(sum, first ? 0 : rows, sum_copy);
-            std::fill(max_copy + (first ? 0 : rows), max_copy + M, T{0});
-            std::fill(sum_copy + (first ? 0 : rows), sum_copy + M, T{0});
-
-            Pack(q + row * op.q.row_stride, op.q.row_stride, rows, M - rows, dim,
-                 static_cast<T>(shape.scale * kLog2E), M, s.query);
-            // o holds what is carried where it can.
-            T* carry = nullptr;
-            int64_t carry_stride = dim;
-            if constexpr (std::is_same_v<In, T>) {
-              carry = o + row * op.o.row_stride;
-              carry_stride = op.o.row_stride;
-            } else if (s.carry != nullptr) {
-              carry = s.carry + (h * shape.q_rows + row) * dim;
-            }
-            if (whole && rows == M) {
-              ForwardStrip<M>(s.query, s.keys_t, s.values, blocks.keys, dim, limits, first, last,
-                              max_copy, sum_copy, s.scores, carry, carry_stride, P);
-            } else {
-              if (!first) Pack(carry, carry_stride, rows, M - rows, dim, T{1}, M, s.out);
-              ForwardStrip<M>(s.query, s.keys_t, s.values, blocks.keys, dim, limits, first, last,
-                              max_copy, sum_copy, s.scores, s.out, P, M * P);
-              if (last) {
-                Unpack(s.out, M, rows, dim, T{1}, o + row * op.o.row_stride, op.o.row_stride);
-              } else {
-                Unpack(s.out, M, rows, dim, T{1}, carry, carry_stride);
-              }
-            }
-            if (last) {
-              for (int64_t i = 0; i < rows; ++i) {
-                lse[(row + i) * op.lse.row_stride] =
-                    sum_copy[i] == 0
-                        ? -kInf
-                        : static_cast<T>((max_copy[i] + std::log2(sum_copy[i])) * T{kLn2});
-              }
-            }
-            std::copy_n(max_copy, rows, max);
-            std::copy_n(sum_copy, rows, sum);
-          });
+  void Run() {
+    for (int64_t batch = 0; batch < shape_.batch; ++batch) {
+      for (int64_t kv_head = 0; kv_head < shape_.kv_heads; ++kv_head) {
+        // A block even if there are no keys: it gives rows that see nothing their results.
+        for (int64_t key = 0; key == 0 || key < shape_.keys; key += scratch_.blocks.keys) {
+          RunBlock(batch, kv_head, key);
         }
       }
     }
   }
-}
 
+ private:
+  // Keys from `key` on, against all rows of the query heads that share them.
+  void RunBlock(int64_t batch, int64_t kv_head, int64_t key) {
+    const int64_t count = std::min(scratch_.blocks.keys, shape_.keys - key);
+    format_.pack_transposed(format_.At(op_.k, batch, kv_head, key), op_.k.row_stride, count,
+                            shape_.dim, scratch_.query, scratch_.keys_t);
+    format_.pack(format_.At(op_.v, batch, kv_head, key), op_.v.row_stride, count, 0, shape_.dim,
+                 T{1}, scratch_.blocks.keys, scratch_.values);
+    const int64_t begin = shape_.causal && key > 0 ? FirstRowThatSees(shape_, key) : 0;
+    const int64_t group = shape_.q_heads / shape_.kv_heads;
+    for (int64_t h = 0; h < group; ++h) {
+      ForEachStrip(shape_.q_rows - begin, [&](auto m, int64_t i, int64_t rows) HWY_ATTR {
+        RunStrip<decltype(m)::value>(batch, kv_head * group + h, h, begin + i, rows, key, count);
+      });
+    }
+  }
+
+  // Rows [row, row + rows), padded to M, of `head`, which is the h-th of its group.
+  template <int M>
+  void RunStrip(int64_t batch, int64_t head, int64_t h, int64_t row, int64_t rows, int64_t key,
+                int64_t count) {
+    const int64_t dim = shape_.dim;
+    const Limits limits = LimitsOf<M>(shape_, row, rows, key, count);
+    const bool first = key == 0;
+    // No row sees a key of a later block.
+    const bool last = key + count == shape_.keys ||
+                      (shape_.causal && FirstRowThatSees(shape_, key + count) >= row + rows);
+    // Padding's statistics would overwrite the next strip's.
+    T max[M] = {}, sum[M] = {};
+    T* const all_max = scratch_.max + h * shape_.q_rows + row;
+    T* const all_sum = scratch_.sum + h * shape_.q_rows + row;
+    if (!first) {
+      std::copy_n(all_max, rows, max);
+      std::copy_n(all_sum, rows, sum);
+    }
+    format_.pack(format_.At(op_.q, batch, head, row), op_.q.row_stride, rows, M - rows, dim,
+                 static_cast<T>(shape_.scale * kLog2E), M, scratch_.query);
+
+    void* const o = format_.At(op_.o, batch, head, row);
+    T* carry = scratch_.carry + (h * shape_.q_rows + row) * dim;
+    int64_t carry_stride = dim;
+    if (format_.same) {
+      carry = static_cast<T*>(o);
+      carry_stride = op_.o.row_stride;
+    }
+    const StripState<T> state = {limits, first, last, max, sum};
+    if (format_.same && rows == M && dim % kLanes<T> == 0) {
+      ForwardStrip<M>(scratch_, dim, state, carry, carry_stride, kPanel<T>);
+    } else {
+      T* const out = scratch_.out;
+      if (!first) Pack<T>(carry, carry_stride, rows, M - rows, dim, T{1}, M, out);
+      ForwardStrip<M>(scratch_, dim, state, out, kPanel<T>, M * kPanel<T>);
+      if (last) {
+        format_.unpack(out, M, rows, dim, T{1}, o, op_.o.row_stride);
+      } else {
+        Unpack<T>(out, M, rows, dim, T{1}, carry, carry_stride);
+      }
+    }
+    if (last) {
+      T* lse = static_cast<T*>(op_.lse.data) + batch * op_.lse.batch_stride +
+               head * op_.lse.head_stride + row * op_.lse.row_stride;
+      for (int64_t i = 0; i < rows; ++i, lse += op_.lse.row_stride) {
+        *lse = sum[i] == 0 ? -std::numeric_limits<T>::infinity()
+                           : static_cast<T>(kLn2) * (max[i] + std::log2(sum[i]));
+      }
+    } else {
+      std::copy_n(max, rows, all_max);
+      std::copy_n(sum, rows, all_sum);
+    }
+  }
+
+  const AttentionShape& shape_;
+  const AttentionOperands& op_;
+  const Format<T> format_;
+  const ForwardScratch<T> scratch_;
+};
+
+void Forward(const AttentionShape& shape, const AttentionOperands& operands, void* memory) {
+  AttentionScratch scratch(memory);
+  VisitFloat(shape.dtype, [&](auto t) {
+    using In = decltype(t);
+    using T = Compute<In>;
+    ForwardPass<T>(shape, operands, FormatOf<In, T>(), scratch).Run();
+  });
+}
 
 }  // namespace
 // NOLINTNEXTLINE(google-readability-namespace-comments)
@@ -196,5 +252,18 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace dtensor::kernels {
+
+HWY_EXPORT(Forward);
+
+int64_t AttentionScratchBytes(const AttentionShape& shape) {
+  AttentionScratch scratch(nullptr);
+  VisitFloat(shape.dtype, [&](auto t) { ForwardScratch<Compute<decltype(t)>>(shape, scratch); });
+  return scratch.bytes();
+}
+
+void RunAttention(const AttentionShape& shape, const AttentionOperands& operands, void* scratch) {
+  HWY_DYNAMIC_DISPATCH(Forward)(shape, operands, scratch);
+}
+
 }  // namespace dtensor::kernels
 #endif  // HWY_ONCE

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <type_traits>
@@ -7,18 +6,53 @@
 #include "dtensor/runtime/kernels/attention_block.h"
 #include "dtensor/runtime/kernels/attention_scratch.h"
 #include "dtensor/runtime/kernels/highway_targets.h"
+#include "dtensor/runtime/kernels/numeric.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "dtensor/runtime/kernels/attention_grad.cc"
+#define HWY_TARGET_INCLUDE "runtime/kernels/attention_grad.cc"
 #include "hwy/foreach_target.h"
 // After foreach_target.h.
 #include "dtensor/runtime/kernels/attention_panels-inl.h"
 
+#ifndef DTENSOR_RUNTIME_KERNELS_ATTENTION_GRAD_ONCE_
+#define DTENSOR_RUNTIME_KERNELS_ATTENTION_GRAD_ONCE_
+namespace dtensor::kernels {
+namespace {
+
+// Query rows of a block: a multiple of every strip's, and many enough that the sums over them, dK
+// and dV, are seldom loaded and stored.
+constexpr int64_t kBlockRows = 96;
+
+template <typename T>
+struct GradScratch {
+  AttentionBlocks blocks;
+  T *keys, *values, *keys_t, *values_t;  // of a block of keys
+  T *dkeys, *dvalues;                    // their gradients, summed over the group's rows
+  T *query, *dout, *p, *ds;              // of a block of rows
+  T* dquery;                             // of a strip of rows
+  T *lse, *delta, *carry;  // of each row of a group; carry: dq, if dq's own memory cannot hold it
+
+  GradScratch(const AttentionShape& shape, AttentionScratch& scratch)
+      : blocks(BlocksOf(shape, 16384)) {
+    const int64_t rows = shape.q_rows * (shape.q_heads / shape.kv_heads);
+    for (T** part : {&keys, &keys_t, &values_t, &dkeys, &dvalues}) {
+      *part = scratch.Take<T>(blocks.keys * blocks.dim);
+    }
+    for (T** part : {&query, &dout}) *part = scratch.Take<T>(kBlockRows * blocks.dim);
+    for (T** part : {&p, &ds}) *part = scratch.Take<T>(kBlockRows * blocks.keys);
+    dquery = scratch.Take<T>(kAttentionPad * blocks.dim);
+    for (T** part : {&lse, &delta}) *part = scratch.Take<T>(rows);
+    carry = scratch.Take<T>(SizeOf(shape.dtype) == sizeof(T) ? 0 : rows * shape.dim);
+  }
+};
+
+}  // namespace
+}  // namespace dtensor::kernels
+#endif  // DTENSOR_RUNTIME_KERNELS_ATTENTION_GRAD_ONCE_
+
 HWY_BEFORE_NAMESPACE();
 namespace dtensor::kernels::HWY_NAMESPACE {
 namespace {
-
-// --- Backward.
 
 // P = 2^(score - lse) and dS = P * (dO V^T - delta) of M rows against one panel of keys.
 template <int M, int N, typename T>
@@ -54,15 +88,15 @@ HWY_INLINE void GradTile(const T* query, const T* dout, int64_t a_panel, const T
 
 // One strip of M rows, at row `r` of a block of rows, against one block of keys: P, dS and dQ.
 template <int M, typename T>
-HWY_NOINLINE void GradStrip(const GradScratch<T>& s, const Blocks& blocks, int64_t r, int64_t dim,
-                            T scale, const Limits& limits, bool first, const T* lse, const T* delta,
-                            T* dq, int64_t row_stride, int64_t dq_panel) {
+HWY_NOINLINE void GradStrip(const GradScratch<T>& s, int64_t r, int64_t dim, T scale,
+                            const Limits& limits, bool first, const T* lse, const T* delta, T* dq,
+                            int64_t row_stride, int64_t dq_panel) {
   constexpr int64_t L = kLanes<T>, P = kPanel<T>;
   const int64_t n = limits.last;
-  const int64_t panel = blocks.rows * P;
+  const int64_t panel = kBlockRows * P;
   for (int64_t key = 0; key < n; key += P) {
-    T* p = s.p + (key / P * blocks.rows + r) * P;
-    T* ds = s.ds + (key / P * blocks.rows + r) * P;
+    T* p = s.p + (key / P * kBlockRows + r) * P;
+    T* ds = s.ds + (key / P * kBlockRows + r) * P;
     const T* query = s.query + r * P;
     const T* dout = s.dout + r * P;
     const T* keys_t = s.keys_t + key * dim;
@@ -76,8 +110,8 @@ HWY_NOINLINE void GradStrip(const GradScratch<T>& s, const Blocks& blocks, int64
   T beta[M], gamma[M];
   std::fill_n(beta, M, scale);
   std::fill_n(gamma, M, T{1});
-  MultiplyStrip<M>(s.ds + r * P, panel, s.keys, blocks.keys, n, dim, beta, first ? nullptr : gamma,
-                   dq, row_stride, dq_panel);
+  MultiplyStrip<M>(s.ds + r * P, panel, s.keys, s.blocks.keys, n, dim, beta,
+                   first ? nullptr : gamma, dq, row_stride, dq_panel);
 }
 
 // c += A^T B for M columns of A, at `a` in a panel, over n rows; B in panels of `b_rows` rows.
@@ -102,132 +136,152 @@ HWY_NOINLINE void MultiplyColumns(const T* a, const T* b, int64_t b_rows, int64_
   }
 }
 
-// lse in the unit of the scores (log2), and rowsum(dout * o), for the rows of one head.
-template <typename In, typename T>
-void RowStatistics(const AttentionShape& shape, const AttentionOperands& op, int64_t b,
-                   int64_t head, T* lse2, T* delta) {
-  const hn::ScalableTag<T> d;
-  constexpr T kInf = std::numeric_limits<T>::infinity();
-  const In* o = At<In>(op.o, b, head);
-  const In* dout = At<In>(op.dout, b, head);
-  const T* lse = At<T>(op.lse, b, head);
-  for (int64_t r = 0; r < shape.q_rows; ++r) {
-    const T x = lse[r * op.lse.row_stride];
-    lse2[r] = x == -kInf ? kInf : x * static_cast<T>(kLog2E);  // a row that saw nothing: P = 0
-    const In* o_row = o + r * op.o.row_stride;
-    const In* dout_row = dout + r * op.dout.row_stride;
-    delta[r] = SumVectors(d, shape.dim, [&](int64_t i, auto lanes) DT_VECTOR_LAMBDA {
-      return hn::Mul(Load(d, o_row + i, lanes), Load(d, dout_row + i, lanes));
-    });
-  }
-}
+template <typename T>
+class GradPass {
+ public:
+  GradPass(const AttentionShape& shape, const AttentionOperands& op, const Format<T>& format,
+           AttentionScratch& scratch)
+      : shape_(shape), op_(op), format_(format), scratch_(shape, scratch) {}
 
-template <typename In, typename T>
-void Backward(const AttentionShape& shape, const AttentionOperands& op, void* memory) {
-  constexpr int64_t P = kPanel<T>;
-  const Blocks blocks = BlocksOf(shape, true);
-  Scratch scratch(memory);
-  const GradScratch<T> s(shape, blocks, scratch);
-  const int64_t group = shape.q_heads / shape.kv_heads;
-  const int64_t offset = shape.keys - shape.q_rows;
-  const int64_t dim = shape.dim;
-  const T scale = static_cast<T>(shape.scale);
-  const bool whole = dim % kLanes<T> == 0;
-
-  for (int64_t b = 0; b < shape.batch; ++b) {
-    for (int64_t kv = 0; kv < shape.kv_heads; ++kv) {
-      for (int64_t h = 0; h < group; ++h) {
-        RowStatistics<In>(shape, op, b, kv * group + h, s.lse + h * shape.q_rows,
-                          s.delta + h * shape.q_rows);
-      }
-      for (int64_t key = 0; key == 0 || key < shape.keys; key += blocks.keys) {
-        const bool first = key == 0;
-        const int64_t count = std::min(blocks.keys, shape.keys - key);
-        const In* k = At<In>(op.k, b, kv) + key * op.k.row_stride;
-        const In* v = At<In>(op.v, b, kv) + key * op.v.row_stride;
-        Pack(k, op.k.row_stride, count, 0, dim, T{1}, blocks.keys, s.keys);
-        PackTransposed(k, op.k.row_stride, count, dim, s.query, s.keys_t);
-        PackTransposed(v, op.v.row_stride, count, dim, s.query, s.values_t);
-        std::fill_n(s.dkeys, blocks.keys * blocks.dim, T{0});
-        std::fill_n(s.dvalues, blocks.keys * blocks.dim, T{0});
-        const int64_t begin = shape.causal && !first ? std::max<int64_t>(0, key - offset) : 0;
-        for (int64_t h = 0; h < group; ++h) {
-          const int64_t head = kv * group + h;
-          for (int64_t row = begin; row < shape.q_rows; row += blocks.rows) {
-            const int64_t rows = std::min(blocks.rows, shape.q_rows - row);
-            const int64_t spare = RoundUp(rows, kStep) - rows;
-            const In* q = At<In>(op.q, b, head) + row * op.q.row_stride;
-            const In* dout = At<In>(op.dout, b, head) + row * op.dout.row_stride;
-            Pack(q, op.q.row_stride, rows, spare, dim, static_cast<T>(shape.scale * kLog2E),
-                 blocks.rows, s.query);
-            Pack(dout, op.dout.row_stride, rows, spare, dim, T{1}, blocks.rows, s.dout);
-            ForEachStrip(rows, [&](auto m, int64_t r, int64_t strip_rows) HWY_ATTR {
-              constexpr int M = decltype(m)::value;
-              const Limits limits =
-                  LimitsOf<M>(shape.causal, row + r, strip_rows, offset, key, count);
-              T lse[M], delta[M];
-              for (int i = 0; i < M; ++i) {
-                const int64_t at =
-                    h * shape.q_rows + row + r + std::min<int64_t>(i, strip_rows - 1);
-                lse[i] = s.lse[at];
-                delta[i] = s.delta[at];
-              }
-              T* dq = nullptr;
-              int64_t stride = dim;
-              if constexpr (std::is_same_v<In, T>) {
-                dq = At<T>(op.dq, b, head) + (row + r) * op.dq.row_stride;
-                stride = op.dq.row_stride;
-              } else {
-                dq = s.carry + (h * shape.q_rows + row + r) * dim;
-              }
-              if (whole && strip_rows == M) {
-                GradStrip<M>(s, blocks, r, dim, scale, limits, first, lse, delta, dq, stride, P);
-              } else {
-                if (!first) Pack(dq, stride, strip_rows, M - strip_rows, dim, T{1}, M, s.dquery);
-                GradStrip<M>(s, blocks, r, dim, scale, limits, first, lse, delta, s.dquery, P,
-                             M * P);
-                Unpack(s.dquery, M, strip_rows, dim, T{1}, dq, stride);
-              }
-            });
-            for (int64_t c = 0; c < count; c += P) {
-              const T* p = s.p + c * blocks.rows;
-              const T* ds = s.ds + c * blocks.rows;
-              ForEachStrip(std::min(P, count - c), [&](auto m, int64_t i, int64_t) HWY_ATTR {
-                constexpr int M = decltype(m)::value;
-                // Earlier rows of the block see none of these M keys.
-                const int64_t r =
-                    shape.causal ? std::max<int64_t>(0, key + c + i - offset - row) : 0;
-                if (r >= rows) return;
-                MultiplyColumns<M>(p + r * P + i, s.dout + r * P, blocks.rows, rows - r, dim,
-                                   s.dvalues + (c + i) * P, blocks.keys * P);
-                MultiplyColumns<M>(ds + r * P + i, s.query + r * P, blocks.rows, rows - r, dim,
-                                   s.dkeys + (c + i) * P, blocks.keys * P);
-              });
-            }
-          }
-        }
-        In* dk = At<In>(op.dk, b, kv) + key * op.dk.row_stride;
-        In* dv = At<In>(op.dv, b, kv) + key * op.dv.row_stride;
-        // The packed queries hold the scale and log2(e).
-        Unpack(s.dkeys, blocks.keys, count, dim, static_cast<T>(kLn2), dk, op.dk.row_stride);
-        Unpack(s.dvalues, blocks.keys, count, dim, T{1}, dv, op.dv.row_stride);
-      }
-      if constexpr (!std::is_same_v<In, T>) {
-        const hn::ScalableTag<T> d;
-        for (int64_t h = 0; h < group; ++h) {
-          for (int64_t r = 0; r < shape.q_rows; ++r) {
-            const T* row = s.carry + (h * shape.q_rows + r) * dim;
-            In* dq = At<In>(op.dq, b, kv * group + h) + r * op.dq.row_stride;
-            ForEachVector(d, dim, [&](int64_t i, auto lanes) DT_VECTOR_LAMBDA {
-              Store(Load(d, row + i, lanes), d, dq + i, lanes);
-            });
-          }
-        }
-      }
+  void Run() {
+    for (int64_t batch = 0; batch < shape_.batch; ++batch) {
+      for (int64_t kv_head = 0; kv_head < shape_.kv_heads; ++kv_head) RunGroup(batch, kv_head);
     }
   }
-}
 
+ private:
+  // The query heads that share `kv_head`.
+  void RunGroup(int64_t batch, int64_t kv_head) {
+    const int64_t group = shape_.q_heads / shape_.kv_heads;
+    for (int64_t h = 0; h < group; ++h) RowStatistics(batch, kv_head * group + h, h);
+    // A block even if there are no keys: it gives rows that see nothing their gradients, 0.
+    for (int64_t key = 0; key == 0 || key < shape_.keys; key += scratch_.blocks.keys) {
+      RunBlock(batch, kv_head, key);
+    }
+    if (format_.same) return;
+    for (int64_t h = 0; h < group; ++h) {
+      void* const dq = format_.At(op_.dq, batch, kv_head * group + h, 0);
+      const T* const carry = scratch_.carry + h * shape_.q_rows * shape_.dim;
+      format_.store(carry, shape_.q_rows, shape_.dim, dq, op_.dq.row_stride);
+    }
+  }
+
+  // lse in the unit of the scores (log2), and rowsum(dout * o).
+  void RowStatistics(int64_t batch, int64_t head, int64_t h) {
+    const T* lse = static_cast<const T*>(op_.lse.data) + batch * op_.lse.batch_stride +
+                   head * op_.lse.head_stride;
+    T* const out = scratch_.lse + h * shape_.q_rows;
+    constexpr T kInf = std::numeric_limits<T>::infinity();
+    for (int64_t i = 0; i < shape_.q_rows; ++i, lse += op_.lse.row_stride) {
+      out[i] = *lse == -kInf ? kInf : *lse * static_cast<T>(kLog2E);  // saw nothing: P = 0
+    }
+    format_.row_products(format_.At(op_.o, batch, head, 0), op_.o.row_stride,
+                         format_.At(op_.dout, batch, head, 0), op_.dout.row_stride, shape_.q_rows,
+                         shape_.dim, scratch_.delta + h * shape_.q_rows);
+  }
+
+  // Keys from `key` on.
+  void RunBlock(int64_t batch, int64_t kv_head, int64_t key) {
+    const GradScratch<T>& s = scratch_;
+    const int64_t dim = shape_.dim;
+    const int64_t count = std::min(s.blocks.keys, shape_.keys - key);
+    const void* const k = format_.At(op_.k, batch, kv_head, key);
+    const void* const v = format_.At(op_.v, batch, kv_head, key);
+    format_.pack(k, op_.k.row_stride, count, 0, dim, T{1}, s.blocks.keys, s.keys);
+    format_.pack_transposed(k, op_.k.row_stride, count, dim, s.query, s.keys_t);
+    format_.pack_transposed(v, op_.v.row_stride, count, dim, s.query, s.values_t);
+    std::fill_n(s.dkeys, s.blocks.keys * s.blocks.dim, T{0});
+    std::fill_n(s.dvalues, s.blocks.keys * s.blocks.dim, T{0});
+    const int64_t begin = shape_.causal && key > 0 ? FirstRowThatSees(shape_, key) : 0;
+    const int64_t group = shape_.q_heads / shape_.kv_heads;
+    for (int64_t h = 0; h < group; ++h) {
+      for (int64_t row = begin; row < shape_.q_rows; row += kBlockRows) {
+        RunRows(batch, kv_head * group + h, h, row, key, count);
+      }
+    }
+    // The packed queries hold the scale and log2(e).
+    format_.unpack(s.dkeys, s.blocks.keys, count, dim, static_cast<T>(kLn2),
+                   format_.At(op_.dk, batch, kv_head, key), op_.dk.row_stride);
+    format_.unpack(s.dvalues, s.blocks.keys, count, dim, T{1},
+                   format_.At(op_.dv, batch, kv_head, key), op_.dv.row_stride);
+  }
+
+  // A block of rows from `row` on, of `head`, which is the h-th of its group.
+  void RunRows(int64_t batch, int64_t head, int64_t h, int64_t row, int64_t key, int64_t count) {
+    constexpr int64_t P = kPanel<T>;
+    const GradScratch<T>& s = scratch_;
+    const int64_t dim = shape_.dim;
+    const int64_t rows = std::min(kBlockRows, shape_.q_rows - row);
+    const int64_t spare = RoundUp(rows, kStep) - rows;
+    format_.pack(format_.At(op_.q, batch, head, row), op_.q.row_stride, rows, spare, dim,
+                 static_cast<T>(shape_.scale * kLog2E), kBlockRows, s.query);
+    format_.pack(format_.At(op_.dout, batch, head, row), op_.dout.row_stride, rows, spare, dim,
+                 T{1}, kBlockRows, s.dout);
+    ForEachStrip(rows, [&](auto m, int64_t r, int64_t n) HWY_ATTR {
+      RunStrip<decltype(m)::value>(batch, head, h, row, r, n, key, count);
+    });
+    for (int64_t c = 0; c < count; c += P) {
+      ForEachStrip(std::min(P, count - c), [&](auto m, int64_t i, int64_t) HWY_ATTR {
+        constexpr int M = decltype(m)::value;
+        // Earlier rows see none of these M keys.
+        const int64_t r =
+            shape_.causal ? std::max<int64_t>(0, FirstRowThatSees(shape_, key + c + i) - row) : 0;
+        if (r >= rows) return;
+        const int64_t at = c * kBlockRows + r * P + i;
+        MultiplyColumns<M>(s.p + at, s.dout + r * P, kBlockRows, rows - r, dim,
+                           s.dvalues + (c + i) * P, s.blocks.keys * P);
+        MultiplyColumns<M>(s.ds + at, s.query + r * P, kBlockRows, rows - r, dim,
+                           s.dkeys + (c + i) * P, s.blocks.keys * P);
+      });
+    }
+  }
+
+  // Rows [r, r + rows) of the block, padded to M.
+  template <int M>
+  void RunStrip(int64_t batch, int64_t head, int64_t h, int64_t block, int64_t r, int64_t rows,
+                int64_t key, int64_t count) {
+    const int64_t dim = shape_.dim;
+    const int64_t row = block + r;
+    const Limits limits = LimitsOf<M>(shape_, row, rows, key, count);
+    T lse[M], delta[M];
+    for (int64_t i = 0; i < M; ++i) {
+      const int64_t at = h * shape_.q_rows + row + std::min(i, rows - 1);
+      lse[i] = scratch_.lse[at];
+      delta[i] = scratch_.delta[at];
+    }
+    T* dq = scratch_.carry + (h * shape_.q_rows + row) * dim;
+    int64_t stride = dim;
+    if (format_.same) {
+      dq = static_cast<T*>(format_.At(op_.dq, batch, head, row));
+      stride = op_.dq.row_stride;
+    }
+    const bool first = key == 0;
+    const T scale = static_cast<T>(shape_.scale);
+    if (rows == M && dim % kLanes<T> == 0) {
+      GradStrip<M>(scratch_, r, dim, scale, limits, first, lse, delta, dq, stride, kPanel<T>);
+    } else {
+      T* const out = scratch_.dquery;
+      if (!first) Pack<T>(dq, stride, rows, M - rows, dim, T{1}, M, out);
+      GradStrip<M>(scratch_, r, dim, scale, limits, first, lse, delta, out, kPanel<T>,
+                   M * kPanel<T>);
+      Unpack<T>(out, M, rows, dim, T{1}, dq, stride);
+    }
+  }
+
+  const AttentionShape& shape_;
+  const AttentionOperands& op_;
+  const Format<T> format_;
+  const GradScratch<T> scratch_;
+};
+
+void Backward(const AttentionShape& shape, const AttentionOperands& operands, void* memory) {
+  AttentionScratch scratch(memory);
+  VisitFloat(shape.dtype, [&](auto t) {
+    using In = decltype(t);
+    using T = Compute<In>;
+    GradPass<T>(shape, operands, FormatOf<In, T>(), scratch).Run();
+  });
+}
 
 }  // namespace
 // NOLINTNEXTLINE(google-readability-namespace-comments)
@@ -236,5 +290,19 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace dtensor::kernels {
+
+HWY_EXPORT(Backward);
+
+int64_t AttentionGradScratchBytes(const AttentionShape& shape) {
+  AttentionScratch scratch(nullptr);
+  VisitFloat(shape.dtype, [&](auto t) { GradScratch<Compute<decltype(t)>>(shape, scratch); });
+  return scratch.bytes();
+}
+
+void RunAttentionGrad(const AttentionShape& shape, const AttentionOperands& operands,
+                      void* scratch) {
+  HWY_DYNAMIC_DISPATCH(Backward)(shape, operands, scratch);
+}
+
 }  // namespace dtensor::kernels
 #endif  // HWY_ONCE

@@ -1,5 +1,5 @@
-// Products of small matrices in scratch memory, and the copies into it: what the attention kernels are
-// made of. Compiled once for each instruction set: include after hwy/foreach_target.h.
+// Products of small matrices in scratch memory, and the copies into it: what the attention kernels
+// are made of. Compiled once for each instruction set: include after hwy/foreach_target.h.
 #if defined(DTENSOR_RUNTIME_KERNELS_ATTENTION_PANELS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef DTENSOR_RUNTIME_KERNELS_ATTENTION_PANELS_INL_H_
 #undef DTENSOR_RUNTIME_KERNELS_ATTENTION_PANELS_INL_H_
@@ -95,8 +95,8 @@ HWY_INLINE void PackPanel(const In* HWY_RESTRICT in, int64_t stride, int64_t row
   }
 }
 
-// rows x dim elements, times `factor`, into panels of a matrix of `panel_rows` rows, with `spare` rows
-// of 0 after these. Columns that complete a vector become 0; those after it are not touched.
+// rows x dim elements, times `factor`, into panels of a matrix of `panel_rows` rows, with `spare`
+// rows of 0 after these. Columns that complete a vector become 0; those after it are not touched.
 template <typename In, typename T>
 void Pack(const void* memory, int64_t stride, int64_t rows, int64_t spare, int64_t dim, T factor,
           int64_t panel_rows, T* panels) {
@@ -235,15 +235,28 @@ void RowProducts(const void* a_memory, int64_t a_stride, const void* b_memory, i
   }
 }
 
-// The functions above for one type in memory, so that what calls them is compiled once for all types
-// with which it computes in T.
+// Rows of T, one after another, into rows of Out.
+template <typename Out, typename T>
+void StoreRows(const T* in, int64_t rows, int64_t dim, void* memory, int64_t stride) {
+  const hn::ScalableTag<T> d;
+  Out* out = static_cast<Out*>(memory);
+  for (int64_t r = 0; r < rows; ++r, in += dim, out += stride) {
+    ForEachVector(d, dim, [&](int64_t i, auto lanes) DT_VECTOR_LAMBDA {
+      Store(Load(d, in + i, lanes), d, out + i, lanes);
+    });
+  }
+}
+
+// The functions above for one type in memory, so that what calls them is compiled once for all
+// types with which it computes in T.
 template <typename T>
 struct Format {
-  bool same;            // T itself
+  bool same;             // T itself
   int64_t element_size;  // bytes
   decltype(&Pack<T, T>) pack;
   decltype(&Unpack<T, T>) unpack;
   decltype(&PackTransposed<T, T>) pack_transposed;
+  decltype(&StoreRows<T, T>) store;
   decltype(&RowProducts<T, T>) row_products;
 
   // Of [batch, row, head, 0].
@@ -256,8 +269,8 @@ struct Format {
 
 template <typename In, typename T>
 Format<T> FormatOf() {
-  return {std::is_same_v<In, T>, sizeof(In),           &Pack<In, T>,
-          &Unpack<In, T>,        &PackTransposed<In, T>, &RowProducts<In, T>};
+  return {std::is_same_v<In, T>,  sizeof(In),        &Pack<In, T>,       &Unpack<In, T>,
+          &PackTransposed<In, T>, &StoreRows<In, T>, &RowProducts<In, T>};
 }
 
 // --- Products of panels.
@@ -347,18 +360,24 @@ struct Limits {
   int64_t row[kStrip];
 };
 
-// For `rows` rows from `row`, in strips padded to M, against keys [key, key + count). Row i sees
-// the keys up to i + offset, if causal.
+// Rows [row, row + rows), padded to M, against keys [key, key + count).
 template <int M>
-HWY_INLINE Limits LimitsOf(bool causal, int64_t row, int64_t rows, int64_t offset, int64_t key,
+HWY_INLINE Limits LimitsOf(const AttentionShape& shape, int64_t row, int64_t rows, int64_t key,
                            int64_t count) {
   Limits limits;
   for (int i = 0; i < M; ++i) {
-    const int64_t r = row + std::min<int64_t>(i, rows - 1);
-    limits.row[i] = causal ? std::clamp<int64_t>(r + offset + 1 - key, 0, count) : count;
+    limits.row[i] = count;
+    if (!shape.causal) continue;
+    const int64_t last_key = row + std::min<int64_t>(i, rows - 1) + shape.keys - shape.q_rows;
+    limits.row[i] = std::clamp<int64_t>(last_key + 1 - key, 0, count);
   }
   limits.last = limits.row[M - 1];
   return limits;
+}
+
+// Under the causal mask; may be past the last row.
+inline int64_t FirstRowThatSees(const AttentionShape& shape, int64_t key) {
+  return std::max<int64_t>(0, key - (shape.keys - shape.q_rows));
 }
 
 // Calls fn(std::integral_constant<int, M>(), i, n) for strips of M rows from i that cover `rows`,

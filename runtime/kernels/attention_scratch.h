@@ -9,8 +9,13 @@
 
 namespace dtensor::kernels {
 
-// Matrices in scratch memory are padded to a multiple of this, which every instruction set's vectors divide.
+// Matrices in scratch memory are padded to a multiple of this, which every instruction set's
+// vectors divide.
 inline constexpr int64_t kAttentionPad = 32;
+
+// Scores are computed in units of log(2): the exponential is then 2^x.
+inline constexpr double kLog2E = 1.4426950408889634074;
+inline constexpr double kLn2 = 0.69314718055994530942;
 
 constexpr int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
