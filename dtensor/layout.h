@@ -82,10 +82,10 @@ class Layout {
   // Negative dims count from the end. `shape` is needed by cyclic orders and by the checks. Where
   // several axes split one dimension, each deals by its order what the one before it left. Total
   // for contiguous and zigzag; besides these a dimension may have one unit, cyclic or block order
-  // (on one axis or several), as long as the splits around it cut between its groups only. Errors:
-  // kInvalidArgument for a wrong number of placements, a dim out of range, unlike partial ops, a
-  // non-positive unit, rounds or block, a negative size, orders on one dimension that no layout
-  // says exactly; the message names the axis and the remedy.
+  // (on one axis or several), as long as the splits around it cut between its groups only.
+  // Errors: kInvalidArgument for a wrong number of placements, a dim out of range, unlike partial
+  // ops, a non-positive unit, rounds or block, a negative size, orders on one dimension that no
+  // layout says exactly; the message names the axis and the remedy.
   static absl::StatusOr<Layout> FromPlacements(const DeviceMesh& mesh,
                                                absl::Span<const Placement> placements,
                                                absl::Span<const int64_t> shape);

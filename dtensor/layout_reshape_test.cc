@@ -185,14 +185,14 @@ TEST(JoinDimsTest, RefusesGroupsThatDoNotDivideTheInnerDimension) {
                                                HasSubstr("redistribute"))));
 }
 
-// Every pair of layouts whose axes do not overlap.
+// Pairs of layouts whose axes do not overlap: every third of them, to save time.
 std::vector<Parts> SmallParts() {
   std::vector<Parts> all;
   const std::vector<DimLayout> on_a = SmallDimLayoutsOver({0}), on_b = SmallDimLayoutsOver({1});
-  for (const DimLayout& a : on_a) {
-    for (const DimLayout& b : on_b) {
-      all.emplace_back(a, b);
-      all.emplace_back(b, a);
+  for (size_t i = 0; i < on_a.size(); ++i) {
+    for (size_t j = i % 3; j < on_b.size(); j += 3) {
+      all.emplace_back(on_a[i], on_b[j]);
+      all.emplace_back(on_b[j], on_a[i]);
     }
   }
   for (const DimLayout& both : SmallDimLayoutsOver({0, 1})) {
@@ -209,7 +209,7 @@ TEST(JoinDimsTest, HasTheRegionsOfItsParts) {
     int64_t group = 1;
     for (size_t f = 1; f < parts.second.size(); ++f) group *= parts.second[f].size;
     for (int64_t outer : {0, 1, 2, 5}) {
-      for (int64_t inner : {0, 1, 4, 6, 12}) {
+      for (int64_t inner : {0, 1, 4, 6}) {
         const absl::StatusOr<DimLayout> joined = JoinDims(parts.first, outer, parts.second, inner);
         if (!joined.ok()) {
           ASSERT_NE(inner % group, 0) << joined.status();
@@ -222,7 +222,7 @@ TEST(JoinDimsTest, HasTheRegionsOfItsParts) {
       }
     }
   }
-  EXPECT_GT(joined_count, 50'000);
+  EXPECT_GT(joined_count, 20'000);
 }
 
 TEST(JoinDimsTest, SplitDimIsItsInverse) {

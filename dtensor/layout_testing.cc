@@ -117,11 +117,10 @@ std::vector<int64_t> HeldByHand(const DeviceMesh& mesh, const DimLayout& dim, in
       positions =
           DealByHand(positions, mesh.axis_size(split.axis), split.zigzag, coordinate[split.axis]);
     }
+    std::vector<bool> mine(size, false);
+    for (int64_t position : positions) mine[position] = true;
     for (int64_t i = 0; i < n; ++i) {
-      const int64_t position = i / inner % size;
-      if (std::find(positions.begin(), positions.end(), position) == positions.end()) {
-        held[i] = false;
-      }
+      if (!mine[i / inner % size]) held[i] = false;
     }
   }
   std::vector<int64_t> indices;
