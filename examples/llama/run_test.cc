@@ -1,0 +1,115 @@
+// Training on every mesh is training on one rank: losses, gradient norms, gradients; and the
+// prediction holds.
+#include "dtensor/examples/llama/run.h"
+
+#include <cstdio>
+#include <fstream>
+#include <string>
+
+#include "dtensor/runtime/core/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace dtensor::llama {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string WriteText(const std::string& name, const std::string& text) {
+  const std::string path = ::testing::TempDir() + "/" + name;
+  std::ofstream(path) << text;
+  return path;
+}
+
+std::string Text() {
+  std::string text;
+  for (int i = 0; i < 4000; ++i) {
+    text += "the " + std::to_string(i * i % 97) + " and " + std::to_string(i % 13) + ". ";
+  }
+  return text;
+}
+
+TrainConfig Small(absl::string_view mesh, absl::string_view plan) {
+  TrainConfig config;
+  config.mesh = *DeviceMesh::Parse(mesh);
+  config.plan = std::string(plan);
+  config.model = {.vocab = 256, .dim = 32, .layers = 2, .heads = 8, .kv_heads = 4, .hidden = 64};
+  config.batch = 4;
+  config.sequence = 32;
+  config.steps = 10;
+  config.warmup = 5;
+  return config;
+}
+
+RunResult RunOn(const TrainConfig& config, const Corpus& corpus) {
+  TrainOptions options;
+  options.keep_tensors = true;
+  options.eval_batches = 2;
+  auto result = Train(config, corpus, options);
+  EXPECT_THAT(result.status(), IsOk()) << config.mesh.ToString();
+  return result.ok() ? *std::move(result) : RunResult();
+}
+
+TEST(Train, EveryMeshFollowsOneRank) {
+  DT_ASSERT_OK_AND_ASSIGN(const Corpus corpus, Corpus::Load(WriteText("text", Text()), 32));
+  const RunResult reference = RunOn(Small("tp=1", "tp+sp"), corpus);
+  EXPECT_LT(reference.losses.back(), reference.losses.front() - 0.5);
+  struct Case {
+    const char *mesh, *plan;
+    bool uneven = false;
+  };
+  for (const Case& c :
+       {Case{"dp=4", "tp+sp"}, Case{"tp=4", "tp"}, Case{"tp=4", "tp+sp"}, Case{"dp=2,tp=2", "tp"},
+        Case{"dp=2,tp=2", "tp+sp"}, Case{"dp=2,tp=2", "none"}, Case{"tp=3", "tp", true},
+        Case{"tp=3", "tp+sp", true}}) {
+    TrainConfig config = Small(c.mesh, c.plan);
+    config.allow_uneven = c.uneven;
+    const RunResult run = RunOn(config, corpus);
+    const Difference difference = Compare(run, reference);
+    EXPECT_LE(difference.loss, 1e-5) << c.mesh << " " << c.plan;
+    EXPECT_LE(difference.grad_norm, 1e-5) << c.mesh << " " << c.plan;
+    EXPECT_LE(difference.gradient, 1e-5)
+        << c.mesh << " " << c.plan << " " << difference.worst_gradient;
+    EXPECT_NEAR(run.heldout_loss, reference.heldout_loss, 1e-5 * reference.heldout_loss) << c.mesh;
+    // The prediction is the same program: calls, messages, bytes and memory to the last byte.
+    EXPECT_EQ(run.predicted.table, run.counted.table) << c.mesh << " " << c.plan;
+    EXPECT_EQ(run.predicted.peak_bytes, run.counted.peak_bytes) << c.mesh << " " << c.plan;
+    EXPECT_EQ(run.initial_weights.size(), reference.initial_weights.size());
+    for (size_t i = 0; i < run.initial_weights.size(); ++i) {
+      EXPECT_EQ(run.initial_weights[i].values, reference.initial_weights[i].values);
+    }
+  }
+}
+
+TEST(Train, RefusesHeadsThatDoNotSplit) {
+  DT_ASSERT_OK_AND_ASSIGN(const Corpus corpus, Corpus::Load(WriteText("text", Text()), 32));
+  EXPECT_THAT(Train(Small("tp=3", "tp"), corpus, {}).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("allow uneven")));
+}
+
+TEST(MakePlan, RefusesUnknownNames) {
+  EXPECT_THAT(MakePlan(Small("tp=2", "pp")).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("choose tp, tp+sp or none")));
+  EXPECT_THAT(MakePlan(Small("xp=2", "tp")).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("'xp'")));
+}
+
+TEST(Corpus, RefusesTextsThatDoNotServe) {
+  EXPECT_THAT(Corpus::Load("/nowhere/text", 8).status(),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("tools/setup")));
+  EXPECT_THAT(Corpus::Load(WriteText("empty", ""), 8).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is empty")));
+  EXPECT_THAT(Corpus::Load(WriteText("short", "abcdefgh"), 8).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--seq")));
+}
+
+TEST(Corpus, BatchesDependOnSeedAndStepAlone) {
+  DT_ASSERT_OK_AND_ASSIGN(const Corpus corpus, Corpus::Load(WriteText("text", Text()), 32));
+  EXPECT_EQ(corpus.TrainingBatch(4, 1, 7), corpus.TrainingBatch(4, 1, 7));
+  EXPECT_NE(corpus.TrainingBatch(4, 1, 7), corpus.TrainingBatch(4, 1, 8));
+  EXPECT_NE(corpus.TrainingBatch(4, 1, 7), corpus.TrainingBatch(4, 2, 7));
+  EXPECT_EQ(corpus.TrainingBatch(4, 1, 7).size(), 4 * 33);
+}
+
+}  // namespace
+}  // namespace dtensor::llama
