@@ -51,6 +51,14 @@ TEST(CachingAllocatorTest, HandsFreedBlocksOutAgain) {
   }
 }
 
+// Else the system could not back them by huge pages.
+TEST(CachingAllocatorTest, LargeBlocksBeginAtHugePages) {
+  CachingAllocator allocator;
+  for (int64_t bytes : {2 << 20, 3 << 20, 64 << 20}) {
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(allocator.Allocate(bytes)) % (2 << 20), 0) << bytes;
+  }
+}
+
 TEST(CachingAllocatorTest, LosesAtMostAnEighth) {
   for (int64_t bytes = 1 << 20; bytes < 64 << 20; bytes += 777777) {
     CachingAllocator allocator;

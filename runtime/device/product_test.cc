@@ -19,6 +19,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+extern "C" int omp_get_max_threads();
+extern "C" void omp_set_num_threads(int);
+
 namespace dtensor {
 namespace {
 
@@ -363,6 +366,15 @@ TEST(OneDnnProductTest, KeepsPrimitivesByShape) {
   p.a.row_stride = 5;
   EXPECT_THAT(product.Run(p), IsOkAndHolds(true));
   EXPECT_EQ(product.cached(), 3);
+}
+
+TEST(OneDnnProductTest, LeavesTheCallersThreadsAlone) {
+  omp_set_num_threads(3);
+  std::vector<float> x(16), c(16);
+  const Product p = {DType::kF32,   DType::kF32,  1, 4, 4, 4, {x.data(), 4},
+                     {x.data(), 4}, {c.data(), 4}};
+  EXPECT_THAT(OneDnnProduct().Run(p), IsOkAndHolds(true));
+  EXPECT_EQ(omp_get_max_threads(), 3);
 }
 
 // Else the tests above would compare SimpleProduct and the fallback for bf16 alone, or never.

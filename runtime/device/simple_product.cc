@@ -75,7 +75,8 @@ TileKernel<T> ChooseKernel(int vector_bytes) {
 }
 
 // Panels of `width` lines each, side by side: element (p, i) of a panel at p * width + i. `lines`
-// rows of A or columns of B; the last panel is filled up with zeros.
+// rows of A or columns of B; the last panel is filled up with zeros, which give tiles that nobody
+// stores.
 template <typename T>
 void Pack(const T* x, int64_t line_stride, int64_t depth_stride, int64_t lines, int64_t depth,
           int64_t width, T* panels) {

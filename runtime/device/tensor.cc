@@ -66,7 +66,6 @@ bool ReshapeStrides(absl::Span<const int64_t> shape, absl::Span<const int64_t> s
   int64_t group = 1;  // elements of the group so far
   int64_t inner_stride = 1;
   for (int64_t i = static_cast<int64_t>(shape.size()) - 1; i >= 0; --i) {
-    if (shape[i] == 1) continue;
     if (group == 1) inner_stride = strides[i];
     group *= shape[i];
     int64_t outer = i - 1;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "dtensor/runtime/core/dims.h"
 #include "dtensor/runtime/core/status_matchers.h"
 #include "dtensor/runtime/device/device.h"
 #include "gmock/gmock.h"
@@ -157,28 +158,51 @@ TEST_F(TensorTest, Broadcasts) {
   EXPECT_DEATH(t.BroadcastTo({4, 2, 3}), "broke its own rule");
 }
 
-// Every split of 24 elements into up to three dimensions, from every other one and its transposes:
-// a view has the elements in the same order, and a copy is asked for only where strides that say it
-// cannot exist.
-TEST_F(TensorTest, ReshapesWhereStridesAllow) {
-  const std::vector<Dims> shapes = {{24},    {4, 6},     {6, 4},  {2, 3, 4},  {2, 12},
-                                    {12, 2}, {1, 24},    {24, 1}, {2, 1, 12}, {4, 3, 2},
-                                    {3, 8},  {1, 1, 24}, {8, 3}};
+// Whether strides can say it, by brute force: each dimension's stride is what one step along it
+// does to the address. `addresses` are those of all elements, in order.
+bool StridesExist(const std::vector<float>& addresses, const Dims& shape) {
+  const Dims steps = RowMajorStrides(shape);
+  for (size_t i = 0; i < addresses.size(); ++i) {
+    float address = addresses[0];
+    for (size_t d = 0; d < shape.size(); ++d) {
+      const int64_t index = static_cast<int64_t>(i) / steps[d] % shape[d];
+      if (index > 0) address += index * (addresses[steps[d]] - addresses[0]);
+    }
+    if (address != addresses[i]) return false;
+  }
+  return true;
+}
+
+// 24 elements in every order that dimensions can be swapped to, seen in every shape.
+TEST_F(TensorTest, ReshapesWhereverStridesExist) {
+  const std::vector<Dims> shapes = {{24},    {4, 6},     {6, 4},       {2, 3, 4},  {2, 12},
+                                    {12, 2}, {1, 24},    {24, 1},      {2, 1, 12}, {4, 3, 2},
+                                    {3, 8},  {1, 1, 24}, {3, 2, 2, 2}, {8, 3}};
+  // Sizes of 1 with strides that fit nothing, gaps, and elements that are seen twice.
+  std::vector<Tensor> tensors = {
+      Count({2, 3, 12}).Narrow(1, 1, 1),       Count({4, 6, 5}).Narrow(2, 0, 1),
+      Count({7, 2, 2, 6}).Narrow(0, 2, 1),     Count({6, 9}).Narrow(1, 3, 4),
+      Count({3, 2, 1}).BroadcastTo({3, 2, 4}), Count({24}).View({2, 1, 12}, {12, 99, 1}, 0),
+      Count({6}).BroadcastTo({2, 2, 6})};
+  for (const Dims& shape : shapes) {
+    for (int swap = 0; swap < static_cast<int>(shape.size()); ++swap) {
+      tensors.push_back(Count(shape).Transpose(swap, shape.size() - 1));
+    }
+  }
   int viewed = 0, refused = 0;
-  for (const Dims& from : shapes) {
-    for (const Dims& to : shapes) {
-      for (int swap = 0; swap < static_cast<int>(from.size()); ++swap) {
-        const Tensor t = Count(from).Transpose(swap, from.size() - 1);
-        const auto view = t.Reshape(to);
-        if (view.ok()) {
-          ++viewed;
-          EXPECT_THAT(view->shape(), testing::ElementsAreArray(to));
-          EXPECT_EQ(Values(*view), Values(t));
-        } else {
-          ++refused;
-          EXPECT_THAT(view, StatusIs(Code::kFailedPrecondition, HasSubstr("copy the tensor")));
-          EXPECT_FALSE(t.is_contiguous());
-        }
+  for (const Tensor& t : tensors) {
+    const std::vector<float> addresses = Values(t);
+    for (const Dims& shape : shapes) {
+      SCOPED_TRACE(DimsToString(t.shape()) + " " + DimsToString(t.strides()) + " to " +
+                   DimsToString(shape));
+      const auto view = t.Reshape(shape);
+      EXPECT_EQ(view.ok(), StridesExist(addresses, shape));
+      (view.ok() ? viewed : refused) += 1;
+      if (view.ok()) {
+        EXPECT_THAT(view->shape(), testing::ElementsAreArray(shape));
+        EXPECT_EQ(Values(*view), addresses);
+      } else {
+        EXPECT_THAT(view, StatusIs(Code::kFailedPrecondition, HasSubstr("copy the tensor")));
       }
     }
   }
