@@ -88,6 +88,17 @@ TEST(BoxLoopTest, JoinsWhatIsContiguousInAllOperands) {
   EXPECT_EQ(columns.stride(0, 2), 20);
 }
 
+TEST(BoxLoopTest, TheLastLoopWalksDst) {
+  const auto device = MakeCpuDevice();
+  const Tensor dst = Tensor::Empty(*device, DType::kF32, {5, 4})->Transpose(0, 1);
+  const Tensor source = *Tensor::Empty(*device, DType::kF32, {4, 5});
+  const Tensor* sources[] = {&source};
+  const BoxLoop loop({{0}, {{.length = 4}, {.length = 5}}}, dst, sources);
+  ASSERT_EQ(loop.depth(), 2);
+  EXPECT_TRUE(loop.contiguous(0));
+  EXPECT_EQ(loop.size(1), 4);
+}
+
 TEST(BoxLoopTest, KnowsWhatIsInPlace) {
   const auto device = MakeCpuDevice();
   const Tensor tensor = *Tensor::Empty(*device, DType::kF32, {6, 4});

@@ -131,30 +131,33 @@ TEST_F(ReduceRowTest, AllHalvesSurviveWideningAndRounding) {
   }
 }
 
+// Three rows of n elements, one after the other in `bytes`.
+void ExpectSameBits(DType dtype, ReduceOp op, const std::vector<std::byte>& bytes, int64_t n,
+                    absl::Span<const int64_t> targets) {
+  const int64_t size = n * SizeOf(dtype);
+  const std::byte* rows[] = {&bytes[0], &bytes[size], &bytes[2 * size]};
+  std::vector<std::byte> expected(size), dst(size);
+  for (int64_t i = 0; i < size; i += SizeOf(dtype)) {
+    const std::byte* terms[] = {rows[0] + i, rows[1] + i, rows[2] + i};
+    box_testing::NaiveReduce(dtype, op, 1, terms, &expected[i]);
+  }
+  for (int64_t target : targets) {
+    hwy::SetSupportedTargetsForTest(target);
+    ReduceRow(dtype, op, 1, rows, dst.data(), n);
+    EXPECT_TRUE(box_testing::SameElements(dtype, dst, expected))
+        << std::string(ToString(op)) << " of " << n << " " << std::string(ToString(dtype)) << " on "
+        << hwy::TargetName(target);
+  }
+}
+
 TEST_F(ReduceRowTest, SameBitsOnAllTargetsAndInAllLengths) {
   Random random(box_testing::Seed());
   const auto device = MakeCpuDevice();
   for (DType dtype : box_testing::kAllDTypes) {
     for (ReduceOp op : OpsOf(dtype)) {
       for (int64_t n : {1, 7, 16, 33, 67}) {
-        const Backed source = box_testing::RandomTensor(random, *device, dtype, {3 * n});
-        const int64_t bytes = n * SizeOf(dtype);
-        const std::byte* first = source.tensor.data<std::byte>();
-        std::vector<std::byte> expected(bytes), dst(bytes);
-        for (int64_t i = 0; i < bytes; i += SizeOf(dtype)) {
-          if (source.tensor.strides()[0] != 1) continue;
-          const std::byte* terms[] = {first + i, first + bytes + i, first + 2 * bytes + i};
-          box_testing::NaiveReduce(dtype, op, 1, terms, &expected[i]);
-        }
-        if (source.tensor.strides()[0] != 1) continue;
-        const std::byte* rows[] = {first, first + bytes, first + 2 * bytes};
-        for (int64_t target : Targets()) {
-          hwy::SetSupportedTargetsForTest(target);
-          ReduceRow(dtype, op, 1, rows, dst.data(), n);
-          EXPECT_TRUE(box_testing::SameElements(dtype, dst, expected))
-              << std::string(ToString(op)) << " of " << n << " " << std::string(ToString(dtype))
-              << " on " << hwy::TargetName(target);
-        }
+        Backed source = box_testing::RandomTensor(random, *device, dtype, {3 * n});
+        ExpectSameBits(dtype, op, source.bytes, n, Targets());
       }
     }
   }

@@ -30,7 +30,7 @@ class FailuresTest : public ::testing::TestWithParam<Device::Kind> {
     absl::Status world;
   };
 
-  Outcome Run(int n, const RankFn& fn, double timeout_seconds = 60) {
+  Outcome Run(int n, const RankFn& fn, double timeout_seconds = 60, int max_delay_us = 0) {
     Outcome outcome{std::vector<absl::Status>(n), {}};
     const auto start = std::chrono::steady_clock::now();
     outcome.world = RunLocalRanks(n,
@@ -38,10 +38,16 @@ class FailuresTest : public ::testing::TestWithParam<Device::Kind> {
                                     return outcome.ranks[communicator.rank()] =
                                                fn(communicator, device);
                                   },
-                                  {.device = GetParam(), .timeout_seconds = timeout_seconds});
+                                  {.device = GetParam(),
+                                   .timeout_seconds = timeout_seconds,
+                                   .seed = seed_++,
+                                   .max_delay_us = max_delay_us});
     EXPECT_LT(std::chrono::steady_clock::now() - start, kBound);
     return outcome;
   }
+
+ private:
+  uint64_t seed_ = 0;
 };
 
 INSTANTIATE_TEST_SUITE_P(Devices, FailuresTest,
@@ -224,33 +230,41 @@ TEST_P(FailuresTest, AKernelFailsLast) {
   EXPECT_EQ(outcome.world, absl::OutOfRangeError("rank 1: Gather: index 7 of 5"));
 }
 
-// A rank frees its source as soon as the call fails, while a peer may be reading it. ASan watches.
-TEST_P(FailuresTest, NobodyReadsWhatAFailedRankFreed) {
+// A rank frees its source as soon as the call fails, while a peer may be reading it, or about to:
+// the delays lie between a call and its post. ASan watches.
+absl::Status ReadWhileTheWorldFails(Communicator& communicator, Device& device,
+                                    std::chrono::microseconds until_failure) {
   constexpr int64_t kElements = 1 << 20;
-  for (int round = 0; round < 20; ++round) {
-    Run(3, [round](Communicator& communicator, Device& device) -> absl::Status {
-      const std::vector<int> group = {0, 1, 2};
-      std::vector<Transfer> receives = {{{0, 1}, {{.length = kElements}}}};
-      if (communicator.rank() == 2) receives.clear();
-      DT_ASSIGN_OR_RETURN(Tensor source, Tensor::Empty(device, DType::kF32, {kElements}));
-      DT_RETURN_IF_ERROR(device.FillBytes(source.raw(), 0, source.bytes()));
-      DT_ASSIGN_OR_RETURN(Tensor result, Tensor::Empty(device, DType::kF32, {kElements}));
-      ExchangePart part{source, result, receives};
-      const Collective collective{.axes = "tp", .op = "Sum", .group = group};
-      DT_RETURN_IF_ERROR(communicator.Exchange(collective, absl::MakeSpan(&part, 1)));
-      if (communicator.rank() < 2) {
-        return communicator.Exchange(collective, absl::MakeSpan(&part, 1));
-      }
-      // Rank 2 takes part and reads nothing; the world fails while the others read.
-      absl::Status failure;
-      std::thread saboteur([&] {
-        std::this_thread::sleep_for(std::chrono::microseconds(100 * round));
-        failure = communicator.Fail(absl::InternalError("on purpose"));
-      });
-      communicator.Exchange(collective, absl::MakeSpan(&part, 1)).IgnoreError();
-      saboteur.join();
-      return failure;
-    });
+  const std::vector<int> group = {0, 1, 2};
+  std::vector<Transfer> receives = {{{0, 1}, {{.length = kElements}}}};
+  if (communicator.rank() == 2) receives.clear();
+  DT_ASSIGN_OR_RETURN(Tensor source, Tensor::Empty(device, DType::kF32, {kElements}));
+  DT_RETURN_IF_ERROR(device.FillBytes(source.raw(), 0, source.bytes()));
+  DT_ASSIGN_OR_RETURN(Tensor result, Tensor::Empty(device, DType::kF32, {kElements}));
+  ExchangePart part{source, result, receives};
+  const Collective collective{.axes = "tp", .op = "Sum", .group = group};
+  DT_RETURN_IF_ERROR(communicator.Exchange(collective, absl::MakeSpan(&part, 1)));
+  if (communicator.rank() < 2) return communicator.Exchange(collective, absl::MakeSpan(&part, 1));
+  // Rank 2 takes part and reads nothing.
+  std::thread saboteur([&] {
+    std::this_thread::sleep_for(until_failure);
+    communicator.Fail(absl::InternalError("on purpose")).IgnoreError();
+  });
+  absl::Status status = communicator.Exchange(collective, absl::MakeSpan(&part, 1));
+  saboteur.join();
+  return status;
+}
+
+TEST_P(FailuresTest, NobodyReadsWhatAFailedRankFreed) {
+  for (int round = 0; round < 40; ++round) {
+    const Outcome outcome = Run(
+        3,
+        [round](Communicator& communicator, Device& device) {
+          return ReadWhileTheWorldFails(communicator, device,
+                                        std::chrono::microseconds(50 * round));
+        },
+        /*timeout_seconds=*/60, /*max_delay_us=*/round % 2 == 0 ? 0 : 2000);
+    EXPECT_EQ(outcome.world, absl::InternalError("rank 2: on purpose"));
   }
 }
 

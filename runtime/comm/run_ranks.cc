@@ -44,12 +44,10 @@ void PinThisThread(int core) {
 #endif
 }
 
-// A rank's whole life. What its function left in the queue belongs to its result.
 absl::Status RunRank(World& world, int rank, Device& device, const RunOptions& options,
                      const std::function<absl::Status(Communicator&, Device&)>& fn) {
   LocalCommunicator communicator(world, rank, device, options.seed, options.max_delay_us);
   absl::Status status = fn(communicator, device);
-  if (status.ok()) status = device.Synchronize();
   world.Leave(rank, status);
   return status;
 }
@@ -93,7 +91,8 @@ absl::Status RunLocalRanks(int n, const std::function<absl::Status(Communicator&
     });
   }
   for (std::thread& thread : threads) thread.join();
-  // Before any device goes: a queue may still read the memory of another.
+  // Before any device goes: a queue may still read the memory of another, and what fails in it now
+  // fails the world as well.
   for (const auto& device : devices) device->Synchronize().IgnoreError();
   return Result(world, results);
 }
