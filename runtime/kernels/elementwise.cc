@@ -1,8 +1,9 @@
 #include "dtensor/runtime/kernels/elementwise.h"
 
-#include <cstring>
+#include <algorithm>
 
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/kernels/copy.h"
 #include "dtensor/runtime/kernels/elementwise_simd.h"
 #include "dtensor/runtime/kernels/numeric.h"
 #include "dtensor/runtime/kernels/streaming.h"
@@ -46,10 +47,9 @@ void BinaryIntegers(BinaryOp op, DType dtype, const void* a, const void* b, void
   });
 }
 
+// Between different types.
 void Convert(DType from, const void* a, DType to, void* out, int64_t n, bool stream) {
-  if (from == to) {
-    if (n > 0) std::memmove(out, a, n * SizeOf(from));
-  } else if (from == DType::kF32 && to == DType::kBF16) {
+  if (from == DType::kF32 && to == DType::kBF16) {
     simd::Narrow(static_cast<const float*>(a), static_cast<BFloat16*>(out), n, stream);
   } else if (from == DType::kBF16 && to == DType::kF32) {
     simd::Widen(static_cast<const BFloat16*>(a), static_cast<float*>(out), n, stream);
@@ -104,12 +104,14 @@ absl::Status Binary(Device& device, BinaryOp op, const Tensor& a, const Tensor& 
       if (IsFloat(dtype)) return simd::Binary(op, dtype, in[0], in[1], out[0], n, stream);
       BinaryIntegers(op, dtype, in[0], in[1], out[0], n);
     });
+    FinishStores(stream);
   });
 }
 
 absl::Status Unary(Device& device, UnaryOp op, const Tensor& a, const Tensor& out) {
   CheckOut(a, out);
   DT_CHECK(op == UnaryOp::kCopy || (a.dtype() == out.dtype() && IsFloat(a.dtype())));
+  if (op == UnaryOp::kCopy && a.dtype() == out.dtype()) return Copy(device, a, out);
   const Pieces<1, 1> pieces({&a}, {&out});
   const bool stream = StreamStores({&a}, out);
   return device.Launch("Unary", [=, from = a.dtype(), to = out.dtype()] {
@@ -117,6 +119,7 @@ absl::Status Unary(Device& device, UnaryOp op, const Tensor& a, const Tensor& ou
       if (op == UnaryOp::kCopy) return Convert(from, in[0], to, out[0], n, stream);
       simd::Unary(op, from, in[0], out[0], n, stream);
     });
+    FinishStores(stream);
   });
 }
 
@@ -132,6 +135,7 @@ absl::Status Affine(Device& device, const Tensor& a, double scale, double shift,
       if (IsFloat(dtype)) return simd::Affine(dtype, in[0], scale, shift, out[0], n, stream);
       AffineIntegers(dtype, in[0], scale, shift, out[0], n);
     });
+    FinishStores(stream);
   });
 }
 
@@ -161,6 +165,7 @@ absl::Status SiluGrad(Device& device, const Tensor& x, const Tensor& dy, const T
     pieces.ForEach([&](const void* const* in, void* const* out, int64_t n) {
       simd::SiluGrad(dtype, in[0], in[1], out[0], n, stream);
     });
+    FinishStores(stream);
   });
 }
 
@@ -175,6 +180,7 @@ absl::Status SiluMul(Device& device, const Tensor& gate, const Tensor& up, const
     pieces.ForEach([&](const void* const* in, void* const* out, int64_t n) {
       simd::SiluMul(dtype, in[0], in[1], out[0], n, stream);
     });
+    FinishStores(stream);
   });
 }
 
@@ -188,10 +194,13 @@ absl::Status SiluMulGrad(Device& device, const Tensor& gate, const Tensor& up, c
   }
   DT_CHECK(IsFloat(gate.dtype()));
   const Pieces<3, 2> pieces({&gate, &up, &dy}, {&dgate, &dup});
+  const bool stream = StreamStores({&gate, &up, &dy}, dgate) &&
+                      StreamStores({&gate, &up, &dy}, dup) && LieAlike(dgate, dup);
   return device.Launch("SiluMulGrad", [=, dtype = gate.dtype()] {
     pieces.ForEach([&](const void* const* in, void* const* out, int64_t n) {
-      simd::SiluMulGrad(dtype, in[0], in[1], in[2], out[0], out[1], n);
+      simd::SiluMulGrad(dtype, in[0], in[1], in[2], out[0], out[1], n, stream);
     });
+    FinishStores(stream);
   });
 }
 

@@ -138,9 +138,10 @@ void SiluMul(DType dtype, const void* gate, const void* up, void* y, int64_t n, 
 }
 
 template <typename T>
-void SiluMulGradOf(const T* gate, const T* up, const T* dy, T* dgate, T* dup, int64_t n) {
+void SiluMulGradOf(const T* gate, const T* up, const T* dy, T* dgate, T* dup, int64_t n,
+                   bool stream) {
   const Tag<T> d;
-  ForEachVector(d, n, [&](int64_t i, auto lanes) DT_VECTOR_LAMBDA {
+  ForEachVectorTo(d, dgate, n, stream, [&](int64_t i, auto lanes) DT_VECTOR_LAMBDA {
     const auto g = Load(d, gate + i, lanes);
     const auto u = Load(d, up + i, lanes);
     const auto grad = Load(d, dy + i, lanes);
@@ -151,11 +152,11 @@ void SiluMulGradOf(const T* gate, const T* up, const T* dy, T* dgate, T* dup, in
 }
 
 void SiluMulGrad(DType dtype, const void* gate, const void* up, const void* dy, void* dgate,
-                 void* dup, int64_t n) {
+                 void* dup, int64_t n, bool stream) {
   VisitTarget(dtype, [&](auto t) {
     using T = decltype(t);
     SiluMulGradOf(static_cast<const T*>(gate), static_cast<const T*>(up), static_cast<const T*>(dy),
-                  static_cast<T*>(dgate), static_cast<T*>(dup), n);
+                  static_cast<T*>(dgate), static_cast<T*>(dup), n, stream);
   });
 }
 
@@ -209,8 +210,8 @@ void SiluMul(DType dtype, const void* gate, const void* up, void* y, int64_t n, 
 }
 
 void SiluMulGrad(DType dtype, const void* gate, const void* up, const void* dy, void* dgate,
-                 void* dup, int64_t n) {
-  DT_DISPATCH(SiluMulGrad, dtype)(dtype, gate, up, dy, dgate, dup, n);
+                 void* dup, int64_t n, bool stream) {
+  DT_DISPATCH(SiluMulGrad, dtype)(dtype, gate, up, dy, dgate, dup, n, stream);
 }
 
 }  // namespace simd

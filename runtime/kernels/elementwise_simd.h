@@ -21,8 +21,9 @@ void Widen(const BFloat16* a, float* out, int64_t n, bool stream);
 
 void SiluGrad(DType dtype, const void* x, const void* dy, void* dx, int64_t n, bool stream);
 void SiluMul(DType dtype, const void* gate, const void* up, void* y, int64_t n, bool stream);
+// With `stream`, dgate and dup lie alike in their cache lines.
 void SiluMulGrad(DType dtype, const void* gate, const void* up, const void* dy, void* dgate,
-                 void* dup, int64_t n);
+                 void* dup, int64_t n, bool stream);
 
 }  // namespace dtensor::kernels::simd
 

@@ -5,6 +5,7 @@
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/norm_simd.h"
 #include "dtensor/runtime/kernels/numeric.h"
+#include "dtensor/runtime/kernels/streaming.h"
 #include "dtensor/runtime/kernels/strided_loop.h"
 
 namespace dtensor::kernels {
@@ -69,13 +70,15 @@ absl::Status RmsNorm(Device& device, const Tensor& x, const Tensor& weight, doub
   const Rows<1> rows({&x});
   const Packed weights(weight);
   const OutputRows out(y, rows.row_size()), statistics(rstd, 1);
+  const bool stream = StreamStores({&x}, y);
   return device.Launch("RmsNorm", [=, dtype = x.dtype()] {
     std::vector<std::byte> scratch;
     const void* w = weights.Get(scratch);
     rows.ForEach([&](const void* const* in, const int64_t* stride, int64_t first, int64_t count) {
-      simd::RmsNorm({dtype, count, rows.row_size()}, {in[0], stride[0]}, w, eps, out.Row(first),
-                    statistics.Row(first));
+      simd::RmsNorm({dtype, count, rows.row_size(), stream}, {in[0], stride[0]}, w, eps,
+                    out.Row(first), statistics.Row(first));
     });
+    FinishStores(stream);
   });
 }
 
@@ -89,15 +92,17 @@ absl::Status RmsNormGrad(Device& device, const Tensor& x, const Tensor& weight, 
   const Rows<2> rows({&x, &dy});
   const Packed weights(weight), statistics(rstd);
   const OutputRows out(dx, rows.row_size());
+  const bool stream = StreamStores({&x, &dy}, dx);
   return device.Launch("RmsNormGrad", [=, dtype = x.dtype(), dw = dweight.raw()] {
     const int64_t n = rows.row_size(), stat_size = SizeOf(AccumulatorOf(dtype));
     std::vector<std::byte> weight_scratch, rstd_scratch, sums(n * stat_size);
     const void* w = weights.Get(weight_scratch);
     const auto* r = static_cast<const std::byte*>(statistics.Get(rstd_scratch));
     rows.ForEach([&](const void* const* in, const int64_t* stride, int64_t first, int64_t count) {
-      simd::RmsNormGrad({dtype, count, n}, {in[0], stride[0]}, w, r + first * stat_size,
+      simd::RmsNormGrad({dtype, count, n, stream}, {in[0], stride[0]}, w, r + first * stat_size,
                         {in[1], stride[1]}, out.Row(first), sums.data());
     });
+    FinishStores(stream);
     VisitFloat(dtype, [&](auto t) {
       using T = decltype(t);
       RoundAll(reinterpret_cast<const Compute<T>*>(sums.data()), static_cast<T*>(dw), n);

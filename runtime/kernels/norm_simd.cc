@@ -78,7 +78,7 @@ void SoftmaxGrad(RowShape shape, InputRows y, InputRows dy, void* dx) {
 }
 
 template <typename T>
-Compute<T> RmsNormRow(const T* x, const T* weight, Compute<T> eps, T* y, int64_t n) {
+Compute<T> RmsNormRow(const T* x, const T* weight, Compute<T> eps, T* y, int64_t n, bool stream) {
   using C = Compute<T>;
   const Tag<T> d;
   const C squares = SumVectors(d, n, [&](int64_t i, auto lanes) DT_VECTOR_LAMBDA {
@@ -87,7 +87,7 @@ Compute<T> RmsNormRow(const T* x, const T* weight, Compute<T> eps, T* y, int64_t
   });
   const C rstd = C{1} / std::sqrt(squares / static_cast<C>(n > 0 ? n : 1) + eps);
   const auto scale = hn::Set(d, rstd);
-  ForEachVector(d, n, [&](int64_t i, auto lanes) DT_VECTOR_LAMBDA {
+  ForEachVectorTo(d, y, n, stream, [&](int64_t i, auto lanes) DT_VECTOR_LAMBDA {
     const auto xhat = hn::Mul(Load(d, x + i, lanes), scale);
     Store(hn::Mul(xhat, Load(d, weight + i, lanes)), d, y + i, lanes);
   });
@@ -101,14 +101,14 @@ void RmsNorm(RowShape shape, InputRows x, const void* weight, double eps, void* 
     for (int64_t r = 0; r < shape.rows; ++r) {
       static_cast<C*>(rstd)[r] =
           RmsNormRow(static_cast<const T*>(x.data) + r * x.stride, static_cast<const T*>(weight),
-                     static_cast<C>(eps), static_cast<T*>(y) + r * shape.n, shape.n);
+                     static_cast<C>(eps), static_cast<T*>(y) + r * shape.n, shape.n, shape.stream);
     }
   });
 }
 
 template <typename T>
 void RmsNormGradRow(const T* x, const T* weight, Compute<T> rstd, const T* dy, T* dx,
-                    Compute<T>* dweight, int64_t n) {
+                    Compute<T>* dweight, int64_t n, bool stream) {
   using C = Compute<T>;
   const Tag<T> d;
   const C dot = SumVectors(d, n, [&](int64_t i, auto lanes) DT_VECTOR_LAMBDA {
@@ -117,11 +117,11 @@ void RmsNormGradRow(const T* x, const T* weight, Compute<T> rstd, const T* dy, T
   });
   const auto scale = hn::Set(d, rstd);
   const auto mean = hn::Set(d, dot * rstd / static_cast<C>(n));  // of dy * weight * xhat
-  ForEachVector(d, n, [&](int64_t i, auto lanes) DT_VECTOR_LAMBDA {
+  ForEachVectorTo(d, dx, n, stream, [&](int64_t i, auto lanes) DT_VECTOR_LAMBDA {
     const auto grad = Load(d, dy + i, lanes);
     const auto xhat = hn::Mul(Load(d, x + i, lanes), scale);
     const auto scaled = hn::Mul(grad, Load(d, weight + i, lanes));
-    Store(hn::MulAdd(grad, xhat, Load(d, dweight + i, lanes)), d, dweight + i, lanes);
+    Store(hn::MulAdd(grad, xhat, Load(d, dweight + i, lanes)), d, dweight + i, Cached(lanes));
     Store(hn::Mul(scale, hn::NegMulAdd(xhat, mean, scaled)), d, dx + i, lanes);
   });
 }
@@ -134,7 +134,8 @@ void RmsNormGrad(RowShape shape, InputRows x, const void* weight, const void* rs
     for (int64_t r = 0; r < shape.rows; ++r) {
       RmsNormGradRow(static_cast<const T*>(x.data) + r * x.stride, static_cast<const T*>(weight),
                      static_cast<const C*>(rstd)[r], static_cast<const T*>(dy.data) + r * dy.stride,
-                     static_cast<T*>(dx) + r * shape.n, static_cast<C*>(dweight), shape.n);
+                     static_cast<T*>(dx) + r * shape.n, static_cast<C*>(dweight), shape.n,
+                     shape.stream);
     }
   });
 }

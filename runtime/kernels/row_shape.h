@@ -8,10 +8,11 @@
 
 namespace dtensor::kernels::simd {
 
-// `rows` rows of `n` elements.
+// `rows` rows of `n` elements. `stream`: outputs are written past the caches (streaming.h).
 struct RowShape {
   DType dtype;
   int64_t rows, n;
+  bool stream = false;
 };
 
 // Rows in memory, `stride` elements apart.

@@ -17,7 +17,6 @@
 
 #include "dtensor/runtime/kernels/highway_targets.h"
 #include "dtensor/runtime/kernels/numeric.h"
-#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
 // For the lambdas that handle one vector: they must melt into their loop.
@@ -60,6 +59,10 @@ struct Streamed {};
 struct First {
   int64_t n;
 };
+// The same lanes for an operand that stays in the caches.
+HWY_INLINE All Cached(All lanes) { return lanes; }
+HWY_INLINE All Cached(Streamed) { return {}; }
+HWY_INLINE First Cached(First lanes) { return lanes; }
 
 // Whether masked loads and stores of T touch only the lanes of the mask.
 template <typename T>
@@ -164,9 +167,11 @@ HWY_INLINE void ForEachVector(D d, int64_t n, Fn fn) {
   if (i < n) fn(i, First{n - i});
 }
 
-// The same, with streaming stores to `out`, which is aligned to its elements.
+// The same; with `stream`, lanes are Streamed where `out + i` is aligned for it. The kernel then
+// ends with FinishStores (streaming.h).
 template <class D, typename T, class Fn>
-HWY_INLINE void ForEachVectorStreamed(D d, const T* out, int64_t n, Fn fn) {
+HWY_INLINE void ForEachVectorTo(D d, const T* out, int64_t n, bool stream, Fn fn) {
+  if (!stream) return ForEachVector(d, n, fn);
   const int64_t step = hn::Lanes(d);
   const int64_t misaligned = reinterpret_cast<uintptr_t>(out) % 64;
   int64_t i = misaligned == 0 ? 0 : static_cast<int64_t>((64 - misaligned) / sizeof(T));
@@ -174,21 +179,15 @@ HWY_INLINE void ForEachVectorStreamed(D d, const T* out, int64_t n, Fn fn) {
   ForEachVector(d, i, fn);
   for (; i + step <= n; i += step) fn(i, Streamed());
   if (i < n) fn(i, First{n - i});
-  hwy::FlushStream();
 }
 
 // out[i] = op(d, in[i]...).
 template <typename T, class Op, typename... In>
 HWY_INLINE void Map(T* out, int64_t n, bool stream, Op op, const In*... in) {
   const Tag<T> d;
-  const auto step = [&](int64_t i, auto lanes) DT_VECTOR_LAMBDA {
+  ForEachVectorTo(d, out, n, stream, [&](int64_t i, auto lanes) DT_VECTOR_LAMBDA {
     Store(op(d, Load(d, in + i, lanes)...), d, out + i, lanes);
-  };
-  if (stream) {
-    ForEachVectorStreamed(d, out, n, step);
-  } else {
-    ForEachVector(d, n, step);
-  }
+  });
 }
 
 // combine() over fn(i, lanes) of all vectors, in a fixed order with four chains; lanes are not
