@@ -1,0 +1,265 @@
+// Bytes that the main kernels read and write in a second, on one thread, beside memcpy of the same
+// run:
+//
+//   bazel run -c opt //runtime/kernels:kernels_benchmark -- --benchmark_filter=f32
+//
+// Sizes are bytes of one operand. On a busy machine, take the smallest of
+// --benchmark_repetitions=10.
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "benchmark/benchmark.h"
+#include "dtensor/runtime/core/index_set.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/device/tensor.h"
+#include "dtensor/runtime/kernels/elementwise.h"
+#include "dtensor/runtime/kernels/indexed.h"
+#include "dtensor/runtime/kernels/norm.h"
+#include "dtensor/runtime/kernels/optimizer.h"
+#include "dtensor/runtime/kernels/reduce.h"
+
+namespace dtensor::kernels {
+namespace {
+
+using benchmark::State;
+
+// One rank's device and tensors of `bytes` bytes in rows of `width` elements.
+struct Bench {
+  Bench(DType type, int64_t bytes, int64_t width)
+      : device(MakeCpuDevice()), dtype(type), rows(bytes / SizeOf(type) / width), columns(width) {}
+
+  Tensor Make(DType type, absl::Span<const int64_t> shape, double value) {
+    auto tensor = Tensor::Empty(*device, type, shape);
+    DT_CHECK(tensor.ok() && Fill(*device, *tensor, value).ok());
+    return *tensor;
+  }
+  Tensor Matrix(double value) { return Make(dtype, {rows, columns}, value); }
+  Tensor Noise() {
+    Tensor tensor = Matrix(0);
+    const IndexSet region[] = {IndexSet::Interval(0, rows), IndexSet::Interval(0, columns)};
+    DT_CHECK(RandomNormal(*device, region, tensor.shape(), 1, 2, 0, 1, tensor).ok());
+    return tensor;
+  }
+
+  std::unique_ptr<Device> device;
+  DType dtype;
+  int64_t rows, columns;
+};
+
+void Measure(State& state, int64_t bytes, const std::function<absl::Status()>& kernel) {
+  DT_CHECK(kernel().ok());
+  for (auto _ : state) DT_CHECK(kernel().ok());
+  state.SetBytesProcessed(static_cast<int64_t>(state.iterations()) * bytes);
+}
+
+void BM_Memcpy(State& state, DType dtype) {
+  Bench b(dtype, state.range(0), 256);
+  const Tensor x = b.Matrix(1), y = b.Matrix(2);
+  Measure(state, 2 * x.bytes(), [&] {
+    std::memcpy(y.raw(), x.raw(), x.bytes());
+    return absl::OkStatus();
+  });
+}
+
+void BM_Add(State& state, DType dtype) {
+  Bench b(dtype, state.range(0), 256);
+  const Tensor x = b.Noise(), y = b.Noise(), z = b.Matrix(0);
+  Measure(state, 3 * x.bytes(), [&] { return Binary(*b.device, BinaryOp::kAdd, x, y, z); });
+}
+
+void BM_Transpose(State& state, DType dtype) {
+  Bench b(dtype, state.range(0), 512);
+  const Tensor x = b.Noise(), y = b.Make(dtype, {b.columns, b.rows}, 0);
+  const Tensor view = x.Transpose(0, 1);
+  Measure(state, 2 * x.bytes(), [&] { return Unary(*b.device, UnaryOp::kCopy, view, y); });
+}
+
+void BM_Exp(State& state, DType dtype) {
+  Bench b(dtype, state.range(0), 256);
+  const Tensor x = b.Noise(), z = b.Matrix(0);
+  Measure(state, 2 * x.bytes(), [&] { return Unary(*b.device, UnaryOp::kExp, x, z); });
+}
+
+void BM_SiluMul(State& state, DType dtype) {
+  Bench b(dtype, state.range(0), 256);
+  const Tensor x = b.Noise(), y = b.Noise(), z = b.Matrix(0);
+  Measure(state, 3 * x.bytes(), [&] { return SiluMul(*b.device, x, y, z); });
+}
+
+void BM_SiluMulGrad(State& state, DType dtype) {
+  Bench b(dtype, state.range(0), 256);
+  const Tensor x = b.Noise(), y = b.Noise(), dy = b.Noise(), dx = b.Matrix(0), du = b.Matrix(0);
+  Measure(state, 5 * x.bytes(), [&] { return SiluMulGrad(*b.device, x, y, dy, dx, du); });
+}
+
+void BM_Softmax(State& state, DType dtype) {
+  Bench b(dtype, state.range(0), 256);
+  const Tensor x = b.Noise(), y = b.Matrix(0);
+  Measure(state, 2 * x.bytes(), [&] { return Softmax(*b.device, x, y); });
+}
+
+void BM_RmsNorm(State& state, DType dtype) {
+  Bench b(dtype, state.range(0), state.range(1));
+  const Tensor x = b.Noise(), y = b.Matrix(0), w = b.Make(dtype, {b.columns}, 1);
+  const Tensor rstd = b.Make(AccumulatorOf(dtype), {b.rows}, 1);
+  Measure(state, 2 * x.bytes(), [&] { return RmsNorm(*b.device, x, w, 1e-5, y, rstd); });
+}
+
+void BM_RmsNormGrad(State& state, DType dtype) {
+  Bench b(dtype, state.range(0), state.range(1));
+  const Tensor x = b.Noise(), dy = b.Noise(), dx = b.Matrix(0), w = b.Make(dtype, {b.columns}, 1);
+  const Tensor rstd = b.Make(AccumulatorOf(dtype), {b.rows}, 1), dw = b.Make(dtype, {b.columns}, 0);
+  Measure(state, 3 * x.bytes(), [&] { return RmsNormGrad(*b.device, x, w, rstd, dy, dx, dw); });
+}
+
+void BM_SumColumns(State& state, DType dtype) {
+  Bench b(dtype, state.range(0), 512);
+  const Tensor x = b.Noise(), sum = b.Make(dtype, {b.columns}, 0);
+  Measure(state, x.bytes(), [&] { return Reduce(*b.device, ReduceOp::kSum, x, {0}, sum); });
+}
+
+void BM_SumRows(State& state, DType dtype) {
+  Bench b(dtype, state.range(0), 512);
+  const Tensor x = b.Noise(), sum = b.Make(dtype, {b.rows}, 0);
+  Measure(state, x.bytes(), [&] { return Reduce(*b.device, ReduceOp::kSum, x, {1}, sum); });
+}
+
+void BM_SumOfSquares(State& state, DType dtype) {
+  Bench b(dtype, state.range(0), 512);
+  const Tensor x = b.Noise(), sum = b.Make(AccumulatorOf(dtype), {}, 0);
+  Measure(state, x.bytes(), [&] { return SumOfSquares(*b.device, x, sum); });
+}
+
+void BM_AdamW(State& state, DType dtype) {
+  Bench b(dtype, state.range(0), 256);
+  const Tensor p = b.Noise(), g = b.Noise();
+  const Tensor m = b.Make(AccumulatorOf(dtype), p.shape(), 0), v = b.Make(m.dtype(), p.shape(), 1);
+  Measure(state, 3 * p.bytes() + 4 * m.bytes(),
+          [&] { return AdamW(*b.device, {.lr = 1e-4}, p, g, m, v, Tensor()); });
+}
+
+void BM_Rope(State& state, DType dtype) {
+  constexpr int64_t kHeads = 8, kFeatures = 64;
+  Bench b(dtype, state.range(0), kHeads * kFeatures);
+  const Tensor x = b.Noise(), y = b.Matrix(0);
+  const Dims shape = {b.rows / 256, 256, kHeads, kFeatures};
+  const Tensor heads = *x.Reshape(shape), rotated = *y.Reshape(shape);
+  const IndexSet positions = IndexSet::Interval(0, 256);
+  Measure(state, 2 * x.bytes(),
+          [&] { return Rope(*b.device, heads, positions, 10000, false, rotated); });
+}
+
+struct Ids {
+  Ids(Bench& b, int64_t limit) : tensor(b.Make(DType::kI32, {b.rows}, 0)) {
+    for (int64_t i = 0; i < b.rows; ++i) {
+      tensor.data<int32_t>()[i] = static_cast<int32_t>(i * 7919 % limit);
+    }
+  }
+  Tensor tensor;
+};
+
+void BM_Embedding(State& state, DType dtype) {
+  Bench b(dtype, state.range(0), 512);
+  const Tensor table = b.Make(dtype, {256, b.columns}, 1), y = b.Matrix(0);
+  const Ids ids(b, 256);
+  Measure(state, 2 * y.bytes(), [&] {
+    return Embedding(*b.device, ids.tensor, table, IndexSet::Interval(0, 256), 256, y);
+  });
+}
+
+void BM_EmbeddingGrad(State& state, DType dtype) {
+  Bench b(dtype, state.range(0), 512);
+  const Tensor table = b.Make(dtype, {256, b.columns}, 1), dy = b.Noise();
+  const Ids ids(b, 256);
+  Measure(state, dy.bytes(), [&] {
+    return EmbeddingGrad(*b.device, ids.tensor, dy, IndexSet::Interval(0, 256), table);
+  });
+}
+
+void BM_CrossEntropyStats(State& state, DType dtype) {
+  Bench b(dtype, state.range(0), 256);
+  const Tensor x = b.Noise(), stats = b.Make(AccumulatorOf(dtype), {b.rows, 3}, 0);
+  const Ids ids(b, 256);
+  Measure(state, x.bytes(), [&] {
+    return CrossEntropyStats(*b.device, x, ids.tensor, IndexSet::Interval(0, 256), 256, -1, stats);
+  });
+}
+
+void BM_CrossEntropyGrad(State& state, DType dtype) {
+  Bench b(dtype, state.range(0), 256);
+  const Tensor x = b.Noise(), dx = b.Matrix(0), lse = b.Make(AccumulatorOf(dtype), {b.rows}, 6);
+  const Tensor dloss = b.Make(AccumulatorOf(dtype), {}, 1).BroadcastTo({b.rows});
+  const Ids ids(b, 256);
+  Measure(state, 2 * x.bytes(), [&] {
+    return CrossEntropyGrad(*b.device, x, ids.tensor, IndexSet::Interval(0, 256), -1, lse, dloss,
+                            dx);
+  });
+}
+
+void BM_Dropout(State& state, DType dtype) {
+  Bench b(dtype, state.range(0), 256);
+  const Tensor x = b.Noise(), y = b.Matrix(0);
+  const IndexSet region[] = {IndexSet::Interval(0, b.rows), IndexSet::Interval(0, b.columns)};
+  Measure(state, 2 * x.bytes(),
+          [&] { return Dropout(*b.device, x, region, x.shape(), 1, 2, 0.1, y); });
+}
+
+// What a call costs beside its elements.
+void BM_AddOfAFew(State& state, DType dtype) {
+  Bench b(dtype, state.range(0), 4);
+  const Tensor x = b.Noise(), y = b.Noise(), z = b.Matrix(0);
+  Measure(state, 3 * x.bytes(), [&] { return Binary(*b.device, BinaryOp::kAdd, x, y, z); });
+}
+
+constexpr int64_t kSmall = 1 << 20, kLarge = 64 << 20;
+
+void Register(const char* name, void (*run)(State&, DType), std::vector<int64_t> more = {}) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const std::string full = std::string(name) + "/" + std::string(ToString(dtype));
+    auto* registered = benchmark::RegisterBenchmark(
+        full.c_str(), [run, dtype](State& state) { run(state, dtype); });
+    for (const int64_t bytes : {kSmall, kLarge}) {
+      if (more.empty()) registered->Args({bytes});
+      for (const int64_t width : more) registered->Args({bytes, width});
+    }
+    registered->ComputeStatistics("min", [](const std::vector<double>& values) {
+      return *std::min_element(values.begin(), values.end());
+    });
+    registered->ComputeStatistics("max", [](const std::vector<double>& values) {
+      return *std::max_element(values.begin(), values.end());
+    });
+  }
+}
+
+const bool registered = [] {
+  Register("Memcpy", BM_Memcpy);
+  Register("Add", BM_Add);
+  Register("Transpose", BM_Transpose);
+  Register("Exp", BM_Exp);
+  Register("SiluMul", BM_SiluMul);
+  Register("SiluMulGrad", BM_SiluMulGrad);
+  Register("Softmax", BM_Softmax);
+  Register("RmsNorm", BM_RmsNorm, {128, 512});
+  Register("RmsNormGrad", BM_RmsNormGrad, {128, 512});
+  Register("SumColumns", BM_SumColumns);
+  Register("SumRows", BM_SumRows);
+  Register("SumOfSquares", BM_SumOfSquares);
+  Register("AdamW", BM_AdamW);
+  Register("Rope", BM_Rope);
+  Register("Embedding", BM_Embedding);
+  Register("EmbeddingGrad", BM_EmbeddingGrad);
+  Register("CrossEntropyStats", BM_CrossEntropyStats);
+  Register("CrossEntropyGrad", BM_CrossEntropyGrad);
+  Register("Dropout", BM_Dropout);
+  benchmark::RegisterBenchmark("AddOfAFew/f32", [](State& state) {
+    BM_AddOfAFew(state, DType::kF32);
+  })->Arg(64);
+  return true;
+}();
+
+}  // namespace
+}  // namespace dtensor::kernels
