@@ -69,9 +69,9 @@ struct TokensByRow {
   std::vector<int64_t> begin, order;
 };
 
-// Every row of dtable is written once: sums of narrow floats stay in f32 until they are complete.
+// Sums of narrow floats stay in f32 until they are complete: row by row of dtable.
 template <typename T>
-void SumTokens(const TokensByRow& tokens, DType dtype, const T* dy, int64_t d, T* dtable) {
+void SumByRow(const TokensByRow& tokens, DType dtype, const T* dy, int64_t d, T* dtable) {
   std::vector<Compute<T>> sum(d);
   const int64_t rows = static_cast<int64_t>(tokens.begin.size()) - 1;
   for (int64_t r = 0; r < rows; ++r) {
@@ -80,6 +80,17 @@ void SumTokens(const TokensByRow& tokens, DType dtype, const T* dy, int64_t d, T
       simd::ReduceInto(ReduceOp::kSum, dtype, dy + tokens.order[i] * d, sum.data(), d);
     }
     RoundAll(sum.data(), dtable + r * d, d);
+  }
+}
+
+// f32 and f64 add up in dtable itself, reading dy once from its beginning to its end.
+template <typename T>
+void SumInPlace(const Ids& ids, int64_t tokens, const IndexLookup& lookup, DType dtype, const T* dy,
+                int64_t rows, int64_t d, T* dtable) {
+  std::fill_n(dtable, rows * d, T{0});
+  for (int64_t t = 0; t < tokens; ++t) {
+    const int64_t r = lookup.Position(ids[t]);
+    if (r >= 0) simd::ReduceInto(ReduceOp::kSum, dtype, dy + t * d, dtable + r * d, d);
   }
 }
 
@@ -122,10 +133,15 @@ absl::Status EmbeddingGrad(Device& device, const Tensor& ids, const Tensor& dy,
         std::vector<std::byte> id_scratch, dy_scratch;
         const Ids id(packed_ids.Get(id_scratch), id_dtype);
         const void* grads = packed_dy.Get(dy_scratch);
-        const TokensByRow by_row(id, tokens, lookup, num_rows);
         VisitFloat(dtype, [&](auto t) {
           using T = decltype(t);
-          SumTokens(by_row, dtype, static_cast<const T*>(grads), d, static_cast<T*>(out));
+          const T* dy = static_cast<const T*>(grads);
+          T* dtable = static_cast<T*>(out);
+          if constexpr (kIsHalf<T>) {
+            SumByRow(TokensByRow(id, tokens, lookup, num_rows), dtype, dy, d, dtable);
+          } else {
+            SumInPlace(id, tokens, lookup, dtype, dy, num_rows, d, dtable);
+          }
         });
       });
 }

@@ -2,6 +2,7 @@
 #ifndef DTENSOR_RUNTIME_KERNELS_NUMERIC_H_
 #define DTENSOR_RUNTIME_KERNELS_NUMERIC_H_
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -91,7 +92,11 @@ To Cast(From x) {
 // out[i] = sums[i], rounded.
 template <typename T>
 void RoundAll(const Compute<T>* sums, T* out, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) out[i] = Cast<T>(sums[i]);
+  if constexpr (std::is_same_v<T, Compute<T>>) {
+    std::copy_n(sums, n, out);
+  } else {
+    for (int64_t i = 0; i < n; ++i) out[i] = Cast<T>(sums[i]);
+  }
 }
 
 // Integer arithmetic that wraps instead of overflowing. For bool: or, xor, and.
