@@ -11,7 +11,7 @@
 // Stream-ordered like the device (device.h): a peer's source is read after the work that made it,
 // and work launched later here runs after every peer has read this rank's sources.
 //
-// Failures (design: docs/errors.md). The world fails once, for all ranks: with rank and reason,
+// Failures (docs/errors.md). The world fails once, for all ranks: with rank and reason,
 // when a rank calls Fail, its device fails, its function returns while others wait for it, ranks
 // disagree about what comes next (sequence number, operator or digest differ: the message names
 // both sides), ranks wait for each other in a cycle, or a peer is silent for longer than the
