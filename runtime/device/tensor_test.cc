@@ -182,7 +182,7 @@ TEST_F(TensorTest, ReshapesWhereverStridesExist) {
   std::vector<Tensor> tensors = {
       Count({2, 3, 12}).Narrow(1, 1, 1),       Count({4, 6, 5}).Narrow(2, 0, 1),
       Count({7, 2, 2, 6}).Narrow(0, 2, 1),     Count({6, 9}).Narrow(1, 3, 4),
-      Count({3, 2, 1}).BroadcastTo({3, 2, 4}), Count({24}).View({2, 1, 12}, {12, 99, 1}, 0),
+      Count({3, 2, 1}).BroadcastTo({3, 2, 4}), Count({48}).View({2, 1, 12}, {24, 99, 2}, 0),
       Count({6}).BroadcastTo({2, 2, 6})};
   for (const Dims& shape : shapes) {
     for (int swap = 0; swap < static_cast<int>(shape.size()); ++swap) {
