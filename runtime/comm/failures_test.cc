@@ -223,7 +223,11 @@ TEST_P(FailuresTest, AKernelFails) {
 TEST_P(FailuresTest, AKernelFailsLast) {
   const Outcome outcome = Run(2, [](Communicator& communicator, Device& device) -> absl::Status {
     if (communicator.rank() == 1) {
-      device.Launch("Gather", [] { return absl::OutOfRangeError("index 7 of 5"); }).IgnoreError();
+      const auto late = [] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        return absl::OutOfRangeError("index 7 of 5");
+      };
+      device.Launch("Gather", late).IgnoreError();
     }
     return absl::OkStatus();
   });
