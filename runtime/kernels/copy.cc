@@ -27,4 +27,11 @@ absl::Status Copy(Device& device, const Tensor& src, const Tensor& dst) {
       "Copy", [loop = BoxLoop(Whole(dst), dst, sources), stream] { CopyBox(loop, stream); });
 }
 
+absl::StatusOr<Tensor> Contiguous(Device& device, const Tensor& x) {
+  if (x.is_contiguous()) return x;
+  DT_ASSIGN_OR_RETURN(Tensor copy, Tensor::Empty(device, x.dtype(), x.shape()));
+  DT_RETURN_IF_ERROR(Copy(device, x, copy));
+  return copy;
+}
+
 }  // namespace dtensor::kernels
