@@ -72,8 +72,7 @@ absl::Status AdamW::Step(double lr, const DistributedTensor& grad_scale) {
         .weight_decay = parameters_[i].rank() >= 2 ? options_.weight_decay : 0,
         .step = step_};
     Context& context = parameters_[i].context();
-    DT_ASSIGN_OR_RETURN(const Tensor gradient,
-                        kernels::Contiguous(context.device(), grad.local()));
+    DT_ASSIGN_OR_RETURN(const Tensor gradient, kernels::Contiguous(context.device(), grad.local()));
     absl::Status status =
         kernels::AdamW(context.device(), step, parameters_[i].local(), gradient, m_[i], v_[i],
                        grad_scale.defined() ? grad_scale.local() : Tensor());

@@ -162,7 +162,8 @@ TEST(Transformer, EveryMeshGivesTheSameLossAndGradients) {
 
 TEST(Transformer, RunsWhereNothingIsReadyOnReturn) {
   const Case c = {"dp=2,tp=2", true};
-  const Outcome cpu = RunOn(c, DType::kF32), deferred = RunOn(c, DType::kF32, Device::Kind::kDeferred);
+  const Outcome cpu = RunOn(c, DType::kF32),
+                deferred = RunOn(c, DType::kF32, Device::Kind::kDeferred);
   ExpectSame(deferred, cpu, 0, "deferred");  // the same bits
 }
 
