@@ -16,8 +16,7 @@ namespace {
 constexpr int64_t kLine = 64;              // bytes of a cache line
 constexpr int64_t kBufferBytes = 8 << 10;  // of one row's chunk: stays in the first-level cache
 
-// Reduces the rows of a box. A row with gaps, or one to be streamed, goes through buffers, chunk by
-// chunk; all others are reduced where they are.
+// Reduces the rows of a box: where they are, or through buffers, chunk by chunk, if one has gaps.
 class RowReducer {
  public:
   RowReducer(const BoxLoop& loop, DType dtype, ReduceOp op, double scale, bool stream)
@@ -28,13 +27,13 @@ class RowReducer {
         dtype_(dtype),
         op_(op),
         scale_(scale),
-        stream_(stream && loop.contiguous(0) && n_ * element_bytes_ >= kStreamRunBytes) {
-    for (int i = 1; i < loop.operands(); ++i) gathers_ |= !loop.contiguous(i);
+        stream_(stream && n_ * element_bytes_ >= kStreamRunBytes) {
+    for (int i = 0; i < loop.operands(); ++i) gaps_ |= !loop.contiguous(i);
   }
 
   void Run() const {
     loop_.ForEach(1, [this](std::byte* const* at) { Row(at); });
-    if (stream_) EndStream();
+    if (stream_ && !gaps_) EndStream();
   }
 
  private:
@@ -42,30 +41,17 @@ class RowReducer {
   int64_t Stride(int operand) const { return last_ < 0 ? 0 : loop_.stride(last_, operand); }
 
   void Row(std::byte* const* at) const {
-    if (!gathers_ && !stream_ && loop_.contiguous(0)) {
-      ReduceRow(dtype_, op_, scale_, absl::MakeConstSpan(at + 1, rows()), at[0], n_);
+    if (!gaps_) {
+      ReduceRow(dtype_, op_, scale_, absl::MakeConstSpan(at + 1, rows()), at[0], n_, stream_);
       return;
     }
-    const int64_t step = ChunkElements();
-    std::byte result[kBufferBytes];
-    absl::FixedArray<std::byte, kBufferBytes> gathered(gathers_ ? step * element_bytes_ * rows()
-                                                                : 0);
-    int64_t n = std::min(n_, FirstChunkElements(at[0], step));
-    for (int64_t i = 0; i < n_; i += n, n = std::min(step, n_ - i)) {
-      Chunk(at, i, n, gathered.data(), result);
+    // For all rows together, about as many elements as a buffer holds.
+    const int64_t step = std::max<int64_t>(kBufferBytes / rows() / element_bytes_, 1);
+    alignas(kLine) std::byte result[kBufferBytes];
+    absl::FixedArray<std::byte, kBufferBytes> gathered(step * element_bytes_ * rows());
+    for (int64_t i = 0; i < n_; i += step) {
+      Chunk(at, i, std::min(step, n_ - i), gathered.data(), result);
     }
-  }
-
-  // Whole cache lines; for all rows together, about as many as a buffer holds.
-  int64_t ChunkElements() const {
-    const int64_t share = gathers_ ? kBufferBytes / rows() : kBufferBytes;
-    return std::max<int64_t>(share / kLine, 1) * kLine / element_bytes_;
-  }
-
-  // What follows the first chunk begins at a cache line, so that streaming stores fill whole lines.
-  int64_t FirstChunkElements(const std::byte* dst, int64_t step) const {
-    const auto misaligned = static_cast<int64_t>(reinterpret_cast<uintptr_t>(dst) % kLine);
-    return stream_ ? step - misaligned / element_bytes_ : step;
   }
 
   void Chunk(std::byte* const* at, int64_t i, int64_t n, std::byte* gathered,
@@ -81,12 +67,7 @@ class RowReducer {
       rows.push_back(row);
     }
     ReduceRow(dtype_, op_, scale_, rows, result, n);
-    std::byte* dst = at[0] + i * Stride(0);
-    if (stream_) {
-      StreamCopy(dst, result, n * element_bytes_);
-    } else {
-      CopyStrided(dst, Stride(0), result, element_bytes_, n, element_bytes_);
-    }
+    CopyStrided(at[0] + i * Stride(0), Stride(0), result, element_bytes_, n, element_bytes_);
   }
 
   const BoxLoop& loop_;
@@ -96,7 +77,7 @@ class RowReducer {
   const ReduceOp op_;
   const double scale_;
   const bool stream_;
-  bool gathers_ = false;
+  bool gaps_ = false;
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "dtensor/runtime/comm/reduce_row.h"
 
+#include <algorithm>
 #include <cstring>
 
 // SSSE3 and the second AVX-512 set (AVX3_DL) bring nothing to these loops and cost compile time.
@@ -10,12 +11,9 @@
 #define HWY_TARGET_INCLUDE "runtime/comm/reduce_row.cc"
 #include "hwy/foreach_target.h"
 // After foreach_target.h.
+#include "dtensor/runtime/comm/half_lanes-inl.h"
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
-
-// The small functions below must melt into their loop.
-#ifndef DT_REDUCE_INLINE
-#define DT_REDUCE_INLINE HWY_ATTR __attribute__((always_inline))
-#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace dtensor::HWY_NAMESPACE {
@@ -37,87 +35,9 @@ struct Same {
   static HWY_INLINE void Store(D d, hn::Vec<D> v, T* p) {
     hn::StoreU(v, d, p);
   }
-};
-
-// bf16 and f16, whose bits both directions compute as dtype.h does, for all lanes at once.
-template <class Format>
-struct Half {
-  using Stored = uint16_t;
-  using Lane = float;
   template <class D>
-  static HWY_INLINE hn::Vec<D> Load(D d, const uint16_t* p) {
-    const hn::RebindToUnsigned<D> du;
-    const hn::Rebind<uint16_t, D> d16;
-    return hn::BitCast(d, Format::Widen(d, hn::PromoteTo(du, hn::LoadU(d16, p))));
-  }
-  template <class D>
-  static HWY_INLINE void Store(D d, hn::Vec<D> v, uint16_t* p) {
-    const hn::RebindToSigned<D> ds;
-    const hn::RebindToUnsigned<D> du;
-    const hn::Rebind<uint16_t, D> d16;
-    const auto bits = Format::Narrow(d, hn::BitCast(du, v));
-    hn::StoreU(hn::DemoteTo(d16, hn::BitCast(ds, bits)), d16, p);
-  }
-};
-
-struct BFloat16Format {
-  template <class D, class U>
-  static HWY_INLINE U Widen(D, U bits) {
-    return hn::ShiftLeft<16>(bits);
-  }
-  template <class D, class U>
-  static HWY_INLINE U Narrow(D d, U bits) {
-    const hn::RebindToUnsigned<D> du;
-    const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
-    const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7fff)));
-    const auto quiet = hn::Or(bits, hn::Set(du, 0x400000));
-    const auto is_nan = hn::RebindMask(du, hn::IsNaN(hn::BitCast(d, bits)));
-    return hn::ShiftRight<16>(hn::IfThenElse(is_nan, quiet, rounded));
-  }
-};
-
-struct Float16Format {
-  template <class D, class U>
-  static HWY_INLINE U Widen(D d, U bits) {
-    const hn::RebindToUnsigned<D> du;
-    const hn::RebindToSigned<D> ds;
-    const auto magnitude = hn::ShiftLeft<13>(hn::And(bits, hn::Set(du, 0x7fff)));
-    const auto normal = hn::Add(magnitude, hn::Set(du, 112u << 23));
-    const auto special = hn::Add(normal, hn::Set(du, 112u << 23));  // infinite or NaN
-    const auto quiet = hn::Or(special, hn::Set(du, 0x400000));
-    const auto one_more = hn::BitCast(d, hn::Add(normal, hn::Set(du, 1u << 23)));
-    const auto subnormal = hn::BitCast(du, hn::Sub(one_more, hn::Set(d, 0x1p-14f)));
-    // All magnitudes are below 2^31, where signed comparisons do.
-    const auto m = hn::BitCast(ds, magnitude);
-    const auto below = [&](int32_t limit) DT_REDUCE_INLINE {
-      return hn::RebindMask(du, hn::Lt(m, hn::Set(ds, limit)));
-    };
-    auto f = hn::IfThenElse(below((0x7c00 << 13) + 1), special, quiet);
-    f = hn::IfThenElse(below(0x7c00 << 13), normal, f);
-    f = hn::IfThenElse(below(1 << 23), subnormal, f);
-    return hn::Or(f, hn::ShiftLeft<16>(hn::And(bits, hn::Set(du, 0x8000))));
-  }
-  template <class D, class U>
-  static HWY_INLINE U Narrow(D d, U bits) {
-    const hn::RebindToUnsigned<D> du;
-    const hn::RebindToSigned<D> ds;
-    const auto magnitude = hn::And(bits, hn::Set(du, 0x7fffffff));
-    const auto payload = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(du, 0x3ff));
-    const auto nan = hn::Or(payload, hn::Set(du, 0x7e00));
-    const auto sum = hn::Add(hn::BitCast(d, magnitude), hn::Set(d, 0.5f));
-    const auto subnormal = hn::Sub(hn::BitCast(du, sum), hn::Set(du, 0x3f000000));
-    const auto odd = hn::And(hn::ShiftRight<13>(magnitude), hn::Set(du, 1));
-    const auto rebased = hn::Sub(magnitude, hn::Set(du, (112u << 23) - 0xfff));
-    const auto normal = hn::ShiftRight<13>(hn::Add(rebased, odd));
-    const auto m = hn::BitCast(ds, magnitude);
-    const auto below = [&](int32_t limit) DT_REDUCE_INLINE {
-      return hn::RebindMask(du, hn::Lt(m, hn::Set(ds, limit)));
-    };
-    auto half = hn::IfThenElse(below(0x7f800001), hn::Set(du, 0x7c00), nan);
-    half = hn::IfThenElse(below(0x47800000), normal, half);
-    half = hn::IfThenElse(below(0x38800000), subnormal, half);
-    const auto sign = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 0x8000));
-    return hn::Or(half, sign);
+  static HWY_INLINE void Stream(D d, hn::Vec<D> v, T* p) {
+    hn::Stream(v, d, p);
   }
 };
 
@@ -128,16 +48,26 @@ class Combiner {
   using Stored = typename T::Stored;
   using Lane = typename T::Lane;
 
-  Combiner(double scale, absl::Span<const std::byte* const> rows, std::byte* dst)
-      : scale_(static_cast<Lane>(scale)), rows_(rows), dst_(reinterpret_cast<Stored*>(dst)) {}
+  Combiner(double scale, absl::Span<const std::byte* const> rows, std::byte* dst, bool stream)
+      : scale_(static_cast<Lane>(scale)),
+        rows_(rows),
+        dst_(reinterpret_cast<Stored*>(dst)),
+        stream_(stream) {}
 
   template <class F>
   HWY_INLINE void Run(int64_t n, F f) const {
     const hn::ScalableTag<Lane> d;
     const int64_t step = hn::Lanes(d);
     int64_t i = 0;
-    for (; i + step <= n; i += step) T::Store(d, Vector(d, i, f), dst_ + i);
-    if (i < n) Tail(d, i, n - i, f);
+    if (stream_) {
+      const int64_t head = std::min(n, ElementsToLine());
+      for (; i < head; i += step) Part(d, i, std::min(step, head - i), f);
+      i = head;
+      for (; i + step <= n; i += step) T::Stream(d, Vector(d, i, f), dst_ + i);
+    } else {
+      for (; i + step <= n; i += step) T::Store(d, Vector(d, i, f), dst_ + i);
+    }
+    if (i < n) Part(d, i, n - i, f);
   }
 
  private:
@@ -148,9 +78,9 @@ class Combiner {
     return Scaled(d, v);
   }
 
-  // The last few elements, by the same vector operations through a buffer.
+  // At most a vector of elements, by the same vector operations through a buffer.
   template <class D, class F>
-  HWY_INLINE void Tail(D d, int64_t i, int64_t n, F f) const {
+  HWY_NOINLINE void Part(D d, int64_t i, int64_t n, F f) const {
     HWY_ALIGN Stored buffer[HWY_MAX_BYTES / sizeof(Stored)] = {};
     const auto load = [&](size_t row) DT_REDUCE_INLINE {
       std::memcpy(buffer, Row(row) + i, n * sizeof(Stored));
@@ -168,11 +98,18 @@ class Combiner {
     return v;
   }
 
+  // Up to where dst is aligned to a cache line, so that streaming stores fill whole ones.
+  int64_t ElementsToLine() const {
+    const auto misaligned = static_cast<int64_t>(reinterpret_cast<uintptr_t>(dst_) % 64);
+    return misaligned == 0 ? 0 : (64 - misaligned) / static_cast<int64_t>(sizeof(Stored));
+  }
+
   const Stored* Row(size_t row) const { return reinterpret_cast<const Stored*>(rows_[row]); }
 
   Lane scale_;
   absl::Span<const std::byte* const> rows_;
   Stored* dst_;
+  bool stream_;
 };
 
 // A NaN on either side is the result.
@@ -187,8 +124,8 @@ HWY_INLINE auto NotFrom(V a, V b, decltype(hn::Gt(a, b)) a_wins) {
 
 template <class T>
 void Reduce(ReduceOp op, double scale, absl::Span<const std::byte* const> rows, std::byte* dst,
-            int64_t n) {
-  const Combiner<T> combiner(scale, rows, dst);
+            int64_t n, bool stream) {
+  const Combiner<T> combiner(scale, rows, dst, stream);
   switch (op) {
     case ReduceOp::kSum:
     case ReduceOp::kAvg:
@@ -205,8 +142,9 @@ void Reduce(ReduceOp op, double scale, absl::Span<const std::byte* const> rows, 
 }
 
 // bool: the larger or the smaller of 0 and 1.
-void ReduceBool(ReduceOp op, absl::Span<const std::byte* const> rows, std::byte* dst, int64_t n) {
-  const Combiner<Same<uint8_t>> combiner(1, rows, dst);
+void ReduceBool(ReduceOp op, absl::Span<const std::byte* const> rows, std::byte* dst, int64_t n,
+                bool stream) {
+  const Combiner<Same<uint8_t>> combiner(1, rows, dst, stream);
   if (op == ReduceOp::kMin) {
     combiner.Run(n, [](auto a, auto b) DT_REDUCE_INLINE { return hn::Min(a, b); });
   } else {
@@ -215,22 +153,23 @@ void ReduceBool(ReduceOp op, absl::Span<const std::byte* const> rows, std::byte*
 }
 
 void ReduceRowTarget(DType dtype, ReduceOp op, double scale,
-                     absl::Span<const std::byte* const> rows, std::byte* dst, int64_t n) {
+                     absl::Span<const std::byte* const> rows, std::byte* dst, int64_t n,
+                     bool stream) {
   switch (dtype) {
     case DType::kF32:
-      return Reduce<Same<float>>(op, scale, rows, dst, n);
+      return Reduce<Same<float>>(op, scale, rows, dst, n, stream);
     case DType::kF64:
-      return Reduce<Same<double>>(op, scale, rows, dst, n);
+      return Reduce<Same<double>>(op, scale, rows, dst, n, stream);
     case DType::kBF16:
-      return Reduce<Half<BFloat16Format>>(op, scale, rows, dst, n);
+      return Reduce<Half<BFloat16Format>>(op, scale, rows, dst, n, stream);
     case DType::kF16:
-      return Reduce<Half<Float16Format>>(op, scale, rows, dst, n);
+      return Reduce<Half<Float16Format>>(op, scale, rows, dst, n, stream);
     case DType::kI32:
-      return Reduce<Same<int32_t>>(op, scale, rows, dst, n);
+      return Reduce<Same<int32_t>>(op, scale, rows, dst, n, stream);
     case DType::kI64:
-      return Reduce<Same<int64_t>>(op, scale, rows, dst, n);
+      return Reduce<Same<int64_t>>(op, scale, rows, dst, n, stream);
     case DType::kBool:
-      return ReduceBool(op, rows, dst, n);
+      return ReduceBool(op, rows, dst, n, stream);
   }
 }
 
@@ -245,8 +184,8 @@ namespace dtensor {
 HWY_EXPORT(ReduceRowTarget);
 
 void ReduceRow(DType dtype, ReduceOp op, double scale, absl::Span<const std::byte* const> rows,
-               std::byte* dst, int64_t n) {
-  HWY_DYNAMIC_DISPATCH(ReduceRowTarget)(dtype, op, scale, rows, dst, n);
+               std::byte* dst, int64_t n, bool stream) {
+  HWY_DYNAMIC_DISPATCH(ReduceRowTarget)(dtype, op, scale, rows, dst, n, stream);
 }
 
 }  // namespace dtensor

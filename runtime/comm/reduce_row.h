@@ -13,10 +13,13 @@ namespace dtensor {
 
 // dst[i] = scale * (rows[0][i] op rows[1][i] op ...), i < n, in the order listed. Floats are
 // combined and scaled in AccumulatorOf(dtype) and rounded once; sums and products of integers wrap;
-// max and min of floats are NaN where any row is. kAvg adds: the division is `scale`. Requires: at
-// least one row; scale == 1 unless floats; kMax or kMin for bool. dst may be a row.
+// max and min of floats are NaN where any row is. kAvg adds: the division is `scale`.
+// `stream`: by streaming stores; EndStream() (box_copy.h) before another thread may read dst.
+//
+// Requires: at least one row; scale == 1 unless floats; kMax or kMin for bool; dst aligned to its
+// elements. dst may be one of the rows.
 void ReduceRow(DType dtype, ReduceOp op, double scale, absl::Span<const std::byte* const> rows,
-               std::byte* dst, int64_t n);
+               std::byte* dst, int64_t n, bool stream = false);
 
 }  // namespace dtensor
 
