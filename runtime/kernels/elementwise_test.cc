@@ -460,16 +460,31 @@ TEST_P(ElementwiseTest, InPlace) {
 }
 
 TEST_P(ElementwiseTest, LargeOutputsAreWrittenPastTheCache) {
-  const int64_t n = (int64_t{9} << 20) / 4 + 5;
-  for (const int64_t begin : {0, 1, 3}) {  // outputs that are aligned, and that are not
-    const Tensor x = Empty(DType::kF32, {n}), y = Empty(DType::kF32, {n});
-    ASSERT_THAT(Fill(device(), x, 1.5), IsOk());
-    ASSERT_THAT(Fill(device(), y, 0), IsOk());
-    ASSERT_THAT(Binary(device(), BinaryOp::kAdd, x.Narrow(0, 0, n - begin),
-                       x.Narrow(0, 0, n - begin), y.Narrow(0, begin, n - begin)),
-                IsOk());
-    const Doubles got = Read(y);
-    for (int64_t i = 0; i < n; ++i) ASSERT_EQ(got[i], i < begin ? 0 : 3) << i;
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const int64_t n = (int64_t{9} << 20) / SizeOf(dtype) + 5;
+    for (const int64_t begin : {0, 1, 3}) {  // outputs that are aligned, and that are not
+      const Tensor x = Empty(dtype, {n}), y = Empty(dtype, {n});
+      ASSERT_THAT(Fill(device(), x, 1.5), IsOk());
+      ASSERT_THAT(Fill(device(), y, 0), IsOk());
+      const Tensor in = x.Narrow(0, 0, n - begin - 2);
+      ASSERT_THAT(Binary(device(), BinaryOp::kAdd, in, in, y.Narrow(0, begin, n - begin - 2)),
+                  IsOk());
+      const Doubles got = Read(y);
+      for (int64_t i = 0; i < n; ++i) ASSERT_EQ(got[i], i < begin || i >= n - 2 ? 0 : 3) << i;
+    }
+  }
+}
+
+TEST_P(ElementwiseTest, LargeGradientsAreWrittenPastTheCache) {
+  const int64_t n = (int64_t{9} << 20) / 4;
+  const Tensor x = Empty(DType::kF32, {n}), du = Empty(DType::kF32, {n + 1});
+  const Tensor dg = Empty(DType::kF32, {n});
+  ASSERT_THAT(Fill(device(), x, 1), IsOk());
+  const double s = Sigmoid(1);
+  for (const int64_t begin : {0, 1}) {  // outputs that lie alike in their lines, and that do not
+    ASSERT_THAT(SiluMulGrad(device(), x, x, x, dg, du.Narrow(0, begin, n)), IsOk());
+    ExpectNear(Read(dg), Doubles(n, s * (2 - s)), 1e-6, 0);
+    ExpectNear(Read(du.Narrow(0, begin, n)), Doubles(n, s), 1e-6, 0);
   }
 }
 

@@ -1,10 +1,12 @@
 #include "dtensor/runtime/kernels/norm.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/norm_simd.h"
 #include "dtensor/runtime/kernels/numeric.h"
+#include "dtensor/runtime/kernels/reduce_simd.h"
 #include "dtensor/runtime/kernels/streaming.h"
 #include "dtensor/runtime/kernels/strided_loop.h"
 
@@ -34,6 +36,37 @@ void CheckWeight(const Tensor& x, const Tensor& weight) {
   DT_CHECK(weight.rank() == 1 && weight.size(0) == x.shape().back());
   DT_CHECK(weight.dtype() == x.dtype());
 }
+
+// Sums of many rows, element by element: the rows of a block are added up one by one, and then the
+// block to the total. So f32 loses bits with the number of blocks, not of rows.
+class RowSums {
+ public:
+  static constexpr int64_t kBlock = 256;  // rows
+
+  RowSums(DType accumulator, int64_t n)
+      : accumulator_(accumulator), n_(n), block_(n * SizeOf(accumulator)), total_(block_.size()) {}
+
+  void* block() { return block_.data(); }
+  void Added(int64_t rows) {
+    rows_ += rows;
+    if (rows_ >= kBlock) EndBlock();
+  }
+  const void* Total() {
+    EndBlock();
+    return total_.data();
+  }
+
+ private:
+  void EndBlock() {
+    simd::ReduceInto(ReduceOp::kSum, accumulator_, block_.data(), total_.data(), n_);
+    std::fill(block_.begin(), block_.end(), std::byte{0});
+    rows_ = 0;
+  }
+
+  DType accumulator_;
+  int64_t n_, rows_ = 0;
+  std::vector<std::byte> block_, total_;
+};
 
 }  // namespace
 
@@ -95,17 +128,21 @@ absl::Status RmsNormGrad(Device& device, const Tensor& x, const Tensor& weight, 
   const bool stream = StreamStores({&x, &dy}, dx);
   return device.Launch("RmsNormGrad", [=, dtype = x.dtype(), dw = dweight.raw()] {
     const int64_t n = rows.row_size(), stat_size = SizeOf(AccumulatorOf(dtype));
-    std::vector<std::byte> weight_scratch, rstd_scratch, sums(n * stat_size);
+    std::vector<std::byte> weight_scratch, rstd_scratch;
+    RowSums sums(AccumulatorOf(dtype), n);
     const void* w = weights.Get(weight_scratch);
     const auto* r = static_cast<const std::byte*>(statistics.Get(rstd_scratch));
-    rows.ForEach([&](const void* const* in, const int64_t* stride, int64_t first, int64_t count) {
+    const auto add = [&](const void* const* in, const int64_t* stride, int64_t first,
+                         int64_t count) {
       simd::RmsNormGrad({dtype, count, n, stream}, {in[0], stride[0]}, w, r + first * stat_size,
-                        {in[1], stride[1]}, out.Row(first), sums.data());
-    });
+                        {in[1], stride[1]}, out.Row(first), sums.block());
+      sums.Added(count);
+    };
+    rows.ForEach(add, RowSums::kBlock);
     FinishStores(stream);
     VisitFloat(dtype, [&](auto t) {
       using T = decltype(t);
-      RoundAll(reinterpret_cast<const Compute<T>*>(sums.data()), static_cast<T*>(dw), n);
+      RoundAll(static_cast<const Compute<T>*>(sums.Total()), static_cast<T*>(dw), n);
     });
   });
 }

@@ -18,7 +18,7 @@ absl::Status SoftmaxGrad(Device& device, const Tensor& y, const Tensor& dy, cons
 absl::Status RmsNorm(Device& device, const Tensor& x, const Tensor& weight, double eps,
                      const Tensor& y, const Tensor& rstd);
 // dx = rstd * (dy * weight - xhat * mean(dy * weight * xhat)), xhat = x * rstd; dweight = sum over
-// rows of dy * xhat, in f32 and ascending row order. dweight: [n] of x's type.
+// rows of dy * xhat, in f32, ascending (in blocks of 256 rows). dweight: [n] of x's type.
 absl::Status RmsNormGrad(Device& device, const Tensor& x, const Tensor& weight, const Tensor& rstd,
                          const Tensor& dy, const Tensor& dx, const Tensor& dweight);
 

@@ -252,6 +252,34 @@ TEST_P(NormTest, WeightGradientAccumulatesInF32) {
   EXPECT_EQ(RunRmsNormGrad(x, one, rstd, x).dweight, Doubles{2000});
 }
 
+// Rows that begin at every place in a cache line, written past the caches.
+TEST_P(NormTest, RmsNormOfLargeTensors) {
+  const int64_t n = 1021, few = 7, rows = (int64_t{9} << 20) / 4 / n;
+  const Doubles x = RandomValues(few * n, -2, 2, 1), dy = RandomValues(few * n, -1, 1, 2);
+  const Tensor weight = Make(DType::kF32, {n}, RandomValues(n, 0.5, 1.5, 3));
+  const auto repeated = [&](const Doubles& values) {
+    Doubles all(rows * n);
+    for (int64_t i = 0; i < rows * n; ++i) all[i] = values[i % (few * n)];
+    return all;
+  };
+  const Tensor small = Make(DType::kF32, {few, n}, x),
+               large = Make(DType::kF32, {rows, n}, repeated(x));
+  const RmsNormResult want = RunRmsNorm(small, weight);
+  EXPECT_EQ(RunRmsNorm(large, weight).y, repeated(want.y));
+  const Tensor rstd = Make(DType::kF32, {few}, want.rstd);
+  Doubles all_rstd(rows);
+  for (int64_t r = 0; r < rows; ++r) all_rstd[r] = want.rstd[r % few];
+  const RmsNormGrads grads = RunRmsNormGrad(large, weight, Make(DType::kF32, {rows}, all_rstd),
+                                            Make(DType::kF32, {rows, n}, repeated(dy)));
+  const RmsNormGrads part = RunRmsNormGrad(small, weight, rstd, Make(DType::kF32, {few, n}, dy));
+  EXPECT_EQ(grads.dx, repeated(part.dx));
+  const Doubles reference =
+      ReferenceRmsNormGrad(Rounded(DType::kF32, repeated(x)), Rounded(DType::kF32, Read(weight)),
+                           all_rstd, Rounded(DType::kF32, repeated(dy)))
+          .dweight;
+  ExpectNear(grads.dweight, reference, 2e-6, 1e-3);
+}
+
 TEST_P(NormTest, NoElements) {
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF64}) {
     EXPECT_EQ(RunSoftmax(Empty(dtype, {0, 4})), Doubles());

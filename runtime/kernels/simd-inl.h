@@ -52,16 +52,16 @@ HWY_INLINE void VisitTarget(DType dtype, Fn fn) {
   fn(float{});
 }
 
-// Which lanes of a vector are in memory: all of them; all, with aligned streaming stores; the first
-// few.
-struct All {};
-struct Streamed {};
+// Which lanes of a vector are in memory: all of them, to be stored past the caches if `stream` (the
+// address is aligned then); or the first few.
+struct All {
+  bool stream = false;
+};
 struct First {
   int64_t n;
 };
 // The same lanes for an operand that stays in the caches.
-HWY_INLINE All Cached(All lanes) { return lanes; }
-HWY_INLINE All Cached(Streamed) { return {}; }
+HWY_INLINE All Cached(All) { return {}; }
 HWY_INLINE First Cached(First lanes) { return lanes; }
 
 // Whether masked loads and stores of T touch only the lanes of the mask.
@@ -82,12 +82,14 @@ HWY_INLINE hn::Vec<D> LoadRaw(D d, const T* p, Lanes) {
 }
 
 template <class D, typename T>
-HWY_INLINE void StoreRaw(hn::Vec<D> v, D d, T* p, All) {
-  hn::StoreU(v, d, p);
-}
-template <class D, typename T>
-HWY_INLINE void StoreRaw(hn::Vec<D> v, D d, T* p, Streamed) {
-  hn::Stream(v, d, p);
+HWY_INLINE void StoreRaw(hn::Vec<D> v, D d, T* p, All lanes) {
+  // Highway streams at least 16 bytes, however few lanes there are.
+  constexpr bool kStreams = hn::MaxLanes(D()) * sizeof(T) >= 16;
+  if (kStreams && lanes.stream) {
+    hn::Stream(v, d, p);
+  } else {
+    hn::StoreU(v, d, p);
+  }
 }
 template <class D, typename T>
 HWY_INLINE void StoreRaw(hn::Vec<D> v, D d, T* p, First lanes) {
@@ -167,18 +169,25 @@ HWY_INLINE void ForEachVector(D d, int64_t n, Fn fn) {
   if (i < n) fn(i, First{n - i});
 }
 
-// The same; with `stream`, lanes are Streamed where `out + i` is aligned for it. The kernel then
-// ends with FinishStores (streaming.h).
+// The same; with `stream`, after a first few elements that bring `out` to the alignment of
+// streaming stores, whole vectors are streamed. The kernel then ends with FinishStores
+// (streaming.h). Written so that fn, which is inlined, stands here twice and not four times: it is
+// most of the code.
 template <class D, typename T, class Fn>
 HWY_INLINE void ForEachVectorTo(D d, const T* out, int64_t n, bool stream, Fn fn) {
-  if (!stream) return ForEachVector(d, n, fn);
-  const int64_t step = hn::Lanes(d);
-  const int64_t misaligned = reinterpret_cast<uintptr_t>(out) % 64;
-  int64_t i = misaligned == 0 ? 0 : static_cast<int64_t>((64 - misaligned) / sizeof(T));
-  if (i > n) i = n;
-  ForEachVector(d, i, fn);
-  for (; i + step <= n; i += step) fn(i, Streamed());
-  if (i < n) fn(i, First{n - i});
+  const int64_t step = hn::Lanes(d), bytes = step * static_cast<int64_t>(sizeof(T));
+  int64_t i = 0, few = 0;
+  if (stream) few = -reinterpret_cast<intptr_t>(out) & (bytes - 1);
+  few /= static_cast<int64_t>(sizeof(T));
+  if (few > n) few = n;
+  while (true) {
+    if (few > 0) fn(i, First{few});
+    i += few;
+    if (i >= n) return;
+    for (; i + step <= n; i += step) fn(i, All{stream});
+    few = n - i;
+    if (few == 0) return;
+  }
 }
 
 // out[i] = op(d, in[i]...).

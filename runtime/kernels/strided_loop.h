@@ -15,6 +15,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
@@ -179,12 +180,13 @@ class Rows {
 
   int64_t row_size() const { return n_; }
 
+  // In groups of at most `most` rows.
   template <typename Fn>
-  void ForEach(Fn&& fn) const {
+  void ForEach(Fn&& fn, int64_t most = std::numeric_limits<int64_t>::max()) const {
     std::array<std::vector<std::byte>, kIn> buffers;
     int64_t first = 0;
     loop_.ForEachRow([&](const auto& offsets) {
-      Group(offsets, first, buffers, fn);
+      Group(offsets, first, most, buffers, fn);
       first += loop_.inner_size();
     });
   }
@@ -201,11 +203,12 @@ class Rows {
   }
 
   template <typename Fn>
-  void Group(const std::array<int64_t, kIn>& offsets, int64_t first,
+  void Group(const std::array<int64_t, kIn>& offsets, int64_t first, int64_t most,
              std::array<std::vector<std::byte>, kIn>& buffers, Fn& fn) const {
     const int64_t rows = loop_.inner_size();
-    const int64_t step = gathers_ ? 1 : rows;
-    for (int64_t begin = 0; begin < rows; begin += step) {
+    const int64_t step = gathers_ ? 1 : most;
+    for (int64_t begin = 0; begin < rows;) {
+      const int64_t count = std::min(step, rows - begin);
       const void* in[kIn];
       int64_t row_stride[kIn];
       for (int i = 0; i < kIn; ++i) {
@@ -218,7 +221,8 @@ class Rows {
         GatherStrided(buffers[i].data(), in[i], n_, stride_[i], size_[i]);
         in[i] = buffers[i].data();
       }
-      fn(in, row_stride, first + begin, step);
+      fn(in, row_stride, first + begin, count);
+      begin += count;
     }
   }
 

@@ -1,0 +1,69 @@
+#include "dtensor/runtime/kernels/copy.h"
+
+#include "dtensor/runtime/core/status_matchers.h"
+#include "dtensor/runtime/kernels/kernel_test_util.h"
+#include "gtest/gtest.h"
+
+namespace dtensor::kernels {
+namespace {
+
+class CopyTest : public KernelTest {};
+DT_INSTANTIATE_KERNEL_TESTS(CopyTest);
+
+TEST_P(CopyTest, IntoPartsOfALargerTensor) {
+  const int64_t rows = 40, columns = 33;
+  for (const DType dtype : {DType::kF32, DType::kF64, DType::kBF16, DType::kBool}) {
+    const Doubles values = Rounded(dtype, RandomWhole(rows * columns, -9, 9));
+    for (const Tensor& src :
+         {Make(dtype, {rows, columns}, values), MakeTransposed(dtype, rows, columns, values),
+          MakeInside(dtype, rows, columns, values)}) {
+      const Tensor whole =
+          Make(dtype, {rows + 2, columns + 5}, Doubles((rows + 2) * (columns + 5), 1));
+      const Tensor part = whole.Narrow(0, 1, rows).Narrow(1, 3, columns);
+      ASSERT_THAT(Copy(device(), src, part), IsOk());
+      EXPECT_EQ(Read(part), values);
+      EXPECT_EQ(Read(whole.Narrow(1, 0, 3)), Doubles((rows + 2) * 3, 1));
+      EXPECT_EQ(Read(whole.Narrow(0, rows + 1, 1)), Doubles(columns + 5, 1));
+    }
+  }
+}
+
+TEST_P(CopyTest, IntoATransposedView) {
+  const Doubles values = RandomWhole(12, -9, 9);
+  const Tensor dst = Make(DType::kI32, {4, 3}, Doubles(12, 0));
+  ASSERT_THAT(Copy(device(), Make(DType::kI32, {3, 4}, values), dst.Transpose(0, 1)), IsOk());
+  EXPECT_EQ(Read(dst.Transpose(0, 1)), values);
+}
+
+TEST_P(CopyTest, Broadcasts) {
+  const Tensor row = Make(DType::kF32, {1, 3}, {1, 2, 3}), dst = Empty(DType::kF32, {2, 3});
+  ASSERT_THAT(Copy(device(), row.BroadcastTo({2, 3}), dst), IsOk());
+  EXPECT_EQ(Read(dst), Doubles({1, 2, 3, 1, 2, 3}));
+  const Tensor column = Make(DType::kF32, {2, 1}, {4, 5});
+  ASSERT_THAT(Copy(device(), column.BroadcastTo({2, 3}), dst), IsOk());
+  EXPECT_EQ(Read(dst), Doubles({4, 4, 4, 5, 5, 5}));
+  ASSERT_THAT(Copy(device(), Make(DType::kF32, {}, {6}).BroadcastTo({2, 3}), dst), IsOk());
+  EXPECT_EQ(Read(dst), Doubles(6, 6));
+}
+
+TEST_P(CopyTest, ScalarsOnesAndNothing) {
+  const Tensor scalar = Empty(DType::kF32, {}), one = Empty(DType::kF32, {1, 1});
+  ASSERT_THAT(Copy(device(), Make(DType::kF32, {}, {3}), scalar), IsOk());
+  EXPECT_EQ(Read(scalar), Doubles{3});
+  ASSERT_THAT(Copy(device(), Make(DType::kF32, {1, 1}, {4}), one), IsOk());
+  EXPECT_EQ(Read(one), Doubles{4});
+  EXPECT_THAT(Copy(device(), Empty(DType::kF32, {0, 3}), Empty(DType::kF32, {0, 3})), IsOk());
+  const Tensor same = Make(DType::kF32, {2}, {1, 2});
+  ASSERT_THAT(Copy(device(), same, same), IsOk());
+  EXPECT_EQ(Read(same), Doubles({1, 2}));
+}
+
+TEST(Copy, DoesNothingOnMeta) {
+  const auto device = MakeMetaDevice();
+  auto x = Tensor::Empty(*device, DType::kF32, {1 << 20, 1 << 20});
+  ASSERT_THAT(x, IsOk());
+  EXPECT_THAT(Copy(*device, *x, x->Transpose(0, 1)), IsOk());
+}
+
+}  // namespace
+}  // namespace dtensor::kernels
