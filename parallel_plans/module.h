@@ -7,8 +7,9 @@
 //       AddChild("gate_proj", &gate_);  AddChild("up_proj", &up_);  AddChild("down_proj", &down_);
 //     }
 //    protected:
-//     TensorOr Forward(const DistributedTensor& x) override { return down_(SiluMul(gate_(x),
-//     up_(x))); }
+//     TensorOr Forward(const DistributedTensor& x) override {
+//       return down_(SiluMul(gate_(x), up_(x)));
+//     }
 //    private:
 //     LinearLayer gate_, up_, down_;
 //   };
@@ -51,12 +52,12 @@ struct Parameter {
 
   Dims shape;
   Init init;
-  // For each dimension the size of a group that is never cut (features of a head); empty or 1:
+  // For each dimension the size of a group that is never cut (features of a head). Empty or 1:
   // none.
   Dims units;
   DType dtype = DType::kF32;
-  DistributedTensor
-      tensor;  // undefined until materialized; then a pinned leaf that requires gradients
+  // Undefined until materialized; then a pinned leaf that requires gradients.
+  DistributedTensor tensor;
   int64_t unit(int dim) const { return units.empty() ? 1 : units[dim]; }
 };
 

@@ -29,17 +29,6 @@ Style Edges(std::string axis, std::optional<Placement> input, std::optional<Plac
 
 namespace {
 
-std::string LineText(const ParallelPlan::Line& line) {
-  std::string text =
-      absl::StrCat("{\"", line.pattern, "\", ", line.style.name, "(\"", line.style.axis, "\"");
-  if (line.style.name == "Edges" && line.style.input)
-    absl::StrAppend(&text, ", in ", line.style.input->ToString());
-  if (line.style.name == "Rowwise" || line.style.name == "Edges") {
-    if (line.style.output) absl::StrAppend(&text, ", out ", line.style.output->ToString());
-  }
-  return absl::StrCat(text, ")}");
-}
-
 // What a plan would do, before it does it: everything is worked out first, so that an error changes
 // nothing.
 class PlanBuilder {
@@ -119,7 +108,7 @@ class PlanBuilder {
   };
 
   static absl::Status Error(const ParallelPlan::Line& line, absl::string_view why) {
-    return InvalidArgument({"plan line ", LineText(line), ": ", why});
+    return InvalidArgument({"plan line ", line.ToString(), ": ", why});
   }
 
   absl::Status Claim(size_t i, const ParallelPlan::Line& line, const AxisList& axes) {
@@ -129,7 +118,7 @@ class PlanBuilder {
       if (fresh) continue;
       return Error(line, absl::StrCat("module \"", paths_[i], "\" and axis \"",
                                       mesh_.axis_name(axis), "\" are set by the line ",
-                                      LineText(*it->second), " already; keep one of them"));
+                                      it->second->ToString(), " already; keep one of them"));
     }
     entry.claims.push_back({&line, axes});
     return absl::OkStatus();
@@ -185,12 +174,6 @@ absl::Status ParallelPlan::Apply(Module& model, Context& context, const DeviceMe
     builder.module(i).edges_ = builder.EdgesOf(i);
   }
   return absl::OkStatus();
-}
-
-std::string ParallelPlan::ToString() const {
-  return absl::StrJoin(lines_, "\n", [](std::string* out, const Line& line) {
-    absl::StrAppend(out, LineText(line));
-  });
 }
 
 std::string Explain(Module& model) {

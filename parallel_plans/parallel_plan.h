@@ -1,11 +1,10 @@
 // ParallelPlan: where a model's parameters and activations go, as a table of (path pattern, style).
 //
 //   ParallelPlan plan({
-//       {"model.layers.*.input_layernorm",           SequenceParallel("tp")},
-//       {"model.layers.*.self_attn.{q,k,v}_proj",    Colwise("tp")},
-//       {"model.layers.*.self_attn.o_proj",          Rowwise("tp", Shard(1))},   // reduce-scatter
-//       over tokens
-//       {"",                                         DataParallel("dp")},
+//       {"model.layers.*.input_layernorm",         SequenceParallel("tp")},
+//       {"model.layers.*.self_attn.{q,k,v}_proj",  Colwise("tp")},
+//       {"model.layers.*.self_attn.o_proj",        Rowwise("tp", Shard(1))},  // reduce-scatter
+//       {"",                                       DataParallel("dp")},
 //   });
 //   DT_RETURN_IF_ERROR(plan.Apply(model, context, mesh, {.seed = 1}));
 //
@@ -14,18 +13,28 @@
 // "" is the model itself. Styles on different mesh axes may meet in one module; two lines that set
 // the same axis of the same module are an error.
 //
-//   style              parameters                      input            output            who
-//   communicates, forward Colwise(a)         Linear S(0), Embedding S(1)     R on a           as it
-//   comes       all-gather if the input was S Rowwise(a, out)    Linear S(1), Embedding S(0)     as
-//   it comes      out on a (R)      P -> R all-reduce, P -> S(1) reduce-scatter SequenceParallel(a)
-//   all R                          S(1) on a        S(1) on a         none; gradients of parameters
-//   are P DataParallel(a)    as they are                     S(0) on a        as it comes none;
-//   gradients are P Edges(a, in, out)  as they are                     in               out as
-//   asked
+// What a style does to its modules on its axis `a` (S is Shard, R Replicate):
+//
+//   style                parameters                   input         output
+//   Colwise(a)           Linear S(0), Embedding S(1)  R             as it comes
+//   Rowwise(a, out)      Linear S(1), Embedding S(0)  as it comes   out (R unless given)
+//   SequenceParallel(a)  R                            S(1)          S(1)
+//   DataParallel(a)      left to others               S(0)          as it comes
+//   Edges(a, in, out)    left to others               in            out
+//
+// Who communicates, forward: Colwise gathers an input that was split; Rowwise reduces its Partial
+// result, by an all-reduce (R) or a reduce-scatter (S); SequenceParallel and DataParallel move
+// nothing, and their parameters' gradients are Partial.
 //
 // Modules that share an input share its gather: a tensor remembers its redistributions.
 // Parameters that no line mentions are replicated. A parameter's dimension is cut between units
 // only (heads).
+//
+// A plan is data, and its text says all of it: a line each, Parse(ToString(p)) == p.
+//
+//   {"model.layers.*.self_attn.{q,k,v}_proj", Colwise("tp")}
+//   {"model.layers.*.self_attn.o_proj", Rowwise("tp", out S(1))}
+//   {"mlp", Edges("tp", in S(1), out R)}
 #ifndef DTENSOR_PARALLEL_PLANS_PARALLEL_PLAN_H_
 #define DTENSOR_PARALLEL_PLANS_PARALLEL_PLAN_H_
 
@@ -36,17 +45,20 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "dtensor/parallel_plans/module.h"
 #include "dtensor/placement.h"
 
 namespace dtensor {
 
+// Made by the functions below; its name tells which.
 struct Style {
-  std::string name;  // as written, for errors: "Colwise"
+  std::string name;  // "Colwise"
   std::string axis;  // a name of the mesh: an axis or a group
   std::optional<ParameterStyle> parameters;
   std::optional<Placement> input, output;
+  friend bool operator==(const Style&, const Style&) = default;
 };
 
 Style Colwise(std::string axis);
@@ -67,6 +79,8 @@ class ParallelPlan {
   struct Line {
     std::string pattern;
     Style style;
+    std::string ToString() const;
+    friend bool operator==(const Line&, const Line&) = default;
   };
   ParallelPlan() = default;  // no lines: everything replicated
   explicit ParallelPlan(std::vector<Line> lines) : lines_(std::move(lines)) {}
@@ -83,6 +97,12 @@ class ParallelPlan {
                      const PlanOptions& options) const;
 
   std::string ToString() const;  // the table, a line each
+  // Reads what ToString prints; blank lines do not count. Nothing is looked up: whether patterns
+  // and axes exist, Apply says. Errors: kInvalidArgument, naming the line and the spellings there
+  // are.
+  static absl::StatusOr<ParallelPlan> Parse(absl::string_view text);
+
+  friend bool operator==(const ParallelPlan&, const ParallelPlan&) = default;
 
  private:
   std::vector<Line> lines_;

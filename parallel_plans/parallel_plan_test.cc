@@ -71,6 +71,47 @@ TEST(ParallelPlan, PrintsItsLines) {
   EXPECT_EQ(plan.ToString(), "{\"up\", Colwise(\"tp\")}\n{\"down\", Rowwise(\"tp\", out S(1))}");
 }
 
+TEST(ParallelPlan, ParsesWhatItPrints) {
+  std::vector<ParallelPlan> plans = {ParallelPlan()};
+  for (const std::string pattern : {"", "model.layers.*.{q,k}_proj", "a\"b\\c, \n}", "né"}) {
+    for (const Style& style :
+         {Colwise("tp"), Rowwise("tp"), Rowwise("tp", Shard(-1, Order::Unit(4))), DataParallel(""),
+          SequenceParallel("t\"p"), Edges("tp", std::nullopt, std::nullopt),
+          Edges("tp", Shard(1), std::nullopt), Edges("tp", std::nullopt, Replicate()),
+          Edges("tp", Shard(0, Order::Unit(2)), Partial())}) {
+      plans.push_back(ParallelPlan({{pattern, style}}));
+    }
+  }
+  ParallelPlan all;
+  for (const ParallelPlan& plan : plans) {
+    for (const ParallelPlan::Line& line : plan.lines()) all.Add(line);
+  }
+  plans.push_back(all);
+  for (const ParallelPlan& plan : plans) {
+    EXPECT_THAT(ParallelPlan::Parse(plan.ToString()), IsOkAndHolds(plan)) << plan.ToString();
+    for (const ParallelPlan& other : plans) {
+      EXPECT_EQ(plan == other, plan.ToString() == other.ToString());
+    }
+  }
+}
+
+TEST(ParallelPlan, ParsesBlanks) {
+  EXPECT_THAT(ParallelPlan::Parse("\n  { \"up\" , Rowwise( \"tp\" , out  S( 1 ) ) } \n\n"),
+              IsOkAndHolds(ParallelPlan({{"up", Rowwise("tp", Shard(1))}})));
+}
+
+TEST(ParallelPlan, ParseRefusesOtherTextsNamingTheLine) {
+  for (const std::string line :
+       {"up", "{up, Colwise(\"tp\")}", "{\"up\", Colwise(tp)}", "{\"up\", Colwise(\"tp\")",
+        "{\"up\", Columns(\"tp\")}", "{\"up\", Colwise(\"tp\", out R)}", "{\"up\", Colwise(\"tp)}",
+        "{\"up\", Rowwise(\"tp\", in R)}", "{\"up\", Rowwise(\"tp\", out Q)}",
+        "{\"up\", Edges(\"tp\", out R, in R)}", "{\"up\", Colwise(\"tp\")} x", "{\"up\\"}) {
+    EXPECT_THAT(ParallelPlan::Parse("{\"ok\", Colwise(\"tp\")}\n" + line),
+                Refuses(AllOf(HasSubstr("line " + line + ";"), HasSubstr("Rowwise"))))
+        << line;
+  }
+}
+
 TEST(ParallelPlan, RefusesAPatternThatMatchesNothing) {
   EXPECT_THAT(
       Apply(1, "tp=1", ParallelPlan({{"upp", Colwise("tp")}})),

@@ -1,10 +1,12 @@
 // A LLaMA: RMSNorm, rotary positions, grouped-query attention, SwiGLU. Names and shapes are those
 // of Hugging Face's LlamaForCausalLM, so a state dict goes in and out by name.
 //
-//   model.embed_tokens.weight [vocab, dim]          model.layers.N.self_attn.{q,k,v,o}_proj.weight
-//   model.layers.N.mlp.{gate,up,down}_proj.weight
-//   model.layers.N.{input,post_attention}_layernorm.weight model.norm.weight [dim] lm_head.weight
-//   [vocab, dim]
+//   model.embed_tokens.weight                               [vocab, dim]
+//   model.layers.N.{input,post_attention}_layernorm.weight  [dim]
+//   model.layers.N.self_attn.{q,k,v,o}_proj.weight          [out, in]
+//   model.layers.N.mlp.{gate,up,down}_proj.weight           [out, in]
+//   model.norm.weight                                       [dim]
+//   lm_head.weight                                          [vocab, dim]
 #ifndef DTENSOR_PARALLEL_PLANS_TRANSFORMER_H_
 #define DTENSOR_PARALLEL_PLANS_TRANSFORMER_H_
 
@@ -22,8 +24,8 @@ namespace dtensor {
 struct TransformerConfig {
   int64_t vocab = 256, dim = 128, layers = 4, heads = 8, kv_heads = 4;
   int64_t hidden = 0;  // of the MLP; 0 means 8/3 dim rounded down to a multiple of 64, at least 64
-  double rope_theta = 10000, norm_eps = 1e-5,
-         init_stddev = 0.02;  // projections back to dim: stddev / sqrt(2 layers)
+  double rope_theta = 10000, norm_eps = 1e-5;
+  double init_stddev = 0.02;  // projections back to dim: stddev / sqrt(2 layers)
 
   int64_t head_dim() const { return dim / heads; }
   int64_t mlp_hidden() const;
