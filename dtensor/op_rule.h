@@ -67,16 +67,16 @@ struct RuleLetter {
   friend bool operator==(const RuleLetter&, const RuleLetter&) = default;
 };
 
-// One operand or result: for each dimension its letters, outermost first (no letters: size 1,
+// One operand or result: for each dimension its letters, outermost first (no letters, "()": size 1,
 // broadcast).
 struct RuleTerm {
   bool ellipsis = false;  // "..." before the named dimensions
   int indexes = -1;       // "@v": the letter that the values index
   std::vector<absl::InlinedVector<int, 2>> dims;
-  friend bool operator==(const RuleTerm&, const RuleTerm&) = default;
 };
 
-// The parsed text. Parse(ToString(r)) == r.
+// The parsed text. Parse(ToString(r)) == r: rules are equal when they say the same, however their
+// letters are numbered.
 class OpRule {
  public:
   // Errors: kInvalidArgument, showing where the text cannot be read.
@@ -86,7 +86,7 @@ class OpRule {
   absl::Span<const RuleLetter> letters() const { return letters_; }
   absl::Span<const RuleTerm> operands() const { return operands_; }
   absl::Span<const RuleTerm> results() const { return results_; }
-  friend bool operator==(const OpRule&, const OpRule&) = default;
+  friend bool operator==(const OpRule& a, const OpRule& b);
 
  private:
   friend class RuleParser;

@@ -109,6 +109,10 @@ class RuleBinder {
         known *= sizes[letter];
       }
     }
+    if (dim.empty() && size != 1) {
+      return Error(
+          absl::StrCat("operand ", operand, " has size ", size, " where the rule has '()'"));
+    }
     if (dim.empty() || unknowns > 1) return false;
     if (unknowns == 0) {
       if (known == size) return false;

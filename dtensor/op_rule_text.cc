@@ -45,7 +45,12 @@ class RuleParser {
         continue;
       }
       if (absl::ConsumePrefix(&word, "@")) {
+        if (open || term.indexes >= 0) return Error("has '@' inside '( )', or twice in one term");
         DT_ASSIGN_OR_RETURN(term.indexes, ParseLetter(word));
+        continue;
+      }
+      if (word == "()" && !open) {
+        term.dims.emplace_back();
         continue;
       }
       const bool opens = absl::ConsumePrefix(&word, "(");
@@ -102,7 +107,7 @@ absl::StatusOr<OpRule> OpRule::Parse(absl::string_view text) { return RuleParser
 namespace {
 
 std::string LetterText(const RuleLetter& letter) {
-  return absl::StrCat(letter.name, letter.whole ? "!" : "", letter.staged ? "^" : "",
+  return absl::StrCat(letter.name, letter.staged ? "^" : "", letter.whole ? "!" : "",
                       letter.reduce == ReduceOp::kSum ? "" : ":",
                       letter.reduce == ReduceOp::kSum ? "" : ToString(letter.reduce));
 }
@@ -114,9 +119,9 @@ std::string TermText(const RuleTerm& term, absl::Span<const RuleLetter> letters)
     std::string text = absl::StrJoin(dim, " ", [&](std::string* out, int letter) {
       absl::StrAppend(out, LetterText(letters[letter]));
     });
-    words.push_back(dim.size() > 1 ? absl::StrCat("(", text, ")") : text);
+    words.push_back(dim.size() == 1 ? text : absl::StrCat("(", text, ")"));
   }
-  if (term.indexes >= 0) words.push_back(absl::StrCat("@", letters[term.indexes].name));
+  if (term.indexes >= 0) words.push_back(absl::StrCat("@", LetterText(letters[term.indexes])));
   return absl::StrJoin(words, " ");
 }
 
@@ -130,5 +135,7 @@ std::string OpRule::ToString() const {
   };
   return absl::StrCat(side(operands_), " -> ", side(results_));
 }
+
+bool operator==(const OpRule& a, const OpRule& b) { return a.ToString() == b.ToString(); }
 
 }  // namespace dtensor
