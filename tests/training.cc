@@ -1,0 +1,167 @@
+#include "dtensor/tests/training.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "dtensor/autograd.h"
+#include "dtensor/ops.h"
+#include "dtensor/parallel_plans/optimizer.h"
+#include "dtensor/parallel_plans/transformer.h"
+#include "dtensor/runtime/core/status.h"
+
+namespace dtensor {
+namespace {
+
+constexpr int64_t kBatch = 4, kSequence = 8, kVocab = 12;
+
+TransformerConfig Small() {
+  TransformerConfig config;
+  config.vocab = kVocab;
+  config.dim = 16;
+  config.layers = 2;
+  config.heads = 8;
+  config.kv_heads = 4;
+  config.hidden = 24;
+  config.init_stddev = 0.3;
+  return config;
+}
+
+ParallelPlan PlanFor(const DeviceMesh& mesh, bool sequence_parallel) {
+  ParallelPlan plan;
+  if (mesh.Find("tp").ok()) plan = TensorParallelPlan("tp", sequence_parallel);
+  if (mesh.Find("dp").ok()) plan.Add({"", DataParallel("dp")});
+  return plan;
+}
+
+absl::StatusOr<std::vector<double>> Read(const DistributedTensor& tensor) {
+  const NoGrad no_grad(tensor.context());
+  DT_ASSIGN_OR_RETURN(const DistributedTensor wide, Cast(tensor, DType::kF64));
+  return ToGlobal<double>(wide);
+}
+
+// One rank's part of a run.
+class RankRun {
+ public:
+  RankRun(Context& context, const TrainingRun& run)
+      : context_(context), run_(run), model_(Small()) {}
+
+  absl::StatusOr<Trained> Run() {
+    DT_RETURN_IF_ERROR(Prepare());
+    DT_ASSIGN_OR_RETURN(trained_.first_values, ReadAll(/*gradients=*/false));
+    DT_ASSIGN_OR_RETURN(AdamW adamw, AdamW::Create(model_.Parameters(), {}));
+    for (int step = 0; step < run_.steps; ++step) DT_RETURN_IF_ERROR(Step(step, adamw));
+    DT_ASSIGN_OR_RETURN(trained_.parameters, ReadAll(/*gradients=*/false));
+    return std::move(trained_);
+  }
+
+ private:
+  absl::Status Prepare() {
+    DT_ASSIGN_OR_RETURN(mesh_, DeviceMesh::Parse(run_.mesh));
+    model_.SetDType(run_.first_values);
+    DT_RETURN_IF_ERROR(PlanFor(mesh_, run_.sequence_parallel)
+                           .Apply(model_, context_, mesh_,
+                                  {.seed = run_.seed, .allow_uneven = run_.allow_uneven}));
+    absl::Status status;
+    model_.VisitParameters([&](const std::string& path, Parameter& parameter) {
+      status.Update(Widen(parameter));
+      trained_.layouts[path] = parameter.tensor.layout().ToString();
+    });
+    DT_RETURN_IF_ERROR(status);
+    DT_ASSIGN_OR_RETURN(ids_, Tokens(7));
+    DT_ASSIGN_OR_RETURN(targets_, Tokens(5));
+    return absl::OkStatus();
+  }
+
+  absl::Status Widen(Parameter& parameter) {
+    if (run_.dtype == run_.first_values) return absl::OkStatus();
+    const NoGrad no_grad(context_);
+    DT_ASSIGN_OR_RETURN(parameter.tensor, Cast(parameter.tensor, run_.dtype));
+    parameter.tensor.set_requires_grad(true);
+    parameter.tensor.set_pinned(true);
+    return absl::OkStatus();
+  }
+
+  TensorOr Tokens(int64_t factor) {
+    std::vector<int32_t> tokens(kBatch * kSequence);
+    for (size_t i = 0; i < tokens.size(); ++i)
+      tokens[i] = static_cast<int32_t>(i * factor % kVocab);
+    return Distribute<int32_t>(context_, Layout::Replicated(mesh_, 2), {kBatch, kSequence}, tokens);
+  }
+
+  absl::Status Step(int step, AdamW& adamw) {
+    context_.communicator().ResetTraffic();
+    DT_ASSIGN_OR_RETURN(const DistributedTensor logits, model_(ids_));
+    trained_.layouts["logits"] = logits.layout().ToString();
+    DT_ASSIGN_OR_RETURN(const DistributedTensor loss, Mean(CrossEntropy(logits, targets_), {0, 1}));
+    DT_RETURN_IF_ERROR(Backward(loss));
+    DT_RETURN_IF_ERROR(ReduceGradients(model_.Parameters()));
+    DT_ASSIGN_OR_RETURN(const ClipResult clip, ClipByGlobalNorm(model_.Parameters(), 1.0));
+    trained_.traffic = context_.communicator().traffic();  // reading is no part of a step
+    if (step == 0) {
+      DT_ASSIGN_OR_RETURN(trained_.first_gradients, ReadAll(/*gradients=*/true));
+    }
+    DT_RETURN_IF_ERROR(adamw.Step(0.05, clip.scale));
+    adamw.ClearGradients();
+    DT_ASSIGN_OR_RETURN(trained_.losses.emplace_back(), Item(loss.Detach()));
+    DT_ASSIGN_OR_RETURN(trained_.norms.emplace_back(), Item(clip.norm));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<Trained::Values> ReadAll(bool gradients) {
+    Trained::Values all;
+    absl::Status status;
+    model_.VisitParameters([&](const std::string& path, Parameter& parameter) {
+      auto values = Read(gradients ? parameter.tensor.grad() : parameter.tensor);
+      status.Update(values.status());
+      if (values.ok()) all[path] = *std::move(values);
+    });
+    DT_RETURN_IF_ERROR(status);
+    return all;
+  }
+
+  Context& context_;
+  const TrainingRun& run_;
+  DeviceMesh mesh_;
+  Transformer model_;
+  DistributedTensor ids_, targets_;
+  Trained trained_;
+};
+
+}  // namespace
+
+absl::StatusOr<Trained> Train(const TrainingRun& run) {
+  DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse(run.mesh));
+  std::vector<Trained> ranks(mesh.size());
+  DT_RETURN_IF_ERROR(RunRanks(
+      mesh.size(),
+      [&](Context& context) -> absl::Status {
+        DT_ASSIGN_OR_RETURN(ranks[context.rank()], RankRun(context, run).Run());
+        return absl::OkStatus();
+      },
+      run.options));
+  for (size_t rank = 1; rank < ranks.size(); ++rank) {
+    ranks[rank].traffic = ranks[0].traffic;  // uneven shards receive unlike bytes
+    if (ranks[rank] == ranks[0]) continue;
+    return absl::InternalError(absl::StrCat("rank ", rank, " trained other values than rank 0"));
+  }
+  return std::move(ranks[0]);
+}
+
+double WorstRelativeRms(const Trained::Values& a, const Trained::Values& b) {
+  double worst = a.size() == b.size() ? 0 : HUGE_VAL;
+  for (const auto& [path, values] : b) {
+    double error = 0, size = 0;
+    for (size_t i = 0; i < values.size(); ++i) {
+      const double difference = a.at(path)[i] - values[i];
+      error += difference * difference;
+      size += values[i] * values[i];
+    }
+    worst = std::max(worst, std::sqrt(error / size));
+  }
+  return worst;
+}
+
+}  // namespace dtensor

@@ -1,0 +1,53 @@
+// A few steps of training a small transformer: what several suites hold to be the same, on every
+// mesh, twice, or on another device.
+#ifndef DTENSOR_TESTS_TRAINING_H_
+#define DTENSOR_TESTS_TRAINING_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "dtensor/context.h"
+#include "dtensor/runtime/comm/communicator.h"
+#include "dtensor/runtime/core/dtype.h"
+
+namespace dtensor {
+
+struct TrainingRun {
+  // "tp" splits the layers, "dp" the batch; other axes have no part in the plan.
+  std::string mesh = "tp=1";
+  bool sequence_parallel = true;
+  bool allow_uneven = false;
+  DType dtype = DType::kF32;
+  // The first values are rounded to this type before they become `dtype`: two types can start from
+  // the same numbers.
+  DType first_values = DType::kF32;
+  int steps = 3;
+  uint64_t seed = 3;  // of the first values
+  RunOptions options;
+};
+
+// Of all ranks alike; traffic is rank 0's. Equality is of bits, but for NaN, which there is none
+// of.
+struct Trained {
+  std::vector<double> losses, norms;  // of each step; norms: of all gradients together
+  // By parameter, global and row-major.
+  using Values = std::map<std::string, std::vector<double>>;
+  Values first_values, first_gradients, parameters;  // parameters: after the last step
+  std::map<std::string, std::string> layouts;        // of parameters, and of the logits
+  TrafficTable traffic;
+  friend bool operator==(const Trained&, const Trained&) = default;
+};
+
+// Forward, backward, clipping and AdamW, `run.steps` times on one batch. Errors: what the library
+// refuses; kInternal when two ranks end with unlike numbers.
+absl::StatusOr<Trained> Train(const TrainingRun& run);
+
+// |a - b| / |b|, over all values of all parameters' worst.
+double WorstRelativeRms(const Trained::Values& a, const Trained::Values& b);
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_TESTS_TRAINING_H_
