@@ -81,6 +81,37 @@ TEST(Train, EveryMeshFollowsOneRank) {
   }
 }
 
+// A rounding to bf16 is off by 2^-8 at most. Ranks round other terms than one rank does, so their
+// runs differ by roundings, but by no more than a few.
+TEST(Train, InBf16EveryMeshFollowsOneRankWithinItsRoundings) {
+  DT_ASSERT_OK_AND_ASSIGN(const Corpus corpus, Corpus::Load(WriteText("text", Text()), 32));
+  const auto run_on = [&](absl::string_view mesh, absl::string_view plan, DType dtype) {
+    TrainConfig config = Small(mesh, plan);
+    config.dtype = dtype;
+    return RunOn(config, corpus);
+  };
+  constexpr double kRounding = 0x1p-8;
+  const RunResult reference = run_on("tp=1", "tp+sp", DType::kBF16);
+  EXPECT_LT(reference.losses.back(), reference.losses.front() - 0.5);
+  for (const auto& [mesh, plan] : {std::pair("dp=2,tp=2", "tp+sp"),
+                                   {"dp=2,tp=2", "tp"},
+                                   {"tp=4", "tp+sp"},
+                                   {"dp=4", "none"}}) {
+    const RunResult run = run_on(mesh, plan, DType::kBF16);
+    const Difference difference = Compare(run, reference);
+    EXPECT_LE(difference.loss, kRounding / 4) << mesh << " " << plan;
+    EXPECT_LE(difference.grad_norm, kRounding) << mesh << " " << plan;
+    EXPECT_LE(difference.gradient, 8 * kRounding) << difference.worst_gradient;
+    EXPECT_GT(difference.gradient, 0) << "not bf16 after all?";
+    EXPECT_LT(run.losses.back(), run.losses.front() - 0.5) << mesh << " " << plan;
+    EXPECT_EQ(run.predicted.table, run.counted.table) << mesh << " " << plan;
+    EXPECT_EQ(run.predicted.peak_bytes, run.counted.peak_bytes) << mesh << " " << plan;
+  }
+  // And bf16 learns what f32 learns.
+  const RunResult f32 = run_on("tp=1", "tp+sp", DType::kF32);
+  EXPECT_NEAR(reference.heldout_loss, f32.heldout_loss, 0.01 * f32.heldout_loss);
+}
+
 TEST(Train, RefusesHeadsThatDoNotSplit) {
   DT_ASSERT_OK_AND_ASSIGN(const Corpus corpus, Corpus::Load(WriteText("text", Text()), 32));
   EXPECT_THAT(Train(Small("tp=3", "tp"), corpus, {}).status(),

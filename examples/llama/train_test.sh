@@ -43,6 +43,7 @@ for key in mesh plan dtype steps losses grad_norms heldout_loss tokens_per_secon
 done
 head -c 20000 "$TEST_TMPDIR/dump.safetensors" | grep -aq 'grad.model.layers.0.self_attn.q_proj.weight' ||
   { echo "the dump lacks a gradient"; bad=1; }
+"$train" "${small[@]}" --mesh=dp=2,tp=2 --dtype=bf16 --compare=3 >/dev/null || { echo "the bf16 run failed"; bad=1; }
 "$train" "${small[@]}" --mesh=dp=2,tp=2 --report=/nowhere/report.json >/dev/null 2>&1
 (($? == 1)) || { echo "an unwritable report must end with status 1"; bad=1; }
 exit $bad
