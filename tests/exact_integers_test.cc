@@ -1,6 +1,6 @@
-// Law 4: where every intermediate is an integer that f32 holds exactly, every mesh and every plan
-// give the same bits, forward, backward and after steps of gradient descent with a rate that is a
-// power of two.
+// Law 4, its first half (the second: error_bound_test.cc): where every intermediate is an integer
+// that f32 holds exactly, every mesh and every plan give the same bits, forward, backward and after
+// steps of gradient descent with a rate that is a power of two.
 #include <string>
 #include <vector>
 

@@ -1,5 +1,6 @@
-// Well-known wrong answers of sharded operators, each asserted not to be given. Where a rule passes
-// this and the sweep in op_rules_test.cc, it is right for the right reason.
+// Law 3, from the other side: well-known wrong answers of sharded operators, each asserted not to
+// be given. Where a rule passes this and the sweep in op_rules_test.cc, it is right for the right
+// reason.
 #include <cmath>
 #include <functional>
 #include <string>
