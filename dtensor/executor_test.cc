@@ -78,26 +78,29 @@ int64_t ReducedValue(const Layout& from, const Layout& to, int64_t number,
   return average ? value / static_cast<int64_t>(group.size()) : value;
 }
 
-// Whether the rank at `coordinate` keeps an element whose term the target's new partial axes
-// spread.
-bool KeepsElement(const Layout& from, const Layout& to, absl::Span<const int64_t> shape,
-                  int64_t number, absl::Span<const int> coordinate) {
-  if (to.partial_op() == ReduceOp::kAvg) return true;
-  for (int axis : to.partial_axes()) {
-    if (from.use(axis) == Layout::AxisUse::kPartial) continue;
-    if (from.use(axis) == Layout::AxisUse::kReplicate) {
-      if (coordinate[axis] != 0) return false;
-      continue;
-    }
-    int64_t rest = number;
-    for (int d = from.rank() - 1; d >= 0; rest /= shape[d], --d) {
-      const AxisList axes = AxesOf(from.dim(d));
-      if (std::find(axes.begin(), axes.end(), axis) == axes.end()) continue;
-      if (!DimRegionOverAxes(from, d, shape[d], coordinate, {axis}).Contains(rest % shape[d]))
-        return false;
+// Which elements of a rank's result, row-major, the plan writes; Verify() proves that of the others
+// one of the ranks with which it shares a term has them.
+std::vector<bool> Written(const RedistributionPlan& plan, int rank) {
+  const Dims shape = plan.to().LocalShape(plan.shape(), rank);
+  std::vector<bool> written(NumElements(shape), false);
+  for (int s = 0; s < std::max<int>(1, static_cast<int>(plan.steps().size())); ++s) {
+    for (const Transfer& box : plan.Receives(s, rank)) {
+      std::vector<int64_t> offsets = {0};
+      for (size_t d = 0; d < shape.size(); ++d) {
+        std::vector<int64_t> next;
+        const Piece& piece = box.dims[d];
+        for (int64_t offset : offsets) {
+          for (int64_t i = 0; i < piece.size(); ++i) {
+            next.push_back(offset * shape[d] + piece.dst + i / piece.length * piece.dst_stride +
+                           i % piece.length);
+          }
+        }
+        offsets = next;
+      }
+      for (int64_t offset : offsets) written[offset] = true;
     }
   }
-  return true;
+  return written;
 }
 
 template <typename T>
@@ -155,10 +158,11 @@ template <typename T>
 std::vector<T> Expected(const RedistributionPlan& plan, int rank) {
   const auto coordinate = plan.from().mesh().Coordinate(rank);
   std::vector<T> values;
+  const std::vector<bool> written = Written(plan, rank);
   for (int64_t number : GlobalNumbers(Regions(plan.to(), plan.shape(), coordinate), plan.shape())) {
-    const bool keeps = KeepsElement(plan.from(), plan.to(), plan.shape(), number, coordinate);
-    values.push_back(keeps ? FromInt<T>(ReducedValue(plan.from(), plan.to(), number, coordinate))
-                           : Identity<T>(plan.to().partial_op()));
+    values.push_back(written[values.size()]
+                         ? FromInt<T>(ReducedValue(plan.from(), plan.to(), number, coordinate))
+                         : Identity<T>(plan.to().partial_op()));
   }
   return values;
 }

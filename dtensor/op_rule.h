@@ -26,9 +26,9 @@
 //
 // Gradients need no rule of their own (Griewank & Walther, "Evaluating Derivatives", adjoints of
 // linear maps): with the operands where the forward put them, an operand's local gradient has the
-// operand's layout, and is Partial(sum) on axes that shard letters which the operand lacks or on
-// which another operand is Partial. The gradient of a Partial(sum) result is replicated there
-// (Layout::Dual).
+// operand's layout, is Partial(sum) on axes that shard letters which the operand lacks, and Partial
+// with their op on axes on which other operands are Partial. The gradient of a Partial(sum) result
+// is replicated there (Layout::Dual).
 #ifndef DTENSOR_OP_RULE_H_
 #define DTENSOR_OP_RULE_H_
 

@@ -219,20 +219,33 @@ absl::StatusOr<Assignment> Follow(absl::string_view op, const BoundRule& rule, L
       }
     }
   }
-  // Partial operands that stay so, axis by axis, where the ops agree.
+  // And of the gradient of an operand that lacks it.
+  std::vector<PartialAxes> gradient_partial(operands.size());
+  for (size_t i = 0; i < operands.size(); ++i) {
+    const uint32_t present = LettersIn(terms[i]);
+    for (size_t l = 0; l < letters.size(); ++l) {
+      if (!(present >> l & 1)) gradient_partial[i].Add(letter_axes[l], ReduceOp::kSum);
+    }
+  }
+  // Partial operands that stay so, axis by axis, where the ops agree. The gradient of an operand
+  // that is whole there has a term for each term of the others: Partial with their op.
   std::vector<PartialAxes> operand_partial(operands.size());
   for (int axis = 0; axis < mesh.rank_of_axes(); ++axis) {
     const AxisMask bit = AxisMask{1} << axis;
     if (used & bit) continue;
     const Passing passing = PassesOn(axis, linearity, operands);
     if (passing.operands == 0) continue;
-    const bool fits =
-        std::all_of(result_partial.begin(), result_partial.end(),
-                    [&](const PartialAxes& r) { return r.axes == 0 || r.op == passing.op; });
-    if (!fits) continue;
+    const auto fits = [&](const PartialAxes& p) { return p.axes == 0 || p.op == passing.op; };
+    bool all_fit = std::all_of(result_partial.begin(), result_partial.end(), fits);
+    for (size_t i = 0; i < operands.size(); ++i)
+      all_fit &= (passing.operands >> i & 1) || fits(gradient_partial[i]);
+    if (!all_fit) continue;
     for (PartialAxes& r : result_partial) r.Add(bit, passing.op);
     for (size_t i = 0; i < operands.size(); ++i) {
-      if (passing.operands >> i & 1) operand_partial[i].Add(bit, operands[i].layout.partial_op());
+      if (passing.operands >> i & 1)
+        operand_partial[i].Add(bit, operands[i].layout.partial_op());
+      else
+        gradient_partial[i].Add(bit, passing.op);
     }
   }
 
@@ -244,18 +257,8 @@ absl::StatusOr<Assignment> Follow(absl::string_view op, const BoundRule& rule, L
     constexpr double kPinned = 1e15;  // more than any tensor: pinned operands move last
     out.moved_bytes += operands[i].pinned && bytes > 0 ? bytes * kPinned : bytes;
     out.operands.push_back(std::move(layout));
-    // The gradient: summed over axes that split letters this operand lacks, or on which another is
-    // Partial.
-    PartialAxes gradient;
-    const uint32_t present = LettersIn(terms[i]);
-    for (size_t l = 0; l < letters.size(); ++l) {
-      if (!(present >> l & 1)) gradient.Add(letter_axes[l], ReduceOp::kSum);
-    }
-    for (size_t j = 0; j < operands.size(); ++j) {
-      if (j != i) gradient.Add(operand_partial[j].axes & ~operand_partial[i].axes, ReduceOp::kSum);
-    }
     DT_ASSIGN_OR_RETURN(Layout gradient_layout,
-                        TermLayout(mesh, rule, terms[i], letters, gradient));
+                        TermLayout(mesh, rule, terms[i], letters, gradient_partial[i]));
     out.gradients.push_back(std::move(gradient_layout));
   }
   for (size_t r = 0; r < result_partial.size(); ++r) {

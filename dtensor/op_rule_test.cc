@@ -168,6 +168,15 @@ TEST(Solve, PartialPassesWhereTheOperatorIsLinear) {
             "[] [], [] [] -> [] [] | [] [], [] []");
   EXPECT_EQ(Decided(pointwise, Linearity::kMulti, {partial, whole}),
             "[] [] P(sum: tp), [] [] -> [] [] P(sum: tp) | [] [], [] [] P(sum: tp)");
+  // The mean of products: the gradient of the whole factor is a mean too. Where it would be a sum
+  // over another axis as well, which no layout says, the mean is taken first.
+  const RuleOperand mean = Operand(mesh, "[] [] P(avg: tp)");
+  EXPECT_EQ(Decided(pointwise, Linearity::kMulti, {mean, whole}),
+            "[] [] P(avg: tp), [] [] -> [] [] P(avg: tp) | [] [], [] [] P(avg: tp)");
+  const DeviceMesh both = Mesh("dp=2,tp=2");
+  EXPECT_EQ(Decided(Bound("m k, k -> m k", {{4, 4}, {4}}), Linearity::kMulti,
+                    {Operand(both, "[dp] [] P(avg: tp)"), Operand(both, "[]")}),
+            "[dp] [], [] -> [dp] [] | [dp] [], [] P(sum: dp)");
   // A product of two sums is not the sum of products.
   EXPECT_EQ(Decided(pointwise, Linearity::kMulti, {partial, partial}),
             "[] [], [] [] -> [] [] | [] [], [] []");

@@ -1,11 +1,13 @@
 #include "dtensor/redistribution_plan.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "dtensor/redistribution_steps.h"
+#include "dtensor/redistribution_ways.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/transition.h"
 
@@ -109,22 +111,69 @@ class Digest {
   uint64_t value_ = 0xcbf29ce484222325;
 };
 
-uint64_t DigestOf(const Layout& from, const Layout& to, absl::Span<const int64_t> shape,
-                  DType dtype) {
+uint64_t DigestOf(const RedistributionPlan& plan, const Transition& chosen) {
   Digest digest;
-  digest.Add(from.mesh());
-  digest.Add(from);
-  digest.Add(to);
-  for (int64_t n : shape) digest.Add(n);
-  digest.Add(static_cast<int64_t>(dtype));
+  digest.Add(plan.from().mesh());
+  digest.Add(plan.from());
+  digest.Add(plan.to());
+  for (int64_t n : plan.shape()) digest.Add(n);
+  digest.Add(static_cast<int64_t>(plan.dtype()));
+  digest.Add(static_cast<int64_t>(chosen.owners()));
+  for (const AxisList& stage : chosen.stages()) {
+    digest.Add(static_cast<int64_t>(stage.size()));
+    for (int axis : stage) digest.Add(axis);
+  }
   return digest.value();
 }
 
 }  // namespace
 
-absl::StatusOr<RedistributionPlan> RedistributionPlan::Create(const Layout& from, const Layout& to,
-                                                              absl::Span<const int64_t> shape,
-                                                              DType dtype) {
+namespace {
+
+// Compared in order. Where all links are alike, the busiest rank stands for the time.
+using Price = std::array<double, 3>;
+
+Price PriceOf(const RedistributionPlan& plan, const RedistributionOptions& options) {
+  const RedistributionBytes bytes = plan.Bytes();
+  const double total = static_cast<double>(bytes.total);
+  const double busiest = static_cast<double>(bytes.busiest);
+  const bool timed = options.objective == Objective::kLatency || !options.links.uniform();
+  const double seconds = timed ? plan.PredictedSeconds(options.links) : busiest;
+  switch (options.objective) {
+    case Objective::kTotal:
+      return {total, seconds, busiest};
+    case Objective::kBusiest:
+      return {busiest, total, seconds};
+    case Objective::kLatency:
+      return {seconds, total, busiest};
+  }
+  return {};
+}
+
+}  // namespace
+
+absl::string_view ToString(Objective objective) {
+  switch (objective) {
+    case Objective::kTotal:
+      return "total";
+    case Objective::kBusiest:
+      return "busiest";
+    case Objective::kLatency:
+      return "latency";
+  }
+  return "";
+}
+
+absl::StatusOr<Objective> ParseObjective(absl::string_view text) {
+  for (Objective o : {Objective::kTotal, Objective::kBusiest, Objective::kLatency}) {
+    if (text == ToString(o)) return o;
+  }
+  return InvalidArgument({"there is no objective \"", text, "\"; use total, busiest or latency"});
+}
+
+absl::StatusOr<RedistributionPlan> RedistributionPlan::Create(
+    const Layout& from, const Layout& to, absl::Span<const int64_t> shape, DType dtype,
+    const RedistributionOptions& options) {
   if (absl::Status status = CheckRequest(from, to, shape, dtype); !status.ok()) {
     return InvalidArgument(
         {"redistribute ", Describe(from, to, shape, dtype), ": ", status.message()});
@@ -134,76 +183,57 @@ absl::StatusOr<RedistributionPlan> RedistributionPlan::Create(const Layout& from
   plan.to_ = to;
   plan.shape_.assign(shape.begin(), shape.end());
   plan.dtype_ = dtype;
-  plan.digest_ = DigestOf(from, to, shape, dtype);
-  plan.transition_ = std::make_shared<const Transition>(from, to, shape);
-  const Transition& t = *plan.transition_;
-  plan.steps_ = StepsOf(t);
-  plan.is_view_ = plan.steps_.empty() && t.IsView();
-  plan.fills_identity_ = !t.created().empty();
-  if (!t.reduced().empty()) {
-    plan.op_ = from.partial_op();
-    if (plan.op_ == ReduceOp::kAvg) plan.scale_ = 1.0 / static_cast<double>(t.terms());
-  }
+  plan.Choose(Transition(from, to, shape));
+  if (absl::Status status = plan.Improve(options); !status.ok()) return status;
   return plan;
+}
+
+void RedistributionPlan::Choose(Transition transition) {
+  transition_ = std::make_shared<const Transition>(std::move(transition));
+  const Transition& t = *transition_;
+  steps_ = StepsOf(t);
+  is_view_ = steps_.empty() && t.IsView();
+  fills_identity_ = !t.created().empty();
+  if (!t.reduced().empty()) {
+    op_ = from_.partial_op();
+    if (op_ == ReduceOp::kAvg) scale_ = 1.0 / static_cast<double>(t.terms());
+  }
+  digest_ = DigestOf(*this, t);
+}
+
+// The plan at hand moves the least in total. Other ways of the same transition compete with it by
+// what the options ask for; of equals the one that came first stays.
+absl::Status RedistributionPlan::Improve(const RedistributionOptions& options) {
+  if (options.objective != Objective::kTotal || !options.links.uniform()) {
+    std::vector<Transition> others = OtherWays(*transition_, options.links);
+    Price least = others.empty() ? Price() : PriceOf(*this, options);
+    for (Transition& other : others) {
+      RedistributionPlan plan = *this;
+      plan.Choose(std::move(other));
+      if (const Price price = PriceOf(plan, options); price < least) {
+        least = price;
+        *this = std::move(plan);
+      }
+    }
+  }
+  if (options.max_extra_bytes < 0 || is_view_) return absl::OkStatus();
+  const int64_t extra = ExtraBytes();
+  if (extra <= options.max_extra_bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("redistribute ", Describe(from_, to_, shape_, dtype_), ": a rank's result has ",
+                   extra, " bytes, and max_extra_bytes is ", options.max_extra_bytes,
+                   "; allow as much, or shard the result over more axes"));
 }
 
 std::vector<Transfer> RedistributionPlan::Receives(int s, int rank) const {
   const bool gathers = s < static_cast<int>(steps_.size()) && !steps_[s].from_source;
-  return gathers ? GatherBoxes(*transition_, rank) : ExchangeBoxes(*transition_, rank);
-}
-
-int64_t RedistributionPlan::BytesReceived(int s, int rank) const {
-  if (s >= static_cast<int>(steps_.size())) return 0;
-  const Transition& t = *transition_;
-  const absl::InlinedVector<int, 4> coordinate = from_.mesh().Coordinate(rank);
-  int64_t needed = 1, held = 1;
-  for (int d = 0; d < static_cast<int>(t.shape().size()); ++d) {
-    const bool gathers = !steps_[s].from_source;
-    const IndexSet need = steps_[s].pivot ? t.Owned(d, coordinate) : t.Needed(d, coordinate);
-    needed *= need.size();
-    held *= need.Intersect(gathers ? t.Owned(d, coordinate) : t.Held(d, coordinate)).size();
-  }
-  const int64_t terms = steps_[s].reduces ? t.terms() : 1;
-  return (needed * terms - held) * SizeOf(dtype_);
-}
-
-int64_t RedistributionPlan::BytesReceived(int rank) const {
-  int64_t bytes = 0;
-  for (size_t s = 0; s < steps_.size(); ++s) bytes += BytesReceived(static_cast<int>(s), rank);
-  return bytes;
-}
-
-int64_t RedistributionPlan::TotalBytes() const {
-  int64_t bytes = 0;
-  for (int rank = 0; rank < from_.mesh().size(); ++rank) bytes += BytesReceived(rank);
-  return bytes;
-}
-
-// For each element and each coordinate on the axes that stay partial. To reduce p terms for w ranks
-// in need takes (p - 1) + (w - 1) messages, and one more where none of the w holds a term. With one
-// term, all in need but those that hold it receive it: `helpers` of them where one does, else none.
-int64_t RedistributionPlan::BoundTotalBytes() const {
-  const Transition& t = *transition_;
-  int64_t messages = t.elements() * t.needers();
-  const int64_t in_place = t.ElementsInPlace();
-  if (t.reduced().empty()) {
-    messages -= t.helper_count() * in_place;
-  } else {
-    messages += t.elements() * (t.terms() - 1) - in_place;
-  }
-  int64_t problems = 1;
-  for (int axis : from_.partial_axes()) {
-    if (to_.use(axis) == Layout::AxisUse::kPartial) problems *= from_.mesh().axis_size(axis);
-  }
-  return messages * problems * SizeOf(dtype_);
+  if (gathers) return GatherBoxes(*transition_, rank, steps_[s].stage);
+  return ExchangeBoxes(*transition_, rank);
 }
 
 std::string RedistributionPlan::ToString() const {
   const auto format = [this](std::string* out, const RedistributionStep& step) {
-    int64_t busiest = 0;
-    const int s = static_cast<int>(&step - steps_.data());
-    for (int rank = 0; rank < from_.mesh().size(); ++rank)
-      busiest = std::max(busiest, BytesReceived(s, rank));
+    const int64_t busiest = Bytes(static_cast<int>(&step - steps_.data())).busiest;
     const auto name = [this](std::string* out, int axis) {
       out->append(from_.mesh().axis_name(axis));
     };

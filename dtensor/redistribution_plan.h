@@ -8,20 +8,22 @@
 //        holder that shares its coordinate on the axes that do not shard the source; what it holds
 //        itself costs nothing.
 //   X,G  When terms must be reduced and several ranks need the result, each element has one owner
-//        among these: on an axis that replicates the target, the owner's coordinate is that of the
-//        element's holder if the axis shards the source, and otherwise the element's place in an
-//        even split (a pivot, finer than the target). X reduces at the owners, G gathers from them;
-//        the pivot lives inside the result's memory. Per element that is (p-1) + (w-1) messages for
-//        p terms and w ranks in need, the lower bound (and one more where no rank in need holds a
-//        term). Where reducing at every rank in need moves no more than that (p = w = 2), X alone
-//        does it.
+//        among these: on an axis that shards the source the owner has the coordinate of the
+//        element's holder, and on the others the ranks share the work evenly, by place (a pivot,
+//        finer than the target). X reduces at the owners, G gathers from them; the pivot lives
+//        inside the result's memory. Per element that is (p-1) + (w-1) messages for p terms and w
+//        ranks in need, the lower bound (and one more where no rank in need holds a term). Where
+//        reducing at every rank in need moves no more than that (p = w = 2), X alone does it.
+//
+//   Options may trade: all ranks in need may share the work, which evens it out further (busiest),
+//   each may reduce for itself (latency), and G may cross slow axes first and alone (links).
 //
 //   An axis that becomes Partial costs nothing: the holder keeps its elements, others hold the
 //   identity. Only P(avg) is like Replicate: the average of equal terms is exact, scaled terms are
 //   not.
 //
 // A plan says nothing about one rank; Receives() gives a rank's boxes. All of it is a pure function
-// of (from, to, shape, dtype): equal on every rank. Proofs: docs/redistribution.md.
+// of (from, to, shape, dtype, options): equal on every rank. Proofs: docs/redistribution.md.
 #ifndef DTENSOR_REDISTRIBUTION_PLAN_H_
 #define DTENSOR_REDISTRIBUTION_PLAN_H_
 
@@ -32,9 +34,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "dtensor/layout.h"
-#include "dtensor/regions.h"
+#include "dtensor/links.h"
 #include "dtensor/runtime/core/collective.h"
 #include "dtensor/runtime/core/dims.h"
 #include "dtensor/runtime/core/dtype.h"
@@ -42,6 +45,25 @@
 namespace dtensor {
 
 class Transition;
+
+// What a plan makes least. Whatever it is, results have the same bits.
+enum class Objective : uint8_t {
+  kTotal,    // bytes summed over ranks: the bound; then the busiest rank's, or the predicted time
+             // if links differ
+  kBusiest,  // bytes that the busiest rank receives; then the total
+  kLatency   // predicted time: tiny tensors are reduced by every rank for itself
+};
+absl::string_view ToString(Objective objective);                   // "total", "busiest", "latency"
+absl::StatusOr<Objective> ParseObjective(absl::string_view text);  // Errors: kInvalidArgument
+
+struct RedistributionOptions {
+  Objective objective = Objective::kTotal;
+  // The most bytes that a rank may allocate for the redistribution, the result included: a view
+  // allocates nothing, every other plan its result and no more. -1: no cap.
+  int64_t max_extra_bytes = -1;
+  LinkTable links;
+  friend bool operator==(const RedistributionOptions&, const RedistributionOptions&) = default;
+};
 
 // One round of communication.
 struct RedistributionStep {
@@ -51,15 +73,23 @@ struct RedistributionStep {
   bool pivot = false;       // X: the rank receives its pivot region only
   bool reduces = false;     // X: several terms per box
   bool continues = false;   // G of an all-reduce: counted with the X before it, as one collective
+  int stage = 0;            // of G, where it takes several rounds
+};
+
+// Bytes that ranks receive from others, in one round or in all.
+struct RedistributionBytes {
+  int64_t total = 0;    // summed over ranks
+  int64_t busiest = 0;  // of the rank that receives most
 };
 
 class RedistributionPlan {
  public:
   // Errors: kInvalidArgument, naming both layouts and the shape, for unlike meshes or ranks,
   // partial ops that cannot turn into each other (P(max) to P(sum)), avg of integers or bool, sum
-  // or product of bool.
+  // or product of bool; kResourceExhausted when some rank's result is larger than max_extra_bytes.
   static absl::StatusOr<RedistributionPlan> Create(const Layout& from, const Layout& to,
-                                                   absl::Span<const int64_t> shape, DType dtype);
+                                                   absl::Span<const int64_t> shape, DType dtype,
+                                                   const RedistributionOptions& options = {});
 
   const Layout& from() const { return from_; }
   const Layout& to() const { return to_; }
@@ -83,26 +113,37 @@ class RedistributionPlan {
   // Terms of a box are listed in ascending coordinate order.
   std::vector<Transfer> Receives(int s, int rank) const;
 
-  // Bytes that `rank` receives from others, in step s and in all; and summed over all ranks (walks
-  // all of them).
+  // Bytes that `rank` receives from others, in step s and in all.
   int64_t BytesReceived(int s, int rank) const;
   int64_t BytesReceived(int rank) const;
-  int64_t TotalBytes() const;
-  // The least that any endpoint-only algorithm can move in total: see docs/redistribution.md.
-  int64_t BoundTotalBytes() const;
+  // Of all ranks, in step s and in all steps. These, and what follows, walk the ranks: about a
+  // microsecond each.
+  RedistributionBytes Bytes(int s) const;
+  RedistributionBytes Bytes() const;
+  // The least that any endpoint-only algorithm can move in total, and on its busiest rank:
+  // docs/redistribution.md.
+  RedistributionBytes Bound() const;
+  // Of the rank that has most: what the redistribution allocates; and that with the source.
+  int64_t ExtraBytes() const;
+  int64_t PeakBytes() const;
+  // The rounds one after the other, each as long as its slowest rank takes: a latency, what comes
+  // over its links, what it copies and reduces. Looks at up to eight ranks, evenly spaced.
+  double PredictedSeconds(const LinkTable& links) const;
 
   // Proves the plan on the region algebra: on every rank each needed element is written exactly
   // once per step and holds each contribution exactly once at the end. O(ranks * elements): for
   // tests.
   absl::Status Verify() const;
 
-  uint64_t digest() const { return digest_; }  // of (from, to, shape, dtype)
+  uint64_t digest() const { return digest_; }  // of (from, to, shape, dtype) and the choice made
   // "[tp] [] -> [] [], [8, 4] f32: all-gather(tp) 96 B": of each round what it is, its axes, and
   // the bytes that the busiest rank receives (walks all ranks).
   std::string ToString() const;
 
  private:
   RedistributionPlan() = default;
+  void Choose(Transition transition);
+  absl::Status Improve(const RedistributionOptions& options);
   Layout from_, to_;
   Dims shape_;
   DType dtype_ = DType::kF32;

@@ -32,32 +32,59 @@ CollectiveKind KindOfExchange(const Transition& t, const AxisList& axes) {
   return t.IsRelabelling() ? CollectiveKind::kPermute : CollectiveKind::kExchange;
 }
 
+// X of a transition that reduces. Where X alone serves several ranks in need, one axis is reduced
+// (RedistributionPlan).
+CollectiveKind KindOfReduction(const Transition& t) {
+  if (t.owners() == Owners::kAnyNeeder && !t.gathered().empty()) return CollectiveKind::kExchange;
+  const bool scatters = t.target_dim(t.reduced()[0]) >= 0;
+  if (t.pivot() || t.needers() == 1 || scatters) return CollectiveKind::kReduceScatter;
+  return CollectiveKind::kAllReduce;
+}
+
+RedistributionStep FirstStep(const Transition& t) {
+  const bool owners_gather = t.owners() != Owners::kHolders;
+  RedistributionStep x;
+  x.axes = Ascending(t.reduced(), t.moved(), owners_gather ? t.gathered() : AxisList());
+  x.pivot = t.pivot();
+  x.reduces = !t.reduced().empty();
+  if (x.axes.empty()) {
+    x.kind = CollectiveKind::kSlice;
+  } else {
+    x.kind = x.reduces ? KindOfReduction(t) : KindOfExchange(t, x.axes);
+  }
+  return x;
+}
+
+RedistributionStep GatherStep(const AxisList& axes, int stage) {
+  RedistributionStep g;
+  g.kind = CollectiveKind::kAllGather;
+  g.axes = axes;
+  g.from_source = false;
+  g.stage = stage;
+  return g;
+}
+
 }  // namespace
 
 std::vector<RedistributionStep> StepsOf(const Transition& t) {
   if (t.elements() == 0) return {};
-  RedistributionStep x;
-  x.axes = Ascending(t.reduced(), t.moved(), t.pivot() ? AxisList() : t.gathered());
-  x.pivot = t.pivot();
-  x.reduces = !t.reduced().empty();
-  if (x.axes.empty()) return {};
-  if (!x.reduces) {
-    x.kind = KindOfExchange(t, x.axes);
+  RedistributionStep x = FirstStep(t);
+  if (!t.pivot()) {
+    if (x.axes.empty()) return {};
     return {x};
   }
-  // Where X alone serves several ranks in need, one axis is reduced (RedistributionPlan).
-  const bool scatters = t.target_dim(t.reduced()[0]) >= 0;
-  x.kind =
-      t.needers() == 1 || scatters ? CollectiveKind::kReduceScatter : CollectiveKind::kAllReduce;
-  if (!t.pivot()) return {x};
-
-  RedistributionStep g;
-  g.axes = Ascending(t.gathered(), t.helpers());
-  g.from_source = false;
-  g.continues = g.axes == x.axes;
-  g.kind = g.continues ? CollectiveKind::kAllReduce : CollectiveKind::kAllGather;
-  x.kind = g.continues ? CollectiveKind::kAllReduce : CollectiveKind::kReduceScatter;
-  return {x, g};
+  std::vector<RedistributionStep> steps = {x};
+  for (const AxisList& axes : t.stages()) {
+    steps.push_back(GatherStep(axes, static_cast<int>(steps.size()) - 1));
+  }
+  if (!t.stages().empty()) return steps;
+  RedistributionStep g = GatherStep(t.owner_axes(), 0);
+  if (g.axes == x.axes && x.kind == CollectiveKind::kReduceScatter) {
+    g.continues = true;
+    g.kind = steps[0].kind = CollectiveKind::kAllReduce;
+  }
+  steps.push_back(g);
+  return steps;
 }
 
 }  // namespace dtensor

@@ -1,9 +1,11 @@
 // All pairs of layouts: each plan is proved on the region algebra, and moves what the oracle
 // counts.
+#include <algorithm>
 #include <cstdint>
 #include <random>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/layouts_for_testing.h"
 #include "dtensor/redistribution_oracle_for_testing.h"
@@ -15,22 +17,56 @@ namespace dtensor {
 namespace {
 
 // "" or what is wrong.
-std::string Check(const HeldLayout& from, const HeldLayout& to, absl::Span<const int64_t> shape) {
+std::string CheckPlan(const RedistributionPlan& plan) {
+  if (absl::Status status = plan.Verify(); !status.ok()) return status.ToString();
+  for (size_t s = 0; s < plan.steps().size(); ++s) {
+    if (plan.steps()[s].axes.empty()) continue;  // a copy before rounds
+    if (plan.Bytes(static_cast<int>(s)).total == 0)
+      return absl::StrCat(plan.ToString(), ": an empty round");
+  }
+  return "";
+}
+
+// The plan that nobody asked anything of: the bound, in two rounds.
+std::string CheckDefault(const HeldLayout& from, const HeldLayout& to,
+                         absl::Span<const int64_t> shape) {
   auto plan = RedistributionPlan::Create(from.layout, to.layout, shape, DType::kF32);
   if (!plan.ok()) return plan.status().ToString();
-  if (absl::Status status = plan->Verify(); !status.ok()) return status.ToString();
   const int64_t least = LeastMessages(from, to) * SizeOf(DType::kF32);
-  if (plan->BoundTotalBytes() != least || plan->TotalBytes() != least) {
-    return absl::StrCat(plan->ToString(), ": moves ", plan->TotalBytes(), ", bound ",
-                        plan->BoundTotalBytes(), ", least ", least);
+  const RedistributionBytes bytes = plan->Bytes(), bound = plan->Bound();
+  if (bound.total != least || bytes.total != least || bytes.busiest < bound.busiest) {
+    return absl::StrCat(plan->ToString(), ": moves ", bytes.total, ", bound ", bound.total,
+                        ", least ", least, "; busiest ", bytes.busiest, ", bound ", bound.busiest);
   }
   if (plan->steps().size() > 2) return absl::StrCat(plan->ToString(), ": too many rounds");
-  int64_t bytes[3] = {};
-  for (int rank = 0; rank < plan->from().mesh().size(); ++rank) {
-    for (size_t s = 0; s < plan->steps().size(); ++s) bytes[s] += plan->BytesReceived(s, rank);
+  return CheckPlan(*plan);
+}
+
+// Every objective, and links of which each axis in turn is slow: other plans, which are right too,
+// and better by what was asked than the default.
+std::string CheckChoices(const Layout& from, const Layout& to, absl::Span<const int64_t> shape) {
+  const auto plan_for = [&](const RedistributionOptions& options) {
+    return RedistributionPlan::Create(from, to, shape, DType::kF32, options).value();
+  };
+  const RedistributionPlan usual = plan_for({});
+  const RedistributionPlan busiest = plan_for({.objective = Objective::kBusiest});
+  if (busiest.Bytes().busiest > usual.Bytes().busiest) return busiest.ToString() + " is no better";
+  const RedistributionPlan latency = plan_for({.objective = Objective::kLatency});
+  if (latency.PredictedSeconds({}) > usual.PredictedSeconds({})) {
+    return latency.ToString() + " is no faster";
   }
-  for (size_t s = 0; s < plan->steps().size(); ++s) {
-    if (bytes[s] == 0) return absl::StrCat(plan->ToString(), ": an empty round");
+  for (const RedistributionPlan* plan : {&busiest, &latency}) {
+    if (std::string wrong = CheckPlan(*plan); !wrong.empty()) return wrong;
+  }
+  for (const DeviceMesh::Axis& axis : from.mesh().axes()) {
+    RedistributionOptions options;
+    options.links.Set(axis.name, {10, 0.1});
+    const RedistributionPlan plan = plan_for(options);
+    if (plan.Bytes().total != plan.Bound().total) return plan.ToString() + " moves too much";
+    if (plan.PredictedSeconds(options.links) > usual.PredictedSeconds(options.links)) {
+      return plan.ToString() + " is no faster over slow links";
+    }
+    if (std::string wrong = CheckPlan(plan); !wrong.empty()) return wrong;
   }
   return "";
 }
@@ -50,6 +86,15 @@ class Sweep {
     }
   }
 
+  void ChoicesOfAllPairs() {
+    for (const HeldLayout& from : layouts_) {
+      for (const HeldLayout& to : layouts_) {
+        if (testing::Test::HasFailure()) return;
+        EXPECT_EQ(CheckChoices(from.layout, to.layout, shape_), "");
+      }
+    }
+  }
+
   void RandomPairs(int count, int seed) {
     std::mt19937 random(seed);
     for (int i = 0; i < count; ++i) {
@@ -61,7 +106,7 @@ class Sweep {
  private:
   void Run(const HeldLayout& from, const HeldLayout& to) {
     if (testing::Test::HasFailure()) return;  // one is enough to read
-    EXPECT_EQ(Check(from, to, shape_), "");
+    EXPECT_EQ(CheckDefault(from, to, shape_), "");
   }
 
   Dims shape_;
@@ -113,6 +158,46 @@ TEST(RedistributionSweepTest, ThreeAxes) {
        {Dims{}, Dims{1}, Dims{3}, Dims{7}, Dims{8}, Dims{4, 6}, Dims{3, 5}, Dims{1, 7}}) {
     Sweep("a=2,b=2,c=2", shape, ReduceOp::kSum, ContiguousOrder()).AllPairs();
   }
+}
+
+TEST(RedistributionSweepTest, Choices) {
+  Sweep("a=3", {7}, ReduceOp::kSum, AllOrders()).ChoicesOfAllPairs();
+  Sweep("a=2,b=3", {}, ReduceOp::kSum, AllOrders()).ChoicesOfAllPairs();
+  Sweep("a=2,b=3", {7}, ReduceOp::kSum, AllOrders()).ChoicesOfAllPairs();
+  Sweep("a=2,b=2", {4, 6}, ReduceOp::kSum, ContiguousOrder()).ChoicesOfAllPairs();
+  Sweep("a=3,b=2", {3, 5}, ReduceOp::kAvg, ContiguousOrder()).ChoicesOfAllPairs();
+  Sweep("a=2,b=2,c=2", {8}, ReduceOp::kSum, ContiguousOrder()).ChoicesOfAllPairs();
+}
+
+// An axis that shards the source becomes partial: its holder alone keeps an element's term.
+bool LeavesTermsWithHolders(const Layout& from, const Layout& to) {
+  return absl::c_any_of(to.partial_axes(),
+                        [&](int axis) { return from.use(axis) == Layout::AxisUse::kShard; });
+}
+
+// How far the busiest rank is from its bound, at worst, over all pairs of sizes that divide but
+// those.
+double WorstBusiest(absl::string_view mesh, const Dims& shape) {
+  double worst = 1;
+  const auto layouts =
+      AllLayouts(*DeviceMesh::Parse(mesh), shape, ReduceOp::kSum, ContiguousOrder());
+  for (const Layout& from : layouts) {
+    for (const Layout& to : layouts) {
+      const auto plan = RedistributionPlan::Create(from, to, shape, DType::kF32,
+                                                   {.objective = Objective::kBusiest});
+      if (plan->moves_nothing() || LeavesTermsWithHolders(from, to)) continue;
+      const double ratio =
+          static_cast<double>(plan->Bytes().busiest) / static_cast<double>(plan->Bound().busiest);
+      if (ratio > worst) GTEST_LOG_(INFO) << plan->ToString() << ": " << ratio;
+      worst = std::max(worst, ratio);
+    }
+  }
+  return worst;
+}
+
+TEST(RedistributionSweepTest, TheBusiestRankIsNearItsBound) {
+  EXPECT_LE(WorstBusiest("a=2,b=2", {64, 64}), 1.5);
+  EXPECT_LE(WorstBusiest("a=4,b=8", {64, 64}), 1.1);
 }
 
 TEST(RedistributionSweepTest, ThreeAxesSampled) {

@@ -5,6 +5,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/redistribution_plan.h"
+#include "dtensor/regions.h"
 #include "dtensor/runtime/core/status.h"
 
 namespace dtensor {

@@ -4,6 +4,7 @@
 
 #include "absl/algorithm/container.h"
 #include "dtensor/chunks.h"
+#include "dtensor/region_share.h"
 #include "dtensor/runtime/core/status.h"
 
 namespace dtensor {
@@ -71,12 +72,12 @@ Transition::Transition(const Layout& from, const Layout& to, absl::Span<const in
   is_scalar_ = shape.empty();
   if (is_scalar_) shape_.push_back(1);
   elements_ = NumElements(shape_);
-  dims_.resize(shape_.size());
   FindRoles(to);
   terms_ = SizeOf(reduced_);
   helper_count_ = SizeOf(helpers_);
   needers_ = helper_count_ * SizeOf(gathered_);
-  ChoosePivot();
+  moves_ = elements_ > 0 && !(reduced_.empty() && gathered_.empty() && moved_.empty());
+  ChooseOwners();
 }
 
 void Transition::FindRoles(const Layout& to) {
@@ -105,11 +106,10 @@ void Transition::AddRoles(int axis) {
   if (source == kReplicate && target >= 0) sliced_.push_back(axis);
   if (source >= 0 && target == kReplicate) {
     gathered_.push_back(axis);
-    dims_[source].gathered.push_back(axis);
   }
   if (source != kPartial && target == kPartial) {
     created_.push_back(axis);
-    (source >= 0 ? dims_[source].created : created_from_replicas_).push_back(axis);
+    (source >= 0 ? created_from_shards_ : created_from_replicas_).push_back(axis);
   }
   if (source >= 0 && target >= 0 && MovesBetween(axis, source, target)) moved_.push_back(axis);
 }
@@ -130,34 +130,40 @@ bool Transition::MovesBetween(int axis, int source_dim, int target_dim) const {
   });
 }
 
-// X alone moves needers * terms messages for each element, less one for each term that a needer
-// holds itself. Where that is no more than the owner's way, one round is better than two.
-void Transition::ChoosePivot() {
-  if (reduced_.empty() || needers_ == 1 || elements_ == 0) return;
-  const bool alone_is_least =
-      moved_.empty() && terms_ * needers_ - helper_count_ <= terms_ + needers_ - 2;
-  if (alone_is_least) return;
-  pivot_ = true;
-  ChooseSplitDim();
+bool Transition::may_have_owners() const {
+  return !reduced_.empty() && needers_ > 1 && elements_ > 0;
 }
 
-// The dimension that the helpers split most evenly; of those the outermost, whose parts have the
-// longest contiguous runs. Sizes are estimates, from values that all ranks know alike.
-void Transition::ChooseSplitDim() {
-  double least = 2;  // above every share of the busiest helper
-  for (int d = 0; d < static_cast<int>(shape_.size()); ++d) {
-    const int64_t ranks =
-        SizeOf(AxesOf(target_.dim(d))) * SizeOf(dims_[d].gathered) * SizeOf(dims_[d].created);
-    const int64_t size = CeilDiv(shape_[d], ranks);
-    const double busiest = static_cast<double>(CeilDiv(size, helper_count_)) / size;
-    if (busiest >= least) continue;
-    least = busiest;
-    split_dim_ = d;
-  }
+// X alone moves needers * terms messages for each element, less one for each term that a needer
+// holds itself. Where that is no more than the owner's way, one round is better than two.
+void Transition::ChooseOwners() {
+  if (!may_have_owners()) return;
+  const bool alone_is_least =
+      moved_.empty() && terms_ * needers_ - helper_count_ <= terms_ + needers_ - 2;
+  if (!alone_is_least) owners_ = Owners::kHolders;
+}
+
+// Then the source holds what is gathered once for each coordinate on the gathered axes, and a rank
+// knows by these alone what it has already.
+bool Transition::may_have_stages() const {
+  if (!reduced_.empty()) return may_have_owners();
+  return !gathered_.empty() && moved_.empty() && elements_ > 0;
+}
+
+AxisList Transition::sharing_axes() const {
+  return owners_ == Owners::kAnyNeeder ? owner_axes() : helpers_;
+}
+
+AxisList Transition::owner_axes() const {
+  AxisList axes = gathered_;
+  axes.insert(axes.end(), helpers_.begin(), helpers_.end());
+  absl::c_sort(axes);
+  return axes;
 }
 
 bool Transition::SendsAlong(int axis) const {
-  return absl::c_linear_search(moved_, axis) || (!pivot_ && absl::c_linear_search(gathered_, axis));
+  if (absl::c_linear_search(moved_, axis)) return true;
+  return owners_ != Owners::kHolders && absl::c_linear_search(gathered_, axis);
 }
 
 bool Transition::AscendsAlong(int axis) const {
@@ -172,30 +178,71 @@ IndexSet Transition::Result(int d, absl::Span<const int> coordinate) const {
   return DimRegion(target_, d, shape_[d], coordinate);
 }
 
-bool Transition::HoldsIdentity(absl::Span<const int> coordinate) const {
-  return absl::c_any_of(created_from_replicas_, [&](int axis) { return coordinate[axis] != 0; });
+// The part of a region whose holder has the coordinates of `holder` on `axes`, which shard the
+// source.
+Region Transition::HeldPart(const Region& region, absl::Span<const int> holder,
+                            const AxisList& axes) const {
+  if (axes.empty()) return region;
+  Region part = region;
+  for (int d = 0; d < static_cast<int>(shape_.size()); ++d) {
+    AxisList of_dim;
+    for (int axis : axes) {
+      if (source_dim_[axis] == d) of_dim.push_back(axis);
+    }
+    if (!of_dim.empty()) part[d] = part[d].Intersect(Over(source_, d, holder, of_dim));
+  }
+  return part;
 }
 
-IndexSet Transition::Needed(int d, absl::Span<const int> coordinate) const {
-  if (HoldsIdentity(coordinate)) return {};
-  IndexSet needed = Result(d, coordinate);
-  if (dims_[d].created.empty()) return needed;
-  return needed.Intersect(Over(source_, d, coordinate, dims_[d].created));
+// What the ranks that differ on created_from_replicas_ must have together of the result.
+Region Transition::NeededTogether(absl::Span<const int> coordinate) const {
+  Region region;
+  for (int d = 0; d < static_cast<int>(shape_.size()); ++d) {
+    region.push_back(Result(d, coordinate));
+  }
+  return HeldPart(region, coordinate, created_from_shards_);
 }
 
-IndexSet Transition::OwnedByHelpers(int d, absl::Span<const int> coordinate) const {
-  IndexSet owned = Needed(d, coordinate);
-  if (dims_[d].gathered.empty()) return owned;
-  return owned.Intersect(Over(source_, d, coordinate, dims_[d].gathered));
+std::vector<Region> Transition::KeeperShare(Region region, absl::Span<const int> coordinate) const {
+  const int64_t index = IndexOn(created_from_replicas_, coordinate);
+  if (moves_) return ShareOf({std::move(region)}, SizeOf(created_from_replicas_), index);
+  if (index > 0) return {};
+  return {std::move(region)};
 }
 
-IndexSet Transition::Owned(int d, absl::Span<const int> coordinate) const {
-  IndexSet owned = OwnedByHelpers(d, coordinate);
-  if (d != split_dim_ || helper_count_ == 1) return owned;
+std::vector<Region> Transition::Needed(absl::Span<const int> coordinate) const {
+  const Region together = NeededTogether(coordinate);
+  if (created_from_replicas_.empty()) return {together};
+  // What the ranks hold and what they lack, each shared evenly.
+  AxisList axes = gathered_;
+  axes.insert(axes.end(), moved_.begin(), moved_.end());
+  std::vector<Region> needed;
+  CoordinateVector holder(coordinate.begin(), coordinate.end());
+  ForEachCoordinate(source_.mesh(), axes, absl::MakeSpan(holder), [&] {
+    for (Region& share : KeeperShare(HeldPart(together, holder, axes), coordinate)) {
+      needed.push_back(std::move(share));
+    }
+    return true;
+  });
+  return needed;
+}
+
+std::vector<Region> Transition::OwnedTogether(absl::Span<const int> coordinate) const {
+  std::vector<Region> owned = Needed(coordinate);
+  if (owners_ == Owners::kAnyNeeder) return owned;
+  for (Region& region : owned) region = HeldPart(region, coordinate, gathered_);
+  return owned;
+}
+
+std::vector<Region> Transition::Owned(absl::Span<const int> coordinate) const {
+  const AxisList sharing = sharing_axes();
+  return ShareOf(OwnedTogether(coordinate), SizeOf(sharing), IndexOn(sharing, coordinate));
+}
+
+int64_t Transition::IndexOn(const AxisList& axes, absl::Span<const int> coordinate) const {
   int64_t index = 0;
-  for (int axis : helpers_) index = index * source_.mesh().axis_size(axis) + coordinate[axis];
-  const Chunk part = ChunkAt(owned.size(), helper_count_, index);
-  return owned.Slice(part.begin, part.end);
+  for (int axis : axes) index = index * source_.mesh().axis_size(axis) + coordinate[axis];
+  return index;
 }
 
 int64_t Transition::SizeOf(const AxisList& axes) const {

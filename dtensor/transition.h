@@ -10,6 +10,7 @@
 #define DTENSOR_TRANSITION_H_
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
@@ -21,10 +22,29 @@
 
 namespace dtensor {
 
+// Who makes an element of the result, of the ranks that need it, before the others get it.
+enum class Owners : uint8_t {
+  kNeeders,   // each for itself: there is no second round
+  kHolders,   // on axes that shard the source, the rank at the holder's coordinate
+  kAnyNeeder  // all of them share the work evenly
+};
+
 class Transition {
  public:
   // Requires: one mesh; layouts of shape.size() dimensions.
   Transition(const Layout& from, const Layout& to, absl::Span<const int64_t> shape);
+
+  // Whom owners() says; at first kNeeders or kHolders, whichever moves least. Requires:
+  // may_have_owners().
+  void set_owners(Owners owners) { owners_ = owners; }
+  Owners owners() const { return owners_; }
+  // Terms are reduced for several ranks in need.
+  bool may_have_owners() const;
+  // The owners pass their elements on in several rounds, each along these axes, in this order: all
+  // of owner_axes(). Also where nothing is reduced, if nothing moves but what is gathered.
+  void set_stages(std::vector<AxisList> stages) { stages_ = std::move(stages); }
+  const std::vector<AxisList>& stages() const { return stages_; }
+  bool may_have_stages() const;
 
   // The layouts and the shape, with at least one dimension: a scalar has one of size 1. An axis
   // that becomes P(avg) replicates `target`: the average of equal terms is the term.
@@ -43,7 +63,8 @@ class Transition {
   const AxisList& helpers() const { return helpers_; }
   // Shard both, and for some element its holder and those who need it have unlike coordinates.
   const AxisList& moved() const { return moved_; }
-  const AxisList& gathered_in(int d) const { return dims_[d].gathered; }  // of dimension d
+  // Of created(), those that replicate the source, if their ranks share what they need together.
+  AxisList keeper_axes() const { return moves_ ? created_from_replicas_ : AxisList(); }
   // The dimension that an axis shards, or kReplicate or kPartial.
   int source_dim(int axis) const { return source_dim_[axis]; }
   int target_dim(int axis) const { return target_dim_[axis]; }
@@ -60,19 +81,26 @@ class Transition {
   int64_t terms() const { return terms_; }      // to reduce; 1 if none
   int64_t needers() const { return needers_; }  // ranks that need the result
   int64_t helper_count() const { return helper_count_; }
-  // Whether X reduces at one owner for each element, and G spreads the result.
-  bool pivot() const { return pivot_; }
-  int split_dim() const { return split_dim_; }  // which the helpers split by position, evenly
+  // Whether each element has one owner, which passes it on: G follows X.
+  bool pivot() const { return owners_ != Owners::kNeeders; }
+  // The axes along which the owners of what a rank needs differ, ascending; those of them whose
+  // ranks share the work evenly, and those where the owner's coordinate is the holder's.
+  AxisList owner_axes() const;
+  AxisList sharing_axes() const;
+  AxisList holder_axes() const { return owners_ == Owners::kHolders ? gathered_ : AxisList(); }
 
   // --- What the rank at `coordinate` has of dimension d.
   IndexSet Held(int d, absl::Span<const int> coordinate) const;    // in the source layout
   IndexSet Result(int d, absl::Span<const int> coordinate) const;  // in the target layout
-  // The part of Result that it must have; the rest is the identity of the target's partial op.
-  IndexSet Needed(int d, absl::Span<const int> coordinate) const;
-  // The part of Needed that it owns. Requires: pivot().
-  IndexSet Owned(int d, absl::Span<const int> coordinate) const;
-  // The same of all ranks together that differ from it on helpers().
-  IndexSet OwnedByHelpers(int d, absl::Span<const int> coordinate) const;
+  // The part of Result that it must have, in disjoint regions; the rest is the identity of the
+  // target's partial op. Of ranks that differ on axes that become partial, one must have each
+  // element: the holder, if the axis shards the source; else all share evenly, or, where nothing
+  // moves, coordinate 0 keeps what it has.
+  std::vector<Region> Needed(absl::Span<const int> coordinate) const;
+  // The part of Needed that it owns with all ranks that differ on sharing_axes(), and its own share
+  // of that. Requires: pivot().
+  std::vector<Region> OwnedTogether(absl::Span<const int> coordinate) const;
+  std::vector<Region> Owned(absl::Span<const int> coordinate) const;
 
   // How many elements have a holder among the ranks that need them.
   int64_t ElementsInPlace() const;
@@ -82,13 +110,9 @@ class Transition {
   bool IsRelabelling() const;
 
  private:
-  struct DimAxes {  // of one dimension of the source
-    AxisList created, gathered;
-  };
   void FindRoles(const Layout& to);
   void AddRoles(int axis);
-  void ChoosePivot();
-  void ChooseSplitDim();
+  void ChooseOwners();
   bool MovesBetween(int axis, int source_dim, int target_dim) const;
   IndexSet Over(const Layout& layout, int d, absl::Span<const int> coordinate,
                 const AxisList& axes) const {
@@ -96,18 +120,24 @@ class Transition {
   }
   bool IsViewOf(int d) const;
   int64_t SizeOf(const AxisList& axes) const;
-  bool HoldsIdentity(absl::Span<const int> coordinate) const;
+  Region NeededTogether(absl::Span<const int> coordinate) const;
+  Region HeldPart(const Region& region, absl::Span<const int> holder, const AxisList& axes) const;
+  std::vector<Region> KeeperShare(Region region, absl::Span<const int> coordinate) const;
+  // The coordinate on some axes as one number, row-major.
+  int64_t IndexOn(const AxisList& axes, absl::Span<const int> coordinate) const;
 
   Layout source_, target_;
   Dims shape_;
-  bool is_scalar_ = false, pivot_ = false;
+  bool is_scalar_ = false;
+  bool moves_ = false;  // some element crosses between ranks
+  Owners owners_ = Owners::kNeeders;
+  std::vector<AxisList> stages_;
   int64_t elements_ = 1, terms_ = 1, needers_ = 1, helper_count_ = 1;
-  int split_dim_ = 0;
   AxisList source_dim_, target_dim_;  // by axis
   AxisList reduced_, created_, gathered_, sliced_, helpers_, moved_;
-  // Of created_, those that replicate the source: coordinate 0 keeps the value.
+  // Of created_, those that replicate the source.
   AxisList created_from_replicas_;
-  absl::InlinedVector<DimAxes, 4> dims_;
+  AxisList created_from_shards_;
 };
 
 // Calls fn() with `coordinate` running over every coordinate on `axes`, row-major; fn returns
@@ -126,10 +156,10 @@ bool ForEachCoordinate(const DeviceMesh& mesh, absl::Span<const int> axes,
   return go_on;
 }
 
-// The boxes that `rank` receives: in X from the peers' sources, in G from their results, where what
-// the rank owns lies already. Ascending by place in the result; disjoint.
+// The boxes that `rank` receives: in X from the peers' sources, in G (of which `stage` says the
+// round) from their results, where what the rank owns lies already. Disjoint.
 std::vector<Transfer> ExchangeBoxes(const Transition& transition, int rank);
-std::vector<Transfer> GatherBoxes(const Transition& transition, int rank);
+std::vector<Transfer> GatherBoxes(const Transition& transition, int rank, int stage);
 
 }  // namespace dtensor
 

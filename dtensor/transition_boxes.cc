@@ -1,7 +1,10 @@
 // Which boxes a rank receives: for each dimension the pieces of each peer, then their product.
 #include <algorithm>
+#include <utility>
 
+#include "absl/algorithm/container.h"
 #include "dtensor/chunks.h"
+#include "dtensor/region_share.h"
 #include "dtensor/transition.h"
 
 namespace dtensor {
@@ -86,39 +89,103 @@ class Boxes {
   }
 
   std::vector<Transfer> Exchange() {
-    std::vector<std::vector<Part>> dims;
-    for (int d = 0; d < static_cast<int>(t_.shape().size()); ++d) {
-      dims.push_back(ExchangeParts(d));
-      if (dims.back().empty()) return {};
+    results_ = ResultRegion();
+    const bool reduces = !t_.reduced().empty();
+    for (const Region& region : !t_.pivot() ? t_.Needed(mine_)
+                                : reduces   ? t_.Owned(mine_)
+                                            : t_.OwnedTogether(mine_)) {  // what it has already
+      ExchangeRegion(region);
     }
-    return Product(dims, Terms());
+    return std::move(boxes_);
   }
 
-  std::vector<Transfer> Gather() {
-    std::vector<std::vector<Part>> dims;
-    for (int d = 0; d < static_cast<int>(t_.shape().size()); ++d) {
-      dims.push_back(GatherParts(d));
-      if (dims.back().empty()) return {};
-    }
-    std::vector<Transfer> boxes = Product(dims, {0});
-    // What it owns lies in its place already.
-    boxes.erase(std::remove_if(boxes.begin(), boxes.end(),
-                               [this](const Transfer& box) { return box.peers[0] == rank_; }),
-                boxes.end());
-    return boxes;
+  // From each owner among the ranks that need the same result what it has of it; in a stage, from
+  // the peer that has it by then.
+  std::vector<Transfer> Gather(int stage) {
+    results_ = ResultRegion();
+    const AxisList holders = t_.holder_axes(), sharing = t_.sharing_axes();
+    int64_t shares = 1;
+    for (int axis : sharing) shares *= mesh_.axis_size(axis);
+    CoordinateVector owner = mine_;
+    ForEachCoordinate(mesh_, holders, absl::MakeSpan(owner), [&] {
+      if (HoldsAlready(owner)) return true;
+      const std::vector<Region> together = t_.OwnedTogether(owner);
+      int64_t index = 0;
+      ForEachCoordinate(mesh_, sharing, absl::MakeSpan(owner), [&] {
+        const int64_t share = index++;
+        if (PeerOf(owner, stage)) GatherShare(ShareOf(together, shares, share));
+        return true;
+      });
+      return true;
+    });
+    return std::move(boxes_);
   }
 
  private:
-  // Of what this rank needs (or owns, if there is a pivot), the pieces that each peer holds. The
-  // peers differ from this rank on the axes along which this dimension is redistributed.
-  std::vector<Part> ExchangeParts(int d) {
-    const IndexSet result = t_.Result(d, mine_);
-    const IndexSet needed = t_.pivot() ? t_.Owned(d, mine_) : t_.Needed(d, mine_);
+  using CoordinateVector = absl::InlinedVector<int, 4>;
+
+  Region ResultRegion() const {
+    Region region;
+    for (int d = 0; d < static_cast<int>(t_.shape().size()); ++d) {
+      region.push_back(t_.Result(d, mine_));
+    }
+    return region;
+  }
+
+  // The pieces of `needed`, a part of the result, that each peer holds.
+  void ExchangeRegion(const Region& needed) {
+    std::vector<std::vector<Part>> dims;
+    for (int d = 0; d < static_cast<int>(needed.size()); ++d) {
+      dims.push_back(ExchangeParts(d, needed[d]));
+      if (dims.back().empty()) return;
+    }
+    Product(dims, Terms());
+  }
+
+  void GatherShare(const std::vector<Region>& share) {
+    const int delta = Delta(t_.owner_axes());
+    for (const Region& region : share) {
+      std::vector<std::vector<Part>> dims(region.size());
+      for (size_t d = 0; d < region.size(); ++d) {
+        // The peer's result is this rank's: the same place in both.
+        AddParts(Locate(results_[d], results_[d], region[d]), d == 0 ? delta : 0, dims[d]);
+      }
+      Product(dims, {0});
+    }
+  }
+
+  // Where nothing is reduced, a rank has copied what it holds.
+  bool HoldsAlready(absl::Span<const int> owner) const {
+    return t_.reduced().empty() &&
+           absl::c_all_of(t_.gathered(), [&](int axis) { return owner[axis] == mine_[axis]; });
+  }
+
+  // Sets peer_ to the rank from which this one gets in round `stage` what `owner` had at first: on
+  // the axes of the stage it is where the owner is; on those of earlier stages it is here, and has
+  // received it; on those of later ones the owner is here too. False if it comes in another round.
+  bool PeerOf(absl::Span<const int> owner, int stage) {
+    peer_ = mine_;
+    bool here = true;
+    const auto same = [&](int axis) { return owner[axis] == mine_[axis]; };
+    if (t_.stages().empty()) {
+      for (int axis : t_.owner_axes()) peer_[axis] = owner[axis];
+      return !absl::c_all_of(t_.owner_axes(), same);
+    }
+    for (size_t s = stage + 1; s < t_.stages().size(); ++s) {
+      here &= absl::c_all_of(t_.stages()[s], same);
+    }
+    for (int axis : t_.stages()[stage]) peer_[axis] = owner[axis];
+    return here && !absl::c_all_of(t_.stages()[stage], same);
+  }
+
+  // Of `needed` in dimension d, the pieces that each peer holds. The peers differ from this rank on
+  // the axes along which this dimension is redistributed.
+  std::vector<Part> ExchangeParts(int d, const IndexSet& needed) {
     if (needed.empty()) return {};
     const AxisList axes = AxesOf(t_.source().dim(d));
     std::vector<Part> parts;
     ForEachHolder(d, axes, 1, needed, [&] {
-      AddParts(MatchPart(t_.Held(d, peer_), result, needed), Delta(axes), parts);
+      AddParts(MatchPart(t_.Held(d, peer_), results_[d], needed), Delta(axes), parts);
     });
     return Sorted(std::move(parts));
   }
@@ -168,29 +235,6 @@ class Boxes {
             first_that([=](absl::Span<const Run> held) { return held.front().begin > last; })};
   }
 
-  // What each owner among the ranks that need the same result has of it.
-  std::vector<Part> GatherParts(int d) {
-    const IndexSet result = t_.Result(d, mine_);
-    std::vector<Part> parts;
-    const AxisList& axes = t_.gathered_in(d);
-    ForEachCoordinate(mesh_, axes, absl::MakeSpan(peer_), [&] {
-      const IndexSet owned = t_.OwnedByHelpers(d, peer_);
-      if (d != t_.split_dim()) {
-        AddParts(Locate(result, result, owned), Delta(axes), parts);
-        return true;
-      }
-      int64_t index = 0;
-      ForEachCoordinate(mesh_, t_.helpers(), absl::MakeSpan(peer_), [&] {
-        const Chunk chunk = ChunkAt(owned.size(), t_.helper_count(), index++);
-        const IndexSet part = owned.Slice(chunk.begin, chunk.end);
-        AddParts(Locate(result, result, part), Delta(axes) + Delta(t_.helpers()), parts);
-        return chunk.end < owned.size();  // the rest own nothing
-      });
-      return true;
-    });
-    return Sorted(std::move(parts));
-  }
-
   static void AddParts(const std::vector<Piece>& pieces, int delta, std::vector<Part>& parts) {
     for (const Piece& piece : pieces) parts.push_back({piece, delta});
   }
@@ -219,15 +263,13 @@ class Boxes {
     return terms;
   }
 
-  std::vector<Transfer> Product(absl::Span<const std::vector<Part>> dims,
-                                absl::Span<const int> terms) const {
+  void Product(absl::Span<const std::vector<Part>> dims, absl::Span<const int> terms) {
     size_t count = 1;
     for (const std::vector<Part>& parts : dims) count *= parts.size();
-    std::vector<Transfer> boxes;
-    boxes.reserve(count);
+    if (boxes_.empty()) boxes_.reserve(count);
     absl::InlinedVector<size_t, 4> index(dims.size(), 0);
-    while (boxes.size() < count) {
-      Transfer& box = boxes.emplace_back();
+    for (; count > 0; --count) {
+      Transfer& box = boxes_.emplace_back();
       int peer = rank_;
       for (size_t d = 0; d < dims.size(); ++d) {
         const Part& part = dims[d][index[d]];
@@ -237,7 +279,6 @@ class Boxes {
       for (int term : terms) box.peers.push_back(peer + term);
       for (size_t d = dims.size(); d-- > 0 && ++index[d] == dims[d].size();) index[d] = 0;
     }
-    return boxes;
   }
 
   const Transition& t_;
@@ -246,6 +287,8 @@ class Boxes {
   const absl::InlinedVector<int, 4> mine_;
   absl::InlinedVector<int, 4> peer_;       // mine_, but for the axes being walked
   absl::InlinedVector<int, 4> rank_step_;  // by axis
+  Region results_;                         // of this rank
+  std::vector<Transfer> boxes_;
 };
 
 }  // namespace
@@ -254,8 +297,8 @@ std::vector<Transfer> ExchangeBoxes(const Transition& transition, int rank) {
   return Boxes(transition, rank).Exchange();
 }
 
-std::vector<Transfer> GatherBoxes(const Transition& transition, int rank) {
-  return Boxes(transition, rank).Gather();
+std::vector<Transfer> GatherBoxes(const Transition& transition, int rank, int stage) {
+  return Boxes(transition, rank).Gather(stage);
 }
 
 }  // namespace dtensor

@@ -1,0 +1,60 @@
+// LinkTable: how fast ranks talk along each mesh axis, and how fast one rank copies and reduces.
+// Plans are priced with it. A plain value with a text form, one fact a line:
+//
+//   # two nodes of eight
+//   link dp 12 25      ranks that differ on "dp": 12 us for a message, then 25 GB/s (1e9 bytes/s)
+//   link * 0.5 150     every other axis
+//   copy 1500          GB/s of local copies, bytes read plus bytes written
+//   reduce 1200        GB/s of terms read
+//
+// All ranks must use equal tables: plans follow from them.
+#ifndef DTENSOR_LINKS_H_
+#define DTENSOR_LINKS_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace dtensor {
+
+struct Link {
+  double latency_us = 0.3;   // of one message, however small
+  double gb_per_second = 8;  // 1e9 bytes; of all that one rank receives over such links
+  friend bool operator==(const Link&, const Link&) = default;
+};
+
+class LinkTable {
+ public:
+  // Two ranks that are threads of one process, on a desktop CPU: one link for every axis.
+  LinkTable() = default;
+  // Reads the text above. What it leaves out keeps its default. Errors: kInvalidArgument, with the
+  // number of the line, for an unknown word, an axis given twice, a rate that is not above 0, a
+  // negative latency.
+  static absl::StatusOr<LinkTable> Parse(absl::string_view text);
+  std::string ToString() const;  // parses back
+
+  const Link& Of(absl::string_view axis) const;
+  void Set(std::string axis, Link link) { axes_[std::move(axis)] = link; }
+  void SetDefault(Link link) { every_other_ = link; }
+  double copy_gb_per_second() const { return copy_; }
+  double reduce_gb_per_second() const { return reduce_; }
+  void set_copy_gb_per_second(double rate) { copy_ = rate; }
+  void set_reduce_gb_per_second(double rate) { reduce_ = rate; }
+
+  // No axis has a link of its own: then only numbers of messages and bytes tell plans apart.
+  bool uniform() const { return axes_.empty(); }
+  friend bool operator==(const LinkTable&, const LinkTable&) = default;
+
+ private:
+  std::map<std::string, Link, std::less<>> axes_;
+  Link every_other_;
+  double copy_ = 16, reduce_ = 12;
+};
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_LINKS_H_
