@@ -102,14 +102,11 @@ bool Testable(const OpCase& c, absl::Span<const Layout> operands) {
 }
 
 // What is Partial by another op than sum and avg has no gradient.
-bool HasGradients(const OpCase& c, absl::Span<const Layout> operands, const Decision& decision) {
+bool HasGradients(absl::Span<const Layout> operands) {
   for (ReduceOp op : {ReduceOp::kMax, ReduceOp::kMin, ReduceOp::kProduct}) {
     if (HasOp(operands, op)) return false;
   }
-  // TODO: an average times a whole: the gradient of the whole must be Partial(avg), and is
-  // Partial(sum).
-  return c.op->linearity != Linearity::kMulti ||
-         !HasOp(decision.assignment.operands, ReduceOp::kAvg);
+  return true;
 }
 
 // Compares what one rank got with the dense run. If `expected`, the layouts must be those.
@@ -150,7 +147,7 @@ absl::Status CheckOne(Context& context, const Setting& s, absl::Span<const Layou
                               decision->assignment.operands != expected->operands)) {
     s.findings.Add(absl::StrCat(where, ": moves"));
   }
-  const bool gradients = HasGradients(s.c, layouts, *decision);
+  const bool gradients = HasGradients(layouts);
   const bool exact = !HasOp(layouts, ReduceOp::kAvg);  // a third is not exact
   for (Gradients kind : {Gradients::kWhole, Gradients::kPartial}) {
     DT_ASSIGN_OR_RETURN(const auto operands,
