@@ -3,10 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
-
 namespace dtensor {
 namespace {
 
@@ -73,9 +69,11 @@ void CopyRows(const BoxLoop& loop, bool stream) {
   const bool scalar = loop.depth() == 0;
   const int64_t run = scalar ? loop.bytes() : loop.size(loop.depth() - 1) * loop.element_bytes();
   const bool stream_run = stream && run >= kStreamRunBytes;
+  const int64_t step = loop.depth() > 1 ? loop.stride(loop.depth() - 2, 1) : run;
+  const bool gaps = step != run;
   loop.ForEach(1, [&](std::byte* const* at) {
     if (stream_run) {
-      StreamCopy(at[0], at[1], run);
+      StreamCopy(at[0], at[1], run, gaps ? at[1] + step : nullptr);
     } else {
       std::memcpy(at[0], at[1], run);
     }
@@ -93,34 +91,6 @@ int TightestSourceLoop(const BoxLoop& loop) {
 }
 
 }  // namespace
-
-void StreamCopy(std::byte* dst, const std::byte* src, int64_t n) {
-#if defined(__SSE2__)
-  const int64_t misaligned = reinterpret_cast<uintptr_t>(dst) % kLine;
-  const int64_t head = std::min(n, misaligned == 0 ? 0 : kLine - misaligned);
-  std::memcpy(dst, src, head);
-  int64_t i = head;
-  for (; i + kLine <= n; i += kLine) {
-    const auto* from = reinterpret_cast<const __m128i*>(src + i);
-    auto* to = reinterpret_cast<__m128i*>(dst + i);
-    const __m128i a = _mm_loadu_si128(from), b = _mm_loadu_si128(from + 1);
-    const __m128i c = _mm_loadu_si128(from + 2), d = _mm_loadu_si128(from + 3);
-    _mm_stream_si128(to, a);
-    _mm_stream_si128(to + 1, b);
-    _mm_stream_si128(to + 2, c);
-    _mm_stream_si128(to + 3, d);
-  }
-  std::memcpy(dst + i, src + i, n - i);
-#else
-  std::memcpy(dst, src, n);
-#endif
-}
-
-void EndStream() {
-#if defined(__SSE2__)
-  _mm_sfence();
-#endif
-}
 
 void CopyStrided(std::byte* dst, int64_t dst_stride, const std::byte* src, int64_t src_stride,
                  int64_t n, int64_t element_bytes) {

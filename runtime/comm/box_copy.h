@@ -16,8 +16,14 @@ inline constexpr int64_t kStreamBytes = 4 << 20;
 // Shorter runs are not worth the head and tail around whole cache lines.
 inline constexpr int64_t kStreamRunBytes = 256;
 
+// How far ahead bytes are asked for where a source has gaps. The hardware does it too, and better,
+// but begins anew with each run.
+inline constexpr int64_t kFetchAhead = 1024;
+
 // dst[0, n) = src[0, n), by streaming stores. EndStream() before another thread may read dst.
-void StreamCopy(std::byte* dst, const std::byte* src, int64_t n);
+// `next`: where the run that is read after this one begins, which is then asked for while this one
+// ends (any address does no harm); null where src goes on without a gap.
+void StreamCopy(std::byte* dst, const std::byte* src, int64_t n, const std::byte* next = nullptr);
 void EndStream();
 
 // Copies n elements of `element_bytes` (1, 2, 4 or 8) between strides in bytes.

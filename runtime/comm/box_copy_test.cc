@@ -44,12 +44,14 @@ TEST(CopyBoxTest, LongRunsAtAnyAlignment) {
   for (size_t i = 0; i < source.size(); ++i) source[i] = static_cast<std::byte>(i * 7);
   for (int64_t begin : {0, 1, 8, 63, 64, 65}) {
     for (int64_t n : {0, 1, 63, 64, 65, 256, 1000, 4096}) {
-      std::vector<std::byte> dst(5000);
-      StreamCopy(dst.data() + begin, source.data() + 3, n);
-      EndStream();
       expected.assign(5000, std::byte{0});
       std::memcpy(expected.data() + begin, source.data() + 3, n);
-      EXPECT_EQ(dst, expected) << "n " << n << " at " << begin;
+      for (bool gap : {false, true}) {
+        std::vector<std::byte> dst(5000);
+        StreamCopy(dst.data() + begin, source.data() + 3, n, gap ? source.data() : nullptr);
+        EndStream();
+        EXPECT_EQ(dst, expected) << "n " << n << " at " << begin;
+      }
     }
   }
 }

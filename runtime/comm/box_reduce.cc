@@ -29,6 +29,9 @@ class RowReducer {
         scale_(scale),
         stream_(stream && n_ * element_bytes_ >= kStreamRunBytes) {
     for (int i = 0; i < loop.operands(); ++i) gaps_ |= !loop.contiguous(i);
+    for (int i = 1; stream_ && last_ > 0 && i < loop.operands(); ++i) {
+      rows_apart_ |= loop.stride(last_ - 1, i) != n_ * element_bytes_;
+    }
   }
 
   void Run() const {
@@ -41,10 +44,7 @@ class RowReducer {
   int64_t Stride(int operand) const { return last_ < 0 ? 0 : loop_.stride(last_, operand); }
 
   void Row(std::byte* const* at) const {
-    if (!gaps_) {
-      ReduceRow(dtype_, op_, scale_, absl::MakeConstSpan(at + 1, rows()), at[0], n_, stream_);
-      return;
-    }
+    if (!gaps_) return WithoutGaps(at);
     // For all rows together, about as many elements as a buffer holds.
     const int64_t step = std::max<int64_t>(kBufferBytes / rows() / element_bytes_, 1);
     alignas(kLine) std::byte result[kBufferBytes];
@@ -52,6 +52,15 @@ class RowReducer {
     for (int64_t i = 0; i < n_; i += step) {
       Chunk(at, i, std::min(step, n_ - i), gathered.data(), result);
     }
+  }
+
+  void WithoutGaps(std::byte* const* at) const {
+    absl::InlinedVector<const std::byte*, 8> next;
+    for (int operand = 1; rows_apart_ && operand < loop_.operands(); ++operand) {
+      next.push_back(at[operand] + loop_.stride(last_ - 1, operand));
+    }
+    ReduceRow(dtype_, op_, scale_, absl::MakeConstSpan(at + 1, rows()), at[0], n_, stream_,
+              rows_apart_ ? next.data() : nullptr);
   }
 
   void Chunk(std::byte* const* at, int64_t i, int64_t n, std::byte* gathered,
@@ -77,7 +86,8 @@ class RowReducer {
   const ReduceOp op_;
   const double scale_;
   const bool stream_;
-  bool gaps_ = false;
+  bool gaps_ = false;        // within a row
+  bool rows_apart_ = false;  // of a source: its rows do not follow each other
 };
 
 }  // namespace

@@ -92,6 +92,28 @@ TEST(ReduceBoxTest, LongRows) {
   }
 }
 
+// Long rows that do not follow each other in the sources: what comes next is fetched early.
+TEST(ReduceBoxTest, LongRowsApart) {
+  const auto device = MakeCpuDevice();
+  Random random(box_testing::Seed());
+  for (DType dtype : box_testing::kAllDTypes) {
+    for (int terms : {2, 3}) {
+      for (int64_t n : {257, 1024, 5001}) {
+        const int64_t begin = random.In(0, 31);
+        std::vector<Backed> sources(terms);
+        for (Backed& source : sources) {
+          source = box_testing::RandomTensor(random, *device, dtype, {3, 2 * n});
+        }
+        Backed dst = box_testing::RandomTensor(random, *device, dtype, {3, n + 31});
+        Transfer transfer{{}, {{.length = 3}, {.src = begin, .dst = begin, .length = n}}};
+        for (int i = 0; i < terms; ++i) transfer.peers.push_back(i);
+        const ReduceOp op = dtype == DType::kBool ? ReduceOp::kMax : ReduceOp::kSum;
+        ExpectReduced(transfer, sources, dst, op, 1, /*stream=*/true);
+      }
+    }
+  }
+}
+
 // Every instruction set that this CPU has gives the bits that dtype.h defines.
 class ReduceRowTest : public testing::Test {
  protected:
