@@ -46,6 +46,30 @@ absl::StatusOr<int> CheckSizes(absl::Span<const Axis> axes) {
   return static_cast<int>(size);
 }
 
+// An empty list is the ranks 0..size-1.
+absl::Status CheckRanks(absl::Span<const int> ranks, int size) {
+  if (ranks.empty()) return absl::OkStatus();
+  const auto wrong = [&](absl::string_view what) {
+    return InvalidArgument({"a mesh of ", absl::StrCat(size), " ranks on ranks [",
+                            absl::StrJoin(ranks, ", "), "]: ", what});
+  };
+  if (static_cast<int>(ranks.size()) != size) return wrong("give one rank for each position");
+  std::vector<int> sorted(ranks.begin(), ranks.end());
+  std::sort(sorted.begin(), sorted.end());
+  if (sorted[0] < 0) return wrong("a rank is not negative");
+  if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {
+    return wrong("name each rank once");
+  }
+  return absl::OkStatus();
+}
+
+bool CountUp(absl::Span<const int> ranks) {
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (ranks[i] != static_cast<int>(i)) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 DeviceMesh::DeviceMesh() {
@@ -67,6 +91,9 @@ absl::StatusOr<DeviceMesh> DeviceMesh::Make(Rep rep) {
   std::sort(rep.groups.begin(), rep.groups.end());
   rep.hash = absl::HashOf(rep.groups);
   for (const Axis& axis : rep.axes) rep.hash = absl::HashOf(rep.hash, axis.name, axis.size);
+  DT_RETURN_IF_ERROR(CheckRanks(rep.ranks, rep.size));
+  if (CountUp(rep.ranks)) rep.ranks.clear();
+  rep.hash = absl::HashOf(rep.hash, rep.ranks);
   return DeviceMesh(std::make_shared<const Rep>(std::move(rep)));
 }
 
@@ -84,7 +111,26 @@ size_t DeviceMesh::hash() const { return rep_->hash; }
 
 bool DeviceMesh::EqualValue(const DeviceMesh& other) const {
   return rep_->hash == other.rep_->hash && rep_->axes == other.rep_->axes &&
-         rep_->groups == other.rep_->groups;
+         rep_->groups == other.rep_->groups && rep_->ranks == other.rep_->ranks;
+}
+
+absl::StatusOr<DeviceMesh> DeviceMesh::OnRanks(absl::Span<const int> ranks) const {
+  DT_RETURN_IF_ERROR(CheckRanks(ranks, size()));
+  Rep rep = *rep_;
+  rep.ranks.assign(ranks.begin(), ranks.end());
+  return Make(std::move(rep));
+}
+
+absl::Span<const int> DeviceMesh::listed_ranks() const { return rep_->ranks; }
+
+int DeviceMesh::RankOf(int position) const {
+  return rep_->ranks.empty() ? position : rep_->ranks[position];
+}
+
+int DeviceMesh::PositionOf(int rank) const {
+  if (rep_->ranks.empty()) return rank < size() ? rank : -1;
+  const auto found = std::find(rep_->ranks.begin(), rep_->ranks.end(), rank);
+  return found == rep_->ranks.end() ? -1 : static_cast<int>(found - rep_->ranks.begin());
 }
 
 absl::StatusOr<AxisList> DeviceMesh::Find(absl::string_view name) const {
@@ -106,18 +152,20 @@ absl::StatusOr<int> DeviceMesh::AxisIndex(absl::string_view name) const {
 }
 
 absl::InlinedVector<int, 4> DeviceMesh::Coordinate(int rank) const {
+  int position = PositionOf(rank);
+  DT_CHECK(position >= 0);
   absl::InlinedVector<int, 4> coordinate(rank_of_axes());
   for (int a = rank_of_axes() - 1; a >= 0; --a) {
-    coordinate[a] = rank % axis_size(a);
-    rank /= axis_size(a);
+    coordinate[a] = position % axis_size(a);
+    position /= axis_size(a);
   }
   return coordinate;
 }
 
 int DeviceMesh::RankAt(absl::Span<const int> coordinate) const {
-  int rank = 0;
-  for (int a = 0; a < rank_of_axes(); ++a) rank = rank * axis_size(a) + coordinate[a];
-  return rank;
+  int position = 0;
+  for (int a = 0; a < rank_of_axes(); ++a) position = position * axis_size(a) + coordinate[a];
+  return RankOf(position);
 }
 
 std::vector<int> DeviceMesh::Group(int rank, absl::Span<const int> axes) const {
@@ -168,6 +216,8 @@ absl::StatusOr<DeviceMesh> DeviceMesh::Slice(absl::Span<const std::string> names
     const auto lost = std::find(group.axes.begin(), group.axes.end(), -1);
     if (lost == group.axes.end()) rep.groups.push_back(std::move(group));
   }
+  // The ranks at coordinate 0 of the axes that are left out, if the mesh has ranks of its own.
+  if (!rep_->ranks.empty()) rep.ranks = Group(RankOf(0), kept);
   return Make(std::move(rep));
 }
 
@@ -187,6 +237,7 @@ DeviceMesh::Rep DeviceMesh::Rep::WithAxisSplit(int axis, std::vector<Axis> into)
   Rep split;
   split.axes = axes;
   split.groups = groups;
+  split.ranks = ranks;
   split.groups.push_back({axes[axis].name, {axis}});
   for (Group& group : split.groups) {
     AxisList moved;

@@ -1,7 +1,10 @@
 // DeviceMesh: a named grid of ranks, printed ["dp"=2, "tp"=4].
 //
-// Ranks run 0..size()-1 in row-major order: the last axis is fastest, so name last the axis that
-// talks most. Immutable and cheap to copy; compares by value; holds no communicator and no device.
+// Ranks run in row-major order: the last axis is fastest, so name last the axis that talks most.
+// Immutable and cheap to copy; compares by value; holds no communicator and no device.
+//
+// A mesh lies on the ranks 0..size()-1 of its world, or on others: OnRanks({4, 5}) for the second
+// stage of a pipeline. Wherever this says rank, it is the world's.
 //
 // A name may stand for an ordered group of axes: after SplitAxis("tp", {{"kv", 2}, {"rep", 2}}) the
 // mesh has the axes "kv" and "rep", and "tp" still names both together; Flatten({"dp", "cp"},
@@ -43,6 +46,16 @@ class DeviceMesh {
   const std::string& axis_name(int axis) const;
   int size() const;  // ranks in all
 
+  // The same mesh on these ranks, in row-major order. Errors: kInvalidArgument unless they are
+  // size() ranks, not negative, each once.
+  absl::StatusOr<DeviceMesh> OnRanks(absl::Span<const int> ranks) const;
+  // The ranks by position, 0..size()-1 in row-major order, and back (-1 for others).
+  int RankOf(int position) const;
+  int PositionOf(int rank) const;
+  bool Contains(int rank) const { return PositionOf(rank) >= 0; }
+  // As given to OnRanks; empty for 0..size()-1.
+  absl::Span<const int> listed_ranks() const;
+
   // The axes that `name` stands for: one axis, or a named group in its order.
   // Errors: kNotFound, listing the names there are.
   absl::StatusOr<AxisList> Find(absl::string_view name) const;
@@ -66,8 +79,10 @@ class DeviceMesh {
   // own. Errors: as AxisIndex; kInvalidArgument for other sizes or a name that is taken.
   absl::StatusOr<DeviceMesh> SplitAxis(absl::string_view name, std::vector<Axis> into) const;
 
-  std::string ToString() const;  // ["dp"=2, "tp"=4]; groups follow: ["kv"=2, "rep"=2; "tp"=kv*rep]
-  // Reads what ToString prints, and the short form dp=2,tp=4. Errors: kInvalidArgument.
+  // ["dp"=2, "tp"=4]; groups follow: ["kv"=2, "rep"=2; "tp"=kv*rep]; then ranks that are not
+  // 0..size()-1: ["tp"=2]@4..5, ["tp"=2]@0,2
+  std::string ToString() const;
+  // Reads what ToString prints, and the short form dp=2,tp=4@8..15. Errors: kInvalidArgument.
   static absl::StatusOr<DeviceMesh> Parse(absl::string_view text);
 
   friend bool operator==(const DeviceMesh& a, const DeviceMesh& b) {

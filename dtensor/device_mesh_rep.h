@@ -24,6 +24,7 @@ struct DeviceMesh::Rep {
   };
   std::vector<Axis> axes;
   std::vector<Group> groups;  // by name, so that the order of their making does not matter
+  std::vector<int> ranks;     // by position; empty for 0..size-1
   int size = 1;
   size_t hash = 0;
 

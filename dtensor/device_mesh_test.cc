@@ -227,5 +227,36 @@ TEST(DeviceMeshTest, ParseRefusesOtherTexts) {
   EXPECT_THAT(DeviceMesh::Parse("dp=2,dp=2"), StatusIs(kInvalidArgument, HasSubstr("twice")));
 }
 
+TEST(DeviceMeshTest, LiesOnOtherRanks) {
+  const DeviceMesh mesh = DeviceMesh::Parse("a=2,b=2").value();
+  DT_ASSERT_OK_AND_ASSIGN(const DeviceMesh stage, mesh.OnRanks({4, 5, 6, 7}));
+  EXPECT_NE(stage, mesh);
+  EXPECT_EQ(stage.ToString(), "[\"a\"=2, \"b\"=2]@4..7");
+  EXPECT_EQ(stage.Coordinate(6), (absl::InlinedVector<int, 4>{1, 0}));
+  EXPECT_EQ(stage.RankAt({0, 1}), 5);
+  EXPECT_EQ(stage.Group(5, {0}), (std::vector<int>{5, 7}));
+  EXPECT_FALSE(stage.Contains(3));
+  EXPECT_EQ(mesh.OnRanks({0, 1, 2, 3}).value(), mesh);
+  DT_ASSERT_OK_AND_ASSIGN(const DeviceMesh mixed, mesh.OnRanks({6, 0, 2, 4}));
+  EXPECT_EQ(mixed.ToString(), "[\"a\"=2, \"b\"=2]@6,0,2,4");
+  EXPECT_EQ(mixed.RankAt({1, 0}), 2);
+  EXPECT_EQ(mixed.Slice({"b"})->ToString(), "[\"b\"=2]@6,0");
+  for (const DeviceMesh& m : {stage, mixed}) EXPECT_EQ(DeviceMesh::Parse(m.ToString()).value(), m);
+  EXPECT_EQ(DeviceMesh::Parse("a=2,b=2@4..7").value(), stage);
+}
+
+TEST(DeviceMeshTest, RefusesRanksThatAreNone) {
+  const DeviceMesh mesh = DeviceMesh::Parse("a=2").value();
+  const auto error = [&](std::vector<int> ranks) {
+    return std::string(mesh.OnRanks(ranks).status().message());
+  };
+  EXPECT_THAT(error({1}), testing::HasSubstr("give one rank for each position"));
+  EXPECT_THAT(error({1, 1}), testing::HasSubstr("name each rank once"));
+  EXPECT_THAT(error({1, -1}), testing::HasSubstr("not negative"));
+  EXPECT_FALSE(DeviceMesh::Parse("a=2@").ok());
+  EXPECT_FALSE(DeviceMesh::Parse("a=2@5..4").ok());
+  EXPECT_FALSE(DeviceMesh::Parse("a=2@0..4").ok());
+}
+
 }  // namespace
 }  // namespace dtensor

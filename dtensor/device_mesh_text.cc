@@ -1,5 +1,6 @@
 // The text form of a mesh: ["kv"=2, "rep"=2; "tp"=kv*rep], or without brackets and quotes.
 #include <algorithm>
+#include <limits>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
@@ -45,6 +46,21 @@ bool ReadMembers(TextScanner& in, absl::Span<const DeviceMesh::Axis> axes, AxisL
   return true;
 }
 
+// 4..7 or 0,2,4
+bool ReadRanks(TextScanner& in, std::vector<int>& ranks) {
+  do {
+    int64_t first = 0;
+    if (!in.EatInt(&first)) return false;
+    int64_t last = first;
+    if (in.Eat("..") && !in.EatInt(&last)) return false;
+    if (last < first || last - first >= (1 << 24) || last > std::numeric_limits<int>::max()) {
+      return false;
+    }
+    for (int64_t rank = first; rank <= last; ++rank) ranks.push_back(static_cast<int>(rank));
+  } while (in.Eat(","));
+  return true;
+}
+
 }  // namespace
 
 std::string DeviceMesh::ToString() const {
@@ -59,7 +75,13 @@ std::string DeviceMesh::ToString() const {
                     "\"=", absl::StrJoin(group.axes, "*", name_of));
     separator = ", ";
   }
-  return text + "]";
+  text += "]";
+  const std::vector<int>& ranks = rep_->ranks;
+  if (ranks.empty()) return text;
+  if (ranks.size() > 1 && ranks.back() - ranks.front() == size() - 1 && absl::c_is_sorted(ranks)) {
+    return absl::StrCat(text, "@", ranks.front(), "..", ranks.back());
+  }
+  return absl::StrCat(text, "@", absl::StrJoin(ranks, ","));
 }
 
 absl::StatusOr<DeviceMesh> DeviceMesh::Parse(absl::string_view text) {
@@ -77,6 +99,7 @@ absl::StatusOr<DeviceMesh> DeviceMesh::Parse(absl::string_view text) {
     }
   }
   if (bracket && !in.Eat("]")) return Unreadable(text, "']'", in.rest());
+  if (in.Eat("@") && !ReadRanks(in, rep.ranks)) return Unreadable(text, "ranks", in.rest());
   if (!in.AtEnd()) return Unreadable(text, "the end", in.rest());
   return Make(std::move(rep));
 }

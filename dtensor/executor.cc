@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <type_traits>
 #include <utility>
 
@@ -22,6 +23,33 @@ namespace {
 std::string AxisNames(const DeviceMesh& mesh, const AxisList& axes) {
   return absl::StrJoin(axes, ",",
                        [&](std::string* out, int axis) { out->append(mesh.axis_name(axis)); });
+}
+
+Dims LocalShape(const Layout& layout, absl::Span<const int64_t> shape, int rank) {
+  return layout.mesh().Contains(rank) ? layout.LocalShape(shape, rank) : Dims{0};
+}
+
+// G of a plan between meshes runs on the target's.
+std::vector<int> GroupOf(const RedistributionPlan& plan, const RedistributionStep& step, int rank) {
+  const DeviceMesh& mesh = plan.to().mesh();
+  if (step.across) {
+    const bool takes_part = mesh.Contains(rank) || plan.from().mesh().Contains(rank);
+    return takes_part ? plan.Ranks() : std::vector<int>();
+  }
+  if (!mesh.Contains(rank)) return {};
+  std::vector<int> group = mesh.Group(rank, step.axes);
+  std::sort(group.begin(), group.end());
+  return group;
+}
+
+std::string Label(const RedistributionPlan& plan, const RedistributionStep& step) {
+  if (!step.across) return AxisNames(plan.to().mesh(), step.axes);
+  const auto all = [](const DeviceMesh& mesh) {
+    AxisList axes(mesh.rank_of_axes());
+    std::iota(axes.begin(), axes.end(), 0);
+    return AxisNames(mesh, axes);
+  };
+  return absl::StrCat(all(plan.from().mesh()), "->", all(plan.to().mesh()));
 }
 
 absl::Status CheckSource(const RankPlan& rank_plan, const Tensor& source, absl::string_view op) {
@@ -132,7 +160,7 @@ absl::Status RunRound(int s, absl::Span<const RankPlan* const> plans,
   collective.op = op;
   collective.group = first.group;
   collective.digest = digest;
-  collective.counts_as_call = !step.continues;
+  collective.counts_as_call = !step.continues && first.group.size() > 1;
   return communicator.Exchange(collective, absl::MakeSpan(parts));
 }
 
@@ -151,6 +179,7 @@ absl::Status RunSteps(absl::Span<const RankPlan* const> plans, absl::Span<const 
     results[i] = *std::move(result);
   }
   for (int s = 0; s < rounds; ++s) {
+    if (plans[0]->steps()[s].group.empty()) continue;
     DT_RETURN_IF_ERROR(RunRound(s, plans, sources, results, communicator, op));
   }
   return absl::OkStatus();
@@ -160,16 +189,15 @@ absl::Status RunSteps(absl::Span<const RankPlan* const> plans, absl::Span<const 
 
 RankPlan::RankPlan(RedistributionPlan plan, int rank)
     : plan_(std::move(plan)),
-      local_from_(plan_.from().LocalShape(plan_.shape(), rank)),
-      local_to_(plan_.to().LocalShape(plan_.shape(), rank)) {
-  const DeviceMesh& mesh = plan_.from().mesh();
+      local_from_(LocalShape(plan_.from(), plan_.shape(), rank)),
+      local_to_(LocalShape(plan_.to(), plan_.shape(), rank)) {
   if (plan_.moves_nothing()) {
     steps_.push_back({plan_.Receives(0, rank), {rank}, "", plan_.digest()});
     return;
   }
   for (int s = 0; s < static_cast<int>(plan_.steps().size()); ++s) {
-    const AxisList& axes = plan_.steps()[s].axes;
-    steps_.push_back({plan_.Receives(s, rank), mesh.Group(rank, axes), AxisNames(mesh, axes),
+    const RedistributionStep& step = plan_.steps()[s];
+    steps_.push_back({plan_.Receives(s, rank), GroupOf(plan_, step, rank), Label(plan_, step),
                       plan_.digest() + s});
   }
 }
@@ -206,12 +234,13 @@ absl::StatusOr<std::vector<Tensor>> ExecuteCoalesced(absl::Span<const RankPlan* 
 
 std::string CoalescingKey(const RankPlan& rank_plan) {
   const RedistributionPlan& plan = rank_plan.plan();
-  std::string key =
-      absl::StrCat(plan.from().mesh().ToString(), " ", ToString(plan.op()), " ", plan.scale());
+  std::string key = absl::StrCat(plan.from().mesh().ToString(), plan.to().mesh().ToString(), " ",
+                                 ToString(plan.op()), " ", plan.scale());
   for (const RedistributionStep& step : plan.steps()) {
-    absl::StrAppend(&key, "; ", ToString(step.kind), "(", AxisNames(plan.from().mesh(), step.axes),
-                    ")", step.from_source ? "" : " from results", step.pivot ? " pivot" : "",
-                    step.reduces ? " reduces" : "", step.continues ? " continues" : "");
+    absl::StrAppend(&key, "; ", ToString(step.kind), "(", AxisNames(plan.to().mesh(), step.axes),
+                    ")", step.across ? " across" : "", step.from_source ? "" : " from results",
+                    step.pivot ? " pivot" : "", step.reduces ? " reduces" : "",
+                    step.continues ? " continues" : "");
   }
   return key;
 }

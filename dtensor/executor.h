@@ -24,13 +24,14 @@ class RankPlan {
  public:
   RankPlan(RedistributionPlan plan, int rank);
   const RedistributionPlan& plan() const { return plan_; }
-  const Dims& local_from() const { return local_from_; }  // shape of this rank's source
-  const Dims& local_to() const { return local_to_; }      // and result
+  // Shapes of this rank's source and result; a rank outside of their mesh has [0].
+  const Dims& local_from() const { return local_from_; }
+  const Dims& local_to() const { return local_to_; }
 
   struct Step {
     std::vector<Transfer> receives;
-    std::vector<int> group;  // world ranks, ascending
-    std::string axes;        // "dp,tp"
+    std::vector<int> group;  // world ranks, ascending; none if this rank takes no part
+    std::string axes;        // "dp,tp", or "dp,tp->pp" between meshes
     uint64_t digest = 0;     // of the plan and the step
   };
   // One for each of plan().steps(); or one, for the local boxes.

@@ -45,8 +45,10 @@ absl::StatusOr<LinkTable> LinkTable::Parse(absl::string_view text) {
     if (words[0] == "copy" && words.size() == 2) return ParseRate(words[1], table.copy_);
     if (words[0] == "reduce" && words.size() == 2) return ParseRate(words[1], table.reduce_);
     if (words[0] != "link" || words.size() != 4) {
-      return InvalidArgument({"expected \"link AXIS MICROSECONDS GB/S\", \"copy GB/S\" or \"reduce "
-                              "GB/S\", got \"", absl::StrJoin(words, " "), "\""});
+      return InvalidArgument(
+          {"expected \"link AXIS MICROSECONDS GB/S\", \"copy GB/S\" or \"reduce "
+           "GB/S\", got \"",
+           absl::StrJoin(words, " "), "\""});
     }
     Link link;
     DT_RETURN_IF_ERROR(ParseLatency(words[2], link.latency_us));

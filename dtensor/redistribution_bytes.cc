@@ -3,6 +3,7 @@
 
 #include "absl/algorithm/container.h"
 #include "dtensor/chunks.h"
+#include "dtensor/mesh_transfer.h"
 #include "dtensor/redistribution_plan.h"
 #include "dtensor/region_share.h"
 #include "dtensor/runtime/core/status.h"
@@ -51,6 +52,7 @@ int64_t ReceivedElements(absl::Span<const Transfer> boxes, int rank) {
 
 int64_t RedistributionPlan::BytesReceived(int s, int rank) const {
   if (s >= static_cast<int>(steps_.size())) return 0;
+  if (transfer_ != nullptr) return ReceivedElements(Receives(s, rank), rank) * SizeOf(dtype_);
   const Transition& t = *transition_;
   const CoordinateVector coordinate = from_.mesh().Coordinate(rank);
   if (steps_[s].from_source) return ExchangedElements(t, coordinate) * SizeOf(dtype_);
@@ -66,7 +68,7 @@ int64_t RedistributionPlan::BytesReceived(int rank) const {
 
 RedistributionBytes RedistributionPlan::Bytes(int s) const {
   RedistributionBytes bytes;
-  for (int rank = 0; rank < from_.mesh().size(); ++rank) {
+  for (int rank : Ranks()) {
     const int64_t received = BytesReceived(s, rank);
     bytes.total += received;
     bytes.busiest = std::max(bytes.busiest, received);
@@ -76,7 +78,8 @@ RedistributionBytes RedistributionPlan::Bytes(int s) const {
 
 RedistributionBytes RedistributionPlan::Bytes() const {
   RedistributionBytes bytes;
-  for (int rank = 0; moves_nothing() ? false : rank < from_.mesh().size(); ++rank) {
+  if (moves_nothing()) return bytes;
+  for (int rank : Ranks()) {
     const int64_t received = BytesReceived(rank);
     bytes.total += received;
     bytes.busiest = std::max(bytes.busiest, received);
@@ -92,6 +95,7 @@ RedistributionBytes RedistributionPlan::Bytes() const {
 // The busiest rank receives no less than the average, and no less than what any rank lacks: of
 // several terms at least one message for each element that it needs, even where it holds a term.
 RedistributionBytes RedistributionPlan::Bound() const {
+  if (transfer_ != nullptr) return TransferBound();
   const Transition& t = *transition_;
   const bool reduces = !t.reduced().empty();
   int64_t messages = t.elements() * t.needers();
@@ -105,7 +109,7 @@ RedistributionBytes RedistributionPlan::Bound() const {
     if (to_.use(axis) == Layout::AxisUse::kPartial) messages *= from_.mesh().axis_size(axis);
   }
   int64_t busiest = CeilDiv(messages, from_.mesh().size());
-  for (int rank = 0; rank < from_.mesh().size(); ++rank) {
+  for (int rank : Ranks()) {
     CoordinateVector coordinate = from_.mesh().Coordinate(rank);
     // Those who share what they need together could share it in any way.
     int64_t lacking = 0, sharers = 0;
@@ -119,20 +123,37 @@ RedistributionBytes RedistributionPlan::Bound() const {
   return {messages * SizeOf(dtype_), busiest * SizeOf(dtype_)};
 }
 
+RedistributionBytes RedistributionPlan::TransferBound() const {
+  const MeshTransfer& t = *transfer_;
+  const int64_t messages = t.LeastMessages();
+  int64_t busiest = CeilDiv(messages, static_cast<int64_t>(t.ranks().size()));
+  for (int rank : t.ranks()) {
+    const int64_t held = t.terms() > 1 ? 0 : t.HeldElements(rank);
+    busiest = std::max(busiest, t.NeededElements(rank) - held);
+  }
+  return {messages * SizeOf(dtype_), busiest * SizeOf(dtype_)};
+}
+
+namespace {
+
+int64_t LocalElements(const Layout& layout, absl::Span<const int64_t> shape, int rank) {
+  return layout.mesh().Contains(rank) ? NumElements(layout.LocalShape(shape, rank)) : 0;
+}
+
+}  // namespace
+
 int64_t RedistributionPlan::ExtraBytes() const {
   if (is_view_) return 0;
   int64_t most = 0;
-  for (int rank = 0; rank < from_.mesh().size(); ++rank) {
-    most = std::max(most, NumElements(to_.LocalShape(shape_, rank)));
-  }
+  for (int rank : Ranks()) most = std::max(most, LocalElements(to_, shape_, rank));
   return most * SizeOf(dtype_);
 }
 
 int64_t RedistributionPlan::PeakBytes() const {
   int64_t most = 0;
-  for (int rank = 0; rank < from_.mesh().size(); ++rank) {
-    const int64_t source = NumElements(from_.LocalShape(shape_, rank));
-    const int64_t result = is_view_ ? 0 : NumElements(to_.LocalShape(shape_, rank));
+  for (int rank : Ranks()) {
+    const int64_t source = LocalElements(from_, shape_, rank);
+    const int64_t result = is_view_ ? 0 : LocalElements(to_, shape_, rank);
     most = std::max(most, source + result);
   }
   return most * SizeOf(dtype_);
@@ -145,7 +166,10 @@ namespace {
 class Price {
  public:
   Price(const DeviceMesh& mesh, const LinkTable& links, int rank)
-      : mesh_(mesh), links_(links), mine_(mesh.Coordinate(rank)), rank_(rank) {}
+      : mesh_(mesh),
+        links_(links),
+        mine_(mesh.Contains(rank) ? mesh.Coordinate(rank) : CoordinateVector()),
+        rank_(rank) {}
 
   double Of(absl::Span<const Transfer> boxes, int64_t element_size) const {
     double seconds = 0, latency_us = 0;
@@ -167,8 +191,10 @@ class Price {
   }
 
  private:
-  // The slowest of the axes on which the peer is elsewhere.
+  // The slowest of the axes on which the peer is elsewhere; a mesh's ranks talk to those of another
+  // by the link of every other axis.
   const Link& LinkTo(int peer) const {
+    if (mine_.empty() || !mesh_.Contains(peer)) return links_.Of("*");
     const CoordinateVector theirs = mesh_.Coordinate(peer);
     const Link* slowest = nullptr;
     for (size_t axis = 0; axis < theirs.size(); ++axis) {
@@ -190,13 +216,14 @@ class Price {
 
 double RedistributionPlan::PredictedSeconds(const LinkTable& links) const {
   if (is_view_) return 0;
-  const int ranks = from_.mesh().size(), samples = std::min(ranks, 8);
+  const std::vector<int> ranks = Ranks();
+  const size_t samples = std::min<size_t>(ranks.size(), 8);
   double seconds = 0;
   for (int s = 0; s < std::max<int>(1, static_cast<int>(steps_.size())); ++s) {
     double slowest = 0;
-    for (int i = 0; i < samples; ++i) {
-      const int rank = static_cast<int>(int64_t{i} * ranks / samples);
-      const Price price(from_.mesh(), links, rank);
+    for (size_t i = 0; i < samples; ++i) {
+      const int rank = ranks[i * ranks.size() / samples];
+      const Price price(to_.mesh(), links, rank);
       slowest = std::max(slowest, price.Of(Receives(s, rank), SizeOf(dtype_)));
     }
     seconds += slowest;

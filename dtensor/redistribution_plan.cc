@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "dtensor/mesh_transfer.h"
 #include "dtensor/redistribution_steps.h"
 #include "dtensor/redistribution_ways.h"
 #include "dtensor/runtime/core/status.h"
@@ -16,7 +17,10 @@ namespace {
 
 std::string Describe(const Layout& from, const Layout& to, absl::Span<const int64_t> shape,
                      DType dtype) {
-  return absl::StrCat(from.ToString(), " -> ", to.ToString(), ", ", DimsToString(shape), " ",
+  const bool across = from.mesh() != to.mesh();
+  return absl::StrCat(from.ToString(), across ? " on " : "", across ? from.mesh().ToString() : "",
+                      " -> ", to.ToString(), across ? " on " : "",
+                      across ? to.mesh().ToString() : "", ", ", DimsToString(shape), " ",
                       ToString(dtype));
 }
 
@@ -36,10 +40,6 @@ absl::Status CheckOp(const Layout& layout, DType dtype) {
 }
 
 absl::Status CheckShape(const Layout& from, const Layout& to, absl::Span<const int64_t> shape) {
-  if (from.mesh() != to.mesh()) {
-    return InvalidArgument({"the layouts are on unlike meshes, ", from.mesh().ToString(), " and ",
-                            to.mesh().ToString(), "; give both the same mesh"});
-  }
   const size_t rank = shape.size();
   if (from.rank() != rank || to.rank() != rank) {
     return InvalidArgument({"the layouts have ", absl::StrCat(from.rank()), " and ",
@@ -54,7 +54,7 @@ absl::Status CheckShape(const Layout& from, const Layout& to, absl::Span<const i
 
 // An axis that stays partial keeps its terms, so they must keep their op.
 absl::Status CheckOpsAgree(const Layout& from, const Layout& to) {
-  if (from.partial_op() == to.partial_op()) return absl::OkStatus();
+  if (from.partial_op() == to.partial_op() || from.mesh() != to.mesh()) return absl::OkStatus();
   for (int axis : from.partial_axes()) {
     if (to.use(axis) != Layout::AxisUse::kPartial) continue;
     return InvalidArgument({"on axis \"", from.mesh().axis_name(axis), "\" P(",
@@ -104,6 +104,7 @@ class Digest {
       Add(axis.name);
       Add(axis.size);
     }
+    for (int rank : mesh.listed_ranks()) Add(rank);
   }
   uint64_t value() const { return value_; }
 
@@ -111,13 +112,19 @@ class Digest {
   uint64_t value_ = 0xcbf29ce484222325;
 };
 
-uint64_t DigestOf(const RedistributionPlan& plan, const Transition& chosen) {
+Digest DigestOf(const RedistributionPlan& plan) {
   Digest digest;
   digest.Add(plan.from().mesh());
+  if (plan.to().mesh() != plan.from().mesh()) digest.Add(plan.to().mesh());
   digest.Add(plan.from());
   digest.Add(plan.to());
   for (int64_t n : plan.shape()) digest.Add(n);
   digest.Add(static_cast<int64_t>(plan.dtype()));
+  return digest;
+}
+
+uint64_t DigestOf(const RedistributionPlan& plan, const Transition& chosen) {
+  Digest digest = DigestOf(plan);
   digest.Add(static_cast<int64_t>(chosen.owners()));
   for (const AxisList& stage : chosen.stages()) {
     digest.Add(static_cast<int64_t>(stage.size()));
@@ -183,7 +190,11 @@ absl::StatusOr<RedistributionPlan> RedistributionPlan::Create(
   plan.to_ = to;
   plan.shape_.assign(shape.begin(), shape.end());
   plan.dtype_ = dtype;
-  plan.Choose(Transition(from, to, shape));
+  if (from.mesh() == to.mesh()) {
+    plan.Choose(Transition(from, to, shape));
+  } else {
+    plan.Choose(MeshTransfer(from, to, shape));
+  }
   if (absl::Status status = plan.Improve(options); !status.ok()) return status;
   return plan;
 }
@@ -201,10 +212,35 @@ void RedistributionPlan::Choose(Transition transition) {
   digest_ = DigestOf(*this, t);
 }
 
+void RedistributionPlan::Choose(MeshTransfer transfer) {
+  transfer_ = std::make_shared<const MeshTransfer>(std::move(transfer));
+  const MeshTransfer& t = *transfer_;
+  if (t.moves()) {
+    RedistributionStep& x = steps_.emplace_back();
+    x.across = true;
+    x.pivot = t.pivot();
+    x.reduces = t.terms() > 1;
+  }
+  if (t.moves() && t.pivot()) {
+    RedistributionStep& g = steps_.emplace_back();
+    g.kind = CollectiveKind::kAllGather;
+    g.axes = t.owner_axes();
+    g.from_source = false;
+  }
+  is_view_ = t.is_view();
+  fills_identity_ = t.fills_identity();
+  if (t.terms() > 1) {
+    op_ = from_.partial_op();
+    if (op_ == ReduceOp::kAvg) scale_ = 1.0 / static_cast<double>(t.terms());
+  }
+  digest_ = DigestOf(*this).value();
+}
+
 // The plan at hand moves the least in total. Other ways of the same transition compete with it by
 // what the options ask for; of equals the one that came first stays.
 absl::Status RedistributionPlan::Improve(const RedistributionOptions& options) {
-  if (options.objective != Objective::kTotal || !options.links.uniform()) {
+  const bool may_choose = options.objective != Objective::kTotal || !options.links.uniform();
+  if (transition_ != nullptr && may_choose) {
     std::vector<Transition> others = OtherWays(*transition_, options.links);
     Price least = others.empty() ? Price() : PriceOf(*this, options);
     for (Transition& other : others) {
@@ -225,8 +261,19 @@ absl::Status RedistributionPlan::Improve(const RedistributionOptions& options) {
                    "; allow as much, or shard the result over more axes"));
 }
 
+std::vector<int> RedistributionPlan::Ranks() const {
+  if (transfer_ != nullptr) return transfer_->ranks();
+  std::vector<int> ranks(from_.mesh().size());
+  for (size_t i = 0; i < ranks.size(); ++i) ranks[i] = from_.mesh().RankOf(static_cast<int>(i));
+  std::sort(ranks.begin(), ranks.end());
+  return ranks;
+}
+
 std::vector<Transfer> RedistributionPlan::Receives(int s, int rank) const {
   const bool gathers = s < static_cast<int>(steps_.size()) && !steps_[s].from_source;
+  if (transfer_ != nullptr) {
+    return gathers ? transfer_->GatherBoxes(rank) : transfer_->ExchangeBoxes(rank);
+  }
   if (gathers) return GatherBoxes(*transition_, rank, steps_[s].stage);
   return ExchangeBoxes(*transition_, rank);
 }
@@ -234,11 +281,11 @@ std::vector<Transfer> RedistributionPlan::Receives(int s, int rank) const {
 std::string RedistributionPlan::ToString() const {
   const auto format = [this](std::string* out, const RedistributionStep& step) {
     const int64_t busiest = Bytes(static_cast<int>(&step - steps_.data())).busiest;
-    const auto name = [this](std::string* out, int axis) {
-      out->append(from_.mesh().axis_name(axis));
-    };
-    absl::StrAppend(out, dtensor::ToString(step.kind), "(", absl::StrJoin(step.axes, ",", name),
-                    ") ", busiest, " B");
+    const DeviceMesh& mesh = to_.mesh();  // axes are those of both, or of the target in G
+    const auto name = [&mesh](std::string* out, int axis) { out->append(mesh.axis_name(axis)); };
+    absl::StrAppend(out, dtensor::ToString(step.kind), "(",
+                    step.across ? "across" : absl::StrJoin(step.axes, ",", name), ") ", busiest,
+                    " B");
   };
   const std::string local = fills_identity_ ? "fill" : is_view_ ? "view" : "copy";
   return absl::StrCat(Describe(from_, to_, shape_, dtype_), ": ",

@@ -44,6 +44,7 @@
 
 namespace dtensor {
 
+class MeshTransfer;
 class Transition;
 
 // What a plan makes least. Whatever it is, results have the same bits.
@@ -69,6 +70,7 @@ struct RedistributionOptions {
 struct RedistributionStep {
   CollectiveKind kind = CollectiveKind::kExchange;  // what it does
   AxisList axes;            // the mesh axes whose ranks talk to each other, ascending
+  bool across = false;      // X between two meshes: all ranks of both talk, and axes is empty
   bool from_source = true;  // X reads the source; G reads the result's own memory on the peers
   bool pivot = false;       // X: the rank receives its pivot region only
   bool reduces = false;     // X: several terms per box
@@ -84,7 +86,9 @@ struct RedistributionBytes {
 
 class RedistributionPlan {
  public:
-  // Errors: kInvalidArgument, naming both layouts and the shape, for unlike meshes or ranks,
+  // The layouts may be on two meshes, of other ranks or another shape: then every byte crosses
+  // once, and is spread inside the target's mesh.
+  // Errors: kInvalidArgument, naming both layouts and the shape, for unlike ranks,
   // partial ops that cannot turn into each other (P(max) to P(sum)), avg of integers or bool, sum
   // or product of bool; kResourceExhausted when some rank's result is larger than max_extra_bytes.
   static absl::StatusOr<RedistributionPlan> Create(const Layout& from, const Layout& to,
@@ -108,7 +112,9 @@ class RedistributionPlan {
   ReduceOp op() const { return op_; }      // of the reduction, kSum if none
   double scale() const { return scale_; }  // 1 / number of terms when P(avg) is reduced, else 1
 
-  // The boxes that `rank` receives in step s, disjoint, ascending by place in its result. Its own
+  // All ranks of the mesh, or of both meshes, ascending.
+  std::vector<int> Ranks() const;
+  // The boxes that `rank` receives in step s, disjoint. Its own
   // are among them, but in G, where they lie in place. With no steps, s = 0 gives the local boxes.
   // Terms of a box are listed in ascending coordinate order.
   std::vector<Transfer> Receives(int s, int rank) const;
@@ -143,6 +149,8 @@ class RedistributionPlan {
  private:
   RedistributionPlan() = default;
   void Choose(Transition transition);
+  void Choose(MeshTransfer transfer);
+  RedistributionBytes TransferBound() const;
   absl::Status Improve(const RedistributionOptions& options);
   Layout from_, to_;
   Dims shape_;
@@ -152,7 +160,8 @@ class RedistributionPlan {
   ReduceOp op_ = ReduceOp::kSum;
   double scale_ = 1;
   uint64_t digest_ = 0;
-  std::shared_ptr<const Transition> transition_;
+  std::shared_ptr<const Transition> transition_;  // on one mesh
+  std::shared_ptr<const MeshTransfer> transfer_;  // between two
 };
 
 }  // namespace dtensor

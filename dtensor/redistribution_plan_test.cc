@@ -262,14 +262,6 @@ TEST(RedistributionPlanTest, RefusesWhatHasNoMeaning) {
   EXPECT_THAT(refusal("[]", "[a]", {-4}), HasSubstr("negative"));
 }
 
-TEST(RedistributionPlanTest, RefusesUnlikeMeshes) {
-  const DeviceMesh two = DeviceMesh::Parse("a=2").value(), three = DeviceMesh::Parse("a=3").value();
-  const auto plan = RedistributionPlan::Create(Layout::Replicated(two, 1),
-                                               Layout::Replicated(three, 1), {4}, DType::kF32);
-  EXPECT_THAT(plan, StatusIs(absl::StatusCode::kInvalidArgument,
-                             AllOf(HasSubstr("\"a\"=2"), HasSubstr("\"a\"=3"))));
-}
-
 // Terms that are all reduced leave nothing of their op: the result may be partial by another.
 TEST(RedistributionPlanTest, AReducedOpMayBeFollowedByAnother) {
   EXPECT_EQ(Steps("a=2,b=2", "[] P(max: a)", "[a] P(sum: b)", {4}), "reduce-scatter(a) 4 B");

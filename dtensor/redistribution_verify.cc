@@ -20,21 +20,29 @@ struct Result {
 
 class Verifier {
  public:
-  explicit Verifier(const RedistributionPlan& plan) : plan_(plan), mesh_(plan.from().mesh()) {
+  explicit Verifier(const RedistributionPlan& plan)
+      : plan_(plan), mesh_(plan.from().mesh()), target_mesh_(plan.to().mesh()) {
+    const bool one_mesh = mesh_ == target_mesh_;
     for (int axis : plan.from().partial_axes()) {
-      const bool stays = plan.to().use(axis) == Layout::AxisUse::kPartial;
+      const bool stays = one_mesh && plan.to().use(axis) == Layout::AxisUse::kPartial;
       (stays ? kept_ : reduced_).push_back(axis);
     }
     for (int axis : plan.to().partial_axes()) {
-      const bool kept = absl::c_linear_search(kept_, axis);
+      const bool kept = one_mesh && absl::c_linear_search(kept_, axis);
       if (!kept && plan.to().partial_op() != ReduceOp::kAvg) created_.push_back(axis);
     }
     for (int axis : reduced_) terms_ *= mesh_.axis_size(axis);
     words_ = (terms_ + 63) / 64;
-    for (int rank = 0; rank < mesh_.size(); ++rank) {
-      sources_.push_back(Regions(plan.from(), plan.shape(), mesh_.Coordinate(rank)));
-      Result& result = results_.emplace_back();
-      result.region = Regions(plan.to(), plan.shape(), mesh_.Coordinate(rank));
+    ranks_ = plan.Ranks();
+    sources_.resize(ranks_.back() + 1);
+    results_.resize(ranks_.back() + 1);
+    for (int rank : ranks_) {
+      if (mesh_.Contains(rank)) {
+        sources_[rank] = Regions(plan.from(), plan.shape(), mesh_.Coordinate(rank));
+      }
+      if (!target_mesh_.Contains(rank)) continue;
+      Result& result = results_[rank];
+      result.region = Regions(plan.to(), plan.shape(), target_mesh_.Coordinate(rank));
       for (const IndexSet& set : result.region) result.shape.push_back(set.size());
       result.terms.assign(NumElements(result.shape) * words_, 0);
     }
@@ -44,7 +52,7 @@ class Verifier {
     const int steps = std::max<int>(1, static_cast<int>(plan_.steps().size()));
     for (int s = 0; s < steps; ++s) {
       before_ = results_;
-      for (int rank = 0; rank < mesh_.size(); ++rank) DT_RETURN_IF_ERROR(RunStep(s, rank));
+      for (int rank : ranks_) DT_RETURN_IF_ERROR(RunStep(s, rank));
     }
     return CheckComplete();
   }
@@ -79,7 +87,11 @@ class Verifier {
 
   // Peers talk along the step's axes only, and keep apart the terms that stay partial.
   absl::Status CheckPeer(int s, int rank, int peer) const {
-    if (peer < 0 || peer >= mesh_.size()) return Wrong("a peer does not exist", rank);
+    const bool from_source = plan_.moves_nothing() || plan_.steps()[s].from_source;
+    if (!(from_source ? mesh_ : target_mesh_).Contains(peer)) {
+      return Wrong("a peer does not exist", rank);
+    }
+    if (!(mesh_ == target_mesh_)) return absl::OkStatus();  // the step names no axes
     const auto mine = mesh_.Coordinate(rank), theirs = mesh_.Coordinate(peer);
     for (int axis = 0; axis < mesh_.rank_of_axes(); ++axis) {
       if (mine[axis] == theirs[axis]) continue;
@@ -164,8 +176,9 @@ class Verifier {
   // Each element is complete on one rank of those that differ on the axes that become partial, and
   // the identity on the others.
   absl::Status CheckComplete() const {
-    for (int rank = 0; rank < mesh_.size(); ++rank) {
-      const std::vector<int> group = mesh_.Group(rank, created_);
+    for (int rank : ranks_) {
+      if (!target_mesh_.Contains(rank)) continue;
+      const std::vector<int> group = target_mesh_.Group(rank, created_);
       for (int64_t i = 0; i < NumElements(results_[rank].shape); ++i) {
         int complete = 0;
         for (int other : group) complete += IsComplete(&results_[other].terms[i * words_]);
@@ -177,7 +190,8 @@ class Verifier {
   }
 
   const RedistributionPlan& plan_;
-  const DeviceMesh& mesh_;
+  const DeviceMesh &mesh_, &target_mesh_;
+  std::vector<int> ranks_;
   AxisList reduced_, kept_, created_;
   int64_t terms_ = 1, words_ = 1;
   std::vector<Region> sources_;  // by rank

@@ -63,8 +63,7 @@ TEST(RegionShareTest, WholeRowsAreOneRegion) {
 
 TEST(RegionShareTest, OfSeveralRegions) {
   const Region one = {IndexSet::Interval(0, 3)}, two = {IndexSet::Interval(5, 10)};
-  EXPECT_EQ(ShareOf({one, two}, 2, 0),
-            (std::vector<Region>{one, {IndexSet::Interval(5, 6)}}));
+  EXPECT_EQ(ShareOf({one, two}, 2, 0), (std::vector<Region>{one, {IndexSet::Interval(5, 6)}}));
   EXPECT_EQ(ShareOf({one, two}, 2, 1), (std::vector<Region>{{IndexSet::Interval(6, 10)}}));
 }
 

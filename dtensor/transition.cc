@@ -24,14 +24,6 @@ AxisList DimOfAxes(const Layout& layout) {
   return dims;
 }
 
-Layout AtLeastOneDim(const Layout& layout) {
-  if (layout.rank() > 0) return layout;
-  auto result =
-      Layout::Create(layout.mesh(), {DimLayout()}, layout.partial_axes(), layout.partial_op());
-  DT_CHECK(result.ok());
-  return *std::move(result);
-}
-
 // Whether `axis` splits the same positions alike in both layouts of a dimension, as their texts
 // tell.
 bool SplitsAlike(const DimLayout& a, const DimLayout& b, int axis) {
@@ -66,6 +58,14 @@ bool CutsPositions(const DimLayout& source, const DimLayout& target) {
 }
 
 }  // namespace
+
+Layout AtLeastOneDim(const Layout& layout) {
+  if (layout.rank() > 0) return layout;
+  auto result =
+      Layout::Create(layout.mesh(), {DimLayout()}, layout.partial_axes(), layout.partial_op());
+  DT_CHECK(result.ok());
+  return *std::move(result);
+}
 
 Transition::Transition(const Layout& from, const Layout& to, absl::Span<const int64_t> shape)
     : source_(AtLeastOneDim(from)), target_(AtLeastOneDim(to)), shape_(shape.begin(), shape.end()) {

@@ -140,6 +140,9 @@ class Transition {
   AxisList created_from_shards_;
 };
 
+// A scalar's layout, as that of one dimension of size 1.
+Layout AtLeastOneDim(const Layout& layout);
+
 // Calls fn() with `coordinate` running over every coordinate on `axes`, row-major; fn returns
 // whether to go on. Returns false if it did not. Restores `coordinate`.
 template <typename Fn>

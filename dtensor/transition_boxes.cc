@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/algorithm/container.h"
+#include "dtensor/box_parts.h"
 #include "dtensor/chunks.h"
 #include "dtensor/region_share.h"
 #include "dtensor/transition.h"
@@ -10,80 +11,18 @@
 namespace dtensor {
 namespace {
 
-// Walks the runs of a set, upwards, and tells at which position an index stands.
-class Locator {
- public:
-  explicit Locator(const IndexSet& set) : runs_(set.runs()) {}
-
-  // Requires: the set has `index`, which is not below the last one asked for.
-  int64_t Position(int64_t index) {
-    while (runs_[run_].end() <= index) base_ += runs_[run_++].size();
-    const Run& run = runs_[run_];
-    const int64_t offset = index - run.begin;
-    if (run.count == 1) return base_ + offset;
-    return base_ + offset / run.stride * run.length + offset % run.stride;
-  }
-
-  // Whether equal steps from `index` to `last` are equal steps in positions. After Position(index).
-  bool IsRegular(int64_t last, int64_t step) const {
-    const Run& run = runs_[run_];
-    return last < run.end() && (run.count == 1 || step % run.stride == 0);
-  }
-
- private:
-  absl::Span<const Run> runs_;
-  size_t run_ = 0;
-  int64_t base_ = 0;
-};
-
-// Positions in `src` and `dst` of the indices in `common`, which both of them have.
-std::vector<Piece> Locate(const IndexSet& src, const IndexSet& dst, const IndexSet& common) {
-  std::vector<Piece> pieces;
-  Locator in_src(src), in_dst(dst);
-  for (const Run& run : common.runs()) {
-    const int64_t last = run.begin + (run.count - 1) * run.stride;
-    Piece piece{in_src.Position(run.begin), in_dst.Position(run.begin), run.length};
-    if (run.count > 1 && in_src.IsRegular(last, run.stride) && in_dst.IsRegular(last, run.stride)) {
-      piece.count = run.count;
-      piece.src_stride = in_src.Position(run.begin + run.stride) - piece.src;
-      piece.dst_stride = in_dst.Position(run.begin + run.stride) - piece.dst;
-      pieces.push_back(piece);
-      continue;
-    }
-    pieces.push_back(piece);
-    for (int64_t index = run.begin + run.stride; index <= last && run.count > 1;
-         index += run.stride) {
-      pieces.push_back({in_src.Position(index), in_dst.Position(index), run.length});
-    }
-  }
-  return pieces;
-}
-
-// As Match, of the indices that `part`, a subset of `dst`, has too.
-std::vector<Piece> MatchPart(const IndexSet& src, const IndexSet& dst, const IndexSet& part) {
-  if (part.size() == dst.size()) return Match(src, dst);
-  return Locate(src, dst, src.Intersect(part));
-}
-
-// A piece of one dimension, from a peer whose rank is this one's plus `delta` as far as this
-// dimension decides.
-struct Part {
-  Piece piece;
-  int delta = 0;
-};
-
 class Boxes {
  public:
   Boxes(const Transition& transition, int rank)
       : t_(transition),
         mesh_(t_.source().mesh()),
-        rank_(rank),
+        position_(mesh_.PositionOf(rank)),
         mine_(mesh_.Coordinate(rank)),
         peer_(mine_) {
-    rank_step_.resize(mine_.size());
+    step_.resize(mine_.size());
     int step = 1;
     for (int axis = static_cast<int>(mine_.size()) - 1; axis >= 0; --axis) {
-      rank_step_[axis] = step;
+      step_[axis] = step;
       step *= mesh_.axis_size(axis);
     }
   }
@@ -96,7 +35,7 @@ class Boxes {
                                             : t_.OwnedTogether(mine_)) {  // what it has already
       ExchangeRegion(region);
     }
-    return std::move(boxes_);
+    return Boxed();
   }
 
   // From each owner among the ranks that need the same result what it has of it; in a stage, from
@@ -118,7 +57,7 @@ class Boxes {
       });
       return true;
     });
-    return std::move(boxes_);
+    return Boxed();
   }
 
  private:
@@ -132,9 +71,17 @@ class Boxes {
     return region;
   }
 
+  // With ranks for positions.
+  std::vector<Transfer> Boxed() {
+    for (Transfer& box : boxes_) {
+      for (int& peer : box.peers) peer = mesh_.RankOf(peer);
+    }
+    return std::move(boxes_);
+  }
+
   // The pieces of `needed`, a part of the result, that each peer holds.
   void ExchangeRegion(const Region& needed) {
-    std::vector<std::vector<Part>> dims;
+    std::vector<std::vector<BoxPart>> dims;
     for (int d = 0; d < static_cast<int>(needed.size()); ++d) {
       dims.push_back(ExchangeParts(d, needed[d]));
       if (dims.back().empty()) return;
@@ -145,7 +92,7 @@ class Boxes {
   void GatherShare(const std::vector<Region>& share) {
     const int delta = Delta(t_.owner_axes());
     for (const Region& region : share) {
-      std::vector<std::vector<Part>> dims(region.size());
+      std::vector<std::vector<BoxPart>> dims(region.size());
       for (size_t d = 0; d < region.size(); ++d) {
         // The peer's result is this rank's: the same place in both.
         AddParts(Locate(results_[d], results_[d], region[d]), d == 0 ? delta : 0, dims[d]);
@@ -180,10 +127,10 @@ class Boxes {
 
   // Of `needed` in dimension d, the pieces that each peer holds. The peers differ from this rank on
   // the axes along which this dimension is redistributed.
-  std::vector<Part> ExchangeParts(int d, const IndexSet& needed) {
+  std::vector<BoxPart> ExchangeParts(int d, const IndexSet& needed) {
     if (needed.empty()) return {};
     const AxisList axes = AxesOf(t_.source().dim(d));
-    std::vector<Part> parts;
+    std::vector<BoxPart> parts;
     ForEachHolder(d, axes, 1, needed, [&] {
       AddParts(MatchPart(t_.Held(d, peer_), results_[d], needed), Delta(axes), parts);
     });
@@ -235,21 +182,10 @@ class Boxes {
             first_that([=](absl::Span<const Run> held) { return held.front().begin > last; })};
   }
 
-  static void AddParts(const std::vector<Piece>& pieces, int delta, std::vector<Part>& parts) {
-    for (const Piece& piece : pieces) parts.push_back({piece, delta});
-  }
-
-  static std::vector<Part> Sorted(std::vector<Part> parts) {
-    const auto before = [](const Part& a, const Part& b) { return a.piece.dst < b.piece.dst; };
-    if (!std::is_sorted(parts.begin(), parts.end(), before))
-      std::sort(parts.begin(), parts.end(), before);
-    return parts;
-  }
-
-  // How much further in rank order peer_ is than this rank, as far as `axes` go.
+  // How much further in the mesh peer_ is than this rank, as far as `axes` go.
   int Delta(absl::Span<const int> axes) const {
     int delta = 0;
-    for (int axis : axes) delta += (peer_[axis] - mine_[axis]) * rank_step_[axis];
+    for (int axis : axes) delta += (peer_[axis] - mine_[axis]) * step_[axis];
     return delta;
   }
 
@@ -263,31 +199,17 @@ class Boxes {
     return terms;
   }
 
-  void Product(absl::Span<const std::vector<Part>> dims, absl::Span<const int> terms) {
-    size_t count = 1;
-    for (const std::vector<Part>& parts : dims) count *= parts.size();
-    if (boxes_.empty()) boxes_.reserve(count);
-    absl::InlinedVector<size_t, 4> index(dims.size(), 0);
-    for (; count > 0; --count) {
-      Transfer& box = boxes_.emplace_back();
-      int peer = rank_;
-      for (size_t d = 0; d < dims.size(); ++d) {
-        const Part& part = dims[d][index[d]];
-        peer += part.delta;
-        if (!t_.is_scalar()) box.dims.push_back(part.piece);
-      }
-      for (int term : terms) box.peers.push_back(peer + term);
-      for (size_t d = dims.size(); d-- > 0 && ++index[d] == dims[d].size();) index[d] = 0;
-    }
+  void Product(absl::Span<const std::vector<BoxPart>> dims, absl::Span<const int> terms) {
+    AppendBoxes(dims, position_, terms, t_.is_scalar(), boxes_);
   }
 
   const Transition& t_;
   const DeviceMesh& mesh_;
-  const int rank_;
+  const int position_;
   const absl::InlinedVector<int, 4> mine_;
-  absl::InlinedVector<int, 4> peer_;       // mine_, but for the axes being walked
-  absl::InlinedVector<int, 4> rank_step_;  // by axis
-  Region results_;                         // of this rank
+  absl::InlinedVector<int, 4> peer_;  // mine_, but for the axes being walked
+  absl::InlinedVector<int, 4> step_;  // in position, by axis
+  Region results_;                    // of this rank
   std::vector<Transfer> boxes_;
 };
 
