@@ -1,0 +1,263 @@
+// The commands without the program around them.
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "dtensor/runtime/core/status_matchers.h"
+#include "dtensor/tools/cli/links_command.h"
+#include "dtensor/tools/cli/plan_command.h"
+#include "dtensor/tools/cli/redistribute_command.h"
+#include "dtensor/tools/cli/regions_command.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace dtensor::cli {
+namespace {
+
+using nlohmann::json;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
+
+MoveFlags Flags(std::string mesh, std::string shape, std::string from, std::string to,
+                std::string dtype = "f32") {
+  MoveFlags flags;
+  flags.mesh = std::move(mesh);
+  flags.shape = std::move(shape);
+  flags.from = std::move(from);
+  flags.to = std::move(to);
+  flags.dtype = std::move(dtype);
+  return flags;
+}
+
+json PlanJson(const MoveFlags& flags) {
+  return json::parse(RunPlan(flags, /*json=*/true).value().text);
+}
+
+TEST(PlanCommandTest, AllGather) {
+  const json plan = PlanJson(Flags("tp=2", "8,4", "S(0)", "R"));
+  EXPECT_EQ(plan["mesh"], "[\"tp\"=2]");
+  EXPECT_EQ(plan["shape"], json({8, 4}));
+  EXPECT_EQ(plan["from"], "[tp] []");
+  EXPECT_EQ(plan["to"], "[] []");
+  EXPECT_EQ(plan["steps"], json::parse(R"([{"kind": "all-gather", "axes": ["tp"], "bytes": 128,
+                                            "max_bytes_per_rank": 64}])"));
+  for (const char* key : {"total_bytes", "bound_total_bytes"}) EXPECT_EQ(plan[key], 128) << key;
+  for (const char* key : {"max_bytes_per_rank", "bound_max_bytes_per_rank"}) {
+    EXPECT_EQ(plan[key], 64) << key;
+  }
+  EXPECT_EQ(plan["extra_bytes_per_rank"], 128);
+  EXPECT_EQ(plan["peak_bytes_per_rank"], 64 + 128);
+  EXPECT_GT(plan["predicted_seconds"], 0);
+  EXPECT_THAT(plan["digest"].get<std::string>(), testing::MatchesRegex("[0-9a-f]{16}"));
+}
+
+TEST(PlanCommandTest, StepsAddUpToTheTotal) {
+  for (const char* objective : {"total", "busiest", "latency"}) {
+    MoveFlags flags = Flags("dp=4,tp=8", "64,60", "P(sum),S(0)", "S(0),R");
+    flags.objective = objective;
+    const json plan = PlanJson(flags);
+    int64_t total = 0;
+    for (const json& step : plan["steps"]) total += step["bytes"].get<int64_t>();
+    EXPECT_EQ(total, plan["total_bytes"]);
+    EXPECT_GE(plan["total_bytes"], plan["bound_total_bytes"]);
+    EXPECT_EQ(plan["objective"], objective);
+  }
+}
+
+TEST(PlanCommandTest, AViewHasNoSteps) {
+  const json plan = PlanJson(Flags("tp=2", "8", "R", "S(0)"));
+  EXPECT_EQ(plan["steps"], json::array());
+  EXPECT_EQ(plan["total_bytes"], 0);
+  EXPECT_THAT(RunPlan(Flags("tp=2", "8", "R", "S(0)"), false)->text, HasSubstr("is a view"));
+  EXPECT_THAT(RunPlan(Flags("tp=2", "8", "R", "P(sum)"), false)->text, HasSubstr("fills the rest"));
+}
+
+TEST(PlanCommandTest, DigestsTellRequestsApart) {
+  const auto digest = [](const char* shape) {
+    return PlanJson(Flags("tp=2", shape, "S(0)", "R"))["digest"];
+  };
+  EXPECT_EQ(digest("8"), digest("8"));
+  EXPECT_NE(digest("8"), digest("9"));
+}
+
+TEST(PlanCommandTest, AHundredThousandRanksAndATensorThatNobodyCouldHold) {
+  const json plan = PlanJson(Flags("dp=100,tp=1000", "1000000,100000", "S(0),S(1)", "S(1),S(0)"));
+  EXPECT_EQ(plan["total_bytes"], plan["bound_total_bytes"]);
+  EXPECT_GT(plan["total_bytes"], int64_t{1} << 38);
+}
+
+TEST(PlanCommandTest, TextHasOneLineForEachFact) {
+  EXPECT_THAT(RunPlan(Flags("a=2,b=2", "8", "P(sum),P(sum)", "R,R"), false)->text,
+              AllOf(HasSubstr("mesh       [\"a\"=2, \"b\"=2], 4 ranks\n"),
+                    HasSubstr("tensor     [8] f32, 32 B\n"),
+                    HasSubstr("move       [] P(sum: a,b) -> []\n"), HasSubstr("(bound ")));
+}
+
+TEST(PlanCommandTest, RefusalsNameTheRemedy) {
+  EXPECT_THAT(RunPlan(Flags("a=2", "4", "P(sum)", "P(max)"), true),
+              StatusIs(kInvalid, HasSubstr("redistribute to Replicate or Shard first")));
+  EXPECT_THAT(RunPlan(Flags("a=2", "4", "P(avg)", "R", "i32"), true),
+              StatusIs(kInvalid, HasSubstr("use P(sum)")));
+  MoveFlags flags = Flags("a=2", "4", "S(0)", "R");
+  flags.max_extra_bytes = 15;
+  EXPECT_THAT(RunPlan(flags, true), StatusIs(kExhausted, HasSubstr("--max-extra-bytes: ")));
+  flags.max_extra_bytes = 16;
+  EXPECT_THAT(RunPlan(flags, true), IsOk());
+}
+
+// Every op in every type that has it, on axes that are reduced, stay partial and become partial.
+TEST(RedistributeCommandTest, EveryElementIsRight) {
+  struct Case {
+    const char *from, *to;
+  };
+  for (const char* dtype : {"f32", "f64", "bf16", "f16", "i32", "i64", "bool"}) {
+    for (const char* op : {"sum", "avg", "max", "min", "product"}) {
+      const bool ordered = absl::string_view(op) == "max" || absl::string_view(op) == "min";
+      if (dtype[0] == 'b' && dtype[1] == 'o' && !ordered) continue;
+      if (dtype[0] == 'i' && absl::string_view(op) == "avg") continue;
+      for (const Case& c : {Case{"P,P", "R,R"},
+                            {"P,P", "P,S(0)"},
+                            {"P,S(1)", "S(0),R"},
+                            {"S(0),R", "P,P"},
+                            {"S(0,zigzag),R", "R,S(1,cyclic(2))"}}) {
+        const auto with_op = [op](std::string text) {
+          for (size_t at = text.find('P'); at != text.npos; at = text.find('P', at + 1)) {
+            text.insert(at + 1, absl::StrCat("(", op, ")"));
+          }
+          return text;
+        };
+        const MoveFlags flags = Flags("a=2,b=3", "7,5", with_op(c.from), with_op(c.to), dtype);
+        DT_ASSERT_OK_AND_ASSIGN(const Move move, ParseMove(flags));
+        DT_ASSERT_OK_AND_ASSIGN(const RedistributionPlan plan, MakePlan(move));
+        DT_ASSERT_OK_AND_ASSIGN(const RunReport report,
+                                Measure(plan, {.rounds = 1, .copy_bytes = 1 << 14}));
+        EXPECT_EQ(report.mismatches, 0) << plan.ToString() << ": " << report.first_mismatch;
+        EXPECT_EQ(report.counted_total_bytes, plan.Bytes().total) << plan.ToString();
+        EXPECT_EQ(report.counted_max_bytes_per_rank, plan.Bytes().busiest) << plan.ToString();
+      }
+    }
+  }
+}
+
+TEST(RedistributeCommandTest, ReportsAsJson) {
+  DT_ASSERT_OK_AND_ASSIGN(const Outcome outcome,
+                          RunRedistribute(Flags("a=2", "64,64", "S(0)", "R"), 2, true));
+  EXPECT_TRUE(outcome.ok);
+  const json report = json::parse(outcome.text);
+  EXPECT_EQ(report["ok"], true);
+  EXPECT_EQ(report["counted_total_bytes"], 64 * 64 * 4);
+  EXPECT_EQ(report["counted_max_bytes_per_rank"], 64 * 64 * 2);
+  EXPECT_EQ(report["touched_bytes"], 2 * 2 * 64 * 64 * 4);  // both ranks read and write all of it
+  EXPECT_GT(report["seconds"], 0);
+  EXPECT_GT(report["stream_bytes_per_second"], 0);
+  EXPECT_GT(report["stream_limit_ratio"], 0);
+}
+
+TEST(RedistributeCommandTest, NamesWhatWentWrong) {
+  const RedistributionPlan plan = *MakePlan(*ParseMove(Flags("a=2", "8", "S(0)", "R")));
+  RunReport report;
+  report.counted_total_bytes = 32;
+  report.counted_max_bytes_per_rank = 16;
+  EXPECT_EQ(Verdict(plan, report), "");
+  report.counted_total_bytes = 33;
+  EXPECT_THAT(Verdict(plan, report), AllOf(HasSubstr("says 32 B"), HasSubstr("counted 33")));
+  report.mismatches = 2;
+  report.first_mismatch = "rank 1: element 3 is 0, not 7";
+  EXPECT_EQ(Verdict(plan, report), "2 elements differ; rank 1: element 3 is 0, not 7");
+}
+
+TEST(RedistributeCommandTest, AViewTouchesNothing) {
+  DT_ASSERT_OK_AND_ASSIGN(const Outcome outcome,
+                          RunRedistribute(Flags("a=2", "8", "R", "S(0)"), 1, true));
+  EXPECT_EQ(json::parse(outcome.text)["stream_limit_ratio"], 0);
+}
+
+TEST(RedistributeCommandTest, RefusesWhatThisMachineCannotRun) {
+  const auto check = [](const char* mesh, const char* shape, int64_t memory) {
+    return CheckRunnable(*MakePlan(*ParseMove(Flags(mesh, shape, "S(0)", "R"))), memory);
+  };
+  constexpr int64_t kPlenty = int64_t{64} << 30;
+  DT_EXPECT_OK(check("a=64", "64", kPlenty));
+  EXPECT_THAT(check("a=65", "64", kPlenty),
+              StatusIs(kInvalid, AllOf(HasSubstr("65 ranks"), HasSubstr("64 or fewer"))));
+  EXPECT_THAT(check("a=2", "1000000000000", kPlenty),
+              StatusIs(kExhausted, HasSubstr("take a smaller one")));
+  EXPECT_THAT(check("a=2", "64", 1 << 20), StatusIs(kExhausted, HasSubstr("1 MiB are free")));
+  EXPECT_GT(MemoryAvailable(), 1 << 20);
+  EXPECT_THAT(RunRedistribute(Flags("a=2", "8", "R", "R"), 0, true),
+              StatusIs(kInvalid, HasSubstr("--rounds")));
+}
+
+RegionsFlags Regions(std::string mesh, std::string shape, std::string layout) {
+  RegionsFlags flags;
+  flags.mesh = std::move(mesh);
+  flags.shape = std::move(shape);
+  flags.layout = std::move(layout);
+  return flags;
+}
+
+TEST(RegionsCommandTest, ListsWhatEachRankHolds) {
+  const RegionsFlags flags = Regions("a=2,b=2", "4,6", "S(0,block(1)),P(sum)");
+  EXPECT_THAT(RunRegions(flags, false, false)->text,
+              HasSubstr("\nrank 2 (a=1,b=0): {1 +2 x2} x {0..5}, [2, 6]\n"));
+  const json list = json::parse(RunRegions(flags, true, false)->text);
+  EXPECT_EQ(list["partial"], json::parse(R"({"op": "sum", "axes": ["b"]})"));
+  ASSERT_EQ(list["ranks"].size(), 4);
+  EXPECT_EQ(list["ranks"][2], json::parse(R"({
+      "rank": 2, "coordinate": [1, 0], "shape": [2, 6], "elements": 12,
+      "region": "{1 +2 x2} x {0..5}",
+      "runs": [[{"begin": 1, "length": 1, "stride": 2, "count": 2}],
+               [{"begin": 0, "length": 6, "stride": 0, "count": 1}]]})"));
+}
+
+TEST(RegionsCommandTest, EmptyShardsAndScalars) {
+  const json uneven = json::parse(RunRegions(Regions("a=4", "2", "S(0)"), true, false)->text);
+  EXPECT_EQ(uneven["ranks"][3]["elements"], 0);
+  EXPECT_EQ(uneven["ranks"][3]["runs"], json::parse("[[]]"));
+  const json scalar = json::parse(RunRegions(Regions("a=2", "", "R"), true, false)->text);
+  EXPECT_EQ(scalar["partial"], nullptr);
+  EXPECT_EQ(scalar["ranks"][1]["elements"], 1);
+}
+
+TEST(RegionsCommandTest, DrawsAndWrites) {
+  RegionsFlags flags = Regions("a=2", "4", "S(0)");
+  flags.svg = testing::TempDir() + "/picture.svg";
+  flags.picture = true;
+  EXPECT_THAT(RunRegions(flags, false, false)->text, HasSubstr("\n0 0 1 1\n"));
+  std::ifstream file(flags.svg);
+  const std::string svg{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_THAT(svg, HasSubstr("</svg>"));
+  EXPECT_THAT(RunRegions(flags, true, false), StatusIs(kInvalid, HasSubstr("give one of them")));
+  flags.svg = "/nowhere/picture.svg";
+  EXPECT_THAT(RunRegions(flags, false, false),
+              StatusIs(kInvalid, HasSubstr("--svg: cannot write")));
+}
+
+TEST(LinksCommandTest, PrintsATableThatReadsBack) {
+  DT_ASSERT_OK_AND_ASSIGN(const Outcome outcome, RunLinks(2, false));
+  DT_ASSERT_OK_AND_ASSIGN(const LinkTable table, LinkTable::Parse(outcome.text));
+  EXPECT_GT(table.Of("any").gb_per_second, 0);
+  EXPECT_GT(table.copy_gb_per_second(), 0);
+  EXPECT_GT(table.reduce_gb_per_second(), 0);
+  EXPECT_TRUE(table.uniform());
+}
+
+TEST(LinksCommandTest, ReportsAsJson) {
+  const json report = json::parse(RunLinks(3, true)->text);
+  EXPECT_EQ(report["ranks"], 3);
+  for (const char* key :
+       {"latency_us", "gb_per_second", "copy_gb_per_second", "reduce_gb_per_second"}) {
+    EXPECT_GT(report[key], 0) << key;
+  }
+  for (int ranks : {1, 65}) {
+    EXPECT_THAT(RunLinks(ranks, true), StatusIs(kInvalid, HasSubstr("take 2 to 64")));
+  }
+}
+
+}  // namespace
+}  // namespace dtensor::cli

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# docs_test.sh PROGRAM MANUAL: runs every `$ dtensor ...` of the manual's indented examples and
+# compares what it prints with the lines below it. Figures that are measured count as equal, and so
+# do digests, which say nothing by themselves.
+set -u
+program=$PWD/$1 manual=$PWD/$2
+cd "$TEST_TMPDIR" || exit 1
+dtensor() { "$program" "$@"; }
+
+without_measures() {
+  sed -E -e 's/("(seconds|[a-z_]*per_second|stream_limit_ratio|latency_us)": )[-+.e0-9]+/\1_/' \
+    -e 's/^(time|limit|link|copy|reduce) .*/\1 _/' -e 's/[0-9a-f]{16}("?)$/_\1/'
+}
+
+bad=0 examples=0 command="" expected=""
+check() {
+  [[ -n $command ]] || return
+  examples=$((examples + 1))
+  if ! diff <(printf '%s' "$expected" | without_measures) \
+    <(eval "$command" 2>&1 | without_measures) >diff; then
+    echo "the manual (<) is not what is printed (>): $command"
+    cat diff
+    bad=1
+  fi
+  command=""
+}
+while IFS= read -r line; do
+  case $line in
+    '    $ '*)
+      check
+      command=${line#'    $ '} expected=""
+      ;;
+    '    '*) expected+=${line#'    '}$'\n' ;;
+    *) check ;;
+  esac
+done <"$manual"
+check
+((examples >= 8)) || { echo "found only $examples examples in $manual"; bad=1; }
+exit $bad

@@ -1,0 +1,94 @@
+#!/usr/bin/env bash
+# The program as a user meets it: exit statuses, JSON keys, and refusals in one line.
+set -u
+dtensor=$1
+bad=0
+
+complain() {
+  echo "$@"
+  bad=1
+}
+
+# refuses WORDS ARG...: status 2, nothing on stdout, one line on stderr that has WORDS.
+refuses() {
+  local words=$1 out status
+  shift
+  out=$("$dtensor" "$@" 2>"$TEST_TMPDIR/err")
+  status=$?
+  if ((status != 2)) || [[ -n $out || $(<"$TEST_TMPDIR/err") != *"$words"* ]] ||
+    [[ $(wc -l <"$TEST_TMPDIR/err") != 1 ]]; then
+    complain "expected status 2 and one line with '$words' from: $*
+got status $status, '$out' and: $(<"$TEST_TMPDIR/err")"
+  fi
+}
+
+# has "KEY..." ARG...: status 0, and JSON with these keys.
+has() {
+  local keys=$1 out key
+  shift
+  out=$("$dtensor" "$@" --json) || complain "status $? from: $*"
+  for key in $keys; do
+    grep -q "\"$key\":" <<<"$out" || complain "no $key from: $*"
+  done
+}
+
+# prints WORDS ARG...: status 0, and WORDS somewhere on stdout.
+prints() {
+  local words=$1 out
+  shift
+  out=$("$dtensor" "$@") || complain "status $? from: $*"
+  [[ $out == *"$words"* ]] || complain "no '$words' from: $*, but: $out"
+}
+
+move=(--mesh dp=2,tp=2 --shape 8,6 --from "P(sum),S(0)" --to "S(0),S(0)")
+small=(--mesh a=2 --shape 4)
+
+has "total_bytes max_bytes_per_rank bound_total_bytes bound_max_bytes_per_rank peak_bytes_per_rank \
+  steps kind axes bytes digest" plan "${move[@]}"
+has "ok counted_total_bytes counted_max_bytes_per_rank seconds stream_limit_ratio" \
+  redistribute "${move[@]}"
+has "ranks coordinate region runs elements" regions --mesh a=2 --shape 4,4 --layout "[a] []"
+has "latency_us gb_per_second" links
+prints '"ok": true' redistribute "${move[@]}" --dtype bf16 --objective busiest --rounds 2 --json
+prints "0 0 1 1" regions "${small[@]}" --layout "S(0)" --picture
+prints "all-gather" plan --mesh '["a"=2]' --shape 4,4 --from "[] [a]" --to "R"
+prints "[] f32" plan --mesh a=2 --shape "" --from "P(sum)" --to R
+prints "[] f32" plan --mesh a=2 --shape scalar --from R --to R
+prints "100000 ranks" plan --mesh dp=100,tp=1000 --shape 4096,4096 --from "P(sum),S(0)" \
+  --to "S(0),S(1)"
+prints "Usage" --help
+prints "--objective" plan --help
+
+"$dtensor" links >"$TEST_TMPDIR/links" || complain "links failed"
+prints "total" plan "${move[@]}" --links "$TEST_TMPDIR/links"
+echo "link a 12" >"$TEST_TMPDIR/bad_links"
+
+refuses "take plan, redistribute, regions or links"
+refuses 'there is no command "pan"' pan --mesh a=2
+refuses "--mesh is required" plan --shape 4 --from R --to R
+refuses "--to is required" redistribute "${small[@]}" --from R
+refuses "--colour" plan "${move[@]}" --colour=red
+refuses "dtensor regions --help" regions "${small[@]}" --layout R --from R
+refuses "--max-extra-bytes" plan "${move[@]}" --max-extra-bytes many
+refuses "--max-extra-bytes" plan "${move[@]}" --max-extra-bytes 1
+refuses "--mesh: " plan --mesh dp:2 --shape 4 --from R --to R
+refuses "--shape: " plan --mesh a=2 --shape 4,-4 --from R --to R
+refuses "--dtype: " plan "${move[@]}" --dtype f33
+refuses "--from: " plan "${small[@]}" --from "S(0,spiral)" --to R
+refuses "--to: " plan "${small[@]}" --from R --to "R,R"
+refuses "no dimension 1" plan "${small[@]}" --from R --to "S(1)"
+refuses "--objective: " plan "${move[@]}" --objective best
+refuses "--links: " plan "${move[@]}" --links /nowhere
+refuses "line 1" plan "${move[@]}" --links "$TEST_TMPDIR/bad_links"
+refuses "cannot become P(max)" plan "${small[@]}" --from "P(sum)" --to "P(max)"
+refuses "64 or fewer" redistribute --mesh a=65 --shape 4 --from R --to R
+refuses "are free" redistribute --mesh a=2 --shape 1000000000000 --from "S(0)" --to R
+refuses "--rounds" redistribute "${move[@]}" --rounds 0
+refuses "--layout: " regions "${small[@]}" --layout $'R\nR'
+refuses "give one of them" regions "${small[@]}" --layout R --picture --json
+refuses "--svg: cannot write" regions "${small[@]}" --layout R --svg /nowhere/a.svg
+refuses "take 2 to 64" links --ranks 1
+
+"$dtensor" plan "${move[@]}" >/dev/full 2>/dev/null
+(($? == 1)) || complain "output that cannot be written must end with status 1"
+exit $bad

@@ -1,0 +1,140 @@
+// dtensor: plans, runs and shows redistributions from the command line. Manual: docs/cli.md.
+//
+// Exit status 0: done. 1: it ran, and failed or went wrong. 2: refused, with one line on stderr
+// that names the bad part and the remedy.
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "dtensor/tools/cli/links_command.h"
+#include "dtensor/tools/cli/plan_command.h"
+#include "dtensor/tools/cli/redistribute_command.h"
+#include "dtensor/tools/cli/regions_command.h"
+#include "dtensor/tools/cli/request.h"
+
+namespace dtensor::cli {
+namespace {
+
+struct Flags {
+  MoveFlags move;
+  RegionsFlags regions;
+  bool json = false;
+  int rounds = 10, ranks = 2;
+};
+
+struct Commands {
+  CLI::App *plan, *redistribute, *regions, *links;
+};
+
+void DeclarePlace(CLI::App& app, std::string& mesh, std::string& shape) {
+  app.add_option("--mesh", mesh, "axes and sizes: dp=4,tp=8")->required();
+  app.add_option("--shape", shape, "of the global tensor: 64,64; or scalar")->required();
+}
+
+void DeclareMove(CLI::App& app, MoveFlags& move) {
+  DeclarePlace(app, move.mesh, move.shape);
+  app.add_option("--dtype", move.dtype, "f32, f64, bf16, f16, i32, i64 or bool")
+      ->capture_default_str();
+  app.add_option("--from", move.from, "a placement for each mesh axis: P(sum),S(0); or a layout")
+      ->required();
+  app.add_option("--to", move.to, "the same of the result")->required();
+  app.add_option("--objective", move.objective, "what to make least: total, busiest or latency")
+      ->capture_default_str();
+  app.add_option("--max-extra-bytes", move.max_extra_bytes, "that a rank may allocate");
+  app.add_option("--links", move.links, "a file with a link table (see the command links)");
+}
+
+Commands Declare(CLI::App& app, Flags& flags) {
+  const Commands commands = {
+      app.add_subcommand("plan", "what a redistribution does and costs, on a mesh of any size"),
+      app.add_subcommand("redistribute", "runs it on threads and checks every element"),
+      app.add_subcommand("regions", "what each rank holds of a tensor"),
+      app.add_subcommand("links", "measures this machine and prints a link table")};
+  DeclareMove(*commands.plan, flags.move);
+  DeclareMove(*commands.redistribute, flags.move);
+  commands.redistribute->add_option("--rounds", flags.rounds, "that are timed")
+      ->capture_default_str();
+  DeclarePlace(*commands.regions, flags.regions.mesh, flags.regions.shape);
+  commands.regions
+      ->add_option("--layout", flags.regions.layout, "a placement for each mesh axis, or a layout")
+      ->required();
+  commands.regions->add_flag("--picture", flags.regions.picture, "draw a 1-D or 2-D tensor");
+  commands.regions->add_option("--svg", flags.regions.svg, "draw it into this file");
+  commands.links->add_option("--ranks", flags.ranks, "threads that talk at once")
+      ->capture_default_str();
+  for (CLI::App* command : app.get_subcommands({})) {
+    command->add_flag("--json", flags.json, "print JSON");
+  }
+  app.require_subcommand(1);
+  return commands;
+}
+
+// Colours suit a terminal, unless its user asked for none (no-color.org).
+bool WantsColour() {
+  const char* no_colour = std::getenv("NO_COLOR");
+  return isatty(STDOUT_FILENO) && (no_colour == nullptr || *no_colour == '\0');
+}
+
+absl::StatusOr<Outcome> Run(const Commands& commands, const Flags& flags) {
+  if (commands.plan->parsed()) return RunPlan(flags.move, flags.json);
+  if (commands.redistribute->parsed()) {
+    return RunRedistribute(flags.move, flags.rounds, flags.json);
+  }
+  if (commands.regions->parsed()) return RunRegions(flags.regions, flags.json, WantsColour());
+  return RunLinks(flags.ranks, flags.json);
+}
+
+// "dtensor plan", or "dtensor" before a command is known.
+std::string NameOf(const CLI::App& app) {
+  const auto parsed = app.get_subcommands();
+  return parsed.empty() ? "dtensor" : absl::StrCat("dtensor ", parsed[0]->get_name());
+}
+
+std::string Explain(const CLI::App& app, const CLI::ParseError& error) {
+  if (!app.get_subcommands().empty()) {
+    return absl::StrCat(error.what(), "; `", NameOf(app), " --help` lists the flags");
+  }
+  const std::vector<std::string> words = app.remaining();
+  return absl::StrCat(words.empty() ? "no command is given"
+                                    : absl::StrCat("there is no command \"", words[0], "\""),
+                      "; take plan, redistribute, regions or links (--help explains them)");
+}
+
+int Fail(const CLI::App& app, absl::string_view message, int code) {
+  std::fprintf(stderr, "%s: %s\n", NameOf(app).c_str(), OneLine(message).c_str());
+  return code;
+}
+
+}  // namespace
+
+int Main(int argc, char** argv) {
+  CLI::App app("Plans, runs and shows redistributions of sharded tensors. Manual: docs/cli.md",
+               "dtensor");
+  Flags flags;
+  const Commands commands = Declare(app, flags);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& help) {
+    return app.exit(help);
+  } catch (const CLI::ParseError& error) {
+    return Fail(app, Explain(app, error), 2);
+  }
+  const absl::StatusOr<Outcome> outcome = Run(commands, flags);
+  if (!outcome.ok()) {
+    const bool refused = outcome.status().code() != absl::StatusCode::kInternal;
+    return Fail(app, outcome.status().message(), refused ? 2 : 1);
+  }
+  std::fputs(outcome->text.c_str(), stdout);
+  if (std::fflush(stdout) != 0) return Fail(app, "cannot write to stdout", 1);
+  return outcome->ok ? 0 : 1;
+}
+
+}  // namespace dtensor::cli
+
+int main(int argc, char** argv) { return dtensor::cli::Main(argc, argv); }

@@ -1,0 +1,134 @@
+#include "dtensor/tools/cli/plan_command.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/tools/cli/json_text.h"
+
+namespace dtensor::cli {
+namespace {
+
+std::vector<std::string> AxisNames(const RedistributionPlan& plan, const RedistributionStep& step) {
+  std::vector<std::string> names;
+  for (int axis : step.axes) names.push_back(plan.from().mesh().axis_name(axis));
+  return names;
+}
+
+// Most of these walk all ranks: once each.
+struct Costs {
+  Costs(const RedistributionPlan& plan, const LinkTable& links)
+      : bytes(plan.Bytes()),
+        bound(plan.Bound()),
+        extra(plan.ExtraBytes()),
+        peak(plan.PeakBytes()),
+        seconds(plan.PredictedSeconds(links)) {
+    for (size_t s = 0; s < plan.steps().size(); ++s) {
+      steps.push_back(plan.Bytes(static_cast<int>(s)));
+    }
+  }
+  RedistributionBytes bytes, bound;
+  std::vector<RedistributionBytes> steps;
+  int64_t extra, peak;
+  double seconds;
+};
+
+std::string Digest(const RedistributionPlan& plan) {
+  return absl::StrFormat("%016x", plan.digest());
+}
+
+nlohmann::ordered_json PlanJson(const RedistributionPlan& plan, Objective objective,
+                                const Costs& costs) {
+  nlohmann::ordered_json json = RequestJson(plan, objective);
+  nlohmann::ordered_json steps = nlohmann::ordered_json::array();
+  for (size_t s = 0; s < costs.steps.size(); ++s) {
+    steps.push_back({{"kind", std::string(ToString(plan.steps()[s].kind))},
+                     {"axes", AxisNames(plan, plan.steps()[s])},
+                     {"bytes", costs.steps[s].total},
+                     {"max_bytes_per_rank", costs.steps[s].busiest}});
+  }
+  json["steps"] = std::move(steps);
+  json["total_bytes"] = costs.bytes.total;
+  json["max_bytes_per_rank"] = costs.bytes.busiest;
+  json["bound_total_bytes"] = costs.bound.total;
+  json["bound_max_bytes_per_rank"] = costs.bound.busiest;
+  json["extra_bytes_per_rank"] = costs.extra;
+  json["peak_bytes_per_rank"] = costs.peak;
+  json["predicted_seconds"] = costs.seconds;
+  json["digest"] = Digest(plan);
+  return json;
+}
+
+// "all-gather(dp,tp)"; "slice" has no axes.
+std::string StepName(const RedistributionPlan& plan, const RedistributionStep& step) {
+  const std::string axes = absl::StrJoin(AxisNames(plan, step), ",");
+  return absl::StrCat(ToString(step.kind), axes.empty() ? "" : absl::StrCat("(", axes, ")"));
+}
+
+// What a plan without steps does instead.
+absl::string_view LocalWork(const RedistributionPlan& plan) {
+  if (plan.is_view()) return "none: the result is a view of the source";
+  return plan.fills_identity() ? "none: each rank copies its own elements and fills the rest"
+                               : "none: each rank copies its own elements";
+}
+
+std::string PlanText(const RedistributionPlan& plan, Objective objective, const Costs& costs) {
+  std::string text = RequestText(plan, objective);
+  if (costs.steps.empty()) absl::StrAppend(&text, "steps      ", LocalWork(plan), "\n");
+  for (size_t s = 0; s < costs.steps.size(); ++s) {
+    absl::StrAppendFormat(&text, "%-10s %s: %d B, busiest rank %d B\n", s == 0 ? "steps" : "",
+                          StepName(plan, plan.steps()[s]), costs.steps[s].total,
+                          costs.steps[s].busiest);
+  }
+  absl::StrAppendFormat(&text, "received   %d B (bound %d), busiest rank %d B (bound %d)\n",
+                        costs.bytes.total, costs.bound.total, costs.bytes.busiest,
+                        costs.bound.busiest);
+  absl::StrAppendFormat(&text, "memory     %d B more on a rank, %d B at the peak\n", costs.extra,
+                        costs.peak);
+  absl::StrAppendFormat(&text, "predicted  %.3g us\n", costs.seconds * 1e6);
+  absl::StrAppend(&text, "digest     ", Digest(plan), "\n");
+  return text;
+}
+
+}  // namespace
+
+nlohmann::ordered_json RequestJson(const RedistributionPlan& plan, Objective objective) {
+  return {{"mesh", plan.from().mesh().ToString()},
+          {"shape", std::vector<int64_t>(plan.shape().begin(), plan.shape().end())},
+          {"dtype", std::string(ToString(plan.dtype()))},
+          {"from", plan.from().ToString()},
+          {"to", plan.to().ToString()},
+          {"objective", std::string(ToString(objective))}};
+}
+
+std::string RequestText(const RedistributionPlan& plan, Objective objective) {
+  const DeviceMesh& mesh = plan.from().mesh();
+  return absl::StrFormat(
+      "mesh       %s, %d ranks\n"
+      "tensor     %s %s, %d B\n"
+      "move       %s -> %s\n"
+      "objective  %s\n",
+      mesh.ToString(), mesh.size(), DimsToString(plan.shape()), std::string(ToString(plan.dtype())),
+      NumElements(plan.shape()) * SizeOf(plan.dtype()), plan.from().ToString(),
+      plan.to().ToString(), std::string(ToString(objective)));
+}
+
+absl::StatusOr<RedistributionPlan> MakePlan(const Move& move) {
+  absl::StatusOr<RedistributionPlan> plan =
+      RedistributionPlan::Create(move.from, move.to, move.shape, move.dtype, move.options);
+  if (plan.status().code() != absl::StatusCode::kResourceExhausted) return plan;
+  return absl::ResourceExhaustedError(absl::StrCat("--max-extra-bytes: ", plan.status().message()));
+}
+
+absl::StatusOr<Outcome> RunPlan(const MoveFlags& flags, bool json) {
+  DT_ASSIGN_OR_RETURN(const Move move, ParseMove(flags));
+  DT_ASSIGN_OR_RETURN(const RedistributionPlan plan, MakePlan(move));
+  const Costs costs(plan, move.options.links);
+  if (json) return Outcome{JsonText(PlanJson(plan, move.options.objective, costs))};
+  return Outcome{PlanText(plan, move.options.objective, costs)};
+}
+
+}  // namespace dtensor::cli

@@ -1,0 +1,24 @@
+// dtensor plan: what a redistribution will do and cost, on a mesh of any size, without a tensor.
+#ifndef DTENSOR_TOOLS_CLI_PLAN_COMMAND_H_
+#define DTENSOR_TOOLS_CLI_PLAN_COMMAND_H_
+
+#include "absl/status/statusor.h"
+#include "dtensor/redistribution_plan.h"
+#include "dtensor/tools/cli/request.h"
+#include "nlohmann/json.hpp"
+
+namespace dtensor::cli {
+
+// Errors: as RedistributionPlan::Create.
+absl::StatusOr<RedistributionPlan> MakePlan(const Move& move);
+
+// What every command that has a plan says about the request, in the order in which it is printed.
+nlohmann::ordered_json RequestJson(const RedistributionPlan& plan, Objective objective);
+std::string RequestText(const RedistributionPlan& plan, Objective objective);
+
+// Errors: of ParseMove and MakePlan.
+absl::StatusOr<Outcome> RunPlan(const MoveFlags& flags, bool json);
+
+}  // namespace dtensor::cli
+
+#endif  // DTENSOR_TOOLS_CLI_PLAN_COMMAND_H_

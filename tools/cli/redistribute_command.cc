@@ -1,0 +1,251 @@
+#include "dtensor/tools/cli/redistribute_command.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "dtensor/bench/stream_limit.h"
+#include "dtensor/context.h"
+#include "dtensor/executor.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/tools/cli/indexed_data.h"
+#include "dtensor/tools/cli/json_text.h"
+#include "dtensor/tools/cli/plan_command.h"
+#include "dtensor/tools/cli/rank_clock.h"
+
+namespace dtensor::cli {
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+// Each rank's part of the copy, as BestCopy wants it.
+int64_t CopyBytes(const MeasureOptions& options, int ranks) {
+  return options.copy_bytes / ranks / 256 * 256;
+}
+
+// Of each box: its terms, and the result.
+int64_t TouchedBytes(const RankPlan& plan) {
+  if (plan.plan().is_view()) return 0;
+  int64_t elements = 0;
+  for (const RankPlan::Step& step : plan.steps()) {
+    for (const Transfer& box : step.receives) {
+      elements += box.elements() * (static_cast<int64_t>(box.peers.size()) + 1);
+    }
+  }
+  return elements * SizeOf(plan.plan().dtype());
+}
+
+int64_t BytesReceived(const Communicator& communicator) {
+  int64_t bytes = 0;
+  for (const auto& [key, traffic] : communicator.traffic()) bytes += traffic.bytes;
+  return bytes;
+}
+
+// What the ranks share. Each rank adds its part under the lock.
+struct Shared {
+  explicit Shared(const RedistributionPlan& plan)
+      : plan(plan), data(plan), clock(plan.from().mesh().size()) {}
+
+  void Add(int rank, const Mismatches& wrong) {
+    const std::lock_guard lock(mutex);
+    if (wrong.count > 0 && report.mismatches == 0) {
+      report.first_mismatch = absl::StrCat("rank ", rank, ": ", wrong.first);
+    }
+    report.mismatches += wrong.count;
+  }
+  void AddBytes(int64_t counted, int64_t touched) {
+    const std::lock_guard lock(mutex);
+    report.counted_total_bytes += counted;
+    report.counted_max_bytes_per_rank = std::max(report.counted_max_bytes_per_rank, counted);
+    report.touched_bytes += touched;
+  }
+
+  const RedistributionPlan& plan;
+  const IndexedData data;
+  RankClock clock;
+  std::mutex mutex;
+  RunReport report;
+};
+
+class Rank {
+ public:
+  Rank(Context& context, Shared& shared, const MeasureOptions& options)
+      : context_(context), shared_(shared), options_(options), plan_(shared.plan, context.rank()) {}
+
+  absl::Status Run() {
+    DT_RETURN_IF_ERROR(Prepare());
+    DT_RETURN_IF_ERROR(RunOnce());
+    shared_.Add(context_.rank(), shared_.data.Check(context_.rank(), result_));
+    shared_.AddBytes(BytesReceived(context_.communicator()), TouchedBytes(plan_));
+    DT_RETURN_IF_ERROR(shared_.clock.Time(context_, [this] { return RunOnce(); }));
+    // So many that a clock can time them; all ranks see the same seconds.
+    const int calls = static_cast<int>(std::clamp(100e-6 / shared_.clock.seconds(), 1.0, 1000.0));
+    double best = kNever, best_copy = kNever;
+    for (int round = 0; round < options_.rounds; ++round) {
+      DT_RETURN_IF_ERROR(shared_.clock.Time(context_, [&] { return RunTimes(calls); }));
+      best = std::min(best, shared_.clock.seconds() / calls);
+      DT_RETURN_IF_ERROR(shared_.clock.Time(context_, [this] { return Copy(); }));
+      best_copy = std::min(best_copy, shared_.clock.seconds());
+    }
+    shared_.Add(context_.rank(), shared_.data.Check(context_.rank(), result_));
+    if (context_.rank() == 0) {  // all ranks have the same times
+      shared_.report.seconds = best;
+      shared_.report.stream_bytes_per_second =
+          2.0 * static_cast<double>(copy_from_.bytes() * context_.world_size()) / best_copy;
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status Prepare() {
+    Device& device = context_.device();
+    DT_ASSIGN_OR_RETURN(source_, Tensor::Empty(device, shared_.plan.dtype(), plan_.local_from()));
+    shared_.data.FillSource(context_.rank(), source_);
+    const int64_t floats = CopyBytes(options_, context_.world_size()) / 4;
+    for (Tensor* buffer : {&copy_from_, &copy_to_}) {
+      DT_ASSIGN_OR_RETURN(*buffer, Tensor::Empty(device, DType::kF32, {floats}));
+      DT_RETURN_IF_ERROR(device.FillBytes(buffer->raw(), 1, buffer->bytes()));  // touches the pages
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status RunOnce() {
+    result_ = Tensor();  // its memory is taken again
+    DT_ASSIGN_OR_RETURN(result_, Execute(plan_, source_, context_.communicator(), "redistribute"));
+    return absl::OkStatus();
+  }
+
+  absl::Status RunTimes(int calls) {
+    for (int i = 0; i < calls; ++i) DT_RETURN_IF_ERROR(RunOnce());
+    return absl::OkStatus();
+  }
+
+  absl::Status Copy() {
+    bench::BestCopy(copy_to_.data<std::byte>(), copy_from_.data<std::byte>(), copy_from_.bytes());
+    return absl::OkStatus();
+  }
+
+  Context& context_;
+  Shared& shared_;
+  const MeasureOptions& options_;
+  const RankPlan plan_;
+  Tensor source_, result_, copy_from_, copy_to_;
+};
+
+std::string ReportJson(const RedistributionPlan& plan, Objective objective, const RunReport& report,
+                       const std::string& wrong) {
+  nlohmann::ordered_json json = RequestJson(plan, objective);
+  json["ok"] = wrong.empty();
+  if (!wrong.empty()) json["mismatch"] = wrong;
+  json["counted_total_bytes"] = report.counted_total_bytes;
+  json["counted_max_bytes_per_rank"] = report.counted_max_bytes_per_rank;
+  json["touched_bytes"] = report.touched_bytes;
+  json["seconds"] = report.seconds;
+  json["stream_bytes_per_second"] = report.stream_bytes_per_second;
+  json["stream_limit_ratio"] = report.stream_limit_ratio();
+  return JsonText(json);
+}
+
+std::string LimitText(const RunReport& report) {
+  if (report.touched_bytes == 0) return "none: nothing is read or written";
+  return absl::StrFormat("%.2f of the speed of a copy: %d B read and written, at most %.1f GB/s",
+                         report.stream_limit_ratio(), report.touched_bytes,
+                         report.stream_bytes_per_second / 1e9);
+}
+
+std::string ReportText(const RedistributionPlan& plan, Objective objective, const RunReport& report,
+                       const std::string& wrong) {
+  return absl::StrFormat(
+      "%s"
+      "data       %s\n"
+      "counted    %d B, busiest rank %d B\n"
+      "time       %.2f us\n"
+      "limit      %s\n",
+      RequestText(plan, objective),
+      wrong.empty() ? "every element is right on every rank" : "WRONG: " + wrong,
+      report.counted_total_bytes, report.counted_max_bytes_per_rank, report.seconds * 1e6,
+      LimitText(report));
+}
+
+}  // namespace
+
+double RunReport::stream_limit_ratio() const {
+  return static_cast<double>(touched_bytes) / stream_bytes_per_second / seconds;
+}
+
+int64_t MemoryNeeded(const RedistributionPlan& plan, const MeasureOptions& options) {
+  int64_t elements = 0;
+  const int ranks = plan.from().mesh().size();
+  for (int rank = 0; rank < ranks; ++rank) {
+    elements += NumElements(plan.from().LocalShape(plan.shape(), rank)) +
+                NumElements(plan.to().LocalShape(plan.shape(), rank));
+  }
+  return elements * SizeOf(plan.dtype()) + 2 * options.copy_bytes;
+}
+
+int64_t MemoryAvailable() {
+  std::ifstream file("/proc/meminfo");
+  for (std::string word; file >> word;) {
+    int64_t kib = 0;
+    if (word == "MemAvailable:" && file >> kib) return kib * 1024;
+  }
+  return int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGE_SIZE);
+}
+
+absl::Status CheckRunnable(const RedistributionPlan& plan, int64_t memory_available) {
+  const int ranks = plan.from().mesh().size();
+  if (ranks > IndexedData::kMaxRanks) {
+    return InvalidArgument({"--mesh: ", absl::StrCat(ranks), " ranks are too many threads; take ",
+                            absl::StrCat(IndexedData::kMaxRanks), " or fewer, or `dtensor plan`"});
+  }
+  // The rest of the machine needs some, too.
+  const int64_t needed = MemoryNeeded(plan);
+  if (needed <= memory_available / 8 * 7) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrFormat(
+      "--shape: %s takes %d MiB on all ranks, and %d MiB are free; take a smaller one, or `dtensor "
+      "plan`",
+      DimsToString(plan.shape()), needed >> 20, memory_available >> 20));
+}
+
+absl::StatusOr<RunReport> Measure(const RedistributionPlan& plan, const MeasureOptions& options) {
+  Shared shared(plan);
+  DT_RETURN_IF_ERROR(RunRanks(plan.from().mesh().size(), [&](Context& context) {
+    return Rank(context, shared, options).Run();
+  }));
+  return shared.report;
+}
+
+std::string Verdict(const RedistributionPlan& plan, const RunReport& report) {
+  if (report.mismatches > 0) {
+    return absl::StrCat(report.mismatches, " elements differ; ", report.first_mismatch);
+  }
+  const RedistributionBytes planned = plan.Bytes();
+  if (planned.total == report.counted_total_bytes &&
+      planned.busiest == report.counted_max_bytes_per_rank) {
+    return "";
+  }
+  return absl::StrCat("the plan says ", planned.total, " B and ", planned.busiest,
+                      " B on the busiest rank, the ranks counted ", report.counted_total_bytes,
+                      " and ", report.counted_max_bytes_per_rank);
+}
+
+absl::StatusOr<Outcome> RunRedistribute(const MoveFlags& flags, int rounds, bool json) {
+  DT_ASSIGN_OR_RETURN(const Move move, ParseMove(flags));
+  if (rounds < 1) return InvalidArgument({"--rounds: take 1 or more"});
+  DT_ASSIGN_OR_RETURN(const RedistributionPlan plan, MakePlan(move));
+  DT_RETURN_IF_ERROR(CheckRunnable(plan, MemoryAvailable()));
+  absl::StatusOr<RunReport> report = Measure(plan, {.rounds = rounds});
+  if (!report.ok()) return absl::InternalError(report.status().message());
+  const std::string wrong = Verdict(plan, *report);
+  const auto write = json ? ReportJson : ReportText;
+  return Outcome{write(plan, move.options.objective, *report, wrong), wrong.empty()};
+}
+
+}  // namespace dtensor::cli

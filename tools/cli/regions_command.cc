@@ -1,0 +1,112 @@
+#include "dtensor/tools/cli/regions_command.h"
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "dtensor/regions.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/tools/cli/json_text.h"
+#include "dtensor/tools/cli/picture.h"
+#include "nlohmann/json.hpp"
+
+namespace dtensor::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json RunsJson(const IndexSet& set) {
+  Json runs = Json::array();
+  for (const Run& run : set.runs()) {
+    runs.push_back({{"begin", run.begin},
+                    {"length", run.length},
+                    {"stride", run.stride},
+                    {"count", run.count}});
+  }
+  return runs;
+}
+
+Json RankJson(const Laid& laid, int rank) {
+  const auto coordinate = laid.layout.mesh().Coordinate(rank);
+  const Region region = Regions(laid.layout, laid.shape, coordinate);
+  const Dims local = laid.layout.LocalShape(laid.shape, rank);
+  Json runs = Json::array();
+  for (const IndexSet& set : region) runs.push_back(RunsJson(set));
+  return {{"rank", rank},
+          {"coordinate", std::vector<int>(coordinate.begin(), coordinate.end())},
+          {"shape", std::vector<int64_t>(local.begin(), local.end())},
+          {"elements", NumElements(region)},
+          {"region", ToString(region)},
+          {"runs", std::move(runs)}};
+}
+
+Json PartialJson(const Layout& layout) {
+  if (!layout.is_partial()) return nullptr;
+  std::vector<std::string> axes;
+  for (int axis : layout.partial_axes()) axes.push_back(layout.mesh().axis_name(axis));
+  return {{"op", std::string(ToString(layout.partial_op()))}, {"axes", axes}};
+}
+
+std::string ListJson(const Laid& laid) {
+  const DeviceMesh& mesh = laid.layout.mesh();
+  Json json = {{"mesh", mesh.ToString()},
+               {"shape", std::vector<int64_t>(laid.shape.begin(), laid.shape.end())},
+               {"layout", laid.layout.ToString()},
+               {"partial", PartialJson(laid.layout)}};
+  Json ranks = Json::array();
+  for (int rank = 0; rank < mesh.size(); ++rank) ranks.push_back(RankJson(laid, rank));
+  json["ranks"] = std::move(ranks);
+  return JsonText(json);
+}
+
+std::string ListText(const Laid& laid) {
+  const DeviceMesh& mesh = laid.layout.mesh();
+  std::string text = absl::StrCat(DimsToString(laid.shape), " on ", mesh.ToString(), " as ",
+                                  laid.layout.ToString(), "\n");
+  for (int rank = 0; rank < mesh.size(); ++rank) {
+    const auto coordinate = mesh.Coordinate(rank);
+    std::string where;
+    for (int axis = 0; axis < mesh.rank_of_axes(); ++axis) {
+      absl::StrAppend(&where, axis == 0 ? "" : ",", mesh.axis_name(axis), "=", coordinate[axis]);
+    }
+    absl::StrAppendFormat(&text, "rank %d (%s): %s, %s\n", rank, where,
+                          ToString(Regions(laid.layout, laid.shape, coordinate)),
+                          DimsToString(laid.layout.LocalShape(laid.shape, rank)));
+  }
+  return text;
+}
+
+absl::Status WriteSvg(const std::string& path, const Laid& laid) {
+  DT_ASSIGN_OR_RETURN(const std::string svg, DrawSvg(laid.layout, laid.shape));
+  std::ofstream file(path);
+  file << svg;
+  file.close();
+  if (!file.fail()) return absl::OkStatus();
+  return InvalidArgument({"--svg: cannot write '", path, "': ", std::strerror(errno),
+                          "; name a file in a folder that exists"});
+}
+
+}  // namespace
+
+absl::StatusOr<Outcome> RunRegions(const RegionsFlags& flags, bool json, bool colour) {
+  DT_ASSIGN_OR_RETURN(const Laid laid, ParseLaid(flags));
+  if (json && flags.picture) {
+    return InvalidArgument(
+        {"--picture and --json both print; give one of them (--svg=FILE goes "
+         "with either)"});
+  }
+  if (!flags.svg.empty()) DT_RETURN_IF_ERROR(WriteSvg(flags.svg, laid));
+  if (json) return Outcome{ListJson(laid)};
+  std::string text = ListText(laid);
+  if (flags.picture) {
+    DT_ASSIGN_OR_RETURN(const std::string picture, DrawText(laid.layout, laid.shape, colour));
+    text += picture;
+  }
+  return Outcome{std::move(text)};
+}
+
+}  // namespace dtensor::cli

@@ -1,0 +1,139 @@
+#include "dtensor/tools/cli/request.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <string>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "dtensor/runtime/core/status.h"
+
+namespace dtensor::cli {
+namespace {
+
+// The same error, with the flag whose value caused it in front.
+absl::Status Of(absl::string_view flag, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat(flag, ": ", status.message()));
+}
+
+// Bytes are counted in int64: all ranks' copies of the tensor together must stay below 2^62.
+absl::Status CheckCountable(const Dims& shape, const DeviceMesh& mesh) {
+  constexpr int64_t kMost = int64_t{1} << 62;
+  int64_t bytes = 8 * int64_t{mesh.size()};
+  for (const int64_t n : shape) {
+    if (!__builtin_mul_overflow(bytes, std::max<int64_t>(n, 1), &bytes) && bytes <= kMost) continue;
+    return InvalidArgument({"--shape: ", DimsToString(shape), " on ", absl::StrCat(mesh.size()),
+                            " ranks has more bytes than can be counted (2^62); make it smaller"});
+  }
+  return absl::OkStatus();
+}
+
+struct Place {
+  DeviceMesh mesh;
+  Dims shape;
+};
+
+absl::StatusOr<Place> ParsePlace(const std::string& mesh_text, const std::string& shape_text) {
+  Place place;
+  absl::StatusOr<DeviceMesh> mesh = DeviceMesh::Parse(mesh_text);
+  if (!mesh.ok()) return Of("--mesh", mesh.status());
+  place.mesh = *std::move(mesh);
+  DT_ASSIGN_OR_RETURN(place.shape, ParseShape(shape_text));
+  DT_RETURN_IF_ERROR(CheckCountable(place.shape, place.mesh));
+  return place;
+}
+
+absl::StatusOr<std::string> ReadFile(const std::string& path) {
+  std::ifstream file(path);
+  std::string text;
+  if (file.is_open()) std::getline(file, text, '\0');
+  if (file.is_open() && !file.bad()) return text;  // a folder opens, and cannot be read
+  return absl::NotFoundError(absl::StrCat("cannot read '", path, "': ", std::strerror(errno),
+                                          "; `dtensor links > FILE` makes such a file"));
+}
+
+absl::StatusOr<RedistributionOptions> ParseOptions(const MoveFlags& flags) {
+  RedistributionOptions options;
+  absl::StatusOr<Objective> objective = ParseObjective(flags.objective);
+  if (!objective.ok()) return Of("--objective", objective.status());
+  options.objective = *objective;
+  if (flags.max_extra_bytes < -1) {
+    return InvalidArgument({"--max-extra-bytes: ", absl::StrCat(flags.max_extra_bytes),
+                            " is below 0; leave it out for no cap"});
+  }
+  options.max_extra_bytes = flags.max_extra_bytes;
+  if (flags.links.empty()) return options;
+  absl::StatusOr<std::string> text = ReadFile(flags.links);
+  if (!text.ok()) return Of("--links", text.status());
+  absl::StatusOr<LinkTable> links = LinkTable::Parse(*text);
+  if (!links.ok()) return Of("--links", links.status());
+  options.links = *std::move(links);
+  return options;
+}
+
+bool IsLayoutText(absl::string_view text) {
+  return absl::StrContains(text, '[') || absl::StrContains(text, ':') ||
+         absl::StripAsciiWhitespace(text) == "scalar";
+}
+
+absl::StatusOr<Layout> ReadLayout(absl::string_view text, const DeviceMesh& mesh,
+                                  absl::Span<const int64_t> shape) {
+  if (!IsLayoutText(text)) {
+    DT_ASSIGN_OR_RETURN(const Placements placements, ParsePlacements(text));
+    return Layout::FromPlacements(mesh, placements, shape);
+  }
+  DT_ASSIGN_OR_RETURN(Layout layout, Layout::Parse(mesh, text));
+  if (layout.rank() == static_cast<int>(shape.size())) return layout;
+  return InvalidArgument({"layout ", layout.ToString(), " has ", absl::StrCat(layout.rank()),
+                          " dimensions, --shape ", DimsToString(shape), " has ",
+                          absl::StrCat(shape.size()), "; write one bracket for each"});
+}
+
+}  // namespace
+
+absl::StatusOr<Dims> ParseShape(absl::string_view text) {
+  if (absl::StripAsciiWhitespace(text) == "scalar") return Dims();
+  absl::StatusOr<Dims> shape = ParseDims(text);
+  return shape.ok() ? shape : Of("--shape", shape.status());
+}
+
+absl::StatusOr<Layout> ParseLayout(absl::string_view flag, absl::string_view text,
+                                   const DeviceMesh& mesh, absl::Span<const int64_t> shape) {
+  absl::StatusOr<Layout> layout = ReadLayout(text, mesh, shape);
+  return layout.ok() ? layout : Of(flag, layout.status());
+}
+
+absl::StatusOr<Move> ParseMove(const MoveFlags& flags) {
+  DT_ASSIGN_OR_RETURN(const Place place, ParsePlace(flags.mesh, flags.shape));
+  Move move;
+  move.shape = place.shape;
+  absl::StatusOr<DType> dtype = ParseDType(flags.dtype);
+  if (!dtype.ok()) return Of("--dtype", dtype.status());
+  move.dtype = *dtype;
+  DT_ASSIGN_OR_RETURN(move.from, ParseLayout("--from", flags.from, place.mesh, move.shape));
+  DT_ASSIGN_OR_RETURN(move.to, ParseLayout("--to", flags.to, place.mesh, move.shape));
+  DT_ASSIGN_OR_RETURN(move.options, ParseOptions(flags));
+  return move;
+}
+
+absl::StatusOr<Laid> ParseLaid(const RegionsFlags& flags) {
+  DT_ASSIGN_OR_RETURN(const Place place, ParsePlace(flags.mesh, flags.shape));
+  Laid laid;
+  laid.shape = place.shape;
+  DT_ASSIGN_OR_RETURN(laid.layout, ParseLayout("--layout", flags.layout, place.mesh, laid.shape));
+  return laid;
+}
+
+std::string OneLine(absl::string_view message) {
+  std::string line(absl::StripAsciiWhitespace(message));
+  for (char& c : line) {
+    if (absl::ascii_iscntrl(c)) c = ' ';
+  }
+  return line;
+}
+
+}  // namespace dtensor::cli

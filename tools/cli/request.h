@@ -1,0 +1,66 @@
+// What the flags of the commands say, read into values. The only place where they are read.
+#ifndef DTENSOR_TOOLS_CLI_REQUEST_H_
+#define DTENSOR_TOOLS_CLI_REQUEST_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "dtensor/device_mesh.h"
+#include "dtensor/layout.h"
+#include "dtensor/redistribution_plan.h"
+#include "dtensor/runtime/core/dims.h"
+#include "dtensor/runtime/core/dtype.h"
+
+namespace dtensor::cli {
+
+// What a command did: what it prints, and whether all of that is well (exit status 0, else 1).
+// Requests that cannot be served are an absl::Status instead (exit status 2).
+struct Outcome {
+  std::string text;
+  bool ok = true;
+};
+
+// Flags as they were typed. `links` names a file.
+struct MoveFlags {
+  std::string mesh, shape, dtype = "f32", from, to, objective = "total", links;
+  int64_t max_extra_bytes = -1;
+};
+struct RegionsFlags {
+  std::string mesh, shape, layout, svg;
+  bool picture = false;
+};
+
+// A redistribution that is asked for.
+struct Move {
+  Layout from, to;
+  Dims shape;
+  DType dtype = DType::kF32;
+  RedistributionOptions options;
+};
+// A tensor whose regions are asked for.
+struct Laid {
+  Layout layout;
+  Dims shape;
+};
+
+// All errors are kInvalidArgument (kNotFound for a file), begin with the flag, and name the remedy.
+absl::StatusOr<Move> ParseMove(const MoveFlags& flags);
+absl::StatusOr<Laid> ParseLaid(const RegionsFlags& flags);
+
+// "64,64"; "" and "scalar" are a scalar.
+absl::StatusOr<Dims> ParseShape(absl::string_view text);
+// A placement for each mesh axis, "P(sum),S(0)", or what Layout::ToString prints. The two cannot be
+// confused: no placement has a '[' or a ':' or is "scalar".
+absl::StatusOr<Layout> ParseLayout(absl::string_view flag, absl::string_view text,
+                                   const DeviceMesh& mesh, absl::Span<const int64_t> shape);
+
+// A message as one line: whatever the user typed may come back in it.
+std::string OneLine(absl::string_view message);
+
+}  // namespace dtensor::cli
+
+#endif  // DTENSOR_TOOLS_CLI_REQUEST_H_
