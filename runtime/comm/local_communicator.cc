@@ -134,7 +134,7 @@ absl::Status LocalCommunicator::PullFromPeers(const Collective& collective,
     if (member == in.me || !group.ReadsFrom(in.me, member, in.number)) continue;
     DT_RETURN_IF_ERROR(device_.Wait(group.details(member, in.number).ready));
   }
-  DT_RETURN_IF_ERROR(LaunchPulls());
+  DT_RETURN_IF_ERROR(LaunchPulls(in));
   if (has_events_) group.details(in.me, in.number).done = device_.Record();
   group.Publish(in.me, RankGroup::kDone, in.number);
   return absl::OkStatus();
@@ -155,11 +155,13 @@ absl::Status LocalCommunicator::PlanPull(const Collective& collective, const Exc
   return absl::OkStatus();
 }
 
-// One launch for all, so that an error means that none runs.
-absl::Status LocalCommunicator::LaunchPulls() {
+// One launch for all, so that an error means that none runs. Each member begins elsewhere: were all
+// to read the same peer at the same time, they would wait for the same memory.
+absl::Status LocalCommunicator::LaunchPulls(const Membership& in) {
   if (pulls_.empty()) return absl::OkStatus();
-  if (!has_events_) return device_.Launch("Exchange", [this] { RunPulls(pulls_); });
-  return device_.Launch("Exchange", [pulls = pulls_] { RunPulls(pulls); });
+  const size_t first = pulls_.size() * in.me / in.group->size();
+  if (!has_events_) return device_.Launch("Exchange", [&] { RunPulls(pulls_, first); });
+  return device_.Launch("Exchange", [pulls = pulls_, first] { RunPulls(pulls, first); });
 }
 
 absl::Status LocalCommunicator::AwaitReaders(const Collective& collective, const Membership& in) {

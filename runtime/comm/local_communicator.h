@@ -66,7 +66,7 @@ class LocalCommunicator final : public Communicator {
                              const Membership& in);
   absl::Status PlanPull(const Collective& collective, const ExchangePart& part,
                         const Transfer& transfer, size_t index, const Membership& in);
-  absl::Status LaunchPulls();
+  absl::Status LaunchPulls(const Membership& in);
   absl::Status AwaitReaders(const Collective& collective, const Membership& in);
   absl::Status Withdraw(const Membership& in, const absl::Status& reason);
 

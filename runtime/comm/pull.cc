@@ -7,11 +7,12 @@
 
 namespace dtensor {
 
-void RunPulls(absl::Span<const Pull> pulls) {
+void RunPulls(absl::Span<const Pull> pulls, size_t first) {
   int64_t bytes = 0;
   for (const Pull& pull : pulls) bytes += pull.loop.bytes();
   const bool stream = bytes >= kStreamBytes;
-  for (const Pull& pull : pulls) {
+  for (size_t i = 0; i < pulls.size(); ++i) {
+    const Pull& pull = pulls[(first + i) % pulls.size()];
     if (pull.loop.operands() == 2 && pull.scale == 1) {
       CopyBox(pull.loop, stream);
     } else {

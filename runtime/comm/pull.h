@@ -20,8 +20,9 @@ struct Pull {
   double scale;
 };
 
-// One after the other; all at once decide whether the output is large (kStreamBytes).
-void RunPulls(absl::Span<const Pull> pulls);
+// One after the other, from `first` on and round; all at once decide whether the output is large
+// (kStreamBytes).
+void RunPulls(absl::Span<const Pull> pulls, size_t first);
 
 }  // namespace dtensor
 
