@@ -144,6 +144,41 @@ TEST(RedistributeCommandTest, EveryElementIsRight) {
   }
 }
 
+TEST(PlanCommandTest, BetweenTwoMeshes) {
+  MoveFlags flags = Flags("a=2", "8", "S(0)", "R");
+  flags.to_mesh = "b=2@2..3";
+  const json plan = PlanJson(flags);
+  EXPECT_EQ(plan["from_mesh"], "[\"a\"=2]");
+  EXPECT_EQ(plan["to_mesh"], "[\"b\"=2]@2..3");
+  EXPECT_FALSE(plan.contains("mesh"));
+  EXPECT_EQ(plan["steps"][0]["between_meshes"], true);
+  EXPECT_EQ(plan["steps"][1]["axes"], json({"b"}));
+  EXPECT_EQ(plan["total_bytes"], 64);  // each byte crosses once, and is then gathered
+  EXPECT_THAT(RunPlan(flags, false)->text,
+              AllOf(HasSubstr("[\"a\"=2] -> [\"b\"=2]@2..3, 4 ranks\n"),
+                    HasSubstr("between the meshes: 32 B")));
+}
+
+// Other ranks, some of the same, the same in another shape; and one mesh that is not on rank 0.
+TEST(RedistributeCommandTest, EveryElementIsRightBetweenMeshes) {
+  struct Case {
+    const char *from_mesh, *to_mesh, *from, *to;
+  };
+  for (const Case& c : {Case{"a=2", "b=2,c=2@2..5", "P(sum)", "S(0),R"},
+                        {"a=3", "b=2@1..2", "S(0)", "P(max)"},
+                        {"a=4", "b=2,c=2", "P(avg)", "S(1),S(0)"},
+                        {"a=2@3,1", "a=2@3,1", "S(0)", "R"}}) {
+    MoveFlags flags = Flags("", "7,5", c.from, c.to);
+    flags.from_mesh = c.from_mesh;
+    flags.to_mesh = c.to_mesh;
+    const RedistributionPlan plan = *MakePlan(*ParseMove(flags));
+    DT_ASSERT_OK_AND_ASSIGN(const RunReport report,
+                            Measure(plan, {.rounds = 1, .copy_bytes = 1 << 14}));
+    EXPECT_EQ(Verdict(plan, report), "") << plan.ToString();
+    EXPECT_GT(report.seconds, 0);
+  }
+}
+
 TEST(RedistributeCommandTest, ReportsAsJson) {
   DT_ASSERT_OK_AND_ASSIGN(const Outcome outcome,
                           RunRedistribute(Flags("a=2", "64,64", "S(0)", "R"), 2, true));
@@ -213,6 +248,12 @@ TEST(RegionsCommandTest, ListsWhatEachRankHolds) {
       "region": "{1 +2 x2} x {0..5}",
       "runs": [[{"begin": 1, "length": 1, "stride": 2, "count": 2}],
                [{"begin": 0, "length": 6, "stride": 0, "count": 1}]]})"));
+}
+
+TEST(RegionsCommandTest, RanksAreTheWorlds) {
+  EXPECT_THAT(RunRegions(Regions("a=2@5,3", "4", "S(0)"), false, false)->text,
+              AllOf(HasSubstr("\nrank 5 (a=0): {0..1}, [2]\n"),
+                    HasSubstr("\nrank 3 (a=1): {2..3}, [2]\n")));
 }
 
 TEST(RegionsCommandTest, EmptyShardsAndScalars) {

@@ -52,6 +52,9 @@ has "latency_us gb_per_second" links
 prints '"ok": true' redistribute "${move[@]}" --dtype bf16 --objective busiest --rounds 2 --json
 prints "0 0 1 1" regions "${small[@]}" --layout "S(0)" --picture
 prints "all-gather" plan --mesh '["a"=2]' --shape 4,4 --from "[] [a]" --to "R"
+prints "between the meshes" plan --from-mesh a=2 --to-mesh b=4@2..5 --shape 8 --from "S(0)" --to R
+prints "every element is right" redistribute --from-mesh a=2 --to-mesh b=2@2..3 --shape 8,8 \
+  --from "S(0)" --to "S(1)"
 prints "[] f32" plan --mesh a=2 --shape "" --from "P(sum)" --to R
 prints "[] f32" plan --mesh a=2 --shape scalar --from R --to R
 prints "100000 ranks" plan --mesh dp=100,tp=1000 --shape 4096,4096 --from "P(sum),S(0)" \
@@ -72,6 +75,7 @@ refuses "dtensor regions --help" regions "${small[@]}" --layout R --from R
 refuses "--max-extra-bytes" plan "${move[@]}" --max-extra-bytes many
 refuses "--max-extra-bytes" plan "${move[@]}" --max-extra-bytes 1
 refuses "--mesh: " plan --mesh dp:2 --shape 4 --from R --to R
+refuses "--to-mesh: " plan "${move[@]}" --to-mesh b:2
 refuses "--shape: " plan --mesh a=2 --shape 4,-4 --from R --to R
 refuses "--dtype: " plan "${move[@]}" --dtype f33
 refuses "--from: " plan "${small[@]}" --from "S(0,spiral)" --to R

@@ -156,33 +156,28 @@ int64_t TermCode::Term(int64_t number, const TermPlace& place) const {
 }
 
 IndexedData::IndexedData(const RedistributionPlan& plan)
-    : plan_(plan), code_(plan.dtype(), plan.op()) {
+    : plan_(plan),
+      code_(plan.dtype(), plan.op()),
+      one_mesh_(plan.from().mesh() == plan.to().mesh()) {
   const Layout &from = plan.from(), &to = plan.to();
   for (int axis : from.partial_axes()) {
-    (to.use(axis) == Layout::AxisUse::kPartial ? kept_ : reduced_).push_back(axis);
+    const bool stays = one_mesh_ && to.use(axis) == Layout::AxisUse::kPartial;
+    (stays ? kept_ : reduced_).push_back(axis);
+    if (!stays) terms_ *= from.mesh().axis_size(axis);
   }
   // All terms of an average are the value itself.
   if (to.partial_op() == ReduceOp::kAvg) return;
   for (int axis : to.partial_axes()) {
-    if (from.use(axis) != Layout::AxisUse::kPartial) created_.push_back(axis);
+    if (!absl::c_linear_search(kept_, axis)) created_.push_back(axis);
   }
 }
 
-TermPlace IndexedData::PlaceOf(absl::Span<const int> coordinate) const {
-  const DeviceMesh& mesh = plan_.from().mesh();
-  TermPlace place;
-  place.problem = Flatten(mesh, kept_, coordinate);
-  place.index = static_cast<int>(Flatten(mesh, reduced_, coordinate));
-  for (int axis : reduced_) place.count *= mesh.axis_size(axis);
-  return place;
-}
-
 // Whether the rank holds an element whose term the new partial axes spread: on an axis that sharded
-// the source its holder does, on one that replicated it coordinate 0. The others hold the identity.
+// the source its holder does, on any other coordinate 0. The others hold the identity.
 bool IndexedData::Keeps(int64_t number, absl::Span<const int> coordinate) const {
   const Layout& from = plan_.from();
   for (int axis : created_) {
-    if (from.use(axis) == Layout::AxisUse::kReplicate) {
+    if (!one_mesh_ || from.use(axis) == Layout::AxisUse::kReplicate) {
       if (coordinate[axis] != 0) return false;
       continue;
     }
@@ -197,23 +192,25 @@ bool IndexedData::Keeps(int64_t number, absl::Span<const int> coordinate) const 
 }
 
 template <typename T>
-T IndexedData::Expected(int64_t number, const TermPlace& place,
-                        absl::Span<const int> coordinate) const {
+T IndexedData::Expected(int64_t number, int64_t problem, absl::Span<const int> coordinate) const {
   if (!created_.empty() && !Keeps(number, coordinate)) {
     return Identity<T>(plan_.to().partial_op());
   }
-  const int64_t value = code_.Value(number, place.problem);
+  const int64_t value = code_.Value(number, problem);
   if constexpr (std::is_floating_point_v<T> || !std::is_arithmetic_v<T>) {
-    const bool averages = plan_.op() == ReduceOp::kAvg && place.count > 1;
-    if (averages) return Average<T>(value * place.count, place.count);
+    const bool averages = plan_.op() == ReduceOp::kAvg && terms_ > 1;
+    if (averages) return Average<T>(value * terms_, terms_);
   }
   return FromInt<T>(value);
 }
 
 void IndexedData::FillSource(int rank, const Tensor& source) const {
-  const auto coordinate = plan_.from().mesh().Coordinate(rank);
+  const DeviceMesh& mesh = plan_.from().mesh();
+  if (!mesh.Contains(rank)) return;
+  const auto coordinate = mesh.Coordinate(rank);
   const Region region = Regions(plan_.from(), plan_.shape(), coordinate);
-  const TermPlace place = PlaceOf(coordinate);
+  const TermPlace place = {Flatten(mesh, kept_, coordinate),
+                           static_cast<int>(Flatten(mesh, reduced_, coordinate)), terms_};
   VisitDType(plan_.dtype(), [&](auto element) {
     using T = decltype(element);
     const auto write = [&, data = source.data<T>()](int64_t number, int64_t at) {
@@ -224,14 +221,16 @@ void IndexedData::FillSource(int rank, const Tensor& source) const {
 }
 
 Mismatches IndexedData::Check(int rank, const Tensor& result) const {
-  const auto coordinate = plan_.from().mesh().Coordinate(rank);
-  const Region region = Regions(plan_.to(), plan_.shape(), coordinate);
-  const TermPlace place = PlaceOf(coordinate);
+  const DeviceMesh& mesh = plan_.to().mesh();
   Mismatches wrong;
+  if (!mesh.Contains(rank)) return wrong;
+  const auto coordinate = mesh.Coordinate(rank);
+  const Region region = Regions(plan_.to(), plan_.shape(), coordinate);
+  const int64_t problem = Flatten(mesh, kept_, coordinate);
   VisitDType(plan_.dtype(), [&](auto element) {
     using T = decltype(element);
     const auto compare = [&, data = result.data<T>()](int64_t number, int64_t at) {
-      const T want = Expected<T>(number, place, coordinate);
+      const T want = Expected<T>(number, problem, coordinate);
       if (std::memcmp(&data[at], &want, sizeof(T)) == 0) return;
       if (wrong.count++ > 0) return;
       wrong.first = absl::StrCat("element ", number, " is ", Show(data[at]), ", not ", Show(want));

@@ -55,22 +55,24 @@ class IndexedData {
  public:
   static constexpr int kMaxRanks = 64;
 
-  // Requires: at most kMaxRanks ranks.
+  // Requires: at most kMaxRanks ranks. The plan outlives it.
   explicit IndexedData(const RedistributionPlan& plan);
 
-  // Writes what the source layout gives `rank`. Requires: its local shape and type, on the host.
+  // Writes what the source layout gives `rank`; nothing where that is outside of its mesh.
+  // Requires: the rank's local shape and type, on the host.
   void FillSource(int rank, const Tensor& source) const;
   // Compares with what the target layout gives `rank`, bit by bit. Requires: as FillSource.
   Mismatches Check(int rank, const Tensor& result) const;
 
  private:
   template <typename T>
-  T Expected(int64_t number, const TermPlace& place, absl::Span<const int> coordinate) const;
-  TermPlace PlaceOf(absl::Span<const int> coordinate) const;
+  T Expected(int64_t number, int64_t problem, absl::Span<const int> coordinate) const;
   bool Keeps(int64_t number, absl::Span<const int> coordinate) const;
 
   const RedistributionPlan& plan_;
   TermCode code_;
+  bool one_mesh_;
+  int terms_ = 1;
   AxisList reduced_, kept_, created_;  // partial axes: in the source alone, in both, in the target
 };
 

@@ -19,12 +19,19 @@ namespace dtensor::cli {
 namespace {
 
 constexpr int kMaxRanks = 64;
-constexpr int kRounds = 10;
+constexpr int kRounds = 20;
 constexpr int64_t kTotalBytes = int64_t{64} << 20;  // of all ranks' sources: past the caches
 
-// Best seconds of each pattern.
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+// Seconds of each pattern.
 struct Times {
-  double message = 0, fetch = 0, copy = 0, reduce = 0;
+  double message = kNever, fetch = kNever, copy = kNever, reduce = kNever;
+
+  Times Min(const Times& other) const {
+    return {std::min(message, other.message), std::min(fetch, other.fetch),
+            std::min(copy, other.copy), std::min(reduce, other.reduce)};
+  }
 };
 
 // One rank's part. A pattern is an exchange in which each rank receives one box, from `peers`.
@@ -40,30 +47,35 @@ class Rank {
       DT_ASSIGN_OR_RETURN(*tensor, Tensor::Empty(context_.device(), DType::kF32, {elements}));
       DT_RETURN_IF_ERROR(context_.device().FillBytes(tensor->raw(), 0, tensor->bytes()));
     }
-    const int neighbour = (me + 1) % n;
-    Times times;
-    DT_ASSIGN_OR_RETURN(times.message, Best({neighbour}, 1, /*calls=*/300));
-    DT_ASSIGN_OR_RETURN(times.fetch, Best({neighbour}, elements, /*calls=*/1));
-    DT_ASSIGN_OR_RETURN(times.copy, Best({me}, elements, /*calls=*/1));
-    DT_ASSIGN_OR_RETURN(times.reduce, Best(all_, elements, /*calls=*/1));
-    return times;
+    const Transfer message = Box({(me + 1) % n}, 1), fetch = Box({(me + 1) % n}, elements),
+                   copy = Box({me}, elements), reduce = Box(all_, elements);
+    Times best;
+    // In turn, so that whatever else the machine does slows all of them alike.
+    for (int round = 0; round <= kRounds; ++round) {
+      Times times;
+      DT_ASSIGN_OR_RETURN(times.message, Seconds(message, /*calls=*/300));
+      DT_ASSIGN_OR_RETURN(times.fetch, Seconds(fetch, /*calls=*/1));
+      DT_ASSIGN_OR_RETURN(times.copy, Seconds(copy, /*calls=*/1));
+      DT_ASSIGN_OR_RETURN(times.reduce, Seconds(reduce, /*calls=*/1));
+      best = round == 0 ? Times() : best.Min(times);  // the first one warms up
+    }
+    return best;
   }
 
  private:
-  absl::StatusOr<double> Best(absl::Span<const int> peers, int64_t elements, int calls) {
+  static Transfer Box(absl::Span<const int> peers, int64_t elements) {
     Transfer box;
     box.peers.assign(peers.begin(), peers.end());
     box.dims.push_back({0, 0, elements});
-    const auto work = [&]() -> absl::Status {
+    return box;
+  }
+
+  absl::StatusOr<double> Seconds(const Transfer& box, int calls) {
+    DT_RETURN_IF_ERROR(clock_.Time(context_, [&]() -> absl::Status {
       for (int i = 0; i < calls; ++i) DT_RETURN_IF_ERROR(Exchange(box));
       return absl::OkStatus();
-    };
-    double best = std::numeric_limits<double>::infinity();
-    for (int round = 0; round <= kRounds; ++round) {
-      DT_RETURN_IF_ERROR(clock_.Time(context_, work));
-      if (round > 0) best = std::min(best, clock_.seconds() / calls);  // the first one warms up
-    }
-    return best;
+    }));
+    return clock_.seconds() / calls;
   }
 
   absl::Status Exchange(const Transfer& box) {

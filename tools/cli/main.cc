@@ -32,13 +32,15 @@ struct Commands {
   CLI::App *plan, *redistribute, *regions, *links;
 };
 
-void DeclarePlace(CLI::App& app, std::string& mesh, std::string& shape) {
-  app.add_option("--mesh", mesh, "axes and sizes: dp=4,tp=8")->required();
+void DeclareShape(CLI::App& app, std::string& shape) {
   app.add_option("--shape", shape, "of the global tensor: 64,64; or scalar")->required();
 }
 
 void DeclareMove(CLI::App& app, MoveFlags& move) {
-  DeclarePlace(app, move.mesh, move.shape);
+  app.add_option("--mesh", move.mesh, "axes and sizes: dp=4,tp=8; and ranks: tp=2@4..5");
+  app.add_option("--from-mesh", move.from_mesh, "of the source, where the result's is another");
+  app.add_option("--to-mesh", move.to_mesh, "of the result, where the source's is another");
+  DeclareShape(app, move.shape);
   app.add_option("--dtype", move.dtype, "f32, f64, bf16, f16, i32, i64 or bool")
       ->capture_default_str();
   app.add_option("--from", move.from, "a placement for each mesh axis: P(sum),S(0); or a layout")
@@ -60,7 +62,9 @@ Commands Declare(CLI::App& app, Flags& flags) {
   DeclareMove(*commands.redistribute, flags.move);
   commands.redistribute->add_option("--rounds", flags.rounds, "that are timed")
       ->capture_default_str();
-  DeclarePlace(*commands.regions, flags.regions.mesh, flags.regions.shape);
+  commands.regions->add_option("--mesh", flags.regions.mesh, "axes and sizes: dp=4,tp=8")
+      ->required();
+  DeclareShape(*commands.regions, flags.regions.shape);
   commands.regions
       ->add_option("--layout", flags.regions.layout, "a placement for each mesh axis, or a layout")
       ->required();

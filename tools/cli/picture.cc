@@ -131,7 +131,8 @@ std::vector<Holders> HoldersOf(const Layout& layout, absl::Span<const int64_t> s
     if (std::find(sharding.begin(), sharding.end(), axis) == sharding.end()) others.push_back(axis);
   }
   std::vector<Holders> all;
-  for (int rank = 0; rank < mesh.size(); ++rank) {
+  for (int i = 0; i < mesh.size(); ++i) {
+    const int rank = mesh.RankOf(i);
     const auto coordinate = mesh.Coordinate(rank);
     const auto is_first = [&](int axis) { return coordinate[axis] == 0; };
     if (!std::all_of(others.begin(), others.end(), is_first)) continue;

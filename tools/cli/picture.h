@@ -15,10 +15,10 @@ namespace dtensor::cli {
 
 // Ranks that hold the same elements, at least one: replicas, or a partial tensor's terms.
 struct Holders {
-  std::vector<int> ranks;  // ascending
+  std::vector<int> ranks;  // in the order of the mesh
   Region region;
 };
-// Disjoint; together they hold the tensor. Ascending by their first ranks.
+// Disjoint; together they hold the tensor. In the order of their first ranks in the mesh.
 std::vector<Holders> HoldersOf(const Layout& layout, absl::Span<const int64_t> shape);
 // Ranks in one line: "0, 2, 4"; of many the first ones and their number.
 std::string RanksToString(absl::Span<const int> ranks);

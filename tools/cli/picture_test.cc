@@ -42,6 +42,11 @@ TEST(PictureTest, ReplicasShareALetter) {
               IsOkAndHolds("0 0 1 1\n0 ranks 0, 2\n1 ranks 1, 3\n"));
 }
 
+TEST(PictureTest, NamesTheWorldsRanks) {
+  EXPECT_THAT(DrawText(Of("a=2@5,3", "[a]"), {2}, false),
+              IsOkAndHolds("0 1\n0 rank 5\n1 rank 3\n"));
+}
+
 TEST(PictureTest, SaysThatRanksHoldTerms) {
   EXPECT_THAT(DrawText(Of("a=2", "[] P(max: a)"), {2}, false),
               IsOkAndHolds("0 0\n0 ranks 0, 1\neach rank holds a term of the max\n"));

@@ -14,7 +14,7 @@ namespace {
 
 std::vector<std::string> AxisNames(const RedistributionPlan& plan, const RedistributionStep& step) {
   std::vector<std::string> names;
-  for (int axis : step.axes) names.push_back(plan.from().mesh().axis_name(axis));
+  for (int axis : step.axes) names.push_back(plan.to().mesh().axis_name(axis));
   return names;
 }
 
@@ -45,10 +45,12 @@ nlohmann::ordered_json PlanJson(const RedistributionPlan& plan, Objective object
   nlohmann::ordered_json json = RequestJson(plan, objective);
   nlohmann::ordered_json steps = nlohmann::ordered_json::array();
   for (size_t s = 0; s < costs.steps.size(); ++s) {
-    steps.push_back({{"kind", std::string(ToString(plan.steps()[s].kind))},
-                     {"axes", AxisNames(plan, plan.steps()[s])},
-                     {"bytes", costs.steps[s].total},
-                     {"max_bytes_per_rank", costs.steps[s].busiest}});
+    nlohmann::ordered_json& step = steps.emplace_back(
+        nlohmann::ordered_json{{"kind", std::string(ToString(plan.steps()[s].kind))},
+                               {"axes", AxisNames(plan, plan.steps()[s])},
+                               {"bytes", costs.steps[s].total},
+                               {"max_bytes_per_rank", costs.steps[s].busiest}});
+    if (plan.steps()[s].across) step["between_meshes"] = true;
   }
   json["steps"] = std::move(steps);
   json["total_bytes"] = costs.bytes.total;
@@ -64,6 +66,7 @@ nlohmann::ordered_json PlanJson(const RedistributionPlan& plan, Objective object
 
 // "all-gather(dp,tp)"; "slice" has no axes.
 std::string StepName(const RedistributionPlan& plan, const RedistributionStep& step) {
+  if (step.across) return absl::StrCat(ToString(step.kind), " between the meshes");
   const std::string axes = absl::StrJoin(AxisNames(plan, step), ",");
   return absl::StrCat(ToString(step.kind), axes.empty() ? "" : absl::StrCat("(", axes, ")"));
 }
@@ -96,22 +99,33 @@ std::string PlanText(const RedistributionPlan& plan, Objective objective, const 
 }  // namespace
 
 nlohmann::ordered_json RequestJson(const RedistributionPlan& plan, Objective objective) {
-  return {{"mesh", plan.from().mesh().ToString()},
-          {"shape", std::vector<int64_t>(plan.shape().begin(), plan.shape().end())},
-          {"dtype", std::string(ToString(plan.dtype()))},
-          {"from", plan.from().ToString()},
-          {"to", plan.to().ToString()},
-          {"objective", std::string(ToString(objective))}};
+  const DeviceMesh &source = plan.from().mesh(), &target = plan.to().mesh();
+  nlohmann::ordered_json json;
+  if (source == target) {
+    json["mesh"] = source.ToString();
+  } else {
+    json["from_mesh"] = source.ToString();
+    json["to_mesh"] = target.ToString();
+  }
+  json["shape"] = std::vector<int64_t>(plan.shape().begin(), plan.shape().end());
+  json["dtype"] = std::string(ToString(plan.dtype()));
+  json["from"] = plan.from().ToString();
+  json["to"] = plan.to().ToString();
+  json["objective"] = std::string(ToString(objective));
+  return json;
 }
 
 std::string RequestText(const RedistributionPlan& plan, Objective objective) {
-  const DeviceMesh& mesh = plan.from().mesh();
+  const DeviceMesh &source = plan.from().mesh(), &target = plan.to().mesh();
+  const std::string mesh = source == target
+                               ? source.ToString()
+                               : absl::StrCat(source.ToString(), " -> ", target.ToString());
   return absl::StrFormat(
       "mesh       %s, %d ranks\n"
       "tensor     %s %s, %d B\n"
       "move       %s -> %s\n"
       "objective  %s\n",
-      mesh.ToString(), mesh.size(), DimsToString(plan.shape()), std::string(ToString(plan.dtype())),
+      mesh, plan.Ranks().size(), DimsToString(plan.shape()), std::string(ToString(plan.dtype())),
       NumElements(plan.shape()) * SizeOf(plan.dtype()), plan.from().ToString(),
       plan.to().ToString(), std::string(ToString(objective)));
 }

@@ -6,9 +6,11 @@
 #include <fstream>
 #include <limits>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "dtensor/bench/stream_limit.h"
@@ -51,7 +53,7 @@ int64_t BytesReceived(const Communicator& communicator) {
 // What the ranks share. Each rank adds its part under the lock.
 struct Shared {
   explicit Shared(const RedistributionPlan& plan)
-      : plan(plan), data(plan), clock(plan.from().mesh().size()) {}
+      : plan(plan), ranks(plan.Ranks()), data(plan), clock(WorldSize(plan)) {}
 
   void Add(int rank, const Mismatches& wrong) {
     const std::lock_guard lock(mutex);
@@ -68,6 +70,7 @@ struct Shared {
   }
 
   const RedistributionPlan& plan;
+  const std::vector<int> ranks;  // that take part; others of the world stand by
   const IndexedData data;
   RankClock clock;
   std::mutex mutex;
@@ -77,13 +80,13 @@ struct Shared {
 class Rank {
  public:
   Rank(Context& context, Shared& shared, const MeasureOptions& options)
-      : context_(context), shared_(shared), options_(options), plan_(shared.plan, context.rank()) {}
+      : context_(context), shared_(shared), options_(options) {}
 
   absl::Status Run() {
     DT_RETURN_IF_ERROR(Prepare());
     DT_RETURN_IF_ERROR(RunOnce());
     shared_.Add(context_.rank(), shared_.data.Check(context_.rank(), result_));
-    shared_.AddBytes(BytesReceived(context_.communicator()), TouchedBytes(plan_));
+    shared_.AddBytes(BytesReceived(context_.communicator()), plan_ ? TouchedBytes(*plan_) : 0);
     DT_RETURN_IF_ERROR(shared_.clock.Time(context_, [this] { return RunOnce(); }));
     // So many that a clock can time them; all ranks see the same seconds.
     const int calls = static_cast<int>(std::clamp(100e-6 / shared_.clock.seconds(), 1.0, 1000.0));
@@ -95,20 +98,22 @@ class Rank {
       best_copy = std::min(best_copy, shared_.clock.seconds());
     }
     shared_.Add(context_.rank(), shared_.data.Check(context_.rank(), result_));
-    if (context_.rank() == 0) {  // all ranks have the same times
+    if (context_.rank() == shared_.ranks[0]) {  // all ranks have the same times
       shared_.report.seconds = best;
       shared_.report.stream_bytes_per_second =
-          2.0 * static_cast<double>(copy_from_.bytes() * context_.world_size()) / best_copy;
+          2.0 * static_cast<double>(copy_from_.bytes() * shared_.ranks.size()) / best_copy;
     }
     return absl::OkStatus();
   }
 
  private:
   absl::Status Prepare() {
+    if (!absl::c_binary_search(shared_.ranks, context_.rank())) return absl::OkStatus();
+    plan_.emplace(shared_.plan, context_.rank());
     Device& device = context_.device();
-    DT_ASSIGN_OR_RETURN(source_, Tensor::Empty(device, shared_.plan.dtype(), plan_.local_from()));
+    DT_ASSIGN_OR_RETURN(source_, Tensor::Empty(device, shared_.plan.dtype(), plan_->local_from()));
     shared_.data.FillSource(context_.rank(), source_);
-    const int64_t floats = CopyBytes(options_, context_.world_size()) / 4;
+    const int64_t floats = CopyBytes(options_, static_cast<int>(shared_.ranks.size())) / 4;
     for (Tensor* buffer : {&copy_from_, &copy_to_}) {
       DT_ASSIGN_OR_RETURN(*buffer, Tensor::Empty(device, DType::kF32, {floats}));
       DT_RETURN_IF_ERROR(device.FillBytes(buffer->raw(), 1, buffer->bytes()));  // touches the pages
@@ -117,8 +122,9 @@ class Rank {
   }
 
   absl::Status RunOnce() {
+    if (!plan_) return absl::OkStatus();
     result_ = Tensor();  // its memory is taken again
-    DT_ASSIGN_OR_RETURN(result_, Execute(plan_, source_, context_.communicator(), "redistribute"));
+    DT_ASSIGN_OR_RETURN(result_, Execute(*plan_, source_, context_.communicator(), "redistribute"));
     return absl::OkStatus();
   }
 
@@ -128,6 +134,7 @@ class Rank {
   }
 
   absl::Status Copy() {
+    if (!plan_) return absl::OkStatus();
     bench::BestCopy(copy_to_.data<std::byte>(), copy_from_.data<std::byte>(), copy_from_.bytes());
     return absl::OkStatus();
   }
@@ -135,7 +142,7 @@ class Rank {
   Context& context_;
   Shared& shared_;
   const MeasureOptions& options_;
-  const RankPlan plan_;
+  std::optional<RankPlan> plan_;  // none if this rank stands by
   Tensor source_, result_, copy_from_, copy_to_;
 };
 
@@ -180,12 +187,14 @@ double RunReport::stream_limit_ratio() const {
   return static_cast<double>(touched_bytes) / stream_bytes_per_second / seconds;
 }
 
+int WorldSize(const RedistributionPlan& plan) { return plan.Ranks().back() + 1; }
+
 int64_t MemoryNeeded(const RedistributionPlan& plan, const MeasureOptions& options) {
   int64_t elements = 0;
-  const int ranks = plan.from().mesh().size();
-  for (int rank = 0; rank < ranks; ++rank) {
-    elements += NumElements(plan.from().LocalShape(plan.shape(), rank)) +
-                NumElements(plan.to().LocalShape(plan.shape(), rank));
+  for (const Layout* layout : {&plan.from(), &plan.to()}) {
+    for (int i = 0; i < layout->mesh().size(); ++i) {
+      elements += NumElements(layout->LocalShape(plan.shape(), layout->mesh().RankOf(i)));
+    }
   }
   return elements * SizeOf(plan.dtype()) + 2 * options.copy_bytes;
 }
@@ -200,7 +209,7 @@ int64_t MemoryAvailable() {
 }
 
 absl::Status CheckRunnable(const RedistributionPlan& plan, int64_t memory_available) {
-  const int ranks = plan.from().mesh().size();
+  const int ranks = WorldSize(plan);
   if (ranks > IndexedData::kMaxRanks) {
     return InvalidArgument({"--mesh: ", absl::StrCat(ranks), " ranks are too many threads; take ",
                             absl::StrCat(IndexedData::kMaxRanks), " or fewer, or `dtensor plan`"});
@@ -216,9 +225,8 @@ absl::Status CheckRunnable(const RedistributionPlan& plan, int64_t memory_availa
 
 absl::StatusOr<RunReport> Measure(const RedistributionPlan& plan, const MeasureOptions& options) {
   Shared shared(plan);
-  DT_RETURN_IF_ERROR(RunRanks(plan.from().mesh().size(), [&](Context& context) {
-    return Rank(context, shared, options).Run();
-  }));
+  DT_RETURN_IF_ERROR(RunRanks(
+      WorldSize(plan), [&](Context& context) { return Rank(context, shared, options).Run(); }));
   return shared.report;
 }
 

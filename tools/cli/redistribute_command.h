@@ -30,6 +30,8 @@ struct MeasureOptions {
   int64_t copy_bytes = int64_t{128} << 20;  // that all ranks together copy: past the caches
 };
 
+// Threads that Measure() starts: ranks 0 to the highest one of the meshes.
+int WorldSize(const RedistributionPlan& plan);
 // Bytes of memory that Measure() takes, on all ranks.
 int64_t MemoryNeeded(const RedistributionPlan& plan, const MeasureOptions& options = {});
 // Bytes of memory that are free here.

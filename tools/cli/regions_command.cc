@@ -58,7 +58,7 @@ std::string ListJson(const Laid& laid) {
                {"layout", laid.layout.ToString()},
                {"partial", PartialJson(laid.layout)}};
   Json ranks = Json::array();
-  for (int rank = 0; rank < mesh.size(); ++rank) ranks.push_back(RankJson(laid, rank));
+  for (int i = 0; i < mesh.size(); ++i) ranks.push_back(RankJson(laid, mesh.RankOf(i)));
   json["ranks"] = std::move(ranks);
   return JsonText(json);
 }
@@ -67,7 +67,8 @@ std::string ListText(const Laid& laid) {
   const DeviceMesh& mesh = laid.layout.mesh();
   std::string text = absl::StrCat(DimsToString(laid.shape), " on ", mesh.ToString(), " as ",
                                   laid.layout.ToString(), "\n");
-  for (int rank = 0; rank < mesh.size(); ++rank) {
+  for (int i = 0; i < mesh.size(); ++i) {
+    const int rank = mesh.RankOf(i);
     const auto coordinate = mesh.Coordinate(rank);
     std::string where;
     for (int axis = 0; axis < mesh.rank_of_axes(); ++axis) {

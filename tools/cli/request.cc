@@ -21,30 +21,30 @@ absl::Status Of(absl::string_view flag, const absl::Status& status) {
 }
 
 // Bytes are counted in int64: all ranks' copies of the tensor together must stay below 2^62.
-absl::Status CheckCountable(const Dims& shape, const DeviceMesh& mesh) {
+absl::Status CheckCountable(const Dims& shape, int64_t ranks) {
   constexpr int64_t kMost = int64_t{1} << 62;
-  int64_t bytes = 8 * int64_t{mesh.size()};
+  int64_t bytes = 8 * ranks;
   for (const int64_t n : shape) {
     if (!__builtin_mul_overflow(bytes, std::max<int64_t>(n, 1), &bytes) && bytes <= kMost) continue;
-    return InvalidArgument({"--shape: ", DimsToString(shape), " on ", absl::StrCat(mesh.size()),
+    return InvalidArgument({"--shape: ", DimsToString(shape), " on ", absl::StrCat(ranks),
                             " ranks has more bytes than can be counted (2^62); make it smaller"});
   }
   return absl::OkStatus();
 }
 
-struct Place {
-  DeviceMesh mesh;
-  Dims shape;
-};
+absl::StatusOr<DeviceMesh> ParseMesh(absl::string_view flag, const std::string& text) {
+  absl::StatusOr<DeviceMesh> mesh = DeviceMesh::Parse(text);
+  return mesh.ok() ? mesh : Of(flag, mesh.status());
+}
 
-absl::StatusOr<Place> ParsePlace(const std::string& mesh_text, const std::string& shape_text) {
-  Place place;
-  absl::StatusOr<DeviceMesh> mesh = DeviceMesh::Parse(mesh_text);
-  if (!mesh.ok()) return Of("--mesh", mesh.status());
-  place.mesh = *std::move(mesh);
-  DT_ASSIGN_OR_RETURN(place.shape, ParseShape(shape_text));
-  DT_RETURN_IF_ERROR(CheckCountable(place.shape, place.mesh));
-  return place;
+// The mesh of one end of a move: `own`, given by `flag`, or the one that both share.
+absl::StatusOr<DeviceMesh> MeshOf(absl::string_view flag, const std::optional<std::string>& own,
+                                  const std::optional<std::string>& shared) {
+  if (own) return ParseMesh(flag, *own);
+  if (shared) return ParseMesh("--mesh", *shared);
+  return InvalidArgument(
+      {"--mesh is required, as in --mesh dp=4,tp=8, unless --from-mesh and "
+       "--to-mesh are both given"});
 }
 
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
@@ -108,23 +108,26 @@ absl::StatusOr<Layout> ParseLayout(absl::string_view flag, absl::string_view tex
 }
 
 absl::StatusOr<Move> ParseMove(const MoveFlags& flags) {
-  DT_ASSIGN_OR_RETURN(const Place place, ParsePlace(flags.mesh, flags.shape));
+  DT_ASSIGN_OR_RETURN(const DeviceMesh source, MeshOf("--from-mesh", flags.from_mesh, flags.mesh));
+  DT_ASSIGN_OR_RETURN(const DeviceMesh target, MeshOf("--to-mesh", flags.to_mesh, flags.mesh));
   Move move;
-  move.shape = place.shape;
+  DT_ASSIGN_OR_RETURN(move.shape, ParseShape(flags.shape));
+  DT_RETURN_IF_ERROR(CheckCountable(move.shape, source.size() + int64_t{target.size()}));
   absl::StatusOr<DType> dtype = ParseDType(flags.dtype);
   if (!dtype.ok()) return Of("--dtype", dtype.status());
   move.dtype = *dtype;
-  DT_ASSIGN_OR_RETURN(move.from, ParseLayout("--from", flags.from, place.mesh, move.shape));
-  DT_ASSIGN_OR_RETURN(move.to, ParseLayout("--to", flags.to, place.mesh, move.shape));
+  DT_ASSIGN_OR_RETURN(move.from, ParseLayout("--from", flags.from, source, move.shape));
+  DT_ASSIGN_OR_RETURN(move.to, ParseLayout("--to", flags.to, target, move.shape));
   DT_ASSIGN_OR_RETURN(move.options, ParseOptions(flags));
   return move;
 }
 
 absl::StatusOr<Laid> ParseLaid(const RegionsFlags& flags) {
-  DT_ASSIGN_OR_RETURN(const Place place, ParsePlace(flags.mesh, flags.shape));
+  DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, ParseMesh("--mesh", flags.mesh));
   Laid laid;
-  laid.shape = place.shape;
-  DT_ASSIGN_OR_RETURN(laid.layout, ParseLayout("--layout", flags.layout, place.mesh, laid.shape));
+  DT_ASSIGN_OR_RETURN(laid.shape, ParseShape(flags.shape));
+  DT_RETURN_IF_ERROR(CheckCountable(laid.shape, mesh.size()));
+  DT_ASSIGN_OR_RETURN(laid.layout, ParseLayout("--layout", flags.layout, mesh, laid.shape));
   return laid;
 }
 

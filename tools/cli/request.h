@@ -3,6 +3,7 @@
 #define DTENSOR_TOOLS_CLI_REQUEST_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -24,9 +25,11 @@ struct Outcome {
   bool ok = true;
 };
 
-// Flags as they were typed. `links` names a file.
+// Flags as they were typed. `links` names a file. A move between two meshes has `from_mesh` or
+// `to_mesh` or both; `mesh` stands for the one that is not given.
 struct MoveFlags {
-  std::string mesh, shape, dtype = "f32", from, to, objective = "total", links;
+  std::optional<std::string> mesh, from_mesh, to_mesh;
+  std::string shape, dtype = "f32", from, to, objective = "total", links;
   int64_t max_extra_bytes = -1;
 };
 struct RegionsFlags {

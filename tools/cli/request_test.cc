@@ -81,6 +81,18 @@ TEST(RequestTest, ReadsScalarsAndEmptyTensors) {
   EXPECT_THAT(ParseMove(Flags("", "4", "", "")), IsOk());
 }
 
+TEST(RequestTest, ReadsTwoMeshes) {
+  MoveFlags flags = Flags("a=2", "4", "S(0)", "R,S(0)");
+  flags.to_mesh = "b=2,c=2@4..7";
+  DT_ASSERT_OK_AND_ASSIGN(const Move move, ParseMove(flags));
+  EXPECT_EQ(move.from.mesh().ToString(), "[\"a\"=2]");
+  EXPECT_EQ(move.to.mesh().ToString(), "[\"b\"=2, \"c\"=2]@4..7");
+  flags.mesh.reset();
+  EXPECT_THAT(ParseMove(flags), StatusIs(kInvalid, StartsWith("--mesh is required")));
+  flags.from_mesh = "a:2";
+  EXPECT_THAT(ParseMove(flags), StatusIs(kInvalid, StartsWith("--from-mesh: ")));
+}
+
 TEST(RequestTest, ReadsALinkTable) {
   MoveFlags flags = Flags("a=2", "4", "R", "R");
   flags.links = FileWith("# slow\nlink a 12 25\n");
