@@ -111,6 +111,16 @@ AxisList AxesOf(const DimLayout& dim) {
   return axes;
 }
 
+DimLayout WithoutAxes(const DimLayout& dim, absl::Span<const int> axes) {
+  DimLayout out = dim;
+  for (Factor& factor : out) {
+    const auto gone = [&](const Split& split) { return absl::c_linear_search(axes, split.axis); };
+    factor.splits.erase(std::remove_if(factor.splits.begin(), factor.splits.end(), gone),
+                        factor.splits.end());
+  }
+  return Merged(out);
+}
+
 int64_t InnerSize(const DimLayout& dim, size_t first) {
   int64_t size = 1;
   for (size_t i = first; i < dim.size(); ++i) size *= dim[i].size;

@@ -72,6 +72,8 @@ using DimLayout = absl::InlinedVector<Factor, 1>;
 
 bool IsSplit(const DimLayout& dim);
 AxisList AxesOf(const DimLayout& dim);  // every axis that splits it, outermost factor first
+// The same without the splits on `axes`: factors that nothing splits any more merge.
+DimLayout WithoutAxes(const DimLayout& dim, absl::Span<const int> axes);
 
 class Layout {
  public:
@@ -113,6 +115,12 @@ class Layout {
   absl::StatusOr<Layout> WithDim(int d, const DimLayout& dim) const;
   absl::StatusOr<Layout> WithPartial(absl::Span<const int> axes,
                                      ReduceOp op = ReduceOp::kSum) const;
+  // The same with `axes` taken from wherever they are and placed anew: as Replicate(), or as the
+  // minor splits of dimension d, in the order given, by Shard(d) or Shard(d, unit(u)). Negative d
+  // counts from the end. Errors: kInvalidArgument for another placement, a dimension out of range,
+  // and where other axes split the dimension so that no minor splits can follow: an inner factor is
+  // split (cyclic, block), or its groups are no multiple of u.
+  absl::StatusOr<Layout> WithAxes(absl::Span<const int> axes, const Placement& placement) const;
   // The layout of a gradient: Partial(sum) and Partial(avg) become Replicate, the rest stays.
   Layout Dual() const;
 

@@ -1,9 +1,11 @@
 // Placements into a layout, and back.
+#include <algorithm>
 #include <vector>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/layout.h"
+#include "dtensor/layout_factors.h"
 #include "dtensor/layout_orders.h"
 #include "dtensor/runtime/core/status.h"
 
@@ -69,7 +71,54 @@ std::vector<Deal> DealsOf(const DeviceMesh& mesh, absl::Span<const Placement> pl
   return deals;
 }
 
+// Why axes cannot become minor splits of `dim` between groups of `unit`; empty when they can.
+absl::string_view WhyNoMinorSplit(const DimLayout& dim, int64_t unit) {
+  if (dim.empty()) return "";
+  if (IsSplit(DimLayout(dim.begin() + 1, dim.end()))) return "an inner factor of it is split";
+  return InnerSize(dim, 1) % unit == 0 ? "" : "it is split already, and not in such units";
+}
+
+absl::Status CheckAdded(const Layout& layout, const Placement& p) {
+  const Order order = p.order();
+  if (p.is_partial() || (order.kind != Order::Kind::kContiguous &&
+                         (order.kind != Order::Kind::kUnit || order.n < 1))) {
+    return InvalidArgument({"layout: axes are placed anew as R, S(d) or S(d,unit(u)), not as ",
+                            p.ToString(), "; redistribute to placements that say it"});
+  }
+  if (p.is_shard() && (p.dim() < -layout.rank() || p.dim() >= layout.rank())) {
+    return InvalidArgument({"layout: ", p.ToString(), " is out of range for a layout of ",
+                            absl::StrCat(layout.rank()), " dimensions, ", layout.ToString()});
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
+
+absl::StatusOr<Layout> Layout::WithAxes(absl::Span<const int> axes,
+                                        const Placement& placement) const {
+  DT_RETURN_IF_ERROR(CheckAdded(*this, placement));
+  const auto moves = [&](int axis) { return absl::c_linear_search(axes, axis); };
+  absl::InlinedVector<DimLayout, 4> dims;
+  for (const DimLayout& dim : dims_) dims.push_back(WithoutAxes(dim, axes));
+  AxisList partial = partial_axes_;
+  partial.erase(std::remove_if(partial.begin(), partial.end(), moves), partial.end());
+  const bool splits = absl::c_any_of(axes, [&](int axis) {  // an unknown one: Create refuses it
+    return axis < 0 || axis >= mesh_.rank_of_axes() || mesh_.axis_size(axis) > 1;
+  });
+  if (placement.is_shard() && splits) {
+    DimLayout& dim = dims[placement.dim() < 0 ? placement.dim() + rank() : placement.dim()];
+    const int64_t unit = std::max<int64_t>(1, placement.order().n);
+    if (const absl::string_view why = WhyNoMinorSplit(dim, unit); !why.empty()) {
+      return InvalidArgument({"layout: ", placement.ToString(), " cannot be added to ", ToString(),
+                              " on the mesh ", mesh_.ToString(), ": dimension ",
+                              absl::StrCat(placement.dim()), " cannot be split further, for ", why,
+                              "; redistribute it first, or place all its axes at once"});
+    }
+    if (dim.empty()) dim = {Factor{}, Factor{.size = unit}};
+    for (int axis : axes) dim[0].splits.push_back({axis, false});
+  }
+  return Create(mesh_, dims, partial, op_);
+}
 
 absl::StatusOr<Layout> Layout::FromPlacements(const DeviceMesh& mesh,
                                               absl::Span<const Placement> placements,

@@ -1,28 +1,31 @@
 // OpRule: how an operator treats placements, as one line of text.
 //
-//   "m k, k n -> m n"                       matmul     a letter that is missing from a result is
-//   summed, so
-//                                                      sharding it gives Partial(sum)
-//   "..., ... -> ..."                       add        ... is any leading dimensions, aligned at
-//   the right; size 1 broadcasts
-//   "... d!, d! -> ... d!"                  RMSNorm    d! must be whole on every rank
-//   "t @v, v d -> t d"                      embedding  the first operand's values index v
-//   "b s (h g) d, b t h d -> b s (h g) d"   attention  one dimension of two factors, outer first
-//   "t v^, t -> t"                          cross-entropy  v^ may be sharded; the operator merges
-//   the shards'
-//                                                      results itself, so they are not Partial
-//   "a k:max -> a"                          reduced by another op than sum
+//   "m k, k n -> m n"
+//       MatMul. A letter that is missing from a result is summed: sharding it gives Partial(sum).
+//   "..., ... -> ..."
+//       Add. ... is any leading dimensions, aligned at the right; size 1 broadcasts.
+//   "... d!, d! -> ... d!"
+//       RmsNorm. d! must be whole on every rank.
+//   "t @v, v d -> t d"
+//       Embedding. The first operand's values index v.
+//   "b s (h g) d, b t h d -> b s (h g) d"
+//       Attention. (h g) is one dimension of two factors, outer first.
+//   "t v^, t -> t"
+//       CrossEntropy. v^ may be sharded; the operator merges the shards' results itself, so they
+//       are not Partial.
+//   "a k:max -> a"
+//       Reduced by another op than sum.
 //
 // One engine reads the rules. Solve() says where operands must be and where results then are:
-//   * Sharding follows letters: every dimension with that letter is split alike, and one mesh axis
-//   splits one
-//     letter. Candidates are the splits that the operands have already; none is invented.
+//
+//   * Sharding follows letters. Every dimension with that letter is split alike, and one mesh axis
+//     splits one letter. Candidates are the splits that the operands have already; none is
+//     invented.
 //   * Partial passes through where the operator is linear (below) and the op allows it; else it is
-//   reduced.
-//     Choice never turns Replicate or Shard into Partial.
-//   * An assignment that moves nothing wins; what is pinned (parameters) is moved only if there is
-//   no other way;
-//     bytes decide among the rest; then the order of enumeration, which is the same on every rank.
+//     reduced. Choice never turns Replicate or Shard into Partial.
+//   * An assignment that moves nothing wins. What is pinned (parameters) is moved only if there is
+//     no other way; cost decides among the rest; then the order of enumeration, which is the same
+//     on every rank.
 //
 // Gradients need no rule of their own (Griewank & Walther, "Evaluating Derivatives", adjoints of
 // linear maps): with the operands where the forward put them, an operand's local gradient has the
@@ -47,16 +50,21 @@
 
 namespace dtensor {
 
-// When a Partial operand may stay Partial; what passes is derived from this.
+// When a Partial operand may stay Partial on an axis; what passes is derived from this.
 enum class Linearity : uint8_t {
-  kNone,   // never
-  kJoint,  // linear in all operands together: sum/avg pass when every operand is Partial on the
-           // axis (add, views)
-  kMulti,  // linear in each operand: sum/avg pass when exactly one operand is Partial on the axis
-           // (matmul, mul)
-  kIncreasing,  // monotone: max and min pass (one operand)
-  kDecreasing,  // antitone: max passes as min, min as max (one operand)
-  kView,  // values only move: every op passes when every operand is Partial with it on the axis
+  // Never.
+  kNone,
+  // Linear in all operands together (add, views): sum and avg pass when every operand is Partial.
+  kJoint,
+  // Linear in each operand (matmul, mul): sum and avg pass when exactly one operand is Partial. The
+  // other operands' gradients are Partial with the same op.
+  kMulti,
+  // Monotone, of one operand: max and min pass.
+  kIncreasing,
+  // Antitone, of one operand: max passes as min, min as max.
+  kDecreasing,
+  // Values only move: every op passes when every operand is Partial with it.
+  kView,
 };
 
 struct RuleLetter {
@@ -67,11 +75,11 @@ struct RuleLetter {
   friend bool operator==(const RuleLetter&, const RuleLetter&) = default;
 };
 
-// One operand or result: for each dimension its letters, outermost first (no letters, "()": size 1,
-// broadcast).
+// One operand or result.
 struct RuleTerm {
   bool ellipsis = false;  // "..." before the named dimensions
   int indexes = -1;       // "@v": the letter that the values index
+  // For each dimension its letters, outermost first. No letters, "()": size 1, broadcast.
   std::vector<absl::InlinedVector<int, 2>> dims;
 };
 
@@ -101,14 +109,16 @@ using LetterSizes = std::vector<std::pair<std::string, int64_t>>;
 // A rule with the operands' shapes: ellipses written out, every letter's size known.
 class BoundRule {
  public:
-  // Errors: kInvalidArgument naming `op`, the shapes and the letter, for a wrong number of operands
-  // or dimensions, unlike sizes of one letter, a composite dimension that does not divide.
+  // Requires: letters of `sizes` occur in the rule, and every letter of a result in an operand or
+  // in `sizes`. Errors: kInvalidArgument naming `op` and the shapes, for a wrong number of operands
+  // or dimensions, unlike sizes of one letter, a size other than 1 for "()", a composite dimension
+  // that does not divide.
   static absl::StatusOr<BoundRule> Bind(absl::string_view op, const OpRule& rule,
                                         absl::Span<const Dims> operand_shapes,
                                         const LetterSizes& sizes = {});
 
-  const OpRule& rule() const { return rule_; }  // without ellipses
-  int64_t letter_size(int letter) const { return sizes_[letter]; }
+  const OpRule& rule() const { return rule_; }                      // without ellipses
+  int64_t letter_size(int letter) const { return sizes_[letter]; }  // of rule().letters()[letter]
   absl::Span<const Dims> operand_shapes() const { return operand_shapes_; }
   absl::Span<const Dims> result_shapes() const { return result_shapes_; }
   // Requires: the rule has this letter.
@@ -125,7 +135,7 @@ struct Assignment {
   std::vector<DimLayout> letters;         // how each letter is split
   std::vector<Layout> operands, results;  // operands: redistribute to these first
   std::vector<Layout> gradients;          // of each operand's local gradient
-  double moved_bytes = 0;                 // estimate over all ranks
+  double cost = 0;                        // of moving the operands: see Solve
 };
 
 struct RuleOperand {
@@ -134,22 +144,36 @@ struct RuleOperand {
   bool pinned = false;
 };
 
-// Errors: kInvalidArgument naming `op` and the placements when the operands lie on unlike meshes.
+// The assignment of least cost. Its cost is the sum of the operands' MovingCost, that of a pinned
+// operand times 1e15, so that these move last; 0 when nothing moves.
+// Requires: one operand for each of the rule's (at least one), of its rank. Errors:
+// kInvalidArgument naming `op` and the layouts when the operands lie on unlike meshes, or when no
+// layout fits.
 absl::StatusOr<Assignment> Solve(absl::string_view op, const BoundRule& rule, Linearity linearity,
                                  absl::Span<const RuleOperand> operands);
 
-// The layouts that follow when letters are split so (one axis at most once) and operands are
-// Partial so: what Solve returns for the winner; the brute-force verifier walks all of them.
+// The layouts that follow when letters are split so and operands are Partial so: what Solve returns
+// for the winner; the brute-force verifier walks all of them.
+// Requires: as Solve; one entry of `letters` for each of rule.rule().letters(), all on `mesh`.
+// Errors: kInvalidArgument naming `op` when one mesh axis splits two letters, or a result would be
+// Partial with two ops; as JoinDims where no layout says the product of two letters.
 absl::StatusOr<Assignment> Follow(absl::string_view op, const BoundRule& rule, Linearity linearity,
                                   const DeviceMesh& mesh, absl::Span<const DimLayout> letters,
                                   absl::Span<const RuleOperand> operands);
 
-// Bytes that a redistribution moves, summed over ranks: closed form, exact when sizes divide.
-double EstimateMovedBytes(const Layout& from, const Layout& to, absl::Span<const int64_t> shape,
-                          DType dtype);
+// What bringing a tensor of `shape` from one layout to another costs, for choosing: 0 for equal
+// layouts, else about the bytes received, summed over ranks. A closed form, not the plan's own
+// figure (redistribution_plan.h): sizes count as if they divided; of a dimension that both layouts
+// split, by other axes, orders or factors, a rank counts as holding by chance what it needs; where
+// Partial axes are reduced, what else moves is not looked at. Latency and the speed of links do
+// not count, and neither does sharing a redistribution with another operator.
+// Requires: both of one mesh and of shape's rank.
+double MovingCost(const Layout& from, const Layout& to, absl::Span<const int64_t> shape,
+                  DType dtype);
 
 // The rule of a reshape, written out: [6, 4] -> [3, 8] is "(a b) c -> a (b c)" with b = 2.
-// Dimensions whose boundaries do not nest must be whole. Sets `sizes` to all letters' sizes.
+// Dimensions whose boundaries do not nest must be whole. Sets `sizes` (not null) to all letters'
+// sizes.
 // Errors: kInvalidArgument naming both shapes when the element counts differ.
 absl::StatusOr<std::string> ReshapeRule(absl::Span<const int64_t> from,
                                         absl::Span<const int64_t> to, LetterSizes* sizes);

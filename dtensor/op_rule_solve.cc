@@ -29,17 +29,6 @@ AxisList AxesIn(AxisMask mask) {
   return axes;
 }
 
-DimLayout Without(const DimLayout& dim, AxisMask removed) {
-  DimLayout out = dim;
-  for (Factor& factor : out) {
-    factor.splits.erase(std::remove_if(factor.splits.begin(), factor.splits.end(),
-                                       [&](const Split& s) { return removed >> s.axis & 1; }),
-                        factor.splits.end());
-  }
-  if (!IsSplit(out)) out.clear();
-  return out;
-}
-
 // The layouts of a composite dimension's letters, outermost first; nullopt where a shard spans the
 // cut.
 std::optional<std::vector<DimLayout>> Decompose(const DeviceMesh& mesh, const BoundRule& rule,
@@ -94,7 +83,8 @@ class Candidates {
     // Subsets of the axes to give up, fewest first in the sense of the enumeration below: none
     // first.
     for (AxisMask removed = 0;; removed = (removed - all) & all) {
-      if (auto parts = Decompose(layout.mesh(), rule_, Without(dim, removed), letters)) {
+      if (auto parts =
+              Decompose(layout.mesh(), rule_, WithoutAxes(dim, AxesIn(removed)), letters)) {
         for (size_t i = 0; i < letters.size(); ++i) Keep(letters[i], (*parts)[i]);
       }
       if (removed == all) return;
@@ -252,10 +242,10 @@ absl::StatusOr<Assignment> Follow(absl::string_view op, const BoundRule& rule, L
   for (size_t i = 0; i < operands.size(); ++i) {
     DT_ASSIGN_OR_RETURN(Layout layout,
                         TermLayout(mesh, rule, terms[i], letters, operand_partial[i]));
-    const double bytes =
-        EstimateMovedBytes(operands[i].layout, layout, rule.operand_shapes()[i], operands[i].dtype);
     constexpr double kPinned = 1e15;  // more than any tensor: pinned operands move last
-    out.moved_bytes += operands[i].pinned && bytes > 0 ? bytes * kPinned : bytes;
+    out.cost +=
+        MovingCost(operands[i].layout, layout, rule.operand_shapes()[i], operands[i].dtype) *
+        (operands[i].pinned ? kPinned : 1);
     out.operands.push_back(std::move(layout));
     DT_ASSIGN_OR_RETURN(Layout gradient_layout,
                         TermLayout(mesh, rule, terms[i], letters, gradient_partial[i]));
@@ -286,10 +276,10 @@ absl::StatusOr<Assignment> Solve(absl::string_view op, const BoundRule& rule, Li
   std::optional<Assignment> best;
   // Depth first over the letters; an axis taken by an earlier letter rules a candidate out.
   const auto visit = [&](const auto& self, int letter, AxisMask used) -> void {
-    if (best && best->moved_bytes == 0) return;
+    if (best && best->cost == 0) return;
     if (letter == letters) {
       auto found = Follow(op, rule, linearity, mesh, choice, operands);
-      if (found.ok() && (!best || found->moved_bytes < best->moved_bytes)) best = *std::move(found);
+      if (found.ok() && (!best || found->cost < best->cost)) best = *std::move(found);
       return;
     }
     const auto& list = candidates.of(letter);
@@ -315,7 +305,8 @@ double AxesSize(const DeviceMesh& mesh, absl::Span<const int> axes) {
   return size;
 }
 
-// The share of what a rank needs of a dimension that it holds already, for sizes that divide.
+// The share of what a rank needs of a dimension that it holds already, for sizes that divide; of
+// two unlike splits, what it holds by chance.
 double Overlap(const DeviceMesh& mesh, const DimLayout& from, const DimLayout& to) {
   if (from == to || !IsSplit(from)) return 1;
   size_t shared = 0;  // leading splits of a lone outermost factor that are the same
@@ -333,8 +324,8 @@ double Overlap(const DeviceMesh& mesh, const DimLayout& from, const DimLayout& t
 
 }  // namespace
 
-double EstimateMovedBytes(const Layout& from, const Layout& to, absl::Span<const int64_t> shape,
-                          DType dtype) {
+double MovingCost(const Layout& from, const Layout& to, absl::Span<const int64_t> shape,
+                  DType dtype) {
   if (from == to) return 0;
   const DeviceMesh& mesh = to.mesh();
   const double bytes = static_cast<double>(NumElements(shape)) * SizeOf(dtype);

@@ -1,8 +1,7 @@
 #include "dtensor/parallel_plans/module.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "dtensor/runtime/core/status.h"
 
 namespace dtensor {
@@ -19,63 +18,15 @@ std::string Join(absl::string_view path, absl::string_view name) {
   return path.empty() ? std::string(name) : absl::StrCat(path, ".", name);
 }
 
-// Takes `axes` out of every split.
-DimLayout WithoutAxes(const DimLayout& dim, absl::Span<const int> axes) {
-  DimLayout out = dim;
-  for (Factor& factor : out) {
-    const auto gone = [&](const Split& split) {
-      return std::find(axes.begin(), axes.end(), split.axis) != axes.end();
-    };
-    factor.splits.erase(std::remove_if(factor.splits.begin(), factor.splits.end(), gone),
-                        factor.splits.end());
-  }
-  return out;
-}
-
 }  // namespace
-
-absl::StatusOr<Layout> PlaceAxes(const Layout& layout, absl::Span<const int> axes,
-                                 const Placement& placement, absl::Span<const int64_t> shape) {
-  if (placement.is_partial()) {
-    return InvalidArgument(
-        {"a plan cannot make a tensor ", placement.ToString(), "; use R or S(d)"});
-  }
-  std::vector<DimLayout> dims;
-  for (const DimLayout& dim : layout.dims()) dims.push_back(WithoutAxes(dim, axes));
-  if (placement.is_shard()) {
-    const int rank = layout.rank();
-    const int d = placement.dim() < 0 ? placement.dim() + rank : placement.dim();
-    if (d < 0 || d >= rank) {
-      return InvalidArgument(
-          {placement.ToString(), " is out of range for a tensor of shape ", DimsToString(shape)});
-    }
-    const Order order = placement.order();
-    const bool unit = order.kind == Order::Kind::kUnit;
-    if (!unit && order.kind != Order::Kind::kContiguous) {
-      return InvalidArgument({"a plan places S(d) or S(d,unit(u)), not ", placement.ToString()});
-    }
-    DimLayout& dim = dims[d];
-    if (dim.empty()) {
-      dim.emplace_back();
-      if (unit && order.n > 1) {
-        dim.emplace_back();
-        dim.back().size = order.n;
-      }
-    }
-    for (int axis : axes) dim[0].splits.push_back({axis, false});
-  }
-  AxisList partial;
-  for (int axis : layout.partial_axes()) {
-    if (std::find(axes.begin(), axes.end(), axis) == axes.end()) partial.push_back(axis);
-  }
-  return Layout::Create(layout.mesh(), dims, partial, layout.partial_op());
-}
 
 TensorOr Module::operator()(const TensorOr& x) {
   DT_RETURN_IF_ERROR(x.status());
+  if (!x->defined()) return WithPath(InvalidArgument({"the module's operand is undefined"}));
   DT_ASSIGN_OR_RETURN(const DistributedTensor input, AtEdge(*x, &ModuleEdge::input));
   TensorOr y = Forward(input);
   if (!y.ok()) return WithPath(y.status());
+  if (!y->defined()) return WithPath(InvalidArgument({"the module's result is undefined"}));
   return AtEdge(*y, &ModuleEdge::output);
 }
 
@@ -96,7 +47,7 @@ TensorOr Module::AtEdge(const DistributedTensor& x,
 absl::StatusOr<Layout> Module::PlaceEdge(const Layout& layout, const ModuleEdge& edge,
                                          const Placement& placement,
                                          absl::Span<const int64_t> shape) {
-  DT_ASSIGN_OR_RETURN(Layout placed, PlaceAxes(layout, edge.axes, placement, shape));
+  DT_ASSIGN_OR_RETURN(Layout placed, layout.WithAxes(edge.axes, placement));
   if (!placement.is_shard() || edge.allow_uneven) return placed;
   const int d = placement.dim() < 0 ? placement.dim() + layout.rank() : placement.dim();
   int64_t shards = 1;
@@ -112,6 +63,11 @@ absl::StatusOr<Layout> Module::PlaceEdge(const Layout& layout, const ModuleEdge&
 
 absl::Status Module::WithPath(const absl::Status& status) const {
   if (path_.empty() || status.code() != absl::StatusCode::kInvalidArgument) return status;
+  // What a module inside this one refused names that one, whose path begins with this one's.
+  absl::string_view rest = status.message();
+  if (absl::ConsumePrefix(&rest, path_) && !rest.empty() && (rest[0] == '.' || rest[0] == ':')) {
+    return status;
+  }
   return absl::Status(status.code(), absl::StrCat(path_, ": ", status.message()));
 }
 

@@ -65,6 +65,7 @@ struct Parameter {
 enum class ParameterStyle : uint8_t { kReplicate, kColwise, kRowwise };
 
 // What a plan sets at a module's edges, for some mesh axes; other axes stay as they come.
+// Placements are those that Layout::WithAxes takes: R, S(d) or S(d,unit(u)).
 struct ModuleEdge {
   DeviceMesh mesh;
   AxisList axes;
@@ -72,19 +73,14 @@ struct ModuleEdge {
   bool allow_uneven = false;  // else a Shard that does not divide is refused
 };
 
-// `layout` with `axes` placed as `placement` says: Shard(d) makes them the minor splits of
-// dimension d (negative d counts from the end; order contiguous or unit only), Replicate removes
-// them. Errors: kInvalidArgument for Partial, or a dimension out of range.
-absl::StatusOr<Layout> PlaceAxes(const Layout& layout, absl::Span<const int> axes,
-                                 const Placement& placement, absl::Span<const int64_t> shape);
-
 class Module {
  public:
   virtual ~Module() = default;
   Module(const Module&) = delete;
   Module& operator=(const Module&) = delete;
 
-  // Errors: the operand's; what edges or Forward refuse, prefixed with the module's path.
+  // Errors: the operand's; kInvalidArgument for an undefined operand, and what edges or Forward
+  // refuse, prefixed with the path of the innermost module; failures.
   TensorOr operator()(const TensorOr& x);
 
   // Depth first, in order of declaration: (path, thing), paths like "layers.0.attention.wq". The
@@ -97,13 +93,15 @@ class Module {
   std::vector<DistributedTensor> Parameters();  // tensors, in that order. Requires: materialized.
 
   // Gives every parameter that has none memory, replicated on `mesh`, and its first value. No
-  // communication.
+  // communication. Errors: kInvalidArgument for a mesh that has not as many ranks as the world;
+  // failures.
   absl::Status Materialize(Context& context, const DeviceMesh& mesh, uint64_t seed);
-  // The type of all parameters: before they are materialized.
+  // The type of all parameters. Requires: none is materialized.
   void SetDType(DType dtype);
 
   // For plans. Where the parameter called `name` of this module goes under a style on one group of
-  // axes. Errors: kInvalidArgument when the style means nothing for this kind of module.
+  // axes: R or S(d), which the parameter's units then refine. Errors: kInvalidArgument when the
+  // style means nothing for this kind of module.
   virtual absl::StatusOr<Placement> PlaceParameter(ParameterStyle style,
                                                    absl::string_view name) const;
   absl::string_view path() const { return path_; }
@@ -112,7 +110,7 @@ class Module {
  protected:
   Module() = default;
   virtual TensorOr Forward(const DistributedTensor& x) = 0;
-  // `child` and `parameter` are members of this module. Names: unique, no '.'.
+  // `child` and `parameter` are members of this module. Requires: unique names without '.'.
   void AddChild(std::string name, Module* child);
   void AddParameter(std::string name, Parameter* parameter);
 

@@ -46,6 +46,8 @@ class PlanBuilder {
     for (const ParallelPlan::Line& line : plan_.lines()) {
       auto axes = mesh_.Find(line.style.axis);
       if (!axes.ok()) return Error(line, axes.status().message());
+      DT_RETURN_IF_ERROR(CheckEdge(line, line.style.input));
+      DT_RETURN_IF_ERROR(CheckEdge(line, line.style.output));
       bool matched = false;
       for (size_t i = 0; i < modules_.size(); ++i) {
         if (!PathMatches(line.pattern, paths_[i])) continue;
@@ -70,13 +72,14 @@ class PlanBuilder {
       auto placement = modules_[i].module->PlaceParameter(*line.style.parameters, name);
       if (!placement.ok())
         return Error(line, absl::StrCat("at \"", paths_[i], "\": ", placement.status().message()));
-      if (placement->is_shard()) {
-        DT_RETURN_IF_ERROR(CheckDivides(line, absl::StrCat(paths_[i], ".", name), parameter,
-                                        placement->dim(), claimed.axes));
-        const int64_t unit = parameter.unit(placement->dim());
-        *placement = Shard(placement->dim(), unit > 1 ? Order::Unit(unit) : Order::Contiguous());
+      const int dim = placement->dim() + (placement->dim() < 0 ? layout.rank() : 0);
+      if (placement->is_shard() && dim >= 0 && dim < layout.rank()) {  // else: WithAxes refuses
+        DT_RETURN_IF_ERROR(
+            CheckDivides(line, absl::StrCat(paths_[i], ".", name), parameter, dim, claimed.axes));
+        const int64_t unit = parameter.unit(dim);
+        if (unit > 1) *placement = Shard(dim, Order::Unit(unit));
       }
-      auto placed = PlaceAxes(layout, claimed.axes, *placement, parameter.shape);
+      auto placed = layout.WithAxes(claimed.axes, *placement);
       if (!placed.ok()) return Error(line, placed.status().message());
       layout = *std::move(placed);
     }
@@ -109,6 +112,17 @@ class PlanBuilder {
 
   static absl::Status Error(const ParallelPlan::Line& line, absl::string_view why) {
     return InvalidArgument({"plan line ", line.ToString(), ": ", why});
+  }
+
+  static absl::Status CheckEdge(const ParallelPlan::Line& line,
+                                const std::optional<Placement>& edge) {
+    if (!edge || edge->is_replicate()) return absl::OkStatus();
+    const Order::Kind order = edge->order().kind;
+    if (edge->is_shard() && (order == Order::Kind::kContiguous || order == Order::Kind::kUnit)) {
+      return absl::OkStatus();
+    }
+    return Error(line, absl::StrCat("an activation cannot be placed as ", edge->ToString(),
+                                    " by a plan; use R, S(d) or S(d,unit(u))"));
   }
 
   absl::Status Claim(size_t i, const ParallelPlan::Line& line, const AxisList& axes) {
@@ -161,9 +175,13 @@ absl::Status ParallelPlan::Apply(Module& model, Context& context, const DeviceMe
       DT_ASSIGN_OR_RETURN(Layout layout, builder.PlaceParameter(i, name, *parameter));
       // Refuses a mesh that does not fit the world before anything changes.
       DT_RETURN_IF_ERROR(context.Intern(layout, parameter->shape, parameter->dtype).status());
-      const std::string& path = builder.path(i);
-      placed.push_back(
-          {parameter, path.empty() ? name : absl::StrCat(path, ".", name), std::move(layout)});
+      const std::string& module = builder.path(i);
+      const std::string path = module.empty() ? name : absl::StrCat(module, ".", name);
+      if (parameter->tensor.defined()) {
+        return absl::FailedPreconditionError(absl::StrCat(
+            "parameter ", path, " has memory already; apply the plan before Materialize, once"));
+      }
+      placed.push_back({parameter, path, std::move(layout)});
     }
   }
   for (Placed& p : placed) {

@@ -65,6 +65,7 @@ Style Colwise(std::string axis);
 Style Rowwise(std::string axis, Placement output = Replicate());
 Style SequenceParallel(std::string axis);
 Style DataParallel(std::string axis);
+// Placements: R, S(d) or S(d,unit(u)); Apply refuses others. None: as it comes.
 Style Edges(std::string axis, std::optional<Placement> input, std::optional<Placement> output);
 
 struct PlanOptions {
@@ -89,10 +90,13 @@ class ParallelPlan {
   void Add(Line line) { lines_.push_back(std::move(line)); }
 
   // Places and materializes the parameters and sets the edges. No communication. Nothing changes on
-  // error. Errors: kInvalidArgument, naming the line: the pattern matches nothing (with the nearest
-  // path there is); an axis that the mesh lacks; two lines for one module and axis; a style that
-  // means nothing for a module; a dimension that the axis cannot split evenly (units counted), with
-  // the sizes that would do.
+  // a refusal. Errors: kFailedPrecondition when a parameter has memory already: a plan is applied
+  // once, before Materialize. kInvalidArgument, naming the line: the pattern matches nothing (with
+  // the nearest path there is); an axis that the mesh lacks; two lines for one module and axis; a
+  // style that means nothing for a module; an edge that is Partial or has another order than unit;
+  // a dimension that the axis cannot split evenly (units counted), with the sizes that would do, or
+  // that other axes split in other units. kInvalidArgument for a mesh that has not as many ranks as
+  // the world. Failures.
   absl::Status Apply(Module& model, Context& context, const DeviceMesh& mesh,
                      const PlanOptions& options) const;
 

@@ -191,17 +191,107 @@ TEST(ParallelPlan, FirstValuesAreTheSameOnEveryMesh) {
   }
 }
 
-TEST(PlaceAxes, KeepsOtherAxes) {
-  const DeviceMesh mesh = *DeviceMesh::Parse("dp=2,tp=2");
-  const Layout layout = *Layout::Parse(mesh, "[dp] [tp] []");
-  const Dims shape = {4, 4, 4};
-  EXPECT_EQ(PlaceAxes(layout, {1}, Replicate(), shape)->ToString(), "[dp] [] []");
-  EXPECT_EQ(PlaceAxes(layout, {1}, Shard(0), shape)->ToString(), "[dp,tp] [] []");
-  EXPECT_EQ(PlaceAxes(layout, {1}, Shard(-1), shape)->ToString(), "[dp] [] [tp]");
-  EXPECT_THAT(PlaceAxes(layout, {1}, Partial(), shape),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("P(sum)")));
-  EXPECT_THAT(PlaceAxes(layout, {1}, Shard(3), shape),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("out of range")));
+TEST(ParallelPlan, RefusesEdgesThatNoActivationCanHave) {
+  for (const Placement& placement :
+       {Partial(), Shard(0, Order::Zigzag()), Shard(0, Order::Cyclic(2))}) {
+    for (const Style& style :
+         {Edges("tp", placement, {}), Edges("tp", {}, placement), Rowwise("tp", placement)}) {
+      EXPECT_THAT(Apply(1, "tp=1", ParallelPlan({{"up", style}})),
+                  Refuses(AllOf(HasSubstr("plan line {\"up\", " + style.name),
+                                HasSubstr("as " + placement.ToString() + " by a plan"))));
+    }
+  }
+}
+
+TEST(ParallelPlan, RefusesParametersThatHaveMemory) {
+  const ParallelPlan plan({{"up", Colwise("tp")}});
+  for (const bool materialized : {false, true}) {
+    EXPECT_THAT(RunRanks(1,
+                         [&](Context& context) -> absl::Status {
+                           DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse("tp=1"));
+                           Mlp mlp;
+                           if (materialized) {
+                             DT_RETURN_IF_ERROR(mlp.Materialize(context, mesh, 1));
+                           } else {
+                             DT_RETURN_IF_ERROR(plan.Apply(mlp, context, mesh, {}));
+                           }
+                           const TensorImpl* before = mlp.Parameters()[0].impl().get();
+                           const absl::Status again = plan.Apply(mlp, context, mesh, {});
+                           EXPECT_EQ(mlp.Parameters()[0].impl().get(), before);
+                           return again;
+                         }),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         HasSubstr("parameter norm.weight has memory already")));
+  }
+}
+
+// A weight whose placement Colwise gives a unit, and Rowwise asks for with a negative dimension.
+class Odd : public Module {
+ public:
+  Odd() : weight_({24}, Init::Constant(1), {4}) { AddParameter("weight", &weight_); }
+  absl::StatusOr<Placement> PlaceParameter(ParameterStyle style, absl::string_view) const override {
+    if (style == ParameterStyle::kReplicate) return Shard(1);
+    return Shard(style == ParameterStyle::kColwise ? 0 : -1);
+  }
+  const Parameter& weight() const { return weight_; }
+
+ protected:
+  TensorOr Forward(const DistributedTensor& x) override { return x; }
+
+ private:
+  Parameter weight_;
+};
+
+TEST(ParallelPlan, SplitsBetweenUnits) {
+  EXPECT_THAT(RunRanks(6,
+                       [&](Context& context) -> absl::Status {
+                         DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse("a=2,b=3"));
+                         Odd odd;
+                         const ParallelPlan plan({{"", Colwise("a")}, {"", Rowwise("b")}});
+                         DT_RETURN_IF_ERROR(plan.Apply(odd, context, mesh, {}));
+                         EXPECT_EQ(odd.weight().tensor.layout().ToString(), "[a,b x 4]");
+                         Odd out_of_range;
+                         return ParallelPlan({{"", SequenceParallel("a")}})
+                             .Apply(out_of_range, context, mesh, {});
+                       }),
+              Refuses(AllOf(HasSubstr("SequenceParallel"), HasSubstr("S(1) is out of range"))));
+}
+
+// Modules in modules, of which the innermost refuses.
+class Nest : public Module {
+ public:
+  Nest() { AddChild("inner", &inner_); }
+
+ protected:
+  TensorOr Forward(const DistributedTensor& x) override { return inner_(x); }
+
+ private:
+  Mlp inner_;
+};
+class Nests : public Module {
+ public:
+  Nests() { AddChild("outer", &outer_); }
+
+ protected:
+  TensorOr Forward(const DistributedTensor& x) override { return outer_(x); }
+
+ private:
+  Nest outer_;
+};
+
+TEST(Module, RefusalsNameTheInnermostModuleOnce) {
+  EXPECT_THAT(
+      RunRanks(1,
+               [&](Context& context) -> absl::Status {
+                 DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse("tp=1"));
+                 Nests nests;
+                 DT_RETURN_IF_ERROR(ParallelPlan().Apply(nests, context, mesh, {}));
+                 EXPECT_THAT(nests(DistributedTensor()),
+                             Refuses(HasSubstr("operand is undefined")));
+                 return nests(Full(context, Layout::Replicated(mesh, 2), {2, 7}, DType::kF32, 1))
+                     .status();
+               }),
+      Refuses(testing::StartsWith("rank 0: outer.inner.norm: RmsNorm: ")));
 }
 
 }  // namespace

@@ -143,8 +143,8 @@ absl::Status CheckOne(Context& context, const Setting& s, absl::Span<const Layou
       absl::StrCat("rank ", context.rank(), ", ", s.c.ToString(), " ", ToString(s.dtype), ", seed ",
                    s.seed, ", operands ", LayoutsText(layouts), " taken as ",
                    LayoutsText(decision->assignment.operands));
-  if (expected != nullptr && (decision->assignment.moved_bytes != 0 ||
-                              decision->assignment.operands != expected->operands)) {
+  if (expected != nullptr &&
+      (decision->assignment.cost != 0 || decision->assignment.operands != expected->operands)) {
     s.findings.Add(absl::StrCat(where, ": moves"));
   }
   const bool gradients = HasGradients(layouts);
