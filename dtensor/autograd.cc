@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/op.h"
 #include "dtensor/runtime/core/status.h"
@@ -29,6 +30,7 @@ class Tape {
   explicit Tape(Context& context) : context_(context) {}
 
   absl::Status Run(const TensorImplPtr& loss) {
+    DT_RETURN_IF_ERROR(CheckReachable(EdgeOf(loss).node.get()));
     DT_ASSIGN_OR_RETURN(const Spec* dual, context_.Intern(loss->spec->layout.Dual(),
                                                           loss->spec->shape, loss->spec->dtype));
     DT_ASSIGN_OR_RETURN(Tensor one, NewTensor(dual));
@@ -108,7 +110,7 @@ class Tape {
     return zero;
   }
 
-  static absl::Status CheckVersions(const Node& node) {
+  static absl::Status CheckUnwritten(const Node& node) {
     for (size_t i = 0; i < node.edges.size(); ++i) {
       const TensorImplPtr& leaf = node.edges[i].leaf;
       if (leaf == nullptr || leaf->version == node.versions[i] || !node.operands[i].defined())
@@ -116,6 +118,27 @@ class Tape {
       return absl::FailedPreconditionError(absl::StrCat(
           "Backward: operand ", i, " of ", node.decision->op->name, " (", leaf->spec->ToString(),
           ") was written after the operator read it; call Backward before the optimizer's step"));
+    }
+    return absl::OkStatus();
+  }
+
+  // Refuses, before anything runs, what a walk from `root` (null: from a leaf) would meet.
+  static absl::Status CheckReachable(const Node* root) {
+    absl::flat_hash_set<const Node*> seen = {nullptr, root};
+    std::vector<const Node*> open;
+    if (root != nullptr) open.push_back(root);
+    while (!open.empty()) {
+      const Node& node = *open.back();
+      open.pop_back();
+      if (node.consumed) {
+        return absl::FailedPreconditionError(
+            absl::StrCat("Backward: ", node.decision->op->name,
+                         " was walked by an earlier Backward; add the losses and call it once"));
+      }
+      DT_RETURN_IF_ERROR(CheckUnwritten(node));
+      for (const Edge& edge : node.edges) {
+        if (seen.insert(edge.node.get()).second) open.push_back(edge.node.get());
+      }
     }
     return absl::OkStatus();
   }
@@ -141,7 +164,6 @@ class Tape {
   }
 
   absl::Status Visit(Node& node, absl::InlinedVector<Slot, 2>& slots) {
-    DT_RETURN_IF_ERROR(CheckVersions(node));
     const Decision& decision = *node.decision;
     const OpDef& op = *decision.op;
     const AxisList passed = PassedAxes(decision, slots[0]);
@@ -174,6 +196,7 @@ class Tape {
       DT_RETURN_IF_ERROR(
           Deliver(node.edges[i], {specs[i], std::move(gradients[i]), !op.sets_gradients}));
     }
+    node.consumed = true;
     node.operands.clear();
     node.results.clear();
     node.edges.clear();
@@ -226,6 +249,12 @@ absl::Status ReduceGradients(absl::Span<const DistributedTensor> leaves) {
   std::vector<std::pair<std::string, Group>>
       groups;  // in order of first use, the same on every rank
   for (const DistributedTensor& leaf : leaves) {
+    if (!leaf.defined()) return InvalidArgument({"ReduceGradients: a leaf is undefined"});
+    if (&leaf.context() != &leaves[0].context()) {
+      return InvalidArgument({"ReduceGradients: leaves belong to two Contexts"});
+    }
+  }
+  for (const DistributedTensor& leaf : leaves) {
     const TensorImplPtr& impl = leaf.impl();
     if (impl->grad == nullptr || impl->grad->spec == impl->spec) continue;
     DT_ASSIGN_OR_RETURN(const RankPlan* plan, leaf.context().Plan(impl->grad->spec, impl->spec));
@@ -250,6 +279,7 @@ absl::Status ReduceGradients(absl::Span<const DistributedTensor> leaves) {
 }
 
 void MarkWritten(const DistributedTensor& tensor) {
+  DT_CHECK(tensor.defined());
   ++tensor.impl()->version;
   tensor.impl()->remembered.clear();
 }

@@ -16,16 +16,21 @@ namespace dtensor {
 
 // d loss / d leaf, added to grad() of every leaf that requires gradients. Collective. `loss` has
 // one element and a floating type; a loss that is Partial stands for its sum. The tape is consumed.
-// Errors: kInvalidArgument for another shape or type; kFailedPrecondition when nothing was
-// recorded, or when a tensor that backward needs was written to after it was saved.
+// Errors, all before anything runs: kInvalidArgument for an undefined loss, another shape or type;
+// kFailedPrecondition when nothing was recorded, when an operator that led to the loss was walked
+// by an earlier Backward (add the losses and call it once), or when a tensor that backward needs
+// was written to after an operator read it. Then failures.
 absl::Status Backward(const TensorOr& loss);
 
 // Brings each leaf's gradient to the leaf's own layout: those over the same axes in one collective.
-// Leaves without a gradient are passed over. Optimizers require it. Collective.
+// Leaves without a gradient are passed over. Optimizers require it. Collective: the same leaves in
+// the same order on every rank. Errors: kInvalidArgument for an undefined leaf, or leaves of two
+// Contexts, before anything moves; failures.
 absl::Status ReduceGradients(absl::Span<const DistributedTensor> leaves);
 
 // Says that a leaf's local data is about to be written in place (optimizers): remembered
 // redistributions are dropped, and a backward that needs the old values refuses.
+// Requires: tensor.defined().
 void MarkWritten(const DistributedTensor& tensor);
 
 }  // namespace dtensor

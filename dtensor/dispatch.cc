@@ -44,12 +44,6 @@ bool Matches(const Decision& decision, const OpDef& op, const Impls& operands, u
   return decision.attrs == attrs;
 }
 
-std::string SpecsText(absl::Span<const Spec* const> specs) {
-  return absl::StrJoin(specs, ", ", [](std::string* out, const Spec* spec) {
-    absl::StrAppend(out, spec->ToString());
-  });
-}
-
 absl::Status CheckTypes(const OpDef& op, absl::Span<const Spec* const> operands,
                         const Attrs& attrs) {
   if (op.check != nullptr) return op.check(operands, attrs);
@@ -243,16 +237,21 @@ absl::StatusOr<const Decision*> Decide(const OpDef& op,
                                        absl::Span<const DistributedTensor> operands,
                                        const Attrs& attrs) {
   Impls impls;
-  for (const DistributedTensor& operand : operands) impls.push_back(&operand.impl());
+  for (const DistributedTensor& operand : operands) {
+    DT_CHECK(operand.defined());
+    impls.push_back(&operand.impl());
+  }
   return Find(*(*impls[0])->context, op, impls, attrs);
+}
+
+std::string SpecsText(absl::Span<const Spec* const> specs) {
+  return absl::StrJoin(specs, ", ", [](std::string* out, const Spec* spec) {
+    absl::StrAppend(out, spec->ToString());
+  });
 }
 
 IndexSet OpCall::OperandIndices(int i, int dim) const {
   return Indices(context, decision.assignment.operands[i], decision.operands[i]->shape, dim);
-}
-
-IndexSet OpCall::ResultIndices(int i, int dim) const {
-  return Indices(context, decision.assignment.results[i], decision.results[i]->shape, dim);
 }
 
 IndexSet GradCall::OperandIndices(int i, int dim) const {

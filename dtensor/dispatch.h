@@ -18,7 +18,8 @@ TensorOr Dispatch(const OpDef& op, absl::Span<const TensorOr* const> operands, c
 absl::StatusOr<absl::InlinedVector<DistributedTensor, 2>> DispatchAll(
     const OpDef& op, absl::Span<const TensorOr* const> operands, const Attrs& attrs);
 
-// What Dispatch would decide: for explanation and tests. Nothing runs.
+// What Dispatch would decide: for explanation and tests. Nothing runs. Requires: at least one
+// operand, all defined and of one Context. Errors: kInvalidArgument as Dispatch.
 absl::StatusOr<const Decision*> Decide(const OpDef& op,
                                        absl::Span<const DistributedTensor> operands,
                                        const Attrs& attrs);

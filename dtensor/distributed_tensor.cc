@@ -26,49 +26,91 @@ Edge EdgeOf(const TensorImplPtr& impl) {
   return impl->edge;
 }
 
+namespace {
+
+// What `impl` remembers of `target`, if it is alive and of the values `impl` has now.
+TensorImplPtr Recall(const TensorImpl& impl, const Spec* target) {
+  for (const TensorImpl::Remembered& known : impl.remembered) {
+    if (known.spec == target && known.version == impl.version) return known.weak.lock();
+  }
+  return nullptr;
+}
+
+}  // namespace
+
 absl::StatusOr<TensorImplPtr> RedistributeTo(const TensorImplPtr& impl, const Spec* target,
                                              absl::string_view op) {
   if (impl->spec == target) return impl;
-  for (const TensorImpl::Remembered& known : impl->remembered) {
-    if (known.spec != target || known.version != impl->version) continue;
-    if (known.strong != nullptr) return known.strong;
-    if (TensorImplPtr alive = known.weak.lock()) return alive;
-  }
   Context& context = *impl->context;
-  DT_ASSIGN_OR_RETURN(const RankPlan* plan, context.Plan(impl->spec, target));
-  DT_ASSIGN_OR_RETURN(Tensor local, Execute(*plan, impl->local, context.communicator(), op));
-  TensorImplPtr moved = MakeImpl(context, target, std::move(local));
-  const bool weakly = impl->requires_grad || impl->pinned;
-  std::erase_if(impl->remembered, [&](const auto& known) { return known.spec == target; });
-  // Without recording the edge would only keep nodes alive; with it the gradient is the source's.
-  if (context.recording()) moved->edge = EdgeOf(impl);
-  impl->remembered.push_back({target, impl->version, weakly ? nullptr : moved, moved});
+  // Without recording an edge would only keep nodes alive; with it the gradient is the source's.
+  const Edge edge = context.recording() ? EdgeOf(impl) : Edge();
+  const TensorImplPtr known = Recall(*impl, target);
+  if (known != nullptr && (known->edge == edge || !context.recording())) return known;
+  TensorImplPtr moved = MakeImpl(context, target, Tensor());
+  moved->edge = edge;
+  if (known != nullptr) {  // made while nothing was recorded: the same values, with the edge
+    moved->local = known->local;
+  } else {
+    DT_ASSIGN_OR_RETURN(const RankPlan* plan, context.Plan(impl->spec, target));
+    DT_ASSIGN_OR_RETURN(moved->local, Execute(*plan, impl->local, context.communicator(), op));
+  }
+  std::erase_if(impl->remembered, [&](const auto& old) { return old.spec == target; });
+  impl->remembered.push_back(
+      {target, impl->version, impl->remembers_weakly() ? nullptr : moved, moved});
   return moved;
 }
 
+namespace {
+
+// A tensor that begins to remember weakly lets go of what it holds.
+void Weaken(TensorImpl& impl) {
+  if (!impl.remembers_weakly()) return;
+  for (TensorImpl::Remembered& known : impl.remembered) known.strong = nullptr;
+}
+
+}  // namespace
+
 Context& DistributedTensor::context() const {
-  DT_CHECK(impl_ != nullptr);
+  DT_CHECK(defined());
   return *impl_->context;
 }
 const Spec& DistributedTensor::spec() const {
-  DT_CHECK(impl_ != nullptr);
+  DT_CHECK(defined());
   return *impl_->spec;
 }
 const Tensor& DistributedTensor::local() const {
-  DT_CHECK(impl_ != nullptr);
+  DT_CHECK(defined());
   return impl_->local;
 }
-bool DistributedTensor::requires_grad() const { return impl_->requires_grad; }
-void DistributedTensor::set_requires_grad(bool on) {
-  DT_CHECK(impl_->edge.node == nullptr && impl_->edge.leaf == nullptr);
-  impl_->requires_grad = on;
+bool DistributedTensor::requires_grad() const {
+  DT_CHECK(defined());
+  return impl_->requires_grad;
 }
-DistributedTensor DistributedTensor::grad() const { return DistributedTensor(impl_->grad); }
-void DistributedTensor::ClearGrad() { impl_->grad = nullptr; }
-bool DistributedTensor::pinned() const { return impl_->pinned; }
-void DistributedTensor::set_pinned(bool on) { impl_->pinned = on; }
+void DistributedTensor::set_requires_grad(bool on) {
+  DT_CHECK(defined() && !impl_->edge.wanted());
+  impl_->requires_grad = on;
+  Weaken(*impl_);
+}
+DistributedTensor DistributedTensor::grad() const {
+  DT_CHECK(defined());
+  return DistributedTensor(impl_->grad);
+}
+void DistributedTensor::ClearGrad() {
+  DT_CHECK(defined());
+  impl_->grad = nullptr;
+}
+bool DistributedTensor::pinned() const {
+  DT_CHECK(defined());
+  return impl_->pinned;
+}
+void DistributedTensor::set_pinned(bool on) {
+  DT_CHECK(defined());
+  impl_->pinned = on;
+  Weaken(*impl_);
+}
 
 DistributedTensor DistributedTensor::Detach() const {
+  DT_CHECK(defined());
   return DistributedTensor(MakeImpl(context(), impl_->spec, impl_->local));
 }
 
@@ -197,6 +239,7 @@ TensorOr Distribute(Context& context, const DeviceMesh& mesh,
 
 TensorOr FromLocal(Context& context, const Layout& layout, absl::Span<const int64_t> shape,
                    Tensor local) {
+  if (!local.defined()) return InvalidArgument({"FromLocal: the local tensor is undefined"});
   DT_ASSIGN_OR_RETURN(const Spec* spec, context.Intern(layout, shape, local.dtype()));
   if (local.shape() != spec->local_shape) {
     return InvalidArgument({"FromLocal: rank ", absl::StrCat(context.rank()), " holds ",
@@ -214,6 +257,18 @@ TensorOr Full(Context& context, const Layout& layout, absl::Span<const int64_t> 
     return context.communicator().Fail(status);
   }
   return DistributedTensor(MakeImpl(context, spec, std::move(local)));
+}
+
+TensorOr FromLocal(Context& context, const DeviceMesh& mesh, absl::Span<const Placement> placements,
+                   absl::Span<const int64_t> shape, Tensor local) {
+  DT_ASSIGN_OR_RETURN(const Layout layout, Layout::FromPlacements(mesh, placements, shape));
+  return FromLocal(context, layout, shape, std::move(local));
+}
+
+TensorOr Full(Context& context, const DeviceMesh& mesh, absl::Span<const Placement> placements,
+              absl::Span<const int64_t> shape, DType dtype, double value) {
+  DT_ASSIGN_OR_RETURN(const Layout layout, Layout::FromPlacements(mesh, placements, shape));
+  return Full(context, layout, shape, dtype, value);
 }
 
 TensorOr RandomNormal(Context& context, const Layout& layout, absl::Span<const int64_t> shape,
@@ -286,6 +341,7 @@ DT_INSTANTIATE(BFloat16);
 DT_INSTANTIATE(Float16);
 DT_INSTANTIATE(int32_t);
 DT_INSTANTIATE(int64_t);
+DT_INSTANTIATE(bool);
 #undef DT_INSTANTIATE
 
 }  // namespace dtensor

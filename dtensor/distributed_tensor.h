@@ -1,13 +1,14 @@
 // DistributedTensor: one global tensor, spread over a mesh. What a program computes with.
 //
-//   RunRanks(4, [](Context& context) -> absl::Status {
+//   RunRanks(4, [&](Context& context) -> absl::Status {
 //     DT_ASSIGN_OR_RETURN(DeviceMesh mesh, DeviceMesh::Parse("dp=2,tp=2"));
-//     DT_ASSIGN_OR_RETURN(auto x, Distribute<float>(context, mesh, {Shard(0), Replicate()}, {8, 4},
-//     values)); DT_ASSIGN_OR_RETURN(auto w, RandomNormal(context, mesh, {Replicate(), Shard(1)},
-//     {4, 6}, {.seed = 1})); DT_ASSIGN_OR_RETURN(auto y, MatMul(x, w));          // [S(0), S(1)];
-//     nothing moved DT_ASSIGN_OR_RETURN(auto z, y.Redistribute({Replicate(), Replicate()}));  //
-//     all-gathers
-//     ...
+//     TensorOr x = Distribute<float>(context, mesh, {Shard(0), Replicate()}, {8, 4}, values);
+//     TensorOr w = RandomNormal(context, mesh, {Replicate(), Shard(1)}, {4, 6}, {.seed = 1});
+//     DT_ASSIGN_OR_RETURN(auto y, MatMul(x, w));  // S(0) on dp, S(1) on tp: nothing moved
+//     DT_ASSIGN_OR_RETURN(auto z, y.Redistribute({Shard(0), Replicate()}));  // an all-gather
+//     DT_ASSIGN_OR_RETURN(std::vector<float> all, ToGlobal<float>(z));       // waits for the
+//     values return absl::OkStatus();
+//   });
 //
 // A cheap handle; copies are the same tensor. Every rank runs the same program on its own shard:
 // calls that move data are collective (all ranks of the mesh make them, in the same order). Results
@@ -42,6 +43,8 @@ class DistributedTensor {
   explicit DistributedTensor(std::shared_ptr<TensorImpl> impl) : impl_(std::move(impl)) {}
 
   bool defined() const { return impl_ != nullptr; }
+
+  // --- What it is. Of this and all below that returns no status: Requires: defined().
   Context& context() const;
   const Spec& spec() const;
   const DeviceMesh& mesh() const { return spec().layout.mesh(); }
@@ -53,9 +56,9 @@ class DistributedTensor {
   std::string ToString() const { return spec().ToString(); }
 
   // The same tensor in another layout: at most two rounds of communication, none when nothing must
-  // move. Remembered while this tensor lives (not for parameters): asking twice gathers once.
-  // Storage may be shared. Errors: kInvalidArgument for placements that do not fit, naming them and
-  // the shape.
+  // move. Collective. Remembered while this tensor lives (not for parameters): asking twice gathers
+  // once. Storage may be shared. Errors: kInvalidArgument for an undefined tensor, another mesh, or
+  // placements that do not fit, naming them and the shape; failures.
   absl::StatusOr<DistributedTensor> Redistribute(const Layout& layout) const;
   absl::StatusOr<DistributedTensor> Redistribute(absl::Span<const Placement> placements) const;
   absl::StatusOr<DistributedTensor> Redistribute(
@@ -67,7 +70,7 @@ class DistributedTensor {
   bool requires_grad() const;
   void set_requires_grad(bool on);  // Requires: a leaf, not the result of a recorded operator
   // The gradient that Backward() left; it may be Partial (autograd.h: ReduceGradients). Undefined
-  // before.
+  // when there is none.
   DistributedTensor grad() const;
   void ClearGrad();
   // The same values, not recorded.
@@ -85,10 +88,12 @@ class DistributedTensor {
 
 using TensorOr = absl::StatusOr<DistributedTensor>;
 
-// --- Making tensors. All take the global shape; none communicates.
-// Errors: kInvalidArgument for placements or sizes that do not fit.
+// --- Making tensors. All take the global shape; none communicates. Placements are one for each
+// axis of `mesh`, which has as many ranks as the world. Errors: kInvalidArgument for a mesh of
+// another size, placements that do not fit the shape, and, but for FromLocal, a Partial layout.
 
-// Every rank passes the same global values, row-major, and keeps its shard.
+// Every rank passes the same global values, row-major, and keeps its shard. T is the C++ type of
+// any DType (runtime/core/dtype.h). Errors: also another number of values than the shape has.
 template <typename T>
 TensorOr Distribute(Context& context, const DeviceMesh& mesh,
                     absl::Span<const Placement> placements, absl::Span<const int64_t> shape,
@@ -96,31 +101,40 @@ TensorOr Distribute(Context& context, const DeviceMesh& mesh,
 template <typename T>
 TensorOr Distribute(Context& context, const Layout& layout, absl::Span<const int64_t> shape,
                     absl::Span<const T> values);
-// This rank's shard as it is. Errors: also when `local` has not the local shape that the layout
-// gives.
+// This rank's shard as it is, on context.device(), or its term where the layout is Partial: the
+// only way to make a Partial tensor. Errors: also when `local` is undefined or has not the local
+// shape that the layout gives. That may happen on one rank alone: return it, and the other ranks
+// return too, with an error that names this one.
+TensorOr FromLocal(Context& context, const DeviceMesh& mesh, absl::Span<const Placement> placements,
+                   absl::Span<const int64_t> shape, Tensor local);
 TensorOr FromLocal(Context& context, const Layout& layout, absl::Span<const int64_t> shape,
                    Tensor local);
+TensorOr Full(Context& context, const DeviceMesh& mesh, absl::Span<const Placement> placements,
+              absl::Span<const int64_t> shape, DType dtype, double value);
 TensorOr Full(Context& context, const Layout& layout, absl::Span<const int64_t> shape, DType dtype,
               double value);
 
 // Each element depends on (seed, stream, its global index) alone: the same on every mesh.
+// Errors: also a type that is not floating.
 struct RandomOptions {
   uint64_t seed = 0;
   uint64_t stream = 0;  // tells tensors of one seed apart
   double mean = 0, stddev = 1;
   DType dtype = DType::kF32;
 };
-TensorOr RandomNormal(Context& context, const Layout& layout, absl::Span<const int64_t> shape,
-                      const RandomOptions& options);
 TensorOr RandomNormal(Context& context, const DeviceMesh& mesh,
                       absl::Span<const Placement> placements, absl::Span<const int64_t> shape,
                       const RandomOptions& options);
+TensorOr RandomNormal(Context& context, const Layout& layout, absl::Span<const int64_t> shape,
+                      const RandomOptions& options);
 
-// --- Reading them. Collective (redistributes to Replicate), waits for the values. T is the dtype's
-// C++ type. Errors: kInvalidArgument for another T; kFailedPrecondition on meta.
+// --- Reading them. Collective (redistributes to Replicate), waits for the values. Errors:
+// kInvalidArgument for an undefined tensor; kFailedPrecondition on meta; failures.
+
+// All elements, row-major. Errors: also kInvalidArgument when T is not the C++ type of the dtype.
 template <typename T>
 absl::StatusOr<std::vector<T>> ToGlobal(const DistributedTensor& tensor);
-// The only element of a tensor with one, as a double. Floats only.
+// The only element, as a double. Errors: also kInvalidArgument for more elements, or no floats.
 absl::StatusOr<double> Item(const DistributedTensor& tensor);
 
 }  // namespace dtensor

@@ -27,13 +27,13 @@ struct Attrs {
   absl::InlinedVector<int64_t, 6> ints;
   absl::InlinedVector<double, 2> reals;
   friend bool operator==(const Attrs&, const Attrs&) = default;
-  template <typename H>
-  friend H AbslHashValue(H h, const Attrs& a) {
-    return H::combine(std::move(h), a.ints, a.reals);
-  }
 };
 
-// The rule of a call whose text depends on shapes or attributes, and its result types.
+// "[8, 4] f32 on ["tp"=2] as [tp] [], [4] f32 on ...": for messages.
+std::string SpecsText(absl::Span<const Spec* const> specs);
+
+// The rule of a call whose text depends on shapes or attributes, and the sizes of letters that no
+// operand has.
 struct RuleText {
   std::string text;
   LetterSizes sizes;
@@ -60,14 +60,13 @@ struct OpCall {
   Context& context;
   const Decision& decision;
   absl::Span<const Tensor> operands;
-  absl::Span<Tensor>
-      results;  // allocated, row-major; undefined for a view operator, which sets them
+  // Allocated, row-major; undefined for a view operator, which sets them.
+  absl::Span<Tensor> results;
 
   Device& device() const { return context.device(); }
   const Attrs& attrs() const { return decision.attrs; }
-  // Which global indices of dimension `dim` of operand/result `i` this rank holds.
+  // Which global indices of dimension `dim` of operand `i` this rank holds.
   IndexSet OperandIndices(int i, int dim) const;
-  IndexSet ResultIndices(int i, int dim) const;
   // For a staged letter ("v^"): the P shards' values of `local`, [P, local shape...], ascending
   // along the axes that split the letter (P = 1: a view). One all-gather.
   absl::StatusOr<Tensor> GatherShards(absl::string_view letter, const Tensor& local) const;
@@ -80,9 +79,8 @@ struct GradCall {
   absl::Span<const Tensor> results;           // undefined unless saved
   absl::Span<const Tensor> result_gradients;  // in layouts `duals`
   absl::Span<Tensor> gradients;  // allocated, row-major, where wanted (unless op.sets_gradients)
-  // Whether the gradient of operand i is wanted.
+  uint32_t wanted = 0;           // bit i: the gradient of operand i is wanted
   bool wants(int i) const { return wanted >> i & 1; }
-  uint32_t wanted = 0;
 
   Device& device() const { return context.device(); }
   const Attrs& attrs() const { return decision.attrs; }
@@ -95,17 +93,16 @@ struct OpDef {
   const char* rule = nullptr;
   absl::StatusOr<RuleText> (*describe)(absl::Span<const Dims> shapes, const Attrs& attrs) = nullptr;
   Linearity linearity = Linearity::kNone;
-  int results = 1;
 
   absl::Status (*forward)(const OpCall& call) = nullptr;
   // Null: not differentiable. Writes call.gradients[i] for wanted i.
   absl::Status (*backward)(const GradCall& call) = nullptr;
   uint32_t saved_operands = 0;  // bit i: backward reads operands[i]
   uint32_t saved_results = 0;
-  bool view =
-      false;  // forward sets the results, which share the operands' storage; nothing is allocated
-  bool sets_gradients =
-      false;  // backward sets the gradients, which may share storage; nothing is allocated
+  // Forward sets the results, which may share the operands' storage; nothing is allocated.
+  bool view = false;
+  // Backward sets the gradients, which may share storage; nothing is allocated.
+  bool sets_gradients = false;
   // Backward is cheap and leaves sizes as they are (add, views): a gradient that arrives Partial is
   // passed on Partial, to be reduced where something needs its values.
   bool passes_partial_gradients = false;

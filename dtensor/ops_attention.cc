@@ -82,7 +82,7 @@ absl::Status AttentionBackward(const GradCall& call) {
 }
 
 DType AttentionType(Specs operands, const Attrs&, int result) {
-  return result == 0 ? operands[0]->dtype : StatsType(operands[0]->dtype);
+  return result == 0 ? operands[0]->dtype : AccumulatorOf(operands[0]->dtype);
 }
 
 }  // namespace
@@ -91,7 +91,6 @@ DType AttentionType(Specs operands, const Attrs&, int result) {
 const OpDef kAttentionOp = {
     .name = "Attention",
     .rule = "b s! (h g) d!, b t! h d!, b t! h d! -> b s! (h g) d!, b (h g) s!",
-    .results = 2,
     .forward = AttentionForward,
     .backward = AttentionBackward,
     .saved_operands = 0b111,

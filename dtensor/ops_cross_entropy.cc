@@ -28,7 +28,9 @@ absl::Status CrossEntropyCheck(Specs operands, const Attrs&) {
                           "last dimension"});
 }
 
-DType CrossEntropyType(Specs operands, const Attrs&, int) { return StatsType(operands[0]->dtype); }
+DType CrossEntropyType(Specs operands, const Attrs&, int) {
+  return AccumulatorOf(operands[0]->dtype);
+}
 
 // One rank's tokens in a row: logits [T, classes here] and targets [T].
 struct Rows {
@@ -79,7 +81,6 @@ absl::Status CrossEntropyBackward(const GradCall& call) {
 const OpDef kCrossEntropyOp = {
     .name = "CrossEntropy",
     .rule = "... v^, ... -> ..., ...",
-    .results = 2,
     .forward = CrossEntropyForward,
     .backward = CrossEntropyBackward,
     .saved_operands = 0b11,

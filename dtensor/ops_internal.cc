@@ -21,12 +21,6 @@ absl::Span<const OpDef* const> AllOps() {
   return kAll;
 }
 
-std::string SpecsText(Specs operands) {
-  return absl::StrJoin(operands, ", ", [](std::string* out, const Spec* spec) {
-    absl::StrAppend(out, spec->ToString());
-  });
-}
-
 absl::Status CheckDefined(absl::string_view op, const TensorOr& x) {
   if (!x.ok()) return x.status();
   if (!x->defined()) return InvalidArgument({op, ": the operand is undefined"});
@@ -93,7 +87,5 @@ absl::Status SumToShape(Device& device, const Tensor& x, const Tensor& out) {
   if (dims.empty()) return kernels::Unary(device, kernels::UnaryOp::kCopy, x, out);
   return kernels::Reduce(device, ReduceOp::kSum, x, dims, out);
 }
-
-DType StatsType(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
 
 }  // namespace dtensor::internal

@@ -35,12 +35,14 @@ using Specs = absl::Span<const Spec* const>;
 
 // --- Checks. Errors: kInvalidArgument naming `op`, the operands and the remedy.
 
-std::string SpecsText(Specs operands);
-absl::Status CheckDefined(absl::string_view op, const TensorOr& x);  // also x's own error
+// Errors: also x's own.
+absl::Status CheckDefined(absl::string_view op, const TensorOr& x);
 absl::Status CheckSameTypes(absl::string_view op, Specs operands);
-absl::Status CheckFloats(absl::string_view op, Specs operands);  // all of one floating type
-absl::Status CheckNumbers(absl::string_view op,
-                          Specs operands);  // all of one type that is not bool
+// All of one floating type.
+absl::Status CheckFloats(absl::string_view op, Specs operands);
+// All of one type that is not bool.
+absl::Status CheckNumbers(absl::string_view op, Specs operands);
+// Operand number `operand` has `rank` dimensions.
 absl::Status CheckRank(absl::string_view op, Specs operands, int operand, int rank);
 // A dimension of `spec`; negative ones count from the end.
 absl::StatusOr<int> CheckedDim(absl::string_view op, const Spec& spec, int dim);
@@ -59,9 +61,6 @@ absl::StatusOr<Tensor> ReshapeLocal(Device& device, const Tensor& x,
                                     absl::Span<const int64_t> shape);
 // out = x summed over the dimensions along which `out`, of x's type, was broadcast to x's shape.
 absl::Status SumToShape(Device& device, const Tensor& x, const Tensor& out);
-
-// f32 for f32 and narrower floats, f64 for f64: the type of losses and statistics.
-DType StatsType(DType dtype);
 
 }  // namespace dtensor::internal
 

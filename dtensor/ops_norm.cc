@@ -38,7 +38,7 @@ absl::Status RmsNormBackward(const GradCall& call) {
 }
 
 DType RmsNormType(Specs operands, const Attrs&, int result) {
-  return result == 0 ? operands[0]->dtype : StatsType(operands[0]->dtype);
+  return result == 0 ? operands[0]->dtype : AccumulatorOf(operands[0]->dtype);
 }
 
 }  // namespace
@@ -55,7 +55,6 @@ const OpDef kSoftmaxOp = {
 const OpDef kRmsNormOp = {
     .name = "RmsNorm",
     .rule = "... d!, d! -> ... d!, ...",
-    .results = 2,
     .forward = RmsNormForward,
     .backward = RmsNormBackward,
     .saved_operands = 0b11,

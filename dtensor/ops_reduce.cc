@@ -53,7 +53,9 @@ absl::Status SumOfSquaresForward(const OpCall& call) {
   return kernels::SumOfSquares(call.device(), call.operands[0], call.results[0]);
 }
 
-DType SumOfSquaresType(Specs operands, const Attrs&, int) { return StatsType(operands[0]->dtype); }
+DType SumOfSquaresType(Specs operands, const Attrs&, int) {
+  return AccumulatorOf(operands[0]->dtype);
+}
 
 // Ascending, without repetition.
 absl::StatusOr<Attrs> ReducedDims(absl::string_view op, const Spec& spec,

@@ -25,6 +25,7 @@ struct Edge {
   int index = 0;  // which result of node
   TensorImplPtr leaf;
   bool wanted() const { return node != nullptr || leaf != nullptr; }
+  friend bool operator==(const Edge&, const Edge&) = default;
 };
 
 struct TensorImpl {
@@ -38,8 +39,8 @@ struct TensorImpl {
   unsigned version = 0;  // how often a leaf was written in place
   TensorImplPtr grad;
 
-  // Redistributions of this tensor. Leaves that want gradients hold them weakly: parameters live
-  // on, and a gathered copy must not.
+  // Redistributions of this tensor. Leaves that want gradients and what is pinned hold them weakly:
+  // parameters live on, and a gathered copy must not (nor keep alive the leaf that its edge names).
   struct Remembered {
     const Spec* spec;
     unsigned version;
@@ -47,6 +48,7 @@ struct TensorImpl {
     std::weak_ptr<TensorImpl> weak;
   };
   std::vector<Remembered> remembered;
+  bool remembers_weakly() const { return requires_grad || pinned; }
 };
 
 // One recorded operator. Holds local tensors, not TensorImpls: what a tensor remembers is not kept
@@ -54,6 +56,7 @@ struct TensorImpl {
 struct Node {
   uint64_t sequence = 0;
   const Decision* decision = nullptr;
+  bool consumed = false;                             // by a Backward, which cleared what follows
   absl::InlinedVector<Edge, 3> edges;                // of the operands
   absl::InlinedVector<unsigned, 3> versions;         // of the leaves among them when they were read
   absl::InlinedVector<Tensor, 3> operands, results;  // those that backward reads; others undefined
@@ -63,7 +66,7 @@ TensorImplPtr MakeImpl(Context& context, const Spec* spec, Tensor local);
 Edge EdgeOf(const TensorImplPtr& impl);
 
 // `impl` in the layout of `target` (same mesh, shape and type), remembered. `op` is what the user
-// called.
+// called. While the Context records, gradients of what is returned are those of `impl`.
 absl::StatusOr<TensorImplPtr> RedistributeTo(const TensorImplPtr& impl, const Spec* target,
                                              absl::string_view op);
 
