@@ -21,15 +21,46 @@ absl::Status CheckReduced(absl::string_view who, const DistributedTensor& parame
                    grad.layout().ToString(), "; call ReduceGradients before the step"));
 }
 
-DType StateType(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
-
 absl::StatusOr<Tensor> ZeroState(const DistributedTensor& parameter) {
   Context& context = parameter.context();
-  auto state =
-      Tensor::Empty(context.device(), StateType(parameter.dtype()), parameter.spec().local_shape);
+  auto state = Tensor::Empty(context.device(), AccumulatorOf(parameter.dtype()),
+                             parameter.spec().local_shape);
   if (!state.ok()) return context.communicator().Fail(state.status());
   DT_RETURN_IF_ERROR(kernels::Fill(context.device(), *state, 0));
   return state;
+}
+
+absl::Status CheckScale(const DistributedTensor& scale, const DistributedTensor& parameter) {
+  const DType wanted = AccumulatorOf(parameter.dtype());
+  if (scale.dtype() == wanted && scale.rank() == 0 && scale.layout().is_replicated() &&
+      &scale.context() == &parameter.context()) {
+    return absl::OkStatus();
+  }
+  return InvalidArgument({"AdamW: grad_scale is ", scale.ToString(), " where a parameter ",
+                          parameter.ToString(), " needs a replicated ", ToString(wanted),
+                          " scalar of its Context; take it from ClipByGlobalNorm, or Cast it"});
+}
+
+// Also: some parameter has a gradient.
+absl::Status CheckClippable(absl::Span<const DistributedTensor> parameters) {
+  const DistributedTensor* first = nullptr;  // that has a gradient
+  for (const DistributedTensor& parameter : parameters) {
+    if (!parameter.defined())
+      return InvalidArgument({"ClipByGlobalNorm: a parameter is undefined"});
+    if (&parameter.context() != &parameters[0].context()) {
+      return InvalidArgument({"ClipByGlobalNorm: parameters belong to two Contexts"});
+    }
+    DT_RETURN_IF_ERROR(CheckReduced("ClipByGlobalNorm", parameter));
+    if (!parameter.grad().defined()) continue;
+    if (first == nullptr) first = &parameter;
+    if (AccumulatorOf(parameter.dtype()) != AccumulatorOf(first->dtype())) {
+      return InvalidArgument({"ClipByGlobalNorm: f64 gradients and narrower ones have no common ",
+                              "norm (", first->ToString(), " and ", parameter.ToString(),
+                              "); clip them apart"});
+    }
+  }
+  if (first != nullptr) return absl::OkStatus();
+  return InvalidArgument({"ClipByGlobalNorm: no parameter has a gradient; call Backward first"});
 }
 
 }  // namespace
@@ -57,8 +88,11 @@ absl::StatusOr<AdamW> AdamW::Create(std::vector<DistributedTensor> parameters,
 }
 
 absl::Status AdamW::Step(double lr, const DistributedTensor& grad_scale) {
-  for (const DistributedTensor& parameter : parameters_)
+  for (const DistributedTensor& parameter : parameters_) {
     DT_RETURN_IF_ERROR(CheckReduced("AdamW", parameter));
+    if (!grad_scale.defined() || !parameter.grad().defined()) continue;
+    DT_RETURN_IF_ERROR(CheckScale(grad_scale, parameter));
+  }
   ++step_;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const DistributedTensor grad = parameters_[i].grad();
@@ -88,13 +122,13 @@ void AdamW::ClearGradients() {
 absl::StatusOr<ClipResult> ClipByGlobalNorm(absl::Span<const DistributedTensor> parameters,
                                             double max_norm) {
   if (parameters.empty()) return InvalidArgument({"ClipByGlobalNorm: there are no parameters"});
+  DT_RETURN_IF_ERROR(CheckClippable(parameters));
   Context& context = parameters[0].context();
   const NoGrad no_grad(context);
   // One sum for each layout that sums of squares come in: Partial on the axes that shard the
   // gradient, so a gradient that is replicated on an axis counts once there.
   std::vector<TensorOr> sums;
   for (const DistributedTensor& parameter : parameters) {
-    DT_RETURN_IF_ERROR(CheckReduced("ClipByGlobalNorm", parameter));
     if (!parameter.grad().defined()) continue;
     DT_ASSIGN_OR_RETURN(const DistributedTensor squares, SumOfSquares(parameter.grad()));
     bool added = false;
@@ -106,8 +140,6 @@ absl::StatusOr<ClipResult> ClipByGlobalNorm(absl::Span<const DistributedTensor> 
     }
     if (!added) sums.push_back(squares);
   }
-  if (sums.empty())
-    return InvalidArgument({"ClipByGlobalNorm: no parameter has a gradient; call Backward first"});
   TensorOr total;
   for (const TensorOr& sum : sums) {
     DT_ASSIGN_OR_RETURN(DistributedTensor whole,

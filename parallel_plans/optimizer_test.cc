@@ -141,6 +141,60 @@ TEST(AdamW, RefusesPartialGradients) {
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("ReduceGradients")));
 }
 
+TEST(AdamW, RefusesAScaleThatDoesNotFit) {
+  EXPECT_THAT(
+      RunRanks(
+          4,
+          [](Context& context) -> absl::Status {
+            DT_ASSIGN_OR_RETURN(const Model model, Model::Make(context, {Shard(0), Shard(1)}));
+            const DeviceMesh& mesh = model.weight.mesh();
+            DT_RETURN_IF_ERROR(model.Gradient(1.0));
+            DT_RETURN_IF_ERROR(ReduceGradients({model.weight}));
+            DT_ASSIGN_OR_RETURN(AdamW adamw, AdamW::Create({model.weight}, {}));
+            DT_ASSIGN_OR_RETURN(const std::vector<double> before, ToGlobal<double>(model.weight));
+            const Placements whole = {Replicate(), Replicate()};
+            const TensorOr scales[] = {
+                Full(context, mesh, whole, {}, DType::kF32, 1),
+                Full(context, mesh, whole, {2}, DType::kF64, 1),
+                FromLocal(context, mesh, {Partial(), Replicate()}, {},
+                          Full(context, mesh, whole, {}, DType::kF64, 1)->local())};
+            for (const TensorOr& scale : scales) {
+              DT_RETURN_IF_ERROR(scale.status());
+              EXPECT_THAT(adamw.Step(0.1, *scale),
+                          StatusIs(absl::StatusCode::kInvalidArgument,
+                                   HasSubstr("needs a replicated f64 scalar")));
+            }
+            DT_ASSIGN_OR_RETURN(const std::vector<double> after, ToGlobal<double>(model.weight));
+            EXPECT_EQ(after, before);
+            return adamw.Step(0.1, *Full(context, mesh, whole, {}, DType::kF64, 1));
+          }),
+      IsOk());
+}
+
+TEST(ClipByGlobalNorm, RefusesWhatHasNoNorm) {
+  EXPECT_THAT(
+      RunRanks(
+          4,
+          [](Context& context) -> absl::Status {
+            DT_ASSIGN_OR_RETURN(const Model wide, Model::Make(context, {Shard(0), Shard(1)}));
+            const auto refuses = [](const char* why) {
+              return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(why));
+            };
+            EXPECT_THAT(ClipByGlobalNorm({}, 1), refuses("no parameters"));
+            EXPECT_THAT(ClipByGlobalNorm({DistributedTensor()}, 1), refuses("undefined"));
+            EXPECT_THAT(ClipByGlobalNorm({wide.weight}, 1), refuses("call Backward first"));
+            DT_ASSIGN_OR_RETURN(DistributedTensor narrow,
+                                Full(context, wide.weight.layout(), {4, 3}, DType::kF32, 1));
+            narrow.set_requires_grad(true);
+            DT_RETURN_IF_ERROR(wide.Gradient(1.0));
+            DT_RETURN_IF_ERROR(Backward(Sum(narrow, {0, 1})));
+            DT_RETURN_IF_ERROR(ReduceGradients({wide.weight, narrow}));
+            EXPECT_THAT(ClipByGlobalNorm({wide.weight, narrow}, 1), refuses("clip them apart"));
+            return absl::OkStatus();
+          }),
+      IsOk());
+}
+
 TEST(AdamW, BackwardAfterAStepIsRefused) {
   const absl::Status status = RunRanks(1, [&](Context& context) -> absl::Status {
     DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse("tp=1"));
