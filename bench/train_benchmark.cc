@@ -3,9 +3,8 @@
 //
 //   tokens_per_s         of whole steps: batch, forward, backward, reductions, clipping, AdamW
 //   product_GF_per_s     f32 product at 1024^3 on one core, measured here just before
-//   share_of_product     model FLOPs (6 per weight and token, causal attention 6 s d a layer and
-//   token) a second,
-//                        over ranks * product_GF_per_s
+//   share_of_product     model FLOPs a second over ranks * product_GF_per_s; model FLOPs are 6 per
+//                        weight and token, and causal attention's 6 s d a layer and token
 #include <algorithm>
 #include <chrono>
 #include <string>

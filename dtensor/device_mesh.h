@@ -5,6 +5,7 @@
 //
 // A mesh lies on the ranks 0..size()-1 of its world, or on others: OnRanks({4, 5}) for the second
 // stage of a pipeline. Wherever this says rank, it is the world's.
+// A DistributedTensor lies on all ranks of its world; other meshes are for plans and transfers.
 //
 // A name may stand for an ordered group of axes: after SplitAxis("tp", {{"kv", 2}, {"rep", 2}}) the
 // mesh has the axes "kv" and "rep", and "tp" still names both together; Flatten({"dp", "cp"},
@@ -42,6 +43,7 @@ class DeviceMesh {
 
   int rank_of_axes() const { return static_cast<int>(axes().size()); }
   absl::Span<const Axis> axes() const;
+  // Requires: 0 <= axis < rank_of_axes().
   int axis_size(int axis) const;
   const std::string& axis_name(int axis) const;
   int size() const;  // ranks in all
@@ -50,6 +52,7 @@ class DeviceMesh {
   // size() ranks, not negative, each once.
   absl::StatusOr<DeviceMesh> OnRanks(absl::Span<const int> ranks) const;
   // The ranks by position, 0..size()-1 in row-major order, and back (-1 for others).
+  // Requires: 0 <= position < size(); rank >= 0.
   int RankOf(int position) const;
   int PositionOf(int rank) const;
   bool Contains(int rank) const { return PositionOf(rank) >= 0; }
@@ -63,10 +66,12 @@ class DeviceMesh {
   absl::StatusOr<int> AxisIndex(absl::string_view name) const;
 
   // A rank's coordinate on each axis, and back. ["dp"=2, "tp"=4]: Coordinate(5) == {1, 1}.
+  // Requires: Contains(rank); one coordinate for each axis, from 0, below the axis's size.
   absl::InlinedVector<int, 4> Coordinate(int rank) const;
   int RankAt(absl::Span<const int> coordinate) const;
   // The ranks that differ from `rank` on `axes` only, in row-major order over `axes` as listed:
   //   ["dp"=2, "tp"=4]:  Group(5, {0}) == {1, 5};  Group(5, {1}) == {4, 5, 6, 7}
+  // Requires: a rank and axes of this mesh, each axis once.
   std::vector<int> Group(int rank, absl::Span<const int> axes) const;
 
   // The mesh of the named axes alone, in the order given; groups that it holds in full keep their

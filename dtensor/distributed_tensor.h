@@ -103,8 +103,8 @@ TensorOr Distribute(Context& context, const Layout& layout, absl::Span<const int
                     absl::Span<const T> values);
 // This rank's shard as it is, on context.device(), or its term where the layout is Partial: the
 // only way to make a Partial tensor. Errors: also when `local` is undefined or has not the local
-// shape that the layout gives. That may happen on one rank alone: return it, and the other ranks
-// return too, with an error that names this one.
+// shape that the layout gives. That may happen on one rank alone: return it, so that ranks
+// which wait for this one get an error that names it.
 TensorOr FromLocal(Context& context, const DeviceMesh& mesh, absl::Span<const Placement> placements,
                    absl::Span<const int64_t> shape, Tensor local);
 TensorOr FromLocal(Context& context, const Layout& layout, absl::Span<const int64_t> shape,

@@ -1,12 +1,12 @@
 // Placement: how ONE mesh axis of P ranks holds a tensor. The word users write.
 //
-//   Replicate()              every rank holds the whole tensor                           "R"
-//   Shard(d)                 rank r holds the r-th ceil chunk of dimension d             "S(d)"
-//   Shard(d, Order::Unit(u)) ... never cutting a group of u (heads of u features) "S(d,unit(16))"
-//   Shard(d, Order::Cyclic(k)) k rounds, each chunked over the axis "S(d,cyclic(2))" Shard(d,
-//   Order::Block(b)) blocks of b dealt in turn (striped when b = 1)             "S(d,block(1))"
-//   Shard(d, Order::Zigzag()) 2P ceil chunks; rank r holds chunks r and 2P-1-r "S(d,zigzag)"
-//   Partial(op)              every rank holds a full-shape term; the tensor is their op  "P(sum)"
+//   Replicate()                 "R"               every rank holds the whole tensor
+//   Shard(d)                    "S(d)"            rank r holds the r-th ceil chunk of dimension d
+//   Shard(d, Order::Unit(u))    "S(d,unit(u))"    ... never cutting a group of u, such as a head
+//   Shard(d, Order::Cyclic(k))  "S(d,cyclic(k))"  k rounds, each chunked over the axis
+//   Shard(d, Order::Block(b))   "S(d,block(b))"   blocks of b dealt in turn (b = 1: striped)
+//   Shard(d, Order::Zigzag())   "S(d,zigzag)"     2P ceil chunks; rank r holds chunks r and 2P-1-r
+//   Partial(op)                 "P(sum)"          a full-shape term on each; the tensor is their op
 //
 // A tensor has one placement for each axis of its mesh, in mesh order. Several Shards of one
 // dimension split it axis by axis, the first axis outermost. What a rank then holds: regions.h.

@@ -19,8 +19,8 @@ namespace dtensor::llama {
 // any rank), bytes received by all ranks together, per axes and kind.
 struct StepTraffic {
   TrafficTable table;  // calls: of the busiest rank; messages and bytes: summed over ranks
-  std::vector<int64_t>
-      peak_bytes;  // per rank: live tensor bytes at their highest, since the model was made
+  // Per rank: live tensor bytes at their highest, since the model was made.
+  std::vector<int64_t> peak_bytes;
 };
 
 // Parameter name, global values as f32.

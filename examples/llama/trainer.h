@@ -20,8 +20,8 @@ namespace dtensor::llama {
 
 struct TrainConfig {
   DeviceMesh mesh;
-  std::string plan =
-      "tp+sp";  // what the axis "tp" does: "tp", "tp+sp" or "none"; "dp" always splits the batch
+  // What the axis "tp" does: "tp", "tp+sp" or "none". "dp" always splits the batch.
+  std::string plan = "tp+sp";
   TransformerConfig model;
   DType dtype = DType::kF32;
   int64_t batch = 8, sequence = 256, steps = 300;

@@ -18,8 +18,8 @@ struct RunOptions {
   double timeout_seconds = 60;               // a peer silent for longer fails the world
   uint64_t seed = 0;                         // of the random delays below
   int max_delay_us = 0;  // injected before each exchange (and launch, on deferred)
-  bool pin_threads =
-      true;  // rank r to core r mod cores, when there are at most as many ranks as cores
+  // Rank r to core r mod cores, when there are at most as many ranks as cores.
+  bool pin_threads = true;
 };
 
 // Runs fn(communicator, device) on n threads, one for each rank, and waits for all of them and for

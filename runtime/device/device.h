@@ -7,9 +7,8 @@
 // the bare pointers of tensors that the caller drops right after the launch.
 //
 //   cpu       runs each launch before Launch returns
-//   deferred  runs launches later on its own thread, after random delays, memory poisoned until
-//   then:
-//             a test device that breaks whoever relies on readiness
+//   deferred  a test device that breaks whoever relies on readiness: runs launches later on its own
+//             thread, after random delays, with memory poisoned until then
 //   meta      shapes without bytes: Allocate returns null, launches do nothing
 //   cuda      a CUDA stream (only under --config=cuda)
 //

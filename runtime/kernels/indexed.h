@@ -22,8 +22,10 @@ absl::Status EmbeddingGrad(Device& device, const Tensor& ids, const Tensor& dy,
                            const IndexSet& rows, const Tensor& dtable);
 
 // Rotary position embedding, the rotate-half convention of Hugging Face's LLaMA: with i < d/2,
-//   y[i] = x[i] cos(p w_i) - x[i + d/2] sin(p w_i),  y[i + d/2] = x[i + d/2] cos(p w_i) + x[i]
-//   sin(p w_i),
+//
+//   y[i]       = x[i] cos(p w_i)       - x[i + d/2] sin(p w_i)
+//   y[i + d/2] = x[i + d/2] cos(p w_i) + x[i] sin(p w_i)
+//
 // w_i = theta^(-2i/d), and p the global position: the t-th element of `positions`. `inverse`
 // rotates back (the gradient). x, y: [b, t, h, d], any strides for x. Angles are computed in f64
 // and rounded to f32 once.

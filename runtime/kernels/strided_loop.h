@@ -1,10 +1,10 @@
 // The loops over N-dimensional strided operands that all kernels share. Each turns arbitrary
 // strides into calls on contiguous memory, so that a kernel is one loop over contiguous elements:
 //
-//   StridedLoop<N>  visits the offsets of N operands of one shape, row by row, with as few rows as
-//   can be Pieces          element by element: contiguous pieces of inputs and outputs Rows along
-//   the last dimension: whole contiguous rows of the inputs Packed          one input as a whole,
-//   in row-major order
+//   StridedLoop<N>  visits the offsets of N operands of one shape, row by row, in the fewest rows
+//   Pieces          element by element: contiguous pieces of inputs and outputs
+//   Rows            along the last dimension: whole contiguous rows of the inputs
+//   Packed          one input as a whole, in row-major order
 //
 // All are plain values that kernels capture: they hold bare pointers, never a Tensor (see
 // device.h).
