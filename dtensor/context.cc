@@ -42,6 +42,12 @@ absl::StatusOr<const Spec*> Context::Intern(const Layout& layout, absl::Span<con
                             absl::StrCat(world_size()),
                             "; choose axis sizes whose product is the number of ranks"});
   }
+  for (int rank : layout.mesh().listed_ranks()) {
+    if (rank < world_size()) continue;
+    return InvalidArgument({"mesh ", layout.mesh().ToString(), " has rank ", absl::StrCat(rank),
+                            " where the world has ", absl::StrCat(world_size()),
+                            " ranks; a tensor's mesh lies on the ranks of its world"});
+  }
   if (layout.rank() != static_cast<int>(shape.size())) {
     return InvalidArgument({"layout ", layout.ToString(), " has ", absl::StrCat(layout.rank()),
                             " dimensions where the shape ", DimsToString(shape), " has ",

@@ -56,7 +56,7 @@ class Context {
   Device& device() { return device_; }
 
   // The one Spec with these values. Errors: kInvalidArgument when the mesh has not as many ranks as
-  // the world, naming both and the remedy, or layout and shape differ in rank.
+  // the world, naming both and the remedy, lies on others, or layout and shape differ in rank.
   absl::StatusOr<const Spec*> Intern(const Layout& layout, absl::Span<const int64_t> shape,
                                      DType dtype);
 

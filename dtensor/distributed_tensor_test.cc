@@ -58,6 +58,24 @@ TEST(DistributedTensor, OnlyFromLocalMakesPartialOnes) {
   }));
 }
 
+TEST(DistributedTensor, LiesOnTheRanksOfItsWorld) {
+  DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse("tp=2"));
+    DT_ASSIGN_OR_RETURN(const DeviceMesh turned, mesh.OnRanks({1, 0}));
+    DT_ASSIGN_OR_RETURN(const DistributedTensor x,
+                        Distribute<float>(context, turned, {Shard(0)}, {2}, {{1, 2}}));
+    DT_ASSIGN_OR_RETURN(const std::vector<float> mine, ToHost<float>(x.local()));
+    EXPECT_THAT(mine, ElementsAre(context.rank() == 0 ? 2 : 1));
+    DT_ASSIGN_OR_RETURN(const std::vector<float> all, ToGlobal<float>(x));
+    EXPECT_THAT(all, ElementsAre(1, 2));
+    // On one rank of this world, and one that there is not.
+    DT_ASSIGN_OR_RETURN(const DeviceMesh beside, mesh.OnRanks({1, 2}));
+    EXPECT_THAT(Full(context, beside, {Shard(0)}, {2}, DType::kF32, 1),
+                StatusIs(kInvalidArgument, HasSubstr("has rank 2 where the world has 2 ranks")));
+    return absl::OkStatus();
+  }));
+}
+
 TEST(DistributedTensorDeathTest, AccessorsRequireADefinedTensor) {
   DistributedTensor undefined;
   EXPECT_DEATH(undefined.shape(), "defined\\(\\)");
