@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <type_traits>
 #include <utility>
 
@@ -12,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "dtensor/runtime/comm/box_copy.h"
 #include "dtensor/runtime/comm/box_loop.h"
+#include "dtensor/runtime/comm/box_reduce.h"
 #include "dtensor/runtime/core/dtype.h"
 #include "dtensor/runtime/core/reduce_op.h"
 #include "dtensor/runtime/core/status.h"
@@ -109,7 +111,8 @@ absl::StatusOr<Tensor> LocalResult(const RankPlan& rank_plan, const Tensor& sour
     }
   }
   Device& device = source.device();
-  DT_ASSIGN_OR_RETURN(Tensor result, Tensor::Empty(device, plan.dtype(), rank_plan.local_to()));
+  DT_ASSIGN_OR_RETURN(Tensor result,
+                      Tensor::Empty(device, plan.result_dtype(), rank_plan.local_to()));
   if (plan.fills_identity())
     DT_RETURN_IF_ERROR(FillIdentity(device, plan.to().partial_op(), result));
   if (boxes.empty() || device.is_meta()) return result;
@@ -118,51 +121,59 @@ absl::StatusOr<Tensor> LocalResult(const RankPlan& rank_plan, const Tensor& sour
   for (const Transfer& box : boxes)
     loops.emplace_back(box, result, std::vector<const Tensor*>{&source});
   const bool stream = result.bytes() >= kStreamBytes;
-  DT_RETURN_IF_ERROR(device.Launch("Redistribute", [loops = std::move(loops), stream] {
-    for (const BoxLoop& loop : loops) CopyBox(loop, stream);
-  }));
+  const auto copy = [loops = std::move(loops), stream, in = plan.dtype(),
+                     out = plan.result_dtype()] {
+    for (const BoxLoop& loop : loops) {
+      if (in == out) {
+        CopyBox(loop, stream);
+      } else {
+        ReduceBox(loop, in, out, ReduceOp::kSum, /*scale=*/1, stream);
+      }
+    }
+  };
+  DT_RETURN_IF_ERROR(device.Launch("Redistribute", copy));
   return result;
 }
 
 absl::StatusOr<Tensor> EmptyResult(const RankPlan& rank_plan, const Tensor& source) {
   const RedistributionPlan& plan = rank_plan.plan();
   DT_ASSIGN_OR_RETURN(Tensor result,
-                      Tensor::Empty(source.device(), plan.dtype(), rank_plan.local_to()));
+                      Tensor::Empty(source.device(), plan.result_dtype(), rank_plan.local_to()));
   if (plan.fills_identity()) {
     DT_RETURN_IF_ERROR(FillIdentity(source.device(), plan.to().partial_op(), result));
   }
   return result;
 }
 
-// Round s of all plans as one exchange.
-absl::Status RunRound(int s, absl::Span<const RankPlan* const> plans,
-                      absl::Span<const Tensor> sources, absl::Span<const Tensor> results,
-                      Communicator& communicator, absl::string_view op) {
-  const RankPlan::Step& first = plans[0]->steps()[s];
-  const RedistributionStep& step = plans[0]->plan().steps()[s];
-  uint64_t digest = 0;
-  absl::InlinedVector<ExchangePart, 1> parts;
-  for (size_t i = 0; i < plans.size(); ++i) {
-    const RedistributionPlan& plan = plans[i]->plan();
-    ExchangePart& part = parts.emplace_back();
-    part.src = step.from_source ? sources[i] : results[i];
-    part.dst = results[i];
-    part.receives = plans[i]->steps()[s].receives;
-    if (step.reduces) {
-      part.op = plan.op() == ReduceOp::kAvg ? ReduceOp::kSum : plan.op();
-      part.scale = plan.scale();
+// Round s of all plans as one exchange. Points into the plans and `op`.
+struct Round {
+  Round(int s, absl::Span<const RankPlan* const> plans, absl::Span<const Tensor> sources,
+        absl::Span<const Tensor> results, absl::string_view op) {
+    const RankPlan::Step& first = plans[0]->steps()[s];
+    const RedistributionStep& step = plans[0]->plan().steps()[s];
+    for (size_t i = 0; i < plans.size(); ++i) {
+      const RedistributionPlan& plan = plans[i]->plan();
+      ExchangePart& part = parts.emplace_back();
+      part.src = step.from_source ? sources[i] : results[i];
+      part.dst = results[i];
+      part.receives = plans[i]->steps()[s].receives;
+      if (step.reduces) {
+        part.op = plan.op() == ReduceOp::kAvg ? ReduceOp::kSum : plan.op();
+        part.scale = plan.scale();
+      }
+      collective.digest = collective.digest * 0x100000001b3 ^ plans[i]->steps()[s].digest;
     }
-    digest = digest * 0x100000001b3 ^ plans[i]->steps()[s].digest;
+    collective.kind = step.kind;
+    collective.axes = first.axes;
+    collective.op = op;
+    collective.group = first.group;
+    collective.counts_as_call = !step.continues && first.group.size() > 1;
   }
+  bool takes_part() const { return !collective.group.empty(); }
+
   Collective collective;
-  collective.kind = step.kind;
-  collective.axes = first.axes;
-  collective.op = op;
-  collective.group = first.group;
-  collective.digest = digest;
-  collective.counts_as_call = !step.continues && first.group.size() > 1;
-  return communicator.Exchange(collective, absl::MakeSpan(parts));
-}
+  absl::InlinedVector<ExchangePart, 1> parts;
+};
 
 // Requires: one source and one result for each plan; plans with one CoalescingKey.
 absl::Status RunSteps(absl::Span<const RankPlan* const> plans, absl::Span<const Tensor> sources,
@@ -179,8 +190,9 @@ absl::Status RunSteps(absl::Span<const RankPlan* const> plans, absl::Span<const 
     results[i] = *std::move(result);
   }
   for (int s = 0; s < rounds; ++s) {
-    if (plans[0]->steps()[s].group.empty()) continue;
-    DT_RETURN_IF_ERROR(RunRound(s, plans, sources, results, communicator, op));
+    const Round round(s, plans, sources, results, op);
+    if (!round.takes_part()) continue;
+    DT_RETURN_IF_ERROR(communicator.Exchange(round.collective, round.parts));
   }
   return absl::OkStatus();
 }
@@ -232,10 +244,66 @@ absl::StatusOr<std::vector<Tensor>> ExecuteCoalesced(absl::Span<const RankPlan* 
   return results;
 }
 
+struct PendingRedistribution::State {
+  std::shared_ptr<const RankPlan> plan;
+  Communicator* communicator;
+  std::string op;
+  Tensor source, result;
+  std::optional<Round> first;  // begun, and not finished
+};
+
+PendingRedistribution::PendingRedistribution(std::unique_ptr<State> state)
+    : state_(std::move(state)) {}
+
+PendingRedistribution::~PendingRedistribution() {
+  if (state_ != nullptr) Wait().IgnoreError();
+}
+
+absl::StatusOr<std::unique_ptr<PendingRedistribution>> PendingRedistribution::Begin(
+    std::shared_ptr<const RankPlan> plan, const Tensor& source, Communicator& communicator,
+    absl::string_view op) {
+  auto state = std::make_unique<State>(
+      State{std::move(plan), &communicator, std::string(op), source, Tensor(), std::nullopt});
+  DT_RETURN_IF_ERROR(CheckSource(*state->plan, source, op));
+  const bool moves = !state->plan->plan().moves_nothing();
+  auto result = moves ? EmptyResult(*state->plan, source) : LocalResult(*state->plan, source);
+  if (!result.ok()) return communicator.Fail(result.status());
+  state->result = *std::move(result);
+  if (moves) {
+    const RankPlan* const plans[] = {state->plan.get()};
+    state->first.emplace(0, plans, absl::MakeConstSpan(&state->source, 1),
+                         absl::MakeConstSpan(&state->result, 1), state->op);
+    Round& first = *state->first;
+    if (first.takes_part()) {
+      DT_RETURN_IF_ERROR(communicator.Begin(first.collective, first.parts));
+    }
+  }
+  return std::unique_ptr<PendingRedistribution>(new PendingRedistribution(std::move(state)));
+}
+
+absl::StatusOr<Tensor> PendingRedistribution::Wait() {
+  if (state_ == nullptr) return status_.ok() ? absl::StatusOr<Tensor>(result_) : status_;
+  const std::unique_ptr<State> state = std::move(state_);
+  result_ = state->result;
+  if (!state->first.has_value()) return result_;
+  Communicator& communicator = *state->communicator;
+  if (state->first->takes_part()) status_ = communicator.Finish(state->first->collective);
+  const int rounds = static_cast<int>(state->plan->plan().steps().size());
+  const RankPlan* const plans[] = {state->plan.get()};
+  for (int s = 1; s < rounds && status_.ok(); ++s) {
+    const Round round(s, plans, absl::MakeConstSpan(&state->source, 1),
+                      absl::MakeConstSpan(&result_, 1), state->op);
+    if (round.takes_part()) status_ = communicator.Exchange(round.collective, round.parts);
+  }
+  if (!status_.ok()) return status_;
+  return result_;
+}
+
 std::string CoalescingKey(const RankPlan& rank_plan) {
   const RedistributionPlan& plan = rank_plan.plan();
   std::string key = absl::StrCat(plan.from().mesh().ToString(), plan.to().mesh().ToString(), " ",
-                                 ToString(plan.op()), " ", plan.scale());
+                                 ToString(plan.op()), " ", plan.scale(), " ",
+                                 ToString(plan.dtype()), ToString(plan.result_dtype()));
   for (const RedistributionStep& step : plan.steps()) {
     absl::StrAppend(&key, "; ", ToString(step.kind), "(", AxisNames(plan.to().mesh(), step.axes),
                     ")", step.across ? " across" : "", step.from_source ? "" : " from results",

@@ -4,6 +4,7 @@
 #define DTENSOR_EXECUTOR_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -49,6 +50,30 @@ class RankPlan {
 // it, before anything moves); the world's failure; kResourceExhausted, which fails the world.
 absl::StatusOr<Tensor> Execute(const RankPlan& plan, const Tensor& source,
                                Communicator& communicator, absl::string_view op);
+
+// A redistribution on its way: begun, so that peers can read from this rank, and finished when its
+// result is asked for, or it is dropped. Between the two the rank may do anything else; a later
+// exchange of the same ranks finishes it first. All ranks begin, and ask or drop, in one order.
+class PendingRedistribution {
+ public:
+  // As Execute; waits for nobody.
+  static absl::StatusOr<std::unique_ptr<PendingRedistribution>> Begin(
+      std::shared_ptr<const RankPlan> plan, const Tensor& source, Communicator& communicator,
+      absl::string_view op);
+  ~PendingRedistribution();
+  PendingRedistribution(const PendingRedistribution&) = delete;
+  PendingRedistribution& operator=(const PendingRedistribution&) = delete;
+
+  // The result, or what went wrong; each time the same.
+  absl::StatusOr<Tensor> Wait();
+
+ private:
+  struct State;
+  explicit PendingRedistribution(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;  // null once it is finished
+  Tensor result_;
+  absl::Status status_;
+};
 
 // Several plans as one: each round of all of them is one exchange, and counts as one collective.
 // The bits are those of Execute() on each. Errors: kInvalidArgument unless there is a source for

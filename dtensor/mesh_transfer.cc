@@ -108,7 +108,8 @@ void MeshTransfer::AppendFrom(int rank, const Region& region, std::vector<Transf
     ForEachCoordinate(mesh, axes, absl::MakeSpan(holder), [&] {
       const IndexSet held = DimRegion(source_, d, shape_[d], holder);
       if (held.empty()) return true;
-      AddParts(MatchPart(held, result[d], region[d]), mesh.PositionOf(mesh.RankAt(holder)), dims[d]);
+      AddParts(MatchPart(held, result[d], region[d]), mesh.PositionOf(mesh.RankAt(holder)),
+               dims[d]);
       return true;
     });
     if (dims[d].empty()) return;

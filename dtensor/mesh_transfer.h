@@ -57,8 +57,8 @@ class MeshTransfer {
   Dims shape_;
   bool is_scalar_ = false, pivot_ = false, moves_ = false, is_view_ = false;
   int64_t elements_ = 1, terms_ = 1, needers_ = 1;
-  AxisList reduced_, replicas_;     // axes of the source's mesh: partial; neither partial nor shard
-  AxisList replicated_, created_;   // axes of the target's mesh: replicate; become partial
+  AxisList reduced_, replicas_;    // axes of the source's mesh: partial; neither partial nor shard
+  AxisList replicated_, created_;  // axes of the target's mesh: replicate; become partial
   std::vector<int> ranks_;
 };
 

@@ -137,14 +137,14 @@ TEST_P(MeshTransferTest, DataArrives) {
               IsOk());
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Meshes, MeshTransferTest,
-    testing::Values(Meshes{"a=2", "b=2@2..3"},            // a pipeline's next stage
-                    Meshes{"a=2", "b=2,c=2@2..5"},        // of more ranks
-                    Meshes{"a=2,b=2@0,2,1,3", "c=2@4,5"},
-                    Meshes{"a=4", "b=2,c=2"},             // the same ranks in another shape
-                    Meshes{"a=2,b=2", "c=3"},             // fewer of them
-                    Meshes{"a=3@1..3", "b=2@3,5"}));      // one in common
+INSTANTIATE_TEST_SUITE_P(Meshes, MeshTransferTest,
+                         testing::Values(Meshes{"a=2", "b=2@2..3"},      // a pipeline's next stage
+                                         Meshes{"a=2", "b=2,c=2@2..5"},  // of more ranks
+                                         Meshes{"a=2,b=2@0,2,1,3", "c=2@4,5"},
+                                         Meshes{"a=4",
+                                                "b=2,c=2"},  // the same ranks in another shape
+                                         Meshes{"a=2,b=2", "c=3"},         // fewer of them
+                                         Meshes{"a=3@1..3", "b=2@3,5"}));  // one in common
 
 TEST(MeshTransferText, SaysWhatCrosses) {
   const auto plan = [](absl::string_view from_mesh, absl::string_view from,

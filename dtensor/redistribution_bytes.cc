@@ -52,12 +52,13 @@ int64_t ReceivedElements(absl::Span<const Transfer> boxes, int rank) {
 
 int64_t RedistributionPlan::BytesReceived(int s, int rank) const {
   if (s >= static_cast<int>(steps_.size())) return 0;
-  if (transfer_ != nullptr) return ReceivedElements(Receives(s, rank), rank) * SizeOf(dtype_);
+  const int64_t size = SizeOf(steps_[s].from_source ? dtype_ : result_dtype_);
+  if (transfer_ != nullptr) return ReceivedElements(Receives(s, rank), rank) * size;
   const Transition& t = *transition_;
   const CoordinateVector coordinate = from_.mesh().Coordinate(rank);
-  if (steps_[s].from_source) return ExchangedElements(t, coordinate) * SizeOf(dtype_);
-  if (t.stages().empty()) return GatheredElements(t, coordinate) * SizeOf(dtype_);
-  return ReceivedElements(Receives(s, rank), rank) * SizeOf(dtype_);
+  if (steps_[s].from_source) return ExchangedElements(t, coordinate) * size;
+  if (t.stages().empty()) return GatheredElements(t, coordinate) * size;
+  return ReceivedElements(Receives(s, rank), rank) * size;
 }
 
 int64_t RedistributionPlan::BytesReceived(int rank) const {
@@ -146,17 +147,17 @@ int64_t RedistributionPlan::ExtraBytes() const {
   if (is_view_) return 0;
   int64_t most = 0;
   for (int rank : Ranks()) most = std::max(most, LocalElements(to_, shape_, rank));
-  return most * SizeOf(dtype_);
+  return most * SizeOf(result_dtype_);
 }
 
 int64_t RedistributionPlan::PeakBytes() const {
   int64_t most = 0;
   for (int rank : Ranks()) {
-    const int64_t source = LocalElements(from_, shape_, rank);
-    const int64_t result = is_view_ ? 0 : LocalElements(to_, shape_, rank);
+    const int64_t source = LocalElements(from_, shape_, rank) * SizeOf(dtype_);
+    const int64_t result = is_view_ ? 0 : LocalElements(to_, shape_, rank) * SizeOf(result_dtype_);
     most = std::max(most, source + result);
   }
-  return most * SizeOf(dtype_);
+  return most;
 }
 
 namespace {

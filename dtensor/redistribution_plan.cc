@@ -120,6 +120,7 @@ Digest DigestOf(const RedistributionPlan& plan) {
   digest.Add(plan.to());
   for (int64_t n : plan.shape()) digest.Add(n);
   digest.Add(static_cast<int64_t>(plan.dtype()));
+  digest.Add(static_cast<int64_t>(plan.result_dtype()));
   return digest;
 }
 
@@ -190,6 +191,12 @@ absl::StatusOr<RedistributionPlan> RedistributionPlan::Create(
   plan.to_ = to;
   plan.shape_.assign(shape.begin(), shape.end());
   plan.dtype_ = dtype;
+  plan.result_dtype_ = options.dtype.value_or(dtype);
+  if (!ConvertsOnTheWay(dtype, plan.result_dtype_)) {
+    return InvalidArgument({"redistribute ", Describe(from, to, shape, dtype), ": ",
+                            dtensor::ToString(dtype), " does not become ",
+                            dtensor::ToString(plan.result_dtype_), " on the way; Cast it first"});
+  }
   if (from.mesh() == to.mesh()) {
     plan.Choose(Transition(from, to, shape));
   } else {
@@ -203,7 +210,7 @@ void RedistributionPlan::Choose(Transition transition) {
   transition_ = std::make_shared<const Transition>(std::move(transition));
   const Transition& t = *transition_;
   steps_ = StepsOf(t);
-  is_view_ = steps_.empty() && t.IsView();
+  is_view_ = steps_.empty() && dtype_ == result_dtype_ && t.IsView();
   fills_identity_ = !t.created().empty();
   if (!t.reduced().empty()) {
     op_ = from_.partial_op();
@@ -227,7 +234,7 @@ void RedistributionPlan::Choose(MeshTransfer transfer) {
     g.axes = t.owner_axes();
     g.from_source = false;
   }
-  is_view_ = t.is_view();
+  is_view_ = t.is_view() && dtype_ == result_dtype_;
   fills_identity_ = t.fills_identity();
   if (t.terms() > 1) {
     op_ = from_.partial_op();
@@ -288,7 +295,9 @@ std::string RedistributionPlan::ToString() const {
                     " B");
   };
   const std::string local = fills_identity_ ? "fill" : is_view_ ? "view" : "copy";
-  return absl::StrCat(Describe(from_, to_, shape_, dtype_), ": ",
+  const bool converts = result_dtype_ != dtype_;
+  return absl::StrCat(Describe(from_, to_, shape_, dtype_), converts ? " as " : "",
+                      converts ? dtensor::ToString(result_dtype_) : "", ": ",
                       steps_.empty() ? local : absl::StrJoin(steps_, ", ", format));
 }
 

@@ -29,6 +29,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -62,6 +63,9 @@ struct RedistributionOptions {
   // The most bytes that a rank may allocate for the redistribution, the result included: a view
   // allocates nothing, every other plan its result and no more. -1: no cap.
   int64_t max_extra_bytes = -1;
+  // The result's type; the source's if unset. Elements are converted where they are received, and
+  // sums rounded once. Between f32, bf16 and f16 alone: cast others before or after.
+  std::optional<DType> dtype;
   LinkTable links;
   friend bool operator==(const RedistributionOptions&, const RedistributionOptions&) = default;
 };
@@ -90,7 +94,8 @@ class RedistributionPlan {
   // once, and is spread inside the target's mesh.
   // Errors: kInvalidArgument, naming both layouts and the shape, for unlike ranks,
   // partial ops that cannot turn into each other (P(max) to P(sum)), avg of integers or bool, sum
-  // or product of bool; kResourceExhausted when some rank's result is larger than max_extra_bytes.
+  // or product of bool, types that do not convert on the way; kResourceExhausted when some rank's
+  // result is larger than max_extra_bytes.
   static absl::StatusOr<RedistributionPlan> Create(const Layout& from, const Layout& to,
                                                    absl::Span<const int64_t> shape, DType dtype,
                                                    const RedistributionOptions& options = {});
@@ -98,7 +103,8 @@ class RedistributionPlan {
   const Layout& from() const { return from_; }
   const Layout& to() const { return to_; }
   const Dims& shape() const { return shape_; }
-  DType dtype() const { return dtype_; }
+  DType dtype() const { return dtype_; }  // of the source
+  DType result_dtype() const { return result_dtype_; }
 
   // Zero to two rounds. None: a rank's result is made of its own elements (a view, where strides
   // allow, if is_view(); otherwise a local copy with `fills_identity`).
@@ -119,7 +125,8 @@ class RedistributionPlan {
   // Terms of a box are listed in ascending coordinate order.
   std::vector<Transfer> Receives(int s, int rank) const;
 
-  // Bytes that `rank` receives from others, in step s and in all.
+  // Bytes that `rank` receives from others, in step s and in all. X moves elements of the source's
+  // type, G of the result's.
   int64_t BytesReceived(int s, int rank) const;
   int64_t BytesReceived(int rank) const;
   // Of all ranks, in step s and in all steps. These, and what follows, walk the ranks: about a
@@ -154,7 +161,7 @@ class RedistributionPlan {
   absl::Status Improve(const RedistributionOptions& options);
   Layout from_, to_;
   Dims shape_;
-  DType dtype_ = DType::kF32;
+  DType dtype_ = DType::kF32, result_dtype_ = DType::kF32;
   std::vector<RedistributionStep> steps_;
   bool is_view_ = false, fills_identity_ = false;
   ReduceOp op_ = ReduceOp::kSum;

@@ -8,7 +8,9 @@ namespace dtensor {
 
 BoxLoop::BoxLoop(const Transfer& transfer, const Tensor& dst,
                  absl::Span<const Tensor* const> sources)
-    : element_bytes_(SizeOf(dst.dtype())), bytes_(transfer.elements() * element_bytes_) {
+    : element_bytes_(SizeOf(dst.dtype())),
+      source_bytes_(SizeOf(sources[0]->dtype())),
+      bytes_(transfer.elements() * element_bytes_) {
   base_.push_back(static_cast<std::byte*>(dst.raw()));
   for (const Tensor* source : sources) base_.push_back(static_cast<std::byte*>(source->raw()));
   if (bytes_ == 0) return;
@@ -17,7 +19,7 @@ BoxLoop::BoxLoop(const Transfer& transfer, const Tensor& dst,
     const Piece& piece = transfer.dims[d];
     for (int i = 0; i < operands(); ++i) {
       const Tensor& tensor = i == 0 ? dst : *sources[i - 1];
-      inner[i] = tensor.strides()[d] * element_bytes_;
+      inner[i] = tensor.strides()[d] * element_bytes(i);
       outer[i] = inner[i] * (i == 0 ? piece.dst_stride : piece.src_stride);
       base_[i] += inner[i] * (i == 0 ? piece.dst : piece.src);
     }
@@ -29,7 +31,7 @@ BoxLoop::BoxLoop(const Transfer& transfer, const Tensor& dst,
 }
 
 bool BoxLoop::in_place() const {
-  if (operands() != 2 || base_[0] != base_[1]) return false;
+  if (operands() != 2 || base_[0] != base_[1] || element_bytes_ != source_bytes_) return false;
   for (int loop = 0; loop < depth(); ++loop) {
     if (stride(loop, 0) != stride(loop, 1)) return false;
   }

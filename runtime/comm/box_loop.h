@@ -20,12 +20,14 @@ namespace dtensor {
 class BoxLoop {
  public:
   // The box of `transfer`, from the tensors of its peers (as many, in that order) to `dst`.
-  // Requires: the box lies inside all of them; all have transfer.dims.size() dimensions and one
-  // type.
+  // Requires: the box lies inside all of them; all have transfer.dims.size() dimensions, and the
+  // sources one type.
   BoxLoop(const Transfer& transfer, const Tensor& dst, absl::Span<const Tensor* const> sources);
 
-  int64_t element_bytes() const { return element_bytes_; }
-  int64_t bytes() const { return bytes_; }  // of the box; 0 if it is empty
+  int64_t element_bytes(int operand = 0) const {
+    return operand == 0 ? element_bytes_ : source_bytes_;
+  }
+  int64_t bytes() const { return bytes_; }  // of the box in dst; 0 if it is empty
   int operands() const { return static_cast<int>(base_.size()); }
   std::byte* base(int operand) const { return base_[operand]; }
 
@@ -36,7 +38,7 @@ class BoxLoop {
   }
   // The last loop walks `operand` without gaps.
   bool contiguous(int operand) const {
-    return depth() == 0 || stride(depth() - 1, operand) == element_bytes_;
+    return depth() == 0 || stride(depth() - 1, operand) == element_bytes(operand);
   }
   // One source, and the box lies there already.
   bool in_place() const;
@@ -56,7 +58,7 @@ class BoxLoop {
   bool Joins(int outer, int inner) const;
   void Swap(int a, int b);
 
-  int64_t element_bytes_, bytes_;
+  int64_t element_bytes_, source_bytes_, bytes_;
   absl::InlinedVector<std::byte*, 4> base_;
   absl::InlinedVector<int64_t, 6> sizes_;
   absl::InlinedVector<int64_t, 18> strides_;  // [loop][operand]

@@ -9,11 +9,12 @@
 
 namespace dtensor {
 
-// dst = scale * (source 1 op source 2 op ...) for each element of the box; ReduceRow() says how.
+// dst = scale * (source 1 op source 2 op ...) for each element of the box, from sources of type
+// `in` to `out`; ReduceRow() says how. With one source and scale 1 that is a copy that converts.
 // `stream`: with streaming stores where rows are long.
-// Requires: loop's elements have `dtype`; scale == 1 unless floats; kMax or kMin for bool. A source
+// Requires: ConvertsOnTheWay(in, out); scale == 1 unless floats; kMax or kMin for bool. A source
 // overlaps dst only where it is in place.
-void ReduceBox(const BoxLoop& loop, DType dtype, ReduceOp op, double scale, bool stream);
+void ReduceBox(const BoxLoop& loop, DType in, DType out, ReduceOp op, double scale, bool stream);
 
 }  // namespace dtensor
 

@@ -49,7 +49,7 @@ void ExpectReduced(const Transfer& transfer, absl::Span<const Backed> sources, B
   });
   std::vector<const Tensor*> tensors;
   for (const Backed& source : sources) tensors.push_back(&source.tensor);
-  ReduceBox(BoxLoop(transfer, dst.tensor, tensors), dtype, op, scale, stream);
+  ReduceBox(BoxLoop(transfer, dst.tensor, tensors), dtype, dtype, op, scale, stream);
   EXPECT_TRUE(box_testing::SameElements(dtype, dst.bytes, expected))
       << std::string(ToString(op)) << " of " << std::string(ToString(dtype));
 }
@@ -144,7 +144,7 @@ TEST_F(ReduceRowTest, AllHalvesSurviveWideningAndRounding) {
     for (int64_t target : Targets()) {
       hwy::SetSupportedTargetsForTest(target);
       auto* dst = reinterpret_cast<std::byte*>(sum.data());
-      ReduceRow(dtype, ReduceOp::kSum, 0.3, rows, dst, 65536);
+      ReduceRow(dtype, dtype, ReduceOp::kSum, 0.3, rows, dst, 65536);
       EXPECT_TRUE(box_testing::SameElements(
           dtype, absl::MakeSpan(dst, 2 * 65536),
           absl::MakeSpan(reinterpret_cast<std::byte*>(expected.data()), 2 * 65536)))
@@ -165,7 +165,7 @@ void ExpectSameBits(DType dtype, ReduceOp op, const std::vector<std::byte>& byte
   }
   for (int64_t target : targets) {
     hwy::SetSupportedTargetsForTest(target);
-    ReduceRow(dtype, op, 1, rows, dst.data(), n);
+    ReduceRow(dtype, dtype, op, 1, rows, dst.data(), n);
     EXPECT_TRUE(box_testing::SameElements(dtype, dst, expected))
         << std::string(ToString(op)) << " of " << n << " " << std::string(ToString(dtype)) << " on "
         << hwy::TargetName(target);
@@ -191,8 +191,63 @@ TEST_F(ReduceRowTest, SumsOfHalvesAreKeptInF32) {
   std::vector<const std::byte*> rows(9, reinterpret_cast<const std::byte*>(&one));
   rows[0] = reinterpret_cast<const std::byte*>(&big);
   BFloat16 sum;
-  ReduceRow(DType::kBF16, ReduceOp::kSum, 1, rows, reinterpret_cast<std::byte*>(&sum), 1);
+  ReduceRow(DType::kBF16, DType::kBF16, ReduceOp::kSum, 1, rows, reinterpret_cast<std::byte*>(&sum),
+            1);
   EXPECT_EQ(static_cast<float>(sum), 264);
+}
+
+// Terms of one type, added in f32, are rounded once, to the other: not to their own on the way.
+template <typename In, typename Out>
+void ExpectConverts(DType in, DType out, absl::Span<const int64_t> targets) {
+  constexpr int64_t kN = 75;
+  std::vector<In> a(kN), b(kN);
+  for (int64_t i = 0; i < kN; ++i) {
+    a[i] = In(1.0f + static_cast<float>(i) / 64);
+    b[i] = In(1.0f / 1024 * static_cast<float>(i % 7));
+  }
+  const std::byte* rows[] = {reinterpret_cast<std::byte*>(a.data()),
+                             reinterpret_cast<std::byte*>(b.data())};
+  for (int64_t target : targets) {
+    hwy::SetSupportedTargetsForTest(target);
+    for (bool stream : {false, true}) {
+      for (size_t count : {1, 2}) {
+        std::vector<Out> got(kN + 1);
+        auto* dst = reinterpret_cast<std::byte*>(got.data() + 1);
+        ReduceRow(in, out, ReduceOp::kSum, 0.5, absl::MakeSpan(rows, count), dst, kN, stream);
+        for (int64_t i = 0; i < kN; ++i) {
+          const float sum = static_cast<float>(a[i]) + (count > 1 ? static_cast<float>(b[i]) : 0);
+          ASSERT_EQ(static_cast<float>(got[i + 1]), static_cast<float>(Out(0.5f * sum)))
+              << i << " on " << hwy::TargetName(target);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(ReduceRowTest, ConvertsOnTheWay) {
+  ExpectConverts<float, BFloat16>(DType::kF32, DType::kBF16, Targets());
+  ExpectConverts<float, Float16>(DType::kF32, DType::kF16, Targets());
+  ExpectConverts<BFloat16, float>(DType::kBF16, DType::kF32, Targets());
+  ExpectConverts<BFloat16, Float16>(DType::kBF16, DType::kF16, Targets());
+  ExpectConverts<Float16, float>(DType::kF16, DType::kF32, Targets());
+}
+
+TEST(ReduceBoxTest, ConvertsOverGaps) {
+  const auto device = MakeCpuDevice();
+  std::vector<float> values(12);
+  for (int i = 0; i < 12; ++i) values[i] = static_cast<float>(i);
+  const Tensor src = FromHost<float>(*device, values, {3, 4}).value();
+  const Tensor dst = FromHost<BFloat16>(*device, std::vector<BFloat16>(8), {4, 2}).value();
+  // Column 1 and 2 of the source, transposed, as columns 0 and 1 of the first three rows.
+  const Tensor turned = src.Transpose(0, 1);
+  Transfer transfer{.peers = {0}};
+  transfer.dims.push_back({.src = 1, .dst = 0, .length = 2});
+  transfer.dims.push_back({.src = 0, .dst = 0, .length = 2});
+  const Tensor* sources[] = {&turned};
+  ReduceBox(BoxLoop(transfer, dst, sources), DType::kF32, DType::kBF16, ReduceOp::kSum, 1, false);
+  const std::vector<BFloat16> got = ToHost<BFloat16>(dst).value();
+  std::vector<float> floats(got.begin(), got.end());
+  EXPECT_EQ(floats, (std::vector<float>{1, 5, 2, 6, 0, 0, 0, 0}));
 }
 
 TEST_F(ReduceRowTest, NanWinsOnEitherSide) {
@@ -202,7 +257,7 @@ TEST_F(ReduceRowTest, NanWinsOnEitherSide) {
   for (ReduceOp op : {ReduceOp::kMax, ReduceOp::kMin}) {
     for (const auto& rows : {std::vector{a, b}, std::vector{b, a}}) {
       float result = 0;
-      ReduceRow(DType::kF32, op, 1, rows, reinterpret_cast<std::byte*>(&result), 1);
+      ReduceRow(DType::kF32, DType::kF32, op, 1, rows, reinterpret_cast<std::byte*>(&result), 1);
       EXPECT_NE(result, result);
     }
   }

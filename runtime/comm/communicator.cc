@@ -15,7 +15,8 @@ void Communicator::Count(const Collective& collective, absl::Span<const Exchange
       const int64_t others = std::count_if(transfer.peers.begin(), transfer.peers.end(),
                                            [this](int peer) { return peer != rank(); });
       traffic.messages += others;
-      traffic.bytes += others * transfer.elements() * SizeOf(part.dst.dtype());
+      traffic.bytes +=
+          others * transfer.elements() * SizeOf((part.src.defined() ? part.src : part.dst).dtype());
     }
   }
 }

@@ -37,6 +37,8 @@ namespace dtensor {
 
 // One tensor of an exchange. `receives` are disjoint in dst; src and dst may share storage only
 // where no rank reads what another writes. dst's elements outside every box keep their values.
+// All ranks' sources have one type, and all results; where they differ, both are of f32, bf16 and
+// f16, and elements are converted on the way, once.
 struct ExchangePart {
   Tensor src, dst;
   absl::Span<const Transfer> receives;
@@ -59,7 +61,7 @@ struct Collective {
 struct Traffic {
   int64_t calls = 0;     // collectives this rank took part in
   int64_t messages = 0;  // boxes received from other ranks
-  int64_t bytes = 0;     // bytes received from other ranks
+  int64_t bytes = 0;     // bytes received from other ranks, in the sources' type
   friend bool operator==(const Traffic&, const Traffic&) = default;
 };
 using TrafficKey = std::pair<std::string, CollectiveKind>;  // (axes, kind)
@@ -78,7 +80,20 @@ class Communicator {
   // lacks this rank, a peer outside of it, a box outside of a tensor, and what no type can do (avg
   // of integers): the peers have not heard of such a call, and the communicator stays usable. The
   // world's failure.
-  virtual absl::Status Exchange(const Collective& collective, absl::Span<ExchangePart> parts) = 0;
+  absl::Status Exchange(const Collective& collective, absl::Span<const ExchangePart> parts) {
+    absl::Status status = Begin(collective, parts);
+    return status.ok() ? Finish(collective) : status;
+  }
+
+  // Exchange in two halves, to do something else between them. Begin says what this rank brings,
+  // and waits for nobody. Finish waits, receives, and waits until the peers have what they read
+  // from here, so until then sources must keep their values and results must not be read. A group
+  // has one exchange on its way: Begin finishes the one that the same group began before, whose
+  // Finish then returns what came of it. What `collective` and `parts` point to must outlive
+  // Finish, which is told apart by the address of `collective`. Errors: as Exchange.
+  virtual absl::Status Begin(const Collective& collective,
+                             absl::Span<const ExchangePart> parts) = 0;
+  virtual absl::Status Finish(const Collective& collective) = 0;
 
   // Collective over the whole world; no data moves. Errors: the world's failure.
   virtual absl::Status Barrier(absl::string_view what) = 0;

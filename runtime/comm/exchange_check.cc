@@ -116,9 +116,11 @@ absl::Status CheckSource(const Collective& collective, const Transfer& transfer,
   if (!source.defined()) {
     return Refuse(collective, absl::StrCat("rank ", peer, " has no tensor to receive from"));
   }
-  if (source.dtype() != dst.dtype()) {
-    return Refuse(collective, absl::StrCat("rank ", peer, " has ", ToString(source.dtype()),
-                                           " where the result is ", ToString(dst.dtype())));
+  if (!ConvertsOnTheWay(source.dtype(), dst.dtype())) {
+    return Refuse(collective,
+                  absl::StrCat("rank ", peer, " has ", ToString(source.dtype()),
+                               " where the result is ", ToString(dst.dtype()),
+                               "; only f32, bf16 and f16 become each other on the way"));
   }
   if (source.rank() != dst.rank() || !SourceInside(transfer, source.shape())) {
     return Refuse(collective, absl::StrCat("a box lies outside of the tensor ",

@@ -41,7 +41,12 @@ struct Half {
   }
   template <class D>
   static HWY_INLINE void Stream(D d, hn::Vec<D> v, uint16_t* p) {
-    hn::Stream(Format::Narrow(d, v), hn::Rebind<uint16_t, D>(), p);
+    // Highway streams at least 16 bytes, however few lanes there are.
+    if constexpr (hn::MaxLanes(D()) * sizeof(uint16_t) >= 16) {
+      hn::Stream(Format::Narrow(d, v), hn::Rebind<uint16_t, D>(), p);
+    } else {
+      Store(d, v, p);
+    }
   }
 };
 

@@ -35,12 +35,25 @@ LocalCommunicator::LocalCommunicator(World& world, int rank, Device& device, uin
   std::iota(everyone_.begin(), everyone_.end(), 0);
 }
 
-absl::Status LocalCommunicator::Exchange(const Collective& collective,
-                                         absl::Span<ExchangePart> parts) {
+absl::Status LocalCommunicator::Begin(const Collective& collective,
+                                      absl::Span<const ExchangePart> parts) {
   if (world_.failed()) return world_.failure();
   DT_RETURN_IF_ERROR(CheckExchange(collective, parts, rank_, size(), &device_));
   Count(collective, parts);
-  return Meet(collective, parts);
+  return Start(collective, parts);
+}
+
+absl::Status LocalCommunicator::Finish(const Collective& collective) {
+  for (Membership& in : memberships_) {
+    if (in.collective == &collective) return Complete(in);
+  }
+  for (auto it = finished_.begin(); it != finished_.end(); ++it) {
+    if (it->first != &collective) continue;
+    const absl::Status status = std::move(it->second);
+    finished_.erase(it);
+    return status;
+  }
+  return world_.failure();  // it never began
 }
 
 absl::Status LocalCommunicator::Barrier(absl::string_view what) {
@@ -50,13 +63,32 @@ absl::Status LocalCommunicator::Barrier(absl::string_view what) {
 
 absl::Status LocalCommunicator::Meet(const Collective& collective,
                                      absl::Span<const ExchangePart> parts) {
+  absl::Status status = Start(collective, parts);
+  return status.ok() ? Finish(collective) : status;
+}
+
+absl::Status LocalCommunicator::Start(const Collective& collective,
+                                      absl::Span<const ExchangePart> parts) {
   if (max_delay_us_ > 0) SleepAtRandom();
   Membership& in = MembershipOf(collective.group);
+  if (in.collective != nullptr) {
+    const Collective* const before = in.collective;
+    finished_.emplace_back(before, Complete(in));
+    if (world_.failed()) return world_.failure();
+  }
   ++in.number;
+  in.collective = &collective;
+  in.parts = parts;
   Post(collective, parts, in);
+  return absl::OkStatus();
+}
+
+absl::Status LocalCommunicator::Complete(Membership& in) {
+  const Collective& collective = *in.collective;
+  in.collective = nullptr;
   absl::Status status = AwaitPosts(collective, in);
   if (status.ok()) status = CompareCalls(in);
-  if (status.ok()) status = PullFromPeers(collective, parts, in);
+  if (status.ok()) status = PullFromPeers(collective, in.parts, in);
   if (status.ok()) status = AwaitReaders(collective, in);
   return status.ok() ? status : Withdraw(in, status);
 }
@@ -149,7 +181,8 @@ absl::Status LocalCommunicator::PlanPull(const Collective& collective, const Exc
     sources.push_back(&post.parts[index].src);
     DT_RETURN_IF_ERROR(CheckSource(collective, transfer, part.dst, *sources.back(), peer));
   }
-  Pull pull{BoxLoop(transfer, part.dst, sources), part.dst.dtype(), part.op, part.scale};
+  Pull pull{BoxLoop(transfer, part.dst, sources), sources[0]->dtype(), part.dst.dtype(), part.op,
+            part.scale};
   if (pull.loop.bytes() == 0 || (pull.scale == 1 && pull.loop.in_place())) return absl::OkStatus();
   pulls_.push_back(std::move(pull));
   return absl::OkStatus();

@@ -14,12 +14,15 @@
 // devices), and why the caller may drop or overwrite a source as soon as the call returns. A device
 // that failed honours these events too.
 //
+// Begin is step 1, Finish the others.
+//
 // When the world fails, a rank leaves with its peers' reads complete as well: Withdraw().
 #ifndef DTENSOR_RUNTIME_COMM_LOCAL_COMMUNICATOR_H_
 #define DTENSOR_RUNTIME_COMM_LOCAL_COMMUNICATOR_H_
 
 #include <cstdint>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -42,7 +45,8 @@ class LocalCommunicator final : public Communicator {
 
   int rank() const override { return rank_; }
   int size() const override { return world_.size(); }
-  absl::Status Exchange(const Collective& collective, absl::Span<ExchangePart> parts) override;
+  absl::Status Begin(const Collective& collective, absl::Span<const ExchangePart> parts) override;
+  absl::Status Finish(const Collective& collective) override;
   absl::Status Barrier(absl::string_view what) override;
   absl::Status Fail(const absl::Status& reason) override { return world_.Fail(rank_, reason); }
   absl::Status failure() const override { return world_.failure(); }
@@ -53,11 +57,16 @@ class LocalCommunicator final : public Communicator {
     RankGroup* group;
     int me;           // index in the group
     uint64_t number;  // of the last exchange that this rank began
+    // The exchange on its way; null if there is none.
+    const Collective* collective = nullptr;
+    absl::Span<const ExchangePart> parts;
   };
 
   Membership& MembershipOf(absl::Span<const int> ranks);
   void SleepAtRandom();
   absl::Status Meet(const Collective& collective, absl::Span<const ExchangePart> parts);
+  absl::Status Start(const Collective& collective, absl::Span<const ExchangePart> parts);
+  absl::Status Complete(Membership& in);
   void Post(const Collective& collective, absl::Span<const ExchangePart> parts,
             const Membership& in);
   absl::Status AwaitPosts(const Collective& collective, const Membership& in);
@@ -78,6 +87,8 @@ class LocalCommunicator final : public Communicator {
   std::mt19937_64 random_;
   std::vector<int> everyone_;
   std::vector<Membership> memberships_;
+  // What came of exchanges that a later Begin finished, until their own Finish asks. Few or none.
+  std::vector<std::pair<const Collective*, absl::Status>> finished_;
   size_t last_membership_ = 0;
   std::vector<Pull> pulls_;  // of the exchange at hand; kept for its memory
 };

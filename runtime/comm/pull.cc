@@ -13,10 +13,10 @@ void RunPulls(absl::Span<const Pull> pulls, size_t first) {
   const bool stream = bytes >= kStreamBytes;
   for (size_t i = 0; i < pulls.size(); ++i) {
     const Pull& pull = pulls[(first + i) % pulls.size()];
-    if (pull.loop.operands() == 2 && pull.scale == 1) {
+    if (pull.loop.operands() == 2 && pull.scale == 1 && pull.in == pull.out) {
       CopyBox(pull.loop, stream);
     } else {
-      ReduceBox(pull.loop, pull.dtype, pull.op, pull.scale, stream);
+      ReduceBox(pull.loop, pull.in, pull.out, pull.op, pull.scale, stream);
     }
   }
 }

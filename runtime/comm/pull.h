@@ -15,7 +15,7 @@ namespace dtensor {
 // A plain value that a launch can capture.
 struct Pull {
   BoxLoop loop;
-  DType dtype;
+  DType in, out;
   ReduceOp op;
   double scale;
 };

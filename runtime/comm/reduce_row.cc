@@ -43,18 +43,19 @@ struct Same {
   }
 };
 
-// How a row of T is combined into one vector, and written.
-template <class T>
+// How rows of S are combined into one vector, and written as T. Both have the same lanes.
+template <class S, class T>
 class Combiner {
  public:
-  using Stored = typename T::Stored;
+  using In = typename S::Stored;
+  using Out = typename T::Stored;
   using Lane = typename T::Lane;
 
   Combiner(double scale, absl::Span<const std::byte* const> rows, std::byte* dst, bool stream,
            const std::byte* const* next)
       : scale_(static_cast<Lane>(scale)),
         rows_(rows),
-        dst_(reinterpret_cast<Stored*>(dst)),
+        dst_(reinterpret_cast<Out*>(dst)),
         stream_(stream),
         next_(next) {}
 
@@ -85,23 +86,22 @@ class Combiner {
       return i;
     }
     const Combiner local = *this;  // in registers: no store can change it
-    const Stored *const a = local.Row(0), *const b = local.Row(1);
+    const In *const a = local.Row(0), *const b = local.Row(1);
     const auto two = [&] DT_REDUCE_INLINE {
-      T::Stream(d, local.Scaled(d, f(T::Load(d, a + i), T::Load(d, b + i))), local.dst_ + i);
+      T::Stream(d, local.Scaled(d, f(S::Load(d, a + i), S::Load(d, b + i))), local.dst_ + i);
     };
     if (next_ == nullptr) {
       for (; i + step <= n; i += step) two();
       return i;
     }
-    const auto run = [&](int64_t end, const Stored* ahead_a, const Stored* ahead_b)
-                         DT_REDUCE_INLINE {
-                           for (; i + step <= end; i += step) {
-                             hwy::Prefetch(ahead_a + i);
-                             hwy::Prefetch(ahead_b + i);
-                             two();
-                           }
-                         };
-    const int64_t distance = std::min<int64_t>(n, kFetchAhead / sizeof(Stored));
+    const auto run = [&](int64_t end, const In* ahead_a, const In* ahead_b) DT_REDUCE_INLINE {
+      for (; i + step <= end; i += step) {
+        hwy::Prefetch(ahead_a + i);
+        hwy::Prefetch(ahead_b + i);
+        two();
+      }
+    };
+    const int64_t distance = std::min<int64_t>(n, kFetchAhead / sizeof(In));
     run(n - distance, a + distance, b + distance);
     run(n, Next(0) - (n - distance), Next(1) - (n - distance));
     return i;
@@ -109,23 +109,24 @@ class Combiner {
 
   template <class D, class F>
   HWY_INLINE hn::Vec<D> Vector(D d, int64_t i, F f) const {
-    auto v = T::Load(d, Row(0) + i);
-    for (size_t row = 1; row < rows_.size(); ++row) v = f(v, T::Load(d, Row(row) + i));
+    auto v = S::Load(d, Row(0) + i);
+    for (size_t row = 1; row < rows_.size(); ++row) v = f(v, S::Load(d, Row(row) + i));
     return Scaled(d, v);
   }
 
   // At most a vector of elements, by the same vector operations through a buffer.
   template <class D, class F>
   HWY_NOINLINE void Part(D d, int64_t i, int64_t n, F f) const {
-    HWY_ALIGN Stored buffer[HWY_MAX_BYTES / sizeof(Stored)] = {};
+    HWY_ALIGN In in[HWY_MAX_BYTES / sizeof(Lane)] = {};
+    HWY_ALIGN Out out[HWY_MAX_BYTES / sizeof(Lane)];
     const auto load = [&](size_t row) DT_REDUCE_INLINE {
-      std::memcpy(buffer, Row(row) + i, n * sizeof(Stored));
-      return T::Load(d, buffer);
+      std::memcpy(in, Row(row) + i, n * sizeof(In));
+      return S::Load(d, in);
     };
     auto v = load(0);
     for (size_t row = 1; row < rows_.size(); ++row) v = f(v, load(row));
-    T::Store(d, Scaled(d, v), buffer);
-    std::memcpy(dst_ + i, buffer, n * sizeof(Stored));
+    T::Store(d, Scaled(d, v), out);
+    std::memcpy(dst_ + i, out, n * sizeof(Out));
   }
 
   template <class D>
@@ -137,15 +138,15 @@ class Combiner {
   // Up to where dst is aligned to a cache line, so that streaming stores fill whole ones.
   int64_t ElementsToLine() const {
     const auto misaligned = static_cast<int64_t>(reinterpret_cast<uintptr_t>(dst_) % 64);
-    return misaligned == 0 ? 0 : (64 - misaligned) / static_cast<int64_t>(sizeof(Stored));
+    return misaligned == 0 ? 0 : (64 - misaligned) / static_cast<int64_t>(sizeof(Out));
   }
 
-  const Stored* Row(size_t row) const { return reinterpret_cast<const Stored*>(rows_[row]); }
-  const Stored* Next(size_t row) const { return reinterpret_cast<const Stored*>(next_[row]); }
+  const In* Row(size_t row) const { return reinterpret_cast<const In*>(rows_[row]); }
+  const In* Next(size_t row) const { return reinterpret_cast<const In*>(next_[row]); }
 
   Lane scale_;
   absl::Span<const std::byte* const> rows_;
-  Stored* dst_;
+  Out* dst_;
   bool stream_;
   const std::byte* const* next_;
 };
@@ -160,10 +161,10 @@ HWY_INLINE auto NotFrom(V a, V b, decltype(hn::Gt(a, b)) a_wins) {
   }
 }
 
-template <class T>
+template <class S, class T = S>
 void Reduce(ReduceOp op, double scale, absl::Span<const std::byte* const> rows, std::byte* dst,
             int64_t n, bool stream, const std::byte* const* next) {
-  const Combiner<T> combiner(scale, rows, dst, stream, next);
+  const Combiner<S, T> combiner(scale, rows, dst, stream, next);
   switch (op) {
     case ReduceOp::kSum:
     case ReduceOp::kAvg:
@@ -182,7 +183,7 @@ void Reduce(ReduceOp op, double scale, absl::Span<const std::byte* const> rows, 
 // bool: the larger or the smaller of 0 and 1.
 void ReduceBool(ReduceOp op, absl::Span<const std::byte* const> rows, std::byte* dst, int64_t n,
                 bool stream, const std::byte* const* next) {
-  const Combiner<Same<uint8_t>> combiner(1, rows, dst, stream, next);
+  const Combiner<Same<uint8_t>, Same<uint8_t>> combiner(1, rows, dst, stream, next);
   if (op == ReduceOp::kMin) {
     combiner.Run(n, [](auto a, auto b) DT_REDUCE_INLINE { return hn::Min(a, b); });
   } else {
@@ -190,24 +191,32 @@ void ReduceBool(ReduceOp op, absl::Span<const std::byte* const> rows, std::byte*
   }
 }
 
-void ReduceRowTarget(DType dtype, ReduceOp op, double scale,
+// Calls fn with how a float of `dtype` becomes f32 lanes.
+template <class Fn>
+void VisitF32Lanes(DType dtype, Fn fn) {
+  if (dtype == DType::kF32) return fn(Same<float>());
+  if (dtype == DType::kBF16) return fn(Half<BFloat16Format>());
+  fn(Half<Float16Format>());
+}
+
+void ReduceRowTarget(DType in, DType out, ReduceOp op, double scale,
                      absl::Span<const std::byte* const> rows, std::byte* dst, int64_t n,
                      bool stream, const std::byte* const* next) {
-  switch (dtype) {
-    case DType::kF32:
-      return Reduce<Same<float>>(op, scale, rows, dst, n, stream, next);
+  switch (in) {
     case DType::kF64:
       return Reduce<Same<double>>(op, scale, rows, dst, n, stream, next);
-    case DType::kBF16:
-      return Reduce<Half<BFloat16Format>>(op, scale, rows, dst, n, stream, next);
-    case DType::kF16:
-      return Reduce<Half<Float16Format>>(op, scale, rows, dst, n, stream, next);
     case DType::kI32:
       return Reduce<Same<int32_t>>(op, scale, rows, dst, n, stream, next);
     case DType::kI64:
       return Reduce<Same<int64_t>>(op, scale, rows, dst, n, stream, next);
     case DType::kBool:
       return ReduceBool(op, rows, dst, n, stream, next);
+    default:
+      VisitF32Lanes(in, [&](auto from) {
+        VisitF32Lanes(out, [&](auto to) {
+          Reduce<decltype(from), decltype(to)>(op, scale, rows, dst, n, stream, next);
+        });
+      });
   }
 }
 
@@ -221,9 +230,10 @@ namespace dtensor {
 
 HWY_EXPORT(ReduceRowTarget);
 
-void ReduceRow(DType dtype, ReduceOp op, double scale, absl::Span<const std::byte* const> rows,
-               std::byte* dst, int64_t n, bool stream, const std::byte* const* next) {
-  HWY_DYNAMIC_DISPATCH(ReduceRowTarget)(dtype, op, scale, rows, dst, n, stream, next);
+void ReduceRow(DType in, DType out, ReduceOp op, double scale,
+               absl::Span<const std::byte* const> rows, std::byte* dst, int64_t n, bool stream,
+               const std::byte* const* next) {
+  HWY_DYNAMIC_DISPATCH(ReduceRowTarget)(in, out, op, scale, rows, dst, n, stream, next);
 }
 
 }  // namespace dtensor

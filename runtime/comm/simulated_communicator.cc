@@ -17,12 +17,14 @@ class SimulatedCommunicator final : public Communicator {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
-  absl::Status Exchange(const Collective& collective, absl::Span<ExchangePart> parts) override {
+  absl::Status Begin(const Collective& collective, absl::Span<const ExchangePart> parts) override {
     DT_RETURN_IF_ERROR(failure_);
     DT_RETURN_IF_ERROR(CheckExchange(collective, parts, rank_, size_, /*device=*/nullptr));
     Count(collective, parts);
     return absl::OkStatus();
   }
+
+  absl::Status Finish(const Collective&) override { return failure_; }
 
   absl::Status Barrier(absl::string_view) override { return failure_; }
 

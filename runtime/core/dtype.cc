@@ -43,4 +43,9 @@ DType AccumulatorOf(DType dtype) {
   return dtype == DType::kBF16 || dtype == DType::kF16 ? DType::kF32 : dtype;
 }
 
+bool ConvertsOnTheWay(DType from, DType to) {
+  const auto in_f32 = [](DType t) { return IsFloat(t) && AccumulatorOf(t) == DType::kF32; };
+  return from == to || (in_f32(from) && in_f32(to));
+}
+
 }  // namespace dtensor

@@ -19,6 +19,9 @@ absl::StatusOr<DType> ParseDType(absl::string_view text);
 bool IsFloat(DType dtype);
 // The type sums are accumulated in: f32 for f32 and narrower floats, otherwise the type itself.
 DType AccumulatorOf(DType dtype);
+// Whether an exchange can read elements of one type and write the other in one pass: equal types,
+// and floats that are computed in f32.
+bool ConvertsOnTheWay(DType from, DType to);
 
 // The 16-bit floats round to nearest, ties to even. What is too large becomes infinite, and what is
 // too small subnormal or zero, with the sign kept. A NaN stays a NaN: quiet, with its sign and as
