@@ -81,8 +81,15 @@ class Combiner {
   template <class D, class F>
   HWY_INLINE int64_t StreamFrom(D d, int64_t i, int64_t n, F f) const {
     const int64_t step = hn::Lanes(d);
+    const int64_t distance = std::min<int64_t>(n, kFetchAhead / sizeof(In));
     if (rows_.size() != 2) {
-      for (; i + step <= n; i += step) T::Stream(d, Vector(d, i, f), dst_ + i);
+      for (; i + step <= n; i += step) {
+        for (size_t row = 0; next_ != nullptr && row < rows_.size(); ++row) {
+          hwy::Prefetch(i < n - distance ? Row(row) + i + distance
+                                         : Next(row) + i - (n - distance));
+        }
+        T::Stream(d, Vector(d, i, f), dst_ + i);
+      }
       return i;
     }
     const Combiner local = *this;  // in registers: no store can change it
@@ -101,7 +108,6 @@ class Combiner {
         two();
       }
     };
-    const int64_t distance = std::min<int64_t>(n, kFetchAhead / sizeof(In));
     run(n - distance, a + distance, b + distance);
     run(n, Next(0) - (n - distance), Next(1) - (n - distance));
     return i;
