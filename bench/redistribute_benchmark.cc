@@ -189,7 +189,7 @@ class Runner {
   absl::Status CountBytes() {
     const DistributedTensor& source = slots_[0].source;
     DT_ASSIGN_OR_RETURN(const Spec* to, context_.Intern(path_.back(), row_.shape, source.dtype()));
-    DT_ASSIGN_OR_RETURN(const RankPlan* plan, context_.Plan(&source.spec(), to));
+    DT_ASSIGN_OR_RETURN(const auto plan, context_.Plan(&source.spec(), to));
     if (leads()) shared_.bound = plan->plan().Bound().total;
     if (!plan->plan().is_view()) {
       for (const RankPlan::Step& step : plan->steps()) {

@@ -96,7 +96,7 @@ class Tape {
     Slot settled;
     for (Contribution& sum : slot) {
       if (sum.spec != wanted) {
-        DT_ASSIGN_OR_RETURN(const RankPlan* plan, context_.Plan(sum.spec, wanted));
+        DT_ASSIGN_OR_RETURN(const auto plan, context_.Plan(sum.spec, wanted));
         DT_ASSIGN_OR_RETURN(sum.local, Execute(*plan, sum.local, context_.communicator(), op));
         sum.owned = false;
         sum.spec = wanted;
@@ -242,6 +242,7 @@ absl::Status Backward(const TensorOr& loss) {
 
 absl::Status ReduceGradients(absl::Span<const DistributedTensor> leaves) {
   struct Group {
+    std::vector<std::shared_ptr<const RankPlan>> kept;
     std::vector<const RankPlan*> plans;
     std::vector<Tensor> sources;
     std::vector<TensorImplPtr> leaves;
@@ -257,12 +258,13 @@ absl::Status ReduceGradients(absl::Span<const DistributedTensor> leaves) {
   for (const DistributedTensor& leaf : leaves) {
     const TensorImplPtr& impl = leaf.impl();
     if (impl->grad == nullptr || impl->grad->spec == impl->spec) continue;
-    DT_ASSIGN_OR_RETURN(const RankPlan* plan, leaf.context().Plan(impl->grad->spec, impl->spec));
+    DT_ASSIGN_OR_RETURN(const auto plan, leaf.context().Plan(impl->grad->spec, impl->spec));
     const std::string key = CoalescingKey(*plan);
     auto it = std::find_if(groups.begin(), groups.end(),
                            [&](const auto& group) { return group.first == key; });
     if (it == groups.end()) it = groups.insert(groups.end(), {key, Group()});
-    it->second.plans.push_back(plan);
+    it->second.kept.push_back(plan);
+    it->second.plans.push_back(plan.get());
     it->second.sources.push_back(impl->grad->local);
     it->second.leaves.push_back(impl);
   }

@@ -18,6 +18,7 @@
 #include "absl/types/span.h"
 #include "dtensor/executor.h"
 #include "dtensor/layout.h"
+#include "dtensor/redistribution_plan.h"
 #include "dtensor/runtime/comm/communicator.h"
 #include "dtensor/runtime/comm/run_ranks.h"
 #include "dtensor/runtime/core/dims.h"
@@ -33,7 +34,9 @@ struct Spec {
   Layout layout;
   Dims shape;  // global
   DType dtype = DType::kF32;
-  Dims local_shape;  // this rank's
+  // This rank's; [0] if it is not on the mesh.
+  Dims local_shape;
+  bool on_mesh = true;  // this rank is
 
   const DeviceMesh& mesh() const { return layout.mesh(); }
   int rank() const { return static_cast<int>(shape.size()); }
@@ -56,12 +59,19 @@ class Context {
   Device& device() { return device_; }
 
   // The one Spec with these values. Errors: kInvalidArgument when the mesh has not as many ranks as
-  // the world, naming both and the remedy, lies on others, or layout and shape differ in rank.
+  // the world and does not say which it lies on (DeviceMesh::OnRanks), naming both and the remedy;
+  // when it lies on ranks that the world lacks; when layout and shape differ in rank.
   absl::StatusOr<const Spec*> Intern(const Layout& layout, absl::Span<const int64_t> shape,
                                      DType dtype);
 
-  // The cached plan. Requires: specs of this Context. Errors: as RedistributionPlan::Create.
-  absl::StatusOr<const RankPlan*> Plan(const Spec* from, const Spec* to);
+  // How plans are chosen where a call does not say. The same on all ranks.
+  const RedistributionOptions& redistribution_options() const;
+  void set_redistribution_options(const RedistributionOptions& options);
+
+  // The cached plan, of the Context's options or others; the types are those of the specs.
+  // Requires: specs of this Context. Errors: as RedistributionPlan::Create.
+  absl::StatusOr<std::shared_ptr<const RankPlan>> Plan(
+      const Spec* from, const Spec* to, const RedistributionOptions* options = nullptr);
 
   // Operators record for Backward() while this is on (the default) and an operand requires
   // gradients.

@@ -78,6 +78,12 @@ absl::StatusOr<std::unique_ptr<Decision>> MakeDecision(Context& context, const O
   decision->attrs = attrs;
   decision->pinned = pinned;
   for (const TensorImplPtr* operand : operands) decision->sources.push_back((*operand)->spec);
+  for (const Spec* source : decision->sources) {
+    if (source->on_mesh) continue;
+    return InvalidArgument({op.name, ": rank ", absl::StrCat(context.rank()),
+                            " is not on the mesh of ", source->ToString(),
+                            "; call it on the ranks of that mesh alone"});
+  }
   DT_RETURN_IF_ERROR(CheckTypes(op, decision->sources, attrs));
   DT_ASSIGN_OR_RETURN(decision->rule, BindRule(op, decision->sources, attrs));
   std::vector<RuleOperand> rule_operands;
@@ -160,6 +166,7 @@ absl::Status RunForward(Context& context, const Decision& decision, const Impls&
                         Locals& operand_locals, Locals& result_locals) {
   for (size_t i = 0; i < operands.size(); ++i) {
     const TensorImplPtr& impl = *operands[i];
+    DT_RETURN_IF_ERROR(Settle(*impl));
     if (decision.operands[i] == impl->spec) {
       operand_locals.push_back(impl->local);
     } else {
@@ -279,7 +286,7 @@ absl::StatusOr<Tensor> OpCall::GatherShards(absl::string_view letter, const Tens
   DT_ASSIGN_OR_RETURN(
       const Spec* to_spec,
       context.Intern(Layout::Replicated(mesh, static_cast<int>(all.size())), all, local.dtype()));
-  DT_ASSIGN_OR_RETURN(const RankPlan* plan, context.Plan(from_spec, to_spec));
+  DT_ASSIGN_OR_RETURN(const auto plan, context.Plan(from_spec, to_spec));
   return Execute(*plan, mine, context.communicator(), decision.op->name);
 }
 

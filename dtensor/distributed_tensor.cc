@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "dtensor/executor.h"
 #include "dtensor/op.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/elementwise.h"
@@ -19,6 +20,13 @@ TensorImplPtr MakeImpl(Context& context, const Spec* spec, Tensor local) {
   impl->spec = spec;
   impl->local = std::move(local);
   return impl;
+}
+
+absl::Status Settle(TensorImpl& impl) {
+  if (impl.pending == nullptr) return absl::OkStatus();
+  DT_ASSIGN_OR_RETURN(impl.local, impl.pending->Wait());
+  impl.pending = nullptr;
+  return absl::OkStatus();
 }
 
 Edge EdgeOf(const TensorImplPtr& impl) {
@@ -51,7 +59,8 @@ absl::StatusOr<TensorImplPtr> RedistributeTo(const TensorImplPtr& impl, const Sp
   if (known != nullptr) {  // made while nothing was recorded: the same values, with the edge
     moved->local = known->local;
   } else {
-    DT_ASSIGN_OR_RETURN(const RankPlan* plan, context.Plan(impl->spec, target));
+    DT_RETURN_IF_ERROR(Settle(*impl));
+    DT_ASSIGN_OR_RETURN(const auto plan, context.Plan(impl->spec, target));
     DT_ASSIGN_OR_RETURN(moved->local, Execute(*plan, impl->local, context.communicator(), op));
   }
   std::erase_if(impl->remembered, [&](const auto& old) { return old.spec == target; });
@@ -80,6 +89,7 @@ const Spec& DistributedTensor::spec() const {
 }
 const Tensor& DistributedTensor::local() const {
   DT_CHECK(defined());
+  Settle(*impl_).IgnoreError();
   return impl_->local;
 }
 bool DistributedTensor::requires_grad() const {
@@ -111,26 +121,66 @@ void DistributedTensor::set_pinned(bool on) {
 
 DistributedTensor DistributedTensor::Detach() const {
   DT_CHECK(defined());
-  return DistributedTensor(MakeImpl(context(), impl_->spec, impl_->local));
+  TensorImplPtr detached = MakeImpl(context(), impl_->spec, impl_->local);
+  detached->pending = impl_->pending;
+  return DistributedTensor(std::move(detached));
 }
 
-absl::StatusOr<DistributedTensor> DistributedTensor::Redistribute(const Layout& layout) const {
-  if (!defined()) return InvalidArgument({"Redistribute: the tensor is undefined"});
-  if (!(layout.mesh() == mesh())) {
-    return InvalidArgument({"Redistribute: the tensor lies on ", mesh().ToString(),
-                            " and the target on ", layout.mesh().ToString(),
-                            "; both must be one mesh"});
+namespace {
+
+// Not remembered: the options are part of what was asked for.
+absl::StatusOr<TensorImplPtr> RedistributeAs(const TensorImplPtr& impl, const Spec* target,
+                                             const RedistributeOptions& options) {
+  constexpr absl::string_view kOp = "Redistribute";
+  Context& context = *impl->context;
+  DT_RETURN_IF_ERROR(Settle(*impl));
+  DT_ASSIGN_OR_RETURN(
+      const auto plan,
+      context.Plan(impl->spec, target, options.plan.has_value() ? &*options.plan : nullptr));
+  TensorImplPtr moved = MakeImpl(context, target, Tensor());
+  if (context.recording()) moved->edge = EdgeOf(impl);
+  if (options.async) {
+    DT_ASSIGN_OR_RETURN(moved->pending, PendingRedistribution::Begin(plan, impl->local,
+                                                                     context.communicator(), kOp));
+  } else {
+    DT_ASSIGN_OR_RETURN(moved->local, Execute(*plan, impl->local, context.communicator(), kOp));
   }
-  DT_ASSIGN_OR_RETURN(const Spec* target, context().Intern(layout, shape(), dtype()));
-  DT_ASSIGN_OR_RETURN(TensorImplPtr impl, RedistributeTo(impl_, target, "Redistribute"));
+  return moved;
+}
+
+}  // namespace
+
+absl::StatusOr<DistributedTensor> DistributedTensor::Redistribute(
+    const Layout& layout, const RedistributeOptions& options) const {
+  if (!defined()) return InvalidArgument({"Redistribute: the tensor is undefined"});
+  const bool recorded = context().recording() && EdgeOf(impl_).wanted();
+  if (recorded && layout.mesh() != mesh()) {
+    return InvalidArgument({"Redistribute: a gradient is wanted of a tensor that goes from ",
+                            mesh().ToString(), " to ", layout.mesh().ToString(),
+                            "; Detach() it, and bring its gradient back yourself"});
+  }
+  const DType type = options.dtype.value_or(dtype());
+  if (type != dtype() && (recorded || !ConvertsOnTheWay(dtype(), type))) {
+    return InvalidArgument(
+        {"Redistribute: ", dtensor::ToString(dtype()), " becomes ", dtensor::ToString(type),
+         " on the way only between f32, bf16 and f16, ",
+         "and where no gradient is recorded; use Cast, and Redistribute what has ", "fewer bytes"});
+  }
+  DT_ASSIGN_OR_RETURN(const Spec* target, context().Intern(layout, shape(), type));
+  if (target == impl_->spec) return *this;
+  if (!options.plan.has_value() && !options.async && type == dtype()) {
+    DT_ASSIGN_OR_RETURN(TensorImplPtr impl, RedistributeTo(impl_, target, "Redistribute"));
+    return DistributedTensor(std::move(impl));
+  }
+  DT_ASSIGN_OR_RETURN(TensorImplPtr impl, RedistributeAs(impl_, target, options));
   return DistributedTensor(std::move(impl));
 }
 
 absl::StatusOr<DistributedTensor> DistributedTensor::Redistribute(
-    absl::Span<const Placement> placements) const {
+    absl::Span<const Placement> placements, const RedistributeOptions& options) const {
   if (!defined()) return InvalidArgument({"Redistribute: the tensor is undefined"});
   DT_ASSIGN_OR_RETURN(const Layout layout, Layout::FromPlacements(mesh(), placements, shape()));
-  return Redistribute(layout);
+  return Redistribute(layout, options);
 }
 
 namespace {
@@ -196,6 +246,12 @@ absl::StatusOr<Tensor> NewLocal(Context& context, const Spec* spec) {
   return local;
 }
 
+// A tensor as a rank has it that is not on the mesh.
+TensorOr WithoutElements(Context& context, const Spec* spec) {
+  DT_ASSIGN_OR_RETURN(Tensor local, NewLocal(context, spec));
+  return DistributedTensor(MakeImpl(context, spec, std::move(local)));
+}
+
 absl::StatusOr<const Spec*> SpecOf(Context& context, const Layout& layout,
                                    absl::Span<const int64_t> shape, DType dtype,
                                    absl::string_view what) {
@@ -218,6 +274,7 @@ TensorOr Distribute(Context& context, const Layout& layout, absl::Span<const int
   }
   DT_ASSIGN_OR_RETURN(const Spec* spec,
                       SpecOf(context, layout, shape, DTypeOf<T>::value, "Distribute"));
+  if (!spec->on_mesh) return WithoutElements(context, spec);
   const Region region = Regions(layout, shape, layout.mesh().Coordinate(context.rank()));
   // Not std::vector: vector<bool> has no elements to point at.
   const std::unique_ptr<T[]> mine(new T[spec->local_numel]);
@@ -278,6 +335,7 @@ TensorOr RandomNormal(Context& context, const Layout& layout, absl::Span<const i
   }
   DT_ASSIGN_OR_RETURN(const Spec* spec,
                       SpecOf(context, layout, shape, options.dtype, "RandomNormal"));
+  if (!spec->on_mesh) return WithoutElements(context, spec);
   DT_ASSIGN_OR_RETURN(Tensor local, NewLocal(context, spec));
   const Region region = Regions(layout, shape, layout.mesh().Coordinate(context.rank()));
   if (absl::Status status =
@@ -302,6 +360,11 @@ absl::StatusOr<std::vector<T>> ToGlobal(const DistributedTensor& tensor) {
   if (tensor.dtype() != DTypeOf<T>::value) {
     return InvalidArgument({"ToGlobal: the tensor holds ", ToString(tensor.dtype()), ", asked for ",
                             ToString(DTypeOf<T>::value), "; Cast it first"});
+  }
+  if (!tensor.spec().on_mesh) {
+    return InvalidArgument({"ToGlobal: rank ", absl::StrCat(tensor.context().rank()),
+                            " is not on the mesh of ", tensor.ToString(),
+                            "; read it on the ranks of its mesh, or Redistribute it"});
   }
   const NoGrad no_grad(tensor.context());
   // A copy of the handle that remembers nothing, so that reading a tensor leaves no gathered copy

@@ -23,6 +23,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,11 +32,24 @@
 #include "dtensor/context.h"
 #include "dtensor/layout.h"
 #include "dtensor/placement.h"
+#include "dtensor/redistribution_plan.h"
+#include "dtensor/runtime/core/dtype.h"
 #include "dtensor/runtime/device/tensor.h"
 
 namespace dtensor {
 
 struct TensorImpl;  // tensor_impl.h
+
+struct RedistributeOptions {
+  // How the plan is chosen; the Context's options if unset. Its dtype is not looked at: see below.
+  std::optional<RedistributionOptions> plan;
+  // The result's type, this tensor's if unset: elements are converted on the way, between f32, bf16
+  // and f16, and where no gradient is recorded. Other casts are operators.
+  std::optional<DType> dtype;
+  // Returns at once; the first use of the result waits, or dropping it. All ranks use it, or drop
+  // it, at the same place of the program. Until then this tensor must not be written.
+  bool async = false;
+};
 
 class DistributedTensor {
  public:
@@ -52,18 +66,29 @@ class DistributedTensor {
   const Dims& shape() const { return spec().shape; }  // global
   int rank() const { return static_cast<int>(shape().size()); }
   DType dtype() const { return spec().dtype; }
-  const Tensor& local() const;  // this rank's shard, of shape spec().local_shape
+  // This rank's shard, of shape spec().local_shape; one that is on its way is waited for. Undefined
+  // if it failed to come: the Context is dead then.
+  const Tensor& local() const;
   std::string ToString() const { return spec().ToString(); }
 
   // The same tensor in another layout: at most two rounds of communication, none when nothing must
   // move. Collective. Remembered while this tensor lives (not for parameters): asking twice gathers
-  // once. Storage may be shared. Errors: kInvalidArgument for an undefined tensor, another mesh, or
-  // placements that do not fit, naming them and the shape; failures.
-  absl::StatusOr<DistributedTensor> Redistribute(const Layout& layout) const;
-  absl::StatusOr<DistributedTensor> Redistribute(absl::Span<const Placement> placements) const;
-  absl::StatusOr<DistributedTensor> Redistribute(
-      std::initializer_list<Placement> placements) const {
-    return Redistribute(absl::MakeConstSpan(placements.begin(), placements.size()));
+  // once, if no options are given. Storage may be shared; with options.plan->in_place this tensor
+  // may be overwritten, and must not be read any more. Errors: kInvalidArgument for an undefined
+  // tensor, or placements that do not fit, naming them and the shape, or a type that needs a Cast;
+  // kResourceExhausted for a cap that is too small; failures.
+  //
+  // The target may be on another mesh of this world: every rank of both makes the call, the ranks
+  // of the target's mesh that are not on this one with a tensor of this mesh all the same (made by
+  // Full or FromLocal: there it has no elements). Such a move is not recorded: Detach() what wants
+  // a gradient.
+  absl::StatusOr<DistributedTensor> Redistribute(const Layout& layout,
+                                                 const RedistributeOptions& options = {}) const;
+  absl::StatusOr<DistributedTensor> Redistribute(absl::Span<const Placement> placements,
+                                                 const RedistributeOptions& options = {}) const;
+  absl::StatusOr<DistributedTensor> Redistribute(std::initializer_list<Placement> placements,
+                                                 const RedistributeOptions& options = {}) const {
+    return Redistribute(absl::MakeConstSpan(placements.begin(), placements.size()), options);
   }
 
   // --- Gradients (autograd.h).
@@ -89,8 +114,10 @@ class DistributedTensor {
 using TensorOr = absl::StatusOr<DistributedTensor>;
 
 // --- Making tensors. All take the global shape; none communicates. Placements are one for each
-// axis of `mesh`, which has as many ranks as the world. Errors: kInvalidArgument for a mesh of
-// another size, placements that do not fit the shape, and, but for FromLocal, a Partial layout.
+// axis of `mesh`, which lies on all ranks of the world, or on those that it names
+// (DeviceMesh::OnRanks); on others the tensor has no elements, and operators refuse it. Errors:
+// kInvalidArgument for a mesh of another size, placements that do not fit the shape, and, but for
+// FromLocal, a Partial layout.
 
 // Every rank passes the same global values, row-major, and keeps its shard. T is the C++ type of
 // any DType (runtime/core/dtype.h). Errors: also another number of values than the shape has.

@@ -137,6 +137,7 @@ absl::StatusOr<Tensor> LocalResult(const RankPlan& rank_plan, const Tensor& sour
 
 absl::StatusOr<Tensor> EmptyResult(const RankPlan& rank_plan, const Tensor& source) {
   const RedistributionPlan& plan = rank_plan.plan();
+  if (plan.in_place()) return source;
   DT_ASSIGN_OR_RETURN(Tensor result,
                       Tensor::Empty(source.device(), plan.result_dtype(), rank_plan.local_to()));
   if (plan.fills_identity()) {

@@ -45,9 +45,10 @@ class RankPlan {
 };
 
 // Collective over the groups of the plan. The result may share storage with `source` if
-// plan.is_view() (or when nothing changes). `op` is what the user called, for errors. Errors:
-// kInvalidArgument when source's shape or dtype is not what the plan says (on every rank that sees
-// it, before anything moves); the world's failure; kResourceExhausted, which fails the world.
+// plan.is_view() (or when nothing changes), and takes its place if plan.in_place(). `op` is what
+// the user called, for errors. Errors: kInvalidArgument when source's shape or dtype is not what
+// the plan says (on every rank that sees it, before anything moves); the world's failure;
+// kResourceExhausted, which fails the world.
 absl::StatusOr<Tensor> Execute(const RankPlan& plan, const Tensor& source,
                                Communicator& communicator, absl::string_view op);
 

@@ -144,7 +144,7 @@ int64_t LocalElements(const Layout& layout, absl::Span<const int64_t> shape, int
 }  // namespace
 
 int64_t RedistributionPlan::ExtraBytes() const {
-  if (is_view_) return 0;
+  if (is_view_ || in_place_) return 0;
   int64_t most = 0;
   for (int rank : Ranks()) most = std::max(most, LocalElements(to_, shape_, rank));
   return most * SizeOf(result_dtype_);
@@ -154,7 +154,8 @@ int64_t RedistributionPlan::PeakBytes() const {
   int64_t most = 0;
   for (int rank : Ranks()) {
     const int64_t source = LocalElements(from_, shape_, rank) * SizeOf(dtype_);
-    const int64_t result = is_view_ ? 0 : LocalElements(to_, shape_, rank) * SizeOf(result_dtype_);
+    const int64_t result =
+        is_view_ || in_place_ ? 0 : LocalElements(to_, shape_, rank) * SizeOf(result_dtype_);
     most = std::max(most, source + result);
   }
   return most;

@@ -243,6 +243,21 @@ void RedistributionPlan::Choose(MeshTransfer transfer) {
   digest_ = DigestOf(*this).value();
 }
 
+// Each element is written by its owner alone, and nobody else reads it there before all are done:
+// an all-reduce with owners may overwrite the source.
+void RedistributionPlan::ReduceInPlace() {
+  const bool stays = transition_ != nullptr && dtype_ == result_dtype_ &&
+                     transition_->moved().empty() && transition_->gathered().empty() &&
+                     transition_->sliced().empty() && transition_->created().empty();
+  if (!stays || !transition_->may_have_owners()) return;
+  if (transition_->owners() == Owners::kNeeders) {
+    Transition owned = *transition_;
+    owned.set_owners(Owners::kHolders);
+    Choose(std::move(owned));
+  }
+  in_place_ = true;
+}
+
 // The plan at hand moves the least in total. Other ways of the same transition compete with it by
 // what the options ask for; of equals the one that came first stays.
 absl::Status RedistributionPlan::Improve(const RedistributionOptions& options) {
@@ -259,13 +274,17 @@ absl::Status RedistributionPlan::Improve(const RedistributionOptions& options) {
       }
     }
   }
-  if (options.max_extra_bytes < 0 || is_view_) return absl::OkStatus();
+  if (options.in_place) ReduceInPlace();
+  if (options.max_extra_bytes < 0) return absl::OkStatus();
   const int64_t extra = ExtraBytes();
   if (extra <= options.max_extra_bytes) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       absl::StrCat("redistribute ", Describe(from_, to_, shape_, dtype_), ": a rank's result has ",
                    extra, " bytes, and max_extra_bytes is ", options.max_extra_bytes,
-                   "; allow as much, or shard the result over more axes"));
+                   "; allow as much, or shard the result over more axes",
+                   transition_ != nullptr && transition_->may_have_owners() && !in_place_
+                       ? ", or reduce in place"
+                       : ""));
 }
 
 std::vector<int> RedistributionPlan::Ranks() const {

@@ -60,9 +60,14 @@ absl::StatusOr<Objective> ParseObjective(absl::string_view text);  // Errors: kI
 
 struct RedistributionOptions {
   Objective objective = Objective::kTotal;
-  // The most bytes that a rank may allocate for the redistribution, the result included: a view
-  // allocates nothing, every other plan its result and no more. -1: no cap.
+  // The most bytes that a rank may allocate for the redistribution, the result included: a view,
+  // or an all-reduce in place, allocates nothing; every other plan its result and no more. -1: no
+  // cap.
   int64_t max_extra_bytes = -1;
+  // The source may be overwritten: an all-reduce then needs no memory. Its result takes the
+  // source's place, and each element has one owner even where every rank reducing for itself would
+  // move no more.
+  bool in_place = false;
   // The result's type; the source's if unset. Elements are converted where they are received, and
   // sums rounded once. Between f32, bf16 and f16 alone: cast others before or after.
   std::optional<DType> dtype;
@@ -112,6 +117,9 @@ class RedistributionPlan {
   bool moves_nothing() const { return steps_.empty(); }
   // The result is exactly a box of the source's local tensor: storage may be shared.
   bool is_view() const { return is_view_; }
+  // The result takes the source's place in memory: options.in_place, and what is reduced stays
+  // where it is.
+  bool in_place() const { return in_place_; }
   // Elements of the result that no box covers are the identity of to().partial_op() (R -> P, S ->
   // P).
   bool fills_identity() const { return fills_identity_; }
@@ -157,13 +165,14 @@ class RedistributionPlan {
   RedistributionPlan() = default;
   void Choose(Transition transition);
   void Choose(MeshTransfer transfer);
+  void ReduceInPlace();
   RedistributionBytes TransferBound() const;
   absl::Status Improve(const RedistributionOptions& options);
   Layout from_, to_;
   Dims shape_;
   DType dtype_ = DType::kF32, result_dtype_ = DType::kF32;
   std::vector<RedistributionStep> steps_;
-  bool is_view_ = false, fills_identity_ = false;
+  bool is_view_ = false, in_place_ = false, fills_identity_ = false;
   ReduceOp op_ = ReduceOp::kSum;
   double scale_ = 1;
   uint64_t digest_ = 0;

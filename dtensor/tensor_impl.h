@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "dtensor/context.h"
+#include "dtensor/executor.h"
 #include "dtensor/runtime/device/tensor.h"
 
 namespace dtensor {
@@ -32,6 +33,8 @@ struct TensorImpl {
   Context* context = nullptr;
   const Spec* spec = nullptr;
   Tensor local;
+  // `local` is on its way: see Settle().
+  std::shared_ptr<PendingRedistribution> pending;
 
   Edge edge;                   // of a tensor that an operator or a redistribution made
   bool requires_grad = false;  // a leaf that wants a gradient
@@ -61,6 +64,9 @@ struct Node {
   absl::InlinedVector<unsigned, 3> versions;         // of the leaves among them when they were read
   absl::InlinedVector<Tensor, 3> operands, results;  // those that backward reads; others undefined
 };
+
+// Waits for impl.local. Errors: what went wrong on the way.
+absl::Status Settle(TensorImpl& impl);
 
 TensorImplPtr MakeImpl(Context& context, const Spec* spec, Tensor local);
 Edge EdgeOf(const TensorImplPtr& impl);
