@@ -137,7 +137,7 @@ absl::StatusOr<Tensor> LocalResult(const RankPlan& rank_plan, const Tensor& sour
 
 absl::StatusOr<Tensor> EmptyResult(const RankPlan& rank_plan, const Tensor& source) {
   const RedistributionPlan& plan = rank_plan.plan();
-  if (plan.in_place()) return source;
+  if (rank_plan.keeps_source()) return source;
   DT_ASSIGN_OR_RETURN(Tensor result,
                       Tensor::Empty(source.device(), plan.result_dtype(), rank_plan.local_to()));
   if (plan.fills_identity()) {
@@ -213,6 +213,19 @@ RankPlan::RankPlan(RedistributionPlan plan, int rank)
     steps_.push_back({plan_.Receives(s, rank), GroupOf(plan_, step, rank), Label(plan_, step),
                       plan_.digest() + s});
   }
+  keeps_source_ = plan_.in_place() || ReceivesItself(rank);
+}
+
+bool RankPlan::ReceivesItself(int rank) const {
+  if (steps_.size() != 1 || steps_[0].receives.size() != 1 || local_from_ != local_to_)
+    return false;
+  if (plan_.result_dtype() != plan_.dtype() || plan_.fills_identity()) return false;
+  const Transfer& box = steps_[0].receives[0];
+  if (box.peers.size() != 1 || box.peers[0] != rank) return false;
+  for (size_t d = 0; d < box.dims.size(); ++d) {
+    if (box.dims[d] != Piece{.length = local_to_[d]}) return false;
+  }
+  return true;
 }
 
 absl::StatusOr<Tensor> Execute(const RankPlan& plan, const Tensor& source,

@@ -37,15 +37,20 @@ class RankPlan {
   };
   // One for each of plan().steps(); or one, for the local boxes.
   absl::Span<const Step> steps() const { return steps_; }
+  // The result has the source's place in memory: all that this rank needs is its own source, as it
+  // is, or the plan is in place.
+  bool keeps_source() const { return keeps_source_; }
 
  private:
+  bool ReceivesItself(int rank) const;
   RedistributionPlan plan_;
   Dims local_from_, local_to_;
   std::vector<Step> steps_;
+  bool keeps_source_ = false;
 };
 
 // Collective over the groups of the plan. The result may share storage with `source` if
-// plan.is_view() (or when nothing changes), and takes its place if plan.in_place(). `op` is what
+// plan.is_view(), and does if plan.keeps_source(). `op` is what
 // the user called, for errors. Errors: kInvalidArgument when source's shape or dtype is not what
 // the plan says (on every rank that sees it, before anything moves); the world's failure;
 // kResourceExhausted, which fails the world.

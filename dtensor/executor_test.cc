@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
+#include <iostream>
 #include <limits>
 #include <memory>
+#include <random>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -286,6 +289,48 @@ TEST(ExecutorTest, EveryWay) {
   }
 }
 
+// Anything to anything: meshes of up to 12 ranks, of which three or more share a core. The seed is
+// printed; DTENSOR_SEED sets it.
+TEST(ExecutorTest, RandomPairs) {
+  const char* given = std::getenv("DTENSOR_SEED");
+  const uint64_t seed =
+      given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device()();
+  std::cerr << "DTENSOR_SEED=" << seed << std::endl;
+  std::mt19937_64 random(seed);
+  const std::vector<std::string> meshes = {"a=5",     "a=12",        "a=3,b=4",
+                                           "a=2,b=5", "a=2,b=3,c=2", "a=2,b=1,c=2,d=2",
+                                           "a=7",     "a=2,b=2,c=3", "a=4,b=3"};
+  const std::vector<ReduceOp> ops = {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin};
+  for (int world = 0; world < 30; ++world) {
+    const DeviceMesh mesh = Mesh(meshes[random() % meshes.size()]);
+    Dims shape;
+    for (uint64_t d = random() % 4; d > 0; --d) shape.push_back(random() % 14);
+    const ReduceOp op = ops[random() % ops.size()];
+    Way way;
+    way.options.objective = static_cast<Objective>(random() % 3);
+    way.in_two_halves = random() % 2 == 0;
+    const auto layout = [&] {
+      const auto all = AllPlacements(static_cast<int>(shape.size()), op, AllOrders());
+      while (true) {
+        Placements placements;
+        for (int a = 0; a < mesh.rank_of_axes(); ++a)
+          placements.push_back(all[random() % all.size()]);
+        if (auto made = Layout::FromPlacements(mesh, placements, shape); made.ok()) return *made;
+      }
+    };
+    std::vector<Layout> layouts;
+    for (int i = 0; i < 12; ++i) layouts.push_back(layout());
+    DT_ASSERT_OK(
+        RunLocalRanks(mesh.size(), [&](Communicator& communicator, Device& device) -> absl::Status {
+          for (size_t i = 1; i < layouts.size(); ++i) {
+            DT_RETURN_IF_ERROR(RunPair<float>(layouts[i - 1], layouts[i], shape, DType::kF32, way,
+                                              communicator, device));
+          }
+          return absl::OkStatus();
+        }));
+  }
+}
+
 TEST(ExecutorTest, EveryOrderOnTwoAxes) {
   DT_EXPECT_OK(RunAllPairs("a=2,b=2", {{7}, {8}}, ReduceOp::kMax, AllOrders(), DType::kI32));
 }
@@ -498,6 +543,22 @@ TEST(ExecutorTest, CoalescingRefusesUnlikePlans) {
   EXPECT_THAT(ExecuteCoalesced({&reduce}, sources, *communicator, "Test"),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("1 plans for 2 tensors")));
   EXPECT_THAT(ExecuteCoalesced({}, {}, *communicator, "Test"), IsOk());
+}
+
+// A square swap of axes: two of the four ranks have their result already.
+TEST(ExecutorTest, ARankThatReceivesItselfKeepsItsSource) {
+  const DeviceMesh mesh = Mesh("a=2,b=2");
+  const RedistributionPlan plan = Plan(mesh, "[a] [b]", "[b] [a]", {4, 6});
+  ExpectOk(RunLocalRanks(4, [&](Communicator& communicator, Device& device) -> absl::Status {
+    const int rank = communicator.rank();
+    DT_ASSIGN_OR_RETURN(const Tensor source, SourceOf<float>(plan, rank, device));
+    DT_ASSIGN_OR_RETURN(const Tensor result,
+                        Execute(RankPlan(plan, rank), source, communicator, "Test"));
+    EXPECT_EQ(result.raw() == source.raw(), rank == 0 || rank == 3);
+    DT_ASSIGN_OR_RETURN(const std::vector<float> values, ToHost<float>(result));
+    EXPECT_EQ(values, Expected<float>(plan, rank));
+    return absl::OkStatus();
+  }));
 }
 
 TEST(ExecutorTest, SourcesMayHaveAnyStrides) {

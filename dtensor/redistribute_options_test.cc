@@ -35,45 +35,45 @@ TensorOr Terms(Context& context, const DeviceMesh& mesh, int n) {
 
 TEST(RedistributeOptionsTest, AnAllReduceInPlaceAllocatesNothing) {
   for (int ranks : {2, 3}) {
-    EXPECT_THAT(RunRanks(ranks,
-                         [&](Context& context) -> absl::Status {
-                           const DeviceMesh mesh = Mesh(absl::StrCat("a=", ranks));
-                           DT_ASSIGN_OR_RETURN(const auto x, Terms(context, mesh, 10));
-                           const RedistributeOptions options{
-                               .plan = RedistributionOptions{.max_extra_bytes = 0, .in_place = true}};
-                           const void* before = x.local().raw();
-                           DT_ASSIGN_OR_RETURN(const auto sum, x.Redistribute({Replicate()}, options));
-                           EXPECT_EQ(sum.local().raw(), before);
-                           DT_ASSIGN_OR_RETURN(const auto got, ToGlobal<float>(sum));
-                           std::vector<float> want = CountTo(10);
-                           for (float& v : want) v *= ranks == 2 ? 3 : 6;
-                           EXPECT_EQ(got, want);
-                           return absl::OkStatus();
-                         }),
-                IsOk());
+    EXPECT_THAT(
+        RunRanks(ranks,
+                 [&](Context& context) -> absl::Status {
+                   const DeviceMesh mesh = Mesh(absl::StrCat("a=", ranks));
+                   DT_ASSIGN_OR_RETURN(const auto x, Terms(context, mesh, 10));
+                   const RedistributeOptions options{
+                       .plan = RedistributionOptions{.max_extra_bytes = 0, .in_place = true}};
+                   const void* before = x.local().raw();
+                   DT_ASSIGN_OR_RETURN(const auto sum, x.Redistribute({Replicate()}, options));
+                   EXPECT_EQ(sum.local().raw(), before);
+                   DT_ASSIGN_OR_RETURN(const auto got, ToGlobal<float>(sum));
+                   std::vector<float> want = CountTo(10);
+                   for (float& v : want) v *= ranks == 2 ? 3 : 6;
+                   EXPECT_EQ(got, want);
+                   return absl::OkStatus();
+                 }),
+        IsOk());
   }
 }
 
 TEST(RedistributeOptionsTest, ACapIsRefusedOnEveryRankAndLeavesTheContextUsable) {
-  EXPECT_THAT(
-      RunRanks(2,
-               [](Context& context) -> absl::Status {
-                 const DeviceMesh mesh = Mesh("a=2");
-                 DT_ASSIGN_OR_RETURN(const auto x, Terms(context, mesh, 10));
-                 RedistributionOptions options;
-                 options.max_extra_bytes = 39;
-                 EXPECT_THAT(
-                     x.Redistribute({Replicate()}, {.plan = options}).status(),
-                     StatusIs(absl::StatusCode::kResourceExhausted,
-                              AllOf(HasSubstr("has 40 bytes"), HasSubstr("or reduce in place"))));
-                 // As the Context's own, for all that operators move too.
-                 context.set_redistribution_options(options);
-                 EXPECT_FALSE(Mul(x, x).ok());
-                 EXPECT_EQ(context.redistribution_options().max_extra_bytes, 39);
-                 context.set_redistribution_options({});
-                 return x.Redistribute({Replicate()}).status();
-               }),
-      IsOk());
+  EXPECT_THAT(RunRanks(2,
+                       [](Context& context) -> absl::Status {
+                         const DeviceMesh mesh = Mesh("a=2");
+                         DT_ASSIGN_OR_RETURN(const auto x, Terms(context, mesh, 10));
+                         RedistributionOptions options;
+                         options.max_extra_bytes = 39;
+                         EXPECT_THAT(x.Redistribute({Replicate()}, {.plan = options}).status(),
+                                     StatusIs(absl::StatusCode::kResourceExhausted,
+                                              AllOf(HasSubstr("has 40 bytes"),
+                                                    HasSubstr("or reduce in place"))));
+                         // As the Context's own, for all that operators move too.
+                         context.set_redistribution_options(options);
+                         EXPECT_FALSE(Mul(x, x).ok());
+                         EXPECT_EQ(context.redistribution_options().max_extra_bytes, 39);
+                         context.set_redistribution_options({});
+                         return x.Redistribute({Replicate()}).status();
+                       }),
+              IsOk());
 }
 
 TEST(RedistributeOptionsTest, ConvertsOnTheWay) {
@@ -81,15 +81,16 @@ TEST(RedistributeOptionsTest, ConvertsOnTheWay) {
                        [](Context& context) -> absl::Status {
                          const DeviceMesh mesh = Mesh("a=2");
                          DT_ASSIGN_OR_RETURN(const auto x, Terms(context, mesh, 6));
-                         DT_ASSIGN_OR_RETURN(const auto y, x.Redistribute({Shard(0)},
-                                                                          {.dtype = DType::kBF16}));
+                         DT_ASSIGN_OR_RETURN(const auto y,
+                                             x.Redistribute({Shard(0)}, {.dtype = DType::kBF16}));
                          EXPECT_EQ(y.dtype(), DType::kBF16);
-                         DT_ASSIGN_OR_RETURN(const auto z, y.Redistribute({Replicate()},
-                                                                          {.dtype = DType::kF32}));
+                         DT_ASSIGN_OR_RETURN(const auto z,
+                                             y.Redistribute({Replicate()}, {.dtype = DType::kF32}));
                          DT_ASSIGN_OR_RETURN(const auto got, ToGlobal<float>(z));
                          EXPECT_EQ(got, (std::vector<float>{3, 6, 9, 12, 15, 18}));
-                         EXPECT_THAT(x.Redistribute({Shard(0)}, {.dtype = DType::kF64}).status(),
-                                     StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("Cast")));
+                         EXPECT_THAT(
+                             x.Redistribute({Shard(0)}, {.dtype = DType::kF64}).status(),
+                             StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("Cast")));
                          return absl::OkStatus();
                        }),
               IsOk());
@@ -98,26 +99,26 @@ TEST(RedistributeOptionsTest, ConvertsOnTheWay) {
 TEST(RedistributeOptionsTest, AsyncIsReadyAtItsFirstUse) {
   for (const Device::Kind device : {Device::Kind::kCpu, Device::Kind::kDeferred}) {
     EXPECT_THAT(
-        RunRanks(
-            2,
-            [](Context& context) -> absl::Status {
-              const DeviceMesh mesh = Mesh("a=2");
-              const std::vector<float> values = CountTo(8);
-              DT_ASSIGN_OR_RETURN(auto x, Distribute<float>(context, mesh, {Shard(0)}, {8}, values));
-              x.set_requires_grad(true);
-              DT_ASSIGN_OR_RETURN(auto y, x.Redistribute({Replicate()}, {.async = true}));
-              DT_ASSIGN_OR_RETURN(auto unread, x.Redistribute({Replicate()}, {.async = true}));
-              DT_ASSIGN_OR_RETURN(const auto other, Mul(x, x));  // meanwhile
-              DT_ASSIGN_OR_RETURN(const auto square, Mul(y, y));
-              unread = DistributedTensor();
-              DT_RETURN_IF_ERROR(Backward(Sum(square, {0})));
-              DT_ASSIGN_OR_RETURN(const auto gradient, ToGlobal<float>(x.grad()));
-              for (int i = 0; i < 8; ++i) EXPECT_EQ(gradient[i], 2 * values[i]);
-              DT_ASSIGN_OR_RETURN(const auto squares, ToGlobal<float>(square));
-              EXPECT_EQ(squares[7], 64);
-              return absl::OkStatus();
-            },
-            {.device = device, .max_delay_us = 50}),
+        RunRanks(2,
+                 [](Context& context) -> absl::Status {
+                   const DeviceMesh mesh = Mesh("a=2");
+                   const std::vector<float> values = CountTo(8);
+                   DT_ASSIGN_OR_RETURN(auto x,
+                                       Distribute<float>(context, mesh, {Shard(0)}, {8}, values));
+                   x.set_requires_grad(true);
+                   DT_ASSIGN_OR_RETURN(auto y, x.Redistribute({Replicate()}, {.async = true}));
+                   DT_ASSIGN_OR_RETURN(auto unread, x.Redistribute({Replicate()}, {.async = true}));
+                   DT_ASSIGN_OR_RETURN(const auto other, Mul(x, x));  // meanwhile
+                   DT_ASSIGN_OR_RETURN(const auto square, Mul(y, y));
+                   unread = DistributedTensor();
+                   DT_RETURN_IF_ERROR(Backward(Sum(square, {0})));
+                   DT_ASSIGN_OR_RETURN(const auto gradient, ToGlobal<float>(x.grad()));
+                   for (int i = 0; i < 8; ++i) EXPECT_EQ(gradient[i], 2 * values[i]);
+                   DT_ASSIGN_OR_RETURN(const auto squares, ToGlobal<float>(square));
+                   EXPECT_EQ(squares[7], 64);
+                   return absl::OkStatus();
+                 },
+                 {.device = device, .max_delay_us = 50}),
         IsOk());
   }
 }
@@ -133,9 +134,8 @@ TEST(RedistributeOptionsTest, FromOneMeshToAnother) {
                  if (context.rank() < 2) {
                    DT_ASSIGN_OR_RETURN(x, Add(x, x));
                  } else {
-                   EXPECT_THAT(Add(x, x).status(),
-                               StatusIs(absl::StatusCode::kInvalidArgument,
-                                        HasSubstr("is not on the mesh")));
+                   EXPECT_THAT(Add(x, x).status(), StatusIs(absl::StatusCode::kInvalidArgument,
+                                                            HasSubstr("is not on the mesh")));
                  }
                  DT_ASSIGN_OR_RETURN(const Layout layout,
                                      Layout::FromPlacements(second, {Replicate()}, {8}));

@@ -74,8 +74,8 @@ class PlanBuilder {
         return Error(line, absl::StrCat("at \"", paths_[i], "\": ", placement.status().message()));
       const int dim = placement->dim() + (placement->dim() < 0 ? layout.rank() : 0);
       if (placement->is_shard() && dim >= 0 && dim < layout.rank()) {  // else: WithAxes refuses
-        DT_RETURN_IF_ERROR(
-            CheckDivides(line, absl::StrCat(paths_[i], ".", name), parameter, dim, claimed.axes));
+        DT_RETURN_IF_ERROR(CheckDivides(line, absl::StrCat(paths_[i], ".", name), parameter, dim,
+                                        ShardsOf(claimed.axes), ShardsOf(AxesOf(layout.dim(dim)))));
         const int64_t unit = parameter.unit(dim);
         if (unit > 1) *placement = Shard(dim, Order::Unit(unit));
       }
@@ -139,16 +139,25 @@ class PlanBuilder {
   }
 
   absl::Status CheckDivides(const ParallelPlan::Line& line, absl::string_view path,
-                            const Parameter& parameter, int dim, const AxisList& axes) const {
+                            const Parameter& parameter, int dim, int64_t shards,
+                            int64_t shards_before) const {
+    const int64_t unit = parameter.unit(dim), size = parameter.shape[dim], units = size / unit;
+    const bool divides = size % unit == 0 && units % (shards * shards_before) == 0;
+    if (options_.allow_uneven || divides) return absl::OkStatus();
+    const std::string grouped = unit > 1 ? absl::StrCat(" (", units, " units of ", unit, ")") : "";
+    const std::string before =
+        shards_before > 1 ? absl::StrCat(" after ", shards_before, " shards of other lines") : "";
+    return Error(
+        line, absl::StrCat("dimension ", dim, " of ", path, ", ", size, grouped,
+                           ", cannot be split evenly by \"", line.style.axis, "\" of size ", shards,
+                           before, "; choose axis sizes that divide ", units,
+                           ", or allow uneven shards"));
+  }
+
+  int64_t ShardsOf(const AxisList& axes) const {
     int64_t shards = 1;
     for (int axis : axes) shards *= mesh_.axis_size(axis);
-    const int64_t unit = parameter.unit(dim), size = parameter.shape[dim], units = size / unit;
-    if (options_.allow_uneven || units % shards == 0) return absl::OkStatus();
-    const std::string grouped = unit > 1 ? absl::StrCat(" (", units, " units of ", unit, ")") : "";
-    return Error(line, absl::StrCat("dimension ", dim, " of ", path, ", ", size, grouped,
-                                    ", cannot be split evenly by \"", line.style.axis,
-                                    "\" of size ", shards, "; choose an axis size that divides ",
-                                    units, ", or allow uneven shards"));
+    return shards;
   }
 
   const ParallelPlan& plan_;

@@ -146,6 +146,15 @@ TEST(ParallelPlan, RefusesUnevenSplitsUnlessAllowed) {
   EXPECT_THAT(Apply(2, "tp=2", plan, {.allow_uneven = true}), IsOk());
 }
 
+// Each axis alone divides the three units; together they do not.
+TEST(ParallelPlan, RefusesUnevenSplitsOverTwoLines) {
+  const ParallelPlan plan({{"up", Colwise("a")}, {"up", Colwise("b")}});
+  EXPECT_THAT(
+      Apply(9, "a=3,b=3", plan),
+      Refuses(AllOf(HasSubstr("of size 3 after 3 shards of other lines"), HasSubstr("divide 3"))));
+  EXPECT_THAT(Apply(9, "a=3,b=3", plan, {.allow_uneven = true}), IsOk());
+}
+
 TEST(ParallelPlan, RefusesUnevenActivationsUnlessAllowed) {
   for (const bool allowed : {false, true}) {
     const absl::Status status = RunRanks(2, [&](Context& context) -> absl::Status {
