@@ -3,6 +3,7 @@
 #include <functional>
 #include <vector>
 
+#include "dtensor/one_rank_for_testing.h"
 #include "dtensor/op_cases.h"
 #include "dtensor/ops.h"
 #include "dtensor/runtime/core/status_matchers.h"
@@ -15,36 +16,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// Makes tensors on one rank.
-class Maker {
- public:
-  explicit Maker(Context& context) : context_(context) {}
-  TensorOr F32(std::vector<int64_t> shape, std::vector<float> values) const {
-    return Distribute<float>(context_, DeviceMesh(), {}, shape, values);
-  }
-  TensorOr I64(std::vector<int64_t> shape, std::vector<int64_t> values) const {
-    return Distribute<int64_t>(context_, DeviceMesh(), {}, shape, values);
-  }
-  TensorOr Zeros(std::vector<int64_t> shape, DType dtype = DType::kF32) const {
-    return Full(context_, Layout::Replicated(DeviceMesh(), static_cast<int>(shape.size())), shape,
-                dtype, 0);
-  }
-
- private:
-  Context& context_;
-};
-
-void OnOneRank(const std::function<void(const Maker&)>& fn) {
-  DT_EXPECT_OK(RunRanks(1, [&](Context& context) {
-    fn(Maker(context));
-    return absl::OkStatus();
-  }));
-}
-
-std::vector<double> Values(const TensorOr& tensor) {
-  DT_EXPECT_OK(tensor.status());
-  return tensor.ok() ? *GlobalValues(*tensor) : std::vector<double>();
-}
 struct Refusal {
   const char* what;
   std::function<TensorOr(const Maker&)> call;

@@ -151,6 +151,22 @@ TEST(RedistributeOptionsTest, FromOneMeshToAnother) {
       IsOk());
 }
 
+// Nothing moves, and every rank hears of both requests.
+TEST(RedistributeOptionsTest, RanksThatAskForDifferentThings) {
+  std::vector<std::string> heard(2);
+  const absl::Status status = RunRanks(2, [&](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const auto x, RandomNormal(context, Mesh("a=2"), {Shard(0)}, {4, 6}, {}));
+    const Placement wanted = context.rank() == 0 ? Replicate() : Shard(1);
+    const absl::Status result = x.Redistribute({wanted}).status();
+    heard[context.rank()] = std::string(result.message());
+    return result;
+  });
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("disagree")));
+  for (const std::string& message : heard) {
+    EXPECT_THAT(message, AllOf(HasSubstr("all-gather"), HasSubstr("all-to-all")));
+  }
+}
+
 TEST(RedistributeOptionsTest, RefusesAMeshThatSaysNotWhereItLies) {
   EXPECT_THAT(
       RunRanks(4,
