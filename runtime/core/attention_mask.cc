@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "absl/numeric/int128.h"
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"

@@ -1,0 +1,360 @@
+#include "dtensor/ring_schedule.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "dtensor/regions.h"
+#include "dtensor/runtime/core/status.h"
+
+namespace dtensor {
+namespace {
+
+absl::Status CheckAxes(const RingProblem& problem) {
+  const DeviceMesh& mesh = problem.q.mesh();
+  const AxisList& axes = problem.axes;
+  if (!(problem.kv.mesh() == mesh)) {
+    return InvalidArgument({"ring: q lies on ", mesh.ToString(), " and kv on ",
+                            problem.kv.mesh().ToString(), "; redistribute one of them"});
+  }
+  if (axes.empty() || axes.size() > 2) {
+    return InvalidArgument({"ring: it runs over one axis, or two for a double ring, not ",
+                            absl::StrCat(axes.size()), "; flatten or slice the mesh"});
+  }
+  for (const int axis : axes) {
+    if (axis >= 0 && axis < mesh.rank_of_axes()) continue;
+    return InvalidArgument({"ring: mesh ", mesh.ToString(), " has no axis ", absl::StrCat(axis),
+                            "; take one from 0 to ", absl::StrCat(mesh.rank_of_axes() - 1)});
+  }
+  if (axes.size() == 2 && axes[0] == axes[1]) {
+    return InvalidArgument({"ring: its axes overlap: both are \"", mesh.axis_name(axes[0]),
+                            "\"; give two axes, or one for a single ring"});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckLayout(const RingProblem& problem, absl::string_view name, const Layout& layout) {
+  const DeviceMesh& mesh = layout.mesh();
+  if (layout.rank() != 1 || layout.is_partial()) {
+    return InvalidArgument({"ring: ", name, " is ", layout.ToString(),
+                            "; give the layout of the sequence alone, without partial axes"});
+  }
+  const AxisList sharding = layout.sharding_axes();
+  for (int axis = 0; axis < mesh.rank_of_axes(); ++axis) {
+    const bool of_ring = absl::c_linear_search(problem.axes, axis);
+    const bool splits = absl::c_linear_search(sharding, axis);
+    if (mesh.axis_size(axis) == 1 || of_ring == splits) continue;
+    return InvalidArgument({"ring: ", name, " is ", layout.ToString(), ", and axis \"",
+                            mesh.axis_name(axis),
+                            splits ? "\" is not the ring's; give the ring this axis, or take it "
+                                     "off the sequence"
+                                   : "\" of the ring does not split it; shard the sequence over "
+                                     "it, or take the axis off the ring"});
+  }
+  return absl::OkStatus();
+}
+
+// Bytes and pairs are counted in int64.
+absl::Status CheckCountable(const RingProblem& problem) {
+  constexpr int64_t kMost = int64_t{1} << 62, kMostPositions = int64_t{1} << 31;
+  const int64_t positions = std::max(problem.q_length, problem.kv_length);
+  int64_t bytes = 8 * 32;  // elements of f64, and more tensors than there are
+  bool fits = positions <= kMostPositions;
+  for (const int64_t n : {problem.batch, problem.heads, positions, problem.head_dim}) {
+    if (__builtin_mul_overflow(bytes, std::max<int64_t>(n, 1), &bytes) || bytes > kMost) {
+      fits = false;
+      break;
+    }
+  }
+  // A rank may send every block that there is.
+  if (fits && bytes <= kMost / problem.q.mesh().size()) return absl::OkStatus();
+  return InvalidArgument(
+      {"ring: more bytes or positions than can be counted; make the tensors smaller (up to 2^31 "
+       "positions)"});
+}
+
+absl::Status CheckSizes(const RingProblem& problem) {
+  for (const int64_t n : {problem.batch, problem.q_length, problem.kv_length}) {
+    if (n < 0) return InvalidArgument({"ring: a size of ", absl::StrCat(n), "; take 0 or more"});
+  }
+  for (const int64_t n : {problem.heads, problem.kv_heads, problem.head_dim}) {
+    if (n < 1) return InvalidArgument({"ring: a size of ", absl::StrCat(n), "; take 1 or more"});
+  }
+  if (problem.heads % problem.kv_heads != 0) {
+    return InvalidArgument({"ring: ", absl::StrCat(problem.heads), " heads are not divisible by ",
+                            absl::StrCat(problem.kv_heads),
+                            " kv heads; every kv head serves as many heads: take a divisor"});
+  }
+  if (!IsFloat(problem.dtype)) {
+    return InvalidArgument({"ring: attention needs a float type, not ", ToString(problem.dtype),
+                            "; take f32, f64, bf16 or f16"});
+  }
+  return CheckCountable(problem);
+}
+
+absl::Status Check(const RingProblem& problem) {
+  DT_RETURN_IF_ERROR(CheckAxes(problem));
+  DT_RETURN_IF_ERROR(CheckLayout(problem, "q", problem.q));
+  DT_RETURN_IF_ERROR(CheckLayout(problem, "kv", problem.kv));
+  DT_RETURN_IF_ERROR(CheckSizes(problem));
+  return problem.mask.CheckFits(problem.kv_length);
+}
+
+int64_t SumOfBytes(const std::vector<RingMessage>& messages) {
+  int64_t bytes = 0;
+  for (const RingMessage& message : messages) bytes += message.bytes;
+  return bytes;
+}
+
+}  // namespace
+
+// Fills a schedule: turns first, then the messages between them.
+class RingPlanner {
+ public:
+  explicit RingPlanner(const RingProblem& problem) {
+    schedule_.problem_ = problem;
+    const DeviceMesh& mesh = problem.q.mesh();
+    for (const int rank : mesh.Group(mesh.RankOf(0), problem.axes)) {
+      const auto coordinate = mesh.Coordinate(rank);
+      schedule_.q_.push_back(DimRegion(problem.q, 0, problem.q_length, coordinate));
+      schedule_.kv_.push_back(DimRegion(problem.kv, 0, problem.kv_length, coordinate));
+    }
+    places_ = schedule_.places();
+    outer_ = problem.axes.size() == 2 ? mesh.axis_size(problem.axes[0]) : 1;
+    if (outer_ == places_) outer_ = 1;  // rings of one place: the outer ring is a single one
+    inner_ = places_ / outer_;
+    schedule_.outer_size_ = outer_;
+  }
+
+  RingSchedule Plan() && {
+    step_of_hop_.assign(places_, -1);
+    works_.assign(places_ * places_, false);
+    for (int hop = 0; hop < places_; ++hop) AddStep(hop);
+    for (const int hop : KeptHops()) {
+      for (int place = 0; place < places_; ++place) {
+        const int block = SourceOf(place, hop);
+        if (!Works(place, block)) continue;
+        if (hop > 0) FetchBlock(place, block, hop);
+        SendGradient(place, block, hop);
+      }
+    }
+    return std::move(schedule_);
+  }
+
+ private:
+  int Place(int outer, int inner) const {
+    return (outer + outer_) % outer_ * inner_ + (inner + inner_) % inner_;
+  }
+  int OuterOf(int place) const { return place / inner_; }
+  int InnerOf(int place) const { return place % inner_; }
+  int SourceOf(int place, int hop) const {
+    return Place(OuterOf(place) - hop / inner_, InnerOf(place) - hop % inner_);
+  }
+  bool Works(int place, int block) const { return works_[place * places_ + block]; }
+
+  std::vector<int> KeptHops() const {
+    std::vector<int> hops;
+    for (const RingStep& step : schedule_.steps_) hops.push_back(step.hop);
+    return hops;
+  }
+
+  void AddStep(int hop) {
+    RingStep step = {hop, std::vector<RingTurn>(places_)};
+    bool any = hop == 0;
+    for (int place = 0; place < places_; ++place) {
+      RingTurn& turn = step.turns[place];
+      turn.source = SourceOf(place, hop);
+      const AttentionMask& mask = schedule_.problem_.mask;
+      const IndexSet &q = schedule_.q_[place], &kv = schedule_.kv_[turn.source];
+      turn.block_case = mask.Classify(q, kv);
+      turn.work = mask.Count(q, kv);
+      works_[place * places_ + turn.source] = turn.work > 0;
+      any = any || turn.work > 0;
+    }
+    if (!any) return;
+    step_of_hop_[hop] = static_cast<int>(schedule_.steps_.size());
+    schedule_.steps_.push_back(std::move(step));
+  }
+
+  // From the place that had the block before, if it worked on it, else from the owner.
+  void FetchBlock(int place, int block, int hop) {
+    const bool starts_ring = hop % inner_ == 0;
+    const int before = starts_ring ? Place(OuterOf(place) - 1, InnerOf(place))
+                                   : Place(OuterOf(place), InnerOf(place) - 1);
+    if (Works(before, block)) {
+      AddBlock(step_of_hop_[starts_ring ? hop - inner_ : hop - 1], before, place, block);
+    } else {
+      AddBlock(step_of_hop_[hop] - 1, block, place, block);
+    }
+  }
+
+  // To the place that works on the block at the next hop, if any, else home.
+  void SendGradient(int place, int block, int hop) {
+    const bool ends_ring = (hop + 1) % inner_ == 0;
+    const int next = Place(OuterOf(place) + (ends_ring ? 1 : 0), InnerOf(place) + 1);
+    const bool goes_on = hop + 1 < places_ && Works(next, block);
+    const int to = goes_on ? next : block;
+    if (to != place) AddGradient(step_of_hop_[hop], place, to, block);
+  }
+
+  void AddBlock(int step, int from, int to, int block) {
+    const bool crosses = OuterOf(from) != OuterOf(to);
+    const int64_t bytes = schedule_.BlockBytes(block);
+    std::vector<RingTurn>& turns = schedule_.steps_[step].turns;
+    turns[from].sends.push_back({to, block, bytes, crosses});
+    turns[to].receives.push_back({from, block, bytes, crosses});
+  }
+  void AddGradient(int step, int from, int to, int block) {
+    const bool crosses = OuterOf(from) != OuterOf(to);
+    const int64_t bytes = schedule_.GradientBytes(block);
+    std::vector<RingTurn>& turns = schedule_.steps_[step].turns;
+    turns[from].gradient_sends.push_back({to, block, bytes, crosses});
+    turns[to].gradient_receives.push_back({from, block, bytes, crosses});
+  }
+
+  RingSchedule schedule_;
+  int places_ = 0, outer_ = 1, inner_ = 1;
+  std::vector<int> step_of_hop_;  // -1: left out
+  std::vector<bool> works_;       // by place, then block
+};
+
+absl::StatusOr<RingSchedule> PlanRing(const RingProblem& problem) {
+  DT_RETURN_IF_ERROR(Check(problem));
+  return RingPlanner(problem).Plan();
+}
+
+int64_t RingSchedule::BlockBytes(int block) const {
+  const RingProblem& p = problem_;
+  return 2 * SizeOf(p.dtype) * p.batch * kv_[block].size() * p.kv_heads * p.head_dim;
+}
+
+int64_t RingSchedule::GradientBytes(int block) const {
+  return BlockBytes(block) / SizeOf(problem_.dtype) * SizeOf(AccumulatorOf(problem_.dtype));
+}
+
+int64_t RingSchedule::ForwardBytes(int place) const {
+  int64_t bytes = 0;
+  for (const RingStep& step : steps_) bytes += SumOfBytes(step.turns[place].sends);
+  return bytes;
+}
+
+int64_t RingSchedule::BackwardBytes(int place) const {
+  int64_t bytes = ForwardBytes(place);
+  for (const RingStep& step : steps_) bytes += SumOfBytes(step.turns[place].gradient_sends);
+  return bytes;
+}
+
+int64_t RingSchedule::ForwardBytes(int from, int to) const {
+  int64_t bytes = 0;
+  for (const RingStep& step : steps_) {
+    for (const RingMessage& m : step.turns[from].sends) bytes += m.peer == to ? m.bytes : 0;
+  }
+  return bytes;
+}
+
+int64_t RingSchedule::BackwardBytes(int from, int to) const {
+  int64_t bytes = ForwardBytes(from, to);
+  for (const RingStep& step : steps_) {
+    for (const RingMessage& m : step.turns[from].gradient_sends) {
+      bytes += m.peer == to ? m.bytes : 0;
+    }
+  }
+  return bytes;
+}
+
+int RingSchedule::CrossingBlocks() const {
+  int crossing = 0;
+  for (const RingStep& step : steps_) {
+    for (const RingTurn& turn : step.turns) {
+      for (const RingMessage& message : turn.sends) crossing += message.crosses;
+    }
+  }
+  return crossing;
+}
+
+int RingSchedule::CrossingGradients() const {
+  int crossing = 0;
+  for (const RingStep& step : steps_) {
+    for (const RingTurn& turn : step.turns) {
+      for (const RingMessage& message : turn.gradient_sends) crossing += message.crosses;
+    }
+  }
+  return crossing;
+}
+
+double RingSchedule::Balance() const {
+  double total = 0, slowest = 0;
+  for (const RingStep& step : steps_) {
+    int64_t largest = 0;
+    for (const RingTurn& turn : step.turns) {
+      total += static_cast<double>(turn.work);
+      largest = std::max(largest, turn.work);
+    }
+    slowest += static_cast<double>(largest);
+  }
+  return slowest == 0 ? 1 : total / (places() * slowest);
+}
+
+// One block is worked on while the next arrives. A double ring holds one more that arrives from
+// the next ring, and from three rings on the one that is sent there.
+int RingSchedule::KvBuffers(int place) const {
+  const int most = outer_size_ == 1 ? 2 : outer_size_ == 2 ? 3 : 4;
+  int received = 0;
+  for (const RingStep& step : steps_) {
+    received += static_cast<int>(step.turns[place].receives.size());
+  }
+  return std::min(received, most);
+}
+
+int64_t RingSchedule::KvBufferBytes(int place) const {
+  int64_t largest = 0;
+  for (const RingStep& step : steps_) {
+    for (const RingMessage& m : step.turns[place].receives) largest = std::max(largest, m.bytes);
+  }
+  return KvBuffers(place) * largest;
+}
+
+RingMemory RingSchedule::ForwardMemory(int place) const {
+  const RingProblem& p = problem_;
+  const int64_t element = SizeOf(p.dtype), sum = SizeOf(AccumulatorOf(p.dtype));
+  const int64_t rows = p.batch * p.heads * q_[place].size();
+  RingMemory memory;
+  memory.tensors = 2 * element * rows * p.head_dim + BlockBytes(place);  // q, o, k, v
+  memory.carry = sum * rows + (sum > element ? sum * rows * p.head_dim : 0);
+  memory.kv_buffers = KvBufferBytes(place);
+  return memory;
+}
+
+RingMemory RingSchedule::BackwardMemory(int place) const {
+  const RingProblem& p = problem_;
+  const int64_t element = SizeOf(p.dtype), sum = SizeOf(AccumulatorOf(p.dtype));
+  const int64_t rows = p.batch * p.heads * q_[place].size();
+  RingMemory memory;
+  memory.tensors =
+      4 * element * rows * p.head_dim + 2 * BlockBytes(place);  // q, o, do, dq; kv, dkv
+  memory.carry = 2 * sum * rows;                                // log-sum-exp, delta
+  if (sum > element) memory.carry += sum * rows * p.head_dim + GradientBytes(place);
+  memory.kv_buffers = KvBufferBytes(place);
+  int64_t sends = 0, largest = 0;
+  for (const RingStep& step : steps_) {
+    for (const RingMessage& message : step.turns[place].gradient_sends) {
+      ++sends;
+      largest = std::max(largest, message.bytes);
+    }
+  }
+  memory.gradient_buffers = std::min<int64_t>(sends, 2) * largest;
+  return memory;
+}
+
+int64_t RingSchedule::PeakBytes() const {
+  int64_t peak = 0;
+  for (int place = 0; place < places(); ++place) {
+    peak = std::max({peak, ForwardMemory(place).total(), BackwardMemory(place).total()});
+  }
+  return peak;
+}
+
+}  // namespace dtensor

@@ -1,0 +1,144 @@
+// RingSchedule: who works on which keys and values when, and who sends them on, as an immutable
+// value. For attention whose queries, keys and values are all sharded along the sequence.
+//
+//   places     The ring's ranks are 0..cp-1: row-major over its axes, whatever the mesh's other
+//              axes are. Place b owns KV block b. All groups of the mesh follow the same schedule.
+//   one axis   At hop j place r works on block r - j (mod cp). KV moves r -> r + 1.
+//   two axes   (outer of W, inner of w.) KV makes inner rings of w - 1 hops; W - 1 times the block
+//              that a place began with goes on to the same place of the next inner ring, while that
+//              place still works. At hop t*w + i place (R, a) works on block (R - t, a - i).
+//   backward   KV goes round again. The gradient of a block starts at its owner and follows it:
+//   each
+//              place adds its share and sends on, and the last one sends home: cp hops.
+//   skipping   A block that a place may not see at all is never sent to it. Then a place gets a
+//   block
+//              from the place before it in the ring if that one has just worked on it, else from
+//              the owner; and sends the gradient to the place after it if that one works on it
+//              next, else home, where what arrives is added. Hops at which nobody has work are no
+//              steps; hop 0 always is one.
+//
+// In a step, a place runs its kernel while blocks arrive for later steps; then gradients move. So a
+// message is a send and a receive of the same step. Proofs and formulas: docs/ring-attention.md.
+#ifndef DTENSOR_RING_SCHEDULE_H_
+#define DTENSOR_RING_SCHEDULE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "dtensor/device_mesh.h"
+#include "dtensor/layout.h"
+#include "dtensor/runtime/core/attention_mask.h"
+#include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/core/index_set.h"
+
+namespace dtensor {
+
+struct RingProblem {
+  // Layouts of the sequence dimension alone, in any order, also unlike ones: "[cp:zigzag]".
+  Layout q, kv;
+  int64_t q_length = 0, kv_length = 0;
+  AxisList axes;  // of the ring: one, or the outer and the inner one
+  // As one rank holds them, after other axes have split them. KV heads are never repeated.
+  int64_t batch = 1, heads = 1, kv_heads = 1, head_dim = 1;
+  DType dtype = DType::kF32;
+  AttentionMask mask;
+};
+
+// One end of a message: what travels, and the place at the other end.
+struct RingMessage {
+  int peer = 0;
+  int block = 0;
+  int64_t bytes = 0;
+  bool crosses = false;  // from one inner ring to another
+  friend bool operator==(const RingMessage&, const RingMessage&) = default;
+};
+
+// What one place does in one step.
+struct RingTurn {
+  int source = 0;  // the block that it works on
+  BlockCase block_case = BlockCase::kEmpty;
+  int64_t work = 0;                          // allowed pairs of a query and a key, of one head
+  std::vector<RingMessage> sends, receives;  // KV, in forward and backward alike
+  std::vector<RingMessage> gradient_sends, gradient_receives;  // dKV, after the kernel
+};
+
+struct RingStep {
+  int hop = 0;                  // steps without work are left out, so hops may jump
+  std::vector<RingTurn> turns;  // one for each place
+};
+
+// Bytes that one rank holds at its peak.
+struct RingMemory {
+  int64_t tensors = 0;           // arguments and results, in the tensors' type
+  int64_t carry = 0;             // log-sum-exp, delta, and sums that are wider than their results
+  int64_t kv_buffers = 0;        // blocks of other places, on their way
+  int64_t gradient_buffers = 0;  // gradients on their way
+  int64_t total() const { return tensors + carry + kv_buffers + gradient_buffers; }
+};
+
+class RingSchedule {
+ public:
+  const RingProblem& problem() const { return problem_; }
+  int places() const { return static_cast<int>(q_.size()); }
+  // Of the outer axis; 1 where the ring is a single one (also when one of two axes has size 1).
+  int outer_size() const { return outer_size_; }
+  absl::Span<const RingStep> steps() const { return steps_; }
+
+  // What a place holds, and the bytes of a block and of its gradient (in the accumulator's type).
+  const IndexSet& q_positions(int place) const { return q_[place]; }
+  const IndexSet& kv_positions(int place) const { return kv_[place]; }
+  int64_t BlockBytes(int block) const;
+  int64_t GradientBytes(int block) const;
+
+  // Sent by a place. Backward: KV again, and gradients.
+  int64_t ForwardBytes(int place) const;
+  int64_t BackwardBytes(int place) const;
+  // The same over one link.
+  int64_t ForwardBytes(int from, int to) const;
+  int64_t BackwardBytes(int from, int to) const;
+  // KV blocks, and gradients, that go from one inner ring to another, of all places.
+  int CrossingBlocks() const;
+  int CrossingGradients() const;
+
+  // Total work / (places * the sum over steps of the largest): 1 if no place ever waits, or there
+  // is nothing to do.
+  double Balance() const;
+
+  RingMemory ForwardMemory(int place) const;
+  RingMemory BackwardMemory(int place) const;
+  int64_t PeakBytes() const;  // of the place that has most
+
+  // Proves the schedule from its messages: every place works once on each block of which it may see
+  // anything, when it has it; what is sent is received, and the sender has it; the gradient of a
+  // block holds each place's share once, at its owner; blocks on their way fit their buffers.
+  // O(places^3): for tests.
+  absl::Status Verify() const;
+
+  // A line for each step and place, then the bytes of each link, the balance, and the memory.
+  std::string ToString() const;
+
+ private:
+  friend class RingPlanner;
+  friend absl::StatusOr<RingSchedule> PlanRing(const RingProblem& problem);
+  RingSchedule() = default;
+  int KvBuffers(int place) const;
+  int64_t KvBufferBytes(int place) const;
+
+  RingProblem problem_;
+  int outer_size_ = 1;
+  std::vector<IndexSet> q_, kv_;  // by place
+  std::vector<RingStep> steps_;
+};
+
+// Errors: kInvalidArgument, naming the remedy, for heads that kv_heads does not divide, sizes that
+// are negative or cannot be counted, a type that is no float, axes that are not one or two, or
+// overlap, layouts that the ring's axes do not all split, or others do, a mask that does not fit.
+absl::StatusOr<RingSchedule> PlanRing(const RingProblem& problem);
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_RING_SCHEDULE_H_
