@@ -1,24 +1,77 @@
 // Scaled dot-product attention on one rank's local tensors, blocked: memory grows with s, not s *
-// t.
+// t. Keys may come in several calls, a block of them in each, in any order; what the queries
+// have gathered is carried from one call to the next.
 //
 // Query head h reads key/value head h / (Hq / Hkv). q, o, do, dq: [b, s, Hq, d]; k, v, dk, dv: [b,
-// t, Hkv, d]; lse: [b, Hq, s] f32 (f64 for f64), natural log. Inputs may have any strides with the
-// last one 1. causal: the query at local row i sees the keys j <= i + t - s. A row that sees
-// nothing: o = 0, lse = -inf. o = softmax(scale * q k^T) v. f32, f64, bf16, f16; scores and sums in
-// f32 (f64 for f64).
+// t, Hkv, d]; lse, delta: [b, Hq, s]. Tensors of rank 4 may have any strides with the last one 1;
+// so [b, h, s, d] and [s, b, h, d] are transposed views. f32, f64, bf16, f16 (the type of q, k, v,
+// do); scores and sums in f32 (f64 for f64): "wide" below. lse is wide, natural log.
+// o = softmax(scale * q k^T) v. A row that sees nothing: o = 0, lse = -inf, gradients 0.
 #ifndef DTENSOR_RUNTIME_KERNELS_ATTENTION_H_
 #define DTENSOR_RUNTIME_KERNELS_ATTENTION_H_
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "dtensor/runtime/core/attention_mask.h"
+#include "dtensor/runtime/core/index_set.h"
 #include "dtensor/runtime/device/tensor.h"
 
 namespace dtensor::kernels {
 
+// One block of keys, met by all queries. Rows lie in ascending order of their global positions.
+struct AttentionStep {
+  double scale = 1;
+  AttentionMask mask;
+  IndexSet q_positions, k_positions;  // s and t of them
+  bool first = true;                  // nothing is carried yet
+  bool last = true;                   // no call follows: o and lse are made
+};
+
+// One step with all positions; causal: the query at local row i sees the keys j <= i + t - s.
+AttentionStep WholeAttention(double scale, bool causal, int64_t s, int64_t t);
+
+// What query rows have gathered, all wide: o [b, s, Hq, d], the sum of exp(score - max) v, with
+// strides as above; max and sum [b, Hq, s], each row's largest score, in units of ln 2, and its sum
+// of exp(score - max). Uninitialized before the first step.
+struct AttentionCarry {
+  Tensor o, max, sum;
+};
+
+// `carry` may be null where a step is first and last. o, of q's type or wide, and lse are written
+// in the last step, and ignored before. The same keys in other steps give the same results within
+// rounding.
+absl::Status Attention(Device& device, const Tensor& q, const Tensor& k, const Tensor& v,
+                       const AttentionStep& step, const AttentionCarry* carry, const Tensor& o,
+                       const Tensor& lse);
+
+// delta = rowsum(do * o), wide. o has the type of do.
+absl::Status AttentionDelta(Device& device, const Tensor& o, const Tensor& dout,
+                            const Tensor& delta);
+
+// With the final lse and delta: p = exp(scale q k^T - lse), dv = p^T do, ds = p * (do v^T - delta),
+// dq = scale ds k, dk = scale ds^T q (summed over the query heads of a group).
+//
+// dk and dv are the block's, dq is set by the first step and added to by the others. Gradients have
+// one type: q's or wide; wide in a step that is not both first and last. So dq is the carry.
+absl::Status AttentionGrad(Device& device, const Tensor& q, const Tensor& k, const Tensor& v,
+                           const Tensor& lse, const Tensor& delta, const Tensor& dout,
+                           const AttentionStep& step, const Tensor& dq, const Tensor& dk,
+                           const Tensor& dv);
+
+// The results of attention over some of the keys, both wide.
+struct AttentionPart {
+  Tensor o, lse;
+};
+
+// Joins results over disjoint keys, in their order: lse = log(sum exp(lse_i)), o = sum exp(lse_i -
+// lse) o_i. o is wide or of a type that is wide in f32; it and lse may be one part's. Requires: a
+// part.
+absl::Status MergeAttention(Device& device, absl::Span<const AttentionPart> parts, const Tensor& o,
+                            const Tensor& lse);
+
+// All keys in one step, all results in q's type.
 absl::Status Attention(Device& device, const Tensor& q, const Tensor& k, const Tensor& v,
                        double scale, bool causal, const Tensor& o, const Tensor& lse);
-
-// With delta = rowsum(do * o): p = exp(scale q k^T - lse), dv = p^T do, ds = p * (do v^T - delta),
-// dq = scale ds k, dk = scale ds^T q (summed over the query heads of a group).
 absl::Status AttentionGrad(Device& device, const Tensor& q, const Tensor& k, const Tensor& v,
                            const Tensor& o, const Tensor& lse, const Tensor& dout, double scale,
                            bool causal, const Tensor& dq, const Tensor& dk, const Tensor& dv);

@@ -28,12 +28,14 @@ struct ForwardScratch {
   AttentionBlocks blocks;
   T *keys_t, *values;       // of a block of keys
   T *query, *scores, *out;  // of a strip of rows
-  T *max, *sum, *carry;     // of each row of a group; carry: o, if o's own memory cannot hold it
+  // Of each row of a group, unless the caller carries them; carry: o, if o's own memory cannot.
+  T *max, *sum, *carry;
 
   ForwardScratch(const AttentionShape& shape, AttentionScratch& scratch)
       : blocks(ForwardBlocks(shape)) {
-    const int64_t rows = shape.q_rows * (shape.q_heads / shape.kv_heads);
-    const bool one_block = shape.keys <= blocks.keys;
+    const int64_t rows =
+        shape.carried ? 0 : shape.q_rows * (shape.q_heads / std::max<int64_t>(1, shape.kv_heads));
+    const bool in_place = SizeOf(shape.out_dtype) == sizeof(T) || shape.keys <= blocks.keys;
     keys_t = scratch.Take<T>(blocks.keys * blocks.dim);
     values = scratch.Take<T>(blocks.keys * blocks.dim);
     query = scratch.Take<T>(kAttentionPad * blocks.dim);
@@ -41,7 +43,7 @@ struct ForwardScratch {
     out = scratch.Take<T>(kAttentionPad * blocks.dim);
     max = scratch.Take<T>(rows);
     sum = scratch.Take<T>(rows);
-    carry = scratch.Take<T>(SizeOf(shape.dtype) == sizeof(T) || one_block ? 0 : rows * shape.dim);
+    carry = scratch.Take<T>(in_place ? 0 : rows * shape.dim);
   }
 };
 
@@ -61,7 +63,7 @@ HWY_INLINE void ScoreTile(const T* query, const T* keys_t, int64_t dim, const Li
   constexpr int64_t L = kLanes<T>, P = kPanel<T>;
   VecOf<T> acc[M][N];
   MultiplyRows(query, M * P, keys_t, dim, acc);
-  if (limits.row[0] < key + N * L) MaskTile(limits, key, hn::Neg(hn::Inf(d)), acc);
+  if (NeedsMask<M>(limits, key, N * L)) MaskTile(limits, key, hn::Neg(hn::Inf(d)), acc);
 #pragma GCC unroll 16
   for (int i = 0; i < M; ++i) {
     auto largest = hn::Load(d, row_max + i * L);
@@ -90,11 +92,11 @@ HWY_NOINLINE void ForwardStrip(const ForwardScratch<T>& s, int64_t dim, const St
   constexpr int64_t L = kLanes<T>, P = kPanel<T>;
   constexpr T kInf = std::numeric_limits<T>::infinity();
   const Limits& limits = state.limits;
-  const int64_t n = limits.last;
+  const int64_t begin = limits.first, n = limits.last;
 
   HWY_ALIGN T row_max[M * L];
   for (int64_t i = 0; i < M * L; i += L) hn::Store(hn::Set(d, -kInf), d, row_max + i);
-  for (int64_t key = 0; key < n; key += P) {
+  for (int64_t key = begin; key < n; key += P) {
     const T* keys_t = s.keys_t + key * dim;
     T* scores = s.scores + key * M;
     if (n - key > L) {
@@ -111,8 +113,8 @@ HWY_NOINLINE void ForwardStrip(const ForwardScratch<T>& s, int64_t dim, const St
     const T shift = top == -kInf ? 0 : top;
     const auto shifts = hn::Set(d, shift);
     auto sum0 = hn::Zero(d), sum1 = hn::Zero(d);
-    int64_t key = 0;
-    T* p = s.scores + i * P;
+    int64_t key = begin;
+    T* p = s.scores + begin * M + i * P;
     for (; key + P <= n; key += P, p += M * P) {
       const auto p0 = Exp2(d, hn::Sub(hn::Load(d, p), shifts));
       const auto p1 = Exp2(d, hn::Sub(hn::Load(d, p + L), shifts));
@@ -137,16 +139,33 @@ HWY_NOINLINE void ForwardStrip(const ForwardScratch<T>& s, int64_t dim, const St
     beta[i] = !state.last ? 1 : sum == 0 ? 0 : 1 / sum;
     gamma[i] = carried * beta[i];
   }
-  MultiplyStrip<M>(s.scores, M * P, s.values, s.blocks.keys, n, dim, beta,
-                   state.first ? nullptr : gamma, out, row_stride, out_panel);
+  MultiplyStrip<M>(s.scores + begin * M, M * P, s.values + begin * P, s.blocks.keys, n - begin, dim,
+                   beta, state.first ? nullptr : gamma, out, row_stride, out_panel);
 }
 
 template <typename T>
 class ForwardPass {
  public:
   ForwardPass(const AttentionShape& shape, const AttentionOperands& op, const Format<T>& format,
-              AttentionScratch& scratch)
-      : shape_(shape), op_(op), format_(format), scratch_(shape, scratch) {}
+              const Format<T>& out_format, AttentionScratch& scratch)
+      : shape_(shape),
+        op_(op),
+        format_(format),
+        out_format_(out_format),
+        scratch_(shape, scratch),
+        group_(shape.q_heads / shape.kv_heads) {
+    const int64_t rows = shape.q_rows, dim = shape.dim;
+    if (shape.carried) {
+      carry_ = WideRows<T>::Of(op.carry, group_);
+      max_ = WideRows<T>::Of(op.max, group_);
+      sum_ = WideRows<T>::Of(op.sum, group_);
+      return;
+    }
+    max_ = {scratch_.max, 0, 0, rows, 1};
+    sum_ = {scratch_.sum, 0, 0, rows, 1};
+    carry_ = {scratch_.carry, 0, 0, rows * dim, dim};
+    if (out_format.same) carry_ = WideRows<T>::Of(op.o, group_);
+  }
 
   void Run() {
     for (int64_t batch = 0; batch < shape_.batch; ++batch) {
@@ -160,80 +179,94 @@ class ForwardPass {
   }
 
  private:
+  // The rows of one query head of a group.
+  struct Head {
+    int64_t batch, kv_head, in_group;
+  };
+  int64_t QueryHead(const Head& head) const { return head.kv_head * group_ + head.in_group; }
+
   // Keys from `key` on, against all rows of the query heads that share them.
   void RunBlock(int64_t batch, int64_t kv_head, int64_t key) {
     const int64_t count = std::min(scratch_.blocks.keys, shape_.keys - key);
-    format_.pack_transposed(format_.At(op_.k, batch, kv_head, key), op_.k.row_stride, count,
-                            shape_.dim, scratch_.query, scratch_.keys_t);
-    format_.pack(format_.At(op_.v, batch, kv_head, key), op_.v.row_stride, count, 0, shape_.dim,
-                 T{1}, scratch_.blocks.keys, scratch_.values);
-    const int64_t begin = shape_.causal && key > 0 ? FirstRowThatSees(shape_, key) : 0;
-    const int64_t group = shape_.q_heads / shape_.kv_heads;
-    for (int64_t h = 0; h < group; ++h) {
-      ForEachStrip(shape_.q_rows - begin, [&](auto m, int64_t i, int64_t rows) HWY_ATTR {
-        RunStrip<decltype(m)::value>(batch, kv_head * group + h, h, begin + i, rows, key, count);
+    const RowRange seen = RowsThatSee(shape_, 0, shape_.q_rows, key, count);
+    if (seen.begin < seen.end) {
+      format_.pack_transposed(format_.At(op_.k, batch, kv_head, key), op_.k.row_stride, count,
+                              shape_.dim, scratch_.query, scratch_.keys_t);
+      format_.pack(format_.At(op_.v, batch, kv_head, key), op_.v.row_stride, count, 0, shape_.dim,
+                   T{1}, scratch_.blocks.keys, scratch_.values);
+    }
+    const int64_t block = key / scratch_.blocks.keys;
+    for (int64_t h = 0; h < group_; ++h) {
+      ForEachStrip(shape_.q_rows, [&](auto m, int64_t row, int64_t rows) HWY_ATTR {
+        const BlockRange blocks = BlocksSeen(shape_, row, rows, scratch_.blocks.keys);
+        const bool first = shape_.first && block == blocks.first;
+        const bool last = shape_.last && block == blocks.last;
+        if (block < blocks.first || block > blocks.last) return;
+        if (blocks.empty && !first && !last) return;
+        constexpr int M = decltype(m)::value;
+        const Limits limits = LimitsOf<M>(shape_, row, rows, key, count, kPanel<T>);
+        RunStrip<M>({batch, kv_head, h}, row, rows, limits, first, last);
       });
     }
   }
 
-  // Rows [row, row + rows), padded to M, of `head`, which is the h-th of its group.
+  // Rows [row, row + rows), padded to M.
   template <int M>
-  void RunStrip(int64_t batch, int64_t head, int64_t h, int64_t row, int64_t rows, int64_t key,
-                int64_t count) {
-    const int64_t dim = shape_.dim;
-    const Limits limits = LimitsOf<M>(shape_, row, rows, key, count);
-    const bool first = key == 0;
-    // No row sees a key of a later block.
-    const bool last = key + count == shape_.keys ||
-                      (shape_.causal && FirstRowThatSees(shape_, key + count) >= row + rows);
+  void RunStrip(const Head& head, int64_t row, int64_t rows, const Limits& limits, bool first,
+                bool last) {
     // Padding's statistics would overwrite the next strip's.
     T max[M] = {}, sum[M] = {};
-    T* const all_max = scratch_.max + h * shape_.q_rows + row;
-    T* const all_sum = scratch_.sum + h * shape_.q_rows + row;
-    if (!first) {
-      std::copy_n(all_max, rows, max);
-      std::copy_n(all_sum, rows, sum);
+    T* all_max = max_.At(head.batch, head.kv_head, head.in_group, row);
+    T* all_sum = sum_.At(head.batch, head.kv_head, head.in_group, row);
+    for (int64_t i = 0; i < rows && !first; ++i) {
+      max[i] = all_max[i * max_.row_stride];
+      sum[i] = all_sum[i * sum_.row_stride];
     }
-    format_.pack(format_.At(op_.q, batch, head, row), op_.q.row_stride, rows, M - rows, dim,
-                 static_cast<T>(shape_.scale * kLog2E), M, scratch_.query);
+    format_.pack(format_.At(op_.q, head.batch, QueryHead(head), row), op_.q.row_stride, rows,
+                 M - rows, shape_.dim, static_cast<T>(shape_.scale * kLog2E), M, scratch_.query);
+    GatherValues<M>(head, row, rows, {limits, first, last, max, sum});
+    for (int64_t i = 0; i < rows && !last; ++i) {
+      all_max[i * max_.row_stride] = max[i];
+      all_sum[i * sum_.row_stride] = sum[i];
+    }
+    if (last) StoreLse(head, row, rows, max, sum);
+  }
 
-    void* const o = format_.At(op_.o, batch, head, row);
-    T* carry = scratch_.carry + (h * shape_.q_rows + row) * dim;
-    int64_t carry_stride = dim;
-    if (format_.same) {
-      carry = static_cast<T*>(o);
-      carry_stride = op_.o.row_stride;
+  // From the carry into the carry or, where the strip is finished, into o.
+  template <int M>
+  void GatherValues(const Head& head, int64_t row, int64_t rows, const StripState<T>& state) {
+    const int64_t dim = shape_.dim;
+    T* const carry = carry_.At(head.batch, head.kv_head, head.in_group, row);
+    const bool in_place = !state.last || (out_format_.same && !shape_.carried);
+    if (in_place && rows == M && dim % kLanes<T> == 0) {
+      ForwardStrip<M>(scratch_, dim, state, carry, carry_.row_stride, kPanel<T>);
+      return;
     }
-    const StripState<T> state = {limits, first, last, max, sum};
-    if (format_.same && rows == M && dim % kLanes<T> == 0) {
-      ForwardStrip<M>(scratch_, dim, state, carry, carry_stride, kPanel<T>);
+    T* const out = scratch_.out;
+    if (!state.first) Pack<T>(carry, carry_.row_stride, rows, M - rows, dim, T{1}, M, out);
+    ForwardStrip<M>(scratch_, dim, state, out, kPanel<T>, M * kPanel<T>);
+    if (state.last) {
+      out_format_.unpack(out, M, rows, dim, T{1},
+                         out_format_.At(op_.o, head.batch, QueryHead(head), row), op_.o.row_stride);
     } else {
-      T* const out = scratch_.out;
-      if (!first) Pack<T>(carry, carry_stride, rows, M - rows, dim, T{1}, M, out);
-      ForwardStrip<M>(scratch_, dim, state, out, kPanel<T>, M * kPanel<T>);
-      if (last) {
-        format_.unpack(out, M, rows, dim, T{1}, o, op_.o.row_stride);
-      } else {
-        Unpack<T>(out, M, rows, dim, T{1}, carry, carry_stride);
-      }
+      Unpack<T>(out, M, rows, dim, T{1}, carry, carry_.row_stride);
     }
-    if (last) {
-      T* lse = static_cast<T*>(op_.lse.data) + batch * op_.lse.batch_stride +
-               head * op_.lse.head_stride + row * op_.lse.row_stride;
-      for (int64_t i = 0; i < rows; ++i, lse += op_.lse.row_stride) {
-        *lse = sum[i] == 0 ? -std::numeric_limits<T>::infinity()
-                           : static_cast<T>(kLn2) * (max[i] + std::log2(sum[i]));
-      }
-    } else {
-      std::copy_n(max, rows, all_max);
-      std::copy_n(sum, rows, all_sum);
+  }
+
+  void StoreLse(const Head& head, int64_t row, int64_t rows, const T* max, const T* sum) {
+    T* lse = WideRows<T>::Of(op_.lse, group_).At(head.batch, head.kv_head, head.in_group, row);
+    for (int64_t i = 0; i < rows; ++i, lse += op_.lse.row_stride) {
+      *lse = sum[i] == 0 ? -std::numeric_limits<T>::infinity()
+                         : static_cast<T>(kLn2) * (max[i] + std::log2(sum[i]));
     }
   }
 
   const AttentionShape& shape_;
   const AttentionOperands& op_;
-  const Format<T> format_;
+  const Format<T> format_, out_format_;
   const ForwardScratch<T> scratch_;
+  const int64_t group_;            // query heads that share a key head
+  WideRows<T> carry_, max_, sum_;  // between blocks
 };
 
 void Forward(const AttentionShape& shape, const AttentionOperands& operands, void* memory) {
@@ -241,7 +274,9 @@ void Forward(const AttentionShape& shape, const AttentionOperands& operands, voi
   VisitFloat(shape.dtype, [&](auto t) {
     using In = decltype(t);
     using T = Compute<In>;
-    ForwardPass<T>(shape, operands, FormatOf<In, T>(), scratch).Run();
+    const Format<T> format = FormatOf<In, T>();
+    const Format<T> out = shape.out_dtype == shape.dtype ? format : FormatOf<T, T>();
+    ForwardPass<T>(shape, operands, format, out, scratch).Run();
   });
 }
 

@@ -30,19 +30,19 @@ struct GradScratch {
   T *dkeys, *dvalues;                    // their gradients, summed over the group's rows
   T *query, *dout, *p, *ds;              // of a block of rows
   T* dquery;                             // of a strip of rows
-  T *lse, *delta, *carry;  // of each row of a group; carry: dq, if dq's own memory cannot hold it
+  T *lse, *carry;  // of each row of a group; carry: dq, if dq's own memory cannot hold it
 
   GradScratch(const AttentionShape& shape, AttentionScratch& scratch)
       : blocks(BlocksOf(shape, 16384)) {
-    const int64_t rows = shape.q_rows * (shape.q_heads / shape.kv_heads);
+    const int64_t rows = shape.q_rows * (shape.q_heads / std::max<int64_t>(1, shape.kv_heads));
     for (T** part : {&keys, &keys_t, &values_t, &dkeys, &dvalues}) {
       *part = scratch.Take<T>(blocks.keys * blocks.dim);
     }
     for (T** part : {&query, &dout}) *part = scratch.Take<T>(kBlockRows * blocks.dim);
     for (T** part : {&p, &ds}) *part = scratch.Take<T>(kBlockRows * blocks.keys);
     dquery = scratch.Take<T>(kAttentionPad * blocks.dim);
-    for (T** part : {&lse, &delta}) *part = scratch.Take<T>(rows);
-    carry = scratch.Take<T>(SizeOf(shape.dtype) == sizeof(T) ? 0 : rows * shape.dim);
+    lse = scratch.Take<T>(rows);
+    carry = scratch.Take<T>(SizeOf(shape.out_dtype) == sizeof(T) ? 0 : rows * shape.dim);
   }
 };
 
@@ -63,7 +63,7 @@ HWY_INLINE void GradTile(const T* query, const T* dout, int64_t a_panel, const T
   constexpr int64_t L = kLanes<T>, P = kPanel<T>;
   VecOf<T> acc[M][N];
   MultiplyRows(query, a_panel, keys_t, dim, acc);
-  if (limits.row[0] < key + N * L) MaskTile(limits, key, hn::Neg(hn::Inf(d)), acc);
+  if (NeedsMask<M>(limits, key, N * L)) MaskTile(limits, key, hn::Neg(hn::Inf(d)), acc);
 #pragma GCC unroll 16
   for (int i = 0; i < M; ++i) {
 #pragma GCC unroll 2
@@ -74,7 +74,7 @@ HWY_INLINE void GradTile(const T* query, const T* dout, int64_t a_panel, const T
   }
   MultiplyRows(dout, a_panel, values_t, dim, acc);
   // P is 0 where the key is hidden, but spare columns of values_t may hold anything.
-  if (limits.row[0] < key + N * L) MaskTile(limits, key, hn::Zero(d), acc);
+  if (NeedsMask<M>(limits, key, N * L)) MaskTile(limits, key, hn::Zero(d), acc);
 #pragma GCC unroll 16
   for (int i = 0; i < M; ++i) {
 #pragma GCC unroll 2
@@ -92,9 +92,9 @@ HWY_NOINLINE void GradStrip(const GradScratch<T>& s, int64_t r, int64_t dim, T s
                             const Limits& limits, bool first, const T* lse, const T* delta, T* dq,
                             int64_t row_stride, int64_t dq_panel) {
   constexpr int64_t L = kLanes<T>, P = kPanel<T>;
-  const int64_t n = limits.last;
+  const int64_t begin = limits.first, n = limits.last;
   const int64_t panel = kBlockRows * P;
-  for (int64_t key = 0; key < n; key += P) {
+  for (int64_t key = begin; key < n; key += P) {
     T* p = s.p + (key / P * kBlockRows + r) * P;
     T* ds = s.ds + (key / P * kBlockRows + r) * P;
     const T* query = s.query + r * P;
@@ -110,8 +110,8 @@ HWY_NOINLINE void GradStrip(const GradScratch<T>& s, int64_t r, int64_t dim, T s
   T beta[M], gamma[M];
   std::fill_n(beta, M, scale);
   std::fill_n(gamma, M, T{1});
-  MultiplyStrip<M>(s.ds + r * P, panel, s.keys, s.blocks.keys, n, dim, beta,
-                   first ? nullptr : gamma, dq, row_stride, dq_panel);
+  MultiplyStrip<M>(s.ds + begin * kBlockRows + r * P, panel, s.keys + begin * P, s.blocks.keys,
+                   n - begin, dim, beta, first ? nullptr : gamma, dq, row_stride, dq_panel);
 }
 
 // c += A^T B for M columns of A, at `a` in a panel, over n rows; B in panels of `b_rows` rows.
@@ -140,8 +140,17 @@ template <typename T>
 class GradPass {
  public:
   GradPass(const AttentionShape& shape, const AttentionOperands& op, const Format<T>& format,
-           AttentionScratch& scratch)
-      : shape_(shape), op_(op), format_(format), scratch_(shape, scratch) {}
+           const Format<T>& out_format, AttentionScratch& scratch)
+      : shape_(shape),
+        op_(op),
+        format_(format),
+        out_format_(out_format),
+        scratch_(shape, scratch),
+        group_(shape.q_heads / shape.kv_heads),
+        delta_(WideRows<T>::Of(op.delta, group_)) {
+    dq_ = {scratch_.carry, 0, 0, shape.q_rows * shape.dim, shape.dim};
+    if (out_format.same) dq_ = WideRows<T>::Of(op.dq, group_);
+  }
 
   void Run() {
     for (int64_t batch = 0; batch < shape_.batch; ++batch) {
@@ -150,87 +159,117 @@ class GradPass {
   }
 
  private:
+  // The rows of one query head of a group.
+  struct Head {
+    int64_t batch, kv_head, in_group;
+  };
+  int64_t QueryHead(const Head& head) const { return head.kv_head * group_ + head.in_group; }
+
+  // A block of keys, [key, key + count), with its number.
+  struct Keys {
+    int64_t key, count, block;
+  };
+
   // The query heads that share `kv_head`.
   void RunGroup(int64_t batch, int64_t kv_head) {
-    const int64_t group = shape_.q_heads / shape_.kv_heads;
-    for (int64_t h = 0; h < group; ++h) RowStatistics(batch, kv_head * group + h, h);
+    for (int64_t h = 0; h < group_; ++h) ScaleLse({batch, kv_head, h});
     // A block even if there are no keys: it gives rows that see nothing their gradients, 0.
     for (int64_t key = 0; key == 0 || key < shape_.keys; key += scratch_.blocks.keys) {
       RunBlock(batch, kv_head, key);
     }
-    if (format_.same) return;
-    for (int64_t h = 0; h < group; ++h) {
-      void* const dq = format_.At(op_.dq, batch, kv_head * group + h, 0);
-      const T* const carry = scratch_.carry + h * shape_.q_rows * shape_.dim;
-      format_.store(carry, shape_.q_rows, shape_.dim, dq, op_.dq.row_stride);
+    if (out_format_.same) return;
+    for (int64_t h = 0; h < group_; ++h) {
+      void* const dq = out_format_.At(op_.dq, batch, kv_head * group_ + h, 0);
+      out_format_.store(dq_.At(batch, kv_head, h, 0), shape_.q_rows, shape_.dim, dq,
+                        op_.dq.row_stride);
     }
   }
 
-  // lse in the unit of the scores (log2), and rowsum(dout * o).
-  void RowStatistics(int64_t batch, int64_t head, int64_t h) {
-    const T* lse = static_cast<const T*>(op_.lse.data) + batch * op_.lse.batch_stride +
-                   head * op_.lse.head_stride;
-    T* const out = scratch_.lse + h * shape_.q_rows;
+  // lse in the unit of the scores (log2).
+  void ScaleLse(const Head& head) {
+    const T* lse = WideRows<T>::Of(op_.lse, group_).At(head.batch, head.kv_head, head.in_group, 0);
+    T* const out = scratch_.lse + head.in_group * shape_.q_rows;
     constexpr T kInf = std::numeric_limits<T>::infinity();
     for (int64_t i = 0; i < shape_.q_rows; ++i, lse += op_.lse.row_stride) {
       out[i] = *lse == -kInf ? kInf : *lse * static_cast<T>(kLog2E);  // saw nothing: P = 0
     }
-    format_.row_products(format_.At(op_.o, batch, head, 0), op_.o.row_stride,
-                         format_.At(op_.dout, batch, head, 0), op_.dout.row_stride, shape_.q_rows,
-                         shape_.dim, scratch_.delta + h * shape_.q_rows);
   }
 
   // Keys from `key` on.
   void RunBlock(int64_t batch, int64_t kv_head, int64_t key) {
     const GradScratch<T>& s = scratch_;
-    const int64_t dim = shape_.dim;
     const int64_t count = std::min(s.blocks.keys, shape_.keys - key);
+    RowRange rows = RowsThatSee(shape_, 0, shape_.q_rows, key, count);
+    std::fill_n(s.dkeys, s.blocks.keys * s.blocks.dim, T{0});
+    std::fill_n(s.dvalues, s.blocks.keys * s.blocks.dim, T{0});
+    if (rows.begin < rows.end) PackKeys(batch, kv_head, key, count);
+    // The first block sets dq, also of rows that see nothing.
+    if (key == 0 && shape_.first) rows = {0, shape_.q_rows};
+    for (int64_t h = 0; h < group_; ++h) {
+      // Strips are the same ones for each block.
+      for (int64_t row = rows.begin / kBlockRows * kBlockRows; row < rows.end; row += kBlockRows) {
+        RunRows({batch, kv_head, h}, row, {key, count, key / s.blocks.keys});
+      }
+    }
+    // The packed queries hold the scale and log2(e).
+    out_format_.unpack(s.dkeys, s.blocks.keys, count, shape_.dim, static_cast<T>(kLn2),
+                       out_format_.At(op_.dk, batch, kv_head, key), op_.dk.row_stride);
+    out_format_.unpack(s.dvalues, s.blocks.keys, count, shape_.dim, T{1},
+                       out_format_.At(op_.dv, batch, kv_head, key), op_.dv.row_stride);
+  }
+
+  void PackKeys(int64_t batch, int64_t kv_head, int64_t key, int64_t count) {
+    const GradScratch<T>& s = scratch_;
+    const int64_t dim = shape_.dim;
     const void* const k = format_.At(op_.k, batch, kv_head, key);
     const void* const v = format_.At(op_.v, batch, kv_head, key);
     format_.pack(k, op_.k.row_stride, count, 0, dim, T{1}, s.blocks.keys, s.keys);
     format_.pack_transposed(k, op_.k.row_stride, count, dim, s.query, s.keys_t);
     format_.pack_transposed(v, op_.v.row_stride, count, dim, s.query, s.values_t);
-    std::fill_n(s.dkeys, s.blocks.keys * s.blocks.dim, T{0});
-    std::fill_n(s.dvalues, s.blocks.keys * s.blocks.dim, T{0});
-    const int64_t begin = shape_.causal && key > 0 ? FirstRowThatSees(shape_, key) : 0;
-    const int64_t group = shape_.q_heads / shape_.kv_heads;
-    for (int64_t h = 0; h < group; ++h) {
-      for (int64_t row = begin; row < shape_.q_rows; row += kBlockRows) {
-        RunRows(batch, kv_head * group + h, h, row, key, count);
-      }
-    }
-    // The packed queries hold the scale and log2(e).
-    format_.unpack(s.dkeys, s.blocks.keys, count, dim, static_cast<T>(kLn2),
-                   format_.At(op_.dk, batch, kv_head, key), op_.dk.row_stride);
-    format_.unpack(s.dvalues, s.blocks.keys, count, dim, T{1},
-                   format_.At(op_.dv, batch, kv_head, key), op_.dv.row_stride);
   }
 
-  // A block of rows from `row` on, of `head`, which is the h-th of its group.
-  void RunRows(int64_t batch, int64_t head, int64_t h, int64_t row, int64_t key, int64_t count) {
-    constexpr int64_t P = kPanel<T>;
+  // A block of rows from `row` on.
+  void RunRows(const Head& head, int64_t row, const Keys& keys) {
     const GradScratch<T>& s = scratch_;
     const int64_t dim = shape_.dim;
     const int64_t rows = std::min(kBlockRows, shape_.q_rows - row);
     const int64_t spare = RoundUp(rows, kStep) - rows;
-    format_.pack(format_.At(op_.q, batch, head, row), op_.q.row_stride, rows, spare, dim,
-                 static_cast<T>(shape_.scale * kLog2E), kBlockRows, s.query);
-    format_.pack(format_.At(op_.dout, batch, head, row), op_.dout.row_stride, rows, spare, dim,
-                 T{1}, kBlockRows, s.dout);
+    format_.pack(format_.At(op_.q, head.batch, QueryHead(head), row), op_.q.row_stride, rows, spare,
+                 dim, static_cast<T>(shape_.scale * kLog2E), kBlockRows, s.query);
+    format_.pack(format_.At(op_.dout, head.batch, QueryHead(head), row), op_.dout.row_stride, rows,
+                 spare, dim, T{1}, kBlockRows, s.dout);
     ForEachStrip(rows, [&](auto m, int64_t r, int64_t n) HWY_ATTR {
-      RunStrip<decltype(m)::value>(batch, head, h, row, r, n, key, count);
+      const BlockRange blocks = BlocksSeen(shape_, row + r, n, s.blocks.keys);
+      const bool first = shape_.first && keys.block == blocks.first;
+      const bool sees = !blocks.empty && blocks.first <= keys.block && keys.block <= blocks.last;
+      if (!sees && !first && !StandsBetween(row + r, keys)) return;
+      RunStrip<decltype(m)::value>(head, row, r, n, keys, first);
     });
-    for (int64_t c = 0; c < count; c += P) {
-      ForEachStrip(std::min(P, count - c), [&](auto m, int64_t i, int64_t) HWY_ATTR {
+    AddKeyGradients(row, rows, keys);
+  }
+
+  // Whether a row that sees nothing stands between rows that see keys of one panel. These rows are
+  // taken together in AddKeyGradients, so that its P must be made, too: 0.
+  bool StandsBetween(int64_t row, const Keys& keys) const {
+    const int64_t at = shape_.seen[row].begin - keys.key;
+    return 0 < at && at < keys.count && at % kPanel<T> != 0;
+  }
+
+  // From P and dS of a block of rows.
+  void AddKeyGradients(int64_t row, int64_t rows, const Keys& keys) {
+    constexpr int64_t P = kPanel<T>;
+    const GradScratch<T>& s = scratch_;
+    for (int64_t c = 0; c < keys.count; c += P) {
+      ForEachStrip(std::min(P, keys.count - c), [&](auto m, int64_t i, int64_t real) HWY_ATTR {
         constexpr int M = decltype(m)::value;
-        // Earlier rows see none of these M keys.
-        const int64_t r =
-            shape_.causal ? std::max<int64_t>(0, FirstRowThatSees(shape_, key + c + i) - row) : 0;
-        if (r >= rows) return;
+        // Others see none of these keys.
+        const RowRange seen = RowsThatSee(shape_, row, rows, keys.key + c + i, real);
+        const int64_t r = seen.begin - row, n = seen.end - seen.begin;
+        if (n <= 0) return;
         const int64_t at = c * kBlockRows + r * P + i;
-        MultiplyColumns<M>(s.p + at, s.dout + r * P, kBlockRows, rows - r, dim,
+        MultiplyColumns<M>(s.p + at, s.dout + r * P, kBlockRows, n, shape_.dim,
                            s.dvalues + (c + i) * P, s.blocks.keys * P);
-        MultiplyColumns<M>(s.ds + at, s.query + r * P, kBlockRows, rows - r, dim,
+        MultiplyColumns<M>(s.ds + at, s.query + r * P, kBlockRows, n, shape_.dim,
                            s.dkeys + (c + i) * P, s.blocks.keys * P);
       });
     }
@@ -238,40 +277,39 @@ class GradPass {
 
   // Rows [r, r + rows) of the block, padded to M.
   template <int M>
-  void RunStrip(int64_t batch, int64_t head, int64_t h, int64_t block, int64_t r, int64_t rows,
-                int64_t key, int64_t count) {
+  void RunStrip(const Head& head, int64_t block, int64_t r, int64_t rows, const Keys& keys,
+                bool first) {
     const int64_t dim = shape_.dim;
     const int64_t row = block + r;
-    const Limits limits = LimitsOf<M>(shape_, row, rows, key, count);
+    const Limits limits = LimitsOf<M>(shape_, row, rows, keys.key, keys.count, kPanel<T>);
+    const T* const all_lse = scratch_.lse + head.in_group * shape_.q_rows;
     T lse[M], delta[M];
     for (int64_t i = 0; i < M; ++i) {
-      const int64_t at = h * shape_.q_rows + row + std::min(i, rows - 1);
-      lse[i] = scratch_.lse[at];
-      delta[i] = scratch_.delta[at];
+      const int64_t at = row + std::min(i, rows - 1);
+      lse[i] = all_lse[at];
+      delta[i] = *delta_.At(head.batch, head.kv_head, head.in_group, at);
     }
-    T* dq = scratch_.carry + (h * shape_.q_rows + row) * dim;
-    int64_t stride = dim;
-    if (format_.same) {
-      dq = static_cast<T*>(format_.At(op_.dq, batch, head, row));
-      stride = op_.dq.row_stride;
-    }
-    const bool first = key == 0;
+    T* const dq = dq_.At(head.batch, head.kv_head, head.in_group, row);
     const T scale = static_cast<T>(shape_.scale);
     if (rows == M && dim % kLanes<T> == 0) {
-      GradStrip<M>(scratch_, r, dim, scale, limits, first, lse, delta, dq, stride, kPanel<T>);
+      GradStrip<M>(scratch_, r, dim, scale, limits, first, lse, delta, dq, dq_.row_stride,
+                   kPanel<T>);
     } else {
       T* const out = scratch_.dquery;
-      if (!first) Pack<T>(dq, stride, rows, M - rows, dim, T{1}, M, out);
+      if (!first) Pack<T>(dq, dq_.row_stride, rows, M - rows, dim, T{1}, M, out);
       GradStrip<M>(scratch_, r, dim, scale, limits, first, lse, delta, out, kPanel<T>,
                    M * kPanel<T>);
-      Unpack<T>(out, M, rows, dim, T{1}, dq, stride);
+      Unpack<T>(out, M, rows, dim, T{1}, dq, dq_.row_stride);
     }
   }
 
   const AttentionShape& shape_;
   const AttentionOperands& op_;
-  const Format<T> format_;
+  const Format<T> format_, out_format_;
   const GradScratch<T> scratch_;
+  const int64_t group_;  // query heads that share a key head
+  const WideRows<T> delta_;
+  WideRows<T> dq_;
 };
 
 void Backward(const AttentionShape& shape, const AttentionOperands& operands, void* memory) {
@@ -279,7 +317,25 @@ void Backward(const AttentionShape& shape, const AttentionOperands& operands, vo
   VisitFloat(shape.dtype, [&](auto t) {
     using In = decltype(t);
     using T = Compute<In>;
-    GradPass<T>(shape, operands, FormatOf<In, T>(), scratch).Run();
+    const Format<T> format = FormatOf<In, T>();
+    const Format<T> out = shape.out_dtype == shape.dtype ? format : FormatOf<T, T>();
+    GradPass<T>(shape, operands, format, out, scratch).Run();
+  });
+}
+
+void Delta(const AttentionShape& shape, const AttentionOperands& op) {
+  VisitFloat(shape.dtype, [&](auto t) {
+    using In = decltype(t);
+    using T = Compute<In>;
+    const Format<T> format = FormatOf<In, T>();
+    const WideRows<T> delta = WideRows<T>::Of(op.delta, 1);
+    for (int64_t batch = 0; batch < shape.batch; ++batch) {
+      for (int64_t h = 0; h < shape.q_heads; ++h) {
+        format.row_products(format.At(op.o, batch, h, 0), op.o.row_stride,
+                            format.At(op.dout, batch, h, 0), op.dout.row_stride, shape.q_rows,
+                            shape.dim, delta.At(batch, h, 0, 0), op.delta.row_stride);
+      }
+    }
   });
 }
 
@@ -292,6 +348,7 @@ HWY_AFTER_NAMESPACE();
 namespace dtensor::kernels {
 
 HWY_EXPORT(Backward);
+HWY_EXPORT(Delta);
 
 int64_t AttentionGradScratchBytes(const AttentionShape& shape) {
   AttentionScratch scratch(nullptr);
@@ -302,6 +359,10 @@ int64_t AttentionGradScratchBytes(const AttentionShape& shape) {
 void RunAttentionGrad(const AttentionShape& shape, const AttentionOperands& operands,
                       void* scratch) {
   HWY_DYNAMIC_DISPATCH(Backward)(shape, operands, scratch);
+}
+
+void RunAttentionDelta(const AttentionShape& shape, const AttentionOperands& operands) {
+  HWY_DYNAMIC_DISPATCH(Delta)(shape, operands);
 }
 
 }  // namespace dtensor::kernels

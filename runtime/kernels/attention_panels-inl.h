@@ -221,15 +221,15 @@ void PackTransposed(const void* memory, int64_t stride, int64_t rows, int64_t di
 #endif
 }
 
-// out[r] = sum of a * b over the elements of row r.
+// out[r * out_stride] = sum of a * b over the elements of row r.
 template <typename In, typename T>
 void RowProducts(const void* a_memory, int64_t a_stride, const void* b_memory, int64_t b_stride,
-                 int64_t rows, int64_t dim, T* out) {
+                 int64_t rows, int64_t dim, T* out, int64_t out_stride) {
   const hn::ScalableTag<T> d;
   const In* a = static_cast<const In*>(a_memory);
   const In* b = static_cast<const In*>(b_memory);
   for (int64_t r = 0; r < rows; ++r, a += a_stride, b += b_stride) {
-    out[r] = SumVectors(d, dim, [&](int64_t i, auto lanes) DT_VECTOR_LAMBDA {
+    out[r * out_stride] = SumVectors(d, dim, [&](int64_t i, auto lanes) DT_VECTOR_LAMBDA {
       return hn::Mul(Load(d, a + i, lanes), Load(d, b + i, lanes));
     });
   }
@@ -353,32 +353,76 @@ HWY_INLINE void MultiplyStrip(const T* a, int64_t a_panel, const T* b, int64_t b
   }
 }
 
-// --- Which keys a row sees: a block's first few.
+// --- Which keys a row sees: a range of a block's.
 
 struct Limits {
-  int64_t last;  // the largest
-  int64_t row[kStrip];
+  int64_t first, last;  // of all rows; first is a panel's
+  int64_t begin[kStrip], end[kStrip];
 };
 
-// Rows [row, row + rows), padded to M, against keys [key, key + count).
+// Of the rows [row, row + rows), padded to M, against keys [key, key + count).
 template <int M>
 HWY_INLINE Limits LimitsOf(const AttentionShape& shape, int64_t row, int64_t rows, int64_t key,
-                           int64_t count) {
+                           int64_t count, int64_t panel) {
   Limits limits;
   for (int i = 0; i < M; ++i) {
-    limits.row[i] = count;
-    if (!shape.causal) continue;
-    const int64_t last_key = row + std::min<int64_t>(i, rows - 1) + shape.keys - shape.q_rows;
-    limits.row[i] = std::clamp<int64_t>(last_key + 1 - key, 0, count);
+    const SeenKeys& seen = shape.seen[row + std::min<int64_t>(i, rows - 1)];
+    limits.begin[i] = std::clamp<int64_t>(seen.begin - key, 0, count);
+    limits.end[i] = std::clamp<int64_t>(seen.end - key, 0, count);
   }
-  limits.last = limits.row[M - 1];
+  limits.first = limits.begin[0] / panel * panel;
+  limits.last = std::max(limits.end[M - 1], limits.first);
   return limits;
 }
 
-// Under the causal mask; may be past the last row.
-inline int64_t FirstRowThatSees(const AttentionShape& shape, int64_t key) {
-  return std::max<int64_t>(0, key - (shape.keys - shape.q_rows));
+// Whether a row must not see all of the keys [key, key + n).
+template <int M>
+HWY_INLINE bool NeedsMask(const Limits& limits, int64_t key, int64_t n) {
+  return limits.end[0] < key + n || limits.begin[M - 1] > key;
 }
+
+// The blocks of `size` keys that some of these rows see, the first and the last. Rows that see
+// nothing belong to block 0.
+struct BlockRange {
+  int64_t first = 0, last = 0;
+  bool empty = true;
+};
+inline BlockRange BlocksSeen(const AttentionShape& shape, int64_t row, int64_t rows, int64_t size) {
+  const int64_t begin = shape.seen[row].begin, end = shape.seen[row + rows - 1].end;
+  if (begin >= end) return {};
+  return {begin / size, (end - 1) / size, false};
+}
+
+// The rows [begin, end) out of [row, row + rows), those that see a key of [key, key + n); all rows
+// between the first and the last such row are among them.
+struct RowRange {
+  int64_t begin, end;
+};
+inline RowRange RowsThatSee(const AttentionShape& shape, int64_t row, int64_t rows, int64_t key,
+                            int64_t n) {
+  const SeenKeys* const seen = shape.seen + row;
+  const auto ends_before = [&](const SeenKeys& s) { return s.end <= key; };
+  const auto begins_before = [&](const SeenKeys& s) { return s.begin < key + n; };
+  return {row + (std::partition_point(seen, seen + rows, ends_before) - seen),
+          row + (std::partition_point(seen, seen + rows, begins_before) - seen)};
+}
+
+// A row of T of an operand, or of scratch memory that holds one group of heads at a time. `head` is
+// the head's place in its group.
+template <typename T>
+struct WideRows {
+  T* data = nullptr;
+  int64_t batch_stride = 0, group_stride = 0, head_stride = 0, row_stride = 0;
+
+  static WideRows Of(const AttentionOperand& x, int64_t group) {
+    return {static_cast<T*>(x.data), x.batch_stride, group * x.head_stride, x.head_stride,
+            x.row_stride};
+  }
+  T* At(int64_t batch, int64_t kv_head, int64_t head, int64_t row) const {
+    return data + batch * batch_stride + kv_head * group_stride + head * head_stride +
+           row * row_stride;
+  }
+};
 
 // Calls fn(std::integral_constant<int, M>(), i, n) for strips of M rows from i that cover `rows`,
 // the last of which may be padded: n of its rows are real.
@@ -408,8 +452,11 @@ HWY_INLINE void MaskTile(const Limits& limits, int64_t key, V hidden, V (&acc)[M
   for (int i = 0; i < M; ++i) {
 #pragma GCC unroll 2
     for (int j = 0; j < N; ++j) {
-      const auto seen = hn::Set(d, static_cast<T>(limits.row[i] - key - j * kLanes<T>));
-      acc[i][j] = hn::IfThenElse(hn::Lt(hn::Iota(d, 0), seen), acc[i][j], hidden);
+      const int64_t at = key + j * kLanes<T>;
+      const auto lane = hn::Iota(d, 0);
+      const auto seen = hn::And(hn::Lt(lane, hn::Set(d, static_cast<T>(limits.end[i] - at))),
+                                hn::Ge(lane, hn::Set(d, static_cast<T>(limits.begin[i] - at))));
+      acc[i][j] = hn::IfThenElse(seen, acc[i][j], hidden);
     }
   }
 }

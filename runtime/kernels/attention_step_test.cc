@@ -1,0 +1,345 @@
+// Attention whose keys come in several steps, and masks by global position.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "dtensor/runtime/core/attention_mask.h"
+#include "dtensor/runtime/core/index_set.h"
+#include "dtensor/runtime/core/status_matchers.h"
+#include "dtensor/runtime/device/device.h"
+#include "dtensor/runtime/device/tensor.h"
+#include "dtensor/runtime/kernels/attention.h"
+#include "dtensor/runtime/kernels/attention_test_util.h"
+#include "gtest/gtest.h"
+
+namespace dtensor::kernels {
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+// Rows of the key tensors, ascending, one list for each step.
+using Parts = std::vector<std::vector<int64_t>>;
+
+Parts Contiguous(int64_t t, int64_t n) {
+  Parts parts(n);
+  for (int64_t j = 0; j < t; ++j) parts[j * n / t].push_back(j);
+  return parts;
+}
+Parts Striped(int64_t t, int64_t n) {
+  Parts parts(n);
+  for (int64_t j = 0; j < t; ++j) parts[j % n].push_back(j);
+  return parts;
+}
+// 2 n chunks; part i has the i-th from either end.
+Parts Zigzag(int64_t t, int64_t n) {
+  Parts parts(n);
+  for (int64_t j = 0; j < t; ++j) {
+    const int64_t chunk = j * 2 * n / t;
+    parts[std::min(chunk, 2 * n - 1 - chunk)].push_back(j);
+  }
+  return parts;
+}
+
+Case WithPositions(Case c, const AttentionMask& mask) {
+  c.mask = mask;
+  c.q_positions = IndexSet::Interval(0, c.s);
+  c.k_positions = IndexSet::Interval(0, c.t);
+  return c;
+}
+
+IndexSet PositionsOf(const IndexSet& all, const std::vector<int64_t>& rows) {
+  std::vector<Run> runs;
+  for (const int64_t row : rows) runs.push_back({all.At(row), 1, 0, 1});
+  return IndexSet::FromIntervals(runs);
+}
+
+// Of [b, t, h, d], row-major: calls fn(element of all, element of the part) for each of the part's.
+template <class Fn>
+void ForEachInPart(const Case& c, const std::vector<int64_t>& rows, Fn fn) {
+  const int64_t width = c.kv_heads * c.dim, n = static_cast<int64_t>(rows.size());
+  for (int64_t b = 0; b < c.batch; ++b) {
+    for (int64_t r = 0; r < n; ++r) {
+      for (int64_t x = 0; x < width; ++x) {
+        fn((b * c.t + rows[r]) * width + x, (b * n + r) * width + x);
+      }
+    }
+  }
+}
+
+std::vector<double> Gathered(const Case& c, const std::vector<double>& all,
+                             const std::vector<int64_t>& rows) {
+  std::vector<double> part(c.batch * rows.size() * c.kv_heads * c.dim);
+  ForEachInPart(c, rows, [&](int64_t i, int64_t j) { part[j] = all[i]; });
+  return part;
+}
+
+// The keys of a step, with the step.
+struct Block {
+  Tensor k, v;
+  AttentionStep step;
+};
+
+template <typename T>
+absl::StatusOr<Block> BlockOf(Device& device, const Case& c, const Inputs& in, const Parts& parts,
+                              size_t i) {
+  const Dims shape = {c.batch, static_cast<int64_t>(parts[i].size()), c.kv_heads, c.dim};
+  Block block;
+  DT_ASSIGN_OR_RETURN(block.k, FromValues<T>(device, shape, c.memory, Gathered(c, in.k, parts[i])));
+  DT_ASSIGN_OR_RETURN(block.v, FromValues<T>(device, shape, c.memory, Gathered(c, in.v, parts[i])));
+  block.step = c.Step();
+  block.step.k_positions = PositionsOf(block.step.k_positions, parts[i]);
+  block.step.first = i == 0;
+  block.step.last = i + 1 == parts.size();
+  return block;
+}
+
+// A carry, o, lse, delta and dq whose memory holds NaN.
+template <typename T>
+struct Rows {
+  AttentionCarry carry;
+  Tensor q, dout, o, lse, delta, dq;
+};
+template <typename T>
+absl::StatusOr<Rows<T>> MakeRows(Device& device, const Case& c, const Inputs& in) {
+  using Wide = Stats<T>;
+  const auto statistics = [&]() -> absl::StatusOr<Tensor> {
+    const std::vector<Wide> nan(c.batch * c.q_heads * c.s, static_cast<Wide>(kNan));
+    return FromHost<Wide>(device, nan, {c.batch, c.q_heads, c.s});
+  };
+  Rows<T> rows;
+  DT_ASSIGN_OR_RETURN(rows.q, FromValues<T>(device, c.QShape(), c.memory, in.q));
+  DT_ASSIGN_OR_RETURN(rows.dout, FromValues<T>(device, c.QShape(), c.memory, in.dout));
+  DT_ASSIGN_OR_RETURN(rows.o, Filled<T>(device, c.QShape(), c.memory, kNan));
+  DT_ASSIGN_OR_RETURN(rows.dq, Filled<Wide>(device, c.QShape(), c.memory, kNan));
+  DT_ASSIGN_OR_RETURN(rows.carry.o, Filled<Wide>(device, c.QShape(), c.memory, kNan));
+  for (Tensor* x : {&rows.carry.max, &rows.carry.sum, &rows.lse, &rows.delta}) {
+    DT_ASSIGN_OR_RETURN(*x, statistics());
+  }
+  return rows;
+}
+
+// As RunBoth in attention_test.cc, with keys in parts; gradients are wide.
+template <typename T>
+absl::StatusOr<Results> RunSteps(Device& device, const Case& c, const Inputs& in,
+                                 const Parts& parts) {
+  using Wide = Stats<T>;
+  DT_ASSIGN_OR_RETURN(const Rows<T> rows, MakeRows<T>(device, c, in));
+  for (size_t i = 0; i < parts.size(); ++i) {
+    DT_ASSIGN_OR_RETURN(const Block b, BlockOf<T>(device, c, in, parts, i));
+    DT_RETURN_IF_ERROR(Attention(device, rows.q, b.k, b.v, b.step, &rows.carry, rows.o, rows.lse));
+  }
+  DT_RETURN_IF_ERROR(AttentionDelta(device, rows.o, rows.dout, rows.delta));
+  Results out;
+  out.dk.resize(NumElements(c.KShape()));
+  out.dv.resize(NumElements(c.KShape()));
+  for (size_t i = 0; i < parts.size(); ++i) {
+    DT_ASSIGN_OR_RETURN(const Block b, BlockOf<T>(device, c, in, parts, i));
+    DT_ASSIGN_OR_RETURN(const Tensor dk, Filled<Wide>(device, b.k.shape(), c.memory, kNan));
+    DT_ASSIGN_OR_RETURN(const Tensor dv, Filled<Wide>(device, b.k.shape(), c.memory, kNan));
+    DT_RETURN_IF_ERROR(AttentionGrad(device, rows.q, b.k, b.v, rows.lse, rows.delta, rows.dout,
+                                     b.step, rows.dq, dk, dv));
+    DT_ASSIGN_OR_RETURN(const std::vector<double> dk_values, ToDoubles<Wide>(dk));
+    DT_ASSIGN_OR_RETURN(const std::vector<double> dv_values, ToDoubles<Wide>(dv));
+    ForEachInPart(c, parts[i], [&](int64_t all, int64_t part) {
+      out.dk[all] = dk_values[part];
+      out.dv[all] = dv_values[part];
+    });
+  }
+  DT_ASSIGN_OR_RETURN(out.o, ToDoubles<T>(rows.o));
+  DT_ASSIGN_OR_RETURN(out.lse, ToDoubles<Wide>(rows.lse));
+  DT_ASSIGN_OR_RETURN(out.dq, ToDoubles<Wide>(rows.dq));
+  return out;
+}
+
+template <typename T>
+void Check(const Case& c, const Parts& parts) {
+  SCOPED_TRACE(absl::StrCat(ToString(c), ", ", parts.size(), " parts"));
+  const std::unique_ptr<Device> device = MakeCpuDevice();
+  const Inputs in = RandomInputs<T>(c);
+  DT_ASSERT_OK_AND_ASSIGN(const Results out, RunSteps<T>(*device, c, in, parts));
+  ExpectClose(out, Naive(c, in), kLimit<T>);
+  EXPECT_EQ(device->memory().live_bytes, 0);
+}
+
+std::vector<AttentionMask> Masks() {
+  return {AttentionMask::Full(),      AttentionMask::Causal(),
+          *AttentionMask::Window(1),  *AttentionMask::Window(37),
+          *AttentionMask::Prefix(50), *AttentionMask::Documents({0, 30, 31, 100})};
+}
+
+template <typename T>
+class AttentionStepTest : public testing::Test {};
+using Types = testing::Types<float, double, BFloat16, Float16>;
+TYPED_TEST_SUITE(AttentionStepTest, Types);
+
+TYPED_TEST(AttentionStepTest, MasksInAnySplit) {
+  for (const AttentionMask& mask : Masks()) {
+    const Case c = WithPositions({.s = 130, .t = 130, .q_heads = 2, .dim = 20}, mask);
+    Check<TypeParam>(c, Contiguous(c.t, 1));
+    Check<TypeParam>(c, Contiguous(c.t, 3));
+    Check<TypeParam>(c, Striped(c.t, 4));
+    Check<TypeParam>(c, Zigzag(c.t, 5));
+    Parts uneven = Striped(c.t, 3);
+    uneven.insert(uneven.begin(), std::vector<int64_t>());
+    uneven[1].insert(uneven[1].end(), uneven[2].begin() + 1, uneven[2].end());
+    uneven[2].resize(1);
+    std::sort(uneven[1].begin(), uneven[1].end());
+    uneven.emplace_back();
+    Check<TypeParam>(c, uneven);
+  }
+}
+
+// What one rank of several does: its own queries, blocks in the order in which a ring brings them.
+TYPED_TEST(AttentionStepTest, QueriesOfOneRank) {
+  for (const AttentionMask& mask : Masks()) {
+    for (const int64_t rank : {0, 2}) {
+      Case c = {.batch = 2, .t = 120, .q_heads = 6, .kv_heads = 2, .dim = 32};
+      c.memory = rank == 0 ? Memory::kBatchHeadSeq : Memory::kSeqBatchHead;
+      c.mask = mask;
+      c.k_positions = IndexSet::Interval(0, c.t);
+      const Parts parts = Zigzag(c.t, 3);
+      c.q_positions = PositionsOf(c.k_positions, parts[rank]);
+      c.s = c.q_positions.size();
+      Check<TypeParam>(c, {parts[rank], parts[(rank + 2) % 3], parts[(rank + 1) % 3]});
+    }
+  }
+}
+
+TYPED_TEST(AttentionStepTest, CrossAttention) {
+  Check<TypeParam>(WithPositions({.s = 3, .t = 201, .q_heads = 2, .dim = 64}, AttentionMask()),
+                   Contiguous(201, 7));
+  Check<TypeParam>(WithPositions({.s = 1, .t = 50, .dim = 24}, AttentionMask()), Striped(50, 3));
+}
+
+// More keys than the kernel's own blocks have, and windows that begin in the middle of them.
+TYPED_TEST(AttentionStepTest, ManyKeys) {
+  const Case c = {.s = 700, .t = 700, .dim = 64};
+  for (const AttentionMask& mask : {*AttentionMask::Window(90), *AttentionMask::Window(600),
+                                    *AttentionMask::Documents({0, 555, 690})}) {
+    Check<TypeParam>(WithPositions(c, mask), Contiguous(c.t, 1));
+    Check<TypeParam>(WithPositions(c, mask), Zigzag(c.t, 2));
+  }
+}
+
+// Errors do not grow with the number of parts.
+TYPED_TEST(AttentionStepTest, ManyParts) {
+  const Case c = WithPositions({.s = 256, .t = 256, .dim = 64}, AttentionMask::Causal());
+  const std::unique_ptr<Device> device = MakeCpuDevice();
+  const Inputs in = RandomInputs<TypeParam>(c);
+  const Results expected = Naive(c, in);
+  DT_ASSERT_OK_AND_ASSIGN(const Results one,
+                          RunSteps<TypeParam>(*device, c, in, Contiguous(c.t, 1)));
+  for (const int64_t n : {2, 3, 8, 32}) {
+    SCOPED_TRACE(n);
+    DT_ASSERT_OK_AND_ASSIGN(const Results out, RunSteps<TypeParam>(*device, c, in, Zigzag(c.t, n)));
+    ExpectClose(out, expected, kLimit<TypeParam>);
+    if (sizeof(TypeParam) > 2) continue;
+    for (const auto member : {&Results::o, &Results::dq, &Results::dk, &Results::dv}) {
+      EXPECT_LE(RelativeRms(out.*member, expected.*member),
+                1.4 * RelativeRms(one.*member, expected.*member));
+    }
+    EXPECT_LE(RelativeRms(out.lse, expected.lse),
+              1.4 * std::max(RelativeRms(one.lse, expected.lse), 6e-8));
+  }
+}
+
+// Queries that see none of the keys, beside ones that do, in steps of which some are empty.
+TYPED_TEST(AttentionStepTest, NothingToSee) {
+  Case c = {.t = 40, .q_heads = 2, .dim = 20};
+  c.mask = *AttentionMask::Window(10);
+  c.q_positions = IndexSet::Interval(30, 130);
+  c.k_positions = IndexSet::Interval(60, 100);
+  c.s = 100;
+  Check<TypeParam>(c, Contiguous(c.t, 1));
+  Check<TypeParam>(c, Contiguous(c.t, 4));
+  c.k_positions = IndexSet::Interval(200, 240);
+  Check<TypeParam>(c, Contiguous(c.t, 2));
+  const std::unique_ptr<Device> device = MakeCpuDevice();
+  const Inputs in = RandomInputs<TypeParam>(c);
+  DT_ASSERT_OK_AND_ASSIGN(const Results out,
+                          RunSteps<TypeParam>(*device, c, in, Contiguous(c.t, 2)));
+  const std::vector<double> zero(in.q.size(), 0);
+  EXPECT_EQ(out.o, zero);
+  EXPECT_EQ(out.dq, zero);
+  EXPECT_EQ(out.dk, std::vector<double>(in.k.size(), 0));
+  for (const double lse : out.lse) EXPECT_EQ(lse, -std::numeric_limits<double>::infinity());
+}
+
+// Scores that grow from part to part, so that each part rescales what is carried.
+TYPED_TEST(AttentionStepTest, LargestScoreComesLast) {
+  const Case c = WithPositions({.s = 20, .t = 90, .dim = 16}, AttentionMask());
+  const std::unique_ptr<Device> device = MakeCpuDevice();
+  Inputs in = RandomInputs<TypeParam>(c);
+  for (int64_t i = 0; i < c.s * c.dim; ++i) in.q[i] = i % c.dim == 0 ? 1 : 0;
+  for (int64_t j = 0; j < c.t; ++j) in.k[j * c.dim] = static_cast<double>(4 * j);
+  const Results expected = Naive(c, in);
+  Parts parts = Contiguous(c.t, 9);
+  for (int turn = 0; turn < 2; ++turn, std::reverse(parts.begin(), parts.end())) {
+    DT_ASSERT_OK_AND_ASSIGN(const Results out, RunSteps<TypeParam>(*device, c, in, parts));
+    EXPECT_LE(RelativeRms(out.o, expected.o), 20 * kLimit<TypeParam>.forward);
+    EXPECT_LE(RelativeRms(out.lse, expected.lse), kLimit<TypeParam>.lse);
+  }
+}
+
+// One step with all positions is the op, though its carry and gradients lie elsewhere.
+TEST(AttentionStep, BitsOfTheOp) {
+  const Case c = {.s = 300, .t = 1100, .q_heads = 2, .dim = 64, .causal = true};
+  const std::unique_ptr<Device> device = MakeCpuDevice();
+  const Inputs in = RandomInputs<float>(c);
+  DT_ASSERT_OK_AND_ASSIGN(const Results one, RunSteps<float>(*device, c, in, Contiguous(c.t, 1)));
+  DT_ASSERT_OK_AND_ASSIGN(const Rows<float> rows, MakeRows<float>(*device, c, in));
+  DT_ASSERT_OK_AND_ASSIGN(const Tensor k, FromValues<float>(*device, c.KShape(), c.memory, in.k));
+  DT_ASSERT_OK_AND_ASSIGN(const Tensor v, FromValues<float>(*device, c.KShape(), c.memory, in.v));
+  DT_ASSERT_OK_AND_ASSIGN(const Tensor dk, Filled<float>(*device, c.KShape(), c.memory, 0));
+  DT_ASSERT_OK_AND_ASSIGN(const Tensor dv, Filled<float>(*device, c.KShape(), c.memory, 0));
+  DT_ASSERT_OK(Attention(*device, rows.q, k, v, c.Scale(), true, rows.o, rows.lse));
+  DT_ASSERT_OK(AttentionGrad(*device, rows.q, k, v, rows.o, rows.lse, rows.dout, c.Scale(), true,
+                             rows.dq, dk, dv));
+  EXPECT_EQ(ToDoubles<float>(rows.o).value(), one.o);
+  EXPECT_EQ(ToDoubles<float>(rows.lse).value(), one.lse);
+  EXPECT_EQ(ToDoubles<float>(rows.dq).value(), one.dq);
+  EXPECT_EQ(ToDoubles<float>(dk).value(), one.dk);
+  EXPECT_EQ(ToDoubles<float>(dv).value(), one.dv);
+}
+
+TYPED_TEST(AttentionStepTest, MergesPartsInAnyType) {
+  using Wide = Stats<TypeParam>;
+  const Case c = WithPositions({.batch = 2,
+                                .s = 45,
+                                .t = 90,
+                                .q_heads = 4,
+                                .kv_heads = 2,
+                                .dim = 20,
+                                .memory = Memory::kBatchHeadSeq},
+                               *AttentionMask::Window(30));
+  const std::unique_ptr<Device> device = MakeCpuDevice();
+  const Inputs in = RandomInputs<TypeParam>(c);
+  DT_ASSERT_OK_AND_ASSIGN(const Rows<TypeParam> rows, MakeRows<TypeParam>(*device, c, in));
+  const Parts parts = Contiguous(c.t, 4);  // the last two are behind all queries
+  std::vector<AttentionPart> results(parts.size());
+  for (size_t i = 0; i < parts.size(); ++i) {
+    DT_ASSERT_OK_AND_ASSIGN(Block b, BlockOf<TypeParam>(*device, c, in, parts, i));
+    b.step.first = b.step.last = true;
+    DT_ASSERT_OK_AND_ASSIGN(results[i].o, Filled<Wide>(*device, c.QShape(), c.memory, kNan));
+    DT_ASSERT_OK_AND_ASSIGN(results[i].lse,
+                            Tensor::Empty(*device, rows.lse.dtype(), rows.lse.shape()));
+    DT_ASSERT_OK(
+        Attention(*device, rows.q, b.k, b.v, b.step, nullptr, results[i].o, results[i].lse));
+  }
+  DT_ASSERT_OK(MergeAttention(*device, results, rows.o, rows.lse));
+  const Results expected = Naive(c, in);
+  EXPECT_LE(RelativeRms(*ToDoubles<TypeParam>(rows.o), expected.o), kLimit<TypeParam>.forward);
+  EXPECT_LE(RelativeRms(*ToDoubles<Wide>(rows.lse), expected.lse), kLimit<TypeParam>.lse);
+  // In place, and nothing but parts that saw nothing.
+  DT_ASSERT_OK(MergeAttention(*device, results, results[0].o, results[0].lse));
+  EXPECT_LE(RelativeRms(*ToDoubles<Wide>(results[0].o), expected.o), kLimit<Wide>.forward);
+  DT_ASSERT_OK(MergeAttention(*device, {results[2], results[3]}, rows.o, rows.lse));
+  EXPECT_EQ(*ToDoubles<TypeParam>(rows.o), std::vector<double>(in.q.size(), 0));
+}
+
+}  // namespace
+}  // namespace dtensor::kernels
