@@ -17,20 +17,22 @@ absl::Status CheckAxes(const RingProblem& problem) {
   const DeviceMesh& mesh = problem.q.mesh();
   const AxisList& axes = problem.axes;
   if (!(problem.kv.mesh() == mesh)) {
-    return InvalidArgument({"ring: q lies on ", mesh.ToString(), " and kv on ",
+    return InvalidArgument({"ring attention: q lies on ", mesh.ToString(), " and kv on ",
                             problem.kv.mesh().ToString(), "; redistribute one of them"});
   }
   if (axes.empty() || axes.size() > 2) {
-    return InvalidArgument({"ring: it runs over one axis, or two for a double ring, not ",
+    return InvalidArgument({"ring attention: it runs over one axis, or two for a double ring, not ",
                             absl::StrCat(axes.size()), "; flatten or slice the mesh"});
   }
   for (const int axis : axes) {
     if (axis >= 0 && axis < mesh.rank_of_axes()) continue;
-    return InvalidArgument({"ring: mesh ", mesh.ToString(), " has no axis ", absl::StrCat(axis),
-                            "; take one from 0 to ", absl::StrCat(mesh.rank_of_axes() - 1)});
+    return InvalidArgument({"ring attention: mesh ", mesh.ToString(), " has no axis ",
+                            absl::StrCat(axis), "; take one from 0 to ",
+                            absl::StrCat(mesh.rank_of_axes() - 1)});
   }
   if (axes.size() == 2 && axes[0] == axes[1]) {
-    return InvalidArgument({"ring: its axes overlap: both are \"", mesh.axis_name(axes[0]),
+    return InvalidArgument({"ring attention: its axes overlap: both are \"",
+                            mesh.axis_name(axes[0]),
                             "\"; give two axes, or one for a single ring"});
   }
   return absl::OkStatus();
@@ -39,7 +41,7 @@ absl::Status CheckAxes(const RingProblem& problem) {
 absl::Status CheckLayout(const RingProblem& problem, absl::string_view name, const Layout& layout) {
   const DeviceMesh& mesh = layout.mesh();
   if (layout.rank() != 1 || layout.is_partial()) {
-    return InvalidArgument({"ring: ", name, " is ", layout.ToString(),
+    return InvalidArgument({"ring attention: ", name, " is ", layout.ToString(),
                             "; give the layout of the sequence alone, without partial axes"});
   }
   const AxisList sharding = layout.sharding_axes();
@@ -47,7 +49,7 @@ absl::Status CheckLayout(const RingProblem& problem, absl::string_view name, con
     const bool of_ring = absl::c_linear_search(problem.axes, axis);
     const bool splits = absl::c_linear_search(sharding, axis);
     if (mesh.axis_size(axis) == 1 || of_ring == splits) continue;
-    return InvalidArgument({"ring: ", name, " is ", layout.ToString(), ", and axis \"",
+    return InvalidArgument({"ring attention: ", name, " is ", layout.ToString(), ", and axis \"",
                             mesh.axis_name(axis),
                             splits ? "\" is not the ring's; give the ring this axis, or take it "
                                      "off the sequence"
@@ -72,25 +74,28 @@ absl::Status CheckCountable(const RingProblem& problem) {
   // A rank may send every block that there is.
   if (fits && bytes <= kMost / problem.q.mesh().size()) return absl::OkStatus();
   return InvalidArgument(
-      {"ring: more bytes or positions than can be counted; make the tensors smaller (up to 2^31 "
+      {"ring attention: more bytes or positions than can be counted; make the tensors smaller (up "
+       "to 2^31 "
        "positions)"});
 }
 
 absl::Status CheckSizes(const RingProblem& problem) {
   for (const int64_t n : {problem.batch, problem.q_length, problem.kv_length}) {
-    if (n < 0) return InvalidArgument({"ring: a size of ", absl::StrCat(n), "; take 0 or more"});
+    if (n < 0)
+      return InvalidArgument({"ring attention: a size of ", absl::StrCat(n), "; take 0 or more"});
   }
   for (const int64_t n : {problem.heads, problem.kv_heads, problem.head_dim}) {
-    if (n < 1) return InvalidArgument({"ring: a size of ", absl::StrCat(n), "; take 1 or more"});
+    if (n < 1)
+      return InvalidArgument({"ring attention: a size of ", absl::StrCat(n), "; take 1 or more"});
   }
   if (problem.heads % problem.kv_heads != 0) {
-    return InvalidArgument({"ring: ", absl::StrCat(problem.heads), " heads are not divisible by ",
-                            absl::StrCat(problem.kv_heads),
+    return InvalidArgument({"ring attention: ", absl::StrCat(problem.heads),
+                            " heads are not divisible by ", absl::StrCat(problem.kv_heads),
                             " kv heads; every kv head serves as many heads: take a divisor"});
   }
   if (!IsFloat(problem.dtype)) {
-    return InvalidArgument({"ring: attention needs a float type, not ", ToString(problem.dtype),
-                            "; take f32, f64, bf16 or f16"});
+    return InvalidArgument({"ring attention: attention needs a float type, not ",
+                            ToString(problem.dtype), "; take f32, f64, bf16 or f16"});
   }
   return CheckCountable(problem);
 }
@@ -247,22 +252,25 @@ int64_t RingSchedule::BackwardBytes(int place) const {
   return bytes;
 }
 
-int64_t RingSchedule::ForwardBytes(int from, int to) const {
-  int64_t bytes = 0;
-  for (const RingStep& step : steps_) {
-    for (const RingMessage& m : step.turns[from].sends) bytes += m.peer == to ? m.bytes : 0;
-  }
-  return bytes;
-}
-
-int64_t RingSchedule::BackwardBytes(int from, int to) const {
-  int64_t bytes = ForwardBytes(from, to);
-  for (const RingStep& step : steps_) {
-    for (const RingMessage& m : step.turns[from].gradient_sends) {
-      bytes += m.peer == to ? m.bytes : 0;
+std::vector<RingLink> RingSchedule::Links() const {
+  std::vector<RingLink> used;
+  for (int from = 0; from < places(); ++from) {
+    std::vector<RingLink> links(places());
+    for (const RingStep& step : steps_) {
+      for (const RingMessage& m : step.turns[from].sends) {
+        links[m.peer].forward_bytes += m.bytes;
+        links[m.peer].backward_bytes += m.bytes;
+      }
+      for (const RingMessage& m : step.turns[from].gradient_sends) {
+        links[m.peer].backward_bytes += m.bytes;
+      }
+    }
+    for (int to = 0; to < places(); ++to) {
+      links[to].from = from, links[to].to = to;
+      if (links[to].backward_bytes > 0) used.push_back(links[to]);
     }
   }
-  return bytes;
+  return used;
 }
 
 int RingSchedule::CrossingBlocks() const {

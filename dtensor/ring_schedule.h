@@ -71,6 +71,12 @@ struct RingStep {
   std::vector<RingTurn> turns;  // one for each place
 };
 
+// What one place sends to another.
+struct RingLink {
+  int from = 0, to = 0;
+  int64_t forward_bytes = 0, backward_bytes = 0;
+};
+
 // Bytes that one rank holds at its peak.
 struct RingMemory {
   int64_t tensors = 0;           // arguments and results, in the tensors' type
@@ -97,9 +103,8 @@ class RingSchedule {
   // Sent by a place. Backward: KV again, and gradients.
   int64_t ForwardBytes(int place) const;
   int64_t BackwardBytes(int place) const;
-  // The same over one link.
-  int64_t ForwardBytes(int from, int to) const;
-  int64_t BackwardBytes(int from, int to) const;
+  // The same over each link that is used, ascending.
+  std::vector<RingLink> Links() const;
   // KV blocks, and gradients, that go from one inner ring to another, of all places.
   int CrossingBlocks() const;
   int CrossingGradients() const;

@@ -191,11 +191,13 @@ TEST(RingSchedule, BytesAreAsDerived) {
         EXPECT_EQ(schedule.ForwardBytes(place), block * (cp - 1));
         EXPECT_EQ(schedule.BackwardBytes(place), block * (cp - 1) + gradient * hops_home);
         if (cp == 1) continue;
-        const int next = (place + 1) % cp;
         // Repeating KV heads for each query head would move 4 times as much.
         EXPECT_LT(schedule.ForwardBytes(place), 4 * block * (cp - 1));
-        EXPECT_EQ(schedule.ForwardBytes(place, next), block * (cp - 1));
-        EXPECT_EQ(schedule.BackwardBytes(place, next), schedule.BackwardBytes(place));
+        const RingLink link = schedule.Links()[place];
+        EXPECT_EQ(link.from, place);
+        EXPECT_EQ(link.to, (place + 1) % cp);
+        EXPECT_EQ(link.forward_bytes, schedule.ForwardBytes(place));
+        EXPECT_EQ(link.backward_bytes, schedule.BackwardBytes(place));
       }
     }
   }
@@ -330,8 +332,8 @@ TEST(RingSchedule, Prints) {
             "step 0     rank 1  kv 1  diagonal  10 pairs\n"
             "step 1     rank 0  kv 1  empty     0 pairs\n"
             "step 1     rank 1  kv 0  full      16 pairs; sends dkv 0 to 0\n"
-            "link       0 to 1: forward 1024 B, backward 3072 B\n"
-            "link       1 to 0: forward 0 B, backward 2048 B\n"
+            "traffic    0 to 1: forward 1024 B, backward 3072 B\n"
+            "traffic    1 to 0: forward 0 B, backward 2048 B\n"
             "sent       forward 1024 B, backward 3072 B, by the busiest rank\n"
             "balance    69.2%\n"
             "memory     19968 B on a rank at the peak\n");

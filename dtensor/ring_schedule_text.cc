@@ -48,13 +48,9 @@ std::string TurnText(int step, int place, const RingTurn& turn) {
 
 std::string LinksText(const RingSchedule& schedule) {
   std::string text;
-  for (int from = 0; from < schedule.places(); ++from) {
-    for (int to = 0; to < schedule.places(); ++to) {
-      const int64_t backward = schedule.BackwardBytes(from, to);
-      if (backward == 0) continue;
-      absl::StrAppendFormat(&text, "link       %d to %d: forward %d B, backward %d B\n", from, to,
-                            schedule.ForwardBytes(from, to), backward);
-    }
+  for (const RingLink& link : schedule.Links()) {
+    absl::StrAppendFormat(&text, "traffic    %d to %d: forward %d B, backward %d B\n", link.from,
+                          link.to, link.forward_bytes, link.backward_bytes);
   }
   return text;
 }

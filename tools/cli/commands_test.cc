@@ -9,6 +9,7 @@
 #include "dtensor/tools/cli/plan_command.h"
 #include "dtensor/tools/cli/redistribute_command.h"
 #include "dtensor/tools/cli/regions_command.h"
+#include "dtensor/tools/cli/ring_command.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -298,6 +299,68 @@ TEST(LinksCommandTest, ReportsAsJson) {
   for (int ranks : {1, 65}) {
     EXPECT_THAT(RunLinks(ranks, true), StatusIs(kInvalid, HasSubstr("take 2 to 64")));
   }
+}
+
+RingFlags Ring(std::string mesh, std::string pattern, std::string mask) {
+  RingFlags flags;
+  flags.mesh = std::move(mesh);
+  flags.pattern = std::move(pattern);
+  flags.mask = std::move(mask);
+  flags.dtype = "bf16";
+  flags.heads = 8, flags.kv_heads = 2, flags.seq = 4096;
+  return flags;
+}
+
+json RingJson(const RingFlags& flags) { return json::parse(RunRing(flags, true).value().text); }
+
+TEST(RingCommandTest, ZigzagOfEight) {
+  const json ring = RingJson(Ring("cp=8", "zigzag", "causal"));
+  const int64_t n = 512, block = 2 * 2 * n * 2 * 64, gradient = 2 * block;
+  EXPECT_EQ(ring["balance"], 1);
+  EXPECT_EQ(ring["forward_bytes_per_rank"], 7 * block);
+  EXPECT_EQ(ring["backward_bytes_per_rank"], 7 * block + 8 * gradient);
+  ASSERT_EQ(ring["steps"].size(), 8);
+  int64_t work = 0;
+  for (const json& step : ring["steps"]) {
+    ASSERT_EQ(step["work"].size(), 8);
+    ASSERT_EQ(step["bytes_sent"].size(), 8);
+    for (const json& of_rank : step["work"]) work += of_rank.get<int64_t>();
+  }
+  EXPECT_EQ(work, int64_t{4096} * 4097 / 2);
+  EXPECT_EQ(ring["steps"][0]["bytes_sent"][3], block);
+  EXPECT_EQ(ring["steps"][7]["bytes_sent"][3], 0);
+  EXPECT_EQ(ring["links"].size(), 8);
+}
+
+TEST(RingCommandTest, EachPatternDealsTheSequenceItsWay) {
+  EXPECT_EQ(RingJson(Ring("cp=4", "ring", "full"))["layout"], "[cp]");
+  EXPECT_EQ(RingJson(Ring("cp=4", "striped", "full"))["layout"], "[_ x 4(cp)]");
+  const json twice = RingJson(Ring("node=2,cp=2", "double_ring", "causal"));
+  EXPECT_EQ(twice["layout"], "[node:zigzag,cp:zigzag]");
+  EXPECT_EQ(twice["balance"], 1);
+  EXPECT_EQ(twice["crossing_blocks"], 4);
+  EXPECT_EQ(twice["crossing_gradients"], 8);
+}
+
+TEST(RingCommandTest, SparseMasksSkipSteps) {
+  EXPECT_EQ(RingJson(Ring("cp=8", "ring", "window:513"))["steps"].size(), 2);
+  EXPECT_EQ(RingJson(Ring("cp=8", "ring", "documents:0,2048"))["steps"].size(), 4);
+}
+
+TEST(RingCommandTest, RefusalsNameTheFlag) {
+  RingFlags flags = Ring("cp=4", "ring", "full");
+  flags.kv_heads = 3;
+  EXPECT_THAT(RunRing(flags, true), StatusIs(kInvalid, HasSubstr("--kv-heads: 8 heads")));
+  flags.kv_heads = 0;
+  EXPECT_THAT(RunRing(flags, true), StatusIs(kInvalid, HasSubstr("--kv-heads: 0 is too small")));
+  flags.kv_heads.reset();
+  EXPECT_EQ(RingJson(flags)["kv_heads"], 8);
+  flags.seq = -1;
+  EXPECT_THAT(RunRing(flags, true), StatusIs(kInvalid, HasSubstr("--seq: ")));
+  EXPECT_THAT(RunRing(Ring("cp=4", "ring", "window:5000"), true),
+              StatusIs(kInvalid, HasSubstr("--mask: ")));
+  EXPECT_THAT(RunRing(Ring("cp=2000", "ring", "full"), true),
+              StatusIs(kInvalid, HasSubstr("1024 or fewer")));
 }
 
 }  // namespace

@@ -42,6 +42,7 @@ prints() {
 
 move=(--mesh dp=2,tp=2 --shape 8,6 --from "P(sum),S(0)" --to "S(0),S(0)")
 small=(--mesh a=2 --shape 4)
+ring=(ring --mesh cp=4 --batch 1 --heads 8 --kv-heads 2 --seq 256 --head-dim 64 --dtype bf16)
 
 has "total_bytes max_bytes_per_rank bound_total_bytes bound_max_bytes_per_rank peak_bytes_per_rank \
   steps kind axes bytes digest" plan "${move[@]}"
@@ -49,6 +50,8 @@ has "ok counted_total_bytes counted_max_bytes_per_rank seconds stream_limit_rati
   redistribute "${move[@]}"
 has "ranks coordinate region runs elements" regions --mesh a=2 --shape 4,4 --layout "[a] []"
 has "latency_us gb_per_second" links
+has "steps work bytes_sent links forward_bytes_per_rank backward_bytes_per_rank balance \
+  peak_bytes_per_rank" "${ring[@]}" --pattern zigzag --mask causal
 prints '"ok": true' redistribute "${move[@]}" --dtype bf16 --objective busiest --rounds 2 --json
 prints "0 0 1 1" regions "${small[@]}" --layout "S(0)" --picture
 prints "all-gather" plan --mesh '["a"=2]' --shape 4,4 --from "[] [a]" --to "R"
@@ -59,6 +62,9 @@ prints "[] f32" plan --mesh a=2 --shape "" --from "P(sum)" --to R
 prints "[] f32" plan --mesh a=2 --shape scalar --from R --to R
 prints "100000 ranks" plan --mesh dp=100,tp=1000 --shape 4096,4096 --from "P(sum),S(0)" \
   --to "S(0),S(1)"
+prints "balance    100.0%" "${ring[@]}" --pattern zigzag --mask causal
+prints "balance    100.0%" ring --mesh node=2,cp=3 --pattern double_ring --seq 240 --mask causal
+prints "kv 3  partial" "${ring[@]}" --pattern striped --mask window:5
 prints "Usage" --help
 prints "--objective" plan --help
 
@@ -66,7 +72,7 @@ prints "--objective" plan --help
 prints "total" plan "${move[@]}" --links "$TEST_TMPDIR/links"
 echo "link a 12" >"$TEST_TMPDIR/bad_links"
 
-refuses "take plan, redistribute, regions or links"
+refuses "take plan, redistribute, regions, links or ring"
 refuses 'there is no command "pan"' pan --mesh a=2
 refuses "--mesh is required" plan --shape 4 --from R --to R
 refuses "--to is required" redistribute "${small[@]}" --from R
@@ -92,6 +98,18 @@ refuses "--layout: " regions "${small[@]}" --layout $'R\nR'
 refuses "give one of them" regions "${small[@]}" --layout R --picture --json
 refuses "--svg: cannot write" regions "${small[@]}" --layout R --svg /nowhere/a.svg
 refuses "take 2 to 64" links --ranks 1
+refuses "--seq is required" ring --mesh cp=2
+refuses "--mesh: " ring --mesh cp:2 --seq 64
+refuses "cp" ring --mesh cp=2,cp=2 --pattern double_ring --seq 64
+refuses "two axes, outer and inner" "${ring[@]}" --pattern double_ring
+refuses "one axis, as in cp=8" ring --mesh a=2,b=2 --pattern zigzag --seq 64
+refuses "--pattern: " "${ring[@]}" --pattern spiral
+refuses "take a divisor of --heads" ring --mesh cp=2 --heads 8 --kv-heads 3 --seq 64
+refuses "--kv-heads" ring --mesh cp=2 --kv-heads -1 --seq 64
+refuses "--mask: mask window:257" "${ring[@]}" --mask window:257
+refuses "--mask: " "${ring[@]}" --mask window
+refuses "take f32, f64, bf16 or f16" ring --mesh cp=2 --seq 64 --dtype i32
+refuses "--run" "${ring[@]}" --run
 
 "$dtensor" plan "${move[@]}" >/dev/full 2>/dev/null
 (($? == 1)) || complain "output that cannot be written must end with status 1"

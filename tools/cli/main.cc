@@ -1,4 +1,5 @@
-// dtensor: plans, runs and shows redistributions from the command line. Manual: docs/cli.md.
+// dtensor: plans, runs and shows redistributions, and plans rings of attention, from the command
+// line. Manual: docs/cli.md.
 //
 // Exit status 0: done. 1: it ran, and failed or went wrong. 2: refused, with one line on stderr
 // that names the bad part and the remedy.
@@ -17,6 +18,7 @@
 #include "dtensor/tools/cli/redistribute_command.h"
 #include "dtensor/tools/cli/regions_command.h"
 #include "dtensor/tools/cli/request.h"
+#include "dtensor/tools/cli/ring_command.h"
 
 namespace dtensor::cli {
 namespace {
@@ -24,12 +26,13 @@ namespace {
 struct Flags {
   MoveFlags move;
   RegionsFlags regions;
+  RingFlags ring;
   bool json = false;
   int rounds = 10, ranks = 2;
 };
 
 struct Commands {
-  CLI::App *plan, *redistribute, *regions, *links;
+  CLI::App *plan, *redistribute, *regions, *links, *ring;
 };
 
 void DeclareShape(CLI::App& app, std::string& shape) {
@@ -52,12 +55,28 @@ void DeclareMove(CLI::App& app, MoveFlags& move) {
   app.add_option("--links", move.links, "a file with a link table (see the command links)");
 }
 
+void DeclareRing(CLI::App& app, RingFlags& ring) {
+  app.add_option("--mesh", ring.mesh, "the ring's axis: cp=8; for double_ring two: node=2,cp=4")
+      ->required();
+  app.add_option("--pattern", ring.pattern, "ring, zigzag, striped or double_ring")
+      ->capture_default_str();
+  app.add_option("--batch", ring.batch, "sequences")->capture_default_str();
+  app.add_option("--heads", ring.heads, "of the queries")->capture_default_str();
+  app.add_option("--kv-heads", ring.kv_heads, "of keys and values; as many as --heads if missing");
+  app.add_option("--seq", ring.seq, "positions, of all ranks together")->required();
+  app.add_option("--head-dim", ring.head_dim, "elements of a head")->capture_default_str();
+  app.add_option("--dtype", ring.dtype, "f32, f64, bf16 or f16")->capture_default_str();
+  app.add_option("--mask", ring.mask, "full, causal, window:W, prefix:N or documents:0,A,B")
+      ->capture_default_str();
+}
+
 Commands Declare(CLI::App& app, Flags& flags) {
   const Commands commands = {
       app.add_subcommand("plan", "what a redistribution does and costs, on a mesh of any size"),
       app.add_subcommand("redistribute", "runs it on threads and checks every element"),
       app.add_subcommand("regions", "what each rank holds of a tensor"),
-      app.add_subcommand("links", "measures this machine and prints a link table")};
+      app.add_subcommand("links", "measures this machine and prints a link table"),
+      app.add_subcommand("ring", "the schedule of ring attention, its bytes and its balance")};
   DeclareMove(*commands.plan, flags.move);
   DeclareMove(*commands.redistribute, flags.move);
   commands.redistribute->add_option("--rounds", flags.rounds, "that are timed")
@@ -72,6 +91,7 @@ Commands Declare(CLI::App& app, Flags& flags) {
   commands.regions->add_option("--svg", flags.regions.svg, "draw it into this file");
   commands.links->add_option("--ranks", flags.ranks, "threads that talk at once")
       ->capture_default_str();
+  DeclareRing(*commands.ring, flags.ring);
   for (CLI::App* command : app.get_subcommands({})) {
     command->add_flag("--json", flags.json, "print JSON");
   }
@@ -91,6 +111,7 @@ absl::StatusOr<Outcome> Run(const Commands& commands, const Flags& flags) {
     return RunRedistribute(flags.move, flags.rounds, flags.json);
   }
   if (commands.regions->parsed()) return RunRegions(flags.regions, flags.json, WantsColour());
+  if (commands.ring->parsed()) return RunRing(flags.ring, flags.json);
   return RunLinks(flags.ranks, flags.json);
 }
 
@@ -107,7 +128,7 @@ std::string Explain(const CLI::App& app, const CLI::ParseError& error) {
   const std::vector<std::string> words = app.remaining();
   return absl::StrCat(words.empty() ? "no command is given"
                                     : absl::StrCat("there is no command \"", words[0], "\""),
-                      "; take plan, redistribute, regions or links (--help explains them)");
+                      "; take plan, redistribute, regions, links or ring (--help explains them)");
 }
 
 int Fail(const CLI::App& app, absl::string_view message, int code) {
@@ -118,8 +139,10 @@ int Fail(const CLI::App& app, absl::string_view message, int code) {
 }  // namespace
 
 int Main(int argc, char** argv) {
-  CLI::App app("Plans, runs and shows redistributions of sharded tensors. Manual: docs/cli.md",
-               "dtensor");
+  CLI::App app(
+      "Plans, runs and shows redistributions of sharded tensors; plans ring attention. "
+      "Manual: docs/cli.md",
+      "dtensor");
   Flags flags;
   const Commands commands = Declare(app, flags);
   try {
