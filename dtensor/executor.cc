@@ -168,7 +168,7 @@ struct Round {
     collective.axes = first.axes;
     collective.op = op;
     collective.group = first.group;
-    collective.counts_as_call = !step.continues && first.group.size() > 1;
+    collective.counts_as_call = !step.continues;
   }
   bool takes_part() const { return !collective.group.empty(); }
 

@@ -8,14 +8,12 @@
 //              that a place began with goes on to the same place of the next inner ring, while that
 //              place still works. At hop t*w + i place (R, a) works on block (R - t, a - i).
 //   backward   KV goes round again. The gradient of a block starts at its owner and follows it:
-//   each
-//              place adds its share and sends on, and the last one sends home: cp hops.
+//              each place adds its share and sends on, and the last one sends home: cp hops.
 //   skipping   A block that a place may not see at all is never sent to it. Then a place gets a
-//   block
-//              from the place before it in the ring if that one has just worked on it, else from
-//              the owner; and sends the gradient to the place after it if that one works on it
-//              next, else home, where what arrives is added. Hops at which nobody has work are no
-//              steps; hop 0 always is one.
+//              block from the place before it in the ring if that one has just worked on it, else
+//              from the owner; and sends the gradient to the place after it if that one works on
+//              it next, else home, where what arrives is added. Hops at which nobody has work are
+//              no steps; hop 0 always is one.
 //
 // In a step, a place runs its kernel while blocks arrive for later steps; then gradients move. So a
 // message is a send and a receive of the same step. Proofs and formulas: docs/ring-attention.md.

@@ -104,9 +104,7 @@ void Transition::AddRoles(int axis) {
   if (source == kPartial && target != kPartial) reduced_.push_back(axis);
   if (source < 0 && target == kReplicate) helpers_.push_back(axis);
   if (source == kReplicate && target >= 0) sliced_.push_back(axis);
-  if (source >= 0 && target == kReplicate) {
-    gathered_.push_back(axis);
-  }
+  if (source >= 0 && target == kReplicate) gathered_.push_back(axis);
   if (source != kPartial && target == kPartial) {
     created_.push_back(axis);
     (source >= 0 ? created_from_shards_ : created_from_replicas_).push_back(axis);

@@ -7,6 +7,7 @@
 namespace dtensor {
 
 void Communicator::Count(const Collective& collective, absl::Span<const ExchangePart> parts) {
+  if (collective.group.size() == 1) return;  // nothing between ranks
   Traffic& traffic = traffic_[TrafficKey(
       std::string(collective.axes.data(), collective.axes.size()), collective.kind)];
   traffic.calls += collective.counts_as_call;

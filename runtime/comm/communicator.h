@@ -6,7 +6,8 @@
 // boxes have that pattern; `kind` says so, for counters and for backends that have a native call.
 //
 //   local      ranks are threads of this process; peers read each other's memory, one pass, no
-//   staging simulated  moves nothing, counts everything; with the meta device it predicts a run
+//              staging
+//   simulated  moves nothing, counts everything; with the meta device it predicts a run
 //
 // Stream-ordered like the device (device.h): a peer's source is read after the work that made it,
 // and work launched later here runs after every peer has read this rank's sources.

@@ -2,7 +2,7 @@
 //
 // An exchange, on each rank of the group:
 //   1. publishes its sources, what it is about to do, and an event that says when the sources are
-//   ready;
+//      ready;
 //   2. waits on the host until every member has, and checks that all do the same;
 //   3. makes its queue wait for the peers' ready events, and launches its pulls: one pass from the
 //      peers' memory into its own, without staging;
