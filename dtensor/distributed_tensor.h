@@ -6,8 +6,8 @@
 //     TensorOr w = RandomNormal(context, mesh, {Replicate(), Shard(1)}, {4, 6}, {.seed = 1});
 //     DT_ASSIGN_OR_RETURN(auto y, MatMul(x, w));  // S(0) on dp, S(1) on tp: nothing moved
 //     DT_ASSIGN_OR_RETURN(auto z, y.Redistribute({Shard(0), Replicate()}));  // an all-gather
-//     DT_ASSIGN_OR_RETURN(std::vector<float> all, ToGlobal<float>(z));       // waits for the
-//     values return absl::OkStatus();
+//     DT_ASSIGN_OR_RETURN(std::vector<float> all, ToGlobal<float>(z));  // waits for the values
+//     return absl::OkStatus();
 //   });
 //
 // A cheap handle; copies are the same tensor. Every rank runs the same program on its own shard:
