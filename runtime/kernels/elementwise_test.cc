@@ -470,7 +470,9 @@ TEST_P(ElementwiseTest, LargeOutputsAreWrittenPastTheCache) {
       ASSERT_THAT(Binary(device(), BinaryOp::kAdd, in, in, y.Narrow(0, begin, n - begin - 2)),
                   IsOk());
       const Doubles got = Read(y);
-      for (int64_t i = 0; i < n; ++i) ASSERT_EQ(got[i], i < begin || i >= n - 2 ? 0 : 3) << i;
+      int64_t wrong = 0;  // not a check for each: under sanitizers they are slow
+      for (int64_t i = 0; i < n; ++i) wrong += got[i] != (i < begin || i >= n - 2 ? 0 : 3);
+      ASSERT_EQ(wrong, 0);
     }
   }
 }
