@@ -55,14 +55,16 @@ HWY_BEFORE_NAMESPACE();
 namespace dtensor::kernels::HWY_NAMESPACE {
 namespace {
 
-// Scores of M rows against one panel of keys, and the rows' largest so far.
-template <int M, int N, typename T>
-HWY_INLINE void ScoreTile(const T* query, const T* keys_t, int64_t dim, const Limits& limits,
-                          int64_t key, T* scores, T* row_max) {
+// Scores of M rows against one panel of keys, and the rows' largest so far. Queries in pairs are
+// not scaled yet: then `scale` is for them.
+template <int M, int N, bool kPairs, typename T>
+HWY_INLINE void ScoreTile(const T* query, const T* keys_t, int64_t dim, T scale,
+                          const Limits& limits, int64_t key, T* scores, T* row_max) {
   const hn::ScalableTag<T> d;
   constexpr int64_t L = kLanes<T>, P = kPanel<T>;
   VecOf<T> acc[M][N];
-  MultiplyRows(query, M * P, keys_t, dim, acc);
+  MultiplyRows<kPairs>(query, M * P, keys_t, dim, acc);
+  if (kPairs) ScaleTile(scale, acc);
   if (NeedsMask<M>(limits, key, N * L)) MaskTile(limits, key, hn::Neg(hn::Inf(d)), acc);
 #pragma GCC unroll 16
   for (int i = 0; i < M; ++i) {
@@ -84,10 +86,12 @@ struct StripState {
   T *max, *sum;  // of each row: the largest score, the sum of exponentials
 };
 
-// M rows, whose queries and block of keys are in scratch memory, scaled so that 2^score is wanted.
-template <int M, typename T>
-HWY_NOINLINE void ForwardStrip(const ForwardScratch<T>& s, int64_t dim, const StripState<T>& state,
-                               T* out, int64_t row_stride, int64_t out_panel) {
+// M rows, whose queries and block of keys are in scratch memory, scaled so that 2^score is wanted,
+// or in pairs.
+template <int M, bool kPairs, typename T>
+HWY_NOINLINE void ForwardStrip(const ForwardScratch<T>& s, int64_t dim, T log2_scale,
+                               const StripState<T>& state, T* out, int64_t row_stride,
+                               int64_t out_panel) {
   const hn::ScalableTag<T> d;
   constexpr int64_t L = kLanes<T>, P = kPanel<T>;
   constexpr T kInf = std::numeric_limits<T>::infinity();
@@ -97,12 +101,12 @@ HWY_NOINLINE void ForwardStrip(const ForwardScratch<T>& s, int64_t dim, const St
   HWY_ALIGN T row_max[M * L];
   for (int64_t i = 0; i < M * L; i += L) hn::Store(hn::Set(d, -kInf), d, row_max + i);
   for (int64_t key = begin; key < n; key += P) {
-    const T* keys_t = s.keys_t + key * dim;
+    const T* keys_t = s.keys_t + key * (kPairs ? dim / 2 : dim);
     T* scores = s.scores + key * M;
     if (n - key > L) {
-      ScoreTile<M, 2>(s.query, keys_t, dim, limits, key, scores, row_max);
+      ScoreTile<M, 2, kPairs>(s.query, keys_t, dim, log2_scale, limits, key, scores, row_max);
     } else {
-      ScoreTile<M, 1>(s.query, keys_t, dim, limits, key, scores, row_max);
+      ScoreTile<M, 1, kPairs>(s.query, keys_t, dim, log2_scale, limits, key, scores, row_max);
     }
   }
 
@@ -153,7 +157,8 @@ class ForwardPass {
         format_(format),
         out_format_(out_format),
         scratch_(shape, scratch),
-        group_(shape.q_heads / shape.kv_heads) {
+        group_(shape.q_heads / shape.kv_heads),
+        pairs_(CanTakePairs<T>(shape, {op.q, op.k})) {
     const int64_t rows = shape.q_rows, dim = shape.dim;
     if (shape.carried) {
       carry_ = WideRows<T>::Of(op.carry, group_);
@@ -190,8 +195,9 @@ class ForwardPass {
     const int64_t count = std::min(scratch_.blocks.keys, shape_.keys - key);
     const RowRange seen = RowsThatSee(shape_, 0, shape_.q_rows, key, count);
     if (seen.begin < seen.end) {
-      format_.pack_transposed(format_.At(op_.k, batch, kv_head, key), op_.k.row_stride, count,
-                              shape_.dim, scratch_.query, scratch_.keys_t);
+      const auto pack_transposed = pairs_ ? &PackTransposedPairs<T> : format_.pack_transposed;
+      pack_transposed(format_.At(op_.k, batch, kv_head, key), op_.k.row_stride, count, shape_.dim,
+                      scratch_.query, scratch_.keys_t);
       format_.pack(format_.At(op_.v, batch, kv_head, key), op_.v.row_stride, count, 0, shape_.dim,
                    T{1}, scratch_.blocks.keys, scratch_.values);
     }
@@ -222,8 +228,13 @@ class ForwardPass {
       max[i] = all_max[i * max_.row_stride];
       sum[i] = all_sum[i * sum_.row_stride];
     }
-    format_.pack(format_.At(op_.q, head.batch, QueryHead(head), row), op_.q.row_stride, rows,
-                 M - rows, shape_.dim, static_cast<T>(shape_.scale * kLog2E), M, scratch_.query);
+    const void* const q = format_.At(op_.q, head.batch, QueryHead(head), row);
+    const T scale = static_cast<T>(shape_.scale * kLog2E);
+    if (pairs_) {
+      PackPairs(q, op_.q.row_stride, rows, M - rows, shape_.dim, M, scratch_.query);
+    } else {
+      format_.pack(q, op_.q.row_stride, rows, M - rows, shape_.dim, scale, M, scratch_.query);
+    }
     GatherValues<M>(head, row, rows, {limits, first, last, max, sum});
     for (int64_t i = 0; i < rows && !last; ++i) {
       all_max[i * max_.row_stride] = max[i];
@@ -236,15 +247,17 @@ class ForwardPass {
   template <int M>
   void GatherValues(const Head& head, int64_t row, int64_t rows, const StripState<T>& state) {
     const int64_t dim = shape_.dim;
+    const T scale = static_cast<T>(shape_.scale * kLog2E);
+    const auto run = pairs_ ? &ForwardStrip<M, kHasPairs<T>, T> : &ForwardStrip<M, false, T>;
     T* const carry = carry_.At(head.batch, head.kv_head, head.in_group, row);
     const bool in_place = !state.last || (out_format_.same && !shape_.carried);
     if (in_place && rows == M && dim % kLanes<T> == 0) {
-      ForwardStrip<M>(scratch_, dim, state, carry, carry_.row_stride, kPanel<T>);
+      run(scratch_, dim, scale, state, carry, carry_.row_stride, kPanel<T>);
       return;
     }
     T* const out = scratch_.out;
     if (!state.first) Pack<T>(carry, carry_.row_stride, rows, M - rows, dim, T{1}, M, out);
-    ForwardStrip<M>(scratch_, dim, state, out, kPanel<T>, M * kPanel<T>);
+    run(scratch_, dim, scale, state, out, kPanel<T>, M * kPanel<T>);
     if (state.last) {
       out_format_.unpack(out, M, rows, dim, T{1},
                          out_format_.At(op_.o, head.batch, QueryHead(head), row), op_.o.row_stride);
@@ -266,6 +279,7 @@ class ForwardPass {
   const Format<T> format_, out_format_;
   const ForwardScratch<T> scratch_;
   const int64_t group_;            // query heads that share a key head
+  const bool pairs_;               // scores are products of pairs of bf16
   WideRows<T> carry_, max_, sum_;  // between blocks
 };
 

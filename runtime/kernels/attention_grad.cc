@@ -29,6 +29,7 @@ struct GradScratch {
   T *keys, *values, *keys_t, *values_t;  // of a block of keys
   T *dkeys, *dvalues;                    // their gradients, summed over the group's rows
   T *query, *dout, *p, *ds;              // of a block of rows
+  T *query_pairs, *dout_pairs;           // the first two again, where pairs of bf16 are multiplied
   T* dquery;                             // of a strip of rows
   T *lse, *carry;  // of each row of a group; carry: dq, if dq's own memory cannot hold it
 
@@ -39,6 +40,8 @@ struct GradScratch {
       *part = scratch.Take<T>(blocks.keys * blocks.dim);
     }
     for (T** part : {&query, &dout}) *part = scratch.Take<T>(kBlockRows * blocks.dim);
+    const int64_t pairs = shape.dtype == DType::kBF16 ? RoundUp(blocks.dim / 2, kAttentionPad) : 0;
+    for (T** part : {&query_pairs, &dout_pairs}) *part = scratch.Take<T>(kBlockRows * pairs);
     for (T** part : {&p, &ds}) *part = scratch.Take<T>(kBlockRows * blocks.keys);
     dquery = scratch.Take<T>(kAttentionPad * blocks.dim);
     lse = scratch.Take<T>(rows);
@@ -54,25 +57,29 @@ HWY_BEFORE_NAMESPACE();
 namespace dtensor::kernels::HWY_NAMESPACE {
 namespace {
 
-// P = 2^(score - lse) and dS = P * (dO V^T - delta) of M rows against one panel of keys.
-template <int M, int N, typename T>
+// P = 2^(score - lse) and dS = P * (dO V^T - delta) of M rows against one panel of keys. Scores of
+// pairs are not scaled yet: then `scale` is for them.
+template <int M, int N, bool kPairs, typename T>
 HWY_INLINE void GradTile(const T* query, const T* dout, int64_t a_panel, const T* keys_t,
-                         const T* values_t, int64_t dim, const Limits& limits, int64_t key,
+                         const T* values_t, int64_t dim, T scale, const Limits& limits, int64_t key,
                          const T* lse, const T* delta, T* p, T* ds) {
   const hn::ScalableTag<T> d;
   constexpr int64_t L = kLanes<T>, P = kPanel<T>;
   VecOf<T> acc[M][N];
-  MultiplyRows(query, a_panel, keys_t, dim, acc);
+  MultiplyRows<kPairs>(query, a_panel, keys_t, dim, acc);
   if (NeedsMask<M>(limits, key, N * L)) MaskTile(limits, key, hn::Neg(hn::Inf(d)), acc);
 #pragma GCC unroll 16
   for (int i = 0; i < M; ++i) {
 #pragma GCC unroll 2
     for (int j = 0; j < N; ++j) {
-      hn::Store(Exp2(d, hn::Sub(acc[i][j], hn::Set(d, lse[i]))), d, p + i * P + j * L);
+      const auto row_lse = hn::Set(d, lse[i]);
+      const auto score =
+          kPairs ? hn::MulSub(acc[i][j], hn::Set(d, scale), row_lse) : hn::Sub(acc[i][j], row_lse);
+      hn::Store(Exp2(d, score), d, p + i * P + j * L);
     }
     if (N == 1) hn::Store(hn::Zero(d), d, p + i * P + L);
   }
-  MultiplyRows(dout, a_panel, values_t, dim, acc);
+  MultiplyRows<kPairs>(dout, a_panel, values_t, dim, acc);
   // P is 0 where the key is hidden, but spare columns of values_t may hold anything.
   if (NeedsMask<M>(limits, key, N * L)) MaskTile(limits, key, hn::Zero(d), acc);
 #pragma GCC unroll 16
@@ -87,24 +94,27 @@ HWY_INLINE void GradTile(const T* query, const T* dout, int64_t a_panel, const T
 }
 
 // One strip of M rows, at row `r` of a block of rows, against one block of keys: P, dS and dQ.
-template <int M, typename T>
+template <int M, bool kPairs, typename T>
 HWY_NOINLINE void GradStrip(const GradScratch<T>& s, int64_t r, int64_t dim, T scale,
                             const Limits& limits, bool first, const T* lse, const T* delta, T* dq,
                             int64_t row_stride, int64_t dq_panel) {
   constexpr int64_t L = kLanes<T>, P = kPanel<T>;
   const int64_t begin = limits.first, n = limits.last;
   const int64_t panel = kBlockRows * P;
+  const T log2_scale = scale * static_cast<T>(kLog2E);
   for (int64_t key = begin; key < n; key += P) {
     T* p = s.p + (key / P * kBlockRows + r) * P;
     T* ds = s.ds + (key / P * kBlockRows + r) * P;
-    const T* query = s.query + r * P;
-    const T* dout = s.dout + r * P;
-    const T* keys_t = s.keys_t + key * dim;
-    const T* values_t = s.values_t + key * dim;
+    const T* query = (kPairs ? s.query_pairs : s.query) + r * P;
+    const T* dout = (kPairs ? s.dout_pairs : s.dout) + r * P;
+    const T* keys_t = s.keys_t + key * (kPairs ? dim / 2 : dim);
+    const T* values_t = s.values_t + key * (kPairs ? dim / 2 : dim);
     if (n - key > L) {
-      GradTile<M, 2>(query, dout, panel, keys_t, values_t, dim, limits, key, lse, delta, p, ds);
+      GradTile<M, 2, kPairs>(query, dout, panel, keys_t, values_t, dim, log2_scale, limits, key,
+                             lse, delta, p, ds);
     } else {
-      GradTile<M, 1>(query, dout, panel, keys_t, values_t, dim, limits, key, lse, delta, p, ds);
+      GradTile<M, 1, kPairs>(query, dout, panel, keys_t, values_t, dim, log2_scale, limits, key,
+                             lse, delta, p, ds);
     }
   }
   T beta[M], gamma[M];
@@ -147,7 +157,8 @@ class GradPass {
         out_format_(out_format),
         scratch_(shape, scratch),
         group_(shape.q_heads / shape.kv_heads),
-        delta_(WideRows<T>::Of(op.delta, group_)) {
+        delta_(WideRows<T>::Of(op.delta, group_)),
+        pairs_(CanTakePairs<T>(shape, {op.q, op.k, op.v, op.dout})) {
     dq_ = {scratch_.carry, 0, 0, shape.q_rows * shape.dim, shape.dim};
     if (out_format.same) dq_ = WideRows<T>::Of(op.dq, group_);
   }
@@ -224,8 +235,9 @@ class GradPass {
     const void* const k = format_.At(op_.k, batch, kv_head, key);
     const void* const v = format_.At(op_.v, batch, kv_head, key);
     format_.pack(k, op_.k.row_stride, count, 0, dim, T{1}, s.blocks.keys, s.keys);
-    format_.pack_transposed(k, op_.k.row_stride, count, dim, s.query, s.keys_t);
-    format_.pack_transposed(v, op_.v.row_stride, count, dim, s.query, s.values_t);
+    const auto pack_transposed = pairs_ ? &PackTransposedPairs<T> : format_.pack_transposed;
+    pack_transposed(k, op_.k.row_stride, count, dim, s.query, s.keys_t);
+    pack_transposed(v, op_.v.row_stride, count, dim, s.query, s.values_t);
   }
 
   // A block of rows from `row` on.
@@ -234,10 +246,15 @@ class GradPass {
     const int64_t dim = shape_.dim;
     const int64_t rows = std::min(kBlockRows, shape_.q_rows - row);
     const int64_t spare = RoundUp(rows, kStep) - rows;
-    format_.pack(format_.At(op_.q, head.batch, QueryHead(head), row), op_.q.row_stride, rows, spare,
-                 dim, static_cast<T>(shape_.scale * kLog2E), kBlockRows, s.query);
-    format_.pack(format_.At(op_.dout, head.batch, QueryHead(head), row), op_.dout.row_stride, rows,
-                 spare, dim, T{1}, kBlockRows, s.dout);
+    const void* const q = format_.At(op_.q, head.batch, QueryHead(head), row);
+    const void* const dout = format_.At(op_.dout, head.batch, QueryHead(head), row);
+    format_.pack(q, op_.q.row_stride, rows, spare, dim, static_cast<T>(shape_.scale * kLog2E),
+                 kBlockRows, s.query);
+    format_.pack(dout, op_.dout.row_stride, rows, spare, dim, T{1}, kBlockRows, s.dout);
+    if (pairs_) {
+      PackPairs(q, op_.q.row_stride, rows, spare, dim, kBlockRows, s.query_pairs);
+      PackPairs(dout, op_.dout.row_stride, rows, spare, dim, kBlockRows, s.dout_pairs);
+    }
     ForEachStrip(rows, [&](auto m, int64_t r, int64_t n) HWY_ATTR {
       const BlockRange blocks = BlocksSeen(shape_, row + r, n, s.blocks.keys);
       const bool first = shape_.first && keys.block == blocks.first;
@@ -291,14 +308,13 @@ class GradPass {
     }
     T* const dq = dq_.At(head.batch, head.kv_head, head.in_group, row);
     const T scale = static_cast<T>(shape_.scale);
+    const auto run = pairs_ ? &GradStrip<M, kHasPairs<T>, T> : &GradStrip<M, false, T>;
     if (rows == M && dim % kLanes<T> == 0) {
-      GradStrip<M>(scratch_, r, dim, scale, limits, first, lse, delta, dq, dq_.row_stride,
-                   kPanel<T>);
+      run(scratch_, r, dim, scale, limits, first, lse, delta, dq, dq_.row_stride, kPanel<T>);
     } else {
       T* const out = scratch_.dquery;
       if (!first) Pack<T>(dq, dq_.row_stride, rows, M - rows, dim, T{1}, M, out);
-      GradStrip<M>(scratch_, r, dim, scale, limits, first, lse, delta, out, kPanel<T>,
-                   M * kPanel<T>);
+      run(scratch_, r, dim, scale, limits, first, lse, delta, out, kPanel<T>, M * kPanel<T>);
       Unpack<T>(out, M, rows, dim, T{1}, dq, dq_.row_stride);
     }
   }
@@ -309,6 +325,7 @@ class GradPass {
   const GradScratch<T> scratch_;
   const int64_t group_;  // query heads that share a key head
   const WideRows<T> delta_;
+  const bool pairs_;  // scores and dO V^T are products of pairs of bf16
   WideRows<T> dq_;
 };
 

@@ -74,7 +74,7 @@ TYPED_TEST(AttentionTest, KeysAndQueriesDiffer) {
 }
 
 TYPED_TEST(AttentionTest, HeadSizes) {
-  for (const int64_t dim : {1, 8, 20, 31, 33, 48, 64, 100, 128}) {
+  for (const int64_t dim : {1, 8, 20, 31, 33, 48, 64, 96, 100, 128, 160}) {
     Check<TypeParam>({.s = 37, .t = 41, .dim = dim, .causal = true});
   }
 }
