@@ -306,6 +306,33 @@ TEST(AttentionStep, BitsOfTheOp) {
   EXPECT_EQ(ToDoubles<float>(dv).value(), one.dv);
 }
 
+// Rows of bf16 that do not begin at even elements.
+TEST(AttentionStep, OddStrides) {
+  const Case c = {.s = 30, .t = 40, .dim = 32, .causal = true};
+  const std::unique_ptr<Device> device = MakeCpuDevice();
+  const Inputs in = RandomInputs<BFloat16>(c);
+  const auto padded = [&](const std::vector<double>& values, int64_t rows) {
+    const int64_t stride = c.dim + 1;
+    std::vector<BFloat16> memory(rows * stride, BFloat16(static_cast<float>(kNan)));
+    for (int64_t i = 0; i < rows * c.dim; ++i) {
+      memory[i / c.dim * stride + i % c.dim] = BFloat16(static_cast<float>(values[i]));
+    }
+    return FromHost<BFloat16>(*device, memory, {rows * stride})
+        .value()
+        .View({1, rows, 1, c.dim}, {rows * stride, stride, stride, 1}, 0);
+  };
+  const Tensor q = padded(in.q, c.s), k = padded(in.k, c.t), v = padded(in.v, c.t);
+  DT_ASSERT_OK_AND_ASSIGN(const Rows<BFloat16> rows, MakeRows<BFloat16>(*device, c, in));
+  DT_ASSERT_OK_AND_ASSIGN(const Tensor dk, Filled<float>(*device, c.KShape(), c.memory, kNan));
+  DT_ASSERT_OK_AND_ASSIGN(const Tensor dv, Filled<float>(*device, c.KShape(), c.memory, kNan));
+  DT_ASSERT_OK(Attention(*device, q, k, v, c.Scale(), true, rows.o, rows.lse));
+  DT_ASSERT_OK(AttentionGrad(*device, q, k, v, rows.o, rows.lse, padded(in.dout, c.s), c.Scale(),
+                             true, rows.dq, dk, dv));
+  const Results out = {*ToDoubles<BFloat16>(rows.o), *ToDoubles<float>(rows.lse),
+                       *ToDoubles<float>(rows.dq), *ToDoubles<float>(dk), *ToDoubles<float>(dv)};
+  ExpectClose(out, Naive(c, in), kLimit<BFloat16>);
+}
+
 TYPED_TEST(AttentionStepTest, MergesPartsInAnyType) {
   using Wide = Stats<TypeParam>;
   const Case c = WithPositions({.batch = 2,
