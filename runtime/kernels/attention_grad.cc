@@ -23,6 +23,11 @@ namespace {
 // and dV, are seldom loaded and stored.
 constexpr int64_t kBlockRows = 96;
 
+// Two of a block's five matrices are half as large where they hold pairs of bf16.
+AttentionBlocks GradBlocks(const AttentionShape& shape) {
+  return BlocksOf(shape, shape.dtype == DType::kBF16 ? 24576 : 16384);
+}
+
 template <typename T>
 struct GradScratch {
   AttentionBlocks blocks;
@@ -33,8 +38,7 @@ struct GradScratch {
   T* dquery;                             // of a strip of rows
   T *lse, *carry;  // of each row of a group; carry: dq, if dq's own memory cannot hold it
 
-  GradScratch(const AttentionShape& shape, AttentionScratch& scratch)
-      : blocks(BlocksOf(shape, 16384)) {
+  GradScratch(const AttentionShape& shape, AttentionScratch& scratch) : blocks(GradBlocks(shape)) {
     const int64_t rows = shape.q_rows * (shape.q_heads / std::max<int64_t>(1, shape.kv_heads));
     for (T** part : {&keys, &keys_t, &values_t, &dkeys, &dvalues}) {
       *part = scratch.Take<T>(blocks.keys * blocks.dim);
