@@ -6,7 +6,8 @@
 // t, Hkv, d]; lse, delta: [b, Hq, s]. Tensors of rank 4 may have any strides with the last one 1;
 // so [b, h, s, d] and [s, b, h, d] are transposed views. f32, f64, bf16, f16 (the type of q, k, v,
 // do); scores and sums in f32 (f64 for f64): "wide" below. lse is wide, natural log.
-// o = softmax(scale * q k^T) v. A row that sees nothing: o = 0, lse = -inf, gradients 0.
+// o = softmax(scale * q k^T) v. A row that sees nothing: o = 0, lse = -inf, gradients 0. Keys and
+// values that a row does not see must be finite: they may be multiplied by 0.
 #ifndef DTENSOR_RUNTIME_KERNELS_ATTENTION_H_
 #define DTENSOR_RUNTIME_KERNELS_ATTENTION_H_
 
