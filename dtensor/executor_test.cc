@@ -331,6 +331,14 @@ TEST(ExecutorTest, RandomPairs) {
   }
 }
 
+TEST(ExecutorTest, SlowEveryPairUpToRankThree) {
+  for (absl::string_view mesh : {"a=2", "a=3", "a=4", "a=2,b=2", "a=2,b=3", "a=2,b=2,c=2"}) {
+    const std::vector<Dims> shapes = {{},     {1},    {7},       {8},      {4, 6},
+                                      {3, 5}, {1, 7}, {2, 3, 4}, {3, 1, 5}};
+    DT_EXPECT_OK(RunAllPairs(mesh, shapes, ReduceOp::kSum, ContiguousOrder(), DType::kF32)) << mesh;
+  }
+}
+
 TEST(ExecutorTest, EveryOrderOnTwoAxes) {
   DT_EXPECT_OK(RunAllPairs("a=2,b=2", {{7}, {8}}, ReduceOp::kMax, AllOrders(), DType::kI32));
 }
