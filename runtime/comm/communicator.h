@@ -59,6 +59,7 @@ struct Collective {
   bool counts_as_call = true;
 };
 
+// Of exchanges between ranks: a group of one counts nothing.
 struct Traffic {
   int64_t calls = 0;     // collectives this rank took part in
   int64_t messages = 0;  // boxes received from other ranks

@@ -233,8 +233,8 @@ TEST(LocalCommunicatorTest, CountsWhatComesFromOthers) {
 }
 
 TEST(LocalCommunicatorTest, TheSecondHalfOfAnAllReduceIsNoCall) {
-  DT_EXPECT_OK(RunLocalRanks(1, [](Communicator& communicator, Device&) -> absl::Status {
-    const std::vector<int> group = {0};
+  DT_EXPECT_OK(RunLocalRanks(2, [](Communicator& communicator, Device&) -> absl::Status {
+    const std::vector<int> group = {0, 1};
     for (bool counts : {true, false}) {
       DT_RETURN_IF_ERROR(communicator.Exchange({.kind = CollectiveKind::kAllReduce,
                                                 .axes = "dp",
@@ -244,6 +244,15 @@ TEST(LocalCommunicatorTest, TheSecondHalfOfAnAllReduceIsNoCall) {
                                                {}));
     }
     EXPECT_EQ(communicator.traffic().at({"dp", CollectiveKind::kAllReduce}), (Traffic{.calls = 1}));
+    return absl::OkStatus();
+  }));
+}
+
+TEST(LocalCommunicatorTest, AGroupOfOneCountsNothing) {
+  DT_EXPECT_OK(RunLocalRanks(2, [](Communicator& communicator, Device&) -> absl::Status {
+    const std::vector<int> group = {communicator.rank()};
+    DT_RETURN_IF_ERROR(communicator.Exchange({.axes = "dp", .op = "Copy", .group = group}, {}));
+    EXPECT_TRUE(communicator.traffic().empty());
     return absl::OkStatus();
   }));
 }
