@@ -114,7 +114,7 @@ RedistributionBytes RedistributionPlan::Bound() const {
     CoordinateVector coordinate = from_.mesh().Coordinate(rank);
     // Those who share what they need together could share it in any way.
     int64_t lacking = 0, sharers = 0;
-    ForEachCoordinate(from_.mesh(), t.keeper_axes(), absl::MakeSpan(coordinate), [&] {
+    ForEachCoordinate(from_.mesh(), t.possible_keeper_axes(), absl::MakeSpan(coordinate), [&] {
       const std::vector<Region> needed = t.Needed(coordinate);
       lacking += NumElements(needed) - (reduces ? 0 : HeldOf(t, needed, coordinate));
       return ++sharers > 0;

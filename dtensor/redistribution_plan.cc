@@ -126,7 +126,7 @@ Digest DigestOf(const RedistributionPlan& plan) {
 
 uint64_t DigestOf(const RedistributionPlan& plan, const Transition& chosen) {
   Digest digest = DigestOf(plan);
-  digest.Add(static_cast<int64_t>(chosen.owners()));
+  digest.Add(static_cast<int64_t>(chosen.owners()) + 8 * chosen.shares_terms());
   for (const AxisList& stage : chosen.stages()) {
     digest.Add(static_cast<int64_t>(stage.size()));
     for (int axis : stage) digest.Add(axis);

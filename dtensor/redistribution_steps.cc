@@ -36,6 +36,7 @@ CollectiveKind KindOfExchange(const Transition& t, const AxisList& axes) {
 // (RedistributionPlan).
 CollectiveKind KindOfReduction(const Transition& t) {
   if (t.owners() == Owners::kAnyNeeder && !t.gathered().empty()) return CollectiveKind::kExchange;
+  if (t.shares_terms()) return CollectiveKind::kExchange;
   const bool scatters = t.target_dim(t.reduced()[0]) >= 0;
   if (t.pivot() || t.needers() == 1 || scatters) return CollectiveKind::kReduceScatter;
   return CollectiveKind::kAllReduce;
@@ -45,6 +46,7 @@ RedistributionStep FirstStep(const Transition& t) {
   const bool owners_gather = t.owners() != Owners::kHolders;
   RedistributionStep x;
   x.axes = Ascending(t.reduced(), t.moved(), owners_gather ? t.gathered() : AxisList());
+  if (t.shares_terms()) x.axes = Ascending(x.axes, t.created_from_shards());
   x.pivot = t.pivot();
   x.reduces = !t.reduced().empty();
   if (x.axes.empty()) {

@@ -36,6 +36,13 @@ std::vector<Transition> OtherWays(const Transition& transition, const LinkTable&
   if (transition.may_have_owners()) {
     for (Owners owners : {Owners::kHolders, Owners::kAnyNeeder, Owners::kNeeders}) add(owners, {});
   }
+  if (transition.may_share_terms()) {
+    ways.push_back(transition);
+    for (size_t i = 0, n = ways.size(); i < n; ++i) {
+      ways.push_back(ways[i]);
+      ways.back().set_shares_terms(true);
+    }
+  }
   if (links.uniform() || !transition.may_have_stages()) return ways;
   std::vector<AxisList> stages = StagesOf(transition, links);
   if (!stages.empty()) add(Owners::kHolders, std::move(stages));

@@ -1,6 +1,7 @@
 #include "dtensor/region_share.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "dtensor/chunks.h"
@@ -64,8 +65,10 @@ int64_t NumElements(absl::Span<const Region> regions) {
   return elements;
 }
 
-std::vector<Region> ShareOf(absl::Span<const Region> regions, int64_t parts, int64_t index) {
-  const Chunk mine = ChunkAt(NumElements(regions), parts, index);
+namespace {
+
+// The elements at positions [mine.begin, mine.end) of all regions.
+std::vector<Region> Cut(absl::Span<const Region> regions, Chunk mine) {
   std::vector<Region> share;
   int64_t before = 0;
   for (const Region& region : regions) {
@@ -76,6 +79,24 @@ std::vector<Region> ShareOf(absl::Span<const Region> regions, int64_t parts, int
     before += size;
   }
   return share;
+}
+
+}  // namespace
+
+std::vector<Region> ShareOf(absl::Span<const Region> regions, int64_t parts, int64_t index) {
+  return Cut(regions, ChunkAt(NumElements(regions), parts, index));
+}
+
+std::vector<Region> ShareOf(absl::Span<const Region> regions, absl::Span<const int64_t> weights,
+                            int64_t index) {
+  const int64_t elements = NumElements(regions);
+  const int64_t all = std::accumulate(weights.begin(), weights.end(), int64_t{0});
+  const int64_t before = std::accumulate(weights.begin(), weights.begin() + index, int64_t{0});
+  // No overflow: elements * before / all.
+  const auto at = [&](int64_t weight) {
+    return elements / all * weight + elements % all * weight / all;
+  };
+  return Cut(regions, {at(before), at(before + weights[index])});
 }
 
 }  // namespace dtensor

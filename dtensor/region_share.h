@@ -17,6 +17,10 @@ namespace dtensor {
 //   {0..2} x {0..4}, the first of 2   {0} x {0..4}, {1} x {0..2}      8 of 15 elements
 std::vector<Region> ShareOf(absl::Span<const Region> regions, int64_t parts, int64_t index);
 
+// The same, where the chunks are as `weights` are to each other, within an element.
+std::vector<Region> ShareOf(absl::Span<const Region> regions, absl::Span<const int64_t> weights,
+                            int64_t index);
+
 int64_t NumElements(absl::Span<const Region> regions);
 
 }  // namespace dtensor

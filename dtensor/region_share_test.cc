@@ -67,5 +67,13 @@ TEST(RegionShareTest, OfSeveralRegions) {
   EXPECT_EQ(ShareOf({one, two}, 2, 1), (std::vector<Region>{{IndexSet::Interval(6, 10)}}));
 }
 
+TEST(RegionShareTest, ByWeight) {
+  const Region region = {IndexSet::Interval(0, 10)};
+  const std::vector<int64_t> weights = {2, 0, 1};
+  EXPECT_EQ(ShareOf({region}, weights, 0), (std::vector<Region>{{IndexSet::Interval(0, 6)}}));
+  EXPECT_TRUE(ShareOf({region}, weights, 1).empty());
+  EXPECT_EQ(ShareOf({region}, weights, 2), (std::vector<Region>{{IndexSet::Interval(6, 10)}}));
+}
+
 }  // namespace
 }  // namespace dtensor

@@ -161,6 +161,7 @@ AxisList Transition::owner_axes() const {
 
 bool Transition::SendsAlong(int axis) const {
   if (absl::c_linear_search(moved_, axis)) return true;
+  if (shares_terms_ && absl::c_linear_search(created_from_shards_, axis)) return true;
   return owners_ != Owners::kHolders && absl::c_linear_search(gathered_, axis);
 }
 
@@ -198,26 +199,61 @@ Region Transition::NeededTogether(absl::Span<const int> coordinate) const {
   for (int d = 0; d < static_cast<int>(shape_.size()); ++d) {
     region.push_back(Result(d, coordinate));
   }
-  return HeldPart(region, coordinate, created_from_shards_);
+  return shares_terms_ ? region : HeldPart(region, coordinate, created_from_shards_);
 }
 
-std::vector<Region> Transition::KeeperShare(Region region, absl::Span<const int> coordinate) const {
-  const int64_t index = IndexOn(created_from_replicas_, coordinate);
-  if (moves_) return ShareOf({std::move(region)}, SizeOf(created_from_replicas_), index);
-  if (index > 0) return {};
-  return {std::move(region)};
+bool Transition::may_share_terms() const {
+  return !created_from_shards_.empty() && !reduced_.empty() && elements_ > 0;
+}
+
+AxisList Transition::possible_keeper_axes() const {
+  AxisList axes = moves_ ? created_from_replicas_ : AxisList();
+  if (may_share_terms()) {
+    axes.insert(axes.end(), created_from_shards_.begin(), created_from_shards_.end());
+  }
+  absl::c_sort(axes);
+  return axes;
+}
+
+AxisList Transition::keeper_axes() const {
+  if (shares_terms_) return possible_keeper_axes();
+  return moves_ ? created_from_replicas_ : AxisList();
+}
+
+// The part of a region, all held at `holder`, that the rank at `coordinate` keeps. A rank that
+// holds a term itself receives one less, and so takes more.
+std::vector<Region> Transition::KeeperShare(Region region, absl::Span<const int> holder,
+                                            absl::Span<const int> coordinate) const {
+  if (!moves_) {
+    if (IndexOn(created_from_replicas_, coordinate) > 0) return {};
+    return {std::move(region)};
+  }
+  const AxisList axes = keeper_axes();
+  if (!shares_terms_) return ShareOf({std::move(region)}, SizeOf(axes), IndexOn(axes, coordinate));
+  std::vector<int64_t> weights;
+  CoordinateVector keeper(coordinate.begin(), coordinate.end());
+  ForEachCoordinate(source_.mesh(), axes, absl::MakeSpan(keeper), [&] {
+    const bool holds = absl::c_all_of(created_from_shards_,
+                                      [&](int axis) { return keeper[axis] == holder[axis]; });
+    weights.push_back(holds ? terms_ : terms_ - 1);
+    return true;
+  });
+  return ShareOf({std::move(region)}, weights, IndexOn(axes, coordinate));
 }
 
 std::vector<Region> Transition::Needed(absl::Span<const int> coordinate) const {
   const Region together = NeededTogether(coordinate);
-  if (created_from_replicas_.empty()) return {together};
+  if (created_from_replicas_.empty() && !shares_terms_) return {together};
   // What the ranks hold and what they lack, each shared evenly.
   AxisList axes = gathered_;
   axes.insert(axes.end(), moved_.begin(), moved_.end());
+  if (shares_terms_) {
+    axes.insert(axes.end(), created_from_shards_.begin(), created_from_shards_.end());
+  }
   std::vector<Region> needed;
   CoordinateVector holder(coordinate.begin(), coordinate.end());
   ForEachCoordinate(source_.mesh(), axes, absl::MakeSpan(holder), [&] {
-    for (Region& share : KeeperShare(HeldPart(together, holder, axes), coordinate)) {
+    for (Region& share : KeeperShare(HeldPart(together, holder, axes), holder, coordinate)) {
       needed.push_back(std::move(share));
     }
     return true;

@@ -45,6 +45,11 @@ class Transition {
   void set_stages(std::vector<AxisList> stages) { stages_ = std::move(stages); }
   const std::vector<AxisList>& stages() const { return stages_; }
   bool may_have_stages() const;
+  // Ranks on axes that go from Shard to Partial share what is reduced for them, too; else the
+  // holder has it alone.
+  void set_shares_terms(bool on) { shares_terms_ = on; }
+  bool shares_terms() const { return shares_terms_; }
+  bool may_share_terms() const;
 
   // The layouts and the shape, with at least one dimension: a scalar has one of size 1. An axis
   // that becomes P(avg) replicates `target`: the average of equal terms is the term.
@@ -63,8 +68,10 @@ class Transition {
   const AxisList& helpers() const { return helpers_; }
   // Shard both, and for some element its holder and those who need it have unlike coordinates.
   const AxisList& moved() const { return moved_; }
-  // Of created(), those that replicate the source, if their ranks share what they need together.
-  AxisList keeper_axes() const { return moves_ ? created_from_replicas_ : AxisList(); }
+  // Of created(), those whose ranks share what they need together; and those that they could.
+  AxisList keeper_axes() const;
+  AxisList possible_keeper_axes() const;
+  const AxisList& created_from_shards() const { return created_from_shards_; }
   // The dimension that an axis shards, or kReplicate or kPartial.
   int source_dim(int axis) const { return source_dim_[axis]; }
   int target_dim(int axis) const { return target_dim_[axis]; }
@@ -94,8 +101,8 @@ class Transition {
   IndexSet Result(int d, absl::Span<const int> coordinate) const;  // in the target layout
   // The part of Result that it must have, in disjoint regions; the rest is the identity of the
   // target's partial op. Of ranks that differ on axes that become partial, one must have each
-  // element: the holder, if the axis shards the source; else all share evenly, or, where nothing
-  // moves, coordinate 0 keeps what it has.
+  // element: the holder, if the axis shards the source and unless shares_terms(); else all share
+  // evenly, or, where nothing moves, coordinate 0 keeps what it has.
   std::vector<Region> Needed(absl::Span<const int> coordinate) const;
   // The part of Needed that it owns with all ranks that differ on sharing_axes(), and its own share
   // of that. Requires: pivot().
@@ -122,7 +129,8 @@ class Transition {
   int64_t SizeOf(const AxisList& axes) const;
   Region NeededTogether(absl::Span<const int> coordinate) const;
   Region HeldPart(const Region& region, absl::Span<const int> holder, const AxisList& axes) const;
-  std::vector<Region> KeeperShare(Region region, absl::Span<const int> coordinate) const;
+  std::vector<Region> KeeperShare(Region region, absl::Span<const int> holder,
+                                  absl::Span<const int> coordinate) const;
   // The coordinate on some axes as one number, row-major.
   int64_t IndexOn(const AxisList& axes, absl::Span<const int> coordinate) const;
 
@@ -130,6 +138,7 @@ class Transition {
   Dims shape_;
   bool is_scalar_ = false;
   bool moves_ = false;  // some element crosses between ranks
+  bool shares_terms_ = false;
   Owners owners_ = Owners::kNeeders;
   std::vector<AxisList> stages_;
   int64_t elements_ = 1, terms_ = 1, needers_ = 1, helper_count_ = 1;
