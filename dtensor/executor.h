@@ -19,8 +19,8 @@
 
 namespace dtensor {
 
-// A plan as one rank carries it out: its boxes, its groups, its labels, worked out once and cached
-// by the Context, which keeps it by (from, to, shape, dtype).
+// A plan as one rank carries it out: its boxes, its groups, its labels, worked out once; the
+// Context caches it (plan_cache.h).
 class RankPlan {
  public:
   RankPlan(RedistributionPlan plan, int rank);
@@ -49,10 +49,10 @@ class RankPlan {
   bool keeps_source_ = false;
 };
 
-// Collective over the groups of the plan. The result may share storage with `source` if
-// plan.is_view(), and does if plan.keeps_source(). `op` is what
-// the user called, for errors. Errors: kInvalidArgument when source's shape or dtype is not what
-// the plan says (on every rank that sees it, before anything moves); the world's failure;
+// Collective over the groups of the plan; blocks the host until the peers have called it too. The
+// result may share storage with `source` if plan.is_view(), and does if plan.keeps_source(). `op`
+// is what the user called, for errors. Errors: kInvalidArgument when source's shape or dtype is not
+// what the plan says (on every rank that sees it, before anything moves); the world's failure;
 // kResourceExhausted, which fails the world.
 absl::StatusOr<Tensor> Execute(const RankPlan& plan, const Tensor& source,
                                Communicator& communicator, absl::string_view op);

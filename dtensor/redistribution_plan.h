@@ -18,8 +18,9 @@
 //   Options may trade: all ranks in need may share the work, which evens it out further (busiest),
 //   each may reduce for itself (latency), and G may cross slow axes first and alone (links).
 //
-//   An axis that becomes Partial costs nothing: the holder keeps its elements, others hold the
-//   identity. Only P(avg) is like Replicate: the average of equal terms is exact, scaled terms are
+//   An axis that becomes Partial costs nothing by itself: the holder keeps its elements (of
+//   replicas, coordinate 0; or all share what moves along other axes), others hold the identity.
+//   Only P(avg) is like Replicate: the average of equal terms is exact, scaled terms are
 //   not.
 //
 // A plan says nothing about one rank; Receives() gives a rank's boxes. All of it is a pure function
@@ -48,7 +49,8 @@ namespace dtensor {
 class MeshTransfer;
 class Transition;
 
-// What a plan makes least. Whatever it is, results have the same bits.
+// What a plan makes least. Whatever it is, reduced elements have the same bits; of a result that is
+// Partial, which rank holds which term may differ.
 enum class Objective : uint8_t {
   kTotal,    // bytes summed over ranks: the bound; then the busiest rank's, or the predicted time
              // if links differ
@@ -111,8 +113,9 @@ class RedistributionPlan {
   DType dtype() const { return dtype_; }  // of the source
   DType result_dtype() const { return result_dtype_; }
 
-  // Zero to two rounds. None: a rank's result is made of its own elements (a view, where strides
-  // allow, if is_view(); otherwise a local copy with `fills_identity`).
+  // Zero to two rounds; where links differ in speed, G may take one for each speed. None: a rank's
+  // result is made of its own elements (a view, where strides allow, if is_view(); otherwise a
+  // local copy, with `fills_identity`).
   absl::Span<const RedistributionStep> steps() const { return steps_; }
   bool moves_nothing() const { return steps_.empty(); }
   // The result is exactly a box of the source's local tensor: storage may be shared.
