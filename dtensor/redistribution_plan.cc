@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "dtensor/digest.h"
 #include "dtensor/mesh_transfer.h"
 #include "dtensor/redistribution_steps.h"
 #include "dtensor/redistribution_ways.h"
@@ -73,51 +74,36 @@ absl::Status CheckRequest(const Layout& from, const Layout& to, absl::Span<const
   return CheckOpsAgree(from, to);
 }
 
-// FNV-1a over bytes: the same in every process, which absl::Hash is not.
-class Digest {
- public:
-  void Add(absl::string_view bytes) {
-    for (const char c : bytes) value_ = (value_ ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-    Add(static_cast<int64_t>(bytes.size()));
-  }
-  void Add(int64_t value) {
-    value_ = (value_ ^ static_cast<uint64_t>(value)) * 0x100000001b3;
-    value_ ^= value_ >> 29;  // high bytes reach the low ones
-  }
-  void Add(const Layout& layout) {
-    Add(layout.rank());
-    for (const DimLayout& dim : layout.dims()) {
-      Add(static_cast<int64_t>(dim.size()));
-      for (const Factor& factor : dim) {
-        Add(factor.size);
-        Add(static_cast<int64_t>(factor.splits.size()));
-        for (const Split& split : factor.splits) Add(2 * split.axis + split.zigzag);
-      }
+void Add(const Layout& layout, Digest& digest) {
+  digest.Add(layout.rank());
+  for (const DimLayout& dim : layout.dims()) {
+    digest.Add(static_cast<int64_t>(dim.size()));
+    for (const Factor& factor : dim) {
+      digest.Add(factor.size);
+      digest.Add(static_cast<int64_t>(factor.splits.size()));
+      for (const Split& split : factor.splits) digest.Add(2 * split.axis + split.zigzag);
     }
-    Add(static_cast<int64_t>(layout.partial_op()));
-    Add(static_cast<int64_t>(layout.partial_axes().size()));
-    for (int axis : layout.partial_axes()) Add(axis);
   }
-  void Add(const DeviceMesh& mesh) {
-    Add(mesh.rank_of_axes());
-    for (const DeviceMesh::Axis& axis : mesh.axes()) {
-      Add(axis.name);
-      Add(axis.size);
-    }
-    for (int rank : mesh.listed_ranks()) Add(rank);
-  }
-  uint64_t value() const { return value_; }
+  digest.Add(static_cast<int64_t>(layout.partial_op()));
+  digest.Add(static_cast<int64_t>(layout.partial_axes().size()));
+  for (int axis : layout.partial_axes()) digest.Add(axis);
+}
 
- private:
-  uint64_t value_ = 0xcbf29ce484222325;
-};
+void Add(const DeviceMesh& mesh, Digest& digest) {
+  digest.Add(mesh.rank_of_axes());
+  for (const DeviceMesh::Axis& axis : mesh.axes()) {
+    digest.Add(axis.name);
+    digest.Add(axis.size);
+  }
+  for (int rank : mesh.listed_ranks()) digest.Add(rank);
+}
 
 Digest DigestOf(const RedistributionPlan& plan) {
   Digest digest;
-  digest.Add(plan.from().mesh());
-  if (plan.to().mesh() != plan.from().mesh()) digest.Add(plan.to().mesh());
-  digest.Add(plan.from());
-  digest.Add(plan.to());
+  Add(plan.from().mesh(), digest);
+  if (plan.to().mesh() != plan.from().mesh()) Add(plan.to().mesh(), digest);
+  Add(plan.from(), digest);
+  Add(plan.to(), digest);
   for (int64_t n : plan.shape()) digest.Add(n);
   digest.Add(static_cast<int64_t>(plan.dtype()));
   digest.Add(static_cast<int64_t>(plan.result_dtype()));

@@ -1,13 +1,16 @@
 #include "dtensor/ring_executor.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <utility>
 
 #include "absl/algorithm/container.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "dtensor/runtime/core/collective.h"
+#include "dtensor/digest.h"
+#include "dtensor/ring_moves.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/attention.h"
 #include "dtensor/runtime/kernels/elementwise.h"
@@ -15,119 +18,23 @@
 namespace dtensor {
 namespace {
 
-// FNV-1a: equal in every process.
-uint64_t DigestOf(absl::string_view text) {
-  uint64_t digest = 0xcbf29ce484222325;
-  for (const char c : text) digest = (digest ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return digest;
+absl::StatusOr<RingBlock> NewBlock(const RankRing& ring, int number, DType dtype, Device& device) {
+  const RingProblem& problem = ring.schedule().problem();
+  const Dims shape = {problem.batch, ring.schedule().kv_positions(number).size(), problem.kv_heads,
+                      problem.head_dim};
+  RingBlock block;
+  DT_ASSIGN_OR_RETURN(block.k, Tensor::Empty(device, dtype, shape));
+  DT_ASSIGN_OR_RETURN(block.v, Tensor::Empty(device, dtype, shape));
+  return block;
 }
-
-// Keys and values, or their gradients.
-struct Block {
-  Tensor k, v;
-};
-using Blocks = std::map<int, Block>;  // by number
-
-using Messages = std::vector<RingMessage> RingTurn::*;
-
-// One step's messages of one kind as an exchange. A rank lays out what it sends in slots, one for
-// each block; a part pairs a slot with a message that is received. All ranks have as many parts.
-class Moves {
- public:
-  Moves(const RankRing& ring, const RingStep& step, Messages sends, Messages receives,
-        absl::string_view op)
-      : ring_(ring), step_(step), sends_(sends), receives_(receives) {
-    for (const RingTurn& turn : step.turns) {
-      slots_ = std::max(slots_, SlotsOf(turn).size());
-      most_received_ = std::max(most_received_, (turn.*receives).size());
-    }
-    collective_.kind = CollectiveKind::kPermute;
-    collective_.axes = ring.axes();
-    collective_.op = op;
-    collective_.group = ring.group();
-    collective_.digest = ring.digest() + step.hop;
-  }
-
-  bool any() const { return most_received_ > 0; }
-
-  // `held` has all that this rank sends. Peers may read from it until End().
-  absl::Status Begin(const Blocks& held, Device& device, DType dtype, Communicator& communicator) {
-    if (!any()) return absl::OkStatus();
-    DT_RETURN_IF_ERROR(MakeBuffers(device, dtype, communicator));
-    const std::vector<int> mine = SlotsOf(turn());
-    for (size_t slot = 0; slot < slots_; ++slot) {
-      for (size_t i = 0; i < most_received_; ++i) {
-        for (Tensor Block::*half : {&Block::k, &Block::v}) {
-          ExchangePart& part = parts_.emplace_back();
-          if (slot < mine.size()) part.src = held.at(mine[slot]).*half;
-          if (i >= received_.size() || SlotOf((turn().*receives_)[i]) != slot) continue;
-          part.dst = received_[i].second.*half;
-          part.receives = absl::MakeConstSpan(&transfers_[i], 1);
-        }
-      }
-    }
-    return communicator.Begin(collective_, parts_);
-  }
-
-  absl::Status End(Communicator& communicator) {
-    return any() ? communicator.Finish(collective_) : absl::OkStatus();
-  }
-
-  // What came, by block. After End().
-  absl::Span<const std::pair<int, Block>> received() const { return received_; }
-
- private:
-  const RingTurn& turn() const { return step_.turns[ring_.place()]; }
-
-  std::vector<int> SlotsOf(const RingTurn& turn) const {
-    std::vector<int> blocks;
-    for (const RingMessage& message : turn.*sends_) {
-      if (!absl::c_linear_search(blocks, message.block)) blocks.push_back(message.block);
-    }
-    return blocks;
-  }
-
-  size_t SlotOf(const RingMessage& received) const {
-    const std::vector<int> blocks = SlotsOf(step_.turns[received.peer]);
-    return absl::c_find(blocks, received.block) - blocks.begin();
-  }
-
-  absl::Status MakeBuffers(Device& device, DType dtype, Communicator& communicator) {
-    const RingProblem& problem = ring_.schedule().problem();
-    for (const RingMessage& message : turn().*receives_) {
-      const int64_t n = ring_.schedule().kv_positions(message.block).size();
-      const Dims shape = {problem.batch, n, problem.kv_heads, problem.head_dim};
-      Block block;
-      for (Tensor Block::*half : {&Block::k, &Block::v}) {
-        auto buffer = Tensor::Empty(device, dtype, shape);
-        if (!buffer.ok()) return communicator.Fail(buffer.status());
-        block.*half = *std::move(buffer);
-      }
-      received_.push_back({message.block, std::move(block)});
-      Transfer& transfer = transfers_.emplace_back();
-      transfer.peers = {ring_.ranks()[message.peer]};
-      for (const int64_t size : shape) transfer.dims.push_back({.length = size});
-    }
-    return absl::OkStatus();
-  }
-
-  const RankRing& ring_;
-  const RingStep& step_;
-  const Messages sends_, receives_;
-  size_t slots_ = 0, most_received_ = 0;
-  Collective collective_;
-  std::vector<std::pair<int, Block>> received_;
-  std::vector<Transfer> transfers_;
-  std::vector<ExchangePart> parts_;
-};
 
 // What forward and backward have in common: which blocks are here, and their way.
 class Runner {
  public:
-  Runner(const RankRing& ring, const Tensor& q, const Tensor& k, const Tensor& v,
+  Runner(const RankRing& ring, const RingOptions& options, const Tensor& q, RingBlock own,
          Communicator& communicator, absl::string_view op)
-      : ring_(ring), q_(q), device_(q.device()), communicator_(communicator), op_(op) {
-    held_[ring.place()] = {k, v};
+      : ring_(ring), options_(options), q_(q), communicator_(communicator), op_(op) {
+    held_[ring.place()] = std::move(own);
     const absl::Span<const RingStep> steps = ring.schedule().steps();
     for (int s = 0; s < static_cast<int>(steps.size()); ++s) {
       const RingTurn& turn = steps[s].turns[ring.place()];
@@ -140,20 +47,24 @@ class Runner {
     }
   }
 
+  // Whether this rank works on nothing, and on more than one block.
+  bool idle() const { return first_ < 0; }
+  bool carries() const { return first_ < last_; }
+
   // Calls work(block number, keys and values, step) for each block that this rank works on, while
-  // other blocks move, and then `after` for each step. A rank without work makes one call with no
-  // keys.
+  // other blocks move, and then `after` for each step.
   template <typename Work, typename After>
-  absl::Status Run(double scale, Work work, After after) {
-    if (last_ < 0) DT_RETURN_IF_ERROR(WithoutKeys(scale, work));
+  absl::Status Run(Work work, After after) {
     const absl::Span<const RingStep> steps = ring_.schedule().steps();
     for (int s = 0; s < static_cast<int>(steps.size()); ++s) {
       const RingTurn& turn = steps[s].turns[ring_.place()];
-      Moves moves(ring_, steps[s], &RingTurn::sends, &RingTurn::receives, op_);
-      DT_RETURN_IF_ERROR(moves.Begin(held_, device_, q_.dtype(), communicator_));
+      RingMoves moves(ring_, steps[s], &RingTurn::sends, &RingTurn::receives, op_);
+      DT_RETURN_IF_ERROR(moves.Begin(
+          held_, [&](int block) { return NewBlock(ring_, block, q_.dtype(), q_.device()); },
+          communicator_));
       absl::Status status;
       if (turn.block_case != BlockCase::kEmpty) {
-        status = work(turn.source, held_.at(turn.source), StepOf(turn.source, scale, s));
+        status = work(turn.source, held_.at(turn.source), StepOf(turn.source, s));
         if (!status.ok()) status = communicator_.Fail(status);
       }
       // Also after an error: peers may be reading.
@@ -173,9 +84,9 @@ class Runner {
     return use != last_use_.end() && use->second > step;
   }
 
-  kernels::AttentionStep StepOf(int block, double scale, int s) const {
+  kernels::AttentionStep StepOf(int block, int s) const {
     const RingSchedule& schedule = ring_.schedule();
-    return {.scale = scale,
+    return {.scale = options_.scale,
             .mask = schedule.problem().mask,
             .q_positions = schedule.q_positions(ring_.place()),
             .k_positions = schedule.kv_positions(block),
@@ -183,61 +94,104 @@ class Runner {
             .last = s == last_};
   }
 
-  template <typename Work>
-  absl::Status WithoutKeys(double scale, Work work) {
-    const Block& own = held_.at(ring_.place());
-    const Block none = {own.k.Narrow(1, 0, 0), own.v.Narrow(1, 0, 0)};
-    kernels::AttentionStep step = StepOf(ring_.place(), scale, 0);
-    step.k_positions = IndexSet();
-    step.first = step.last = true;
-    return work(-1, none, step);
-  }
-
   const RankRing& ring_;
+  const RingOptions& options_;
   const Tensor& q_;
-  Device& device_;
   Communicator& communicator_;
   absl::string_view op_;
-  Blocks held_;
+  RingBlocks held_;
   std::map<int, int> last_use_;  // by block, the last step that works on it or sends it
   int first_ = -1, last_ = -1;   // steps with work
 };
 
-absl::Status CheckTensor(const RankRing& ring, const Tensor& tensor, absl::string_view name,
-                         const Dims& shape, absl::string_view op) {
-  const DType dtype = ring.schedule().problem().dtype;
-  if (tensor.defined() && tensor.shape() == shape && tensor.dtype() == dtype) {
-    return absl::OkStatus();
-  }
-  const std::string got =
-      tensor.defined() ? absl::StrCat(DimsToString(tensor.shape()), " ", ToString(tensor.dtype()))
-                       : "undefined";
-  return InvalidArgument({op, ": ", name, " is ", got, " where place ", absl::StrCat(ring.place()),
-                          " of the ring holds ", DimsToString(shape), " ", ToString(dtype)});
-}
-
-Dims QueryShape(const RankRing& ring) {
-  const RingProblem& p = ring.schedule().problem();
-  return {p.batch, ring.schedule().q_positions(ring.place()).size(), p.heads, p.head_dim};
-}
-
-absl::Status CheckInputs(const RankRing& ring, const Tensor& q, const Tensor& k, const Tensor& v,
-                         absl::string_view op) {
-  const RingProblem& p = ring.schedule().problem();
-  const Dims keys = {p.batch, ring.schedule().kv_positions(ring.place()).size(), p.kv_heads,
-                     p.head_dim};
-  DT_RETURN_IF_ERROR(CheckTensor(ring, q, "q", QueryShape(ring), op));
-  DT_RETURN_IF_ERROR(CheckTensor(ring, k, "k", keys, op));
-  return CheckTensor(ring, v, "v", keys, op);
-}
-
-// Gradients on their way, and those that are home.
-class GradientSums {
+// Tensors against what the problem says of this rank.
+class Checker {
  public:
-  GradientSums(Device& device, int place) : device_(device), place_(place) {}
+  Checker(const RankRing& ring, absl::string_view op)
+      : place_(ring.place()), dtype_(ring.schedule().problem().dtype), op_(op) {
+    const RingProblem& p = ring.schedule().problem();
+    const int64_t n = ring.schedule().q_positions(place_).size();
+    q_ = {p.batch, n, p.heads, p.head_dim};
+    kv_ = {p.batch, ring.schedule().kv_positions(place_).size(), p.kv_heads, p.head_dim};
+    lse_ = {p.batch, p.heads, n};
+  }
 
-  // This rank's share of a block, with what came for it before.
-  absl::Status Add(int block, Block share) {
+  absl::Status Arguments(const Tensor& q, const Tensor& k, const Tensor& v) const {
+    DT_RETURN_IF_ERROR(LikeQuery(q, "q"));
+    DT_RETURN_IF_ERROR(Check(k, "k", kv_, dtype_));
+    return Check(v, "v", kv_, dtype_);
+  }
+  absl::Status LikeQuery(const Tensor& tensor, absl::string_view name) const {
+    return Check(tensor, name, q_, dtype_);
+  }
+  absl::Status Lse(const Tensor& lse) const {
+    return CheckShape(lse, "lse", lse_, AccumulatorOf(dtype_));
+  }
+  absl::Status Gradients(const Tensor& dq, const Tensor& dk, const Tensor& dv) const {
+    DT_RETURN_IF_ERROR(CheckRowMajor(dq, "the gradient of q", q_));
+    DT_RETURN_IF_ERROR(CheckRowMajor(dk, "the gradient of k", kv_));
+    return CheckRowMajor(dv, "the gradient of v", kv_);
+  }
+
+ private:
+  absl::Status CheckShape(const Tensor& tensor, absl::string_view name, const Dims& shape,
+                          DType dtype) const {
+    if (tensor.defined() && tensor.shape() == shape && tensor.dtype() == dtype) {
+      return absl::OkStatus();
+    }
+    const std::string got =
+        tensor.defined() ? absl::StrCat(DimsToString(tensor.shape()), " ", ToString(tensor.dtype()))
+                         : "undefined";
+    return InvalidArgument({op_, ": ", name, " is ", got, " where place ", absl::StrCat(place_),
+                            " of the ring holds ", DimsToString(shape), " ", ToString(dtype)});
+  }
+  absl::Status Check(const Tensor& tensor, absl::string_view name, const Dims& shape,
+                     DType dtype) const {
+    DT_RETURN_IF_ERROR(CheckShape(tensor, name, shape, dtype));
+    if (tensor.strides()[3] == 1 || tensor.size(3) <= 1) return absl::OkStatus();
+    return InvalidArgument({op_, ": the elements of a head of ", name, " lie ",
+                            absl::StrCat(tensor.strides()[3]),
+                            " apart; make it a tensor whose last stride is 1"});
+  }
+  absl::Status CheckRowMajor(const Tensor& tensor, absl::string_view name,
+                             const Dims& shape) const {
+    DT_RETURN_IF_ERROR(CheckShape(tensor, name, shape, dtype_));
+    if (tensor.is_contiguous()) return absl::OkStatus();
+    return InvalidArgument({op_, ": ", name, " has gaps; make it row-major"});
+  }
+
+  const int place_;
+  const DType dtype_;
+  const absl::string_view op_;
+  Dims q_, kv_, lse_;
+};
+
+// Sums are wide, but where a gradient has one term: then the kernel rounds it.
+DType SumType(const RankRing& ring, bool carries) {
+  const DType dtype = ring.schedule().problem().dtype;
+  bool alone = !carries;
+  for (const RingStep& step : ring.schedule().steps()) {
+    const RingTurn& turn = step.turns[ring.place()];
+    alone = alone && turn.gradient_sends.empty() && turn.gradient_receives.empty();
+  }
+  return alone ? dtype : AccumulatorOf(dtype);
+}
+
+// The gradients of keys and values: on their way, and those that are home.
+class KeyGradients {
+ public:
+  // Sums are made in the results, if these have their type.
+  KeyGradients(const RankRing& ring, Device& device, DType sum_type, RingBlock results)
+      : ring_(ring), device_(device), sum_type_(sum_type), results_(std::move(results)) {}
+
+  // Memory for this rank's share of a block. Its own block's is what it takes home later.
+  absl::StatusOr<RingBlock> NewShare(int block) {
+    if (block == ring_.place()) return TakeHome();
+    return NewBlock(ring_, block, sum_type_, device_);
+  }
+
+  // This rank's share of a block, to what came for it before.
+  absl::Status Add(int block, RingBlock share) {
     if (const auto came = travelling_.find(block); came != travelling_.end()) {
       DT_RETURN_IF_ERROR(AddTo(came->second, share));
       share = std::move(came->second);
@@ -247,46 +201,84 @@ class GradientSums {
     return absl::OkStatus();
   }
 
-  // What is ready and not sent is home.
-  const Blocks& ready() const { return ready_; }
-  absl::Status KeepUnsent(const RingTurn& turn) {
-    for (const RingMessage& message : turn.gradient_sends) ready_.erase(message.block);
-    for (auto& [block, share] : ready_) {
-      DT_CHECK(block == place_);
-      DT_RETURN_IF_ERROR(AddHome(std::move(share)));
-    }
+  // Sends what the turn sends; what is ready and not sent is home.
+  absl::Status Move(const RingStep& step, Communicator& communicator, absl::string_view op) {
+    RingMoves moves(ring_, step, &RingTurn::gradient_sends, &RingTurn::gradient_receives, op);
+    DT_RETURN_IF_ERROR(moves.Begin(
+        ready_,
+        [&](int block) {
+          const bool to_home = block == ring_.place() && !at_home_;
+          return to_home ? TakeHome() : NewBlock(ring_, block, sum_type_, device_);
+        },
+        communicator));
+    DT_RETURN_IF_ERROR(moves.End(communicator));
+    for (const RingMessage& sent : step.turns[ring_.place()].gradient_sends) Leave(sent.block);
     ready_.clear();
+    for (const auto& [block, sum] : moves.received()) {
+      if (block != ring_.place()) {
+        travelling_[block] = sum;
+      } else if (!sum.k.SharesStorageWith(home_.k)) {
+        if (absl::Status s = AddTo(home_, sum); !s.ok()) return communicator.Fail(s);
+      }
+    }
     return absl::OkStatus();
   }
 
-  absl::Status Receive(int block, Block sum) {
-    if (block == place_) return AddHome(std::move(sum));
-    travelling_[block] = std::move(sum);
+  // Into the results, rounded once.
+  absl::Status Finish() {
+    for (Tensor RingBlock::*half : {&RingBlock::k, &RingBlock::v}) {
+      if (!at_home_) {
+        DT_RETURN_IF_ERROR(kernels::Fill(device_, results_.*half, 0));
+      } else if (InPlace()) {
+        continue;
+      } else {
+        DT_RETURN_IF_ERROR(
+            kernels::Unary(device_, kernels::UnaryOp::kCopy, home_.*half, results_.*half));
+      }
+    }
     return absl::OkStatus();
   }
-
-  const Block& home() const { return home_; }
 
  private:
-  absl::Status AddHome(Block sum) {
-    if (home_.k.defined()) DT_RETURN_IF_ERROR(AddTo(sum, home_));
-    home_ = std::move(sum);
-    return absl::OkStatus();
+  bool InPlace() const { return results_.k.dtype() == sum_type_; }
+
+  absl::StatusOr<RingBlock> TakeHome() {
+    at_home_ = true;
+    home_ = results_;
+    if (!InPlace()) {
+      DT_ASSIGN_OR_RETURN(home_, NewBlock(ring_, ring_.place(), sum_type_, device_));
+    }
+    return home_;
   }
 
-  absl::Status AddTo(Block& sum, const Block& more) {
-    for (Tensor Block::*half : {&Block::k, &Block::v}) {
+  void Leave(int block) {
+    if (block != ring_.place()) return;
+    at_home_ = false;
+    home_ = RingBlock();
+  }
+
+  absl::Status AddTo(RingBlock& sum, const RingBlock& more) {
+    for (Tensor RingBlock::*half : {&RingBlock::k, &RingBlock::v}) {
       DT_RETURN_IF_ERROR(
           kernels::Binary(device_, kernels::BinaryOp::kAdd, sum.*half, more.*half, sum.*half));
     }
     return absl::OkStatus();
   }
 
+  const RankRing& ring_;
   Device& device_;
-  const int place_;
-  Blocks travelling_, ready_;
-  Block home_;
+  const DType sum_type_;
+  const RingBlock results_;
+  RingBlocks travelling_, ready_;
+  bool at_home_ = false;  // home_ has a sum, or one is on its way into it
+  RingBlock home_;
 };
+
+uint64_t DigestOf(absl::string_view text) {
+  Digest digest;
+  digest.Add(text);
+  return digest.value();
+}
 
 }  // namespace
 
@@ -302,91 +294,75 @@ RankRing::RankRing(RingSchedule schedule, int rank) : schedule_(std::move(schedu
   digest_ = DigestOf(schedule_.ToString());
 }
 
-absl::StatusOr<RingAttention> RunRing(const RankRing& ring, double scale, const Tensor& q,
-                                      const Tensor& k, const Tensor& v, Communicator& communicator,
-                                      absl::string_view op) {
-  DT_RETURN_IF_ERROR(CheckInputs(ring, q, k, v, op));
+absl::Status RunRing(const RankRing& ring, const RingOptions& options, const Tensor& q,
+                     const Tensor& k, const Tensor& v, Communicator& communicator,
+                     absl::string_view op, const Tensor& o, const Tensor& lse) {
+  const Checker checker(ring, op);
+  DT_RETURN_IF_ERROR(checker.Arguments(q, k, v));
+  DT_RETURN_IF_ERROR(checker.LikeQuery(o, "o"));
+  DT_RETURN_IF_ERROR(checker.Lse(lse));
   Device& device = q.device();
-  const DType wide = AccumulatorOf(q.dtype());
-  const Dims rows = {q.size(0), q.size(2), q.size(1)};
-  const auto make = [&]() -> absl::StatusOr<std::pair<RingAttention, kernels::AttentionCarry>> {
-    RingAttention result;
+  Runner runner(ring, options, q, {k, v}, communicator, op);
+  const auto prepare = [&]() -> absl::StatusOr<kernels::AttentionCarry> {
     kernels::AttentionCarry carry;
-    DT_ASSIGN_OR_RETURN(result.o, Tensor::Empty(device, q.dtype(), q.shape()));
-    DT_ASSIGN_OR_RETURN(result.lse, Tensor::Empty(device, wide, rows));
-    DT_ASSIGN_OR_RETURN(carry.o, Tensor::Empty(device, wide, q.shape()));
-    DT_ASSIGN_OR_RETURN(carry.max, Tensor::Empty(device, wide, rows));
-    DT_ASSIGN_OR_RETURN(carry.sum, Tensor::Empty(device, wide, rows));
-    return std::make_pair(result, carry);
+    if (runner.idle()) {
+      DT_RETURN_IF_ERROR(kernels::Fill(device, o, 0));
+      DT_RETURN_IF_ERROR(kernels::Fill(device, lse, -std::numeric_limits<double>::infinity()));
+    } else if (runner.carries()) {
+      carry = {.o = o, .max = lse};
+      DT_ASSIGN_OR_RETURN(carry.sum, Tensor::Empty(device, lse.dtype(), lse.shape()));
+      if (o.dtype() == lse.dtype()) return carry;
+      DT_ASSIGN_OR_RETURN(carry.o, Tensor::Empty(device, lse.dtype(), o.shape()));
+    }
+    return carry;
   };
-  auto made = make();
-  if (!made.ok()) return communicator.Fail(made.status());
-  const auto& [result, carry] = *made;
-  const auto work = [&](int, const Block& block, const kernels::AttentionStep& step) {
-    return kernels::Attention(device, q, block.k, block.v, step, &carry, result.o, result.lse);
+  const auto carry = prepare();
+  if (!carry.ok()) return communicator.Fail(carry.status());
+  const auto work = [&](int, const RingBlock& block, const kernels::AttentionStep& step) {
+    return kernels::Attention(device, q, block.k, block.v, step,
+                              runner.carries() ? &*carry : nullptr, o, lse);
   };
-  DT_RETURN_IF_ERROR(Runner(ring, q, k, v, communicator, op).Run(scale, work, [](const RingStep&) {
-    return absl::OkStatus();
-  }));
-  return result;
+  return runner.Run(work, [](const RingStep&) { return absl::OkStatus(); });
 }
 
-absl::StatusOr<RingGradients> RunRingBackward(const RankRing& ring, double scale, const Tensor& q,
-                                              const Tensor& k, const Tensor& v,
-                                              const RingAttention& result, const Tensor& dout,
-                                              Communicator& communicator, absl::string_view op) {
-  DT_RETURN_IF_ERROR(CheckInputs(ring, q, k, v, op));
-  DT_RETURN_IF_ERROR(CheckTensor(ring, result.o, "o", QueryShape(ring), op));
-  DT_RETURN_IF_ERROR(CheckTensor(ring, dout, "the gradient of o", QueryShape(ring), op));
+absl::Status RunRingBackward(const RankRing& ring, const RingOptions& options, const Tensor& q,
+                             const Tensor& k, const Tensor& v, const Tensor& o, const Tensor& lse,
+                             const Tensor& dout, Communicator& communicator, absl::string_view op,
+                             const Tensor& dq, const Tensor& dk, const Tensor& dv) {
+  const Checker checker(ring, op);
+  DT_RETURN_IF_ERROR(checker.Arguments(q, k, v));
+  DT_RETURN_IF_ERROR(checker.LikeQuery(o, "o"));
+  DT_RETURN_IF_ERROR(checker.Lse(lse));
+  DT_RETURN_IF_ERROR(checker.LikeQuery(dout, "the gradient of o"));
+  DT_RETURN_IF_ERROR(checker.Gradients(dq, dk, dv));
   Device& device = q.device();
-  const DType wide = AccumulatorOf(q.dtype());
-  const auto empty = [&](DType dtype, const Dims& shape) -> absl::StatusOr<Tensor> {
-    auto tensor = Tensor::Empty(device, dtype, shape);
-    if (!tensor.ok()) return communicator.Fail(tensor.status());
-    return tensor;
+  Runner runner(ring, options, q, {k, v}, communicator, op);
+  const DType sum_type = SumType(ring, runner.carries());
+  Tensor delta, query_sum = dq;
+  const auto prepare = [&]() -> absl::Status {
+    if (runner.idle()) return kernels::Fill(device, dq, 0);
+    DT_ASSIGN_OR_RETURN(delta, Tensor::Empty(device, lse.dtype(), lse.shape()));
+    DT_RETURN_IF_ERROR(kernels::AttentionDelta(device, o, dout, delta));
+    if (sum_type == dq.dtype()) return absl::OkStatus();
+    DT_ASSIGN_OR_RETURN(query_sum, Tensor::Empty(device, sum_type, dq.shape()));
+    return absl::OkStatus();
   };
-  DT_ASSIGN_OR_RETURN(const Tensor delta, empty(wide, result.lse.shape()));
-  DT_ASSIGN_OR_RETURN(const Tensor dq, empty(wide, q.shape()));
-  if (absl::Status s = kernels::AttentionDelta(device, result.o, dout, delta); !s.ok()) {
-    return communicator.Fail(s);
-  }
-  GradientSums sums(device, ring.place());
-  const auto work = [&](int number, const Block& block,
+  if (absl::Status s = prepare(); !s.ok()) return communicator.Fail(s);
+  KeyGradients gradients(ring, device, sum_type, {dk, dv});
+  const auto work = [&](int number, const RingBlock& block,
                         const kernels::AttentionStep& step) -> absl::Status {
-    Block share;
-    DT_ASSIGN_OR_RETURN(share.k, Tensor::Empty(device, wide, block.k.shape()));
-    DT_ASSIGN_OR_RETURN(share.v, Tensor::Empty(device, wide, block.v.shape()));
-    DT_RETURN_IF_ERROR(kernels::AttentionGrad(device, q, block.k, block.v, result.lse, delta, dout,
-                                              step, dq, share.k, share.v));
-    return number < 0 ? absl::OkStatus() : sums.Add(number, std::move(share));
+    DT_ASSIGN_OR_RETURN(RingBlock share, gradients.NewShare(number));
+    DT_RETURN_IF_ERROR(kernels::AttentionGrad(device, q, block.k, block.v, lse, delta, dout, step,
+                                              query_sum, share.k, share.v));
+    return gradients.Add(number, std::move(share));
   };
-  const auto move_gradients = [&](const RingStep& step) -> absl::Status {
-    Moves moves(ring, step, &RingTurn::gradient_sends, &RingTurn::gradient_receives, op);
-    DT_RETURN_IF_ERROR(moves.Begin(sums.ready(), device, wide, communicator));
-    DT_RETURN_IF_ERROR(moves.End(communicator));
-    absl::Status status = sums.KeepUnsent(step.turns[ring.place()]);
-    for (const auto& [block, sum] : moves.received()) {
-      if (status.ok()) status = sums.Receive(block, sum);
-    }
-    return status.ok() ? status : communicator.Fail(status);
-  };
-  DT_RETURN_IF_ERROR(Runner(ring, q, k, v, communicator, op).Run(scale, work, move_gradients));
-
-  // Rounded once, to the tensors' type.
-  const auto rounded = [&](const Tensor& sum, const Dims& shape) -> absl::StatusOr<Tensor> {
-    if (sum.defined() && wide == q.dtype()) return sum;
-    DT_ASSIGN_OR_RETURN(const Tensor out, empty(q.dtype(), shape));
-    const absl::Status status = sum.defined()
-                                    ? kernels::Unary(device, kernels::UnaryOp::kCopy, sum, out)
-                                    : kernels::Fill(device, out, 0);
-    if (!status.ok()) return communicator.Fail(status);
-    return out;
-  };
-  RingGradients gradients;
-  DT_ASSIGN_OR_RETURN(gradients.dq, rounded(dq, q.shape()));
-  DT_ASSIGN_OR_RETURN(gradients.dk, rounded(sums.home().k, k.shape()));
-  DT_ASSIGN_OR_RETURN(gradients.dv, rounded(sums.home().v, v.shape()));
-  return gradients;
+  DT_RETURN_IF_ERROR(runner.Run(
+      work, [&](const RingStep& step) { return gradients.Move(step, communicator, op); }));
+  absl::Status status = gradients.Finish();
+  if (status.ok() && !runner.idle() && query_sum.dtype() != dq.dtype()) {
+    status = kernels::Unary(device, kernels::UnaryOp::kCopy, query_sum, dq);
+  }
+  return status.ok() ? status : communicator.Fail(status);
 }
 
 }  // namespace dtensor

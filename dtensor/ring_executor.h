@@ -1,6 +1,9 @@
 // Carries out ring schedules on one rank's local tensors: dumb on purpose, all decisions are in the
 // schedule. In each step blocks of keys and values begin to move, the kernel runs, the blocks
 // arrive; then gradients move.
+//
+// The caller makes the results. Sums are made in them where the type allows it; what else is held
+// on the way is RingSchedule::ForwardMemory and BackwardMemory.
 #ifndef DTENSOR_RING_EXECUTOR_H_
 #define DTENSOR_RING_EXECUTOR_H_
 
@@ -8,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "dtensor/ring_schedule.h"
 #include "dtensor/runtime/comm/communicator.h"
@@ -36,28 +39,30 @@ class RankRing {
   uint64_t digest_ = 0;
 };
 
-// This rank's part of softmax(scale * q k^T, masked) v. lse is wide: see kernels/attention.h.
-struct RingAttention {
-  Tensor o, lse;
-};
-struct RingGradients {
-  Tensor dq, dk, dv;
+// What is not in the schedule: equal on all ranks.
+struct RingOptions {
+  double scale = 1;
 };
 
-// Collective over the ring's ranks. q: [batch, its positions, heads, head_dim]; k, v: [batch, its
-// positions, kv_heads, head_dim], of the problem's type, in ascending order of positions; any
-// strides with the last one 1, and k and v row-major, since peers read them. `op` is what the user
-// called, for errors. Errors: kInvalidArgument for tensors that are not what the problem says
-// (before anything moves); the world's failure; kResourceExhausted, which fails the world.
-absl::StatusOr<RingAttention> RunRing(const RankRing& ring, double scale, const Tensor& q,
-                                      const Tensor& k, const Tensor& v, Communicator& communicator,
-                                      absl::string_view op);
+// This rank's part of o = softmax(scale * q k^T, masked) v, and of lse, the log-sum-exp of the
+// scores: see kernels/attention.h. Collective over the ring's ranks.
+//
+// q, o: [batch, its positions, heads, head_dim]; k, v: [batch, its positions, kv_heads, head_dim],
+// of the problem's type, in ascending order of positions, any strides with the last one 1; lse:
+// [batch, heads, its positions], wide, any strides. Results share no memory with arguments or each
+// other. `op` is what the user called, for errors. Errors: kInvalidArgument for tensors that are
+// not what the problem says, before anything moves; the world's failure; kResourceExhausted, which
+// fails the world.
+absl::Status RunRing(const RankRing& ring, const RingOptions& options, const Tensor& q,
+                     const Tensor& k, const Tensor& v, Communicator& communicator,
+                     absl::string_view op, const Tensor& o, const Tensor& lse);
 
-// With the final o and lse, and the gradient of o. The same sums in the same order on every run.
-absl::StatusOr<RingGradients> RunRingBackward(const RankRing& ring, double scale, const Tensor& q,
-                                              const Tensor& k, const Tensor& v,
-                                              const RingAttention& result, const Tensor& dout,
-                                              Communicator& communicator, absl::string_view op);
+// The gradients of q, k and v, which are like them, from the final o and lse and the gradient of o.
+// The same sums in the same order on every run. Errors: as RunRing.
+absl::Status RunRingBackward(const RankRing& ring, const RingOptions& options, const Tensor& q,
+                             const Tensor& k, const Tensor& v, const Tensor& o, const Tensor& lse,
+                             const Tensor& dout, Communicator& communicator, absl::string_view op,
+                             const Tensor& dq, const Tensor& dk, const Tensor& dv);
 
 }  // namespace dtensor
 

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <random>
 #include <string>
@@ -14,6 +15,7 @@
 #include "dtensor/runtime/comm/run_ranks.h"
 #include "dtensor/runtime/core/status_matchers.h"
 #include "dtensor/runtime/kernels/attention.h"
+#include "dtensor/runtime/kernels/elementwise.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -137,6 +139,31 @@ absl::Status Check(absl::string_view what, const Tensor& got, const Doubles& wan
   return absl::InternalError(absl::StrCat(what, " is off by ", error));
 }
 
+struct Results {
+  Tensor o, lse, dq, dk, dv;
+};
+
+// Forward and backward. Results begin as NaN: all of them must be written.
+absl::StatusOr<Results> RunBoth(const RankRing& ring, const Tensor& q, const Tensor& k,
+                                const Tensor& v, const Tensor& dout, Communicator& communicator) {
+  const auto like = [](const Tensor& x, DType dtype, const Dims& shape) -> absl::StatusOr<Tensor> {
+    DT_ASSIGN_OR_RETURN(const Tensor tensor, Tensor::Empty(x.device(), dtype, shape));
+    DT_RETURN_IF_ERROR(kernels::Fill(x.device(), tensor, std::nan("")));
+    return tensor;
+  };
+  Results r;
+  DT_ASSIGN_OR_RETURN(r.o, like(q, q.dtype(), q.shape()));
+  DT_ASSIGN_OR_RETURN(r.lse, like(q, AccumulatorOf(q.dtype()), {q.size(0), q.size(2), q.size(1)}));
+  DT_ASSIGN_OR_RETURN(r.dq, like(q, q.dtype(), q.shape()));
+  DT_ASSIGN_OR_RETURN(r.dk, like(k, k.dtype(), k.shape()));
+  DT_ASSIGN_OR_RETURN(r.dv, like(v, v.dtype(), v.shape()));
+  const RingOptions options = {.scale = kScale};
+  DT_RETURN_IF_ERROR(RunRing(ring, options, q, k, v, communicator, "Ring", r.o, r.lse));
+  DT_RETURN_IF_ERROR(RunRingBackward(ring, options, q, k, v, r.o, r.lse, dout, communicator, "Ring",
+                                     r.dq, r.dk, r.dv));
+  return r;
+}
+
 template <typename T>
 absl::Status RunOn(const RingSchedule& schedule, const Global& g, double limit,
                    Communicator& communicator, Device& device) {
@@ -157,18 +184,12 @@ absl::Status RunOn(const RingSchedule& schedule, const Global& g, double limit,
   DT_ASSIGN_OR_RETURN(const Tensor v, make(g.v, p.kv_length, kKvHeads, keys));
   DT_ASSIGN_OR_RETURN(const Tensor dout, make(g.dout, p.q_length, kHeads, mine));
   communicator.ResetTraffic();
-  DT_ASSIGN_OR_RETURN(const RingAttention result,
-                      RunRing(ring, kScale, q, k, v, communicator, "Ring"));
-  DT_ASSIGN_OR_RETURN(const RingGradients gradients,
-                      RunRingBackward(ring, kScale, q, k, v, result, dout, communicator, "Ring"));
-  DT_RETURN_IF_ERROR(Check("o", result.o, Rows(g.o, p.q_length, query_width, mine), g.o, limit));
-  DT_RETURN_IF_ERROR(Check("lse", result.lse, Columns(g.lse, p.q_length, mine), g.lse, limit));
-  DT_RETURN_IF_ERROR(
-      Check("dq", gradients.dq, Rows(g.dq, p.q_length, query_width, mine), g.dq, limit));
-  DT_RETURN_IF_ERROR(
-      Check("dk", gradients.dk, Rows(g.dk, p.kv_length, key_width, keys), g.dk, limit));
-  DT_RETURN_IF_ERROR(
-      Check("dv", gradients.dv, Rows(g.dv, p.kv_length, key_width, keys), g.dv, limit));
+  DT_ASSIGN_OR_RETURN(const Results r, RunBoth(ring, q, k, v, dout, communicator));
+  DT_RETURN_IF_ERROR(Check("o", r.o, Rows(g.o, p.q_length, query_width, mine), g.o, limit));
+  DT_RETURN_IF_ERROR(Check("lse", r.lse, Columns(g.lse, p.q_length, mine), g.lse, limit));
+  DT_RETURN_IF_ERROR(Check("dq", r.dq, Rows(g.dq, p.q_length, query_width, mine), g.dq, limit));
+  DT_RETURN_IF_ERROR(Check("dk", r.dk, Rows(g.dk, p.kv_length, key_width, keys), g.dk, limit));
+  DT_RETURN_IF_ERROR(Check("dv", r.dv, Rows(g.dv, p.kv_length, key_width, keys), g.dv, limit));
 
   // What came is what the schedule says the others send here.
   int64_t counted = 0, planned = 0;
@@ -272,39 +293,84 @@ TEST(RingExecutorTest, OneRankHasTheBitsOfTheLocalKernel) {
     DT_ASSIGN_OR_RETURN(const Tensor v, make(g.v, kKvHeads));
     DT_ASSIGN_OR_RETURN(const Tensor dout, make(g.dout, kHeads));
     const RankRing ring(schedule, 0);
-    DT_ASSIGN_OR_RETURN(const RingAttention result,
-                        RunRing(ring, kScale, q, k, v, communicator, "Ring"));
-    DT_ASSIGN_OR_RETURN(const RingGradients gradients,
-                        RunRingBackward(ring, kScale, q, k, v, result, dout, communicator, "Ring"));
+    DT_ASSIGN_OR_RETURN(const Results r, RunBoth(ring, q, k, v, dout, communicator));
     const auto like = [&](const Tensor& tensor) {
       return Tensor::Empty(device, DType::kF32, tensor.shape()).value();
     };
-    const Tensor o = like(q), lse = like(result.lse), dq = like(q), dk = like(k), dv = like(v);
+    const Tensor o = like(q), lse = like(r.lse), dq = like(q), dk = like(k), dv = like(v);
     DT_RETURN_IF_ERROR(kernels::Attention(device, q, k, v, kScale, true, o, lse));
     DT_RETURN_IF_ERROR(
         kernels::AttentionGrad(device, q, k, v, o, lse, dout, kScale, true, dq, dk, dv));
     const auto same = [](const Tensor& a, const Tensor& b) {
       return ToHost<float>(a).value() == ToHost<float>(b).value();
     };
-    EXPECT_TRUE(same(result.o, o) && same(result.lse, lse));
-    EXPECT_TRUE(same(gradients.dq, dq) && same(gradients.dk, dk) && same(gradients.dv, dv));
+    EXPECT_TRUE(same(r.o, o) && same(r.lse, lse));
+    EXPECT_TRUE(same(r.dq, dq) && same(r.dk, dk) && same(r.dv, dv));
     EXPECT_TRUE(communicator.traffic().empty());
     return absl::OkStatus();
   }));
 }
 
-TEST(RingExecutorTest, RefusesTensorsThatAreNotWhatTheProblemSays) {
+// Forward, then backward, with one tensor replaced on every rank.
+absl::Status RunWith(int replaced, const std::function<Tensor(const Tensor&)>& replace) {
   const RingSchedule schedule =
       Schedule({"cp=2", {Shard(0)}, 8, 8}, AttentionMask::Causal(), DType::kF32);
-  EXPECT_THAT(RunLocalRanks(2,
-                            [&](Communicator& communicator, Device& device) -> absl::Status {
-                              const RankRing ring(schedule, communicator.rank());
-                              const Dims shape = {kBatch, 5, kHeads, kHeadDim};
-                              DT_ASSIGN_OR_RETURN(const Tensor q,
-                                                  Tensor::Empty(device, DType::kF32, shape));
-                              return RunRing(ring, 1, q, q, q, communicator, "Ring").status();
-                            }),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("q is [2, 5, 4, 8] f32")));
+  return RunLocalRanks(2, [&](Communicator& communicator, Device& device) -> absl::Status {
+    const Dims query = {kBatch, 4, kHeads, kHeadDim}, key = {kBatch, 4, kKvHeads, kHeadDim};
+    const Dims row = {kBatch, kHeads, 4};
+    std::vector<Tensor> x;  // q, k, v, o, lse, dout, dq, dk, dv
+    for (const Dims& shape : {query, key, key, query, row, query, query, key, key}) {
+      DT_ASSIGN_OR_RETURN(const Tensor tensor, Tensor::Empty(device, DType::kF32, shape));
+      DT_RETURN_IF_ERROR(kernels::Fill(device, tensor, 0));
+      x.push_back(tensor);
+    }
+    x[replaced] = replace(x[replaced]);
+    const RankRing ring(schedule, communicator.rank());
+    if (replaced < 5) {
+      DT_RETURN_IF_ERROR(RunRing(ring, {}, x[0], x[1], x[2], communicator, "Ring", x[3], x[4]));
+    }
+    return RunRingBackward(ring, {}, x[0], x[1], x[2], x[3], x[4], x[5], communicator, "Ring", x[6],
+                           x[7], x[8]);
+  });
+}
+
+TEST(RingExecutorTest, RefusesTensorsThatAreNotWhatTheProblemSays) {
+  const auto longer = [](const Tensor& x) {
+    Dims shape = x.shape();
+    ++shape[1];
+    return Tensor::Empty(x.device(), x.dtype(), shape).value();
+  };
+  const auto apart = [](const Tensor& x) {
+    Dims shape = x.shape();
+    shape.back() *= 2;
+    Dims strides = Tensor::Empty(x.device(), x.dtype(), shape)->strides();
+    strides.back() = 2;
+    return Tensor::Empty(x.device(), x.dtype(), shape)->View(x.shape(), strides, 0);
+  };
+  const absl::string_view names[] = {"q",
+                                     "k",
+                                     "v",
+                                     "o",
+                                     "lse",
+                                     "the gradient of o",
+                                     "the gradient of q",
+                                     "the gradient of k",
+                                     "the gradient of v"};
+  for (int i = 0; i < 9; ++i) {
+    const std::string name(names[i]);
+    EXPECT_THAT(RunWith(i, longer), StatusIs(absl::StatusCode::kInvalidArgument,
+                                             HasSubstr(absl::StrCat("Ring: ", name, " is [2, "))));
+    EXPECT_THAT(RunWith(i, [](const Tensor&) { return Tensor(); }),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr(absl::StrCat(name, " is undefined where place"))));
+    if (name == "lse") {
+      DT_EXPECT_OK(RunWith(i, apart));
+    } else {
+      EXPECT_THAT(RunWith(i, apart),
+                  StatusIs(absl::StatusCode::kInvalidArgument,
+                           HasSubstr(absl::StrCat(name, i < 6 ? " lie 2 apart" : " has gaps"))));
+    }
+  }
 }
 
 }  // namespace

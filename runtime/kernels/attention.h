@@ -33,7 +33,8 @@ AttentionStep WholeAttention(double scale, bool causal, int64_t s, int64_t t);
 
 // What query rows have gathered, all wide: o [b, s, Hq, d], the sum of exp(score - max) v, with
 // strides as above; max and sum [b, Hq, s], each row's largest score, in units of ln 2, and its sum
-// of exp(score - max). Uninitialized before the first step.
+// of exp(score - max). Uninitialized before the first step. Where the call's o is wide, it may be
+// the carry's o, and lse may be max or sum: the same elements with the same strides.
 struct AttentionCarry {
   Tensor o, max, sum;
 };
