@@ -1,0 +1,69 @@
+// Reading safetensors files: 8 bytes that say how long the header is (little-endian), the header in
+// JSON, then raw little-endian tensors. Format: https://github.com/huggingface/safetensors.
+//
+//   DT_ASSIGN_OR_RETURN(const SafetensorsReader file, SafetensorsReader::Open("x.safetensors"));
+//   DT_ASSIGN_OR_RETURN(const std::vector<std::byte> bytes, file.Read("q"));
+//
+// A file may come from anywhere: whatever it holds, Open gives a reader or says what is wrong.
+#ifndef DTENSOR_RUNTIME_IO_SAFETENSORS_READER_H_
+#define DTENSOR_RUNTIME_IO_SAFETENSORS_READER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "dtensor/runtime/core/dims.h"
+#include "dtensor/runtime/core/dtype.h"
+
+namespace dtensor {
+
+// What the header says of a tensor. Row-major.
+struct SafetensorsInfo {
+  std::string type;            // as the file spells it: "F32"
+  std::optional<DType> dtype;  // none for types that the library lacks: U8, F8_E4M3, ...
+  Dims shape;
+  int64_t begin = 0, end = 0;  // its bytes, counted from the header's end
+};
+
+class SafetensorsReader {
+ public:
+  // Reads the header. Errors, which name the file: kNotFound where there is no such file to read,
+  // kInvalidArgument, naming the tensor and what is wrong with it, for a file that
+  // - is no ordinary file, is shorter than its header, or has a header of more than 100 MB;
+  // - has a header that is no JSON object of tensors, with each name once;
+  // - has metadata that are not texts;
+  // - has a tensor of an unknown type, with sizes that are negative or overflow, or with other
+  //   bytes than its shape and type need;
+  // - has tensors that do not follow each other without gaps or overlaps, to the end of the file.
+  static absl::StatusOr<SafetensorsReader> Open(const std::string& path);
+
+  const std::string& path() const { return path_; }
+  const std::map<std::string, SafetensorsInfo, std::less<>>& tensors() const { return tensors_; }
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+
+  // Errors: kNotFound, naming the tensors that there are.
+  absl::StatusOr<SafetensorsInfo> Find(absl::string_view name) const;
+  // The tensor's bytes. Errors: of Find; kUnavailable where the file is no longer what it was.
+  absl::StatusOr<std::vector<std::byte>> Read(absl::string_view name) const;
+
+ private:
+  SafetensorsReader() = default;
+  absl::Status ParseHeader(const std::string& text);
+  absl::Status CheckOffsets(int64_t data_bytes) const;
+
+  std::string path_;
+  int64_t data_begin_ = 0;  // in the file
+  std::map<std::string, SafetensorsInfo, std::less<>> tensors_;
+  std::map<std::string, std::string> metadata_;
+};
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_RUNTIME_IO_SAFETENSORS_READER_H_
