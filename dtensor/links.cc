@@ -15,7 +15,7 @@ namespace {
 
 absl::Status ParseRate(absl::string_view word, double& rate) {
   if (absl::SimpleAtod(word, &rate) && std::isfinite(rate) && rate > 0) return absl::OkStatus();
-  return InvalidArgument({"\"", word, "\" is not a rate above 0, in GB/s"});
+  return InvalidArgument({"\"", word, "\" is not a rate above 0, in GB/s or GF/s"});
 }
 
 absl::Status ParseLatency(absl::string_view word, double& latency) {
@@ -44,10 +44,11 @@ absl::StatusOr<LinkTable> LinkTable::Parse(absl::string_view text) {
   const auto parse_line = [&](absl::Span<const absl::string_view> words) -> absl::Status {
     if (words[0] == "copy" && words.size() == 2) return ParseRate(words[1], table.copy_);
     if (words[0] == "reduce" && words.size() == 2) return ParseRate(words[1], table.reduce_);
+    if (words[0] == "multiply" && words.size() == 2) return ParseRate(words[1], table.multiply_);
     if (words[0] != "link" || words.size() != 4) {
       return InvalidArgument(
-          {"expected \"link AXIS MICROSECONDS GB/S\", \"copy GB/S\" or \"reduce "
-           "GB/S\", got \"",
+          {"expected \"link AXIS MICROSECONDS GB/S\", \"copy GB/S\", \"reduce GB/S\" or "
+           "\"multiply GF/S\", got \"",
            absl::StrJoin(words, " "), "\""});
     }
     Link link;
@@ -87,7 +88,8 @@ std::string LinkTable::ToString() const {
   };
   for (const auto& [axis, link] : axes_) add(axis, link);
   add("*", every_other_);
-  absl::StrAppend(&text, "copy ", Shortest(copy_), "\nreduce ", Shortest(reduce_), "\n");
+  absl::StrAppend(&text, "copy ", Shortest(copy_), "\nreduce ", Shortest(reduce_), "\nmultiply ",
+                  Shortest(multiply_), "\n");
   return text;
 }
 

@@ -1,4 +1,5 @@
-// LinkTable: how fast ranks talk along each mesh axis, and how fast one rank copies and reduces.
+// LinkTable: how fast ranks talk along each mesh axis, and how fast one rank copies, reduces and
+// multiplies.
 // Plans are priced with it. A plain value with a text form, one fact a line:
 //
 //   # two nodes of eight
@@ -6,6 +7,7 @@
 //   link * 0.5 150     every other axis
 //   copy 1500          GB/s of local copies, bytes read plus bytes written
 //   reduce 1200        GB/s of terms read
+//   multiply 600000    GF/s (1e9 operations/s) of attention's products
 //
 // All ranks must use equal tables: plans follow from them.
 #ifndef DTENSOR_LINKS_H_
@@ -42,8 +44,10 @@ class LinkTable {
   void SetDefault(Link link) { every_other_ = link; }
   double copy_gb_per_second() const { return copy_; }
   double reduce_gb_per_second() const { return reduce_; }
+  double multiply_gf_per_second() const { return multiply_; }
   void set_copy_gb_per_second(double rate) { copy_ = rate; }
   void set_reduce_gb_per_second(double rate) { reduce_ = rate; }
+  void set_multiply_gf_per_second(double rate) { multiply_ = rate; }
 
   // No axis has a link of its own: then only numbers of messages and bytes tell plans apart.
   bool uniform() const { return axes_.empty(); }
@@ -52,7 +56,7 @@ class LinkTable {
  private:
   std::map<std::string, Link, std::less<>> axes_;
   Link every_other_;
-  double copy_ = 16, reduce_ = 12;
+  double copy_ = 16, reduce_ = 12, multiply_ = 100;
 };
 
 }  // namespace dtensor

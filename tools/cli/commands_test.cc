@@ -286,14 +286,15 @@ TEST(LinksCommandTest, PrintsATableThatReadsBack) {
   EXPECT_GT(table.Of("any").gb_per_second, 0);
   EXPECT_GT(table.copy_gb_per_second(), 0);
   EXPECT_GT(table.reduce_gb_per_second(), 0);
+  EXPECT_NE(table.multiply_gf_per_second(), LinkTable().multiply_gf_per_second());
   EXPECT_TRUE(table.uniform());
 }
 
 TEST(LinksCommandTest, ReportsAsJson) {
   const json report = json::parse(RunLinks(3, true)->text);
   EXPECT_EQ(report["ranks"], 3);
-  for (const char* key :
-       {"latency_us", "gb_per_second", "copy_gb_per_second", "reduce_gb_per_second"}) {
+  for (const char* key : {"latency_us", "gb_per_second", "copy_gb_per_second",
+                          "reduce_gb_per_second", "multiply_gf_per_second"}) {
     EXPECT_GT(report[key], 0) << key;
   }
   for (int ranks : {1, 65}) {

@@ -9,7 +9,7 @@ dtensor() { "$program" "$@"; }
 
 without_measures() {
   sed -E -e 's/("(seconds|[a-z_]*per_second|stream_limit_ratio|latency_us)": )[-+.e0-9]+/\1_/' \
-    -e 's/^(time|limit|link|copy|reduce) .*/\1 _/' -e 's/[0-9a-f]{16}("?)$/_\1/'
+    -e 's/^(time|limit|link|copy|reduce|multiply) .*/\1 _/' -e 's/[0-9a-f]{16}("?)$/_\1/'
 }
 
 bad=0 examples=0 command="" expected=""

@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "dtensor/context.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/device/product.h"
 #include "dtensor/tools/cli/json_text.h"
 #include "dtensor/tools/cli/rank_clock.h"
 
@@ -20,17 +21,19 @@ namespace {
 
 constexpr int kMaxRanks = 64;
 constexpr int kRounds = 20;
+constexpr int64_t kSide = 512;                      // of the matrices whose product is timed
 constexpr int64_t kTotalBytes = int64_t{64} << 20;  // of all ranks' sources: past the caches
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
 // Seconds of each pattern.
 struct Times {
-  double message = kNever, fetch = kNever, copy = kNever, reduce = kNever;
+  double message = kNever, fetch = kNever, copy = kNever, reduce = kNever, multiply = kNever;
 
   Times Min(const Times& other) const {
     return {std::min(message, other.message), std::min(fetch, other.fetch),
-            std::min(copy, other.copy), std::min(reduce, other.reduce)};
+            std::min(copy, other.copy), std::min(reduce, other.reduce),
+            std::min(multiply, other.multiply)};
   }
 };
 
@@ -57,6 +60,8 @@ class Rank {
       DT_ASSIGN_OR_RETURN(times.fetch, Seconds(fetch, /*calls=*/1));
       DT_ASSIGN_OR_RETURN(times.copy, Seconds(copy, /*calls=*/1));
       DT_ASSIGN_OR_RETURN(times.reduce, Seconds(reduce, /*calls=*/1));
+      DT_RETURN_IF_ERROR(clock_.Time(context_, [&] { return Multiply(); }));
+      times.multiply = clock_.seconds();
       best = round == 0 ? Times() : best.Min(times);  // the first one warms up
     }
     return best;
@@ -76,6 +81,14 @@ class Rank {
       return absl::OkStatus();
     }));
     return clock_.seconds() / calls;
+  }
+
+  absl::Status Multiply() {
+    Product product;
+    product.m = product.n = product.k = kSide;
+    product.a = product.b = {from_.raw(), kSide, 1, 0};
+    product.c = {to_.raw(), kSide, 1, 0};
+    return context_.device().Multiply(product);
   }
 
   absl::Status Exchange(const Transfer& box) {
@@ -117,6 +130,7 @@ LinkTable TableOf(const Times& times, double bytes, int ranks) {
   const double transfers = (times.fetch - times.message) * (ranks - 1);
   table.set_reduce_gb_per_second(
       GbPerSecond(bytes * ranks, positive(times.reduce - times.message - transfers, times.reduce)));
+  table.set_multiply_gf_per_second(Rounded(2.0 * kSide * kSide * kSide / times.multiply / 1e9));
   return table;
 }
 
@@ -125,7 +139,8 @@ std::string LinksJson(const LinkTable& table, int ranks) {
                    {"latency_us", table.Of("*").latency_us},
                    {"gb_per_second", table.Of("*").gb_per_second},
                    {"copy_gb_per_second", table.copy_gb_per_second()},
-                   {"reduce_gb_per_second", table.reduce_gb_per_second()}});
+                   {"reduce_gb_per_second", table.reduce_gb_per_second()},
+                   {"multiply_gf_per_second", table.multiply_gf_per_second()}});
 }
 
 }  // namespace
