@@ -8,8 +8,11 @@
 //       RmsNorm. d! must be whole on every rank.
 //   "t @v, v d -> t d"
 //       Embedding. The first operand's values index v.
-//   "b s (h g) d, b t h d -> b s (h g) d"
-//       Attention. (h g) is one dimension of two factors, outer first.
+//   "b s (h g) d!, b t~s h d! -> b s (h g) d!"
+//       Attention. (h g) is one dimension of two factors, outer first. t~s is streamed past s: the
+//       axes that split s may split t as well, all of them and no others; the operator then brings
+//       the shards of t to each shard of s, one after the other. Axes of its own, of which s has
+//       none, are as in v^.
 //   "t v^, t -> t"
 //       CrossEntropy. v^ may be sharded; the operator merges the shards' results itself, so they
 //       are not Partial.
@@ -19,8 +22,8 @@
 // One engine reads the rules. Solve() says where operands must be and where results then are:
 //
 //   * Sharding follows letters. Every dimension with that letter is split alike, and one mesh axis
-//     splits one letter. Candidates are the splits that the operands have already; none is
-//     invented.
+//     splits one letter, or a streamed one with the letter that it is streamed past. Candidates are
+//     the splits that the operands have already; none is invented.
 //   * Partial passes through where the operator is linear (below) and the op allows it; else it is
 //     reduced. Choice never turns Replicate or Shard into Partial.
 //   * An assignment that moves nothing wins. What is pinned (parameters) is moved only if there is
@@ -29,9 +32,10 @@
 //
 // Gradients need no rule of their own (Griewank & Walther, "Evaluating Derivatives", adjoints of
 // linear maps): with the operands where the forward put them, an operand's local gradient has the
-// operand's layout, is Partial(sum) on axes that shard letters which the operand lacks, and Partial
-// with their op on axes on which other operands are Partial. The gradient of a Partial(sum) result
-// is replicated there (Layout::Dual).
+// operand's layout, is Partial(sum) on axes that shard only letters which the operand lacks, and
+// Partial with their op on axes on which other operands are Partial. (So the gradient of what is
+// streamed is whole: the operator brings each shard's gradient home.) The gradient of a
+// Partial(sum) result is replicated there (Layout::Dual).
 #ifndef DTENSOR_OP_RULE_H_
 #define DTENSOR_OP_RULE_H_
 
@@ -71,6 +75,7 @@ struct RuleLetter {
   std::string name;
   bool whole = false;                // "d!"
   bool staged = false;               // "v^"
+  int past = -1;                     // "t~s": the letter s that t is streamed past
   ReduceOp reduce = ReduceOp::kSum;  // "k:max"
   friend bool operator==(const RuleLetter&, const RuleLetter&) = default;
 };
@@ -145,7 +150,8 @@ struct RuleOperand {
 };
 
 // The assignment of least cost. Its cost is the sum of the operands' MovingCost, that of a pinned
-// operand times 1e15, so that these move last; 0 when nothing moves.
+// operand times 1e15, so that these move last; 0 when nothing moves. Streaming moves no operand: an
+// operator that can do without it says so beforehand (OpDef::route).
 // Requires: one operand for each of the rule's (at least one), of its rank. Errors:
 // kInvalidArgument naming `op` and the layouts when the operands lie on unlike meshes, or when no
 // layout fits.

@@ -169,6 +169,17 @@ AxisMask LettersIn(const RuleTerm& term) {
   return mask;
 }
 
+// No axis splits two letters, but for what is streamed: see RuleLetter.
+bool AxesFit(absl::Span<const RuleLetter> letters, absl::Span<const AxisMask> axes) {
+  AxisMask used = 0;
+  for (size_t l = 0; l < letters.size(); ++l) {
+    if (letters[l].past >= 0 && axes[l] == axes[letters[l].past]) continue;
+    if (used & axes[l]) return false;
+    used |= axes[l];
+  }
+  return true;
+}
+
 absl::StatusOr<Layout> TermLayout(const DeviceMesh& mesh, const BoundRule& rule,
                                   const RuleTerm& term, absl::Span<const DimLayout> letters,
                                   const PartialAxes& partial) {
@@ -188,12 +199,12 @@ absl::StatusOr<Assignment> Follow(absl::string_view op, const BoundRule& rule, L
                                   absl::Span<const RuleOperand> operands) {
   const auto& terms = rule.rule().operands();
   std::vector<AxisMask> letter_axes(letters.size());
-  AxisMask used = 0;
-  for (size_t l = 0; l < letters.size(); ++l) {
-    letter_axes[l] = MaskOf(AxesOf(letters[l]));
-    if (used & letter_axes[l]) return InvalidArgument({op, ": one mesh axis splits two letters"});
-    used |= letter_axes[l];
+  for (size_t l = 0; l < letters.size(); ++l) letter_axes[l] = MaskOf(AxesOf(letters[l]));
+  if (!AxesFit(rule.rule().letters(), letter_axes)) {
+    return InvalidArgument({op, ": one mesh axis splits two letters"});
   }
+  AxisMask used = 0;
+  for (const AxisMask axes : letter_axes) used |= axes;
 
   Assignment out;
   out.letters.assign(letters.begin(), letters.end());
@@ -203,19 +214,21 @@ absl::StatusOr<Assignment> Follow(absl::string_view op, const BoundRule& rule, L
     const uint32_t present = LettersIn(rule.rule().results()[r]);
     for (size_t l = 0; l < letters.size(); ++l) {
       const RuleLetter& letter = rule.rule().letters()[l];
-      if (present >> l & 1 || letter.staged) continue;
+      if (present >> l & 1 || letter.staged || letter.past >= 0) continue;
       if (!result_partial[r].Add(letter_axes[l], letter.reduce)) {
         return InvalidArgument({op, ": results would be Partial with two ops"});
       }
     }
   }
-  // And of the gradient of an operand that lacks it.
+  // And of the gradient of an operand that lacks it, unless the axis splits the operand, too.
   std::vector<PartialAxes> gradient_partial(operands.size());
   for (size_t i = 0; i < operands.size(); ++i) {
     const uint32_t present = LettersIn(terms[i]);
+    AxisMask absent = 0, splitting = 0;
     for (size_t l = 0; l < letters.size(); ++l) {
-      if (!(present >> l & 1)) gradient_partial[i].Add(letter_axes[l], ReduceOp::kSum);
+      (present >> l & 1 ? splitting : absent) |= letter_axes[l];
     }
+    gradient_partial[i].Add(absent & ~splitting, ReduceOp::kSum);
   }
   // Partial operands that stay so, axis by axis, where the ops agree. The gradient of an operand
   // that is whole there has a term for each term of the others: Partial with their op.
@@ -274,7 +287,8 @@ absl::StatusOr<Assignment> Solve(absl::string_view op, const BoundRule& rule, Li
   const int letters = static_cast<int>(rule.rule().letters().size());
   std::vector<DimLayout> choice(letters);
   std::optional<Assignment> best;
-  // Depth first over the letters; an axis taken by an earlier letter rules a candidate out.
+  // Depth first over the letters; an axis taken by an earlier letter rules a candidate out, unless
+  // it is streamed: Follow() knows.
   const auto visit = [&](const auto& self, int letter, AxisMask used) -> void {
     if (best && best->cost == 0) return;
     if (letter == letters) {
@@ -285,7 +299,8 @@ absl::StatusOr<Assignment> Solve(absl::string_view op, const BoundRule& rule, Li
     const auto& list = candidates.of(letter);
     for (size_t i = 0; i < list.size(); ++i) {
       const DimLayout& dim = list[(i + 1) % list.size()];  // splits first, "whole" last
-      const AxisMask axes = MaskOf(AxesOf(dim));
+      const bool streamed = rule.rule().letters()[letter].past >= 0;
+      const AxisMask axes = streamed ? 0 : MaskOf(AxesOf(dim));
       if (axes & used) continue;
       choice[letter] = dim;
       self(self, letter + 1, used | axes);

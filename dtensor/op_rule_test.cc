@@ -41,7 +41,8 @@ TEST(OpRuleText, ParsesBack) {
   for (const char* text :
        {"m k, k n -> m n", "..., ... -> ...", "... d!, d! -> ... d!", "... @v, v d -> ... d",
         "b s (h g) d, b t h d -> b s (h g) d", "... v^, ... -> ..., ...", "a k:max -> a", "a b -> ",
-        " -> a", "() m, m () -> () m", "a^!:min @v!, v! -> a^!:min"}) {
+        " -> a", "() m, m () -> () m", "a^!:min @v!, v! -> a^!:min",
+        "b s (h g) d!, b t~s h d! -> b s (h g) d!", "t~s, s -> s"}) {
     DT_ASSERT_OK_AND_ASSIGN(const OpRule rule, OpRule::Parse(text));
     EXPECT_EQ(std::string(rule.ToString()), text);
     EXPECT_THAT(OpRule::Parse(rule.ToString()), IsOkAndHolds(rule));
@@ -54,6 +55,7 @@ std::string RandomWord(TestRandom& random) {
   if (random.Below(8) == 0) word += "^";
   if (random.Below(8) == 0) word += "!";
   if (random.Below(8) == 0) word += ":max";
+  if (word[0] == 'a' && random.Below(4) == 0) word += "~b";
   return word;
 }
 
@@ -92,7 +94,7 @@ TEST(OpRuleText, LikeRulesAreEqualHoweverTheirLettersAreNumbered) {
   EXPECT_EQ(rule("(a) -> a"), rule("a -> a"));
   for (absl::string_view other :
        {"a b -> b", "b a -> a", "a! b -> a", "a b^ -> a", "a b:max -> a", "(a b) -> a",
-        "... a b -> a", "a b, a -> a", "a b -> ()", "a b -> a, a"}) {
+        "... a b -> a", "a b, a -> a", "a b -> ()", "a b -> a, a", "a b~a -> a"}) {
     EXPECT_FALSE(rule("a b -> a") == rule(other)) << other;
   }
 }
@@ -105,9 +107,9 @@ TEST(OpRuleText, ParsesWhatBoundRulesPrint) {
 }
 
 TEST(OpRuleText, RefusesWhatItCannotRead) {
-  for (const char* text :
-       {"a b", "a -> b -> c", "(a -> a", "a) -> a", "a ... -> a", "! -> a", "a:most -> a",
-        "a$ -> a", "(a @v) -> a", "@v @w -> v", "( ) -> ", "(() a) -> a"}) {
+  for (const char* text : {"a b", "a -> b -> c", "(a -> a", "a) -> a", "a ... -> a", "! -> a",
+                           "a:most -> a", "a$ -> a", "(a @v) -> a", "@v @w -> v", "( ) -> ",
+                           "(() a) -> a", "a~a -> a", "s r, t~s, t~r -> s", "t~ -> t"}) {
     EXPECT_THAT(OpRule::Parse(text), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text)))
         << text;
   }
@@ -230,6 +232,30 @@ TEST(Solve, StagedLettersMakeNoPartial) {
   const BoundRule loss = Bound("... v^, ... -> ...", {{4, 8}, {4}});
   EXPECT_EQ(Decided(loss, Linearity::kNone, {Operand(mesh, "[] [tp]"), Operand(mesh, "[]")}),
             "[] [tp], [] -> [] | [] [tp], [] P(sum: tp)");
+}
+
+// One axis may split s and t; then nothing is Partial, for the operator brings each shard of t to
+// each shard of s, and the gradients home. Where an axis splits one of them alone, they are letters
+// like others; t is then merged by the operator, like a staged one.
+TEST(Solve, StreamedLettersShareTheAxesOfTheirFellow) {
+  const DeviceMesh mesh = Mesh("cp=2,tp=2");
+  const BoundRule rule = Bound("s h, t~s h -> s h, s", {{8, 4}, {12, 4}});
+  const auto decided = [&](absl::string_view q, absl::string_view k) {
+    return Decided(rule, Linearity::kNone, {Operand(mesh, q), Operand(mesh, k)});
+  };
+  EXPECT_EQ(decided("[cp:zigzag] [tp]", "[cp] [tp]"),
+            "[cp:zigzag] [tp], [cp] [tp] -> [cp:zigzag] [tp], [cp:zigzag] P(sum: tp) | "
+            "[cp:zigzag] [tp], [cp] [tp]");
+  EXPECT_EQ(decided("[cp] []", "[] []"),
+            "[cp] [], [] [] -> [cp] [], [cp] | [cp] [], [] [] P(sum: cp)");
+  EXPECT_EQ(decided("[] []", "[cp] []"), "[] [], [cp] [] -> [] [], [] | [] [] P(sum: cp), [cp] []");
+  EXPECT_EQ(decided("[tp] []", "[cp] []"),
+            "[tp] [], [cp] [] -> [tp] [], [tp] | [tp] [] P(sum: cp), [cp] [] P(sum: tp)");
+  // All of s's axes or none: part of them moves something, here the fewest bytes.
+  EXPECT_EQ(decided("[cp,tp] []", "[cp] []"),
+            "[cp] [], [cp] [] -> [cp] [], [cp] | [cp] [], [cp] []");
+  // Not past h: an axis that splits it is taken.
+  EXPECT_EQ(decided("[] [cp]", "[cp] []"), decided("[] [cp]", "[] [cp]"));
 }
 
 TEST(Solve, FactorsFollowUnits) {

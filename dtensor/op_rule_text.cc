@@ -65,8 +65,23 @@ class RuleParser {
     return open ? Error("lacks a ')'") : absl::OkStatus();
   }
 
-  // "d", "d!", "v^", "k:max"; the marks of one letter hold wherever they are written.
+  // "t~s": t, with s, which may not have occurred yet, as the letter that it is streamed past.
+  absl::StatusOr<int> ParseStreamed(absl::string_view letter, absl::string_view past) {
+    DT_ASSIGN_OR_RETURN(const int t, ParseLetter(letter));
+    DT_ASSIGN_OR_RETURN(const int s, ParseLetter(past));
+    int& known = rule_.letters_[t].past;
+    if (s == t || (known >= 0 && known != s)) {
+      return Error(absl::StrCat("streams '", letter, "' past itself, or past two letters"));
+    }
+    known = s;
+    return t;
+  }
+
+  // "d", "d!", "v^", "t~s", "k:max"; the marks of one letter hold wherever they are written.
   absl::StatusOr<int> ParseLetter(absl::string_view word) {
+    const std::pair<absl::string_view, absl::string_view> streamed =
+        absl::StrSplit(word, absl::MaxSplits('~', 1));
+    if (!streamed.second.empty()) return ParseStreamed(streamed.first, streamed.second);
     RuleLetter letter;
     const std::pair<absl::string_view, absl::string_view> parts =
         absl::StrSplit(word, absl::MaxSplits(':', 1));
@@ -106,10 +121,11 @@ absl::StatusOr<OpRule> OpRule::Parse(absl::string_view text) { return RuleParser
 
 namespace {
 
-std::string LetterText(const RuleLetter& letter) {
-  return absl::StrCat(letter.name, letter.staged ? "^" : "", letter.whole ? "!" : "",
-                      letter.reduce == ReduceOp::kSum ? "" : ":",
-                      letter.reduce == ReduceOp::kSum ? "" : ToString(letter.reduce));
+std::string LetterText(const RuleLetter& letter, absl::Span<const RuleLetter> letters) {
+  std::string text = absl::StrCat(letter.name, letter.staged ? "^" : "", letter.whole ? "!" : "");
+  if (letter.reduce != ReduceOp::kSum) absl::StrAppend(&text, ":", ToString(letter.reduce));
+  if (letter.past >= 0) absl::StrAppend(&text, "~", letters[letter.past].name);
+  return text;
 }
 
 std::string TermText(const RuleTerm& term, absl::Span<const RuleLetter> letters) {
@@ -117,11 +133,13 @@ std::string TermText(const RuleTerm& term, absl::Span<const RuleLetter> letters)
   if (term.ellipsis) words.push_back("...");
   for (const auto& dim : term.dims) {
     std::string text = absl::StrJoin(dim, " ", [&](std::string* out, int letter) {
-      absl::StrAppend(out, LetterText(letters[letter]));
+      absl::StrAppend(out, LetterText(letters[letter], letters));
     });
     words.push_back(dim.size() == 1 ? text : absl::StrCat("(", text, ")"));
   }
-  if (term.indexes >= 0) words.push_back(absl::StrCat("@", LetterText(letters[term.indexes])));
+  if (term.indexes >= 0) {
+    words.push_back(absl::StrCat("@", LetterText(letters[term.indexes], letters)));
+  }
   return absl::StrJoin(words, " ");
 }
 

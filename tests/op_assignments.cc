@@ -31,6 +31,20 @@ class Enumeration {
       for (const DimLayout& dim : Splits(before, axis, static_cast<int>(l))) {
         letters_[l] = dim;
         SplitBy(axis + 1);
+        SplitStreamed(axis, static_cast<int>(l));
+      }
+      letters_[l] = before;
+    }
+  }
+
+  // The axis, which splits `past`, splits what is streamed past it, too.
+  void SplitStreamed(int axis, int past) {
+    for (size_t l = 0; l < letters_.size(); ++l) {
+      if (rule_.rule().letters()[l].past != past) continue;
+      const DimLayout before = letters_[l];
+      for (const DimLayout& dim : Splits(before, axis, static_cast<int>(l))) {
+        letters_[l] = dim;
+        SplitBy(axis + 1);
       }
       letters_[l] = before;
     }
