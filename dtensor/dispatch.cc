@@ -34,10 +34,11 @@ uint64_t KeyHash(const OpDef& op, const Impls& operands, uint32_t pinned, const 
   return hash;
 }
 
-bool Matches(const Decision& decision, const OpDef& op, const Impls& operands, uint32_t pinned,
-             const Attrs& attrs) {
+bool Matches(const Context& context, const Decision& decision, const OpDef& op,
+             const Impls& operands, uint32_t pinned, const Attrs& attrs) {
   if (decision.op != &op || decision.pinned != pinned || decision.sources.size() != operands.size())
     return false;
+  if (op.route != nullptr && decision.options != &context.redistribution_options()) return false;
   for (size_t i = 0; i < operands.size(); ++i) {
     if (decision.sources[i] != (*operands[i])->spec) return false;
   }
@@ -86,10 +87,16 @@ absl::StatusOr<std::unique_ptr<Decision>> MakeDecision(Context& context, const O
   }
   DT_RETURN_IF_ERROR(CheckTypes(op, decision->sources, attrs));
   DT_ASSIGN_OR_RETURN(decision->rule, BindRule(op, decision->sources, attrs));
+  Route route;
+  if (op.route != nullptr) {
+    decision->options = &context.redistribution_options();
+    DT_ASSIGN_OR_RETURN(route, op.route(context, decision->sources, attrs));
+  }
   std::vector<RuleOperand> rule_operands;
   for (size_t i = 0; i < operands.size(); ++i) {
     const Spec* spec = decision->sources[i];
-    rule_operands.push_back({spec->layout, spec->dtype, (pinned >> i & 1) != 0});
+    const Layout& layout = route.operands.empty() ? spec->layout : route.operands[i];
+    rule_operands.push_back({layout, spec->dtype, (pinned >> i & 1) != 0});
   }
   DT_ASSIGN_OR_RETURN(decision->assignment,
                       Solve(op.name, decision->rule, op.linearity, rule_operands));
@@ -113,6 +120,12 @@ absl::StatusOr<std::unique_ptr<Decision>> MakeDecision(Context& context, const O
                         context.Intern(assignment.results[r].Dual(), shape, dtype));
     decision->results.push_back(spec);
     decision->duals.push_back(dual);
+    decision->delivered.push_back(spec);
+    if (r >= route.results.size() || !route.results[r]) continue;
+    DT_ASSIGN_OR_RETURN(decision->delivered[r], context.Intern(*route.results[r], shape, dtype));
+  }
+  if (op.prepare != nullptr) {
+    DT_ASSIGN_OR_RETURN(decision->state, op.prepare(context, *decision));
   }
   return decision;
 }
@@ -122,7 +135,7 @@ absl::StatusOr<const Decision*> Find(Context& context, const OpDef& op, const Im
   const uint32_t pinned = PinnedMask(operands);
   auto& entries = context.dispatch_cache().decisions[KeyHash(op, operands, pinned, attrs)];
   for (const auto& entry : entries) {
-    if (Matches(*entry, op, operands, pinned, attrs)) return entry.get();
+    if (Matches(context, *entry, op, operands, pinned, attrs)) return entry.get();
   }
   DT_ASSIGN_OR_RETURN(auto decision, MakeDecision(context, op, operands, pinned, attrs));
   entries.push_back(std::move(decision));
@@ -215,6 +228,9 @@ absl::Status Perform(const OpDef& op, absl::Span<const TensorOr* const> tensors,
     TensorImplPtr impl = MakeImpl(context, decision->results[r], std::move(result_locals[r]));
     impl->edge.node = node;
     impl->edge.index = static_cast<int>(r);
+    if (decision->delivered[r] != impl->spec) {
+      DT_ASSIGN_OR_RETURN(impl, RedistributeTo(impl, decision->delivered[r], op.name));
+    }
     out.emplace_back(std::move(impl));
   }
   return absl::OkStatus();

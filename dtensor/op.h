@@ -9,6 +9,8 @@
 #define DTENSOR_OP_H_
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/container/inlined_vector.h"
@@ -39,6 +41,18 @@ struct RuleText {
   LetterSizes sizes;
 };
 
+// For operators that can be carried out in several ways: where operands go before the rule is
+// solved, and where results go afterwards (unset: they stay).
+struct Route {
+  absl::InlinedVector<Layout, 4> operands;
+  absl::InlinedVector<std::optional<Layout>, 2> results;
+};
+
+// What an operator makes of a decision, once, for its forward and backward.
+struct OpState {
+  virtual ~OpState() = default;
+};
+
 struct OpDef;
 
 // What the dispatcher worked out for (operator, specs, attributes), once. Constant afterwards.
@@ -52,7 +66,10 @@ struct Decision {
   absl::InlinedVector<const Spec*, 2> results;
   absl::InlinedVector<const Spec*, 4> gradients;  // of the operands
   absl::InlinedVector<const Spec*, 2> duals;  // layouts in which the results' gradients are wanted
-  uint32_t pinned = 0;                        // bit i: operand i was pinned
+  absl::InlinedVector<const Spec*, 2> delivered;   // results as the caller gets them
+  uint32_t pinned = 0;                             // bit i: operand i was pinned
+  const RedistributionOptions* options = nullptr;  // of the Context, by which `route` chose
+  std::shared_ptr<const OpState> state;
 };
 
 // One rank's part of a call. Tensors are local; empty shards are ordinary tensors with no elements.
@@ -107,6 +124,13 @@ struct OpDef {
   // passed on Partial, to be reduced where something needs its values.
   bool passes_partial_gradients = false;
 
+  // Null: operands start where they are. Depends on these arguments and the Context's options
+  // alone. Errors: kInvalidArgument.
+  absl::StatusOr<Route> (*route)(const Context& context, absl::Span<const Spec* const> operands,
+                                 const Attrs& attrs) = nullptr;
+  // Null: no state. Errors: kInvalidArgument.
+  absl::StatusOr<std::shared_ptr<const OpState>> (*prepare)(const Context& context,
+                                                            const Decision& decision) = nullptr;
   // Checks operands and attributes beyond the rule; result types. Without `check` all operands must
   // have one type; without `result_dtype` results have the type of operand 0. Errors:
   // kInvalidArgument with op, shapes, remedy.

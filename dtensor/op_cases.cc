@@ -2,7 +2,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "dtensor/ops.h"
 #include "dtensor/ops_internal.h"
+#include "dtensor/runtime/core/attention_mask.h"
 
 namespace dtensor {
 
@@ -34,6 +36,16 @@ std::string OpCase::ToString() const {
   for (double value : attrs.reals) absl::StrAppend(&out, "; ", value);
   return absl::StrCat(out, ")");
 }
+
+namespace {
+
+// Carried out where the operands are.
+Attrs AttentionCase(const AttentionMask& mask, double scale) {
+  const AttentionOptions options = {mask, scale, AttentionMethod::kRing, ""};
+  return internal::AttentionAttrs(options, DeviceMesh(), /*backward=*/true).value();
+}
+
+}  // namespace
 
 std::vector<OpCase> AllOpCases() {
   using namespace internal;  // NOLINT: the definitions
@@ -88,13 +100,13 @@ std::vector<OpCase> AllOpCases() {
       {&kRopeOp, {.reals = {100}}, {{{2, 3, 2, 4}}}},
       {&kRopeOp, {.reals = {10000}}, {{{1, 5, 3, 2}}}},
       {&kAttentionOp,
-       {.ints = {1}, .reals = {0}},
+       AttentionCase(AttentionMask::Causal(), 0),
        {{{2, 3, 4, 2}}, {{2, 5, 2, 2}}, {{2, 5, 2, 2}}}},
       {&kAttentionOp,
-       {.ints = {0}, .reals = {.3}},
+       AttentionCase(AttentionMask::Full(), .3),
        {{{1, 2, 6, 4}}, {{1, 3, 2, 4}}, {{1, 3, 2, 4}}}},
       {&kAttentionOp,
-       {.ints = {1}, .reals = {0}},
+       AttentionCase(*AttentionMask::Window(2), 0),
        {{{3, 4, 3, 2}}, {{3, 4, 3, 2}}, {{3, 4, 3, 2}}}},
       {&kCrossEntropyOp, {.ints = {-100}}, {{{3, 5}}, {{3}, 5}}},
       {&kCrossEntropyOp, {.ints = {kIgnore}}, {{{2, 3, 4}}, {{2, 3}, 4}}},

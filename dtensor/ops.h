@@ -15,11 +15,14 @@
 #define DTENSOR_OPS_H_
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "dtensor/attention_plan.h"
 #include "dtensor/distributed_tensor.h"
+#include "dtensor/runtime/core/attention_mask.h"
 
 namespace dtensor {
 
@@ -75,14 +78,37 @@ TensorOr Embedding(const TensorOr& ids, const TensorOr& table);
 // (rotate-half): "b t h d! -> b t h d!". d is even, theta > 0.
 TensorOr Rope(const TensorOr& x, double theta);
 // Attention with grouped queries, of floats: q [b, s, hq, d], k, v [b, t, hkv, d], d > 0, hkv
-// divides hq. "b s! (h g) d!, b t! h d!, b t! h d! -> b s! (h g) d!". scale 0 means 1/sqrt(d). A
-// query that sees no key gives 0.
+// divides hq. "b s (h g) d!, b t~s h d!, b t~s h d! -> b s (h g) d!". A query that sees no key
+// gives 0. Other orders of dimensions are transposed views. On a mesh axis:
+//
+//   q      k, v   o
+//   S(s)   R      S(s)  nothing moves; gradients of k and v are Partial
+//   S(s)   S(t)   S(s)  ring attention, or another method; any orders, also unlike ones
+//   R      S(t)   R     each rank's part is merged by log-sum-exp (decoding with a cache)
+//
+// and with batches or heads sharded alike, nothing moves.
 struct AttentionOptions {
-  bool causal = true;  // query i sees keys j <= i + t - s
-  double scale = 0;
+  // Both sequences end together: query i is at position i + max(0, t - s) of the mask, key j at
+  // j + max(0, s - t).
+  AttentionMask mask = AttentionMask::Causal();
+  double scale = 0;  // 0: 1/sqrt(d)
+  // Where both sequences are sharded by the same axes (attention_plan.h). Automatic: the fastest by
+  // the Context's links whose memory its cap allows. Others: that one.
+  AttentionMethod method = AttentionMethod::kAutomatic;
+  // Of kAllToAll: the axes that move from the sequence to the heads, "u" or "u,v"; the rest is a
+  // ring. Empty: all of them.
+  std::string all_to_all;
 };
 TensorOr Attention(const TensorOr& q, const TensorOr& k, const TensorOr& v,
                    const AttentionOptions& options);
+// And the logarithm of each query's sum of exponentials, [b, hq, s], f32 (f64 for f64), -inf where
+// it sees no key; no gradient flows through it.
+struct AttentionResults {
+  DistributedTensor o, lse;
+};
+absl::StatusOr<AttentionResults> AttentionWithLse(const TensorOr& q, const TensorOr& k,
+                                                  const TensorOr& v,
+                                                  const AttentionOptions& options);
 // -log softmax(logits)[target] for each token: "... v^, ... -> ...", f32 (f64 for f64 logits). A
 // sharded v costs one all-gather of three numbers a token and shard. Logits are floats, targets i32
 // or i64 with one for each row of logits; `ignore` counts as 0. Another target outside [0, v) is a

@@ -1,20 +1,61 @@
-// Attention with grouped queries: heads and batch may be sharded, sequences are whole.
-#include <cmath>
+// Attention with grouped queries: how it is called, checked, and which way it takes. What a rank
+// then does: attention_run.h.
+#include <string>
+#include <utility>
+#include <vector>
 
-#include "absl/container/inlined_vector.h"
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "dtensor/attention_plan.h"
+#include "dtensor/attention_run.h"
 #include "dtensor/dispatch.h"
 #include "dtensor/ops.h"
 #include "dtensor/ops_internal.h"
 #include "dtensor/runtime/core/status.h"
-#include "dtensor/runtime/kernels/attention.h"
-#include "dtensor/runtime/kernels/elementwise.h"
 
 namespace dtensor {
 namespace internal {
 namespace {
 
-absl::Status AttentionCheck(Specs operands, const Attrs&) {
+// The options as attributes: ints {method, recorded, axes of all-to-all as bits, mask's kind,
+// its size, starts of documents...}, reals {scale}.
+struct Arguments {
+  AttentionMethod method = AttentionMethod::kAutomatic;
+  bool backward = false;
+  AxisList all_to_all;
+  AttentionMask mask;
+};
+
+AttentionMask MaskOf(absl::Span<const int64_t> ints) {
+  switch (static_cast<AttentionMask::Kind>(ints[0])) {
+    case AttentionMask::Kind::kFull:
+      return AttentionMask::Full();
+    case AttentionMask::Kind::kCausal:
+      return AttentionMask::Causal();
+    case AttentionMask::Kind::kWindow:
+      return AttentionMask::Window(ints[1]).value();
+    case AttentionMask::Kind::kPrefix:
+      return AttentionMask::Prefix(ints[1]).value();
+    case AttentionMask::Kind::kDocuments:
+      return AttentionMask::Documents({ints.begin() + 2, ints.end()}).value();
+  }
+  return AttentionMask::Full();
+}
+
+Arguments ArgumentsOf(const Attrs& attrs) {
+  Arguments out;
+  out.method = static_cast<AttentionMethod>(attrs.ints[0]);
+  out.backward = attrs.ints[1] != 0;
+  for (int axis = 0; attrs.ints[2] >> axis; ++axis) {
+    if (attrs.ints[2] >> axis & 1) out.all_to_all.push_back(axis);
+  }
+  out.mask = MaskOf(absl::MakeConstSpan(attrs.ints).subspan(3));
+  return out;
+}
+
+absl::Status AttentionCheck(Specs operands, const Attrs& attrs) {
   DT_RETURN_IF_ERROR(CheckFloats("Attention", operands));
   for (int i = 0; i < 3; ++i) DT_RETURN_IF_ERROR(CheckRank("Attention", operands, i, 4));
   const Dims& q = operands[0]->shape;
@@ -29,56 +70,69 @@ absl::Status AttentionCheck(Specs operands, const Attrs&) {
     return refuse(absl::StrCat(q[2], " query heads cannot share ", k[2],
                                " key heads evenly; choose hq as a multiple of hkv"));
   }
-  return absl::OkStatus();
+  const absl::Status fits = ArgumentsOf(attrs).mask.CheckFits(std::max(q[1], k[1]));
+  return fits.ok() ? fits : refuse(fits.message());
 }
 
-// attrs: ints {causal}, reals {scale, 0 for the usual one}.
-double ScaleOf(const Attrs& attrs, const Tensor& q) {
-  return attrs.reals[0] != 0 ? attrs.reals[0] : 1 / std::sqrt(static_cast<double>(q.size(3)));
+std::string AxesText(const DeviceMesh& mesh, const AxisList& axes) {
+  return absl::StrJoin(
+      axes, ",", [&](std::string* out, int axis) { absl::StrAppend(out, mesh.axis_name(axis)); });
 }
 
-// The kernel reads heads as contiguous rows.
-absl::StatusOr<Tensor> WithRows(Device& device, const Tensor& x) {
-  if (x.strides()[3] == 1 || x.size(3) == 1) return x;
-  return Contiguous(device, x);
-}
-
-struct Inputs {
-  Tensor q, k, v;
-};
-absl::StatusOr<Inputs> Prepare(Device& device, absl::Span<const Tensor> operands) {
-  Inputs out;
-  DT_ASSIGN_OR_RETURN(out.q, WithRows(device, operands[0]));
-  DT_ASSIGN_OR_RETURN(out.k, WithRows(device, operands[1]));
-  DT_ASSIGN_OR_RETURN(out.v, WithRows(device, operands[2]));
-  return out;
-}
-
-absl::Status AttentionForward(const OpCall& call) {
-  if (call.results[0].numel() == 0) return absl::OkStatus();
-  DT_ASSIGN_OR_RETURN(const Inputs in, Prepare(call.device(), call.operands));
-  return kernels::Attention(call.device(), in.q, in.k, in.v, ScaleOf(call.attrs(), in.q),
-                            call.attrs().ints[0] != 0, call.results[0], call.results[1]);
-}
-
-// The kernel makes all three gradients; those that nobody wants go to scratch memory.
-absl::Status AttentionBackward(const GradCall& call) {
-  Device& device = call.device();
-  absl::InlinedVector<Tensor, 3> gradients(call.gradients.begin(), call.gradients.end());
-  for (int i = 0; i < 3; ++i) {
-    if (call.wants(i)) continue;
-    const Tensor& like = call.operands[i];
-    DT_ASSIGN_OR_RETURN(gradients[i], Tensor::Empty(device, like.dtype(), like.shape()));
+// The way that the user pinned. Errors: there is no such.
+absl::StatusOr<const AttentionWay*> Pinned(const std::vector<AttentionWay>& ways,
+                                           const Arguments& arguments, Specs operands) {
+  const AttentionWay* widest = nullptr;
+  for (const AttentionWay& way : ways) {
+    if (way.method != arguments.method) continue;
+    const bool wanted = arguments.all_to_all.empty() ? way.q.dim(1).empty()
+                                                     : way.all_to_all == arguments.all_to_all;
+    if (way.method != AttentionMethod::kAllToAll || wanted) widest = &way;
   }
-  if (call.results[0].numel() == 0) {  // no query here: nothing reaches this rank's k and v
-    for (const Tensor& gradient : gradients) DT_RETURN_IF_ERROR(kernels::Fill(device, gradient, 0));
-    return absl::OkStatus();
+  if (widest != nullptr) return widest;
+  const DeviceMesh& mesh = operands[0]->mesh();
+  return InvalidArgument(
+      {"Attention: all-to-all over ",
+       arguments.all_to_all.empty() ? "every axis of the sequence"
+                                    : AxesText(mesh, arguments.all_to_all),
+       " cannot share the heads evenly, or the axes do not split the sequences (q, k, v: ",
+       SpecsText(operands),
+       "); name axes that split both sequences and whose ranks divide the key heads that a rank "
+       "holds, or take method ring"});
+}
+
+absl::StatusOr<Route> AttentionRoute(const Context& context, Specs operands, const Attrs& attrs) {
+  Route route;
+  for (const Spec* operand : operands) route.operands.push_back(operand->layout);
+  const Arguments arguments = ArgumentsOf(attrs);
+  const bool one_mesh =
+      operands[1]->mesh() == operands[0]->mesh() && operands[2]->mesh() == operands[0]->mesh();
+  if (arguments.method == AttentionMethod::kRing || !one_mesh) return route;
+  AttentionProblem problem;
+  DT_ASSIGN_OR_RETURN(problem.q, operands[0]->layout.WithPartial({}));
+  DT_ASSIGN_OR_RETURN(problem.kv, operands[1]->layout.WithPartial({}));
+  problem.q_shape = operands[0]->shape;
+  problem.kv_shape = operands[1]->shape;
+  problem.dtype = operands[0]->dtype;
+  problem.mask = arguments.mask;
+  problem.backward = arguments.backward;
+  const RedistributionOptions& options = context.redistribution_options();
+  DT_ASSIGN_OR_RETURN(const std::vector<AttentionWay> ways, AttentionWays(problem, options.links));
+  if (ways.empty()) return route;
+  const AttentionWay* way = &Choose(ways, options.max_extra_bytes);
+  if (arguments.method != AttentionMethod::kAutomatic) {
+    DT_ASSIGN_OR_RETURN(way, Pinned(ways, arguments, operands));
   }
-  DT_ASSIGN_OR_RETURN(const Inputs in, Prepare(device, call.operands));
-  DT_ASSIGN_OR_RETURN(const Tensor dout, WithRows(device, call.result_gradients[0]));
-  return kernels::AttentionGrad(device, in.q, in.k, in.v, call.results[0], call.results[1], dout,
-                                ScaleOf(call.attrs(), in.q), call.attrs().ints[0] != 0,
-                                gradients[0], gradients[1], gradients[2]);
+  route.operands = {way->q, way->kv, way->kv};
+  if (way->method != AttentionMethod::kAllToAll) return route;
+  route.results = {problem.q};
+  return route;
+}
+
+absl::StatusOr<std::shared_ptr<const OpState>> AttentionPrepare(const Context& context,
+                                                                const Decision& decision) {
+  return PrepareAttention(decision, context.rank(), ArgumentsOf(decision.attrs).mask,
+                          decision.attrs.reals[0]);
 }
 
 DType AttentionType(Specs operands, const Attrs&, int result) {
@@ -87,24 +141,71 @@ DType AttentionType(Specs operands, const Attrs&, int result) {
 
 }  // namespace
 
+absl::StatusOr<Attrs> AttentionAttrs(const AttentionOptions& options, const DeviceMesh& mesh,
+                                     bool backward) {
+  int64_t all_to_all = 0;
+  for (const absl::string_view name : absl::StrSplit(options.all_to_all, ',', absl::SkipEmpty())) {
+    const absl::StatusOr<AxisList> axes = mesh.Find(name);
+    if (!axes.ok()) {
+      return InvalidArgument({"Attention: all_to_all: ", axes.status().message()});
+    }
+    for (int axis : *axes) all_to_all |= int64_t{1} << axis;
+  }
+  const AttentionMask& mask = options.mask;
+  Attrs attrs;
+  attrs.ints = {static_cast<int64_t>(options.method), backward, all_to_all,
+                static_cast<int64_t>(mask.kind()), mask.width()};
+  attrs.ints.insert(attrs.ints.end(), mask.starts().begin(), mask.starts().end());
+  attrs.reals = {options.scale};
+  return attrs;
+}
+
 // The second result is the logarithm of each row's sum of exponentials, for backward.
 const OpDef kAttentionOp = {
     .name = "Attention",
-    .rule = "b s! (h g) d!, b t! h d!, b t! h d! -> b s! (h g) d!, b (h g) s!",
+    .rule = "b s (h g) d!, b t~s h d!, b t~s h d! -> b s (h g) d!, b (h g) s",
     .forward = AttentionForward,
     .backward = AttentionBackward,
     .saved_operands = 0b111,
     .saved_results = 0b11,
+    .route = AttentionRoute,
+    .prepare = AttentionPrepare,
     .check = AttentionCheck,
     .result_dtype = AttentionType,
 };
 
 }  // namespace internal
 
+namespace {
+
+absl::StatusOr<absl::InlinedVector<DistributedTensor, 2>> Results(const TensorOr& q,
+                                                                  const TensorOr& k,
+                                                                  const TensorOr& v,
+                                                                  const AttentionOptions& options) {
+  DT_RETURN_IF_ERROR(internal::CheckDefined("Attention", q));
+  DT_ASSIGN_OR_RETURN(const Attrs attrs,
+                      internal::AttentionAttrs(options, q->mesh(), q->context().recording()));
+  return DispatchAll(internal::kAttentionOp, {&q, &k, &v}, attrs);
+}
+
+}  // namespace
+
 TensorOr Attention(const TensorOr& q, const TensorOr& k, const TensorOr& v,
                    const AttentionOptions& options) {
-  return Dispatch(internal::kAttentionOp, {&q, &k, &v},
-                  {.ints = {options.causal}, .reals = {options.scale}});
+  DT_ASSIGN_OR_RETURN(auto results, Results(q, k, v, options));
+  return std::move(results[0]);
+}
+
+absl::StatusOr<AttentionResults> AttentionWithLse(const TensorOr& q, const TensorOr& k,
+                                                  const TensorOr& v,
+                                                  const AttentionOptions& options) {
+  DT_ASSIGN_OR_RETURN(auto results, Results(q, k, v, options));
+  AttentionResults out;
+  out.o = std::move(results[0]);
+  const Layout& o = out.o.layout();  // lse [b, h, s] beside o [b, s, h, d]
+  DT_ASSIGN_OR_RETURN(const Layout lse, Layout::Create(o.mesh(), {o.dim(0), o.dim(2), o.dim(1)}));
+  DT_ASSIGN_OR_RETURN(out.lse, results[1].Detach().Redistribute(lse));
+  return out;
 }
 
 }  // namespace dtensor

@@ -12,6 +12,7 @@
 #include "absl/types/span.h"
 #include "dtensor/distributed_tensor.h"
 #include "dtensor/op.h"
+#include "dtensor/ops.h"
 #include "dtensor/runtime/core/dims.h"
 #include "dtensor/runtime/core/dtype.h"
 #include "dtensor/runtime/device/tensor.h"
@@ -32,6 +33,11 @@ extern const OpDef kEmbeddingOp, kRopeOp, kAttentionOp, kCrossEntropyOp;     // 
 absl::Span<const OpDef* const> AllOps();
 
 using Specs = absl::Span<const Spec* const>;
+
+// Attention's arguments as attributes. `mesh` has the axes that the options name. Errors:
+// kInvalidArgument for an axis that it lacks.
+absl::StatusOr<Attrs> AttentionAttrs(const AttentionOptions& options, const DeviceMesh& mesh,
+                                     bool backward);
 
 // --- Checks. Errors: kInvalidArgument naming `op`, the operands and the remedy.
 

@@ -20,9 +20,8 @@ absl::Status CheckAxes(const RingProblem& problem) {
     return InvalidArgument({"ring attention: q lies on ", mesh.ToString(), " and kv on ",
                             problem.kv.mesh().ToString(), "; redistribute one of them"});
   }
-  if (axes.empty() || axes.size() > 2) {
-    return InvalidArgument({"ring attention: it runs over one axis, or two for a double ring, not ",
-                            absl::StrCat(axes.size()), "; flatten or slice the mesh"});
+  if (axes.empty()) {
+    return InvalidArgument({"ring attention: it has no axes; name those that split the sequence"});
   }
   for (const int axis : axes) {
     if (axis >= 0 && axis < mesh.rank_of_axes()) continue;
@@ -30,10 +29,10 @@ absl::Status CheckAxes(const RingProblem& problem) {
                             absl::StrCat(axis), "; take one from 0 to ",
                             absl::StrCat(mesh.rank_of_axes() - 1)});
   }
-  if (axes.size() == 2 && axes[0] == axes[1]) {
-    return InvalidArgument({"ring attention: its axes overlap: both are \"",
-                            mesh.axis_name(axes[0]),
-                            "\"; give two axes, or one for a single ring"});
+  for (const int axis : axes) {
+    if (absl::c_count(axes, axis) == 1) continue;
+    return InvalidArgument({"ring attention: its axes overlap: \"", mesh.axis_name(axis),
+                            "\" is there twice; give each axis once"});
   }
   return absl::OkStatus();
 }
@@ -62,7 +61,8 @@ absl::Status CheckLayout(const RingProblem& problem, absl::string_view name, con
 // Bytes and pairs are counted in int64.
 absl::Status CheckCountable(const RingProblem& problem) {
   constexpr int64_t kMost = int64_t{1} << 62, kMostPositions = int64_t{1} << 31;
-  const int64_t positions = std::max(problem.q_length, problem.kv_length);
+  const int64_t positions =
+      std::max(problem.q_start + problem.q_length, problem.kv_start + problem.kv_length);
   int64_t bytes = 8 * 32;  // elements of f64, and more tensors than there are
   bool fits = positions <= kMostPositions;
   for (const int64_t n : {problem.batch, problem.heads, positions, problem.head_dim}) {
@@ -80,7 +80,8 @@ absl::Status CheckCountable(const RingProblem& problem) {
 }
 
 absl::Status CheckSizes(const RingProblem& problem) {
-  for (const int64_t n : {problem.batch, problem.q_length, problem.kv_length}) {
+  for (const int64_t n :
+       {problem.batch, problem.q_length, problem.kv_length, problem.q_start, problem.kv_start}) {
     if (n < 0)
       return InvalidArgument({"ring attention: a size of ", absl::StrCat(n), "; take 0 or more"});
   }
@@ -105,7 +106,7 @@ absl::Status Check(const RingProblem& problem) {
   DT_RETURN_IF_ERROR(CheckLayout(problem, "q", problem.q));
   DT_RETURN_IF_ERROR(CheckLayout(problem, "kv", problem.kv));
   DT_RETURN_IF_ERROR(CheckSizes(problem));
-  return problem.mask.CheckFits(problem.kv_length);
+  return problem.mask.CheckFits(problem.kv_start + problem.kv_length);
 }
 
 int64_t SumOfBytes(const std::vector<RingMessage>& messages) {
@@ -124,8 +125,10 @@ class RingPlanner {
     const DeviceMesh& mesh = problem.q.mesh();
     for (const int rank : mesh.Group(mesh.RankOf(0), problem.axes)) {
       const auto coordinate = mesh.Coordinate(rank);
-      schedule_.q_.push_back(DimRegion(problem.q, 0, problem.q_length, coordinate));
-      schedule_.kv_.push_back(DimRegion(problem.kv, 0, problem.kv_length, coordinate));
+      schedule_.q_.push_back(
+          DimRegion(problem.q, 0, problem.q_length, coordinate).Shifted(problem.q_start));
+      schedule_.kv_.push_back(
+          DimRegion(problem.kv, 0, problem.kv_length, coordinate).Shifted(problem.kv_start));
     }
     places_ = schedule_.places();
     outer_ = problem.axes.size() == 2 ? mesh.axis_size(problem.axes[0]) : 1;

@@ -39,7 +39,9 @@ struct RingProblem {
   // Layouts of the sequence dimension alone, in any order, also unlike ones: "[cp:zigzag]".
   Layout q, kv;
   int64_t q_length = 0, kv_length = 0;
-  AxisList axes;  // of the ring: one, or the outer and the inner one
+  int64_t q_start = 0, kv_start = 0;  // positions of the first query and key
+  // Of the ring. Two: the outer and the inner one of a ring of rings. More: one ring, in order.
+  AxisList axes;
   // As one rank holds them, after other axes have split them. KV heads are never repeated.
   int64_t batch = 1, heads = 1, kv_heads = 1, head_dim = 1;
   DType dtype = DType::kF32;
@@ -138,8 +140,8 @@ class RingSchedule {
 };
 
 // Errors: kInvalidArgument, naming the remedy, for heads that kv_heads does not divide, sizes that
-// are negative or cannot be counted, a type that is no float, axes that are not one or two, or
-// overlap, layouts that the ring's axes do not all split, or others do, a mask that does not fit.
+// are negative or cannot be counted, a type that is no float, no axes, or axes that overlap,
+// layouts that the ring's axes do not all split, or others do, a mask that does not fit.
 absl::StatusOr<RingSchedule> PlanRing(const RingProblem& problem);
 
 }  // namespace dtensor

@@ -391,7 +391,7 @@ TEST(RingSchedule, RefusesWithTheRemedy) {
                        [](RingProblem& p) {
                          p.axes = {0, 0};
                        })},
-      {"one axis, or two", With(good, [](RingProblem& p) { p.axes = {}; })},
+      {"no axes", With(good, [](RingProblem& p) { p.axes = {}; })},
       {"has no axis 2", With(good,
                              [](RingProblem& p) {
                                p.axes = {0, 2};

@@ -64,7 +64,7 @@ TensorOr GroupedQueryAttention::Forward(const DistributedTensor& x) {
   const TensorOr q = Rope(heads(q_(x), heads_), rope_theta_);
   const TensorOr k = Rope(heads(k_(x), kv_heads_), rope_theta_);
   const TensorOr v = heads(v_(x), kv_heads_);
-  return o_(Reshape(Attention(q, k, v, {.causal = true}), {batch, sequence, heads_ * head_dim_}));
+  return o_(Reshape(Attention(q, k, v, {}), {batch, sequence, heads_ * head_dim_}));
 }
 
 SwiGluMlp::SwiGluMlp(const TransformerConfig& config)

@@ -252,6 +252,12 @@ bool IndexSet::Contains(int64_t index) const {
   return run->count == 1 || (index - run->begin) % run->stride < run->length;
 }
 
+IndexSet IndexSet::Shifted(int64_t offset) const {
+  IndexSet shifted = *this;
+  for (Run& run : shifted.runs_) run.begin += offset;
+  return shifted;
+}
+
 IndexSet IndexSet::Slice(int64_t begin, int64_t end) const {
   DT_CHECK(0 <= begin && begin <= end);
   IndexSet slice;

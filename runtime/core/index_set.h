@@ -57,6 +57,9 @@ class IndexSet {
   // The indices at positions [begin, end) of this set. Requires: 0 <= begin <= end <= size().
   IndexSet Slice(int64_t begin, int64_t end) const;
 
+  // Every index moved up by `offset` (down where it is negative).
+  IndexSet Shifted(int64_t offset) const;
+
   // Linear in the runs read and written, as a rule; where runs of unequal strides meet, see Match.
   IndexSet Intersect(const IndexSet& other) const;
   IndexSet Union(const IndexSet& other) const;

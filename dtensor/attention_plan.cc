@@ -1,0 +1,319 @@
+#include "dtensor/attention_plan.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "dtensor/op_rule.h"
+#include "dtensor/regions.h"
+#include "dtensor/runtime/core/status.h"
+
+namespace dtensor {
+namespace {
+
+constexpr int kSequence = 1, kHeads = 2;  // dimensions of q, k and v
+constexpr double kBackwardWork = 2.5;     // products of backward over those of forward
+constexpr absl::string_view kMethods[] = {"automatic", "ring", "gather", "all-to-all"};
+
+bool SameAxes(AxisList a, AxisList b) {
+  absl::c_sort(a);
+  absl::c_sort(b);
+  return a == b;
+}
+
+AxisList Without(const AxisList& axes, const AxisList& removed) {
+  AxisList rest;
+  for (int axis : axes) {
+    if (!absl::c_linear_search(removed, axis)) rest.push_back(axis);
+  }
+  return rest;
+}
+
+// Seconds of one direction, of the slowest rank.
+struct Times {
+  double forward = 0, backward = 0;
+};
+
+class Pricing {
+ public:
+  Pricing(const AttentionProblem& problem, const LinkTable& links)
+      : problem_(problem), links_(links), mesh_(problem.q.mesh()), axes_(StreamedAxes(problem)) {}
+
+  absl::StatusOr<std::vector<AttentionWay>> Run() {
+    std::vector<AttentionWay> ways;
+    if (axes_.empty() || !HasWork()) return ways;
+    DT_ASSIGN_OR_RETURN(const RingSchedule ring, PlanRing(RingOf(problem_, FirstRank())));
+    ways.push_back(Ring(problem_, ring));
+    DT_ASSIGN_OR_RETURN(ways.emplace_back(), Gather(ring));
+    for (unsigned mask = 1; mask < 1u << axes_.size(); ++mask) {
+      AxisList moved;
+      for (size_t i = 0; i < axes_.size(); ++i) {
+        if (mask >> i & 1) moved.push_back(axes_[i]);
+      }
+      absl::c_sort(moved);
+      if (!SharesHeads(moved)) continue;
+      absl::StatusOr<AttentionWay> way = AllToAll(moved);
+      if (way.ok()) ways.push_back(*std::move(way));  // else no layout says it
+    }
+    return ways;
+  }
+
+ private:
+  int FirstRank() const { return mesh_.RankOf(0); }
+
+  // Of the rank that has most. Heads may be fewer than the ranks that split them.
+  bool HasWork() const {
+    const RingProblem ring = RingOf(problem_, FirstRank());
+    return ring.batch > 0 && ring.heads > 0 && ring.kv_heads > 0;
+  }
+
+  // Ranks get as many heads each, those of a group together.
+  bool SharesHeads(const AxisList& moved) const {
+    const AxisList split = AxesOf(problem_.kv.dim(kHeads));
+    if (!SameAxes(split, AxesOf(problem_.q.dim(kHeads)))) return false;
+    int64_t ranks = 1;
+    for (int axis : split) ranks *= mesh_.axis_size(axis);
+    for (int axis : moved) ranks *= mesh_.axis_size(axis);
+    return problem_.kv_shape[kHeads] % ranks == 0;
+  }
+
+  double SecondsOfWork(const AttentionProblem& problem, double pairs) const {
+    const RingProblem local = RingOf(problem, FirstRank());
+    const double operations = 4.0 * static_cast<double>(local.batch * local.heads) *
+                              static_cast<double>(local.head_dim) * pairs;
+    return operations / (links_.multiply_gf_per_second() * 1e9);
+  }
+
+  // Of messages that begin together.
+  double SecondsOfBytes(double bytes, int messages = 1) const {
+    double latency = 0, rate = 1e300;
+    for (int axis : axes_) {
+      const Link& link = links_.Of(mesh_.axis_name(axis));
+      latency = std::max(latency, link.latency_us * 1e-6);
+      rate = std::min(rate, link.gb_per_second * 1e9);
+    }
+    return bytes == 0 ? 0 : latency * messages + bytes / rate;
+  }
+
+  static double Largest(const RingStep& step, std::vector<RingMessage> RingTurn::*messages) {
+    double largest = 0;
+    for (const RingTurn& turn : step.turns) {
+      double bytes = 0;
+      for (const RingMessage& message : turn.*messages) bytes += static_cast<double>(message.bytes);
+      largest = std::max(largest, bytes);
+    }
+    return largest;
+  }
+
+  Times RingTimes(const AttentionProblem& problem, const RingSchedule& ring) const {
+    Times times;
+    for (const RingStep& step : ring.steps()) {
+      int64_t pairs = 0;
+      for (const RingTurn& turn : step.turns) pairs = std::max(pairs, turn.work);
+      const double work = SecondsOfWork(problem, static_cast<double>(pairs));
+      const double keys = SecondsOfBytes(Largest(step, &RingTurn::receives));
+      times.forward += std::max(work, keys);
+      times.backward += std::max(kBackwardWork * work, keys) +
+                        SecondsOfBytes(Largest(step, &RingTurn::gradient_receives));
+    }
+    return times;
+  }
+
+  // Of all pairs that one rank meets, without a ring.
+  double WholeSeconds(const RingSchedule& ring) const {
+    int64_t largest = 0;
+    for (int place = 0; place < ring.places(); ++place) {
+      int64_t pairs = 0;
+      for (const RingStep& step : ring.steps()) pairs += step.turns[place].work;
+      largest = std::max(largest, pairs);
+    }
+    return SecondsOfWork(problem_, static_cast<double>(largest));
+  }
+
+  int64_t RingBytes(const RingSchedule& ring) const {
+    int64_t bytes = 0;
+    for (int place = 0; place < ring.places(); ++place) {
+      bytes += ring.ForwardBytes(place) + (problem_.backward ? ring.BackwardBytes(place) : 0);
+    }
+    return bytes * (mesh_.size() / ring.places());
+  }
+
+  int64_t RingExtra(const RingSchedule& ring) const {
+    int64_t extra = 0;
+    for (int place = 0; place < ring.places(); ++place) {
+      const RingMemory memory =
+          problem_.backward ? ring.BackwardMemory(place) : ring.ForwardMemory(place);
+      extra = std::max(extra, memory.kv_buffers + memory.gradient_buffers);
+    }
+    return extra;
+  }
+
+  double Total(const Times& times) const {
+    return times.forward + (problem_.backward ? times.backward : 0);
+  }
+
+  AttentionWay Ring(const AttentionProblem& problem, const RingSchedule& ring) const {
+    AttentionWay way;
+    way.q = problem.q;
+    way.kv = problem.kv;
+    way.seconds = Total(RingTimes(problem, ring));
+    way.bytes = RingBytes(ring);
+    way.extra_bytes = RingExtra(ring);
+    return way;
+  }
+
+  // Received by all ranks when a tensor goes from one layout to another.
+  double Moved(const Layout& from, const Layout& to, const Dims& shape) const {
+    return MovingCost(from, to, shape, problem_.dtype);
+  }
+  double PerRank(double bytes) const { return bytes / static_cast<double>(mesh_.size()); }
+
+  absl::StatusOr<AttentionWay> Gather(const RingSchedule& ring) const {
+    AttentionWay way;
+    way.method = AttentionMethod::kGather;
+    way.q = problem_.q;
+    DT_ASSIGN_OR_RETURN(way.kv, problem_.kv.WithDim(kSequence, {}));
+    DT_ASSIGN_OR_RETURN(const Layout partial, way.kv.WithPartial(axes_));
+    const double keys = 2 * Moved(problem_.kv, way.kv, problem_.kv_shape);
+    const double gradients = 2 * Moved(partial, problem_.kv, problem_.kv_shape);
+    const double work = WholeSeconds(ring);
+    way.seconds = Total({work + SecondsOfBytes(PerRank(keys), 2),
+                         kBackwardWork * work + SecondsOfBytes(PerRank(gradients), 2)});
+    way.bytes = static_cast<int64_t>(keys + (problem_.backward ? gradients : 0));
+    // Keys and values of others, and in backward gradients for all of them.
+    int64_t all = 0, least = ring.BlockBytes(0);
+    for (int block = 0; block < ring.places(); ++block) {
+      all += ring.BlockBytes(block);
+      least = std::min(least, ring.BlockBytes(block));
+    }
+    way.extra_bytes = all - least + (problem_.backward ? all : 0);
+    return way;
+  }
+
+  absl::StatusOr<AttentionWay> AllToAll(const AxisList& moved) const {
+    AttentionProblem inside = problem_;
+    DT_ASSIGN_OR_RETURN(inside.q, problem_.q.WithAxes(moved, Shard(kHeads)));
+    DT_ASSIGN_OR_RETURN(inside.kv, problem_.kv.WithAxes(moved, Shard(kHeads)));
+    AttentionWay way;
+    way.q = inside.q;
+    way.kv = inside.kv;
+    if (!Without(axes_, moved).empty()) {
+      DT_ASSIGN_OR_RETURN(const RingSchedule ring, PlanRing(RingOf(inside, FirstRank())));
+      way = Ring(inside, ring);
+    } else {
+      const int64_t s = problem_.q_shape[kSequence], t = problem_.kv_shape[kSequence];
+      const int64_t q = FirstQuery(s, t), k = FirstKey(s, t);
+      const double work =
+          SecondsOfWork(inside, static_cast<double>(problem_.mask.Count(
+                                    IndexSet::Interval(q, q + s), IndexSet::Interval(k, k + t))));
+      way.seconds = Total({work, kBackwardWork * work});
+    }
+    way.method = AttentionMethod::kAllToAll;
+    way.all_to_all = moved;
+    const double bytes = 2 * Moved(problem_.q, inside.q, problem_.q_shape) +
+                         2 * Moved(problem_.kv, inside.kv, problem_.kv_shape);
+    const int directions = problem_.backward ? 2 : 1;
+    way.seconds += directions * SecondsOfBytes(PerRank(bytes), 4);
+    way.bytes += directions * static_cast<int64_t>(bytes);
+    // q, k, v and o as they are inside.
+    way.extra_bytes +=
+        2 * SizeOf(problem_.dtype) *
+        (Elements(inside.q, problem_.q_shape) + Elements(inside.kv, problem_.kv_shape));
+    return way;
+  }
+
+  int64_t Elements(const Layout& layout, const Dims& shape) const {
+    return NumElements(layout.LocalShape(shape, FirstRank()));
+  }
+
+  const AttentionProblem& problem_;
+  const LinkTable& links_;
+  const DeviceMesh& mesh_;
+  const AxisList axes_;
+};
+
+std::string AxesText(const DeviceMesh& mesh, const AxisList& axes) {
+  return absl::StrJoin(
+      axes, ",", [&](std::string* out, int axis) { absl::StrAppend(out, mesh.axis_name(axis)); });
+}
+
+}  // namespace
+
+absl::string_view ToString(AttentionMethod method) { return kMethods[static_cast<int>(method)]; }
+
+absl::StatusOr<AttentionMethod> ParseAttentionMethod(absl::string_view text) {
+  for (int i = 0; i < static_cast<int>(std::size(kMethods)); ++i) {
+    if (text == kMethods[i]) return static_cast<AttentionMethod>(i);
+  }
+  return InvalidArgument({"\"", text,
+                          "\" is no method of attention; take automatic, ring, gather "
+                          "or all-to-all"});
+}
+
+AxisList StreamedAxes(const AttentionProblem& problem) {
+  AxisList axes = AxesOf(problem.q.dim(kSequence));
+  if (!SameAxes(axes, AxesOf(problem.kv.dim(kSequence)))) axes.clear();
+  return axes;
+}
+
+RingProblem RingOf(const AttentionProblem& problem, int mesh_rank) {
+  const DeviceMesh& mesh = problem.q.mesh();
+  const auto sequence = [&](const Layout& layout) {
+    return Layout::Create(mesh, {layout.dim(kSequence)}).value();
+  };
+  const Dims q = problem.q.LocalShape(problem.q_shape, mesh_rank);
+  const Dims kv = problem.kv.LocalShape(problem.kv_shape, mesh_rank);
+  RingProblem ring;
+  ring.q = sequence(problem.q);
+  ring.kv = sequence(problem.kv);
+  ring.q_length = problem.q_shape[kSequence];
+  ring.kv_length = problem.kv_shape[kSequence];
+  ring.q_start = FirstQuery(ring.q_length, ring.kv_length);
+  ring.kv_start = FirstKey(ring.q_length, ring.kv_length);
+  ring.axes = StreamedAxes(problem);
+  ring.batch = q[0];
+  ring.heads = q[kHeads];
+  ring.kv_heads = kv[kHeads];
+  ring.head_dim = q[3];
+  ring.dtype = problem.dtype;
+  ring.mask = problem.mask;
+  return ring;
+}
+
+std::string AttentionWay::ToString(const DeviceMesh& mesh) const {
+  std::string text(dtensor::ToString(method));
+  if (!all_to_all.empty()) {
+    absl::StrAppend(&text, " over ", AxesText(mesh, all_to_all));
+    const AxisList ring = AxesOf(q.dim(kSequence));
+    if (!ring.empty()) absl::StrAppend(&text, ", ring over ", AxesText(mesh, ring));
+  }
+  return absl::StrCat(text, ": ", absl::StrFormat("%.3g ms, ", seconds * 1e3), bytes,
+                      " bytes received, ", extra_bytes, " extra bytes on a rank");
+}
+
+absl::StatusOr<std::vector<AttentionWay>> AttentionWays(const AttentionProblem& problem,
+                                                        const LinkTable& links) {
+  return Pricing(problem, links).Run();
+}
+
+const AttentionWay& Choose(const std::vector<AttentionWay>& ways, int64_t max_extra_bytes) {
+  DT_CHECK(!ways.empty());
+  const auto fits = [&](const AttentionWay& way) {
+    return max_extra_bytes < 0 || way.extra_bytes <= max_extra_bytes;
+  };
+  const auto better = [&](const AttentionWay& a, const AttentionWay& b) {
+    if (fits(a) != fits(b)) return fits(a);
+    if (!fits(a) || a.seconds == b.seconds) return a.extra_bytes < b.extra_bytes;
+    return a.seconds < b.seconds;
+  };
+  const AttentionWay* best = &ways[0];
+  for (const AttentionWay& way : ways) {
+    if (better(way, *best)) best = &way;
+  }
+  return *best;
+}
+
+}  // namespace dtensor

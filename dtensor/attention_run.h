@@ -1,0 +1,28 @@
+// What a rank does in attention, once the rule has said where its operands are: a ring where the
+// same axes split both sequences; parts of the keys, merged, where axes split the keys alone; else
+// the kernel. For ops_attention.cc.
+#ifndef DTENSOR_ATTENTION_RUN_H_
+#define DTENSOR_ATTENTION_RUN_H_
+
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dtensor/op.h"
+#include "dtensor/runtime/core/attention_mask.h"
+
+namespace dtensor::internal {
+
+// `scale` 0: 1/sqrt(d). Requires: a decision on q, k and v of kAttentionOp's rule. Errors: as
+// PlanRing.
+absl::StatusOr<std::shared_ptr<const OpState>> PrepareAttention(const Decision& decision, int rank,
+                                                                const AttentionMask& mask,
+                                                                double scale);
+
+// Results: o and lse. Requires: the state that PrepareAttention made.
+absl::Status AttentionForward(const OpCall& call);
+absl::Status AttentionBackward(const GradCall& call);
+
+}  // namespace dtensor::internal
+
+#endif  // DTENSOR_ATTENTION_RUN_H_
