@@ -332,6 +332,10 @@ TEST_F(IndexSetPropertyTest, PositionsAndSlices) {
     const Indices slice(sorted.begin() + begin, sorted.begin() + end);
     ASSERT_THAT(set.Slice(begin, end).runs(), testing::ElementsAreArray(CanonicalRuns(slice)))
         << set.ToString() << " from " << begin << " to " << end;
+    const int64_t offset = random_.Int(-1000, 1000);
+    Indices moved;
+    for (const int64_t index : sorted) moved.insert(index + offset);
+    ASSERT_EQ(set.Shifted(offset), SetOf(moved)) << set.ToString() << " by " << offset;
   }
 }
 
