@@ -75,6 +75,9 @@ AxisList AxesOf(const DimLayout& dim);  // every axis that splits it, outermost 
 // The same without the splits on `axes`: factors that nothing splits any more merge.
 DimLayout WithoutAxes(const DimLayout& dim, absl::Span<const int> axes);
 
+// Where new splits of a dimension stand among those that it has.
+enum class SplitPosition : uint8_t { kMinor, kMajor };
+
 class Layout {
  public:
   Layout() = default;  // a replicated scalar on a mesh of one rank
@@ -115,12 +118,18 @@ class Layout {
   absl::StatusOr<Layout> WithDim(int d, const DimLayout& dim) const;
   absl::StatusOr<Layout> WithPartial(absl::Span<const int> axes,
                                      ReduceOp op = ReduceOp::kSum) const;
-  // The same with `axes` taken from wherever they are and placed anew: as Replicate(), or as the
-  // minor splits of dimension d, in the order given, by Shard(d) or Shard(d, unit(u)). Negative d
-  // counts from the end. Errors: kInvalidArgument for another placement, a dimension out of range,
-  // and where other axes split the dimension so that no minor splits can follow: an inner factor is
-  // split (cyclic, block), or its groups are no multiple of u.
-  absl::StatusOr<Layout> WithAxes(absl::Span<const int> axes, const Placement& placement) const;
+  // The same with `axes` taken from wherever they are and placed anew: as Replicate(), or in the
+  // order given as splits of dimension d, after all others (kMinor) or before them (kMajor), by
+  // Shard(d), Shard(d, zigzag), Shard(d, unit(u)) or Shard(d, block(b)). Negative d counts from the
+  // end. So [cp:zigzag,tp] is [cp:zigzag] with a minor tp, or [tp] with a major cp in zigzag.
+  // Where the dimension is dealt in groups (cyclic, block), new splits cut between its rounds: tp
+  // beside striped cp is [tp x 2(cp)], which is the same at either position.
+  // Errors: kInvalidArgument for another placement, a dimension out of range, axes that the mesh
+  // lacks or that are given twice, and where other axes split the dimension so that no splits can
+  // be added: in other groups than u, or for a block order in cyclic or block order, or in units
+  // that are no multiple or part of a turn (b times the ranks of the axes).
+  absl::StatusOr<Layout> WithAxes(absl::Span<const int> axes, const Placement& placement,
+                                  SplitPosition position = SplitPosition::kMinor) const;
   // The layout of a gradient: Partial(sum) and Partial(avg) become Replicate, the rest stays.
   Layout Dual() const;
 

@@ -71,19 +71,42 @@ std::vector<Deal> DealsOf(const DeviceMesh& mesh, absl::Span<const Placement> pl
   return deals;
 }
 
-// Why axes cannot become minor splits of `dim` between groups of `unit`; empty when they can.
-absl::string_view WhyNoMinorSplit(const DimLayout& dim, int64_t unit) {
-  if (dim.empty()) return "";
-  if (IsSplit(DimLayout(dim.begin() + 1, dim.end()))) return "an inner factor of it is split";
-  return InnerSize(dim, 1) % unit == 0 ? "" : "it is split already, and not in such units";
+// Elements of the innermost group that nothing splits; 1 where the innermost factor is split.
+int64_t GroupOf(const DimLayout& dim) {
+  return dim.size() > 1 && dim.back().splits.empty() ? dim.back().size : 1;
+}
+
+// Elements until each of `axes` had its turn of a block; 0 if that is no int64.
+int64_t TurnOf(const DeviceMesh& mesh, absl::Span<const int> axes, int64_t block) {
+  int64_t turn = block;
+  for (int axis : axes) {
+    if (__builtin_mul_overflow(turn, mesh.axis_size(axis), &turn)) return 0;
+  }
+  return turn;
+}
+
+// Why axes cannot be added to the splits of `dim` in an order; empty when they can.
+absl::string_view WhyNotAdded(const DeviceMesh& mesh, absl::Span<const int> axes,
+                              const DimLayout& dim, Order order) {
+  const bool inner_split = dim.size() > 1 && IsSplit(DimLayout(dim.begin() + 1, dim.end()));
+  if (order.kind == Order::Kind::kBlock) {
+    const int64_t group = GroupOf(dim), turn = TurnOf(mesh, axes, order.n);
+    if (turn == 0) return "one turn of these blocks is longer than any dimension";
+    if (inner_split) return "it is dealt in groups already";
+    return group % turn == 0 || turn % group == 0 ? "" : "it has units that these blocks would cut";
+  }
+  if (dim.empty() || order.kind != Order::Kind::kUnit || order.n == 1) return "";
+  if (inner_split) return "an inner factor of it is split";
+  return InnerSize(dim, 1) % order.n == 0 ? "" : "it is split already, and not in such units";
 }
 
 absl::Status CheckAdded(const Layout& layout, const Placement& p) {
   const Order order = p.order();
-  if (p.is_partial() || (order.kind != Order::Kind::kContiguous &&
-                         (order.kind != Order::Kind::kUnit || order.n < 1))) {
-    return InvalidArgument({"layout: axes are placed anew as R, S(d) or S(d,unit(u)), not as ",
-                            p.ToString(), "; redistribute to placements that say it"});
+  const bool sized = order.kind == Order::Kind::kUnit || order.kind == Order::Kind::kBlock;
+  if (p.is_partial() || order.kind == Order::Kind::kCyclic || (sized && order.n < 1)) {
+    return InvalidArgument({"layout: axes are placed anew as R, S(d), S(d,unit(u)), S(d,block(b)) ",
+                            "or S(d,zigzag), not as ", p.ToString(),
+                            "; redistribute to placements that say it"});
   }
   if (p.is_shard() && (p.dim() < -layout.rank() || p.dim() >= layout.rank())) {
     return InvalidArgument({"layout: ", p.ToString(), " is out of range for a layout of ",
@@ -92,30 +115,54 @@ absl::Status CheckAdded(const Layout& layout, const Placement& p) {
   return absl::OkStatus();
 }
 
+// Adds blocks: a factor for each axis, the first one innermost, for it deals first. They stand
+// inside a group that is longer than a turn of them, and replace one that is shorter.
+void AddBlocks(const DeviceMesh& mesh, absl::Span<const int> axes, int64_t block, DimLayout& dim) {
+  const int64_t rounds = GroupOf(dim) / TurnOf(mesh, axes, block);
+  dim.resize(1);
+  if (rounds > 1) dim.push_back({rounds, {}});
+  for (auto axis = axes.rbegin(); axis != axes.rend(); ++axis) {
+    dim.push_back({mesh.axis_size(*axis), {{*axis}}});
+  }
+  dim.push_back({block, {}});
+}
+
+// Adds splits that WhyNotAdded has nothing against. All but blocks go to the outermost factor.
+void AddSplits(const DeviceMesh& mesh, absl::Span<const int> axes, Order order,
+               SplitPosition position, DimLayout& dim) {
+  if (dim.empty()) dim = {Factor{}};
+  if (order.kind == Order::Kind::kBlock) return AddBlocks(mesh, axes, order.n, dim);
+  if (order.kind == Order::Kind::kUnit && dim.size() == 1) dim.push_back({order.n, {}});
+  absl::InlinedVector<Split, 2> added;
+  for (int axis : axes) added.push_back({axis, order.kind == Order::Kind::kZigzag});
+  auto& splits = dim[0].splits;
+  splits.insert(position == SplitPosition::kMajor ? splits.begin() : splits.end(), added.begin(),
+                added.end());
+}
+
 }  // namespace
 
-absl::StatusOr<Layout> Layout::WithAxes(absl::Span<const int> axes,
-                                        const Placement& placement) const {
+absl::StatusOr<Layout> Layout::WithAxes(absl::Span<const int> axes, const Placement& placement,
+                                        SplitPosition position) const {
   DT_RETURN_IF_ERROR(CheckAdded(*this, placement));
+  DT_RETURN_IF_ERROR(Create(mesh_, {}, axes).status());  // axes that there are, each once
   const auto moves = [&](int axis) { return absl::c_linear_search(axes, axis); };
   absl::InlinedVector<DimLayout, 4> dims;
   for (const DimLayout& dim : dims_) dims.push_back(WithoutAxes(dim, axes));
   AxisList partial = partial_axes_;
   partial.erase(std::remove_if(partial.begin(), partial.end(), moves), partial.end());
-  const bool splits = absl::c_any_of(axes, [&](int axis) {  // an unknown one: Create refuses it
-    return axis < 0 || axis >= mesh_.rank_of_axes() || mesh_.axis_size(axis) > 1;
-  });
+  const bool splits =
+      absl::c_any_of(axes, [&](int axis) { return mesh_.axis_size(axis) > 1; });
   if (placement.is_shard() && splits) {
     DimLayout& dim = dims[placement.dim() < 0 ? placement.dim() + rank() : placement.dim()];
-    const int64_t unit = std::max<int64_t>(1, placement.order().n);
-    if (const absl::string_view why = WhyNoMinorSplit(dim, unit); !why.empty()) {
+    const absl::string_view why = WhyNotAdded(mesh_, axes, dim, placement.order());
+    if (!why.empty()) {
       return InvalidArgument({"layout: ", placement.ToString(), " cannot be added to ", ToString(),
                               " on the mesh ", mesh_.ToString(), ": dimension ",
                               absl::StrCat(placement.dim()), " cannot be split further, for ", why,
                               "; redistribute it first, or place all its axes at once"});
     }
-    if (dim.empty()) dim = {Factor{}, Factor{.size = unit}};
-    for (int axis : axes) dim[0].splits.push_back({axis, false});
+    AddSplits(mesh_, axes, placement.order(), position, dim);
   }
   return Create(mesh_, dims, partial, op_);
 }

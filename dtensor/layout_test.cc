@@ -437,64 +437,6 @@ TEST(FromPlacementsTest, EachAxisDealsWhatTheOnesBeforeLeft) {
   EXPECT_GT(refused, 1'000);
 }
 
-std::string Placed(const DeviceMesh& mesh, const std::string& layout, const AxisList& axes,
-                   const Placement& placement) {
-  const absl::StatusOr<Layout> placed = LayoutOf(mesh, layout).WithAxes(axes, placement);
-  return placed.ok() ? placed->ToString() : std::string(placed.status().message());
-}
-
-TEST(WithAxesTest, PlacesAxesAnew) {
-  const DeviceMesh mesh = MeshOf("dp=2,tp=2,one=1");
-  EXPECT_EQ(Placed(mesh, "[dp] [tp] []", {1}, Replicate()), "[dp] [] []");
-  EXPECT_EQ(Placed(mesh, "[dp] [tp] []", {1}, Shard(0)), "[dp,tp] [] []");
-  EXPECT_EQ(Placed(mesh, "[dp] [tp] []", {1}, Shard(-1)), "[dp] [] [tp]");
-  EXPECT_EQ(Placed(mesh, "[dp] [tp] []", {1, 0}, Shard(1)), "[] [tp,dp] []");
-  EXPECT_EQ(Placed(mesh, "[] P(max: dp,tp)", {1}, Shard(0)), "[tp] P(max: dp)");
-  EXPECT_EQ(Placed(mesh, "[dp:zigzag]", {1}, Shard(0)), "[dp:zigzag,tp]");
-  // What was a unit of the axis that left says nothing of the one that comes.
-  EXPECT_EQ(Placed(mesh, "[tp x 16]", {1}, Shard(0)), "[tp]");
-  EXPECT_EQ(Placed(mesh, "[tp x 16]", {0, 1}, Shard(0, Order::Unit(8))), "[dp,tp x 8]");
-  // The groups of those that stay are kept.
-  EXPECT_EQ(Placed(mesh, "[dp x 16]", {1}, Shard(0)), "[dp,tp x 16]");
-  EXPECT_EQ(Placed(mesh, "[dp x 16]", {1}, Shard(0, Order::Unit(8))), "[dp,tp x 16]");
-  EXPECT_EQ(Placed(mesh, "[dp] []", {2}, Shard(0, Order::Unit(8))), "[dp] []");
-}
-
-TEST(WithAxesTest, RefusesWhatNoMinorSplitSays) {
-  const DeviceMesh mesh = MeshOf("dp=2,tp=2");
-  // On cyclic and block orders the new axis would become the major one.
-  EXPECT_THAT(Placed(mesh, "[_ x 4(dp)]", {1}, Shard(0)), HasSubstr("an inner factor of it"));
-  EXPECT_THAT(Placed(mesh, "[_ x 2(dp) x 3]", {1}, Shard(0)), HasSubstr("an inner factor of it"));
-  // Without a refusal the unit would be dropped.
-  EXPECT_THAT(Placed(mesh, "[dp]", {1}, Shard(0, Order::Unit(4))), HasSubstr("not in such units"));
-  EXPECT_THAT(Placed(mesh, "[dp x 6]", {1}, Shard(0, Order::Unit(4))),
-              HasSubstr("not in such units"));
-  EXPECT_THAT(Placed(mesh, "[] [dp]", {1}, Shard(2)), HasSubstr("S(2) is out of range"));
-  for (const Placement& other : {Partial(), Shard(0, Order::Zigzag()), Shard(0, Order::Block(1)),
-                                 Shard(0, Order::Cyclic(2)), Shard(0, Order::Unit(0))}) {
-    EXPECT_THAT(Placed(mesh, "[]", {1}, other), HasSubstr("not as " + other.ToString()));
-  }
-  EXPECT_THAT(Placed(mesh, "[]", {2}, Shard(0)), HasSubstr("no axis number 2"));
-}
-
-TEST(WithAxesTest, TakingAnAxisOffAgainGivesTheLayout) {
-  int64_t placed = 0;
-  for (const DeviceMesh& mesh : SmallMeshes()) {
-    for (const DimLayout& dim : SmallDimLayouts(mesh)) {
-      const Layout layout = *Layout::Create(mesh, {dim});
-      for (int axis : layout.replicated_axes()) {
-        for (const Order order : {Order::Contiguous(), Order::Unit(2)}) {
-          const absl::StatusOr<Layout> more = layout.WithAxes({axis}, Shard(0, order));
-          if (!more.ok()) continue;
-          ++placed;
-          ASSERT_THAT(more->WithAxes({axis}, Replicate()), IsOkAndHolds(layout));
-        }
-      }
-    }
-  }
-  EXPECT_GT(placed, 100);
-}
-
 TEST(ToPlacementsTest, SaysWhatItCan) {
   const DeviceMesh mesh = MeshOf("one=1,a=2,b=2,c=3");
   EXPECT_EQ(To(LayoutOf(mesh, "[a,b] [c]"), {8, 3}), "R,S(0),S(0),S(1)");
