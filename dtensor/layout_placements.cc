@@ -151,8 +151,7 @@ absl::StatusOr<Layout> Layout::WithAxes(absl::Span<const int> axes, const Placem
   for (const DimLayout& dim : dims_) dims.push_back(WithoutAxes(dim, axes));
   AxisList partial = partial_axes_;
   partial.erase(std::remove_if(partial.begin(), partial.end(), moves), partial.end());
-  const bool splits =
-      absl::c_any_of(axes, [&](int axis) { return mesh_.axis_size(axis) > 1; });
+  const bool splits = absl::c_any_of(axes, [&](int axis) { return mesh_.axis_size(axis) > 1; });
   if (placement.is_shard() && splits) {
     DimLayout& dim = dims[placement.dim() < 0 ? placement.dim() + rank() : placement.dim()];
     const absl::string_view why = WhyNotAdded(mesh_, axes, dim, placement.order());

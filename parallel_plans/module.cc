@@ -1,5 +1,7 @@
 #include "dtensor/parallel_plans/module.h"
 
+#include <numeric>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "dtensor/runtime/core/status.h"
@@ -15,10 +17,49 @@ uint64_t StreamOf(absl::string_view path) {
 }
 
 std::string Join(absl::string_view path, absl::string_view name) {
-  return path.empty() ? std::string(name) : absl::StrCat(path, ".", name);
+  return absl::StrCat(path, path.empty() || name.empty() ? "" : ".", name);
+}
+
+// The least size whose multiples are split evenly by every axis that splits the outermost factor.
+int64_t EvenSize(const DeviceMesh& mesh, const DimLayout& dim) {
+  int64_t inner = 1, shards = 1, even = 1;
+  for (size_t i = 1; i < dim.size(); ++i) inner *= dim[i].size;
+  for (const Split& split : dim[0].splits) {
+    const int64_t parts = mesh.axis_size(split.axis);
+    even = std::lcm(even, shards * parts * (split.zigzag ? 2 : 1));
+    shards *= parts;
+  }
+  return even * inner;
+}
+
+absl::StatusOr<Layout> PlaceEdge(const Layout& layout, const ModuleEdge& edge,
+                                 const Placement& placement, absl::Span<const int64_t> shape) {
+  DT_ASSIGN_OR_RETURN(Layout placed, layout.WithAxes(edge.axes, placement, edge.position));
+  if (!placement.is_shard() || edge.allow_uneven) return placed;
+  const int d = placement.dim() < 0 ? placement.dim() + layout.rank() : placement.dim();
+  if (!IsSplit(placed.dim(d))) return placed;
+  const int64_t even = EvenSize(layout.mesh(), placed.dim(d));
+  if (shape[d] % even == 0) return placed;
+  int64_t shards = 1;
+  for (int axis : AxesOf(placed.dim(d))) shards *= layout.mesh().axis_size(axis);
+  return InvalidArgument({"dimension ", absl::StrCat(d), " of an activation of shape ",
+                          DimsToString(shape), " is split ", absl::StrCat(shards), " ways (",
+                          placed.ToString(), " on ", layout.mesh().ToString(),
+                          ") and does not divide; choose a multiple of ", absl::StrCat(even),
+                          ", or allow uneven shards"});
 }
 
 }  // namespace
+
+TensorOr AtEdges(const DistributedTensor& x, absl::Span<const ModuleEdge> edges,
+                 std::optional<Placement> ModuleEdge::*side) {
+  Layout layout = x.layout();
+  for (const ModuleEdge& edge : edges) {
+    if (!(edge.*side)) continue;
+    DT_ASSIGN_OR_RETURN(layout, PlaceEdge(layout, edge, *(edge.*side), x.shape()));
+  }
+  return layout == x.layout() ? x : x.Redistribute(layout);
+}
 
 TensorOr Module::operator()(const TensorOr& x) {
   DT_RETURN_IF_ERROR(x.status());
@@ -32,33 +73,8 @@ TensorOr Module::operator()(const TensorOr& x) {
 
 TensorOr Module::AtEdge(const DistributedTensor& x,
                         std::optional<Placement> ModuleEdge::*side) const {
-  Layout layout = x.layout();
-  for (const ModuleEdge& edge : edges_) {
-    if (!(edge.*side)) continue;
-    auto placed = PlaceEdge(layout, edge, *(edge.*side), x.shape());
-    if (!placed.ok()) return WithPath(placed.status());
-    layout = *std::move(placed);
-  }
-  if (layout == x.layout()) return x;
-  TensorOr moved = x.Redistribute(layout);
+  TensorOr moved = AtEdges(x, edges_, side);
   return moved.ok() ? moved : WithPath(moved.status());
-}
-
-absl::StatusOr<Layout> Module::PlaceEdge(const Layout& layout, const ModuleEdge& edge,
-                                         const Placement& placement,
-                                         absl::Span<const int64_t> shape) {
-  DT_ASSIGN_OR_RETURN(Layout placed, layout.WithAxes(edge.axes, placement));
-  if (!placement.is_shard() || edge.allow_uneven) return placed;
-  const int d = placement.dim() < 0 ? placement.dim() + layout.rank() : placement.dim();
-  int64_t shards = 1;
-  for (int axis : AxesOf(placed.dim(d))) shards *= layout.mesh().axis_size(axis);
-  if (shards > 1 && shape[d] % shards != 0) {
-    return InvalidArgument({"dimension ", absl::StrCat(d), " of an activation of shape ",
-                            DimsToString(shape), " is split ", absl::StrCat(shards), " ways (",
-                            placed.ToString(), " on ", layout.mesh().ToString(),
-                            ") and does not divide; choose a multiple, or allow uneven shards"});
-  }
-  return placed;
 }
 
 absl::Status Module::WithPath(const absl::Status& status) const {

@@ -38,6 +38,8 @@
 
 namespace dtensor {
 
+struct AttentionOptions;  // ops.h
+
 // How a parameter starts: normal(0, stddev), or all one value.
 struct Init {
   double stddev = 0;
@@ -65,13 +67,20 @@ struct Parameter {
 enum class ParameterStyle : uint8_t { kReplicate, kColwise, kRowwise };
 
 // What a plan sets at a module's edges, for some mesh axes; other axes stay as they come.
-// Placements are those that Layout::WithAxes takes: R, S(d) or S(d,unit(u)).
+// Placements and position are those of Layout::WithAxes.
 struct ModuleEdge {
   DeviceMesh mesh;
   AxisList axes;
   std::optional<Placement> input, output;
   bool allow_uneven = false;  // else a Shard that does not divide is refused
+  SplitPosition position = SplitPosition::kMinor;
 };
+
+// x where one side of `edges` wants it, one after the other, in one redistribution. Errors:
+// kInvalidArgument for a placement that WithAxes refuses, and a dimension that does not divide,
+// naming the multiple that would; failures.
+TensorOr AtEdges(const DistributedTensor& x, absl::Span<const ModuleEdge> edges,
+                 std::optional<Placement> ModuleEdge::*side);
 
 class Module {
  public:
@@ -104,13 +113,17 @@ class Module {
   // style means nothing for this kind of module.
   virtual absl::StatusOr<Placement> PlaceParameter(ParameterStyle style,
                                                    absl::string_view name) const;
+  // For plans. The options of its attention, where a module has one of its own
+  // (attention_module.h).
+  virtual AttentionOptions* attention() { return nullptr; }
   absl::string_view path() const { return path_; }
   std::vector<ModuleEdge>& edges() { return edges_; }
 
  protected:
   Module() = default;
   virtual TensorOr Forward(const DistributedTensor& x) = 0;
-  // `child` and `parameter` are members of this module. Requires: unique names without '.'.
+  // `child` and `parameter` are members of this module. Requires: unique names without '.'. A child
+  // without a name has this module's path: what wraps a module changes no names.
   void AddChild(std::string name, Module* child);
   void AddParameter(std::string name, Parameter* parameter);
 
@@ -118,9 +131,6 @@ class Module {
   friend class ParallelPlan;
   // x where the edges of one side want it.
   TensorOr AtEdge(const DistributedTensor& x, std::optional<Placement> ModuleEdge::*side) const;
-  static absl::StatusOr<Layout> PlaceEdge(const Layout& layout, const ModuleEdge& edge,
-                                          const Placement& placement,
-                                          absl::Span<const int64_t> shape);
   absl::Status WithPath(const absl::Status& status) const;
   void VisitFrom(const std::string& path,
                  const std::function<void(const std::string&, Module&)>& visit);

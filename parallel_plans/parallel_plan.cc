@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "dtensor/parallel_plans/context_pattern.h"
 #include "dtensor/parallel_plans/path_pattern.h"
 #include "dtensor/runtime/core/status.h"
 
@@ -46,6 +47,7 @@ class PlanBuilder {
     for (const ParallelPlan::Line& line : plan_.lines()) {
       auto axes = mesh_.Find(line.style.axis);
       if (!axes.ok()) return Error(line, axes.status().message());
+      DT_RETURN_IF_ERROR(CheckPattern(line));
       DT_RETURN_IF_ERROR(CheckEdge(line, line.style.input));
       DT_RETURN_IF_ERROR(CheckEdge(line, line.style.output));
       bool matched = false;
@@ -86,6 +88,16 @@ class PlanBuilder {
     return layout;
   }
 
+  // Attention modules run by the pattern of the line that names them.
+  void PinAttention(size_t i) const {
+    for (const Claimed& claimed : modules_[i].claims) {
+      const Style& style = claimed.line->style;
+      AttentionOptions* attention = modules_[i].module->attention();
+      if (!HasPattern(style) || attention == nullptr) continue;
+      ContextPattern::Parse(style.pattern)->Pin(mesh_, style.axis, *attention);
+    }
+  }
+
   size_t size() const { return modules_.size(); }
   Module& module(size_t i) const { return *modules_[i].module; }
   const std::string& path(size_t i) const { return paths_[i]; }
@@ -93,6 +105,10 @@ class PlanBuilder {
     std::vector<ModuleEdge> edges;
     for (const Claimed& claimed : modules_[i].claims) {
       const Style& style = claimed.line->style;
+      if (HasPattern(style)) {
+        const std::vector<ModuleEdge> splits = *PatternEdges(style);  // checked by MatchLines
+        edges.insert(edges.end(), splits.begin(), splits.end());
+      }
       if (!style.input && !style.output) continue;
       edges.push_back({mesh_, claimed.axes, style.input, style.output, options_.allow_uneven});
     }
@@ -118,11 +134,23 @@ class PlanBuilder {
                                 const std::optional<Placement>& edge) {
     if (!edge || edge->is_replicate()) return absl::OkStatus();
     const Order::Kind order = edge->order().kind;
-    if (edge->is_shard() && (order == Order::Kind::kContiguous || order == Order::Kind::kUnit)) {
-      return absl::OkStatus();
-    }
+    if (edge->is_shard() && order != Order::Kind::kCyclic) return absl::OkStatus();
     return Error(line, absl::StrCat("an activation cannot be placed as ", edge->ToString(),
-                                    " by a plan; use R, S(d) or S(d,unit(u))"));
+                                    " by a plan; use R or S(d), S(d,unit(u)), S(d,block(b)), "
+                                    "S(d,zigzag)"));
+  }
+
+  static bool HasPattern(const Style& style) { return style.name == "ContextParallel"; }
+
+  absl::StatusOr<std::vector<ModuleEdge>> PatternEdges(const Style& style) const {
+    DT_ASSIGN_OR_RETURN(const ContextPattern pattern, ContextPattern::Parse(style.pattern));
+    return pattern.EdgesOn(mesh_, style.axis, options_.allow_uneven);
+  }
+
+  absl::Status CheckPattern(const ParallelPlan::Line& line) const {
+    if (!HasPattern(line.style)) return absl::OkStatus();
+    const absl::Status status = PatternEdges(line.style).status();
+    return status.ok() ? status : Error(line, status.message());
   }
 
   absl::Status Claim(size_t i, const ParallelPlan::Line& line, const AxisList& axes) {
@@ -199,6 +227,7 @@ absl::Status ParallelPlan::Apply(Module& model, Context& context, const DeviceMe
   for (size_t i = 0; i < builder.size(); ++i) {
     builder.module(i).path_ = builder.path(i);
     builder.module(i).edges_ = builder.EdgesOf(i);
+    builder.PinAttention(i);
   }
   return absl::OkStatus();
 }

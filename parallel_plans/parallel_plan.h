@@ -20,11 +20,16 @@
 //   Rowwise(a, out)      Linear S(1), Embedding S(0)  as it comes   out (R unless given)
 //   SequenceParallel(a)  R                            S(1)          S(1)
 //   DataParallel(a)      left to others               S(0)          as it comes
+//   ContextParallel(a,p) left to others               S(1) as p     as it comes
 //   Edges(a, in, out)    left to others               in            out
 //
 // Who communicates, forward: Colwise gathers an input that was split; Rowwise reduces its Partial
-// result, by an all-reduce (R) or a reduce-scatter (S); SequenceParallel and DataParallel move
-// nothing, and their parameters' gradients are Partial.
+// result, by an all-reduce (R) or a reduce-scatter (S); SequenceParallel, DataParallel and
+// ContextParallel move nothing, and their parameters' gradients are Partial.
+//
+// ContextParallel (context_parallel.h) splits the sequence in the order of its pattern, before the
+// axes of SequenceParallel, whichever line comes first; and at an attention module it pins the
+// pattern's method.
 //
 // Modules that share an input share its gather: a tensor remembers its redistributions.
 // Parameters that no line mentions are replicated. A parameter's dimension is cut between units
@@ -35,6 +40,7 @@
 //   {"model.layers.*.self_attn.{q,k,v}_proj", Colwise("tp")}
 //   {"model.layers.*.self_attn.o_proj", Rowwise("tp", out S(1))}
 //   {"mlp", Edges("tp", in S(1), out R)}
+//   {"", ContextParallel("cp", "zigzag")}
 #ifndef DTENSOR_PARALLEL_PLANS_PARALLEL_PLAN_H_
 #define DTENSOR_PARALLEL_PLANS_PARALLEL_PLAN_H_
 
@@ -58,6 +64,7 @@ struct Style {
   std::string axis;  // a name of the mesh: an axis or a group
   std::optional<ParameterStyle> parameters;
   std::optional<Placement> input, output;
+  std::string pattern;  // of ContextParallel, which has no other edges; else empty
   friend bool operator==(const Style&, const Style&) = default;
 };
 
@@ -65,7 +72,8 @@ Style Colwise(std::string axis);
 Style Rowwise(std::string axis, Placement output = Replicate());
 Style SequenceParallel(std::string axis);
 Style DataParallel(std::string axis);
-// Placements: R, S(d) or S(d,unit(u)); Apply refuses others. None: as it comes.
+// Placements: R, or S(d) in contiguous, unit, block or zigzag order, dealing what other axes left;
+// Apply refuses others. None: as it comes.
 Style Edges(std::string axis, std::optional<Placement> input, std::optional<Placement> output);
 
 struct PlanOptions {
@@ -88,15 +96,18 @@ class ParallelPlan {
 
   const std::vector<Line>& lines() const { return lines_; }
   void Add(Line line) { lines_.push_back(std::move(line)); }
+  void Add(const ParallelPlan& plan) {  // all of its lines
+    lines_.insert(lines_.end(), plan.lines_.begin(), plan.lines_.end());
+  }
 
   // Places and materializes the parameters and sets the edges. No communication. Nothing changes on
   // a refusal. Errors: kFailedPrecondition when a parameter has memory already: a plan is applied
   // once, before Materialize. kInvalidArgument, naming the line: the pattern matches nothing (with
   // the nearest path there is); an axis that the mesh lacks; two lines for one module and axis; a
-  // style that means nothing for a module; an edge that is Partial or has another order than unit;
-  // a dimension that the axis cannot split evenly (units counted), with the sizes that would do, or
-  // that other axes split in other units. kInvalidArgument for a mesh that has not as many ranks as
-  // the world. Failures.
+  // style that means nothing for a module; an edge that is Partial or in cyclic order; a pattern
+  // that is unknown or does not fit the axes; a dimension that the axis cannot split evenly (units
+  // counted), with the sizes that would do, or that other axes split in other units.
+  // kInvalidArgument for a mesh that has not as many ranks as the world. Failures.
   absl::Status Apply(Module& model, Context& context, const DeviceMesh& mesh,
                      const PlanOptions& options) const;
 

@@ -4,6 +4,7 @@
 
 #include "dtensor/autograd.h"
 #include "dtensor/ops.h"
+#include "dtensor/parallel_plans/context_parallel.h"
 #include "dtensor/parallel_plans/layers.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/core/status_matchers.h"
@@ -78,7 +79,9 @@ TEST(ParallelPlan, ParsesWhatItPrints) {
          {Colwise("tp"), Rowwise("tp"), Rowwise("tp", Shard(-1, Order::Unit(4))), DataParallel(""),
           SequenceParallel("t\"p"), Edges("tp", std::nullopt, std::nullopt),
           Edges("tp", Shard(1), std::nullopt), Edges("tp", std::nullopt, Replicate()),
-          Edges("tp", Shard(0, Order::Unit(2)), Partial())}) {
+          Edges("tp", Shard(0, Order::Unit(2)), Partial()),
+          Edges("cp", Shard(1, Order::Zigzag()), Shard(1, Order::Block(4))),
+          Style(ContextParallel("cp", "zigzag")), Style(ContextParallel("c\"p", ""))}) {
       plans.push_back(ParallelPlan({{pattern, style}}));
     }
   }
@@ -105,6 +108,7 @@ TEST(ParallelPlan, ParseRefusesOtherTextsNamingTheLine) {
        {"up", "{up, Colwise(\"tp\")}", "{\"up\", Colwise(tp)}", "{\"up\", Colwise(\"tp\")",
         "{\"up\", Columns(\"tp\")}", "{\"up\", Colwise(\"tp\", out R)}", "{\"up\", Colwise(\"tp)}",
         "{\"up\", Rowwise(\"tp\", in R)}", "{\"up\", Rowwise(\"tp\", out Q)}",
+        "{\"up\", ContextParallel(\"cp\")}", "{\"up\", ContextParallel(\"cp\", zigzag)}",
         "{\"up\", Edges(\"tp\", out R, in R)}", "{\"up\", Colwise(\"tp\")} x", "{\"up\\"}) {
     EXPECT_THAT(ParallelPlan::Parse("{\"ok\", Colwise(\"tp\")}\n" + line),
                 Refuses(AllOf(HasSubstr("line " + line + ";"), HasSubstr("Rowwise"))))
@@ -201,8 +205,7 @@ TEST(ParallelPlan, FirstValuesAreTheSameOnEveryMesh) {
 }
 
 TEST(ParallelPlan, RefusesEdgesThatNoActivationCanHave) {
-  for (const Placement& placement :
-       {Partial(), Shard(0, Order::Zigzag()), Shard(0, Order::Cyclic(2))}) {
+  for (const Placement& placement : {Partial(), Shard(0, Order::Cyclic(2))}) {
     for (const Style& style :
          {Edges("tp", placement, {}), Edges("tp", {}, placement), Rowwise("tp", placement)}) {
       EXPECT_THAT(Apply(1, "tp=1", ParallelPlan({{"up", style}})),

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "dtensor/parallel_plans/context_parallel.h"
 #include "dtensor/parallel_plans/parallel_plan.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/text_scanner.h"
@@ -19,13 +20,14 @@ std::string Quoted(absl::string_view text) {
   return absl::StrCat("\"", absl::Utf8SafeCEscape(text), "\"");
 }
 
-// Which edges a style's author chooses; the others follow from its name.
+// What a style's author chooses; the rest follows from its name.
 struct Choices {
-  bool input = false, output = false;
+  bool pattern = false, input = false, output = false;
 };
 Choices ChoicesOf(absl::string_view style) {
-  if (style == "Edges") return {true, true};
-  return {false, style == "Rowwise"};
+  const bool edges = style == "Edges";
+  return {
+      .pattern = style == "ContextParallel", .input = edges, .output = edges || style == "Rowwise"};
 }
 
 // One line. Readers return false where the text does not go on as they expect.
@@ -56,6 +58,7 @@ class LineReader {
     if (!in_.Eat("(") || !ReadQuoted(axis) || !MakeStyle(name, std::move(axis), style))
       return false;
     const Choices choices = ChoicesOf(name);
+    if (choices.pattern && (!in_.Eat(",") || !ReadQuoted(style.pattern))) return false;
     if (choices.input && !ReadEdge("in ", style.input)) return false;
     if (choices.output && !ReadEdge("out ", style.output)) return false;
     return in_.Eat(")");
@@ -70,6 +73,8 @@ class LineReader {
       style = SequenceParallel(std::move(axis));
     } else if (name == "DataParallel") {
       style = DataParallel(std::move(axis));
+    } else if (name == "ContextParallel") {
+      style = ContextParallel(std::move(axis), "");
     } else if (name == "Edges") {
       style = Edges(std::move(axis), std::nullopt, std::nullopt);
     } else {
@@ -109,6 +114,7 @@ class LineReader {
 std::string ParallelPlan::Line::ToString() const {
   std::string text = absl::StrCat("{", Quoted(pattern), ", ", style.name, "(", Quoted(style.axis));
   const Choices choices = ChoicesOf(style.name);
+  if (choices.pattern) absl::StrAppend(&text, ", ", Quoted(style.pattern));
   if (choices.input && style.input) absl::StrAppend(&text, ", in ", style.input->ToString());
   if (choices.output && style.output) absl::StrAppend(&text, ", out ", style.output->ToString());
   return absl::StrCat(text, ")}");
@@ -129,8 +135,9 @@ absl::StatusOr<ParallelPlan> ParallelPlan::Parse(absl::string_view text) {
     if (!LineReader(line_text).Read(line)) {
       return InvalidArgument({"cannot read the plan line ", line_text,
                               "; write {\"pattern\", Style(\"axis\")} with Colwise, Rowwise (and "
-                              "out S(1)), SequenceParallel, DataParallel or Edges (and in R, out "
-                              "S(1)), for example {\"mlp.down\", Rowwise(\"tp\", out S(1))}"});
+                              "out S(1)), SequenceParallel, DataParallel, ContextParallel (and a "
+                              "pattern, \"zigzag\") or Edges (and in R, out S(1)), for example "
+                              "{\"mlp.down\", Rowwise(\"tp\", out S(1))}"});
     }
     plan.Add(std::move(line));
   }

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/ops.h"
+#include "dtensor/parallel_plans/context_parallel.h"
 #include "dtensor/runtime/core/status.h"
 
 namespace dtensor {
@@ -64,7 +65,8 @@ TensorOr GroupedQueryAttention::Forward(const DistributedTensor& x) {
   const TensorOr q = Rope(heads(q_(x), heads_), rope_theta_);
   const TensorOr k = Rope(heads(k_(x), kv_heads_), rope_theta_);
   const TensorOr v = heads(v_(x), kv_heads_);
-  return o_(Reshape(Attention(q, k, v, {}), {batch, sequence, heads_ * head_dim_}));
+  const TensorOr mixed = Attention(q, k, v, attention_options());
+  return o_(Reshape(mixed, {batch, sequence, heads_ * head_dim_}));
 }
 
 SwiGluMlp::SwiGluMlp(const TransformerConfig& config)
@@ -154,6 +156,11 @@ ParallelPlan TensorParallelPlan(std::string axis, bool sequence_parallel) {
     plan.Add({"model.norm", SequenceParallel(axis)});
   }
   return plan;
+}
+
+ParallelPlan ContextParallelPlan(std::string axis, std::string pattern) {
+  const ContextParallel style(std::move(axis), std::move(pattern));
+  return ParallelPlan({{"", style}, {"model.layers.*.self_attn", style}});
 }
 
 }  // namespace dtensor

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "dtensor/parallel_plans/attention_module.h"
 #include "dtensor/parallel_plans/layers.h"
 #include "dtensor/parallel_plans/parallel_plan.h"
 
@@ -34,9 +35,10 @@ struct TransformerConfig {
   absl::Status Validate() const;
 };
 
-// q, k, v, rotary embedding, causal attention, output projection: [b, s, dim] -> [b, s, dim]. A
-// group of query heads with its key/value head is one unit: Colwise never cuts it.
-class GroupedQueryAttention : public Module {
+// q, k, v, rotary embedding, attention (causal unless its options say otherwise), output
+// projection: [b, s, dim] -> [b, s, dim]. A group of query heads with its key/value head is one
+// unit: Colwise never cuts it.
+class GroupedQueryAttention : public AttentionModule {
  public:
   explicit GroupedQueryAttention(const TransformerConfig& config);
 
@@ -96,6 +98,11 @@ class Transformer : public Module {
 // 2 all-reduces. The embedding's rows and the head's classes are split; logits stay split
 // (CrossEntropy takes them so).
 ParallelPlan TensorParallelPlan(std::string axis, bool sequence_parallel);
+
+// Splits tokens, and so all activations, along the sequence over `axis` by a pattern of
+// context_pattern.h, and pins attention to the pattern's method. Its lines go with those above, on
+// another axis.
+ParallelPlan ContextParallelPlan(std::string axis, std::string pattern);
 
 }  // namespace dtensor
 

@@ -48,6 +48,7 @@ ParallelPlan PlanFor(const DeviceMesh& mesh, bool sequence_parallel) {
   ParallelPlan plan;
   if (mesh.Find("tp").ok()) plan = TensorParallelPlan("tp", sequence_parallel);
   if (mesh.Find("dp").ok()) plan.Add({"", DataParallel("dp")});
+  if (mesh.Find("cp").ok()) plan.Add(ContextParallelPlan("cp", "zigzag"));
   return plan;
 }
 
@@ -145,6 +146,13 @@ const Case kCases[] = {
     {"dp=1,tp=2", true},
     {"tp=3", false, true},  // 4 groups of heads on 3 ranks: 2, 2, 0
     {"tp=3", true, true},   // and 8 positions: 3, 3, 2
+    {"cp=2"},
+    {"cp=3", false, true},  // chunks of 2, 2, 2, 2, 0, 0 positions
+    {"dp=2,cp=2"},
+    {"cp=2,tp=2"},
+    {"cp=2,tp=2", true},
+    {"tp=2,cp=2", true},
+    {"dp=2,cp=2,tp=2", true},
 };
 
 std::string Name(const Case& c) {
@@ -161,10 +169,11 @@ TEST(Transformer, EveryMeshGivesTheSameLossAndGradients) {
 }
 
 TEST(Transformer, RunsWhereNothingIsReadyOnReturn) {
-  const Case c = {"dp=2,tp=2", true};
-  const Outcome cpu = RunOn(c, DType::kF32),
-                deferred = RunOn(c, DType::kF32, Device::Kind::kDeferred);
-  ExpectSame(deferred, cpu, 0, "deferred");  // the same bits
+  for (const Case& c : {Case{"dp=2,tp=2", true}, Case{"cp=2,tp=2", true}}) {
+    const Outcome cpu = RunOn(c, DType::kF32),
+                  deferred = RunOn(c, DType::kF32, Device::Kind::kDeferred);
+    ExpectSame(deferred, cpu, 0, "deferred");  // the same bits
+  }
 }
 
 TEST(Transformer, AWorldOfOneIssuesNoCollective) {
@@ -250,6 +259,17 @@ TEST(Transformer, GradientsOfOneAxisSetAreReducedInOneCollective) {
   EXPECT_EQ(Calls(run.reduce, "dp,tp", CollectiveKind::kAllReduce), 1);
 }
 
+TEST(Transformer, ContextParallelismMovesKeysAndValuesRoundTheRingAlone) {
+  const Outcome run = RunOn({"dp=2,cp=2,tp=2", true}, DType::kF32);
+  EXPECT_EQ(Calls(run.forward, "cp", CollectiveKind::kPermute), 2);  // a hop in each layer
+  for (const TrafficTable* table : {&run.forward, &run.backward}) {
+    EXPECT_GT(Calls(*table, "cp", CollectiveKind::kPermute), 0);
+    for (const auto& [key, traffic] : *table) {
+      EXPECT_TRUE(key.first == "tp" || key.second == CollectiveKind::kPermute) << key.first;
+    }
+  }
+}
+
 TEST(Transformer, SimulationPredictsTheTraffic) {
   for (const Case& c : kCases) {
     const Outcome real = RunOn(c, DType::kF32);
@@ -266,19 +286,20 @@ TEST(Transformer, SimulationPredictsTheTraffic) {
 }
 
 TEST(Transformer, TheSameRunGivesTheSameBits) {
-  const Case c = {"dp=2,tp=2", true};
-  const Outcome first = RunOn(c, DType::kF32);
-  for (uint64_t seed = 1; seed <= 3; ++seed) {
-    Outcome again;
-    RunOptions delays;
-    delays.seed = seed;
-    delays.max_delay_us = 100;
-    EXPECT_THAT(
-        RunRanks(
-            4, [&](Context& context) { return RunCase(context, c, DType::kF32, true, again); },
-            delays),
-        IsOk());
-    ExpectSame(again, first, 0, "seed " + std::to_string(seed));
+  for (const Case& c : {Case{"dp=2,tp=2", true}, Case{"cp=2,tp=2", true}}) {
+    const Outcome first = RunOn(c, DType::kF32);
+    for (uint64_t seed = 1; seed <= 3; ++seed) {
+      Outcome again;
+      RunOptions delays;
+      delays.seed = seed;
+      delays.max_delay_us = 100;
+      EXPECT_THAT(
+          RunRanks(
+              4, [&](Context& context) { return RunCase(context, c, DType::kF32, true, again); },
+              delays),
+          IsOk());
+      ExpectSame(again, first, 0, "seed " + std::to_string(seed));
+    }
   }
 }
 

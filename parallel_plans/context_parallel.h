@@ -1,0 +1,53 @@
+// Context parallelism: the sequence is split over mesh axes everywhere, in attention too.
+//
+// For a whole model, as a style: at "" it splits the tokens [batch, sequence] once, and all that is
+// worked out from them stays split; at an attention module it also pins how that runs, by the
+// pattern's method. Attention that nothing pins chooses by the layouts and links that it is given.
+//
+//   ParallelPlan plan = TensorParallelPlan("tp", /*sequence_parallel=*/true);
+//   plan.Add({"", ContextParallel("cp", "zigzag")});
+//   plan.Add({"model.layers.*.self_attn", ContextParallel("cp", "zigzag")});
+//
+// For one attention, as a module around it that takes operands in any layout:
+//
+//   DT_ASSIGN_OR_RETURN(std::unique_ptr<Module> attention, ContextParallel::Wrap(
+//       std::make_unique<GroupedQueryAttention>(config), "cp", "zigzag", /*causal=*/true));
+//   TensorOr y = (*attention)(x);  // [b, s, dim] -> [b, s, dim]
+//
+// The patterns are those of context_pattern.h: ring, zigzag, striped, double_ring, ulysses,
+// ulysses+zigzag and so on.
+#ifndef DTENSOR_PARALLEL_PLANS_CONTEXT_PARALLEL_H_
+#define DTENSOR_PARALLEL_PLANS_CONTEXT_PARALLEL_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "dtensor/parallel_plans/attention_module.h"
+#include "dtensor/parallel_plans/parallel_plan.h"
+
+namespace dtensor {
+
+// The style, as others in parallel_plan.h.
+struct ContextParallel : Style {
+  // Apply() looks both up and refuses a pattern that is unknown or does not fit the axis.
+  ContextParallel(std::string axis, std::string pattern);
+
+  // A module that brings x to the pattern's layout on `axis`, a name of the mesh that x lies on,
+  // runs the inner module, and returns y in that layout. Other axes stay as they are. Sets the mask
+  // of the inner attention, causal or full, and the pattern's method. A sequence that the axes do
+  // not split evenly is refused unless `allow_uneven`.
+  //
+  // The wrapper has the path of its module: parameters keep their names and first values, and a
+  // plan's line that names the one names both.
+  // Errors: kInvalidArgument for an unknown pattern, and no module. A call refuses an axis that x's
+  // mesh lacks or that the pattern does not fit.
+  static absl::StatusOr<std::unique_ptr<Module>> Wrap(
+      std::unique_ptr<AttentionModule> inner_attention, std::string axis, absl::string_view pattern,
+      bool causal, bool allow_uneven = false);
+};
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_PARALLEL_PLANS_CONTEXT_PARALLEL_H_
