@@ -57,12 +57,32 @@ TEST(Train, EveryMeshFollowsOneRank) {
   struct Case {
     const char *mesh, *plan;
     bool uneven = false;
+    const char* pattern = "zigzag";
   };
-  for (const Case& c :
-       {Case{"dp=4", "tp+sp"}, Case{"tp=4", "tp"}, Case{"tp=4", "tp+sp"}, Case{"dp=2,tp=2", "tp"},
-        Case{"dp=2,tp=2", "tp+sp"}, Case{"dp=2,tp=2", "none"}, Case{"tp=3", "tp", true},
-        Case{"tp=3", "tp+sp", true}}) {
+  for (const Case& c : {Case{"dp=4", "tp+sp"},
+                        Case{"tp=4", "tp"},
+                        Case{"tp=4", "tp+sp"},
+                        Case{"dp=2,tp=2", "tp"},
+                        Case{"dp=2,tp=2", "tp+sp"},
+                        Case{"dp=2,tp=2", "none"},
+                        Case{"tp=3", "tp", true},
+                        Case{"tp=3", "tp+sp", true},
+                        Case{"cp=2", "none"},
+                        Case{"cp=3", "none", true},
+                        Case{"dp=2,cp=2", "none"},
+                        Case{"cp=2,tp=2", "tp"},
+                        Case{"cp=2,tp=2", "tp+sp"},
+                        Case{"tp=2,cp=2", "tp+sp"},
+                        Case{"cp=3,tp=2", "tp+sp", true},
+                        Case{"dp=2,cp=2,tp=2", "tp+sp"},
+                        Case{"cp=2,tp=2", "tp+sp", false, "ring"},
+                        Case{"cp=2,tp=2", "tp+sp", false, "striped"},
+                        Case{"cp=2,tp=2", "tp+sp", false, "ulysses"},
+                        Case{"a=2,b=2;cp=a*b", "none", false, "double_ring"},
+                        Case{"a=2,b=2,tp=2;cp=a*b", "tp+sp", false, "ulysses+zigzag"}}) {
+    SCOPED_TRACE(c.pattern);
     TrainConfig config = Small(c.mesh, c.plan);
+    config.cp_pattern = c.pattern;
     config.allow_uneven = c.uneven;
     const RunResult run = RunOn(config, corpus);
     const Difference difference = Compare(run, reference);
@@ -123,6 +143,10 @@ TEST(MakePlan, RefusesUnknownNames) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("choose tp, tp+sp or none")));
   EXPECT_THAT(MakePlan(Small("xp=2", "tp")).status(),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("'xp'")));
+  TrainConfig config = Small("cp=2", "none");
+  config.cp_pattern = "spiral";
+  EXPECT_THAT(MakePlan(config).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("\"spiral\"")));
 }
 
 TEST(Corpus, RefusesTextsThatDoNotServe) {

@@ -35,9 +35,14 @@ std::string DefaultText() {
 
 void Declare(CLI::App& app, Flags& flags) {
   TrainConfig& config = flags.config;
-  app.add_option("--mesh", flags.mesh, "axes and sizes: dp splits the batch, tp the layers")
+  app.add_option("--mesh", flags.mesh,
+                 "sizes of dp (splits the batch), cp (the sequence) and tp (the layers)")
       ->capture_default_str();
   app.add_option("--plan", config.plan, "tp: tensor parallel; tp+sp: and sequence parallel; none")
+      ->capture_default_str();
+  app.add_option("--cp_pattern", config.cp_pattern,
+                 "what cp does: ring, zigzag, striped, ulysses; double_ring, ulysses+ring, "
+                 "ulysses+zigzag, ulysses+striped on --mesh='a=2,b=2;cp=a*b'")
       ->capture_default_str();
   app.add_option("--dim", config.model.dim, "features of the residual stream")
       ->capture_default_str();

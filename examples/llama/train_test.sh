@@ -21,7 +21,10 @@ refuses() {
   fi
 }
 
-refuses "the axes are dp and tp" "${small[@]}" --mesh=pp=2
+refuses "the axes are dp, cp and tp" "${small[@]}" --mesh=pp=2
+refuses "choose ring, zigzag" "${small[@]}" --mesh=cp=2 --cp_pattern=spiral
+refuses "a group of two axes" "${small[@]}" --mesh=cp=2 --cp_pattern=double_ring
+refuses "a multiple of 6" "${small[@]}" --mesh=cp=3
 refuses "tp" "${small[@]}" --mesh=tp=2,tp=2
 refuses "tp" "${small[@]}" --mesh=tp=0
 refuses "choose tp, tp+sp or none" "${small[@]}" --plan=best
@@ -43,6 +46,9 @@ for key in mesh plan dtype steps losses grad_norms heldout_loss tokens_per_secon
 done
 head -c 20000 "$TEST_TMPDIR/dump.safetensors" | grep -aq 'grad.model.layers.0.self_attn.q_proj.weight' ||
   { echo "the dump lacks a gradient"; bad=1; }
+"$train" "${small[@]}" --mesh=dp=2,cp=2,tp=2 --compare=3 --report="$report" >/dev/null || { echo "the run with cp failed"; bad=1; }
+grep -q '"cp_pattern": "zigzag"' "$report" || { echo "the report lacks cp_pattern"; bad=1; }
+"$train" "${small[@]}" '--mesh=a=2,b=2;cp=a*b' --cp_pattern=double_ring >/dev/null || { echo "the double ring failed"; bad=1; }
 "$train" "${small[@]}" --mesh=dp=2,tp=2 --dtype=bf16 --compare=3 >/dev/null || { echo "the bf16 run failed"; bad=1; }
 "$train" "${small[@]}" --mesh=dp=2,tp=2 --report=/nowhere/report.json >/dev/null 2>&1
 (($? == 1)) || { echo "an unwritable report must end with status 1"; bad=1; }

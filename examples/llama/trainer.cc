@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "dtensor/autograd.h"
 #include "dtensor/ops.h"
+#include "dtensor/parallel_plans/context_pattern.h"
 #include "dtensor/runtime/core/status.h"
 
 namespace dtensor::llama {
@@ -16,22 +17,40 @@ double TrainConfig::LearningRate(int64_t step) const {
              : lr * std::min(1.0, static_cast<double>(step + 1) / static_cast<double>(warmup));
 }
 
+namespace {
+
+// Every axis is one of dp, cp and tp, or in a group of that name.
+absl::Status CheckAxes(const DeviceMesh& mesh) {
+  AxisList used;
+  for (const char* name : {"dp", "cp", "tp"}) {
+    const absl::StatusOr<AxisList> axes = mesh.Find(name);
+    if (axes.ok()) used.insert(used.end(), axes->begin(), axes->end());
+  }
+  for (int axis = 0; axis < mesh.rank_of_axes(); ++axis) {
+    if (std::find(used.begin(), used.end(), axis) != used.end()) continue;
+    return InvalidArgument({"--mesh: no plan uses the axis '", mesh.axis_name(axis),
+                            "'; the axes are dp, cp and tp, or groups of these names, as ",
+                            "outer=2,inner=2;cp=outer*inner"});
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::StatusOr<ParallelPlan> MakePlan(const TrainConfig& config) {
   if (config.plan != "tp" && config.plan != "tp+sp" && config.plan != "none") {
     return InvalidArgument(
         {"--plan: there is no plan '", config.plan, "'; choose tp, tp+sp or none"});
   }
-  bool has_tp = false, has_dp = false;
-  for (const DeviceMesh::Axis& axis : config.mesh.axes()) {
-    if (axis.name != "dp" && axis.name != "tp") {
-      return InvalidArgument(
-          {"--mesh: no plan uses the axis '", axis.name, "'; the axes are dp and tp"});
-    }
-    (axis.name == "tp" ? has_tp : has_dp) = true;
-  }
+  DT_RETURN_IF_ERROR(CheckAxes(config.mesh));
+  const auto has = [&](absl::string_view axis) { return config.mesh.Find(axis).ok(); };
   ParallelPlan plan;
-  if (has_tp && config.plan != "none") plan = TensorParallelPlan("tp", config.plan == "tp+sp");
-  if (has_dp) plan.Add({"", DataParallel("dp")});
+  if (has("tp") && config.plan != "none") plan = TensorParallelPlan("tp", config.plan == "tp+sp");
+  if (has("dp")) plan.Add({"", DataParallel("dp")});
+  if (!has("cp")) return plan;
+  DT_ASSIGN_OR_RETURN(const ContextPattern pattern, ContextPattern::Parse(config.cp_pattern));
+  DT_RETURN_IF_ERROR(pattern.EdgesOn(config.mesh, "cp", config.allow_uneven).status());
+  plan.Add(ContextParallelPlan("cp", config.cp_pattern));
   return plan;
 }
 

@@ -20,8 +20,10 @@ namespace dtensor::llama {
 
 struct TrainConfig {
   DeviceMesh mesh;
-  // What the axis "tp" does: "tp", "tp+sp" or "none". "dp" always splits the batch.
-  std::string plan = "tp+sp";
+  // What the axis "tp" does: "tp", "tp+sp" or "none". "dp" always splits the batch, and "cp" the
+  // sequence by a pattern of context parallelism (parallel_plans/context_pattern.h). Each may be a
+  // group of axes: the two of a double ring are outer=2,inner=2;cp=outer*inner.
+  std::string plan = "tp+sp", cp_pattern = "zigzag";
   TransformerConfig model;
   DType dtype = DType::kF32;
   int64_t batch = 8, sequence = 256, steps = 300;
@@ -68,7 +70,8 @@ class Trainer {
 };
 
 // The plan that `config` asks for, on the axes that its mesh has.
-// Errors: kInvalidArgument for an unknown plan, an axis other than dp and tp.
+// Errors: kInvalidArgument for an unknown plan or pattern, a pattern that does not fit the axes, an
+// axis that is in none of dp, cp and tp.
 absl::StatusOr<ParallelPlan> MakePlan(const TrainConfig& config);
 
 }  // namespace dtensor::llama
