@@ -116,7 +116,8 @@ TEST(Train, InBf16EveryMeshFollowsOneRankWithinItsRoundings) {
   for (const auto& [mesh, plan] : {std::pair("dp=2,tp=2", "tp+sp"),
                                    {"dp=2,tp=2", "tp"},
                                    {"tp=4", "tp+sp"},
-                                   {"dp=4", "none"}}) {
+                                   {"dp=4", "none"},
+                                   {"cp=2,tp=2", "tp+sp"}}) {
     const RunResult run = run_on(mesh, plan, DType::kBF16);
     const Difference difference = Compare(run, reference);
     EXPECT_LE(difference.loss, kRounding / 4) << mesh << " " << plan;
