@@ -169,6 +169,10 @@ absl::Status RunCase(Context& context, const Case& c, Outcome& outcome) {
   module->SetDType(DType::kF64);
   ParallelPlan plan;
   if (c.by_plan) plan.Add({"", ContextParallel("cp", c.pattern)});
+  if (mesh.Find("tp").ok()) {
+    plan.Add({"{q,k,v}_proj", Colwise("tp")});
+    plan.Add({"o_proj", Rowwise("tp")});
+  }
   DT_RETURN_IF_ERROR(plan.Apply(*module, context, mesh, {.seed = 3, .allow_uneven = c.uneven}));
   Placements arrives(mesh.rank_of_axes());
   arrives[0] = c.arrives;
@@ -259,6 +263,16 @@ TEST(Wrap, RunsAttentionByThePatternAsTheStyleDoes) {
       ASSERT_THAT(RunOn(one, run), IsOk());
       EXPECT_EQ(run.forward, c.forward) << c.mesh << " " << c.pattern << " " << by_plan;
     }
+  }
+}
+
+// A wrapper changes no paths, so a plan finds the projections inside.
+TEST(Wrap, GoesWithTensorParallelism) {
+  Outcome reference;
+  ASSERT_THAT(RunOn({"cp=1", ""}, reference), IsOk());
+  for (const char* pattern : kOneAxis) {
+    ExpectSame({"cp=2,tp=2", pattern}, reference);
+    ExpectSame({"tp=2,cp=2", pattern, true, Shard(1)}, reference);
   }
 }
 
