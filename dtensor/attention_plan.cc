@@ -6,7 +6,6 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "dtensor/op_rule.h"
 #include "dtensor/regions.h"
 #include "dtensor/runtime/core/status.h"
@@ -235,11 +234,6 @@ class Pricing {
   const AxisList axes_;
 };
 
-std::string AxesText(const DeviceMesh& mesh, const AxisList& axes) {
-  return absl::StrJoin(
-      axes, ",", [&](std::string* out, int axis) { absl::StrAppend(out, mesh.axis_name(axis)); });
-}
-
 }  // namespace
 
 absl::string_view ToString(AttentionMethod method) { return kMethods[static_cast<int>(method)]; }
@@ -286,9 +280,9 @@ RingProblem RingOf(const AttentionProblem& problem, int mesh_rank) {
 std::string AttentionWay::ToString(const DeviceMesh& mesh) const {
   std::string text(dtensor::ToString(method));
   if (!all_to_all.empty()) {
-    absl::StrAppend(&text, " over ", AxesText(mesh, all_to_all));
+    absl::StrAppend(&text, " over ", mesh.AxisNames(all_to_all));
     const AxisList ring = AxesOf(q.dim(kSequence));
-    if (!ring.empty()) absl::StrAppend(&text, ", ring over ", AxesText(mesh, ring));
+    if (!ring.empty()) absl::StrAppend(&text, ", ring over ", mesh.AxisNames(ring));
   }
   return absl::StrCat(text, ": ", absl::StrFormat("%.3g ms, ", seconds * 1e3), bytes,
                       " bytes received, ", extra_bytes, " extra bytes on a rank");

@@ -46,7 +46,8 @@ class DeviceMesh {
   // Requires: 0 <= axis < rank_of_axes().
   int axis_size(int axis) const;
   const std::string& axis_name(int axis) const;
-  int size() const;  // ranks in all
+  std::string AxisNames(absl::Span<const int> axes) const;  // "dp,tp", in the order given
+  int size() const;                                         // ranks in all
 
   // The same mesh on these ranks, in row-major order. Errors: kInvalidArgument unless they are
   // size() ranks, not negative, each once.

@@ -63,6 +63,11 @@ bool ReadRanks(TextScanner& in, std::vector<int>& ranks) {
 
 }  // namespace
 
+std::string DeviceMesh::AxisNames(absl::Span<const int> axes) const {
+  return absl::StrJoin(axes, ",",
+                       [this](std::string* out, int axis) { out->append(axis_name(axis)); });
+}
+
 std::string DeviceMesh::ToString() const {
   const auto name_of = [this](std::string* out, int axis) { out->append(axis_name(axis)); };
   std::string text =

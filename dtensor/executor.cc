@@ -10,7 +10,6 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "dtensor/runtime/comm/box_copy.h"
 #include "dtensor/runtime/comm/box_loop.h"
 #include "dtensor/runtime/comm/box_reduce.h"
@@ -21,11 +20,6 @@
 
 namespace dtensor {
 namespace {
-
-std::string AxisNames(const DeviceMesh& mesh, const AxisList& axes) {
-  return absl::StrJoin(axes, ",",
-                       [&](std::string* out, int axis) { out->append(mesh.axis_name(axis)); });
-}
 
 Dims LocalShape(const Layout& layout, absl::Span<const int64_t> shape, int rank) {
   return layout.mesh().Contains(rank) ? layout.LocalShape(shape, rank) : Dims{0};
@@ -45,11 +39,11 @@ std::vector<int> GroupOf(const RedistributionPlan& plan, const RedistributionSte
 }
 
 std::string Label(const RedistributionPlan& plan, const RedistributionStep& step) {
-  if (!step.across) return AxisNames(plan.to().mesh(), step.axes);
+  if (!step.across) return plan.to().mesh().AxisNames(step.axes);
   const auto all = [](const DeviceMesh& mesh) {
     AxisList axes(mesh.rank_of_axes());
     std::iota(axes.begin(), axes.end(), 0);
-    return AxisNames(mesh, axes);
+    return mesh.AxisNames(axes);
   };
   return absl::StrCat(all(plan.from().mesh()), "->", all(plan.to().mesh()));
 }
@@ -319,7 +313,7 @@ std::string CoalescingKey(const RankPlan& rank_plan) {
                                  ToString(plan.op()), " ", plan.scale(), " ",
                                  ToString(plan.dtype()), ToString(plan.result_dtype()));
   for (const RedistributionStep& step : plan.steps()) {
-    absl::StrAppend(&key, "; ", ToString(step.kind), "(", AxisNames(plan.to().mesh(), step.axes),
+    absl::StrAppend(&key, "; ", ToString(step.kind), "(", plan.to().mesh().AxisNames(step.axes),
                     ")", step.across ? " across" : "", step.from_source ? "" : " from results",
                     step.pivot ? " pivot" : "", step.reduces ? " reduces" : "",
                     step.continues ? " continues" : "");

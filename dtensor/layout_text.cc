@@ -121,9 +121,8 @@ std::string Layout::ToString() const {
   std::vector<std::string> parts;
   for (const DimLayout& dim : dims_) parts.push_back(DimToString(mesh_, dim));
   if (is_partial()) {
-    const auto name_of = [this](std::string* out, int axis) { out->append(mesh_.axis_name(axis)); };
-    parts.push_back(absl::StrCat("P(", dtensor::ToString(op_), ": ",
-                                 absl::StrJoin(partial_axes_, ",", name_of), ")"));
+    parts.push_back(
+        absl::StrCat("P(", dtensor::ToString(op_), ": ", mesh_.AxisNames(partial_axes_), ")"));
   }
   return parts.empty() ? "scalar" : absl::StrJoin(parts, " ");
 }

@@ -6,7 +6,6 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "dtensor/attention_plan.h"
 #include "dtensor/attention_run.h"
@@ -74,11 +73,6 @@ absl::Status AttentionCheck(Specs operands, const Attrs& attrs) {
   return fits.ok() ? fits : refuse(fits.message());
 }
 
-std::string AxesText(const DeviceMesh& mesh, const AxisList& axes) {
-  return absl::StrJoin(
-      axes, ",", [&](std::string* out, int axis) { absl::StrAppend(out, mesh.axis_name(axis)); });
-}
-
 // The way that the user pinned. Errors: there is no such.
 absl::StatusOr<const AttentionWay*> Pinned(const std::vector<AttentionWay>& ways,
                                            const Arguments& arguments, Specs operands) {
@@ -94,7 +88,7 @@ absl::StatusOr<const AttentionWay*> Pinned(const std::vector<AttentionWay>& ways
   return InvalidArgument(
       {"Attention: all-to-all over ",
        arguments.all_to_all.empty() ? "every axis of the sequence"
-                                    : AxesText(mesh, arguments.all_to_all),
+                                    : mesh.AxisNames(arguments.all_to_all),
        " cannot share the heads evenly, or the axes do not split the sequences (q, k, v: ",
        SpecsText(operands),
        "); name axes that split both sequences and whose ranks divide the key heads that a rank "

@@ -293,11 +293,9 @@ std::vector<Transfer> RedistributionPlan::Receives(int s, int rank) const {
 std::string RedistributionPlan::ToString() const {
   const auto format = [this](std::string* out, const RedistributionStep& step) {
     const int64_t busiest = Bytes(static_cast<int>(&step - steps_.data())).busiest;
-    const DeviceMesh& mesh = to_.mesh();  // axes are those of both, or of the target in G
-    const auto name = [&mesh](std::string* out, int axis) { out->append(mesh.axis_name(axis)); };
+    // Axes are those of both meshes, or of the target's in G.
     absl::StrAppend(out, dtensor::ToString(step.kind), "(",
-                    step.across ? "across" : absl::StrJoin(step.axes, ",", name), ") ", busiest,
-                    " B");
+                    step.across ? "across" : to_.mesh().AxisNames(step.axes), ") ", busiest, " B");
   };
   const std::string local = fills_identity_ ? "fill" : is_view_ ? "view" : "copy";
   const bool converts = result_dtype_ != dtype_;

@@ -8,7 +8,6 @@
 #include "absl/algorithm/container.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "dtensor/digest.h"
 #include "dtensor/ring_moves.h"
 #include "dtensor/runtime/core/status.h"
@@ -289,8 +288,7 @@ RankRing::RankRing(RingSchedule schedule, int rank) : schedule_(std::move(schedu
   place_ = static_cast<int>(absl::c_find(ranks_, rank) - ranks_.begin());
   group_ = ranks_;
   absl::c_sort(group_);
-  axes_ = absl::StrJoin(problem.axes, ",",
-                        [&](std::string* out, int axis) { out->append(mesh.axis_name(axis)); });
+  axes_ = mesh.AxisNames(problem.axes);
   digest_ = DigestOf(schedule_.ToString());
 }
 

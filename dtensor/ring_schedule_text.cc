@@ -13,12 +13,6 @@
 namespace dtensor {
 namespace {
 
-std::string Names(const DeviceMesh& mesh, absl::Span<const int> axes) {
-  std::vector<std::string> names;
-  for (const int axis : axes) names.push_back(mesh.axis_name(axis));
-  return absl::StrJoin(names, ",");
-}
-
 std::string Heading(const RingSchedule& schedule) {
   const RingProblem& p = schedule.problem();
   const bool alike = p.q == p.kv && p.q_length == p.kv_length;
@@ -26,7 +20,7 @@ std::string Heading(const RingSchedule& schedule) {
       "mesh       %s, ring of %d over %s\n"
       "attention  %s, batch %d, %d heads, %d kv heads of %d, %s\n"
       "sequence   %d as %s%s\n",
-      p.q.mesh().ToString(), schedule.places(), Names(p.q.mesh(), p.axes), p.mask.ToString(),
+      p.q.mesh().ToString(), schedule.places(), p.q.mesh().AxisNames(p.axes), p.mask.ToString(),
       p.batch, p.heads, p.kv_heads, p.head_dim, std::string(ToString(p.dtype)), p.q_length,
       p.q.ToString(),
       alike ? "" : absl::StrFormat("; keys: %d as %s", p.kv_length, p.kv.ToString()));
