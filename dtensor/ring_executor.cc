@@ -46,10 +46,6 @@ class Runner {
     }
   }
 
-  // Whether this rank works on nothing, and on more than one block.
-  bool idle() const { return first_ < 0; }
-  bool carries() const { return first_ < last_; }
-
   // Calls work(block number, keys and values, step) for each block that this rank works on, while
   // other blocks move, and then `after` for each step.
   template <typename Work, typename After>
@@ -164,17 +160,6 @@ class Checker {
   const absl::string_view op_;
   Dims q_, kv_, lse_;
 };
-
-// Sums are wide, but where a gradient has one term: then the kernel rounds it.
-DType SumType(const RankRing& ring, bool carries) {
-  const DType dtype = ring.schedule().problem().dtype;
-  bool alone = !carries;
-  for (const RingStep& step : ring.schedule().steps()) {
-    const RingTurn& turn = step.turns[ring.place()];
-    alone = alone && turn.gradient_sends.empty() && turn.gradient_receives.empty();
-  }
-  return alone ? dtype : AccumulatorOf(dtype);
-}
 
 // The gradients of keys and values: on their way, and those that are home.
 class KeyGradients {
@@ -300,13 +285,13 @@ absl::Status RunRing(const RankRing& ring, const RingOptions& options, const Ten
   DT_RETURN_IF_ERROR(checker.LikeQuery(o, "o"));
   DT_RETURN_IF_ERROR(checker.Lse(lse));
   Device& device = q.device();
-  Runner runner(ring, options, q, {k, v}, communicator, op);
+  const int blocks = ring.schedule().BlocksOf(ring.place());
   const auto prepare = [&]() -> absl::StatusOr<kernels::AttentionCarry> {
     kernels::AttentionCarry carry;
-    if (runner.idle()) {
+    if (blocks == 0) {
       DT_RETURN_IF_ERROR(kernels::Fill(device, o, 0));
       DT_RETURN_IF_ERROR(kernels::Fill(device, lse, -std::numeric_limits<double>::infinity()));
-    } else if (runner.carries()) {
+    } else if (blocks > 1) {
       carry = {.o = o, .max = lse};
       DT_ASSIGN_OR_RETURN(carry.sum, Tensor::Empty(device, lse.dtype(), lse.shape()));
       if (o.dtype() == lse.dtype()) return carry;
@@ -317,9 +302,10 @@ absl::Status RunRing(const RankRing& ring, const RingOptions& options, const Ten
   const auto carry = prepare();
   if (!carry.ok()) return communicator.Fail(carry.status());
   const auto work = [&](int, const RingBlock& block, const kernels::AttentionStep& step) {
-    return kernels::Attention(device, q, block.k, block.v, step,
-                              runner.carries() ? &*carry : nullptr, o, lse);
+    return kernels::Attention(device, q, block.k, block.v, step, blocks > 1 ? &*carry : nullptr, o,
+                              lse);
   };
+  Runner runner(ring, options, q, {k, v}, communicator, op);
   return runner.Run(work, [](const RingStep&) { return absl::OkStatus(); });
 }
 
@@ -334,11 +320,12 @@ absl::Status RunRingBackward(const RankRing& ring, const RingOptions& options, c
   DT_RETURN_IF_ERROR(checker.LikeQuery(dout, "the gradient of o"));
   DT_RETURN_IF_ERROR(checker.Gradients(dq, dk, dv));
   Device& device = q.device();
-  Runner runner(ring, options, q, {k, v}, communicator, op);
-  const DType sum_type = SumType(ring, runner.carries());
+  const bool idle = ring.schedule().BlocksOf(ring.place()) == 0;
+  const DType sum_type =
+      ring.schedule().SumsGradients(ring.place()) ? AccumulatorOf(q.dtype()) : q.dtype();
   Tensor delta, query_sum = dq;
   const auto prepare = [&]() -> absl::Status {
-    if (runner.idle()) return kernels::Fill(device, dq, 0);
+    if (idle) return kernels::Fill(device, dq, 0);
     DT_ASSIGN_OR_RETURN(delta, Tensor::Empty(device, lse.dtype(), lse.shape()));
     DT_RETURN_IF_ERROR(kernels::AttentionDelta(device, o, dout, delta));
     if (sum_type == dq.dtype()) return absl::OkStatus();
@@ -354,10 +341,11 @@ absl::Status RunRingBackward(const RankRing& ring, const RingOptions& options, c
                                               query_sum, share.k, share.v));
     return gradients.Add(number, std::move(share));
   };
+  Runner runner(ring, options, q, {k, v}, communicator, op);
   DT_RETURN_IF_ERROR(runner.Run(
       work, [&](const RingStep& step) { return gradients.Move(step, communicator, op); }));
   absl::Status status = gradients.Finish();
-  if (status.ok() && !runner.idle() && query_sum.dtype() != dq.dtype()) {
+  if (status.ok() && !idle && query_sum.dtype() != dq.dtype()) {
     status = kernels::Unary(device, kernels::UnaryOp::kCopy, query_sum, dq);
   }
   return status.ok() ? status : communicator.Fail(status);

@@ -309,63 +309,15 @@ double RingSchedule::Balance() const {
   return slowest == 0 ? 1 : total / (places() * slowest);
 }
 
-// One block is worked on while the next arrives. A double ring holds one more that arrives from
-// the next ring, and from three rings on the one that is sent there.
+// One block is worked on while the next arrives. A double ring holds one more, which has come for
+// the inner ring that begins next.
 int RingSchedule::KvBuffers(int place) const {
-  const int most = outer_size_ == 1 ? 2 : outer_size_ == 2 ? 3 : 4;
+  const int most = outer_size_ == 1 ? 2 : 3;
   int received = 0;
   for (const RingStep& step : steps_) {
     received += static_cast<int>(step.turns[place].receives.size());
   }
   return std::min(received, most);
-}
-
-int64_t RingSchedule::KvBufferBytes(int place) const {
-  int64_t largest = 0;
-  for (const RingStep& step : steps_) {
-    for (const RingMessage& m : step.turns[place].receives) largest = std::max(largest, m.bytes);
-  }
-  return KvBuffers(place) * largest;
-}
-
-RingMemory RingSchedule::ForwardMemory(int place) const {
-  const RingProblem& p = problem_;
-  const int64_t element = SizeOf(p.dtype), sum = SizeOf(AccumulatorOf(p.dtype));
-  const int64_t rows = p.batch * p.heads * q_[place].size();
-  RingMemory memory;
-  memory.tensors = 2 * element * rows * p.head_dim + BlockBytes(place);  // q, o, k, v
-  memory.carry = sum * rows + (sum > element ? sum * rows * p.head_dim : 0);
-  memory.kv_buffers = KvBufferBytes(place);
-  return memory;
-}
-
-RingMemory RingSchedule::BackwardMemory(int place) const {
-  const RingProblem& p = problem_;
-  const int64_t element = SizeOf(p.dtype), sum = SizeOf(AccumulatorOf(p.dtype));
-  const int64_t rows = p.batch * p.heads * q_[place].size();
-  RingMemory memory;
-  memory.tensors =
-      4 * element * rows * p.head_dim + 2 * BlockBytes(place);  // q, o, do, dq; kv, dkv
-  memory.carry = 2 * sum * rows;                                // log-sum-exp, delta
-  if (sum > element) memory.carry += sum * rows * p.head_dim + GradientBytes(place);
-  memory.kv_buffers = KvBufferBytes(place);
-  int64_t sends = 0, largest = 0;
-  for (const RingStep& step : steps_) {
-    for (const RingMessage& message : step.turns[place].gradient_sends) {
-      ++sends;
-      largest = std::max(largest, message.bytes);
-    }
-  }
-  memory.gradient_buffers = std::min<int64_t>(sends, 2) * largest;
-  return memory;
-}
-
-int64_t RingSchedule::PeakBytes() const {
-  int64_t peak = 0;
-  for (int place = 0; place < places(); ++place) {
-    peak = std::max({peak, ForwardMemory(place).total(), BackwardMemory(place).total()});
-  }
-  return peak;
 }
 
 }  // namespace dtensor

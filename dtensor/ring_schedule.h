@@ -77,12 +77,15 @@ struct RingLink {
   int64_t forward_bytes = 0, backward_bytes = 0;
 };
 
-// Bytes that one rank holds at its peak.
+// Bytes that one rank holds at its peak. Scratch memory of kernels is counted where it grows with
+// head_dim times the sequence.
 struct RingMemory {
-  int64_t tensors = 0;           // arguments and results, in the tensors' type
-  int64_t carry = 0;             // log-sum-exp, delta, and sums that are wider than their results
-  int64_t kv_buffers = 0;        // blocks of other places, on their way
-  int64_t gradient_buffers = 0;  // gradients on their way
+  int64_t tensors = 0;     // arguments and results, in the tensors' type
+  int64_t carry = 0;       // of each query: log-sum-exp, sum of exponentials or delta, and the sum
+                           // of o or dq, if it is wider than the result
+  int64_t kv_buffers = 0;  // blocks of other places, on their way
+  // Gradients on their way, and the own block's, if its sum is wider than the result.
+  int64_t gradient_buffers = 0;
   int64_t total() const { return tensors + carry + kv_buffers + gradient_buffers; }
 };
 
@@ -113,6 +116,11 @@ class RingSchedule {
   // is nothing to do.
   double Balance() const;
 
+  // How many blocks a place works on, and whether it sums gradients, of several blocks or from
+  // several places: those that have one term are rounded at once.
+  int BlocksOf(int place) const;
+  bool SumsGradients(int place) const;
+
   RingMemory ForwardMemory(int place) const;
   RingMemory BackwardMemory(int place) const;
   int64_t PeakBytes() const;  // of the place that has most
@@ -131,7 +139,7 @@ class RingSchedule {
   friend absl::StatusOr<RingSchedule> PlanRing(const RingProblem& problem);
   RingSchedule() = default;
   int KvBuffers(int place) const;
-  int64_t KvBufferBytes(int place) const;
+  int64_t WideRows(int place, bool carried, int64_t blocks) const;
 
   RingProblem problem_;
   int outer_size_ = 1;
