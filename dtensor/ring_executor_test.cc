@@ -7,11 +7,11 @@
 #include <limits>
 #include <random>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/placement.h"
+#include "dtensor/ring_testing.h"
 #include "dtensor/runtime/comm/run_ranks.h"
 #include "dtensor/runtime/core/status_matchers.h"
 #include "dtensor/runtime/kernels/attention.h"
@@ -23,7 +23,6 @@ namespace dtensor {
 namespace {
 
 using ::testing::HasSubstr;
-using Doubles = std::vector<double>;
 
 constexpr int64_t kBatch = 2, kHeads = 4, kKvHeads = 2, kHeadDim = 8;
 constexpr double kScale = 0.35;
@@ -76,27 +75,12 @@ Global Oracle(const AttentionMask& mask, int64_t s, int64_t t) {
   return g;
 }
 
-// The rows at `positions` of [batch, length, width].
+// The rows at `positions` of [batch, length, width], and the columns of [batch * heads, length].
 Doubles Rows(const Doubles& global, int64_t length, int64_t width, const IndexSet& positions) {
-  Doubles rows;
-  for (int64_t b = 0; b < kBatch; ++b) {
-    for (int64_t i = 0; i < positions.size(); ++i) {
-      const double* row = &global[(b * length + positions.At(i)) * width];
-      rows.insert(rows.end(), row, row + width);
-    }
-  }
-  return rows;
+  return RowsAt(global, kBatch, length, width, positions);
 }
-
-// The columns at `positions` of [batch * heads, length].
 Doubles Columns(const Doubles& global, int64_t length, const IndexSet& positions) {
-  Doubles columns;
-  for (int64_t row = 0; row < kBatch * kHeads; ++row) {
-    for (int64_t i = 0; i < positions.size(); ++i) {
-      columns.push_back(global[row * length + positions.At(i)]);
-    }
-  }
-  return columns;
+  return RowsAt(global, kBatch * kHeads, length, 1, positions);
 }
 
 double MeanSquare(const Doubles& values) {
@@ -121,47 +105,10 @@ double Error(const Doubles& got, const Doubles& want, const Doubles& whole) {
 
 absl::Status Check(absl::string_view what, const Tensor& got, const Doubles& want,
                    const Doubles& whole, double limit) {
-  const DType dtype = got.dtype();
-  Doubles values;
-  DT_RETURN_IF_ERROR(VisitDType(dtype, [&](auto zero) -> absl::Status {
-    DT_ASSIGN_OR_RETURN(const auto read, ToHost<decltype(zero)>(got));
-    for (const auto value : read) {
-      if constexpr (std::is_same_v<decltype(zero), double>) {
-        values.push_back(value);
-      } else {
-        values.push_back(static_cast<float>(value));
-      }
-    }
-    return absl::OkStatus();
-  }));
+  DT_ASSIGN_OR_RETURN(const Doubles values, ToDoubles(got));
   const double error = Error(values, want, whole);
   if (error <= limit) return absl::OkStatus();
   return absl::InternalError(absl::StrCat(what, " is off by ", error));
-}
-
-struct Results {
-  Tensor o, lse, dq, dk, dv;
-};
-
-// Forward and backward. Results begin as NaN: all of them must be written.
-absl::StatusOr<Results> RunBoth(const RankRing& ring, const Tensor& q, const Tensor& k,
-                                const Tensor& v, const Tensor& dout, Communicator& communicator) {
-  const auto like = [](const Tensor& x, DType dtype, const Dims& shape) -> absl::StatusOr<Tensor> {
-    DT_ASSIGN_OR_RETURN(const Tensor tensor, Tensor::Empty(x.device(), dtype, shape));
-    DT_RETURN_IF_ERROR(kernels::Fill(x.device(), tensor, std::nan("")));
-    return tensor;
-  };
-  Results r;
-  DT_ASSIGN_OR_RETURN(r.o, like(q, q.dtype(), q.shape()));
-  DT_ASSIGN_OR_RETURN(r.lse, like(q, AccumulatorOf(q.dtype()), {q.size(0), q.size(2), q.size(1)}));
-  DT_ASSIGN_OR_RETURN(r.dq, like(q, q.dtype(), q.shape()));
-  DT_ASSIGN_OR_RETURN(r.dk, like(k, k.dtype(), k.shape()));
-  DT_ASSIGN_OR_RETURN(r.dv, like(v, v.dtype(), v.shape()));
-  const RingOptions options = {.scale = kScale};
-  DT_RETURN_IF_ERROR(RunRing(ring, options, q, k, v, communicator, "Ring", r.o, r.lse));
-  DT_RETURN_IF_ERROR(RunRingBackward(ring, options, q, k, v, r.o, r.lse, dout, communicator, "Ring",
-                                     r.dq, r.dk, r.dv));
-  return r;
 }
 
 template <typename T>
@@ -184,7 +131,8 @@ absl::Status RunOn(const RingSchedule& schedule, const Global& g, double limit,
   DT_ASSIGN_OR_RETURN(const Tensor v, make(g.v, p.kv_length, kKvHeads, keys));
   DT_ASSIGN_OR_RETURN(const Tensor dout, make(g.dout, p.q_length, kHeads, mine));
   communicator.ResetTraffic();
-  DT_ASSIGN_OR_RETURN(const Results r, RunBoth(ring, q, k, v, dout, communicator));
+  DT_ASSIGN_OR_RETURN(const RingResults r,
+                      RunBoth(ring, {.scale = kScale}, q, k, v, dout, communicator));
   DT_RETURN_IF_ERROR(Check("o", r.o, Rows(g.o, p.q_length, query_width, mine), g.o, limit));
   DT_RETURN_IF_ERROR(Check("lse", r.lse, Columns(g.lse, p.q_length, mine), g.lse, limit));
   DT_RETURN_IF_ERROR(Check("dq", r.dq, Rows(g.dq, p.q_length, query_width, mine), g.dq, limit));
@@ -293,7 +241,8 @@ TEST(RingExecutorTest, OneRankHasTheBitsOfTheLocalKernel) {
     DT_ASSIGN_OR_RETURN(const Tensor v, make(g.v, kKvHeads));
     DT_ASSIGN_OR_RETURN(const Tensor dout, make(g.dout, kHeads));
     const RankRing ring(schedule, 0);
-    DT_ASSIGN_OR_RETURN(const Results r, RunBoth(ring, q, k, v, dout, communicator));
+    DT_ASSIGN_OR_RETURN(const RingResults r,
+                        RunBoth(ring, {.scale = kScale}, q, k, v, dout, communicator));
     const auto like = [&](const Tensor& tensor) {
       return Tensor::Empty(device, DType::kF32, tensor.shape()).value();
     };
