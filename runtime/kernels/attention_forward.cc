@@ -196,9 +196,10 @@ class ForwardPass {
     const RowRange seen = RowsThatSee(shape_, 0, shape_.q_rows, key, count);
     if (seen.begin < seen.end) {
       const auto pack_transposed = pairs_ ? &PackTransposedPairs<T> : format_.pack_transposed;
-      pack_transposed(format_.At(op_.k, batch, kv_head, key), op_.k.row_stride, count, shape_.dim,
+      const int64_t packed = KeysBeforeEnd(shape_, seen, key, count);
+      pack_transposed(format_.At(op_.k, batch, kv_head, key), op_.k.row_stride, packed, shape_.dim,
                       scratch_.query, scratch_.keys_t);
-      format_.pack(format_.At(op_.v, batch, kv_head, key), op_.v.row_stride, count, 0, shape_.dim,
+      format_.pack(format_.At(op_.v, batch, kv_head, key), op_.v.row_stride, packed, 0, shape_.dim,
                    T{1}, scratch_.blocks.keys, scratch_.values);
     }
     const int64_t block = key / scratch_.blocks.keys;

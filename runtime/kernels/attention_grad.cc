@@ -217,7 +217,9 @@ class GradPass {
     RowRange rows = RowsThatSee(shape_, 0, shape_.q_rows, key, count);
     std::fill_n(s.dkeys, s.blocks.keys * s.blocks.dim, T{0});
     std::fill_n(s.dvalues, s.blocks.keys * s.blocks.dim, T{0});
-    if (rows.begin < rows.end) PackKeys(batch, kv_head, key, count);
+    if (rows.begin < rows.end) {
+      PackKeys(batch, kv_head, key, KeysBeforeEnd(shape_, rows, key, count));
+    }
     // The first block sets dq, also of rows that see nothing.
     if (key == 0 && shape_.first) rows = {0, shape_.q_rows};
     for (int64_t h = 0; h < group_; ++h) {

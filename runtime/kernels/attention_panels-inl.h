@@ -17,6 +17,7 @@
 #include "dtensor/runtime/kernels/numeric.h"
 // After highway_targets.h.
 #include "dtensor/runtime/kernels/simd-inl.h"
+#include "hwy/cache_control.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace dtensor::kernels::HWY_NAMESPACE {
@@ -85,12 +86,22 @@ T Exp2Scalar(T x) {
 
 // --- Copies between memory and panels. `memory` holds rows of In, `stride` elements apart.
 
+inline constexpr int64_t kRowsAhead = 8;
+
+// May lie outside of the tensor.
+template <typename In>
+HWY_INLINE void PrefetchRow(const In* row, int64_t n) {
+  for (int64_t i = 0; i < n; i += 64 / sizeof(In)) hwy::Prefetch(row + i);
+}
+
 template <int N, class Lanes, typename In, typename T>
 HWY_INLINE void PackPanel(const In* HWY_RESTRICT in, int64_t stride, int64_t rows, Lanes lanes,
                           VecOf<T> factor, T* HWY_RESTRICT panel) {
   const hn::ScalableTag<T> d;
   constexpr int64_t L = kLanes<T>;
   for (int64_t r = 0; r < rows; ++r, in += stride, panel += kPanel<T>) {
+    // Rows lie apart, so that hardware does not foresee them.
+    PrefetchRow(in + kRowsAhead * stride, N * L);
     if (N == 2) hn::Store(hn::Mul(Load(d, in, All()), factor), d, panel);
     hn::Store(hn::Mul(Load(d, in + (N - 1) * L, lanes), factor), d, panel + (N - 1) * L);
   }
@@ -199,6 +210,7 @@ void PackTransposed(const void* memory, int64_t stride, int64_t rows, int64_t di
     const T* sources[L];
     for (int64_t i = 0; i < L; ++i) {
       const In* row = in + std::min(r + i, rows - 1) * stride;
+      PrefetchRow(row + L * stride, dim);
       if constexpr (std::is_same_v<In, T>) sources[i] = row;
       if (in_place) continue;
       T* const copy = staging + i * staging_stride;
@@ -481,6 +493,12 @@ inline RowRange RowsThatSee(const AttentionShape& shape, int64_t row, int64_t ro
   const auto begins_before = [&](const SeenKeys& s) { return s.begin < key + n; };
   return {row + (std::partition_point(seen, seen + rows, ends_before) - seen),
           row + (std::partition_point(seen, seen + rows, begins_before) - seen)};
+}
+
+// How many of the keys [key, key + n) lie before the end of what these rows see.
+inline int64_t KeysBeforeEnd(const AttentionShape& shape, const RowRange& rows, int64_t key,
+                             int64_t n) {
+  return std::clamp<int64_t>(shape.seen[rows.end - 1].end - key, 0, n);
 }
 
 // A row of T of an operand, or of scratch memory that holds one group of heads at a time. `head` is
