@@ -131,7 +131,10 @@ class RingSchedule {
   // O(places^3): for tests.
   absl::Status Verify() const;
 
-  // A line for each step and place, then the bytes of each link, the balance, and the memory.
+  // The mesh, the attention and the sequence: three lines.
+  std::string Heading() const;
+  // The heading, a line for each step and place, then the bytes of each link, the balance, and the
+  // memory.
   std::string ToString() const;
 
  private:

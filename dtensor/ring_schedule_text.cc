@@ -13,19 +13,6 @@
 namespace dtensor {
 namespace {
 
-std::string Heading(const RingSchedule& schedule) {
-  const RingProblem& p = schedule.problem();
-  const bool alike = p.q == p.kv && p.q_length == p.kv_length;
-  return absl::StrFormat(
-      "mesh       %s, ring of %d over %s\n"
-      "attention  %s, batch %d, %d heads, %d kv heads of %d, %s\n"
-      "sequence   %d as %s%s\n",
-      p.q.mesh().ToString(), schedule.places(), p.q.mesh().AxisNames(p.axes), p.mask.ToString(),
-      p.batch, p.heads, p.kv_heads, p.head_dim, std::string(ToString(p.dtype)), p.q_length,
-      p.q.ToString(),
-      alike ? "" : absl::StrFormat("; keys: %d as %s", p.kv_length, p.kv.ToString()));
-}
-
 std::string MessageText(const RingMessage& message, absl::string_view what) {
   return absl::StrCat(what, " ", message.block, " to ", message.peer);
 }
@@ -51,8 +38,21 @@ std::string LinksText(const RingSchedule& schedule) {
 
 }  // namespace
 
+std::string RingSchedule::Heading() const {
+  const RingProblem& p = problem_;
+  const bool alike = p.q == p.kv && p.q_length == p.kv_length;
+  return absl::StrFormat(
+      "mesh       %s, ring of %d over %s\n"
+      "attention  %s, batch %d, %d heads, %d kv heads of %d, %s\n"
+      "sequence   %d as %s%s\n",
+      p.q.mesh().ToString(), places(), p.q.mesh().AxisNames(p.axes), p.mask.ToString(), p.batch,
+      p.heads, p.kv_heads, p.head_dim, std::string(dtensor::ToString(p.dtype)), p.q_length,
+      p.q.ToString(),
+      alike ? "" : absl::StrFormat("; keys: %d as %s", p.kv_length, p.kv.ToString()));
+}
+
 std::string RingSchedule::ToString() const {
-  std::string text = Heading(*this);
+  std::string text = Heading();
   int64_t forward = 0, backward = 0;
   for (size_t s = 0; s < steps_.size(); ++s) {
     for (int place = 0; place < places(); ++place) {

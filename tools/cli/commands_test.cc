@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "dtensor/runtime/core/status_matchers.h"
 #include "dtensor/tools/cli/links_command.h"
+#include "dtensor/tools/cli/memory.h"
 #include "dtensor/tools/cli/plan_command.h"
 #include "dtensor/tools/cli/redistribute_command.h"
 #include "dtensor/tools/cli/regions_command.h"

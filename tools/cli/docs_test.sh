@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # docs_test.sh PROGRAM MANUAL: runs every `$ dtensor ...` of the manual's indented examples and
-# compares what it prints with the lines below it. Figures that are measured count as equal, and so
-# do digests, which say nothing by themselves.
+# compares what it prints with the lines below it. Figures that are measured count as equal, errors
+# among them, and so do digests, which say nothing by themselves.
 set -u
 program=$PWD/$1 manual=$PWD/$2
 cd "$TEST_TMPDIR" || exit 1
@@ -9,7 +9,9 @@ dtensor() { "$program" "$@"; }
 
 without_measures() {
   sed -E -e 's/("(seconds|[a-z_]*per_second|stream_limit_ratio|latency_us)": )[-+.e0-9]+/\1_/' \
-    -e 's/^(time|limit|link|copy|reduce|multiply) .*/\1 _/' -e 's/[0-9a-f]{16}("?)$/_\1/'
+    -e 's/"(error|limit|error_on_one_rank|ratio)":[-+.e0-9]+/"\1":_/g' \
+    -e 's/("counted_peak_bytes_per_rank": )[0-9]+/\1_/' -e 's/^(tensor .* error) [-+.e0-9]+/\1 _/' \
+    -e 's/^(time|limit|link|copy|reduce|multiply|peak) .*/\1 _/' -e 's/[0-9a-f]{16}("?)$/_\1/'
 }
 
 bad=0 examples=0 command="" expected=""

@@ -65,6 +65,8 @@ prints "100000 ranks" plan --mesh dp=100,tp=1000 --shape 4096,4096 --from "P(sum
 prints "balance    100.0%" "${ring[@]}" --pattern zigzag --mask causal
 prints "balance    100.0%" ring --mesh node=2,cp=3 --pattern double_ring --seq 240 --mask causal
 prints "kv 3  partial" "${ring[@]}" --pattern striped --mask window:5
+prints "verdict    all within the limits" "${ring[@]}" --pattern zigzag --mask causal --run
+has "ok tensors error error_on_one_rank ratio limit counted_bytes planned_bytes" "${ring[@]}" --run
 prints "Usage" --help
 prints "--objective" plan --help
 
@@ -109,7 +111,38 @@ refuses "--kv-heads" ring --mesh cp=2 --kv-heads -1 --seq 64
 refuses "--mask: mask window:257" "${ring[@]}" --mask window:257
 refuses "--mask: " "${ring[@]}" --mask window
 refuses "take f32, f64, bf16 or f16" ring --mesh cp=2 --seq 64 --dtype i32
-refuses "--run" "${ring[@]}" --run
+refuses "--in: files are" "${ring[@]}" --in results
+refuses "--out: files are" "${ring[@]}" --out results
+refuses "--in: there is no file" "${ring[@]}" --run --in /nowhere/tensors
+refuses "--out: cannot write" "${ring[@]}" --run --out /nowhere/results
+refuses "64 or fewer" ring --mesh cp=65 --seq 65 --run
+
+results=$TEST_TMPDIR/results.safetensors
+prints "within the limits" "${ring[@]}" --run --out "$results"
+for tensor in o lse dq dk dv; do
+  head -c 1000 "$results" | grep -aq "\"$tensor\":" || complain "no $tensor in what --out wrote"
+done
+refuses "has no tensor 'q'; it has" ring --mesh cp=4 --run --in "$results"
+
+# A safetensors file with q, k, v and do, of 8 positions and 4 elements: text taken as bf16, all
+# close to 12. Scores are large and close together, so f32 loses what tells keys apart.
+tensors() {
+  local header="" name begin=0
+  for name in q k v do; do
+    header+=",\"$name\":{\"dtype\":\"BF16\",\"shape\":[1,1,8,4],\"data_offsets\":[$begin,$((begin + 64))]}"
+    begin=$((begin + 64))
+  done
+  header="{${header#,}}"
+  printf "\\x$(printf %02x $((${#header} % 256)))\\x$(printf %02x $((${#header} / 256)))"
+  head -c 6 /dev/zero
+  printf %s "$header"
+  awk 'BEGIN { for (i = 0; i < 128; ++i) { x = (x * 75 + 74) % 65537; printf "%cA", 64 + x % 4 } }'
+}
+tensors >"$TEST_TMPDIR/tensors"
+out=$("$dtensor" ring --mesh cp=2 --in "$TEST_TMPDIR/tensors" --dtype f32 --run)
+(($? == 1)) || complain "errors beyond their limits must end with status 1: $out"
+[[ $out == *"verdict    WRONG: the error of "* ]] || complain "no verdict that names what is wrong: $out"
+prints "within the limits" ring --mesh cp=2 --in "$TEST_TMPDIR/tensors" --run
 
 "$dtensor" plan "${move[@]}" >/dev/full 2>/dev/null
 (($? == 1)) || complain "output that cannot be written must end with status 1"

@@ -1,5 +1,5 @@
-// dtensor: plans, runs and shows redistributions, and plans rings of attention, from the command
-// line. Manual: docs/cli.md.
+// dtensor: plans, runs and shows redistributions, and plans and runs rings of attention, from the
+// command line. Manual: docs/cli.md.
 //
 // Exit status 0: done. 1: it ran, and failed or went wrong. 2: refused, with one line on stderr
 // that names the bad part and the remedy.
@@ -60,14 +60,19 @@ void DeclareRing(CLI::App& app, RingFlags& ring) {
       ->required();
   app.add_option("--pattern", ring.pattern, "ring, zigzag, striped or double_ring")
       ->capture_default_str();
-  app.add_option("--batch", ring.batch, "sequences")->capture_default_str();
-  app.add_option("--heads", ring.heads, "of the queries")->capture_default_str();
+  app.add_option("--batch", ring.batch, "sequences; 1 if missing");
+  app.add_option("--heads", ring.heads, "of the queries; 1 if missing");
   app.add_option("--kv-heads", ring.kv_heads, "of keys and values; as many as --heads if missing");
-  app.add_option("--seq", ring.seq, "positions, of all ranks together")->required();
-  app.add_option("--head-dim", ring.head_dim, "elements of a head")->capture_default_str();
-  app.add_option("--dtype", ring.dtype, "f32, f64, bf16 or f16")->capture_default_str();
+  app.add_option("--seq", ring.seq, "positions, of all ranks together; required without --in");
+  app.add_option("--head-dim", ring.head_dim, "elements of a head; 64 if missing");
+  app.add_option("--dtype", ring.dtype, "f32, f64, bf16 or f16; f32 if missing");
   app.add_option("--mask", ring.mask, "full, causal, window:W, prefix:N or documents:0,A,B")
       ->capture_default_str();
+  app.add_flag("--run", ring.run, "run it on threads, and compare it with an oracle");
+  app.add_option("--in", ring.in,
+                 "with --run: a safetensors file with q, k, v and do, whose sizes "
+                 "and type are those of flags that are missing; random data if missing");
+  app.add_option("--out", ring.out, "with --run: a safetensors file for o, lse, dq, dk and dv");
 }
 
 Commands Declare(CLI::App& app, Flags& flags) {
@@ -76,7 +81,8 @@ Commands Declare(CLI::App& app, Flags& flags) {
       app.add_subcommand("redistribute", "runs it on threads and checks every element"),
       app.add_subcommand("regions", "what each rank holds of a tensor"),
       app.add_subcommand("links", "measures this machine and prints a link table"),
-      app.add_subcommand("ring", "the schedule of ring attention, its bytes and its balance")};
+      app.add_subcommand("ring",
+                         "the schedule of ring attention, its bytes and its balance; and its run")};
   DeclareMove(*commands.plan, flags.move);
   DeclareMove(*commands.redistribute, flags.move);
   commands.redistribute->add_option("--rounds", flags.rounds, "that are timed")
@@ -140,7 +146,7 @@ int Fail(const CLI::App& app, absl::string_view message, int code) {
 
 int Main(int argc, char** argv) {
   CLI::App app(
-      "Plans, runs and shows redistributions of sharded tensors; plans ring attention. "
+      "Plans, runs and shows redistributions of sharded tensors; plans and runs ring attention. "
       "Manual: docs/cli.md",
       "dtensor");
   Flags flags;

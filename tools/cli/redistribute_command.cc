@@ -1,9 +1,6 @@
 #include "dtensor/tools/cli/redistribute_command.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <fstream>
 #include <limits>
 #include <mutex>
 #include <optional>
@@ -19,6 +16,7 @@
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/tools/cli/indexed_data.h"
 #include "dtensor/tools/cli/json_text.h"
+#include "dtensor/tools/cli/memory.h"
 #include "dtensor/tools/cli/plan_command.h"
 #include "dtensor/tools/cli/rank_clock.h"
 
@@ -197,15 +195,6 @@ int64_t MemoryNeeded(const RedistributionPlan& plan, const MeasureOptions& optio
     }
   }
   return elements * SizeOf(plan.dtype()) + 2 * options.copy_bytes;
-}
-
-int64_t MemoryAvailable() {
-  std::ifstream file("/proc/meminfo");
-  for (std::string word; file >> word;) {
-    int64_t kib = 0;
-    if (word == "MemAvailable:" && file >> kib) return kib * 1024;
-  }
-  return int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGE_SIZE);
 }
 
 absl::Status CheckRunnable(const RedistributionPlan& plan, int64_t memory_available) {

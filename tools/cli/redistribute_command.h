@@ -34,8 +34,6 @@ struct MeasureOptions {
 int WorldSize(const RedistributionPlan& plan);
 // Bytes of memory that Measure() takes, on all ranks.
 int64_t MemoryNeeded(const RedistributionPlan& plan, const MeasureOptions& options = {});
-// Bytes of memory that are free here.
-int64_t MemoryAvailable();
 // Errors: kInvalidArgument for too many ranks; kResourceExhausted for too little memory.
 absl::Status CheckRunnable(const RedistributionPlan& plan, int64_t memory_available);
 

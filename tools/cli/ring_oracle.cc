@@ -1,0 +1,234 @@
+#include "dtensor/tools/cli/ring_oracle.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <thread>
+#include <utility>
+
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/kernels/attention.h"
+#include "dtensor/runtime/kernels/elementwise.h"
+#include "dtensor/runtime/kernels/numeric.h"
+
+namespace dtensor::cli {
+namespace {
+
+static_assert(std::numeric_limits<long double>::digits > std::numeric_limits<double>::digits,
+              "errors of f64 need a wider type");
+
+// [batch, heads, seq, head_dim] as kernels see it: [batch, seq, heads, head_dim].
+Tensor ForKernel(const Tensor& tensor) { return tensor.Transpose(1, 2); }
+
+absl::StatusOr<Tensor> Converted(Device& device, const Tensor& tensor, DType dtype) {
+  DT_ASSIGN_OR_RETURN(Tensor converted, Tensor::Empty(device, dtype, tensor.shape()));
+  DT_RETURN_IF_ERROR(kernels::Unary(device, kernels::UnaryOp::kCopy, tensor, converted));
+  return converted;
+}
+
+Wide ToWide(const Tensor& tensor) {
+  return kernels::VisitFloat(tensor.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    Wide wide(tensor.numel());
+    std::transform(tensor.data<T>(), tensor.data<T>() + tensor.numel(), wide.begin(),
+                   [](T x) { return kernels::Cast<double>(x); });
+    return wide;
+  });
+}
+
+// Of the values of a float tensor.
+long double Rms(absl::Span<const long double> values) {
+  long double sum = 0;
+  int64_t finite = 0;
+  for (const long double x : values) {
+    if (!std::isfinite(x)) continue;
+    sum += x * x;
+    ++finite;
+  }
+  return finite == 0 ? 0 : std::sqrt(sum / static_cast<long double>(finite));
+}
+
+long double Dot(const long double* a, const long double* b, int64_t n) {
+  long double sum = 0;
+  for (int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+void AddTo(long double* sum, long double factor, const long double* a, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) sum[i] += factor * a[i];
+}
+
+// Row by row; q, k, v and do are row-major like the results.
+class Plain {
+ public:
+  Plain(const RingProblem& problem, const RingInputs& inputs)
+      : p_(problem),
+        scale_(1 / std::sqrt(static_cast<long double>(problem.head_dim))),
+        q_(ToWide(inputs.q)),
+        k_(ToWide(inputs.k)),
+        v_(ToWide(inputs.v)),
+        dout_(ToWide(inputs.dout)) {
+    truth_.o.resize(q_.size());
+    truth_.dq.resize(q_.size());
+    truth_.dk.resize(k_.size());
+    truth_.dv.resize(v_.size());
+    const int64_t rows = p_.batch * p_.heads * p_.q_length;
+    truth_.lse.assign(rows, -std::numeric_limits<long double>::infinity());
+  }
+
+  // All that reads one head of keys, and writes its gradients.
+  void RunKeyHead(int64_t key_head) {
+    const int64_t group = p_.heads / p_.kv_heads;
+    const int64_t first_key = key_head * p_.kv_length;
+    std::vector<long double> weights(p_.kv_length);
+    for (int64_t head = key_head * group; head < (key_head + 1) * group; ++head) {
+      for (int64_t i = 0; i < p_.q_length; ++i) {
+        const KeyRange keys = p_.mask.KeysOf(i);
+        const int64_t begin = keys.begin, end = std::min(keys.end, p_.kv_length);
+        if (begin < end) Row(head * p_.q_length + i, first_key + begin, end - begin, weights);
+      }
+    }
+  }
+
+  RingTruth Take() { return std::move(truth_); }
+
+ private:
+  // Query row `row` and the n key rows that it sees.
+  void Row(int64_t row, int64_t first_key, int64_t n, std::vector<long double>& weights) {
+    const int64_t d = p_.head_dim;
+    const long double *q = &q_[row * d], *dout = &dout_[row * d];
+    const long double *k = &k_[first_key * d], *v = &v_[first_key * d];
+    for (int64_t j = 0; j < n; ++j) weights[j] = scale_ * Dot(q, k + j * d, d);
+    const long double largest = *std::max_element(weights.begin(), weights.begin() + n);
+    long double sum = 0;
+    for (int64_t j = 0; j < n; ++j) sum += weights[j] = std::exp(weights[j] - largest);
+    truth_.lse[row] = largest + std::log(sum);
+    for (int64_t j = 0; j < n; ++j) {
+      weights[j] /= sum;
+      AddTo(&truth_.o[row * d], weights[j], v + j * d, d);
+    }
+    const long double delta = Dot(dout, &truth_.o[row * d], d);
+    for (int64_t j = 0; j < n; ++j) {
+      const long double ds = scale_ * weights[j] * (Dot(dout, v + j * d, d) - delta);
+      AddTo(&truth_.dq[row * d], ds, k + j * d, d);
+      AddTo(&truth_.dk[(first_key + j) * d], ds, q, d);
+      AddTo(&truth_.dv[(first_key + j) * d], weights[j], dout, d);
+    }
+  }
+
+  const RingProblem& p_;
+  const long double scale_;
+  const Wide q_, k_, v_, dout_;
+  RingTruth truth_;
+};
+
+// Between floats. Of few elements, two roundings of lse to f32 may well differ by more than 1.4.
+constexpr double kSpacing = 0x1p-23;
+
+double FixedLimit(DType dtype) { return dtype == DType::kF64 ? 1e-13 : 3e-6; }
+
+// The sizes of the terms that each result is a sum of: o adds values, dv gradients of o; a score's
+// gradient is a difference of two products of these.
+std::array<long double, 5> TermSizes(const RingInputs& inputs) {
+  const long double q = Rms(ToWide(inputs.q)), k = Rms(ToWide(inputs.k));
+  const long double v = Rms(ToWide(inputs.v)), dout = Rms(ToWide(inputs.dout));
+  return {v, 1, dout * v * k, dout * v * q, dout};
+}
+
+}  // namespace
+
+double RingScale(const RingProblem& problem) {
+  return 1 / std::sqrt(static_cast<double>(problem.head_dim));
+}
+
+absl::StatusOr<RingOutputs> RunOnOneRank(Device& device, const RingProblem& problem,
+                                         const RingInputs& inputs, DType dtype) {
+  RingProblem typed = problem;
+  typed.dtype = dtype;
+  DT_ASSIGN_OR_RETURN(RingOutputs outputs, EmptyOutputs(device, typed));
+  DT_ASSIGN_OR_RETURN(const Tensor q, Converted(device, inputs.q, dtype));
+  DT_ASSIGN_OR_RETURN(const Tensor k, Converted(device, inputs.k, dtype));
+  DT_ASSIGN_OR_RETURN(const Tensor v, Converted(device, inputs.v, dtype));
+  DT_ASSIGN_OR_RETURN(const Tensor dout, Converted(device, inputs.dout, dtype));
+  DT_ASSIGN_OR_RETURN(const Tensor delta,
+                      Tensor::Empty(device, outputs.lse.dtype(), outputs.lse.shape()));
+  const kernels::AttentionStep step = {.scale = RingScale(problem),
+                                       .mask = problem.mask,
+                                       .q_positions = IndexSet::Interval(0, problem.q_length),
+                                       .k_positions = IndexSet::Interval(0, problem.kv_length)};
+  DT_RETURN_IF_ERROR(kernels::Attention(device, ForKernel(q), ForKernel(k), ForKernel(v), step,
+                                        nullptr, ForKernel(outputs.o), outputs.lse));
+  DT_RETURN_IF_ERROR(kernels::AttentionDelta(device, ForKernel(outputs.o), ForKernel(dout), delta));
+  DT_RETURN_IF_ERROR(kernels::AttentionGrad(
+      device, ForKernel(q), ForKernel(k), ForKernel(v), outputs.lse, delta, ForKernel(dout), step,
+      ForKernel(outputs.dq), ForKernel(outputs.dk), ForKernel(outputs.dv)));
+  DT_RETURN_IF_ERROR(device.Synchronize());
+  return outputs;
+}
+
+RingTruth PlainAttention(const RingProblem& problem, const RingInputs& inputs) {
+  Plain plain(problem, inputs);
+  std::atomic<int64_t> next = 0;
+  const int64_t key_heads = problem.batch * problem.kv_heads;
+  std::vector<std::jthread> threads;
+  for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i) {
+    threads.emplace_back([&] {
+      for (int64_t head = next++; head < key_heads; head = next++) plain.RunKeyHead(head);
+    });
+  }
+  threads.clear();  // waits for them
+  return plain.Take();
+}
+
+absl::StatusOr<RingTruth> Oracle(Device& device, const RingProblem& problem,
+                                 const RingInputs& inputs) {
+  if (problem.dtype == DType::kF64) return PlainAttention(problem, inputs);
+  DT_ASSIGN_OR_RETURN(const RingOutputs wide, RunOnOneRank(device, problem, inputs, DType::kF64));
+  return RingTruth{ToWide(wide.o), ToWide(wide.lse), ToWide(wide.dq), ToWide(wide.dk),
+                   ToWide(wide.dv)};
+}
+
+double RelativeError(const Tensor& got, absl::Span<const long double> want, long double term_size) {
+  constexpr double kInfinite = std::numeric_limits<double>::infinity();
+  const Wide values = ToWide(got);
+  Wide differences;
+  for (size_t i = 0; i < want.size(); ++i) {
+    if (std::isfinite(want[i])) {
+      differences.push_back(values[i] - want[i]);
+      if (!std::isfinite(differences.back())) return kInfinite;
+    } else if (values[i] != want[i]) {
+      return kInfinite;
+    }
+  }
+  const long double error = Rms(differences), size = Rms(want);
+  if (error == 0) return 0;
+  return static_cast<double>(error / (size < 1e-9L * term_size ? term_size : size));
+}
+
+double RingError::ratio() const { return error == *at_one ? 1 : error / *at_one; }
+
+absl::StatusOr<std::array<RingError, 5>> Compare(Device& device, const RingProblem& problem,
+                                                 const RingInputs& inputs,
+                                                 const RingOutputs& outputs) {
+  DT_ASSIGN_OR_RETURN(const RingTruth truth, Oracle(device, problem, inputs));
+  const std::array<const Wide*, 5> wants = {&truth.o, &truth.lse, &truth.dq, &truth.dk, &truth.dv};
+  const std::array<long double, 5> sizes = TermSizes(inputs);
+  const auto got = outputs.Named();
+  std::array<RingError, 5> errors;
+  for (size_t i = 0; i < errors.size(); ++i) {
+    errors[i] = {got[i].first, RelativeError(got[i].second, *wants[i], sizes[i]),
+                 FixedLimit(problem.dtype)};
+  }
+  if (SizeOf(problem.dtype) != 2) return errors;
+  DT_ASSIGN_OR_RETURN(const RingOutputs one, RunOnOneRank(device, problem, inputs, problem.dtype));
+  const auto at_one = one.Named();
+  for (size_t i = 0; i < errors.size(); ++i) {
+    errors[i].at_one = RelativeError(at_one[i].second, *wants[i], sizes[i]);
+    errors[i].limit = std::max(1.4 * *errors[i].at_one, kSpacing);
+  }
+  return errors;
+}
+
+}  // namespace dtensor::cli
