@@ -146,4 +146,7 @@ prints "within the limits" ring --mesh cp=2 --in "$TEST_TMPDIR/tensors" --run
 
 "$dtensor" plan "${move[@]}" >/dev/full 2>/dev/null
 (($? == 1)) || complain "output that cannot be written must end with status 1"
+"$dtensor" "${ring[@]}" --run --out /dev/full >/dev/null 2>"$TEST_TMPDIR/err"
+(($? == 1)) && [[ $(<"$TEST_TMPDIR/err") == *"--out: cannot write '/dev/full'"* ]] ||
+  complain "results that cannot be written must end with status 1: $(<"$TEST_TMPDIR/err")"
 exit $bad

@@ -1,12 +1,9 @@
 #include "dtensor/tools/cli/ring_oracle.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <thread>
-#include <utility>
 
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/attention.h"
@@ -15,9 +12,6 @@
 
 namespace dtensor::cli {
 namespace {
-
-static_assert(std::numeric_limits<long double>::digits > std::numeric_limits<double>::digits,
-              "errors of f64 need a wider type");
 
 // [batch, heads, seq, head_dim] as kernels see it: [batch, seq, heads, head_dim].
 Tensor ForKernel(const Tensor& tensor) { return tensor.Transpose(1, 2); }
@@ -49,80 +43,6 @@ long double Rms(absl::Span<const long double> values) {
   }
   return finite == 0 ? 0 : std::sqrt(sum / static_cast<long double>(finite));
 }
-
-long double Dot(const long double* a, const long double* b, int64_t n) {
-  long double sum = 0;
-  for (int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
-  return sum;
-}
-
-void AddTo(long double* sum, long double factor, const long double* a, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) sum[i] += factor * a[i];
-}
-
-// Row by row; q, k, v and do are row-major like the results.
-class Plain {
- public:
-  Plain(const RingProblem& problem, const RingInputs& inputs)
-      : p_(problem),
-        scale_(1 / std::sqrt(static_cast<long double>(problem.head_dim))),
-        q_(ToWide(inputs.q)),
-        k_(ToWide(inputs.k)),
-        v_(ToWide(inputs.v)),
-        dout_(ToWide(inputs.dout)) {
-    truth_.o.resize(q_.size());
-    truth_.dq.resize(q_.size());
-    truth_.dk.resize(k_.size());
-    truth_.dv.resize(v_.size());
-    const int64_t rows = p_.batch * p_.heads * p_.q_length;
-    truth_.lse.assign(rows, -std::numeric_limits<long double>::infinity());
-  }
-
-  // All that reads one head of keys, and writes its gradients.
-  void RunKeyHead(int64_t key_head) {
-    const int64_t group = p_.heads / p_.kv_heads;
-    const int64_t first_key = key_head * p_.kv_length;
-    std::vector<long double> weights(p_.kv_length);
-    for (int64_t head = key_head * group; head < (key_head + 1) * group; ++head) {
-      for (int64_t i = 0; i < p_.q_length; ++i) {
-        const KeyRange keys = p_.mask.KeysOf(i);
-        const int64_t begin = keys.begin, end = std::min(keys.end, p_.kv_length);
-        if (begin < end) Row(head * p_.q_length + i, first_key + begin, end - begin, weights);
-      }
-    }
-  }
-
-  RingTruth Take() { return std::move(truth_); }
-
- private:
-  // Query row `row` and the n key rows that it sees.
-  void Row(int64_t row, int64_t first_key, int64_t n, std::vector<long double>& weights) {
-    const int64_t d = p_.head_dim;
-    const long double *q = &q_[row * d], *dout = &dout_[row * d];
-    const long double *k = &k_[first_key * d], *v = &v_[first_key * d];
-    for (int64_t j = 0; j < n; ++j) weights[j] = scale_ * Dot(q, k + j * d, d);
-    const long double largest = *std::max_element(weights.begin(), weights.begin() + n);
-    long double sum = 0;
-    for (int64_t j = 0; j < n; ++j) sum += weights[j] = std::exp(weights[j] - largest);
-    truth_.lse[row] = largest + std::log(sum);
-    for (int64_t j = 0; j < n; ++j) {
-      weights[j] /= sum;
-      AddTo(&truth_.o[row * d], weights[j], v + j * d, d);
-    }
-    const long double delta = Dot(dout, &truth_.o[row * d], d);
-    for (int64_t j = 0; j < n; ++j) {
-      const long double ds = scale_ * weights[j] * (Dot(dout, v + j * d, d) - delta);
-      AddTo(&truth_.dq[row * d], ds, k + j * d, d);
-      AddTo(&truth_.dk[(first_key + j) * d], ds, q, d);
-      AddTo(&truth_.dv[(first_key + j) * d], weights[j], dout, d);
-    }
-  }
-
-  const RingProblem& p_;
-  const long double scale_;
-  const Wide q_, k_, v_, dout_;
-  RingTruth truth_;
-};
 
 // Between floats. Of few elements, two roundings of lse to f32 may well differ by more than 1.4.
 constexpr double kSpacing = 0x1p-23;
@@ -166,20 +86,6 @@ absl::StatusOr<RingOutputs> RunOnOneRank(Device& device, const RingProblem& prob
       ForKernel(outputs.dq), ForKernel(outputs.dk), ForKernel(outputs.dv)));
   DT_RETURN_IF_ERROR(device.Synchronize());
   return outputs;
-}
-
-RingTruth PlainAttention(const RingProblem& problem, const RingInputs& inputs) {
-  Plain plain(problem, inputs);
-  std::atomic<int64_t> next = 0;
-  const int64_t key_heads = problem.batch * problem.kv_heads;
-  std::vector<std::jthread> threads;
-  for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i) {
-    threads.emplace_back([&] {
-      for (int64_t head = next++; head < key_heads; head = next++) plain.RunKeyHead(head);
-    });
-  }
-  threads.clear();  // waits for them
-  return plain.Take();
 }
 
 absl::StatusOr<RingTruth> Oracle(Device& device, const RingProblem& problem,

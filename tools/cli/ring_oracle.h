@@ -5,11 +5,11 @@
 #include <array>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "dtensor/ring_schedule.h"
+#include "dtensor/tools/cli/plain_attention.h"
 #include "dtensor/tools/cli/ring_tensors.h"
 
 namespace dtensor::cli {
@@ -20,16 +20,6 @@ double RingScale(const RingProblem& problem);
 // The library's kernels on all positions in one step, in `dtype`. Errors: kResourceExhausted.
 absl::StatusOr<RingOutputs> RunOnOneRank(Device& device, const RingProblem& problem,
                                          const RingInputs& inputs, DType dtype);
-
-// Row-major values, of the shapes of RingOutputs.
-using Wide = std::vector<long double>;
-struct RingTruth {
-  Wide o, lse, dq, dk, dv;
-};
-
-// The formulas of runtime/kernels/attention.h one row after another, in long double, on all cores.
-// About a minute for 8 heads of 64 and 4096 positions on two cores.
-RingTruth PlainAttention(const RingProblem& problem, const RingInputs& inputs);
 
 // PlainAttention for f64, for which f64 is not wide enough; else RunOnOneRank in f64.
 absl::StatusOr<RingTruth> Oracle(Device& device, const RingProblem& problem,

@@ -240,7 +240,8 @@ absl::StatusOr<RingReport> RunAndCompare(const RingSchedule& schedule,
                       file ? ReadInputs(*device, *file, problem) : RandomInputs(*device, problem));
   const absl::StatusOr<RingRun> run = RunOnThreads(*device, schedule, inputs);
   if (!run.ok()) return absl::InternalError(run.status().message());
-  if (out) DT_RETURN_IF_ERROR(WriteOutputs(*out, run->outputs));
+  const absl::Status written = out ? WriteOutputs(*out, run->outputs) : absl::OkStatus();
+  if (!written.ok()) return absl::InternalError(absl::StrCat("--out: ", written.message()));
   RingReport report = {.counted_bytes = run->counted_bytes,
                        .planned_bytes = PlannedBytes(schedule),
                        .peak_bytes = run->peak_bytes,

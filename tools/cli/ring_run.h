@@ -37,7 +37,8 @@ struct RingReport {
 std::string Verdict(const RingReport& report);
 
 // Errors: of ParseRing and PlanRing; of the files; kInvalidArgument for more ranks than threads
-// should be; kResourceExhausted for too little memory; a rank's failure (kInternal).
+// should be; kResourceExhausted for too little memory; kInternal for a rank's failure, and results
+// that cannot be written.
 absl::StatusOr<Outcome> RunRingOnThreads(const RingFlags& flags, bool json);
 
 }  // namespace dtensor::cli
