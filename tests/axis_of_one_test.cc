@@ -27,7 +27,8 @@ TEST(AxisOfOne, ChangesNothingInATrainingStep) {
        std::vector<Case>{{"tp=2", {"dp=1,tp=2", "tp=2,dp=1", "x=1,tp=2,y=1"}},
                          {"dp=2", {"dp=2,tp=1", "tp=1,dp=2"}},
                          {"dp=2,tp=2", {"dp=2,x=1,tp=2", "x=1,dp=2,tp=2,y=1"}},
-                         {"tp=1", {"dp=1,tp=1", "dp=1", "x=1"}}}) {
+                         {"cp=2", {"cp=2,tp=1", "dp=1,cp=2"}},
+                         {"tp=1", {"dp=1,tp=1", "dp=1", "x=1", "cp=1"}}}) {
     for (const bool sequence_parallel : {false, true}) {
       DT_ASSERT_OK_AND_ASSIGN(const Trained without,
                               Train({.mesh = mesh, .sequence_parallel = sequence_parallel}));

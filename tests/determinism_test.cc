@@ -26,7 +26,10 @@ std::vector<TrainingRun> Runs() {
   return {{.mesh = "dp=2,tp=2"},
           {.mesh = "dp=2,tp=2", .sequence_parallel = false},
           {.mesh = "dp=2,tp=2", .dtype = DType::kBF16, .first_values = DType::kBF16},
-          {.mesh = "tp=3", .allow_uneven = true}};
+          {.mesh = "tp=3", .allow_uneven = true},
+          {.mesh = "cp=4"},
+          {.mesh = "cp=2,tp=2", .dtype = DType::kBF16, .first_values = DType::kBF16},
+          {.mesh = "cp=3", .allow_uneven = true}};
 }
 
 void ExpectSameBits(const Device::Kind device, absl::Span<const uint64_t> seeds) {

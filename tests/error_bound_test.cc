@@ -342,7 +342,8 @@ TEST(ErrorBound, OfATransformersLossAndGradients) {
     run.dtype = bound.dtype;
     const double u = Roundoff(run.dtype);
     for (const std::string mesh :
-         {"tp=1", "tp=2", "dp=2", "tp=3", "tp=4", "dp=4", "dp=2,tp=2", "dp=4,tp=2", "dp=2,tp=4"}) {
+         {"tp=1", "tp=2", "dp=2", "tp=3", "tp=4", "dp=4", "dp=2,tp=2", "dp=4,tp=2", "dp=2,tp=4",
+          "cp=2", "cp=4", "cp=2,tp=2", "dp=2,cp=2,tp=2"}) {
       run.mesh = mesh;
       DT_ASSERT_OK_AND_ASSIGN(const Trained got, Train(run));
       EXPECT_NEAR(got.losses[0], exact.losses[0], bound.loss * u * exact.losses[0]) << mesh;

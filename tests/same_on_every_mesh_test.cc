@@ -153,7 +153,7 @@ TEST(SameOnEveryMesh, InitialWeights) {
       return trained.ok() ? trained->first_values : Trained::Values();
     };
     const Trained::Values one = first_values("tp=1", false, false);
-    for (const std::string mesh : {"dp=2", "tp=2", "tp=4", "dp=2,tp=2", "tp=2,dp=2"}) {
+    for (const std::string mesh : {"dp=2", "tp=2", "tp=4", "dp=2,tp=2", "tp=2,dp=2", "cp=2,tp=2"}) {
       for (const bool sequence_parallel : {false, true})
         EXPECT_EQ(first_values(mesh, sequence_parallel, false), one) << mesh;
     }

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "dtensor/autograd.h"
 #include "dtensor/ops.h"
+#include "dtensor/parallel_plans/context_parallel.h"
 #include "dtensor/parallel_plans/optimizer.h"
 #include "dtensor/parallel_plans/transformer.h"
 #include "dtensor/runtime/core/status.h"
@@ -33,6 +34,11 @@ ParallelPlan PlanFor(const DeviceMesh& mesh, bool sequence_parallel) {
   ParallelPlan plan;
   if (mesh.Find("tp").ok()) plan = TensorParallelPlan("tp", sequence_parallel);
   if (mesh.Find("dp").ok()) plan.Add({"", DataParallel("dp")});
+  if (mesh.Find("cp").ok()) {
+    for (const char* modules : {"", "model.layers.*.self_attn"}) {
+      plan.Add({modules, ContextParallel("cp", "zigzag")});
+    }
+  }
   return plan;
 }
 

@@ -16,7 +16,8 @@
 namespace dtensor {
 
 struct TrainingRun {
-  // "tp" splits the layers, "dp" the batch; other axes have no part in the plan.
+  // "tp" splits the layers, "dp" the batch, "cp" the sequence (zigzag, by ring attention); other
+  // axes have no part in the plan.
   std::string mesh = "tp=1";
   bool sequence_parallel = true;
   bool allow_uneven = false;
