@@ -1,6 +1,7 @@
 #include "dtensor/attention_plan.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -295,17 +296,20 @@ absl::StatusOr<std::vector<AttentionWay>> AttentionWays(const AttentionProblem& 
 
 const AttentionWay& Choose(const std::vector<AttentionWay>& ways, int64_t max_extra_bytes) {
   DT_CHECK(!ways.empty());
-  const auto fits = [&](const AttentionWay& way) {
-    return max_extra_bytes < 0 || way.extra_bytes <= max_extra_bytes;
+  const auto smaller = [](const AttentionWay& a, const AttentionWay& b) {
+    return a.extra_bytes < b.extra_bytes;
   };
-  const auto better = [&](const AttentionWay& a, const AttentionWay& b) {
-    if (fits(a) != fits(b)) return fits(a);
-    if (!fits(a) || a.seconds == b.seconds) return a.extra_bytes < b.extra_bytes;
-    return a.seconds < b.seconds;
-  };
-  const AttentionWay* best = &ways[0];
+  const AttentionWay& smallest = *absl::c_min_element(ways, smaller);
+  const int64_t cap = max_extra_bytes < 0 ? std::numeric_limits<int64_t>::max()
+                                          : std::max(max_extra_bytes, smallest.extra_bytes);
+  double fastest = std::numeric_limits<double>::infinity();
   for (const AttentionWay& way : ways) {
-    if (better(way, *best)) best = &way;
+    if (way.extra_bytes <= cap) fastest = std::min(fastest, way.seconds);
+  }
+  const AttentionWay* best = nullptr;
+  for (const AttentionWay& way : ways) {
+    if (way.extra_bytes > cap || way.seconds > 1.05 * fastest) continue;
+    if (best == nullptr || smaller(way, *best)) best = &way;
   }
   return *best;
 }

@@ -73,9 +73,9 @@ struct AttentionWay {
 absl::StatusOr<std::vector<AttentionWay>> AttentionWays(const AttentionProblem& problem,
                                                         const LinkTable& links);
 
-// The way of least time among those whose extra bytes are at most `max_extra_bytes` (-1: any);
-// among equals that of fewer extra bytes. If none fits, that of fewest extra bytes. Requires: a
-// way.
+// The way of least time among those whose extra bytes are at most `max_extra_bytes` (-1: any); of
+// those that take up to 5% more, which is less than predictions are worth, that of fewest extra
+// bytes. If none fits, that of fewest extra bytes. Requires: a way.
 const AttentionWay& Choose(const std::vector<AttentionWay>& ways, int64_t max_extra_bytes);
 
 }  // namespace dtensor

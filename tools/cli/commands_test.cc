@@ -334,6 +334,21 @@ TEST(RingCommandTest, ZigzagOfEight) {
   EXPECT_EQ(ring["links"].size(), 8);
 }
 
+TEST(RingCommandTest, PricesTheWaysOfTheOperator) {
+  RingFlags flags = Ring("cp=8", "zigzag", "causal");
+  EXPECT_EQ(RingJson(flags)["ways"].size(), 2);  // 8 ranks do not share 2 kv heads
+  flags.kv_heads = 8;
+  flags.links = testing::TempDir() + "/slow_links";
+  std::ofstream(flags.links) << "link * 1 0.01\n";
+  // Slow links hide behind nothing, and all-to-all moves fewest bytes.
+  const json ways = RingJson(flags)["ways"];
+  EXPECT_EQ(ways.size(), 3);
+  for (const json& way : ways) EXPECT_EQ(way["chosen"], way["method"] == "all-to-all") << way;
+  EXPECT_THAT(RunRing(flags, false)->text, HasSubstr("extra bytes on a rank: chosen\n"));
+  flags.links = "/nowhere/links";
+  EXPECT_THAT(RunRing(flags, true), StatusIs(absl::StatusCode::kNotFound, HasSubstr("--links")));
+}
+
 TEST(RingCommandTest, EachPatternDealsTheSequenceItsWay) {
   EXPECT_EQ(RingJson(Ring("cp=4", "ring", "full"))["layout"], "[cp]");
   EXPECT_EQ(RingJson(Ring("cp=4", "striped", "full"))["layout"], "[_ x 4(cp)]");

@@ -68,6 +68,7 @@ void DeclareRing(CLI::App& app, RingFlags& ring) {
   app.add_option("--dtype", ring.dtype, "f32, f64, bf16 or f16; f32 if missing");
   app.add_option("--mask", ring.mask, "full, causal, window:W, prefix:N or documents:0,A,B")
       ->capture_default_str();
+  app.add_option("--links", ring.links, "a file with a link table (see the command links)");
   app.add_flag("--run", ring.run, "run it on threads, and compare it with an oracle");
   app.add_option("--in", ring.in,
                  "with --run: a safetensors file with q, k, v and do, whose sizes "

@@ -66,12 +66,7 @@ absl::StatusOr<RedistributionOptions> ParseOptions(const MoveFlags& flags) {
                             " is below 0; leave it out for no cap"});
   }
   options.max_extra_bytes = flags.max_extra_bytes;
-  if (flags.links.empty()) return options;
-  absl::StatusOr<std::string> text = ReadFile(flags.links);
-  if (!text.ok()) return Of("--links", text.status());
-  absl::StatusOr<LinkTable> links = LinkTable::Parse(*text);
-  if (!links.ok()) return Of("--links", links.status());
-  options.links = *std::move(links);
+  DT_ASSIGN_OR_RETURN(options.links, ReadLinks(flags.links));
   return options;
 }
 
@@ -94,6 +89,14 @@ absl::StatusOr<Layout> ReadLayout(absl::string_view text, const DeviceMesh& mesh
 }
 
 }  // namespace
+
+absl::StatusOr<LinkTable> ReadLinks(const std::string& path) {
+  if (path.empty()) return LinkTable();
+  const absl::StatusOr<std::string> text = ReadFile(path);
+  if (!text.ok()) return Of("--links", text.status());
+  absl::StatusOr<LinkTable> links = LinkTable::Parse(*text);
+  return links.ok() ? links : Of("--links", links.status());
+}
 
 absl::StatusOr<Dims> ParseShape(absl::string_view text) {
   if (absl::StripAsciiWhitespace(text) == "scalar") return Dims();

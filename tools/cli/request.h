@@ -12,6 +12,7 @@
 #include "absl/types/span.h"
 #include "dtensor/device_mesh.h"
 #include "dtensor/layout.h"
+#include "dtensor/links.h"
 #include "dtensor/redistribution_plan.h"
 #include "dtensor/runtime/core/dims.h"
 #include "dtensor/runtime/core/dtype.h"
@@ -54,6 +55,8 @@ struct Laid {
 absl::StatusOr<Move> ParseMove(const MoveFlags& flags);
 absl::StatusOr<Laid> ParseLaid(const RegionsFlags& flags);
 
+// The table in a file; the default one for "".
+absl::StatusOr<LinkTable> ReadLinks(const std::string& path);
 // "64,64"; "" and "scalar" are a scalar.
 absl::StatusOr<Dims> ParseShape(absl::string_view text);
 // A placement for each mesh axis, "P(sum),S(0)", or what Layout::ToString prints. The two cannot be

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "dtensor/attention_plan.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/tools/cli/json_text.h"
 #include "dtensor/tools/cli/ring_run.h"
@@ -54,6 +56,41 @@ Json LinksJson(const RingSchedule& schedule) {
   return links;
 }
 
+// Attention whose sequences lie as the ring's, with gradients: what its operator would choose from.
+absl::StatusOr<std::vector<AttentionWay>> Ways(const RingProblem& ring, const LinkTable& links) {
+  AttentionProblem problem;
+  DT_ASSIGN_OR_RETURN(problem.q, Layout::Create(ring.q.mesh(), {{}, ring.q.dim(0), {}, {}}));
+  problem.kv = problem.q;
+  problem.q_shape = {ring.batch, ring.q_length, ring.heads, ring.head_dim};
+  problem.kv_shape = {ring.batch, ring.kv_length, ring.kv_heads, ring.head_dim};
+  problem.dtype = ring.dtype;
+  problem.mask = ring.mask;
+  problem.backward = true;
+  return AttentionWays(problem, links);
+}
+
+Json WaysJson(const std::vector<AttentionWay>& ways, const DeviceMesh& mesh) {
+  Json list = Json::array();
+  for (const AttentionWay& way : ways) {
+    list.push_back({{"method", std::string(ToString(way.method))},
+                    {"all_to_all", mesh.AxisNames(way.all_to_all)},
+                    {"seconds", way.seconds},
+                    {"bytes", way.bytes},
+                    {"extra_bytes_per_rank", way.extra_bytes},
+                    {"chosen", &way == &Choose(ways, -1)}});
+  }
+  return list;
+}
+
+std::string WaysText(const std::vector<AttentionWay>& ways, const DeviceMesh& mesh) {
+  std::string text;
+  for (const AttentionWay& way : ways) {
+    absl::StrAppend(&text, "way        ", way.ToString(mesh),
+                    &way == &Choose(ways, -1) ? ": chosen\n" : "\n");
+  }
+  return text;
+}
+
 Json RingJson(const RingSchedule& schedule, const RingFlags& flags) {
   Json json = ProblemJson(schedule.problem(), flags.pattern);
   json["steps"] = Json::array();
@@ -78,7 +115,13 @@ absl::StatusOr<Outcome> RunRing(const RingFlags& flags, bool json) {
   }
   DT_ASSIGN_OR_RETURN(const RingProblem problem, ParseRing(flags));
   DT_ASSIGN_OR_RETURN(const RingSchedule schedule, PlanRing(problem));
-  return Outcome{json ? JsonText(RingJson(schedule, flags)) : schedule.ToString()};
+  DT_ASSIGN_OR_RETURN(const LinkTable links, ReadLinks(flags.links));
+  DT_ASSIGN_OR_RETURN(const std::vector<AttentionWay> ways, Ways(problem, links));
+  const DeviceMesh& mesh = problem.q.mesh();
+  if (!json) return Outcome{absl::StrCat(schedule.ToString(), WaysText(ways, mesh))};
+  Json report = RingJson(schedule, flags);
+  report["ways"] = WaysJson(ways, mesh);
+  return Outcome{JsonText(report)};
 }
 
 }  // namespace dtensor::cli

@@ -21,6 +21,7 @@ struct RingFlags {
   std::optional<std::string> dtype;
   bool run = false;
   std::optional<std::string> in, out;  // files, for `run`
+  std::string links;                   // a file, for prices; none: the default table
 };
 
 // Whatever `in` and `out` are. All errors are kInvalidArgument, begin with the flag where one value
