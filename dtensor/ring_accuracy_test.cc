@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -12,7 +13,10 @@
 #include "dtensor/ring_testing.h"
 #include "dtensor/runtime/comm/run_ranks.h"
 #include "dtensor/runtime/core/attention_mask.h"
+#include "dtensor/runtime/core/index_set.h"
 #include "dtensor/runtime/core/status_matchers.h"
+#include "dtensor/runtime/kernels/attention.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace dtensor {
@@ -96,6 +100,53 @@ TEST(RingAccuracyTest, NarrowTypesAreRoundedOnce) {
         }
       }
     }
+  }
+}
+
+// Any number of ranks drops what one drops. The kernels' tests say that this is right.
+TEST(RingAccuracyTest, DropoutIsThatOfOneRank) {
+  const RingOptions options = {.scale = kScale,
+                               .dropout = {.rate = 0.3,
+                                           .seed = 11,
+                                           .batches = IndexSet::Interval(4, 5),
+                                           .heads = IndexSet::Interval(8, 12)}};
+  for (const AttentionMask& mask : Masks()) {
+    for (const auto& [dtype, limit] : {std::pair(DType::kF32, 3e-6), {DType::kF64, 1e-13}}) {
+      const RingProblem one = Problem(1, Order::Contiguous(), mask, dtype);
+      const WholeInputs inputs = RandomInputs(one);
+      const auto run = [&](const RingProblem& problem) {
+        auto results = RunRanksOfRing(PlanRing(problem).value(), options, inputs);
+        DT_EXPECT_OK(results.status());
+        return results.ok() ? *std::move(results) : WholeResults();
+      };
+      const WholeResults expected = run(one);
+      EXPECT_GT(RelativeRms(expected.o, ResultsOf(one, inputs).o), 0.1);
+      for (const Order& order : {Order::Zigzag(), Order::Contiguous(), Order::Block(1)}) {
+        for (const int cp : {2, 3, 8}) {
+          SCOPED_TRACE(absl::StrCat(cp, " ranks, ", mask.ToString(), " ", ToString(dtype)));
+          const WholeResults results = run(Problem(cp, order, mask, dtype));
+          for (const Part& part : kParts) {
+            EXPECT_LE(RelativeRms(results.*part.values, expected.*part.values), limit) << part.name;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(RingAccuracyTest, RefusesDropoutThatIsNone) {
+  const RingProblem problem = Problem(2, Order::Zigzag(), AttentionMask::Causal(), DType::kF32);
+  const IndexSet batches = IndexSet::Interval(0, 1), heads = IndexSet::Interval(0, 4);
+  const std::pair<const char*, kernels::AttentionDropout> wrong[] = {
+      {"a dropout rate of 1", {1, 0, batches, heads}},
+      {"a dropout rate of -0.5", {-0.5, 0, batches, heads}},
+      {"a dropout rate of nan", {std::nan(""), 0, batches, heads}},
+      {"0 batch entries and 4 heads", {0.5, 0, IndexSet(), heads}},
+      {"1 batch entries and 1 heads", {0.5, 0, batches, batches}}};
+  for (const auto& [words, dropout] : wrong) {
+    EXPECT_THAT(
+        RunRanksOfRing(PlanRing(problem).value(), {.dropout = dropout}, RandomInputs(problem)),
+        StatusIs(absl::StatusCode::kInvalidArgument, ::testing::HasSubstr(words)));
   }
 }
 

@@ -86,7 +86,8 @@ class Runner {
             .q_positions = schedule.q_positions(ring_.place()),
             .k_positions = schedule.kv_positions(block),
             .first = s == first_,
-            .last = s == last_};
+            .last = s == last_,
+            .dropout = options_.dropout};
   }
 
   const RankRing& ring_;
@@ -111,6 +112,18 @@ class Checker {
     lse_ = {p.batch, p.heads, n};
   }
 
+  absl::Status Dropout(const kernels::AttentionDropout& dropout) const {
+    if (dropout.rate == 0) return absl::OkStatus();
+    if (!(0 < dropout.rate && dropout.rate < 1)) {
+      return InvalidArgument({op_, ": a dropout rate of ", absl::StrCat(dropout.rate),
+                              "; take one that is at least 0 and less than 1"});
+    }
+    const int64_t batches = dropout.batches.size(), heads = dropout.heads.size();
+    if (batches == q_[0] && heads == q_[2]) return absl::OkStatus();
+    return InvalidArgument({op_, ": dropout names ", absl::StrCat(batches), " batch entries and ",
+                            absl::StrCat(heads), " heads where q is ", DimsToString(q_),
+                            "; name the global index of each"});
+  }
   absl::Status Arguments(const Tensor& q, const Tensor& k, const Tensor& v) const {
     DT_RETURN_IF_ERROR(LikeQuery(q, "q"));
     DT_RETURN_IF_ERROR(Check(k, "k", kv_, dtype_));
@@ -281,6 +294,7 @@ absl::Status RunRing(const RankRing& ring, const RingOptions& options, const Ten
                      const Tensor& k, const Tensor& v, Communicator& communicator,
                      absl::string_view op, const Tensor& o, const Tensor& lse) {
   const Checker checker(ring, op);
+  DT_RETURN_IF_ERROR(checker.Dropout(options.dropout));
   DT_RETURN_IF_ERROR(checker.Arguments(q, k, v));
   DT_RETURN_IF_ERROR(checker.LikeQuery(o, "o"));
   DT_RETURN_IF_ERROR(checker.Lse(lse));
@@ -314,6 +328,7 @@ absl::Status RunRingBackward(const RankRing& ring, const RingOptions& options, c
                              const Tensor& dout, Communicator& communicator, absl::string_view op,
                              const Tensor& dq, const Tensor& dk, const Tensor& dv) {
   const Checker checker(ring, op);
+  DT_RETURN_IF_ERROR(checker.Dropout(options.dropout));
   DT_RETURN_IF_ERROR(checker.Arguments(q, k, v));
   DT_RETURN_IF_ERROR(checker.LikeQuery(o, "o"));
   DT_RETURN_IF_ERROR(checker.Lse(lse));

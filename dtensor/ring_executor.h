@@ -16,6 +16,7 @@
 #include "dtensor/ring_schedule.h"
 #include "dtensor/runtime/comm/communicator.h"
 #include "dtensor/runtime/device/tensor.h"
+#include "dtensor/runtime/kernels/attention.h"
 
 namespace dtensor {
 
@@ -42,6 +43,7 @@ class RankRing {
 // What is not in the schedule: equal on all ranks.
 struct RingOptions {
   double scale = 1;
+  kernels::AttentionDropout dropout;  // any number of ranks drops the same weights
 };
 
 // This rank's part of o = softmax(scale * q k^T, masked) v, and of lse, the log-sum-exp of the
@@ -51,7 +53,8 @@ struct RingOptions {
 // of the problem's type, in ascending order of positions, any strides with the last one 1; lse:
 // [batch, heads, its positions], wide, any strides. Results share no memory with arguments or each
 // other. `op` is what the user called, for errors. Errors: kInvalidArgument for tensors that are
-// not what the problem says, before anything moves; the world's failure; kResourceExhausted, which
+// not what the problem says, and a dropout that is not one of its batch entries and heads, before
+// anything moves; the world's failure; kResourceExhausted, which
 // fails the world.
 absl::Status RunRing(const RankRing& ring, const RingOptions& options, const Tensor& q,
                      const Tensor& k, const Tensor& v, Communicator& communicator,

@@ -1,6 +1,8 @@
 #include "dtensor/runtime/kernels/attention.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstdint>
 #include <utility>
 
 #include "dtensor/runtime/core/status.h"
@@ -38,6 +40,11 @@ AttentionShape ShapeOf(const Tensor& q, const Tensor& k, const Tensor& v,
   DT_CHECK(k.size(0) == shape.batch && k.size(3) == shape.dim && k.shape() == v.shape());
   DT_CHECK(shape.kv_heads == 0 ? shape.q_heads == 0 : shape.q_heads % shape.kv_heads == 0);
   DT_CHECK(step.q_positions.size() == shape.q_rows && step.k_positions.size() == shape.keys);
+  const AttentionDropout& dropout = step.dropout;
+  shape.drops = dropout.rate != 0;
+  DT_CHECK(0 <= dropout.rate && dropout.rate < 1);
+  DT_CHECK(!shape.drops ||
+           (dropout.batches.size() == shape.batch && dropout.heads.size() == shape.q_heads));
   return shape;
 }
 
@@ -79,20 +86,55 @@ void FindSeenKeys(const AttentionStep& step, SeenKeys* seen) {
   }
 }
 
+// Of each batch entry, head, query and key, in this order.
+int64_t GlobalIndices(const AttentionShape& shape) {
+  return shape.drops ? shape.batch + shape.q_heads + shape.q_rows + shape.keys : 0;
+}
+
+uint32_t* Expand(const IndexSet& set, uint32_t* out) {
+  for (const Run& run : set.runs()) {
+    for (int64_t i = 0; i < run.size(); ++i) {
+      *out++ = static_cast<uint32_t>(run.begin + i / run.length * run.stride + i % run.length);
+    }
+  }
+  return out;
+}
+
+DropoutMask MaskOf(const AttentionStep& step, uint32_t* indices) {
+  const AttentionDropout& dropout = step.dropout;
+  DropoutMask mask;
+  mask.seed = dropout.seed;
+  mask.threshold = static_cast<uint32_t>(std::ceil(dropout.rate * 0x1p24));
+  mask.scale = 1 / (1 - dropout.rate);
+  mask.batches = indices;
+  mask.heads = indices = Expand(dropout.batches, indices);
+  mask.queries = indices = Expand(dropout.heads, indices);
+  mask.keys = indices = Expand(step.q_positions, indices);
+  Expand(step.k_positions, indices);
+  return mask;
+}
+
 // Launches run(shape, operands, scratch) with scratch memory, which goes back after it in stream
 // order. What rows see is found there, too: scratch memory begins with it.
 absl::Status LaunchStep(Device& device, const char* kernel, const AttentionShape& shape,
                         const AttentionOperands& operands, const AttentionStep& step,
                         int64_t scratch_bytes, decltype(&RunAttention) run) {
   const int64_t seen_bytes = (shape.q_rows * static_cast<int64_t>(sizeof(SeenKeys)) + 63) / 64 * 64;
-  const int64_t bytes = seen_bytes + scratch_bytes;
+  const int64_t bytes =
+      seen_bytes + scratch_bytes + GlobalIndices(shape) * static_cast<int64_t>(sizeof(uint32_t));
   DT_ASSIGN_OR_RETURN(void* const scratch, device.Allocate(bytes));
   const absl::Status status = device.Launch(kernel, [=] {
     SeenKeys* const seen = static_cast<SeenKeys*>(scratch);
     FindSeenKeys(step, seen);
     AttentionShape with_seen = shape;
     with_seen.seen = seen;
-    run(with_seen, operands, static_cast<char*>(scratch) + seen_bytes);
+    char* const rest = static_cast<char*>(scratch) + seen_bytes;
+    DropoutMask mask;
+    if (shape.drops) {
+      mask = MaskOf(step, reinterpret_cast<uint32_t*>(rest + scratch_bytes));
+      with_seen.dropout = &mask;
+    }
+    run(with_seen, operands, rest);
   });
   device.Free(scratch, bytes);
   return status;

@@ -11,6 +11,8 @@
 #ifndef DTENSOR_RUNTIME_KERNELS_ATTENTION_H_
 #define DTENSOR_RUNTIME_KERNELS_ATTENTION_H_
 
+#include <cstdint>
+
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "dtensor/runtime/core/attention_mask.h"
@@ -19,6 +21,23 @@
 
 namespace dtensor::kernels {
 
+// Dropout of attention's weights: after the softmax each one is kept with probability 1 - rate, and
+// then divided by that; lse is that of all. Whether the weight of query i and key j is kept depends
+// on the seed, the batch entry, the query head and both positions alone, all of them global and
+// below 2^32, so that any division of the work drops the same ones. By Philox (philox.h):
+//
+//   key       the seed, low word first
+//   counter   (j / 4, i, head, batch entry)
+//   kept      if the upper 24 bits of word j % 4, over 2^24, are at least `rate`
+//
+// Backward repeats that: dv = (z p)^T do, ds = p * (z (do v^T) - delta), where z is 0 or 1 / (1 -
+// rate). Other uses of the seed draw the same numbers: take another one for each call.
+struct AttentionDropout {
+  double rate = 0;  // in [0, 1); 0: no dropout, and no cost
+  uint64_t seed = 0;
+  IndexSet batches, heads;  // global indices of the batch entries and query heads of the tensors
+};
+
 // One block of keys, met by all queries. Rows lie in ascending order of their global positions.
 struct AttentionStep {
   double scale = 1;
@@ -26,6 +45,7 @@ struct AttentionStep {
   IndexSet q_positions, k_positions;  // s and t of them
   bool first = true;                  // nothing is carried yet
   bool last = true;                   // no call follows: o and lse are made
+  AttentionDropout dropout;           // the same in all steps, and in backward
 };
 
 // One step with all positions; causal: the query at local row i sees the keys j <= i + t - s.

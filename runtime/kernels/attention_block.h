@@ -19,6 +19,15 @@ struct SeenKeys {
   int64_t begin = 0, end = 0;
 };
 
+// Which weights are dropped: see AttentionDropout. Global indices, of the operands' batch entries,
+// query heads and rows, and of the block's keys.
+struct DropoutMask {
+  uint64_t seed = 0;
+  uint32_t threshold = 0;  // in units of 2^-24
+  double scale = 1;        // of what is kept
+  const uint32_t *batches = nullptr, *heads = nullptr, *queries = nullptr, *keys = nullptr;
+};
+
 struct AttentionShape {
   DType dtype = DType::kF32;
   DType out_dtype = DType::kF32;  // of o, or of the gradients: dtype or wide
@@ -29,6 +38,8 @@ struct AttentionShape {
   bool carried = false;  // the operands have a carry
   // Of each query row. Neither end falls from a row to the next; 0 <= begin, end <= keys.
   const SeenKeys* seen = nullptr;
+  bool drops = false;
+  const DropoutMask* dropout = nullptr;  // null if nothing is dropped
 };
 
 // One operand, in elements. A row's elements are adjacent; statistics have one element per row.
@@ -43,7 +54,7 @@ struct AttentionOperands {
   AttentionOperand dout, delta, dq, dk, dv;  // of the gradient
 };
 
-// The scratch memory that a run needs, 64-byte aligned. `seen` is not looked at.
+// The scratch memory that a run needs, 64-byte aligned. Pointers are not looked at.
 int64_t AttentionScratchBytes(const AttentionShape& shape);
 int64_t AttentionGradScratchBytes(const AttentionShape& shape);
 

@@ -13,6 +13,7 @@
 #define HWY_TARGET_INCLUDE "runtime/kernels/attention_forward.cc"
 #include "hwy/foreach_target.h"
 // After foreach_target.h.
+#include "dtensor/runtime/kernels/attention_dropout-inl.h"
 #include "dtensor/runtime/kernels/attention_panels-inl.h"
 
 #ifndef DTENSOR_RUNTIME_KERNELS_ATTENTION_FORWARD_ONCE_
@@ -30,9 +31,10 @@ struct ForwardScratch {
   T *query, *scores, *out;  // of a strip of rows
   // Of each row of a group, unless the caller carries them; carry: o, if o's own memory cannot.
   T *max, *sum, *carry;
+  DropoutScratch<T> dropout;
 
   ForwardScratch(const AttentionShape& shape, AttentionScratch& scratch)
-      : blocks(ForwardBlocks(shape)) {
+      : blocks(ForwardBlocks(shape)), dropout(shape, blocks, scratch) {
     const int64_t rows =
         shape.carried ? 0 : shape.q_rows * (shape.q_heads / std::max<int64_t>(1, shape.kv_heads));
     const bool in_place = SizeOf(shape.out_dtype) == sizeof(T) || shape.keys <= blocks.keys;
@@ -84,6 +86,7 @@ struct StripState {
   bool first;    // nothing is carried yet
   bool last;     // results are final: divided by the sums
   T *max, *sum;  // of each row: the largest score, the sum of exponentials
+  StripDropout<T> dropout;
 };
 
 // M rows, whose queries and block of keys are in scratch memory, scaled so that 2^score is wanted,
@@ -143,6 +146,8 @@ HWY_NOINLINE void ForwardStrip(const ForwardScratch<T>& s, int64_t dim, T log2_s
     beta[i] = !state.last ? 1 : sum == 0 ? 0 : 1 / sum;
     gamma[i] = carried * beta[i];
   }
+  // After the sums: they are of all weights.
+  if (state.dropout.keys->active()) DropWeights(state.dropout, begin, n, M, s.scores);
   MultiplyStrip<M>(s.scores + begin * M, M * P, s.values + begin * P, s.blocks.keys, n - begin, dim,
                    beta, state.first ? nullptr : gamma, out, row_stride, out_panel);
 }
@@ -157,6 +162,7 @@ class ForwardPass {
         format_(format),
         out_format_(out_format),
         scratch_(shape, scratch),
+        dropout_(shape, scratch_.dropout),
         group_(shape.q_heads / shape.kv_heads),
         pairs_(CanTakePairs<T>(shape, {op.q, op.k})) {
     const int64_t rows = shape.q_rows, dim = shape.dim;
@@ -197,6 +203,7 @@ class ForwardPass {
     if (seen.begin < seen.end) {
       const auto pack_transposed = pairs_ ? &PackTransposedPairs<T> : format_.pack_transposed;
       const int64_t packed = KeysBeforeEnd(shape_, seen, key, count);
+      if (dropout_.active()) dropout_.SetKeys(key, packed);
       pack_transposed(format_.At(op_.k, batch, kv_head, key), op_.k.row_stride, packed, shape_.dim,
                       scratch_.query, scratch_.keys_t);
       format_.pack(format_.At(op_.v, batch, kv_head, key), op_.v.row_stride, packed, 0, shape_.dim,
@@ -236,7 +243,9 @@ class ForwardPass {
     } else {
       format_.pack(q, op_.q.row_stride, rows, M - rows, shape_.dim, scale, M, scratch_.query);
     }
-    GatherValues<M>(head, row, rows, {limits, first, last, max, sum});
+    GatherValues<M>(
+        head, row, rows,
+        {limits, first, last, max, sum, {&dropout_, head.batch, QueryHead(head), row, rows}});
     for (int64_t i = 0; i < rows && !last; ++i) {
       all_max[i * max_.row_stride] = max[i];
       all_sum[i * sum_.row_stride] = sum[i];
@@ -279,6 +288,7 @@ class ForwardPass {
   const AttentionOperands& op_;
   const Format<T> format_, out_format_;
   const ForwardScratch<T> scratch_;
+  KeyDropout<T> dropout_;
   const int64_t group_;            // query heads that share a key head
   const bool pairs_;               // scores are products of pairs of bf16
   WideRows<T> carry_, max_, sum_;  // between blocks

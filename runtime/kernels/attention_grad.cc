@@ -12,6 +12,7 @@
 #define HWY_TARGET_INCLUDE "runtime/kernels/attention_grad.cc"
 #include "hwy/foreach_target.h"
 // After foreach_target.h.
+#include "dtensor/runtime/kernels/attention_dropout-inl.h"
 #include "dtensor/runtime/kernels/attention_panels-inl.h"
 
 #ifndef DTENSOR_RUNTIME_KERNELS_ATTENTION_GRAD_ONCE_
@@ -37,8 +38,10 @@ struct GradScratch {
   T *query_pairs, *dout_pairs;           // the first two again, where pairs of bf16 are multiplied
   T* dquery;                             // of a strip of rows
   T *lse, *carry;  // of each row of a group; carry: dq, if dq's own memory cannot hold it
+  DropoutScratch<T> dropout;
 
-  GradScratch(const AttentionShape& shape, AttentionScratch& scratch) : blocks(GradBlocks(shape)) {
+  GradScratch(const AttentionShape& shape, AttentionScratch& scratch)
+      : blocks(GradBlocks(shape)), dropout(shape, blocks, scratch) {
     const int64_t rows = shape.q_rows * (shape.q_heads / std::max<int64_t>(1, shape.kv_heads));
     for (T** part : {&keys, &keys_t, &values_t, &dkeys, &dvalues}) {
       *part = scratch.Take<T>(blocks.keys * blocks.dim);
@@ -100,8 +103,9 @@ HWY_INLINE void GradTile(const T* query, const T* dout, int64_t a_panel, const T
 // One strip of M rows, at row `r` of a block of rows, against one block of keys: P, dS and dQ.
 template <int M, bool kPairs, typename T>
 HWY_NOINLINE void GradStrip(const GradScratch<T>& s, int64_t r, int64_t dim, T scale,
-                            const Limits& limits, bool first, const T* lse, const T* delta, T* dq,
-                            int64_t row_stride, int64_t dq_panel) {
+                            const Limits& limits, bool first, const T* lse, const T* delta,
+                            const StripDropout<T>& dropout, T* dq, int64_t row_stride,
+                            int64_t dq_panel) {
   constexpr int64_t L = kLanes<T>, P = kPanel<T>;
   const int64_t begin = limits.first, n = limits.last;
   const int64_t panel = kBlockRows * P;
@@ -121,33 +125,14 @@ HWY_NOINLINE void GradStrip(const GradScratch<T>& s, int64_t r, int64_t dim, T s
                              lse, delta, p, ds);
     }
   }
+  if (dropout.keys->active()) {
+    DropGradients(dropout, begin, n, kBlockRows, delta, s.p + r * P, s.ds + r * P);
+  }
   T beta[M], gamma[M];
   std::fill_n(beta, M, scale);
   std::fill_n(gamma, M, T{1});
   MultiplyStrip<M>(s.ds + begin * kBlockRows + r * P, panel, s.keys + begin * P, s.blocks.keys,
                    n - begin, dim, beta, first ? nullptr : gamma, dq, row_stride, dq_panel);
-}
-
-// c += A^T B for M columns of A, at `a` in a panel, over n rows; B in panels of `b_rows` rows.
-template <int M, typename T>
-HWY_NOINLINE void MultiplyColumns(const T* a, const T* b, int64_t b_rows, int64_t n, int64_t dim,
-                                  T* c, int64_t c_panel) {
-  constexpr int64_t P = kPanel<T>;
-  T ones[M];
-  std::fill_n(ones, M, T{1});
-  for (; dim > 0; dim -= P, b += b_rows * P, c += c_panel) {
-    if (dim > kLanes<T>) {
-      VecOf<T> acc[M][2];
-      Clear(acc);
-      Accumulate<M, 2, 1, P>(a, b, n, acc);
-      WriteTile(acc, ones, ones, c, P);
-    } else {
-      VecOf<T> acc[M][1];
-      Clear(acc);
-      Accumulate<M, 1, 1, P>(a, b, n, acc);
-      WriteTile(acc, ones, ones, c, P);
-    }
-  }
 }
 
 template <typename T>
@@ -160,6 +145,7 @@ class GradPass {
         format_(format),
         out_format_(out_format),
         scratch_(shape, scratch),
+        dropout_(shape, scratch_.dropout),
         group_(shape.q_heads / shape.kv_heads),
         delta_(WideRows<T>::Of(op.delta, group_)),
         pairs_(CanTakePairs<T>(shape, {op.q, op.k, op.v, op.dout})) {
@@ -218,7 +204,9 @@ class GradPass {
     std::fill_n(s.dkeys, s.blocks.keys * s.blocks.dim, T{0});
     std::fill_n(s.dvalues, s.blocks.keys * s.blocks.dim, T{0});
     if (rows.begin < rows.end) {
-      PackKeys(batch, kv_head, key, KeysBeforeEnd(shape_, rows, key, count));
+      const int64_t packed = KeysBeforeEnd(shape_, rows, key, count);
+      PackKeys(batch, kv_head, key, packed);
+      if (dropout_.active()) dropout_.SetKeys(key, packed);
     }
     // The first block sets dq, also of rows that see nothing.
     if (key == 0 && shape_.first) rows = {0, shape_.q_rows};
@@ -315,12 +303,15 @@ class GradPass {
     T* const dq = dq_.At(head.batch, head.kv_head, head.in_group, row);
     const T scale = static_cast<T>(shape_.scale);
     const auto run = pairs_ ? &GradStrip<M, kHasPairs<T>, T> : &GradStrip<M, false, T>;
+    const StripDropout<T> dropout = {&dropout_, head.batch, QueryHead(head), row, rows};
     if (rows == M && dim % kLanes<T> == 0) {
-      run(scratch_, r, dim, scale, limits, first, lse, delta, dq, dq_.row_stride, kPanel<T>);
+      run(scratch_, r, dim, scale, limits, first, lse, delta, dropout, dq, dq_.row_stride,
+          kPanel<T>);
     } else {
       T* const out = scratch_.dquery;
       if (!first) Pack<T>(dq, dq_.row_stride, rows, M - rows, dim, T{1}, M, out);
-      run(scratch_, r, dim, scale, limits, first, lse, delta, out, kPanel<T>, M * kPanel<T>);
+      run(scratch_, r, dim, scale, limits, first, lse, delta, dropout, out, kPanel<T>,
+          M * kPanel<T>);
       Unpack<T>(out, M, rows, dim, T{1}, dq, dq_.row_stride);
     }
   }
@@ -329,6 +320,7 @@ class GradPass {
   const AttentionOperands& op_;
   const Format<T> format_, out_format_;
   const GradScratch<T> scratch_;
+  KeyDropout<T> dropout_;
   const int64_t group_;  // query heads that share a key head
   const WideRows<T> delta_;
   const bool pairs_;  // scores and dO V^T are products of pairs of bf16

@@ -441,6 +441,28 @@ HWY_INLINE void MultiplyStrip(const T* a, int64_t a_panel, const T* b, int64_t b
   }
 }
 
+// c += A^T B for M columns of A, at `a` in a panel, over n rows; B in panels of `b_rows` rows.
+template <int M, typename T>
+HWY_NOINLINE void MultiplyColumns(const T* a, const T* b, int64_t b_rows, int64_t n, int64_t dim,
+                                  T* c, int64_t c_panel) {
+  constexpr int64_t P = kPanel<T>;
+  T ones[M];
+  std::fill_n(ones, M, T{1});
+  for (; dim > 0; dim -= P, b += b_rows * P, c += c_panel) {
+    if (dim > kLanes<T>) {
+      VecOf<T> acc[M][2];
+      Clear(acc);
+      Accumulate<M, 2, 1, P>(a, b, n, acc);
+      WriteTile(acc, ones, ones, c, P);
+    } else {
+      VecOf<T> acc[M][1];
+      Clear(acc);
+      Accumulate<M, 1, 1, P>(a, b, n, acc);
+      WriteTile(acc, ones, ones, c, P);
+    }
+  }
+}
+
 // --- Which keys a row sees: a range of a block's.
 
 struct Limits {

@@ -52,6 +52,24 @@ class AttentionScratch {
   int64_t bytes_ = 0;
 };
 
+// Of a block of keys.
+template <typename T>
+struct DropoutScratch {
+  uint32_t *groups, *words;  // of four positions each; four words each
+  int32_t* places;           // of each key, its word
+  T* factors;                // of each key, for one row
+
+  DropoutScratch(const AttentionShape& shape, const AttentionBlocks& blocks,
+                 AttentionScratch& scratch) {
+    const int64_t keys = shape.drops ? blocks.keys : 0;
+    const int64_t most = shape.drops ? keys + kAttentionPad : 0;  // groups, and a vector more
+    groups = scratch.Take<uint32_t>(most);
+    words = scratch.Take<uint32_t>(4 * most);
+    places = scratch.Take<int32_t>(keys);
+    factors = scratch.Take<T>(keys);
+  }
+};
+
 }  // namespace dtensor::kernels
 
 #endif  // DTENSOR_RUNTIME_KERNELS_ATTENTION_SCRATCH_H_

@@ -22,6 +22,7 @@
 #include "dtensor/runtime/device/device.h"
 #include "dtensor/runtime/device/tensor.h"
 #include "dtensor/runtime/kernels/attention.h"
+#include "dtensor/runtime/kernels/philox.h"
 #include "gtest/gtest.h"
 
 namespace dtensor::kernels {
@@ -38,14 +39,27 @@ struct Case {
   // With positions of the keys, `mask` says what is seen, not `causal`.
   AttentionMask mask;
   IndexSet q_positions, k_positions;
+  AttentionDropout dropout;
 
   double Scale() const { return scale != 0 ? scale : 1 / std::sqrt(static_cast<double>(dim)); }
   bool Sees(int64_t i, int64_t j) const {
     if (k_positions.empty()) return !causal || j <= i + t - s;
     return mask.Allows(q_positions.At(i), k_positions.At(j));
   }
+  // What the weight of a batch entry, a query head, a query and a key is multiplied by.
+  double Factor(int64_t b, int64_t h, int64_t i, int64_t j) const {
+    if (dropout.rate == 0) return 1;
+    const AttentionStep step = Step();
+    const auto u32 = [](uint64_t x) { return static_cast<uint32_t>(x); };
+    const uint32_t key = u32(step.k_positions.At(j));
+    const auto words = Philox({key / 4, u32(step.q_positions.At(i)), u32(dropout.heads.At(h)),
+                               u32(dropout.batches.At(b))},
+                              {u32(dropout.seed), u32(dropout.seed >> 32)});
+    return (words[key % 4] >> 8) * 0x1p-24 >= dropout.rate ? 1 / (1 - dropout.rate) : 0;
+  }
   AttentionStep Step() const {
     AttentionStep step = WholeAttention(Scale(), causal, s, t);
+    step.dropout = dropout;
     if (k_positions.empty()) return step;
     step.mask = mask;
     step.q_positions = q_positions;
@@ -124,17 +138,19 @@ inline Results Naive(const Case& c, const Inputs& in) {
         out.lse[(b * c.q_heads + h) * c.s + i] = largest + std::log(sum);
         for (const int64_t j : seen) {
           p[j] /= sum;
-          for (int64_t x = 0; x < c.dim; ++x) out.o[row + x] += p[j] * in.v[key(j) + x];
+          const double kept = p[j] * c.Factor(b, h, i, j);
+          for (int64_t x = 0; x < c.dim; ++x) out.o[row + x] += kept * in.v[key(j) + x];
         }
         for (int64_t x = 0; x < c.dim; ++x) delta += in.dout[row + x] * out.o[row + x];
         for (const int64_t j : seen) {
+          const double factor = c.Factor(b, h, i, j);
           double ds = -delta;
-          for (int64_t x = 0; x < c.dim; ++x) ds += in.dout[row + x] * in.v[key(j) + x];
+          for (int64_t x = 0; x < c.dim; ++x) ds += factor * in.dout[row + x] * in.v[key(j) + x];
           ds *= p[j] * c.Scale();
           for (int64_t x = 0; x < c.dim; ++x) {
             out.dq[row + x] += ds * in.k[key(j) + x];
             out.dk[key(j) + x] += ds * in.q[row + x];
-            out.dv[key(j) + x] += p[j] * in.dout[row + x];
+            out.dv[key(j) + x] += factor * p[j] * in.dout[row + x];
           }
         }
       }

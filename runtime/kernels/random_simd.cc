@@ -6,7 +6,7 @@
 #define HWY_TARGET_INCLUDE "runtime/kernels/random_simd.cc"
 #include "hwy/foreach_target.h"
 // After foreach_target.h.
-#include "dtensor/runtime/kernels/philox.h"
+#include "dtensor/runtime/kernels/philox-inl.h"
 #include "dtensor/runtime/kernels/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -28,38 +28,14 @@ void PhiloxBlocks(uint64_t seed, uint64_t stream, uint64_t block, int64_t n, uin
 
 #else
 
-// The lower and upper halves of the 64-bit products of each lane: even lanes and odd lanes apart,
-// and interleaved again.
-template <class D, class V>
-HWY_INLINE void MulWide(D d, V a, V b, V& lower, V& upper) {
-  const auto even = hn::MulEven(a, b);
-  const auto odd = hn::MulEven(hn::DupOdd(a), hn::DupOdd(b));
-  lower = hn::OddEven(hn::BitCast(d, hn::ShiftLeft<32>(odd)), hn::BitCast(d, even));
-  upper = hn::OddEven(hn::BitCast(d, odd), hn::BitCast(d, hn::ShiftRight<32>(even)));
-}
-
 // Lane i computes block `block` + i; the low word of the counter must not wrap on the way.
 template <class D>
-HWY_INLINE void PhiloxVector(D d, uint64_t seed, uint64_t stream, uint64_t block, uint32_t* words) {
-  using V = hn::Vec<D>;
-  V c0 = hn::Add(hn::Iota(d, 0), hn::Set(d, static_cast<uint32_t>(block)));
-  V c1 = hn::Set(d, static_cast<uint32_t>(block >> 32));
-  V c2 = hn::Set(d, static_cast<uint32_t>(stream));
-  V c3 = hn::Set(d, static_cast<uint32_t>(stream >> 32));
-  const V m0 = hn::Set(d, kPhiloxMultiplier[0]), m1 = hn::Set(d, kPhiloxMultiplier[1]);
-  uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
-  for (int round = 0; round < kPhiloxRounds; ++round) {
-    V lower0, upper0, lower1, upper1;
-    MulWide(d, c0, m0, lower0, upper0);
-    MulWide(d, c2, m1, lower1, upper1);
-    c0 = hn::Xor(hn::Xor(upper1, c1), hn::Set(d, k0));
-    c1 = lower1;
-    c2 = hn::Xor(hn::Xor(upper0, c3), hn::Set(d, k1));
-    c3 = lower0;
-    k0 += kPhiloxKeyStep[0];
-    k1 += kPhiloxKeyStep[1];
-  }
-  hn::StoreInterleaved4(c0, c1, c2, c3, d, words);
+HWY_INLINE void PhiloxBlockVector(D d, uint64_t seed, uint64_t stream, uint64_t block,
+                                  uint32_t* words) {
+  PhiloxVector(d, hn::Add(hn::Iota(d, 0), hn::Set(d, static_cast<uint32_t>(block))),
+               hn::Set(d, static_cast<uint32_t>(block >> 32)),
+               hn::Set(d, static_cast<uint32_t>(stream)),
+               hn::Set(d, static_cast<uint32_t>(stream >> 32)), seed, words);
 }
 
 void PhiloxBlocks(uint64_t seed, uint64_t stream, uint64_t block, int64_t n, uint32_t* words) {
@@ -72,7 +48,7 @@ void PhiloxBlocks(uint64_t seed, uint64_t stream, uint64_t block, int64_t n, uin
     if (wraps) {
       OneByOne(seed, stream, first, step, words + 4 * i);
     } else {
-      PhiloxVector(d, seed, stream, first, words + 4 * i);
+      PhiloxBlockVector(d, seed, stream, first, words + 4 * i);
     }
   }
   OneByOne(seed, stream, block + static_cast<uint64_t>(i), n - i, words + 4 * i);
