@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <tuple>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -189,6 +190,7 @@ class Pricing {
       all += ring.BlockBytes(block);
       least = std::min(least, ring.BlockBytes(block));
     }
+    way.kept_bytes = problem_.backward ? all - least : 0;
     way.extra_bytes = all - least + (problem_.backward ? all : 0);
     return way;
   }
@@ -218,10 +220,11 @@ class Pricing {
     const int directions = problem_.backward ? 2 : 1;
     way.seconds += directions * SecondsOfBytes(PerRank(bytes), 4);
     way.bytes += directions * static_cast<int64_t>(bytes);
-    // q, k, v and o as they are inside.
-    way.extra_bytes +=
-        2 * SizeOf(problem_.dtype) *
-        (Elements(inside.q, problem_.q_shape) + Elements(inside.kv, problem_.kv_shape));
+    // q, k, v and o as they are inside; o stays both ways.
+    const int64_t queries = SizeOf(problem_.dtype) * Elements(inside.q, problem_.q_shape);
+    const int64_t keys = SizeOf(problem_.dtype) * Elements(inside.kv, problem_.kv_shape);
+    way.extra_bytes += 2 * (queries + keys);
+    way.kept_bytes = problem_.backward ? queries : 0;
     return way;
   }
 
@@ -286,7 +289,8 @@ std::string AttentionWay::ToString(const DeviceMesh& mesh) const {
     if (!ring.empty()) absl::StrAppend(&text, ", ring over ", mesh.AxisNames(ring));
   }
   return absl::StrCat(text, ": ", absl::StrFormat("%.3g ms, ", seconds * 1e3), bytes,
-                      " bytes received, ", extra_bytes, " extra bytes on a rank");
+                      " bytes received; extra bytes on a rank: ", extra_bytes,
+                      ", kept for backward ", kept_bytes);
 }
 
 absl::StatusOr<std::vector<AttentionWay>> AttentionWays(const AttentionProblem& problem,
@@ -296,16 +300,17 @@ absl::StatusOr<std::vector<AttentionWay>> AttentionWays(const AttentionProblem& 
 
 const AttentionWay& Choose(const std::vector<AttentionWay>& ways, int64_t max_extra_bytes) {
   DT_CHECK(!ways.empty());
-  const auto smaller = [](const AttentionWay& a, const AttentionWay& b) {
-    return a.extra_bytes < b.extra_bytes;
-  };
-  const AttentionWay& smallest = *absl::c_min_element(ways, smaller);
-  const int64_t cap = max_extra_bytes < 0 ? std::numeric_limits<int64_t>::max()
-                                          : std::max(max_extra_bytes, smallest.extra_bytes);
+  int64_t least = std::numeric_limits<int64_t>::max();
+  for (const AttentionWay& way : ways) least = std::min(least, way.extra_bytes);
+  const int64_t cap =
+      max_extra_bytes < 0 ? std::numeric_limits<int64_t>::max() : std::max(max_extra_bytes, least);
   double fastest = std::numeric_limits<double>::infinity();
   for (const AttentionWay& way : ways) {
     if (way.extra_bytes <= cap) fastest = std::min(fastest, way.seconds);
   }
+  const auto smaller = [](const AttentionWay& a, const AttentionWay& b) {
+    return std::tie(a.kept_bytes, a.extra_bytes) < std::tie(b.kept_bytes, b.extra_bytes);
+  };
   const AttentionWay* best = nullptr;
   for (const AttentionWay& way : ways) {
     if (way.extra_bytes > cap || way.seconds > 1.05 * fastest) continue;

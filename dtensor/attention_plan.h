@@ -63,8 +63,11 @@ struct AttentionWay {
   int64_t bytes = 0;    // received, summed over ranks
   // What a rank holds at most beside its own operands, results and sums: buffers and copies.
   int64_t extra_bytes = 0;
+  // Of these, what each call keeps from forward until backward: a model holds it once for a layer.
+  int64_t kept_bytes = 0;
 
-  // "all-to-all over u, ring over r: 1.2 ms, 4096 bytes received, 512 extra bytes on a rank"
+  // "all-to-all over u, ring over r: 1.2 ms, 4096 bytes received; extra bytes on a rank: 512, kept
+  // for backward 128"
   std::string ToString(const DeviceMesh& mesh) const;
 };
 
@@ -74,8 +77,8 @@ absl::StatusOr<std::vector<AttentionWay>> AttentionWays(const AttentionProblem& 
                                                         const LinkTable& links);
 
 // The way of least time among those whose extra bytes are at most `max_extra_bytes` (-1: any); of
-// those that take up to 5% more, which is less than predictions are worth, that of fewest extra
-// bytes. If none fits, that of fewest extra bytes. Requires: a way.
+// those that take up to 5% more, which is less than predictions are worth, that of fewest kept
+// bytes, then of fewest extra bytes. If none fits, that of fewest extra bytes. Requires: a way.
 const AttentionWay& Choose(const std::vector<AttentionWay>& ways, int64_t max_extra_bytes);
 
 }  // namespace dtensor

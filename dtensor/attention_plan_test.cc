@@ -82,6 +82,9 @@ TEST(AttentionPlan, CountsTheBytesOfTheTextbook) {
       // Buffers of the ring do not grow with p, gathered keys do.
       EXPECT_EQ(ways[0].extra_bytes, 2 * hop * (backward ? 2 : 1));
       EXPECT_EQ(ways[1].extra_bytes, hop * (p - 1 + (backward ? p : 0)));
+      EXPECT_EQ(ways[0].kept_bytes, 0);
+      EXPECT_EQ(ways[1].kept_bytes, backward ? hop * (p - 1) : 0);
+      EXPECT_EQ(ways[2].kept_bytes, backward ? e * n * h * d : 0);
     }
   }
 }
@@ -96,6 +99,10 @@ TEST(AttentionPlan, ChoosesTheFastest) {
   const AttentionProblem balanced = Problem("cp=4", kZigzag, kZigzag);
   // Fast links hide behind the kernel: nothing is faster than that, and nothing needs less memory.
   EXPECT_EQ(chosen(balanced, "link * 1 100\nmultiply 100"), "ring");
+  // In training what each layer keeps comes first.
+  AttentionProblem recorded = Problem("cp=2", "[] [cp:zigzag] [] []", "[] [cp:zigzag] [] []");
+  recorded.backward = true;
+  EXPECT_EQ(chosen(recorded, "link * 1 100\nmultiply 100"), "ring");
   // A slow link hides behind nothing. Then fewer bytes win: 4 heads of q and o, and of k and v,
   // less 1/4 each, are fewer than 3 hops of k and v.
   EXPECT_EQ(chosen(balanced, "link * 1 0.1\nmultiply 100000"), "all-to-all");

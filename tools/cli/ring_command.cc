@@ -77,6 +77,7 @@ Json WaysJson(const std::vector<AttentionWay>& ways, const DeviceMesh& mesh) {
                     {"seconds", way.seconds},
                     {"bytes", way.bytes},
                     {"extra_bytes_per_rank", way.extra_bytes},
+                    {"kept_bytes_per_rank", way.kept_bytes},
                     {"chosen", &way == &Choose(ways, -1)}});
   }
   return list;
