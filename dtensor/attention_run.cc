@@ -18,13 +18,19 @@ namespace dtensor::internal {
 namespace {
 
 struct AttentionState : OpState {
-  kernels::AttentionStep step;   // with all keys that this rank holds
+  kernels::AttentionStep step;   // with all keys that this rank holds, but for dropout's seed
   std::optional<RankRing> ring;  // where both sequences are split by the same axes
   bool merges = false;           // where other axes split the keys
 };
 
 const AttentionState& StateOf(const Decision& decision) {
   return static_cast<const AttentionState&>(*decision.state);
+}
+
+kernels::AttentionStep StepOf(const AttentionState& state, uint64_t seed) {
+  kernels::AttentionStep step = state.step;
+  step.dropout.seed = seed;
+  return step;
 }
 
 // The kernel reads heads as contiguous rows.
@@ -49,7 +55,8 @@ absl::StatusOr<Inputs> Prepare(Device& device, absl::Span<const Tensor> operands
 
 // The results over this rank's keys, side by side in [b, s, h, d + 1], gathered at once, and merged
 // by every rank alike.
-absl::Status ForwardMerged(const OpCall& call, const Inputs& in, const AttentionState& state) {
+absl::Status ForwardMerged(const OpCall& call, const Inputs& in,
+                           const kernels::AttentionStep& step) {
   Device& device = call.device();
   const Tensor &o = call.results[0], &lse = call.results[1];
   const int64_t d = o.size(3);
@@ -62,8 +69,7 @@ absl::Status ForwardMerged(const OpCall& call, const Inputs& in, const Attention
   DT_ASSIGN_OR_RETURN(const Tensor packed,
                       Tensor::Empty(device, lse.dtype(), {o.size(0), o.size(1), o.size(2), d + 1}));
   const kernels::AttentionPart mine = halves(packed);
-  DT_RETURN_IF_ERROR(
-      kernels::Attention(device, in.q, in.k, in.v, state.step, nullptr, mine.o, mine.lse));
+  DT_RETURN_IF_ERROR(kernels::Attention(device, in.q, in.k, in.v, step, nullptr, mine.o, mine.lse));
   DT_ASSIGN_OR_RETURN(const Tensor all, call.GatherShards("t", packed));
   std::vector<kernels::AttentionPart> parts;
   for (int64_t i = 0; i < all.size(0); ++i) {
@@ -79,7 +85,7 @@ bool HasNoHeads(const Tensor& q) { return q.size(0) == 0 || q.size(2) == 0; }
 
 absl::StatusOr<std::shared_ptr<const OpState>> PrepareAttention(const Decision& decision, int rank,
                                                                 const AttentionMask& mask,
-                                                                double scale) {
+                                                                double scale, double dropout) {
   const Spec &q = *decision.operands[0], &k = *decision.operands[1];
   const auto coordinate = q.mesh().Coordinate(rank);
   const int64_t s = q.shape[1], t = k.shape[1];
@@ -88,6 +94,8 @@ absl::StatusOr<std::shared_ptr<const OpState>> PrepareAttention(const Decision& 
   state->step.mask = mask;
   state->step.q_positions = DimRegion(q.layout, 1, s, coordinate).Shifted(FirstQuery(s, t));
   state->step.k_positions = DimRegion(k.layout, 1, t, coordinate).Shifted(FirstKey(s, t));
+  state->step.dropout = {dropout, /*seed=*/0, DimRegion(q.layout, 0, q.shape[0], coordinate),
+                         DimRegion(q.layout, 2, q.shape[2], coordinate)};
   const AttentionProblem problem = {q.layout, k.layout, q.shape, k.shape, q.dtype, mask};
   if (StreamedAxes(problem).empty()) {
     state->merges = IsSplit(k.layout.dim(1));
@@ -103,21 +111,23 @@ absl::StatusOr<std::shared_ptr<const OpState>> PrepareAttention(const Decision& 
 
 absl::Status AttentionForward(const OpCall& call) {
   const AttentionState& state = StateOf(call.decision);
+  const kernels::AttentionStep step = StepOf(state, call.seed);
   const Tensor &o = call.results[0], &lse = call.results[1];
   if (HasNoHeads(o)) return absl::OkStatus();
   Device& device = call.device();
   DT_ASSIGN_OR_RETURN(const Inputs in, Prepare(device, call.operands, state.ring.has_value()));
   if (state.ring) {
-    return RunRing(*state.ring, {.scale = state.step.scale}, in.q, in.k, in.v,
+    return RunRing(*state.ring, {step.scale, step.dropout}, in.q, in.k, in.v,
                    call.context.communicator(), "Attention", o, lse);
   }
-  if (state.merges) return ForwardMerged(call, in, state);
-  return kernels::Attention(device, in.q, in.k, in.v, state.step, nullptr, o, lse);
+  if (state.merges) return ForwardMerged(call, in, step);
+  return kernels::Attention(device, in.q, in.k, in.v, step, nullptr, o, lse);
 }
 
 // The kernels make all three gradients; those that nobody wants go to scratch memory.
 absl::Status AttentionBackward(const GradCall& call) {
   const AttentionState& state = StateOf(call.decision);
+  const kernels::AttentionStep step = StepOf(state, call.seed);
   Device& device = call.device();
   absl::InlinedVector<Tensor, 3> gradients(call.gradients.begin(), call.gradients.end());
   for (int i = 0; i < 3; ++i) {
@@ -133,14 +143,14 @@ absl::Status AttentionBackward(const GradCall& call) {
   DT_ASSIGN_OR_RETURN(const Inputs in, Prepare(device, call.operands, state.ring.has_value()));
   DT_ASSIGN_OR_RETURN(const Tensor dout, WithRows(device, call.result_gradients[0]));
   if (state.ring) {
-    return RunRingBackward(*state.ring, {.scale = state.step.scale}, in.q, in.k, in.v, o, lse, dout,
+    return RunRingBackward(*state.ring, {step.scale, step.dropout}, in.q, in.k, in.v, o, lse, dout,
                            call.context.communicator(), "Attention", gradients[0], gradients[1],
                            gradients[2]);
   }
   DT_ASSIGN_OR_RETURN(const Tensor delta, Tensor::Empty(device, lse.dtype(), lse.shape()));
   DT_RETURN_IF_ERROR(kernels::AttentionDelta(device, o, dout, delta));
-  return kernels::AttentionGrad(device, in.q, in.k, in.v, lse, delta, dout, state.step,
-                                gradients[0], gradients[1], gradients[2]);
+  return kernels::AttentionGrad(device, in.q, in.k, in.v, lse, delta, dout, step, gradients[0],
+                                gradients[1], gradients[2]);
 }
 
 }  // namespace dtensor::internal

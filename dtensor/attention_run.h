@@ -13,11 +13,11 @@
 
 namespace dtensor::internal {
 
-// `scale` 0: 1/sqrt(d). Requires: a decision on q, k and v of kAttentionOp's rule. Errors: as
-// PlanRing.
+// `scale` 0: 1/sqrt(d); `dropout`: the rate; the seed comes with each call. Requires: a decision on
+// q, k and v of kAttentionOp's rule. Errors: as PlanRing.
 absl::StatusOr<std::shared_ptr<const OpState>> PrepareAttention(const Decision& decision, int rank,
                                                                 const AttentionMask& mask,
-                                                                double scale);
+                                                                double scale, double dropout);
 
 // Results: o and lse. Requires: the state that PrepareAttention made.
 absl::Status AttentionForward(const OpCall& call);

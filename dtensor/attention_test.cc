@@ -262,6 +262,50 @@ int64_t Bytes(const TrafficTable& table, absl::string_view axes, CollectiveKind 
   return it == table.end() ? 0 : it->second.bytes;
 }
 
+// Of every way and placement the same weights are dropped; another seed drops others, and is no
+// other call for the dispatcher.
+TEST(Attention, DropsTheSameWeightsOnEveryMesh) {
+  const AttentionOptions options = {.dropout = 0.4, .dropout_seed = 5};
+  const Outcome want = OneRank({.options = options});
+  for (const Placed& p : kPlaced) {
+    for (const AttentionMethod method : {AttentionMethod::kRing, AttentionMethod::kGather}) {
+      Case c = {p.mesh, p.q, p.kv, options};
+      c.options.method = method;
+      ExpectSame(RunOn(c), want, 1e-13, Describe(c));
+    }
+  }
+  Case c = {"u=2,r=2", "[] [u:zigzag,r] [] []", "[] [u,r] [] []", options};
+  c.options.method = AttentionMethod::kAllToAll;
+  for (const char* axes : {"", "u"}) {
+    c.options.all_to_all = axes;
+    ExpectSame(RunOn(c), want, 1e-13, Describe(c));
+  }
+  Case other = {.options = options}, none = {};
+  other.options.dropout_seed = 6;
+  EXPECT_NE(OneRank(other).o, want.o);
+  EXPECT_NE(OneRank(none).o, want.o);
+  EXPECT_EQ(OneRank(none).lse, want.lse);
+}
+
+// Backward drops what its own forward dropped, whatever was called in between.
+TEST(Attention, BackwardHasTheSeedOfItsForward) {
+  const Case c = {"cp=2", "[] [cp] [] []", "[] [cp] [] []", {.dropout = 0.4, .dropout_seed = 5}};
+  const Outcome want = RunOn(c);
+  DT_ASSERT_OK(RunRanks(2, [&](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const Operands in, MakeOperands(context, c));
+    DT_ASSIGN_OR_RETURN(const DistributedTensor o, Attention(in.q, in.k, in.v, c.options));
+    AttentionOptions other = c.options;
+    other.dropout_seed = 6;
+    DT_RETURN_IF_ERROR(Attention(in.q, in.k, in.v, other).status());
+    const TensorOr weights = Place(context, Layout::Replicated(in.q.mesh(), 4), c.shapes.q(),
+                                   c.dtype, Values(c.shapes.q(), 4), 4);
+    DT_RETURN_IF_ERROR(Backward(Sum(Mul(o, weights), {0, 1, 2, 3})));
+    DT_ASSIGN_OR_RETURN(const Doubles dk, GlobalValues(in.k.grad()));
+    EXPECT_EQ(dk, want.dk);
+    return absl::OkStatus();
+  }));
+}
+
 // What moves, in bytes that all ranks receive, is what the textbook says.
 TEST(Attention, MovesWhatItsMethodSays) {
   Case c = {"cp=4", "[] [cp:zigzag] [] []", "[] [cp:zigzag] [] []", {}};
@@ -444,6 +488,7 @@ TEST(Attention, RefusesWithARemedy) {
   EXPECT_THAT(error({.method = AttentionMethod::kAllToAll, .all_to_all = "dp"}),
               HasSubstr("all_to_all"));
   EXPECT_THAT(error({.mask = AttentionMask::Window(13).value()}), HasSubstr("13"));
+  EXPECT_THAT(error({.dropout = 1}), HasSubstr("no probability below 1"));
   c.shapes.kv_heads = 3;
   const auto bad_heads = RunRanks(3, [&](Context& context) -> absl::Status {
     DT_ASSIGN_OR_RETURN(const Operands in, MakeOperands(context, c));

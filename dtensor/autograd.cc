@@ -176,7 +176,8 @@ class Tape {
     absl::InlinedVector<Tensor, 3> gradients(node.edges.size());
     absl::InlinedVector<const Spec*, 3> specs(node.edges.size());
     GradCall call{context_,     decision,         node.operands,
-                  node.results, result_gradients, absl::MakeSpan(gradients)};
+                  node.results, result_gradients, absl::MakeSpan(gradients),
+                  node.seed};
     for (size_t i = 0; i < node.edges.size(); ++i) {
       if (!node.edges[i].wanted()) continue;
       call.wanted |= 1u << i;

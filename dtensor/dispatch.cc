@@ -175,8 +175,8 @@ std::shared_ptr<Node> Record(Context& context, const Decision& decision, const I
 
 bool WantsGradient(const TensorImplPtr& impl) { return impl->requires_grad || impl->edge.wanted(); }
 
-absl::Status RunForward(Context& context, const Decision& decision, const Impls& operands,
-                        Locals& operand_locals, Locals& result_locals) {
+absl::Status RunForward(Context& context, const Decision& decision, uint64_t seed,
+                        const Impls& operands, Locals& operand_locals, Locals& result_locals) {
   for (size_t i = 0; i < operands.size(); ++i) {
     const TensorImplPtr& impl = *operands[i];
     DT_RETURN_IF_ERROR(Settle(*impl));
@@ -197,7 +197,7 @@ absl::Status RunForward(Context& context, const Decision& decision, const Impls&
     if (!local.ok()) return context.communicator().Fail(local.status());
     result_locals.push_back(*std::move(local));
   }
-  const OpCall call{context, decision, operand_locals, absl::MakeSpan(result_locals)};
+  const OpCall call{context, decision, operand_locals, absl::MakeSpan(result_locals), seed};
   if (absl::Status status = decision.op->forward(call); !status.ok())
     return context.communicator().Fail(status);
   return absl::OkStatus();
@@ -214,13 +214,15 @@ absl::Status Perform(const OpDef& op, absl::Span<const TensorOr* const> tensors,
   Context& context = *(*operands[0])->context;
   DT_ASSIGN_OR_RETURN(const Decision* decision, Find(context, op, operands, attrs));
   Locals operand_locals, result_locals;
-  DT_RETURN_IF_ERROR(RunForward(context, *decision, operands, operand_locals, result_locals));
+  DT_RETURN_IF_ERROR(
+      RunForward(context, *decision, attrs.seed, operands, operand_locals, result_locals));
 
   std::shared_ptr<Node> node;
   if (context.recording() && op.backward != nullptr) {
     for (const TensorImplPtr* operand : operands) {
       if (!WantsGradient(*operand)) continue;
       node = Record(context, *decision, operands, operand_locals, result_locals);
+      node->seed = attrs.seed;
       break;
     }
   }

@@ -24,11 +24,15 @@
 
 namespace dtensor {
 
-// An operator's arguments that are not tensors: part of the key of the dispatch cache.
+// An operator's arguments that are not tensors. But for the seed, which random operators have and
+// which may be another one in each call, they are part of the key of the dispatch cache.
 struct Attrs {
   absl::InlinedVector<int64_t, 6> ints;
   absl::InlinedVector<double, 2> reals;
-  friend bool operator==(const Attrs&, const Attrs&) = default;
+  uint64_t seed = 0;
+  friend bool operator==(const Attrs& a, const Attrs& b) {
+    return a.ints == b.ints && a.reals == b.reals;
+  }
 };
 
 // "[8, 4] f32 on ["tp"=2] as [tp] [], [4] f32 on ...": for messages.
@@ -79,6 +83,7 @@ struct OpCall {
   absl::Span<const Tensor> operands;
   // Allocated, row-major; undefined for a view operator, which sets them.
   absl::Span<Tensor> results;
+  uint64_t seed = 0;  // of this call's Attrs; attrs() are those of the first call alike
 
   Device& device() const { return context.device(); }
   const Attrs& attrs() const { return decision.attrs; }
@@ -96,6 +101,7 @@ struct GradCall {
   absl::Span<const Tensor> results;           // undefined unless saved
   absl::Span<const Tensor> result_gradients;  // in layouts `duals`
   absl::Span<Tensor> gradients;  // allocated, row-major, where wanted (unless op.sets_gradients)
+  uint64_t seed = 0;             // as in the forward call
   uint32_t wanted = 0;           // bit i: the gradient of operand i is wanted
   bool wants(int i) const { return wanted >> i & 1; }
 

@@ -98,6 +98,12 @@ struct AttentionOptions {
   // Of kAllToAll: the axes that move from the sequence to the heads, "u" or "u,v"; the rest is a
   // ring. Empty: all of them.
   std::string all_to_all;
+  // The probability, in [0, 1), with which each weight is dropped after the softmax; the others are
+  // divided by 1 - dropout. Which ones depends on the seed and on global indices alone
+  // (AttentionDropout in runtime/kernels/attention.h), not on meshes or methods. Take another seed
+  // for each call.
+  double dropout = 0;
+  uint64_t dropout_seed = 0;
 };
 TensorOr Attention(const TensorOr& q, const TensorOr& k, const TensorOr& v,
                    const AttentionOptions& options);

@@ -19,7 +19,7 @@ namespace internal {
 namespace {
 
 // The options as attributes: ints {method, recorded, axes of all-to-all as bits, mask's kind,
-// its size, starts of documents...}, reals {scale}.
+// its size, starts of documents...}, reals {scale, dropout}.
 struct Arguments {
   AttentionMethod method = AttentionMethod::kAutomatic;
   bool backward = false;
@@ -68,6 +68,10 @@ absl::Status AttentionCheck(Specs operands, const Attrs& attrs) {
   if (k[2] == 0 || q[2] % k[2] != 0) {
     return refuse(absl::StrCat(q[2], " query heads cannot share ", k[2],
                                " key heads evenly; choose hq as a multiple of hkv"));
+  }
+  if (!(attrs.reals[1] >= 0 && attrs.reals[1] < 1)) {
+    return refuse(
+        absl::StrCat("dropout is ", attrs.reals[1], ", no probability below 1; take 0 for none"));
   }
   const absl::Status fits = ArgumentsOf(attrs).mask.CheckFits(std::max(q[1], k[1]));
   return fits.ok() ? fits : refuse(fits.message());
@@ -126,7 +130,7 @@ absl::StatusOr<Route> AttentionRoute(const Context& context, Specs operands, con
 absl::StatusOr<std::shared_ptr<const OpState>> AttentionPrepare(const Context& context,
                                                                 const Decision& decision) {
   return PrepareAttention(decision, context.rank(), ArgumentsOf(decision.attrs).mask,
-                          decision.attrs.reals[0]);
+                          /*scale=*/decision.attrs.reals[0], /*dropout=*/decision.attrs.reals[1]);
 }
 
 DType AttentionType(Specs operands, const Attrs&, int result) {
@@ -150,7 +154,8 @@ absl::StatusOr<Attrs> AttentionAttrs(const AttentionOptions& options, const Devi
   attrs.ints = {static_cast<int64_t>(options.method), backward, all_to_all,
                 static_cast<int64_t>(mask.kind()), mask.width()};
   attrs.ints.insert(attrs.ints.end(), mask.starts().begin(), mask.starts().end());
-  attrs.reals = {options.scale};
+  attrs.reals = {options.scale, options.dropout};
+  attrs.seed = options.dropout_seed;
   return attrs;
 }
 

@@ -59,6 +59,7 @@ struct TensorImpl {
 struct Node {
   uint64_t sequence = 0;
   const Decision* decision = nullptr;
+  uint64_t seed = 0;                                 // of the call's Attrs
   bool consumed = false;                             // by a Backward, which cleared what follows
   absl::InlinedVector<Edge, 3> edges;                // of the operands
   absl::InlinedVector<unsigned, 3> versions;         // of the leaves among them when they were read
