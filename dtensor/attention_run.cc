@@ -33,10 +33,16 @@ kernels::AttentionStep StepOf(const AttentionState& state, uint64_t seed) {
   return step;
 }
 
+// Also where x has no elements: an empty shard may lie in any order.
+absl::StatusOr<Tensor> RowMajor(Device& device, const Tensor& x) {
+  DT_ASSIGN_OR_RETURN(const Tensor copy, Contiguous(device, x));
+  return copy.Reshape(copy.shape());
+}
+
 // The kernel reads heads as contiguous rows.
 absl::StatusOr<Tensor> WithRows(Device& device, const Tensor& x) {
   if (x.strides()[3] == 1 || x.size(3) == 1) return x;
-  return Contiguous(device, x);
+  return RowMajor(device, x);
 }
 
 struct Inputs {
@@ -46,10 +52,9 @@ struct Inputs {
 absl::StatusOr<Inputs> Prepare(Device& device, absl::Span<const Tensor> operands, bool ring) {
   Inputs out;
   DT_ASSIGN_OR_RETURN(out.q, WithRows(device, operands[0]));
-  DT_ASSIGN_OR_RETURN(out.k,
-                      ring ? Contiguous(device, operands[1]) : WithRows(device, operands[1]));
-  DT_ASSIGN_OR_RETURN(out.v,
-                      ring ? Contiguous(device, operands[2]) : WithRows(device, operands[2]));
+  const auto& prepare = ring ? RowMajor : WithRows;
+  DT_ASSIGN_OR_RETURN(out.k, prepare(device, operands[1]));
+  DT_ASSIGN_OR_RETURN(out.v, prepare(device, operands[2]));
   return out;
 }
 

@@ -1,5 +1,6 @@
 // Attention as an operator: every way to carry it out gives what one rank gives, moves what it
 // says, and is predicted by the same program without data.
+#include <array>
 #include <cmath>
 #include <mutex>
 #include <string>
@@ -170,6 +171,8 @@ constexpr Placed kPlaced[] = {
     {"cp=3", "[] [] [] []", "[] [cp:zigzag] [] []"},       // queries whole: merged
     {"a=2,b=2", "[] [a] [] []", "[] [b] [] []"},           // both
     {"cp=2,tp=2", "[] [cp,tp] [] []", "[] [cp] [tp] []"},  // something has to move
+    {"cp=2,tp=4", "[] [cp] [tp] []", "[] [cp] [] []"},     // heads, too
+    {"dp=2,cp=2", "[] [cp] [] []", "[dp] [cp] [] []"},     // batches
 };
 
 std::vector<AttentionMask> Masks() {
@@ -208,6 +211,13 @@ TEST(Attention, AllToAllOverSomeAxesOrAll) {
                     "[] [cp:zigzag] [tp] []",
                     {.mask = mask, .method = AttentionMethod::kAllToAll}};
     ExpectSame(RunOn(c), want, 1e-13, Describe(c));
+    for (const char* axes : {"u", "u,one", "one"}) {  // axes of size 1 split nothing
+      const Case one = {"u=2,one=1",
+                        "[] [u] [] []",
+                        "[] [u] [] []",
+                        {.mask = mask, .method = AttentionMethod::kAllToAll, .all_to_all = axes}};
+      ExpectSame(RunOn(one), want, 1e-13, Describe(one));
+    }
   }
 }
 
@@ -226,6 +236,21 @@ TEST(Attention, UnlikeAndUnevenLengths) {
         c.options.method = AttentionMethod::kRing;
         ExpectSame(RunOn(c), want, 1e-13, Describe(c));
       }
+    }
+  }
+}
+
+// Ranks hold unlike numbers of heads, and some none.
+TEST(Attention, HeadsThatRanksDoNotShareEvenly) {
+  for (const int tp : {2, 4}) {
+    Case c = {absl::StrCat("cp=2,tp=", tp), "[] [cp] [tp] []", "[] [cp] [tp] []", {}};
+    c.shapes.heads = 6;
+    c.shapes.kv_heads = 3;
+    const Outcome want = OneRank(c);
+    for (const AttentionMethod method :
+         {AttentionMethod::kRing, AttentionMethod::kGather, AttentionMethod::kAutomatic}) {
+      c.options.method = method;
+      ExpectSame(RunOn(c), want, 1e-13, Describe(c));
     }
   }
 }
@@ -358,6 +383,17 @@ TEST(Attention, DecodingMovesNoKeys) {
   EXPECT_EQ(traffic.begin()->second.bytes, 3 * 4 * c.shapes.batch * c.shapes.heads * (4 + 1));
 }
 
+// The merge of the parts moves little, and nothing could take its place.
+TEST(Attention, DecodingIsNotRefusedForLackOfMemory) {
+  Case c = {"cp=2", "[] [] [] []", "[] [cp] [] []", {}};
+  c.shapes.s = 1;
+  DT_EXPECT_OK(RunRanks(2, [&](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const Operands in, MakeOperands(context, c));
+    context.set_redistribution_options({.max_extra_bytes = 1});
+    return Attention(in.q, in.k, in.v, c.options).status();
+  }));
+}
+
 TEST(Attention, PredictionIsWhatTheRunCounts) {
   for (const Placed& p : kPlaced) {
     for (const AttentionMethod method :
@@ -381,11 +417,14 @@ TEST(Attention, PredictionIsWhatTheRunCounts) {
   }
 }
 
-// [b, h, s, d] and [s, b, h, d] are transposed views of [b, s, h, d].
+// [b, h, s, d], [s, b, h, d] and [b, s, d, h] are transposed views of [b, s, h, d]. Of one
+// position, rank 1 has an empty view.
 TEST(Attention, OtherOrdersOfDimensions) {
-  const Case c = {"cp=2", "[] [cp:zigzag] [] []", "[] [cp:zigzag] [] []", {}};
-  const Outcome want = OneRank(c);
-  for (const auto& [a, b] : {std::pair<int, int>{1, 2}, {0, 1}}) {
+  for (const auto& [a, b, length] :
+       std::vector<std::array<int, 3>>{{1, 2, 12}, {0, 1, 12}, {2, 3, 12}, {2, 3, 1}}) {
+    Case c = {"cp=2", "[] [cp:zigzag] [] []", "[] [cp:zigzag] [] []", {}};
+    c.shapes.s = c.shapes.t = length;
+    const Outcome want = OneRank(c);
     for (const AttentionMethod method : {AttentionMethod::kRing, AttentionMethod::kAllToAll}) {
       Outcome got;
       DT_ASSERT_OK(RunRanks(2, [&](Context& context) -> absl::Status {
@@ -420,7 +459,7 @@ TEST(Attention, OtherOrdersOfDimensions) {
         if (context.rank() == 0) got = std::move(mine);
         return absl::OkStatus();
       }));
-      ExpectSame(got, want, 1e-13, absl::StrCat("transposed ", a, " ", b));
+      ExpectSame(got, want, 1e-13, absl::StrCat("transposed ", a, " ", b, " of ", length));
     }
   }
 }
@@ -489,6 +528,7 @@ TEST(Attention, RefusesWithARemedy) {
               HasSubstr("all_to_all"));
   EXPECT_THAT(error({.mask = AttentionMask::Window(13).value()}), HasSubstr("13"));
   EXPECT_THAT(error({.dropout = 1}), HasSubstr("no probability below 1"));
+  EXPECT_THAT(error({.scale = NAN}), HasSubstr("take a finite number"));
   c.shapes.kv_heads = 3;
   const auto bad_heads = RunRanks(3, [&](Context& context) -> absl::Status {
     DT_ASSIGN_OR_RETURN(const Operands in, MakeOperands(context, c));

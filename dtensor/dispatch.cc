@@ -304,7 +304,9 @@ absl::StatusOr<Tensor> OpCall::GatherShards(absl::string_view letter, const Tens
   DT_ASSIGN_OR_RETURN(
       const Spec* to_spec,
       context.Intern(Layout::Replicated(mesh, static_cast<int>(all.size())), all, local.dtype()));
-  DT_ASSIGN_OR_RETURN(const auto plan, context.Plan(from_spec, to_spec));
+  RedistributionOptions options = context.redistribution_options();
+  options.max_extra_bytes = -1;
+  DT_ASSIGN_OR_RETURN(const auto plan, context.Plan(from_spec, to_spec, &options));
   return Execute(*plan, mine, context.communicator(), decision.op->name);
 }
 

@@ -90,7 +90,8 @@ struct OpCall {
   // Which global indices of dimension `dim` of operand `i` this rank holds.
   IndexSet OperandIndices(int i, int dim) const;
   // For a staged letter ("v^"): the P shards' values of `local`, [P, local shape...], ascending
-  // along the axes that split the letter (P = 1: a view). One all-gather.
+  // along the axes that split the letter (P = 1: a view). One all-gather, which the cap of the
+  // Context's options does not bound: it is too late to refuse.
   absl::StatusOr<Tensor> GatherShards(absl::string_view letter, const Tensor& local) const;
 };
 

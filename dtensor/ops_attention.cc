@@ -1,5 +1,6 @@
 // Attention with grouped queries: how it is called, checked, and which way it takes. What a rank
 // then does: attention_run.h.
+#include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
@@ -69,6 +70,10 @@ absl::Status AttentionCheck(Specs operands, const Attrs& attrs) {
     return refuse(absl::StrCat(q[2], " query heads cannot share ", k[2],
                                " key heads evenly; choose hq as a multiple of hkv"));
   }
+  if (!std::isfinite(attrs.reals[0])) {
+    return refuse(
+        absl::StrCat("scale is ", attrs.reals[0], "; take a finite number, or 0 for 1/sqrt(d)"));
+  }
   if (!(attrs.reals[1] >= 0 && attrs.reals[1] < 1)) {
     return refuse(
         absl::StrCat("dropout is ", attrs.reals[1], ", no probability below 1; take 0 for none"));
@@ -99,21 +104,35 @@ absl::StatusOr<const AttentionWay*> Pinned(const std::vector<AttentionWay>& ways
        "holds, or take method ring"});
 }
 
-absl::StatusOr<Route> AttentionRoute(const Context& context, Specs operands, const Attrs& attrs) {
-  Route route;
-  for (const Spec* operand : operands) route.operands.push_back(operand->layout);
-  const Arguments arguments = ArgumentsOf(attrs);
-  const bool one_mesh =
-      operands[1]->mesh() == operands[0]->mesh() && operands[2]->mesh() == operands[0]->mesh();
-  if (arguments.method == AttentionMethod::kRing || !one_mesh) return route;
+// The problem as the rule places its operands, whatever method is taken: batches and heads alike,
+// and nothing Partial.
+absl::StatusOr<AttentionProblem> ProblemOf(Specs operands, const Arguments& arguments) {
+  std::vector<Dims> shapes;
+  std::vector<RuleOperand> placed;
+  for (const Spec* operand : operands) {
+    shapes.push_back(operand->shape);
+    placed.push_back({operand->layout, operand->dtype});
+  }
+  DT_ASSIGN_OR_RETURN(const OpRule rule, OpRule::Parse(kAttentionOp.rule));
+  DT_ASSIGN_OR_RETURN(const BoundRule bound, BoundRule::Bind(kAttentionOp.name, rule, shapes));
+  DT_ASSIGN_OR_RETURN(const Assignment assignment,
+                      Solve(kAttentionOp.name, bound, kAttentionOp.linearity, placed));
   AttentionProblem problem;
-  DT_ASSIGN_OR_RETURN(problem.q, operands[0]->layout.WithPartial({}));
-  DT_ASSIGN_OR_RETURN(problem.kv, operands[1]->layout.WithPartial({}));
+  problem.q = assignment.operands[0];
+  problem.kv = assignment.operands[1];
   problem.q_shape = operands[0]->shape;
   problem.kv_shape = operands[1]->shape;
   problem.dtype = operands[0]->dtype;
   problem.mask = arguments.mask;
   problem.backward = arguments.backward;
+  return problem;
+}
+
+absl::StatusOr<Route> AttentionRoute(const Context& context, Specs operands, const Attrs& attrs) {
+  Route route;
+  const Arguments arguments = ArgumentsOf(attrs);
+  if (arguments.method == AttentionMethod::kRing) return route;
+  DT_ASSIGN_OR_RETURN(const AttentionProblem problem, ProblemOf(operands, arguments));
   const RedistributionOptions& options = context.redistribution_options();
   DT_ASSIGN_OR_RETURN(const std::vector<AttentionWay> ways, AttentionWays(problem, options.links));
   if (ways.empty()) return route;
@@ -141,17 +160,26 @@ DType AttentionType(Specs operands, const Attrs&, int result) {
 
 absl::StatusOr<Attrs> AttentionAttrs(const AttentionOptions& options, const DeviceMesh& mesh,
                                      bool backward) {
+  AttentionMethod method = options.method;
   int64_t all_to_all = 0;
+  bool named = false;
   for (const absl::string_view name : absl::StrSplit(options.all_to_all, ',', absl::SkipEmpty())) {
     const absl::StatusOr<AxisList> axes = mesh.Find(name);
     if (!axes.ok()) {
       return InvalidArgument({"Attention: all_to_all: ", axes.status().message()});
     }
-    for (int axis : *axes) all_to_all |= int64_t{1} << axis;
+    named = true;
+    for (int axis : *axes) {
+      if (mesh.axis_size(axis) > 1) all_to_all |= int64_t{1} << axis;
+    }
+  }
+  // Axes of size 1 split nothing: where all are, nothing moves to the heads, and a ring is left.
+  if (method == AttentionMethod::kAllToAll && named && all_to_all == 0) {
+    method = AttentionMethod::kRing;
   }
   const AttentionMask& mask = options.mask;
   Attrs attrs;
-  attrs.ints = {static_cast<int64_t>(options.method), backward, all_to_all,
+  attrs.ints = {static_cast<int64_t>(method), backward, all_to_all,
                 static_cast<int64_t>(mask.kind()), mask.width()};
   attrs.ints.insert(attrs.ints.end(), mask.starts().begin(), mask.starts().end());
   attrs.reals = {options.scale, options.dropout};
