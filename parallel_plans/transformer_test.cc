@@ -9,6 +9,7 @@
 
 #include "dtensor/autograd.h"
 #include "dtensor/ops.h"
+#include "dtensor/parallel_plans/small_transformer_for_testing.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/core/status_matchers.h"
 #include "gmock/gmock.h"
@@ -32,26 +33,6 @@ struct Outcome {
 
 constexpr int64_t kBatch = 4, kSequence = 8;
 
-TransformerConfig Small() {
-  TransformerConfig config;
-  config.vocab = 12;
-  config.dim = 16;
-  config.layers = 2;
-  config.heads = 8;
-  config.kv_heads = 4;
-  config.hidden = 24;
-  config.init_stddev = 0.3;
-  return config;
-}
-
-ParallelPlan PlanFor(const DeviceMesh& mesh, bool sequence_parallel) {
-  ParallelPlan plan;
-  if (mesh.Find("tp").ok()) plan = TensorParallelPlan("tp", sequence_parallel);
-  if (mesh.Find("dp").ok()) plan.Add({"", DataParallel("dp")});
-  if (mesh.Find("cp").ok()) plan.Add(ContextParallelPlan("cp", "zigzag"));
-  return plan;
-}
-
 absl::StatusOr<TrafficTable> TakeTraffic(Context& context) {
   TrafficTable table = context.communicator().traffic();
   context.communicator().ResetTraffic();
@@ -60,14 +41,14 @@ absl::StatusOr<TrafficTable> TakeTraffic(Context& context) {
 
 absl::Status RunCase(Context& context, const Case& c, DType dtype, bool read, Outcome& outcome) {
   DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse(c.mesh));
-  Transformer model(Small());
+  Transformer model(SmallTransformer());
   model.SetDType(dtype);
   DT_RETURN_IF_ERROR(PlanFor(mesh, c.sequence_parallel)
                          .Apply(model, context, mesh, {.seed = 3, .allow_uneven = c.uneven}));
   std::vector<int32_t> ids, targets;
   for (int64_t i = 0; i < kBatch * kSequence; ++i) {
-    ids.push_back(static_cast<int32_t>(i * 7 % 12));
-    targets.push_back(static_cast<int32_t>(i * 5 % 12));
+    ids.push_back(static_cast<int32_t>(i * 7 % kSmallVocab));
+    targets.push_back(static_cast<int32_t>(i * 5 % kSmallVocab));
   }
   const Layout whole = Layout::Replicated(mesh, 2);
   context.communicator().ResetTraffic();
@@ -194,7 +175,7 @@ Outcome RunBlock(bool sequence_parallel) {
   EXPECT_THAT(RunRanks(2,
                        [&](Context& context) -> absl::Status {
                          DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse("tp=2"));
-                         DecoderBlock block(Small());
+                         DecoderBlock block(SmallTransformer());
                          const Placement residual = sequence_parallel ? Shard(1) : Replicate();
                          ParallelPlan plan({{"self_attn.{q,k,v}_proj", Colwise("tp")},
                                             {"self_attn.o_proj", Rowwise("tp", residual)},

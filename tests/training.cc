@@ -8,39 +8,14 @@
 #include "absl/strings/str_cat.h"
 #include "dtensor/autograd.h"
 #include "dtensor/ops.h"
-#include "dtensor/parallel_plans/context_parallel.h"
 #include "dtensor/parallel_plans/optimizer.h"
-#include "dtensor/parallel_plans/transformer.h"
+#include "dtensor/parallel_plans/small_transformer_for_testing.h"
 #include "dtensor/runtime/core/status.h"
 
 namespace dtensor {
 namespace {
 
-constexpr int64_t kBatch = 4, kSequence = 8, kVocab = 12;
-
-TransformerConfig Small() {
-  TransformerConfig config;
-  config.vocab = kVocab;
-  config.dim = 16;
-  config.layers = 2;
-  config.heads = 8;
-  config.kv_heads = 4;
-  config.hidden = 24;
-  config.init_stddev = 0.3;
-  return config;
-}
-
-ParallelPlan PlanFor(const DeviceMesh& mesh, bool sequence_parallel) {
-  ParallelPlan plan;
-  if (mesh.Find("tp").ok()) plan = TensorParallelPlan("tp", sequence_parallel);
-  if (mesh.Find("dp").ok()) plan.Add({"", DataParallel("dp")});
-  if (mesh.Find("cp").ok()) {
-    for (const char* modules : {"", "model.layers.*.self_attn"}) {
-      plan.Add({modules, ContextParallel("cp", "zigzag")});
-    }
-  }
-  return plan;
-}
+constexpr int64_t kBatch = 4, kSequence = 8;
 
 absl::StatusOr<std::vector<double>> Read(const DistributedTensor& tensor) {
   const NoGrad no_grad(tensor.context());
@@ -52,7 +27,7 @@ absl::StatusOr<std::vector<double>> Read(const DistributedTensor& tensor) {
 class RankRun {
  public:
   RankRun(Context& context, const TrainingRun& run)
-      : context_(context), run_(run), model_(Small()) {}
+      : context_(context), run_(run), model_(SmallTransformer()) {}
 
   absl::StatusOr<Trained> Run() {
     DT_RETURN_IF_ERROR(Prepare());
@@ -93,7 +68,7 @@ class RankRun {
   TensorOr Tokens(int64_t factor) {
     std::vector<int32_t> tokens(kBatch * kSequence);
     for (size_t i = 0; i < tokens.size(); ++i)
-      tokens[i] = static_cast<int32_t>(i * factor % kVocab);
+      tokens[i] = static_cast<int32_t>(i * factor % kSmallVocab);
     return Distribute<int32_t>(context_, Layout::Replicated(mesh_, 2), {kBatch, kSequence}, tokens);
   }
 
