@@ -260,7 +260,8 @@ class ForwardPass {
     const T scale = static_cast<T>(shape_.scale * kLog2E);
     const auto run = pairs_ ? &ForwardStrip<M, kHasPairs<T>, T> : &ForwardStrip<M, false, T>;
     T* const carry = carry_.At(head.batch, head.kv_head, head.in_group, row);
-    const bool in_place = !state.last || (out_format_.same && !shape_.carried);
+    if (!state.first) PrefetchRows(carry, carry_.row_stride, rows, dim);
+    const bool in_place = !state.last || (out_format_.same && carry_.data == op_.o.data);
     if (in_place && rows == M && dim % kLanes<T> == 0) {
       run(scratch_, dim, scale, state, carry, carry_.row_stride, kPanel<T>);
       return;

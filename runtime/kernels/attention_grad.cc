@@ -303,6 +303,7 @@ class GradPass {
     T* const dq = dq_.At(head.batch, head.kv_head, head.in_group, row);
     const T scale = static_cast<T>(shape_.scale);
     const auto run = pairs_ ? &GradStrip<M, kHasPairs<T>, T> : &GradStrip<M, false, T>;
+    if (!first) PrefetchRows(dq, dq_.row_stride, rows, dim);
     const StripDropout<T> dropout = {&dropout_, head.batch, QueryHead(head), row, rows};
     if (rows == M && dim % kLanes<T> == 0) {
       run(scratch_, r, dim, scale, limits, first, lse, delta, dropout, dq, dq_.row_stride,

@@ -86,12 +86,18 @@ T Exp2Scalar(T x) {
 
 // --- Copies between memory and panels. `memory` holds rows of In, `stride` elements apart.
 
-inline constexpr int64_t kRowsAhead = 8;
+inline constexpr int64_t kRowsAhead = 12;
 
 // May lie outside of the tensor.
 template <typename In>
 HWY_INLINE void PrefetchRow(const In* row, int64_t n) {
   for (int64_t i = 0; i < n; i += 64 / sizeof(In)) hwy::Prefetch(row + i);
+}
+
+// What is added to at the end of a strip.
+template <typename T>
+HWY_INLINE void PrefetchRows(const T* rows, int64_t stride, int64_t n, int64_t dim) {
+  for (int64_t i = 0; i < n; ++i) PrefetchRow(rows + i * stride, dim);
 }
 
 template <int N, class Lanes, typename In, typename T>
