@@ -1,179 +1,19 @@
-// Attention as an operator: every way to carry it out gives what one rank gives, moves what it
-// says, and is predicted by the same program without data.
+// Attention as an operator: every way to carry it out gives what one rank gives.
 #include <array>
 #include <cmath>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "dtensor/attention_testing.h"
 #include "dtensor/autograd.h"
-#include "dtensor/dispatch.h"
 #include "dtensor/op_cases.h"
 #include "dtensor/ops.h"
-#include "dtensor/ops_internal.h"
 #include "dtensor/runtime/core/status_matchers.h"
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace dtensor {
+namespace dtensor::attention_testing {
 namespace {
-
-using ::testing::HasSubstr;
-using Doubles = std::vector<double>;
-
-struct Shapes {
-  int64_t batch = 2, s = 12, t = 12, heads = 8, kv_heads = 4, head_dim = 4;
-  Dims q() const { return {batch, s, heads, head_dim}; }
-  Dims kv() const { return {batch, t, kv_heads, head_dim}; }
-};
-
-struct Case {
-  std::string mesh, q, kv;  // layouts
-  AttentionOptions options;
-  Shapes shapes;
-  DType dtype = DType::kF64;
-};
-
-// Global values.
-struct Outcome {
-  Doubles o, lse, dq, dk, dv;
-};
-
-Doubles Values(const Dims& shape, int seed) {
-  Doubles values(NumElements(shape));
-  for (size_t i = 0; i < values.size(); ++i) {
-    values[i] = static_cast<double>(TestHash(seed, i, 0) >> 40) * 0x1p-23 - 1;
-  }
-  return values;
-}
-
-TensorOr Leaf(Context& context, const Layout& layout, const Dims& shape, DType dtype, int seed) {
-  DT_ASSIGN_OR_RETURN(DistributedTensor leaf,
-                      Place(context, layout, shape, dtype, Values(shape, seed), seed));
-  leaf.set_requires_grad(true);
-  return leaf;
-}
-
-struct Operands {
-  DistributedTensor q, k, v;
-};
-
-absl::StatusOr<Operands> MakeOperands(Context& context, const Case& c) {
-  DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse(c.mesh));
-  DT_ASSIGN_OR_RETURN(const Layout q, Layout::Parse(mesh, c.q));
-  DT_ASSIGN_OR_RETURN(const Layout kv, Layout::Parse(mesh, c.kv));
-  Operands out;
-  DT_ASSIGN_OR_RETURN(out.q, Leaf(context, q, c.shapes.q(), c.dtype, 1));
-  DT_ASSIGN_OR_RETURN(out.k, Leaf(context, kv, c.shapes.kv(), c.dtype, 2));
-  DT_ASSIGN_OR_RETURN(out.v, Leaf(context, kv, c.shapes.kv(), c.dtype, 3));
-  return out;
-}
-
-// Forward, and backward from a weighted sum of o. Returns o and lse.
-absl::StatusOr<AttentionResults> RunCase(Context& context, const Case& c, const Operands& in) {
-  DT_ASSIGN_OR_RETURN(AttentionResults results, AttentionWithLse(in.q, in.k, in.v, c.options));
-  DT_ASSIGN_OR_RETURN(const DistributedTensor weights,
-                      Place(context, Layout::Replicated(in.q.mesh(), 4), c.shapes.q(), c.dtype,
-                            Values(c.shapes.q(), 4), 4));
-  DT_RETURN_IF_ERROR(Backward(Sum(Mul(results.o, weights), {0, 1, 2, 3})));
-  return results;
-}
-
-absl::StatusOr<Outcome> GlobalOutcome(const Operands& in, const AttentionResults& results) {
-  Outcome out;
-  DT_ASSIGN_OR_RETURN(out.o, GlobalValues(results.o));
-  DT_ASSIGN_OR_RETURN(out.lse, GlobalValues(results.lse));
-  DT_ASSIGN_OR_RETURN(out.dq, GlobalValues(in.q.grad()));
-  DT_ASSIGN_OR_RETURN(out.dk, GlobalValues(in.k.grad()));
-  DT_ASSIGN_OR_RETURN(out.dv, GlobalValues(in.v.grad()));
-  return out;
-}
-
-int RanksOf(const Case& c) { return DeviceMesh::Parse(c.mesh).value().size(); }
-
-// Of any rank: they are alike.
-Outcome RunOn(const Case& c, TrafficTable* traffic = nullptr) {
-  Outcome outcome;
-  std::mutex mutex;
-  DT_EXPECT_OK(RunRanks(RanksOf(c), [&](Context& context) -> absl::Status {
-    DT_ASSIGN_OR_RETURN(const Operands in, MakeOperands(context, c));
-    context.communicator().ResetTraffic();
-    DT_ASSIGN_OR_RETURN(const AttentionResults results, RunCase(context, c, in));
-    if (traffic != nullptr) {
-      const std::lock_guard<std::mutex> lock(mutex);
-      for (const auto& [key, counted] : context.communicator().traffic()) {
-        Traffic& sum = (*traffic)[key];
-        sum.calls += counted.calls;
-        sum.messages += counted.messages;
-        sum.bytes += counted.bytes;
-      }
-    }
-    DT_ASSIGN_OR_RETURN(Outcome mine, GlobalOutcome(in, results));
-    if (context.rank() == 0) outcome = std::move(mine);
-    return absl::OkStatus();
-  }));
-  return outcome;
-}
-
-Outcome OneRank(Case c) {
-  c.mesh = "one=1";
-  c.q = c.kv = "[] [] [] []";
-  c.dtype = DType::kF64;
-  c.options.method = AttentionMethod::kAutomatic;
-  c.options.all_to_all = "";
-  return RunOn(c);
-}
-
-void ExpectNear(const Doubles& got, const Doubles& want, double tolerance,
-                const std::string& what) {
-  ASSERT_EQ(got.size(), want.size()) << what;
-  double difference = 0, norm = 0;
-  for (size_t i = 0; i < got.size(); ++i) {
-    if (std::isinf(want[i])) {
-      EXPECT_EQ(got[i], want[i]) << what;
-      continue;
-    }
-    difference += (got[i] - want[i]) * (got[i] - want[i]);
-    norm += want[i] * want[i];
-  }
-  EXPECT_LE(std::sqrt(difference), tolerance * std::sqrt(norm)) << what;  // also false for NaN
-}
-
-void ExpectSame(const Outcome& got, const Outcome& want, double tolerance,
-                const std::string& what) {
-  ExpectNear(got.o, want.o, tolerance, absl::StrCat(what, ": o"));
-  ExpectNear(got.lse, want.lse, tolerance, absl::StrCat(what, ": lse"));
-  ExpectNear(got.dq, want.dq, tolerance, absl::StrCat(what, ": dq"));
-  ExpectNear(got.dk, want.dk, tolerance, absl::StrCat(what, ": dk"));
-  ExpectNear(got.dv, want.dv, tolerance, absl::StrCat(what, ": dv"));
-}
-
-std::string Describe(const Case& c) {
-  return absl::StrCat(c.mesh, " ", c.q, " ", c.kv, " ", c.options.mask.ToString(), " ",
-                      ToString(c.options.method), " ", c.options.all_to_all, " ", ToString(c.dtype),
-                      " s ", c.shapes.s, " t ", c.shapes.t);
-}
-
-struct Placed {
-  const char *mesh, *q, *kv;
-};
-constexpr Placed kPlaced[] = {
-    {"cp=2", "[] [cp] [] []", "[] [cp] [] []"},
-    {"cp=4", "[] [cp:zigzag] [] []", "[] [cp:zigzag] [] []"},
-    {"cp=3", "[] [cp] [] []", "[] [cp:zigzag] [] []"},  // unlike orders
-    {"cp=2,tp=2", "[] [cp:zigzag] [tp] []", "[] [cp:zigzag] [tp] []"},
-    {"tp=2,cp=2", "[] [cp:zigzag] [tp] []", "[] [cp:zigzag] [tp] []"},
-    {"dp=2,cp=2", "[dp] [_ x 2(cp)] [] []", "[dp] [_ x 2(cp)] [] []"},  // striped
-    {"u=2,r=2", "[] [u:zigzag,r:zigzag] [] []", "[] [u:zigzag,r:zigzag] [] []"},
-    {"u=2,r=2", "[] [u,r] [] []", "[] [r,u] [] []"},
-    {"cp=3", "[] [cp] [] []", "[] [] [] []"},              // keys whole
-    {"cp=3", "[] [] [] []", "[] [cp:zigzag] [] []"},       // queries whole: merged
-    {"a=2,b=2", "[] [a] [] []", "[] [b] [] []"},           // both
-    {"cp=2,tp=2", "[] [cp,tp] [] []", "[] [cp] [tp] []"},  // something has to move
-    {"cp=2,tp=4", "[] [cp] [tp] []", "[] [cp] [] []"},     // heads, too
-    {"dp=2,cp=2", "[] [cp] [] []", "[dp] [cp] [] []"},     // batches
-};
 
 std::vector<AttentionMask> Masks() {
   return {AttentionMask::Full(), AttentionMask::Causal(), AttentionMask::Window(3).value(),
@@ -282,11 +122,6 @@ TEST(Attention, OneRankHasTheBitsOfTheLocalOperator) {
   EXPECT_EQ(ring.dv, local.dv);
 }
 
-int64_t Bytes(const TrafficTable& table, absl::string_view axes, CollectiveKind kind) {
-  const auto it = table.find({std::string(axes), kind});
-  return it == table.end() ? 0 : it->second.bytes;
-}
-
 // Of every way and placement the same weights are dropped; another seed drops others, and is no
 // other call for the dispatcher.
 TEST(Attention, DropsTheSameWeightsOnEveryMesh) {
@@ -329,92 +164,6 @@ TEST(Attention, BackwardHasTheSeedOfItsForward) {
     EXPECT_EQ(dk, want.dk);
     return absl::OkStatus();
   }));
-}
-
-// What moves, in bytes that all ranks receive, is what the textbook says.
-TEST(Attention, MovesWhatItsMethodSays) {
-  Case c = {"cp=4", "[] [cp:zigzag] [] []", "[] [cp:zigzag] [] []", {}};
-  c.options.mask = AttentionMask::Full();
-  c.shapes.s = c.shapes.t = 16;
-  const int64_t hop = 2 * 8 * NumElements(c.shapes.kv());  // of all ranks; f64
-  {
-    TrafficTable traffic;
-    c.options.method = AttentionMethod::kRing;
-    RunOn(c, &traffic);
-    // Keys 3 hops forward and 3 backward, gradients 4.
-    EXPECT_EQ(Bytes(traffic, "cp", CollectiveKind::kPermute), hop * (3 + 3 + 4));
-    EXPECT_EQ(Bytes(traffic, "cp", CollectiveKind::kAllGather), 0);
-  }
-  {
-    TrafficTable traffic;
-    c.options.method = AttentionMethod::kGather;
-    RunOn(c, &traffic);
-    EXPECT_EQ(Bytes(traffic, "cp", CollectiveKind::kAllGather), hop * 3);
-    EXPECT_EQ(Bytes(traffic, "cp", CollectiveKind::kPermute), 0);
-  }
-  {
-    TrafficTable traffic;
-    c.options.method = AttentionMethod::kAllToAll;
-    RunOn(c, &traffic);
-    // q, k, v and o; lse, since it is asked for; the gradient of o. Those of leaves stay.
-    const int64_t queries = 8 * NumElements(c.shapes.q());
-    const int64_t lse = 8 * c.shapes.batch * c.shapes.heads * c.shapes.s;
-    EXPECT_EQ(Bytes(traffic, "cp", CollectiveKind::kAllToAll), (3 * queries + hop + lse) * 3 / 4);
-  }
-}
-
-// Queries whole, keys sharded: one gather of each rank's o and lse, and no keys.
-TEST(Attention, DecodingMovesNoKeys) {
-  Case c = {"cp=4", "[] [] [] []", "[] [cp] [] []", {}};
-  c.shapes.s = 1;
-  c.shapes.t = 64;
-  c.dtype = DType::kBF16;
-  TrafficTable traffic;
-  DT_ASSERT_OK(RunRanks(4, [&](Context& context) -> absl::Status {
-    const NoGrad no_grad(context);
-    DT_ASSIGN_OR_RETURN(const Operands in, MakeOperands(context, c));
-    context.communicator().ResetTraffic();
-    DT_RETURN_IF_ERROR(Attention(in.q, in.k, in.v, c.options).status());
-    if (context.rank() == 0) traffic = context.communicator().traffic();
-    return absl::OkStatus();
-  }));
-  ASSERT_EQ(traffic.size(), 1);
-  EXPECT_EQ(traffic.begin()->second.calls, 1);
-  EXPECT_EQ(traffic.begin()->second.bytes, 3 * 4 * c.shapes.batch * c.shapes.heads * (4 + 1));
-}
-
-// The merge of the parts moves little, and nothing could take its place.
-TEST(Attention, DecodingIsNotRefusedForLackOfMemory) {
-  Case c = {"cp=2", "[] [] [] []", "[] [cp] [] []", {}};
-  c.shapes.s = 1;
-  DT_EXPECT_OK(RunRanks(2, [&](Context& context) -> absl::Status {
-    DT_ASSIGN_OR_RETURN(const Operands in, MakeOperands(context, c));
-    context.set_redistribution_options({.max_extra_bytes = 1});
-    return Attention(in.q, in.k, in.v, c.options).status();
-  }));
-}
-
-TEST(Attention, PredictionIsWhatTheRunCounts) {
-  for (const Placed& p : kPlaced) {
-    for (const AttentionMethod method :
-         {AttentionMethod::kRing, AttentionMethod::kGather, AttentionMethod::kAutomatic}) {
-      const Case c = {p.mesh, p.q, p.kv, {.method = method}};
-      DT_ASSERT_OK(RunRanks(RanksOf(c), [&](Context& context) -> absl::Status {
-        DT_ASSIGN_OR_RETURN(const Operands in, MakeOperands(context, c));
-        context.communicator().ResetTraffic();
-        DT_RETURN_IF_ERROR(RunCase(context, c, in).status());
-        const TrafficTable counted = context.communicator().traffic();
-        return Simulate(context.rank(), context.world_size(), [&](Context& simulated) {
-          const auto operands = MakeOperands(simulated, c);
-          if (!operands.ok()) return operands.status();
-          simulated.communicator().ResetTraffic();
-          const auto results = RunCase(simulated, c, *operands);
-          EXPECT_EQ(simulated.communicator().traffic(), counted) << Describe(c);
-          return results.status();
-        });
-      }));
-    }
-  }
 }
 
 // [b, h, s, d], [s, b, h, d] and [b, s, d, h] are transposed views of [b, s, h, d]. Of one
@@ -464,78 +213,5 @@ TEST(Attention, OtherOrdersOfDimensions) {
   }
 }
 
-// The gradients of streamed keys lie as the keys do, not Partial.
-TEST(Attention, LayoutsOfResultsAndGradients) {
-  for (const AttentionMethod method : {AttentionMethod::kRing, AttentionMethod::kAllToAll}) {
-    const Case c = {"cp=2", "[] [cp:zigzag] [] []", "[] [cp] [] []", {.method = method}};
-    DT_ASSERT_OK(RunRanks(2, [&](Context& context) -> absl::Status {
-      DT_ASSIGN_OR_RETURN(const Operands in, MakeOperands(context, c));
-      DT_ASSIGN_OR_RETURN(const AttentionResults results, RunCase(context, c, in));
-      EXPECT_EQ(results.o.layout(), in.q.layout());
-      EXPECT_EQ(results.lse.layout().ToString(), "[] [] [cp:zigzag]");
-      if (method == AttentionMethod::kRing) {
-        EXPECT_EQ(in.k.grad().layout(), in.k.layout());
-      }
-      return absl::OkStatus();
-    }));
-  }
-}
-
-// The Context's links and cap decide, and calls that were decided before are decided again.
-TEST(Attention, AutomaticFollowsTheOptionsOfTheContext) {
-  Case c = {"cp=4", "[] [cp:zigzag] [] []", "[] [cp:zigzag] [] []", {}};
-  c.shapes.kv_heads = 8;
-  c.shapes.s = c.shapes.t = 16;
-  DT_ASSERT_OK(RunRanks(4, [&](Context& context) -> absl::Status {
-    DT_ASSIGN_OR_RETURN(const Operands in, MakeOperands(context, c));
-    const auto calls = [&](CollectiveKind kind) -> absl::StatusOr<int64_t> {
-      context.communicator().ResetTraffic();
-      const NoGrad no_grad(context);
-      DT_RETURN_IF_ERROR(Attention(in.q, in.k, in.v, c.options).status());
-      const auto& traffic = context.communicator().traffic();
-      const auto it = traffic.find({"cp", kind});
-      return it == traffic.end() ? 0 : it->second.calls;
-    };
-    RedistributionOptions options;
-    DT_ASSIGN_OR_RETURN(options.links, LinkTable::Parse("link * 0 1000\nmultiply 0.001"));
-    context.set_redistribution_options(options);
-    DT_ASSIGN_OR_RETURN(const int64_t rings, calls(CollectiveKind::kPermute));
-    EXPECT_GT(rings, 0);
-    DT_ASSIGN_OR_RETURN(options.links, LinkTable::Parse("link * 0 0.001\nmultiply 1000"));
-    context.set_redistribution_options(options);
-    DT_ASSIGN_OR_RETURN(const int64_t exchanges, calls(CollectiveKind::kAllToAll));
-    EXPECT_GT(exchanges, 0);
-    return absl::OkStatus();
-  }));
-}
-
-TEST(Attention, RefusesWithARemedy) {
-  Case c = {"cp=3", "[] [cp] [] []", "[] [cp] [] []", {}};
-  const auto error = [&](const AttentionOptions& options) {
-    std::string message;
-    DT_EXPECT_OK(RunRanks(3, [&](Context& context) -> absl::Status {
-      DT_ASSIGN_OR_RETURN(const Operands in, MakeOperands(context, c));
-      const absl::Status status = Attention(in.q, in.k, in.v, options).status();
-      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-      if (context.rank() == 0) message = std::string(status.message());
-      // The Context still works.
-      return Attention(in.q, in.k, in.v, {}).status();
-    }));
-    return message;
-  };
-  EXPECT_THAT(error({.method = AttentionMethod::kAllToAll}), HasSubstr("or take method ring"));
-  EXPECT_THAT(error({.method = AttentionMethod::kAllToAll, .all_to_all = "dp"}),
-              HasSubstr("all_to_all"));
-  EXPECT_THAT(error({.mask = AttentionMask::Window(13).value()}), HasSubstr("13"));
-  EXPECT_THAT(error({.dropout = 1}), HasSubstr("no probability below 1"));
-  EXPECT_THAT(error({.scale = NAN}), HasSubstr("take a finite number"));
-  c.shapes.kv_heads = 3;
-  const auto bad_heads = RunRanks(3, [&](Context& context) -> absl::Status {
-    DT_ASSIGN_OR_RETURN(const Operands in, MakeOperands(context, c));
-    return Attention(in.q, in.k, in.v, {}).status();
-  });
-  EXPECT_THAT(bad_heads.message(), HasSubstr("choose hq as a multiple of hkv"));
-}
-
 }  // namespace
-}  // namespace dtensor
+}  // namespace dtensor::attention_testing

@@ -82,26 +82,44 @@ absl::Status AttentionCheck(Specs operands, const Attrs& attrs) {
   return fits.ok() ? fits : refuse(fits.message());
 }
 
+// Why there is no all-to-all over `moved`, and the remedy.
+std::string WhyNot(const AttentionProblem& problem, const AxisList& moved) {
+  const DeviceMesh& mesh = problem.q.mesh();
+  const AxisList streamed = StreamedAxes(problem);
+  for (int axis : moved) {
+    if (absl::c_linear_search(streamed, axis)) continue;
+    return absl::StrCat(
+        "axis \"", mesh.axis_name(axis),
+        "\" does not split both sequences; name axes that do: ", mesh.AxisNames(streamed));
+  }
+  // As the rule splits them, those of k are among those of q.
+  const AxisList kv = AxesOf(problem.kv.dim(2));
+  if (AxesOf(problem.q.dim(2)).size() != kv.size()) {
+    return "the heads of q and of k are split by unlike axes; take method ring";
+  }
+  int64_t ranks = 1;
+  for (const AxisList& axes : {kv, moved}) {
+    for (int axis : axes) ranks *= mesh.axis_size(axis);
+  }
+  return absl::StrCat(ranks, " ranks, with those that split the heads already, cannot share ",
+                      problem.kv_shape[2],
+                      " key heads evenly; name fewer axes, or take method ring");
+}
+
 // The way that the user pinned. Errors: there is no such.
 absl::StatusOr<const AttentionWay*> Pinned(const std::vector<AttentionWay>& ways,
-                                           const Arguments& arguments, Specs operands) {
-  const AttentionWay* widest = nullptr;
+                                           const Arguments& arguments,
+                                           const AttentionProblem& problem, Specs operands) {
+  AxisList moved = arguments.all_to_all.empty() ? StreamedAxes(problem) : arguments.all_to_all;
+  absl::c_sort(moved);
+  const AttentionWay* found = nullptr;
   for (const AttentionWay& way : ways) {
     if (way.method != arguments.method) continue;
-    const bool wanted = arguments.all_to_all.empty() ? way.q.dim(1).empty()
-                                                     : way.all_to_all == arguments.all_to_all;
-    if (way.method != AttentionMethod::kAllToAll || wanted) widest = &way;
+    if (way.method != AttentionMethod::kAllToAll || way.all_to_all == moved) found = &way;
   }
-  if (widest != nullptr) return widest;
-  const DeviceMesh& mesh = operands[0]->mesh();
-  return InvalidArgument(
-      {"Attention: all-to-all over ",
-       arguments.all_to_all.empty() ? "every axis of the sequence"
-                                    : mesh.AxisNames(arguments.all_to_all),
-       " cannot share the heads evenly, or the axes do not split the sequences (q, k, v: ",
-       SpecsText(operands),
-       "); name axes that split both sequences and whose ranks divide the key heads that a rank "
-       "holds, or take method ring"});
+  if (found != nullptr) return found;
+  return InvalidArgument({"Attention: all-to-all over ", problem.q.mesh().AxisNames(moved), ": ",
+                          WhyNot(problem, moved), " (q, k, v: ", SpecsText(operands), ")"});
 }
 
 // The problem as the rule places its operands, whatever method is taken: batches and heads alike,
@@ -138,7 +156,7 @@ absl::StatusOr<Route> AttentionRoute(const Context& context, Specs operands, con
   if (ways.empty()) return route;
   const AttentionWay* way = &Choose(ways, options.max_extra_bytes);
   if (arguments.method != AttentionMethod::kAutomatic) {
-    DT_ASSIGN_OR_RETURN(way, Pinned(ways, arguments, operands));
+    DT_ASSIGN_OR_RETURN(way, Pinned(ways, arguments, problem, operands));
   }
   route.operands = {way->q, way->kv, way->kv};
   if (way->method != AttentionMethod::kAllToAll) return route;
