@@ -36,8 +36,10 @@ enum class AttentionMethod : uint8_t { kAutomatic, kRing, kGather, kAllToAll };
 absl::string_view ToString(AttentionMethod method);  // "automatic", "ring", "gather", "all-to-all"
 absl::StatusOr<AttentionMethod> ParseAttentionMethod(absl::string_view text);
 
+// As the operator's rule places its operands (ops.h): on one mesh, batches and heads split alike,
+// so that hkv divides hq on every rank, and nothing Partial.
 struct AttentionProblem {
-  Layout q, kv;            // of [b, s, hq, d] and [b, t, hkv, d], on one mesh
+  Layout q, kv;            // of [b, s, hq, d] and [b, t, hkv, d]
   Dims q_shape, kv_shape;  // global. Requires: hkv divides hq, hkv > 0
   DType dtype = DType::kF32;
   AttentionMask mask;

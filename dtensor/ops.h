@@ -87,16 +87,21 @@ TensorOr Rope(const TensorOr& x, double theta);
 //   R      S(t)   R     each rank's part is merged by log-sum-exp (decoding with a cache)
 //
 // and with batches or heads sharded alike, nothing moves.
+//
+// The options must be equal on all ranks. Ranks that disagree about mask or method get an error
+// when they communicate; about scale, dropout or its seed, wrong numbers.
 struct AttentionOptions {
   // Both sequences end together: query i is at position i + max(0, t - s) of the mask, key j at
   // j + max(0, s - t).
   AttentionMask mask = AttentionMask::Causal();
   double scale = 0;  // 0: 1/sqrt(d)
-  // Where both sequences are sharded by the same axes (attention_plan.h). Automatic: the fastest by
-  // the Context's links whose memory its cap allows. Others: that one.
+  // Where both sequences are sharded by the same axes, once batches and heads lie alike
+  // (attention_plan.h); elsewhere there is one way, and this is not looked at. Automatic: the
+  // fastest by the Context's links whose memory its cap allows, or, of those that are nearly as
+  // fast, the one that keeps least memory. Others: that one; kInvalidArgument where there is none.
   AttentionMethod method = AttentionMethod::kAutomatic;
-  // Of kAllToAll: the axes that move from the sequence to the heads, "u" or "u,v"; the rest is a
-  // ring. Empty: all of them.
+  // Of kAllToAll, else not looked at: the axes that move from the sequence to the heads, "u" or
+  // "u,v"; the rest is a ring. Axes of size 1 do not count. Empty: all that split the sequence.
   std::string all_to_all;
   // The probability, in [0, 1), with which each weight is dropped after the softmax; the others are
   // divided by 1 - dropout. Which ones depends on the seed and on global indices alone
