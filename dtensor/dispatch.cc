@@ -71,6 +71,36 @@ absl::StatusOr<BoundRule> BindRule(const OpDef& op, absl::Span<const Spec* const
   return BoundRule::Bind(op.name, rule, shapes, text.sizes);
 }
 
+// The specs of operands, gradients and results, from the assignment.
+absl::Status InternSpecs(Context& context, const Route& route, Decision& decision) {
+  const OpDef& op = *decision.op;
+  const Assignment& assignment = decision.assignment;
+  for (size_t i = 0; i < decision.sources.size(); ++i) {
+    const Spec* source = decision.sources[i];
+    DT_ASSIGN_OR_RETURN(const Spec* spec,
+                        context.Intern(assignment.operands[i], source->shape, source->dtype));
+    DT_ASSIGN_OR_RETURN(const Spec* gradient,
+                        context.Intern(assignment.gradients[i], source->shape, source->dtype));
+    decision.operands.push_back(spec);
+    decision.gradients.push_back(gradient);
+  }
+  for (size_t r = 0; r < assignment.results.size(); ++r) {
+    const DType dtype = op.result_dtype != nullptr
+                            ? op.result_dtype(decision.sources, decision.attrs, static_cast<int>(r))
+                            : decision.sources[0]->dtype;
+    const Dims& shape = decision.rule.result_shapes()[r];
+    DT_ASSIGN_OR_RETURN(const Spec* spec, context.Intern(assignment.results[r], shape, dtype));
+    DT_ASSIGN_OR_RETURN(const Spec* dual,
+                        context.Intern(assignment.results[r].Dual(), shape, dtype));
+    decision.results.push_back(spec);
+    decision.duals.push_back(dual);
+    decision.delivered.push_back(spec);
+    if (r >= route.results.size() || !route.results[r]) continue;
+    DT_ASSIGN_OR_RETURN(decision.delivered[r], context.Intern(*route.results[r], shape, dtype));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::unique_ptr<Decision>> MakeDecision(Context& context, const OpDef& op,
                                                        const Impls& operands, uint32_t pinned,
                                                        const Attrs& attrs) {
@@ -100,30 +130,7 @@ absl::StatusOr<std::unique_ptr<Decision>> MakeDecision(Context& context, const O
   }
   DT_ASSIGN_OR_RETURN(decision->assignment,
                       Solve(op.name, decision->rule, op.linearity, rule_operands));
-  const Assignment& assignment = decision->assignment;
-  for (size_t i = 0; i < operands.size(); ++i) {
-    const Spec* source = decision->sources[i];
-    DT_ASSIGN_OR_RETURN(const Spec* spec,
-                        context.Intern(assignment.operands[i], source->shape, source->dtype));
-    DT_ASSIGN_OR_RETURN(const Spec* gradient,
-                        context.Intern(assignment.gradients[i], source->shape, source->dtype));
-    decision->operands.push_back(spec);
-    decision->gradients.push_back(gradient);
-  }
-  for (size_t r = 0; r < assignment.results.size(); ++r) {
-    const DType dtype = op.result_dtype != nullptr
-                            ? op.result_dtype(decision->sources, attrs, static_cast<int>(r))
-                            : decision->sources[0]->dtype;
-    const Dims& shape = decision->rule.result_shapes()[r];
-    DT_ASSIGN_OR_RETURN(const Spec* spec, context.Intern(assignment.results[r], shape, dtype));
-    DT_ASSIGN_OR_RETURN(const Spec* dual,
-                        context.Intern(assignment.results[r].Dual(), shape, dtype));
-    decision->results.push_back(spec);
-    decision->duals.push_back(dual);
-    decision->delivered.push_back(spec);
-    if (r >= route.results.size() || !route.results[r]) continue;
-    DT_ASSIGN_OR_RETURN(decision->delivered[r], context.Intern(*route.results[r], shape, dtype));
-  }
+  DT_RETURN_IF_ERROR(InternSpecs(context, route, *decision));
   if (op.prepare != nullptr) {
     DT_ASSIGN_OR_RETURN(decision->state, op.prepare(context, *decision));
   }
