@@ -179,6 +179,8 @@ class ForwardPass {
   }
 
   void Run() {
+    // Weights of 0 may meet rows that are never packed, since no query sees them: 0 * NaN is NaN.
+    std::fill_n(scratch_.values, scratch_.blocks.keys * scratch_.blocks.dim, T{0});
     for (int64_t batch = 0; batch < shape_.batch; ++batch) {
       for (int64_t kv_head = 0; kv_head < shape_.kv_heads; ++kv_head) {
         // A block even if there are no keys: it gives rows that see nothing their results.

@@ -74,16 +74,21 @@ HWY_INLINE void GradTile(const T* query, const T* dout, int64_t a_panel, const T
   constexpr int64_t L = kLanes<T>, P = kPanel<T>;
   VecOf<T> acc[M][N];
   MultiplyRows<kPairs>(query, a_panel, keys_t, dim, acc);
-  if (NeedsMask<M>(limits, key, N * L)) MaskTile(limits, key, hn::Neg(hn::Inf(d)), acc);
 #pragma GCC unroll 16
   for (int i = 0; i < M; ++i) {
 #pragma GCC unroll 2
     for (int j = 0; j < N; ++j) {
       const auto row_lse = hn::Set(d, lse[i]);
-      const auto score =
+      acc[i][j] =
           kPairs ? hn::MulSub(acc[i][j], hn::Set(d, scale), row_lse) : hn::Sub(acc[i][j], row_lse);
-      hn::Store(Exp2(d, score), d, p + i * P + j * L);
     }
+  }
+  // After the scale, which may be negative.
+  if (NeedsMask<M>(limits, key, N * L)) MaskTile(limits, key, hn::Neg(hn::Inf(d)), acc);
+#pragma GCC unroll 16
+  for (int i = 0; i < M; ++i) {
+#pragma GCC unroll 2
+    for (int j = 0; j < N; ++j) hn::Store(Exp2(d, acc[i][j]), d, p + i * P + j * L);
     if (N == 1) hn::Store(hn::Zero(d), d, p + i * P + L);
   }
   MultiplyRows<kPairs>(dout, a_panel, values_t, dim, acc);
@@ -154,6 +159,8 @@ class GradPass {
   }
 
   void Run() {
+    // A dS of 0 may meet rows that are never packed, since no query sees them: 0 * NaN is NaN.
+    std::fill_n(scratch_.keys, scratch_.blocks.keys * scratch_.blocks.dim, T{0});
     for (int64_t batch = 0; batch < shape_.batch; ++batch) {
       for (int64_t kv_head = 0; kv_head < shape_.kv_heads; ++kv_head) RunGroup(batch, kv_head);
     }

@@ -134,6 +134,44 @@ TYPED_TEST(AttentionStepTest, NothingToSee) {
   for (const double lse : out.lse) EXPECT_EQ(lse, -std::numeric_limits<double>::infinity());
 }
 
+// Of 32 elements, bf16 goes in pairs.
+TYPED_TEST(AttentionStepTest, NegativeScale) {
+  Case c = WithPositions({.s = 60, .t = 60, .q_heads = 2, .dim = 32}, AttentionMask::Causal());
+  c.scale = -.5;
+  Check<TypeParam>(c, Contiguous(c.t, 1));
+  Check<TypeParam>(c, Zigzag(c.t, 2));
+}
+
+// Gives back blocks that hold NaN, of all sizes to 1 MB that an allocator may keep apart.
+void LeaveNan(Device& device) {
+  std::vector<Tensor> tensors;
+  for (int64_t unit = 64; unit <= 8192; unit *= 2) {
+    for (int64_t n = 9 * unit; n <= 16 * unit; n += unit) {
+      const auto tensor = FromHost<double>(device, std::vector<double>(n, kNan), {n});
+      DT_ASSERT_OK(tensor.status());
+      tensors.push_back(*tensor);
+    }
+  }
+}
+
+// Rows that see nothing, behind all keys or on both sides of them, where scratch memory holds NaN.
+TYPED_TEST(AttentionStepTest, NothingToSeeInMemoryThatHoldsNan) {
+  const IndexSet behind = IndexSet::Interval(70, 75);
+  const IndexSet around = IndexSet::FromIntervals({{10, 2, 0, 1}, {52, 1, 0, 1}, {70, 2, 0, 1}});
+  for (const IndexSet& q_positions : {behind, around}) {
+    Case c = {.s = 5, .t = 40, .q_heads = 2, .dim = 20};
+    c.mask = *AttentionMask::Window(10);
+    c.q_positions = q_positions;
+    c.k_positions = IndexSet::Interval(20, 60);
+    const std::unique_ptr<Device> device = MakeCpuDevice();
+    const Inputs in = RandomInputs<TypeParam>(c);
+    LeaveNan(*device);
+    DT_ASSERT_OK_AND_ASSIGN(const Results out,
+                            RunSteps<TypeParam>(*device, c, in, Contiguous(c.t, 1)));
+    ExpectClose(out, Naive(c, in), kLimit<TypeParam>);
+  }
+}
+
 // Scores that grow from part to part, so that each part rescales what is carried.
 TYPED_TEST(AttentionStepTest, LargestScoreComesLast) {
   const Case c = WithPositions({.s = 20, .t = 90, .dim = 16}, AttentionMask());
