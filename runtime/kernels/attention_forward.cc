@@ -179,8 +179,6 @@ class ForwardPass {
   }
 
   void Run() {
-    // Weights of 0 may meet rows that are never packed, since no query sees them: 0 * NaN is NaN.
-    std::fill_n(scratch_.values, scratch_.blocks.keys * scratch_.blocks.dim, T{0});
     for (int64_t batch = 0; batch < shape_.batch; ++batch) {
       for (int64_t kv_head = 0; kv_head < shape_.kv_heads; ++kv_head) {
         // A block even if there are no keys: it gives rows that see nothing their results.
@@ -202,9 +200,10 @@ class ForwardPass {
   void RunBlock(int64_t batch, int64_t kv_head, int64_t key) {
     const int64_t count = std::min(scratch_.blocks.keys, shape_.keys - key);
     const RowRange seen = RowsThatSee(shape_, 0, shape_.q_rows, key, count);
-    if (seen.begin < seen.end) {
+    // Strips end there, too: what is not packed may be NaN, and 0 * NaN is NaN.
+    const int64_t packed = KeysBeforeEnd(shape_, seen, key, count);
+    if (packed > 0) {
       const auto pack_transposed = pairs_ ? &PackTransposedPairs<T> : format_.pack_transposed;
-      const int64_t packed = KeysBeforeEnd(shape_, seen, key, count);
       if (dropout_.active()) dropout_.SetKeys(key, packed);
       pack_transposed(format_.At(op_.k, batch, kv_head, key), op_.k.row_stride, packed, shape_.dim,
                       scratch_.query, scratch_.keys_t);
@@ -220,7 +219,7 @@ class ForwardPass {
         if (block < blocks.first || block > blocks.last) return;
         if (blocks.empty && !first && !last) return;
         constexpr int M = decltype(m)::value;
-        const Limits limits = LimitsOf<M>(shape_, row, rows, key, count, kPanel<T>);
+        const Limits limits = LimitsOf<M>(shape_, row, rows, key, packed, kPanel<T>);
         RunStrip<M>({batch, kv_head, h}, row, rows, limits, first, last);
       });
     }

@@ -159,8 +159,6 @@ class GradPass {
   }
 
   void Run() {
-    // A dS of 0 may meet rows that are never packed, since no query sees them: 0 * NaN is NaN.
-    std::fill_n(scratch_.keys, scratch_.blocks.keys * scratch_.blocks.dim, T{0});
     for (int64_t batch = 0; batch < shape_.batch; ++batch) {
       for (int64_t kv_head = 0; kv_head < shape_.kv_heads; ++kv_head) RunGroup(batch, kv_head);
     }
@@ -173,7 +171,7 @@ class GradPass {
   };
   int64_t QueryHead(const Head& head) const { return head.kv_head * group_ + head.in_group; }
 
-  // A block of keys, [key, key + count), with its number.
+  // Of a block of keys those that are packed, [key, key + count), and its number.
   struct Keys {
     int64_t key, count, block;
   };
@@ -210,8 +208,9 @@ class GradPass {
     RowRange rows = RowsThatSee(shape_, 0, shape_.q_rows, key, count);
     std::fill_n(s.dkeys, s.blocks.keys * s.blocks.dim, T{0});
     std::fill_n(s.dvalues, s.blocks.keys * s.blocks.dim, T{0});
-    if (rows.begin < rows.end) {
-      const int64_t packed = KeysBeforeEnd(shape_, rows, key, count);
+    // Strips end there, too: what is not packed may be NaN, and 0 * NaN is NaN.
+    const int64_t packed = KeysBeforeEnd(shape_, rows, key, count);
+    if (packed > 0) {
       PackKeys(batch, kv_head, key, packed);
       if (dropout_.active()) dropout_.SetKeys(key, packed);
     }
@@ -220,7 +219,7 @@ class GradPass {
     for (int64_t h = 0; h < group_; ++h) {
       // Strips are the same ones for each block.
       for (int64_t row = rows.begin / kBlockRows * kBlockRows; row < rows.end; row += kBlockRows) {
-        RunRows({batch, kv_head, h}, row, {key, count, key / s.blocks.keys});
+        RunRows({batch, kv_head, h}, row, {key, packed, key / s.blocks.keys});
       }
     }
     // The packed queries hold the scale and log2(e).

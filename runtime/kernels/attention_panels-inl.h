@@ -523,9 +523,10 @@ inline RowRange RowsThatSee(const AttentionShape& shape, int64_t row, int64_t ro
           row + (std::partition_point(seen, seen + rows, begins_before) - seen)};
 }
 
-// How many of the keys [key, key + n) lie before the end of what these rows see.
+// How many of the keys [key, key + n) lie before the end of what these rows see; 0 for no rows.
 inline int64_t KeysBeforeEnd(const AttentionShape& shape, const RowRange& rows, int64_t key,
                              int64_t n) {
+  if (rows.begin >= rows.end) return 0;
   return std::clamp<int64_t>(shape.seen[rows.end - 1].end - key, 0, n);
 }
 
