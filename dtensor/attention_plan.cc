@@ -300,23 +300,22 @@ absl::StatusOr<std::vector<AttentionWay>> AttentionWays(const AttentionProblem& 
 
 const AttentionWay& Choose(const std::vector<AttentionWay>& ways, int64_t max_extra_bytes) {
   DT_CHECK(!ways.empty());
-  int64_t least = std::numeric_limits<int64_t>::max();
-  for (const AttentionWay& way : ways) least = std::min(least, way.extra_bytes);
-  const int64_t cap =
-      max_extra_bytes < 0 ? std::numeric_limits<int64_t>::max() : std::max(max_extra_bytes, least);
+  const auto fits = [&](const AttentionWay& way) {
+    return max_extra_bytes < 0 || way.extra_bytes <= max_extra_bytes;
+  };
   double fastest = std::numeric_limits<double>::infinity();
   for (const AttentionWay& way : ways) {
-    if (way.extra_bytes <= cap) fastest = std::min(fastest, way.seconds);
+    if (fits(way)) fastest = std::min(fastest, way.seconds);
   }
   const auto smaller = [](const AttentionWay& a, const AttentionWay& b) {
     return std::tie(a.kept_bytes, a.extra_bytes) < std::tie(b.kept_bytes, b.extra_bytes);
   };
   const AttentionWay* best = nullptr;
   for (const AttentionWay& way : ways) {
-    if (way.extra_bytes > cap || way.seconds > 1.05 * fastest) continue;
+    if (!fits(way) || way.seconds > 1.05 * fastest) continue;
     if (best == nullptr || smaller(way, *best)) best = &way;
   }
-  return *best;
+  return best == nullptr ? ways[0] : *best;
 }
 
 }  // namespace dtensor

@@ -80,7 +80,8 @@ absl::StatusOr<std::vector<AttentionWay>> AttentionWays(const AttentionProblem& 
 
 // The way of least time among those whose extra bytes are at most `max_extra_bytes` (-1: any); of
 // those that take up to 5% more, which is less than predictions are worth, that of fewest kept
-// bytes, then of fewest extra bytes. If none fits, that of fewest extra bytes. Requires: a way.
+// bytes, then of fewest extra bytes. If none fits, the ring: redistributions would be refused.
+// Requires: what AttentionWays returned, and not empty.
 const AttentionWay& Choose(const std::vector<AttentionWay>& ways, int64_t max_extra_bytes);
 
 }  // namespace dtensor

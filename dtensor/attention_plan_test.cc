@@ -123,6 +123,13 @@ TEST(AttentionPlan, ChoosesTheFastest) {
   const int64_t block = 2 * 4 * 1024 * 4 * 64;
   EXPECT_EQ(chosen(shared, "link * 1 0.1\nmultiply 100000", 2 * block), "ring");
   EXPECT_EQ(chosen(shared, "link * 1 0.1\nmultiply 100000", 0), "ring");
+  // Also where the ring needs more than others, for its sums are wider.
+  AttentionProblem narrow = recorded;
+  narrow.dtype = DType::kBF16;
+  const auto ways = Ways(narrow);
+  ASSERT_GT(ways[0].extra_bytes, ways[1].extra_bytes);
+  EXPECT_NE(chosen(narrow, "", ways[1].extra_bytes), "ring");
+  EXPECT_EQ(chosen(narrow, "", 0), "ring");
 }
 
 TEST(AttentionPlan, TheRingIsWhatARankHolds) {

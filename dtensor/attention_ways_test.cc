@@ -170,6 +170,21 @@ TEST(Attention, RefusesWithARemedy) {
 }
 
 // Each reason has its own remedy.
+TEST(Attention, RanksOfARingThatDisagreeGetAnError) {
+  Case c = {"cp=2", "[] [cp] [] []", "[] [cp] [] []", {.method = AttentionMethod::kRing}};
+  for (double AttentionOptions::*option : {&AttentionOptions::scale, &AttentionOptions::dropout}) {
+    const absl::Status status = RunRanks(2, [&](Context& context) -> absl::Status {
+      DT_ASSIGN_OR_RETURN(const Operands in, MakeOperands(context, c));
+      AttentionOptions options = c.options;
+      options.*option = 0.25 + 0.25 * context.rank();
+      const absl::Status mine = Attention(in.q, in.k, in.v, options).status();
+      EXPECT_FALSE(mine.ok());
+      return mine;
+    });
+    EXPECT_THAT(status.message(), HasSubstr("Attention"));
+  }
+}
+
 TEST(Attention, SaysWhyThereIsNoAllToAll) {
   const auto why = [](const Case& c) { return std::string(TryOn(c).status().message()); };
   Case c = {"cp=2,tp=2", "[] [cp] [tp] []", "[] [cp] [tp] []", {}};

@@ -89,7 +89,8 @@ TensorOr Rope(const TensorOr& x, double theta);
 // and with batches or heads sharded alike, nothing moves.
 //
 // The options must be equal on all ranks. Ranks that disagree about mask or method get an error
-// when they communicate; about scale, dropout or its seed, wrong numbers.
+// when they communicate; about scale, dropout or its seed, an error in a ring, elsewhere wrong
+// numbers.
 struct AttentionOptions {
   // Both sequences end together: query i is at position i + max(0, t - s) of the mask, key j at
   // j + max(0, s - t).

@@ -1,6 +1,7 @@
 #include "dtensor/ring_executor.h"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <map>
 #include <utility>
@@ -27,12 +28,27 @@ absl::StatusOr<RingBlock> NewBlock(const RankRing& ring, int number, DType dtype
   return block;
 }
 
+// Of all that the ring's ranks must agree on.
+uint64_t DigestOf(const RankRing& ring, const RingOptions& options) {
+  Digest digest;
+  digest.Add(static_cast<int64_t>(ring.digest()));
+  digest.Add(std::bit_cast<int64_t>(options.scale));
+  digest.Add(std::bit_cast<int64_t>(options.dropout.rate));
+  digest.Add(static_cast<int64_t>(options.dropout.seed));
+  return digest.value();
+}
+
 // What forward and backward have in common: which blocks are here, and their way.
 class Runner {
  public:
   Runner(const RankRing& ring, const RingOptions& options, const Tensor& q, RingBlock own,
          Communicator& communicator, absl::string_view op)
-      : ring_(ring), options_(options), q_(q), communicator_(communicator), op_(op) {
+      : ring_(ring),
+        options_(options),
+        digest_(DigestOf(ring, options)),
+        q_(q),
+        communicator_(communicator),
+        op_(op) {
     held_[ring.place()] = std::move(own);
     const absl::Span<const RingStep> steps = ring.schedule().steps();
     for (int s = 0; s < static_cast<int>(steps.size()); ++s) {
@@ -53,7 +69,7 @@ class Runner {
     const absl::Span<const RingStep> steps = ring_.schedule().steps();
     for (int s = 0; s < static_cast<int>(steps.size()); ++s) {
       const RingTurn& turn = steps[s].turns[ring_.place()];
-      RingMoves moves(ring_, steps[s], &RingTurn::sends, &RingTurn::receives, op_);
+      RingMoves moves(ring_, steps[s], &RingTurn::sends, &RingTurn::receives, digest_, op_);
       DT_RETURN_IF_ERROR(moves.Begin(
           held_, [&](int block) { return NewBlock(ring_, block, q_.dtype(), q_.device()); },
           communicator_));
@@ -92,6 +108,7 @@ class Runner {
 
   const RankRing& ring_;
   const RingOptions& options_;
+  const uint64_t digest_;
   const Tensor& q_;
   Communicator& communicator_;
   absl::string_view op_;
@@ -199,8 +216,10 @@ class KeyGradients {
   }
 
   // Sends what the turn sends; what is ready and not sent is home.
-  absl::Status Move(const RingStep& step, Communicator& communicator, absl::string_view op) {
-    RingMoves moves(ring_, step, &RingTurn::gradient_sends, &RingTurn::gradient_receives, op);
+  absl::Status Move(const RingStep& step, uint64_t digest, Communicator& communicator,
+                    absl::string_view op) {
+    RingMoves moves(ring_, step, &RingTurn::gradient_sends, &RingTurn::gradient_receives, digest,
+                    op);
     DT_RETURN_IF_ERROR(moves.Begin(
         ready_,
         [&](int block) {
@@ -271,12 +290,6 @@ class KeyGradients {
   RingBlock home_;
 };
 
-uint64_t DigestOf(absl::string_view text) {
-  Digest digest;
-  digest.Add(text);
-  return digest.value();
-}
-
 }  // namespace
 
 RankRing::RankRing(RingSchedule schedule, int rank) : schedule_(std::move(schedule)) {
@@ -287,7 +300,9 @@ RankRing::RankRing(RingSchedule schedule, int rank) : schedule_(std::move(schedu
   group_ = ranks_;
   absl::c_sort(group_);
   axes_ = mesh.AxisNames(problem.axes);
-  digest_ = DigestOf(schedule_.ToString());
+  Digest digest;
+  digest.Add(schedule_.ToString());
+  digest_ = digest.value();
 }
 
 absl::Status RunRing(const RankRing& ring, const RingOptions& options, const Tensor& q,
@@ -348,6 +363,7 @@ absl::Status RunRingBackward(const RankRing& ring, const RingOptions& options, c
     return absl::OkStatus();
   };
   if (absl::Status s = prepare(); !s.ok()) return communicator.Fail(s);
+  const uint64_t digest = DigestOf(ring, options);
   KeyGradients gradients(ring, device, sum_type, {dk, dv});
   const auto work = [&](int number, const RingBlock& block,
                         const kernels::AttentionStep& step) -> absl::Status {
@@ -358,7 +374,7 @@ absl::Status RunRingBackward(const RankRing& ring, const RingOptions& options, c
   };
   Runner runner(ring, options, q, {k, v}, communicator, op);
   DT_RETURN_IF_ERROR(runner.Run(
-      work, [&](const RingStep& step) { return gradients.Move(step, communicator, op); }));
+      work, [&](const RingStep& step) { return gradients.Move(step, digest, communicator, op); }));
   absl::Status status = gradients.Finish();
   if (status.ok() && !idle && query_sum.dtype() != dq.dtype()) {
     status = kernels::Unary(device, kernels::UnaryOp::kCopy, query_sum, dq);

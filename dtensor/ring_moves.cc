@@ -19,7 +19,7 @@ std::vector<int> SlotsOf(const std::vector<RingMessage>& sends) {
 }  // namespace
 
 RingMoves::RingMoves(const RankRing& ring, const RingStep& step, Messages sends, Messages receives,
-                     absl::string_view op)
+                     uint64_t digest, absl::string_view op)
     : ring_(ring), step_(step), sends_(sends), receives_(receives) {
   for (const RingTurn& turn : step.turns) {
     slots_ = std::max(slots_, SlotsOf(turn.*sends).size());
@@ -29,7 +29,7 @@ RingMoves::RingMoves(const RankRing& ring, const RingStep& step, Messages sends,
   collective_.axes = ring.axes();
   collective_.op = op;
   collective_.group = ring.group();
-  collective_.digest = ring.digest() + step.hop;
+  collective_.digest = digest + step.hop;
 }
 
 absl::Status RingMoves::Begin(const RingBlocks& held,

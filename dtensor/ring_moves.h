@@ -3,6 +3,7 @@
 #define DTENSOR_RING_MOVES_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <utility>
 #include <vector>
@@ -32,9 +33,9 @@ class RingMoves {
  public:
   using Messages = std::vector<RingMessage> RingTurn::*;
 
-  // All arguments outlive this.
+  // All arguments outlive this. `digest` is of all that the ring's ranks must agree on.
   RingMoves(const RankRing& ring, const RingStep& step, Messages sends, Messages receives,
-            absl::string_view op);
+            uint64_t digest, absl::string_view op);
 
   // `held` has all that this rank sends; peers may read from it until End(). `buffer` gives memory
   // to a block that comes. Errors: the world's failure; buffer's, which fails the world.
