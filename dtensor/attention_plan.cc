@@ -82,9 +82,8 @@ class Pricing {
   }
 
   double SecondsOfWork(const AttentionProblem& problem, double pairs) const {
-    const RingProblem local = RingOf(problem, FirstRank());
-    const double operations = 4.0 * static_cast<double>(local.batch * local.heads) *
-                              static_cast<double>(local.head_dim) * pairs;
+    const Dims q = problem.q.LocalShape(problem.q_shape, FirstRank());
+    const double operations = 4.0 * static_cast<double>(q[0] * q[kHeads] * q[3]) * pairs;
     return operations / (links_.multiply_gf_per_second() * 1e9);
   }
 
@@ -241,15 +240,6 @@ class Pricing {
 }  // namespace
 
 absl::string_view ToString(AttentionMethod method) { return kMethods[static_cast<int>(method)]; }
-
-absl::StatusOr<AttentionMethod> ParseAttentionMethod(absl::string_view text) {
-  for (int i = 0; i < static_cast<int>(std::size(kMethods)); ++i) {
-    if (text == kMethods[i]) return static_cast<AttentionMethod>(i);
-  }
-  return InvalidArgument({"\"", text,
-                          "\" is no method of attention; take automatic, ring, gather "
-                          "or all-to-all"});
-}
 
 AxisList StreamedAxes(const AttentionProblem& problem) {
   AxisList axes = AxesOf(problem.q.dim(kSequence));

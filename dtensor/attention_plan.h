@@ -34,7 +34,6 @@ namespace dtensor {
 
 enum class AttentionMethod : uint8_t { kAutomatic, kRing, kGather, kAllToAll };
 absl::string_view ToString(AttentionMethod method);  // "automatic", "ring", "gather", "all-to-all"
-absl::StatusOr<AttentionMethod> ParseAttentionMethod(absl::string_view text);
 
 // As the operator's rule places its operands (ops.h): on one mesh, batches and heads split alike,
 // so that hkv divides hq on every rank, and nothing Partial.

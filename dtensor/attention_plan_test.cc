@@ -2,7 +2,6 @@
 
 #include <string>
 
-#include "absl/strings/str_cat.h"
 #include "dtensor/runtime/core/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -11,7 +10,6 @@ namespace dtensor {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 struct Sizes {
@@ -144,14 +142,6 @@ TEST(AttentionPlan, TheRingIsWhatARankHolds) {
   DT_ASSERT_OK_AND_ASSIGN(const RingSchedule schedule, PlanRing(ring));
   DT_EXPECT_OK(schedule.Verify());
   EXPECT_EQ(schedule.q_positions(0).ToString(), "{6..7}");
-}
-
-TEST(AttentionPlan, NamesOfMethods) {
-  for (const AttentionMethod method : {AttentionMethod::kAutomatic, AttentionMethod::kRing,
-                                       AttentionMethod::kGather, AttentionMethod::kAllToAll}) {
-    EXPECT_EQ(ParseAttentionMethod(ToString(method)).value(), method);
-  }
-  EXPECT_THAT(ParseAttentionMethod("ulysses").status().message(), HasSubstr("take automatic"));
 }
 
 }  // namespace

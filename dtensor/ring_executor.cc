@@ -89,6 +89,8 @@ class Runner {
     return absl::OkStatus();
   }
 
+  uint64_t digest() const { return digest_; }
+
  private:
   bool UsedAfter(int block, int step) const {
     const auto use = last_use_.find(block);
@@ -363,7 +365,6 @@ absl::Status RunRingBackward(const RankRing& ring, const RingOptions& options, c
     return absl::OkStatus();
   };
   if (absl::Status s = prepare(); !s.ok()) return communicator.Fail(s);
-  const uint64_t digest = DigestOf(ring, options);
   KeyGradients gradients(ring, device, sum_type, {dk, dv});
   const auto work = [&](int number, const RingBlock& block,
                         const kernels::AttentionStep& step) -> absl::Status {
@@ -373,8 +374,9 @@ absl::Status RunRingBackward(const RankRing& ring, const RingOptions& options, c
     return gradients.Add(number, std::move(share));
   };
   Runner runner(ring, options, q, {k, v}, communicator, op);
-  DT_RETURN_IF_ERROR(runner.Run(
-      work, [&](const RingStep& step) { return gradients.Move(step, digest, communicator, op); }));
+  DT_RETURN_IF_ERROR(runner.Run(work, [&](const RingStep& step) {
+    return gradients.Move(step, runner.digest(), communicator, op);
+  }));
   absl::Status status = gradients.Finish();
   if (status.ok() && !idle && query_sum.dtype() != dq.dtype()) {
     status = kernels::Unary(device, kernels::UnaryOp::kCopy, query_sum, dq);

@@ -54,7 +54,7 @@ struct RingOptions {
 // [batch, heads, its positions], wide, any strides. Results share no memory with arguments or each
 // other. `op` is what the user called, for errors. Errors: kInvalidArgument for tensors that are
 // not what the problem says, and a dropout that is not one of its batch entries and heads, before
-// anything moves; the world's failure; kResourceExhausted, which
+// anything moves; the world's failure, as when ranks' options differ; kResourceExhausted, which
 // fails the world.
 absl::Status RunRing(const RankRing& ring, const RingOptions& options, const Tensor& q,
                      const Tensor& k, const Tensor& v, Communicator& communicator,
