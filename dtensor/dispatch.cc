@@ -120,7 +120,7 @@ absl::StatusOr<std::unique_ptr<Decision>> MakeDecision(Context& context, const O
   Route route;
   if (op.route != nullptr) {
     decision->options = &context.redistribution_options();
-    DT_ASSIGN_OR_RETURN(route, op.route(context, decision->sources, attrs));
+    DT_ASSIGN_OR_RETURN(route, op.route(context, *decision));
   }
   std::vector<RuleOperand> rule_operands;
   for (size_t i = 0; i < operands.size(); ++i) {

@@ -131,10 +131,9 @@ struct OpDef {
   // passed on Partial, to be reduced where something needs its values.
   bool passes_partial_gradients = false;
 
-  // Null: operands start where they are. Depends on these arguments and the Context's options
-  // alone. Errors: kInvalidArgument.
-  absl::StatusOr<Route> (*route)(const Context& context, absl::Span<const Spec* const> operands,
-                                 const Attrs& attrs) = nullptr;
+  // Null: operands start where they are. Reads the decision's sources, attrs and rule, all that
+  // there is of it yet, and the Context's options. Errors: kInvalidArgument.
+  absl::StatusOr<Route> (*route)(const Context& context, const Decision& decision) = nullptr;
   // Null: no state. Errors: kInvalidArgument.
   absl::StatusOr<std::shared_ptr<const OpState>> (*prepare)(const Context& context,
                                                             const Decision& decision) = nullptr;

@@ -124,17 +124,12 @@ absl::StatusOr<const AttentionWay*> Pinned(const std::vector<AttentionWay>& ways
 
 // The problem as the rule places its operands, whatever method is taken: batches and heads alike,
 // and nothing Partial.
-absl::StatusOr<AttentionProblem> ProblemOf(Specs operands, const Arguments& arguments) {
-  std::vector<Dims> shapes;
+absl::StatusOr<AttentionProblem> ProblemOf(const Decision& decision, const Arguments& arguments) {
+  const Specs operands = decision.sources;
   std::vector<RuleOperand> placed;
-  for (const Spec* operand : operands) {
-    shapes.push_back(operand->shape);
-    placed.push_back({operand->layout, operand->dtype});
-  }
-  DT_ASSIGN_OR_RETURN(const OpRule rule, OpRule::Parse(kAttentionOp.rule));
-  DT_ASSIGN_OR_RETURN(const BoundRule bound, BoundRule::Bind(kAttentionOp.name, rule, shapes));
+  for (const Spec* operand : operands) placed.push_back({operand->layout, operand->dtype});
   DT_ASSIGN_OR_RETURN(const Assignment assignment,
-                      Solve(kAttentionOp.name, bound, kAttentionOp.linearity, placed));
+                      Solve(decision.op->name, decision.rule, decision.op->linearity, placed));
   AttentionProblem problem;
   problem.q = assignment.operands[0];
   problem.kv = assignment.operands[1];
@@ -146,17 +141,17 @@ absl::StatusOr<AttentionProblem> ProblemOf(Specs operands, const Arguments& argu
   return problem;
 }
 
-absl::StatusOr<Route> AttentionRoute(const Context& context, Specs operands, const Attrs& attrs) {
+absl::StatusOr<Route> AttentionRoute(const Context& context, const Decision& decision) {
   Route route;
-  const Arguments arguments = ArgumentsOf(attrs);
+  const Arguments arguments = ArgumentsOf(decision.attrs);
   if (arguments.method == AttentionMethod::kRing) return route;
-  DT_ASSIGN_OR_RETURN(const AttentionProblem problem, ProblemOf(operands, arguments));
+  DT_ASSIGN_OR_RETURN(const AttentionProblem problem, ProblemOf(decision, arguments));
   const RedistributionOptions& options = context.redistribution_options();
   DT_ASSIGN_OR_RETURN(const std::vector<AttentionWay> ways, AttentionWays(problem, options.links));
   if (ways.empty()) return route;
   const AttentionWay* way = &Choose(ways, options.max_extra_bytes);
   if (arguments.method != AttentionMethod::kAutomatic) {
-    DT_ASSIGN_OR_RETURN(way, Pinned(ways, arguments, problem, operands));
+    DT_ASSIGN_OR_RETURN(way, Pinned(ways, arguments, problem, decision.sources));
   }
   route.operands = {way->q, way->kv, way->kv};
   if (way->method != AttentionMethod::kAllToAll) return route;
