@@ -18,8 +18,10 @@ namespace {
 constexpr int64_t kAlignment = 64;
 constexpr int64_t kPage = 4096;
 constexpr int64_t kHugePage = int64_t{2} << 20;
-constexpr int64_t kSlab = int64_t{1} << 20;
-constexpr int64_t kLargestCarved = kSlab / 8;  // so a slab's unused end is at most an eighth of it
+// A slab's unused end is at most an eighth of it.
+constexpr int64_t kSmallSlab = int64_t{1} << 20, kLargestSmall = kSmallSlab / 8;
+// Blocks from kLarge on are mapped one by one.
+constexpr int64_t kMediumSlab = 8 * kHugePage, kLarge = kMediumSlab / 8;
 constexpr int64_t kLargest = int64_t{1} << 47;
 
 // Up to 512 bytes a class for each 64; from there on the top four bits of the size, rounded up.
@@ -69,22 +71,31 @@ void CachingAllocator::Free(void* data, int64_t bytes) {
 
 void* CachingAllocator::Fresh(int size_class) {
   const int64_t bytes = SizeOfClass(size_class);
-  if (bytes <= kLargestCarved) return Carve(bytes);
-  if (void* data = Map(bytes)) return data;
+  if (void* data = FreshOnce(bytes)) return data;
   ReleaseFreeBlocks();
-  return Map(bytes);
+  return FreshOnce(bytes);
 }
 
-void* CachingAllocator::Carve(int64_t bytes) {
-  if (slab_bytes_ < bytes) {
-    void* slab = Map(kSlab);
-    if (slab == nullptr) return nullptr;
-    slab_ = static_cast<char*>(slab);
-    slab_bytes_ = kSlab;
+void* CachingAllocator::FreshOnce(int64_t bytes) {
+  void* data = nullptr;
+  if (bytes <= kLargestSmall) {
+    data = Carve(small_, kSmallSlab, bytes);
+  } else if (bytes < kLarge) {
+    data = Carve(medium_, kMediumSlab, bytes);
   }
-  void* data = slab_;
-  slab_ += bytes;
-  slab_bytes_ -= bytes;
+  // A large block, or one where there is no room for a slab.
+  return data != nullptr ? data : Map(bytes);
+}
+
+void* CachingAllocator::Carve(Slab& slab, int64_t slab_bytes, int64_t bytes) {
+  if (slab.bytes < bytes) {
+    void* const fresh = Map(slab_bytes);
+    if (fresh == nullptr) return nullptr;
+    slab = {static_cast<char*>(fresh), slab_bytes};
+  }
+  void* const data = slab.data;
+  slab.data += bytes;
+  slab.bytes -= bytes;
   return data;
 }
 
@@ -118,7 +129,7 @@ void CachingAllocator::Unmap(void* data, int64_t bytes) {
 
 void CachingAllocator::ReleaseFreeBlocks() {
   std::vector<void*> released;
-  for (int c = ClassOf(kLargestCarved) + 1; c < kClasses; ++c) {
+  for (int c = ClassOf(kLarge); c < kClasses; ++c) {
     for (FreeBlock* block = free_[c]; block != nullptr;) {
       ASAN_UNPOISON_MEMORY_REGION(block, sizeof(FreeBlock));
       released.push_back(block);

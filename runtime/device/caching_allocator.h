@@ -2,8 +2,10 @@
 //
 // Sizes are rounded up to a class (8 classes for each power of two, so at most an eighth is lost),
 // and each class keeps a list of its free blocks, last in first out: a step that allocates what the
-// last one freed touches no fresh page, and a small block costs a few nanoseconds. Memory goes back
-// to the system when the system refuses more, and at the end.
+// last one freed touches no fresh page, and a small block costs a few nanoseconds. Blocks below 2
+// MiB are carved from slabs; those of medium blocks are backed by huge pages, where the system has
+// any, as large blocks are: many tensors of some 100 KiB are more pages than a CPU keeps addresses
+// of. Other memory goes back to the system when the system refuses more; all of it at the end.
 //
 // Under AddressSanitizer free blocks and the ends of blocks are poisoned, so that it still reports
 // what runs past a block or uses it after Free. Thread-compatible.
@@ -29,7 +31,8 @@ class CachingAllocator {
   // Requires: `data` came from Allocate(bytes), with the same `bytes`.
   void Free(void* data, int64_t bytes);
 
-  int64_t reserved_bytes() const { return reserved_bytes_; }  // taken from the system
+  // Taken from the system, whole slabs among it. What was never touched needs no memory yet.
+  int64_t reserved_bytes() const { return reserved_bytes_; }
 
  private:
   static constexpr int kClasses = 320;  // the last one has 2^47 bytes
@@ -37,15 +40,21 @@ class CachingAllocator {
     FreeBlock* next;
   };
 
+  // The rest of the newest slab of its kind.
+  struct Slab {
+    char* data = nullptr;
+    int64_t bytes = 0;
+  };
+
   void* Fresh(int size_class);
-  void* Carve(int64_t bytes);  // from a slab: small blocks
-  void* Map(int64_t bytes);    // from the system
+  void* FreshOnce(int64_t bytes);
+  void* Carve(Slab& slab, int64_t slab_bytes, int64_t bytes);
+  void* Map(int64_t bytes);  // from the system
   void Unmap(void* data, int64_t bytes);
-  void ReleaseFreeBlocks();  // of those that were mapped one by one
+  void ReleaseFreeBlocks();  // large ones
 
   std::array<FreeBlock*, kClasses> free_ = {};
-  char* slab_ = nullptr;  // the rest of the newest slab
-  int64_t slab_bytes_ = 0;
+  Slab small_, medium_;
   std::vector<std::pair<void*, int64_t>> mapped_;  // slabs, and blocks mapped one by one
   int64_t reserved_bytes_ = 0;
 };

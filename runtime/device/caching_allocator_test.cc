@@ -59,11 +59,24 @@ TEST(CachingAllocatorTest, LargeBlocksBeginAtHugePages) {
   }
 }
 
-TEST(CachingAllocatorTest, LosesAtMostAnEighth) {
-  for (int64_t bytes = 1 << 20; bytes < 64 << 20; bytes += 777777) {
+// And so do the slabs of medium ones, which lie side by side there.
+TEST(CachingAllocatorTest, MediumBlocksShareHugePages) {
+  for (int64_t bytes : {160 << 10, 512 << 10, 1 << 20}) {
     CachingAllocator allocator;
-    ASSERT_NE(allocator.Allocate(bytes), nullptr);
-    EXPECT_LE(allocator.reserved_bytes(), bytes + bytes / 8 + 4096) << bytes;
+    char* const first = static_cast<char*>(allocator.Allocate(bytes));
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(first) % (2 << 20), 0) << bytes;
+    for (int64_t i = 1; i < 16; ++i) EXPECT_EQ(allocator.Allocate(bytes), first + i * bytes);
+  }
+}
+
+// An eighth to the size's class and one to the end of each slab.
+TEST(CachingAllocatorTest, LosesLittle) {
+  for (int64_t bytes = 1000; bytes < 64 << 20; bytes += bytes / 3) {
+    CachingAllocator allocator;
+    int64_t total = 0;
+    for (; total < 128 << 20; total += bytes) ASSERT_NE(allocator.Allocate(bytes), nullptr);
+    constexpr int64_t kLastSlab = 16 << 20;
+    EXPECT_LE(allocator.reserved_bytes(), total * 9 / 8 * 8 / 7 + kLastSlab) << bytes;
   }
 }
 
@@ -86,15 +99,18 @@ TEST(CachingAllocatorTest, GivesBackWhatIsFreeBeforeItRefuses) {
   void* used = allocator.Allocate(1 << 20);
   std::memset(used, 7, 1 << 20);
   void* small = allocator.Allocate(100);
+  void* medium = allocator.Allocate(1 << 20);
   allocator.Free(allocator.Allocate(8 << 20), 8 << 20);
   allocator.Free(small, 100);
+  allocator.Free(medium, 1 << 20);
   for (int64_t bytes : {int64_t{1} << 47, (int64_t{1} << 47) + 1, int64_t{1} << 62}) {
     EXPECT_EQ(allocator.Allocate(bytes), nullptr);
   }
   // What is in use stays, slabs too.
-  EXPECT_LE(allocator.reserved_bytes(), 3 << 20);
+  EXPECT_EQ(allocator.reserved_bytes(), 17 << 20);
   EXPECT_EQ(static_cast<char*>(used)[12345], 7);
   EXPECT_EQ(allocator.Allocate(100), small);
+  EXPECT_EQ(allocator.Allocate(1 << 20), medium);
 }
 
 #if defined(__SANITIZE_ADDRESS__)
