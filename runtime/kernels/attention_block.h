@@ -4,6 +4,7 @@
 // block at a time, in strips of a few rows whose scores stay in the first-level cache. Between two
 // key blocks, as between two calls, a row carries (m, l, o): the largest score so far, the sum of
 // exponentials, and the sum of values, not yet divided by l. So memory does not grow with s * t.
+// While a strip is computed with, what the next ones read comes into the caches: attention_ahead.h.
 #ifndef DTENSOR_RUNTIME_KERNELS_ATTENTION_BLOCK_H_
 #define DTENSOR_RUNTIME_KERNELS_ATTENTION_BLOCK_H_
 

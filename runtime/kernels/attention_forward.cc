@@ -14,6 +14,7 @@
 #include "hwy/foreach_target.h"
 // After foreach_target.h.
 #include "dtensor/runtime/kernels/attention_dropout-inl.h"
+#include "dtensor/runtime/kernels/attention_operands-inl.h"
 #include "dtensor/runtime/kernels/attention_panels-inl.h"
 
 #ifndef DTENSOR_RUNTIME_KERNELS_ATTENTION_FORWARD_ONCE_
@@ -87,6 +88,7 @@ struct StripState {
   bool last;     // results are final: divided by the sums
   T *max, *sum;  // of each row: the largest score, the sum of exponentials
   StripDropout<T> dropout;
+  RowsAhead& ahead;
 };
 
 // M rows, whose queries and block of keys are in scratch memory, scaled so that 2^score is wanted,
@@ -106,6 +108,7 @@ HWY_NOINLINE void ForwardStrip(const ForwardScratch<T>& s, int64_t dim, T log2_s
   for (int64_t key = begin; key < n; key += P) {
     const T* keys_t = s.keys_t + key * (kPairs ? dim / 2 : dim);
     T* scores = s.scores + key * M;
+    state.ahead.FetchSome();
     if (n - key > L) {
       ScoreTile<M, 2, kPairs>(s.query, keys_t, dim, log2_scale, limits, key, scores, row_max);
     } else {
@@ -183,7 +186,7 @@ class ForwardPass {
       for (int64_t kv_head = 0; kv_head < shape_.kv_heads; ++kv_head) {
         // A block even if there are no keys: it gives rows that see nothing their results.
         for (int64_t key = 0; key == 0 || key < shape_.keys; key += scratch_.blocks.keys) {
-          RunBlock(batch, kv_head, key);
+          RunBlock({batch, kv_head, key});
         }
       }
     }
@@ -197,7 +200,8 @@ class ForwardPass {
   int64_t QueryHead(const Head& head) const { return head.kv_head * group_ + head.in_group; }
 
   // Keys from `key` on, against all rows of the query heads that share them.
-  void RunBlock(int64_t batch, int64_t kv_head, int64_t key) {
+  void RunBlock(const KeyBlock& keys) {
+    const auto [batch, kv_head, key] = keys;
     const int64_t count = std::min(scratch_.blocks.keys, shape_.keys - key);
     const RowRange seen = RowsThatSee(shape_, 0, shape_.q_rows, key, count);
     // Strips end there, too: what is not packed may be NaN, and 0 * NaN is NaN.
@@ -210,6 +214,8 @@ class ForwardPass {
       format_.pack(format_.At(op_.v, batch, kv_head, key), op_.v.row_stride, packed, 0, shape_.dim,
                    T{1}, scratch_.blocks.keys, scratch_.values);
     }
+    next_keys_.Set(shape_, op_, format_, keys, scratch_.blocks.keys,
+                   group_ * (seen.end - seen.begin) / kStrip);
     const int64_t block = key / scratch_.blocks.keys;
     for (int64_t h = 0; h < group_; ++h) {
       ForEachStrip(shape_.q_rows, [&](auto m, int64_t row, int64_t rows) HWY_ATTR {
@@ -219,8 +225,8 @@ class ForwardPass {
         if (block < blocks.first || block > blocks.last) return;
         if (blocks.empty && !first && !last) return;
         constexpr int M = decltype(m)::value;
-        const Limits limits = LimitsOf<M>(shape_, row, rows, key, packed, kPanel<T>);
-        RunStrip<M>({batch, kv_head, h}, row, rows, limits, first, last);
+        const Limits limits = LimitsOf<M>(shape_, row, rows, keys.key, packed, kPanel<T>);
+        RunStrip<M>({keys.batch, keys.kv_head, h}, row, rows, limits, first, last);
       });
     }
   }
@@ -244,14 +250,26 @@ class ForwardPass {
     } else {
       format_.pack(q, op_.q.row_stride, rows, M - rows, shape_.dim, scale, M, scratch_.query);
     }
-    GatherValues<M>(
-        head, row, rows,
-        {limits, first, last, max, sum, {&dropout_, head.batch, QueryHead(head), row, rows}});
+    SetAhead(head, row + rows, first);
+    const StripDropout<T> dropout = {&dropout_, head.batch, QueryHead(head), row, rows};
+    GatherValues<M>(head, row, rows, {limits, first, last, max, sum, dropout, ahead_});
     for (int64_t i = 0; i < rows && !last; ++i) {
       all_max[i * max_.row_stride] = max[i];
       all_sum[i * sum_.row_stride] = sum[i];
     }
     if (last) StoreLse(head, row, rows, max, sum);
+  }
+
+  // What the strip from `row` on reads, while the one before it runs, and a share of the next keys.
+  void SetAhead(const Head& head, int64_t row, bool first) {
+    const int64_t dim = shape_.dim, rows = std::min<int64_t>(kStrip, shape_.q_rows - row);
+    ahead_.Clear();
+    ahead_.Add(format_.RowsAt(op_.q, head.batch, QueryHead(head), row, rows, dim));
+    if (!first) {
+      const T* const carry = carry_.At(head.batch, head.kv_head, head.in_group, row);
+      ahead_.Add(WideMemoryRows(carry, carry_.row_stride, rows, dim));
+    }
+    next_keys_.AddShare(ahead_);
   }
 
   // From the carry into the carry or, where the strip is finished, into o.
@@ -261,7 +279,6 @@ class ForwardPass {
     const T scale = static_cast<T>(shape_.scale * kLog2E);
     const auto run = pairs_ ? &ForwardStrip<M, kHasPairs<T>, T> : &ForwardStrip<M, false, T>;
     T* const carry = carry_.At(head.batch, head.kv_head, head.in_group, row);
-    if (!state.first) PrefetchRows(carry, carry_.row_stride, rows, dim);
     const bool in_place = !state.last || (out_format_.same && carry_.data == op_.o.data);
     if (in_place && rows == M && dim % kLanes<T> == 0) {
       run(scratch_, dim, scale, state, carry, carry_.row_stride, kPanel<T>);
@@ -272,9 +289,10 @@ class ForwardPass {
     run(scratch_, dim, scale, state, out, kPanel<T>, M * kPanel<T>);
     if (state.last) {
       out_format_.unpack(out, M, rows, dim, T{1},
-                         out_format_.At(op_.o, head.batch, QueryHead(head), row), op_.o.row_stride);
+                         out_format_.At(op_.o, head.batch, QueryHead(head), row), op_.o.row_stride,
+                         false);
     } else {
-      Unpack<T>(out, M, rows, dim, T{1}, carry, carry_.row_stride);
+      Unpack<T>(out, M, rows, dim, T{1}, carry, carry_.row_stride, false);
     }
   }
 
@@ -294,6 +312,8 @@ class ForwardPass {
   const int64_t group_;            // query heads that share a key head
   const bool pairs_;               // scores are products of pairs of bf16
   WideRows<T> carry_, max_, sum_;  // between blocks
+  NextKeys next_keys_;
+  RowsAhead ahead_;
 };
 
 void Forward(const AttentionShape& shape, const AttentionOperands& operands, void* memory) {

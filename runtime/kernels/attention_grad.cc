@@ -7,12 +7,14 @@
 #include "dtensor/runtime/kernels/attention_scratch.h"
 #include "dtensor/runtime/kernels/highway_targets.h"
 #include "dtensor/runtime/kernels/numeric.h"
+#include "dtensor/runtime/kernels/streaming.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "runtime/kernels/attention_grad.cc"
 #include "hwy/foreach_target.h"
 // After foreach_target.h.
 #include "dtensor/runtime/kernels/attention_dropout-inl.h"
+#include "dtensor/runtime/kernels/attention_operands-inl.h"
 #include "dtensor/runtime/kernels/attention_panels-inl.h"
 
 #ifndef DTENSOR_RUNTIME_KERNELS_ATTENTION_GRAD_ONCE_
@@ -23,6 +25,10 @@ namespace {
 // Query rows of a block: a multiple of every strip's, and many enough that the sums over them, dK
 // and dV, are seldom loaded and stored.
 constexpr int64_t kBlockRows = 96;
+
+// Bytes of dk and dv from which they are written past the caches. Measured over whole rings: half
+// of that gains and loses nothing, a quarter loses.
+constexpr int64_t kStreamedGradients = 1 << 20;
 
 // Two of a block's five matrices are half as large where they hold pairs of bf16.
 AttentionBlocks GradBlocks(const AttentionShape& shape) {
@@ -109,13 +115,14 @@ HWY_INLINE void GradTile(const T* query, const T* dout, int64_t a_panel, const T
 template <int M, bool kPairs, typename T>
 HWY_NOINLINE void GradStrip(const GradScratch<T>& s, int64_t r, int64_t dim, T scale,
                             const Limits& limits, bool first, const T* lse, const T* delta,
-                            const StripDropout<T>& dropout, T* dq, int64_t row_stride,
-                            int64_t dq_panel) {
+                            const StripDropout<T>& dropout, RowsAhead& ahead, T* dq,
+                            int64_t row_stride, int64_t dq_panel) {
   constexpr int64_t L = kLanes<T>, P = kPanel<T>;
   const int64_t begin = limits.first, n = limits.last;
   const int64_t panel = kBlockRows * P;
   const T log2_scale = scale * static_cast<T>(kLog2E);
   for (int64_t key = begin; key < n; key += P) {
+    ahead.FetchSome();
     T* p = s.p + (key / P * kBlockRows + r) * P;
     T* ds = s.ds + (key / P * kBlockRows + r) * P;
     const T* query = (kPairs ? s.query_pairs : s.query) + r * P;
@@ -156,12 +163,14 @@ class GradPass {
         pairs_(CanTakePairs<T>(shape, {op.q, op.k, op.v, op.dout})) {
     dq_ = {scratch_.carry, 0, 0, shape.q_rows * shape.dim, shape.dim};
     if (out_format.same) dq_ = WideRows<T>::Of(op.dq, group_);
+    stream_ = out_format.same && IsLarge() && CanStream(op.dk) && CanStream(op.dv);
   }
 
   void Run() {
     for (int64_t batch = 0; batch < shape_.batch; ++batch) {
       for (int64_t kv_head = 0; kv_head < shape_.kv_heads; ++kv_head) RunGroup(batch, kv_head);
     }
+    FinishStores(stream_);
   }
 
  private:
@@ -175,6 +184,17 @@ class GradPass {
   struct Keys {
     int64_t key, count, block;
   };
+
+  // Whether dk and dv are too large to stay in the second-level cache until somebody reads them.
+  bool IsLarge() const {
+    const int64_t bytes = 2 * shape_.batch * shape_.keys * shape_.kv_heads * shape_.dim * sizeof(T);
+    return bytes >= kStreamedGradients;
+  }
+  bool CanStream(const AttentionOperand& x) const {
+    constexpr int64_t L = kLanes<T>;
+    return reinterpret_cast<uintptr_t>(x.data) % (L * sizeof(T)) == 0 && x.batch_stride % L == 0 &&
+           x.head_stride % L == 0 && x.row_stride % L == 0;
+  }
 
   // The query heads that share `kv_head`.
   void RunGroup(int64_t batch, int64_t kv_head) {
@@ -214,6 +234,8 @@ class GradPass {
       PackKeys(batch, kv_head, key, packed);
       if (dropout_.active()) dropout_.SetKeys(key, packed);
     }
+    next_keys_.Set(shape_, op_, format_, {batch, kv_head, key}, s.blocks.keys,
+                   group_ * (rows.end - rows.begin) / kStrip);
     // The first block sets dq, also of rows that see nothing.
     if (key == 0 && shape_.first) rows = {0, shape_.q_rows};
     for (int64_t h = 0; h < group_; ++h) {
@@ -223,10 +245,15 @@ class GradPass {
       }
     }
     // The packed queries hold the scale and log2(e).
-    out_format_.unpack(s.dkeys, s.blocks.keys, count, shape_.dim, static_cast<T>(kLn2),
-                       out_format_.At(op_.dk, batch, kv_head, key), op_.dk.row_stride);
-    out_format_.unpack(s.dvalues, s.blocks.keys, count, shape_.dim, T{1},
-                       out_format_.At(op_.dv, batch, kv_head, key), op_.dv.row_stride);
+    StoreKeyGradients(s.dkeys, static_cast<T>(kLn2), op_.dk, {batch, kv_head, key}, count);
+    StoreKeyGradients(s.dvalues, T{1}, op_.dv, {batch, kv_head, key}, count);
+  }
+
+  void StoreKeyGradients(const T* sums, T factor, const AttentionOperand& to, const KeyBlock& keys,
+                         int64_t count) {
+    out_format_.unpack(sums, scratch_.blocks.keys, count, shape_.dim, factor,
+                       out_format_.At(to, keys.batch, keys.kv_head, keys.key), to.row_stride,
+                       stream_);
   }
 
   void PackKeys(int64_t batch, int64_t kv_head, int64_t key, int64_t count) {
@@ -309,18 +336,34 @@ class GradPass {
     T* const dq = dq_.At(head.batch, head.kv_head, head.in_group, row);
     const T scale = static_cast<T>(shape_.scale);
     const auto run = pairs_ ? &GradStrip<M, kHasPairs<T>, T> : &GradStrip<M, false, T>;
-    if (!first) PrefetchRows(dq, dq_.row_stride, rows, dim);
+    SetAhead(head, row, rows, first);
     const StripDropout<T> dropout = {&dropout_, head.batch, QueryHead(head), row, rows};
     if (rows == M && dim % kLanes<T> == 0) {
-      run(scratch_, r, dim, scale, limits, first, lse, delta, dropout, dq, dq_.row_stride,
+      run(scratch_, r, dim, scale, limits, first, lse, delta, dropout, ahead_, dq, dq_.row_stride,
           kPanel<T>);
     } else {
       T* const out = scratch_.dquery;
       if (!first) Pack<T>(dq, dq_.row_stride, rows, M - rows, dim, T{1}, M, out);
-      run(scratch_, r, dim, scale, limits, first, lse, delta, dropout, out, kPanel<T>,
+      run(scratch_, r, dim, scale, limits, first, lse, delta, dropout, ahead_, out, kPanel<T>,
           M * kPanel<T>);
-      Unpack<T>(out, M, rows, dim, T{1}, dq, dq_.row_stride);
+      Unpack<T>(out, M, rows, dim, T{1}, dq, dq_.row_stride, false);
     }
+  }
+
+  // What these rows' successors in the next block read, the dq that the strip after these adds to,
+  // and a share of the next keys.
+  void SetAhead(const Head& head, int64_t row, int64_t rows, bool first) {
+    const int64_t dim = shape_.dim, strip = row + rows, block = row + kBlockRows;
+    ahead_.Clear();
+    for (const AttentionOperand& x : {op_.q, op_.dout}) {
+      ahead_.Add(format_.RowsAt(x, head.batch, QueryHead(head), block,
+                                std::min(rows, shape_.q_rows - block), dim));
+    }
+    if (!first) {
+      const T* const dq = dq_.At(head.batch, head.kv_head, head.in_group, strip);
+      ahead_.Add(WideMemoryRows(dq, dq_.row_stride, std::min(rows, shape_.q_rows - strip), dim));
+    }
+    next_keys_.AddShare(ahead_);
   }
 
   const AttentionShape& shape_;
@@ -331,7 +374,10 @@ class GradPass {
   const int64_t group_;  // query heads that share a key head
   const WideRows<T> delta_;
   const bool pairs_;  // scores and dO V^T are products of pairs of bf16
+  bool stream_;       // dk and dv go past the caches
   WideRows<T> dq_;
+  NextKeys next_keys_;
+  RowsAhead ahead_;
 };
 
 void Backward(const AttentionShape& shape, const AttentionOperands& operands, void* memory) {

@@ -94,25 +94,6 @@ HWY_INLINE void PrefetchRow(const In* row, int64_t n) {
   for (int64_t i = 0; i < n; i += 64 / sizeof(In)) hwy::Prefetch(row + i);
 }
 
-// What is added to at the end of a strip.
-template <typename T>
-HWY_INLINE void PrefetchRows(const T* rows, int64_t stride, int64_t n, int64_t dim) {
-  for (int64_t i = 0; i < n; ++i) PrefetchRow(rows + i * stride, dim);
-}
-
-template <int N, class Lanes, typename In, typename T>
-HWY_INLINE void PackPanel(const In* HWY_RESTRICT in, int64_t stride, int64_t rows, Lanes lanes,
-                          VecOf<T> factor, T* HWY_RESTRICT panel) {
-  const hn::ScalableTag<T> d;
-  constexpr int64_t L = kLanes<T>;
-  for (int64_t r = 0; r < rows; ++r, in += stride, panel += kPanel<T>) {
-    // Rows lie apart, so that hardware does not foresee them.
-    PrefetchRow(in + kRowsAhead * stride, N * L);
-    if (N == 2) hn::Store(hn::Mul(Load(d, in, All()), factor), d, panel);
-    hn::Store(hn::Mul(Load(d, in + (N - 1) * L, lanes), factor), d, panel + (N - 1) * L);
-  }
-}
-
 // rows x dim elements, times `factor`, into panels of a matrix of `panel_rows` rows, with `spare`
 // rows of 0 after these. Columns that complete a vector become 0; those after it are not touched.
 template <typename In, typename T>
@@ -122,36 +103,43 @@ void Pack(const void* memory, int64_t stride, int64_t rows, int64_t spare, int64
   constexpr int64_t L = kLanes<T>, P = kPanel<T>;
   const In* in = static_cast<const In*>(memory);
   const auto factors = hn::Set(d, factor);
-  for (; dim > 0; dim -= P, in += P, panels += panel_rows * P) {
-    if (dim >= P) {
-      PackPanel<2>(in, stride, rows, All(), factors, panels);
-    } else if (dim > L) {
-      PackPanel<2>(in, stride, rows, First{dim - L}, factors, panels);
-    } else {
-      PackPanel<1>(in, stride, rows, First{dim}, factors, panels);
+  for (int64_t r = 0; r < rows; ++r, in += stride, panels += P) {
+    PrefetchRow(in + kRowsAhead * stride, dim);
+    T* panel = panels;
+    int64_t c = 0;
+    for (; c + P <= dim; c += P, panel += panel_rows * P) {
+      hn::Store(hn::Mul(Load(d, in + c, All()), factors), d, panel);
+      hn::Store(hn::Mul(Load(d, in + c + L, All()), factors), d, panel + L);
     }
-    for (int64_t i = rows * P; i < (rows + spare) * P; i += L) {
-      hn::Store(hn::Zero(d), d, panels + i);
+    if (c + L <= dim) {
+      hn::Store(hn::Mul(Load(d, in + c, All()), factors), d, panel);
+      c += L;
+      panel += L;
     }
+    if (c < dim) hn::Store(hn::Mul(Load(d, in + c, First{dim - c}), factors), d, panel);
+  }
+  for (int64_t c = 0; c < dim; c += P, panels += panel_rows * P) {
+    for (int64_t i = 0; i < spare * P; i += L) hn::Store(hn::Zero(d), d, panels + i);
   }
 }
 
-// The other way.
+// The other way; past the caches if `stream`, which takes rows of whole, aligned vectors.
 template <typename Out, typename T>
 void Unpack(const T* panels, int64_t panel_rows, int64_t rows, int64_t dim, T factor, void* memory,
-            int64_t stride) {
+            int64_t stride, bool stream) {
   const hn::ScalableTag<T> d;
   constexpr int64_t L = kLanes<T>, P = kPanel<T>;
   const auto factors = hn::Set(d, factor);
-  for (int64_t c = 0; c < dim; c += L) {
-    const T* panel = panels + c / P * P * panel_rows + c % P;
-    Out* out = static_cast<Out*>(memory) + c;
-    for (int64_t r = 0; r < rows; ++r, panel += P, out += stride) {
+  Out* out = static_cast<Out*>(memory);
+  // Row by row: a row's elements are adjacent, and rows may lie so that they share cache sets.
+  for (int64_t r = 0; r < rows; ++r, panels += P, out += stride) {
+    for (int64_t c = 0; c < dim; c += L) {
+      const T* const panel = panels + c / P * P * panel_rows + c % P;
       const auto v = hn::Mul(hn::Load(d, panel), factors);
       if (c + L <= dim) {
-        Store(v, d, out, All());
+        Store(v, d, out + c, All{stream});
       } else {
-        Store(v, d, out, First{dim - c});
+        Store(v, d, out + c, First{dim - c});
       }
     }
   }
@@ -324,32 +312,6 @@ void StoreRows(const T* in, int64_t rows, int64_t dim, void* memory, int64_t str
   }
 }
 
-// The functions above for one type in memory, so that what calls them is compiled once for all
-// types with which it computes in T.
-template <typename T>
-struct Format {
-  bool same;             // T itself
-  int64_t element_size;  // bytes
-  decltype(&Pack<T, T>) pack;
-  decltype(&Unpack<T, T>) unpack;
-  decltype(&PackTransposed<T, T>) pack_transposed;
-  decltype(&StoreRows<T, T>) store;
-  decltype(&RowProducts<T, T>) row_products;
-
-  // Of [batch, row, head, 0].
-  void* At(const AttentionOperand& operand, int64_t batch, int64_t head, int64_t row) const {
-    const int64_t offset =
-        batch * operand.batch_stride + head * operand.head_stride + row * operand.row_stride;
-    return static_cast<char*>(operand.data) + offset * element_size;
-  }
-};
-
-template <typename In, typename T>
-Format<T> FormatOf() {
-  return {std::is_same_v<In, T>,  sizeof(In),        &Pack<In, T>,       &Unpack<In, T>,
-          &PackTransposed<In, T>, &StoreRows<In, T>, &RowProducts<In, T>};
-}
-
 // --- Products of panels.
 
 // An M x N tile of vectors. acc[i][j] += a(i, k) * b(k, j) for n steps k, with a(i, k) at
@@ -465,121 +427,6 @@ HWY_NOINLINE void MultiplyColumns(const T* a, const T* b, int64_t b_rows, int64_
       Clear(acc);
       Accumulate<M, 1, 1, P>(a, b, n, acc);
       WriteTile(acc, ones, ones, c, P);
-    }
-  }
-}
-
-// --- Which keys a row sees: a range of a block's.
-
-struct Limits {
-  int64_t first, last;  // of all rows; first is a panel's
-  int64_t begin[kStrip], end[kStrip];
-};
-
-// Of the rows [row, row + rows), padded to M, against keys [key, key + count).
-template <int M>
-HWY_INLINE Limits LimitsOf(const AttentionShape& shape, int64_t row, int64_t rows, int64_t key,
-                           int64_t count, int64_t panel) {
-  Limits limits;
-  for (int i = 0; i < M; ++i) {
-    const SeenKeys& seen = shape.seen[row + std::min<int64_t>(i, rows - 1)];
-    limits.begin[i] = std::clamp<int64_t>(seen.begin - key, 0, count);
-    limits.end[i] = std::clamp<int64_t>(seen.end - key, 0, count);
-  }
-  limits.first = limits.begin[0] / panel * panel;
-  limits.last = std::max(limits.end[M - 1], limits.first);
-  return limits;
-}
-
-// Whether a row must not see all of the keys [key, key + n).
-template <int M>
-HWY_INLINE bool NeedsMask(const Limits& limits, int64_t key, int64_t n) {
-  return limits.end[0] < key + n || limits.begin[M - 1] > key;
-}
-
-// The blocks of `size` keys that some of these rows see, the first and the last. Rows that see
-// nothing belong to block 0.
-struct BlockRange {
-  int64_t first = 0, last = 0;
-  bool empty = true;
-};
-inline BlockRange BlocksSeen(const AttentionShape& shape, int64_t row, int64_t rows, int64_t size) {
-  const int64_t begin = shape.seen[row].begin, end = shape.seen[row + rows - 1].end;
-  if (begin >= end) return {};
-  return {begin / size, (end - 1) / size, false};
-}
-
-// The rows [begin, end) out of [row, row + rows), those that see a key of [key, key + n); all rows
-// between the first and the last such row are among them.
-struct RowRange {
-  int64_t begin, end;
-};
-inline RowRange RowsThatSee(const AttentionShape& shape, int64_t row, int64_t rows, int64_t key,
-                            int64_t n) {
-  const SeenKeys* const seen = shape.seen + row;
-  const auto ends_before = [&](const SeenKeys& s) { return s.end <= key; };
-  const auto begins_before = [&](const SeenKeys& s) { return s.begin < key + n; };
-  return {row + (std::partition_point(seen, seen + rows, ends_before) - seen),
-          row + (std::partition_point(seen, seen + rows, begins_before) - seen)};
-}
-
-// How many of the keys [key, key + n) lie before the end of what these rows see; 0 for no rows.
-inline int64_t KeysBeforeEnd(const AttentionShape& shape, const RowRange& rows, int64_t key,
-                             int64_t n) {
-  if (rows.begin >= rows.end) return 0;
-  return std::clamp<int64_t>(shape.seen[rows.end - 1].end - key, 0, n);
-}
-
-// A row of T of an operand, or of scratch memory that holds one group of heads at a time. `head` is
-// the head's place in its group.
-template <typename T>
-struct WideRows {
-  T* data = nullptr;
-  int64_t batch_stride = 0, group_stride = 0, head_stride = 0, row_stride = 0;
-
-  static WideRows Of(const AttentionOperand& x, int64_t group) {
-    return {static_cast<T*>(x.data), x.batch_stride, group * x.head_stride, x.head_stride,
-            x.row_stride};
-  }
-  T* At(int64_t batch, int64_t kv_head, int64_t head, int64_t row) const {
-    return data + batch * batch_stride + kv_head * group_stride + head * head_stride +
-           row * row_stride;
-  }
-};
-
-// Calls fn(std::integral_constant<int, M>(), i, n) for strips of M rows from i that cover `rows`,
-// the last of which may be padded: n of its rows are real.
-template <class Fn>
-HWY_INLINE void ForEachStrip(int64_t rows, Fn fn) {
-  for (int64_t i = 0; i < rows;) {
-    const int64_t left = RoundUp(rows - i, kStep);
-    if (left >= kStrip) {
-      fn(std::integral_constant<int, kStrip>(), i, std::min<int64_t>(kStrip, rows - i));
-      i += kStrip;
-    } else if (left == 2 * kStep) {
-      fn(std::integral_constant<int, 2 * kStep>(), i, std::min<int64_t>(2 * kStep, rows - i));
-      i += 2 * kStep;
-    } else {
-      fn(std::integral_constant<int, kStep>(), i, std::min<int64_t>(kStep, rows - i));
-      i += kStep;
-    }
-  }
-}
-
-// acc[i][j] where the key is visible, otherwise `hidden`.
-template <int M, int N, class V>
-HWY_INLINE void MaskTile(const Limits& limits, int64_t key, V hidden, V (&acc)[M][N]) {
-  const hn::DFromV<V> d;
-  using T = hn::TFromD<decltype(d)>;
-#pragma GCC unroll 16
-  for (int i = 0; i < M; ++i) {
-#pragma GCC unroll 2
-    for (int j = 0; j < N; ++j) {
-      const int64_t at = key + j * kLanes<T>;
-      const auto lane = hn::Iota(d, 0);
-      const auto seen = hn::And(hn::Lt(lane, hn::Set(d, static_cast<T>(limits.end[i] - at))),
-                                hn::Ge(lane, hn::Set(d, static_cast<T>(limits.begin[i] - at))));
-      acc[i][j] = hn::IfThenElse(seen, acc[i][j], hidden);
     }
   }
 }
