@@ -71,20 +71,16 @@ void CachingAllocator::Free(void* data, int64_t bytes) {
 
 void* CachingAllocator::Fresh(int size_class) {
   const int64_t bytes = SizeOfClass(size_class);
-  if (void* data = FreshOnce(bytes)) return data;
+  if (void* data = CarveOrMap(bytes)) return data;
   ReleaseFreeBlocks();
-  return FreshOnce(bytes);
+  if (void* data = CarveOrMap(bytes)) return data;
+  return Map(bytes);  // there is no room for a slab
 }
 
-void* CachingAllocator::FreshOnce(int64_t bytes) {
-  void* data = nullptr;
-  if (bytes <= kLargestSmall) {
-    data = Carve(small_, kSmallSlab, bytes);
-  } else if (bytes < kLarge) {
-    data = Carve(medium_, kMediumSlab, bytes);
-  }
-  // A large block, or one where there is no room for a slab.
-  return data != nullptr ? data : Map(bytes);
+void* CachingAllocator::CarveOrMap(int64_t bytes) {
+  if (bytes <= kLargestSmall) return Carve(small_, kSmallSlab, bytes);
+  if (bytes < kLarge) return Carve(medium_, kMediumSlab, bytes);
+  return Map(bytes);
 }
 
 void* CachingAllocator::Carve(Slab& slab, int64_t slab_bytes, int64_t bytes) {
@@ -99,8 +95,8 @@ void* CachingAllocator::Carve(Slab& slab, int64_t slab_bytes, int64_t bytes) {
   return data;
 }
 
-// Large blocks begin at a huge page and ask for huge pages: a first touch then costs one fault for
-// 2 MiB instead of 512.
+// Large blocks and the slabs of medium ones begin at a huge page and ask for huge pages: a first
+// touch then costs one fault for 2 MiB instead of 512.
 void* CachingAllocator::Map(int64_t bytes) {
   bytes = RoundUp(bytes, kPage);
   const int64_t slack = bytes >= kHugePage ? kHugePage : 0;

@@ -2,13 +2,16 @@
 //
 // Sizes are rounded up to a class (8 classes for each power of two, so at most an eighth is lost),
 // and each class keeps a list of its free blocks, last in first out: a step that allocates what the
-// last one freed touches no fresh page, and a small block costs a few nanoseconds. Blocks below 2
-// MiB are carved from slabs; those of medium blocks are backed by huge pages, where the system has
-// any, as large blocks are: many tensors of some 100 KiB are more pages than a CPU keeps addresses
-// of. Other memory goes back to the system when the system refuses more; all of it at the end.
+// last one freed touches no fresh page, and a small block costs a few nanoseconds.
+//
+// Blocks below 2 MiB are carved from slabs. Those of blocks of more than 128 KiB are backed by huge
+// pages, where the system has any, as larger blocks are: many tensors of some 100 KiB are more
+// pages than a CPU keeps addresses of. Slabs stay until the end; free blocks of 2 MiB and more go
+// back when the system refuses more.
 //
 // Under AddressSanitizer free blocks and the ends of blocks are poisoned, so that it still reports
-// what runs past a block or uses it after Free. Thread-compatible.
+// what runs past a block, unless its size is exactly its class's, or uses it after Free.
+// Thread-compatible.
 #ifndef DTENSOR_RUNTIME_DEVICE_CACHING_ALLOCATOR_H_
 #define DTENSOR_RUNTIME_DEVICE_CACHING_ALLOCATOR_H_
 
@@ -47,7 +50,7 @@ class CachingAllocator {
   };
 
   void* Fresh(int size_class);
-  void* FreshOnce(int64_t bytes);
+  void* CarveOrMap(int64_t bytes);
   void* Carve(Slab& slab, int64_t slab_bytes, int64_t bytes);
   void* Map(int64_t bytes);  // from the system
   void Unmap(void* data, int64_t bytes);

@@ -1,8 +1,8 @@
 // Memory that attention needs soon, brought into the caches while it computes with other memory.
 //
 // Rows of a head lie apart, so that hardware does not foresee them. And a core waits for about two
-// dozen cache lines at most: asked for at the moment when they are copied, all rows of a block cost
-// their whole way from memory; a few at a time, between products, they cost next to nothing.
+// dozen cache lines at once: asked for at the moment when they are copied, all rows of a block cost
+// their whole way from memory; some at a time, between products, they cost next to nothing.
 #ifndef DTENSOR_RUNTIME_KERNELS_ATTENTION_AHEAD_H_
 #define DTENSOR_RUNTIME_KERNELS_ATTENTION_AHEAD_H_
 
@@ -39,9 +39,15 @@ class RowsAhead {
     if (rows.rows > 0 && rows.bytes > 0) parts_[end_++] = rows;
   }
 
-  // Asks for some rows more.
+  // All that was added comes with the next `calls` of FetchSome().
+  void Start(int64_t calls) {
+    int64_t bytes = 0;
+    for (int i = 0; i < end_; ++i) bytes += parts_[i].rows * parts_[i].bytes;
+    bytes_at_once_ = std::max(kBytesAtOnce, bytes / std::max<int64_t>(1, calls) + 1);
+  }
+
   void FetchSome() {
-    for (int64_t left = kBytesAtOnce; left > 0 && next_ < end_;) {
+    for (int64_t left = bytes_at_once_; left > 0 && next_ < end_;) {
       MemoryRows& part = parts_[next_];
       left -= part.rows * part.bytes;
       const int64_t not_yet = left < 0 ? -left / part.bytes : 0;
@@ -57,6 +63,7 @@ class RowsAhead {
 
   std::array<MemoryRows, 5> parts_;
   int next_ = 0, end_ = 0;
+  int64_t bytes_at_once_ = 0;
 };
 
 }  // namespace dtensor::kernels

@@ -250,7 +250,7 @@ class ForwardPass {
     } else {
       format_.pack(q, op_.q.row_stride, rows, M - rows, shape_.dim, scale, M, scratch_.query);
     }
-    SetAhead(head, row + rows, first);
+    SetAhead(head, row + rows, first, limits);
     const StripDropout<T> dropout = {&dropout_, head.batch, QueryHead(head), row, rows};
     GatherValues<M>(head, row, rows, {limits, first, last, max, sum, dropout, ahead_});
     for (int64_t i = 0; i < rows && !last; ++i) {
@@ -261,7 +261,7 @@ class ForwardPass {
   }
 
   // What the strip from `row` on reads, while the one before it runs, and a share of the next keys.
-  void SetAhead(const Head& head, int64_t row, bool first) {
+  void SetAhead(const Head& head, int64_t row, bool first, const Limits& limits) {
     const int64_t dim = shape_.dim, rows = std::min<int64_t>(kStrip, shape_.q_rows - row);
     ahead_.Clear();
     ahead_.Add(format_.RowsAt(op_.q, head.batch, QueryHead(head), row, rows, dim));
@@ -270,6 +270,7 @@ class ForwardPass {
       ahead_.Add(WideMemoryRows(carry, carry_.row_stride, rows, dim));
     }
     next_keys_.AddShare(ahead_);
+    ahead_.Start(PanelsOf<T>(limits));
   }
 
   // From the carry into the carry or, where the strip is finished, into o.

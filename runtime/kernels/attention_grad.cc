@@ -163,7 +163,7 @@ class GradPass {
         pairs_(CanTakePairs<T>(shape, {op.q, op.k, op.v, op.dout})) {
     dq_ = {scratch_.carry, 0, 0, shape.q_rows * shape.dim, shape.dim};
     if (out_format.same) dq_ = WideRows<T>::Of(op.dq, group_);
-    stream_ = out_format.same && IsLarge() && CanStream(op.dk) && CanStream(op.dv);
+    stream_ = out_format.same && IsLarge() && IsWholeLines(op.dk) && IsWholeLines(op.dv);
   }
 
   void Run() {
@@ -190,10 +190,10 @@ class GradPass {
     const int64_t bytes = 2 * shape_.batch * shape_.keys * shape_.kv_heads * shape_.dim * sizeof(T);
     return bytes >= kStreamedGradients;
   }
-  bool CanStream(const AttentionOperand& x) const {
-    constexpr int64_t L = kLanes<T>;
-    return reinterpret_cast<uintptr_t>(x.data) % (L * sizeof(T)) == 0 && x.batch_stride % L == 0 &&
-           x.head_stride % L == 0 && x.row_stride % L == 0;
+  bool IsWholeLines(const AttentionOperand& x) const {
+    constexpr int64_t kLine = 64, n = kLine / static_cast<int64_t>(sizeof(T));
+    return reinterpret_cast<uintptr_t>(x.data) % kLine == 0 && x.batch_stride % n == 0 &&
+           x.head_stride % n == 0 && x.row_stride % n == 0 && shape_.dim % n == 0;
   }
 
   // The query heads that share `kv_head`.
@@ -201,7 +201,7 @@ class GradPass {
     for (int64_t h = 0; h < group_; ++h) ScaleLse({batch, kv_head, h});
     // A block even if there are no keys: it gives rows that see nothing their gradients, 0.
     for (int64_t key = 0; key == 0 || key < shape_.keys; key += scratch_.blocks.keys) {
-      RunBlock(batch, kv_head, key);
+      RunBlock({batch, kv_head, key});
     }
     if (out_format_.same) return;
     for (int64_t h = 0; h < group_; ++h) {
@@ -222,8 +222,9 @@ class GradPass {
   }
 
   // Keys from `key` on.
-  void RunBlock(int64_t batch, int64_t kv_head, int64_t key) {
+  void RunBlock(const KeyBlock& block) {
     const GradScratch<T>& s = scratch_;
+    const auto [batch, kv_head, key] = block;
     const int64_t count = std::min(s.blocks.keys, shape_.keys - key);
     RowRange rows = RowsThatSee(shape_, 0, shape_.q_rows, key, count);
     std::fill_n(s.dkeys, s.blocks.keys * s.blocks.dim, T{0});
@@ -231,10 +232,10 @@ class GradPass {
     // Strips end there, too: what is not packed may be NaN, and 0 * NaN is NaN.
     const int64_t packed = KeysBeforeEnd(shape_, rows, key, count);
     if (packed > 0) {
-      PackKeys(batch, kv_head, key, packed);
+      PackKeys(block, packed);
       if (dropout_.active()) dropout_.SetKeys(key, packed);
     }
-    next_keys_.Set(shape_, op_, format_, {batch, kv_head, key}, s.blocks.keys,
+    next_keys_.Set(shape_, op_, format_, block, s.blocks.keys,
                    group_ * (rows.end - rows.begin) / kStrip);
     // The first block sets dq, also of rows that see nothing.
     if (key == 0 && shape_.first) rows = {0, shape_.q_rows};
@@ -245,22 +246,22 @@ class GradPass {
       }
     }
     // The packed queries hold the scale and log2(e).
-    StoreKeyGradients(s.dkeys, static_cast<T>(kLn2), op_.dk, {batch, kv_head, key}, count);
-    StoreKeyGradients(s.dvalues, T{1}, op_.dv, {batch, kv_head, key}, count);
+    StoreKeyGradients(s.dkeys, static_cast<T>(kLn2), op_.dk, block, count);
+    StoreKeyGradients(s.dvalues, T{1}, op_.dv, block, count);
   }
 
-  void StoreKeyGradients(const T* sums, T factor, const AttentionOperand& to, const KeyBlock& keys,
+  void StoreKeyGradients(const T* sums, T factor, const AttentionOperand& to, const KeyBlock& block,
                          int64_t count) {
     out_format_.unpack(sums, scratch_.blocks.keys, count, shape_.dim, factor,
-                       out_format_.At(to, keys.batch, keys.kv_head, keys.key), to.row_stride,
+                       out_format_.At(to, block.batch, block.kv_head, block.key), to.row_stride,
                        stream_);
   }
 
-  void PackKeys(int64_t batch, int64_t kv_head, int64_t key, int64_t count) {
+  void PackKeys(const KeyBlock& block, int64_t count) {
     const GradScratch<T>& s = scratch_;
     const int64_t dim = shape_.dim;
-    const void* const k = format_.At(op_.k, batch, kv_head, key);
-    const void* const v = format_.At(op_.v, batch, kv_head, key);
+    const void* const k = format_.At(op_.k, block.batch, block.kv_head, block.key);
+    const void* const v = format_.At(op_.v, block.batch, block.kv_head, block.key);
     format_.pack(k, op_.k.row_stride, count, 0, dim, T{1}, s.blocks.keys, s.keys);
     const auto pack_transposed = pairs_ ? &PackTransposedPairs<T> : format_.pack_transposed;
     pack_transposed(k, op_.k.row_stride, count, dim, s.query, s.keys_t);
@@ -336,7 +337,7 @@ class GradPass {
     T* const dq = dq_.At(head.batch, head.kv_head, head.in_group, row);
     const T scale = static_cast<T>(shape_.scale);
     const auto run = pairs_ ? &GradStrip<M, kHasPairs<T>, T> : &GradStrip<M, false, T>;
-    SetAhead(head, row, rows, first);
+    SetAhead(head, row, rows, first, limits);
     const StripDropout<T> dropout = {&dropout_, head.batch, QueryHead(head), row, rows};
     if (rows == M && dim % kLanes<T> == 0) {
       run(scratch_, r, dim, scale, limits, first, lse, delta, dropout, ahead_, dq, dq_.row_stride,
@@ -352,7 +353,7 @@ class GradPass {
 
   // What these rows' successors in the next block read, the dq that the strip after these adds to,
   // and a share of the next keys.
-  void SetAhead(const Head& head, int64_t row, int64_t rows, bool first) {
+  void SetAhead(const Head& head, int64_t row, int64_t rows, bool first, const Limits& limits) {
     const int64_t dim = shape_.dim, strip = row + rows, block = row + kBlockRows;
     ahead_.Clear();
     for (const AttentionOperand& x : {op_.q, op_.dout}) {
@@ -364,6 +365,7 @@ class GradPass {
       ahead_.Add(WideMemoryRows(dq, dq_.row_stride, std::min(rows, shape_.q_rows - strip), dim));
     }
     next_keys_.AddShare(ahead_);
+    ahead_.Start(PanelsOf<T>(limits));
   }
 
   const AttentionShape& shape_;

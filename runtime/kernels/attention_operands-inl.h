@@ -78,44 +78,18 @@ MemoryRows WideMemoryRows(const T* data, int64_t stride, int64_t rows, int64_t d
   return {reinterpret_cast<const char*>(data), stride * kSize, rows, dim * kSize};
 }
 
-// Keys from `key` on that a key head has.
-struct KeyBlock {
-  int64_t batch, kv_head, key;
-};
-
-// What the next block of keys reads, in shares for the strips that run before it.
-class NextKeys {
- public:
-  // The block after `now`; of `size` keys each. `strips` run before it.
-  template <typename T>
-  void Set(const AttentionShape& shape, const AttentionOperands& op, const Format<T>& format,
-           const KeyBlock& now, int64_t size, int64_t strips) {
-    *this = NextKeys();
-    KeyBlock next = {now.batch, now.kv_head, now.key + size};
-    if (next.key >= shape.keys) next = {now.batch, now.kv_head + 1, 0};
-    if (next.kv_head >= shape.kv_heads) next = {now.batch + 1, 0, 0};
-    const int64_t keys = std::min(size, shape.keys - next.key);
-    if (next.batch >= shape.batch || keys <= 0) return;
-    share_ = keys / std::max<int64_t>(1, strips) + 1;
-    keys_ = format.RowsAt(op.k, next.batch, next.kv_head, next.key, keys, shape.dim);
-    values_ = format.RowsAt(op.v, next.batch, next.kv_head, next.key, keys, shape.dim);
-  }
-  void AddShare(RowsAhead& ahead) {
-    ahead.Add(keys_.Take(share_));
-    ahead.Add(values_.Take(share_));
-  }
-
- private:
-  MemoryRows keys_, values_;
-  int64_t share_ = 0;
-};
-
 // --- Which keys a row sees: a range of a block's.
 
 struct Limits {
   int64_t first, last;  // of all rows; first is a panel's
   int64_t begin[kStrip], end[kStrip];
 };
+
+// That these rows meet.
+template <typename T>
+int64_t PanelsOf(const Limits& limits) {
+  return (limits.last - limits.first + kPanel<T> - 1) / kPanel<T>;
+}
 
 // Of the rows [row, row + rows), padded to M, against keys [key, key + count).
 template <int M>
@@ -170,6 +144,41 @@ inline int64_t KeysBeforeEnd(const AttentionShape& shape, const RowRange& rows, 
   if (rows.begin >= rows.end) return 0;
   return std::clamp<int64_t>(shape.seen[rows.end - 1].end - key, 0, n);
 }
+
+// Keys from `key` on that a key head has.
+struct KeyBlock {
+  int64_t batch, kv_head, key;
+};
+
+// What the next block of keys reads, in shares for the strips that run before it.
+class NextKeys {
+ public:
+  // The block after `now`; of `size` keys each. `strips` run before it.
+  template <typename T>
+  void Set(const AttentionShape& shape, const AttentionOperands& op, const Format<T>& format,
+           const KeyBlock& now, int64_t size, int64_t strips) {
+    *this = NextKeys();
+    KeyBlock next = {now.batch, now.kv_head, now.key + size};
+    if (next.key >= shape.keys) next = {now.batch, now.kv_head + 1, 0};
+    if (next.kv_head >= shape.kv_heads) next = {now.batch + 1, 0, 0};
+    if (next.batch >= shape.batch || shape.keys == 0) return;
+    const int64_t n = std::min(size, shape.keys - next.key);
+    const RowRange rows = RowsThatSee(shape, 0, shape.q_rows, next.key, n);
+    const int64_t keys = KeysBeforeEnd(shape, rows, next.key, n);
+    if (keys == 0) return;
+    share_ = keys / std::max<int64_t>(1, strips) + 1;
+    keys_ = format.RowsAt(op.k, next.batch, next.kv_head, next.key, keys, shape.dim);
+    values_ = format.RowsAt(op.v, next.batch, next.kv_head, next.key, keys, shape.dim);
+  }
+  void AddShare(RowsAhead& ahead) {
+    ahead.Add(keys_.Take(share_));
+    ahead.Add(values_.Take(share_));
+  }
+
+ private:
+  MemoryRows keys_, values_;
+  int64_t share_ = 0;
+};
 
 // Calls fn(std::integral_constant<int, M>(), i, n) for strips of M rows from i that cover `rows`,
 // the last of which may be padded: n of its rows are real.

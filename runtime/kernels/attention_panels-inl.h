@@ -104,7 +104,7 @@ void Pack(const void* memory, int64_t stride, int64_t rows, int64_t spare, int64
   const In* in = static_cast<const In*>(memory);
   const auto factors = hn::Set(d, factor);
   for (int64_t r = 0; r < rows; ++r, in += stride, panels += P) {
-    PrefetchRow(in + kRowsAhead * stride, dim);
+    if (r + kRowsAhead < rows) PrefetchRow(in + kRowsAhead * stride, dim);
     T* panel = panels;
     int64_t c = 0;
     for (; c + P <= dim; c += P, panel += panel_rows * P) {
