@@ -85,7 +85,7 @@ struct Limits {
   int64_t begin[kStrip], end[kStrip];
 };
 
-// That these rows meet.
+// How many panels of keys these rows meet.
 template <typename T>
 int64_t PanelsOf(const Limits& limits) {
   return (limits.last - limits.first + kPanel<T> - 1) / kPanel<T>;
