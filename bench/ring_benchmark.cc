@@ -230,7 +230,7 @@ void Run(benchmark::State& state, const Row& row) {
 const bool registered = [] {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const bool backward : {false, true}) {
-      for (const int64_t s : {4096, 8192}) {
+      for (const int64_t s : {1024, 2048, 4096, 8192}) {
         for (const int64_t d : {64, 128}) {
           for (const bool causal : {true, false}) {
             for (const int cp : {2, 4, 8}) {

@@ -1,7 +1,11 @@
 #include "dtensor/runtime/device/caching_allocator.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <cstdint>
 #include <cstring>
+#include <fstream>
 #include <map>
 #include <random>
 #include <vector>
@@ -112,6 +116,28 @@ TEST(CachingAllocatorTest, GivesBackWhatIsFreeBeforeItRefuses) {
   EXPECT_EQ(allocator.Allocate(100), small);
   EXPECT_EQ(allocator.Allocate(1 << 20), medium);
 }
+
+// Sanitizers map more than any limit.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST(CachingAllocatorTest, DoesWithoutSlabsWhereThereIsNoRoomForOne) {
+  CachingAllocator allocator;
+  allocator.Free(allocator.Allocate(8 << 20), 8 << 20);
+  std::ifstream statm("/proc/self/statm");
+  rlim_t pages = 0;
+  ASSERT_TRUE(statm >> pages);
+  rlimit before, tight;
+  ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
+  tight = before;
+  tight.rlim_cur = pages * sysconf(_SC_PAGESIZE) + (4 << 20);
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &tight), 0);
+  void* const medium = allocator.Allocate(1 << 20);
+  const int64_t reserved = allocator.reserved_bytes();
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &before), 0);
+  ASSERT_NE(medium, nullptr);
+  std::memset(medium, 7, 1 << 20);
+  EXPECT_EQ(reserved, 1 << 20);  // the free 8 MiB went back first
+}
+#endif
 
 #if defined(__SANITIZE_ADDRESS__)
 TEST(CachingAllocatorDeathTest, AddressSanitizerSeesUseAfterFree) {

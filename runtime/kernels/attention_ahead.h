@@ -29,6 +29,7 @@ struct MemoryRows {
   }
 };
 
+// For each strip: Clear, Add..., Start; then FetchSome with each tile of it.
 class RowsAhead {
  public:
   // Forgets what was not fetched.
