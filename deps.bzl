@@ -1,10 +1,17 @@
-"""The external repositories that dtensor's BUILD files name.
+"""The external repositories that dtensor's BUILD files name, for this workspace and for yours.
 
-An embedder calls dtensor_dependencies() after declaring its own versions of what it already has,
-and dtensor_system_dependencies() for the rest, if Debian's packages suit it.
-A repository that exists by then is left alone.
+    local_repository(name = "dtensor", path = "../dtensor")
+
+    load("@dtensor//:deps.bzl", "dtensor_workspace")
+
+    dtensor_workspace()
+
+takes everything from Debian 12's packages (tools/setup installs them) and opens no connection. What
+your workspace has declared before is left alone: its Abseil, its rules_cc. Whoever has all of it
+calls dtensor_dependencies() alone.
 """
 
+load("//third_party:bazel_stubs.bzl", "bazel_stubs")
 load("//third_party:system.bzl", "system_repository")
 load("//tools/cuda:cuda_configure.bzl", "cuda_configure")
 
@@ -32,6 +39,12 @@ _ABSL = {
     "absl/types:span": "absl_span",
     "absl/utility:utility": "absl_utility",
 }
+
+def dtensor_workspace():
+    """All that a build needs, from this machine's disk."""
+    bazel_stubs()
+    dtensor_dependencies()
+    dtensor_system_dependencies()
 
 def dtensor_dependencies():
     """What every build needs and no package manager offers: the CUDA toolkit, where there is one."""

@@ -23,7 +23,8 @@
 #include "benchmark/benchmark.h"
 #include "dtensor/runtime/core/index_set.h"
 #include "dtensor/runtime/core/status.h"
-#include "dtensor/runtime/device/product.h"
+#include "dtensor/runtime/device/cpu/cpu_device.h"
+#include "dtensor/runtime/device/gemm.h"
 #include "dtensor/runtime/device/tensor.h"
 #include "dtensor/runtime/kernels/attention.h"
 #include "dtensor/runtime/kernels/indexed.h"
@@ -81,13 +82,13 @@ class Yardstick {
         c_(Noise(device, dtype, {kSize, kSize}, 3)) {}
 
   void Run() {
-    Product product;
-    product.dtype = product.out_dtype = a_.dtype();
-    product.m = product.n = product.k = kSize;
-    product.a = {a_.raw(), kSize, 1, 0};
-    product.b = {b_.raw(), kSize, 1, 0};
-    product.c = {c_.raw(), kSize, 1, 0};
-    Shorten(best_, [&] { return device_.Multiply(product); });
+    GemmProblem gemm;
+    gemm.dtype = gemm.out_dtype = a_.dtype();
+    gemm.m = gemm.n = gemm.k = kSize;
+    gemm.a = {a_.raw(), kSize, 1, 0};
+    gemm.b = {b_.raw(), kSize, 1, 0};
+    gemm.c = {c_.raw(), kSize, 1, 0};
+    Shorten(best_, [&] { return device_.Gemm(gemm); });
   }
   double Speed() const { return 2.0 * kSize * kSize * kSize / best_ / 1e9; }
 

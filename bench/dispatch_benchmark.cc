@@ -8,9 +8,12 @@
 #include <vector>
 
 #include "benchmark/benchmark.h"
-#include "dtensor/ops.h"
-#include "dtensor/runtime/comm/run_ranks.h"
-#include "dtensor/runtime/device/product.h"
+#include "dtensor/ops/ops.h"
+#include "dtensor/runtime/comm/local/run_ranks.h"
+#include "dtensor/runtime/comm/simulated/simulated_communicator.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/device/cpu/cpu_device.h"
+#include "dtensor/runtime/device/gemm.h"
 #include "dtensor/runtime/kernels/elementwise.h"
 
 namespace dtensor {
@@ -30,7 +33,7 @@ class Rank {
     TensorOr tensor = Distribute<float>(context_, mesh_,
                                         absl::MakeConstSpan(placements.begin(), placements.size()),
                                         {4, 4}, values);
-    if (tensor.ok()) tensor->set_requires_grad(grad);
+    if (tensor.ok()) DT_RETURN_IF_ERROR(tensor->set_requires_grad(grad));
     return tensor;
   }
   Context& context() { return context_; }
@@ -92,14 +95,14 @@ void BM_MatMul(benchmark::State& state, bool recording) {
       state, [&] { benchmark::DoNotOptimize(MatMul(a, b)); },
       [&] {
         Tensor out = *Tensor::Empty(rank.device(), DType::kF32, {x.size(0), y.size(1)});
-        const Product product = {.batch = 1,
-                                 .m = x.size(0),
-                                 .n = y.size(1),
-                                 .k = x.size(1),
-                                 .a = {x.raw(), x.strides()[0], x.strides()[1], 0},
-                                 .b = {y.raw(), y.strides()[0], y.strides()[1], 0},
-                                 .c = {out.raw(), out.strides()[0], out.strides()[1], 0}};
-        benchmark::DoNotOptimize(rank.device().Multiply(product));
+        const GemmProblem gemm = {.batch = 1,
+                                  .m = x.size(0),
+                                  .n = y.size(1),
+                                  .k = x.size(1),
+                                  .a = {x.raw(), x.strides()[0], x.strides()[1], 0},
+                                  .b = {y.raw(), y.strides()[0], y.strides()[1], 0},
+                                  .c = {out.raw(), out.strides()[0], out.strides()[1], 0}};
+        benchmark::DoNotOptimize(rank.device().Gemm(gemm));
       });
 }
 

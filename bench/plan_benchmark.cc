@@ -1,16 +1,18 @@
 // How long it takes to plan a redistribution, and to find its plan again.
 //
 //   cold     RedistributionPlan::Create: what the rounds are
-//   boxes    RankPlan: that, and what one rank receives
+//   boxes    RankRedistributionPlan: that, and what one rank receives
 //   cached   Context::Plan, of specs it has seen
 #include <memory>
 #include <string>
 
 #include "benchmark/benchmark.h"
-#include "dtensor/context.h"
-#include "dtensor/executor.h"
-#include "dtensor/redistribution_plan.h"
-#include "dtensor/runtime/comm/run_ranks.h"
+#include "dtensor/redistribution/plan_executor.h"
+#include "dtensor/redistribution/redistribution_plan.h"
+#include "dtensor/runtime/comm/local/run_ranks.h"
+#include "dtensor/runtime/comm/simulated/simulated_communicator.h"
+#include "dtensor/runtime/device/cpu/cpu_device.h"
+#include "dtensor/tensor/context.h"
 
 namespace dtensor {
 namespace {
@@ -37,7 +39,7 @@ void Boxes(benchmark::State& state, const Request& request) {
   const int rank = request.from.mesh().size() / 2;
   for (auto _ : state) {
     auto plan = RedistributionPlan::Create(request.from, request.to, request.shape, DType::kF32);
-    const RankPlan rank_plan(*std::move(plan), rank);
+    const RankRedistributionPlan rank_plan(*std::move(plan), rank);
     benchmark::DoNotOptimize(rank_plan.steps().data());
   }
 }
@@ -46,8 +48,8 @@ void Cached(benchmark::State& state, const Request& request) {
   const auto communicator = MakeSimulatedCommunicator(0, request.from.mesh().size());
   const auto device = MakeCpuDevice();
   Context context(*communicator, *device);
-  const Spec* from = context.Intern(request.from, request.shape, DType::kF32).value();
-  const Spec* to = context.Intern(request.to, request.shape, DType::kF32).value();
+  const SpecPtr from = context.Intern(request.from, request.shape, DType::kF32).value();
+  const SpecPtr to = context.Intern(request.to, request.shape, DType::kF32).value();
   for (auto _ : state) {
     auto plan = context.Plan(from, to);
     benchmark::DoNotOptimize(plan);
@@ -55,7 +57,7 @@ void Cached(benchmark::State& state, const Request& request) {
 }
 
 void Register(const std::string& name, const Request& request) {
-  const RedistributionOptions usual, busiest{.objective = Objective::kBusiest};
+  const RedistributionOptions usual, busiest{.objective = RedistributionObjective::kBusiest};
   benchmark::RegisterBenchmark((name + "/cold").c_str(), Cold, request, usual);
   benchmark::RegisterBenchmark((name + "/cold/busiest").c_str(), Cold, request, busiest);
   benchmark::RegisterBenchmark((name + "/boxes").c_str(), Boxes, request);

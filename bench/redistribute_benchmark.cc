@@ -28,8 +28,8 @@
 #include "benchmark/benchmark.h"
 #include "dtensor/bench/redistribute_grid.h"
 #include "dtensor/bench/stream_limit.h"
-#include "dtensor/distributed_tensor.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/tensor/distributed_tensor.h"
 
 namespace dtensor::bench {
 namespace {
@@ -188,12 +188,13 @@ class Runner {
   // What the direct plan reads and writes here: each box's terms, and its result.
   absl::Status CountBytes() {
     const DistributedTensor& source = slots_[0].source;
-    DT_ASSIGN_OR_RETURN(const Spec* to, context_.Intern(path_.back(), row_.shape, source.dtype()));
+    DT_ASSIGN_OR_RETURN(const SpecPtr to,
+                        context_.Intern(path_.back(), row_.shape, source.dtype()));
     DT_ASSIGN_OR_RETURN(const auto plan, context_.Plan(&source.spec(), to));
     if (leads()) shared_.bound = plan->plan().Bound().total;
     if (!plan->plan().is_view()) {
-      for (const RankPlan::Step& step : plan->steps()) {
-        for (const Transfer& box : step.receives) {
+      for (const RankRedistributionPlan::Step& step : plan->steps()) {
+        for (const ReceiveBox& box : step.receives) {
           shared_.touched += box.elements() * (box.peers.size() + 1) * sizeof(T);
         }
       }
@@ -294,9 +295,10 @@ absl::Status MeasureAs(Shared& shared) {
   }
   const int64_t n = NumElements(shared.row.shape);
   const std::vector<T> source = Values<T>(n, 1), expected = Values<T>(n, total);
-  return RunRanks(shared.row.ranks(), [&](Context& context) {
-    return Runner<T>(context, shared, source, expected).Run();
-  });
+  return RunRanks(
+      shared.row.ranks(),
+      [&](Context& context) { return Runner<T>(context, shared, source, expected).Run(); },
+      {.pin_threads = true});
 }
 
 void Report(benchmark::State& state, const Shared& shared) {

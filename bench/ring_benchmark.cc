@@ -24,13 +24,14 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "benchmark/benchmark.h"
-#include "dtensor/placement.h"
-#include "dtensor/ring_executor.h"
-#include "dtensor/ring_schedule.h"
-#include "dtensor/runtime/comm/local_communicator.h"
-#include "dtensor/runtime/comm/world.h"
+#include "dtensor/attention/ring_executor.h"
+#include "dtensor/attention/ring_schedule.h"
+#include "dtensor/layout/placement.h"
+#include "dtensor/runtime/comm/local/local_communicator.h"
+#include "dtensor/runtime/comm/local/world.h"
 #include "dtensor/runtime/core/index_set.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/device/cpu/cpu_device.h"
 #include "dtensor/runtime/device/tensor.h"
 #include "dtensor/runtime/kernels/indexed.h"
 
@@ -92,9 +93,9 @@ class TimedDevice final : public Device {
   absl::Status DoFill(void* dst, uint8_t value, int64_t bytes) override {
     return cpu_->FillBytes(dst, value, bytes);
   }
-  absl::Status DoMultiply(const Product& product) override { return cpu_->Multiply(product); }
-  Event DoRecord() override { return Event(); }
-  absl::Status DoWait(const Event& event) override {
+  absl::Status DoGemm(const GemmProblem& gemm) override { return cpu_->Gemm(gemm); }
+  DeviceEvent DoRecord() override { return DeviceEvent(); }
+  absl::Status DoWait(const DeviceEvent& event) override {
     event.state()->Block();
     return absl::OkStatus();
   }
@@ -108,17 +109,19 @@ class TimedDevice final : public Device {
 
 RingSchedule ScheduleOf(const Row& row) {
   const DeviceMesh mesh = DeviceMesh::Parse(absl::StrCat("cp=", row.cp)).value();
-  const Layout layout = Layout::FromPlacements(mesh, {Shard(0, Order::Zigzag())}, {row.s}).value();
-  return PlanRing({.q = layout,
-                   .kv = layout,
-                   .q_length = row.s,
-                   .kv_length = row.s,
-                   .axes = {0},
-                   .heads = kHeads,
-                   .kv_heads = kHeads,
-                   .head_dim = row.d,
-                   .dtype = row.dtype,
-                   .mask = row.causal ? AttentionMask::Causal() : AttentionMask::Full()})
+  const Layout layout =
+      Layout::FromPlacements(mesh, {Shard(0, ShardOrder::Zigzag())}, {row.s}).value();
+  return RingSchedule::Create(
+             {.q = layout,
+              .kv = layout,
+              .q_length = row.s,
+              .kv_length = row.s,
+              .axes = {0},
+              .heads = kHeads,
+              .kv_heads = kHeads,
+              .head_dim = row.d,
+              .dtype = row.dtype,
+              .mask = row.causal ? AttentionMask::Causal() : AttentionMask::Full()})
       .value();
 }
 
@@ -141,7 +144,7 @@ class Rank {
         device_(device),
         ring_(schedule, communicator.rank()),
         options_({.scale = 1 / std::sqrt(static_cast<double>(row.d))}),
-        shape_({1, schedule.q_positions(ring_.place()).size(), kHeads, row.d}),
+        shape_({1, schedule.q_positions(ring_.ring_rank()).size(), kHeads, row.d}),
         q_(Make()),
         k_(Make()),
         v_(Make()),

@@ -11,10 +11,11 @@
 #include <vector>
 
 #include "benchmark/benchmark.h"
-#include "dtensor/context.h"
 #include "dtensor/examples/llama/trainer.h"
 #include "dtensor/runtime/core/status.h"
-#include "dtensor/runtime/device/product.h"
+#include "dtensor/runtime/device/cpu/cpu_device.h"
+#include "dtensor/runtime/device/gemm.h"
+#include "dtensor/tensor/context.h"
 
 namespace dtensor::llama {
 namespace {
@@ -25,7 +26,7 @@ double Seconds(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-double ProductSpeed() {
+double GemmSpeed() {
   constexpr int64_t kSize = 1024;
   const std::unique_ptr<Device> device = MakeCpuDevice();
   Tensor a = *Tensor::Empty(*device, DType::kF32, {kSize, kSize}),
@@ -33,16 +34,16 @@ double ProductSpeed() {
   Tensor c = *Tensor::Empty(*device, DType::kF32, {kSize, kSize});
   std::fill_n(a.data<float>(), kSize * kSize, 1.0f);
   std::fill_n(b.data<float>(), kSize * kSize, 1.0f);
-  const Product product = {.m = kSize,
-                           .n = kSize,
-                           .k = kSize,
-                           .a = {a.raw(), kSize, 1, 0},
-                           .b = {b.raw(), kSize, 1, 0},
-                           .c = {c.raw(), kSize, 1, 0}};
+  const GemmProblem gemm = {.m = kSize,
+                            .n = kSize,
+                            .k = kSize,
+                            .a = {a.raw(), kSize, 1, 0},
+                            .b = {b.raw(), kSize, 1, 0},
+                            .c = {c.raw(), kSize, 1, 0}};
   double best = 1e9;
   for (int i = 0; i < 7; ++i) {
     const Clock::time_point start = Clock::now();
-    if (!device->Multiply(product).ok()) return 0;
+    if (!device->Gemm(gemm).ok()) return 0;
     best = std::min(best, Seconds(start));
   }
   return 2.0 * kSize * kSize * kSize / best / 1e9;
@@ -68,7 +69,7 @@ double FlopsPerToken(const TrainConfig& config) {
 
 void BM_Train(benchmark::State& state) {
   const TrainConfig config = Config(state.range(0), state.range(1), state.range(2), state.range(3));
-  const double product = ProductSpeed();
+  const double gemm = GemmSpeed();
   constexpr int kWarmUp = 3;
   const int steps = static_cast<int>(
       std::clamp(4e9 * 100 / (FlopsPerToken(config) * config.batch * config.sequence), 8.0, 100.0));
@@ -77,7 +78,7 @@ void BM_Train(benchmark::State& state) {
     tokens[i] = static_cast<int32_t>((i * 2654435761u) >> 24 & 255);
   std::vector<double> times;
   for (auto _ : state) {
-    const absl::Status status = RunRanks(config.mesh.size(), [&](Context& context) -> absl::Status {
+    const auto train = [&](Context& context) -> absl::Status {
       DT_ASSIGN_OR_RETURN(const auto trainer, Trainer::Create(context, config));
       for (int i = 0; i < steps + kWarmUp; ++i) {
         const Clock::time_point start = Clock::now();
@@ -86,16 +87,17 @@ void BM_Train(benchmark::State& state) {
         if (i >= kWarmUp && context.rank() == 0) times.push_back(Seconds(start));
       }
       return absl::OkStatus();
-    });
+    };
+    const absl::Status status = RunRanks(config.mesh.size(), train, {.pin_threads = true});
     if (!status.ok()) state.SkipWithError(std::string(status.message()).c_str());
   }
   if (times.empty()) return;
   std::sort(times.begin(), times.end());
   const double rate = config.batch * config.sequence / times[times.size() / 2];
   state.counters["tokens_per_s"] = rate;
-  state.counters["product_GF_per_s"] = product;
+  state.counters["product_GF_per_s"] = gemm;
   state.counters["share_of_product"] =
-      rate * FlopsPerToken(config) / (config.mesh.size() * product * 1e9);
+      rate * FlopsPerToken(config) / (config.mesh.size() * gemm * 1e9);
 }
 
 // dim, layers, batch, sequence.

@@ -1,20 +1,20 @@
-// All of dtensor: `#include "dtensor/dtensor.h"`. To learn it, read in this order: placement.h,
-// device_mesh.h, layout.h, regions.h, redistribution_plan.h, op_rule.h, context.h,
-// distributed_tensor.h, ops.h, autograd.h; then parallel_plans/module.h and parallel_plan.h, which
-// are included by themselves.
+// All of dtensor: `#include "dtensor/dtensor.h"`. To learn it, read in this order:
+// layout/placement.h, device_mesh.h, layout.h, regions.h; redistribution/redistribution_plan.h;
+// rules/op_rule.h; tensor/context.h, distributed_tensor.h; ops/ops.h; tensor/autograd.h. Then
+// nn/module.h and parallel_plans/parallel_plan.h, which are included by themselves.
 #ifndef DTENSOR_DTENSOR_H_
 #define DTENSOR_DTENSOR_H_
 
-#include "dtensor/autograd.h"
-#include "dtensor/context.h"
-#include "dtensor/device_mesh.h"
-#include "dtensor/distributed_tensor.h"
-#include "dtensor/layout.h"
-#include "dtensor/op_rule.h"
-#include "dtensor/ops.h"
-#include "dtensor/placement.h"
-#include "dtensor/redistribution_plan.h"
-#include "dtensor/regions.h"
+#include "dtensor/layout/device_mesh.h"
+#include "dtensor/layout/layout.h"
+#include "dtensor/layout/placement.h"
+#include "dtensor/layout/regions.h"
+#include "dtensor/ops/ops.h"
+#include "dtensor/redistribution/redistribution_plan.h"
+#include "dtensor/rules/op_rule.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/tensor/autograd.h"
+#include "dtensor/tensor/context.h"
+#include "dtensor/tensor/distributed_tensor.h"
 
 #endif  // DTENSOR_DTENSOR_H_

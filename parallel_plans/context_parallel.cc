@@ -40,7 +40,8 @@ class WrappedAttention : public Module {
 }  // namespace
 
 ContextParallel::ContextParallel(std::string axis, std::string pattern)
-    : Style{.name = "ContextParallel", .axis = std::move(axis), .pattern = std::move(pattern)} {}
+    : ParallelStyle{
+          .name = "ContextParallel", .axis = std::move(axis), .pattern = std::move(pattern)} {}
 
 absl::StatusOr<std::unique_ptr<Module>> ContextParallel::Wrap(
     std::unique_ptr<AttentionModule> inner_attention, std::string axis, absl::string_view pattern,

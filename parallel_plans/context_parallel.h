@@ -24,13 +24,13 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "dtensor/parallel_plans/attention_module.h"
+#include "dtensor/nn/attention_module.h"
 #include "dtensor/parallel_plans/parallel_plan.h"
 
 namespace dtensor {
 
 // The style, as others in parallel_plan.h.
-struct ContextParallel : Style {
+struct ContextParallel : ParallelStyle {
   // Apply() looks both up and refuses a pattern that is unknown or does not fit the axis.
   ContextParallel(std::string axis, std::string pattern);
 

@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "dtensor/autograd.h"
-#include "dtensor/ops.h"
+#include "dtensor/ops/ops.h"
 #include "dtensor/parallel_plans/context_pattern.h"
 #include "dtensor/parallel_plans/transformer.h"
 #include "dtensor/runtime/core/status.h"
-#include "dtensor/runtime/core/status_matchers.h"
+#include "dtensor/runtime/testing/status_matchers.h"
+#include "dtensor/tensor/autograd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -174,11 +174,11 @@ absl::Status RunCase(Context& context, const Case& c, Outcome& outcome) {
     plan.Add({"o_proj", Rowwise("tp")});
   }
   DT_RETURN_IF_ERROR(plan.Apply(*module, context, mesh, {.seed = 3, .allow_uneven = c.uneven}));
-  Placements arrives(mesh.rank_of_axes());
+  Placements arrives(mesh.num_axes());
   arrives[0] = c.arrives;
   DT_ASSIGN_OR_RETURN(DistributedTensor x, RandomNormal(context, mesh, arrives, {2, c.sequence, 32},
                                                         {.seed = 9, .dtype = DType::kF64}));
-  x.set_requires_grad(true);
+  DT_RETURN_IF_ERROR(x.set_requires_grad(true));
   context.communicator().ResetTraffic();
   const TensorOr y = (*module)(x);
   DT_RETURN_IF_ERROR(y.status());
@@ -245,17 +245,20 @@ TEST(Wrap, EveryPatternIsTheModuleOnOneRank) {
 
 // x is replicated, so what moves is attention's alone.
 TEST(Wrap, RunsAttentionByThePatternAsTheStyleDoes) {
-  struct Traffic {
+  struct CommunicatorTraffic {
     const char *mesh, *pattern, *forward;
   };
   const char* group = "u=2,r=2;cp=u*r";
   const char* both = "r permute; u all-to-all; ";
-  for (const Traffic& c :
-       {Traffic{"cp=2", "ring", "cp permute; "}, Traffic{"cp=4", "zigzag", "cp permute; "},
-        Traffic{"cp=4", "striped", "cp permute; "}, Traffic{"cp=4", "ulysses", "cp all-to-all; "},
-        Traffic{group, "double_ring", "u,r permute; "},
-        Traffic{group, "ulysses", "u,r all-to-all; "}, Traffic{group, "ulysses+ring", both},
-        Traffic{group, "ulysses+zigzag", both}, Traffic{group, "ulysses+striped", both}}) {
+  for (const CommunicatorTraffic& c : {CommunicatorTraffic{"cp=2", "ring", "cp permute; "},
+                                       CommunicatorTraffic{"cp=4", "zigzag", "cp permute; "},
+                                       CommunicatorTraffic{"cp=4", "striped", "cp permute; "},
+                                       CommunicatorTraffic{"cp=4", "ulysses", "cp all-to-all; "},
+                                       CommunicatorTraffic{group, "double_ring", "u,r permute; "},
+                                       CommunicatorTraffic{group, "ulysses", "u,r all-to-all; "},
+                                       CommunicatorTraffic{group, "ulysses+ring", both},
+                                       CommunicatorTraffic{group, "ulysses+zigzag", both},
+                                       CommunicatorTraffic{group, "ulysses+striped", both}}) {
     for (const bool by_plan : {false, true}) {
       Outcome run;
       Case one = {c.mesh, c.pattern};

@@ -12,19 +12,19 @@ namespace dtensor {
 struct ContextPattern::Row {
   absl::string_view name;
   int least_axes, most_axes;
-  Order order;              // of the ring's axes, or of all
+  ShardOrder order;         // of the ring's axes, or of all
   bool all_to_all = false;  // over the first axis of two, or over all
 };
 
 const ContextPattern::Row ContextPattern::kRows[] = {
-    {"ring", 1, 1, Order::Contiguous()},
-    {"zigzag", 1, 1, Order::Zigzag()},
-    {"striped", 1, 1, Order::Block(1)},
-    {"double_ring", 2, 2, Order::Zigzag()},
-    {"ulysses", 1, 2, Order::Contiguous(), true},
-    {"ulysses+ring", 2, 2, Order::Contiguous(), true},
-    {"ulysses+zigzag", 2, 2, Order::Zigzag(), true},
-    {"ulysses+striped", 2, 2, Order::Block(1), true},
+    {"ring", 1, 1, ShardOrder::Contiguous()},
+    {"zigzag", 1, 1, ShardOrder::Zigzag()},
+    {"striped", 1, 1, ShardOrder::Block(1)},
+    {"double_ring", 2, 2, ShardOrder::Zigzag()},
+    {"ulysses", 1, 2, ShardOrder::Contiguous(), true},
+    {"ulysses+ring", 2, 2, ShardOrder::Contiguous(), true},
+    {"ulysses+zigzag", 2, 2, ShardOrder::Zigzag(), true},
+    {"ulysses+striped", 2, 2, ShardOrder::Block(1), true},
 };
 
 absl::StatusOr<ContextPattern> ContextPattern::Parse(absl::string_view name) {
@@ -59,11 +59,11 @@ absl::StatusOr<std::vector<ModuleEdge>> ContextPattern::EdgesOn(const DeviceMesh
   }
   // Each becomes the major split, so the last one is outermost.
   std::vector<ModuleEdge> edges;
-  const auto split = [&](AxisList some, Order order) {
+  const auto split = [&](AxisList some, ShardOrder order) {
     edges.push_back({mesh, std::move(some), Shard(1, order), std::nullopt, allow_uneven,
                      SplitPosition::kMajor});
   };
-  if (both()) split({(*axes)[0]}, Order::Contiguous());
+  if (both()) split({(*axes)[0]}, ShardOrder::Contiguous());
   split(both() ? AxisList{(*axes)[1]} : *axes, row_->order);
   return edges;
 }

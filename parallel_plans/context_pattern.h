@@ -23,9 +23,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "dtensor/device_mesh.h"
-#include "dtensor/ops.h"
-#include "dtensor/parallel_plans/module.h"
+#include "dtensor/layout/device_mesh.h"
+#include "dtensor/nn/module.h"
+#include "dtensor/ops/ops.h"
 
 namespace dtensor {
 

@@ -13,6 +13,11 @@
 // "" is the model itself. Styles on different mesh axes may meet in one module; two lines that set
 // the same axis of the same module are an error.
 //
+// What a model has in several places (module.h) goes by any of its paths. Lines that name a module
+// by two paths must give it one style; lines that reach one parameter through two modules must give
+// it one placement, while each module keeps its own edges. So a head tied to an embedding takes
+// {"embed_tokens", Rowwise("tp")} and {"lm_head", Colwise("tp")}: both split the vocabulary.
+//
 // What a style does to its modules on its axis `a` (S is Shard, R Replicate):
 //
 //   style                parameters                   input         output
@@ -26,6 +31,11 @@
 // Who communicates, forward: Colwise gathers an input that was split; Rowwise reduces its Partial
 // result, by an all-reduce (R) or a reduce-scatter (S); SequenceParallel, DataParallel and
 // ContextParallel move nothing, and their parameters' gradients are Partial.
+//
+// Rowwise reduces at the module's edge. What a module does with its sum before that, as to add a
+// bias, needs the sum whole: an all-reduce in place of the reduce-scatter, of twice the bytes. Add
+// a bias to what the module returns, y = Add(down(x), bias): then the reduce-scatter stays, and
+// nothing else moves. Explain says of which modules the last result came whole.
 //
 // ContextParallel (context_parallel.h) splits the sequence in the order of its pattern, before the
 // axes of SequenceParallel, whichever line comes first; and at an attention module it pins the
@@ -53,30 +63,31 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "dtensor/parallel_plans/module.h"
-#include "dtensor/placement.h"
+#include "dtensor/layout/placement.h"
+#include "dtensor/nn/module.h"
 
 namespace dtensor {
 
 // Made by the functions below; its name tells which.
-struct Style {
+struct ParallelStyle {
   std::string name;  // "Colwise"
   std::string axis;  // a name of the mesh: an axis or a group
   std::optional<ParameterStyle> parameters;
   std::optional<Placement> input, output;
   std::string pattern;  // of ContextParallel, which has no other edges; else empty
-  friend bool operator==(const Style&, const Style&) = default;
+  friend bool operator==(const ParallelStyle&, const ParallelStyle&) = default;
 };
 
-Style Colwise(std::string axis);
-Style Rowwise(std::string axis, Placement output = Replicate());
-Style SequenceParallel(std::string axis);
-Style DataParallel(std::string axis);
+ParallelStyle Colwise(std::string axis);
+ParallelStyle Rowwise(std::string axis, Placement output = Replicate());
+ParallelStyle SequenceParallel(std::string axis);
+ParallelStyle DataParallel(std::string axis);
 // Placements: R, or S(d) in contiguous, unit, block or zigzag order, dealing what other axes left;
 // Apply refuses others. None: as it comes.
-Style Edges(std::string axis, std::optional<Placement> input, std::optional<Placement> output);
+ParallelStyle Edges(std::string axis, std::optional<Placement> input,
+                    std::optional<Placement> output);
 
-struct PlanOptions {
+struct ParallelPlanOptions {
   uint64_t seed = 0;
   // Dimensions that an axis cannot split evenly are refused unless this is set; then trailing ranks
   // hold less, or nothing.
@@ -87,7 +98,7 @@ class ParallelPlan {
  public:
   struct Line {
     std::string pattern;
-    Style style;
+    ParallelStyle style;
     std::string ToString() const;
     friend bool operator==(const Line&, const Line&) = default;
   };
@@ -106,10 +117,11 @@ class ParallelPlan {
   // the nearest path there is); an axis that the mesh lacks; two lines for one module and axis; a
   // style that means nothing for a module; an edge that is Partial or in cyclic order; a pattern
   // that is unknown or does not fit the axes; a dimension that the axis cannot split evenly (units
-  // counted), with the sizes that would do, or that other axes split in other units.
+  // counted), with the sizes that would do, or that other axes split in other units; two lines that
+  // want a shared module or parameter in two ways, naming both.
   // kInvalidArgument for a mesh that has not as many ranks as the world. Failures.
   absl::Status Apply(Module& model, Context& context, const DeviceMesh& mesh,
-                     const PlanOptions& options) const;
+                     const ParallelPlanOptions& options) const;
 
   std::string ToString() const;  // the table, a line each
   // Reads what ToString prints; blank lines do not count. Nothing is looked up: whether patterns
@@ -123,7 +135,8 @@ class ParallelPlan {
   std::vector<Line> lines_;
 };
 
-// What a plan did: one line a module with parameters' placements and edges. For people.
+// What a plan did: one line a module with parameters' placements and edges; what is shared, by its
+// first path. After a call, also which Rowwise results were reduced before their edge. For people.
 std::string Explain(Module& model);
 
 }  // namespace dtensor

@@ -2,12 +2,12 @@
 
 #include <string>
 
-#include "dtensor/autograd.h"
-#include "dtensor/ops.h"
+#include "dtensor/nn/layers.h"
+#include "dtensor/ops/ops.h"
 #include "dtensor/parallel_plans/context_parallel.h"
-#include "dtensor/parallel_plans/layers.h"
 #include "dtensor/runtime/core/status.h"
-#include "dtensor/runtime/core/status_matchers.h"
+#include "dtensor/runtime/testing/status_matchers.h"
+#include "dtensor/tensor/autograd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -35,7 +35,7 @@ class Mlp : public Module {
 
 // Applies `plan` to an Mlp on every rank, and returns the first error.
 absl::Status Apply(int ranks, absl::string_view mesh_text, const ParallelPlan& plan,
-                   const PlanOptions& options = {}) {
+                   const ParallelPlanOptions& options = {}) {
   return RunRanks(ranks, [&](Context& context) -> absl::Status {
     DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse(mesh_text));
     Mlp mlp;
@@ -75,13 +75,14 @@ TEST(ParallelPlan, PrintsItsLines) {
 TEST(ParallelPlan, ParsesWhatItPrints) {
   std::vector<ParallelPlan> plans = {ParallelPlan()};
   for (const std::string pattern : {"", "model.layers.*.{q,k}_proj", "a\"b\\c, \n}", "né"}) {
-    for (const Style& style :
-         {Colwise("tp"), Rowwise("tp"), Rowwise("tp", Shard(-1, Order::Unit(4))), DataParallel(""),
-          SequenceParallel("t\"p"), Edges("tp", std::nullopt, std::nullopt),
+    for (const ParallelStyle& style :
+         {Colwise("tp"), Rowwise("tp"), Rowwise("tp", Shard(-1, ShardOrder::Unit(4))),
+          DataParallel(""), SequenceParallel("t\"p"), Edges("tp", std::nullopt, std::nullopt),
           Edges("tp", Shard(1), std::nullopt), Edges("tp", std::nullopt, Replicate()),
-          Edges("tp", Shard(0, Order::Unit(2)), Partial()),
-          Edges("cp", Shard(1, Order::Zigzag()), Shard(1, Order::Block(4))),
-          Style(ContextParallel("cp", "zigzag")), Style(ContextParallel("c\"p", ""))}) {
+          Edges("tp", Shard(0, ShardOrder::Unit(2)), Partial()),
+          Edges("cp", Shard(1, ShardOrder::Zigzag()), Shard(1, ShardOrder::Block(4))),
+          ParallelStyle(ContextParallel("cp", "zigzag")),
+          ParallelStyle(ContextParallel("c\"p", ""))}) {
       plans.push_back(ParallelPlan({{pattern, style}}));
     }
   }
@@ -205,8 +206,8 @@ TEST(ParallelPlan, FirstValuesAreTheSameOnEveryMesh) {
 }
 
 TEST(ParallelPlan, RefusesEdgesThatNoActivationCanHave) {
-  for (const Placement& placement : {Partial(), Shard(0, Order::Cyclic(2))}) {
-    for (const Style& style :
+  for (const Placement& placement : {Partial(), Shard(0, ShardOrder::Cyclic(2))}) {
+    for (const ParallelStyle& style :
          {Edges("tp", placement, {}), Edges("tp", {}, placement), Rowwise("tp", placement)}) {
       EXPECT_THAT(Apply(1, "tp=1", ParallelPlan({{"up", style}})),
                   Refuses(AllOf(HasSubstr("plan line {\"up\", " + style.name),
@@ -240,18 +241,18 @@ TEST(ParallelPlan, RefusesParametersThatHaveMemory) {
 // A weight whose placement Colwise gives a unit, and Rowwise asks for with a negative dimension.
 class Odd : public Module {
  public:
-  Odd() : weight_({24}, Init::Constant(1), {4}) { AddParameter("weight", &weight_); }
+  Odd() { AddParameter("weight", weight_); }
   absl::StatusOr<Placement> PlaceParameter(ParameterStyle style, absl::string_view) const override {
     if (style == ParameterStyle::kReplicate) return Shard(1);
     return Shard(style == ParameterStyle::kColwise ? 0 : -1);
   }
-  const Parameter& weight() const { return weight_; }
+  const Parameter& weight() const { return *weight_; }
 
  protected:
   TensorOr Forward(const DistributedTensor& x) override { return x; }
 
  private:
-  Parameter weight_;
+  const ParameterPtr weight_ = Parameter::New({24}, ParameterInit::Constant(1), {4});
 };
 
 TEST(ParallelPlan, SplitsBetweenUnits) {
@@ -304,6 +305,95 @@ TEST(Module, RefusalsNameTheInnermostModuleOnce) {
                      .status();
                }),
       Refuses(testing::StartsWith("rank 0: outer.inner.norm: RmsNorm: ")));
+}
+
+TEST(Module, AParameterWithoutMemoryIsNamedWithTheRemedy) {
+  EXPECT_THAT(RunRanks(1,
+                       [&](Context& context) -> absl::Status {
+                         DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse("tp=1"));
+                         const Layout whole = Layout::Replicated(mesh, 2);
+                         const TensorOr x = Full(context, whole, {2, 8}, DType::kF32, 1);
+                         Nests nests;
+                         EXPECT_THAT(
+                             nests(x).status(),
+                             StatusIs(absl::StatusCode::kFailedPrecondition,
+                                      AllOf(HasSubstr("parameter outer.inner.norm.weight has no "),
+                                            HasSubstr("apply a plan"), HasSubstr("Materialize"))));
+                         DT_RETURN_IF_ERROR(nests.Materialize(context, mesh, 1));
+                         return nests(x).status();
+                       }),
+              IsOk());
+}
+
+// A row-parallel product with a bias inside the module, or added to what the module returns.
+class Biased : public Module {
+ public:
+  explicit Biased(bool inside) : inside_(inside) {
+    AddParameter("weight", weight_);
+    if (inside) AddParameter("bias", bias_);
+  }
+  const ParameterPtr& bias() const { return bias_; }
+  absl::StatusOr<Placement> PlaceParameter(ParameterStyle, absl::string_view name) const override {
+    return name == "weight" ? Shard(1) : Replicate();
+  }
+
+ protected:
+  TensorOr Forward(const DistributedTensor& x) override {
+    const TensorOr y = Linear(x, weight_->tensor);
+    return inside_ ? Add(y, bias_->tensor) : y;
+  }
+
+ private:
+  const bool inside_;
+  const ParameterPtr weight_ = Parameter::New({6, 8}, ParameterInit::Constant(2)),
+                     bias_ = Parameter::New({6}, ParameterInit::Constant(3));
+};
+class WithBias : public Module {
+ public:
+  explicit WithBias(bool inside) : inside_(inside), down_(inside) {
+    AddChild("down", &down_);
+    if (!inside) AddParameter("bias", down_.bias());
+  }
+
+ protected:
+  TensorOr Forward(const DistributedTensor& x) override {
+    const TensorOr y = down_(x);
+    return inside_ ? y : Add(y, down_.bias()->tensor);
+  }
+
+ private:
+  const bool inside_;
+  Biased down_;
+};
+
+TEST(Rowwise, ABiasAfterTheEdgeKeepsTheReduceScatter) {
+  for (const bool inside : {false, true}) {
+    EXPECT_THAT(
+        RunRanks(2,
+                 [&](Context& context) -> absl::Status {
+                   DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse("tp=2"));
+                   WithBias model(inside);
+                   const ParallelPlan plan({{"down", Rowwise("tp", Shard(1))}});
+                   DT_RETURN_IF_ERROR(plan.Apply(model, context, mesh, {}));
+                   const TensorOr x = Full(context, mesh, {Shard(2)}, {2, 4, 8}, DType::kF32, 1);
+                   const TensorOr y = model(x);
+                   DT_RETURN_IF_ERROR(y.status());
+                   EXPECT_EQ(y->layout().ToString(), "[] [tp] []");
+                   const TrafficTable traffic = context.communicator().traffic();
+                   EXPECT_EQ(traffic.size(), 1);
+                   const auto kind =
+                       inside ? CollectiveKind::kAllReduce : CollectiveKind::kReduceScatter;
+                   EXPECT_EQ(traffic.count({"tp", kind}), 1) << inside;
+                   EXPECT_EQ(
+                       Explain(model).find("all-reduced inside the module") != std::string::npos,
+                       inside)
+                       << Explain(model);
+                   DT_ASSIGN_OR_RETURN(const std::vector<float> values, ToGlobal<float>(*y));
+                   EXPECT_THAT(values, testing::Each(8 * 2 + 3));  // not 22: the bias once
+                   return absl::OkStatus();
+                 }),
+        IsOk());
+  }
 }
 
 }  // namespace

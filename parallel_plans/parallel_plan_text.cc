@@ -8,10 +8,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "dtensor/layout/text_scanner.h"
 #include "dtensor/parallel_plans/context_parallel.h"
 #include "dtensor/parallel_plans/parallel_plan.h"
 #include "dtensor/runtime/core/status.h"
-#include "dtensor/text_scanner.h"
 
 namespace dtensor {
 namespace {
@@ -52,7 +52,7 @@ class LineReader {
     return absl::CUnescape(rest.substr(0, end), &value);
   }
 
-  bool ReadStyle(Style& style) {
+  bool ReadStyle(ParallelStyle& style) {
     const std::string name(in_.EatName());
     std::string axis;
     if (!in_.Eat("(") || !ReadQuoted(axis) || !MakeStyle(name, std::move(axis), style))
@@ -64,7 +64,7 @@ class LineReader {
     return in_.Eat(")");
   }
 
-  static bool MakeStyle(absl::string_view name, std::string axis, Style& style) {
+  static bool MakeStyle(absl::string_view name, std::string axis, ParallelStyle& style) {
     if (name == "Colwise") {
       style = Colwise(std::move(axis));
     } else if (name == "Rowwise") {

@@ -1,35 +1,78 @@
 #include "dtensor/parallel_plans/path_pattern.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <vector>
 
-#include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
-
 namespace dtensor {
-
-bool PathMatches(absl::string_view pattern, absl::string_view path) {
-  if (pattern.empty()) return path.empty();
-  const char first = pattern[0];
-  if (first == '{') {
-    const size_t close = pattern.find('}');
-    if (close == absl::string_view::npos) return false;
-    for (absl::string_view choice : absl::StrSplit(pattern.substr(1, close - 1), ',')) {
-      if (PathMatches(absl::StrCat(choice, pattern.substr(close + 1)), path)) return true;
-    }
-    return false;
-  }
-  if (first == '*') {
-    for (size_t taken = 0;; ++taken) {
-      if (PathMatches(pattern.substr(1), path.substr(taken))) return true;
-      if (taken == path.size() || path[taken] == '.') return false;
-    }
-  }
-  return !path.empty() && path[0] == first && PathMatches(pattern.substr(1), path.substr(1));
-}
-
 namespace {
+
+// A pattern as an automaton whose states are places in it. Edges that read nothing go forward, so
+// one pass from the left follows them all.
+class Pattern {
+ public:
+  explicit Pattern(absl::string_view text) : text_(text), after_(text.size()) {
+    for (size_t i = 0; i < text_.size(); ++i) {
+      if (text_[i] != '{') continue;
+      const size_t close = text_.find_first_of("{}", i + 1);
+      if (close == absl::string_view::npos || text_[close] == '{') {
+        sound_ = false;
+        return;
+      }
+      for (; i <= close; ++i) after_[i] = close + 1;
+      i = close;
+    }
+  }
+
+  bool Matches(absl::string_view path) const {
+    if (!sound_) return false;
+    Places at(text_.size() + 1), next(text_.size() + 1);
+    at[0] = true;
+    for (const char c : path) {
+      DeriveAssignment(at);
+      std::fill(next.begin(), next.end(), false);
+      for (size_t i = 0; i < text_.size(); ++i) {
+        if (!at[i] || IsSyntax(i)) continue;
+        if (text_[i] == '*') {
+          if (c != '.') next[i] = true;
+        } else if (text_[i] == c) {
+          next[i + 1] = true;
+        }
+      }
+      at.swap(next);
+    }
+    DeriveAssignment(at);
+    return at.back();
+  }
+
+ private:
+  using Places = std::vector<uint8_t>;
+
+  // A brace, or a comma between braces.
+  bool IsSyntax(size_t i) const {
+    return after_[i] > 0 && (text_[i] == '{' || text_[i] == ',' || text_[i] == '}');
+  }
+
+  void DeriveAssignment(Places& at) const {
+    for (size_t i = 0; i < text_.size(); ++i) {
+      if (!at[i]) continue;
+      if (text_[i] == '*') at[i + 1] = true;
+      if (!IsSyntax(i)) continue;
+      if (text_[i] != '{') {
+        at[after_[i]] = true;  // the end of a choice
+        continue;
+      }
+      at[i + 1] = true;
+      for (size_t j = i + 1; j < after_[i]; ++j) {
+        if (text_[j] == ',') at[j + 1] = true;
+      }
+    }
+  }
+
+  const absl::string_view text_;
+  std::vector<size_t> after_;  // by place: where the braces around it end; 0 outside
+  bool sound_ = true;          // every '{' is closed, before the next
+};
 
 // Levenshtein distance, by rows.
 size_t Distance(absl::string_view a, absl::string_view b) {
@@ -49,11 +92,16 @@ size_t Distance(absl::string_view a, absl::string_view b) {
 
 }  // namespace
 
+bool PathMatches(absl::string_view pattern, absl::string_view path) {
+  return Pattern(pattern).Matches(path);
+}
+
 std::string NearestPath(absl::string_view pattern, absl::Span<const std::string> paths) {
+  constexpr size_t kLongest = 1000;  // nobody mistypes more
   std::string nearest;
   size_t least = static_cast<size_t>(-1);
   for (const std::string& path : paths) {
-    const size_t distance = Distance(pattern, path);
+    const size_t distance = Distance(pattern.substr(0, kLongest), path.substr(0, kLongest));
     if (distance >= least) continue;
     least = distance;
     nearest = path;

@@ -1,5 +1,10 @@
 #include "dtensor/parallel_plans/path_pattern.h"
 
+#include <random>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "gtest/gtest.h"
 
 namespace dtensor {
@@ -25,6 +30,71 @@ TEST(PathMatches, TheEmptyPatternIsTheRoot) {
   EXPECT_TRUE(PathMatches("", ""));
   EXPECT_FALSE(PathMatches("", "a"));
   EXPECT_FALSE(PathMatches("a", ""));
+}
+
+TEST(PathMatches, StarsWithinAlternatives) {
+  EXPECT_TRUE(PathMatches("{a*,*b}.{,c}", "xb."));
+  EXPECT_TRUE(PathMatches("{a*,*b}.{,c}", "ax.c"));
+  EXPECT_FALSE(PathMatches("{a*,*b}.{,c}", "x.c"));
+  EXPECT_FALSE(PathMatches("{a*}", "a.b"));
+  EXPECT_TRUE(PathMatches("a,}", "a,}"));  // outside of braces
+}
+
+TEST(PathMatches, AlternativesDoNotNest) {
+  EXPECT_FALSE(PathMatches("{a,{b,c}}", "a"));
+  EXPECT_FALSE(PathMatches("{a,{b,c}}", "b"));
+}
+
+// What it means, by trying everything.
+bool MatchesSlowly(std::string pattern, absl::string_view path) {
+  if (pattern.empty()) return path.empty();
+  const std::string rest = pattern.substr(1);
+  if (pattern[0] == '{') {
+    const size_t close = pattern.find('}');
+    if (close == std::string::npos) return false;
+    for (absl::string_view choice : absl::StrSplit(pattern.substr(1, close - 1), ',')) {
+      if (MatchesSlowly(absl::StrCat(choice, pattern.substr(close + 1)), path)) return true;
+    }
+    return false;
+  }
+  if (pattern[0] == '*') {
+    for (size_t taken = 0;; ++taken) {
+      if (MatchesSlowly(rest, path.substr(taken))) return true;
+      if (taken == path.size() || path[taken] == '.') return false;
+    }
+  }
+  return !path.empty() && path[0] == pattern[0] && MatchesSlowly(rest, path.substr(1));
+}
+
+TEST(PathMatches, RandomPatternsMeanWhatTheySay) {
+  std::mt19937 random(4711);
+  const auto text = [&](absl::string_view letters, int longest) {
+    std::string text;
+    for (int left = random() % (longest + 1); left > 0; --left) {
+      text += letters[random() % letters.size()];
+    }
+    return text;
+  };
+  int matches = 0;
+  for (int round = 0; round < 200'000; ++round) {
+    // No braces within braces, and no choice that would become part of another.
+    std::string pattern = text("ab.*", 3);
+    if (random() % 2) absl::StrAppend(&pattern, "{", text("ab.*,", 4), "}", text("ab.*", 2));
+    const std::string path = text("ab.", 5);
+    ASSERT_EQ(PathMatches(pattern, path), MatchesSlowly(pattern, path)) << pattern << " " << path;
+    matches += PathMatches(pattern, path);
+  }
+  EXPECT_GT(matches, 1000);
+}
+
+// Ten stars took 11 s before; these would take ages.
+TEST(PathMatches, ManyStarsCostLittle) {
+  std::string stars, groups, path(200, 'a');
+  for (int i = 0; i < 1000; ++i) absl::StrAppend(&stars, "*a"), absl::StrAppend(&groups, "{a,*}");
+  EXPECT_FALSE(PathMatches(stars + "b", path));
+  EXPECT_FALSE(PathMatches(groups + "b", path));
+  EXPECT_TRUE(PathMatches(groups, path));
+  EXPECT_EQ(NearestPath(std::string(1'000'000, '*'), {path}), path);
 }
 
 TEST(NearestPath, SuggestsTheLeastEdit) {

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "dtensor/ops.h"
+#include "dtensor/ops/ops.h"
 #include "dtensor/parallel_plans/context_parallel.h"
 #include "dtensor/runtime/core/status.h"
 
@@ -110,6 +110,7 @@ class Transformer::Body : public Module {
     AddChild("layers", &layers_);
     AddChild("norm", &norm_);
   }
+  const ParameterPtr& embedding_weight() const { return embedding_.weight(); }
 
  protected:
   TensorOr Forward(const DistributedTensor& ids) override {
@@ -134,7 +135,9 @@ class Transformer::Body : public Module {
 Transformer::Transformer(const TransformerConfig& config)
     : config_(config),
       body_(std::make_unique<Body>(config)),
-      lm_head_(config.dim, config.vocab, config.init_stddev) {
+      lm_head_(config.tie_embeddings ? static_cast<const Body&>(*body_).embedding_weight()
+                                     : Parameter::New({config.vocab, config.dim},
+                                                      ParameterInit::Normal(config.init_stddev))) {
   AddChild("model", body_.get());
   AddChild("lm_head", &lm_head_);
 }

@@ -6,7 +6,7 @@
 //   model.layers.N.self_attn.{q,k,v,o}_proj.weight          [out, in]
 //   model.layers.N.mlp.{gate,up,down}_proj.weight           [out, in]
 //   model.norm.weight                                       [dim]
-//   lm_head.weight                                          [vocab, dim]
+//   lm_head.weight                                          [vocab, dim], or embed_tokens.weight
 #ifndef DTENSOR_PARALLEL_PLANS_TRANSFORMER_H_
 #define DTENSOR_PARALLEL_PLANS_TRANSFORMER_H_
 
@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "dtensor/parallel_plans/attention_module.h"
-#include "dtensor/parallel_plans/layers.h"
+#include "dtensor/nn/attention_module.h"
+#include "dtensor/nn/layers.h"
 #include "dtensor/parallel_plans/parallel_plan.h"
 
 namespace dtensor {
@@ -26,7 +26,8 @@ struct TransformerConfig {
   int64_t vocab = 256, dim = 128, layers = 4, heads = 8, kv_heads = 4;
   int64_t hidden = 0;  // of the MLP; 0 means 8/3 dim rounded down to a multiple of 64, at least 64
   double rope_theta = 10000, norm_eps = 1e-5;
-  double init_stddev = 0.02;  // projections back to dim: stddev / sqrt(2 layers)
+  double init_stddev = 0.02;    // projections back to dim: stddev / sqrt(2 layers)
+  bool tie_embeddings = false;  // the head's weight is the embedding's
 
   int64_t head_dim() const { return dim / heads; }
   int64_t mlp_hidden() const;

@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "dtensor/autograd.h"
-#include "dtensor/ops.h"
-#include "dtensor/parallel_plans/small_transformer_for_testing.h"
+#include "dtensor/ops/ops.h"
+#include "dtensor/parallel_plans/testing/small_transformer.h"
 #include "dtensor/runtime/core/status.h"
-#include "dtensor/runtime/core/status_matchers.h"
+#include "dtensor/runtime/testing/status_matchers.h"
+#include "dtensor/tensor/autograd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 
 struct Case {
   std::string mesh;
-  bool sequence_parallel = false, uneven = false;
+  bool sequence_parallel = false, uneven = false, tied = false;
 };
 
 struct Outcome {
@@ -41,7 +41,9 @@ absl::StatusOr<TrafficTable> TakeTraffic(Context& context) {
 
 absl::Status RunCase(Context& context, const Case& c, DType dtype, bool read, Outcome& outcome) {
   DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse(c.mesh));
-  Transformer model(SmallTransformer());
+  TransformerConfig config = SmallTransformer();
+  config.tie_embeddings = c.tied;
+  Transformer model(config);
   model.SetDType(dtype);
   DT_RETURN_IF_ERROR(PlanFor(mesh, c.sequence_parallel)
                          .Apply(model, context, mesh, {.seed = 3, .allow_uneven = c.uneven}));
@@ -149,6 +151,20 @@ TEST(Transformer, EveryMeshGivesTheSameLossAndGradients) {
   }
 }
 
+TEST(Transformer, TiedEmbeddingsGiveTheSameLossAndGradientsOnEveryMesh) {
+  const auto tied = [](Case c) {
+    c.tied = true;
+    return c;
+  };
+  const Outcome f64 = RunOn(tied({"tp=1"}), DType::kF64), untied = RunOn({"tp=1"}, DType::kF64);
+  EXPECT_EQ(f64.gradients.count("lm_head.weight"), 0);
+  EXPECT_EQ(f64.gradients.size() + 1, untied.gradients.size());
+  EXPECT_NE(f64.loss, untied.loss);
+  for (const Case& c : kCases) {
+    ExpectSame(RunOn(tied(c), DType::kF64), f64, 1e-12, Name(c) + " tied");
+  }
+}
+
 TEST(Transformer, RunsWhereNothingIsReadyOnReturn) {
   for (const Case& c : {Case{"dp=2,tp=2", true}, Case{"cp=2,tp=2", true}}) {
     const Outcome cpu = RunOn(c, DType::kF32),
@@ -186,7 +202,7 @@ Outcome RunBlock(bool sequence_parallel) {
                          DT_ASSIGN_OR_RETURN(
                              DistributedTensor x,
                              RandomNormal(context, mesh, {residual}, {2, 8, 16}, {.seed = 9}));
-                         x.set_requires_grad(true);
+                         DT_RETURN_IF_ERROR(x.set_requires_grad(true));
                          context.communicator().ResetTraffic();
                          const TensorOr y = block(x);
                          DT_RETURN_IF_ERROR(y.status());

@@ -3,10 +3,10 @@
 #include <string>
 #include <vector>
 
-#include "dtensor/distributed_tensor.h"
-#include "dtensor/layouts_for_testing.h"
 #include "dtensor/runtime/core/status.h"
-#include "dtensor/runtime/core/status_matchers.h"
+#include "dtensor/runtime/testing/status_matchers.h"
+#include "dtensor/tensor/distributed_tensor.h"
+#include "dtensor/testing/all_layouts.h"
 #include "dtensor/tests/training.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

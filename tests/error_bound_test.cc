@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "dtensor/autograd.h"
-#include "dtensor/ops.h"
+#include "dtensor/ops/ops.h"
 #include "dtensor/runtime/core/status.h"
-#include "dtensor/runtime/core/status_matchers.h"
+#include "dtensor/runtime/testing/status_matchers.h"
+#include "dtensor/tensor/autograd.h"
 #include "dtensor/tests/training.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -126,7 +126,7 @@ absl::StatusOr<Values> Redistributed(const DeviceMesh& mesh, absl::string_view t
   Values got;
   DT_RETURN_IF_ERROR(RunRanks(mesh.size(), [&](Context& context) -> absl::Status {
     AxisList all;
-    for (int axis = 0; axis < mesh.rank_of_axes(); ++axis) all.push_back(axis);
+    for (int axis = 0; axis < mesh.num_axes(); ++axis) all.push_back(axis);
     DT_ASSIGN_OR_RETURN(const Layout partial, Layout::Replicated(mesh, 1).WithPartial(all));
     DT_ASSIGN_OR_RETURN(const Layout to, Layout::Parse(mesh, target));
     DT_ASSIGN_OR_RETURN(const DistributedTensor x, TermOfThisRank(context, partial, dtype));
@@ -217,7 +217,7 @@ absl::StatusOr<Product> Compute(Context& context, int ranks, const Placed& place
   DT_ASSIGN_OR_RETURN(DistributedTensor w, Operand(context, mesh, placed.w, {kOut, kIn}, dtype, 2));
   DT_ASSIGN_OR_RETURN(const DistributedTensor dy,
                       Operand(context, mesh, placed.y, {kRows, kOut}, dtype, 3));
-  for (DistributedTensor* leaf : {&x, &w}) leaf->set_requires_grad(true);
+  for (DistributedTensor* leaf : {&x, &w}) DT_RETURN_IF_ERROR(leaf->set_requires_grad(true));
   DT_ASSIGN_OR_RETURN(const DistributedTensor product, Linear(x, w));
   DT_ASSIGN_OR_RETURN(const DistributedTensor y, product.Redistribute({placed.y}));
   DT_RETURN_IF_ERROR(Backward(Sum(Mul(y, dy), {0, 1})));

@@ -4,12 +4,12 @@
 #include <string>
 #include <vector>
 
-#include "dtensor/autograd.h"
-#include "dtensor/ops.h"
-#include "dtensor/parallel_plans/layers.h"
+#include "dtensor/nn/layers.h"
+#include "dtensor/ops/ops.h"
 #include "dtensor/parallel_plans/parallel_plan.h"
 #include "dtensor/runtime/core/status.h"
-#include "dtensor/runtime/core/status_matchers.h"
+#include "dtensor/runtime/testing/status_matchers.h"
+#include "dtensor/tensor/autograd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -64,7 +64,7 @@ absl::Status SetIntegers(Net& net, Context& context) {
         Cast(Distribute<double>(context, layout, parameter.shape, values), parameter.dtype);
     if (!tensor.ok()) return status.Update(tensor.status());
     parameter.tensor = *tensor;
-    parameter.tensor.set_requires_grad(true);
+    status.Update(parameter.tensor.set_requires_grad(true));
     parameter.tensor.set_pinned(true);
   });
   return status;
@@ -79,7 +79,7 @@ absl::Status Descend(Net& net, Context& context) {
     const TensorOr next = Sub(parameter.tensor, Scale(parameter.tensor.grad(), 1.0 / 64));
     if (!next.ok()) return status.Update(next.status());
     parameter.tensor = next->Detach();
-    parameter.tensor.set_requires_grad(true);
+    status.Update(parameter.tensor.set_requires_grad(true));
     parameter.tensor.set_pinned(true);
   });
   return status;

@@ -8,7 +8,7 @@ namespace {
 
 class Enumeration {
  public:
-  Enumeration(absl::string_view op, const BoundRule& rule, Linearity linearity,
+  Enumeration(absl::string_view op, const BoundRule& rule, RuleLinearity linearity,
               const DeviceMesh& mesh)
       : op_(op),
         rule_(rule),
@@ -16,14 +16,14 @@ class Enumeration {
         mesh_(mesh),
         letters_(rule.rule().letters().size()) {}
 
-  std::vector<Assignment> Run() {
+  std::vector<RuleAssignment> Run() {
     SplitBy(0);
     return std::move(found_);
   }
 
  private:
   void SplitBy(int axis) {
-    if (axis == mesh_.rank_of_axes()) return Keep();
+    if (axis == mesh_.num_axes()) return Keep();
     SplitBy(axis + 1);  // this axis splits nothing
     for (size_t l = 0; l < letters_.size(); ++l) {
       if (rule_.rule().letters()[l].whole || Ambiguous(static_cast<int>(l))) continue;
@@ -66,15 +66,17 @@ class Enumeration {
     if (IsSplit(before)) {
       DimLayout inside = before, outside = before;
       inside.front().splits.push_back({axis, false});
-      outside.front().splits.insert(outside.front().splits.begin(), Split{axis, false});
+      outside.front().splits.insert(outside.front().splits.begin(), AxisSplit{axis, false});
       return {inside, outside};
     }
     std::vector<DimLayout> out;
-    for (Order order : {Order::Contiguous(), Order::Zigzag(), Order::Block(1)}) {
+    for (ShardOrder order :
+         {ShardOrder::Contiguous(), ShardOrder::Zigzag(), ShardOrder::Block(1)}) {
       // With at most one index for each rank, dealing is chunking: another layout of the same
       // regions.
-      if (order == Order::Block(1) && rule_.letter_size(letter) <= mesh_.axis_size(axis)) continue;
-      Placements placements(mesh_.rank_of_axes());
+      if (order == ShardOrder::Block(1) && rule_.letter_size(letter) <= mesh_.axis_size(axis))
+        continue;
+      Placements placements(mesh_.num_axes());
       placements[axis] = Shard(0, order);
       auto layout = Layout::FromPlacements(mesh_, placements, {rule_.letter_size(letter)});
       if (!layout.ok() || !IsSplit(layout->dim(0))) continue;
@@ -92,10 +94,10 @@ class Enumeration {
       operands[i].layout =
           Layout::Replicated(mesh_, static_cast<int>(rule_.operand_shapes()[i].size()));
     }
-    const auto whole = Follow(op_, rule_, linearity_, mesh_, letters_, operands);
+    const auto whole = DeriveAssignment(op_, rule_, linearity_, mesh_, letters_, operands);
     if (!whole.ok()) return;  // a composite dimension that no layout says
     AxisList free;
-    for (int axis = 0; axis < mesh_.rank_of_axes(); ++axis) {
+    for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
       const bool used = std::any_of(letters_.begin(), letters_.end(), [&](const DimLayout& dim) {
         const AxisList axes = AxesOf(dim);
         return std::find(axes.begin(), axes.end(), axis) != axes.end();
@@ -122,7 +124,7 @@ class Enumeration {
       if (!layout.ok()) return;
       operands[i].layout = *std::move(layout);
     }
-    auto assignment = Follow(op_, rule_, linearity_, mesh_, letters_, operands);
+    auto assignment = DeriveAssignment(op_, rule_, linearity_, mesh_, letters_, operands);
     if (!assignment.ok()) return;
     for (size_t i = 0; i < operands.size(); ++i) {
       if (!(assignment->operands[i] == operands[i].layout)) return;
@@ -132,16 +134,16 @@ class Enumeration {
 
   absl::string_view op_;
   const BoundRule& rule_;
-  Linearity linearity_;
+  RuleLinearity linearity_;
   const DeviceMesh& mesh_;
   std::vector<DimLayout> letters_;
-  std::vector<Assignment> found_;
+  std::vector<RuleAssignment> found_;
 };
 
 }  // namespace
 
-std::vector<Assignment> LegalAssignments(absl::string_view op, const BoundRule& rule,
-                                         Linearity linearity, const DeviceMesh& mesh) {
+std::vector<RuleAssignment> LegalAssignments(absl::string_view op, const BoundRule& rule,
+                                             RuleLinearity linearity, const DeviceMesh& mesh) {
   return Enumeration(op, rule, linearity, mesh).Run();
 }
 

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "dtensor/op_rule.h"
+#include "dtensor/rules/op_rule.h"
 
 namespace dtensor {
 
@@ -14,8 +14,8 @@ namespace dtensor {
 // blocks of 1; two axes on one letter in both orders. Then, on axes that split nothing, every
 // subset of the operands is Partial, by each op. Those are kept in which every operand
 // stays as it is.
-std::vector<Assignment> LegalAssignments(absl::string_view op, const BoundRule& rule,
-                                         Linearity linearity, const DeviceMesh& mesh);
+std::vector<RuleAssignment> LegalAssignments(absl::string_view op, const BoundRule& rule,
+                                             RuleLinearity linearity, const DeviceMesh& mesh);
 
 }  // namespace dtensor
 

@@ -10,10 +10,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "dtensor/dispatch.h"
-#include "dtensor/op_cases.h"
-#include "dtensor/ops_internal.h"
-#include "dtensor/runtime/core/status_matchers.h"
+#include "dtensor/ops/ops.h"
+#include "dtensor/runtime/testing/status_matchers.h"
+#include "dtensor/tensor/dispatch.h"
+#include "dtensor/tensor/op_helpers.h"
+#include "dtensor/testing/all_ops.h"
+#include "dtensor/testing/op_cases.h"
 #include "dtensor/tests/op_assignments.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -111,7 +113,7 @@ bool HasGradients(absl::Span<const Layout> operands) {
 
 // Compares what one rank got with the dense run. If `expected`, the layouts must be those.
 void CheckOutcome(const Setting& s, const OpOutcome& got, const std::string& where, bool exact,
-                  const Assignment* expected) {
+                  const RuleAssignment* expected) {
   const auto expect = [&](const Layout& layout, const Layout& wanted, const std::string& what) {
     if (layout == wanted) return;
     s.findings.Add(absl::StrCat(what, " is in ", layout.ToString(), ", not ", wanted.ToString()));
@@ -135,10 +137,10 @@ void CheckOutcome(const Setting& s, const OpOutcome& got, const std::string& whe
 // Runs the case with its operands placed so: once as it is, once with gradients that arrive
 // Partial.
 absl::Status CheckOne(Context& context, const Setting& s, absl::Span<const Layout> layouts,
-                      const Assignment* expected) {
+                      const RuleAssignment* expected) {
   DT_ASSIGN_OR_RETURN(const auto sample,
                       MakeOperands(context, s.c, s.dtype, layouts, s.seed, true));
-  DT_ASSIGN_OR_RETURN(const Decision* decision, Decide(*s.c.op, sample, s.c.attrs));
+  DT_ASSIGN_OR_RETURN(const DecisionPtr decision, Decide(*s.c.op, sample, s.c.attrs));
   const std::string where =
       absl::StrCat("rank ", context.rank(), ", ", s.c.ToString(), " ", ToString(s.dtype), ", seed ",
                    s.seed, ", operands ", LayoutsText(layouts), " taken as ",
@@ -169,14 +171,14 @@ class OpRulesTest : public testing::TestWithParam<int> {
 void TryLegalAssignments(const OpCase& c, const char* mesh_text, DType dtype) {
   const BoundRule rule = RuleOf(c);
   DT_ASSERT_OK_AND_ASSIGN(const DeviceMesh mesh, DeviceMesh::Parse(mesh_text));
-  const std::vector<Assignment> all = LegalAssignments(c.op->name, rule, c.op->linearity, mesh);
+  const std::vector<RuleAssignment> all = LegalAssignments(c.op->name, rule, c.op->linearity, mesh);
   ASSERT_FALSE(all.empty());
   Findings findings;
   DT_ASSERT_OK_AND_ASSIGN(OpOutcome dense, EvaluateDense(c, dtype, 1));
   const Setting setting{c, dtype, 1, std::move(dense), findings};
   DT_ASSERT_OK(RunRanks(mesh.size(),
                         [&](Context& context) -> absl::Status {
-                          for (const Assignment& assignment : all) {
+                          for (const RuleAssignment& assignment : all) {
                             if (!Testable(c, assignment.operands)) continue;
                             DT_RETURN_IF_ERROR(
                                 CheckOne(context, setting, assignment.operands, &assignment));
@@ -198,19 +200,24 @@ TEST_P(OpRulesTest, SlowEveryLegalAssignmentOnLargerMeshes) {
 }
 
 Layout RandomLayout(const DeviceMesh& mesh, const OpCase::Operand& operand, std::mt19937& random) {
-  const int rank = static_cast<int>(operand.shape.size());
+  const int ndim = static_cast<int>(operand.shape.size());
   const ReduceOp ops[] = {ReduceOp::kSum, ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kMax};
   const ReduceOp op = ops[operand.ids > 0 ? 0 : random() % 4];
-  const Order orders[] = {Order::Contiguous(), Order::Contiguous(), Order::Zigzag(),
-                          Order::Block(1),     Order::Unit(2),      Order::Cyclic(2)};
+  // Averages stand beside sums.
+  const auto partial = [&] {
+    return Partial(op == ReduceOp::kAvg && random() % 2 == 0 ? ReduceOp::kSum : op);
+  };
+  const ShardOrder orders[] = {ShardOrder::Contiguous(), ShardOrder::Contiguous(),
+                               ShardOrder::Zigzag(),     ShardOrder::Block(1),
+                               ShardOrder::Unit(2),      ShardOrder::Cyclic(2)};
   while (true) {
     Placements placements;
-    for (int axis = 0; axis < mesh.rank_of_axes(); ++axis) {
+    for (int axis = 0; axis < mesh.num_axes(); ++axis) {
       const int kind = static_cast<int>(random() % 4);
-      if (kind >= 2 && rank > 0)
-        placements.push_back(Shard(static_cast<int>(random() % rank), orders[random() % 6]));
+      if (kind >= 2 && ndim > 0)
+        placements.push_back(Shard(static_cast<int>(random() % ndim), orders[random() % 6]));
       else
-        placements.push_back(kind == 1 ? Partial(op) : Replicate());
+        placements.push_back(kind == 1 ? partial() : Replicate());
     }
     auto layout = Layout::FromPlacements(mesh, placements, operand.shape);
     if (layout.ok()) return *std::move(layout);

@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "dtensor/autograd.h"
-#include "dtensor/op_cases.h"
-#include "dtensor/ops.h"
-#include "dtensor/runtime/core/status_matchers.h"
+#include "dtensor/ops/ops.h"
+#include "dtensor/runtime/testing/status_matchers.h"
+#include "dtensor/tensor/autograd.h"
+#include "dtensor/testing/op_cases.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -31,7 +31,7 @@ absl::StatusOr<DistributedTensor> Make(Context& context, const DeviceMesh& mesh,
                                        Dims shape, std::vector<double> values) {
   DT_ASSIGN_OR_RETURN(const Layout parsed, Layout::Parse(mesh, layout));
   DT_ASSIGN_OR_RETURN(auto tensor, Place(context, parsed, shape, DType::kF32, values, /*seed=*/5));
-  tensor.set_requires_grad(true);
+  DT_RETURN_IF_ERROR(tensor.set_requires_grad(true));
   return tensor;
 }
 

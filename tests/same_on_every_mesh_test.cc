@@ -6,12 +6,12 @@
 #include <utility>
 #include <vector>
 
-#include "dtensor/distributed_tensor.h"
-#include "dtensor/layouts_for_testing.h"
-#include "dtensor/regions.h"
+#include "dtensor/layout/regions.h"
 #include "dtensor/runtime/core/status.h"
-#include "dtensor/runtime/core/status_matchers.h"
 #include "dtensor/runtime/kernels/indexed.h"
+#include "dtensor/runtime/testing/status_matchers.h"
+#include "dtensor/tensor/distributed_tensor.h"
+#include "dtensor/testing/all_layouts.h"
 #include "dtensor/tests/training.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -55,7 +55,7 @@ std::vector<float> OnOneRank(const Maker& make, const Dims& shape) {
 }
 
 // Each rank's own memory is compared: a gather would take replicas from one of them only.
-absl::Status CheckRank(Context& context, const Maker& make, const Layout& layout, const Dims& shape,
+absl::Status CheckNdim(Context& context, const Maker& make, const Layout& layout, const Dims& shape,
                        const std::vector<float>& whole) {
   DT_ASSIGN_OR_RETURN(const std::vector<float> mine, make(context, layout, shape));
   std::vector<float> expected;
@@ -76,7 +76,7 @@ void ExpectTheSameOnEveryMesh(const Maker& make) {
       std::erase_if(layouts, [](const Layout& layout) { return layout.is_partial(); });
       DT_EXPECT_OK(RunRanks(mesh.size(), [&](Context& context) -> absl::Status {
         for (const Layout& layout : layouts)
-          DT_RETURN_IF_ERROR(CheckRank(context, make, layout, shape, whole));
+          DT_RETURN_IF_ERROR(CheckNdim(context, make, layout, shape, whole));
         EXPECT_TRUE(context.communicator().traffic().empty());
         return absl::OkStatus();
       }));

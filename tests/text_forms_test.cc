@@ -4,12 +4,12 @@
 #include <string>
 #include <vector>
 
-#include "dtensor/layouts_for_testing.h"
-#include "dtensor/op_cases.h"
-#include "dtensor/op_rule.h"
-#include "dtensor/ops_internal.h"
+#include "dtensor/ops/ops.h"
 #include "dtensor/parallel_plans/transformer.h"
-#include "dtensor/runtime/core/status_matchers.h"
+#include "dtensor/rules/op_rule.h"
+#include "dtensor/runtime/testing/status_matchers.h"
+#include "dtensor/testing/all_layouts.h"
+#include "dtensor/testing/op_cases.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -31,8 +31,10 @@ TEST(TextForms, OfPlacementsAndTheirLayouts) {
   for (const char* text : kMeshes) {
     DT_ASSERT_OK_AND_ASSIGN(const DeviceMesh mesh, DeviceMesh::Parse(text));
     for (const std::vector<int64_t>& shape : std::vector<std::vector<int64_t>>{{}, {5}, {4, 3}}) {
-      for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kMax}) {
-        for (const Layout& layout : AllLayouts(mesh, shape, op, AllOrders())) {
+      const std::vector<std::vector<ReduceOp>> ops = {
+          {ReduceOp::kSum}, {ReduceOp::kMax}, SumAndAverage()};
+      for (const std::vector<ReduceOp>& some : ops) {
+        for (const Layout& layout : AllLayouts(mesh, shape, some, AllOrders())) {
           ASSERT_THAT(Layout::Parse(mesh, layout.ToString()), IsOkAndHolds(layout));
           const auto placements = layout.ToPlacements(shape);
           if (!placements.ok()) continue;
@@ -47,7 +49,7 @@ TEST(TextForms, OfPlacementsAndTheirLayouts) {
 TEST(TextForms, OfLayoutsTellThemApart) {
   DT_ASSERT_OK_AND_ASSIGN(const DeviceMesh mesh, DeviceMesh::Parse("a=2,b=2"));
   const std::vector<int64_t> shape = {8, 3};
-  const std::vector<Layout> all = AllLayouts(mesh, shape, ReduceOp::kSum, AllOrders());
+  const std::vector<Layout> all = AllLayouts(mesh, shape, SumAndAverage(), AllOrders());
   ASSERT_GT(all.size(), 50u);
   for (const Layout& a : all) {
     for (const Layout& b : all) ASSERT_EQ(a == b, a.ToString() == b.ToString());

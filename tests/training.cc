@@ -6,11 +6,11 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "dtensor/autograd.h"
-#include "dtensor/ops.h"
-#include "dtensor/parallel_plans/optimizer.h"
-#include "dtensor/parallel_plans/small_transformer_for_testing.h"
+#include "dtensor/nn/optimizer.h"
+#include "dtensor/ops/ops.h"
+#include "dtensor/parallel_plans/testing/small_transformer.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/tensor/autograd.h"
 
 namespace dtensor {
 namespace {
@@ -60,7 +60,7 @@ class RankRun {
     if (run_.dtype == run_.first_values) return absl::OkStatus();
     const NoGrad no_grad(context_);
     DT_ASSIGN_OR_RETURN(parameter.tensor, Cast(parameter.tensor, run_.dtype));
-    parameter.tensor.set_requires_grad(true);
+    DT_RETURN_IF_ERROR(parameter.tensor.set_requires_grad(true));
     parameter.tensor.set_pinned(true);
     return absl::OkStatus();
   }

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "dtensor/context.h"
 #include "dtensor/runtime/comm/communicator.h"
 #include "dtensor/runtime/core/dtype.h"
+#include "dtensor/tensor/context.h"
 
 namespace dtensor {
 

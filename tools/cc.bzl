@@ -3,9 +3,9 @@
 A header is included by the same path everywhere, here and in a program that embeds the library:
 `dtensor/` and its path in this repository, where what stands in dtensor/ does not repeat the word.
 
-    dtensor/layout.h          #include "dtensor/layout.h"
-    runtime/core/dtype.h      #include "dtensor/runtime/core/dtype.h"
-    parallel_plans/module.h   #include "dtensor/parallel_plans/module.h"
+    dtensor/layout/layout.h          #include "dtensor/layout/layout.h"
+    runtime/core/dtype.h             #include "dtensor/runtime/core/dtype.h"
+    parallel_plans/parallel_plan.h   #include "dtensor/parallel_plans/parallel_plan.h"
 """
 
 _WARNINGS = [
@@ -23,6 +23,15 @@ _WARNINGS = [
     "-Wno-stringop-overread",
     # clang knows some of the names above under none.
     "-Wno-unknown-warning-option",
+]
+
+# What a careful user compiles with: no header of ours may warn, or need exceptions or RTTI.
+USER_COPTS = [
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-fno-exceptions",
+    "-fno-rtti",
 ]
 
 def _copts(more):
@@ -43,6 +52,7 @@ def _include_prefix():
 def _header_test(name, hdrs, **kwargs):
     """One library with a source for each header, which includes that header twice and nothing else.
 
+    It is compiled as a user's own program would be, so our leave to ignore some warnings does not count.
     Left out of ordinary builds by its tag; `bazel build --config=header_tests //...` builds them all.
     """
     prefix = _include_prefix() or native.package_name()
@@ -70,7 +80,7 @@ def _header_test(name, hdrs, **kwargs):
         name = name + "_header_test",
         srcs = srcs,
         # Whether it compiles is all we ask.
-        copts = _copts(["-O0"]),
+        copts = USER_COPTS + ["-O0"],
         linkstatic = True,
         tags = ["header_test"],
         visibility = ["//visibility:private"],
@@ -79,7 +89,7 @@ def _header_test(name, hdrs, **kwargs):
     )
 
 def dt_library(name, hdrs = [], srcs = [], deps = [], copts = [], visibility = None, testonly = False, **kwargs):
-    """A cc_library with our warnings, our include paths and a header test; public unless told otherwise.
+    """A cc_library with our warnings, our include paths and a header test; private to its room unless told otherwise.
 
     Args:
       name: as in cc_library; so are hdrs, srcs, deps and testonly. `name_header_test` is made beside it.
@@ -87,7 +97,7 @@ def dt_library(name, hdrs = [], srcs = [], deps = [], copts = [], visibility = N
       srcs: sources, and headers that no other target may include.
       deps: libraries.
       copts: after ours.
-      visibility: public if None.
+      visibility: that of the package if None, which is private.
       testonly: for helpers of tests.
       **kwargs: handed to cc_library (textual_hdrs, tags, linkopts, target_compatible_with, ...).
     """
@@ -99,7 +109,7 @@ def dt_library(name, hdrs = [], srcs = [], deps = [], copts = [], visibility = N
         include_prefix = _include_prefix(),
         linkstatic = True,
         testonly = testonly,
-        visibility = visibility or ["//visibility:public"],
+        visibility = visibility,
         deps = deps,
         **kwargs
     )
@@ -156,6 +166,31 @@ def dt_test(name, srcs, deps = [], size = "small", tags = [], copts = [], **kwar
             "//tools/sanitizers:suppressions",
             "@com_google_googletest//:gtest_main",
         ] + (["//tools/cuda:require_gpu"] if "gpu" in tags else []),
+        **kwargs
+    )
+
+def dt_test_with_slow_cases(name, size = "small", slow_size = "large", tags = [], **kwargs):
+    """A dt_test without the cases of suites called *Slow*, and a slow test that has these alone.
+
+    Args:
+      name: X_test; the other is called X_slow_test.
+      size: of the first.
+      slow_size: of the other.
+      tags: of both, but for `sanitize`, which the first alone has.
+      **kwargs: handed to both.
+    """
+    dt_test(
+        name = name,
+        size = size,
+        args = ["--gtest_filter=-*.Slow*"],
+        tags = tags,
+        **kwargs
+    )
+    dt_test(
+        name = name[:-len("_test")] + "_slow_test",
+        size = slow_size,
+        args = ["--gtest_filter=*.Slow*"],
+        tags = [tag for tag in tags if tag != "sanitize"] + ["slow"],
         **kwargs
     )
 

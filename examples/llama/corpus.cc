@@ -1,10 +1,12 @@
 #include "dtensor/examples/llama/corpus.h"
 
-#include <fstream>
-#include <iterator>
+#include <algorithm>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/io/read_file.h"
 
 namespace dtensor::llama {
 namespace {
@@ -19,28 +21,36 @@ uint64_t Next(uint64_t& state) {
 
 }  // namespace
 
-absl::StatusOr<Corpus> Corpus::Load(const std::string& path, int64_t sequence) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) {
-    return absl::NotFoundError(
-        absl::StrCat("--text: cannot open '", path,
-                     "'; run tools/setup, which makes a text, or name another file"));
+absl::StatusOr<Corpus> Corpus::Read(const std::string& path) {
+  constexpr int64_t kMost = int64_t{1} << 30;
+  absl::StatusOr<std::string> text = ReadFile(path, kMost);
+  if (!text.ok()) {
+    return absl::Status(
+        text.status().code(),
+        absl::StrCat("--text: ", text.status().message(),
+                     "; run tools/setup, which makes a text, or name another file"));
+  }
+  if (text->empty()) {
+    return InvalidArgument({"--text: '", path, "' is empty; name a file with text"});
   }
   Corpus corpus;
-  corpus.text_.assign(std::istreambuf_iterator<char>(file), {});
-  corpus.sequence_ = sequence;
-  if (corpus.text_.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--text: '", path, "' is empty; name a file with text"));
-  }
-  corpus.held_out_from_ = corpus.size() / 20 * 19;
-  if (corpus.size() - corpus.held_out_from_ < sequence + 1) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--seq: sequences of ", sequence, " bytes do not fit into the held-out twentieth of '",
-        path, "' (", corpus.size(), " bytes in all); choose --seq below ",
-        corpus.size() - corpus.held_out_from_, " or a longer text"));
-  }
+  corpus.text_ = *std::move(text);
   return corpus;
+}
+
+absl::StatusOr<Corpus> Corpus::Load(const std::string& path, int64_t sequence) {
+  DT_ASSIGN_OR_RETURN(Corpus corpus, Read(path));
+  corpus.sequence_ = sequence;
+  corpus.held_out_from_ = corpus.size() / 20 * 19;
+  // A window is a sequence and the byte that follows it.
+  const int64_t longest =
+      std::min(corpus.held_out_from_, corpus.size() - corpus.held_out_from_) - 1;
+  if (sequence >= 1 && sequence <= longest) return corpus;
+  return InvalidArgument(
+      {"--seq: windows of ", absl::StrCat(sequence), " + 1 bytes do not fit into both parts of '",
+       path, "', of which the last twentieth is held out (", absl::StrCat(corpus.size()),
+       " bytes in all); choose ",
+       longest < 1 ? "" : absl::StrCat("a --seq from 1 to ", longest, ", or "), "a longer text"});
 }
 
 std::vector<int32_t> Corpus::TrainingBatch(int64_t batch, uint64_t seed, int64_t step) const {

@@ -13,8 +13,9 @@ namespace dtensor::llama {
 // The first 95% train, the rest is held out.
 class Corpus {
  public:
-  // Errors: kNotFound / kInvalidArgument, with the remedy, for a file that is missing, empty, or
-  // too short for sequences of `sequence` bytes in both parts.
+  // Errors: kNotFound / kInvalidArgument, with the remedy, for a file that is missing, a folder, a
+  // device, empty, of more than 1 GiB, or too short for a sequence of `sequence` bytes and the byte
+  // after it in either part.
   static absl::StatusOr<Corpus> Load(const std::string& path, int64_t sequence);
 
   // Tokens [batch, sequence + 1], row-major: `batch` windows of the training part at places that
@@ -27,6 +28,7 @@ class Corpus {
   int64_t size() const { return static_cast<int64_t>(text_.size()); }
 
  private:
+  static absl::StatusOr<Corpus> Read(const std::string& path);
   std::vector<int32_t> Windows(const std::vector<int64_t>& starts) const;
   std::string text_;
   int64_t sequence_ = 0;

@@ -1,16 +1,14 @@
 #include "dtensor/examples/llama/report.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <deque>
-#include <fstream>
 #include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/io/atomic_file.h"
 #include "dtensor/runtime/io/safetensors.h"
 #include "nlohmann/json.hpp"
 
@@ -26,12 +24,12 @@ std::set<TrafficKey> Keys(const RunResult& result) {
   return keys;
 }
 
-Traffic Find(const TrafficTable& table, const TrafficKey& key) {
+CommunicatorTraffic Find(const TrafficTable& table, const TrafficKey& key) {
   const auto it = table.find(key);
-  return it == table.end() ? Traffic() : it->second;
+  return it == table.end() ? CommunicatorTraffic() : it->second;
 }
 
-nlohmann::json TrafficJson(const RunResult& result, int64_t Traffic::*field) {
+nlohmann::json TrafficJson(const RunResult& result, int64_t CommunicatorTraffic::*field) {
   nlohmann::json rows = nlohmann::json::array();
   for (const TrafficKey& key : Keys(result)) {
     rows.push_back({{"axes", key.first},
@@ -46,6 +44,10 @@ std::string Bytes(int64_t bytes) {
   if (bytes < 10 * 1024) return absl::StrCat(bytes, " B");
   if (bytes < 10 * 1024 * 1024) return absl::StrFormat("%.1f KiB", bytes / 1024.0);
   return absl::StrFormat("%.1f MiB", bytes / 1048576.0);
+}
+
+absl::Status OfFlag(absl::string_view flag, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat(flag, ": ", status.message()));
 }
 
 int64_t Largest(const std::vector<int64_t>& values) {
@@ -73,8 +75,8 @@ std::string Table(const TrainConfig& config, const RunResult& result,
   absl::StrAppendFormat(&out, "  %-8s %-15s %10s %10s %14s %14s\n", "axes", "kind", "calls:pred",
                         "counted", "bytes:pred", "counted");
   for (const TrafficKey& key : Keys(result)) {
-    const Traffic predicted = Find(result.predicted.table, key),
-                  counted = Find(result.counted.table, key);
+    const CommunicatorTraffic predicted = Find(result.predicted.table, key),
+                              counted = Find(result.counted.table, key);
     absl::StrAppendFormat(&out, "  %-8s %-15s %10d %10d %14s %14s\n", key.first,
                           std::string(ToString(key.second)), predicted.calls, counted.calls,
                           Bytes(predicted.bytes), Bytes(counted.bytes));
@@ -101,8 +103,8 @@ absl::Status WriteReport(const std::string& path, const TrainConfig& config,
       {"grad_norms", result.grad_norms},
       {"heldout_loss", result.heldout_loss},
       {"tokens_per_second", result.tokens_per_second},
-      {"collectives", TrafficJson(result, &Traffic::calls)},
-      {"bytes", TrafficJson(result, &Traffic::bytes)},
+      {"collectives", TrafficJson(result, &CommunicatorTraffic::calls)},
+      {"bytes", TrafficJson(result, &CommunicatorTraffic::bytes)},
       {"peak_bytes_per_rank",
        {{"predicted", result.predicted.peak_bytes}, {"counted", result.counted.peak_bytes}}},
   };
@@ -112,14 +114,7 @@ absl::Status WriteReport(const std::string& path, const TrainConfig& config,
     report["max_relative_grad_norm_difference"] = difference->grad_norm;
     report["max_relative_gradient_difference"] = difference->gradient;
   }
-  std::ofstream file(path);
-  file << report.dump(2) << "\n";
-  file.close();
-  if (file.fail()) {
-    return absl::UnavailableError(
-        absl::StrCat("--report: cannot write '", path, "': ", std::strerror(errno)));
-  }
-  return absl::OkStatus();
+  return OfFlag("--report", WriteFileAtomically(path, absl::StrCat(report.dump(2), "\n")));
 }
 
 absl::Status WriteDump(const std::string& path, const TrainConfig& config, const Corpus& corpus,
@@ -149,26 +144,26 @@ absl::Status WriteDump(const std::string& path, const TrainConfig& config, const
   const TransformerConfig& model = config.model;
   const auto text = [](auto value) { return absl::StrCat(value); };
   const auto exact = [](double value) { return absl::StrFormat("%.17g", value); };
-  return WriteSafetensors(path, entries,
-                          {{"vocab", text(model.vocab)},
-                           {"dim", text(model.dim)},
-                           {"layers", text(model.layers)},
-                           {"heads", text(model.heads)},
-                           {"kv_heads", text(model.kv_heads)},
-                           {"hidden", text(model.mlp_hidden())},
-                           {"rope_theta", exact(model.rope_theta)},
-                           {"norm_eps", exact(model.norm_eps)},
-                           {"batch", text(config.batch)},
-                           {"seq", text(config.sequence)},
-                           {"steps", text(steps)},
-                           {"lr", exact(config.lr)},
-                           {"warmup", text(config.warmup)},
-                           {"beta1", exact(config.adamw.beta1)},
-                           {"beta2", exact(config.adamw.beta2)},
-                           {"eps", exact(config.adamw.eps)},
-                           {"weight_decay", exact(config.adamw.weight_decay)},
-                           {"clip", exact(config.clip)},
-                           {"decayed", absl::StrJoin(decayed, ",")}});
+  return OfFlag("--dump", WriteSafetensors(path, entries,
+                                           {{"vocab", text(model.vocab)},
+                                            {"dim", text(model.dim)},
+                                            {"layers", text(model.layers)},
+                                            {"heads", text(model.heads)},
+                                            {"kv_heads", text(model.kv_heads)},
+                                            {"hidden", text(model.mlp_hidden())},
+                                            {"rope_theta", exact(model.rope_theta)},
+                                            {"norm_eps", exact(model.norm_eps)},
+                                            {"batch", text(config.batch)},
+                                            {"seq", text(config.sequence)},
+                                            {"steps", text(steps)},
+                                            {"lr", exact(config.lr)},
+                                            {"warmup", text(config.warmup)},
+                                            {"beta1", exact(config.adamw.beta1)},
+                                            {"beta2", exact(config.adamw.beta2)},
+                                            {"eps", exact(config.adamw.eps)},
+                                            {"weight_decay", exact(config.adamw.weight_decay)},
+                                            {"clip", exact(config.clip)},
+                                            {"decayed", absl::StrJoin(decayed, ",")}}));
 }
 
 }  // namespace dtensor::llama

@@ -16,7 +16,8 @@ namespace dtensor::llama {
 std::string Table(const TrainConfig& config, const RunResult& result,
                   const std::optional<Difference>& difference);
 
-// Keys: see examples/llama/README.md. Errors: kUnavailable when the file cannot be written.
+// Keys: see examples/llama/README.md. Numbers that are not finite are null. A file that is there is
+// replaced as a whole. Errors: kUnavailable when the file cannot be written.
 absl::Status WriteReport(const std::string& path, const TrainConfig& config,
                          const RunResult& result, const std::optional<Difference>& difference);
 

@@ -4,10 +4,14 @@
 #include <chrono>
 #include <cmath>
 #include <mutex>
+#include <numeric>
 
-#include "dtensor/context.h"
-#include "dtensor/ops.h"
+#include "absl/strings/str_format.h"
+#include "dtensor/ops/ops.h"
+#include "dtensor/runtime/core/dtype.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/tensor/context.h"
+#include "dtensor/tools/program/memory.h"
 
 namespace dtensor::llama {
 namespace {
@@ -15,7 +19,7 @@ namespace {
 // Adds one rank's table to the world's: see StepTraffic.
 void Merge(const TrafficTable& rank, TrafficTable& world) {
   for (const auto& [key, traffic] : rank) {
-    Traffic& sum = world[key];
+    CommunicatorTraffic& sum = world[key];
     sum.calls = std::max(sum.calls, traffic.calls);
     sum.messages += traffic.messages;
     sum.bytes += traffic.bytes;
@@ -26,7 +30,7 @@ TrafficTable Since(const TrafficTable& now, const TrafficTable& before) {
   TrafficTable out;
   for (const auto& [key, traffic] : now) {
     const auto it = before.find(key);
-    const Traffic past = it == before.end() ? Traffic() : it->second;
+    const CommunicatorTraffic past = it == before.end() ? CommunicatorTraffic() : it->second;
     out[key] = {traffic.calls - past.calls, traffic.messages - past.messages,
                 traffic.bytes - past.bytes};
   }
@@ -43,7 +47,7 @@ absl::StatusOr<std::vector<float>> AsFloats(const DistributedTensor& tensor) {
 absl::StatusOr<std::vector<NamedTensor>> Gather(Trainer& trainer, bool gradients) {
   std::vector<NamedTensor> out;
   absl::Status status;
-  trainer.model().VisitParameters([&](const std::string& path, Parameter& parameter) {
+  trainer.model().VisitParameterPaths([&](const std::string& path, Parameter& parameter) {
     if (!status.ok()) return;
     auto values = AsFloats(gradients ? parameter.tensor.grad() : parameter.tensor);
     status = values.status();
@@ -72,6 +76,7 @@ class RankRun {
     context_.device().ResetPeak();
     for (int64_t step = 0; step < config_.steps; ++step) {
       DT_RETURN_IF_ERROR(Step(step));
+      if (diverged_) break;
       if (options_.stop_below && (step + 1) % 25 == 0) {
         DT_ASSIGN_OR_RETURN(const double loss, HeldOutLoss());
         if (loss < *options_.stop_below) break;
@@ -80,7 +85,9 @@ class RankRun {
     FinishClock();
     Publish();
     DT_ASSIGN_OR_RETURN(const double loss, HeldOutLoss());
-    if (context_.rank() == 0) result_.heldout_loss = loss;
+    if (context_.rank() != 0) return absl::OkStatus();
+    result_.heldout_loss = loss;
+    result_.diverged = diverged_ || !std::isfinite(loss);
     return absl::OkStatus();
   }
 
@@ -109,6 +116,7 @@ class RankRun {
     // Reading is outside the step's own traffic: both scalars are replicated, nothing moves.
     DT_ASSIGN_OR_RETURN(const double loss, Item(done.loss));
     DT_ASSIGN_OR_RETURN(const double norm, Item(done.grad_norm));
+    diverged_ = !std::isfinite(loss);  // the same on every rank
     if (step > 0) {
       seconds_ += std::chrono::duration<double>(Clock::now() - start).count();
       ++timed_steps_;
@@ -154,7 +162,28 @@ class RankRun {
   TrafficTable step_traffic_;
   double seconds_ = 0;
   int64_t timed_steps_ = 0;
+  bool diverged_ = false;
 };
+
+absl::Status CheckMemory(double needed) {
+  const double free = static_cast<double>(MemoryAvailable());
+  if (needed <= free / 8 * 7) return absl::OkStatus();  // the rest of the machine needs some, too
+  return InvalidArgument({absl::StrFormat(
+      "--batch: training takes at least %.0f MiB on all ranks, and %.0f MiB are free; take a "
+      "smaller --batch, --seq, --dim or --layers",
+      needed / (1 << 20), free / (1 << 20))});
+}
+
+// A floor: weights, gradients and AdamW's two states, and what each block keeps for each token.
+// What passes can be predicted, whose numbers of bytes are int64.
+double LeastBytes(const TrainConfig& config) {
+  const auto dim = static_cast<double>(config.model.dim);
+  const auto layers = static_cast<double>(config.model.layers);
+  const double weights = layers * 3 * dim * static_cast<double>(config.model.mlp_hidden());
+  const double tokens =
+      static_cast<double>(config.batch) * static_cast<double>(config.sequence + 1);
+  return static_cast<double>(SizeOf(config.dtype)) * (4 * weights + tokens * dim * layers);
+}
 
 double RelativeDifference(double a, double b) {
   return std::abs(a - b) / std::max({std::abs(a), std::abs(b), 1e-300});
@@ -172,6 +201,8 @@ double RelativeRms(const std::vector<float>& a, const std::vector<float>& b) {
 }  // namespace
 
 absl::StatusOr<StepTraffic> Predict(const TrainConfig& config) {
+  DT_RETURN_IF_ERROR(config.Validate());
+  DT_RETURN_IF_ERROR(CheckMemory(LeastBytes(config)));
   StepTraffic predicted;
   const std::vector<int32_t> tokens(config.batch * (config.sequence + 1), 0);
   const int ranks = config.mesh.size();
@@ -189,6 +220,8 @@ absl::StatusOr<StepTraffic> Predict(const TrainConfig& config) {
       return absl::OkStatus();
     }));
   }
+  DT_RETURN_IF_ERROR(
+      CheckMemory(std::accumulate(predicted.peak_bytes.begin(), predicted.peak_bytes.end(), 0.0)));
   return predicted;
 }
 
@@ -197,9 +230,13 @@ absl::StatusOr<RunResult> Train(const TrainConfig& config, const Corpus& corpus,
   RunResult result;
   DT_ASSIGN_OR_RETURN(result.predicted, Predict(config));
   std::mutex mutex;
-  DT_RETURN_IF_ERROR(RunRanks(config.mesh.size(), [&](Context& context) {
-    return RankRun(context, config, corpus, options, result, mutex).Run();
-  }));
+  // The only world of its process.
+  DT_RETURN_IF_ERROR(
+      RunRanks(config.mesh.size(),
+               [&](Context& context) {
+                 return RankRun(context, config, corpus, options, result, mutex).Run();
+               },
+               {.pin_threads = true}));
   return result;
 }
 

@@ -32,7 +32,9 @@ struct NamedTensor {
 
 struct RunResult {
   std::vector<double> losses, grad_norms;  // of each step
-  double heldout_loss = 0;
+  // A loss that is infinite or NaN is the last one: no later step could mend it.
+  bool diverged = false;
+  double heldout_loss = 0;       // NaN where it diverged
   double tokens_per_second = 0;  // of the steps after the first
   StepTraffic predicted, counted;
   std::vector<NamedTensor> initial_weights, first_gradients;  // when asked for
@@ -46,11 +48,11 @@ struct TrainOptions {
 };
 
 // What `ranks` ranks would communicate in a step and hold, from the program itself on a meta
-// device.
+// device. Errors: kInvalidArgument: of Trainer::Create; for more than fits into memory.
 absl::StatusOr<StepTraffic> Predict(const TrainConfig& config);
 
 // Trains config.steps steps on config.mesh.size() threads. The prediction is made first, on every
-// rank's behalf.
+// rank's behalf. Errors: of Predict; a rank's failure.
 absl::StatusOr<RunResult> Train(const TrainConfig& config, const Corpus& corpus,
                                 const TrainOptions& options);
 

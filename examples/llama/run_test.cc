@@ -2,11 +2,13 @@
 // prediction holds.
 #include "dtensor/examples/llama/run.h"
 
+#include <cmath>
 #include <cstdio>
 #include <fstream>
+#include <functional>
 #include <string>
 
-#include "dtensor/runtime/core/status_matchers.h"
+#include "dtensor/runtime/testing/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -139,6 +141,43 @@ TEST(Train, RefusesHeadsThatDoNotSplit) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("allow uneven")));
 }
 
+TEST(Train, RefusesNumbersThatCannotBe) {
+  DT_ASSERT_OK_AND_ASSIGN(const Corpus corpus, Corpus::Load(WriteText("text", Text()), 32));
+  const auto refuses = [&](const std::function<void(TrainConfig&)>& change,
+                           const std::string& words) {
+    TrainConfig config = Small("dp=2,tp=2", "tp");
+    change(config);
+    EXPECT_THAT(Train(config, corpus, {}).status(),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(words)));
+  };
+  refuses([](TrainConfig& c) { c.lr = std::nan(""); }, "--lr: nan");
+  refuses([](TrainConfig& c) { c.lr = -1; }, "--lr: -1");
+  refuses([](TrainConfig& c) { c.batch = -1; }, "--batch: -1 is out of range");
+  refuses([](TrainConfig& c) { c.sequence = -5; }, "--seq: -5 is out of range");
+  refuses([](TrainConfig& c) { c.batch = int64_t{1} << 62; }, "--batch: 4611686018427387904");
+  refuses([](TrainConfig& c) { c.batch = 1 << 30; }, "MiB are free");
+  refuses([](TrainConfig& c) { c.model.layers = 0; }, "--layers: 0");
+  refuses([](TrainConfig& c) { c.model.dim = 1 << 16, c.model.layers = 10'000; }, "MiB are free");
+  refuses([](TrainConfig& c) { c.warmup = -1; }, "--warmup: -1");
+  refuses([](TrainConfig& c) { c.mesh = *DeviceMesh::Parse("dp=2000"); }, "1024 or fewer");
+  refuses([](TrainConfig& c) { c.mesh = *DeviceMesh::Parse("dp=3"); },
+          "--mesh: dp=3 does not divide the 4 sequences of --batch; take another dp, a --batch "
+          "that is a multiple of 3, or --allow-uneven");
+  refuses([](TrainConfig& c) { c.mesh = *DeviceMesh::Parse("a=2,b=3;dp=a*b"); }, "dp=6");
+}
+
+// With a rate like this the weights overflow in the first step.
+TEST(Train, StopsWhenItDiverges) {
+  DT_ASSERT_OK_AND_ASSIGN(const Corpus corpus, Corpus::Load(WriteText("text", Text()), 32));
+  TrainConfig config = Small("dp=2,tp=2", "tp+sp");
+  config.lr = 1e38;
+  const RunResult run = RunOn(config, corpus);
+  EXPECT_TRUE(run.diverged);
+  EXPECT_LT(run.losses.size(), 10);
+  EXPECT_FALSE(std::isfinite(run.losses.back()));
+  EXPECT_FALSE(RunOn(Small("tp=1", "tp"), corpus).diverged);
+}
+
 TEST(MakePlan, RefusesUnknownNames) {
   EXPECT_THAT(MakePlan(Small("tp=2", "pp")).status(),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("choose tp, tp+sp or none")));
@@ -157,6 +196,36 @@ TEST(Corpus, RefusesTextsThatDoNotServe) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is empty")));
   EXPECT_THAT(Corpus::Load(WriteText("short", "abcdefgh"), 8).status(),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--seq")));
+}
+
+// Every length of text and of sequence: refused, or windows lie within their part.
+TEST(Corpus, NoTextIsTooShort) {
+  for (int length = 1; length <= 100; ++length) {
+    const std::string path = WriteText("short", std::string(length, 'x') + "\n");
+    for (int64_t sequence = -1; sequence <= 10; ++sequence) {
+      const absl::StatusOr<Corpus> corpus = Corpus::Load(path, sequence);
+      const int64_t held_out_from = (length + 1) / 20 * 19;
+      const bool fits =
+          sequence >= 1 && sequence < held_out_from && sequence < length + 1 - held_out_from;
+      ASSERT_EQ(corpus.ok(), fits) << length << " " << sequence;
+      if (!corpus.ok()) {
+        EXPECT_THAT(corpus.status(),
+                    StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--seq: windows of ")));
+        continue;
+      }
+      for (int64_t step = 0; step < 20; ++step) {
+        for (const int32_t token : corpus->TrainingBatch(2, 1, step)) EXPECT_EQ(token, 'x');
+        EXPECT_EQ(corpus->HeldOutBatch(2, step).size(), 2 * (sequence + 1));
+      }
+    }
+  }
+}
+
+TEST(Corpus, RefusesWhatIsNoFile) {
+  EXPECT_THAT(Corpus::Load("/dev/zero", 8).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("--text: '/dev/zero' is a")));
+  EXPECT_THAT(Corpus::Load(::testing::TempDir(), 8).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is a folder")));
 }
 
 TEST(Corpus, BatchesDependOnSeedAndStepAlone) {

@@ -1,18 +1,26 @@
 // Trains a byte-level LLaMA on text, on ranks that are threads. See README.md beside this file.
+#include <pwd.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "CLI/CLI.hpp"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "dtensor/examples/llama/corpus.h"
 #include "dtensor/examples/llama/report.h"
 #include "dtensor/examples/llama/run.h"
+#include "dtensor/runtime/core/dtype.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/tools/program/command_line.h"
+#include "dtensor/tools/program/output.h"
 
 namespace dtensor::llama {
 namespace {
@@ -23,14 +31,19 @@ struct Flags {
   TrainOptions options;
   double until = 0;
   int64_t compare = 0;
+  CLI::Option* cp_pattern = nullptr;
 };
 
+// In the user's cache, where tools/setup puts it.
 std::string DefaultText() {
   const char* cache = std::getenv("XDG_CACHE_HOME");
+  if (cache != nullptr && *cache != '\0') return absl::StrCat(cache, "/dtensor/kjv.txt");
   const char* home = std::getenv("HOME");
-  const std::string base =
-      cache != nullptr && *cache ? cache : absl::StrCat(home != nullptr ? home : ".", "/.cache");
-  return absl::StrCat(base, "/dtensor/kjv.txt");
+  if (home == nullptr || *home == '\0') {
+    const passwd* user = getpwuid(getuid());
+    home = user != nullptr ? user->pw_dir : "";
+  }
+  return absl::StrCat(home, "/.cache/dtensor/kjv.txt");
 }
 
 void Declare(CLI::App& app, Flags& flags) {
@@ -40,15 +53,16 @@ void Declare(CLI::App& app, Flags& flags) {
       ->capture_default_str();
   app.add_option("--plan", config.plan, "tp: tensor parallel; tp+sp: and sequence parallel; none")
       ->capture_default_str();
-  app.add_option("--cp_pattern", config.cp_pattern,
-                 "what cp does: ring, zigzag, striped, ulysses; double_ring, ulysses+ring, "
-                 "ulysses+zigzag, ulysses+striped on --mesh='a=2,b=2;cp=a*b'")
-      ->capture_default_str();
+  flags.cp_pattern =
+      app.add_option("--cp-pattern", config.cp_pattern,
+                     "what cp does: ring, zigzag, striped, ulysses; double_ring, ulysses+ring, "
+                     "ulysses+zigzag, ulysses+striped on --mesh='a=2,b=2;cp=a*b'")
+          ->capture_default_str();
   app.add_option("--dim", config.model.dim, "features of the residual stream")
       ->capture_default_str();
   app.add_option("--layers", config.model.layers, "decoder blocks")->capture_default_str();
   app.add_option("--heads", config.model.heads, "query heads")->capture_default_str();
-  app.add_option("--kv_heads", config.model.kv_heads, "key and value heads")->capture_default_str();
+  app.add_option("--kv-heads", config.model.kv_heads, "key and value heads")->capture_default_str();
   app.add_option("--hidden", config.model.hidden, "features of the MLP (0: 8/3 dim)")
       ->capture_default_str();
   app.add_option("--batch", config.batch, "sequences a step, over all ranks")
@@ -67,21 +81,47 @@ void Declare(CLI::App& app, Flags& flags) {
   app.add_option("--report", flags.report, "write a JSON report here");
   app.add_option("--dump", flags.dump,
                  "write weights, batches, losses and gradients here (safetensors)");
-  app.add_flag("--allow_uneven", config.allow_uneven, "let shards differ in size");
+  app.add_flag("--allow-uneven", config.allow_uneven, "let shards differ in size");
 }
 
-absl::Status Resolve(Flags& flags) {
-  DT_ASSIGN_OR_RETURN(flags.config.mesh, DeviceMesh::Parse(flags.mesh));
-  DT_ASSIGN_OR_RETURN(flags.config.dtype, ParseDType(flags.dtype));
-  if (!IsFloat(flags.config.dtype))
+// The same error, with the flag whose value caused it in front.
+absl::Status Of(absl::string_view flag, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat(flag, ": ", status.message()));
+}
+
+absl::Status ReadConfig(Flags& flags) {
+  absl::StatusOr<DeviceMesh> mesh = DeviceMesh::Parse(flags.mesh);
+  if (!mesh.ok()) return Of("--mesh", mesh.status());
+  flags.config.mesh = *std::move(mesh);
+  const absl::StatusOr<DType> dtype = ParseDType(flags.dtype);
+  if (!dtype.ok()) return Of("--dtype", dtype.status());
+  flags.config.dtype = *dtype;
+  if (!IsFloat(*dtype)) {
     return InvalidArgument({"--dtype: train in f32, f64 or bf16, not ", flags.dtype});
-  if (flags.config.steps < 1) return InvalidArgument({"--steps must be at least 1"});
-  DT_RETURN_IF_ERROR(flags.config.model.Validate());
-  DT_RETURN_IF_ERROR(MakePlan(flags.config).status());
+  }
+  if (flags.cp_pattern->count() > 0 && !flags.config.mesh.Find("cp").ok()) {
+    return InvalidArgument({"--cp-pattern: ", flags.config.mesh.ToString(), " has no axis cp; add ",
+                            "one to --mesh, as in cp=2, or leave the flag out"});
+  }
+  DT_RETURN_IF_ERROR(flags.config.Validate());
+  return MakePlan(flags.config).status();
+}
+
+absl::Status ReadRest(Flags& flags) {
+  if (!(flags.until >= 0)) return InvalidArgument({"--until: take a loss of 0 or more"});
+  if (flags.compare < 0) return InvalidArgument({"--compare: take 0 steps or more"});
   if (flags.text.empty()) flags.text = DefaultText();
   if (flags.until > 0) flags.options.stop_below = flags.until;
   flags.options.keep_tensors = flags.compare > 0 || !flags.dump.empty();
   return absl::OkStatus();
+}
+
+// Before the training: what comes after it must not fail for what can be seen now.
+absl::Status CheckOutputs(const Flags& flags) {
+  if (!flags.report.empty()) DT_RETURN_IF_ERROR(CheckOutputFile("--report", flags.report));
+  if (!flags.dump.empty()) DT_RETURN_IF_ERROR(CheckOutputFile("--dump", flags.dump));
+  if (flags.report.empty() || flags.report != flags.dump) return absl::OkStatus();
+  return InvalidArgument({"--dump: '", flags.dump, "' is --report's file; name another one"});
 }
 
 // A bar on a terminal, a line every ten steps elsewhere.
@@ -112,50 +152,64 @@ absl::StatusOr<Difference> CompareWithOneRank(const Flags& flags, const Corpus& 
   return Compare(result, reference);
 }
 
+// Whatever cannot be written, the rest still is: a run may have taken long. The first error.
+absl::Status WriteResults(const Flags& flags, const Corpus& corpus, const RunResult& result,
+                          const std::optional<Difference>& difference) {
+  absl::Status status = Print(Table(flags.config, result, difference));
+  if (!flags.report.empty()) {
+    status.Update(WriteReport(flags.report, flags.config, result, difference));
+  }
+  if (!flags.dump.empty()) status.Update(WriteDump(flags.dump, flags.config, corpus, result));
+  if (!result.diverged) return status;
+  status.Update(absl::InternalError(absl::StrCat("training diverged: after ", result.losses.size(),
+                                                 " steps the loss is ", result.losses.back(),
+                                                 ", of held-out text ", result.heldout_loss,
+                                                 "; take a smaller --lr or a longer --warmup")));
+  return status;
+}
+
 absl::Status Run(Flags& flags) {
   DT_ASSIGN_OR_RETURN(const Corpus corpus, Corpus::Load(flags.text, flags.config.sequence));
+  DT_RETURN_IF_ERROR(CheckOutputs(flags));
   flags.options.progress = [&](int64_t step, double loss) {
     ShowProgress(step, flags.config.steps, loss);
   };
   DT_ASSIGN_OR_RETURN(const RunResult result, Train(flags.config, corpus, flags.options));
   if (isatty(STDERR_FILENO)) std::fputc('\n', stderr);
   std::optional<Difference> difference;
-  if (flags.compare > 0) {
+  if (flags.compare > 0 && !result.diverged) {
     DT_ASSIGN_OR_RETURN(difference, CompareWithOneRank(flags, corpus, result));
   }
-  std::fputs(Table(flags.config, result, difference).c_str(), stdout);
-  if (!flags.report.empty())
-    DT_RETURN_IF_ERROR(WriteReport(flags.report, flags.config, result, difference));
-  if (!flags.dump.empty()) DT_RETURN_IF_ERROR(WriteDump(flags.dump, flags.config, corpus, result));
-  return absl::OkStatus();
+  return WriteResults(flags, corpus, result, difference);
 }
 
-int Fail(const absl::Status& status, int code) {
-  std::fprintf(stderr, "train: %s\n", std::string(status.message()).c_str());
+int Fail(const CLI::App& app, const absl::Status& status, int code) {
+  // What plans and layouts refuse for their sizes.
+  const bool uneven = absl::StrContains(status.message(), "allow uneven shards");
+  PrintError(CommandName(app),
+             absl::StrCat(status.message(), uneven ? " (--mesh, --seq, --allow-uneven)" : ""));
   return code;
+}
+
+int RunProgram(const CLI::App& app, Flags& flags) {
+  absl::Status status = ReadConfig(flags);
+  if (status.ok()) status = ReadRest(flags);
+  if (status.ok()) status = Run(flags);
+  if (status.ok()) return 0;
+  const bool refused = status.code() == absl::StatusCode::kInvalidArgument ||
+                       status.code() == absl::StatusCode::kNotFound;
+  return Fail(app, status, refused ? 2 : 1);
 }
 
 }  // namespace
 
 // 0: done; 1: the run failed; 2: bad flags or input.
 int Main(int argc, char** argv) {
-  CLI::App app("Trains a byte-level LLaMA on text, on ranks that are threads.");
+  CLI::App app("Trains a byte-level LLaMA on text, on ranks that are threads.", "train");
   Flags flags;
   Declare(app, flags);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::CallForHelp& help) {
-    return app.exit(help);
-  } catch (const CLI::ParseError& error) {
-    std::fprintf(stderr, "train: %s (--help lists the flags)\n", error.what());
-    return 2;
-  }
-  if (const absl::Status status = Resolve(flags); !status.ok()) return Fail(status, 2);
-  const absl::Status status = Run(flags);
-  if (status.ok()) return 0;
-  const bool refused = status.code() == absl::StatusCode::kInvalidArgument ||
-                       status.code() == absl::StatusCode::kNotFound;
-  return Fail(status, refused ? 2 : 1);
+  if (const std::optional<int> status = ParseCommandLine(app, argc, argv)) return *status;
+  return RunGuarded(app, [&] { return RunProgram(app, flags); });
 }
 
 }  // namespace dtensor::llama

@@ -22,8 +22,8 @@ refuses() {
 }
 
 refuses "the axes are dp, cp and tp" "${small[@]}" --mesh=pp=2
-refuses "choose ring, zigzag" "${small[@]}" --mesh=cp=2 --cp_pattern=spiral
-refuses "a group of two axes" "${small[@]}" --mesh=cp=2 --cp_pattern=double_ring
+refuses "choose ring, zigzag" "${small[@]}" --mesh=cp=2 --cp-pattern=spiral
+refuses "a group of two axes" "${small[@]}" --mesh=cp=2 --cp-pattern=double_ring
 refuses "a multiple of 6" "${small[@]}" --mesh=cp=3
 refuses "tp" "${small[@]}" --mesh=tp=2,tp=2
 refuses "tp" "${small[@]}" --mesh=tp=0
@@ -32,8 +32,31 @@ refuses "allow uneven" "${small[@]}" --mesh=tp=3
 refuses "tools/setup" --seq=16 --text=/nowhere/text
 refuses "is empty" --seq=16 --text="$TEST_TMPDIR/empty"
 refuses "--seq" --seq=1000000 --text="$text"
-refuses "--help lists the flags" "${small[@]}" --colour=red
-refuses "kv_heads must divide heads" "${small[@]}" --kv_heads=3
+refuses "--help\` lists the flags" "${small[@]}" --colour=red
+refuses "did you mean --text?" "${small[@]}" --txt=x
+refuses '--lr: "abc" is no finite number' "${small[@]}" --lr=abc
+refuses '--lr: "nan" is no finite number' "${small[@]}" --lr=nan
+refuses "--lr: -1" "${small[@]}" --lr=-1
+refuses '--seed: "-1" is no whole number from 0' "${small[@]}" --seed=-1
+refuses "--batch: -1" --seq=16 --text="$text" --batch=-1
+refuses "--seq: -5" --text="$text" --seq=-5
+refuses "MiB are free" --seq=16 --text="$text" --batch=1000000000
+refuses '--batch: "99999999999999999999" is no whole number' --seq=16 --text="$text" --batch=99999999999999999999
+refuses "is a folder" --seq=16 --text="$TEST_TMPDIR"
+refuses "is a device" --seq=16 --text=/dev/zero
+for length in 1 10 20 35 100; do
+  head -c "$length" "$text" >"$TEST_TMPDIR/short"
+  refuses "--seq: windows of" --seq=16 --text="$TEST_TMPDIR/short"
+done
+refuses "has no axis cp" "${small[@]}" --mesh=dp=2 --cp-pattern=ring
+refuses "--mesh: dp=3 does not divide the 2 sequences of --batch" "${small[@]}" --mesh=dp=3
+refuses "(--mesh, --seq, --allow-uneven)" "${small[@]}" --mesh=cp=3
+refuses '--mesh: ' "${small[@]}" --mesh='dp=2 tp=2'
+refuses "--report: cannot write" "${small[@]}" --report=/nowhere/report.json
+refuses "--report: cannot write" "${small[@]}" --report="$TEST_TMPDIR"
+refuses "--dump: cannot write" "${small[@]}" --dump=/nowhere/dump
+refuses "name another one" "${small[@]}" --dump="$TEST_TMPDIR/x" --report="$TEST_TMPDIR/x"
+refuses "kv_heads must divide heads" "${small[@]}" --kv-heads=3
 refuses "--steps" --steps=0 --text="$text"
 refuses "f32" "${small[@]}" --dtype=f33
 
@@ -48,8 +71,26 @@ head -c 20000 "$TEST_TMPDIR/dump.safetensors" | grep -aq 'grad.model.layers.0.se
   { echo "the dump lacks a gradient"; bad=1; }
 "$train" "${small[@]}" --mesh=dp=2,cp=2,tp=2 --compare=3 --report="$report" >/dev/null || { echo "the run with cp failed"; bad=1; }
 grep -q '"cp_pattern": "zigzag"' "$report" || { echo "the report lacks cp_pattern"; bad=1; }
-"$train" "${small[@]}" '--mesh=a=2,b=2;cp=a*b' --cp_pattern=double_ring >/dev/null || { echo "the double ring failed"; bad=1; }
+"$train" "${small[@]}" '--mesh=a=2,b=2;cp=a*b' --cp-pattern=double_ring >/dev/null || { echo "the double ring failed"; bad=1; }
 "$train" "${small[@]}" --mesh=dp=2,tp=2 --dtype=bf16 --compare=3 >/dev/null || { echo "the bf16 run failed"; bad=1; }
-"$train" "${small[@]}" --mesh=dp=2,tp=2 --report=/nowhere/report.json >/dev/null 2>&1
-(($? == 1)) || { echo "an unwritable report must end with status 1"; bad=1; }
+
+# ends WORDS ARG...: status 1, and WORDS somewhere on stderr.
+ends() {
+  local words=$1 status
+  shift
+  "$train" "${small[@]}" "$@" >"${out:-/dev/null}" 2>"$TEST_TMPDIR/err"
+  status=$?
+  (($status == 1)) && [[ $(<"$TEST_TMPDIR/err") == *"$words"* ]] ||
+    { echo "expected status 1 and '$words', got status $status and: $(tail -n 3 "$TEST_TMPDIR/err")"; bad=1; }
+}
+
+# What fails after the training does not take the rest with it.
+out=/dev/full ends "cannot write to stdout" --report="$report"
+ends "--report: cannot write '/dev/full'" --report=/dev/full
+ends "training diverged: after " --lr=1e38 --report="$report"
+grep -q 'null' "$report" || { echo "a loss that is no number is null in the report"; bad=1; }
+[[ $("$train" --version) == "train "* ]] || { echo "no version"; bad=1; }
+"$train" "${small[@]}" --mesh=cp=2 --cp_pattern=striped --kv_heads=8 >/dev/null ||
+  { echo "underscores in flags must do as well"; bad=1; }
+"$train" --seq=16 --batch=2 --dim=32 --steps=1 --text=<(cat "$text") >/dev/null || { echo "a text from a pipe must do"; bad=1; }
 exit $bad

@@ -1,13 +1,15 @@
 #include "dtensor/examples/llama/trainer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "dtensor/autograd.h"
-#include "dtensor/ops.h"
+#include "absl/strings/string_view.h"
+#include "dtensor/ops/ops.h"
 #include "dtensor/parallel_plans/context_pattern.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/tensor/autograd.h"
 
 namespace dtensor::llama {
 
@@ -26,7 +28,7 @@ absl::Status CheckAxes(const DeviceMesh& mesh) {
     const absl::StatusOr<AxisList> axes = mesh.Find(name);
     if (axes.ok()) used.insert(used.end(), axes->begin(), axes->end());
   }
-  for (int axis = 0; axis < mesh.rank_of_axes(); ++axis) {
+  for (int axis = 0; axis < mesh.num_axes(); ++axis) {
     if (std::find(used.begin(), used.end(), axis) != used.end()) continue;
     return InvalidArgument({"--mesh: no plan uses the axis '", mesh.axis_name(axis),
                             "'; the axes are dp, cp and tp, or groups of these names, as ",
@@ -35,7 +37,54 @@ absl::Status CheckAxes(const DeviceMesh& mesh) {
   return absl::OkStatus();
 }
 
+struct Range {
+  absl::string_view flag;
+  int64_t value, least, most;
+};
+
+// The largest model has fewer than 2^48 parameters, so that bytes can be counted.
+absl::Status CheckRanges(const TrainConfig& config) {
+  const TransformerConfig& model = config.model;
+  for (const Range& range :
+       {Range{"--dim", model.dim, 1, 1 << 16}, Range{"--layers", model.layers, 1, 10'000},
+        Range{"--heads", model.heads, 1, 1 << 16}, Range{"--kv-heads", model.kv_heads, 1, 1 << 16},
+        Range{"--hidden", model.hidden, 0, 1 << 18}, Range{"--batch", config.batch, 1, 1 << 30},
+        Range{"--seq", config.sequence, 1, 1 << 30},
+        Range{"--steps", config.steps, 1, 1'000'000'000},
+        Range{"--warmup", config.warmup, 0, 1'000'000'000}}) {
+    if (range.value >= range.least && range.value <= range.most) continue;
+    return InvalidArgument({range.flag, ": ", absl::StrCat(range.value), " is out of range; take ",
+                            absl::StrCat(range.least), " to ", absl::StrCat(range.most)});
+  }
+  if (std::isfinite(config.lr) && config.lr > 0) return absl::OkStatus();
+  return InvalidArgument({"--lr: ", absl::StrCat(config.lr), " is no rate; take a number above 0"});
+}
+
+absl::Status CheckMesh(const TrainConfig& config) {
+  constexpr int kMaxRanks = 1024;
+  if (config.mesh.size() > kMaxRanks) {
+    return InvalidArgument({"--mesh: ", absl::StrCat(config.mesh.size()),
+                            " ranks are too many threads; take ", absl::StrCat(kMaxRanks),
+                            " or fewer"});
+  }
+  const absl::StatusOr<AxisList> axes = config.mesh.Find("dp");
+  if (!axes.ok() || config.allow_uneven) return absl::OkStatus();
+  int64_t dp = 1;
+  for (const int axis : *axes) dp *= config.mesh.axis_size(axis);
+  if (config.batch % dp == 0) return absl::OkStatus();
+  return InvalidArgument({"--mesh: dp=", absl::StrCat(dp), " does not divide the ",
+                          absl::StrCat(config.batch), " sequences of --batch; take another dp, a ",
+                          "--batch that is a multiple of ", absl::StrCat(dp),
+                          ", or --allow-uneven"});
+}
+
 }  // namespace
+
+absl::Status TrainConfig::Validate() const {
+  DT_RETURN_IF_ERROR(CheckRanges(*this));
+  DT_RETURN_IF_ERROR(model.Validate());
+  return CheckMesh(*this);
+}
 
 absl::StatusOr<ParallelPlan> MakePlan(const TrainConfig& config) {
   if (config.plan != "tp" && config.plan != "tp+sp" && config.plan != "none") {
@@ -56,9 +105,7 @@ absl::StatusOr<ParallelPlan> MakePlan(const TrainConfig& config) {
 
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(Context& context,
                                                          const TrainConfig& config) {
-  DT_RETURN_IF_ERROR(config.model.Validate());
-  if (config.batch < 1 || config.sequence < 1)
-    return InvalidArgument({"--batch and --seq must be at least 1"});
+  DT_RETURN_IF_ERROR(config.Validate());
   DT_ASSIGN_OR_RETURN(const ParallelPlan plan, MakePlan(config));
   std::unique_ptr<Trainer> trainer(new Trainer(context, config));
   trainer->model_.SetDType(config.dtype);

@@ -9,12 +9,13 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "dtensor/context.h"
-#include "dtensor/device_mesh.h"
-#include "dtensor/parallel_plans/optimizer.h"
+#include "dtensor/layout/device_mesh.h"
+#include "dtensor/nn/optimizer.h"
 #include "dtensor/parallel_plans/transformer.h"
+#include "dtensor/tensor/context.h"
 
 namespace dtensor::llama {
 
@@ -35,11 +36,16 @@ struct TrainConfig {
 
   // lr of a step, from 0: warm-up, then constant.
   double LearningRate(int64_t step) const;
+
+  // Errors: kInvalidArgument, naming the flag, for a number out of its range, an axis "dp" that
+  // does not divide the batch (unless uneven shards are allowed), and too many ranks for threads.
+  absl::Status Validate() const;
 };
 
 class Trainer {
  public:
-  // Errors: kInvalidArgument: what the model, the plan or the batch refuse, the same on every rank.
+  // Errors: kInvalidArgument: what the config, the model or the plan refuse, the same on every
+  // rank.
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(Context& context,
                                                          const TrainConfig& config);
 

@@ -14,14 +14,16 @@
 //
 // Failures (docs/errors.md). The world fails once, for all ranks: with rank and reason,
 // when a rank calls Fail, its device fails, its function returns while others wait for it, ranks
-// disagree about what comes next (sequence number, operator or digest differ: the message names
-// both sides), ranks wait for each other in a cycle, or a peer is silent for longer than the
-// time-out. Every wait and every later call then returns that first failure.
+// disagree about what comes next (sequence number, operator or digest differ: the message says what
+// both sides ask for), ranks wait for each other in a cycle, or a peer is silent for longer than
+// the time-out. Every wait and every later call then returns that first failure.
 #ifndef DTENSOR_RUNTIME_COMM_COMMUNICATOR_H_
 #define DTENSOR_RUNTIME_COMM_COMMUNICATOR_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -42,11 +44,34 @@ namespace dtensor {
 // f16, and elements are converted on the way, once.
 struct ExchangePart {
   Tensor src, dst;
-  absl::Span<const Transfer> receives;
+  absl::Span<const ReceiveBox> receives;
   ReduceOp op = ReduceOp::kSum;
   // Each result is multiplied by it; floats only. kAvg adds, and leaves the division to it: a plan
   // may reduce in several places what has one number of terms.
   double scale = 1.0;
+};
+
+// What a rank asks for, in words: made only where ranks disagree, by a peer's thread as well.
+class CallDescription {
+ public:
+  virtual std::string ToString() const = 0;
+
+ protected:
+  ~CallDescription() = default;
+};
+
+// What every rank of an exchange receives: alike on all ranks, so that a sender knows what others
+// receive from it (send_list.h). Asked for on the rank's own thread, until Finish returns.
+class ExchangeBoxes {
+ public:
+  // The boxes that world rank `rank`, of the group, receives in part `part`. Those of this rank are
+  // the part's `receives`.
+  virtual std::vector<ReceiveBox> Receives(size_t part, int rank) const = 0;
+  // Equal for two that say the same, in every process: by it, what was worked out may be kept.
+  virtual uint64_t digest() const = 0;
+
+ protected:
+  ~ExchangeBoxes() = default;
 };
 
 struct Collective {
@@ -55,19 +80,22 @@ struct Collective {
   absl::string_view op;         // what the user called: "Redistribute [tp] [] -> [] []"
   absl::Span<const int> group;  // world ranks that take part, ascending, this rank among them
   uint64_t digest = 0;          // equal on all ranks of the group, or the world fails
+  const CallDescription* description = nullptr;  // of what the digest is of
+  const ExchangeBoxes* boxes = nullptr;  // null: only ranks that read their peers can carry it out
   // False for the second exchange of an all-reduce: its bytes count, but no further call does.
   bool counts_as_call = true;
 };
 
-// Of exchanges between ranks: a group of one counts nothing.
-struct Traffic {
+// Of exchanges between ranks, counted where they reach the transport. A group of one counts
+// nothing.
+struct CommunicatorTraffic {
   int64_t calls = 0;     // collectives this rank took part in
   int64_t messages = 0;  // boxes received from other ranks
   int64_t bytes = 0;     // bytes received from other ranks, in the sources' type
-  friend bool operator==(const Traffic&, const Traffic&) = default;
+  friend bool operator==(const CommunicatorTraffic&, const CommunicatorTraffic&) = default;
 };
 using TrafficKey = std::pair<std::string, CollectiveKind>;  // (axes, kind)
-using TrafficTable = std::map<TrafficKey, Traffic>;
+using TrafficTable = std::map<TrafficKey, CommunicatorTraffic>;
 
 class Communicator {
  public:
@@ -97,10 +125,19 @@ class Communicator {
                              absl::Span<const ExchangePart> parts) = 0;
   virtual absl::Status Finish(const Collective& collective) = 0;
 
+  // In place of Finish, by a rank that has no use for the results: waits for nobody. The exchange
+  // is finished when the group begins another, or when the rank's function returns OK; until then,
+  // or until the world ends, `owner` keeps what it points to.
+  virtual void Drop(const Collective& collective, std::shared_ptr<const void> owner) = 0;
+  // Finishes what was dropped, in the order in which it began: whoever is about to write to a
+  // source of it. Errors: as Exchange.
+  virtual absl::Status FinishDropped() = 0;
+
   // Collective over the whole world; no data moves. Errors: the world's failure.
   virtual absl::Status Barrier(absl::string_view what) = 0;
 
   // Marks the world as failed by this rank, unless it failed before; returns the world's failure.
+  // Requires: `reason` is an error.
   virtual absl::Status Fail(const absl::Status& reason) = 0;
   virtual absl::Status failure() const = 0;  // OK while the world works
 
@@ -108,7 +145,8 @@ class Communicator {
   void ResetTraffic() { traffic_.clear(); }
 
  protected:
-  void Count(const Collective& collective, absl::Span<const ExchangePart> parts);
+  // By the backend: an exchange, and what it has received in that from others.
+  void Count(const Collective& collective, int64_t messages, int64_t bytes);
 
  private:
   TrafficTable traffic_;

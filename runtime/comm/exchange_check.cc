@@ -29,23 +29,23 @@ absl::Status CheckGroup(const Collective& collective, int rank, int size) {
 }
 
 // Whether positions begin + j * stride + i (j < count, i < length) are in [0, size).
-bool Inside(const Piece& piece, int64_t begin, int64_t stride, int64_t size) {
+bool Inside(const MatchedRun& piece, int64_t begin, int64_t stride, int64_t size) {
   if (piece.length < 0 || piece.count < 0 || begin < 0 || stride < 0) return false;
   return piece.size() == 0 || begin + (piece.count - 1) * stride + piece.length <= size;
 }
 
-bool SourceInside(const Transfer& transfer, const Dims& shape) {
+bool SourceInside(const ReceiveBox& transfer, const Dims& shape) {
   for (size_t d = 0; d < shape.size(); ++d) {
-    const Piece& piece = transfer.dims[d];
+    const MatchedRun& piece = transfer.dims[d];
     if (!Inside(piece, piece.src, piece.src_stride, shape[d])) return false;
   }
   return true;
 }
 
 // A dst of stride 0 would have one element written many times.
-bool DstInside(const Transfer& transfer, const Tensor& dst) {
-  for (int d = 0; d < dst.rank(); ++d) {
-    const Piece& piece = transfer.dims[d];
+bool DstInside(const ReceiveBox& transfer, const Tensor& dst) {
+  for (int d = 0; d < dst.ndim(); ++d) {
+    const MatchedRun& piece = transfer.dims[d];
     if (!Inside(piece, piece.dst, piece.dst_stride, dst.size(d))) return false;
     if (piece.size() > 1 && dst.strides()[d] == 0) return false;
   }
@@ -53,7 +53,7 @@ bool DstInside(const Transfer& transfer, const Tensor& dst) {
 }
 
 absl::Status CheckOperation(const Collective& collective, const ExchangePart& part,
-                            const Transfer& transfer) {
+                            const ReceiveBox& transfer) {
   const DType dtype = part.dst.dtype();
   const bool floats = IsFloat(dtype);
   const bool orders = part.op == ReduceOp::kMax || part.op == ReduceOp::kMin;
@@ -69,7 +69,7 @@ absl::Status CheckOperation(const Collective& collective, const ExchangePart& pa
 }
 
 absl::Status CheckTransfer(const Collective& collective, const ExchangePart& part,
-                           const Transfer& transfer, int rank) {
+                           const ReceiveBox& transfer, int rank) {
   if (transfer.peers.empty()) return Refuse(collective, "a box comes from no rank");
   for (int peer : transfer.peers) {
     if (std::binary_search(collective.group.begin(), collective.group.end(), peer)) continue;
@@ -79,7 +79,7 @@ absl::Status CheckTransfer(const Collective& collective, const ExchangePart& par
   }
   const Tensor& dst = part.dst;
   if (!dst.defined()) return Refuse(collective, absl::StrCat("rank ", rank, " has no result"));
-  if (static_cast<int>(transfer.dims.size()) != dst.rank() || !DstInside(transfer, dst)) {
+  if (static_cast<int>(transfer.dims.size()) != dst.ndim() || !DstInside(transfer, dst)) {
     return Refuse(collective,
                   absl::StrCat("a box lies outside of rank ", rank, "'s result ",
                                DimsToString(dst.shape()), ", or writes to strides of 0"));
@@ -104,15 +104,15 @@ absl::Status CheckExchange(const Collective& collective, absl::Span<const Exchan
       if (device == nullptr || !tensor->defined() || &tensor->device() == device) continue;
       return Refuse(collective, absl::StrCat("a tensor is not on the device of rank ", rank));
     }
-    for (const Transfer& transfer : part.receives) {
+    for (const ReceiveBox& transfer : part.receives) {
       DT_RETURN_IF_ERROR(CheckTransfer(collective, part, transfer, rank));
     }
   }
   return absl::OkStatus();
 }
 
-absl::Status CheckSource(const Collective& collective, const Transfer& transfer, const Tensor& dst,
-                         const Tensor& source, int peer) {
+absl::Status CheckSource(const Collective& collective, const ReceiveBox& transfer,
+                         const Tensor& dst, const Tensor& source, int peer) {
   if (!source.defined()) {
     return Refuse(collective, absl::StrCat("rank ", peer, " has no tensor to receive from"));
   }
@@ -122,7 +122,7 @@ absl::Status CheckSource(const Collective& collective, const Transfer& transfer,
                                " where the result is ", ToString(dst.dtype()),
                                "; only f32, bf16 and f16 become each other on the way"));
   }
-  if (source.rank() != dst.rank() || !SourceInside(transfer, source.shape())) {
+  if (source.ndim() != dst.ndim() || !SourceInside(transfer, source.shape())) {
     return Refuse(collective, absl::StrCat("a box lies outside of the tensor ",
                                            DimsToString(source.shape()), " of rank ", peer));
   }

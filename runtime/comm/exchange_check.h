@@ -24,8 +24,8 @@ absl::Status CheckExchange(const Collective& collective, absl::Span<const Exchan
 
 // Whether the boxes that `transfer` reads lie in `source`, the tensor of world rank `peer`, and are
 // of dst's type. Errors: kInvalidArgument, as above.
-absl::Status CheckSource(const Collective& collective, const Transfer& transfer, const Tensor& dst,
-                         const Tensor& source, int peer);
+absl::Status CheckSource(const Collective& collective, const ReceiveBox& transfer,
+                         const Tensor& dst, const Tensor& source, int peer);
 
 }  // namespace dtensor
 

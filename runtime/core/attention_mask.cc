@@ -35,7 +35,7 @@ int128 Triangles(int64_t x, int64_t step, int64_t count) {
 }
 
 // A strided run with a stride that may be divided by.
-Run WithStride(Run run) {
+IndexRun WithStride(IndexRun run) {
   if (run.count == 1) run.stride = run.length;
   return run;
 }
@@ -47,7 +47,7 @@ int128 OfIntervals(int64_t z, int64_t a, int64_t b) {
 }
 
 // The same for the queries [begin, begin + length) and all intervals of `k`.
-int128 OfInterval(int64_t begin, int64_t length, const Run& k, int64_t shift) {
+int128 OfInterval(int64_t begin, int64_t length, const IndexRun& k, int64_t shift) {
   const int64_t z = begin + shift + 1 - k.begin;
   const auto sum = [&](int64_t x) { return Triangles(x, k.stride, k.count); };
   return sum(z + length) - sum(z) - sum(z + length - k.length) + sum(z - k.length);
@@ -56,7 +56,7 @@ int128 OfInterval(int64_t begin, int64_t length, const Run& k, int64_t shift) {
 int64_t CeilDiv(int64_t a, int64_t b) { return a >= 0 ? (a + b - 1) / b : -(-a / b); }
 
 // Of q's interval i and k's interval j, only d = i - j matters.
-int128 OfEqualStrides(const Run& q, const Run& k, int64_t shift) {
+int128 OfEqualStrides(const IndexRun& q, const IndexRun& k, int64_t shift) {
   const int64_t stride = q.stride, z = q.begin + shift + 1 - k.begin;
   // From `full` on all pairs of two intervals count, and below `some` none does.
   const int64_t full = CeilDiv(k.length - z, stride);
@@ -69,7 +69,7 @@ int128 OfEqualStrides(const Run& q, const Run& k, int64_t shift) {
   return pairs;
 }
 
-int128 OfRuns(const Run& q, const Run& k, int64_t shift) {
+int128 OfRuns(const IndexRun& q, const IndexRun& k, int64_t shift) {
   if (k.end() - 1 <= q.begin + shift) return int128(q.size()) * k.size();
   if (k.begin > q.end() - 1 + shift) return 0;
   if (q.count == 1) return OfInterval(q.begin, q.length, WithStride(k), shift);
@@ -82,11 +82,11 @@ int128 OfRuns(const Run& q, const Run& k, int64_t shift) {
     return pairs;
   }
   // Seen from the other end of the positions, k <= q + shift is -q <= -k + shift.
-  const auto mirrored = [](const Run& run) {
+  const auto mirrored = [](const IndexRun& run) {
     return WithStride({1 - run.end(), run.length, run.stride, run.count});
   };
   int128 pairs = 0;
-  const Run mirrored_q = mirrored(q), mirrored_k = mirrored(k);
+  const IndexRun mirrored_q = mirrored(q), mirrored_k = mirrored(k);
   for (int64_t j = 0; j < k.count; ++j) {
     pairs += OfInterval(mirrored_k.begin + j * mirrored_k.stride, k.length, mirrored_q, shift);
   }
@@ -96,8 +96,8 @@ int128 OfRuns(const Run& q, const Run& k, int64_t shift) {
 // Pairs with k <= q + shift.
 int64_t CountUpTo(const IndexSet& q, const IndexSet& k, int64_t shift) {
   int128 pairs = 0;
-  for (const Run& of_q : q.runs()) {
-    for (const Run& of_k : k.runs()) pairs += OfRuns(of_q, of_k, shift);
+  for (const IndexRun& of_q : q.runs()) {
+    for (const IndexRun& of_k : k.runs()) pairs += OfRuns(of_q, of_k, shift);
   }
   return static_cast<int64_t>(pairs);
 }
@@ -111,7 +111,7 @@ bool IsLowerTriangle(const IndexSet& q, const IndexSet& k) {
   if (q == k) return true;
   if (q.runs().size() != k.runs().size()) return false;
   for (size_t i = 0; i < q.runs().size(); ++i) {
-    const Run &of_q = q.runs()[i], &of_k = k.runs()[i];
+    const IndexRun &of_q = q.runs()[i], &of_k = k.runs()[i];
     if (of_q.length != of_k.length || of_q.count != of_k.count || of_q.stride != of_k.stride) {
       return false;
     }
@@ -224,12 +224,9 @@ absl::Status AttentionMask::CheckFits(int64_t length) const {
   if (kind_ == Kind::kDocuments && starts_.back() >= length && starts_.back() > 0) {
     return InvalidArgument({"mask ", ToString(), ": ", sequence, "drop the documents behind it"});
   }
-  if ((kind_ != Kind::kWindow && kind_ != Kind::kPrefix) || size_ <= length) {
-    return absl::OkStatus();
-  }
-  const absl::string_view all = kind_ == Kind::kWindow ? "causal" : "full";
+  if (kind_ != Kind::kPrefix || size_ <= length) return absl::OkStatus();
   return InvalidArgument({"mask ", ToString(), ": ", sequence, "take at most ",
-                          absl::StrCat(length), ", or ", all, ", which shows as much"});
+                          absl::StrCat(length), ", or full, which shows as much"});
 }
 
 std::string AttentionMask::ToString() const {

@@ -2,7 +2,7 @@
 //
 //   full               every key
 //   causal             query i sees keys 0..i
-//   window:W           query i sees keys i-W+1..i
+//   window:W           query i sees keys i-W+1..i; as causal where the sequence is no longer than W
 //   prefix:N           as causal, and every query sees keys 0..N-1
 //   documents:0,100    documents begin at these positions; causal inside each, nothing across
 //
@@ -74,7 +74,7 @@ class AttentionMask {
   BlockCase Classify(const IndexSet& q, const IndexSet& k) const;
 
   // Errors: kInvalidArgument when the mask speaks of positions that a sequence of this length does
-  // not have: a window or prefix that is longer, a document that begins at its end or behind.
+  // not have: a prefix that is longer, a document that begins at its end or behind.
   absl::Status CheckFits(int64_t length) const;
 
   std::string ToString() const;

@@ -22,9 +22,9 @@ absl::string_view ToString(CollectiveKind kind) {
   return "unknown";
 }
 
-int64_t Transfer::elements() const {
+int64_t ReceiveBox::elements() const {
   int64_t n = 1;
-  for (const Piece& piece : dims) n *= piece.size();
+  for (const MatchedRun& piece : dims) n *= piece.size();
   return n;
 }
 

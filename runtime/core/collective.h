@@ -22,12 +22,12 @@ enum class CollectiveKind : uint8_t {
 };
 absl::string_view ToString(CollectiveKind kind);  // "slice", "all-gather", "reduce-scatter", ...
 
-// A box to receive: the product over tensor dimensions of one Piece each (positions in the peer's
-// local tensor -> positions in mine). Several peers: their boxes (alike in shape and position) are
-// combined in the order listed. A peer may be the rank itself.
-struct Transfer {
+// A box to receive: the product over tensor dimensions of one MatchedRun each (positions in the
+// peer's local tensor -> positions in mine). Several peers: their boxes (alike in shape and
+// position) are combined in the order listed. A peer may be the rank itself.
+struct ReceiveBox {
   absl::InlinedVector<int, 4> peers;  // world ranks
-  absl::InlinedVector<Piece, 4> dims;
+  absl::InlinedVector<MatchedRun, 4> dims;
   int64_t elements() const;  // of the box
 };
 

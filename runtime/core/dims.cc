@@ -1,6 +1,7 @@
 #include "dtensor/runtime/core/dims.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
@@ -11,13 +12,40 @@
 #include "dtensor/runtime/core/status.h"
 
 namespace dtensor {
+namespace {
+
+constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+
+// a * b, or the largest int64 where that is none.
+int64_t Times(int64_t a, int64_t b) {
+  int64_t product;
+  return __builtin_mul_overflow(a, b, &product) ? kMost : product;
+}
+
+}  // namespace
 
 int64_t NumElements(absl::Span<const int64_t> shape) {
   // Looked for first: the product of the others may not fit.
   if (std::find(shape.begin(), shape.end(), 0) != shape.end()) return 0;
   int64_t n = 1;
-  for (int64_t size : shape) n *= size;
+  for (int64_t size : shape) n = Times(n, size);
   return n;
+}
+
+absl::StatusOr<int64_t> CheckedNumElements(absl::string_view what,
+                                           absl::Span<const int64_t> shape) {
+  int64_t n = 1;
+  for (int64_t size : shape) {
+    if (size < 0) {
+      return InvalidArgument({what, ": no tensor has shape ", DimsToString(shape), ": the size ",
+                              absl::StrCat(size), " is negative; a size is at least 0"});
+    }
+    n = Times(n, std::max<int64_t>(size, 1));
+  }
+  if (n <= kMaxElements) return NumElements(shape);
+  return InvalidArgument({what, ": no tensor has shape ", DimsToString(shape),
+                          ": it has more than 2^56 elements (sizes of 0 count as 1); make it ",
+                          "smaller"});
 }
 
 Dims RowMajorStrides(absl::Span<const int64_t> shape) {
@@ -25,7 +53,7 @@ Dims RowMajorStrides(absl::Span<const int64_t> shape) {
   int64_t stride = 1;
   for (size_t i = shape.size(); i-- > 0;) {
     strides[i] = stride;
-    stride *= std::max<int64_t>(shape[i], 1);
+    stride = Times(stride, std::max<int64_t>(shape[i], 1));
   }
   return strides;
 }

@@ -14,7 +14,16 @@ namespace dtensor {
 
 using Dims = absl::InlinedVector<int64_t, 4>;
 
-int64_t NumElements(absl::Span<const int64_t> shape);  // 1 for a scalar; 0 if any size is 0
+// A tensor has at most this many elements, a size of 0 counting as 1: then elements, strides and
+// bytes are int64, and so are the sums and products of a few of them that layouts are made of.
+inline constexpr int64_t kMaxElements = int64_t{1} << 56;
+
+// The product of the sizes: 1 for a scalar; 0 if any size is 0. Where no int64 holds it, 2^63 - 1,
+// which no tensor has. For sizes that somebody else chose, see the next.
+int64_t NumElements(absl::Span<const int64_t> shape);
+// The same, if a tensor may have this shape. Errors: kInvalidArgument for a negative size, and for
+// more than kMaxElements; the message begins with `what` and names the shape.
+absl::StatusOr<int64_t> CheckedNumElements(absl::string_view what, absl::Span<const int64_t> shape);
 // A size of 0 counts as 1 here, so that no stride is 0: [2, 0, 3] has strides [3, 3, 1].
 Dims RowMajorStrides(absl::Span<const int64_t> shape);
 std::string DimsToString(absl::Span<const int64_t> dims);  // "[2, 3]"; a scalar is "[]"

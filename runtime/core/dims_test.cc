@@ -4,7 +4,7 @@
 #include <limits>
 #include <string>
 
-#include "dtensor/runtime/core/status_matchers.h"
+#include "dtensor/runtime/testing/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -26,6 +26,35 @@ TEST(Dims, NumElements) {
 TEST(Dims, EmptyWhateverTheOtherSizes) {
   const int64_t huge = std::numeric_limits<int64_t>::max();
   EXPECT_EQ(NumElements({huge, huge, 0}), 0);
+}
+
+TEST(Dims, AProductThatDoesNotFitIsTheLargestInt64) {
+  const int64_t huge = std::numeric_limits<int64_t>::max();
+  // Wraps to 4.
+  EXPECT_EQ(NumElements({5, 0x3333333333333334}), huge);
+  EXPECT_EQ(NumElements({int64_t{1} << 32, int64_t{1} << 32, 2}), huge);
+  EXPECT_THAT(RowMajorStrides({2, int64_t{1} << 32, int64_t{1} << 32}),
+              ElementsAre(huge, int64_t{1} << 32, 1));
+}
+
+TEST(Dims, CheckedNumElementsTakesWhatATensorMayHave) {
+  EXPECT_THAT(CheckedNumElements("Full", {}), IsOkAndHolds(1));
+  EXPECT_THAT(CheckedNumElements("Full", {2, 0, 4}), IsOkAndHolds(0));
+  EXPECT_THAT(CheckedNumElements("Full", {kMaxElements}), IsOkAndHolds(kMaxElements));
+  EXPECT_THAT(CheckedNumElements("Full", {0, kMaxElements}), IsOkAndHolds(0));
+  EXPECT_GE(kMaxElements, int64_t{1} << 48);
+}
+
+TEST(Dims, CheckedNumElementsNamesTheShapeItRefuses) {
+  const auto refused = [](const char* text) {
+    return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(text));
+  };
+  EXPECT_THAT(CheckedNumElements("Full", {-3, 4}), refused("Full: no tensor has shape [-3, 4]"));
+  EXPECT_THAT(CheckedNumElements("Full", {-2, -2}), refused("-2 is negative"));
+  EXPECT_THAT(CheckedNumElements("Full", {0, -1}), refused("negative"));
+  EXPECT_THAT(CheckedNumElements("Full", {5, 0x3333333333333334}), refused("2^56 elements"));
+  EXPECT_THAT(CheckedNumElements("Full", {kMaxElements + 1}), refused("2^56"));
+  EXPECT_THAT(CheckedNumElements("Full", {0, kMaxElements, 2}), refused("2^56"));
 }
 
 TEST(Dims, RowMajorStrides) {

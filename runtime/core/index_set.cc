@@ -12,24 +12,24 @@ namespace dtensor {
 namespace {
 
 // What a pair of runs has in common, and what a set leaves free, is rarely more than this.
-using Runs = absl::InlinedVector<Run, 6>;
+using Runs = absl::InlinedVector<IndexRun, 6>;
 
-Run IntervalRun(int64_t begin, int64_t end) { return {.begin = begin, .length = end - begin}; }
+IndexRun IntervalRun(int64_t begin, int64_t end) { return {.begin = begin, .length = end - begin}; }
 
 // Intervals [first, last) of `run`; none when last == first.
-Run Intervals(const Run& run, int64_t first, int64_t last) {
+IndexRun Intervals(const IndexRun& run, int64_t first, int64_t last) {
   const int64_t count = last - first;
   return {run.begin + first * run.stride, run.length, count == 1 ? 0 : run.stride, count};
 }
 
 // Appends `run`, which ends no run of `runs` and interleaves with none, keeping `runs` canonical.
 template <typename RunVector>
-void Append(RunVector& runs, Run run) {
+void Append(RunVector& runs, IndexRun run) {
   if (run.length <= 0 || run.count <= 0) return;
   if (run.count == 1 || run.stride == run.length) run = IntervalRun(run.begin, run.end());
   if (!runs.empty() && runs.back().end() == run.begin) {
     // The two intervals that touch are one; its length may end one run and begin another.
-    const Run last = runs.back();
+    const IndexRun last = runs.back();
     runs.pop_back();
     if (last.count > 1) runs.push_back(Intervals(last, 0, last.count - 1));
     Append(runs, IntervalRun(last.end() - last.length, run.begin + run.length));
@@ -37,7 +37,7 @@ void Append(RunVector& runs, Run run) {
     run = Intervals(run, 1, run.count);
   }
   if (!runs.empty() && runs.back().length == run.length) {
-    Run& last = runs.back();
+    IndexRun& last = runs.back();
     const int64_t step = run.begin - (last.end() - last.length);
     if (last.count == 1 || last.stride == step) {
       const int64_t taken = run.count == 1 || run.stride == step ? run.count : 1;
@@ -51,7 +51,7 @@ void Append(RunVector& runs, Run run) {
 }
 
 // The intervals of `run` that have an index in [begin, end), whole; none: count 0.
-Run Touching(const Run& run, int64_t begin, int64_t end) {
+IndexRun Touching(const IndexRun& run, int64_t begin, int64_t end) {
   if (run.begin >= end || run.end() <= begin) return {.count = 0};
   if (run.count == 1) return run;
   int64_t first = 0, last = run.count;
@@ -65,8 +65,8 @@ Run Touching(const Run& run, int64_t begin, int64_t end) {
 // interval of `a` and one of `b`, or of every n-th: positions in `a` and `b` are strided as well.
 
 // `a` is one interval.
-void CommonWithInterval(const Run& a, const Run& b, Runs& parts) {
-  const Run whole = Touching(b, a.begin, a.end());
+void CommonWithInterval(const IndexRun& a, const IndexRun& b, Runs& parts) {
+  const IndexRun whole = Touching(b, a.begin, a.end());
   if (whole.count == 0) return;
   int64_t first = 0, last = whole.count;
   if (whole.count == 1 || whole.begin < a.begin) {
@@ -82,12 +82,13 @@ void CommonWithInterval(const Run& a, const Run& b, Runs& parts) {
 
 // Intervals j of `a` and k of `b` lie to each other as j + period_a and k + period_b do. So one
 // period tells all: the pairs with j < period_a or k < period_b are the first of their kind.
-void CommonByPeriod(const Run& a, int64_t period_a, const Run& b, int64_t period_b, Runs& parts) {
+void CommonByPeriod(const IndexRun& a, int64_t period_a, const IndexRun& b, int64_t period_b,
+                    Runs& parts) {
   int64_t j = 0, k = 0;
   while (j < a.count && k < b.count && (j < period_a || k < period_b)) {
     const int64_t begin_a = a.begin + j * a.stride, end_a = begin_a + a.length;
     const int64_t begin_b = b.begin + k * b.stride, end_b = begin_b + b.length;
-    Run part = IntervalRun(std::max(begin_a, begin_b), std::min(end_a, end_b));
+    IndexRun part = IntervalRun(std::max(begin_a, begin_b), std::min(end_a, end_b));
     if (part.length > 0) {
       part.count = 1 + std::min((a.count - 1 - j) / period_a, (b.count - 1 - k) / period_b);
       if (part.count > 1) part.stride = a.stride * period_a;
@@ -97,10 +98,10 @@ void CommonByPeriod(const Run& a, int64_t period_a, const Run& b, int64_t period
   }
 }
 
-void Common(const Run& whole_a, const Run& whole_b, Runs& parts) {
+void Common(const IndexRun& whole_a, const IndexRun& whole_b, Runs& parts) {
   const int64_t begin = std::max(whole_a.begin, whole_b.begin);
   const int64_t end = std::min(whole_a.end(), whole_b.end());
-  const Run a = Touching(whole_a, begin, end), b = Touching(whole_b, begin, end);
+  const IndexRun a = Touching(whole_a, begin, end), b = Touching(whole_b, begin, end);
   if (a.count == 0 || b.count == 0) return;
   if (a.count == 1) return CommonWithInterval(a, b, parts);
   if (b.count == 1) return CommonWithInterval(b, a, parts);
@@ -111,8 +112,8 @@ void Common(const Run& whole_a, const Run& whole_b, Runs& parts) {
   }
   // One interval after the other, of the run that has fewer. Their strides differ.
   const bool a_is_fewer = a.count != b.count ? a.count < b.count : a.stride > b.stride;
-  const Run& fewer = a_is_fewer ? a : b;
-  const Run& more = a_is_fewer ? b : a;
+  const IndexRun& fewer = a_is_fewer ? a : b;
+  const IndexRun& more = a_is_fewer ? b : a;
   for (int64_t j = 0; j < fewer.count; ++j) {
     CommonWithInterval(Intervals(fewer, j, j + 1), more, parts);
   }
@@ -120,7 +121,7 @@ void Common(const Run& whole_a, const Run& whole_b, Runs& parts) {
 
 // Calls fn(i, j, parts) for each pair of runs a[i], b[j] that meet, ascending.
 template <typename Fn>
-void ForEachCommon(absl::Span<const Run> a, absl::Span<const Run> b, Fn fn) {
+void ForEachCommon(absl::Span<const IndexRun> a, absl::Span<const IndexRun> b, Fn fn) {
   Runs parts;
   for (size_t i = 0, j = 0; i < a.size() && j < b.size();) {
     parts.clear();
@@ -131,10 +132,10 @@ void ForEachCommon(absl::Span<const Run> a, absl::Span<const Run> b, Fn fn) {
 }
 
 // One run of what parts of one stride make together, if they do: as even and odd make a whole.
-std::optional<Run> EvenlySpaced(const Runs& parts) {
+std::optional<IndexRun> EvenlySpaced(const Runs& parts) {
   const int64_t step = parts[1].begin - parts[0].begin;
   if (step * static_cast<int64_t>(parts.size()) != parts[0].stride) return std::nullopt;
-  Run joined = {parts[0].begin, parts[0].length, step, 0};
+  IndexRun joined = {parts[0].begin, parts[0].length, step, 0};
   for (size_t i = 0; i < parts.size(); ++i) {
     if (parts[i].length != joined.length || parts[i].begin != joined.begin + i * step) {
       return std::nullopt;
@@ -147,14 +148,14 @@ std::optional<Run> EvenlySpaced(const Runs& parts) {
 // Appends parts as Common gives them. Those of one period interleave, and end one after the other.
 template <typename RunVector>
 void AppendParts(const Runs& parts, RunVector& runs) {
-  const auto interleave = [](const Run& a, const Run& b) { return a.end() > b.begin; };
+  const auto interleave = [](const IndexRun& a, const IndexRun& b) { return a.end() > b.begin; };
   if (std::adjacent_find(parts.begin(), parts.end(), interleave) == parts.end()) {
-    for (const Run& part : parts) Append(runs, part);
+    for (const IndexRun& part : parts) Append(runs, part);
     return;
   }
-  if (const std::optional<Run> joined = EvenlySpaced(parts)) return Append(runs, *joined);
+  if (const std::optional<IndexRun> joined = EvenlySpaced(parts)) return Append(runs, *joined);
   for (int64_t round = 0; round < parts[0].count; ++round) {
-    for (const Run& part : parts) {
+    for (const IndexRun& part : parts) {
       if (round < part.count) Append(runs, Intervals(part, round, round + 1));
     }
   }
@@ -162,8 +163,8 @@ void AppendParts(const Runs& parts, RunVector& runs) {
 
 // The indices in [begin, end) that `runs` lacks. Requires: all of `runs` lies in [begin, end).
 template <typename RunVector>
-void Complement(absl::Span<const Run> runs, int64_t begin, int64_t end, RunVector& out) {
-  for (const Run& run : runs) {
+void Complement(absl::Span<const IndexRun> runs, int64_t begin, int64_t end, RunVector& out) {
+  for (const IndexRun& run : runs) {
     Append(out, IntervalRun(begin, run.begin));
     if (run.count > 1) {
       Append(out, {run.begin + run.length, run.stride - run.length, run.stride, run.count - 1});
@@ -174,24 +175,24 @@ void Complement(absl::Span<const Run> runs, int64_t begin, int64_t end, RunVecto
 }
 
 // Of `index`, which `run` holds: how many indices of `run` lie below.
-int64_t PositionIn(const Run& run, int64_t index) {
+int64_t PositionIn(const IndexRun& run, int64_t index) {
   const int64_t offset = index - run.begin;
   if (run.count == 1) return offset;
   return offset / run.stride * run.length + offset % run.stride;
 }
 
 // Appends `piece`, as part of the last one where the two make one.
-void Append(std::vector<Piece>& pieces, Piece piece) {
+void Append(std::vector<MatchedRun>& pieces, MatchedRun piece) {
   if (piece.src_stride == piece.length && piece.dst_stride == piece.length) {
     piece = {.src = piece.src, .dst = piece.dst, .length = piece.size()};
   }
   if (pieces.empty()) {
     pieces.reserve(4);
   } else {
-    Piece& last = pieces.back();
+    MatchedRun& last = pieces.back();
     const int64_t src_step = piece.src - (last.src + (last.count - 1) * last.src_stride);
     const int64_t dst_step = piece.dst - (last.dst + (last.count - 1) * last.dst_stride);
-    const auto steps_alike = [&](const Piece& p) {
+    const auto steps_alike = [&](const MatchedRun& p) {
       return p.count == 1 || (p.src_stride == src_step && p.dst_stride == dst_step);
     };
     if (last.count == 1 && piece.count == 1 && src_step == last.length && dst_step == last.length) {
@@ -216,9 +217,9 @@ IndexSet IndexSet::Interval(int64_t begin, int64_t end) {
   return set;
 }
 
-IndexSet IndexSet::FromIntervals(absl::Span<const Run> ascending) {
+IndexSet IndexSet::FromIntervals(absl::Span<const IndexRun> ascending) {
   IndexSet set;
-  for (const Run& run : ascending) {
+  for (const IndexRun& run : ascending) {
     if (run.length <= 0 || run.count <= 0) continue;
     DT_CHECK(run.count == 1 || run.stride >= run.length);
     DT_CHECK(set.empty() || set.runs_.back().end() <= run.begin);
@@ -229,13 +230,13 @@ IndexSet IndexSet::FromIntervals(absl::Span<const Run> ascending) {
 
 int64_t IndexSet::size() const {
   int64_t size = 0;
-  for (const Run& run : runs_) size += run.size();
+  for (const IndexRun& run : runs_) size += run.size();
   return size;
 }
 
 int64_t IndexSet::At(int64_t position) const {
   DT_CHECK(position >= 0);
-  for (const Run& run : runs_) {
+  for (const IndexRun& run : runs_) {
     if (position < run.size()) {
       return run.begin + position / run.length * run.stride + position % run.length;
     }
@@ -247,21 +248,21 @@ int64_t IndexSet::At(int64_t position) const {
 
 bool IndexSet::Contains(int64_t index) const {
   const auto run = std::partition_point(runs_.begin(), runs_.end(),
-                                        [=](const Run& run) { return run.end() <= index; });
+                                        [=](const IndexRun& run) { return run.end() <= index; });
   if (run == runs_.end() || index < run->begin) return false;
   return run->count == 1 || (index - run->begin) % run->stride < run->length;
 }
 
 IndexSet IndexSet::Shifted(int64_t offset) const {
   IndexSet shifted = *this;
-  for (Run& run : shifted.runs_) run.begin += offset;
+  for (IndexRun& run : shifted.runs_) run.begin += offset;
   return shifted;
 }
 
 IndexSet IndexSet::Slice(int64_t begin, int64_t end) const {
   DT_CHECK(0 <= begin && begin <= end);
   IndexSet slice;
-  for (const Run& run : runs_) {
+  for (const IndexRun& run : runs_) {
     // Positions in this run, then as (interval, offset in it).
     const int64_t from = std::max<int64_t>(begin, 0), to = std::min(end, run.size());
     if (from < to) {
@@ -307,7 +308,7 @@ IndexSet IndexSet::Union(const IndexSet& other) const {
 }
 
 std::string IndexSet::ToString() const {
-  const auto format = [](std::string* out, const Run& run) {
+  const auto format = [](std::string* out, const IndexRun& run) {
     absl::StrAppend(out, run.begin);
     if (run.length > 1) absl::StrAppend(out, "..", run.begin + run.length - 1);
     if (run.count > 1) absl::StrAppend(out, " +", run.stride, " x", run.count);
@@ -315,18 +316,18 @@ std::string IndexSet::ToString() const {
   return absl::StrCat("{", absl::StrJoin(runs_, ", ", format), "}");
 }
 
-std::vector<Piece> Match(const IndexSet& src, const IndexSet& dst) {
-  std::vector<Piece> pieces;
-  const absl::Span<const Run> a = src.runs(), b = dst.runs();
+std::vector<MatchedRun> MatchIndexSets(const IndexSet& src, const IndexSet& dst) {
+  std::vector<MatchedRun> pieces;
+  const absl::Span<const IndexRun> a = src.runs(), b = dst.runs();
   size_t i = 0, j = 0;
   int64_t src_base = 0, dst_base = 0;  // positions of the first indices of a[i] and b[j]
   ForEachCommon(a, b, [&](size_t next_i, size_t next_j, const Runs& parts) {
     for (; i < next_i; ++i) src_base += a[i].size();
     for (; j < next_j; ++j) dst_base += b[j].size();
-    for (const Run& part : parts) {
+    for (const IndexRun& part : parts) {
       const int64_t src_first = PositionIn(a[i], part.begin);
       const int64_t dst_first = PositionIn(b[j], part.begin);
-      Piece piece = {src_base + src_first, dst_base + dst_first, part.length, part.count};
+      MatchedRun piece = {src_base + src_first, dst_base + dst_first, part.length, part.count};
       if (part.count > 1) {
         piece.src_stride = PositionIn(a[i], part.begin + part.stride) - src_first;
         piece.dst_stride = PositionIn(b[j], part.begin + part.stride) - dst_first;

@@ -30,11 +30,11 @@ namespace dtensor {
 
 // Indices begin + j * stride + [0, length), for j in [0, count).
 // Canonical: length >= 1, count >= 1; count == 1 has stride == 0; count > 1 has stride > length.
-struct Run {
+struct IndexRun {
   int64_t begin = 0, length = 0, stride = 0, count = 1;
   int64_t size() const { return length * count; }
   int64_t end() const { return begin + (count - 1) * stride + length; }  // one past the last index
-  friend bool operator==(const Run&, const Run&) = default;
+  friend bool operator==(const IndexRun&, const IndexRun&) = default;
 };
 
 class IndexSet {
@@ -44,10 +44,10 @@ class IndexSet {
   // Joins runs into the canonical form. They need not be canonical themselves: they may touch, be
   // empty (length or count 0), and count > 1 may have stride == length.
   // Requires: each run ends where the next begins, or before, and stride >= length where count > 1.
-  static IndexSet FromIntervals(absl::Span<const Run> ascending);
+  static IndexSet FromIntervals(absl::Span<const IndexRun> ascending);
 
   // In ascending order, and not interleaved: each run ends before the next begins.
-  absl::Span<const Run> runs() const { return runs_; }
+  absl::Span<const IndexRun> runs() const { return runs_; }
   int64_t size() const;
   bool empty() const { return runs_.empty(); }
   // The position-th smallest index. Requires: 0 <= position < size().
@@ -68,15 +68,15 @@ class IndexSet {
   friend bool operator==(const IndexSet&, const IndexSet&) = default;
 
  private:
-  absl::InlinedVector<Run, 2> runs_;
+  absl::InlinedVector<IndexRun, 2> runs_;
 };
 
 // One strided part of what two sets have in common: element (j, i), j < count, i < length, lies at
 // position src + j * src_stride + i of the one and dst + j * dst_stride + i of the other.
-struct Piece {
+struct MatchedRun {
   int64_t src = 0, dst = 0, length = 0, count = 1, src_stride = 0, dst_stride = 0;
   int64_t size() const { return length * count; }
-  friend bool operator==(const Piece&, const Piece&) = default;
+  friend bool operator==(const MatchedRun&, const MatchedRun&) = default;
 };
 
 // The common indices of two sets, as positions in both. Each lies in one piece; pieces ascend by
@@ -86,7 +86,7 @@ struct Piece {
 // Runs that meet cost O(1) and give at most three pieces where one is an interval or their strides
 // are equal. Two of unequal strides s and t, with c and d intervals where they overlap, cost
 // O(min(c, d, (s + t) / gcd(s, t))).
-std::vector<Piece> Match(const IndexSet& src, const IndexSet& dst);
+std::vector<MatchedRun> MatchIndexSets(const IndexSet& src, const IndexSet& dst);
 
 }  // namespace dtensor
 

@@ -31,7 +31,7 @@ void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 namespace dtensor {
 
 void PrintTo(const IndexSet& set, std::ostream* out) { *out << set.ToString(); }
-void PrintTo(const Piece& p, std::ostream* out) {
+void PrintTo(const MatchedRun& p, std::ostream* out) {
   *out << absl::StrCat("{", p.src, ", ", p.dst, ", ", p.length, ", ", p.count, ", ", p.src_stride,
                        ", ", p.dst_stride, "}");
 }
@@ -44,11 +44,11 @@ using ::testing::SizeIs;
 
 using Indices = std::set<int64_t>;
 
-IndexSet Of(std::vector<Run> runs) { return IndexSet::FromIntervals(runs); }
+IndexSet Of(std::vector<IndexRun> runs) { return IndexSet::FromIntervals(runs); }
 
-Indices IndicesOf(absl::Span<const Run> runs) {
+Indices IndicesOf(absl::Span<const IndexRun> runs) {
   Indices indices;
-  for (const Run& run : runs) {
+  for (const IndexRun& run : runs) {
     for (int64_t j = 0; j < run.count; ++j) {
       for (int64_t i = 0; i < run.length; ++i) indices.insert(run.begin + j * run.stride + i);
     }
@@ -58,15 +58,15 @@ Indices IndicesOf(absl::Span<const Run> runs) {
 Indices IndicesOf(const IndexSet& set) { return IndicesOf(set.runs()); }
 
 // The canonical form as the header defines it, by brute force.
-std::vector<Run> CanonicalRuns(const Indices& indices) {
-  std::vector<Run> intervals;
+std::vector<IndexRun> CanonicalRuns(const Indices& indices) {
+  std::vector<IndexRun> intervals;
   for (int64_t index : indices) {
     if (intervals.empty() || intervals.back().end() != index) intervals.push_back({index, 0});
     ++intervals.back().length;
   }
-  std::vector<Run> runs;
+  std::vector<IndexRun> runs;
   for (size_t i = 0; i < intervals.size();) {
-    Run run = intervals[i++];
+    IndexRun run = intervals[i++];
     for (; i < intervals.size() && intervals[i].length == run.length; ++i) {
       const int64_t step = intervals[i].begin - intervals[i - 1].begin;
       if (run.count > 1 && step != run.stride) break;
@@ -79,16 +79,16 @@ std::vector<Run> CanonicalRuns(const Indices& indices) {
 }
 
 IndexSet SetOf(const Indices& indices) {
-  std::vector<Run> ones;
+  std::vector<IndexRun> ones;
   for (int64_t index : indices) ones.push_back({.begin = index, .length = 1});
   return IndexSet::FromIntervals(ones);
 }
 
 // (position in src, position in dst) of each common index, in the order of the pieces' definition.
 using Positions = std::vector<std::pair<int64_t, int64_t>>;
-Positions PositionsOf(const std::vector<Piece>& pieces) {
+Positions PositionsOf(const std::vector<MatchedRun>& pieces) {
   Positions positions;
-  for (const Piece& p : pieces) {
+  for (const MatchedRun& p : pieces) {
     for (int64_t j = 0; j < p.count; ++j) {
       for (int64_t i = 0; i < p.length; ++i) {
         positions.push_back({p.src + j * p.src_stride + i, p.dst + j * p.dst_stride + i});
@@ -155,26 +155,27 @@ TEST(IndexSetDeathTest, RefusesRunsOutOfOrder) {
 TEST(Match, EqualSetsAreOnePiece) {
   for (const IndexSet& set : {IndexSet::Interval(7, 20), Of({{3, 2, 5, 1000000}}),
                               Of({{0, 2, 6, 3}, {20, 7}, {40, 1, 2, 5}})}) {
-    EXPECT_THAT(Match(set, set), ElementsAre(Piece{.length = set.size()}));
+    EXPECT_THAT(MatchIndexSets(set, set), ElementsAre(MatchedRun{.length = set.size()}));
   }
-  EXPECT_THAT(Match(IndexSet(), IndexSet()), IsEmpty());
-  EXPECT_THAT(Match(IndexSet::Interval(0, 4), IndexSet::Interval(4, 8)), IsEmpty());
+  EXPECT_THAT(MatchIndexSets(IndexSet(), IndexSet()), IsEmpty());
+  EXPECT_THAT(MatchIndexSets(IndexSet::Interval(0, 4), IndexSet::Interval(4, 8)), IsEmpty());
 }
 
 TEST(Match, IntervalsAndStripes) {
-  EXPECT_THAT(Match(IndexSet::Interval(0, 6), IndexSet::Interval(4, 12)),
-              ElementsAre(Piece{.src = 4, .dst = 0, .length = 2}));
+  EXPECT_THAT(MatchIndexSets(IndexSet::Interval(0, 6), IndexSet::Interval(4, 12)),
+              ElementsAre(MatchedRun{.src = 4, .dst = 0, .length = 2}));
   // Every fourth element of a whole dimension.
-  EXPECT_THAT(Match(IndexSet::Interval(0, 4000), Of({{1, 1, 4, 1000}})),
-              ElementsAre(Piece{1, 0, 1, 1000, 4, 1}));
+  EXPECT_THAT(MatchIndexSets(IndexSet::Interval(0, 4000), Of({{1, 1, 4, 1000}})),
+              ElementsAre(MatchedRun{1, 0, 1, 1000, 4, 1}));
   // Cut at both ends.
-  EXPECT_THAT(Match(Of({{0, 3, 10, 5}}), IndexSet::Interval(1, 42)),
-              ElementsAre(Piece{1, 0, 2}, Piece{3, 9, 3, 3, 3, 10}, Piece{12, 39, 2}));
+  EXPECT_THAT(
+      MatchIndexSets(Of({{0, 3, 10, 5}}), IndexSet::Interval(1, 42)),
+      ElementsAre(MatchedRun{1, 0, 2}, MatchedRun{3, 9, 3, 3, 3, 10}, MatchedRun{12, 39, 2}));
 }
 
 TEST(Match, EqualStridesMayInterleave) {
-  EXPECT_THAT(Match(Of({{0, 4, 6, 9}}), Of({{2, 5, 6, 9}})),
-              ElementsAre(Piece{2, 0, 2, 9, 4, 5}, Piece{4, 4, 1, 8, 4, 5}));
+  EXPECT_THAT(MatchIndexSets(Of({{0, 4, 6, 9}}), Of({{2, 5, 6, 9}})),
+              ElementsAre(MatchedRun{2, 0, 2, 9, 4, 5}, MatchedRun{4, 4, 1, 8, 4, 5}));
 }
 
 // The bounds of the header, on sets of a million intervals: a walk over them would give a million
@@ -184,10 +185,12 @@ TEST(Match, PiecesDoNotGrowWithTheSize) {
   const auto stripes = [&](int64_t rank, int64_t block, int64_t ranks) {
     return Of({{rank * block, block, block * ranks, n / (block * ranks)}});
   };
-  EXPECT_THAT(Match(stripes(0, 1, 2), stripes(2, 1, 4)), ElementsAre(Piece{1, 0, 1, n / 4, 2, 1}));
-  EXPECT_THAT(Match(stripes(1, 4, 2), stripes(3, 2, 4)), ElementsAre(Piece{2, 0, 2, n / 8, 4, 2}));
-  EXPECT_THAT(Match(stripes(0, 3, 5), stripes(1, 2, 7)), SizeIs(testing::Le(10)));
-  EXPECT_THAT(Match(stripes(0, 1024, 4), stripes(1, 1, 4)), SizeIs(testing::Le(256)));
+  EXPECT_THAT(MatchIndexSets(stripes(0, 1, 2), stripes(2, 1, 4)),
+              ElementsAre(MatchedRun{1, 0, 1, n / 4, 2, 1}));
+  EXPECT_THAT(MatchIndexSets(stripes(1, 4, 2), stripes(3, 2, 4)),
+              ElementsAre(MatchedRun{2, 0, 2, n / 8, 4, 2}));
+  EXPECT_THAT(MatchIndexSets(stripes(0, 3, 5), stripes(1, 2, 7)), SizeIs(testing::Le(10)));
+  EXPECT_THAT(MatchIndexSets(stripes(0, 1024, 4), stripes(1, 1, 4)), SizeIs(testing::Le(256)));
 }
 
 TEST(IndexSet, OperationsOnHugeSetsStayStrided) {
@@ -209,11 +212,11 @@ TEST(IndexSet, OperationsOnHugeSetsStayStrided) {
 TEST(Match, FewIntervalsAgainstVeryMany) {
   const int64_t n = int64_t{1} << 50;
   const IndexSet few = Of({{6, 6, n + 1, 3}}), many = Of({{0, 1, 3, n}});
-  const std::vector<Piece> pieces = Match(few, many);
+  const std::vector<MatchedRun> pieces = MatchIndexSets(few, many);
   ASSERT_THAT(pieces, SizeIs(testing::Le(9)));
   EXPECT_THAT(PositionsOf(pieces), SizeIs(6));
   EXPECT_EQ(few.Intersect(many).size(), 6);
-  EXPECT_THAT(PositionsOf(Match(many, few)), SizeIs(6));
+  EXPECT_THAT(PositionsOf(MatchIndexSets(many, few)), SizeIs(6));
 }
 
 TEST(IndexSet, UpToTwoRunsNeedNoHeap) {
@@ -227,12 +230,12 @@ TEST(IndexSet, UpToTwoRunsNeedNoHeap) {
     EXPECT_LE(a->Union(interval).runs().size(), 2);
   }
   EXPECT_EQ(heap_allocations, before);
-  const std::vector<Piece> pieces = Match(interval, copy);
+  const std::vector<MatchedRun> pieces = MatchIndexSets(interval, copy);
   EXPECT_EQ(heap_allocations, before + 1);  // the result
   EXPECT_THAT(pieces, SizeIs(1));
   const IndexSet stripes = Of({{0, 3, 10, 5}}), cut = IndexSet::Interval(1, 42);
   const int64_t before_three = heap_allocations;
-  const std::vector<Piece> three = Match(stripes, cut);
+  const std::vector<MatchedRun> three = MatchIndexSets(stripes, cut);
   EXPECT_EQ(heap_allocations, before_three + 1);
   EXPECT_THAT(three, SizeIs(3));
 }
@@ -257,7 +260,7 @@ class Random {
         Indices indices;
         int64_t begin = Int(-5, 10);
         for (int64_t runs = Int(0, 4); runs > 0; --runs) {
-          const Run run = StridedRun(begin);
+          const IndexRun run = StridedRun(begin);
           indices.merge(IndicesOf({run}));
           begin = run.end() + Int(0, 5);
         }
@@ -279,7 +282,7 @@ class Random {
     if (const char* text = std::getenv("DTENSOR_SEED")) return std::strtoull(text, nullptr, 10);
     return std::random_device()();
   }
-  Run StridedRun(int64_t begin) {
+  IndexRun StridedRun(int64_t begin) {
     const int64_t length = Int(1, 6);
     return {begin, length, length + Int(0, 8), Int(1, 20)};
   }
@@ -288,7 +291,6 @@ class Random {
   std::mt19937_64 engine_;
 };
 
-// In a test, a plain `Run` is a member of testing::Test.
 class IndexSetPropertyTest : public testing::Test {
  protected:
   void SetUp() override { std::cout << "DTENSOR_SEED=" << random_.seed() << " repeats this run\n"; }
@@ -300,11 +302,11 @@ class IndexSetPropertyTest : public testing::Test {
 TEST_F(IndexSetPropertyTest, FromIntervalsIsCanonicalHoweverTheSetIsCut) {
   for (int round = 0; round < kRounds; ++round) {
     const Indices indices = random_.Set();
-    const std::vector<dtensor::Run> canonical = CanonicalRuns(indices);
+    const std::vector<IndexRun> canonical = CanonicalRuns(indices);
     ASSERT_THAT(SetOf(indices).runs(), testing::ElementsAreArray(canonical));
     // The same set, its runs cut at random places: in intervals, and inside of them.
-    std::vector<dtensor::Run> cut;
-    for (dtensor::Run run : canonical) {
+    std::vector<IndexRun> cut;
+    for (IndexRun run : canonical) {
       const int64_t first = random_.Int(0, run.count - 1), offset = random_.Int(0, run.length);
       const int64_t begin = run.begin + first * run.stride;
       cut.push_back({run.begin, run.length, run.stride, first});
@@ -359,17 +361,17 @@ TEST_F(IndexSetPropertyTest, MatchGivesEachCommonIndexOnce) {
     const Indices src = random_.Set(), dst = random_.Set();
     const IndexSet src_set = SetOf(src), dst_set = SetOf(dst);
     SCOPED_TRACE(absl::StrCat(src_set.ToString(), " and ", dst_set.ToString()));
-    const std::vector<Piece> pieces = Match(src_set, dst_set);
+    const std::vector<MatchedRun> pieces = MatchIndexSets(src_set, dst_set);
     Positions positions = PositionsOf(pieces);
     std::sort(positions.begin(), positions.end());
     ASSERT_EQ(positions, CommonPositions(src, dst));
     for (size_t i = 0; i < pieces.size(); ++i) {
-      const Piece& p = pieces[i];
+      const MatchedRun& p = pieces[i];
       ASSERT_EQ(p.count == 1, p.src_stride == 0 && p.dst_stride == 0);
       ASSERT_TRUE(i == 0 || (pieces[i - 1].src < p.src && pieces[i - 1].dst < p.dst));
     }
-    std::vector<Piece> swapped = Match(dst_set, src_set);
-    for (Piece& p : swapped) {
+    std::vector<MatchedRun> swapped = MatchIndexSets(dst_set, src_set);
+    for (MatchedRun& p : swapped) {
       std::swap(p.src, p.dst);
       std::swap(p.src_stride, p.dst_stride);
     }
@@ -385,12 +387,12 @@ TEST(IndexSetExhaustive, PairsOfRuns) {
         const int64_t length_a = 1 + shape % 4, length_b = 1 + shape / 4 % 4;
         if (length_a >= stride_a || length_b >= stride_b) continue;
         const int64_t counts[] = {1, 4, 15};
-        const dtensor::Run a = {0, length_a, stride_a, counts[shape / 16 % 3]};
-        const dtensor::Run b = {shape / 144 - 1, length_b, stride_b, counts[shape / 48 % 3]};
+        const IndexRun a = {0, length_a, stride_a, counts[shape / 16 % 3]};
+        const IndexRun b = {shape / 144 - 1, length_b, stride_b, counts[shape / 48 % 3]};
         const Indices in_a = IndicesOf({a}), in_b = IndicesOf({b});
         const IndexSet set_a = Of({a}), set_b = Of({b});
         SCOPED_TRACE(absl::StrCat(set_a.ToString(), " and ", set_b.ToString()));
-        Positions positions = PositionsOf(Match(set_a, set_b));
+        Positions positions = PositionsOf(MatchIndexSets(set_a, set_b));
         std::sort(positions.begin(), positions.end());
         ASSERT_EQ(positions, CommonPositions(in_a, in_b));
         Indices common, joined = in_a;

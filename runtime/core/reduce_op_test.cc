@@ -3,7 +3,7 @@
 #include <string>
 #include <utility>
 
-#include "dtensor/runtime/core/status_matchers.h"
+#include "dtensor/runtime/testing/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -3,7 +3,7 @@
 #include <memory>
 #include <string>
 
-#include "dtensor/runtime/core/status_matchers.h"
+#include "dtensor/runtime/testing/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -47,6 +47,21 @@ TEST(Status, MacrosUnwrapAndReturn) {
   EXPECT_EQ(reached, 1);
 }
 
+TEST(Status, MacrosStandTwiceOnALine) {
+  const auto sum = [](int a, int b) -> absl::StatusOr<int> {
+    // clang-format off
+    DT_ASSIGN_OR_RETURN(const int x, Half(a)); DT_ASSIGN_OR_RETURN(const int y, Half(b));
+    // clang-format on
+    return x + y;
+  };
+  // clang-format off
+  DT_ASSERT_OK_AND_ASSIGN(const int five, sum(4, 6)); DT_ASSERT_OK_AND_ASSIGN(int one, sum(2, 0));
+  // clang-format on
+  EXPECT_EQ(five, 5);
+  EXPECT_EQ(one, 1);
+  EXPECT_THAT(sum(4, 5), StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
 TEST(Status, AssignMovesOutOfTheStatusOr) {
   const auto unwrap = []() -> absl::StatusOr<std::unique_ptr<int>> {
     DT_ASSIGN_OR_RETURN(auto p, absl::StatusOr<std::unique_ptr<int>>(std::make_unique<int>(7)));
@@ -54,6 +69,13 @@ TEST(Status, AssignMovesOutOfTheStatusOr) {
   };
   DT_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<int> p, unwrap());
   EXPECT_EQ(*p, 7);
+}
+
+TEST(StatusDeathTest, RequireSaysWhatTheCallerDid) {
+  DT_REQUIRE(1 + 1 == 2, "never");
+  EXPECT_DEATH(DT_REQUIRE(1 + 1 == 3, "Add: takes numbers"), "^dtensor: Add: takes numbers\n$");
+  EXPECT_DEATH(DT_REQUIRE_DEFINED(false, "Tensor::device()"),
+               "^dtensor: Tensor::device\\(\\) of an undefined tensor .*ask defined");
 }
 
 TEST(StatusDeathTest, CheckNamesPlaceAndCondition) {

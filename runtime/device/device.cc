@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/runtime/core/status.h"
-#include "dtensor/runtime/device/product.h"
+#include "dtensor/runtime/device/gemm.h"
 
 namespace dtensor {
 
@@ -18,7 +18,7 @@ struct Device::Failure {
 Device::Device(Kind kind) : kind_(kind), failure_(std::make_shared<Failure>()) {}
 
 absl::StatusOr<void*> Device::Allocate(int64_t bytes) {
-  DT_CHECK(bytes >= 0);
+  DT_REQUIRE(bytes >= 0, "Device::Allocate: there are no fewer than 0 bytes");
   if (failed()) return failure();
   if (bytes == 0) return nullptr;
   auto data = DoAllocate(bytes);
@@ -36,6 +36,13 @@ void Device::Free(void* data, int64_t bytes) {
   memory_.live_bytes -= bytes;
   if (data != nullptr) DoFree(data, bytes);
 }
+
+void Device::set_kept_bytes(int64_t bytes) {
+  DT_REQUIRE(bytes >= 0, "Device::set_kept_bytes: there are no fewer than 0 bytes");
+  DoSetKeptBytes(bytes);
+}
+
+void Device::Trim() { DoTrim(); }
 
 absl::Status Device::CopyFromHost(void* dst, const void* src, int64_t bytes) {
   return CopyOnDevice(dst, src, bytes);
@@ -55,14 +62,14 @@ absl::Status Device::FillBytes(void* dst, uint8_t value, int64_t bytes) {
   return bytes == 0 ? absl::OkStatus() : DoFill(dst, value, bytes);
 }
 
-absl::Status Device::Multiply(const Product& p) {
+absl::Status Device::Gemm(const GemmProblem& p) {
   if (failed()) return failure();
-  DT_RETURN_IF_ERROR(Validate(p));
+  DT_RETURN_IF_ERROR(ValidateGemm(p));
   if (is_meta() || p.batch == 0 || p.m == 0 || p.n == 0) return absl::OkStatus();
-  return p.k == 0 ? MultiplyByNothing(p) : DoMultiply(p);
+  return p.k == 0 ? GemmOfNothing(p) : DoGemm(p);
 }
 
-absl::Status Device::MultiplyByNothing(const Product& p) {
+absl::Status Device::GemmOfNothing(const GemmProblem& p) {
   if (p.accumulate) return absl::OkStatus();
   const int64_t size = SizeOf(p.out_dtype);
   for (int64_t i = 0; i < p.batch; ++i) {
@@ -74,9 +81,9 @@ absl::Status Device::MultiplyByNothing(const Product& p) {
   return absl::OkStatus();
 }
 
-Event Device::Record() { return DoRecord(); }
+DeviceEvent Device::Record() { return DoRecord(); }
 
-absl::Status Device::Wait(const Event& event) {
+absl::Status Device::Wait(const DeviceEvent& event) {
   if (event.state() != nullptr) {
     // A failed device waits too: what it frees next may still be read by those who set the event.
     if (absl::Status status = DoWait(event); !status.ok()) Fail(status);

@@ -24,6 +24,7 @@
 #include <memory>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -33,7 +34,7 @@ namespace dtensor {
 
 // A point in a device's queue. Cheap to copy; may be waited for by other devices of the same kind.
 // A default-constructed Event has happened.
-class Event {
+class DeviceEvent {
  public:
   class State {
    public:
@@ -42,15 +43,15 @@ class Event {
     // work that it still has, so that every point is reached.
     virtual void Block() = 0;
   };
-  Event() = default;
-  explicit Event(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  DeviceEvent() = default;
+  explicit DeviceEvent(std::shared_ptr<State> state) : state_(std::move(state)) {}
   const std::shared_ptr<State>& state() const { return state_; }
 
  private:
   std::shared_ptr<State> state_;
 };
 
-struct Product;  // product.h
+struct GemmProblem;  // gemm.h
 
 struct MemoryStats {
   int64_t live_bytes = 0;  // allocated and not freed, as the caller asked for them (no rounding)
@@ -73,6 +74,18 @@ class Device {
   void Free(void* data, int64_t bytes);  // as Allocate returned it; stream-ordered
   const MemoryStats& memory() const { return memory_; }
   void ResetPeak() { memory_.peak_bytes = memory_.live_bytes; }
+  // Freed memory is kept, to be handed out again: unless set, as much as there was in use at one
+  // time since the last Trim(), beyond which what was freed first goes back to the system. Applies
+  // at once; 0 keeps none. Counts blocks of 2 MiB and more on cpu; nothing is kept on deferred and
+  // meta. Requires: bytes >= 0.
+  void set_kept_bytes(int64_t bytes);
+  // Gives back what is free: on cpu and cuda, but for memory that shares pages with what is in use.
+  void Trim();
+  // Memory that tensors refer to; counted by Tensor, views once.
+  int64_t tensors() const { return tensors_.load(std::memory_order_acquire); }
+  void CountTensor(int change) {
+    tensors_.store(tensors_.load(std::memory_order_relaxed) + change, std::memory_order_release);
+  }
 
   // --- Work.
   // Runs `fn` on this queue. `fn` returns void or absl::Status, captures bare pointers and plain
@@ -109,18 +122,20 @@ class Device {
   absl::Status CopyOnDevice(void* dst, const void* src, int64_t bytes);
   absl::Status FillBytes(void* dst, uint8_t value, int64_t bytes);
 
-  // C[i] (+)= A[i] * B[i] for i < batch; see product.h. The same product gives the same bits each
-  // time. Errors: kInvalidArgument (types or strides that a Product does not allow), the device's
-  // failure.
-  absl::Status Multiply(const Product& product);
+  // C[i] (+)= A[i] * B[i] for i < batch; see gemm.h. The same product gives the same bits each
+  // time. Errors: kInvalidArgument (types or strides that a GemmProblem does not allow), the
+  // device's failure.
+  absl::Status Gemm(const GemmProblem& gemm);
 
   // --- Order across devices.
-  Event Record();                         // everything launched so far
-  absl::Status Wait(const Event& event);  // later work here starts after `event`
-  absl::Status Synchronize();             // blocks the host until all work is done, or skipped
+  DeviceEvent Record();                         // everything launched so far
+  absl::Status Wait(const DeviceEvent& event);  // later work here starts after `event`
+  absl::Status Synchronize();  // blocks the host until all work is done, or skipped
   // Runs `fn` on the host thread or the queue's, after all work launched so far (foreign deleters);
   // on a failed device too. At the latest when the device is destroyed.
   void Defer(std::function<void()> fn);
+  // `thing` goes when the device does: what its tensors refer to as well.
+  void KeepAlive(std::shared_ptr<const void> thing) { kept_alive_.push_back(std::move(thing)); }
 
   // --- Failure.
   void Fail(const absl::Status& status);  // the first one is kept; any thread
@@ -139,38 +154,29 @@ class Device {
   // device; freeing, events, synchronizing and deferring are.
   virtual absl::StatusOr<void*> DoAllocate(int64_t bytes) = 0;
   virtual void DoFree(void* data, int64_t bytes) = 0;
+  virtual void DoSetKeptBytes(int64_t) {}  // those that keep nothing
+  virtual void DoTrim() {}
   virtual absl::Status LaunchHost(const char* kernel, std::function<absl::Status()> fn) = 0;
   virtual absl::Status DoCopy(void* dst, const void* src, int64_t bytes) = 0;
   virtual absl::Status DoFill(void* dst, uint8_t value, int64_t bytes) = 0;
-  virtual absl::Status DoMultiply(const Product& product) = 0;
-  virtual Event DoRecord() = 0;
-  virtual absl::Status DoWait(const Event& event) = 0;
+  virtual absl::Status DoGemm(const GemmProblem& gemm) = 0;
+  virtual DeviceEvent DoRecord() = 0;
+  virtual absl::Status DoWait(const DeviceEvent& event) = 0;
   virtual absl::Status DoSynchronize() = 0;
   virtual void DoDefer(std::function<void()> fn) = 0;
 
  private:
   struct Failure;
 
-  absl::Status MultiplyByNothing(const Product& product);  // k == 0
+  absl::Status GemmOfNothing(const GemmProblem& gemm);  // k == 0
 
   const Kind kind_;
   std::atomic<bool> failed_{false};
   MemoryStats memory_;
+  std::atomic<int64_t> tensors_{0};  // atomic for those who ask once the rank has ended
   std::shared_ptr<Failure> failure_;
+  std::vector<std::shared_ptr<const void>> kept_alive_;
 };
-
-struct DeferredOptions {
-  uint64_t seed = 0;
-  int max_delay_us = 50;  // before each launch, uniform
-};
-
-// CPU: caching allocator (freed blocks are kept by size and handed out again, so a training step
-// touches no fresh page); oneDNN for products, one thread per device.
-std::unique_ptr<Device> MakeCpuDevice();
-std::unique_ptr<Device> MakeDeferredDevice(DeferredOptions options = {});
-std::unique_ptr<Device> MakeMetaDevice();
-// Errors: kUnavailable when the library was built without --config=cuda or there is no such GPU.
-absl::StatusOr<std::unique_ptr<Device>> MakeCudaDevice(int ordinal);
 
 absl::string_view ToString(Device::Kind kind);
 

@@ -1,13 +1,19 @@
 #include "dtensor/runtime/device/device.h"
 
+#include <unistd.h>
+
 #include <cstdint>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "dtensor/runtime/core/status_matchers.h"
+#include "dtensor/runtime/device/cpu/cpu_device.h"
+#include "dtensor/runtime/device/deferred/deferred_device.h"
+#include "dtensor/runtime/device/meta/meta_device.h"
+#include "dtensor/runtime/testing/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -46,6 +52,25 @@ INSTANTIATE_TEST_SUITE_P(Kinds, DeviceTest,
 class ComputingDeviceTest : public DeviceTest {};
 INSTANTIATE_TEST_SUITE_P(Kinds, ComputingDeviceTest, testing::Values(Kind::kCpu, Kind::kDeferred),
                          NameOf);
+
+TEST_P(DeviceTest, MayBeAskedToKeepLittle) {
+  device_->set_kept_bytes(0);
+  DT_ASSERT_OK_AND_ASSIGN(void* data, device_->Allocate(3 << 20));
+  device_->Trim();
+  device_->Free(data, 3 << 20);
+  device_->Trim();
+  EXPECT_THAT(device_->Synchronize(), IsOk());
+  EXPECT_EQ(device_->memory().live_bytes, 0);
+}
+
+TEST_P(DeviceTest, KeepsThingsAliveUntilItGoes) {
+  auto thing = std::make_shared<int>(7);
+  const std::weak_ptr<int> weak = thing;
+  device_->KeepAlive(std::move(thing));
+  EXPECT_FALSE(weak.expired());
+  device_.reset();
+  EXPECT_TRUE(weak.expired());
+}
 
 TEST_P(DeviceTest, KnowsItsKind) {
   EXPECT_EQ(device_->kind(), GetParam());
@@ -113,7 +138,7 @@ TEST_P(DeviceTest, FirstFailureStays) {
   EXPECT_THAT(device_->Launch("Nothing", [] { ADD_FAILURE(); }), is_first);
   EXPECT_THAT(device_->FillBytes(&told, 0, 8), is_first);
   EXPECT_THAT(device_->CopyOnDevice(&told, &told, 8), is_first);
-  EXPECT_THAT(device_->Wait(Event()), is_first);
+  EXPECT_THAT(device_->Wait(DeviceEvent()), is_first);
   EXPECT_THAT(device_->Synchronize(), is_first);
   // Whoever comes late hears of it too.
   device_->set_failure_handler([&](const absl::Status&) { told.emplace_back("late"); });
@@ -167,9 +192,9 @@ TEST_P(DeviceTest, DefersOnAFailedDeviceToo) {
 }
 
 TEST_P(DeviceTest, EventsHappen) {
-  const Event never_recorded;
+  const DeviceEvent never_recorded;
   ASSERT_THAT(device_->Wait(never_recorded), IsOk());
-  const Event event = device_->Record();
+  const DeviceEvent event = device_->Record();
   ASSERT_THAT(device_->Wait(event), IsOk());
   if (event.state() != nullptr) event.state()->Block();
 }
@@ -201,6 +226,31 @@ TEST(CpuDeviceTest, FreedMemoryIsReused) {
   DT_ASSERT_OK_AND_ASSIGN(void* first, device->Allocate(5000));
   device->Free(first, 5000);
   EXPECT_THAT(device->Allocate(5000), IsOkAndHolds(first));
+}
+
+// Resident pages, not addresses, are what a machine runs out of.
+int64_t ResidentBytes() {
+  std::ifstream statm("/proc/self/statm");
+  int64_t mapped = 0, resident = 0;
+  statm >> mapped >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+TEST(CpuDeviceTest, GivesMemoryBack) {
+  constexpr int64_t kBytes = 64 << 20;
+  const auto device = MakeCpuDevice();
+  const auto touch = [&] {
+    void* const data = *device->Allocate(kBytes);
+    std::memset(data, 1, kBytes);
+    device->Free(data, kBytes);
+  };
+  touch();
+  const int64_t kept = ResidentBytes();
+  device->Trim();
+  EXPECT_LT(ResidentBytes(), kept - kBytes / 2);
+  device->set_kept_bytes(kBytes / 2);
+  touch();
+  EXPECT_LT(ResidentBytes(), kept - kBytes / 2);
 }
 
 TEST(MetaDeviceTest, AnySizeFits) {

@@ -6,28 +6,49 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "dtensor/runtime/core/no_throw.h"
 #include "dtensor/runtime/core/status.h"
 
 namespace dtensor {
 
-struct Tensor::Storage {
-  Storage(Device* device, void* data, int64_t bytes) : device(device), data(data), bytes(bytes) {}
-  Storage(const Storage&) = delete;
-  Storage& operator=(const Storage&) = delete;
-  ~Storage() {
-    if (deleter) {
-      device->Defer(std::move(deleter));
-    } else if (owned && bytes > 0) {
-      device->Free(data, bytes);
+Tensor::Storage::Storage(Device* device, void* data, int64_t bytes)
+    : device(device), data(static_cast<char*>(data)), bytes(bytes) {
+  device->CountTensor(1);
+}
+
+Tensor::Storage::Storage(std::shared_ptr<Storage> from, void* data, int64_t bytes)
+    : device(from->device), data(static_cast<char*>(data)), bytes(bytes), lender(std::move(from)) {
+  lender->borrowers.push_back(this);
+}
+
+Tensor::Storage::~Storage() {
+  if (lender != nullptr) {
+    std::erase(lender->borrowers, this);
+    return;
+  }
+  if (deleter) {
+    device->Defer(std::move(deleter));
+  } else if (owned && bytes > 0) {
+    device->Free(data, bytes);
+  }
+  device->CountTensor(-1);  // last: whoever sees 0 may destroy the device
+}
+
+absl::Status Tensor::Storage::CopyAway() {
+  DT_CHECK(lender != nullptr);
+  DT_ASSIGN_OR_RETURN(void* const copy, device->Allocate(bytes));
+  if (copy != nullptr && data != nullptr) {
+    if (absl::Status status = device->CopyOnDevice(copy, data, bytes); !status.ok()) {
+      device->Free(copy, bytes);
+      return status;
     }
   }
-
-  Device* const device;
-  void* const data;
-  const int64_t bytes;
-  bool owned = true;
-  std::function<void()> deleter;  // of adopted memory
-};
+  data = static_cast<char*>(copy);
+  device->CountTensor(1);  // before the lender may count less
+  std::erase(lender->borrowers, this);
+  lender = nullptr;
+  return absl::OkStatus();
+}
 
 namespace {
 
@@ -93,7 +114,6 @@ absl::StatusOr<Tensor> Tensor::Empty(Device& device, DType dtype, absl::Span<con
   DT_ASSIGN_OR_RETURN(void* const data, device.Allocate(bytes));
   Tensor tensor;
   tensor.storage_ = std::make_shared<Storage>(&device, data, bytes);
-  tensor.data_ = data;
   tensor.dtype_ = dtype;
   tensor.numel_ = bytes / SizeOf(dtype);
   tensor.shape_.assign(shape.begin(), shape.end());
@@ -103,50 +123,91 @@ absl::StatusOr<Tensor> Tensor::Empty(Device& device, DType dtype, absl::Span<con
 
 Tensor Tensor::Adopt(Device& device, void* data, DType dtype, absl::Span<const int64_t> shape,
                      absl::Span<const int64_t> strides, std::function<void()> deleter) {
-  DT_CHECK(shape.size() == strides.size());
+  DT_REQUIRE(shape.size() == strides.size(), "Tensor::Adopt: as many strides as sizes are needed");
   Tensor tensor;
-  tensor.storage_ =
-      std::make_shared<Storage>(&device, data, Extent(shape, strides) * SizeOf(dtype));
+  tensor.storage_ = std::make_shared<Storage>(&device, device.is_meta() ? nullptr : data,
+                                              Extent(shape, strides) * SizeOf(dtype));
   tensor.storage_->owned = false;
   tensor.storage_->deleter = std::move(deleter);
   tensor.dtype_ = dtype;
   tensor.numel_ = NumElements(shape);
-  tensor.data_ = tensor.numel_ == 0 || device.is_meta() ? nullptr : data;
   tensor.shape_.assign(shape.begin(), shape.end());
   tensor.strides_.assign(strides.begin(), strides.end());
   return tensor;
 }
 
 Device& Tensor::device() const {
-  DT_CHECK(defined());
+  DT_REQUIRE_DEFINED(defined(), "Tensor::device()");
   return *storage_->device;
 }
 
 bool Tensor::is_contiguous() const {
   if (numel_ == 0) return true;
   int64_t stride = 1;
-  for (int i = rank() - 1; i >= 0; --i) {
+  for (int i = ndim() - 1; i >= 0; --i) {
     if (shape_[i] != 1 && strides_[i] != stride) return false;
     stride *= shape_[i];
   }
   return true;
 }
 
+bool Tensor::SharesStorageWith(const Tensor& other) const {
+  return defined() && other.defined() && storage_->owner() == other.storage_->owner();
+}
+
+absl::Status Tensor::BeforeWrite() const {
+  DT_REQUIRE_DEFINED(defined(), "Tensor::BeforeWrite()");
+  DT_RETURN_IF_ERROR(EndBorrow());
+  Storage& storage = *storage_;
+  while (!storage.borrowers.empty()) DT_RETURN_IF_ERROR(storage.borrowers.back()->CopyAway());
+  ++storage.version;
+  return absl::OkStatus();
+}
+
+// A borrower reaches from this tensor's first element to its last.
+Tensor Tensor::Borrow() && {
+  DT_REQUIRE_DEFINED(defined(), "Tensor::Borrow()");
+  void* const first = raw();
+  std::shared_ptr<Storage> lender = storage_->lender != nullptr ? storage_->lender : storage_;
+  storage_ = std::make_shared<Storage>(std::move(lender), first,
+                                       Extent(shape_, strides_) * SizeOf(dtype_));
+  offset_ = 0;
+  return std::move(*this);
+}
+
+absl::Status Tensor::EndBorrow() const {
+  DT_REQUIRE_DEFINED(defined(), "Tensor::EndBorrow()");
+  return storage_->lender == nullptr ? absl::OkStatus() : storage_->CopyAway();
+}
+
+bool Tensor::is_only_user() const {
+  DT_REQUIRE_DEFINED(defined(), "Tensor::is_only_user()");
+  return storage_.use_count() == 1 && storage_->lender == nullptr && storage_->borrowers.empty();
+}
+
+bool Tensor::overlaps_itself() const {
+  for (int d = 0; d < ndim(); ++d) {
+    if (shape_[d] > 1 && strides_[d] == 0) return numel_ > 0;
+  }
+  return false;
+}
+
 Tensor Tensor::View(absl::Span<const int64_t> shape, absl::Span<const int64_t> strides,
                     int64_t offset) const {
-  DT_CHECK(defined() && shape.size() == strides.size());
-  DT_CHECK(std::all_of(strides.begin(), strides.end(), [](int64_t s) { return s >= 0; }));
+  DT_REQUIRE_DEFINED(defined(), "Tensor::View()");
+  DT_REQUIRE(shape.size() == strides.size(), "Tensor::View: as many strides as sizes are needed");
+  DT_REQUIRE(std::all_of(strides.begin(), strides.end(), [](int64_t s) { return s >= 0; }),
+             "Tensor::View: strides must not be negative");
   Tensor view;
   view.numel_ = NumElements(shape);
-  if (view.numel_ > 0 && data_ != nullptr) {
-    char* const data = static_cast<char*>(data_) + offset * SizeOf(dtype_);
-    char* const storage = static_cast<char*>(storage_->data);
-    DT_CHECK(data >= storage);
-    DT_CHECK(data + Extent(shape, strides) * SizeOf(dtype_) <= storage + storage_->bytes);
-    view.data_ = data;
+  if (view.numel_ > 0) {
+    view.offset_ = offset_ + offset * SizeOf(dtype_);
+    DT_REQUIRE(view.offset_ >= 0 &&
+                   view.offset_ + Extent(shape, strides) * SizeOf(dtype_) <= storage_->bytes,
+               "Tensor::View: the view reaches outside of its tensor's memory");
   }
   // An empty tensor has no address to go on from.
-  DT_CHECK(view.numel_ == 0 || numel_ > 0);
+  DT_REQUIRE(view.numel_ == 0 || numel_ > 0, "Tensor::View: an empty tensor shows no elements");
   view.storage_ = storage_;
   view.dtype_ = dtype_;
   view.shape_.assign(shape.begin(), shape.end());
@@ -155,7 +216,8 @@ Tensor Tensor::View(absl::Span<const int64_t> shape, absl::Span<const int64_t> s
 }
 
 Tensor Tensor::Transpose(int dim0, int dim1) const {
-  DT_CHECK(dim0 >= 0 && dim0 < rank() && dim1 >= 0 && dim1 < rank());
+  DT_REQUIRE(dim0 >= 0 && dim0 < ndim() && dim1 >= 0 && dim1 < ndim(),
+             "Tensor::Transpose: the tensor has no such dimension");
   Tensor view = *this;
   std::swap(view.shape_[dim0], view.shape_[dim1]);
   std::swap(view.strides_[dim0], view.strides_[dim1]);
@@ -163,21 +225,18 @@ Tensor Tensor::Transpose(int dim0, int dim1) const {
 }
 
 Tensor Tensor::Narrow(int dim, int64_t begin, int64_t length) const {
-  DT_CHECK(dim >= 0 && dim < rank());
-  DT_CHECK(begin >= 0 && length >= 0 && begin + length <= shape_[dim]);
+  DT_REQUIRE(dim >= 0 && dim < ndim(), "Tensor::Narrow: the tensor has no such dimension");
+  DT_REQUIRE(begin >= 0 && length >= 0 && begin <= shape_[dim] - length,
+             "Tensor::Narrow: the range lies outside of the dimension");
   Tensor view = *this;
   view.shape_[dim] = length;
   view.numel_ = NumElements(view.shape_);
-  if (view.numel_ == 0) {
-    view.data_ = nullptr;
-  } else if (data_ != nullptr) {
-    view.data_ = static_cast<char*>(data_) + begin * strides_[dim] * SizeOf(dtype_);
-  }
+  if (view.numel_ > 0) view.offset_ += begin * strides_[dim] * SizeOf(dtype_);
   return view;
 }
 
 absl::StatusOr<Tensor> Tensor::Reshape(absl::Span<const int64_t> shape) const {
-  DT_CHECK(defined());
+  if (!defined()) return InvalidArgument({"Reshape: the tensor is undefined"});
   DT_RETURN_IF_ERROR(BytesOf(dtype_, shape).status());
   if (NumElements(shape) != numel_) {
     return InvalidArgument({"Reshape of ", DimsToString(shape_), " to ", DimsToString(shape),
@@ -196,16 +255,17 @@ absl::StatusOr<Tensor> Tensor::Reshape(absl::Span<const int64_t> shape) const {
 }
 
 Tensor Tensor::BroadcastTo(absl::Span<const int64_t> shape) const {
-  const int leading = static_cast<int>(shape.size()) - rank();
-  DT_CHECK(defined() && leading >= 0);
+  const int leading = static_cast<int>(shape.size()) - ndim();
+  DT_REQUIRE_DEFINED(defined(), "Tensor::BroadcastTo()");
+  DT_REQUIRE(leading >= 0, "Tensor::BroadcastTo: the shape has fewer dimensions than the tensor");
   Tensor view = *this;
   view.numel_ = NumElements(shape);
-  if (view.numel_ == 0) view.data_ = nullptr;
   view.shape_.assign(shape.begin(), shape.end());
   view.strides_.assign(shape.size(), 0);
-  for (int i = 0; i < rank(); ++i) {
+  for (int i = 0; i < ndim(); ++i) {
     const int64_t size = shape[leading + i];
-    DT_CHECK(shape_[i] == size || shape_[i] == 1);
+    DT_REQUIRE(shape_[i] == size || shape_[i] == 1,
+               "Tensor::BroadcastTo: only dimensions of size 1 can be broadcast");
     if (shape_[i] == size) view.strides_[leading + i] = strides_[i];
   }
   return view;
@@ -228,7 +288,7 @@ constexpr DType kDTypeOf<int32_t> = DType::kI32;
 template <>
 constexpr DType kDTypeOf<int64_t> = DType::kI64;
 
-// Appends the elements of dims [dim, rank) to `out`, row-major.
+// Appends the elements of dims [dim, ndim) to `out`, row-major.
 template <typename T>
 void Gather(const T* data, const Dims& shape, const Dims& strides, size_t dim,
             std::vector<T>& out) {
@@ -258,7 +318,11 @@ absl::StatusOr<Tensor> FromHost(Device& device, absl::Span<const T> values,
     return tensor;
   }
   // The copy may begin after we return: it reads a copy of ours, which goes after it.
-  std::shared_ptr<T[]> staged = std::make_shared_for_overwrite<T[]>(values.size());
+  std::shared_ptr<T[]> staged;
+  DT_RETURN_IF_ERROR(NoThrow([&] {
+    staged = std::make_shared_for_overwrite<T[]>(values.size());
+    return absl::OkStatus();
+  }));
   std::memcpy(staged.get(), values.data(), bytes);
   DT_RETURN_IF_ERROR(device.CopyFromHost(tensor.raw(), staged.get(), bytes));
   device.Defer([staged] {});
@@ -266,29 +330,46 @@ absl::StatusOr<Tensor> FromHost(Device& device, absl::Span<const T> values,
 }
 
 // Strided tensors come as the memory that they span: gathering is then the host's work on any
-// device.
+// device. Throws std::bad_alloc.
 template <typename T>
-absl::StatusOr<std::vector<T>> ToHost(const Tensor& tensor) {
-  DT_CHECK(tensor.defined());
-  if (tensor.dtype() != kDTypeOf<T>) {
-    return InvalidArgument({"ToHost: the tensor's type is ", ToString(tensor.dtype()), ", not ",
-                            ToString(kDTypeOf<T>)});
-  }
+absl::Status Fetch(const Tensor& tensor, std::vector<T>& values) {
   Device& device = tensor.device();
-  if (device.is_meta()) {
-    return absl::FailedPreconditionError(
-        "ToHost: tensors on the meta device have shapes but no values");
-  }
   const int64_t extent = Extent(tensor.shape(), tensor.strides());
   auto span = std::make_unique_for_overwrite<T[]>(extent);
+  if (!tensor.is_contiguous()) values.reserve(tensor.numel());
   const absl::Status copied = device.CopyToHost(span.get(), tensor.raw(), extent * sizeof(T));
   // Also when that failed: earlier work may still write to what the caller holds.
   DT_RETURN_IF_ERROR(device.Synchronize());
   DT_RETURN_IF_ERROR(copied);
-  if (tensor.is_contiguous()) return std::vector<T>(span.get(), span.get() + tensor.numel());
+  if (tensor.is_contiguous()) {
+    values.assign(span.get(), span.get() + tensor.numel());
+  } else {
+    Gather(span.get(), tensor.shape(), tensor.strides(), 0, values);
+  }
+  return absl::OkStatus();
+}
+
+template <typename T>
+absl::StatusOr<std::vector<T>> ToHost(const Tensor& tensor) {
+  if (!tensor.defined()) return InvalidArgument({"ToHost: the tensor is undefined"});
+  if (tensor.dtype() != kDTypeOf<T>) {
+    return InvalidArgument({"ToHost: the tensor's type is ", ToString(tensor.dtype()), ", not ",
+                            ToString(kDTypeOf<T>)});
+  }
+  if (tensor.device().is_meta()) {
+    return absl::FailedPreconditionError(
+        "ToHost: tensors on the meta device have shapes but no values");
+  }
+  // A broadcast view may have more elements than memory has bytes.
+  DT_RETURN_IF_ERROR(BytesOf(tensor.dtype(), tensor.shape()).status());
   std::vector<T> values;
-  values.reserve(tensor.numel());
-  Gather(span.get(), tensor.shape(), tensor.strides(), 0, values);
+  const absl::Status fetched = NoThrow([&] { return Fetch(tensor, values); });
+  if (absl::IsResourceExhausted(fetched)) {
+    return absl::ResourceExhaustedError(absl::StrCat("ToHost of ", DimsToString(tensor.shape()),
+                                                     " ", ToString(tensor.dtype()), ": ",
+                                                     fetched.message()));
+  }
+  DT_RETURN_IF_ERROR(fetched);
   return values;
 }
 

@@ -1,8 +1,10 @@
 // Tensor: one rank's local, strided, typed view of device memory. A cheap handle; copies share
 // storage.
 //
-// Views (Transpose, Narrow, View) never copy. Strides are in elements and may be 0 (broadcast).
-// Results may not be ready when a call returns: see device.h. Not thread-safe.
+// Views (Transpose, Narrow, View) never copy, and are aliases: what is written through one is seen
+// through all. Borrow() gives a value instead: it reads the same memory until somebody is about to
+// write there (BeforeWrite), and gets a copy of its own then. Strides are in elements and may be 0
+// (broadcast). Results may not be ready when a call returns: see device.h. Not thread-safe.
 #ifndef DTENSOR_RUNTIME_DEVICE_TENSOR_H_
 #define DTENSOR_RUNTIME_DEVICE_TENSOR_H_
 
@@ -22,7 +24,7 @@ namespace dtensor {
 class Tensor {
  public:
   Tensor() = default;  // undefined: defined() is false
-  // Uninitialised, row-major. The device outlives its tensors.
+  // Uninitialised, row-major. The device outlives its tensors; RunLocalRanks sees to that.
   // Errors: kInvalidArgument for a negative size, kResourceExhausted, the device's failure.
   static absl::StatusOr<Tensor> Empty(Device& device, DType dtype, absl::Span<const int64_t> shape);
   // Memory of the caller's; `deleter` runs once, in stream order, when the last view is gone.
@@ -34,20 +36,46 @@ class Tensor {
   DType dtype() const { return dtype_; }
   const Dims& shape() const { return shape_; }
   const Dims& strides() const { return strides_; }
-  int rank() const { return static_cast<int>(shape_.size()); }
+  int ndim() const { return static_cast<int>(shape_.size()); }
   int64_t size(int dim) const { return shape_[dim]; }
   int64_t numel() const { return numel_; }
   int64_t bytes() const { return numel_ * SizeOf(dtype_); }
   // Row-major without gaps (dimensions of size 1 may have any stride; empty tensors are
   // contiguous).
   bool is_contiguous() const;
-  bool SharesStorageWith(const Tensor& other) const { return storage_ == other.storage_; }
+  // Reads the same memory: an alias, or borrowed from there. False for undefined tensors.
+  bool SharesStorageWith(const Tensor& other) const;
 
-  void* raw() const { return data_; }  // the first element; null on meta and for no elements
+  // The first element; null on meta and for no elements. Changes when borrowed memory is copied
+  // away.
+  void* raw() const {
+    return numel_ == 0 || storage_->data == nullptr ? nullptr : storage_->data + offset_;
+  }
   template <typename T>
   T* data() const {
-    return static_cast<T*>(data_);
+    return static_cast<T*>(raw());
   }
+
+  // --- Writing in place.
+  // To be called before memory is written through any tensor that shares it, but for memory that
+  // nobody else has seen yet. Borrowers of the storage get copies of their own, and so does this
+  // tensor's storage if it is borrowed itself; raw() may change. Counts as a write in version() of
+  // all aliases. Requires: defined(). Errors: kResourceExhausted, the device's failure.
+  absl::Status BeforeWrite() const;
+  // How often BeforeWrite() was called on an alias. Requires: defined().
+  uint64_t version() const { return storage_->version; }
+  // The same elements as a value: writes to this tensor will not be seen there, and the reverse. No
+  // copy is made until then. Keeps the memory of this tensor alive. Requires: defined().
+  Tensor Borrow() const& { return Tensor(*this).Borrow(); }
+  Tensor Borrow() &&;
+  // Gives a borrower its copy now. Errors: as BeforeWrite.
+  absl::Status EndBorrow() const;
+  // Another view of the same storage.
+  bool IsAliasOf(const Tensor& other) const { return storage_ == other.storage_; }
+  // No other tensor has this memory, be it as an alias or borrowed. Requires: defined().
+  bool is_only_user() const;
+  // Several indices mean one element: a stride is 0 where the size is not 1.
+  bool overlaps_itself() const;
 
   // Views. Requires: dims in range; View: `offset` elements from this tensor's first to the view's,
   // and every element of it inside the storage; strides not negative.
@@ -56,16 +84,35 @@ class Tensor {
   Tensor Transpose(int dim0, int dim1) const;
   Tensor Narrow(int dim, int64_t begin, int64_t length) const;
   // As a view where strides allow it. Errors: kFailedPrecondition where only a copy could do it;
-  // kInvalidArgument when the element counts differ.
+  // kInvalidArgument for an undefined tensor, or when the element counts differ.
   absl::StatusOr<Tensor> Reshape(absl::Span<const int64_t> shape) const;
   // Elements of `shape` seen through stride 0 where this tensor has size 1 or no such (leading)
   // dimension. Requires: broadcastable.
   Tensor BroadcastTo(absl::Span<const int64_t> shape) const;
 
  private:
-  struct Storage;  // device, pointer, bytes or deleter; frees in stream order
+  // What aliases share. Frees in stream order.
+  struct Storage {
+    Storage(Device* device, void* data, int64_t bytes);
+    Storage(std::shared_ptr<Storage> lender, void* data, int64_t bytes);
+    Storage(const Storage&) = delete;
+    Storage& operator=(const Storage&) = delete;
+    ~Storage();
+    // Memory of its own for what was borrowed.
+    absl::Status CopyAway();
+    const Storage* owner() const { return lender != nullptr ? lender.get() : this; }
+
+    Device* const device;
+    char* data;
+    const int64_t bytes;
+    uint64_t version = 0;
+    bool owned = true;                // to be freed
+    std::function<void()> deleter;    // of adopted memory
+    std::shared_ptr<Storage> lender;  // whose memory this is; owns it. Null: this one
+    std::vector<Storage*> borrowers;
+  };
   std::shared_ptr<Storage> storage_;
-  void* data_ = nullptr;
+  int64_t offset_ = 0;  // of the first element, in bytes
   DType dtype_ = DType::kF32;
   int64_t numel_ = 0;
   Dims shape_, strides_;
@@ -74,7 +121,8 @@ class Tensor {
 // Host data in and out. T is the tensor's C++ type (dtype.h).
 // FromHost: `values` may go when it returns; on meta it gives a tensor without values.
 // ToHost: synchronizes. Errors: kFailedPrecondition on meta (no values there).
-// Errors of both: kInvalidArgument for a wrong size or type; the device's failure.
+// Errors of both: kInvalidArgument for a wrong size or type, or an undefined tensor;
+// kResourceExhausted; the device's failure.
 template <typename T>
 absl::StatusOr<Tensor> FromHost(Device& device, absl::Span<const T> values,
                                 absl::Span<const int64_t> shape);

@@ -1,69 +1,131 @@
 #include "dtensor/runtime/io/safetensors.h"
 
-#include <cerrno>
-#include <cstring>
-#include <fstream>
+#include <optional>
+#include <set>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "dtensor/runtime/core/shortened.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/io/atomic_file.h"
+#include "dtensor/runtime/io/safetensors_format.h"
 #include "nlohmann/json.hpp"
 
 namespace dtensor {
 namespace {
 
-const char* TypeName(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return "F32";
-    case DType::kF64:
-      return "F64";
-    case DType::kBF16:
-      return "BF16";
-    case DType::kF16:
-      return "F16";
-    case DType::kI32:
-      return "I32";
-    case DType::kI64:
-      return "I64";
-    case DType::kBool:
-      return "BOOL";
+using nlohmann::json;
+
+// In JSON; none for what is no UTF-8, which does not come back as it was.
+std::optional<std::string> Quoted(const std::string& text) {
+  std::string quoted = json(text).dump(-1, ' ', false, json::error_handler_t::replace);
+  if (json::parse(quoted).get_ref<const std::string&>() != text) return std::nullopt;
+  return quoted;
+}
+
+// The bytes of its data.
+absl::StatusOr<int64_t> CheckEntry(const SafetensorsEntry& entry) {
+  if (entry.name == kSafetensorsMetadata) {
+    return InvalidArgument({"this name is the metadata's; take another"});
   }
-  return "";
+  DT_ASSIGN_OR_RETURN(const int64_t bytes,
+                      SafetensorsBytes(entry.shape, SafetensorsTypeOf(entry.dtype).bytes));
+  if (bytes > 0 && entry.data == nullptr) return InvalidArgument({"there is no data"});
+  return bytes;
+}
+
+absl::StatusOr<std::string> MetadataText(const std::map<std::string, std::string>& metadata) {
+  std::string text;
+  for (const auto& [key, value] : metadata) {
+    const std::optional<std::string> quoted_key = Quoted(key), quoted_value = Quoted(value);
+    if (!quoted_key || !quoted_value) {
+      return InvalidArgument({"metadata '", absl::CHexEscape(Shortened(key)), "' are no UTF-8"});
+    }
+    absl::StrAppend(&text, text.empty() ? "" : ",", *quoted_key, ":", *quoted_value);
+  }
+  return text;
+}
+
+// Members of the header, in the order of the entries.
+class HeaderText {
+ public:
+  absl::Status Add(const SafetensorsEntry& entry) {
+    DT_RETURN_IF_ERROR(CheckLength(entry.name.size()));
+    DT_ASSIGN_OR_RETURN(const int64_t bytes, CheckEntry(entry));
+    const std::optional<std::string> name = Quoted(entry.name);
+    if (!name) return InvalidArgument({"the name is no UTF-8"});
+    if (!names_.insert(entry.name).second) return InvalidArgument({"the name occurs twice"});
+    const int64_t begin = end_;
+    if (__builtin_add_overflow(begin, bytes, &end_)) {
+      return InvalidArgument({"shape ", DimsToString(entry.shape),
+                              " makes the file larger than can be counted (2^63 bytes)"});
+    }
+    return AddMember(*name, absl::StrCat("{\"dtype\":\"", SafetensorsTypeOf(entry.dtype).name,
+                                         "\",\"shape\":[", absl::StrJoin(entry.shape, ","),
+                                         "],\"data_offsets\":[", begin, ",", end_, "]}"));
+  }
+
+  absl::Status AddMember(absl::string_view name, absl::string_view value) {
+    DT_RETURN_IF_ERROR(CheckLength(name.size() + value.size()));
+    absl::StrAppend(&text_, text_.empty() ? "" : ",", name, ":", value);
+    return absl::OkStatus();
+  }
+
+  // Padded, so that tensors are aligned.
+  std::string Text() const {
+    std::string text = absl::StrCat("{", text_, "}");
+    text.resize((text.size() + 7) / 8 * 8, ' ');
+    return text;
+  }
+
+ private:
+  // Whether so many bytes more fit. Braces, separators and padding count, too.
+  absl::Status CheckLength(size_t more) const {
+    if (text_.size() + more + 12 <= kMaxSafetensorsHeaderBytes) return absl::OkStatus();
+    return InvalidArgument({"the header becomes too long; it has ",
+                            absl::StrCat(kMaxSafetensorsHeaderBytes), " B or less"});
+  }
+
+  std::string text_;
+  std::set<absl::string_view> names_;
+  int64_t end_ = 0;
+};
+
+absl::Status OfWriting(const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat("safetensors: ", status.message()));
+}
+
+absl::StatusOr<std::string> Header(absl::Span<const SafetensorsEntry> entries,
+                                   const std::map<std::string, std::string>& metadata) {
+  HeaderText header;
+  DT_ASSIGN_OR_RETURN(const std::string members, MetadataText(metadata));
+  if (!members.empty()) {
+    DT_RETURN_IF_ERROR(header.AddMember(absl::StrCat("\"", kSafetensorsMetadata, "\""),
+                                        absl::StrCat("{", members, "}")));
+  }
+  for (const SafetensorsEntry& entry : entries) {
+    const absl::Status status = header.Add(entry);
+    if (!status.ok()) return OfSafetensor(entry.name, status);
+  }
+  return header.Text();
 }
 
 }  // namespace
 
 absl::Status WriteSafetensors(const std::string& path, absl::Span<const SafetensorsEntry> entries,
                               const std::map<std::string, std::string>& metadata) {
-  nlohmann::json header;
-  if (!metadata.empty()) header["__metadata__"] = metadata;
-  int64_t offset = 0;
+  const absl::StatusOr<std::string> header = Header(entries, metadata);
+  if (!header.ok()) return OfWriting(header.status());
+  DT_ASSIGN_OR_RETURN(AtomicFile file, AtomicFile::Create(path));
+  const uint64_t length = header->size();
+  DT_RETURN_IF_ERROR(file.Write(&length, sizeof(length)));
+  DT_RETURN_IF_ERROR(file.Write(header->data(), header->size()));
   for (const SafetensorsEntry& entry : entries) {
-    if (header.contains(entry.name)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("safetensors: the name '", entry.name, "' occurs twice"));
-    }
-    const int64_t end = offset + NumElements(entry.shape) * SizeOf(entry.dtype);
-    header[entry.name] = {{"dtype", TypeName(entry.dtype)},
-                          {"shape", std::vector<int64_t>(entry.shape.begin(), entry.shape.end())},
-                          {"data_offsets", {offset, end}}};
-    offset = end;
+    DT_RETURN_IF_ERROR(file.Write(entry.data, NumElements(entry.shape) * SizeOf(entry.dtype)));
   }
-  std::string text = header.dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');  // so that tensors are aligned
-  std::ofstream file(path, std::ios::binary);
-  const uint64_t length = text.size();
-  file.write(reinterpret_cast<const char*>(&length), sizeof(length));
-  file.write(text.data(), static_cast<std::streamsize>(text.size()));
-  for (const SafetensorsEntry& entry : entries) {
-    file.write(static_cast<const char*>(entry.data),
-               NumElements(entry.shape) * SizeOf(entry.dtype));
-  }
-  file.close();
-  if (file.fail()) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot write '", path, "': ", std::strerror(errno)));
-  }
-  return absl::OkStatus();
+  return file.Commit();
 }
 
 }  // namespace dtensor

@@ -15,7 +15,7 @@
 
 namespace dtensor {
 
-// Row-major; `data` outlives the call that writes it.
+// Row-major; `data`, on the host, outlives the call that writes it.
 struct SafetensorsEntry {
   std::string name;
   DType dtype = DType::kF32;
@@ -23,8 +23,13 @@ struct SafetensorsEntry {
   const void* data = nullptr;
 };
 
-// Errors: kInvalidArgument for a name that occurs twice; kUnavailable, with path and reason, when
-// it cannot be written.
+// Replaces the file as a whole, or leaves what was there (runtime/io/atomic_file.h). Blocks until
+// it is on the disk.
+// Errors: kInvalidArgument, naming the tensor, for whatever SafetensorsReader refuses: a name that
+// occurs twice, is no UTF-8 or "__metadata__", metadata that are no UTF-8, a shape with negative
+// sizes, with more than 2^56 elements or 64 dimensions, data of 2^63 bytes, a header of more than
+// 100 MB; and for a tensor with elements and no data. kUnavailable, with path and reason, when it
+// cannot be written.
 absl::Status WriteSafetensors(const std::string& path, absl::Span<const SafetensorsEntry> entries,
                               const std::map<std::string, std::string>& metadata);
 

@@ -12,56 +12,47 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "dtensor/runtime/core/dims.h"
-#include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/io/safetensors_header.h"
 
 namespace dtensor {
-
-// What the header says of a tensor. Row-major.
-struct SafetensorsInfo {
-  std::string type;            // as the file spells it: "F32"
-  std::optional<DType> dtype;  // none for types that the library lacks: U8, F8_E4M3, ...
-  Dims shape;
-  int64_t begin = 0, end = 0;  // its bytes, counted from the header's end
-};
 
 class SafetensorsReader {
  public:
   // Reads the header. Errors, which name the file: kNotFound where there is no such file to read,
   // kInvalidArgument, naming the tensor and what is wrong with it, for a file that
-  // - is no ordinary file, is shorter than its header, or has a header of more than 100 MB;
+  // - is no ordinary file, is shorter than its header, or has a header of more than 100 MB: the
+  //   format's limit, within which a million tensors fit;
   // - has a header that is no JSON object of tensors, with each name once;
   // - has metadata that are not texts;
-  // - has a tensor of an unknown type, with sizes that are negative or overflow, or with other
-  //   bytes than its shape and type need;
+  // - has a tensor of an unknown type, with sizes that are negative, with more than 2^56 elements
+  //   or 64 dimensions, or with other bytes than its shape and type need;
   // - has tensors that do not follow each other without gaps or overlaps, to the end of the file.
   static absl::StatusOr<SafetensorsReader> Open(const std::string& path);
 
   const std::string& path() const { return path_; }
-  const std::map<std::string, SafetensorsInfo, std::less<>>& tensors() const { return tensors_; }
-  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+  const std::map<std::string, SafetensorsInfo, std::less<>>& tensors() const {
+    return header_.tensors;
+  }
+  const std::map<std::string, std::string>& metadata() const { return header_.metadata; }
 
-  // Errors: kNotFound, naming the tensors that there are.
+  // Errors: kNotFound, naming the tensors that there are, ten at most.
   absl::StatusOr<SafetensorsInfo> Find(absl::string_view name) const;
   // The tensor's bytes. Errors: of Find; kUnavailable where the file is no longer what it was.
   absl::StatusOr<std::vector<std::byte>> Read(absl::string_view name) const;
 
  private:
   SafetensorsReader() = default;
-  absl::Status ParseHeader(const std::string& text);
   absl::Status CheckOffsets(int64_t data_bytes) const;
 
   std::string path_;
   int64_t data_begin_ = 0;  // in the file
-  std::map<std::string, SafetensorsInfo, std::less<>> tensors_;
-  std::map<std::string, std::string> metadata_;
+  SafetensorsHeader header_;
 };
 
 }  // namespace dtensor

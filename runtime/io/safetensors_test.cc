@@ -1,15 +1,19 @@
 // Safetensors files, written, read, and broken.
 #include "dtensor/runtime/io/safetensors.h"
 
+#include <sys/resource.h>
+
+#include <csignal>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "dtensor/runtime/core/status_matchers.h"
 #include "dtensor/runtime/io/safetensors_reader.h"
+#include "dtensor/runtime/testing/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -112,13 +116,24 @@ TEST(SafetensorsTest, RefusesHeadersThatAreNone) {
            Case{FileOf("{} x", 0), "no JSON object"},
            Case{FileOf("{\"\xff\": 1}", 0), "no JSON object"},
            Case{FileOf("7", 0), "no JSON object"},
-           Case{FileOf(std::string(1 << 20, '['), 0), "nested"},
+           Case{FileOf(std::string(1 << 20, '['), 0), "no JSON object"},
+           Case{FileOf(R"({"a":{"b":)" + std::string(1 << 20, '['), 0), "nested"},
+           Case{FileOf(R"({"a":{"b":{"c":{)", 0), "nested"},
+           Case{FileOf(R"({"a":{"dtype":[]}})", 0), "dtype is no text"},
+           Case{FileOf(R"({"a":{"shape":{}}})", 0), "shape is no list"},
+           Case{FileOf(R"({"a":[]})", 0), "tensor 'a': is no JSON object"},
            Case{FileOf(R"({"a":{"b":[[1]]}})", 0), "nested"},
-           Case{FileOf(R"({"[[[[\"{{{{":1})", 0), "tensor '[[[[\"{{{{': is no JSON object"},
-           Case{FileOf(R"({"a":{},"a":{}})", 0), "'a' twice"},
+           Case{FileOf(R"({"[[[[\"{{{{":1})", 0), "tensor '[[[[\\\"{{{{': is no JSON object"},
+           Case{FileOf(absl::StrCat(R"({"a":{"dtype":"F32","shape":[0],"data_offsets":[0,0]},)",
+                                    R"("a":{}})"),
+                       0),
+                "'a' twice"},
            Case{FileOf(R"({"a":{"shape":[1],"shape":[]}})", 0), "'shape' twice"},
            Case{FileOf(R"({"__metadata__":3})", 0), "__metadata__"},
            Case{FileOf(R"({"__metadata__":{"a":3}})", 0), "__metadata__ has 'a'"},
+           Case{FileOf(R"({"__metadata__":{"a":[]}})", 0), "__metadata__ has 'a'"},
+           Case{FileOf(R"({"__metadata__":{"a":"","a":""}})", 0), "'a' twice"},
+           Case{FileOf(R"({"__metadata__":{},"__metadata__":{}})", 0), "'__metadata__' twice"},
        }) {
     WriteBytes(c.bytes);
     EXPECT_THAT(SafetensorsReader::Open(Path()),
@@ -147,11 +162,11 @@ TEST(SafetensorsTest, RefusesTensorsThatCannotBe) {
            Case{R"("F32")", "[-2]", "[0,8]", "shape has -2"},
            Case{R"("F32")", "[2.0]", "[0,8]", "shape has 2.0"},
            Case{R"("F32")", "[\"2\"]", "[0,8]", "shape has \"2\""},
-           Case{R"("F32")", "[18446744073709551616]", "[0,8]", "shape has 1.8"},
+           Case{R"("F32")", "[18446744073709551616]", "[0,8]", "shape has 18446744073709551616"},
            Case{R"("F32")", "[9223372036854775808]", "[0,8]", "shape has 9223372036854775808"},
-           Case{R"("F32")", "[4294967296,4294967296]", "[0,8]", "too many bytes"},
-           Case{R"("F32")", "[0,4294967296,4294967296]", "[0,0]", "too many bytes"},
-           Case{R"("F32")", "[2305843009213693952]", "[0,0]", "too many bytes"},
+           Case{R"("F32")", "[4294967296,4294967296]", "[0,8]", "more than 2^56 elements"},
+           Case{R"("F32")", "[0,4294967296,4294967296]", "[0,0]", "more than 2^56 elements"},
+           Case{R"("F32")", "[2305843009213693952]", "[0,0]", "more than 2^56 elements"},
            Case{R"("F32")", "[3]", "[0,8]", "needs 12 B"},
            Case{R"("F32")", "[2]", "[8,0]", "data_offsets are 8 to 0"},
            Case{R"("F32")", "[2]", "[0]", "not two"},
@@ -183,6 +198,124 @@ TEST(SafetensorsTest, AFileThatShrinksIsNoCrash) {
                           OpenFile(R"({"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 8));
   WriteBytes("short");
   EXPECT_THAT(file.Read("x"), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("has changed")));
+}
+
+constexpr float kOne = 1;
+
+std::vector<std::string> FilesBeside(const std::string& path) {
+  std::vector<std::string> names;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(std::filesystem::path(path).parent_path())) {
+    names.push_back(entry.path().filename());
+  }
+  return names;
+}
+
+// A limit on files stands for a disk that is full.
+TEST(SafetensorsTest, AWriteThatFailsLeavesTheOldFile) {
+  DT_ASSERT_OK(WriteSafetensors(Path(), {{"old", DType::kF32, {1}, &kOne}}, {}));
+  const std::vector<float> large(1 << 20, 2.0f);
+  const auto files = FilesBeside(Path());
+  std::signal(SIGXFSZ, SIG_IGN);
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit small = {1 << 20, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const absl::Status status =
+      WriteSafetensors(Path(), {{"new", DType::kF32, {1 << 20}, large.data()}}, {});
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable, HasSubstr(Path())));
+  EXPECT_EQ(FilesBeside(Path()), files);
+  DT_ASSERT_OK_AND_ASSIGN(const SafetensorsReader file, SafetensorsReader::Open(Path()));
+  EXPECT_THAT(file.Find("old"), IsOk());
+}
+
+// Whatever Open refuses is not written.
+TEST(SafetensorsTest, RefusesToWriteWhatCannotBeRead) {
+  std::filesystem::remove(Path());
+  const auto refuses = [](const SafetensorsEntry& entry, const std::string& words) {
+    EXPECT_THAT(WriteSafetensors(Path(), {entry}, {}), StatusIs(kInvalid, HasSubstr(words)));
+  };
+  refuses({"a\xff", DType::kF32, {1}, &kOne}, "tensor 'a\\xff': the name is no UTF-8");
+  refuses({"\xed\xa0\x80", DType::kF32, {1}, &kOne}, "no UTF-8");  // half of a surrogate pair
+  refuses({"__metadata__", DType::kF32, {1}, &kOne}, "__metadata__");
+  refuses({"a", DType::kF32, {-1}, &kOne}, "tensor 'a': shape: no tensor has shape [-1]");
+  refuses({"a", DType::kF32, {-1, -1}, &kOne}, "shape [-1, -1]: the size -1 is negative");
+  refuses({"a", DType::kF32, {1 << 30, 1 << 30, 1 << 30}, &kOne}, "more than 2^56 elements");
+  refuses({"a", DType::kF32, {0, int64_t{1} << 62, 1 << 20}, &kOne}, "more than 2^56 elements");
+  refuses({"a", DType::kF32, Dims(65, 1), &kOne}, "65 dimensions");
+  refuses({"a", DType::kF32, {1}, nullptr}, "no data");
+  refuses({std::string(100'000'000, 'a'), DType::kF32, {1}, &kOne}, "100000000 B or less");
+  std::vector<SafetensorsEntry> many;
+  for (int i = 0; i < 32; ++i) {
+    many.push_back({absl::StrCat(i), DType::kF32, {int64_t{1} << 56}, &kOne});
+  }
+  EXPECT_THAT(WriteSafetensors(Path(), many, {}),
+              StatusIs(kInvalid, HasSubstr("tensor '31': shape [72057594037927936] makes the")));
+  EXPECT_THAT(
+      WriteSafetensors(Path(), {{"a", DType::kF32, {}, &kOne}, {"a", DType::kF32, {}, &kOne}}, {}),
+      StatusIs(kInvalid, HasSubstr("tensor 'a': the name occurs twice")));
+  EXPECT_THAT(WriteSafetensors(Path(), {}, {{"a\xff", "b"}}),
+              StatusIs(kInvalid, HasSubstr("metadata 'a\\xff'")));
+  EXPECT_THAT(WriteSafetensors(Path(), {}, {{"a", "\xff"}}),
+              StatusIs(kInvalid, HasSubstr("metadata 'a'")));
+  EXPECT_FALSE(std::filesystem::exists(Path()));
+}
+
+TEST(SafetensorsTest, NamesThatAreOddButText) {
+  for (const std::string& name :
+       {std::string(), std::string("\0\n\"\\", 4), std::string("\xe2\x82\xac")}) {
+    DT_ASSERT_OK(WriteSafetensors(Path(), {{name, DType::kF32, {1}, &kOne}}, {{name, name}}));
+    DT_ASSERT_OK_AND_ASSIGN(const SafetensorsReader file, SafetensorsReader::Open(Path()));
+    EXPECT_THAT(file.Find(name), IsOk());
+    EXPECT_THAT(file.metadata(), ElementsAre(Pair(name, name)));
+  }
+}
+
+// A cost that grows with the square of their number would take hours here.
+TEST(SafetensorsTest, AMillionTensors) {
+  constexpr int kTensors = 1'000'000;
+  std::string header = "{";
+  for (int i = 0; i < kTensors; ++i) {
+    absl::StrAppend(&header, i == 0 ? "" : ",", "\"t", i,
+                    R"(":{"dtype":"BOOL","shape":[1],"data_offsets":[)", i, ",", i + 1, "]}");
+  }
+  DT_ASSERT_OK_AND_ASSIGN(const SafetensorsReader file, OpenFile(header + "}", kTensors));
+  EXPECT_EQ(file.tensors().size(), kTensors);
+  EXPECT_THAT(file.Read("t257"), IsOkAndHolds(ElementsAre(std::byte{1})));
+  const absl::Status missing = file.Find("x").status();
+  EXPECT_THAT(missing, StatusIs(kNotFound, HasSubstr("and 999990 others")));
+  EXPECT_LT(missing.message().size(), 4000);
+}
+
+// What a file says at great length is refused at its beginning, in a few words.
+TEST(SafetensorsTest, MessagesAreShort) {
+  const std::string long_text(1 << 20, 'x');
+  std::string ones = "1";
+  for (int i = 0; i < 1 << 20; ++i) ones += ",1";
+  for (const std::string& header :
+       {absl::StrCat(R"({"x":{"dtype":"F32","shape":[)", ones, R"(],"data_offsets":[0,4]}})"),
+        absl::StrCat(R"({"x":{"dtype":"F32","shape":[1],"data_offsets":[)", ones, "]}}"),
+        absl::StrCat(R"({"x":{"dtype":")", long_text, R"("}})"),
+        absl::StrCat(R"({"x":{"dtype":"F32","shape":[")", long_text, R"("]}})"),
+        absl::StrCat(R"({"x":{"dtype":"F32","shape":[)", std::string(1 << 20, '7'), "]}}"),
+        absl::StrCat("{\"", long_text, R"(":{"dtype":"F32"}})"),
+        absl::StrCat("{\"", long_text, "\":{},\"", long_text, "\":{}}"),
+        absl::StrCat(R"({"__metadata__":{")", long_text, R"(":1}})")}) {
+    const absl::Status status = OpenFile(header, 4).status();
+    EXPECT_THAT(status, StatusIs(kInvalid, HasSubstr(Path()))) << header.substr(0, 60);
+    EXPECT_LT(status.message().size(), 4000) << header.substr(0, 60);
+  }
+}
+
+TEST(SafetensorsTest, StatesItsLimits) {
+  const auto header = [](int dims) {
+    std::string sizes = "1";
+    for (int i = 1; i < dims; ++i) sizes += ",1";
+    return absl::StrCat(R"({"x":{"dtype":"F32","shape":[)", sizes, R"(],"data_offsets":[0,4]}})");
+  };
+  EXPECT_THAT(OpenFile(header(64), 4), IsOk());
+  EXPECT_THAT(OpenFile(header(65), 4), StatusIs(kInvalid, HasSubstr("64 dimensions")));
 }
 
 // Whatever becomes of a file: it is refused, or what its header says can be read.

@@ -6,14 +6,14 @@
 #include <utility>
 
 #include "dtensor/runtime/core/status.h"
-#include "dtensor/runtime/kernels/attention_block.h"
+#include "dtensor/runtime/kernels/cpu/attention_block.h"
 
 namespace dtensor::kernels {
 namespace {
 
 // Of [b, s, h, d]; a row's elements must be adjacent.
 AttentionOperand OperandOf(const Tensor& tensor) {
-  DT_CHECK(tensor.rank() == 4 && (tensor.strides()[3] == 1 || tensor.size(3) <= 1));
+  DT_CHECK(tensor.ndim() == 4 && (tensor.strides()[3] == 1 || tensor.size(3) <= 1));
   return {tensor.raw(), tensor.strides()[0], tensor.strides()[2], tensor.strides()[1]};
 }
 
@@ -24,7 +24,7 @@ AttentionOperand StatisticsOf(const Tensor& tensor) {
 
 AttentionShape ShapeOf(const Tensor& q, const Tensor& k, const Tensor& v,
                        const AttentionStep& step) {
-  DT_CHECK(q.rank() == 4 && k.rank() == 4);
+  DT_CHECK(q.ndim() == 4 && k.ndim() == 4);
   AttentionShape shape;
   shape.dtype = q.dtype();
   shape.batch = q.size(0);
@@ -62,7 +62,7 @@ bool IsResultType(const AttentionShape& shape, DType dtype) {
 // How many indices of the set are less than `index`.
 int64_t CountBelow(const IndexSet& set, int64_t index) {
   int64_t count = 0;
-  for (const Run& run : set.runs()) {
+  for (const IndexRun& run : set.runs()) {
     if (index <= run.begin) break;
     const int64_t past = std::min(index, run.end()) - run.begin;
     const int64_t interval = run.count > 1 ? past / run.stride : 0;
@@ -77,7 +77,7 @@ void FindSeenKeys(const AttentionStep& step, SeenKeys* seen) {
     std::fill_n(seen, step.q_positions.size(), SeenKeys{0, step.k_positions.size()});
     return;
   }
-  for (const Run& run : step.q_positions.runs()) {
+  for (const IndexRun& run : step.q_positions.runs()) {
     for (int64_t i = 0; i < run.size(); ++i) {
       const int64_t q = run.begin + i / run.length * run.stride + i % run.length;
       const KeyRange keys = step.mask.KeysOf(q);
@@ -92,7 +92,7 @@ int64_t GlobalIndices(const AttentionShape& shape) {
 }
 
 uint32_t* Expand(const IndexSet& set, uint32_t* out) {
-  for (const Run& run : set.runs()) {
+  for (const IndexRun& run : set.runs()) {
     for (int64_t i = 0; i < run.size(); ++i) {
       *out++ = static_cast<uint32_t>(run.begin + i / run.length * run.stride + i % run.length);
     }

@@ -9,12 +9,13 @@
 #include "absl/strings/str_cat.h"
 #include "dtensor/runtime/core/attention_mask.h"
 #include "dtensor/runtime/core/index_set.h"
-#include "dtensor/runtime/core/status_matchers.h"
+#include "dtensor/runtime/device/cpu/cpu_device.h"
 #include "dtensor/runtime/device/device.h"
 #include "dtensor/runtime/device/tensor.h"
 #include "dtensor/runtime/kernels/attention.h"
-#include "dtensor/runtime/kernels/attention_steps_for_testing.h"
-#include "dtensor/runtime/kernels/attention_test_util.h"
+#include "dtensor/runtime/testing/attention_oracle.h"
+#include "dtensor/runtime/testing/attention_steps.h"
+#include "dtensor/runtime/testing/status_matchers.h"
 #include "gtest/gtest.h"
 
 namespace dtensor::kernels {

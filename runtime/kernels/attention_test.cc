@@ -8,10 +8,13 @@
 
 #include "dtensor/runtime/core/dims.h"
 #include "dtensor/runtime/core/dtype.h"
-#include "dtensor/runtime/core/status_matchers.h"
+#include "dtensor/runtime/device/cpu/cpu_device.h"
+#include "dtensor/runtime/device/deferred/deferred_device.h"
 #include "dtensor/runtime/device/device.h"
+#include "dtensor/runtime/device/meta/meta_device.h"
 #include "dtensor/runtime/device/tensor.h"
-#include "dtensor/runtime/kernels/attention_test_util.h"
+#include "dtensor/runtime/testing/attention_oracle.h"
+#include "dtensor/runtime/testing/status_matchers.h"
 #include "gtest/gtest.h"
 #include "hwy/targets.h"
 

@@ -1,17 +1,17 @@
 #include "dtensor/runtime/kernels/copy.h"
 
-#include "dtensor/runtime/comm/box_copy.h"
-#include "dtensor/runtime/comm/box_loop.h"
 #include "dtensor/runtime/core/collective.h"
 #include "dtensor/runtime/core/status.h"
-#include "dtensor/runtime/kernels/streaming.h"
+#include "dtensor/runtime/kernels/cpu/box_copy.h"
+#include "dtensor/runtime/kernels/cpu/box_loop.h"
+#include "dtensor/runtime/kernels/cpu/streaming.h"
 
 namespace dtensor::kernels {
 namespace {
 
 // All of a tensor, as a transfer to the same place.
-Transfer Whole(const Tensor& tensor) {
-  Transfer transfer{.peers = {0}};
+ReceiveBox Whole(const Tensor& tensor) {
+  ReceiveBox transfer{.peers = {0}};
   for (const int64_t n : tensor.shape()) transfer.dims.push_back({.length = n});
   return transfer;
 }
@@ -28,7 +28,10 @@ absl::Status Copy(Device& device, const Tensor& src, const Tensor& dst) {
 }
 
 absl::StatusOr<Tensor> Contiguous(Device& device, const Tensor& x) {
-  if (x.is_contiguous()) return x;
+  return x.is_contiguous() ? absl::StatusOr<Tensor>(x) : Duplicate(device, x);
+}
+
+absl::StatusOr<Tensor> Duplicate(Device& device, const Tensor& x) {
   DT_ASSIGN_OR_RETURN(Tensor copy, Tensor::Empty(device, x.dtype(), x.shape()));
   DT_RETURN_IF_ERROR(Copy(device, x, copy));
   return copy;

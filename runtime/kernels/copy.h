@@ -14,6 +14,8 @@ absl::Status Copy(Device& device, const Tensor& src, const Tensor& dst);
 
 // `x` itself where it is row-major, else a copy that is. Errors: kResourceExhausted.
 absl::StatusOr<Tensor> Contiguous(Device& device, const Tensor& x);
+// A row-major copy in any case. Errors: kResourceExhausted.
+absl::StatusOr<Tensor> Duplicate(Device& device, const Tensor& x);
 
 }  // namespace dtensor::kernels
 

@@ -1,7 +1,8 @@
 #include "dtensor/runtime/kernels/copy.h"
 
-#include "dtensor/runtime/core/status_matchers.h"
-#include "dtensor/runtime/kernels/kernel_test_util.h"
+#include "dtensor/runtime/device/meta/meta_device.h"
+#include "dtensor/runtime/testing/kernel_fixture.h"
+#include "dtensor/runtime/testing/status_matchers.h"
 #include "gtest/gtest.h"
 
 namespace dtensor::kernels {

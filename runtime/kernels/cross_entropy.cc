@@ -3,24 +3,24 @@
 #include <vector>
 
 #include "dtensor/runtime/core/status.h"
-#include "dtensor/runtime/kernels/cross_entropy_simd.h"
-#include "dtensor/runtime/kernels/index_lookup.h"
+#include "dtensor/runtime/kernels/cpu/cross_entropy_simd.h"
+#include "dtensor/runtime/kernels/cpu/index_lookup.h"
+#include "dtensor/runtime/kernels/cpu/numeric.h"
+#include "dtensor/runtime/kernels/cpu/strided_loop.h"
 #include "dtensor/runtime/kernels/indexed.h"
-#include "dtensor/runtime/kernels/numeric.h"
-#include "dtensor/runtime/kernels/strided_loop.h"
 
 namespace dtensor::kernels {
 namespace {
 
 void CheckLogits(const Tensor& logits, const Tensor& targets, const IndexSet& classes) {
-  DT_CHECK(logits.rank() == 2 && IsFloat(logits.dtype()));
+  DT_CHECK(logits.ndim() == 2 && IsFloat(logits.dtype()));
   DT_CHECK(logits.size(1) == classes.size());
-  DT_CHECK(targets.rank() == 1 && targets.size(0) == logits.size(0));
+  DT_CHECK(targets.ndim() == 1 && targets.size(0) == logits.size(0));
   DT_CHECK(targets.dtype() == DType::kI32 || targets.dtype() == DType::kI64);
 }
 
 void CheckPerRow(const Tensor& values, DType dtype, int64_t rows) {
-  DT_CHECK(values.rank() == 1 && values.size(0) == rows && values.dtype() == dtype);
+  DT_CHECK(values.ndim() == 1 && values.size(0) == rows && values.dtype() == dtype);
 }
 
 // Completes rows [first, first + count) of stats with the target's logit.
@@ -73,7 +73,7 @@ absl::Status CrossEntropyStats(Device& device, const Tensor& logits, const Tenso
                                const IndexSet& classes, int64_t num_classes, int64_t ignore,
                                const Tensor& stats) {
   CheckLogits(logits, targets, classes);
-  DT_CHECK(stats.rank() == 2 && stats.size(0) == logits.size(0) && stats.size(1) == 3);
+  DT_CHECK(stats.ndim() == 2 && stats.size(0) == logits.size(0) && stats.size(1) == 3);
   DT_CHECK(stats.dtype() == AccumulatorOf(logits.dtype()) && stats.is_contiguous());
   const Rows<1> rows({&logits});
   const Packed packed(targets);
@@ -102,7 +102,7 @@ absl::Status CrossEntropyStats(Device& device, const Tensor& logits, const Tenso
 
 absl::Status CrossEntropyMerge(Device& device, const Tensor& stats, const Tensor& targets,
                                int64_t ignore, const Tensor& lse, const Tensor& loss) {
-  DT_CHECK(stats.rank() == 3 && stats.size(2) == 3 && stats.size(1) == targets.numel());
+  DT_CHECK(stats.ndim() == 3 && stats.size(2) == 3 && stats.size(1) == targets.numel());
   CheckPerRow(lse, stats.dtype(), targets.numel());
   CheckPerRow(loss, stats.dtype(), targets.numel());
   DT_CHECK(lse.is_contiguous() && loss.is_contiguous());

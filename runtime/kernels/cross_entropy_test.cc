@@ -3,9 +3,9 @@
 #include <limits>
 
 #include "dtensor/runtime/core/index_set.h"
-#include "dtensor/runtime/core/status_matchers.h"
 #include "dtensor/runtime/kernels/indexed.h"
-#include "dtensor/runtime/kernels/kernel_test_util.h"
+#include "dtensor/runtime/testing/kernel_fixture.h"
+#include "dtensor/runtime/testing/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -95,8 +95,8 @@ TEST_P(CrossEntropyTest, StatsAreMaxSumAndTargetLogit) {
 
 TEST_P(CrossEntropyTest, ShardsOfTheClassesGiveTheWholeLoss) {
   const int64_t rows = 6, n = 20;
-  const dtensor::Run dealt[] = {{0, 3, 10, 2}};  // 0, 1, 2, 10, 11, 12
-  const dtensor::Run others[] = {{3, 7, 10, 2}};
+  const dtensor::IndexRun dealt[] = {{0, 3, 10, 2}};  // 0, 1, 2, 10, 11, 12
+  const dtensor::IndexRun others[] = {{3, 7, 10, 2}};
   const IndexSet sets[] = {IndexSet::FromIntervals(dealt), IndexSet(),
                            IndexSet::FromIntervals(others)};
   for (const DType dtype : kFloats) {

@@ -4,10 +4,10 @@
 
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/copy.h"
-#include "dtensor/runtime/kernels/elementwise_simd.h"
-#include "dtensor/runtime/kernels/numeric.h"
-#include "dtensor/runtime/kernels/streaming.h"
-#include "dtensor/runtime/kernels/strided_loop.h"
+#include "dtensor/runtime/kernels/cpu/elementwise_simd.h"
+#include "dtensor/runtime/kernels/cpu/numeric.h"
+#include "dtensor/runtime/kernels/cpu/streaming.h"
+#include "dtensor/runtime/kernels/cpu/strided_loop.h"
 
 namespace dtensor::kernels {
 namespace {

@@ -9,25 +9,9 @@
 
 #include "absl/status/status.h"
 #include "dtensor/runtime/device/tensor.h"
+#include "dtensor/runtime/kernels/elementwise_op.h"
 
 namespace dtensor::kernels {
-
-enum class BinaryOp : uint8_t { kAdd, kSub, kMul, kDiv, kMax, kMin };
-enum class UnaryOp : uint8_t {
-  kCopy,
-  kNeg,
-  kExp,
-  kLog,
-  kSqrt,
-  kRsqrt,
-  kRecip,
-  kSquare,
-  kAbs,
-  kSilu,
-  kRelu,
-  kSigmoid,
-  kTanh
-};
 
 // out = op(a, b); a, b and out have one shape and type. All types; kDiv floats only.
 absl::Status Binary(Device& device, BinaryOp op, const Tensor& a, const Tensor& b,

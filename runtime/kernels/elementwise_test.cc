@@ -5,8 +5,9 @@
 #include <functional>
 #include <limits>
 
-#include "dtensor/runtime/core/status_matchers.h"
-#include "dtensor/runtime/kernels/kernel_test_util.h"
+#include "dtensor/runtime/device/meta/meta_device.h"
+#include "dtensor/runtime/testing/kernel_fixture.h"
+#include "dtensor/runtime/testing/status_matchers.h"
 #include "gtest/gtest.h"
 
 namespace dtensor::kernels {

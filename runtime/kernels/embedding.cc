@@ -2,23 +2,23 @@
 #include <vector>
 
 #include "dtensor/runtime/core/status.h"
-#include "dtensor/runtime/kernels/index_lookup.h"
+#include "dtensor/runtime/kernels/cpu/index_lookup.h"
+#include "dtensor/runtime/kernels/cpu/numeric.h"
+#include "dtensor/runtime/kernels/cpu/reduce_simd.h"
+#include "dtensor/runtime/kernels/cpu/strided_loop.h"
 #include "dtensor/runtime/kernels/indexed.h"
-#include "dtensor/runtime/kernels/numeric.h"
-#include "dtensor/runtime/kernels/reduce_simd.h"
-#include "dtensor/runtime/kernels/strided_loop.h"
 
 namespace dtensor::kernels {
 namespace {
 
 void CheckIds(const Tensor& ids, const Tensor& y) {
   DT_CHECK(ids.dtype() == DType::kI32 || ids.dtype() == DType::kI64);
-  DT_CHECK(y.rank() == ids.rank() + 1);
+  DT_CHECK(y.ndim() == ids.ndim() + 1);
   DT_CHECK(ids.shape() == Dims(y.shape().begin(), y.shape().end() - 1));
 }
 
 void CheckTable(const Tensor& table, const IndexSet& rows, const Tensor& y) {
-  DT_CHECK(table.rank() == 2 && table.size(0) == rows.size() && table.size(1) == y.shape().back());
+  DT_CHECK(table.ndim() == 2 && table.size(0) == rows.size() && table.size(1) == y.shape().back());
   DT_CHECK(table.dtype() == y.dtype());
 }
 

@@ -1,9 +1,9 @@
 #include <string>
 
 #include "dtensor/runtime/core/index_set.h"
-#include "dtensor/runtime/core/status_matchers.h"
 #include "dtensor/runtime/kernels/indexed.h"
-#include "dtensor/runtime/kernels/kernel_test_util.h"
+#include "dtensor/runtime/testing/kernel_fixture.h"
+#include "dtensor/runtime/testing/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 
 // Rows 1, 2, 5, 6 and 9 of 11.
 IndexSet SomeRows() {
-  const dtensor::Run runs[] = {{1, 2, 0, 1}, {5, 2, 0, 1}, {9, 1, 0, 1}};
+  const dtensor::IndexRun runs[] = {{1, 2, 0, 1}, {5, 2, 0, 1}, {9, 1, 0, 1}};
   return IndexSet::FromIntervals(runs);
 }
 

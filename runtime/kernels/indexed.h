@@ -27,8 +27,8 @@ absl::Status EmbeddingGrad(Device& device, const Tensor& ids, const Tensor& dy,
 //   y[i + d/2] = x[i + d/2] cos(p w_i) + x[i] sin(p w_i)
 //
 // w_i = theta^(-2i/d), and p the global position: the t-th element of `positions`. `inverse`
-// rotates back (the gradient). x, y: [b, t, h, d], any strides for x. Angles are computed in f64
-// and rounded to f32 once.
+// rotates back (the gradient). x, y: [b, t, h, d], any strides for x. Cosines and sines are
+// computed in f64 and, but for f64, rounded to f32 once.
 absl::Status Rope(Device& device, const Tensor& x, const IndexSet& positions, double theta,
                   bool inverse, const Tensor& y);
 

@@ -15,6 +15,7 @@
 #include "benchmark/benchmark.h"
 #include "dtensor/runtime/core/index_set.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/device/cpu/cpu_device.h"
 #include "dtensor/runtime/device/tensor.h"
 #include "dtensor/runtime/kernels/elementwise.h"
 #include "dtensor/runtime/kernels/indexed.h"

@@ -4,11 +4,11 @@
 #include <vector>
 
 #include "dtensor/runtime/core/status.h"
-#include "dtensor/runtime/kernels/norm_simd.h"
-#include "dtensor/runtime/kernels/numeric.h"
-#include "dtensor/runtime/kernels/reduce_simd.h"
-#include "dtensor/runtime/kernels/streaming.h"
-#include "dtensor/runtime/kernels/strided_loop.h"
+#include "dtensor/runtime/kernels/cpu/norm_simd.h"
+#include "dtensor/runtime/kernels/cpu/numeric.h"
+#include "dtensor/runtime/kernels/cpu/reduce_simd.h"
+#include "dtensor/runtime/kernels/cpu/streaming.h"
+#include "dtensor/runtime/kernels/cpu/strided_loop.h"
 
 namespace dtensor::kernels {
 namespace {
@@ -23,7 +23,7 @@ struct OutputRows {
 };
 
 void CheckRows(const Tensor& x, const Tensor& out) {
-  DT_CHECK(x.rank() >= 1 && IsFloat(x.dtype()));
+  DT_CHECK(x.ndim() >= 1 && IsFloat(x.dtype()));
   DT_CHECK(out.shape() == x.shape() && out.dtype() == x.dtype() && out.is_contiguous());
 }
 
@@ -33,7 +33,7 @@ void CheckStatistics(const Tensor& x, const Tensor& rstd) {
 }
 
 void CheckWeight(const Tensor& x, const Tensor& weight) {
-  DT_CHECK(weight.rank() == 1 && weight.size(0) == x.shape().back());
+  DT_CHECK(weight.ndim() == 1 && weight.size(0) == x.shape().back());
   DT_CHECK(weight.dtype() == x.dtype());
 }
 

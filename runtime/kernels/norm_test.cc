@@ -4,8 +4,8 @@
 #include <cmath>
 #include <limits>
 
-#include "dtensor/runtime/core/status_matchers.h"
-#include "dtensor/runtime/kernels/kernel_test_util.h"
+#include "dtensor/runtime/testing/kernel_fixture.h"
+#include "dtensor/runtime/testing/status_matchers.h"
 #include "gtest/gtest.h"
 
 namespace dtensor::kernels {

@@ -5,7 +5,7 @@
 #include <type_traits>
 
 #include "dtensor/runtime/core/status.h"
-#include "dtensor/runtime/kernels/optimizer_simd.h"
+#include "dtensor/runtime/kernels/cpu/optimizer_simd.h"
 
 namespace dtensor::kernels {
 namespace {

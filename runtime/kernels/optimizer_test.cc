@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-#include "dtensor/runtime/core/status_matchers.h"
-#include "dtensor/runtime/kernels/kernel_test_util.h"
+#include "dtensor/runtime/testing/kernel_fixture.h"
+#include "dtensor/runtime/testing/status_matchers.h"
 #include "gtest/gtest.h"
 
 namespace dtensor::kernels {

@@ -4,10 +4,10 @@
 
 #include "absl/container/inlined_vector.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/kernels/cpu/numeric.h"
+#include "dtensor/runtime/kernels/cpu/random_simd.h"
+#include "dtensor/runtime/kernels/cpu/strided_loop.h"
 #include "dtensor/runtime/kernels/indexed.h"
-#include "dtensor/runtime/kernels/numeric.h"
-#include "dtensor/runtime/kernels/random_simd.h"
-#include "dtensor/runtime/kernels/strided_loop.h"
 
 namespace dtensor::kernels {
 namespace {
@@ -38,7 +38,7 @@ class GlobalRuns {
       fn(outer * whole_, (outer + 1) * whole_);
       return;
     }
-    for (const Run& run : region_[d].runs()) {
+    for (const IndexRun& run : region_[d].runs()) {
       for (int64_t j = 0; j < run.count; ++j) {
         const int64_t begin = outer * shape_[d] + run.begin + j * run.stride;
         if (d + 1 == region_.size()) {

@@ -3,10 +3,10 @@
 #include <vector>
 
 #include "dtensor/runtime/core/index_set.h"
-#include "dtensor/runtime/core/status_matchers.h"
 #include "dtensor/runtime/kernels/indexed.h"
-#include "dtensor/runtime/kernels/kernel_test_util.h"
 #include "dtensor/runtime/kernels/philox.h"
+#include "dtensor/runtime/testing/kernel_fixture.h"
+#include "dtensor/runtime/testing/status_matchers.h"
 #include "gtest/gtest.h"
 
 namespace dtensor::kernels {
@@ -87,8 +87,8 @@ TEST_P(RandomTest, CountersCarryIntoTheirSecondWord) {
 
 TEST_P(RandomTest, EveryShardHoldsItsPartOfTheWhole) {
   const int64_t shape[] = {6, 11, 5};
-  const dtensor::Run dealt[] = {{1, 2, 5, 2}};  // 1, 2, 6, 7
-  const dtensor::Run zigzag[] = {{0, 1, 0, 1}, {5, 1, 0, 1}};
+  const dtensor::IndexRun dealt[] = {{1, 2, 5, 2}};  // 1, 2, 6, 7
+  const dtensor::IndexRun zigzag[] = {{0, 1, 0, 1}, {5, 1, 0, 1}};
   const std::vector<std::vector<IndexSet>> regions = {
       {IndexSet::Interval(2, 5), IndexSet::Interval(0, 11), IndexSet::Interval(0, 5)},
       {IndexSet::Interval(0, 6), IndexSet::Interval(3, 9), IndexSet::Interval(0, 5)},

@@ -4,9 +4,9 @@
 #include <limits>
 
 #include "dtensor/runtime/core/status.h"
-#include "dtensor/runtime/kernels/numeric.h"
-#include "dtensor/runtime/kernels/reduce_simd.h"
-#include "dtensor/runtime/kernels/strided_loop.h"
+#include "dtensor/runtime/kernels/cpu/numeric.h"
+#include "dtensor/runtime/kernels/cpu/reduce_simd.h"
+#include "dtensor/runtime/kernels/cpu/strided_loop.h"
 
 namespace dtensor::kernels {
 namespace {
@@ -96,7 +96,16 @@ struct Reduction {
   void* out;
   int64_t outputs;
   StridedLoop<1> kept, reduced;
+  double divisor = 1;  // of the results; floats only
 };
+
+template <typename Out, typename Acc>
+Out Result(const Reduction& r, Acc total) {
+  if constexpr (kIsFloat<Acc>) {
+    if (r.divisor != 1) total /= static_cast<Acc>(r.divisor);
+  }
+  return Cast<Out>(total);
+}
 
 constexpr int64_t kTerms = 8192;   // of one chain of additions per lane, along rows
 constexpr int64_t kRows = 256;     // the same, across rows
@@ -146,7 +155,7 @@ void ReduceAll(const Reduction& r) {
   const T* x = static_cast<const T*>(r.x);
   Out* out = static_cast<Out*>(r.out);
   if (r.reduced.empty()) {
-    std::fill_n(out, r.outputs, Cast<Out>(Identity<Compute<T>>(r.op)));
+    std::fill_n(out, r.outputs, Result<Out>(r, Identity<Compute<T>>(r.op)));
     return;
   }
   const int64_t n = r.kept.inner_size(), stride = r.kept.inner_stride(0);
@@ -154,14 +163,14 @@ void ReduceAll(const Reduction& r) {
   r.kept.ForEachRow([&](const auto& offsets) {
     const T* row = x + offsets[0];
     if (!columns) {
-      for (int64_t i = 0; i < n; ++i) *out++ = Cast<Out>(ReduceOne(r, row + i * stride));
+      for (int64_t i = 0; i < n; ++i) *out++ = Result<Out>(r, ReduceOne(r, row + i * stride));
       return;
     }
     for (int64_t begin = 0; begin < n; begin += kColumns) {
       const int64_t count = std::min(kColumns, n - begin);
       Compute<T> total[kColumns];
       ReduceColumns(r, row + begin, count, total);
-      for (int64_t c = 0; c < count; ++c) *out++ = Cast<Out>(total[c]);
+      for (int64_t c = 0; c < count; ++c) *out++ = Result<Out>(r, total[c]);
     }
   });
 }
@@ -169,7 +178,7 @@ void ReduceAll(const Reduction& r) {
 Reduction MakeReduction(ReduceOp op, const Tensor& x, absl::Span<const int> dims,
                         const Tensor& out) {
   Dims shape[2], strides[2];  // kept, reduced
-  for (int d = 0; d < x.rank(); ++d) {
+  for (int d = 0; d < x.ndim(); ++d) {
     const bool reduced = std::find(dims.begin(), dims.end(), d) != dims.end();
     shape[reduced].push_back(x.size(d));
     strides[reduced].push_back(x.strides()[d]);
@@ -186,6 +195,16 @@ Reduction MakeReduction(ReduceOp op, const Tensor& x, absl::Span<const int> dims
           StridedLoop<1>(shape[1], {strides[1]})};
 }
 
+absl::Status Launch(Device& device, const char* kernel, const Reduction& reduction) {
+  return device.Launch(kernel, [=] {
+    VisitDType(reduction.dtype, [&](auto t) {
+      using T = decltype(t);
+      if (reduction.out_dtype == reduction.dtype) return ReduceAll<T, T>(reduction);
+      ReduceAll<T, Compute<T>>(reduction);
+    });
+  });
+}
+
 }  // namespace
 
 absl::Status Reduce(Device& device, ReduceOp op, const Tensor& x, absl::Span<const int> dims,
@@ -193,14 +212,15 @@ absl::Status Reduce(Device& device, ReduceOp op, const Tensor& x, absl::Span<con
   DT_CHECK(op != ReduceOp::kAvg);
   DT_CHECK(out.dtype() == x.dtype() || out.dtype() == AccumulatorOf(x.dtype()));
   DT_CHECK(out.is_contiguous());
-  const Reduction reduction = MakeReduction(op, x, dims, out);
-  return device.Launch("Reduce", [=] {
-    VisitDType(reduction.dtype, [&](auto t) {
-      using T = decltype(t);
-      if (reduction.out_dtype == reduction.dtype) return ReduceAll<T, T>(reduction);
-      ReduceAll<T, Compute<T>>(reduction);
-    });
-  });
+  return Launch(device, "Reduce", MakeReduction(op, x, dims, out));
+}
+
+absl::Status Mean(Device& device, const Tensor& x, absl::Span<const int> dims, double count,
+                  const Tensor& out) {
+  DT_CHECK(IsFloat(x.dtype()) && out.dtype() == x.dtype() && out.is_contiguous());
+  Reduction reduction = MakeReduction(ReduceOp::kSum, x, dims, out);
+  reduction.divisor = count;
+  return Launch(device, "Mean", reduction);
 }
 
 absl::Status SumOfSquares(Device& device, const Tensor& x, const Tensor& out) {

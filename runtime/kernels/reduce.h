@@ -15,6 +15,9 @@ namespace dtensor::kernels {
 // op: kSum, kMax, kMin or kProduct.
 absl::Status Reduce(Device& device, ReduceOp op, const Tensor& x, absl::Span<const int> dims,
                     const Tensor& out);
+// out = sum of x over `dims` / count, divided before it is rounded to out's type. Floats.
+absl::Status Mean(Device& device, const Tensor& x, absl::Span<const int> dims, double count,
+                  const Tensor& out);
 // out (f32 scalar; f64 for f64) = sum of squares of all elements; f32 inputs are summed in f64.
 absl::Status SumOfSquares(Device& device, const Tensor& x, const Tensor& out);
 

@@ -3,10 +3,10 @@
 #include <vector>
 
 #include "dtensor/runtime/core/index_set.h"
-#include "dtensor/runtime/core/status_matchers.h"
+#include "dtensor/runtime/kernels/cpu/rope_table.h"
 #include "dtensor/runtime/kernels/indexed.h"
-#include "dtensor/runtime/kernels/kernel_test_util.h"
-#include "dtensor/runtime/kernels/rope_table.h"
+#include "dtensor/runtime/testing/kernel_fixture.h"
+#include "dtensor/runtime/testing/status_matchers.h"
 #include "gtest/gtest.h"
 
 namespace dtensor::kernels {
@@ -41,11 +41,8 @@ Doubles Reference(const Doubles& x, const IndexSet& positions, int64_t b, int64_
   return y;
 }
 
-// Cosines and sines are f32 for every type.
-double Tolerance(DType dtype) { return dtype == DType::kF64 ? 1e-6 : Epsilon(dtype); }
-
 IndexSet Zigzag() {
-  const dtensor::Run runs[] = {{0, 3, 0, 1}, {1000, 4, 0, 1}};
+  const dtensor::IndexRun runs[] = {{0, 3, 0, 1}, {1000, 4, 0, 1}};
   return IndexSet::FromIntervals(runs);
 }
 
@@ -56,18 +53,18 @@ TEST_P(RopeTest, RotatesByTheGlobalPosition) {
     for (const DType dtype : kFloats) {
       const Doubles x = Rounded(dtype, RandomValues(n, -1, 1));
       ExpectNear(Run(Make(dtype, {2, 7, 3, d}, x), positions), Reference(x, positions, 2, 3, d),
-                 Tolerance(dtype), Tolerance(dtype));
+                 Epsilon(dtype), Epsilon(dtype));
     }
   }
 }
 
 TEST_P(RopeTest, StridedRuns) {
-  const dtensor::Run runs[] = {{2, 2, 6, 3}};  // 2, 3, 8, 9, 14, 15
+  const dtensor::IndexRun runs[] = {{2, 2, 6, 3}};  // 2, 3, 8, 9, 14, 15
   const IndexSet positions = IndexSet::FromIntervals(runs);
   ASSERT_EQ(positions.size(), 6);
   const Doubles x = RandomValues(6 * 8, -1, 1);
   ExpectNear(Run(Make(DType::kF64, {1, 6, 1, 8}, x), positions), Reference(x, positions, 1, 1, 8),
-             1e-6, 1e-6);
+             1e-14, 1e-14);
 }
 
 TEST_P(RopeTest, ShardsHaveTheBitsOfTheWhole) {
@@ -110,9 +107,10 @@ TEST_P(RopeTest, AnyStrides) {
     qkv[((ib * t + it) * 2 * h + h + ih) * d + id] = x[i];
   }
   const DType dtype = DType::kF64;
-  ExpectNear(Run(Make(dtype, {b, h, t, d}, bhtd).Transpose(1, 2), positions), want, 1e-6, 1e-6);
-  ExpectNear(Run(Make(dtype, {b, t, d, h}, btdh).Transpose(2, 3), positions), want, 1e-6, 1e-6);
-  ExpectNear(Run(Make(dtype, {b, t, 2 * h, d}, qkv).Narrow(2, h, h), positions), want, 1e-6, 1e-6);
+  ExpectNear(Run(Make(dtype, {b, h, t, d}, bhtd).Transpose(1, 2), positions), want, 1e-14, 1e-14);
+  ExpectNear(Run(Make(dtype, {b, t, d, h}, btdh).Transpose(2, 3), positions), want, 1e-14, 1e-14);
+  const Tensor part = Make(dtype, {b, t, 2 * h, d}, qkv).Narrow(2, h, h);
+  ExpectNear(Run(part, positions), want, 1e-14, 1e-14);
 }
 
 TEST_P(RopeTest, NoElements) {
@@ -122,15 +120,16 @@ TEST_P(RopeTest, NoElements) {
 }
 
 TEST(RopeTable, IsComputedOnceAndEvicted) {
-  const auto first = GetRopeTable(IndexSet::Interval(0, 10), 500, 8);
-  EXPECT_EQ(GetRopeTable(IndexSet::Interval(0, 10), 500, 8), first);
-  EXPECT_NE(GetRopeTable(IndexSet::Interval(0, 11), 500, 8), first);
-  EXPECT_NE(GetRopeTable(IndexSet::Interval(0, 10), 501, 8), first);
-  EXPECT_NE(GetRopeTable(IndexSet::Interval(0, 10), 500, 16), first);
-  for (int i = 0; i < 100; ++i) GetRopeTable(IndexSet::Interval(i, i + 1), 500, 8);
-  const auto again = GetRopeTable(IndexSet::Interval(0, 10), 500, 8);
+  const auto first = GetRopeTable<float>(IndexSet::Interval(0, 10), 500, 8);
+  EXPECT_EQ(GetRopeTable<float>(IndexSet::Interval(0, 10), 500, 8), first);
+  EXPECT_NE(GetRopeTable<float>(IndexSet::Interval(0, 11), 500, 8), first);
+  EXPECT_NE(GetRopeTable<float>(IndexSet::Interval(0, 10), 501, 8), first);
+  EXPECT_NE(GetRopeTable<float>(IndexSet::Interval(0, 10), 500, 16), first);
+  for (int i = 0; i < 100; ++i) GetRopeTable<float>(IndexSet::Interval(i, i + 1), 500, 8);
+  const auto again = GetRopeTable<float>(IndexSet::Interval(0, 10), 500, 8);
   EXPECT_NE(again, first);
   EXPECT_EQ(again->cos, first->cos);  // values do not depend on the cache
+  EXPECT_EQ(GetRopeTable<double>(IndexSet::Interval(0, 10), 500, 8)->cos[4], std::cos(1.));
 }
 
 TEST(RopeTable, IsSharedByThreads) {
@@ -138,7 +137,7 @@ TEST(RopeTable, IsSharedByThreads) {
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([] {
       for (int k = 0; k < 200; ++k) {
-        const auto table = GetRopeTable(IndexSet::Interval(k % 70, k % 70 + 2), 700, 4);
+        const auto table = GetRopeTable<float>(IndexSet::Interval(k % 70, k % 70 + 2), 700, 4);
         EXPECT_EQ(table->cos[0], static_cast<float>(std::cos(k % 70)));
       }
     });

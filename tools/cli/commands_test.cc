@@ -1,16 +1,17 @@
 // The commands without the program around them.
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "dtensor/runtime/core/status_matchers.h"
+#include "dtensor/runtime/testing/status_matchers.h"
 #include "dtensor/tools/cli/links_command.h"
-#include "dtensor/tools/cli/memory.h"
 #include "dtensor/tools/cli/plan_command.h"
 #include "dtensor/tools/cli/redistribute_command.h"
 #include "dtensor/tools/cli/regions_command.h"
-#include "dtensor/tools/cli/ring_command.h"
+#include "dtensor/tools/cli/ring/ring_command.h"
+#include "dtensor/tools/program/memory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -146,6 +147,21 @@ TEST(RedistributeCommandTest, EveryElementIsRight) {
   }
 }
 
+TEST(RedistributeCommandTest, SumsBesideAverages) {
+  for (const char* from : {"P(sum),P(avg)", "P(avg),P(sum)", "P(avg),P(avg)", "P(sum),S(0)"}) {
+    for (const char* to : {"R,R", "S(0),P(avg)", "S(1),P(sum)", "P(avg),P(sum)", "P(avg),R"}) {
+      for (const char* dtype : {"f32", "f64", "bf16"}) {
+        DT_ASSERT_OK_AND_ASSIGN(const Move move,
+                                ParseMove(Flags("a=2,b=3", "7,5", from, to, dtype)));
+        DT_ASSERT_OK_AND_ASSIGN(const RedistributionPlan plan, MakePlan(move));
+        DT_ASSERT_OK_AND_ASSIGN(const RunReport report,
+                                Measure(plan, {.rounds = 1, .copy_bytes = 1 << 14}));
+        EXPECT_EQ(report.mismatches, 0) << plan.ToString() << ": " << report.first_mismatch;
+      }
+    }
+  }
+}
+
 TEST(PlanCommandTest, BetweenTwoMeshes) {
   MoveFlags flags = Flags("a=2", "8", "S(0)", "R");
   flags.to_mesh = "b=2@2..3";
@@ -157,8 +173,17 @@ TEST(PlanCommandTest, BetweenTwoMeshes) {
   EXPECT_EQ(plan["steps"][1]["axes"], json({"b"}));
   EXPECT_EQ(plan["total_bytes"], 64);  // each byte crosses once, and is then gathered
   EXPECT_THAT(RunPlan(flags, false)->text,
-              AllOf(HasSubstr("[\"a\"=2] -> [\"b\"=2]@2..3, 4 ranks\n"),
+              AllOf(HasSubstr("[\"a\"=2], 2 ranks -> [\"b\"=2]@2..3, 2 ranks\n"),
                     HasSubstr("between the meshes: 32 B")));
+}
+
+TEST(PlanCommandTest, SaysEachMeshsOwnRanks) {
+  MoveFlags flags = Flags("a=2@4..5", "8", "S(0)", "R");
+  EXPECT_THAT(RunPlan(flags, false)->text, HasSubstr("mesh       [\"a\"=2]@4..5, 2 ranks\n"));
+  flags.to_mesh = "b=3@5..7";  // one of them is of both
+  EXPECT_THAT(RunPlan(flags, false)->text,
+              HasSubstr("mesh       [\"a\"=2]@4..5, 2 ranks -> [\"b\"=3]@5..7, 3 ranks\n"));
+  EXPECT_THAT(RunPlan(Flags("a=1", "8", "R", "R"), false)->text, HasSubstr("[\"a\"=1], 1 rank\n"));
 }
 
 // Other ranks, some of the same, the same in another shape; and one mesh that is not on rank 0.
@@ -222,6 +247,8 @@ TEST(RedistributeCommandTest, RefusesWhatThisMachineCannotRun) {
   DT_EXPECT_OK(check("a=64", "64", kPlenty));
   EXPECT_THAT(check("a=65", "64", kPlenty),
               StatusIs(kInvalid, AllOf(HasSubstr("65 ranks"), HasSubstr("64 or fewer"))));
+  EXPECT_THAT(check("a=2@70..71", "64", kPlenty),
+              StatusIs(kInvalid, HasSubstr("a world of 72 ranks, 0 to 71")));
   EXPECT_THAT(check("a=2", "1000000000000", kPlenty),
               StatusIs(kExhausted, HasSubstr("take a smaller one")));
   EXPECT_THAT(check("a=2", "64", 1 << 20), StatusIs(kExhausted, HasSubstr("1 MiB are free")));
@@ -276,6 +303,15 @@ TEST(RegionsCommandTest, DrawsAndWrites) {
   const std::string svg{std::istreambuf_iterator<char>(file), {}};
   EXPECT_THAT(svg, HasSubstr("</svg>"));
   EXPECT_THAT(RunRegions(flags, true, false), StatusIs(kInvalid, HasSubstr("give one of them")));
+  // What was there is replaced as a whole, or stays.
+  const std::string folder = std::filesystem::path(flags.svg).parent_path();
+  const auto files = [&] { return std::distance(std::filesystem::directory_iterator(folder), {}); };
+  const auto before = files();
+  EXPECT_THAT(RunRegions(flags, false, false), IsOk());
+  EXPECT_EQ(files(), before);
+  flags.svg = "/dev/full";
+  EXPECT_THAT(RunRegions(flags, false, false),
+              StatusIs(absl::StatusCode::kInternal, HasSubstr("--svg: cannot write '/dev/full'")));
   flags.svg = "/nowhere/picture.svg";
   EXPECT_THAT(RunRegions(flags, false, false),
               StatusIs(kInvalid, HasSubstr("--svg: cannot write")));
@@ -283,11 +319,11 @@ TEST(RegionsCommandTest, DrawsAndWrites) {
 
 TEST(LinksCommandTest, PrintsATableThatReadsBack) {
   DT_ASSERT_OK_AND_ASSIGN(const Outcome outcome, RunLinks(2, false));
-  DT_ASSERT_OK_AND_ASSIGN(const LinkTable table, LinkTable::Parse(outcome.text));
+  DT_ASSERT_OK_AND_ASSIGN(const CostModel table, CostModel::Parse(outcome.text));
   EXPECT_GT(table.Of("any").gb_per_second, 0);
   EXPECT_GT(table.copy_gb_per_second(), 0);
   EXPECT_GT(table.reduce_gb_per_second(), 0);
-  EXPECT_NE(table.multiply_gf_per_second(), LinkTable().multiply_gf_per_second());
+  EXPECT_NE(table.multiply_gf_per_second(), CostModel().multiply_gf_per_second());
   EXPECT_TRUE(table.uniform());
 }
 
@@ -374,7 +410,7 @@ TEST(RingCommandTest, RefusalsNameTheFlag) {
   EXPECT_EQ(RingJson(flags)["kv_heads"], 8);
   flags.seq = -1;
   EXPECT_THAT(RunRing(flags, true), StatusIs(kInvalid, HasSubstr("--seq: ")));
-  EXPECT_THAT(RunRing(Ring("cp=4", "ring", "window:5000"), true),
+  EXPECT_THAT(RunRing(Ring("cp=4", "ring", "documents:0,5000"), true),
               StatusIs(kInvalid, HasSubstr("--mask: ")));
   EXPECT_THAT(RunRing(Ring("cp=2000", "ring", "full"), true),
               StatusIs(kInvalid, HasSubstr("1024 or fewer")));

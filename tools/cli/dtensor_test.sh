@@ -80,7 +80,18 @@ refuses "--mesh is required" plan --shape 4 --from R --to R
 refuses "--to is required" redistribute "${small[@]}" --from R
 refuses "--colour" plan "${move[@]}" --colour=red
 refuses "dtensor regions --help" regions "${small[@]}" --layout R --from R
-refuses "--max-extra-bytes" plan "${move[@]}" --max-extra-bytes many
+refuses '--max-extra-bytes: "many" is no whole number' plan "${move[@]}" --max-extra-bytes many
+refuses '--rounds: "1e3" is no whole number' redistribute "${move[@]}" --rounds 1e3
+refuses '--rounds: "99999999999999999999" is no whole number from -2^63' redistribute "${move[@]}" --rounds 99999999999999999999
+refuses '--heads: "0x8" is no whole number' "${ring[@]}" --heads=0x8
+refuses "did you mean --shape?" plan --mesh a=2 --shap 4 --from R --to R
+refuses "did you mean --kv-heads?" ring --mesh cp=2 --seq 64 --kvheads 2
+refuses 'did you mean plan?' plam "${move[@]}"
+refuses '"tp=8" belongs to no flag; lists have commas and no spaces' plan --mesh dp=4 tp=8 --shape 4 --from R --to R
+refuses "--to: a value is missing" plan "${small[@]}" --from R --to
+refuses "--to: it is given more than once" plan "${small[@]}" --from R --to R --to R
+refuses "--links: " plan "${move[@]}" --links /dev/zero
+refuses "--links: " plan "${move[@]}" --links "$TEST_TMPDIR"
 refuses "--max-extra-bytes" plan "${move[@]}" --max-extra-bytes 1
 refuses "--mesh: " plan --mesh dp:2 --shape 4 --from R --to R
 refuses "--to-mesh: " plan "${move[@]}" --to-mesh b:2
@@ -108,7 +119,7 @@ refuses "one axis, as in cp=8" ring --mesh a=2,b=2 --pattern zigzag --seq 64
 refuses "--pattern: " "${ring[@]}" --pattern spiral
 refuses "take a divisor of --heads" ring --mesh cp=2 --heads 8 --kv-heads 3 --seq 64
 refuses "--kv-heads" ring --mesh cp=2 --kv-heads -1 --seq 64
-refuses "--mask: mask window:257" "${ring[@]}" --mask window:257
+refuses "--mask: mask prefix:257" "${ring[@]}" --mask prefix:257
 refuses "--mask: " "${ring[@]}" --mask window
 refuses "take f32, f64, bf16 or f16" ring --mesh cp=2 --seq 64 --dtype i32
 refuses "--in: files are" "${ring[@]}" --in results
@@ -144,8 +155,32 @@ out=$("$dtensor" ring --mesh cp=2 --in "$TEST_TMPDIR/tensors" --dtype f32 --run)
 [[ $out == *"verdict    WRONG: the error of "* ]] || complain "no verdict that names what is wrong: $out"
 prints "within the limits" ring --mesh cp=2 --in "$TEST_TMPDIR/tensors" --run
 
-"$dtensor" plan "${move[@]}" >/dev/full 2>/dev/null
-(($? == 1)) || complain "output that cannot be written must end with status 1"
+prints "dtensor 0." --version
+prints '"head_dim": 8' ring --mesh cp=2 --seq 64 --heads 4 --kv_heads 2 --head_dim=8 --json  # underscores do as well
+[[ $("$dtensor" ring --help) == *--kv-heads* ]] || complain "--help must spell flags with hyphens"
+
+# What a buffer holds fails at its end, and what is longer before.
+cannot_print() {
+  "$dtensor" "$@" >/dev/full 2>"$TEST_TMPDIR/err"
+  (($? == 1)) && [[ $(<"$TEST_TMPDIR/err") == *"cannot write to stdout"* ]] ||
+    complain "output that cannot be written must end with status 1, and say so: $*"
+}
+cannot_print plan "${move[@]}"
+cannot_print regions --mesh a=1000 --shape 1000 --layout "S(0)"
+cannot_print --help
+cannot_print plan --help
+cannot_print --version
+
+# A file is replaced as a whole: one that cannot be written in full stays.
+echo old >"$TEST_TMPDIR/picture.svg"
+chmod 640 "$TEST_TMPDIR/picture.svg"
+(ulimit -f 1; "$dtensor" regions --mesh a=8 --shape 64,64 --layout "S(0)" --svg "$TEST_TMPDIR/picture.svg") >/dev/null 2>&1
+(($? == 0)) && complain "a picture that cannot be written must not end with status 0"
+[[ $(<"$TEST_TMPDIR/picture.svg") == old ]] || complain "a picture that could not be written replaced the old one"
+"$dtensor" regions "${small[@]}" --layout "S(0)" --svg "$TEST_TMPDIR/picture.svg" >/dev/null ||
+  complain "a picture must be written"
+[[ $(<"$TEST_TMPDIR/picture.svg") == *"</svg>"* && $(stat -c %a "$TEST_TMPDIR/picture.svg") == 640 ]] ||
+  complain "a picture that is replaced must keep its permissions"
 "$dtensor" "${ring[@]}" --run --out /dev/full >/dev/null 2>"$TEST_TMPDIR/err"
 (($? == 1)) && [[ $(<"$TEST_TMPDIR/err") == *"--out: cannot write '/dev/full'"* ]] ||
   complain "results that cannot be written must end with status 1: $(<"$TEST_TMPDIR/err")"

@@ -8,7 +8,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
-#include "dtensor/regions.h"
+#include "dtensor/layout/regions.h"
 
 namespace dtensor::cli {
 namespace {
@@ -55,11 +55,11 @@ T Identity(ReduceOp op) {
   return T(high ? Limits::max() : Limits::lowest());
 }
 
-// The library multiplies the sum by 1/n in its accumulator, which may be an ulp from the quotient.
+// The library multiplies a sum by 1/n in its accumulator, which may be an ulp from the quotient.
 template <typename T>
-T Average(int64_t sum, int n) {
+T Scaled(int64_t sum, double scale) {
   using Accumulator = std::conditional_t<std::is_same_v<T, double>, double, float>;
-  return T(static_cast<Accumulator>(sum) * static_cast<Accumulator>(1.0 / n));
+  return T(static_cast<Accumulator>(sum) * static_cast<Accumulator>(scale));
 }
 
 template <typename T>
@@ -84,7 +84,7 @@ class RegionWalk {
  private:
   void Dim(size_t d, int64_t number, int64_t place) {
     if (d == region_.size()) return fn_(number, place);
-    for (const Run& run : region_[d].runs()) {
+    for (const IndexRun& run : region_[d].runs()) {
       for (int64_t j = 0; j < run.count; ++j) {
         const int64_t begin = run.begin + j * run.stride;
         for (int64_t i = begin; i < begin + run.length; ++i, place += local_strides_[d]) {
@@ -165,9 +165,8 @@ IndexedData::IndexedData(const RedistributionPlan& plan)
     (stays ? kept_ : reduced_).push_back(axis);
     if (!stays) terms_ *= from.mesh().axis_size(axis);
   }
-  // All terms of an average are the value itself.
-  if (to.partial_op() == ReduceOp::kAvg) return;
   for (int axis : to.partial_axes()) {
+    if (to.partial_op(axis) == ReduceOp::kAvg) continue;  // its terms are the value itself
     if (!absl::c_linear_search(kept_, axis)) created_.push_back(axis);
   }
 }
@@ -182,7 +181,7 @@ bool IndexedData::Keeps(int64_t number, absl::Span<const int> coordinate) const 
       continue;
     }
     int64_t rest = number;
-    for (int d = from.rank() - 1; d >= 0; rest /= plan_.shape()[d], --d) {
+    for (int d = from.ndim() - 1; d >= 0; rest /= plan_.shape()[d], --d) {
       const int64_t n = plan_.shape()[d];
       if (!absl::c_linear_search(AxesOf(from.dim(d)), axis)) continue;
       if (!DimRegionOverAxes(from, d, n, coordinate, {axis}).Contains(rest % n)) return false;
@@ -194,12 +193,12 @@ bool IndexedData::Keeps(int64_t number, absl::Span<const int> coordinate) const 
 template <typename T>
 T IndexedData::Expected(int64_t number, int64_t problem, absl::Span<const int> coordinate) const {
   if (!created_.empty() && !Keeps(number, coordinate)) {
-    return Identity<T>(plan_.to().partial_op());
+    return Identity<T>(plan_.to().term_op());
   }
   const int64_t value = code_.Value(number, problem);
   if constexpr (std::is_floating_point_v<T> || !std::is_arithmetic_v<T>) {
     const bool averages = plan_.op() == ReduceOp::kAvg && terms_ > 1;
-    if (averages) return Average<T>(value * terms_, terms_);
+    if (plan_.scale() != 1) return Scaled<T>(averages ? value * terms_ : value, plan_.scale());
   }
   return FromInt<T>(value);
 }

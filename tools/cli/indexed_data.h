@@ -16,7 +16,7 @@
 #include <cstdint>
 #include <string>
 
-#include "dtensor/redistribution_plan.h"
+#include "dtensor/redistribution/redistribution_plan.h"
 #include "dtensor/runtime/core/dtype.h"
 #include "dtensor/runtime/core/reduce_op.h"
 #include "dtensor/runtime/device/tensor.h"

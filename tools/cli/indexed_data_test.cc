@@ -5,8 +5,9 @@
 #include <memory>
 #include <vector>
 
-#include "dtensor/runtime/core/status_matchers.h"
+#include "dtensor/runtime/device/cpu/cpu_device.h"
 #include "dtensor/runtime/device/device.h"
+#include "dtensor/runtime/testing/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -10,9 +10,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "dtensor/context.h"
 #include "dtensor/runtime/core/status.h"
-#include "dtensor/runtime/device/product.h"
+#include "dtensor/runtime/device/gemm.h"
+#include "dtensor/tensor/context.h"
 #include "dtensor/tools/cli/json_text.h"
 #include "dtensor/tools/cli/rank_clock.h"
 
@@ -50,8 +50,8 @@ class Rank {
       DT_ASSIGN_OR_RETURN(*tensor, Tensor::Empty(context_.device(), DType::kF32, {elements}));
       DT_RETURN_IF_ERROR(context_.device().FillBytes(tensor->raw(), 0, tensor->bytes()));
     }
-    const Transfer message = Box({(me + 1) % n}, 1), fetch = Box({(me + 1) % n}, elements),
-                   copy = Box({me}, elements), reduce = Box(all_, elements);
+    const ReceiveBox message = Box({(me + 1) % n}, 1), fetch = Box({(me + 1) % n}, elements),
+                     copy = Box({me}, elements), reduce = Box(all_, elements);
     Times best;
     // In turn, so that whatever else the machine does slows all of them alike.
     for (int round = 0; round <= kRounds; ++round) {
@@ -60,7 +60,7 @@ class Rank {
       DT_ASSIGN_OR_RETURN(times.fetch, Seconds(fetch, /*calls=*/1));
       DT_ASSIGN_OR_RETURN(times.copy, Seconds(copy, /*calls=*/1));
       DT_ASSIGN_OR_RETURN(times.reduce, Seconds(reduce, /*calls=*/1));
-      DT_RETURN_IF_ERROR(clock_.Time(context_, [&] { return Multiply(); }));
+      DT_RETURN_IF_ERROR(clock_.Time(context_, [&] { return Gemm(); }));
       times.multiply = clock_.seconds();
       best = round == 0 ? Times() : best.Min(times);  // the first one warms up
     }
@@ -68,14 +68,14 @@ class Rank {
   }
 
  private:
-  static Transfer Box(absl::Span<const int> peers, int64_t elements) {
-    Transfer box;
+  static ReceiveBox Box(absl::Span<const int> peers, int64_t elements) {
+    ReceiveBox box;
     box.peers.assign(peers.begin(), peers.end());
     box.dims.push_back({0, 0, elements});
     return box;
   }
 
-  absl::StatusOr<double> Seconds(const Transfer& box, int calls) {
+  absl::StatusOr<double> Seconds(const ReceiveBox& box, int calls) {
     DT_RETURN_IF_ERROR(clock_.Time(context_, [&]() -> absl::Status {
       for (int i = 0; i < calls; ++i) DT_RETURN_IF_ERROR(Exchange(box));
       return absl::OkStatus();
@@ -83,15 +83,15 @@ class Rank {
     return clock_.seconds() / calls;
   }
 
-  absl::Status Multiply() {
-    Product product;
-    product.m = product.n = product.k = kSide;
-    product.a = product.b = {from_.raw(), kSide, 1, 0};
-    product.c = {to_.raw(), kSide, 1, 0};
-    return context_.device().Multiply(product);
+  absl::Status Gemm() {
+    GemmProblem gemm;
+    gemm.m = gemm.n = gemm.k = kSide;
+    gemm.a = gemm.b = {from_.raw(), kSide, 1, 0};
+    gemm.c = {to_.raw(), kSide, 1, 0};
+    return context_.device().Gemm(gemm);
   }
 
-  absl::Status Exchange(const Transfer& box) {
+  absl::Status Exchange(const ReceiveBox& box) {
     ExchangePart part{from_, to_, absl::MakeConstSpan(&box, 1)};
     Collective collective;
     collective.axes = "all";
@@ -117,12 +117,12 @@ double GbPerSecond(double bytes, double seconds) { return Rounded(bytes / second
 // Turns the formula around by which plans are priced (RedistributionPlan::PredictedSeconds): a
 // latency for the round, the transfers of what comes from others, and then copying own elements
 // (read and written) or reducing (terms read).
-LinkTable TableOf(const Times& times, double bytes, int ranks) {
+CostModel TableOf(const Times& times, double bytes, int ranks) {
   // Clocks are noisy, and a reduction is never free.
   const auto positive = [](double seconds, double whole) {
     return std::max(seconds, 0.05 * whole);
   };
-  LinkTable table;
+  CostModel table;
   table.SetDefault({Rounded(times.message * 1e6),
                     GbPerSecond(bytes, positive(times.fetch - times.message, times.fetch))});
   table.set_copy_gb_per_second(
@@ -134,7 +134,7 @@ LinkTable TableOf(const Times& times, double bytes, int ranks) {
   return table;
 }
 
-std::string LinksJson(const LinkTable& table, int ranks) {
+std::string LinksJson(const CostModel& table, int64_t ranks) {
   return JsonText({{"ranks", ranks},
                    {"latency_us", table.Of("*").latency_us},
                    {"gb_per_second", table.Of("*").gb_per_second},
@@ -145,25 +145,27 @@ std::string LinksJson(const LinkTable& table, int ranks) {
 
 }  // namespace
 
-absl::StatusOr<LinkTable> MeasureLinks(int ranks) {
-  if (ranks < 2 || ranks > kMaxRanks) {
-    return InvalidArgument({"--ranks: ", absl::StrCat(ranks), " is out of range; take 2 to ",
+absl::StatusOr<CostModel> MeasureLinks(int64_t number) {
+  if (number < 2 || number > kMaxRanks) {
+    return InvalidArgument({"--ranks: ", absl::StrCat(number), " is out of range; take 2 to ",
                             absl::StrCat(kMaxRanks), ", no more than there are cores"});
   }
+  const int ranks = static_cast<int>(number);
   const int64_t elements = kTotalBytes / ranks / 4;
   RankClock clock(ranks);
   Times times;
-  const absl::Status status = RunRanks(ranks, [&](Context& context) -> absl::Status {
+  const auto measure = [&](Context& context) -> absl::Status {
     DT_ASSIGN_OR_RETURN(const Times mine, Rank(context, clock).Run(elements));
     if (context.rank() == 0) times = mine;  // all ranks have the same
     return absl::OkStatus();
-  });
+  };
+  const absl::Status status = RunRanks(ranks, measure, {.pin_threads = true});
   if (!status.ok()) return absl::InternalError(status.message());
   return TableOf(times, static_cast<double>(elements * 4), ranks);
 }
 
-absl::StatusOr<Outcome> RunLinks(int ranks, bool json) {
-  DT_ASSIGN_OR_RETURN(const LinkTable table, MeasureLinks(ranks));
+absl::StatusOr<Outcome> RunLinks(int64_t ranks, bool json) {
+  DT_ASSIGN_OR_RETURN(const CostModel table, MeasureLinks(ranks));
   if (json) return Outcome{LinksJson(table, ranks)};
   return Outcome{absl::StrCat("# measured between ", ranks, " ranks, threads of one process\n",
                               table.ToString())};

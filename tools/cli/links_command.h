@@ -1,10 +1,12 @@
-// dtensor links: measures this machine, and prints the link table (dtensor/links.h) that prices
-// plans for it.
+// dtensor links: measures this machine, and prints the link table
+// (dtensor/redistribution/cost_model.h) that prices plans for it.
 #ifndef DTENSOR_TOOLS_CLI_LINKS_COMMAND_H_
 #define DTENSOR_TOOLS_CLI_LINKS_COMMAND_H_
 
+#include <cstdint>
+
 #include "absl/status/statusor.h"
-#include "dtensor/links.h"
+#include "dtensor/redistribution/cost_model.h"
 #include "dtensor/tools/cli/request.h"
 
 namespace dtensor::cli {
@@ -13,10 +15,10 @@ namespace dtensor::cli {
 // tensor of its, copy one of their own, add up everybody's. The table has one link for every axis,
 // since threads share one memory. Errors: kInvalidArgument for too few or too many ranks; a rank's
 // failure (kInternal).
-absl::StatusOr<LinkTable> MeasureLinks(int ranks);
+absl::StatusOr<CostModel> MeasureLinks(int64_t ranks);
 
 // Errors: of MeasureLinks.
-absl::StatusOr<Outcome> RunLinks(int ranks, bool json);
+absl::StatusOr<Outcome> RunLinks(int64_t ranks, bool json);
 
 }  // namespace dtensor::cli
 

@@ -5,20 +5,22 @@
 // that names the bad part and the remedy.
 #include <unistd.h>
 
-#include <cstdio>
+#include <cstdint>
 #include <cstdlib>
+#include <optional>
 #include <string>
-#include <vector>
 
 #include "CLI/CLI.hpp"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
 #include "dtensor/tools/cli/links_command.h"
 #include "dtensor/tools/cli/plan_command.h"
 #include "dtensor/tools/cli/redistribute_command.h"
 #include "dtensor/tools/cli/regions_command.h"
 #include "dtensor/tools/cli/request.h"
-#include "dtensor/tools/cli/ring_command.h"
+#include "dtensor/tools/cli/ring/ring_command.h"
+#include "dtensor/tools/program/command_line.h"
+#include "dtensor/tools/program/output.h"
 
 namespace dtensor::cli {
 namespace {
@@ -28,7 +30,7 @@ struct Flags {
   RegionsFlags regions;
   RingFlags ring;
   bool json = false;
-  int rounds = 10, ranks = 2;
+  int64_t rounds = 10, ranks = 2;
 };
 
 struct Commands {
@@ -122,25 +124,20 @@ absl::StatusOr<Outcome> Run(const Commands& commands, const Flags& flags) {
   return RunLinks(flags.ranks, flags.json);
 }
 
-// "dtensor plan", or "dtensor" before a command is known.
-std::string NameOf(const CLI::App& app) {
-  const auto parsed = app.get_subcommands();
-  return parsed.empty() ? "dtensor" : absl::StrCat("dtensor ", parsed[0]->get_name());
-}
-
-std::string Explain(const CLI::App& app, const CLI::ParseError& error) {
-  if (!app.get_subcommands().empty()) {
-    return absl::StrCat(error.what(), "; `", NameOf(app), " --help` lists the flags");
-  }
-  const std::vector<std::string> words = app.remaining();
-  return absl::StrCat(words.empty() ? "no command is given"
-                                    : absl::StrCat("there is no command \"", words[0], "\""),
-                      "; take plan, redistribute, regions, links or ring (--help explains them)");
-}
-
-int Fail(const CLI::App& app, absl::string_view message, int code) {
-  std::fprintf(stderr, "%s: %s\n", NameOf(app).c_str(), OneLine(message).c_str());
+int Fail(const CLI::App& app, const absl::Status& status, int code) {
+  PrintError(CommandName(app), status.message());
   return code;
+}
+
+int RunAndPrint(const CLI::App& app, const Commands& commands, const Flags& flags) {
+  const absl::StatusOr<Outcome> outcome = Run(commands, flags);
+  if (!outcome.ok()) {
+    const bool refused = outcome.status().code() != absl::StatusCode::kInternal;
+    return Fail(app, outcome.status(), refused ? 2 : 1);
+  }
+  const absl::Status printed = Print(outcome->text);
+  if (!printed.ok()) return Fail(app, printed, 1);
+  return outcome->ok ? 0 : 1;
 }
 
 }  // namespace
@@ -152,21 +149,8 @@ int Main(int argc, char** argv) {
       "dtensor");
   Flags flags;
   const Commands commands = Declare(app, flags);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& help) {
-    return app.exit(help);
-  } catch (const CLI::ParseError& error) {
-    return Fail(app, Explain(app, error), 2);
-  }
-  const absl::StatusOr<Outcome> outcome = Run(commands, flags);
-  if (!outcome.ok()) {
-    const bool refused = outcome.status().code() != absl::StatusCode::kInternal;
-    return Fail(app, outcome.status().message(), refused ? 2 : 1);
-  }
-  std::fputs(outcome->text.c_str(), stdout);
-  if (std::fflush(stdout) != 0) return Fail(app, "cannot write to stdout", 1);
-  return outcome->ok ? 0 : 1;
+  if (const std::optional<int> status = ParseCommandLine(app, argc, argv)) return *status;
+  return RunGuarded(app, [&] { return RunAndPrint(app, commands, flags); });
 }
 
 }  // namespace dtensor::cli

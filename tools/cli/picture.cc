@@ -39,21 +39,24 @@ IndexSet RowsOf(const Region& region) {
 // Calls fn(begin, length) for each interval of a set.
 template <typename Fn>
 void ForEachInterval(const IndexSet& set, const Fn& fn) {
-  for (const Run& run : set.runs()) {
+  for (const IndexRun& run : set.runs()) {
     for (int64_t j = 0; j < run.count; ++j) fn(run.begin + j * run.stride, run.length);
   }
 }
 
 int64_t Intervals(const IndexSet& set) {
   int64_t intervals = 0;
-  for (const Run& run : set.runs()) intervals += run.count;
+  for (const IndexRun& run : set.runs()) intervals += run.count;
   return intervals;
 }
 
 // What several holders mean.
 std::string Note(const Layout& layout) {
   if (!layout.is_partial()) return "";
-  return absl::StrCat("each rank holds a term of the ", ToString(layout.partial_op()), "\n");
+  const size_t averaged = layout.averaged_axes().size();
+  const bool both = averaged > 0 && averaged < layout.partial_axes().size();
+  return absl::StrCat("each rank holds a term of the ",
+                      both ? "sum of averages" : ToString(layout.partial_op()), "\n");
 }
 
 std::string Cell(size_t holders, bool colour) {
@@ -127,7 +130,7 @@ std::vector<Holders> HoldersOf(const Layout& layout, absl::Span<const int64_t> s
   const DeviceMesh& mesh = layout.mesh();
   const AxisList sharding = layout.sharding_axes();
   AxisList others;
-  for (int axis = 0; axis < mesh.rank_of_axes(); ++axis) {
+  for (int axis = 0; axis < mesh.num_axes(); ++axis) {
     if (std::find(sharding.begin(), sharding.end(), axis) == sharding.end()) others.push_back(axis);
   }
   std::vector<Holders> all;

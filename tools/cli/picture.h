@@ -8,8 +8,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "dtensor/layout.h"
-#include "dtensor/regions.h"
+#include "dtensor/layout/layout.h"
+#include "dtensor/layout/regions.h"
 
 namespace dtensor::cli {
 

@@ -20,7 +20,7 @@ std::vector<std::string> AxisNames(const RedistributionPlan& plan, const Redistr
 
 // Most of these walk all ranks: once each.
 struct Costs {
-  Costs(const RedistributionPlan& plan, const LinkTable& links)
+  Costs(const RedistributionPlan& plan, const CostModel& links)
       : bytes(plan.Bytes()),
         bound(plan.Bound()),
         extra(plan.ExtraBytes()),
@@ -40,7 +40,7 @@ std::string Digest(const RedistributionPlan& plan) {
   return absl::StrFormat("%016x", plan.digest());
 }
 
-nlohmann::ordered_json PlanJson(const RedistributionPlan& plan, Objective objective,
+nlohmann::ordered_json PlanJson(const RedistributionPlan& plan, RedistributionObjective objective,
                                 const Costs& costs) {
   nlohmann::ordered_json json = RequestJson(plan, objective);
   nlohmann::ordered_json steps = nlohmann::ordered_json::array();
@@ -78,7 +78,8 @@ absl::string_view LocalWork(const RedistributionPlan& plan) {
                                : "none: each rank copies its own elements";
 }
 
-std::string PlanText(const RedistributionPlan& plan, Objective objective, const Costs& costs) {
+std::string PlanText(const RedistributionPlan& plan, RedistributionObjective objective,
+                     const Costs& costs) {
   std::string text = RequestText(plan, objective);
   if (costs.steps.empty()) absl::StrAppend(&text, "steps      ", LocalWork(plan), "\n");
   for (size_t s = 0; s < costs.steps.size(); ++s) {
@@ -96,9 +97,15 @@ std::string PlanText(const RedistributionPlan& plan, Objective objective, const 
   return text;
 }
 
+// Each mesh with its own ranks: two of them may share some.
+std::string MeshText(const DeviceMesh& mesh) {
+  return absl::StrCat(mesh.ToString(), ", ", mesh.size(), mesh.size() == 1 ? " rank" : " ranks");
+}
+
 }  // namespace
 
-nlohmann::ordered_json RequestJson(const RedistributionPlan& plan, Objective objective) {
+nlohmann::ordered_json RequestJson(const RedistributionPlan& plan,
+                                   RedistributionObjective objective) {
   const DeviceMesh &source = plan.from().mesh(), &target = plan.to().mesh();
   nlohmann::ordered_json json;
   if (source == target) {
@@ -115,17 +122,17 @@ nlohmann::ordered_json RequestJson(const RedistributionPlan& plan, Objective obj
   return json;
 }
 
-std::string RequestText(const RedistributionPlan& plan, Objective objective) {
+std::string RequestText(const RedistributionPlan& plan, RedistributionObjective objective) {
   const DeviceMesh &source = plan.from().mesh(), &target = plan.to().mesh();
   const std::string mesh = source == target
-                               ? source.ToString()
-                               : absl::StrCat(source.ToString(), " -> ", target.ToString());
+                               ? MeshText(source)
+                               : absl::StrCat(MeshText(source), " -> ", MeshText(target));
   return absl::StrFormat(
-      "mesh       %s, %d ranks\n"
+      "mesh       %s\n"
       "tensor     %s %s, %d B\n"
       "move       %s -> %s\n"
       "objective  %s\n",
-      mesh, plan.Ranks().size(), DimsToString(plan.shape()), std::string(ToString(plan.dtype())),
+      mesh, DimsToString(plan.shape()), std::string(ToString(plan.dtype())),
       NumElements(plan.shape()) * SizeOf(plan.dtype()), plan.from().ToString(),
       plan.to().ToString(), std::string(ToString(objective)));
 }

@@ -3,7 +3,7 @@
 #define DTENSOR_TOOLS_CLI_PLAN_COMMAND_H_
 
 #include "absl/status/statusor.h"
-#include "dtensor/redistribution_plan.h"
+#include "dtensor/redistribution/redistribution_plan.h"
 #include "dtensor/tools/cli/request.h"
 #include "nlohmann/json.hpp"
 
@@ -13,8 +13,9 @@ namespace dtensor::cli {
 absl::StatusOr<RedistributionPlan> MakePlan(const Move& move);
 
 // What every command that has a plan says about the request, in the order in which it is printed.
-nlohmann::ordered_json RequestJson(const RedistributionPlan& plan, Objective objective);
-std::string RequestText(const RedistributionPlan& plan, Objective objective);
+nlohmann::ordered_json RequestJson(const RedistributionPlan& plan,
+                                   RedistributionObjective objective);
+std::string RequestText(const RedistributionPlan& plan, RedistributionObjective objective);
 
 // Errors: of ParseMove and MakePlan.
 absl::StatusOr<Outcome> RunPlan(const MoveFlags& flags, bool json);

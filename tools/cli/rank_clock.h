@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "dtensor/context.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/tensor/context.h"
 
 namespace dtensor::cli {
 

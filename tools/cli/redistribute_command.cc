@@ -11,14 +11,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "dtensor/bench/stream_limit.h"
-#include "dtensor/context.h"
-#include "dtensor/executor.h"
+#include "dtensor/redistribution/plan_executor.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/tensor/context.h"
 #include "dtensor/tools/cli/indexed_data.h"
 #include "dtensor/tools/cli/json_text.h"
-#include "dtensor/tools/cli/memory.h"
 #include "dtensor/tools/cli/plan_command.h"
 #include "dtensor/tools/cli/rank_clock.h"
+#include "dtensor/tools/program/memory.h"
 
 namespace dtensor::cli {
 namespace {
@@ -31,11 +31,11 @@ int64_t CopyBytes(const MeasureOptions& options, int ranks) {
 }
 
 // Of each box: its terms, and the result.
-int64_t TouchedBytes(const RankPlan& plan) {
+int64_t TouchedBytes(const RankRedistributionPlan& plan) {
   if (plan.plan().is_view()) return 0;
   int64_t elements = 0;
-  for (const RankPlan::Step& step : plan.steps()) {
-    for (const Transfer& box : step.receives) {
+  for (const RankRedistributionPlan::Step& step : plan.steps()) {
+    for (const ReceiveBox& box : step.receives) {
       elements += box.elements() * (static_cast<int64_t>(box.peers.size()) + 1);
     }
   }
@@ -51,7 +51,7 @@ int64_t BytesReceived(const Communicator& communicator) {
 // What the ranks share. Each rank adds its part under the lock.
 struct Shared {
   explicit Shared(const RedistributionPlan& plan)
-      : plan(plan), ranks(plan.Ranks()), data(plan), clock(WorldSize(plan)) {}
+      : plan(plan), ranks(plan.Ranks()), data(plan), clock(static_cast<int>(WorldSize(plan))) {}
 
   void Add(int rank, const Mismatches& wrong) {
     const std::lock_guard lock(mutex);
@@ -89,7 +89,7 @@ class Rank {
     // So many that a clock can time them; all ranks see the same seconds.
     const int calls = static_cast<int>(std::clamp(100e-6 / shared_.clock.seconds(), 1.0, 1000.0));
     double best = kNever, best_copy = kNever;
-    for (int round = 0; round < options_.rounds; ++round) {
+    for (int64_t round = 0; round < options_.rounds; ++round) {
       DT_RETURN_IF_ERROR(shared_.clock.Time(context_, [&] { return RunTimes(calls); }));
       best = std::min(best, shared_.clock.seconds() / calls);
       DT_RETURN_IF_ERROR(shared_.clock.Time(context_, [this] { return Copy(); }));
@@ -122,7 +122,8 @@ class Rank {
   absl::Status RunOnce() {
     if (!plan_) return absl::OkStatus();
     result_ = Tensor();  // its memory is taken again
-    DT_ASSIGN_OR_RETURN(result_, Execute(*plan_, source_, context_.communicator(), "redistribute"));
+    DT_ASSIGN_OR_RETURN(result_,
+                        ExecutePlan(*plan_, source_, context_.communicator(), "redistribute"));
     return absl::OkStatus();
   }
 
@@ -140,12 +141,12 @@ class Rank {
   Context& context_;
   Shared& shared_;
   const MeasureOptions& options_;
-  std::optional<RankPlan> plan_;  // none if this rank stands by
+  std::optional<RankRedistributionPlan> plan_;  // none if this rank stands by
   Tensor source_, result_, copy_from_, copy_to_;
 };
 
-std::string ReportJson(const RedistributionPlan& plan, Objective objective, const RunReport& report,
-                       const std::string& wrong) {
+std::string ReportJson(const RedistributionPlan& plan, RedistributionObjective objective,
+                       const RunReport& report, const std::string& wrong) {
   nlohmann::ordered_json json = RequestJson(plan, objective);
   json["ok"] = wrong.empty();
   if (!wrong.empty()) json["mismatch"] = wrong;
@@ -165,8 +166,8 @@ std::string LimitText(const RunReport& report) {
                          report.stream_bytes_per_second / 1e9);
 }
 
-std::string ReportText(const RedistributionPlan& plan, Objective objective, const RunReport& report,
-                       const std::string& wrong) {
+std::string ReportText(const RedistributionPlan& plan, RedistributionObjective objective,
+                       const RunReport& report, const std::string& wrong) {
   return absl::StrFormat(
       "%s"
       "data       %s\n"
@@ -185,7 +186,7 @@ double RunReport::stream_limit_ratio() const {
   return static_cast<double>(touched_bytes) / stream_bytes_per_second / seconds;
 }
 
-int WorldSize(const RedistributionPlan& plan) { return plan.Ranks().back() + 1; }
+int64_t WorldSize(const RedistributionPlan& plan) { return int64_t{plan.Ranks().back()} + 1; }
 
 int64_t MemoryNeeded(const RedistributionPlan& plan, const MeasureOptions& options) {
   int64_t elements = 0;
@@ -198,9 +199,10 @@ int64_t MemoryNeeded(const RedistributionPlan& plan, const MeasureOptions& optio
 }
 
 absl::Status CheckRunnable(const RedistributionPlan& plan, int64_t memory_available) {
-  const int ranks = WorldSize(plan);
+  const int64_t ranks = WorldSize(plan);
   if (ranks > IndexedData::kMaxRanks) {
-    return InvalidArgument({"--mesh: ", absl::StrCat(ranks), " ranks are too many threads; take ",
+    return InvalidArgument({"--mesh: a world of ", absl::StrCat(ranks), " ranks, 0 to ",
+                            absl::StrCat(ranks - 1), ", is too many threads; take ",
                             absl::StrCat(IndexedData::kMaxRanks), " or fewer, or `dtensor plan`"});
   }
   // The rest of the machine needs some, too.
@@ -214,8 +216,8 @@ absl::Status CheckRunnable(const RedistributionPlan& plan, int64_t memory_availa
 
 absl::StatusOr<RunReport> Measure(const RedistributionPlan& plan, const MeasureOptions& options) {
   Shared shared(plan);
-  DT_RETURN_IF_ERROR(RunRanks(
-      WorldSize(plan), [&](Context& context) { return Rank(context, shared, options).Run(); }));
+  const auto run = [&](Context& context) { return Rank(context, shared, options).Run(); };
+  DT_RETURN_IF_ERROR(RunRanks(static_cast<int>(WorldSize(plan)), run, {.pin_threads = true}));
   return shared.report;
 }
 
@@ -233,9 +235,11 @@ std::string Verdict(const RedistributionPlan& plan, const RunReport& report) {
                       " and ", report.counted_max_bytes_per_rank);
 }
 
-absl::StatusOr<Outcome> RunRedistribute(const MoveFlags& flags, int rounds, bool json) {
+absl::StatusOr<Outcome> RunRedistribute(const MoveFlags& flags, int64_t rounds, bool json) {
   DT_ASSIGN_OR_RETURN(const Move move, ParseMove(flags));
-  if (rounds < 1) return InvalidArgument({"--rounds: take 1 or more"});
+  if (rounds < 1) {
+    return InvalidArgument({"--rounds: ", absl::StrCat(rounds), " is too few; take 1 or more"});
+  }
   DT_ASSIGN_OR_RETURN(const RedistributionPlan plan, MakePlan(move));
   DT_RETURN_IF_ERROR(CheckRunnable(plan, MemoryAvailable()));
   absl::StatusOr<RunReport> report = Measure(plan, {.rounds = rounds});

@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "dtensor/redistribution_plan.h"
+#include "dtensor/redistribution/redistribution_plan.h"
 #include "dtensor/tools/cli/request.h"
 
 namespace dtensor::cli {
@@ -26,12 +26,12 @@ struct RunReport {
 };
 
 struct MeasureOptions {
-  int rounds = 10;
+  int64_t rounds = 10;
   int64_t copy_bytes = int64_t{128} << 20;  // that all ranks together copy: past the caches
 };
 
 // Threads that Measure() starts: ranks 0 to the highest one of the meshes.
-int WorldSize(const RedistributionPlan& plan);
+int64_t WorldSize(const RedistributionPlan& plan);
 // Bytes of memory that Measure() takes, on all ranks.
 int64_t MemoryNeeded(const RedistributionPlan& plan, const MeasureOptions& options = {});
 // Errors: kInvalidArgument for too many ranks; kResourceExhausted for too little memory.
@@ -46,7 +46,7 @@ absl::StatusOr<RunReport> Measure(const RedistributionPlan& plan,
 std::string Verdict(const RedistributionPlan& plan, const RunReport& report);
 
 // Errors: of ParseMove, MakePlan and CheckRunnable; a rank's failure (kInternal).
-absl::StatusOr<Outcome> RunRedistribute(const MoveFlags& flags, int rounds, bool json);
+absl::StatusOr<Outcome> RunRedistribute(const MoveFlags& flags, int64_t rounds, bool json);
 
 }  // namespace dtensor::cli
 

@@ -1,17 +1,16 @@
 #include "dtensor/tools/cli/regions_command.h"
 
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "dtensor/regions.h"
+#include "dtensor/layout/regions.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/io/atomic_file.h"
 #include "dtensor/tools/cli/json_text.h"
 #include "dtensor/tools/cli/picture.h"
+#include "dtensor/tools/program/output.h"
 #include "nlohmann/json.hpp"
 
 namespace dtensor::cli {
@@ -21,7 +20,7 @@ using Json = nlohmann::ordered_json;
 
 Json RunsJson(const IndexSet& set) {
   Json runs = Json::array();
-  for (const Run& run : set.runs()) {
+  for (const IndexRun& run : set.runs()) {
     runs.push_back({{"begin", run.begin},
                     {"length", run.length},
                     {"stride", run.stride},
@@ -46,9 +45,13 @@ Json RankJson(const Laid& laid, int rank) {
 
 Json PartialJson(const Layout& layout) {
   if (!layout.is_partial()) return nullptr;
-  std::vector<std::string> axes;
+  std::vector<std::string> axes, averaged;
   for (int axis : layout.partial_axes()) axes.push_back(layout.mesh().axis_name(axis));
-  return {{"op", std::string(ToString(layout.partial_op()))}, {"axes", axes}};
+  for (int axis : layout.averaged_axes()) averaged.push_back(layout.mesh().axis_name(axis));
+  Json json = {{"op", std::string(ToString(layout.partial_op()))}, {"axes", axes}};
+  const bool sums_too = !averaged.empty() && averaged.size() < axes.size();
+  if (sums_too) json["averaged"] = averaged;
+  return json;
 }
 
 std::string ListJson(const Laid& laid) {
@@ -71,7 +74,7 @@ std::string ListText(const Laid& laid) {
     const int rank = mesh.RankOf(i);
     const auto coordinate = mesh.Coordinate(rank);
     std::string where;
-    for (int axis = 0; axis < mesh.rank_of_axes(); ++axis) {
+    for (int axis = 0; axis < mesh.num_axes(); ++axis) {
       absl::StrAppend(&where, axis == 0 ? "" : ",", mesh.axis_name(axis), "=", coordinate[axis]);
     }
     absl::StrAppendFormat(&text, "rank %d (%s): %s, %s\n", rank, where,
@@ -82,13 +85,11 @@ std::string ListText(const Laid& laid) {
 }
 
 absl::Status WriteSvg(const std::string& path, const Laid& laid) {
+  DT_RETURN_IF_ERROR(CheckOutputFile("--svg", path));
   DT_ASSIGN_OR_RETURN(const std::string svg, DrawSvg(laid.layout, laid.shape));
-  std::ofstream file(path);
-  file << svg;
-  file.close();
-  if (!file.fail()) return absl::OkStatus();
-  return InvalidArgument({"--svg: cannot write '", path, "': ", std::strerror(errno),
-                          "; name a file in a folder that exists"});
+  const absl::Status written = WriteFileAtomically(path, svg);
+  if (written.ok()) return written;
+  return absl::InternalError(absl::StrCat("--svg: ", written.message()));
 }
 
 }  // namespace

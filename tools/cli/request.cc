@@ -1,9 +1,6 @@
 #include "dtensor/tools/cli/request.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <string>
 #include <utility>
 
@@ -11,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/io/read_file.h"
 
 namespace dtensor::cli {
 namespace {
@@ -47,18 +45,9 @@ absl::StatusOr<DeviceMesh> MeshOf(absl::string_view flag, const std::optional<st
        "--to-mesh are both given"});
 }
 
-absl::StatusOr<std::string> ReadFile(const std::string& path) {
-  std::ifstream file(path);
-  std::string text;
-  if (file.is_open()) std::getline(file, text, '\0');
-  if (file.is_open() && !file.bad()) return text;  // a folder opens, and cannot be read
-  return absl::NotFoundError(absl::StrCat("cannot read '", path, "': ", std::strerror(errno),
-                                          "; `dtensor links > FILE` makes such a file"));
-}
-
 absl::StatusOr<RedistributionOptions> ParseOptions(const MoveFlags& flags) {
   RedistributionOptions options;
-  absl::StatusOr<Objective> objective = ParseObjective(flags.objective);
+  absl::StatusOr<RedistributionObjective> objective = ParseRedistributionObjective(flags.objective);
   if (!objective.ok()) return Of("--objective", objective.status());
   options.objective = *objective;
   if (flags.max_extra_bytes < -1) {
@@ -82,19 +71,24 @@ absl::StatusOr<Layout> ReadLayout(absl::string_view text, const DeviceMesh& mesh
     return Layout::FromPlacements(mesh, placements, shape);
   }
   DT_ASSIGN_OR_RETURN(Layout layout, Layout::Parse(mesh, text));
-  if (layout.rank() == static_cast<int>(shape.size())) return layout;
-  return InvalidArgument({"layout ", layout.ToString(), " has ", absl::StrCat(layout.rank()),
+  if (layout.ndim() == static_cast<int>(shape.size())) return layout;
+  return InvalidArgument({"layout ", layout.ToString(), " has ", absl::StrCat(layout.ndim()),
                           " dimensions, --shape ", DimsToString(shape), " has ",
                           absl::StrCat(shape.size()), "; write one bracket for each"});
 }
 
 }  // namespace
 
-absl::StatusOr<LinkTable> ReadLinks(const std::string& path) {
-  if (path.empty()) return LinkTable();
-  const absl::StatusOr<std::string> text = ReadFile(path);
-  if (!text.ok()) return Of("--links", text.status());
-  absl::StatusOr<LinkTable> links = LinkTable::Parse(*text);
+absl::StatusOr<CostModel> ReadLinks(const std::string& path) {
+  if (path.empty()) return CostModel();
+  constexpr int64_t kMost = 1 << 20;  // tens of thousands of axes
+  const absl::StatusOr<std::string> text = ReadFile(path, kMost);
+  if (!text.ok()) {
+    return absl::Status(text.status().code(),
+                        absl::StrCat("--links: ", text.status().message(),
+                                     "; `dtensor links > FILE` makes such a file"));
+  }
+  absl::StatusOr<CostModel> links = CostModel::Parse(*text);
   return links.ok() ? links : Of("--links", links.status());
 }
 
@@ -132,14 +126,6 @@ absl::StatusOr<Laid> ParseLaid(const RegionsFlags& flags) {
   DT_RETURN_IF_ERROR(CheckCountable(laid.shape, mesh.size()));
   DT_ASSIGN_OR_RETURN(laid.layout, ParseLayout("--layout", flags.layout, mesh, laid.shape));
   return laid;
-}
-
-std::string OneLine(absl::string_view message) {
-  std::string line(absl::StripAsciiWhitespace(message));
-  for (char& c : line) {
-    if (absl::ascii_iscntrl(c)) c = ' ';
-  }
-  return line;
 }
 
 }  // namespace dtensor::cli

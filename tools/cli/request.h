@@ -10,10 +10,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "dtensor/device_mesh.h"
-#include "dtensor/layout.h"
-#include "dtensor/links.h"
-#include "dtensor/redistribution_plan.h"
+#include "dtensor/layout/device_mesh.h"
+#include "dtensor/layout/layout.h"
+#include "dtensor/redistribution/cost_model.h"
+#include "dtensor/redistribution/redistribution_plan.h"
 #include "dtensor/runtime/core/dims.h"
 #include "dtensor/runtime/core/dtype.h"
 
@@ -56,16 +56,13 @@ absl::StatusOr<Move> ParseMove(const MoveFlags& flags);
 absl::StatusOr<Laid> ParseLaid(const RegionsFlags& flags);
 
 // The table in a file; the default one for "".
-absl::StatusOr<LinkTable> ReadLinks(const std::string& path);
+absl::StatusOr<CostModel> ReadLinks(const std::string& path);
 // "64,64"; "" and "scalar" are a scalar.
 absl::StatusOr<Dims> ParseShape(absl::string_view text);
 // A placement for each mesh axis, "P(sum),S(0)", or what Layout::ToString prints. The two cannot be
 // confused: no placement has a '[' or a ':' or is "scalar".
 absl::StatusOr<Layout> ParseLayout(absl::string_view flag, absl::string_view text,
                                    const DeviceMesh& mesh, absl::Span<const int64_t> shape);
-
-// A message as one line: whatever the user typed may come back in it.
-std::string OneLine(absl::string_view message);
 
 }  // namespace dtensor::cli
 

@@ -4,7 +4,7 @@
 #include <fstream>
 #include <string>
 
-#include "dtensor/runtime/core/status_matchers.h"
+#include "dtensor/runtime/testing/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -45,7 +45,7 @@ TEST(RequestTest, ReadsAMove) {
   EXPECT_EQ(move.to.ToString(), "[] [dp]");
   EXPECT_THAT(move.shape, ElementsAre(64, 48));
   EXPECT_EQ(move.dtype, DType::kBF16);
-  EXPECT_EQ(move.options.objective, Objective::kBusiest);
+  EXPECT_EQ(move.options.objective, RedistributionObjective::kBusiest);
   EXPECT_EQ(move.options.max_extra_bytes, 0);
 }
 
@@ -126,9 +126,14 @@ TEST(RequestTest, ErrorsBeginWithTheFlag) {
   flags.links = "/nowhere/links";
   refuses(flags, "--links: ", "'/nowhere/links'");
   flags.links = testing::TempDir();  // a folder
-  refuses(flags, "--links: ", "cannot read");
+  refuses(flags, "--links: ", "is a folder");
+  flags.links = "/dev/zero";
+  refuses(flags, "--links: ", "is a device");
   flags.links = FileWith("link a\n");
   refuses(flags, "--links: ", "line 1");
+  // What follows a NUL is read, too.
+  flags.links = FileWith(std::string("link a 12 25\n\0link b\n", 21));
+  refuses(flags, "--links: ", "line 2");
 }
 
 TEST(RequestTest, RefusesTensorsWhoseBytesCannotBeCounted) {
@@ -139,11 +144,6 @@ TEST(RequestTest, RefusesTensorsWhoseBytesCannotBeCounted) {
         << shape;
   }
   EXPECT_THAT(ParseMove(Flags("a=100000", "1000000,1000", "S(0)", "R")), IsOk());
-}
-
-TEST(RequestTest, MessagesAreOneLine) {
-  EXPECT_EQ(OneLine("a\nb\tc\x1b[m\n"), "a b c [m");
-  EXPECT_EQ(OneLine(""), "");
 }
 
 }  // namespace

@@ -1,0 +1,255 @@
+// Attention with grouped queries: how it is called, checked, and which way it takes. What a rank
+// then does: attention_kernel.h.
+#include "dtensor/attention/attention.h"
+
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "dtensor/attention/attention_kernel.h"
+#include "dtensor/attention/attention_op.h"
+#include "dtensor/attention/attention_plan.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/tensor/dispatch.h"
+#include "dtensor/tensor/op_helpers.h"
+
+namespace dtensor {
+namespace internal {
+namespace {
+
+// The options as attributes: ints {method, recorded, axes of all-to-all as bits, mask's kind,
+// its size, starts of documents...}, reals {scale, dropout}.
+struct Arguments {
+  AttentionMethod method = AttentionMethod::kAutomatic;
+  bool backward = false;
+  AxisList all_to_all;
+  AttentionMask mask;
+};
+
+AttentionMask MaskOf(absl::Span<const int64_t> ints) {
+  switch (static_cast<AttentionMask::Kind>(ints[0])) {
+    case AttentionMask::Kind::kFull:
+      return AttentionMask::Full();
+    case AttentionMask::Kind::kCausal:
+      return AttentionMask::Causal();
+    case AttentionMask::Kind::kWindow:
+      return AttentionMask::Window(ints[1]).value();
+    case AttentionMask::Kind::kPrefix:
+      return AttentionMask::Prefix(ints[1]).value();
+    case AttentionMask::Kind::kDocuments:
+      return AttentionMask::Documents({ints.begin() + 2, ints.end()}).value();
+  }
+  return AttentionMask::Full();
+}
+
+Arguments ArgumentsOf(const Attrs& attrs) {
+  Arguments out;
+  out.method = static_cast<AttentionMethod>(attrs.ints[0]);
+  out.backward = attrs.ints[1] != 0;
+  for (int axis = 0; attrs.ints[2] >> axis; ++axis) {
+    if (attrs.ints[2] >> axis & 1) out.all_to_all.push_back(axis);
+  }
+  out.mask = MaskOf(absl::MakeConstSpan(attrs.ints).subspan(3));
+  return out;
+}
+
+absl::Status AttentionCheck(Specs operands, const Attrs& attrs) {
+  DT_RETURN_IF_ERROR(CheckFloats("Attention", operands));
+  for (int i = 0; i < 3; ++i) DT_RETURN_IF_ERROR(CheckNdim("Attention", operands, i, 4));
+  const Dims& q = operands[0]->shape;
+  const Dims& k = operands[1]->shape;
+  const auto refuse = [&](absl::string_view why) {
+    return InvalidArgument({"Attention: ", why, " (q, k, v: ", SpecsText(operands), ")"});
+  };
+  if (k != operands[2]->shape) return refuse("k and v must have one shape [b, t, hkv, d]");
+  if (q[0] != k[0]) return refuse("q and k must have one batch size");
+  if (q[3] != k[3] || q[3] == 0) return refuse("q and k must have one head size d > 0");
+  if (k[2] == 0 || q[2] % k[2] != 0) {
+    return refuse(absl::StrCat(q[2], " query heads cannot share ", k[2],
+                               " key heads evenly; choose hq as a multiple of hkv"));
+  }
+  if (!std::isfinite(attrs.reals[0])) {
+    return refuse(
+        absl::StrCat("scale is ", attrs.reals[0], "; take a finite number, or 0 for 1/sqrt(d)"));
+  }
+  if (!(attrs.reals[1] >= 0 && attrs.reals[1] < 1)) {
+    return refuse(
+        absl::StrCat("dropout is ", attrs.reals[1], ", no probability below 1; take 0 for none"));
+  }
+  const absl::Status fits = ArgumentsOf(attrs).mask.CheckFits(std::max(q[1], k[1]));
+  return fits.ok() ? fits : refuse(fits.message());
+}
+
+// Why there is no all-to-all over `moved`, and the remedy.
+std::string WhyNot(const AttentionProblem& problem, const AxisList& moved) {
+  const DeviceMesh& mesh = problem.q.mesh();
+  const AxisList streamed = StreamedAxes(problem);
+  for (int axis : moved) {
+    if (absl::c_linear_search(streamed, axis)) continue;
+    return absl::StrCat(
+        "axis \"", mesh.axis_name(axis),
+        "\" does not split both sequences; name axes that do: ", mesh.AxisNames(streamed));
+  }
+  // As the rule splits them, those of k are among those of q.
+  const AxisList kv = AxesOf(problem.kv.dim(2));
+  if (AxesOf(problem.q.dim(2)).size() != kv.size()) {
+    return "the heads of q and of k are split by unlike axes; take method ring";
+  }
+  int64_t ranks = 1;
+  for (const AxisList& axes : {kv, moved}) {
+    for (int axis : axes) ranks *= mesh.axis_size(axis);
+  }
+  return absl::StrCat(ranks, " ranks, with those that split the heads already, cannot share ",
+                      problem.kv_shape[2],
+                      " key heads evenly; name fewer axes, or take method ring");
+}
+
+// The way that the user pinned. Errors: there is no such.
+absl::StatusOr<const AttentionPlan*> Pinned(const std::vector<AttentionPlan>& plans,
+                                            const Arguments& arguments,
+                                            const AttentionProblem& problem, Specs operands) {
+  AxisList moved = arguments.all_to_all.empty() ? StreamedAxes(problem) : arguments.all_to_all;
+  absl::c_sort(moved);
+  const AttentionPlan* found = nullptr;
+  for (const AttentionPlan& plan : plans) {
+    if (plan.method != arguments.method) continue;
+    if (plan.method != AttentionMethod::kAllToAll || plan.all_to_all == moved) found = &plan;
+  }
+  if (found != nullptr) return found;
+  return InvalidArgument({"Attention: all-to-all over ", problem.q.mesh().AxisNames(moved), ": ",
+                          WhyNot(problem, moved), " (q, k, v: ", SpecsText(operands), ")"});
+}
+
+// The problem as the rule places its operands, whatever method is taken: batches and heads alike,
+// and nothing Partial.
+absl::StatusOr<AttentionProblem> ProblemOf(const Decision& decision, const Arguments& arguments) {
+  const Specs operands = decision.given;
+  std::vector<RuleOperand> placed;
+  for (const Spec* operand : operands) placed.push_back({operand->layout, operand->dtype});
+  DT_ASSIGN_OR_RETURN(
+      const RuleAssignment assignment,
+      ChooseAssignment(decision.op->name, decision.rule, decision.op->linearity, placed));
+  AttentionProblem problem;
+  problem.q = assignment.operands[0];
+  problem.kv = assignment.operands[1];
+  problem.q_shape = operands[0]->shape;
+  problem.kv_shape = operands[1]->shape;
+  problem.dtype = operands[0]->dtype;
+  problem.mask = arguments.mask;
+  problem.backward = arguments.backward;
+  return problem;
+}
+
+absl::StatusOr<Route> AttentionRoute(const Context& context, const Decision& decision) {
+  Route route;
+  const Arguments arguments = ArgumentsOf(decision.attrs);
+  if (arguments.method == AttentionMethod::kRing) return route;
+  DT_ASSIGN_OR_RETURN(const AttentionProblem problem, ProblemOf(decision, arguments));
+  const RedistributionOptions& options = context.redistribution_options();
+  DT_ASSIGN_OR_RETURN(const std::vector<AttentionPlan> plans,
+                      AttentionPlans(problem, options.links));
+  if (plans.empty()) return route;
+  const AttentionPlan* plan = &ChooseAttentionPlan(plans, options.max_extra_bytes);
+  if (arguments.method != AttentionMethod::kAutomatic) {
+    DT_ASSIGN_OR_RETURN(plan, Pinned(plans, arguments, problem, decision.given));
+  }
+  route.operands = {plan->q, plan->kv, plan->kv};
+  if (plan->method != AttentionMethod::kAllToAll) return route;
+  route.results = {problem.q};
+  return route;
+}
+
+absl::StatusOr<std::shared_ptr<const OpState>> AttentionPrepare(const Context& context,
+                                                                const Decision& decision) {
+  return PrepareAttention(decision, context.rank(), ArgumentsOf(decision.attrs).mask,
+                          /*scale=*/decision.attrs.reals[0], /*dropout=*/decision.attrs.reals[1]);
+}
+
+DType AttentionType(Specs operands, const Attrs&, int result) {
+  return result == 0 ? operands[0]->dtype : AccumulatorOf(operands[0]->dtype);
+}
+
+}  // namespace
+
+absl::StatusOr<Attrs> AttentionAttrs(const AttentionOptions& options, const DeviceMesh& mesh,
+                                     bool backward) {
+  AttentionMethod method = options.method;
+  int64_t all_to_all = 0;
+  bool named = false;
+  for (const absl::string_view name : absl::StrSplit(options.all_to_all, ',', absl::SkipEmpty())) {
+    const absl::StatusOr<AxisList> axes = mesh.Find(name);
+    if (!axes.ok()) {
+      return InvalidArgument({"Attention: all_to_all: ", axes.status().message()});
+    }
+    named = true;
+    for (int axis : *axes) {
+      if (mesh.axis_size(axis) > 1) all_to_all |= int64_t{1} << axis;
+    }
+  }
+  // Axes of size 1 split nothing: where all are, nothing moves to the heads, and a ring is left.
+  if (method == AttentionMethod::kAllToAll && named && all_to_all == 0) {
+    method = AttentionMethod::kRing;
+  }
+  const AttentionMask& mask = options.mask;
+  Attrs attrs;
+  attrs.ints = {static_cast<int64_t>(method), backward, all_to_all,
+                static_cast<int64_t>(mask.kind()), mask.width()};
+  attrs.ints.insert(attrs.ints.end(), mask.starts().begin(), mask.starts().end());
+  attrs.reals = {options.scale, options.dropout};
+  attrs.values.seed = options.dropout_seed;
+  return attrs;
+}
+
+// The second result is the logarithm of each row's sum of exponentials, for backward.
+const OpDef kAttentionOp = {
+    .name = "Attention",
+    .rule = "b s (h g) d!, b t~s h d!, b t~s h d! -> b s (h g) d!, b (h g) s",
+    .forward = AttentionForward,
+    .backward = AttentionBackward,
+    .saved_operands = 0b111,
+    .saved_results = 0b11,
+    .route = AttentionRoute,
+    .prepare = AttentionPrepare,
+    .check = AttentionCheck,
+    .result_dtype = AttentionType,
+};
+
+}  // namespace internal
+
+namespace {
+
+absl::StatusOr<absl::InlinedVector<DistributedTensor, 2>> Results(const TensorOr& q,
+                                                                  const TensorOr& k,
+                                                                  const TensorOr& v,
+                                                                  const AttentionOptions& options) {
+  DT_RETURN_IF_ERROR(internal::CheckDefined("Attention", q));
+  DT_ASSIGN_OR_RETURN(const Attrs attrs,
+                      internal::AttentionAttrs(options, q->mesh(), q->context().recording()));
+  return DispatchAll(internal::kAttentionOp, {&q, &k, &v}, attrs);
+}
+
+}  // namespace
+
+TensorOr Attention(const TensorOr& q, const TensorOr& k, const TensorOr& v,
+                   const AttentionOptions& options) {
+  DT_ASSIGN_OR_RETURN(auto results, Results(q, k, v, options));
+  return std::move(results[0]);
+}
+
+absl::StatusOr<AttentionResults> AttentionWithLse(const TensorOr& q, const TensorOr& k,
+                                                  const TensorOr& v,
+                                                  const AttentionOptions& options) {
+  DT_ASSIGN_OR_RETURN(auto results, Results(q, k, v, options));
+  AttentionResults out;
+  out.o = std::move(results[0]);
+  const Layout& o = out.o.layout();  // lse [b, h, s] beside o [b, s, h, d]
+  DT_ASSIGN_OR_RETURN(const Layout lse, Layout::Create(o.mesh(), {o.dim(0), o.dim(2), o.dim(1)}));
+  DT_ASSIGN_OR_RETURN(out.lse, results[1].Detach().Redistribute(lse));
+  return out;
+}
+
+}  // namespace dtensor

@@ -1,0 +1,63 @@
+// Attention, an operator. What holds of all operators is said in dtensor/ops/ops.h, which includes
+// this.
+#ifndef DTENSOR_ATTENTION_ATTENTION_H_
+#define DTENSOR_ATTENTION_ATTENTION_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "dtensor/attention/attention_plan.h"
+#include "dtensor/runtime/core/attention_mask.h"
+#include "dtensor/tensor/distributed_tensor.h"
+
+namespace dtensor {
+
+// Attention with grouped queries, of floats: q [b, s, hq, d], k, v [b, t, hkv, d], d > 0, hkv
+// divides hq. "b s (h g) d!, b t~s h d!, b t~s h d! -> b s (h g) d!". A query that sees no key
+// gives 0. Other orders of dimensions are transposed views. On a mesh axis:
+//
+//   q      k, v   o
+//   S(s)   R      S(s)  nothing moves; gradients of k and v are Partial
+//   S(s)   S(t)   S(s)  ring attention, or another method; any orders, also unlike ones
+//   R      S(t)   R     each rank's part is merged by log-sum-exp (decoding with a cache)
+//
+// and with batches or heads sharded alike, nothing moves.
+//
+// The options must be equal on all ranks. Ranks that disagree about mask or method get an error
+// when they communicate; about scale, dropout or its seed, an error in a ring, elsewhere wrong
+// numbers.
+struct AttentionOptions {
+  // Both sequences end together: query i is at position i + max(0, t - s) of the mask, key j at
+  // j + max(0, s - t).
+  AttentionMask mask = AttentionMask::Causal();
+  double scale = 0;  // 0: 1/sqrt(d)
+  // Where both sequences are sharded by the same axes, once batches and heads lie alike
+  // (attention_plan.h); elsewhere there is one way, and this is not looked at. Automatic: the
+  // fastest by the Context's links whose memory its cap allows, or, of those that are nearly as
+  // fast, the one that keeps least memory. Others: that one; kInvalidArgument where there is none.
+  AttentionMethod method = AttentionMethod::kAutomatic;
+  // Of kAllToAll, else not looked at: the axes that move from the sequence to the heads, "u" or
+  // "u,v"; the rest is a ring. Axes of size 1 do not count. Empty: all that split the sequence.
+  std::string all_to_all;
+  // The probability, in [0, 1), with which each weight is dropped after the softmax; the others are
+  // divided by 1 - dropout. Which ones depends on the seed and on global indices alone
+  // (AttentionDropout in runtime/kernels/attention.h), not on meshes or methods. Take another seed
+  // for each call.
+  double dropout = 0;
+  uint64_t dropout_seed = 0;
+};
+TensorOr Attention(const TensorOr& q, const TensorOr& k, const TensorOr& v,
+                   const AttentionOptions& options);
+// And the logarithm of each query's sum of exponentials, [b, hq, s], f32 (f64 for f64), -inf where
+// it sees no key; no gradient flows through it.
+struct AttentionResults {
+  DistributedTensor o, lse;
+};
+absl::StatusOr<AttentionResults> AttentionWithLse(const TensorOr& q, const TensorOr& k,
+                                                  const TensorOr& v,
+                                                  const AttentionOptions& options);
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_ATTENTION_ATTENTION_H_

@@ -1,0 +1,162 @@
+#include "dtensor/attention/attention_kernel.h"
+
+#include <cmath>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "dtensor/attention/attention_plan.h"
+#include "dtensor/attention/ring_executor.h"
+#include "dtensor/layout/regions.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/kernels/attention.h"
+#include "dtensor/runtime/kernels/elementwise.h"
+#include "dtensor/tensor/op_helpers.h"
+
+namespace dtensor::internal {
+namespace {
+
+struct AttentionState : OpState {
+  kernels::AttentionStep step;   // with all keys that this rank holds, but for dropout's seed
+  std::optional<RankRing> ring;  // where both sequences are split by the same axes
+  bool merges = false;           // where other axes split the keys
+};
+
+const AttentionState& StateOf(const Decision& decision) {
+  return static_cast<const AttentionState&>(*decision.state);
+}
+
+kernels::AttentionStep StepOf(const AttentionState& state, uint64_t seed) {
+  kernels::AttentionStep step = state.step;
+  step.dropout.seed = seed;
+  return step;
+}
+
+// Also where x has no elements: an empty shard may lie in any order.
+absl::StatusOr<Tensor> RowMajor(Device& device, const Tensor& x) {
+  DT_ASSIGN_OR_RETURN(const Tensor copy, Contiguous(device, x));
+  return copy.Reshape(copy.shape());
+}
+
+// The kernel reads heads as contiguous rows.
+absl::StatusOr<Tensor> WithRows(Device& device, const Tensor& x) {
+  if (x.strides()[3] == 1 || x.size(3) == 1) return x;
+  return RowMajor(device, x);
+}
+
+struct Inputs {
+  Tensor q, k, v;
+};
+// Peers of a ring read k and v, as they are in memory.
+absl::StatusOr<Inputs> Prepare(Device& device, absl::Span<const Tensor> operands, bool ring) {
+  Inputs out;
+  DT_ASSIGN_OR_RETURN(out.q, WithRows(device, operands[0]));
+  const auto& prepare = ring ? RowMajor : WithRows;
+  DT_ASSIGN_OR_RETURN(out.k, prepare(device, operands[1]));
+  DT_ASSIGN_OR_RETURN(out.v, prepare(device, operands[2]));
+  return out;
+}
+
+// The results over this rank's keys, side by side in [b, s, h, d + 1], gathered at once, and merged
+// by every rank alike.
+absl::Status ForwardMerged(const OpCall& call, const Inputs& in,
+                           const kernels::AttentionStep& step) {
+  Device& device = call.device();
+  const Tensor &o = call.results[0], &lse = call.results[1];
+  const int64_t d = o.size(3);
+  const auto halves = [d](const Tensor& packed) {
+    const Dims& strides = packed.strides();
+    return kernels::AttentionPart{packed.Narrow(3, 0, d),
+                                  packed.View({packed.size(0), packed.size(2), packed.size(1)},
+                                              {strides[0], strides[2], strides[1]}, d)};
+  };
+  DT_ASSIGN_OR_RETURN(const Tensor packed,
+                      Tensor::Empty(device, lse.dtype(), {o.size(0), o.size(1), o.size(2), d + 1}));
+  const kernels::AttentionPart mine = halves(packed);
+  DT_RETURN_IF_ERROR(kernels::Attention(device, in.q, in.k, in.v, step, nullptr, mine.o, mine.lse));
+  DT_ASSIGN_OR_RETURN(const Tensor all, call.GatherShards("t", packed));
+  std::vector<kernels::AttentionPart> parts;
+  for (int64_t i = 0; i < all.size(0); ++i) {
+    DT_ASSIGN_OR_RETURN(const Tensor part, all.Narrow(0, i, 1).Reshape(packed.shape()));
+    parts.push_back(halves(part));
+  }
+  return kernels::MergeAttention(device, parts, o, lse);
+}
+
+bool HasNoHeads(const Tensor& q) { return q.size(0) == 0 || q.size(2) == 0; }
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<const OpState>> PrepareAttention(const Decision& decision, int rank,
+                                                                const AttentionMask& mask,
+                                                                double scale, double dropout) {
+  const Spec &q = *decision.operands[0], &k = *decision.operands[1];
+  const auto coordinate = q.mesh().Coordinate(rank);
+  const int64_t s = q.shape[1], t = k.shape[1];
+  auto state = std::make_shared<AttentionState>();
+  state->step.scale = scale != 0 ? scale : 1 / std::sqrt(static_cast<double>(q.shape[3]));
+  state->step.mask = mask;
+  state->step.q_positions = DimRegion(q.layout, 1, s, coordinate).Shifted(FirstQuery(s, t));
+  state->step.k_positions = DimRegion(k.layout, 1, t, coordinate).Shifted(FirstKey(s, t));
+  state->step.dropout = {dropout, /*seed=*/0, DimRegion(q.layout, 0, q.shape[0], coordinate),
+                         DimRegion(q.layout, 2, q.shape[2], coordinate)};
+  const AttentionProblem problem = {q.layout, k.layout, q.shape, k.shape, q.dtype, mask};
+  if (StreamedAxes(problem).empty()) {
+    state->merges = IsSplit(k.layout.dim(1));
+    return state;
+  }
+  const RingProblem ring = RingOf(problem, rank);
+  // Without heads here, as on all ranks of the ring, nothing moves.
+  if (ring.batch == 0 || ring.heads == 0 || ring.kv_heads == 0) return state;
+  DT_ASSIGN_OR_RETURN(RingSchedule schedule, RingSchedule::Create(ring));
+  state->ring.emplace(std::move(schedule), rank);
+  return state;
+}
+
+absl::Status AttentionForward(const OpCall& call) {
+  const AttentionState& state = StateOf(call.decision);
+  const kernels::AttentionStep step = StepOf(state, call.values.seed);
+  const Tensor &o = call.results[0], &lse = call.results[1];
+  if (HasNoHeads(o)) return absl::OkStatus();
+  Device& device = call.device();
+  DT_ASSIGN_OR_RETURN(const Inputs in, Prepare(device, call.operands, state.ring.has_value()));
+  if (state.ring) {
+    return RunRing(*state.ring, {step.scale, step.dropout, call.lineage}, in.q, in.k, in.v,
+                   call.context.communicator(), "Attention", o, lse);
+  }
+  if (state.merges) return ForwardMerged(call, in, step);
+  return kernels::Attention(device, in.q, in.k, in.v, step, nullptr, o, lse);
+}
+
+// The kernels make all three gradients; those that nobody wants go to scratch memory.
+absl::Status AttentionBackward(const GradCall& call) {
+  const AttentionState& state = StateOf(call.decision);
+  const kernels::AttentionStep step = StepOf(state, call.values.seed);
+  Device& device = call.device();
+  absl::InlinedVector<Tensor, 3> gradients(call.gradients.begin(), call.gradients.end());
+  for (int i = 0; i < 3; ++i) {
+    if (call.wants(i)) continue;
+    const Tensor& like = call.operands[i];
+    DT_ASSIGN_OR_RETURN(gradients[i], Tensor::Empty(device, like.dtype(), like.shape()));
+  }
+  const Tensor &o = call.results[0], &lse = call.results[1];
+  if (HasNoHeads(o)) {  // nothing reaches this rank's k and v
+    for (const Tensor& gradient : gradients) DT_RETURN_IF_ERROR(kernels::Fill(device, gradient, 0));
+    return absl::OkStatus();
+  }
+  DT_ASSIGN_OR_RETURN(const Inputs in,
+                      Prepare(device, call.operands.all(), state.ring.has_value()));
+  DT_ASSIGN_OR_RETURN(const Tensor dout, WithRows(device, call.result_gradients[0]));
+  if (state.ring) {
+    return RunRingBackward(*state.ring, {step.scale, step.dropout, call.lineage}, in.q, in.k, in.v,
+                           o, lse, dout, call.context.communicator(), "Attention", gradients[0],
+                           gradients[1], gradients[2]);
+  }
+  DT_ASSIGN_OR_RETURN(const Tensor delta, Tensor::Empty(device, lse.dtype(), lse.shape()));
+  DT_RETURN_IF_ERROR(kernels::AttentionDelta(device, o, dout, delta));
+  return kernels::AttentionGrad(device, in.q, in.k, in.v, lse, delta, dout, step, gradients[0],
+                                gradients[1], gradients[2]);
+}
+
+}  // namespace dtensor::internal

@@ -1,0 +1,73 @@
+// Carries out ring schedules on one rank's local tensors: dumb on purpose, all decisions are in the
+// schedule. In each step blocks of keys and values begin to move, the kernel runs, the blocks
+// arrive; then gradients move.
+//
+// The caller makes the results. Sums are made in them where the type allows it; what else is held
+// on the way is RingSchedule::ForwardMemory and BackwardMemory.
+#ifndef DTENSOR_ATTENTION_RING_EXECUTOR_H_
+#define DTENSOR_ATTENTION_RING_EXECUTOR_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "dtensor/attention/ring_schedule.h"
+#include "dtensor/runtime/comm/communicator.h"
+#include "dtensor/runtime/device/tensor.h"
+#include "dtensor/runtime/kernels/attention.h"
+
+namespace dtensor {
+
+// A schedule as one rank carries it out.
+class RankRing {
+ public:
+  // Requires: `rank` is on the mesh of the schedule.
+  RankRing(RingSchedule schedule, int rank);
+  const RingSchedule& schedule() const { return schedule_; }
+  int ring_rank() const { return ring_rank_; }
+  const std::vector<int>& ranks() const { return ranks_; }  // of the world, by ring rank
+  const std::vector<int>& group() const { return group_; }  // the same, ascending
+  const std::string& axes() const { return axes_; }         // "cp", "node,cp"
+  uint64_t digest() const { return digest_; }
+
+ private:
+  RingSchedule schedule_;
+  int ring_rank_ = 0;
+  std::vector<int> ranks_, group_;
+  std::string axes_;
+  uint64_t digest_ = 0;
+};
+
+// What is not in the schedule: equal on all ranks.
+struct RingOptions {
+  double scale = 1;
+  kernels::AttentionDropout dropout;  // any number of ranks drops the same weights
+  uint64_t lineage = 0;               // of the call (lineage.h), for a caller that keeps it
+};
+
+// This rank's part of o = softmax(scale * q k^T, masked) v, and of lse, the log-sum-exp of the
+// scores: see kernels/attention.h. Collective over the ring's ranks.
+//
+// q, o: [batch, its positions, heads, head_dim]; k, v: [batch, its positions, kv_heads, head_dim],
+// of the problem's type, in ascending order of positions, any strides with the last one 1; lse:
+// [batch, heads, its positions], wide, any strides. Results share no memory with arguments or each
+// other. `op` is what the user called, for errors. Errors: kInvalidArgument for tensors that are
+// not what the problem says, and a dropout that is not one of its batch entries and heads, before
+// anything moves; the world's failure, as when ranks' options differ; kResourceExhausted, which
+// fails the world.
+absl::Status RunRing(const RankRing& ring, const RingOptions& options, const Tensor& q,
+                     const Tensor& k, const Tensor& v, Communicator& communicator,
+                     absl::string_view op, const Tensor& o, const Tensor& lse);
+
+// The gradients of q, k and v, which are like them, from the final o and lse and the gradient of o.
+// The same sums in the same order on every run. Errors: as RunRing.
+absl::Status RunRingBackward(const RankRing& ring, const RingOptions& options, const Tensor& q,
+                             const Tensor& k, const Tensor& v, const Tensor& o, const Tensor& lse,
+                             const Tensor& dout, Communicator& communicator, absl::string_view op,
+                             const Tensor& dq, const Tensor& dk, const Tensor& dv);
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_ATTENTION_RING_EXECUTOR_H_

@@ -1,0 +1,31 @@
+// Digest: 64 bits of what ranks must agree on, the same in every process, which absl::Hash is not.
+// FNV-1a, over bytes or whole numbers.
+#ifndef DTENSOR_LAYOUT_DIGEST_H_
+#define DTENSOR_LAYOUT_DIGEST_H_
+
+#include <cstdint>
+
+#include "absl/strings/string_view.h"
+
+namespace dtensor {
+
+class Digest {
+ public:
+  void Add(absl::string_view bytes) {
+    for (const char c : bytes) value_ = (value_ ^ static_cast<unsigned char>(c)) * kPrime;
+    Add(static_cast<int64_t>(bytes.size()));
+  }
+  void Add(int64_t value) {
+    value_ = (value_ ^ static_cast<uint64_t>(value)) * kPrime;
+    value_ ^= value_ >> 29;  // high bytes reach the low ones
+  }
+  uint64_t value() const { return value_; }
+
+ private:
+  static constexpr uint64_t kPrime = 0x100000001b3;
+  uint64_t value_ = 0xcbf29ce484222325;
+};
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_LAYOUT_DIGEST_H_

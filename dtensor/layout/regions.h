@@ -1,0 +1,38 @@
+// Regions: the meaning of a layout. Which global indices a rank holds.
+//
+// A rank holds a product of index sets, one per tensor dimension; its local tensor holds those
+// elements in ascending global order, dimension by dimension. Every fast path is tested against
+// this. O(rank * runs), with no communication and no allocation that grows with the tensor.
+#ifndef DTENSOR_LAYOUT_REGIONS_H_
+#define DTENSOR_LAYOUT_REGIONS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/types/span.h"
+#include "dtensor/layout/layout.h"
+#include "dtensor/runtime/core/index_set.h"
+
+namespace dtensor {
+
+using Region = absl::InlinedVector<IndexSet, 4>;  // one index set per tensor dimension
+
+// What the rank at `coordinate` (one entry per mesh axis) holds of dimension `d` of size n.
+IndexSet DimRegion(const Layout& layout, int d, int64_t n, absl::Span<const int> coordinate);
+// The same for every dimension. Partial and replicated axes do not matter.
+Region Regions(const Layout& layout, absl::Span<const int64_t> shape,
+               absl::Span<const int> coordinate);
+
+// The indices of dimension d whose holder has `coordinate[a]` on each axis a in `axes`, whatever
+// its coordinate on the other axes. With every axis listed this is DimRegion.
+IndexSet DimRegionOverAxes(const Layout& layout, int d, int64_t n, absl::Span<const int> coordinate,
+                           absl::Span<const int> axes);
+
+int64_t NumElements(const Region& region);
+Region IntersectRegions(const Region& a, const Region& b);
+std::string ToString(const Region& region);  // "{0..3} x {8..15}"; a scalar is "scalar"
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_LAYOUT_REGIONS_H_

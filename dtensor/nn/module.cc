@@ -1,0 +1,227 @@
+#include "dtensor/nn/module.h"
+
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "dtensor/runtime/core/status.h"
+
+namespace dtensor {
+namespace {
+
+// FNV-1a: a stable name for a parameter's random stream.
+uint64_t StreamOf(absl::string_view path) {
+  uint64_t hash = 0xcbf29ce484222325ull;
+  for (const char c : path) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
+  return hash;
+}
+
+std::string Join(absl::string_view path, absl::string_view name) {
+  return absl::StrCat(path, path.empty() || name.empty() ? "" : ".", name);
+}
+
+// The least size whose multiples are split evenly by every axis that splits the outermost factor.
+int64_t EvenSize(const DeviceMesh& mesh, const DimLayout& dim) {
+  int64_t inner = 1, shards = 1, even = 1;
+  for (size_t i = 1; i < dim.size(); ++i) inner *= dim[i].size;
+  for (const AxisSplit& split : dim[0].splits) {
+    const int64_t parts = mesh.axis_size(split.axis);
+    even = std::lcm(even, shards * parts * (split.zigzag ? 2 : 1));
+    shards *= parts;
+  }
+  return NumElements({even, inner});
+}
+
+absl::StatusOr<Layout> PlaceEdge(const Layout& layout, const ModuleEdge& edge,
+                                 const Placement& placement, absl::Span<const int64_t> shape) {
+  DT_ASSIGN_OR_RETURN(Layout placed, layout.WithAxes(edge.axes, placement, edge.position));
+  if (!placement.is_shard() || edge.allow_uneven) return placed;
+  const int d = placement.dim() < 0 ? placement.dim() + layout.ndim() : placement.dim();
+  if (!IsSplit(placed.dim(d))) return placed;
+  const int64_t even = EvenSize(layout.mesh(), placed.dim(d));
+  if (shape[d] % even == 0) return placed;
+  int64_t shards = 1;
+  for (int axis : AxesOf(placed.dim(d))) shards *= layout.mesh().axis_size(axis);
+  return InvalidArgument({"dimension ", absl::StrCat(d), " of an activation of shape ",
+                          DimsToString(shape), " is split ", absl::StrCat(shards), " ways (",
+                          placed.ToString(), " on ", layout.mesh().ToString(),
+                          ") and does not divide; choose a multiple of ", absl::StrCat(even),
+                          ", or allow uneven shards"});
+}
+
+}  // namespace
+
+TensorOr AtEdges(const DistributedTensor& x, absl::Span<const ModuleEdge> edges,
+                 std::optional<Placement> ModuleEdge::*side) {
+  Layout layout = x.layout();
+  for (const ModuleEdge& edge : edges) {
+    if (!(edge.*side)) continue;
+    DT_ASSIGN_OR_RETURN(layout, PlaceEdge(layout, edge, *(edge.*side), x.shape()));
+  }
+  return layout == x.layout() ? x : x.Redistribute(layout);
+}
+
+Parameter::Parameter(Dims shape_in, ParameterInit init_in, Dims units_in)
+    : shape(std::move(shape_in)), init(init_in), units(std::move(units_in)) {}
+
+ParameterPtr Parameter::New(Dims shape, ParameterInit init, Dims units) {
+  return ParameterPtr(new Parameter(std::move(shape), init, std::move(units)));
+}
+
+absl::Status Parameter::Materialize(Context& context, const Layout& layout, absl::string_view path,
+                                    uint64_t seed) {
+  TensorOr made;
+  if (init.stddev > 0) {
+    RandomOptions options;
+    options.seed = seed;
+    options.stream = StreamOf(path);
+    options.stddev = init.stddev;
+    options.dtype = dtype;
+    made = RandomNormal(context, layout, shape, options);
+  } else {
+    made = Full(context, layout, shape, dtype, init.value);
+  }
+  DT_ASSIGN_OR_RETURN(tensor, std::move(made));
+  DT_RETURN_IF_ERROR(tensor.set_requires_grad(true));
+  tensor.set_pinned(true);
+  return absl::OkStatus();
+}
+
+TensorOr Module::operator()(const TensorOr& x) {
+  DT_RETURN_IF_ERROR(x.status());
+  if (!x->defined()) return WithPath(InvalidArgument({"the module's operand is undefined"}));
+  DT_RETURN_IF_ERROR(CheckMaterialized());
+  DT_ASSIGN_OR_RETURN(const DistributedTensor input, AtEdge(*x, &ModuleEdge::input));
+  TensorOr y = Forward(input);
+  if (!y.ok()) return WithPath(y.status());
+  if (!y->defined()) return WithPath(InvalidArgument({"the module's result is undefined"}));
+  NoteReduced(y->layout());
+  return AtEdge(*y, &ModuleEdge::output);
+}
+
+void Module::NoteReduced(const Layout& result) {
+  for (ModuleEdge& edge : edges_) {
+    if (!edge.reduces || edge.mesh != result.mesh()) continue;
+    edge.came_whole = false;
+    for (int axis : edge.axes) {
+      edge.came_whole |=
+          edge.mesh.axis_size(axis) > 1 && result.use(axis) == Layout::AxisUse::kReplicate;
+    }
+  }
+}
+
+absl::Status Module::CheckMaterialized() const {
+  for (const auto& [name, parameter] : parameters_) {
+    if (parameter->tensor.defined()) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "parameter ", Join(path_, name), " has no memory; apply a plan to the model ",
+        "(ParallelPlan() replicates everything), or Materialize it, before it is called"));
+  }
+  return absl::OkStatus();
+}
+
+TensorOr Module::AtEdge(const DistributedTensor& x,
+                        std::optional<Placement> ModuleEdge::*side) const {
+  TensorOr moved = AtEdges(x, edges_, side);
+  return moved.ok() ? moved : WithPath(moved.status());
+}
+
+absl::Status Module::WithPath(const absl::Status& status) const {
+  if (path_.empty() || status.code() != absl::StatusCode::kInvalidArgument) return status;
+  // What a module inside this one refused names that one, whose path begins with this one's.
+  absl::string_view rest = status.message();
+  if (absl::ConsumePrefix(&rest, path_) && !rest.empty() && (rest[0] == '.' || rest[0] == ':')) {
+    return status;
+  }
+  return absl::Status(status.code(), absl::StrCat(path_, ": ", status.message()));
+}
+
+void Module::VisitModules(const ModuleVisitor& visit) {
+  absl::flat_hash_set<const Module*> seen;
+  VisitNew("", seen, visit);
+}
+
+void Module::VisitNew(const std::string& path, absl::flat_hash_set<const Module*>& seen,
+                      const ModuleVisitor& visit) {
+  if (!seen.insert(this).second) return;
+  visit(path, *this);
+  for (auto& [name, child] : children_) child->VisitNew(Join(path, name), seen, visit);
+}
+
+void Module::VisitParameters(const std::function<void(const std::string&, Parameter&)>& visit) {
+  absl::flat_hash_set<const Parameter*> seen;
+  VisitModules([&](const std::string& path, Module& module) {
+    for (auto& [name, parameter] : module.parameters_) {
+      if (seen.insert(parameter.get()).second) visit(Join(path, name), *parameter);
+    }
+  });
+}
+
+void Module::VisitModulePaths(const ModuleVisitor& visit) { VisitFrom("", visit); }
+
+void Module::VisitFrom(const std::string& path, const ModuleVisitor& visit) {
+  visit(path, *this);
+  for (auto& [name, child] : children_) child->VisitFrom(Join(path, name), visit);
+}
+
+void Module::VisitParameterPaths(const std::function<void(const std::string&, Parameter&)>& visit) {
+  VisitModulePaths([&](const std::string& path, Module& module) {
+    for (auto& [name, parameter] : module.parameters_) visit(Join(path, name), *parameter);
+  });
+}
+
+void Module::VisitOwnParameters(const std::function<void(const std::string&, Parameter&)>& visit) {
+  for (auto& [name, parameter] : parameters_) visit(name, *parameter);
+}
+
+std::vector<DistributedTensor> Module::Parameters() {
+  std::vector<DistributedTensor> tensors;
+  VisitParameters([&](const std::string&, Parameter& parameter) {
+    DT_CHECK(parameter.tensor.defined());
+    tensors.push_back(parameter.tensor);
+  });
+  return tensors;
+}
+
+absl::Status Module::Materialize(Context& context, const DeviceMesh& mesh, uint64_t seed) {
+  absl::Status status;
+  VisitModules([](const std::string& path, Module& module) { module.path_ = path; });
+  VisitParameters([&](const std::string& path, Parameter& parameter) {
+    if (!status.ok() || parameter.tensor.defined()) return;
+    const int ndim = static_cast<int>(parameter.shape.size());
+    status = parameter.Materialize(context, Layout::Replicated(mesh, ndim), path, seed);
+  });
+  return status;
+}
+
+void Module::SetDType(DType dtype) {
+  VisitParameters([&](const std::string&, Parameter& parameter) {
+    DT_CHECK(!parameter.tensor.defined());
+    parameter.dtype = dtype;
+  });
+}
+
+absl::StatusOr<Placement> Module::PlaceParameter(ParameterStyle style,
+                                                 absl::string_view name) const {
+  if (style == ParameterStyle::kReplicate) return Replicate();
+  return InvalidArgument({"parameter '", name,
+                          "' is not of a Linear or Embedding, so Colwise and Rowwise mean nothing "
+                          "for it; use SequenceParallel or Edges"});
+}
+
+void Module::AddChild(std::string name, Module* child) {
+  DT_CHECK(name.find('.') == std::string::npos && child != nullptr);
+  // So that what is refused before a plan is applied names its place all the same.
+  child->VisitModules([&](const std::string& path, Module& module) {
+    DT_CHECK(&module != this);
+    module.path_ = Join(Join(path_, name), path);
+  });
+  children_.emplace_back(std::move(name), child);
+}
+
+void Module::AddParameter(std::string name, ParameterPtr parameter) {
+  DT_CHECK(name.find('.') == std::string::npos && parameter != nullptr);
+  parameters_.emplace_back(std::move(name), std::move(parameter));
+}
+
+}  // namespace dtensor

@@ -1,0 +1,88 @@
+// The operators. Each is differentiable unless it says otherwise, takes errors as operands and
+// passes them on, so that model code composes and is checked once:
+//
+//   TensorOr y = MatMul(Silu(MatMul(x, w1)), w2);
+//
+// Shapes are global. Rules in the notation of op_rule.h; results that are kept for backward alone
+// are not shown. Operands are redistributed where the rule wants them elsewhere: what it marks "!"
+// is gathered first where it is sharded. Operands that are not named otherwise have one type, and
+// results theirs; results may share storage with operands.
+//
+// Errors: kInvalidArgument for undefined operands, operands of two Contexts or meshes, shapes,
+// types, or arguments that do not fit, naming the operator, shapes, placements and remedy;
+// failures.
+#ifndef DTENSOR_OPS_OPS_H_
+#define DTENSOR_OPS_OPS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "dtensor/attention/attention.h"
+#include "dtensor/tensor/distributed_tensor.h"
+
+namespace dtensor {
+
+// --- Products, of floats.
+TensorOr MatMul(const TensorOr& a, const TensorOr& b);       // "m k, k n -> m n"
+TensorOr Linear(const TensorOr& x, const TensorOr& weight);  // x weight^T: "... k, n k -> ... n"
+
+// --- Element by element.
+// Of numbers (not bool). Operands broadcast (sizes 1 and missing leading dimensions).
+TensorOr Add(const TensorOr& a, const TensorOr& b);  // "..., ... -> ...", jointly linear
+TensorOr Sub(const TensorOr& a, const TensorOr& b);
+TensorOr Mul(const TensorOr& a, const TensorOr& b);  // linear in each
+// Of floats.
+TensorOr Scale(const TensorOr& x, double factor);
+TensorOr Silu(const TensorOr& x);
+// silu(gate) * up, in one pass. Operands of one shape.
+TensorOr SiluMul(const TensorOr& gate, const TensorOr& up);
+// Between any types; floats to integers are cut off. x itself where it has the type. Differentiable
+// between floats only. Not linear, for it rounds: a Partial x is reduced first.
+TensorOr Cast(const TensorOr& x, DType dtype);
+
+// --- Along the last dimension, which must be whole. Of floats.
+TensorOr Softmax(const TensorOr& x);  // "... d! -> ... d!"
+// x / sqrt(mean(x^2) + eps) * weight: "... d!, d! -> ... d!".
+TensorOr RmsNorm(const TensorOr& x, const TensorOr& weight, double eps);
+
+// --- Reductions. Sharded reduced dimensions give Partial(sum). Dims are dropped; negative ones
+// count from the end, each is given once; none leaves x as it is.
+TensorOr Sum(const TensorOr& x, absl::Span<const int> dims);  // of numbers (not bool)
+// The sum divided by the global count, each rank's term before it is rounded to x's type. Of
+// floats.
+TensorOr Mean(const TensorOr& x, absl::Span<const int> dims);
+// Of floats, over all dimensions: an f32 scalar (f64 for f64). Not differentiable.
+TensorOr SumOfSquares(const TensorOr& x);
+
+// --- Views, of any type: nothing moves where a shard's elements stay together, else the operand is
+// redistributed. A `dim` that is negative counts from the end.
+TensorOr Reshape(const TensorOr& x, absl::Span<const int64_t> shape);  // one size may be -1
+TensorOr Transpose(const TensorOr& x, int dim0, int dim1);
+// Indices begin to end - 1 of `dim`, which must be whole (x itself where that is all of it).
+TensorOr Slice(const TensorOr& x, int dim, int64_t begin, int64_t end);
+// x cut along `dim`, which must be whole, into parts of these sizes: >= 0, and their sum is all of
+// it.
+absl::StatusOr<std::vector<DistributedTensor>> SplitTensor(const TensorOr& x, int dim,
+                                                           absl::Span<const int64_t> sizes);
+// 1 to 8 tensors of one type, alike in all dimensions but `dim`, which must be whole.
+TensorOr Concat(absl::Span<const TensorOr> tensors, int dim);
+
+// --- Transformers. Attention: dtensor/attention/attention.h.
+// Rows of table (floats) by ids (i32 or i64, not differentiable): "... @v, v d -> ... d". A sharded
+// v gives P(sum). An id outside [0, v) is a failure (kOutOfRange): it ends the world.
+TensorOr Embedding(const TensorOr& ids, const TensorOr& table);
+// Rotary embedding of x [b, t, h, d] (floats) at its global positions 0..t-1 along dimension 1
+// (rotate-half): "b t h d! -> b t h d!". d is even, theta > 0.
+TensorOr Rope(const TensorOr& x, double theta);
+// -log softmax(logits)[target] for each token: "... v^, ... -> ...", f32 (f64 for f64 logits). A
+// sharded v costs one all-gather of three numbers a token and shard. Logits are floats, targets i32
+// or i64 with one for each row of logits; `ignore` counts as 0. Another target outside [0, v) is a
+// failure (kOutOfRange): it ends the world.
+TensorOr CrossEntropy(const TensorOr& logits, const TensorOr& targets, int64_t ignore = -100);
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_OPS_OPS_H_

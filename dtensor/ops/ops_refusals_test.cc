@@ -1,0 +1,203 @@
+// What operators refuse: each message says what, why, and what to do; and nothing is broken
+// afterwards.
+#include <functional>
+#include <limits>
+#include <vector>
+
+#include "dtensor/ops/ops.h"
+#include "dtensor/runtime/testing/status_matchers.h"
+#include "dtensor/testing/one_rank.h"
+#include "dtensor/testing/op_cases.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace dtensor {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+constexpr int64_t kWraps = 0x3333333333333334;  // 5 * kWraps is 4, modulo 2^64
+
+struct Refusal {
+  const char* what;
+  std::function<TensorOr(const Maker&)> call;
+  std::vector<const char*> words;
+};
+
+std::vector<Refusal> Refusals() {
+  const auto split = [](const TensorOr& x, std::vector<int64_t> sizes) -> TensorOr {
+    DT_ASSIGN_OR_RETURN(auto parts, SplitTensor(x, 1, sizes));
+    return parts[0];
+  };
+  return {
+      {"sizes",
+       [](auto& m) {
+         return MatMul(m.Zeros({2, 3}), m.Zeros({4, 2}));
+       },
+       {"MatMul", "[2, 3], [4, 2]"}},
+      {"ranks",
+       [](auto& m) {
+         return MatMul(m.Zeros({2}), m.Zeros({2, 2}));
+       },
+       {"MatMul", "dimensions"}},
+      {"types",
+       [](auto& m) {
+         return Linear(m.Zeros({2, 3}), m.Zeros({2, 3}, DType::kF64));
+       },
+       {"Linear", "Cast"}},
+      {"integers",
+       [](auto& m) {
+         return Linear(m.I64({1, 1}, {1}), m.I64({1, 1}, {1}));
+       },
+       {"Linear", "Cast"}},
+      {"unlike",
+       [](auto& m) {
+         return Add(m.Zeros({2, 3}), m.Zeros({2}));
+       },
+       {"Add", "[2, 3], [2]"}},
+      {"gate",
+       [](auto& m) {
+         return SiluMul(m.Zeros({2, 3}), m.Zeros({3}));
+       },
+       {"SiluMul", "Mul(Silu"}},
+      {"dim",
+       [](auto& m) {
+         return Sum(m.Zeros({2, 3}), {2});
+       },
+       {"Sum", "dimension 2", "-2 to 1"}},
+      {"twice",
+       [](auto& m) {
+         return Sum(m.Zeros({2, 3}), {0, -2});
+       },
+       {"Sum", "twice"}},
+      {"mean",
+       [](auto& m) {
+         return Mean(m.I64({2}, {1, 2}), {0});
+       },
+       {"Mean", "i64"}},
+      {"count",
+       [](auto& m) {
+         return Reshape(m.Zeros({2, 3}), {4, 2});
+       },
+       {"Reshape", "[2, 3]", "[4, 2]"}},
+      {"open",
+       [](auto& m) {
+         return Reshape(m.Zeros({2, 3}), {-1, -1});
+       },
+       {"Reshape", "-1 stands twice"}},
+      {"divide",
+       [](auto& m) {
+         return Reshape(m.Zeros({2, 3}), {4, -1});
+       },
+       {"Reshape", "multiple of 4"}},
+      {"axis",
+       [](auto& m) {
+         return Transpose(m.Zeros({2, 3}), 0, -3);
+       },
+       {"Transpose", "-3"}},
+      {"range",
+       [](auto& m) {
+         return Slice(m.Zeros({2, 3}), 1, 2, 4);
+       },
+       {"Slice", "[2, 4)", "<= 3"}},
+      {"parts",
+       [split](auto& m) {
+         return split(m.Zeros({2, 3}), {1, 1});
+       },
+       {"SplitTensor", "sum is 3"}},
+      {"parts that wrap",
+       [split](auto& m) {
+         return split(m.Zeros({2, 3}), {kMost, kMost, 5});
+       },
+       {"SplitTensor", "sum is 3"}},
+      {"count that wraps",
+       [](auto& m) {
+         return Reshape(m.Zeros({2, 2}), {5, kWraps});
+       },
+       {"Reshape", "2^56"}},
+      {"known sizes that wrap",
+       [](auto& m) {
+         return Reshape(m.Zeros({2, 2}), {5, kWraps, -1});
+       },
+       {"Reshape", "2^56"}},
+      {"product that wraps",
+       [](auto& m) {
+         return MatMul(m.Zeros({int64_t{1} << 40, 0}), m.Zeros({0, int64_t{1} << 40}));
+       },
+       {"MatMul", "2^56"}},
+      {"broadcast that wraps",
+       [](auto& m) {
+         return Add(m.Zeros({0, int64_t{1} << 40, 1}), m.Zeros({0, 1, int64_t{1} << 40}));
+       },
+       {"Add", "2^56"}},
+      {"none", [](auto&) { return Concat({}, 0); }, {"Concat", "1 to 8"}},
+      {"concat",
+       [](auto& m) {
+         return Concat({m.Zeros({2, 3}), m.Zeros({2})}, 1);
+       },
+       {"Concat", "Reshape"}},
+      {"other",
+       [](auto& m) {
+         return Concat({m.Zeros({2, 3}), m.Zeros({3, 3})}, 1);
+       },
+       {"Concat", "[3, 3]"}},
+      {"ids",
+       [](auto& m) {
+         return Embedding(m.Zeros({2}), m.Zeros({3, 2}));
+       },
+       {"Embedding", "i64"}},
+      {"rope",
+       [](auto& m) {
+         return Rope(m.Zeros({2, 3}), 100);
+       },
+       {"Rope", "4 dimensions"}},
+      {"odd",
+       [](auto& m) {
+         return Rope(m.Zeros({1, 1, 1, 3}), 100);
+       },
+       {"Rope", "even"}},
+      {"heads",
+       [](auto& m) {
+         return Attention(m.Zeros({1, 2, 3, 2}), m.Zeros({1, 2, 2, 2}), m.Zeros({1, 2, 2, 2}), {});
+       },
+       {"Attention", "3 query heads", "2 key heads"}},
+      {"targets",
+       [](auto& m) {
+         return CrossEntropy(m.Zeros({2, 3}), m.I64({1}, {0}));
+       },
+       {"CrossEntropy", "[2, 3]"}},
+      {"passed on",
+       [](auto& m) {
+         return Silu(MatMul(m.Zeros({2, 3}), m.Zeros({4, 2})));
+       },
+       {"MatMul"}},
+      {"undefined", [](auto&) { return Silu(DistributedTensor()); }, {"Silu", "undefined"}},
+  };
+}
+
+TEST(OpsTest, RefusalsNameOperatorShapesAndRemedy) {
+  OnOneRank([](const Maker& make) {
+    for (const Refusal& refusal : Refusals()) {
+      const TensorOr result = refusal.call(make);
+      for (const char* word : refusal.words) {
+        EXPECT_THAT(result, StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(word)))
+            << refusal.what;
+      }
+    }
+    EXPECT_THAT(Values(make.F32({1}, {4})), ElementsAre(4));
+  });
+}
+
+TEST(OpsTest, AnIdOutOfRangeEndsTheWorld) {
+  const absl::Status status = RunRanks(1, [](Context& context) -> absl::Status {
+    const Maker make(context);
+    DT_ASSIGN_OR_RETURN(const auto y, Embedding(make.I64({1}, {3}), make.Zeros({3, 2})));
+    return ToGlobal<float>(y).status();
+  });
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kOutOfRange, HasSubstr("3")));
+}
+
+}  // namespace
+}  // namespace dtensor

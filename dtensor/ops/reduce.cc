@@ -1,0 +1,165 @@
+// Sum, Mean and SumOfSquares.
+#include "dtensor/runtime/kernels/reduce.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "dtensor/ops/op_defs.h"
+#include "dtensor/ops/ops.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/kernels/elementwise.h"
+#include "dtensor/tensor/dispatch.h"
+#include "dtensor/tensor/op_helpers.h"
+
+namespace dtensor {
+namespace internal {
+namespace {
+
+bool IsReduced(const Attrs& attrs, int dim) {
+  return std::find(attrs.ints.begin(), attrs.ints.end(), dim) != attrs.ints.end();
+}
+
+// attrs: ints {the reduced dimensions, ascending}. "d0 d1 d2 -> d0 d2".
+absl::StatusOr<RuleText> SumRule(absl::Span<const Dims> shapes, const Attrs& attrs) {
+  const int ndim = static_cast<int>(shapes[0].size());
+  std::vector<std::string> kept;
+  for (int d = 0; d < ndim; ++d) {
+    if (!IsReduced(attrs, d)) kept.push_back(Letter(d));
+  }
+  return RuleText{absl::StrCat(Letters(ndim), " -> ", absl::StrJoin(kept, " ")), {}};
+}
+
+absl::InlinedVector<int, 4> DimsOf(const Attrs& attrs) {
+  return {attrs.ints.begin(), attrs.ints.end()};
+}
+
+absl::Status SumForward(const OpCall& call) {
+  return kernels::Reduce(call.device(), ReduceOp::kSum, call.operands[0], DimsOf(call.attrs()),
+                         call.results[0]);
+}
+
+// Every element of x gets the gradient of its sum, dy: a broadcast view.
+absl::StatusOr<Tensor> Spread(const GradCall& call, const Tensor& dy) {
+  const Dims& shape = call.decision.operands[0]->local_shape;
+  Dims kept = shape;
+  for (int64_t d : call.attrs().ints) kept[d] = 1;
+  DT_ASSIGN_OR_RETURN(const Tensor reshaped, ReshapeLocal(call.device(), dy, kept));
+  return reshaped.BroadcastTo(shape);
+}
+
+absl::Status SumBackward(const GradCall& call) {
+  DT_ASSIGN_OR_RETURN(call.gradients[0], Spread(call, call.result_gradients[0]));
+  return absl::OkStatus();
+}
+
+// How many elements of all ranks make one mean.
+double Count(const Decision& decision) {
+  double count = 1;
+  for (int64_t d : decision.attrs.ints) {
+    count *= static_cast<double>(decision.operands[0]->shape[d]);
+  }
+  return count;
+}
+
+// Each rank's term is divided: the sum alone may be more than a 16-bit type holds.
+absl::Status MeanForward(const OpCall& call) {
+  return kernels::Mean(call.device(), call.operands[0], DimsOf(call.attrs()), Count(call.decision),
+                       call.results[0]);
+}
+
+absl::Status MeanBackward(const GradCall& call) {
+  const Tensor& dy = call.result_gradients[0];
+  DT_ASSIGN_OR_RETURN(const Tensor share, Tensor::Empty(call.device(), dy.dtype(), dy.shape()));
+  DT_RETURN_IF_ERROR(kernels::Affine(call.device(), dy, 1 / Count(call.decision), 0, share));
+  DT_ASSIGN_OR_RETURN(call.gradients[0], Spread(call, share));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RuleText> ScalarRule(absl::Span<const Dims> shapes, const Attrs&) {
+  return RuleText{absl::StrCat(Letters(static_cast<int>(shapes[0].size())), " -> "), {}};
+}
+
+absl::Status SumOfSquaresForward(const OpCall& call) {
+  return kernels::SumOfSquares(call.device(), call.operands[0], call.results[0]);
+}
+
+DType SumOfSquaresType(Specs operands, const Attrs&, int) {
+  return AccumulatorOf(operands[0]->dtype);
+}
+
+// Ascending, without repetition.
+absl::StatusOr<Attrs> ReducedDims(absl::string_view op, const Spec& spec,
+                                  absl::Span<const int> dims) {
+  Attrs attrs;
+  for (int dim : dims) {
+    DT_ASSIGN_OR_RETURN(const int d, CheckedDim(op, spec, dim));
+    if (IsReduced(attrs, d)) {
+      return InvalidArgument({op, ": dimension ", absl::StrCat(d), " of ", spec.ToString(),
+                              " is given twice; give each once"});
+    }
+    attrs.ints.push_back(d);
+  }
+  std::sort(attrs.ints.begin(), attrs.ints.end());
+  return attrs;
+}
+
+}  // namespace
+
+const OpDef kSumOp = {
+    .name = "Sum",
+    .describe = SumRule,
+    .linearity = RuleLinearity::kJoint,
+    .forward = SumForward,
+    .backward = SumBackward,
+    .sets_gradients = true,
+    .check = [](Specs operands, const Attrs&) { return CheckNumbers("Sum", operands); },
+};
+
+const OpDef kMeanOp = {
+    .name = "Mean",
+    .describe = SumRule,
+    .linearity = RuleLinearity::kJoint,
+    .forward = MeanForward,
+    .backward = MeanBackward,
+    .sets_gradients = true,
+    .check = [](Specs operands, const Attrs&) { return CheckFloats("Mean", operands); },
+};
+
+const OpDef kSumOfSquaresOp = {
+    .name = "SumOfSquares",
+    .describe = ScalarRule,
+    .forward = SumOfSquaresForward,
+    .check = [](Specs operands, const Attrs&) { return CheckFloats("SumOfSquares", operands); },
+    .result_dtype = SumOfSquaresType,
+};
+
+}  // namespace internal
+
+namespace {
+
+TensorOr Reduced(const OpDef& op, const TensorOr& x, absl::Span<const int> dims) {
+  DT_RETURN_IF_ERROR(internal::CheckDefined(op.name, x));
+  const Spec& spec = x->spec();
+  DT_RETURN_IF_ERROR(op.check({&spec}, {}));
+  DT_ASSIGN_OR_RETURN(const Attrs attrs, internal::ReducedDims(op.name, spec, dims));
+  if (attrs.ints.empty()) return internal::Itself(x);
+  return Dispatch(op, {&x}, attrs);
+}
+
+}  // namespace
+
+TensorOr Sum(const TensorOr& x, absl::Span<const int> dims) {
+  return Reduced(internal::kSumOp, x, dims);
+}
+
+TensorOr Mean(const TensorOr& x, absl::Span<const int> dims) {
+  return Reduced(internal::kMeanOp, x, dims);
+}
+
+TensorOr SumOfSquares(const TensorOr& x) { return Dispatch(internal::kSumOfSquaresOp, {&x}, {}); }
+
+}  // namespace dtensor

@@ -1,0 +1,58 @@
+// Rope: each rank rotates by the global positions that it holds.
+#include "absl/strings/str_cat.h"
+#include "dtensor/ops/op_defs.h"
+#include "dtensor/ops/ops.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/kernels/indexed.h"
+#include "dtensor/tensor/dispatch.h"
+#include "dtensor/tensor/op_helpers.h"
+
+namespace dtensor {
+namespace internal {
+namespace {
+
+constexpr int kPositionDim = 1;
+
+absl::Status RopeCheck(Specs operands, const Attrs& attrs) {
+  DT_RETURN_IF_ERROR(CheckFloats("Rope", operands));
+  DT_RETURN_IF_ERROR(CheckNdim("Rope", operands, 0, 4));
+  if (operands[0]->shape[3] % 2 != 0) {
+    return InvalidArgument({"Rope: the last dimension must be even, to rotate its halves (",
+                            SpecsText(operands), "); choose an even head size"});
+  }
+  if (attrs.reals[0] > 0) return absl::OkStatus();
+  return InvalidArgument(
+      {"Rope: theta must be positive, got ", absl::StrCat(attrs.reals[0]), "; 10000 is usual"});
+}
+
+// attrs: reals {theta}.
+absl::Status RopeForward(const OpCall& call) {
+  return kernels::Rope(call.device(), call.operands[0], call.OperandIndices(0, kPositionDim),
+                       call.attrs().reals[0], /*inverse=*/false, call.results[0]);
+}
+
+// A rotation's transpose is its inverse.
+absl::Status RopeBackward(const GradCall& call) {
+  return kernels::Rope(call.device(), call.result_gradients[0],
+                       call.OperandIndices(0, kPositionDim), call.attrs().reals[0],
+                       /*inverse=*/true, call.gradients[0]);
+}
+
+}  // namespace
+
+const OpDef kRopeOp = {
+    .name = "Rope",
+    .rule = "b t h d! -> b t h d!",
+    .linearity = RuleLinearity::kJoint,
+    .forward = RopeForward,
+    .backward = RopeBackward,
+    .check = RopeCheck,
+};
+
+}  // namespace internal
+
+TensorOr Rope(const TensorOr& x, double theta) {
+  return Dispatch(internal::kRopeOp, {&x}, {.reals = {theta}});
+}
+
+}  // namespace dtensor

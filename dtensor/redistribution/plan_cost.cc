@@ -1,0 +1,279 @@
+// What a redistribution moves, must move, holds, and how long it is expected to take.
+#include <algorithm>
+#include <limits>
+
+#include "absl/algorithm/container.h"
+#include "absl/numeric/int128.h"
+#include "dtensor/layout/chunks.h"
+#include "dtensor/layout/even_share.h"
+#include "dtensor/redistribution/cross_mesh_transition.h"
+#include "dtensor/redistribution/redistribution_plan.h"
+#include "dtensor/redistribution/same_mesh_transition.h"
+#include "dtensor/runtime/core/status.h"
+
+namespace dtensor {
+namespace {
+
+using absl::int128;
+using CoordinateVector = absl::InlinedVector<int, 4>;
+
+// Of some regions, the elements that the rank at `coordinate` holds in the source.
+int64_t HeldOf(const SameMeshTransition& t, absl::Span<const Region> regions,
+               absl::Span<const int> coordinate) {
+  int64_t sum = 0;
+  for (const Region& region : regions) {
+    int64_t held = 1;
+    for (size_t d = 0; d < region.size() && held > 0; ++d) {
+      held *= region[d].Intersect(t.Held(static_cast<int>(d), coordinate)).size();
+    }
+    sum += held;
+  }
+  return sum;
+}
+
+// Create refuses plans that must move more bytes than an int64 counts; of other ways to carry one
+// out, which are compared with it, this is as good as more.
+int64_t Saturated(int128 n) {
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  return n < kMost ? static_cast<int64_t>(n) : kMost;
+}
+
+AxisList OtherAxes(const DeviceMesh& mesh, const AxisList& axes) {
+  AxisList others;
+  for (int axis = 0; axis < mesh.num_axes(); ++axis) {
+    if (!absl::c_linear_search(axes, axis)) others.push_back(axis);
+  }
+  return others;
+}
+
+// Elements that X brings to the rank at `coordinate`.
+int128 ExchangedElements(const SameMeshTransition& t, absl::Span<const int> coordinate) {
+  if (t.pivot() && t.reduced().empty()) return 0;
+  const std::vector<Region> regions = t.pivot() ? t.Owned(coordinate) : t.Needed(coordinate);
+  return int128(NumElements(regions)) * t.terms() - HeldOf(t, regions, coordinate);
+}
+
+// Elements that G brings in one round: all that is needed and not owned.
+int64_t GatheredElements(const SameMeshTransition& t, absl::Span<const int> coordinate) {
+  return NumElements(t.Needed(coordinate)) - NumElements(t.Owned(coordinate));
+}
+
+int128 ReceivedElements(absl::Span<const ReceiveBox> boxes, int rank) {
+  int128 elements = 0;
+  for (const ReceiveBox& box : boxes) {
+    const auto from_others = absl::c_count_if(box.peers, [=](int p) { return p != rank; });
+    elements += int128(box.elements()) * from_others;
+  }
+  return elements;
+}
+
+}  // namespace
+
+int64_t RedistributionPlan::BytesReceived(int s, int rank) const {
+  if (s >= static_cast<int>(steps_.size())) return 0;
+  const int64_t size = SizeOf(steps_[s].from_source ? dtype_ : result_dtype_);
+  if (transfer_ != nullptr) return Saturated(ReceivedElements(Receives(s, rank), rank) * size);
+  if (!from_.mesh().Contains(rank)) return 0;
+  const SameMeshTransition& t = *transition_;
+  const CoordinateVector coordinate = from_.mesh().Coordinate(rank);
+  if (steps_[s].from_source) return Saturated(ExchangedElements(t, coordinate) * size);
+  if (t.rounds().empty()) return GatheredElements(t, coordinate) * size;
+  return Saturated(ReceivedElements(Receives(s, rank), rank) * size);
+}
+
+int64_t RedistributionPlan::BytesReceived(int rank) const {
+  int128 bytes = 0;
+  for (size_t s = 0; s < steps_.size(); ++s) bytes += BytesReceived(static_cast<int>(s), rank);
+  return Saturated(bytes);
+}
+
+namespace {
+
+// Over ranks, of which each receives of(rank) bytes.
+template <typename Fn>
+RedistributionBytes Sum(const std::vector<int>& ranks, const Fn& of) {
+  int128 total = 0;
+  int64_t busiest = 0;
+  for (int rank : ranks) {
+    const int64_t received = of(rank);
+    total += received;
+    busiest = std::max(busiest, received);
+  }
+  return {Saturated(total), busiest};
+}
+
+}  // namespace
+
+RedistributionBytes RedistributionPlan::Bytes(int s) const {
+  return Sum(Ranks(), [&](int rank) { return BytesReceived(s, rank); });
+}
+
+RedistributionBytes RedistributionPlan::Bytes() const {
+  if (moves_nothing()) return {};
+  return Sum(Ranks(), [&](int rank) { return BytesReceived(rank); });
+}
+
+// In total, for each element and each coordinate on the axes that stay partial: to reduce p terms
+// for w ranks in need takes (p - 1) + (w - 1) messages, and one more where none of the w holds a
+// term. With one term, all in need but those that hold it receive it: `helpers` of them where one
+// does, else none.
+//
+// Where the type changes, terms travel in the source's (the sum is rounded once); complete elements
+// could in the smaller of the two.
+int128 RedistributionPlan::LeastBytes() const {
+  const int64_t term = SizeOf(dtype_), element = std::min(term, SizeOf(result_dtype_));
+  if (transfer_ != nullptr) {
+    const CrossMeshTransition::Messages least = transfer_->LeastMessages();
+    return least.terms * term + least.elements * element;
+  }
+  const SameMeshTransition& t = *transition_;
+  const int128 all = t.elements(), in_place = t.ElementsInPlace();
+  if (t.reduced().empty()) {
+    return (all * t.needers() - in_place * t.helper_count()) * element * KeptTerms();
+  }
+  return ((all * t.terms() - in_place) * term + all * (t.needers() - 1) * element) * KeptTerms();
+}
+
+// The busiest rank receives no less than the average, and no less than what any rank lacks: of
+// several terms at least one message for each element that it needs, even where it holds a term.
+RedistributionBytes RedistributionPlan::Bound() const {
+  const int128 total = LeastBytes();
+  const int64_t element = std::min(SizeOf(dtype_), SizeOf(result_dtype_));
+  const int128 ranks = transfer_ != nullptr ? transfer_->ranks().size() : from_.mesh().size();
+  const int128 average = (total / element + ranks - 1) / ranks;
+  const int64_t lacking = transfer_ != nullptr ? MostLackingAcross() : MostLacking();
+  return {Saturated(total), std::max(Saturated(average), lacking) * element};
+}
+
+// Elements that a rank needs and does not hold, of the rank that lacks most.
+int64_t RedistributionPlan::MostLacking() const {
+  const SameMeshTransition& t = *transition_;
+  const AxisList sharing = t.possible_keeper_axes();
+  CoordinateVector coordinate(from_.mesh().num_axes(), 0);
+  int64_t most = 0;
+  const AxisList others = OtherAxes(from_.mesh(), sharing);
+  ForEachCoordinate(from_.mesh(), others, absl::MakeSpan(coordinate), [&] {
+    // Those who share what they need together could share it in any way.
+    int128 lacking = 0;
+    int64_t sharers = 0;
+    ForEachCoordinate(from_.mesh(), sharing, absl::MakeSpan(coordinate), [&] {
+      const std::vector<Region> needed = t.Needed(coordinate);
+      lacking += NumElements(needed) - (t.reduced().empty() ? HeldOf(t, needed, coordinate) : 0);
+      return ++sharers > 0;
+    });
+    most = std::max(most, Saturated((lacking + sharers - 1) / sharers));
+    return true;
+  });
+  return most;
+}
+
+int64_t RedistributionPlan::MostLackingAcross() const {
+  const CrossMeshTransition& t = *transfer_;
+  int64_t most = 0;
+  for (int rank : t.ranks()) {
+    const int64_t held = t.terms() > 1 ? 0 : t.HeldElements(rank);
+    most = std::max(most, t.NeededElements(rank) - held);
+  }
+  return most;
+}
+
+namespace {
+
+int64_t LocalElements(const Layout& layout, absl::Span<const int64_t> shape, int rank) {
+  return layout.mesh().Contains(rank) ? NumElements(layout.LocalShape(shape, rank)) : 0;
+}
+
+}  // namespace
+
+int64_t RedistributionPlan::ExtraBytes() const {
+  if (is_view_ || in_place_) return 0;
+  int64_t most = 0;
+  for (int rank : Ranks()) most = std::max(most, LocalElements(to_, shape_, rank));
+  return most * SizeOf(result_dtype_);
+}
+
+int64_t RedistributionPlan::PeakBytes() const {
+  int64_t most = 0;
+  for (int rank : Ranks()) {
+    const int64_t source = LocalElements(from_, shape_, rank) * SizeOf(dtype_);
+    const int64_t result =
+        is_view_ || in_place_ ? 0 : LocalElements(to_, shape_, rank) * SizeOf(result_dtype_);
+    most = std::max(most, source + result);
+  }
+  return most;
+}
+
+namespace {
+
+// Seconds that one rank spends in one round: the latency of its slowest link, what comes over each,
+// and the work on its own memory.
+class Price {
+ public:
+  Price(const DeviceMesh& mesh, const CostModel& links, int rank)
+      : mesh_(mesh),
+        links_(links),
+        mine_(mesh.Contains(rank) ? mesh.Coordinate(rank) : CoordinateVector()),
+        rank_(rank) {}
+
+  double Of(absl::Span<const ReceiveBox> boxes, int64_t element_size) const {
+    double seconds = 0, latency_us = 0;
+    for (const ReceiveBox& box : boxes) {
+      const double bytes = static_cast<double>(box.elements() * element_size);
+      for (int peer : box.peers) {
+        if (peer == rank_) continue;
+        const LinkSpeed& link = LinkTo(peer);
+        seconds += bytes / (link.gb_per_second * 1e9);
+        latency_us = std::max(latency_us, link.latency_us);
+      }
+      if (box.peers.size() > 1) {
+        seconds += bytes * box.peers.size() / (links_.reduce_gb_per_second() * 1e9);
+      } else if (box.peers[0] == rank_) {
+        seconds += 2 * bytes / (links_.copy_gb_per_second() * 1e9);
+      }
+    }
+    return seconds + latency_us * 1e-6;
+  }
+
+ private:
+  // The slowest of the axes on which the peer is elsewhere; a mesh's ranks talk to those of another
+  // by the link of every other axis.
+  const LinkSpeed& LinkTo(int peer) const {
+    if (mine_.empty() || !mesh_.Contains(peer)) return links_.Of("*");
+    const CoordinateVector theirs = mesh_.Coordinate(peer);
+    const LinkSpeed* slowest = nullptr;
+    for (size_t axis = 0; axis < theirs.size(); ++axis) {
+      if (theirs[axis] == mine_[axis]) continue;
+      const LinkSpeed& link = links_.Of(mesh_.axis_name(static_cast<int>(axis)));
+      if (slowest == nullptr || link.gb_per_second < slowest->gb_per_second) slowest = &link;
+    }
+    DT_CHECK(slowest != nullptr);
+    return *slowest;
+  }
+
+  const DeviceMesh& mesh_;
+  const CostModel& links_;
+  const CoordinateVector mine_;
+  const int rank_;
+};
+
+}  // namespace
+
+double RedistributionPlan::PredictedSeconds(const CostModel& links) const {
+  if (is_view_) return 0;
+  const std::vector<int> ranks = Ranks();
+  // Each may have as many peers.
+  const size_t samples = std::min(ranks.size(), std::clamp<size_t>((1 << 20) / ranks.size(), 1, 8));
+  double seconds = 0;
+  for (int s = 0; s < std::max<int>(1, static_cast<int>(steps_.size())); ++s) {
+    double slowest = 0;
+    for (size_t i = 0; i < samples; ++i) {
+      const int rank = ranks[i * ranks.size() / samples];
+      const Price price(to_.mesh(), links, rank);
+      slowest = std::max(slowest, price.Of(Receives(s, rank), SizeOf(dtype_)));
+    }
+    seconds += slowest;
+  }
+  return seconds;
+}
+
+}  // namespace dtensor

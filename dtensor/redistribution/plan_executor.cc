@@ -1,0 +1,374 @@
+#include "dtensor/redistribution/plan_executor.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/core/reduce_op.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/device/device.h"
+#include "dtensor/runtime/kernels/cpu/box_copy.h"
+#include "dtensor/runtime/kernels/cpu/box_loop.h"
+#include "dtensor/runtime/kernels/cpu/box_reduce.h"
+
+namespace dtensor {
+namespace {
+
+Dims LocalShape(const Layout& layout, absl::Span<const int64_t> shape, int rank) {
+  return layout.mesh().Contains(rank) ? layout.LocalShape(shape, rank) : Dims{0};
+}
+
+// G of a plan between meshes runs on the target's.
+std::vector<int> GroupOf(const RedistributionPlan& plan, const RedistributionStep& step, int rank) {
+  const DeviceMesh& mesh = plan.to().mesh();
+  if (step.across) {
+    const bool takes_part = mesh.Contains(rank) || plan.from().mesh().Contains(rank);
+    return takes_part ? plan.Ranks() : std::vector<int>();
+  }
+  if (!mesh.Contains(rank)) return {};
+  std::vector<int> group = mesh.Group(rank, step.axes);
+  std::sort(group.begin(), group.end());
+  return group;
+}
+
+std::string Label(const RedistributionPlan& plan, const RedistributionStep& step) {
+  if (!step.across) return plan.to().mesh().AxisNames(step.axes);
+  const auto all = [](const DeviceMesh& mesh) {
+    AxisList axes(mesh.num_axes());
+    std::iota(axes.begin(), axes.end(), 0);
+    return mesh.AxisNames(axes);
+  };
+  return absl::StrCat(all(plan.from().mesh()), "->", all(plan.to().mesh()));
+}
+
+absl::Status CheckSource(const RankRedistributionPlan& rank_plan, const Tensor& source,
+                         absl::string_view op) {
+  const RedistributionPlan& plan = rank_plan.plan();
+  if (!source.defined()) return InvalidArgument({op, ": the local tensor is undefined"});
+  if (source.dtype() == plan.dtype() && source.shape() == rank_plan.local_from())
+    return absl::OkStatus();
+  return InvalidArgument({op, ": the local tensor is ", DimsToString(source.shape()), " ",
+                          ToString(source.dtype()), " where layout ", plan.from().ToString(),
+                          " of ", DimsToString(plan.shape()), " ", ToString(plan.dtype()),
+                          " gives this rank ", DimsToString(rank_plan.local_from()),
+                          "; pass the shard that the layout names"});
+}
+
+template <typename T>
+T IdentityOf(ReduceOp op) {
+  using Limits = std::numeric_limits<T>;
+  switch (op) {
+    case ReduceOp::kProduct:
+      return T(1);
+    case ReduceOp::kMax:
+      return Limits::has_infinity ? -Limits::infinity() : Limits::lowest();
+    case ReduceOp::kMin:
+      return Limits::has_infinity ? Limits::infinity() : Limits::max();
+    default:
+      return T(0);
+  }
+}
+
+// Requires: `out` is row-major.
+absl::Status FillIdentity(Device& device, ReduceOp op, const Tensor& out) {
+  if (out.numel() == 0) return absl::OkStatus();
+  if (op == ReduceOp::kSum) return device.FillBytes(out.raw(), 0, out.bytes());
+  return VisitDType(out.dtype(), [&](auto element) {
+    using T = decltype(element);
+    if constexpr (std::is_arithmetic_v<T>) {
+      element = IdentityOf<T>(op);
+    } else {
+      element = T(IdentityOf<float>(op));
+    }
+    return device.Launch("FillIdentity", [element, data = out.data<T>(), n = out.numel()] {
+      std::fill_n(data, n, element);
+    });
+  });
+}
+
+// The result of a rank that finds all it needs in its source.
+absl::StatusOr<Tensor> LocalResult(const RankRedistributionPlan& rank_plan, const Tensor& source) {
+  const RedistributionPlan& plan = rank_plan.plan();
+  const std::vector<ReceiveBox>& boxes = rank_plan.steps()[0].receives;
+  if (plan.is_view()) {
+    if (rank_plan.local_from() == rank_plan.local_to()) return source.Borrow();
+    if (!boxes.empty()) {
+      int64_t offset = 0;
+      for (int d = 0; d < source.ndim(); ++d) offset += boxes[0].dims[d].src * source.strides()[d];
+      return source.View(rank_plan.local_to(), source.strides(), offset).Borrow();
+    }
+  }
+  Device& device = source.device();
+  DT_ASSIGN_OR_RETURN(Tensor result,
+                      Tensor::Empty(device, plan.result_dtype(), rank_plan.local_to()));
+  if (plan.fills_identity()) DT_RETURN_IF_ERROR(FillIdentity(device, plan.to().term_op(), result));
+  if (boxes.empty() || device.is_meta()) return result;
+  std::vector<BoxLoop> loops;
+  loops.reserve(boxes.size());
+  for (const ReceiveBox& box : boxes)
+    loops.emplace_back(box, result, std::vector<const Tensor*>{&source});
+  const bool stream = result.bytes() >= kStreamBytes;
+  const auto copy = [loops = std::move(loops), stream, in = plan.dtype(), out = plan.result_dtype(),
+                     scale = plan.scale()] {
+    for (const BoxLoop& loop : loops) {
+      if (in == out && scale == 1) {
+        CopyBox(loop, stream);
+      } else {
+        ReduceBox(loop, in, out, ReduceOp::kSum, scale, stream);
+      }
+    }
+  };
+  DT_RETURN_IF_ERROR(device.Launch("Redistribute", copy));
+  return result;
+}
+
+absl::StatusOr<Tensor> EmptyResult(const RankRedistributionPlan& rank_plan, const Tensor& source) {
+  const RedistributionPlan& plan = rank_plan.plan();
+  if (plan.in_place()) {
+    // Without elements the layouts may cut different dimensions down to nothing.
+    const Dims& shape = rank_plan.local_to();
+    return source.shape() == shape ? source : source.View(shape, RowMajorStrides(shape), 0);
+  }
+  if (rank_plan.keeps_source() && !source.overlaps_itself()) return source.Borrow();
+  DT_ASSIGN_OR_RETURN(Tensor result,
+                      Tensor::Empty(source.device(), plan.result_dtype(), rank_plan.local_to()));
+  if (plan.fills_identity()) {
+    DT_RETURN_IF_ERROR(FillIdentity(source.device(), plan.to().term_op(), result));
+  }
+  return result;
+}
+
+// Round s of all plans as one exchange. Points into the plans, which it keeps no copy of, and
+// `caller`.
+struct Round final : CallDescription, ExchangeBoxes {
+  Round(int s, absl::Span<const RankRedistributionPlan* const> plans,
+        absl::Span<const Tensor> sources, absl::Span<const Tensor> results,
+        const ExchangeCaller& caller)
+      : s(s), plans(plans.begin(), plans.end()), moved(caller.moved) {
+    const RankRedistributionPlan::Step& first = plans[0]->steps()[s];
+    const RedistributionStep& step = plans[0]->plan().steps()[s];
+    for (size_t i = 0; i < plans.size(); ++i) {
+      const RedistributionPlan& plan = plans[i]->plan();
+      ExchangePart& part = parts.emplace_back();
+      part.src = step.from_source ? sources[i] : results[i];
+      part.dst = results[i];
+      part.receives = plans[i]->steps()[s].receives;
+      if (step.from_source) {  // every element of the result comes by it, once
+        part.op = plan.op() == ReduceOp::kAvg ? ReduceOp::kSum : plan.op();
+        part.scale = plan.scale();
+      }
+      boxes_digest = boxes_digest * 0x100000001b3 ^ plans[i]->steps()[s].digest;
+    }
+    collective.digest = MixLineage(boxes_digest, caller.lineage);
+    collective.kind = step.kind;
+    collective.axes = first.axes;
+    collective.op = caller.op;
+    collective.group = first.group;
+    collective.counts_as_call = !step.continues;
+    collective.description = this;
+    collective.boxes = this;
+  }
+  Round(const Round&) = delete;
+  Round& operator=(const Round&) = delete;
+  bool takes_part() const { return !collective.group.empty(); }
+
+  // "[8] f32 on ["tp"=2] from [tp] to [], a result of Add"
+  std::string ToString() const override {
+    const RedistributionPlan& plan = plans[0]->plan();
+    const DeviceMesh &from = plan.from().mesh(), &to = plan.to().mesh();
+    std::string text = parts.size() == 1 ? "" : absl::StrCat(parts.size(), " tensors, the first ");
+    absl::StrAppend(&text, DimsToString(plan.shape()), " ", dtensor::ToString(plan.dtype()), " on ",
+                    from.ToString(), " from ", plan.from().ToString(), " to ",
+                    plan.to().ToString());
+    if (to != from) absl::StrAppend(&text, " on ", to.ToString());
+    if (plan.result_dtype() != plan.dtype()) {
+      absl::StrAppend(&text, " ", dtensor::ToString(plan.result_dtype()));
+    }
+    const std::string lineage = moved.ToString();
+    return lineage.empty() ? text : absl::StrCat(text, ", ", lineage);
+  }
+
+  std::vector<ReceiveBox> Receives(size_t part, int rank) const override {
+    return plans[part]->plan().Receives(s, rank);
+  }
+  uint64_t digest() const override { return boxes_digest; }
+
+  const int s;
+  const absl::InlinedVector<const RankRedistributionPlan*, 1> plans;
+  const Lineage moved;
+  uint64_t boxes_digest = 0;
+  Collective collective;
+  absl::InlinedVector<ExchangePart, 1> parts;
+};
+
+// Requires: one source and one result for each plan; plans with one CoalescingKey.
+absl::Status RunSteps(absl::Span<const RankRedistributionPlan* const> plans,
+                      absl::Span<const Tensor> sources, absl::Span<Tensor> results,
+                      Communicator& communicator, const ExchangeCaller& caller) {
+  for (size_t i = 0; i < plans.size(); ++i)
+    DT_RETURN_IF_ERROR(CheckSource(*plans[i], sources[i], caller.op));
+  const int rounds = static_cast<int>(plans[0]->plan().steps().size());
+  for (size_t i = 0; i < plans.size(); ++i) {
+    absl::StatusOr<Tensor> result =
+        rounds == 0 ? LocalResult(*plans[i], sources[i]) : EmptyResult(*plans[i], sources[i]);
+    // Others may wait for this rank already.
+    if (!result.ok()) return communicator.Fail(result.status());
+    results[i] = *std::move(result);
+  }
+  for (int s = 0; s < rounds; ++s) {
+    const Round round(s, plans, sources, results, caller);
+    if (!round.takes_part()) continue;
+    DT_RETURN_IF_ERROR(communicator.Exchange(round.collective, round.parts));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+RankRedistributionPlan::RankRedistributionPlan(RedistributionPlan plan, int rank)
+    : plan_(std::move(plan)),
+      local_from_(LocalShape(plan_.from(), plan_.shape(), rank)),
+      local_to_(LocalShape(plan_.to(), plan_.shape(), rank)) {
+  if (plan_.moves_nothing()) {
+    steps_.push_back({plan_.Receives(0, rank), {rank}, "", plan_.digest()});
+    return;
+  }
+  for (int s = 0; s < static_cast<int>(plan_.steps().size()); ++s) {
+    const RedistributionStep& step = plan_.steps()[s];
+    steps_.push_back({plan_.Receives(s, rank), GroupOf(plan_, step, rank), Label(plan_, step),
+                      plan_.digest() + s});
+  }
+  keeps_source_ = plan_.in_place() || ReceivesItself(rank);
+}
+
+bool RankRedistributionPlan::ReceivesItself(int rank) const {
+  if (steps_.size() != 1 || steps_[0].receives.size() != 1 || local_from_ != local_to_)
+    return false;
+  if (plan_.result_dtype() != plan_.dtype() || plan_.fills_identity() || plan_.scale() != 1) {
+    return false;
+  }
+  const ReceiveBox& box = steps_[0].receives[0];
+  if (box.peers.size() != 1 || box.peers[0] != rank) return false;
+  for (size_t d = 0; d < box.dims.size(); ++d) {
+    if (box.dims[d] != MatchedRun{.length = local_to_[d]}) return false;
+  }
+  return true;
+}
+
+absl::StatusOr<Tensor> ExecutePlan(const RankRedistributionPlan& plan, const Tensor& source,
+                                   Communicator& communicator, const ExchangeCaller& caller) {
+  const RankRedistributionPlan* const plans[] = {&plan};
+  Tensor result;
+  DT_RETURN_IF_ERROR(RunSteps(plans, absl::MakeConstSpan(&source, 1), absl::MakeSpan(&result, 1),
+                              communicator, caller));
+  return result;
+}
+
+absl::StatusOr<std::vector<Tensor>> ExecuteCoalesced(
+    absl::Span<const RankRedistributionPlan* const> plans, absl::Span<const Tensor> sources,
+    Communicator& communicator, const ExchangeCaller& caller) {
+  if (plans.size() != sources.size()) {
+    return InvalidArgument({caller.op, ": ", absl::StrCat(plans.size()), " plans for ",
+                            absl::StrCat(sources.size()), " tensors; give each tensor its plan"});
+  }
+  std::vector<Tensor> results(plans.size());
+  if (plans.empty()) return results;
+  const std::string key = CoalescingKey(*plans[0]);
+  for (const RankRedistributionPlan* plan : plans) {
+    if (CoalescingKey(*plan) == key) continue;
+    return InvalidArgument(
+        {caller.op, ": these cannot be one collective: ", plans[0]->plan().ToString(), " and ",
+         plan->plan().ToString(), "; coalesce plans with equal CoalescingKey"});
+  }
+  DT_RETURN_IF_ERROR(RunSteps(plans, sources, absl::MakeSpan(results), communicator, caller));
+  return results;
+}
+
+struct PendingRedistribution::State {
+  State(std::shared_ptr<const RankRedistributionPlan> plan, Communicator& communicator,
+        const ExchangeCaller& caller, const Tensor& source)
+      : plan(std::move(plan)),
+        communicator(&communicator),
+        op(caller.op),
+        caller(op, caller.lineage, caller.moved),
+        source(source) {}
+
+  std::shared_ptr<const RankRedistributionPlan> plan;
+  Communicator* communicator;
+  std::string op;
+  ExchangeCaller caller;  // whose op is the above
+  Tensor source, result;
+  std::optional<Round> first;  // begun, and not finished
+};
+
+PendingRedistribution::PendingRedistribution(std::shared_ptr<State> state)
+    : state_(std::move(state)) {}
+
+PendingRedistribution::~PendingRedistribution() {
+  if (state_ == nullptr || !state_->first.has_value() || !state_->first->takes_part()) return;
+  Communicator& communicator = *state_->communicator;
+  const Collective& begun = state_->first->collective;
+  communicator.Drop(begun, std::move(state_));
+}
+
+absl::StatusOr<std::unique_ptr<PendingRedistribution>> PendingRedistribution::Begin(
+    std::shared_ptr<const RankRedistributionPlan> plan, const Tensor& source,
+    Communicator& communicator, const ExchangeCaller& caller) {
+  auto state = std::make_shared<State>(std::move(plan), communicator, caller, source);
+  DT_RETURN_IF_ERROR(CheckSource(*state->plan, source, caller.op));
+  const bool moves = !state->plan->plan().moves_nothing();
+  auto result = moves ? EmptyResult(*state->plan, source) : LocalResult(*state->plan, source);
+  if (!result.ok()) return communicator.Fail(result.status());
+  state->result = *std::move(result);
+  if (moves) {
+    const RankRedistributionPlan* const plans[] = {state->plan.get()};
+    state->first.emplace(0, plans, absl::MakeConstSpan(&state->source, 1),
+                         absl::MakeConstSpan(&state->result, 1), state->caller);
+    Round& first = *state->first;
+    if (first.takes_part()) {
+      DT_RETURN_IF_ERROR(communicator.Begin(first.collective, first.parts));
+    }
+  }
+  return std::unique_ptr<PendingRedistribution>(new PendingRedistribution(std::move(state)));
+}
+
+absl::StatusOr<Tensor> PendingRedistribution::Wait() {
+  if (state_ == nullptr) return status_.ok() ? absl::StatusOr<Tensor>(result_) : status_;
+  const std::shared_ptr<State> state = std::move(state_);
+  result_ = state->result;
+  if (!state->first.has_value()) return result_;
+  Communicator& communicator = *state->communicator;
+  if (state->first->takes_part()) status_ = communicator.Finish(state->first->collective);
+  const int rounds = static_cast<int>(state->plan->plan().steps().size());
+  const RankRedistributionPlan* const plans[] = {state->plan.get()};
+  for (int s = 1; s < rounds && status_.ok(); ++s) {
+    const Round round(s, plans, absl::MakeConstSpan(&state->source, 1),
+                      absl::MakeConstSpan(&result_, 1), state->caller);
+    if (round.takes_part()) status_ = communicator.Exchange(round.collective, round.parts);
+  }
+  if (!status_.ok()) return status_;
+  return result_;
+}
+
+std::string CoalescingKey(const RankRedistributionPlan& rank_plan) {
+  const RedistributionPlan& plan = rank_plan.plan();
+  std::string key = absl::StrCat(plan.from().mesh().ToString(), plan.to().mesh().ToString(), " ",
+                                 ToString(plan.op()), " ", plan.scale(), " ",
+                                 ToString(plan.dtype()), ToString(plan.result_dtype()));
+  for (const RedistributionStep& step : plan.steps()) {
+    absl::StrAppend(&key, "; ", ToString(step.kind), "(", plan.to().mesh().AxisNames(step.axes),
+                    ")", step.across ? " across" : "", step.from_source ? "" : " from results",
+                    step.pivot ? " pivot" : "", step.reduces ? " reduces" : "",
+                    step.continues ? " continues" : "");
+  }
+  return key;
+}
+
+}  // namespace dtensor

@@ -1,0 +1,320 @@
+// Every pair of layouts there is on small meshes and shapes, carried out in every way, against the
+// oracle.
+#include <cstdint>
+#include <cstdlib>
+#include <iostream>
+#include <iterator>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "dtensor/redistribution/plan_executor.h"
+#include "dtensor/runtime/comm/local/run_ranks.h"
+#include "dtensor/runtime/testing/message_communicator.h"
+#include "dtensor/runtime/testing/status_matchers.h"
+#include "dtensor/testing/all_layouts.h"
+#include "dtensor/testing/executor_oracle.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace dtensor {
+namespace {
+
+using ::testing::HasSubstr;
+
+absl::Status CheckTraffic(const RankRedistributionPlan& plan, const Communicator& communicator) {
+  int64_t calls = 0, bytes = 0, expected_calls = 0;
+  for (const auto& [key, traffic] : communicator.traffic()) {
+    calls += traffic.calls;
+    bytes += traffic.bytes;
+  }
+  for (const RedistributionStep& step : plan.plan().steps()) {
+    expected_calls += !step.continues && step.kind != CollectiveKind::kSlice;
+  }
+  const int64_t expected_bytes = plan.plan().BytesReceived(communicator.rank());
+  if (calls == expected_calls && bytes == expected_bytes) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat(plan.plan().ToString(), ": rank ", communicator.rank(),
+                                          " counted ", calls, " calls, ", bytes, " B; expected ",
+                                          expected_calls, ", ", expected_bytes));
+}
+
+struct Way {
+  RedistributionOptions options;
+  bool in_two_halves = false;
+  bool by_messages = false;  // no rank reads another's memory
+};
+
+absl::StatusOr<Tensor> Carry(const Way& way,
+                             const std::shared_ptr<const RankRedistributionPlan>& plan,
+                             Tensor source, Communicator& communicator) {
+  if (!way.in_two_halves) return ExecutePlan(*plan, source, communicator, "Test");
+  DT_ASSIGN_OR_RETURN(const auto pending,
+                      PendingRedistribution::Begin(plan, source, communicator, "Test"));
+  source = Tensor();
+  DT_ASSIGN_OR_RETURN(const Tensor once, pending->Wait());
+  return pending->Wait();
+}
+
+template <typename T>
+absl::Status RunPair(const Layout& from, const Layout& to, absl::Span<const int64_t> shape,
+                     DType dtype, const Way& way, Communicator& communicator, Device& device) {
+  DT_ASSIGN_OR_RETURN(RedistributionPlan plan,
+                      RedistributionPlan::Create(from, to, shape, dtype, way.options));
+  const int rank = communicator.rank();
+  const auto rank_plan = std::make_shared<const RankRedistributionPlan>(plan, rank);
+  DT_ASSIGN_OR_RETURN(Tensor source, SourceOf<T>(plan, rank, device));
+  communicator.ResetTraffic();
+  // The executor may not rely on the source after that.
+  DT_ASSIGN_OR_RETURN(const Tensor result, Carry(way, rank_plan, std::move(source), communicator));
+  DT_RETURN_IF_ERROR(CheckTraffic(*rank_plan, communicator));
+  if (result.shape() != rank_plan->local_to()) return absl::InternalError("wrong local shape");
+  const bool right = VisitDType(plan.result_dtype(), [&](auto zero) {
+    using U = decltype(zero);
+    const absl::StatusOr<std::vector<U>> values = ToHost<U>(result);
+    return values.ok() && SameBits(*values, Expected<U>(plan, rank));
+  });
+  if (right) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat(plan.ToString(), ": rank ", rank, " has wrong values"));
+}
+
+// All pairs of layouts, in one world.
+absl::Status RunAllPairs(absl::string_view mesh_text, const std::vector<Dims>& shapes,
+                         const std::vector<ReduceOp>& ops, const std::vector<ShardOrder>& orders,
+                         DType dtype, const RunOptions& options = {}, const Way& way = {}) {
+  const DeviceMesh mesh = Mesh(mesh_text);
+  Mailbox mailbox;
+  return RunLocalRanks(
+      mesh.size(),
+      [&](Communicator& world, Device& device) -> absl::Status {
+        MessageCommunicator messages(world, mailbox);
+        Communicator& communicator = way.by_messages ? messages : world;
+        for (const Dims& shape : shapes) {
+          const std::vector<Layout> layouts = AllLayouts(mesh, shape, ops, orders);
+          for (const Layout& from : layouts) {
+            for (const Layout& to : layouts) {
+              DT_RETURN_IF_ERROR(VisitDType(dtype, [&](auto zero) {
+                return RunPair<decltype(zero)>(from, to, shape, dtype, way, communicator, device);
+              }));
+            }
+          }
+        }
+        return absl::OkStatus();
+      },
+      options);
+}
+
+absl::Status RunAllPairs(absl::string_view mesh, const std::vector<Dims>& shapes, ReduceOp op,
+                         const std::vector<ShardOrder>& orders, DType dtype,
+                         const RunOptions& options = {}, const Way& way = {}) {
+  return RunAllPairs(mesh, shapes, std::vector<ReduceOp>{op}, orders, dtype, options, way);
+}
+
+const std::vector<Dims> kShapes = {{}, {0}, {1}, {2}, {5}, {8}, {3, 4}, {5, 2}, {2, 3, 2}};
+
+TEST(ExecutorPairsTest, EveryPairOnOneAxis) {
+  for (absl::string_view mesh : {"a=1", "a=2", "a=3", "a=4"}) {
+    DT_EXPECT_OK(RunAllPairs(mesh, kShapes, ReduceOp::kSum, AllOrders(), DType::kF32)) << mesh;
+  }
+}
+
+TEST(ExecutorPairsTest, EveryPairOnTwoAxes) {
+  for (absl::string_view mesh : {"a=2,b=2", "a=2,b=3", "a=3,b=1"}) {
+    DT_EXPECT_OK(RunAllPairs(mesh, {{}, {1}, {5}, {6}, {3, 4}}, ReduceOp::kSum, ContiguousOrder(),
+                             DType::kF32))
+        << mesh;
+  }
+}
+
+// What each rank can tell of its peers' boxes is enough for transports with two sides.
+TEST(ExecutorPairsTest, EveryPairByMessages) {
+  const Way by_messages = {.by_messages = true};
+  for (absl::string_view mesh : {"a=2", "a=3"}) {
+    DT_EXPECT_OK(
+        RunAllPairs(mesh, kShapes, ReduceOp::kSum, AllOrders(), DType::kF32, {}, by_messages));
+  }
+  for (absl::string_view mesh : {"a=2,b=2", "a=2,b=3"}) {
+    DT_EXPECT_OK(RunAllPairs(mesh, {{}, {1}, {5}, {3, 4}}, ReduceOp::kSum, ContiguousOrder(),
+                             DType::kF32, {}, by_messages));
+  }
+  for (const RedistributionOptions& options :
+       {RedistributionOptions{.objective = RedistributionObjective::kBusiest},
+        RedistributionOptions{.in_place = true}, RedistributionOptions{.dtype = DType::kBF16}}) {
+    DT_EXPECT_OK(RunAllPairs("a=2,b=2", {{5}, {3, 4}}, ReduceOp::kSum, ContiguousOrder(),
+                             DType::kF32, {}, {.options = options, .by_messages = true}));
+  }
+}
+
+// Bytes are counted where they move, so a plan that says another number is found out.
+TEST(ExecutorPairsTest, CountsWhatMovesAndNotWhatAPlanSays) {
+  const DeviceMesh mesh = Mesh("a=2");
+  Mailbox mailbox;
+  for (const bool by_messages : {false, true}) {
+    DT_EXPECT_OK(RunLocalRanks(2, [&](Communicator& world, Device& device) -> absl::Status {
+      MessageCommunicator messages(world, mailbox);
+      Communicator& communicator = by_messages ? messages : world;
+      const auto plan = [&](int64_t size) {
+        return RedistributionPlan::Create(Layout::Parse(mesh, "[a]").value(),
+                                          Layout::Replicated(mesh, 1), {size}, DType::kF32, {})
+            .value();
+      };
+      const RankRedistributionPlan honest(plan(6), world.rank()), liar(plan(8), world.rank());
+      DT_ASSIGN_OR_RETURN(const Tensor source,
+                          SourceOf<float>(honest.plan(), world.rank(), device));
+      DT_RETURN_IF_ERROR(ExecutePlan(honest, source, communicator, "Test").status());
+      EXPECT_THAT(CheckTraffic(liar, communicator),
+                  StatusIs(absl::StatusCode::kInternal, HasSubstr("12 B; expected 1, 16")));
+      return CheckTraffic(honest, communicator);
+    }));
+  }
+}
+
+TEST(ExecutorPairsTest, EveryPairOnThreeAxes) {
+  DT_EXPECT_OK(
+      RunAllPairs("a=2,b=2,c=2", {{}, {3}, {8}}, ReduceOp::kSum, ContiguousOrder(), DType::kF32));
+}
+
+// Other owners, gathers in stages, in two halves, to another type: the same values.
+TEST(ExecutorPairsTest, EveryWay) {
+  std::vector<Way> ways = {{{.objective = RedistributionObjective::kBusiest}},
+                           {{.objective = RedistributionObjective::kLatency}},
+                           {{}, true},
+                           {{.in_place = true}},
+                           {{.in_place = true}, true},
+                           {{.dtype = DType::kBF16}},
+                           {{.dtype = DType::kF16}, true}};
+  for (absl::string_view slow : {"a", "b"}) {
+    ways.emplace_back().options.links.Set(std::string(slow), {10, 0.1});
+    ways.push_back({ways.back().options, true});
+  }
+  for (const Device::Kind device : {Device::Kind::kCpu, Device::Kind::kDeferred}) {
+    for (const Way& way : ways) {
+      for (absl::string_view mesh : {"a=2,b=3", "a=2,b=2"}) {
+        DT_EXPECT_OK(RunAllPairs(mesh, {{}, {5}, {6}, {2, 3}}, ReduceOp::kSum, ContiguousOrder(),
+                                 DType::kF32, {.device = device, .max_delay_us = 20}, way))
+            << mesh << " " << ToString(way.options.objective) << way.in_two_halves;
+      }
+    }
+  }
+}
+
+// Anything to anything: meshes of up to 12 ranks, of which three or more share a core. The seed is
+// printed; DTENSOR_SEED sets it.
+TEST(ExecutorPairsTest, RandomPairs) {
+  const char* given = std::getenv("DTENSOR_SEED");
+  const uint64_t seed =
+      given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device()();
+  std::cerr << "DTENSOR_SEED=" << seed << std::endl;
+  std::mt19937_64 random(seed);
+  const std::vector<std::string> meshes = {"a=5",     "a=12",        "a=3,b=4",
+                                           "a=2,b=5", "a=2,b=3,c=2", "a=2,b=1,c=2,d=2",
+                                           "a=7",     "a=2,b=2,c=3", "a=4,b=3"};
+  // A sum times 1/7 is rounded.
+  const std::vector<std::string> of_exact_averages = {"a=4", "a=8", "a=2,b=4", "a=2,b=1,c=2,d=2"};
+  const std::vector<ReduceOp> all_ops[] = {
+      {ReduceOp::kSum}, SumAndAverage(), {ReduceOp::kMax}, {ReduceOp::kMin}};
+  for (int world = 0; world < 30; ++world) {
+    const std::vector<ReduceOp>& ops = all_ops[random() % std::size(all_ops)];
+    const auto& fitting = &ops == &all_ops[1] ? of_exact_averages : meshes;
+    const DeviceMesh mesh = Mesh(fitting[random() % fitting.size()]);
+    Dims shape;
+    for (uint64_t d = random() % 4; d > 0; --d) shape.push_back(random() % 14);
+    Way way;
+    way.options.objective = static_cast<RedistributionObjective>(random() % 3);
+    way.in_two_halves = random() % 2 == 0;
+    const auto layout = [&] {
+      const auto all = AllPlacements(static_cast<int>(shape.size()), ops, AllOrders());
+      while (true) {
+        Placements placements;
+        for (int a = 0; a < mesh.num_axes(); ++a) placements.push_back(all[random() % all.size()]);
+        if (auto made = Layout::FromPlacements(mesh, placements, shape); made.ok()) return *made;
+      }
+    };
+    std::vector<Layout> layouts;
+    for (int i = 0; i < 12; ++i) layouts.push_back(layout());
+    DT_ASSERT_OK(
+        RunLocalRanks(mesh.size(), [&](Communicator& communicator, Device& device) -> absl::Status {
+          for (size_t i = 1; i < layouts.size(); ++i) {
+            DT_RETURN_IF_ERROR(RunPair<float>(layouts[i - 1], layouts[i], shape, DType::kF32, way,
+                                              communicator, device));
+          }
+          return absl::OkStatus();
+        }));
+  }
+}
+
+TEST(ExecutorPairsTest, SlowEveryPairUpToRankThree) {
+  for (absl::string_view mesh : {"a=2", "a=3", "a=4", "a=2,b=2", "a=2,b=3", "a=2,b=2,c=2"}) {
+    const std::vector<Dims> shapes = {{},     {1},    {7},       {8},      {4, 6},
+                                      {3, 5}, {1, 7}, {2, 3, 4}, {3, 1, 5}};
+    DT_EXPECT_OK(RunAllPairs(mesh, shapes, ReduceOp::kSum, ContiguousOrder(), DType::kF32)) << mesh;
+  }
+}
+
+TEST(ExecutorPairsTest, EveryOrderOnTwoAxes) {
+  DT_EXPECT_OK(RunAllPairs("a=2,b=2", {{7}, {8}}, ReduceOp::kMax, AllOrders(), DType::kI32));
+}
+
+TEST(ExecutorPairsTest, EveryTypeAndOp) {
+  for (DType dtype : {DType::kF32, DType::kF64, DType::kBF16, DType::kF16, DType::kI32, DType::kI64,
+                      DType::kBool}) {
+    for (ReduceOp op :
+         {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kMax, ReduceOp::kMin, ReduceOp::kProduct}) {
+      if (op == ReduceOp::kAvg && !IsFloat(dtype)) continue;
+      if (dtype == DType::kBool && (op == ReduceOp::kSum || op == ReduceOp::kProduct)) continue;
+      for (absl::string_view mesh : {"a=3", "a=2,b=2"}) {
+        DT_EXPECT_OK(RunAllPairs(mesh, {{}, {5}, {2, 3}}, op, ContiguousOrder(), dtype))
+            << mesh << " " << ToString(dtype) << " " << ToString(op);
+      }
+    }
+  }
+}
+
+// A sum over some axes of averages over others; and either becomes the other where it stays.
+TEST(ExecutorPairsTest, SumsBesideAverages) {
+  for (DType dtype : {DType::kF32, DType::kF64, DType::kBF16}) {
+    for (absl::string_view mesh : {"a=3", "a=2,b=2"}) {
+      DT_EXPECT_OK(RunAllPairs(mesh, {{5}}, SumAndAverage(), ContiguousOrder(), dtype))
+          << mesh << " " << ToString(dtype);
+    }
+  }
+  DT_EXPECT_OK(
+      RunAllPairs("a=2,b=3", {{}, {2, 3}}, SumAndAverage(), ContiguousOrder(), DType::kF32));
+  Way way;
+  for (const RedistributionObjective objective :
+       {RedistributionObjective::kBusiest, RedistributionObjective::kLatency}) {
+    way.options.objective = objective;
+    DT_EXPECT_OK(RunAllPairs("a=2,b=2", {{5}}, SumAndAverage(), ContiguousOrder(), DType::kF32,
+                             {.device = Device::Kind::kDeferred}, way));
+  }
+  way = {{.in_place = true}, true};
+  way.options.links.Set("b", {10, 0.1});
+  DT_EXPECT_OK(
+      RunAllPairs("a=2,b=2", {{5}}, SumAndAverage(), ContiguousOrder(), DType::kF32, {}, way));
+}
+
+TEST(ExecutorPairsTest, OnADeviceThatRunsLater) {
+  RunOptions options;
+  options.device = Device::Kind::kDeferred;
+  options.max_delay_us = 20;
+  options.seed = 1;
+  DT_EXPECT_OK(RunAllPairs("a=3", {{}, {5}, {3, 4}}, ReduceOp::kSum, ContiguousOrder(), DType::kF32,
+                           options));
+  DT_EXPECT_OK(
+      RunAllPairs("a=2,b=2", {{5}}, ReduceOp::kMin, ContiguousOrder(), DType::kI64, options));
+}
+
+TEST(ExecutorPairsTest, WithRandomDelays) {
+  for (uint64_t seed : {1, 2}) {
+    RunOptions options;
+    options.max_delay_us = 100;
+    options.seed = seed;
+    DT_EXPECT_OK(
+        RunAllPairs("a=2,b=2", {{5}}, ReduceOp::kSum, ContiguousOrder(), DType::kF32, options));
+  }
+}
+
+}  // namespace
+}  // namespace dtensor

@@ -1,0 +1,347 @@
+#include "dtensor/redistribution/redistribution_plan.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "dtensor/layout/digest.h"
+#include "dtensor/redistribution/cross_mesh_transition.h"
+#include "dtensor/redistribution/plan_alternatives.h"
+#include "dtensor/redistribution/plan_steps.h"
+#include "dtensor/redistribution/same_mesh_transition.h"
+#include "dtensor/runtime/core/status.h"
+
+namespace dtensor {
+namespace {
+
+std::string Describe(const Layout& from, const Layout& to, absl::Span<const int64_t> shape,
+                     DType dtype) {
+  const bool across = from.mesh() != to.mesh();
+  return absl::StrCat(from.ToString(), across ? " on " : "", across ? from.mesh().ToString() : "",
+                      " -> ", to.ToString(), across ? " on " : "",
+                      across ? to.mesh().ToString() : "", ", ", DimsToString(shape), " ",
+                      ToString(dtype));
+}
+
+// Partial terms of `dtype` must combine by `layout`'s op without loss.
+absl::Status CheckOp(const Layout& layout, DType dtype) {
+  if (!layout.is_partial()) return absl::OkStatus();
+  const ReduceOp op = layout.partial_op();
+  if (op == ReduceOp::kAvg && !IsFloat(dtype)) {
+    return InvalidArgument(
+        {"an average of ", ToString(dtype), " is not one; use P(sum), or a float type"});
+  }
+  if (dtype == DType::kBool && (op == ReduceOp::kSum || op == ReduceOp::kProduct)) {
+    return InvalidArgument(
+        {"bool has no ", ToString(op), "; use P(max) for \"or\", P(min) for \"and\""});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckShape(const Layout& from, const Layout& to, absl::Span<const int64_t> shape) {
+  const size_t ndim = shape.size();
+  if (from.ndim() != ndim || to.ndim() != ndim) {
+    return InvalidArgument({"the layouts have ", absl::StrCat(from.ndim()), " and ",
+                            absl::StrCat(to.ndim()), " dimensions, the shape has ",
+                            absl::StrCat(ndim)});
+  }
+  return CheckedNumElements("plan", shape).status();
+}
+
+// An axis that stays partial keeps its terms, so they must combine as before: a sum may become an
+// average, and the reverse, of terms that are scaled.
+absl::Status CheckOpsAgree(const Layout& from, const Layout& to) {
+  if (from.term_op() == to.term_op() || from.mesh() != to.mesh()) return absl::OkStatus();
+  for (int axis : from.partial_axes()) {
+    if (to.use(axis) != Layout::AxisUse::kPartial) continue;
+    return InvalidArgument({"on axis \"", from.mesh().axis_name(axis), "\" P(",
+                            ToString(from.partial_op(axis)), ") cannot become P(",
+                            ToString(to.partial_op(axis)),
+                            "); redistribute to Replicate or Shard first"});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRequest(const Layout& from, const Layout& to, absl::Span<const int64_t> shape,
+                          DType dtype) {
+  DT_RETURN_IF_ERROR(CheckShape(from, to, shape));
+  DT_RETURN_IF_ERROR(CheckOp(from, dtype));
+  DT_RETURN_IF_ERROR(CheckOp(to, dtype));
+  return CheckOpsAgree(from, to);
+}
+
+void Add(const Layout& layout, Digest& digest) {
+  digest.Add(layout.ndim());
+  for (const DimLayout& dim : layout.dims()) {
+    digest.Add(static_cast<int64_t>(dim.size()));
+    for (const LayoutFactor& factor : dim) {
+      digest.Add(factor.size);
+      digest.Add(static_cast<int64_t>(factor.splits.size()));
+      for (const AxisSplit& split : factor.splits) digest.Add(2 * split.axis + split.zigzag);
+    }
+  }
+  digest.Add(static_cast<int64_t>(layout.term_op()));
+  for (int axis : layout.averaged_axes()) digest.Add(-1 - axis);
+  digest.Add(static_cast<int64_t>(layout.partial_axes().size()));
+  for (int axis : layout.partial_axes()) digest.Add(axis);
+}
+
+void Add(const DeviceMesh& mesh, Digest& digest) {
+  digest.Add(mesh.num_axes());
+  for (const DeviceMesh::Axis& axis : mesh.axes()) {
+    digest.Add(axis.name);
+    digest.Add(axis.size);
+  }
+  for (int rank : mesh.listed_ranks()) digest.Add(rank);
+}
+
+Digest DigestOf(const RedistributionPlan& plan) {
+  Digest digest;
+  Add(plan.from().mesh(), digest);
+  if (plan.to().mesh() != plan.from().mesh()) Add(plan.to().mesh(), digest);
+  Add(plan.from(), digest);
+  Add(plan.to(), digest);
+  for (int64_t n : plan.shape()) digest.Add(n);
+  digest.Add(static_cast<int64_t>(plan.dtype()));
+  digest.Add(static_cast<int64_t>(plan.result_dtype()));
+  return digest;
+}
+
+uint64_t DigestOf(const RedistributionPlan& plan, const SameMeshTransition& chosen) {
+  Digest digest = DigestOf(plan);
+  digest.Add(static_cast<int64_t>(chosen.owners()) + 8 * chosen.shares_terms());
+  for (const AxisList& round : chosen.rounds()) {
+    digest.Add(static_cast<int64_t>(round.size()));
+    for (int axis : round) digest.Add(axis);
+  }
+  return digest.value();
+}
+
+}  // namespace
+
+namespace {
+
+// Compared in order. Where all links are alike, the busiest rank stands for the time.
+using Price = std::array<double, 3>;
+
+Price PriceOf(const RedistributionPlan& plan, const RedistributionOptions& options) {
+  const RedistributionBytes bytes = plan.Bytes();
+  const double total = static_cast<double>(bytes.total);
+  const double busiest = static_cast<double>(bytes.busiest);
+  const bool timed =
+      options.objective == RedistributionObjective::kLatency || !options.links.uniform();
+  const double seconds = timed ? plan.PredictedSeconds(options.links) : busiest;
+  switch (options.objective) {
+    case RedistributionObjective::kTotal:
+      return {total, seconds, busiest};
+    case RedistributionObjective::kBusiest:
+      return {busiest, total, seconds};
+    case RedistributionObjective::kLatency:
+      return {seconds, total, busiest};
+  }
+  return {};
+}
+
+}  // namespace
+
+absl::string_view ToString(RedistributionObjective objective) {
+  switch (objective) {
+    case RedistributionObjective::kTotal:
+      return "total";
+    case RedistributionObjective::kBusiest:
+      return "busiest";
+    case RedistributionObjective::kLatency:
+      return "latency";
+  }
+  return "";
+}
+
+absl::StatusOr<RedistributionObjective> ParseRedistributionObjective(absl::string_view text) {
+  for (RedistributionObjective o :
+       {RedistributionObjective::kTotal, RedistributionObjective::kBusiest,
+        RedistributionObjective::kLatency}) {
+    if (text == ToString(o)) return o;
+  }
+  return InvalidArgument({"there is no objective \"", text, "\"; use total, busiest or latency"});
+}
+
+absl::StatusOr<RedistributionPlan> RedistributionPlan::Create(
+    const Layout& from, const Layout& to, absl::Span<const int64_t> shape, DType dtype,
+    const RedistributionOptions& options) {
+  if (absl::Status status = CheckRequest(from, to, shape, dtype); !status.ok()) {
+    return InvalidArgument(
+        {"redistribute ", Describe(from, to, shape, dtype), ": ", status.message()});
+  }
+  RedistributionPlan plan;
+  plan.from_ = from;
+  plan.to_ = to;
+  plan.shape_.assign(shape.begin(), shape.end());
+  plan.dtype_ = dtype;
+  plan.result_dtype_ = options.dtype.value_or(dtype);
+  if (!ConvertsOnTheWay(dtype, plan.result_dtype_)) {
+    return InvalidArgument({"redistribute ", Describe(from, to, shape, dtype), ": ",
+                            dtensor::ToString(dtype), " does not become ",
+                            dtensor::ToString(plan.result_dtype_), " on the way; Cast it first"});
+  }
+  if (from.mesh() == to.mesh()) {
+    plan.Choose(SameMeshTransition(from, to, shape));
+  } else {
+    plan.Choose(CrossMeshTransition(from, to, shape));
+  }
+  DT_RETURN_IF_ERROR(plan.CheckTotal());
+  DT_RETURN_IF_ERROR(plan.Improve(options));
+  return plan;
+}
+
+void RedistributionPlan::Choose(SameMeshTransition transition) {
+  transition_ = std::make_shared<const SameMeshTransition>(std::move(transition));
+  const SameMeshTransition& t = *transition_;
+  steps_ = StepsOf(t);
+  SetScale();
+  is_view_ = steps_.empty() && dtype_ == result_dtype_ && scale_ == 1 && t.IsView();
+  fills_identity_ = !t.created().empty();
+  digest_ = DigestOf(*this, t);
+}
+
+// A sum over n terms is n times their average. So what is reduced is divided by the terms of axes
+// that average, and terms of an axis that stays partial become those of the other op.
+void RedistributionPlan::SetScale() {
+  double times = 1, over = 1;
+  const bool one_mesh = from_.mesh() == to_.mesh();
+  op_ = ReduceOp::kSum;
+  for (int axis : from_.partial_axes()) {
+    const ReduceOp op = from_.partial_op(axis);
+    const bool stays = one_mesh && to_.use(axis) == Layout::AxisUse::kPartial;
+    if (!stays && op_ != ReduceOp::kAvg) op_ = op;
+    const bool was_average = op == ReduceOp::kAvg;
+    const bool is_average = stays && to_.partial_op(axis) == ReduceOp::kAvg;
+    if (was_average && !is_average) over *= from_.mesh().axis_size(axis);
+    if (is_average && !was_average) times *= from_.mesh().axis_size(axis);
+  }
+  scale_ = times / over;
+}
+
+void RedistributionPlan::Choose(CrossMeshTransition transfer) {
+  transfer_ = std::make_shared<const CrossMeshTransition>(std::move(transfer));
+  const CrossMeshTransition& t = *transfer_;
+  if (t.moves()) {
+    RedistributionStep& x = steps_.emplace_back();
+    x.across = true;
+    x.pivot = t.pivot();
+    x.reduces = t.terms() > 1;
+  }
+  if (t.moves() && t.pivot()) {
+    RedistributionStep& g = steps_.emplace_back();
+    g.kind = CollectiveKind::kAllGather;
+    g.axes = t.owner_axes();
+    g.from_source = false;
+  }
+  SetScale();
+  is_view_ = t.is_view() && dtype_ == result_dtype_ && scale_ == 1;
+  fills_identity_ = t.fills_identity();
+  digest_ = DigestOf(*this).value();
+}
+
+// An element takes fewer messages than it has terms and ranks in need, for each coordinate on the
+// axes that stay partial, and 8 bytes each at most: only the largest plans are counted.
+absl::Status RedistributionPlan::CheckTotal() const {
+  const int64_t terms = transition_ ? transition_->terms() : transfer_->terms();
+  const int64_t needers = transition_ ? transition_->needers() : transfer_->needers();
+  const double messages = static_cast<double>(NumElements(shape_)) * (terms + needers);
+  if (messages * KeptTerms() < 0x1p60) return absl::OkStatus();
+  const absl::int128 least = LeastBytes();
+  if (least <= std::numeric_limits<int64_t>::max()) return absl::OkStatus();
+  return InvalidArgument({"redistribute ", Describe(from_, to_, shape_, dtype_), ": ranks would ",
+                          "receive ", absl::StrCat(static_cast<double>(least)),
+                          " bytes together, of which an int64 counts 2^63 - 1; shard the result ",
+                          "over more axes"});
+}
+
+int64_t RedistributionPlan::KeptTerms() const {
+  int64_t terms = 1;
+  if (from_.mesh() != to_.mesh()) return terms;
+  for (int axis : from_.partial_axes()) {
+    if (to_.use(axis) == Layout::AxisUse::kPartial) terms *= from_.mesh().axis_size(axis);
+  }
+  return terms;
+}
+
+// Each element is written by its owner alone, and nobody else reads it there before all are done:
+// an all-reduce with owners may overwrite the source. Every rank's region must stay what it is.
+void RedistributionPlan::ReduceInPlace() {
+  if (transition_ == nullptr || dtype_ != result_dtype_ || !transition_->KeepsRegions()) return;
+  if (!transition_->may_have_owners()) return;
+  if (transition_->owners() == Owners::kNeeders) {
+    SameMeshTransition owned = *transition_;
+    owned.set_owners(Owners::kHolders);
+    Choose(std::move(owned));
+  }
+  in_place_ = true;
+}
+
+// The plan at hand moves the least in total. Other ways of the same transition compete with it by
+// what the options ask for; of equals the one that came first stays.
+absl::Status RedistributionPlan::Improve(const RedistributionOptions& options) {
+  const bool may_choose =
+      options.objective != RedistributionObjective::kTotal || !options.links.uniform();
+  if (transition_ != nullptr && may_choose) {
+    std::vector<SameMeshTransition> others = OtherTransitions(*transition_, options.links);
+    Price least = others.empty() ? Price() : PriceOf(*this, options);
+    for (SameMeshTransition& other : others) {
+      RedistributionPlan plan = *this;
+      plan.Choose(std::move(other));
+      if (const Price price = PriceOf(plan, options); price < least) {
+        least = price;
+        *this = std::move(plan);
+      }
+    }
+  }
+  if (options.in_place) ReduceInPlace();
+  if (options.max_extra_bytes < 0) return absl::OkStatus();
+  const int64_t extra = ExtraBytes();
+  if (extra <= options.max_extra_bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("redistribute ", Describe(from_, to_, shape_, dtype_), ": a rank's result has ",
+                   extra, " bytes, and max_extra_bytes is ", options.max_extra_bytes,
+                   "; allow as much, or shard the result over more axes",
+                   transition_ != nullptr && transition_->may_have_owners() && !in_place_
+                       ? ", or reduce in place"
+                       : ""));
+}
+
+std::vector<int> RedistributionPlan::Ranks() const {
+  if (transfer_ != nullptr) return transfer_->ranks();
+  std::vector<int> ranks(from_.mesh().size());
+  for (size_t i = 0; i < ranks.size(); ++i) ranks[i] = from_.mesh().RankOf(static_cast<int>(i));
+  std::sort(ranks.begin(), ranks.end());
+  return ranks;
+}
+
+std::vector<ReceiveBox> RedistributionPlan::Receives(int s, int rank) const {
+  const bool gathers = s < static_cast<int>(steps_.size()) && !steps_[s].from_source;
+  if (!from_.mesh().Contains(rank) && !to_.mesh().Contains(rank)) return {};
+  if (transfer_ != nullptr) {
+    return gathers ? transfer_->GatherBoxes(rank) : transfer_->ExchangeBoxes(rank);
+  }
+  if (gathers) return GatherBoxes(*transition_, rank, steps_[s].round);
+  return ExchangeBoxes(*transition_, rank);
+}
+
+std::string RedistributionPlan::ToString() const {
+  const auto format = [this](std::string* out, const RedistributionStep& step) {
+    const int64_t busiest = Bytes(static_cast<int>(&step - steps_.data())).busiest;
+    // Axes are those of both meshes, or of the target's in G.
+    absl::StrAppend(out, dtensor::ToString(step.kind), "(",
+                    step.across ? "across" : to_.mesh().AxisNames(step.axes), ") ", busiest, " B");
+  };
+  const std::string local = fills_identity_ ? "fill" : is_view_ ? "view" : "copy";
+  const bool converts = result_dtype_ != dtype_;
+  return absl::StrCat(Describe(from_, to_, shape_, dtype_), converts ? " as " : "",
+                      converts ? dtensor::ToString(result_dtype_) : "", ": ",
+                      steps_.empty() ? local : absl::StrJoin(steps_, ", ", format));
+}
+
+}  // namespace dtensor

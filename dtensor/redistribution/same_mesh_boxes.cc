@@ -1,0 +1,226 @@
+// Which boxes a rank receives: for each dimension the pieces of each peer, then their product.
+#include <algorithm>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "dtensor/layout/chunks.h"
+#include "dtensor/layout/even_share.h"
+#include "dtensor/redistribution/box_parts.h"
+#include "dtensor/redistribution/same_mesh_transition.h"
+
+namespace dtensor {
+namespace {
+
+class Boxes {
+ public:
+  Boxes(const SameMeshTransition& transition, int rank)
+      : t_(transition),
+        mesh_(t_.source().mesh()),
+        position_(mesh_.PositionOf(rank)),
+        mine_(mesh_.Coordinate(rank)),
+        peer_(mine_) {
+    step_.resize(mine_.size());
+    int step = 1;
+    for (int axis = static_cast<int>(mine_.size()) - 1; axis >= 0; --axis) {
+      step_[axis] = step;
+      step *= mesh_.axis_size(axis);
+    }
+  }
+
+  std::vector<ReceiveBox> Exchange() {
+    results_ = ResultRegion();
+    const bool reduces = !t_.reduced().empty();
+    for (const Region& region : !t_.pivot() ? t_.Needed(mine_)
+                                : reduces   ? t_.Owned(mine_)
+                                            : t_.OwnedTogether(mine_)) {  // what it has already
+      ExchangeRegion(region);
+    }
+    return Boxed();
+  }
+
+  // From each owner among the ranks that need the same result what it has of it; in a round, from
+  // the peer that has it by then.
+  std::vector<ReceiveBox> Gather(int round) {
+    results_ = ResultRegion();
+    const AxisList holders = t_.holder_axes(), sharing = t_.sharing_axes();
+    int64_t shares = 1;
+    for (int axis : sharing) shares *= mesh_.axis_size(axis);
+    CoordinateVector owner = mine_;
+    ForEachCoordinate(mesh_, holders, absl::MakeSpan(owner), [&] {
+      if (HoldsAlready(owner)) return true;
+      const std::vector<Region> together = t_.OwnedTogether(owner);
+      int64_t index = 0;
+      ForEachCoordinate(mesh_, sharing, absl::MakeSpan(owner), [&] {
+        const int64_t share = index++;
+        if (PeerOf(owner, round)) GatherShare(ShareOf(together, shares, share));
+        return true;
+      });
+      return true;
+    });
+    return Boxed();
+  }
+
+ private:
+  using CoordinateVector = absl::InlinedVector<int, 4>;
+
+  Region ResultRegion() const {
+    Region region;
+    for (int d = 0; d < static_cast<int>(t_.shape().size()); ++d) {
+      region.push_back(t_.Result(d, mine_));
+    }
+    return region;
+  }
+
+  // With ranks for positions.
+  std::vector<ReceiveBox> Boxed() {
+    for (ReceiveBox& box : boxes_) {
+      for (int& peer : box.peers) peer = mesh_.RankOf(peer);
+    }
+    return std::move(boxes_);
+  }
+
+  // The pieces of `needed`, a part of the result, that each peer holds.
+  void ExchangeRegion(const Region& needed) {
+    std::vector<std::vector<BoxPart>> dims;
+    for (int d = 0; d < static_cast<int>(needed.size()); ++d) {
+      dims.push_back(ExchangeParts(d, needed[d]));
+      if (dims.back().empty()) return;
+    }
+    Product(dims, Terms());
+  }
+
+  void GatherShare(const std::vector<Region>& share) {
+    const int delta = Delta(t_.owner_axes());
+    for (const Region& region : share) {
+      std::vector<std::vector<BoxPart>> dims(region.size());
+      for (size_t d = 0; d < region.size(); ++d) {
+        // The peer's result is this rank's: the same place in both.
+        AddParts(Locate(results_[d], results_[d], region[d]), d == 0 ? delta : 0, dims[d]);
+      }
+      Product(dims, {0});
+    }
+  }
+
+  // Where nothing is reduced, a rank has copied what it holds.
+  bool HoldsAlready(absl::Span<const int> owner) const {
+    return t_.reduced().empty() &&
+           absl::c_all_of(t_.gathered(), [&](int axis) { return owner[axis] == mine_[axis]; });
+  }
+
+  // Sets peer_ to the rank from which this one gets in round `round` what `owner` had at first: on
+  // the axes of the round it is where the owner is; on those of earlier rounds it is here, and has
+  // received it; on those of later ones the owner is here too. False if it comes in another round.
+  bool PeerOf(absl::Span<const int> owner, int round) {
+    peer_ = mine_;
+    bool here = true;
+    const auto same = [&](int axis) { return owner[axis] == mine_[axis]; };
+    if (t_.rounds().empty()) {
+      for (int axis : t_.owner_axes()) peer_[axis] = owner[axis];
+      return !absl::c_all_of(t_.owner_axes(), same);
+    }
+    for (size_t s = round + 1; s < t_.rounds().size(); ++s) {
+      here &= absl::c_all_of(t_.rounds()[s], same);
+    }
+    for (int axis : t_.rounds()[round]) peer_[axis] = owner[axis];
+    return here && !absl::c_all_of(t_.rounds()[round], same);
+  }
+
+  // Of `needed` in dimension d, the pieces that each peer holds. The peers differ from this rank on
+  // the axes along which this dimension is redistributed.
+  std::vector<BoxPart> ExchangeParts(int d, const IndexSet& needed) {
+    if (needed.empty()) return {};
+    const AxisList axes = AxesOf(t_.source().dim(d));
+    std::vector<BoxPart> parts;
+    ForEachHolder(d, axes, 1, needed, [&] {
+      AddParts(MatchPart(t_.Held(d, peer_), results_[d], needed), Delta(axes), parts);
+    });
+    return SortedParts(std::move(parts));
+  }
+
+  // Calls fn() with peer_ running over the coordinates on `axes`, from the depth-th on, that may
+  // hold some of `needed`: all of it is held by ranks with peer_'s coordinate on the axes before.
+  template <typename Fn>
+  void ForEachHolder(int d, absl::Span<const int> axes, size_t depth, const IndexSet& needed,
+                     const Fn& fn) {
+    while (depth <= axes.size() && !t_.SendsAlong(axes[depth - 1])) ++depth;
+    if (depth > axes.size()) return fn();
+    const int axis = axes[depth - 1];
+    const Chunk range = HolderRange(d, axes.first(depth), needed);
+    for (int64_t i = range.begin; i < range.end; ++i) {
+      peer_[axis] = static_cast<int>(i);
+      const IndexSet part =
+          depth < axes.size() ? HeldOver(d, axes.first(depth)).Intersect(needed) : needed;
+      if (!part.empty()) ForEachHolder(d, axes, depth + 1, part, fn);
+    }
+    peer_[axis] = mine_[axis];
+  }
+
+  IndexSet HeldOver(int d, absl::Span<const int> axes) const {
+    return DimRegionOverAxes(t_.source(), d, t_.shape()[d], peer_, axes);
+  }
+
+  // The coordinates on the last of `axes` that may hold some of `needed`. Where shards ascend with
+  // the coordinate, found by halving: an axis may have thousands of ranks.
+  Chunk HolderRange(int d, absl::Span<const int> axes, const IndexSet& needed) {
+    const int axis = axes.back(), size = mesh_.axis_size(axis);
+    if (size <= 8 || !t_.AscendsAlong(axis)) return {0, size};
+    const int64_t first = needed.runs().front().begin, last = needed.runs().back().end() - 1;
+    const auto first_that = [&](auto holds) {
+      Chunk in = {0, size};
+      while (in.size() > 0) {
+        peer_[axis] = static_cast<int>(in.begin + in.size() / 2);
+        const IndexSet held = HeldOver(d, axes);  // empty only at the end
+        if (held.empty() || holds(held.runs())) {
+          in.end = peer_[axis];
+        } else {
+          in.begin = peer_[axis] + 1;
+        }
+      }
+      return in.begin;
+    };
+    return {first_that([=](absl::Span<const IndexRun> held) { return held.back().end() > first; }),
+            first_that([=](absl::Span<const IndexRun> held) { return held.front().begin > last; })};
+  }
+
+  // How much further in the mesh peer_ is than this rank, as far as `axes` go.
+  int Delta(absl::Span<const int> axes) const {
+    int delta = 0;
+    for (int axis : axes) delta += (peer_[axis] - mine_[axis]) * step_[axis];
+    return delta;
+  }
+
+  // The ranks that hold the terms of an element, ascending, relative to this one.
+  std::vector<int> Terms() {
+    std::vector<int> terms;
+    ForEachCoordinate(mesh_, t_.reduced(), absl::MakeSpan(peer_), [&] {
+      terms.push_back(Delta(t_.reduced()));
+      return true;
+    });
+    return terms;
+  }
+
+  void Product(absl::Span<const std::vector<BoxPart>> dims, absl::Span<const int> terms) {
+    AppendBoxes(dims, position_, terms, t_.is_scalar(), boxes_);
+  }
+
+  const SameMeshTransition& t_;
+  const DeviceMesh& mesh_;
+  const int position_;
+  const absl::InlinedVector<int, 4> mine_;
+  absl::InlinedVector<int, 4> peer_;  // mine_, but for the axes being walked
+  absl::InlinedVector<int, 4> step_;  // in position, by axis
+  Region results_;                    // of this rank
+  std::vector<ReceiveBox> boxes_;
+};
+
+}  // namespace
+
+std::vector<ReceiveBox> ExchangeBoxes(const SameMeshTransition& transition, int rank) {
+  return Boxes(transition, rank).Exchange();
+}
+
+std::vector<ReceiveBox> GatherBoxes(const SameMeshTransition& transition, int rank, int round) {
+  return Boxes(transition, rank).Gather(round);
+}
+
+}  // namespace dtensor

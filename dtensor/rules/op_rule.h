@@ -1,0 +1,198 @@
+// OpRule: how an operator treats placements, as one line of text.
+//
+//   "m k, k n -> m n"
+//       MatMul. A letter that is missing from a result is summed: sharding it gives Partial(sum).
+//   "..., ... -> ..."
+//       Add. ... is any leading dimensions, aligned at the right; size 1 broadcasts.
+//   "... d!, d! -> ... d!"
+//       RmsNorm. d! must be whole on every rank.
+//   "t @v, v d -> t d"
+//       Embedding. The first operand's values index v.
+//   "b s (h g) d!, b t~s h d! -> b s (h g) d!"
+//       Attention. (h g) is one dimension of two factors, outer first. t~s is streamed past s: the
+//       axes that split s may split t as well, all of them and no others; the operator then brings
+//       the shards of t to each shard of s, one after the other. Axes of its own, of which s has
+//       none, are as in v^. s itself is not streamed.
+//   "t v^, t -> t"
+//       CrossEntropy. v^ may be sharded; the operator merges the shards' results itself, so they
+//       are not Partial.
+//   "a k:max -> a"
+//       Reduced by another op than sum. Where k is sharded the result is Partial(max), and no
+//       gradient passes its reduction: recording it is refused.
+//
+// One engine reads the rules. ChooseAssignment() says where operands must be and where results then
+// are:
+//
+//   * Sharding follows letters. Every dimension with that letter is split alike, and one mesh axis
+//     splits one letter, or a streamed one with the letter that it is streamed past. Candidates are
+//     the splits that the operands have already; none is invented.
+//   * Partial passes through where the operator is linear (below) and the op allows it; else it is
+//     reduced. Choice never turns Replicate or Shard into Partial.
+//   * An assignment that moves nothing wins. What is pinned (parameters) is moved only if there is
+//     no other way; cost decides among the rest; then the order of enumeration, which is the same
+//     on every rank.
+//
+// Gradients need no rule of their own (Griewank & Walther, "Evaluating Derivatives", adjoints of
+// linear maps): with the operands where the forward put them, an operand's local gradient has the
+// operand's layout, is Partial(sum) on axes that shard only letters which the operand lacks, and
+// Partial with their op on axes on which other operands are Partial. (So the gradient of what is
+// streamed is whole: the operator brings each shard's gradient home.) The gradient of a
+// Partial(sum) result is replicated there (Layout::Dual).
+#ifndef DTENSOR_RULES_OP_RULE_H_
+#define DTENSOR_RULES_OP_RULE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "dtensor/layout/layout.h"
+#include "dtensor/runtime/core/dims.h"
+#include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/core/reduce_op.h"
+
+namespace dtensor {
+
+// When a Partial operand may stay Partial on an axis; what passes is derived from this.
+enum class RuleLinearity : uint8_t {
+  // Never.
+  kNone,
+  // Linear in all operands together (add, views): sum and avg pass when every operand is Partial.
+  kJoint,
+  // Linear in each operand (matmul, mul): sum and avg pass when exactly one operand is Partial. The
+  // other operands' gradients are Partial with the same op.
+  kMulti,
+  // Monotone, of one operand: max and min pass.
+  kIncreasing,
+  // Antitone, of one operand: max passes as min, min as max.
+  kDecreasing,
+  // Values only move: every op passes when every operand is Partial with it.
+  kView,
+};
+
+struct RuleLetter {
+  std::string name;
+  bool whole = false;                // "d!"
+  bool merged = false;               // "v^"
+  int past = -1;                     // "t~s": the letter s that t is streamed past
+  ReduceOp reduce = ReduceOp::kSum;  // "k:max"
+  friend bool operator==(const RuleLetter&, const RuleLetter&) = default;
+};
+
+// One operand or result.
+struct RuleTerm {
+  bool ellipsis = false;  // "..." before the named dimensions
+  int indexes = -1;       // "@v": the letter that the values index
+  // For each dimension its letters, outermost first. No letters, "()": size 1, broadcast.
+  std::vector<absl::InlinedVector<int, 2>> dims;
+};
+
+// The parsed text. Parse(ToString(r)) == r: rules are equal when they say the same, however their
+// letters are numbered.
+class OpRule {
+ public:
+  static constexpr size_t kMaxText = 65536;  // bytes
+  static constexpr size_t kMaxOperands = 32;
+
+  // Errors: kInvalidArgument, showing where the text cannot be read, or for more than the above.
+  static absl::StatusOr<OpRule> Parse(absl::string_view text);
+  std::string ToString() const;
+
+  absl::Span<const RuleLetter> letters() const { return letters_; }
+  absl::Span<const RuleTerm> operands() const { return operands_; }
+  absl::Span<const RuleTerm> results() const { return results_; }
+  friend bool operator==(const OpRule& a, const OpRule& b);
+
+ private:
+  friend class RuleParser;
+  friend class BoundRule;
+  std::vector<RuleLetter> letters_;
+  std::vector<RuleTerm> operands_, results_;
+};
+
+// Sizes for letters that no operand determines: the results of slice, concat, ...
+using LetterSizes = std::vector<std::pair<std::string, int64_t>>;
+
+// A rule with the operands' shapes: ellipses written out, every letter's size known.
+class BoundRule {
+ public:
+  // Errors: kInvalidArgument naming `op` and the shapes, for a wrong number of operands or
+  // dimensions, unlike sizes of one letter, a size other than 1 for "()", a composite dimension
+  // that does not divide; for a letter whose size neither an operand nor `sizes` tells, sizes of
+  // letters that the rule lacks, or negative ones; for more dimensions than Layout::kMaxDims, or
+  // a result's shape that no tensor has (dims.h).
+  static absl::StatusOr<BoundRule> Bind(absl::string_view op, const OpRule& rule,
+                                        absl::Span<const Dims> operand_shapes,
+                                        const LetterSizes& sizes = {});
+
+  const OpRule& rule() const { return rule_; }                      // without ellipses
+  int64_t letter_size(int letter) const { return sizes_[letter]; }  // of rule().letters()[letter]
+  absl::Span<const Dims> operand_shapes() const { return operand_shapes_; }
+  absl::Span<const Dims> result_shapes() const { return result_shapes_; }
+  // Requires: the rule has this letter.
+  int LetterIndex(absl::string_view name) const;
+
+ private:
+  OpRule rule_;
+  std::vector<int64_t> sizes_;
+  std::vector<Dims> operand_shapes_, result_shapes_;
+};
+
+// Where everything goes.
+struct RuleAssignment {
+  std::vector<DimLayout> letters;         // how each letter is split
+  std::vector<Layout> operands, results;  // operands: redistribute to these first
+  std::vector<Layout> gradients;          // of each operand's local gradient
+  double cost = 0;                        // of moving the operands: see Solve
+};
+
+struct RuleOperand {
+  Layout layout;
+  DType dtype = DType::kF32;
+  bool pinned = false;
+};
+
+// The assignment of least cost. Its cost is the sum of the operands' MovingCost, that of a pinned
+// operand times 1e15, so that these move last; 0 when nothing moves. Streaming moves no operand: an
+// operator that can do without it says so beforehand (OpDef::route).
+// Requires: one operand for each of the rule's (at least one), of its rank. Errors:
+// kInvalidArgument naming `op` and the layouts when the operands lie on unlike meshes, or when no
+// layout fits.
+absl::StatusOr<RuleAssignment> ChooseAssignment(absl::string_view op, const BoundRule& rule,
+                                                RuleLinearity linearity,
+                                                absl::Span<const RuleOperand> operands);
+
+// The layouts that follow when letters are split so and operands are Partial so: what
+// ChooseAssignment returns for the winner; the brute-force verifier walks all of them.
+// Requires: as ChooseAssignment; one entry of `letters` for each of rule.rule().letters(), all on
+// `mesh`.
+// Errors: kInvalidArgument naming `op` when one mesh axis splits two letters, or a result would be
+// Partial with two ops; as JoinDims where no layout says the product of two letters.
+absl::StatusOr<RuleAssignment> DeriveAssignment(absl::string_view op, const BoundRule& rule,
+                                                RuleLinearity linearity, const DeviceMesh& mesh,
+                                                absl::Span<const DimLayout> letters,
+                                                absl::Span<const RuleOperand> operands);
+
+// What bringing a tensor of `shape` from one layout to another costs, for choosing: 0 for equal
+// layouts, else about the bytes received, summed over ranks. A closed form, not the plan's own
+// figure (redistribution_plan.h): sizes count as if they divided; of a dimension that both layouts
+// split, by other axes, orders or factors, a rank counts as holding by chance what it needs; where
+// Partial axes are reduced, what else moves is not looked at. Latency and the speed of links do
+// not count, and neither does sharing a redistribution with another operator.
+// Requires: both of one mesh and of shape's rank.
+double MovingCost(const Layout& from, const Layout& to, absl::Span<const int64_t> shape,
+                  DType dtype);
+
+// The rule of a reshape, written out: [6, 4] -> [3, 8] is "(a b) c -> a (b c)" with b = 2.
+// Dimensions whose boundaries do not nest must be whole. Sets `sizes` (not null) to all letters'
+// sizes.
+// Errors: kInvalidArgument naming both shapes when the element counts differ.
+absl::StatusOr<std::string> ReshapeRule(absl::Span<const int64_t> from,
+                                        absl::Span<const int64_t> to, LetterSizes* sizes);
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_RULES_OP_RULE_H_

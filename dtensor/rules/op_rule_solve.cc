@@ -1,0 +1,373 @@
+// The engine: which assignment of mesh axes to letters, and what follows from it.
+#include <algorithm>
+#include <limits>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "dtensor/rules/op_rule.h"
+#include "dtensor/runtime/core/status.h"
+
+namespace dtensor {
+namespace {
+
+// Axes as bits: a mesh has at most DeviceMesh::kMaxAxes.
+using AxisMask = uint32_t;
+static_assert(DeviceMesh::kMaxAxes <= 32);
+
+AxisMask MaskOf(absl::Span<const int> axes) {
+  AxisMask mask = 0;
+  for (int axis : axes) mask |= AxisMask{1} << axis;
+  return mask;
+}
+
+AxisList AxesIn(AxisMask mask) {
+  AxisList axes;
+  for (int axis = 0; mask >> axis; ++axis) {
+    if (mask >> axis & 1) axes.push_back(axis);
+  }
+  return axes;
+}
+
+// The layouts of a composite dimension's letters, outermost first; nullopt where a shard spans the
+// cut.
+std::optional<std::vector<DimLayout>> Decompose(const DeviceMesh& mesh, const BoundRule& rule,
+                                                const DimLayout& dim,
+                                                absl::Span<const int> letters) {
+  std::vector<DimLayout> out;
+  DimLayout rest = dim;
+  for (size_t i = 0; i + 1 < letters.size(); ++i) {
+    int64_t inner = 1;
+    for (size_t j = i + 1; j < letters.size(); ++j) inner *= rule.letter_size(letters[j]);
+    auto cut = SplitDim(mesh, rest, rule.letter_size(letters[i]), inner);
+    if (!cut.ok()) return std::nullopt;
+    out.push_back(std::move(cut->first));
+    rest = std::move(cut->second);
+  }
+  out.push_back(std::move(rest));
+  return out;
+}
+
+// Errors: as JoinDims, where factors cannot say the product.
+absl::StatusOr<DimLayout> Compose(const BoundRule& rule, absl::Span<const int> letters,
+                                  absl::Span<const DimLayout> layouts) {
+  DimLayout out = layouts[letters.back()];
+  int64_t size = rule.letter_size(letters.back());
+  for (size_t i = letters.size() - 1; i-- > 0;) {
+    DT_ASSIGN_OR_RETURN(out,
+                        JoinDims(layouts[letters[i]], rule.letter_size(letters[i]), out, size));
+    size *= rule.letter_size(letters[i]);
+  }
+  return out;
+}
+
+// Every split that a letter could have: those the operands have, less any subset of their axes.
+class Candidates {
+ public:
+  Candidates(const BoundRule& rule, absl::Span<const RuleOperand> operands)
+      : rule_(rule), lists_(rule.rule().letters().size()) {
+    for (auto& list : lists_) list.emplace_back();
+    for (size_t i = 0; i < operands.size(); ++i) {
+      const RuleTerm& term = rule.rule().operands()[i];
+      for (size_t d = 0; d < term.dims.size(); ++d)
+        Offer(operands[i].layout, static_cast<int>(d), term.dims[d]);
+    }
+  }
+  const std::vector<DimLayout>& of(int letter) const { return lists_[letter]; }
+
+ private:
+  void Offer(const Layout& layout, int d, const absl::InlinedVector<int, 2>& letters) {
+    const DimLayout& dim = layout.dim(d);
+    if (letters.empty() || !IsSplit(dim)) return;
+    const AxisMask all = MaskOf(AxesOf(dim));
+    // Subsets of the axes to give up, fewest first in the sense of the enumeration below: none
+    // first.
+    for (AxisMask removed = 0;; removed = (removed - all) & all) {
+      if (auto parts =
+              Decompose(layout.mesh(), rule_, WithoutAxes(dim, AxesIn(removed)), letters)) {
+        for (size_t i = 0; i < letters.size(); ++i) Keep(letters[i], (*parts)[i]);
+      }
+      if (removed == all) return;
+    }
+  }
+
+  void Keep(int letter, const DimLayout& dim) {
+    if (rule_.rule().letters()[letter].whole || !IsSplit(dim)) return;
+    auto& list = lists_[letter];
+    if (std::find(list.begin(), list.end(), dim) == list.end()) list.push_back(dim);
+  }
+
+  const BoundRule& rule_;
+  std::vector<std::vector<DimLayout>> lists_;
+};
+
+std::string OperandsText(absl::Span<const RuleOperand> operands) {
+  return absl::StrJoin(operands, ", ", [](std::string* out, const RuleOperand& o) {
+    absl::StrAppend(out, o.layout.ToString());
+  });
+}
+
+// What one axis that no letter uses does to Partial operands: which stay, and what the results
+// become.
+struct Passing {
+  uint32_t operands = 0;  // bit i: operand i stays Partial
+  ReduceOp op = ReduceOp::kSum;
+};
+
+bool IsSumLike(ReduceOp op) { return op == ReduceOp::kSum || op == ReduceOp::kAvg; }
+
+Passing PassesOn(int axis, RuleLinearity linearity, absl::Span<const RuleOperand> operands) {
+  uint32_t partial = 0;
+  std::optional<ReduceOp> op;
+  bool alike = true;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    if (operands[i].layout.use(axis) != Layout::AxisUse::kPartial) continue;
+    partial |= 1u << i;
+    alike &= !op || *op == operands[i].layout.partial_op(axis);
+    op = operands[i].layout.partial_op(axis);
+  }
+  if (partial == 0 || !alike) return {};
+  const bool all = partial == (uint64_t{1} << operands.size()) - 1;
+  const bool one = (partial & (partial - 1)) == 0;
+  const bool extremum = *op == ReduceOp::kMax || *op == ReduceOp::kMin;
+  switch (linearity) {
+    case RuleLinearity::kNone:
+      return {};
+    case RuleLinearity::kJoint:
+      return all && IsSumLike(*op) ? Passing{partial, *op} : Passing{};
+    case RuleLinearity::kMulti:
+      return one && IsSumLike(*op) ? Passing{partial, *op} : Passing{};
+    case RuleLinearity::kIncreasing:
+      return all && one && extremum ? Passing{partial, *op} : Passing{};
+    case RuleLinearity::kDecreasing:
+      if (!(all && one && extremum)) return {};
+      return {partial, *op == ReduceOp::kMax ? ReduceOp::kMin : ReduceOp::kMax};
+    case RuleLinearity::kView:
+      return all ? Passing{partial, *op} : Passing{};
+  }
+  return {};
+}
+
+// Which axes are Partial in something, all with one op, or summed and averaged.
+struct PartialAxes {
+  AxisMask axes = 0, averaged = 0;
+  ReduceOp op = ReduceOp::kSum;  // of those that do not average
+  bool Fits(ReduceOp more_op) const {
+    return axes == 0 || op == more_op || (IsSumLike(op) && IsSumLike(more_op));
+  }
+  bool Add(AxisMask more, ReduceOp more_op) {
+    if (more == 0) return true;
+    if (!Fits(more_op)) return false;
+    axes |= more;
+    if (more_op == ReduceOp::kAvg) {
+      averaged |= more;
+    } else {
+      op = more_op;
+    }
+    return true;
+  }
+};
+
+// For each of `count` letters, whether the term has it.
+std::vector<bool> LettersIn(const RuleTerm& term, size_t count) {
+  std::vector<bool> present(count, false);
+  for (const auto& dim : term.dims) {
+    for (int letter : dim) present[letter] = true;
+  }
+  return present;
+}
+
+// No axis splits two letters, but for what is streamed: see RuleLetter.
+bool AxesFit(absl::Span<const RuleLetter> letters, absl::Span<const AxisMask> axes) {
+  AxisMask used = 0;
+  for (size_t l = 0; l < letters.size(); ++l) {
+    if (letters[l].past >= 0 && axes[l] == axes[letters[l].past]) continue;
+    if (used & axes[l]) return false;
+    used |= axes[l];
+  }
+  return true;
+}
+
+absl::StatusOr<Layout> TermLayout(const DeviceMesh& mesh, const BoundRule& rule,
+                                  const RuleTerm& term, absl::Span<const DimLayout> letters,
+                                  const PartialAxes& partial) {
+  absl::InlinedVector<DimLayout, 4> dims;
+  for (const auto& dim : term.dims) {
+    dims.emplace_back();
+    if (dim.empty()) continue;
+    DT_ASSIGN_OR_RETURN(dims.back(), Compose(rule, dim, letters));
+  }
+  return Layout::Create(mesh, dims, AxesIn(partial.axes), partial.op, AxesIn(partial.averaged));
+}
+
+}  // namespace
+
+absl::StatusOr<RuleAssignment> DeriveAssignment(absl::string_view op, const BoundRule& rule,
+                                                RuleLinearity linearity, const DeviceMesh& mesh,
+                                                absl::Span<const DimLayout> letters,
+                                                absl::Span<const RuleOperand> operands) {
+  const auto& terms = rule.rule().operands();
+  std::vector<AxisMask> letter_axes(letters.size());
+  for (size_t l = 0; l < letters.size(); ++l) letter_axes[l] = MaskOf(AxesOf(letters[l]));
+  if (!AxesFit(rule.rule().letters(), letter_axes)) {
+    return InvalidArgument({op, ": one mesh axis splits two letters"});
+  }
+  AxisMask used = 0;
+  for (const AxisMask axes : letter_axes) used |= axes;
+
+  RuleAssignment out;
+  out.letters.assign(letters.begin(), letters.end());
+  // What sharding a letter that a result lacks makes of that result.
+  std::vector<PartialAxes> result_partial(rule.rule().results().size());
+  for (size_t r = 0; r < result_partial.size(); ++r) {
+    const std::vector<bool> present = LettersIn(rule.rule().results()[r], letters.size());
+    for (size_t l = 0; l < letters.size(); ++l) {
+      const RuleLetter& letter = rule.rule().letters()[l];
+      if (letter_axes[l] == 0 || present[l] || letter.merged || letter.past >= 0) continue;
+      if (!result_partial[r].Add(letter_axes[l], letter.reduce)) {
+        return InvalidArgument({op, ": results would be Partial with two ops"});
+      }
+    }
+  }
+  // And of the gradient of an operand that lacks it, unless the axis splits the operand, too.
+  std::vector<PartialAxes> gradient_partial(operands.size());
+  for (size_t i = 0; i < operands.size(); ++i) {
+    const std::vector<bool> present = LettersIn(terms[i], letters.size());
+    AxisMask absent = 0, splitting = 0;
+    for (size_t l = 0; l < letters.size(); ++l) {
+      (present[l] ? splitting : absent) |= letter_axes[l];
+    }
+    gradient_partial[i].Add(absent & ~splitting, ReduceOp::kSum);
+  }
+  // Partial operands that stay so, axis by axis, where the ops agree. The gradient of an operand
+  // that is whole there has a term for each term of the others: Partial with their op.
+  std::vector<PartialAxes> operand_partial(operands.size());
+  for (int axis = 0; axis < mesh.num_axes(); ++axis) {
+    const AxisMask bit = AxisMask{1} << axis;
+    if (used & bit) continue;
+    const Passing passing = PassesOn(axis, linearity, operands);
+    if (passing.operands == 0) continue;
+    const auto fits = [&](const PartialAxes& p) { return p.Fits(passing.op); };
+    bool all_fit = std::all_of(result_partial.begin(), result_partial.end(), fits);
+    for (size_t i = 0; i < operands.size(); ++i)
+      all_fit &= (passing.operands >> i & 1) || fits(gradient_partial[i]);
+    if (!all_fit) continue;
+    for (PartialAxes& r : result_partial) r.Add(bit, passing.op);
+    for (size_t i = 0; i < operands.size(); ++i) {
+      if (passing.operands >> i & 1)
+        operand_partial[i].Add(bit, operands[i].layout.partial_op(axis));
+      else
+        gradient_partial[i].Add(bit, passing.op);
+    }
+  }
+
+  for (size_t i = 0; i < operands.size(); ++i) {
+    DT_ASSIGN_OR_RETURN(Layout layout,
+                        TermLayout(mesh, rule, terms[i], letters, operand_partial[i]));
+    constexpr double kPinned = 1e15;  // more than any tensor: pinned operands move last
+    out.cost +=
+        MovingCost(operands[i].layout, layout, rule.operand_shapes()[i], operands[i].dtype) *
+        (operands[i].pinned ? kPinned : 1);
+    out.operands.push_back(std::move(layout));
+    DT_ASSIGN_OR_RETURN(Layout gradient_layout,
+                        TermLayout(mesh, rule, terms[i], letters, gradient_partial[i]));
+    out.gradients.push_back(std::move(gradient_layout));
+  }
+  for (size_t r = 0; r < result_partial.size(); ++r) {
+    DT_ASSIGN_OR_RETURN(Layout layout, TermLayout(mesh, rule, rule.rule().results()[r], letters,
+                                                  result_partial[r]));
+    out.results.push_back(std::move(layout));
+  }
+  return out;
+}
+
+absl::StatusOr<RuleAssignment> ChooseAssignment(absl::string_view op, const BoundRule& rule,
+                                                RuleLinearity linearity,
+                                                absl::Span<const RuleOperand> operands) {
+  DT_CHECK(!operands.empty());
+  const DeviceMesh& mesh = operands[0].layout.mesh();
+  for (const RuleOperand& operand : operands) {
+    if (!(operand.layout.mesh() == mesh)) {
+      return InvalidArgument({op, ": operands lie on unlike meshes, ", mesh.ToString(), " and ",
+                              operand.layout.mesh().ToString(), " (", OperandsText(operands),
+                              "); make all tensors on one mesh"});
+    }
+  }
+  const Candidates candidates(rule, operands);
+  std::vector<int> open;  // letters that might be split: no more than the operands have splits
+  for (size_t l = 0; l < rule.rule().letters().size(); ++l) {
+    if (candidates.of(l).size() > 1) open.push_back(static_cast<int>(l));
+  }
+  std::vector<DimLayout> choice(rule.rule().letters().size());
+  std::optional<RuleAssignment> best;
+  // Depth first over the letters; an axis taken by an earlier letter rules a candidate out, unless
+  // it is streamed: DeriveAssignment() knows.
+  const auto visit = [&](const auto& self, size_t depth, AxisMask used) -> void {
+    if (best && best->cost == 0) return;
+    if (depth == open.size()) {
+      auto found = DeriveAssignment(op, rule, linearity, mesh, choice, operands);
+      if (found.ok() && (!best || found->cost < best->cost)) best = *std::move(found);
+      return;
+    }
+    const int letter = open[depth];
+    const auto& list = candidates.of(letter);
+    for (size_t i = 0; i < list.size(); ++i) {
+      const DimLayout& dim = list[(i + 1) % list.size()];  // splits first, "whole" last
+      const bool streamed = rule.rule().letters()[letter].past >= 0;
+      const AxisMask axes = streamed ? 0 : MaskOf(AxesOf(dim));
+      if (axes & used) continue;
+      choice[letter] = dim;
+      self(self, depth + 1, used | axes);
+    }
+  };
+  visit(visit, 0, 0);
+  if (!best)
+    return InvalidArgument({op, ": no placement fits the operands ", OperandsText(operands)});
+  return *std::move(best);
+}
+
+namespace {
+
+double AxesSize(const DeviceMesh& mesh, absl::Span<const int> axes) {
+  double size = 1;
+  for (int axis : axes) size *= mesh.axis_size(axis);
+  return size;
+}
+
+// The share of what a rank needs of a dimension that it holds already, for sizes that divide; of
+// two unlike splits, what it holds by chance.
+double Overlap(const DeviceMesh& mesh, const DimLayout& from, const DimLayout& to) {
+  if (from == to || !IsSplit(from)) return 1;
+  size_t shared = 0;  // leading splits of a lone outermost factor that are the same
+  if (from.size() == 1 && to.size() == 1) {
+    const auto& a = from[0].splits;
+    const auto& b = to[0].splits;
+    while (shared < a.size() && shared < b.size() && a[shared] == b[shared]) ++shared;
+    if (shared == a.size()) return 1;
+  }
+  double held = 1;
+  const AxisList axes = AxesOf(from);
+  for (size_t i = shared; i < axes.size(); ++i) held /= mesh.axis_size(axes[i]);
+  return held;
+}
+
+}  // namespace
+
+double MovingCost(const Layout& from, const Layout& to, absl::Span<const int64_t> shape,
+                  DType dtype) {
+  if (from == to) return 0;
+  const DeviceMesh& mesh = to.mesh();
+  const double bytes = static_cast<double>(NumElements(shape)) * SizeOf(dtype);
+  double terms = 1, kept = 1;  // Partial axes that are reduced, and that stay
+  for (int axis : from.partial_axes()) {
+    (to.use(axis) == Layout::AxisUse::kPartial ? kept : terms) *= mesh.axis_size(axis);
+  }
+  const double copies =
+      mesh.size() / AxesSize(mesh, to.sharding_axes()) / kept;  // of each element in `to`
+  if (terms > 1) return bytes * kept * (terms - 1 + copies - 1);
+  double overlap = 1;
+  for (int d = 0; d < to.ndim(); ++d) overlap *= Overlap(mesh, from.dim(d), to.dim(d));
+  return bytes * kept * copies * (1 - overlap);
+}
+
+}  // namespace dtensor

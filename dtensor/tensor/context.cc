@@ -1,0 +1,225 @@
+#include "dtensor/tensor/context.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
+#include "absl/hash/hash.h"
+#include "absl/strings/str_cat.h"
+#include "dtensor/layout/digest.h"
+#include "dtensor/runtime/core/lru_cache.h"
+#include "dtensor/runtime/core/no_throw.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/tensor/dispatch_cache.h"
+
+namespace dtensor {
+
+namespace {
+
+absl::Status CheckMesh(const DeviceMesh& mesh, int world_size) {
+  const absl::Span<const int> ranks = mesh.listed_ranks();
+  if (ranks.empty() && mesh.size() != world_size) {
+    return InvalidArgument({"mesh ", mesh.ToString(), " has ", absl::StrCat(mesh.size()),
+                            " ranks where the world has ", absl::StrCat(world_size),
+                            "; choose axis sizes whose product is the number of ranks, or say "
+                            "which ranks it lies on (OnRanks, or dp=2@0..1 as text)"});
+  }
+  for (int rank : ranks) {
+    if (rank < world_size) continue;
+    return InvalidArgument({"mesh ", mesh.ToString(), " has rank ", absl::StrCat(rank),
+                            " where the world has ", absl::StrCat(world_size),
+                            " ranks; a tensor's mesh lies on the ranks of its world"});
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+struct Context::Tables {
+  using Options = std::shared_ptr<const RedistributionOptions>;
+  // What a plan is known by: addresses, which Plan keeps.
+  using PlanKey = std::tuple<const Spec*, const Spec*, const RedistributionOptions*>;
+  struct Plan {
+    SpecPtr from, to;
+    Options options;
+    std::shared_ptr<const RankRedistributionPlan> plan;
+  };
+
+  absl::flat_hash_map<size_t, absl::InlinedVector<SpecPtr, 1>> specs;  // by hash of the values
+  size_t num_specs = 0, most_specs = kSpecs;
+  std::vector<Options> options;  // few: searched; latest use last
+  Options usual;                 // of this Context
+  LruCache<PlanKey, Plan> plans{kPlans};
+  absl::flat_hash_map<uint64_t, uint64_t> made;  // how many tensors, by digest of the mesh
+
+  Options Intern(const RedistributionOptions& wanted) {
+    const auto known = std::find_if(options.begin(), options.end(),
+                                    [&](const Options& old) { return *old == wanted; });
+    if (known != options.end()) {
+      std::rotate(known, known + 1, options.end());
+      return options.back();
+    }
+    if (options.size() == kOptions) options.erase(options.begin());
+    options.push_back(std::make_shared<const RedistributionOptions>(wanted));
+    return options.back();
+  }
+
+  // Drops the specs that nothing refers to, once there may be as many of them as of others.
+  void MakeRoomForSpec() {
+    if (num_specs < most_specs) return;
+    absl::erase_if(specs, [&](auto& bucket) {
+      auto& [hash, found] = bucket;
+      const auto dropped = std::remove_if(found.begin(), found.end(),
+                                          [](const SpecPtr& spec) { return spec.is_only_owner(); });
+      num_specs -= found.end() - dropped;
+      found.erase(dropped, found.end());
+      return found.empty();
+    });
+    most_specs = std::max(kSpecs, 2 * num_specs);
+  }
+};
+
+std::string Spec::ToString() const {
+  return absl::StrCat(DimsToString(shape), " ", dtensor::ToString(dtype), " on ", mesh().ToString(),
+                      " as ", layout.ToString());
+}
+
+Context::Context(Communicator& communicator, Device& device)
+    : communicator_(communicator),
+      device_(device),
+      tables_(std::make_unique<Tables>()),
+      dispatch_cache_(std::make_unique<DispatchCache>()) {
+  tables_->usual = tables_->Intern({});
+}
+
+Context::~Context() = default;
+
+absl::StatusOr<SpecPtr> Context::Intern(const Layout& layout, absl::Span<const int64_t> shape,
+                                        DType dtype) {
+  const size_t hash = absl::HashOf(layout, shape, dtype);
+  if (const auto known = tables_->specs.find(hash); known != tables_->specs.end()) {
+    for (const SpecPtr& spec : known->second) {
+      if (spec->dtype == dtype && absl::MakeConstSpan(spec->shape) == shape &&
+          spec->layout == layout)
+        return spec;
+    }
+  }
+  DT_RETURN_IF_ERROR(CheckedNumElements("tensor", shape).status());
+  DT_RETURN_IF_ERROR(CheckMesh(layout.mesh(), world_size()));
+  if (shape.size() > Layout::kMaxDims) {
+    return InvalidArgument({"a tensor of shape ", DimsToString(shape), " has ",
+                            absl::StrCat(shape.size()), " dimensions; at most ",
+                            absl::StrCat(Layout::kMaxDims), ": join some of them"});
+  }
+  if (layout.ndim() != static_cast<int>(shape.size())) {
+    return InvalidArgument({"layout ", layout.ToString(), " has ", absl::StrCat(layout.ndim()),
+                            " dimensions where the shape ", DimsToString(shape), " has ",
+                            absl::StrCat(shape.size())});
+  }
+  auto* spec = new Spec;
+  SpecPtr interned(spec);
+  spec->layout = layout;
+  spec->shape.assign(shape.begin(), shape.end());
+  spec->dtype = dtype;
+  spec->on_mesh = layout.mesh().Contains(rank());
+  spec->local_shape = spec->on_mesh ? layout.LocalShape(shape, rank()) : Dims{0};
+  spec->local_numel = NumElements(spec->local_shape);
+  Digest mesh;
+  mesh.Add(layout.mesh().ToString());
+  spec->mesh_digest = mesh.value();
+  tables_->MakeRoomForSpec();
+  tables_->specs[hash].push_back(interned);
+  ++tables_->num_specs;
+  return interned;
+}
+
+const RedistributionOptions& Context::redistribution_options() const { return *tables_->usual; }
+
+const std::shared_ptr<const RedistributionOptions>& Context::kept_redistribution_options() const {
+  return tables_->usual;
+}
+
+absl::Status Context::set_redistribution_options(const RedistributionOptions& options) {
+  if (options.in_place) {
+    return InvalidArgument(
+        {"set_redistribution_options: in_place destroys what it redistributes, "
+         "so no operator does it; give it to one Redistribute"});
+  }
+  tables_->usual = tables_->Intern(options);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<const RankRedistributionPlan>> Context::Plan(
+    const Spec* from, const Spec* to, const RedistributionOptions* options) {
+  // The usual ones are not copied: counting their owners is measured.
+  const Tables::Options other = options == nullptr ? nullptr : tables_->Intern(*options);
+  const Tables::Options& interned = other == nullptr ? tables_->usual : other;
+  const Tables::PlanKey key(from, to, interned.get());
+  if (const Tables::Plan* known = tables_->plans.Find(key)) return known->plan;
+  RedistributionOptions typed = *interned;
+  typed.dtype = to->dtype;
+  DT_ASSIGN_OR_RETURN(
+      RedistributionPlan plan,
+      RedistributionPlan::Create(from->layout, to->layout, from->shape, from->dtype, typed));
+  auto rank_plan = std::make_shared<const RankRedistributionPlan>(std::move(plan), rank());
+  tables_->plans.Insert(key, {from, to, interned, rank_plan});
+  return rank_plan;
+}
+
+Lineage Context::NextLineage(const Spec& spec, const char* maker) {
+  const uint64_t number = ++tables_->made[spec.mesh_digest];
+  return {MixLineage(spec.mesh_digest, number), maker, number};
+}
+
+Context::CacheSizes Context::cache_sizes() const {
+  return {dispatch_cache_->decisions.size(), tables_->plans.size(), tables_->options.size(),
+          tables_->num_specs};
+}
+
+void Context::AddRead(const Tensor& source, const std::shared_ptr<PendingRedistribution>& reader) {
+  std::erase_if(reads_, [](const Read& read) { return read.unfinished.expired(); });
+  reads_.push_back({source, reader, reader->unfinished()});
+}
+
+absl::Status Context::FinishReads(const Tensor& root) {
+  if (reads_.empty()) return absl::OkStatus();
+  absl::Status status;
+  for (const Read& read : reads_) {
+    if (read.unfinished.expired() || !read.source.IsAliasOf(root)) continue;
+    const auto reader = read.reader.lock();
+    status.Update(reader != nullptr ? reader->Wait().status() : communicator_.FinishDropped());
+  }
+  std::erase_if(reads_, [&](const Read& read) {
+    return read.unfinished.expired() || read.source.IsAliasOf(root);
+  });
+  return status;
+}
+
+namespace {
+
+// A rank with a Context, which stays while its tensors do.
+RankFunction WithContext(const std::function<absl::Status(Context&)>& fn) {
+  if (!fn) return nullptr;
+  return [&fn](Communicator& communicator, Device& device) {
+    auto context = std::make_shared<Context>(communicator, device);
+    const absl::Status status = NoThrow([&] { return fn(*context); });
+    context->ForgetReads();
+    if (device.tensors() > 0) device.KeepAlive(std::move(context));
+    return status;
+  };
+}
+
+}  // namespace
+
+absl::Status RunRanks(int n, const std::function<absl::Status(Context&)>& fn,
+                      const RunOptions& options) {
+  return RunLocalRanks(n, WithContext(fn), options);
+}
+
+absl::Status Simulate(int rank, int size, const std::function<absl::Status(Context&)>& fn) {
+  return RunSimulatedRank(rank, size, WithContext(fn));
+}
+
+}  // namespace dtensor

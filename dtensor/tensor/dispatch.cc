@@ -1,0 +1,448 @@
+#include "dtensor/tensor/dispatch.h"
+
+#include <bit>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "dtensor/layout/digest.h"
+#include "dtensor/redistribution/lineage.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/tensor/dispatch_cache.h"
+#include "dtensor/tensor/op_checks.h"
+#include "dtensor/tensor/tensor_impl.h"
+
+namespace dtensor {
+namespace {
+
+using Impls = absl::InlinedVector<const TensorImplPtr*, 4>;
+using Locals = absl::InlinedVector<Tensor, 4>;
+
+uint64_t Mix(uint64_t hash, uint64_t value) {
+  hash = (hash ^ value) * 0x9E3779B97F4A7C15ull;
+  return hash ^ (hash >> 29);
+}
+
+uint32_t PinnedMask(const Impls& operands) {
+  uint32_t mask = 0;
+  for (size_t i = 0; i < operands.size(); ++i) mask |= uint32_t{(*operands[i])->pinned} << i;
+  return mask;
+}
+
+uint64_t KeyHash(const Context& context, const OpDef& op, const Impls& operands, uint32_t pinned,
+                 const Attrs& attrs) {
+  uint64_t hash = Mix(reinterpret_cast<uintptr_t>(&op), pinned);
+  for (const TensorImplPtr* operand : operands)
+    hash = Mix(hash, reinterpret_cast<uintptr_t>((*operand)->spec.get()));
+  if (op.route != nullptr)
+    hash = Mix(hash, reinterpret_cast<uintptr_t>(&context.redistribution_options()));
+  for (int64_t value : attrs.ints) hash = Mix(hash, value);
+  for (double value : attrs.reals) hash = Mix(hash, std::bit_cast<uint64_t>(value));
+  return hash;
+}
+
+uint64_t DecisionLineage(const OpDef& op, const Attrs& attrs) {
+  Digest digest;
+  digest.Add(op.name);
+  for (int64_t value : attrs.ints) digest.Add(value);
+  for (double value : attrs.reals) digest.Add(std::bit_cast<int64_t>(value));
+  return digest.value();
+}
+
+// Of one call: of the operator, all its arguments and its operands (lineage.h).
+uint64_t CallLineage(const Decision& decision, const Impls& operands, const CallValues& values) {
+  uint64_t lineage = decision.lineage ^ std::rotl(values.seed, 1) ^
+                     std::rotl(std::bit_cast<uint64_t>(values.factor), 2) ^
+                     std::rotl(static_cast<uint64_t>(values.offset), 3);
+  for (const TensorImplPtr* operand : operands)
+    lineage = MixLineage(lineage, (*operand)->lineage.id);
+  return lineage;
+}
+
+bool Matches(const Context& context, const Decision& decision, const OpDef& op,
+             const Impls& operands, uint32_t pinned, const Attrs& attrs) {
+  if (decision.op != &op || decision.pinned != pinned || decision.given.size() != operands.size())
+    return false;
+  if (op.route != nullptr && decision.options != context.kept_redistribution_options())
+    return false;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    if (decision.given[i] != (*operands[i])->spec) return false;
+  }
+  return decision.attrs == attrs;
+}
+
+absl::Status CheckTypes(const OpDef& op, absl::Span<const Spec* const> operands,
+                        const Attrs& attrs) {
+  if (op.check != nullptr) return op.check(operands, attrs);
+  for (const Spec* operand : operands) {
+    if (operand->dtype != operands[0]->dtype) {
+      return InvalidArgument(
+          {op.name, ": operands have unlike types (", SpecsText(operands), "); Cast one of them"});
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<BoundRule> BindRule(const OpDef& op, absl::Span<const Spec* const> operands,
+                                   const Attrs& attrs) {
+  std::vector<Dims> shapes;
+  for (const Spec* operand : operands) shapes.push_back(operand->shape);
+  RuleText text;
+  if (op.describe != nullptr) {
+    DT_ASSIGN_OR_RETURN(text, op.describe(shapes, attrs));
+  } else {
+    text.text = op.rule;
+  }
+  const absl::StatusOr<OpRule> rule = OpRule::Parse(text.text);
+  if (!rule.ok()) return InvalidArgument({op.name, ": ", rule.status().message()});
+  return BoundRule::Bind(op.name, *rule, shapes, text.sizes);
+}
+
+// The specs of operands, gradients and results, from the assignment.
+absl::Status InternSpecs(Context& context, const Route& route, Decision& decision) {
+  const OpDef& op = *decision.op;
+  const RuleAssignment& assignment = decision.assignment;
+  const auto intern = [&](const Layout& layout, const Dims& shape,
+                          DType dtype) -> absl::StatusOr<const Spec*> {
+    DT_ASSIGN_OR_RETURN(SpecPtr spec, context.Intern(layout, shape, dtype));
+    decision.kept.push_back(std::move(spec));
+    return decision.kept.back().get();
+  };
+  for (size_t i = 0; i < decision.given.size(); ++i) {
+    const Spec* source = decision.given[i];
+    DT_ASSIGN_OR_RETURN(const Spec* spec,
+                        intern(assignment.operands[i], source->shape, source->dtype));
+    DT_ASSIGN_OR_RETURN(const Spec* gradient,
+                        intern(assignment.gradients[i], source->shape, source->dtype));
+    decision.operands.push_back(spec);
+    decision.gradients.push_back(gradient);
+  }
+  for (size_t r = 0; r < assignment.results.size(); ++r) {
+    const DType dtype = op.result_dtype != nullptr
+                            ? op.result_dtype(decision.given, decision.attrs, static_cast<int>(r))
+                            : decision.given[0]->dtype;
+    const Dims& shape = decision.rule.result_shapes()[r];
+    DT_ASSIGN_OR_RETURN(const Spec* spec, intern(assignment.results[r], shape, dtype));
+    DT_ASSIGN_OR_RETURN(const Spec* dual, intern(assignment.results[r].Dual(), shape, dtype));
+    decision.results.push_back(spec);
+    decision.result_gradient_specs.push_back(dual);
+    decision.returned.push_back(spec);
+    if (r >= route.results.size() || !route.results[r]) continue;
+    DT_ASSIGN_OR_RETURN(decision.returned[r], intern(*route.results[r], shape, dtype));
+  }
+  return absl::OkStatus();
+}
+
+// The shards are the same on every rank: only the layouts' names for them may differ.
+absl::StatusOr<bool> Relabels(Context& context, const Spec* from, const Spec* to) {
+  if (from == to) return true;
+  for (int axis = 0; axis < from->mesh().num_axes(); ++axis) {
+    if (from->layout.use(axis) != to->layout.use(axis)) return false;
+  }
+  DT_ASSIGN_OR_RETURN(const auto plan, context.Plan(from, to));
+  return plan->plan().is_view();
+}
+
+absl::StatusOr<DecisionPtr> MakeDecision(Context& context, const OpDef& op, const Impls& operands,
+                                         uint32_t pinned, const Attrs& attrs) {
+  const CountedPtr<Decision> decision(new Decision);
+  decision->op = &op;
+  decision->attrs = attrs;
+  decision->lineage = DecisionLineage(op, attrs);
+  decision->pinned = pinned;
+  DT_RETURN_IF_ERROR(CheckOpDef(op));
+  for (const TensorImplPtr* operand : operands) {
+    decision->given.push_back((*operand)->spec);
+    decision->kept.push_back((*operand)->spec);
+  }
+  for (const Spec* source : decision->given) {
+    if (source->on_mesh) continue;
+    return InvalidArgument({op.name, ": rank ", absl::StrCat(context.rank()),
+                            " is not on the mesh of ", source->ToString(),
+                            "; call it on the ranks of that mesh alone"});
+  }
+  DT_RETURN_IF_ERROR(CheckTypes(op, decision->given, attrs));
+  DT_ASSIGN_OR_RETURN(decision->rule, BindRule(op, decision->given, attrs));
+  Route route;
+  if (op.route != nullptr) {
+    decision->options = context.kept_redistribution_options();
+    DT_ASSIGN_OR_RETURN(route, op.route(context, *decision));
+    DT_RETURN_IF_ERROR(CheckRoute(op, decision->given, route));
+  }
+  std::vector<RuleOperand> rule_operands;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    const Spec* spec = decision->given[i];
+    const Layout& layout = route.operands.empty() ? spec->layout : route.operands[i];
+    rule_operands.push_back({layout, spec->dtype, (pinned >> i & 1) != 0});
+  }
+  DT_ASSIGN_OR_RETURN(decision->assignment,
+                      ChooseAssignment(op.name, decision->rule, op.linearity, rule_operands));
+  DT_RETURN_IF_ERROR(InternSpecs(context, route, *decision));
+  FindReductions(*decision);
+  if (op.view) {
+    DT_ASSIGN_OR_RETURN(decision->is_alias,
+                        Relabels(context, decision->given[0], decision->operands[0]));
+  }
+  if (op.prepare != nullptr) {
+    DT_ASSIGN_OR_RETURN(decision->state, op.prepare(context, *decision));
+  }
+  return DecisionPtr(decision);
+}
+
+absl::Status Find(Context& context, const OpDef& op, const Impls& operands, const Attrs& attrs,
+                  DecisionPtr& decision) {
+  const uint32_t pinned = PinnedMask(operands);
+  const uint64_t key = KeyHash(context, op, operands, pinned, attrs);
+  auto& decisions = context.dispatch_cache().decisions;
+  if (const auto* entries = decisions.Find(key); entries != nullptr) {
+    for (const DecisionPtr& entry : *entries) {
+      if (!Matches(context, *entry, op, operands, pinned, attrs)) continue;
+      decision = entry;
+      return absl::OkStatus();
+    }
+  }
+  DT_ASSIGN_OR_RETURN(decision, MakeDecision(context, op, operands, pinned, attrs));
+  // Looked for again: making it may have called other operators.
+  if (auto* entries = decisions.Find(key); entries != nullptr) {
+    entries->push_back(decision);
+  } else {
+    decisions.Insert(key, {decision});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckOperand(const OpDef& op, size_t i, const TensorOr& operand,
+                          const Context* context) {
+  if (!operand.ok()) return operand.status();
+  if (!operand->defined())
+    return InvalidArgument({op.name, ": operand ", absl::StrCat(i), " is undefined"});
+  if (context != nullptr && operand->impl()->context != context) {
+    return InvalidArgument(
+        {op.name, ": operand ", absl::StrCat(i), " belongs to another Context than operand 0"});
+  }
+  return absl::OkStatus();
+}
+
+// The version of saved operand i. `source` may be where it was redistributed from.
+uint64_t NoteVersion(Node& node, const TensorImpl& source, int i) {
+  const Tensor& root = AliasRoot(source);
+  const bool moved = node.decision->operands[i] != source.spec && !node.decision->is_alias;
+  if (moved || &root == &source.local) return node.operands[i].version();
+  node.bases.emplace_back(i, root);
+  return root.version();
+}
+
+// Saves what backward reads, and links the results to the operands' edges.
+std::shared_ptr<Node> Record(Context& context, const Decision& decision, const Impls& operands,
+                             absl::Span<const Tensor> operand_locals,
+                             absl::Span<const Tensor> result_locals) {
+  const OpDef& op = *decision.op;
+  auto node = std::make_shared<Node>();
+  node->sequence = context.NextSequence();
+  node->decision = DecisionPtr(&decision);
+  for (size_t i = 0; i < operands.size(); ++i) {
+    node->edges.push_back(EdgeOf(*operands[i]));
+    const bool saved = op.saved_operands >> i & 1;
+    node->operands.push_back(saved ? operand_locals[i] : Tensor());
+    node->versions.push_back(saved ? NoteVersion(*node, **operands[i], static_cast<int>(i)) : 0);
+  }
+  for (size_t r = 0; r < result_locals.size(); ++r) {
+    node->results.push_back(r < 32 && (op.saved_results >> r & 1) ? result_locals[r] : Tensor());
+  }
+  return node;
+}
+
+// Refuses what would be recorded, and could not be walked.
+absl::Status CheckRecordable(const Decision& decision, const Impls& operands) {
+  uint32_t wanted = 0;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    wanted |= uint32_t{WantsGradient(**operands[i])} << i;
+  }
+  return CheckGradientsPass(decision, wanted);
+}
+
+absl::Status RunForward(Context& context, const Decision& decision, const CallValues& values,
+                        uint64_t lineage, const Impls& operands, Locals& operand_locals,
+                        Locals& result_locals) {
+  for (size_t i = 0; i < operands.size(); ++i) {
+    const TensorImplPtr& impl = *operands[i];
+    DT_RETURN_IF_ERROR(Settle(*impl));
+    if (decision.operands[i] == impl->spec || (decision.is_alias && i == 0)) {
+      operand_locals.push_back(impl->local);
+    } else {
+      DT_ASSIGN_OR_RETURN(const TensorImplPtr moved,
+                          RedistributeTo(impl, decision.operands[i],
+                                         {decision.op->name, lineage + i, impl->lineage}));
+      // A view of it is a value, which only its own user writes to.
+      operand_locals.push_back(decision.op->view ? moved->local.Borrow() : moved->local);
+    }
+  }
+  for (const Spec* result : decision.results) {
+    if (decision.op->view) {
+      result_locals.emplace_back();
+      continue;
+    }
+    auto local = Tensor::Empty(context.device(), result->dtype, result->local_shape);
+    if (!local.ok()) return context.communicator().Fail(local.status());
+    result_locals.push_back(*std::move(local));
+  }
+  const OpCall call{context, decision, operand_locals, absl::MakeSpan(result_locals),
+                    values,  lineage};
+  absl::Status status = decision.op->forward(call);
+  for (size_t r = 0; status.ok() && decision.op->view && r < result_locals.size(); ++r) {
+    status = CheckSet(*decision.op, "forward", r, result_locals[r], *decision.results[r]);
+  }
+  return status.ok() ? status : context.communicator().Fail(status);
+}
+
+// What a view of `source` must know of it, so that writes to one are seen in the other.
+absl::Status LinkView(const TensorImpl& source, const Decision& decision, const CallValues& values,
+                      int result, TensorImpl& view) {
+  constexpr size_t kMostSteps = 1000;
+  const OpDef& op = *decision.op;
+  if (!decision.is_alias) return absl::OkStatus();
+  const bool copied = &AliasRoot(source) != &source.local;
+  if (!copied && (!op.reshapes || source.row_major)) {
+    view.row_major = op.reshapes;
+    return absl::OkStatus();
+  }
+  CopiedView made = copied ? *source.unsettled->view : CopiedView{source.local, {}, 0};
+  if (made.steps.size() == kMostSteps) {
+    return InvalidArgument({op.name, ": ", source.spec->ToString(), " is a view of a view, ",
+                            absl::StrCat(kMostSteps), " times over; compute with it in between"});
+  }
+  made.steps.push_back({DecisionPtr(&decision), values, result});
+  made.version = made.base.version();
+  view.unsettled = std::make_unique<Unsettled>();
+  view.unsettled->view = std::make_unique<CopiedView>(std::move(made));
+  return absl::OkStatus();
+}
+
+absl::Status Perform(const OpDef& op, absl::Span<const TensorOr* const> tensors, const Attrs& attrs,
+                     absl::InlinedVector<DistributedTensor, 2>& out) {
+  DT_RETURN_IF_ERROR(CheckOperandCount(op, tensors.size()));
+  Impls operands;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    Context* first = operands.empty() ? nullptr : (*operands[0])->context;
+    DT_RETURN_IF_ERROR(CheckOperand(op, i, *tensors[i], first));
+    operands.push_back(&(*tensors[i])->impl());
+  }
+  Context& context = *(*operands[0])->context;
+  DecisionPtr decision;
+  DT_RETURN_IF_ERROR(Find(context, op, operands, attrs, decision));
+  if (decision->reduces != 0 && context.recording() && op.backward != nullptr) {
+    DT_RETURN_IF_ERROR(CheckRecordable(*decision, operands));
+  }
+  Locals operand_locals, result_locals;
+  const uint64_t lineage = CallLineage(*decision, operands, attrs.values);
+  DT_RETURN_IF_ERROR(RunForward(context, *decision, attrs.values, lineage, operands, operand_locals,
+                                result_locals));
+
+  std::shared_ptr<Node> node;
+  const OpDef* stopped_by = nullptr;
+  for (size_t i = 0; context.recording() && i < operands.size(); ++i) {
+    const TensorImpl& operand = **operands[i];
+    if (operand.stopped_by != nullptr) stopped_by = operand.stopped_by;
+    if (!WantsGradient(operand)) continue;
+    stopped_by = op.backward == nullptr ? &op : nullptr;
+    if (op.backward == nullptr) break;
+    node = Record(context, *decision, operands, operand_locals, result_locals);
+    node->values = attrs.values;
+    node->lineage = lineage;
+    break;
+  }
+  for (size_t r = 0; r < decision->results.size(); ++r) {
+    TensorImplPtr impl =
+        MakeImpl(context, decision->results[r], std::move(result_locals[r]), !op.view);
+    impl->lineage = {MixLineage(lineage, r), op.name, 0};
+    if (op.view) {
+      DT_RETURN_IF_ERROR(
+          LinkView(**operands[0], *decision, attrs.values, static_cast<int>(r), *impl));
+    }
+    if (decision->returned[r] != impl->spec) {
+      const ExchangeCaller caller(op.name, impl->lineage.id, impl->lineage);
+      DT_ASSIGN_OR_RETURN(impl, RedistributeTo(impl, decision->returned[r], caller));
+    }
+    impl->edge.node = node;
+    impl->edge.index = static_cast<int>(r);
+    impl->stopped_by = stopped_by;
+    out.emplace_back(std::move(impl));
+  }
+  return absl::OkStatus();
+}
+
+IndexSet Indices(const Context& context, const Layout& layout, absl::Span<const int64_t> shape,
+                 int dim) {
+  return DimRegion(layout, dim, shape[dim], layout.mesh().Coordinate(context.rank()));
+}
+
+}  // namespace
+
+TensorOr Dispatch(const OpDef& op, absl::Span<const TensorOr* const> operands, const Attrs& attrs) {
+  absl::InlinedVector<DistributedTensor, 2> out;
+  DT_RETURN_IF_ERROR(Perform(op, operands, attrs, out));
+  return std::move(out[0]);
+}
+
+absl::StatusOr<absl::InlinedVector<DistributedTensor, 2>> DispatchAll(
+    const OpDef& op, absl::Span<const TensorOr* const> operands, const Attrs& attrs) {
+  absl::InlinedVector<DistributedTensor, 2> out;
+  DT_RETURN_IF_ERROR(Perform(op, operands, attrs, out));
+  return out;
+}
+
+absl::StatusOr<DecisionPtr> Decide(const OpDef& op, absl::Span<const DistributedTensor> operands,
+                                   const Attrs& attrs) {
+  DT_RETURN_IF_ERROR(CheckOperandCount(op, operands.size()));
+  Impls impls;
+  for (const DistributedTensor& operand : operands) {
+    DT_CHECK(operand.defined());
+    impls.push_back(&operand.impl());
+  }
+  DecisionPtr decision;
+  DT_RETURN_IF_ERROR(Find(*(*impls[0])->context, op, impls, attrs, decision));
+  return decision;
+}
+
+std::string SpecsText(absl::Span<const Spec* const> specs) {
+  return absl::StrJoin(specs, ", ", [](std::string* out, const Spec* spec) {
+    absl::StrAppend(out, spec->ToString());
+  });
+}
+
+IndexSet OpCall::OperandIndices(int i, int dim) const {
+  return Indices(context, decision.assignment.operands[i], decision.operands[i]->shape, dim);
+}
+
+IndexSet GradCall::OperandIndices(int i, int dim) const {
+  return Indices(context, decision.assignment.operands[i], decision.operands[i]->shape, dim);
+}
+
+absl::StatusOr<Tensor> OpCall::GatherShards(absl::string_view letter, const Tensor& local) const {
+  const DimLayout& split = decision.assignment.letters[decision.rule.LetterIndex(letter)];
+  const DeviceMesh& mesh = decision.operands[0]->mesh();
+  LayoutFactor shards;
+  int64_t count = 1;
+  for (int axis : AxesOf(split)) {
+    shards.splits.push_back({axis, false});
+    count *= mesh.axis_size(axis);
+  }
+  Dims one(local.shape().begin(), local.shape().end()), all = one;
+  one.insert(one.begin(), 1);
+  all.insert(all.begin(), count);
+  DT_ASSIGN_OR_RETURN(const Tensor mine, local.Reshape(one));
+  if (count == 1) return mine;
+  std::vector<DimLayout> dims(all.size());
+  dims[0].push_back(std::move(shards));
+  DT_ASSIGN_OR_RETURN(const Layout from, Layout::Create(mesh, dims));
+  DT_ASSIGN_OR_RETURN(const SpecPtr from_spec, context.Intern(from, all, local.dtype()));
+  DT_ASSIGN_OR_RETURN(
+      const SpecPtr to_spec,
+      context.Intern(Layout::Replicated(mesh, static_cast<int>(all.size())), all, local.dtype()));
+  RedistributionOptions options = context.redistribution_options();
+  options.max_extra_bytes = -1;
+  DT_ASSIGN_OR_RETURN(const auto plan, context.Plan(from_spec, to_spec, &options));
+  return ExecutePlan(*plan, mine, context.communicator(), {decision.op->name, lineage, {}});
+}
+
+}  // namespace dtensor

@@ -1,0 +1,187 @@
+// DistributedTensor: one global tensor, spread over a mesh. What a program computes with.
+//
+//   RunRanks(4, [&](Context& context) -> absl::Status {
+//     DT_ASSIGN_OR_RETURN(DeviceMesh mesh, DeviceMesh::Parse("dp=2,tp=2"));
+//     TensorOr x = Distribute<float>(context, mesh, {Shard(0), Replicate()}, {8, 4}, values);
+//     TensorOr w = RandomNormal(context, mesh, {Replicate(), Shard(1)}, {4, 6}, {.seed = 1});
+//     DT_ASSIGN_OR_RETURN(auto y, MatMul(x, w));  // S(0) on dp, S(1) on tp: nothing moved
+//     DT_ASSIGN_OR_RETURN(auto z, y.Redistribute({Shard(0), Replicate()}));  // an all-gather
+//     DT_ASSIGN_OR_RETURN(std::vector<float> all, ToGlobal<float>(z));  // waits for the values
+//     return absl::OkStatus();
+//   });
+//
+// A cheap handle; copies are the same tensor. Every rank runs the same program on its own shard:
+// calls that move data are collective (all ranks of the mesh make them, in the same order). Results
+// may not be ready when a call returns (runtime/device/device.h); ToGlobal() waits.
+//
+// Errors are absl::Status. A refusal (unlike shapes, a bad placement) follows from metadata alone,
+// is the same on every rank, comes before any byte moves, and leaves the Context usable. A failure
+// (transport, device, an index out of range in one rank's data) ends the world: see
+// runtime/comm/communicator.h.
+#ifndef DTENSOR_TENSOR_DISTRIBUTED_TENSOR_H_
+#define DTENSOR_TENSOR_DISTRIBUTED_TENSOR_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "dtensor/layout/layout.h"
+#include "dtensor/layout/placement.h"
+#include "dtensor/redistribution/redistribution_plan.h"
+#include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/device/tensor.h"
+#include "dtensor/tensor/context.h"
+
+namespace dtensor {
+
+struct TensorImpl;  // tensor_impl.h
+
+struct RedistributeOptions {
+  // How the plan is chosen; the Context's options if unset. Its dtype is not looked at: see below.
+  std::optional<RedistributionOptions> plan;
+  // The result's type, this tensor's if unset: elements are converted on the way, between f32, bf16
+  // and f16, and where no gradient is recorded. Other casts are operators.
+  std::optional<DType> dtype;
+  // Returns at once; the first use of the result waits, or a write to this tensor (BeforeWrite).
+  // All ranks use it, or drop it unused, at the same place of the program.
+  bool async = false;
+};
+
+class DistributedTensor {
+ public:
+  DistributedTensor() = default;  // undefined
+  explicit DistributedTensor(std::shared_ptr<TensorImpl> impl) : impl_(std::move(impl)) {}
+
+  bool defined() const { return impl_ != nullptr; }
+
+  // --- What it is. Of this and all below that returns no status: Requires: defined().
+  Context& context() const;
+  const Spec& spec() const;
+  const DeviceMesh& mesh() const { return spec().layout.mesh(); }
+  const Layout& layout() const { return spec().layout; }
+  const Dims& shape() const { return spec().shape; }  // global
+  int ndim() const { return static_cast<int>(shape().size()); }
+  DType dtype() const { return spec().dtype; }
+  // This rank's shard, of shape spec().local_shape; one that is on its way is waited for. If it
+  // failed to come it has any values: the Context is dead then, and whatever waits returns why.
+  const Tensor& local() const;
+  std::string ToString() const { return spec().ToString(); }
+
+  // The same values in another layout: at most two rounds of communication, none when nothing must
+  // move. Collective. Remembered while this tensor lives (not for parameters): asking twice gathers
+  // once, if no options are given. The result is a value of its own: writes to one tensor are not
+  // seen in the other, though memory may be shared until then (BeforeWrite). With
+  // options.plan->in_place, where the plan can use it, the result takes this tensor's memory (a
+  // copy, if aliases or the tape see that memory), and this tensor is gone: reading it is an error.
+  // A rank that is not on the mesh may make the call too: it takes no part, and its result has no
+  // elements either. Errors: kInvalidArgument for an undefined tensor, or placements that do not
+  // fit, naming them and the shape, or a type that needs a Cast; kResourceExhausted for a cap that
+  // is too small; failures.
+  //
+  // The target may be on another mesh of this world: every rank of both makes the call, the ranks
+  // of the target's mesh that are not on this one with a tensor of this mesh all the same (made by
+  // Full or FromLocal: there it has no elements). Such a move is not recorded: Detach() what wants
+  // a gradient.
+  absl::StatusOr<DistributedTensor> Redistribute(const Layout& layout,
+                                                 const RedistributeOptions& options = {}) const;
+  absl::StatusOr<DistributedTensor> Redistribute(absl::Span<const Placement> placements,
+                                                 const RedistributeOptions& options = {}) const;
+  absl::StatusOr<DistributedTensor> Redistribute(std::initializer_list<Placement> placements,
+                                                 const RedistributeOptions& options = {}) const {
+    return Redistribute(absl::MakeConstSpan(placements.begin(), placements.size()), options);
+  }
+
+  // --- Gradients (autograd.h).
+  bool requires_grad() const;
+  // Errors: kInvalidArgument for an undefined tensor, or one that does not hold floats;
+  // kFailedPrecondition for the result of a recorded operator, which is no leaf.
+  absl::Status set_requires_grad(bool on);
+  // The gradient that Backward() left; it may be Partial (autograd.h: ReduceGradients). Undefined
+  // when there is none.
+  DistributedTensor grad() const;
+  void ClearGrad();
+  // An alias, not recorded.
+  DistributedTensor Detach() const;
+
+  // A parameter's layout was chosen by a plan: operators move the other operand where they can.
+  bool pinned() const;
+  void set_pinned(bool on);
+
+  const std::shared_ptr<TensorImpl>& impl() const { return impl_; }
+
+ private:
+  std::shared_ptr<TensorImpl> impl_;
+};
+
+using TensorOr = absl::StatusOr<DistributedTensor>;
+
+// To be called before this rank's data is written in place, through tensor.local(); optimizers do.
+// Aliases see the write: what Detach, Reshape, Transpose, Slice and SplitTensor make where nothing
+// must move for it. Results of redistributions do not: those that share memory with the tensor are
+// copied away on this rank. Remembered redistributions are dropped, asynchronous ones waited for,
+// and a backward that needs the old values refuses. Every rank of the mesh makes the call. Errors:
+// kInvalidArgument for an undefined tensor; kFailedPrecondition for the result of a recorded
+// operator, a Reshape of what is not row-major, and data of which several elements have one place
+// in memory; failures.
+absl::Status BeforeWrite(const DistributedTensor& tensor);
+
+// --- Making tensors. All take the global shape; none communicates. Placements are one for each
+// axis of `mesh`, which lies on all ranks of the world, or on those that it names
+// (DeviceMesh::OnRanks); on others the tensor has no elements, and operators refuse it. The ranks
+// of a mesh make its tensors in the same order (lineage.h); what one rank makes for itself lies on
+// a mesh of that rank. Errors: kInvalidArgument for a mesh of another size, placements that do not
+// fit the shape, a shape that no tensor has (negative sizes, more than 2^56 elements or
+// Layout::kMaxDims dimensions), and, but for FromLocal, a Partial layout.
+
+// Every rank passes the same global values, row-major, and keeps its shard. T is the C++ type of
+// any DType (runtime/core/dtype.h). Errors: also another number of values than the shape has.
+template <typename T>
+TensorOr Distribute(Context& context, const DeviceMesh& mesh,
+                    absl::Span<const Placement> placements, absl::Span<const int64_t> shape,
+                    absl::Span<const T> values);
+template <typename T>
+TensorOr Distribute(Context& context, const Layout& layout, absl::Span<const int64_t> shape,
+                    absl::Span<const T> values);
+// This rank's shard as it is, on context.device(), or its term where the layout is Partial: the
+// only way to make a Partial tensor. Errors: also when `local` is undefined, lies on another
+// device, or has not the local shape that the layout gives. That may happen on one rank alone:
+// return it, so that ranks which wait for this one get an error that names it.
+TensorOr FromLocal(Context& context, const DeviceMesh& mesh, absl::Span<const Placement> placements,
+                   absl::Span<const int64_t> shape, Tensor local);
+TensorOr FromLocal(Context& context, const Layout& layout, absl::Span<const int64_t> shape,
+                   Tensor local);
+TensorOr Full(Context& context, const DeviceMesh& mesh, absl::Span<const Placement> placements,
+              absl::Span<const int64_t> shape, DType dtype, double value);
+TensorOr Full(Context& context, const Layout& layout, absl::Span<const int64_t> shape, DType dtype,
+              double value);
+
+// Each element depends on (seed, stream, its global index) alone: the same on every mesh.
+// Errors: also a type that is not floating.
+struct RandomOptions {
+  uint64_t seed = 0;
+  uint64_t stream = 0;  // tells tensors of one seed apart
+  double mean = 0, stddev = 1;
+  DType dtype = DType::kF32;
+};
+TensorOr RandomNormal(Context& context, const DeviceMesh& mesh,
+                      absl::Span<const Placement> placements, absl::Span<const int64_t> shape,
+                      const RandomOptions& options);
+TensorOr RandomNormal(Context& context, const Layout& layout, absl::Span<const int64_t> shape,
+                      const RandomOptions& options);
+
+// --- Reading them. Collective (redistributes to Replicate), waits for the values. Errors:
+// kInvalidArgument for an undefined tensor; kFailedPrecondition on meta; failures.
+
+// All elements, row-major. Errors: also kInvalidArgument when T is not the C++ type of the dtype.
+template <typename T>
+absl::StatusOr<std::vector<T>> ToGlobal(const DistributedTensor& tensor);
+// The only element, as a double. Errors: also kInvalidArgument for more elements, or no floats.
+absl::StatusOr<double> Item(const DistributedTensor& tensor);
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_TENSOR_DISTRIBUTED_TENSOR_H_

@@ -1,0 +1,238 @@
+// OpDef: everything the library knows of an operator: a rule, and what one rank does with its
+// shards.
+//
+// dispatch.h does the rest: it solves the rule, redistributes operands, allocates results, runs
+// `forward` on local tensors, and records. Backward() brings the results' gradients to the layouts
+// that the forward implies, and runs `backward` on local tensors; placements of gradients follow
+// from the rule (op_rule.h). So neither function knows of meshes or communication.
+#ifndef DTENSOR_TENSOR_OP_H_
+#define DTENSOR_TENSOR_OP_H_
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "dtensor/layout/regions.h"
+#include "dtensor/rules/op_rule.h"
+#include "dtensor/runtime/device/tensor.h"
+#include "dtensor/tensor/context.h"
+#include "dtensor/tensor/counted.h"
+
+namespace dtensor {
+
+// Arguments that may be others in each call, because nothing that is decided depends on them: no
+// layout, shape or type, and nothing that `check`, `describe`, `route` or `prepare` looks at.
+struct CallValues {
+  uint64_t seed = 0;   // of random operators
+  double factor = 0;   // of Scale
+  int64_t offset = 0;  // of Slice
+};
+
+// An operator's arguments that are not tensors, equal on all ranks. `ints` and `reals` are part of
+// the key of the dispatch cache.
+struct Attrs {
+  absl::InlinedVector<int64_t, 6> ints;
+  absl::InlinedVector<double, 2> reals;
+  CallValues values;
+  // Whether the keys are equal, bit for bit: so a NaN is found again, and 0 is not -0.
+  friend bool operator==(const Attrs& a, const Attrs& b) {
+    return a.ints == b.ints &&
+           std::equal(a.reals.begin(), a.reals.end(), b.reals.begin(), b.reals.end(),
+                      [](double x, double y) {
+                        return std::bit_cast<uint64_t>(x) == std::bit_cast<uint64_t>(y);
+                      });
+  }
+};
+
+// "[8, 4] f32 on ["tp"=2] as [tp] [], [4] f32 on ...": for messages.
+std::string SpecsText(absl::Span<const Spec* const> specs);
+
+// The rule of a call whose text depends on shapes or attributes, and the sizes of letters that no
+// operand has.
+struct RuleText {
+  std::string text;
+  LetterSizes sizes;
+};
+
+// For operators that can be carried out in several ways: where operands go before the rule is
+// solved, and where results go afterwards (unset: they stay).
+struct Route {
+  absl::InlinedVector<Layout, 4> operands;
+  absl::InlinedVector<std::optional<Layout>, 2> results;
+};
+
+// What an operator makes of a decision, once, for its forward and backward.
+struct OpState {
+  virtual ~OpState() = default;
+};
+
+struct OpDef;
+
+// What the dispatcher worked out for (operator, specs, attributes), once. Constant afterwards. The
+// Context forgets it in time; calls under way and recorded operators are owners too.
+struct Decision : Counted {
+  const OpDef* op = nullptr;
+  Attrs attrs;
+  BoundRule rule;
+  RuleAssignment assignment;
+  absl::InlinedVector<const Spec*, 4> given;     // operands as they came
+  absl::InlinedVector<const Spec*, 4> operands;  // operands as the kernel sees them
+  absl::InlinedVector<const Spec*, 2> results;
+  absl::InlinedVector<const Spec*, 4> gradients;  // of the operands
+  absl::InlinedVector<const Spec*, 2>
+      result_gradient_specs;  // layouts in which the results' gradients are wanted
+  absl::InlinedVector<const Spec*, 2> returned;  // results as the caller gets them
+  uint32_t pinned = 0;                           // bit i: operand i was pinned
+  // Of a view operator: its results are views of operand 0 as it came, which lies where the rule
+  // wants it, or lies there under another name. Otherwise it was redistributed: a value.
+  bool is_alias = false;
+  // Bit i: operand i is reduced by max, min or product on its way to the kernel, or a result on its
+  // way to the caller (all bits). No gradient passes such a reduction (op_checks.h).
+  uint32_t reduces = 0;
+  std::shared_ptr<const RedistributionOptions> options;  // of the Context, by which `route` chose
+  std::shared_ptr<const OpState> state;
+  absl::InlinedVector<SpecPtr, 8> kept;  // owns all the above
+  uint64_t lineage = 0;                  // of the operator and the attributes, on every rank alike
+};
+using DecisionPtr = CountedPtr<const Decision>;
+
+// One rank's part of a call. Tensors are local; empty shards are ordinary tensors with no elements.
+struct OpCall {
+  Context& context;
+  const Decision& decision;
+  absl::Span<const Tensor> operands;
+  // Allocated, row-major; undefined for a view operator, which sets them.
+  absl::Span<Tensor> results;
+  const CallValues& values;  // of this call's Attrs; attrs() are those of the first call alike
+  uint64_t lineage;          // of this call (lineage.h): for collectives of the operator's own
+
+  Device& device() const { return context.device(); }
+  const Attrs& attrs() const { return decision.attrs; }
+  // Which global indices of dimension `dim` of operand `i` this rank holds.
+  IndexSet OperandIndices(int i, int dim) const;
+  // For a merged letter ("v^"): the P shards' values of `local`, [P, local shape...], ascending
+  // along the axes that split the letter (P = 1: a view). One all-gather, which the cap of the
+  // Context's options does not bound: it is too late to refuse.
+  absl::StatusOr<Tensor> GatherShards(absl::string_view letter, const Tensor& local) const;
+};
+
+// Operands or results of a forward, for its backward: those that OpDef says it reads. Reading
+// another gives zeros, and Backward() fails, naming the operator.
+class SavedTensors {
+ public:
+  SavedTensors(Device& device, absl::Span<const Tensor> tensors,
+               absl::Span<const Spec* const> specs)
+      : device_(device), tensors_(tensors), specs_(specs) {}
+
+  const Tensor& operator[](size_t i) const {
+    return i < tensors_.size() && tensors_[i].defined() ? tensors_[i] : StandIn(i);
+  }
+  size_t size() const { return tensors_.size(); }
+  absl::Span<const Tensor> all() const { return tensors_; }  // undefined unless saved
+  // Which was read and not saved; -1: none.
+  int missed() const { return missed_; }
+
+ private:
+  const Tensor& StandIn(size_t i) const;
+
+  Device& device_;
+  absl::Span<const Tensor> tensors_;
+  absl::Span<const Spec* const> specs_;
+  mutable int missed_ = -1;
+  mutable std::vector<std::unique_ptr<Tensor>> stand_ins_;
+};
+
+// Where backward puts the operands' gradients. One that is wanted and that backward never asks for
+// is an error of the operator: Backward() fails, naming it.
+class OperandGradients {
+ public:
+  explicit OperandGradients(absl::Span<Tensor> tensors) : tensors_(tensors) {}
+
+  Tensor& operator[](size_t i) const {
+    touched_ |= uint32_t{1} << i;
+    return tensors_[i];
+  }
+  size_t size() const { return tensors_.size(); }
+  Tensor* begin() const {
+    touched_ = ~uint32_t{0};
+    return tensors_.begin();
+  }
+  Tensor* end() const { return tensors_.end(); }
+  bool touched(int i) const { return touched_ >> i & 1; }
+
+ private:
+  absl::Span<Tensor> tensors_;
+  mutable uint32_t touched_ = 0;
+};
+
+struct GradCall {
+  Context& context;
+  const Decision& decision;
+  SavedTensors operands;  // as the forward saw them
+  SavedTensors results;
+  // In layouts `result_gradient_specs`, with any strides: of a sum's operand they are 0.
+  absl::Span<const Tensor> result_gradients;
+  OperandGradients gradients;  // allocated, row-major, where wanted (unless op.sets_gradients)
+  const CallValues& values;    // as in the forward call
+  uint64_t lineage;            // of this call (lineage.h)
+  uint32_t wanted = 0;         // bit i: the gradient of operand i is wanted
+  bool wants(int i) const { return wanted >> i & 1; }
+
+  Device& device() const { return context.device(); }
+  const Attrs& attrs() const { return decision.attrs; }
+  IndexSet OperandIndices(int i, int dim) const;
+};
+
+// The first call checks it: what is missing, cannot be read or contradicts the operands is
+// kInvalidArgument, naming the operator.
+struct OpDef {
+  const char* name = "(an operator without a name)";
+  // The rule's text; or null, and `describe` writes it from shapes and attributes.
+  const char* rule = nullptr;
+  absl::StatusOr<RuleText> (*describe)(absl::Span<const Dims> shapes, const Attrs& attrs) = nullptr;
+  RuleLinearity linearity = RuleLinearity::kNone;
+
+  absl::Status (*forward)(const OpCall& call) = nullptr;
+  // Null: not differentiable. Writes call.gradients[i] for every wanted i. The gradients that it
+  // reads may have any strides, also 0: see GradCall.
+  absl::Status (*backward)(const GradCall& call) = nullptr;
+  uint32_t saved_operands = 0;  // bit i: backward reads operands[i]
+  uint32_t saved_results = 0;
+  // Forward sets the results, of the decision's local shapes and types, which may share the
+  // operands' storage; nothing is allocated.
+  bool view = false;
+  // Of a view operator: from a row-major operand it makes row-major views, and others it may have
+  // to copy. Elsewhere all operands are viewed as they are.
+  bool reshapes = false;
+  // Backward sets the gradients, of the operands' local shapes and types, which may share storage;
+  // nothing is allocated.
+  bool sets_gradients = false;
+  // Backward is cheap and leaves sizes as they are (add, views): a gradient that arrives Partial is
+  // passed on Partial, to be reduced where something needs its values.
+  bool passes_partial_gradients = false;
+
+  // Null: operands start where they are. Reads the decision's given, attrs and rule, all that
+  // there is of it yet, and the Context's options. Errors: kInvalidArgument.
+  absl::StatusOr<Route> (*route)(const Context& context, const Decision& decision) = nullptr;
+  // Null: no state. Errors: kInvalidArgument.
+  absl::StatusOr<std::shared_ptr<const OpState>> (*prepare)(const Context& context,
+                                                            const Decision& decision) = nullptr;
+  // Checks operands and attributes beyond the rule; result types. Without `check` all operands must
+  // have one type; without `result_dtype` results have the type of operand 0. Errors:
+  // kInvalidArgument with op, shapes, remedy.
+  absl::Status (*check)(absl::Span<const Spec* const> operands, const Attrs& attrs) = nullptr;
+  DType (*result_dtype)(absl::Span<const Spec* const> operands, const Attrs& attrs,
+                        int result) = nullptr;
+};
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_TENSOR_OP_H_

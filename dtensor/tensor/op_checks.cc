@@ -1,0 +1,131 @@
+#include "dtensor/tensor/op_checks.h"
+
+#include <algorithm>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "dtensor/runtime/core/dims.h"
+#include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/core/reduce_op.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/kernels/elementwise.h"
+
+namespace dtensor {
+
+absl::Status CheckOperandCount(const OpDef& op, size_t operands) {
+  if (operands > 0 && operands <= OpRule::kMaxOperands) return absl::OkStatus();
+  return InvalidArgument({op.name, ": got ", absl::StrCat(operands), " operands; give 1 to ",
+                          absl::StrCat(OpRule::kMaxOperands)});
+}
+
+absl::Status CheckOpDef(const OpDef& op) {
+  const auto lacks = [&](absl::string_view what) {
+    return InvalidArgument({op.name, ": the operator's OpDef has no ", what});
+  };
+  if (op.rule == nullptr && op.describe == nullptr) return lacks("rule, and no `describe`");
+  if (op.forward == nullptr) return lacks("forward");
+  return absl::OkStatus();
+}
+
+absl::Status CheckRoute(const OpDef& op, absl::Span<const Spec* const> operands,
+                        const Route& route) {
+  const auto fits = [](const Spec* operand, const Layout& layout) {
+    return layout.ndim() == operand->ndim() && layout.mesh() == operand->mesh();
+  };
+  if (route.operands.empty()) return absl::OkStatus();
+  if (absl::c_equal(operands, route.operands, fits)) return absl::OkStatus();
+  return InvalidArgument({op.name, ": the operator's route does not give a layout for each operand",
+                          " on its mesh, of its dimensions (", SpecsText(operands), ")"});
+}
+
+absl::Status CheckSet(const OpDef& op, absl::string_view what, size_t i, const Tensor& tensor,
+                      const Spec& spec) {
+  if (tensor.defined() && tensor.dtype() == spec.dtype && tensor.shape() == spec.local_shape)
+    return absl::OkStatus();
+  const std::string got = !tensor.defined()
+                              ? std::string("left it undefined")
+                              : absl::StrCat("set one of shape ", DimsToString(tensor.shape()),
+                                             " and ", ToString(tensor.dtype()));
+  return absl::InternalError(absl::StrCat(
+      op.name, ": the operator's ", what, " sets ", what == "forward" ? "results" : "gradients",
+      ", and of number ", i, ", whose local shape is ", DimsToString(spec.local_shape), " of ",
+      spec.ToString(), ", it ", got));
+}
+
+absl::Status CheckBackward(const GradCall& call, absl::Span<const SpecPtr> gradients) {
+  const OpDef& op = *call.decision.op;
+  const auto fails = [&](auto... words) {
+    return absl::InternalError(absl::StrCat(op.name, ": the operator's backward ", words...));
+  };
+  if (const int i = call.operands.missed(); i >= 0) {
+    return fails("read operand ", i, ", which OpDef::saved_operands does not name");
+  }
+  if (const int r = call.results.missed(); r >= 0) {
+    return fails("read result ", r, ", which OpDef::saved_results does not name");
+  }
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    if (!call.wants(static_cast<int>(i))) continue;
+    if (!call.gradients.touched(static_cast<int>(i))) {
+      return fails("wrote no gradient of operand ", i, ", which was wanted");
+    }
+    if (!op.sets_gradients) continue;
+    DT_RETURN_IF_ERROR(CheckSet(op, "backward", i, call.gradients[i], *gradients[i]));
+  }
+  return absl::OkStatus();
+}
+
+bool ReducesByAnotherOpThanSum(const Layout& from, const Layout& to) {
+  const ReduceOp op = from.partial_op();
+  if (op == ReduceOp::kSum || op == ReduceOp::kAvg) return false;
+  return absl::c_any_of(from.partial_axes(), [&](int axis) {
+    return to.use(axis) != Layout::AxisUse::kPartial || to.partial_op() != op;
+  });
+}
+
+void FindReductions(Decision& decision) {
+  for (size_t i = 0; i < decision.given.size(); ++i) {
+    if (ReducesByAnotherOpThanSum(decision.given[i]->layout, decision.operands[i]->layout))
+      decision.reduces |= uint32_t{1} << i;
+  }
+  for (size_t r = 0; r < decision.results.size(); ++r) {
+    if (ReducesByAnotherOpThanSum(decision.results[r]->layout, decision.returned[r]->layout))
+      decision.reduces = ~uint32_t{0};
+  }
+}
+
+absl::Status CheckGradientsPass(const Decision& decision, uint32_t wanted) {
+  for (size_t i = 0; i < decision.given.size(); ++i) {
+    if (!(decision.reduces & wanted & (uint32_t{1} << i))) continue;
+    const Spec& source = *decision.given[i];
+    if (!ReducesByAnotherOpThanSum(source.layout, decision.operands[i]->layout)) continue;
+    return NoGradientPasses(decision.op->name, absl::StrCat("operand ", i), source);
+  }
+  if ((decision.reduces & wanted) == 0) return absl::OkStatus();
+  for (size_t r = 0; r < decision.results.size(); ++r) {
+    const Spec& result = *decision.results[r];
+    if (!ReducesByAnotherOpThanSum(result.layout, decision.returned[r]->layout)) continue;
+    return NoGradientPasses(decision.op->name, absl::StrCat("result ", r), result);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status NoGradientPasses(absl::string_view op, absl::string_view what, const Spec& from) {
+  return InvalidArgument({op, ": a gradient is wanted of ", what, ", ", from.ToString(),
+                          ", and its reduction by ", ToString(from.layout.partial_op()),
+                          " passes none on; Detach() it, or bring what is sharded together before "
+                          "it becomes Partial(",
+                          ToString(from.layout.partial_op()), ")"});
+}
+
+const Tensor& SavedTensors::StandIn(size_t i) const {
+  missed_ = static_cast<int>(i);
+  const bool known = i < specs_.size();
+  auto zeros = Tensor::Empty(device_, known ? specs_[i]->dtype : DType::kF32,
+                             known ? specs_[i]->local_shape : Dims{});
+  stand_ins_.push_back(std::make_unique<Tensor>());
+  if (!zeros.ok() || !kernels::Fill(device_, *zeros, 0).ok()) return *stand_ins_.back();
+  *stand_ins_.back() = *std::move(zeros);
+  return *stand_ins_.back();
+}
+
+}  // namespace dtensor

@@ -1,0 +1,89 @@
+#include "dtensor/tensor/op_helpers.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/kernels/elementwise.h"
+#include "dtensor/runtime/kernels/reduce.h"
+
+namespace dtensor::internal {
+
+absl::Status CheckDefined(absl::string_view op, const TensorOr& x) {
+  if (!x.ok()) return x.status();
+  if (!x->defined()) return InvalidArgument({op, ": the operand is undefined"});
+  return absl::OkStatus();
+}
+
+absl::Status CheckSameTypes(absl::string_view op, Specs operands) {
+  for (const Spec* operand : operands) {
+    if (operand->dtype == operands[0]->dtype) continue;
+    return InvalidArgument(
+        {op, ": operands have unlike types (", SpecsText(operands), "); Cast one of them"});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckFloats(absl::string_view op, Specs operands) {
+  DT_RETURN_IF_ERROR(CheckSameTypes(op, operands));
+  if (IsFloat(operands[0]->dtype)) return absl::OkStatus();
+  return InvalidArgument(
+      {op, ": takes floating numbers, got ", SpecsText(operands), "; Cast them first"});
+}
+
+absl::Status CheckNumbers(absl::string_view op, Specs operands) {
+  DT_RETURN_IF_ERROR(CheckSameTypes(op, operands));
+  if (operands[0]->dtype != DType::kBool) return absl::OkStatus();
+  return InvalidArgument({op, ": takes numbers, got ", SpecsText(operands), "; Cast them first"});
+}
+
+absl::Status CheckNdim(absl::string_view op, Specs operands, int operand, int ndim) {
+  if (operands[operand]->ndim() == ndim) return absl::OkStatus();
+  return InvalidArgument({op, ": operand ", absl::StrCat(operand), " must have ",
+                          absl::StrCat(ndim), " dimensions (", SpecsText(operands),
+                          "); Reshape it first"});
+}
+
+absl::StatusOr<int> CheckedDim(absl::string_view op, const Spec& spec, int dim) {
+  if (dim >= -spec.ndim() && dim < spec.ndim()) return dim < 0 ? dim + spec.ndim() : dim;
+  return InvalidArgument({op, ": there is no dimension ", absl::StrCat(dim), " in ",
+                          spec.ToString(), "; give one of ", absl::StrCat(-spec.ndim()), " to ",
+                          absl::StrCat(spec.ndim() - 1)});
+}
+
+TensorOr Itself(const TensorOr& x) {
+  if (x->context().recording()) return x;
+  DistributedTensor unrecorded = x->Detach();
+  unrecorded.set_pinned(x->pinned());
+  return unrecorded;
+}
+
+std::string Letter(int dim) { return absl::StrCat("d", dim); }
+
+std::string Letters(int ndim) {
+  std::vector<std::string> letters;
+  for (int d = 0; d < ndim; ++d) letters.push_back(Letter(d));
+  return absl::StrJoin(letters, " ");
+}
+
+absl::StatusOr<Tensor> ReshapeLocal(Device& device, const Tensor& x,
+                                    absl::Span<const int64_t> shape) {
+  if (auto view = x.Reshape(shape); view.ok()) return view;
+  DT_ASSIGN_OR_RETURN(const Tensor copy, Contiguous(device, x));
+  return copy.Reshape(shape);
+}
+
+absl::Status SumToShape(Device& device, const Tensor& x, const Tensor& out) {
+  const int missing = x.ndim() - out.ndim();
+  absl::InlinedVector<int, 4> dims;
+  for (int d = 0; d < x.ndim(); ++d) {
+    if (d < missing || x.size(d) != out.size(d - missing)) dims.push_back(d);
+  }
+  if (dims.empty()) return kernels::Unary(device, kernels::UnaryOp::kCopy, x, out);
+  return kernels::Reduce(device, ReduceOp::kSum, x, dims, out);
+}
+
+}  // namespace dtensor::internal

@@ -1,0 +1,271 @@
+#include "dtensor/tensor/tensor_impl.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "dtensor/redistribution/lineage.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/kernels/copy.h"
+#include "dtensor/tensor/distributed_tensor.h"
+#include "dtensor/tensor/op.h"
+
+namespace dtensor {
+
+Node::~Node() {
+  // A chain of 200,000 destructors is more than a stack holds.
+  std::vector<std::shared_ptr<Node>> open;
+  const auto take = [&open](Node& node) {
+    for (Edge& edge : node.edges) {
+      if (edge.node.use_count() == 1) open.push_back(std::move(edge.node));
+    }
+  };
+  take(*this);
+  while (!open.empty()) {
+    const std::shared_ptr<Node> last = std::move(open.back());
+    open.pop_back();
+    take(*last);
+  }
+}
+
+TensorImplPtr MakeImpl(Context& context, const Spec* spec, Tensor local, bool row_major) {
+  auto impl = std::make_shared<TensorImpl>();
+  impl->context = &context;
+  impl->spec = spec;
+  impl->local = std::move(local);
+  impl->row_major = row_major;
+  return impl;
+}
+
+Edge EdgeOf(const TensorImplPtr& impl) {
+  if (impl->requires_grad) return {nullptr, 0, impl};
+  return impl->edge;
+}
+
+const Tensor& AliasRoot(const TensorImpl& impl) {
+  const bool copied = impl.unsettled != nullptr && impl.unsettled->view != nullptr;
+  return copied ? impl.unsettled->view->base : impl.local;
+}
+
+namespace {
+
+// impl.local anew, from what it is a view of.
+absl::Status MakeAgain(TensorImpl& impl, CopiedView& view) {
+  Tensor at = view.base;
+  for (const CopiedView::Step& step : view.steps) {
+    std::vector<Tensor> results(step.decision->results.size());
+    const OpCall call{*impl.context,           *step.decision, absl::MakeConstSpan(&at, 1),
+                      absl::MakeSpan(results), step.values,    impl.lineage.id};
+    if (absl::Status status = step.decision->op->forward(call); !status.ok())
+      return impl.context->communicator().Fail(status);
+    at = std::move(results[step.result]);
+  }
+  impl.local = std::move(at);
+  view.version = view.base.version();
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status SettleSlowly(TensorImpl& impl) {
+  Unsettled& unsettled = *impl.unsettled;
+  if (unsettled.consumed) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("a tensor ", impl.spec->ToString(),
+                     " was redistributed in place, and is no more; use the result of that"));
+  }
+  if (unsettled.pending != nullptr) {
+    const absl::Status status = unsettled.pending->Wait().status();
+    impl.local = unsettled.pending->result();
+    DT_RETURN_IF_ERROR(status);
+    unsettled.pending = nullptr;
+  }
+  CopiedView* const view = unsettled.view.get();
+  if (view == nullptr) {
+    impl.unsettled = nullptr;
+    return absl::OkStatus();
+  }
+  return view->version == view->base.version() ? absl::OkStatus() : MakeAgain(impl, *view);
+}
+
+namespace {
+
+// What `impl` remembers of `target`, if it is alive, of the values `impl` has now, and as it was.
+TensorImplPtr Recall(const TensorImpl& impl, const Spec* target) {
+  const uint64_t version = AliasRoot(impl).version();
+  for (const TensorImpl::Remembered& known : impl.remembered) {
+    if (known.spec != target || known.version != version) continue;
+    TensorImplPtr moved = known.weak.lock();
+    const bool stale =
+        moved == nullptr || moved->unsettled != nullptr || moved->local.version() > 0;
+    return stale ? nullptr : moved;
+  }
+  return nullptr;
+}
+
+// The result of a redistribution is row-major where its source is, unless it is a part of that.
+bool StaysRowMajor(const TensorImpl& source, const RankRedistributionPlan& plan) {
+  return source.row_major && !plan.plan().is_view();
+}
+
+bool ChangesMesh(const TensorImpl& impl, const Spec& target) {
+  return impl.spec->mesh_digest != target.mesh_digest;
+}
+
+// What moves to another mesh is counted there: ranks of the target know the source by a stand-in.
+Lineage MovedLineage(const TensorImpl& impl, const Spec& target) {
+  return ChangesMesh(impl, target) ? impl.context->NextLineage(target, "Redistribute")
+                                   : impl.lineage;
+}
+
+// Who remembers for `impl`.
+const TensorImplPtr& Memory(const TensorImplPtr& impl) {
+  const TensorImplPtr& twin = impl->twin;
+  if (twin == nullptr || (twin->unsettled != nullptr && twin->unsettled->consumed)) return impl;
+  const bool same = impl->local.version() == 0 && AliasRoot(*twin).version() == impl->twin_version;
+  return same ? twin : impl;
+}
+
+}  // namespace
+
+ExchangeCaller RedistributeCaller(const TensorImpl& impl, const Spec& target) {
+  return {"Redistribute", ChangesMesh(impl, target) ? 0 : impl.lineage.id, impl.lineage};
+}
+
+namespace {
+
+// `impl`, settled, in the layout of `target`, made now and remembered.
+absl::StatusOr<TensorImplPtr> Move(TensorImpl& impl, const Spec* target,
+                                   const ExchangeCaller& caller) {
+  Context& context = *impl.context;
+  DT_ASSIGN_OR_RETURN(const auto plan, context.Plan(impl.spec, target));
+  DT_ASSIGN_OR_RETURN(Tensor local, ExecutePlan(*plan, impl.local, context.communicator(), caller));
+  TensorImplPtr moved = MakeImpl(context, target, std::move(local), StaysRowMajor(impl, *plan));
+  moved->lineage = MovedLineage(impl, *target);
+  std::erase_if(impl.remembered, [&](const auto& old) { return old.spec == target; });
+  impl.remembered.push_back(
+      {target, AliasRoot(impl).version(), impl.remembers_weakly() ? nullptr : moved, moved});
+  return moved;
+}
+
+// The elements of `source` as a tensor of its own.
+TensorImplPtr ValueOf(const TensorImplPtr& source) {
+  TensorImplPtr value =
+      MakeImpl(*source->context, source->spec, source->local.Borrow(), source->row_major);
+  value->lineage = source->lineage;
+  value->twin = Memory(source);
+  value->twin_version = AliasRoot(*value->twin).version();
+  return value;
+}
+
+}  // namespace
+
+absl::StatusOr<TensorImplPtr> RedistributeTo(const TensorImplPtr& impl, const Spec* target,
+                                             const ExchangeCaller& caller) {
+  DT_RETURN_IF_ERROR(Settle(*impl));
+  if (impl->spec == target) return impl;
+  const TensorImplPtr& memory = Memory(impl);
+  if (memory != impl) return RedistributeTo(memory, target, caller);
+  const TensorImplPtr known = Recall(*impl, target);
+  if (known == nullptr) return Move(*impl, target, caller);
+  return known->is_handed_out ? ValueOf(known) : known;
+}
+
+absl::StatusOr<TensorImplPtr> RedistributedValue(const TensorImplPtr& impl, const Spec* target,
+                                                 const ExchangeCaller& caller) {
+  DT_RETURN_IF_ERROR(Settle(*impl));
+  const TensorImplPtr& memory = Memory(impl);
+  if (memory != impl) DT_RETURN_IF_ERROR(Settle(*memory));
+  TensorImplPtr value;
+  if (memory->spec == target) {
+    value = ValueOf(memory);
+  } else if (const TensorImplPtr known = Recall(*memory, target); known != nullptr) {
+    value = ValueOf(known);
+  } else {
+    DT_ASSIGN_OR_RETURN(value, Move(*memory, target, caller));
+    value->is_handed_out = true;
+  }
+  if (impl->context->recording()) value->edge = EdgeOf(impl);
+  value->stopped_by = impl->stopped_by;
+  return value;
+}
+
+namespace {
+
+// The memory of `impl` for one who will write there, and `impl` without it. A copy where others see
+// it: they asked for no write.
+absl::StatusOr<Tensor> Consume(TensorImpl& impl) {
+  Context& context = *impl.context;
+  DT_RETURN_IF_ERROR(context.FinishReads(AliasRoot(impl)));
+  Tensor local = std::move(impl.local);
+  impl.local = Tensor();
+  impl.remembered.clear();
+  impl.twin = nullptr;
+  impl.unsettled = std::make_unique<Unsettled>();
+  impl.unsettled->consumed = true;
+  if (local.is_only_user() && !local.overlaps_itself()) return local;
+  auto copy = kernels::Duplicate(context.device(), local);
+  if (!copy.ok()) return context.communicator().Fail(copy.status());
+  return copy;
+}
+
+}  // namespace
+
+absl::StatusOr<TensorImplPtr> RedistributeBy(const TensorImplPtr& impl, const Spec* target,
+                                             std::shared_ptr<const RankRedistributionPlan> plan,
+                                             bool async, const ExchangeCaller& caller) {
+  DT_RETURN_IF_ERROR(Settle(*impl));
+  Context& context = *impl->context;
+  TensorImplPtr moved = MakeImpl(context, target, Tensor(), StaysRowMajor(*impl, *plan));
+  moved->lineage = MovedLineage(*impl, *target);
+  if (context.recording()) moved->edge = EdgeOf(impl);
+  Tensor source, root;
+  if (plan->plan().in_place()) {
+    DT_ASSIGN_OR_RETURN(source, Consume(*impl));
+  } else {
+    source = impl->local;
+    root = AliasRoot(*impl);
+  }
+  if (!async) {
+    DT_ASSIGN_OR_RETURN(moved->local, ExecutePlan(*plan, source, context.communicator(), caller));
+    return moved;
+  }
+  // Peers read it while this rank goes on: a lender's next write must not move it.
+  if (absl::Status status = source.EndBorrow(); !status.ok())
+    return context.communicator().Fail(status);
+  const bool reads = root.defined() && !plan->plan().moves_nothing();
+  moved->unsettled = std::make_unique<Unsettled>();
+  DT_ASSIGN_OR_RETURN(
+      moved->unsettled->pending,
+      PendingRedistribution::Begin(std::move(plan), source, context.communicator(), caller));
+  if (reads) context.AddRead(root, moved->unsettled->pending);
+  return moved;
+}
+
+absl::Status BeforeWrite(const DistributedTensor& tensor) {
+  if (!tensor.defined()) return InvalidArgument({"BeforeWrite: the tensor is undefined"});
+  TensorImpl& impl = *tensor.impl();
+  if (impl.edge.wanted()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("BeforeWrite: ", impl.spec->ToString(),
+                     " is the result of a recorded operator; write to its Detach()"));
+  }
+  DT_RETURN_IF_ERROR(Settle(impl));
+  if (&AliasRoot(impl) != &impl.local) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "BeforeWrite: ", impl.spec->ToString(),
+        " is a Reshape of a tensor that is not row-major, which may be a copy; write to that one"));
+  }
+  if (impl.local.overlaps_itself()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("BeforeWrite: in ", impl.spec->ToString(),
+                     " several elements have one place in memory; write to a copy"));
+  }
+  DT_RETURN_IF_ERROR(impl.context->FinishReads(impl.local));
+  impl.remembered.clear();
+  impl.twin = nullptr;
+  impl.lineage.id = MixLineage(impl.lineage.id, /*more=*/1);  // other values from here on
+  absl::Status status = impl.local.BeforeWrite();
+  return status.ok() ? status : impl.context->communicator().Fail(status);
+}
+
+}  // namespace dtensor

@@ -1,0 +1,148 @@
+// What is behind a DistributedTensor, and the tape. For dispatch, autograd and the factories only.
+//
+// Aliases and values (docs/architecture.md). Detach and the views of ops.h are aliases: what is
+// written through one is seen through all, so writes are counted by storage (Tensor::version). The
+// result of a redistribution is a value: where it shares memory with its source it has borrowed it
+// (Tensor::Borrow). What a rank shares depends on strides, so nothing that communicates may ask for
+// it; row_major, CopiedView and the versions of AliasRoot() are alike on all ranks.
+#ifndef DTENSOR_TENSOR_TENSOR_IMPL_H_
+#define DTENSOR_TENSOR_TENSOR_IMPL_H_
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/statusor.h"
+#include "dtensor/redistribution/lineage.h"
+#include "dtensor/redistribution/plan_executor.h"
+#include "dtensor/runtime/device/tensor.h"
+#include "dtensor/tensor/context.h"
+#include "dtensor/tensor/op.h"
+
+namespace dtensor {
+
+struct Node;
+struct OpDef;
+struct TensorImpl;
+using TensorImplPtr = std::shared_ptr<TensorImpl>;
+
+// Where a tensor's gradient goes: a recorded operator's result, a leaf, or (both null) nowhere.
+struct Edge {
+  std::shared_ptr<Node> node;
+  int index = 0;  // which result of node
+  TensorImplPtr leaf;
+  bool wanted() const { return node != nullptr || leaf != nullptr; }
+  friend bool operator==(const Edge&, const Edge&) = default;
+};
+
+// An alias that strides may have made a copy, on this rank or on another: a Reshape of what is not
+// row-major, and the views of it. Made again where `base` was written to since.
+struct CopiedView {
+  struct Step {
+    DecisionPtr decision;
+    CallValues values;
+    int result;
+  };
+  Tensor base;
+  std::vector<Step> steps;  // from base to here
+  uint64_t version = 0;     // of base, when the view was made
+};
+
+// What Settle() has to look at. Most tensors have none of it.
+struct Unsettled {
+  std::shared_ptr<PendingRedistribution> pending;  // `local` is on its way
+  std::unique_ptr<CopiedView> view;
+  bool consumed = false;  // by a redistribution in place
+};
+
+struct TensorImpl {
+  // To be read after Settle(). Goes last: its memory keeps what the others refer to (LocalWorld).
+  Tensor local;
+  Context* context = nullptr;
+  SpecPtr spec;
+  Lineage lineage;                       // unknown until whoever makes the tensor says it
+  std::unique_ptr<Unsettled> unsettled;  // may be null
+
+  Edge edge;  // of a tensor that an operator or a redistribution made
+  // Without an edge: the operator without a backward that ended the record of what led here.
+  const OpDef* stopped_by = nullptr;
+  bool requires_grad = false;  // a leaf that wants a gradient
+  bool pinned = false;
+  bool row_major = false;  // `local` is, on every rank
+  TensorImplPtr grad;
+
+  // Redistributions of this tensor. Leaves that want gradients and what is pinned hold them weakly:
+  // parameters live on, and a gathered copy must not. The first caller gets what is remembered
+  // itself, while nobody writes to it; whoever comes later, a value that has borrowed from it.
+  struct Remembered {
+    const Spec* spec;
+    uint64_t version;  // of AliasRoot()
+    TensorImplPtr strong;
+    std::weak_ptr<TensorImpl> weak;
+  };
+  std::vector<Remembered> remembered;
+  bool remembers_weakly() const { return requires_grad || pinned; }
+  bool is_handed_out = false;  // remembered, and a user may write to it
+
+  // Of a redistribution's result: a tensor with the same elements as long as neither was written
+  // to, which remembers for both.
+  TensorImplPtr twin;
+  uint64_t twin_version = 0;
+};
+
+// One recorded operator. Holds local tensors, not TensorImpls: what a tensor remembers is not kept
+// alive.
+struct Node {
+  Node() = default;
+  ~Node();  // of a whole chain without recursion
+  Node(const Node&) = delete;
+  Node& operator=(const Node&) = delete;
+
+  uint64_t sequence = 0;
+  DecisionPtr decision;
+  CallValues values;                                 // of the call's Attrs
+  uint64_t lineage = 0;                              // of the call
+  bool consumed = false;                             // by a Backward, which cleared what follows
+  absl::InlinedVector<Edge, 3> edges;                // of the operands
+  absl::InlinedVector<Tensor, 3> operands, results;  // those that backward reads; others undefined
+  // Of the operands, when they were read. `bases` are those of CopiedViews.
+  absl::InlinedVector<uint64_t, 3> versions;
+  std::vector<std::pair<int, Tensor>> bases;  // (operand, base)
+};
+
+// Waits for impl.local, or makes it again. Errors: what went wrong on the way; kFailedPrecondition
+// where a redistribution in place took it.
+absl::Status SettleSlowly(TensorImpl& impl);
+inline absl::Status Settle(TensorImpl& impl) {
+  return impl.unsettled == nullptr ? absl::OkStatus() : SettleSlowly(impl);
+}
+
+TensorImplPtr MakeImpl(Context& context, const Spec* spec, Tensor local, bool row_major);
+Edge EdgeOf(const TensorImplPtr& impl);
+// A gradient flows to it while the Context records.
+inline bool WantsGradient(const TensorImpl& impl) {
+  return impl.requires_grad || impl.edge.wanted();
+}
+
+// The tensor whose version counts the writes to `impl`. Requires: settled.
+const Tensor& AliasRoot(const TensorImpl& impl);
+
+// `impl` in the layout of `target` (same mesh, shape and type), remembered, without an edge. Never
+// written to: a caller that hands it on borrows from it.
+absl::StatusOr<TensorImplPtr> RedistributeTo(const TensorImplPtr& impl, const Spec* target,
+                                             const ExchangeCaller& caller);
+// The same as a tensor of its own, whose gradient is that of `impl` while the Context records.
+absl::StatusOr<TensorImplPtr> RedistributedValue(const TensorImplPtr& impl, const Spec* target,
+                                                 const ExchangeCaller& caller);
+// `impl` by another plan, not remembered. Where the plan is in place, `impl` is consumed.
+absl::StatusOr<TensorImplPtr> RedistributeBy(const TensorImplPtr& impl, const Spec* target,
+                                             std::shared_ptr<const RankRedistributionPlan> plan,
+                                             bool async, const ExchangeCaller& caller);
+// What Redistribute() says of itself.
+ExchangeCaller RedistributeCaller(const TensorImpl& impl, const Spec& target);
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_TENSOR_TENSOR_IMPL_H_

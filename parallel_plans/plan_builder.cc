@@ -1,0 +1,263 @@
+#include "dtensor/parallel_plans/plan_builder.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "dtensor/parallel_plans/context_pattern.h"
+#include "dtensor/parallel_plans/path_pattern.h"
+#include "dtensor/runtime/core/status.h"
+
+namespace dtensor::internal {
+namespace {
+
+absl::Status Error(const ParallelPlan::Line& line, absl::string_view why) {
+  return InvalidArgument({"plan line ", line.ToString(), ": ", why});
+}
+
+absl::Status CheckEdge(const ParallelPlan::Line& line, const std::optional<Placement>& edge) {
+  if (!edge || edge->is_replicate()) return absl::OkStatus();
+  const ShardOrder::Kind order = edge->order().kind;
+  if (edge->is_shard() && order != ShardOrder::Kind::kCyclic) return absl::OkStatus();
+  return Error(line, absl::StrCat("an activation cannot be placed as ", edge->ToString(),
+                                  " by a plan; use R or S(d), S(d,unit(u)), S(d,block(b)), "
+                                  "S(d,zigzag)"));
+}
+
+bool HasPattern(const ParallelStyle& style) { return style.name == "ContextParallel"; }
+
+std::string PathOf(absl::string_view module, absl::string_view parameter) {
+  return absl::StrCat(module, module.empty() ? "" : ".", parameter);
+}
+
+bool Overlap(const AxisList& a, const AxisList& b) {
+  return std::find_first_of(a.begin(), a.end(), b.begin(), b.end()) != a.end();
+}
+
+// What lines say of one thing, in the order of the plan's lines and without repetitions. `same`
+// says whether two that share an axis say the same of it; if not, `clash` is the error.
+template <typename Claim, typename Same, typename Clash>
+absl::StatusOr<std::vector<Claim>> Join(std::vector<Claim> claims, Same same, Clash clash) {
+  std::stable_sort(claims.begin(), claims.end(),
+                   [](const Claim& a, const Claim& b) { return a.line < b.line; });
+  std::vector<Claim> joined;
+  for (Claim& claim : claims) {
+    const auto earlier = std::find_if(joined.begin(), joined.end(), [&](const Claim& one) {
+      return Overlap(one.axes, claim.axes);
+    });
+    if (earlier == joined.end()) {
+      joined.push_back(std::move(claim));
+    } else if (earlier->axes != claim.axes || !same(*earlier, claim)) {
+      return clash(*earlier, claim);
+    }
+  }
+  return joined;
+}
+
+}  // namespace
+
+PlanBuilder::PlanBuilder(const ParallelPlan& plan, Module& model, const DeviceMesh& mesh,
+                         const ParallelPlanOptions& options)
+    : plan_(plan), mesh_(mesh), options_(options) {
+  model.VisitModulePaths([&](const std::string& path, Module& module) {
+    places_.push_back({path, &module, {}, {}});
+  });
+}
+
+absl::Status PlanBuilder::MatchLines() {
+  for (const ParallelPlan::Line& line : plan_.lines()) DT_RETURN_IF_ERROR(MatchLine(line));
+  return JoinPlaces();
+}
+
+absl::Status PlanBuilder::MatchLine(const ParallelPlan::Line& line) {
+  auto axes = mesh_.Find(line.style.axis);
+  if (!axes.ok()) return Error(line, axes.status().message());
+  DT_RETURN_IF_ERROR(CheckPattern(line));
+  DT_RETURN_IF_ERROR(CheckEdge(line, line.style.input));
+  DT_RETURN_IF_ERROR(CheckEdge(line, line.style.output));
+  bool matched = false;
+  for (Place& place : places_) {
+    if (!PathMatches(line.pattern, place.path)) continue;
+    matched = true;
+    DT_RETURN_IF_ERROR(Claim(place, line, *axes));
+  }
+  if (matched) return absl::OkStatus();
+  return Error(line,
+               absl::StrCat("matches no module; the nearest is \"", Nearest(line.pattern), "\""));
+}
+
+absl::Status PlanBuilder::Claim(Place& place, const ParallelPlan::Line& line,
+                                const AxisList& axes) const {
+  for (int axis : axes) {
+    auto [it, fresh] = place.by_axis.try_emplace(axis, &line);
+    if (fresh) continue;
+    return Error(line, absl::StrCat("module \"", place.path, "\" and axis \"",
+                                    mesh_.axis_name(axis), "\" are set by the line ",
+                                    it->second->ToString(), " already; keep one of them"));
+  }
+  place.claims.push_back({&line, axes, place.path});
+  return absl::OkStatus();
+}
+
+absl::Status PlanBuilder::JoinPlaces() {
+  absl::flat_hash_map<const Module*, size_t> index;
+  for (const Place& place : places_) {
+    const auto [it, fresh] = index.try_emplace(place.module, modules_.size());
+    if (fresh) modules_.push_back({place.module, place.path, {}});
+    std::vector<Claimed>& claims = modules_[it->second].claims;
+    claims.insert(claims.end(), place.claims.begin(), place.claims.end());
+  }
+  const auto same = [](const Claimed& a, const Claimed& b) {
+    return a.line->style == b.line->style;
+  };
+  const auto clash = [](const Claimed& earlier, const Claimed& claim) {
+    return Error(*claim.line,
+                 absl::StrCat("module \"", claim.path, "\" is \"", earlier.path,
+                              "\" as well, which the line ", earlier.line->ToString(),
+                              " sets otherwise; give both one style, or the model two modules"));
+  };
+  for (Entry& entry : modules_) {
+    DT_ASSIGN_OR_RETURN(entry.claims, Join(std::move(entry.claims), same, clash));
+  }
+  return absl::OkStatus();
+}
+
+std::vector<ModuleEdge> PlanBuilder::EdgesOf(size_t i) const {
+  std::vector<ModuleEdge> edges;
+  for (const Claimed& claimed : modules_[i].claims) {
+    const ParallelStyle& style = claimed.line->style;
+    if (HasPattern(style)) {
+      const std::vector<ModuleEdge> splits = *PatternEdges(style);  // checked by MatchLine
+      edges.insert(edges.end(), splits.begin(), splits.end());
+    }
+    if (!style.input && !style.output) continue;
+    edges.push_back({mesh_, claimed.axes, style.input, style.output, options_.allow_uneven});
+    edges.back().reduces = style.parameters == ParameterStyle::kRowwise;
+  }
+  return edges;
+}
+
+void PlanBuilder::PinAttention(size_t i) const {
+  AttentionOptions* attention = modules_[i].module->attention();
+  if (attention == nullptr) return;
+  for (const Claimed& claimed : modules_[i].claims) {
+    const ParallelStyle& style = claimed.line->style;
+    if (!HasPattern(style)) continue;
+    ContextPattern::Parse(style.pattern)->Pin(mesh_, style.axis, *attention);
+  }
+}
+
+std::vector<PlanBuilder::ParameterUses> PlanBuilder::Parameters() const {
+  std::vector<ParameterUses> all;
+  absl::flat_hash_map<const Parameter*, size_t> index;
+  for (size_t i = 0; i < modules_.size(); ++i) {
+    modules_[i].module->VisitOwnParameters([&](const std::string& name, Parameter& parameter) {
+      const auto [it, fresh] = index.try_emplace(&parameter, all.size());
+      if (fresh) all.push_back({&parameter, PathOf(modules_[i].path, name), {}});
+      all[it->second].uses.push_back({i, name});
+    });
+  }
+  return all;
+}
+
+absl::StatusOr<Layout> PlanBuilder::PlaceParameter(const ParameterUses& used) const {
+  DT_ASSIGN_OR_RETURN(const std::vector<Wish> wishes, WishesFor(used));
+  Layout layout = Layout::Replicated(mesh_, static_cast<int>(used.parameter->shape.size()));
+  for (const Wish& wish : wishes) {
+    DT_ASSIGN_OR_RETURN(layout, Grant(wish, *used.parameter, layout));
+  }
+  return layout;
+}
+
+absl::StatusOr<Layout> PlanBuilder::Grant(const Wish& wish, const Parameter& parameter,
+                                          const Layout& layout) const {
+  Placement placement = wish.placement;
+  const int dim = placement.dim();
+  if (placement.is_shard() && dim >= 0 && dim < layout.ndim()) {  // else: WithAxes refuses
+    DT_RETURN_IF_ERROR(CheckDivides(wish, parameter, dim, ShardsOf(AxesOf(layout.dim(dim)))));
+    const int64_t unit = parameter.unit(dim);
+    if (unit > 1) placement = Shard(dim, ShardOrder::Unit(unit));
+  }
+  auto placed = layout.WithAxes(wish.axes, placement);
+  if (!placed.ok()) return Error(*wish.line, placed.status().message());
+  return placed;
+}
+
+absl::StatusOr<PlanBuilder::Wish> PlanBuilder::WishOf(const Claimed& claimed,
+                                                      const ParameterUses& used,
+                                                      const ParameterUses::Use& use) const {
+  const ParallelPlan::Line& line = *claimed.line;
+  auto placement = modules_[use.module].module->PlaceParameter(*line.style.parameters, use.name);
+  if (!placement.ok()) {
+    return Error(line, absl::StrCat("at \"", claimed.path, "\": ", placement.status().message()));
+  }
+  const int ndim = static_cast<int>(used.parameter->shape.size());
+  if (placement->is_shard() && placement->dim() < 0 && placement->dim() >= -ndim) {
+    *placement = Shard(placement->dim() + ndim, placement->order());
+  }
+  return Wish{&line, claimed.axes, PathOf(claimed.path, use.name), *placement};
+}
+
+absl::StatusOr<std::vector<PlanBuilder::Wish>> PlanBuilder::WishesFor(
+    const ParameterUses& used) const {
+  std::vector<Wish> wishes;
+  for (const ParameterUses::Use& use : used.uses) {
+    for (const Claimed& claimed : modules_[use.module].claims) {
+      if (!claimed.line->style.parameters) continue;
+      DT_ASSIGN_OR_RETURN(wishes.emplace_back(), WishOf(claimed, used, use));
+    }
+  }
+  const auto same = [](const Wish& a, const Wish& b) { return a.placement == b.placement; };
+  const auto clash = [](const Wish& earlier, const Wish& wish) {
+    return Error(
+        *wish.line,
+        absl::StrCat("parameter ", wish.path, " is ", earlier.path, " as well, and would rest as ",
+                     wish.placement.ToString(), " where the line ", earlier.line->ToString(),
+                     " makes it ", earlier.placement.ToString(),
+                     "; choose styles that agree, or give each module a parameter of its own"));
+  };
+  return Join(std::move(wishes), same, clash);
+}
+
+absl::StatusOr<std::vector<ModuleEdge>> PlanBuilder::PatternEdges(
+    const ParallelStyle& style) const {
+  DT_ASSIGN_OR_RETURN(const ContextPattern pattern, ContextPattern::Parse(style.pattern));
+  return pattern.EdgesOn(mesh_, style.axis, options_.allow_uneven);
+}
+
+absl::Status PlanBuilder::CheckPattern(const ParallelPlan::Line& line) const {
+  if (!HasPattern(line.style)) return absl::OkStatus();
+  const absl::Status status = PatternEdges(line.style).status();
+  return status.ok() ? status : Error(line, status.message());
+}
+
+absl::Status PlanBuilder::CheckDivides(const Wish& wish, const Parameter& parameter, int dim,
+                                       int64_t shards_before) const {
+  const int64_t shards = ShardsOf(wish.axes);
+  const int64_t unit = parameter.unit(dim), size = parameter.shape[dim], units = size / unit;
+  const bool divides = size % unit == 0 && units % (shards * shards_before) == 0;
+  if (options_.allow_uneven || divides) return absl::OkStatus();
+  const std::string grouped = unit > 1 ? absl::StrCat(" (", units, " units of ", unit, ")") : "";
+  const std::string before =
+      shards_before > 1 ? absl::StrCat(" after ", shards_before, " shards of other lines") : "";
+  return Error(
+      *wish.line,
+      absl::StrCat("dimension ", dim, " of ", wish.path, ", ", size, grouped,
+                   ", cannot be split evenly by \"", wish.line->style.axis, "\" of size ", shards,
+                   before, "; choose axis sizes that divide ", units, ", or allow uneven shards"));
+}
+
+int64_t PlanBuilder::ShardsOf(const AxisList& axes) const {
+  int64_t shards = 1;
+  for (int axis : axes) shards *= mesh_.axis_size(axis);
+  return shards;
+}
+
+std::string PlanBuilder::Nearest(absl::string_view pattern) const {
+  std::vector<std::string> paths;
+  for (const Place& place : places_) paths.push_back(place.path);
+  return NearestPath(pattern, paths);
+}
+
+}  // namespace dtensor::internal

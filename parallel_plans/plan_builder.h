@@ -1,0 +1,108 @@
+// PlanBuilder: what a plan would do, before it does it. Everything is worked out first, so that an
+// error changes nothing. For ParallelPlan alone.
+//
+// Lines name places, paths of the model. Modules and parameters may stand in several: what the
+// lines say of all of them is joined, and must agree.
+#ifndef DTENSOR_PARALLEL_PLANS_PLAN_BUILDER_H_
+#define DTENSOR_PARALLEL_PLANS_PLAN_BUILDER_H_
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "dtensor/parallel_plans/parallel_plan.h"
+
+namespace dtensor::internal {
+
+class PlanBuilder {
+ public:
+  // A parameter, the first of its paths, and the modules that have it.
+  struct ParameterUses {
+    struct Use {
+      size_t module;
+      std::string name;
+    };
+    Parameter* parameter;
+    std::string path;
+    std::vector<Use> uses;
+  };
+
+  // All must outlive the builder.
+  PlanBuilder(const ParallelPlan& plan, Module& model, const DeviceMesh& mesh,
+              const ParallelPlanOptions& options);
+
+  // Before all that follows. Errors, as others here: kInvalidArgument, those of Apply.
+  absl::Status MatchLines();
+
+  // The model's modules, in the order of their first paths.
+  size_t size() const { return modules_.size(); }
+  Module& module(size_t i) const { return *modules_[i].module; }
+  const std::string& path(size_t i) const { return modules_[i].path; }
+  std::vector<ModuleEdge> EdgesOf(size_t i) const;
+  // Attention modules run by the pattern of the line that names them.
+  void PinAttention(size_t i) const;
+
+  // In the order of their first paths.
+  std::vector<ParameterUses> Parameters() const;
+  // The layout of a parameter, from all lines that name a module which has it.
+  absl::StatusOr<Layout> PlaceParameter(const ParameterUses& used) const;
+
+ private:
+  // A line that names the module at `path`.
+  struct Claimed {
+    const ParallelPlan::Line* line;
+    AxisList axes;
+    std::string path;
+  };
+  // Where the model has a module.
+  struct Place {
+    std::string path;
+    Module* module;
+    std::vector<Claimed> claims;
+    std::map<int, const ParallelPlan::Line*> by_axis;
+  };
+  // A module, by the first of its paths, with the claims of all of them.
+  struct Entry {
+    Module* module;
+    std::string path;
+    std::vector<Claimed> claims;
+  };
+  // Where a line wants a parameter, `path`, to be.
+  struct Wish {
+    const ParallelPlan::Line* line;
+    AxisList axes;
+    std::string path;
+    Placement placement;
+  };
+
+  absl::Status MatchLine(const ParallelPlan::Line& line);
+  absl::Status Claim(Place& place, const ParallelPlan::Line& line, const AxisList& axes) const;
+  absl::Status JoinPlaces();
+  absl::StatusOr<Wish> WishOf(const Claimed& claimed, const ParameterUses& used,
+                              const ParameterUses::Use& use) const;
+  absl::StatusOr<std::vector<Wish>> WishesFor(const ParameterUses& used) const;
+  absl::StatusOr<Layout> Grant(const Wish& wish, const Parameter& parameter,
+                               const Layout& layout) const;
+
+  absl::StatusOr<std::vector<ModuleEdge>> PatternEdges(const ParallelStyle& style) const;
+  absl::Status CheckPattern(const ParallelPlan::Line& line) const;
+  // `shards_before`: of the same dimension, by wishes granted before.
+  absl::Status CheckDivides(const Wish& wish, const Parameter& parameter, int dim,
+                            int64_t shards_before) const;
+  int64_t ShardsOf(const AxisList& axes) const;
+  std::string Nearest(absl::string_view pattern) const;
+
+  const ParallelPlan& plan_;
+  const DeviceMesh& mesh_;
+  const ParallelPlanOptions& options_;
+  std::vector<Place> places_;
+  std::vector<Entry> modules_;
+};
+
+}  // namespace dtensor::internal
+
+#endif  // DTENSOR_PARALLEL_PLANS_PLAN_BUILDER_H_

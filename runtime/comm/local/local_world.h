@@ -1,0 +1,31 @@
+// LocalWorld: what the tensors of one run's ranks refer to. It stays while there are any, so that a
+// tensor which a program takes out of RunRanks can be looked at and dropped like any other.
+#ifndef DTENSOR_RUNTIME_COMM_LOCAL_LOCAL_WORLD_H_
+#define DTENSOR_RUNTIME_COMM_LOCAL_LOCAL_WORLD_H_
+
+#include <memory>
+#include <vector>
+
+#include "dtensor/runtime/comm/communicator.h"
+#include "dtensor/runtime/comm/local/local_communicator.h"
+#include "dtensor/runtime/comm/local/world.h"
+#include "dtensor/runtime/device/device.h"
+
+namespace dtensor {
+
+struct LocalWorld {
+  bool has_tensors() const;
+
+  std::unique_ptr<World> world;  // null: simulated
+  std::vector<std::unique_ptr<Device>> devices;
+  std::vector<std::unique_ptr<LocalCommunicator>> communicators;
+  std::unique_ptr<Communicator> simulated;
+};
+
+// Destroys `world`, whose ranks have ended; one that has tensors stays, with as little memory as
+// they need, until a later call finds that they are gone. Thread-safe.
+void LetGo(std::unique_ptr<LocalWorld> world);
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_RUNTIME_COMM_LOCAL_LOCAL_WORLD_H_

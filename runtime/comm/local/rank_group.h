@@ -1,0 +1,107 @@
+// RankGroup: where the threads of one group of ranks meet, exchange after exchange.
+//
+// An exchange has a number, counted by each member for itself: they agree because all members make
+// the group's exchanges in one order. A member publishes twice: what it brings ("posted"), and that
+// its own reads are launched ("done").
+//
+// What a member posts is kept twice, for even and odd numbers, and nothing is ever cleared: a
+// member overwrites what it posted for number k at k + 2, after each peer has posted k + 1 and so
+// has read all that it wanted of k. So no barrier separates two exchanges.
+#ifndef DTENSOR_RUNTIME_COMM_LOCAL_RANK_GROUP_H_
+#define DTENSOR_RUNTIME_COMM_LOCAL_RANK_GROUP_H_
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "dtensor/runtime/comm/communicator.h"
+#include "dtensor/runtime/device/device.h"
+
+namespace dtensor {
+
+class RankGroup {
+ public:
+  enum Stage : uint8_t { kPosted, kDone };
+
+  // What the fast path reads of a peer: with the two counters, one cache line for each member.
+  struct Post {
+    uint64_t call = 0;   // fingerprint of Details: differs where ranks are not in the same exchange
+    uint64_t reads = 0;  // bit i: this member reads from member i; see ReadsFrom()
+    const ExchangePart* parts = nullptr;  // valid for those who read, until they are done
+  };
+  struct Details {
+    std::string op;  // keeps its memory from exchange to exchange
+    CollectiveKind kind = CollectiveKind::kExchange;
+    uint64_t digest = 0;
+    const CallDescription* description = nullptr;  // valid as Post::parts is
+    size_t parts = 0;
+    DeviceEvent ready, done;  // only where devices have events
+  };
+
+  explicit RankGroup(absl::Span<const int> ranks)
+      : ranks_(ranks.begin(), ranks.end()), members_(ranks.size()) {}
+
+  absl::Span<const int> ranks() const { return ranks_; }
+  int size() const { return static_cast<int>(ranks_.size()); }
+  int IndexOf(int rank) const;  // Requires: rank is a member.
+
+  Post& post(int member, uint64_t number) { return members_[member].posts[number % 2]; }
+  Details& details(int member, uint64_t number) { return members_[member].details[number % 2]; }
+
+  // The number of what the member posted last. For that member.
+  uint64_t posted(int member) const {
+    return counter(member, kPosted).load(std::memory_order_relaxed);
+  }
+  bool Reached(int member, Stage stage, uint64_t number) const {
+    return counter(member, stage).load(std::memory_order_seq_cst) >= number;
+  }
+  // Sequentially consistent: a sleeper that does not see it will be woken.
+  void Publish(int member, Stage stage, uint64_t number) {
+    members_[member].counters[stage].store(number, std::memory_order_seq_cst);
+    if (sleepers_.load(std::memory_order_seq_cst) > 0) WakeFor(stage, number);
+  }
+
+  // A mask has room for 64 members. In larger groups everybody counts as a reader, which costs time
+  // but no correctness.
+  static uint64_t ReadBit(int member) { return uint64_t{1} << (member % 64); }
+  bool ReadsFrom(int reader, int member, uint64_t number) {
+    return size() > 64 || (post(reader, number).reads & ReadBit(member)) != 0;
+  }
+
+  // Sleeps until `ready`, which is evaluated after each publication and Wake(), or `until`.
+  template <typename Ready>
+  void SleepUntil(std::chrono::steady_clock::time_point until, Ready ready) {
+    std::unique_lock lock(mutex_);
+    sleepers_.fetch_add(1, std::memory_order_seq_cst);
+    wake_.wait_until(lock, until, ready);
+    sleepers_.fetch_sub(1, std::memory_order_seq_cst);
+  }
+  void Wake();
+
+ private:
+  struct alignas(64) Member {
+    std::atomic<uint64_t> counters[2] = {0, 0};  // the last number posted, and done
+    Post posts[2];
+    Details details[2];
+  };
+
+  const std::atomic<uint64_t>& counter(int member, Stage stage) const {
+    return members_[member].counters[stage];
+  }
+  void WakeFor(Stage stage, uint64_t number);
+
+  const std::vector<int> ranks_;
+  std::vector<Member> members_;
+  alignas(64) std::atomic<int> sleepers_ = 0;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+};
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_RUNTIME_COMM_LOCAL_RANK_GROUP_H_

@@ -1,0 +1,51 @@
+// Ranks as threads of one process: what tests, the demo and a laptop use; and one rank of a world
+// that only exists on paper.
+#ifndef DTENSOR_RUNTIME_COMM_LOCAL_RUN_RANKS_H_
+#define DTENSOR_RUNTIME_COMM_LOCAL_RUN_RANKS_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "dtensor/runtime/comm/communicator.h"
+#include "dtensor/runtime/device/device.h"
+
+namespace dtensor {
+
+void PrintOnStderr(const absl::Status& trouble);  // "dtensor: CODE: message", one line
+
+struct RunOptions {
+  Device::Kind device = Device::Kind::kCpu;  // kCpu or kDeferred
+  double timeout_seconds = 60;               // a peer silent for longer fails the world; above 0
+  uint64_t seed = 0;                         // of the random delays below
+  int max_delay_us = 0;  // injected before each exchange (and launch, on deferred); 0 or more
+  // Rank r to the r-th core that the process may use, where there are enough of them. Two worlds at
+  // a time would share the first cores: for benchmarks, and programs that have one world alone.
+  bool pin_threads = false;
+  // Told, on the thread that called, what ranks cannot say while one of them is stuck: the world's
+  // failure, at once; and, when a rank has not returned a time-out after that failure or after
+  // another rank's error, that the call still waits for it (kDeadlineExceeded), once. Null: nobody.
+  std::function<void(const absl::Status&)> report = PrintOnStderr;
+};
+
+// What one rank runs, on its own thread. An exception that leaves it is its error: kInternal with
+// the exception's text, kResourceExhausted for std::bad_alloc.
+using RankFunction = std::function<absl::Status(Communicator&, Device&)>;
+
+// Runs fn(communicator, device) on n threads, one for each rank, and waits for all of them and for
+// what they launched. Returns the world's failure if it failed, even where fn hid it; otherwise the
+// lowest rank's error, prefixed "rank R: "; otherwise OK. Tensors that outlive fn keep the world's
+// memory; nothing can be exchanged any more. Errors: kInvalidArgument for n < 1, n > 2^20, a null
+// function, a time-out or delay out of range, another device; kResourceExhausted where the system
+// has not as many threads, or no memory for them: then fn is called on no rank.
+absl::Status RunLocalRanks(int n, const RankFunction& fn, const RunOptions& options = {});
+
+// Runs fn once, on this thread, as rank `rank` of `size`: every exchange is counted and none takes
+// place, on a meta device. Errors: kInvalidArgument for a rank that is not of the world, a null
+// function; fn's.
+absl::Status RunSimulatedRank(int rank, int size, const RankFunction& fn);
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_RUNTIME_COMM_LOCAL_RUN_RANKS_H_

@@ -1,0 +1,115 @@
+// World: what the ranks of one process share. Its groups, its one failure, and who waits for whom.
+//
+// Thread-safe. Synchronised with the standard library alone: TSan cannot see into Abseil's mutexes.
+#ifndef DTENSOR_RUNTIME_COMM_LOCAL_WORLD_H_
+#define DTENSOR_RUNTIME_COMM_LOCAL_WORLD_H_
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "dtensor/runtime/comm/local/rank_group.h"
+
+namespace dtensor {
+
+class World {
+ public:
+  // Waits until `member` of `group` reaches `stage` of exchange `number`.
+  struct Wait {
+    int rank;  // who waits
+    RankGroup& group;
+    int member;
+    RankGroup::Stage stage;
+    uint64_t number;
+    absl::string_view op;
+
+    int peer() const { return group.ranks()[member]; }
+    bool over() const { return group.Reached(member, stage, number); }
+    std::string ToString() const;  // "op "add" (call 3 of ranks [0, 1])"
+  };
+
+  World(int size, double timeout_seconds);  // Requires: a time above 0
+
+  int size() const { return static_cast<int>(ranks_.size()); }
+  // Made when first asked for, and gone with its last owner: then all its members have completed
+  // the same exchanges of it, so that they count from 1 in the next one together.
+  std::shared_ptr<RankGroup> GroupOf(absl::Span<const int> ranks);
+  int num_groups();  // that are alive
+
+  // The first failure is kept, as "rank R: reason"; returns it.
+  absl::Status Fail(int rank, const absl::Status& reason);
+  bool failed() const { return failed_.load(std::memory_order_seq_cst); }
+  absl::Status failure() const;
+  std::chrono::duration<double> timeout() const { return timeout_; }
+
+  // `rank` will take part in nothing more, because its function returned `status`. Whoever waits
+  // for it now or later fails the world.
+  void Leave(int rank, const absl::Status& status);
+
+  // While `rank` may read what its peers posted. It says so before it looks for a failure, and a
+  // peer that fails makes that known before it looks for readers: one of the two sees the other,
+  // because all of that is sequentially consistent.
+  void BeginReading(int rank) { ranks_[rank].reading.store(true, std::memory_order_seq_cst); }
+  void EndReading(int rank) { ranks_[rank].reading.store(false, std::memory_order_release); }
+  bool reading(int rank) const { return ranks_[rank].reading.load(std::memory_order_seq_cst); }
+
+  // For those who watch the ranks from outside. `alarm` counts how often a rank failed or left.
+  uint64_t alarm() const { return alarm_.load(std::memory_order_seq_cst); }
+  void AwaitAlarm(uint64_t seen, std::chrono::steady_clock::time_point until);
+  bool all_left() const;
+  std::vector<int> running() const;     // those that have not left, ascending
+  absl::Status returned_error() const;  // of the first rank that left with one, as Fail() words it
+
+  // Errors: the world's failure. An OK does not say that the world still works.
+  absl::Status Await(const Wait& wait) {
+    return wait.over() ? absl::OkStatus() : AwaitSlowly(wait);
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  // A cache line for each: ranks write `reading` at each exchange.
+  struct alignas(64) Rank {
+    std::atomic<bool> reading = false;
+    // Below: under mutex_.
+    const Wait* wait = nullptr;  // only what lasts: see Sleep()
+    bool left = false;
+    absl::Status returned;  // if left
+  };
+
+  absl::Status AwaitSlowly(const Wait& wait);
+  absl::Status Sleep(const Wait& wait, uint64_t alarm);
+  absl::Status SleepPublished(const Wait& wait, uint64_t alarm);
+  absl::Status CheckAlarm(const Wait& wait);
+  absl::Status CheckSilence(const Wait& wait, bool timed_out);
+  std::vector<const Wait*> ChainFrom(int rank) const;  // Requires: mutex_ is held.
+  void WakeAll();
+
+  const std::chrono::duration<double> timeout_;
+  const int spins_, yields_;
+  std::atomic<bool> failed_ = false;
+  std::atomic<uint64_t> alarm_ = 0;  // how often a rank failed or left: a reason to look
+
+  mutable std::mutex mutex_;
+  std::condition_variable alarmed_;
+  absl::Status failure_, returned_error_;
+  int left_ = 0;
+  std::vector<Rank> ranks_;
+
+  std::mutex groups_mutex_;
+  std::map<std::vector<int>, std::weak_ptr<RankGroup>> groups_;
+  size_t most_groups_ = 64;  // before those that are gone are looked for
+};
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_RUNTIME_COMM_LOCAL_WORLD_H_

@@ -1,0 +1,46 @@
+// What a rank sends in an exchange: for transports in which a rank cannot read its peers' memory.
+// Worked out from what all ranks receive, which all of them know (ExchangeBoxes).
+#ifndef DTENSOR_RUNTIME_COMM_SEND_LIST_H_
+#define DTENSOR_RUNTIME_COMM_SEND_LIST_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/types/span.h"
+#include "dtensor/runtime/comm/communicator.h"
+#include "dtensor/runtime/core/index_set.h"
+#include "dtensor/runtime/core/lru_cache.h"
+
+namespace dtensor {
+
+// One box of this rank's source that another rank receives.
+struct SendBox {
+  int receiver = 0;  // world rank
+  size_t part = 0;
+  size_t index = 0;  // of the box among those that the receiver lists for the part
+  absl::InlinedVector<MatchedRun, 4> dims;  // as the receiver's: src lies in this rank's source
+};
+
+// Ascending by receiver, part and index: so what one rank sends another comes in an order that both
+// know. The rank itself is no receiver. Requires: collective.boxes.
+std::vector<SendBox> SendListOf(const Collective& collective, size_t parts, int rank);
+
+// The same, kept: lists of the exchanges that `rank` took part in last.
+class SendLists {
+ public:
+  explicit SendLists(int rank) : rank_(rank) {}
+  // Valid until the next call. Requires: collective.boxes.
+  absl::Span<const SendBox> Of(const Collective& collective, size_t parts);
+
+ private:
+  static constexpr size_t kMostLists = 256;
+  const int rank_;
+  LruCache<std::pair<uint64_t, size_t>, std::vector<SendBox>> lists_{kMostLists};
+};
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_RUNTIME_COMM_SEND_LIST_H_

@@ -1,0 +1,24 @@
+#include "dtensor/runtime/core/no_throw.h"
+
+#include <exception>
+#include <new>
+
+#include "absl/strings/str_cat.h"
+
+namespace dtensor {
+namespace internal {
+
+absl::Status StatusOfException() {
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError("the system has no more memory for the host");
+  } catch (const std::exception& exception) {
+    return absl::InternalError(absl::StrCat("threw an exception: ", exception.what()));
+  } catch (...) {
+    return absl::InternalError("threw an exception that is no std::exception");
+  }
+}
+
+}  // namespace internal
+}  // namespace dtensor

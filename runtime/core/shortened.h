@@ -1,0 +1,17 @@
+// Long texts in messages: what somebody typed or read from a file may be megabytes.
+#ifndef DTENSOR_RUNTIME_CORE_SHORTENED_H_
+#define DTENSOR_RUNTIME_CORE_SHORTENED_H_
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace dtensor {
+
+// `text`, or of more than 1000 bytes its beginning and end with "... (N bytes) ..." between them;
+// never cut within a UTF-8 character. InvalidArgument (status.h) does it to each piece.
+std::string Shortened(absl::string_view text);
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_RUNTIME_CORE_SHORTENED_H_

@@ -1,0 +1,243 @@
+#include "dtensor/runtime/device/cpu/caching_allocator.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <bit>
+#include <iterator>
+#include <new>
+#include <utility>
+#include <vector>
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(data, bytes) ((void)(data), (void)(bytes))
+#define ASAN_UNPOISON_MEMORY_REGION(data, bytes) ((void)(data), (void)(bytes))
+#endif
+
+namespace dtensor {
+namespace {
+
+constexpr int64_t kAlignment = 64;
+constexpr int64_t kPage = 4096;
+constexpr int64_t kHugePage = int64_t{2} << 20;
+// A slab's unused end is at most an eighth of it.
+constexpr int64_t kSmallSlab = int64_t{1} << 20, kLargestSmall = kSmallSlab / 8;
+// Blocks from kLarge on are mapped one by one.
+constexpr int64_t kMediumSlab = 8 * kHugePage, kLarge = kMediumSlab / 8;
+constexpr int64_t kLargest = int64_t{1} << 47;
+
+// Up to 512 bytes a class for each 64; from there on the top four bits of the size, rounded up.
+constexpr int ClassOf(int64_t bytes) {
+  const uint64_t last = bytes - 1;
+  if (bytes <= 512) return static_cast<int>(last / kAlignment);
+  const int width = std::bit_width(last);
+  return (width - 9) * 8 + static_cast<int>(last >> (width - 4)) - 8;
+}
+
+constexpr int64_t SizeOfClass(int size_class) {
+  if (size_class < 8) return (size_class + 1) * kAlignment;
+  return int64_t{9 + size_class % 8} << (size_class / 8 + 5);
+}
+
+constexpr int kFirstLarge = ClassOf(kLarge);
+
+int64_t RoundUp(int64_t bytes, int64_t multiple) {
+  return (bytes + multiple - 1) / multiple * multiple;
+}
+
+// Of a free block, which is poisoned.
+template <typename Block>
+Block Read(Block* block) {
+  ASAN_UNPOISON_MEMORY_REGION(block, sizeof(Block));
+  const Block copy = *block;
+  ASAN_POISON_MEMORY_REGION(block, sizeof(Block));
+  return copy;
+}
+
+template <typename Block>
+void SetNext(Block* block, Block* next) {
+  ASAN_UNPOISON_MEMORY_REGION(block, sizeof(Block));
+  block->next = next;
+  ASAN_POISON_MEMORY_REGION(block, sizeof(Block));
+}
+
+}  // namespace
+
+CachingAllocator::~CachingAllocator() {
+  while (!mappings_.empty()) Unmap(mappings_.begin());
+}
+
+void* CachingAllocator::Allocate(int64_t bytes) {
+  if (bytes > kLargest) return nullptr;
+  const int size_class = ClassOf(bytes);
+  void* block = free_[size_class];
+  if (block == nullptr) {
+    block = Fresh(size_class);
+    if (block == nullptr) return nullptr;
+    ASAN_UNPOISON_MEMORY_REGION(block, bytes);
+  } else {
+    ASAN_UNPOISON_MEMORY_REGION(block, std::max<int64_t>(bytes, sizeof(FreeBlock)));
+    free_[size_class] = static_cast<FreeBlock*>(block)->next;
+    if (size_class >= kFirstLarge) kept_ -= SizeOfClass(size_class);
+  }
+  if (size_class >= kFirstLarge) {
+    used_ += SizeOfClass(size_class);
+    most_used_ = std::max(most_used_, used_);
+  }
+  return block;
+}
+
+void CachingAllocator::Free(void* data, int64_t bytes) {
+  const int size_class = ClassOf(bytes);
+  ASAN_UNPOISON_MEMORY_REGION(data, sizeof(FreeBlock));
+  auto* block = new (data) FreeBlock{free_[size_class], ++frees_};
+  free_[size_class] = block;
+  ASAN_POISON_MEMORY_REGION(data, SizeOfClass(size_class));
+  if (size_class < kFirstLarge) return;
+  used_ -= SizeOfClass(size_class);
+  kept_ += SizeOfClass(size_class);
+  if (kept_bytes_.has_value()) Keep(*kept_bytes_);
+}
+
+void CachingAllocator::Trim() {
+  ReleaseFree();
+  most_used_ = used_;
+}
+
+void CachingAllocator::set_kept_bytes(int64_t bytes) {
+  kept_bytes_ = bytes;
+  Keep(bytes);
+}
+
+void* CachingAllocator::Fresh(int size_class) {
+  const int64_t bytes = SizeOfClass(size_class);
+  if (size_class >= kFirstLarge) Keep(kept_bytes_.value_or(most_used_));
+  if (void* data = CarveOrMap(bytes)) return data;
+  ReleaseFree();
+  if (void* data = CarveOrMap(bytes)) return data;
+  auto* const mapping = Map(bytes, bytes);  // there is no room for a slab
+  return mapping == nullptr ? nullptr : mapping->first;
+}
+
+void* CachingAllocator::CarveOrMap(int64_t bytes) {
+  if (bytes <= kLargestSmall) return Carve(small_, kSmallSlab, bytes);
+  if (bytes < kLarge) return Carve(medium_, kMediumSlab, bytes);
+  auto* const mapping = Map(bytes, bytes);
+  return mapping == nullptr ? nullptr : mapping->first;
+}
+
+void* CachingAllocator::Carve(Slab& slab, int64_t slab_bytes, int64_t bytes) {
+  if (slab.bytes < bytes) {
+    auto* const fresh = Map(slab_bytes, 0);
+    if (fresh == nullptr) return nullptr;
+    slab = {fresh->first, slab_bytes, &fresh->second};
+  }
+  void* const data = slab.data;
+  slab.data += bytes;
+  slab.bytes -= bytes;
+  slab.mapping->carved += bytes;
+  return data;
+}
+
+// Large blocks and the slabs of medium ones begin at a huge page and ask for huge pages: a first
+// touch then costs one fault for 2 MiB instead of 512.
+CachingAllocator::Mappings::value_type* CachingAllocator::Map(int64_t bytes, int64_t carved) {
+  bytes = RoundUp(bytes, kPage);
+  const int64_t slack = bytes >= kHugePage ? kHugePage : 0;
+  void* mapped =
+      mmap(nullptr, bytes + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapped == MAP_FAILED) return nullptr;
+  char* data = static_cast<char*>(mapped);
+  if (slack > 0) {
+    const int64_t head = -reinterpret_cast<uintptr_t>(data) % kHugePage;
+    if (head > 0) munmap(data, head);
+    data += head;
+    if (slack > head) munmap(data + bytes, slack - head);
+    madvise(data, bytes, MADV_HUGEPAGE);
+  }
+  reserved_bytes_ += bytes;
+  ASAN_POISON_MEMORY_REGION(data, bytes);
+  return &*mappings_.emplace(data, Mapping{bytes, carved}).first;
+}
+
+void CachingAllocator::Unmap(Mappings::iterator mapping) {
+  const auto [data, bytes] = std::pair(mapping->first, mapping->second.bytes);
+  ASAN_UNPOISON_MEMORY_REGION(data, bytes);
+  munmap(data, bytes);
+  reserved_bytes_ -= bytes;
+  mappings_.erase(mapping);
+}
+
+CachingAllocator::Mapping& CachingAllocator::MappingOf(FreeBlock* block) {
+  return std::prev(mappings_.upper_bound(reinterpret_cast<char*>(block)))->second;
+}
+
+// Takes those free blocks of a class out of its list for which drop(block, what it says) holds.
+template <typename Drop>
+void CachingAllocator::RemoveIf(int size_class, Drop drop) {
+  FreeBlock* block = std::exchange(free_[size_class], nullptr);
+  FreeBlock* last = nullptr;  // of those that stay
+  while (block != nullptr) {
+    const FreeBlock known = Read(block);
+    if (!drop(block, known)) {
+      last == nullptr ? void(free_[size_class] = block) : SetNext(last, block);
+      last = block;
+    }
+    block = known.next;
+  }
+  if (last != nullptr) SetNext<FreeBlock>(last, nullptr);
+}
+
+void CachingAllocator::Keep(int64_t bytes) {
+  if (kept_ <= bytes) return;
+  std::vector<std::pair<uint64_t, int64_t>> blocks;  // (freed, bytes)
+  for (int c = kFirstLarge; c < kClasses; ++c) {
+    RemoveIf(c, [&](FreeBlock*, const FreeBlock& known) {
+      blocks.emplace_back(known.freed, SizeOfClass(c));
+      return false;
+    });
+  }
+  std::sort(blocks.begin(), blocks.end());
+  int64_t kept = kept_;
+  size_t given = 0;
+  while (kept > bytes) kept -= blocks[given++].second;
+  ReleaseLarge(blocks[given - 1].first);
+}
+
+// Gives back those that were freed then and before.
+void CachingAllocator::ReleaseLarge(uint64_t freed) {
+  for (int c = kFirstLarge; c < kClasses; ++c) {
+    RemoveIf(c, [&](FreeBlock* block, const FreeBlock& known) {
+      if (known.freed > freed) return false;
+      Unmap(mappings_.find(reinterpret_cast<char*>(block)));
+      kept_ -= SizeOfClass(c);
+      return true;
+    });
+  }
+}
+
+// Gives back all that has no block in use.
+void CachingAllocator::ReleaseFree() {
+  ReleaseLarge(frees_);
+  for (auto& [data, mapping] : mappings_) mapping.free = 0;
+  for (int c = 0; c < kFirstLarge; ++c) {
+    RemoveIf(c, [&](FreeBlock* block, const FreeBlock&) {
+      MappingOf(block).free += SizeOfClass(c);
+      return false;
+    });
+  }
+  for (int c = 0; c < kFirstLarge; ++c) {
+    RemoveIf(c, [&](FreeBlock* block, const FreeBlock&) { return MappingOf(block).unused(); });
+  }
+  for (Slab* slab : {&small_, &medium_}) {
+    if (slab->mapping != nullptr && slab->mapping->unused()) *slab = {};
+  }
+  for (auto it = mappings_.begin(); it != mappings_.end();) {
+    const auto mapping = it++;
+    if (mapping->second.unused()) Unmap(mapping);
+  }
+}
+
+}  // namespace dtensor

@@ -1,0 +1,60 @@
+#include "dtensor/runtime/device/cpu/cpu_device.h"
+
+#include <cstring>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "dtensor/runtime/device/cpu/caching_allocator.h"
+#include "dtensor/runtime/device/cpu/cpu_gemm.h"
+#include "dtensor/runtime/device/device.h"
+
+namespace dtensor {
+namespace {
+
+// Work is done when a call returns: the queue is always empty, and every Event has happened.
+class CpuDevice final : public Device {
+ public:
+  CpuDevice() : Device(Kind::kCpu) {}
+
+ private:
+  absl::StatusOr<void*> DoAllocate(int64_t bytes) override {
+    if (void* data = allocator_.Allocate(bytes)) return data;
+    return absl::ResourceExhaustedError(absl::StrCat("the system refused ", bytes, " bytes"));
+  }
+  void DoFree(void* data, int64_t bytes) override { allocator_.Free(data, bytes); }
+  void DoSetKeptBytes(int64_t bytes) override { allocator_.set_kept_bytes(bytes); }
+  void DoTrim() override { allocator_.Trim(); }
+
+  // Launch runs kernels itself, without a std::function.
+  absl::Status LaunchHost(const char*, std::function<absl::Status()> fn) override { return fn(); }
+
+  absl::Status DoCopy(void* dst, const void* src, int64_t bytes) override {
+    std::memcpy(dst, src, bytes);
+    return absl::OkStatus();
+  }
+  absl::Status DoFill(void* dst, uint8_t value, int64_t bytes) override {
+    std::memset(dst, value, bytes);
+    return absl::OkStatus();
+  }
+  absl::Status DoGemm(const GemmProblem& gemm) override {
+    absl::Status status = gemm_.Run(gemm);
+    return status.ok() ? status : FailKernel("Gemm", status);
+  }
+
+  DeviceEvent DoRecord() override { return DeviceEvent(); }
+  absl::Status DoWait(const DeviceEvent& event) override {
+    event.state()->Block();
+    return absl::OkStatus();
+  }
+  absl::Status DoSynchronize() override { return absl::OkStatus(); }
+  void DoDefer(std::function<void()> fn) override { fn(); }
+
+  CachingAllocator allocator_;
+  CpuGemm gemm_;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> MakeCpuDevice() { return std::make_unique<CpuDevice>(); }
+
+}  // namespace dtensor

@@ -1,0 +1,17 @@
+// The CPU, one thread for each device.
+#ifndef DTENSOR_RUNTIME_DEVICE_CPU_CPU_DEVICE_H_
+#define DTENSOR_RUNTIME_DEVICE_CPU_CPU_DEVICE_H_
+
+#include <memory>
+
+#include "dtensor/runtime/device/device.h"
+
+namespace dtensor {
+
+// Caching allocator (freed blocks are kept by size and handed out again, so a training step
+// touches no fresh page: set_kept_bytes); oneDNN for products, one thread per device.
+std::unique_ptr<Device> MakeCpuDevice();
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_RUNTIME_DEVICE_CPU_CPU_DEVICE_H_

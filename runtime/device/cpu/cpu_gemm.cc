@@ -1,0 +1,70 @@
+#include "dtensor/runtime/device/cpu/cpu_gemm.h"
+
+#include "dtensor/runtime/core/status.h"
+
+namespace dtensor {
+namespace {
+
+// x as f32 without gaps, in x's own order of rows and columns.
+template <typename T>
+GemmMatrix Widen(const GemmMatrix& x, int64_t index, int64_t rows, int64_t columns, float* out) {
+  const T* in = static_cast<const T*>(x.data) + index * x.batch_stride;
+  const bool by_rows = x.col_stride <= x.row_stride || rows == 1;
+  const int64_t outer = by_rows ? rows : columns, inner = by_rows ? columns : rows;
+  const int64_t outer_stride = by_rows ? x.row_stride : x.col_stride;
+  const int64_t inner_stride = by_rows ? x.col_stride : x.row_stride;
+  for (int64_t i = 0; i < outer; ++i) {
+    const T* line = in + i * outer_stride;
+    for (int64_t j = 0; j < inner; ++j) {
+      out[i * inner + j] = static_cast<float>(line[j * inner_stride]);
+    }
+  }
+  return {out, by_rows ? columns : 1, by_rows ? 1 : rows, 0};
+}
+
+template <typename T>
+void Narrow(const float* in, int64_t rows, int64_t columns, bool add, T* c, int64_t row_stride) {
+  for (int64_t i = 0; i < rows; ++i, in += columns, c += row_stride) {
+    for (int64_t j = 0; j < columns; ++j) {
+      c[j] = T(add ? static_cast<float>(c[j]) + in[j] : in[j]);
+    }
+  }
+}
+
+}  // namespace
+
+absl::Status CpuGemm::Run(const GemmProblem& p) {
+  DT_ASSIGN_OR_RETURN(const bool done, one_dnn_.Run(p));
+  if (done) return absl::OkStatus();
+  if (p.dtype == DType::kBF16) return RunWidened<BFloat16>(p);
+  if (p.dtype == DType::kF16) return RunWidened<Float16>(p);
+  return simple_.Run(p);
+}
+
+template <typename T>
+absl::Status CpuGemm::RunWidened(const GemmProblem& p) {
+  float* a = static_cast<float*>(a_.Reserve(p.m * p.k * sizeof(float)));
+  float* b = static_cast<float*>(b_.Reserve(p.k * p.n * sizeof(float)));
+  float* c = static_cast<float*>(c_.Reserve(p.m * p.n * sizeof(float)));
+  if (a == nullptr || b == nullptr || c == nullptr) {
+    return absl::ResourceExhaustedError("the system refused the memory to widen a product to f32");
+  }
+  GemmProblem wide = {.m = p.m, .n = p.n, .k = p.k};
+  for (int64_t i = 0; i < p.batch; ++i) {
+    if (i == 0 || p.a.batch_stride != 0) wide.a = Widen<T>(p.a, i, p.m, p.k, a);
+    if (i == 0 || p.b.batch_stride != 0) wide.b = Widen<T>(p.b, i, p.k, p.n, b);
+    const int64_t offset = i * p.c.batch_stride;
+    if (p.out_dtype == DType::kF32) {
+      wide.c = {static_cast<float*>(p.c.data) + offset, p.c.row_stride, 1, 0};
+      wide.accumulate = p.accumulate;
+      DT_RETURN_IF_ERROR(Run(wide));
+    } else {
+      wide.c = {c, p.n, 1, 0};
+      DT_RETURN_IF_ERROR(Run(wide));
+      Narrow(c, p.m, p.n, p.accumulate, static_cast<T*>(p.c.data) + offset, p.c.row_stride);
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace dtensor

@@ -1,0 +1,210 @@
+#include "dtensor/runtime/device/cuda/cublaslt_gemm.h"
+
+#include <cublasLt.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/device/gemm_operand.h"
+
+namespace dtensor {
+namespace {
+
+// What NVIDIA recommends for Hopper; older GPUs want less.
+constexpr size_t kWorkspaceBytes = size_t{32} << 20;
+constexpr size_t kMostPlans = 4096;
+
+absl::Status ToStatus(cublasStatus_t status, const char* call) {
+  if (status == CUBLAS_STATUS_SUCCESS) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat(call, ": ", cublasLtGetStatusString(status)));
+}
+
+#define DT_CUBLAS(function, ...) DT_RETURN_IF_ERROR(ToStatus(function(__VA_ARGS__), #function))
+
+// What a plan depends on. Alignments are of addresses, in bytes: algorithms for aligned operands
+// fail on others.
+struct Key {
+  DType dtype, out_dtype;
+  bool accumulate;
+  int64_t batch, m, n, k;
+  OperandStrides a, b, c;
+  uint32_t a_alignment, b_alignment, c_alignment;
+  friend bool operator==(const Key&, const Key&) = default;
+  template <typename H>
+  friend H AbslHashValue(H h, const Key& key) {
+    return H::combine(std::move(h), key.dtype, key.out_dtype, key.accumulate, key.batch, key.m,
+                      key.n, key.k, key.a, key.b, key.c, key.a_alignment, key.b_alignment,
+                      key.c_alignment);
+  }
+};
+
+uint32_t AlignmentOf(const void* data) {
+  const auto address = reinterpret_cast<uintptr_t>(data);
+  return static_cast<uint32_t>(std::min<uintptr_t>(address & -address, 256));
+}
+
+absl::StatusOr<Key> MakeKey(const GemmProblem& p) {
+  if (!IsFloat(p.dtype)) {
+    return absl::UnimplementedError(absl::StrCat("there is no product of ", ToString(p.dtype),
+                                                 " on cuda; convert the operands to f64 first"));
+  }
+  const auto a = StridesOf(p.a, p.m, p.k, p.batch);
+  const auto b = StridesOf(p.b, p.k, p.n, p.batch);
+  const auto c = StridesOf(p.c, p.m, p.n, p.batch);
+  if (!a || !b || !c) {
+    return absl::UnimplementedError(
+        "a product's operand is neither row- nor column-major, which cuda needs; copy it first");
+  }
+  return Key{p.dtype,
+             p.out_dtype,
+             p.accumulate,
+             p.batch,
+             p.m,
+             p.n,
+             p.k,
+             *a,
+             *b,
+             *c,
+             AlignmentOf(p.a.data),
+             AlignmentOf(p.b.data),
+             AlignmentOf(p.c.data)};
+}
+
+cudaDataType_t CudaType(DType dtype) {
+  switch (dtype) {
+    case DType::kF64:
+      return CUDA_R_64F;
+    case DType::kBF16:
+      return CUDA_R_16BF;
+    case DType::kF16:
+      return CUDA_R_16F;
+    default:
+      return CUDA_R_32F;
+  }
+}
+
+// cuBLASLt counts columns first: a row-major matrix (rows, columns) is to it a (columns, rows) one.
+// So it multiplies transposes: C' = B' A'.
+absl::Status InitLayout(cublasLtMatrixLayoutOpaque_t& layout, DType dtype, const OperandStrides& s,
+                        int64_t rows, int64_t columns, int32_t batch) {
+  if (s.row_major()) std::swap(rows, columns);
+  DT_CUBLAS(cublasLtMatrixLayoutInit, &layout, CudaType(dtype), rows, columns, s.leading());
+  DT_CUBLAS(cublasLtMatrixLayoutSetAttribute, &layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch,
+            sizeof(batch));
+  DT_CUBLAS(cublasLtMatrixLayoutSetAttribute, &layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
+            &s.batch, sizeof(s.batch));
+  return absl::OkStatus();
+}
+
+struct Plan {
+  cublasLtMatmulDescOpaque_t operation;
+  cublasLtMatrixLayoutOpaque_t a, b, c;
+  cublasLtMatmulAlgo_t algorithm;
+};
+
+absl::Status InitOperation(cublasLtMatmulDescOpaque_t& operation, const Key& key) {
+  const bool wide = key.dtype == DType::kF64;
+  DT_CUBLAS(cublasLtMatmulDescInit, &operation, wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
+            wide ? CUDA_R_64F : CUDA_R_32F);
+  const cublasOperation_t first = key.b.row_major() ? CUBLAS_OP_N : CUBLAS_OP_T;
+  const cublasOperation_t second = key.a.row_major() ? CUBLAS_OP_N : CUBLAS_OP_T;
+  DT_CUBLAS(cublasLtMatmulDescSetAttribute, &operation, CUBLASLT_MATMUL_DESC_TRANSA, &first,
+            sizeof(first));
+  DT_CUBLAS(cublasLtMatmulDescSetAttribute, &operation, CUBLASLT_MATMUL_DESC_TRANSB, &second,
+            sizeof(second));
+  return absl::OkStatus();
+}
+
+absl::Status InitPreference(cublasLtMatmulPreferenceOpaque_t& preference, const Key& key) {
+  DT_CUBLAS(cublasLtMatmulPreferenceInit, &preference);
+  const size_t workspace = kWorkspaceBytes;
+  DT_CUBLAS(cublasLtMatmulPreferenceSetAttribute, &preference,
+            CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof(workspace));
+  // Parts of a sum must not be added up in the 16 bits of the result.
+  const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+  DT_CUBLAS(cublasLtMatmulPreferenceSetAttribute, &preference,
+            CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof(reductions));
+  const std::pair<cublasLtMatmulPreferenceAttributes_t, uint32_t> alignments[] = {
+      {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.b_alignment},  // cuBLASLt's A is our B
+      {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.a_alignment},
+      {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.c_alignment},
+      {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.c_alignment}};
+  for (const auto& [attribute, bytes] : alignments) {
+    DT_CUBLAS(cublasLtMatmulPreferenceSetAttribute, &preference, attribute, &bytes, sizeof(bytes));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Plan> MakePlan(const Key& key, cublasLtHandle_t handle) {
+  Plan plan;
+  const auto batch = static_cast<int32_t>(key.batch);
+  DT_RETURN_IF_ERROR(InitOperation(plan.operation, key));
+  DT_RETURN_IF_ERROR(InitLayout(plan.a, key.dtype, key.a, key.m, key.k, batch));
+  DT_RETURN_IF_ERROR(InitLayout(plan.b, key.dtype, key.b, key.k, key.n, batch));
+  DT_RETURN_IF_ERROR(InitLayout(plan.c, key.out_dtype, key.c, key.m, key.n, batch));
+  cublasLtMatmulPreferenceOpaque_t preference;
+  DT_RETURN_IF_ERROR(InitPreference(preference, key));
+  cublasLtMatmulHeuristicResult_t best;
+  int found = 0;
+  DT_CUBLAS(cublasLtMatmulAlgoGetHeuristic, handle, &plan.operation, &plan.b, &plan.a, &plan.c,
+            &plan.c, &preference, 1, &best, &found);
+  if (found == 0) return absl::InternalError("cuBLASLt has no algorithm for a product");
+  plan.algorithm = best.algo;
+  return plan;
+}
+
+}  // namespace
+
+struct CublasLtGemm::Impl {
+  explicit Impl(cudaStream_t stream) : stream(stream) {}
+  ~Impl() {
+    if (workspace != nullptr) cudaFreeAsync(workspace, stream);
+    if (handle != nullptr) cublasLtDestroy(handle);
+  }
+
+  absl::StatusOr<Plan*> Find(const Key& key) {
+    if (const auto found = plans.find(key); found != plans.end()) return &found->second;
+    DT_ASSIGN_OR_RETURN(const Plan plan, MakePlan(key, handle));
+    if (plans.size() >= kMostPlans) plans.clear();
+    return &plans.emplace(key, plan).first->second;
+  }
+
+  const cudaStream_t stream;
+  cublasLtHandle_t handle = nullptr;
+  void* workspace = nullptr;
+  absl::flat_hash_map<Key, Plan> plans;
+};
+
+CublasLtGemm::CublasLtGemm(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+CublasLtGemm::~CublasLtGemm() = default;
+
+absl::StatusOr<std::unique_ptr<CublasLtGemm>> CublasLtGemm::Make(cudaStream_t stream) {
+  auto impl = std::make_unique<Impl>(stream);
+  DT_CUBLAS(cublasLtCreate, &impl->handle);
+  if (cudaMallocAsync(&impl->workspace, kWorkspaceBytes, stream) != cudaSuccess) {
+    impl->workspace = nullptr;
+    return absl::ResourceExhaustedError("the GPU has no 32 MiB left for products to work in");
+  }
+  return std::unique_ptr<CublasLtGemm>(new CublasLtGemm(std::move(impl)));
+}
+
+absl::Status CublasLtGemm::Run(const GemmProblem& gemm) {
+  const GemmProblem p = WithoutNeedlessBatch(gemm);
+  DT_ASSIGN_OR_RETURN(const Key key, MakeKey(p));
+  DT_ASSIGN_OR_RETURN(Plan* const plan, impl_->Find(key));
+  const float one = 1, beta = p.accumulate ? 1 : 0;
+  const double wide_one = 1, wide_beta = beta;
+  const bool wide = p.dtype == DType::kF64;
+  DT_CUBLAS(cublasLtMatmul, impl_->handle, &plan->operation,
+            wide ? static_cast<const void*>(&wide_one) : &one, p.b.data, &plan->b, p.a.data,
+            &plan->a, wide ? static_cast<const void*>(&wide_beta) : &beta, p.c.data, &plan->c,
+            p.c.data, &plan->c, &plan->algorithm, impl_->workspace, kWorkspaceBytes, impl_->stream);
+  return absl::OkStatus();
+}
+
+}  // namespace dtensor

@@ -1,0 +1,39 @@
+// CublasLtGemm: products by cuBLASLt on a CUDA stream, with cached plans.
+//
+// A plan holds cuBLASLt's descriptors and the algorithm that it chose for a shape, so that a
+// repeated shape costs a look-up and a launch, and gives the same bits. f32 is multiplied in f32,
+// not in TF32. Written against the documentation: it has been compiled and linked, and not yet run
+// on a GPU.
+#ifndef DTENSOR_RUNTIME_DEVICE_CUDA_CUBLASLT_GEMM_H_
+#define DTENSOR_RUNTIME_DEVICE_CUDA_CUBLASLT_GEMM_H_
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dtensor/runtime/device/gemm.h"
+
+namespace dtensor {
+
+class CublasLtGemm {
+ public:
+  // For `stream` of the current CUDA device, which outlives the result.
+  static absl::StatusOr<std::unique_ptr<CublasLtGemm>> Make(cudaStream_t stream);
+  ~CublasLtGemm();
+
+  // Launches it; operands are device memory. Requires: ValidateGemm(gemm) is OK, no dimension is 0,
+  // the stream's device is current. Errors: kUnimplemented for integers and for operands that are
+  // neither row- nor column-major; kInternal with cuBLASLt's words.
+  absl::Status Run(const GemmProblem& gemm);
+
+ private:
+  struct Impl;
+  explicit CublasLtGemm(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_RUNTIME_DEVICE_CUDA_CUBLASLT_GEMM_H_

@@ -1,0 +1,134 @@
+#include "dtensor/runtime/device/cuda/cuda_device.h"
+
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/device/cpu/cpu_device.h"
+#include "dtensor/runtime/device/device.h"
+#include "dtensor/runtime/device/gemm.h"
+#include "dtensor/runtime/device/tensor.h"
+#include "dtensor/runtime/testing/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace dtensor {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class CudaDeviceTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto device = MakeCudaDevice(0);
+    if (!device.ok()) GTEST_SKIP() << device.status();
+    device_ = *std::move(device);
+  }
+  std::unique_ptr<Device> device_;
+};
+
+TEST_F(CudaDeviceTest, CopiesAndFills) {
+  const std::vector<float> values = {1, 2, 3, 4};
+  DT_ASSERT_OK_AND_ASSIGN(const Tensor a, FromHost<float>(*device_, values, {4}));
+  DT_ASSERT_OK_AND_ASSIGN(const Tensor b, Tensor::Empty(*device_, DType::kF32, {4}));
+  ASSERT_THAT(device_->FillBytes(b.raw(), 0, 16), IsOk());
+  ASSERT_THAT(device_->CopyOnDevice(b.raw(), a.raw(), 8), IsOk());
+  EXPECT_THAT(ToHost<float>(b), IsOkAndHolds(ElementsAre(1, 2, 0, 0)));
+  EXPECT_THAT(ToHost<float>(a.View({2, 2}, {1, 2}, 0)), IsOkAndHolds(ElementsAre(1, 3, 2, 4)));
+}
+
+TEST_F(CudaDeviceTest, FreedMemoryIsReusedInStreamOrder) {
+  for (int i = 0; i < 100; ++i) {
+    const std::vector<float> values(1 << 16, i);
+    DT_ASSERT_OK_AND_ASSIGN(const Tensor t, FromHost<float>(*device_, values, {1 << 16}));
+    EXPECT_THAT(ToHost<float>(t), IsOkAndHolds(values));
+  }
+  EXPECT_EQ(device_->memory().live_bytes, 0);
+}
+
+TEST_F(CudaDeviceTest, RefusesMoreThanThereIs) {
+  EXPECT_THAT(device_->Allocate(int64_t{1} << 50), StatusIs(absl::StatusCode::kResourceExhausted));
+  EXPECT_THAT(device_->Synchronize(), IsOk());
+}
+
+TEST_F(CudaDeviceTest, HostKernelsAreRefusedByName) {
+  EXPECT_THAT(device_->Launch("Softmax", [] {}),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("Softmax")));
+  EXPECT_THAT(device_->failure(), IsOk());
+}
+
+TEST_F(CudaDeviceTest, AnEventOrdersTwoDevices) {
+  DT_ASSERT_OK_AND_ASSIGN(const auto other, MakeCudaDevice(0));
+  DT_ASSERT_OK_AND_ASSIGN(const Tensor t, Tensor::Empty(*device_, DType::kI32, {1 << 20}));
+  ASSERT_THAT(device_->FillBytes(t.raw(), 1, t.bytes()), IsOk());
+  ASSERT_THAT(other->Wait(device_->Record()), IsOk());
+  std::vector<int32_t> seen(1 << 20);
+  ASSERT_THAT(other->CopyToHost(seen.data(), t.raw(), t.bytes()), IsOk());
+  ASSERT_THAT(other->Synchronize(), IsOk());
+  EXPECT_EQ(seen, std::vector<int32_t>(1 << 20, 0x01010101));
+}
+
+TEST_F(CudaDeviceTest, DefersUntilWorkIsDone) {
+  bool ran = false;
+  device_->Defer([&] { ran = true; });
+  ASSERT_THAT(device_->Synchronize(), IsOk());
+  EXPECT_TRUE(ran);
+}
+
+// Small integers, whose sums are exact, against the cpu device; twice, for the same bits.
+class CudaProductTest : public CudaDeviceTest, public testing::WithParamInterface<DType> {
+ protected:
+  template <typename T>
+  std::vector<T> Gemm(Device& device, bool a_columns, bool b_columns, int64_t batch) {
+    const int64_t m = 65, n = 34, k = 129;
+    const Tensor a = Numbers<T>(device, batch * m * k, 1), b = Numbers<T>(device, k * n, 2);
+    const Tensor c = Numbers<T>(device, batch * m * n, 3);
+    GemmProblem p = {GetParam(), GetParam(), batch, m, n, k};
+    p.a = {a.raw(), a_columns ? 1 : k, a_columns ? m : 1, m * k};
+    p.b = {b.raw(), b_columns ? 1 : n, b_columns ? k : 1, 0};
+    p.c = {c.raw(), n, 1, m * n};
+    p.accumulate = batch > 1;
+    EXPECT_THAT(device.Gemm(p), IsOk());
+    return ToHost<T>(c).value();
+  }
+  template <typename T>
+  Tensor Numbers(Device& device, int64_t count, uint64_t seed) {
+    std::mt19937_64 random(seed);
+    std::vector<T> values(count);
+    for (T& value : values) value = T(static_cast<float>(static_cast<int>(random() % 7) - 3));
+    return FromHost<T>(device, values, {count}).value();
+  }
+};
+
+TEST_P(CudaProductTest, AgreesWithTheCpu) {
+  const auto cpu = MakeCpuDevice();
+  VisitDType(GetParam(), [&](auto element) {
+    using T = decltype(element);
+    if constexpr (!std::is_same_v<T, bool>) {
+      for (int bits = 0; bits < 8; ++bits) {
+        const bool a = bits & 1, b = bits & 2;
+        const int64_t batch = bits & 4 ? 3 : 1;
+        const auto expected = Gemm<T>(*cpu, a, b, batch);
+        for (int i = 0; i < 2; ++i) {
+          const auto result = Gemm<T>(*device_, a, b, batch);
+          ASSERT_EQ(result.size(), expected.size());
+          for (size_t j = 0; j < result.size(); ++j) {
+            ASSERT_EQ(static_cast<float>(result[j]), static_cast<float>(expected[j])) << bits;
+          }
+        }
+      }
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(DTypes, CudaProductTest,
+                         testing::Values(DType::kF32, DType::kF64, DType::kBF16, DType::kF16),
+                         [](const auto& info) { return std::string(ToString(info.param)); });
+
+}  // namespace
+}  // namespace dtensor

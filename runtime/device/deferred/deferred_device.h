@@ -1,0 +1,22 @@
+// The CPU with a queue: each launch runs later, on a thread of its own. A test on it fails where
+// code relies on a result that is not there yet.
+#ifndef DTENSOR_RUNTIME_DEVICE_DEFERRED_DEFERRED_DEVICE_H_
+#define DTENSOR_RUNTIME_DEVICE_DEFERRED_DEFERRED_DEVICE_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "dtensor/runtime/device/device.h"
+
+namespace dtensor {
+
+struct DeferredOptions {
+  uint64_t seed = 0;
+  int max_delay_us = 50;  // before each launch, uniform; less than 0 is 0
+};
+
+std::unique_ptr<Device> MakeDeferredDevice(DeferredOptions options = {});
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_RUNTIME_DEVICE_DEFERRED_DEFERRED_DEVICE_H_

@@ -1,0 +1,176 @@
+#include "dtensor/runtime/io/atomic_file.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "dtensor/runtime/core/status.h"
+
+namespace dtensor {
+namespace {
+
+namespace fs = std::filesystem;
+
+absl::Status CannotWrite(absl::string_view path, absl::string_view reason) {
+  return absl::UnavailableError(absl::StrCat("cannot write '", path, "': ", reason));
+}
+
+// Where a name leads, and what is there.
+struct Place {
+  fs::path path;  // without symbolic links at its end
+  bool exists = false, in_place = false;
+  struct stat status = {};
+};
+
+// /dev/stdout is a link to /proc/self/fd/1, which looks like a link to what is open.
+bool IsOpenFile(const fs::path& path) {
+  return absl::StartsWith(path.native(), "/proc/") || absl::StartsWith(path.native(), "/dev/fd/");
+}
+
+absl::Status FollowLinks(Place& place) {
+  constexpr int kMaxLinks = 40;  // the kernel's own limit
+  for (int i = 0; i < kMaxLinks; ++i) {
+    place.in_place |= IsOpenFile(place.path);
+    std::error_code error;
+    if (!fs::is_symlink(fs::symlink_status(place.path, error))) return absl::OkStatus();
+    const fs::path target = fs::read_symlink(place.path, error);
+    if (error) return absl::UnavailableError(error.message());
+    place.path = place.path.parent_path() / target;  // `target` alone where that is absolute
+  }
+  return absl::UnavailableError(std::strerror(ELOOP));
+}
+
+absl::StatusOr<Place> Find(const std::string& path) {
+  Place place;
+  place.path = path;
+  const absl::Status followed = FollowLinks(place);
+  if (!followed.ok()) return CannotWrite(path, followed.message());
+  place.exists = stat(path.c_str(), &place.status) == 0;
+  if (!place.exists && errno != ENOENT) return CannotWrite(path, std::strerror(errno));
+  if (place.exists && S_ISDIR(place.status.st_mode)) return CannotWrite(path, "it is a folder");
+  if (place.path.filename().empty()) return CannotWrite(path, "it names no file");
+  if (!place.exists) return place;
+  if (access(path.c_str(), W_OK) != 0) return CannotWrite(path, std::strerror(errno));
+  place.in_place |= !S_ISREG(place.status.st_mode);
+  return place;
+}
+
+fs::path FolderOf(const fs::path& place) {
+  return place.has_parent_path() ? place.parent_path() : fs::path(".");
+}
+
+// A name in the same folder that nobody else uses, cut where the whole would be too long.
+fs::path TemporaryName(const fs::path& place) {
+  static std::atomic<int> count = 0;
+  const std::string name = place.filename().native().substr(0, NAME_MAX - 40);
+  return FolderOf(place) / absl::StrCat(".", name, ".", getpid(), ".", ++count, ".tmp");
+}
+
+// Makes it, and sets the name. Less than 0 for an error, which errno has.
+int OpenTemporary(const fs::path& place, std::string& name) {
+  constexpr int kTries = 100;  // what a killed process of the same number left is no obstacle
+  int file = -1;
+  for (int i = 0; i < kTries && file < 0; ++i) {
+    name = TemporaryName(place).native();
+    file = open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (file < 0 && errno != EEXIST) break;
+  }
+  return file;
+}
+
+// The owner first: changing it may clear bits of the mode.
+bool CopyPermissions(int file, const struct stat& from) {
+  if (fchown(file, from.st_uid, from.st_gid) != 0) {
+    (void)!fchown(file, -1, from.st_gid);  // as far as it is allowed
+  }
+  return fchmod(file, from.st_mode & 07777) == 0;
+}
+
+// So that the new name outlasts a crash, where the file system can promise that.
+void SyncFolder(const fs::path& folder) {
+  const int file = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (file < 0) return;
+  (void)!fsync(file);
+  close(file);
+}
+
+}  // namespace
+
+AtomicFile::AtomicFile(AtomicFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      place_(std::move(other.place_)),
+      temporary_(std::exchange(other.temporary_, "")),
+      stream_(std::move(other.stream_)) {}
+
+AtomicFile::~AtomicFile() {
+  if (!temporary_.empty()) unlink(temporary_.c_str());
+}
+
+absl::StatusOr<AtomicFile> AtomicFile::Create(const std::string& path) {
+  DT_ASSIGN_OR_RETURN(const Place place, Find(path));
+  AtomicFile file(path);
+  if (place.in_place) {
+    file.stream_.reset(std::fopen(path.c_str(), "abe"));
+    if (file.stream_ == nullptr) return CannotWrite(path, std::strerror(errno));
+    return file;
+  }
+  file.place_ = place.path.native();
+  const int descriptor = OpenTemporary(place.path, file.temporary_);
+  if (descriptor < 0) {
+    file.temporary_.clear();
+    return CannotWrite(path, absl::StrCat("no file can be made in '", FolderOf(place.path).native(),
+                                          "': ", std::strerror(errno)));
+  }
+  file.stream_.reset(fdopen(descriptor, "wb"));
+  if (file.stream_ == nullptr || (place.exists && !CopyPermissions(descriptor, place.status))) {
+    return CannotWrite(path, std::strerror(errno));
+  }
+  return file;
+}
+
+absl::Status AtomicFile::Write(const void* bytes, size_t size) {
+  if (size == 0 || std::fwrite(bytes, 1, size, stream_.get()) == size) return absl::OkStatus();
+  return CannotWrite(path_, std::strerror(errno));
+}
+
+absl::Status AtomicFile::Commit() {
+  std::FILE* file = stream_.release();
+  bool written = std::fflush(file) == 0 && !std::ferror(file);
+  // A pipe has nothing to sync.
+  if (written && !temporary_.empty()) written = fsync(fileno(file)) == 0;
+  const int reason = errno;
+  const bool closed = std::fclose(file) == 0;
+  if (!written) return CannotWrite(path_, std::strerror(reason));
+  if (!closed) return CannotWrite(path_, std::strerror(errno));
+  if (temporary_.empty()) return absl::OkStatus();
+  if (std::rename(temporary_.c_str(), place_.c_str()) != 0) {
+    return CannotWrite(path_, std::strerror(errno));
+  }
+  temporary_.clear();
+  SyncFolder(FolderOf(place_));
+  return absl::OkStatus();
+}
+
+absl::Status WriteFileAtomically(const std::string& path, absl::string_view text) {
+  DT_ASSIGN_OR_RETURN(AtomicFile file, AtomicFile::Create(path));
+  DT_RETURN_IF_ERROR(file.Write(text.data(), text.size()));
+  return file.Commit();
+}
+
+absl::Status CheckWritable(const std::string& path) {
+  DT_ASSIGN_OR_RETURN(const Place place, Find(path));
+  // Opening a pipe waits for its reader.
+  return place.in_place ? absl::OkStatus() : AtomicFile::Create(path).status();
+}
+
+}  // namespace dtensor

@@ -1,0 +1,57 @@
+#include "dtensor/runtime/io/read_file.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "dtensor/runtime/core/status.h"
+
+namespace dtensor {
+namespace {
+
+absl::Status CannotRead(const std::string& path) {
+  return absl::NotFoundError(absl::StrCat("cannot read '", path, "': ", std::strerror(errno)));
+}
+
+absl::Status TooLarge(const std::string& path, int64_t most) {
+  return InvalidArgument(
+      {"'", path, "' has more than ", absl::StrCat(most), " bytes; give a smaller file"});
+}
+
+absl::Status CheckKind(const std::string& path, const struct stat& status, int64_t most) {
+  if (S_ISDIR(status.st_mode)) return InvalidArgument({"'", path, "' is a folder, not a file"});
+  if (!S_ISREG(status.st_mode) && !S_ISFIFO(status.st_mode)) {
+    return InvalidArgument({"'", path, "' is a device, not a file"});
+  }
+  return status.st_size > most ? TooLarge(path, most) : absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t most) {
+  struct stat status = {};
+  // Before it is opened, which may wait for a device.
+  if (stat(path.c_str(), &status) != 0) return CannotRead(path);
+  DT_RETURN_IF_ERROR(CheckKind(path, status, most));
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rbe"),
+                                                             &std::fclose);
+  if (file == nullptr) return CannotRead(path);
+  constexpr int64_t kPiece = 1 << 20;
+  std::string text;
+  while (!std::feof(file.get())) {
+    const size_t before = text.size();
+    text.resize(before + std::min<int64_t>(kPiece, most + 1 - static_cast<int64_t>(before)));
+    text.resize(before + std::fread(&text[before], 1, text.size() - before, file.get()));
+    if (std::ferror(file.get())) return CannotRead(path);
+    if (static_cast<int64_t>(text.size()) > most) return TooLarge(path, most);
+  }
+  return text;
+}
+
+}  // namespace dtensor

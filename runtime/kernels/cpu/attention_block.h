@@ -1,0 +1,81 @@
+// The loops behind attention.h, on bare pointers: what a launch runs.
+//
+// Keys are taken in blocks that stay in the second-level cache, and every query row meets a whole
+// block at a time, in strips of a few rows whose scores stay in the first-level cache. Between two
+// key blocks, as between two calls, a row carries (m, l, o): the largest score so far, the sum of
+// exponentials, and the sum of values, not yet divided by l. So memory does not grow with s * t.
+// While a strip is computed with, what the next ones read comes into the caches: attention_ahead.h.
+#ifndef DTENSOR_RUNTIME_KERNELS_CPU_ATTENTION_BLOCK_H_
+#define DTENSOR_RUNTIME_KERNELS_CPU_ATTENTION_BLOCK_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "dtensor/runtime/core/dtype.h"
+
+namespace dtensor::kernels {
+
+// The keys that a query row sees, as rows of the block: [begin, end).
+struct SeenKeys {
+  int64_t begin = 0, end = 0;
+};
+
+// Which weights are dropped: see AttentionDropout. Global indices, of the operands' batch entries,
+// query heads and rows, and of the block's keys.
+struct DropoutMask {
+  uint64_t seed = 0;
+  uint32_t threshold = 0;  // in units of 2^-24
+  double scale = 1;        // of what is kept
+  const uint32_t *batches = nullptr, *heads = nullptr, *queries = nullptr, *keys = nullptr;
+};
+
+struct AttentionShape {
+  DType dtype = DType::kF32;
+  DType out_dtype = DType::kF32;  // of o, or of the gradients: dtype or wide
+  int64_t batch = 0, q_heads = 0, kv_heads = 0;
+  int64_t q_rows = 0, keys = 0, dim = 0;
+  double scale = 1;
+  bool first = true, last = true;
+  bool carried = false;  // the operands have a carry
+  // Of each query row. Neither end falls from a row to the next; 0 <= begin, end <= keys.
+  const SeenKeys* seen = nullptr;
+  bool drops = false;
+  const DropoutMask* dropout = nullptr;  // null if nothing is dropped
+};
+
+// One operand, in elements. A row's elements are adjacent; statistics have one element per row.
+struct AttentionOperand {
+  void* data = nullptr;
+  int64_t batch_stride = 0, head_stride = 0, row_stride = 0;
+};
+
+struct AttentionOperands {
+  AttentionOperand q, k, v, o, lse;
+  AttentionOperand carry, max, sum;          // of the forward pass
+  AttentionOperand dout, delta, dq, dk, dv;  // of the gradient
+};
+
+// The scratch memory that a run needs, 64-byte aligned. Pointers are not looked at.
+int64_t AttentionScratchBytes(const AttentionShape& shape);
+int64_t AttentionGradScratchBytes(const AttentionShape& shape);
+
+void RunAttention(const AttentionShape& shape, const AttentionOperands& operands, void* scratch);
+void RunAttentionGrad(const AttentionShape& shape, const AttentionOperands& operands,
+                      void* scratch);
+
+// delta = rowsum(do * o), from shape.batch, q_heads, q_rows, dim and dtype.
+void RunAttentionDelta(const AttentionShape& shape, const AttentionOperands& operands);
+
+// Results over some keys each, all wide.
+struct AttentionMergeParts {
+  std::vector<AttentionOperand> o, lse;
+};
+
+// Their sum, weighted by exp(lse); o has shape.out_dtype, f64 if the parts are f64. `scratch` has
+// room for a wide number of each part.
+void RunAttentionMerge(const AttentionShape& shape, const AttentionMergeParts& parts,
+                       const AttentionOperand& o, const AttentionOperand& lse, void* scratch);
+
+}  // namespace dtensor::kernels
+
+#endif  // DTENSOR_RUNTIME_KERNELS_CPU_ATTENTION_BLOCK_H_

@@ -1,0 +1,111 @@
+#include "dtensor/runtime/kernels/cpu/box_copy.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace dtensor {
+namespace {
+
+constexpr int64_t kLine = 64;  // bytes of a cache line
+
+// The two innermost loops of a copy whose rows have gaps on one side.
+struct Plane {
+  int64_t rows, row_dst, row_src;
+  int64_t columns, column_dst, column_src;
+};
+
+Plane PlaneOf(const BoxLoop& loop) {
+  const int last = loop.depth() - 1;
+  Plane plane{1, 0, 0, loop.size(last), loop.stride(last, 0), loop.stride(last, 1)};
+  if (last > 0) {
+    plane.rows = loop.size(last - 1);
+    plane.row_dst = loop.stride(last - 1, 0);
+    plane.row_src = loop.stride(last - 1, 1);
+  }
+  return plane;
+}
+
+template <typename T>
+void CopyElements(std::byte* dst, int64_t dst_stride, const std::byte* src, int64_t src_stride,
+                  int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    std::memcpy(dst + i * dst_stride, src + i * src_stride, sizeof(T));
+  }
+}
+
+// In tiles, so that a line of the source that one row reads an element of is still in the cache
+// when the next row wants its neighbour.
+template <typename T>
+void CopyPlane(const Plane& p, std::byte* dst, const std::byte* src) {
+  constexpr int64_t kTile = kLine / sizeof(T);
+  for (int64_t row = 0; row < p.rows; row += kTile) {
+    const int64_t row_end = std::min(p.rows, row + kTile);
+    for (int64_t column = 0; column < p.columns; column += kTile) {
+      const int64_t n = std::min(kTile, p.columns - column);
+      for (int64_t r = row; r < row_end; ++r) {
+        CopyElements<T>(dst + r * p.row_dst + column * p.column_dst, p.column_dst,
+                        src + r * p.row_src + column * p.column_src, p.column_src, n);
+      }
+    }
+  }
+}
+
+template <typename Fn>
+void WithElementType(int64_t element_bytes, Fn fn) {
+  switch (element_bytes) {
+    case 1:
+      return fn(uint8_t{});
+    case 2:
+      return fn(uint16_t{});
+    case 4:
+      return fn(uint32_t{});
+    default:
+      return fn(uint64_t{});
+  }
+}
+
+// Rows that are contiguous on both sides.
+void CopyRows(const BoxLoop& loop, bool stream) {
+  const bool scalar = loop.depth() == 0;
+  const int64_t run = scalar ? loop.bytes() : loop.size(loop.depth() - 1) * loop.element_bytes();
+  const bool stream_run = stream && run >= kStreamRunBytes;
+  const int64_t step = loop.depth() > 1 ? loop.stride(loop.depth() - 2, 1) : run;
+  const bool gaps = step != run;
+  loop.ForEach(1, [&](std::byte* const* at) {
+    if (stream_run) {
+      StreamCopy(at[0], at[1], run, gaps ? at[1] + step : nullptr);
+    } else {
+      std::memcpy(at[0], at[1], run);
+    }
+  });
+  if (stream_run) EndStream();
+}
+
+// The loop that walks the source most tightly, of all but the last.
+int TightestSourceLoop(const BoxLoop& loop) {
+  int best = loop.depth() - 2;
+  for (int i = best - 1; i >= 0; --i) {
+    if (loop.stride(i, 1) < loop.stride(best, 1)) best = i;
+  }
+  return best;
+}
+
+}  // namespace
+
+void CopyStrided(std::byte* dst, int64_t dst_stride, const std::byte* src, int64_t src_stride,
+                 int64_t n, int64_t element_bytes) {
+  WithElementType(element_bytes,
+                  [&](auto t) { CopyElements<decltype(t)>(dst, dst_stride, src, src_stride, n); });
+}
+
+void CopyBox(BoxLoop loop, bool stream) {
+  if (loop.bytes() == 0 || loop.in_place()) return;
+  if (loop.contiguous(0) && loop.contiguous(1)) return CopyRows(loop, stream);
+  if (loop.depth() > 1) loop.MoveBesideLast(TightestSourceLoop(loop));
+  const Plane plane = PlaneOf(loop);
+  WithElementType(loop.element_bytes(), [&](auto t) {
+    loop.ForEach(2, [&](std::byte* const* at) { CopyPlane<decltype(t)>(plane, at[0], at[1]); });
+  });
+}
+
+}  // namespace dtensor

@@ -1,0 +1,104 @@
+#include "dtensor/runtime/kernels/cpu/cross_entropy_simd.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "dtensor/runtime/kernels/cpu/highway_targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "runtime/kernels/cpu/cross_entropy_simd.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.h.
+#include "dtensor/runtime/kernels/cpu/simd-inl.h"
+#include "dtensor/runtime/kernels/cpu/simd_math-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace dtensor::kernels::HWY_NAMESPACE {
+namespace {
+
+using simd::InputRows;
+using simd::RowShape;
+
+template <typename T>
+void MaxAndSumExpRow(const T* x, int64_t n, Compute<T>* stats) {
+  using C = Compute<T>;
+  const Tag<T> d;
+  const C largest = MaxElement(d, x, n);
+  const auto lowest = hn::Neg(hn::Inf(d));
+  const auto max = hn::Set(d, std::isinf(largest) && largest < 0 ? C{0} : largest);
+  stats[0] = largest;
+  stats[1] = SumVectors(d, n, [&](int64_t i, auto lanes) DT_VECTOR_LAMBDA {
+    return ExpOf(d, hn::Sub(LoadOr(d, x + i, lanes, lowest), max));
+  });
+}
+
+void MaxAndSumExp(RowShape shape, InputRows logits, void* stats) {
+  VisitTarget(shape.dtype, [&](auto t) {
+    using T = decltype(t);
+    for (int64_t r = 0; r < shape.rows; ++r) {
+      MaxAndSumExpRow(static_cast<const T*>(logits.data) + r * logits.stride, shape.n,
+                      static_cast<Compute<T>*>(stats) + 3 * r);
+    }
+  });
+}
+
+template <typename T>
+void GradRow(const T* x, int64_t n, int64_t target, Compute<T> lse, Compute<T> dloss, T* dx) {
+  const Tag<T> d;
+  const auto lses = hn::Set(d, lse), grad = hn::Set(d, dloss);
+  const auto probability = [&](int64_t i, auto lanes) DT_VECTOR_LAMBDA {
+    return ExpOf(d, hn::Sub(Load(d, x + i, lanes), lses));
+  };
+  // Before the loop, which may overwrite the logits.
+  const First one{1};
+  const auto at_target =
+      target < 0 ? hn::Zero(d) : hn::Sub(probability(target, one), hn::Set(d, 1));
+  ForEachVector(d, n, [&](int64_t i, auto lanes) DT_VECTOR_LAMBDA {
+    Store(hn::Mul(probability(i, lanes), grad), d, dx + i, lanes);
+  });
+  if (target >= 0) Store(hn::Mul(at_target, grad), d, dx + target, one);
+}
+
+void CrossEntropyGrad(RowShape shape, InputRows logits, const int64_t* target, const void* lse,
+                      const void* dloss, void* dlogits) {
+  VisitTarget(shape.dtype, [&](auto t) {
+    using T = decltype(t);
+    using C = Compute<T>;
+    if (shape.n == 0) return;
+    for (int64_t r = 0; r < shape.rows; ++r) {
+      T* dx = static_cast<T*>(dlogits) + r * shape.n;
+      if (target[r] == simd::kIgnored) {
+        std::memset(static_cast<void*>(dx), 0, shape.n * sizeof(T));
+        continue;
+      }
+      GradRow(static_cast<const T*>(logits.data) + r * logits.stride, shape.n, target[r],
+              static_cast<const C*>(lse)[r], static_cast<const C*>(dloss)[r], dx);
+    }
+  });
+}
+
+}  // namespace
+// NOLINTNEXTLINE(google-readability-namespace-comments)
+}  // namespace dtensor::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace dtensor::kernels {
+
+HWY_EXPORT(MaxAndSumExp);
+HWY_EXPORT(CrossEntropyGrad);
+
+namespace simd {
+
+void MaxAndSumExp(RowShape shape, InputRows logits, void* stats) {
+  DT_DISPATCH(MaxAndSumExp, shape.dtype)(shape, logits, stats);
+}
+
+void CrossEntropyGrad(RowShape shape, InputRows logits, const int64_t* target, const void* lse,
+                      const void* dloss, void* dlogits) {
+  DT_DISPATCH(CrossEntropyGrad, shape.dtype)(shape, logits, target, lse, dloss, dlogits);
+}
+
+}  // namespace simd
+}  // namespace dtensor::kernels
+#endif  // HWY_ONCE

@@ -1,0 +1,219 @@
+#include "dtensor/runtime/kernels/cpu/elementwise_simd.h"
+
+#include "dtensor/runtime/kernels/cpu/highway_targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "runtime/kernels/cpu/elementwise_simd.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.h.
+#include "dtensor/runtime/kernels/cpu/simd-inl.h"
+#include "dtensor/runtime/kernels/cpu/simd_math-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace dtensor::kernels::HWY_NAMESPACE {
+namespace {
+
+// Calls map(op) with the function of vectors that computes `op`.
+template <class Map>
+void WithBinaryOp(BinaryOp op, Map map) {
+  switch (op) {
+    case BinaryOp::kAdd:
+      return map([](auto, auto a, auto b) DT_VECTOR_LAMBDA { return hn::Add(a, b); });
+    case BinaryOp::kSub:
+      return map([](auto, auto a, auto b) DT_VECTOR_LAMBDA { return hn::Sub(a, b); });
+    case BinaryOp::kMul:
+      return map([](auto, auto a, auto b) DT_VECTOR_LAMBDA { return hn::Mul(a, b); });
+    case BinaryOp::kDiv:
+      return map([](auto, auto a, auto b) DT_VECTOR_LAMBDA { return hn::Div(a, b); });
+    // A NaN on either side is the result.
+    case BinaryOp::kMax:
+      return map([](auto, auto a, auto b) DT_VECTOR_LAMBDA {
+        return hn::IfThenElse(hn::Or(hn::Gt(a, b), hn::IsNaN(a)), a, b);
+      });
+    case BinaryOp::kMin:
+      return map([](auto, auto a, auto b) DT_VECTOR_LAMBDA {
+        return hn::IfThenElse(hn::Or(hn::Lt(a, b), hn::IsNaN(a)), a, b);
+      });
+  }
+}
+
+template <class Map>
+void WithUnaryOp(UnaryOp op, Map map) {
+  switch (op) {
+    case UnaryOp::kCopy:
+      return;
+    case UnaryOp::kNeg:
+      return map([](auto, auto x) DT_VECTOR_LAMBDA { return hn::Neg(x); });
+    case UnaryOp::kExp:
+      return map([](auto d, auto x) DT_VECTOR_LAMBDA { return ExpOf(d, x); });
+    case UnaryOp::kLog:
+      return map([](auto d, auto x) DT_VECTOR_LAMBDA { return LogOf(d, x); });
+    case UnaryOp::kSqrt:
+      return map([](auto, auto x) DT_VECTOR_LAMBDA { return hn::Sqrt(x); });
+    case UnaryOp::kRsqrt:
+      return map([](auto d, auto x)
+                     DT_VECTOR_LAMBDA { return hn::Div(hn::Set(d, 1), hn::Sqrt(x)); });
+    case UnaryOp::kRecip:
+      return map([](auto d, auto x) DT_VECTOR_LAMBDA { return hn::Div(hn::Set(d, 1), x); });
+    case UnaryOp::kSquare:
+      return map([](auto, auto x) DT_VECTOR_LAMBDA { return hn::Mul(x, x); });
+    case UnaryOp::kAbs:
+      return map([](auto, auto x) DT_VECTOR_LAMBDA { return hn::Abs(x); });
+    case UnaryOp::kSilu:
+      return map([](auto d, auto x) DT_VECTOR_LAMBDA { return hn::Mul(x, SigmoidOf(d, x)); });
+    case UnaryOp::kRelu:
+      return map([](auto d, auto x)
+                     DT_VECTOR_LAMBDA { return hn::IfThenZeroElse(hn::Lt(x, hn::Zero(d)), x); });
+    case UnaryOp::kSigmoid:
+      return map([](auto d, auto x) DT_VECTOR_LAMBDA { return SigmoidOf(d, x); });
+    case UnaryOp::kTanh:
+      return map([](auto d, auto x) DT_VECTOR_LAMBDA { return TanhOf(d, x); });
+  }
+}
+
+void Binary(BinaryOp op, DType dtype, const void* a, const void* b, void* out, int64_t n,
+            bool stream) {
+  VisitTarget(dtype, [&](auto t) {
+    using T = decltype(t);
+    WithBinaryOp(op, [&](auto f) {
+      Map(static_cast<T*>(out), n, stream, f, static_cast<const T*>(a), static_cast<const T*>(b));
+    });
+  });
+}
+
+void Unary(UnaryOp op, DType dtype, const void* a, void* out, int64_t n, bool stream) {
+  VisitTarget(dtype, [&](auto t) {
+    using T = decltype(t);
+    WithUnaryOp(op,
+                [&](auto f) { Map(static_cast<T*>(out), n, stream, f, static_cast<const T*>(a)); });
+  });
+}
+
+void Affine(DType dtype, const void* a, double scale, double shift, void* out, int64_t n,
+            bool stream) {
+  VisitTarget(dtype, [&](auto t) {
+    using T = decltype(t);
+    const Tag<T> d;
+    const auto scales = hn::Set(d, static_cast<Compute<T>>(scale));
+    const auto shifts = hn::Set(d, static_cast<Compute<T>>(shift));
+    const auto f = [=](auto, auto x)
+                       DT_VECTOR_LAMBDA { return hn::Add(hn::Mul(x, scales), shifts); };
+    Map(static_cast<T*>(out), n, stream, f, static_cast<const T*>(a));
+  });
+}
+
+void Narrow(const float* a, BFloat16* out, int64_t n, bool stream) {
+  Map(
+      out, n, stream, [](auto, auto x) DT_VECTOR_LAMBDA { return x; }, a);
+}
+
+void Widen(const BFloat16* a, float* out, int64_t n, bool stream) {
+  Map(
+      out, n, stream, [](auto, auto x) DT_VECTOR_LAMBDA { return x; }, a);
+}
+
+// silu'(x) = s (1 + x (1 - s)), s = sigmoid(x).
+template <class D, class V>
+HWY_INLINE V SiluSlope(D d, V x, V s) {
+  const V one = hn::Set(d, 1);
+  return hn::Mul(s, hn::MulAdd(x, hn::Sub(one, s), one));
+}
+
+void SiluGrad(DType dtype, const void* x, const void* dy, void* dx, int64_t n, bool stream) {
+  VisitTarget(dtype, [&](auto t) {
+    using T = decltype(t);
+    const auto f = [](auto d, auto x, auto dy)
+                       DT_VECTOR_LAMBDA { return hn::Mul(dy, SiluSlope(d, x, SigmoidOf(d, x))); };
+    Map(static_cast<T*>(dx), n, stream, f, static_cast<const T*>(x), static_cast<const T*>(dy));
+  });
+}
+
+void SiluMul(DType dtype, const void* gate, const void* up, void* y, int64_t n, bool stream) {
+  VisitTarget(dtype, [&](auto t) {
+    using T = decltype(t);
+    const auto f = [](auto d, auto g, auto u)
+                       DT_VECTOR_LAMBDA { return hn::Mul(hn::Mul(g, SigmoidOf(d, g)), u); };
+    Map(static_cast<T*>(y), n, stream, f, static_cast<const T*>(gate), static_cast<const T*>(up));
+  });
+}
+
+template <typename T>
+void SiluMulGradOf(const T* gate, const T* up, const T* dy, T* dgate, T* dup, int64_t n,
+                   bool stream) {
+  const Tag<T> d;
+  ForEachVectorTo(d, dgate, n, stream, [&](int64_t i, auto lanes) DT_VECTOR_LAMBDA {
+    const auto g = Load(d, gate + i, lanes);
+    const auto u = Load(d, up + i, lanes);
+    const auto grad = Load(d, dy + i, lanes);
+    const auto s = SigmoidOf(d, g);
+    Store(hn::Mul(hn::Mul(grad, u), SiluSlope(d, g, s)), d, dgate + i, lanes);
+    Store(hn::Mul(grad, hn::Mul(g, s)), d, dup + i, lanes);
+  });
+}
+
+void SiluMulGrad(DType dtype, const void* gate, const void* up, const void* dy, void* dgate,
+                 void* dup, int64_t n, bool stream) {
+  VisitTarget(dtype, [&](auto t) {
+    using T = decltype(t);
+    SiluMulGradOf(static_cast<const T*>(gate), static_cast<const T*>(up), static_cast<const T*>(dy),
+                  static_cast<T*>(dgate), static_cast<T*>(dup), n, stream);
+  });
+}
+
+}  // namespace
+// NOLINTNEXTLINE(google-readability-namespace-comments)
+}  // namespace dtensor::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace dtensor::kernels {
+
+HWY_EXPORT(Binary);
+HWY_EXPORT(Unary);
+HWY_EXPORT(Affine);
+HWY_EXPORT(Narrow);
+HWY_EXPORT(Widen);
+HWY_EXPORT(SiluGrad);
+HWY_EXPORT(SiluMul);
+HWY_EXPORT(SiluMulGrad);
+
+namespace simd {
+
+void Binary(BinaryOp op, DType dtype, const void* a, const void* b, void* out, int64_t n,
+            bool stream) {
+  DT_DISPATCH(Binary, dtype)(op, dtype, a, b, out, n, stream);
+}
+
+void Unary(UnaryOp op, DType dtype, const void* a, void* out, int64_t n, bool stream) {
+  DT_DISPATCH(Unary, dtype)(op, dtype, a, out, n, stream);
+}
+
+void Affine(DType dtype, const void* a, double scale, double shift, void* out, int64_t n,
+            bool stream) {
+  DT_DISPATCH(Affine, dtype)(dtype, a, scale, shift, out, n, stream);
+}
+
+void Narrow(const float* a, BFloat16* out, int64_t n, bool stream) {
+  HWY_DYNAMIC_DISPATCH(Narrow)(a, out, n, stream);
+}
+
+void Widen(const BFloat16* a, float* out, int64_t n, bool stream) {
+  HWY_DYNAMIC_DISPATCH(Widen)(a, out, n, stream);
+}
+
+void SiluGrad(DType dtype, const void* x, const void* dy, void* dx, int64_t n, bool stream) {
+  DT_DISPATCH(SiluGrad, dtype)(dtype, x, dy, dx, n, stream);
+}
+
+void SiluMul(DType dtype, const void* gate, const void* up, void* y, int64_t n, bool stream) {
+  DT_DISPATCH(SiluMul, dtype)(dtype, gate, up, y, n, stream);
+}
+
+void SiluMulGrad(DType dtype, const void* gate, const void* up, const void* dy, void* dgate,
+                 void* dup, int64_t n, bool stream) {
+  DT_DISPATCH(SiluMulGrad, dtype)(dtype, gate, up, dy, dgate, dup, n, stream);
+}
+
+}  // namespace simd
+}  // namespace dtensor::kernels
+#endif  // HWY_ONCE

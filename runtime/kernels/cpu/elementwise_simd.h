@@ -1,0 +1,30 @@
+// The elementwise kernels on contiguous memory of one float type, vectorized with run-time
+// dispatch. `stream`: write past the caches (large outputs that nobody reads soon).
+#ifndef DTENSOR_RUNTIME_KERNELS_CPU_ELEMENTWISE_SIMD_H_
+#define DTENSOR_RUNTIME_KERNELS_CPU_ELEMENTWISE_SIMD_H_
+
+#include <cstdint>
+
+#include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/kernels/elementwise_op.h"
+
+namespace dtensor::kernels::simd {
+
+void Binary(BinaryOp op, DType dtype, const void* a, const void* b, void* out, int64_t n,
+            bool stream);
+void Unary(UnaryOp op, DType dtype, const void* a, void* out, int64_t n, bool stream);  // not kCopy
+void Affine(DType dtype, const void* a, double scale, double shift, void* out, int64_t n,
+            bool stream);
+// f32 to bf16 and back.
+void Narrow(const float* a, BFloat16* out, int64_t n, bool stream);
+void Widen(const BFloat16* a, float* out, int64_t n, bool stream);
+
+void SiluGrad(DType dtype, const void* x, const void* dy, void* dx, int64_t n, bool stream);
+void SiluMul(DType dtype, const void* gate, const void* up, void* y, int64_t n, bool stream);
+// With `stream`, dgate and dup lie alike in their cache lines.
+void SiluMulGrad(DType dtype, const void* gate, const void* up, const void* dy, void* dgate,
+                 void* dup, int64_t n, bool stream);
+
+}  // namespace dtensor::kernels::simd
+
+#endif  // DTENSOR_RUNTIME_KERNELS_CPU_ELEMENTWISE_SIMD_H_

@@ -1,0 +1,98 @@
+#include "dtensor/runtime/kernels/cpu/rope_table.h"
+
+#include <algorithm>
+#include <cmath>
+#include <list>
+#include <mutex>
+#include <utility>
+
+namespace dtensor::kernels {
+namespace {
+
+constexpr size_t kMaxTables = 64;
+constexpr int64_t kMaxBytes = 64 << 20;
+
+template <typename T>
+std::shared_ptr<const RopeTable<T>> Compute(const IndexSet& positions, double theta, int64_t d) {
+  const int64_t half = d / 2;
+  std::vector<double> frequency(half);
+  for (int64_t i = 0; i < half; ++i) {
+    frequency[i] = std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(d));
+  }
+  auto table = std::make_shared<RopeTable<T>>();
+  table->cos.reserve(positions.size() * half);
+  table->sin.reserve(positions.size() * half);
+  for (const IndexRun& run : positions.runs()) {
+    for (int64_t k = 0; k < run.size(); ++k) {
+      const int64_t position = run.begin + k / run.length * run.stride + k % run.length;
+      for (int64_t i = 0; i < half; ++i) {
+        const double angle = static_cast<double>(position) * frequency[i];
+        table->cos.push_back(static_cast<T>(std::cos(angle)));
+        table->sin.push_back(static_cast<T>(std::sin(angle)));
+      }
+    }
+  }
+  return table;
+}
+
+// The most recently used table first.
+template <typename T>
+class Cache {
+ public:
+  std::shared_ptr<const RopeTable<T>> Find(const IndexSet& positions, double theta, int64_t d) {
+    const std::lock_guard lock(mutex_);
+    const auto found = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& e) {
+      return e.theta == theta && e.d == d && e.positions == positions;
+    });
+    if (found == entries_.end()) return nullptr;
+    entries_.splice(entries_.begin(), entries_, found);
+    return found->table;
+  }
+
+  void Insert(const IndexSet& positions, double theta, int64_t d,
+              std::shared_ptr<const RopeTable<T>> table) {
+    const std::lock_guard lock(mutex_);
+    bytes_ += Bytes(*table);
+    entries_.push_front({positions, theta, d, std::move(table)});
+    while (entries_.size() > kMaxTables || (bytes_ > kMaxBytes && entries_.size() > 1)) {
+      bytes_ -= Bytes(*entries_.back().table);
+      entries_.pop_back();
+    }
+  }
+
+ private:
+  struct Entry {
+    IndexSet positions;
+    double theta;
+    int64_t d;
+    std::shared_ptr<const RopeTable<T>> table;
+  };
+  static int64_t Bytes(const RopeTable<T>& table) {
+    return static_cast<int64_t>((table.cos.size() + table.sin.size()) * sizeof(T));
+  }
+
+  std::mutex mutex_;
+  std::list<Entry> entries_;
+  int64_t bytes_ = 0;
+};
+
+}  // namespace
+
+template <typename T>
+std::shared_ptr<const RopeTable<T>> GetRopeTable(const IndexSet& positions, double theta,
+                                                 int64_t d) {
+  // Never destroyed: rank threads may outlive static destructors.
+  static auto& cache = *new Cache<T>;
+  if (auto table = cache.Find(positions, theta, d)) return table;
+  // Outside the lock: two ranks may compute the same table once, and keep either.
+  auto table = Compute<T>(positions, theta, d);
+  cache.Insert(positions, theta, d, table);
+  return table;
+}
+
+template std::shared_ptr<const RopeTable<float>> GetRopeTable<float>(const IndexSet&, double,
+                                                                     int64_t);
+template std::shared_ptr<const RopeTable<double>> GetRopeTable<double>(const IndexSet&, double,
+                                                                       int64_t);
+
+}  // namespace dtensor::kernels

@@ -1,0 +1,31 @@
+// The cosines and sines that rotary embedding multiplies with, computed once and kept.
+#ifndef DTENSOR_RUNTIME_KERNELS_CPU_ROPE_TABLE_H_
+#define DTENSOR_RUNTIME_KERNELS_CPU_ROPE_TABLE_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "dtensor/runtime/core/index_set.h"
+
+namespace dtensor::kernels {
+
+// cos and sin of p_t * theta^(-2 i / d) at [t * half + i], for the t-th position p_t and i < half =
+// d / 2. Computed in f64 and rounded once. T: float or double.
+template <typename T>
+struct RopeTable {
+  std::vector<T> cos, sin;
+};
+
+// The one global state of these kernels: a cache of the last few tables of each type, bounded to 64
+// MiB, behind a mutex. Every layer of a model asks for the same table, forward and backward, and
+// computing it takes as long as rotating several layers. Process-wide, because a table depends on
+// the arguments alone: ranks that are threads share it, and no result can depend on what it holds.
+// Any thread.
+template <typename T>
+std::shared_ptr<const RopeTable<T>> GetRopeTable(const IndexSet& positions, double theta,
+                                                 int64_t d);
+
+}  // namespace dtensor::kernels
+
+#endif  // DTENSOR_RUNTIME_KERNELS_CPU_ROPE_TABLE_H_

@@ -1,0 +1,40 @@
+// When outputs are written past the caches.
+#ifndef DTENSOR_RUNTIME_KERNELS_CPU_STREAMING_H_
+#define DTENSOR_RUNTIME_KERNELS_CPU_STREAMING_H_
+
+#include <cstdint>
+#include <initializer_list>
+
+#include "dtensor/runtime/device/tensor.h"
+#include "hwy/cache_control.h"
+
+namespace dtensor::kernels {
+
+// A streaming store saves reading the line that it overwrites, and costs the reader that comes next
+// if the output would have stayed in the cache. Measured, a chain of additions gains from 8 MiB on
+// (15%, and 27% at 64 MiB; at 4 MiB it loses 10%). So: only outputs too large to stay there, and
+// never in place.
+inline constexpr int64_t kStreamBytes = 8 << 20;
+
+inline bool StreamStores(std::initializer_list<const Tensor*> inputs, const Tensor& out) {
+  if (out.bytes() < kStreamBytes) return false;
+  for (const Tensor* input : inputs) {
+    if (input->SharesStorageWith(out)) return false;
+  }
+  return true;
+}
+
+// At the end of a kernel that streamed: other threads may read what it wrote from here on.
+// (Streaming stores are not ordered by what releases a lock or publishes an event.)
+inline void FinishStores(bool stream) {
+  if (stream) hwy::FlushStream();
+}
+
+// Whether elements of equal index lie at equal places in their cache lines.
+inline bool LieAlike(const Tensor& a, const Tensor& b) {
+  return reinterpret_cast<uintptr_t>(a.raw()) % 64 == reinterpret_cast<uintptr_t>(b.raw()) % 64;
+}
+
+}  // namespace dtensor::kernels
+
+#endif  // DTENSOR_RUNTIME_KERNELS_CPU_STREAMING_H_

@@ -1,0 +1,70 @@
+// Random boxes and tensors for tests, and what is slow and surely right.
+#ifndef DTENSOR_RUNTIME_TESTING_BOXES_H_
+#define DTENSOR_RUNTIME_TESTING_BOXES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <random>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "dtensor/runtime/core/collective.h"
+#include "dtensor/runtime/core/dims.h"
+#include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/core/reduce_op.h"
+#include "dtensor/runtime/device/tensor.h"
+
+namespace dtensor::box_testing {
+
+inline constexpr DType kAllDTypes[] = {DType::kF32, DType::kF64, DType::kBF16, DType::kF16,
+                                       DType::kI32, DType::kI64, DType::kBool};
+
+// $DTENSOR_SEED, or else a new one each time; printed, so that a failure can be repeated.
+uint64_t Seed();
+
+class Random {
+ public:
+  explicit Random(uint64_t seed) : engine_(seed) {}
+  int64_t In(int64_t low, int64_t high) {  // both included
+    return std::uniform_int_distribution<int64_t>(low, high)(engine_);
+  }
+  bool Chance(int percent) { return In(1, 100) <= percent; }
+  template <typename T>
+  const T& Of(absl::Span<const T> values) {
+    return values[In(0, static_cast<int64_t>(values.size()) - 1)];
+  }
+
+ private:
+  std::mt19937_64 engine_;
+};
+
+// A box of random pieces, 0 to 4 dimensions, sometimes empty, from the peers `peers`.
+ReceiveBox RandomReceiveBox(Random& random, int ndim, absl::Span<const int> peers);
+// The smallest shapes that hold the box.
+Dims SourceShape(const ReceiveBox& transfer);
+Dims DstShape(const ReceiveBox& transfer);
+
+// `bytes` of the memory of `tensor`, whose dimensions lie in any order, with gaps.
+struct Backed {
+  std::vector<std::byte> bytes;
+  Tensor tensor;
+};
+// Filled with values of the type: small ones, so that products stay finite; rarely infinite or NaN.
+Backed RandomTensor(Random& random, Device& device, DType dtype, absl::Span<const int64_t> shape);
+
+// Calls fn(bytes into source, bytes into dst) for each element of the box.
+using ElementFn = std::function<void(int64_t, int64_t)>;
+void ForEachElement(const ReceiveBox& transfer, const Tensor& dst, const Tensor& source,
+                    const ElementFn& fn);
+
+// One element: *dst = scale * (terms[0] op terms[1] ...), as reduce_row.h defines it.
+void NaiveReduce(DType dtype, ReduceOp op, double scale, absl::Span<const std::byte* const> terms,
+                 std::byte* dst);
+
+// Element by element; a NaN equals every NaN.
+bool SameElements(DType dtype, absl::Span<const std::byte> a, absl::Span<const std::byte> b);
+
+}  // namespace dtensor::box_testing
+
+#endif  // DTENSOR_RUNTIME_TESTING_BOXES_H_

@@ -1,0 +1,42 @@
+// A program's own names beside `using namespace dtensor`: everyday words are left to it.
+#include "dtensor/dtensor.h"
+#include "dtensor/nn/layers.h"
+#include "dtensor/nn/optimizer.h"
+#include "dtensor/parallel_plans/context_parallel.h"
+#include "dtensor/parallel_plans/parallel_plan.h"
+#include "dtensor/parallel_plans/transformer.h"
+
+using namespace dtensor;  // NOLINT(build/namespaces): what is tested
+
+struct Assignment {};
+struct Caller {};
+struct Choose {};
+struct Event {};
+struct Execute {};
+struct Factor {};
+struct Follow {};
+struct Init {};
+struct Linearity {};
+struct Link {};
+struct Match {};
+struct Order {};
+struct Piece {};
+struct PlanOptions {};
+struct Run {};
+struct Solve {};
+struct Split {};
+struct Style {};
+struct Traffic {};
+struct Transfer {};
+
+template <typename... Types>
+constexpr int Count(Types...) {
+  return sizeof...(Types);
+}
+
+// Found by name lookup, in which dtensor's functions and types take part.
+static_assert(Count(Assignment(), Caller(), Choose(), Event(), Execute(), Factor(), Follow(),
+                    Init(), Linearity(), Link(), Match(), Order(), Piece(), PlanOptions(), Run(),
+                    Solve(), Split(), Style(), Traffic(), Transfer()) == 20);
+
+int main() { return 0; }

@@ -1,0 +1,36 @@
+// What the flags of dtensor ring say, read into values.
+#ifndef DTENSOR_TOOLS_CLI_RING_RING_REQUEST_H_
+#define DTENSOR_TOOLS_CLI_RING_RING_REQUEST_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "dtensor/attention/ring_schedule.h"
+#include "nlohmann/json.hpp"
+
+namespace dtensor::cli {
+
+// Flags as they were typed. What is not given comes from the file `in`, if there is one, else it
+// has its default: 1, 1, as many as heads, 64, f32. `seq` has none.
+struct RingFlags {
+  std::string mesh, pattern = "ring", mask = "full";
+  std::optional<int64_t> batch, heads, kv_heads, seq, head_dim;
+  std::optional<std::string> dtype;
+  bool run = false;
+  std::optional<std::string> in, out;  // files, for `run`
+  std::string links;                   // a file, for prices; none: the default table
+};
+
+// Whatever `in` and `out` are. All errors are kInvalidArgument, begin with the flag where one value
+// is at fault, and name the remedy.
+absl::StatusOr<RingProblem> ParseRing(const RingFlags& flags);
+
+// The same as JSON, under the names that the commands print first.
+nlohmann::ordered_json ProblemJson(const RingProblem& problem, absl::string_view pattern);
+
+}  // namespace dtensor::cli
+
+#endif  // DTENSOR_TOOLS_CLI_RING_RING_REQUEST_H_

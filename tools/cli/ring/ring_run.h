@@ -1,0 +1,46 @@
+// dtensor ring --run: attention on a ring of rank threads, forward and backward, held against an
+// oracle and the schedule's bytes.
+#ifndef DTENSOR_TOOLS_CLI_RING_RING_RUN_H_
+#define DTENSOR_TOOLS_CLI_RING_RING_RUN_H_
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "dtensor/attention/ring_schedule.h"
+#include "dtensor/tools/cli/request.h"
+#include "dtensor/tools/cli/ring/ring_oracle.h"
+#include "dtensor/tools/cli/ring/ring_request.h"
+#include "dtensor/tools/cli/ring/ring_tensors.h"
+
+namespace dtensor::cli {
+
+struct RingRun {
+  RingOutputs outputs;
+  int64_t counted_bytes = 0;  // that ranks received, by their communicators
+  int64_t peak_bytes = 0;     // of the rank that held most, arguments and results among them
+};
+
+// Runs the schedule on a thread for each rank: each takes its positions of the inputs, and puts its
+// results in their ring rank. Errors: a rank's failure.
+absl::StatusOr<RingRun> RunOnThreads(Device& device, const RingSchedule& schedule,
+                                     const RingInputs& inputs);
+
+struct RingReport {
+  std::array<RingError, 5> errors;
+  int64_t counted_bytes = 0, planned_bytes = 0, peak_bytes = 0, planned_peak_bytes = 0;
+};
+
+// What went wrong, errors beyond their limits or bytes that are not as planned; empty if nothing
+// did.
+std::string Verdict(const RingReport& report);
+
+// Errors: of ParseRing and RingSchedule::Create; of the files; kInvalidArgument for more ranks than
+// threads should be; kResourceExhausted for too little memory; kInternal for a rank's failure, and
+// results that cannot be written.
+absl::StatusOr<Outcome> RunRingOnThreads(const RingFlags& flags, bool json);
+
+}  // namespace dtensor::cli
+
+#endif  // DTENSOR_TOOLS_CLI_RING_RING_RUN_H_
