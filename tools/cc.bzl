@@ -144,8 +144,8 @@ def dt_test(name, srcs, deps = [], size = "small", tags = [], copts = [], **kwar
     """A GoogleTest program (gmock and main are linked), with our warnings.
 
     Tags with a meaning: `slow` and `gpu` are left out of the default run (a `gpu` test skips itself
-    where there is no GPU, which fails under --config=gpu); `sanitize` is run under ASan, UBSan and
-    TSan by .ci/run; `exclusive` runs alone; `cpu:2` reserves two cores.
+    where there is no GPU, which fails under --config=gpu); `sanitize` is run under ASan and UBSan by
+    .ci/run, `threads`, where threads meet, under TSan; `exclusive` runs alone; `cpu:2` reserves two cores.
 
     Args:
       name: as in cc_test; so are srcs, size and tags.
@@ -176,7 +176,7 @@ def dt_test_with_slow_cases(name, size = "small", slow_size = "large", tags = []
       name: X_test; the other is called X_slow_test.
       size: of the first.
       slow_size: of the other.
-      tags: of both, but for `sanitize`, which the first alone has.
+      tags: of both, but for `sanitize` and `threads`, which the first alone has.
       **kwargs: handed to both.
     """
     dt_test(
@@ -190,7 +190,7 @@ def dt_test_with_slow_cases(name, size = "small", slow_size = "large", tags = []
         name = name[:-len("_test")] + "_slow_test",
         size = slow_size,
         args = ["--gtest_filter=*.Slow*"],
-        tags = [tag for tag in tags if tag != "sanitize"] + ["slow"],
+        tags = [tag for tag in tags if tag not in ("sanitize", "threads")] + ["slow"],
         **kwargs
     )
 

@@ -6,11 +6,10 @@
 #include "absl/strings/str_cat.h"
 
 namespace dtensor {
-namespace internal {
 
-absl::Status StatusOfException() {
+absl::Status NoThrow(absl::FunctionRef<absl::Status()> fn) {
   try {
-    throw;
+    return fn();
   } catch (const std::bad_alloc&) {
     return absl::ResourceExhaustedError("the system has no more memory for the host");
   } catch (const std::exception& exception) {
@@ -20,5 +19,4 @@ absl::Status StatusOfException() {
   }
 }
 
-}  // namespace internal
 }  // namespace dtensor

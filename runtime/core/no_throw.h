@@ -3,24 +3,14 @@
 #ifndef DTENSOR_RUNTIME_CORE_NO_THROW_H_
 #define DTENSOR_RUNTIME_CORE_NO_THROW_H_
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 
 namespace dtensor {
 
-namespace internal {
-absl::Status StatusOfException();  // Requires: called from a handler.
-}  // namespace internal
-
-// What `fn` returns, an absl::Status; an exception that leaves it becomes one: kResourceExhausted
-// for std::bad_alloc, kInternal with its text for others.
-template <typename Fn>
-absl::Status NoThrow(Fn&& fn) {
-  try {
-    return fn();
-  } catch (...) {
-    return internal::StatusOfException();
-  }
-}
+// What `fn` returns; an exception that leaves it becomes a status: kResourceExhausted for
+// std::bad_alloc, kInternal with its text for others.
+absl::Status NoThrow(absl::FunctionRef<absl::Status()> fn);
 
 }  // namespace dtensor
 
