@@ -57,16 +57,6 @@ class Cutter {
   std::vector<Region>& out_;
 };
 
-}  // namespace
-
-int64_t NumElements(absl::Span<const Region> regions) {
-  int64_t elements = 0;
-  for (const Region& region : regions) elements += NumElements(region);
-  return elements;
-}
-
-namespace {
-
 // The elements at positions [mine.begin, mine.end) of all regions.
 std::vector<Region> Cut(absl::Span<const Region> regions, Chunk mine) {
   std::vector<Region> share;

@@ -21,8 +21,6 @@ std::vector<Region> ShareOf(absl::Span<const Region> regions, int64_t parts, int
 std::vector<Region> ShareOf(absl::Span<const Region> regions, absl::Span<const int64_t> weights,
                             int64_t index);
 
-int64_t NumElements(absl::Span<const Region> regions);
-
 }  // namespace dtensor
 
 #endif  // DTENSOR_LAYOUT_EVEN_SHARE_H_

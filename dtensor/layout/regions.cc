@@ -1,13 +1,34 @@
 #include "dtensor/layout/regions.h"
 
+#include <limits>
+#include <optional>
+#include <utility>
+
 #include "absl/algorithm/container.h"
 #include "absl/container/inlined_vector.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "dtensor/layout/chunks.h"
 #include "dtensor/runtime/core/status.h"
 
 namespace dtensor {
 namespace {
+
+// Whether a product repeats `inner` in one strided run.
+bool IsInterval(const IndexSet& inner) {
+  return inner.runs().size() == 1 && inner.runs()[0].count == 1;
+}
+
+// The number of runs that Product puts together.
+int64_t RunsOfProduct(const IndexSet& outer, const IndexSet& inner, int64_t inner_size) {
+  if (inner.empty() || inner.size() == inner_size) return outer.runs().size();
+  if (!IsInterval(inner)) {
+    return NumElements({outer.size(), static_cast<int64_t>(inner.runs().size())});
+  }
+  int64_t runs = 0;
+  for (const IndexRun& run : outer.runs()) runs += run.count;
+  return runs;
+}
 
 // The row-major product: outer * inner_size + inner. Requires: `inner` lies in [0, inner_size).
 IndexSet Product(const IndexSet& outer, const IndexSet& inner, int64_t inner_size) {
@@ -21,7 +42,7 @@ IndexSet Product(const IndexSet& outer, const IndexSet& inner, int64_t inner_siz
       continue;
     }
     // `inner` again for each index of the run: in one strided run where `inner` is an interval.
-    const bool interval = inner.runs().size() == 1 && inner.runs()[0].count == 1;
+    const bool interval = IsInterval(inner);
     for (int64_t i = 0; i < run.count; ++i) {
       const int64_t copies = interval ? run.length : 1;
       for (int64_t j = 0; j < run.length; j += copies) {
@@ -75,10 +96,10 @@ class FactorPositions {
   const absl::Span<const int> coordinate_, axes_;
 };
 
-}  // namespace
-
-IndexSet DimRegionOverAxes(const Layout& layout, int d, int64_t n, absl::Span<const int> coordinate,
-                           absl::Span<const int> axes) {
+// DimRegionOverAxes; nothing where it takes a product of more than `most` runs.
+std::optional<IndexSet> RegionWithin(const Layout& layout, int d, int64_t n,
+                                     absl::Span<const int> coordinate, absl::Span<const int> axes,
+                                     int64_t most) {
   const DimLayout& dim = layout.dim(d);
   if (dim.empty()) return IndexSet::Interval(0, n);
   IndexSet held = IndexSet::Interval(0, 1);  // of the factors from the i-th on
@@ -86,10 +107,20 @@ IndexSet DimRegionOverAxes(const Layout& layout, int d, int64_t n, absl::Span<co
   for (size_t i = dim.size(); i-- > 0;) {
     const int64_t factor_size = i == 0 ? CeilDiv(n, size) : dim[i].size;
     const FactorPositions positions(layout.mesh(), dim[i], coordinate, axes);
-    held = Product(positions.Of(factor_size), held, size);
+    const IndexSet outer = positions.Of(factor_size);
+    if (RunsOfProduct(outer, held, size) > most) return std::nullopt;
+    held = Product(outer, held, size);
     size *= factor_size;
   }
   return size == n ? held : held.Intersect(IndexSet::Interval(0, n));
+}
+
+}  // namespace
+
+IndexSet DimRegionOverAxes(const Layout& layout, int d, int64_t n, absl::Span<const int> coordinate,
+                           absl::Span<const int> axes) {
+  constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
+  return *RegionWithin(layout, d, n, coordinate, axes, kAny);
 }
 
 IndexSet DimRegion(const Layout& layout, int d, int64_t n, absl::Span<const int> coordinate) {
@@ -106,16 +137,44 @@ Region Regions(const Layout& layout, absl::Span<const int64_t> shape,
   return region;
 }
 
+absl::Status CheckRegions(const Layout& layout, absl::Span<const int64_t> shape) {
+  DT_CHECK(static_cast<int>(shape.size()) == layout.ndim());
+  // No rank holds more parts than the first.
+  const absl::InlinedVector<int, 4> first(layout.mesh().num_axes(), 0);
+  for (int d = 0; d < layout.ndim(); ++d) {
+    const AxisList axes = AxesOf(layout.dim(d));
+    if (RegionWithin(layout, d, shape[d], first, axes, kMaxRegionRuns)) continue;
+    return InvalidArgument({"layout ", layout.ToString(), " of shape ", DimsToString(shape),
+                            ": of dimension ", absl::StrCat(d), " a rank would hold more than ",
+                            absl::StrCat(kMaxRegionRuns), " runs of indices; shard ",
+                            "outer parts of it, in contiguous order, or another dimension"});
+  }
+  return absl::OkStatus();
+}
+
 int64_t NumElements(const Region& region) {
   int64_t count = 1;
   for (const IndexSet& set : region) count *= set.size();
   return count;
 }
 
-Region IntersectRegions(const Region& a, const Region& b) {
+int64_t NumElements(absl::Span<const Region> disjoint) {
+  int64_t count = 0;
+  for (const Region& region : disjoint) count += NumElements(region);
+  return count;
+}
+
+std::vector<Region> IntersectRegions(const Region& a, const Region& b) {
   DT_CHECK(a.size() == b.size());
-  Region common;
-  for (size_t d = 0; d < a.size(); ++d) common.push_back(a[d].Intersect(b[d]));
+  std::vector<Region> common = {Region()};  // of the dimensions so far
+  for (size_t d = 0; d < a.size(); ++d) {
+    const std::vector<IndexSet> sets = a[d].IntersectInParts(b[d]);
+    std::vector<Region> longer;
+    for (const Region& region : common) {
+      for (const IndexSet& set : sets) longer.emplace_back(region).push_back(set);
+    }
+    common = std::move(longer);
+  }
   return common;
 }
 

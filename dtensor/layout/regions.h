@@ -2,14 +2,18 @@
 //
 // A rank holds a product of index sets, one per tensor dimension; its local tensor holds those
 // elements in ascending global order, dimension by dimension. Every fast path is tested against
-// this. O(rank * runs), with no communication and no allocation that grows with the tensor.
+// this. O(ndim * runs), with no communication. Layouts that placements say have one or two runs in a
+// dimension, or one for each round; where inner factors leave several parts of each group, runs
+// grow with the tensor, and CheckRegions bounds them.
 #ifndef DTENSOR_LAYOUT_REGIONS_H_
 #define DTENSOR_LAYOUT_REGIONS_H_
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "dtensor/layout/layout.h"
 #include "dtensor/runtime/core/index_set.h"
@@ -24,13 +28,21 @@ IndexSet DimRegion(const Layout& layout, int d, int64_t n, absl::Span<const int>
 Region Regions(const Layout& layout, absl::Span<const int64_t> shape,
                absl::Span<const int> coordinate);
 
+// The most runs that a rank may hold of one dimension.
+inline constexpr int64_t kMaxRegionRuns = int64_t{1} << 20;
+// Errors: kInvalidArgument, naming the dimension, where ranks would hold more. Requires: as Regions.
+absl::Status CheckRegions(const Layout& layout, absl::Span<const int64_t> shape);
+
 // The indices of dimension d whose holder has `coordinate[a]` on each axis a in `axes`, whatever
 // its coordinate on the other axes. With every axis listed this is DimRegion.
 IndexSet DimRegionOverAxes(const Layout& layout, int d, int64_t n, absl::Span<const int> coordinate,
                            absl::Span<const int> axes);
 
 int64_t NumElements(const Region& region);
-Region IntersectRegions(const Region& a, const Region& b);
+int64_t NumElements(absl::Span<const Region> disjoint);
+// What two regions of one tensor have in common, as disjoint regions, none of them empty: one, but
+// where shards of unequal strides meet (IndexSet::IntersectInParts).
+std::vector<Region> IntersectRegions(const Region& a, const Region& b);
 std::string ToString(const Region& region);  // "{0..3} x {8..15}"; a scalar is "scalar"
 
 }  // namespace dtensor

@@ -19,10 +19,11 @@ class Locator {
     return base_ + offset / run.stride * run.length + offset % run.stride;
   }
 
-  // Whether equal steps from `index` to `last` are equal steps in positions. After Position(index).
-  bool IsRegular(int64_t last, int64_t step) const {
+  // From the index last asked for: how many indices, `step` apart, have positions equally far apart.
+  int64_t RegularSteps(int64_t index, int64_t step) const {
     const IndexRun& run = runs_[run_];
-    return last < run.end() && (run.count == 1 || step % run.stride == 0);
+    if (run.count > 1 && step % run.stride != 0) return 1;
+    return (run.end() - 1 - index) / step + 1;
   }
 
  private:
@@ -37,19 +38,19 @@ std::vector<MatchedRun> Locate(const IndexSet& src, const IndexSet& dst, const I
   std::vector<MatchedRun> pieces;
   Locator in_src(src), in_dst(dst);
   for (const IndexRun& run : common.runs()) {
-    const int64_t last = run.begin + (run.count - 1) * run.stride;
-    MatchedRun piece{in_src.Position(run.begin), in_dst.Position(run.begin), run.length};
-    if (run.count > 1 && in_src.IsRegular(last, run.stride) && in_dst.IsRegular(last, run.stride)) {
-      piece.count = run.count;
-      piece.src_stride = in_src.Position(run.begin + run.stride) - piece.src;
-      piece.dst_stride = in_dst.Position(run.begin + run.stride) - piece.dst;
+    for (int64_t j = 0; j < run.count;) {
+      const int64_t index = run.begin + j * run.stride;
+      MatchedRun piece{in_src.Position(index), in_dst.Position(index), run.length};
+      if (run.count > 1) {
+        piece.count = std::min({run.count - j, in_src.RegularSteps(index, run.stride),
+                                in_dst.RegularSteps(index, run.stride)});
+      }
+      if (piece.count > 1) {
+        piece.src_stride = in_src.Position(index + run.stride) - piece.src;
+        piece.dst_stride = in_dst.Position(index + run.stride) - piece.dst;
+      }
       pieces.push_back(piece);
-      continue;
-    }
-    pieces.push_back(piece);
-    for (int64_t index = run.begin + run.stride; index <= last && run.count > 1;
-         index += run.stride) {
-      pieces.push_back({in_src.Position(index), in_dst.Position(index), run.length});
+      j += piece.count;
     }
   }
   return pieces;
@@ -57,7 +58,12 @@ std::vector<MatchedRun> Locate(const IndexSet& src, const IndexSet& dst, const I
 
 std::vector<MatchedRun> MatchPart(const IndexSet& src, const IndexSet& dst, const IndexSet& part) {
   if (part.size() == dst.size()) return MatchIndexSets(src, dst);
-  return Locate(src, dst, src.Intersect(part));
+  std::vector<MatchedRun> pieces;
+  for (const IndexSet& common : src.IntersectInParts(part)) {
+    const std::vector<MatchedRun> located = Locate(src, dst, common);
+    pieces.insert(pieces.end(), located.begin(), located.end());
+  }
+  return pieces;
 }
 
 void AddParts(const std::vector<MatchedRun>& pieces, int delta, std::vector<BoxPart>& parts) {

@@ -11,10 +11,11 @@
 
 namespace dtensor {
 
-// Positions in `src` and `dst` of the indices in `common`, which both of them have.
+// Positions in `src` and `dst` of the indices in `common`, which both of them have. A run for each
+// run of `common`, or more where it goes on over runs of the others.
 std::vector<MatchedRun> Locate(const IndexSet& src, const IndexSet& dst, const IndexSet& common);
 
-// As Match, of the indices that `part`, a subset of `dst`, has too.
+// As MatchIndexSets, of the indices that `part`, a subset of `dst`, has too.
 std::vector<MatchedRun> MatchPart(const IndexSet& src, const IndexSet& dst, const IndexSet& part);
 
 // A piece of one dimension, from a peer whose position in the mesh is a common one plus `delta` as

@@ -11,7 +11,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(LinkTableTest, ReadsItsText) {
+TEST(CostModelTest, ReadsItsText) {
   DT_ASSERT_OK_AND_ASSIGN(const CostModel table, CostModel::Parse("# two nodes\n"
                                                                   "link dp 12 25  # slow\n"
                                                                   "\n"
@@ -24,7 +24,7 @@ TEST(LinkTableTest, ReadsItsText) {
   EXPECT_FALSE(table.uniform());
 }
 
-TEST(LinkTableTest, ParsesWhatItPrints) {
+TEST(CostModelTest, ParsesWhatItPrints) {
   CostModel table;
   table.Set("dp", {0.1, 1.0 / 3});
   table.SetDefault({1e-7, 1e9});
@@ -36,7 +36,7 @@ TEST(LinkTableTest, ParsesWhatItPrints) {
   EXPECT_EQ(CostModel::Parse("").value(), CostModel());
 }
 
-TEST(LinkTableTest, NamesTheLineThatIsWrong) {
+TEST(CostModelTest, NamesTheLineThatIsWrong) {
   const auto error = [](absl::string_view text) {
     return std::string(CostModel::Parse(text).status().message());
   };

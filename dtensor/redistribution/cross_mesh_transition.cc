@@ -114,7 +114,7 @@ std::vector<CrossMeshTransition::Pool> CrossMeshTransition::PoolsOf(int rank) co
     const size_t pool = absl::c_find(shards, shard) - shards.begin();
     if (pool == pools.size()) {
       shards.push_back(shard);
-      pools.push_back({{IntersectRegions(needed[0], HeldBy(member))}, {}});
+      pools.push_back({IntersectRegions(needed[0], HeldBy(member)), {}});
       left -= NumElements(pools.back().regions);
     }
     pools[pool].ranks.push_back(member);
@@ -131,8 +131,9 @@ std::vector<Region> CrossMeshTransition::UnheldParts(const Region& needed,
   Coordinate holder(mesh.num_axes(), 0);
   ForEachCoordinate(mesh, sharding_, absl::MakeSpan(holder), [&] {
     if (absl::c_linear_search(shards, mesh.PositionOf(mesh.RankAt(holder)))) return true;
-    Region part = IntersectRegions(needed, Regions(source_, shape_, holder));
-    if (NumElements(part) > 0) parts.push_back(std::move(part));
+    for (Region& part : IntersectRegions(needed, Regions(source_, shape_, holder))) {
+      parts.push_back(std::move(part));
+    }
     return true;
   });
   return parts;

@@ -66,9 +66,9 @@ std::vector<Layout> LayoutsOn(absl::string_view mesh, const Dims& shape) {
   return AllLayouts(*DeviceMesh::Parse(mesh), shape, ReduceOp::kSum, ContiguousOrder());
 }
 
-class MeshTransferTest : public testing::TestWithParam<Meshes> {};
+class CrossMeshTransitionTest : public testing::TestWithParam<Meshes> {};
 
-TEST_P(MeshTransferTest, PlansAreProvedAndMoveTheLeast) {
+TEST_P(CrossMeshTransitionTest, PlansAreProvedAndMoveTheLeast) {
   for (const Dims& shape : {Dims{}, Dims{0}, Dims{5}, Dims{8}, Dims{3, 4}}) {
     for (const Layout& from : LayoutsOn(GetParam().from, shape)) {
       for (const Layout& to : LayoutsOn(GetParam().to, shape)) {
@@ -127,7 +127,7 @@ absl::Status RunPair(const Layout& from, const Layout& to, const Dims& shape,
   return absl::InternalError(absl::StrCat(plan.ToString(), ": rank ", rank, " differs"));
 }
 
-TEST_P(MeshTransferTest, DataArrives) {
+TEST_P(CrossMeshTransitionTest, DataArrives) {
   const Dims shape = {3, 4};
   const auto from = LayoutsOn(GetParam().from, shape), to = LayoutsOn(GetParam().to, shape);
   Mailbox mailbox;
@@ -144,7 +144,7 @@ TEST_P(MeshTransferTest, DataArrives) {
   }));
 }
 
-INSTANTIATE_TEST_SUITE_P(Meshes, MeshTransferTest,
+INSTANTIATE_TEST_SUITE_P(Meshes, CrossMeshTransitionTest,
                          testing::Values(Meshes{"a=2", "b=2@2..3"},      // a pipeline's next stage
                                          Meshes{"a=2", "b=2,c=2@2..5"},  // of more ranks
                                          Meshes{"a=2,b=2@0,2,1,3", "c=2@4,5"},
@@ -180,7 +180,7 @@ Layout RandomLayout(const DeviceMesh& mesh, const Dims& shape, std::mt19937_64& 
 
 // Any two meshes of a world of nine, ops, orders and shapes. DTENSOR_SEED and DTENSOR_PAIRS set
 // what is drawn; the seed is printed.
-TEST(MeshTransferRandom, EveryPlanMovesTheLeast) {
+TEST(CrossMeshTransitionRandom, EveryPlanMovesTheLeast) {
   const char *seed_text = std::getenv("DTENSOR_SEED"), *pairs_text = std::getenv("DTENSOR_PAIRS");
   const uint64_t seed =
       seed_text != nullptr ? std::strtoull(seed_text, nullptr, 10) : std::random_device()();
@@ -207,7 +207,7 @@ TEST(MeshTransferRandom, EveryPlanMovesTheLeast) {
   EXPECT_EQ(excess, 0) << "of " << partial << " plans that reduce";
 }
 
-TEST(MeshTransferText, AnOwnerHoldsATermWhereOneInNeedDoes) {
+TEST(CrossMeshTransitionText, AnOwnerHoldsATermWhereOneInNeedDoes) {
   const DeviceMesh a = DeviceMesh::Parse("a=2,b=2@2,1,6,4").value();
   const DeviceMesh b = DeviceMesh::Parse("a=4@2,1,3,0").value();
   DT_ASSERT_OK_AND_ASSIGN(const RedistributionPlan plan,
@@ -216,7 +216,7 @@ TEST(MeshTransferText, AnOwnerHoldsATermWhereOneInNeedDoes) {
   EXPECT_EQ(plan.Bytes().total, 28);
 }
 
-TEST(MeshTransferText, SaysWhatCrosses) {
+TEST(CrossMeshTransitionText, SaysWhatCrosses) {
   const auto plan = [](absl::string_view from_mesh, absl::string_view from,
                        absl::string_view to_mesh, absl::string_view to) {
     const DeviceMesh a = DeviceMesh::Parse(from_mesh).value();

@@ -24,7 +24,7 @@ int64_t HeldOf(const SameMeshTransition& t, absl::Span<const Region> regions,
   for (const Region& region : regions) {
     int64_t held = 1;
     for (size_t d = 0; d < region.size() && held > 0; ++d) {
-      held *= region[d].Intersect(t.Held(static_cast<int>(d), coordinate)).size();
+      held *= region[d].CommonSize(t.Held(static_cast<int>(d), coordinate));
     }
     sum += held;
   }
@@ -72,9 +72,9 @@ int128 ReceivedElements(absl::Span<const ReceiveBox> boxes, int rank) {
 int64_t RedistributionPlan::BytesReceived(int s, int rank) const {
   if (s >= static_cast<int>(steps_.size())) return 0;
   const int64_t size = SizeOf(steps_[s].from_source ? dtype_ : result_dtype_);
-  if (transfer_ != nullptr) return Saturated(ReceivedElements(Receives(s, rank), rank) * size);
+  if (cross_mesh_ != nullptr) return Saturated(ReceivedElements(Receives(s, rank), rank) * size);
   if (!from_.mesh().Contains(rank)) return 0;
-  const SameMeshTransition& t = *transition_;
+  const SameMeshTransition& t = *same_mesh_;
   const CoordinateVector coordinate = from_.mesh().Coordinate(rank);
   if (steps_[s].from_source) return Saturated(ExchangedElements(t, coordinate) * size);
   if (t.rounds().empty()) return GatheredElements(t, coordinate) * size;
@@ -122,11 +122,11 @@ RedistributionBytes RedistributionPlan::Bytes() const {
 // could in the smaller of the two.
 int128 RedistributionPlan::LeastBytes() const {
   const int64_t term = SizeOf(dtype_), element = std::min(term, SizeOf(result_dtype_));
-  if (transfer_ != nullptr) {
-    const CrossMeshTransition::Messages least = transfer_->LeastMessages();
+  if (cross_mesh_ != nullptr) {
+    const CrossMeshTransition::Messages least = cross_mesh_->LeastMessages();
     return least.terms * term + least.elements * element;
   }
-  const SameMeshTransition& t = *transition_;
+  const SameMeshTransition& t = *same_mesh_;
   const int128 all = t.elements(), in_place = t.ElementsInPlace();
   if (t.reduced().empty()) {
     return (all * t.needers() - in_place * t.helper_count()) * element * KeptTerms();
@@ -139,15 +139,15 @@ int128 RedistributionPlan::LeastBytes() const {
 RedistributionBytes RedistributionPlan::Bound() const {
   const int128 total = LeastBytes();
   const int64_t element = std::min(SizeOf(dtype_), SizeOf(result_dtype_));
-  const int128 ranks = transfer_ != nullptr ? transfer_->ranks().size() : from_.mesh().size();
+  const int128 ranks = cross_mesh_ != nullptr ? cross_mesh_->ranks().size() : from_.mesh().size();
   const int128 average = (total / element + ranks - 1) / ranks;
-  const int64_t lacking = transfer_ != nullptr ? MostLackingAcross() : MostLacking();
+  const int64_t lacking = cross_mesh_ != nullptr ? MostLackingAcross() : MostLacking();
   return {Saturated(total), std::max(Saturated(average), lacking) * element};
 }
 
 // Elements that a rank needs and does not hold, of the rank that lacks most.
 int64_t RedistributionPlan::MostLacking() const {
-  const SameMeshTransition& t = *transition_;
+  const SameMeshTransition& t = *same_mesh_;
   const AxisList sharing = t.possible_keeper_axes();
   CoordinateVector coordinate(from_.mesh().num_axes(), 0);
   int64_t most = 0;
@@ -168,7 +168,7 @@ int64_t RedistributionPlan::MostLacking() const {
 }
 
 int64_t RedistributionPlan::MostLackingAcross() const {
-  const CrossMeshTransition& t = *transfer_;
+  const CrossMeshTransition& t = *cross_mesh_;
   int64_t most = 0;
   for (int rank : t.ranks()) {
     const int64_t held = t.terms() > 1 ? 0 : t.HeldElements(rank);

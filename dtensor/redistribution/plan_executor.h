@@ -77,7 +77,7 @@ absl::StatusOr<Tensor> ExecutePlan(const RankRedistributionPlan& plan, const Ten
 // finished so (Communicator::Drop). All ranks begin, and ask or drop, in one order.
 class PendingRedistribution {
  public:
-  // As Execute; waits for nobody.
+  // As ExecutePlan; waits for nobody.
   static absl::StatusOr<std::unique_ptr<PendingRedistribution>> Begin(
       std::shared_ptr<const RankRedistributionPlan> plan, const Tensor& source,
       Communicator& communicator, const ExchangeCaller& caller);
@@ -101,8 +101,8 @@ class PendingRedistribution {
 };
 
 // Several plans as one: each round of all of them is one exchange, and counts as one collective.
-// The bits are those of Execute() on each. Errors: kInvalidArgument unless there is a source for
-// each plan and all have one CoalescingKey; as Execute.
+// The bits are those of ExecutePlan() on each. Errors: kInvalidArgument unless there is a source for
+// each plan and all have one CoalescingKey; as ExecutePlan.
 absl::StatusOr<std::vector<Tensor>> ExecuteCoalesced(
     absl::Span<const RankRedistributionPlan* const> plans, absl::Span<const Tensor> sources,
     Communicator& communicator, const ExchangeCaller& caller);

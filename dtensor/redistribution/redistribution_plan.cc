@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "dtensor/layout/digest.h"
+#include "dtensor/layout/regions.h"
 #include "dtensor/redistribution/cross_mesh_transition.h"
 #include "dtensor/redistribution/plan_alternatives.h"
 #include "dtensor/redistribution/plan_steps.h"
@@ -48,7 +49,9 @@ absl::Status CheckShape(const Layout& from, const Layout& to, absl::Span<const i
                             absl::StrCat(to.ndim()), " dimensions, the shape has ",
                             absl::StrCat(ndim)});
   }
-  return CheckedNumElements("plan", shape).status();
+  DT_RETURN_IF_ERROR(CheckedNumElements("plan", shape).status());
+  DT_RETURN_IF_ERROR(CheckRegions(from, shape));
+  return CheckRegions(to, shape);
 }
 
 // An axis that stays partial keeps its terms, so they must combine as before: a sum may become an
@@ -197,8 +200,8 @@ absl::StatusOr<RedistributionPlan> RedistributionPlan::Create(
 }
 
 void RedistributionPlan::Choose(SameMeshTransition transition) {
-  transition_ = std::make_shared<const SameMeshTransition>(std::move(transition));
-  const SameMeshTransition& t = *transition_;
+  same_mesh_ = std::make_shared<const SameMeshTransition>(std::move(transition));
+  const SameMeshTransition& t = *same_mesh_;
   steps_ = StepsOf(t);
   SetScale();
   is_view_ = steps_.empty() && dtype_ == result_dtype_ && scale_ == 1 && t.IsView();
@@ -224,9 +227,9 @@ void RedistributionPlan::SetScale() {
   scale_ = times / over;
 }
 
-void RedistributionPlan::Choose(CrossMeshTransition transfer) {
-  transfer_ = std::make_shared<const CrossMeshTransition>(std::move(transfer));
-  const CrossMeshTransition& t = *transfer_;
+void RedistributionPlan::Choose(CrossMeshTransition transition) {
+  cross_mesh_ = std::make_shared<const CrossMeshTransition>(std::move(transition));
+  const CrossMeshTransition& t = *cross_mesh_;
   if (t.moves()) {
     RedistributionStep& x = steps_.emplace_back();
     x.across = true;
@@ -248,8 +251,8 @@ void RedistributionPlan::Choose(CrossMeshTransition transfer) {
 // An element takes fewer messages than it has terms and ranks in need, for each coordinate on the
 // axes that stay partial, and 8 bytes each at most: only the largest plans are counted.
 absl::Status RedistributionPlan::CheckTotal() const {
-  const int64_t terms = transition_ ? transition_->terms() : transfer_->terms();
-  const int64_t needers = transition_ ? transition_->needers() : transfer_->needers();
+  const int64_t terms = same_mesh_ ? same_mesh_->terms() : cross_mesh_->terms();
+  const int64_t needers = same_mesh_ ? same_mesh_->needers() : cross_mesh_->needers();
   const double messages = static_cast<double>(NumElements(shape_)) * (terms + needers);
   if (messages * KeptTerms() < 0x1p60) return absl::OkStatus();
   const absl::int128 least = LeastBytes();
@@ -272,10 +275,10 @@ int64_t RedistributionPlan::KeptTerms() const {
 // Each element is written by its owner alone, and nobody else reads it there before all are done:
 // an all-reduce with owners may overwrite the source. Every rank's region must stay what it is.
 void RedistributionPlan::ReduceInPlace() {
-  if (transition_ == nullptr || dtype_ != result_dtype_ || !transition_->KeepsRegions()) return;
-  if (!transition_->may_have_owners()) return;
-  if (transition_->owners() == Owners::kNeeders) {
-    SameMeshTransition owned = *transition_;
+  if (same_mesh_ == nullptr || dtype_ != result_dtype_ || !same_mesh_->KeepsRegions()) return;
+  if (!same_mesh_->may_have_owners()) return;
+  if (same_mesh_->owners() == Owners::kNeeders) {
+    SameMeshTransition owned = *same_mesh_;
     owned.set_owners(Owners::kHolders);
     Choose(std::move(owned));
   }
@@ -287,8 +290,8 @@ void RedistributionPlan::ReduceInPlace() {
 absl::Status RedistributionPlan::Improve(const RedistributionOptions& options) {
   const bool may_choose =
       options.objective != RedistributionObjective::kTotal || !options.links.uniform();
-  if (transition_ != nullptr && may_choose) {
-    std::vector<SameMeshTransition> others = OtherTransitions(*transition_, options.links);
+  if (same_mesh_ != nullptr && may_choose) {
+    std::vector<SameMeshTransition> others = OtherTransitions(*same_mesh_, options.links);
     Price least = others.empty() ? Price() : PriceOf(*this, options);
     for (SameMeshTransition& other : others) {
       RedistributionPlan plan = *this;
@@ -303,17 +306,16 @@ absl::Status RedistributionPlan::Improve(const RedistributionOptions& options) {
   if (options.max_extra_bytes < 0) return absl::OkStatus();
   const int64_t extra = ExtraBytes();
   if (extra <= options.max_extra_bytes) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat("redistribute ", Describe(from_, to_, shape_, dtype_), ": a rank's result has ",
-                   extra, " bytes, and max_extra_bytes is ", options.max_extra_bytes,
-                   "; allow as much, or shard the result over more axes",
-                   transition_ != nullptr && transition_->may_have_owners() && !in_place_
-                       ? ", or reduce in place"
-                       : ""));
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "redistribute ", Describe(from_, to_, shape_, dtype_), ": a rank's result has ", extra,
+      " bytes, and max_extra_bytes is ", options.max_extra_bytes,
+      "; allow as much, or shard the result over more axes",
+      same_mesh_ != nullptr && same_mesh_->may_have_owners() && !in_place_ ? ", or reduce in place"
+                                                                           : ""));
 }
 
 std::vector<int> RedistributionPlan::Ranks() const {
-  if (transfer_ != nullptr) return transfer_->ranks();
+  if (cross_mesh_ != nullptr) return cross_mesh_->ranks();
   std::vector<int> ranks(from_.mesh().size());
   for (size_t i = 0; i < ranks.size(); ++i) ranks[i] = from_.mesh().RankOf(static_cast<int>(i));
   std::sort(ranks.begin(), ranks.end());
@@ -323,11 +325,11 @@ std::vector<int> RedistributionPlan::Ranks() const {
 std::vector<ReceiveBox> RedistributionPlan::Receives(int s, int rank) const {
   const bool gathers = s < static_cast<int>(steps_.size()) && !steps_[s].from_source;
   if (!from_.mesh().Contains(rank) && !to_.mesh().Contains(rank)) return {};
-  if (transfer_ != nullptr) {
-    return gathers ? transfer_->GatherBoxes(rank) : transfer_->ExchangeBoxes(rank);
+  if (cross_mesh_ != nullptr) {
+    return gathers ? cross_mesh_->GatherBoxes(rank) : cross_mesh_->ExchangeBoxes(rank);
   }
-  if (gathers) return GatherBoxes(*transition_, rank, steps_[s].round);
-  return ExchangeBoxes(*transition_, rank);
+  if (gathers) return GatherBoxes(*same_mesh_, rank, steps_[s].round);
+  return ExchangeBoxes(*same_mesh_, rank);
 }
 
 std::string RedistributionPlan::ToString() const {

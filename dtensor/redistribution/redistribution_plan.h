@@ -178,7 +178,7 @@ class RedistributionPlan {
   friend class RedistributionPlanTestPeer;  // plants lies, for Verify() to find
   RedistributionPlan() = default;
   void Choose(SameMeshTransition transition);
-  void Choose(CrossMeshTransition transfer);
+  void Choose(CrossMeshTransition transition);
   void SetScale();
   void ReduceInPlace();
   int64_t KeptTerms() const;        // coordinates on the axes that stay partial
@@ -195,8 +195,8 @@ class RedistributionPlan {
   ReduceOp op_ = ReduceOp::kSum;
   double scale_ = 1;
   uint64_t digest_ = 0;
-  std::shared_ptr<const SameMeshTransition> transition_;  // on one mesh
-  std::shared_ptr<const CrossMeshTransition> transfer_;   // between two
+  std::shared_ptr<const SameMeshTransition> same_mesh_;    // on one mesh
+  std::shared_ptr<const CrossMeshTransition> cross_mesh_;  // between two
 };
 
 }  // namespace dtensor

@@ -1,5 +1,7 @@
 #include "dtensor/redistribution/redistribution_plan.h"
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -40,6 +42,32 @@ std::string Steps(absl::string_view mesh, absl::string_view from, absl::string_v
   EXPECT_EQ(plan->Bytes().total, plan->Bound().total);
   const std::string text = plan->ToString();
   return text.substr(text.rfind(": ") + 2);
+}
+
+// Blocks of 3 and of 7, dealt to ranks in turn, meet in a pattern that repeats: however often it
+// does, a plan is as large, in which ranks own parts of what is reduced, keep and gather them too.
+TEST(RedistributionPlanTest, PlansOfUnlikeBlocksDoNotGrowWithTheTensor) {
+  const auto boxes_of = [](const RedistributionPlan& plan) {
+    size_t boxes = 0;
+    for (int s = 0; s < std::max<int>(1, plan.steps().size()); ++s) {
+      for (int rank : plan.Ranks()) boxes += plan.Receives(s, rank).size();
+    }
+    return boxes;
+  };
+  for (const auto& [mesh, from, to] : std::vector<std::array<absl::string_view, 3>>{
+           {"a=4", "[_ x 4(a) x 3]", "[_ x 4(a) x 7]"},
+           {"a=2,b=2", "[_ x 2(b) x 3] P(sum: a)", "[_ x 2(a) x 7]"},
+           {"a=2,b=2", "[_ x 2(a) x 3] P(sum: b)", "[_ x 2(b) x 7]"},
+           {"a=2,b=2,c=2", "[_ x 2(a) x 3] P(sum: b)", "[_ x 2(c) x 7]"},
+           {"a=2,b=2,c=2", "[_ x 2(a) x 3] P(sum: b)", "[_ x 2(c) x 7] P(sum: a)"},
+           {"a=2,b=2", "[_ x 2(a) x 3]", "[_ x 2(b) x 7] P(sum: a)"}}) {
+    SCOPED_TRACE(absl::StrCat(mesh, " ", from, " -> ", to));
+    DT_ASSERT_OK_AND_ASSIGN(const auto small, Plan(mesh, from, to, {840}));
+    DT_ASSERT_OK_AND_ASSIGN(const auto large, Plan(mesh, from, to, {1'000'000'000'000}));
+    DT_EXPECT_OK(small.Verify());
+    EXPECT_EQ(large.Bytes().total, large.Bound().total);
+    EXPECT_LE(boxes_of(large), 2 * boxes_of(small) + 100);
+  }
 }
 
 TEST(RedistributionPlanTest, ToStringNamesLayoutsShapeTypeAndRounds) {

@@ -131,7 +131,7 @@ class Boxes {
     if (needed.empty()) return {};
     const AxisList axes = AxesOf(t_.source().dim(d));
     std::vector<BoxPart> parts;
-    ForEachHolder(d, axes, 1, needed, [&] {
+    ForEachHolder(d, axes, 1, {needed}, [&] {
       AddParts(MatchPart(t_.Held(d, peer_), results_[d], needed), Delta(axes), parts);
     });
     return SortedParts(std::move(parts));
@@ -140,17 +140,24 @@ class Boxes {
   // Calls fn() with peer_ running over the coordinates on `axes`, from the depth-th on, that may
   // hold some of `needed`: all of it is held by ranks with peer_'s coordinate on the axes before.
   template <typename Fn>
-  void ForEachHolder(int d, absl::Span<const int> axes, size_t depth, const IndexSet& needed,
-                     const Fn& fn) {
+  void ForEachHolder(int d, absl::Span<const int> axes, size_t depth,
+                     const std::vector<IndexSet>& needed, const Fn& fn) {
     while (depth <= axes.size() && !t_.SendsAlong(axes[depth - 1])) ++depth;
     if (depth > axes.size()) return fn();
     const int axis = axes[depth - 1];
     const Chunk range = HolderRange(d, axes.first(depth), needed);
     for (int64_t i = range.begin; i < range.end; ++i) {
       peer_[axis] = static_cast<int>(i);
-      const IndexSet part =
-          depth < axes.size() ? HeldOver(d, axes.first(depth)).Intersect(needed) : needed;
-      if (!part.empty()) ForEachHolder(d, axes, depth + 1, part, fn);
+      if (depth == axes.size()) {
+        fn();
+        continue;
+      }
+      const IndexSet held = HeldOver(d, axes.first(depth));
+      std::vector<IndexSet> parts;
+      for (const IndexSet& set : needed) {
+        for (IndexSet& part : held.IntersectInParts(set)) parts.push_back(std::move(part));
+      }
+      if (!parts.empty()) ForEachHolder(d, axes, depth + 1, parts, fn);
     }
     peer_[axis] = mine_[axis];
   }
@@ -161,10 +168,14 @@ class Boxes {
 
   // The coordinates on the last of `axes` that may hold some of `needed`. Where shards ascend with
   // the coordinate, found by halving: an axis may have thousands of ranks.
-  Chunk HolderRange(int d, absl::Span<const int> axes, const IndexSet& needed) {
+  Chunk HolderRange(int d, absl::Span<const int> axes, const std::vector<IndexSet>& needed) {
     const int axis = axes.back(), size = mesh_.axis_size(axis);
     if (size <= 8 || !t_.AscendsAlong(axis)) return {0, size};
-    const int64_t first = needed.runs().front().begin, last = needed.runs().back().end() - 1;
+    int64_t first = needed[0].runs().front().begin, last = 0;
+    for (const IndexSet& set : needed) {
+      first = std::min(first, set.runs().front().begin);
+      last = std::max(last, set.runs().back().end() - 1);
+    }
     const auto first_that = [&](auto holds) {
       Chunk in = {0, size};
       while (in.size() > 0) {

@@ -1,6 +1,7 @@
 #include "dtensor/redistribution/same_mesh_transition.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/algorithm/container.h"
 #include "dtensor/layout/chunks.h"
@@ -183,29 +184,36 @@ IndexSet SameMeshTransition::Result(int d, absl::Span<const int> coordinate) con
   return DimRegion(target_, d, shape_[d], coordinate);
 }
 
-// The part of a region whose holder has the coordinates of `holder` on `axes`, which shard the
+// The part of some regions whose holder has the coordinates of `holder` on `axes`, which shard the
 // source.
-Region SameMeshTransition::HeldPart(const Region& region, absl::Span<const int> holder,
-                                    const AxisList& axes) const {
-  if (axes.empty()) return region;
-  Region part = region;
+std::vector<Region> SameMeshTransition::HeldPart(std::vector<Region> regions,
+                                                 absl::Span<const int> holder,
+                                                 const AxisList& axes) const {
+  if (axes.empty()) return regions;
+  Region held;
   for (int d = 0; d < static_cast<int>(shape_.size()); ++d) {
     AxisList of_dim;
     for (int axis : axes) {
       if (source_dim_[axis] == d) of_dim.push_back(axis);
     }
-    if (!of_dim.empty()) part[d] = part[d].Intersect(Over(source_, d, holder, of_dim));
+    held.push_back(of_dim.empty() ? IndexSet::Interval(0, shape_[d])
+                                  : Over(source_, d, holder, of_dim));
   }
-  return part;
+  std::vector<Region> parts;
+  for (const Region& region : regions) {
+    for (Region& part : IntersectRegions(region, held)) parts.push_back(std::move(part));
+  }
+  return parts;
 }
 
 // What the ranks that differ on created_from_replicas_ must have together of the result.
-Region SameMeshTransition::NeededTogether(absl::Span<const int> coordinate) const {
+std::vector<Region> SameMeshTransition::NeededTogether(absl::Span<const int> coordinate) const {
   Region region;
   for (int d = 0; d < static_cast<int>(shape_.size()); ++d) {
     region.push_back(Result(d, coordinate));
   }
-  return shares_terms_ ? region : HeldPart(region, coordinate, created_from_shards_);
+  if (shares_terms_) return {std::move(region)};
+  return HeldPart({std::move(region)}, coordinate, created_from_shards_);
 }
 
 bool SameMeshTransition::may_share_terms() const {
@@ -226,16 +234,17 @@ AxisList SameMeshTransition::keeper_axes() const {
   return moves_ ? created_from_replicas_ : AxisList();
 }
 
-// The part of a region, all held at `holder`, that the rank at `coordinate` keeps. A rank that
+// The part of some regions, all held at `holder`, that the rank at `coordinate` keeps. A rank that
 // holds a term itself receives one less, and so takes more.
-std::vector<Region> SameMeshTransition::KeeperShare(Region region, absl::Span<const int> holder,
+std::vector<Region> SameMeshTransition::KeeperShare(std::vector<Region> regions,
+                                                    absl::Span<const int> holder,
                                                     absl::Span<const int> coordinate) const {
   if (!moves_) {
-    if (IndexOn(created_from_replicas_, coordinate) > 0) return {};
-    return {std::move(region)};
+    if (IndexOn(created_from_replicas_, coordinate) > 0) regions.clear();
+    return regions;
   }
   const AxisList axes = keeper_axes();
-  if (!shares_terms_) return ShareOf({std::move(region)}, SizeOf(axes), IndexOn(axes, coordinate));
+  if (!shares_terms_) return ShareOf(regions, SizeOf(axes), IndexOn(axes, coordinate));
   std::vector<int64_t> weights;
   CoordinateVector keeper(coordinate.begin(), coordinate.end());
   ForEachCoordinate(source_.mesh(), axes, absl::MakeSpan(keeper), [&] {
@@ -244,12 +253,12 @@ std::vector<Region> SameMeshTransition::KeeperShare(Region region, absl::Span<co
     weights.push_back(holds ? terms_ : terms_ - 1);
     return true;
   });
-  return ShareOf({std::move(region)}, weights, IndexOn(axes, coordinate));
+  return ShareOf(regions, weights, IndexOn(axes, coordinate));
 }
 
 std::vector<Region> SameMeshTransition::Needed(absl::Span<const int> coordinate) const {
-  const Region together = NeededTogether(coordinate);
-  if (created_from_replicas_.empty() && !shares_terms_) return {together};
+  const std::vector<Region> together = NeededTogether(coordinate);
+  if (created_from_replicas_.empty() && !shares_terms_) return together;
   // What the ranks hold and what they lack, each shared evenly.
   AxisList axes = gathered_;
   axes.insert(axes.end(), moved_.begin(), moved_.end());
@@ -268,10 +277,8 @@ std::vector<Region> SameMeshTransition::Needed(absl::Span<const int> coordinate)
 }
 
 std::vector<Region> SameMeshTransition::OwnedTogether(absl::Span<const int> coordinate) const {
-  std::vector<Region> owned = Needed(coordinate);
-  if (owners_ == Owners::kAnyNeeder) return owned;
-  for (Region& region : owned) region = HeldPart(region, coordinate, gathered_);
-  return owned;
+  if (owners_ == Owners::kAnyNeeder) return Needed(coordinate);
+  return HeldPart(Needed(coordinate), coordinate, gathered_);
 }
 
 std::vector<Region> SameMeshTransition::Owned(absl::Span<const int> coordinate) const {
@@ -301,7 +308,7 @@ int64_t SameMeshTransition::ElementsInPlace() const {
     int64_t count = 1;
     for (int d = 0; d < static_cast<int>(shape_.size()) && count > 0; ++d) {
       const IndexSet source = Over(source_, d, coordinate, moved_);
-      count *= source.Intersect(Over(target_, d, coordinate, moved_)).size();
+      count *= source.CommonSize(Over(target_, d, coordinate, moved_));
     }
     total += count;
     return true;

@@ -130,9 +130,10 @@ class SameMeshTransition {
   }
   bool IsViewOf(int d) const;
   int64_t SizeOf(const AxisList& axes) const;
-  Region NeededTogether(absl::Span<const int> coordinate) const;
-  Region HeldPart(const Region& region, absl::Span<const int> holder, const AxisList& axes) const;
-  std::vector<Region> KeeperShare(Region region, absl::Span<const int> holder,
+  std::vector<Region> NeededTogether(absl::Span<const int> coordinate) const;
+  std::vector<Region> HeldPart(std::vector<Region> regions, absl::Span<const int> holder,
+                               const AxisList& axes) const;
+  std::vector<Region> KeeperShare(std::vector<Region> regions, absl::Span<const int> holder,
                                   absl::Span<const int> coordinate) const;
   // The coordinate on some axes as one number, row-major.
   int64_t IndexOn(const AxisList& axes, absl::Span<const int> coordinate) const;

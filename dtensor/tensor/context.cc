@@ -9,6 +9,7 @@
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/layout/digest.h"
+#include "dtensor/layout/regions.h"
 #include "dtensor/runtime/core/lru_cache.h"
 #include "dtensor/runtime/core/no_throw.h"
 #include "dtensor/runtime/core/status.h"
@@ -118,6 +119,7 @@ absl::StatusOr<SpecPtr> Context::Intern(const Layout& layout, absl::Span<const i
                             " dimensions where the shape ", DimsToString(shape), " has ",
                             absl::StrCat(shape.size())});
   }
+  DT_RETURN_IF_ERROR(CheckRegions(layout, shape));
   auto* spec = new Spec;
   SpecPtr interned(spec);
   spec->layout = layout;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -131,6 +132,11 @@ void ForEachCommon(absl::Span<const IndexRun> a, absl::Span<const IndexRun> b, F
   }
 }
 
+bool Interleave(const Runs& parts) {
+  const auto meet = [](const IndexRun& a, const IndexRun& b) { return a.end() > b.begin; };
+  return std::adjacent_find(parts.begin(), parts.end(), meet) != parts.end();
+}
+
 // One run of what parts of one stride make together, if they do: as even and odd make a whole.
 std::optional<IndexRun> EvenlySpaced(const Runs& parts) {
   const int64_t step = parts[1].begin - parts[0].begin;
@@ -148,8 +154,7 @@ std::optional<IndexRun> EvenlySpaced(const Runs& parts) {
 // Appends parts as Common gives them. Those of one period interleave, and end one after the other.
 template <typename RunVector>
 void AppendParts(const Runs& parts, RunVector& runs) {
-  const auto interleave = [](const IndexRun& a, const IndexRun& b) { return a.end() > b.begin; };
-  if (std::adjacent_find(parts.begin(), parts.end(), interleave) == parts.end()) {
+  if (!Interleave(parts)) {
     for (const IndexRun& part : parts) Append(runs, part);
     return;
   }
@@ -290,6 +295,27 @@ IndexSet IndexSet::Intersect(const IndexSet& other) const {
   ForEachCommon(runs_, other.runs_,
                 [&](size_t, size_t, const Runs& parts) { AppendParts(parts, common.runs_); });
   return common;
+}
+
+std::vector<IndexSet> IndexSet::IntersectInParts(const IndexSet& other) const {
+  std::vector<IndexSet> sets;
+  IndexSet rest;  // what interleaves with nothing
+  ForEachCommon(runs_, other.runs_, [&](size_t, size_t, const Runs& parts) {
+    const bool interleave = Interleave(parts);
+    for (const IndexRun& part : parts) {
+      Append(interleave ? sets.emplace_back().runs_ : rest.runs_, part);
+    }
+  });
+  if (!rest.empty()) sets.push_back(std::move(rest));
+  return sets;
+}
+
+int64_t IndexSet::CommonSize(const IndexSet& other) const {
+  int64_t size = 0;
+  ForEachCommon(runs_, other.runs_, [&](size_t, size_t, const Runs& parts) {
+    for (const IndexRun& part : parts) size += part.size();
+  });
+  return size;
 }
 
 IndexSet IndexSet::Union(const IndexSet& other) const {

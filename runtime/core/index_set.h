@@ -60,9 +60,16 @@ class IndexSet {
   // Every index moved up by `offset` (down where it is negative).
   IndexSet Shifted(int64_t offset) const;
 
-  // Linear in the runs read and written, as a rule; where runs of unequal strides meet, see Match.
+  // Linear in the runs read and written, as a rule; where runs of unequal strides meet, see
+  // MatchIndexSets.
   IndexSet Intersect(const IndexSet& other) const;
   IndexSet Union(const IndexSet& other) const;
+  // Intersect as disjoint sets, none of them empty. Runs of unequal strides meet in a pattern that
+  // runs cannot say: Intersect takes it apart, here each interval of the pattern is a set of its own,
+  // one strided run. So costs and results are as those of MatchIndexSets, however long runs are.
+  std::vector<IndexSet> IntersectInParts(const IndexSet& other) const;
+  // The size of Intersect, at the cost of IntersectInParts.
+  int64_t CommonSize(const IndexSet& other) const;
 
   std::string ToString() const;  // "{3..5}", "{0..1 +6 x2, 9}", "{}"
   friend bool operator==(const IndexSet&, const IndexSet&) = default;
@@ -79,12 +86,12 @@ struct MatchedRun {
   friend bool operator==(const MatchedRun&, const MatchedRun&) = default;
 };
 
-// The common indices of two sets, as positions in both. Each lies in one piece; pieces ascend by
-// their first elements, in src and in dst alike. They may interleave: {0..3 +6 x9} and {2..6 +6 x9}
-// share two strided pieces. Pieces are equal, sides swapped, for Match(dst, src).
+// The common indices of two sets, as positions in both. Each lies in one run; runs ascend by their
+// first elements, in src and in dst alike. They may interleave: {0..3 +6 x9} and {2..6 +6 x9} share
+// two strided runs. They are equal, sides swapped, for MatchIndexSets(dst, src).
 //
-// Runs that meet cost O(1) and give at most three pieces where one is an interval or their strides
-// are equal. Two of unequal strides s and t, with c and d intervals where they overlap, cost
+// Runs that meet cost O(1) and give at most three of these where one is an interval or their
+// strides are equal. Two of unequal strides s and t, with c and d intervals where they overlap, cost
 // O(min(c, d, (s + t) / gcd(s, t))).
 std::vector<MatchedRun> MatchIndexSets(const IndexSet& src, const IndexSet& dst);
 

@@ -291,6 +291,21 @@ class Random {
   std::mt19937_64 engine_;
 };
 
+// The parts are disjoint, none is empty, and together they are `common`.
+void ExpectParts(const IndexSet& a, const IndexSet& b, const Indices& common) {
+  Indices all;
+  size_t size = 0;
+  for (const IndexSet& part : a.IntersectInParts(b)) {
+    EXPECT_FALSE(part.empty());
+    EXPECT_THAT(part.runs(), testing::ElementsAreArray(CanonicalRuns(IndicesOf(part))));
+    size += part.size();
+    all.merge(IndicesOf(part));
+  }
+  EXPECT_EQ(all, common);
+  EXPECT_EQ(size, common.size());
+  EXPECT_EQ(a.CommonSize(b), static_cast<int64_t>(common.size()));
+}
+
 class IndexSetPropertyTest : public testing::Test {
  protected:
   void SetUp() override { std::cout << "DTENSOR_SEED=" << random_.seed() << " repeats this run\n"; }
@@ -352,6 +367,7 @@ TEST_F(IndexSetPropertyTest, IntersectAndUnion) {
     SCOPED_TRACE(absl::StrCat(set_a.ToString(), " and ", set_b.ToString()));
     ASSERT_THAT(set_a.Intersect(set_b).runs(), testing::ElementsAreArray(CanonicalRuns(common)));
     ASSERT_THAT(set_a.Union(set_b).runs(), testing::ElementsAreArray(CanonicalRuns(joined)));
+    ExpectParts(set_a, set_b, common);
     ASSERT_EQ(set_a == set_b, a == b);
   }
 }
@@ -379,6 +395,16 @@ TEST_F(IndexSetPropertyTest, MatchGivesEachCommonIndexOnce) {
   }
 }
 
+TEST(IndexSetTest, PartsOfUnequalStridesDoNotGrow) {
+  // Blocks of 3 and of 7, dealt to four: 12 and 28 apart, which meet in a pattern of 84.
+  for (const int64_t periods : {int64_t{10}, int64_t{10'000'000'000}}) {
+    const IndexSet threes = Of({{0, 3, 12, 7 * periods}}), sevens = Of({{0, 7, 28, 3 * periods}});
+    EXPECT_EQ(threes.IntersectInParts(sevens).size(), 2) << periods;
+    EXPECT_EQ(threes.CommonSize(sevens), 6 * periods);
+  }
+  EXPECT_THAT(Of({{0, 2, 4, 9}}).IntersectInParts(Of({{2, 2, 4, 9}})), testing::IsEmpty());
+}
+
 // Each pair of strided runs of small numbers: periods, cut ends, one interval against many.
 TEST(IndexSetExhaustive, PairsOfRuns) {
   for (int64_t stride_a = 2; stride_a <= 6; ++stride_a) {
@@ -402,6 +428,7 @@ TEST(IndexSetExhaustive, PairsOfRuns) {
         ASSERT_THAT(set_a.Intersect(set_b).runs(),
                     testing::ElementsAreArray(CanonicalRuns(common)));
         ASSERT_THAT(set_a.Union(set_b).runs(), testing::ElementsAreArray(CanonicalRuns(joined)));
+        ExpectParts(set_a, set_b, common);
       }
     }
   }

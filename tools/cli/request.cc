@@ -7,6 +7,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "dtensor/layout/regions.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/io/read_file.h"
 
@@ -125,6 +126,9 @@ absl::StatusOr<Laid> ParseLaid(const RegionsFlags& flags) {
   DT_ASSIGN_OR_RETURN(laid.shape, ParseShape(flags.shape));
   DT_RETURN_IF_ERROR(CheckCountable(laid.shape, mesh.size()));
   DT_ASSIGN_OR_RETURN(laid.layout, ParseLayout("--layout", flags.layout, mesh, laid.shape));
+  if (absl::Status status = CheckRegions(laid.layout, laid.shape); !status.ok()) {
+    return Of("--layout", status);
+  }
   return laid;
 }
 
