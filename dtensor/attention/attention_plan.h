@@ -1,4 +1,4 @@
-// AttentionPlan: the ways in which attention can bring queries and keys together that are both
+// AttentionPlan: how attention can bring queries and keys together that are both
 // sharded along the sequence, by the same axes, and what each is expected to take.
 //
 //   ring         q, k and v stay; keys and values go from rank to rank (ring_schedule.h)
@@ -9,7 +9,7 @@
 // Prediction. Products take 4 d operations a pair of query and key and head forward, 10 d backward;
 // bytes take their time on the slowest link, one after the other. In a step of a ring keys and
 // values move while the kernel runs, and the slowest rank is waited for; gradients, and what other
-// ways move, hide behind nothing. Backward counts where gradients are recorded: a ring brings keys
+// plans move, hide behind nothing. Backward counts where gradients are recorded: a ring brings keys
 // and values again, since it keeps none of them.
 //
 // A pure function: equal on every rank.
@@ -72,13 +72,13 @@ struct AttentionPlan {
   std::string ToString(const DeviceMesh& mesh) const;
 };
 
-// All ways there are: ring, gather, then all-to-all over each set of axes whose ranks share the
+// All plans there are: ring, gather, then all-to-all over each set of axes whose ranks share the
 // heads evenly. Empty where nothing is streamed, or there is nothing to do. Errors: as
 // RingSchedule::Create.
 absl::StatusOr<std::vector<AttentionPlan>> AttentionPlans(const AttentionProblem& problem,
                                                           const CostModel& links);
 
-// The way of least time among those whose extra bytes are at most `max_extra_bytes` (-1: any); of
+// The plan of least time among those whose extra bytes are at most `max_extra_bytes` (-1: any); of
 // those that take up to 5% more, which is less than predictions are worth, that of fewest kept
 // bytes, then of fewest extra bytes. If none fits, the ring: redistributions would be refused.
 // Requires: what AttentionPlans returned, and not empty.

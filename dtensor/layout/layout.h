@@ -148,7 +148,7 @@ class Layout {
 
   // FromPlacements of the result is this layout. Errors: kInvalidArgument when placements cannot
   // say it (the order of axes is not mesh order, or two factors of one dimension are split in a way
-  // that no Order names).
+  // that no ShardOrder names).
   absl::StatusOr<Placements> ToPlacements(absl::Span<const int64_t> shape) const;
 
   // The shape of a rank's local tensor: sizes of Regions(). Requires: shape.size() == ndim().

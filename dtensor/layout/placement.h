@@ -1,12 +1,14 @@
 // Placement: how ONE mesh axis of P ranks holds a tensor. The word users write.
 //
-//   Replicate()                 "R"               every rank holds the whole tensor
-//   Shard(d)                    "S(d)"            rank r holds the r-th ceil chunk of dimension d
-//   Shard(d, Order::Unit(u))    "S(d,unit(u))"    ... never cutting a group of u, such as a head
-//   Shard(d, Order::Cyclic(k))  "S(d,cyclic(k))"  k rounds, each chunked over the axis
-//   Shard(d, Order::Block(b))   "S(d,block(b))"   blocks of b dealt in turn (b = 1: striped)
-//   Shard(d, Order::Zigzag())   "S(d,zigzag)"     2P ceil chunks; rank r holds chunks r and 2P-1-r
-//   Partial(op)                 "P(sum)"          a full-shape term on each; the tensor is their op
+//   Replicate()   "R"               every rank holds the whole tensor
+//   Shard(d)      "S(d)"            rank r holds the r-th ceil chunk of dimension d
+//   Shard(d, o)   in another order o, below
+//   Partial(op)   "P(sum)"          a full-shape term on each; the tensor is their op
+//
+//   ShardOrder::Unit(u)     "S(d,unit(u))"     ceil chunks that never cut a group of u, as a head
+//   ShardOrder::Cyclic(k)   "S(d,cyclic(k))"   k rounds, each chunked over the axis
+//   ShardOrder::Block(b)    "S(d,block(b))"    blocks of b dealt in turn (b = 1: striped)
+//   ShardOrder::Zigzag()    "S(d,zigzag)"      2P ceil chunks; rank r holds chunks r and 2P-1-r
 //
 // A tensor has one placement for each axis of its mesh, in mesh order. Several Shards of one
 // dimension split it axis by axis, the first axis outermost. What a rank then holds: regions.h.

@@ -34,18 +34,18 @@ bool Inside(const MatchedRun& piece, int64_t begin, int64_t stride, int64_t size
   return piece.size() == 0 || begin + (piece.count - 1) * stride + piece.length <= size;
 }
 
-bool SourceInside(const ReceiveBox& transfer, const Dims& shape) {
+bool SourceInside(const ReceiveBox& box, const Dims& shape) {
   for (size_t d = 0; d < shape.size(); ++d) {
-    const MatchedRun& piece = transfer.dims[d];
+    const MatchedRun& piece = box.dims[d];
     if (!Inside(piece, piece.src, piece.src_stride, shape[d])) return false;
   }
   return true;
 }
 
 // A dst of stride 0 would have one element written many times.
-bool DstInside(const ReceiveBox& transfer, const Tensor& dst) {
+bool DstInside(const ReceiveBox& box, const Tensor& dst) {
   for (int d = 0; d < dst.ndim(); ++d) {
-    const MatchedRun& piece = transfer.dims[d];
+    const MatchedRun& piece = box.dims[d];
     if (!Inside(piece, piece.dst, piece.dst_stride, dst.size(d))) return false;
     if (piece.size() > 1 && dst.strides()[d] == 0) return false;
   }
@@ -53,12 +53,12 @@ bool DstInside(const ReceiveBox& transfer, const Tensor& dst) {
 }
 
 absl::Status CheckOperation(const Collective& collective, const ExchangePart& part,
-                            const ReceiveBox& transfer) {
+                            const ReceiveBox& box) {
   const DType dtype = part.dst.dtype();
   const bool floats = IsFloat(dtype);
   const bool orders = part.op == ReduceOp::kMax || part.op == ReduceOp::kMin;
   const bool exists = floats || (dtype == DType::kBool ? orders : part.op != ReduceOp::kAvg);
-  if (transfer.peers.size() > 1 && !exists) {
+  if (box.peers.size() > 1 && !exists) {
     return Refuse(collective,
                   absl::StrCat("there is no ", ToString(part.op), " of ", ToString(dtype)));
   }
@@ -68,10 +68,10 @@ absl::Status CheckOperation(const Collective& collective, const ExchangePart& pa
   return absl::OkStatus();
 }
 
-absl::Status CheckTransfer(const Collective& collective, const ExchangePart& part,
-                           const ReceiveBox& transfer, int rank) {
-  if (transfer.peers.empty()) return Refuse(collective, "a box comes from no rank");
-  for (int peer : transfer.peers) {
+absl::Status CheckBox(const Collective& collective, const ExchangePart& part, const ReceiveBox& box,
+                      int rank) {
+  if (box.peers.empty()) return Refuse(collective, "a box comes from no rank");
+  for (int peer : box.peers) {
     if (std::binary_search(collective.group.begin(), collective.group.end(), peer)) continue;
     return Refuse(collective, absl::StrCat("rank ", rank, " receives from rank ", peer,
                                            ", which is not in the group [",
@@ -79,15 +79,14 @@ absl::Status CheckTransfer(const Collective& collective, const ExchangePart& par
   }
   const Tensor& dst = part.dst;
   if (!dst.defined()) return Refuse(collective, absl::StrCat("rank ", rank, " has no result"));
-  if (static_cast<int>(transfer.dims.size()) != dst.ndim() || !DstInside(transfer, dst)) {
+  if (static_cast<int>(box.dims.size()) != dst.ndim() || !DstInside(box, dst)) {
     return Refuse(collective,
                   absl::StrCat("a box lies outside of rank ", rank, "'s result ",
                                DimsToString(dst.shape()), ", or writes to strides of 0"));
   }
-  DT_RETURN_IF_ERROR(CheckOperation(collective, part, transfer));
-  const bool reads_itself =
-      std::find(transfer.peers.begin(), transfer.peers.end(), rank) != transfer.peers.end();
-  return reads_itself ? CheckSource(collective, transfer, dst, part.src, rank) : absl::OkStatus();
+  DT_RETURN_IF_ERROR(CheckOperation(collective, part, box));
+  const bool reads_itself = std::find(box.peers.begin(), box.peers.end(), rank) != box.peers.end();
+  return reads_itself ? CheckSource(collective, box, dst, part.src, rank) : absl::OkStatus();
 }
 
 }  // namespace
@@ -104,15 +103,15 @@ absl::Status CheckExchange(const Collective& collective, absl::Span<const Exchan
       if (device == nullptr || !tensor->defined() || &tensor->device() == device) continue;
       return Refuse(collective, absl::StrCat("a tensor is not on the device of rank ", rank));
     }
-    for (const ReceiveBox& transfer : part.receives) {
-      DT_RETURN_IF_ERROR(CheckTransfer(collective, part, transfer, rank));
+    for (const ReceiveBox& box : part.receives) {
+      DT_RETURN_IF_ERROR(CheckBox(collective, part, box, rank));
     }
   }
   return absl::OkStatus();
 }
 
-absl::Status CheckSource(const Collective& collective, const ReceiveBox& transfer,
-                         const Tensor& dst, const Tensor& source, int peer) {
+absl::Status CheckSource(const Collective& collective, const ReceiveBox& box, const Tensor& dst,
+                         const Tensor& source, int peer) {
   if (!source.defined()) {
     return Refuse(collective, absl::StrCat("rank ", peer, " has no tensor to receive from"));
   }
@@ -122,7 +121,7 @@ absl::Status CheckSource(const Collective& collective, const ReceiveBox& transfe
                                " where the result is ", ToString(dst.dtype()),
                                "; only f32, bf16 and f16 become each other on the way"));
   }
-  if (source.ndim() != dst.ndim() || !SourceInside(transfer, source.shape())) {
+  if (source.ndim() != dst.ndim() || !SourceInside(box, source.shape())) {
     return Refuse(collective, absl::StrCat("a box lies outside of the tensor ",
                                            DimsToString(source.shape()), " of rank ", peer));
   }

@@ -22,10 +22,10 @@ std::string ExchangeLabel(const Collective& collective);
 absl::Status CheckExchange(const Collective& collective, absl::Span<const ExchangePart> parts,
                            int rank, int size, const Device* device);
 
-// Whether the boxes that `transfer` reads lie in `source`, the tensor of world rank `peer`, and are
+// Whether the boxes that `box` reads lie in `source`, the tensor of world rank `peer`, and are
 // of dst's type. Errors: kInvalidArgument, as above.
-absl::Status CheckSource(const Collective& collective, const ReceiveBox& transfer,
-                         const Tensor& dst, const Tensor& source, int peer);
+absl::Status CheckSource(const Collective& collective, const ReceiveBox& box, const Tensor& dst,
+                         const Tensor& source, int peer);
 
 }  // namespace dtensor
 

@@ -33,7 +33,7 @@
 namespace dtensor {
 
 // A point in a device's queue. Cheap to copy; may be waited for by other devices of the same kind.
-// A default-constructed Event has happened.
+// A default-constructed DeviceEvent has happened.
 class DeviceEvent {
  public:
   class State {

@@ -9,11 +9,11 @@
 namespace dtensor::kernels {
 namespace {
 
-// All of a tensor, as a transfer to the same place.
+// All of a tensor, as a box to the same place.
 ReceiveBox Whole(const Tensor& tensor) {
-  ReceiveBox transfer{.peers = {0}};
-  for (const int64_t n : tensor.shape()) transfer.dims.push_back({.length = n});
-  return transfer;
+  ReceiveBox box{.peers = {0}};
+  for (const int64_t n : tensor.shape()) box.dims.push_back({.length = n});
+  return box;
 }
 
 }  // namespace

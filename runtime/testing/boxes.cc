@@ -98,22 +98,22 @@ uint64_t Seed() {
 }
 
 ReceiveBox RandomReceiveBox(Random& random, int ndim, absl::Span<const int> peers) {
-  ReceiveBox transfer;
-  transfer.peers.assign(peers.begin(), peers.end());
-  for (int d = 0; d < ndim; ++d) transfer.dims.push_back(RandomPiece(random));
-  return transfer;
+  ReceiveBox box;
+  box.peers.assign(peers.begin(), peers.end());
+  for (int d = 0; d < ndim; ++d) box.dims.push_back(RandomPiece(random));
+  return box;
 }
 
-Dims SourceShape(const ReceiveBox& transfer) {
+Dims SourceShape(const ReceiveBox& box) {
   Dims shape;
-  for (const MatchedRun& p : transfer.dims)
+  for (const MatchedRun& p : box.dims)
     shape.push_back(p.src + (p.count - 1) * p.src_stride + p.length);
   return shape;
 }
 
-Dims DstShape(const ReceiveBox& transfer) {
+Dims DstShape(const ReceiveBox& box) {
   Dims shape;
-  for (const MatchedRun& p : transfer.dims)
+  for (const MatchedRun& p : box.dims)
     shape.push_back(p.dst + (p.count - 1) * p.dst_stride + p.length);
   return shape;
 }
@@ -137,15 +137,15 @@ Backed RandomTensor(Random& random, Device& device, DType dtype, absl::Span<cons
   return backed;
 }
 
-void ForEachElement(const ReceiveBox& transfer, const Tensor& dst, const Tensor& source,
+void ForEachElement(const ReceiveBox& box, const Tensor& dst, const Tensor& source,
                     const ElementFn& fn) {
   // Of the dimensions before d: where the element lies.
   const std::function<void(size_t, int64_t, int64_t)> walk = [&](size_t d, int64_t s, int64_t t) {
-    if (d == transfer.dims.size()) {
+    if (d == box.dims.size()) {
       const int64_t size = SizeOf(dst.dtype());
       return fn(s * size, t * size);
     }
-    const MatchedRun& p = transfer.dims[d];
+    const MatchedRun& p = box.dims[d];
     for (int64_t j = 0; j < p.count; ++j) {
       for (int64_t i = 0; i < p.length; ++i) {
         walk(d + 1, s + (p.src + j * p.src_stride + i) * source.strides()[d],

@@ -42,8 +42,8 @@ class Random {
 // A box of random pieces, 0 to 4 dimensions, sometimes empty, from the peers `peers`.
 ReceiveBox RandomReceiveBox(Random& random, int ndim, absl::Span<const int> peers);
 // The smallest shapes that hold the box.
-Dims SourceShape(const ReceiveBox& transfer);
-Dims DstShape(const ReceiveBox& transfer);
+Dims SourceShape(const ReceiveBox& box);
+Dims DstShape(const ReceiveBox& box);
 
 // `bytes` of the memory of `tensor`, whose dimensions lie in any order, with gaps.
 struct Backed {
@@ -55,7 +55,7 @@ Backed RandomTensor(Random& random, Device& device, DType dtype, absl::Span<cons
 
 // Calls fn(bytes into source, bytes into dst) for each element of the box.
 using ElementFn = std::function<void(int64_t, int64_t)>;
-void ForEachElement(const ReceiveBox& transfer, const Tensor& dst, const Tensor& source,
+void ForEachElement(const ReceiveBox& box, const Tensor& dst, const Tensor& source,
                     const ElementFn& fn);
 
 // One element: *dst = scale * (terms[0] op terms[1] ...), as reduce_row.h defines it.

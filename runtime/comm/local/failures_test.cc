@@ -308,11 +308,11 @@ TEST_P(FailuresTest, NobodyReadsWhatAFailedRankFreed) {
 // --- Refusals: before any peer hears of the call, and with nothing broken.
 
 absl::Status Refused(Communicator& communicator, Device& device, const std::vector<int>& group,
-                     const ReceiveBox& transfer, DType dtype = DType::kF32,
-                     ReduceOp op = ReduceOp::kSum, double scale = 1) {
+                     const ReceiveBox& box, DType dtype = DType::kF32, ReduceOp op = ReduceOp::kSum,
+                     double scale = 1) {
   DT_ASSIGN_OR_RETURN(Tensor source, Tensor::Empty(device, dtype, {4}));
   DT_ASSIGN_OR_RETURN(Tensor result, Tensor::Empty(device, dtype, {4}));
-  ExchangePart part{source, result, absl::MakeConstSpan(&transfer, 1), op, scale};
+  ExchangePart part{source, result, absl::MakeConstSpan(&box, 1), op, scale};
   return communicator.Exchange({.axes = "tp", .op = "MatMul", .group = group},
                                absl::MakeSpan(&part, 1));
 }

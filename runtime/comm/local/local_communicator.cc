@@ -199,8 +199,8 @@ void LocalCommunicator::Post(const Collective& collective, absl::Span<const Exch
   post.parts = parts.data();
   post.reads = 0;
   for (const ExchangePart& part : parts) {
-    for (const ReceiveBox& transfer : part.receives) {
-      for (int peer : transfer.peers) post.reads |= RankGroup::ReadBit(in.group->IndexOf(peer));
+    for (const ReceiveBox& box : part.receives) {
+      for (int peer : box.peers) post.reads |= RankGroup::ReadBit(in.group->IndexOf(peer));
     }
   }
   in.group->Publish(in.me, RankGroup::kPosted, in.number);
@@ -233,8 +233,8 @@ absl::Status LocalCommunicator::PullFromPeers(const Collective& collective,
                                               const Membership& in) {
   pulls_.clear();
   for (size_t i = 0; i < parts.size(); ++i) {
-    for (const ReceiveBox& transfer : parts[i].receives) {
-      DT_RETURN_IF_ERROR(PlanPull(collective, parts[i], transfer, i, in));
+    for (const ReceiveBox& box : parts[i].receives) {
+      DT_RETURN_IF_ERROR(PlanPull(collective, parts[i], box, i, in));
     }
   }
   RankGroup& group = *in.group;
@@ -255,17 +255,17 @@ absl::Status LocalCommunicator::PullFromPeers(const Collective& collective,
 }
 
 absl::Status LocalCommunicator::PlanPull(const Collective& collective, const ExchangePart& part,
-                                         const ReceiveBox& transfer, size_t index,
+                                         const ReceiveBox& box, size_t index,
                                          const Membership& in) {
   absl::InlinedVector<const Tensor*, 8> sources;
-  for (int peer : transfer.peers) {
+  for (int peer : box.peers) {
     const RankGroup::Post& post = in.group->post(in.group->IndexOf(peer), in.number);
     sources.push_back(&post.parts[index].src);
-    DT_RETURN_IF_ERROR(CheckSource(collective, transfer, part.dst, *sources.back(), peer));
+    DT_RETURN_IF_ERROR(CheckSource(collective, box, part.dst, *sources.back(), peer));
   }
-  Pull pull{BoxLoop(transfer, part.dst, sources), sources[0]->dtype(), part.dst.dtype(), part.op,
+  Pull pull{BoxLoop(box, part.dst, sources), sources[0]->dtype(), part.dst.dtype(), part.op,
             part.scale};
-  pull.messages = transfer.peers.size() - absl::c_count(transfer.peers, rank_);
+  pull.messages = box.peers.size() - absl::c_count(box.peers, rank_);
   if (pull.loop.bytes() == 0 || (pull.scale == 1 && pull.loop.in_place())) return absl::OkStatus();
   pulls_.push_back(std::move(pull));
   return absl::OkStatus();

@@ -93,7 +93,7 @@ class LocalCommunicator final : public Communicator {
   absl::Status PullFromPeers(const Collective& collective, absl::Span<const ExchangePart> parts,
                              const Membership& in);
   absl::Status PlanPull(const Collective& collective, const ExchangePart& part,
-                        const ReceiveBox& transfer, size_t index, const Membership& in);
+                        const ReceiveBox& box, size_t index, const Membership& in);
   absl::Status LaunchPulls(const Membership& in);
   absl::Status AwaitReaders(const Collective& collective, const Membership& in);
   absl::Status Withdraw(const Membership& in, const absl::Status& reason);

@@ -69,12 +69,12 @@ GlobalPart RandomPart(Random& random, Device& device, absl::Span<const int> grou
   Dims source(ndim, 0);
   for (size_t me = 0; me < group.size(); ++me) {
     for (int64_t boxes = random.In(0, 3); boxes > 0; --boxes) {
-      ReceiveBox transfer = box_testing::RandomReceiveBox(
-          random, ndim, RandomPeers(random, group, random.Chance(50)));
-      transfer.dims[0].dst += results[me][0];  // below the boxes before it: disjoint
-      results[me] = Max(results[me], box_testing::DstShape(transfer));
-      source = Max(source, box_testing::SourceShape(transfer));
-      part.receives[me].push_back(transfer);
+      ReceiveBox box = box_testing::RandomReceiveBox(random, ndim,
+                                                     RandomPeers(random, group, random.Chance(50)));
+      box.dims[0].dst += results[me][0];  // below the boxes before it: disjoint
+      results[me] = Max(results[me], box_testing::DstShape(box));
+      source = Max(source, box_testing::SourceShape(box));
+      part.receives[me].push_back(box);
     }
   }
   for (size_t me = 0; me < group.size(); ++me) {
@@ -87,18 +87,18 @@ GlobalPart RandomPart(Random& random, Device& device, absl::Span<const int> grou
 std::vector<std::byte> Expected(const GlobalPart& part, absl::Span<const int> group, int me) {
   const Tensor& dst = part.results[me].tensor;
   std::vector<std::byte> bytes = part.results[me].bytes;
-  for (const ReceiveBox& transfer : part.receives[me]) {
-    std::vector<std::vector<const std::byte*>> terms(transfer.elements());
-    for (int peer : transfer.peers) {
+  for (const ReceiveBox& box : part.receives[me]) {
+    std::vector<std::vector<const std::byte*>> terms(box.elements());
+    for (int peer : box.peers) {
       const Backed& source =
           part.sources[std::find(group.begin(), group.end(), peer) - group.begin()];
       size_t i = 0;
-      box_testing::ForEachElement(transfer, dst, source.tensor, [&](int64_t from, int64_t) {
+      box_testing::ForEachElement(box, dst, source.tensor, [&](int64_t from, int64_t) {
         terms[i++].push_back(&source.bytes[from]);
       });
     }
     size_t i = 0;
-    box_testing::ForEachElement(transfer, dst, dst, [&](int64_t, int64_t to) {
+    box_testing::ForEachElement(box, dst, dst, [&](int64_t, int64_t to) {
       box_testing::NaiveReduce(dst.dtype(), part.op, part.scale, terms[i++], &bytes[to]);
     });
   }

@@ -1,4 +1,4 @@
-// Pull: what one rank does for one transfer: reads a box from its peers' memory into its own.
+// Pull: what one rank does for one box: reads it from its peers' memory into its own.
 #ifndef DTENSOR_RUNTIME_COMM_LOCAL_PULL_H_
 #define DTENSOR_RUNTIME_COMM_LOCAL_PULL_H_
 

@@ -1,4 +1,4 @@
-// Copies of boxes between strided memories: what an exchange does with a transfer from one peer.
+// Copies of boxes between strided memories: what an exchange does with a box from one peer.
 #ifndef DTENSOR_RUNTIME_KERNELS_CPU_BOX_COPY_H_
 #define DTENSOR_RUNTIME_KERNELS_CPU_BOX_COPY_H_
 

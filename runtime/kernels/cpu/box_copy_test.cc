@@ -16,13 +16,13 @@ using box_testing::Backed;
 using box_testing::Random;
 
 // Both memories as a whole, so that a byte beside the box that changed is found.
-void ExpectCopied(const ReceiveBox& transfer, const Backed& source, Backed& dst, bool stream) {
+void ExpectCopied(const ReceiveBox& box, const Backed& source, Backed& dst, bool stream) {
   std::vector<std::byte> expected = dst.bytes;
-  box_testing::ForEachElement(transfer, dst.tensor, source.tensor, [&](int64_t from, int64_t to) {
+  box_testing::ForEachElement(box, dst.tensor, source.tensor, [&](int64_t from, int64_t to) {
     std::memcpy(&expected[to], &source.bytes[from], SizeOf(dst.tensor.dtype()));
   });
   const Tensor* sources[] = {&source.tensor};
-  CopyBox(BoxLoop(transfer, dst.tensor, sources), stream);
+  CopyBox(BoxLoop(box, dst.tensor, sources), stream);
   EXPECT_EQ(dst.bytes, expected);
 }
 
@@ -32,11 +32,11 @@ TEST(CopyBoxTest, RandomBoxes) {
   for (int round = 0; round < 2000 && !testing::Test::HasFailure(); ++round) {
     SCOPED_TRACE(round);
     const DType dtype = random.Of<DType>(box_testing::kAllDTypes);
-    const ReceiveBox transfer = box_testing::RandomReceiveBox(random, random.In(0, 4), {0});
+    const ReceiveBox box = box_testing::RandomReceiveBox(random, random.In(0, 4), {0});
     const Backed source =
-        box_testing::RandomTensor(random, *device, dtype, box_testing::SourceShape(transfer));
-    Backed dst = box_testing::RandomTensor(random, *device, dtype, box_testing::DstShape(transfer));
-    ExpectCopied(transfer, source, dst, /*stream=*/round % 2 == 0);
+        box_testing::RandomTensor(random, *device, dtype, box_testing::SourceShape(box));
+    Backed dst = box_testing::RandomTensor(random, *device, dtype, box_testing::DstShape(box));
+    ExpectCopied(box, source, dst, /*stream=*/round % 2 == 0);
   }
 }
 

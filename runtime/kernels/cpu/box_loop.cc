@@ -6,17 +6,16 @@
 
 namespace dtensor {
 
-BoxLoop::BoxLoop(const ReceiveBox& transfer, const Tensor& dst,
-                 absl::Span<const Tensor* const> sources)
+BoxLoop::BoxLoop(const ReceiveBox& box, const Tensor& dst, absl::Span<const Tensor* const> sources)
     : element_bytes_(SizeOf(dst.dtype())),
       source_bytes_(SizeOf(sources[0]->dtype())),
-      bytes_(transfer.elements() * element_bytes_) {
+      bytes_(box.elements() * element_bytes_) {
   base_.push_back(static_cast<std::byte*>(dst.raw()));
   for (const Tensor* source : sources) base_.push_back(static_cast<std::byte*>(source->raw()));
   if (bytes_ == 0) return;
   absl::InlinedVector<int64_t, 4> inner(operands()), outer(operands());
-  for (size_t d = 0; d < transfer.dims.size(); ++d) {
-    const MatchedRun& piece = transfer.dims[d];
+  for (size_t d = 0; d < box.dims.size(); ++d) {
+    const MatchedRun& piece = box.dims[d];
     for (int i = 0; i < operands(); ++i) {
       const Tensor& tensor = i == 0 ? dst : *sources[i - 1];
       inner[i] = tensor.strides()[d] * element_bytes(i);

@@ -19,10 +19,10 @@ namespace dtensor {
 // joined where every operand allows it. A scalar box has no loops.
 class BoxLoop {
  public:
-  // The box of `transfer`, from the tensors of its peers (as many, in that order) to `dst`.
-  // Requires: the box lies inside all of them; all have transfer.dims.size() dimensions, and the
+  // `box`, from the tensors of its peers (as many, in that order) to `dst`.
+  // Requires: the box lies inside all of them; all have box.dims.size() dimensions, and the
   // sources one type.
-  BoxLoop(const ReceiveBox& transfer, const Tensor& dst, absl::Span<const Tensor* const> sources);
+  BoxLoop(const ReceiveBox& box, const Tensor& dst, absl::Span<const Tensor* const> sources);
 
   int64_t element_bytes(int operand = 0) const {
     return operand == 0 ? element_bytes_ : source_bytes_;

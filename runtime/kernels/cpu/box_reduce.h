@@ -1,4 +1,4 @@
-// Reductions of boxes in strided memories: what an exchange does with a transfer from several
+// Reductions of boxes in strided memories: what an exchange does with a box from several
 // peers.
 #ifndef DTENSOR_RUNTIME_KERNELS_CPU_BOX_REDUCE_H_
 #define DTENSOR_RUNTIME_KERNELS_CPU_BOX_REDUCE_H_

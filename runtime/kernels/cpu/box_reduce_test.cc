@@ -27,30 +27,30 @@ std::vector<ReduceOp> OpsOf(DType dtype) {
 }
 
 // Where each source's element of the box lies, in the order of the box.
-std::vector<std::vector<const std::byte*>> Terms(const ReceiveBox& transfer, const Tensor& dst,
+std::vector<std::vector<const std::byte*>> Terms(const ReceiveBox& box, const Tensor& dst,
                                                  absl::Span<const Backed> sources) {
-  std::vector<std::vector<const std::byte*>> terms(transfer.elements());
+  std::vector<std::vector<const std::byte*>> terms(box.elements());
   for (const Backed& source : sources) {
     size_t i = 0;
-    box_testing::ForEachElement(transfer, dst, source.tensor, [&](int64_t from, int64_t) {
+    box_testing::ForEachElement(box, dst, source.tensor, [&](int64_t from, int64_t) {
       terms[i++].push_back(&source.bytes[from]);
     });
   }
   return terms;
 }
 
-void ExpectReduced(const ReceiveBox& transfer, absl::Span<const Backed> sources, Backed& dst,
+void ExpectReduced(const ReceiveBox& box, absl::Span<const Backed> sources, Backed& dst,
                    ReduceOp op, double scale, bool stream) {
   const DType dtype = dst.tensor.dtype();
   std::vector<std::byte> expected = dst.bytes;
-  const auto terms = Terms(transfer, dst.tensor, sources);
+  const auto terms = Terms(box, dst.tensor, sources);
   size_t i = 0;
-  box_testing::ForEachElement(transfer, dst.tensor, dst.tensor, [&](int64_t, int64_t to) {
+  box_testing::ForEachElement(box, dst.tensor, dst.tensor, [&](int64_t, int64_t to) {
     box_testing::NaiveReduce(dtype, op, scale, terms[i++], &expected[to]);
   });
   std::vector<const Tensor*> tensors;
   for (const Backed& source : sources) tensors.push_back(&source.tensor);
-  ReduceBox(BoxLoop(transfer, dst.tensor, tensors), dtype, dtype, op, scale, stream);
+  ReduceBox(BoxLoop(box, dst.tensor, tensors), dtype, dtype, op, scale, stream);
   EXPECT_TRUE(box_testing::SameElements(dtype, dst.bytes, expected))
       << std::string(ToString(op)) << " of " << std::string(ToString(dtype));
 }
@@ -61,15 +61,14 @@ TEST(ReduceBoxTest, RandomBoxes) {
   for (int round = 0; round < 1000 && !testing::Test::HasFailure(); ++round) {
     SCOPED_TRACE(round);
     const DType dtype = random.Of<DType>(box_testing::kAllDTypes);
-    const ReceiveBox transfer = box_testing::RandomReceiveBox(random, random.In(0, 4), {0});
+    const ReceiveBox box = box_testing::RandomReceiveBox(random, random.In(0, 4), {0});
     std::vector<Backed> sources(random.In(1, random.Chance(2) ? 150 : 5));
     for (Backed& source : sources) {
-      source =
-          box_testing::RandomTensor(random, *device, dtype, box_testing::SourceShape(transfer));
+      source = box_testing::RandomTensor(random, *device, dtype, box_testing::SourceShape(box));
     }
-    Backed dst = box_testing::RandomTensor(random, *device, dtype, box_testing::DstShape(transfer));
+    Backed dst = box_testing::RandomTensor(random, *device, dtype, box_testing::DstShape(box));
     const double scale = IsFloat(dtype) && random.Chance(50) ? 1.0 / 3 : 1;
-    ExpectReduced(transfer, sources, dst, random.Of<ReduceOp>(OpsOf(dtype)), scale, round % 2 == 0);
+    ExpectReduced(box, sources, dst, random.Of<ReduceOp>(OpsOf(dtype)), scale, round % 2 == 0);
   }
 }
 
@@ -86,9 +85,9 @@ TEST(ReduceBoxTest, LongRows) {
         source.tensor = source.tensor.View({n}, {stride}, 0);
       }
       Backed dst = box_testing::RandomTensor(random, *device, dtype, {n + 100});
-      const ReceiveBox transfer{{0, 1, 2}, {{.dst = begin, .length = n}}};
+      const ReceiveBox box{{0, 1, 2}, {{.dst = begin, .length = n}}};
       const ReduceOp op = dtype == DType::kBool ? ReduceOp::kMax : ReduceOp::kSum;
-      ExpectReduced(transfer, sources, dst, op, 1, /*stream=*/true);
+      ExpectReduced(box, sources, dst, op, 1, /*stream=*/true);
     }
   }
 }
@@ -106,10 +105,10 @@ TEST(ReduceBoxTest, LongRowsApart) {
           source = box_testing::RandomTensor(random, *device, dtype, {3, 2 * n});
         }
         Backed dst = box_testing::RandomTensor(random, *device, dtype, {3, n + 31});
-        ReceiveBox transfer{{}, {{.length = 3}, {.src = begin, .dst = begin, .length = n}}};
-        for (int i = 0; i < terms; ++i) transfer.peers.push_back(i);
+        ReceiveBox box{{}, {{.length = 3}, {.src = begin, .dst = begin, .length = n}}};
+        for (int i = 0; i < terms; ++i) box.peers.push_back(i);
         const ReduceOp op = dtype == DType::kBool ? ReduceOp::kMax : ReduceOp::kSum;
-        ExpectReduced(transfer, sources, dst, op, 1, /*stream=*/true);
+        ExpectReduced(box, sources, dst, op, 1, /*stream=*/true);
       }
     }
   }
@@ -241,11 +240,11 @@ TEST(ReduceBoxTest, ConvertsOverGaps) {
   const Tensor dst = FromHost<BFloat16>(*device, std::vector<BFloat16>(8), {4, 2}).value();
   // Column 1 and 2 of the source, transposed, as columns 0 and 1 of the first three rows.
   const Tensor turned = src.Transpose(0, 1);
-  ReceiveBox transfer{.peers = {0}};
-  transfer.dims.push_back({.src = 1, .dst = 0, .length = 2});
-  transfer.dims.push_back({.src = 0, .dst = 0, .length = 2});
+  ReceiveBox box{.peers = {0}};
+  box.dims.push_back({.src = 1, .dst = 0, .length = 2});
+  box.dims.push_back({.src = 0, .dst = 0, .length = 2});
   const Tensor* sources[] = {&turned};
-  ReduceBox(BoxLoop(transfer, dst, sources), DType::kF32, DType::kBF16, ReduceOp::kSum, 1, false);
+  ReduceBox(BoxLoop(box, dst, sources), DType::kF32, DType::kBF16, ReduceOp::kSum, 1, false);
   const std::vector<BFloat16> got = ToHost<BFloat16>(dst).value();
   std::vector<float> floats(got.begin(), got.end());
   EXPECT_EQ(floats, (std::vector<float>{1, 5, 2, 6, 0, 0, 0, 0}));
