@@ -2,8 +2,8 @@
 //
 // A rank holds a product of index sets, one per tensor dimension; its local tensor holds those
 // elements in ascending global order, dimension by dimension. Every fast path is tested against
-// this. O(ndim * runs), with no communication. Layouts that placements say have one or two runs in a
-// dimension, or one for each round; where inner factors leave several parts of each group, runs
+// this. O(ndim * runs), with no communication. Layouts that placements can say have a run or two in
+// a dimension, or one for each round. Where inner factors leave several parts of each group, runs
 // grow with the tensor, and CheckRegions bounds them.
 #ifndef DTENSOR_LAYOUT_REGIONS_H_
 #define DTENSOR_LAYOUT_REGIONS_H_
@@ -30,7 +30,8 @@ Region Regions(const Layout& layout, absl::Span<const int64_t> shape,
 
 // The most runs that a rank may hold of one dimension.
 inline constexpr int64_t kMaxRegionRuns = int64_t{1} << 20;
-// Errors: kInvalidArgument, naming the dimension, where ranks would hold more. Requires: as Regions.
+// Errors: kInvalidArgument, naming the dimension, where ranks would hold more. Requires: as
+// Regions.
 absl::Status CheckRegions(const Layout& layout, absl::Span<const int64_t> shape);
 
 // The indices of dimension d whose holder has `coordinate[a]` on each axis a in `axes`, whatever

@@ -19,7 +19,8 @@ class Locator {
     return base_ + offset / run.stride * run.length + offset % run.stride;
   }
 
-  // From the index last asked for: how many indices, `step` apart, have positions equally far apart.
+  // From the index last asked for: how many indices, `step` apart, have positions equally far
+  // apart.
   int64_t RegularSteps(int64_t index, int64_t step) const {
     const IndexRun& run = runs_[run_];
     if (run.count > 1 && step % run.stride != 0) return 1;

@@ -101,8 +101,8 @@ class PendingRedistribution {
 };
 
 // Several plans as one: each round of all of them is one exchange, and counts as one collective.
-// The bits are those of ExecutePlan() on each. Errors: kInvalidArgument unless there is a source for
-// each plan and all have one CoalescingKey; as ExecutePlan.
+// The bits are those of ExecutePlan() on each. Errors: as its, and kInvalidArgument unless there is
+// a source for each plan and all have one CoalescingKey.
 absl::StatusOr<std::vector<Tensor>> ExecuteCoalesced(
     absl::Span<const RankRedistributionPlan* const> plans, absl::Span<const Tensor> sources,
     Communicator& communicator, const ExchangeCaller& caller);

@@ -65,8 +65,8 @@ class IndexSet {
   IndexSet Intersect(const IndexSet& other) const;
   IndexSet Union(const IndexSet& other) const;
   // Intersect as disjoint sets, none of them empty. Runs of unequal strides meet in a pattern that
-  // runs cannot say: Intersect takes it apart, here each interval of the pattern is a set of its own,
-  // one strided run. So costs and results are as those of MatchIndexSets, however long runs are.
+  // runs cannot say: Intersect takes it apart, here each interval of the pattern is a set of its
+  // own, one strided run. So the cost is that of MatchIndexSets, however long runs are.
   std::vector<IndexSet> IntersectInParts(const IndexSet& other) const;
   // The size of Intersect, at the cost of IntersectInParts.
   int64_t CommonSize(const IndexSet& other) const;
@@ -91,8 +91,8 @@ struct MatchedRun {
 // two strided runs. They are equal, sides swapped, for MatchIndexSets(dst, src).
 //
 // Runs that meet cost O(1) and give at most three of these where one is an interval or their
-// strides are equal. Two of unequal strides s and t, with c and d intervals where they overlap, cost
-// O(min(c, d, (s + t) / gcd(s, t))).
+// strides are equal. Two of unequal strides s and t, with c and d intervals where they overlap,
+// cost O(min(c, d, (s + t) / gcd(s, t))).
 std::vector<MatchedRun> MatchIndexSets(const IndexSet& src, const IndexSet& dst);
 
 }  // namespace dtensor
