@@ -1,17 +1,21 @@
 // Law 3 for programs: random operators on random layouts, with redistributions between them and
-// tensors that are read several times, have the loss and the gradients of one rank.
+// tensors that are read several times, have the loss and the gradients of one rank. DTENSOR_SEED
+// repeats the slow one, DTENSOR_SECONDS is how long it lasts.
 #include <algorithm>
 #include <cmath>
+#include <iostream>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/ops/ops.h"
+#include "dtensor/runtime/testing/slow_test_time.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "dtensor/tensor/autograd.h"
 #include "dtensor/testing/all_layouts.h"
 #include "dtensor/testing/op_cases.h"
+#include "dtensor/testing/random_layouts.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -176,7 +180,14 @@ TEST(RandomGradients, AreThoseOfOneRank) {
 }
 
 TEST(RandomGradients, SlowAreThoseOfOneRank) {
-  for (const char* mesh : {"a=2", "a=5", "a=2,b=2", "a=3,b=2", "a=2,b=2,c=2"}) Try(mesh, 7, 3000);
+  const char* const meshes[] = {"a=2", "a=5", "a=2,b=2", "a=3,b=2", "a=2,b=2,c=2"};
+  const SlowTestTime time;
+  TestRandom random;
+  int programs = 0;
+  for (; time.Left() && !HasFailure(); programs += 100) {
+    Try(meshes[random.Below(5)], static_cast<uint32_t>(random.Below(1 << 30)), 100);
+  }
+  std::cout << programs << " programs\n";
 }
 
 }  // namespace

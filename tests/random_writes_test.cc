@@ -3,9 +3,7 @@
 // passes give what write_reference.h gives, on every mesh and device, or are refused for one of two
 // reasons. DTENSOR_SEED repeats a run; DTENSOR_SECONDS is how long the slow one lasts.
 #include <algorithm>
-#include <chrono>
 #include <cmath>
-#include <cstdlib>
 #include <iostream>
 #include <random>
 #include <string>
@@ -17,6 +15,7 @@
 #include "dtensor/ops/ops.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/copy.h"
+#include "dtensor/runtime/testing/slow_test_time.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "dtensor/tensor/autograd.h"
 #include "dtensor/tensor/distributed_tensor.h"
@@ -438,12 +437,10 @@ TEST(RandomWrites, GiveWhatAReferenceGives) {
 }
 
 TEST(RandomWrites, SlowOnes) {
-  const char* const given = std::getenv("DTENSOR_SECONDS");
-  const std::chrono::seconds time(given != nullptr ? std::atoi(given) : 180);
-  const auto end = std::chrono::steady_clock::now() + time;
+  const SlowTestTime time;
   TestRandom random;
   Totals totals;
-  while (std::chrono::steady_clock::now() < end && !HasFailure()) RunOne(random, totals);
+  while (time.Left() && !HasFailure()) RunOne(random, totals);
   Report(totals);
 }
 
