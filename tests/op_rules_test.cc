@@ -14,6 +14,7 @@
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "dtensor/tensor/dispatch.h"
 #include "dtensor/tensor/op_helpers.h"
+#include "dtensor/testing/all_layouts.h"
 #include "dtensor/testing/all_ops.h"
 #include "dtensor/testing/op_cases.h"
 #include "dtensor/tests/op_assignments.h"
@@ -210,18 +211,12 @@ Layout RandomLayout(const DeviceMesh& mesh, const OpCase::Operand& operand, std:
   const ShardOrder orders[] = {ShardOrder::Contiguous(), ShardOrder::Contiguous(),
                                ShardOrder::Zigzag(),     ShardOrder::Block(1),
                                ShardOrder::Unit(2),      ShardOrder::Cyclic(2)};
-  while (true) {
-    Placements placements;
-    for (int axis = 0; axis < mesh.num_axes(); ++axis) {
-      const int kind = static_cast<int>(random() % 4);
-      if (kind >= 2 && ndim > 0)
-        placements.push_back(Shard(static_cast<int>(random() % ndim), orders[random() % 6]));
-      else
-        placements.push_back(kind == 1 ? partial() : Replicate());
-    }
-    auto layout = Layout::FromPlacements(mesh, placements, operand.shape);
-    if (layout.ok()) return *std::move(layout);
-  }
+  return DrawLayout(mesh, operand.shape, [&]() -> Placement {
+    const int kind = static_cast<int>(random() % 4);
+    if (kind >= 2 && ndim > 0)
+      return Shard(static_cast<int>(random() % ndim), orders[random() % 6]);
+    return kind == 1 ? partial() : Replicate();
+  });
 }
 
 void TryRandomPlacements(const OpCase& c, absl::Span<const char* const> meshes, int trials,

@@ -59,8 +59,8 @@ class Program {
   int64_t Below(size_t n) { return static_cast<int64_t>(choices_() % n); }
 
   Layout AnyLayout(const Dims& shape) {
-    const auto all = AllLayouts(mesh_, shape, ReduceOp::kSum, AllOrders());
-    return all[layouts_() % all.size()];
+    const auto all = AllPlacements(static_cast<int>(shape.size()), ReduceOp::kSum, AllOrders());
+    return DrawLayout(mesh_, shape, [&] { return all[layouts_() % all.size()]; });
   }
 
   TensorOr Leaf(const Dims& shape, bool wanted = true) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "dtensor/runtime/testing/status_matchers.h"
+#include "dtensor/testing/all_layouts.h"
 #include "dtensor/testing/attention_cases.h"
 #include "dtensor/testing/random_layouts.h"
 #include "gmock/gmock.h"
@@ -30,16 +31,11 @@ ShardOrder RandomOrder(TestRandom& random) {
 
 // Sequences are split most often; batches, heads and nothing, too.
 Layout RandomLayout(const DeviceMesh& mesh, const Dims& shape, TestRandom& random) {
-  while (true) {
-    Placements placements;
-    for (int axis = 0; axis < mesh.num_axes(); ++axis) {
-      const Placement choices[] = {
-          Shard(1, RandomOrder(random)), Shard(1), Shard(2), Shard(0), Replicate(), Partial()};
-      placements.push_back(choices[std::max(0, random.Below(8) - 2)]);
-    }
-    const auto layout = Layout::FromPlacements(mesh, placements, shape);
-    if (layout.ok()) return *layout;  // else no layout says these orders on one dimension
-  }
+  return DrawLayout(mesh, shape, [&]() -> Placement {
+    const Placement choices[] = {
+        Shard(1, RandomOrder(random)), Shard(1), Shard(2), Shard(0), Replicate(), Partial()};
+    return choices[std::max(0, random.Below(8) - 2)];
+  });
 }
 
 // `like` over another shape; or, half of the time, another layout.

@@ -168,14 +168,9 @@ Layout RandomLayout(const DeviceMesh& mesh, const Dims& shape, std::mt19937_64& 
   const std::vector<ReduceOp> ops[] = {SumAndAverage(), {ReduceOp::kMax}, {ReduceOp::kMin}};
   const auto all =
       AllPlacements(static_cast<int>(shape.size()), ops[random() % std::size(ops)], AllOrders());
-  while (true) {
-    Placements placements;
-    for (int a = 0; a < mesh.num_axes(); ++a) {
-      placements.push_back(
-          all[random() % (random() % 2 == 0 ? std::min<size_t>(3, all.size()) : all.size())]);
-    }
-    if (auto layout = Layout::FromPlacements(mesh, placements, shape); layout.ok()) return *layout;
-  }
+  return DrawLayout(mesh, shape, [&] {
+    return all[random() % (random() % 2 == 0 ? std::min<size_t>(3, all.size()) : all.size())];
+  });
 }
 
 // Any two meshes of a world of nine, ops, orders and shapes. DTENSOR_SEED and DTENSOR_PAIRS set

@@ -1,10 +1,8 @@
 #include "dtensor/redistribution/plan_executor.h"
 
 #include <algorithm>
-#include <limits>
 #include <numeric>
 #include <optional>
-#include <type_traits>
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
@@ -14,9 +12,7 @@
 #include "dtensor/runtime/core/reduce_op.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/device/device.h"
-#include "dtensor/runtime/kernels/cpu/box_copy.h"
-#include "dtensor/runtime/kernels/cpu/box_loop.h"
-#include "dtensor/runtime/kernels/cpu/box_reduce.h"
+#include "dtensor/runtime/kernels/box.h"
 
 namespace dtensor {
 namespace {
@@ -61,38 +57,6 @@ absl::Status CheckSource(const RankRedistributionPlan& rank_plan, const Tensor& 
                           "; pass the shard that the layout names"});
 }
 
-template <typename T>
-T IdentityOf(ReduceOp op) {
-  using Limits = std::numeric_limits<T>;
-  switch (op) {
-    case ReduceOp::kProduct:
-      return T(1);
-    case ReduceOp::kMax:
-      return Limits::has_infinity ? -Limits::infinity() : Limits::lowest();
-    case ReduceOp::kMin:
-      return Limits::has_infinity ? Limits::infinity() : Limits::max();
-    default:
-      return T(0);
-  }
-}
-
-// Requires: `out` is row-major.
-absl::Status FillIdentity(Device& device, ReduceOp op, const Tensor& out) {
-  if (out.numel() == 0) return absl::OkStatus();
-  if (op == ReduceOp::kSum) return device.FillBytes(out.raw(), 0, out.bytes());
-  return VisitDType(out.dtype(), [&](auto element) {
-    using T = decltype(element);
-    if constexpr (std::is_arithmetic_v<T>) {
-      element = IdentityOf<T>(op);
-    } else {
-      element = T(IdentityOf<float>(op));
-    }
-    return device.Launch("FillIdentity", [element, data = out.data<T>(), n = out.numel()] {
-      std::fill_n(data, n, element);
-    });
-  });
-}
-
 // The result of a rank that finds all it needs in its source.
 absl::StatusOr<Tensor> LocalResult(const RankRedistributionPlan& rank_plan, const Tensor& source) {
   const RedistributionPlan& plan = rank_plan.plan();
@@ -108,24 +72,15 @@ absl::StatusOr<Tensor> LocalResult(const RankRedistributionPlan& rank_plan, cons
   Device& device = source.device();
   DT_ASSIGN_OR_RETURN(Tensor result,
                       Tensor::Empty(device, plan.result_dtype(), rank_plan.local_to()));
-  if (plan.fills_identity()) DT_RETURN_IF_ERROR(FillIdentity(device, plan.to().term_op(), result));
-  if (boxes.empty() || device.is_meta()) return result;
-  std::vector<BoxLoop> loops;
-  loops.reserve(boxes.size());
-  for (const ReceiveBox& box : boxes)
-    loops.emplace_back(box, result, std::vector<const Tensor*>{&source});
-  const bool stream = result.bytes() >= kStreamBytes;
-  const auto copy = [loops = std::move(loops), stream, in = plan.dtype(), out = plan.result_dtype(),
-                     scale = plan.scale()] {
-    for (const BoxLoop& loop : loops) {
-      if (in == out && scale == 1) {
-        CopyBox(loop, stream);
-      } else {
-        ReduceBox(loop, in, out, ReduceOp::kSum, scale, stream);
-      }
-    }
-  };
-  DT_RETURN_IF_ERROR(device.Launch("Redistribute", copy));
+  if (plan.fills_identity())
+    DT_RETURN_IF_ERROR(kernels::FillIdentity(device, plan.to().term_op(), result));
+  const Tensor* const sources[] = {&source};
+  std::vector<kernels::BoxMove> moves;
+  moves.reserve(boxes.size());
+  for (const ReceiveBox& box : boxes) {
+    moves.emplace_back(box, result, sources, ReduceOp::kSum, plan.scale());
+  }
+  DT_RETURN_IF_ERROR(kernels::MoveBoxes(device, "Redistribute", moves));
   return result;
 }
 
@@ -140,7 +95,7 @@ absl::StatusOr<Tensor> EmptyResult(const RankRedistributionPlan& rank_plan, cons
   DT_ASSIGN_OR_RETURN(Tensor result,
                       Tensor::Empty(source.device(), plan.result_dtype(), rank_plan.local_to()));
   if (plan.fills_identity()) {
-    DT_RETURN_IF_ERROR(FillIdentity(source.device(), plan.to().term_op(), result));
+    DT_RETURN_IF_ERROR(kernels::FillIdentity(source.device(), plan.to().term_op(), result));
   }
   return result;
 }

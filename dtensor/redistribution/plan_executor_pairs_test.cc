@@ -226,11 +226,7 @@ TEST(ExecutorPairsTest, RandomPairs) {
     way.in_two_halves = random() % 2 == 0;
     const auto layout = [&] {
       const auto all = AllPlacements(static_cast<int>(shape.size()), ops, AllOrders());
-      while (true) {
-        Placements placements;
-        for (int a = 0; a < mesh.num_axes(); ++a) placements.push_back(all[random() % all.size()]);
-        if (auto made = Layout::FromPlacements(mesh, placements, shape); made.ok()) return *made;
-      }
+      return DrawLayout(mesh, shape, [&] { return all[random() % all.size()]; });
     };
     std::vector<Layout> layouts;
     for (int i = 0; i < 12; ++i) layouts.push_back(layout());

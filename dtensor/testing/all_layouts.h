@@ -38,6 +38,17 @@ inline std::vector<Placement> AllPlacements(int ndim, ReduceOp op,
 // Sums beside averages.
 inline std::vector<ReduceOp> SumAndAverage() { return {ReduceOp::kSum, ReduceOp::kAvg}; }
 
+// A layout of one placement for each axis as draw() returns them; again while no layout says them.
+template <typename Draw>
+Layout DrawLayout(const DeviceMesh& mesh, absl::Span<const int64_t> shape, Draw draw) {
+  while (true) {
+    Placements placements;
+    for (int axis = 0; axis < mesh.num_axes(); ++axis) placements.push_back(draw());
+    auto layout = Layout::FromPlacements(mesh, placements, shape);
+    if (layout.ok()) return *std::move(layout);
+  }
+}
+
 // Each layout once; placements that no layout says are left out.
 inline std::vector<Layout> AllLayouts(const DeviceMesh& mesh, absl::Span<const int64_t> shape,
                                       absl::Span<const ReduceOp> ops,

@@ -2,9 +2,7 @@
 
 #include "dtensor/runtime/core/collective.h"
 #include "dtensor/runtime/core/status.h"
-#include "dtensor/runtime/kernels/cpu/box_copy.h"
-#include "dtensor/runtime/kernels/cpu/box_loop.h"
-#include "dtensor/runtime/kernels/cpu/streaming.h"
+#include "dtensor/runtime/kernels/box.h"
 
 namespace dtensor::kernels {
 namespace {
@@ -20,11 +18,9 @@ ReceiveBox Whole(const Tensor& tensor) {
 
 absl::Status Copy(Device& device, const Tensor& src, const Tensor& dst) {
   DT_CHECK(src.shape() == dst.shape() && src.dtype() == dst.dtype());
-  if (device.is_meta() || src.numel() == 0) return device.failure();
-  const Tensor* sources[] = {&src};
-  const bool stream = StreamStores({&src}, dst);
-  return device.Launch(
-      "Copy", [loop = BoxLoop(Whole(dst), dst, sources), stream] { CopyBox(loop, stream); });
+  const Tensor* const sources[] = {&src};
+  const BoxMove move(Whole(dst), dst, sources);
+  return MoveBoxes(device, "Copy", {&move, 1});
 }
 
 absl::StatusOr<Tensor> Contiguous(Device& device, const Tensor& x) {

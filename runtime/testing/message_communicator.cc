@@ -5,11 +5,10 @@
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
-#include "dtensor/runtime/comm/local/pull.h"
 #include "dtensor/runtime/core/collective.h"
 #include "dtensor/runtime/core/dims.h"
 #include "dtensor/runtime/core/status.h"
-#include "dtensor/runtime/kernels/cpu/box_loop.h"
+#include "dtensor/runtime/kernels/box.h"
 
 namespace dtensor {
 namespace {
@@ -32,9 +31,8 @@ absl::StatusOr<Tensor> Pack(const Tensor& source, const BoxDims& box) {
     run.dst_stride = run.length;
   }
   const Tensor* const sources[] = {&source};
-  const Pull pull{BoxLoop(copy, packed, sources), source.dtype(), source.dtype(), ReduceOp::kSum,
-                  1};
-  if (pull.loop.bytes() > 0) RunPulls({&pull, 1}, 0);
+  const kernels::BoxMove pack(copy, packed, sources);
+  DT_RETURN_IF_ERROR(kernels::MoveBoxes(source.device(), "Pack", {&pack, 1}));
   return packed;
 }
 
@@ -52,7 +50,8 @@ absl::StatusOr<Tensor> TensorOf(const BoxMessage& message, Device& device) {
 }
 
 // Combines packed terms into the part's result.
-void Unpack(const ExchangePart& part, const ReceiveBox& box, const std::vector<Tensor>& terms) {
+absl::Status Unpack(const ExchangePart& part, const ReceiveBox& box,
+                    const std::vector<Tensor>& terms) {
   ReceiveBox packed = box;
   for (MatchedRun& run : packed.dims) {
     run.src = 0;
@@ -60,9 +59,8 @@ void Unpack(const ExchangePart& part, const ReceiveBox& box, const std::vector<T
   }
   std::vector<const Tensor*> sources;
   for (const Tensor& term : terms) sources.push_back(&term);
-  const Pull pull{BoxLoop(packed, part.dst, sources), terms[0].dtype(), part.dst.dtype(), part.op,
-                  part.scale};
-  if (pull.loop.bytes() > 0) RunPulls({&pull, 1}, 0);
+  const kernels::BoxMove unpack(packed, part.dst, sources, part.op, part.scale);
+  return kernels::MoveBoxes(part.dst.device(), "Unpack", {&unpack, 1});
 }
 
 template <typename T>
@@ -164,7 +162,7 @@ absl::Status MessageCommunicator::Receive(const Collective& collective, Begun be
         ++messages;
         bytes += message.bytes.size();
       }
-      Unpack(part, box, terms);
+      DT_RETURN_IF_ERROR(Unpack(part, box, terms));
     }
   }
   for (const auto& [peer, boxes] : inbox) {

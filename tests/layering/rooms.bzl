@@ -48,7 +48,6 @@ ROOMS = {
         "runtime/core",
         "runtime/device",
         "runtime/kernels",
-        "runtime/kernels/cpu",
     ],
     "dtensor/rules": [
         "dtensor/layout",
@@ -99,7 +98,6 @@ ROOMS = {
         "runtime/device/deferred",
         "runtime/device/meta",
         "runtime/kernels",
-        "runtime/kernels/cpu",
     ],
     "runtime/comm/simulated": [
         "runtime/comm",

@@ -232,9 +232,10 @@ absl::Status LocalCommunicator::PullFromPeers(const Collective& collective,
                                               absl::Span<const ExchangePart> parts,
                                               const Membership& in) {
   pulls_.clear();
+  Traffic traffic;
   for (size_t i = 0; i < parts.size(); ++i) {
     for (const ReceiveBox& box : parts[i].receives) {
-      DT_RETURN_IF_ERROR(PlanPull(collective, parts[i], box, i, in));
+      DT_RETURN_IF_ERROR(PlanPull(collective, parts[i], box, i, in, traffic));
     }
   }
   RankGroup& group = *in.group;
@@ -243,30 +244,26 @@ absl::Status LocalCommunicator::PullFromPeers(const Collective& collective,
     DT_RETURN_IF_ERROR(device_.Wait(group.details(member, in.number).ready));
   }
   DT_RETURN_IF_ERROR(LaunchPulls(in));
-  int64_t messages = 0, bytes = 0;
-  for (const Pull& pull : pulls_) {
-    messages += pull.messages;
-    bytes += pull.received_bytes();
-  }
-  Count(collective, messages, bytes);
+  Count(collective, traffic.messages, traffic.bytes);
   if (has_events_) group.details(in.me, in.number).done = device_.Record();
   group.Publish(in.me, RankGroup::kDone, in.number);
   return absl::OkStatus();
 }
 
 absl::Status LocalCommunicator::PlanPull(const Collective& collective, const ExchangePart& part,
-                                         const ReceiveBox& box, size_t index,
-                                         const Membership& in) {
+                                         const ReceiveBox& box, size_t index, const Membership& in,
+                                         Traffic& traffic) {
   absl::InlinedVector<const Tensor*, 8> sources;
   for (int peer : box.peers) {
     const RankGroup::Post& post = in.group->post(in.group->IndexOf(peer), in.number);
     sources.push_back(&post.parts[index].src);
     DT_RETURN_IF_ERROR(CheckSource(collective, box, part.dst, *sources.back(), peer));
   }
-  Pull pull{BoxLoop(box, part.dst, sources), sources[0]->dtype(), part.dst.dtype(), part.op,
-            part.scale};
-  pull.messages = box.peers.size() - absl::c_count(box.peers, rank_);
-  if (pull.loop.bytes() == 0 || (pull.scale == 1 && pull.loop.in_place())) return absl::OkStatus();
+  kernels::BoxMove pull(box, part.dst, sources, part.op, part.scale);
+  if (pull.is_done()) return absl::OkStatus();
+  const int64_t messages = box.peers.size() - absl::c_count(box.peers, rank_);
+  traffic.messages += messages;
+  traffic.bytes += messages * box.elements() * SizeOf(pull.in);
   pulls_.push_back(std::move(pull));
   return absl::OkStatus();
 }
@@ -276,8 +273,7 @@ absl::Status LocalCommunicator::PlanPull(const Collective& collective, const Exc
 absl::Status LocalCommunicator::LaunchPulls(const Membership& in) {
   if (pulls_.empty()) return absl::OkStatus();
   const size_t first = pulls_.size() * in.me / in.group->size();
-  if (!has_events_) return device_.Launch("Exchange", [&] { RunPulls(pulls_, first); });
-  return device_.Launch("Exchange", [pulls = pulls_, first] { RunPulls(pulls, first); });
+  return kernels::MoveBoxes(device_, "Exchange", pulls_, first);
 }
 
 absl::Status LocalCommunicator::AwaitReaders(const Collective& collective, const Membership& in) {

@@ -35,10 +35,10 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "dtensor/runtime/comm/communicator.h"
-#include "dtensor/runtime/comm/local/pull.h"
 #include "dtensor/runtime/comm/local/rank_group.h"
 #include "dtensor/runtime/comm/local/world.h"
 #include "dtensor/runtime/device/device.h"
+#include "dtensor/runtime/kernels/box.h"
 
 namespace dtensor {
 
@@ -92,8 +92,12 @@ class LocalCommunicator final : public Communicator {
   absl::Status CompareCalls(const Membership& in) const;
   absl::Status PullFromPeers(const Collective& collective, absl::Span<const ExchangePart> parts,
                              const Membership& in);
+  struct Traffic {
+    int64_t messages = 0, bytes = 0;
+  };
   absl::Status PlanPull(const Collective& collective, const ExchangePart& part,
-                        const ReceiveBox& box, size_t index, const Membership& in);
+                        const ReceiveBox& box, size_t index, const Membership& in,
+                        Traffic& traffic);
   absl::Status LaunchPulls(const Membership& in);
   absl::Status AwaitReaders(const Collective& collective, const Membership& in);
   absl::Status Withdraw(const Membership& in, const absl::Status& reason);
@@ -112,7 +116,7 @@ class LocalCommunicator final : public Communicator {
   uint64_t begun_ = 0;
   bool ended_ = false;
   size_t last_membership_ = 0;
-  std::vector<Pull> pulls_;  // of the exchange at hand; kept for its memory
+  std::vector<kernels::BoxMove> pulls_;  // of the exchange at hand; kept for its memory
 };
 
 }  // namespace dtensor

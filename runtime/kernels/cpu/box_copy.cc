@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "dtensor/runtime/kernels/cpu/streaming.h"
+
 namespace dtensor {
 namespace {
 
@@ -78,7 +80,7 @@ void CopyRows(const BoxLoop& loop, bool stream) {
       std::memcpy(at[0], at[1], run);
     }
   });
-  if (stream_run) EndStream();
+  kernels::FinishStores(stream_run);
 }
 
 // The loop that walks the source most tightly, of all but the last.

@@ -5,13 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "dtensor/runtime/kernels/cpu/box_loop.h"
+#include "dtensor/runtime/kernels/box_loop.h"
 
 namespace dtensor {
-
-// Outputs of at least this many bytes are written past the caches. A streaming store saves reading
-// the line that it overwrites, but the next reader then finds nothing in the cache.
-inline constexpr int64_t kStreamBytes = 4 << 20;
 
 // Shorter runs are not worth the head and tail around whole cache lines.
 inline constexpr int64_t kStreamRunBytes = 256;
@@ -20,11 +16,11 @@ inline constexpr int64_t kStreamRunBytes = 256;
 // but begins anew with each run.
 inline constexpr int64_t kFetchAhead = 1024;
 
-// dst[0, n) = src[0, n), by streaming stores. EndStream() before another thread may read dst.
+// dst[0, n) = src[0, n), by streaming stores. FinishStores() (streaming.h) before another thread
+// may read dst.
 // `next`: where the run that is read after this one begins, which is then asked for while this one
 // ends (any address does no harm); null where src goes on without a gap.
 void StreamCopy(std::byte* dst, const std::byte* src, int64_t n, const std::byte* next = nullptr);
-void EndStream();
 
 // Copies n elements of `element_bytes` (1, 2, 4 or 8) between strides in bytes.
 void CopyStrided(std::byte* dst, int64_t dst_stride, const std::byte* src, int64_t src_stride,

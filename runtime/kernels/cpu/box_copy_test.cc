@@ -6,6 +6,7 @@
 
 #include "dtensor/runtime/device/cpu/cpu_device.h"
 #include "dtensor/runtime/device/device.h"
+#include "dtensor/runtime/kernels/cpu/streaming.h"
 #include "dtensor/runtime/testing/boxes.h"
 #include "gtest/gtest.h"
 
@@ -50,7 +51,7 @@ TEST(CopyBoxTest, LongRunsAtAnyAlignment) {
       for (bool gap : {false, true}) {
         std::vector<std::byte> dst(5000);
         StreamCopy(dst.data() + begin, source.data() + 3, n, gap ? source.data() : nullptr);
-        EndStream();
+        kernels::FinishStores(true);
         EXPECT_EQ(dst, expected) << "n " << n << " at " << begin;
       }
     }

@@ -9,6 +9,7 @@
 #include "absl/types/span.h"
 #include "dtensor/runtime/kernels/cpu/box_copy.h"
 #include "dtensor/runtime/kernels/cpu/reduce_row.h"
+#include "dtensor/runtime/kernels/cpu/streaming.h"
 
 namespace dtensor {
 namespace {
@@ -38,7 +39,7 @@ class RowReducer {
 
   void Run() const {
     loop_.ForEach(1, [this](std::byte* const* at) { Row(at); });
-    if (stream_ && !gaps_) EndStream();
+    kernels::FinishStores(stream_ && !gaps_);
   }
 
  private:

@@ -4,11 +4,8 @@
 #include <cstring>
 
 #include "dtensor/runtime/kernels/cpu/box_copy.h"
+#include "dtensor/runtime/kernels/cpu/highway_targets.h"
 
-// SSSE3 and the second AVX-512 set (AVX3_DL) bring nothing to these loops and cost compile time.
-#ifndef HWY_DISABLED_TARGETS
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_AVX3_DL)
-#endif
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "runtime/kernels/cpu/reduce_row.cc"
 #include "hwy/foreach_target.h"

@@ -14,7 +14,7 @@ namespace dtensor {
 // dst[i] = scale * (rows[0][i] op rows[1][i] op ...), i < n, in the order listed, from rows of type
 // `in` to `out`. Floats are combined and scaled in AccumulatorOf(in) and rounded once; sums and
 // products of integers wrap; max and min of floats are NaN where any row is. kAvg adds: the
-// division is `scale`. `stream`: by streaming stores; EndStream() (box_copy.h) before another
+// division is `scale`. `stream`: by streaming stores; FinishStores() (streaming.h) before another
 // thread may read dst. `next`: as in StreamCopy(), for each row, or null.
 //
 // Requires: ConvertsOnTheWay(in, out); at least one row; scale == 1 unless floats; kMax or kMin for

@@ -4,10 +4,8 @@
 #include <cstring>
 
 #include "dtensor/runtime/kernels/cpu/box_copy.h"
+#include "dtensor/runtime/kernels/cpu/highway_targets.h"
 
-#ifndef HWY_DISABLED_TARGETS
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_AVX3_DL)
-#endif
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "runtime/kernels/cpu/stream_copy.cc"
 #include "hwy/foreach_target.h"
@@ -67,8 +65,6 @@ HWY_EXPORT(StreamCopyTarget);
 void StreamCopy(std::byte* dst, const std::byte* src, int64_t n, const std::byte* next) {
   HWY_DYNAMIC_DISPATCH(StreamCopyTarget)(dst, src, n, next);
 }
-
-void EndStream() { hwy::FlushStream(); }
 
 }  // namespace dtensor
 #endif  // HWY_ONCE
