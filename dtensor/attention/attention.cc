@@ -208,8 +208,7 @@ absl::StatusOr<Attrs> AttentionAttrs(const AttentionOptions& options, const Devi
 const OpDef kAttentionOp = {
     .name = "Attention",
     .rule = "b s (h g) d!, b t~s h d!, b t~s h d! -> b s (h g) d!, b (h g) s",
-    .forward = AttentionForward,
-    .backward = AttentionBackward,
+    .host = {AttentionForward, AttentionBackward},
     .saved_operands = 0b111,
     .saved_results = 0b11,
     .route = AttentionRoute,

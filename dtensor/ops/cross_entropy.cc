@@ -82,8 +82,7 @@ absl::Status CrossEntropyBackward(const GradCall& call) {
 const OpDef kCrossEntropyOp = {
     .name = "CrossEntropy",
     .rule = "... v^, ... -> ..., ...",
-    .forward = CrossEntropyForward,
-    .backward = CrossEntropyBackward,
+    .host = {CrossEntropyForward, CrossEntropyBackward},
     .saved_operands = 0b11,
     .saved_results = 0b10,
     .check = CrossEntropyCheck,

@@ -124,8 +124,7 @@ const OpDef kAddOp = {
     .name = "Add",
     .rule = "..., ... -> ...",
     .linearity = RuleLinearity::kJoint,
-    .forward = BinaryForward<BinaryOp::kAdd>,
-    .backward = AddBackward,
+    .host = {BinaryForward<BinaryOp::kAdd>, AddBackward},
     .sets_gradients = true,
     .passes_partial_gradients = true,
     .check = [](Specs operands, const Attrs&) { return CheckNumbers("Add", operands); },
@@ -135,8 +134,7 @@ const OpDef kSubOp = {
     .name = "Sub",
     .rule = "..., ... -> ...",
     .linearity = RuleLinearity::kJoint,
-    .forward = BinaryForward<BinaryOp::kSub>,
-    .backward = SubBackward,
+    .host = {BinaryForward<BinaryOp::kSub>, SubBackward},
     .sets_gradients = true,
     .passes_partial_gradients = true,
     .check = [](Specs operands, const Attrs&) { return CheckNumbers("Sub", operands); },
@@ -146,8 +144,7 @@ const OpDef kMulOp = {
     .name = "Mul",
     .rule = "..., ... -> ...",
     .linearity = RuleLinearity::kMulti,
-    .forward = BinaryForward<BinaryOp::kMul>,
-    .backward = MulBackward,
+    .host = {BinaryForward<BinaryOp::kMul>, MulBackward},
     .saved_operands = 0b11,
     .check = [](Specs operands, const Attrs&) { return CheckNumbers("Mul", operands); },
 };
@@ -156,8 +153,7 @@ const OpDef kScaleOp = {
     .name = "Scale",
     .rule = "... -> ...",
     .linearity = RuleLinearity::kJoint,
-    .forward = ScaleForward,
-    .backward = ScaleBackward,
+    .host = {ScaleForward, ScaleBackward},
     .passes_partial_gradients = true,
     .check = [](Specs operands, const Attrs&) { return CheckFloats("Scale", operands); },
 };
@@ -165,8 +161,7 @@ const OpDef kScaleOp = {
 const OpDef kSiluOp = {
     .name = "Silu",
     .rule = "... -> ...",
-    .forward = SiluForward,
-    .backward = SiluBackward,
+    .host = {SiluForward, SiluBackward},
     .saved_operands = 0b1,
     .check = [](Specs operands, const Attrs&) { return CheckFloats("Silu", operands); },
 };
@@ -174,8 +169,7 @@ const OpDef kSiluOp = {
 const OpDef kSiluMulOp = {
     .name = "SiluMul",
     .rule = "..., ... -> ...",
-    .forward = SiluMulForward,
-    .backward = SiluMulBackward,
+    .host = {SiluMulForward, SiluMulBackward},
     .saved_operands = 0b11,
     .check = SiluMulCheck,
 };
@@ -184,8 +178,7 @@ const OpDef kSiluMulOp = {
 const OpDef kCastOp = {
     .name = "Cast",
     .rule = "... -> ...",
-    .forward = CastForward,
-    .backward = CastBackward,
+    .host = {CastForward, CastBackward},
     .result_dtype = CastType,
 };
 
@@ -193,7 +186,7 @@ const OpDef kCastOp = {
 const OpDef kCastToIntegerOp = {
     .name = "Cast",
     .rule = "... -> ...",
-    .forward = CastForward,
+    .host = {CastForward},
     .result_dtype = CastType,
 };
 

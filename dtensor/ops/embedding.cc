@@ -41,8 +41,7 @@ absl::Status EmbeddingBackward(const GradCall& call) {
 const OpDef kEmbeddingOp = {
     .name = "Embedding",
     .rule = "... @v, v d -> ... d",
-    .forward = EmbeddingForward,
-    .backward = EmbeddingBackward,
+    .host = {EmbeddingForward, EmbeddingBackward},
     .saved_operands = 0b01,
     .check = EmbeddingCheck,
     .result_dtype = EmbeddingType,

@@ -124,8 +124,7 @@ const OpDef kMatMulOp = {
     .name = "MatMul",
     .rule = "m k, k n -> m n",
     .linearity = RuleLinearity::kMulti,
-    .forward = MatMulForward,
-    .backward = MatMulBackward,
+    .host = {MatMulForward, MatMulBackward},
     .saved_operands = 0b11,
     .check = [](Specs operands, const Attrs&) { return CheckFloats("MatMul", operands); },
 };
@@ -134,8 +133,7 @@ const OpDef kLinearOp = {
     .name = "Linear",
     .rule = "... k, n k -> ... n",
     .linearity = RuleLinearity::kMulti,
-    .forward = LinearForward,
-    .backward = LinearBackward,
+    .host = {LinearForward, LinearBackward},
     .saved_operands = 0b11,
     .check = [](Specs operands, const Attrs&) { return CheckFloats("Linear", operands); },
 };

@@ -48,8 +48,7 @@ DType RmsNormType(Specs operands, const Attrs&, int result) {
 const OpDef kSoftmaxOp = {
     .name = "Softmax",
     .rule = "... d! -> ... d!",
-    .forward = SoftmaxForward,
-    .backward = SoftmaxBackward,
+    .host = {SoftmaxForward, SoftmaxBackward},
     .saved_results = 0b1,
     .check = [](Specs operands, const Attrs&) { return CheckFloats("Softmax", operands); },
 };
@@ -57,8 +56,7 @@ const OpDef kSoftmaxOp = {
 const OpDef kRmsNormOp = {
     .name = "RmsNorm",
     .rule = "... d!, d! -> ... d!, ...",
-    .forward = RmsNormForward,
-    .backward = RmsNormBackward,
+    .host = {RmsNormForward, RmsNormBackward},
     .saved_operands = 0b11,
     .saved_results = 0b10,
     .check = [](Specs operands, const Attrs&) { return CheckFloats("RmsNorm", operands); },

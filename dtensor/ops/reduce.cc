@@ -113,8 +113,7 @@ const OpDef kSumOp = {
     .name = "Sum",
     .describe = SumRule,
     .linearity = RuleLinearity::kJoint,
-    .forward = SumForward,
-    .backward = SumBackward,
+    .host = {SumForward, SumBackward},
     .sets_gradients = true,
     .check = [](Specs operands, const Attrs&) { return CheckNumbers("Sum", operands); },
 };
@@ -123,8 +122,7 @@ const OpDef kMeanOp = {
     .name = "Mean",
     .describe = SumRule,
     .linearity = RuleLinearity::kJoint,
-    .forward = MeanForward,
-    .backward = MeanBackward,
+    .host = {MeanForward, MeanBackward},
     .sets_gradients = true,
     .check = [](Specs operands, const Attrs&) { return CheckFloats("Mean", operands); },
 };
@@ -132,7 +130,7 @@ const OpDef kMeanOp = {
 const OpDef kSumOfSquaresOp = {
     .name = "SumOfSquares",
     .describe = ScalarRule,
-    .forward = SumOfSquaresForward,
+    .host = {SumOfSquaresForward},
     .check = [](Specs operands, const Attrs&) { return CheckFloats("SumOfSquares", operands); },
     .result_dtype = SumOfSquaresType,
 };

@@ -44,8 +44,7 @@ const OpDef kRopeOp = {
     .name = "Rope",
     .rule = "b t h d! -> b t h d!",
     .linearity = RuleLinearity::kJoint,
-    .forward = RopeForward,
-    .backward = RopeBackward,
+    .host = {RopeForward, RopeBackward},
     .check = RopeCheck,
 };
 

@@ -136,8 +136,7 @@ const OpDef kSliceOp = {
     .name = "Slice",
     .describe = SliceText,
     .linearity = RuleLinearity::kView,
-    .forward = SliceForward,
-    .backward = SliceBackward,
+    .host = {SliceForward, SliceBackward},
     .view = true,
 };
 
@@ -146,8 +145,7 @@ const OpDef kSplitOp = {
     .name = "SplitTensor",
     .describe = SplitText,
     .linearity = RuleLinearity::kView,
-    .forward = SplitForward,
-    .backward = SplitBackward,
+    .host = {SplitForward, SplitBackward},
     .view = true,
 };
 
@@ -155,8 +153,7 @@ const OpDef kConcatOp = {
     .name = "Concat",
     .describe = ConcatText,
     .linearity = RuleLinearity::kView,
-    .forward = ConcatForward,
-    .backward = ConcatBackward,
+    .host = {ConcatForward, ConcatBackward},
     .sets_gradients = true,
     .passes_partial_gradients = true,
     .check = ConcatCheck,

@@ -215,7 +215,7 @@ class Tape {
         DT_ASSIGN_OR_RETURN(gradients[i], NewTensor(specs[i]));
       }
     }
-    absl::Status status = op.backward(call);
+    absl::Status status = decision.functions.backward(call);
     if (status.ok()) status = CheckBackward(call, specs);
     if (!status.ok()) return context_.communicator().Fail(status);
     for (size_t i = 0; i < node.edges.size(); ++i) {

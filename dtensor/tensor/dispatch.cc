@@ -147,6 +147,7 @@ absl::StatusOr<DecisionPtr> MakeDecision(Context& context, const OpDef& op, cons
                                          uint32_t pinned, const Attrs& attrs) {
   const CountedPtr<Decision> decision(new Decision);
   decision->op = &op;
+  decision->functions = op.On(context.device().kind());
   decision->attrs = attrs;
   decision->lineage = DecisionLineage(op, attrs);
   decision->pinned = pinned;
@@ -161,6 +162,7 @@ absl::StatusOr<DecisionPtr> MakeDecision(Context& context, const OpDef& op, cons
                             " is not on the mesh of ", source->ToString(),
                             "; call it on the ranks of that mesh alone"});
   }
+  DT_RETURN_IF_ERROR(CheckHasForward(*decision, context.device().kind()));
   DT_RETURN_IF_ERROR(CheckTypes(op, decision->given, attrs));
   DT_ASSIGN_OR_RETURN(decision->rule, BindRule(op, decision->given, attrs));
   Route route;
@@ -253,11 +255,13 @@ std::shared_ptr<Node> Record(Context& context, const Decision& decision, const I
 }
 
 // Refuses what would be recorded, and could not be walked.
-absl::Status CheckRecordable(const Decision& decision, const Impls& operands) {
+absl::Status CheckRecordable(Context& context, const Decision& decision, const Impls& operands) {
   uint32_t wanted = 0;
   for (size_t i = 0; i < operands.size(); ++i) {
     wanted |= uint32_t{WantsGradient(**operands[i])} << i;
   }
+  if (wanted == 0) return absl::OkStatus();
+  DT_RETURN_IF_ERROR(CheckHasBackward(decision, context.device().kind()));
   return CheckGradientsPass(decision, wanted);
 }
 
@@ -288,7 +292,7 @@ absl::Status RunForward(Context& context, const Decision& decision, const CallVa
   }
   const OpCall call{context, decision, operand_locals, absl::MakeSpan(result_locals),
                     values,  lineage};
-  absl::Status status = decision.op->forward(call);
+  absl::Status status = decision.functions.forward(call);
   for (size_t r = 0; status.ok() && decision.op->view && r < result_locals.size(); ++r) {
     status = CheckSet(*decision.op, "forward", r, result_locals[r], *decision.results[r]);
   }
@@ -330,8 +334,10 @@ absl::Status Perform(const OpDef& op, absl::Span<const TensorOr* const> tensors,
   Context& context = *(*operands[0])->context;
   DecisionPtr decision;
   DT_RETURN_IF_ERROR(Find(context, op, operands, attrs, decision));
-  if (decision->reduces != 0 && context.recording() && op.backward != nullptr) {
-    DT_RETURN_IF_ERROR(CheckRecordable(*decision, operands));
+  const bool has_backward = decision->functions.backward != nullptr;
+  const bool is_odd = decision->reduces != 0 || !has_backward;
+  if (is_odd && context.recording() && op.differentiable()) {
+    DT_RETURN_IF_ERROR(CheckRecordable(context, *decision, operands));
   }
   Locals operand_locals, result_locals;
   const uint64_t lineage = CallLineage(*decision, operands, attrs.values);
@@ -344,8 +350,8 @@ absl::Status Perform(const OpDef& op, absl::Span<const TensorOr* const> tensors,
     const TensorImpl& operand = **operands[i];
     if (operand.stopped_by != nullptr) stopped_by = operand.stopped_by;
     if (!WantsGradient(operand)) continue;
-    stopped_by = op.backward == nullptr ? &op : nullptr;
-    if (op.backward == nullptr) break;
+    stopped_by = has_backward ? nullptr : &op;
+    if (!has_backward) break;
     node = Record(context, *decision, operands, operand_locals, result_locals);
     node->values = attrs.values;
     node->lineage = lineage;

@@ -1,5 +1,5 @@
 // OpDef: everything the library knows of an operator: a rule, and what one rank does with its
-// shards.
+// shards, on each kind of device.
 //
 // dispatch.h does the rest: it solves the rule, redistributes operands, allocates results, runs
 // `forward` on local tensors, and records. Backward() brings the results' gradients to the layouts
@@ -74,12 +74,25 @@ struct OpState {
   virtual ~OpState() = default;
 };
 
+struct OpCall;
+struct GradCall;
 struct OpDef;
+
+// What an operator does on one kind of device. A call on a device without a forward is refused; so
+// is one that is recorded, on a device without a backward, unless no device has one: then the
+// operator is not differentiable.
+struct OpFunctions {
+  absl::Status (*forward)(const OpCall& call) = nullptr;
+  // Writes call.gradients[i] for every wanted i. The gradients that it reads may have any strides,
+  // also 0: see GradCall.
+  absl::Status (*backward)(const GradCall& call) = nullptr;
+};
 
 // What the dispatcher worked out for (operator, specs, attributes), once. Constant afterwards. The
 // Context forgets it in time; calls under way and recorded operators are owners too.
 struct Decision : Counted {
   const OpDef* op = nullptr;
+  OpFunctions functions;  // of the Context's device
   Attrs attrs;
   BoundRule rule;
   RuleAssignment assignment;
@@ -200,10 +213,12 @@ struct OpDef {
   absl::StatusOr<RuleText> (*describe)(absl::Span<const Dims> shapes, const Attrs& attrs) = nullptr;
   RuleLinearity linearity = RuleLinearity::kNone;
 
-  absl::Status (*forward)(const OpCall& call) = nullptr;
-  // Null: not differentiable. Writes call.gradients[i] for every wanted i. The gradients that it
-  // reads may have any strides, also 0: see GradCall.
-  absl::Status (*backward)(const GradCall& call) = nullptr;
+  OpFunctions host;  // on cpu and deferred; and on meta, where launches do nothing
+  OpFunctions cuda;
+  const OpFunctions& On(Device::Kind kind) const {
+    return kind == Device::Kind::kCuda ? cuda : host;
+  }
+  bool differentiable() const { return host.backward != nullptr || cuda.backward != nullptr; }
   uint32_t saved_operands = 0;  // bit i: backward reads operands[i]
   uint32_t saved_results = 0;
   // Forward sets the results, of the decision's local shapes and types, which may share the

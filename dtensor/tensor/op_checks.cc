@@ -23,8 +23,33 @@ absl::Status CheckOpDef(const OpDef& op) {
     return InvalidArgument({op.name, ": the operator's OpDef has no ", what});
   };
   if (op.rule == nullptr && op.describe == nullptr) return lacks("rule, and no `describe`");
-  if (op.forward == nullptr) return lacks("forward");
+  if (op.host.forward == nullptr && op.cuda.forward == nullptr) return lacks("forward");
   return absl::OkStatus();
+}
+
+namespace {
+
+absl::Status NotOnDevice(const Decision& decision, absl::string_view function,
+                         Device::Kind device) {
+  const absl::string_view name = ToString(device);
+  return absl::UnimplementedError(
+      absl::StrCat(decision.op->name, ": its OpDef has no ", function, " for ", name, ", where ",
+                   SpecsText(decision.given), " lie", decision.given.size() == 1 ? "s" : "",
+                   "; compute it on another device, or give the OpDef one"));
+}
+
+}  // namespace
+
+absl::Status CheckHasForward(const Decision& decision, Device::Kind device) {
+  if (decision.functions.forward != nullptr) return absl::OkStatus();
+  return NotOnDevice(decision, "forward", device);
+}
+
+absl::Status CheckHasBackward(const Decision& decision, Device::Kind device) {
+  if (decision.functions.backward != nullptr || !decision.op->differentiable()) {
+    return absl::OkStatus();
+  }
+  return NotOnDevice(decision, "backward", device);
 }
 
 absl::Status CheckRoute(const OpDef& op, absl::Span<const Spec* const> operands,

@@ -20,6 +20,10 @@ namespace dtensor {
 absl::Status CheckOperandCount(const OpDef& op, size_t operands);
 // Errors: kInvalidArgument for an operator without a rule or a forward.
 absl::Status CheckOpDef(const OpDef& op);
+// That the operator has a function for the kind of device on which its operands lie. Errors:
+// kUnimplemented, naming operator, operands and device. Requires: op, functions and given are set.
+absl::Status CheckHasForward(const Decision& decision, Device::Kind device);
+absl::Status CheckHasBackward(const Decision& decision, Device::Kind device);
 // That `route` gave nothing, or a layout for each operand. Errors: kInvalidArgument.
 absl::Status CheckRoute(const OpDef& op, absl::Span<const Spec* const> operands,
                         const Route& route);

@@ -2,6 +2,7 @@
 // never a wrong number or a crash.
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dtensor/ops/ops.h"
@@ -57,8 +58,7 @@ absl::Status CopyBackward(const GradCall& call) {
 OpDef Foreign() {
   return {.name = "Foreign",
           .rule = "... -> ...",
-          .forward = CopyForward,
-          .backward = CopyBackward,
+          .host = {CopyForward, CopyBackward},
           .saved_operands = 0b1};
 }
 
@@ -91,7 +91,7 @@ TEST(OpDef, IsCheckedWhenItIsFirstUsed) {
   op.rule = "m k n -> m";
   EXPECT_THAT(Applied(op), refused("2 dimensions where the rule has 3"));
   op = Foreign();
-  op.forward = nullptr;
+  op.host.forward = nullptr;
   EXPECT_THAT(Applied(op), refused("no forward"));
   op.name = OpDef().name;
   EXPECT_THAT(Applied(op), StatusIs(kInvalidArgument, HasSubstr("without a name")));
@@ -139,7 +139,7 @@ TEST(OpDef, ABackwardThatWritesNothingIsAnErrorAndNoZeros) {
   };
   DT_EXPECT_OK(Walked(Foreign()));
   OpDef op = Foreign();
-  op.backward = [](const GradCall&) { return absl::OkStatus(); };
+  op.host.backward = [](const GradCall&) { return absl::OkStatus(); };
   EXPECT_THAT(Walked(op), fails("wrote no gradient of operand 0"));
   op.sets_gradients = true;
   EXPECT_THAT(Walked(op), fails("wrote no gradient of operand 0"));
@@ -147,7 +147,7 @@ TEST(OpDef, ABackwardThatWritesNothingIsAnErrorAndNoZeros) {
   EXPECT_THAT(Walked(op, 2), fails("wrote no gradient of operand 1"));
   op = Foreign();
   op.sets_gradients = true;
-  op.backward = [](const GradCall& call) {
+  op.host.backward = [](const GradCall& call) {
     call.gradients[0] = call.result_gradients[0].Narrow(0, 0, 1);
     return absl::OkStatus();
   };
@@ -159,18 +159,18 @@ TEST(OpDef, ABackwardThatReadsWhatIsNotSavedIsAnError) {
     return StatusIs(absl::StatusCode::kInternal, AllOf(HasSubstr("Foreign: "), HasSubstr(words)));
   };
   OpDef op = Foreign();
-  op.backward = [](const GradCall& call) {
+  op.host.backward = [](const GradCall& call) {
     EXPECT_EQ(call.operands[0].data<double>()[2], 0);
     return CopyBackward(call);
   };
   op.saved_operands = 0;
   EXPECT_THAT(Walked(op), fails("read operand 0, which OpDef::saved_operands does not name"));
-  op.backward = [](const GradCall& call) {
+  op.host.backward = [](const GradCall& call) {
     EXPECT_EQ(call.results[0].data<double>()[2], 0);
     return CopyBackward(call);
   };
   EXPECT_THAT(Walked(op), fails("read result 0, which OpDef::saved_results does not name"));
-  op.backward = [](const GradCall& call) {
+  op.host.backward = [](const GradCall& call) {
     EXPECT_EQ(call.operands[7].ndim(), 0);
     return CopyBackward(call);
   };
@@ -180,13 +180,13 @@ TEST(OpDef, ABackwardThatReadsWhatIsNotSavedIsAnError) {
 TEST(OpDef, AViewThatSetsNoResultIsAnError) {
   OpDef op = Foreign();
   op.view = true;
-  op.forward = [](const OpCall&) { return absl::OkStatus(); };
+  op.host.forward = [](const OpCall&) { return absl::OkStatus(); };
   EXPECT_THAT(Walked(op), StatusIs(absl::StatusCode::kInternal, HasSubstr("left it undefined")));
 }
 
 TEST(OpDef, GradientsMayBeStrided) {
   OpDef op = Foreign();
-  op.backward = [](const GradCall& call) {
+  op.host.backward = [](const GradCall& call) {
     EXPECT_THAT(call.result_gradients[0].strides(), ElementsAre(0));
     return CopyBackward(call);
   };
@@ -195,7 +195,7 @@ TEST(OpDef, GradientsMayBeStrided) {
 
 TEST(OpDef, BackwardNamesTheOperatorThatHasNone) {
   OpDef op = Foreign();
-  op.backward = nullptr;
+  op.host.backward = nullptr;
   EXPECT_THAT(Walked(op),
               StatusIs(kFailedPrecondition, HasSubstr("the operator Foreign has no backward")));
   DT_EXPECT_OK(OnMesh("tp=2", [&](Context& context, const DeviceMesh& mesh) -> absl::Status {
@@ -208,6 +208,29 @@ TEST(OpDef, BackwardNamesTheOperatorThatHasNone) {
     EXPECT_THAT(Backward(Sum(constant, {0})),
                 StatusIs(kFailedPrecondition, HasSubstr("nothing was recorded")));
     return absl::OkStatus();
+  }));
+}
+
+// A device without the function that a call takes refuses the call, and nothing else.
+TEST(OpDef, IsRefusedOnADeviceForWhichItHasNoFunction) {
+  constexpr auto kUnimplemented = absl::StatusCode::kUnimplemented;
+  OpDef op = Foreign();
+  op.cuda.forward = std::exchange(op.host.forward, nullptr);
+  EXPECT_THAT(
+      Applied(op),
+      StatusIs(kUnimplemented, AllOf(HasSubstr("Foreign: "), HasSubstr("no forward for cpu"),
+                                     HasSubstr("[2, 6] f64"), HasSubstr("on another device"))));
+  OpDef half = Foreign();
+  half.cuda = half.host;
+  half.host.backward = nullptr;
+  DT_EXPECT_OK(OnMesh("tp=2", [&](Context& context, const DeviceMesh& mesh) -> absl::Status {
+    const TensorOr x = Leaf(context, mesh, "[tp]", {2}, {1, 2});
+    EXPECT_THAT(Dispatch(half, {&x}, {}),
+                StatusIs(kUnimplemented, HasSubstr("no backward for cpu")));
+    const TensorOr constant = x->Detach();
+    DT_RETURN_IF_ERROR(Dispatch(half, {&constant}, {}).status());
+    const NoGrad off(context);
+    return Dispatch(half, {&x}, {}).status();
   }));
 }
 
@@ -297,8 +320,7 @@ absl::Status AmaxBackward(const GradCall& call) {
 TEST(PartialByAnotherOp, OfARuleHasNoGradientWhereItsLetterIsSharded) {
   const OpDef amax = {.name = "Amax",
                       .rule = "a k:max -> a",
-                      .forward = AmaxForward,
-                      .backward = AmaxBackward,
+                      .host = {AmaxForward, AmaxBackward},
                       .saved_operands = 0b1,
                       .saved_results = 0b1};
   DT_EXPECT_OK(OnMesh("tp=2", [&](Context& context, const DeviceMesh& mesh) -> absl::Status {

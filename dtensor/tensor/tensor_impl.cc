@@ -55,7 +55,7 @@ absl::Status MakeAgain(TensorImpl& impl, CopiedView& view) {
     std::vector<Tensor> results(step.decision->results.size());
     const OpCall call{*impl.context,           *step.decision, absl::MakeConstSpan(&at, 1),
                       absl::MakeSpan(results), step.values,    impl.lineage.id};
-    if (absl::Status status = step.decision->op->forward(call); !status.ok())
+    if (absl::Status status = step.decision->functions.forward(call); !status.ok())
       return impl.context->communicator().Fail(status);
     at = std::move(results[step.result]);
   }

@@ -19,8 +19,8 @@ namespace dtensor::kernels {
 // that may convert. Terms are added in the order of the sources, in f32 for floats of at most 32
 // bits, else in their own type. A plain value of bare pointers.
 struct BoxMove {
-  // Requires: as BoxLoop; ConvertsOnTheWay(the sources' type, dst's); scale == 1 unless floats; kMax
-  // or kMin for bool. A source overlaps dst only where it is in place.
+  // Requires: as BoxLoop; ConvertsOnTheWay(the sources' type, dst's); scale == 1 unless floats;
+  // kMax or kMin for bool. A source overlaps dst only where it is in place.
   BoxMove(const ReceiveBox& box, const Tensor& dst, absl::Span<const Tensor* const> sources,
           ReduceOp op = ReduceOp::kSum, double scale = 1);
 
