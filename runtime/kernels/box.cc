@@ -16,7 +16,7 @@ namespace {
 void RunMoves(absl::Span<const BoxMove> moves, size_t first) {
   int64_t bytes = 0;
   for (const BoxMove& move : moves) bytes += move.loop.bytes();
-  const bool stream = bytes >= kStreamBytes;
+  const bool stream = bytes >= kStreamExchangeBytes;
   for (size_t i = 0; i < moves.size(); ++i) {
     const BoxMove& move = moves[(first + i) % moves.size()];
     if (move.is_done()) continue;
