@@ -10,6 +10,7 @@
 #include "dtensor/ops/op_defs.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "dtensor/tensor/autograd.h"
+#include "dtensor/testing/check_op.h"
 #include "dtensor/testing/one_rank.h"
 #include "dtensor/testing/op_cases.h"
 #include "gmock/gmock.h"
@@ -150,57 +151,10 @@ TEST(OpsTest, CastBringsGradientsBackToTheType) {
 
 class OpGradientTest : public testing::TestWithParam<int> {};
 
-absl::StatusOr<double> LossAt(Context& context, const OpCase& c,
-                              const std::vector<std::vector<double>>& values, uint64_t seed) {
-  std::vector<DistributedTensor> operands;
-  for (size_t i = 0; i < values.size(); ++i) {
-    const auto& operand = c.operands[i];
-    DT_ASSIGN_OR_RETURN(
-        DistributedTensor placed,
-        Place(context, Layout::Replicated(DeviceMesh(), static_cast<int>(operand.shape.size())),
-              operand.shape, operand.ids > 0 ? DType::kI64 : DType::kF64, values[i], 0));
-    operands.push_back(std::move(placed));
-  }
-  DT_ASSIGN_OR_RETURN(const OpOutcome out, Evaluate(context, c, operands, seed, Gradients::kNone));
-  double loss = 0;
-  for (size_t r = 0; r < out.results.size(); ++r) {
-    if (!(c.used_results >> r & 1)) continue;
-    const auto weights = LossWeights(c, static_cast<int>(r), out.results[r].size(), seed);
-    for (size_t e = 0; e < weights.size(); ++e) loss += weights[e] * out.results[r][e];
-  }
-  return loss;
-}
-
 TEST_P(OpGradientTest, AgreesWithFiniteDifferences) {
   const OpCase c = AllOpCases()[GetParam()];
-  if (c.op->host.backward == nullptr || c.op == &internal::kCastOp)
-    GTEST_SKIP() << "steps have no slope";
-  constexpr uint64_t kSeed = 7;
-  constexpr double kStep = 1e-5;
-  DT_ASSERT_OK_AND_ASSIGN(const OpOutcome out, EvaluateDense(c, DType::kF64, kSeed));
-  DT_ASSERT_OK(RunRanks(1, [&](Context& context) -> absl::Status {
-    std::vector<std::vector<double>> values;
-    for (size_t i = 0; i < c.operands.size(); ++i)
-      values.push_back(OperandValues(c, static_cast<int>(i), kSeed));
-    for (size_t i = 0; i < values.size(); ++i) {
-      if (c.operands[i].ids > 0) {
-        EXPECT_TRUE(out.gradients[i].empty());
-        continue;
-      }
-      EXPECT_EQ(out.gradients[i].size(), values[i].size());
-      for (size_t e = 0; e < values[i].size(); ++e) {
-        const double before = values[i][e];
-        values[i][e] = before + kStep;
-        DT_ASSIGN_OR_RETURN(const double above, LossAt(context, c, values, kSeed));
-        values[i][e] = before - kStep;
-        DT_ASSIGN_OR_RETURN(const double below, LossAt(context, c, values, kSeed));
-        values[i][e] = before;
-        EXPECT_NEAR(out.gradients[i][e], (above - below) / (2 * kStep), 1e-7)
-            << c.ToString() << ": operand " << i << ", element " << e;
-      }
-    }
-    return absl::OkStatus();
-  }));
+  if (!c.op->differentiable() || c.op == &internal::kCastOp) GTEST_SKIP() << "steps have no slope";
+  DT_EXPECT_OK(CheckGradients(c));
 }
 
 INSTANTIATE_TEST_SUITE_P(Ops, OpGradientTest,

@@ -160,7 +160,8 @@ absl::StatusOr<OpOutcome> Evaluate(Context& context, const OpCase& c,
     out.results.push_back(std::move(values));
     out.result_layouts.push_back(result.layout());
   }
-  if (gradients == Gradients::kNone || c.used_results == 0) return out;
+  const bool differentiates = c.op->differentiable() && c.used_results != 0;
+  if (gradients == Gradients::kNone || !differentiates) return out;
   DT_RETURN_IF_ERROR(Backward(Loss(context, c, results, seed, gradients)));
   for (const DistributedTensor& operand : operands) {
     out.gradients.emplace_back();

@@ -1,4 +1,4 @@
-#include "dtensor/tests/op_assignments.h"
+#include "dtensor/testing/op_assignments.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,0 +1,321 @@
+#include "dtensor/testing/check_op.h"
+
+#include <algorithm>
+#include <cmath>
+#include <mutex>
+#include <random>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/types/span.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/tensor/dispatch.h"
+#include "dtensor/testing/all_layouts.h"
+#include "dtensor/testing/op_assignments.h"
+
+namespace dtensor {
+namespace {
+
+// What ranks found wrong. Ranks go on after a mismatch, or the others would wait for them.
+class Findings {
+ public:
+  void Add(const std::string& what) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (++count_ <= 5) text_ += absl::StrCat("\n", what);
+  }
+  void Count() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ++tried_;
+  }
+  absl::Status Result(int at_least) const {
+    if (count_ > 0) return absl::InternalError(absl::StrCat(count_, " wrong:", text_));
+    if (tried_ >= at_least) return absl::OkStatus();
+    return absl::InternalError(absl::StrCat("only ", tried_, " were tried"));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::string text_;
+  int count_ = 0, tried_ = 0;
+};
+
+// How far apart sums in another order may be.
+double Tolerance(const OpCase& c, DType dtype, absl::Span<const double> dense, bool exact) {
+  if (c.exact && exact) return 0;
+  double largest = 1;
+  for (double value : dense) largest = std::max(largest, std::abs(value));
+  return largest * (dtype == DType::kF64 ? 1e-12 : 1e-5);
+}
+
+void Compare(absl::Span<const double> got, absl::Span<const double> dense, double tolerance,
+             const std::string& what, Findings& findings) {
+  bool equal = got.size() == dense.size();
+  for (size_t i = 0; equal && i < got.size(); ++i) equal = std::abs(got[i] - dense[i]) <= tolerance;
+  if (equal) return;
+  findings.Add(absl::StrCat(what, ":\n  got   ", absl::StrJoin(got, " "), "\n  dense ",
+                            absl::StrJoin(dense, " ")));
+}
+
+std::string LayoutsText(absl::Span<const Layout> layouts) {
+  return absl::StrJoin(
+      layouts, ", ", [](std::string* out, const Layout& l) { absl::StrAppend(out, l.ToString()); });
+}
+
+bool HasOp(absl::Span<const Layout> layouts, ReduceOp op) {
+  return std::any_of(layouts.begin(), layouts.end(), [&](const Layout& layout) {
+    return layout.is_partial() && layout.partial_op() == op;
+  });
+}
+
+absl::StatusOr<BoundRule> RuleOf(const OpCase& c) {
+  std::vector<Dims> shapes;
+  for (const auto& operand : c.operands) shapes.push_back(operand.shape);
+  RuleText text;
+  if (c.op->describe != nullptr) {
+    DT_ASSIGN_OR_RETURN(text, c.op->describe(shapes, c.attrs));
+  } else if (c.op->rule != nullptr) {
+    text.text = c.op->rule;
+  }
+  DT_ASSIGN_OR_RETURN(const OpRule rule, OpRule::Parse(text.text));
+  return BoundRule::Bind(c.op->name, rule, shapes, text.sizes);
+}
+
+struct Setting {
+  const OpCase& c;
+  DType dtype;
+  uint64_t seed;
+  OpOutcome dense;
+  Findings& findings;
+};
+
+// Whole numbers are not averaged.
+bool Testable(const OpCase& c, absl::Span<const Layout> operands) {
+  for (size_t i = 0; i < operands.size(); ++i) {
+    if (c.operands[i].ids > 0 && HasOp(operands.subspan(i, 1), ReduceOp::kAvg)) return false;
+  }
+  return true;
+}
+
+// What is Partial by another op than sum and avg has no gradient.
+bool HasGradients(absl::Span<const Layout> operands) {
+  for (ReduceOp op : {ReduceOp::kMax, ReduceOp::kMin, ReduceOp::kProduct}) {
+    if (HasOp(operands, op)) return false;
+  }
+  return true;
+}
+
+// Compares what one rank got with the dense run. If `expected`, the layouts must be those.
+void CheckOutcome(const Setting& s, const OpOutcome& got, const std::string& where, bool exact,
+                  const RuleAssignment* expected) {
+  const auto expect = [&](const Layout& layout, const Layout& wanted, const std::string& what) {
+    if (layout == wanted) return;
+    s.findings.Add(absl::StrCat(what, " is in ", layout.ToString(), ", not ", wanted.ToString()));
+  };
+  for (size_t r = 0; r < got.results.size(); ++r) {
+    const auto& dense = s.dense.results[r];
+    const std::string what = absl::StrCat(where, ": result ", r);
+    Compare(got.results[r], dense, Tolerance(s.c, s.dtype, dense, exact), what, s.findings);
+    if (expected != nullptr) expect(got.result_layouts[r], expected->results[r], what);
+  }
+  for (size_t i = 0; i < got.gradients.size(); ++i) {
+    const auto& dense = s.dense.gradients[i];
+    const std::string what = absl::StrCat(where, ": gradient ", i);
+    Compare(got.gradients[i], dense, Tolerance(s.c, s.dtype, dense, exact), what, s.findings);
+    if (expected == nullptr || dense.empty()) continue;
+    expect(got.gradient_layouts[i], expected->gradients[i], what);
+  }
+  s.findings.Count();
+}
+
+// Runs the case with its operands placed so: once as it is, once with gradients that arrive
+// Partial.
+absl::Status CheckOne(Context& context, const Setting& s, absl::Span<const Layout> layouts,
+                      const RuleAssignment* expected) {
+  DT_ASSIGN_OR_RETURN(const auto sample,
+                      MakeOperands(context, s.c, s.dtype, layouts, s.seed, true));
+  DT_ASSIGN_OR_RETURN(const DecisionPtr decision, Decide(*s.c.op, sample, s.c.attrs));
+  const std::string where =
+      absl::StrCat("rank ", context.rank(), ", ", s.c.ToString(), " ", ToString(s.dtype), ", seed ",
+                   s.seed, ", operands ", LayoutsText(layouts), " taken as ",
+                   LayoutsText(decision->assignment.operands));
+  if (expected != nullptr &&
+      (decision->assignment.cost != 0 || decision->assignment.operands != expected->operands)) {
+    s.findings.Add(absl::StrCat(where, ": moves"));
+  }
+  const bool gradients = HasGradients(layouts);
+  const bool exact = !HasOp(layouts, ReduceOp::kAvg);  // a third is not exact
+  for (Gradients kind : {Gradients::kWhole, Gradients::kPartial}) {
+    DT_ASSIGN_OR_RETURN(const auto operands,
+                        MakeOperands(context, s.c, s.dtype, layouts, s.seed, gradients));
+    DT_ASSIGN_OR_RETURN(const OpOutcome got, Evaluate(context, s.c, operands, s.seed,
+                                                      gradients ? kind : Gradients::kNone));
+    const bool whole = kind == Gradients::kWhole;
+    CheckOutcome(s, got, absl::StrCat(where, whole ? "" : ", Partial gradients"), exact,
+                 whole ? expected : nullptr);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<double> LossAt(Context& context, const OpCase& c,
+                              const std::vector<std::vector<double>>& values, uint64_t seed) {
+  std::vector<DistributedTensor> operands;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const auto& operand = c.operands[i];
+    DT_ASSIGN_OR_RETURN(
+        DistributedTensor placed,
+        Place(context, Layout::Replicated(DeviceMesh(), static_cast<int>(operand.shape.size())),
+              operand.shape, operand.ids > 0 ? DType::kI64 : DType::kF64, values[i], 0));
+    operands.push_back(std::move(placed));
+  }
+  DT_ASSIGN_OR_RETURN(const OpOutcome out, Evaluate(context, c, operands, seed, Gradients::kNone));
+  double loss = 0;
+  for (size_t r = 0; r < out.results.size(); ++r) {
+    if (!(c.used_results >> r & 1)) continue;
+    const auto weights = LossWeights(c, static_cast<int>(r), out.results[r].size(), seed);
+    for (size_t e = 0; e < weights.size(); ++e) loss += weights[e] * out.results[r][e];
+  }
+  return loss;
+}
+
+Layout RandomLayout(const DeviceMesh& mesh, const OpCase::Operand& operand, std::mt19937& random) {
+  const int ndim = static_cast<int>(operand.shape.size());
+  const ReduceOp ops[] = {ReduceOp::kSum, ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kMax};
+  const ReduceOp op = ops[operand.ids > 0 ? 0 : random() % 4];
+  // Averages stand beside sums.
+  const auto partial = [&] {
+    return Partial(op == ReduceOp::kAvg && random() % 2 == 0 ? ReduceOp::kSum : op);
+  };
+  const ShardOrder orders[] = {ShardOrder::Contiguous(), ShardOrder::Contiguous(),
+                               ShardOrder::Zigzag(),     ShardOrder::Block(1),
+                               ShardOrder::Unit(2),      ShardOrder::Cyclic(2)};
+  return DrawLayout(mesh, operand.shape, [&]() -> Placement {
+    const int kind = static_cast<int>(random() % 4);
+    if (kind >= 2 && ndim > 0)
+      return Shard(static_cast<int>(random() % ndim), orders[random() % 6]);
+    return kind == 1 ? partial() : Replicate();
+  });
+}
+
+absl::Status TryAssignments(const OpCase& c, const std::string& mesh_text, DType dtype,
+                            const CheckOpOptions& options) {
+  DT_ASSIGN_OR_RETURN(const BoundRule rule, RuleOf(c));
+  DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse(mesh_text));
+  const std::vector<RuleAssignment> all = LegalAssignments(c.op->name, rule, c.op->linearity, mesh);
+  Findings findings;
+  DT_ASSIGN_OR_RETURN(OpOutcome dense, EvaluateDense(c, dtype, options.seed));
+  const Setting setting{c, dtype, options.seed, std::move(dense), findings};
+  const auto run = [&](Context& context) -> absl::Status {
+    for (const RuleAssignment& assignment : all) {
+      if (!Testable(c, assignment.operands)) continue;
+      DT_RETURN_IF_ERROR(CheckOne(context, setting, assignment.operands, &assignment));
+    }
+    return absl::OkStatus();
+  };
+  DT_RETURN_IF_ERROR(RunRanks(mesh.size(), run, {.device = options.device}));
+  return findings.Result(1);
+}
+
+absl::Status TryDrawnLayouts(const OpCase& c, const std::string& mesh_text,
+                             const CheckOpOptions& options) {
+  DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse(mesh_text));
+  Findings findings;
+  DT_ASSIGN_OR_RETURN(OpOutcome dense, EvaluateDense(c, DType::kF64, options.seed));
+  const Setting setting{c, DType::kF64, options.seed, std::move(dense), findings};
+  const auto run = [&](Context& context) -> absl::Status {
+    std::mt19937 random(static_cast<uint32_t>(options.seed));
+    for (int i = 0; i < options.draws; ++i) {
+      std::vector<Layout> layouts;
+      for (const auto& operand : c.operands) {
+        layouts.push_back(RandomLayout(mesh, operand, random));
+      }
+      DT_RETURN_IF_ERROR(CheckOne(context, setting, layouts, nullptr));
+    }
+    return absl::OkStatus();
+  };
+  DT_RETURN_IF_ERROR(
+      RunRanks(mesh.size(), run, {.device = options.device, .seed = options.seed}));
+  return findings.Result(2 * options.draws);
+}
+
+// The same status with the case and where it was tried before its text.
+absl::Status In(const OpCase& c, const std::string& where, const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(),
+                      absl::StrCat(c.ToString(), where, ": ", status.message()));
+}
+
+// The gradient of operand i against central differences.
+absl::Status CheckGradient(Context& context, const OpCase& c, const std::vector<double>& gradient,
+                           std::vector<std::vector<double>>& values, size_t i, uint64_t seed) {
+  constexpr double kStep = 1e-5, kTolerance = 1e-7;
+  if (gradient.size() != values[i].size()) {
+    return absl::InternalError(absl::StrCat("operand ", i, " has a gradient of ", gradient.size(),
+                                            " elements, not ", values[i].size()));
+  }
+  for (size_t e = 0; e < gradient.size(); ++e) {
+    const double before = values[i][e];
+    values[i][e] = before + kStep;
+    DT_ASSIGN_OR_RETURN(const double above, LossAt(context, c, values, seed));
+    values[i][e] = before - kStep;
+    DT_ASSIGN_OR_RETURN(const double below, LossAt(context, c, values, seed));
+    values[i][e] = before;
+    const double slope = (above - below) / (2 * kStep);
+    if (std::abs(gradient[e] - slope) <= kTolerance * std::max(1.0, std::abs(slope))) continue;
+    return absl::InternalError(absl::StrCat("the gradient of operand ", i, ", element ", e, ", is ",
+                                            gradient[e], " where differences give ", slope));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckGradients(const OpCase& c) {
+  constexpr uint64_t kSeed = 7;
+  if (!c.op->differentiable()) return absl::OkStatus();
+  DT_ASSIGN_OR_RETURN(const OpOutcome out, EvaluateDense(c, DType::kF64, kSeed));
+  return In(c, "", RunRanks(1, [&](Context& context) -> absl::Status {
+    std::vector<std::vector<double>> values;
+    for (size_t i = 0; i < c.operands.size(); ++i) {
+      values.push_back(OperandValues(c, static_cast<int>(i), kSeed));
+    }
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (c.operands[i].ids > 0) {
+        if (!out.gradients[i].empty()) return absl::InternalError("numbers have a gradient");
+        continue;
+      }
+      DT_RETURN_IF_ERROR(CheckGradient(context, c, out.gradients[i], values, i, kSeed));
+    }
+    return absl::OkStatus();
+  }));
+}
+
+absl::Status CheckAssignments(const OpCase& c, const CheckOpOptions& options) {
+  for (const std::string& mesh : options.meshes) {
+    for (const DType dtype : options.dtypes) {
+      const std::string where = absl::StrCat(" of ", ToString(dtype), " on ", mesh);
+      DT_RETURN_IF_ERROR(In(c, where, TryAssignments(c, mesh, dtype, options)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckDrawnLayouts(const OpCase& c, const CheckOpOptions& options) {
+  for (const std::string& mesh : options.meshes) {
+    DT_RETURN_IF_ERROR(In(c, absl::StrCat(" on ", mesh), TryDrawnLayouts(c, mesh, options)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckOp(const OpCase& c, const CheckOpOptions& options) {
+  DT_RETURN_IF_ERROR(CheckGradients(c));
+  DT_RETURN_IF_ERROR(CheckAssignments(c, options));
+  DT_RETURN_IF_ERROR(CheckDrawnLayouts(c, options));
+  CheckOpOptions late = options;
+  late.device = Device::Kind::kDeferred;
+  late.draws = std::min(options.draws, 3);
+  return CheckDrawnLayouts(c, late);
+}
+
+}  // namespace dtensor
