@@ -4,8 +4,8 @@
 
 #include "absl/algorithm/container.h"
 #include "dtensor/layout/even_share.h"
+#include "dtensor/redistribution/axis_roles.h"
 #include "dtensor/redistribution/box_parts.h"
-#include "dtensor/redistribution/same_mesh_transition.h"
 #include "dtensor/runtime/core/status.h"
 
 namespace dtensor {

@@ -1,4 +1,4 @@
-// The other ways in which a transition can be carried out, for RedistributionPlan to choose from.
+// The other choices with which a transition can be carried out, for RedistributionPlan to compare.
 #ifndef DTENSOR_REDISTRIBUTION_PLAN_ALTERNATIVES_H_
 #define DTENSOR_REDISTRIBUTION_PLAN_ALTERNATIVES_H_
 

@@ -24,7 +24,7 @@ int64_t HeldOf(const SameMeshTransition& t, absl::Span<const Region> regions,
   for (const Region& region : regions) {
     int64_t held = 1;
     for (size_t d = 0; d < region.size() && held > 0; ++d) {
-      held *= region[d].CommonSize(t.Held(static_cast<int>(d), coordinate));
+      held *= region[d].CommonSize(t.roles().Held(static_cast<int>(d), coordinate));
     }
     sum += held;
   }
@@ -48,9 +48,9 @@ AxisList OtherAxes(const DeviceMesh& mesh, const AxisList& axes) {
 
 // Elements that X brings to the rank at `coordinate`.
 int128 ExchangedElements(const SameMeshTransition& t, absl::Span<const int> coordinate) {
-  if (t.pivot() && t.reduced().empty()) return 0;
+  if (t.pivot() && t.roles().reduced().empty()) return 0;
   const std::vector<Region> regions = t.pivot() ? t.Owned(coordinate) : t.Needed(coordinate);
-  return int128(NumElements(regions)) * t.terms() - HeldOf(t, regions, coordinate);
+  return int128(NumElements(regions)) * t.roles().terms() - HeldOf(t, regions, coordinate);
 }
 
 // Elements that G brings in one round: all that is needed and not owned.
@@ -77,7 +77,7 @@ int64_t RedistributionPlan::BytesReceived(int s, int rank) const {
   const SameMeshTransition& t = *same_mesh_;
   const CoordinateVector coordinate = from_.mesh().Coordinate(rank);
   if (steps_[s].from_source) return Saturated(ExchangedElements(t, coordinate) * size);
-  if (t.rounds().empty()) return GatheredElements(t, coordinate) * size;
+  if (t.choice().rounds.empty()) return GatheredElements(t, coordinate) * size;
   return Saturated(ReceivedElements(Receives(s, rank), rank) * size);
 }
 
@@ -127,11 +127,13 @@ int128 RedistributionPlan::LeastBytes() const {
     return least.terms * term + least.elements * element;
   }
   const SameMeshTransition& t = *same_mesh_;
-  const int128 all = t.elements(), in_place = t.ElementsInPlace();
-  if (t.reduced().empty()) {
-    return (all * t.needers() - in_place * t.helper_count()) * element * KeptTerms();
+  const int128 all = t.roles().elements(), in_place = t.roles().ElementsInPlace();
+  if (t.roles().reduced().empty()) {
+    return (all * t.roles().needers() - in_place * t.roles().helper_count()) * element *
+           KeptTerms();
   }
-  return ((all * t.terms() - in_place) * term + all * (t.needers() - 1) * element) * KeptTerms();
+  return ((all * t.roles().terms() - in_place) * term + all * (t.roles().needers() - 1) * element) *
+         KeptTerms();
 }
 
 // The busiest rank receives no less than the average, and no less than what any rank lacks: of
@@ -158,7 +160,8 @@ int64_t RedistributionPlan::MostLacking() const {
     int64_t sharers = 0;
     ForEachCoordinate(from_.mesh(), sharing, absl::MakeSpan(coordinate), [&] {
       const std::vector<Region> needed = t.Needed(coordinate);
-      lacking += NumElements(needed) - (t.reduced().empty() ? HeldOf(t, needed, coordinate) : 0);
+      lacking +=
+          NumElements(needed) - (t.roles().reduced().empty() ? HeldOf(t, needed, coordinate) : 0);
       return ++sharers > 0;
     });
     most = std::max(most, Saturated((lacking + sharers - 1) / sharers));

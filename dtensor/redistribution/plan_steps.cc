@@ -15,9 +15,10 @@ AxisList Ascending(absl::Span<const int> a, absl::Span<const int> b, absl::Span<
 
 // All axes leave one dimension for one other.
 bool IsAllToAll(const SameMeshTransition& t) {
-  const int from = t.source_dim(t.moved()[0]), to = t.target_dim(t.moved()[0]);
-  return from != to && absl::c_all_of(t.moved(), [&](int axis) {
-           return t.source_dim(axis) == from && t.target_dim(axis) == to;
+  const int from = t.roles().source_dim(t.roles().moved()[0]),
+            to = t.roles().target_dim(t.roles().moved()[0]);
+  return from != to && absl::c_all_of(t.roles().moved(), [&](int axis) {
+           return t.roles().source_dim(axis) == from && t.roles().target_dim(axis) == to;
          });
 }
 
@@ -25,30 +26,32 @@ bool IsAllToAll(const SameMeshTransition& t) {
 // elements move is sliced over other axes as well: then peers do not all have something for each
 // other.
 CollectiveKind KindOfExchange(const SameMeshTransition& t, const AxisList& axes) {
-  if (absl::c_none_of(axes, [&](int axis) { return t.SlicesDimOf(axis); })) {
-    if (t.moved().empty()) return CollectiveKind::kAllGather;
-    if (t.gathered().empty() && IsAllToAll(t)) return CollectiveKind::kAllToAll;
+  if (absl::c_none_of(axes, [&](int axis) { return t.roles().SlicesDimOf(axis); })) {
+    if (t.roles().moved().empty()) return CollectiveKind::kAllGather;
+    if (t.roles().gathered().empty() && IsAllToAll(t)) return CollectiveKind::kAllToAll;
   }
-  return t.IsRelabelling() ? CollectiveKind::kPermute : CollectiveKind::kExchange;
+  return t.roles().IsRelabelling() ? CollectiveKind::kPermute : CollectiveKind::kExchange;
 }
 
 // X of a transition that reduces. Where X alone serves several ranks in need, one axis is reduced
 // (RedistributionPlan).
 CollectiveKind KindOfReduction(const SameMeshTransition& t) {
-  if (t.owners() == Owners::kAnyNeeder && !t.gathered().empty()) return CollectiveKind::kExchange;
-  if (t.shares_terms()) return CollectiveKind::kExchange;
-  const bool scatters = t.target_dim(t.reduced()[0]) >= 0;
-  if (t.pivot() || t.needers() == 1 || scatters) return CollectiveKind::kReduceScatter;
+  if (t.choice().owners == Owners::kAnyNeeder && !t.roles().gathered().empty())
+    return CollectiveKind::kExchange;
+  if (t.choice().shares_terms) return CollectiveKind::kExchange;
+  const bool scatters = t.roles().target_dim(t.roles().reduced()[0]) >= 0;
+  if (t.pivot() || t.roles().needers() == 1 || scatters) return CollectiveKind::kReduceScatter;
   return CollectiveKind::kAllReduce;
 }
 
 RedistributionStep FirstStep(const SameMeshTransition& t) {
-  const bool owners_gather = t.owners() != Owners::kHolders;
+  const bool owners_gather = t.choice().owners != Owners::kHolders;
   RedistributionStep x;
-  x.axes = Ascending(t.reduced(), t.moved(), owners_gather ? t.gathered() : AxisList());
-  if (t.shares_terms()) x.axes = Ascending(x.axes, t.created_from_shards());
+  x.axes = Ascending(t.roles().reduced(), t.roles().moved(),
+                     owners_gather ? t.roles().gathered() : AxisList());
+  if (t.choice().shares_terms) x.axes = Ascending(x.axes, t.roles().created_from_shards());
   x.pivot = t.pivot();
-  x.reduces = !t.reduced().empty();
+  x.reduces = !t.roles().reduced().empty();
   if (x.axes.empty()) {
     x.kind = CollectiveKind::kSlice;
   } else {
@@ -69,17 +72,17 @@ RedistributionStep GatherStep(const AxisList& axes, int round) {
 }  // namespace
 
 std::vector<RedistributionStep> StepsOf(const SameMeshTransition& t) {
-  if (t.elements() == 0) return {};
+  if (t.roles().elements() == 0) return {};
   RedistributionStep x = FirstStep(t);
   if (!t.pivot()) {
     if (x.axes.empty()) return {};
     return {x};
   }
   std::vector<RedistributionStep> steps = {x};
-  for (const AxisList& axes : t.rounds()) {
+  for (const AxisList& axes : t.choice().rounds) {
     steps.push_back(GatherStep(axes, static_cast<int>(steps.size()) - 1));
   }
-  if (!t.rounds().empty()) return steps;
+  if (!t.choice().rounds.empty()) return steps;
   RedistributionStep g = GatherStep(t.owner_axes(), 0);
   if (g.axes == x.axes && x.kind == CollectiveKind::kReduceScatter) {
     g.continues = true;

@@ -113,10 +113,10 @@ Digest DigestOf(const RedistributionPlan& plan) {
   return digest;
 }
 
-uint64_t DigestOf(const RedistributionPlan& plan, const SameMeshTransition& chosen) {
+uint64_t DigestOf(const RedistributionPlan& plan, const OwnerChoice& chosen) {
   Digest digest = DigestOf(plan);
-  digest.Add(static_cast<int64_t>(chosen.owners()) + 8 * chosen.shares_terms());
-  for (const AxisList& round : chosen.rounds()) {
+  digest.Add(static_cast<int64_t>(chosen.owners) + 8 * chosen.shares_terms);
+  for (const AxisList& round : chosen.rounds) {
     digest.Add(static_cast<int64_t>(round.size()));
     for (int axis : round) digest.Add(axis);
   }
@@ -190,7 +190,7 @@ absl::StatusOr<RedistributionPlan> RedistributionPlan::Create(
                             dtensor::ToString(plan.result_dtype_), " on the way; Cast it first"});
   }
   if (from.mesh() == to.mesh()) {
-    plan.Choose(SameMeshTransition(from, to, shape));
+    plan.Choose(SameMeshTransition(AxisRoles(from, to, shape)));
   } else {
     plan.Choose(CrossMeshTransition(from, to, shape));
   }
@@ -204,9 +204,9 @@ void RedistributionPlan::Choose(SameMeshTransition transition) {
   const SameMeshTransition& t = *same_mesh_;
   steps_ = StepsOf(t);
   SetScale();
-  is_view_ = steps_.empty() && dtype_ == result_dtype_ && scale_ == 1 && t.IsView();
-  fills_identity_ = !t.created().empty();
-  digest_ = DigestOf(*this, t);
+  is_view_ = steps_.empty() && dtype_ == result_dtype_ && scale_ == 1 && t.roles().IsView();
+  fills_identity_ = !t.roles().created().empty();
+  digest_ = DigestOf(*this, t.choice());
 }
 
 // A sum over n terms is n times their average. So what is reduced is divided by the terms of axes
@@ -251,8 +251,8 @@ void RedistributionPlan::Choose(CrossMeshTransition transition) {
 // An element takes fewer messages than it has terms and ranks in need, for each coordinate on the
 // axes that stay partial, and 8 bytes each at most: only the largest plans are counted.
 absl::Status RedistributionPlan::CheckTotal() const {
-  const int64_t terms = same_mesh_ ? same_mesh_->terms() : cross_mesh_->terms();
-  const int64_t needers = same_mesh_ ? same_mesh_->needers() : cross_mesh_->needers();
+  const int64_t terms = same_mesh_ ? same_mesh_->roles().terms() : cross_mesh_->terms();
+  const int64_t needers = same_mesh_ ? same_mesh_->roles().needers() : cross_mesh_->needers();
   const double messages = static_cast<double>(NumElements(shape_)) * (terms + needers);
   if (messages * KeptTerms() < 0x1p60) return absl::OkStatus();
   const absl::int128 least = LeastBytes();
@@ -275,12 +275,11 @@ int64_t RedistributionPlan::KeptTerms() const {
 // Each element is written by its owner alone, and nobody else reads it there before all are done:
 // an all-reduce with owners may overwrite the source. Every rank's region must stay what it is.
 void RedistributionPlan::ReduceInPlace() {
-  if (same_mesh_ == nullptr || dtype_ != result_dtype_ || !same_mesh_->KeepsRegions()) return;
-  if (!same_mesh_->may_have_owners()) return;
-  if (same_mesh_->owners() == Owners::kNeeders) {
-    SameMeshTransition owned = *same_mesh_;
-    owned.set_owners(Owners::kHolders);
-    Choose(std::move(owned));
+  if (same_mesh_ == nullptr || dtype_ != result_dtype_ || !same_mesh_->roles().KeepsRegions())
+    return;
+  if (!MayHaveOwners(same_mesh_->roles())) return;
+  if (same_mesh_->choice().owners == Owners::kNeeders) {
+    Choose(same_mesh_->With({.owners = Owners::kHolders}));
   }
   in_place_ = true;
 }
@@ -306,12 +305,13 @@ absl::Status RedistributionPlan::Improve(const RedistributionOptions& options) {
   if (options.max_extra_bytes < 0) return absl::OkStatus();
   const int64_t extra = ExtraBytes();
   if (extra <= options.max_extra_bytes) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "redistribute ", Describe(from_, to_, shape_, dtype_), ": a rank's result has ", extra,
-      " bytes, and max_extra_bytes is ", options.max_extra_bytes,
-      "; allow as much, or shard the result over more axes",
-      same_mesh_ != nullptr && same_mesh_->may_have_owners() && !in_place_ ? ", or reduce in place"
-                                                                           : ""));
+  return absl::ResourceExhaustedError(
+      absl::StrCat("redistribute ", Describe(from_, to_, shape_, dtype_), ": a rank's result has ",
+                   extra, " bytes, and max_extra_bytes is ", options.max_extra_bytes,
+                   "; allow as much, or shard the result over more axes",
+                   same_mesh_ != nullptr && MayHaveOwners(same_mesh_->roles()) && !in_place_
+                       ? ", or reduce in place"
+                       : ""));
 }
 
 std::vector<int> RedistributionPlan::Ranks() const {

@@ -15,7 +15,8 @@ class Boxes {
  public:
   Boxes(const SameMeshTransition& transition, int rank)
       : t_(transition),
-        mesh_(t_.source().mesh()),
+        roles_(t_.roles()),
+        mesh_(roles_.source().mesh()),
         position_(mesh_.PositionOf(rank)),
         mine_(mesh_.Coordinate(rank)),
         peer_(mine_) {
@@ -29,7 +30,7 @@ class Boxes {
 
   std::vector<ReceiveBox> Exchange() {
     results_ = ResultRegion();
-    const bool reduces = !t_.reduced().empty();
+    const bool reduces = !roles_.reduced().empty();
     for (const Region& region : !t_.pivot() ? t_.Needed(mine_)
                                 : reduces   ? t_.Owned(mine_)
                                             : t_.OwnedTogether(mine_)) {  // what it has already
@@ -65,8 +66,8 @@ class Boxes {
 
   Region ResultRegion() const {
     Region region;
-    for (int d = 0; d < static_cast<int>(t_.shape().size()); ++d) {
-      region.push_back(t_.Result(d, mine_));
+    for (int d = 0; d < static_cast<int>(roles_.shape().size()); ++d) {
+      region.push_back(roles_.Result(d, mine_));
     }
     return region;
   }
@@ -103,8 +104,8 @@ class Boxes {
 
   // Where nothing is reduced, a rank has copied what it holds.
   bool HoldsAlready(absl::Span<const int> owner) const {
-    return t_.reduced().empty() &&
-           absl::c_all_of(t_.gathered(), [&](int axis) { return owner[axis] == mine_[axis]; });
+    return roles_.reduced().empty() &&
+           absl::c_all_of(roles_.gathered(), [&](int axis) { return owner[axis] == mine_[axis]; });
   }
 
   // Sets peer_ to the rank from which this one gets in round `round` what `owner` had at first: on
@@ -114,25 +115,25 @@ class Boxes {
     peer_ = mine_;
     bool here = true;
     const auto same = [&](int axis) { return owner[axis] == mine_[axis]; };
-    if (t_.rounds().empty()) {
+    if (t_.choice().rounds.empty()) {
       for (int axis : t_.owner_axes()) peer_[axis] = owner[axis];
       return !absl::c_all_of(t_.owner_axes(), same);
     }
-    for (size_t s = round + 1; s < t_.rounds().size(); ++s) {
-      here &= absl::c_all_of(t_.rounds()[s], same);
+    for (size_t s = round + 1; s < t_.choice().rounds.size(); ++s) {
+      here &= absl::c_all_of(t_.choice().rounds[s], same);
     }
-    for (int axis : t_.rounds()[round]) peer_[axis] = owner[axis];
-    return here && !absl::c_all_of(t_.rounds()[round], same);
+    for (int axis : t_.choice().rounds[round]) peer_[axis] = owner[axis];
+    return here && !absl::c_all_of(t_.choice().rounds[round], same);
   }
 
   // Of `needed` in dimension d, the pieces that each peer holds. The peers differ from this rank on
   // the axes along which this dimension is redistributed.
   std::vector<BoxPart> ExchangeParts(int d, const IndexSet& needed) {
     if (needed.empty()) return {};
-    const AxisList axes = AxesOf(t_.source().dim(d));
+    const AxisList axes = AxesOf(roles_.source().dim(d));
     std::vector<BoxPart> parts;
     ForEachHolder(d, axes, 1, {needed}, [&] {
-      AddParts(MatchPart(t_.Held(d, peer_), results_[d], needed), Delta(axes), parts);
+      AddParts(MatchPart(roles_.Held(d, peer_), results_[d], needed), Delta(axes), parts);
     });
     return SortedParts(std::move(parts));
   }
@@ -163,14 +164,14 @@ class Boxes {
   }
 
   IndexSet HeldOver(int d, absl::Span<const int> axes) const {
-    return DimRegionOverAxes(t_.source(), d, t_.shape()[d], peer_, axes);
+    return roles_.HeldOver(d, peer_, AxisList(axes.begin(), axes.end()));
   }
 
   // The coordinates on the last of `axes` that may hold some of `needed`. Where shards ascend with
   // the coordinate, found by halving: an axis may have thousands of ranks.
   Chunk HolderRange(int d, absl::Span<const int> axes, const std::vector<IndexSet>& needed) {
     const int axis = axes.back(), size = mesh_.axis_size(axis);
-    if (size <= 8 || !t_.AscendsAlong(axis)) return {0, size};
+    if (size <= 8 || !roles_.AscendsAlong(axis)) return {0, size};
     int64_t first = needed[0].runs().front().begin, last = 0;
     for (const IndexSet& set : needed) {
       first = std::min(first, set.runs().front().begin);
@@ -203,18 +204,19 @@ class Boxes {
   // The ranks that hold the terms of an element, ascending, relative to this one.
   std::vector<int> Terms() {
     std::vector<int> terms;
-    ForEachCoordinate(mesh_, t_.reduced(), absl::MakeSpan(peer_), [&] {
-      terms.push_back(Delta(t_.reduced()));
+    ForEachCoordinate(mesh_, roles_.reduced(), absl::MakeSpan(peer_), [&] {
+      terms.push_back(Delta(roles_.reduced()));
       return true;
     });
     return terms;
   }
 
   void Product(absl::Span<const std::vector<BoxPart>> dims, absl::Span<const int> terms) {
-    AppendBoxes(dims, position_, terms, t_.is_scalar(), boxes_);
+    AppendBoxes(dims, position_, terms, roles_.is_scalar(), boxes_);
   }
 
   const SameMeshTransition& t_;
+  const AxisRoles& roles_;
   const DeviceMesh& mesh_;
   const int position_;
   const absl::InlinedVector<int, 4> mine_;

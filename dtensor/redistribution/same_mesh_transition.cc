@@ -1,187 +1,53 @@
 #include "dtensor/redistribution/same_mesh_transition.h"
 
-#include <algorithm>
+#include <cstdint>
 #include <utility>
 
 #include "absl/algorithm/container.h"
-#include "dtensor/layout/chunks.h"
+#include "absl/container/inlined_vector.h"
 #include "dtensor/layout/even_share.h"
-#include "dtensor/runtime/core/status.h"
 
 namespace dtensor {
 namespace {
 
 using CoordinateVector = absl::InlinedVector<int, 4>;
 
-// For each axis of the mesh the dimension that it shards, or else kReplicate or kPartial.
-AxisList DimOfAxes(const Layout& layout) {
-  AxisList dims(layout.mesh().num_axes(), SameMeshTransition::kReplicate);
-  for (int axis : layout.partial_axes()) dims[axis] = SameMeshTransition::kPartial;
-  for (int d = 0; d < layout.ndim(); ++d) {
-    for (const LayoutFactor& factor : layout.dim(d)) {
-      for (const AxisSplit& split : factor.splits) dims[split.axis] = d;
-    }
-  }
-  return dims;
-}
-
-// Whether `axis` splits the same positions alike in both layouts of a dimension, as their texts
-// tell.
-bool SplitsAlike(const DimLayout& a, const DimLayout& b, int axis) {
-  if (a.size() != b.size()) return false;
-  for (size_t f = 0; f < a.size(); ++f) {
-    if (a[f].size != b[f].size) return false;
-  }
-  for (size_t f = 0; f < a.size(); ++f) {
-    for (size_t s = 0; s < std::min(a[f].splits.size(), b[f].splits.size()); ++s) {
-      if (a[f].splits[s] != b[f].splits[s]) break;
-      if (a[f].splits[s].axis == axis) return true;
-    }
-  }
-  return false;
-}
-
-// Whether the target only cuts what a rank holds in the source into intervals of positions.
-bool CutsPositions(const DimLayout& source, const DimLayout& target) {
-  if (target.empty()) return source.empty();
-  if (!source.empty() && source.size() != target.size()) return false;
-  for (size_t f = 0; f < target.size(); ++f) {
-    const LayoutFactor kept = source.empty() ? LayoutFactor{target[f].size, {}} : source[f];
-    const size_t common = kept.splits.size();
-    if (kept.size != target[f].size || common > target[f].splits.size()) return false;
-    if (f > 0 && common < target[f].splits.size()) return false;
-    for (size_t s = 0; s < target[f].splits.size(); ++s) {
-      if (s < common ? kept.splits[s] != target[f].splits[s] : target[f].splits[s].zigzag)
-        return false;
-    }
-  }
-  return true;
-}
-
-}  // namespace
-
-Layout AtLeastOneDim(const Layout& layout) {
-  if (layout.ndim() > 0) return layout;
-  auto result = Layout::Create(layout.mesh(), {DimLayout()}, layout.partial_axes(),
-                               layout.term_op(), layout.averaged_axes());
-  DT_CHECK(result.ok());
-  return *std::move(result);
-}
-
-SameMeshTransition::SameMeshTransition(const Layout& from, const Layout& to,
-                                       absl::Span<const int64_t> shape)
-    : source_(AtLeastOneDim(from)), target_(AtLeastOneDim(to)), shape_(shape.begin(), shape.end()) {
-  is_scalar_ = shape.empty();
-  if (is_scalar_) shape_.push_back(1);
-  elements_ = NumElements(shape_);
-  FindRoles(to);
-  terms_ = SizeOf(reduced_);
-  helper_count_ = SizeOf(helpers_);
-  needers_ = helper_count_ * SizeOf(gathered_);
-  moves_ = elements_ > 0 && !(reduced_.empty() && gathered_.empty() && moved_.empty());
-  ChooseOwners();
-}
-
-void SameMeshTransition::FindRoles(const Layout& to) {
-  source_dim_ = DimOfAxes(source_);
-  target_dim_ = DimOfAxes(target_);
-  if (to.partial_op() == ReduceOp::kAvg) ReplicateNewAverages(to);
-  for (int axis = 0; axis < source_.mesh().num_axes(); ++axis) {
-    if (source_.mesh().axis_size(axis) > 1) AddRoles(axis);
-  }
-}
-
-// An axis that becomes P(avg) replicates: the average of equal terms is the term.
-void SameMeshTransition::ReplicateNewAverages(const Layout& to) {
-  AxisList partial, averaged;
-  for (int axis : to.partial_axes()) {
-    const bool averages = to.partial_op(axis) == ReduceOp::kAvg;
-    if (averages && source_dim_[axis] != kPartial) {
-      target_dim_[axis] = kReplicate;
-      continue;
-    }
-    partial.push_back(axis);
-    if (averages) averaged.push_back(axis);
-  }
-  target_ = target_.WithPartial(partial, to.term_op(), averaged).value();
-}
-
-void SameMeshTransition::AddRoles(int axis) {
-  const int source = source_dim_[axis], target = target_dim_[axis];
-  if (source == kPartial && target != kPartial) reduced_.push_back(axis);
-  if (source < 0 && target == kReplicate) helpers_.push_back(axis);
-  if (source == kReplicate && target >= 0) sliced_.push_back(axis);
-  if (source >= 0 && target == kReplicate) gathered_.push_back(axis);
-  if (source != kPartial && target == kPartial) {
-    created_.push_back(axis);
-    (source >= 0 ? created_from_shards_ : created_from_replicas_).push_back(axis);
-  }
-  if (source >= 0 && target >= 0 && MovesBetween(axis, source, target)) moved_.push_back(axis);
-}
-
-bool SameMeshTransition::MovesBetween(int axis, int source_dim, int target_dim) const {
-  if (elements_ == 0) return false;
-  CoordinateVector coordinate(source_.mesh().num_axes(), 0);
-  if (source_dim != target_dim) {
-    // Some element disagrees, unless coordinate 0 has everything in both layouts.
-    coordinate[axis] = 1;
-    return !Over(source_, source_dim, coordinate, {axis}).empty() ||
-           !Over(target_, target_dim, coordinate, {axis}).empty();
-  }
-  if (SplitsAlike(source_.dim(source_dim), target_.dim(source_dim), axis)) return false;
-  return !ForEachCoordinate(source_.mesh(), {axis}, absl::MakeSpan(coordinate), [&] {
-    return Over(source_, source_dim, coordinate, {axis}) ==
-           Over(target_, source_dim, coordinate, {axis});
-  });
-}
-
-bool SameMeshTransition::may_have_owners() const {
-  return !reduced_.empty() && needers_ > 1 && elements_ > 0;
-}
-
-// X alone moves needers * terms messages for each element, less one for each term that a needer
-// holds itself. Where that is no more than the owner's way, one round is better than two.
-void SameMeshTransition::ChooseOwners() {
-  if (!may_have_owners()) return;
-  const bool alone_is_least =
-      moved_.empty() && terms_ * needers_ - helper_count_ <= terms_ + needers_ - 2;
-  if (!alone_is_least) owners_ = Owners::kHolders;
-}
-
-// Then the source holds what is gathered once for each coordinate on the gathered axes, and a rank
-// knows by these alone what it has already.
-bool SameMeshTransition::may_have_rounds() const {
-  if (!reduced_.empty()) return may_have_owners();
-  return !gathered_.empty() && moved_.empty() && elements_ > 0;
-}
-
-AxisList SameMeshTransition::sharing_axes() const {
-  return owners_ == Owners::kAnyNeeder ? owner_axes() : helpers_;
-}
-
-AxisList SameMeshTransition::owner_axes() const {
-  AxisList axes = gathered_;
-  axes.insert(axes.end(), helpers_.begin(), helpers_.end());
+AxisList Joined(const AxisList& a, const AxisList& b) {
+  AxisList axes = a;
+  axes.insert(axes.end(), b.begin(), b.end());
   absl::c_sort(axes);
   return axes;
 }
 
+}  // namespace
+
+AxisList SameMeshTransition::owner_axes() const {
+  return Joined(roles_->gathered(), roles_->helpers());
+}
+
+AxisList SameMeshTransition::sharing_axes() const {
+  return choice_.owners == Owners::kAnyNeeder ? owner_axes() : roles_->helpers();
+}
+
+AxisList SameMeshTransition::holder_axes() const {
+  return choice_.owners == Owners::kHolders ? roles_->gathered() : AxisList();
+}
+
+AxisList SameMeshTransition::possible_keeper_axes() const {
+  return Joined(roles_->moves() ? roles_->created_from_replicas() : AxisList(),
+                MayShareTerms(*roles_) ? roles_->created_from_shards() : AxisList());
+}
+
+AxisList SameMeshTransition::keeper_axes() const {
+  if (choice_.shares_terms) return possible_keeper_axes();
+  return roles_->moves() ? roles_->created_from_replicas() : AxisList();
+}
+
 bool SameMeshTransition::SendsAlong(int axis) const {
-  if (absl::c_linear_search(moved_, axis)) return true;
-  if (shares_terms_ && absl::c_linear_search(created_from_shards_, axis)) return true;
-  return owners_ != Owners::kHolders && absl::c_linear_search(gathered_, axis);
-}
-
-bool SameMeshTransition::AscendsAlong(int axis) const {
-  return absl::c_linear_search(source_.dim(source_dim_[axis])[0].splits, AxisSplit{axis, false});
-}
-
-IndexSet SameMeshTransition::Held(int d, absl::Span<const int> coordinate) const {
-  return DimRegion(source_, d, shape_[d], coordinate);
-}
-
-IndexSet SameMeshTransition::Result(int d, absl::Span<const int> coordinate) const {
-  return DimRegion(target_, d, shape_[d], coordinate);
+  const auto is_one_of = [axis](const AxisList& axes) { return absl::c_linear_search(axes, axis); };
+  if (is_one_of(roles_->moved())) return true;
+  if (choice_.shares_terms && is_one_of(roles_->created_from_shards())) return true;
+  return choice_.owners != Owners::kHolders && is_one_of(roles_->gathered());
 }
 
 // The part of some regions whose holder has the coordinates of `holder` on `axes`, which shard the
@@ -191,13 +57,13 @@ std::vector<Region> SameMeshTransition::HeldPart(std::vector<Region> regions,
                                                  const AxisList& axes) const {
   if (axes.empty()) return regions;
   Region held;
-  for (int d = 0; d < static_cast<int>(shape_.size()); ++d) {
+  for (int d = 0; d < static_cast<int>(roles_->shape().size()); ++d) {
     AxisList of_dim;
     for (int axis : axes) {
-      if (source_dim_[axis] == d) of_dim.push_back(axis);
+      if (roles_->source_dim(axis) == d) of_dim.push_back(axis);
     }
-    held.push_back(of_dim.empty() ? IndexSet::Interval(0, shape_[d])
-                                  : Over(source_, d, holder, of_dim));
+    held.push_back(of_dim.empty() ? IndexSet::Interval(0, roles_->shape()[d])
+                                  : roles_->HeldOver(d, holder, of_dim));
   }
   std::vector<Region> parts;
   for (const Region& region : regions) {
@@ -206,32 +72,14 @@ std::vector<Region> SameMeshTransition::HeldPart(std::vector<Region> regions,
   return parts;
 }
 
-// What the ranks that differ on created_from_replicas_ must have together of the result.
+// What the ranks that differ on created_from_replicas() must have together of the result.
 std::vector<Region> SameMeshTransition::NeededTogether(absl::Span<const int> coordinate) const {
   Region region;
-  for (int d = 0; d < static_cast<int>(shape_.size()); ++d) {
-    region.push_back(Result(d, coordinate));
+  for (int d = 0; d < static_cast<int>(roles_->shape().size()); ++d) {
+    region.push_back(roles_->Result(d, coordinate));
   }
-  if (shares_terms_) return {std::move(region)};
-  return HeldPart({std::move(region)}, coordinate, created_from_shards_);
-}
-
-bool SameMeshTransition::may_share_terms() const {
-  return !created_from_shards_.empty() && !reduced_.empty() && elements_ > 0;
-}
-
-AxisList SameMeshTransition::possible_keeper_axes() const {
-  AxisList axes = moves_ ? created_from_replicas_ : AxisList();
-  if (may_share_terms()) {
-    axes.insert(axes.end(), created_from_shards_.begin(), created_from_shards_.end());
-  }
-  absl::c_sort(axes);
-  return axes;
-}
-
-AxisList SameMeshTransition::keeper_axes() const {
-  if (shares_terms_) return possible_keeper_axes();
-  return moves_ ? created_from_replicas_ : AxisList();
+  if (choice_.shares_terms) return {std::move(region)};
+  return HeldPart({std::move(region)}, coordinate, roles_->created_from_shards());
 }
 
 // The part of some regions, all held at `holder`, that the rank at `coordinate` keeps. A rank that
@@ -239,35 +87,33 @@ AxisList SameMeshTransition::keeper_axes() const {
 std::vector<Region> SameMeshTransition::KeeperShare(std::vector<Region> regions,
                                                     absl::Span<const int> holder,
                                                     absl::Span<const int> coordinate) const {
-  if (!moves_) {
-    if (IndexOn(created_from_replicas_, coordinate) > 0) regions.clear();
+  if (!roles_->moves()) {
+    if (roles_->IndexOn(roles_->created_from_replicas(), coordinate) > 0) regions.clear();
     return regions;
   }
   const AxisList axes = keeper_axes();
-  if (!shares_terms_) return ShareOf(regions, SizeOf(axes), IndexOn(axes, coordinate));
+  if (!choice_.shares_terms)
+    return ShareOf(regions, roles_->SizeOf(axes), roles_->IndexOn(axes, coordinate));
   std::vector<int64_t> weights;
   CoordinateVector keeper(coordinate.begin(), coordinate.end());
-  ForEachCoordinate(source_.mesh(), axes, absl::MakeSpan(keeper), [&] {
-    const bool holds = absl::c_all_of(created_from_shards_,
+  ForEachCoordinate(roles_->source().mesh(), axes, absl::MakeSpan(keeper), [&] {
+    const bool holds = absl::c_all_of(roles_->created_from_shards(),
                                       [&](int axis) { return keeper[axis] == holder[axis]; });
-    weights.push_back(holds ? terms_ : terms_ - 1);
+    weights.push_back(holds ? roles_->terms() : roles_->terms() - 1);
     return true;
   });
-  return ShareOf(regions, weights, IndexOn(axes, coordinate));
+  return ShareOf(regions, weights, roles_->IndexOn(axes, coordinate));
 }
 
 std::vector<Region> SameMeshTransition::Needed(absl::Span<const int> coordinate) const {
   const std::vector<Region> together = NeededTogether(coordinate);
-  if (created_from_replicas_.empty() && !shares_terms_) return together;
+  if (roles_->created_from_replicas().empty() && !choice_.shares_terms) return together;
   // What the ranks hold and what they lack, each shared evenly.
-  AxisList axes = gathered_;
-  axes.insert(axes.end(), moved_.begin(), moved_.end());
-  if (shares_terms_) {
-    axes.insert(axes.end(), created_from_shards_.begin(), created_from_shards_.end());
-  }
+  AxisList axes = Joined(roles_->gathered(), roles_->moved());
+  if (choice_.shares_terms) axes = Joined(axes, roles_->created_from_shards());
   std::vector<Region> needed;
   CoordinateVector holder(coordinate.begin(), coordinate.end());
-  ForEachCoordinate(source_.mesh(), axes, absl::MakeSpan(holder), [&] {
+  ForEachCoordinate(roles_->source().mesh(), axes, absl::MakeSpan(holder), [&] {
     for (Region& share : KeeperShare(HeldPart(together, holder, axes), holder, coordinate)) {
       needed.push_back(std::move(share));
     }
@@ -277,94 +123,14 @@ std::vector<Region> SameMeshTransition::Needed(absl::Span<const int> coordinate)
 }
 
 std::vector<Region> SameMeshTransition::OwnedTogether(absl::Span<const int> coordinate) const {
-  if (owners_ == Owners::kAnyNeeder) return Needed(coordinate);
-  return HeldPart(Needed(coordinate), coordinate, gathered_);
+  if (choice_.owners == Owners::kAnyNeeder) return Needed(coordinate);
+  return HeldPart(Needed(coordinate), coordinate, roles_->gathered());
 }
 
 std::vector<Region> SameMeshTransition::Owned(absl::Span<const int> coordinate) const {
   const AxisList sharing = sharing_axes();
-  return ShareOf(OwnedTogether(coordinate), SizeOf(sharing), IndexOn(sharing, coordinate));
-}
-
-int64_t SameMeshTransition::IndexOn(const AxisList& axes, absl::Span<const int> coordinate) const {
-  int64_t index = 0;
-  for (int axis : axes) index = index * source_.mesh().axis_size(axis) + coordinate[axis];
-  return index;
-}
-
-int64_t SameMeshTransition::SizeOf(const AxisList& axes) const {
-  int64_t size = 1;
-  for (int axis : axes) size *= source_.mesh().axis_size(axis);
-  return size;
-}
-
-// Dimensions are independent but for the axes that move between them: for each coordinate on the
-// moved axes, the product over dimensions of what both layouts give to that coordinate.
-int64_t SameMeshTransition::ElementsInPlace() const {
-  if (moved_.empty()) return elements_;
-  CoordinateVector coordinate(source_.mesh().num_axes(), 0);
-  int64_t total = 0;
-  ForEachCoordinate(source_.mesh(), moved_, absl::MakeSpan(coordinate), [&] {
-    int64_t count = 1;
-    for (int d = 0; d < static_cast<int>(shape_.size()) && count > 0; ++d) {
-      const IndexSet source = Over(source_, d, coordinate, moved_);
-      count *= source.CommonSize(Over(target_, d, coordinate, moved_));
-    }
-    total += count;
-    return true;
-  });
-  return total;
-}
-
-bool SameMeshTransition::IsView() const {
-  if (!reduced_.empty() || !created_.empty() || !gathered_.empty() || !moved_.empty()) return false;
-  for (int d = 0; d < static_cast<int>(shape_.size()); ++d) {
-    if (!IsViewOf(d)) return false;
-  }
-  return true;
-}
-
-bool SameMeshTransition::IsViewOf(int d) const {
-  if (CutsPositions(source_.dim(d), target_.dim(d))) return true;
-  AxisList axes = AxesOf(source_.dim(d));
-  for (int axis : AxesOf(target_.dim(d))) {
-    if (!absl::c_linear_search(axes, axis)) axes.push_back(axis);
-  }
-  CoordinateVector coordinate(source_.mesh().num_axes(), 0);
-  return ForEachCoordinate(source_.mesh(), axes, absl::MakeSpan(coordinate), [&] {
-    const std::vector<MatchedRun> pieces =
-        MatchIndexSets(Held(d, coordinate), Result(d, coordinate));
-    return pieces.empty() || (pieces.size() == 1 && pieces[0].count == 1);
-  });
-}
-
-bool SameMeshTransition::KeepsRegions() const {
-  const auto cuts = [this](int axis) { return target_dim_[axis] >= 0; };
-  return moved_.empty() && gathered_.empty() && sliced_.empty() && created_.empty() &&
-         absl::c_none_of(reduced_, cuts);
-}
-
-bool SameMeshTransition::IsRelabelling() const {
-  if (!reduced_.empty() || !created_.empty()) return false;
-  for (int d = 0; d < static_cast<int>(shape_.size()); ++d) {
-    DimLayout renamed = target_.dim(d);
-    if (renamed.size() != source_.dim(d).size()) return false;
-    for (size_t f = 0; f < renamed.size(); ++f) {
-      if (renamed[f].splits.size() != source_.dim(d)[f].splits.size()) return false;
-      for (size_t s = 0; s < renamed[f].splits.size(); ++s) {
-        int& axis = renamed[f].splits[s].axis;
-        const int known_as = source_.dim(d)[f].splits[s].axis;
-        if (source_.mesh().axis_size(axis) == source_.mesh().axis_size(known_as)) axis = known_as;
-      }
-    }
-    if (renamed != source_.dim(d)) return false;
-  }
-  return true;
-}
-
-bool SameMeshTransition::SlicesDimOf(int axis) const {
-  return absl::c_any_of(sliced_,
-                        [&](int other) { return target_dim_[other] == source_dim_[axis]; });
+  return ShareOf(OwnedTogether(coordinate), roles_->SizeOf(sharing),
+                 roles_->IndexOn(sharing, coordinate));
 }
 
 }  // namespace dtensor

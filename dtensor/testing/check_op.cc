@@ -234,16 +234,14 @@ absl::Status TryDrawnLayouts(const OpCase& c, const std::string& mesh_text,
     }
     return absl::OkStatus();
   };
-  DT_RETURN_IF_ERROR(
-      RunRanks(mesh.size(), run, {.device = options.device, .seed = options.seed}));
+  DT_RETURN_IF_ERROR(RunRanks(mesh.size(), run, {.device = options.device, .seed = options.seed}));
   return findings.Result(2 * options.draws);
 }
 
 // The same status with the case and where it was tried before its text.
 absl::Status In(const OpCase& c, const std::string& where, const absl::Status& status) {
   if (status.ok()) return status;
-  return absl::Status(status.code(),
-                      absl::StrCat(c.ToString(), where, ": ", status.message()));
+  return absl::Status(status.code(), absl::StrCat(c.ToString(), where, ": ", status.message()));
 }
 
 // The gradient of operand i against central differences.
@@ -276,19 +274,20 @@ absl::Status CheckGradients(const OpCase& c) {
   if (!c.op->differentiable()) return absl::OkStatus();
   DT_ASSIGN_OR_RETURN(const OpOutcome out, EvaluateDense(c, DType::kF64, kSeed));
   return In(c, "", RunRanks(1, [&](Context& context) -> absl::Status {
-    std::vector<std::vector<double>> values;
-    for (size_t i = 0; i < c.operands.size(); ++i) {
-      values.push_back(OperandValues(c, static_cast<int>(i), kSeed));
-    }
-    for (size_t i = 0; i < values.size(); ++i) {
-      if (c.operands[i].ids > 0) {
-        if (!out.gradients[i].empty()) return absl::InternalError("numbers have a gradient");
-        continue;
-      }
-      DT_RETURN_IF_ERROR(CheckGradient(context, c, out.gradients[i], values, i, kSeed));
-    }
-    return absl::OkStatus();
-  }));
+              std::vector<std::vector<double>> values;
+              for (size_t i = 0; i < c.operands.size(); ++i) {
+                values.push_back(OperandValues(c, static_cast<int>(i), kSeed));
+              }
+              for (size_t i = 0; i < values.size(); ++i) {
+                if (c.operands[i].ids > 0) {
+                  if (!out.gradients[i].empty())
+                    return absl::InternalError("numbers have a gradient");
+                  continue;
+                }
+                DT_RETURN_IF_ERROR(CheckGradient(context, c, out.gradients[i], values, i, kSeed));
+              }
+              return absl::OkStatus();
+            }));
 }
 
 absl::Status CheckAssignments(const OpCase& c, const CheckOpOptions& options) {

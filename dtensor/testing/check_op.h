@@ -3,8 +3,8 @@
 //   const OpCase c{.op = &kSquaredRelu, .operands = {{.shape = {5, 3}}}};
 //   EXPECT_EQ(CheckOp(c), absl::OkStatus());
 //
-// Operands are random numbers of about 1. Choose small shapes: odd sizes, sizes of 1, fewer elements
-// than ranks. docs/adding-an-operator.md tells the whole story.
+// Operands are random numbers of about 1. Choose small shapes: odd sizes, sizes of 1, fewer
+// elements than ranks. docs/adding-an-operator.md tells the whole story.
 #ifndef DTENSOR_TESTING_CHECK_OP_H_
 #define DTENSOR_TESTING_CHECK_OP_H_
 
@@ -27,16 +27,16 @@ struct CheckOpOptions {
   Device::Kind device = Device::Kind::kCpu;
 };
 
-// All of the below; the last once more on the deferred device, on which nothing is ready when a call
-// returns. Each returns kInternal with what it found wrong, or what the operator returned.
+// All of the below; the last once more on the deferred device, on which nothing is ready when a
+// call returns. Each returns kInternal with what it found wrong, or what the operator returned.
 absl::Status CheckOp(const OpCase& c, const CheckOpOptions& options = {});
 
 // Gradients agree with central differences on one rank, in f64. Nothing to do for an operator that
 // is not differentiable.
 absl::Status CheckGradients(const OpCase& c);
 // In every assignment of placements that the rule allows (op_assignments.h) nothing moves, results
-// and gradients lie where the rule says, and they are those of one rank, also where gradients arrive
-// Partial.
+// and gradients lie where the rule says, and they are those of one rank, also where gradients
+// arrive Partial.
 absl::Status CheckAssignments(const OpCase& c, const CheckOpOptions& options = {});
 // From operands in any layout, on which the rule engine decides what moves, results and gradients
 // are those of one rank. In f64.
