@@ -9,9 +9,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "dtensor/nn/transformer.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/parallel_plans/context_pattern.h"
-#include "dtensor/parallel_plans/transformer.h"
+#include "dtensor/parallel_plans/transformer_plan.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "dtensor/tensor/autograd.h"

@@ -1,6 +1,6 @@
 // A small LLaMA on many meshes: the same loss and the same gradients as on one rank, and exactly
 // the collectives that theory asks for.
-#include "dtensor/parallel_plans/transformer.h"
+#include "dtensor/nn/transformer.h"
 
 #include <cmath>
 #include <map>
@@ -9,6 +9,7 @@
 
 #include "dtensor/ops/ops.h"
 #include "dtensor/parallel_plans/testing/small_transformer.h"
+#include "dtensor/parallel_plans/transformer_plan.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "dtensor/tensor/autograd.h"

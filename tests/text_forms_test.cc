@@ -4,8 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "dtensor/nn/transformer.h"
 #include "dtensor/ops/ops.h"
-#include "dtensor/parallel_plans/transformer.h"
+#include "dtensor/parallel_plans/transformer_plan.h"
 #include "dtensor/rules/op_rule.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "dtensor/testing/all_layouts.h"

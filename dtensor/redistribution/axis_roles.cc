@@ -68,8 +68,7 @@ Layout AtLeastOneDim(const Layout& layout) {
   return *std::move(result);
 }
 
-AxisRoles::AxisRoles(const Layout& from, const Layout& to,
-                                       absl::Span<const int64_t> shape)
+AxisRoles::AxisRoles(const Layout& from, const Layout& to, absl::Span<const int64_t> shape)
     : source_(AtLeastOneDim(from)), target_(AtLeastOneDim(to)), shape_(shape.begin(), shape.end()) {
   is_scalar_ = shape.empty();
   if (is_scalar_) shape_.push_back(1);
@@ -146,8 +145,7 @@ IndexSet AxisRoles::Result(int d, absl::Span<const int> coordinate) const {
   return DimRegion(target_, d, shape_[d], coordinate);
 }
 
-IndexSet AxisRoles::HeldOver(int d, absl::Span<const int> coordinate,
-                                      const AxisList& axes) const {
+IndexSet AxisRoles::HeldOver(int d, absl::Span<const int> coordinate, const AxisList& axes) const {
   return Over(source_, d, coordinate, axes);
 }
 

@@ -1,10 +1,10 @@
-// AxisRoles: what each mesh axis does when a tensor goes from one layout to another on the same mesh.
-// The first of three parts of SameMeshTransition: roles, choice of owners, regions.
+// AxisRoles: what each mesh axis does when a tensor goes from one layout to another on the same
+// mesh. The first of three parts of SameMeshTransition: roles, choice of owners, regions.
 //
 // Of an element, its holder's coordinate on an axis that shards the source is a function of the
 // element; so is, on an axis that shards the target, the coordinate of the ranks that need it. All
-// questions of a redistribution (who talks to whom, how many bytes, the bound) are about where these
-// two disagree.
+// questions of a redistribution (who talks to whom, how many bytes, the bound) are about where
+// these two disagree.
 #ifndef DTENSOR_REDISTRIBUTION_AXIS_ROLES_H_
 #define DTENSOR_REDISTRIBUTION_AXIS_ROLES_H_
 

@@ -22,8 +22,8 @@ bool MayShareTerms(const AxisRoles& roles) {
 OwnerChoice LeastOwners(const AxisRoles& roles) {
   if (!MayHaveOwners(roles)) return {};
   const int64_t terms = roles.terms(), needers = roles.needers();
-  const bool alone_is_least = roles.moved().empty() &&
-                              terms * needers - roles.helper_count() <= terms + needers - 2;
+  const bool alone_is_least =
+      roles.moved().empty() && terms * needers - roles.helper_count() <= terms + needers - 2;
   return {.owners = alone_is_least ? Owners::kNeeders : Owners::kHolders};
 }
 

@@ -1,5 +1,5 @@
-// OwnerChoice: who makes what a redistribution reduces, and how the others get it. The second part of
-// SameMeshTransition.
+// OwnerChoice: who makes what a redistribution reduces, and how the others get it. The second part
+// of SameMeshTransition.
 #ifndef DTENSOR_REDISTRIBUTION_OWNER_CHOICE_H_
 #define DTENSOR_REDISTRIBUTION_OWNER_CHOICE_H_
 

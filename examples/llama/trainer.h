@@ -14,7 +14,8 @@
 #include "absl/types/span.h"
 #include "dtensor/layout/device_mesh.h"
 #include "dtensor/nn/optimizer.h"
-#include "dtensor/parallel_plans/transformer.h"
+#include "dtensor/nn/transformer.h"
+#include "dtensor/parallel_plans/transformer_plan.h"
 #include "dtensor/tensor/context.h"
 
 namespace dtensor::llama {

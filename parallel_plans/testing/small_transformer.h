@@ -2,7 +2,8 @@
 #ifndef DTENSOR_PARALLEL_PLANS_TESTING_SMALL_TRANSFORMER_H_
 #define DTENSOR_PARALLEL_PLANS_TESTING_SMALL_TRANSFORMER_H_
 
-#include "dtensor/parallel_plans/transformer.h"
+#include "dtensor/nn/transformer.h"
+#include "dtensor/parallel_plans/transformer_plan.h"
 
 namespace dtensor {
 

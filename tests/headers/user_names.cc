@@ -2,9 +2,10 @@
 #include "dtensor/dtensor.h"
 #include "dtensor/nn/layers.h"
 #include "dtensor/nn/optimizer.h"
+#include "dtensor/nn/transformer.h"
 #include "dtensor/parallel_plans/context_parallel.h"
 #include "dtensor/parallel_plans/parallel_plan.h"
-#include "dtensor/parallel_plans/transformer.h"
+#include "dtensor/parallel_plans/transformer_plan.h"
 
 using namespace dtensor;  // NOLINT(build/namespaces): what is tested
 

@@ -7,8 +7,8 @@
 //   model.layers.N.mlp.{gate,up,down}_proj.weight           [out, in]
 //   model.norm.weight                                       [dim]
 //   lm_head.weight                                          [vocab, dim], or embed_tokens.weight
-#ifndef DTENSOR_PARALLEL_PLANS_TRANSFORMER_H_
-#define DTENSOR_PARALLEL_PLANS_TRANSFORMER_H_
+#ifndef DTENSOR_NN_TRANSFORMER_H_
+#define DTENSOR_NN_TRANSFORMER_H_
 
 #include <cstdint>
 #include <memory>
@@ -18,7 +18,6 @@
 #include "absl/status/status.h"
 #include "dtensor/nn/attention_module.h"
 #include "dtensor/nn/layers.h"
-#include "dtensor/parallel_plans/parallel_plan.h"
 
 namespace dtensor {
 
@@ -94,17 +93,6 @@ class Transformer : public Module {
   LinearLayer lm_head_;
 };
 
-// Megatron's tensor parallelism over `axis`; with `sequence_parallel` activations between blocks
-// are split along the sequence: forward, a block then has 2 all-gathers and 2 reduce-scatters, else
-// 2 all-reduces. The embedding's rows and the head's classes are split; logits stay split
-// (CrossEntropy takes them so).
-ParallelPlan TensorParallelPlan(std::string axis, bool sequence_parallel);
-
-// Splits tokens, and so all activations, along the sequence over `axis` by a pattern of
-// context_pattern.h, and pins attention to the pattern's method. Its lines go with those above, on
-// another axis.
-ParallelPlan ContextParallelPlan(std::string axis, std::string pattern);
-
 }  // namespace dtensor
 
-#endif  // DTENSOR_PARALLEL_PLANS_TRANSFORMER_H_
+#endif  // DTENSOR_NN_TRANSFORMER_H_

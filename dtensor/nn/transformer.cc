@@ -1,11 +1,10 @@
-#include "dtensor/parallel_plans/transformer.h"
+#include "dtensor/nn/transformer.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/ops/ops.h"
-#include "dtensor/parallel_plans/context_parallel.h"
 #include "dtensor/runtime/core/status.h"
 
 namespace dtensor {
@@ -143,27 +142,5 @@ Transformer::Transformer(const TransformerConfig& config)
 }
 
 TensorOr Transformer::Forward(const DistributedTensor& ids) { return lm_head_((*body_)(ids)); }
-
-ParallelPlan TensorParallelPlan(std::string axis, bool sequence_parallel) {
-  const Placement residual = sequence_parallel ? Shard(1) : Replicate();
-  ParallelPlan plan({
-      {"model.embed_tokens", Rowwise(axis, residual)},
-      {"model.layers.*.self_attn.{q,k,v}_proj", Colwise(axis)},
-      {"model.layers.*.self_attn.o_proj", Rowwise(axis, residual)},
-      {"model.layers.*.mlp.{gate,up}_proj", Colwise(axis)},
-      {"model.layers.*.mlp.down_proj", Rowwise(axis, residual)},
-      {"lm_head", Colwise(axis)},
-  });
-  if (sequence_parallel) {
-    plan.Add({"model.layers.*.{input,post_attention}_layernorm", SequenceParallel(axis)});
-    plan.Add({"model.norm", SequenceParallel(axis)});
-  }
-  return plan;
-}
-
-ParallelPlan ContextParallelPlan(std::string axis, std::string pattern) {
-  const ContextParallel style(std::move(axis), std::move(pattern));
-  return ParallelPlan({{"", style}, {"model.layers.*.self_attn", style}});
-}
 
 }  // namespace dtensor
