@@ -39,5 +39,4 @@ def fuzz_target(name, deps, longest = 4096):
             "words.dict",
             ":" + name,
         ] + native.glob(["seeds/{}/*".format(name)]),
-        tags = ["sanitize"],
     )
