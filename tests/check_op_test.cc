@@ -63,11 +63,5 @@ TEST(CheckOp, FindsABackwardThatReadsWhatIsNotSaved) {
   EXPECT_THAT(Checked(op), StatusIs(kInternal, HasSubstr("read operand 1")));
 }
 
-TEST(CheckOp, FindsARuleThatForgetsADimension) {
-  OpDef op = kWeightedSum;
-  op.rule = "m k, k -> k";
-  EXPECT_FALSE(Checked(op).ok());
-}
-
 }  // namespace
 }  // namespace dtensor

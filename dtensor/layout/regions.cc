@@ -1,7 +1,6 @@
 #include "dtensor/layout/regions.h"
 
-#include <limits>
-#include <optional>
+#include <algorithm>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -14,26 +13,14 @@
 namespace dtensor {
 namespace {
 
-// Whether a product repeats `inner` in one strided run.
-bool IsInterval(const IndexSet& inner) {
-  return inner.runs().size() == 1 && inner.runs()[0].count == 1;
-}
-
-// The number of runs that Product puts together.
-int64_t RunsOfProduct(const IndexSet& outer, const IndexSet& inner, int64_t inner_size) {
-  if (inner.empty() || inner.size() == inner_size) return outer.runs().size();
-  if (!IsInterval(inner)) {
-    return NumElements({outer.size(), static_cast<int64_t>(inner.runs().size())});
-  }
-  int64_t runs = 0;
-  for (const IndexRun& run : outer.runs()) runs += run.count;
-  return runs;
-}
-
 // The row-major product: outer * inner_size + inner. Requires: `inner` lies in [0, inner_size).
 IndexSet Product(const IndexSet& outer, const IndexSet& inner, int64_t inner_size) {
   if (inner.empty()) return inner;
   const bool whole = inner.size() == inner_size;
+  // One run that goes on, evenly spaced, from each copy of `inner` to the next.
+  const IndexRun first = inner.runs()[0];
+  const bool even =
+      inner.runs().size() == 1 && (first.count == 1 || first.count * first.stride == inner_size);
   absl::InlinedVector<IndexRun, 4> runs;
   for (const IndexRun& run : outer.runs()) {
     const int64_t begin = run.begin * inner_size, stride = run.stride * inner_size;
@@ -41,20 +28,53 @@ IndexSet Product(const IndexSet& outer, const IndexSet& inner, int64_t inner_siz
       runs.push_back({begin, run.length * inner_size, stride, run.count});
       continue;
     }
-    // `inner` again for each index of the run: in one strided run where `inner` is an interval.
-    const bool interval = IsInterval(inner);
     for (int64_t i = 0; i < run.count; ++i) {
-      const int64_t copies = interval ? run.length : 1;
+      const int64_t copies = even ? run.length : 1;
       for (int64_t j = 0; j < run.length; j += copies) {
         for (IndexRun copy : inner.runs()) {
           copy.begin += begin + i * stride + j * inner_size;
-          if (interval) copy.stride = inner_size, copy.count = copies;
+          if (even) {
+            if (copy.count == 1) copy.stride = inner_size;
+            copy.count *= copies;
+          }
           runs.push_back(copy);
         }
       }
     }
   }
   return IndexSet::FromIntervals(runs);
+}
+
+// An upper bound of the runs that Product() puts together for one dimension, on any rank. Only what
+// is held of a group in several parts, or in a run that does not go on evenly, is repeated for each
+// group.
+int64_t MostRuns(const DeviceMesh& mesh, const DimLayout& dim, int64_t n) {
+  enum { kWhole, kInterval, kEven, kOther } inner = kWhole;  // what is held of a group
+  int64_t runs = 1, size = 1;
+  for (size_t i = dim.size(); i-- > 0;) {
+    const LayoutFactor& factor = dim[i];
+    const int64_t factor_size = i == 0 ? CeilDiv(n, size) : factor.size;
+    int64_t parts = 1, ranks = 1;
+    for (const AxisSplit& split : factor.splits) {
+      if (split.zigzag) parts *= 2;
+      ranks *= mesh.axis_size(split.axis);
+    }
+    parts = std::min(parts, factor_size);
+    const bool split = !factor.splits.empty();
+    if (inner == kOther) {
+      runs = NumElements({factor_size, runs});
+    } else if (inner == kWhole) {
+      runs = parts;
+      if (split) inner = parts == 1 ? kInterval : kOther;
+    } else if (!split) {
+      inner = kEven;
+    } else if (inner == kEven || parts > 1 || factor_size > ranks) {
+      runs = parts;
+      inner = kOther;
+    }
+    size *= factor_size;
+  }
+  return runs;
 }
 
 // Which positions of one factor are held by the ranks that have `coordinate` on `axes`.
@@ -96,10 +116,10 @@ class FactorPositions {
   const absl::Span<const int> coordinate_, axes_;
 };
 
-// DimRegionOverAxes; nothing where it takes a product of more than `most` runs.
-std::optional<IndexSet> RegionWithin(const Layout& layout, int d, int64_t n,
-                                     absl::Span<const int> coordinate, absl::Span<const int> axes,
-                                     int64_t most) {
+}  // namespace
+
+IndexSet DimRegionOverAxes(const Layout& layout, int d, int64_t n, absl::Span<const int> coordinate,
+                           absl::Span<const int> axes) {
   const DimLayout& dim = layout.dim(d);
   if (dim.empty()) return IndexSet::Interval(0, n);
   IndexSet held = IndexSet::Interval(0, 1);  // of the factors from the i-th on
@@ -107,20 +127,10 @@ std::optional<IndexSet> RegionWithin(const Layout& layout, int d, int64_t n,
   for (size_t i = dim.size(); i-- > 0;) {
     const int64_t factor_size = i == 0 ? CeilDiv(n, size) : dim[i].size;
     const FactorPositions positions(layout.mesh(), dim[i], coordinate, axes);
-    const IndexSet outer = positions.Of(factor_size);
-    if (RunsOfProduct(outer, held, size) > most) return std::nullopt;
-    held = Product(outer, held, size);
+    held = Product(positions.Of(factor_size), held, size);
     size *= factor_size;
   }
   return size == n ? held : held.Intersect(IndexSet::Interval(0, n));
-}
-
-}  // namespace
-
-IndexSet DimRegionOverAxes(const Layout& layout, int d, int64_t n, absl::Span<const int> coordinate,
-                           absl::Span<const int> axes) {
-  constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
-  return *RegionWithin(layout, d, n, coordinate, axes, kAny);
 }
 
 IndexSet DimRegion(const Layout& layout, int d, int64_t n, absl::Span<const int> coordinate) {
@@ -139,15 +149,11 @@ Region Regions(const Layout& layout, absl::Span<const int64_t> shape,
 
 absl::Status CheckRegions(const Layout& layout, absl::Span<const int64_t> shape) {
   DT_CHECK(static_cast<int>(shape.size()) == layout.ndim());
-  // No rank holds more parts than the first.
-  const absl::InlinedVector<int, 4> first(layout.mesh().num_axes(), 0);
   for (int d = 0; d < layout.ndim(); ++d) {
-    if (layout.dim(d).size() <= 1) continue;  // a few runs
-    const AxisList axes = AxesOf(layout.dim(d));
-    if (RegionWithin(layout, d, shape[d], first, axes, kMaxRegionRuns)) continue;
+    if (MostRuns(layout.mesh(), layout.dim(d), shape[d]) <= kMaxRegionRuns) continue;
     return InvalidArgument({"layout ", layout.ToString(), " of shape ", DimsToString(shape),
-                            ": of dimension ", absl::StrCat(d), " a rank would hold more than ",
-                            absl::StrCat(kMaxRegionRuns), " runs of indices; shard ",
+                            ": what ranks hold of dimension ", absl::StrCat(d), " is a pattern of ",
+                            "more than ", absl::StrCat(kMaxRegionRuns), " runs of indices; shard ",
                             "outer parts of it, in contiguous order, or another dimension"});
   }
   return absl::OkStatus();

@@ -28,9 +28,9 @@ IndexSet DimRegion(const Layout& layout, int d, int64_t n, absl::Span<const int>
 Region Regions(const Layout& layout, absl::Span<const int64_t> shape,
                absl::Span<const int> coordinate);
 
-// The most runs that a rank may hold of one dimension.
+// The most runs of which a region is put together, in each dimension.
 inline constexpr int64_t kMaxRegionRuns = int64_t{1} << 20;
-// Errors: kInvalidArgument, naming the dimension, where ranks would hold more. Requires: as
+// Errors: kInvalidArgument, naming the dimension, where a rank's could be more. Requires: as
 // Regions.
 absl::Status CheckRegions(const Layout& layout, absl::Span<const int64_t> shape);
 
@@ -42,7 +42,7 @@ IndexSet DimRegionOverAxes(const Layout& layout, int d, int64_t n, absl::Span<co
 int64_t NumElements(const Region& region);
 int64_t NumElements(absl::Span<const Region> disjoint);
 // What two regions of one tensor have in common, as disjoint regions, none of them empty: one, but
-// where shards of unequal strides meet (IndexSet::IntersectInParts).
+// where strided runs interleave (IndexSet::IntersectInParts).
 std::vector<Region> IntersectRegions(const Region& a, const Region& b);
 std::string ToString(const Region& region);  // "{0..3} x {8..15}"; a scalar is "scalar"
 

@@ -251,14 +251,21 @@ TEST(RegionsTest, OfALargeTensorAreAFewRuns) {
 TEST(RegionsTest, PatternsThatRepeatWithoutEndAreRefused) {
   const DeviceMesh mesh = MeshOf("dp=2,tp=4");
   constexpr int64_t kLarge = int64_t{1} << 40;
-  for (const char* text : {"[_ x 16(tp:zigzag)]", "[_ x 4(dp) x 8(tp)]"}) {
+  for (const char* text : {"[_ x 16(tp:zigzag)]", "[_ x 6(tp:zigzag)]", "[_ x 4(dp) x 8(tp)]",
+                           "[dp x 16(tp:zigzag)]"}) {
     const Layout layout = LayoutOf(mesh, text);
     DT_EXPECT_OK(CheckRegions(layout, {4096}));
     EXPECT_THAT(CheckRegions(layout, {kLarge}),
                 StatusIs(absl::StatusCode::kInvalidArgument, testing::HasSubstr("dimension 0")));
   }
-  for (const char* text : {"[_ x 64(dp,tp)]", "[dp:zigzag x 4096(tp)]", "[_ x 4(tp) x 8]"}) {
-    DT_EXPECT_OK(CheckRegions(LayoutOf(mesh, text), {kLarge}));
+  for (const char* text : {"[_ x 64(dp,tp)]", "[dp:zigzag x 4096(tp)]", "[_ x 4(tp) x 8]",
+                           "[_ x 2(dp) x 4(tp) x 3]", "[dp,tp]", "[tp:zigzag]"}) {
+    const Layout layout = LayoutOf(mesh, text);
+    DT_EXPECT_OK(CheckRegions(layout, {kLarge}));
+    for (const std::vector<int>& axes : {std::vector<int>{0}, {1}, {0, 1}, {}}) {
+      const IndexSet held = DimRegionOverAxes(layout, 0, kLarge, mesh.Coordinate(3), axes);
+      EXPECT_LE(held.runs().size(), 8u) << text;
+    }
   }
 }
 

@@ -23,8 +23,10 @@ class Locator {
   // apart.
   int64_t RegularSteps(int64_t index, int64_t step) const {
     const IndexRun& run = runs_[run_];
-    if (run.count > 1 && step % run.stride != 0) return 1;
-    return (run.end() - 1 - index) / step + 1;
+    const bool in_one_interval = run.count > 1 && step % run.stride != 0;
+    const int64_t last =
+        in_one_interval ? index - (index - run.begin) % run.stride + run.length : run.end();
+    return (last - 1 - index) / step + 1;
   }
 
  private:

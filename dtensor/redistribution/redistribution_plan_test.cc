@@ -60,7 +60,9 @@ TEST(RedistributionPlanTest, PlansOfUnlikeBlocksDoNotGrowWithTheTensor) {
            {"a=2,b=2", "[_ x 2(a) x 3] P(sum: b)", "[_ x 2(b) x 7]"},
            {"a=2,b=2,c=2", "[_ x 2(a) x 3] P(sum: b)", "[_ x 2(c) x 7]"},
            {"a=2,b=2,c=2", "[_ x 2(a) x 3] P(sum: b)", "[_ x 2(c) x 7] P(sum: a)"},
-           {"a=2,b=2", "[_ x 2(a) x 3]", "[_ x 2(b) x 7] P(sum: a)"}}) {
+           {"a=2,b=2", "[_ x 2(a) x 3]", "[_ x 2(b) x 7] P(sum: a)"},
+           {"a=2,b=2", "[a:zigzag] P(sum: b)", "[_ x 2(b)]"},
+           {"a=2,b=2", "[_ x 2(a)] P(sum: b)", "[b:zigzag]"}}) {
     SCOPED_TRACE(absl::StrCat(mesh, " ", from, " -> ", to));
     DT_ASSERT_OK_AND_ASSIGN(const auto small, Plan(mesh, from, to, {840}));
     DT_ASSERT_OK_AND_ASSIGN(const auto large, Plan(mesh, from, to, {1'000'000'000'000}));

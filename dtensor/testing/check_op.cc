@@ -271,7 +271,7 @@ absl::Status CheckGradient(Context& context, const OpCase& c, const std::vector<
 
 absl::Status CheckGradients(const OpCase& c) {
   constexpr uint64_t kSeed = 7;
-  if (!c.op->differentiable()) return absl::OkStatus();
+  if (!c.op->differentiable() || c.used_results == 0) return absl::OkStatus();
   DT_ASSIGN_OR_RETURN(const OpOutcome out, EvaluateDense(c, DType::kF64, kSeed));
   return In(c, "", RunRanks(1, [&](Context& context) -> absl::Status {
               std::vector<std::vector<double>> values;

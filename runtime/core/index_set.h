@@ -64,9 +64,10 @@ class IndexSet {
   // MatchIndexSets.
   IndexSet Intersect(const IndexSet& other) const;
   IndexSet Union(const IndexSet& other) const;
-  // Intersect as disjoint sets, none of them empty. Runs of unequal strides meet in a pattern that
-  // runs cannot say: Intersect takes it apart, here each interval of the pattern is a set of its
-  // own, one strided run. So the cost is that of MatchIndexSets, however long runs are.
+  // Intersect as disjoint sets, none of them empty. Strided runs may meet in a pattern that runs
+  // cannot say without interleaving: Intersect takes it apart, here each interval of the pattern is
+  // a set of its own, one strided run. So the cost is that of MatchIndexSets, however long runs
+  // are.
   std::vector<IndexSet> IntersectInParts(const IndexSet& other) const;
   // The size of Intersect, at the cost of IntersectInParts.
   int64_t CommonSize(const IndexSet& other) const;

@@ -51,7 +51,9 @@ BoxMove::BoxMove(const ReceiveBox& box, const Tensor& dst, absl::Span<const Tens
 
 absl::Status MoveBoxes(Device& device, const char* kernel, absl::Span<const BoxMove> moves,
                        size_t first) {
-  if (moves.empty() || device.is_meta()) return device.failure();
+  const bool done =
+      std::all_of(moves.begin(), moves.end(), [](const BoxMove& move) { return move.is_done(); });
+  if (done || device.is_meta()) return device.failure();
   // It runs before Launch returns: no copy.
   if (device.kind() == Device::Kind::kCpu) {
     return device.Launch(kernel, [=] { RunMoves(moves, first); });

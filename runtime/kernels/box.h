@@ -34,9 +34,9 @@ struct BoxMove {
   double scale;
 };
 
-// All moves in one launch, called `kernel`, so that an error means that none runs: one after the
-// other, from the first-th on and round. None writes what another reads or writes. Errors: the
-// device's failure.
+// All moves in one launch, so that an error means that none runs: one after the other, from the
+// first-th on and round. `kernel`, a string literal, names it in errors. Requires: none writes what
+// another reads or writes. Errors: the device's failure.
 absl::Status MoveBoxes(Device& device, const char* kernel, absl::Span<const BoxMove> moves,
                        size_t first = 0);
 

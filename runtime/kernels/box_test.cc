@@ -41,6 +41,7 @@ TEST_P(BoxTest, MovesCopyConvertReduceAndScaleInOneLaunch) {
       BoxMove(BoxOf({0}, 2, 0, 2), narrow, first)};
   for (size_t begin = 0; begin < moves.size(); ++begin) {
     DT_ASSERT_OK(Fill(device(), wide, -1));
+    DT_ASSERT_OK(Fill(device(), narrow, -1));
     DT_ASSERT_OK(MoveBoxes(device(), "Test", moves, begin));
     EXPECT_EQ(Read(wide), Doubles({2, 3, 5, 6, 5, 6, -1, -1}));
     EXPECT_EQ(Read(narrow), Doubles({3, 4}));

@@ -2,7 +2,9 @@
 
 #include "dtensor/runtime/core/collective.h"
 #include "dtensor/runtime/core/status.h"
-#include "dtensor/runtime/kernels/box.h"
+#include "dtensor/runtime/kernels/box_loop.h"
+#include "dtensor/runtime/kernels/cpu/box_copy.h"
+#include "dtensor/runtime/kernels/cpu/streaming.h"
 
 namespace dtensor::kernels {
 namespace {
@@ -18,9 +20,11 @@ ReceiveBox Whole(const Tensor& tensor) {
 
 absl::Status Copy(Device& device, const Tensor& src, const Tensor& dst) {
   DT_CHECK(src.shape() == dst.shape() && src.dtype() == dst.dtype());
-  const Tensor* const sources[] = {&src};
-  const BoxMove move(Whole(dst), dst, sources);
-  return MoveBoxes(device, "Copy", {&move, 1});
+  if (device.is_meta() || src.numel() == 0) return device.failure();
+  const Tensor* sources[] = {&src};
+  const bool stream = StreamStores({&src}, dst);
+  return device.Launch(
+      "Copy", [loop = BoxLoop(Whole(dst), dst, sources), stream] { CopyBox(loop, stream); });
 }
 
 absl::StatusOr<Tensor> Contiguous(Device& device, const Tensor& x) {

@@ -44,7 +44,7 @@ bool IsSmall(const Layout& layout, const Dims& shape) {
     elements *= std::max<int64_t>(size, 1);
     if (elements > absl::int128(int64_t{1} << 48)) return false;
   }
-  return true;
+  return CheckRegions(layout, shape).ok();
 }
 
 }  // namespace
