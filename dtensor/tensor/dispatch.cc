@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "dtensor/layout/digest.h"
 #include "dtensor/redistribution/lineage.h"
 #include "dtensor/runtime/core/status.h"
@@ -377,11 +376,6 @@ absl::Status Perform(const OpDef& op, absl::Span<const TensorOr* const> tensors,
   return absl::OkStatus();
 }
 
-IndexSet Indices(const Context& context, const Layout& layout, absl::Span<const int64_t> shape,
-                 int dim) {
-  return DimRegion(layout, dim, shape[dim], layout.mesh().Coordinate(context.rank()));
-}
-
 }  // namespace
 
 TensorOr Dispatch(const OpDef& op, absl::Span<const TensorOr* const> operands, const Attrs& attrs) {
@@ -408,47 +402,6 @@ absl::StatusOr<DecisionPtr> Decide(const OpDef& op, absl::Span<const Distributed
   DecisionPtr decision;
   DT_RETURN_IF_ERROR(Find(*(*impls[0])->context, op, impls, attrs, decision));
   return decision;
-}
-
-std::string SpecsText(absl::Span<const Spec* const> specs) {
-  return absl::StrJoin(specs, ", ", [](std::string* out, const Spec* spec) {
-    absl::StrAppend(out, spec->ToString());
-  });
-}
-
-IndexSet OpCall::OperandIndices(int i, int dim) const {
-  return Indices(context, decision.assignment.operands[i], decision.operands[i]->shape, dim);
-}
-
-IndexSet GradCall::OperandIndices(int i, int dim) const {
-  return Indices(context, decision.assignment.operands[i], decision.operands[i]->shape, dim);
-}
-
-absl::StatusOr<Tensor> OpCall::GatherShards(absl::string_view letter, const Tensor& local) const {
-  const DimLayout& split = decision.assignment.letters[decision.rule.LetterIndex(letter)];
-  const DeviceMesh& mesh = decision.operands[0]->mesh();
-  LayoutFactor shards;
-  int64_t count = 1;
-  for (int axis : AxesOf(split)) {
-    shards.splits.push_back({axis, false});
-    count *= mesh.axis_size(axis);
-  }
-  Dims one(local.shape().begin(), local.shape().end()), all = one;
-  one.insert(one.begin(), 1);
-  all.insert(all.begin(), count);
-  DT_ASSIGN_OR_RETURN(const Tensor mine, local.Reshape(one));
-  if (count == 1) return mine;
-  std::vector<DimLayout> dims(all.size());
-  dims[0].push_back(std::move(shards));
-  DT_ASSIGN_OR_RETURN(const Layout from, Layout::Create(mesh, dims));
-  DT_ASSIGN_OR_RETURN(const SpecPtr from_spec, context.Intern(from, all, local.dtype()));
-  DT_ASSIGN_OR_RETURN(
-      const SpecPtr to_spec,
-      context.Intern(Layout::Replicated(mesh, static_cast<int>(all.size())), all, local.dtype()));
-  RedistributionOptions options = context.redistribution_options();
-  options.max_extra_bytes = -1;
-  DT_ASSIGN_OR_RETURN(const auto plan, context.Plan(from_spec, to_spec, &options));
-  return ExecutePlan(*plan, mine, context.communicator(), {decision.op->name, lineage, {}});
 }
 
 }  // namespace dtensor

@@ -14,7 +14,8 @@ namespace dtensor {
 // Errors: an operand's error; kInvalidArgument for undefined operands, two Contexts, unlike types
 // (unless the op says otherwise), none or more than OpRule::kMaxOperands, what the rule or op.check
 // refuses, an OpDef that is not whole; where it is recorded, an operand that wants a gradient and
-// must be reduced by max, min or product; failures.
+// must be reduced by max, min or product; kUnimplemented where the OpDef has no forward for the
+// Context's device, or no backward and the call is recorded; failures.
 TensorOr Dispatch(const OpDef& op, absl::Span<const TensorOr* const> operands, const Attrs& attrs);
 // For several results.
 absl::StatusOr<absl::InlinedVector<DistributedTensor, 2>> DispatchAll(

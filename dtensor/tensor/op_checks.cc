@@ -8,7 +8,6 @@
 #include "dtensor/runtime/core/dtype.h"
 #include "dtensor/runtime/core/reduce_op.h"
 #include "dtensor/runtime/core/status.h"
-#include "dtensor/runtime/kernels/elementwise.h"
 
 namespace dtensor {
 
@@ -140,17 +139,6 @@ absl::Status NoGradientPasses(absl::string_view op, absl::string_view what, cons
                           " passes none on; Detach() it, or bring what is sharded together before "
                           "it becomes Partial(",
                           ToString(from.layout.partial_op()), ")"});
-}
-
-const Tensor& SavedTensors::StandIn(size_t i) const {
-  missed_ = static_cast<int>(i);
-  const bool known = i < specs_.size();
-  auto zeros = Tensor::Empty(device_, known ? specs_[i]->dtype : DType::kF32,
-                             known ? specs_[i]->local_shape : Dims{});
-  stand_ins_.push_back(std::make_unique<Tensor>());
-  if (!zeros.ok() || !kernels::Fill(device_, *zeros, 0).ok()) return *stand_ins_.back();
-  *stand_ins_.back() = *std::move(zeros);
-  return *stand_ins_.back();
 }
 
 }  // namespace dtensor
