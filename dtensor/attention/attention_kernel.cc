@@ -49,7 +49,8 @@ struct Inputs {
   Tensor q, k, v;
 };
 // Peers of a ring read k and v, as they are in memory.
-absl::StatusOr<Inputs> Prepare(Device& device, absl::Span<const Tensor> operands, bool ring) {
+template <typename Tensors>
+absl::StatusOr<Inputs> Prepare(Device& device, const Tensors& operands, bool ring) {
   Inputs out;
   DT_ASSIGN_OR_RETURN(out.q, WithRows(device, operands[0]));
   const auto& prepare = ring ? RowMajor : WithRows;
@@ -145,8 +146,7 @@ absl::Status AttentionBackward(const GradCall& call) {
     for (const Tensor& gradient : gradients) DT_RETURN_IF_ERROR(kernels::Fill(device, gradient, 0));
     return absl::OkStatus();
   }
-  DT_ASSIGN_OR_RETURN(const Inputs in,
-                      Prepare(device, call.operands.all(), state.ring.has_value()));
+  DT_ASSIGN_OR_RETURN(const Inputs in, Prepare(device, call.operands, state.ring.has_value()));
   DT_ASSIGN_OR_RETURN(const Tensor dout, WithRows(device, call.result_gradients[0]));
   if (state.ring) {
     return RunRingBackward(*state.ring, {step.scale, step.dropout, call.lineage}, in.q, in.k, in.v,

@@ -38,12 +38,12 @@ struct Rows {
   Tensor logits, targets;
   int64_t tokens = 0;
 };
-absl::StatusOr<Rows> Flatten(Device& device, absl::Span<const Tensor> operands) {
+absl::StatusOr<Rows> Flatten(Device& device, const Tensor& logits, const Tensor& targets) {
   Rows rows;
-  rows.tokens = operands[1].numel();
+  rows.tokens = targets.numel();
   DT_ASSIGN_OR_RETURN(rows.logits,
-                      ReshapeLocal(device, operands[0], {rows.tokens, operands[0].shape().back()}));
-  DT_ASSIGN_OR_RETURN(rows.targets, ReshapeLocal(device, operands[1], {rows.tokens}));
+                      ReshapeLocal(device, logits, {rows.tokens, logits.shape().back()}));
+  DT_ASSIGN_OR_RETURN(rows.targets, ReshapeLocal(device, targets, {rows.tokens}));
   return rows;
 }
 
@@ -51,7 +51,7 @@ absl::StatusOr<Rows> Flatten(Device& device, absl::Span<const Tensor> operands) 
 absl::Status CrossEntropyForward(const OpCall& call) {
   Device& device = call.device();
   const int64_t ignore = call.attrs().ints[0];
-  DT_ASSIGN_OR_RETURN(const Rows rows, Flatten(device, call.operands));
+  DT_ASSIGN_OR_RETURN(const Rows rows, Flatten(device, call.operands[0], call.operands[1]));
   DT_ASSIGN_OR_RETURN(const Tensor stats,
                       Tensor::Empty(device, call.results[0].dtype(), {rows.tokens, 3}));
   const int class_dim = call.operands[0].ndim() - 1;
@@ -67,7 +67,7 @@ absl::Status CrossEntropyForward(const OpCall& call) {
 absl::Status CrossEntropyBackward(const GradCall& call) {
   if (!call.wants(0)) return absl::OkStatus();
   Device& device = call.device();
-  DT_ASSIGN_OR_RETURN(const Rows rows, Flatten(device, call.operands.all()));
+  DT_ASSIGN_OR_RETURN(const Rows rows, Flatten(device, call.operands[0], call.operands[1]));
   DT_ASSIGN_OR_RETURN(const Tensor lse, call.results[1].Reshape({rows.tokens}));
   DT_ASSIGN_OR_RETURN(const Tensor dloss,
                       ReshapeLocal(device, call.result_gradients[0], {rows.tokens}));

@@ -17,9 +17,11 @@ using kernels::UnaryOp;
 
 template <BinaryOp kOp>
 absl::Status BinaryForward(const OpCall& call) {
-  const Tensor& out = call.results[0];
-  return kernels::Binary(call.device(), kOp, call.operands[0].BroadcastTo(out.shape()),
-                         call.operands[1].BroadcastTo(out.shape()), out);
+  const Tensor &a = call.operands[0], &b = call.operands[1], &out = call.results[0];
+  if (a.shape() == out.shape() && b.shape() == out.shape())
+    return kernels::Binary(call.device(), kOp, a, b, out);
+  return kernels::Binary(call.device(), kOp, a.BroadcastTo(out.shape()), b.BroadcastTo(out.shape()),
+                         out);
 }
 
 // The gradient of operand i of a sum: dy itself, or dy summed over what was broadcast.

@@ -15,7 +15,7 @@ namespace {
 
 // A local tensor as GemmProblem takes it.
 struct Operand {
-  Tensor tensor;  // keeps the memory until the launch
+  Tensor kept;  // whose memory it is, if not an operand's
   int64_t rows = 0, cols = 0;
   GemmMatrix matrix;
 
@@ -50,13 +50,17 @@ absl::StatusOr<Operand> AsMatrix(Device& device, const Tensor& x) {
   Operand out;
   out.cols = x.shape().back();
   out.rows = NumElements(absl::MakeConstSpan(x.shape()).first(x.ndim() - 1));
-  const int64_t shape[] = {out.rows, out.cols};
-  DT_ASSIGN_OR_RETURN(out.tensor, ReshapeLocal(device, x, shape));
-  if (!SetStrides(out.tensor, out)) {
-    DT_ASSIGN_OR_RETURN(out.tensor, Contiguous(device, out.tensor));
-    DT_CHECK(SetStrides(out.tensor, out));
+  if (x.ndim() == 2 && SetStrides(x, out)) {
+    out.matrix.data = x.raw();
+    return out;
   }
-  out.matrix.data = out.tensor.raw();
+  const int64_t shape[] = {out.rows, out.cols};
+  DT_ASSIGN_OR_RETURN(out.kept, ReshapeLocal(device, x, shape));
+  if (!SetStrides(out.kept, out)) {
+    DT_ASSIGN_OR_RETURN(out.kept, Contiguous(device, out.kept));
+    DT_CHECK(SetStrides(out.kept, out));
+  }
+  out.matrix.data = out.kept.raw();
   return out;
 }
 

@@ -76,9 +76,11 @@ absl::Status SplitForward(const OpCall& call) {
 }
 
 // Copies `parts` side by side along `dim`; together they fill `out`.
-absl::Status Join(Device& device, absl::Span<const Tensor> parts, int dim, const Tensor& out) {
+template <typename Tensors>
+absl::Status Join(Device& device, const Tensors& parts, int dim, const Tensor& out) {
   int64_t begin = 0;
-  for (const Tensor& part : parts) {
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const Tensor& part = parts[i];
     DT_RETURN_IF_ERROR(kernels::Copy(device, part, out.Narrow(dim, begin, part.size(dim))));
     begin += part.size(dim);
   }

@@ -37,9 +37,10 @@ TEST(CachesTest, AreBounded) {
   OnOneRank([](Context& context) -> absl::Status {
     DT_RETURN_IF_ERROR(ForgetAll(context));
     const Context::CacheSizes sizes = context.cache_sizes();
-    EXPECT_EQ(sizes.decisions, Context::kDecisions);
+    EXPECT_LE(sizes.decisions, Context::kDecisions);
+    EXPECT_GE(sizes.decisions, Context::kDecisions * 7 / 8);  // an eighth goes at once
     // Of each decision there is a spec that no other has.
-    EXPECT_GE(sizes.specs, Context::kDecisions);
+    EXPECT_GE(sizes.specs, sizes.decisions);
     EXPECT_LE(sizes.specs, 2 * Context::kDecisions + 2);
     return absl::OkStatus();
   });

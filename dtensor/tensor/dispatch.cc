@@ -1,7 +1,9 @@
 #include "dtensor/tensor/dispatch.h"
 
+#include <algorithm>
 #include <bit>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/layout/digest.h"
@@ -16,6 +18,26 @@ namespace {
 
 using Impls = absl::InlinedVector<const TensorImplPtr*, 4>;
 using Locals = absl::InlinedVector<Tensor, 4>;
+
+// What the kernel reads: the operands' own local tensors, or what was made of them for this call.
+class OperandLocals {
+ public:
+  explicit OperandLocals(size_t operands) : most_(operands) {}
+
+  void Add(const Tensor* own) { read_.push_back(own); }
+  void Keep(Tensor made) {
+    made_.reserve(most_);  // they must not move
+    made_.push_back(std::move(made));
+    Add(&made_.back());
+  }
+  const Tensor& operator[](size_t i) const { return *read_[i]; }
+  TensorRefs refs() const { return TensorRefs(read_); }
+
+ private:
+  size_t most_;
+  absl::InlinedVector<const Tensor*, 4> read_;
+  std::vector<Tensor> made_;
+};
 
 uint64_t Mix(uint64_t hash, uint64_t value) {
   hash = (hash ^ value) * 0x9E3779B97F4A7C15ull;
@@ -235,20 +257,25 @@ uint64_t NoteVersion(Node& node, const TensorImpl& source, int i) {
 
 // Saves what backward reads, and links the results to the operands' edges.
 std::shared_ptr<Node> Record(Context& context, const Decision& decision, const Impls& operands,
-                             absl::Span<const Tensor> operand_locals,
+                             const OperandLocals& operand_locals,
                              absl::Span<const Tensor> result_locals) {
   const OpDef& op = *decision.op;
-  auto node = std::make_shared<Node>();
+  auto node = std::make_shared_for_overwrite<Node>();  // does not clear it first
   node->sequence = context.NextSequence();
   node->decision = DecisionPtr(&decision);
-  for (size_t i = 0; i < operands.size(); ++i) {
-    node->edges.push_back(EdgeOf(*operands[i]));
-    const bool saved = op.saved_operands >> i & 1;
-    node->operands.push_back(saved ? operand_locals[i] : Tensor());
-    node->versions.push_back(saved ? NoteVersion(*node, **operands[i], static_cast<int>(i)) : 0);
+  for (const TensorImplPtr* operand : operands) node->edges.push_back(EdgeOf(*operand));
+  const auto saved_operands = static_cast<size_t>(std::bit_width(op.saved_operands));
+  node->operands.resize(std::min(saved_operands, operands.size()));
+  node->versions.resize(node->operands.size());
+  for (size_t i = 0; i < node->operands.size(); ++i) {
+    if ((op.saved_operands >> i & 1) == 0) continue;
+    node->operands[i] = operand_locals[i];
+    node->versions[i] = NoteVersion(*node, **operands[i], static_cast<int>(i));
   }
-  for (size_t r = 0; r < result_locals.size(); ++r) {
-    node->results.push_back(r < 32 && (op.saved_results >> r & 1) ? result_locals[r] : Tensor());
+  const auto saved_results = static_cast<size_t>(std::bit_width(op.saved_results));
+  node->results.resize(std::min(saved_results, result_locals.size()));
+  for (size_t r = 0; r < node->results.size(); ++r) {
+    if (op.saved_results >> r & 1) node->results[r] = result_locals[r];
   }
   return node;
 }
@@ -265,19 +292,19 @@ absl::Status CheckRecordable(Context& context, const Decision& decision, const I
 }
 
 absl::Status RunForward(Context& context, const Decision& decision, const CallValues& values,
-                        uint64_t lineage, const Impls& operands, Locals& operand_locals,
+                        uint64_t lineage, const Impls& operands, OperandLocals& operand_locals,
                         Locals& result_locals) {
   for (size_t i = 0; i < operands.size(); ++i) {
     const TensorImplPtr& impl = *operands[i];
     DT_RETURN_IF_ERROR(Settle(*impl));
     if (decision.operands[i] == impl->spec || (decision.is_alias && i == 0)) {
-      operand_locals.push_back(impl->local);
+      operand_locals.Add(&impl->local);
     } else {
       DT_ASSIGN_OR_RETURN(const TensorImplPtr moved,
                           RedistributeTo(impl, decision.operands[i],
                                          {decision.op->name, lineage + i, impl->lineage}));
       // A view of it is a value, which only its own user writes to.
-      operand_locals.push_back(decision.op->view ? moved->local.Borrow() : moved->local);
+      operand_locals.Keep(decision.op->view ? moved->local.Borrow() : moved->local);
     }
   }
   for (const Spec* result : decision.results) {
@@ -289,7 +316,7 @@ absl::Status RunForward(Context& context, const Decision& decision, const CallVa
     if (!local.ok()) return context.communicator().Fail(local.status());
     result_locals.push_back(*std::move(local));
   }
-  const OpCall call{context, decision, operand_locals, absl::MakeSpan(result_locals),
+  const OpCall call{context, decision, operand_locals.refs(), absl::MakeSpan(result_locals),
                     values,  lineage};
   absl::Status status = decision.functions.forward(call);
   for (size_t r = 0; status.ok() && decision.op->view && r < result_locals.size(); ++r) {
@@ -338,7 +365,8 @@ absl::Status Perform(const OpDef& op, absl::Span<const TensorOr* const> tensors,
   if (is_odd && context.recording() && op.differentiable()) {
     DT_RETURN_IF_ERROR(CheckRecordable(context, *decision, operands));
   }
-  Locals operand_locals, result_locals;
+  OperandLocals operand_locals(operands.size());
+  Locals result_locals;
   const uint64_t lineage = CallLineage(*decision, operands, attrs.values);
   DT_RETURN_IF_ERROR(RunForward(context, *decision, attrs.values, lineage, operands, operand_locals,
                                 result_locals));

@@ -117,11 +117,22 @@ struct Decision : Counted {
 };
 using DecisionPtr = CountedPtr<const Decision>;
 
+// The operands of a call, wherever they lie.
+class TensorRefs {
+ public:
+  explicit TensorRefs(absl::Span<const Tensor* const> tensors) : tensors_(tensors) {}
+  const Tensor& operator[](size_t i) const { return *tensors_[i]; }
+  size_t size() const { return tensors_.size(); }
+
+ private:
+  absl::Span<const Tensor* const> tensors_;
+};
+
 // One rank's part of a call. Tensors are local; empty shards are ordinary tensors with no elements.
 struct OpCall {
   Context& context;
   const Decision& decision;
-  absl::Span<const Tensor> operands;
+  TensorRefs operands;
   // Allocated, row-major; undefined for a view operator, which sets them.
   absl::Span<Tensor> results;
   const CallValues& values;  // of this call's Attrs; attrs() are those of the first call alike
@@ -148,8 +159,6 @@ class SavedTensors {
   const Tensor& operator[](size_t i) const {
     return i < tensors_.size() && tensors_[i].defined() ? tensors_[i] : StandIn(i);
   }
-  size_t size() const { return tensors_.size(); }
-  absl::Span<const Tensor> all() const { return tensors_; }  // undefined unless saved
   // Which was read and not saved; -1: none.
   int missed() const { return missed_; }
 

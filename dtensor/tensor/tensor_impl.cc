@@ -28,7 +28,7 @@ Node::~Node() {
 }
 
 TensorImplPtr MakeImpl(Context& context, const Spec* spec, Tensor local, bool row_major) {
-  auto impl = std::make_shared<TensorImpl>();
+  auto impl = std::make_shared_for_overwrite<TensorImpl>();  // does not clear it first
   impl->context = &context;
   impl->spec = spec;
   impl->local = std::move(local);
@@ -53,7 +53,8 @@ absl::Status MakeAgain(TensorImpl& impl, CopiedView& view) {
   Tensor at = view.base;
   for (const CopiedView::Step& step : view.steps) {
     std::vector<Tensor> results(step.decision->results.size());
-    const OpCall call{*impl.context,           *step.decision, absl::MakeConstSpan(&at, 1),
+    const Tensor* const operand = &at;
+    const OpCall call{*impl.context,           *step.decision, TensorRefs({&operand, 1}),
                       absl::MakeSpan(results), step.values,    impl.lineage.id};
     if (absl::Status status = step.decision->functions.forward(call); !status.ok())
       return impl.context->communicator().Fail(status);

@@ -102,11 +102,12 @@ struct Node {
 
   uint64_t sequence = 0;
   DecisionPtr decision;
-  CallValues values;                                 // of the call's Attrs
-  uint64_t lineage = 0;                              // of the call
-  bool consumed = false;                             // by a Backward, which cleared what follows
-  absl::InlinedVector<Edge, 3> edges;                // of the operands
-  absl::InlinedVector<Tensor, 3> operands, results;  // those that backward reads; others undefined
+  CallValues values;                   // of the call's Attrs
+  uint64_t lineage = 0;                // of the call
+  bool consumed = false;               // by a Backward, which cleared what follows
+  absl::InlinedVector<Edge, 3> edges;  // of the operands
+  // Up to the last that backward reads; others among them are undefined.
+  absl::InlinedVector<Tensor, 3> operands, results;
   // Of the operands, when they were read. `bases` are those of CopiedViews.
   absl::InlinedVector<uint64_t, 3> versions;
   std::vector<std::pair<int, Tensor>> bases;  // (operand, base)

@@ -21,5 +21,14 @@ TEST(LruCacheTest, ForgetsTheLeastRecentlyUsed) {
   }
 }
 
+TEST(LruCacheTest, MakesRoomForManyAtOnce) {
+  LruCache<int, int> cache(64);
+  for (int i = 0; i < 64; ++i) cache.Insert(i, i);
+  for (int i = 0; i < 16; i += 2) ASSERT_NE(cache.Find(i), nullptr);
+  cache.Insert(64, 64);
+  EXPECT_EQ(cache.size(), 57);
+  for (int i = 0; i <= 64; ++i) EXPECT_EQ(cache.Find(i) != nullptr, i >= 16 || i % 2 == 0) << i;
+}
+
 }  // namespace
 }  // namespace dtensor
