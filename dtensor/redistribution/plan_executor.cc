@@ -101,6 +101,16 @@ absl::StatusOr<Tensor> EmptyResult(const RankRedistributionPlan& rank_plan, cons
   return result;
 }
 
+// Where the rounds begin, or all there is of a plan without rounds. Others may wait for this rank
+// already: an error is the world's.
+absl::StatusOr<Tensor> FirstResult(const RankRedistributionPlan& plan, const Tensor& source,
+                                   Communicator& communicator) {
+  absl::StatusOr<Tensor> result =
+      plan.plan().steps().empty() ? LocalResult(plan, source) : EmptyResult(plan, source);
+  if (result.ok()) return result;
+  return communicator.Fail(result.status());
+}
+
 // Round s of all plans as one exchange. Points into the plans, which it keeps no copy of, and
 // `caller`.
 struct Round final : CallDescription, ExchangeBoxes {
@@ -172,11 +182,7 @@ absl::Status RunSteps(absl::Span<const RankRedistributionPlan* const> plans,
     DT_RETURN_IF_ERROR(CheckSource(*plans[i], sources[i], caller.op));
   const int rounds = static_cast<int>(plans[0]->plan().steps().size());
   for (size_t i = 0; i < plans.size(); ++i) {
-    absl::StatusOr<Tensor> result =
-        rounds == 0 ? LocalResult(*plans[i], sources[i]) : EmptyResult(*plans[i], sources[i]);
-    // Others may wait for this rank already.
-    if (!result.ok()) return communicator.Fail(result.status());
-    results[i] = *std::move(result);
+    DT_ASSIGN_OR_RETURN(results[i], FirstResult(*plans[i], sources[i], communicator));
   }
   for (int s = 0; s < rounds; ++s) {
     const Round round(s, plans, sources, results, caller);
@@ -220,6 +226,10 @@ bool RankRedistributionPlan::ReceivesItself(int rank) const {
 
 absl::StatusOr<Tensor> ExecutePlan(const RankRedistributionPlan& plan, const Tensor& source,
                                    Communicator& communicator, const ExchangeCaller& caller) {
+  if (plan.plan().steps().empty()) {
+    DT_RETURN_IF_ERROR(CheckSource(plan, source, caller.op));
+    return FirstResult(plan, source, communicator);
+  }
   const RankRedistributionPlan* const plans[] = {&plan};
   Tensor result;
   DT_RETURN_IF_ERROR(RunSteps(plans, absl::MakeConstSpan(&source, 1), absl::MakeSpan(&result, 1),

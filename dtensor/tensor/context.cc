@@ -36,6 +36,26 @@ absl::Status CheckMesh(const DeviceMesh& mesh, int world_size) {
   return absl::OkStatus();
 }
 
+// Of the values: every redistribution looks its target up, and absl's hash of so many small parts
+// takes several times as long.
+size_t HashOf(const Layout& layout, absl::Span<const int64_t> shape, DType dtype) {
+  Digest digest;
+  const auto add = [&](auto value) { digest.Add(static_cast<int64_t>(value)); };
+  add(absl::HashOf(layout.mesh()));
+  for (int64_t size : shape) add(size);
+  add(dtype);
+  for (int d = 0; d < layout.ndim(); ++d) {
+    for (const LayoutFactor& factor : layout.dim(d)) {
+      add(factor.size);
+      for (const AxisSplit& split : factor.splits) add(2 * split.axis + split.zigzag);
+    }
+    add(d);
+  }
+  for (int axis : layout.partial_axes()) add(axis);
+  add(layout.partial_op());
+  return digest.value();
+}
+
 }  // namespace
 
 struct Context::Tables {
@@ -99,7 +119,7 @@ Context::~Context() = default;
 
 absl::StatusOr<SpecPtr> Context::Intern(const Layout& layout, absl::Span<const int64_t> shape,
                                         DType dtype) {
-  const size_t hash = absl::HashOf(layout, shape, dtype);
+  const size_t hash = HashOf(layout, shape, dtype);
   if (const auto known = tables_->specs.find(hash); known != tables_->specs.end()) {
     for (const SpecPtr& spec : known->second) {
       if (spec->dtype == dtype && absl::MakeConstSpan(spec->shape) == shape &&

@@ -18,12 +18,13 @@ Tensor::Storage::Storage(Device* device, void* data, int64_t bytes)
 
 Tensor::Storage::Storage(std::shared_ptr<Storage> from, void* data, int64_t bytes)
     : device(from->device), data(static_cast<char*>(data)), bytes(bytes), lender(std::move(from)) {
-  lender->borrowers.push_back(this);
+  next = std::exchange(lender->first_borrower, this);
+  if (next != nullptr) next->previous = this;
 }
 
 Tensor::Storage::~Storage() {
   if (lender != nullptr) {
-    std::erase(lender->borrowers, this);
+    LeaveLender();
     return;
   }
   if (deleter) {
@@ -32,6 +33,13 @@ Tensor::Storage::~Storage() {
     device->Free(data, bytes);
   }
   device->CountTensor(-1);  // last: whoever sees 0 may destroy the device
+}
+
+void Tensor::Storage::LeaveLender() {
+  (previous != nullptr ? previous->next : lender->first_borrower) = next;
+  if (next != nullptr) next->previous = previous;
+  next = previous = nullptr;
+  lender = nullptr;
 }
 
 absl::Status Tensor::Storage::CopyAway() {
@@ -45,8 +53,7 @@ absl::Status Tensor::Storage::CopyAway() {
   }
   data = static_cast<char*>(copy);
   device->CountTensor(1);  // before the lender may count less
-  std::erase(lender->borrowers, this);
-  lender = nullptr;
+  LeaveLender();
   return absl::OkStatus();
 }
 
@@ -159,7 +166,8 @@ absl::Status Tensor::BeforeWrite() const {
   DT_REQUIRE_DEFINED(defined(), "Tensor::BeforeWrite()");
   DT_RETURN_IF_ERROR(EndBorrow());
   Storage& storage = *storage_;
-  while (!storage.borrowers.empty()) DT_RETURN_IF_ERROR(storage.borrowers.back()->CopyAway());
+  while (storage.first_borrower != nullptr)
+    DT_RETURN_IF_ERROR(storage.first_borrower->CopyAway());
   ++storage.version;
   return absl::OkStatus();
 }
@@ -168,7 +176,8 @@ absl::Status Tensor::BeforeWrite() const {
 Tensor Tensor::Borrow() && {
   DT_REQUIRE_DEFINED(defined(), "Tensor::Borrow()");
   void* const first = raw();
-  std::shared_ptr<Storage> lender = storage_->lender != nullptr ? storage_->lender : storage_;
+  std::shared_ptr<Storage> lender =
+      storage_->lender != nullptr ? storage_->lender : std::move(storage_);
   storage_ = std::make_shared<Storage>(std::move(lender), first,
                                        Extent(shape_, strides_) * SizeOf(dtype_));
   offset_ = 0;
@@ -182,7 +191,8 @@ absl::Status Tensor::EndBorrow() const {
 
 bool Tensor::is_only_user() const {
   DT_REQUIRE_DEFINED(defined(), "Tensor::is_only_user()");
-  return storage_.use_count() == 1 && storage_->lender == nullptr && storage_->borrowers.empty();
+  return storage_.use_count() == 1 && storage_->lender == nullptr &&
+         storage_->first_borrower == nullptr;
 }
 
 bool Tensor::overlaps_itself() const {

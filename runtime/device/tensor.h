@@ -100,6 +100,7 @@ class Tensor {
     ~Storage();
     // Memory of its own for what was borrowed.
     absl::Status CopyAway();
+    void LeaveLender();
     const Storage* owner() const { return lender != nullptr ? lender.get() : this; }
 
     Device* const device;
@@ -109,7 +110,9 @@ class Tensor {
     bool owned = true;                // to be freed
     std::function<void()> deleter;    // of adopted memory
     std::shared_ptr<Storage> lender;  // whose memory this is; owns it. Null: this one
-    std::vector<Storage*> borrowers;
+    // Those that have borrowed from this one are a list, the latest first.
+    Storage* first_borrower = nullptr;
+    Storage *next = nullptr, *previous = nullptr;  // among the lender's
   };
   std::shared_ptr<Storage> storage_;
   int64_t offset_ = 0;  // of the first element, in bytes
