@@ -2,6 +2,7 @@
 // then does: attention_kernel.h.
 #include "dtensor/attention/attention.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <utility>
@@ -21,44 +22,8 @@ namespace dtensor {
 namespace internal {
 namespace {
 
-// The options as attributes: ints {method, recorded, axes of all-to-all as bits, mask's kind,
-// its size, starts of documents...}, reals {scale, dropout}.
-struct Arguments {
-  AttentionMethod method = AttentionMethod::kAutomatic;
-  bool backward = false;
-  AxisList all_to_all;
-  AttentionMask mask;
-};
-
-AttentionMask MaskOf(absl::Span<const int64_t> ints) {
-  switch (static_cast<AttentionMask::Kind>(ints[0])) {
-    case AttentionMask::Kind::kFull:
-      return AttentionMask::Full();
-    case AttentionMask::Kind::kCausal:
-      return AttentionMask::Causal();
-    case AttentionMask::Kind::kWindow:
-      return AttentionMask::Window(ints[1]).value();
-    case AttentionMask::Kind::kPrefix:
-      return AttentionMask::Prefix(ints[1]).value();
-    case AttentionMask::Kind::kDocuments:
-      return AttentionMask::Documents({ints.begin() + 2, ints.end()}).value();
-  }
-  return AttentionMask::Full();
-}
-
-Arguments ArgumentsOf(const Attrs& attrs) {
-  Arguments out;
-  out.method = static_cast<AttentionMethod>(attrs.ints[0]);
-  out.backward = attrs.ints[1] != 0;
-  for (int axis = 0; attrs.ints[2] >> axis; ++axis) {
-    if (attrs.ints[2] >> axis & 1) out.all_to_all.push_back(axis);
-  }
-  out.mask = MaskOf(absl::MakeConstSpan(attrs.ints).subspan(3));
-  return out;
-}
-
-absl::Status AttentionCheck(Specs operands, const Attrs& attrs) {
-  DT_RETURN_IF_ERROR(CheckFloats("Attention", operands));
+absl::Status AttentionCheck(Specs operands, AttrsView attrs) {
+  const auto& [method, backward, all_to_all, mask, scale, dropout] = attrs.as<AttentionAttrs>();
   for (int i = 0; i < 3; ++i) DT_RETURN_IF_ERROR(CheckNdim("Attention", operands, i, 4));
   const Dims& q = operands[0]->shape;
   const Dims& k = operands[1]->shape;
@@ -72,15 +37,14 @@ absl::Status AttentionCheck(Specs operands, const Attrs& attrs) {
     return refuse(absl::StrCat(q[2], " query heads cannot share ", k[2],
                                " key heads evenly; choose hq as a multiple of hkv"));
   }
-  if (!std::isfinite(attrs.reals[0])) {
-    return refuse(
-        absl::StrCat("scale is ", attrs.reals[0], "; take a finite number, or 0 for 1/sqrt(d)"));
+  if (!std::isfinite(scale)) {
+    return refuse(absl::StrCat("scale is ", scale, "; take a finite number, or 0 for 1/sqrt(d)"));
   }
-  if (!(attrs.reals[1] >= 0 && attrs.reals[1] < 1)) {
+  if (!(dropout >= 0 && dropout < 1)) {
     return refuse(
-        absl::StrCat("dropout is ", attrs.reals[1], ", no probability below 1; take 0 for none"));
+        absl::StrCat("dropout is ", dropout, ", no probability below 1; take 0 for none"));
   }
-  const absl::Status fits = ArgumentsOf(attrs).mask.CheckFits(std::max(q[1], k[1]));
+  const absl::Status fits = mask.CheckFits(std::max(q[1], k[1]));
   return fits.ok() ? fits : refuse(fits.message());
 }
 
@@ -110,7 +74,7 @@ std::string WhyNot(const AttentionProblem& problem, const AxisList& moved) {
 
 // The way that the user pinned. Errors: there is no such.
 absl::StatusOr<const AttentionPlan*> Pinned(const std::vector<AttentionPlan>& plans,
-                                            const Arguments& arguments,
+                                            const AttentionAttrs& arguments,
                                             const AttentionProblem& problem, Specs operands) {
   AxisList moved = arguments.all_to_all.empty() ? StreamedAxes(problem) : arguments.all_to_all;
   absl::c_sort(moved);
@@ -126,59 +90,46 @@ absl::StatusOr<const AttentionPlan*> Pinned(const std::vector<AttentionPlan>& pl
 
 // The problem as the rule places its operands, whatever method is taken: batches and heads alike,
 // and nothing Partial.
-absl::StatusOr<AttentionProblem> ProblemOf(const Decision& decision, const Arguments& arguments) {
-  const Specs operands = decision.given;
-  std::vector<RuleOperand> placed;
-  for (const Spec* operand : operands) placed.push_back({operand->layout, operand->dtype});
-  DT_ASSIGN_OR_RETURN(
-      const RuleAssignment assignment,
-      ChooseAssignment(decision.op->name, decision.rule, decision.op->linearity, placed));
+AttentionProblem ProblemOf(const LayoutChoiceRequest& request, const AttentionAttrs& arguments) {
   AttentionProblem problem;
-  problem.q = assignment.operands[0];
-  problem.kv = assignment.operands[1];
-  problem.q_shape = operands[0]->shape;
-  problem.kv_shape = operands[1]->shape;
-  problem.dtype = operands[0]->dtype;
+  problem.q = request.assignment.operands[0];
+  problem.kv = request.assignment.operands[1];
+  problem.q_shape = request.operands[0]->shape;
+  problem.kv_shape = request.operands[1]->shape;
+  problem.dtype = request.operands[0]->dtype;
   problem.mask = arguments.mask;
   problem.backward = arguments.backward;
   return problem;
 }
 
-absl::StatusOr<Route> AttentionRoute(const Context& context, const Decision& decision) {
-  Route route;
-  const Arguments arguments = ArgumentsOf(decision.attrs);
-  if (arguments.method == AttentionMethod::kRing) return route;
-  DT_ASSIGN_OR_RETURN(const AttentionProblem problem, ProblemOf(decision, arguments));
-  const RedistributionOptions& options = context.redistribution_options();
+absl::StatusOr<LayoutChoice> AttentionLayouts(const LayoutChoiceRequest& request) {
+  LayoutChoice choice;
+  const AttentionAttrs& arguments = request.attrs.as<AttentionAttrs>();
+  if (arguments.method == AttentionMethod::kRing) return choice;
+  const AttentionProblem problem = ProblemOf(request, arguments);
   DT_ASSIGN_OR_RETURN(const std::vector<AttentionPlan> plans,
-                      AttentionPlans(problem, options.links));
-  if (plans.empty()) return route;
-  const AttentionPlan* plan = &ChooseAttentionPlan(plans, options.max_extra_bytes);
+                      AttentionPlans(problem, request.options.links));
+  if (plans.empty()) return choice;
+  const AttentionPlan* plan = &ChooseAttentionPlan(plans, request.options.max_extra_bytes);
   if (arguments.method != AttentionMethod::kAutomatic) {
-    DT_ASSIGN_OR_RETURN(plan, Pinned(plans, arguments, problem, decision.given));
+    DT_ASSIGN_OR_RETURN(plan, Pinned(plans, arguments, problem, request.operands));
   }
-  route.operands = {plan->q, plan->kv, plan->kv};
-  if (plan->method != AttentionMethod::kAllToAll) return route;
-  route.results = {problem.q};
-  return route;
+  if (plan->method == AttentionMethod::kRing) return choice;  // which is what the rule finds
+  choice.operands = {plan->q, plan->kv, plan->kv};
+  if (plan->method == AttentionMethod::kAllToAll) choice.results = {problem.q};
+  return choice;
 }
 
-absl::StatusOr<std::shared_ptr<const OpState>> AttentionPrepare(const Context& context,
-                                                                const Decision& decision) {
-  return PrepareAttention(decision, context.rank(), ArgumentsOf(decision.attrs).mask,
-                          /*scale=*/decision.attrs.reals[0], /*dropout=*/decision.attrs.reals[1]);
-}
-
-DType AttentionType(Specs operands, const Attrs&, int result) {
+DType AttentionType(Specs operands, AttrsView, int result) {
   return result == 0 ? operands[0]->dtype : AccumulatorOf(operands[0]->dtype);
 }
 
 }  // namespace
 
-absl::StatusOr<Attrs> AttentionAttrs(const AttentionOptions& options, const DeviceMesh& mesh,
-                                     bool backward) {
-  AttentionMethod method = options.method;
-  int64_t all_to_all = 0;
+absl::StatusOr<AttentionAttrs> AttrsOf(const AttentionOptions& options, const DeviceMesh& mesh,
+                                       bool backward) {
+  AttentionAttrs attrs = {options.method, backward,      {},
+                          options.mask,   options.scale, options.dropout};
   bool named = false;
   for (const absl::string_view name : absl::StrSplit(options.all_to_all, ',', absl::SkipEmpty())) {
     const absl::StatusOr<AxisList> axes = mesh.Find(name);
@@ -187,35 +138,42 @@ absl::StatusOr<Attrs> AttentionAttrs(const AttentionOptions& options, const Devi
     }
     named = true;
     for (int axis : *axes) {
-      if (mesh.axis_size(axis) > 1) all_to_all |= int64_t{1} << axis;
+      if (mesh.axis_size(axis) > 1) attrs.all_to_all.push_back(axis);
     }
   }
+  absl::c_sort(attrs.all_to_all);
+  attrs.all_to_all.erase(std::unique(attrs.all_to_all.begin(), attrs.all_to_all.end()),
+                         attrs.all_to_all.end());
   // Axes of size 1 split nothing: where all are, nothing moves to the heads, and a ring is left.
-  if (method == AttentionMethod::kAllToAll && named && all_to_all == 0) {
-    method = AttentionMethod::kRing;
+  if (attrs.method == AttentionMethod::kAllToAll && named && attrs.all_to_all.empty()) {
+    attrs.method = AttentionMethod::kRing;
   }
-  const AttentionMask& mask = options.mask;
-  Attrs attrs;
-  attrs.ints = {static_cast<int64_t>(method), backward, all_to_all,
-                static_cast<int64_t>(mask.kind()), mask.width()};
-  attrs.ints.insert(attrs.ints.end(), mask.starts().begin(), mask.starts().end());
-  attrs.reals = {options.scale, options.dropout};
-  attrs.values.seed = options.dropout_seed;
   return attrs;
 }
+
+namespace {
 
 // The second result is the logarithm of each row's sum of exponentials, for backward.
 const OpDef kAttentionOp = {
     .name = "Attention",
     .rule = "b s (h g) d!, b t~s h d!, b t~s h d! -> b s (h g) d!, b (h g) s",
+    .attrs = &kAttrsType<AttentionAttrs>,
+    .types = TypeSet::Floats(),
+    .check = AttentionCheck,
+    .result_dtype = AttentionType,
     .host = {AttentionForward, AttentionBackward},
     .saved_operands = 0b111,
     .saved_results = 0b11,
-    .route = AttentionRoute,
-    .prepare = AttentionPrepare,
-    .check = AttentionCheck,
-    .result_dtype = AttentionType,
+    .choose_layouts = AttentionLayouts,
+    .prepare = PrepareAttention,
 };
+
+}  // namespace
+
+absl::Span<const OpDef* const> AttentionOps() {
+  static constexpr const OpDef* kOps[] = {&kAttentionOp};
+  return kOps;
+}
 
 }  // namespace internal
 
@@ -226,9 +184,9 @@ absl::StatusOr<absl::InlinedVector<DistributedTensor, 2>> Results(const TensorOr
                                                                   const TensorOr& v,
                                                                   const AttentionOptions& options) {
   DT_RETURN_IF_ERROR(internal::CheckDefined("Attention", q));
-  DT_ASSIGN_OR_RETURN(const Attrs attrs,
-                      internal::AttentionAttrs(options, q->mesh(), q->context().recording()));
-  return DispatchAll(internal::kAttentionOp, {&q, &k, &v}, attrs);
+  DT_ASSIGN_OR_RETURN(const internal::AttentionAttrs attrs,
+                      internal::AttrsOf(options, q->mesh(), q->context().recording()));
+  return DispatchAll(internal::kAttentionOp, {&q, &k, &v}, attrs, {.seed = options.dropout_seed});
 }
 
 }  // namespace

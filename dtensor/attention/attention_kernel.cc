@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
+#include "dtensor/attention/attention_op.h"
 #include "dtensor/attention/attention_plan.h"
 #include "dtensor/attention/ring_executor.h"
 #include "dtensor/layout/regions.h"
@@ -89,10 +90,11 @@ bool HasNoHeads(const Tensor& q) { return q.size(0) == 0 || q.size(2) == 0; }
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<const OpState>> PrepareAttention(const Decision& decision, int rank,
-                                                                const AttentionMask& mask,
-                                                                double scale, double dropout) {
-  const Spec &q = *decision.operands[0], &k = *decision.operands[1];
+absl::StatusOr<std::shared_ptr<const OpState>> PrepareAttention(const OpStateRequest& request) {
+  const Spec &q = *request.operands[0], &k = *request.operands[1];
+  const auto& [method, backward, all_to_all, mask, scale, dropout] =
+      request.attrs.as<AttentionAttrs>();
+  const int rank = request.rank;
   const auto coordinate = q.mesh().Coordinate(rank);
   const int64_t s = q.shape[1], t = k.shape[1];
   auto state = std::make_shared<AttentionState>();

@@ -8,16 +8,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "dtensor/runtime/core/attention_mask.h"
 #include "dtensor/tensor/op.h"
 
 namespace dtensor::internal {
 
-// `scale` 0: 1/sqrt(d); `dropout`: the rate; the seed comes with each call. Requires: a decision on
-// q, k and v of kAttentionOp's rule. Errors: as RingSchedule::Create.
-absl::StatusOr<std::shared_ptr<const OpState>> PrepareAttention(const Decision& decision, int rank,
-                                                                const AttentionMask& mask,
-                                                                double scale, double dropout);
+// The seed of dropout comes with each call. Requires: q, k and v as attention's rule places them,
+// and AttentionAttrs. Errors: as RingSchedule::Create.
+absl::StatusOr<std::shared_ptr<const OpState>> PrepareAttention(const OpStateRequest& request);
 
 // Results: o and lse. Requires: the state that PrepareAttention made.
 absl::Status AttentionForward(const OpCall& call);

@@ -2,19 +2,34 @@
 #ifndef DTENSOR_ATTENTION_ATTENTION_OP_H_
 #define DTENSOR_ATTENTION_ATTENTION_OP_H_
 
+#include <tuple>
+
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "dtensor/attention/attention.h"
 #include "dtensor/layout/device_mesh.h"
 #include "dtensor/tensor/op.h"
 
 namespace dtensor::internal {
 
-extern const OpDef kAttentionOp;
+struct AttentionAttrs {
+  AttentionMethod method = AttentionMethod::kAutomatic;
+  bool backward = false;  // gradients are recorded
+  AxisList all_to_all;    // ascending; of size 1: none
+  AttentionMask mask;
+  double scale = 0;  // 0: 1/sqrt(d)
+  double dropout = 0;
+  auto fields() const {
+    return std::make_tuple(method, backward, all_to_all, mask.kind(), mask.width(), mask.starts(),
+                           scale, dropout);
+  }
+};
 
-// Attention's arguments as attributes. `mesh` has the axes that the options name. Errors:
-// kInvalidArgument for an axis that it lacks.
-absl::StatusOr<Attrs> AttentionAttrs(const AttentionOptions& options, const DeviceMesh& mesh,
-                                     bool backward);
+absl::Span<const OpDef* const> AttentionOps();
+
+// `mesh` has the axes that the options name. Errors: kInvalidArgument for an axis that it lacks.
+absl::StatusOr<AttentionAttrs> AttrsOf(const AttentionOptions& options, const DeviceMesh& mesh,
+                                       bool backward);
 
 }  // namespace dtensor::internal
 

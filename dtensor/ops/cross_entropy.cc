@@ -11,14 +11,9 @@ namespace dtensor {
 namespace internal {
 namespace {
 
-absl::Status CrossEntropyCheck(Specs operands, const Attrs&) {
+absl::Status CrossEntropyCheck(Specs operands, AttrsView) {
   const Spec& logits = *operands[0];
   const Spec& targets = *operands[1];
-  if (!IsFloat(logits.dtype) || (targets.dtype != DType::kI32 && targets.dtype != DType::kI64)) {
-    return InvalidArgument(
-        {"CrossEntropy: takes logits of floating numbers and targets of i32 or i64 (",
-         SpecsText(operands), "); Cast them, or swap the operands"});
-  }
   // The rule alone would broadcast.
   if (logits.ndim() >= 1 && absl::MakeConstSpan(logits.shape).first(logits.ndim() - 1) ==
                                 absl::MakeConstSpan(targets.shape)) {
@@ -29,9 +24,7 @@ absl::Status CrossEntropyCheck(Specs operands, const Attrs&) {
                           "last dimension"});
 }
 
-DType CrossEntropyType(Specs operands, const Attrs&, int) {
-  return AccumulatorOf(operands[0]->dtype);
-}
+DType CrossEntropyType(Specs operands, AttrsView, int) { return AccumulatorOf(operands[0]->dtype); }
 
 // One rank's tokens in a row: logits [T, classes here] and targets [T].
 struct Rows {
@@ -47,10 +40,10 @@ absl::StatusOr<Rows> Flatten(Device& device, const Tensor& logits, const Tensor&
   return rows;
 }
 
-// attrs: ints {ignore}. Results: the loss and the logarithm of each row's sum of exponentials.
+// Results: the loss and the logarithm of each row's sum of exponentials.
 absl::Status CrossEntropyForward(const OpCall& call) {
   Device& device = call.device();
-  const int64_t ignore = call.attrs().ints[0];
+  const int64_t ignore = call.attrs<CrossEntropyAttrs>().ignore;
   DT_ASSIGN_OR_RETURN(const Rows rows, Flatten(device, call.operands[0], call.operands[1]));
   DT_ASSIGN_OR_RETURN(const Tensor stats,
                       Tensor::Empty(device, call.results[0].dtype(), {rows.tokens, 3}));
@@ -74,25 +67,33 @@ absl::Status CrossEntropyBackward(const GradCall& call) {
   DT_ASSIGN_OR_RETURN(const Tensor dlogits, call.gradients[0].Reshape(rows.logits.shape()));
   return kernels::CrossEntropyGrad(device, rows.logits, rows.targets,
                                    call.OperandIndices(0, call.operands[0].ndim() - 1),
-                                   call.attrs().ints[0], lse, dloss, dlogits);
+                                   call.attrs<CrossEntropyAttrs>().ignore, lse, dloss, dlogits);
 }
-
-}  // namespace
 
 const OpDef kCrossEntropyOp = {
     .name = "CrossEntropy",
     .rule = "... v^, ... -> ..., ...",
+    .attrs = &kAttrsType<CrossEntropyAttrs>,
+    .operand_types = {TypeSet::Floats(), TypeSet::Integers()},
+    .check = CrossEntropyCheck,
+    .result_dtype = CrossEntropyType,
     .host = {CrossEntropyForward, CrossEntropyBackward},
     .saved_operands = 0b11,
     .saved_results = 0b10,
-    .check = CrossEntropyCheck,
-    .result_dtype = CrossEntropyType,
 };
+
+}  // namespace
+
+absl::Span<const OpDef* const> CrossEntropyOps() {
+  static constexpr const OpDef* kOps[] = {&kCrossEntropyOp};
+  return kOps;
+}
 
 }  // namespace internal
 
 TensorOr CrossEntropy(const TensorOr& logits, const TensorOr& targets, int64_t ignore) {
-  return Dispatch(internal::kCrossEntropyOp, {&logits, &targets}, {.ints = {ignore}});
+  return Dispatch(internal::kCrossEntropyOp, {&logits, &targets},
+                  internal::CrossEntropyAttrs{ignore});
 }
 
 }  // namespace dtensor

@@ -86,8 +86,7 @@ absl::Status SiluBackward(const GradCall& call) {
                            call.gradients[0]);
 }
 
-absl::Status SiluMulCheck(Specs operands, const Attrs&) {
-  DT_RETURN_IF_ERROR(CheckFloats("SiluMul", operands));
+absl::Status SiluMulCheck(Specs operands, AttrsView) {
   if (operands[0]->shape == operands[1]->shape) return absl::OkStatus();
   return InvalidArgument({"SiluMul: operands have unlike shapes (", SpecsText(operands),
                           "); use Mul(Silu(gate), up), which broadcasts"});
@@ -109,8 +108,7 @@ absl::Status SiluMulBackward(const GradCall& call) {
                               gradients[1]);
 }
 
-// attrs: ints {dtype}.
-DType CastType(Specs, const Attrs& attrs, int) { return static_cast<DType>(attrs.ints[0]); }
+DType CastType(Specs, AttrsView attrs, int) { return attrs.as<CastAttrs>().to; }
 
 absl::Status CastForward(const OpCall& call) {
   return kernels::Unary(call.device(), UnaryOp::kCopy, call.operands[0], call.results[0]);
@@ -120,95 +118,98 @@ absl::Status CastBackward(const GradCall& call) {
   return kernels::Unary(call.device(), UnaryOp::kCopy, call.result_gradients[0], call.gradients[0]);
 }
 
-}  // namespace
-
 const OpDef kAddOp = {
     .name = "Add",
     .rule = "..., ... -> ...",
     .linearity = RuleLinearity::kJoint,
+    .types = TypeSet::Numbers(),
     .host = {BinaryForward<BinaryOp::kAdd>, AddBackward},
     .sets_gradients = true,
     .passes_partial_gradients = true,
-    .check = [](Specs operands, const Attrs&) { return CheckNumbers("Add", operands); },
 };
 
 const OpDef kSubOp = {
     .name = "Sub",
     .rule = "..., ... -> ...",
     .linearity = RuleLinearity::kJoint,
+    .types = TypeSet::Numbers(),
     .host = {BinaryForward<BinaryOp::kSub>, SubBackward},
     .sets_gradients = true,
     .passes_partial_gradients = true,
-    .check = [](Specs operands, const Attrs&) { return CheckNumbers("Sub", operands); },
 };
 
 const OpDef kMulOp = {
     .name = "Mul",
     .rule = "..., ... -> ...",
     .linearity = RuleLinearity::kMulti,
+    .types = TypeSet::Numbers(),
     .host = {BinaryForward<BinaryOp::kMul>, MulBackward},
     .saved_operands = 0b11,
-    .check = [](Specs operands, const Attrs&) { return CheckNumbers("Mul", operands); },
 };
 
 const OpDef kScaleOp = {
     .name = "Scale",
     .rule = "... -> ...",
     .linearity = RuleLinearity::kJoint,
+    .types = TypeSet::Floats(),
     .host = {ScaleForward, ScaleBackward},
     .passes_partial_gradients = true,
-    .check = [](Specs operands, const Attrs&) { return CheckFloats("Scale", operands); },
 };
 
 const OpDef kSiluOp = {
     .name = "Silu",
     .rule = "... -> ...",
+    .types = TypeSet::Floats(),
     .host = {SiluForward, SiluBackward},
     .saved_operands = 0b1,
-    .check = [](Specs operands, const Attrs&) { return CheckFloats("Silu", operands); },
 };
 
 const OpDef kSiluMulOp = {
     .name = "SiluMul",
     .rule = "..., ... -> ...",
+    .types = TypeSet::Floats(),
+    .check = SiluMulCheck,
     .host = {SiluMulForward, SiluMulBackward},
     .saved_operands = 0b11,
-    .check = SiluMulCheck,
 };
 
 // Not linear: the sum of rounded terms is not the rounded sum.
 const OpDef kCastOp = {
     .name = "Cast",
     .rule = "... -> ...",
-    .host = {CastForward, CastBackward},
+    .attrs = &kAttrsType<CastAttrs>,
     .result_dtype = CastType,
+    .host = {CastForward, CastBackward},
 };
 
 // To or from integers: not differentiable.
 const OpDef kCastToIntegerOp = {
-    .name = "Cast",
+    .name = "CastToInteger",
     .rule = "... -> ...",
-    .host = {CastForward},
+    .attrs = &kAttrsType<CastAttrs>,
     .result_dtype = CastType,
+    .host = {CastForward},
 };
+
+}  // namespace
+
+absl::Span<const OpDef* const> ElementwiseOps() {
+  static constexpr const OpDef* kOps[] = {&kAddOp,  &kSubOp,     &kMulOp,  &kScaleOp,
+                                          &kSiluOp, &kSiluMulOp, &kCastOp, &kCastToIntegerOp};
+  return kOps;
+}
 
 }  // namespace internal
 
-TensorOr Add(const TensorOr& a, const TensorOr& b) {
-  return Dispatch(internal::kAddOp, {&a, &b}, {});
-}
-TensorOr Sub(const TensorOr& a, const TensorOr& b) {
-  return Dispatch(internal::kSubOp, {&a, &b}, {});
-}
-TensorOr Mul(const TensorOr& a, const TensorOr& b) {
-  return Dispatch(internal::kMulOp, {&a, &b}, {});
-}
+TensorOr Add(const TensorOr& a, const TensorOr& b) { return Dispatch(internal::kAddOp, {&a, &b}); }
+TensorOr Sub(const TensorOr& a, const TensorOr& b) { return Dispatch(internal::kSubOp, {&a, &b}); }
+TensorOr Mul(const TensorOr& a, const TensorOr& b) { return Dispatch(internal::kMulOp, {&a, &b}); }
 TensorOr Scale(const TensorOr& x, double factor) {
-  return Dispatch(internal::kScaleOp, {&x}, {.values = {.factor = factor}});
+  return Dispatch(internal::kScaleOp, {&x}, {}, {.factor = factor});
 }
-TensorOr Silu(const TensorOr& x) { return Dispatch(internal::kSiluOp, {&x}, {}); }
+TensorOr Silu(const TensorOr& x) { return Dispatch(internal::kSiluOp, {&x}); }
 TensorOr SiluMul(const TensorOr& gate, const TensorOr& up) {
-  return Dispatch(internal::kSiluMulOp, {&gate, &up}, {});
+  return Dispatch(internal::kSiluMulOp, {&gate, &up});
 }
 
 TensorOr Cast(const TensorOr& x, DType dtype) {
@@ -216,7 +217,7 @@ TensorOr Cast(const TensorOr& x, DType dtype) {
   if (x->dtype() == dtype) return internal::Itself(x);
   const bool differentiable = IsFloat(x->dtype()) && IsFloat(dtype);
   return Dispatch(differentiable ? internal::kCastOp : internal::kCastToIntegerOp, {&x},
-                  {.ints = {static_cast<int64_t>(dtype)}});
+                  internal::CastAttrs{dtype});
 }
 
 }  // namespace dtensor

@@ -11,16 +11,7 @@ namespace dtensor {
 namespace internal {
 namespace {
 
-absl::Status EmbeddingCheck(Specs operands, const Attrs&) {
-  const DType ids = operands[0]->dtype;
-  if ((ids == DType::kI32 || ids == DType::kI64) && IsFloat(operands[1]->dtype)) {
-    return absl::OkStatus();
-  }
-  return InvalidArgument({"Embedding: takes ids of i32 or i64 and a table of floating numbers (",
-                          SpecsText(operands), "); Cast them, or swap the operands"});
-}
-
-DType EmbeddingType(Specs operands, const Attrs&, int) { return operands[1]->dtype; }
+DType EmbeddingType(Specs operands, AttrsView, int) { return operands[1]->dtype; }
 
 absl::Status EmbeddingForward(const OpCall& call) {
   return kernels::Embedding(call.device(), call.operands[0], call.operands[1],
@@ -34,23 +25,28 @@ absl::Status EmbeddingBackward(const GradCall& call) {
                                 call.OperandIndices(1, 0), call.gradients[1]);
 }
 
-}  // namespace
-
 // Linear in the table, but not in the ids, and one word must do for both: Partial operands are
 // reduced.
 const OpDef kEmbeddingOp = {
     .name = "Embedding",
     .rule = "... @v, v d -> ... d",
+    .operand_types = {TypeSet::Integers(), TypeSet::Floats()},
+    .result_dtype = EmbeddingType,
     .host = {EmbeddingForward, EmbeddingBackward},
     .saved_operands = 0b01,
-    .check = EmbeddingCheck,
-    .result_dtype = EmbeddingType,
 };
+
+}  // namespace
+
+absl::Span<const OpDef* const> EmbeddingOps() {
+  static constexpr const OpDef* kOps[] = {&kEmbeddingOp};
+  return kOps;
+}
 
 }  // namespace internal
 
 TensorOr Embedding(const TensorOr& ids, const TensorOr& table) {
-  return Dispatch(internal::kEmbeddingOp, {&ids, &table}, {});
+  return Dispatch(internal::kEmbeddingOp, {&ids, &table});
 }
 
 }  // namespace dtensor

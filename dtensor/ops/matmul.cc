@@ -122,34 +122,39 @@ absl::Status LinearBackward(const GradCall& call) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
 const OpDef kMatMulOp = {
     .name = "MatMul",
     .rule = "m k, k n -> m n",
     .linearity = RuleLinearity::kMulti,
+    .types = TypeSet::Floats(),
     .host = {MatMulForward, MatMulBackward},
     .saved_operands = 0b11,
-    .check = [](Specs operands, const Attrs&) { return CheckFloats("MatMul", operands); },
 };
 
 const OpDef kLinearOp = {
     .name = "Linear",
     .rule = "... k, n k -> ... n",
     .linearity = RuleLinearity::kMulti,
+    .types = TypeSet::Floats(),
     .host = {LinearForward, LinearBackward},
     .saved_operands = 0b11,
-    .check = [](Specs operands, const Attrs&) { return CheckFloats("Linear", operands); },
 };
+
+}  // namespace
+
+absl::Span<const OpDef* const> MatMulOps() {
+  static constexpr const OpDef* kOps[] = {&kMatMulOp, &kLinearOp};
+  return kOps;
+}
 
 }  // namespace internal
 
 TensorOr MatMul(const TensorOr& a, const TensorOr& b) {
-  return Dispatch(internal::kMatMulOp, {&a, &b}, {});
+  return Dispatch(internal::kMatMulOp, {&a, &b});
 }
 
 TensorOr Linear(const TensorOr& x, const TensorOr& weight) {
-  return Dispatch(internal::kLinearOp, {&x, &weight}, {});
+  return Dispatch(internal::kLinearOp, {&x, &weight});
 }
 
 }  // namespace dtensor

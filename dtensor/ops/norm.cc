@@ -21,10 +21,10 @@ absl::Status SoftmaxBackward(const GradCall& call) {
                               call.gradients[0]);
 }
 
-// attrs: reals {eps}. The second result is 1/rms of each row, for backward.
+// The second result is 1/rms of each row, for backward.
 absl::Status RmsNormForward(const OpCall& call) {
-  return kernels::RmsNorm(call.device(), call.operands[0], call.operands[1], call.attrs().reals[0],
-                          call.results[0], call.results[1]);
+  return kernels::RmsNorm(call.device(), call.operands[0], call.operands[1],
+                          call.attrs<RmsNormAttrs>().eps, call.results[0], call.results[1]);
 }
 
 // The kernel makes both gradients; one that nobody wants goes to scratch memory.
@@ -39,36 +39,42 @@ absl::Status RmsNormBackward(const GradCall& call) {
                               call.result_gradients[0], gradients[0], gradients[1]);
 }
 
-DType RmsNormType(Specs operands, const Attrs&, int result) {
+DType RmsNormType(Specs operands, AttrsView, int result) {
   return result == 0 ? operands[0]->dtype : AccumulatorOf(operands[0]->dtype);
 }
-
-}  // namespace
 
 const OpDef kSoftmaxOp = {
     .name = "Softmax",
     .rule = "... d! -> ... d!",
+    .types = TypeSet::Floats(),
     .host = {SoftmaxForward, SoftmaxBackward},
     .saved_results = 0b1,
-    .check = [](Specs operands, const Attrs&) { return CheckFloats("Softmax", operands); },
 };
 
 const OpDef kRmsNormOp = {
     .name = "RmsNorm",
     .rule = "... d!, d! -> ... d!, ...",
+    .attrs = &kAttrsType<RmsNormAttrs>,
+    .types = TypeSet::Floats(),
+    .result_dtype = RmsNormType,
     .host = {RmsNormForward, RmsNormBackward},
     .saved_operands = 0b11,
     .saved_results = 0b10,
-    .check = [](Specs operands, const Attrs&) { return CheckFloats("RmsNorm", operands); },
-    .result_dtype = RmsNormType,
 };
+
+}  // namespace
+
+absl::Span<const OpDef* const> NormOps() {
+  static constexpr const OpDef* kOps[] = {&kSoftmaxOp, &kRmsNormOp};
+  return kOps;
+}
 
 }  // namespace internal
 
-TensorOr Softmax(const TensorOr& x) { return Dispatch(internal::kSoftmaxOp, {&x}, {}); }
+TensorOr Softmax(const TensorOr& x) { return Dispatch(internal::kSoftmaxOp, {&x}); }
 
 TensorOr RmsNorm(const TensorOr& x, const TensorOr& weight, double eps) {
-  return Dispatch(internal::kRmsNormOp, {&x, &weight}, {.reals = {eps}});
+  return Dispatch(internal::kRmsNormOp, {&x, &weight}, internal::RmsNormAttrs{eps});
 }
 
 }  // namespace dtensor

@@ -1,32 +1,87 @@
-// The operators' definitions, by the file that has them. Attention's is in
-// dtensor/attention/attention_op.h.
+// The operators' definitions by family, each in the file of its family, and their attributes: for
+// suites that walk over all operators (testing/all_ops.h). Attention's stand in attention_op.h.
 #ifndef DTENSOR_OPS_OP_DEFS_H_
 #define DTENSOR_OPS_OP_DEFS_H_
 
+#include <cstdint>
+#include <tuple>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/types/span.h"
+#include "dtensor/runtime/core/dims.h"
+#include "dtensor/runtime/core/dtype.h"
 #include "dtensor/tensor/op.h"
 
 namespace dtensor::internal {
 
-// What `attrs` of each holds is said where it is defined.
 // matmul.cc
-extern const OpDef kMatMulOp, kLinearOp;
+absl::Span<const OpDef* const> MatMulOps();
+
 // elementwise.cc
-extern const OpDef kAddOp, kSubOp, kMulOp, kScaleOp, kSiluOp, kSiluMulOp;
-extern const OpDef kCastOp, kCastToIntegerOp;
+struct CastAttrs {
+  DType to = DType::kF32;
+  auto fields() const { return std::tie(to); }
+};
+absl::Span<const OpDef* const> ElementwiseOps();
+
 // norm.cc
-extern const OpDef kSoftmaxOp, kRmsNormOp;
+struct RmsNormAttrs {
+  double eps = 0;
+  auto fields() const { return std::tie(eps); }
+};
+absl::Span<const OpDef* const> NormOps();
+
 // reduce.cc
-extern const OpDef kSumOp, kMeanOp, kSumOfSquaresOp;
+struct ReduceAttrs {
+  absl::InlinedVector<int, 4> dims;  // ascending
+  auto fields() const { return std::tie(dims); }
+};
+absl::Span<const OpDef* const> ReduceOps();
+
 // view.cc
-extern const OpDef kReshapeOp, kTransposeOp;
+struct ReshapeAttrs {
+  Dims shape;
+  auto fields() const { return std::tie(shape); }
+};
+struct TransposeAttrs {
+  int dim0 = 0, dim1 = 0;  // ascending
+  auto fields() const { return std::tie(dim0, dim1); }
+};
+absl::Span<const OpDef* const> ViewOps();
+
 // slice.cc
-extern const OpDef kSliceOp, kSplitOp, kConcatOp;
+struct SliceAttrs {
+  int dim = 0;
+  int64_t size = 0;  // from CallValues::offset on
+  auto fields() const { return std::tie(dim, size); }
+};
+struct SplitAttrs {
+  int dim = 0;
+  Dims sizes;
+  auto fields() const { return std::tie(dim, sizes); }
+};
+struct ConcatAttrs {
+  int dim = 0;
+  auto fields() const { return std::tie(dim); }
+};
+absl::Span<const OpDef* const> SliceOps();
+
 // embedding.cc
-extern const OpDef kEmbeddingOp;
+absl::Span<const OpDef* const> EmbeddingOps();
+
 // rope.cc
-extern const OpDef kRopeOp;
+struct RopeAttrs {
+  double theta = 0;
+  auto fields() const { return std::tie(theta); }
+};
+absl::Span<const OpDef* const> RopeOps();
+
 // cross_entropy.cc
-extern const OpDef kCrossEntropyOp;
+struct CrossEntropyAttrs {
+  int64_t ignore = 0;
+  auto fields() const { return std::tie(ignore); }
+};
+absl::Span<const OpDef* const> CrossEntropyOps();
 
 }  // namespace dtensor::internal
 

@@ -1,10 +1,10 @@
 // Sum, Mean and SumOfSquares.
 #include "dtensor/runtime/kernels/reduce.h"
 
-#include <algorithm>
 #include <string>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -19,34 +19,26 @@ namespace dtensor {
 namespace internal {
 namespace {
 
-bool IsReduced(const Attrs& attrs, int dim) {
-  return std::find(attrs.ints.begin(), attrs.ints.end(), dim) != attrs.ints.end();
-}
-
-// attrs: ints {the reduced dimensions, ascending}. "d0 d1 d2 -> d0 d2".
-absl::StatusOr<RuleText> SumRule(absl::Span<const Dims> shapes, const Attrs& attrs) {
+// "d0 d1 d2 -> d0 d2".
+absl::StatusOr<RuleText> SumRule(absl::Span<const Dims> shapes, AttrsView attrs) {
   const int ndim = static_cast<int>(shapes[0].size());
   std::vector<std::string> kept;
   for (int d = 0; d < ndim; ++d) {
-    if (!IsReduced(attrs, d)) kept.push_back(Letter(d));
+    if (!absl::c_linear_search(attrs.as<ReduceAttrs>().dims, d)) kept.push_back(Letter(d));
   }
   return RuleText{absl::StrCat(Letters(ndim), " -> ", absl::StrJoin(kept, " ")), {}};
 }
 
-absl::InlinedVector<int, 4> DimsOf(const Attrs& attrs) {
-  return {attrs.ints.begin(), attrs.ints.end()};
-}
-
 absl::Status SumForward(const OpCall& call) {
-  return kernels::Reduce(call.device(), ReduceOp::kSum, call.operands[0], DimsOf(call.attrs()),
-                         call.results[0]);
+  return kernels::Reduce(call.device(), ReduceOp::kSum, call.operands[0],
+                         call.attrs<ReduceAttrs>().dims, call.results[0]);
 }
 
 // Every element of x gets the gradient of its sum, dy: a broadcast view.
 absl::StatusOr<Tensor> Spread(const GradCall& call, const Tensor& dy) {
   const Dims& shape = call.decision.operands[0]->local_shape;
   Dims kept = shape;
-  for (int64_t d : call.attrs().ints) kept[d] = 1;
+  for (int d : call.attrs<ReduceAttrs>().dims) kept[d] = 1;
   DT_ASSIGN_OR_RETURN(const Tensor reshaped, ReshapeLocal(call.device(), dy, kept));
   return reshaped.BroadcastTo(shape);
 }
@@ -59,7 +51,7 @@ absl::Status SumBackward(const GradCall& call) {
 // How many elements of all ranks make one mean.
 double Count(const Decision& decision) {
   double count = 1;
-  for (int64_t d : decision.attrs.ints) {
+  for (int d : AttrsView(decision.attrs).as<ReduceAttrs>().dims) {
     count *= static_cast<double>(decision.operands[0]->shape[d]);
   }
   return count;
@@ -67,8 +59,8 @@ double Count(const Decision& decision) {
 
 // Each rank's term is divided: the sum alone may be more than a 16-bit type holds.
 absl::Status MeanForward(const OpCall& call) {
-  return kernels::Mean(call.device(), call.operands[0], DimsOf(call.attrs()), Count(call.decision),
-                       call.results[0]);
+  return kernels::Mean(call.device(), call.operands[0], call.attrs<ReduceAttrs>().dims,
+                       Count(call.decision), call.results[0]);
 }
 
 absl::Status MeanBackward(const GradCall& call) {
@@ -79,7 +71,7 @@ absl::Status MeanBackward(const GradCall& call) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<RuleText> ScalarRule(absl::Span<const Dims> shapes, const Attrs&) {
+absl::StatusOr<RuleText> ScalarRule(absl::Span<const Dims> shapes, AttrsView) {
   return RuleText{absl::StrCat(Letters(static_cast<int>(shapes[0].size())), " -> "), {}};
 }
 
@@ -87,53 +79,58 @@ absl::Status SumOfSquaresForward(const OpCall& call) {
   return kernels::SumOfSquares(call.device(), call.operands[0], call.results[0]);
 }
 
-DType SumOfSquaresType(Specs operands, const Attrs&, int) {
-  return AccumulatorOf(operands[0]->dtype);
-}
+DType SumOfSquaresType(Specs operands, AttrsView, int) { return AccumulatorOf(operands[0]->dtype); }
 
 // Ascending, without repetition.
-absl::StatusOr<Attrs> ReducedDims(absl::string_view op, const Spec& spec,
-                                  absl::Span<const int> dims) {
-  Attrs attrs;
+absl::StatusOr<ReduceAttrs> ReducedDims(absl::string_view op, const Spec& spec,
+                                        absl::Span<const int> dims) {
+  ReduceAttrs attrs;
   for (int dim : dims) {
     DT_ASSIGN_OR_RETURN(const int d, CheckedDim(op, spec, dim));
-    if (IsReduced(attrs, d)) {
+    if (absl::c_linear_search(attrs.dims, d)) {
       return InvalidArgument({op, ": dimension ", absl::StrCat(d), " of ", spec.ToString(),
                               " is given twice; give each once"});
     }
-    attrs.ints.push_back(d);
+    attrs.dims.push_back(d);
   }
-  std::sort(attrs.ints.begin(), attrs.ints.end());
+  absl::c_sort(attrs.dims);
   return attrs;
 }
-
-}  // namespace
 
 const OpDef kSumOp = {
     .name = "Sum",
     .describe = SumRule,
     .linearity = RuleLinearity::kJoint,
+    .attrs = &kAttrsType<ReduceAttrs>,
+    .types = TypeSet::Numbers(),
     .host = {SumForward, SumBackward},
     .sets_gradients = true,
-    .check = [](Specs operands, const Attrs&) { return CheckNumbers("Sum", operands); },
 };
 
 const OpDef kMeanOp = {
     .name = "Mean",
     .describe = SumRule,
     .linearity = RuleLinearity::kJoint,
+    .attrs = &kAttrsType<ReduceAttrs>,
+    .types = TypeSet::Floats(),
     .host = {MeanForward, MeanBackward},
     .sets_gradients = true,
-    .check = [](Specs operands, const Attrs&) { return CheckFloats("Mean", operands); },
 };
 
 const OpDef kSumOfSquaresOp = {
     .name = "SumOfSquares",
     .describe = ScalarRule,
-    .host = {SumOfSquaresForward},
-    .check = [](Specs operands, const Attrs&) { return CheckFloats("SumOfSquares", operands); },
+    .types = TypeSet::Floats(),
     .result_dtype = SumOfSquaresType,
+    .host = {SumOfSquaresForward},
 };
+
+}  // namespace
+
+absl::Span<const OpDef* const> ReduceOps() {
+  static constexpr const OpDef* kOps[] = {&kSumOp, &kMeanOp, &kSumOfSquaresOp};
+  return kOps;
+}
 
 }  // namespace internal
 
@@ -142,9 +139,10 @@ namespace {
 TensorOr Reduced(const OpDef& op, const TensorOr& x, absl::Span<const int> dims) {
   DT_RETURN_IF_ERROR(internal::CheckDefined(op.name, x));
   const Spec& spec = x->spec();
-  DT_RETURN_IF_ERROR(op.check({&spec}, {}));
-  DT_ASSIGN_OR_RETURN(const Attrs attrs, internal::ReducedDims(op.name, spec, dims));
-  if (attrs.ints.empty()) return internal::Itself(x);
+  DT_RETURN_IF_ERROR(op.CheckTypes({&spec}));
+  DT_ASSIGN_OR_RETURN(const internal::ReduceAttrs attrs,
+                      internal::ReducedDims(op.name, spec, dims));
+  if (attrs.dims.empty()) return internal::Itself(x);
   return Dispatch(op, {&x}, attrs);
 }
 
@@ -158,6 +156,6 @@ TensorOr Mean(const TensorOr& x, absl::Span<const int> dims) {
   return Reduced(internal::kMeanOp, x, dims);
 }
 
-TensorOr SumOfSquares(const TensorOr& x) { return Dispatch(internal::kSumOfSquaresOp, {&x}, {}); }
+TensorOr SumOfSquares(const TensorOr& x) { return Dispatch(internal::kSumOfSquaresOp, {&x}); }
 
 }  // namespace dtensor

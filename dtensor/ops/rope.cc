@@ -13,45 +13,51 @@ namespace {
 
 constexpr int kPositionDim = 1;
 
-absl::Status RopeCheck(Specs operands, const Attrs& attrs) {
-  DT_RETURN_IF_ERROR(CheckFloats("Rope", operands));
+absl::Status RopeCheck(Specs operands, AttrsView attrs) {
   DT_RETURN_IF_ERROR(CheckNdim("Rope", operands, 0, 4));
   if (operands[0]->shape[3] % 2 != 0) {
     return InvalidArgument({"Rope: the last dimension must be even, to rotate its halves (",
                             SpecsText(operands), "); choose an even head size"});
   }
-  if (attrs.reals[0] > 0) return absl::OkStatus();
+  const double theta = attrs.as<RopeAttrs>().theta;
+  if (theta > 0) return absl::OkStatus();
   return InvalidArgument(
-      {"Rope: theta must be positive, got ", absl::StrCat(attrs.reals[0]), "; 10000 is usual"});
+      {"Rope: theta must be positive, got ", absl::StrCat(theta), "; 10000 is usual"});
 }
 
-// attrs: reals {theta}.
 absl::Status RopeForward(const OpCall& call) {
   return kernels::Rope(call.device(), call.operands[0], call.OperandIndices(0, kPositionDim),
-                       call.attrs().reals[0], /*inverse=*/false, call.results[0]);
+                       call.attrs<RopeAttrs>().theta, /*inverse=*/false, call.results[0]);
 }
 
 // A rotation's transpose is its inverse.
 absl::Status RopeBackward(const GradCall& call) {
   return kernels::Rope(call.device(), call.result_gradients[0],
-                       call.OperandIndices(0, kPositionDim), call.attrs().reals[0],
+                       call.OperandIndices(0, kPositionDim), call.attrs<RopeAttrs>().theta,
                        /*inverse=*/true, call.gradients[0]);
 }
-
-}  // namespace
 
 const OpDef kRopeOp = {
     .name = "Rope",
     .rule = "b t h d! -> b t h d!",
     .linearity = RuleLinearity::kJoint,
-    .host = {RopeForward, RopeBackward},
+    .attrs = &kAttrsType<RopeAttrs>,
+    .types = TypeSet::Floats(),
     .check = RopeCheck,
+    .host = {RopeForward, RopeBackward},
 };
+
+}  // namespace
+
+absl::Span<const OpDef* const> RopeOps() {
+  static constexpr const OpDef* kOps[] = {&kRopeOp};
+  return kOps;
+}
 
 }  // namespace internal
 
 TensorOr Rope(const TensorOr& x, double theta) {
-  return Dispatch(internal::kRopeOp, {&x}, {.reals = {theta}});
+  return Dispatch(internal::kRopeOp, {&x}, internal::RopeAttrs{theta});
 }
 
 }  // namespace dtensor

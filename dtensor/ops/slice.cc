@@ -24,24 +24,23 @@ std::string TermWith(int ndim, int dim, absl::string_view name) {
   return absl::StrJoin(letters, " ");
 }
 
-// attrs: ints {dim, size}, offset. "d0 a! d2 -> d0 e! d2".
-absl::StatusOr<RuleText> SliceText(absl::Span<const Dims> shapes, const Attrs& attrs) {
+// "d0 a! d2 -> d0 e! d2".
+absl::StatusOr<RuleText> SliceText(absl::Span<const Dims> shapes, AttrsView attrs) {
   const int ndim = static_cast<int>(shapes[0].size());
-  const int dim = static_cast<int>(attrs.ints[0]);
+  const auto& [dim, size] = attrs.as<SliceAttrs>();
   return RuleText{absl::StrCat(TermWith(ndim, dim, "a"), " -> ", TermWith(ndim, dim, "e")),
-                  {{"e", attrs.ints[1]}}};
+                  {{"e", size}}};
 }
 
 absl::Status SliceForward(const OpCall& call) {
-  const auto& ints = call.attrs().ints;
-  call.results[0] = call.operands[0].Narrow(static_cast<int>(ints[0]), call.values.offset, ints[1]);
+  const auto& [dim, size] = call.attrs<SliceAttrs>();
+  call.results[0] = call.operands[0].Narrow(dim, call.values.offset, size);
   return absl::OkStatus();
 }
 
 absl::Status SliceBackward(const GradCall& call) {
-  const auto& ints = call.attrs().ints;
-  const int dim = static_cast<int>(ints[0]);
-  const int64_t begin = call.values.offset, end = begin + ints[1];
+  const auto& [dim, size] = call.attrs<SliceAttrs>();
+  const int64_t begin = call.values.offset, end = begin + size;
   const Tensor& dx = call.gradients[0];
   Device& device = call.device();
   DT_RETURN_IF_ERROR(kernels::Fill(device, dx.Narrow(dim, 0, begin), 0));
@@ -49,28 +48,27 @@ absl::Status SliceBackward(const GradCall& call) {
   return kernels::Copy(device, call.result_gradients[0], dx.Narrow(dim, begin, end - begin));
 }
 
-// attrs: ints {dim, sizes...}. "d0 a! -> d0 e0!, d0 e1!".
-absl::StatusOr<RuleText> SplitText(absl::Span<const Dims> shapes, const Attrs& attrs) {
+// "d0 a! -> d0 e0!, d0 e1!".
+absl::StatusOr<RuleText> SplitText(absl::Span<const Dims> shapes, AttrsView attrs) {
   const int ndim = static_cast<int>(shapes[0].size());
-  const int dim = static_cast<int>(attrs.ints[0]);
+  const auto& [dim, sizes] = attrs.as<SplitAttrs>();
   RuleText out;
   std::vector<std::string> results;
-  for (size_t i = 1; i < attrs.ints.size(); ++i) {
-    const std::string name = absl::StrCat("e", i - 1);
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    const std::string name = absl::StrCat("e", i);
     results.push_back(TermWith(ndim, dim, name));
-    out.sizes.push_back({name, attrs.ints[i]});
+    out.sizes.push_back({name, sizes[i]});
   }
   out.text = absl::StrCat(TermWith(ndim, dim, "a"), " -> ", absl::StrJoin(results, ", "));
   return out;
 }
 
 absl::Status SplitForward(const OpCall& call) {
-  const int dim = static_cast<int>(call.attrs().ints[0]);
+  const auto& [dim, sizes] = call.attrs<SplitAttrs>();
   int64_t begin = 0;
   for (size_t i = 0; i < call.results.size(); ++i) {
-    const int64_t size = call.attrs().ints[i + 1];
-    call.results[i] = call.operands[0].Narrow(dim, begin, size);
-    begin += size;
+    call.results[i] = call.operands[0].Narrow(dim, begin, sizes[i]);
+    begin += sizes[i];
   }
   return absl::OkStatus();
 }
@@ -88,12 +86,11 @@ absl::Status Join(Device& device, const Tensors& parts, int dim, const Tensor& o
 }
 
 absl::Status SplitBackward(const GradCall& call) {
-  return Join(call.device(), call.result_gradients, static_cast<int>(call.attrs().ints[0]),
+  return Join(call.device(), call.result_gradients, call.attrs<SplitAttrs>().dim,
               call.gradients[0]);
 }
 
-absl::Status ConcatCheck(Specs operands, const Attrs&) {
-  DT_RETURN_IF_ERROR(CheckSameTypes("Concat", operands));
+absl::Status ConcatCheck(Specs operands, AttrsView) {
   for (const Spec* operand : operands) {
     if (operand->ndim() == operands[0]->ndim()) continue;
     return InvalidArgument({"Concat: operands have unlike numbers of dimensions (",
@@ -102,10 +99,10 @@ absl::Status ConcatCheck(Specs operands, const Attrs&) {
   return absl::OkStatus();
 }
 
-// attrs: ints {dim}. "d0 a0!, d0 a1! -> d0 e!".
-absl::StatusOr<RuleText> ConcatText(absl::Span<const Dims> shapes, const Attrs& attrs) {
+// "d0 a0!, d0 a1! -> d0 e!".
+absl::StatusOr<RuleText> ConcatText(absl::Span<const Dims> shapes, AttrsView attrs) {
   const int ndim = static_cast<int>(shapes[0].size());
-  const int dim = static_cast<int>(attrs.ints[0]);
+  const int dim = attrs.as<ConcatAttrs>().dim;
   int64_t size = 0;
   std::vector<std::string> operands;
   for (size_t i = 0; i < shapes.size(); ++i) {
@@ -117,12 +114,11 @@ absl::StatusOr<RuleText> ConcatText(absl::Span<const Dims> shapes, const Attrs& 
 }
 
 absl::Status ConcatForward(const OpCall& call) {
-  return Join(call.device(), call.operands, static_cast<int>(call.attrs().ints[0]),
-              call.results[0]);
+  return Join(call.device(), call.operands, call.attrs<ConcatAttrs>().dim, call.results[0]);
 }
 
 absl::Status ConcatBackward(const GradCall& call) {
-  const int dim = static_cast<int>(call.attrs().ints[0]);
+  const int dim = call.attrs<ConcatAttrs>().dim;
   int64_t begin = 0;
   for (size_t i = 0; i < call.gradients.size(); ++i) {
     const int64_t size = call.decision.operands[i]->shape[dim];
@@ -132,12 +128,11 @@ absl::Status ConcatBackward(const GradCall& call) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
 const OpDef kSliceOp = {
     .name = "Slice",
     .describe = SliceText,
     .linearity = RuleLinearity::kView,
+    .attrs = &kAttrsType<SliceAttrs>,
     .host = {SliceForward, SliceBackward},
     .view = true,
 };
@@ -147,6 +142,7 @@ const OpDef kSplitOp = {
     .name = "SplitTensor",
     .describe = SplitText,
     .linearity = RuleLinearity::kView,
+    .attrs = &kAttrsType<SplitAttrs>,
     .host = {SplitForward, SplitBackward},
     .view = true,
 };
@@ -155,11 +151,19 @@ const OpDef kConcatOp = {
     .name = "Concat",
     .describe = ConcatText,
     .linearity = RuleLinearity::kView,
+    .attrs = &kAttrsType<ConcatAttrs>,
+    .check = ConcatCheck,
     .host = {ConcatForward, ConcatBackward},
     .sets_gradients = true,
     .passes_partial_gradients = true,
-    .check = ConcatCheck,
 };
+
+}  // namespace
+
+absl::Span<const OpDef* const> SliceOps() {
+  static constexpr const OpDef* kOps[] = {&kSliceOp, &kSplitOp, &kConcatOp};
+  return kOps;
+}
 
 }  // namespace internal
 
@@ -173,20 +177,17 @@ TensorOr Slice(const TensorOr& x, int dim, int64_t begin, int64_t end) {
                             "; give 0 <= begin <= end <= ", absl::StrCat(size)});
   }
   if (begin == 0 && end == size) return internal::Itself(x);
-  return Dispatch(internal::kSliceOp, {&x},
-                  {.ints = {d, end - begin}, .values = {.offset = begin}});
+  return Dispatch(internal::kSliceOp, {&x}, internal::SliceAttrs{d, end - begin},
+                  {.offset = begin});
 }
 
 absl::StatusOr<std::vector<DistributedTensor>> SplitTensor(const TensorOr& x, int dim,
                                                            absl::Span<const int64_t> sizes) {
   DT_RETURN_IF_ERROR(internal::CheckDefined("SplitTensor", x));
   DT_ASSIGN_OR_RETURN(const int d, internal::CheckedDim("SplitTensor", x->spec(), dim));
-  Attrs attrs;
-  attrs.ints.push_back(d);
   int64_t left = x->shape()[d];  // no sum: sizes may wrap
   bool fits = !sizes.empty();
   for (int64_t size : sizes) {
-    attrs.ints.push_back(size);
     fits &= 0 <= size && size <= left;
     left -= fits ? size : 0;
   }
@@ -195,6 +196,7 @@ absl::StatusOr<std::vector<DistributedTensor>> SplitTensor(const TensorOr& x, in
                             " do not add up to dimension ", absl::StrCat(d), " of ", x->ToString(),
                             "; give sizes >= 0 whose sum is ", absl::StrCat(x->shape()[d])});
   }
+  const internal::SplitAttrs attrs{d, Dims(sizes.begin(), sizes.end())};
   DT_ASSIGN_OR_RETURN(auto parts, DispatchAll(internal::kSplitOp, {&x}, attrs));
   return std::vector<DistributedTensor>(std::make_move_iterator(parts.begin()),
                                         std::make_move_iterator(parts.end()));
@@ -213,7 +215,7 @@ TensorOr Concat(absl::Span<const TensorOr> tensors, int dim) {
   }
   DT_ASSIGN_OR_RETURN(const int d, internal::CheckedDim("Concat", tensors[0]->spec(), dim));
   if (tensors.size() == 1) return internal::Itself(tensors[0]);
-  return Dispatch(internal::kConcatOp, operands, {.ints = {d}});
+  return Dispatch(internal::kConcatOp, operands, internal::ConcatAttrs{d});
 }
 
 }  // namespace dtensor

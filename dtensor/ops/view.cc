@@ -1,6 +1,8 @@
 // Reshape and Transpose: views of the local tensor, once its elements lie where the rule wants
 // them.
+#include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -15,10 +17,10 @@ namespace dtensor {
 namespace internal {
 namespace {
 
-// attrs: ints {the new shape}.
-absl::StatusOr<RuleText> ReshapeText(absl::Span<const Dims> shapes, const Attrs& attrs) {
+absl::StatusOr<RuleText> ReshapeText(absl::Span<const Dims> shapes, AttrsView attrs) {
   RuleText out;
-  DT_ASSIGN_OR_RETURN(out.text, ReshapeRule(shapes[0], attrs.ints, &out.sizes));
+  const Dims& shape = attrs.as<ReshapeAttrs>().shape;
+  DT_ASSIGN_OR_RETURN(out.text, ReshapeRule(shapes[0], shape, &out.sizes));
   return out;
 }
 
@@ -34,26 +36,25 @@ absl::Status ReshapeBackward(const GradCall& call) {
   return absl::OkStatus();
 }
 
-// attrs: ints {dim0, dim1}. "d0 d1 d2 -> d0 d2 d1".
-absl::StatusOr<RuleText> TransposeText(absl::Span<const Dims> shapes, const Attrs& attrs) {
+// "d0 d1 d2 -> d0 d2 d1".
+absl::StatusOr<RuleText> TransposeText(absl::Span<const Dims> shapes, AttrsView attrs) {
+  const auto& [dim0, dim1] = attrs.as<TransposeAttrs>();
   const int ndim = static_cast<int>(shapes[0].size());
   std::vector<std::string> letters;
   for (int d = 0; d < ndim; ++d) letters.push_back(Letter(d));
-  std::swap(letters[attrs.ints[0]], letters[attrs.ints[1]]);
+  std::swap(letters[dim0], letters[dim1]);
   return RuleText{absl::StrCat(Letters(ndim), " -> ", absl::StrJoin(letters, " ")), {}};
 }
 
-Tensor Swapped(const Tensor& x, const Attrs& attrs) {
-  return x.Transpose(static_cast<int>(attrs.ints[0]), static_cast<int>(attrs.ints[1]));
-}
-
 absl::Status TransposeForward(const OpCall& call) {
-  call.results[0] = Swapped(call.operands[0], call.attrs());
+  const auto& [dim0, dim1] = call.attrs<TransposeAttrs>();
+  call.results[0] = call.operands[0].Transpose(dim0, dim1);
   return absl::OkStatus();
 }
 
 absl::Status TransposeBackward(const GradCall& call) {
-  call.gradients[0] = Swapped(call.result_gradients[0], call.attrs());
+  const auto& [dim0, dim1] = call.attrs<TransposeAttrs>();
+  call.gradients[0] = call.result_gradients[0].Transpose(dim0, dim1);
   return absl::OkStatus();
 }
 
@@ -86,12 +87,11 @@ absl::StatusOr<Dims> ResolveShape(const Spec& spec, absl::Span<const int64_t> sh
   return out;
 }
 
-}  // namespace
-
 const OpDef kReshapeOp = {
     .name = "Reshape",
     .describe = ReshapeText,
     .linearity = RuleLinearity::kView,
+    .attrs = &kAttrsType<ReshapeAttrs>,
     .host = {ReshapeForward, ReshapeBackward},
     .view = true,
     .reshapes = true,
@@ -103,11 +103,19 @@ const OpDef kTransposeOp = {
     .name = "Transpose",
     .describe = TransposeText,
     .linearity = RuleLinearity::kView,
+    .attrs = &kAttrsType<TransposeAttrs>,
     .host = {TransposeForward, TransposeBackward},
     .view = true,
     .sets_gradients = true,
     .passes_partial_gradients = true,
 };
+
+}  // namespace
+
+absl::Span<const OpDef* const> ViewOps() {
+  static constexpr const OpDef* kOps[] = {&kReshapeOp, &kTransposeOp};
+  return kOps;
+}
 
 }  // namespace internal
 
@@ -115,9 +123,7 @@ TensorOr Reshape(const TensorOr& x, absl::Span<const int64_t> shape) {
   DT_RETURN_IF_ERROR(internal::CheckDefined("Reshape", x));
   DT_ASSIGN_OR_RETURN(const Dims resolved, internal::ResolveShape(x->spec(), shape));
   if (resolved == x->shape()) return internal::Itself(x);
-  Attrs attrs;
-  attrs.ints.assign(resolved.begin(), resolved.end());
-  return Dispatch(internal::kReshapeOp, {&x}, attrs);
+  return Dispatch(internal::kReshapeOp, {&x}, internal::ReshapeAttrs{resolved});
 }
 
 TensorOr Transpose(const TensorOr& x, int dim0, int dim1) {
@@ -125,7 +131,8 @@ TensorOr Transpose(const TensorOr& x, int dim0, int dim1) {
   DT_ASSIGN_OR_RETURN(const int a, internal::CheckedDim("Transpose", x->spec(), dim0));
   DT_ASSIGN_OR_RETURN(const int b, internal::CheckedDim("Transpose", x->spec(), dim1));
   if (a == b) return internal::Itself(x);
-  return Dispatch(internal::kTransposeOp, {&x}, {.ints = {std::min(a, b), std::max(a, b)}});
+  return Dispatch(internal::kTransposeOp, {&x},
+                  internal::TransposeAttrs{std::min(a, b), std::max(a, b)});
 }
 
 }  // namespace dtensor

@@ -157,7 +157,7 @@ struct RuleOperand {
 
 // The assignment of least cost. Its cost is the sum of the operands' MovingCost, that of a pinned
 // operand times 1e15, so that these move last; 0 when nothing moves. Streaming moves no operand: an
-// operator that can do without it says so beforehand (OpDef::route).
+// operator that can do without it says so beforehand (OpDef::choose_layouts).
 // Requires: one operand for each of the rule's (at least one), of its rank. Errors:
 // kInvalidArgument naming `op` and the layouts when the operands lie on unlike meshes, or when no
 // layout fits.

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "dtensor/layout/digest.h"
 #include "dtensor/redistribution/lineage.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/tensor/decide.h"
 #include "dtensor/tensor/dispatch_cache.h"
 #include "dtensor/tensor/op_checks.h"
 #include "dtensor/tensor/tensor_impl.h"
@@ -51,23 +51,13 @@ uint32_t PinnedMask(const Impls& operands) {
 }
 
 uint64_t KeyHash(const Context& context, const OpDef& op, const Impls& operands, uint32_t pinned,
-                 const Attrs& attrs) {
+                 AttrsView attrs) {
   uint64_t hash = Mix(reinterpret_cast<uintptr_t>(&op), pinned);
   for (const TensorImplPtr* operand : operands)
     hash = Mix(hash, reinterpret_cast<uintptr_t>((*operand)->spec.get()));
-  if (op.route != nullptr)
+  if (op.choose_layouts != nullptr)
     hash = Mix(hash, reinterpret_cast<uintptr_t>(&context.redistribution_options()));
-  for (int64_t value : attrs.ints) hash = Mix(hash, value);
-  for (double value : attrs.reals) hash = Mix(hash, std::bit_cast<uint64_t>(value));
-  return hash;
-}
-
-uint64_t DecisionLineage(const OpDef& op, const Attrs& attrs) {
-  Digest digest;
-  digest.Add(op.name);
-  for (int64_t value : attrs.ints) digest.Add(value);
-  for (double value : attrs.reals) digest.Add(std::bit_cast<int64_t>(value));
-  return digest.value();
+  return attrs.type() == nullptr ? hash : Mix(hash, attrs.digest());
 }
 
 // Of one call: of the operator, all its arguments and its operands (lineage.h).
@@ -81,138 +71,18 @@ uint64_t CallLineage(const Decision& decision, const Impls& operands, const Call
 }
 
 bool Matches(const Context& context, const Decision& decision, const OpDef& op,
-             const Impls& operands, uint32_t pinned, const Attrs& attrs) {
+             const Impls& operands, uint32_t pinned, AttrsView attrs) {
   if (decision.op != &op || decision.pinned != pinned || decision.given.size() != operands.size())
     return false;
-  if (op.route != nullptr && decision.options != context.kept_redistribution_options())
+  if (op.choose_layouts != nullptr && decision.options != context.kept_redistribution_options())
     return false;
   for (size_t i = 0; i < operands.size(); ++i) {
     if (decision.given[i] != (*operands[i])->spec) return false;
   }
-  return decision.attrs == attrs;
+  return AttrsView(decision.attrs) == attrs;
 }
 
-absl::Status CheckTypes(const OpDef& op, absl::Span<const Spec* const> operands,
-                        const Attrs& attrs) {
-  if (op.check != nullptr) return op.check(operands, attrs);
-  for (const Spec* operand : operands) {
-    if (operand->dtype != operands[0]->dtype) {
-      return InvalidArgument(
-          {op.name, ": operands have unlike types (", SpecsText(operands), "); Cast one of them"});
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<BoundRule> BindRule(const OpDef& op, absl::Span<const Spec* const> operands,
-                                   const Attrs& attrs) {
-  std::vector<Dims> shapes;
-  for (const Spec* operand : operands) shapes.push_back(operand->shape);
-  RuleText text;
-  if (op.describe != nullptr) {
-    DT_ASSIGN_OR_RETURN(text, op.describe(shapes, attrs));
-  } else {
-    text.text = op.rule;
-  }
-  const absl::StatusOr<OpRule> rule = OpRule::Parse(text.text);
-  if (!rule.ok()) return InvalidArgument({op.name, ": ", rule.status().message()});
-  return BoundRule::Bind(op.name, *rule, shapes, text.sizes);
-}
-
-// The specs of operands, gradients and results, from the assignment.
-absl::Status InternSpecs(Context& context, const Route& route, Decision& decision) {
-  const OpDef& op = *decision.op;
-  const RuleAssignment& assignment = decision.assignment;
-  const auto intern = [&](const Layout& layout, const Dims& shape,
-                          DType dtype) -> absl::StatusOr<const Spec*> {
-    DT_ASSIGN_OR_RETURN(SpecPtr spec, context.Intern(layout, shape, dtype));
-    decision.kept.push_back(std::move(spec));
-    return decision.kept.back().get();
-  };
-  for (size_t i = 0; i < decision.given.size(); ++i) {
-    const Spec* source = decision.given[i];
-    DT_ASSIGN_OR_RETURN(const Spec* spec,
-                        intern(assignment.operands[i], source->shape, source->dtype));
-    DT_ASSIGN_OR_RETURN(const Spec* gradient,
-                        intern(assignment.gradients[i], source->shape, source->dtype));
-    decision.operands.push_back(spec);
-    decision.gradients.push_back(gradient);
-  }
-  for (size_t r = 0; r < assignment.results.size(); ++r) {
-    const DType dtype = op.result_dtype != nullptr
-                            ? op.result_dtype(decision.given, decision.attrs, static_cast<int>(r))
-                            : decision.given[0]->dtype;
-    const Dims& shape = decision.rule.result_shapes()[r];
-    DT_ASSIGN_OR_RETURN(const Spec* spec, intern(assignment.results[r], shape, dtype));
-    DT_ASSIGN_OR_RETURN(const Spec* dual, intern(assignment.results[r].Dual(), shape, dtype));
-    decision.results.push_back(spec);
-    decision.result_gradient_specs.push_back(dual);
-    decision.returned.push_back(spec);
-    if (r >= route.results.size() || !route.results[r]) continue;
-    DT_ASSIGN_OR_RETURN(decision.returned[r], intern(*route.results[r], shape, dtype));
-  }
-  return absl::OkStatus();
-}
-
-// The shards are the same on every rank: only the layouts' names for them may differ.
-absl::StatusOr<bool> Relabels(Context& context, const Spec* from, const Spec* to) {
-  if (from == to) return true;
-  for (int axis = 0; axis < from->mesh().num_axes(); ++axis) {
-    if (from->layout.use(axis) != to->layout.use(axis)) return false;
-  }
-  DT_ASSIGN_OR_RETURN(const auto plan, context.Plan(from, to));
-  return plan->plan().is_view();
-}
-
-absl::StatusOr<DecisionPtr> MakeDecision(Context& context, const OpDef& op, const Impls& operands,
-                                         uint32_t pinned, const Attrs& attrs) {
-  const CountedPtr<Decision> decision(new Decision);
-  decision->op = &op;
-  decision->functions = op.On(context.device().kind());
-  decision->attrs = attrs;
-  decision->lineage = DecisionLineage(op, attrs);
-  decision->pinned = pinned;
-  DT_RETURN_IF_ERROR(CheckOpDef(op));
-  for (const TensorImplPtr* operand : operands) {
-    decision->given.push_back((*operand)->spec);
-    decision->kept.push_back((*operand)->spec);
-  }
-  for (const Spec* source : decision->given) {
-    if (source->on_mesh) continue;
-    return InvalidArgument({op.name, ": rank ", absl::StrCat(context.rank()),
-                            " is not on the mesh of ", source->ToString(),
-                            "; call it on the ranks of that mesh alone"});
-  }
-  DT_RETURN_IF_ERROR(CheckHasForward(*decision, context.device().kind()));
-  DT_RETURN_IF_ERROR(CheckTypes(op, decision->given, attrs));
-  DT_ASSIGN_OR_RETURN(decision->rule, BindRule(op, decision->given, attrs));
-  Route route;
-  if (op.route != nullptr) {
-    decision->options = context.kept_redistribution_options();
-    DT_ASSIGN_OR_RETURN(route, op.route(context, *decision));
-    DT_RETURN_IF_ERROR(CheckRoute(op, decision->given, route));
-  }
-  std::vector<RuleOperand> rule_operands;
-  for (size_t i = 0; i < operands.size(); ++i) {
-    const Spec* spec = decision->given[i];
-    const Layout& layout = route.operands.empty() ? spec->layout : route.operands[i];
-    rule_operands.push_back({layout, spec->dtype, (pinned >> i & 1) != 0});
-  }
-  DT_ASSIGN_OR_RETURN(decision->assignment,
-                      ChooseAssignment(op.name, decision->rule, op.linearity, rule_operands));
-  DT_RETURN_IF_ERROR(InternSpecs(context, route, *decision));
-  FindReductions(*decision);
-  if (op.view) {
-    DT_ASSIGN_OR_RETURN(decision->is_alias,
-                        Relabels(context, decision->given[0], decision->operands[0]));
-  }
-  if (op.prepare != nullptr) {
-    DT_ASSIGN_OR_RETURN(decision->state, op.prepare(context, *decision));
-  }
-  return DecisionPtr(decision);
-}
-
-absl::Status Find(Context& context, const OpDef& op, const Impls& operands, const Attrs& attrs,
+absl::Status Find(Context& context, const OpDef& op, const Impls& operands, AttrsView attrs,
                   DecisionPtr& decision) {
   const uint32_t pinned = PinnedMask(operands);
   const uint64_t key = KeyHash(context, op, operands, pinned, attrs);
@@ -224,7 +94,9 @@ absl::Status Find(Context& context, const OpDef& op, const Impls& operands, cons
       return absl::OkStatus();
     }
   }
-  DT_ASSIGN_OR_RETURN(decision, MakeDecision(context, op, operands, pinned, attrs));
+  absl::InlinedVector<SpecPtr, 4> given;
+  for (const TensorImplPtr* operand : operands) given.push_back((*operand)->spec);
+  DT_ASSIGN_OR_RETURN(decision, MakeDecision(context, op, given, pinned, attrs));
   // Looked for again: making it may have called other operators.
   if (auto* entries = decisions.Find(key); entries != nullptr) {
     entries->push_back(decision);
@@ -348,8 +220,8 @@ absl::Status LinkView(const TensorImpl& source, const Decision& decision, const 
   return absl::OkStatus();
 }
 
-absl::Status Perform(const OpDef& op, absl::Span<const TensorOr* const> tensors, const Attrs& attrs,
-                     absl::InlinedVector<DistributedTensor, 2>& out) {
+absl::Status Perform(const OpDef& op, absl::Span<const TensorOr* const> tensors, AttrsView attrs,
+                     const CallValues& values, absl::InlinedVector<DistributedTensor, 2>& out) {
   DT_RETURN_IF_ERROR(CheckOperandCount(op, tensors.size()));
   Impls operands;
   for (size_t i = 0; i < tensors.size(); ++i) {
@@ -367,9 +239,9 @@ absl::Status Perform(const OpDef& op, absl::Span<const TensorOr* const> tensors,
   }
   OperandLocals operand_locals(operands.size());
   Locals result_locals;
-  const uint64_t lineage = CallLineage(*decision, operands, attrs.values);
-  DT_RETURN_IF_ERROR(RunForward(context, *decision, attrs.values, lineage, operands, operand_locals,
-                                result_locals));
+  const uint64_t lineage = CallLineage(*decision, operands, values);
+  DT_RETURN_IF_ERROR(
+      RunForward(context, *decision, values, lineage, operands, operand_locals, result_locals));
 
   std::shared_ptr<Node> node;
   const OpDef* stopped_by = nullptr;
@@ -380,7 +252,7 @@ absl::Status Perform(const OpDef& op, absl::Span<const TensorOr* const> tensors,
     stopped_by = has_backward ? nullptr : &op;
     if (!has_backward) break;
     node = Record(context, *decision, operands, operand_locals, result_locals);
-    node->values = attrs.values;
+    node->values = values;
     node->lineage = lineage;
     break;
   }
@@ -389,8 +261,7 @@ absl::Status Perform(const OpDef& op, absl::Span<const TensorOr* const> tensors,
         MakeImpl(context, decision->results[r], std::move(result_locals[r]), !op.view);
     impl->lineage = {MixLineage(lineage, r), op.name, 0};
     if (op.view) {
-      DT_RETURN_IF_ERROR(
-          LinkView(**operands[0], *decision, attrs.values, static_cast<int>(r), *impl));
+      DT_RETURN_IF_ERROR(LinkView(**operands[0], *decision, values, static_cast<int>(r), *impl));
     }
     if (decision->returned[r] != impl->spec) {
       const ExchangeCaller caller(op.name, impl->lineage.id, impl->lineage);
@@ -406,21 +277,23 @@ absl::Status Perform(const OpDef& op, absl::Span<const TensorOr* const> tensors,
 
 }  // namespace
 
-TensorOr Dispatch(const OpDef& op, absl::Span<const TensorOr* const> operands, const Attrs& attrs) {
+TensorOr Dispatch(const OpDef& op, absl::Span<const TensorOr* const> operands, AttrsView attrs,
+                  const CallValues& values) {
   absl::InlinedVector<DistributedTensor, 2> out;
-  DT_RETURN_IF_ERROR(Perform(op, operands, attrs, out));
+  DT_RETURN_IF_ERROR(Perform(op, operands, attrs, values, out));
   return std::move(out[0]);
 }
 
 absl::StatusOr<absl::InlinedVector<DistributedTensor, 2>> DispatchAll(
-    const OpDef& op, absl::Span<const TensorOr* const> operands, const Attrs& attrs) {
+    const OpDef& op, absl::Span<const TensorOr* const> operands, AttrsView attrs,
+    const CallValues& values) {
   absl::InlinedVector<DistributedTensor, 2> out;
-  DT_RETURN_IF_ERROR(Perform(op, operands, attrs, out));
+  DT_RETURN_IF_ERROR(Perform(op, operands, attrs, values, out));
   return out;
 }
 
 absl::StatusOr<DecisionPtr> Decide(const OpDef& op, absl::Span<const DistributedTensor> operands,
-                                   const Attrs& attrs) {
+                                   AttrsView attrs) {
   DT_RETURN_IF_ERROR(CheckOperandCount(op, operands.size()));
   Impls impls;
   for (const DistributedTensor& operand : operands) {

@@ -11,20 +11,23 @@
 namespace dtensor {
 
 // The single result of `op`. Collective where operands must move.
-// Errors: an operand's error; kInvalidArgument for undefined operands, two Contexts, unlike types
-// (unless the op says otherwise), none or more than OpRule::kMaxOperands, what the rule or op.check
-// refuses, an OpDef that is not whole; where it is recorded, an operand that wants a gradient and
-// must be reduced by max, min or product; kUnimplemented where the OpDef has no forward for the
-// Context's device, or no backward and the call is recorded; failures.
-TensorOr Dispatch(const OpDef& op, absl::Span<const TensorOr* const> operands, const Attrs& attrs);
+// Errors: an operand's error; kInvalidArgument for undefined operands, two Contexts, types that the
+// op does not take, none or more than OpRule::kMaxOperands, what the rule or op.check refuses,
+// attributes of another type than op.attrs, an OpDef that is not whole; where it is recorded, an
+// operand that wants a gradient and must be reduced by max, min or product; kUnimplemented where
+// the OpDef has no forward for the Context's device, or no backward and the call is recorded;
+// failures.
+TensorOr Dispatch(const OpDef& op, absl::Span<const TensorOr* const> operands, AttrsView attrs = {},
+                  const CallValues& values = {});
 // For several results.
 absl::StatusOr<absl::InlinedVector<DistributedTensor, 2>> DispatchAll(
-    const OpDef& op, absl::Span<const TensorOr* const> operands, const Attrs& attrs);
+    const OpDef& op, absl::Span<const TensorOr* const> operands, AttrsView attrs = {},
+    const CallValues& values = {});
 
 // What Dispatch would decide: for explanation and tests. Nothing runs. Requires: operands are
 // defined and of one Context. Errors: kInvalidArgument as Dispatch.
 absl::StatusOr<DecisionPtr> Decide(const OpDef& op, absl::Span<const DistributedTensor> operands,
-                                   const Attrs& attrs);
+                                   AttrsView attrs = {});
 
 }  // namespace dtensor
 

@@ -24,6 +24,40 @@ std::string SpecsText(absl::Span<const Spec* const> specs) {
   });
 }
 
+std::string TypeSet::ToString() const {
+  if (*this == Floats()) return "floating numbers";
+  if (*this == Numbers()) return "numbers";
+  std::vector<absl::string_view> names;
+  for (DType type : {DType::kF32, DType::kF64, DType::kBF16, DType::kF16, DType::kI32, DType::kI64,
+                     DType::kBool}) {
+    if (contains(type)) names.push_back(dtensor::ToString(type));
+  }
+  return absl::StrJoin(names, " or ");
+}
+
+absl::Status OpDef::CheckTypes(absl::Span<const Spec* const> operands) const {
+  std::vector<std::string> taken;  // by operand
+  bool fits = true;
+  for (size_t i = 0; i < operands.size() && i < operand_types.size(); ++i) {
+    if (operand_types[i].empty()) break;
+    taken.push_back(operand_types[i].ToString());
+    fits = fits && operand_types[i].contains(operands[i]->dtype);
+  }
+  if (!fits) {
+    return InvalidArgument({name, ": takes operands of ", absl::StrJoin(taken, ", then "), ", got ",
+                            SpecsText(operands), "; Cast them, or swap the operands"});
+  }
+  if (!taken.empty()) return absl::OkStatus();
+  for (const Spec* operand : operands) {
+    if (operand->dtype == operands[0]->dtype) continue;
+    return InvalidArgument(
+        {name, ": operands have unlike types (", SpecsText(operands), "); Cast one of them"});
+  }
+  if (types.contains(operands[0]->dtype)) return absl::OkStatus();
+  return InvalidArgument(
+      {name, ": takes ", types.ToString(), ", got ", SpecsText(operands), "; Cast them first"});
+}
+
 IndexSet OpCall::OperandIndices(int i, int dim) const {
   return Indices(context, decision.assignment.operands[i], decision.operands[i]->shape, dim);
 }

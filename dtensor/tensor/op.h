@@ -8,8 +8,7 @@
 #ifndef DTENSOR_TENSOR_OP_H_
 #define DTENSOR_TENSOR_OP_H_
 
-#include <algorithm>
-#include <bit>
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -23,33 +22,19 @@
 #include "dtensor/layout/regions.h"
 #include "dtensor/rules/op_rule.h"
 #include "dtensor/runtime/device/tensor.h"
+#include "dtensor/tensor/attrs.h"
 #include "dtensor/tensor/context.h"
 #include "dtensor/tensor/counted.h"
+#include "dtensor/tensor/type_set.h"
 
 namespace dtensor {
 
 // Arguments that may be others in each call, because nothing that is decided depends on them: no
-// layout, shape or type, and nothing that `check`, `describe`, `route` or `prepare` looks at.
+// layout, shape or type. All others are attributes (attrs.h).
 struct CallValues {
   uint64_t seed = 0;   // of random operators
   double factor = 0;   // of Scale
   int64_t offset = 0;  // of Slice
-};
-
-// An operator's arguments that are not tensors, equal on all ranks. `ints` and `reals` are part of
-// the key of the dispatch cache.
-struct Attrs {
-  absl::InlinedVector<int64_t, 6> ints;
-  absl::InlinedVector<double, 2> reals;
-  CallValues values;
-  // Whether the keys are equal, bit for bit: so a NaN is found again, and 0 is not -0.
-  friend bool operator==(const Attrs& a, const Attrs& b) {
-    return a.ints == b.ints &&
-           std::equal(a.reals.begin(), a.reals.end(), b.reals.begin(), b.reals.end(),
-                      [](double x, double y) {
-                        return std::bit_cast<uint64_t>(x) == std::bit_cast<uint64_t>(y);
-                      });
-  }
 };
 
 // "[8, 4] f32 on ["tp"=2] as [tp] [], [4] f32 on ...": for messages.
@@ -62,16 +47,28 @@ struct RuleText {
   LetterSizes sizes;
 };
 
-// For operators that can be carried out in several ways: where operands go before the rule is
-// solved, and where results go afterwards (unset: they stay).
-struct Route {
+// For operators that can be carried out in other layouts than the rule finds: where operands go
+// before the rule is asked once more (none: they stay), and where results go afterwards (unset:
+// they stay).
+struct LayoutChoice {
   absl::InlinedVector<Layout, 4> operands;
   absl::InlinedVector<std::optional<Layout>, 2> results;
+};
+struct LayoutChoiceRequest {
+  absl::Span<const Spec* const> operands;  // as they came
+  AttrsView attrs;
+  const RuleAssignment& assignment;  // what happens without another choice
+  const RedistributionOptions& options;
 };
 
 // What an operator makes of a decision, once, for its forward and backward.
 struct OpState {
   virtual ~OpState() = default;
+};
+struct OpStateRequest {
+  absl::Span<const Spec* const> operands;  // as the kernel sees them
+  AttrsView attrs;
+  int rank;
 };
 
 struct OpCall;
@@ -93,7 +90,7 @@ struct OpFunctions {
 struct Decision : Counted {
   const OpDef* op = nullptr;
   OpFunctions functions;  // of the Context's device
-  Attrs attrs;
+  Attrs attrs;            // of op->attrs
   BoundRule rule;
   RuleAssignment assignment;
   absl::InlinedVector<const Spec*, 4> given;     // operands as they came
@@ -110,7 +107,8 @@ struct Decision : Counted {
   // Bit i: operand i is reduced by max, min or product on its way to the kernel, or a result on its
   // way to the caller (all bits). No gradient passes such a reduction (op_checks.h).
   uint32_t reduces = 0;
-  std::shared_ptr<const RedistributionOptions> options;  // of the Context, by which `route` chose
+  // Of the Context, where op->choose_layouts looked at them.
+  std::shared_ptr<const RedistributionOptions> options;
   std::shared_ptr<const OpState> state;
   absl::InlinedVector<SpecPtr, 8> kept;  // owns all the above
   uint64_t lineage = 0;                  // of the operator and the attributes, on every rank alike
@@ -135,11 +133,15 @@ struct OpCall {
   TensorRefs operands;
   // Allocated, row-major; undefined for a view operator, which sets them.
   absl::Span<Tensor> results;
-  const CallValues& values;  // of this call's Attrs; attrs() are those of the first call alike
+  const CallValues& values;  // of this call
   uint64_t lineage;          // of this call (lineage.h): for collectives of the operator's own
 
   Device& device() const { return context.device(); }
-  const Attrs& attrs() const { return decision.attrs; }
+  // Requires: kAttrsType<T> is the operator's.
+  template <typename T>
+  const T& attrs() const {
+    return AttrsView(decision.attrs).as<T>();
+  }
   // Which global indices of dimension `dim` of operand `i` this rank holds.
   IndexSet OperandIndices(int i, int dim) const;
   // For a merged letter ("v^"): the P shards' values of `local`, [P, local shape...], ascending
@@ -209,7 +211,10 @@ struct GradCall {
   bool wants(int i) const { return wanted >> i & 1; }
 
   Device& device() const { return context.device(); }
-  const Attrs& attrs() const { return decision.attrs; }
+  template <typename T>
+  const T& attrs() const {  // as OpCall's
+    return AttrsView(decision.attrs).as<T>();
+  }
   IndexSet OperandIndices(int i, int dim) const;
 };
 
@@ -219,8 +224,19 @@ struct OpDef {
   const char* name = "(an operator without a name)";
   // The rule's text; or null, and `describe` writes it from shapes and attributes.
   const char* rule = nullptr;
-  absl::StatusOr<RuleText> (*describe)(absl::Span<const Dims> shapes, const Attrs& attrs) = nullptr;
+  absl::StatusOr<RuleText> (*describe)(absl::Span<const Dims> shapes, AttrsView attrs) = nullptr;
   RuleLinearity linearity = RuleLinearity::kNone;
+  const AttrsType* attrs = nullptr;  // null: it has none
+
+  // All operands have one type, of these; or operand i has a type of operand_types[i], where any of
+  // them is given. What else is wrong with operands or attributes is found by `check`. Results have
+  // the type of operand 0, or that which `result_dtype` says. Errors of `check`: kInvalidArgument
+  // with op, shapes, remedy.
+  TypeSet types = TypeSet::All();
+  std::array<TypeSet, 4> operand_types = {};
+  absl::Status (*check)(absl::Span<const Spec* const> operands, AttrsView attrs) = nullptr;
+  DType (*result_dtype)(absl::Span<const Spec* const> operands, AttrsView attrs,
+                        int result) = nullptr;
 
   OpFunctions host;  // on cpu and deferred; and on meta, where launches do nothing
   OpFunctions cuda;
@@ -243,18 +259,15 @@ struct OpDef {
   // passed on Partial, to be reduced where something needs its values.
   bool passes_partial_gradients = false;
 
-  // Null: operands start where they are. Reads the decision's given, attrs and rule, all that
-  // there is of it yet, and the Context's options. Errors: kInvalidArgument.
-  absl::StatusOr<Route> (*route)(const Context& context, const Decision& decision) = nullptr;
+  // Null: what the rule finds. Errors: kInvalidArgument.
+  absl::StatusOr<LayoutChoice> (*choose_layouts)(const LayoutChoiceRequest& request) = nullptr;
   // Null: no state. Errors: kInvalidArgument.
-  absl::StatusOr<std::shared_ptr<const OpState>> (*prepare)(const Context& context,
-                                                            const Decision& decision) = nullptr;
-  // Checks operands and attributes beyond the rule; result types. Without `check` all operands must
-  // have one type; without `result_dtype` results have the type of operand 0. Errors:
-  // kInvalidArgument with op, shapes, remedy.
-  absl::Status (*check)(absl::Span<const Spec* const> operands, const Attrs& attrs) = nullptr;
-  DType (*result_dtype)(absl::Span<const Spec* const> operands, const Attrs& attrs,
-                        int result) = nullptr;
+  absl::StatusOr<std::shared_ptr<const OpState>> (*prepare)(const OpStateRequest& request) =
+      nullptr;
+
+  // Errors: kInvalidArgument for operands of types that it does not take, naming them and the
+  // remedy.
+  absl::Status CheckTypes(absl::Span<const Spec* const> operands) const;
 };
 
 }  // namespace dtensor

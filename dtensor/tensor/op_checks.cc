@@ -26,6 +26,14 @@ absl::Status CheckOpDef(const OpDef& op) {
   return absl::OkStatus();
 }
 
+absl::Status CheckAttrs(const OpDef& op, AttrsView attrs) {
+  if (attrs.type() == op.attrs) return absl::OkStatus();
+  const auto is = [](const AttrsType* type) { return type == nullptr ? "none" : "some"; };
+  return InvalidArgument({op.name, ": got attributes (", is(attrs.type()),
+                          ") of another type than OpDef::attrs names (", is(op.attrs),
+                          "); Dispatch takes a value of that type"});
+}
+
 namespace {
 
 absl::Status NotOnDevice(const Decision& decision, absl::string_view function,
@@ -51,14 +59,15 @@ absl::Status CheckHasBackward(const Decision& decision, Device::Kind device) {
   return NotOnDevice(decision, "backward", device);
 }
 
-absl::Status CheckRoute(const OpDef& op, absl::Span<const Spec* const> operands,
-                        const Route& route) {
+absl::Status CheckChoice(const OpDef& op, absl::Span<const Spec* const> operands,
+                         const LayoutChoice& choice) {
   const auto fits = [](const Spec* operand, const Layout& layout) {
     return layout.ndim() == operand->ndim() && layout.mesh() == operand->mesh();
   };
-  if (route.operands.empty()) return absl::OkStatus();
-  if (absl::c_equal(operands, route.operands, fits)) return absl::OkStatus();
-  return InvalidArgument({op.name, ": the operator's route does not give a layout for each operand",
+  if (choice.operands.empty()) return absl::OkStatus();
+  if (absl::c_equal(operands, choice.operands, fits)) return absl::OkStatus();
+  return InvalidArgument({op.name,
+                          ": OpDef::choose_layouts does not give a layout for each operand",
                           " on its mesh, of its dimensions (", SpecsText(operands), ")"});
 }
 

@@ -20,13 +20,15 @@ namespace dtensor {
 absl::Status CheckOperandCount(const OpDef& op, size_t operands);
 // Errors: kInvalidArgument for an operator without a rule or a forward.
 absl::Status CheckOpDef(const OpDef& op);
+// Errors: kInvalidArgument unless they are of the type that the operator names.
+absl::Status CheckAttrs(const OpDef& op, AttrsView attrs);
 // That the operator has a function for the kind of device on which its operands lie. Errors:
 // kUnimplemented, naming operator, operands and device. Requires: op, functions and given are set.
 absl::Status CheckHasForward(const Decision& decision, Device::Kind device);
 absl::Status CheckHasBackward(const Decision& decision, Device::Kind device);
-// That `route` gave nothing, or a layout for each operand. Errors: kInvalidArgument.
-absl::Status CheckRoute(const OpDef& op, absl::Span<const Spec* const> operands,
-                        const Route& route);
+// That choose_layouts gave nothing, or a layout for each operand. Errors: kInvalidArgument.
+absl::Status CheckChoice(const OpDef& op, absl::Span<const Spec* const> operands,
+                         const LayoutChoice& choice);
 // That a function of the operator set tensors of these specs' local shapes and types. `what` is
 // "forward" or "backward". Errors: kInternal.
 absl::Status CheckSet(const OpDef& op, absl::string_view what, size_t i, const Tensor& tensor,

@@ -2,6 +2,7 @@
 // never a wrong number or a crash.
 #include <functional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -96,15 +97,45 @@ TEST(OpDef, IsCheckedWhenItIsFirstUsed) {
   op.name = OpDef().name;
   EXPECT_THAT(Applied(op), StatusIs(kInvalidArgument, HasSubstr("without a name")));
   op = Foreign();
-  op.describe = [](absl::Span<const Dims>, const Attrs&) -> absl::StatusOr<RuleText> {
+  op.describe = [](absl::Span<const Dims>, AttrsView) -> absl::StatusOr<RuleText> {
     return RuleText{"m k -> m", {{"q", 3}}};
   };
   EXPECT_THAT(Applied(op), refused("size of 'q', which the rule lacks"));
   op = Foreign();
-  op.route = [](const Context&, const Decision& decision) -> absl::StatusOr<Route> {
-    return Route{{Layout::Replicated(decision.given[0]->mesh(), 1)}, {}};
+  op.choose_layouts = [](const LayoutChoiceRequest& request) -> absl::StatusOr<LayoutChoice> {
+    return LayoutChoice{{Layout::Replicated(request.operands[0]->mesh(), 1)}, {}};
   };
-  EXPECT_THAT(Applied(op), refused("route"));
+  EXPECT_THAT(Applied(op), refused("choose_layouts"));
+}
+
+struct Factor {
+  double value = 0;
+  auto fields() const { return std::tie(value); }
+};
+
+TEST(OpDef, TakesAttributesOfItsTypeAlone) {
+  const OpDef none = Foreign();
+  OpDef some = Foreign();
+  some.attrs = &kAttrsType<Factor>;
+  OnMesh("one=1", [&](Context& context, const DeviceMesh& mesh) -> absl::Status {
+    const TensorOr x = Leaf(context, mesh, "[]", {3}, {1, 2, 3});
+    EXPECT_THAT(Dispatch(none, {&x}, Factor{2}),
+                StatusIs(kInvalidArgument, HasSubstr("Foreign: got attributes (some)")));
+    EXPECT_THAT(Dispatch(some, {&x}), StatusIs(kInvalidArgument, HasSubstr("names (some)")));
+    DT_EXPECT_OK(Dispatch(some, {&x}, Factor{2}));
+    return absl::OkStatus();
+  }).IgnoreError();
+}
+
+TEST(OpDef, TakesItsTypesAlone) {
+  OpDef op = Foreign();
+  op.types = {DType::kF32, DType::kI32};
+  EXPECT_THAT(Applied(op), StatusIs(kInvalidArgument, HasSubstr("Foreign: takes f32 or i32, got")));
+  op.operand_types = {TypeSet::Integers()};
+  EXPECT_THAT(Applied(op),
+              StatusIs(kInvalidArgument, HasSubstr("Foreign: takes operands of i32 or i64, got")));
+  op.operand_types = {TypeSet::Floats()};
+  DT_EXPECT_OK(Applied(op));
 }
 
 TEST(OpDef, HasOperands) {

@@ -18,28 +18,6 @@ absl::Status CheckDefined(absl::string_view op, const TensorOr& x) {
   return absl::OkStatus();
 }
 
-absl::Status CheckSameTypes(absl::string_view op, Specs operands) {
-  for (const Spec* operand : operands) {
-    if (operand->dtype == operands[0]->dtype) continue;
-    return InvalidArgument(
-        {op, ": operands have unlike types (", SpecsText(operands), "); Cast one of them"});
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckFloats(absl::string_view op, Specs operands) {
-  DT_RETURN_IF_ERROR(CheckSameTypes(op, operands));
-  if (IsFloat(operands[0]->dtype)) return absl::OkStatus();
-  return InvalidArgument(
-      {op, ": takes floating numbers, got ", SpecsText(operands), "; Cast them first"});
-}
-
-absl::Status CheckNumbers(absl::string_view op, Specs operands) {
-  DT_RETURN_IF_ERROR(CheckSameTypes(op, operands));
-  if (operands[0]->dtype != DType::kBool) return absl::OkStatus();
-  return InvalidArgument({op, ": takes numbers, got ", SpecsText(operands), "; Cast them first"});
-}
-
 absl::Status CheckNdim(absl::string_view op, Specs operands, int operand, int ndim) {
   if (operands[operand]->ndim() == ndim) return absl::OkStatus();
   return InvalidArgument({op, ": operand ", absl::StrCat(operand), " must have ",

@@ -24,11 +24,6 @@ using Specs = absl::Span<const Spec* const>;
 
 // Errors: also x's own.
 absl::Status CheckDefined(absl::string_view op, const TensorOr& x);
-absl::Status CheckSameTypes(absl::string_view op, Specs operands);
-// All of one floating type.
-absl::Status CheckFloats(absl::string_view op, Specs operands);
-// All of one type that is not bool.
-absl::Status CheckNumbers(absl::string_view op, Specs operands);
 // Operand number `operand` has `ndim` dimensions.
 absl::Status CheckNdim(absl::string_view op, Specs operands, int operand, int ndim);
 // A dimension of `spec`; negative ones count from the end.

@@ -1,18 +1,28 @@
 #include "dtensor/testing/all_ops.h"
 
+#include "absl/types/span.h"
 #include "dtensor/attention/attention_op.h"
 #include "dtensor/ops/op_defs.h"
+#include "dtensor/runtime/core/status.h"
 
 namespace dtensor::internal {
 
-absl::Span<const OpDef* const> AllOps() {
-  static constexpr const OpDef* kAll[] = {
-      &kMatMulOp,    &kLinearOp,    &kAddOp,       &kSubOp,         &kMulOp,
-      &kScaleOp,     &kSiluOp,      &kSiluMulOp,   &kCastOp,        &kCastToIntegerOp,
-      &kSoftmaxOp,   &kRmsNormOp,   &kSumOp,       &kMeanOp,        &kSumOfSquaresOp,
-      &kReshapeOp,   &kTransposeOp, &kSliceOp,     &kSplitOp,       &kConcatOp,
-      &kEmbeddingOp, &kRopeOp,      &kAttentionOp, &kCrossEntropyOp};
-  return kAll;
+std::vector<const OpDef*> AllOps() {
+  std::vector<const OpDef*> all;
+  for (const absl::Span<const OpDef* const> family :
+       {MatMulOps(), ElementwiseOps(), NormOps(), ReduceOps(), ViewOps(), SliceOps(),
+        EmbeddingOps(), RopeOps(), AttentionOps(), CrossEntropyOps()}) {
+    all.insert(all.end(), family.begin(), family.end());
+  }
+  return all;
+}
+
+const OpDef& OpNamed(absl::string_view name) {
+  for (const OpDef* op : AllOps()) {
+    if (name == op->name) return *op;
+  }
+  DT_REQUIRE(false, "OpNamed: there is no operator of that name");
+  return *AllOps()[0];
 }
 
 }  // namespace dtensor::internal

@@ -6,6 +6,7 @@
 #include "dtensor/ops/op_defs.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/runtime/core/attention_mask.h"
+#include "dtensor/testing/all_ops.h"
 
 namespace dtensor {
 
@@ -33,8 +34,8 @@ std::string OpCase::ToString() const {
     absl::StrAppend(out, DimsToString(operand.shape));
   };
   std::string out = absl::StrCat(op->name, "(", absl::StrJoin(operands, ", ", shape));
-  for (int64_t value : attrs.ints) absl::StrAppend(&out, "; ", value);
-  for (double value : attrs.reals) absl::StrAppend(&out, "; ", value);
+  const std::string arguments = AttrsView(attrs).ToString();
+  if (!arguments.empty()) absl::StrAppend(&out, "; ", arguments);
   return absl::StrCat(out, ")");
 }
 
@@ -43,76 +44,76 @@ namespace {
 // Carried out where the operands are.
 Attrs AttentionCase(const AttentionMask& mask, double scale) {
   const AttentionOptions options = {mask, scale, AttentionMethod::kRing, ""};
-  return internal::AttentionAttrs(options, DeviceMesh(), /*backward=*/true).value();
+  return internal::AttrsOf(options, DeviceMesh(), /*backward=*/true).value();
 }
 
 }  // namespace
 
 std::vector<OpCase> AllOpCases() {
-  using namespace internal;  // NOLINT: the definitions
-  const int64_t i32 = static_cast<int64_t>(DType::kI32), bf16 = static_cast<int64_t>(DType::kBF16);
+  using namespace internal;  // NOLINT: the attributes
+  const auto op = [](absl::string_view name) { return &OpNamed(name); };
   constexpr int64_t kIgnore = 1;
   return {
-      {&kMatMulOp, {}, {{{3, 4}}, {{4, 5}}}, true},
-      {&kMatMulOp, {}, {{{2, 1}}, {{1, 3}}}, true},
-      {&kMatMulOp, {}, {{{3, 0}}, {{0, 2}}}, true},
-      {&kLinearOp, {}, {{{3, 5}}, {{4, 5}}}, true},
-      {&kLinearOp, {}, {{{2, 3, 4}}, {{5, 4}}}, true},
-      {&kLinearOp, {}, {{{4}}, {{3, 4}}}, true},
-      {&kAddOp, {}, {{{3, 4}}, {{3, 4}}}, true},
-      {&kAddOp, {}, {{{3, 4}}, {{4}}}, true},
-      {&kAddOp, {}, {{{3, 1}}, {{1, 4}}}, true},
-      {&kAddOp, {}, {{{}}, {{3}}}, true},
-      {&kAddOp, {}, {{{2, 3, 4}}, {{3, 1}}}, true},
-      {&kSubOp, {}, {{{3, 4}}, {{3, 4}}}, true},
-      {&kSubOp, {}, {{{4}}, {{3, 1}}}, true},
-      {&kMulOp, {}, {{{3, 4}}, {{3, 4}}}, true},
-      {&kMulOp, {}, {{{3, 1}}, {{4}}}, true},
-      {&kMulOp, {}, {{{2, 3, 4}}, {{}}}, true},
-      {&kScaleOp, {.values = {.factor = -2}}, {{{3, 4}}}, true},
-      {&kSiluOp, {}, {{{3, 5}}}},
-      {&kSiluMulOp, {}, {{{3, 5}}, {{3, 5}}}},
-      {&kCastOp, {.ints = {bf16}}, {{{3, 4}}}, true},
-      {&kCastToIntegerOp, {.ints = {i32}}, {{{3, 4}}}, true, 0},
-      {&kSoftmaxOp, {}, {{{3, 5}}}},
-      {&kSoftmaxOp, {}, {{{2, 3, 4}}}},
-      {&kRmsNormOp, {.reals = {1e-5}}, {{{3, 4}}, {{4}}}},
-      {&kRmsNormOp, {.reals = {1e-5}}, {{{2, 3, 5}}, {{5}}}},
-      {&kSumOp, {.ints = {1}}, {{{3, 4, 5}}}, true},
-      {&kSumOp, {.ints = {0, 2}}, {{{3, 4, 5}}}, true},
-      {&kSumOp, {.ints = {0}}, {{{3}}}, true},
-      {&kMeanOp, {.ints = {1}}, {{{3, 4, 5}}}, true},
-      {&kMeanOp, {.ints = {0, 2}}, {{{3, 4, 5}}}},
-      {&kSumOfSquaresOp, {}, {{{3, 4}}}, true, 0},
-      {&kReshapeOp, {.ints = {3, 8}}, {{{6, 4}}}, true},
-      {&kReshapeOp, {.ints = {24}}, {{{4, 6}}}, true},
-      {&kReshapeOp, {.ints = {2, 3, 4}}, {{{24}}}, true},
-      {&kReshapeOp, {.ints = {15, 4}}, {{{3, 5, 4}}}, true},
-      {&kReshapeOp, {.ints = {4, 3}}, {{{3, 4}}}, true},
-      {&kReshapeOp, {.ints = {1, 5, 1}}, {{{5}}}, true},
-      {&kTransposeOp, {.ints = {0, 2}}, {{{3, 4, 5}}}, true},
-      {&kTransposeOp, {.ints = {0, 1}}, {{{3, 2}}}, true},
-      {&kSliceOp, {.ints = {1, 3}, .values = {.offset = 1}}, {{{3, 5}}}, true},
-      {&kSliceOp, {.ints = {0, 2}}, {{{3, 5}}}, true},
-      {&kSplitOp, {.ints = {1, 2, 3}}, {{{4, 5}}}, true, 0b11},
-      {&kSplitOp, {.ints = {0, 1, 0, 2}}, {{{3, 4}}}, true, 0b101},
-      {&kConcatOp, {.ints = {1}}, {{{3, 2}}, {{3, 4}}}, true},
-      {&kConcatOp, {.ints = {0}}, {{{1, 3}}, {{2, 3}}, {{1, 3}}}, true},
-      {&kEmbeddingOp, {}, {{{2, 3}, 5}, {{5, 4}}}, true},
-      {&kEmbeddingOp, {}, {{{4}, 3}, {{3, 2}}}, true},
-      {&kRopeOp, {.reals = {100}}, {{{2, 3, 2, 4}}}},
-      {&kRopeOp, {.reals = {10000}}, {{{1, 5, 3, 2}}}},
-      {&kAttentionOp,
+      {op("MatMul"), {}, {{{3, 4}}, {{4, 5}}}, true},
+      {op("MatMul"), {}, {{{2, 1}}, {{1, 3}}}, true},
+      {op("MatMul"), {}, {{{3, 0}}, {{0, 2}}}, true},
+      {op("Linear"), {}, {{{3, 5}}, {{4, 5}}}, true},
+      {op("Linear"), {}, {{{2, 3, 4}}, {{5, 4}}}, true},
+      {op("Linear"), {}, {{{4}}, {{3, 4}}}, true},
+      {op("Add"), {}, {{{3, 4}}, {{3, 4}}}, true},
+      {op("Add"), {}, {{{3, 4}}, {{4}}}, true},
+      {op("Add"), {}, {{{3, 1}}, {{1, 4}}}, true},
+      {op("Add"), {}, {{{}}, {{3}}}, true},
+      {op("Add"), {}, {{{2, 3, 4}}, {{3, 1}}}, true},
+      {op("Sub"), {}, {{{3, 4}}, {{3, 4}}}, true},
+      {op("Sub"), {}, {{{4}}, {{3, 1}}}, true},
+      {op("Mul"), {}, {{{3, 4}}, {{3, 4}}}, true},
+      {op("Mul"), {}, {{{3, 1}}, {{4}}}, true},
+      {op("Mul"), {}, {{{2, 3, 4}}, {{}}}, true},
+      {op("Scale"), {}, {{{3, 4}}}, true, 1, {.factor = -2}},
+      {op("Silu"), {}, {{{3, 5}}}},
+      {op("SiluMul"), {}, {{{3, 5}}, {{3, 5}}}},
+      {op("Cast"), CastAttrs{DType::kBF16}, {{{3, 4}}}, true},
+      {op("CastToInteger"), CastAttrs{DType::kI32}, {{{3, 4}}}, true, 0},
+      {op("Softmax"), {}, {{{3, 5}}}},
+      {op("Softmax"), {}, {{{2, 3, 4}}}},
+      {op("RmsNorm"), RmsNormAttrs{1e-5}, {{{3, 4}}, {{4}}}},
+      {op("RmsNorm"), RmsNormAttrs{1e-5}, {{{2, 3, 5}}, {{5}}}},
+      {op("Sum"), ReduceAttrs{{1}}, {{{3, 4, 5}}}, true},
+      {op("Sum"), ReduceAttrs{{0, 2}}, {{{3, 4, 5}}}, true},
+      {op("Sum"), ReduceAttrs{{0}}, {{{3}}}, true},
+      {op("Mean"), ReduceAttrs{{1}}, {{{3, 4, 5}}}, true},
+      {op("Mean"), ReduceAttrs{{0, 2}}, {{{3, 4, 5}}}},
+      {op("SumOfSquares"), {}, {{{3, 4}}}, true, 0},
+      {op("Reshape"), ReshapeAttrs{{3, 8}}, {{{6, 4}}}, true},
+      {op("Reshape"), ReshapeAttrs{{24}}, {{{4, 6}}}, true},
+      {op("Reshape"), ReshapeAttrs{{2, 3, 4}}, {{{24}}}, true},
+      {op("Reshape"), ReshapeAttrs{{15, 4}}, {{{3, 5, 4}}}, true},
+      {op("Reshape"), ReshapeAttrs{{4, 3}}, {{{3, 4}}}, true},
+      {op("Reshape"), ReshapeAttrs{{1, 5, 1}}, {{{5}}}, true},
+      {op("Transpose"), TransposeAttrs{0, 2}, {{{3, 4, 5}}}, true},
+      {op("Transpose"), TransposeAttrs{0, 1}, {{{3, 2}}}, true},
+      {op("Slice"), SliceAttrs{1, 3}, {{{3, 5}}}, true, 1, {.offset = 1}},
+      {op("Slice"), SliceAttrs{0, 2}, {{{3, 5}}}, true},
+      {op("SplitTensor"), SplitAttrs{1, {2, 3}}, {{{4, 5}}}, true, 0b11},
+      {op("SplitTensor"), SplitAttrs{0, {1, 0, 2}}, {{{3, 4}}}, true, 0b101},
+      {op("Concat"), ConcatAttrs{1}, {{{3, 2}}, {{3, 4}}}, true},
+      {op("Concat"), ConcatAttrs{0}, {{{1, 3}}, {{2, 3}}, {{1, 3}}}, true},
+      {op("Embedding"), {}, {{{2, 3}, 5}, {{5, 4}}}, true},
+      {op("Embedding"), {}, {{{4}, 3}, {{3, 2}}}, true},
+      {op("Rope"), RopeAttrs{100}, {{{2, 3, 2, 4}}}},
+      {op("Rope"), RopeAttrs{10000}, {{{1, 5, 3, 2}}}},
+      {op("Attention"),
        AttentionCase(AttentionMask::Causal(), 0),
        {{{2, 3, 4, 2}}, {{2, 5, 2, 2}}, {{2, 5, 2, 2}}}},
-      {&kAttentionOp,
+      {op("Attention"),
        AttentionCase(AttentionMask::Full(), .3),
        {{{1, 2, 6, 4}}, {{1, 3, 2, 4}}, {{1, 3, 2, 4}}}},
-      {&kAttentionOp,
+      {op("Attention"),
        AttentionCase(*AttentionMask::Window(2), 0),
        {{{3, 4, 3, 2}}, {{3, 4, 3, 2}}, {{3, 4, 3, 2}}}},
-      {&kCrossEntropyOp, {.ints = {-100}}, {{{3, 5}}, {{3}, 5}}},
-      {&kCrossEntropyOp, {.ints = {kIgnore}}, {{{2, 3, 4}}, {{2, 3}, 4}}},
+      {op("CrossEntropy"), CrossEntropyAttrs{-100}, {{{3, 5}}, {{3}, 5}}},
+      {op("CrossEntropy"), CrossEntropyAttrs{kIgnore}, {{{2, 3, 4}}, {{2, 3}, 4}}},
   };
 }
 

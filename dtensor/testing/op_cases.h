@@ -27,6 +27,7 @@ struct OpCase {
   bool exact = false;
   // Bit r: gradients flow into result r. The others are kept for backward only.
   uint32_t used_results = 1;
+  CallValues values;
 
   std::string ToString() const;  // "Linear([3, 5], [4, 5])"
 };

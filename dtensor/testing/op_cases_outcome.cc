@@ -153,7 +153,7 @@ absl::StatusOr<OpOutcome> Evaluate(Context& context, const OpCase& c,
   const std::vector<TensorOr> holders(operands.begin(), operands.end());
   std::vector<const TensorOr*> pointers;
   for (const TensorOr& holder : holders) pointers.push_back(&holder);
-  DT_ASSIGN_OR_RETURN(const auto results, DispatchAll(*c.op, pointers, c.attrs));
+  DT_ASSIGN_OR_RETURN(const auto results, DispatchAll(*c.op, pointers, c.attrs, c.values));
   OpOutcome out;
   for (const DistributedTensor& result : results) {
     DT_ASSIGN_OR_RETURN(std::vector<double> values, GlobalValues(result));

@@ -166,8 +166,7 @@ absl::Status Tensor::BeforeWrite() const {
   DT_REQUIRE_DEFINED(defined(), "Tensor::BeforeWrite()");
   DT_RETURN_IF_ERROR(EndBorrow());
   Storage& storage = *storage_;
-  while (storage.first_borrower != nullptr)
-    DT_RETURN_IF_ERROR(storage.first_borrower->CopyAway());
+  while (storage.first_borrower != nullptr) DT_RETURN_IF_ERROR(storage.first_borrower->CopyAway());
   ++storage.version;
   return absl::OkStatus();
 }
