@@ -39,9 +39,15 @@ class WrappedAttention : public Module {
 
 }  // namespace
 
-ContextParallel::ContextParallel(std::string axis, std::string pattern)
-    : ParallelStyle{
-          .name = "ContextParallel", .axis = std::move(axis), .pattern = std::move(pattern)} {}
+absl::StatusOr<StyleWishes> ContextParallel::WishesAt(const StyleSite& site) const {
+  DT_ASSIGN_OR_RETURN(const ContextPattern parsed, ContextPattern::Parse(pattern));
+  StyleWishes wishes;
+  DT_ASSIGN_OR_RETURN(wishes.edges, parsed.EdgesOn(site.mesh, axis, site.allow_uneven));
+  wishes.attention = [parsed, mesh = site.mesh, axis = axis](AttentionOptions& options) {
+    parsed.Pin(mesh, axis, options);
+  };
+  return wishes;
+}
 
 absl::StatusOr<std::unique_ptr<Module>> ContextParallel::Wrap(
     std::unique_ptr<AttentionModule> inner_attention, std::string axis, absl::string_view pattern,

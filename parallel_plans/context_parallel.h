@@ -21,18 +21,25 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "dtensor/nn/attention_module.h"
-#include "dtensor/parallel_plans/parallel_plan.h"
+#include "dtensor/parallel_plans/parallel_style.h"
 
 namespace dtensor {
 
-// The style, as others in parallel_plan.h.
-struct ContextParallel : ParallelStyle {
-  // Apply() looks both up and refuses a pattern that is unknown or does not fit the axis.
-  ContextParallel(std::string axis, std::string pattern);
+// The style, as others in styles.h.
+struct ContextParallel {
+  // WishesAt looks both up and refuses a pattern that is unknown or does not fit the axis.
+  ContextParallel(std::string axis, std::string pattern)
+      : axis(std::move(axis)), pattern(std::move(pattern)) {}
+  absl::StatusOr<StyleWishes> WishesAt(const StyleSite& site) const;
+  std::string ToString() const;
+  friend bool operator==(const ContextParallel&, const ContextParallel&) = default;
+
+  std::string axis, pattern;
 
   // A module that brings x to the pattern's layout on `axis`, a name of the mesh that x lies on,
   // runs the inner module, and returns y in that layout. Other axes stay as they are. Sets the mask

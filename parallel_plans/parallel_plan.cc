@@ -1,5 +1,7 @@
 #include "dtensor/parallel_plans/parallel_plan.h"
 
+#include <algorithm>
+
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -7,23 +9,6 @@
 #include "dtensor/runtime/core/status.h"
 
 namespace dtensor {
-
-ParallelStyle Colwise(std::string axis) {
-  return {"Colwise", std::move(axis), ParameterStyle::kColwise, Replicate(), std::nullopt};
-}
-ParallelStyle Rowwise(std::string axis, Placement output) {
-  return {"Rowwise", std::move(axis), ParameterStyle::kRowwise, std::nullopt, output};
-}
-ParallelStyle SequenceParallel(std::string axis) {
-  return {"SequenceParallel", std::move(axis), ParameterStyle::kReplicate, Shard(1), Shard(1)};
-}
-ParallelStyle DataParallel(std::string axis) {
-  return {"DataParallel", std::move(axis), std::nullopt, Shard(0), std::nullopt};
-}
-ParallelStyle Edges(std::string axis, std::optional<Placement> input,
-                    std::optional<Placement> output) {
-  return {"Edges", std::move(axis), std::nullopt, input, output};
-}
 
 absl::Status ParallelPlan::Apply(Module& model, Context& context, const DeviceMesh& mesh,
                                  const ParallelPlanOptions& options) const {
@@ -48,24 +33,48 @@ absl::Status ParallelPlan::Apply(Module& model, Context& context, const DeviceMe
   for (const Placed& p : placed) {
     DT_RETURN_IF_ERROR(p.used.parameter->Materialize(context, p.layout, p.used.path, options.seed));
   }
+  model.SetPaths();
   for (size_t i = 0; i < builder.size(); ++i) {
-    builder.module(i).path_ = builder.path(i);
-    builder.module(i).edges_ = builder.EdgesOf(i);
-    builder.PinAttention(i);
+    builder.module(i).edges() = builder.EdgesOf(i);
+    builder.SetAttention(i);
   }
   return absl::OkStatus();
 }
 
 namespace {
 
-std::string ExplainEdge(const ModuleEdge& edge) {
+// Whether the module's result is a sum over a dimension that `axis` splits.
+bool SumsOver(const Module& module, const DeviceMesh& mesh, int axis) {
+  for (const OwnParameter& own : module.own_parameters()) {
+    const DistributedTensor& tensor = own.parameter->tensor;
+    if (!tensor.defined() || tensor.mesh() != mesh) continue;
+    for (size_t d = 0; d < own.roles.size(); ++d) {
+      if (own.roles[d] != DimRole::kInput && own.roles[d] != DimRole::kRow) continue;
+      const AxisList axes = AxesOf(tensor.layout().dim(static_cast<int>(d)));
+      if (std::find(axes.begin(), axes.end(), axis) != axes.end()) return true;
+    }
+  }
+  return false;
+}
+
+// Whether the last result was such a sum, and reduced before it came to an output edge.
+bool CameWhole(const Module& module, const ModuleEdge& edge) {
+  const Spec* last = module.last_result();
+  if (last == nullptr || !edge.output || last->mesh() != edge.mesh) return false;
+  return std::any_of(edge.axes.begin(), edge.axes.end(), [&](int axis) {
+    return last->layout.use(axis) == Layout::AxisUse::kReplicate &&
+           SumsOver(module, edge.mesh, axis);
+  });
+}
+
+std::string ExplainEdge(const Module& module, const ModuleEdge& edge) {
   const std::string axes = absl::StrJoin(edge.axes, ",", [&](std::string* text, int axis) {
     absl::StrAppend(text, edge.mesh.axis_name(axis));
   });
   std::vector<std::string> parts;
   if (edge.input) parts.push_back(absl::StrCat("in ", edge.input->ToString(), " on ", axes));
   if (edge.output) parts.push_back(absl::StrCat("out ", edge.output->ToString(), " on ", axes));
-  if (edge.came_whole) {
+  if (CameWhole(module, edge)) {
     parts.push_back(
         "the last result was all-reduced inside the module, before this edge: what needs the sum, "
         "as a bias does, belongs after it");
@@ -88,16 +97,16 @@ std::string Explain(Module& model) {
   model.VisitModulePaths([&](const std::string& path, Module& module) {
     std::vector<std::string> parts;
     const std::string& first_path = modules.try_emplace(&module, path).first->second;
-    const bool first = first_path == path;  // clang 14 captures no structured bindings
+    const bool first = first_path == path;
     if (!first) parts.push_back(absl::StrCat("the module ", first_path));
-    module.VisitOwnParameters([&](const std::string& name, Parameter& parameter) {
-      const std::string here = absl::StrCat(path, path.empty() ? "" : ".", name);
-      const auto [owner, fresh] = parameters.try_emplace(&parameter, here);
-      if (fresh) parts.push_back(ExplainParameter(name, parameter));
-      if (!fresh && first) parts.push_back(absl::StrCat(name, " is ", owner->second));
-    });
+    for (const OwnParameter& own : module.own_parameters()) {
+      const std::string here = absl::StrCat(path, path.empty() ? "" : ".", own.name);
+      const auto [owner, fresh] = parameters.try_emplace(own.parameter.get(), here);
+      if (fresh) parts.push_back(ExplainParameter(own.name, *own.parameter));
+      if (!fresh && first) parts.push_back(absl::StrCat(own.name, " is ", owner->second));
+    }
     for (const ModuleEdge& edge : module.edges()) {
-      if (first && (edge.input || edge.output)) parts.push_back(ExplainEdge(edge));
+      if (first && (edge.input || edge.output)) parts.push_back(ExplainEdge(module, edge));
     }
     if (parts.empty()) return;
     absl::StrAppend(&out, path.empty() ? "(model)" : path, ": ", absl::StrJoin(parts, "; "), "\n");

@@ -18,24 +18,8 @@
 // it one placement, while each module keeps its own edges. So a head tied to an embedding takes
 // {"embed_tokens", Rowwise("tp")} and {"lm_head", Colwise("tp")}: both split the vocabulary.
 //
-// What a style does to its modules on its axis `a` (S is Shard, R Replicate):
-//
-//   style                parameters                   input         output
-//   Colwise(a)           Linear S(0), Embedding S(1)  R             as it comes
-//   Rowwise(a, out)      Linear S(1), Embedding S(0)  as it comes   out (R unless given)
-//   SequenceParallel(a)  R                            S(1)          S(1)
-//   DataParallel(a)      left to others               S(0)          as it comes
-//   ContextParallel(a,p) left to others               S(1) as p     as it comes
-//   Edges(a, in, out)    left to others               in            out
-//
-// Who communicates, forward: Colwise gathers an input that was split; Rowwise reduces its Partial
-// result, by an all-reduce (R) or a reduce-scatter (S); SequenceParallel, DataParallel and
-// ContextParallel move nothing, and their parameters' gradients are Partial.
-//
-// Rowwise reduces at the module's edge. What a module does with its sum before that, as to add a
-// bias, needs the sum whole: an all-reduce in place of the reduce-scatter, of twice the bytes. Add
-// a bias to what the module returns, y = Add(down(x), bias): then the reduce-scatter stays, and
-// nothing else moves. Explain says of which modules the last result came whole.
+// What each style does, and what it communicates, is in styles.h; a style of your own goes into a
+// plan as ours do (parallel_style.h).
 //
 // ContextParallel (context_parallel.h) splits the sequence in the order of its pattern, before the
 // axes of SequenceParallel, whichever line comes first; and at an attention module it pins the
@@ -45,7 +29,8 @@
 // Parameters that no line mentions are replicated. A parameter's dimension is cut between units
 // only (heads).
 //
-// A plan is data, and its text says all of it: a line each, Parse(ToString(p)) == p.
+// A plan is data, and its text says all of it: a line each. Parse(ToString(p)) == p, where all
+// styles are the library's.
 //
 //   {"model.layers.*.self_attn.{q,k,v}_proj", Colwise("tp")}
 //   {"model.layers.*.self_attn.o_proj", Rowwise("tp", out S(1))}
@@ -55,7 +40,6 @@
 #define DTENSOR_PARALLEL_PLANS_PARALLEL_PLAN_H_
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -63,29 +47,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "dtensor/layout/placement.h"
+#include "dtensor/layout/device_mesh.h"
 #include "dtensor/nn/module.h"
+#include "dtensor/parallel_plans/parallel_style.h"
+#include "dtensor/parallel_plans/styles.h"
 
 namespace dtensor {
-
-// Made by the functions below; its name tells which.
-struct ParallelStyle {
-  std::string name;  // "Colwise"
-  std::string axis;  // a name of the mesh: an axis or a group
-  std::optional<ParameterStyle> parameters;
-  std::optional<Placement> input, output;
-  std::string pattern;  // of ContextParallel, which has no other edges; else empty
-  friend bool operator==(const ParallelStyle&, const ParallelStyle&) = default;
-};
-
-ParallelStyle Colwise(std::string axis);
-ParallelStyle Rowwise(std::string axis, Placement output = Replicate());
-ParallelStyle SequenceParallel(std::string axis);
-ParallelStyle DataParallel(std::string axis);
-// Placements: R, or S(d) in contiguous, unit, block or zigzag order, dealing what other axes left;
-// Apply refuses others. None: as it comes.
-ParallelStyle Edges(std::string axis, std::optional<Placement> input,
-                    std::optional<Placement> output);
 
 struct ParallelPlanOptions {
   uint64_t seed = 0;
@@ -115,18 +82,19 @@ class ParallelPlan {
   // a refusal. Errors: kFailedPrecondition when a parameter has memory already: a plan is applied
   // once, before Materialize. kInvalidArgument, naming the line: the pattern matches nothing (with
   // the nearest path there is); an axis that the mesh lacks; two lines for one module and axis; a
-  // style that means nothing for a module; an edge that is Partial or in cyclic order; a pattern
-  // that is unknown or does not fit the axes; a dimension that the axis cannot split evenly (units
-  // counted), with the sizes that would do, or that other axes split in other units; two lines that
-  // want a shared module or parameter in two ways, naming both.
+  // style that means nothing for a module, or wants what it does not have; an edge that is Partial
+  // or in cyclic order; a pattern that is unknown or does not fit the axes; a dimension that the
+  // axis cannot split evenly (units counted), with the sizes that would do, or that other axes
+  // split in other units; two lines that want a shared module or parameter in two ways, naming
+  // both.
   // kInvalidArgument for a mesh that has not as many ranks as the world. Failures.
   absl::Status Apply(Module& model, Context& context, const DeviceMesh& mesh,
                      const ParallelPlanOptions& options) const;
 
   std::string ToString() const;  // the table, a line each
-  // Reads what ToString prints; blank lines do not count. Nothing is looked up: whether patterns
-  // and axes exist, Apply says. Errors: kInvalidArgument, naming the line and the spellings there
-  // are.
+  // Reads what ToString prints of the library's styles; blank lines do not count. Nothing is looked
+  // up: whether patterns and axes exist, Apply says. Errors: kInvalidArgument, naming the line and
+  // the spellings there are.
   static absl::StatusOr<ParallelPlan> Parse(absl::string_view text);
 
   friend bool operator==(const ParallelPlan&, const ParallelPlan&) = default;
@@ -136,7 +104,8 @@ class ParallelPlan {
 };
 
 // What a plan did: one line a module with parameters' placements and edges; what is shared, by its
-// first path. After a call, also which Rowwise results were reduced before their edge. For people.
+// first path. After a call, also which sums over a split dimension were reduced before the edge
+// that would have. For people.
 std::string Explain(Module& model);
 
 }  // namespace dtensor

@@ -1,4 +1,4 @@
-// The text form of plans: reading and printing.
+// The text form of plans and of the library's styles: reading and printing.
 #include <optional>
 #include <string>
 #include <utility>
@@ -20,14 +20,13 @@ std::string Quoted(absl::string_view text) {
   return absl::StrCat("\"", absl::Utf8SafeCEscape(text), "\"");
 }
 
-// What a style's author chooses; the rest follows from its name.
-struct Choices {
-  bool pattern = false, input = false, output = false;
-};
-Choices ChoicesOf(absl::string_view style) {
-  const bool edges = style == "Edges";
-  return {
-      .pattern = style == "ContextParallel", .input = edges, .output = edges || style == "Rowwise"};
+// Name("axis" and what follows).
+std::string StyleText(absl::string_view name, absl::string_view axis, absl::string_view more = "") {
+  return absl::StrCat(name, "(", Quoted(axis), more, ")");
+}
+
+std::string EdgeText(absl::string_view mark, const std::optional<Placement>& edge) {
+  return edge ? absl::StrCat(", ", mark, edge->ToString()) : "";
 }
 
 // One line. Readers return false where the text does not go on as they expect.
@@ -36,9 +35,13 @@ class LineReader {
   explicit LineReader(absl::string_view text) : in_(text) {}
 
   // {"pattern", Style("axis", in S(1), out R)}
-  bool Read(ParallelPlan::Line& line) {
-    return in_.Eat("{") && ReadQuoted(line.pattern) && in_.Eat(",") && ReadStyle(line.style) &&
-           in_.Eat("}") && in_.AtEnd();
+  bool Read(ParallelPlan& plan) {
+    std::string pattern;
+    std::optional<ParallelStyle> style;
+    if (!in_.Eat("{") || !ReadQuoted(pattern) || !in_.Eat(",")) return false;
+    if (!ReadStyle(style) || !in_.Eat("}") || !in_.AtEnd()) return false;
+    plan.Add({std::move(pattern), *std::move(style)});
+    return true;
   }
 
  private:
@@ -52,34 +55,50 @@ class LineReader {
     return absl::CUnescape(rest.substr(0, end), &value);
   }
 
-  bool ReadStyle(ParallelStyle& style) {
-    const std::string name(in_.EatName());
+  bool ReadStyle(std::optional<ParallelStyle>& style) {
+    static constexpr struct {
+      absl::string_view name;
+      bool (LineReader::*read_rest)(std::string axis, std::optional<ParallelStyle>& style);
+    } kStyles[] = {
+        {"Colwise", &LineReader::ReadNothing<Colwise>},
+        {"Rowwise", &LineReader::ReadRowwise},
+        {"SequenceParallel", &LineReader::ReadNothing<SequenceParallel>},
+        {"DataParallel", &LineReader::ReadNothing<DataParallel>},
+        {"ContextParallel", &LineReader::ReadContextParallel},
+        {"Edges", &LineReader::ReadEdges},
+    };
+    const absl::string_view name = in_.EatName();
     std::string axis;
-    if (!in_.Eat("(") || !ReadQuoted(axis) || !MakeStyle(name, std::move(axis), style))
-      return false;
-    const Choices choices = ChoicesOf(name);
-    if (choices.pattern && (!in_.Eat(",") || !ReadQuoted(style.pattern))) return false;
-    if (choices.input && !ReadEdge("in ", style.input)) return false;
-    if (choices.output && !ReadEdge("out ", style.output)) return false;
-    return in_.Eat(")");
+    if (!in_.Eat("(") || !ReadQuoted(axis)) return false;
+    for (const auto& known : kStyles) {
+      if (known.name != name) continue;
+      return (this->*known.read_rest)(std::move(axis), style) && in_.Eat(")");
+    }
+    return false;
   }
 
-  static bool MakeStyle(absl::string_view name, std::string axis, ParallelStyle& style) {
-    if (name == "Colwise") {
-      style = Colwise(std::move(axis));
-    } else if (name == "Rowwise") {
-      style = Rowwise(std::move(axis));
-    } else if (name == "SequenceParallel") {
-      style = SequenceParallel(std::move(axis));
-    } else if (name == "DataParallel") {
-      style = DataParallel(std::move(axis));
-    } else if (name == "ContextParallel") {
-      style = ContextParallel(std::move(axis), "");
-    } else if (name == "Edges") {
-      style = Edges(std::move(axis), std::nullopt, std::nullopt);
-    } else {
-      return false;
-    }
+  // What follows a style's axis.
+  template <typename S>
+  bool ReadNothing(std::string axis, std::optional<ParallelStyle>& style) {
+    style = S(std::move(axis));
+    return true;
+  }
+  bool ReadRowwise(std::string axis, std::optional<ParallelStyle>& style) {
+    std::optional<Placement> output;
+    if (!ReadEdge("out ", output)) return false;
+    style = Rowwise(std::move(axis), output.value_or(Replicate()));
+    return true;
+  }
+  bool ReadContextParallel(std::string axis, std::optional<ParallelStyle>& style) {
+    std::string pattern;
+    if (!in_.Eat(",") || !ReadQuoted(pattern)) return false;
+    style = ContextParallel(std::move(axis), std::move(pattern));
+    return true;
+  }
+  bool ReadEdges(std::string axis, std::optional<ParallelStyle>& style) {
+    std::optional<Placement> input, output;
+    if (!ReadEdge("in ", input) || !ReadEdge("out ", output)) return false;
+    style = Edges(std::move(axis), input, output);
     return true;
   }
 
@@ -111,13 +130,21 @@ class LineReader {
 
 }  // namespace
 
+std::string Colwise::ToString() const { return StyleText("Colwise", axis); }
+std::string Rowwise::ToString() const {
+  return StyleText("Rowwise", axis, EdgeText("out ", output));
+}
+std::string SequenceParallel::ToString() const { return StyleText("SequenceParallel", axis); }
+std::string DataParallel::ToString() const { return StyleText("DataParallel", axis); }
+std::string ContextParallel::ToString() const {
+  return StyleText("ContextParallel", axis, absl::StrCat(", ", Quoted(pattern)));
+}
+std::string Edges::ToString() const {
+  return StyleText("Edges", axis, EdgeText("in ", input) + EdgeText("out ", output));
+}
+
 std::string ParallelPlan::Line::ToString() const {
-  std::string text = absl::StrCat("{", Quoted(pattern), ", ", style.name, "(", Quoted(style.axis));
-  const Choices choices = ChoicesOf(style.name);
-  if (choices.pattern) absl::StrAppend(&text, ", ", Quoted(style.pattern));
-  if (choices.input && style.input) absl::StrAppend(&text, ", in ", style.input->ToString());
-  if (choices.output && style.output) absl::StrAppend(&text, ", out ", style.output->ToString());
-  return absl::StrCat(text, ")}");
+  return absl::StrCat("{", Quoted(pattern), ", ", style.ToString(), "}");
 }
 
 std::string ParallelPlan::ToString() const {
@@ -131,15 +158,13 @@ absl::StatusOr<ParallelPlan> ParallelPlan::Parse(absl::string_view text) {
   for (absl::string_view line_text : absl::StrSplit(text, '\n')) {
     line_text = absl::StripAsciiWhitespace(line_text);
     if (line_text.empty()) continue;
-    Line line;
-    if (!LineReader(line_text).Read(line)) {
+    if (!LineReader(line_text).Read(plan)) {
       return InvalidArgument({"cannot read the plan line ", line_text,
                               "; write {\"pattern\", Style(\"axis\")} with Colwise, Rowwise (and "
                               "out S(1)), SequenceParallel, DataParallel, ContextParallel (and a "
                               "pattern, \"zigzag\") or Edges (and in R, out S(1)), for example "
                               "{\"mlp.down\", Rowwise(\"tp\", out S(1))}"});
     }
-    plan.Add(std::move(line));
   }
   return plan;
 }

@@ -5,7 +5,6 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
-#include "dtensor/parallel_plans/context_pattern.h"
 #include "dtensor/parallel_plans/path_pattern.h"
 #include "dtensor/runtime/core/status.h"
 
@@ -16,16 +15,44 @@ absl::Status Error(const ParallelPlan::Line& line, absl::string_view why) {
   return InvalidArgument({"plan line ", line.ToString(), ": ", why});
 }
 
-absl::Status CheckEdge(const ParallelPlan::Line& line, const std::optional<Placement>& edge) {
+absl::Status CheckEdge(const std::optional<Placement>& edge) {
   if (!edge || edge->is_replicate()) return absl::OkStatus();
   const ShardOrder::Kind order = edge->order().kind;
   if (edge->is_shard() && order != ShardOrder::Kind::kCyclic) return absl::OkStatus();
-  return Error(line, absl::StrCat("an activation cannot be placed as ", edge->ToString(),
-                                  " by a plan; use R or S(d), S(d,unit(u)), S(d,block(b)), "
-                                  "S(d,zigzag)"));
+  return InvalidArgument({"an activation cannot be placed as ", edge->ToString(),
+                          " by a plan; use R or S(d), S(d,unit(u)), S(d,block(b)), S(d,zigzag)"});
 }
 
-bool HasPattern(const ParallelStyle& style) { return style.name == "ContextParallel"; }
+absl::Status CheckParameter(const Module& module, const std::string& name,
+                            const Placement& placement) {
+  const std::vector<OwnParameter>& own = module.own_parameters();
+  const auto found = std::find_if(own.begin(), own.end(),
+                                  [&](const OwnParameter& one) { return one.name == name; });
+  if (found == own.end()) {
+    return InvalidArgument({"the style places a parameter '", name, "', which the module lacks"});
+  }
+  if (placement.is_replicate() || placement == Shard(placement.dim())) return absl::OkStatus();
+  return InvalidArgument({"the style places parameter '", name, "' as ", placement.ToString(),
+                          "; use R or S(d), which is cut between units"});
+}
+
+// What a style's author may get wrong, and the author of a line of edges.
+absl::Status CheckWishes(const Module& module, const StyleWishes& wishes) {
+  for (const ModuleEdge& edge : wishes.edges) {
+    DT_RETURN_IF_ERROR(CheckEdge(edge.input));
+    DT_RETURN_IF_ERROR(CheckEdge(edge.output));
+  }
+  for (const auto& [name, placement] : wishes.parameters) {
+    DT_RETURN_IF_ERROR(CheckParameter(module, name, placement));
+  }
+  return absl::OkStatus();
+}
+
+// The same placement, with a dimension that counts from the first.
+Placement FromFirst(const Placement& placement, int ndim) {
+  const bool from_last = placement.is_shard() && placement.dim() < 0 && placement.dim() >= -ndim;
+  return from_last ? Shard(placement.dim() + ndim) : placement;
+}
 
 std::string PathOf(absl::string_view module, absl::string_view parameter) {
   return absl::StrCat(module, module.empty() ? "" : ".", parameter);
@@ -67,15 +94,16 @@ PlanBuilder::PlanBuilder(const ParallelPlan& plan, Module& model, const DeviceMe
 
 absl::Status PlanBuilder::MatchLines() {
   for (const ParallelPlan::Line& line : plan_.lines()) DT_RETURN_IF_ERROR(MatchLine(line));
-  return JoinPlaces();
+  DT_RETURN_IF_ERROR(JoinPlaces());
+  for (Entry& entry : modules_) {
+    for (Claimed& claimed : entry.claims) DT_RETURN_IF_ERROR(AskStyle(*entry.module, claimed));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status PlanBuilder::MatchLine(const ParallelPlan::Line& line) {
-  auto axes = mesh_.Find(line.style.axis);
+  auto axes = mesh_.Find(line.style.axis());
   if (!axes.ok()) return Error(line, axes.status().message());
-  DT_RETURN_IF_ERROR(CheckPattern(line));
-  DT_RETURN_IF_ERROR(CheckEdge(line, line.style.input));
-  DT_RETURN_IF_ERROR(CheckEdge(line, line.style.output));
   bool matched = false;
   for (Place& place : places_) {
     if (!PathMatches(line.pattern, place.path)) continue;
@@ -96,7 +124,7 @@ absl::Status PlanBuilder::Claim(Place& place, const ParallelPlan::Line& line,
                                     mesh_.axis_name(axis), "\" are set by the line ",
                                     it->second->ToString(), " already; keep one of them"));
   }
-  place.claims.push_back({&line, axes, place.path});
+  place.claims.push_back({&line, axes, place.path, {}});
   return absl::OkStatus();
 }
 
@@ -123,28 +151,32 @@ absl::Status PlanBuilder::JoinPlaces() {
   return absl::OkStatus();
 }
 
+absl::Status PlanBuilder::AskStyle(const Module& module, Claimed& claimed) const {
+  const ParallelStyle& style = claimed.line->style;
+  absl::StatusOr<StyleWishes> wishes =
+      style.WishesAt({module, mesh_, claimed.axes, options_.allow_uneven});
+  const absl::Status status = wishes.ok() ? CheckWishes(module, *wishes) : wishes.status();
+  if (!status.ok()) {
+    return Error(*claimed.line, absl::StrCat("at \"", claimed.path, "\": ", status.message()));
+  }
+  claimed.wishes = *std::move(wishes);
+  return absl::OkStatus();
+}
+
 std::vector<ModuleEdge> PlanBuilder::EdgesOf(size_t i) const {
   std::vector<ModuleEdge> edges;
   for (const Claimed& claimed : modules_[i].claims) {
-    const ParallelStyle& style = claimed.line->style;
-    if (HasPattern(style)) {
-      const std::vector<ModuleEdge> splits = *PatternEdges(style);  // checked by MatchLine
-      edges.insert(edges.end(), splits.begin(), splits.end());
-    }
-    if (!style.input && !style.output) continue;
-    edges.push_back({mesh_, claimed.axes, style.input, style.output, options_.allow_uneven});
-    edges.back().reduces = style.parameters == ParameterStyle::kRowwise;
+    const std::vector<ModuleEdge>& wanted = claimed.wishes.edges;
+    edges.insert(edges.end(), wanted.begin(), wanted.end());
   }
   return edges;
 }
 
-void PlanBuilder::PinAttention(size_t i) const {
+void PlanBuilder::SetAttention(size_t i) const {
   AttentionOptions* attention = modules_[i].module->attention();
   if (attention == nullptr) return;
   for (const Claimed& claimed : modules_[i].claims) {
-    const ParallelStyle& style = claimed.line->style;
-    if (!HasPattern(style)) continue;
-    ContextPattern::Parse(style.pattern)->Pin(mesh_, style.axis, *attention);
+    if (claimed.wishes.attention) claimed.wishes.attention(*attention);
   }
 }
 
@@ -152,11 +184,11 @@ std::vector<PlanBuilder::ParameterUses> PlanBuilder::Parameters() const {
   std::vector<ParameterUses> all;
   absl::flat_hash_map<const Parameter*, size_t> index;
   for (size_t i = 0; i < modules_.size(); ++i) {
-    modules_[i].module->VisitOwnParameters([&](const std::string& name, Parameter& parameter) {
-      const auto [it, fresh] = index.try_emplace(&parameter, all.size());
-      if (fresh) all.push_back({&parameter, PathOf(modules_[i].path, name), {}});
-      all[it->second].uses.push_back({i, name});
-    });
+    for (const OwnParameter& own : modules_[i].module->own_parameters()) {
+      const auto [it, fresh] = index.try_emplace(own.parameter.get(), all.size());
+      if (fresh) all.push_back({own.parameter.get(), PathOf(modules_[i].path, own.name), {}});
+      all[it->second].uses.push_back({i, own.name});
+    }
   }
   return all;
 }
@@ -184,28 +216,16 @@ absl::StatusOr<Layout> PlanBuilder::Grant(const Wish& wish, const Parameter& par
   return placed;
 }
 
-absl::StatusOr<PlanBuilder::Wish> PlanBuilder::WishOf(const Claimed& claimed,
-                                                      const ParameterUses& used,
-                                                      const ParameterUses::Use& use) const {
-  const ParallelPlan::Line& line = *claimed.line;
-  auto placement = modules_[use.module].module->PlaceParameter(*line.style.parameters, use.name);
-  if (!placement.ok()) {
-    return Error(line, absl::StrCat("at \"", claimed.path, "\": ", placement.status().message()));
-  }
-  const int ndim = static_cast<int>(used.parameter->shape.size());
-  if (placement->is_shard() && placement->dim() < 0 && placement->dim() >= -ndim) {
-    *placement = Shard(placement->dim() + ndim, placement->order());
-  }
-  return Wish{&line, claimed.axes, PathOf(claimed.path, use.name), *placement};
-}
-
 absl::StatusOr<std::vector<PlanBuilder::Wish>> PlanBuilder::WishesFor(
     const ParameterUses& used) const {
+  const int ndim = static_cast<int>(used.parameter->shape.size());
   std::vector<Wish> wishes;
   for (const ParameterUses::Use& use : used.uses) {
     for (const Claimed& claimed : modules_[use.module].claims) {
-      if (!claimed.line->style.parameters) continue;
-      DT_ASSIGN_OR_RETURN(wishes.emplace_back(), WishOf(claimed, used, use));
+      const auto wanted = claimed.wishes.parameters.find(use.name);
+      if (wanted == claimed.wishes.parameters.end()) continue;
+      wishes.push_back({claimed.line, claimed.axes, PathOf(claimed.path, use.name),
+                        FromFirst(wanted->second, ndim)});
     }
   }
   const auto same = [](const Wish& a, const Wish& b) { return a.placement == b.placement; };
@@ -220,18 +240,6 @@ absl::StatusOr<std::vector<PlanBuilder::Wish>> PlanBuilder::WishesFor(
   return Join(std::move(wishes), same, clash);
 }
 
-absl::StatusOr<std::vector<ModuleEdge>> PlanBuilder::PatternEdges(
-    const ParallelStyle& style) const {
-  DT_ASSIGN_OR_RETURN(const ContextPattern pattern, ContextPattern::Parse(style.pattern));
-  return pattern.EdgesOn(mesh_, style.axis, options_.allow_uneven);
-}
-
-absl::Status PlanBuilder::CheckPattern(const ParallelPlan::Line& line) const {
-  if (!HasPattern(line.style)) return absl::OkStatus();
-  const absl::Status status = PatternEdges(line.style).status();
-  return status.ok() ? status : Error(line, status.message());
-}
-
 absl::Status PlanBuilder::CheckDivides(const Wish& wish, const Parameter& parameter, int dim,
                                        int64_t shards_before) const {
   const int64_t shards = ShardsOf(wish.axes);
@@ -244,7 +252,7 @@ absl::Status PlanBuilder::CheckDivides(const Wish& wish, const Parameter& parame
   return Error(
       *wish.line,
       absl::StrCat("dimension ", dim, " of ", wish.path, ", ", size, grouped,
-                   ", cannot be split evenly by \"", wish.line->style.axis, "\" of size ", shards,
+                   ", cannot be split evenly by \"", wish.line->style.axis(), "\" of size ", shards,
                    before, "; choose axis sizes that divide ", units, ", or allow uneven shards"));
 }
 

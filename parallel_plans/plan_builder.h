@@ -35,7 +35,8 @@ class PlanBuilder {
   PlanBuilder(const ParallelPlan& plan, Module& model, const DeviceMesh& mesh,
               const ParallelPlanOptions& options);
 
-  // Before all that follows. Errors, as others here: kInvalidArgument, those of Apply.
+  // Which lines name which modules, and what their styles want of them. Before all that follows.
+  // Errors, as others here: kInvalidArgument, those of Apply.
   absl::Status MatchLines();
 
   // The model's modules, in the order of their first paths.
@@ -43,8 +44,8 @@ class PlanBuilder {
   Module& module(size_t i) const { return *modules_[i].module; }
   const std::string& path(size_t i) const { return modules_[i].path; }
   std::vector<ModuleEdge> EdgesOf(size_t i) const;
-  // Attention modules run by the pattern of the line that names them.
-  void PinAttention(size_t i) const;
+  // Sets options of its attention, where it has one, as its lines' styles want them.
+  void SetAttention(size_t i) const;
 
   // In the order of their first paths.
   std::vector<ParameterUses> Parameters() const;
@@ -52,11 +53,12 @@ class PlanBuilder {
   absl::StatusOr<Layout> PlaceParameter(const ParameterUses& used) const;
 
  private:
-  // A line that names the module at `path`.
+  // A line that names the module at `path`, and what its style wants there, once it was asked.
   struct Claimed {
     const ParallelPlan::Line* line;
     AxisList axes;
     std::string path;
+    StyleWishes wishes;
   };
   // Where the model has a module.
   struct Place {
@@ -71,7 +73,7 @@ class PlanBuilder {
     std::string path;
     std::vector<Claimed> claims;
   };
-  // Where a line wants a parameter, `path`, to be.
+  // Where a line wants a parameter, `path`, to be. Its dimension counts from the first.
   struct Wish {
     const ParallelPlan::Line* line;
     AxisList axes;
@@ -82,14 +84,11 @@ class PlanBuilder {
   absl::Status MatchLine(const ParallelPlan::Line& line);
   absl::Status Claim(Place& place, const ParallelPlan::Line& line, const AxisList& axes) const;
   absl::Status JoinPlaces();
-  absl::StatusOr<Wish> WishOf(const Claimed& claimed, const ParameterUses& used,
-                              const ParameterUses::Use& use) const;
+  absl::Status AskStyle(const Module& module, Claimed& claimed) const;
   absl::StatusOr<std::vector<Wish>> WishesFor(const ParameterUses& used) const;
   absl::StatusOr<Layout> Grant(const Wish& wish, const Parameter& parameter,
                                const Layout& layout) const;
 
-  absl::StatusOr<std::vector<ModuleEdge>> PatternEdges(const ParallelStyle& style) const;
-  absl::Status CheckPattern(const ParallelPlan::Line& line) const;
   // `shards_before`: of the same dimension, by wishes granted before.
   absl::Status CheckDivides(const Wish& wish, const Parameter& parameter, int dim,
                             int64_t shards_before) const;

@@ -1,5 +1,5 @@
-// AttentionModule: a module with one attention in it, whose options others may set: plans that pin
-// how it runs (ContextParallel in parallel_plan.h), and modules that wrap it (context_parallel.h).
+// AttentionModule: a module with one attention in it, whose options others may set: the mask, and
+// how it runs.
 #ifndef DTENSOR_NN_ATTENTION_MODULE_H_
 #define DTENSOR_NN_ATTENTION_MODULE_H_
 

@@ -13,20 +13,7 @@ LinearLayer::LinearLayer(int64_t in, int64_t out, double stddev, Units units)
 
 LinearLayer::LinearLayer(ParameterPtr weight) : weight_(std::move(weight)) {
   DT_CHECK(weight_ != nullptr && weight_->shape.size() == 2);
-  AddParameter("weight", weight_);
-}
-
-absl::StatusOr<Placement> LinearLayer::PlaceParameter(ParameterStyle style,
-                                                      absl::string_view) const {
-  switch (style) {
-    case ParameterStyle::kColwise:
-      return Shard(0);
-    case ParameterStyle::kRowwise:
-      return Shard(1);
-    case ParameterStyle::kReplicate:
-      break;
-  }
-  return Replicate();
+  AddParameter("weight", weight_, {DimRole::kOutput, DimRole::kInput});
 }
 
 TensorOr LinearLayer::Forward(const DistributedTensor& x) { return Linear(x, weight_->tensor); }
@@ -36,20 +23,7 @@ EmbeddingLayer::EmbeddingLayer(int64_t rows, int64_t dim, double stddev)
 
 EmbeddingLayer::EmbeddingLayer(ParameterPtr weight) : weight_(std::move(weight)) {
   DT_CHECK(weight_ != nullptr && weight_->shape.size() == 2);
-  AddParameter("weight", weight_);
-}
-
-absl::StatusOr<Placement> EmbeddingLayer::PlaceParameter(ParameterStyle style,
-                                                         absl::string_view) const {
-  switch (style) {
-    case ParameterStyle::kColwise:
-      return Shard(1);
-    case ParameterStyle::kRowwise:
-      return Shard(0);
-    case ParameterStyle::kReplicate:
-      break;
-  }
-  return Replicate();
+  AddParameter("weight", weight_, {DimRole::kRow, DimRole::kOutput});
 }
 
 TensorOr EmbeddingLayer::Forward(const DistributedTensor& ids) {

@@ -8,9 +8,9 @@
 
 namespace dtensor {
 
-// y = x weight^T; x [..., in], weight [out, in], y [..., out]. Colwise splits out, Rowwise splits
-// in, and neither cuts a group of out_unit (in_unit) features. Add a bias to what the module
-// returns (parallel_plan.h says why).
+// y = x weight^T; x [..., in], weight [out, in], y [..., out]. Groups of Units::in (out) features
+// are never cut. Add a bias to what the module returns: where `in` is split, y is a sum over ranks,
+// which a bias inside would need whole.
 class LinearLayer : public Module {
  public:
   struct Units {
@@ -21,8 +21,6 @@ class LinearLayer : public Module {
   // dimensions.
   explicit LinearLayer(ParameterPtr weight);
   const ParameterPtr& weight() const { return weight_; }
-  absl::StatusOr<Placement> PlaceParameter(ParameterStyle style,
-                                           absl::string_view name) const override;
 
  protected:
   TensorOr Forward(const DistributedTensor& x) override;
@@ -31,15 +29,12 @@ class LinearLayer : public Module {
   const ParameterPtr weight_;
 };
 
-// Rows of weight [rows, dim] by ids [batch, sequence]. Rowwise splits the rows (results are
-// Partial), Colwise dim.
+// Rows of weight [rows, dim] by ids [batch, sequence]: [batch, sequence, dim].
 class EmbeddingLayer : public Module {
  public:
   EmbeddingLayer(int64_t rows, int64_t dim, double stddev);
   explicit EmbeddingLayer(ParameterPtr weight);  // of another layer. Requires: two dimensions.
   const ParameterPtr& weight() const { return weight_; }
-  absl::StatusOr<Placement> PlaceParameter(ParameterStyle style,
-                                           absl::string_view name) const override;
 
  protected:
   TensorOr Forward(const DistributedTensor& ids) override;

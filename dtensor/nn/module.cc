@@ -95,27 +95,16 @@ TensorOr Module::operator()(const TensorOr& x) {
   TensorOr y = Forward(input);
   if (!y.ok()) return WithPath(y.status());
   if (!y->defined()) return WithPath(InvalidArgument({"the module's result is undefined"}));
-  NoteReduced(y->layout());
+  if (!edges_.empty()) last_result_ = SpecPtr(&y->spec());
   return AtEdge(*y, &ModuleEdge::output);
 }
 
-void Module::NoteReduced(const Layout& result) {
-  for (ModuleEdge& edge : edges_) {
-    if (!edge.reduces || edge.mesh != result.mesh()) continue;
-    edge.came_whole = false;
-    for (int axis : edge.axes) {
-      edge.came_whole |=
-          edge.mesh.axis_size(axis) > 1 && result.use(axis) == Layout::AxisUse::kReplicate;
-    }
-  }
-}
-
 absl::Status Module::CheckMaterialized() const {
-  for (const auto& [name, parameter] : parameters_) {
-    if (parameter->tensor.defined()) continue;
+  for (const OwnParameter& own : parameters_) {
+    if (own.parameter->tensor.defined()) continue;
     return absl::FailedPreconditionError(absl::StrCat(
-        "parameter ", Join(path_, name), " has no memory; apply a plan to the model ",
-        "(ParallelPlan() replicates everything), or Materialize it, before it is called"));
+        "parameter ", Join(path_, own.name),
+        " has no memory; Materialize the model, or apply a plan to it, before it is called"));
   }
   return absl::OkStatus();
 }
@@ -151,8 +140,8 @@ void Module::VisitNew(const std::string& path, absl::flat_hash_set<const Module*
 void Module::VisitParameters(const std::function<void(const std::string&, Parameter&)>& visit) {
   absl::flat_hash_set<const Parameter*> seen;
   VisitModules([&](const std::string& path, Module& module) {
-    for (auto& [name, parameter] : module.parameters_) {
-      if (seen.insert(parameter.get()).second) visit(Join(path, name), *parameter);
+    for (const OwnParameter& own : module.parameters_) {
+      if (seen.insert(own.parameter.get()).second) visit(Join(path, own.name), *own.parameter);
     }
   });
 }
@@ -166,12 +155,10 @@ void Module::VisitFrom(const std::string& path, const ModuleVisitor& visit) {
 
 void Module::VisitParameterPaths(const std::function<void(const std::string&, Parameter&)>& visit) {
   VisitModulePaths([&](const std::string& path, Module& module) {
-    for (auto& [name, parameter] : module.parameters_) visit(Join(path, name), *parameter);
+    for (const OwnParameter& own : module.parameters_) {
+      visit(Join(path, own.name), *own.parameter);
+    }
   });
-}
-
-void Module::VisitOwnParameters(const std::function<void(const std::string&, Parameter&)>& visit) {
-  for (auto& [name, parameter] : parameters_) visit(name, *parameter);
 }
 
 std::vector<DistributedTensor> Module::Parameters() {
@@ -183,9 +170,13 @@ std::vector<DistributedTensor> Module::Parameters() {
   return tensors;
 }
 
+void Module::SetPaths() {
+  VisitModules([](const std::string& path, Module& module) { module.path_ = path; });
+}
+
 absl::Status Module::Materialize(Context& context, const DeviceMesh& mesh, uint64_t seed) {
   absl::Status status;
-  VisitModules([](const std::string& path, Module& module) { module.path_ = path; });
+  SetPaths();
   VisitParameters([&](const std::string& path, Parameter& parameter) {
     if (!status.ok() || parameter.tensor.defined()) return;
     const int ndim = static_cast<int>(parameter.shape.size());
@@ -201,17 +192,9 @@ void Module::SetDType(DType dtype) {
   });
 }
 
-absl::StatusOr<Placement> Module::PlaceParameter(ParameterStyle style,
-                                                 absl::string_view name) const {
-  if (style == ParameterStyle::kReplicate) return Replicate();
-  return InvalidArgument({"parameter '", name,
-                          "' is not of a Linear or Embedding, so Colwise and Rowwise mean nothing "
-                          "for it; use SequenceParallel or Edges"});
-}
-
 void Module::AddChild(std::string name, Module* child) {
   DT_CHECK(name.find('.') == std::string::npos && child != nullptr);
-  // So that what is refused before a plan is applied names its place all the same.
+  // So that what is refused before SetPaths names its place all the same.
   child->VisitModules([&](const std::string& path, Module& module) {
     DT_CHECK(&module != this);
     module.path_ = Join(Join(path_, name), path);
@@ -219,9 +202,10 @@ void Module::AddChild(std::string name, Module* child) {
   children_.emplace_back(std::move(name), child);
 }
 
-void Module::AddParameter(std::string name, ParameterPtr parameter) {
+void Module::AddParameter(std::string name, ParameterPtr parameter, std::vector<DimRole> roles) {
   DT_CHECK(name.find('.') == std::string::npos && parameter != nullptr);
-  parameters_.emplace_back(std::move(name), std::move(parameter));
+  DT_CHECK(roles.empty() || roles.size() == parameter->shape.size());
+  parameters_.push_back({std::move(name), std::move(parameter), std::move(roles)});
 }
 
 }  // namespace dtensor

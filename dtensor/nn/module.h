@@ -14,9 +14,17 @@
 //     LinearLayer gate_, up_, down_;
 //   };
 //
-// A parameter is declared with its shape and how it starts; it gets memory when a plan is applied
-// (parallel_plan.h) or with Materialize(): each element's first value depends on the seed, the
-// parameter's path and its global index alone, so it is the same on every mesh.
+// A parameter is declared with its shape and how it starts; it gets memory with Materialize(), or
+// wherever a caller lays it (Parameter::Materialize). Each element's first value depends on the
+// seed, the parameter's path and its global index alone, so it is the same on every mesh.
+//
+// A module also says what the dimensions of its parameters are to it (DimRole). These are facts of
+// its arithmetic, for whoever decides how to split a model: a parameter without them is not split
+// by its features. They change where things lie and what moves, never a result.
+//
+//   AddParameter("weight", weight_, {DimRole::kOutput, DimRole::kInput});  // y = x weight^T
+//   AddParameter("bias", bias_, {DimRole::kOutput});                       // y + bias
+//   AddParameter("table", table_, {DimRole::kRow, DimRole::kOutput});      // y = table[ids]
 //
 // Modules may share a parameter, and a module may stand in several places of a model:
 //
@@ -24,10 +32,11 @@
 //   AddChild("query", &encoder_);  AddChild("document", &encoder_);
 //
 // What is shared is one thing with several paths: listed once, by its first path, which also gives
-// it its first value; plans and checkpoints know it by all of them (VisitParameterPaths).
+// it its first value; what goes by names, as a checkpoint, knows it by all of them
+// (VisitParameterPaths).
 //
-// Calling a module, y = m(x), brings x to the layouts that a plan set at the module's edge, runs
-// Forward, and brings the result to those at its other edge. With no plan it just runs Forward.
+// Calling a module, y = m(x), brings x to the layouts that edges() want of it, runs Forward, and
+// brings the result to those that they want of that. A module without edges just runs Forward.
 #ifndef DTENSOR_NN_MODULE_H_
 #define DTENSOR_NN_MODULE_H_
 
@@ -67,14 +76,14 @@ struct Parameter {
 
   Dims shape;
   ParameterInit init;
-  // For each dimension the size of a group that is never cut (features of a head). Empty or 1:
-  // none.
+  // For each dimension the size of a group that is never to be cut (features of a head). Empty or
+  // 1: none.
   Dims units;
   DType dtype = DType::kF32;
   // Undefined until materialized; then a pinned leaf that requires gradients.
   DistributedTensor tensor;
   int64_t unit(int dim) const { return units.empty() ? 1 : units[dim]; }
-  // For plans and modules: memory in `layout`, and the first value that `path` gives it.
+  // Memory in `layout`, and the first value that `path` gives it. No communication.
   absl::Status Materialize(Context& context, const Layout& layout, absl::string_view path,
                            uint64_t seed);
 
@@ -83,20 +92,30 @@ struct Parameter {
 };
 using ParameterPtr = std::shared_ptr<Parameter>;
 
-// What a style asks of a module's parameters (parallel_plan.h).
-enum class ParameterStyle : uint8_t { kReplicate, kColwise, kRowwise };
+// What a dimension of a parameter is to a module that has it. A shared parameter may be different
+// things to its modules: an embedding's rows are the output features of the head tied to it.
+enum class DimRole : uint8_t {
+  kOther,   // none of the following; so is all that a module does not say
+  kOutput,  // output features: slice i makes feature i of the result
+  kInput,   // input features: slice i meets feature i of the operand; the result is a sum over i
+  kRow,  // rows of a table: the operand's values pick rows; the result is a sum over those picked
+};
 
-// What a plan sets at a module's edges, for some mesh axes; other axes stay as they come.
-// Placements and position are those of Layout::WithAxes.
+// A parameter as one of a module's own.
+struct OwnParameter {
+  std::string name;
+  ParameterPtr parameter;
+  std::vector<DimRole> roles;  // for each dimension; empty: all kOther
+};
+
+// Where a module's operand and its result are brought, on some mesh axes; other axes stay as they
+// come. Placements and position are those of Layout::WithAxes.
 struct ModuleEdge {
   DeviceMesh mesh;
   AxisList axes;
-  std::optional<Placement> input, output;
-  bool allow_uneven = false;  // else a Shard that does not divide is refused
+  std::optional<Placement> input, output;  // none: as it comes
+  bool allow_uneven = false;               // else a Shard that does not divide is refused
   SplitPosition position = SplitPosition::kMinor;
-  // Of Rowwise: Forward's result is a sum that `output` reduces. Then `came_whole` says whether the
-  // last one was reduced before it came to the edge: Explain tells (parallel_plan.h).
-  bool reduces = false, came_whole = false;
 };
 
 // x where one side of `edges` wants it, one after the other, in one redistribution. Errors:
@@ -125,8 +144,6 @@ class Module {
   void VisitModulePaths(const std::function<void(const std::string& path, Module& module)>& visit);
   void VisitParameterPaths(
       const std::function<void(const std::string& path, Parameter& parameter)>& visit);
-  void VisitOwnParameters(
-      const std::function<void(const std::string& name, Parameter& parameter)>& visit);
   // The tensors of VisitParameters: each once. Requires: materialized.
   std::vector<DistributedTensor> Parameters();
 
@@ -137,18 +154,23 @@ class Module {
   // The type of all parameters. Requires: none is materialized.
   void SetDType(DType dtype);
 
-  // For plans. Where the parameter called `name` of this module goes under a style on one group of
-  // axes: R or S(d), which the parameter's units then refine. Errors: kInvalidArgument when the
-  // style means nothing for this kind of module.
-  virtual absl::StatusOr<Placement> PlaceParameter(ParameterStyle style,
-                                                   absl::string_view name) const;
-  // For plans. The options of its attention, where a module has one of its own
-  // (attention_module.h).
+  // --- What it is.
+  // In order of declaration.
+  const std::vector<OwnParameter>& own_parameters() const { return parameters_; }
+  // The options of the attention in its Forward, where it has one (attention_module.h); else null.
   virtual AttentionOptions* attention() { return nullptr; }
-  // The first path once a plan was applied or the model materialized; before, one that its parents
-  // have given it so far.
+  // Its first path in the model that Materialize or SetPaths was called on; before, one that its
+  // parents have given it so far.
   absl::string_view path() const { return path_; }
+  // Makes this the model: it and the modules in it take their first paths from here.
+  void SetPaths();
+
+  // --- Where its activations go.
+  // Each side's are followed in order.
   std::vector<ModuleEdge>& edges() { return edges_; }
+  // Of what Forward returned last, before the edges moved it. Null before the first call, and
+  // without edges.
+  const Spec* last_result() const { return last_result_.get(); }
 
  protected:
   Module() = default;
@@ -157,16 +179,15 @@ class Module {
   // names without '.'; a child that does not contain this module; no null. A child without a name
   // has this module's path: what wraps a module changes no names.
   void AddChild(std::string name, Module* child);
-  void AddParameter(std::string name, ParameterPtr parameter);
+  // Requires: a role for each dimension, or none at all; no null.
+  void AddParameter(std::string name, ParameterPtr parameter, std::vector<DimRole> roles = {});
 
  private:
-  friend class ParallelPlan;
   using ModuleVisitor = std::function<void(const std::string&, Module&)>;
   // x where the edges of one side want it.
   TensorOr AtEdge(const DistributedTensor& x, std::optional<Placement> ModuleEdge::*side) const;
   absl::Status WithPath(const absl::Status& status) const;
   absl::Status CheckMaterialized() const;
-  void NoteReduced(const Layout& result);
   void VisitFrom(const std::string& path, const ModuleVisitor& visit);
   // `seen`: what was visited before.
   void VisitNew(const std::string& path, absl::flat_hash_set<const Module*>& seen,
@@ -174,8 +195,9 @@ class Module {
 
   std::string path_;
   std::vector<std::pair<std::string, Module*>> children_;
-  std::vector<std::pair<std::string, ParameterPtr>> parameters_;
+  std::vector<OwnParameter> parameters_;
   std::vector<ModuleEdge> edges_;
+  SpecPtr last_result_;
 };
 
 }  // namespace dtensor

@@ -37,7 +37,7 @@ struct TransformerConfig {
 
 // q, k, v, rotary embedding, attention (causal unless its options say otherwise), output
 // projection: [b, s, dim] -> [b, s, dim]. A group of query heads with its key/value head is one
-// unit: Colwise never cuts it.
+// unit, which is never cut.
 class GroupedQueryAttention : public AttentionModule {
  public:
   explicit GroupedQueryAttention(const TransformerConfig& config);

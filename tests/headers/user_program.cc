@@ -16,7 +16,7 @@ namespace user {
 using dtensor::DistributedTensor;
 using dtensor::TensorOr;
 
-// A layer with parameters of its own, one of them in units.
+// A layer with parameters of its own, one of them in units; they say what their dimensions are.
 class ScaledLayer : public dtensor::Module {
  public:
   explicit ScaledLayer(int64_t dim)
@@ -24,8 +24,8 @@ class ScaledLayer : public dtensor::Module {
         scale_(dtensor::Parameter::New({dim}, dtensor::ParameterInit::Constant(1))),
         shift_(dtensor::Parameter::New({dim}, {}, {2})) {
     AddChild("linear", &linear_);
-    AddParameter("scale", scale_);
-    AddParameter("shift", shift_);
+    AddParameter("scale", scale_, {dtensor::DimRole::kOutput});
+    AddParameter("shift", shift_, {dtensor::DimRole::kOutput});
   }
 
  protected:
@@ -38,15 +38,31 @@ class ScaledLayer : public dtensor::Module {
   dtensor::ParameterPtr scale_, shift_;
 };
 
+// A style of one's own: splits whatever is output features. Nothing comes or leaves split.
+struct SplitOutputs {
+  std::string axis;
+  absl::StatusOr<dtensor::StyleWishes> WishesAt(const dtensor::StyleSite& site) const {
+    dtensor::StyleWishes wishes;
+    DT_ASSIGN_OR_RETURN(wishes.parameters, SplitAlong(site.module, {dtensor::DimRole::kOutput}));
+    wishes.edges = {site.Edge(dtensor::Replicate(), dtensor::Replicate())};
+    return wishes;
+  }
+  std::string ToString() const { return "SplitOutputs(\"" + axis + "\")"; }
+  friend bool operator==(const SplitOutputs&, const SplitOutputs&) = default;
+};
+
 absl::Status Train(dtensor::Context& context) {
-  DT_ASSIGN_OR_RETURN(const dtensor::DeviceMesh mesh, dtensor::DeviceMesh::Parse("dp=2"));
+  DT_ASSIGN_OR_RETURN(const dtensor::DeviceMesh mesh, dtensor::DeviceMesh::Parse("dp=2,tp=2"));
   ScaledLayer model(4);
-  const dtensor::ParallelPlan plan({{"", dtensor::DataParallel("dp")}});
+  const dtensor::ParallelPlan plan({{"", dtensor::DataParallel("dp")},
+                                    {"", SplitOutputs{"tp"}},
+                                    {"linear", dtensor::Colwise("tp")}});
   DT_RETURN_IF_ERROR(plan.Apply(model, context, mesh, {.seed = 1}));
   DT_ASSIGN_OR_RETURN(dtensor::AdamW optimizer,
                       dtensor::AdamW::Create(model.Parameters(), {.weight_decay = 0}));
   DT_ASSIGN_OR_RETURN(const DistributedTensor x,
-                      RandomNormal(context, mesh, {dtensor::Shard(0)}, {2, 3, 4}, {.seed = 2}));
+                      RandomNormal(context, mesh, {dtensor::Shard(0), dtensor::Replicate()},
+                                   {2, 3, 4}, {.seed = 2}));
   DT_ASSIGN_OR_RETURN(const DistributedTensor y, model(x));
   DT_ASSIGN_OR_RETURN(const DistributedTensor loss, Sum(Mul(y, y), {0, 1, 2}));
   DT_RETURN_IF_ERROR(Backward(loss));
@@ -57,7 +73,7 @@ absl::Status Train(dtensor::Context& context) {
 }  // namespace user
 
 int main() {
-  const absl::Status status = dtensor::RunRanks(2, user::Train, {.timeout_seconds = 10});
+  const absl::Status status = dtensor::RunRanks(4, user::Train, {.timeout_seconds = 10});
   if (!status.ok()) std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
   return status.ok() ? 0 : 1;
 }

@@ -1,0 +1,66 @@
+// What a module says of itself, and edges that somebody sets. Modules inside models, with plans or
+// without: parallel_plans/parallel_plan_test.cc, shared_parameters_test.cc.
+#include "dtensor/nn/module.h"
+
+#include <string>
+#include <vector>
+
+#include "dtensor/nn/layers.h"
+#include "dtensor/nn/transformer.h"
+#include "dtensor/ops/ops.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/testing/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace dtensor {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+const OwnParameter& Weight(const Module& layer) { return layer.own_parameters().at(0); }
+
+TEST(Layers, SayWhatTheirDimensionsAre) {
+  EXPECT_THAT(Weight(LinearLayer(4, 8, 1)).roles, ElementsAre(DimRole::kOutput, DimRole::kInput));
+  EXPECT_THAT(Weight(EmbeddingLayer(12, 4, 1)).roles, ElementsAre(DimRole::kRow, DimRole::kOutput));
+  EXPECT_THAT(Weight(RmsNormLayer(4)).roles, IsEmpty());
+}
+
+// One weight, which is something else to each of its modules.
+TEST(Layers, SayItForThemselvesOfASharedParameter) {
+  EmbeddingLayer embedding(12, 4, 1);
+  const LinearLayer head(embedding.weight());
+  EXPECT_EQ(Weight(head).parameter, Weight(embedding).parameter);
+  EXPECT_THAT(Weight(head).roles, ElementsAre(DimRole::kOutput, DimRole::kInput));
+}
+
+TEST(Layers, AttentionAloneHasOptions) {
+  GroupedQueryAttention attention({});
+  EXPECT_EQ(attention.attention(), &attention.attention_options());
+  EXPECT_EQ(LinearLayer(4, 8, 1).attention(), nullptr);
+}
+
+TEST(Edges, AreValuesThatAnyoneMaySet) {
+  EXPECT_THAT(RunRanks(2,
+                       [](Context& context) -> absl::Status {
+                         DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse("tp=2"));
+                         LinearLayer layer(4, 8, 1);
+                         DT_RETURN_IF_ERROR(layer.Materialize(context, mesh, 1));
+                         const auto run = [&] {
+                           return layer(Full(context, mesh, {Replicate()}, {2, 4}, DType::kF32, 1));
+                         };
+                         DT_ASSIGN_OR_RETURN(const DistributedTensor plain, run());
+                         EXPECT_EQ(plain.layout().ToString(), "[] []");
+                         EXPECT_EQ(layer.last_result(), nullptr);
+                         layer.edges() = {{mesh, {0}, Shard(0), Shard(1)}};
+                         DT_ASSIGN_OR_RETURN(const DistributedTensor y, run());
+                         EXPECT_EQ(y.layout().ToString(), "[] [tp]");
+                         EXPECT_EQ(layer.last_result()->layout.ToString(), "[tp] []");
+                         return absl::OkStatus();
+                       }),
+              IsOk());
+}
+
+}  // namespace
+}  // namespace dtensor
