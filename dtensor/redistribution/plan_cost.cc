@@ -189,10 +189,10 @@ int64_t LocalElements(const Layout& layout, absl::Span<const int64_t> shape, int
 }  // namespace
 
 int64_t RedistributionPlan::ExtraBytes() const {
-  if (is_view_ || in_place_) return 0;
+  if (is_view_ || in_place_) return staging_bytes_;
   int64_t most = 0;
   for (int rank : Ranks()) most = std::max(most, LocalElements(to_, shape_, rank));
-  return most * SizeOf(result_dtype_);
+  return most * SizeOf(result_dtype_) + staging_bytes_;
 }
 
 int64_t RedistributionPlan::PeakBytes() const {
@@ -203,7 +203,7 @@ int64_t RedistributionPlan::PeakBytes() const {
         is_view_ || in_place_ ? 0 : LocalElements(to_, shape_, rank) * SizeOf(result_dtype_);
     most = std::max(most, source + result);
   }
-  return most;
+  return most + staging_bytes_;
 }
 
 namespace {

@@ -134,6 +134,7 @@ struct Round final : CallDescription, ExchangeBoxes {
     }
     collective.digest = MixLineage(boxes_digest, caller.lineage);
     collective.kind = step.kind;
+    collective.native = step.native;
     collective.axes = first.axes;
     collective.op = caller.op;
     collective.group = first.group;

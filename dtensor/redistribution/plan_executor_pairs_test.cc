@@ -61,15 +61,22 @@ absl::StatusOr<Tensor> Carry(const Way& way,
 template <typename T>
 absl::Status RunPair(const Layout& from, const Layout& to, absl::Span<const int64_t> shape,
                      DType dtype, const Way& way, Communicator& communicator, Device& device) {
+  RedistributionOptions options = way.options;
+  options.staging_bytes = communicator.staging_bytes();
   DT_ASSIGN_OR_RETURN(RedistributionPlan plan,
-                      RedistributionPlan::Create(from, to, shape, dtype, way.options));
+                      RedistributionPlan::Create(from, to, shape, dtype, options));
   const int rank = communicator.rank();
   const auto rank_plan = std::make_shared<const RankRedistributionPlan>(plan, rank);
   DT_ASSIGN_OR_RETURN(Tensor source, SourceOf<T>(plan, rank, device));
   communicator.ResetTraffic();
+  device.ResetPeak();
   // The executor may not rely on the source after that.
   DT_ASSIGN_OR_RETURN(const Tensor result, Carry(way, rank_plan, std::move(source), communicator));
   DT_RETURN_IF_ERROR(CheckTraffic(*rank_plan, communicator));
+  if (const int64_t peak = device.memory().peak_bytes; peak > plan.PeakBytes()) {
+    return absl::InternalError(absl::StrCat(plan.ToString(), ": rank ", rank, " had ", peak,
+                                            " bytes, and PeakBytes() is ", plan.PeakBytes()));
+  }
   if (result.shape() != rank_plan->local_to()) return absl::InternalError("wrong local shape");
   const bool right = VisitDType(plan.result_dtype(), [&](auto zero) {
     using U = decltype(zero);

@@ -1,5 +1,7 @@
 #include "dtensor/redistribution/plan_steps.h"
 
+#include <vector>
+
 #include "absl/algorithm/container.h"
 
 namespace dtensor {
@@ -69,7 +71,57 @@ RedistributionStep GatherStep(const AxisList& axes, int round) {
   return g;
 }
 
+// The chunks into which the layout cuts n indices of dimension d are all of one size.
+bool IsEven(const Layout& layout, int d, int64_t n) {
+  const DimLayout& dim = layout.dim(d);
+  int64_t inner = 1;
+  for (size_t f = dim.size(); f-- > 0;) {
+    int64_t chunks = 1;
+    for (const AxisSplit& split : dim[f].splits) {
+      chunks *= layout.mesh().axis_size(split.axis) * (split.zigzag ? 2 : 1);
+    }
+    const bool is_outermost = f == 0;
+    if (is_outermost && n % inner != 0) return false;
+    const int64_t size = is_outermost ? n / inner : dim[f].size;
+    if (size % chunks != 0) return false;
+    inner *= size;
+  }
+  return true;
+}
+
+// Nothing happens but what the step's name says.
+bool IsPure(const SameMeshTransition& t, const RedistributionStep& step) {
+  if (step.kind == CollectiveKind::kPermute || step.kind == CollectiveKind::kExchange) return false;
+  const AxisRoles& roles = t.roles();
+  if (!roles.created().empty() || t.choice().shares_terms) return false;
+  if (t.pivot()) {
+    return roles.moved().empty() && roles.sliced().empty() &&
+           absl::c_all_of(roles.reduced(), [&](int axis) {
+             return roles.target_dim(axis) == AxisRoles::kReplicate;
+           });
+  }
+  if (roles.reduced().empty()) return true;
+  return roles.moved().empty() && roles.gathered().empty();
+}
+
 }  // namespace
+
+bool MayBeNative(const SameMeshTransition& t, const RedistributionStep& step) {
+  if (!IsPure(t, step)) return false;
+  const AxisRoles& roles = t.roles();
+  for (int d = 0; d < static_cast<int>(roles.shape().size()); ++d) {
+    const bool is_cut = absl::c_any_of(step.axes, [&](int axis) {
+      return roles.source_dim(axis) == d || roles.target_dim(axis) == d;
+    });
+    if (!is_cut && !t.pivot()) continue;
+    if (!IsEven(roles.source(), d, roles.shape()[d]) ||
+        !IsEven(roles.target(), d, roles.shape()[d]))
+      return false;
+  }
+  if (!t.pivot()) return true;
+  const std::vector<int> first(roles.source().mesh().num_axes(), 0);
+  return NumElements(t.OwnedTogether(first)) % roles.SizeOf(t.sharing_axes()) == 0;
+}
 
 std::vector<RedistributionStep> StepsOf(const SameMeshTransition& t) {
   if (t.roles().elements() == 0) return {};

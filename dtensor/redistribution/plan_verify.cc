@@ -1,5 +1,6 @@
 // RedistributionPlan::Verify: carries the plan out on sets of terms instead of numbers.
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -60,6 +61,7 @@ class Verifier {
     for (int s = 0; s < steps; ++s) {
       before_ = results_;
       for (int rank : ranks_) DT_RETURN_IF_ERROR(RunStep(s, rank));
+      if (!plan_.moves_nothing() && plan_.steps()[s].native) DT_RETURN_IF_ERROR(CheckNative(s));
       DT_RETURN_IF_ERROR(CheckReads());
     }
     return CheckComplete();
@@ -117,6 +119,25 @@ class Verifier {
     }
     if (bytes != plan_.BytesReceived(s, rank))
       return Wrong("the bytes of the boxes are not BytesReceived", rank);
+    return absl::OkStatus();
+  }
+
+  // Ranks of a group receive as much from each peer, and as much as each other.
+  absl::Status CheckNative(int s) const {
+    for (int rank : ranks_) {
+      const std::vector<int> group = mesh_.Group(rank, plan_.steps()[s].axes);
+      std::map<int, int64_t> received;
+      for (int peer : group) received[peer] = 0;
+      for (const ReceiveBox& box : plan_.Receives(s, rank)) {
+        for (int peer : box.peers) received[peer] += box.elements();
+      }
+      received.erase(rank);
+      const int64_t total = plan_.BytesReceived(s, rank);
+      for (const auto& [peer, elements] : received) {
+        if (elements != received.begin()->second || plan_.BytesReceived(s, peer) != total)
+          return Wrong("a native round is uneven", rank);
+      }
+    }
     return absl::OkStatus();
   }
 

@@ -203,6 +203,9 @@ void RedistributionPlan::Choose(SameMeshTransition transition) {
   same_mesh_ = std::make_shared<const SameMeshTransition>(std::move(transition));
   const SameMeshTransition& t = *same_mesh_;
   steps_ = StepsOf(t);
+  for (RedistributionStep& step : steps_) {
+    step.native = dtype_ == result_dtype_ && MayBeNative(t, step);
+  }
   SetScale();
   is_view_ = steps_.empty() && dtype_ == result_dtype_ && scale_ == 1 && t.roles().IsView();
   fills_identity_ = !t.roles().created().empty();
@@ -302,12 +305,16 @@ absl::Status RedistributionPlan::Improve(const RedistributionOptions& options) {
     }
   }
   if (options.in_place) ReduceInPlace();
+  if (!moves_nothing()) staging_bytes_ = options.staging_bytes;
   if (options.max_extra_bytes < 0) return absl::OkStatus();
   const int64_t extra = ExtraBytes();
   if (extra <= options.max_extra_bytes) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       absl::StrCat("redistribute ", Describe(from_, to_, shape_, dtype_), ": a rank's result has ",
-                   extra, " bytes, and max_extra_bytes is ", options.max_extra_bytes,
+                   extra - staging_bytes_, " bytes",
+                   staging_bytes_ > 0 ? absl::StrCat(", the transport's staging ", staging_bytes_)
+                                      : std::string(),
+                   ", and max_extra_bytes is ", options.max_extra_bytes,
                    "; allow as much, or shard the result over more axes",
                    same_mesh_ != nullptr && MayHaveOwners(same_mesh_->roles()) && !in_place_
                        ? ", or reduce in place"

@@ -65,8 +65,8 @@ absl::StatusOr<RedistributionObjective> ParseRedistributionObjective(
 struct RedistributionOptions {
   RedistributionObjective objective = RedistributionObjective::kTotal;
   // The most bytes that a rank may allocate for the redistribution, the result included: a view,
-  // or an all-reduce in place, allocates nothing; every other plan its result and no more. -1: no
-  // cap.
+  // or an all-reduce in place, allocates no result; every other plan that and no more, but for what
+  // the transport needs (staging_bytes). -1: no cap.
   int64_t max_extra_bytes = -1;
   // The source may be overwritten: an all-reduce then needs no memory. Its result takes the
   // source's place, and each element has one owner even where every rank reducing for itself would
@@ -75,6 +75,9 @@ struct RedistributionOptions {
   // The result's type; the source's if unset. Elements are converted where they are received, and
   // sums rounded once. Between f32, bf16 and f16 alone: cast others before or after.
   std::optional<DType> dtype;
+  // What the transport sets aside to exchange anything (Communicator::staging_bytes): part of what
+  // a plan with rounds allocates. A Context says it; so it is the same on all ranks.
+  int64_t staging_bytes = 0;
   CostModel links;
   friend bool operator==(const RedistributionOptions&, const RedistributionOptions&) = default;
 };
@@ -89,6 +92,10 @@ struct RedistributionStep {
   bool reduces = false;     // X: several terms per box
   bool continues = false;   // G of an all-reduce: counted with the X before it, as one collective
   int round = 0;            // of G, where it takes several rounds
+  // A backend may call its own collective of this kind: ranks of a group receive as much from each
+  // peer as from every other, and as much as each other, of one type. Follows from the layouts and
+  // the shape: alike on all ranks.
+  bool native = false;
 };
 
 // Bytes that ranks receive from others, in one round or in all.
@@ -156,7 +163,8 @@ class RedistributionPlan {
   // docs/redistribution.md. Where the type changes, complete elements count in the smaller of the
   // two, and a plan may be above the bound: it converts where elements are received.
   RedistributionBytes Bound() const;
-  // Of the rank that has most: what the redistribution allocates; and that with the source.
+  // Of the rank that has most: what the redistribution allocates, the transport's staging
+  // included; and that with the source.
   int64_t ExtraBytes() const;
   int64_t PeakBytes() const;
   // The rounds one after the other, each as long as its slowest rank takes: a latency, what comes
@@ -194,6 +202,7 @@ class RedistributionPlan {
   bool is_view_ = false, in_place_ = false, fills_identity_ = false;
   ReduceOp op_ = ReduceOp::kSum;
   double scale_ = 1;
+  int64_t staging_bytes_ = 0;  // 0 without rounds
   uint64_t digest_ = 0;
   std::shared_ptr<const SameMeshTransition> same_mesh_;    // on one mesh
   std::shared_ptr<const CrossMeshTransition> cross_mesh_;  // between two

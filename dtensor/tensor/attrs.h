@@ -36,7 +36,9 @@
 namespace dtensor {
 
 template <typename T>
-concept HasFields = requires(const T& value) { value.fields(); };
+concept HasFields = requires(const T& value) {
+  value.fields();
+};
 
 namespace internal {
 
@@ -79,7 +81,8 @@ bool SameField(const T& a, const T& b) {
     const auto x = a.fields(), y = b.fields();
     return [&]<size_t... i>(std::index_sequence<i...>) {
       return (SameField(std::get<i>(x), std::get<i>(y)) && ...);
-    }(std::make_index_sequence<std::tuple_size_v<decltype(x)>>());
+    }
+    (std::make_index_sequence<std::tuple_size_v<decltype(x)>>());
   } else {
     return absl::c_equal(a, b, [](const auto& x, const auto& y) { return SameField(x, y); });
   }

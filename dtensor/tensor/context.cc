@@ -182,6 +182,7 @@ absl::StatusOr<std::shared_ptr<const RankRedistributionPlan>> Context::Plan(
   if (const Tables::Plan* known = tables_->plans.Find(key)) return known->plan;
   RedistributionOptions typed = *interned;
   typed.dtype = to->dtype;
+  typed.staging_bytes = communicator_.staging_bytes();
   DT_ASSIGN_OR_RETURN(
       RedistributionPlan plan,
       RedistributionPlan::Create(from->layout, to->layout, from->shape, from->dtype, typed));

@@ -76,6 +76,9 @@ class ExchangeBoxes {
 
 struct Collective {
   CollectiveKind kind = CollectiveKind::kExchange;
+  // The backend may call its own collective of that kind: every rank receives as much from each
+  // peer as from every other, and as much as every other rank. Alike on all ranks.
+  bool native = false;
   absl::string_view axes;       // label for counters and errors: "tp", "dp,tp"
   absl::string_view op;         // what the user called: "Redistribute [tp] [] -> [] []"
   absl::Span<const int> group;  // world ranks that take part, ascending, this rank among them
@@ -102,6 +105,9 @@ class Communicator {
   virtual ~Communicator() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
+  // The most that an exchange allocates on the device beside its parts, at any one time: alike on
+  // all ranks, whatever is exchanged. 0 where peers are read in place.
+  virtual int64_t staging_bytes() const { return 0; }
 
   // Collective over `group`: all its ranks call it, in the same order relative to other exchanges
   // of the same ranks, with as many parts. Blocks the host until the peers have called it too; when

@@ -1,12 +1,13 @@
 #include "dtensor/runtime/testing/message_communicator.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/strings/str_cat.h"
 #include "dtensor/runtime/core/collective.h"
-#include "dtensor/runtime/core/dims.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/box.h"
 
@@ -21,52 +22,105 @@ Dims ShapeOf(const BoxDims& box) {
   return shape;
 }
 
-// The box of `source`, without gaps.
-absl::StatusOr<Tensor> Pack(const Tensor& source, const BoxDims& box) {
-  DT_ASSIGN_OR_RETURN(const Tensor packed,
-                      Tensor::Empty(source.device(), source.dtype(), ShapeOf(box)));
-  ReceiveBox copy{.peers = {0}, .dims = box};
-  for (MatchedRun& run : copy.dims) {
-    run.dst = 0;
-    run.dst_stride = run.length;
+// The box in parts of at most `most` elements, which follow one another where it is packed.
+void Cut(const BoxDims& box, int64_t most, std::vector<BoxDims>& parts) {
+  const int64_t elements = NumElements(ShapeOf(box));
+  if (elements <= most) {
+    if (elements > 0) parts.push_back(box);
+    return;
   }
-  const Tensor* const sources[] = {&source};
-  const kernels::BoxMove pack(copy, packed, sources);
-  DT_RETURN_IF_ERROR(kernels::MoveBoxes(source.device(), "Pack", {&pack, 1}));
-  return packed;
+  size_t d = 0;
+  while (box[d].size() == 1) ++d;
+  const int64_t each = std::max<int64_t>(1, most / (elements / box[d].size()));
+  for (int64_t run = 0; run < box[d].count; ++run) {
+    for (int64_t begin = 0; begin < box[d].length; begin += each) {
+      BoxDims part = box;
+      part[d] = {.src = box[d].src + run * box[d].src_stride + begin,
+                 .dst = box[d].dst + run * box[d].dst_stride + begin,
+                 .length = std::min(each, box[d].length - begin)};
+      Cut(part, most, parts);
+    }
+  }
 }
 
-BoxMessage MessageOf(const Tensor& packed) {
-  BoxMessage message{packed.dtype(), packed.shape(), {}};
-  message.bytes.resize(packed.bytes());
-  std::memcpy(message.bytes.data(), packed.raw(), packed.bytes());
+std::vector<BoxDims> Cut(const BoxDims& box, DType dtype) {
+  std::vector<BoxDims> parts;
+  Cut(box, MessageCommunicator::kChunkBytes / SizeOf(dtype), parts);
+  return parts;
+}
+
+// The box of `source`, without gaps.
+absl::StatusOr<BoxMessage> Pack(const Tensor& source, const BoxDims& box) {
+  BoxMessage message{source.dtype(), {}};
+  for (const BoxDims& part : Cut(box, source.dtype())) {
+    DT_ASSIGN_OR_RETURN(const Tensor packed,
+                        Tensor::Empty(source.device(), source.dtype(), ShapeOf(part)));
+    ReceiveBox copy{.peers = {0}, .dims = part};
+    for (MatchedRun& run : copy.dims) {
+      run.dst = 0;
+      run.dst_stride = run.length;
+    }
+    const Tensor* const sources[] = {&source};
+    const kernels::BoxMove pack(copy, packed, sources);
+    DT_RETURN_IF_ERROR(kernels::MoveBoxes(source.device(), "Pack", {&pack, 1}));
+    const auto* const bytes = packed.data<std::byte>();
+    message.bytes.insert(message.bytes.end(), bytes, bytes + packed.bytes());
+  }
   return message;
 }
 
-absl::StatusOr<Tensor> TensorOf(const BoxMessage& message, Device& device) {
-  DT_ASSIGN_OR_RETURN(const Tensor tensor, Tensor::Empty(device, message.dtype, message.shape));
-  std::memcpy(tensor.raw(), message.bytes.data(), message.bytes.size());
+// `shape` of a message's elements, from `offset` bytes on.
+absl::StatusOr<Tensor> TensorOf(const BoxMessage& message, int64_t offset, const Dims& shape,
+                                Device& device) {
+  DT_ASSIGN_OR_RETURN(const Tensor tensor, Tensor::Empty(device, message.dtype, shape));
+  std::memcpy(tensor.raw(), message.bytes.data() + offset, tensor.bytes());
   return tensor;
 }
 
 // Combines packed terms into the part's result.
 absl::Status Unpack(const ExchangePart& part, const ReceiveBox& box,
-                    const std::vector<Tensor>& terms) {
-  ReceiveBox packed = box;
-  for (MatchedRun& run : packed.dims) {
-    run.src = 0;
-    run.src_stride = run.length;
+                    const std::vector<BoxMessage>& terms) {
+  int64_t offset = 0;
+  for (const BoxDims& piece : Cut(box.dims, part.src.dtype())) {
+    ReceiveBox packed{.peers = box.peers, .dims = piece};
+    for (MatchedRun& run : packed.dims) {
+      run.src = 0;
+      run.src_stride = run.length;
+    }
+    std::vector<Tensor> staged;
+    std::vector<const Tensor*> sources;
+    for (const BoxMessage& term : terms) {
+      DT_ASSIGN_OR_RETURN(Tensor tensor, TensorOf(term, offset, ShapeOf(piece), part.dst.device()));
+      staged.push_back(std::move(tensor));
+    }
+    for (const Tensor& term : staged) sources.push_back(&term);
+    const kernels::BoxMove unpack(packed, part.dst, sources, part.op, part.scale);
+    DT_RETURN_IF_ERROR(kernels::MoveBoxes(part.dst.device(), "Unpack", {&unpack, 1}));
+    offset += staged[0].bytes();
   }
-  std::vector<const Tensor*> sources;
-  for (const Tensor& term : terms) sources.push_back(&term);
-  const kernels::BoxMove unpack(packed, part.dst, sources, part.op, part.scale);
-  return kernels::MoveBoxes(part.dst.device(), "Unpack", {&unpack, 1});
+  return absl::OkStatus();
 }
 
-template <typename T>
-absl::StatusOr<T> TakeFirst(std::deque<T>& boxes) {
+// What a native collective could not do.
+absl::Status CheckNative(const Collective& collective, int rank,
+                         const std::map<int, std::deque<BoxMessage>>& inbox) {
+  const auto bytes = [](const std::deque<BoxMessage>& boxes) {
+    size_t sum = 0;
+    for (const BoxMessage& box : boxes) sum += box.bytes.size();
+    return sum;
+  };
+  if (!collective.native) return absl::OkStatus();
+  for (const auto& [peer, boxes] : inbox) {
+    if (bytes(boxes) == bytes(inbox.begin()->second)) continue;
+    return absl::InternalError(absl::StrCat(collective.op, ": rank ", rank, " gets more from ",
+                                            "one peer than another in a native collective"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<BoxMessage> TakeFirst(std::deque<BoxMessage>& boxes) {
   if (boxes.empty()) return absl::InternalError("a peer sent too little");
-  T first = std::move(boxes.front());
+  BoxMessage first = std::move(boxes.front());
   boxes.pop_front();
   return first;
 }
@@ -107,15 +161,15 @@ absl::Status MessageCommunicator::PostAll(const Collective& collective,
   std::map<int, std::deque<BoxMessage>> messages;
   for (int peer : collective.group) messages[peer];
   for (const SendBox& send : lists_.Of(collective, parts.size())) {
-    DT_ASSIGN_OR_RETURN(const Tensor packed, Pack(parts[send.part].src, send.dims));
-    messages[send.receiver].push_back(MessageOf(packed));
+    DT_ASSIGN_OR_RETURN(BoxMessage message, Pack(parts[send.part].src, send.dims));
+    messages[send.receiver].push_back(std::move(message));
   }
   for (const ExchangePart& part : parts) {
     for (const ReceiveBox& box : part.receives) {
       for (int peer : box.peers) {
         if (peer != rank()) continue;
-        DT_ASSIGN_OR_RETURN(Tensor packed, Pack(part.src, box.dims));
-        begun.own.push_back(std::move(packed));
+        DT_ASSIGN_OR_RETURN(BoxMessage message, Pack(part.src, box.dims));
+        begun.own.push_back(std::move(message));
       }
     }
   }
@@ -146,21 +200,16 @@ absl::Status MessageCommunicator::Receive(const Collective& collective, Begun be
     DT_ASSIGN_OR_RETURN(inbox[peer],
                         mailbox_.Receive(AddressOf(collective, begun.number, peer, rank())));
   }
+  DT_RETURN_IF_ERROR(CheckNative(collective, rank(), inbox));
   int64_t messages = 0, bytes = 0;
   for (const ExchangePart& part : begun.parts) {
     for (const ReceiveBox& box : part.receives) {
-      std::vector<Tensor> terms;
+      std::vector<BoxMessage> terms;
       for (int peer : box.peers) {
-        if (peer == rank()) {
-          DT_ASSIGN_OR_RETURN(Tensor own, TakeFirst(begun.own));
-          terms.push_back(std::move(own));
-          continue;
-        }
-        DT_ASSIGN_OR_RETURN(const BoxMessage message, TakeFirst(inbox[peer]));
-        DT_ASSIGN_OR_RETURN(Tensor term, TensorOf(message, part.dst.device()));
+        DT_ASSIGN_OR_RETURN(BoxMessage term, TakeFirst(peer == rank() ? begun.own : inbox[peer]));
+        messages += peer != rank();
+        bytes += peer != rank() ? term.bytes.size() : 0;
         terms.push_back(std::move(term));
-        ++messages;
-        bytes += message.bytes.size();
       }
       DT_RETURN_IF_ERROR(Unpack(part, box, terms));
     }

@@ -1,6 +1,7 @@
 // A transport of messages: ranks that could not read each other's memory, as in processes. Each
 // packs what others receive from it (send_list.h) when it begins an exchange, and unpacks what came
-// when it finishes. To show that an exchange says all that a sender has to know.
+// when it finishes. To show that an exchange says all that a sender has to know, that staging_bytes
+// is enough, and that what is called native is even.
 #ifndef DTENSOR_RUNTIME_TESTING_MESSAGE_COMMUNICATOR_H_
 #define DTENSOR_RUNTIME_TESTING_MESSAGE_COMMUNICATOR_H_
 
@@ -20,7 +21,6 @@
 #include "absl/types/span.h"
 #include "dtensor/runtime/comm/communicator.h"
 #include "dtensor/runtime/comm/send_list.h"
-#include "dtensor/runtime/core/dims.h"
 #include "dtensor/runtime/core/dtype.h"
 #include "dtensor/runtime/device/tensor.h"
 
@@ -29,7 +29,6 @@ namespace dtensor {
 // A packed box: bytes alone, since a tensor belongs to the thread of its rank.
 struct BoxMessage {
   DType dtype;
-  Dims shape;
   std::vector<std::byte> bytes;
 };
 
@@ -58,6 +57,9 @@ class MessageCommunicator final : public Communicator {
 
   int rank() const override { return world_.rank(); }
   int size() const override { return world_.size(); }
+  // Boxes are packed and combined in chunks: of each a term from every rank.
+  static constexpr int64_t kChunkBytes = 64;
+  int64_t staging_bytes() const override { return kChunkBytes * size(); }
   absl::Status Begin(const Collective& collective, absl::Span<const ExchangePart> parts) override;
   absl::Status Finish(const Collective& collective) override;
   void Drop(const Collective& collective, std::shared_ptr<const void> owner) override;
@@ -71,7 +73,7 @@ class MessageCommunicator final : public Communicator {
   struct Begun {
     absl::Span<const ExchangePart> parts;
     uint64_t number = 0;
-    std::deque<Tensor> own;  // terms of this rank's, packed, as they are received
+    std::deque<BoxMessage> own;  // terms of this rank's, packed, as they are received
   };
   Mailbox::Address AddressOf(const Collective& collective, uint64_t number, int from, int to) const;
   absl::Status PostAll(const Collective& collective, absl::Span<const ExchangePart> parts);
