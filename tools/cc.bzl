@@ -49,7 +49,7 @@ def _include_prefix():
         return None
     return "dtensor/" + package if package else "dtensor"
 
-def _header_test(name, hdrs, **kwargs):
+def _header_test(name, hdrs, testonly, **kwargs):
     """One library with a source for each header, which includes that header twice and nothing else.
 
     It is compiled as a user's own program would be, so our leave to ignore some warnings does not count.
@@ -74,6 +74,7 @@ def _header_test(name, hdrs, **kwargs):
             for hdr, src in zip(alone, srcs)
         ]),
         tags = ["header_test"],
+        testonly = testonly,
         visibility = ["//visibility:private"],
     )
     native.cc_library(
@@ -83,12 +84,13 @@ def _header_test(name, hdrs, **kwargs):
         copts = USER_COPTS + ["-O0"],
         linkstatic = True,
         tags = ["header_test"],
+        testonly = testonly,
         visibility = ["//visibility:private"],
         deps = [":" + name],
         **kwargs
     )
 
-def dt_library(name, hdrs = [], srcs = [], deps = [], copts = [], visibility = None, testonly = False, **kwargs):
+def dt_library(name, hdrs = [], srcs = [], deps = [], copts = [], visibility = None, testonly = None, **kwargs):
     """A cc_library with our warnings, our include paths and a header test; private to its room unless told otherwise.
 
     Args:
@@ -98,7 +100,7 @@ def dt_library(name, hdrs = [], srcs = [], deps = [], copts = [], visibility = N
       deps: libraries.
       copts: after ours.
       visibility: that of the package if None, which is private.
-      testonly: for helpers of tests.
+      testonly: for helpers of tests; that of the package if None.
       **kwargs: handed to cc_library (textual_hdrs, tags, linkopts, target_compatible_with, ...).
     """
     native.cc_library(
