@@ -3,7 +3,6 @@
 #include "dtensor/parallel_plans/context_parallel.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <string>
 #include <vector>
@@ -14,6 +13,7 @@
 #include "dtensor/parallel_plans/context_pattern.h"
 #include "dtensor/parallel_plans/transformer_plan.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/testing/doubles.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "dtensor/tensor/autograd.h"
 #include "gmock/gmock.h"
@@ -198,15 +198,6 @@ absl::Status RunCase(Context& context, const Case& c, Outcome& outcome) {
 absl::Status RunOn(const Case& c, Outcome& outcome) {
   return RunRanks(DeviceMesh::Parse(c.mesh)->size(),
                   [&](Context& context) { return RunCase(context, c, outcome); });
-}
-
-double RelativeRms(const std::vector<double>& a, const std::vector<double>& b) {
-  double error = 0, size = 0;
-  for (size_t i = 0; i < b.size(); ++i) {
-    error += (a.at(i) - b[i]) * (a.at(i) - b[i]);
-    size += b[i] * b[i];
-  }
-  return std::sqrt(error / size);
 }
 
 void ExpectSame(const Case& c, const Outcome& reference) {

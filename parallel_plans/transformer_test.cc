@@ -2,7 +2,6 @@
 // the collectives that theory asks for.
 #include "dtensor/nn/transformer.h"
 
-#include <cmath>
 #include <map>
 #include <string>
 #include <vector>
@@ -11,6 +10,7 @@
 #include "dtensor/parallel_plans/testing/small_transformer.h"
 #include "dtensor/parallel_plans/transformer_plan.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/testing/doubles.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "dtensor/tensor/autograd.h"
 #include "gmock/gmock.h"
@@ -97,15 +97,6 @@ Outcome RunOn(const Case& c, DType dtype, Device::Kind device = Device::Kind::kC
       IsOk())
       << c.mesh;
   return outcome;
-}
-
-double RelativeRms(const std::vector<double>& a, const std::vector<double>& b) {
-  double error = 0, size = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    error += (a[i] - b[i]) * (a[i] - b[i]);
-    size += b[i] * b[i];
-  }
-  return std::sqrt(error / size);
 }
 
 void ExpectSame(const Outcome& run, const Outcome& reference, double tolerance,

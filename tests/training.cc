@@ -10,6 +10,7 @@
 #include "dtensor/ops/ops.h"
 #include "dtensor/parallel_plans/testing/small_transformer.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/testing/doubles.h"
 #include "dtensor/tensor/autograd.h"
 
 namespace dtensor {
@@ -133,15 +134,7 @@ absl::StatusOr<Trained> Train(const TrainingRun& run) {
 
 double WorstRelativeRms(const Trained::Values& a, const Trained::Values& b) {
   double worst = a.size() == b.size() ? 0 : HUGE_VAL;
-  for (const auto& [path, values] : b) {
-    double error = 0, size = 0;
-    for (size_t i = 0; i < values.size(); ++i) {
-      const double difference = a.at(path)[i] - values[i];
-      error += difference * difference;
-      size += values[i] * values[i];
-    }
-    worst = std::max(worst, std::sqrt(error / size));
-  }
+  for (const auto& [path, values] : b) worst = std::max(worst, RelativeRms(a.at(path), values));
   return worst;
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "dtensor/runtime/testing/reference_attention.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "dtensor/testing/all_layouts.h"
 #include "dtensor/testing/attention_cases.h"
@@ -82,7 +83,7 @@ TEST(Attention, RandomCases) {
   int refused = 0;
   for (int i = 0; i < kCases && !testing::Test::HasFailure(); ++i) {
     const Case c = RandomCase(random);
-    const absl::StatusOr<Outcome> got = TryOn(c);
+    const absl::StatusOr<AttentionDoubles> got = TryOn(c);
     if (!got.ok() && c.options.method == AttentionMethod::kAllToAll) {
       EXPECT_THAT(got.status().message(), HasSubstr("take method ring")) << Describe(c);
       ++refused;

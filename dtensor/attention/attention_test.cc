@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/ops/ops.h"
+#include "dtensor/runtime/testing/reference_attention.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "dtensor/tensor/autograd.h"
 #include "dtensor/testing/attention_cases.h"
@@ -23,7 +24,7 @@ std::vector<AttentionMask> Masks() {
 
 TEST(Attention, EveryPlacementAndMaskGivesWhatOneRankGives) {
   for (const AttentionMask& mask : Masks()) {
-    const Outcome want = OneRank({.options = {.mask = mask}});
+    const AttentionDoubles want = OneRank({.options = {.mask = mask}});
     for (const Placed& p : kPlaced) {
       for (const AttentionMethod method :
            {AttentionMethod::kRing, AttentionMethod::kGather, AttentionMethod::kAutomatic}) {
@@ -39,7 +40,7 @@ TEST(Attention, EveryPlacementAndMaskGivesWhatOneRankGives) {
 
 TEST(Attention, AllToAllOverSomeAxesOrAll) {
   for (const AttentionMask& mask : Masks()) {
-    const Outcome want = OneRank({.options = {.mask = mask}});
+    const AttentionDoubles want = OneRank({.options = {.mask = mask}});
     for (const char* axes : {"", "u", "r", "u,r", "r,u"}) {
       const Case c = {"u=2,r=2",
                       "[] [u:zigzag,r] [] []",
@@ -64,7 +65,7 @@ TEST(Attention, AllToAllOverSomeAxesOrAll) {
 
 // As a model with a window of 4096 positions meets a short text.
 TEST(Attention, AWindowLongerThanTheSequenceIsCausal) {
-  const Outcome want = OneRank({.options = {.mask = AttentionMask::Causal()}});
+  const AttentionDoubles want = OneRank({.options = {.mask = AttentionMask::Causal()}});
   for (const int64_t width : {12, 4096}) {
     const AttentionMask window = AttentionMask::Window(width).value();
     ExpectSame(OneRank({.options = {.mask = window}}), want, 0, absl::StrCat("window of ", width));
@@ -85,7 +86,7 @@ TEST(Attention, UnlikeAndUnevenLengths) {
       c.shapes.s = s;
       c.shapes.t = t;
       c.options.mask = mask;
-      const Outcome want = OneRank(c);
+      const AttentionDoubles want = OneRank(c);
       for (const Placed& p : {kPlaced[1], kPlaced[2], kPlaced[3], kPlaced[9], kPlaced[10]}) {
         c.mesh = p.mesh, c.q = p.q, c.kv = p.kv;
         c.options.method = AttentionMethod::kRing;
@@ -101,7 +102,7 @@ TEST(Attention, HeadsThatRanksDoNotShareEvenly) {
     Case c = {absl::StrCat("cp=2,tp=", tp), "[] [cp] [tp] []", "[] [cp] [tp] []", {}};
     c.shapes.heads = 6;
     c.shapes.kv_heads = 3;
-    const Outcome want = OneRank(c);
+    const AttentionDoubles want = OneRank(c);
     for (const AttentionMethod method :
          {AttentionMethod::kRing, AttentionMethod::kGather, AttentionMethod::kAutomatic}) {
       c.options.method = method;
@@ -114,7 +115,7 @@ TEST(Attention, RowsThatSeeNothing) {
   // 12 queries and 4 keys that end together: the first 8 see none.
   Case c = {"cp=3", "[] [cp] [] []", "[] [cp] [] []", {.method = AttentionMethod::kRing}};
   c.shapes.t = 4;
-  const Outcome got = RunOn(c);
+  const AttentionDoubles got = RunOn(c);
   const int64_t width = c.shapes.heads * c.shapes.head_dim;
   for (int64_t i = 0; i < 8 * width; ++i) {
     EXPECT_EQ(got.o[i], 0);
@@ -127,9 +128,9 @@ TEST(Attention, RowsThatSeeNothing) {
 TEST(Attention, OneRankHasTheBitsOfTheLocalOperator) {
   Case c = {"cp=1", "[] [cp] [] []", "[] [cp] [] []", {}};
   c.dtype = DType::kF32;
-  const Outcome ring = RunOn(c);
+  const AttentionDoubles ring = RunOn(c);
   c.mesh = "one=1", c.q = c.kv = "[] [] [] []";
-  const Outcome local = RunOn(c);
+  const AttentionDoubles local = RunOn(c);
   EXPECT_EQ(ring.o, local.o);
   EXPECT_EQ(ring.lse, local.lse);
   EXPECT_EQ(ring.dq, local.dq);
@@ -141,7 +142,7 @@ TEST(Attention, OneRankHasTheBitsOfTheLocalOperator) {
 // other call for the dispatcher.
 TEST(Attention, DropsTheSameWeightsOnEveryMesh) {
   const AttentionOptions options = {.dropout = 0.4, .dropout_seed = 5};
-  const Outcome want = OneRank({.options = options});
+  const AttentionDoubles want = OneRank({.options = options});
   for (const Placed& p : kPlaced) {
     for (const AttentionMethod method : {AttentionMethod::kRing, AttentionMethod::kGather}) {
       Case c = {p.mesh, p.q, p.kv, options};
@@ -191,9 +192,9 @@ TEST(Attention, OtherOrdersOfDimensions) {
        std::vector<std::array<int, 3>>{{1, 2, 12}, {0, 1, 12}, {2, 3, 12}, {2, 3, 1}}) {
     Case c = {"cp=2", "[] [cp:zigzag] [] []", "[] [cp:zigzag] [] []", {}};
     c.shapes.s = c.shapes.t = length;
-    const Outcome want = OneRank(c);
+    const AttentionDoubles want = OneRank(c);
     for (const AttentionMethod method : {AttentionMethod::kRing, AttentionMethod::kAllToAll}) {
-      Outcome got;
+      AttentionDoubles got;
       DT_ASSERT_OK(RunRanks(2, [&](Context& context) -> absl::Status {
         DT_ASSIGN_OR_RETURN(Operands in, MakeOperands(context, c));
         // Leaves in the other order, made by copying.
@@ -217,7 +218,7 @@ TEST(Attention, OtherOrdersOfDimensions) {
           DT_ASSIGN_OR_RETURN(const DistributedTensor y, Transpose(x, a, b));
           return GlobalValues(y);
         };
-        Outcome mine;
+        AttentionDoubles mine;
         DT_ASSIGN_OR_RETURN(mine.o, back(o));
         DT_ASSIGN_OR_RETURN(mine.dq, back(stored.q.grad()));
         DT_ASSIGN_OR_RETURN(mine.dk, back(stored.k.grad()));

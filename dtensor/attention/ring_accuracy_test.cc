@@ -14,8 +14,10 @@
 #include "dtensor/runtime/core/attention_mask.h"
 #include "dtensor/runtime/core/index_set.h"
 #include "dtensor/runtime/kernels/attention.h"
+#include "dtensor/runtime/testing/reference_attention.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "dtensor/testing/ring_reference.h"
+#include "dtensor/testing/ring_runs.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -39,23 +41,20 @@ RingProblem Problem(int cp, ShardOrder order, const AttentionMask& mask, DType d
           .mask = mask};
 }
 
-WholeResults ResultsOf(const RingProblem& problem, const WholeInputs& inputs,
-                       const RunOptions& options = {}) {
+AttentionDoubles ResultsOf(const RingProblem& problem, const AttentionInputs& inputs,
+                           const RunOptions& options = {}) {
   auto results =
       RunRanksOfRing(RingSchedule::Create(problem).value(), {.scale = kScale}, inputs, options);
   DT_EXPECT_OK(results.status());
-  return results.ok() ? *std::move(results) : WholeResults();
+  return results.ok() ? *std::move(results) : AttentionDoubles();
 }
 
-struct Part {
-  const char* name;
-  Doubles WholeResults::*values;
-};
-constexpr Part kParts[] = {{"o", &WholeResults::o},
-                           {"lse", &WholeResults::lse},
-                           {"dq", &WholeResults::dq},
-                           {"dk", &WholeResults::dk},
-                           {"dv", &WholeResults::dv}};
+template <typename T>
+void ExpectWithin(const AttentionDoubles& results, const AttentionValues<T>& expected,
+                  double limit) {
+  const auto errors = RelativeErrors(results, expected);
+  for (size_t i = 0; i < errors.size(); ++i) EXPECT_LE(errors[i], limit) << kAttentionValues[i];
+}
 
 // Of every kind: all keys, a triangle, a band, and documents that end anywhere.
 std::vector<AttentionMask> Masks() {
@@ -70,12 +69,10 @@ TEST(RingAccuracyTest, WideTypesAreAsGoodAsOneRank) {
         for (const auto& [dtype, limit] : {std::pair(DType::kF32, 3e-6), {DType::kF64, 1e-13}}) {
           SCOPED_TRACE(absl::StrCat(cp, " ranks, ", mask.ToString(), " ", ToString(dtype)));
           const RingProblem problem = Problem(cp, order, mask, dtype);
-          const WholeInputs inputs = RandomInputs(problem);
-          const WholeResults expected = NaiveAttention(problem, kScale, inputs);
-          const WholeResults results = ResultsOf(problem, inputs);
-          for (const Part& part : kParts) {
-            EXPECT_LE(RelativeRms(results.*part.values, expected.*part.values), limit) << part.name;
-          }
+          const AttentionInputs inputs = RandomInputs(problem);
+          const AttentionReference expected =
+              ReferenceAttention(ReferenceOf(problem, kScale), inputs);
+          ExpectWithin(ResultsOf(problem, inputs), expected, limit);
         }
       }
     }
@@ -87,25 +84,24 @@ TEST(RingAccuracyTest, NarrowTypesAreRoundedOnce) {
   for (const AttentionMask& mask : Masks()) {
     for (const DType dtype : {DType::kBF16, DType::kF16}) {
       const RingProblem one = Problem(1, ShardOrder::Zigzag(), mask, dtype);
-      const WholeInputs inputs = RandomInputs(one);
-      const WholeResults expected = NaiveAttention(one, kScale, inputs);
-      const WholeResults single = ResultsOf(one, inputs);
+      const AttentionInputs inputs = RandomInputs(one);
+      const AttentionReference expected = ReferenceAttention(ReferenceOf(one, kScale), inputs);
+      const auto of_one = RelativeErrors(ResultsOf(one, inputs), expected);
       for (const int cp : {8, 16, 32}) {
         SCOPED_TRACE(absl::StrCat(cp, " ranks, ", mask.ToString(), " ", ToString(dtype)));
-        const WholeResults results =
+        const AttentionDoubles results =
             ResultsOf(Problem(cp, ShardOrder::Zigzag(), mask, dtype), inputs);
-        for (const Part& part : kParts) {
-          const double of_one = RelativeRms(single.*part.values, expected.*part.values);
-          EXPECT_LE(RelativeRms(results.*part.values, expected.*part.values), 1.4 * of_one)
-              << part.name;
-          EXPECT_GT(of_one, 0) << part.name;
+        const auto errors = RelativeErrors(results, expected);
+        for (size_t i = 0; i < errors.size(); ++i) {
+          EXPECT_LE(errors[i], 1.4 * of_one[i]) << kAttentionValues[i];
+          EXPECT_GT(of_one[i], 0) << kAttentionValues[i];
         }
       }
     }
   }
 }
 
-// Any number of ranks drops what one drops. The kernels' tests say that this is right.
+// Any number of ranks drops what the reference drops.
 TEST(RingAccuracyTest, DropoutIsThatOfOneRank) {
   const RingOptions options = {.scale = kScale,
                                .dropout = {.rate = 0.3,
@@ -115,22 +111,20 @@ TEST(RingAccuracyTest, DropoutIsThatOfOneRank) {
   for (const AttentionMask& mask : Masks()) {
     for (const auto& [dtype, limit] : {std::pair(DType::kF32, 3e-6), {DType::kF64, 1e-13}}) {
       const RingProblem one = Problem(1, ShardOrder::Contiguous(), mask, dtype);
-      const WholeInputs inputs = RandomInputs(one);
-      const auto run = [&](const RingProblem& problem) {
-        auto results = RunRanksOfRing(RingSchedule::Create(problem).value(), options, inputs);
-        DT_EXPECT_OK(results.status());
-        return results.ok() ? *std::move(results) : WholeResults();
-      };
-      const WholeResults expected = run(one);
-      EXPECT_GT(RelativeRms(expected.o, ResultsOf(one, inputs).o), 0.1);
+      const AttentionInputs inputs = RandomInputs(one);
+      ReferenceProblem dropped = ReferenceOf(one, kScale);
+      dropped.dropout = options.dropout;
+      const AttentionReference expected = ReferenceAttention(dropped, inputs);
+      EXPECT_GT(RelativeRms(ResultsOf(one, inputs).o, expected.o), 0.1);
       for (const ShardOrder& order :
            {ShardOrder::Zigzag(), ShardOrder::Contiguous(), ShardOrder::Block(1)}) {
-        for (const int cp : {2, 3, 8}) {
+        for (const int cp : {1, 2, 3, 8}) {
           SCOPED_TRACE(absl::StrCat(cp, " ranks, ", mask.ToString(), " ", ToString(dtype)));
-          const WholeResults results = run(Problem(cp, order, mask, dtype));
-          for (const Part& part : kParts) {
-            EXPECT_LE(RelativeRms(results.*part.values, expected.*part.values), limit) << part.name;
-          }
+          const RingSchedule schedule =
+              RingSchedule::Create(Problem(cp, order, mask, dtype)).value();
+          DT_ASSERT_OK_AND_ASSIGN(const AttentionDoubles results,
+                                  RunRanksOfRing(schedule, options, inputs));
+          ExpectWithin(results, expected, limit);
         }
       }
     }
@@ -158,8 +152,8 @@ TEST(RingAccuracyTest, TheSameBitsWhateverTheDelays) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     const RingProblem problem =
         Problem(8, ShardOrder::Zigzag(), AttentionMask::Causal(), dtype, 128, 128);
-    const WholeInputs inputs = RandomInputs(problem);
-    const WholeResults first = ResultsOf(problem, inputs);
+    const AttentionInputs inputs = RandomInputs(problem);
+    const AttentionDoubles first = ResultsOf(problem, inputs);
     EXPECT_EQ(ResultsOf(problem, inputs), first);
     for (const uint64_t seed : {1, 2, 3}) {
       EXPECT_EQ(ResultsOf(problem, inputs, {.seed = seed, .max_delay_us = 300}), first);
@@ -178,7 +172,7 @@ TEST(RingAccuracyTest, WhatSeesNothingIsZero) {
     for (const int cp : {1, 4, 5}) {
       const RingProblem window =
           Problem(cp, ShardOrder::Contiguous(), AttentionMask::Window(3).value(), dtype, 60, 21);
-      const WholeResults seen = ResultsOf(window, RandomInputs(window));
+      const AttentionDoubles seen = ResultsOf(window, RandomInputs(window));
       for (int64_t i = 0; i < 60; ++i) {
         const bool sees = i < 21 + 2;
         for (int64_t x = 0; x < 32; ++x) {
@@ -189,7 +183,7 @@ TEST(RingAccuracyTest, WhatSeesNothingIsZero) {
       }
       const RingProblem documents = Problem(
           cp, ShardOrder::Contiguous(), AttentionMask::Documents({0, 30}).value(), dtype, 21, 60);
-      const WholeResults unseen = ResultsOf(documents, RandomInputs(documents));
+      const AttentionDoubles unseen = ResultsOf(documents, RandomInputs(documents));
       for (int64_t j = 0; j < 60; ++j) {
         for (int64_t x = 0; x < 16; ++x) {
           EXPECT_EQ(unseen.dv[j * 16 + x] != 0, j < 21) << j;

@@ -63,8 +63,9 @@ absl::StatusOr<AttentionResults> RunCase(Context& context, const Case& c, const 
 
 namespace {
 
-absl::StatusOr<Outcome> GlobalOutcome(const Operands& in, const AttentionResults& results) {
-  Outcome out;
+absl::StatusOr<AttentionDoubles> GlobalOutcome(const Operands& in,
+                                               const AttentionResults& results) {
+  AttentionDoubles out;
   DT_ASSIGN_OR_RETURN(out.o, GlobalValues(results.o));
   DT_ASSIGN_OR_RETURN(out.lse, GlobalValues(results.lse));
   DT_ASSIGN_OR_RETURN(out.dq, GlobalValues(in.q.grad()));
@@ -77,8 +78,8 @@ absl::StatusOr<Outcome> GlobalOutcome(const Operands& in, const AttentionResults
 
 int RanksOf(const Case& c) { return DeviceMesh::Parse(c.mesh).value().size(); }
 
-absl::StatusOr<Outcome> TryOn(const Case& c, TrafficTable* traffic) {
-  Outcome outcome;
+absl::StatusOr<AttentionDoubles> TryOn(const Case& c, TrafficTable* traffic) {
+  AttentionDoubles outcome;
   std::mutex mutex;
   DT_RETURN_IF_ERROR(RunRanks(RanksOf(c), [&](Context& context) -> absl::Status {
     DT_ASSIGN_OR_RETURN(const Operands in, MakeOperands(context, c));
@@ -93,20 +94,20 @@ absl::StatusOr<Outcome> TryOn(const Case& c, TrafficTable* traffic) {
         sum.bytes += counted.bytes;
       }
     }
-    DT_ASSIGN_OR_RETURN(Outcome mine, GlobalOutcome(in, results));
+    DT_ASSIGN_OR_RETURN(AttentionDoubles mine, GlobalOutcome(in, results));
     if (context.rank() == 0) outcome = std::move(mine);
     return absl::OkStatus();
   }));
   return outcome;
 }
 
-Outcome RunOn(const Case& c, TrafficTable* traffic) {
-  const absl::StatusOr<Outcome> outcome = TryOn(c, traffic);
+AttentionDoubles RunOn(const Case& c, TrafficTable* traffic) {
+  const absl::StatusOr<AttentionDoubles> outcome = TryOn(c, traffic);
   DT_EXPECT_OK(outcome.status());
-  return outcome.ok() ? *outcome : Outcome();
+  return outcome.ok() ? *outcome : AttentionDoubles();
 }
 
-Outcome OneRank(Case c) {
+AttentionDoubles OneRank(Case c) {
   c.mesh = "one=1";
   c.q = c.kv = c.v = "[] [] [] []";
   c.dtype = DType::kF64;
@@ -136,8 +137,8 @@ void ExpectNear(const Doubles& got, const Doubles& want, double tolerance, doubl
 
 }  // namespace
 
-void ExpectSame(const Outcome& got, const Outcome& want, double tolerance, const std::string& what,
-                double least) {
+void ExpectSame(const AttentionDoubles& got, const AttentionDoubles& want, double tolerance,
+                const std::string& what, double least) {
   ExpectNear(got.o, want.o, tolerance, least, absl::StrCat(what, ": o"));
   ExpectNear(got.lse, want.lse, tolerance, least, absl::StrCat(what, ": lse"));
   ExpectNear(got.dq, want.dq, tolerance, least, absl::StrCat(what, ": dq"));

@@ -5,19 +5,18 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/runtime/comm/communicator.h"
 #include "dtensor/runtime/core/dims.h"
 #include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/testing/doubles.h"
+#include "dtensor/runtime/testing/reference_attention.h"
 #include "dtensor/tensor/context.h"
 #include "dtensor/tensor/distributed_tensor.h"
 
 namespace dtensor::attention_testing {
-
-using Doubles = std::vector<double>;
 
 struct Shapes {
   int64_t batch = 2, s = 12, t = 12, heads = 8, kv_heads = 4, head_dim = 4;
@@ -34,11 +33,6 @@ struct Case {
 };
 std::string Describe(const Case& c);
 
-// Global values.
-struct Outcome {
-  Doubles o, lse, dq, dk, dv;
-};
-
 Doubles Values(const Dims& shape, int seed);  // in [-1, 1)
 
 // Leaves that want gradients.
@@ -52,16 +46,17 @@ absl::StatusOr<AttentionResults> RunCase(Context& context, const Case& c, const 
 
 int RanksOf(const Case& c);
 
-// Of any rank: they are alike. Adds to `traffic` what all ranks count. Errors: RunCase's.
-absl::StatusOr<Outcome> TryOn(const Case& c, TrafficTable* traffic = nullptr);
+// Global values, of any rank: they are alike. Adds to `traffic` what all ranks count. Errors:
+// RunCase's.
+absl::StatusOr<AttentionDoubles> TryOn(const Case& c, TrafficTable* traffic = nullptr);
 // The same; an error fails the test.
-Outcome RunOn(const Case& c, TrafficTable* traffic = nullptr);
-Outcome OneRank(Case c);  // in f64
+AttentionDoubles RunOn(const Case& c, TrafficTable* traffic = nullptr);
+AttentionDoubles OneRank(Case c);  // in f64
 
 // Each tensor's difference in norm is at most `tolerance` times the norm of `want`, or, if that is
 // less, of as many numbers of this size.
-void ExpectSame(const Outcome& got, const Outcome& want, double tolerance, const std::string& what,
-                double least = 0);
+void ExpectSame(const AttentionDoubles& got, const AttentionDoubles& want, double tolerance,
+                const std::string& what, double least = 0);
 
 // A run on a device without memory counts what each rank counts in a run with data. Fails the test
 // on any error.

@@ -12,8 +12,9 @@
 #include "dtensor/runtime/device/device.h"
 #include "dtensor/runtime/device/tensor.h"
 #include "dtensor/runtime/kernels/attention.h"
-#include "dtensor/runtime/testing/attention_oracle.h"
+#include "dtensor/runtime/testing/attention_case.h"
 #include "dtensor/runtime/testing/attention_steps.h"
+#include "dtensor/runtime/testing/reference_attention.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "gtest/gtest.h"
 #include "hwy/targets.h"
@@ -32,12 +33,12 @@ Case Dropped(Case c, double rate, const AttentionMask& mask) {
 }
 
 template <typename T>
-Results ResultsOf(const Case& c, const Inputs& in, const Parts& parts) {
+AttentionDoubles ResultsOf(const Case& c, const AttentionInputs& in, const Parts& parts) {
   const std::unique_ptr<Device> device = MakeCpuDevice();
   auto results = RunSteps<T>(*device, c, in, parts);
   DT_EXPECT_OK(results.status());
   EXPECT_EQ(device->memory().live_bytes, 0);
-  return results.ok() ? *std::move(results) : Results();
+  return results.ok() ? *std::move(results) : AttentionDoubles();
 }
 
 template <typename T>
@@ -51,8 +52,8 @@ TYPED_TEST(AttentionDropoutTest, DropsWhatPhiloxSays) {
     for (const double rate : {0.1, 0.5}) {
       const Case c = Dropped(
           {.batch = 2, .s = 130, .t = 130, .q_heads = 4, .kv_heads = 2, .dim = 32}, rate, mask);
-      const Inputs in = RandomInputs<TypeParam>(c);
-      const Results expected = Naive(c, in);
+      const AttentionInputs in = RandomInputs<TypeParam>(c);
+      const AttentionReference expected = ReferenceAttention(c.Problem(), in);
       for (const Parts& parts :
            {Contiguous(c.t, 1), Contiguous(c.t, 3), Striped(c.t, 4), Zigzag(c.t, 5)}) {
         ExpectClose(ResultsOf<TypeParam>(c, in, parts), expected, kLimit<TypeParam>);
@@ -62,8 +63,8 @@ TYPED_TEST(AttentionDropoutTest, DropsWhatPhiloxSays) {
 }
 
 // All scores are 0 and value j is the j-th unit vector, so that o shows the mask.
-Inputs MaskInputs(const Case& c) {
-  Inputs in;
+AttentionInputs MaskInputs(const Case& c) {
+  AttentionInputs in;
   in.q.assign(NumElements(c.QShape()), 0);
   in.k.assign(NumElements(c.KShape()), 0);
   in.v = in.k;
@@ -88,11 +89,12 @@ TYPED_TEST(AttentionDropoutTest, TheMaskIsThatOfGlobalPositions) {
     c.k_positions = keys;
     c.q_positions = IndexSet::Interval(7, 27).Union(IndexSet::Interval(1000, 1050));
     for (const Parts& parts : {Contiguous(61, 1), Striped(61, 3), Zigzag(61, 7)}) {
-      const Results results = ResultsOf<TypeParam>(c, MaskInputs(c), parts);
+      const AttentionDoubles results = ResultsOf<TypeParam>(c, MaskInputs(c), parts);
       for (size_t at = 0; at < results.o.size(); ++at) {
         const auto x = static_cast<int64_t>(at), row = x / c.dim;
-        const bool kept = c.Factor(row / (c.q_heads * c.s), row % c.q_heads, row / c.q_heads % c.s,
-                                   x % c.dim) != 0;
+        const bool kept = DropoutFactor(c.dropout, row / (c.q_heads * c.s), row % c.q_heads,
+                                        c.q_positions.At(row / c.q_heads % c.s),
+                                        c.k_positions.At(x % c.dim)) != 0;
         ASSERT_EQ(results.o[at] != 0, kept) << at;
       }
     }
@@ -104,13 +106,13 @@ TEST(AttentionDropoutMaskTest, EveryInstructionSetDropsTheSame) {
   const Case c = MaskCase(0.3);
   const Case any =
       Dropped({.s = 70, .t = 150, .q_heads = 2, .dim = 20}, 0.2, AttentionMask::Causal());
-  const Inputs in = RandomInputs<float>(any);
-  const Results expected = Naive(any, in);
-  const std::vector<double> first = ResultsOf<float>(c, MaskInputs(c), Zigzag(61, 3)).o;
+  const AttentionInputs in = RandomInputs<float>(any);
+  const AttentionReference expected = ReferenceAttention(any.Problem(), in);
+  const Doubles first = ResultsOf<float>(c, MaskInputs(c), Zigzag(61, 3)).o;
   for (int64_t left = supported; left != 0; left &= left - 1) {
     SCOPED_TRACE(hwy::TargetName(left & -left));
     hwy::GetChosenTarget().Update(left & -left);
-    const std::vector<double> o = ResultsOf<float>(c, MaskInputs(c), Zigzag(61, 3)).o;
+    const Doubles o = ResultsOf<float>(c, MaskInputs(c), Zigzag(61, 3)).o;
     for (size_t i = 0; i < o.size(); ++i) ASSERT_EQ(o[i] != 0, first[i] != 0) << i;
     ExpectClose(ResultsOf<float>(any, in, Striped(150, 2)), expected, kLimit<float>);
     ExpectClose(ResultsOf<double>(any, in, Striped(150, 2)), expected, kLimit<double>);
@@ -121,7 +123,7 @@ TEST(AttentionDropoutMaskTest, EveryInstructionSetDropsTheSame) {
 TEST(AttentionDropoutMaskTest, KeepsItsShareOfTheWeights) {
   for (const double rate : {0.1, 0.5, 0.9}) {
     const Case c = MaskCase(rate, 600);
-    const Results results = ResultsOf<float>(c, MaskInputs(c), Contiguous(61, 1));
+    const AttentionDoubles results = ResultsOf<float>(c, MaskInputs(c), Contiguous(61, 1));
     const auto n = static_cast<double>(results.o.size());
     const double kept =
         n - static_cast<double>(std::count(results.o.begin(), results.o.end(), 0.0));
@@ -136,17 +138,17 @@ TEST(AttentionDropoutMaskTest, KeepsItsShareOfTheWeights) {
 TEST(AttentionDropoutMaskTest, GradientsAreThoseOfTheDroppedSum) {
   const Case c = Dropped({.batch = 1, .s = 19, .t = 19, .q_heads = 4, .kv_heads = 2, .dim = 6}, 0.4,
                          AttentionMask::Causal());
-  Inputs in = RandomInputs<double>(c);
+  AttentionInputs in = RandomInputs<double>(c);
   const Parts parts = Contiguous(c.t, 2);
-  const Results results = ResultsOf<double>(c, in, parts);
+  const AttentionDoubles results = ResultsOf<double>(c, in, parts);
   const auto loss = [&] {
-    const Results r = ResultsOf<double>(c, in, parts);
+    const AttentionDoubles r = ResultsOf<double>(c, in, parts);
     double sum = 0;
     for (size_t i = 0; i < r.o.size(); ++i) sum += r.o[i] * in.dout[i];
     return sum;
   };
   constexpr double kStep = 1e-5;
-  const std::pair<std::vector<double>*, const std::vector<double>*> operands[] = {
+  const std::pair<Doubles*, const Doubles*> operands[] = {
       {&in.q, &results.dq}, {&in.k, &results.dk}, {&in.v, &results.dv}};
   for (const auto& [x, gradient] : operands) {
     for (size_t i = 0; i < x->size(); i += 17) {
@@ -163,12 +165,12 @@ TEST(AttentionDropoutMaskTest, GradientsAreThoseOfTheDroppedSum) {
 
 TEST(AttentionDropoutMaskTest, ARateOfZeroChangesNoBit) {
   Case c = WithPositions({.s = 100, .t = 100, .q_heads = 2, .dim = 32}, AttentionMask::Causal());
-  const Inputs in = RandomInputs<float>(c);
-  const Results none = ResultsOf<float>(c, in, Contiguous(c.t, 2));
+  const AttentionInputs in = RandomInputs<float>(c);
+  const AttentionDoubles none = ResultsOf<float>(c, in, Contiguous(c.t, 2));
   c.dropout.seed = 7;
   ExpectSameBits(ResultsOf<float>(c, in, Contiguous(c.t, 2)), none);
   c.dropout = DropoutOf(c, 1e-12);  // a draw of 24 bits that is 0
-  const Results hardly = ResultsOf<float>(c, in, Contiguous(c.t, 2));
+  const AttentionDoubles hardly = ResultsOf<float>(c, in, Contiguous(c.t, 2));
   EXPECT_LE(RelativeRms(hardly.o, none.o), 1e-6);
   EXPECT_EQ(hardly.lse, none.lse);
 }

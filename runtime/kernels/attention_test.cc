@@ -13,7 +13,8 @@
 #include "dtensor/runtime/device/device.h"
 #include "dtensor/runtime/device/meta/meta_device.h"
 #include "dtensor/runtime/device/tensor.h"
-#include "dtensor/runtime/testing/attention_oracle.h"
+#include "dtensor/runtime/testing/attention_case.h"
+#include "dtensor/runtime/testing/reference_attention.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "gtest/gtest.h"
 #include "hwy/targets.h"
@@ -22,7 +23,7 @@ namespace dtensor::kernels {
 namespace {
 // The kernels' results, whose memory held NaN before.
 template <typename T>
-absl::StatusOr<Results> RunBoth(Device& device, const Case& c, const Inputs& in) {
+absl::StatusOr<AttentionDoubles> RunBoth(Device& device, const Case& c, const AttentionInputs& in) {
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
   DT_ASSIGN_OR_RETURN(const Tensor q, FromValues<T>(device, c.QShape(), c.memory, in.q));
   DT_ASSIGN_OR_RETURN(const Tensor k, FromValues<T>(device, c.KShape(), c.memory, in.k));
@@ -36,12 +37,12 @@ absl::StatusOr<Results> RunBoth(Device& device, const Case& c, const Inputs& in)
   DT_ASSIGN_OR_RETURN(const Tensor lse, Tensor::Empty(device, stats, {c.batch, c.q_heads, c.s}));
   DT_RETURN_IF_ERROR(Attention(device, q, k, v, c.Scale(), c.causal, o, lse));
   DT_RETURN_IF_ERROR(AttentionGrad(device, q, k, v, o, lse, dout, c.Scale(), c.causal, dq, dk, dv));
-  Results out;
-  DT_ASSIGN_OR_RETURN(out.o, ToDoubles<T>(o));
-  DT_ASSIGN_OR_RETURN(out.lse, ToDoubles<Stats<T>>(lse));
-  DT_ASSIGN_OR_RETURN(out.dq, ToDoubles<T>(dq));
-  DT_ASSIGN_OR_RETURN(out.dk, ToDoubles<T>(dk));
-  DT_ASSIGN_OR_RETURN(out.dv, ToDoubles<T>(dv));
+  AttentionDoubles out;
+  DT_ASSIGN_OR_RETURN(out.o, ToDoubles(o));
+  DT_ASSIGN_OR_RETURN(out.lse, ToDoubles(lse));
+  DT_ASSIGN_OR_RETURN(out.dq, ToDoubles(dq));
+  DT_ASSIGN_OR_RETURN(out.dk, ToDoubles(dk));
+  DT_ASSIGN_OR_RETURN(out.dv, ToDoubles(dv));
   return out;
 }
 
@@ -49,9 +50,9 @@ template <typename T>
 void Check(const Case& c) {
   SCOPED_TRACE(ToString(c));
   const std::unique_ptr<Device> device = MakeCpuDevice();
-  const Inputs in = RandomInputs<T>(c);
-  DT_ASSERT_OK_AND_ASSIGN(const Results out, RunBoth<T>(*device, c, in));
-  ExpectClose(out, Naive(c, in), kLimit<T>);
+  const AttentionInputs in = RandomInputs<T>(c);
+  DT_ASSERT_OK_AND_ASSIGN(const AttentionDoubles out, RunBoth<T>(*device, c, in));
+  ExpectClose(out, ReferenceAttention(c.Problem(), in), kLimit<T>);
   EXPECT_EQ(device->memory().live_bytes, 0);
 }
 
@@ -127,30 +128,31 @@ TYPED_TEST(AttentionTest, Empty) {
 TYPED_TEST(AttentionTest, LargeScores) {
   const Case c = {.s = 40, .t = 600, .dim = 64, .causal = true, .scale = 20};
   const std::unique_ptr<Device> device = MakeCpuDevice();
-  const Inputs in = RandomInputs<TypeParam>(c);
-  DT_ASSERT_OK_AND_ASSIGN(const Results out, RunBoth<TypeParam>(*device, c, in));
+  const AttentionInputs in = RandomInputs<TypeParam>(c);
+  DT_ASSERT_OK_AND_ASSIGN(const AttentionDoubles out, RunBoth<TypeParam>(*device, c, in));
   // A score's error, in units of the score, is its probability's relative error.
   const Limit limit = kLimit<TypeParam>;
-  ExpectClose(out, Naive(c, in), {500 * limit.forward, limit.lse, 500 * limit.backward});
+  ExpectClose(out, ReferenceAttention(c.Problem(), in),
+              {500 * limit.forward, limit.lse, 500 * limit.backward});
 }
 
 TEST(Attention, GradientsAreFiniteDifferences) {
   const Case c = {
       .batch = 2, .s = 5, .t = 6, .q_heads = 2, .kv_heads = 1, .dim = 3, .causal = true};
   const std::unique_ptr<Device> device = MakeCpuDevice();
-  const Inputs in = RandomInputs<double>(c);
-  DT_ASSERT_OK_AND_ASSIGN(const Results at, RunBoth<double>(*device, c, in));
+  const AttentionInputs in = RandomInputs<double>(c);
+  DT_ASSERT_OK_AND_ASSIGN(const AttentionDoubles at, RunBoth<double>(*device, c, in));
   constexpr double kStep = 1e-5;
-  for (const auto& [input, gradient] : {std::pair(&Inputs::q, &Results::dq),
-                                        {&Inputs::k, &Results::dk},
-                                        {&Inputs::v, &Results::dv}}) {
-    std::vector<double> slopes;
+  for (const auto& [input, gradient] : {std::pair(&AttentionInputs::q, &AttentionDoubles::dq),
+                                        {&AttentionInputs::k, &AttentionDoubles::dk},
+                                        {&AttentionInputs::v, &AttentionDoubles::dv}}) {
+    Doubles slopes;
     for (size_t i = 0; i < (in.*input).size(); ++i) {
       double change = 0;
       for (const double step : {kStep, -kStep}) {
-        Inputs moved = in;
+        AttentionInputs moved = in;
         (moved.*input)[i] += step;
-        DT_ASSERT_OK_AND_ASSIGN(const Results out, RunBoth<double>(*device, c, moved));
+        DT_ASSERT_OK_AND_ASSIGN(const AttentionDoubles out, RunBoth<double>(*device, c, moved));
         for (size_t j = 0; j < out.o.size(); ++j) change += out.o[j] * in.dout[j] * step;
       }
       slopes.push_back(change / (2 * kStep * kStep));
@@ -162,9 +164,9 @@ TEST(Attention, GradientsAreFiniteDifferences) {
 TEST(Attention, NanIsKept) {
   const Case c = {.s = 20, .t = 20};
   const std::unique_ptr<Device> device = MakeCpuDevice();
-  Inputs in = RandomInputs<float>(c);
+  AttentionInputs in = RandomInputs<float>(c);
   in.q[3 * c.dim] = std::numeric_limits<double>::quiet_NaN();
-  DT_ASSERT_OK_AND_ASSIGN(const Results out, RunBoth<float>(*device, c, in));
+  DT_ASSERT_OK_AND_ASSIGN(const AttentionDoubles out, RunBoth<float>(*device, c, in));
   for (int64_t i = 0; i < c.s; ++i) {
     EXPECT_EQ(std::isnan(out.o[i * c.dim]), i == 3) << i;
     EXPECT_EQ(std::isnan(out.lse[i]), i == 3) << i;
@@ -194,30 +196,30 @@ TEST(Attention, InstructionSets) {
 TEST(Attention, BitsAreTheSame) {
   Case c = {.batch = 2, .s = 70, .t = 90, .q_heads = 4, .kv_heads = 2, .dim = 32, .causal = true};
   const std::unique_ptr<Device> device = MakeCpuDevice();
-  const Inputs in = RandomInputs<float>(c);
-  DT_ASSERT_OK_AND_ASSIGN(const Results out, RunBoth<float>(*device, c, in));
-  DT_ASSERT_OK_AND_ASSIGN(const Results again, RunBoth<float>(*device, c, in));
+  const AttentionInputs in = RandomInputs<float>(c);
+  DT_ASSERT_OK_AND_ASSIGN(const AttentionDoubles out, RunBoth<float>(*device, c, in));
+  DT_ASSERT_OK_AND_ASSIGN(const AttentionDoubles again, RunBoth<float>(*device, c, in));
   ExpectSameBits(again, out);
   c.memory = Memory::kBatchHeadSeq;
-  DT_ASSERT_OK_AND_ASSIGN(const Results transposed, RunBoth<float>(*device, c, in));
+  DT_ASSERT_OK_AND_ASSIGN(const AttentionDoubles transposed, RunBoth<float>(*device, c, in));
   ExpectSameBits(transposed, out);
   const std::unique_ptr<Device> deferred = MakeDeferredDevice();
-  DT_ASSERT_OK_AND_ASSIGN(const Results later, RunBoth<float>(*deferred, c, in));
+  DT_ASSERT_OK_AND_ASSIGN(const AttentionDoubles later, RunBoth<float>(*deferred, c, in));
   ExpectSameBits(later, out);
 
   // The second half of the heads alone.
-  const auto half = [&](const std::vector<double>& x, int64_t heads) {
+  const auto half = [&](const Doubles& x, int64_t heads) {
     const int64_t width = heads * c.dim;
-    std::vector<double> part;
+    Doubles part;
     for (size_t row = 0; row < x.size(); row += width) {
       part.insert(part.end(), x.begin() + row + width / 2, x.begin() + row + width);
     }
     return part;
   };
-  const Inputs half_in = {half(in.q, 4), half(in.k, 2), half(in.v, 2), half(in.dout, 4)};
+  const AttentionInputs half_in = {half(in.q, 4), half(in.k, 2), half(in.v, 2), half(in.dout, 4)};
   c.q_heads /= 2;
   c.kv_heads /= 2;
-  DT_ASSERT_OK_AND_ASSIGN(const Results half_out, RunBoth<float>(*device, c, half_in));
+  DT_ASSERT_OK_AND_ASSIGN(const AttentionDoubles half_out, RunBoth<float>(*device, c, half_in));
   EXPECT_EQ(half_out.o, half(out.o, 4));
   EXPECT_EQ(half_out.dq, half(out.dq, 4));
   EXPECT_EQ(half_out.dk, half(out.dk, 2));

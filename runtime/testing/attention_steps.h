@@ -16,7 +16,9 @@
 #include "dtensor/runtime/device/device.h"
 #include "dtensor/runtime/device/tensor.h"
 #include "dtensor/runtime/kernels/attention.h"
-#include "dtensor/runtime/testing/attention_oracle.h"
+#include "dtensor/runtime/testing/attention_case.h"
+#include "dtensor/runtime/testing/doubles.h"
+#include "dtensor/runtime/testing/reference_attention.h"
 
 namespace dtensor::kernels {
 
@@ -71,9 +73,8 @@ void ForEachInPart(const Case& c, const std::vector<int64_t>& rows, Fn fn) {
   }
 }
 
-inline std::vector<double> Gathered(const Case& c, const std::vector<double>& all,
-                                    const std::vector<int64_t>& rows) {
-  std::vector<double> part(c.batch * rows.size() * c.kv_heads * c.dim);
+inline Doubles Gathered(const Case& c, const Doubles& all, const std::vector<int64_t>& rows) {
+  Doubles part(c.batch * rows.size() * c.kv_heads * c.dim);
   ForEachInPart(c, rows, [&](int64_t i, int64_t j) { part[j] = all[i]; });
   return part;
 }
@@ -85,8 +86,8 @@ struct Block {
 };
 
 template <typename T>
-absl::StatusOr<Block> BlockOf(Device& device, const Case& c, const Inputs& in, const Parts& parts,
-                              size_t i) {
+absl::StatusOr<Block> BlockOf(Device& device, const Case& c, const AttentionInputs& in,
+                              const Parts& parts, size_t i) {
   const Dims shape = {c.batch, static_cast<int64_t>(parts[i].size()), c.kv_heads, c.dim};
   Block block;
   DT_ASSIGN_OR_RETURN(block.k, FromValues<T>(device, shape, c.memory, Gathered(c, in.k, parts[i])));
@@ -105,7 +106,7 @@ struct Rows {
   Tensor q, dout, o, lse, delta, dq;
 };
 template <typename T>
-absl::StatusOr<Rows<T>> MakeRows(Device& device, const Case& c, const Inputs& in) {
+absl::StatusOr<Rows<T>> MakeRows(Device& device, const Case& c, const AttentionInputs& in) {
   using Wide = Stats<T>;
   const auto statistics = [&]() -> absl::StatusOr<Tensor> {
     const std::vector<Wide> nan(c.batch * c.q_heads * c.s, static_cast<Wide>(kNan));
@@ -125,8 +126,8 @@ absl::StatusOr<Rows<T>> MakeRows(Device& device, const Case& c, const Inputs& in
 
 // As RunBoth in attention_test.cc, with keys in parts; gradients are wide.
 template <typename T>
-absl::StatusOr<Results> RunSteps(Device& device, const Case& c, const Inputs& in,
-                                 const Parts& parts) {
+absl::StatusOr<AttentionDoubles> RunSteps(Device& device, const Case& c, const AttentionInputs& in,
+                                          const Parts& parts) {
   using Wide = Stats<T>;
   DT_ASSIGN_OR_RETURN(const Rows<T> rows, MakeRows<T>(device, c, in));
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -134,7 +135,7 @@ absl::StatusOr<Results> RunSteps(Device& device, const Case& c, const Inputs& in
     DT_RETURN_IF_ERROR(Attention(device, rows.q, b.k, b.v, b.step, &rows.carry, rows.o, rows.lse));
   }
   DT_RETURN_IF_ERROR(AttentionDelta(device, rows.o, rows.dout, rows.delta));
-  Results out;
+  AttentionDoubles out;
   out.dk.resize(NumElements(c.KShape()));
   out.dv.resize(NumElements(c.KShape()));
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -143,16 +144,16 @@ absl::StatusOr<Results> RunSteps(Device& device, const Case& c, const Inputs& in
     DT_ASSIGN_OR_RETURN(const Tensor dv, Filled<Wide>(device, b.k.shape(), c.memory, kNan));
     DT_RETURN_IF_ERROR(AttentionGrad(device, rows.q, b.k, b.v, rows.lse, rows.delta, rows.dout,
                                      b.step, rows.dq, dk, dv));
-    DT_ASSIGN_OR_RETURN(const std::vector<double> dk_values, ToDoubles<Wide>(dk));
-    DT_ASSIGN_OR_RETURN(const std::vector<double> dv_values, ToDoubles<Wide>(dv));
+    DT_ASSIGN_OR_RETURN(const Doubles dk_values, ToDoubles(dk));
+    DT_ASSIGN_OR_RETURN(const Doubles dv_values, ToDoubles(dv));
     ForEachInPart(c, parts[i], [&](int64_t all, int64_t part) {
       out.dk[all] = dk_values[part];
       out.dv[all] = dv_values[part];
     });
   }
-  DT_ASSIGN_OR_RETURN(out.o, ToDoubles<T>(rows.o));
-  DT_ASSIGN_OR_RETURN(out.lse, ToDoubles<Wide>(rows.lse));
-  DT_ASSIGN_OR_RETURN(out.dq, ToDoubles<Wide>(rows.dq));
+  DT_ASSIGN_OR_RETURN(out.o, ToDoubles(rows.o));
+  DT_ASSIGN_OR_RETURN(out.lse, ToDoubles(rows.lse));
+  DT_ASSIGN_OR_RETURN(out.dq, ToDoubles(rows.dq));
   return out;
 }
 

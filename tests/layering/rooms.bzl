@@ -1,8 +1,9 @@
 """The rooms, and the arrows between them."""
 
 # What the libraries of a room may use directly, beside their own room; tests may look further. A
-# room is a folder, without the folders in it. Rooms called testing are missing: whatever stands in
-# them is testonly, so that Bazel itself keeps it out of libraries.
+# room is a folder, without the folders in it. Rooms called testing are missing, so no library may use
+# them. Bazel, too, keeps what is testonly out of libraries; what the command line checks its runs
+# with is not, and only this list keeps that out.
 ROOMS = {
     "dtensor": [
         "dtensor/attention",

@@ -146,7 +146,7 @@ int64_t PlannedBytes(const RingSchedule& schedule) {
   return bytes;
 }
 
-// The tensors whole, the ranks' parts of them, and what the oracle takes, mostly long doubles.
+// The tensors whole, the ranks' parts of them, and what the comparison takes, mostly long doubles.
 double MemoryNeeded(const RingSchedule& schedule) {
   const RingProblem& p = schedule.problem();
   const double elements = 4.0 * static_cast<double>(p.batch) * static_cast<double>(p.q_length) *

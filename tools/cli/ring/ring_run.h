@@ -1,5 +1,5 @@
-// dtensor ring --run: attention on a ring of rank threads, forward and backward, held against an
-// oracle and the schedule's bytes.
+// dtensor ring --run: attention on a ring of rank threads, forward and backward, held against
+// right results and the schedule's bytes.
 #ifndef DTENSOR_TOOLS_CLI_RING_RING_RUN_H_
 #define DTENSOR_TOOLS_CLI_RING_RING_RUN_H_
 
@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "dtensor/attention/ring_schedule.h"
 #include "dtensor/tools/cli/request.h"
-#include "dtensor/tools/cli/ring/ring_oracle.h"
+#include "dtensor/tools/cli/ring/ring_errors.h"
 #include "dtensor/tools/cli/ring/ring_request.h"
 #include "dtensor/tools/cli/ring/ring_tensors.h"
 

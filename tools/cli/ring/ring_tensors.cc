@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstring>
 #include <optional>
-#include <random>
 #include <utility>
 #include <vector>
 
@@ -14,6 +13,7 @@
 #include "dtensor/runtime/io/safetensors.h"
 #include "dtensor/runtime/kernels/cpu/numeric.h"
 #include "dtensor/runtime/kernels/elementwise.h"
+#include "dtensor/runtime/testing/doubles.h"
 
 namespace dtensor::cli {
 namespace {
@@ -22,15 +22,7 @@ Dims QueryShape(const RingProblem& p) { return {p.batch, p.heads, p.q_length, p.
 Dims KeyShape(const RingProblem& p) { return {p.batch, p.kv_heads, p.kv_length, p.head_dim}; }
 
 absl::StatusOr<Tensor> RandomTensor(Device& device, DType dtype, const Dims& shape, int seed) {
-  DT_ASSIGN_OR_RETURN(Tensor tensor, Tensor::Empty(device, dtype, shape));
-  std::mt19937_64 bits(seed);
-  std::normal_distribution<double> normal;
-  kernels::VisitFloat(dtype, [&](auto zero) {
-    using T = decltype(zero);
-    std::generate_n(tensor.data<T>(), tensor.numel(),
-                    [&] { return kernels::Cast<T>(normal(bits)); });
-  });
-  return tensor;
+  return FromDoubles(device, dtype, RandomNormal(NumElements(shape), dtype, seed), shape);
 }
 
 bool IsFinite(const Tensor& tensor) {

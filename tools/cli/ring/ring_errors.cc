@@ -1,0 +1,151 @@
+#include "dtensor/tools/cli/ring/ring_errors.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/kernels/attention.h"
+#include "dtensor/runtime/kernels/elementwise.h"
+#include "dtensor/runtime/testing/doubles.h"
+#include "dtensor/runtime/testing/reference_attention.h"
+#include "dtensor/testing/ring_reference.h"
+
+namespace dtensor::cli {
+namespace {
+
+// [batch, heads, seq, head_dim] as kernels see it: [batch, seq, heads, head_dim].
+Tensor ForKernel(const Tensor& tensor) { return tensor.Transpose(1, 2); }
+
+absl::StatusOr<Tensor> Converted(Device& device, const Tensor& tensor, DType dtype) {
+  DT_ASSIGN_OR_RETURN(Tensor converted, Tensor::Empty(device, dtype, tensor.shape()));
+  DT_RETURN_IF_ERROR(kernels::Unary(device, kernels::UnaryOp::kCopy, tensor, converted));
+  return converted;
+}
+
+// Row-major in the order of the reference, which is the kernels'.
+absl::StatusOr<AttentionInputs> Values(const RingInputs& inputs) {
+  AttentionInputs values;
+  DT_ASSIGN_OR_RETURN(values.q, ToDoubles(ForKernel(inputs.q)));
+  DT_ASSIGN_OR_RETURN(values.k, ToDoubles(ForKernel(inputs.k)));
+  DT_ASSIGN_OR_RETURN(values.v, ToDoubles(ForKernel(inputs.v)));
+  DT_ASSIGN_OR_RETURN(values.dout, ToDoubles(ForKernel(inputs.dout)));
+  return values;
+}
+absl::StatusOr<AttentionDoubles> Values(const RingOutputs& outputs) {
+  AttentionDoubles values;
+  DT_ASSIGN_OR_RETURN(values.o, ToDoubles(ForKernel(outputs.o)));
+  DT_ASSIGN_OR_RETURN(values.lse, ToDoubles(outputs.lse));
+  DT_ASSIGN_OR_RETURN(values.dq, ToDoubles(ForKernel(outputs.dq)));
+  DT_ASSIGN_OR_RETURN(values.dk, ToDoubles(ForKernel(outputs.dk)));
+  DT_ASSIGN_OR_RETURN(values.dv, ToDoubles(ForKernel(outputs.dv)));
+  return values;
+}
+
+// Between floats. Of few elements, two roundings of lse to f32 may well differ by more than 1.4.
+constexpr double kSpacing = 0x1p-23;
+
+double FixedLimit(DType dtype) { return dtype == DType::kF64 ? 1e-13 : 3e-6; }
+
+// The sizes of the terms that each result is a sum of: o adds values, dv gradients of o; a score's
+// gradient is a difference of two products of these.
+absl::StatusOr<std::array<long double, 5>> TermSizes(const RingInputs& inputs) {
+  const auto size = [](const Tensor& tensor) -> absl::StatusOr<long double> {
+    DT_ASSIGN_OR_RETURN(const Doubles values, ToDoubles(tensor));
+    return Rms(values);
+  };
+  DT_ASSIGN_OR_RETURN(const long double q, size(inputs.q));
+  DT_ASSIGN_OR_RETURN(const long double k, size(inputs.k));
+  DT_ASSIGN_OR_RETURN(const long double v, size(inputs.v));
+  DT_ASSIGN_OR_RETURN(const long double dout, size(inputs.dout));
+  return std::array<long double, 5>{v, 1, dout * v * k, dout * v * q, dout};
+}
+
+template <typename T>
+absl::StatusOr<std::array<double, 5>> ErrorsOf(const RingOutputs& outputs,
+                                               const AttentionValues<T>& want,
+                                               const std::array<long double, 5>& term_sizes) {
+  DT_ASSIGN_OR_RETURN(const AttentionDoubles values, Values(outputs));
+  return RelativeErrors(values, want, term_sizes);
+}
+
+template <typename T>
+absl::StatusOr<std::array<RingError, 5>> CompareWith(const AttentionValues<T>& want, Device& device,
+                                                     const RingProblem& problem,
+                                                     const RingInputs& inputs,
+                                                     const RingOutputs& outputs) {
+  DT_ASSIGN_OR_RETURN(const auto sizes, TermSizes(inputs));
+  DT_ASSIGN_OR_RETURN(const auto found, ErrorsOf(outputs, want, sizes));
+  std::array<RingError, 5> errors;
+  for (size_t i = 0; i < errors.size(); ++i) {
+    errors[i] = {kAttentionValues[i], found[i], FixedLimit(problem.dtype)};
+  }
+  if (SizeOf(problem.dtype) != 2) return errors;
+  DT_ASSIGN_OR_RETURN(const RingOutputs one, RunOnOneRank(device, problem, inputs, problem.dtype));
+  DT_ASSIGN_OR_RETURN(const auto at_one, ErrorsOf(one, want, sizes));
+  for (size_t i = 0; i < errors.size(); ++i) {
+    errors[i].at_one = at_one[i];
+    errors[i].limit = std::max(1.4 * at_one[i], kSpacing);
+  }
+  return errors;
+}
+
+// The kernels' results in f64, whose tensors go when it returns.
+absl::StatusOr<AttentionDoubles> WideValues(Device& device, const RingProblem& problem,
+                                            const RingInputs& inputs) {
+  DT_ASSIGN_OR_RETURN(const RingOutputs wide, RunOnOneRank(device, problem, inputs, DType::kF64));
+  return Values(wide);
+}
+
+// The values of the inputs go when it returns.
+absl::StatusOr<AttentionReference> Reference(const RingProblem& problem, const RingInputs& inputs) {
+  DT_ASSIGN_OR_RETURN(const AttentionInputs values, Values(inputs));
+  const long double scale = 1 / std::sqrt(static_cast<long double>(problem.head_dim));
+  return ReferenceAttention(ReferenceOf(problem, scale), values);
+}
+
+}  // namespace
+
+double RingScale(const RingProblem& problem) {
+  return 1 / std::sqrt(static_cast<double>(problem.head_dim));
+}
+
+absl::StatusOr<RingOutputs> RunOnOneRank(Device& device, const RingProblem& problem,
+                                         const RingInputs& inputs, DType dtype) {
+  RingProblem typed = problem;
+  typed.dtype = dtype;
+  DT_ASSIGN_OR_RETURN(RingOutputs outputs, EmptyOutputs(device, typed));
+  DT_ASSIGN_OR_RETURN(const Tensor q, Converted(device, inputs.q, dtype));
+  DT_ASSIGN_OR_RETURN(const Tensor k, Converted(device, inputs.k, dtype));
+  DT_ASSIGN_OR_RETURN(const Tensor v, Converted(device, inputs.v, dtype));
+  DT_ASSIGN_OR_RETURN(const Tensor dout, Converted(device, inputs.dout, dtype));
+  DT_ASSIGN_OR_RETURN(const Tensor delta,
+                      Tensor::Empty(device, outputs.lse.dtype(), outputs.lse.shape()));
+  const kernels::AttentionStep step = {.scale = RingScale(problem),
+                                       .mask = problem.mask,
+                                       .q_positions = IndexSet::Interval(0, problem.q_length),
+                                       .k_positions = IndexSet::Interval(0, problem.kv_length)};
+  DT_RETURN_IF_ERROR(kernels::Attention(device, ForKernel(q), ForKernel(k), ForKernel(v), step,
+                                        nullptr, ForKernel(outputs.o), outputs.lse));
+  DT_RETURN_IF_ERROR(kernels::AttentionDelta(device, ForKernel(outputs.o), ForKernel(dout), delta));
+  DT_RETURN_IF_ERROR(kernels::AttentionGrad(
+      device, ForKernel(q), ForKernel(k), ForKernel(v), outputs.lse, delta, ForKernel(dout), step,
+      ForKernel(outputs.dq), ForKernel(outputs.dk), ForKernel(outputs.dv)));
+  DT_RETURN_IF_ERROR(device.Synchronize());
+  return outputs;
+}
+
+double RingError::ratio() const { return error == *at_one ? 1 : error / *at_one; }
+
+absl::StatusOr<std::array<RingError, 5>> Compare(Device& device, const RingProblem& problem,
+                                                 const RingInputs& inputs,
+                                                 const RingOutputs& outputs) {
+  if (problem.dtype == DType::kF64) {
+    DT_ASSIGN_OR_RETURN(const AttentionReference want, Reference(problem, inputs));
+    return CompareWith(want, device, problem, inputs, outputs);
+  }
+  DT_ASSIGN_OR_RETURN(const AttentionDoubles want, WideValues(device, problem, inputs));
+  return CompareWith(want, device, problem, inputs, outputs);
+}
+
+}  // namespace dtensor::cli
