@@ -16,7 +16,7 @@
 #include "dtensor/runtime/testing/message_communicator.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "dtensor/testing/all_layouts.h"
-#include "dtensor/testing/executor_oracle.h"
+#include "dtensor/testing/indexed_data.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -24,6 +24,8 @@ namespace dtensor {
 namespace {
 
 using ::testing::HasSubstr;
+
+DeviceMesh Mesh(absl::string_view text) { return DeviceMesh::Parse(text).value(); }
 
 absl::Status CheckTraffic(const RankRedistributionPlan& plan, const Communicator& communicator) {
   int64_t calls = 0, bytes = 0, expected_calls = 0;
@@ -58,7 +60,6 @@ absl::StatusOr<Tensor> Carry(const Way& way,
   return pending->Wait();
 }
 
-template <typename T>
 absl::Status RunPair(const Layout& from, const Layout& to, absl::Span<const int64_t> shape,
                      DType dtype, const Way& way, Communicator& communicator, Device& device) {
   RedistributionOptions options = way.options;
@@ -67,7 +68,9 @@ absl::Status RunPair(const Layout& from, const Layout& to, absl::Span<const int6
                       RedistributionPlan::Create(from, to, shape, dtype, options));
   const int rank = communicator.rank();
   const auto rank_plan = std::make_shared<const RankRedistributionPlan>(plan, rank);
-  DT_ASSIGN_OR_RETURN(Tensor source, SourceOf<T>(plan, rank, device));
+  const IndexedData data(plan);
+  if (rank == 0) DT_RETURN_IF_ERROR(data.CheckKeepers());
+  DT_ASSIGN_OR_RETURN(Tensor source, data.Source(rank, device));
   communicator.ResetTraffic();
   device.ResetPeak();
   // The executor may not rely on the source after that.
@@ -77,14 +80,7 @@ absl::Status RunPair(const Layout& from, const Layout& to, absl::Span<const int6
     return absl::InternalError(absl::StrCat(plan.ToString(), ": rank ", rank, " had ", peak,
                                             " bytes, and PeakBytes() is ", plan.PeakBytes()));
   }
-  if (result.shape() != rank_plan->local_to()) return absl::InternalError("wrong local shape");
-  const bool right = VisitDType(plan.result_dtype(), [&](auto zero) {
-    using U = decltype(zero);
-    const absl::StatusOr<std::vector<U>> values = ToHost<U>(result);
-    return values.ok() && SameBits(*values, Expected<U>(plan, rank));
-  });
-  if (right) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat(plan.ToString(), ": rank ", rank, " has wrong values"));
+  return CheckResult(plan, rank, result);
 }
 
 // All pairs of layouts, in one world.
@@ -102,9 +98,7 @@ absl::Status RunAllPairs(absl::string_view mesh_text, const std::vector<Dims>& s
           const std::vector<Layout> layouts = AllLayouts(mesh, shape, ops, orders);
           for (const Layout& from : layouts) {
             for (const Layout& to : layouts) {
-              DT_RETURN_IF_ERROR(VisitDType(dtype, [&](auto zero) {
-                return RunPair<decltype(zero)>(from, to, shape, dtype, way, communicator, device);
-              }));
+              DT_RETURN_IF_ERROR(RunPair(from, to, shape, dtype, way, communicator, device));
             }
           }
         }
@@ -169,7 +163,7 @@ TEST(ExecutorPairsTest, CountsWhatMovesAndNotWhatAPlanSays) {
       };
       const RankRedistributionPlan honest(plan(6), world.rank()), liar(plan(8), world.rank());
       DT_ASSIGN_OR_RETURN(const Tensor source,
-                          SourceOf<float>(honest.plan(), world.rank(), device));
+                          IndexedData(honest.plan()).Source(world.rank(), device));
       DT_RETURN_IF_ERROR(ExecutePlan(honest, source, communicator, "Test").status());
       EXPECT_THAT(CheckTraffic(liar, communicator),
                   StatusIs(absl::StatusCode::kInternal, HasSubstr("12 B; expected 1, 16")));
@@ -240,8 +234,8 @@ TEST(ExecutorPairsTest, RandomPairs) {
     DT_ASSERT_OK(
         RunLocalRanks(mesh.size(), [&](Communicator& communicator, Device& device) -> absl::Status {
           for (size_t i = 1; i < layouts.size(); ++i) {
-            DT_RETURN_IF_ERROR(RunPair<float>(layouts[i - 1], layouts[i], shape, DType::kF32, way,
-                                              communicator, device));
+            DT_RETURN_IF_ERROR(
+                RunPair(layouts[i - 1], layouts[i], shape, DType::kF32, way, communicator, device));
           }
           return absl::OkStatus();
         }));

@@ -3,6 +3,7 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/runtime/testing/status_matchers.h"
@@ -143,6 +144,22 @@ TEST(RedistributeCommandTest, EveryElementIsRight) {
         EXPECT_EQ(report.counted_total_bytes, plan.Bytes().total) << plan.ToString();
         EXPECT_EQ(report.counted_max_bytes_per_rank, plan.Bytes().busiest) << plan.ToString();
       }
+    }
+  }
+}
+
+// Of ranks that share a term, the objective says which has it.
+TEST(RedistributeCommandTest, NewTermsAreShared) {
+  for (const char* objective : {"total", "busiest", "latency"}) {
+    for (const auto& [from, to] :
+         {std::pair("P(sum),R", "S(0),P(sum)"),
+          {"P(sum),R", "R,P(sum)"},
+          {"S(0),R", "S(1),P(max)"},
+          {"P(sum),P(avg)", "P(avg),R"}}) {  // and as many sums become averages as are averaged
+      MoveFlags flags = Flags("a=2,b=2", "7,5", from, to);
+      flags.objective = objective;
+      DT_ASSERT_OK_AND_ASSIGN(const Outcome outcome, RunRedistribute(flags, 1, false));
+      EXPECT_TRUE(outcome.ok) << outcome.text;
     }
   }
 }

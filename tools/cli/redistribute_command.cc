@@ -14,7 +14,7 @@
 #include "dtensor/redistribution/plan_executor.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/tensor/context.h"
-#include "dtensor/tools/cli/indexed_data.h"
+#include "dtensor/testing/indexed_data.h"
 #include "dtensor/tools/cli/json_text.h"
 #include "dtensor/tools/cli/plan_command.h"
 #include "dtensor/tools/cli/rank_clock.h"
@@ -109,8 +109,7 @@ class Rank {
     if (!absl::c_binary_search(shared_.ranks, context_.rank())) return absl::OkStatus();
     plan_.emplace(shared_.plan, context_.rank());
     Device& device = context_.device();
-    DT_ASSIGN_OR_RETURN(source_, Tensor::Empty(device, shared_.plan.dtype(), plan_->local_from()));
-    shared_.data.FillSource(context_.rank(), source_);
+    DT_ASSIGN_OR_RETURN(source_, shared_.data.Source(context_.rank(), device));
     const int64_t floats = CopyBytes(options_, static_cast<int>(shared_.ranks.size())) / 4;
     for (Tensor* buffer : {&copy_from_, &copy_to_}) {
       DT_ASSIGN_OR_RETURN(*buffer, Tensor::Empty(device, DType::kF32, {floats}));
@@ -216,6 +215,7 @@ absl::Status CheckRunnable(const RedistributionPlan& plan, int64_t memory_availa
 
 absl::StatusOr<RunReport> Measure(const RedistributionPlan& plan, const MeasureOptions& options) {
   Shared shared(plan);
+  DT_RETURN_IF_ERROR(shared.data.CheckKeepers());
   const auto run = [&](Context& context) { return Rank(context, shared, options).Run(); };
   DT_RETURN_IF_ERROR(RunRanks(static_cast<int>(WorldSize(plan)), run, {.pin_threads = true}));
   return shared.report;

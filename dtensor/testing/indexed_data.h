@@ -9,19 +9,27 @@
 //   max      one term is the value, the others are at most that; min alike
 //   product  signs whose product is the value's sign; one term has its size
 //
-// Values are whole numbers, few enough that 64 terms add up exactly in AccumulatorOf(dtype).
-#ifndef DTENSOR_TOOLS_CLI_INDEXED_DATA_H_
-#define DTENSOR_TOOLS_CLI_INDEXED_DATA_H_
+// Values are whole numbers, few enough that 64 terms add up exactly in AccumulatorOf(dtype), and
+// that the result's type has them all.
+//
+// Which values there must be follows from the layouts alone. Which of the ranks that share a new
+// term holds an element is the plan's choice: CheckKeepers says whether one of them does.
+#ifndef DTENSOR_TESTING_INDEXED_DATA_H_
+#define DTENSOR_TESTING_INDEXED_DATA_H_
 
 #include <cstdint>
 #include <string>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dtensor/layout/layout.h"
 #include "dtensor/redistribution/redistribution_plan.h"
 #include "dtensor/runtime/core/dtype.h"
 #include "dtensor/runtime/core/reduce_op.h"
+#include "dtensor/runtime/device/device.h"
 #include "dtensor/runtime/device/tensor.h"
 
-namespace dtensor::cli {
+namespace dtensor {
 
 // Which of an element's terms a rank holds.
 struct TermPlace {
@@ -58,24 +66,34 @@ class IndexedData {
   // Requires: at most kMaxRanks ranks. The plan outlives it.
   explicit IndexedData(const RedistributionPlan& plan);
 
-  // Writes what the source layout gives `rank`; nothing where that is outside of its mesh.
-  // Requires: the rank's local shape and type, on the host.
-  void FillSource(int rank, const Tensor& source) const;
-  // Compares with what the target layout gives `rank`, bit by bit. Requires: as FillSource.
+  // Of the ranks that differ on axes that become partial only, the plan must let one have an
+  // element, and the others the identity. Errors: kInternal.
+  absl::Status CheckKeepers() const;
+
+  // A tensor with what the source layout gives `rank`; empty where that is outside of its mesh.
+  // Requires, as Check: memory that the host can use. Errors: kResourceExhausted.
+  absl::StatusOr<Tensor> Source(int rank, Device& device) const;
+  // Compares with what the target layout gives `rank`, bit by bit. Requires: the rank's local shape
+  // and the result's type; a device that is done with it.
   Mismatches Check(int rank, const Tensor& result) const;
 
  private:
+  void FillSource(int rank, const Tensor& source) const;
   template <typename T>
-  T Expected(int64_t number, int64_t problem, absl::Span<const int> coordinate) const;
-  bool Keeps(int64_t number, absl::Span<const int> coordinate) const;
+  T Expected(int64_t number, int64_t problem) const;
 
   const RedistributionPlan& plan_;
-  TermCode code_;
-  bool one_mesh_;
-  int terms_ = 1;
   AxisList reduced_, kept_, created_;  // partial axes: in the source alone, in both, in the target
+  ReduceOp op_;                        // of the reduced axes; kAvg if any of them averages
+  int terms_ = 1;                      // that are reduced
+  double scale_ = 1;                   // what makes averages of sums, and sums of averages
+  TermCode code_;
 };
 
-}  // namespace dtensor::cli
+// The same for the ranks of one mesh, once the device has done all its work. Errors: kInternal,
+// naming the first mismatch; the device's failure.
+absl::Status CheckResult(const RedistributionPlan& plan, int rank, const Tensor& result);
 
-#endif  // DTENSOR_TOOLS_CLI_INDEXED_DATA_H_
+}  // namespace dtensor
+
+#endif  // DTENSOR_TESTING_INDEXED_DATA_H_

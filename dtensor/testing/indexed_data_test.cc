@@ -1,4 +1,4 @@
-#include "dtensor/tools/cli/indexed_data.h"
+#include "dtensor/testing/indexed_data.h"
 
 #include <algorithm>
 #include <cstring>
@@ -11,7 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace dtensor::cli {
+namespace dtensor {
 namespace {
 
 constexpr DType kTypes[] = {DType::kF32, DType::kF64, DType::kBF16, DType::kF16,
@@ -104,9 +104,7 @@ TEST(IndexedDataTest, ASourceIsRightAndEveryWrongElementIsFound) {
         Plan("a=2,b=3", "[a:zigzag] [b]", "[a:zigzag] [b]", {7, 5}, dtype);
     const IndexedData data(plan);
     for (int rank = 0; rank < 6; ++rank) {
-      const Tensor tensor =
-          Tensor::Empty(*device, dtype, plan.from().LocalShape(plan.shape(), rank)).value();
-      data.FillSource(rank, tensor);
+      DT_ASSERT_OK_AND_ASSIGN(const Tensor tensor, data.Source(rank, *device));
       EXPECT_EQ(data.Check(rank, tensor).count, 0) << ToString(dtype);
       if (tensor.numel() == 0) continue;
       std::byte* last = static_cast<std::byte*>(tensor.raw()) + tensor.bytes() - 1;
@@ -121,8 +119,7 @@ TEST(IndexedDataTest, AnotherRanksShardIsWrong) {
   const std::unique_ptr<Device> device = MakeCpuDevice();
   const RedistributionPlan plan = Plan("a=2", "[a]", "[a]", {64}, DType::kF32);
   const IndexedData data(plan);
-  const Tensor tensor = Tensor::Empty(*device, DType::kF32, {32}).value();
-  data.FillSource(1, tensor);
+  DT_ASSERT_OK_AND_ASSIGN(const Tensor tensor, data.Source(1, *device));
   EXPECT_GT(data.Check(0, tensor).count, 30);
 }
 
@@ -131,8 +128,8 @@ TEST(IndexedDataTest, NewTermsAreTheIdentityButOnce) {
   const std::unique_ptr<Device> device = MakeCpuDevice();
   const RedistributionPlan plan = Plan("a=2", "[]", "[] P(max: a)", {4}, DType::kF32);
   const IndexedData data(plan);
-  const Tensor tensor = Tensor::Empty(*device, DType::kF32, {4}).value();
-  data.FillSource(0, tensor);
+  DT_EXPECT_OK(data.CheckKeepers());
+  DT_ASSERT_OK_AND_ASSIGN(const Tensor tensor, data.Source(0, *device));
   EXPECT_EQ(data.Check(0, tensor).count, 0);
   EXPECT_EQ(data.Check(1, tensor).count, 4);
   std::fill_n(tensor.data<float>(), 4, -std::numeric_limits<float>::infinity());
@@ -140,4 +137,4 @@ TEST(IndexedDataTest, NewTermsAreTheIdentityButOnce) {
 }
 
 }  // namespace
-}  // namespace dtensor::cli
+}  // namespace dtensor

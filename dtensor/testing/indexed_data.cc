@@ -1,16 +1,20 @@
-#include "dtensor/tools/cli/indexed_data.h"
+#include "dtensor/testing/indexed_data.h"
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <type_traits>
+#include <vector>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/layout/regions.h"
+#include "dtensor/runtime/core/index_set.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/kernels/cpu/numeric.h"
 
-namespace dtensor::cli {
+namespace dtensor {
 namespace {
 
 // Scatters the bits of two numbers (the finalizer of splitmix64).
@@ -36,6 +40,9 @@ int Bits(DType dtype) {
   }
 }
 
+// The one with fewer values.
+DType Narrower(DType a, DType b) { return Bits(b) < Bits(a) ? b : a; }
+
 template <typename T>
 T FromInt(int64_t value) {
   if constexpr (std::is_arithmetic_v<T>) {
@@ -55,11 +62,11 @@ T Identity(ReduceOp op) {
   return T(high ? Limits::max() : Limits::lowest());
 }
 
-// The library multiplies a sum by 1/n in its accumulator, which may be an ulp from the quotient.
+// The library multiplies a sum in its accumulator, which may be an ulp from the quotient.
 template <typename T>
-T Scaled(int64_t sum, double scale) {
-  using Accumulator = std::conditional_t<std::is_same_v<T, double>, double, float>;
-  return T(static_cast<Accumulator>(sum) * static_cast<Accumulator>(scale));
+T Scaled(int64_t sum, double scale, DType dtype) {
+  if (dtype == DType::kF64) return kernels::Cast<T>(static_cast<double>(sum) * scale);
+  return kernels::Cast<T>(static_cast<float>(sum) * static_cast<float>(scale));
 }
 
 template <typename T>
@@ -99,6 +106,45 @@ class RegionWalk {
   const Dims& local_strides_;
   const Fn& fn_;
 };
+
+// Marks the elements of a local tensor of row-major `strides` that a box writes.
+void Mark(const ReceiveBox& box, const Dims& strides, size_t d, int64_t offset,
+          std::vector<bool>& marks) {
+  if (d == strides.size()) {
+    marks[offset] = true;
+    return;
+  }
+  const MatchedRun& piece = box.dims[d];
+  for (int64_t i = 0; i < piece.size(); ++i) {
+    const int64_t at = piece.dst + i / piece.length * piece.dst_stride + i % piece.length;
+    Mark(box, strides, d + 1, offset + at * strides[d], marks);
+  }
+}
+
+// Which elements of a rank's result, row-major, the plan writes. The others hold the identity.
+std::vector<bool> Written(const RedistributionPlan& plan, int rank) {
+  const Dims shape = plan.to().LocalShape(plan.shape(), rank), strides = RowMajorStrides(shape);
+  std::vector<bool> written(NumElements(shape));
+  const int steps = std::max<int>(1, static_cast<int>(plan.steps().size()));
+  for (int s = 0; s < steps; ++s) {
+    for (const ReceiveBox& box : plan.Receives(s, rank)) Mark(box, strides, 0, 0, written);
+  }
+  return written;
+}
+
+// Whether an axis that is partial in the source stays so.
+bool Stays(const RedistributionPlan& plan, int axis) {
+  return plan.from().mesh() == plan.to().mesh() && plan.to().use(axis) == Layout::AxisUse::kPartial;
+}
+
+// How terms that are reduced combine; as an average if any axis does.
+ReduceOp OpOf(const RedistributionPlan& plan) {
+  ReduceOp op = ReduceOp::kSum;
+  for (int axis : plan.from().partial_axes()) {
+    if (!Stays(plan, axis) && op != ReduceOp::kAvg) op = plan.from().partial_op(axis);
+  }
+  return op;
+}
 
 int64_t Flatten(const DeviceMesh& mesh, const AxisList& axes, absl::Span<const int> coordinate) {
   int64_t index = 0;
@@ -156,56 +202,65 @@ int64_t TermCode::Term(int64_t number, const TermPlace& place) const {
 }
 
 IndexedData::IndexedData(const RedistributionPlan& plan)
-    : plan_(plan),
-      code_(plan.dtype(), plan.op()),
-      one_mesh_(plan.from().mesh() == plan.to().mesh()) {
+    : plan_(plan), op_(OpOf(plan)), code_(Narrower(plan.dtype(), plan.result_dtype()), op_) {
   const Layout &from = plan.from(), &to = plan.to();
+  double times = 1, over = 1;
   for (int axis : from.partial_axes()) {
-    const bool stays = one_mesh_ && to.use(axis) == Layout::AxisUse::kPartial;
+    const int size = from.mesh().axis_size(axis);
+    const bool stays = Stays(plan, axis), was = from.partial_op(axis) == ReduceOp::kAvg;
+    const bool is = stays && to.partial_op(axis) == ReduceOp::kAvg;
     (stays ? kept_ : reduced_).push_back(axis);
-    if (!stays) terms_ *= from.mesh().axis_size(axis);
+    if (!stays) terms_ *= size;
+    if (was && !is) over *= size;
+    if (is && !was) times *= size;
   }
+  scale_ = times / over;
   for (int axis : to.partial_axes()) {
     if (to.partial_op(axis) == ReduceOp::kAvg) continue;  // its terms are the value itself
     if (!absl::c_linear_search(kept_, axis)) created_.push_back(axis);
   }
 }
 
-// Whether the rank holds an element whose term the new partial axes spread: on an axis that sharded
-// the source its holder does, on any other coordinate 0. The others hold the identity.
-bool IndexedData::Keeps(int64_t number, absl::Span<const int> coordinate) const {
-  const Layout& from = plan_.from();
-  for (int axis : created_) {
-    if (!one_mesh_ || from.use(axis) == Layout::AxisUse::kReplicate) {
-      if (coordinate[axis] != 0) return false;
-      continue;
+absl::Status IndexedData::CheckKeepers() const {
+  if (created_.empty()) return absl::OkStatus();
+  const DeviceMesh& mesh = plan_.to().mesh();
+  for (int i = 0; i < mesh.size(); ++i) {
+    const std::vector<int> group = mesh.Group(mesh.RankOf(i), created_);
+    if (group[0] != mesh.RankOf(i)) continue;  // each group once
+    std::vector<uint8_t> keepers(NumElements(plan_.to().LocalShape(plan_.shape(), group[0])));
+    for (int rank : group) {
+      const std::vector<bool> written = Written(plan_, rank);
+      for (size_t at = 0; at < keepers.size(); ++at) keepers[at] += written[at];
     }
-    int64_t rest = number;
-    for (int d = from.ndim() - 1; d >= 0; rest /= plan_.shape()[d], --d) {
-      const int64_t n = plan_.shape()[d];
-      if (!absl::c_linear_search(AxesOf(from.dim(d)), axis)) continue;
-      if (!DimRegionOverAxes(from, d, n, coordinate, {axis}).Contains(rest % n)) return false;
-    }
+    if (absl::c_all_of(keepers, [](uint8_t n) { return n == 1; })) continue;
+    return absl::InternalError(
+        absl::StrCat(plan_.ToString(), ": of rank ", group[0],
+                     " and those that share its terms, not one alone has each element"));
   }
-  return true;
+  return absl::OkStatus();
 }
 
 template <typename T>
-T IndexedData::Expected(int64_t number, int64_t problem, absl::Span<const int> coordinate) const {
-  if (!created_.empty() && !Keeps(number, coordinate)) {
-    return Identity<T>(plan_.to().term_op());
-  }
+T IndexedData::Expected(int64_t number, int64_t problem) const {
   const int64_t value = code_.Value(number, problem);
-  if constexpr (std::is_floating_point_v<T> || !std::is_arithmetic_v<T>) {
-    const bool averages = plan_.op() == ReduceOp::kAvg && terms_ > 1;
-    if (plan_.scale() != 1) return Scaled<T>(averages ? value * terms_ : value, plan_.scale());
+  const int64_t sum = op_ == ReduceOp::kAvg ? value * terms_ : value;  // of the terms, if they add
+  if constexpr (kernels::kIsFloat<T>) {
+    if (scale_ != 1) return Scaled<T>(sum, scale_, plan_.dtype());
   }
-  return FromInt<T>(value);
+  return FromInt<T>(sum);
+}
+
+absl::StatusOr<Tensor> IndexedData::Source(int rank, Device& device) const {
+  const Layout& from = plan_.from();
+  const bool holds = from.mesh().Contains(rank);
+  const Dims shape = holds ? from.LocalShape(plan_.shape(), rank) : Dims{0};
+  DT_ASSIGN_OR_RETURN(Tensor source, Tensor::Empty(device, plan_.dtype(), shape));
+  if (holds) FillSource(rank, source);
+  return source;
 }
 
 void IndexedData::FillSource(int rank, const Tensor& source) const {
   const DeviceMesh& mesh = plan_.from().mesh();
-  if (!mesh.Contains(rank)) return;
   const auto coordinate = mesh.Coordinate(rank);
   const Region region = Regions(plan_.from(), plan_.shape(), coordinate);
   const TermPlace place = {Flatten(mesh, kept_, coordinate),
@@ -226,10 +281,14 @@ Mismatches IndexedData::Check(int rank, const Tensor& result) const {
   const auto coordinate = mesh.Coordinate(rank);
   const Region region = Regions(plan_.to(), plan_.shape(), coordinate);
   const int64_t problem = Flatten(mesh, kept_, coordinate);
-  VisitDType(plan_.dtype(), [&](auto element) {
+  const std::vector<bool> written = created_.empty() ? std::vector<bool>() : Written(plan_, rank);
+  VisitDType(plan_.result_dtype(), [&](auto element) {
     using T = decltype(element);
+    const T identity = Identity<T>(plan_.to().term_op());
+    int64_t next = 0;  // a walk is row-major
     const auto compare = [&, data = result.data<T>()](int64_t number, int64_t at) {
-      const T want = Expected<T>(number, problem, coordinate);
+      const bool has = created_.empty() || written[next++];
+      const T want = has ? Expected<T>(number, problem) : identity;
       if (std::memcmp(&data[at], &want, sizeof(T)) == 0) return;
       if (wrong.count++ > 0) return;
       wrong.first = absl::StrCat("element ", number, " is ", Show(data[at]), ", not ", Show(want));
@@ -239,4 +298,15 @@ Mismatches IndexedData::Check(int rank, const Tensor& result) const {
   return wrong;
 }
 
-}  // namespace dtensor::cli
+absl::Status CheckResult(const RedistributionPlan& plan, int rank, const Tensor& result) {
+  DT_RETURN_IF_ERROR(result.device().Synchronize());
+  const auto wrong = [&](absl::string_view what) {
+    return absl::InternalError(absl::StrCat(plan.ToString(), ": rank ", rank, ": ", what));
+  };
+  if (result.shape() != plan.to().LocalShape(plan.shape(), rank)) return wrong("local shape");
+  if (result.dtype() != plan.result_dtype()) return wrong(ToString(result.dtype()));
+  const Mismatches mismatches = IndexedData(plan).Check(rank, result);
+  return mismatches.count == 0 ? absl::OkStatus() : wrong(mismatches.first);
+}
+
+}  // namespace dtensor
