@@ -40,7 +40,7 @@ void Boxes(benchmark::State& state, const Request& request) {
   for (auto _ : state) {
     auto plan = RedistributionPlan::Create(request.from, request.to, request.shape, DType::kF32);
     const RankRedistributionPlan rank_plan(*std::move(plan), rank);
-    benchmark::DoNotOptimize(rank_plan.steps().data());
+    benchmark::DoNotOptimize(rank_plan.rounds().data());
   }
 }
 

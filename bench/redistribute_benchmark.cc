@@ -193,8 +193,8 @@ class Runner {
     DT_ASSIGN_OR_RETURN(const auto plan, context_.Plan(&source.spec(), to));
     if (leads()) shared_.bound = plan->plan().Bound().total;
     if (!plan->plan().is_view()) {
-      for (const RankRedistributionPlan::Step& step : plan->steps()) {
-        for (const ReceiveBox& box : step.receives) {
+      for (const RankRedistributionPlan::Round& round : plan->rounds()) {
+        for (const ReceiveBox& box : round.receives) {
           shared_.touched += box.elements() * (box.peers.size() + 1) * sizeof(T);
         }
       }

@@ -70,20 +70,20 @@ int128 ReceivedElements(absl::Span<const ReceiveBox> boxes, int rank) {
 }  // namespace
 
 int64_t RedistributionPlan::BytesReceived(int s, int rank) const {
-  if (s >= static_cast<int>(steps_.size())) return 0;
-  const int64_t size = SizeOf(steps_[s].from_source ? dtype_ : result_dtype_);
+  if (s >= static_cast<int>(rounds_.size())) return 0;
+  const int64_t size = SizeOf(rounds_[s].from_source ? dtype_ : result_dtype_);
   if (cross_mesh_ != nullptr) return Saturated(ReceivedElements(Receives(s, rank), rank) * size);
   if (!from_.mesh().Contains(rank)) return 0;
   const SameMeshTransition& t = *same_mesh_;
   const CoordinateVector coordinate = from_.mesh().Coordinate(rank);
-  if (steps_[s].from_source) return Saturated(ExchangedElements(t, coordinate) * size);
+  if (rounds_[s].from_source) return Saturated(ExchangedElements(t, coordinate) * size);
   if (t.choice().rounds.empty()) return GatheredElements(t, coordinate) * size;
   return Saturated(ReceivedElements(Receives(s, rank), rank) * size);
 }
 
 int64_t RedistributionPlan::BytesReceived(int rank) const {
   int128 bytes = 0;
-  for (size_t s = 0; s < steps_.size(); ++s) bytes += BytesReceived(static_cast<int>(s), rank);
+  for (size_t s = 0; s < rounds_.size(); ++s) bytes += BytesReceived(static_cast<int>(s), rank);
   return Saturated(bytes);
 }
 
@@ -267,7 +267,7 @@ double RedistributionPlan::PredictedSeconds(const CostModel& links) const {
   // Each may have as many peers.
   const size_t samples = std::min(ranks.size(), std::clamp<size_t>((1 << 20) / ranks.size(), 1, 8));
   double seconds = 0;
-  for (int s = 0; s < std::max<int>(1, static_cast<int>(steps_.size())); ++s) {
+  for (int s = 0; s < std::max<int>(1, static_cast<int>(rounds_.size())); ++s) {
     double slowest = 0;
     for (size_t i = 0; i < samples; ++i) {
       const int rank = ranks[i * ranks.size() / samples];

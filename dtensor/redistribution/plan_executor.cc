@@ -22,20 +22,21 @@ Dims LocalShape(const Layout& layout, absl::Span<const int64_t> shape, int rank)
 }
 
 // G of a plan between meshes runs on the target's.
-std::vector<int> GroupOf(const RedistributionPlan& plan, const RedistributionStep& step, int rank) {
+std::vector<int> GroupOf(const RedistributionPlan& plan, const RedistributionRound& round,
+                         int rank) {
   const DeviceMesh& mesh = plan.to().mesh();
-  if (step.across) {
+  if (round.across) {
     const bool takes_part = mesh.Contains(rank) || plan.from().mesh().Contains(rank);
     return takes_part ? plan.Ranks() : std::vector<int>();
   }
   if (!mesh.Contains(rank)) return {};
-  std::vector<int> group = mesh.Group(rank, step.axes);
+  std::vector<int> group = mesh.Group(rank, round.axes);
   std::sort(group.begin(), group.end());
   return group;
 }
 
-std::string Label(const RedistributionPlan& plan, const RedistributionStep& step) {
-  if (!step.across) return plan.to().mesh().AxisNames(step.axes);
+std::string Label(const RedistributionPlan& plan, const RedistributionRound& round) {
+  if (!round.across) return plan.to().mesh().AxisNames(round.axes);
   const auto all = [](const DeviceMesh& mesh) {
     AxisList axes(mesh.num_axes());
     std::iota(axes.begin(), axes.end(), 0);
@@ -60,7 +61,7 @@ absl::Status CheckSource(const RankRedistributionPlan& rank_plan, const Tensor& 
 // The result of a rank that finds all it needs in its source.
 absl::StatusOr<Tensor> LocalResult(const RankRedistributionPlan& rank_plan, const Tensor& source) {
   const RedistributionPlan& plan = rank_plan.plan();
-  const std::vector<ReceiveBox>& boxes = rank_plan.steps()[0].receives;
+  const std::vector<ReceiveBox>& boxes = rank_plan.rounds()[0].receives;
   if (plan.is_view()) {
     if (rank_plan.local_from() == rank_plan.local_to()) return source.Borrow();
     if (!boxes.empty()) {
@@ -106,44 +107,44 @@ absl::StatusOr<Tensor> EmptyResult(const RankRedistributionPlan& rank_plan, cons
 absl::StatusOr<Tensor> FirstResult(const RankRedistributionPlan& plan, const Tensor& source,
                                    Communicator& communicator) {
   absl::StatusOr<Tensor> result =
-      plan.plan().steps().empty() ? LocalResult(plan, source) : EmptyResult(plan, source);
+      plan.plan().rounds().empty() ? LocalResult(plan, source) : EmptyResult(plan, source);
   if (result.ok()) return result;
   return communicator.Fail(result.status());
 }
 
 // Round s of all plans as one exchange. Points into the plans, which it keeps no copy of, and
 // `caller`.
-struct Round final : CallDescription, ExchangeBoxes {
-  Round(int s, absl::Span<const RankRedistributionPlan* const> plans,
-        absl::Span<const Tensor> sources, absl::Span<const Tensor> results,
-        const ExchangeCaller& caller)
+struct RoundExchange final : CallDescription, ExchangeBoxes {
+  RoundExchange(int s, absl::Span<const RankRedistributionPlan* const> plans,
+                absl::Span<const Tensor> sources, absl::Span<const Tensor> results,
+                const ExchangeCaller& caller)
       : s(s), plans(plans.begin(), plans.end()), moved(caller.moved) {
-    const RankRedistributionPlan::Step& first = plans[0]->steps()[s];
-    const RedistributionStep& step = plans[0]->plan().steps()[s];
+    const RankRedistributionPlan::Round& first = plans[0]->rounds()[s];
+    const RedistributionRound& round = plans[0]->plan().rounds()[s];
     for (size_t i = 0; i < plans.size(); ++i) {
       const RedistributionPlan& plan = plans[i]->plan();
       ExchangePart& part = parts.emplace_back();
-      part.src = step.from_source ? sources[i] : results[i];
+      part.src = round.from_source ? sources[i] : results[i];
       part.dst = results[i];
-      part.receives = plans[i]->steps()[s].receives;
-      if (step.from_source) {  // every element of the result comes by it, once
+      part.receives = plans[i]->rounds()[s].receives;
+      if (round.from_source) {  // every element of the result comes by it, once
         part.op = plan.op() == ReduceOp::kAvg ? ReduceOp::kSum : plan.op();
         part.scale = plan.scale();
       }
-      boxes_digest = boxes_digest * 0x100000001b3 ^ plans[i]->steps()[s].digest;
+      boxes_digest = boxes_digest * 0x100000001b3 ^ plans[i]->rounds()[s].digest;
     }
     collective.digest = MixLineage(boxes_digest, caller.lineage);
-    collective.kind = step.kind;
-    collective.native = step.native;
+    collective.kind = round.kind;
+    collective.native = round.native;
     collective.axes = first.axes;
     collective.op = caller.op;
     collective.group = first.group;
-    collective.counts_as_call = !step.continues;
+    collective.counts_as_call = !round.continues;
     collective.description = this;
     collective.boxes = this;
   }
-  Round(const Round&) = delete;
-  Round& operator=(const Round&) = delete;
+  RoundExchange(const RoundExchange&) = delete;
+  RoundExchange& operator=(const RoundExchange&) = delete;
   bool takes_part() const { return !collective.group.empty(); }
 
   // "[8] f32 on ["tp"=2] from [tp] to [], a result of Add"
@@ -176,17 +177,17 @@ struct Round final : CallDescription, ExchangeBoxes {
 };
 
 // Requires: one source and one result for each plan; plans with one CoalescingKey.
-absl::Status RunSteps(absl::Span<const RankRedistributionPlan* const> plans,
-                      absl::Span<const Tensor> sources, absl::Span<Tensor> results,
-                      Communicator& communicator, const ExchangeCaller& caller) {
+absl::Status RunRounds(absl::Span<const RankRedistributionPlan* const> plans,
+                       absl::Span<const Tensor> sources, absl::Span<Tensor> results,
+                       Communicator& communicator, const ExchangeCaller& caller) {
   for (size_t i = 0; i < plans.size(); ++i)
     DT_RETURN_IF_ERROR(CheckSource(*plans[i], sources[i], caller.op));
-  const int rounds = static_cast<int>(plans[0]->plan().steps().size());
+  const int rounds = static_cast<int>(plans[0]->plan().rounds().size());
   for (size_t i = 0; i < plans.size(); ++i) {
     DT_ASSIGN_OR_RETURN(results[i], FirstResult(*plans[i], sources[i], communicator));
   }
   for (int s = 0; s < rounds; ++s) {
-    const Round round(s, plans, sources, results, caller);
+    const RoundExchange round(s, plans, sources, results, caller);
     if (!round.takes_part()) continue;
     DT_RETURN_IF_ERROR(communicator.Exchange(round.collective, round.parts));
   }
@@ -200,24 +201,24 @@ RankRedistributionPlan::RankRedistributionPlan(RedistributionPlan plan, int rank
       local_from_(LocalShape(plan_.from(), plan_.shape(), rank)),
       local_to_(LocalShape(plan_.to(), plan_.shape(), rank)) {
   if (plan_.moves_nothing()) {
-    steps_.push_back({plan_.Receives(0, rank), {rank}, "", plan_.digest()});
+    rounds_.push_back({plan_.Receives(0, rank), {rank}, "", plan_.digest()});
     return;
   }
-  for (int s = 0; s < static_cast<int>(plan_.steps().size()); ++s) {
-    const RedistributionStep& step = plan_.steps()[s];
-    steps_.push_back({plan_.Receives(s, rank), GroupOf(plan_, step, rank), Label(plan_, step),
-                      plan_.digest() + s});
+  for (int s = 0; s < static_cast<int>(plan_.rounds().size()); ++s) {
+    const RedistributionRound& round = plan_.rounds()[s];
+    rounds_.push_back({plan_.Receives(s, rank), GroupOf(plan_, round, rank), Label(plan_, round),
+                       plan_.digest() + s});
   }
   keeps_source_ = plan_.in_place() || ReceivesItself(rank);
 }
 
 bool RankRedistributionPlan::ReceivesItself(int rank) const {
-  if (steps_.size() != 1 || steps_[0].receives.size() != 1 || local_from_ != local_to_)
+  if (rounds_.size() != 1 || rounds_[0].receives.size() != 1 || local_from_ != local_to_)
     return false;
   if (plan_.result_dtype() != plan_.dtype() || plan_.fills_identity() || plan_.scale() != 1) {
     return false;
   }
-  const ReceiveBox& box = steps_[0].receives[0];
+  const ReceiveBox& box = rounds_[0].receives[0];
   if (box.peers.size() != 1 || box.peers[0] != rank) return false;
   for (size_t d = 0; d < box.dims.size(); ++d) {
     if (box.dims[d] != MatchedRun{.length = local_to_[d]}) return false;
@@ -227,14 +228,14 @@ bool RankRedistributionPlan::ReceivesItself(int rank) const {
 
 absl::StatusOr<Tensor> ExecutePlan(const RankRedistributionPlan& plan, const Tensor& source,
                                    Communicator& communicator, const ExchangeCaller& caller) {
-  if (plan.plan().steps().empty()) {
+  if (plan.plan().rounds().empty()) {
     DT_RETURN_IF_ERROR(CheckSource(plan, source, caller.op));
     return FirstResult(plan, source, communicator);
   }
   const RankRedistributionPlan* const plans[] = {&plan};
   Tensor result;
-  DT_RETURN_IF_ERROR(RunSteps(plans, absl::MakeConstSpan(&source, 1), absl::MakeSpan(&result, 1),
-                              communicator, caller));
+  DT_RETURN_IF_ERROR(RunRounds(plans, absl::MakeConstSpan(&source, 1), absl::MakeSpan(&result, 1),
+                               communicator, caller));
   return result;
 }
 
@@ -254,7 +255,7 @@ absl::StatusOr<std::vector<Tensor>> ExecuteCoalesced(
         {caller.op, ": these cannot be one collective: ", plans[0]->plan().ToString(), " and ",
          plan->plan().ToString(), "; coalesce plans with equal CoalescingKey"});
   }
-  DT_RETURN_IF_ERROR(RunSteps(plans, sources, absl::MakeSpan(results), communicator, caller));
+  DT_RETURN_IF_ERROR(RunRounds(plans, sources, absl::MakeSpan(results), communicator, caller));
   return results;
 }
 
@@ -272,7 +273,7 @@ struct PendingRedistribution::State {
   std::string op;
   ExchangeCaller caller;  // whose op is the above
   Tensor source, result;
-  std::optional<Round> first;  // begun, and not finished
+  std::optional<RoundExchange> first;  // begun, and not finished
 };
 
 PendingRedistribution::PendingRedistribution(std::shared_ptr<State> state)
@@ -298,7 +299,7 @@ absl::StatusOr<std::unique_ptr<PendingRedistribution>> PendingRedistribution::Be
     const RankRedistributionPlan* const plans[] = {state->plan.get()};
     state->first.emplace(0, plans, absl::MakeConstSpan(&state->source, 1),
                          absl::MakeConstSpan(&state->result, 1), state->caller);
-    Round& first = *state->first;
+    RoundExchange& first = *state->first;
     if (first.takes_part()) {
       DT_RETURN_IF_ERROR(communicator.Begin(first.collective, first.parts));
     }
@@ -313,11 +314,11 @@ absl::StatusOr<Tensor> PendingRedistribution::Wait() {
   if (!state->first.has_value()) return result_;
   Communicator& communicator = *state->communicator;
   if (state->first->takes_part()) status_ = communicator.Finish(state->first->collective);
-  const int rounds = static_cast<int>(state->plan->plan().steps().size());
+  const int rounds = static_cast<int>(state->plan->plan().rounds().size());
   const RankRedistributionPlan* const plans[] = {state->plan.get()};
   for (int s = 1; s < rounds && status_.ok(); ++s) {
-    const Round round(s, plans, absl::MakeConstSpan(&state->source, 1),
-                      absl::MakeConstSpan(&result_, 1), state->caller);
+    const RoundExchange round(s, plans, absl::MakeConstSpan(&state->source, 1),
+                              absl::MakeConstSpan(&result_, 1), state->caller);
     if (round.takes_part()) status_ = communicator.Exchange(round.collective, round.parts);
   }
   if (!status_.ok()) return status_;
@@ -329,11 +330,11 @@ std::string CoalescingKey(const RankRedistributionPlan& rank_plan) {
   std::string key = absl::StrCat(plan.from().mesh().ToString(), plan.to().mesh().ToString(), " ",
                                  ToString(plan.op()), " ", plan.scale(), " ",
                                  ToString(plan.dtype()), ToString(plan.result_dtype()));
-  for (const RedistributionStep& step : plan.steps()) {
-    absl::StrAppend(&key, "; ", ToString(step.kind), "(", plan.to().mesh().AxisNames(step.axes),
-                    ")", step.across ? " across" : "", step.from_source ? "" : " from results",
-                    step.pivot ? " pivot" : "", step.reduces ? " reduces" : "",
-                    step.continues ? " continues" : "");
+  for (const RedistributionRound& round : plan.rounds()) {
+    absl::StrAppend(&key, "; ", ToString(round.kind), "(", plan.to().mesh().AxisNames(round.axes),
+                    ")", round.across ? " across" : "", round.from_source ? "" : " from results",
+                    round.pivot ? " pivot" : "", round.reduces ? " reduces" : "",
+                    round.continues ? " continues" : "");
   }
   return key;
 }

@@ -30,14 +30,14 @@ class RankRedistributionPlan {
   const Dims& local_from() const { return local_from_; }
   const Dims& local_to() const { return local_to_; }
 
-  struct Step {
+  struct Round {
     std::vector<ReceiveBox> receives;
     std::vector<int> group;  // world ranks, ascending; none if this rank takes no part
     std::string axes;        // "dp,tp", or "dp,tp->pp" between meshes
-    uint64_t digest = 0;     // of the plan and the step
+    uint64_t digest = 0;     // of the plan and the round
   };
-  // One for each of plan().steps(); or one, for the local boxes.
-  absl::Span<const Step> steps() const { return steps_; }
+  // One for each of plan().rounds(); or one, for the local boxes.
+  absl::Span<const Round> rounds() const { return rounds_; }
   // The result needs no memory of its own: all that this rank needs is its own source, as it is, or
   // the plan is in place.
   bool keeps_source() const { return keeps_source_; }
@@ -46,7 +46,7 @@ class RankRedistributionPlan {
   bool ReceivesItself(int rank) const;
   RedistributionPlan plan_;
   Dims local_from_, local_to_;
-  std::vector<Step> steps_;
+  std::vector<Round> rounds_;
   bool keeps_source_ = false;
 };
 
@@ -107,7 +107,7 @@ absl::StatusOr<std::vector<Tensor>> ExecuteCoalesced(
     absl::Span<const RankRedistributionPlan* const> plans, absl::Span<const Tensor> sources,
     Communicator& communicator, const ExchangeCaller& caller);
 
-// Equal for plans that ExecuteCoalesced may join: mesh, steps, axes, op and scale as text.
+// Equal for plans that ExecuteCoalesced may join: mesh, rounds, axes, op and scale as text.
 std::string CoalescingKey(const RankRedistributionPlan& plan);
 
 }  // namespace dtensor

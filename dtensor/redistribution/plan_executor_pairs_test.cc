@@ -33,8 +33,8 @@ absl::Status CheckTraffic(const RankRedistributionPlan& plan, const Communicator
     calls += traffic.calls;
     bytes += traffic.bytes;
   }
-  for (const RedistributionStep& step : plan.plan().steps()) {
-    expected_calls += !step.continues && step.kind != CollectiveKind::kSlice;
+  for (const RedistributionRound& round : plan.plan().rounds()) {
+    expected_calls += !round.continues && round.kind != CollectiveKind::kSlice;
   }
   const int64_t expected_bytes = plan.plan().BytesReceived(communicator.rank());
   if (calls == expected_calls && bytes == expected_bytes) return absl::OkStatus();

@@ -13,7 +13,7 @@ namespace dtensor {
 class RedistributionPlanTestPeer {
  public:
   static void ClaimNative(RedistributionPlan& plan) {
-    for (RedistributionStep& step : plan.steps_) step.native = true;
+    for (RedistributionRound& round : plan.rounds_) round.native = true;
   }
 };
 
@@ -29,13 +29,13 @@ absl::StatusOr<RedistributionPlan> Plan(absl::string_view mesh, absl::string_vie
                                     shape, DType::kF32, options);
 }
 
-// "yes no" of its steps.
+// "yes no" of its rounds.
 std::string Native(absl::string_view mesh, absl::string_view from, absl::string_view to, Dims shape,
                    const RedistributionOptions& options = {}) {
   const auto plan = Plan(mesh, from, to, shape, options);
   DT_EXPECT_OK(plan->Verify());
-  return absl::StrJoin(plan->steps(), " ", [](std::string* out, const RedistributionStep& step) {
-    absl::StrAppend(out, step.native ? "yes" : "no");
+  return absl::StrJoin(plan->rounds(), " ", [](std::string* out, const RedistributionRound& round) {
+    absl::StrAppend(out, round.native ? "yes" : "no");
   });
 }
 
@@ -67,8 +67,7 @@ TEST(PlanTransportTest, VerifyFindsRoundsThatAreNotNative) {
 
 TEST(PlanTransportTest, StagingIsMemoryOfPlansThatMove) {
   const auto plan = [](absl::string_view from, absl::string_view to, int64_t cap) {
-    return Plan("a=2", from, to, {8, 4},
-                {.max_extra_bytes = cap, .staging_bytes = 100});
+    return Plan("a=2", from, to, {8, 4}, {.max_extra_bytes = cap, .staging_bytes = 100});
   };
   EXPECT_EQ(plan("[a] []", "[] []", -1)->ExtraBytes(), 228);
   EXPECT_EQ(plan("[a] []", "[] []", -1)->PeakBytes(), 292);

@@ -57,11 +57,11 @@ class Verifier {
 
   absl::Status Run() {
     if (plan_.in_place()) DT_RETURN_IF_ERROR(CheckPlace());
-    const int steps = std::max<int>(1, static_cast<int>(plan_.steps().size()));
-    for (int s = 0; s < steps; ++s) {
+    const int rounds = std::max<int>(1, static_cast<int>(plan_.rounds().size()));
+    for (int s = 0; s < rounds; ++s) {
       before_ = results_;
-      for (int rank : ranks_) DT_RETURN_IF_ERROR(RunStep(s, rank));
-      if (!plan_.moves_nothing() && plan_.steps()[s].native) DT_RETURN_IF_ERROR(CheckNative(s));
+      for (int rank : ranks_) DT_RETURN_IF_ERROR(RunRound(s, rank));
+      if (!plan_.moves_nothing() && plan_.rounds()[s].native) DT_RETURN_IF_ERROR(CheckNative(s));
       DT_RETURN_IF_ERROR(CheckReads());
     }
     return CheckComplete();
@@ -95,9 +95,9 @@ class Verifier {
     return absl::OkStatus();
   }
 
-  bool FromSource(int s) const { return plan_.moves_nothing() || plan_.steps()[s].from_source; }
+  bool FromSource(int s) const { return plan_.moves_nothing() || plan_.rounds()[s].from_source; }
 
-  absl::Status RunStep(int s, int rank) {
+  absl::Status RunRound(int s, int rank) {
     const bool from_source = FromSource(s);
     const int64_t size = SizeOf(from_source ? plan_.dtype() : plan_.result_dtype());
     const std::vector<ReceiveBox> boxes = plan_.Receives(s, rank);
@@ -125,7 +125,7 @@ class Verifier {
   // Ranks of a group receive as much from each peer, and as much as each other.
   absl::Status CheckNative(int s) const {
     for (int rank : ranks_) {
-      const std::vector<int> group = mesh_.Group(rank, plan_.steps()[s].axes);
+      const std::vector<int> group = mesh_.Group(rank, plan_.rounds()[s].axes);
       std::map<int, int64_t> received;
       for (int peer : group) received[peer] = 0;
       for (const ReceiveBox& box : plan_.Receives(s, rank)) {
@@ -141,19 +141,19 @@ class Verifier {
     return absl::OkStatus();
   }
 
-  // Peers talk along the step's axes only, and keep apart the terms that stay partial.
+  // Peers talk along the round's axes only, and keep apart the terms that stay partial.
   absl::Status CheckPeer(int s, int rank, int peer) const {
     if (!(FromSource(s) ? mesh_ : target_mesh_).Contains(peer)) {
       return Wrong("a peer does not exist", rank);
     }
-    if (!(mesh_ == target_mesh_)) return absl::OkStatus();  // the step names no axes
+    if (!(mesh_ == target_mesh_)) return absl::OkStatus();  // the round names no axes
     const auto mine = mesh_.Coordinate(rank), theirs = mesh_.Coordinate(peer);
     for (int axis = 0; axis < mesh_.num_axes(); ++axis) {
       if (mine[axis] == theirs[axis]) continue;
       if (absl::c_linear_search(kept_, axis))
         return Wrong("terms of an axis that stays partial mix", rank);
-      if (plan_.moves_nothing() || !absl::c_linear_search(plan_.steps()[s].axes, axis)) {
-        return Wrong("a peer lies across an axis that the step does not name", rank);
+      if (plan_.moves_nothing() || !absl::c_linear_search(plan_.rounds()[s].axes, axis)) {
+        return Wrong("a peer lies across an axis that the round does not name", rank);
       }
     }
     return absl::OkStatus();

@@ -16,11 +16,11 @@ namespace {
 
 constexpr int64_t kFar = std::numeric_limits<int64_t>::max() / 4;
 
-// What a library with collectives alone would call one step: local, or one native collective.
+// What a library with collectives alone would call one round: local, or one native collective.
 bool IsOneCollective(const RedistributionPlan& plan) {
   if (plan.moves_nothing()) return true;
-  if (plan.steps().size() == 2) return plan.steps()[1].continues;
-  return plan.steps()[0].kind != CollectiveKind::kExchange;
+  if (plan.rounds().size() == 2) return plan.rounds()[1].continues;
+  return plan.rounds()[0].kind != CollectiveKind::kExchange;
 }
 
 struct Costs {

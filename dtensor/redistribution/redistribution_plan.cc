@@ -11,7 +11,7 @@
 #include "dtensor/layout/regions.h"
 #include "dtensor/redistribution/cross_mesh_transition.h"
 #include "dtensor/redistribution/plan_alternatives.h"
-#include "dtensor/redistribution/plan_steps.h"
+#include "dtensor/redistribution/plan_rounds.h"
 #include "dtensor/redistribution/same_mesh_transition.h"
 #include "dtensor/runtime/core/status.h"
 
@@ -202,12 +202,12 @@ absl::StatusOr<RedistributionPlan> RedistributionPlan::Create(
 void RedistributionPlan::Choose(SameMeshTransition transition) {
   same_mesh_ = std::make_shared<const SameMeshTransition>(std::move(transition));
   const SameMeshTransition& t = *same_mesh_;
-  steps_ = StepsOf(t);
-  for (RedistributionStep& step : steps_) {
-    step.native = dtype_ == result_dtype_ && MayBeNative(t, step);
+  rounds_ = RoundsOf(t);
+  for (RedistributionRound& round : rounds_) {
+    round.native = dtype_ == result_dtype_ && MayBeNative(t, round);
   }
   SetScale();
-  is_view_ = steps_.empty() && dtype_ == result_dtype_ && scale_ == 1 && t.roles().IsView();
+  is_view_ = rounds_.empty() && dtype_ == result_dtype_ && scale_ == 1 && t.roles().IsView();
   fills_identity_ = !t.roles().created().empty();
   digest_ = DigestOf(*this, t.choice());
 }
@@ -234,13 +234,13 @@ void RedistributionPlan::Choose(CrossMeshTransition transition) {
   cross_mesh_ = std::make_shared<const CrossMeshTransition>(std::move(transition));
   const CrossMeshTransition& t = *cross_mesh_;
   if (t.moves()) {
-    RedistributionStep& x = steps_.emplace_back();
+    RedistributionRound& x = rounds_.emplace_back();
     x.across = true;
     x.pivot = t.pivot();
     x.reduces = t.terms() > 1;
   }
   if (t.moves() && t.pivot()) {
-    RedistributionStep& g = steps_.emplace_back();
+    RedistributionRound& g = rounds_.emplace_back();
     g.kind = CollectiveKind::kAllGather;
     g.axes = t.owner_axes();
     g.from_source = false;
@@ -330,27 +330,28 @@ std::vector<int> RedistributionPlan::Ranks() const {
 }
 
 std::vector<ReceiveBox> RedistributionPlan::Receives(int s, int rank) const {
-  const bool gathers = s < static_cast<int>(steps_.size()) && !steps_[s].from_source;
+  const bool gathers = s < static_cast<int>(rounds_.size()) && !rounds_[s].from_source;
   if (!from_.mesh().Contains(rank) && !to_.mesh().Contains(rank)) return {};
   if (cross_mesh_ != nullptr) {
     return gathers ? cross_mesh_->GatherBoxes(rank) : cross_mesh_->ExchangeBoxes(rank);
   }
-  if (gathers) return GatherBoxes(*same_mesh_, rank, steps_[s].round);
+  if (gathers) return GatherBoxes(*same_mesh_, rank, rounds_[s].index);
   return ExchangeBoxes(*same_mesh_, rank);
 }
 
 std::string RedistributionPlan::ToString() const {
-  const auto format = [this](std::string* out, const RedistributionStep& step) {
-    const int64_t busiest = Bytes(static_cast<int>(&step - steps_.data())).busiest;
+  const auto format = [this](std::string* out, const RedistributionRound& round) {
+    const int64_t busiest = Bytes(static_cast<int>(&round - rounds_.data())).busiest;
     // Axes are those of both meshes, or of the target's in G.
-    absl::StrAppend(out, dtensor::ToString(step.kind), "(",
-                    step.across ? "across" : to_.mesh().AxisNames(step.axes), ") ", busiest, " B");
+    absl::StrAppend(out, dtensor::ToString(round.kind), "(",
+                    round.across ? "across" : to_.mesh().AxisNames(round.axes), ") ", busiest,
+                    " B");
   };
   const std::string local = fills_identity_ ? "fill" : is_view_ ? "view" : "copy";
   const bool converts = result_dtype_ != dtype_;
   return absl::StrCat(Describe(from_, to_, shape_, dtype_), converts ? " as " : "",
                       converts ? dtensor::ToString(result_dtype_) : "", ": ",
-                      steps_.empty() ? local : absl::StrJoin(steps_, ", ", format));
+                      rounds_.empty() ? local : absl::StrJoin(rounds_, ", ", format));
 }
 
 }  // namespace dtensor

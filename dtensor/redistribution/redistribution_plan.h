@@ -83,7 +83,7 @@ struct RedistributionOptions {
 };
 
 // One round of communication.
-struct RedistributionStep {
+struct RedistributionRound {
   CollectiveKind kind = CollectiveKind::kExchange;  // what it does
   AxisList axes;            // the mesh axes whose ranks talk to each other, ascending
   bool across = false;      // X between two meshes: all ranks of both talk, and axes is empty
@@ -91,7 +91,7 @@ struct RedistributionStep {
   bool pivot = false;       // X: the rank receives its pivot region only
   bool reduces = false;     // X: several terms per box
   bool continues = false;   // G of an all-reduce: counted with the X before it, as one collective
-  int round = 0;            // of G, where it takes several rounds
+  int index = 0;            // of G, where it takes several rounds
   // A backend may call its own collective of this kind: ranks of a group receive as much from each
   // peer as from every other, and as much as each other, of one type. Follows from the layouts and
   // the shape: alike on all ranks.
@@ -127,8 +127,8 @@ class RedistributionPlan {
   // Zero to two rounds; where links differ in speed, G may take one for each speed. None: a rank's
   // result is made of its own elements (a view, where strides allow, if is_view(); otherwise a
   // local copy, with `fills_identity`).
-  absl::Span<const RedistributionStep> steps() const { return steps_; }
-  bool moves_nothing() const { return steps_.empty(); }
+  absl::Span<const RedistributionRound> rounds() const { return rounds_; }
+  bool moves_nothing() const { return rounds_.empty(); }
   // The result is exactly a box of the source's local tensor: storage may be shared.
   bool is_view() const { return is_view_; }
   // The result takes the source's place in memory: options.in_place, and what is reduced stays
@@ -139,23 +139,23 @@ class RedistributionPlan {
   bool fills_identity() const { return fills_identity_; }
   // Of the reduction, kSum if none; kAvg where some of the reduced axes average.
   ReduceOp op() const { return op_; }
-  // What X, or a plan without steps, multiplies elements by: 1 over the number of terms that are
+  // What X, or a plan without rounds, multiplies elements by: 1 over the number of terms that are
   // averaged; and where an axis of n ranks stays partial, n from P(sum) to P(avg), 1/n for the
   // reverse.
   double scale() const { return scale_; }
 
   // All ranks of the mesh, or of both meshes, ascending.
   std::vector<int> Ranks() const;
-  // The boxes that `rank` receives in step s, disjoint. Its own
-  // are among them, but in G, where they lie in place. With no steps, s = 0 gives the local boxes.
+  // The boxes that `rank` receives in round s, disjoint. Its own
+  // are among them, but in G, where they lie in place. With no rounds, s = 0 gives the local boxes.
   // Terms of a box are listed in ascending coordinate order. None for a rank that is on no mesh.
   std::vector<ReceiveBox> Receives(int s, int rank) const;
 
-  // Bytes that `rank` receives from others, in step s and in all. X moves elements of the source's
+  // Bytes that `rank` receives from others, in round s and in all. X moves elements of the source's
   // type, G of the result's.
   int64_t BytesReceived(int s, int rank) const;
   int64_t BytesReceived(int rank) const;
-  // Of all ranks, in step s and in all steps. These, and what follows, walk the ranks: about a
+  // Of all ranks, in round s and in all rounds. These, and what follows, walk the ranks: about a
   // microsecond each.
   RedistributionBytes Bytes(int s) const;
   RedistributionBytes Bytes() const;
@@ -173,7 +173,7 @@ class RedistributionPlan {
   double PredictedSeconds(const CostModel& links) const;
 
   // Proves the plan on the region algebra: on every rank each needed element is written exactly
-  // once per step and holds each contribution exactly once at the end. O(ranks * elements): for
+  // once per round and holds each contribution exactly once at the end. O(ranks * elements): for
   // tests.
   absl::Status Verify() const;
 
@@ -198,7 +198,7 @@ class RedistributionPlan {
   Layout from_, to_;
   Dims shape_;
   DType dtype_ = DType::kF32, result_dtype_ = DType::kF32;
-  std::vector<RedistributionStep> steps_;
+  std::vector<RedistributionRound> rounds_;
   bool is_view_ = false, in_place_ = false, fills_identity_ = false;
   ReduceOp op_ = ReduceOp::kSum;
   double scale_ = 1;

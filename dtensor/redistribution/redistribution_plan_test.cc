@@ -34,8 +34,8 @@ absl::StatusOr<RedistributionPlan> Plan(absl::string_view mesh, absl::string_vie
 }
 
 // What follows the colon of ToString, of a plan that is proved and moves the bound.
-std::string Steps(absl::string_view mesh, absl::string_view from, absl::string_view to,
-                  Dims shape) {
+std::string Rounds(absl::string_view mesh, absl::string_view from, absl::string_view to,
+                   Dims shape) {
   const auto plan = Plan(mesh, from, to, shape);
   if (!plan.ok()) return std::string(plan.status().message());
   DT_EXPECT_OK(plan->Verify());
@@ -49,7 +49,7 @@ std::string Steps(absl::string_view mesh, absl::string_view from, absl::string_v
 TEST(RedistributionPlanTest, PlansOfUnlikeBlocksDoNotGrowWithTheTensor) {
   const auto boxes_of = [](const RedistributionPlan& plan) {
     size_t boxes = 0;
-    for (int s = 0; s < std::max<int>(1, plan.steps().size()); ++s) {
+    for (int s = 0; s < std::max<int>(1, plan.rounds().size()); ++s) {
       for (int rank : plan.Ranks()) boxes += plan.Receives(s, rank).size();
     }
     return boxes;
@@ -80,7 +80,7 @@ TEST(RedistributionPlanTest, ToStringNamesLayoutsShapeTypeAndRounds) {
 struct Golden {
   absl::string_view mesh, from, to;
   Dims shape;
-  absl::string_view steps;
+  absl::string_view rounds;
 };
 
 TEST(RedistributionPlanTest, NamedTransitionsOnOneAxis) {
@@ -109,7 +109,7 @@ TEST(RedistributionPlanTest, NamedTransitionsOnOneAxis) {
            {"tp=4", "[tp]", "[tp x 1]", {8}, "view"},
            {"tp=1", "[] []", "[] [tp]", {8, 4}, "view"}}) {
     SCOPED_TRACE(absl::StrCat(g.mesh, " ", g.from, " -> ", g.to));
-    EXPECT_EQ(Steps(g.mesh, g.from, g.to, g.shape), g.steps);
+    EXPECT_EQ(Rounds(g.mesh, g.from, g.to, g.shape), g.rounds);
   }
 }
 
@@ -157,7 +157,7 @@ TEST(RedistributionPlanTest, NamedTransitionsOnTwoAxes) {
             {8, 4},
             "reduce-scatter(a) 64 B"}}) {
     SCOPED_TRACE(absl::StrCat(g.mesh, " ", g.from, " -> ", g.to));
-    EXPECT_EQ(Steps(g.mesh, g.from, g.to, g.shape), g.steps);
+    EXPECT_EQ(Rounds(g.mesh, g.from, g.to, g.shape), g.rounds);
   }
 }
 
@@ -172,10 +172,10 @@ TEST(RedistributionPlanTest, DecoderBlock) {
              {"[dp] [] [] P(sum: tp)", "[dp] [] []", CollectiveKind::kAllReduce}}) {
       DT_ASSERT_OK_AND_ASSIGN(const RedistributionPlan plan, Plan(mesh, from, to, shape));
       int calls = 0;
-      for (const RedistributionStep& step : plan.steps()) {
-        EXPECT_EQ(step.kind, kind) << plan.ToString();
-        EXPECT_THAT(step.axes, ElementsAre(1)) << plan.ToString();
-        calls += !step.continues;
+      for (const RedistributionRound& round : plan.rounds()) {
+        EXPECT_EQ(round.kind, kind) << plan.ToString();
+        EXPECT_THAT(round.axes, ElementsAre(1)) << plan.ToString();
+        calls += !round.continues;
       }
       EXPECT_EQ(calls, 1) << plan.ToString();
     }
@@ -325,7 +325,7 @@ TEST(RedistributionPlanTest, RefusesWhatHasNoMeaning) {
 
 // Terms that are all reduced leave nothing of their op: the result may be partial by another.
 TEST(RedistributionPlanTest, AReducedOpMayBeFollowedByAnother) {
-  EXPECT_EQ(Steps("a=2,b=2", "[] P(max: a)", "[a] P(sum: b)", {4}), "reduce-scatter(a) 4 B");
+  EXPECT_EQ(Rounds("a=2,b=2", "[] P(max: a)", "[a] P(sum: b)", {4}), "reduce-scatter(a) 4 B");
 }
 
 // Bytes of all ranks together are int64: what needs more is refused, and never wraps.
@@ -386,13 +386,13 @@ TEST(RedistributionPlanTest, AHundredThousandRanks) {
   EXPECT_EQ(bytes, plan.BytesReceived(77777));
   DT_ASSERT_OK_AND_ASSIGN(const RedistributionPlan reduce,
                           Plan("a=100,b=1000", "[a] [] P(sum: b)", "[] [b]", {1 << 20, 1 << 20}));
-  EXPECT_EQ(reduce.steps().size(), 2);
+  EXPECT_EQ(reduce.rounds().size(), 2);
   EXPECT_EQ(reduce.Receives(1, 5).size(), 99);
 }
 
 // Six terms for two ranks in need that hold one each: reduced by the holder, by both, by each.
 TEST(RedistributionPlanTest, ObjectivesChooseWhoReduces) {
-  const auto steps = [](RedistributionObjective objective, Dims shape) {
+  const auto rounds = [](RedistributionObjective objective, Dims shape) {
     const auto plan =
         Plan("a=2,b=6", "[a] P(sum: b)", "[b]", shape, DType::kF32, {.objective = objective});
     if (shape[0] < 1000) {
@@ -401,12 +401,12 @@ TEST(RedistributionPlanTest, ObjectivesChooseWhoReduces) {
     const std::string text = plan->ToString();
     return text.substr(text.rfind(": ") + 2);
   };
-  EXPECT_EQ(steps(RedistributionObjective::kTotal, {96}),
+  EXPECT_EQ(rounds(RedistributionObjective::kTotal, {96}),
             "reduce-scatter(b) 320 B, all-gather(a) 64 B");
-  EXPECT_EQ(steps(RedistributionObjective::kBusiest, {96}),
+  EXPECT_EQ(rounds(RedistributionObjective::kBusiest, {96}),
             "exchange(a,b) 192 B, all-gather(a) 32 B");
-  EXPECT_EQ(steps(RedistributionObjective::kLatency, {96}), "reduce-scatter(a,b) 384 B");
-  EXPECT_EQ(steps(RedistributionObjective::kLatency, {12 << 20}),
+  EXPECT_EQ(rounds(RedistributionObjective::kLatency, {96}), "reduce-scatter(a,b) 384 B");
+  EXPECT_EQ(rounds(RedistributionObjective::kLatency, {12 << 20}),
             "exchange(a,b) 25165824 B, all-gather(a) 4194304 B");
 }
 
@@ -424,22 +424,22 @@ TEST(RedistributionPlanTest, ObjectivesHaveNames) {
 TEST(RedistributionPlanTest, SlowLinksAreCrossedFirstAndOnce) {
   RedistributionOptions options;
   options.links.Set("node", {0.1, 1});
-  const auto steps = [&](absl::string_view from, absl::string_view to) {
+  const auto rounds = [&](absl::string_view from, absl::string_view to) {
     const auto plan = Plan("node=2,gpu=4", from, to, {1 << 12}, DType::kF32, options);
     DT_EXPECT_OK(plan->Verify());
     EXPECT_EQ(plan->Bytes().total, plan->Bound().total);
     const std::string text = plan->ToString();
     return text.substr(text.rfind(": ") + 2);
   };
-  EXPECT_EQ(steps("[node]", "[]"), "slice() 0 B, all-gather(node) 2048 B, all-gather(gpu) 6144 B");
-  EXPECT_EQ(steps("[node,gpu]", "[]"),
+  EXPECT_EQ(rounds("[node]", "[]"), "slice() 0 B, all-gather(node) 2048 B, all-gather(gpu) 6144 B");
+  EXPECT_EQ(rounds("[node,gpu]", "[]"),
             "slice() 0 B, all-gather(node) 2048 B, all-gather(gpu) 12288 B");
-  EXPECT_EQ(steps("[] P(sum: node,gpu)", "[]"),
+  EXPECT_EQ(rounds("[] P(sum: node,gpu)", "[]"),
             "reduce-scatter(node,gpu) 14336 B, all-gather(node) 2048 B, all-gather(gpu) "
             "12288 B");
   // Nothing to gain where only fast links are crossed, or ranks need unlike parts.
-  EXPECT_EQ(steps("[gpu]", "[]"), "all-gather(gpu) 12288 B");
-  EXPECT_EQ(steps("[node]", "[gpu]"), "exchange(node) 4096 B");
+  EXPECT_EQ(rounds("[gpu]", "[]"), "all-gather(gpu) 12288 B");
+  EXPECT_EQ(rounds("[node]", "[gpu]"), "exchange(node) 4096 B");
 }
 
 // Only where every rank keeps the region it has, and nobody overwrites what another rank reads.

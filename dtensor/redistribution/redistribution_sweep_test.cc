@@ -18,8 +18,8 @@ namespace {
 // "" or what is wrong.
 std::string CheckPlan(const RedistributionPlan& plan) {
   if (absl::Status status = plan.Verify(); !status.ok()) return status.ToString();
-  for (size_t s = 0; s < plan.steps().size(); ++s) {
-    if (plan.steps()[s].axes.empty()) continue;  // a copy before rounds
+  for (size_t s = 0; s < plan.rounds().size(); ++s) {
+    if (plan.rounds()[s].axes.empty()) continue;  // a copy before rounds
     if (plan.Bytes(static_cast<int>(s)).total == 0)
       return absl::StrCat(plan.ToString(), ": an empty round");
   }
@@ -37,7 +37,7 @@ std::string CheckDefault(const HeldLayout& from, const HeldLayout& to,
     return absl::StrCat(plan->ToString(), ": moves ", bytes.total, ", bound ", bound.total,
                         ", least ", least, "; busiest ", bytes.busiest, ", bound ", bound.busiest);
   }
-  if (plan->steps().size() > 2) return absl::StrCat(plan->ToString(), ": too many rounds");
+  if (plan->rounds().size() > 2) return absl::StrCat(plan->ToString(), ": too many rounds");
   return CheckPlan(*plan);
 }
 

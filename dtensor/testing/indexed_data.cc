@@ -125,8 +125,8 @@ void Mark(const ReceiveBox& box, const Dims& strides, size_t d, int64_t offset,
 std::vector<bool> Written(const RedistributionPlan& plan, int rank) {
   const Dims shape = plan.to().LocalShape(plan.shape(), rank), strides = RowMajorStrides(shape);
   std::vector<bool> written(NumElements(shape));
-  const int steps = std::max<int>(1, static_cast<int>(plan.steps().size()));
-  for (int s = 0; s < steps; ++s) {
+  const int rounds = std::max<int>(1, static_cast<int>(plan.rounds().size()));
+  for (int s = 0; s < rounds; ++s) {
     for (const ReceiveBox& box : plan.Receives(s, rank)) Mark(box, strides, 0, 0, written);
   }
   return written;

@@ -48,7 +48,7 @@ TEST(PlanCommandTest, AllGather) {
   EXPECT_EQ(plan["shape"], json({8, 4}));
   EXPECT_EQ(plan["from"], "[tp] []");
   EXPECT_EQ(plan["to"], "[] []");
-  EXPECT_EQ(plan["steps"], json::parse(R"([{"kind": "all-gather", "axes": ["tp"], "bytes": 128,
+  EXPECT_EQ(plan["rounds"], json::parse(R"([{"kind": "all-gather", "axes": ["tp"], "bytes": 128,
                                             "max_bytes_per_rank": 64}])"));
   for (const char* key : {"total_bytes", "bound_total_bytes"}) EXPECT_EQ(plan[key], 128) << key;
   for (const char* key : {"max_bytes_per_rank", "bound_max_bytes_per_rank"}) {
@@ -66,7 +66,7 @@ TEST(PlanCommandTest, StepsAddUpToTheTotal) {
     flags.objective = objective;
     const json plan = PlanJson(flags);
     int64_t total = 0;
-    for (const json& step : plan["steps"]) total += step["bytes"].get<int64_t>();
+    for (const json& step : plan["rounds"]) total += step["bytes"].get<int64_t>();
     EXPECT_EQ(total, plan["total_bytes"]);
     EXPECT_GE(plan["total_bytes"], plan["bound_total_bytes"]);
     EXPECT_EQ(plan["objective"], objective);
@@ -75,7 +75,7 @@ TEST(PlanCommandTest, StepsAddUpToTheTotal) {
 
 TEST(PlanCommandTest, AViewHasNoSteps) {
   const json plan = PlanJson(Flags("tp=2", "8", "R", "S(0)"));
-  EXPECT_EQ(plan["steps"], json::array());
+  EXPECT_EQ(plan["rounds"], json::array());
   EXPECT_EQ(plan["total_bytes"], 0);
   EXPECT_THAT(RunPlan(Flags("tp=2", "8", "R", "S(0)"), false)->text, HasSubstr("is a view"));
   EXPECT_THAT(RunPlan(Flags("tp=2", "8", "R", "P(sum)"), false)->text, HasSubstr("fills the rest"));
@@ -186,8 +186,8 @@ TEST(PlanCommandTest, BetweenTwoMeshes) {
   EXPECT_EQ(plan["from_mesh"], "[\"a\"=2]");
   EXPECT_EQ(plan["to_mesh"], "[\"b\"=2]@2..3");
   EXPECT_FALSE(plan.contains("mesh"));
-  EXPECT_EQ(plan["steps"][0]["between_meshes"], true);
-  EXPECT_EQ(plan["steps"][1]["axes"], json({"b"}));
+  EXPECT_EQ(plan["rounds"][0]["between_meshes"], true);
+  EXPECT_EQ(plan["rounds"][1]["axes"], json({"b"}));
   EXPECT_EQ(plan["total_bytes"], 64);  // each byte crosses once, and is then gathered
   EXPECT_THAT(RunPlan(flags, false)->text,
               AllOf(HasSubstr("[\"a\"=2], 2 ranks -> [\"b\"=2]@2..3, 2 ranks\n"),

@@ -12,9 +12,10 @@
 namespace dtensor::cli {
 namespace {
 
-std::vector<std::string> AxisNames(const RedistributionPlan& plan, const RedistributionStep& step) {
+std::vector<std::string> AxisNames(const RedistributionPlan& plan,
+                                   const RedistributionRound& round) {
   std::vector<std::string> names;
-  for (int axis : step.axes) names.push_back(plan.to().mesh().axis_name(axis));
+  for (int axis : round.axes) names.push_back(plan.to().mesh().axis_name(axis));
   return names;
 }
 
@@ -26,12 +27,12 @@ struct Costs {
         extra(plan.ExtraBytes()),
         peak(plan.PeakBytes()),
         seconds(plan.PredictedSeconds(links)) {
-    for (size_t s = 0; s < plan.steps().size(); ++s) {
-      steps.push_back(plan.Bytes(static_cast<int>(s)));
+    for (size_t s = 0; s < plan.rounds().size(); ++s) {
+      rounds.push_back(plan.Bytes(static_cast<int>(s)));
     }
   }
   RedistributionBytes bytes, bound;
-  std::vector<RedistributionBytes> steps;
+  std::vector<RedistributionBytes> rounds;
   int64_t extra, peak;
   double seconds;
 };
@@ -43,16 +44,16 @@ std::string Digest(const RedistributionPlan& plan) {
 nlohmann::ordered_json PlanJson(const RedistributionPlan& plan, RedistributionObjective objective,
                                 const Costs& costs) {
   nlohmann::ordered_json json = RequestJson(plan, objective);
-  nlohmann::ordered_json steps = nlohmann::ordered_json::array();
-  for (size_t s = 0; s < costs.steps.size(); ++s) {
-    nlohmann::ordered_json& step = steps.emplace_back(
-        nlohmann::ordered_json{{"kind", std::string(ToString(plan.steps()[s].kind))},
-                               {"axes", AxisNames(plan, plan.steps()[s])},
-                               {"bytes", costs.steps[s].total},
-                               {"max_bytes_per_rank", costs.steps[s].busiest}});
-    if (plan.steps()[s].across) step["between_meshes"] = true;
+  nlohmann::ordered_json rounds = nlohmann::ordered_json::array();
+  for (size_t s = 0; s < costs.rounds.size(); ++s) {
+    nlohmann::ordered_json& round = rounds.emplace_back(
+        nlohmann::ordered_json{{"kind", std::string(ToString(plan.rounds()[s].kind))},
+                               {"axes", AxisNames(plan, plan.rounds()[s])},
+                               {"bytes", costs.rounds[s].total},
+                               {"max_bytes_per_rank", costs.rounds[s].busiest}});
+    if (plan.rounds()[s].across) round["between_meshes"] = true;
   }
-  json["steps"] = std::move(steps);
+  json["rounds"] = std::move(rounds);
   json["total_bytes"] = costs.bytes.total;
   json["max_bytes_per_rank"] = costs.bytes.busiest;
   json["bound_total_bytes"] = costs.bound.total;
@@ -65,13 +66,13 @@ nlohmann::ordered_json PlanJson(const RedistributionPlan& plan, RedistributionOb
 }
 
 // "all-gather(dp,tp)"; "slice" has no axes.
-std::string StepName(const RedistributionPlan& plan, const RedistributionStep& step) {
-  if (step.across) return absl::StrCat(ToString(step.kind), " between the meshes");
-  const std::string axes = absl::StrJoin(AxisNames(plan, step), ",");
-  return absl::StrCat(ToString(step.kind), axes.empty() ? "" : absl::StrCat("(", axes, ")"));
+std::string RoundName(const RedistributionPlan& plan, const RedistributionRound& round) {
+  if (round.across) return absl::StrCat(ToString(round.kind), " between the meshes");
+  const std::string axes = absl::StrJoin(AxisNames(plan, round), ",");
+  return absl::StrCat(ToString(round.kind), axes.empty() ? "" : absl::StrCat("(", axes, ")"));
 }
 
-// What a plan without steps does instead.
+// What a plan without rounds does instead.
 absl::string_view LocalWork(const RedistributionPlan& plan) {
   if (plan.is_view()) return "none: the result is a view of the source";
   return plan.fills_identity() ? "none: each rank copies its own elements and fills the rest"
@@ -81,11 +82,11 @@ absl::string_view LocalWork(const RedistributionPlan& plan) {
 std::string PlanText(const RedistributionPlan& plan, RedistributionObjective objective,
                      const Costs& costs) {
   std::string text = RequestText(plan, objective);
-  if (costs.steps.empty()) absl::StrAppend(&text, "steps      ", LocalWork(plan), "\n");
-  for (size_t s = 0; s < costs.steps.size(); ++s) {
-    absl::StrAppendFormat(&text, "%-10s %s: %d B, busiest rank %d B\n", s == 0 ? "steps" : "",
-                          StepName(plan, plan.steps()[s]), costs.steps[s].total,
-                          costs.steps[s].busiest);
+  if (costs.rounds.empty()) absl::StrAppend(&text, "rounds      ", LocalWork(plan), "\n");
+  for (size_t s = 0; s < costs.rounds.size(); ++s) {
+    absl::StrAppendFormat(&text, "%-10s %s: %d B, busiest rank %d B\n", s == 0 ? "rounds" : "",
+                          RoundName(plan, plan.rounds()[s]), costs.rounds[s].total,
+                          costs.rounds[s].busiest);
   }
   absl::StrAppendFormat(&text, "received   %d B (bound %d), busiest rank %d B (bound %d)\n",
                         costs.bytes.total, costs.bound.total, costs.bytes.busiest,

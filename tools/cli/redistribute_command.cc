@@ -34,8 +34,8 @@ int64_t CopyBytes(const MeasureOptions& options, int ranks) {
 int64_t TouchedBytes(const RankRedistributionPlan& plan) {
   if (plan.plan().is_view()) return 0;
   int64_t elements = 0;
-  for (const RankRedistributionPlan::Step& step : plan.steps()) {
-    for (const ReceiveBox& box : step.receives) {
+  for (const RankRedistributionPlan::Round& round : plan.rounds()) {
+    for (const ReceiveBox& box : round.receives) {
       elements += box.elements() * (static_cast<int64_t>(box.peers.size()) + 1);
     }
   }

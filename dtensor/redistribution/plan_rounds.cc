@@ -1,4 +1,4 @@
-#include "dtensor/redistribution/plan_steps.h"
+#include "dtensor/redistribution/plan_rounds.h"
 
 #include <vector>
 
@@ -46,9 +46,9 @@ CollectiveKind KindOfReduction(const SameMeshTransition& t) {
   return CollectiveKind::kAllReduce;
 }
 
-RedistributionStep FirstStep(const SameMeshTransition& t) {
+RedistributionRound FirstRound(const SameMeshTransition& t) {
   const bool owners_gather = t.choice().owners != Owners::kHolders;
-  RedistributionStep x;
+  RedistributionRound x;
   x.axes = Ascending(t.roles().reduced(), t.roles().moved(),
                      owners_gather ? t.roles().gathered() : AxisList());
   if (t.choice().shares_terms) x.axes = Ascending(x.axes, t.roles().created_from_shards());
@@ -62,12 +62,12 @@ RedistributionStep FirstStep(const SameMeshTransition& t) {
   return x;
 }
 
-RedistributionStep GatherStep(const AxisList& axes, int round) {
-  RedistributionStep g;
+RedistributionRound GatherRound(const AxisList& axes, int index) {
+  RedistributionRound g;
   g.kind = CollectiveKind::kAllGather;
   g.axes = axes;
   g.from_source = false;
-  g.round = round;
+  g.index = index;
   return g;
 }
 
@@ -89,9 +89,10 @@ bool IsEven(const Layout& layout, int d, int64_t n) {
   return true;
 }
 
-// Nothing happens but what the step's name says.
-bool IsPure(const SameMeshTransition& t, const RedistributionStep& step) {
-  if (step.kind == CollectiveKind::kPermute || step.kind == CollectiveKind::kExchange) return false;
+// Nothing happens but what the round's name says.
+bool IsPure(const SameMeshTransition& t, const RedistributionRound& round) {
+  if (round.kind == CollectiveKind::kPermute || round.kind == CollectiveKind::kExchange)
+    return false;
   const AxisRoles& roles = t.roles();
   if (!roles.created().empty() || t.choice().shares_terms) return false;
   if (t.pivot()) {
@@ -106,11 +107,11 @@ bool IsPure(const SameMeshTransition& t, const RedistributionStep& step) {
 
 }  // namespace
 
-bool MayBeNative(const SameMeshTransition& t, const RedistributionStep& step) {
-  if (!IsPure(t, step)) return false;
+bool MayBeNative(const SameMeshTransition& t, const RedistributionRound& round) {
+  if (!IsPure(t, round)) return false;
   const AxisRoles& roles = t.roles();
   for (int d = 0; d < static_cast<int>(roles.shape().size()); ++d) {
-    const bool is_cut = absl::c_any_of(step.axes, [&](int axis) {
+    const bool is_cut = absl::c_any_of(round.axes, [&](int axis) {
       return roles.source_dim(axis) == d || roles.target_dim(axis) == d;
     });
     if (!is_cut && !t.pivot()) continue;
@@ -123,25 +124,25 @@ bool MayBeNative(const SameMeshTransition& t, const RedistributionStep& step) {
   return NumElements(t.OwnedTogether(first)) % roles.SizeOf(t.sharing_axes()) == 0;
 }
 
-std::vector<RedistributionStep> StepsOf(const SameMeshTransition& t) {
+std::vector<RedistributionRound> RoundsOf(const SameMeshTransition& t) {
   if (t.roles().elements() == 0) return {};
-  RedistributionStep x = FirstStep(t);
+  RedistributionRound x = FirstRound(t);
   if (!t.pivot()) {
     if (x.axes.empty()) return {};
     return {x};
   }
-  std::vector<RedistributionStep> steps = {x};
+  std::vector<RedistributionRound> rounds = {x};
   for (const AxisList& axes : t.choice().rounds) {
-    steps.push_back(GatherStep(axes, static_cast<int>(steps.size()) - 1));
+    rounds.push_back(GatherRound(axes, static_cast<int>(rounds.size()) - 1));
   }
-  if (!t.choice().rounds.empty()) return steps;
-  RedistributionStep g = GatherStep(t.owner_axes(), 0);
+  if (!t.choice().rounds.empty()) return rounds;
+  RedistributionRound g = GatherRound(t.owner_axes(), 0);
   if (g.axes == x.axes && x.kind == CollectiveKind::kReduceScatter) {
     g.continues = true;
-    g.kind = steps[0].kind = CollectiveKind::kAllReduce;
+    g.kind = rounds[0].kind = CollectiveKind::kAllReduce;
   }
-  steps.push_back(g);
-  return steps;
+  rounds.push_back(g);
+  return rounds;
 }
 
 }  // namespace dtensor
