@@ -2,12 +2,14 @@
 
 #include "dtensor/runtime/core/collective.h"
 #include "dtensor/runtime/core/status.h"
-#include "dtensor/runtime/kernels/box_loop.h"
-#include "dtensor/runtime/kernels/cpu/box_copy.h"
-#include "dtensor/runtime/kernels/cpu/streaming.h"
+#include "dtensor/runtime/kernels/arguments/box_args.h"
+#include "dtensor/runtime/kernels/by_device.h"
+#include "dtensor/runtime/kernels/cpu/box.h"
 
 namespace dtensor::kernels {
 namespace {
+
+constexpr ByDevice<CopyArgs> kCopy = {.name = "Copy", .host = cpu::Copy};
 
 // All of a tensor, as a box to the same place.
 ReceiveBox Whole(const Tensor& tensor) {
@@ -22,9 +24,8 @@ absl::Status Copy(Device& device, const Tensor& src, const Tensor& dst) {
   DT_CHECK(src.shape() == dst.shape() && src.dtype() == dst.dtype());
   if (device.is_meta() || src.numel() == 0) return device.failure();
   const Tensor* sources[] = {&src};
-  const bool stream = StreamStores({&src}, dst);
-  return device.Launch(
-      "Copy", [loop = BoxLoop(Whole(dst), dst, sources), stream] { CopyBox(loop, stream); });
+  return kCopy.Run(device, {src.dtype()},
+                   {BoxLoop(Whole(dst), dst, sources), src.SharesStorageWith(dst)});
 }
 
 absl::StatusOr<Tensor> Contiguous(Device& device, const Tensor& x) {

@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "dtensor/runtime/device/tensor.h"
-#include "dtensor/runtime/kernels/elementwise_op.h"
+#include "dtensor/runtime/kernels/arguments/elementwise_op.h"
 
 namespace dtensor::kernels {
 

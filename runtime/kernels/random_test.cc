@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "dtensor/runtime/core/index_set.h"
+#include "dtensor/runtime/core/philox.h"
 #include "dtensor/runtime/kernels/indexed.h"
-#include "dtensor/runtime/kernels/philox.h"
 #include "dtensor/runtime/testing/kernel_fixture.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "gtest/gtest.h"

@@ -128,11 +128,17 @@ ROOMS = {
     "runtime/kernels": [
         "runtime/core",
         "runtime/device",
+        "runtime/kernels/arguments",
         "runtime/kernels/cpu",
     ],
+    "runtime/kernels/arguments": [
+        "runtime/core",
+        "runtime/device",
+    ],
+    # A contract knows its devices' kernels, and no device's kernels know a contract.
     "runtime/kernels/cpu": [
         "runtime/core",
         "runtime/device",
-        "runtime/kernels",
+        "runtime/kernels/arguments",
     ],
 }

@@ -1,4 +1,4 @@
-// The loops behind attention.h, on bare pointers: what a launch runs.
+// The loops behind cpu/attention.h, on bare pointers: what a launch runs.
 //
 // Keys are taken in blocks that stay in the second-level cache, and every query row meets a whole
 // block at a time, in strips of a few rows whose scores stay in the first-level cache. Between two
@@ -9,9 +9,8 @@
 #define DTENSOR_RUNTIME_KERNELS_CPU_ATTENTION_BLOCK_H_
 
 #include <cstdint>
-#include <vector>
 
-#include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/kernels/arguments/attention_args.h"
 
 namespace dtensor::kernels {
 
@@ -29,30 +28,11 @@ struct DropoutMask {
   const uint32_t *batches = nullptr, *heads = nullptr, *queries = nullptr, *keys = nullptr;
 };
 
-struct AttentionShape {
-  DType dtype = DType::kF32;
-  DType out_dtype = DType::kF32;  // of o, or of the gradients: dtype or wide
-  int64_t batch = 0, q_heads = 0, kv_heads = 0;
-  int64_t q_rows = 0, keys = 0, dim = 0;
-  double scale = 1;
-  bool first = true, last = true;
-  bool carried = false;  // the operands have a carry
+struct AttentionShape : AttentionSizes {
+  explicit AttentionShape(const AttentionSizes& sizes) : AttentionSizes(sizes) {}
   // Of each query row. Neither end falls from a row to the next; 0 <= begin, end <= keys.
   const SeenKeys* seen = nullptr;
-  bool drops = false;
   const DropoutMask* dropout = nullptr;  // null if nothing is dropped
-};
-
-// One operand, in elements. A row's elements are adjacent; statistics have one element per row.
-struct AttentionOperand {
-  void* data = nullptr;
-  int64_t batch_stride = 0, head_stride = 0, row_stride = 0;
-};
-
-struct AttentionOperands {
-  AttentionOperand q, k, v, o, lse;
-  AttentionOperand carry, max, sum;          // of the forward pass
-  AttentionOperand dout, delta, dq, dk, dv;  // of the gradient
 };
 
 // The scratch memory that a run needs, 64-byte aligned. Pointers are not looked at.
@@ -66,13 +46,8 @@ void RunAttentionGrad(const AttentionShape& shape, const AttentionOperands& oper
 // delta = rowsum(do * o), from shape.batch, q_heads, q_rows, dim and dtype.
 void RunAttentionDelta(const AttentionShape& shape, const AttentionOperands& operands);
 
-// Results over some keys each, all wide.
-struct AttentionMergeParts {
-  std::vector<AttentionOperand> o, lse;
-};
-
-// Their sum, weighted by exp(lse); o has shape.out_dtype, f64 if the parts are f64. `scratch` has
-// room for a wide number of each part.
+// The sum of parts, weighted by exp(lse); o has shape.out_dtype, f64 if the parts are f64.
+// `scratch` has room for a wide number of each part.
 void RunAttentionMerge(const AttentionShape& shape, const AttentionMergeParts& parts,
                        const AttentionOperand& o, const AttentionOperand& lse, void* scratch);
 

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "dtensor/runtime/kernels/box_loop.h"
+#include "dtensor/runtime/kernels/arguments/box_loop.h"
 
 namespace dtensor {
 

@@ -5,7 +5,7 @@
 
 #include "dtensor/runtime/core/dtype.h"
 #include "dtensor/runtime/core/reduce_op.h"
-#include "dtensor/runtime/kernels/box_loop.h"
+#include "dtensor/runtime/kernels/arguments/box_loop.h"
 
 namespace dtensor {
 

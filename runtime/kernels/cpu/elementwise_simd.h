@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "dtensor/runtime/core/dtype.h"
-#include "dtensor/runtime/kernels/elementwise_op.h"
+#include "dtensor/runtime/kernels/arguments/elementwise_op.h"
 
 namespace dtensor::kernels::simd {
 

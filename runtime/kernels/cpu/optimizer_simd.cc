@@ -12,8 +12,6 @@ HWY_BEFORE_NAMESPACE();
 namespace dtensor::kernels::HWY_NAMESPACE {
 namespace {
 
-using simd::AdamWFactors;
-
 template <typename T, typename G>
 void AdamWOf(const AdamWFactors& f, T* param, const G* grad, Compute<T>* m, Compute<T>* v,
              int64_t n) {

@@ -5,15 +5,9 @@
 #include <cstdint>
 
 #include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/kernels/arguments/optimizer_args.h"
 
 namespace dtensor::kernels::simd {
-
-// The step's scalars, so that an element needs one division and one square root:
-//   m = beta1 m + (1 - beta1) g, v = beta2 v + (1 - beta2) g^2, with g = grad_scale * grad;
-//   param -= decay * param + rate * m / (sqrt(v) * v_scale + eps).
-struct AdamWFactors {
-  double beta1, beta2, grad_scale, decay, rate, v_scale, eps;
-};
 
 // param: dtype; grad: grad_dtype; m and v: f32 (f64 for f64).
 void AdamW(const AdamWFactors& factors, DType dtype, void* param, DType grad_dtype,

@@ -9,8 +9,8 @@
 
 #include <cstdint>
 
+#include "dtensor/runtime/core/philox.h"
 #include "dtensor/runtime/kernels/cpu/highway_targets.h"
-#include "dtensor/runtime/kernels/philox.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -20,6 +20,9 @@ inline constexpr int64_t kStreamBytes = 8 << 20;
 // without).
 inline constexpr int64_t kStreamExchangeBytes = 4 << 20;
 
+inline bool StreamStores(int64_t out_bytes, bool in_place) {
+  return out_bytes >= kStreamBytes && !in_place;
+}
 inline bool StreamStores(std::initializer_list<const Tensor*> inputs, const Tensor& out) {
   if (out.bytes() < kStreamBytes) return false;
   for (const Tensor* input : inputs) {

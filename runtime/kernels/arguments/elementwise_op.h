@@ -1,6 +1,6 @@
 // What the kernels of elementwise.h compute for each element.
-#ifndef DTENSOR_RUNTIME_KERNELS_ELEMENTWISE_OP_H_
-#define DTENSOR_RUNTIME_KERNELS_ELEMENTWISE_OP_H_
+#ifndef DTENSOR_RUNTIME_KERNELS_ARGUMENTS_ELEMENTWISE_OP_H_
+#define DTENSOR_RUNTIME_KERNELS_ARGUMENTS_ELEMENTWISE_OP_H_
 
 #include <cstdint>
 
@@ -25,4 +25,4 @@ enum class UnaryOp : uint8_t {
 
 }  // namespace dtensor::kernels
 
-#endif  // DTENSOR_RUNTIME_KERNELS_ELEMENTWISE_OP_H_
+#endif  // DTENSOR_RUNTIME_KERNELS_ARGUMENTS_ELEMENTWISE_OP_H_

@@ -1,8 +1,8 @@
 // BoxLoop: one box of elements in the memories of several tensors, as a nest of loops.
 //
 // A plain value of bare pointers, so that a launch can capture it and run later (device.h).
-#ifndef DTENSOR_RUNTIME_KERNELS_BOX_LOOP_H_
-#define DTENSOR_RUNTIME_KERNELS_BOX_LOOP_H_
+#ifndef DTENSOR_RUNTIME_KERNELS_ARGUMENTS_BOX_LOOP_H_
+#define DTENSOR_RUNTIME_KERNELS_ARGUMENTS_BOX_LOOP_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -85,4 +85,4 @@ void BoxLoop::ForEach(int inner, Fn&& fn) const {
 
 }  // namespace dtensor
 
-#endif  // DTENSOR_RUNTIME_KERNELS_BOX_LOOP_H_
+#endif  // DTENSOR_RUNTIME_KERNELS_ARGUMENTS_BOX_LOOP_H_

@@ -1,12 +1,12 @@
 // Philox4x32-10, the counter-based generator of Salmon et al., "Parallel random numbers: as easy as
 // 1, 2, 3" (SC 2011): a bijection of 128-bit counters for each 64-bit key. Random access, no state.
-#ifndef DTENSOR_RUNTIME_KERNELS_PHILOX_H_
-#define DTENSOR_RUNTIME_KERNELS_PHILOX_H_
+#ifndef DTENSOR_RUNTIME_CORE_PHILOX_H_
+#define DTENSOR_RUNTIME_CORE_PHILOX_H_
 
 #include <array>
 #include <cstdint>
 
-namespace dtensor::kernels {
+namespace dtensor {
 
 inline constexpr uint32_t kPhiloxMultiplier[2] = {0xD2511F53, 0xCD9E8D57};
 inline constexpr uint32_t kPhiloxKeyStep[2] = {0x9E3779B9, 0xBB67AE85};
@@ -31,6 +31,6 @@ constexpr std::array<uint32_t, 4> PhiloxBlock(uint64_t seed, uint64_t stream, ui
                 {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
 }
 
-}  // namespace dtensor::kernels
+}  // namespace dtensor
 
-#endif  // DTENSOR_RUNTIME_KERNELS_PHILOX_H_
+#endif  // DTENSOR_RUNTIME_CORE_PHILOX_H_

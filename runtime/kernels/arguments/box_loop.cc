@@ -1,4 +1,4 @@
-#include "dtensor/runtime/kernels/box_loop.h"
+#include "dtensor/runtime/kernels/arguments/box_loop.h"
 
 #include <utility>
 

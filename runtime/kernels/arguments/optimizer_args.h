@@ -1,0 +1,41 @@
+// The flat arguments of optimizer.h's kernels. Memory is contiguous.
+#ifndef DTENSOR_RUNTIME_KERNELS_ARGUMENTS_OPTIMIZER_ARGS_H_
+#define DTENSOR_RUNTIME_KERNELS_ARGUMENTS_OPTIMIZER_ARGS_H_
+
+#include <cstdint>
+#include <type_traits>
+
+#include "dtensor/runtime/core/dtype.h"
+
+namespace dtensor::kernels {
+
+// A step's scalars, so that an element needs one division and one square root:
+//   m = beta1 m + (1 - beta1) g, v = beta2 v + (1 - beta2) g^2, with g = grad_scale * grad;
+//   param -= decay * param + rate * m / (sqrt(v) * v_scale + eps).
+struct AdamWFactors {
+  double beta1, beta2, decay, rate, v_scale, eps;
+  double grad_scale = 1;
+};
+
+struct AdamWArgs {
+  AdamWFactors factors;     // but for grad_scale, which the device knows
+  DType dtype, grad_dtype;  // m, v and grad_scale: AccumulatorOf(dtype)
+  void* param;
+  const void* grad;
+  void *m, *v;
+  const void* grad_scale;  // null: 1
+  int64_t n;
+};
+static_assert(std::is_trivially_copyable_v<AdamWArgs>);
+
+struct ClipScaleArgs {
+  DType dtype;  // of all
+  double max_norm;
+  const void* sum_of_squares;
+  void *norm, *scale;
+};
+static_assert(std::is_trivially_copyable_v<ClipScaleArgs>);
+
+}  // namespace dtensor::kernels
+
+#endif  // DTENSOR_RUNTIME_KERNELS_ARGUMENTS_OPTIMIZER_ARGS_H_

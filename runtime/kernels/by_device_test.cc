@@ -1,0 +1,117 @@
+#include "dtensor/runtime/kernels/by_device.h"
+
+#include <functional>
+#include <memory>
+
+#include "dtensor/runtime/device/cpu/cpu_device.h"
+#include "dtensor/runtime/device/deferred/deferred_device.h"
+#include "dtensor/runtime/device/meta/meta_device.h"
+#include "dtensor/runtime/testing/status_matchers.h"
+#include "gtest/gtest.h"
+
+namespace dtensor::kernels {
+namespace {
+
+// Adds to *count, in the device's queue.
+struct CountArgs {
+  int* count;
+  int by;
+};
+
+absl::Status CountOnHost(Device& device, const char* name, const CountArgs& args) {
+  return device.Launch(name, [args]() -> absl::Status {
+    *args.count += args.by;
+    return args.by > 0 ? absl::OkStatus() : absl::OutOfRangeError("counts up");
+  });
+}
+
+constexpr ByDevice<CountArgs> kCount = {.name = "Count", .host = CountOnHost};
+constexpr ByDevice<CountArgs> kNowhere = {.name = "Count"};
+
+// Its kind is all that a kernel is chosen by; it does nothing.
+class FakeCuda final : public Device {
+ public:
+  FakeCuda() : Device(Kind::kCuda) {}
+
+ private:
+  absl::StatusOr<void*> DoAllocate(int64_t) override { return nullptr; }
+  void DoFree(void*, int64_t) override {}
+  absl::Status LaunchHost(const char*, std::function<absl::Status()>) override {
+    return absl::InternalError("host code was launched");
+  }
+  absl::Status DoCopy(void*, const void*, int64_t) override { return absl::OkStatus(); }
+  absl::Status DoFill(void*, uint8_t, int64_t) override { return absl::OkStatus(); }
+  absl::Status DoGemm(const GemmProblem&) override { return absl::OkStatus(); }
+  DeviceEvent DoRecord() override { return DeviceEvent(); }
+  absl::Status DoWait(const DeviceEvent&) override { return absl::OkStatus(); }
+  absl::Status DoSynchronize() override { return absl::OkStatus(); }
+  void DoDefer(std::function<void()> fn) override { fn(); }
+};
+
+TEST(ByDevice, RunsOnTheHostsDevices) {
+  int count = 0;
+  const std::unique_ptr<Device> cpu = MakeCpuDevice(), deferred = MakeDeferredDevice();
+  DT_EXPECT_OK(kCount.Run(*cpu, {DType::kF32}, {&count, 2}));
+  EXPECT_EQ(count, 2);
+  DT_EXPECT_OK(kCount.Run(*deferred, {DType::kF32}, {&count, 3}));
+  DT_EXPECT_OK(deferred->Synchronize());
+  EXPECT_EQ(count, 5);
+}
+
+TEST(ByDevice, DoesNothingOnMeta) {
+  int count = 0;
+  const std::unique_ptr<Device> meta = MakeMetaDevice();
+  DT_EXPECT_OK(kCount.Run(*meta, {DType::kF32}, {&count, 1}));
+  DT_EXPECT_OK(kNowhere.Run(*meta, {DType::kF32}, {&count, 1}));
+  EXPECT_EQ(count, 0);
+  meta->Fail(absl::InternalError("broken"));
+  EXPECT_THAT(kCount.Run(*meta, {DType::kF32}, {&count, 1}),
+              StatusIs(absl::StatusCode::kInternal, "broken"));
+}
+
+TEST(ByDevice, ChoosesByKind) {
+  int on_cuda = 0, on_host = 0;
+  constexpr ByDevice<CountArgs> kBoth = {.name = "Count",
+                                         .host = CountOnHost,
+                                         .cuda = [](Device&, const char*, const CountArgs& args) {
+                                           *args.count += 10 * args.by;
+                                           return absl::OkStatus();
+                                         }};
+  FakeCuda cuda;
+  DT_EXPECT_OK(kBoth.Run(cuda, {DType::kF32}, {&on_cuda, 1}));
+  EXPECT_EQ(on_cuda, 10);
+  DT_EXPECT_OK(kBoth.Run(*MakeCpuDevice(), {DType::kF32}, {&on_host, 1}));
+  EXPECT_EQ(on_host, 1);
+}
+
+// Names kernel, types, device and remedy; the device goes on.
+TEST(ByDevice, IsRefusedOnADeviceThatLacksIt) {
+  constexpr auto kUnimplemented = absl::StatusCode::kUnimplemented;
+  int count = 0;
+  FakeCuda cuda;
+  const std::unique_ptr<Device> cpu = MakeCpuDevice();
+  EXPECT_THAT(kCount.Run(cuda, {DType::kBF16}, {&count, 1}),
+              StatusIs(kUnimplemented,
+                       "Count: there is no cuda kernel for bf16; run this operator on the cpu "
+                       "device"));
+  EXPECT_THAT(kNowhere.Run(*cpu, {DType::kF32, DType::kF32, DType::kI64}, {&count, 1}),
+              StatusIs(kUnimplemented,
+                       "Count: there is no cpu kernel for f32, i64; run this operator on the cuda "
+                       "device"));
+  DT_EXPECT_OK(cuda.failure());
+  DT_EXPECT_OK(kCount.Run(*cpu, {DType::kF32}, {&count, 1}));
+}
+
+TEST(ByDevice, FailuresNameTheKernelAndStay) {
+  int count = 0;
+  const std::unique_ptr<Device> cpu = MakeCpuDevice();
+  const auto failure = StatusIs(absl::StatusCode::kOutOfRange, "Count: counts up");
+  EXPECT_THAT(kCount.Run(*cpu, {DType::kF32}, {&count, 0}), failure);
+  EXPECT_THAT(kCount.Run(*cpu, {DType::kF32}, {&count, 1}), failure);
+  EXPECT_EQ(count, 0);
+  // What it lacks matters no longer.
+  EXPECT_THAT(kNowhere.Run(*cpu, {DType::kF32}, {&count, 1}), failure);
+}
+
+}  // namespace
+}  // namespace dtensor::kernels
