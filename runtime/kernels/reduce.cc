@@ -1,182 +1,22 @@
 #include "dtensor/runtime/kernels/reduce.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "dtensor/runtime/core/status.h"
-#include "dtensor/runtime/kernels/cpu/numeric.h"
-#include "dtensor/runtime/kernels/cpu/reduce_simd.h"
-#include "dtensor/runtime/kernels/cpu/strided_loop.h"
+#include "dtensor/runtime/kernels/arguments/reduce_args.h"
+#include "dtensor/runtime/kernels/by_device.h"
+#include "dtensor/runtime/kernels/cpu/reduce.h"
 
 namespace dtensor::kernels {
 namespace {
 
-template <typename T>
-T Combine(ReduceOp op, T a, T b) {
-  switch (op) {
-    case ReduceOp::kMax:
-      return a > b || a != a ? a : b;  // a NaN on either side is the result
-    case ReduceOp::kMin:
-      return a < b || a != a ? a : b;
-    case ReduceOp::kProduct:
-      if constexpr (kIsFloat<T>) return a * b;
-      return WrapMul(a, b);
-    default:
-      if constexpr (kIsFloat<T>) return a + b;
-      return WrapAdd(a, b);
-  }
-}
+constexpr ByDevice<ReduceArgs> kReduce = {.name = "Reduce", .host = cpu::Reduce};
+constexpr ByDevice<ReduceArgs> kMean = {.name = "Mean", .host = cpu::Reduce};
+constexpr ByDevice<SumOfSquaresArgs> kSumOfSquares = {.name = "SumOfSquares",
+                                                      .host = cpu::SumOfSquares};
 
-template <typename T>
-T Identity(ReduceOp op) {
-  using Limits = std::numeric_limits<T>;
-  switch (op) {
-    case ReduceOp::kMax:
-      return kIsFloat<T> ? -Limits::infinity() : Limits::lowest();
-    case ReduceOp::kMin:
-      return kIsFloat<T> ? Limits::infinity() : Limits::max();
-    case ReduceOp::kProduct:
-      return T{1};
-    default:
-      return T{0};
-  }
-}
-
-template <typename T>
-Compute<T> ReduceRow(ReduceOp op, DType dtype, const T* x, int64_t n) {
-  Compute<T> acc = Identity<Compute<T>>(op);
-  if constexpr (kIsFloat<T>) {
-    simd::ReduceRow(op, dtype, x, n, &acc);
-  } else {
-    for (int64_t i = 0; i < n; ++i) acc = Combine(op, acc, x[i]);
-  }
-  return acc;
-}
-
-template <typename T>
-void ReduceInto(ReduceOp op, DType dtype, const T* x, Compute<T>* acc, int64_t n) {
-  if constexpr (kIsFloat<T>) {
-    simd::ReduceInto(op, dtype, x, acc, n);
-  } else {
-    for (int64_t i = 0; i < n; ++i) acc[i] = Combine(op, acc[i], x[i]);
-  }
-}
-
-// Combines terms pairwise, as a binary counter carries: sums lose bits with the logarithm of their
-// length.
-template <typename T>
-class Cascade {
- public:
-  explicit Cascade(ReduceOp op) : op_(op) {}
-  void Add(T term) {
-    int level = 0;
-    for (; (count_ >> level) & 1; ++level) term = Combine(op_, level_[level], term);
-    level_[level] = term;
-    ++count_;
-  }
-  T Total() const {
-    T total = Identity<T>(op_);
-    for (int level = 0; count_ >> level; ++level) {
-      if ((count_ >> level) & 1) total = Combine(op_, level_[level], total);
-    }
-    return total;
-  }
-
- private:
-  ReduceOp op_;
-  int64_t count_ = 0;
-  T level_[63];
-};
-
-// What a reduction runs over, as a kernel may hold it.
-struct Reduction {
-  ReduceOp op;
-  DType dtype, out_dtype;
-  const void* x;
-  void* out;
-  int64_t outputs;
-  StridedLoop<1> kept, reduced;
-  double divisor = 1;  // of the results; floats only
-};
-
-template <typename Out, typename Acc>
-Out Result(const Reduction& r, Acc total) {
-  if constexpr (kIsFloat<Acc>) {
-    if (r.divisor != 1) total /= static_cast<Acc>(r.divisor);
-  }
-  return Cast<Out>(total);
-}
-
-constexpr int64_t kTerms = 8192;   // of one chain of additions per lane, along rows
-constexpr int64_t kRows = 256;     // the same, across rows
-constexpr int64_t kColumns = 512;  // at once: their sums stay in the first-level cache
-
-// All of x's elements at `x` and the reduced offsets from there.
-template <typename T>
-Compute<T> ReduceOne(const Reduction& r, const T* x) {
-  Cascade<Compute<T>> cascade(r.op);
-  const int64_t n = r.reduced.inner_size(), stride = r.reduced.inner_stride(0);
-  const int64_t step = stride == 1 ? kTerms : std::min<int64_t>(kTerms, 512);
-  T buffer[512];
-  r.reduced.ForEachRow([&](const auto& offsets) {
-    for (int64_t begin = 0; begin < n; begin += step) {
-      const int64_t count = std::min(step, n - begin);
-      const T* row = x + offsets[0] + begin * stride;
-      if (stride != 1) GatherStrided(buffer, row, count, stride, sizeof(T));
-      cascade.Add(ReduceRow(r.op, r.dtype, stride == 1 ? row : buffer, count));
-    }
-  });
-  return cascade.Total();
-}
-
-// The reduced elements of `n` neighbouring columns that begin at `x`: row after row is added to
-// their sums.
-template <typename T>
-void ReduceColumns(const Reduction& r, const T* x, int64_t n, Compute<T>* total) {
-  using Acc = Compute<T>;
-  const Acc identity = Identity<Acc>(r.op);
-  Acc block[kColumns];
-  std::fill_n(block, n, identity);
-  std::fill_n(total, n, identity);
-  int64_t rows = 0;
-  r.reduced.ForEachRow([&](const auto& offsets) {
-    for (int64_t i = 0; i < r.reduced.inner_size(); ++i) {
-      ReduceInto(r.op, r.dtype, x + offsets[0] + i * r.reduced.inner_stride(0), block, n);
-      if (++rows % kRows != 0) continue;
-      for (int64_t c = 0; c < n; ++c) total[c] = Combine(r.op, total[c], block[c]);
-      std::fill_n(block, n, identity);
-    }
-  });
-  for (int64_t c = 0; c < n; ++c) total[c] = Combine(r.op, total[c], block[c]);
-}
-
-template <typename T, typename Out>
-void ReduceAll(const Reduction& r) {
-  const T* x = static_cast<const T*>(r.x);
-  Out* out = static_cast<Out*>(r.out);
-  if (r.reduced.empty()) {
-    std::fill_n(out, r.outputs, Result<Out>(r, Identity<Compute<T>>(r.op)));
-    return;
-  }
-  const int64_t n = r.kept.inner_size(), stride = r.kept.inner_stride(0);
-  const bool columns = n > 1 && stride == 1 && r.reduced.inner_stride(0) != 1;
-  r.kept.ForEachRow([&](const auto& offsets) {
-    const T* row = x + offsets[0];
-    if (!columns) {
-      for (int64_t i = 0; i < n; ++i) *out++ = Result<Out>(r, ReduceOne(r, row + i * stride));
-      return;
-    }
-    for (int64_t begin = 0; begin < n; begin += kColumns) {
-      const int64_t count = std::min(kColumns, n - begin);
-      Compute<T> total[kColumns];
-      ReduceColumns(r, row + begin, count, total);
-      for (int64_t c = 0; c < count; ++c) *out++ = Result<Out>(r, total[c]);
-    }
-  });
-}
-
-Reduction MakeReduction(ReduceOp op, const Tensor& x, absl::Span<const int> dims,
-                        const Tensor& out) {
+ReduceArgs MakeReduction(ReduceOp op, const Tensor& x, absl::Span<const int> dims,
+                         const Tensor& out) {
   Dims shape[2], strides[2];  // kept, reduced
   for (int d = 0; d < x.ndim(); ++d) {
     const bool reduced = std::find(dims.begin(), dims.end(), d) != dims.end();
@@ -195,16 +35,6 @@ Reduction MakeReduction(ReduceOp op, const Tensor& x, absl::Span<const int> dims
           StridedLoop<1>(shape[1], {strides[1]})};
 }
 
-absl::Status Launch(Device& device, const char* kernel, const Reduction& reduction) {
-  return device.Launch(kernel, [=] {
-    VisitDType(reduction.dtype, [&](auto t) {
-      using T = decltype(t);
-      if (reduction.out_dtype == reduction.dtype) return ReduceAll<T, T>(reduction);
-      ReduceAll<T, Compute<T>>(reduction);
-    });
-  });
-}
-
 }  // namespace
 
 absl::Status Reduce(Device& device, ReduceOp op, const Tensor& x, absl::Span<const int> dims,
@@ -212,35 +42,21 @@ absl::Status Reduce(Device& device, ReduceOp op, const Tensor& x, absl::Span<con
   DT_CHECK(op != ReduceOp::kAvg);
   DT_CHECK(out.dtype() == x.dtype() || out.dtype() == AccumulatorOf(x.dtype()));
   DT_CHECK(out.is_contiguous());
-  return Launch(device, "Reduce", MakeReduction(op, x, dims, out));
+  return kReduce.Run(device, {x.dtype(), out.dtype()}, MakeReduction(op, x, dims, out));
 }
 
 absl::Status Mean(Device& device, const Tensor& x, absl::Span<const int> dims, double count,
                   const Tensor& out) {
   DT_CHECK(IsFloat(x.dtype()) && out.dtype() == x.dtype() && out.is_contiguous());
-  Reduction reduction = MakeReduction(ReduceOp::kSum, x, dims, out);
-  reduction.divisor = count;
-  return Launch(device, "Mean", reduction);
+  ReduceArgs args = MakeReduction(ReduceOp::kSum, x, dims, out);
+  args.divisor = count;
+  return kMean.Run(device, {x.dtype()}, args);
 }
 
 absl::Status SumOfSquares(Device& device, const Tensor& x, const Tensor& out) {
   DT_CHECK(IsFloat(x.dtype()) && out.numel() == 1);
   DT_CHECK(out.dtype() == AccumulatorOf(x.dtype()));
-  const Pieces<1, 0> pieces({&x}, {});
-  return device.Launch("SumOfSquares", [=, dtype = x.dtype(), result = out.raw()] {
-    Cascade<double> cascade(ReduceOp::kSum);
-    pieces.ForEach([&](const void* const* in, void* const*, int64_t n) {
-      for (int64_t begin = 0; begin < n; begin += kTerms) {
-        const auto* x = static_cast<const std::byte*>(in[0]) + begin * SizeOf(dtype);
-        cascade.Add(simd::SumOfSquares(dtype, x, std::min(kTerms, n - begin)));
-      }
-    });
-    if (dtype == DType::kF64) {
-      *static_cast<double*>(result) = cascade.Total();
-    } else {
-      *static_cast<float*>(result) = static_cast<float>(cascade.Total());
-    }
-  });
+  return kSumOfSquares.Run(device, {x.dtype()}, {x.dtype(), {{&x}, {}}, out.raw()});
 }
 
 }  // namespace dtensor::kernels

@@ -3,9 +3,7 @@
 #define DTENSOR_RUNTIME_KERNELS_CPU_STREAMING_H_
 
 #include <cstdint>
-#include <initializer_list>
 
-#include "dtensor/runtime/device/tensor.h"
 #include "hwy/cache_control.h"
 
 namespace dtensor::kernels {
@@ -20,15 +18,9 @@ inline constexpr int64_t kStreamBytes = 8 << 20;
 // without).
 inline constexpr int64_t kStreamExchangeBytes = 4 << 20;
 
+// `in_place`: an output's memory is also an input's.
 inline bool StreamStores(int64_t out_bytes, bool in_place) {
   return out_bytes >= kStreamBytes && !in_place;
-}
-inline bool StreamStores(std::initializer_list<const Tensor*> inputs, const Tensor& out) {
-  if (out.bytes() < kStreamBytes) return false;
-  for (const Tensor* input : inputs) {
-    if (input->SharesStorageWith(out)) return false;
-  }
-  return true;
 }
 
 // At the end of a kernel that streamed: other threads may read what it wrote from here on.
@@ -38,8 +30,8 @@ inline void FinishStores(bool stream) {
 }
 
 // Whether elements of equal index lie at equal places in their cache lines.
-inline bool LieAlike(const Tensor& a, const Tensor& b) {
-  return reinterpret_cast<uintptr_t>(a.raw()) % 64 == reinterpret_cast<uintptr_t>(b.raw()) % 64;
+inline bool LieAlike(const void* a, const void* b) {
+  return reinterpret_cast<uintptr_t>(a) % 64 == reinterpret_cast<uintptr_t>(b) % 64;
 }
 
 }  // namespace dtensor::kernels

@@ -1,9 +1,9 @@
-#include "dtensor/runtime/kernels/cpu/strided_loop.h"
+#include "dtensor/runtime/kernels/arguments/strided_loop.h"
 
 #include <cstdint>
 #include <vector>
 
-#include "dtensor/runtime/testing/kernel_fixture.h"
+#include "absl/types/span.h"
 #include "gtest/gtest.h"
 
 namespace dtensor::kernels {
@@ -48,21 +48,6 @@ TEST(StridedLoop, JoinsOnlyWhatAllOperandsCanWalk) {
     EXPECT_EQ(offsets[1], 0);
   });
   EXPECT_EQ(rows, 20);
-}
-
-class PackedTest : public KernelTest {};
-DT_INSTANTIATE_KERNEL_TESTS(PackedTest);
-
-TEST_P(PackedTest, OwnMemoryOrACopyInRowMajorOrder) {
-  if (GetParam().kind != Device::Kind::kCpu) return;  // reads device memory from here
-  const Doubles values = RandomWhole(35, -9, 9);
-  const Tensor plain = Make(DType::kF64, {5, 7}, values);
-  std::vector<std::byte> scratch;
-  EXPECT_EQ(Packed(plain).Get(scratch), plain.raw());
-  EXPECT_TRUE(scratch.empty());
-  const Tensor transposed = MakeTransposed(DType::kF64, 5, 7, values);
-  const auto* copy = static_cast<const double*>(Packed(transposed).Get(scratch));
-  EXPECT_EQ(Doubles(copy, copy + 35), values);
 }
 
 }  // namespace

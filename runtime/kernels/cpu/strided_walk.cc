@@ -1,6 +1,6 @@
-#include "dtensor/runtime/kernels/cpu/strided_loop.h"
+#include "dtensor/runtime/kernels/cpu/strided_walk.h"
 
-namespace dtensor::kernels {
+namespace dtensor::kernels::cpu {
 namespace {
 
 template <typename Bits>
@@ -23,23 +23,17 @@ void GatherStrided(void* dst, const void* src, int64_t n, int64_t stride, int64_
   }
 }
 
-Packed::Packed(const Tensor& tensor)
-    : loop_(tensor.shape(), {tensor.strides()}),
-      data_(static_cast<const std::byte*>(tensor.raw())),
-      bytes_(tensor.bytes()),
-      size_(SizeOf(tensor.dtype())),
-      contiguous_(tensor.is_contiguous()) {}
-
-const void* Packed::Get(std::vector<std::byte>& scratch) const {
-  if (contiguous_) return data_;
-  scratch.resize(bytes_);
+const void* Packed(const StridedInput& input, std::vector<std::byte>& scratch) {
+  if (input.contiguous) return input.data;
+  scratch.resize(input.bytes);
   std::byte* dst = scratch.data();
-  loop_.ForEachRow([&](const auto& offsets) {
-    const int64_t n = loop_.inner_size();
-    GatherStrided(dst, data_ + offsets[0] * size_, n, loop_.inner_stride(0), size_);
-    dst += n * size_;
+  const StridedLoop<1>& loop = input.loop;
+  loop.ForEachRow([&](const auto& offsets) {
+    const int64_t n = loop.inner_size();
+    GatherStrided(dst, input.data + offsets[0] * input.size, n, loop.inner_stride(0), input.size);
+    dst += n * input.size;
   });
   return scratch.data();
 }
 
-}  // namespace dtensor::kernels
+}  // namespace dtensor::kernels::cpu

@@ -1,0 +1,160 @@
+#include "dtensor/runtime/kernels/cpu/elementwise.h"
+
+#include <algorithm>
+
+#include "dtensor/runtime/kernels/cpu/elementwise_simd.h"
+#include "dtensor/runtime/kernels/cpu/launch.h"
+#include "dtensor/runtime/kernels/cpu/numeric.h"
+#include "dtensor/runtime/kernels/cpu/streaming.h"
+#include "dtensor/runtime/kernels/cpu/strided_walk.h"
+
+namespace dtensor::kernels::cpu {
+namespace {
+
+template <typename T>
+T ApplyInteger(BinaryOp op, T a, T b) {
+  switch (op) {
+    case BinaryOp::kAdd:
+      return WrapAdd(a, b);
+    case BinaryOp::kSub:
+      return WrapSub(a, b);
+    case BinaryOp::kMul:
+      return WrapMul(a, b);
+    case BinaryOp::kMax:
+      return std::max(a, b);
+    default:
+      return std::min(a, b);
+  }
+}
+
+void BinaryIntegers(BinaryOp op, DType dtype, const void* a, const void* b, void* out, int64_t n) {
+  VisitInteger(dtype, [&](auto t) {
+    using T = decltype(t);
+    const T* lhs = static_cast<const T*>(a);
+    const T* rhs = static_cast<const T*>(b);
+    T* result = static_cast<T*>(out);
+    for (int64_t i = 0; i < n; ++i) result[i] = ApplyInteger(op, lhs[i], rhs[i]);
+  });
+}
+
+// Between different types.
+void Convert(DType from, const void* a, DType to, void* out, int64_t n, bool stream) {
+  if (from == DType::kF32 && to == DType::kBF16) {
+    simd::Narrow(static_cast<const float*>(a), static_cast<BFloat16*>(out), n, stream);
+  } else if (from == DType::kBF16 && to == DType::kF32) {
+    simd::Widen(static_cast<const BFloat16*>(a), static_cast<float*>(out), n, stream);
+  } else {
+    VisitDType(from, [&](auto f) {
+      VisitDType(to, [&](auto t) {
+        using From = decltype(f);
+        using To = decltype(t);
+        const From* src = static_cast<const From*>(a);
+        To* dst = static_cast<To*>(out);
+        for (int64_t i = 0; i < n; ++i) dst[i] = Cast<To>(src[i]);
+      });
+    });
+  }
+}
+
+bool IsWhole(double x) { return x == static_cast<double>(Truncate<int64_t>(x)); }
+
+// Whole factors stay in integers, so that no bit is lost above 2^53; others go through f64.
+void AffineIntegers(DType dtype, const void* a, double scale, double shift, void* out, int64_t n) {
+  VisitInteger(dtype, [&](auto t) {
+    using T = decltype(t);
+    const T* src = static_cast<const T*>(a);
+    T* dst = static_cast<T*>(out);
+    if (IsWhole(scale) && IsWhole(shift)) {
+      const T s = static_cast<T>(Truncate<int64_t>(scale));
+      const T b = static_cast<T>(Truncate<int64_t>(shift));
+      for (int64_t i = 0; i < n; ++i) dst[i] = WrapAdd(WrapMul(s, src[i]), b);
+    } else {
+      for (int64_t i = 0; i < n; ++i) dst[i] = Cast<T>(scale * static_cast<double>(src[i]) + shift);
+    }
+  });
+}
+
+template <typename T>
+void FillStrided(T* out, int64_t n, int64_t stride, T value) {
+  for (int64_t i = 0; i < n; ++i) out[i * stride] = value;
+}
+
+// Calls fn(in, out, n, stream) for the pieces of all operands.
+template <int kIn, int kOut, typename Fn>
+void ForEachPieceStreaming(const StridedOperands<kIn, kOut>& x, Fn&& fn) {
+  bool stream = StreamStores(x.out_bytes, x.in_place);
+  for (int o = 1; o < kOut; ++o) stream &= LieAlike(x.out[0], x.out[o]);
+  ForEachPiece(x,
+               [&](const void* const* in, void* const* out, int64_t n) { fn(in, out, n, stream); });
+  FinishStores(stream);
+}
+
+}  // namespace
+
+absl::Status Binary(Device& device, const char* kernel, const BinaryArgs& args) {
+  return Launch(device, kernel, args, [](const BinaryArgs& a) {
+    ForEachPieceStreaming(a.operands, [&](auto in, auto out, int64_t n, bool stream) {
+      if (IsFloat(a.dtype)) return simd::Binary(a.op, a.dtype, in[0], in[1], out[0], n, stream);
+      BinaryIntegers(a.op, a.dtype, in[0], in[1], out[0], n);
+    });
+  });
+}
+
+absl::Status Unary(Device& device, const char* kernel, const UnaryArgs& args) {
+  return Launch(device, kernel, args, [](const UnaryArgs& a) {
+    ForEachPieceStreaming(a.operands, [&](auto in, auto out, int64_t n, bool stream) {
+      if (a.op == UnaryOp::kCopy) return Convert(a.from, in[0], a.to, out[0], n, stream);
+      simd::Unary(a.op, a.from, in[0], out[0], n, stream);
+    });
+  });
+}
+
+absl::Status Affine(Device& device, const char* kernel, const AffineArgs& args) {
+  return Launch(device, kernel, args, [](const AffineArgs& a) {
+    ForEachPieceStreaming(a.operands, [&](auto in, auto out, int64_t n, bool stream) {
+      if (!IsFloat(a.dtype)) return AffineIntegers(a.dtype, in[0], a.scale, a.shift, out[0], n);
+      simd::Affine(a.dtype, in[0], a.scale, a.shift, out[0], n, stream);
+    });
+  });
+}
+
+absl::Status Fill(Device& device, const char* kernel, const FillArgs& args) {
+  return Launch(device, kernel, args, [](const FillArgs& a) {
+    VisitDType(a.dtype, [&](auto t) {
+      using T = decltype(t);
+      const T element = Cast<T>(a.value);
+      const int64_t n = a.loop.inner_size(), stride = a.loop.inner_stride(0);
+      a.loop.ForEachRow([&](const auto& offsets) {
+        T* row = static_cast<T*>(a.out) + offsets[0];
+        if (stride == 1) return (void)std::fill_n(row, n, element);
+        FillStrided(row, n, stride, element);
+      });
+    });
+  });
+}
+
+absl::Status SiluGrad(Device& device, const char* kernel, const SiluGradArgs& args) {
+  return Launch(device, kernel, args, [](const SiluGradArgs& a) {
+    ForEachPieceStreaming(a.operands, [&](auto in, auto out, int64_t n, bool stream) {
+      simd::SiluGrad(a.dtype, in[0], in[1], out[0], n, stream);
+    });
+  });
+}
+
+absl::Status SiluMul(Device& device, const char* kernel, const SiluMulArgs& args) {
+  return Launch(device, kernel, args, [](const SiluMulArgs& a) {
+    ForEachPieceStreaming(a.operands, [&](auto in, auto out, int64_t n, bool stream) {
+      simd::SiluMul(a.dtype, in[0], in[1], out[0], n, stream);
+    });
+  });
+}
+
+absl::Status SiluMulGrad(Device& device, const char* kernel, const SiluMulGradArgs& args) {
+  return Launch(device, kernel, args, [](const SiluMulGradArgs& a) {
+    ForEachPieceStreaming(a.operands, [&](auto in, auto out, int64_t n, bool stream) {
+      simd::SiluMulGrad(a.dtype, in[0], in[1], in[2], out[0], out[1], n, stream);
+    });
+  });
+}
+
+}  // namespace dtensor::kernels::cpu
