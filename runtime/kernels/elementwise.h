@@ -3,7 +3,8 @@
 // Kernels take a Device (its queue), inputs, and outputs that the caller allocated; they check
 // nothing that the operator layer has checked (shapes, types: DT_CHECK). Inputs may have any
 // strides, 0 for broadcast included; outputs are row-major. Floats compute in f32 (f64 for f64) and
-// round once.
+// round once. Errors: the device's failure; kUnimplemented, naming kernel, types and device, where
+// the device has no such kernel (by_device.h).
 #ifndef DTENSOR_RUNTIME_KERNELS_ELEMENTWISE_H_
 #define DTENSOR_RUNTIME_KERNELS_ELEMENTWISE_H_
 

@@ -110,6 +110,7 @@ ROOMS = {
     "runtime/device/cpu": [
         "runtime/core",
         "runtime/device",
+        "runtime/device/host",
     ],
     "runtime/device/cuda": [
         "runtime/core",
@@ -118,7 +119,11 @@ ROOMS = {
     "runtime/device/deferred": [
         "runtime/core",
         "runtime/device",
-        "runtime/device/cpu",
+        "runtime/device/host",
+    ],
+    "runtime/device/host": [
+        "runtime/core",
+        "runtime/device",
     ],
     "runtime/device/meta": [
         "runtime/core",

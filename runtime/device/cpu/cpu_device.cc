@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/runtime/device/cpu/caching_allocator.h"
-#include "dtensor/runtime/device/cpu/cpu_gemm.h"
 #include "dtensor/runtime/device/device.h"
+#include "dtensor/runtime/device/host/host_gemm.h"
 
 namespace dtensor {
 namespace {
@@ -50,7 +50,7 @@ class CpuDevice final : public Device {
   void DoDefer(std::function<void()> fn) override { fn(); }
 
   CachingAllocator allocator_;
-  CpuGemm gemm_;
+  HostGemm gemm_;
 };
 
 }  // namespace

@@ -15,9 +15,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/runtime/core/no_throw.h"
-#include "dtensor/runtime/device/cpu/cpu_gemm.h"
 #include "dtensor/runtime/device/device.h"
 #include "dtensor/runtime/device/gemm.h"
+#include "dtensor/runtime/device/host/host_gemm.h"
 
 namespace dtensor {
 namespace {
@@ -145,7 +145,7 @@ class DeferredDevice final : public Device {
   // Of the queue's thread alone.
   std::mt19937_64 random_;
   std::uniform_int_distribution<int> delay_us_;
-  CpuGemm gemm_;
+  HostGemm gemm_;
   std::thread thread_;  // last: it uses the others
 };
 

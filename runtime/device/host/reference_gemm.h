@@ -3,12 +3,12 @@
 // Blocks are packed into panels that are contiguous whatever the strides were, and multiplied in
 // registers with the widest vectors that the CPU has. Each element's sum runs over k in ascending
 // order within blocks of 256, so its bits depend on k and on the CPU alone.
-#ifndef DTENSOR_RUNTIME_DEVICE_CPU_REFERENCE_GEMM_H_
-#define DTENSOR_RUNTIME_DEVICE_CPU_REFERENCE_GEMM_H_
+#ifndef DTENSOR_RUNTIME_DEVICE_HOST_REFERENCE_GEMM_H_
+#define DTENSOR_RUNTIME_DEVICE_HOST_REFERENCE_GEMM_H_
 
 #include "absl/status/status.h"
-#include "dtensor/runtime/device/cpu/scratch.h"
 #include "dtensor/runtime/device/gemm.h"
+#include "dtensor/runtime/device/host/scratch.h"
 
 namespace dtensor {
 
@@ -28,4 +28,4 @@ class ReferenceGemm {
 
 }  // namespace dtensor
 
-#endif  // DTENSOR_RUNTIME_DEVICE_CPU_REFERENCE_GEMM_H_
+#endif  // DTENSOR_RUNTIME_DEVICE_HOST_REFERENCE_GEMM_H_

@@ -1,6 +1,6 @@
 // Scratch: working memory of one thread's kernels, that only grows.
-#ifndef DTENSOR_RUNTIME_DEVICE_CPU_SCRATCH_H_
-#define DTENSOR_RUNTIME_DEVICE_CPU_SCRATCH_H_
+#ifndef DTENSOR_RUNTIME_DEVICE_HOST_SCRATCH_H_
+#define DTENSOR_RUNTIME_DEVICE_HOST_SCRATCH_H_
 
 #include <cstdint>
 #include <cstdlib>
@@ -32,4 +32,4 @@ class Scratch {
 
 }  // namespace dtensor
 
-#endif  // DTENSOR_RUNTIME_DEVICE_CPU_SCRATCH_H_
+#endif  // DTENSOR_RUNTIME_DEVICE_HOST_SCRATCH_H_

@@ -1,4 +1,4 @@
-#include "dtensor/runtime/device/cpu/reference_gemm.h"
+#include "dtensor/runtime/device/host/reference_gemm.h"
 
 #include <algorithm>
 #include <cstring>

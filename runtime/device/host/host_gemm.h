@@ -1,20 +1,20 @@
-// CpuGemm: any product on host memory, on the calling thread.
+// HostGemm: any product on host memory, on the calling thread.
 //
 //   f32, bf16        oneDNN; where it has no fast code, as below
 //   f64, i32, i64    ReferenceGemm
 //   f16, bf16        widened to f32, a matrix at a time
-#ifndef DTENSOR_RUNTIME_DEVICE_CPU_CPU_GEMM_H_
-#define DTENSOR_RUNTIME_DEVICE_CPU_CPU_GEMM_H_
+#ifndef DTENSOR_RUNTIME_DEVICE_HOST_HOST_GEMM_H_
+#define DTENSOR_RUNTIME_DEVICE_HOST_HOST_GEMM_H_
 
 #include "absl/status/status.h"
-#include "dtensor/runtime/device/cpu/onednn_gemm.h"
-#include "dtensor/runtime/device/cpu/reference_gemm.h"
-#include "dtensor/runtime/device/cpu/scratch.h"
 #include "dtensor/runtime/device/gemm.h"
+#include "dtensor/runtime/device/host/onednn_gemm.h"
+#include "dtensor/runtime/device/host/reference_gemm.h"
+#include "dtensor/runtime/device/host/scratch.h"
 
 namespace dtensor {
 
-class CpuGemm {
+class HostGemm {
  public:
   // Requires: ValidateGemm(gemm) is OK, no dimension is 0. Errors: kResourceExhausted, kInternal.
   absl::Status Run(const GemmProblem& gemm);
@@ -30,4 +30,4 @@ class CpuGemm {
 
 }  // namespace dtensor
 
-#endif  // DTENSOR_RUNTIME_DEVICE_CPU_CPU_GEMM_H_
+#endif  // DTENSOR_RUNTIME_DEVICE_HOST_HOST_GEMM_H_

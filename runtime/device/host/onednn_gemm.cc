@@ -1,4 +1,4 @@
-#include "dtensor/runtime/device/cpu/onednn_gemm.h"
+#include "dtensor/runtime/device/host/onednn_gemm.h"
 
 #include <optional>
 #include <string>
@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "dnnl.h"
 #include "dtensor/runtime/core/status.h"
-#include "dtensor/runtime/device/cpu/scratch.h"
 #include "dtensor/runtime/device/gemm_operand.h"
+#include "dtensor/runtime/device/host/scratch.h"
 
 // Of the OpenMP run-time library. Its header belongs to the compiler, which may not have one.
 extern "C" int omp_get_max_threads();

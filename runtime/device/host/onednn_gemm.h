@@ -7,8 +7,8 @@
 // Runs on the calling thread alone: ranks are threads already, and oneDNN's OpenMP would give each
 // of them a team of its own. Same shape, same bits. On CPUs with bf16 instructions, denormal bf16
 // inputs count as zero.
-#ifndef DTENSOR_RUNTIME_DEVICE_CPU_ONEDNN_GEMM_H_
-#define DTENSOR_RUNTIME_DEVICE_CPU_ONEDNN_GEMM_H_
+#ifndef DTENSOR_RUNTIME_DEVICE_HOST_ONEDNN_GEMM_H_
+#define DTENSOR_RUNTIME_DEVICE_HOST_ONEDNN_GEMM_H_
 
 #include <memory>
 
@@ -37,4 +37,4 @@ class OneDnnGemm {
 
 }  // namespace dtensor
 
-#endif  // DTENSOR_RUNTIME_DEVICE_CPU_ONEDNN_GEMM_H_
+#endif  // DTENSOR_RUNTIME_DEVICE_HOST_ONEDNN_GEMM_H_

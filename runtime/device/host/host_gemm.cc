@@ -1,4 +1,4 @@
-#include "dtensor/runtime/device/cpu/cpu_gemm.h"
+#include "dtensor/runtime/device/host/host_gemm.h"
 
 #include "dtensor/runtime/core/status.h"
 
@@ -33,7 +33,7 @@ void Narrow(const float* in, int64_t rows, int64_t columns, bool add, T* c, int6
 
 }  // namespace
 
-absl::Status CpuGemm::Run(const GemmProblem& p) {
+absl::Status HostGemm::Run(const GemmProblem& p) {
   DT_ASSIGN_OR_RETURN(const bool done, one_dnn_.Run(p));
   if (done) return absl::OkStatus();
   if (p.dtype == DType::kBF16) return RunWidened<BFloat16>(p);
@@ -42,7 +42,7 @@ absl::Status CpuGemm::Run(const GemmProblem& p) {
 }
 
 template <typename T>
-absl::Status CpuGemm::RunWidened(const GemmProblem& p) {
+absl::Status HostGemm::RunWidened(const GemmProblem& p) {
   float* a = static_cast<float*>(a_.Reserve(p.m * p.k * sizeof(float)));
   float* b = static_cast<float*>(b_.Reserve(p.k * p.n * sizeof(float)));
   float* c = static_cast<float*>(c_.Reserve(p.m * p.n * sizeof(float)));

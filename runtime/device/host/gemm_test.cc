@@ -12,10 +12,10 @@
 #include "absl/strings/str_cat.h"
 #include "dtensor/runtime/core/dtype.h"
 #include "dtensor/runtime/device/cpu/cpu_device.h"
-#include "dtensor/runtime/device/cpu/cpu_gemm.h"
-#include "dtensor/runtime/device/cpu/onednn_gemm.h"
-#include "dtensor/runtime/device/cpu/reference_gemm.h"
 #include "dtensor/runtime/device/device.h"
+#include "dtensor/runtime/device/host/host_gemm.h"
+#include "dtensor/runtime/device/host/onednn_gemm.h"
+#include "dtensor/runtime/device/host/reference_gemm.h"
 #include "dtensor/runtime/device/meta/meta_device.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "gmock/gmock.h"
@@ -293,7 +293,7 @@ std::vector<float> MultiplyReals(DType dtype, Sizes sizes, int offset, const Run
 TEST(ProductTest, SameBitsEachTime) {
   for (DType dtype : {DType::kF32, DType::kBF16}) {
     const Sizes sizes = {100, 200, 300};
-    CpuGemm first, second;
+    HostGemm first, second;
     const auto run_first = [&](const GemmProblem& p) { return first.Run(p); };
     const auto run_second = [&](const GemmProblem& p) { return second.Run(p); };
     const std::vector<float> once = MultiplyReals(dtype, sizes, 0, run_first);
