@@ -2,7 +2,7 @@
 //
 // For a whole model, as a style: at "" it splits the tokens [batch, sequence] once, and all that is
 // worked out from them stays split; at an attention module it also pins how that runs, by the
-// pattern's method. Attention that nothing pins chooses by the layouts and links that it is given.
+// pattern's plan. Attention that nothing pins chooses by the layouts and links that it is given.
 //
 //   ParallelPlan plan = TensorParallelPlan("tp", /*sequence_parallel=*/true);
 //   plan.Add({"", ContextParallel("cp", "zigzag")});
@@ -43,7 +43,7 @@ struct ContextParallel {
 
   // A module that brings x to the pattern's layout on `axis`, a name of the mesh that x lies on,
   // runs the inner module, and returns y in that layout. Other axes stay as they are. Sets the mask
-  // of the inner attention, causal or full, and the pattern's method. A sequence that the axes do
+  // of the inner attention, causal or full, and the pattern's plan. A sequence that the axes do
   // not split evenly is refused unless `allow_uneven`.
   //
   // The wrapper has the path of its module: parameters keep their names and first values, and a

@@ -78,7 +78,7 @@ TEST(ContextPattern, SplitsTheSequenceBeforeOtherAxes) {
 std::string Pinned(absl::string_view mesh, absl::string_view pattern) {
   AttentionOptions options;
   ContextPattern::Parse(pattern)->Pin(*DeviceMesh::Parse(mesh), "cp", options);
-  return absl::StrCat(ToString(options.method), " ", options.all_to_all);
+  return absl::StrCat(ToString(options.plan), " ", options.all_to_all);
 }
 
 TEST(ContextPattern, PinsItsMethod) {

@@ -77,7 +77,7 @@ void ContextPattern::Pin(const DeviceMesh& mesh, absl::string_view axis,
   for (int moved : axes) {
     if (mesh.axis_size(moved) > 1) names.push_back(mesh.axis_name(moved));
   }
-  options.method = names.empty() ? AttentionMethod::kRing : AttentionMethod::kAllToAll;
+  options.plan = names.empty() ? AttentionPlanKind::kRing : AttentionPlanKind::kAllToAll;
   options.all_to_all = absl::StrJoin(names, ",");
 }
 

@@ -40,7 +40,7 @@ class ContextPattern {
   absl::StatusOr<std::vector<ModuleEdge>> EdgesOn(const DeviceMesh& mesh, absl::string_view axis,
                                                   bool allow_uneven) const;
 
-  // Pins how attention runs on those axes: its method, and the axes of an all-to-all.
+  // Pins how attention runs on those axes: its plan, and the axes of an all-to-all.
   // Requires: EdgesOn is OK for this mesh and axis.
   void Pin(const DeviceMesh& mesh, absl::string_view axis, AttentionOptions& options) const;
 

@@ -23,7 +23,7 @@
 //
 // ContextParallel (context_parallel.h) splits the sequence in the order of its pattern, before the
 // axes of SequenceParallel, whichever line comes first; and at an attention module it pins the
-// pattern's method.
+// pattern's plan.
 //
 // Modules that share an input share its gather: a tensor remembers its redistributions.
 // Parameters that no line mentions are replicated. A parameter's dimension is cut between units

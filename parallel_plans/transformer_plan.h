@@ -15,7 +15,7 @@ namespace dtensor {
 ParallelPlan TensorParallelPlan(std::string axis, bool sequence_parallel);
 
 // Splits tokens, and so all activations, along the sequence over `axis` by a pattern of
-// context_pattern.h, and pins attention to the pattern's method. Its lines go with those above, on
+// context_pattern.h, and pins attention to the pattern's plan. Its lines go with those above, on
 // another axis.
 ParallelPlan ContextParallelPlan(std::string axis, std::string pattern);
 

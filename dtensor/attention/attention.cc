@@ -23,7 +23,7 @@ namespace internal {
 namespace {
 
 absl::Status AttentionCheck(Specs operands, AttrsView attrs) {
-  const auto& [method, backward, all_to_all, mask, scale, dropout] = attrs.as<AttentionAttrs>();
+  const auto& [plan, backward, all_to_all, mask, scale, dropout] = attrs.as<AttentionAttrs>();
   for (int i = 0; i < 3; ++i) DT_RETURN_IF_ERROR(CheckNdim("Attention", operands, i, 4));
   const Dims& q = operands[0]->shape;
   const Dims& k = operands[1]->shape;
@@ -61,18 +61,17 @@ std::string WhyNot(const AttentionProblem& problem, const AxisList& moved) {
   // As the rule splits them, those of k are among those of q.
   const AxisList kv = AxesOf(problem.kv.dim(2));
   if (AxesOf(problem.q.dim(2)).size() != kv.size()) {
-    return "the heads of q and of k are split by unlike axes; take method ring";
+    return "the heads of q and of k are split by unlike axes; take plan ring";
   }
   int64_t ranks = 1;
   for (const AxisList& axes : {kv, moved}) {
     for (int axis : axes) ranks *= mesh.axis_size(axis);
   }
   return absl::StrCat(ranks, " ranks, with those that split the heads already, cannot share ",
-                      problem.kv_shape[2],
-                      " key heads evenly; name fewer axes, or take method ring");
+                      problem.kv_shape[2], " key heads evenly; name fewer axes, or take plan ring");
 }
 
-// The way that the user pinned. Errors: there is no such.
+// The plan that the user pinned. Errors: there is no such.
 absl::StatusOr<const AttentionPlan*> Pinned(const std::vector<AttentionPlan>& plans,
                                             const AttentionAttrs& arguments,
                                             const AttentionProblem& problem, Specs operands) {
@@ -80,15 +79,15 @@ absl::StatusOr<const AttentionPlan*> Pinned(const std::vector<AttentionPlan>& pl
   absl::c_sort(moved);
   const AttentionPlan* found = nullptr;
   for (const AttentionPlan& plan : plans) {
-    if (plan.method != arguments.method) continue;
-    if (plan.method != AttentionMethod::kAllToAll || plan.all_to_all == moved) found = &plan;
+    if (plan.kind != arguments.plan) continue;
+    if (plan.kind != AttentionPlanKind::kAllToAll || plan.all_to_all == moved) found = &plan;
   }
   if (found != nullptr) return found;
   return InvalidArgument({"Attention: all-to-all over ", problem.q.mesh().AxisNames(moved), ": ",
                           WhyNot(problem, moved), " (q, k, v: ", SpecsText(operands), ")"});
 }
 
-// The problem as the rule places its operands, whatever method is taken: batches and heads alike,
+// The problem as the rule places its operands, whatever plan is taken: batches and heads alike,
 // and nothing Partial.
 AttentionProblem ProblemOf(const LayoutChoiceRequest& request, const AttentionAttrs& arguments) {
   AttentionProblem problem;
@@ -105,18 +104,18 @@ AttentionProblem ProblemOf(const LayoutChoiceRequest& request, const AttentionAt
 absl::StatusOr<LayoutChoice> AttentionLayouts(const LayoutChoiceRequest& request) {
   LayoutChoice choice;
   const AttentionAttrs& arguments = request.attrs.as<AttentionAttrs>();
-  if (arguments.method == AttentionMethod::kRing) return choice;
+  if (arguments.plan == AttentionPlanKind::kRing) return choice;
   const AttentionProblem problem = ProblemOf(request, arguments);
   DT_ASSIGN_OR_RETURN(const std::vector<AttentionPlan> plans,
                       AttentionPlans(problem, request.options.links));
   if (plans.empty()) return choice;
   const AttentionPlan* plan = &ChooseAttentionPlan(plans, request.options.max_extra_bytes);
-  if (arguments.method != AttentionMethod::kAutomatic) {
+  if (arguments.plan != AttentionPlanKind::kAutomatic) {
     DT_ASSIGN_OR_RETURN(plan, Pinned(plans, arguments, problem, request.operands));
   }
-  if (plan->method == AttentionMethod::kRing) return choice;  // which is what the rule finds
+  if (plan->kind == AttentionPlanKind::kRing) return choice;  // which is what the rule finds
   choice.operands = {plan->q, plan->kv, plan->kv};
-  if (plan->method == AttentionMethod::kAllToAll) choice.results = {problem.q};
+  if (plan->kind == AttentionPlanKind::kAllToAll) choice.results = {problem.q};
   return choice;
 }
 
@@ -128,8 +127,7 @@ DType AttentionType(Specs operands, AttrsView, int result) {
 
 absl::StatusOr<AttentionAttrs> AttrsOf(const AttentionOptions& options, const DeviceMesh& mesh,
                                        bool backward) {
-  AttentionAttrs attrs = {options.method, backward,      {},
-                          options.mask,   options.scale, options.dropout};
+  AttentionAttrs attrs = {options.plan, backward, {}, options.mask, options.scale, options.dropout};
   bool named = false;
   for (const absl::string_view name : absl::StrSplit(options.all_to_all, ',', absl::SkipEmpty())) {
     const absl::StatusOr<AxisList> axes = mesh.Find(name);
@@ -145,8 +143,8 @@ absl::StatusOr<AttentionAttrs> AttrsOf(const AttentionOptions& options, const De
   attrs.all_to_all.erase(std::unique(attrs.all_to_all.begin(), attrs.all_to_all.end()),
                          attrs.all_to_all.end());
   // Axes of size 1 split nothing: where all are, nothing moves to the heads, and a ring is left.
-  if (attrs.method == AttentionMethod::kAllToAll && named && attrs.all_to_all.empty()) {
-    attrs.method = AttentionMethod::kRing;
+  if (attrs.plan == AttentionPlanKind::kAllToAll && named && attrs.all_to_all.empty()) {
+    attrs.plan = AttentionPlanKind::kRing;
   }
   return attrs;
 }

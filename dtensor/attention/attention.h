@@ -19,12 +19,12 @@ namespace dtensor {
 //
 //   q      k, v   o
 //   S(s)   R      S(s)  nothing moves; gradients of k and v are Partial
-//   S(s)   S(t)   S(s)  ring attention, or another method; any orders, also unlike ones
+//   S(s)   S(t)   S(s)  ring attention, or another plan; any orders, also unlike ones
 //   R      S(t)   R     each rank's part is merged by log-sum-exp (decoding with a cache)
 //
 // and with batches or heads sharded alike, nothing moves.
 //
-// The options must be equal on all ranks. Ranks that disagree about mask or method get an error
+// The options must be equal on all ranks. Ranks that disagree about mask or plan get an error
 // when they communicate; about scale, dropout or its seed, an error in a ring, elsewhere wrong
 // numbers.
 struct AttentionOptions {
@@ -36,7 +36,7 @@ struct AttentionOptions {
   // (attention_plan.h); elsewhere there is one way, and this is not looked at. Automatic: the
   // fastest by the Context's links whose memory its cap allows, or, of those that are nearly as
   // fast, the one that keeps least memory. Others: that one; kInvalidArgument where there is none.
-  AttentionMethod method = AttentionMethod::kAutomatic;
+  AttentionPlanKind plan = AttentionPlanKind::kAutomatic;
   // Of kAllToAll, else not looked at: the axes that move from the sequence to the heads, "u" or
   // "u,v"; the rest is a ring. Axes of size 1 do not count. Empty: all that split the sequence.
   std::string all_to_all;

@@ -92,7 +92,7 @@ bool HasNoHeads(const Tensor& q) { return q.size(0) == 0 || q.size(2) == 0; }
 
 absl::StatusOr<std::shared_ptr<const OpState>> PrepareAttention(const OpStateRequest& request) {
   const Spec &q = *request.operands[0], &k = *request.operands[1];
-  const auto& [method, backward, all_to_all, mask, scale, dropout] =
+  const auto& [plan, backward, all_to_all, mask, scale, dropout] =
       request.attrs.as<AttentionAttrs>();
   const int rank = request.rank;
   const auto coordinate = q.mesh().Coordinate(rank);

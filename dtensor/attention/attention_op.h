@@ -13,14 +13,14 @@
 namespace dtensor::internal {
 
 struct AttentionAttrs {
-  AttentionMethod method = AttentionMethod::kAutomatic;
+  AttentionPlanKind plan = AttentionPlanKind::kAutomatic;
   bool backward = false;  // gradients are recorded
   AxisList all_to_all;    // ascending; of size 1: none
   AttentionMask mask;
   double scale = 0;  // 0: 1/sqrt(d)
   double dropout = 0;
   auto fields() const {
-    return std::make_tuple(method, backward, all_to_all, mask.kind(), mask.width(), mask.starts(),
+    return std::make_tuple(plan, backward, all_to_all, mask.kind(), mask.width(), mask.starts(),
                            scale, dropout);
   }
 };

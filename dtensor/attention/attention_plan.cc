@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kSequence = 1, kHeads = 2;  // dimensions of q, k and v
 constexpr double kBackwardWork = 2.5;     // products of backward over those of forward
-constexpr absl::string_view kMethods[] = {"automatic", "ring", "gather", "all-to-all"};
+constexpr absl::string_view kKinds[] = {"automatic", "ring", "gather", "all-to-all"};
 
 bool SameAxes(AxisList a, AxisList b) {
   absl::c_sort(a);
@@ -175,7 +175,7 @@ class Pricing {
 
   absl::StatusOr<AttentionPlan> Gather(const RingSchedule& ring) const {
     AttentionPlan plan;
-    plan.method = AttentionMethod::kGather;
+    plan.kind = AttentionPlanKind::kGather;
     plan.q = problem_.q;
     DT_ASSIGN_OR_RETURN(plan.kv, problem_.kv.WithDim(kSequence, {}));
     DT_ASSIGN_OR_RETURN(const Layout partial, plan.kv.WithPartial(axes_));
@@ -215,7 +215,7 @@ class Pricing {
                                     IndexSet::Interval(q, q + s), IndexSet::Interval(k, k + t))));
       plan.seconds = Total({work, kBackwardWork * work});
     }
-    plan.method = AttentionMethod::kAllToAll;
+    plan.kind = AttentionPlanKind::kAllToAll;
     plan.all_to_all = moved;
     const double bytes = 2 * Moved(problem_.q, inside.q, problem_.q_shape) +
                          2 * Moved(problem_.kv, inside.kv, problem_.kv_shape);
@@ -242,7 +242,7 @@ class Pricing {
 
 }  // namespace
 
-absl::string_view ToString(AttentionMethod method) { return kMethods[static_cast<int>(method)]; }
+absl::string_view ToString(AttentionPlanKind kind) { return kKinds[static_cast<int>(kind)]; }
 
 AxisList StreamedAxes(const AttentionProblem& problem) {
   AxisList axes = AxesOf(problem.q.dim(kSequence));
@@ -275,7 +275,7 @@ RingProblem RingOf(const AttentionProblem& problem, int mesh_rank) {
 }
 
 std::string AttentionPlan::ToString(const DeviceMesh& mesh) const {
-  std::string text(dtensor::ToString(method));
+  std::string text(dtensor::ToString(kind));
   if (!all_to_all.empty()) {
     absl::StrAppend(&text, " over ", mesh.AxisNames(all_to_all));
     const AxisList ring = AxesOf(q.dim(kSequence));

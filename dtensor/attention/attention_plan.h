@@ -32,8 +32,8 @@
 
 namespace dtensor {
 
-enum class AttentionMethod : uint8_t { kAutomatic, kRing, kGather, kAllToAll };
-absl::string_view ToString(AttentionMethod method);  // "automatic", "ring", "gather", "all-to-all"
+enum class AttentionPlanKind : uint8_t { kAutomatic, kRing, kGather, kAllToAll };
+absl::string_view ToString(AttentionPlanKind kind);  // "automatic", "ring", "gather", "all-to-all"
 
 // As the operator's rule places its operands (ops.h): on one mesh, batches and heads split alike,
 // so that hkv divides hq on every rank, and nothing Partial.
@@ -57,7 +57,7 @@ AxisList StreamedAxes(const AttentionProblem& problem);
 RingProblem RingOf(const AttentionProblem& problem, int mesh_rank);
 
 struct AttentionPlan {
-  AttentionMethod method = AttentionMethod::kRing;
+  AttentionPlanKind kind = AttentionPlanKind::kRing;
   AxisList all_to_all;  // the axes that move to the heads, ascending
   Layout q, kv;         // where the operands go first
   double seconds = 0;   // predicted, of the slowest rank

@@ -92,7 +92,7 @@ CostModel Links(absl::string_view text) { return CostModel::Parse(text).value();
 TEST(AttentionPlan, ChoosesTheFastest) {
   const auto chosen = [](const AttentionProblem& problem, absl::string_view links,
                          int64_t cap = -1) {
-    return std::string(ToString(ChooseAttentionPlan(Plans(problem, Links(links)), cap).method));
+    return std::string(ToString(ChooseAttentionPlan(Plans(problem, Links(links)), cap).kind));
   };
   const AttentionProblem balanced = Problem("cp=4", kZigzag, kZigzag);
   // Fast links hide behind the kernel: nothing is faster than that, and nothing needs less memory.

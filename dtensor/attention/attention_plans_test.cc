@@ -1,5 +1,5 @@
-// The ways in which attention is carried out: what each moves, that a run without data predicts it,
-// which one is taken, and what is refused.
+// The plans by which attention is carried out: what each moves, that a run without data predicts
+// it, which one is taken, and what is refused.
 #include <cmath>
 #include <string>
 
@@ -30,7 +30,7 @@ TEST(Attention, MovesWhatItsMethodSays) {
   const int64_t hop = 2 * 8 * NumElements(c.shapes.kv());  // of all ranks; f64
   {
     TrafficTable traffic;
-    c.options.method = AttentionMethod::kRing;
+    c.options.plan = AttentionPlanKind::kRing;
     RunOn(c, &traffic);
     // Keys 3 hops forward and 3 backward, gradients 4.
     EXPECT_EQ(Bytes(traffic, "cp", CollectiveKind::kPermute), hop * (3 + 3 + 4));
@@ -38,14 +38,14 @@ TEST(Attention, MovesWhatItsMethodSays) {
   }
   {
     TrafficTable traffic;
-    c.options.method = AttentionMethod::kGather;
+    c.options.plan = AttentionPlanKind::kGather;
     RunOn(c, &traffic);
     EXPECT_EQ(Bytes(traffic, "cp", CollectiveKind::kAllGather), hop * 3);
     EXPECT_EQ(Bytes(traffic, "cp", CollectiveKind::kPermute), 0);
   }
   {
     TrafficTable traffic;
-    c.options.method = AttentionMethod::kAllToAll;
+    c.options.plan = AttentionPlanKind::kAllToAll;
     RunOn(c, &traffic);
     // q, k, v and o; lse, since it is asked for; the gradient of o. Those of leaves stay.
     const int64_t queries = 8 * NumElements(c.shapes.q());
@@ -87,23 +87,23 @@ TEST(Attention, DecodingIsNotRefusedForLackOfMemory) {
 
 TEST(Attention, PredictionIsWhatTheRunCounts) {
   for (const Placed& p : kPlaced) {
-    for (const AttentionMethod method :
-         {AttentionMethod::kRing, AttentionMethod::kGather, AttentionMethod::kAutomatic}) {
-      ExpectPredicted({p.mesh, p.q, p.kv, {.method = method}});
+    for (const AttentionPlanKind kind :
+         {AttentionPlanKind::kRing, AttentionPlanKind::kGather, AttentionPlanKind::kAutomatic}) {
+      ExpectPredicted({p.mesh, p.q, p.kv, {.plan = kind}});
     }
   }
 }
 
 // The gradients of streamed keys lie as the keys do, not Partial.
 TEST(Attention, LayoutsOfResultsAndGradients) {
-  for (const AttentionMethod method : {AttentionMethod::kRing, AttentionMethod::kAllToAll}) {
-    const Case c = {"cp=2", "[] [cp:zigzag] [] []", "[] [cp] [] []", {.method = method}};
+  for (const AttentionPlanKind kind : {AttentionPlanKind::kRing, AttentionPlanKind::kAllToAll}) {
+    const Case c = {"cp=2", "[] [cp:zigzag] [] []", "[] [cp] [] []", {.plan = kind}};
     DT_ASSERT_OK(RunRanks(2, [&](Context& context) -> absl::Status {
       DT_ASSIGN_OR_RETURN(const Operands in, MakeOperands(context, c));
       DT_ASSIGN_OR_RETURN(const AttentionResults results, RunCase(context, c, in));
       EXPECT_EQ(results.o.layout(), in.q.layout());
       EXPECT_EQ(results.lse.layout().ToString(), "[] [] [cp:zigzag]");
-      if (method == AttentionMethod::kRing) {
+      if (kind == AttentionPlanKind::kRing) {
         EXPECT_EQ(in.k.grad().layout(), in.k.layout());
       }
       return absl::OkStatus();
@@ -153,10 +153,10 @@ TEST(Attention, RefusesWithARemedy) {
     }));
     return message;
   };
-  EXPECT_THAT(error({.method = AttentionMethod::kAllToAll}),
+  EXPECT_THAT(error({.plan = AttentionPlanKind::kAllToAll}),
               HasSubstr("3 ranks, with those that split the heads already, cannot share 4 key "
-                        "heads evenly; name fewer axes, or take method ring"));
-  EXPECT_THAT(error({.method = AttentionMethod::kAllToAll, .all_to_all = "dp"}),
+                        "heads evenly; name fewer axes, or take plan ring"));
+  EXPECT_THAT(error({.plan = AttentionPlanKind::kAllToAll, .all_to_all = "dp"}),
               HasSubstr("all_to_all"));
   EXPECT_THAT(error({.dropout = 1}), HasSubstr("no probability below 1"));
   EXPECT_THAT(error({.scale = NAN}), HasSubstr("take a finite number"));
@@ -170,7 +170,7 @@ TEST(Attention, RefusesWithARemedy) {
 
 // Each reason has its own remedy.
 TEST(Attention, RanksOfARingThatDisagreeGetAnError) {
-  Case c = {"cp=2", "[] [cp] [] []", "[] [cp] [] []", {.method = AttentionMethod::kRing}};
+  Case c = {"cp=2", "[] [cp] [] []", "[] [cp] [] []", {.plan = AttentionPlanKind::kRing}};
   for (double AttentionOptions::*option : {&AttentionOptions::scale, &AttentionOptions::dropout}) {
     const absl::Status status = RunRanks(2, [&](Context& context) -> absl::Status {
       DT_ASSIGN_OR_RETURN(const Operands in, MakeOperands(context, c));
@@ -187,14 +187,14 @@ TEST(Attention, RanksOfARingThatDisagreeGetAnError) {
 TEST(Attention, SaysWhyThereIsNoAllToAll) {
   const auto why = [](const Case& c) { return std::string(TryOn(c).status().message()); };
   Case c = {"cp=2,tp=2", "[] [cp] [tp] []", "[] [cp] [tp] []", {}};
-  c.options.method = AttentionMethod::kAllToAll;
+  c.options.plan = AttentionPlanKind::kAllToAll;
   c.options.all_to_all = "tp";
   EXPECT_THAT(why(c), HasSubstr("\"tp\" does not split both sequences; name axes that do: cp"));
   c.options.all_to_all = "cp";
   c.shapes.kv_heads = 2;
   EXPECT_THAT(why(c), HasSubstr("4 ranks, with those that split the heads already, cannot"));
   c.shapes.kv_heads = 1;
-  EXPECT_THAT(why(c), HasSubstr("the heads of q and of k are split by unlike axes; take method"));
+  EXPECT_THAT(why(c), HasSubstr("the heads of q and of k are split by unlike axes; take plan"));
 }
 
 }  // namespace

@@ -71,7 +71,7 @@ Case RandomCase(TestRandom& random) {
   c.kv = kv;
   c.v = random.Coin() ? kv : LikeOrNot(q, c.shapes.kv(), random);
   c.options.mask = RandomMask(std::max(c.shapes.s, c.shapes.t), random);
-  c.options.method = static_cast<AttentionMethod>(random.Below(4));
+  c.options.plan = static_cast<AttentionPlanKind>(random.Below(4));
   if (random.Below(4) == 0) c.options.dropout = .3;
   c.options.dropout_seed = random.Below(100);
   if (random.Below(3) == 0) c.dtype = DType::kF32;
@@ -84,8 +84,8 @@ TEST(Attention, RandomCases) {
   for (int i = 0; i < kCases && !testing::Test::HasFailure(); ++i) {
     const Case c = RandomCase(random);
     const absl::StatusOr<AttentionDoubles> got = TryOn(c);
-    if (!got.ok() && c.options.method == AttentionMethod::kAllToAll) {
-      EXPECT_THAT(got.status().message(), HasSubstr("take method ring")) << Describe(c);
+    if (!got.ok() && c.options.plan == AttentionPlanKind::kAllToAll) {
+      EXPECT_THAT(got.status().message(), HasSubstr("take plan ring")) << Describe(c);
       ++refused;
       continue;
     }

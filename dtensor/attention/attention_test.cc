@@ -26,11 +26,11 @@ TEST(Attention, EveryPlacementAndMaskGivesWhatOneRankGives) {
   for (const AttentionMask& mask : Masks()) {
     const AttentionDoubles want = OneRank({.options = {.mask = mask}});
     for (const Placed& p : kPlaced) {
-      for (const AttentionMethod method :
-           {AttentionMethod::kRing, AttentionMethod::kGather, AttentionMethod::kAutomatic}) {
-        Case c = {p.mesh, p.q, p.kv, {.mask = mask, .method = method}};
+      for (const AttentionPlanKind kind :
+           {AttentionPlanKind::kRing, AttentionPlanKind::kGather, AttentionPlanKind::kAutomatic}) {
+        Case c = {p.mesh, p.q, p.kv, {.mask = mask, .plan = kind}};
         ExpectSame(RunOn(c), want, 1e-13, Describe(c));
-        if (method != AttentionMethod::kRing) continue;
+        if (kind != AttentionPlanKind::kRing) continue;
         c.dtype = DType::kF32;
         ExpectSame(RunOn(c), want, 3e-6, Describe(c));
       }
@@ -45,19 +45,19 @@ TEST(Attention, AllToAllOverSomeAxesOrAll) {
       const Case c = {"u=2,r=2",
                       "[] [u:zigzag,r] [] []",
                       "[] [u,r] [] []",
-                      {.mask = mask, .method = AttentionMethod::kAllToAll, .all_to_all = axes}};
+                      {.mask = mask, .plan = AttentionPlanKind::kAllToAll, .all_to_all = axes}};
       ExpectSame(RunOn(c), want, 1e-13, Describe(c));
     }
     const Case c = {"cp=2,tp=2",
                     "[] [cp:zigzag] [tp] []",
                     "[] [cp:zigzag] [tp] []",
-                    {.mask = mask, .method = AttentionMethod::kAllToAll}};
+                    {.mask = mask, .plan = AttentionPlanKind::kAllToAll}};
     ExpectSame(RunOn(c), want, 1e-13, Describe(c));
     for (const char* axes : {"u", "u,one", "one"}) {  // axes of size 1 split nothing
       const Case one = {"u=2,one=1",
                         "[] [u] [] []",
                         "[] [u] [] []",
-                        {.mask = mask, .method = AttentionMethod::kAllToAll, .all_to_all = axes}};
+                        {.mask = mask, .plan = AttentionPlanKind::kAllToAll, .all_to_all = axes}};
       ExpectSame(RunOn(one), want, 1e-13, Describe(one));
     }
   }
@@ -69,9 +69,8 @@ TEST(Attention, AWindowLongerThanTheSequenceIsCausal) {
   for (const int64_t width : {12, 4096}) {
     const AttentionMask window = AttentionMask::Window(width).value();
     ExpectSame(OneRank({.options = {.mask = window}}), want, 0, absl::StrCat("window of ", width));
-    for (const AttentionMethod method : {AttentionMethod::kRing, AttentionMethod::kGather}) {
-      const Case c = {
-          kPlaced[1].mesh, kPlaced[1].q, kPlaced[1].kv, {.mask = window, .method = method}};
+    for (const AttentionPlanKind kind : {AttentionPlanKind::kRing, AttentionPlanKind::kGather}) {
+      const Case c = {kPlaced[1].mesh, kPlaced[1].q, kPlaced[1].kv, {.mask = window, .plan = kind}};
       ExpectSame(RunOn(c), want, 1e-13, Describe(c));
     }
   }
@@ -89,7 +88,7 @@ TEST(Attention, UnlikeAndUnevenLengths) {
       const AttentionDoubles want = OneRank(c);
       for (const Placed& p : {kPlaced[1], kPlaced[2], kPlaced[3], kPlaced[9], kPlaced[10]}) {
         c.mesh = p.mesh, c.q = p.q, c.kv = p.kv;
-        c.options.method = AttentionMethod::kRing;
+        c.options.plan = AttentionPlanKind::kRing;
         ExpectSame(RunOn(c), want, 1e-13, Describe(c));
       }
     }
@@ -103,9 +102,9 @@ TEST(Attention, HeadsThatRanksDoNotShareEvenly) {
     c.shapes.heads = 6;
     c.shapes.kv_heads = 3;
     const AttentionDoubles want = OneRank(c);
-    for (const AttentionMethod method :
-         {AttentionMethod::kRing, AttentionMethod::kGather, AttentionMethod::kAutomatic}) {
-      c.options.method = method;
+    for (const AttentionPlanKind kind :
+         {AttentionPlanKind::kRing, AttentionPlanKind::kGather, AttentionPlanKind::kAutomatic}) {
+      c.options.plan = kind;
       ExpectSame(RunOn(c), want, 1e-13, Describe(c));
     }
   }
@@ -113,7 +112,7 @@ TEST(Attention, HeadsThatRanksDoNotShareEvenly) {
 
 TEST(Attention, RowsThatSeeNothing) {
   // 12 queries and 4 keys that end together: the first 8 see none.
-  Case c = {"cp=3", "[] [cp] [] []", "[] [cp] [] []", {.method = AttentionMethod::kRing}};
+  Case c = {"cp=3", "[] [cp] [] []", "[] [cp] [] []", {.plan = AttentionPlanKind::kRing}};
   c.shapes.t = 4;
   const AttentionDoubles got = RunOn(c);
   const int64_t width = c.shapes.heads * c.shapes.head_dim;
@@ -144,14 +143,14 @@ TEST(Attention, DropsTheSameWeightsOnEveryMesh) {
   const AttentionOptions options = {.dropout = 0.4, .dropout_seed = 5};
   const AttentionDoubles want = OneRank({.options = options});
   for (const Placed& p : kPlaced) {
-    for (const AttentionMethod method : {AttentionMethod::kRing, AttentionMethod::kGather}) {
+    for (const AttentionPlanKind kind : {AttentionPlanKind::kRing, AttentionPlanKind::kGather}) {
       Case c = {p.mesh, p.q, p.kv, options};
-      c.options.method = method;
+      c.options.plan = kind;
       ExpectSame(RunOn(c), want, 1e-13, Describe(c));
     }
   }
   Case c = {"u=2,r=2", "[] [u:zigzag,r] [] []", "[] [u,r] [] []", options};
-  c.options.method = AttentionMethod::kAllToAll;
+  c.options.plan = AttentionPlanKind::kAllToAll;
   for (const char* axes : {"", "u"}) {
     c.options.all_to_all = axes;
     ExpectSame(RunOn(c), want, 1e-13, Describe(c));
@@ -193,7 +192,7 @@ TEST(Attention, OtherOrdersOfDimensions) {
     Case c = {"cp=2", "[] [cp:zigzag] [] []", "[] [cp:zigzag] [] []", {}};
     c.shapes.s = c.shapes.t = length;
     const AttentionDoubles want = OneRank(c);
-    for (const AttentionMethod method : {AttentionMethod::kRing, AttentionMethod::kAllToAll}) {
+    for (const AttentionPlanKind kind : {AttentionPlanKind::kRing, AttentionPlanKind::kAllToAll}) {
       AttentionDoubles got;
       DT_ASSERT_OK(RunRanks(2, [&](Context& context) -> absl::Status {
         DT_ASSIGN_OR_RETURN(Operands in, MakeOperands(context, c));
@@ -205,7 +204,7 @@ TEST(Attention, OtherOrdersOfDimensions) {
           DT_RETURN_IF_ERROR((stored.*x).set_requires_grad(true));
         }
         AttentionOptions options = c.options;
-        options.method = method;
+        options.plan = kind;
         const TensorOr o = Transpose(Attention(Transpose(stored.q, a, b), Transpose(stored.k, a, b),
                                                Transpose(stored.v, a, b), options),
                                      a, b);

@@ -16,7 +16,7 @@ namespace dtensor::attention_testing {
 std::string Describe(const Case& c) {
   const Shapes& n = c.shapes;
   return absl::StrCat(c.mesh, " q ", c.q, " k ", c.kv, " v ", c.v, " ", c.options.mask.ToString(),
-                      " ", ToString(c.options.method), " ", c.options.all_to_all, " dropout ",
+                      " ", ToString(c.options.plan), " ", c.options.all_to_all, " dropout ",
                       c.options.dropout, " ", ToString(c.dtype), " ", DimsToString(n.q()), " ",
                       DimsToString(n.kv()));
 }
@@ -111,7 +111,7 @@ AttentionDoubles OneRank(Case c) {
   c.mesh = "one=1";
   c.q = c.kv = c.v = "[] [] [] []";
   c.dtype = DType::kF64;
-  c.options.method = AttentionMethod::kAutomatic;
+  c.options.plan = AttentionPlanKind::kAutomatic;
   c.options.all_to_all = "";
   return RunOn(c);
 }

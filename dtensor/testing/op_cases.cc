@@ -43,7 +43,7 @@ namespace {
 
 // Carried out where the operands are.
 Attrs AttentionCase(const AttentionMask& mask, double scale) {
-  const AttentionOptions options = {mask, scale, AttentionMethod::kRing, ""};
+  const AttentionOptions options = {mask, scale, AttentionPlanKind::kRing, ""};
   return internal::AttrsOf(options, DeviceMesh(), /*backward=*/true).value();
 }
 

@@ -6,7 +6,7 @@
 #include <limits>
 #include <thread>
 
-#include "dtensor/runtime/kernels/philox.h"
+#include "dtensor/runtime/core/philox.h"
 
 namespace dtensor {
 namespace {
@@ -131,9 +131,9 @@ long double DropoutFactor(const kernels::AttentionDropout& dropout, int64_t batc
                           int64_t q_position, int64_t k_position) {
   if (dropout.rate == 0) return 1;
   const auto u32 = [](uint64_t x) { return static_cast<uint32_t>(x); };
-  const auto words = kernels::Philox({u32(k_position / 4), u32(q_position),
-                                      u32(dropout.heads.At(head)), u32(dropout.batches.At(batch))},
-                                     {u32(dropout.seed), u32(dropout.seed >> 32)});
+  const auto words = Philox({u32(k_position / 4), u32(q_position), u32(dropout.heads.At(head)),
+                             u32(dropout.batches.At(batch))},
+                            {u32(dropout.seed), u32(dropout.seed >> 32)});
   const double draw = (words[k_position % 4] >> 8) * 0x1p-24;
   return draw >= dropout.rate ? 1 / (1 - static_cast<long double>(dropout.rate)) : 0;
 }

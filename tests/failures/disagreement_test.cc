@@ -144,7 +144,7 @@ TEST(DisagreementTest, AttentionInARing) {
                   each = Full(context, mesh, {Shard(1)}, {1, 8, 1, 4}, DType::kF32, 1);
                 }
                 const TensorOr& mine = k[context.rank()];
-                return Attention(k[0], mine, mine, {.method = AttentionMethod::kRing}).status();
+                return Attention(k[0], mine, mine, {.plan = AttentionPlanKind::kRing}).status();
               }),
               AllOf(HasSubstr("\"Attention\""), HasSubstr("queries [cp] of 8, keys [cp] of 8")));
 }

@@ -389,14 +389,14 @@ TEST(RingCommandTest, ZigzagOfEight) {
 
 TEST(RingCommandTest, PricesTheWaysOfTheOperator) {
   RingFlags flags = Ring("cp=8", "zigzag", "causal");
-  EXPECT_EQ(RingJson(flags)["ways"].size(), 2);  // 8 ranks do not share 2 kv heads
+  EXPECT_EQ(RingJson(flags)["plans"].size(), 2);  // 8 ranks do not share 2 kv heads
   flags.kv_heads = 8;
   flags.links = testing::TempDir() + "/slow_links";
   std::ofstream(flags.links) << "link * 1 0.01\n";
   // Slow links hide behind nothing, and all-to-all moves fewest bytes.
-  const json ways = RingJson(flags)["ways"];
-  EXPECT_EQ(ways.size(), 3);
-  for (const json& way : ways) EXPECT_EQ(way["chosen"], way["method"] == "all-to-all") << way;
+  const json plans = RingJson(flags)["plans"];
+  EXPECT_EQ(plans.size(), 3);
+  for (const json& plan : plans) EXPECT_EQ(plan["chosen"], plan["plan"] == "all-to-all") << plan;
   EXPECT_THAT(RunRing(flags, false)->text, HasSubstr(": chosen\n"));
   flags.links = "/nowhere/links";
   EXPECT_THAT(RunRing(flags, true), StatusIs(absl::StatusCode::kNotFound, HasSubstr("--links")));

@@ -45,7 +45,7 @@ small=(--mesh a=2 --shape 4)
 ring=(ring --mesh cp=4 --batch 1 --heads 8 --kv-heads 2 --seq 256 --head-dim 64 --dtype bf16)
 
 has "total_bytes max_bytes_per_rank bound_total_bytes bound_max_bytes_per_rank peak_bytes_per_rank \
-  steps kind axes bytes digest" plan "${move[@]}"
+  rounds kind axes bytes digest" plan "${move[@]}"
 has "ok counted_total_bytes counted_max_bytes_per_rank seconds stream_limit_ratio" \
   redistribute "${move[@]}"
 has "ranks coordinate region runs elements" regions --mesh a=2 --shape 4,4 --layout "[a] []"

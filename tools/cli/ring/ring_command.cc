@@ -72,7 +72,7 @@ absl::StatusOr<std::vector<AttentionPlan>> Plans(const RingProblem& ring, const 
 Json PlansJson(const std::vector<AttentionPlan>& plans, const DeviceMesh& mesh) {
   Json list = Json::array();
   for (const AttentionPlan& plan : plans) {
-    list.push_back({{"method", std::string(ToString(plan.method))},
+    list.push_back({{"plan", std::string(ToString(plan.kind))},
                     {"all_to_all", mesh.AxisNames(plan.all_to_all)},
                     {"seconds", plan.seconds},
                     {"bytes", plan.bytes},
@@ -86,7 +86,7 @@ Json PlansJson(const std::vector<AttentionPlan>& plans, const DeviceMesh& mesh) 
 std::string PlansText(const std::vector<AttentionPlan>& plans, const DeviceMesh& mesh) {
   std::string text;
   for (const AttentionPlan& plan : plans) {
-    absl::StrAppend(&text, "way        ", plan.ToString(mesh),
+    absl::StrAppend(&text, "plan       ", plan.ToString(mesh),
                     &plan == &ChooseAttentionPlan(plans, -1) ? ": chosen\n" : "\n");
   }
   return text;
@@ -121,7 +121,7 @@ absl::StatusOr<Outcome> RunRing(const RingFlags& flags, bool json) {
   const DeviceMesh& mesh = problem.q.mesh();
   if (!json) return Outcome{absl::StrCat(schedule.ToString(), PlansText(plans, mesh))};
   Json report = RingJson(schedule, flags);
-  report["ways"] = PlansJson(plans, mesh);
+  report["plans"] = PlansJson(plans, mesh);
   return Outcome{JsonText(report)};
 }
 
