@@ -88,6 +88,10 @@ class ParallelStyle {
   ParallelStyle(S style)  // NOLINT(google-explicit-constructor): a line takes any style
       : style_(std::make_shared<const S>(std::move(style))), functions_(&kFunctions<S>) {}
 
+  // No moves: what is moved from is still a style.
+  ParallelStyle(const ParallelStyle&) = default;
+  ParallelStyle& operator=(const ParallelStyle&) = default;
+
   const std::string& axis() const { return functions_->axis(style_.get()); }
   std::string ToString() const { return functions_->text(style_.get()); }
   absl::StatusOr<StyleWishes> WishesAt(const StyleSite& site) const {

@@ -1,4 +1,4 @@
-// Attention with grouped queries: how it is called, checked, and which way it takes. What a rank
+// Attention with grouped queries: how it is called, checked, and which plan it takes. What a rank
 // then does: attention_kernel.h.
 #include "dtensor/attention/attention.h"
 
@@ -109,7 +109,9 @@ absl::StatusOr<LayoutChoice> AttentionLayouts(const LayoutChoiceRequest& request
   DT_ASSIGN_OR_RETURN(const std::vector<AttentionPlan> plans,
                       AttentionPlans(problem, request.options.links));
   if (plans.empty()) return choice;
-  const AttentionPlan* plan = &ChooseAttentionPlan(plans, request.options.max_extra_bytes);
+  const RedistributionOptions& options = request.options;
+  const int64_t left = std::max<int64_t>(0, options.max_extra_bytes - options.staging_bytes);
+  const AttentionPlan* plan = &ChooseAttentionPlan(plans, options.max_extra_bytes < 0 ? -1 : left);
   if (arguments.plan != AttentionPlanKind::kAutomatic) {
     DT_ASSIGN_OR_RETURN(plan, Pinned(plans, arguments, problem, request.operands));
   }

@@ -33,7 +33,7 @@ struct AttentionOptions {
   AttentionMask mask = AttentionMask::Causal();
   double scale = 0;  // 0: 1/sqrt(d)
   // Where both sequences are sharded by the same axes, once batches and heads lie alike
-  // (attention_plan.h); elsewhere there is one way, and this is not looked at. Automatic: the
+  // (attention_plan.h); elsewhere there is one plan, and this is not looked at. Automatic: the
   // fastest by the Context's links whose memory its cap allows, or, of those that are nearly as
   // fast, the one that keeps least memory. Others: that one; kInvalidArgument where there is none.
   AttentionPlanKind plan = AttentionPlanKind::kAutomatic;
@@ -42,7 +42,7 @@ struct AttentionOptions {
   std::string all_to_all;
   // The probability, in [0, 1), with which each weight is dropped after the softmax; the others are
   // divided by 1 - dropout. Which ones depends on the seed and on global indices alone
-  // (AttentionDropout in runtime/kernels/attention.h), not on meshes or methods. Take another seed
+  // (AttentionDropout in runtime/kernels/attention.h), not on meshes or plans. Take another seed
   // for each call.
   double dropout = 0;
   uint64_t dropout_seed = 0;

@@ -57,7 +57,7 @@
 
 namespace dtensor {
 
-struct AttentionOptions;  // ops.h
+struct AttentionOptions;  // attention.h
 
 // How a parameter starts: normal(0, stddev), or all one value.
 struct ParameterInit {

@@ -184,7 +184,7 @@ const OpDef kCastOp = {
 
 // To or from integers: not differentiable.
 const OpDef kCastToIntegerOp = {
-    .name = "CastToInteger",
+    .name = "Cast",
     .rule = "... -> ...",
     .attrs = &kAttrsType<CastAttrs>,
     .result_dtype = CastType,

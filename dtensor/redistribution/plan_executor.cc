@@ -102,14 +102,15 @@ absl::StatusOr<Tensor> EmptyResult(const RankRedistributionPlan& rank_plan, cons
   return result;
 }
 
-// Where the rounds begin, or all there is of a plan without rounds. Others may wait for this rank
-// already: an error is the world's.
-absl::StatusOr<Tensor> FirstResult(const RankRedistributionPlan& plan, const Tensor& source,
-                                   Communicator& communicator) {
-  absl::StatusOr<Tensor> result =
+// Sets `result` to where the rounds begin, or to all there is of a plan without rounds. Others may
+// wait for this rank already: an error is the world's.
+absl::Status MakeResult(const RankRedistributionPlan& plan, const Tensor& source,
+                        Communicator& communicator, Tensor& result) {
+  absl::StatusOr<Tensor> made =
       plan.plan().rounds().empty() ? LocalResult(plan, source) : EmptyResult(plan, source);
-  if (result.ok()) return result;
-  return communicator.Fail(result.status());
+  if (!made.ok()) return communicator.Fail(made.status());
+  result = *std::move(made);
+  return absl::OkStatus();
 }
 
 // Round s of all plans as one exchange. Points into the plans, which it keeps no copy of, and
@@ -135,7 +136,10 @@ struct RoundExchange final : CallDescription, ExchangeBoxes {
     }
     collective.digest = MixLineage(boxes_digest, caller.lineage);
     collective.kind = round.kind;
-    collective.native = round.native;
+    collective.native = true;
+    for (const RankRedistributionPlan* plan : plans) {
+      collective.native = collective.native && plan->plan().rounds()[s].native;
+    }
     collective.axes = first.axes;
     collective.op = caller.op;
     collective.group = first.group;
@@ -184,7 +188,7 @@ absl::Status RunRounds(absl::Span<const RankRedistributionPlan* const> plans,
     DT_RETURN_IF_ERROR(CheckSource(*plans[i], sources[i], caller.op));
   const int rounds = static_cast<int>(plans[0]->plan().rounds().size());
   for (size_t i = 0; i < plans.size(); ++i) {
-    DT_ASSIGN_OR_RETURN(results[i], FirstResult(*plans[i], sources[i], communicator));
+    DT_RETURN_IF_ERROR(MakeResult(*plans[i], sources[i], communicator, results[i]));
   }
   for (int s = 0; s < rounds; ++s) {
     const RoundExchange round(s, plans, sources, results, caller);
@@ -228,12 +232,13 @@ bool RankRedistributionPlan::ReceivesItself(int rank) const {
 
 absl::StatusOr<Tensor> ExecutePlan(const RankRedistributionPlan& plan, const Tensor& source,
                                    Communicator& communicator, const ExchangeCaller& caller) {
+  Tensor result;
   if (plan.plan().rounds().empty()) {
     DT_RETURN_IF_ERROR(CheckSource(plan, source, caller.op));
-    return FirstResult(plan, source, communicator);
+    DT_RETURN_IF_ERROR(MakeResult(plan, source, communicator, result));
+    return result;
   }
   const RankRedistributionPlan* const plans[] = {&plan};
-  Tensor result;
   DT_RETURN_IF_ERROR(RunRounds(plans, absl::MakeConstSpan(&source, 1), absl::MakeSpan(&result, 1),
                                communicator, caller));
   return result;

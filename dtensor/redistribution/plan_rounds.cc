@@ -89,7 +89,7 @@ bool IsEven(const Layout& layout, int d, int64_t n) {
   return true;
 }
 
-// Nothing happens but what the round's name says.
+// Nothing happens but what the round's name says, on all of its axes.
 bool IsPure(const SameMeshTransition& t, const RedistributionRound& round) {
   if (round.kind == CollectiveKind::kPermute || round.kind == CollectiveKind::kExchange)
     return false;
@@ -102,7 +102,10 @@ bool IsPure(const SameMeshTransition& t, const RedistributionRound& round) {
            });
   }
   if (roles.reduced().empty()) return true;
-  return roles.moved().empty() && roles.gathered().empty();
+  const auto scatters = [&](int axis) { return roles.target_dim(axis) >= 0; };
+  const bool alike =
+      absl::c_all_of(roles.reduced(), scatters) || absl::c_none_of(roles.reduced(), scatters);
+  return alike && roles.moved().empty() && roles.gathered().empty();
 }
 
 }  // namespace

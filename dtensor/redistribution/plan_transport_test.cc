@@ -54,6 +54,14 @@ TEST(PlanTransportTest, RoundsAreNativeWhereAllRanksReceiveAlike) {
   EXPECT_EQ(Native("a=2,b=2", "[a] [b]", "[] [b]", {8, 5}), "yes");  // 3 or 2, within a group alike
   EXPECT_EQ(Native("a=2,b=2", "[a]", "[b]", {8}), "no");             // a permutation
   EXPECT_EQ(Native("a=4", "[a] []", "[] []", {8, 3}, {.dtype = DType::kBF16}), "no");
+  // What is gathered is doubled as well.
+  EXPECT_EQ(Native("a=2,b=2", "[a] P(sum: b)", "[] P(avg: b)", {8}), "no");
+  // In one round half of what is reduced is scattered, and half is not.
+  const RedistributionOptions latency = {.objective = RedistributionObjective::kLatency};
+  EXPECT_EQ(Native("a=2,b=2", "[] P(sum: a,b)", "[a,b]", {8}, latency), "yes");
+  EXPECT_EQ(Native("a=2,b=2", "[] P(sum: a,b)", "[]", {8}, latency), "yes");
+  EXPECT_EQ(Native("a=2,b=2", "[] P(sum: a,b)", "[b]", {8}, latency), "no");
+  EXPECT_EQ(Native("a=2,b=2", "[] P(sum: a,b)", "[a]", {8}, latency), "no");
 }
 
 TEST(PlanTransportTest, VerifyFindsRoundsThatAreNotNative) {

@@ -122,7 +122,8 @@ class Verifier {
     return absl::OkStatus();
   }
 
-  // Ranks of a group receive as much from each peer, and as much as each other.
+  // Ranks of a group receive as much from each peer, and as much as each other; where they reduce
+  // in one round, all of them the same elements, or each its own.
   absl::Status CheckNative(int s) const {
     for (int rank : ranks_) {
       const std::vector<int> group = mesh_.Group(rank, plan_.rounds()[s].axes);
@@ -132,6 +133,14 @@ class Verifier {
         for (int peer : box.peers) received[peer] += box.elements();
       }
       received.erase(rank);
+      const RedistributionRound& round = plan_.rounds()[s];
+      if (round.reduces && !round.pivot) {
+        const bool same = round.kind == CollectiveKind::kAllReduce;
+        for (const auto& [peer, elements] : received) {
+          if ((results_[peer].region == results_[rank].region) != same)
+            return Wrong("a native round is not what its name says", rank);
+        }
+      }
       const int64_t total = plan_.BytesReceived(s, rank);
       for (const auto& [peer, elements] : received) {
         if (elements != received.begin()->second || plan_.BytesReceived(s, peer) != total)

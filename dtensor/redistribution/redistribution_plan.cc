@@ -203,10 +203,11 @@ void RedistributionPlan::Choose(SameMeshTransition transition) {
   same_mesh_ = std::make_shared<const SameMeshTransition>(std::move(transition));
   const SameMeshTransition& t = *same_mesh_;
   rounds_ = RoundsOf(t);
-  for (RedistributionRound& round : rounds_) {
-    round.native = dtype_ == result_dtype_ && MayBeNative(t, round);
-  }
   SetScale();
+  for (RedistributionRound& round : rounds_) {
+    const bool scales = scale_ != 1 && round.from_source && !round.reduces;
+    round.native = dtype_ == result_dtype_ && !scales && MayBeNative(t, round);
+  }
   is_view_ = rounds_.empty() && dtype_ == result_dtype_ && scale_ == 1 && t.roles().IsView();
   fills_identity_ = !t.roles().created().empty();
   digest_ = DigestOf(*this, t.choice());

@@ -13,9 +13,11 @@
 //
 // fields() says what the value is: whole numbers, bools, enums, floats, strings, types that have
 // fields() themselves, and containers of all these. Two values are equal when their fields are, bit
-// for bit: so a NaN is found again, and 0 is not -0. Attributes are part of the dispatch cache's
-// key and of what ranks compare: they are equal on all ranks. What changes from call to call, and
-// changes no layout, shape or type, is no attribute but a CallValue (op.h).
+// for bit: so a NaN is found again, and 0 is not -0. The struct owns what it says (a std::string,
+// no string_view), for copies outlive the call; and its type is compiled into one shared object,
+// since an address tells types apart. Attributes are part of the dispatch cache's key and of what
+// ranks compare: they are equal on all ranks. What changes from call to call, and changes no
+// layout, shape or type, is no attribute but a CallValue (op.h).
 #ifndef DTENSOR_TENSOR_ATTRS_H_
 #define DTENSOR_TENSOR_ATTRS_H_
 

@@ -36,6 +36,11 @@ absl::Status CheckMesh(const DeviceMesh& mesh, int world_size) {
   return absl::OkStatus();
 }
 
+RedistributionOptions WithStaging(RedistributionOptions options, const Communicator& communicator) {
+  options.staging_bytes = communicator.staging_bytes();
+  return options;
+}
+
 // Of the values: every redistribution looks its target up, and absl's hash of so many small parts
 // takes several times as long.
 size_t HashOf(const Layout& layout, absl::Span<const int64_t> shape, DType dtype) {
@@ -112,7 +117,7 @@ Context::Context(Communicator& communicator, Device& device)
       device_(device),
       tables_(std::make_unique<Tables>()),
       dispatch_cache_(std::make_unique<DispatchCache>()) {
-  tables_->usual = tables_->Intern({});
+  tables_->usual = tables_->Intern(WithStaging({}, communicator));
 }
 
 Context::~Context() = default;
@@ -169,20 +174,23 @@ absl::Status Context::set_redistribution_options(const RedistributionOptions& op
         {"set_redistribution_options: in_place destroys what it redistributes, "
          "so no operator does it; give it to one Redistribute"});
   }
-  tables_->usual = tables_->Intern(options);
+  tables_->usual = tables_->Intern(WithStaging(options, communicator_));
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::shared_ptr<const RankRedistributionPlan>> Context::Plan(
     const Spec* from, const Spec* to, const RedistributionOptions* options) {
   // The usual ones are not copied: counting their owners is measured.
-  const Tables::Options other = options == nullptr ? nullptr : tables_->Intern(*options);
+  const auto intern = [this](const RedistributionOptions& wanted) {
+    if (wanted.staging_bytes == communicator_.staging_bytes()) return tables_->Intern(wanted);
+    return tables_->Intern(WithStaging(wanted, communicator_));
+  };
+  const Tables::Options other = options == nullptr ? nullptr : intern(*options);
   const Tables::Options& interned = other == nullptr ? tables_->usual : other;
   const Tables::PlanKey key(from, to, interned.get());
   if (const Tables::Plan* known = tables_->plans.Find(key)) return known->plan;
   RedistributionOptions typed = *interned;
   typed.dtype = to->dtype;
-  typed.staging_bytes = communicator_.staging_bytes();
   DT_ASSIGN_OR_RETURN(
       RedistributionPlan plan,
       RedistributionPlan::Create(from->layout, to->layout, from->shape, from->dtype, typed));

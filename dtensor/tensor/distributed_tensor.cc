@@ -21,7 +21,11 @@ namespace {
 // A tensor that begins to remember weakly lets go of what it holds.
 void Weaken(TensorImpl& impl) {
   if (!impl.remembers_weakly()) return;
-  for (TensorImpl::Remembered& known : impl.remembered) known.strong = nullptr;
+  for (TensorImpl::Remembered& known : impl.remembered) {
+    if (known.strong == nullptr) continue;
+    known.weak = known.strong;
+    known.strong = nullptr;
+  }
 }
 
 }  // namespace

@@ -1,8 +1,11 @@
 // What op.h hands to an operator's functions.
 #include "dtensor/tensor/op.h"
 
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_join.h"
 #include "dtensor/redistribution/plan_executor.h"
 #include "dtensor/runtime/core/status.h"
@@ -24,30 +27,26 @@ std::string SpecsText(absl::Span<const Spec* const> specs) {
   });
 }
 
-std::string TypeSet::ToString() const {
-  if (*this == Floats()) return "floating numbers";
-  if (*this == Numbers()) return "numbers";
-  std::vector<absl::string_view> names;
-  for (DType type : {DType::kF32, DType::kF64, DType::kBF16, DType::kF16, DType::kI32, DType::kI64,
-                     DType::kBool}) {
-    if (contains(type)) names.push_back(dtensor::ToString(type));
+namespace {
+
+absl::Status CheckTypesByOperand(const OpDef& op, absl::Span<const Spec* const> operands) {
+  std::vector<std::string> taken;
+  bool fits = true;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    const bool any = i >= op.operand_types.size() || op.operand_types[i].empty();
+    taken.push_back(any ? "any type" : op.operand_types[i].ToString());
+    fits = fits && (any || op.operand_types[i].contains(operands[i]->dtype));
   }
-  return absl::StrJoin(names, " or ");
+  if (fits) return absl::OkStatus();
+  return InvalidArgument({op.name, ": takes operands of ", absl::StrJoin(taken, ", then "),
+                          ", got ", SpecsText(operands), "; Cast them, or swap the operands"});
 }
 
+}  // namespace
+
 absl::Status OpDef::CheckTypes(absl::Span<const Spec* const> operands) const {
-  std::vector<std::string> taken;  // by operand
-  bool fits = true;
-  for (size_t i = 0; i < operands.size() && i < operand_types.size(); ++i) {
-    if (operand_types[i].empty()) break;
-    taken.push_back(operand_types[i].ToString());
-    fits = fits && operand_types[i].contains(operands[i]->dtype);
-  }
-  if (!fits) {
-    return InvalidArgument({name, ": takes operands of ", absl::StrJoin(taken, ", then "), ", got ",
-                            SpecsText(operands), "; Cast them, or swap the operands"});
-  }
-  if (!taken.empty()) return absl::OkStatus();
+  const auto is_given = [](TypeSet types) { return !types.empty(); };
+  if (absl::c_any_of(operand_types, is_given)) return CheckTypesByOperand(*this, operands);
   for (const Spec* operand : operands) {
     if (operand->dtype == operands[0]->dtype) continue;
     return InvalidArgument(

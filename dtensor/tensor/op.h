@@ -228,10 +228,10 @@ struct OpDef {
   RuleLinearity linearity = RuleLinearity::kNone;
   const AttrsType* attrs = nullptr;  // null: it has none
 
-  // All operands have one type, of these; or operand i has a type of operand_types[i], where any of
-  // them is given. What else is wrong with operands or attributes is found by `check`. Results have
-  // the type of operand 0, or that which `result_dtype` says. Errors of `check`: kInvalidArgument
-  // with op, shapes, remedy.
+  // All operands have one type, of these; or, where any operand_types is given, operand i has a
+  // type of operand_types[i], and those whose set is empty have any. What else is wrong with
+  // operands or attributes is found by `check`. Results have the type of operand 0, or that which
+  // `result_dtype` says. Errors of `check`: kInvalidArgument with op, shapes, remedy.
   TypeSet types = TypeSet::All();
   std::array<TypeSet, 4> operand_types = {};
   absl::Status (*check)(absl::Span<const Spec* const> operands, AttrsView attrs) = nullptr;

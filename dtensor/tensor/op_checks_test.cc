@@ -63,6 +63,12 @@ OpDef Foreign() {
           .saved_operands = 0b1};
 }
 
+OpDef OfTwo() {
+  OpDef op = Foreign();
+  op.rule = "..., ... -> ...";
+  return op;
+}
+
 absl::Status Applied(const OpDef& op, size_t operands = 1) {
   absl::Status status;
   DT_EXPECT_OK(OnMesh("tp=2", [&](Context& context, const DeviceMesh& mesh) -> absl::Status {
@@ -136,6 +142,10 @@ TEST(OpDef, TakesItsTypesAlone) {
               StatusIs(kInvalidArgument, HasSubstr("Foreign: takes operands of i32 or i64, got")));
   op.operand_types = {TypeSet::Floats()};
   DT_EXPECT_OK(Applied(op));
+  OpDef two = OfTwo();  // the sets that are not given say nothing, and hide nothing
+  two.operand_types = {TypeSet(), TypeSet::Integers()};
+  EXPECT_THAT(Applied(two, 2),
+              StatusIs(kInvalidArgument, HasSubstr("takes operands of any type, then i32 or i64")));
 }
 
 TEST(OpDef, HasOperands) {
@@ -156,12 +166,6 @@ absl::Status Walked(const OpDef& op, int operands = 1) {
     return absl::OkStatus();
   }).IgnoreError();  // that of the world that ended
   return status;
-}
-
-OpDef OfTwo() {
-  OpDef op = Foreign();
-  op.rule = "..., ... -> ...";
-  return op;
 }
 
 TEST(OpDef, ABackwardThatWritesNothingIsAnErrorAndNoZeros) {

@@ -1,5 +1,6 @@
 #include "dtensor/tensor/tensor_impl.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -95,7 +96,7 @@ TensorImplPtr Recall(const TensorImpl& impl, const Spec* target) {
   const uint64_t version = AliasRoot(impl).version();
   for (const TensorImpl::Remembered& known : impl.remembered) {
     if (known.spec != target || known.version != version) continue;
-    TensorImplPtr moved = known.weak.lock();
+    TensorImplPtr moved = known.get();
     const bool stale =
         moved == nullptr || moved->unsettled != nullptr || moved->local.version() > 0;
     return stale ? nullptr : moved;
@@ -142,9 +143,18 @@ absl::StatusOr<TensorImplPtr> Move(TensorImpl& impl, const Spec* target,
   DT_ASSIGN_OR_RETURN(Tensor local, ExecutePlan(*plan, impl.local, context.communicator(), caller));
   TensorImplPtr moved = MakeImpl(context, target, std::move(local), StaysRowMajor(impl, *plan));
   moved->lineage = MovedLineage(impl, *target);
-  std::erase_if(impl.remembered, [&](const auto& old) { return old.spec == target; });
-  impl.remembered.push_back(
-      {target, AliasRoot(impl).version(), impl.remembers_weakly() ? nullptr : moved, moved});
+  auto& remembered = impl.remembered;
+  remembered.erase(std::remove_if(remembered.begin(), remembered.end(),
+                                  [&](const auto& old) { return old.spec == target; }),
+                   remembered.end());
+  TensorImpl::Remembered& now = remembered.emplace_back();
+  now.spec = target;
+  now.version = AliasRoot(impl).version();
+  if (impl.remembers_weakly()) {
+    now.weak = moved;
+  } else {
+    now.strong = moved;
+  }
   return moved;
 }
 

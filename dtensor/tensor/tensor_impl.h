@@ -78,11 +78,12 @@ struct TensorImpl {
   // itself, while nobody writes to it; whoever comes later, a value that has borrowed from it.
   struct Remembered {
     const Spec* spec;
-    uint64_t version;  // of AliasRoot()
-    TensorImplPtr strong;
-    std::weak_ptr<TensorImpl> weak;
+    uint64_t version;                // of AliasRoot()
+    TensorImplPtr strong;            // or, where this is null,
+    std::weak_ptr<TensorImpl> weak;  // this
+    TensorImplPtr get() const { return strong != nullptr ? strong : weak.lock(); }
   };
-  std::vector<Remembered> remembered;
+  absl::InlinedVector<Remembered, 1> remembered;
   bool remembers_weakly() const { return requires_grad || pinned; }
   bool is_handed_out = false;  // remembered, and a user may write to it
 
@@ -102,7 +103,7 @@ struct Node {
 
   uint64_t sequence = 0;
   DecisionPtr decision;
-  CallValues values;                   // of the call's Attrs
+  CallValues values;                   // of the call
   uint64_t lineage = 0;                // of the call
   bool consumed = false;               // by a Backward, which cleared what follows
   absl::InlinedVector<Edge, 3> edges;  // of the operands

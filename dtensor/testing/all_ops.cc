@@ -17,9 +17,9 @@ std::vector<const OpDef*> AllOps() {
   return all;
 }
 
-const OpDef& OpNamed(absl::string_view name) {
+const OpDef& OpNamed(absl::string_view name, size_t index) {
   for (const OpDef* op : AllOps()) {
-    if (name == op->name) return *op;
+    if (name == op->name && index-- == 0) return *op;
   }
   DT_REQUIRE(false, "OpNamed: there is no operator of that name");
   return *AllOps()[0];

@@ -2,6 +2,7 @@
 #ifndef DTENSOR_TESTING_ALL_OPS_H_
 #define DTENSOR_TESTING_ALL_OPS_H_
 
+#include <cstddef>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -11,8 +12,9 @@ namespace dtensor::internal {
 
 std::vector<const OpDef*> AllOps();
 
-// Requires: there is one of this name.
-const OpDef& OpNamed(absl::string_view name);
+// The index-th of this name: a Cast from or to integers is another operator than one of floats,
+// after that. Requires: there are as many.
+const OpDef& OpNamed(absl::string_view name, size_t index = 0);
 
 }  // namespace dtensor::internal
 

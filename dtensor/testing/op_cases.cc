@@ -74,7 +74,7 @@ std::vector<OpCase> AllOpCases() {
       {op("Silu"), {}, {{{3, 5}}}},
       {op("SiluMul"), {}, {{{3, 5}}, {{3, 5}}}},
       {op("Cast"), CastAttrs{DType::kBF16}, {{{3, 4}}}, true},
-      {op("CastToInteger"), CastAttrs{DType::kI32}, {{{3, 4}}}, true, 0},
+      {&OpNamed("Cast", 1), CastAttrs{DType::kI32}, {{{3, 4}}}, true, 0},
       {op("Softmax"), {}, {{{3, 5}}}},
       {op("Softmax"), {}, {{{2, 3, 4}}}},
       {op("RmsNorm"), RmsNormAttrs{1e-5}, {{{3, 4}}, {{4}}}},

@@ -3,7 +3,7 @@
 // There is one call that moves data, Exchange: every rank of a group hands in local tensors and,
 // for each, the boxes it receives: from whom, from where in the peer's local tensor, to where in
 // its own. All-gather, reduce-scatter, all-reduce, all-to-all and permutes are Exchanges whose
-// boxes have that pattern; `kind` says so, for counters and for backends that have a native call.
+// boxes have that pattern; `kind` says so, and `native` where a backend may make a call of its own.
 //
 //   local      ranks are threads of this process; peers read each other's memory, one pass, no
 //              staging
@@ -77,7 +77,8 @@ class ExchangeBoxes {
 struct Collective {
   CollectiveKind kind = CollectiveKind::kExchange;
   // The backend may call its own collective of that kind: every rank receives as much from each
-  // peer as from every other, and as much as every other rank. Alike on all ranks.
+  // peer as from every other, and as much as every other rank. Where elements lie, and what they
+  // are scaled by, the parts say all the same. Alike on all ranks.
   bool native = false;
   absl::string_view axes;       // label for counters and errors: "tp", "dp,tp"
   absl::string_view op;         // what the user called: "Redistribute [tp] [] -> [] []"

@@ -8,7 +8,8 @@
 //   return kSoftmax.Run(device, {x.dtype()}, args);
 //
 //   host   cpu and deferred, whose memory the host can read: functions of runtime/kernels/cpu
-//   cuda   there are none yet. One is a source in runtime/kernels/cuda, and a `.cuda =` here
+//   cuda   there are none yet. One is a source in runtime/kernels/cuda, and a `.cuda =` here; an
+//          operator whose kernels are all there says so in its OpDef (OpDef::cuda)
 //   meta   nothing is run
 //
 // A function launches the kernel on the device and does not wait for it. It may refer to the

@@ -101,19 +101,21 @@ absl::Status Unpack(const ExchangePart& part, const ReceiveBox& box,
   return absl::OkStatus();
 }
 
-// What a native collective could not do.
-absl::Status CheckNative(const Collective& collective, int rank,
+size_t BytesOf(const std::deque<BoxMessage>& boxes) {
+  size_t sum = 0;
+  for (const BoxMessage& box : boxes) sum += box.bytes.size();
+  return sum;
+}
+
+// A native collective gives each rank as much from every peer, and as much as it gives them.
+absl::Status CheckNative(const Collective& collective, int rank, const std::map<int, size_t>& sent,
                          const std::map<int, std::deque<BoxMessage>>& inbox) {
-  const auto bytes = [](const std::deque<BoxMessage>& boxes) {
-    size_t sum = 0;
-    for (const BoxMessage& box : boxes) sum += box.bytes.size();
-    return sum;
-  };
   if (!collective.native) return absl::OkStatus();
   for (const auto& [peer, boxes] : inbox) {
-    if (bytes(boxes) == bytes(inbox.begin()->second)) continue;
-    return absl::InternalError(absl::StrCat(collective.op, ": rank ", rank, " gets more from ",
-                                            "one peer than another in a native collective"));
+    const size_t bytes = BytesOf(boxes);
+    if (bytes == BytesOf(inbox.begin()->second) && bytes == sent.at(peer)) continue;
+    return absl::InternalError(absl::StrCat(collective.op, ": rank ", rank, " and rank ", peer,
+                                            " do not get alike in a native collective"));
   }
   return absl::OkStatus();
 }
@@ -175,6 +177,7 @@ absl::Status MessageCommunicator::PostAll(const Collective& collective,
   }
   for (auto& [peer, boxes] : messages) {
     if (peer == rank()) continue;
+    begun.sent[peer] = BytesOf(boxes);
     mailbox_.Send(AddressOf(collective, begun.number, rank(), peer), std::move(boxes));
   }
   return absl::OkStatus();
@@ -200,7 +203,7 @@ absl::Status MessageCommunicator::Receive(const Collective& collective, Begun be
     DT_ASSIGN_OR_RETURN(inbox[peer],
                         mailbox_.Receive(AddressOf(collective, begun.number, peer, rank())));
   }
-  DT_RETURN_IF_ERROR(CheckNative(collective, rank(), inbox));
+  DT_RETURN_IF_ERROR(CheckNative(collective, rank(), begun.sent, inbox));
   int64_t messages = 0, bytes = 0;
   for (const ExchangePart& part : begun.parts) {
     for (const ReceiveBox& box : part.receives) {

@@ -73,6 +73,7 @@ class MessageCommunicator final : public Communicator {
   struct Begun {
     absl::Span<const ExchangePart> parts;
     uint64_t number = 0;
+    std::map<int, size_t> sent;  // bytes, by peer
     std::deque<BoxMessage> own;  // terms of this rank's, packed, as they are received
   };
   Mailbox::Address AddressOf(const Collective& collective, uint64_t number, int from, int to) const;

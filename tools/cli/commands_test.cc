@@ -60,20 +60,20 @@ TEST(PlanCommandTest, AllGather) {
   EXPECT_THAT(plan["digest"].get<std::string>(), testing::MatchesRegex("[0-9a-f]{16}"));
 }
 
-TEST(PlanCommandTest, StepsAddUpToTheTotal) {
+TEST(PlanCommandTest, RoundsAddUpToTheTotal) {
   for (const char* objective : {"total", "busiest", "latency"}) {
     MoveFlags flags = Flags("dp=4,tp=8", "64,60", "P(sum),S(0)", "S(0),R");
     flags.objective = objective;
     const json plan = PlanJson(flags);
     int64_t total = 0;
-    for (const json& step : plan["rounds"]) total += step["bytes"].get<int64_t>();
+    for (const json& round : plan["rounds"]) total += round["bytes"].get<int64_t>();
     EXPECT_EQ(total, plan["total_bytes"]);
     EXPECT_GE(plan["total_bytes"], plan["bound_total_bytes"]);
     EXPECT_EQ(plan["objective"], objective);
   }
 }
 
-TEST(PlanCommandTest, AViewHasNoSteps) {
+TEST(PlanCommandTest, AViewHasNoRounds) {
   const json plan = PlanJson(Flags("tp=2", "8", "R", "S(0)"));
   EXPECT_EQ(plan["rounds"], json::array());
   EXPECT_EQ(plan["total_bytes"], 0);

@@ -82,7 +82,7 @@ absl::string_view LocalWork(const RedistributionPlan& plan) {
 std::string PlanText(const RedistributionPlan& plan, RedistributionObjective objective,
                      const Costs& costs) {
   std::string text = RequestText(plan, objective);
-  if (costs.rounds.empty()) absl::StrAppend(&text, "rounds      ", LocalWork(plan), "\n");
+  if (costs.rounds.empty()) absl::StrAppend(&text, "rounds     ", LocalWork(plan), "\n");
   for (size_t s = 0; s < costs.rounds.size(); ++s) {
     absl::StrAppendFormat(&text, "%-10s %s: %d B, busiest rank %d B\n", s == 0 ? "rounds" : "",
                           RoundName(plan, plan.rounds()[s]), costs.rounds[s].total,

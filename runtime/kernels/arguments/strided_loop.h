@@ -26,8 +26,7 @@ namespace dtensor::kernels {
 template <int N>
 class StridedLoop {
  public:
-  // Each dimension that is left has at least two indices: more of them than this, and there would
-  // be more than 2^32 elements of a shape that nothing joins.
+  // As many as a DistributedTensor has at most (Layout::kMaxDims). Requires: no more are left.
   static constexpr int kMaxDims = 32;
   using Offsets = std::array<int64_t, N>;  // in elements, one for each operand
 
