@@ -122,8 +122,10 @@ struct RoundExchange final : CallDescription, ExchangeBoxes {
       : s(s), plans(plans.begin(), plans.end()), moved(caller.moved) {
     const RankRedistributionPlan::Round& first = plans[0]->rounds()[s];
     const RedistributionRound& round = plans[0]->plan().rounds()[s];
+    collective.native = true;
     for (size_t i = 0; i < plans.size(); ++i) {
       const RedistributionPlan& plan = plans[i]->plan();
+      collective.native &= plan.rounds()[s].native;
       ExchangePart& part = parts.emplace_back();
       part.src = round.from_source ? sources[i] : results[i];
       part.dst = results[i];
@@ -136,10 +138,6 @@ struct RoundExchange final : CallDescription, ExchangeBoxes {
     }
     collective.digest = MixLineage(boxes_digest, caller.lineage);
     collective.kind = round.kind;
-    collective.native = true;
-    for (const RankRedistributionPlan* plan : plans) {
-      collective.native = collective.native && plan->plan().rounds()[s].native;
-    }
     collective.axes = first.axes;
     collective.op = caller.op;
     collective.group = first.group;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "dtensor/layout/digest.h"
+#include "dtensor/layout/layout_digest.h"
 #include "dtensor/layout/regions.h"
 #include "dtensor/redistribution/cross_mesh_transition.h"
 #include "dtensor/redistribution/plan_alternatives.h"
@@ -76,22 +77,6 @@ absl::Status CheckRequest(const Layout& from, const Layout& to, absl::Span<const
   return CheckOpsAgree(from, to);
 }
 
-void Add(const Layout& layout, Digest& digest) {
-  digest.Add(layout.ndim());
-  for (const DimLayout& dim : layout.dims()) {
-    digest.Add(static_cast<int64_t>(dim.size()));
-    for (const LayoutFactor& factor : dim) {
-      digest.Add(factor.size);
-      digest.Add(static_cast<int64_t>(factor.splits.size()));
-      for (const AxisSplit& split : factor.splits) digest.Add(2 * split.axis + split.zigzag);
-    }
-  }
-  digest.Add(static_cast<int64_t>(layout.term_op()));
-  for (int axis : layout.averaged_axes()) digest.Add(-1 - axis);
-  digest.Add(static_cast<int64_t>(layout.partial_axes().size()));
-  for (int axis : layout.partial_axes()) digest.Add(axis);
-}
-
 void Add(const DeviceMesh& mesh, Digest& digest) {
   digest.Add(mesh.num_axes());
   for (const DeviceMesh::Axis& axis : mesh.axes()) {
@@ -105,8 +90,8 @@ Digest DigestOf(const RedistributionPlan& plan) {
   Digest digest;
   Add(plan.from().mesh(), digest);
   if (plan.to().mesh() != plan.from().mesh()) Add(plan.to().mesh(), digest);
-  Add(plan.from(), digest);
-  Add(plan.to(), digest);
+  AddLayout(plan.from(), digest);
+  AddLayout(plan.to(), digest);
   for (int64_t n : plan.shape()) digest.Add(n);
   digest.Add(static_cast<int64_t>(plan.dtype()));
   digest.Add(static_cast<int64_t>(plan.result_dtype()));

@@ -9,6 +9,7 @@
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/layout/digest.h"
+#include "dtensor/layout/layout_digest.h"
 #include "dtensor/layout/regions.h"
 #include "dtensor/runtime/core/lru_cache.h"
 #include "dtensor/runtime/core/no_throw.h"
@@ -36,28 +37,14 @@ absl::Status CheckMesh(const DeviceMesh& mesh, int world_size) {
   return absl::OkStatus();
 }
 
-RedistributionOptions WithStaging(RedistributionOptions options, const Communicator& communicator) {
-  options.staging_bytes = communicator.staging_bytes();
-  return options;
-}
-
-// Of the values: every redistribution looks its target up, and absl's hash of so many small parts
-// takes several times as long.
+// Of the values. Every redistribution looks its target up, and absl's hash of a layout's many parts
+// takes longer.
 size_t HashOf(const Layout& layout, absl::Span<const int64_t> shape, DType dtype) {
   Digest digest;
-  const auto add = [&](auto value) { digest.Add(static_cast<int64_t>(value)); };
-  add(absl::HashOf(layout.mesh()));
-  for (int64_t size : shape) add(size);
-  add(dtype);
-  for (int d = 0; d < layout.ndim(); ++d) {
-    for (const LayoutFactor& factor : layout.dim(d)) {
-      add(factor.size);
-      for (const AxisSplit& split : factor.splits) add(2 * split.axis + split.zigzag);
-    }
-    add(d);
-  }
-  for (int axis : layout.partial_axes()) add(axis);
-  add(layout.partial_op());
+  digest.Add(static_cast<int64_t>(absl::HashOf(layout.mesh())));
+  AddLayout(layout, digest);
+  for (int64_t size : shape) digest.Add(size);
+  digest.Add(static_cast<int64_t>(dtype));
   return digest.value();
 }
 
@@ -73,6 +60,9 @@ struct Context::Tables {
     std::shared_ptr<const RankRedistributionPlan> plan;
   };
 
+  explicit Tables(int64_t staging_bytes) : staging_bytes(staging_bytes) {}
+
+  const int64_t staging_bytes;
   absl::flat_hash_map<size_t, absl::InlinedVector<SpecPtr, 1>> specs;  // by hash of the values
   size_t num_specs = 0, most_specs = kSpecs;
   std::vector<Options> options;  // few: searched; latest use last
@@ -80,7 +70,13 @@ struct Context::Tables {
   LruCache<PlanKey, Plan> plans{kPlans};
   absl::flat_hash_map<uint64_t, uint64_t> made;  // how many tensors, by digest of the mesh
 
+  // With the transport's staging, whatever is said of it.
   Options Intern(const RedistributionOptions& wanted) {
+    if (wanted.staging_bytes != staging_bytes) {
+      RedistributionOptions staged = wanted;
+      staged.staging_bytes = staging_bytes;
+      return Intern(staged);
+    }
     const auto known = std::find_if(options.begin(), options.end(),
                                     [&](const Options& old) { return *old == wanted; });
     if (known != options.end()) {
@@ -115,9 +111,9 @@ std::string Spec::ToString() const {
 Context::Context(Communicator& communicator, Device& device)
     : communicator_(communicator),
       device_(device),
-      tables_(std::make_unique<Tables>()),
+      tables_(std::make_unique<Tables>(communicator.staging_bytes())),
       dispatch_cache_(std::make_unique<DispatchCache>()) {
-  tables_->usual = tables_->Intern(WithStaging({}, communicator));
+  tables_->usual = tables_->Intern({});
 }
 
 Context::~Context() = default;
@@ -174,18 +170,14 @@ absl::Status Context::set_redistribution_options(const RedistributionOptions& op
         {"set_redistribution_options: in_place destroys what it redistributes, "
          "so no operator does it; give it to one Redistribute"});
   }
-  tables_->usual = tables_->Intern(WithStaging(options, communicator_));
+  tables_->usual = tables_->Intern(options);
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::shared_ptr<const RankRedistributionPlan>> Context::Plan(
     const Spec* from, const Spec* to, const RedistributionOptions* options) {
   // The usual ones are not copied: counting their owners is measured.
-  const auto intern = [this](const RedistributionOptions& wanted) {
-    if (wanted.staging_bytes == communicator_.staging_bytes()) return tables_->Intern(wanted);
-    return tables_->Intern(WithStaging(wanted, communicator_));
-  };
-  const Tables::Options other = options == nullptr ? nullptr : intern(*options);
+  const Tables::Options other = options == nullptr ? nullptr : tables_->Intern(*options);
   const Tables::Options& interned = other == nullptr ? tables_->usual : other;
   const Tables::PlanKey key(from, to, interned.get());
   if (const Tables::Plan* known = tables_->plans.Find(key)) return known->plan;
