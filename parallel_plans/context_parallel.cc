@@ -49,6 +49,19 @@ absl::StatusOr<StyleWishes> ContextParallel::WishesAt(const StyleSite& site) con
   return wishes;
 }
 
+std::string ContextParallel::ToString() const {
+  return StyleText{"ContextParallel", axis, {{"", pattern}}}.ToString();
+}
+
+absl::StatusOr<ContextParallel> ContextParallel::Read(const StyleText& text) {
+  ArgumentReader arguments(text);
+  std::optional<std::string> pattern = arguments.TakeString("");
+  DT_RETURN_IF_ERROR(arguments.Done());
+  if (pattern) return ContextParallel(text.axis, *std::move(pattern));
+  return InvalidArgument(
+      {"ContextParallel needs a pattern, such as ContextParallel(\"cp\", \"zigzag\")"});
+}
+
 absl::StatusOr<std::unique_ptr<Module>> ContextParallel::Wrap(
     std::unique_ptr<AttentionModule> inner_attention, std::string axis, absl::string_view pattern,
     bool causal, bool allow_uneven) {

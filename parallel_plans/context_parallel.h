@@ -27,6 +27,7 @@
 #include "absl/strings/string_view.h"
 #include "dtensor/nn/attention_module.h"
 #include "dtensor/parallel_plans/parallel_style.h"
+#include "dtensor/parallel_plans/style_text.h"
 
 namespace dtensor {
 
@@ -37,6 +38,7 @@ struct ContextParallel {
       : axis(std::move(axis)), pattern(std::move(pattern)) {}
   absl::StatusOr<StyleWishes> WishesAt(const StyleSite& site) const;
   std::string ToString() const;
+  static absl::StatusOr<ContextParallel> Read(const StyleText& text);
   friend bool operator==(const ContextParallel&, const ContextParallel&) = default;
 
   std::string axis, pattern;

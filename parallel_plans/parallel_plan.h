@@ -29,8 +29,8 @@
 // Parameters that no line mentions are replicated. A parameter's dimension is cut between units
 // only (heads).
 //
-// A plan is data, and its text says all of it: a line each. Parse(ToString(p)) == p, where all
-// styles are the library's.
+// A plan is data, and its text says all of it: a line each. Parse(ToString(p)) == p, with readers
+// for styles that are not the library's (style_text.h).
 //
 //   {"model.layers.*.self_attn.{q,k,v}_proj", Colwise("tp")}
 //   {"model.layers.*.self_attn.o_proj", Rowwise("tp", out S(1))}
@@ -47,9 +47,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "dtensor/layout/device_mesh.h"
 #include "dtensor/nn/module.h"
 #include "dtensor/parallel_plans/parallel_style.h"
+#include "dtensor/parallel_plans/style_text.h"
 #include "dtensor/parallel_plans/styles.h"
 
 namespace dtensor {
@@ -92,10 +94,12 @@ class ParallelPlan {
                      const ParallelPlanOptions& options) const;
 
   std::string ToString() const;  // the table, a line each
-  // Reads what ToString prints of the library's styles; blank lines do not count. Nothing is looked
-  // up: whether patterns and axes exist, Apply says. Errors: kInvalidArgument, naming the line and
-  // the spellings there are.
-  static absl::StatusOr<ParallelPlan> Parse(absl::string_view text);
+  // Reads what ToString prints of the library's styles, and of those that `more` reads; blank lines
+  // do not count. Nothing is looked up: whether patterns and axes exist, Apply says. Errors:
+  // kInvalidArgument, naming the line, the column where it could not be read on, and the styles
+  // there are.
+  static absl::StatusOr<ParallelPlan> Parse(absl::string_view text,
+                                            absl::Span<const StyleReader> more = {});
 
   friend bool operator==(const ParallelPlan&, const ParallelPlan&) = default;
 

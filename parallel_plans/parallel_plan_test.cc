@@ -77,12 +77,29 @@ TEST(ParallelPlan, ParsesWhatItPrints) {
   std::vector<ParallelPlan> plans = {ParallelPlan()};
   for (const std::string pattern : {"", "model.layers.*.{q,k}_proj", "a\"b\\c, \n}", "né"}) {
     for (const ParallelStyle& style : std::vector<ParallelStyle>{
-             Colwise("tp"), Rowwise("tp"), Rowwise("tp", Shard(-1, ShardOrder::Unit(4))),
-             DataParallel(""), SequenceParallel("t\"p"), Edges("tp", std::nullopt, std::nullopt),
-             Edges("tp", Shard(1), std::nullopt), Edges("tp", std::nullopt, Replicate()),
+             Colwise("tp"),
+             Rowwise("tp"),
+             Rowwise("tp", Shard(-1, ShardOrder::Unit(4))),
+             DataParallel(""),
+             SequenceParallel("t\"p"),
+             Edges("tp", std::nullopt, std::nullopt),
+             Edges("tp", Shard(1), std::nullopt),
+             Edges("tp", std::nullopt, Replicate()),
              Edges("tp", Shard(0, ShardOrder::Unit(2)), Partial()),
              Edges("cp", Shard(1, ShardOrder::Zigzag()), Shard(1, ShardOrder::Block(4))),
-             ContextParallel("cp", "zigzag"), ContextParallel("c\"p", "")}) {
+             ContextParallel("cp", "zigzag"),
+             ContextParallel("c\"p", ""),
+             Colwise("tp", Replicate()),
+             Rowwise("tp", Replicate(), Shard(-1)),
+             Rowwise("tp", Shard(1), Replicate()),
+             VocabParallel("tp"),
+             VocabParallel("tp", Shard(1)),
+             Replicated("tp"),
+             PrepareInput("tp", {}),
+             PrepareInput("tp", {Shard(1), std::nullopt, Replicate()}),
+             PrepareInput("tp", EachPlacement({{"memory", Shard(1)}, {"x", Replicate()}})),
+             PrepareOutput("tp", {Shard(-1)}),
+             PrepareOutput("tp", EachPlacement({{"bias", Shard(0, ShardOrder::Unit(2))}}))}) {
       plans.push_back(ParallelPlan({{pattern, style}}));
     }
   }
@@ -107,14 +124,48 @@ TEST(ParallelPlan, ParsesBlanks) {
 TEST(ParallelPlan, ParseRefusesOtherTextsNamingTheLine) {
   for (const std::string line :
        {"up", "{up, Colwise(\"tp\")}", "{\"up\", Colwise(tp)}", "{\"up\", Colwise(\"tp\")",
-        "{\"up\", Columns(\"tp\")}", "{\"up\", Colwise(\"tp\", out R)}", "{\"up\", Colwise(\"tp)}",
-        "{\"up\", Rowwise(\"tp\", in R)}", "{\"up\", Rowwise(\"tp\", out Q)}",
+        "{\"up\", Columns(\"tp\")}", "{\"up\", Colwise(\"tp\", in R)}", "{\"up\", Colwise(\"tp)}",
+        "{\"up\", Rowwise(\"tp\", out 2)}", "{\"up\", Rowwise(\"tp\", out Q)}",
         "{\"up\", ContextParallel(\"cp\")}", "{\"up\", ContextParallel(\"cp\", zigzag)}",
-        "{\"up\", Edges(\"tp\", out R, in R)}", "{\"up\", Colwise(\"tp\")} x", "{\"up\\"}) {
+        "{\"up\", Edges(\"tp\", out R, out R)}", "{\"up\", Colwise(\"tp\", out \"R\")}",
+        "{\"up\", PrepareInput(\"tp\", x R, S(1))}", "{\"up\", PrepareInput(\"tp\", x R, x R)}",
+        "{\"up\", PrepareInput(\"tp\", x -)}", "{\"up\", SequenceParallel(\"tp\", 1)}",
+        "{\"up\", Colwise(\"tp\")} x", "{\"up\\"}) {
     EXPECT_THAT(ParallelPlan::Parse("{\"ok\", Colwise(\"tp\")}\n" + line),
-                Refuses(AllOf(HasSubstr("line " + line + ";"), HasSubstr("Rowwise"))))
+                Refuses(HasSubstr("plan line 2, " + line + ":")))
         << line;
   }
+}
+
+TEST(ParallelPlan, ParseNamesTheColumnAndTheStyles) {
+  EXPECT_THAT(ParallelPlan::Parse("  {\"up\", Rowwise(\"tp\", out Q)}"),
+              Refuses(AllOf(HasSubstr("from column 28 on"), HasSubstr("VocabParallel"))));
+  EXPECT_THAT(ParallelPlan::Parse("{\"up\", Columns(\"tp\")}"),
+              Refuses(AllOf(HasSubstr("no style Columns"), HasSubstr("Colwise"))));
+}
+
+// A style of a user's own, which plans' text may hold.
+struct Halves {
+  std::string axis;
+  int64_t parts = 2;
+  absl::StatusOr<StyleWishes> WishesAt(const StyleSite&) const { return StyleWishes(); }
+  std::string ToString() const { return StyleText{"Halves", axis, {{"parts", parts}}}.ToString(); }
+  static absl::StatusOr<ParallelStyle> Read(const StyleText& text) {
+    ArgumentReader arguments(text);
+    const Halves style{text.axis, arguments.TakeNumber("parts").value_or(2)};
+    DT_RETURN_IF_ERROR(arguments.Done());
+    return ParallelStyle(style);
+  }
+  friend bool operator==(const Halves&, const Halves&) = default;
+};
+
+TEST(ParallelPlan, ParsesAUsersStyle) {
+  const ParallelPlan plan({{"a", Halves{"tp", 3}}, {"b", Colwise("tp")}});
+  const StyleReader readers[] = {{"Halves", Halves::Read}};
+  EXPECT_THAT(ParallelPlan::Parse(plan.ToString(), readers), IsOkAndHolds(plan));
+  EXPECT_THAT(ParallelPlan::Parse(plan.ToString()), Refuses(HasSubstr("no style Halves")));
+  EXPECT_THAT(ParallelPlan::Parse("{\"a\", Halves(\"tp\", parts S(1))}", readers),
+              Refuses(HasSubstr("does not take the argument parts S(1)")));
 }
 
 TEST(ParallelPlan, RefusesAPatternThatMatchesNothing) {

@@ -1,150 +1,107 @@
-// The text form of plans and of the library's styles: reading and printing.
+// The text form of plans: reading and printing. That of styles: style_text.h.
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "dtensor/layout/text_scanner.h"
 #include "dtensor/parallel_plans/context_parallel.h"
 #include "dtensor/parallel_plans/parallel_plan.h"
+#include "dtensor/parallel_plans/style_text.h"
 #include "dtensor/runtime/core/status.h"
 
 namespace dtensor {
 namespace {
 
-std::string Quoted(absl::string_view text) {
-  return absl::StrCat("\"", absl::Utf8SafeCEscape(text), "\"");
+template <typename S>
+absl::StatusOr<ParallelStyle> ReadAs(const StyleText& text) {
+  absl::StatusOr<S> style = S::Read(text);
+  if (!style.ok()) return style.status();
+  return ParallelStyle(*std::move(style));
 }
 
-// Name("axis" and what follows).
-std::string StyleText(absl::string_view name, absl::string_view axis, absl::string_view more = "") {
-  return absl::StrCat(name, "(", Quoted(axis), more, ")");
+const std::vector<StyleReader>& LibraryStyles() {
+  static const auto& styles = *new std::vector<StyleReader>{
+      {"Colwise", ReadAs<Colwise>},
+      {"Rowwise", ReadAs<Rowwise>},
+      {"VocabParallel", ReadAs<VocabParallel>},
+      {"SequenceParallel", ReadAs<SequenceParallel>},
+      {"Replicated", ReadAs<Replicated>},
+      {"DataParallel", ReadAs<DataParallel>},
+      {"ContextParallel", ReadAs<ContextParallel>},
+      {"Edges", ReadAs<Edges>},
+      {"PrepareInput", ReadAs<PrepareInput>},
+      {"PrepareOutput", ReadAs<PrepareOutput>},
+  };
+  return styles;
 }
 
-std::string EdgeText(absl::string_view mark, const std::optional<Placement>& edge) {
-  return edge ? absl::StrCat(", ", mark, edge->ToString()) : "";
-}
-
-// One line. Readers return false where the text does not go on as they expect.
+// One line of a plan's text.
 class LineReader {
  public:
-  explicit LineReader(absl::string_view text) : in_(text) {}
+  LineReader(int number, absl::string_view text, absl::Span<const StyleReader> more)
+      : number_(number), text_(text), in_(text), more_(more) {}
 
   // {"pattern", Style("axis", in S(1), out R)}
-  bool Read(ParallelPlan& plan) {
+  absl::Status Read(ParallelPlan& plan) {
     std::string pattern;
-    std::optional<ParallelStyle> style;
-    if (!in_.Eat("{") || !ReadQuoted(pattern) || !in_.Eat(",")) return false;
-    if (!ReadStyle(style) || !in_.Eat("}") || !in_.AtEnd()) return false;
-    plan.Add({std::move(pattern), *std::move(style)});
-    return true;
+    StyleText style;
+    if (!in_.Eat("{") || !internal::ReadQuotedText(in_, pattern) || !in_.Eat(",")) return Stuck();
+    if (!internal::ReadStyleText(in_, style) || !in_.Eat("}") || !in_.AtEnd()) return Stuck();
+    const StyleReader* reader = ReaderOf(style.name);
+    if (reader == nullptr) {
+      return Error(absl::StrCat("there is no style ", style.name, "; there are ", KnownNames()));
+    }
+    const absl::StatusOr<ParallelStyle> read = reader->read(style);
+    if (!read.ok()) return Error(read.status().message());
+    plan.Add({std::move(pattern), *read});
+    return absl::OkStatus();
   }
 
  private:
-  bool ReadQuoted(std::string& value) {
-    if (!in_.Eat("\"")) return false;
-    const absl::string_view rest = in_.rest();
-    size_t end = 0;
-    while (end < rest.size() && rest[end] != '"') end += rest[end] == '\\' ? 2 : 1;
-    if (end >= rest.size()) return false;
-    in_ = TextScanner(rest.substr(end + 1));
-    return absl::CUnescape(rest.substr(0, end), &value);
-  }
-
-  bool ReadStyle(std::optional<ParallelStyle>& style) {
-    static constexpr struct {
-      absl::string_view name;
-      bool (LineReader::*read_rest)(std::string axis, std::optional<ParallelStyle>& style);
-    } kStyles[] = {
-        {"Colwise", &LineReader::ReadNothing<Colwise>},
-        {"Rowwise", &LineReader::ReadRowwise},
-        {"SequenceParallel", &LineReader::ReadNothing<SequenceParallel>},
-        {"DataParallel", &LineReader::ReadNothing<DataParallel>},
-        {"ContextParallel", &LineReader::ReadContextParallel},
-        {"Edges", &LineReader::ReadEdges},
-    };
-    const absl::string_view name = in_.EatName();
-    std::string axis;
-    if (!in_.Eat("(") || !ReadQuoted(axis)) return false;
-    for (const auto& known : kStyles) {
-      if (known.name != name) continue;
-      return (this->*known.read_rest)(std::move(axis), style) && in_.Eat(")");
+  const StyleReader* ReaderOf(absl::string_view name) const {
+    for (const absl::Span<const StyleReader> readers :
+         {more_, absl::MakeConstSpan(LibraryStyles())}) {
+      const auto found = std::find_if(readers.begin(), readers.end(),
+                                      [&](const StyleReader& one) { return one.name == name; });
+      if (found != readers.end()) return &*found;
     }
-    return false;
+    return nullptr;
   }
 
-  // What follows a style's axis.
-  template <typename S>
-  bool ReadNothing(std::string axis, std::optional<ParallelStyle>& style) {
-    style = S(std::move(axis));
-    return true;
-  }
-  bool ReadRowwise(std::string axis, std::optional<ParallelStyle>& style) {
-    std::optional<Placement> output;
-    if (!ReadEdge("out ", output)) return false;
-    style = Rowwise(std::move(axis), output.value_or(Replicate()));
-    return true;
-  }
-  bool ReadContextParallel(std::string axis, std::optional<ParallelStyle>& style) {
-    std::string pattern;
-    if (!in_.Eat(",") || !ReadQuoted(pattern)) return false;
-    style = ContextParallel(std::move(axis), std::move(pattern));
-    return true;
-  }
-  bool ReadEdges(std::string axis, std::optional<ParallelStyle>& style) {
-    std::optional<Placement> input, output;
-    if (!ReadEdge("in ", input) || !ReadEdge("out ", output)) return false;
-    style = Edges(std::move(axis), input, output);
-    return true;
+  std::string KnownNames() const {
+    std::vector<std::string> names;
+    for (const StyleReader& reader : LibraryStyles()) names.push_back(reader.name);
+    for (const StyleReader& reader : more_) names.push_back(reader.name);
+    return absl::StrJoin(names, ", ");
   }
 
-  // ", out S(1)", or nothing: then `edge` stays as it is.
-  bool ReadEdge(absl::string_view mark, std::optional<Placement>& edge) {
-    TextScanner after_comma = in_;
-    if (!after_comma.Eat(",") || !after_comma.Eat(mark)) return true;
-    const absl::string_view rest = after_comma.rest();
-    const size_t end = EndOfPlacement(rest);
-    absl::StatusOr<Placement> placement = Placement::Parse(rest.substr(0, end));
-    if (!placement.ok()) return false;
-    edge = *placement;
-    in_ = TextScanner(rest.substr(end));
-    return true;
+  absl::Status Stuck() const {
+    return Error(absl::StrCat("cannot be read from column ", text_.size() - in_.rest().size() + 1,
+                              " on; write {\"pattern\", Style(\"axis\")}, where some styles take "
+                              "more, as in {\"mlp.down\", "
+                              "Rowwise(\"tp\", out S(1))}; there are ",
+                              KnownNames()));
   }
 
-  // The first ',' or ')' that belongs to no '(' in the text.
-  static size_t EndOfPlacement(absl::string_view text) {
-    int depth = 0;
-    for (size_t i = 0; i < text.size(); ++i) {
-      if (depth == 0 && (text[i] == ',' || text[i] == ')')) return i;
-      depth += text[i] == '(' ? 1 : text[i] == ')' ? -1 : 0;
-    }
-    return text.size();
+  absl::Status Error(absl::string_view why) const {
+    return InvalidArgument({"plan line ", absl::StrCat(number_), ", ", text_, ": ", why});
   }
 
+  const int number_;
+  const absl::string_view text_;
   TextScanner in_;
+  const absl::Span<const StyleReader> more_;
 };
 
 }  // namespace
 
-std::string Colwise::ToString() const { return StyleText("Colwise", axis); }
-std::string Rowwise::ToString() const {
-  return StyleText("Rowwise", axis, EdgeText("out ", output));
-}
-std::string SequenceParallel::ToString() const { return StyleText("SequenceParallel", axis); }
-std::string DataParallel::ToString() const { return StyleText("DataParallel", axis); }
-std::string ContextParallel::ToString() const {
-  return StyleText("ContextParallel", axis, absl::StrCat(", ", Quoted(pattern)));
-}
-std::string Edges::ToString() const {
-  return StyleText("Edges", axis, EdgeText("in ", input) + EdgeText("out ", output));
-}
-
 std::string ParallelPlan::Line::ToString() const {
-  return absl::StrCat("{", Quoted(pattern), ", ", style.ToString(), "}");
+  return absl::StrCat("{", internal::QuotedText(pattern), ", ", style.ToString(), "}");
 }
 
 std::string ParallelPlan::ToString() const {
@@ -153,18 +110,15 @@ std::string ParallelPlan::ToString() const {
   });
 }
 
-absl::StatusOr<ParallelPlan> ParallelPlan::Parse(absl::string_view text) {
+absl::StatusOr<ParallelPlan> ParallelPlan::Parse(absl::string_view text,
+                                                 absl::Span<const StyleReader> more) {
   ParallelPlan plan;
-  for (absl::string_view line_text : absl::StrSplit(text, '\n')) {
-    line_text = absl::StripAsciiWhitespace(line_text);
-    if (line_text.empty()) continue;
-    if (!LineReader(line_text).Read(plan)) {
-      return InvalidArgument({"cannot read the plan line ", line_text,
-                              "; write {\"pattern\", Style(\"axis\")} with Colwise, Rowwise (and "
-                              "out S(1)), SequenceParallel, DataParallel, ContextParallel (and a "
-                              "pattern, \"zigzag\") or Edges (and in R, out S(1)), for example "
-                              "{\"mlp.down\", Rowwise(\"tp\", out S(1))}"});
-    }
+  int number = 0;
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    ++number;
+    const absl::string_view trimmed = absl::StripTrailingAsciiWhitespace(line);
+    if (absl::StripLeadingAsciiWhitespace(trimmed).empty()) continue;
+    DT_RETURN_IF_ERROR(LineReader(number, trimmed, more).Read(plan));
   }
   return plan;
 }

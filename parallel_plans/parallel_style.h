@@ -56,6 +56,8 @@ using ParameterPlacements = std::map<std::string, Placement>;
 // What a style wants of a module. Nothing changes before all lines' wishes are known and agree.
 struct StyleWishes {
   ParameterPlacements parameters;  // those that are not here are left to other lines
+  // These may be split unevenly, whatever the plan's options say.
+  bool allow_uneven_parameters = false;
   // R, or S(d) in contiguous, unit, block or zigzag order.
   std::vector<ModuleEdge> edges;
   // Sets options of the module's attention, where it has one (Module::attention). Null: none.

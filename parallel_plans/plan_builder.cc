@@ -225,7 +225,8 @@ absl::StatusOr<std::vector<PlanBuilder::Wish>> PlanBuilder::WishesFor(
       const auto wanted = claimed.wishes.parameters.find(use.name);
       if (wanted == claimed.wishes.parameters.end()) continue;
       wishes.push_back({claimed.line, claimed.axes, PathOf(claimed.path, use.name),
-                        FromFirst(wanted->second, ndim)});
+                        FromFirst(wanted->second, ndim),
+                        options_.allow_uneven || claimed.wishes.allow_uneven_parameters});
     }
   }
   const auto same = [](const Wish& a, const Wish& b) { return a.placement == b.placement; };
@@ -245,7 +246,7 @@ absl::Status PlanBuilder::CheckDivides(const Wish& wish, const Parameter& parame
   const int64_t shards = ShardsOf(wish.axes);
   const int64_t unit = parameter.unit(dim), size = parameter.shape[dim], units = size / unit;
   const bool divides = size % unit == 0 && units % (shards * shards_before) == 0;
-  if (options_.allow_uneven || divides) return absl::OkStatus();
+  if (wish.allow_uneven || divides) return absl::OkStatus();
   const std::string grouped = unit > 1 ? absl::StrCat(" (", units, " units of ", unit, ")") : "";
   const std::string before =
       shards_before > 1 ? absl::StrCat(" after ", shards_before, " shards of other lines") : "";

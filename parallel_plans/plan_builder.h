@@ -79,6 +79,7 @@ class PlanBuilder {
     AxisList axes;
     std::string path;
     Placement placement;
+    bool allow_uneven = false;
   };
 
   absl::Status MatchLine(const ParallelPlan::Line& line);

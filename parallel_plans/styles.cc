@@ -1,30 +1,141 @@
 #include "dtensor/parallel_plans/styles.h"
 
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "dtensor/runtime/core/status.h"
 
 namespace dtensor {
 namespace {
 
-// No wishes for parameters, and one edge.
+// No wishes for parameters, and one edge, of operand and result `index` (-1: each).
 StyleWishes OneEdge(const StyleSite& site, std::optional<Placement> input,
-                    std::optional<Placement> output) {
+                    std::optional<Placement> output, int index = -1) {
   StyleWishes wishes;
   wishes.edges = {site.Edge(input, output)};
+  wishes.edges[0].index = index;
   return wishes;
+}
+
+// A style that is its axis alone.
+template <typename S>
+absl::StatusOr<S> ReadAxis(const StyleText& text) {
+  DT_RETURN_IF_ERROR(ArgumentReader(text).Done());
+  return S(text.axis);
+}
+
+// Which of `names` a placement is for: those of a module's operands, or its results.
+absl::StatusOr<std::vector<std::pair<int, Placement>>> Indexed(
+    const EachPlacement& each, absl::string_view what, const std::vector<std::string>& names) {
+  const auto refuse = [&](absl::string_view why) {
+    return InvalidArgument({why, "; the module has the ", what, " ", absl::StrJoin(names, ", ")});
+  };
+  if (each.positional.size() > names.size()) {
+    return refuse(absl::StrCat("there are ", each.positional.size(), " placements"));
+  }
+  std::vector<std::pair<int, Placement>> indexed;
+  for (size_t i = 0; i < each.positional.size(); ++i) {
+    if (each.positional[i]) indexed.emplace_back(i, *each.positional[i]);
+  }
+  for (const auto& [name, placement] : each.named) {
+    const auto found = std::find(names.begin(), names.end(), name);
+    if (found == names.end()) return refuse(absl::StrCat("there is no ", name));
+    const int index = static_cast<int>(found - names.begin());
+    if (index < static_cast<int>(each.positional.size()) && each.positional[index]) {
+      return refuse(absl::StrCat(name, " is placed by position as well"));
+    }
+    indexed.emplace_back(index, placement);
+  }
+  return indexed;
+}
+
+std::vector<StyleArgument> ArgumentsOf(const EachPlacement& each) {
+  std::vector<StyleArgument> arguments;
+  for (const std::optional<Placement>& placement : each.positional) {
+    arguments.emplace_back("", placement);
+  }
+  for (const auto& [name, placement] : each.named) arguments.emplace_back(name, placement);
+  return arguments;
+}
+
+absl::StatusOr<EachPlacement> ReadEach(const StyleText& text) {
+  EachPlacement each;
+  for (const StyleArgument& argument : text.arguments) {
+    const auto* placement = std::get_if<Placement>(&argument.value);
+    const bool none = std::holds_alternative<std::monostate>(argument.value);
+    const bool positional = argument.key.empty();
+    if ((placement == nullptr && !(none && positional)) || (positional && !each.named.empty()) ||
+        each.named.contains(argument.key)) {
+      return InvalidArgument({text.name, " takes placements (R, S(d), or - for none) by position, ",
+                              "and then by name, each once: S(1), -, memory R"});
+    }
+    if (!positional) each.named.emplace(argument.key, *placement);
+    if (positional) {
+      each.positional.push_back(none ? std::nullopt : std::optional<Placement>(*placement));
+    }
+  }
+  return each;
+}
+
+// Arguments that are there.
+std::vector<StyleArgument> Given(
+    std::initializer_list<std::pair<std::string, std::optional<Placement>>> arguments) {
+  std::vector<StyleArgument> given;
+  for (const auto& [key, placement] : arguments) {
+    if (placement) given.emplace_back(key, placement);
+  }
+  return given;
 }
 
 }  // namespace
 
 absl::StatusOr<StyleWishes> Colwise::WishesAt(const StyleSite& site) const {
-  StyleWishes wishes = OneEdge(site, Replicate(), std::nullopt);
+  StyleWishes wishes = OneEdge(site, Replicate(), output, 0);
   DT_ASSIGN_OR_RETURN(wishes.parameters, SplitAlong(site.module, {DimRole::kOutput}));
   return wishes;
 }
+std::string Colwise::ToString() const {
+  return StyleText{"Colwise", axis, Given({{"out", output}})}.ToString();
+}
+absl::StatusOr<Colwise> Colwise::Read(const StyleText& text) {
+  ArgumentReader arguments(text);
+  Colwise style(text.axis, arguments.TakePlacement("out"));
+  DT_RETURN_IF_ERROR(arguments.Done());
+  return style;
+}
 
 absl::StatusOr<StyleWishes> Rowwise::WishesAt(const StyleSite& site) const {
-  StyleWishes wishes = OneEdge(site, std::nullopt, output);
+  StyleWishes wishes = OneEdge(site, input, output, 0);
   DT_ASSIGN_OR_RETURN(wishes.parameters, SplitAlong(site.module, {DimRole::kInput, DimRole::kRow}));
   return wishes;
+}
+std::string Rowwise::ToString() const {
+  return StyleText{"Rowwise", axis, Given({{"out", output}, {"in", input}})}.ToString();
+}
+absl::StatusOr<Rowwise> Rowwise::Read(const StyleText& text) {
+  ArgumentReader arguments(text);
+  const auto output = arguments.TakePlacement("out");
+  Rowwise style(text.axis, output.value_or(Replicate()), arguments.TakePlacement("in"));
+  DT_RETURN_IF_ERROR(arguments.Done());
+  return style;
+}
+
+absl::StatusOr<StyleWishes> VocabParallel::WishesAt(const StyleSite& site) const {
+  if (site.module.own_parameters().empty()) return OneEdge(site, Shard(-1), std::nullopt, 0);
+  StyleWishes wishes = OneEdge(site, std::nullopt, output, 0);
+  DT_ASSIGN_OR_RETURN(wishes.parameters, SplitAlong(site.module, {DimRole::kRow}));
+  wishes.allow_uneven_parameters = true;
+  return wishes;
+}
+std::string VocabParallel::ToString() const {
+  return StyleText{"VocabParallel", axis, Given({{"out", output}})}.ToString();
+}
+absl::StatusOr<VocabParallel> VocabParallel::Read(const StyleText& text) {
+  ArgumentReader arguments(text);
+  VocabParallel style(text.axis, arguments.TakePlacement("out").value_or(Replicate()));
+  DT_RETURN_IF_ERROR(arguments.Done());
+  return style;
 }
 
 absl::StatusOr<StyleWishes> SequenceParallel::WishesAt(const StyleSite& site) const {
@@ -32,13 +143,79 @@ absl::StatusOr<StyleWishes> SequenceParallel::WishesAt(const StyleSite& site) co
   wishes.parameters = ReplicateAll(site.module);
   return wishes;
 }
+std::string SequenceParallel::ToString() const {
+  return StyleText{"SequenceParallel", axis, {}}.ToString();
+}
+absl::StatusOr<SequenceParallel> SequenceParallel::Read(const StyleText& text) {
+  return ReadAxis<SequenceParallel>(text);
+}
+
+absl::StatusOr<StyleWishes> Replicated::WishesAt(const StyleSite& site) const {
+  StyleWishes wishes = OneEdge(site, Replicate(), std::nullopt);
+  wishes.parameters = ReplicateAll(site.module);
+  return wishes;
+}
+std::string Replicated::ToString() const { return StyleText{"Replicated", axis, {}}.ToString(); }
+absl::StatusOr<Replicated> Replicated::Read(const StyleText& text) {
+  return ReadAxis<Replicated>(text);
+}
 
 absl::StatusOr<StyleWishes> DataParallel::WishesAt(const StyleSite& site) const {
   return OneEdge(site, Shard(0), std::nullopt);
 }
+std::string DataParallel::ToString() const {
+  return StyleText{"DataParallel", axis, {}}.ToString();
+}
+absl::StatusOr<DataParallel> DataParallel::Read(const StyleText& text) {
+  return ReadAxis<DataParallel>(text);
+}
 
 absl::StatusOr<StyleWishes> Edges::WishesAt(const StyleSite& site) const {
   return OneEdge(site, input, output);
+}
+std::string Edges::ToString() const {
+  return StyleText{"Edges", axis, Given({{"in", input}, {"out", output}})}.ToString();
+}
+absl::StatusOr<Edges> Edges::Read(const StyleText& text) {
+  ArgumentReader arguments(text);
+  const auto input = arguments.TakePlacement("in");
+  Edges style(text.axis, input, arguments.TakePlacement("out"));
+  DT_RETURN_IF_ERROR(arguments.Done());
+  return style;
+}
+
+absl::StatusOr<StyleWishes> PrepareInput::WishesAt(const StyleSite& site) const {
+  StyleWishes wishes;
+  DT_ASSIGN_OR_RETURN(const auto indexed, Indexed(inputs, "operands", site.module.operand_names()));
+  for (const auto& [index, placement] : indexed) {
+    wishes.edges.push_back(site.Edge(placement, std::nullopt));
+    wishes.edges.back().index = index;
+  }
+  return wishes;
+}
+std::string PrepareInput::ToString() const {
+  return StyleText{"PrepareInput", axis, ArgumentsOf(inputs)}.ToString();
+}
+absl::StatusOr<PrepareInput> PrepareInput::Read(const StyleText& text) {
+  DT_ASSIGN_OR_RETURN(EachPlacement each, ReadEach(text));
+  return PrepareInput(text.axis, std::move(each));
+}
+
+absl::StatusOr<StyleWishes> PrepareOutput::WishesAt(const StyleSite& site) const {
+  StyleWishes wishes;
+  DT_ASSIGN_OR_RETURN(const auto indexed, Indexed(outputs, "results", site.module.result_names()));
+  for (const auto& [index, placement] : indexed) {
+    wishes.edges.push_back(site.Edge(std::nullopt, placement));
+    wishes.edges.back().index = index;
+  }
+  return wishes;
+}
+std::string PrepareOutput::ToString() const {
+  return StyleText{"PrepareOutput", axis, ArgumentsOf(outputs)}.ToString();
+}
+absl::StatusOr<PrepareOutput> PrepareOutput::Read(const StyleText& text) {
+  DT_ASSIGN_OR_RETURN(EachPlacement each, ReadEach(text));
+  return PrepareOutput(text.axis, std::move(each));
 }
 
 }  // namespace dtensor

@@ -2,58 +2,95 @@
 // style's axis `a` (S is Shard, R Replicate):
 //
 //   style                parameters                    input         output
-//   Colwise(a)           output features S, others R   R             as it comes
-//   Rowwise(a, out)      input features and rows S,    as it comes   out (R unless given)
-//                        others R
+//   Colwise(a, out)      output features S, others R   R             as it comes, or out
+//   Rowwise(a, out, in)  input features and rows S,    as it comes,  out (R unless given)
+//                        others R                      or in
+//   VocabParallel(a,out) a table's rows S, others R    as it comes   out (R unless given)
+//     of a loss          none                          first: S(-1)  as it comes
 //   SequenceParallel(a)  R                             S(1)          S(1)
+//   Replicated(a)        R                             R             as it comes
 //   DataParallel(a)      left to others                S(0)          as it comes
 //   ContextParallel(a,p) left to others                S(1) as p     as it comes
 //   Edges(a, in, out)    left to others                in            out
+//   PrepareInput(a, ...) left to others                each its own  as it comes
+//   PrepareOutput(a,...) left to others                as it comes   each its own
 //
-// So a Linear's weight [out, in] is S(0) by Colwise and S(1) by Rowwise, an Embedding's [rows, dim]
-// is S(1) and S(0); any module of yours that says which dimensions are which goes the same way
-// (DimRole in module.h), and one that has parameters and says nothing of them is refused. A style
-// places a module's own parameters, not those of modules in it: name these.
+// So a Linear's weight [out, in] is S(0) by Colwise and S(1) by Rowwise, its bias [out] S(0) and R;
+// an Embedding's [rows, dim] is S(1) and S(0); any module of yours that says which dimensions are
+// which goes the same way (DimRole in module.h), and one that has parameters and says nothing of
+// them is refused. A style places a module's own parameters, not those of modules in it: name these.
 //
 // Who communicates, forward: Colwise gathers an input that was split; Rowwise reduces its Partial
-// result, by an all-reduce (R) or a reduce-scatter (S); SequenceParallel, DataParallel and
-// ContextParallel move nothing, and their parameters' gradients are Partial.
+// result, by an all-reduce (R) or a reduce-scatter (S), and adds its bias afterwards;
+// SequenceParallel, DataParallel and ContextParallel move nothing, and their parameters' gradients
+// are Partial.
 //
-// Rowwise reduces at the module's edge. What a module does with its sum before that, as to add a
-// bias, needs the sum whole: an all-reduce in place of the reduce-scatter, of twice the bytes. Add
-// a bias to what the module returns, y = Add(down(x), bias): then the reduce-scatter stays, and
-// nothing else moves. Explain says of which modules the last result came whole.
+// VocabParallel is Rowwise for a table of any number of rows: trailing ranks may hold fewer, also
+// where uneven shards are not allowed. At a module without parameters, a loss, it brings the first
+// operand to S(-1): logits stay split over the classes, and CrossEntropy exchanges three numbers a
+// token.
+//
+// Rowwise reduces at the module's edge. What a module of yours does with its sum before that needs
+// the sum whole: an all-reduce in place of the reduce-scatter, of twice the bytes. Do it in
+// Module::Finish, which comes after the edge. Explain says of which modules the last result came
+// whole.
+//
+// Where a module has several operands or results, those of Colwise, Rowwise and VocabParallel are
+// the first; of other styles each, and PrepareInput and PrepareOutput say each one's, by position
+// or by name.
 //
 // An axis is a name of the mesh: an axis or a group. The text is as in C++, but that placements say
-// which side they are: Rowwise("tp", out S(1)), Edges("tp", in S(1), out R).
+// which side they are: Rowwise("tp", out S(1)), Edges("tp", in S(1), out R), PrepareInput("tp",
+// S(1), -), PrepareInput("tp", memory S(1)).
 #ifndef DTENSOR_PARALLEL_PLANS_STYLES_H_
 #define DTENSOR_PARALLEL_PLANS_STYLES_H_
 
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "dtensor/layout/placement.h"
 #include "dtensor/parallel_plans/parallel_style.h"
+#include "dtensor/parallel_plans/style_text.h"
 
 namespace dtensor {
 
 struct Colwise {
-  explicit Colwise(std::string axis) : axis(std::move(axis)) {}
-  absl::StatusOr<StyleWishes> WishesAt(const StyleSite& site) const;
-  std::string ToString() const;
-  friend bool operator==(const Colwise&, const Colwise&) = default;
-
-  std::string axis;
-};
-
-struct Rowwise {
-  explicit Rowwise(std::string axis, Placement output = Replicate())
+  explicit Colwise(std::string axis, std::optional<Placement> output = std::nullopt)
       : axis(std::move(axis)), output(output) {}
   absl::StatusOr<StyleWishes> WishesAt(const StyleSite& site) const;
   std::string ToString() const;
+  static absl::StatusOr<Colwise> Read(const StyleText& text);
+  friend bool operator==(const Colwise&, const Colwise&) = default;
+
+  std::string axis;
+  std::optional<Placement> output;
+};
+
+struct Rowwise {
+  explicit Rowwise(std::string axis, Placement output = Replicate(),
+                   std::optional<Placement> input = std::nullopt)
+      : axis(std::move(axis)), output(output), input(input) {}
+  absl::StatusOr<StyleWishes> WishesAt(const StyleSite& site) const;
+  std::string ToString() const;
+  static absl::StatusOr<Rowwise> Read(const StyleText& text);
   friend bool operator==(const Rowwise&, const Rowwise&) = default;
+
+  std::string axis;
+  Placement output;
+  std::optional<Placement> input;
+};
+
+struct VocabParallel {
+  explicit VocabParallel(std::string axis, Placement output = Replicate())
+      : axis(std::move(axis)), output(output) {}
+  absl::StatusOr<StyleWishes> WishesAt(const StyleSite& site) const;
+  std::string ToString() const;
+  static absl::StatusOr<VocabParallel> Read(const StyleText& text);
+  friend bool operator==(const VocabParallel&, const VocabParallel&) = default;
 
   std::string axis;
   Placement output;
@@ -63,7 +100,18 @@ struct SequenceParallel {
   explicit SequenceParallel(std::string axis) : axis(std::move(axis)) {}
   absl::StatusOr<StyleWishes> WishesAt(const StyleSite& site) const;
   std::string ToString() const;
+  static absl::StatusOr<SequenceParallel> Read(const StyleText& text);
   friend bool operator==(const SequenceParallel&, const SequenceParallel&) = default;
+
+  std::string axis;
+};
+
+struct Replicated {
+  explicit Replicated(std::string axis) : axis(std::move(axis)) {}
+  absl::StatusOr<StyleWishes> WishesAt(const StyleSite& site) const;
+  std::string ToString() const;
+  static absl::StatusOr<Replicated> Read(const StyleText& text);
+  friend bool operator==(const Replicated&, const Replicated&) = default;
 
   std::string axis;
 };
@@ -72,6 +120,7 @@ struct DataParallel {
   explicit DataParallel(std::string axis) : axis(std::move(axis)) {}
   absl::StatusOr<StyleWishes> WishesAt(const StyleSite& site) const;
   std::string ToString() const;
+  static absl::StatusOr<DataParallel> Read(const StyleText& text);
   friend bool operator==(const DataParallel&, const DataParallel&) = default;
 
   std::string axis;
@@ -84,10 +133,46 @@ struct Edges {
       : axis(std::move(axis)), input(input), output(output) {}
   absl::StatusOr<StyleWishes> WishesAt(const StyleSite& site) const;
   std::string ToString() const;
+  static absl::StatusOr<Edges> Read(const StyleText& text);
   friend bool operator==(const Edges&, const Edges&) = default;
 
   std::string axis;
   std::optional<Placement> input, output;
+};
+
+// Placements of several operands, or results: the first ones by position, others by name. As Edges'.
+struct EachPlacement {
+  std::vector<std::optional<Placement>> positional;
+  std::map<std::string, Placement> named;
+  EachPlacement(std::initializer_list<std::optional<Placement>> positional)
+      : positional(positional) {}
+  explicit EachPlacement(std::map<std::string, Placement> named) : named(std::move(named)) {}
+  EachPlacement() = default;
+  friend bool operator==(const EachPlacement&, const EachPlacement&) = default;
+};
+
+struct PrepareInput {
+  PrepareInput(std::string axis, EachPlacement inputs)
+      : axis(std::move(axis)), inputs(std::move(inputs)) {}
+  absl::StatusOr<StyleWishes> WishesAt(const StyleSite& site) const;
+  std::string ToString() const;
+  static absl::StatusOr<PrepareInput> Read(const StyleText& text);
+  friend bool operator==(const PrepareInput&, const PrepareInput&) = default;
+
+  std::string axis;
+  EachPlacement inputs;
+};
+
+struct PrepareOutput {
+  PrepareOutput(std::string axis, EachPlacement outputs)
+      : axis(std::move(axis)), outputs(std::move(outputs)) {}
+  absl::StatusOr<StyleWishes> WishesAt(const StyleSite& site) const;
+  std::string ToString() const;
+  static absl::StatusOr<PrepareOutput> Read(const StyleText& text);
+  friend bool operator==(const PrepareOutput&, const PrepareOutput&) = default;
+
+  std::string axis;
+  EachPlacement outputs;
 };
 
 }  // namespace dtensor

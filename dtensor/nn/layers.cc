@@ -7,16 +7,38 @@
 
 namespace dtensor {
 
-LinearLayer::LinearLayer(int64_t in, int64_t out, double stddev, Units units)
-    : LinearLayer(Parameter::New({out, in}, ParameterInit::Normal(stddev), {units.out, units.in})) {
-}
+LinearLayer::LinearLayer(int64_t in, int64_t out, double stddev, Units units, Bias bias)
+    : LinearLayer(Parameter::New({out, in}, ParameterInit::Normal(stddev), {units.out, units.in}),
+                  bias == Bias::kNone
+                      ? nullptr
+                      : Parameter::New({out}, ParameterInit::Constant(0), {units.out}),
+                  bias) {}
 
-LinearLayer::LinearLayer(ParameterPtr weight) : weight_(std::move(weight)) {
+LinearLayer::LinearLayer(ParameterPtr weight, ParameterPtr bias, Bias use)
+    : weight_(std::move(weight)), bias_(std::move(bias)) {
   DT_CHECK(weight_ != nullptr && weight_->shape.size() == 2);
   AddParameter("weight", weight_, {DimRole::kOutput, DimRole::kInput});
+  if (bias_ == nullptr) return;
+  DT_CHECK(bias_->shape == Dims{weight_->shape[0]});
+  AddParameter("bias", bias_, {DimRole::kOutput});
+  if (use == Bias::kReturned) SetResults({"y", "bias"});
 }
 
-TensorOr LinearLayer::Forward(const DistributedTensor& x) { return Linear(x, weight_->tensor); }
+TensorOr LinearLayer::Forward(const DistributedTensor& x) {
+  const TensorOr y = Linear(x, weight_->tensor);
+  const bool adds = bias_ != nullptr && y.ok() && !y->layout().is_partial();
+  return adds ? Add(y, bias_->tensor) : y;
+}
+
+TensorsOr LinearLayer::ForwardAll(absl::Span<const DistributedTensor> operands) {
+  DT_ASSIGN_OR_RETURN(DistributedTensor y, Linear(operands[0], weight_->tensor));
+  return std::vector<DistributedTensor>{std::move(y), bias_->tensor};
+}
+
+TensorOr LinearLayer::Finish(const DistributedTensor& y, const Spec& computed) {
+  const bool adds = bias_ != nullptr && computed.layout.is_partial();
+  return adds ? Add(y, bias_->tensor) : y;
+}
 
 EmbeddingLayer::EmbeddingLayer(int64_t rows, int64_t dim, double stddev)
     : EmbeddingLayer(Parameter::New({rows, dim}, ParameterInit::Normal(stddev))) {}

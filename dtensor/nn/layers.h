@@ -8,25 +8,36 @@
 
 namespace dtensor {
 
-// y = x weight^T; x [..., in], weight [out, in], y [..., out]. Groups of Units::in (out) features
-// are never cut. Add a bias to what the module returns: where `in` is split, y is a sum over ranks,
-// which a bias inside would need whole.
+// y = x weight^T + bias; x [..., in], weight [out, in], bias [out], y [..., out]. Groups of
+// Units::in (out) features are never cut.
+//
+// Where `in` is split, the product is a sum over ranks: it goes to the output's edge without the
+// bias, which is added there, once, so the edge's reduce-scatter stays one. Elsewhere the bias is
+// added to the product.
 class LinearLayer : public Module {
  public:
   struct Units {
     int64_t in = 1, out = 1;
   };
-  LinearLayer(int64_t in, int64_t out, double stddev, Units units = {1, 1});
+  // kReturned: the module has two results, "y", without the bias, and "bias", for a caller who adds
+  // it later.
+  enum class Bias { kNone, kAdded, kReturned };
+  // The bias starts as 0.
+  LinearLayer(int64_t in, int64_t out, double stddev, Units units = {1, 1},
+              Bias bias = Bias::kNone);
   // With the weight of another layer: a head tied to an embedding [out, in]. Requires: two
-  // dimensions.
-  explicit LinearLayer(ParameterPtr weight);
+  // dimensions; a bias [out], or null where there is none.
+  explicit LinearLayer(ParameterPtr weight, ParameterPtr bias = nullptr, Bias use = Bias::kAdded);
   const ParameterPtr& weight() const { return weight_; }
+  const ParameterPtr& bias() const { return bias_; }  // null: none
 
  protected:
   TensorOr Forward(const DistributedTensor& x) override;
+  TensorsOr ForwardAll(absl::Span<const DistributedTensor> operands) override;
+  TensorOr Finish(const DistributedTensor& y, const Spec& computed) override;
 
  private:
-  const ParameterPtr weight_;
+  const ParameterPtr weight_, bias_;
 };
 
 // Rows of weight [rows, dim] by ids [batch, sequence]: [batch, sequence, dim].

@@ -3,7 +3,10 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "dtensor/layout/text_scanner.h"
+#include "dtensor/ops/ops.h"
 #include "dtensor/runtime/core/status.h"
 
 namespace dtensor {
@@ -32,6 +35,12 @@ int64_t EvenSize(const DeviceMesh& mesh, const DimLayout& dim) {
   return NumElements({even, inner});
 }
 
+void CheckNames(absl::Span<const std::string> names) {
+  const absl::flat_hash_set<absl::string_view> unique(names.begin(), names.end());
+  DT_CHECK(!names.empty() && unique.size() == names.size());
+  for (const std::string& name : names) DT_CHECK(IsName(name));
+}
+
 absl::StatusOr<Layout> PlaceEdge(const Layout& layout, const ModuleEdge& edge,
                                  const Placement& placement, absl::Span<const int64_t> shape) {
   DT_ASSIGN_OR_RETURN(Layout placed, layout.WithAxes(edge.axes, placement, edge.position));
@@ -52,13 +61,20 @@ absl::StatusOr<Layout> PlaceEdge(const Layout& layout, const ModuleEdge& edge,
 }  // namespace
 
 TensorOr AtEdges(const DistributedTensor& x, absl::Span<const ModuleEdge> edges,
-                 std::optional<Placement> ModuleEdge::*side) {
+                 std::optional<Placement> ModuleEdge::*side, int index) {
   Layout layout = x.layout();
   for (const ModuleEdge& edge : edges) {
-    if (!(edge.*side)) continue;
+    if (!(edge.*side) || (edge.index >= 0 && edge.index != index)) continue;
     DT_ASSIGN_OR_RETURN(layout, PlaceEdge(layout, edge, *(edge.*side), x.shape()));
   }
   return layout == x.layout() ? x : x.Redistribute(layout);
+}
+
+// Every rank's shard of parameter.init.values, in the parameter's type.
+static TensorOr OfValues(Context& context, const Layout& layout, const Parameter& parameter) {
+  const NoGrad no_grad(context);
+  return Cast(Distribute<double>(context, layout, parameter.shape, *parameter.init.values),
+              parameter.dtype);
 }
 
 Parameter::Parameter(Dims shape_in, ParameterInit init_in, Dims units_in)
@@ -71,7 +87,9 @@ ParameterPtr Parameter::New(Dims shape, ParameterInit init, Dims units) {
 absl::Status Parameter::Materialize(Context& context, const Layout& layout, absl::string_view path,
                                     uint64_t seed) {
   TensorOr made;
-  if (init.stddev > 0) {
+  if (init.values != nullptr) {
+    made = OfValues(context, layout, *this);
+  } else if (init.stddev > 0) {
     RandomOptions options;
     options.seed = seed;
     options.stream = StreamOf(path);
@@ -82,21 +100,82 @@ absl::Status Parameter::Materialize(Context& context, const Layout& layout, absl
     made = Full(context, layout, shape, dtype, init.value);
   }
   DT_ASSIGN_OR_RETURN(tensor, std::move(made));
-  DT_RETURN_IF_ERROR(tensor.set_requires_grad(true));
+  init.values = nullptr;
   tensor.set_pinned(true);
-  return absl::OkStatus();
+  return trained ? tensor.set_requires_grad(true) : absl::OkStatus();
 }
 
 TensorOr Module::operator()(const TensorOr& x) {
-  DT_RETURN_IF_ERROR(x.status());
-  if (!x->defined()) return WithPath(InvalidArgument({"the module's operand is undefined"}));
+  DT_RETURN_IF_ERROR(CheckCount("operands", 1, operands_));
+  DT_RETURN_IF_ERROR(CheckCount("results", 1, results_));
+  DT_RETURN_IF_ERROR(CheckOperand(x, 0));
   DT_RETURN_IF_ERROR(CheckMaterialized());
-  DT_ASSIGN_OR_RETURN(const DistributedTensor input, AtEdge(*x, &ModuleEdge::input));
-  TensorOr y = Forward(input);
-  if (!y.ok()) return WithPath(y.status());
-  if (!y->defined()) return WithPath(InvalidArgument({"the module's result is undefined"}));
-  if (!edges_.empty()) last_result_ = SpecPtr(&y->spec());
-  return AtEdge(*y, &ModuleEdge::output);
+  DT_ASSIGN_OR_RETURN(const DistributedTensor input, AtEdge(x, &ModuleEdge::input, 0));
+  const TensorOr computed = Forward(input);
+  DT_ASSIGN_OR_RETURN(const DistributedTensor y, AtEdge(computed, &ModuleEdge::output, 0));
+  if (!edges_.empty()) last_result_ = SpecPtr(&computed->spec());
+  TensorOr finished = Finish(y, computed->spec());
+  return finished.ok() ? finished : WithPath(finished.status());
+}
+
+TensorsOr Module::Call(absl::Span<const TensorOr> operands) {
+  if (operands.size() == 1 && operands_.size() == 1 && results_.size() == 1) {
+    DT_ASSIGN_OR_RETURN(DistributedTensor y, (*this)(operands[0]));
+    return std::vector<DistributedTensor>{std::move(y)};
+  }
+  DT_RETURN_IF_ERROR(CheckCount("operands", operands.size(), operands_));
+  DT_RETURN_IF_ERROR(CheckMaterialized());
+  std::vector<DistributedTensor> inputs;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    DT_RETURN_IF_ERROR(CheckOperand(operands[i], i));
+  }
+  for (size_t i = 0; i < operands.size(); ++i) {
+    DT_ASSIGN_OR_RETURN(DistributedTensor input,
+                        AtEdge(operands[i], &ModuleEdge::input, static_cast<int>(i)));
+    inputs.push_back(std::move(input));
+  }
+  TensorsOr results = ForwardAll(inputs);
+  if (!results.ok()) return WithPath(results.status());
+  DT_RETURN_IF_ERROR(CheckCount("results", results->size(), results_));
+  for (size_t r = 0; r < results->size(); ++r) {
+    DistributedTensor& result = (*results)[r];
+    if (r == 0 && result.defined() && !edges_.empty()) last_result_ = SpecPtr(&result.spec());
+    DT_ASSIGN_OR_RETURN(result, AtEdge(result, &ModuleEdge::output, static_cast<int>(r)));
+  }
+  return results;
+}
+
+TensorOr Module::Forward(const DistributedTensor&) {
+  return absl::UnimplementedError("the module has no Forward; override Forward or ForwardAll");
+}
+
+TensorsOr Module::ForwardAll(absl::Span<const DistributedTensor>) {
+  return absl::UnimplementedError(
+      "the module has no ForwardAll, which several operands or results "
+      "need; override it");
+}
+
+TensorOr Module::Finish(const DistributedTensor& y, const Spec&) { return y; }
+
+absl::Status Module::CheckOperand(const TensorOr& x, size_t index) const {
+  DT_RETURN_IF_ERROR(x.status());
+  if (x->defined()) return absl::OkStatus();
+  if (operands_.size() == 1)
+    return WithPath(InvalidArgument({"the module's operand is undefined"}));
+  return WithPath(InvalidArgument({"the module's operand ", operands_[index], " is undefined"}));
+}
+
+absl::Status Module::CheckCount(absl::string_view what, size_t given,
+                                const std::vector<std::string>& names) const {
+  if (given == names.size()) return absl::OkStatus();
+  return WithPath(InvalidArgument({"the module has ", absl::StrCat(names.size()), " ", what, " (",
+                                   absl::StrJoin(names, ", "), "), not ", absl::StrCat(given)}));
+}
+
+TensorOr Module::OnlyResult(const TensorsOr& results) const {
+  DT_RETURN_IF_ERROR(results.status());
+  DT_RETURN_IF_ERROR(CheckCount("results", 1, results_));
+  return results->front();
 }
 
 absl::Status Module::CheckMaterialized() const {
@@ -109,9 +188,11 @@ absl::Status Module::CheckMaterialized() const {
   return absl::OkStatus();
 }
 
-TensorOr Module::AtEdge(const DistributedTensor& x,
-                        std::optional<Placement> ModuleEdge::*side) const {
-  TensorOr moved = AtEdges(x, edges_, side);
+TensorOr Module::AtEdge(const TensorOr& x, std::optional<Placement> ModuleEdge::*side,
+                        int index) const {
+  if (!x.ok()) return WithPath(x.status());
+  if (!x->defined()) return WithPath(InvalidArgument({"the module's result is undefined"}));
+  TensorOr moved = AtEdges(*x, edges_, side, index);
   return moved.ok() ? moved : WithPath(moved.status());
 }
 
@@ -165,7 +246,7 @@ std::vector<DistributedTensor> Module::Parameters() {
   std::vector<DistributedTensor> tensors;
   VisitParameters([&](const std::string&, Parameter& parameter) {
     DT_CHECK(parameter.tensor.defined());
-    tensors.push_back(parameter.tensor);
+    if (parameter.trained) tensors.push_back(parameter.tensor);
   });
   return tensors;
 }
@@ -206,6 +287,22 @@ void Module::AddParameter(std::string name, ParameterPtr parameter, std::vector<
   DT_CHECK(name.find('.') == std::string::npos && parameter != nullptr);
   DT_CHECK(roles.empty() || roles.size() == parameter->shape.size());
   parameters_.push_back({std::move(name), std::move(parameter), std::move(roles)});
+}
+
+void Module::AddBuffer(std::string name, ParameterPtr buffer, std::vector<DimRole> roles) {
+  DT_CHECK(buffer != nullptr);
+  buffer->trained = false;
+  AddParameter(std::move(name), std::move(buffer), std::move(roles));
+}
+
+void Module::SetOperands(std::vector<std::string> names) {
+  CheckNames(names);
+  operands_ = std::move(names);
+}
+
+void Module::SetResults(std::vector<std::string> names) {
+  CheckNames(names);
+  results_ = std::move(names);
 }
 
 }  // namespace dtensor

@@ -36,7 +36,16 @@
 // (VisitParameterPaths).
 //
 // Calling a module, y = m(x), brings x to the layouts that edges() want of it, runs Forward, and
-// brings the result to those that they want of that. A module without edges just runs Forward.
+// brings the result to those that they want of that; then Finish adds what needs that result whole.
+// A module without edges just runs Forward and Finish.
+//
+// A module of several operands or results says their names and overrides ForwardAll:
+//
+//   CrossAttention() { SetOperands({"query", "memory"}); }
+//   TensorsOr ForwardAll(absl::Span<const DistributedTensor> operands) override;
+//   ...
+//   y = cross(query, memory);                    // of one result
+//   DT_ASSIGN_OR_RETURN(results, m.Call({a, b}));  // of several
 #ifndef DTENSOR_NN_MODULE_H_
 #define DTENSOR_NN_MODULE_H_
 
@@ -59,12 +68,20 @@ namespace dtensor {
 
 struct AttentionOptions;  // attention.h
 
-// How a parameter starts: normal(0, stddev), or all one value.
+using TensorsOr = absl::StatusOr<std::vector<DistributedTensor>>;
+
+// How a parameter starts: normal(0, stddev), or all one value, or these values: all of them,
+// row-major, the same on every rank, which keeps its shard. They are dropped when the parameter has
+// its memory.
 struct ParameterInit {
   double stddev = 0;
   double value = 0;
-  static ParameterInit Normal(double stddev) { return {stddev, 0}; }
-  static ParameterInit Constant(double value) { return {0, value}; }
+  std::shared_ptr<const std::vector<double>> values;
+  static ParameterInit Normal(double stddev) { return {stddev, 0, nullptr}; }
+  static ParameterInit Constant(double value) { return {0, value, nullptr}; }
+  static ParameterInit Values(std::vector<double> values) {
+    return {0, 0, std::make_shared<const std::vector<double>>(std::move(values))};
+  }
 };
 
 // One parameter. Modules that use it hold it together, and it lives as long as one of them: its
@@ -80,10 +97,13 @@ struct Parameter {
   // 1: none.
   Dims units;
   DType dtype = DType::kF32;
-  // Undefined until materialized; then a pinned leaf that requires gradients.
+  // Whether it is trained. A buffer is not: it has a place and is saved, and wants no gradient.
+  bool trained = true;
+  // Undefined until materialized; then a pinned leaf, which requires gradients if it is trained.
   DistributedTensor tensor;
   int64_t unit(int dim) const { return units.empty() ? 1 : units[dim]; }
-  // Memory in `layout`, and the first value that `path` gives it. No communication.
+  // Memory in `layout`, and the first value that `path` gives it. No communication. Errors:
+  // kInvalidArgument for another number of values than `shape` has; failures.
   absl::Status Materialize(Context& context, const Layout& layout, absl::string_view path,
                            uint64_t seed);
 
@@ -108,7 +128,7 @@ struct OwnParameter {
   std::vector<DimRole> roles;  // for each dimension; empty: all kOther
 };
 
-// Where a module's operand and its result are brought, on some mesh axes; other axes stay as they
+// Where a module's operands and results are brought, on some mesh axes; other axes stay as they
 // come. Placements and position are those of Layout::WithAxes.
 struct ModuleEdge {
   DeviceMesh mesh;
@@ -116,13 +136,16 @@ struct ModuleEdge {
   std::optional<Placement> input, output;  // none: as it comes
   bool allow_uneven = false;               // else a Shard that does not divide is refused
   SplitPosition position = SplitPosition::kMinor;
+  // Which operand `input` is of, and which result `output`: the only one, or -1: each.
+  int index = -1;
 };
 
-// x where one side of `edges` wants it, one after the other, in one redistribution. Errors:
+// x, which is operand or result number `index`, where that side of `edges` wants it, one after the
+// other, in one redistribution. Errors:
 // kInvalidArgument for a placement that WithAxes refuses, and a dimension that does not divide,
 // naming the multiple that would; failures.
 TensorOr AtEdges(const DistributedTensor& x, absl::Span<const ModuleEdge> edges,
-                 std::optional<Placement> ModuleEdge::*side);
+                 std::optional<Placement> ModuleEdge::*side, int index = 0);
 
 class Module {
  public:
@@ -130,10 +153,20 @@ class Module {
   Module(const Module&) = delete;
   Module& operator=(const Module&) = delete;
 
-  // Errors: the operand's; kFailedPrecondition where a parameter of the module has no memory yet,
-  // with its path; kInvalidArgument for an undefined operand, and what edges or Forward refuse,
-  // prefixed with the path of the innermost module; failures.
+  // Of a module with one result. Errors: the operands'; kFailedPrecondition where a parameter of
+  // the module has no memory yet, with its path; kInvalidArgument for an undefined operand, another
+  // number of operands or results than the module has, and what edges or Forward refuse, prefixed
+  // with the path of the innermost module; failures.
   TensorOr operator()(const TensorOr& x);
+  template <typename... More>
+  TensorOr operator()(const TensorOr& x, const TensorOr& y, const More&... more) {
+    return OnlyResult(Call({x, y, TensorOr(more)...}));
+  }
+  // Of any module.
+  TensorsOr Call(absl::Span<const TensorOr> operands);
+  TensorsOr Call(std::initializer_list<TensorOr> operands) {
+    return Call(absl::MakeConstSpan(operands.begin(), operands.size()));
+  }
 
   // Depth first, in order of declaration: (path, thing), paths like "layers.0.attention.wq". The
   // module itself has "". What stands at several paths is visited once, by the first of them.
@@ -144,7 +177,7 @@ class Module {
   void VisitModulePaths(const std::function<void(const std::string& path, Module& module)>& visit);
   void VisitParameterPaths(
       const std::function<void(const std::string& path, Parameter& parameter)>& visit);
-  // The tensors of VisitParameters: each once. Requires: materialized.
+  // The tensors of those that are trained: each once. Requires: materialized.
   std::vector<DistributedTensor> Parameters();
 
   // Gives every parameter that has none memory, replicated on `mesh`, and its first value. No
@@ -156,7 +189,9 @@ class Module {
 
   // --- What it is.
   // In order of declaration.
-  const std::vector<OwnParameter>& own_parameters() const { return parameters_; }
+  const std::vector<OwnParameter>& own_parameters() const { return parameters_; }  // and buffers
+  const std::vector<std::string>& operand_names() const { return operands_; }
+  const std::vector<std::string>& result_names() const { return results_; }
   // The options of the attention in its Forward, where it has one (attention_module.h); else null.
   virtual AttentionOptions* attention() { return nullptr; }
   // Its first path in the model that Materialize or SetPaths was called on; before, one that its
@@ -168,24 +203,41 @@ class Module {
   // --- Where its activations go.
   // Each side's are followed in order.
   std::vector<ModuleEdge>& edges() { return edges_; }
-  // Of what Forward returned last, before the edges moved it. Null before the first call, and
-  // without edges.
+  // Of the first result that Forward returned last, before the edges moved it. Null before the
+  // first call, and without edges.
   const Spec* last_result() const { return last_result_.get(); }
 
  protected:
   Module() = default;
-  virtual TensorOr Forward(const DistributedTensor& x) = 0;
+  // One of these two is overridden: the first by modules of one operand and one result, the second
+  // by others, with the operands in the order of their names, which returns all results.
+  virtual TensorOr Forward(const DistributedTensor& x);
+  virtual TensorsOr ForwardAll(absl::Span<const DistributedTensor> operands);
+  // The result of Forward, `computed` there, is now `y`, where the edges have it. What would need a
+  // sum over ranks whole, and is the same afterwards, is done here: so a row-parallel layer adds
+  // its bias once, and its reduce-scatter stays one. Not called after ForwardAll.
+  virtual TensorOr Finish(const DistributedTensor& y, const Spec& computed);
+  // Names of operands and results, "x" and "y" unless said. Requires: some, unique, each of letters,
+  // digits and '_'.
+  void SetOperands(std::vector<std::string> names);
+  void SetResults(std::vector<std::string> names);
   // `child` outlives this module, of which it is a member unless it is shared. Requires: unique
   // names without '.'; a child that does not contain this module; no null. A child without a name
   // has this module's path: what wraps a module changes no names.
   void AddChild(std::string name, Module* child);
   // Requires: a role for each dimension, or none at all; no null.
   void AddParameter(std::string name, ParameterPtr parameter, std::vector<DimRole> roles = {});
+  // The same, of one that is not trained.
+  void AddBuffer(std::string name, ParameterPtr buffer, std::vector<DimRole> roles = {});
 
  private:
   using ModuleVisitor = std::function<void(const std::string&, Module&)>;
-  // x where the edges of one side want it.
-  TensorOr AtEdge(const DistributedTensor& x, std::optional<Placement> ModuleEdge::*side) const;
+  // Operand or result `index` where the edges of one side want it.
+  TensorOr AtEdge(const TensorOr& x, std::optional<Placement> ModuleEdge::*side, int index) const;
+  absl::Status CheckOperand(const TensorOr& x, size_t index) const;
+  absl::Status CheckCount(absl::string_view what, size_t given,
+                          const std::vector<std::string>& names) const;
+  TensorOr OnlyResult(const TensorsOr& results) const;
   absl::Status WithPath(const absl::Status& status) const;
   absl::Status CheckMaterialized() const;
   void VisitFrom(const std::string& path, const ModuleVisitor& visit);
@@ -196,6 +248,7 @@ class Module {
   std::string path_;
   std::vector<std::pair<std::string, Module*>> children_;
   std::vector<OwnParameter> parameters_;
+  std::vector<std::string> operands_ = {"x"}, results_ = {"y"};
   std::vector<ModuleEdge> edges_;
   SpecPtr last_result_;
 };

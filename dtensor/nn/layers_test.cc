@@ -1,0 +1,155 @@
+// Modules of several operands and results, biases and buffers, on one rank. On meshes:
+// parallel_plans/parallel_linear_test.cc.
+#include "dtensor/nn/layers.h"
+
+#include <string>
+#include <vector>
+
+#include "dtensor/ops/ops.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/testing/status_matchers.h"
+#include "dtensor/tensor/autograd.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace dtensor {
+namespace {
+
+MATCHER_P(Refuses, message, "") {
+  return ExplainMatchResult(StatusIs(absl::StatusCode::kInvalidArgument, message), arg,
+                            result_listener);
+}
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+absl::Status OnOneRank(const std::function<absl::Status(Context&)>& fn) { return RunRanks(1, fn); }
+
+TensorOr Of(Context& context, Dims shape, std::vector<float> values) {
+  return Distribute<float>(context, DeviceMesh(), {}, shape, values);
+}
+
+TEST(LinearLayer, AddsItsBias) {
+  DT_EXPECT_OK(OnOneRank([](Context& context) -> absl::Status {
+    LinearLayer layer(Parameter::New({2, 2}, ParameterInit::Values({1, 2, 3, 4})),
+                      Parameter::New({2}, ParameterInit::Values({10, 20})));
+    DT_RETURN_IF_ERROR(layer.Materialize(context, DeviceMesh(), 0));
+    DT_ASSIGN_OR_RETURN(const auto y, layer(Of(context, {1, 2}, {1, 1})));
+    EXPECT_THAT(ToGlobal<float>(y), IsOkAndHolds(ElementsAre(13, 27)));
+    DT_RETURN_IF_ERROR(Backward(Sum(y, {0, 1})));
+    EXPECT_THAT(ToGlobal<float>(layer.bias()->tensor.grad()), IsOkAndHolds(ElementsAre(1, 1)));
+    return absl::OkStatus();
+  }));
+}
+
+TEST(LinearLayer, ReturnsItsBias) {
+  DT_EXPECT_OK(OnOneRank([](Context& context) -> absl::Status {
+    LinearLayer layer(2, 3, 0.1, {}, LinearLayer::Bias::kReturned);
+    DT_RETURN_IF_ERROR(layer.Materialize(context, DeviceMesh(), 0));
+    DT_ASSIGN_OR_RETURN(const auto results, layer.Call({Of(context, {1, 2}, {1, 1})}));
+    EXPECT_THAT(results, SizeIs(2));
+    EXPECT_EQ(results[1].shape(), Dims({3}));
+    EXPECT_THAT(layer(Of(context, {1, 2}, {1, 1})),
+                Refuses(AllOf(HasSubstr("2 results (y, bias)"), HasSubstr("not 1"))));
+    return absl::OkStatus();
+  }));
+}
+
+// a - b and b - a.
+class Differences : public Module {
+ public:
+  Differences() {
+    SetOperands({"a", "b"});
+    SetResults({"ab", "ba"});
+  }
+
+ protected:
+  TensorsOr ForwardAll(absl::Span<const DistributedTensor> x) override {
+    DT_ASSIGN_OR_RETURN(DistributedTensor ab, Sub(x[0], x[1]));
+    DT_ASSIGN_OR_RETURN(DistributedTensor ba, Sub(x[1], x[0]));
+    return std::vector<DistributedTensor>{std::move(ab), std::move(ba)};
+  }
+};
+
+// x0 + 2 x1.
+class Weighted : public Module {
+ public:
+  Weighted() { SetOperands({"x0", "x1"}); }
+
+ protected:
+  TensorsOr ForwardAll(absl::Span<const DistributedTensor> x) override {
+    DT_ASSIGN_OR_RETURN(DistributedTensor y, Add(x[0], Scale(x[1], 2)));
+    return std::vector<DistributedTensor>{std::move(y)};
+  }
+};
+
+TEST(Module, HasSeveralOperandsAndResults) {
+  DT_EXPECT_OK(OnOneRank([](Context& context) -> absl::Status {
+    const TensorOr a = Of(context, {1}, {5}), b = Of(context, {1}, {3});
+    Differences differences;
+    DT_ASSIGN_OR_RETURN(const auto results, differences.Call({a, b}));
+    EXPECT_THAT(ToGlobal<float>(results[0]), IsOkAndHolds(ElementsAre(2)));
+    EXPECT_THAT(ToGlobal<float>(results[1]), IsOkAndHolds(ElementsAre(-2)));
+    Weighted weighted;
+    DT_ASSIGN_OR_RETURN(const auto y, weighted(a, b));
+    EXPECT_THAT(ToGlobal<float>(y), IsOkAndHolds(ElementsAre(11)));
+    return absl::OkStatus();
+  }));
+}
+
+TEST(Module, RefusesOtherNumbersOfOperandsAndResults) {
+  DT_EXPECT_OK(OnOneRank([](Context& context) -> absl::Status {
+    const TensorOr a = Of(context, {1}, {5});
+    Differences differences;
+    EXPECT_THAT(differences(a), Refuses(HasSubstr("2 operands (a, b), not 1")));
+    EXPECT_THAT(differences(a, a), Refuses(HasSubstr("2 results (ab, ba), not 1")));
+    EXPECT_THAT(differences.Call({a, a, a}), Refuses(HasSubstr("not 3")));
+    EXPECT_THAT(differences.Call({a, DistributedTensor()}),
+                Refuses(HasSubstr("operand b is undefined")));
+    return absl::OkStatus();
+  }));
+}
+
+// Adds a buffer.
+class Shifted : public Module {
+ public:
+  Shifted() : shift_(Parameter::New({2}, ParameterInit::Values({1, 2}))), linear_(2, 2, 0.1) {
+    AddBuffer("shift", shift_);
+    AddChild("linear", &linear_);
+  }
+
+ protected:
+  TensorOr Forward(const DistributedTensor& x) override { return Add(linear_(x), shift_->tensor); }
+
+ private:
+  ParameterPtr shift_;
+  LinearLayer linear_;
+};
+
+TEST(Module, HasBuffers) {
+  DT_EXPECT_OK(OnOneRank([](Context& context) -> absl::Status {
+    Shifted model;
+    DT_RETURN_IF_ERROR(model.Materialize(context, DeviceMesh(), 0));
+    std::vector<std::string> paths;
+    model.VisitParameters([&](const std::string& path, Parameter&) { paths.push_back(path); });
+    EXPECT_THAT(paths, ElementsAre("shift", "linear.weight"));
+    EXPECT_THAT(model.Parameters(), SizeIs(1));
+    DT_ASSIGN_OR_RETURN(const auto y, model(Of(context, {1, 2}, {0, 0})));
+    EXPECT_THAT(ToGlobal<float>(y), IsOkAndHolds(ElementsAre(1, 2)));
+    EXPECT_FALSE(model.own_parameters()[0].parameter->tensor.requires_grad());
+    return absl::OkStatus();
+  }));
+}
+
+TEST(Parameter, RefusesAnotherNumberOfValues) {
+  DT_EXPECT_OK(OnOneRank([](Context& context) -> absl::Status {
+    LinearLayer layer(Parameter::New({2, 2}, ParameterInit::Values({1, 2, 3})));
+    EXPECT_THAT(layer.Materialize(context, DeviceMesh(), 0), Refuses(HasSubstr("3")));
+    return absl::OkStatus();
+  }));
+}
+
+}  // namespace
+}  // namespace dtensor
