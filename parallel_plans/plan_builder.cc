@@ -208,7 +208,8 @@ absl::StatusOr<Layout> PlanBuilder::Grant(const Wish& wish, const Parameter& par
   const int dim = placement.dim();
   if (placement.is_shard() && dim >= 0 && dim < layout.ndim()) {  // else: WithAxes refuses
     DT_RETURN_IF_ERROR(CheckDivides(wish, parameter, dim, ShardsOf(AxesOf(layout.dim(dim)))));
-    const int64_t unit = parameter.unit(dim);
+    const int64_t shards = ShardsOf(wish.axes) * ShardsOf(AxesOf(layout.dim(dim)));
+    const int64_t unit = parameter.unit(dim, shards);
     if (unit > 1) placement = Shard(dim, ShardOrder::Unit(unit));
   }
   auto placed = layout.WithAxes(wish.axes, placement);
@@ -244,7 +245,8 @@ absl::StatusOr<std::vector<PlanBuilder::Wish>> PlanBuilder::WishesFor(
 absl::Status PlanBuilder::CheckDivides(const Wish& wish, const Parameter& parameter, int dim,
                                        int64_t shards_before) const {
   const int64_t shards = ShardsOf(wish.axes);
-  const int64_t unit = parameter.unit(dim), size = parameter.shape[dim], units = size / unit;
+  const int64_t unit = parameter.unit(dim, shards * shards_before);
+  const int64_t size = parameter.shape[dim], units = size / unit;
   const bool divides = size % unit == 0 && units % (shards * shards_before) == 0;
   if (wish.allow_uneven || divides) return absl::OkStatus();
   const std::string grouped = unit > 1 ? absl::StrCat(" (", units, " units of ", unit, ")") : "";

@@ -35,7 +35,7 @@
 namespace dtensor {
 
 struct StyleArgument {
-  std::string key;  // empty: none
+  std::string key;                                                      // empty: none
   std::variant<std::monostate, Placement, std::string, int64_t> value;  // monostate: "-"
 
   StyleArgument(std::string key, std::optional<Placement> placement);

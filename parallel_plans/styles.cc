@@ -18,6 +18,13 @@ StyleWishes OneEdge(const StyleSite& site, std::optional<Placement> input,
   return wishes;
 }
 
+bool HasRole(const Module& module, DimRole role) {
+  for (const OwnParameter& own : module.own_parameters()) {
+    if (std::find(own.roles.begin(), own.roles.end(), role) != own.roles.end()) return true;
+  }
+  return false;
+}
+
 // A style that is its axis alone.
 template <typename S>
 absl::StatusOr<S> ReadAxis(const StyleText& text) {
@@ -123,8 +130,11 @@ absl::StatusOr<Rowwise> Rowwise::Read(const StyleText& text) {
 
 absl::StatusOr<StyleWishes> VocabParallel::WishesAt(const StyleSite& site) const {
   if (site.module.own_parameters().empty()) return OneEdge(site, Shard(-1), std::nullopt, 0);
-  StyleWishes wishes = OneEdge(site, std::nullopt, output, 0);
-  DT_ASSIGN_OR_RETURN(wishes.parameters, SplitAlong(site.module, {DimRole::kRow}));
+  const bool table = HasRole(site.module, DimRole::kRow);
+  StyleWishes wishes =
+      table ? OneEdge(site, std::nullopt, output, 0) : OneEdge(site, Replicate(), std::nullopt, 0);
+  DT_ASSIGN_OR_RETURN(wishes.parameters,
+                      SplitAlong(site.module, {table ? DimRole::kRow : DimRole::kOutput}));
   wishes.allow_uneven_parameters = true;
   return wishes;
 }

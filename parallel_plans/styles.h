@@ -6,7 +6,8 @@
 //   Rowwise(a, out, in)  input features and rows S,    as it comes,  out (R unless given)
 //                        others R                      or in
 //   VocabParallel(a,out) a table's rows S, others R    as it comes   out (R unless given)
-//     of a loss          none                          first: S(-1)  as it comes
+//     of a head          output features S, others R   R             as it comes
+//     of a loss          none                          S(-1)         as it comes
 //   SequenceParallel(a)  R                             S(1)          S(1)
 //   Replicated(a)        R                             R             as it comes
 //   DataParallel(a)      left to others                S(0)          as it comes
@@ -18,17 +19,18 @@
 // So a Linear's weight [out, in] is S(0) by Colwise and S(1) by Rowwise, its bias [out] S(0) and R;
 // an Embedding's [rows, dim] is S(1) and S(0); any module of yours that says which dimensions are
 // which goes the same way (DimRole in module.h), and one that has parameters and says nothing of
-// them is refused. A style places a module's own parameters, not those of modules in it: name these.
+// them is refused. A style places a module's own parameters, not those of modules in it: name
+// these.
 //
 // Who communicates, forward: Colwise gathers an input that was split; Rowwise reduces its Partial
 // result, by an all-reduce (R) or a reduce-scatter (S), and adds its bias afterwards;
 // SequenceParallel, DataParallel and ContextParallel move nothing, and their parameters' gradients
 // are Partial.
 //
-// VocabParallel is Rowwise for a table of any number of rows: trailing ranks may hold fewer, also
-// where uneven shards are not allowed. At a module without parameters, a loss, it brings the first
-// operand to S(-1): logits stay split over the classes, and CrossEntropy exchanges three numbers a
-// token.
+// VocabParallel is Rowwise for a table and Colwise for the head that makes logits of it, of any
+// number of words: trailing ranks may hold fewer, also where uneven shards are not allowed. At a
+// module without parameters, a loss, it brings the first operand to S(-1): logits stay split over
+// the classes, and CrossEntropy exchanges three numbers a token.
 //
 // Rowwise reduces at the module's edge. What a module of yours does with its sum before that needs
 // the sum whole: an all-reduce in place of the reduce-scatter, of twice the bytes. Do it in
@@ -140,7 +142,8 @@ struct Edges {
   std::optional<Placement> input, output;
 };
 
-// Placements of several operands, or results: the first ones by position, others by name. As Edges'.
+// Placements of several operands, or results: the first ones by position, others by name; such as
+// Edges takes.
 struct EachPlacement {
   std::vector<std::optional<Placement>> positional;
   std::map<std::string, Placement> named;

@@ -6,13 +6,20 @@
 #include "dtensor/runtime/core/status.h"
 
 namespace dtensor {
+namespace {
+
+int64_t PartOf(int64_t unit, int64_t part) { return part == 0 ? unit : part; }
+
+}  // namespace
 
 LinearLayer::LinearLayer(int64_t in, int64_t out, double stddev, Units units, Bias bias)
-    : LinearLayer(Parameter::New({out, in}, ParameterInit::Normal(stddev), {units.out, units.in}),
-                  bias == Bias::kNone
-                      ? nullptr
-                      : Parameter::New({out}, ParameterInit::Constant(0), {units.out}),
-                  bias) {}
+    : LinearLayer(
+          Parameter::New({out, in}, ParameterInit::Normal(stddev), {units.out, units.in},
+                         {PartOf(units.out, units.out_part), PartOf(units.in, units.in_part)}),
+          bias == Bias::kNone ? nullptr
+                              : Parameter::New({out}, ParameterInit::Constant(0), {units.out},
+                                               {PartOf(units.out, units.out_part)}),
+          bias) {}
 
 LinearLayer::LinearLayer(ParameterPtr weight, ParameterPtr bias, Bias use)
     : weight_(std::move(weight)), bias_(std::move(bias)) {

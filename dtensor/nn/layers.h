@@ -9,7 +9,8 @@
 namespace dtensor {
 
 // y = x weight^T + bias; x [..., in], weight [out, in], bias [out], y [..., out]. Groups of
-// Units::in (out) features are never cut.
+// Units::in (out) features are never cut; where there are more shards than these, groups of in_part
+// (out_part) are what is not cut (0: as before).
 //
 // Where `in` is split, the product is a sum over ranks: it goes to the output's edge without the
 // bias, which is added there, once, so the edge's reduce-scatter stays one. Elsewhere the bias is
@@ -18,13 +19,14 @@ class LinearLayer : public Module {
  public:
   struct Units {
     int64_t in = 1, out = 1;
+    int64_t in_part = 0, out_part = 0;
   };
   // kReturned: the module has two results, "y", without the bias, and "bias", for a caller who adds
   // it later.
   enum class Bias { kNone, kAdded, kReturned };
   // The bias starts as 0.
-  LinearLayer(int64_t in, int64_t out, double stddev, Units units = {1, 1},
-              Bias bias = Bias::kNone);
+  LinearLayer(int64_t in, int64_t out, double stddev, Units units, Bias bias = Bias::kNone);
+  LinearLayer(int64_t in, int64_t out, double stddev) : LinearLayer(in, out, stddev, Units()) {}
   // With the weight of another layer: a head tied to an embedding [out, in]. Requires: two
   // dimensions; a bias [out], or null where there is none.
   explicit LinearLayer(ParameterPtr weight, ParameterPtr bias = nullptr, Bias use = Bias::kAdded);

@@ -77,11 +77,21 @@ static TensorOr OfValues(Context& context, const Layout& layout, const Parameter
               parameter.dtype);
 }
 
-Parameter::Parameter(Dims shape_in, ParameterInit init_in, Dims units_in)
-    : shape(std::move(shape_in)), init(init_in), units(std::move(units_in)) {}
+Parameter::Parameter(Dims shape_in, ParameterInit init_in, Dims units_in, Dims unit_parts_in)
+    : shape(std::move(shape_in)),
+      init(std::move(init_in)),
+      units(std::move(units_in)),
+      unit_parts(std::move(unit_parts_in)) {}
 
-ParameterPtr Parameter::New(Dims shape, ParameterInit init, Dims units) {
-  return ParameterPtr(new Parameter(std::move(shape), init, std::move(units)));
+ParameterPtr Parameter::New(Dims shape, ParameterInit init, Dims units, Dims unit_parts) {
+  return ParameterPtr(
+      new Parameter(std::move(shape), std::move(init), std::move(units), std::move(unit_parts)));
+}
+
+int64_t Parameter::unit(int dim, int64_t shards) const {
+  if (units.empty()) return 1;
+  const bool enough = unit_parts.empty() || shape[dim] / units[dim] >= shards;
+  return enough ? units[dim] : unit_parts[dim];
 }
 
 absl::Status Parameter::Materialize(Context& context, const Layout& layout, absl::string_view path,

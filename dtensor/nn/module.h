@@ -87,7 +87,8 @@ struct ParameterInit {
 // One parameter. Modules that use it hold it together, and it lives as long as one of them: its
 // address tells it apart, and its paths are those of the modules that have it.
 struct Parameter {
-  static std::shared_ptr<Parameter> New(Dims shape, ParameterInit init, Dims units = {});
+  static std::shared_ptr<Parameter> New(Dims shape, ParameterInit init, Dims units = {},
+                                        Dims unit_parts = {});
   Parameter(const Parameter&) = delete;
   Parameter& operator=(const Parameter&) = delete;
 
@@ -96,19 +97,22 @@ struct Parameter {
   // For each dimension the size of a group that is never to be cut (features of a head). Empty or
   // 1: none.
   Dims units;
+  // The same for groups within these (a head, of the query heads that share a key), which are what
+  // is never cut where there are more shards than units. Empty: units are whole all the same.
+  Dims unit_parts;
   DType dtype = DType::kF32;
   // Whether it is trained. A buffer is not: it has a place and is saved, and wants no gradient.
   bool trained = true;
   // Undefined until materialized; then a pinned leaf, which requires gradients if it is trained.
   DistributedTensor tensor;
-  int64_t unit(int dim) const { return units.empty() ? 1 : units[dim]; }
+  int64_t unit(int dim, int64_t shards) const;  // of a dimension that is cut into so many shards
   // Memory in `layout`, and the first value that `path` gives it. No communication. Errors:
   // kInvalidArgument for another number of values than `shape` has; failures.
   absl::Status Materialize(Context& context, const Layout& layout, absl::string_view path,
                            uint64_t seed);
 
  private:
-  Parameter(Dims shape_in, ParameterInit init_in, Dims units_in);
+  Parameter(Dims shape_in, ParameterInit init_in, Dims units_in, Dims unit_parts_in);
 };
 using ParameterPtr = std::shared_ptr<Parameter>;
 
@@ -189,7 +193,7 @@ class Module {
 
   // --- What it is.
   // In order of declaration.
-  const std::vector<OwnParameter>& own_parameters() const { return parameters_; }  // and buffers
+  const std::vector<OwnParameter>& own_parameters() const { return parameters_; }
   const std::vector<std::string>& operand_names() const { return operands_; }
   const std::vector<std::string>& result_names() const { return results_; }
   // The options of the attention in its Forward, where it has one (attention_module.h); else null.
@@ -217,8 +221,8 @@ class Module {
   // sum over ranks whole, and is the same afterwards, is done here: so a row-parallel layer adds
   // its bias once, and its reduce-scatter stays one. Not called after ForwardAll.
   virtual TensorOr Finish(const DistributedTensor& y, const Spec& computed);
-  // Names of operands and results, "x" and "y" unless said. Requires: some, unique, each of letters,
-  // digits and '_'.
+  // Names of operands and results, "x" and "y" unless said. Requires: some, unique, each of
+  // letters, digits and '_'.
   void SetOperands(std::vector<std::string> names);
   void SetResults(std::vector<std::string> names);
   // `child` outlives this module, of which it is a member unless it is shared. Requires: unique

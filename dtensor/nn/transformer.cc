@@ -46,10 +46,12 @@ GroupedQueryAttention::GroupedQueryAttention(const TransformerConfig& config)
       kv_heads_(config.kv_heads),
       head_dim_(config.head_dim()),
       rope_theta_(config.rope_theta),
-      q_(config.dim, heads_ * head_dim_, config.init_stddev, {.out = GroupWidth(config)}),
+      q_(config.dim, heads_ * head_dim_, config.init_stddev,
+         {.out = GroupWidth(config), .out_part = head_dim_}),
       k_(config.dim, kv_heads_ * head_dim_, config.init_stddev, {.out = head_dim_}),
       v_(config.dim, kv_heads_ * head_dim_, config.init_stddev, {.out = head_dim_}),
-      o_(heads_ * head_dim_, config.dim, OutputStddev(config), {.in = GroupWidth(config)}) {
+      o_(heads_ * head_dim_, config.dim, OutputStddev(config),
+         {.in = GroupWidth(config), .in_part = head_dim_}) {
   AddChild("q_proj", &q_);
   AddChild("k_proj", &k_);
   AddChild("v_proj", &v_);

@@ -37,7 +37,7 @@ struct TransformerConfig {
 
 // q, k, v, rotary embedding, attention (causal unless its options say otherwise), output
 // projection: [b, s, dim] -> [b, s, dim]. A group of query heads with its key/value head is one
-// unit, which is never cut.
+// unit, which is cut, between heads, only where there are more shards than key/value heads.
 class GroupedQueryAttention : public AttentionModule {
  public:
   explicit GroupedQueryAttention(const TransformerConfig& config);

@@ -1,0 +1,71 @@
+#include "dtensor/parallel_plans/tensor_parallel.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "dtensor/parallel_plans/transformer_plan.h"
+#include "dtensor/runtime/core/status.h"
+
+namespace dtensor {
+namespace {
+
+// The ranks of an axis or a group; 0: there is none.
+int64_t SizeOf(const DeviceMesh& mesh, absl::string_view name) {
+  const absl::StatusOr<AxisList> axes = mesh.Find(name);
+  if (!axes.ok()) return 0;
+  int64_t size = 1;
+  for (const int axis : *axes) size *= mesh.axis_size(axis);
+  return size;
+}
+
+// The same ranks, with the axis cut into one for the heads and one for their copies.
+absl::StatusOr<DeviceMesh> CutForHeads(const DeviceMesh& mesh, const std::string& axis,
+                                       int64_t heads, int64_t ranks) {
+  if (ranks % heads != 0) {
+    return InvalidArgument({"ApplyTensorParallel: ", absl::StrCat(heads), " key/value heads and ",
+                            absl::StrCat(ranks), " ranks on \"", axis,
+                            "\": one has to divide the other; choose an axis of another size"});
+  }
+  return mesh.SplitAxis(axis, {{absl::StrCat(axis, "_kv"), static_cast<int>(heads)},
+                               {absl::StrCat(axis, "_rep"), static_cast<int>(ranks / heads)}});
+}
+
+}  // namespace
+
+std::optional<DeviceMesh> GetTpMesh(const DeviceMesh& mesh, absl::string_view axis) {
+  if (!mesh.Find(axis).ok()) return std::nullopt;
+  absl::StatusOr<DeviceMesh> slice = mesh.Slice({std::string(axis)});
+  return slice.ok() ? std::optional<DeviceMesh>(*std::move(slice)) : std::nullopt;
+}
+
+absl::StatusOr<TensorParallelism> PlanTensorParallel(const TransformerConfig& config,
+                                                     const DeviceMesh& mesh,
+                                                     const TensorParallelOptions& options) {
+  DT_RETURN_IF_ERROR(config.Validate());
+  TensorParallelism out{mesh, ParallelPlan()};
+  const int64_t ranks = SizeOf(mesh, options.axis);
+  KeyValueAxes axes;
+  if (ranks > config.kv_heads) {
+    DT_ASSIGN_OR_RETURN(out.mesh, CutForHeads(mesh, options.axis, config.kv_heads, ranks));
+    axes = {absl::StrCat(options.axis, "_kv"), absl::StrCat(options.axis, "_rep")};
+  }
+  if (ranks > 0) out.plan = TensorParallelPlan(options.axis, options.sequence_parallel, axes);
+  if (mesh.Find(options.data_axis).ok()) out.plan.Add({"", DataParallel(options.data_axis)});
+  if (mesh.Find(options.context_axis).ok()) {
+    out.plan.Add(ContextParallelPlan(options.context_axis, options.context_pattern));
+  }
+  return out;
+}
+
+absl::StatusOr<DeviceMesh> ApplyTensorParallel(Transformer& model, Context& context,
+                                               const DeviceMesh& mesh,
+                                               const TensorParallelOptions& options) {
+  DT_ASSIGN_OR_RETURN(const TensorParallelism parallelism,
+                      PlanTensorParallel(model.config(), mesh, options));
+  DT_RETURN_IF_ERROR(
+      parallelism.plan.Apply(model, context, parallelism.mesh,
+                             {.seed = options.seed, .allow_uneven = options.allow_uneven}));
+  return parallelism.mesh;
+}
+
+}  // namespace dtensor

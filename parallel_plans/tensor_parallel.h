@@ -1,0 +1,71 @@
+// ApplyTensorParallel: a Transformer over all the axes that a mesh has, in one call.
+//
+//   DT_ASSIGN_OR_RETURN(DeviceMesh mesh, DeviceMesh::Parse("dp=2,tp=8"));
+//   DT_ASSIGN_OR_RETURN(mesh, ApplyTensorParallel(model, context, mesh, {.seed = 1}));
+//   DT_ASSIGN_OR_RETURN(auto ids, Distribute<int32_t>(context, mesh, placements, shape, values));
+//
+// What is split, on the axis tp: heads of attention, the MLP's hidden features, rows of the
+// embedding and classes of the head (any number of them: 50257 too); between blocks the sequence.
+// The embedding's sum is reduce-scattered to the sequence. All of it goes together: a tied
+// embedding and head with sequence parallelism, too.
+#ifndef DTENSOR_PARALLEL_PLANS_TENSOR_PARALLEL_H_
+#define DTENSOR_PARALLEL_PLANS_TENSOR_PARALLEL_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "dtensor/layout/device_mesh.h"
+#include "dtensor/nn/transformer.h"
+#include "dtensor/parallel_plans/parallel_plan.h"
+
+namespace dtensor {
+
+// The mesh of the axis that is called so, an axis or a group, alone; nothing where there is none.
+// It lies on the ranks 0, 1, ...; `mesh` says on which ranks it lies there (DeviceMesh::Group).
+std::optional<DeviceMesh> GetTpMesh(const DeviceMesh& mesh, absl::string_view axis = "tp");
+
+struct TensorParallelOptions {
+  // Names of axes, or of groups. An axis that the mesh lacks has no part.
+  std::string axis = "tp";          // splits layers
+  std::string data_axis = "dp";     // splits the batch
+  std::string context_axis = "cp";  // splits the sequence, as ContextParallel
+  // Between blocks the sequence is split on `axis`: activations that are saved fall as 1/size, and
+  // all-reduces become a reduce-scatter and an all-gather.
+  bool sequence_parallel = true;
+  std::string context_pattern = "zigzag";
+  uint64_t seed = 0;
+  bool allow_uneven = false;  // ParallelPlanOptions
+};
+
+// Where a model lies, and by which plan.
+struct TensorParallelism {
+  DeviceMesh mesh;
+  ParallelPlan plan;
+};
+
+// What ApplyTensorParallel does, before it does it.
+//
+// Where there are fewer key/value heads than ranks of `axis`, and their number divides these, each
+// head rests on several ranks, whose query heads it serves: `axis` is cut into `<axis>_kv`, which
+// splits the heads, and `<axis>_rep`, on which key and value weights are replicated and their
+// gradients summed; its own name stands for both. No activation moves for it. The mesh is then
+// another one than was given, on the same ranks.
+// Errors: kInvalidArgument where neither number divides the other, naming both and the remedy; where
+// `axis` is a group already that would have to be cut.
+absl::StatusOr<TensorParallelism> PlanTensorParallel(const TransformerConfig& config,
+                                                     const DeviceMesh& mesh,
+                                                     const TensorParallelOptions& options = {});
+
+// Places and materializes the model, and returns the mesh on which it lies, and its operands have to
+// lie. Nothing is split where the mesh has no axis. Errors: those of PlanTensorParallel and of
+// ParallelPlan::Apply.
+absl::StatusOr<DeviceMesh> ApplyTensorParallel(Transformer& model, Context& context,
+                                               const DeviceMesh& mesh,
+                                               const TensorParallelOptions& options = {});
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_PARALLEL_PLANS_TENSOR_PARALLEL_H_
