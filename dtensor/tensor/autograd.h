@@ -8,27 +8,62 @@
 #ifndef DTENSOR_TENSOR_AUTOGRAD_H_
 #define DTENSOR_TENSOR_AUTOGRAD_H_
 
+#include <vector>
+
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "dtensor/tensor/distributed_tensor.h"
 
 namespace dtensor {
 
+struct BackwardOptions {
+  // The gradient of `loss`, a constant of its shape, type and mesh, in any layout but a Partial one
+  // of another op than sum or avg. Undefined: 1, for a loss of one element.
+  DistributedTensor gradient = {};
+  // The operators that are walked may be walked again, and keep what they saved.
+  bool retain_graph = false;
+  // Of GradientsOf(): what `loss` does not depend on has an undefined gradient, and is no error.
+  bool allow_unused = false;
+};
+
 // d loss / d leaf, added to grad() of every leaf that requires gradients. Collective. `loss` has
-// one element and a floating type; a loss that is Partial stands for its sum. The tape is consumed.
+// one element, or comes with its gradient, and a floating type; a loss that is Partial stands for
+// its sum. The tape is consumed, unless it is retained.
 // Errors, all before anything runs: kInvalidArgument for an undefined loss, another shape or type,
-// or one that is Partial by another op than sum or avg; kFailedPrecondition when nothing was
-// recorded, naming the operator without a backward if one led to the loss; when an operator that
-// led to the loss was walked by an earlier Backward (add the losses and call it once), or when a
-// tensor that backward needs was written to after an operator read it. Then failures. Gradients of
-// leaves are stored at the end, all or none.
-absl::Status Backward(const TensorOr& loss);
+// one that is Partial by another op than sum or avg, or a gradient that does not fit it;
+// kFailedPrecondition when nothing was recorded, naming the operator without a backward if one led
+// to the loss; when an operator that led to the loss was walked by an earlier Backward that did not
+// retain it, or when a tensor that backward needs was written to after an operator read it. Then
+// failures. Gradients of leaves are stored at the end, all or none.
+absl::Status Backward(const TensorOr& loss, const BackwardOptions& options = {});
+
+// d loss / d tensor for each of `tensors`: leaves that require gradients, or results of recorded
+// operators (and what was redistributed from these, whose gradient is the source's). One may be
+// `loss` itself, or stand there twice. grad() of leaves stays as it is. Collective. Only operators
+// between `loss` and the tensors are walked. A gradient may lie elsewhere than its tensor, as
+// grad() may: Redistribute() it.
+// Errors: as Backward, of these operators alone; and kInvalidArgument for a tensor that is
+// undefined, of another Context, or wants no gradient, kFailedPrecondition for one that `loss` does
+// not depend on; all before anything runs. An operator that an earlier Backward walked is refused
+// if it may have led to one of the tensors.
+absl::StatusOr<std::vector<DistributedTensor>> GradientsOf(
+    const TensorOr& loss, absl::Span<const DistributedTensor> tensors,
+    const BackwardOptions& options = {});
+
+struct ReduceGradientsOptions {
+  // Gradients that are kept in f32 for a bf16 or f16 leaf (set_grad_dtype) are reduced as they are.
+  // With this their terms are rounded to the leaf's type first: half the bytes. The sums are f32.
+  bool terms_in_leaf_dtype = false;
+};
 
 // Brings each leaf's gradient to the leaf's own layout: those over the same axes in one collective.
+// Terms of 16 bits are added up in f32 and their sum is rounded once, to the gradient's type.
 // Leaves without a gradient are passed over. Optimizers require it. Collective: the same leaves in
 // the same order on every rank. Errors: kInvalidArgument for an undefined leaf, or leaves of two
 // Contexts, before anything moves; failures.
-absl::Status ReduceGradients(absl::Span<const DistributedTensor> leaves);
+absl::Status ReduceGradients(absl::Span<const DistributedTensor> leaves,
+                             const ReduceGradientsOptions& options = {});
 
 }  // namespace dtensor
 

@@ -70,6 +70,31 @@ void DistributedTensor::ClearGrad() {
   DT_REQUIRE_DEFINED(defined(), "DistributedTensor::ClearGrad()");
   impl_->grad = nullptr;
 }
+DType DistributedTensor::grad_dtype() const {
+  DT_REQUIRE_DEFINED(defined(), "DistributedTensor::grad_dtype()");
+  return impl_->grad_dtype.value_or(dtype());
+}
+absl::Status DistributedTensor::set_grad_dtype(DType dtype) {
+  if (!defined()) return InvalidArgument({"set_grad_dtype: the tensor is undefined"});
+  const DType own = this->dtype();
+  if (!IsFloat(own) || (dtype != own && dtype != AccumulatorOf(own))) {
+    return InvalidArgument({"set_grad_dtype: ", ToString(), " has no gradient of type ",
+                            dtensor::ToString(dtype), "; take its own type, or f32 for bf16 and ",
+                            "f16"});
+  }
+  if (impl_->edge.wanted()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("set_grad_dtype: ", ToString(),
+                     " is the result of a recorded operator, no leaf; Detach() it first"));
+  }
+  if (impl_->grad != nullptr && impl_->grad->spec->dtype != dtype) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("set_grad_dtype: ", ToString(), " has a gradient of type ",
+                     dtensor::ToString(impl_->grad->spec->dtype), "; ClearGrad() first"));
+  }
+  impl_->grad_dtype = dtype;
+  return absl::OkStatus();
+}
 bool DistributedTensor::pinned() const {
   DT_REQUIRE_DEFINED(defined(), "DistributedTensor::pinned()");
   return impl_->pinned;

@@ -104,6 +104,12 @@ class DistributedTensor {
   // when there is none.
   DistributedTensor grad() const;
   void ClearGrad();
+  // The type in which a leaf's gradient is kept, and reduced: its own, or for bf16 and f16 also
+  // f32. Then what arrives in 16 bits is added up in f32, over several Backward calls too. Errors:
+  // kInvalidArgument for an undefined tensor, or another type; kFailedPrecondition for the result
+  // of a recorded operator, or while there is a gradient of another type.
+  DType grad_dtype() const;
+  absl::Status set_grad_dtype(DType dtype);
   // An alias, not recorded.
   DistributedTensor Detach() const;
 

@@ -1,6 +1,6 @@
 // What dispatch and the tape ask of an operator, which may be a stranger's: that its definition is
 // whole, that its functions keep what op.h says, and that a gradient can pass. Errors name the
-// operator. For dispatch.cc, autograd.cc and distributed_tensor.cc only.
+// operator. For dispatch.cc, autograd.cc, tape.cc and distributed_tensor.cc only.
 #ifndef DTENSOR_TENSOR_OP_CHECKS_H_
 #define DTENSOR_TENSOR_OP_CHECKS_H_
 

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -70,7 +71,8 @@ struct TensorImpl {
   const OpDef* stopped_by = nullptr;
   bool requires_grad = false;  // a leaf that wants a gradient
   bool pinned = false;
-  bool row_major = false;  // `local` is, on every rank
+  bool row_major = false;           // `local` is, on every rank
+  std::optional<DType> grad_dtype;  // of a leaf's gradient; unset: its own
   TensorImplPtr grad;
 
   // Redistributions of this tensor. Leaves that want gradients and what is pinned hold them weakly:

@@ -1,0 +1,107 @@
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtensor/redistribution/lineage.h"
+#include "dtensor/redistribution/plan_executor.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/kernels/elementwise.h"
+#include "dtensor/tensor/autograd.h"
+#include "dtensor/tensor/tape.h"
+#include "dtensor/tensor/tensor_impl.h"
+
+namespace dtensor {
+namespace {
+
+using PlanPtr = std::shared_ptr<const RankRedistributionPlan>;
+
+// Gradients that travel together.
+struct Group {
+  std::vector<PlanPtr> kept;
+  std::vector<const RankRedistributionPlan*> plans;
+  std::vector<Tensor> sources;
+  std::vector<TensorImplPtr> leaves;
+  std::vector<SpecPtr> targets;
+  uint64_t lineage = 0;  // of all the gradients
+};
+
+// One leaf's gradient: what travels, how, and what it becomes.
+struct Reduction {
+  Tensor source;
+  SpecPtr target;
+  PlanPtr plan;
+};
+
+absl::StatusOr<Reduction> ReductionOf(const TensorImpl& leaf,
+                                      const ReduceGradientsOptions& options) {
+  Context& context = *leaf.context;
+  const TensorImpl& gradient = *leaf.grad;
+  const DType kept = gradient.spec->dtype, own = leaf.spec->dtype;
+  Reduction reduction{gradient.local};
+  DT_ASSIGN_OR_RETURN(reduction.target, context.Intern(leaf.spec->layout, leaf.spec->shape, kept));
+  if (reduction.target == gradient.spec) return reduction;
+  DT_ASSIGN_OR_RETURN(reduction.plan, context.Plan(gradient.spec, reduction.target));
+  if (!options.terms_in_leaf_dtype || kept == own || reduction.plan->plan().moves_nothing()) {
+    return reduction;
+  }
+  DT_ASSIGN_OR_RETURN(const SpecPtr terms,
+                      context.Intern(gradient.spec->layout, leaf.spec->shape, own));
+  DT_ASSIGN_OR_RETURN(reduction.plan, context.Plan(terms, reduction.target));
+  auto narrow = Tensor::Empty(context.device(), own, terms->local_shape);
+  if (!narrow.ok()) return context.communicator().Fail(narrow.status());
+  DT_RETURN_IF_ERROR(
+      kernels::Unary(context.device(), kernels::UnaryOp::kCopy, reduction.source, *narrow));
+  reduction.source = *std::move(narrow);
+  return reduction;
+}
+
+absl::Status ReduceTogether(const Group& group) {
+  Context& context = *group.leaves[0]->context;
+  DT_ASSIGN_OR_RETURN(std::vector<Tensor> reduced,
+                      ExecuteCoalesced(group.plans, group.sources, context.communicator(),
+                                       {"ReduceGradients", group.lineage, kGradientLineage}));
+  for (size_t i = 0; i < reduced.size(); ++i) {
+    const Lineage lineage = group.leaves[i]->grad->lineage;
+    group.leaves[i]->grad = MakeImpl(context, group.targets[i], std::move(reduced[i]),
+                                     /*row_major=*/false);
+    group.leaves[i]->grad->lineage = lineage;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status ReduceGradients(absl::Span<const DistributedTensor> leaves,
+                             const ReduceGradientsOptions& options) {
+  for (const DistributedTensor& leaf : leaves) {
+    if (!leaf.defined()) return InvalidArgument({"ReduceGradients: a leaf is undefined"});
+    if (&leaf.context() != &leaves[0].context()) {
+      return InvalidArgument({"ReduceGradients: leaves belong to two Contexts"});
+    }
+  }
+  // In order of first use, the same on every rank.
+  std::vector<std::pair<std::string, Group>> groups;
+  for (const DistributedTensor& leaf : leaves) {
+    const TensorImplPtr& impl = leaf.impl();
+    if (impl->grad == nullptr || impl->grad->spec == impl->spec) continue;
+    DT_ASSIGN_OR_RETURN(Reduction reduction, ReductionOf(*impl, options));
+    if (reduction.plan == nullptr) continue;
+    const std::string key = CoalescingKey(*reduction.plan);
+    auto it = std::find_if(groups.begin(), groups.end(),
+                           [&](const auto& group) { return group.first == key; });
+    if (it == groups.end()) it = groups.insert(groups.end(), {key, Group()});
+    Group& group = it->second;
+    group.plans.push_back(reduction.plan.get());
+    group.kept.push_back(std::move(reduction.plan));
+    group.sources.push_back(std::move(reduction.source));
+    group.leaves.push_back(impl);
+    group.targets.push_back(std::move(reduction.target));
+    group.lineage = MixLineage(group.lineage, impl->grad->lineage.id);
+  }
+  for (const auto& [key, group] : groups) DT_RETURN_IF_ERROR(ReduceTogether(group));
+  return absl::OkStatus();
+}
+
+}  // namespace dtensor

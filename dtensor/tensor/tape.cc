@@ -1,0 +1,226 @@
+#include "dtensor/tensor/tape.h"
+
+#include <iterator>
+
+#include "dtensor/redistribution/lineage.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/kernels/copy.h"
+#include "dtensor/runtime/kernels/elementwise.h"
+#include "dtensor/tensor/op.h"
+#include "dtensor/tensor/op_checks.h"
+
+namespace dtensor {
+
+absl::Status Tape::Run(const Edge& root, Contribution first) {
+  DT_RETURN_IF_ERROR(Deliver(root, std::move(first)));
+  while (!pending_.empty()) {
+    auto last = std::prev(pending_.end());
+    Pending pending = std::move(last->second);
+    pending_.erase(last);
+    DT_RETURN_IF_ERROR(Visit(*pending.node, pending.slots));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Tensor> Tape::NewTensor(const Spec* spec) {
+  auto tensor = Tensor::Empty(context_.device(), spec->dtype, spec->local_shape);
+  if (!tensor.ok()) return context_.communicator().Fail(tensor.status());
+  return tensor;
+}
+
+absl::Status Tape::Accumulate(Slot& slot, Contribution more) {
+  for (Contribution& sum : slot) {
+    if (sum.spec != more.spec) continue;
+    if (!sum.owned) {
+      DT_ASSIGN_OR_RETURN(Tensor fresh, NewTensor(sum.spec));
+      DT_RETURN_IF_ERROR(kernels::Binary(context_.device(), kernels::BinaryOp::kAdd, sum.local,
+                                         more.local, fresh));
+      sum.local = std::move(fresh);
+      sum.owned = true;
+      return absl::OkStatus();
+    }
+    return kernels::Binary(context_.device(), kernels::BinaryOp::kAdd, sum.local, more.local,
+                           sum.local);
+  }
+  slot.push_back(std::move(more));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Contribution> Tape::Converted(const Contribution& more, DType dtype) {
+  DT_ASSIGN_OR_RETURN(SpecPtr spec, context_.Intern(more.spec->layout, more.spec->shape, dtype));
+  DT_ASSIGN_OR_RETURN(Tensor local, NewTensor(spec));
+  DT_RETURN_IF_ERROR(kernels::Unary(context_.device(), kernels::UnaryOp::kCopy, more.local, local));
+  return Contribution{std::move(spec), std::move(local), true};
+}
+
+absl::Status Tape::Deliver(const Edge& edge, Contribution more) {
+  if (edge.leaf != nullptr) {
+    auto [it, fresh] = arrived_.try_emplace(PlaceOf(edge));
+    if (fresh) leaves_.push_back(edge.leaf);
+    const DType dtype = edge.leaf->grad_dtype.value_or(more.spec->dtype);
+    if (dtype != more.spec->dtype) {
+      DT_ASSIGN_OR_RETURN(more, Converted(more, dtype));
+    }
+    return Accumulate(it->second, std::move(more));
+  }
+  if (edge.node == nullptr) return absl::OkStatus();
+  Pending& pending = pending_[edge.node->sequence];
+  if (pending.node == nullptr) {
+    pending.node = edge.node;
+    pending.slots.resize(edge.node->decision->results.size());
+  }
+  return Accumulate(pending.slots[edge.index], std::move(more));
+}
+
+// The sum of all contributions in one layout. Those that are Partial are reduced on the way.
+absl::StatusOr<Tensor> Tape::Settle(Slot& slot, const Spec* wanted, const ExchangeCaller& caller) {
+  Slot settled;
+  for (Contribution& sum : slot) {
+    if (sum.spec != wanted) {
+      DT_ASSIGN_OR_RETURN(const auto plan, context_.Plan(sum.spec, wanted));
+      DT_ASSIGN_OR_RETURN(sum.local,
+                          ExecutePlan(*plan, sum.local, context_.communicator(), caller));
+      sum.owned = false;
+      sum.spec = wanted;
+    }
+    DT_RETURN_IF_ERROR(Accumulate(settled, std::move(sum)));
+  }
+  slot.clear();
+  if (!settled.empty()) return std::move(settled[0].local);
+  DT_ASSIGN_OR_RETURN(Tensor zero, NewTensor(wanted));
+  DT_RETURN_IF_ERROR(kernels::Fill(context_.device(), zero, 0));
+  return zero;
+}
+
+// The axes on which the lone contribution is Partial while `dual` is replicated, if the operator
+// passes such gradients on and nothing else differs; empty otherwise.
+AxisList Tape::PassedAxes(const Decision& decision, const Slot& slot) {
+  if (!decision.op->passes_partial_gradients || decision.results.size() != 1 || slot.size() != 1)
+    return {};
+  const Layout& layout = slot[0].spec->layout;
+  if (!layout.is_partial() || layout.partial_op() != ReduceOp::kSum) return {};
+  auto rest = layout.WithPartial({});
+  if (!rest.ok() || !(*rest == decision.result_gradient_specs[0]->layout)) return {};
+  for (const DimLayout& letter : decision.assignment.letters) {
+    for (int axis : AxesOf(letter)) {
+      if (layout.use(axis) == Layout::AxisUse::kPartial) return {};
+    }
+  }
+  for (const Spec* gradient : decision.gradients) {
+    if (gradient->layout.is_partial()) return {};
+  }
+  return AxisList(layout.partial_axes().begin(), layout.partial_axes().end());
+}
+
+absl::Status Tape::Visit(Node& node, absl::InlinedVector<Slot, 2>& slots) {
+  Keep(node, slots);
+  if (!walk_.Runs(node)) return absl::OkStatus();
+  const Decision& decision = *node.decision;
+  const OpDef& op = *decision.op;
+  const AxisList passed = PassedAxes(decision, slots[0]);
+  absl::InlinedVector<Tensor, 2> result_gradients;
+  const ExchangeCaller caller(op.name, MixLineage(options_.lineage, node.lineage),
+                              kGradientLineage);
+  for (size_t r = 0; r < slots.size(); ++r) {
+    const Spec* wanted =
+        passed.empty() ? decision.result_gradient_specs[r] : slots[r][0].spec.get();
+    DT_ASSIGN_OR_RETURN(Tensor gradient, Settle(slots[r], wanted, caller));
+    result_gradients.push_back(std::move(gradient));
+  }
+  absl::InlinedVector<Tensor, 3> gradients(node.edges.size());
+  absl::InlinedVector<SpecPtr, 3> specs(node.edges.size());
+  Device& device = context_.device();
+  GradCall call{context_,
+                decision,
+                SavedTensors(device, node.operands, decision.operands),
+                SavedTensors(device, node.results, decision.results),
+                result_gradients,
+                OperandGradients(absl::MakeSpan(gradients)),
+                node.values,
+                caller.lineage};
+  for (size_t i = 0; i < node.edges.size(); ++i) {
+    if (!walk_.Wants(node.edges[i])) continue;
+    call.wanted |= 1u << i;
+    specs[i] = decision.gradients[i];
+    if (!passed.empty()) {
+      DT_ASSIGN_OR_RETURN(const Layout layout, specs[i]->layout.WithPartial(passed));
+      DT_ASSIGN_OR_RETURN(specs[i], context_.Intern(layout, specs[i]->shape, specs[i]->dtype));
+    }
+    if (!op.sets_gradients) {
+      DT_ASSIGN_OR_RETURN(gradients[i], NewTensor(specs[i]));
+    }
+  }
+  absl::Status status = decision.functions.backward(call);
+  if (status.ok()) status = CheckBackward(call, specs);
+  if (!status.ok()) return context_.communicator().Fail(status);
+  for (size_t i = 0; i < node.edges.size(); ++i) {
+    if (!walk_.Wants(node.edges[i])) continue;
+    DT_RETURN_IF_ERROR(
+        Deliver(node.edges[i], {specs[i], std::move(gradients[i]), !op.sets_gradients}));
+  }
+  if (options_.retain) return absl::OkStatus();
+  node.consumed = true;
+  node.operands.clear();
+  node.results.clear();
+  node.bases.clear();
+  node.edges.clear();
+  return absl::OkStatus();
+}
+
+// Of the results whose gradients are asked for. From here on two read them.
+void Tape::Keep(const Node& node, absl::InlinedVector<Slot, 2>& slots) {
+  for (size_t r = 0; r < slots.size(); ++r) {
+    if (slots[r].empty() || !walk_.Keeps(node, static_cast<int>(r))) continue;
+    for (Contribution& sum : slots[r]) sum.owned = false;
+    arrived_[{&node, static_cast<int>(r)}] = slots[r];
+  }
+}
+
+absl::Status Tape::Store() {
+  std::vector<TensorImplPtr> gradients;
+  for (const TensorImplPtr& leaf : leaves_) {
+    Slot& slot = arrived_[PlaceOf(EdgeOf(leaf))];
+    uint64_t lineage = MixLineage(options_.lineage, leaf->lineage.id);
+    if (leaf->grad != nullptr) {
+      slot.insert(slot.begin(), {leaf->grad->spec, leaf->grad->local, false});
+      lineage = MixLineage(lineage, leaf->grad->lineage.id);
+    }
+    DT_ASSIGN_OR_RETURN(TensorImplPtr gradient, Sum(leaf, slot, lineage));
+    gradients.push_back(std::move(gradient));
+  }
+  for (size_t i = 0; i < leaves_.size(); ++i) leaves_[i]->grad = std::move(gradients[i]);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TensorImplPtr> Tape::GradientOf(const TensorImplPtr& tensor) {
+  const auto it = arrived_.find(PlaceOf(EdgeOf(tensor)));
+  if (it == arrived_.end()) return nullptr;
+  Slot slot = it->second;  // it may be asked for again
+  for (Contribution& sum : slot) sum.owned = false;
+  return Sum(tensor, slot, MixLineage(options_.lineage, tensor->lineage.id));
+}
+
+// The gradient of `tensor`: what arrived in one layout there, or, from several, in the tensor's
+// own. A value: the same memory may have arrived elsewhere too.
+absl::StatusOr<TensorImplPtr> Tape::Sum(const TensorImplPtr& tensor, Slot& slot, uint64_t lineage) {
+  Slot sum;
+  for (Contribution& part : slot) DT_RETURN_IF_ERROR(Accumulate(sum, std::move(part)));
+  SpecPtr spec = sum[0].spec;
+  if (sum.size() > 1) {
+    DT_ASSIGN_OR_RETURN(
+        spec, context_.Intern(tensor->spec->layout, tensor->spec->shape, sum[0].spec->dtype));
+  }
+  DT_ASSIGN_OR_RETURN(Tensor local, Settle(sum, spec, {options_.who, lineage, kGradientLineage}));
+  if (local.overlaps_itself()) {
+    auto copy = kernels::Duplicate(context_.device(), local);
+    if (!copy.ok()) return context_.communicator().Fail(copy.status());
+    local = *std::move(copy);
+  } else if (!local.is_only_user()) {
+    local = local.Borrow();
+  }
+  TensorImplPtr gradient = MakeImpl(context_, spec, std::move(local), /*row_major=*/false);
+  gradient->lineage = {lineage, kGradientLineage.maker};
+  return gradient;
+}
+
+}  // namespace dtensor

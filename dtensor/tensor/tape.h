@@ -1,0 +1,78 @@
+// Tape: one walk backward over the recorded operators. For autograd.cc only.
+#ifndef DTENSOR_TENSOR_TAPE_H_
+#define DTENSOR_TENSOR_TAPE_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "dtensor/redistribution/plan_executor.h"
+#include "dtensor/tensor/tape_walk.h"
+#include "dtensor/tensor/tensor_impl.h"
+
+namespace dtensor {
+
+inline constexpr Lineage kGradientLineage = {.maker = "Backward"};
+
+// One sum of gradients in one layout.
+struct Contribution {
+  SpecPtr spec;
+  Tensor local;
+  bool owned;  // nobody else reads `local`: more may be added in place
+};
+
+class Tape {
+ public:
+  struct Options {
+    absl::string_view who;  // what the user called
+    uint64_t lineage = 0;   // of the loss and its gradient
+    bool retain = false;    // operators may be walked again
+  };
+  Tape(Context& context, const Options& options, TapeWalk walk)
+      : context_(context), options_(options), walk_(std::move(walk)) {}
+
+  const TapeWalk& walk() const { return walk_; }
+  // Walks from `root`, at which `first` arrives. What arrives at leaves and other places that the
+  // walk keeps is added up.
+  absl::Status Run(const Edge& root, Contribution first);
+  // Adds it to the leaves' gradients: to all, or to none.
+  absl::Status Store();
+  // Of a leaf or an operator's result, which the walk keeps; null if nothing arrived.
+  absl::StatusOr<TensorImplPtr> GradientOf(const TensorImplPtr& tensor);
+
+ private:
+  // What has arrived for one tensor: one Contribution for each layout, in order of arrival.
+  using Slot = absl::InlinedVector<Contribution, 1>;
+  struct Pending {
+    std::shared_ptr<Node> node;
+    absl::InlinedVector<Slot, 2> slots;  // of the node's results
+  };
+
+  absl::StatusOr<Tensor> NewTensor(const Spec* spec);
+  absl::Status Accumulate(Slot& slot, Contribution more);
+  absl::StatusOr<Contribution> Converted(const Contribution& more, DType dtype);
+  absl::Status Deliver(const Edge& edge, Contribution more);
+  absl::StatusOr<Tensor> Settle(Slot& slot, const Spec* wanted, const ExchangeCaller& caller);
+  AxisList PassedAxes(const Decision& decision, const Slot& slot);
+  absl::Status Visit(Node& node, absl::InlinedVector<Slot, 2>& slots);
+  void Keep(const Node& node, absl::InlinedVector<Slot, 2>& slots);
+  absl::StatusOr<TensorImplPtr> Sum(const TensorImplPtr& tensor, Slot& slot, uint64_t lineage);
+
+  Context& context_;
+  const Options options_;
+  const TapeWalk walk_;
+  std::map<uint64_t, Pending> pending_;  // by creation order: the last is next, on every rank
+  std::vector<TensorImplPtr> leaves_;    // in order of arrival
+  absl::flat_hash_map<GradientPlace, Slot> arrived_;
+};
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_TENSOR_TAPE_H_

@@ -1,0 +1,109 @@
+#include "dtensor/tensor/tape_walk.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/tensor/op.h"
+
+namespace dtensor {
+namespace {
+
+absl::Status Written(absl::string_view who, const Node& node, absl::string_view what, size_t i,
+                     const Spec* spec) {
+  return absl::FailedPreconditionError(
+      absl::StrCat(who, ": ", what, " ", i, " of ", node.decision->op->name, " (", spec->ToString(),
+                   "), or an alias of it, was written after the operator ran; call ", who,
+                   " before the ", "optimizer's step"));
+}
+
+absl::Status CheckUnwritten(absl::string_view who, const Node& node) {
+  for (size_t i = 0; i < node.operands.size(); ++i) {
+    if (!node.operands[i].defined()) continue;
+    const auto base = std::find_if(node.bases.begin(), node.bases.end(), [&](const auto& known) {
+      return known.first == static_cast<int>(i);
+    });
+    const Tensor& root = base == node.bases.end() ? node.operands[i] : base->second;
+    if (root.version() == node.versions[i]) continue;
+    return Written(who, node, "operand", i, node.decision->operands[i]);
+  }
+  for (size_t r = 0; r < node.results.size(); ++r) {
+    if (!node.results[r].defined() || node.results[r].version() == 0) continue;
+    return Written(who, node, "result", r, node.decision->results[r]);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WalkedBefore(absl::string_view who, const Node& node) {
+  return absl::FailedPreconditionError(
+      absl::StrCat(who, ": ", node.decision->op->name,
+                   " was walked by an earlier Backward; add the losses and call it once, or let ",
+                   "the earlier one retain_graph"));
+}
+
+// Calls fn(node) once for every operator that led to `root`; it says whether to go on from there.
+template <typename Fn>
+absl::Status ForEachNode(const Node* root, Fn fn) {
+  absl::flat_hash_set<const Node*> seen = {nullptr, root};
+  std::vector<const Node*> open;
+  if (root != nullptr) open.push_back(root);
+  while (!open.empty()) {
+    const Node& node = *open.back();
+    open.pop_back();
+    DT_RETURN_IF_ERROR(fn(node));
+    for (const Edge& edge : node.edges) {
+      if (seen.insert(edge.node.get()).second) open.push_back(edge.node.get());
+    }
+  }
+  return absl::OkStatus();
+}
+
+// A walked operator has forgotten where it led: to anything that is older.
+bool MayHaveLedTo(const Node& walked, absl::Span<const Edge> targets) {
+  return std::any_of(targets.begin(), targets.end(), [&](const Edge& target) {
+    return target.leaf != nullptr || target.node->sequence < walked.sequence;
+  });
+}
+
+}  // namespace
+
+absl::StatusOr<TapeWalk> TapeWalk::ToLeaves(absl::string_view who, const Edge& root) {
+  TapeWalk walk;
+  walk.to_leaves_ = true;
+  DT_RETURN_IF_ERROR(ForEachNode(root.node.get(), [&](const Node& node) {
+    return node.consumed ? WalkedBefore(who, node) : CheckUnwritten(who, node);
+  }));
+  return walk;
+}
+
+absl::StatusOr<TapeWalk> TapeWalk::To(absl::string_view who, const Edge& root,
+                                      absl::Span<const Edge> targets) {
+  TapeWalk walk;
+  for (const Edge& target : targets) walk.targets_.insert(PlaceOf(target));
+  if (walk.targets_.contains(PlaceOf(root))) walk.reached_.insert(PlaceOf(root));
+  std::vector<const Node*> nodes;
+  DT_RETURN_IF_ERROR(ForEachNode(root.node.get(), [&](const Node& node) {
+    if (node.consumed && MayHaveLedTo(node, targets)) return WalkedBefore(who, node);
+    nodes.push_back(&node);
+    return absl::OkStatus();
+  }));
+  // Edges lead to older operators: those come first.
+  std::sort(nodes.begin(), nodes.end(),
+            [](const Node* a, const Node* b) { return a->sequence < b->sequence; });
+  for (const Node* node : nodes) {
+    bool leads = false;
+    for (const Edge& edge : node->edges) {
+      const bool is_target = walk.targets_.contains(PlaceOf(edge));
+      if (is_target) walk.reached_.insert(PlaceOf(edge));
+      leads = leads || is_target || walk.runs_.contains(edge.node.get());
+    }
+    if (!leads) continue;
+    walk.runs_.insert(node);
+    DT_RETURN_IF_ERROR(CheckUnwritten(who, *node));
+  }
+  return walk;
+}
+
+}  // namespace dtensor

@@ -1,0 +1,55 @@
+// What a walk of the tape visits, found out before anything runs. For tape.cc and autograd.cc only.
+#ifndef DTENSOR_TENSOR_TAPE_WALK_H_
+#define DTENSOR_TENSOR_TAPE_WALK_H_
+
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "dtensor/tensor/tensor_impl.h"
+
+namespace dtensor {
+
+// A place where gradients arrive: a leaf, or a result of an operator.
+using GradientPlace = std::pair<const void*, int>;
+inline GradientPlace PlaceOf(const Edge& edge) {
+  if (edge.leaf != nullptr) return {edge.leaf.get(), 0};
+  return {edge.node.get(), edge.index};
+}
+
+class TapeWalk {
+ public:
+  // From `root` to every leaf. `who` is what the user called, for errors. Errors:
+  // kFailedPrecondition for an operator that was walked before, or whose tensors were written to.
+  static absl::StatusOr<TapeWalk> ToLeaves(absl::string_view who, const Edge& root);
+  // From `root` to `targets` and no further. Errors: as above; an operator that was walked before
+  // counts where it may have led to a target.
+  static absl::StatusOr<TapeWalk> To(absl::string_view who, const Edge& root,
+                                     absl::Span<const Edge> targets);
+
+  // Gradients go along this edge.
+  bool Wants(const Edge& edge) const {
+    if (to_leaves_) return edge.wanted();
+    return targets_.contains(PlaceOf(edge)) || runs_.contains(edge.node.get());
+  }
+  bool Runs(const Node& node) const { return to_leaves_ || runs_.contains(&node); }
+  // The gradient that arrives here is kept, though an operator's result has it.
+  bool Keeps(const Node& node, int result) const {
+    return !to_leaves_ && targets_.contains({&node, result});
+  }
+  // Of a target: something that is walked leads there.
+  bool Reaches(const Edge& target) const { return reached_.contains(PlaceOf(target)); }
+
+ private:
+  TapeWalk() = default;
+  bool to_leaves_ = false;
+  // None of these, if it goes to every leaf.
+  absl::flat_hash_set<GradientPlace> targets_, reached_;
+  absl::flat_hash_set<const Node*> runs_;
+};
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_TENSOR_TAPE_WALK_H_
