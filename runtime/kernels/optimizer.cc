@@ -11,6 +11,7 @@ namespace dtensor::kernels {
 namespace {
 
 constexpr ByDevice<AdamWArgs> kAdamW = {.name = "AdamW", .host = cpu::AdamW};
+constexpr ByDevice<SgdArgs> kSgd = {.name = "Sgd", .host = cpu::Sgd};
 constexpr ByDevice<ClipScaleArgs> kClipScale = {.name = "ClipScale", .host = cpu::ClipScale};
 
 AdamWFactors Factors(const AdamWStep& step) {
@@ -24,38 +25,69 @@ AdamWFactors Factors(const AdamWStep& step) {
           .eps = step.eps};
 }
 
+SgdFactors Factors(const SgdStep& step) {
+  return {.rate = step.lr,
+          .decay = step.weight_decay,
+          .momentum = step.momentum,
+          .keep = step.first ? 0 : step.momentum,
+          .gain = step.first ? 1 : 1 - step.dampening,
+          .nesterov = step.nesterov};
+}
+
+// That two tensors of a step, one of them the parameter, go together.
+bool IsLike(const Tensor& tensor, const Tensor& param, DType dtype) {
+  return tensor.dtype() == dtype && tensor.is_contiguous() && tensor.numel() == param.numel();
+}
+
+StepArgs MakeStepArgs(const Tensor& param, const Tensor& grad, const Tensor& grad_scale,
+                      const Tensor& master) {
+  const DType dtype = param.dtype(), accumulator = AccumulatorOf(dtype);
+  DT_CHECK(IsFloat(dtype) && IsLike(param, param, dtype));
+  DT_CHECK(IsLike(grad, param, dtype) || IsLike(grad, param, accumulator));
+  DT_CHECK(!grad_scale.defined() || (grad_scale.numel() == 1 && grad_scale.dtype() == accumulator));
+  DT_CHECK(!master.defined() || (dtype != accumulator && IsLike(master, param, accumulator)));
+  return {.dtype = dtype,
+          .grad_dtype = grad.dtype(),
+          .param = param.raw(),
+          .grad = grad.raw(),
+          .grad_scale = grad_scale.defined() ? grad_scale.raw() : nullptr,
+          .master = master.defined() ? master.raw() : nullptr,
+          .n = param.numel()};
+}
+
 }  // namespace
 
 absl::Status AdamW(Device& device, const AdamWStep& step, const Tensor& param, const Tensor& grad,
-                   const Tensor& m, const Tensor& v, const Tensor& grad_scale) {
+                   const Tensor& m, const Tensor& v, const Tensor& grad_scale,
+                   const Tensor& master) {
   const DType accumulator = AccumulatorOf(param.dtype());
-  DT_CHECK(IsFloat(param.dtype()) && step.step >= 1);
-  DT_CHECK(grad.dtype() == param.dtype() || grad.dtype() == accumulator);
-  DT_CHECK(m.dtype() == accumulator && v.dtype() == accumulator);
-  for (const Tensor* t : {&param, &grad, &m, &v}) {
-    DT_CHECK(t->is_contiguous() && t->numel() == param.numel());
-  }
-  DT_CHECK(!grad_scale.defined() || (grad_scale.numel() == 1 && grad_scale.dtype() == accumulator));
+  DT_CHECK(step.step >= 1 && IsLike(m, param, accumulator) && IsLike(v, param, accumulator));
   const AdamWArgs args = {.factors = Factors(step),
-                          .dtype = param.dtype(),
-                          .grad_dtype = grad.dtype(),
-                          .param = param.raw(),
-                          .grad = grad.raw(),
+                          .step = MakeStepArgs(param, grad, grad_scale, master),
                           .m = m.raw(),
-                          .v = v.raw(),
-                          .grad_scale = grad_scale.defined() ? grad_scale.raw() : nullptr,
-                          .n = param.numel()};
-  return kAdamW.Run(device, {args.dtype, args.grad_dtype}, args);
+                          .v = v.raw()};
+  return kAdamW.Run(device, {args.step.dtype, args.step.grad_dtype}, args);
+}
+
+absl::Status Sgd(Device& device, const SgdStep& step, const Tensor& param, const Tensor& grad,
+                 const Tensor& buffer, const Tensor& grad_scale, const Tensor& master) {
+  DT_CHECK(buffer.defined() == (step.momentum != 0));
+  DT_CHECK(!buffer.defined() || IsLike(buffer, param, AccumulatorOf(param.dtype())));
+  const SgdArgs args = {.factors = Factors(step),
+                        .step = MakeStepArgs(param, grad, grad_scale, master),
+                        .buffer = buffer.defined() ? buffer.raw() : nullptr};
+  return kSgd.Run(device, {args.step.dtype, args.step.grad_dtype}, args);
 }
 
 absl::Status ClipScale(Device& device, const Tensor& sum_of_squares, double max_norm,
-                       const Tensor& norm, const Tensor& scale) {
+                       const Tensor& norm, const Tensor& scale, double factor) {
   const DType dtype = sum_of_squares.dtype();
   DT_CHECK(dtype == DType::kF32 || dtype == DType::kF64);
   DT_CHECK(norm.dtype() == dtype && scale.dtype() == dtype);
   DT_CHECK(sum_of_squares.numel() == 1 && norm.numel() == 1 && scale.numel() == 1);
-  return kClipScale.Run(device, {dtype},
-                        {dtype, max_norm, sum_of_squares.raw(), norm.raw(), scale.raw()});
+  const ClipScaleArgs args = {dtype,      max_norm,   factor, sum_of_squares.raw(),
+                              norm.raw(), scale.raw()};
+  return kClipScale.Run(device, {dtype}, args);
 }
 
 }  // namespace dtensor::kernels

@@ -17,20 +17,41 @@ struct AdamWFactors {
   double grad_scale = 1;
 };
 
-struct AdamWArgs {
-  AdamWFactors factors;     // but for grad_scale, which the device knows
-  DType dtype, grad_dtype;  // m, v and grad_scale: AccumulatorOf(dtype)
+// What every step has.
+struct StepArgs {
+  DType dtype, grad_dtype;  // states and grad_scale: AccumulatorOf(dtype)
   void* param;
   const void* grad;
-  void *m, *v;
   const void* grad_scale;  // null: 1
+  void* master;            // f32, of a bf16 or f16 param; null: none
   int64_t n;
+};
+
+struct AdamWArgs {
+  AdamWFactors factors;  // but for grad_scale, which the device knows
+  StepArgs step;
+  void *m, *v;
 };
 static_assert(std::is_trivially_copyable_v<AdamWArgs>);
 
+// g = grad_scale * grad + decay * param; with a buffer: buffer = keep * buffer + gain * g, and
+// g = buffer, or g + momentum * buffer (nesterov); param -= rate * g.
+struct SgdFactors {
+  double rate, decay, momentum, keep, gain;
+  bool nesterov;
+  double grad_scale = 1;
+};
+
+struct SgdArgs {
+  SgdFactors factors;  // but for grad_scale
+  StepArgs step;
+  void* buffer;  // null: none
+};
+static_assert(std::is_trivially_copyable_v<SgdArgs>);
+
 struct ClipScaleArgs {
   DType dtype;  // of all
-  double max_norm;
+  double max_norm, factor;
   const void* sum_of_squares;
   void *norm, *scale;
 };

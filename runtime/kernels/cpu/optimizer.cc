@@ -9,7 +9,7 @@
 namespace dtensor::kernels::cpu {
 namespace {
 
-double GradScale(const AdamWArgs& a) {
+double GradScale(const StepArgs& a) {
   if (a.grad_scale == nullptr) return 1;
   if (a.dtype == DType::kF64) return *static_cast<const double*>(a.grad_scale);
   return *static_cast<const float*>(a.grad_scale);
@@ -17,10 +17,11 @@ double GradScale(const AdamWArgs& a) {
 
 template <typename T>
 void Clip(const ClipScaleArgs& a) {
-  const double root = std::sqrt(static_cast<double>(*static_cast<const T*>(a.sum_of_squares)));
-  *static_cast<T*>(a.norm) = static_cast<T>(root);
-  *static_cast<T*>(a.scale) =
-      static_cast<T>(a.max_norm > 0 ? std::min(1.0, a.max_norm / (root + 1e-6)) : 1.0);
+  const double norm =
+      a.factor * std::sqrt(static_cast<double>(*static_cast<const T*>(a.sum_of_squares)));
+  const double scale = a.max_norm > 0 ? std::min(1.0, a.max_norm / (norm + 1e-6)) : 1.0;
+  *static_cast<T*>(a.norm) = static_cast<T>(norm);
+  *static_cast<T*>(a.scale) = static_cast<T>(a.factor * scale);
 }
 
 }  // namespace
@@ -28,8 +29,16 @@ void Clip(const ClipScaleArgs& a) {
 absl::Status AdamW(Device& device, const char* kernel, const AdamWArgs& args) {
   return Launch(device, kernel, args, [](const AdamWArgs& a) {
     AdamWFactors factors = a.factors;
-    factors.grad_scale = GradScale(a);
-    simd::AdamW(factors, a.dtype, a.param, a.grad_dtype, a.grad, a.m, a.v, a.n);
+    factors.grad_scale = GradScale(a.step);
+    simd::AdamW(factors, a);
+  });
+}
+
+absl::Status Sgd(Device& device, const char* kernel, const SgdArgs& args) {
+  return Launch(device, kernel, args, [](const SgdArgs& a) {
+    SgdFactors factors = a.factors;
+    factors.grad_scale = GradScale(a.step);
+    simd::Sgd(factors, a);
   });
 }
 

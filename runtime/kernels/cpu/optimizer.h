@@ -9,6 +9,7 @@
 namespace dtensor::kernels::cpu {
 
 absl::Status AdamW(Device& device, const char* kernel, const AdamWArgs& args);
+absl::Status Sgd(Device& device, const char* kernel, const SgdArgs& args);
 absl::Status ClipScale(Device& device, const char* kernel, const ClipScaleArgs& args);
 
 }  // namespace dtensor::kernels::cpu

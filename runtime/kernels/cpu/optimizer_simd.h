@@ -1,17 +1,14 @@
-// AdamW on contiguous memory, vectorized with run-time dispatch.
+// AdamW and SGD on contiguous memory, vectorized with run-time dispatch.
 #ifndef DTENSOR_RUNTIME_KERNELS_CPU_OPTIMIZER_SIMD_H_
 #define DTENSOR_RUNTIME_KERNELS_CPU_OPTIMIZER_SIMD_H_
 
-#include <cstdint>
-
-#include "dtensor/runtime/core/dtype.h"
 #include "dtensor/runtime/kernels/arguments/optimizer_args.h"
 
 namespace dtensor::kernels::simd {
 
-// param: dtype; grad: grad_dtype; m and v: f32 (f64 for f64).
-void AdamW(const AdamWFactors& factors, DType dtype, void* param, DType grad_dtype,
-           const void* grad, void* m, void* v, int64_t n);
+// With these factors instead of the arguments'.
+void AdamW(const AdamWFactors& factors, const AdamWArgs& args);
+void Sgd(const SgdFactors& factors, const SgdArgs& args);
 
 }  // namespace dtensor::kernels::simd
 
