@@ -1,6 +1,8 @@
 // MatMul and Linear: Device::Gemm on local matrices, transposed by strides and never by copies.
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
+#include "dtensor/ops/batched_product.h"
 #include "dtensor/ops/op_defs.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/runtime/core/status.h"
@@ -64,12 +66,16 @@ absl::StatusOr<Operand> AsMatrix(Device& device, const Tensor& x) {
   return out;
 }
 
-// out = a b; `out` is row-major.
-absl::Status Gemm(Device& device, const Operand& a, const Operand& b, const Tensor& out) {
+// out = a b, or out + a b; `out` is row-major.
+absl::Status Gemm(Device& device, const Operand& a, const Operand& b, const Tensor& out,
+                  bool accumulate = false) {
   DT_CHECK(a.cols == b.rows && out.numel() == a.rows * b.cols);
   if (out.numel() == 0) return absl::OkStatus();
-  if (a.cols == 0) return kernels::Fill(device, out, 0);  // an empty sum
+  if (a.cols == 0) {  // an empty sum
+    return accumulate ? absl::OkStatus() : kernels::Fill(device, out, 0);
+  }
   GemmProblem gemm;
+  gemm.accumulate = accumulate;
   gemm.dtype = gemm.out_dtype = out.dtype();
   gemm.m = a.rows;
   gemm.n = b.cols;
@@ -80,14 +86,41 @@ absl::Status Gemm(Device& device, const Operand& a, const Operand& b, const Tens
   return device.Gemm(gemm);
 }
 
+// "[2] f32 ..." is no matrix.
+absl::Status MatMulCheck(Specs operands, AttrsView) {
+  for (const Spec* operand : operands) {
+    if (operand->ndim() >= 2) continue;
+    return InvalidArgument({"MatMul: operands must have 2 dimensions or more (",
+                            SpecsText(operands),
+                            "); Reshape a vector to [1, k] on the left, [k, 1] on the right"});
+  }
+  return absl::OkStatus();
+}
+
 absl::Status MatMulForward(const OpCall& call) {
+  if (call.results[0].ndim() > 2) {
+    return BatchedProduct(call.device(), call.operands[0], call.operands[1], call.results[0]);
+  }
   DT_ASSIGN_OR_RETURN(const Operand a, AsMatrix(call.device(), call.operands[0]));
   DT_ASSIGN_OR_RETURN(const Operand b, AsMatrix(call.device(), call.operands[1]));
   return Gemm(call.device(), a, b, call.results[0]);
 }
 
+// Those of operands that were broadcast are sums over the batch.
+absl::Status BatchedBackward(const GradCall& call) {
+  const auto transposed = [](const Tensor& x) { return x.Transpose(x.ndim() - 2, x.ndim() - 1); };
+  Device& device = call.device();
+  const Tensor& dc = call.result_gradients[0];
+  if (call.wants(0)) {
+    DT_RETURN_IF_ERROR(BatchedProduct(device, dc, transposed(call.operands[1]), call.gradients[0]));
+  }
+  if (!call.wants(1)) return absl::OkStatus();
+  return BatchedProduct(device, transposed(call.operands[0]), dc, call.gradients[1]);
+}
+
 // c = a b: da = dc b^T, db = a^T dc.
 absl::Status MatMulBackward(const GradCall& call) {
+  if (call.result_gradients[0].ndim() > 2) return BatchedBackward(call);
   Device& device = call.device();
   DT_ASSIGN_OR_RETURN(const Operand dc, AsMatrix(device, call.result_gradients[0]));
   if (call.wants(0)) {
@@ -122,11 +155,36 @@ absl::Status LinearBackward(const GradCall& call) {
   return absl::OkStatus();
 }
 
+absl::Status BiasCheck(Specs operands, AttrsView) {
+  const Dims &w = operands[1]->shape, &bias = operands[2]->shape;
+  if (w.size() != 2 || (bias.size() == 1 && bias[0] == w[0])) return absl::OkStatus();
+  return InvalidArgument({"Linear: a bias has one number for each row of the weight (",
+                          SpecsText(operands), "); Reshape it to [", absl::StrCat(w[0]),
+                          "], or Add what broadcasts otherwise"});
+}
+
+// The bias lies in the result before the product is added to it: no pass of its own.
+absl::Status LinearBiasForward(const OpCall& call) {
+  Device& device = call.device();
+  const Tensor& y = call.results[0];
+  DT_RETURN_IF_ERROR(kernels::Copy(device, call.operands[2].BroadcastTo(y.shape()), y));
+  DT_ASSIGN_OR_RETURN(const Operand x, AsMatrix(device, call.operands[0]));
+  DT_ASSIGN_OR_RETURN(const Operand w, AsMatrix(device, call.operands[1]));
+  return Gemm(device, x, w.Transposed(), y, /*accumulate=*/true);
+}
+
+absl::Status LinearBiasBackward(const GradCall& call) {
+  DT_RETURN_IF_ERROR(LinearBackward(call));
+  if (!call.wants(2)) return absl::OkStatus();
+  return SumToShape(call.device(), call.result_gradients[0], call.gradients[2]);
+}
+
 const OpDef kMatMulOp = {
     .name = "MatMul",
-    .rule = "m k, k n -> m n",
+    .rule = "... m k, ... k n -> ... m n",
     .linearity = RuleLinearity::kMulti,
     .types = TypeSet::Floats(),
+    .check = MatMulCheck,
     .host = {MatMulForward, MatMulBackward},
     .saved_operands = 0b11,
 };
@@ -140,10 +198,34 @@ const OpDef kLinearOp = {
     .saved_operands = 0b11,
 };
 
+// With a bias, which must be added once: k is whole. Where it is not, the product is Partial, and
+// the bias is added to its sum (see Linear below).
+const OpDef kLinearBiasOp = {
+    .name = "Linear",
+    .rule = "... k!, n k!, n -> ... n",
+    .types = TypeSet::Floats(),
+    .check = BiasCheck,
+    .host = {LinearBiasForward, LinearBiasBackward},
+    .saved_operands = 0b11,
+};
+
+// Whether Linear(x, weight) has one term on each of several ranks. Errors: it is refused.
+absl::StatusOr<bool> ProductIsPartial(const TensorOr& x, const TensorOr& weight) {
+  DT_ASSIGN_OR_RETURN(const DecisionPtr product, Decide(kLinearOp, {*x, *weight}));
+  return product->results[0]->layout.is_partial();
+}
+
+bool AreDefined(std::initializer_list<const TensorOr*> operands) {
+  const auto is_defined = [](const TensorOr* operand) {
+    return operand->ok() && (*operand)->defined();
+  };
+  return std::all_of(operands.begin(), operands.end(), is_defined);
+}
+
 }  // namespace
 
 absl::Span<const OpDef* const> MatMulOps() {
-  static constexpr const OpDef* kOps[] = {&kMatMulOp, &kLinearOp};
+  static constexpr const OpDef* kOps[] = {&kMatMulOp, &kLinearOp, &kLinearBiasOp};
   return kOps;
 }
 
@@ -155,6 +237,21 @@ TensorOr MatMul(const TensorOr& a, const TensorOr& b) {
 
 TensorOr Linear(const TensorOr& x, const TensorOr& weight) {
   return Dispatch(internal::kLinearOp, {&x, &weight});
+}
+
+TensorOr Linear(const TensorOr& x, const TensorOr& weight, const TensorOr& bias) {
+  using namespace internal;  // NOLINT
+  const bool comparable = AreDefined({&x, &weight, &bias}) && &x->context() == &weight->context() &&
+                          &x->context() == &bias->context();
+  if (comparable) {
+    const Spec* const specs[] = {&x->spec(), &weight->spec(), &bias->spec()};
+    DT_ASSIGN_OR_RETURN(const bool partial, ProductIsPartial(x, weight));
+    if (partial) {
+      DT_RETURN_IF_ERROR(BiasCheck(specs, {}));
+      return Add(Linear(x, weight), bias);
+    }
+  }
+  return Dispatch(kLinearBiasOp, {&x, &weight, &bias});
 }
 
 }  // namespace dtensor

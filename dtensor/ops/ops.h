@@ -26,8 +26,11 @@
 namespace dtensor {
 
 // --- Products, of floats.
-TensorOr MatMul(const TensorOr& a, const TensorOr& b);       // "m k, k n -> m n"
+// Matrix by matrix: "... m k, ... k n -> ... m n". Leading dimensions broadcast.
+TensorOr MatMul(const TensorOr& a, const TensorOr& b);
 TensorOr Linear(const TensorOr& x, const TensorOr& weight);  // x weight^T: "... k, n k -> ... n"
+// The same and `bias` [n], added once: where k is sharded, to the reduced sum, else on the way.
+TensorOr Linear(const TensorOr& x, const TensorOr& weight, const TensorOr& bias);
 
 // --- Element by element.
 // Of numbers (not bool). Operands broadcast (sizes 1 and missing leading dimensions).

@@ -41,7 +41,17 @@ std::vector<Refusal> Refusals() {
        [](auto& m) {
          return MatMul(m.Zeros({2}), m.Zeros({2, 2}));
        },
-       {"MatMul", "dimensions"}},
+       {"MatMul", "[2] f32", "2 dimensions or more", "Reshape"}},
+      {"batches",
+       [](auto& m) {
+         return MatMul(m.Zeros({2, 1, 3}), m.Zeros({3, 3, 1}));
+       },
+       {"MatMul", "[2, 1, 3], [3, 3, 1]"}},
+      {"bias",
+       [](auto& m) {
+         return Linear(m.Zeros({2, 3}), m.Zeros({4, 3}), m.Zeros({3}));
+       },
+       {"Linear", "[3] f32", "Reshape it to [4]"}},
       {"types",
        [](auto& m) {
          return Linear(m.Zeros({2, 3}), m.Zeros({2, 3}, DType::kF64));

@@ -32,6 +32,10 @@ TEST(OpsTest, Products) {
     EXPECT_THAT(Values(MatMul(a, b)), ElementsAre(19, 22, 43, 50));
     EXPECT_THAT(Values(Linear(a, b)), ElementsAre(17, 23, 39, 53));
     EXPECT_THAT(Values(MatMul(Transpose(a, 0, 1), b)), ElementsAre(26, 30, 38, 44));
+    EXPECT_THAT(Values(Linear(a, b, make.F32({2}, {100, 200}))), ElementsAre(117, 223, 139, 253));
+    EXPECT_THAT(Values(MatMul(make.F32({2, 1, 2}, {1, 2, 3, 4}), b)), ElementsAre(19, 22, 43, 50));
+    EXPECT_THAT(Shape(MatMul(make.Zeros({2, 1, 3, 4}), make.Zeros({5, 4, 2}))),
+                ElementsAre(2, 5, 3, 2));
     EXPECT_THAT(Shape(Linear(make.Zeros({2, 0, 3}), make.Zeros({5, 3}))), ElementsAre(2, 0, 5));
     EXPECT_THAT(Values(Linear(make.Zeros({2, 0}), make.Zeros({1, 0}))), ElementsAre(0, 0));
   });

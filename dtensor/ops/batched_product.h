@@ -1,0 +1,18 @@
+// Products of local matrices in batches that broadcast: what MatMul computes on one rank.
+#ifndef DTENSOR_OPS_BATCHED_PRODUCT_H_
+#define DTENSOR_OPS_BATCHED_PRODUCT_H_
+
+#include "absl/status/status.h"
+#include "dtensor/runtime/device/tensor.h"
+
+namespace dtensor::internal {
+
+// out = a b, matrix by matrix: a [..., m, k], b [..., k, n] and out [..., m, n], of one float type.
+// Leading dimensions are aligned at the right; a and b broadcast along those that they lack or that
+// are 1. Where `out` lacks one, or has 1, products are summed, in f32 for 16-bit types. a and b
+// have any strides, `out` is row-major. Requires: shapes that fit.
+absl::Status BatchedProduct(Device& device, const Tensor& a, const Tensor& b, const Tensor& out);
+
+}  // namespace dtensor::internal
+
+#endif  // DTENSOR_OPS_BATCHED_PRODUCT_H_
