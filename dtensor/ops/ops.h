@@ -77,9 +77,10 @@ TensorOr Concat(absl::Span<const TensorOr> tensors, int dim);
 // Rows of table (floats) by ids (i32 or i64, not differentiable): "... @v, v d -> ... d". A sharded
 // v gives P(sum). An id outside [0, v) is a failure (kOutOfRange): it ends the world.
 TensorOr Embedding(const TensorOr& ids, const TensorOr& table);
-// Rotary embedding of x [b, t, h, d] (floats) at its global positions 0..t-1 along dimension 1
-// (rotate-half): "b t h d! -> b t h d!". d is even, theta > 0.
-TensorOr Rope(const TensorOr& x, double theta);
+// Rotary embedding of x [b, t, h, d] (floats) at the positions offset..offset+t-1 of dimension 1,
+// global ones (rotate-half): "b t h d! -> b t h d!". d is even, theta > 0, 0 <= offset < 2^40.
+// Another offset, as each step of decoding has, is no new decision.
+TensorOr Rope(const TensorOr& x, double theta, int64_t offset = 0);
 // -log softmax(logits)[target] for each token: "... v^, ... -> ...", f32 (f64 for f64 logits). A
 // sharded v costs one all-gather of three numbers a token and shard. Logits are floats, targets i32
 // or i64 with one for each row of logits; `ignore` counts as 0. Another target outside [0, v) is a

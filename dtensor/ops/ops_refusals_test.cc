@@ -203,6 +203,11 @@ TEST(OpsTest, RefusalsNameOperatorShapesAndRemedy) {
 TEST(OpsTest, AnIdOutOfRangeEndsTheWorld) {
   const absl::Status status = RunRanks(1, [](Context& context) -> absl::Status {
     const Maker make(context);
+      {"position",
+       [](auto& m) {
+         return Rope(m.Zeros({1, 1, 1, 2}), 100, -1);
+       },
+       {"Rope", "-1", "offset"}},
     DT_ASSIGN_OR_RETURN(const auto y, Embedding(make.I64({1}, {3}), make.Zeros({3, 2})));
     return ToGlobal<float>(y).status();
   });

@@ -130,6 +130,8 @@ TEST(OpsTest, Transformers) {
     EXPECT_NEAR(Values(RmsNorm(make.F32({2}, {3, 4}), make.F32({2}, {1, 2}), 0))[1],
                 8 / std::sqrt(12.5), 1e-6);
   });
+    const TensorOr late = Rope(make.F32({1, 1, 1, 2}, {1, 0}), 100, 1);
+    EXPECT_THAT(Values(late), ElementsAre(turned[2], turned[3]));
 }
 
 TEST(OpsTest, MeanDividesItsGradient) {

@@ -12,6 +12,7 @@ namespace internal {
 namespace {
 
 constexpr int kPositionDim = 1;
+constexpr int64_t kMaxPosition = int64_t{1} << 40;
 
 absl::Status RopeCheck(Specs operands, AttrsView attrs) {
   DT_RETURN_IF_ERROR(CheckNdim("Rope", operands, 0, 4));
@@ -25,16 +26,22 @@ absl::Status RopeCheck(Specs operands, AttrsView attrs) {
       {"Rope: theta must be positive, got ", absl::StrCat(theta), "; 10000 is usual"});
 }
 
+// The positions of this rank's tokens.
+template <typename Call>
+IndexSet Positions(const Call& call) {
+  const IndexSet indices = call.OperandIndices(0, kPositionDim);
+  return call.values.offset == 0 ? indices : indices.Shifted(call.values.offset);
+}
+
 absl::Status RopeForward(const OpCall& call) {
-  return kernels::Rope(call.device(), call.operands[0], call.OperandIndices(0, kPositionDim),
+  return kernels::Rope(call.device(), call.operands[0], Positions(call),
                        call.attrs<RopeAttrs>().theta, /*inverse=*/false, call.results[0]);
 }
 
 // A rotation's transpose is its inverse.
 absl::Status RopeBackward(const GradCall& call) {
-  return kernels::Rope(call.device(), call.result_gradients[0],
-                       call.OperandIndices(0, kPositionDim), call.attrs<RopeAttrs>().theta,
-                       /*inverse=*/true, call.gradients[0]);
+  return kernels::Rope(call.device(), call.result_gradients[0], Positions(call),
+                       call.attrs<RopeAttrs>().theta, /*inverse=*/true, call.gradients[0]);
 }
 
 const OpDef kRopeOp = {
@@ -56,8 +63,12 @@ absl::Span<const OpDef* const> RopeOps() {
 
 }  // namespace internal
 
-TensorOr Rope(const TensorOr& x, double theta) {
-  return Dispatch(internal::kRopeOp, {&x}, internal::RopeAttrs{theta});
+TensorOr Rope(const TensorOr& x, double theta, int64_t offset) {
+  if (offset < 0 || offset >= internal::kMaxPosition) {
+    return InvalidArgument({"Rope: no position is ", absl::StrCat(offset),
+                            "; give an offset of 0 or more, below 2^40"});
+  }
+  return Dispatch(internal::kRopeOp, {&x}, internal::RopeAttrs{theta}, {.offset = offset});
 }
 
 }  // namespace dtensor

@@ -34,7 +34,7 @@ namespace dtensor {
 struct CallValues {
   uint64_t seed = 0;   // of random operators
   double factor = 0;   // of Scale
-  int64_t offset = 0;  // of Slice
+  int64_t offset = 0;  // of Slice, Rope and Attention's queries
 };
 
 // "[8, 4] f32 on ["tp"=2] as [tp] [], [4] f32 on ...": for messages.

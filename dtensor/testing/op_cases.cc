@@ -121,6 +121,7 @@ std::vector<OpCase> AllOpCases() {
       {op("CrossEntropy"), CrossEntropyAttrs{-100}, {{{3, 5}}, {{3}, 5}}},
       {op("CrossEntropy"), CrossEntropyAttrs{kIgnore}, {{{2, 3, 4}}, {{2, 3}, 4}}},
   };
+      {op("Rope"), RopeAttrs{100}, {{{1, 3, 1, 4}}}, false, 1, {.offset = 7}},
 }
 
 std::vector<double> OperandValues(const OpCase& c, int i, uint64_t seed) {
