@@ -47,24 +47,42 @@ struct TransposeAttrs {
   int dim0 = 0, dim1 = 0;  // ascending
   auto fields() const { return std::tie(dim0, dim1); }
 };
+struct ExpandAttrs {
+  Dims shape;
+  auto fields() const { return std::tie(shape); }
+};
 absl::Span<const OpDef* const> ViewOps();
 
 // slice.cc
 struct SliceAttrs {
   int dim = 0;
   int64_t size = 0;  // from CallValues::offset on
-  auto fields() const { return std::tie(dim, size); }
+  int64_t unit = 1;  // divides the dimension, `size` and the offset
+  auto fields() const { return std::tie(dim, size, unit); }
 };
 struct SplitAttrs {
   int dim = 0;
   Dims sizes;
   auto fields() const { return std::tie(dim, sizes); }
 };
+absl::Span<const OpDef* const> SliceOps();
+
+// concat.cc
 struct ConcatAttrs {
   int dim = 0;
   auto fields() const { return std::tie(dim); }
 };
-absl::Span<const OpDef* const> SliceOps();
+struct StackAttrs {
+  int dim = 0;  // of the result
+  auto fields() const { return std::tie(dim); }
+};
+struct PadAttrs {
+  int dim = 0;
+  int64_t before = 0, after = 0;
+  double value = 0;
+  auto fields() const { return std::tie(dim, before, after, value); }
+};
+absl::Span<const OpDef* const> ConcatOps();
 
 // embedding.cc
 absl::Span<const OpDef* const> EmbeddingOps();

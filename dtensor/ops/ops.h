@@ -64,14 +64,29 @@ TensorOr SumOfSquares(const TensorOr& x);
 // redistributed. A `dim` that is negative counts from the end.
 TensorOr Reshape(const TensorOr& x, absl::Span<const int64_t> shape);  // one size may be -1
 TensorOr Transpose(const TensorOr& x, int dim0, int dim1);
-// Indices begin to end - 1 of `dim`, which must be whole (x itself where that is all of it).
+// The dimensions in another order: dimension i of the result is dims[i] of x. Negative dims count
+// from the end; each is given once.
+TensorOr Permute(const TensorOr& x, absl::Span<const int> dims);
+// x broadcast to `shape`: its sizes of 1 become others, and dimensions may be added in front. Takes
+// no memory; nobody writes to it.
+TensorOr Expand(const TensorOr& x, absl::Span<const int64_t> shape);
+
+// --- Cutting and joining along `dim`, of any type. The dimension is (q! r), r being the largest
+// size that divides it and all sizes and offsets that are given: it may be split within the units
+// of r elements ([_ x r(tp)], cyclic), and then nothing moves, and results are split so. One that
+// is split otherwise is brought there where r has an element for each shard, else gathered. A `dim`
+// that is negative counts from the end.
+// Indices begin to end - 1, as a view (x itself where that is all of it).
 TensorOr Slice(const TensorOr& x, int dim, int64_t begin, int64_t end);
-// x cut along `dim`, which must be whole, into parts of these sizes: >= 0, and their sum is all of
-// it.
+// x cut into parts of these sizes, views: >= 0, and their sum is all of it.
 absl::StatusOr<std::vector<DistributedTensor>> SplitTensor(const TensorOr& x, int dim,
                                                            absl::Span<const int64_t> sizes);
-// 1 to 8 tensors of one type, alike in all dimensions but `dim`, which must be whole.
+// 1 to 32 tensors of one type, alike in all dimensions but `dim`.
 TensorOr Concat(absl::Span<const TensorOr> tensors, int dim);
+// 1 to 32 tensors of one type and shape, along a new dimension, number `dim` of the result.
+TensorOr Stack(absl::Span<const TensorOr> tensors, int dim);
+// x between `before` and `after` elements of `value`; both are >= 0.
+TensorOr Pad(const TensorOr& x, int dim, int64_t before, int64_t after, double value = 0);
 
 // --- Transformers. Attention: dtensor/attention/attention.h.
 // Rows of table (floats) by ids (i32 or i64, not differentiable): "... @v, v d -> ... d". A sharded

@@ -107,6 +107,31 @@ std::vector<Refusal> Refusals() {
          return Transpose(m.Zeros({2, 3}), 0, -3);
        },
        {"Transpose", "-3"}},
+      {"order",
+       [](auto& m) {
+         return Permute(m.Zeros({2, 3}), {0, -2});
+       },
+       {"Permute", "[0, -2]", "[2, 3]", "each once"}},
+      {"order of a dimension less",
+       [](auto& m) {
+         return Permute(m.Zeros({2, 3}), {0});
+       },
+       {"Permute", "2 dimensions"}},
+      {"broadcast",
+       [](auto& m) {
+         return Expand(m.Zeros({2, 1}), {3, 3});
+       },
+       {"Expand", "[2, 1]", "[3, 3]"}},
+      {"broadcast to less",
+       [](auto& m) {
+         return Expand(m.Zeros({1, 1}), {1});
+       },
+       {"Expand", "in front"}},
+      {"broadcast to too many",
+       [](auto& m) {
+         return Expand(m.Zeros({1}), {int64_t{1} << 40, int64_t{1} << 40});
+       },
+       {"Expand", "2^56"}},
       {"range",
        [](auto& m) {
          return Slice(m.Zeros({2, 3}), 1, 2, 4);
@@ -142,7 +167,7 @@ std::vector<Refusal> Refusals() {
          return Add(m.Zeros({0, int64_t{1} << 40, 1}), m.Zeros({0, 1, int64_t{1} << 40}));
        },
        {"Add", "2^56"}},
-      {"none", [](auto&) { return Concat({}, 0); }, {"Concat", "1 to 8"}},
+      {"none", [](auto&) { return Concat({}, 0); }, {"Concat", "1 to 32"}},
       {"concat",
        [](auto& m) {
          return Concat({m.Zeros({2, 3}), m.Zeros({2})}, 1);
@@ -153,6 +178,21 @@ std::vector<Refusal> Refusals() {
          return Concat({m.Zeros({2, 3}), m.Zeros({3, 3})}, 1);
        },
        {"Concat", "[3, 3]"}},
+      {"no stack", [](auto&) { return Stack({}, 0); }, {"Stack", "1 to 32"}},
+      {"stack",
+       [](auto& m) {
+         return Stack({m.Zeros({2, 3}), m.Zeros({3})}, 0);
+       },
+       {"Stack", "[2, 3]", "Expand or Pad"}},
+      {"place",
+       [](auto& m) {
+         return Stack({m.Zeros({2}), m.Zeros({2})}, 2);
+       },
+       {"Stack", "place 2", "-2 to 1"}},
+      {"pad", [](auto& m) { return Pad(m.Zeros({2}), 0, -1, 0); }, {"Pad", "-1 before", "Slice"}},
+      {"pad that wraps",
+       [](auto& m) { return Pad(m.Zeros({2}), 0, int64_t{1} << 56, int64_t{1} << 56); },
+       {"Pad", "2^56"}},
       {"ids",
        [](auto& m) {
          return Embedding(m.Zeros({2}), m.Zeros({3, 2}));
@@ -163,6 +203,11 @@ std::vector<Refusal> Refusals() {
          return Rope(m.Zeros({2, 3}), 100);
        },
        {"Rope", "4 dimensions"}},
+      {"position",
+       [](auto& m) {
+         return Rope(m.Zeros({1, 1, 1, 2}), 100, -1);
+       },
+       {"Rope", "-1", "offset"}},
       {"odd",
        [](auto& m) {
          return Rope(m.Zeros({1, 1, 1, 3}), 100);
@@ -203,11 +248,6 @@ TEST(OpsTest, RefusalsNameOperatorShapesAndRemedy) {
 TEST(OpsTest, AnIdOutOfRangeEndsTheWorld) {
   const absl::Status status = RunRanks(1, [](Context& context) -> absl::Status {
     const Maker make(context);
-      {"position",
-       [](auto& m) {
-         return Rope(m.Zeros({1, 1, 1, 2}), 100, -1);
-       },
-       {"Rope", "-1", "offset"}},
     DT_ASSIGN_OR_RETURN(const auto y, Embedding(make.I64({1}, {3}), make.Zeros({3, 2})));
     return ToGlobal<float>(y).status();
   });

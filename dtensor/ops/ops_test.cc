@@ -102,6 +102,16 @@ TEST(OpsTest, Views) {
                 ElementsAre(1, 2, 3, 7, 4, 5, 6, 8));
     EXPECT_THAT(Values(Concat({Transpose(x, 0, 1), make.F32({1, 2}, {7, 8})}, 0)),
                 ElementsAre(1, 4, 2, 5, 3, 6, 7, 8));
+    const TensorOr small = make.F32({2, 1}, {7, 8});
+    EXPECT_THAT(Values(Stack({small, Scale(small, 2)}, 0)), ElementsAre(7, 8, 14, 16));
+    EXPECT_THAT(Values(Stack({small, Scale(small, 2)}, -1)), ElementsAre(7, 14, 8, 16));
+    EXPECT_THAT(Shape(Stack({small, small, small}, 1)), ElementsAre(2, 3, 1));
+    EXPECT_THAT(Values(Pad(small, 1, 1, 2, 5)), ElementsAre(5, 7, 5, 5, 5, 8, 5, 5));
+    EXPECT_THAT(Values(Pad(make.I64({1}, {3}), 0, 0, 1)), ElementsAre(3, 0));
+    EXPECT_THAT(Values(Expand(small, {2, 2, 2})), ElementsAre(7, 7, 8, 8, 7, 7, 8, 8));
+    EXPECT_TRUE(Expand(small, {2, 3})->local().SharesStorageWith(small->local()));
+    EXPECT_THAT(Shape(Permute(make.Zeros({2, 3, 4}), {2, 0, -2})), ElementsAre(4, 2, 3));
+    EXPECT_THAT(Values(Permute(Reshape(x, {1, 2, 3}), {2, 0, 1})), ElementsAre(1, 4, 2, 5, 3, 6));
     DT_ASSERT_OK_AND_ASSIGN(const auto parts, SplitTensor(x, -1, {1, 2}));
     ASSERT_EQ(parts.size(), 2u);
     EXPECT_THAT(Values(parts[0]), ElementsAre(1, 4));
@@ -120,6 +130,8 @@ TEST(OpsTest, Transformers) {
     const auto turned = Values(Rope(make.F32({1, 2, 1, 2}, {1, 0, 1, 0}), 100));
     EXPECT_THAT(turned, ElementsAre(1, 0, testing::DoubleNear(std::cos(1.), 1e-6),
                                     testing::DoubleNear(std::sin(1.), 1e-6)));
+    const TensorOr late = Rope(make.F32({1, 1, 1, 2}, {1, 0}), 100, 1);
+    EXPECT_THAT(Values(late), ElementsAre(turned[2], turned[3]));
     // One key: its value, whatever the scores.
     const TensorOr q = make.F32({1, 1, 2, 1}, {3, -3}), v = make.F32({1, 1, 1, 1}, {7});
     EXPECT_THAT(Values(Attention(q, v, v, {})), ElementsAre(7, 7));
@@ -130,8 +142,6 @@ TEST(OpsTest, Transformers) {
     EXPECT_NEAR(Values(RmsNorm(make.F32({2}, {3, 4}), make.F32({2}, {1, 2}), 0))[1],
                 8 / std::sqrt(12.5), 1e-6);
   });
-    const TensorOr late = Rope(make.F32({1, 1, 1, 2}, {1, 0}), 100, 1);
-    EXPECT_THAT(Values(late), ElementsAre(turned[2], turned[3]));
 }
 
 TEST(OpsTest, MeanDividesItsGradient) {

@@ -1,10 +1,12 @@
-// Slice, SplitTensor and Concat, along a dimension that is whole on every rank.
+// Slice and SplitTensor: views along a dimension that is whole on every rank, or split within the
+// units that all cuts are multiples of.
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "dtensor/ops/dim_units.h"
 #include "dtensor/ops/op_defs.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/runtime/core/status.h"
@@ -17,115 +19,87 @@ namespace dtensor {
 namespace internal {
 namespace {
 
-// "d0 NAME! d2": the letters of `ndim` dimensions with another one at `dim`.
-std::string TermWith(int ndim, int dim, absl::string_view name) {
-  std::vector<std::string> letters;
-  for (int d = 0; d < ndim; ++d) letters.push_back(d == dim ? absl::StrCat(name, "!") : Letter(d));
-  return absl::StrJoin(letters, " ");
-}
-
-// "d0 a! d2 -> d0 e! d2".
+// "d0 a! d2 -> d0 e! d2", or "d0 (a! r) d2 -> d0 (e! r) d2".
 absl::StatusOr<RuleText> SliceText(absl::Span<const Dims> shapes, AttrsView attrs) {
   const int ndim = static_cast<int>(shapes[0].size());
-  const auto& [dim, size] = attrs.as<SliceAttrs>();
-  return RuleText{absl::StrCat(TermWith(ndim, dim, "a"), " -> ", TermWith(ndim, dim, "e")),
-                  {{"e", size}}};
+  const auto& [dim, size, unit] = attrs.as<SliceAttrs>();
+  RuleText out{
+      absl::StrCat(TermInUnits(ndim, dim, "a", unit), " -> ", TermInUnits(ndim, dim, "e", unit)),
+      {}};
+  AddSizes("e", size, unit, out.sizes);
+  return out;
+}
+
+// What the call takes of a local tensor.
+struct Range {
+  int64_t begin, length;
+  int64_t end() const { return begin + length; }
+};
+Range RangeOf(const Decision& decision, const CallValues& values, const Tensor& local) {
+  const auto& [dim, size, unit] = AttrsView(decision.attrs).as<SliceAttrs>();
+  const int64_t all = decision.operands[0]->shape[dim];
+  return {LocalIndex(local, dim, all, unit, values.offset),
+          LocalIndex(local, dim, all, unit, size)};
 }
 
 absl::Status SliceForward(const OpCall& call) {
-  const auto& [dim, size] = call.attrs<SliceAttrs>();
-  call.results[0] = call.operands[0].Narrow(dim, call.values.offset, size);
+  const Range range = RangeOf(call.decision, call.values, call.operands[0]);
+  call.results[0] =
+      call.operands[0].Narrow(call.attrs<SliceAttrs>().dim, range.begin, range.length);
   return absl::OkStatus();
 }
 
 absl::Status SliceBackward(const GradCall& call) {
-  const auto& [dim, size] = call.attrs<SliceAttrs>();
-  const int64_t begin = call.values.offset, end = begin + size;
+  const int dim = call.attrs<SliceAttrs>().dim;
   const Tensor& dx = call.gradients[0];
+  const Range range = RangeOf(call.decision, call.values, dx);
   Device& device = call.device();
-  DT_RETURN_IF_ERROR(kernels::Fill(device, dx.Narrow(dim, 0, begin), 0));
-  DT_RETURN_IF_ERROR(kernels::Fill(device, dx.Narrow(dim, end, dx.size(dim) - end), 0));
-  return kernels::Copy(device, call.result_gradients[0], dx.Narrow(dim, begin, end - begin));
+  DT_RETURN_IF_ERROR(kernels::Fill(device, dx.Narrow(dim, 0, range.begin), 0));
+  DT_RETURN_IF_ERROR(
+      kernels::Fill(device, dx.Narrow(dim, range.end(), dx.size(dim) - range.end()), 0));
+  return kernels::Copy(device, call.result_gradients[0], dx.Narrow(dim, range.begin, range.length));
 }
 
-// "d0 a! -> d0 e0!, d0 e1!".
+absl::StatusOr<LayoutChoice> SliceLayouts(const LayoutChoiceRequest& request) {
+  const SliceAttrs& attrs = request.attrs.as<SliceAttrs>();
+  return SplitWithinUnits(request, attrs.dim, attrs.unit);
+}
+
+// "d0 a! -> d0 e0!, d0 e1!", or "d0 (a! r) -> d0 (e0! r), d0 (e1! r)".
 absl::StatusOr<RuleText> SplitText(absl::Span<const Dims> shapes, AttrsView attrs) {
   const int ndim = static_cast<int>(shapes[0].size());
   const auto& [dim, sizes] = attrs.as<SplitAttrs>();
+  const int64_t unit = CommonUnit(sizes);
   RuleText out;
   std::vector<std::string> results;
   for (size_t i = 0; i < sizes.size(); ++i) {
     const std::string name = absl::StrCat("e", i);
-    results.push_back(TermWith(ndim, dim, name));
-    out.sizes.push_back({name, sizes[i]});
+    results.push_back(TermInUnits(ndim, dim, name, unit));
+    AddSizes(name, sizes[i], unit, out.sizes);
   }
-  out.text = absl::StrCat(TermWith(ndim, dim, "a"), " -> ", absl::StrJoin(results, ", "));
+  out.text = absl::StrCat(TermInUnits(ndim, dim, "a", unit), " -> ", absl::StrJoin(results, ", "));
   return out;
 }
 
 absl::Status SplitForward(const OpCall& call) {
-  const auto& [dim, sizes] = call.attrs<SplitAttrs>();
+  const int dim = call.attrs<SplitAttrs>().dim;
   int64_t begin = 0;
   for (size_t i = 0; i < call.results.size(); ++i) {
-    call.results[i] = call.operands[0].Narrow(dim, begin, sizes[i]);
-    begin += sizes[i];
-  }
-  return absl::OkStatus();
-}
-
-// Copies `parts` side by side along `dim`; together they fill `out`.
-template <typename Tensors>
-absl::Status Join(Device& device, const Tensors& parts, int dim, const Tensor& out) {
-  int64_t begin = 0;
-  for (size_t i = 0; i < parts.size(); ++i) {
-    const Tensor& part = parts[i];
-    DT_RETURN_IF_ERROR(kernels::Copy(device, part, out.Narrow(dim, begin, part.size(dim))));
-    begin += part.size(dim);
+    const int64_t size = call.decision.results[i]->local_shape[dim];
+    call.results[i] = call.operands[0].Narrow(dim, begin, size);
+    begin += size;
   }
   return absl::OkStatus();
 }
 
 absl::Status SplitBackward(const GradCall& call) {
-  return Join(call.device(), call.result_gradients, call.attrs<SplitAttrs>().dim,
-              call.gradients[0]);
+  return CopySideBySide(call.device(), call.result_gradients, call.attrs<SplitAttrs>().dim,
+                        call.gradients[0]);
 }
 
-absl::Status ConcatCheck(Specs operands, AttrsView) {
-  for (const Spec* operand : operands) {
-    if (operand->ndim() == operands[0]->ndim()) continue;
-    return InvalidArgument({"Concat: operands have unlike numbers of dimensions (",
-                            SpecsText(operands), "); Reshape them first"});
-  }
-  return absl::OkStatus();
-}
-
-// "d0 a0!, d0 a1! -> d0 e!".
-absl::StatusOr<RuleText> ConcatText(absl::Span<const Dims> shapes, AttrsView attrs) {
-  const int ndim = static_cast<int>(shapes[0].size());
-  const int dim = attrs.as<ConcatAttrs>().dim;
-  int64_t size = 0;
-  std::vector<std::string> operands;
-  for (size_t i = 0; i < shapes.size(); ++i) {
-    operands.push_back(TermWith(ndim, dim, absl::StrCat("a", i)));
-    size += shapes[i][dim];
-  }
-  return RuleText{absl::StrCat(absl::StrJoin(operands, ", "), " -> ", TermWith(ndim, dim, "e")),
-                  {{"e", size}}};
-}
-
-absl::Status ConcatForward(const OpCall& call) {
-  return Join(call.device(), call.operands, call.attrs<ConcatAttrs>().dim, call.results[0]);
-}
-
-absl::Status ConcatBackward(const GradCall& call) {
-  const int dim = call.attrs<ConcatAttrs>().dim;
-  int64_t begin = 0;
-  for (size_t i = 0; i < call.gradients.size(); ++i) {
-    const int64_t size = call.decision.operands[i]->shape[dim];
-    if (call.wants(i)) call.gradients[i] = call.result_gradients[0].Narrow(dim, begin, size);
-    begin += size;
-  }
-  return absl::OkStatus();
+absl::StatusOr<LayoutChoice> SplitLayouts(const LayoutChoiceRequest& request) {
+  const auto& [dim, sizes] = request.attrs.as<SplitAttrs>();
+  return SplitWithinUnits(request, dim, CommonUnit(sizes));
 }
 
 const OpDef kSliceOp = {
@@ -135,6 +109,7 @@ const OpDef kSliceOp = {
     .attrs = &kAttrsType<SliceAttrs>,
     .host = {SliceForward, SliceBackward},
     .view = true,
+    .choose_layouts = SliceLayouts,
 };
 
 // As many results as sizes.
@@ -145,23 +120,13 @@ const OpDef kSplitOp = {
     .attrs = &kAttrsType<SplitAttrs>,
     .host = {SplitForward, SplitBackward},
     .view = true,
-};
-
-const OpDef kConcatOp = {
-    .name = "Concat",
-    .describe = ConcatText,
-    .linearity = RuleLinearity::kView,
-    .attrs = &kAttrsType<ConcatAttrs>,
-    .check = ConcatCheck,
-    .host = {ConcatForward, ConcatBackward},
-    .sets_gradients = true,
-    .passes_partial_gradients = true,
+    .choose_layouts = SplitLayouts,
 };
 
 }  // namespace
 
 absl::Span<const OpDef* const> SliceOps() {
-  static constexpr const OpDef* kOps[] = {&kSliceOp, &kSplitOp, &kConcatOp};
+  static constexpr const OpDef* kOps[] = {&kSliceOp, &kSplitOp};
   return kOps;
 }
 
@@ -177,7 +142,10 @@ TensorOr Slice(const TensorOr& x, int dim, int64_t begin, int64_t end) {
                             "; give 0 <= begin <= end <= ", absl::StrCat(size)});
   }
   if (begin == 0 && end == size) return internal::Itself(x);
-  return Dispatch(internal::kSliceOp, {&x}, internal::SliceAttrs{d, end - begin},
+  // Another offset is no other decision, but for a split dimension's unit.
+  const bool split = IsSplit(x->layout().dim(d));
+  const int64_t unit = split ? internal::CommonUnit({begin, end - begin, size}) : 1;
+  return Dispatch(internal::kSliceOp, {&x}, internal::SliceAttrs{d, end - begin, unit},
                   {.offset = begin});
 }
 
@@ -200,22 +168,6 @@ absl::StatusOr<std::vector<DistributedTensor>> SplitTensor(const TensorOr& x, in
   DT_ASSIGN_OR_RETURN(auto parts, DispatchAll(internal::kSplitOp, {&x}, attrs));
   return std::vector<DistributedTensor>(std::make_move_iterator(parts.begin()),
                                         std::make_move_iterator(parts.end()));
-}
-
-TensorOr Concat(absl::Span<const TensorOr> tensors, int dim) {
-  constexpr size_t kMost = 8;
-  if (tensors.empty() || tensors.size() > kMost) {
-    return InvalidArgument({"Concat: takes 1 to ", absl::StrCat(kMost), " tensors, got ",
-                            absl::StrCat(tensors.size()), "; join them in several steps"});
-  }
-  absl::InlinedVector<const TensorOr*, kMost> operands;
-  for (const TensorOr& tensor : tensors) {
-    DT_RETURN_IF_ERROR(internal::CheckDefined("Concat", tensor));
-    operands.push_back(&tensor);
-  }
-  DT_ASSIGN_OR_RETURN(const int d, internal::CheckedDim("Concat", tensors[0]->spec(), dim));
-  if (tensors.size() == 1) return internal::Itself(tensors[0]);
-  return Dispatch(internal::kConcatOp, operands, internal::ConcatAttrs{d});
 }
 
 }  // namespace dtensor

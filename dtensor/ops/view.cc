@@ -1,6 +1,7 @@
-// Reshape and Transpose: views of the local tensor, once its elements lie where the rule wants
-// them.
+// Reshape, Transpose and Expand: views of the local tensor, once its elements lie where the rule
+// wants them.
 #include <algorithm>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -58,6 +59,64 @@ absl::Status TransposeBackward(const GradCall& call) {
   return absl::OkStatus();
 }
 
+// "d0 () d2 -> e0! d0 e2! d2": what is broadcast is whole in the result.
+absl::StatusOr<RuleText> ExpandText(absl::Span<const Dims> shapes, AttrsView attrs) {
+  const Dims& shape = attrs.as<ExpandAttrs>().shape;
+  const int missing = static_cast<int>(shape.size() - shapes[0].size());
+  RuleText out;
+  std::vector<std::string> operand, result;
+  for (int d = 0; d < static_cast<int>(shape.size()); ++d) {
+    const bool is_kept = d >= missing && shapes[0][d - missing] == shape[d];
+    if (is_kept) {
+      operand.push_back(Letter(d));
+      result.push_back(Letter(d));
+      continue;
+    }
+    if (d >= missing) operand.push_back("()");
+    result.push_back(absl::StrCat("e", d, "!"));
+    out.sizes.push_back({absl::StrCat("e", d), shape[d]});
+  }
+  out.text = absl::StrCat(absl::StrJoin(operand, " "), " -> ", absl::StrJoin(result, " "));
+  return out;
+}
+
+absl::Status ExpandForward(const OpCall& call) {
+  call.results[0] = call.operands[0].BroadcastTo(call.decision.results[0]->local_shape);
+  return absl::OkStatus();
+}
+
+absl::Status ExpandBackward(const GradCall& call) {
+  return SumToShape(call.device(), call.result_gradients[0], call.gradients[0]);
+}
+
+// Whether `from` broadcasts to `to`.
+bool Expands(const Dims& from, absl::Span<const int64_t> to) {
+  if (from.size() > to.size()) return false;
+  const size_t missing = to.size() - from.size();
+  for (size_t d = 0; d < to.size(); ++d) {
+    if (to[d] < 0 || (d >= missing && from[d - missing] != 1 && from[d - missing] != to[d])) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// `dims` as numbers from 0; each must stand there once.
+absl::StatusOr<std::vector<int>> Permutation(const Spec& spec, absl::Span<const int> dims) {
+  std::vector<int> permutation;
+  for (int dim : dims) {
+    DT_ASSIGN_OR_RETURN(permutation.emplace_back(), CheckedDim("Permute", spec, dim));
+  }
+  std::vector<int> sorted = permutation;
+  std::sort(sorted.begin(), sorted.end());
+  bool fits = static_cast<int>(sorted.size()) == spec.ndim();
+  for (int d = 0; fits && d < spec.ndim(); ++d) fits = sorted[d] == d;
+  if (fits) return permutation;
+  return InvalidArgument({"Permute: [", absl::StrJoin(dims, ", "), "] is no order of the ",
+                          absl::StrCat(spec.ndim()), " dimensions of ", spec.ToString(),
+                          "; give each once"});
+}
+
 // `shape` with -1 replaced by what is left.
 absl::StatusOr<Dims> ResolveShape(const Spec& spec, absl::Span<const int64_t> shape) {
   Dims out(shape.begin(), shape.end());
@@ -110,10 +169,20 @@ const OpDef kTransposeOp = {
     .passes_partial_gradients = true,
 };
 
+// Of copies, every reduction is a copy of the reduced.
+const OpDef kExpandOp = {
+    .name = "Expand",
+    .describe = ExpandText,
+    .linearity = RuleLinearity::kView,
+    .attrs = &kAttrsType<ExpandAttrs>,
+    .host = {ExpandForward, ExpandBackward},
+    .view = true,
+};
+
 }  // namespace
 
 absl::Span<const OpDef* const> ViewOps() {
-  static constexpr const OpDef* kOps[] = {&kReshapeOp, &kTransposeOp};
+  static constexpr const OpDef* kOps[] = {&kReshapeOp, &kTransposeOp, &kExpandOp};
   return kOps;
 }
 
@@ -133,6 +202,34 @@ TensorOr Transpose(const TensorOr& x, int dim0, int dim1) {
   if (a == b) return internal::Itself(x);
   return Dispatch(internal::kTransposeOp, {&x},
                   internal::TransposeAttrs{std::min(a, b), std::max(a, b)});
+}
+
+// Swaps each dimension into its place: at most ndim - 1 views of views.
+TensorOr Permute(const TensorOr& x, absl::Span<const int> dims) {
+  DT_RETURN_IF_ERROR(internal::CheckDefined("Permute", x));
+  DT_ASSIGN_OR_RETURN(const std::vector<int> permutation, internal::Permutation(x->spec(), dims));
+  std::vector<int> now(permutation.size());  // which dimension of x stands where
+  std::iota(now.begin(), now.end(), 0);
+  TensorOr out = internal::Itself(x);
+  for (int d = 0; d < static_cast<int>(now.size()); ++d) {
+    const auto found = std::find(now.begin(), now.end(), permutation[d]) - now.begin();
+    if (found == d) continue;
+    out = Transpose(out, d, static_cast<int>(found));
+    std::swap(now[d], now[found]);
+  }
+  return out;
+}
+
+TensorOr Expand(const TensorOr& x, absl::Span<const int64_t> shape) {
+  DT_RETURN_IF_ERROR(internal::CheckDefined("Expand", x));
+  if (!internal::Expands(x->shape(), shape)) {
+    return InvalidArgument({"Expand: ", x->ToString(), " does not broadcast to ",
+                            DimsToString(shape),
+                            "; give its sizes, others where they are 1, and more in front"});
+  }
+  const Dims to(shape.begin(), shape.end());
+  if (to == x->shape()) return internal::Itself(x);
+  return Dispatch(internal::kExpandOp, {&x}, internal::ExpandAttrs{to});
 }
 
 }  // namespace dtensor

@@ -59,7 +59,13 @@ TEST(Aliases, SeeAWrite) {
       // A copy on some ranks; a write to w is seen there all the same.
       const TensorOr flat = Reshape(turned, {2, 1, 2});
       DT_RETURN_IF_ERROR(flat.status());
+      const TensorOr twice = Expand(column, {2, 2, 2}), moved = Permute(column, {2, 1, 0});
       DT_RETURN_IF_ERROR(TimesTen(w));
+      EXPECT_THAT(ToGlobal<float>(*twice),
+                  IsOkAndHolds(ElementsAre(10, 10, 20, 20, 30, 30, 40, 40)));
+      EXPECT_THAT(ToGlobal<float>(*moved), IsOkAndHolds(ElementsAre(10, 30, 20, 40)));
+      EXPECT_THAT(TimesTen(*twice),
+                  StatusIs(kFailedPrecondition, HasSubstr("one place in memory")));
       EXPECT_THAT(ToGlobal<float>(detached), IsOkAndHolds(ElementsAre(10, 20, 30, 40)));
       EXPECT_THAT(ToGlobal<float>(*turned), IsOkAndHolds(ElementsAre(10, 30, 20, 40)));
       EXPECT_THAT(ToGlobal<float>(*column), IsOkAndHolds(ElementsAre(10, 20, 30, 40)));
@@ -86,6 +92,23 @@ TEST(Aliases, SlicesOfWhatMayBeACopySeeAWrite) {
       EXPECT_THAT(ToGlobal<float>(*first), IsOkAndHolds(ElementsAre(10, 20)));
       EXPECT_THAT(ToGlobal<float>(*second), IsOkAndHolds(ElementsAre(30, 40)));
     }
+    return absl::OkStatus();
+  });
+}
+
+// Of a dimension that is split within its units, as of a whole one.
+TEST(Aliases, PartsOfASplitDimensionSeeAWrite) {
+  OnTwoRanks([](Context& context, const DeviceMesh& mesh) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(
+        const auto w,
+        Distribute<float>(context, mesh, {Shard(0, ShardOrder::Cyclic(2))}, {4}, {{1, 2, 3, 4}}));
+    DT_ASSIGN_OR_RETURN(const auto parts, SplitTensor(w, 0, {2, 2}));
+    const TensorOr last = Slice(w, 0, 2, 4);
+    DT_RETURN_IF_ERROR(TimesTen(w));
+    DT_RETURN_IF_ERROR(TimesTen(*last));
+    EXPECT_THAT(ToGlobal<float>(parts[0]), IsOkAndHolds(ElementsAre(10, 20)));
+    EXPECT_THAT(ToGlobal<float>(parts[1]), IsOkAndHolds(ElementsAre(300, 400)));
+    EXPECT_THAT(ToGlobal<float>(w), IsOkAndHolds(ElementsAre(10, 20, 300, 400)));
     return absl::OkStatus();
   });
 }

@@ -10,7 +10,7 @@ namespace dtensor::internal {
 std::vector<const OpDef*> AllOps() {
   std::vector<const OpDef*> all;
   for (const absl::Span<const OpDef* const> family :
-       {MatMulOps(), ElementwiseOps(), NormOps(), ReduceOps(), ViewOps(), SliceOps(),
+       {MatMulOps(), ElementwiseOps(), NormOps(), ReduceOps(), ViewOps(), SliceOps(), ConcatOps(),
         EmbeddingOps(), RopeOps(), AttentionOps(), CrossEntropyOps()}) {
     all.insert(all.end(), family.begin(), family.end());
   }
