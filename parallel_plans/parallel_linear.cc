@@ -20,9 +20,9 @@ absl::Status CheckSizes(absl::string_view who, int64_t in, int64_t out) {
 
 ParameterPtr NewParameter(Dims shape, const std::vector<double>& values, double stddev,
                           DType dtype) {
-  ParameterPtr parameter = Parameter::New(
-      std::move(shape),
-      values.empty() ? ParameterInit{stddev, 0, nullptr} : ParameterInit::Values(values));
+  ParameterPtr parameter =
+      Parameter::New(std::move(shape), values.empty() ? ParameterInit{stddev, 0, nullptr}
+                                                      : ParameterInit::Values(values));
   parameter->dtype = dtype;
   return parameter;
 }
@@ -45,7 +45,8 @@ absl::Status ApplyTo(LinearLayer& layer, absl::string_view who, const ParallelSt
                      const ParallelLinearOptions& options) {
   const absl::Status status =
       ParallelPlan({{"", style}})
-          .Apply(layer, context, mesh, {.seed = options.seed, .allow_uneven = options.allow_uneven});
+          .Apply(layer, context, mesh,
+                 {.seed = options.seed, .allow_uneven = options.allow_uneven});
   if (status.ok()) return status;
   return absl::Status(status.code(), absl::StrCat(who, ": ", status.message()));
 }
@@ -61,8 +62,7 @@ absl::StatusOr<std::unique_ptr<ColumnParallelLinear>> ColumnParallelLinear::Crea
       NewWeight(in, out, options), NewBias(out, bias, options), UseOf(options)));
   const std::optional<Placement> output =
       gather_output ? std::optional<Placement>(Replicate()) : std::nullopt;
-  DT_RETURN_IF_ERROR(
-      ApplyTo(*layer, kName, Colwise(options.axis, output), context, mesh, options));
+  DT_RETURN_IF_ERROR(ApplyTo(*layer, kName, Colwise(options.axis, output), context, mesh, options));
   return layer;
 }
 
@@ -71,8 +71,8 @@ absl::StatusOr<std::unique_ptr<RowParallelLinear>> RowParallelLinear::Create(
     bool input_is_parallel, const ParallelLinearOptions& options) {
   constexpr absl::string_view kName = "RowParallelLinear";
   DT_RETURN_IF_ERROR(CheckSizes(kName, in, out));
-  auto layer = absl::WrapUnique(new RowParallelLinear(
-      NewWeight(in, out, options), NewBias(out, bias, options), UseOf(options)));
+  auto layer = absl::WrapUnique(new RowParallelLinear(NewWeight(in, out, options),
+                                                      NewBias(out, bias, options), UseOf(options)));
   const std::optional<Placement> input =
       input_is_parallel ? std::nullopt : std::optional<Placement>(Shard(-1));
   DT_RETURN_IF_ERROR(

@@ -1,7 +1,7 @@
 // ColumnParallelLinear and RowParallelLinear: a linear layer that is split over one mesh axis from
-// the start, for models that are put together by hand. (A model that knows nothing of meshes takes a
-// plan: {"up", Colwise("tp")}, {"down", Rowwise("tp")}; these two are those.) On an axis of n ranks,
-// x [..., in], y [..., out]; what one rank has:
+// the start, for models that are put together by hand. (A model that knows nothing of meshes takes
+// a plan: {"up", Colwise("tp")}, {"down", Rowwise("tp")}; these two are those.) On an axis of n
+// ranks, x [..., in], y [..., out]; what one rank has:
 //
 //                          weight         bias       x              y
 //   ColumnParallelLinear   [out/n, in]    [out/n]    whole          [..., out/n], or gathered
@@ -14,9 +14,10 @@
 //   TensorOr y = (**down)(Silu((**up)(x)));
 //
 // Tensors are global: x and y have all features wherever they lie, and y is the same on every mesh.
-// A row-parallel bias is whole on every rank and is added once, after the sum. Gradients follow: the
-// weight's and a column-parallel bias's lie as they do; Backward all-reduces the column-parallel
-// layer's x where it is needed. On an axis of one rank nothing is split and nothing moves.
+// A row-parallel bias is whole on every rank and is added once, after the sum. Gradients follow:
+// the weight's and a column-parallel bias's lie as they do; Backward all-reduces the
+// column-parallel layer's x where it is needed. On an axis of one rank nothing is split and nothing
+// moves.
 #ifndef DTENSOR_PARALLEL_PLANS_PARALLEL_LINEAR_H_
 #define DTENSOR_PARALLEL_PLANS_PARALLEL_LINEAR_H_
 
@@ -35,16 +36,16 @@ namespace dtensor {
 struct ParallelLinearOptions {
   std::string axis = "tp";  // a name of the mesh: an axis or a group
   // First values: these, the whole weight [out, in] and bias [out], row-major, the same on every
-  // rank; or, where empty, normal(0, stddev) by the seed, and a bias of 0. Layers with one seed start
-  // alike.
+  // rank; or, where empty, normal(0, stddev) by the seed, and a bias of 0. Layers with one seed
+  // start alike.
   std::vector<double> master_weight, master_bias;
   uint64_t seed = 0;
   double stddev = 0.02;
   DType dtype = DType::kF32;
   // The bias is a second result instead of being added: Call(x) gives y and the bias.
   bool return_bias = false;
-  // Features that the axis does not split evenly are refused unless this is set; then trailing ranks
-  // have fewer.
+  // Features that the axis does not split evenly are refused unless this is set; then trailing
+  // ranks have fewer.
   bool allow_uneven = false;
   // Of RowParallelLinear: R, or S(d) for a reduce-scatter in place of the all-reduce, as sequence
   // parallelism wants it.

@@ -52,15 +52,15 @@ struct TensorParallelism {
 // head rests on several ranks, whose query heads it serves: `axis` is cut into `<axis>_kv`, which
 // splits the heads, and `<axis>_rep`, on which key and value weights are replicated and their
 // gradients summed; its own name stands for both. No activation moves for it. The mesh is then
-// another one than was given, on the same ranks.
-// Errors: kInvalidArgument where neither number divides the other, naming both and the remedy; where
-// `axis` is a group already that would have to be cut.
+// another one than was given, on the same ranks. Errors: kInvalidArgument where neither number
+// divides the other, naming both and the remedy; where `axis` is a group already that would have to
+// be cut.
 absl::StatusOr<TensorParallelism> PlanTensorParallel(const TransformerConfig& config,
                                                      const DeviceMesh& mesh,
                                                      const TensorParallelOptions& options = {});
 
-// Places and materializes the model, and returns the mesh on which it lies, and its operands have to
-// lie. Nothing is split where the mesh has no axis. Errors: those of PlanTensorParallel and of
+// Places and materializes the model, and returns the mesh on which it lies, and its operands have
+// to lie. Nothing is split where the mesh has no axis. Errors: those of PlanTensorParallel and of
 // ParallelPlan::Apply.
 absl::StatusOr<DeviceMesh> ApplyTensorParallel(Transformer& model, Context& context,
                                                const DeviceMesh& mesh,

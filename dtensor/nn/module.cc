@@ -120,6 +120,16 @@ TensorOr Module::operator()(const TensorOr& x) {
   DT_RETURN_IF_ERROR(CheckCount("results", 1, results_));
   DT_RETURN_IF_ERROR(CheckOperand(x, 0));
   DT_RETURN_IF_ERROR(CheckMaterialized());
+  if (!recomputes_) return RunOne(*x);
+  const auto again = [this](absl::Span<const DistributedTensor> operands) -> TensorsOr {
+    DT_ASSIGN_OR_RETURN(DistributedTensor y, RunOne(operands[0]));
+    return std::vector<DistributedTensor>{std::move(y)};
+  };
+  DT_ASSIGN_OR_RETURN(const std::vector<DistributedTensor> results, Recompute({*x}, again));
+  return results[0];
+}
+
+TensorOr Module::RunOne(const DistributedTensor& x) {
   DT_ASSIGN_OR_RETURN(const DistributedTensor input, AtEdge(x, &ModuleEdge::input, 0));
   const TensorOr computed = Forward(input);
   DT_ASSIGN_OR_RETURN(const DistributedTensor y, AtEdge(computed, &ModuleEdge::output, 0));
@@ -135,10 +145,18 @@ TensorsOr Module::Call(absl::Span<const TensorOr> operands) {
   }
   DT_RETURN_IF_ERROR(CheckCount("operands", operands.size(), operands_));
   DT_RETURN_IF_ERROR(CheckMaterialized());
-  std::vector<DistributedTensor> inputs;
+  std::vector<DistributedTensor> given;
   for (size_t i = 0; i < operands.size(); ++i) {
     DT_RETURN_IF_ERROR(CheckOperand(operands[i], i));
+    given.push_back(*operands[i]);
   }
+  if (!recomputes_) return RunAll(given);
+  return Recompute(given,
+                   [this](absl::Span<const DistributedTensor> again) { return RunAll(again); });
+}
+
+TensorsOr Module::RunAll(absl::Span<const DistributedTensor> operands) {
+  std::vector<DistributedTensor> inputs;
   for (size_t i = 0; i < operands.size(); ++i) {
     DT_ASSIGN_OR_RETURN(DistributedTensor input,
                         AtEdge(operands[i], &ModuleEdge::input, static_cast<int>(i)));

@@ -63,12 +63,11 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "dtensor/tensor/distributed_tensor.h"
+#include "dtensor/tensor/recompute.h"
 
 namespace dtensor {
 
 struct AttentionOptions;  // attention.h
-
-using TensorsOr = absl::StatusOr<std::vector<DistributedTensor>>;
 
 // How a parameter starts: normal(0, stddev), or all one value, or these values: all of them,
 // row-major, the same on every rank, which keeps its shard. They are dropped when the parameter has
@@ -204,6 +203,11 @@ class Module {
   // Makes this the model: it and the modules in it take their first paths from here.
   void SetPaths();
 
+  // --- What it keeps for Backward: what its operators save, or, where it recomputes (recompute.h),
+  // its operands as they come alone: it runs again there, edges and all.
+  bool recomputes() const { return recomputes_; }
+  void set_recomputes(bool on) { recomputes_ = on; }
+
   // --- Where its activations go.
   // Each side's are followed in order.
   std::vector<ModuleEdge>& edges() { return edges_; }
@@ -236,6 +240,9 @@ class Module {
 
  private:
   using ModuleVisitor = std::function<void(const std::string&, Module&)>;
+  // One call, of checked operands.
+  TensorOr RunOne(const DistributedTensor& x);
+  TensorsOr RunAll(absl::Span<const DistributedTensor> operands);
   // Operand or result `index` where the edges of one side want it.
   TensorOr AtEdge(const TensorOr& x, std::optional<Placement> ModuleEdge::*side, int index) const;
   absl::Status CheckOperand(const TensorOr& x, size_t index) const;
@@ -254,6 +261,7 @@ class Module {
   std::vector<OwnParameter> parameters_;
   std::vector<std::string> operands_ = {"x"}, results_ = {"y"};
   std::vector<ModuleEdge> edges_;
+  bool recomputes_ = false;
   SpecPtr last_result_;
 };
 

@@ -118,6 +118,14 @@ Context::Context(Communicator& communicator, Device& device)
 
 Context::~Context() = default;
 
+uint64_t Context::NextSeed() {
+  // splitmix64 (Steele et al. 2014): neighbouring numbers give unlike seeds.
+  uint64_t x = random_.seed + ++random_.drawn * 0x9E3779B97F4A7C15ull;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
+  return x ^ (x >> 31);
+}
+
 absl::StatusOr<SpecPtr> Context::Intern(const Layout& layout, absl::Span<const int64_t> shape,
                                         DType dtype) {
   const size_t hash = HashOf(layout, shape, dtype);

@@ -53,6 +53,12 @@ struct Spec : Counted {
 };
 using SpecPtr = CountedPtr<const Spec>;
 
+// What random operators draw their seeds from. Equal on all ranks, as their programs are.
+struct RandomState {
+  uint64_t seed = 0;
+  uint64_t drawn = 0;  // seeds so far
+};
+
 class Context {
  public:
   // Both must outlive the Context.
@@ -105,6 +111,11 @@ class Context {
   void set_recording(bool on) { recording_ = on; }
   uint64_t NextSequence() { return ++sequence_; }  // creation order of autograd nodes
 
+  // To be set, saved and put back; NextSeed() draws from it: the n-th seed depends on random().seed
+  // and n alone.
+  RandomState& random() { return random_; }
+  uint64_t NextSeed();
+
   // A redistribution that is on its way reads `source` of this rank. Aliases are not written to
   // before it is over: FinishReads() waits for those of the storage of `root`, in the order in
   // which they were added, and for what was dropped unread. Errors: the world's failure.
@@ -120,6 +131,7 @@ class Context {
   Device& device_;
   bool recording_ = true;
   uint64_t sequence_ = 0;
+  RandomState random_;
   struct Read {
     Tensor source;
     std::weak_ptr<PendingRedistribution> reader;

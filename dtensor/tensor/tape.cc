@@ -1,13 +1,16 @@
 #include "dtensor/tensor/tape.h"
 
 #include <iterator>
+#include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "dtensor/redistribution/lineage.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/copy.h"
 #include "dtensor/runtime/kernels/elementwise.h"
 #include "dtensor/tensor/op.h"
 #include "dtensor/tensor/op_checks.h"
+#include "dtensor/tensor/replay.h"
 
 namespace dtensor {
 
@@ -115,6 +118,7 @@ AxisList Tape::PassedAxes(const Decision& decision, const Slot& slot) {
 absl::Status Tape::Visit(Node& node, absl::InlinedVector<Slot, 2>& slots) {
   Keep(node, slots);
   if (!walk_.Runs(node)) return absl::OkStatus();
+  if (node.replay != nullptr) return RunAgain(node, slots);
   const Decision& decision = *node.decision;
   const OpDef& op = *decision.op;
   const AxisList passed = PassedAxes(decision, slots[0]);
@@ -158,13 +162,47 @@ absl::Status Tape::Visit(Node& node, absl::InlinedVector<Slot, 2>& slots) {
     DT_RETURN_IF_ERROR(
         Deliver(node.edges[i], {specs[i], std::move(gradients[i]), !op.sets_gradients}));
   }
-  if (options_.retain) return absl::OkStatus();
+  Forget(node);
+  return absl::OkStatus();
+}
+
+// What a Recompute() did, anew. Its operators are the youngest, so they are walked next.
+absl::Status Tape::RunAgain(Node& node, absl::InlinedVector<Slot, 2>& slots) {
+  const uint64_t since = context_.NextSequence();
+  const RandomState random = std::exchange(context_.random(), node.replay->random);
+  const TensorsOr results = node.replay->Run(context_, node.edges);
+  context_.random() = random;
+  DT_RETURN_IF_ERROR(results.status());
+  if (results->size() != slots.size()) {
+    return InvalidArgument({"Recompute: the function gave ", absl::StrCat(slots.size()),
+                            " results, and when it ran again ", absl::StrCat(results->size())});
+  }
+  for (size_t r = 0; r < slots.size(); ++r) {
+    const TensorImplPtr& result = (*results)[r].impl();
+    if (result->spec != node.decision->results[r]) {
+      return InvalidArgument(
+          {"Recompute: result ", absl::StrCat(r), " was ", node.decision->results[r]->ToString(),
+           ", and is ", result->spec->ToString(), " when the function ran again; it has to do ",
+           "the same both times"});
+    }
+    const Edge edge = EdgeOf(result);
+    walk_.Extend(edge, since);
+    for (Contribution& sum : slots[r]) {
+      if (walk_.Wants(edge)) DT_RETURN_IF_ERROR(Deliver(edge, std::move(sum)));
+    }
+  }
+  Forget(node);
+  return absl::OkStatus();
+}
+
+void Tape::Forget(Node& node) {
+  if (options_.retain) return;
   node.consumed = true;
   node.operands.clear();
   node.results.clear();
   node.bases.clear();
   node.edges.clear();
-  return absl::OkStatus();
+  node.replay.reset();
 }
 
 // Of the results whose gradients are asked for. From here on two read them.

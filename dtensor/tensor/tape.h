@@ -62,12 +62,14 @@ class Tape {
   absl::StatusOr<Tensor> Settle(Slot& slot, const Spec* wanted, const ExchangeCaller& caller);
   AxisList PassedAxes(const Decision& decision, const Slot& slot);
   absl::Status Visit(Node& node, absl::InlinedVector<Slot, 2>& slots);
+  absl::Status RunAgain(Node& node, absl::InlinedVector<Slot, 2>& slots);
+  void Forget(Node& node);
   void Keep(const Node& node, absl::InlinedVector<Slot, 2>& slots);
   absl::StatusOr<TensorImplPtr> Sum(const TensorImplPtr& tensor, Slot& slot, uint64_t lineage);
 
   Context& context_;
   const Options options_;
-  const TapeWalk walk_;
+  TapeWalk walk_;
   std::map<uint64_t, Pending> pending_;  // by creation order: the last is next, on every rank
   std::vector<TensorImplPtr> leaves_;    // in order of arrival
   absl::flat_hash_map<GradientPlace, Slot> arrived_;

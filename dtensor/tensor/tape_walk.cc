@@ -67,6 +67,11 @@ bool MayHaveLedTo(const Node& walked, absl::Span<const Edge> targets) {
   });
 }
 
+void SortByAge(std::vector<const Node*>& nodes) {  // the oldest first
+  std::sort(nodes.begin(), nodes.end(),
+            [](const Node* a, const Node* b) { return a->sequence < b->sequence; });
+}
+
 }  // namespace
 
 absl::StatusOr<TapeWalk> TapeWalk::ToLeaves(absl::string_view who, const Edge& root) {
@@ -90,20 +95,38 @@ absl::StatusOr<TapeWalk> TapeWalk::To(absl::string_view who, const Edge& root,
     return absl::OkStatus();
   }));
   // Edges lead to older operators: those come first.
-  std::sort(nodes.begin(), nodes.end(),
-            [](const Node* a, const Node* b) { return a->sequence < b->sequence; });
+  SortByAge(nodes);
   for (const Node* node : nodes) {
-    bool leads = false;
-    for (const Edge& edge : node->edges) {
-      const bool is_target = walk.targets_.contains(PlaceOf(edge));
-      if (is_target) walk.reached_.insert(PlaceOf(edge));
-      leads = leads || is_target || walk.runs_.contains(edge.node.get());
-    }
-    if (!leads) continue;
-    walk.runs_.insert(node);
-    DT_RETURN_IF_ERROR(CheckUnwritten(who, *node));
+    if (walk.MarkIfLeads(*node)) DT_RETURN_IF_ERROR(CheckUnwritten(who, *node));
   }
   return walk;
+}
+
+bool TapeWalk::MarkIfLeads(const Node& node) {
+  bool leads = false;
+  for (const Edge& edge : node.edges) {
+    const bool is_target = targets_.contains(PlaceOf(edge));
+    if (is_target) reached_.insert(PlaceOf(edge));
+    leads = leads || is_target || runs_.contains(edge.node.get());
+  }
+  if (leads) runs_.insert(&node);
+  return leads;
+}
+
+void TapeWalk::Extend(const Edge& root, uint64_t since) {
+  if (to_leaves_) return;
+  absl::flat_hash_set<const Node*> seen = {nullptr};
+  std::vector<const Node*> nodes;
+  const auto meet = [&](const Edge& edge) {
+    if (!seen.insert(edge.node.get()).second || edge.node->sequence <= since) return;
+    nodes.push_back(edge.node.get());
+  };
+  meet(root);
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    for (const Edge& edge : nodes[i]->edges) meet(edge);
+  }
+  SortByAge(nodes);
+  for (const Node* node : nodes) MarkIfLeads(*node);
 }
 
 }  // namespace dtensor

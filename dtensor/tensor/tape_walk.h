@@ -29,6 +29,10 @@ class TapeWalk {
   static absl::StatusOr<TapeWalk> To(absl::string_view who, const Edge& root,
                                      absl::Span<const Edge> targets);
 
+  // `root` led here by operators that are younger than `since`, made during the walk: those that
+  // lead to what this walks to, or to its targets, are walked too.
+  void Extend(const Edge& root, uint64_t since);
+
   // Gradients go along this edge.
   bool Wants(const Edge& edge) const {
     if (to_leaves_) return edge.wanted();
@@ -44,6 +48,7 @@ class TapeWalk {
 
  private:
   TapeWalk() = default;
+  bool MarkIfLeads(const Node& node);
   bool to_leaves_ = false;
   // None of these, if it goes to every leaf.
   absl::flat_hash_set<GradientPlace> targets_, reached_;

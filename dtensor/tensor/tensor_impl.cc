@@ -9,8 +9,11 @@
 #include "dtensor/runtime/kernels/copy.h"
 #include "dtensor/tensor/distributed_tensor.h"
 #include "dtensor/tensor/op.h"
+#include "dtensor/tensor/replay.h"
 
 namespace dtensor {
+
+Node::Node() = default;
 
 Node::~Node() {
   // A chain of 200,000 destructors is more than a stack holds.

@@ -26,6 +26,7 @@ namespace dtensor {
 
 struct Node;
 struct OpDef;
+struct Replay;  // replay.h
 struct TensorImpl;
 using TensorImplPtr = std::shared_ptr<TensorImpl>;
 
@@ -98,15 +99,18 @@ struct TensorImpl {
 // One recorded operator. Holds local tensors, not TensorImpls: what a tensor remembers is not kept
 // alive.
 struct Node {
-  Node() = default;
+  Node();
   ~Node();  // of a whole chain without recursion
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
 
   uint64_t sequence = 0;
   DecisionPtr decision;
-  CallValues values;                   // of the call
-  uint64_t lineage = 0;                // of the call
+  CallValues values;     // of the call
+  uint64_t lineage = 0;  // of the call
+  // In place of a backward: of a Recompute(), whose first edges are those of its operands, and the
+  // others those of leaves that it reads.
+  std::unique_ptr<Replay> replay;
   bool consumed = false;               // by a Backward, which cleared what follows
   absl::InlinedVector<Edge, 3> edges;  // of the operands
   // Up to the last that backward reads; others among them are undefined.

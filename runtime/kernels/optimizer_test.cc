@@ -106,7 +106,8 @@ TEST_P(AdamWTest, ShardsStepAsTheWhole) {
   }
 }
 
-// Steps that are far smaller than a 16-bit neighbour add up in the master, and param is it, rounded.
+// Steps that are far smaller than a 16-bit neighbour add up in the master, and param is it,
+// rounded.
 TEST_P(AdamWTest, AMasterKeepsWhatRoundingLoses) {
   const int64_t n = 37;
   for (const DType dtype : {DType::kBF16, DType::kF16}) {

@@ -1,6 +1,6 @@
-// ColumnParallelLinear and RowParallelLinear: shapes, values, gradients and collectives on worlds of
-// 1, 2, 3 and 4 ranks, and what goes wrong elsewhere: a bias that is added by every rank, a weight
-// split on the wrong dimension, gradients on one rank only.
+// ColumnParallelLinear and RowParallelLinear: shapes, values, gradients and collectives on worlds
+// of 1, 2, 3 and 4 ranks, and what goes wrong elsewhere: a bias that is added by every rank, a
+// weight split on the wrong dimension, gradients on one rank only.
 #include "dtensor/parallel_plans/parallel_linear.h"
 
 #include <functional>
@@ -111,8 +111,8 @@ TEST(ColumnParallelLinear, HasTheShapesOfItsTable) {
                           ColumnParallelLinear::Create(context, mesh, kIn, kOut, true, false));
       EXPECT_EQ(layer->weight()->tensor.local().shape(), Dims({kOut / ranks, kIn}));
       EXPECT_EQ(layer->bias()->tensor.local().shape(), Dims({kOut / ranks}));
-      DT_ASSIGN_OR_RETURN(const auto y, (*layer)(Full(context, mesh, {Replicate()}, {kRows, kIn},
-                                                      DType::kF32, 1)));
+      DT_ASSIGN_OR_RETURN(
+          const auto y, (*layer)(Full(context, mesh, {Replicate()}, {kRows, kIn}, DType::kF32, 1)));
       EXPECT_EQ(y.local().shape(), Dims({kRows, kOut / ranks}));
       EXPECT_EQ(y.shape(), Dims({kRows, kOut}));
       return absl::OkStatus();
@@ -127,9 +127,8 @@ TEST(RowParallelLinear, HasTheShapesOfItsTable) {
                           RowParallelLinear::Create(context, mesh, kIn, kOut, true, true));
       EXPECT_EQ(layer->weight()->tensor.local().shape(), Dims({kOut, kIn / ranks}));
       EXPECT_EQ(layer->bias()->tensor.local().shape(), Dims({kOut}));
-      DT_ASSIGN_OR_RETURN(
-          const auto y,
-          (*layer)(Full(context, mesh, {Shard(1)}, {kRows, kIn}, DType::kF32, 1)));
+      DT_ASSIGN_OR_RETURN(const auto y,
+                          (*layer)(Full(context, mesh, {Shard(1)}, {kRows, kIn}, DType::kF32, 1)));
       EXPECT_EQ(y.local().shape(), Dims({kRows, kOut}));
       return absl::OkStatus();
     }));
@@ -153,9 +152,9 @@ TEST(RowParallelLinear, IsTheDenseLayer) {
   for (const int ranks : {1, 2, 3, 4}) {
     for (const bool parallel : {false, true}) {
       DT_EXPECT_OK(OnWorld(ranks, [&](Context& context, const DeviceMesh& mesh) -> absl::Status {
-        DT_ASSIGN_OR_RETURN(const auto layer,
-                            RowParallelLinear::Create(context, mesh, kIn, kOut, true, parallel,
-                                                      Master(kIn, kOut)));
+        DT_ASSIGN_OR_RETURN(
+            const auto layer,
+            RowParallelLinear::Create(context, mesh, kIn, kOut, true, parallel, Master(kIn, kOut)));
         DT_ASSIGN_OR_RETURN(const Layout split,
                             Layout::Replicated(mesh, 2).WithAxes({0}, Shard(1)));
         return CheckLayer(context, *layer, parallel ? split : Layout::Replicated(mesh, 2), kIn,
@@ -179,18 +178,19 @@ TEST(ParallelLinear, IsTheDenseLayerWhereSizesDoNotDivide) {
 }
 
 TEST(ParallelLinear, RefusesSizesThatDoNotDivide) {
-  EXPECT_THAT(OnWorld(2,
-                      [](Context& context, const DeviceMesh& mesh) {
-                        return ColumnParallelLinear::Create(context, mesh, 4, 5, true, false)
-                            .status();
-                      }),
-              Refuses(AllOf(HasSubstr("ColumnParallelLinear"), HasSubstr("dimension 0 of weight, 5"),
-                            HasSubstr("allow uneven"))));
-  EXPECT_THAT(OnWorld(2,
-                      [](Context& context, const DeviceMesh& mesh) {
-                        return RowParallelLinear::Create(context, mesh, 5, 4, true, false).status();
-                      }),
-              Refuses(AllOf(HasSubstr("RowParallelLinear"), HasSubstr("dimension 1 of weight, 5"))));
+  EXPECT_THAT(
+      OnWorld(2,
+              [](Context& context, const DeviceMesh& mesh) {
+                return ColumnParallelLinear::Create(context, mesh, 4, 5, true, false).status();
+              }),
+      Refuses(AllOf(HasSubstr("ColumnParallelLinear"), HasSubstr("dimension 0 of weight, 5"),
+                    HasSubstr("allow uneven"))));
+  EXPECT_THAT(
+      OnWorld(2,
+              [](Context& context, const DeviceMesh& mesh) {
+                return RowParallelLinear::Create(context, mesh, 5, 4, true, false).status();
+              }),
+      Refuses(AllOf(HasSubstr("RowParallelLinear"), HasSubstr("dimension 1 of weight, 5"))));
 }
 
 TEST(ParallelLinear, RefusesAnotherAxisAndOtherSizes) {
@@ -253,8 +253,8 @@ TEST(RowParallelLinear, AddsItsBiasOnceAndAfterOneCollective) {
 TEST(ParallelLinear, MovesNothingInAWorldOfOneAndWhereNothingIsGathered) {
   for (const int ranks : {1, 2}) {
     DT_EXPECT_OK(OnWorld(ranks, [&](Context& context, const DeviceMesh& mesh) -> absl::Status {
-      DT_ASSIGN_OR_RETURN(const auto up, ColumnParallelLinear::Create(context, mesh, kIn, kOut, true,
-                                                                      ranks == 1));
+      DT_ASSIGN_OR_RETURN(const auto up,
+                          ColumnParallelLinear::Create(context, mesh, kIn, kOut, true, ranks == 1));
       const TensorOr x = Full(context, mesh, {Replicate()}, {kRows, kIn}, DType::kF32, 1);
       context.communicator().ResetTraffic();
       DT_ASSIGN_OR_RETURN(const auto y, (*up)(x));
@@ -303,8 +303,9 @@ TEST(ParallelLinear, StartsAlikeOnEveryMesh) {
   std::vector<float> first;
   for (const int ranks : {1, 2, 4}) {
     DT_EXPECT_OK(OnWorld(ranks, [&](Context& context, const DeviceMesh& mesh) -> absl::Status {
-      DT_ASSIGN_OR_RETURN(const auto layer, ColumnParallelLinear::Create(context, mesh, kIn, kOut,
-                                                                         false, false, {.seed = 9}));
+      DT_ASSIGN_OR_RETURN(
+          const auto layer,
+          ColumnParallelLinear::Create(context, mesh, kIn, kOut, false, false, {.seed = 9}));
       EXPECT_EQ(layer->bias(), nullptr);
       DT_ASSIGN_OR_RETURN(std::vector<float> all, ToGlobal<float>(layer->weight()->tensor));
       if (context.rank() != 0) return absl::OkStatus();

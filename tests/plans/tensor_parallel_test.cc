@@ -159,7 +159,8 @@ TEST(PlanTensorParallel, CutsTheAxisWhereThereAreFewerKeysThanRanks) {
   config.kv_heads = 2;
   const auto cut = PlanTensorParallel(config, *DeviceMesh::Parse("dp=2,tp=8"));
   DT_ASSERT_OK(cut);
-  EXPECT_EQ(cut->mesh, *DeviceMesh::Parse("dp=2,tp=8")->SplitAxis("tp", {{"tp_kv", 2}, {"tp_rep", 4}}));
+  EXPECT_EQ(cut->mesh,
+            *DeviceMesh::Parse("dp=2,tp=8")->SplitAxis("tp", {{"tp_kv", 2}, {"tp_rep", 4}}));
   const auto whole = PlanTensorParallel(config, *DeviceMesh::Parse("dp=2,tp=2"));
   DT_ASSERT_OK(whole);
   EXPECT_EQ(whole->mesh, *DeviceMesh::Parse("dp=2,tp=2"));
@@ -174,15 +175,15 @@ TEST(PlanTensorParallel, SplitsNothingWithoutAnAxis) {
 }
 
 TEST(ApplyTensorParallel, RefusesHeadsThatCannotBeSplit) {
-  EXPECT_THAT(RunRanks(3,
-                       [](Context& context) -> absl::Status {
-                         TransformerConfig config = SmallTransformer();
-                         config.kv_heads = 8;
-                         Transformer model(config);
-                         return ApplyTensorParallel(model, context, *DeviceMesh::Parse("tp=3"))
-                             .status();
-                       }),
-              Refuses(AllOf(HasSubstr("q_proj"), HasSubstr("8 units of 2"))));
+  EXPECT_THAT(
+      RunRanks(3,
+               [](Context& context) -> absl::Status {
+                 TransformerConfig config = SmallTransformer();
+                 config.kv_heads = 8;
+                 Transformer model(config);
+                 return ApplyTensorParallel(model, context, *DeviceMesh::Parse("tp=3")).status();
+               }),
+      Refuses(AllOf(HasSubstr("q_proj"), HasSubstr("8 units of 2"))));
 }
 
 TEST(GetTpMesh, IsTheMeshOfTheAxisAlone) {

@@ -1,0 +1,121 @@
+#include "dtensor/tensor/recompute.h"
+
+#include <memory>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "dtensor/redistribution/lineage.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/tensor/op.h"
+#include "dtensor/tensor/replay.h"
+#include "dtensor/tensor/tensor_impl.h"
+
+namespace dtensor {
+namespace {
+
+// Names the recorded call. The tape runs the function again in place of a backward.
+const OpDef kRecomputeOp = {.name = "Recompute"};
+
+absl::Status CheckOperands(absl::Span<const DistributedTensor> operands) {
+  if (operands.empty()) return InvalidArgument({"Recompute: there is no operand"});
+  for (size_t i = 0; i < operands.size(); ++i) {
+    if (!operands[i].defined()) {
+      return InvalidArgument({"Recompute: operand ", absl::StrCat(i), " is undefined"});
+    }
+    if (&operands[i].context() != &operands[0].context()) {
+      return InvalidArgument({"Recompute: operands 0 and ", absl::StrCat(i),
+                              " belong to two Contexts"});
+    }
+    DT_RETURN_IF_ERROR(Settle(*operands[i].impl()));
+  }
+  return absl::OkStatus();
+}
+
+// The leaves that led to the results by operators younger than `since`, in order of meeting.
+std::vector<TensorImplPtr> LeavesOf(absl::Span<const DistributedTensor> results, uint64_t since) {
+  std::vector<TensorImplPtr> leaves;
+  absl::flat_hash_set<const void*> seen;
+  std::vector<Edge> open;
+  for (const DistributedTensor& result : results) open.push_back(EdgeOf(result.impl()));
+  while (!open.empty()) {
+    const Edge edge = std::move(open.back());
+    open.pop_back();
+    if (edge.leaf != nullptr && seen.insert(edge.leaf.get()).second) leaves.push_back(edge.leaf);
+    if (edge.node == nullptr || edge.node->sequence <= since) continue;
+    if (!seen.insert(edge.node.get()).second) continue;
+    open.insert(open.end(), edge.node->edges.begin(), edge.node->edges.end());
+  }
+  return leaves;
+}
+
+// That `impl` was read: so that Backward sees writes to it since, and the way of its gradient.
+void AddOperand(const TensorImplPtr& impl, Decision& decision, Node& node) {
+  const int index = static_cast<int>(node.operands.size());
+  decision.operands.push_back(impl->spec.get());
+  decision.kept.push_back(impl->spec);
+  node.edges.push_back(EdgeOf(impl));
+  node.operands.push_back(impl->local);
+  const Tensor& root = AliasRoot(*impl);
+  if (&root != &impl->local) node.bases.emplace_back(index, root);
+  node.versions.push_back(root.version());
+}
+
+}  // namespace
+
+TensorsOr Replay::Run(Context& context, absl::Span<const Edge> edges) const {
+  // These go when the run is over, and with them the redistributions that they remember.
+  std::vector<DistributedTensor> aliases;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    aliases.push_back(operands[i].Detach());
+    aliases.back().impl()->edge = edges[i];
+  }
+  const bool recording = context.recording();
+  context.set_recording(true);
+  TensorsOr results = fn(aliases);
+  context.set_recording(recording);
+  for (size_t r = 0; results.ok() && r < results->size(); ++r) {
+    if ((*results)[r].defined()) continue;
+    return InvalidArgument({"Recompute: result ", absl::StrCat(r), " is undefined"});
+  }
+  return results;
+}
+
+TensorsOr Recompute(absl::Span<const DistributedTensor> operands, const RecomputedFunction& fn) {
+  DT_RETURN_IF_ERROR(CheckOperands(operands));
+  Context& context = operands[0].context();
+  if (!context.recording()) return fn(operands);
+
+  auto replay = std::make_unique<Replay>();
+  replay->fn = fn;
+  replay->random = context.random();
+  const auto node = std::make_shared<Node>();
+  const CountedPtr<Decision> decision(new Decision);
+  decision->op = &kRecomputeOp;
+  for (const DistributedTensor& operand : operands) {
+    replay->operands.push_back(operand.Detach());
+    AddOperand(operand.impl(), *decision, *node);
+  }
+  const uint64_t since = context.NextSequence();
+  DT_ASSIGN_OR_RETURN(const std::vector<DistributedTensor> results,
+                      replay->Run(context, node->edges));
+  for (const TensorImplPtr& leaf : LeavesOf(results, since)) AddOperand(leaf, *decision, *node);
+  node->sequence = context.NextSequence();
+  std::vector<DistributedTensor> returned;
+  for (size_t r = 0; r < results.size(); ++r) {
+    const TensorImpl& result = *results[r].impl();
+    decision->results.push_back(result.spec.get());
+    decision->kept.push_back(result.spec);
+    node->lineage = MixLineage(node->lineage, result.lineage.id);
+    returned.push_back(results[r].Detach());
+    if (EdgeOf(results[r].impl()).wanted()) {
+      returned[r].impl()->edge = {node, static_cast<int>(r), nullptr};
+    }
+    returned[r].impl()->stopped_by = result.stopped_by;
+  }
+  node->decision = DecisionPtr(decision.get());
+  node->replay = std::move(replay);
+  return returned;
+}
+
+}  // namespace dtensor
