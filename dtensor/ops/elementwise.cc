@@ -82,8 +82,8 @@ absl::Status SiluForward(const OpCall& call) {
 }
 
 absl::Status SiluBackward(const GradCall& call) {
-  return kernels::SiluGrad(call.device(), call.operands[0], call.result_gradients[0],
-                           call.gradients[0]);
+  return kernels::UnaryGrad(call.device(), UnaryOp::kSilu, call.operands[0],
+                            call.result_gradients[0], call.gradients[0]);
 }
 
 absl::Status SiluMulCheck(Specs operands, AttrsView) {

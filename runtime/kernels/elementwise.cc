@@ -1,5 +1,9 @@
 #include "dtensor/runtime/kernels/elementwise.h"
 
+#include <array>
+#include <cstddef>
+#include <initializer_list>
+
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/arguments/elementwise_args.h"
 #include "dtensor/runtime/kernels/by_device.h"
@@ -13,7 +17,11 @@ constexpr ByDevice<BinaryArgs> kBinary = {.name = "Binary", .host = cpu::Binary}
 constexpr ByDevice<UnaryArgs> kUnary = {.name = "Unary", .host = cpu::Unary};
 constexpr ByDevice<AffineArgs> kAffine = {.name = "Affine", .host = cpu::Affine};
 constexpr ByDevice<FillArgs> kFill = {.name = "Fill", .host = cpu::Fill};
-constexpr ByDevice<SiluGradArgs> kSiluGrad = {.name = "SiluGrad", .host = cpu::SiluGrad};
+constexpr ByDevice<AddNArgs> kAddN = {.name = "AddN", .host = cpu::AddN};
+constexpr ByDevice<PowArgs> kPow = {.name = "Pow", .host = cpu::Pow};
+constexpr ByDevice<PowGradArgs> kPowGrad = {.name = "PowGrad", .host = cpu::PowGrad};
+constexpr ByDevice<UnaryGradArgs> kUnaryGrad = {.name = "UnaryGrad", .host = cpu::UnaryGrad};
+constexpr ByDevice<BinaryGradArgs> kBinaryGrad = {.name = "BinaryGrad", .host = cpu::BinaryGrad};
 constexpr ByDevice<SiluMulArgs> kSiluMul = {.name = "SiluMul", .host = cpu::SiluMul};
 constexpr ByDevice<SiluMulGradArgs> kSiluMulGrad = {.name = "SiluMulGrad",
                                                     .host = cpu::SiluMulGrad};
@@ -27,6 +35,18 @@ void CheckOut(const Tensor& in, const Tensor& out) {
   DT_CHECK(out.is_contiguous());
 }
 
+// All of one shape and float type.
+void CheckFloats(std::initializer_list<const Tensor*> inputs,
+                 std::initializer_list<const Tensor*> outputs) {
+  const Tensor& first = **inputs.begin();
+  DT_CHECK(IsFloat(first.dtype()));
+  for (const Tensor* input : inputs) CheckAlike(first, *input);
+  for (const Tensor* output : outputs) {
+    CheckAlike(first, *output);
+    CheckOut(first, *output);
+  }
+}
+
 }  // namespace
 
 absl::Status Binary(Device& device, BinaryOp op, const Tensor& a, const Tensor& b,
@@ -38,9 +58,31 @@ absl::Status Binary(Device& device, BinaryOp op, const Tensor& a, const Tensor& 
   return kBinary.Run(device, {a.dtype()}, {op, a.dtype(), {{&a, &b}, {&out}}});
 }
 
+absl::Status AddN(Device& device, absl::Span<const Tensor> terms, const Tensor& out) {
+  DT_CHECK(!terms.empty() && terms.size() <= kMaxTerms && out.dtype() != DType::kBool);
+  // Operands that are not there are the output itself, which costs nothing to walk over.
+  std::array<const Tensor*, kMaxTerms> inputs;
+  inputs.fill(&out);
+  bool in_place = false;
+  for (size_t i = 0; i < terms.size(); ++i) {
+    CheckAlike(terms[i], out);
+    inputs[i] = &terms[i];
+    in_place |= terms[i].SharesStorageWith(out);
+  }
+  CheckOut(terms[0], out);
+  AddNArgs args = {out.dtype(), static_cast<int>(terms.size()), {inputs, {&out}}};
+  args.operands.in_place = in_place;
+  return kAddN.Run(device, {out.dtype()}, args);
+}
+
 absl::Status Unary(Device& device, UnaryOp op, const Tensor& a, const Tensor& out) {
   CheckOut(a, out);
-  DT_CHECK(op == UnaryOp::kCopy || (a.dtype() == out.dtype() && IsFloat(a.dtype())));
+  if (op != UnaryOp::kCopy) {
+    DT_CHECK(a.dtype() == out.dtype());
+    DT_CHECK(op == UnaryOp::kNot
+                 ? a.dtype() == DType::kBool
+                 : IsFloat(a.dtype()) || (op == UnaryOp::kNeg && a.dtype() != DType::kBool));
+  }
   if (op == UnaryOp::kCopy && a.dtype() == out.dtype()) return Copy(device, a, out);
   return kUnary.Run(device, {a.dtype(), out.dtype()}, {op, a.dtype(), out.dtype(), {{&a}, {&out}}});
 }
@@ -58,31 +100,40 @@ absl::Status Fill(Device& device, const Tensor& out, double value) {
                    {out.dtype(), value, out.raw(), {out.shape(), {out.strides()}}});
 }
 
-absl::Status SiluGrad(Device& device, const Tensor& x, const Tensor& dy, const Tensor& dx) {
-  CheckAlike(x, dy);
-  CheckAlike(x, dx);
-  CheckOut(x, dx);
-  DT_CHECK(IsFloat(x.dtype()));
-  return kSiluGrad.Run(device, {x.dtype()}, {x.dtype(), {{&x, &dy}, {&dx}}});
+absl::Status Pow(Device& device, const Tensor& a, double exponent, const Tensor& out) {
+  CheckFloats({&a}, {&out});
+  return kPow.Run(device, {a.dtype()}, {a.dtype(), exponent, {{&a}, {&out}}});
+}
+
+absl::Status PowGrad(Device& device, const Tensor& x, double exponent, const Tensor& dy,
+                     const Tensor& dx) {
+  CheckFloats({&x, &dy}, {&dx});
+  return kPowGrad.Run(device, {x.dtype()}, {x.dtype(), exponent, {{&x, &dy}, {&dx}}});
+}
+
+absl::Status UnaryGrad(Device& device, UnaryOp op, const Tensor& saved, const Tensor& dy,
+                       const Tensor& dx) {
+  CheckFloats({&saved, &dy}, {&dx});
+  DT_CHECK(op != UnaryOp::kCopy && op != UnaryOp::kNot && op != UnaryOp::kNeg);
+  return kUnaryGrad.Run(device, {dy.dtype()}, {op, dy.dtype(), {{&saved, &dy}, {&dx}}});
+}
+
+absl::Status BinaryGrad(Device& device, BinaryOp op, int operand, const Tensor& a, const Tensor& b,
+                        const Tensor& dy, const Tensor& dx) {
+  CheckFloats({&a, &b, &dy}, {&dx});
+  DT_CHECK(op == BinaryOp::kDiv || op == BinaryOp::kMax || op == BinaryOp::kMin);
+  DT_CHECK(operand == 0 || operand == 1);
+  return kBinaryGrad.Run(device, {dy.dtype()}, {op, operand, dy.dtype(), {{&a, &b, &dy}, {&dx}}});
 }
 
 absl::Status SiluMul(Device& device, const Tensor& gate, const Tensor& up, const Tensor& y) {
-  CheckAlike(gate, up);
-  CheckAlike(gate, y);
-  CheckOut(gate, y);
-  DT_CHECK(IsFloat(gate.dtype()));
+  CheckFloats({&gate, &up}, {&y});
   return kSiluMul.Run(device, {gate.dtype()}, {gate.dtype(), {{&gate, &up}, {&y}}});
 }
 
 absl::Status SiluMulGrad(Device& device, const Tensor& gate, const Tensor& up, const Tensor& dy,
                          const Tensor& dgate, const Tensor& dup) {
-  CheckAlike(gate, up);
-  CheckAlike(gate, dy);
-  for (const Tensor* out : {&dgate, &dup}) {
-    CheckAlike(gate, *out);
-    CheckOut(gate, *out);
-  }
-  DT_CHECK(IsFloat(gate.dtype()));
+  CheckFloats({&gate, &up, &dy}, {&dgate, &dup});
   return kSiluMulGrad.Run(device, {gate.dtype()},
                           {gate.dtype(), {{&gate, &up, &dy}, {&dgate, &dup}}});
 }

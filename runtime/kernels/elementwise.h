@@ -9,6 +9,7 @@
 #define DTENSOR_RUNTIME_KERNELS_ELEMENTWISE_H_
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "dtensor/runtime/device/tensor.h"
 #include "dtensor/runtime/kernels/arguments/elementwise_op.h"
 
@@ -17,15 +18,34 @@ namespace dtensor::kernels {
 // out = op(a, b); a, b and out have one shape and type. All types; kDiv floats only.
 absl::Status Binary(Device& device, BinaryOp op, const Tensor& a, const Tensor& b,
                     const Tensor& out);
-// out = op(a). kCopy also converts types (float -> int truncates); otherwise one float type.
+// out = the sum of 1 to kMaxTerms terms of out's shape and type, in their order, rounded once. All
+// types but bool.
+inline constexpr int kMaxTerms = 8;
+absl::Status AddN(Device& device, absl::Span<const Tensor> terms, const Tensor& out);
+// out = op(a). kCopy also converts types (float -> int truncates). Otherwise a and out have one
+// type: bool for kNot, any but bool for kNeg, floats for all others.
 absl::Status Unary(Device& device, UnaryOp op, const Tensor& a, const Tensor& out);
 // out = scale * a + shift; all types but bool.
 absl::Status Affine(Device& device, const Tensor& a, double scale, double shift, const Tensor& out);
 absl::Status Fill(Device& device, const Tensor& out, double value);  // out may have any strides
 
-// dx = dy * silu'(x), silu(x) = x * sigmoid(x).
-absl::Status SiluGrad(Device& device, const Tensor& x, const Tensor& dy, const Tensor& dx);
-// y = silu(gate) * up, in one pass: the SwiGLU product; and its gradient.
+// out = a^exponent, as std::pow has it, but for 1/2 and -1/2: square roots. Floats.
+absl::Status Pow(Device& device, const Tensor& a, double exponent, const Tensor& out);
+
+// --- Gradients, of floats, all of one shape and type. At 0, infinities and NaN they are PyTorch's.
+
+// dx = dy * op'(x), from the result of op where GradReadsResult(op), else from x. Not for kCopy,
+// kNot and kNeg, whose gradients need neither.
+absl::Status UnaryGrad(Device& device, UnaryOp op, const Tensor& saved, const Tensor& dy,
+                       const Tensor& dx);
+// dx = dy * exponent * x^(exponent - 1); 0 where the exponent is.
+absl::Status PowGrad(Device& device, const Tensor& x, double exponent, const Tensor& dy,
+                     const Tensor& dx);
+// dx = dy * the derivative of op(a, b) by a (operand 0) or b (operand 1), for kDiv, kMax and kMin.
+// Where a = b, each gets half of the gradient of their maximum or minimum.
+absl::Status BinaryGrad(Device& device, BinaryOp op, int operand, const Tensor& a, const Tensor& b,
+                        const Tensor& dy, const Tensor& dx);
+// y = silu(gate) * up, silu(x) = x * sigmoid(x), in one pass: the SwiGLU product; and its gradient.
 absl::Status SiluMul(Device& device, const Tensor& gate, const Tensor& up, const Tensor& y);
 absl::Status SiluMulGrad(Device& device, const Tensor& gate, const Tensor& up, const Tensor& dy,
                          const Tensor& dgate, const Tensor& dup);

@@ -1,4 +1,4 @@
-// The flat arguments of elementwise.h's kernels.
+// The flat arguments of the kernels of elementwise.h and comparison.h.
 #ifndef DTENSOR_RUNTIME_KERNELS_ARGUMENTS_ELEMENTWISE_ARGS_H_
 #define DTENSOR_RUNTIME_KERNELS_ARGUMENTS_ELEMENTWISE_ARGS_H_
 
@@ -17,6 +17,14 @@ struct BinaryArgs {
 };
 static_assert(std::is_trivially_copyable_v<BinaryArgs>);
 
+// The first `terms` of the inputs count.
+struct AddNArgs {
+  DType dtype;
+  int terms;
+  StridedOperands<8, 1> operands;
+};
+static_assert(std::is_trivially_copyable_v<AddNArgs>);
+
 struct UnaryArgs {
   UnaryOp op;
   DType from, to;
@@ -30,6 +38,18 @@ struct AffineArgs {
   StridedOperands<1, 1> operands;
 };
 static_assert(std::is_trivially_copyable_v<AffineArgs>);
+
+struct CompareArgs {
+  CompareOp op;  // not kGreater, kGreaterEqual
+  DType dtype;
+  StridedOperands<2, 1> operands;  // a, b; out
+};
+static_assert(std::is_trivially_copyable_v<CompareArgs>);
+
+struct WhereArgs {
+  StridedOperands<3, 1> operands;  // condition, a, b; out
+};
+static_assert(std::is_trivially_copyable_v<WhereArgs>);
 
 struct FillArgs {
   DType dtype;
@@ -45,10 +65,38 @@ struct FloatArgs {
   DType dtype;
   StridedOperands<kIn, kOut> operands;
 };
-using SiluGradArgs = FloatArgs<2, 1>;     // x, dy; dx
 using SiluMulArgs = FloatArgs<2, 1>;      // gate, up; y
 using SiluMulGradArgs = FloatArgs<3, 2>;  // gate, up, dy; dgate, dup
 static_assert(std::is_trivially_copyable_v<SiluMulGradArgs>);
+
+struct PowArgs {
+  DType dtype;
+  double exponent;
+  StridedOperands<1, 1> operands;
+};
+static_assert(std::is_trivially_copyable_v<PowArgs>);
+
+struct PowGradArgs {
+  DType dtype;
+  double exponent;
+  StridedOperands<2, 1> operands;  // x, dy; dx
+};
+static_assert(std::is_trivially_copyable_v<PowGradArgs>);
+
+struct UnaryGradArgs {
+  UnaryOp op;
+  DType dtype;
+  StridedOperands<2, 1> operands;  // operand or result, dy; dx
+};
+static_assert(std::is_trivially_copyable_v<UnaryGradArgs>);
+
+struct BinaryGradArgs {
+  BinaryOp op;
+  int operand;
+  DType dtype;
+  StridedOperands<3, 1> operands;  // a, b, dy; dx
+};
+static_assert(std::is_trivially_copyable_v<BinaryGradArgs>);
 
 }  // namespace dtensor::kernels
 

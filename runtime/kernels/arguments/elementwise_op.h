@@ -1,4 +1,4 @@
-// What the kernels of elementwise.h compute for each element.
+// What the kernels of elementwise.h and comparison.h compute for each element.
 #ifndef DTENSOR_RUNTIME_KERNELS_ARGUMENTS_ELEMENTWISE_OP_H_
 #define DTENSOR_RUNTIME_KERNELS_ARGUMENTS_ELEMENTWISE_OP_H_
 
@@ -9,6 +9,7 @@ namespace dtensor::kernels {
 enum class BinaryOp : uint8_t { kAdd, kSub, kMul, kDiv, kMax, kMin };
 enum class UnaryOp : uint8_t {
   kCopy,
+  kNot,  // of bools
   kNeg,
   kExp,
   kLog,
@@ -20,8 +21,27 @@ enum class UnaryOp : uint8_t {
   kSilu,
   kRelu,
   kSigmoid,
-  kTanh
+  kTanh,
+  kGelu,     // x Phi(x), Phi that of the normal distribution
+  kGeluTanh  // x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2
 };
+enum class CompareOp : uint8_t { kEqual, kNotEqual, kLess, kLessEqual, kGreater, kGreaterEqual };
+
+// Whether the derivative is computed from the result, else from the operand.
+constexpr bool GradReadsResult(UnaryOp op) {
+  switch (op) {
+    case UnaryOp::kExp:
+    case UnaryOp::kSqrt:
+    case UnaryOp::kRsqrt:
+    case UnaryOp::kRecip:
+    case UnaryOp::kRelu:
+    case UnaryOp::kSigmoid:
+    case UnaryOp::kTanh:
+      return true;
+    default:
+      return false;
+  }
+}
 
 }  // namespace dtensor::kernels
 

@@ -1,12 +1,14 @@
 #include "dtensor/runtime/kernels/cpu/elementwise.h"
 
 #include <algorithm>
+#include <type_traits>
 
+#include "dtensor/runtime/kernels/cpu/elementwise_grad_simd.h"
 #include "dtensor/runtime/kernels/cpu/elementwise_simd.h"
 #include "dtensor/runtime/kernels/cpu/launch.h"
 #include "dtensor/runtime/kernels/cpu/numeric.h"
-#include "dtensor/runtime/kernels/cpu/streaming.h"
-#include "dtensor/runtime/kernels/cpu/strided_walk.h"
+#include "dtensor/runtime/kernels/cpu/pow_simd.h"
+#include "dtensor/runtime/kernels/cpu/streaming_walk.h"
 
 namespace dtensor::kernels::cpu {
 namespace {
@@ -34,6 +36,29 @@ void BinaryIntegers(BinaryOp op, DType dtype, const void* a, const void* b, void
     const T* rhs = static_cast<const T*>(b);
     T* result = static_cast<T*>(out);
     for (int64_t i = 0; i < n; ++i) result[i] = ApplyInteger(op, lhs[i], rhs[i]);
+  });
+}
+
+void AddIntegers(DType dtype, const void* const* in, int terms, void* out, int64_t n) {
+  VisitInteger(dtype, [&](auto t) {
+    using T = decltype(t);
+    T* sum = static_cast<T*>(out);
+    for (int64_t i = 0; i < n; ++i) {
+      T value = static_cast<const T*>(in[0])[i];
+      for (int k = 1; k < terms; ++k) value = WrapAdd(value, static_cast<const T*>(in[k])[i]);
+      sum[i] = value;
+    }
+  });
+}
+
+// kNeg, and kNot of bools.
+void UnaryIntegers(DType dtype, const void* a, void* out, int64_t n) {
+  VisitInteger(dtype, [&](auto t) {
+    using T = decltype(t);
+    const T* src = static_cast<const T*>(a);
+    T* dst = static_cast<T*>(out);
+    const T whole = std::is_same_v<T, bool>;  // x != true is !x
+    for (int64_t i = 0; i < n; ++i) dst[i] = WrapSub(whole, src[i]);
   });
 }
 
@@ -79,16 +104,6 @@ void FillStrided(T* out, int64_t n, int64_t stride, T value) {
   for (int64_t i = 0; i < n; ++i) out[i * stride] = value;
 }
 
-// Calls fn(in, out, n, stream) for the pieces of all operands.
-template <int kIn, int kOut, typename Fn>
-void ForEachPieceStreaming(const StridedOperands<kIn, kOut>& x, Fn&& fn) {
-  bool stream = StreamStores(x.out_bytes, x.in_place);
-  for (int o = 1; o < kOut; ++o) stream &= LieAlike(x.out[0], x.out[o]);
-  ForEachPiece(x,
-               [&](const void* const* in, void* const* out, int64_t n) { fn(in, out, n, stream); });
-  FinishStores(stream);
-}
-
 }  // namespace
 
 absl::Status Binary(Device& device, const char* kernel, const BinaryArgs& args) {
@@ -100,10 +115,20 @@ absl::Status Binary(Device& device, const char* kernel, const BinaryArgs& args) 
   });
 }
 
+absl::Status AddN(Device& device, const char* kernel, const AddNArgs& args) {
+  return Launch(device, kernel, args, [](const AddNArgs& a) {
+    ForEachPieceStreaming(a.operands, [&](auto in, auto out, int64_t n, bool stream) {
+      if (!IsFloat(a.dtype)) return AddIntegers(a.dtype, in, a.terms, out[0], n);
+      simd::AddN(a.dtype, in, a.terms, out[0], n, stream);
+    });
+  });
+}
+
 absl::Status Unary(Device& device, const char* kernel, const UnaryArgs& args) {
   return Launch(device, kernel, args, [](const UnaryArgs& a) {
     ForEachPieceStreaming(a.operands, [&](auto in, auto out, int64_t n, bool stream) {
       if (a.op == UnaryOp::kCopy) return Convert(a.from, in[0], a.to, out[0], n, stream);
+      if (!IsFloat(a.from)) return UnaryIntegers(a.from, in[0], out[0], n);
       simd::Unary(a.op, a.from, in[0], out[0], n, stream);
     });
   });
@@ -133,10 +158,34 @@ absl::Status Fill(Device& device, const char* kernel, const FillArgs& args) {
   });
 }
 
-absl::Status SiluGrad(Device& device, const char* kernel, const SiluGradArgs& args) {
-  return Launch(device, kernel, args, [](const SiluGradArgs& a) {
+absl::Status Pow(Device& device, const char* kernel, const PowArgs& args) {
+  return Launch(device, kernel, args, [](const PowArgs& a) {
     ForEachPieceStreaming(a.operands, [&](auto in, auto out, int64_t n, bool stream) {
-      simd::SiluGrad(a.dtype, in[0], in[1], out[0], n, stream);
+      simd::Pow(a.dtype, in[0], a.exponent, out[0], n, stream);
+    });
+  });
+}
+
+absl::Status PowGrad(Device& device, const char* kernel, const PowGradArgs& args) {
+  return Launch(device, kernel, args, [](const PowGradArgs& a) {
+    ForEachPieceStreaming(a.operands, [&](auto in, auto out, int64_t n, bool stream) {
+      simd::PowGrad(a.dtype, in[0], a.exponent, in[1], out[0], n, stream);
+    });
+  });
+}
+
+absl::Status UnaryGrad(Device& device, const char* kernel, const UnaryGradArgs& args) {
+  return Launch(device, kernel, args, [](const UnaryGradArgs& a) {
+    ForEachPieceStreaming(a.operands, [&](auto in, auto out, int64_t n, bool stream) {
+      simd::UnaryGrad(a.op, a.dtype, in[0], in[1], out[0], n, stream);
+    });
+  });
+}
+
+absl::Status BinaryGrad(Device& device, const char* kernel, const BinaryGradArgs& args) {
+  return Launch(device, kernel, args, [](const BinaryGradArgs& a) {
+    ForEachPieceStreaming(a.operands, [&](auto in, auto out, int64_t n, bool stream) {
+      simd::BinaryGrad(a.op, a.operand, a.dtype, in[0], in[1], in[2], out[0], n, stream);
     });
   });
 }

@@ -41,6 +41,7 @@ template <class Map>
 void WithUnaryOp(UnaryOp op, Map map) {
   switch (op) {
     case UnaryOp::kCopy:
+    case UnaryOp::kNot:
       return;
     case UnaryOp::kNeg:
       return map([](auto, auto x) DT_VECTOR_LAMBDA { return hn::Neg(x); });
@@ -68,6 +69,11 @@ void WithUnaryOp(UnaryOp op, Map map) {
       return map([](auto d, auto x) DT_VECTOR_LAMBDA { return SigmoidOf(d, x); });
     case UnaryOp::kTanh:
       return map([](auto d, auto x) DT_VECTOR_LAMBDA { return TanhOf(d, x); });
+    case UnaryOp::kGelu:
+      return map([](auto d, auto x) DT_VECTOR_LAMBDA { return hn::Mul(x, NormalAt(d, x).cdf); });
+    case UnaryOp::kGeluTanh:
+      return map([](auto d, auto x)
+                     DT_VECTOR_LAMBDA { return hn::Mul(x, SigmoidOf(d, GeluTanhArgument(d, x))); });
   }
 }
 
@@ -112,22 +118,6 @@ void Widen(const BFloat16* a, float* out, int64_t n, bool stream) {
       out, n, stream, [](auto, auto x) DT_VECTOR_LAMBDA { return x; }, a);
 }
 
-// silu'(x) = s (1 + x (1 - s)), s = sigmoid(x).
-template <class D, class V>
-HWY_INLINE V SiluSlope(D d, V x, V s) {
-  const V one = hn::Set(d, 1);
-  return hn::Mul(s, hn::MulAdd(x, hn::Sub(one, s), one));
-}
-
-void SiluGrad(DType dtype, const void* x, const void* dy, void* dx, int64_t n, bool stream) {
-  VisitTarget(dtype, [&](auto t) {
-    using T = decltype(t);
-    const auto f = [](auto d, auto x, auto dy)
-                       DT_VECTOR_LAMBDA { return hn::Mul(dy, SiluSlope(d, x, SigmoidOf(d, x))); };
-    Map(static_cast<T*>(dx), n, stream, f, static_cast<const T*>(x), static_cast<const T*>(dy));
-  });
-}
-
 void SiluMul(DType dtype, const void* gate, const void* up, void* y, int64_t n, bool stream) {
   VisitTarget(dtype, [&](auto t) {
     using T = decltype(t);
@@ -138,26 +128,20 @@ void SiluMul(DType dtype, const void* gate, const void* up, void* y, int64_t n, 
 }
 
 template <typename T>
-void SiluMulGradOf(const T* gate, const T* up, const T* dy, T* dgate, T* dup, int64_t n,
-                   bool stream) {
+void AddNOf(const void* const* in, int terms, T* out, int64_t n, bool stream) {
   const Tag<T> d;
-  ForEachVectorTo(d, dgate, n, stream, [&](int64_t i, auto lanes) DT_VECTOR_LAMBDA {
-    const auto g = Load(d, gate + i, lanes);
-    const auto u = Load(d, up + i, lanes);
-    const auto grad = Load(d, dy + i, lanes);
-    const auto s = SigmoidOf(d, g);
-    Store(hn::Mul(hn::Mul(grad, u), SiluSlope(d, g, s)), d, dgate + i, lanes);
-    Store(hn::Mul(grad, hn::Mul(g, s)), d, dup + i, lanes);
+  const auto load = [&](int k, int64_t i, auto lanes) DT_VECTOR_LAMBDA {
+    return Load(d, static_cast<const T*>(in[k]) + i, lanes);
+  };
+  ForEachVectorTo(d, out, n, stream, [&](int64_t i, auto lanes) DT_VECTOR_LAMBDA {
+    auto sum = load(0, i, lanes);
+    for (int k = 1; k < terms; ++k) sum = hn::Add(sum, load(k, i, lanes));
+    Store(sum, d, out + i, lanes);
   });
 }
 
-void SiluMulGrad(DType dtype, const void* gate, const void* up, const void* dy, void* dgate,
-                 void* dup, int64_t n, bool stream) {
-  VisitTarget(dtype, [&](auto t) {
-    using T = decltype(t);
-    SiluMulGradOf(static_cast<const T*>(gate), static_cast<const T*>(up), static_cast<const T*>(dy),
-                  static_cast<T*>(dgate), static_cast<T*>(dup), n, stream);
-  });
+void AddN(DType dtype, const void* const* in, int terms, void* out, int64_t n, bool stream) {
+  VisitTarget(dtype, [&](auto t) { AddNOf(in, terms, static_cast<decltype(t)*>(out), n, stream); });
 }
 
 }  // namespace
@@ -173,9 +157,8 @@ HWY_EXPORT(Unary);
 HWY_EXPORT(Affine);
 HWY_EXPORT(Narrow);
 HWY_EXPORT(Widen);
-HWY_EXPORT(SiluGrad);
 HWY_EXPORT(SiluMul);
-HWY_EXPORT(SiluMulGrad);
+HWY_EXPORT(AddN);
 
 namespace simd {
 
@@ -201,17 +184,12 @@ void Widen(const BFloat16* a, float* out, int64_t n, bool stream) {
   HWY_DYNAMIC_DISPATCH(Widen)(a, out, n, stream);
 }
 
-void SiluGrad(DType dtype, const void* x, const void* dy, void* dx, int64_t n, bool stream) {
-  DT_DISPATCH(SiluGrad, dtype)(dtype, x, dy, dx, n, stream);
-}
-
 void SiluMul(DType dtype, const void* gate, const void* up, void* y, int64_t n, bool stream) {
   DT_DISPATCH(SiluMul, dtype)(dtype, gate, up, y, n, stream);
 }
 
-void SiluMulGrad(DType dtype, const void* gate, const void* up, const void* dy, void* dgate,
-                 void* dup, int64_t n, bool stream) {
-  DT_DISPATCH(SiluMulGrad, dtype)(dtype, gate, up, dy, dgate, dup, n, stream);
+void AddN(DType dtype, const void* const* in, int terms, void* out, int64_t n, bool stream) {
+  DT_DISPATCH(AddN, dtype)(dtype, in, terms, out, n, stream);
 }
 
 }  // namespace simd

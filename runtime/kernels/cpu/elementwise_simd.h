@@ -12,18 +12,17 @@ namespace dtensor::kernels::simd {
 
 void Binary(BinaryOp op, DType dtype, const void* a, const void* b, void* out, int64_t n,
             bool stream);
-void Unary(UnaryOp op, DType dtype, const void* a, void* out, int64_t n, bool stream);  // not kCopy
+void Unary(UnaryOp op, DType dtype, const void* a, void* out, int64_t n,
+           bool stream);  // not kCopy, kNot
 void Affine(DType dtype, const void* a, double scale, double shift, void* out, int64_t n,
             bool stream);
 // f32 to bf16 and back.
 void Narrow(const float* a, BFloat16* out, int64_t n, bool stream);
 void Widen(const BFloat16* a, float* out, int64_t n, bool stream);
 
-void SiluGrad(DType dtype, const void* x, const void* dy, void* dx, int64_t n, bool stream);
 void SiluMul(DType dtype, const void* gate, const void* up, void* y, int64_t n, bool stream);
-// With `stream`, dgate and dup lie alike in their cache lines.
-void SiluMulGrad(DType dtype, const void* gate, const void* up, const void* dy, void* dgate,
-                 void* dup, int64_t n, bool stream);
+// The sum of in[0, terms).
+void AddN(DType dtype, const void* const* in, int terms, void* out, int64_t n, bool stream);
 
 }  // namespace dtensor::kernels::simd
 

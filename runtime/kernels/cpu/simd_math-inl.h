@@ -1,5 +1,6 @@
 // Elementary functions of vectors, float or double, right for every input: NaN stays NaN, and
-// overflow, underflow and infinities come out as in <cmath>. Relative error at most 4e-7 in f32.
+// overflow, underflow and infinities come out as in <cmath>. Relative error at most 4e-7 in f32
+// where nothing else is said.
 //
 // Compiled once for each instruction set: include after hwy/foreach_target.h.
 #if defined(DTENSOR_RUNTIME_KERNELS_CPU_SIMD_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -8,6 +9,9 @@
 #else
 #define DTENSOR_RUNTIME_KERNELS_CPU_SIMD_MATH_INL_H_
 #endif
+
+#include <cmath>
+#include <cstdint>
 
 #include "dtensor/runtime/kernels/cpu/highway_targets.h"
 #include "hwy/highway.h"
@@ -91,6 +95,82 @@ HWY_INLINE V SigmoidOf(D d, V x) {
 template <class D, class V>
 HWY_INLINE V TanhOf(D d, V x) {
   return hn::IfThenElse(hn::IsNaN(x), x, hn::Tanh(d, x));
+}
+
+// fn(x) of each lane: what has no vector function.
+template <class D, class V, class Fn>
+HWY_INLINE V MapLanes(D d, V x, Fn fn) {
+  HWY_ALIGN hn::TFromD<D> lanes[hn::MaxLanes(D())];
+  hn::Store(x, d, lanes);
+  for (auto& lane : lanes) lane = fn(lane);
+  return hn::Load(d, lanes);
+}
+
+// The normal distribution at x. Relative error at most 8e-7 in f32.
+template <class V>
+struct Normal {
+  V cdf, density;
+};
+
+// e^(-t^2 / 2) with what t^2 loses in rounding, which e^ would multiply: t = upper + lower, whose
+// products are exact.
+template <class D, class V>
+HWY_INLINE V BellF32(D d, V t) {
+  const V half = hn::Set(d, 0.5f), square = hn::Mul(t, t);
+  const V upper = hn::And(t, hn::BitCast(d, hn::Set(hn::Rebind<uint32_t, D>(), 0xFFFFF000)));
+  const V lower = hn::Sub(t, upper);
+  const V products = hn::Mul(hn::Add(upper, upper), lower);
+  V lost = hn::Add(hn::Sub(hn::Mul(upper, upper), square), products);
+  lost = hn::Add(lost, hn::Mul(lower, lower));
+  const V bell = ExpF32(d, hn::Mul(hn::Neg(half), square));
+  return hn::NegMulAdd(hn::Mul(half, lost), bell, bell);
+}
+
+// Beyond -t, for t >= 0, lies e^(-t^2 / 2) v P(v) with v = 1 / (1 + t / 4); P is a minimax
+// polynomial for t up to 14.5 (relative error 1.3e-8), where all is 0 in f32.
+template <class D, class V>
+HWY_INLINE Normal<V> NormalAtF32(D d, V x) {
+  const V one = hn::Set(d, 1), most = hn::Set(d, 15);
+  V t = hn::Abs(x);
+  t = hn::IfThenElse(hn::Gt(t, most), most, t);  // NaN passes through
+  const V bell = BellF32(d, t);
+  const V v = hn::Div(one, hn::MulAdd(t, hn::Set(d, 0.25f), one));
+  V p = hn::MulAdd(v, hn::Set(d, 0.0157418440967f), hn::Set(d, -0.0583709799619f));
+  p = hn::MulAdd(v, p, hn::Set(d, 0.0415892863346f));
+  p = hn::MulAdd(v, p, hn::Set(d, 0.0413678096454f));
+  p = hn::MulAdd(v, p, hn::Set(d, 0.00240035857232f));
+  p = hn::MulAdd(v, p, hn::Set(d, 0.0919320948807f));
+  p = hn::MulAdd(v, p, hn::Set(d, 0.0702728821885f));
+  p = hn::MulAdd(v, p, hn::Set(d, 0.095863385357f));
+  p = hn::MulAdd(v, p, hn::Set(d, 0.0994535660841f));
+  p = hn::MulAdd(v, p, hn::Set(d, 0.0997497553633f));
+  const V tail = hn::Mul(bell, hn::Mul(v, p));
+  return {hn::IfThenElse(hn::Lt(x, hn::Zero(d)), tail, hn::Sub(one, tail)),
+          hn::Mul(bell, hn::Set(d, 0.398942280401f))};
+}
+
+template <class D, class V>
+HWY_INLINE Normal<V> NormalAt(D d, V x) {
+  if constexpr (sizeof(hn::TFromD<D>) == 4) {
+    return NormalAtF32(d, x);
+  } else {
+    constexpr double kSqrtHalf = 0.707106781186547524401, kTop = 0.398942280401432677940;
+    return {MapLanes(d, x, [](double at) { return 0.5 * std::erfc(-at * kSqrtHalf); }),
+            MapLanes(d, x, [](double at) { return kTop * std::exp(-0.5 * at * at); })};
+  }
+}
+
+// With y = sqrt(2 / pi) (x + 0.044715 x^3), (1 + tanh(y)) / 2 is the sigmoid of 2 y: this is 2 y,
+// and its derivative.
+template <class D, class V>
+HWY_INLINE V GeluTanhArgument(D d, V x) {
+  const V scale = hn::Set(d, 1.59576912160573071176), cubic = hn::Set(d, 0.0713548162726002528);
+  return hn::Mul(x, hn::MulAdd(hn::Mul(x, x), cubic, scale));
+}
+template <class D, class V>
+HWY_INLINE V GeluTanhArgumentSlope(D d, V x) {
+  const V scale = hn::Set(d, 1.59576912160573071176), cubic = hn::Set(d, 0.2140644488178007584);
+  return hn::MulAdd(hn::Mul(x, x), cubic, scale);
 }
 
 // NOLINTNEXTLINE(google-readability-namespace-comments)

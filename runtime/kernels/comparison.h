@@ -1,0 +1,20 @@
+// Comparisons, and what they choose. Conventions: elementwise.h.
+#ifndef DTENSOR_RUNTIME_KERNELS_COMPARISON_H_
+#define DTENSOR_RUNTIME_KERNELS_COMPARISON_H_
+
+#include "absl/status/status.h"
+#include "dtensor/runtime/device/tensor.h"
+#include "dtensor/runtime/kernels/arguments/elementwise_op.h"
+
+namespace dtensor::kernels {
+
+// out = op(a, b), bool; a and b have one type, any. With NaN all are false but kNotEqual.
+absl::Status Compare(Device& device, CompareOp op, const Tensor& a, const Tensor& b,
+                     const Tensor& out);
+// out = condition ? a : b, bit for bit; condition is bool; a, b and out have one type, any.
+absl::Status Where(Device& device, const Tensor& condition, const Tensor& a, const Tensor& b,
+                   const Tensor& out);
+
+}  // namespace dtensor::kernels
+
+#endif  // DTENSOR_RUNTIME_KERNELS_COMPARISON_H_
