@@ -8,6 +8,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
+#include "dtensor/ops/ops.h"
 #include "dtensor/runtime/core/dims.h"
 #include "dtensor/runtime/core/dtype.h"
 #include "dtensor/tensor/op.h"
@@ -17,12 +18,28 @@ namespace dtensor::internal {
 // matmul.cc
 absl::Span<const OpDef* const> MatMulOps();
 
-// elementwise.cc
+// arithmetic.cc
+absl::Span<const OpDef* const> ArithmeticOps();
+
+// functions.cc
+struct GeluAttrs {
+  GeluForm form = GeluForm::kErf;
+  auto fields() const { return std::tie(form); }
+};
+absl::Span<const OpDef* const> FunctionOps();
+
+// comparison.cc
+absl::Span<const OpDef* const> ComparisonOps();
+
+// cast.cc
 struct CastAttrs {
   DType to = DType::kF32;
   auto fields() const { return std::tie(to); }
 };
-absl::Span<const OpDef* const> ElementwiseOps();
+absl::Span<const OpDef* const> CastOps();
+
+// dropout.cc
+absl::Span<const OpDef* const> DropoutOps();
 
 // norm.cc
 struct RmsNormAttrs {

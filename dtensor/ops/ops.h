@@ -32,16 +32,57 @@ TensorOr Linear(const TensorOr& x, const TensorOr& weight);  // x weight^T: "...
 // The same and `bias` [n], added once: where k is sharded, to the reduced sum, else on the way.
 TensorOr Linear(const TensorOr& x, const TensorOr& weight, const TensorOr& bias);
 
-// --- Element by element.
-// Of numbers (not bool). Operands broadcast (sizes 1 and missing leading dimensions).
-TensorOr Add(const TensorOr& a, const TensorOr& b);  // "..., ... -> ...", jointly linear
+// --- Element by element. Of several operands: they broadcast (sizes 1 and missing leading
+// dimensions), "..., ... -> ...". Gradients at 0, infinities and NaN are PyTorch's.
+// Of numbers (not bool).
+TensorOr Add(const TensorOr& a, const TensorOr& b);  // jointly linear, as Sub, AddN and Neg
 TensorOr Sub(const TensorOr& a, const TensorOr& b);
+TensorOr AddN(absl::Span<const TensorOr> tensors);   // of 1 to 8, rounded once
 TensorOr Mul(const TensorOr& a, const TensorOr& b);  // linear in each
-// Of floats.
-TensorOr Scale(const TensorOr& x, double factor);
-TensorOr Silu(const TensorOr& x);
+// NaN on either side is the result. Where operands are equal, each gets half of the gradient.
+TensorOr Maximum(const TensorOr& a, const TensorOr& b);
+TensorOr Minimum(const TensorOr& a, const TensorOr& b);
+TensorOr Neg(const TensorOr& x);
+// Of floats. Div is not linear for the rule engine: a Partial numerator is reduced first; where the
+// denominator is a number, Scale passes it on.
+TensorOr Div(const TensorOr& a, const TensorOr& b);
+TensorOr Scale(const TensorOr& x, double factor);  // linear
+TensorOr AddScalar(const TensorOr& x, double summand);
+TensorOr Abs(const TensorOr& x);  // its slope at 0 is 0
+TensorOr Exp(const TensorOr& x);  // Partial(max) and (min) pass Exp, AddScalar, Relu, Sigmoid, Tanh
+TensorOr Log(const TensorOr& x);
+TensorOr Sqrt(const TensorOr& x);
+TensorOr Rsqrt(const TensorOr& x);  // 1 / sqrt(x)
+// As std::pow, but the square roots of -0 and -inf, for 1/2 and -1/2, are those of Sqrt and Rsqrt.
+TensorOr Pow(const TensorOr& x, double exponent);
+TensorOr Relu(const TensorOr& x);  // its slope at 0 is 0
+TensorOr Sigmoid(const TensorOr& x);
+TensorOr Tanh(const TensorOr& x);
+enum class GeluForm : uint8_t {
+  kErf,  // x Phi(x), Phi the normal distribution
+  kTanh  // x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2
+};
+TensorOr Gelu(const TensorOr& x, GeluForm form = GeluForm::kErf);
+TensorOr Silu(const TensorOr& x);  // x sigmoid(x)
 // silu(gate) * up, in one pass. Operands of one shape.
 TensorOr SiluMul(const TensorOr& gate, const TensorOr& up);
+// Each element is 0 with probability p, else x / (1 - p); 0 <= p < 1. Which ones depends on the
+// seed and the global index of the element alone, not on layouts: take another seed for each call.
+// Linear.
+TensorOr Dropout(const TensorOr& x, double p, uint64_t seed);
+// Of numbers, results bool, not differentiable. With NaN all are false but NotEqual.
+TensorOr Equal(const TensorOr& a, const TensorOr& b);
+TensorOr NotEqual(const TensorOr& a, const TensorOr& b);
+TensorOr Less(const TensorOr& a, const TensorOr& b);
+TensorOr LessEqual(const TensorOr& a, const TensorOr& b);
+TensorOr Greater(const TensorOr& a, const TensorOr& b);
+TensorOr GreaterEqual(const TensorOr& a, const TensorOr& b);
+// Of bools.
+TensorOr LogicalAnd(const TensorOr& a, const TensorOr& b);
+TensorOr LogicalOr(const TensorOr& a, const TensorOr& b);
+TensorOr LogicalNot(const TensorOr& a);
+// condition ? a : b. The condition is bool; a and b are of one type, any.
+TensorOr Where(const TensorOr& condition, const TensorOr& a, const TensorOr& b);
 // Between any types; floats to integers are cut off. x itself where it has the type. Differentiable
 // between floats only. Not linear, for it rounds: a Partial x is reduced first.
 TensorOr Cast(const TensorOr& x, DType dtype);

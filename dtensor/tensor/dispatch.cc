@@ -63,7 +63,7 @@ uint64_t KeyHash(const Context& context, const OpDef& op, const Impls& operands,
 // Of one call: of the operator, all its arguments and its operands (lineage.h).
 uint64_t CallLineage(const Decision& decision, const Impls& operands, const CallValues& values) {
   uint64_t lineage = decision.lineage ^ std::rotl(values.seed, 1) ^
-                     std::rotl(std::bit_cast<uint64_t>(values.factor), 2) ^
+                     std::rotl(std::bit_cast<uint64_t>(values.scalar), 2) ^
                      std::rotl(static_cast<uint64_t>(values.offset), 3);
   for (const TensorImplPtr* operand : operands)
     lineage = MixLineage(lineage, (*operand)->lineage.id);

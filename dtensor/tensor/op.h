@@ -33,7 +33,7 @@ namespace dtensor {
 // layout, shape or type. All others are attributes (attrs.h).
 struct CallValues {
   uint64_t seed = 0;   // of random operators
-  double factor = 0;   // of Scale
+  double scalar = 0;   // of Scale, AddScalar and Pow; the probability of Dropout
   int64_t offset = 0;  // of Slice, Rope and Attention's queries
 };
 

@@ -10,8 +10,9 @@ namespace dtensor::internal {
 std::vector<const OpDef*> AllOps() {
   std::vector<const OpDef*> all;
   for (const absl::Span<const OpDef* const> family :
-       {MatMulOps(), ElementwiseOps(), NormOps(), ReduceOps(), ViewOps(), SliceOps(), ConcatOps(),
-        EmbeddingOps(), RopeOps(), AttentionOps(), CrossEntropyOps()}) {
+       {MatMulOps(), ArithmeticOps(), FunctionOps(), ComparisonOps(), CastOps(), DropoutOps(),
+        NormOps(), ReduceOps(), ViewOps(), SliceOps(), ConcatOps(), EmbeddingOps(), RopeOps(),
+        AttentionOps(), CrossEntropyOps()}) {
     all.insert(all.end(), family.begin(), family.end());
   }
   return all;

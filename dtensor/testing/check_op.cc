@@ -90,9 +90,10 @@ struct Setting {
   Findings& findings;
 };
 
-// Whole numbers are not averaged.
+// Whole numbers are not averaged, and bools are never Partial.
 bool Testable(const OpCase& c, absl::Span<const Layout> operands) {
   for (size_t i = 0; i < operands.size(); ++i) {
+    if (c.operands[i].flags && operands[i].is_partial()) return false;
     if (c.operands[i].ids > 0 && HasOp(operands.subspan(i, 1), ReduceOp::kAvg)) return false;
   }
   return true;
@@ -166,7 +167,7 @@ absl::StatusOr<double> LossAt(Context& context, const OpCase& c,
     DT_ASSIGN_OR_RETURN(
         DistributedTensor placed,
         Place(context, Layout::Replicated(DeviceMesh(), static_cast<int>(operand.shape.size())),
-              operand.shape, operand.ids > 0 ? DType::kI64 : DType::kF64, values[i], 0));
+              operand.shape, operand.type(DType::kF64), values[i], 0));
     operands.push_back(std::move(placed));
   }
   DT_ASSIGN_OR_RETURN(const OpOutcome out, Evaluate(context, c, operands, seed, Gradients::kNone));
@@ -182,7 +183,7 @@ absl::StatusOr<double> LossAt(Context& context, const OpCase& c,
 Layout RandomLayout(const DeviceMesh& mesh, const OpCase::Operand& operand, std::mt19937& random) {
   const int ndim = static_cast<int>(operand.shape.size());
   const ReduceOp ops[] = {ReduceOp::kSum, ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kMax};
-  const ReduceOp op = ops[operand.ids > 0 ? 0 : random() % 4];
+  const ReduceOp op = ops[operand.is_float() ? random() % 4 : 0];
   // Averages stand beside sums.
   const auto partial = [&] {
     return Partial(op == ReduceOp::kAvg && random() % 2 == 0 ? ReduceOp::kSum : op);
@@ -194,7 +195,7 @@ Layout RandomLayout(const DeviceMesh& mesh, const OpCase::Operand& operand, std:
     const int kind = static_cast<int>(random() % 4);
     if (kind >= 2 && ndim > 0)
       return Shard(static_cast<int>(random() % ndim), orders[random() % 6]);
-    return kind == 1 ? partial() : Replicate();
+    return kind == 1 && !operand.flags ? partial() : Replicate();
   });
 }
 
@@ -279,9 +280,9 @@ absl::Status CheckGradients(const OpCase& c) {
                 values.push_back(OperandValues(c, static_cast<int>(i), kSeed));
               }
               for (size_t i = 0; i < values.size(); ++i) {
-                if (c.operands[i].ids > 0) {
+                if (!c.operands[i].is_float()) {
                   if (!out.gradients[i].empty())
-                    return absl::InternalError("numbers have a gradient");
+                    return absl::InternalError("what is no float has a gradient");
                   continue;
                 }
                 DT_RETURN_IF_ERROR(CheckGradient(context, c, out.gradients[i], values, i, kSeed));

@@ -1,5 +1,7 @@
 #include "dtensor/testing/op_cases.h"
 
+#include <cmath>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "dtensor/attention/attention_op.h"
@@ -29,6 +31,10 @@ double Value(const OpCase& c, uint64_t hash) {
 
 }  // namespace
 
+DType OpCase::Operand::type(DType floats) const {
+  return flags ? DType::kBool : ids > 0 ? DType::kI64 : floats;
+}
+
 std::string OpCase::ToString() const {
   const auto shape = [](std::string* out, const Operand& operand) {
     absl::StrAppend(out, DimsToString(operand.shape));
@@ -53,6 +59,7 @@ std::vector<OpCase> AllOpCases() {
   using namespace internal;  // NOLINT: the attributes
   const auto op = [](absl::string_view name) { return &OpNamed(name); };
   constexpr int64_t kIgnore = 1;
+  const OpCase::Operand kFlags = {.shape = {3, 4}, .flags = true};
   return {
       {op("MatMul"), {}, {{{3, 4}}, {{4, 5}}}, true},
       {op("MatMul"), {}, {{{2, 1}}, {{1, 3}}}, true},
@@ -76,7 +83,41 @@ std::vector<OpCase> AllOpCases() {
       {op("Mul"), {}, {{{3, 4}}, {{3, 4}}}, true},
       {op("Mul"), {}, {{{3, 1}}, {{4}}}, true},
       {op("Mul"), {}, {{{2, 3, 4}}, {{}}}, true},
-      {op("Scale"), {}, {{{3, 4}}}, true, 1, {.factor = -2}},
+      {op("AddN"), {}, {{{3, 4}}, {{3, 4}}, {{3, 4}}}, true},
+      {op("AddN"), {}, {{{3, 1}}, {{2, 1, 4}}, {{4}}}, true},
+      {op("Maximum"), {}, {{{3, 4}}, {{3, 4}}}, true},
+      {op("Maximum"), {}, {{{3, 1}}, {{5}}}, true},
+      {op("Minimum"), {}, {{{2, 3, 4}}, {{3, 1}}}, true},
+      {op("Div"), {}, {{{3, 4}}, {.shape = {3, 4}, .positive = true}}},
+      {op("Div"), {}, {{{5}}, {.shape = {2, 3, 1}, .positive = true}}},
+      {op("Neg"), {}, {{{3, 4}}}, true},
+      {op("Scale"), {}, {{{3, 4}}}, true, 1, {.scalar = -2}},
+      {op("AddScalar"), {}, {{{3, 4}}}, true, 1, {.scalar = 5}},
+      {op("Abs"), {}, {{{3, 5}}}, true},
+      {op("Exp"), {}, {{{3, 5}}}},
+      {op("Log"), {}, {{.shape = {3, 5}, .positive = true}}},
+      {op("Sqrt"), {}, {{.shape = {5}, .positive = true}}},
+      {op("Rsqrt"), {}, {{.shape = {3, 1, 4}, .positive = true}}},
+      {op("Pow"), {}, {{{3, 5}}}, true, 1, {.scalar = 3}},
+      {op("Pow"), {}, {{.shape = {3, 5}, .positive = true}}, false, 1, {.scalar = -1.5}},
+      {op("Relu"), {}, {{{3, 5}}}},
+      {op("Sigmoid"), {}, {{{3, 5}}}},
+      {op("Tanh"), {}, {{{5}}}},
+      {op("Gelu"), GeluAttrs{GeluForm::kErf}, {{{3, 5}}}},
+      {op("Gelu"), GeluAttrs{GeluForm::kTanh}, {{{3, 5}}}},
+      {op("Dropout"), {}, {{{5, 7}}}, true, 1, {.seed = 3, .scalar = .5}},
+      {op("Dropout"), {}, {{{2, 3, 4}}}, false, 1, {.seed = 4, .scalar = .3}},
+      {op("Equal"), {}, {{{3, 4}}, {{3, 4}}}, true, 0},
+      {op("NotEqual"), {}, {{{3, 4}}, {{4}}}, true, 0},
+      {op("Less"), {}, {{{3, 1}}, {{1, 4}}}, true, 0},
+      {op("LessEqual"), {}, {{{3, 4}}, {{}}}, true, 0},
+      {op("Greater"), {}, {{{3, 4}}, {{3, 4}}}, true, 0},
+      {op("GreaterEqual"), {}, {{{5}}, {{2, 1}}}, true, 0},
+      {op("LogicalAnd"), {}, {kFlags, kFlags}, true, 0},
+      {op("LogicalOr"), {}, {kFlags, {.shape = {4}, .flags = true}}, true, 0},
+      {op("LogicalNot"), {}, {kFlags}, true, 0},
+      {op("Where"), {}, {kFlags, {{3, 4}}, {{3, 4}}}, true},
+      {op("Where"), {}, {{.shape = {3, 1}, .flags = true}, {{4}}, {{2, 1, 1}}}, true},
       {op("Silu"), {}, {{{3, 5}}}},
       {op("SiluMul"), {}, {{{3, 5}}, {{3, 5}}}},
       {op("Cast"), CastAttrs{DType::kBF16}, {{{3, 4}}}, true},
@@ -142,7 +183,9 @@ std::vector<double> OperandValues(const OpCase& c, int i, uint64_t seed) {
   std::vector<double> values(NumElements(operand.shape));
   for (size_t e = 0; e < values.size(); ++e) {
     const uint64_t hash = TestHash(seed, e, 1000 + i);
-    values[e] = operand.ids > 0 ? static_cast<double>(hash % operand.ids) : Value(c, hash);
+    const int64_t kinds = operand.flags ? 2 : operand.ids;
+    values[e] = kinds > 0 ? static_cast<double>(hash % kinds) : Value(c, hash);
+    if (operand.positive) values[e] = std::abs(values[e]) + 0.25;
   }
   return values;
 }

@@ -17,7 +17,11 @@ namespace dtensor {
 struct OpCase {
   struct Operand {
     Dims shape;
-    int64_t ids = 0;  // > 0: i64 numbers in [0, ids), which have no gradient
+    int64_t ids = 0;        // > 0: i64 numbers in [0, ids), which have no gradient
+    bool flags = false;     // bools, which have no gradient
+    bool positive = false;  // floats, at least 1/4
+    bool is_float() const { return ids == 0 && !flags; }
+    DType type(DType floats) const;  // floats, i64 or bool
   };
   const OpDef* op;
   Attrs attrs;

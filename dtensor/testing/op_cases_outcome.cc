@@ -1,4 +1,5 @@
 // Places operands, applies operators, and reads what came out.
+#include <memory>
 #include <type_traits>
 #include <utility>
 
@@ -45,13 +46,9 @@ TensorOr DistributeAs(Context& context, const Layout& layout, absl::Span<const i
                       DType dtype, absl::Span<const double> values) {
   return VisitDType(dtype, [&](auto zero) -> TensorOr {
     using T = decltype(zero);
-    if constexpr (std::is_same_v<T, bool>) {
-      return InvalidArgument({"no test places bools"});
-    } else {
-      std::vector<T> typed;
-      for (double value : values) typed.push_back(To<T>(value));
-      return Distribute<T>(context, layout, shape, typed);
-    }
+    const auto typed = std::make_unique<T[]>(values.size());  // a vector of bools has no elements
+    for (size_t e = 0; e < values.size(); ++e) typed[e] = To<T>(values[e]);
+    return Distribute<T>(context, layout, shape, absl::MakeConstSpan(typed.get(), values.size()));
   });
 }
 
@@ -81,7 +78,8 @@ absl::StatusOr<std::vector<double>> GlobalValues(const DistributedTensor& tensor
   return VisitDType(tensor.dtype(), [&](auto zero) -> absl::StatusOr<std::vector<double>> {
     using T = decltype(zero);
     if constexpr (std::is_same_v<T, bool>) {
-      return InvalidArgument({"no test reads bools"});
+      DT_ASSIGN_OR_RETURN(const DistributedTensor numbers, Cast(tensor, DType::kI32));
+      return GlobalValues(numbers);
     } else {
       DT_ASSIGN_OR_RETURN(const std::vector<T> values, ToGlobal<T>(tensor));
       std::vector<double> out;
@@ -102,11 +100,10 @@ absl::StatusOr<std::vector<DistributedTensor>> MakeOperands(Context& context, co
                                                             uint64_t seed, bool wanted) {
   std::vector<DistributedTensor> operands;
   for (size_t i = 0; i < c.operands.size(); ++i) {
-    const bool ids = c.operands[i].ids > 0;
     DT_ASSIGN_OR_RETURN(DistributedTensor operand,
-                        Place(context, layouts[i], c.operands[i].shape, ids ? DType::kI64 : dtype,
+                        Place(context, layouts[i], c.operands[i].shape, c.operands[i].type(dtype),
                               OperandValues(c, static_cast<int>(i), seed), seed + i));
-    if (wanted && !ids) DT_RETURN_IF_ERROR(operand.set_requires_grad(true));
+    if (wanted && c.operands[i].is_float()) DT_RETURN_IF_ERROR(operand.set_requires_grad(true));
     operands.push_back(std::move(operand));
   }
   return operands;
