@@ -23,7 +23,8 @@ namespace internal {
 namespace {
 
 absl::Status AttentionCheck(Specs operands, AttrsView attrs) {
-  const auto& [plan, backward, all_to_all, mask, scale, dropout] = attrs.as<AttentionAttrs>();
+  const auto& [plan, backward, all_to_all, mask, scale, dropout, query_offset] =
+      attrs.as<AttentionAttrs>();
   for (int i = 0; i < 3; ++i) DT_RETURN_IF_ERROR(CheckNdim("Attention", operands, i, 4));
   const Dims& q = operands[0]->shape;
   const Dims& k = operands[1]->shape;
@@ -44,6 +45,7 @@ absl::Status AttentionCheck(Specs operands, AttrsView attrs) {
     return refuse(
         absl::StrCat("dropout is ", dropout, ", no probability below 1; take 0 for none"));
   }
+  if (query_offset != AttentionProblem::kEndTogether) return absl::OkStatus();  // see CheckOffset
   const absl::Status fits = mask.CheckFits(std::max(q[1], k[1]));
   return fits.ok() ? fits : refuse(fits.message());
 }
@@ -98,6 +100,7 @@ AttentionProblem ProblemOf(const LayoutChoiceRequest& request, const AttentionAt
   problem.dtype = request.operands[0]->dtype;
   problem.mask = arguments.mask;
   problem.backward = arguments.backward;
+  problem.query_offset = arguments.query_offset;
   return problem;
 }
 
@@ -130,6 +133,7 @@ DType AttentionType(Specs operands, AttrsView, int result) {
 absl::StatusOr<AttentionAttrs> AttrsOf(const AttentionOptions& options, const DeviceMesh& mesh,
                                        bool backward) {
   AttentionAttrs attrs = {options.plan, backward, {}, options.mask, options.scale, options.dropout};
+  attrs.query_offset = options.query_offset.value_or(AttentionProblem::kEndTogether);
   bool named = false;
   for (const absl::string_view name : absl::StrSplit(options.all_to_all, ',', absl::SkipEmpty())) {
     const absl::StatusOr<AxisList> axes = mesh.Find(name);
@@ -179,14 +183,49 @@ absl::Span<const OpDef* const> AttentionOps() {
 
 namespace {
 
+// Queries at positions that there are, of which the mask may speak.
+absl::Status CheckOffset(const DistributedTensor& q, const DistributedTensor& k,
+                         const AttentionOptions& options) {
+  constexpr int64_t kMostPositions = int64_t{1} << 31;
+  const int64_t offset = *options.query_offset;
+  const auto refuse = [&](absl::string_view why) {
+    const Spec* const specs[] = {&q.spec(), &k.spec()};
+    return InvalidArgument({"Attention: query_offset is ", absl::StrCat(offset), ": ", why,
+                            " (q, k: ", SpecsText(specs), ")"});
+  };
+  if (offset < 0 || offset > kMostPositions) return refuse("give a position from 0 to 2^31");
+  const AttentionMask::Kind kind = options.mask.kind();
+  if (kind != AttentionMask::Kind::kPrefix && kind != AttentionMask::Kind::kDocuments)
+    return absl::OkStatus();
+  const absl::Status fits = options.mask.CheckFits(std::max(q.shape()[1] + offset, k.shape()[1]));
+  return fits.ok() ? fits : refuse(fits.message());
+}
+
+// Whether queries might be brought past keys by a plan, which knows their positions.
+bool MayStream(const DistributedTensor& q, const DistributedTensor& k, const DistributedTensor& v) {
+  const auto is_split = [](const DistributedTensor& x) { return IsSplit(x.layout().dim(1)); };
+  return is_split(q) && (is_split(k) || is_split(v));
+}
+
 absl::StatusOr<absl::InlinedVector<DistributedTensor, 2>> Results(const TensorOr& q,
                                                                   const TensorOr& k,
                                                                   const TensorOr& v,
                                                                   const AttentionOptions& options) {
   DT_RETURN_IF_ERROR(internal::CheckDefined("Attention", q));
-  DT_ASSIGN_OR_RETURN(const internal::AttentionAttrs attrs,
+  DT_ASSIGN_OR_RETURN(internal::AttentionAttrs attrs,
                       internal::AttrsOf(options, q->mesh(), q->context().recording()));
-  return DispatchAll(internal::kAttentionOp, {&q, &k, &v}, attrs, {.seed = options.dropout_seed});
+  CallValues values = {.seed = options.dropout_seed};
+  const auto has_sequence = [](const TensorOr& x) {
+    return x.ok() && x->defined() && x->spec().ndim() == 4;
+  };
+  if (options.query_offset && has_sequence(q) && has_sequence(k) && has_sequence(v)) {
+    DT_RETURN_IF_ERROR(CheckOffset(*q, *k, options));
+    if (!MayStream(*q, *k, *v)) {
+      attrs.query_offset = 0;
+      values.offset = *options.query_offset;
+    }
+  }
+  return DispatchAll(internal::kAttentionOp, {&q, &k, &v}, attrs, values);
 }
 
 }  // namespace

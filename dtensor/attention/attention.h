@@ -4,6 +4,7 @@
 #define DTENSOR_ATTENTION_ATTENTION_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -28,8 +29,7 @@ namespace dtensor {
 // when they communicate; about scale, dropout or its seed, an error in a ring, elsewhere wrong
 // numbers.
 struct AttentionOptions {
-  // Both sequences end together: query i is at position i + max(0, t - s) of the mask, key j at
-  // j + max(0, s - t).
+  // On positions, which query_offset says.
   AttentionMask mask = AttentionMask::Causal();
   double scale = 0;  // 0: 1/sqrt(d)
   // Where both sequences are sharded by the same axes, once batches and heads lie alike
@@ -46,6 +46,12 @@ struct AttentionOptions {
   // for each call.
   double dropout = 0;
   uint64_t dropout_seed = 0;
+  // Query i is at position i + query_offset of the mask, key j at j: from 0 to 2^31. So decoding
+  // may write into a cache of fixed length: step i is one query at i, and what the mask does not
+  // show it is not seen, but must be finite. Another offset is no new decision unless both
+  // sequences are sharded. Unset: both sequences end together, query i at i + max(0, t - s), key j
+  // at j + max(0, s - t).
+  std::optional<int64_t> query_offset;
 };
 TensorOr Attention(const TensorOr& q, const TensorOr& k, const TensorOr& v,
                    const AttentionOptions& options);

@@ -19,7 +19,7 @@ namespace dtensor::internal {
 namespace {
 
 struct AttentionState : OpState {
-  kernels::AttentionStep step;   // with all keys that this rank holds, but for dropout's seed
+  kernels::AttentionStep step;   // with all keys that this rank holds, but for CallValues
   std::optional<RankRing> ring;  // where both sequences are split by the same axes
   bool merges = false;           // where other axes split the keys
 };
@@ -28,9 +28,10 @@ const AttentionState& StateOf(const Decision& decision) {
   return static_cast<const AttentionState&>(*decision.state);
 }
 
-kernels::AttentionStep StepOf(const AttentionState& state, uint64_t seed) {
+kernels::AttentionStep StepOf(const AttentionState& state, const CallValues& values) {
   kernels::AttentionStep step = state.step;
-  step.dropout.seed = seed;
+  step.dropout.seed = values.seed;
+  if (values.offset != 0) step.q_positions = step.q_positions.Shifted(values.offset);
   return step;
 }
 
@@ -92,19 +93,20 @@ bool HasNoHeads(const Tensor& q) { return q.size(0) == 0 || q.size(2) == 0; }
 
 absl::StatusOr<std::shared_ptr<const OpState>> PrepareAttention(const OpStateRequest& request) {
   const Spec &q = *request.operands[0], &k = *request.operands[1];
-  const auto& [plan, backward, all_to_all, mask, scale, dropout] =
+  const auto& [plan, backward, all_to_all, mask, scale, dropout, query_offset] =
       request.attrs.as<AttentionAttrs>();
+  const AttentionProblem problem = {q.layout, k.layout, q.shape,  k.shape,
+                                    q.dtype,  mask,     backward, query_offset};
   const int rank = request.rank;
   const auto coordinate = q.mesh().Coordinate(rank);
   const int64_t s = q.shape[1], t = k.shape[1];
   auto state = std::make_shared<AttentionState>();
   state->step.scale = scale != 0 ? scale : 1 / std::sqrt(static_cast<double>(q.shape[3]));
   state->step.mask = mask;
-  state->step.q_positions = DimRegion(q.layout, 1, s, coordinate).Shifted(FirstQuery(s, t));
-  state->step.k_positions = DimRegion(k.layout, 1, t, coordinate).Shifted(FirstKey(s, t));
+  state->step.q_positions = DimRegion(q.layout, 1, s, coordinate).Shifted(problem.first_query());
+  state->step.k_positions = DimRegion(k.layout, 1, t, coordinate).Shifted(problem.first_key());
   state->step.dropout = {dropout, /*seed=*/0, DimRegion(q.layout, 0, q.shape[0], coordinate),
                          DimRegion(q.layout, 2, q.shape[2], coordinate)};
-  const AttentionProblem problem = {q.layout, k.layout, q.shape, k.shape, q.dtype, mask};
   if (StreamedAxes(problem).empty()) {
     state->merges = IsSplit(k.layout.dim(1));
     return state;
@@ -119,7 +121,7 @@ absl::StatusOr<std::shared_ptr<const OpState>> PrepareAttention(const OpStateReq
 
 absl::Status AttentionForward(const OpCall& call) {
   const AttentionState& state = StateOf(call.decision);
-  const kernels::AttentionStep step = StepOf(state, call.values.seed);
+  const kernels::AttentionStep step = StepOf(state, call.values);
   const Tensor &o = call.results[0], &lse = call.results[1];
   if (HasNoHeads(o)) return absl::OkStatus();
   Device& device = call.device();
@@ -135,7 +137,7 @@ absl::Status AttentionForward(const OpCall& call) {
 // The kernels make all three gradients; those that nobody wants go to scratch memory.
 absl::Status AttentionBackward(const GradCall& call) {
   const AttentionState& state = StateOf(call.decision);
-  const kernels::AttentionStep step = StepOf(state, call.values.seed);
+  const kernels::AttentionStep step = StepOf(state, call.values);
   Device& device = call.device();
   absl::InlinedVector<Tensor, 3> gradients(call.gradients.begin(), call.gradients.end());
   for (int i = 0; i < 3; ++i) {

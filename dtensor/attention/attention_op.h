@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "dtensor/attention/attention.h"
+#include "dtensor/attention/attention_plan.h"
 #include "dtensor/layout/device_mesh.h"
 #include "dtensor/tensor/op.h"
 
@@ -19,9 +20,12 @@ struct AttentionAttrs {
   AttentionMask mask;
   double scale = 0;  // 0: 1/sqrt(d)
   double dropout = 0;
+  // Where the queries begin (AttentionProblem::query_offset), less CallValues::offset, which is how
+  // much further on those of a call are; it is 0 where a ring or another plan may be taken.
+  int64_t query_offset = AttentionProblem::kEndTogether;
   auto fields() const {
     return std::make_tuple(plan, backward, all_to_all, mask.kind(), mask.width(), mask.starts(),
-                           scale, dropout);
+                           scale, dropout, query_offset);
   }
 };
 

@@ -209,7 +209,7 @@ class Pricing {
       plan = Ring(inside, ring);
     } else {
       const int64_t s = problem_.q_shape[kSequence], t = problem_.kv_shape[kSequence];
-      const int64_t q = FirstQuery(s, t), k = FirstKey(s, t);
+      const int64_t q = problem_.first_query(), k = problem_.first_key();
       const double work =
           SecondsOfWork(inside, static_cast<double>(problem_.mask.Count(
                                     IndexSet::Interval(q, q + s), IndexSet::Interval(k, k + t))));
@@ -262,8 +262,8 @@ RingProblem RingOf(const AttentionProblem& problem, int mesh_rank) {
   ring.kv = sequence(problem.kv);
   ring.q_length = problem.q_shape[kSequence];
   ring.kv_length = problem.kv_shape[kSequence];
-  ring.q_start = FirstQuery(ring.q_length, ring.kv_length);
-  ring.kv_start = FirstKey(ring.q_length, ring.kv_length);
+  ring.q_start = problem.first_query();
+  ring.kv_start = problem.first_key();
   ring.axes = StreamedAxes(problem);
   ring.batch = q[0];
   ring.heads = q[kHeads];

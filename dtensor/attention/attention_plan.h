@@ -38,16 +38,26 @@ absl::string_view ToString(AttentionPlanKind kind);  // "automatic", "ring", "ga
 // As the operator's rule places its operands (ops.h): on one mesh, batches and heads split alike,
 // so that hkv divides hq on every rank, and nothing Partial.
 struct AttentionProblem {
+  static constexpr int64_t kEndTogether = -1;
+
   Layout q, kv;            // of [b, s, hq, d] and [b, t, hkv, d]
   Dims q_shape, kv_shape;  // global. Requires: hkv divides hq, hkv > 0
   DType dtype = DType::kF32;
   AttentionMask mask;
   bool backward = false;  // gradients are recorded
-};
+  // The position of query 0 where key 0 is at 0; or kEndTogether, and the last of both are at one.
+  int64_t query_offset = kEndTogether;
 
-// Position of query 0 and key 0 where s queries meet t keys: both sequences end together.
-inline int64_t FirstQuery(int64_t s, int64_t t) { return t > s ? t - s : 0; }
-inline int64_t FirstKey(int64_t s, int64_t t) { return s > t ? s - t : 0; }
+  // Positions of query 0 and key 0.
+  int64_t first_query() const {
+    const int64_t ahead = kv_shape[1] - q_shape[1];
+    return query_offset != kEndTogether ? query_offset : ahead > 0 ? ahead : 0;
+  }
+  int64_t first_key() const {
+    const int64_t behind = q_shape[1] - kv_shape[1];
+    return query_offset == kEndTogether && behind > 0 ? behind : 0;
+  }
+};
 
 // The axes that split both sequences, major to minor in q: empty unless the same axes split both.
 AxisList StreamedAxes(const AttentionProblem& problem);

@@ -70,7 +70,9 @@ Case RandomCase(TestRandom& random) {
   c.q = q.ToString();
   c.kv = kv;
   c.v = random.Coin() ? kv : LikeOrNot(q, c.shapes.kv(), random);
-  c.options.mask = RandomMask(std::max(c.shapes.s, c.shapes.t), random);
+  if (random.Below(3) == 0) c.options.query_offset = random.Below(12);
+  const int64_t offset = c.options.query_offset.value_or(0);
+  c.options.mask = RandomMask(std::max(offset + c.shapes.s, c.shapes.t), random);
   c.options.plan = static_cast<AttentionPlanKind>(random.Below(4));
   if (random.Below(4) == 0) c.options.dropout = .3;
   c.options.dropout_seed = random.Below(100);

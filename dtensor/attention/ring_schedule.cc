@@ -106,7 +106,8 @@ absl::Status Check(const RingProblem& problem) {
   DT_RETURN_IF_ERROR(CheckLayout(problem, "q", problem.q));
   DT_RETURN_IF_ERROR(CheckLayout(problem, "kv", problem.kv));
   DT_RETURN_IF_ERROR(CheckSizes(problem));
-  return problem.mask.CheckFits(problem.kv_start + problem.kv_length);
+  return problem.mask.CheckFits(
+      std::max(problem.q_start + problem.q_length, problem.kv_start + problem.kv_length));
 }
 
 int64_t SumOfBytes(const std::vector<RingMessage>& messages) {

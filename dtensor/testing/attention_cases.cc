@@ -17,8 +17,8 @@ std::string Describe(const Case& c) {
   const Shapes& n = c.shapes;
   return absl::StrCat(c.mesh, " q ", c.q, " k ", c.kv, " v ", c.v, " ", c.options.mask.ToString(),
                       " ", ToString(c.options.plan), " ", c.options.all_to_all, " dropout ",
-                      c.options.dropout, " ", ToString(c.dtype), " ", DimsToString(n.q()), " ",
-                      DimsToString(n.kv()));
+                      c.options.dropout, " offset ", c.options.query_offset.value_or(-1), " ",
+                      ToString(c.dtype), " ", DimsToString(n.q()), " ", DimsToString(n.kv()));
 }
 
 Doubles Values(const Dims& shape, int seed) {

@@ -1,6 +1,7 @@
 #include "dtensor/testing/op_cases.h"
 
 #include <cmath>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -48,8 +49,10 @@ std::string OpCase::ToString() const {
 namespace {
 
 // Carried out where the operands are.
-Attrs AttentionCase(const AttentionMask& mask, double scale) {
-  const AttentionOptions options = {mask, scale, AttentionPlanKind::kRing, ""};
+Attrs AttentionCase(const AttentionMask& mask, double scale,
+                    std::optional<int64_t> query_offset = std::nullopt) {
+  AttentionOptions options = {mask, scale, AttentionPlanKind::kRing, ""};
+  options.query_offset = query_offset;
   return internal::AttrsOf(options, DeviceMesh(), /*backward=*/true).value();
 }
 
@@ -173,6 +176,9 @@ std::vector<OpCase> AllOpCases() {
       {op("Attention"),
        AttentionCase(*AttentionMask::Window(2), 0),
        {{{3, 4, 3, 2}}, {{3, 4, 3, 2}}, {{3, 4, 3, 2}}}},
+      {op("Attention"),
+       AttentionCase(AttentionMask::Causal(), 0, 2),
+       {{{1, 2, 2, 2}}, {{1, 5, 1, 2}}, {{1, 5, 1, 2}}}},
       {op("CrossEntropy"), CrossEntropyAttrs{-100}, {{{3, 5}}, {{3}, 5}}},
       {op("CrossEntropy"), CrossEntropyAttrs{kIgnore}, {{{2, 3, 4}}, {{2, 3}, 4}}},
   };
