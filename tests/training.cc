@@ -6,7 +6,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "dtensor/nn/optimizer.h"
+#include "dtensor/nn/adamw.h"
+#include "dtensor/nn/clip.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/parallel_plans/testing/small_transformer.h"
 #include "dtensor/runtime/core/status.h"

@@ -1,9 +1,15 @@
 #include "dtensor/nn/optimizer.h"
 
 #include <cmath>
+#include <memory>
+#include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "dtensor/nn/adamw.h"
+#include "dtensor/nn/sgd.h"
+#include "dtensor/nn/testing/small_problem.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/testing/status_matchers.h"
@@ -36,113 +42,7 @@ struct Model {
   }
 };
 
-const std::vector<Placements> kPlacements = {{Replicate(), Replicate()},
-                                             {Shard(0), Replicate()},
-                                             {Replicate(), Shard(1)},
-                                             {Shard(0), Shard(1)},
-                                             {Shard(0), Shard(0)}};
-
-TEST(AdamW, FollowsTheFormulaOnEveryMesh) {
-  const AdamWOptions options = {.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 0.1};
-  std::vector<double> expected(12), m(12), v(12);
-  for (int i = 0; i < 12; ++i) expected[i] = 0.25 * (i - 5);
-  for (int step = 1; step <= 3; ++step) {
-    for (int i = 0; i < 12; ++i) {
-      const double g = 2.0 * expected[i];
-      m[i] = options.beta1 * m[i] + (1 - options.beta1) * g;
-      v[i] = options.beta2 * v[i] + (1 - options.beta2) * g * g;
-      const double mhat = m[i] / (1 - std::pow(options.beta1, step)),
-                   vhat = v[i] / (1 - std::pow(options.beta2, step));
-      expected[i] -=
-          0.1 * (options.weight_decay * expected[i] + mhat / (std::sqrt(vhat) + options.eps));
-    }
-  }
-  for (const Placements& placements : kPlacements) {
-    EXPECT_THAT(RunRanks(4,
-                         [&](Context& context) -> absl::Status {
-                           DT_ASSIGN_OR_RETURN(const Model model, Model::Make(context, placements));
-                           DT_ASSIGN_OR_RETURN(AdamW adamw, AdamW::Create({model.weight}, options));
-                           for (int step = 0; step < 3; ++step) {
-                             DT_RETURN_IF_ERROR(model.Gradient(2.0));
-                             DT_RETURN_IF_ERROR(ReduceGradients({model.weight}));
-                             DT_RETURN_IF_ERROR(adamw.Step(0.1));
-                             adamw.ClearGradients();
-                           }
-                           DT_ASSIGN_OR_RETURN(const std::vector<double> values,
-                                               ToGlobal<double>(model.weight));
-                           for (int i = 0; i < 12; ++i)
-                             EXPECT_NEAR(values[i], expected[i], 1e-12) << ToString(placements);
-                           return absl::OkStatus();
-                         }),
-                IsOk());
-  }
-}
-
-TEST(ClipByGlobalNorm, CountsEachElementOnce) {
-  double squares = 0;
-  for (int i = 0; i < 12; ++i) squares += 0.0625 * (i - 5) * (i - 5);
-  for (const Placements& placements : kPlacements) {
-    EXPECT_THAT(
-        RunRanks(
-            4,
-            [&](Context& context) -> absl::Status {
-              DT_ASSIGN_OR_RETURN(const Model a, Model::Make(context, placements));
-              DT_ASSIGN_OR_RETURN(const Model b, Model::Make(context, {Replicate(), Shard(1)}));
-              DT_RETURN_IF_ERROR(a.Gradient(1.0));
-              DT_RETURN_IF_ERROR(b.Gradient(1.0));
-              DT_RETURN_IF_ERROR(ReduceGradients({a.weight, b.weight}));
-              DT_ASSIGN_OR_RETURN(const ClipResult clip,
-                                  ClipByGlobalNorm({a.weight, b.weight}, 0.5));
-              DT_ASSIGN_OR_RETURN(const double norm, Item(clip.norm));
-              DT_ASSIGN_OR_RETURN(const double scale, Item(clip.scale));
-              EXPECT_NEAR(norm, std::sqrt(2 * squares), 1e-12) << ToString(placements);
-              EXPECT_NEAR(scale, 0.5 / (std::sqrt(2 * squares) + 1e-6), 1e-12);
-              // What counting each replica, or one rank's shard alone, would give.
-              EXPECT_GT(std::abs(norm - std::sqrt((4 + 2) * squares)), 0.1);
-              return absl::OkStatus();
-            }),
-        IsOk());
-  }
-}
-
-TEST(ClipByGlobalNorm, DoesNotScaleSmallGradients) {
-  EXPECT_THAT(
-      RunRanks(4,
-               [&](Context& context) -> absl::Status {
-                 DT_ASSIGN_OR_RETURN(const Model model, Model::Make(context, {Shard(0), Shard(1)}));
-                 DT_RETURN_IF_ERROR(model.Gradient(1e-3));
-                 DT_RETURN_IF_ERROR(ReduceGradients({model.weight}));
-                 for (const double max_norm : {100.0, 0.0}) {
-                   DT_ASSIGN_OR_RETURN(const ClipResult clip,
-                                       ClipByGlobalNorm({model.weight}, max_norm));
-                   DT_ASSIGN_OR_RETURN(const double scale, Item(clip.scale));
-                   EXPECT_EQ(scale, 1.0);
-                 }
-                 return absl::OkStatus();
-               }),
-      IsOk());
-}
-
-TEST(AdamW, RefusesPartialGradients) {
-  const absl::Status status = RunRanks(4, [&](Context& context) -> absl::Status {
-    DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse("dp=4"));
-    DT_ASSIGN_OR_RETURN(DistributedTensor weight,
-                        RandomNormal(context, mesh, {Replicate()}, {3, 2}, {.seed = 1}));
-    DT_RETURN_IF_ERROR(weight.set_requires_grad(true));
-    DT_ASSIGN_OR_RETURN(const DistributedTensor x,
-                        RandomNormal(context, mesh, {Shard(0)}, {8, 2}, {.seed = 2}));
-    DT_RETURN_IF_ERROR(Backward(Sum(Linear(x, weight), {0, 1})));
-    EXPECT_TRUE(weight.grad().layout().is_partial());
-    EXPECT_THAT(ClipByGlobalNorm({weight}, 1).status(),
-                StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("ReduceGradients")));
-    DT_ASSIGN_OR_RETURN(AdamW adamw, AdamW::Create({weight}, {}));
-    return adamw.Step(0.1);
-  });
-  EXPECT_THAT(status,
-              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("ReduceGradients")));
-}
-
-TEST(AdamW, RefusesOneTensorTwiceNamingBoth) {
+TEST(Optimizer, RefusesOneTensorTwiceNamingBoth) {
   EXPECT_THAT(
       RunRanks(4,
                [](Context& context) -> absl::Status {
@@ -153,7 +53,7 @@ TEST(AdamW, RefusesOneTensorTwiceNamingBoth) {
                  const std::vector<DistributedTensor> twice = {a.weight, b.weight, b.weight};
                  for (const auto& [who, status] :
                       {std::pair{"AdamW", AdamW::Create(twice, {}).status()},
-                       std::pair{"ClipByGlobalNorm", ClipByGlobalNorm(twice, 1).status()}}) {
+                       std::pair{"Sgd", Sgd::Create(twice, {}).status()}}) {
                    EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
                                                 AllOf(HasSubstr(who), HasSubstr("list it once"),
                                                       HasSubstr("parameters 1 and 2 are one"))));
@@ -163,7 +63,7 @@ TEST(AdamW, RefusesOneTensorTwiceNamingBoth) {
       IsOk());
 }
 
-TEST(AdamW, RefusesParametersOfTwoContexts) {
+TEST(Optimizer, RefusesParametersOfTwoContexts) {
   EXPECT_THAT(RunRanks(1,
                        [](Context& one) {
                          return RunRanks(1, [&](Context& other) -> absl::Status {
@@ -182,7 +82,7 @@ TEST(AdamW, RefusesParametersOfTwoContexts) {
                        HasSubstr("AdamW: parameters 0 and 1 belong to two Contexts")));
 }
 
-TEST(AdamW, RefusesAScaleThatDoesNotFit) {
+TEST(Optimizer, RefusesAScaleThatDoesNotFit) {
   EXPECT_THAT(
       RunRanks(
           4,
@@ -212,44 +112,184 @@ TEST(AdamW, RefusesAScaleThatDoesNotFit) {
       IsOk());
 }
 
-TEST(ClipByGlobalNorm, RefusesWhatHasNoNorm) {
+TEST(Optimizer, RefusesGroupsThatOverlapNamingThem) {
   EXPECT_THAT(
-      RunRanks(
-          4,
-          [](Context& context) -> absl::Status {
-            DT_ASSIGN_OR_RETURN(const Model wide, Model::Make(context, {Shard(0), Shard(1)}));
-            const auto refuses = [](const char* why) {
-              return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(why));
-            };
-            EXPECT_THAT(ClipByGlobalNorm({}, 1), refuses("no parameters"));
-            EXPECT_THAT(ClipByGlobalNorm({DistributedTensor()}, 1), refuses("undefined"));
-            EXPECT_THAT(ClipByGlobalNorm({wide.weight}, 1), refuses("call Backward first"));
-            DT_ASSIGN_OR_RETURN(DistributedTensor narrow,
-                                Full(context, wide.weight.layout(), {4, 3}, DType::kF32, 1));
-            DT_RETURN_IF_ERROR(narrow.set_requires_grad(true));
-            DT_RETURN_IF_ERROR(wide.Gradient(1.0));
-            DT_RETURN_IF_ERROR(Backward(Sum(narrow, {0, 1})));
-            DT_RETURN_IF_ERROR(ReduceGradients({wide.weight, narrow}));
-            EXPECT_THAT(ClipByGlobalNorm({wide.weight, narrow}, 1), refuses("clip them apart"));
-            return absl::OkStatus();
-          }),
+      RunRanks(4,
+               [](Context& context) -> absl::Status {
+                 DT_ASSIGN_OR_RETURN(const Model a, Model::Make(context, {Shard(0), Shard(1)}));
+                 DT_ASSIGN_OR_RETURN(const Model b, Model::Make(context, {Shard(0), Shard(1)}));
+                 const auto refuses = [](const char* why) {
+                   return StatusIs(absl::StatusCode::kInvalidArgument,
+                                   AllOf(HasSubstr(why), HasSubstr("list it once")));
+                 };
+                 EXPECT_THAT(
+                     AdamW::Create({AdamWGroup{{a.weight, b.weight}}, AdamWGroup{{b.weight}}}),
+                     refuses("AdamW: parameter 1 of group 0 and parameter 0 of group 1 are one"));
+                 EXPECT_THAT(
+                     Sgd::Create({SgdGroup{{a.weight}}, SgdGroup{{b.weight, b.weight}}}),
+                     refuses("Sgd: parameter 0 of group 1 and parameter 1 of group 1 are one"));
+                 EXPECT_THAT(AdamW::Create({AdamWGroup{{a.weight}}, AdamWGroup{{{}}}}),
+                             StatusIs(absl::StatusCode::kInvalidArgument,
+                                      HasSubstr("parameter 0 of group 1 is undefined")));
+                 return absl::OkStatus();
+               }),
       IsOk());
 }
 
-TEST(AdamW, BackwardAfterAStepIsRefused) {
-  const absl::Status status = RunRanks(1, [&](Context& context) -> absl::Status {
-    DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse("tp=1"));
-    DT_ASSIGN_OR_RETURN(DistributedTensor weight,
-                        RandomNormal(context, mesh, {Replicate()}, {3, 2}, {.seed = 1}));
-    DT_RETURN_IF_ERROR(weight.set_requires_grad(true));
-    DT_RETURN_IF_ERROR(Backward(Sum(weight, {0, 1})));
-    const TensorOr stale = Sum(Mul(weight, weight), {0, 1});
-    DT_ASSIGN_OR_RETURN(AdamW adamw, AdamW::Create({weight}, {}));
-    DT_RETURN_IF_ERROR(adamw.Step(0.1));
-    return Backward(stale);
-  });
-  EXPECT_THAT(status,
-              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("was written after")));
+TEST(Optimizer, RefusesWhatItCannotStep) {
+  EXPECT_THAT(
+      RunRanks(2,
+               [](Context& context) -> absl::Status {
+                 DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse("tp=2"));
+                 const auto refuses = [](const char* why) {
+                   return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(why));
+                 };
+                 DT_ASSIGN_OR_RETURN(DistributedTensor tensor,
+                                     Full(context, mesh, {Replicate()}, {4, 2}, DType::kF32, 1));
+                 EXPECT_THAT(Sgd::Create({tensor}, {}), refuses("leaves that require gradients"));
+                 DT_ASSIGN_OR_RETURN(DistributedTensor strided, Transpose(tensor, 0, 1));
+                 DT_RETURN_IF_ERROR(strided.set_requires_grad(true));
+                 EXPECT_THAT(Sgd::Create({strided}, {}), refuses("is a strided view"));
+                 DT_ASSIGN_OR_RETURN(DistributedTensor partial,
+                                     FromLocal(context, mesh, {Partial()}, {4, 2}, tensor.local()));
+                 DT_RETURN_IF_ERROR(partial.set_requires_grad(true));
+                 EXPECT_THAT(Sgd::Create({partial}, {}), refuses("is Partial"));
+                 return absl::OkStatus();
+               }),
+      IsOk());
+}
+
+// One step of each parameter that has a gradient, in which nothing else moves.
+TEST(Optimizer, LeavesParametersWithoutGradientsAlone) {
+  for (const SmallPlace& place : SmallPlaces()) {
+    SCOPED_TRACE(place.ToString());
+    EXPECT_THAT(
+        RunAt(place,
+              [&](Context& context) -> absl::Status {
+                std::vector<DistributedTensor> both(2);
+                for (DistributedTensor& p : both) {
+                  DT_ASSIGN_OR_RETURN(
+                      p, SmallParameter(context, place, {4, 3}, DType::kF64, SomeValues(12, 1)));
+                }
+                DT_ASSIGN_OR_RETURN(AdamW adamw, AdamW::Create(both, {.weight_decay = 0.5}));
+                Optimizer& optimizer = adamw;
+                for (int step = 0; step < 2; ++step) {
+                  DT_RETURN_IF_ERROR(AddSmallGradient(both[1], SomeValues(12, 2)));
+                  DT_RETURN_IF_ERROR(optimizer.Step(0.1));
+                  optimizer.ClearGradients();
+                }
+                EXPECT_THAT(SmallValues(both[0]), IsOkAndHolds(SomeValues(12, 1)));
+                DT_ASSIGN_OR_RETURN(const OptimizerState idle, optimizer.State(both[0]));
+                DT_ASSIGN_OR_RETURN(const OptimizerState moved, optimizer.State(both[1]));
+                EXPECT_THAT(ToGlobal<int64_t>(idle.at("step")),
+                            IsOkAndHolds(std::vector<int64_t>{0}));
+                EXPECT_THAT(ToGlobal<int64_t>(moved.at("step")),
+                            IsOkAndHolds(std::vector<int64_t>{2}));
+                return absl::OkStatus();
+              }),
+        IsOk());
+  }
+}
+
+// Random shapes, types, groups and gradients: the same numbers on every mesh. One parameter is
+// used twice, some have no gradient now and then.
+class RandomTraining {
+ public:
+  RandomTraining(Context& context, const SmallPlace& place, uint64_t seed)
+      : context_(context), place_(place), random_(seed) {}
+
+  absl::StatusOr<std::vector<std::vector<double>>> Run() {
+    DT_ASSIGN_OR_RETURN(const std::unique_ptr<Optimizer> optimizer, Make());
+    for (int step = 0; step < 5; ++step) {
+      DT_RETURN_IF_ERROR(AddGradients());
+      DT_RETURN_IF_ERROR(optimizer->Step(0.125));
+      if (Draw(3) > 0) optimizer->ClearGradients();
+    }
+    std::vector<std::vector<double>> values;
+    for (const DistributedTensor& p : optimizer->parameters()) {
+      DT_ASSIGN_OR_RETURN(values.emplace_back(), SmallValues(p));
+      DT_ASSIGN_OR_RETURN(const OptimizerState state, optimizer->State(p));
+      for (const auto& [name, tensor] : state) {
+        DT_ASSIGN_OR_RETURN(values.emplace_back(), SmallValues(tensor));
+      }
+    }
+    return values;
+  }
+
+ private:
+  int Draw(int n) { return static_cast<int>(random_() % n); }
+
+  absl::StatusOr<std::unique_ptr<Optimizer>> Make() {
+    const DType dtypes[] = {DType::kF64, DType::kF32, DType::kBF16, DType::kF16};
+    std::vector<std::vector<DistributedTensor>> groups(1 + Draw(3));
+    for (int i = 0; i < 6; ++i) {
+      const Dims shape = Draw(2) == 0 ? Dims{Draw(6)} : Dims{Draw(4), 1 + Draw(3)};
+      const int64_t n = shape.size() == 1 ? shape[0] : shape[0] * shape[1];
+      DT_ASSIGN_OR_RETURN(DistributedTensor p, SmallParameter(context_, place_, shape,
+                                                              dtypes[Draw(4)], SomeValues(n, i)));
+      if (Draw(2) == 0) DT_RETURN_IF_ERROR(p.set_grad_dtype(AccumulatorOf(p.dtype())));
+      groups[Draw(static_cast<int>(groups.size()))].push_back(p);
+      parameters_.push_back(p);
+    }
+    if (Draw(2) == 0)
+      return MakeOf<AdamW, AdamWGroup>(groups, [&](AdamWOptions& options) {
+        options = {.weight_decay = 0.1 * Draw(3), .master_weights = Draw(2) == 0};
+      });
+    return MakeOf<Sgd, SgdGroup>(groups, [&](SgdOptions& options) {
+      options = {
+          .momentum = 0.5 * Draw(2), .weight_decay = 0.1 * Draw(3), .master_weights = Draw(2) == 0};
+      options.nesterov = options.momentum > 0 && Draw(2) == 0;
+    });
+  }
+
+  template <typename T, typename Group, typename Fn>
+  absl::StatusOr<std::unique_ptr<Optimizer>> MakeOf(
+      const std::vector<std::vector<DistributedTensor>>& parameters, Fn set) {
+    std::vector<Group> groups;
+    for (const std::vector<DistributedTensor>& some : parameters) {
+      groups.push_back({.parameters = some, .lr_scale = 0.5 * (1 + Draw(2))});
+      set(groups.back().options);
+    }
+    DT_ASSIGN_OR_RETURN(T optimizer, T::Create(std::move(groups)));
+    return std::make_unique<T>(std::move(optimizer));
+  }
+
+  absl::Status AddGradients() {
+    for (const DistributedTensor& p : parameters_) {
+      const int seed = Draw(100);
+      if (seed < 30) continue;
+      const auto n = static_cast<size_t>(NumElements(p.shape()));
+      DT_RETURN_IF_ERROR(AddSmallGradient(p, SomeValues(n, seed)));
+      if (seed > 80) DT_RETURN_IF_ERROR(AddSmallGradient(p, SomeValues(n, seed + 1)));
+    }
+    return absl::OkStatus();
+  }
+
+  Context& context_;
+  const SmallPlace& place_;
+  std::mt19937_64 random_;
+  std::vector<DistributedTensor> parameters_;
+};
+
+TEST(Optimizer, RandomTrainingIsTheSameOnEveryMesh) {
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
+    std::vector<std::vector<double>> expected;
+    for (const SmallPlace& place : SmallPlaces()) {
+      SCOPED_TRACE(absl::StrCat(place.ToString(), ", seed ", seed));
+      EXPECT_THAT(RunAt(place,
+                        [&](Context& context) -> absl::Status {
+                          DT_ASSIGN_OR_RETURN(const auto values,
+                                              RandomTraining(context, place, seed).Run());
+                          if (place.mesh == "tp=1") {
+                            expected = values;
+                          } else {
+                            EXPECT_EQ(values, expected);  // bit by bit
+                          }
+                          return absl::OkStatus();
+                        }),
+                  IsOk());
+    }
+  }
 }
 
 }  // namespace

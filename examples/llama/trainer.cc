@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "dtensor/nn/clip.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/parallel_plans/context_pattern.h"
 #include "dtensor/runtime/core/status.h"

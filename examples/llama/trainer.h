@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "dtensor/layout/device_mesh.h"
-#include "dtensor/nn/optimizer.h"
+#include "dtensor/nn/adamw.h"
 #include "dtensor/nn/transformer.h"
 #include "dtensor/parallel_plans/transformer_plan.h"
 #include "dtensor/tensor/context.h"

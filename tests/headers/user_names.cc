@@ -1,7 +1,11 @@
 // A program's own names beside `using namespace dtensor`: everyday words are left to it.
 #include "dtensor/dtensor.h"
+#include "dtensor/nn/adamw.h"
+#include "dtensor/nn/clip.h"
 #include "dtensor/nn/layers.h"
-#include "dtensor/nn/optimizer.h"
+#include "dtensor/nn/loss_scaler.h"
+#include "dtensor/nn/lr_schedule.h"
+#include "dtensor/nn/sgd.h"
 #include "dtensor/nn/transformer.h"
 #include "dtensor/parallel_plans/context_parallel.h"
 #include "dtensor/parallel_plans/parallel_plan.h"

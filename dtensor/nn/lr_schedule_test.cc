@@ -1,0 +1,56 @@
+#include "dtensor/nn/lr_schedule.h"
+
+#include <cmath>
+
+#include "gtest/gtest.h"
+
+namespace dtensor {
+namespace {
+
+TEST(LrSchedule, Constant) {
+  const LrSchedule plain = LrSchedule::Constant(0.5);
+  for (const int64_t step : {0, 1, 1000}) EXPECT_EQ(plain.At(step), 0.5);
+  const LrSchedule warm = LrSchedule::Constant(0.5, 4);
+  EXPECT_EQ(warm.At(0), 0);
+  EXPECT_EQ(warm.At(1), 0.125);
+  EXPECT_EQ(warm.At(3), 0.375);
+  EXPECT_EQ(warm.At(4), 0.5);
+  EXPECT_EQ(warm.At(400), 0.5);
+}
+
+// Hugging Face's lambda: (training - current) / max(1, training - warmup).
+TEST(LrSchedule, Linear) {
+  const LrSchedule schedule = LrSchedule::Linear(2, 10, 50);
+  EXPECT_EQ(schedule.At(0), 0);
+  EXPECT_EQ(schedule.At(5), 1);
+  EXPECT_EQ(schedule.At(10), 2);
+  EXPECT_EQ(schedule.At(20), 1.5);
+  EXPECT_EQ(schedule.At(49), 0.05);
+  EXPECT_EQ(schedule.At(50), 0);
+  EXPECT_EQ(schedule.At(60), 0);
+}
+
+TEST(LrSchedule, Cosine) {
+  const LrSchedule half = LrSchedule::Cosine(2, 10, 50);
+  EXPECT_EQ(half.At(5), 1);
+  EXPECT_EQ(half.At(10), 2);
+  EXPECT_NEAR(half.At(20), 1 + std::sqrt(0.5), 1e-12);
+  EXPECT_NEAR(half.At(30), 1, 1e-12);
+  EXPECT_NEAR(half.At(50), 0, 1e-12);
+  EXPECT_NEAR(half.At(90), 2, 1e-12);  // as Hugging Face's
+  const LrSchedule two = LrSchedule::Cosine(1, 0, 8, 2);
+  EXPECT_NEAR(two.At(0), 1, 1e-12);
+  EXPECT_NEAR(two.At(1), 0.5, 1e-12);
+  EXPECT_NEAR(two.At(2), 0, 1e-12);
+  EXPECT_NEAR(two.At(4), 1, 1e-12);
+}
+
+TEST(LrSchedule, WithoutStepsInBetween) {
+  EXPECT_EQ(LrSchedule::Linear(1, 3, 3).At(2), 2.0 / 3);
+  EXPECT_EQ(LrSchedule::Linear(1, 3, 3).At(3), 0);
+  EXPECT_EQ(LrSchedule::Cosine(1, 3, 3).At(3), 1);
+  EXPECT_EQ(LrSchedule::Constant(1, 0).At(0), 1);
+}
+
+}  // namespace
+}  // namespace dtensor
