@@ -43,11 +43,11 @@ TensorOr MasterOf(const DistributedTensor& parameter, DType dtype) {
   return master;
 }
 
-// `value` as a tensor of its own in the layout of `like`, row-major.
+// `value` as a tensor of its own in the layout of `like`, row-major: a redistribution gives a value.
 TensorOr Placed(const DistributedTensor& value, const DistributedTensor& like) {
   Context& context = like.context();
   DT_ASSIGN_OR_RETURN(const DistributedTensor moved, value.Redistribute(like.layout()));
-  auto local = kernels::Contiguous(context.device(), moved.local().Borrow());
+  auto local = kernels::Contiguous(context.device(), moved.local());
   if (!local.ok()) return context.communicator().Fail(local.status());
   return FromLocal(context, like.layout(), like.shape(), *std::move(local));
 }
