@@ -7,6 +7,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "dtensor/redistribution/plan_executor.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/elementwise.h"
@@ -65,20 +66,39 @@ IndexSet GradCall::OperandIndices(int i, int dim) const {
   return Indices(context, decision.assignment.operands[i], decision.operands[i]->shape, dim);
 }
 
-absl::StatusOr<Tensor> OpCall::GatherShards(absl::string_view letter, const Tensor& local) const {
-  const DimLayout& split = decision.assignment.letters[decision.rule.LetterIndex(letter)];
-  const DeviceMesh& mesh = decision.operands[0]->mesh();
-  LayoutFactor shards;
-  int64_t count = 1;
-  for (int axis : AxesOf(split)) {
-    shards.splits.push_back({axis, false});
-    count *= mesh.axis_size(axis);
+namespace {
+
+// The axes that split any of `letters`, letter by letter.
+AxisList AxesOfLetters(const Decision& decision, absl::string_view letters) {
+  AxisList axes;
+  for (absl::string_view letter : absl::StrSplit(letters, ' ', absl::SkipWhitespace())) {
+    const AxisList split = AxesOf(decision.assignment.letters[decision.rule.LetterIndex(letter)]);
+    axes.insert(axes.end(), split.begin(), split.end());
   }
+  return axes;
+}
+
+int64_t CountShards(const Decision& decision, absl::string_view letters) {
+  int64_t count = 1;
+  for (int axis : AxesOfLetters(decision, letters)) {
+    count *= decision.operands[0]->mesh().axis_size(axis);
+  }
+  return count;
+}
+
+// For OpCall and GradCall.
+template <typename Call>
+absl::StatusOr<Tensor> Gather(const Call& call, absl::string_view letters, const Tensor& local) {
+  Context& context = call.context;
+  const DeviceMesh& mesh = call.decision.operands[0]->mesh();
+  const int64_t count = CountShards(call.decision, letters);
   Dims one(local.shape().begin(), local.shape().end()), all = one;
   one.insert(one.begin(), 1);
   all.insert(all.begin(), count);
   DT_ASSIGN_OR_RETURN(const Tensor mine, local.Reshape(one));
   if (count == 1) return mine;
+  LayoutFactor shards;
+  for (int axis : AxesOfLetters(call.decision, letters)) shards.splits.push_back({axis, false});
   std::vector<DimLayout> dims(all.size());
   dims[0].push_back(std::move(shards));
   DT_ASSIGN_OR_RETURN(const Layout from, Layout::Create(mesh, dims));
@@ -89,7 +109,25 @@ absl::StatusOr<Tensor> OpCall::GatherShards(absl::string_view letter, const Tens
   RedistributionOptions options = context.redistribution_options();
   options.max_extra_bytes = -1;
   DT_ASSIGN_OR_RETURN(const auto plan, context.Plan(from_spec, to_spec, &options));
-  return ExecutePlan(*plan, mine, context.communicator(), {decision.op->name, lineage, {}});
+  return ExecutePlan(*plan, mine, context.communicator(),
+                     {call.decision.op->name, call.lineage, {}});
+}
+
+}  // namespace
+
+int64_t OpCall::NumShards(absl::string_view letters) const {
+  return CountShards(decision, letters);
+}
+int64_t GradCall::NumShards(absl::string_view letters) const {
+  return CountShards(decision, letters);
+}
+
+absl::StatusOr<Tensor> OpCall::GatherShards(absl::string_view letters, const Tensor& local) const {
+  return Gather(*this, letters, local);
+}
+absl::StatusOr<Tensor> GradCall::GatherShards(absl::string_view letters,
+                                              const Tensor& local) const {
+  return Gather(*this, letters, local);
 }
 
 const Tensor& SavedTensors::StandIn(size_t i) const {

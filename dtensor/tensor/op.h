@@ -144,10 +144,12 @@ struct OpCall {
   }
   // Which global indices of dimension `dim` of operand `i` this rank holds.
   IndexSet OperandIndices(int i, int dim) const;
-  // For a merged letter ("v^"): the P shards' values of `local`, [P, local shape...], ascending
-  // along the axes that split the letter (P = 1: a view). One all-gather, which the cap of the
-  // Context's options does not bound: it is too late to refuse.
-  absl::StatusOr<Tensor> GatherShards(absl::string_view letter, const Tensor& local) const;
+  // For merged letters, as in the rule ("v", "d0 d2"). Into how many shards P they are split
+  // together, 1 where they are whole; and the P shards' values of `local`, [P, local shape...],
+  // ascending along the axes that split the letters (P = 1: a view). One all-gather, which the cap
+  // of the Context's options does not bound: it is too late to refuse.
+  int64_t NumShards(absl::string_view letters) const;
+  absl::StatusOr<Tensor> GatherShards(absl::string_view letters, const Tensor& local) const;
 };
 
 // Operands or results of a forward, for its backward: those that OpDef says it reads. Reading
@@ -215,7 +217,10 @@ struct GradCall {
   const T& attrs() const {  // as OpCall's
     return AttrsView(decision.attrs).as<T>();
   }
+  // As OpCall's. Every rank gathers or none: `wanted` is the same on all.
   IndexSet OperandIndices(int i, int dim) const;
+  int64_t NumShards(absl::string_view letters) const;
+  absl::StatusOr<Tensor> GatherShards(absl::string_view letters, const Tensor& local) const;
 };
 
 // The first call checks it: what is missing, cannot be read or contradicts the operands is
