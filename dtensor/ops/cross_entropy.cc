@@ -1,5 +1,10 @@
-// CrossEntropy in two stages: statistics of each shard of the classes, then their merge.
+// CrossEntropy in two stages: statistics of each shard of the classes, then their merge. And the
+// mean of its losses, likewise over shards of the tokens.
+#include <string>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "dtensor/ops/op_defs.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/runtime/core/status.h"
@@ -11,13 +16,33 @@ namespace dtensor {
 namespace internal {
 namespace {
 
-absl::Status CrossEntropyCheck(Specs operands, AttrsView) {
+// With the number of classes said.
+kernels::CrossEntropyTerms TermsOf(const Decision& decision) {
+  const auto& attrs = AttrsView(decision.attrs).as<CrossEntropyAttrs>();
+  const int64_t all = decision.operands[0]->shape.back();
+  return {attrs.classes == 0 ? all : attrs.classes, attrs.ignore, attrs.label_smoothing};
+}
+
+absl::Status CheckOptions(Specs operands, const CrossEntropyAttrs& attrs) {
+  if (!(attrs.label_smoothing >= 0 && attrs.label_smoothing <= 1)) {
+    return InvalidArgument({"CrossEntropy: label_smoothing is ",
+                            absl::StrCat(attrs.label_smoothing), " (", SpecsText(operands),
+                            "); it is a share of the target: give 0 to 1"});
+  }
+  const int64_t all = operands[0]->shape.back();
+  if (attrs.classes >= 0 && attrs.classes <= all) return absl::OkStatus();
+  return InvalidArgument({"CrossEntropy: logits have ", absl::StrCat(all), " columns, not ",
+                          absl::StrCat(attrs.classes), " classes (", SpecsText(operands),
+                          "); give how many of the columns are classes, or 0 for all"});
+}
+
+absl::Status CrossEntropyCheck(Specs operands, AttrsView attrs) {
   const Spec& logits = *operands[0];
   const Spec& targets = *operands[1];
   // The rule alone would broadcast.
   if (logits.ndim() >= 1 && absl::MakeConstSpan(logits.shape).first(logits.ndim() - 1) ==
                                 absl::MakeConstSpan(targets.shape)) {
-    return absl::OkStatus();
+    return CheckOptions(operands, attrs.as<CrossEntropyAttrs>());
   }
   return InvalidArgument({"CrossEntropy: needs one target for each row of logits (",
                           SpecsText(operands), "); targets have the shape of logits without the ",
@@ -40,21 +65,27 @@ absl::StatusOr<Rows> Flatten(Device& device, const Tensor& logits, const Tensor&
   return rows;
 }
 
+// The classes of this rank's columns: the first of them. Padding comes last, in every shard too.
+template <typename Call>
+IndexSet ClassesHere(const Call& call, const kernels::CrossEntropyTerms& terms) {
+  const int class_dim = call.decision.operands[0]->ndim() - 1;
+  const IndexSet columns = call.OperandIndices(0, class_dim);
+  return columns.Intersect(IndexSet::Interval(0, terms.num_classes));
+}
+
 // Results: the loss and the logarithm of each row's sum of exponentials.
 absl::Status CrossEntropyForward(const OpCall& call) {
   Device& device = call.device();
-  const int64_t ignore = call.attrs<CrossEntropyAttrs>().ignore;
+  const kernels::CrossEntropyTerms terms = TermsOf(call.decision);
   DT_ASSIGN_OR_RETURN(const Rows rows, Flatten(device, call.operands[0], call.operands[1]));
-  DT_ASSIGN_OR_RETURN(const Tensor stats,
-                      Tensor::Empty(device, call.results[0].dtype(), {rows.tokens, 3}));
-  const int class_dim = call.operands[0].ndim() - 1;
-  DT_RETURN_IF_ERROR(kernels::CrossEntropyStats(
-      device, rows.logits, rows.targets, call.OperandIndices(0, class_dim),
-      call.decision.operands[0]->shape.back(), ignore, stats));
+  DT_ASSIGN_OR_RETURN(const Tensor stats, Tensor::Empty(device, call.results[0].dtype(),
+                                                        {rows.tokens, terms.num_stats()}));
+  DT_RETURN_IF_ERROR(kernels::CrossEntropyStats(device, rows.logits, rows.targets,
+                                                ClassesHere(call, terms), terms, stats));
   DT_ASSIGN_OR_RETURN(const Tensor all, call.GatherShards("v", stats));
   DT_ASSIGN_OR_RETURN(const Tensor loss, call.results[0].Reshape({rows.tokens}));
   DT_ASSIGN_OR_RETURN(const Tensor lse, call.results[1].Reshape({rows.tokens}));
-  return kernels::CrossEntropyMerge(device, all, rows.targets, ignore, lse, loss);
+  return kernels::CrossEntropyMerge(device, all, rows.targets, terms, lse, loss);
 }
 
 absl::Status CrossEntropyBackward(const GradCall& call) {
@@ -65,9 +96,9 @@ absl::Status CrossEntropyBackward(const GradCall& call) {
   DT_ASSIGN_OR_RETURN(const Tensor dloss,
                       ReshapeLocal(device, call.result_gradients[0], {rows.tokens}));
   DT_ASSIGN_OR_RETURN(const Tensor dlogits, call.gradients[0].Reshape(rows.logits.shape()));
-  return kernels::CrossEntropyGrad(device, rows.logits, rows.targets,
-                                   call.OperandIndices(0, call.operands[0].ndim() - 1),
-                                   call.attrs<CrossEntropyAttrs>().ignore, lse, dloss, dlogits);
+  const kernels::CrossEntropyTerms terms = TermsOf(call.decision);
+  return kernels::CrossEntropyGrad(device, rows.logits, rows.targets, ClassesHere(call, terms),
+                                   terms, lse, dloss, dlogits);
 }
 
 const OpDef kCrossEntropyOp = {
@@ -82,18 +113,77 @@ const OpDef kCrossEntropyOp = {
     .saved_results = 0b10,
 };
 
+// "d0^ d1^, d0 d1 -> ,": of losses and targets, a mean and how many it is of.
+absl::StatusOr<RuleText> TargetMeanRule(absl::Span<const Dims> shapes, AttrsView) {
+  const int ndim = static_cast<int>(shapes[0].size());
+  std::vector<std::string> merged;
+  for (int d = 0; d < ndim; ++d) merged.push_back(absl::StrCat(Letter(d), "^"));
+  return RuleText{absl::StrCat(absl::StrJoin(merged, " "), ", ", Letters(ndim), " -> ,"), {}};
+}
+
+DType TargetMeanType(Specs operands, AttrsView, int result) {
+  return result == 0 ? operands[0]->dtype : DType::kF64;
+}
+
+absl::Status TargetMeanForward(const OpCall& call) {
+  Device& device = call.device();
+  const Tensor &loss = call.operands[0], &targets = call.operands[1];
+  const int64_t tokens = targets.numel();
+  DT_ASSIGN_OR_RETURN(const Tensor losses, ReshapeLocal(device, loss, {tokens}));
+  DT_ASSIGN_OR_RETURN(const Tensor ids, ReshapeLocal(device, targets, {tokens}));
+  DT_ASSIGN_OR_RETURN(const Tensor stats, Tensor::Empty(device, DType::kF64, {2}));
+  DT_RETURN_IF_ERROR(
+      kernels::TargetMeanStats(device, losses, ids, call.attrs<TargetMeanAttrs>().ignore, stats));
+  DT_ASSIGN_OR_RETURN(const Tensor all, call.GatherShards(Letters(loss.ndim()), stats));
+  return kernels::TargetMeanMerge(device, all, call.results[0], call.results[1]);
+}
+
+absl::Status TargetMeanBackward(const GradCall& call) {
+  if (!call.wants(0)) return absl::OkStatus();
+  Device& device = call.device();
+  const int64_t tokens = call.operands[1].numel();
+  DT_ASSIGN_OR_RETURN(const Tensor ids, ReshapeLocal(device, call.operands[1], {tokens}));
+  DT_ASSIGN_OR_RETURN(const Tensor dloss, call.gradients[0].Reshape({tokens}));
+  return kernels::TargetMeanGrad(device, ids, call.attrs<TargetMeanAttrs>().ignore, call.results[1],
+                                 call.result_gradients[0], dloss);
+}
+
+const OpDef kTargetMeanOp = {
+    .name = "CrossEntropyMean",
+    .describe = TargetMeanRule,
+    .attrs = &kAttrsType<TargetMeanAttrs>,
+    .operand_types = {TypeSet({DType::kF32, DType::kF64}), TypeSet::Integers()},
+    .result_dtype = TargetMeanType,
+    .host = {TargetMeanForward, TargetMeanBackward},
+    .saved_operands = 0b10,
+    .saved_results = 0b10,
+};
+
 }  // namespace
 
 absl::Span<const OpDef* const> CrossEntropyOps() {
-  static constexpr const OpDef* kOps[] = {&kCrossEntropyOp};
+  static constexpr const OpDef* kOps[] = {&kCrossEntropyOp, &kTargetMeanOp};
   return kOps;
 }
 
 }  // namespace internal
 
 TensorOr CrossEntropy(const TensorOr& logits, const TensorOr& targets, int64_t ignore) {
-  return Dispatch(internal::kCrossEntropyOp, {&logits, &targets},
-                  internal::CrossEntropyAttrs{ignore});
+  return CrossEntropy(logits, targets, CrossEntropyOptions{.ignore = ignore});
+}
+
+TensorOr CrossEntropy(const TensorOr& logits, const TensorOr& targets,
+                      const CrossEntropyOptions& options) {
+  return Dispatch(
+      internal::kCrossEntropyOp, {&logits, &targets},
+      internal::CrossEntropyAttrs{options.ignore, options.label_smoothing, options.classes});
+}
+
+TensorOr CrossEntropyMean(const TensorOr& logits, const TensorOr& targets,
+                          const CrossEntropyOptions& options) {
+  const TensorOr losses = CrossEntropy(logits, targets, options);
+  return Dispatch(internal::kTargetMeanOp, {&losses, &targets},
+                  internal::TargetMeanAttrs{options.ignore});
 }
 
 }  // namespace dtensor

@@ -114,6 +114,12 @@ absl::Span<const OpDef* const> RopeOps();
 // cross_entropy.cc
 struct CrossEntropyAttrs {
   int64_t ignore = 0;
+  double label_smoothing = 0;
+  int64_t classes = 0;  // 0: all
+  auto fields() const { return std::tie(ignore, label_smoothing, classes); }
+};
+struct TargetMeanAttrs {
+  int64_t ignore = 0;
   auto fields() const { return std::tie(ignore); }
 };
 absl::Span<const OpDef* const> CrossEntropyOps();

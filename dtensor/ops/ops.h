@@ -142,6 +142,23 @@ TensorOr Rope(const TensorOr& x, double theta, int64_t offset = 0);
 // or i64 with one for each row of logits; `ignore` counts as 0. Another target outside [0, v) is a
 // failure (kOutOfRange): it ends the world.
 TensorOr CrossEntropy(const TensorOr& logits, const TensorOr& targets, int64_t ignore = -100);
+// With more to say. Of labels that are smoothed by s the target keeps 1 - s, and each of the K
+// classes gets s / K: loss = lse - (1 - s) x[target] - s / K sum_j x[j], as
+// torch.nn.functional.cross_entropy does; shards then gather four numbers a token. Where `classes`
+// says so, only the first columns of the logits are classes (a padded vocabulary): the others are
+// not read, their gradient is 0, and K, the classes, is what targets are below.
+struct CrossEntropyOptions {
+  int64_t ignore = -100;
+  double label_smoothing = 0;  // 0 to 1
+  int64_t classes = 0;         // 0: all columns
+};
+TensorOr CrossEntropy(const TensorOr& logits, const TensorOr& targets,
+                      const CrossEntropyOptions& options);
+// The mean of these losses over all targets that are not ignored, wherever they lie: a scalar, also
+// where tokens are sharded (one all-gather of two numbers a shard). NaN where all are ignored, with
+// gradients of 0, as in PyTorch.
+TensorOr CrossEntropyMean(const TensorOr& logits, const TensorOr& targets,
+                          const CrossEntropyOptions& options = {});
 
 }  // namespace dtensor
 

@@ -223,6 +223,21 @@ std::vector<Refusal> Refusals() {
          return CrossEntropy(m.Zeros({2, 3}), m.I64({1}, {0}));
        },
        {"CrossEntropy", "[2, 3]"}},
+      {"smoothing",
+       [](auto& m) {
+         return CrossEntropy(m.Zeros({1, 3}), m.I64({1}, {0}), {.label_smoothing = 1.5});
+       },
+       {"CrossEntropy", "label_smoothing is 1.5", "0 to 1"}},
+      {"classes",
+       [](auto& m) {
+         return CrossEntropyMean(m.Zeros({1, 3}), m.I64({1}, {0}), {.classes = 4});
+       },
+       {"CrossEntropy", "3 columns, not 4 classes"}},
+      {"mean of unlike targets",
+       [](auto& m) {
+         return CrossEntropyMean(m.Zeros({2, 3}), m.I64({1}, {0}));
+       },
+       {"CrossEntropy", "[2, 3]"}},
       {"passed on",
        [](auto& m) {
          return Silu(MatMul(m.Zeros({2, 3}), m.Zeros({4, 2})));

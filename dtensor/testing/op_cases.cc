@@ -181,6 +181,10 @@ std::vector<OpCase> AllOpCases() {
        {{{1, 2, 2, 2}}, {{1, 5, 1, 2}}, {{1, 5, 1, 2}}}},
       {op("CrossEntropy"), CrossEntropyAttrs{-100}, {{{3, 5}}, {{3}, 5}}},
       {op("CrossEntropy"), CrossEntropyAttrs{kIgnore}, {{{2, 3, 4}}, {{2, 3}, 4}}},
+      {op("CrossEntropy"), CrossEntropyAttrs{kIgnore, .3}, {{{3, 5}}, {{3}, 5}}},
+      {op("CrossEntropy"), CrossEntropyAttrs{-100, .3, 4}, {{{3, 7}}, {{3}, 4}}},
+      {op("CrossEntropyMean"), TargetMeanAttrs{kIgnore}, {{{3, 4}}, {{3, 4}, 3}}},
+      {op("CrossEntropyMean"), TargetMeanAttrs{-100}, {{{5}}, {{5}, 3}}},
   };
 }
 

@@ -16,7 +16,7 @@ constexpr ByDevice<CrossEntropyGradArgs> kGrad = {.name = "CrossEntropyGrad",
 
 void CheckLogits(const Tensor& logits, const Tensor& targets, const IndexSet& classes) {
   DT_CHECK(logits.ndim() == 2 && IsFloat(logits.dtype()));
-  DT_CHECK(logits.size(1) == classes.size());
+  DT_CHECK(logits.size(1) >= classes.size());
   DT_CHECK(targets.ndim() == 1 && targets.size(0) == logits.size(0));
   DT_CHECK(targets.dtype() == DType::kI32 || targets.dtype() == DType::kI64);
 }
@@ -25,29 +25,38 @@ void CheckPerRow(const Tensor& values, DType dtype, int64_t rows) {
   DT_CHECK(values.ndim() == 1 && values.size(0) == rows && values.dtype() == dtype);
 }
 
+RowOperands<1> WithoutPadding(const Tensor& logits, const IndexSet& classes) {
+  const Tensor real = logits.Narrow(1, 0, classes.size());
+  return RowOperands<1>({&real});
+}
+
 }  // namespace
 
 absl::Status CrossEntropyStats(Device& device, const Tensor& logits, const Tensor& targets,
-                               const IndexSet& classes, int64_t num_classes, int64_t ignore,
+                               const IndexSet& classes, const CrossEntropyTerms& terms,
                                const Tensor& stats) {
   CheckLogits(logits, targets, classes);
-  DT_CHECK(stats.ndim() == 2 && stats.size(0) == logits.size(0) && stats.size(1) == 3);
+  DT_CHECK(stats.ndim() == 2 && stats.size(0) == logits.size(0));
+  DT_CHECK(stats.size(1) == terms.num_stats());
   DT_CHECK(stats.dtype() == AccumulatorOf(logits.dtype()) && stats.is_contiguous());
   return kStats.Run(device, {logits.dtype(), targets.dtype()},
                     {.dtype = logits.dtype(),
                      .id_dtype = targets.dtype(),
-                     .logits = RowOperands<1>({&logits}),
+                     .logits = WithoutPadding(logits, classes),
                      .targets = StridedInput(targets),
                      .rows = targets.numel(),
                      .classes = IndexLookup(classes),
-                     .num_classes = num_classes,
-                     .ignore = ignore,
+                     .num_classes = terms.num_classes,
+                     .ignore = terms.ignore,
+                     .smooth = terms.label_smoothing != 0,
                      .stats = stats.raw()});
 }
 
 absl::Status CrossEntropyMerge(Device& device, const Tensor& stats, const Tensor& targets,
-                               int64_t ignore, const Tensor& lse, const Tensor& loss) {
-  DT_CHECK(stats.ndim() == 3 && stats.size(2) == 3 && stats.size(1) == targets.numel());
+                               const CrossEntropyTerms& terms, const Tensor& lse,
+                               const Tensor& loss) {
+  DT_CHECK(stats.ndim() == 3 && stats.size(1) == targets.numel());
+  DT_CHECK(stats.size(2) == terms.num_stats());
   CheckPerRow(lse, stats.dtype(), targets.numel());
   CheckPerRow(loss, stats.dtype(), targets.numel());
   DT_CHECK(lse.is_contiguous() && loss.is_contiguous());
@@ -58,14 +67,16 @@ absl::Status CrossEntropyMerge(Device& device, const Tensor& stats, const Tensor
                      .targets = StridedInput(targets),
                      .shards = stats.size(0),
                      .rows = stats.size(1),
-                     .ignore = ignore,
+                     .num_classes = terms.num_classes,
+                     .ignore = terms.ignore,
+                     .label_smoothing = terms.label_smoothing,
                      .lse = lse.raw(),
                      .loss = loss.raw()});
 }
 
 absl::Status CrossEntropyGrad(Device& device, const Tensor& logits, const Tensor& targets,
-                              const IndexSet& classes, int64_t ignore, const Tensor& lse,
-                              const Tensor& dloss, const Tensor& dlogits) {
+                              const IndexSet& classes, const CrossEntropyTerms& terms,
+                              const Tensor& lse, const Tensor& dloss, const Tensor& dlogits) {
   CheckLogits(logits, targets, classes);
   CheckPerRow(lse, AccumulatorOf(logits.dtype()), logits.size(0));
   CheckPerRow(dloss, AccumulatorOf(logits.dtype()), logits.size(0));
@@ -74,13 +85,16 @@ absl::Status CrossEntropyGrad(Device& device, const Tensor& logits, const Tensor
   return kGrad.Run(device, {logits.dtype(), targets.dtype()},
                    {.dtype = logits.dtype(),
                     .id_dtype = targets.dtype(),
-                    .logits = RowOperands<1>({&logits}),
+                    .logits = WithoutPadding(logits, classes),
                     .targets = StridedInput(targets),
                     .lse = StridedInput(lse),
                     .dloss = StridedInput(dloss),
                     .rows = targets.numel(),
                     .classes = IndexLookup(classes),
-                    .ignore = ignore,
+                    .num_classes = terms.num_classes,
+                    .ignore = terms.ignore,
+                    .label_smoothing = terms.label_smoothing,
+                    .width = dlogits.size(1),
                     .dlogits = dlogits.raw()});
 }
 

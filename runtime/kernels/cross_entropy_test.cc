@@ -24,29 +24,34 @@ class CrossEntropyTest : public KernelTest {
  protected:
   Tensor Stats(const Tensor& logits, const Tensor& targets, const IndexSet& classes,
                int64_t num_classes) {
-    const Tensor stats = Empty(AccumulatorOf(logits.dtype()), {logits.size(0), 3});
-    EXPECT_THAT(CrossEntropyStats(device(), logits, targets, classes, num_classes, kIgnore, stats),
-                IsOk());
+    const CrossEntropyTerms terms = {num_classes, kIgnore, smoothing};
+    const Tensor stats = Empty(AccumulatorOf(logits.dtype()), {logits.size(0), terms.num_stats()});
+    EXPECT_THAT(CrossEntropyStats(device(), logits, targets, classes, terms, stats), IsOk());
     return stats;
   }
-  Loss Merge(const Tensor& stats, const Tensor& targets) {
+  Loss Merge(const Tensor& stats, const Tensor& targets, int64_t num_classes) {
+    const CrossEntropyTerms terms = {num_classes, kIgnore, smoothing};
     const Tensor lse = Empty(stats.dtype(), {stats.size(1)});
     const Tensor loss = Empty(stats.dtype(), {stats.size(1)});
-    EXPECT_THAT(CrossEntropyMerge(device(), stats, targets, kIgnore, lse, loss), IsOk());
+    EXPECT_THAT(CrossEntropyMerge(device(), stats, targets, terms, lse, loss), IsOk());
     return {Read(lse), Read(loss)};
   }
   Doubles Grad(const Tensor& logits, const Tensor& targets, const IndexSet& classes,
-               const Tensor& lse, const Tensor& dloss) {
+               const Tensor& lse, const Tensor& dloss, int64_t num_classes = 0) {
+    const CrossEntropyTerms terms = {num_classes, kIgnore, smoothing};
     const Tensor dlogits = Empty(logits.dtype(), logits.shape());
-    EXPECT_THAT(CrossEntropyGrad(device(), logits, targets, classes, kIgnore, lse, dloss, dlogits),
+    EXPECT_THAT(CrossEntropyGrad(device(), logits, targets, classes, terms, lse, dloss, dlogits),
                 IsOk());
     return Read(dlogits);
   }
   Loss RunWhole(const Tensor& logits, const Tensor& targets) {
     const int64_t rows = logits.size(0), n = logits.size(1);
     const Tensor stats = Stats(logits, targets, IndexSet::Interval(0, n), n);
-    return Merge(stats.View({1, rows, 3}, {3 * rows, 3, 1}, 0), targets);
+    const int64_t width = stats.size(1);
+    return Merge(stats.View({1, rows, width}, {width * rows, width, 1}, 0), targets, n);
   }
+
+  double smoothing = 0;
 };
 DT_INSTANTIATE_KERNEL_TESTS(CrossEntropyTest);
 
@@ -121,7 +126,7 @@ TEST_P(CrossEntropyTest, ShardsOfTheClassesGiveTheWholeLoss) {
         dlogits[i / classes.size() * n + classes.At(i % classes.size())] = grad[i];
       }
     }
-    const Loss got = Merge(Make(wide, {3, rows, 3}, all_stats), targets);
+    const Loss got = Merge(Make(wide, {3, rows, 3}, all_stats), targets, n);
     ExpectNear(got.lse, want.lse, Bound(dtype), Bound(dtype));
     ExpectNear(got.loss, want.loss, Bound(dtype), Bound(dtype));
     // The gradient of the shards, put together, is the gradient of the whole, bit by bit.
@@ -204,18 +209,101 @@ TEST_P(CrossEntropyTest, GradInPlace) {
   const Tensor lse = Make(DType::kF32, {2}, RunWhole(x, targets).lse);
   const Doubles want = Grad(x, targets, IndexSet::Interval(0, n), lse, one);
   ASSERT_THAT(
-      CrossEntropyGrad(device(), x, targets, IndexSet::Interval(0, n), kIgnore, lse, one, x),
+      CrossEntropyGrad(device(), x, targets, IndexSet::Interval(0, n), {n, kIgnore}, lse, one, x),
       IsOk());
   EXPECT_EQ(Read(x), want);
 }
 
 TEST_P(CrossEntropyTest, ATargetOutOfRangeFailsTheDevice) {
   const Tensor x = Make(DType::kF32, {2, 3}, Doubles(6, 0)), stats = Empty(DType::kF32, {2, 3});
-  (void)CrossEntropyStats(device(), x, Make(DType::kI32, {2}, {1, 9}), IndexSet::Interval(0, 3), 9,
-                          kIgnore, stats);
+  (void)CrossEntropyStats(device(), x, Make(DType::kI32, {2}, {1, 9}), IndexSet::Interval(0, 3),
+                          {9, kIgnore}, stats);
   const absl::Status failure = device().Synchronize();
   EXPECT_THAT(failure, StatusIs(absl::StatusCode::kOutOfRange, HasSubstr("9")));
   EXPECT_THAT(failure, StatusIs(absl::StatusCode::kOutOfRange, HasSubstr("[0, 9)")));
+}
+
+// The cross-entropy of the probabilities and of (1 - s) onehot(target) + s / K, term by term.
+double SmoothedReference(const double* x, int64_t n, int64_t target, double s) {
+  double sum = 0, loss = 0;
+  for (int64_t i = 0; i < n; ++i) sum += std::exp(x[i]);
+  for (int64_t i = 0; i < n; ++i) {
+    const double wanted = (i == target ? 1 - s : 0) + s / static_cast<double>(n);
+    loss -= wanted * (x[i] - std::log(sum));
+  }
+  return loss;
+}
+
+TEST_P(CrossEntropyTest, SmoothedLabels) {
+  const int64_t rows = 4;
+  for (const double s : {.1, .5, 1.}) {
+    smoothing = s;
+    for (const DType dtype : kFloats) {
+      for (const int64_t n : {1, 3, 37, 300}) {
+        const Doubles x = Rounded(dtype, RandomValues(rows * n, -4, 4));
+        Doubles targets = RandomWhole(rows, 0, static_cast<double>(n), 2);
+        targets[2] = kIgnore;
+        const Tensor ids = Make(DType::kI64, {rows}, targets);
+        const Loss got = RunWhole(Make(dtype, {rows, n}, x), ids);
+        Doubles want;
+        for (int64_t t = 0; t < rows; ++t) {
+          const auto target = static_cast<int64_t>(targets[t]);
+          want.push_back(t == 2 ? 0 : SmoothedReference(x.data() + t * n, n, target, s));
+        }
+        ExpectNear(got.loss, want, 2 * Bound(dtype), 2 * Bound(dtype));
+        const DType wide = AccumulatorOf(dtype);
+        const Doubles grad =
+            Grad(Make(dtype, {rows, n}, x), ids, IndexSet::Interval(0, n),
+                 Make(wide, {rows}, got.lse), Make(wide, {rows}, Doubles(rows, 2)), n);
+        Doubles want_grad(rows * n);
+        for (int64_t i = 0; i < rows * n; ++i) {
+          const int64_t t = i / n;
+          const double wanted = (i % n == targets[t] ? 1 - s : 0) + s / static_cast<double>(n);
+          want_grad[i] = t == 2 ? 0 : 2 * (std::exp(x[i] - got.lse[t]) - wanted);
+        }
+        ExpectNear(grad, want_grad, Epsilon(dtype), dtype == DType::kF64 ? 1e-14 : 2e-6);
+      }
+    }
+  }
+}
+
+// Columns after the classes are not read, whatever stands there, and get zeros.
+TEST_P(CrossEntropyTest, PaddingTakesNoPart) {
+  const int64_t rows = 3, n = 21, padded = 40;
+  for (const double s : {0., .2}) {
+    smoothing = s;
+    for (const DType dtype : kFloats) {
+      const Doubles x = Rounded(dtype, RandomValues(rows * n, -4, 4));
+      Doubles wide_x(rows * padded, std::numeric_limits<double>::quiet_NaN());
+      for (int64_t i = 0; i < rows * n; ++i) wide_x[i / n * padded + i % n] = x[i];
+      const Tensor targets = Make(DType::kI32, {rows}, {20, kIgnore, 0});
+      const Tensor logits = Make(dtype, {rows, n}, x), wide = Make(dtype, {rows, padded}, wide_x);
+      const IndexSet classes = IndexSet::Interval(0, n);
+      EXPECT_EQ(Read(Stats(wide, targets, classes, n)), Read(Stats(logits, targets, classes, n)));
+      const DType accumulator = AccumulatorOf(dtype);
+      const Tensor lse = Make(accumulator, {rows}, RunWhole(logits, targets).lse);
+      const Tensor dloss = Make(accumulator, {rows}, {1, 2, 3});
+      const Doubles want = Grad(logits, targets, classes, lse, dloss, n);
+      const Doubles got = Grad(wide, targets, classes, lse, dloss, n);
+      for (int64_t i = 0; i < rows * padded; ++i) {
+        const int64_t column = i % padded;
+        ASSERT_EQ(got[i], column < n ? want[i / padded * n + column] : 0) << i;
+      }
+      // A shard of nothing but padding.
+      const Tensor padding = wide.Narrow(1, n, padded - n);
+      const Doubles none = Read(Stats(padding, targets, IndexSet(), n));
+      EXPECT_EQ(none[0], -kInf);
+      EXPECT_EQ(none[1], 0);
+      EXPECT_EQ(Grad(padding, targets, IndexSet(), lse, dloss, n), Doubles(rows * (padded - n), 0));
+    }
+  }
+}
+
+TEST_P(CrossEntropyTest, ATargetAmongThePaddingFailsTheDevice) {
+  const Tensor x = Make(DType::kF32, {1, 4}, Doubles(4, 0)), stats = Empty(DType::kF32, {1, 3});
+  (void)CrossEntropyStats(device(), x, Make(DType::kI32, {1}, {3}), IndexSet::Interval(0, 3),
+                          {3, kIgnore}, stats);
+  EXPECT_THAT(device().Synchronize(), StatusIs(absl::StatusCode::kOutOfRange, HasSubstr("[0, 3)")));
 }
 
 TEST_P(CrossEntropyTest, NoRows) {

@@ -32,22 +32,48 @@ absl::Status EmbeddingGrad(Device& device, const Tensor& ids, const Tensor& dy,
 absl::Status Rope(Device& device, const Tensor& x, const IndexSet& positions, double theta,
                   bool inverse, const Tensor& y);
 
-// Cross-entropy of logits [T, V'] whose columns are the global classes `classes`, targets [T] i32
-// or i64. Stage 1: stats[T, 3] f32 (f64 for f64) = (max, sum exp(x - max), logit of the target or 0
-// if not here). No classes: (-inf, 0, 0). A target equal to `ignore` counts nowhere; other targets
-// outside [0, num_classes) fail (kOutOfRange).
+// Cross-entropy of logits [T, V'] whose first columns are the global classes `classes`, of
+// `num_classes`; the columns after them are padding, which is not read. Targets: [T] i32 or i64. A
+// target equal to `ignore` counts nowhere. With s = label_smoothing and K = num_classes,
+//
+//   loss = lse - (1 - s) x[target] - s / K sum_j x[j],   lse = log sum_j exp(x[j])
+//
+// the cross-entropy of softmax(x) and (1 - s) onehot(target) + s / K: Szegedy et al., "Rethinking
+// the Inception Architecture" (2016), and torch.nn.functional.cross_entropy(label_smoothing=).
+struct CrossEntropyTerms {
+  int64_t num_classes = 0;
+  int64_t ignore = -100;
+  double label_smoothing = 0;
+  // Of each row and shard: (max, sum exp(x - max), logit of the target or 0 if not here), and the
+  // sum of x where labels are smoothed. No classes: (-inf, 0, 0, 0).
+  int64_t num_stats() const { return label_smoothing == 0 ? 3 : 4; }
+};
+// Stage 1: stats [T, terms.num_stats()] f32 (f64 for f64). Targets outside [0, num_classes) fail
+// (kOutOfRange).
 absl::Status CrossEntropyStats(Device& device, const Tensor& logits, const Tensor& targets,
-                               const IndexSet& classes, int64_t num_classes, int64_t ignore,
+                               const IndexSet& classes, const CrossEntropyTerms& terms,
                                const Tensor& stats);
-// Stage 2, from the stats of all P shards [P, T, 3]: lse[T], loss[T] = lse - target logit (0 where
-// ignored).
+// Stage 2, from the stats of all P shards [P, T, ...]: lse[T], loss[T] (0 where ignored).
 absl::Status CrossEntropyMerge(Device& device, const Tensor& stats, const Tensor& targets,
-                               int64_t ignore, const Tensor& lse, const Tensor& loss);
-// dlogits = (exp(logits - lse) - onehot(target)) * dloss[t]; dloss: [T] (any strides), 0 rows where
-// ignored.
+                               const CrossEntropyTerms& terms, const Tensor& lse,
+                               const Tensor& loss);
+// dlogits = (exp(logits - lse) - (1 - s) onehot(target) - s / K) * dloss[t], 0 where padded; dloss:
+// [T] (any strides), 0 rows where ignored.
 absl::Status CrossEntropyGrad(Device& device, const Tensor& logits, const Tensor& targets,
-                              const IndexSet& classes, int64_t ignore, const Tensor& lse,
-                              const Tensor& dloss, const Tensor& dlogits);
+                              const IndexSet& classes, const CrossEntropyTerms& terms,
+                              const Tensor& lse, const Tensor& dloss, const Tensor& dlogits);
+
+// The mean of losses [T] (f32 or f64) over the targets that are not ignored, on all shards of the
+// tokens. Stage 1: stats[2] f64 = (their sum, their count).
+absl::Status TargetMeanStats(Device& device, const Tensor& loss, const Tensor& targets,
+                             int64_t ignore, const Tensor& stats);
+// Stage 2, from the stats of all P shards [P, 2], in ascending order: mean, a scalar of loss's type
+// (NaN where all are ignored), and count, an f64 scalar.
+absl::Status TargetMeanMerge(Device& device, const Tensor& stats, const Tensor& mean,
+                             const Tensor& count);
+// dloss = dmean / count, 0 where ignored.
+absl::Status TargetMeanGrad(Device& device, const Tensor& targets, int64_t ignore,
+                            const Tensor& count, const Tensor& dmean, const Tensor& dloss);
 
 // Random numbers keyed by the global index: element with global row-major index g of the tensor
 // gets the same value on every mesh. Philox4x32-10 with key `seed` and counter (g / 4, stream);

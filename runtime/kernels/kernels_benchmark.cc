@@ -186,7 +186,8 @@ void BM_CrossEntropyStats(State& state, DType dtype) {
   const Tensor x = b.Noise(), stats = b.Make(AccumulatorOf(dtype), {b.rows, 3}, 0);
   const Ids ids(b, 256);
   Measure(state, x.bytes(), [&] {
-    return CrossEntropyStats(*b.device, x, ids.tensor, IndexSet::Interval(0, 256), 256, -1, stats);
+    return CrossEntropyStats(*b.device, x, ids.tensor, IndexSet::Interval(0, 256), {256, -1},
+                             stats);
   });
 }
 
@@ -196,8 +197,8 @@ void BM_CrossEntropyGrad(State& state, DType dtype) {
   const Tensor dloss = b.Make(AccumulatorOf(dtype), {}, 1).BroadcastTo({b.rows});
   const Ids ids(b, 256);
   Measure(state, 2 * x.bytes(), [&] {
-    return CrossEntropyGrad(*b.device, x, ids.tensor, IndexSet::Interval(0, 256), -1, lse, dloss,
-                            dx);
+    return CrossEntropyGrad(*b.device, x, ids.tensor, IndexSet::Interval(0, 256), {256, -1}, lse,
+                            dloss, dx);
   });
 }
 

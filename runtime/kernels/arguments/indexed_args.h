@@ -61,6 +61,7 @@ struct RopeArgs {
 
 // --- cross-entropy
 
+// Logits end where padding begins.
 struct CrossEntropyStatsArgs {
   DType dtype, id_dtype;
   RowOperands<1> logits;
@@ -68,13 +69,15 @@ struct CrossEntropyStatsArgs {
   int64_t rows;
   IndexLookup classes;
   int64_t num_classes, ignore;
+  bool smooth;  // a fourth number
   void* stats;
 };
 
 struct CrossEntropyMergeArgs {
   DType dtype, id_dtype;
   StridedInput stats, targets;
-  int64_t shards, rows, ignore;
+  int64_t shards, rows, num_classes, ignore;
+  double label_smoothing;
   void *lse, *loss;
 };
 
@@ -84,8 +87,32 @@ struct CrossEntropyGradArgs {
   StridedInput targets, lse, dloss;
   int64_t rows;
   IndexLookup classes;
-  int64_t ignore;
+  int64_t num_classes, ignore;
+  double label_smoothing;
+  int64_t width;  // of a row of dlogits
   void* dlogits;
+};
+
+struct TargetMeanStatsArgs {
+  DType dtype, id_dtype;
+  StridedInput loss, targets;
+  int64_t rows, ignore;
+  double* stats;
+};
+
+struct TargetMeanMergeArgs {
+  DType dtype;
+  StridedInput stats;
+  int64_t shards;
+  void* mean;
+  double* count;
+};
+
+struct TargetMeanGradArgs {
+  DType dtype, id_dtype;
+  StridedInput targets, count, dmean;
+  int64_t rows, ignore;
+  void* dloss;
 };
 
 // --- random numbers

@@ -1,6 +1,4 @@
-#include <algorithm>
 #include <cmath>
-#include <limits>
 #include <vector>
 
 #include "dtensor/runtime/kernels/cpu/cross_entropy_simd.h"
@@ -8,18 +6,29 @@
 #include "dtensor/runtime/kernels/cpu/indexed.h"
 #include "dtensor/runtime/kernels/cpu/launch.h"
 #include "dtensor/runtime/kernels/cpu/numeric.h"
+#include "dtensor/runtime/kernels/cpu/reduce_simd.h"
+#include "dtensor/runtime/kernels/cpu/shard_stats.h"
 #include "dtensor/runtime/kernels/cpu/strided_walk.h"
 
 namespace dtensor::kernels::cpu {
 namespace {
 
-// Completes rows [first, first + count) of stats with the target's logit.
+// Completes rows of stats, `width` numbers each, with the target's logit.
 template <typename T>
 void GatherTargets(const T* logits, int64_t stride, int64_t count, const int64_t* target,
-                   Compute<T>* stats) {
+                   int64_t width, Compute<T>* stats) {
   for (int64_t r = 0; r < count; ++r) {
-    stats[3 * r + 2] =
+    stats[width * r + 2] =
         target[r] < 0 ? Compute<T>{0} : static_cast<Compute<T>>(logits[r * stride + target[r]]);
+  }
+}
+
+// And with the sum of its logits.
+template <typename T>
+void SumLogits(DType dtype, const T* logits, int64_t stride, int64_t count, int64_t n,
+               int64_t width, Compute<T>* stats) {
+  for (int64_t r = 0; r < count; ++r) {
+    simd::ReduceRow(ReduceOp::kSum, dtype, logits + r * stride, n, &stats[width * r + 3]);
   }
 }
 
@@ -32,28 +41,27 @@ std::vector<int64_t> FindTargets(const Ids& targets, int64_t rows, const IndexLo
   return found;
 }
 
-// sum over shards of exp(max_p - max) * sum_p, without overflow, for row t of stats [shards, rows,
-// 3].
-template <typename C>
-C MergeRow(const C* stats, int64_t shards, int64_t rows, int64_t t, C* target_logit) {
-  C max = -std::numeric_limits<C>::infinity(), sum = 0;
-  for (int64_t p = 0; p < shards; ++p) max = std::max(max, stats[(p * rows + t) * 3]);
-  for (int64_t p = 0; p < shards; ++p) {
-    const C* shard = stats + (p * rows + t) * 3;
-    // A shard without classes holds -inf, and so does every shard of a row of -inf.
-    sum += shard[0] == max ? shard[1] : std::exp(shard[0] - max) * shard[1];
-    *target_logit += shard[2];
-  }
-  return max + std::log(sum);
+// Of a target whose labels are smoothed.
+double ShareOfEach(double label_smoothing, int64_t num_classes) {
+  return label_smoothing == 0 ? 0 : label_smoothing / static_cast<double>(num_classes);
 }
 
 template <typename C>
-void Merge(const C* stats, int64_t shards, int64_t rows, const Ids& targets, int64_t ignore, C* lse,
-           C* loss) {
-  for (int64_t t = 0; t < rows; ++t) {
-    C target_logit = 0;
-    lse[t] = MergeRow(stats, shards, rows, t, &target_logit);
-    loss[t] = targets[t] == ignore ? C{0} : lse[t] - target_logit;
+void Merge(const CrossEntropyMergeArgs& a, const ShardStats<C>& stats, const Ids& targets) {
+  const auto at_target = static_cast<C>(1 - a.label_smoothing);
+  const auto at_each = static_cast<C>(ShareOfEach(a.label_smoothing, a.num_classes));
+  for (int64_t t = 0; t < stats.rows; ++t) {
+    const SumExp<C> all = MergeSumExp(stats, t);
+    const C lse = all.max + std::log(all.sum);
+    C target_logit = 0, sum = 0;
+    for (int64_t p = 0; p < stats.shards; ++p) {
+      target_logit += stats.At(p, t)[2];
+      if (stats.width > 3) sum += stats.At(p, t)[3];
+    }
+    C loss = lse - at_target * target_logit;
+    if (stats.width > 3) loss -= at_each * sum;
+    static_cast<C*>(a.lse)[t] = lse;
+    static_cast<C*>(a.loss)[t] = targets[t] == a.ignore ? C{0} : loss;
   }
 }
 
@@ -65,12 +73,15 @@ absl::Status RunStats(const CrossEntropyStatsArgs& a) {
     return IdOutOfRange("CrossEntropy", "target", ids[t], t, a.num_classes);
   }
   const std::vector<int64_t> found = FindTargets(ids, a.rows, a.classes, a.ignore);
+  const int64_t width = a.smooth ? 4 : 3;
   ForEachRowGroup(a.logits, [&](auto in, auto stride, int64_t first, int64_t n) {
     VisitFloat(a.dtype, [&](auto t) {
       using T = decltype(t);
-      Compute<T>* s = static_cast<Compute<T>*>(a.stats) + 3 * first;
-      simd::MaxAndSumExp({a.dtype, n, a.logits.n}, {in[0], stride[0]}, s);
-      GatherTargets(static_cast<const T*>(in[0]), stride[0], n, found.data() + first, s);
+      const T* logits = static_cast<const T*>(in[0]);
+      Compute<T>* s = static_cast<Compute<T>*>(a.stats) + width * first;
+      simd::MaxAndSumExp({a.dtype, n, a.logits.n}, {in[0], stride[0]}, width, s);
+      GatherTargets(logits, stride[0], n, found.data() + first, width, s);
+      if (a.smooth) SumLogits(a.dtype, logits, stride[0], n, a.logits.n, width, s);
     });
   });
   return absl::OkStatus();
@@ -80,26 +91,28 @@ void RunMerge(const CrossEntropyMergeArgs& a) {
   std::vector<std::byte> stats_scratch, targets_scratch;
   const void* stats = Packed(a.stats, stats_scratch);
   const Ids ids(Packed(a.targets, targets_scratch), a.id_dtype);
+  const int64_t width = a.label_smoothing == 0 ? 3 : 4;
   VisitFloat(a.dtype, [&](auto t) {
     using C = Compute<decltype(t)>;
-    Merge(static_cast<const C*>(stats), a.shards, a.rows, ids, a.ignore, static_cast<C*>(a.lse),
-          static_cast<C*>(a.loss));
+    Merge(a, ShardStats<C>{static_cast<const C*>(stats), a.shards, a.rows, width}, ids);
   });
 }
 
 void RunGrad(const CrossEntropyGradArgs& a) {
   const int64_t n = a.logits.n;
-  if (n == 0) return;
+  if (a.width == 0) return;
   std::vector<std::byte> scratch[3];
   const Ids ids(Packed(a.targets, scratch[0]), a.id_dtype);
   const auto* lse = static_cast<const std::byte*>(Packed(a.lse, scratch[1]));
   const auto* dloss = static_cast<const std::byte*>(Packed(a.dloss, scratch[2]));
   const std::vector<int64_t> found = FindTargets(ids, a.rows, a.classes, a.ignore);
   const int64_t size = SizeOf(a.dtype), stat_size = SizeOf(AccumulatorOf(a.dtype));
+  const simd::CrossEntropyWeights weights = {1 - a.label_smoothing,
+                                             ShareOfEach(a.label_smoothing, a.num_classes)};
   ForEachRowGroup(a.logits, [&](auto in, auto stride, int64_t first, int64_t count) {
-    auto* dst = static_cast<std::byte*>(a.dlogits) + first * n * size;
-    simd::CrossEntropyGrad({a.dtype, count, n}, {in[0], stride[0]}, found.data() + first,
-                           lse + first * stat_size, dloss + first * stat_size, dst);
+    auto* dst = static_cast<std::byte*>(a.dlogits) + first * a.width * size;
+    simd::CrossEntropyGrad({a.dtype, count, n}, {in[0], stride[0]}, found.data() + first, weights,
+                           lse + first * stat_size, dloss + first * stat_size, a.width, dst);
   });
 }
 

@@ -16,6 +16,7 @@ HWY_BEFORE_NAMESPACE();
 namespace dtensor::kernels::HWY_NAMESPACE {
 namespace {
 
+using simd::CrossEntropyWeights;
 using simd::InputRows;
 using simd::RowShape;
 
@@ -32,46 +33,52 @@ void MaxAndSumExpRow(const T* x, int64_t n, Compute<T>* stats) {
   });
 }
 
-void MaxAndSumExp(RowShape shape, InputRows logits, void* stats) {
+void MaxAndSumExp(RowShape shape, InputRows logits, int64_t width, void* stats) {
   VisitTarget(shape.dtype, [&](auto t) {
     using T = decltype(t);
     for (int64_t r = 0; r < shape.rows; ++r) {
       MaxAndSumExpRow(static_cast<const T*>(logits.data) + r * logits.stride, shape.n,
-                      static_cast<Compute<T>*>(stats) + 3 * r);
+                      static_cast<Compute<T>*>(stats) + width * r);
     }
   });
 }
 
 template <typename T>
-void GradRow(const T* x, int64_t n, int64_t target, Compute<T> lse, Compute<T> dloss, T* dx) {
+void GradRow(const T* x, int64_t n, int64_t target, CrossEntropyWeights weights, Compute<T> lse,
+             Compute<T> dloss, T* dx) {
+  using C = Compute<T>;
   const Tag<T> d;
   const auto lses = hn::Set(d, lse), grad = hn::Set(d, dloss);
-  const auto probability = [&](int64_t i, auto lanes) DT_VECTOR_LAMBDA {
-    return ExpOf(d, hn::Sub(Load(d, x + i, lanes), lses));
+  const auto each = hn::Set(d, static_cast<C>(weights.each));
+  // What is too much of each probability.
+  const auto excess = [&](int64_t i, auto lanes) DT_VECTOR_LAMBDA {
+    return hn::Sub(ExpOf(d, hn::Sub(Load(d, x + i, lanes), lses)), each);
   };
   // Before the loop, which may overwrite the logits.
   const First one{1};
   const auto at_target =
-      target < 0 ? hn::Zero(d) : hn::Sub(probability(target, one), hn::Set(d, 1));
+      target < 0 ? hn::Zero(d)
+                 : hn::Sub(excess(target, one), hn::Set(d, static_cast<C>(weights.target)));
   ForEachVector(d, n, [&](int64_t i, auto lanes) DT_VECTOR_LAMBDA {
-    Store(hn::Mul(probability(i, lanes), grad), d, dx + i, lanes);
+    Store(hn::Mul(excess(i, lanes), grad), d, dx + i, lanes);
   });
   if (target >= 0) Store(hn::Mul(at_target, grad), d, dx + target, one);
 }
 
-void CrossEntropyGrad(RowShape shape, InputRows logits, const int64_t* target, const void* lse,
-                      const void* dloss, void* dlogits) {
+void CrossEntropyGrad(RowShape shape, InputRows logits, const int64_t* target,
+                      CrossEntropyWeights weights, const void* lse, const void* dloss,
+                      int64_t width, void* dlogits) {
   VisitTarget(shape.dtype, [&](auto t) {
     using T = decltype(t);
     using C = Compute<T>;
-    if (shape.n == 0) return;
     for (int64_t r = 0; r < shape.rows; ++r) {
-      T* dx = static_cast<T*>(dlogits) + r * shape.n;
-      if (target[r] == simd::kIgnored) {
-        std::memset(static_cast<void*>(dx), 0, shape.n * sizeof(T));
-        continue;
+      T* dx = static_cast<T*>(dlogits) + r * width;
+      const int64_t written = target[r] == simd::kIgnored ? 0 : shape.n;
+      if (written < width) {
+        std::memset(static_cast<void*>(dx + written), 0, (width - written) * sizeof(T));
       }
-      GradRow(static_cast<const T*>(logits.data) + r * logits.stride, shape.n, target[r],
+      if (written == 0) continue;
+      GradRow(static_cast<const T*>(logits.data) + r * logits.stride, shape.n, target[r], weights,
               static_cast<const C*>(lse)[r], static_cast<const C*>(dloss)[r], dx);
     }
   });
@@ -90,13 +97,15 @@ HWY_EXPORT(CrossEntropyGrad);
 
 namespace simd {
 
-void MaxAndSumExp(RowShape shape, InputRows logits, void* stats) {
-  DT_DISPATCH(MaxAndSumExp, shape.dtype)(shape, logits, stats);
+void MaxAndSumExp(RowShape shape, InputRows logits, int64_t width, void* stats) {
+  DT_DISPATCH(MaxAndSumExp, shape.dtype)(shape, logits, width, stats);
 }
 
-void CrossEntropyGrad(RowShape shape, InputRows logits, const int64_t* target, const void* lse,
-                      const void* dloss, void* dlogits) {
-  DT_DISPATCH(CrossEntropyGrad, shape.dtype)(shape, logits, target, lse, dloss, dlogits);
+void CrossEntropyGrad(RowShape shape, InputRows logits, const int64_t* target,
+                      CrossEntropyWeights weights, const void* lse, const void* dloss,
+                      int64_t width, void* dlogits) {
+  DT_DISPATCH(CrossEntropyGrad, shape.dtype)
+  (shape, logits, target, weights, lse, dloss, width, dlogits);
 }
 
 }  // namespace simd

@@ -13,11 +13,19 @@ namespace dtensor::kernels::simd {
 inline constexpr int64_t kElsewhere = -1;  // another shard has it
 inline constexpr int64_t kIgnored = -2;    // the row counts nowhere
 
-// stats[3 r], stats[3 r + 1] = (max, sum of exp(x - max)) of row r; (-inf, 0) for no elements.
-void MaxAndSumExp(RowShape shape, InputRows logits, void* stats);
-// dlogits = (exp(logits - lse[r]) - onehot(target[r])) * dloss[r]; zeros where the row is ignored.
-void CrossEntropyGrad(RowShape shape, InputRows logits, const int64_t* target, const void* lse,
-                      const void* dloss, void* dlogits);
+// What is wanted of the probabilities: of the target's, beside that of each.
+struct CrossEntropyWeights {
+  double target, each;
+};
+
+// The first two of each row's `width` stats = (max, sum of exp(x - max)); (-inf, 0) for no
+// elements.
+void MaxAndSumExp(RowShape shape, InputRows logits, int64_t width, void* stats);
+// dlogits = (exp(logits - lse[r]) - weights.each - weights.target * onehot(target[r])) * dloss[r];
+// zeros where the row is ignored. Rows of dlogits have `width` elements: zeros from n on.
+void CrossEntropyGrad(RowShape shape, InputRows logits, const int64_t* target,
+                      CrossEntropyWeights weights, const void* lse, const void* dloss,
+                      int64_t width, void* dlogits);
 
 }  // namespace dtensor::kernels::simd
 

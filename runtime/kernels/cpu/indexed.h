@@ -16,6 +16,9 @@ absl::Status CrossEntropyStats(Device& device, const char* kernel,
 absl::Status CrossEntropyMerge(Device& device, const char* kernel,
                                const CrossEntropyMergeArgs& args);
 absl::Status CrossEntropyGrad(Device& device, const char* kernel, const CrossEntropyGradArgs& args);
+absl::Status TargetMeanStats(Device& device, const char* kernel, const TargetMeanStatsArgs& args);
+absl::Status TargetMeanMerge(Device& device, const char* kernel, const TargetMeanMergeArgs& args);
+absl::Status TargetMeanGrad(Device& device, const char* kernel, const TargetMeanGradArgs& args);
 absl::Status RandomNormal(Device& device, const char* kernel, const RandomNormalArgs& args);
 absl::Status RandomUniform(Device& device, const char* kernel, const RandomUniformArgs& args);
 absl::Status Dropout(Device& device, const char* kernel, const DropoutArgs& args);
