@@ -86,7 +86,7 @@ class Program {
   // x and all results have two dimensions.
   TensorOr Step(const DistributedTensor x) {
     const int64_t rows = x.shape()[0], columns = x.shape()[1];
-    const int op = static_cast<int>(Below(14));
+    const int op = static_cast<int>(Below(16));
     absl::StrAppend(&text_, "\n", op, ": ", x.ToString());
     switch (op) {
       case 0:
@@ -115,6 +115,12 @@ class Program {
         return Mul(x, Partner(x));
       case 12:
         return Slice(x, 0, rows > 1 ? 1 : 0, rows);
+      case 13:
+        return LogSoftmax(x);
+      case 14: {
+        const TensorOr weight = Reshape(Leaf({1, columns}), {columns});
+        return LayerNorm(x, weight, Reshape(Leaf({1, columns}), {columns}), .1);
+      }
       default:
         return Concat({x, Scale(x, -1), Silu(x)}, static_cast<int>(Below(2)));
     }

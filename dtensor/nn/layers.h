@@ -56,7 +56,7 @@ class EmbeddingLayer : public Module {
   const ParameterPtr weight_;
 };
 
-// x / sqrt(mean(x^2) + eps) * weight over the last dimension, which must be whole.
+// x / sqrt(mean(x^2) + eps) * weight over the last dimension.
 class RmsNormLayer : public Module {
  public:
   explicit RmsNormLayer(int64_t dim, double eps = 1e-5);

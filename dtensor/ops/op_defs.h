@@ -46,7 +46,14 @@ struct RmsNormAttrs {
   double eps = 0;
   auto fields() const { return std::tie(eps); }
 };
+struct LayerNormAttrs {
+  double eps = 0;
+  auto fields() const { return std::tie(eps); }
+};
 absl::Span<const OpDef* const> NormOps();
+
+// softmax.cc
+absl::Span<const OpDef* const> SoftmaxOps();
 
 // reduce.cc
 struct ReduceAttrs {

@@ -87,10 +87,16 @@ TensorOr Where(const TensorOr& condition, const TensorOr& a, const TensorOr& b);
 // between floats only. Not linear, for it rounds: a Partial x is reduced first.
 TensorOr Cast(const TensorOr& x, DType dtype);
 
-// --- Along the last dimension, which must be whole. Of floats.
-TensorOr Softmax(const TensorOr& x);  // "... d! -> ... d!"
-// x / sqrt(mean(x^2) + eps) * weight: "... d!, d! -> ... d!".
+// --- Along the last dimension. Of floats. Where it is sharded, each rank makes statistics of its
+// part of a row, a few numbers, which one all-gather brings to the others; one more in backward.
+// Here, numbers for each row and shard, forward and backward.
+TensorOr Softmax(const TensorOr& x);     // "... d^ -> ... d^"; 2 and 1. A row of -inf gives zeros.
+TensorOr LogSoftmax(const TensorOr& x);  // "... d^ -> ... d^"; 2 and 1. A row of -inf stays that.
+// x / sqrt(mean(x^2) + eps) * weight: "... d^, d^ -> ... d^"; 1 and 1.
 TensorOr RmsNorm(const TensorOr& x, const TensorOr& weight, double eps);
+// (x - mean(x)) / sqrt(variance(x) + eps) * weight + bias, with the variance about the mean of all
+// d (not d - 1): "... d^, d^, d^ -> ... d^"; 3 (f64) and 2.
+TensorOr LayerNorm(const TensorOr& x, const TensorOr& weight, const TensorOr& bias, double eps);
 
 // --- Reductions. Sharded reduced dimensions give Partial(sum). Dims are dropped; negative ones
 // count from the end, each is given once; none leaves x as it is.

@@ -238,6 +238,15 @@ std::vector<Refusal> Refusals() {
          return CrossEntropyMean(m.Zeros({2, 3}), m.I64({1}, {0}));
        },
        {"CrossEntropy", "[2, 3]"}},
+      {"softmax of a scalar", [](auto& m) { return Softmax(m.Zeros({})); }, {"Softmax"}},
+      {"softmax of integers",
+       [](auto& m) { return LogSoftmax(m.I64({1}, {1})); },
+       {"LogSoftmax", "Cast"}},
+      {"bias",
+       [](auto& m) {
+         return LayerNorm(m.Zeros({2, 3}), m.Zeros({3}), m.Zeros({2}), 0);
+       },
+       {"LayerNorm", "[2, 3], [3], [2]"}},
       {"passed on",
        [](auto& m) {
          return Silu(MatMul(m.Zeros({2, 3}), m.Zeros({4, 2})));

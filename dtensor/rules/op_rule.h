@@ -4,8 +4,8 @@
 //       MatMul. A letter that is missing from a result is summed: sharding it gives Partial(sum).
 //   "..., ... -> ..."
 //       Add. ... is any leading dimensions, aligned at the right; size 1 broadcasts.
-//   "... d!, d! -> ... d!"
-//       RmsNorm. d! must be whole on every rank.
+//   "b t h d! -> b t h d!"
+//       Rope. d! must be whole on every rank.
 //   "t @v, v d -> t d"
 //       Embedding. The first operand's values index v.
 //   "b s (h g) d!, b t~s h d! -> b s (h g) d!"
@@ -13,9 +13,9 @@
 //       axes that split s may split t as well, all of them and no others; the operator then brings
 //       the shards of t to each shard of s, one after the other. Axes of its own, of which s has
 //       none, are as in v^. s itself is not streamed.
-//   "t v^, t -> t"
-//       CrossEntropy. v^ may be sharded; the operator merges the shards' results itself, so they
-//       are not Partial.
+//   "t v^, t -> t", "... d^, d^ -> ... d^"
+//       CrossEntropy, RmsNorm. v^ may be sharded; the operator merges the shards' results itself,
+//       so they are not Partial.
 //   "a k:max -> a"
 //       Reduced by another op than sum. Where k is sharded the result is Partial(max), and no
 //       gradient passes its reduction: recording it is refused.

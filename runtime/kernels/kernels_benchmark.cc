@@ -22,6 +22,7 @@
 #include "dtensor/runtime/kernels/norm.h"
 #include "dtensor/runtime/kernels/optimizer.h"
 #include "dtensor/runtime/kernels/reduce.h"
+#include "dtensor/runtime/kernels/softmax.h"
 
 namespace dtensor::kernels {
 namespace {
@@ -100,7 +101,7 @@ void BM_SiluMulGrad(State& state, DType dtype) {
 void BM_Softmax(State& state, DType dtype) {
   Bench b(dtype, state.range(0), 256);
   const Tensor x = b.Noise(), y = b.Matrix(0);
-  Measure(state, 2 * x.bytes(), [&] { return Softmax(*b.device, x, y); });
+  Measure(state, 2 * x.bytes(), [&] { return Softmax(*b.device, SoftmaxForm::kPlain, x, y); });
 }
 
 void BM_RmsNorm(State& state, DType dtype) {
@@ -115,6 +116,23 @@ void BM_RmsNormGrad(State& state, DType dtype) {
   const Tensor x = b.Noise(), dy = b.Noise(), dx = b.Matrix(0), w = b.Make(dtype, {b.columns}, 1);
   const Tensor rstd = b.Make(AccumulatorOf(dtype), {b.rows}, 1), dw = b.Make(dtype, {b.columns}, 0);
   Measure(state, 3 * x.bytes(), [&] { return RmsNormGrad(*b.device, x, w, rstd, dy, dx, dw); });
+}
+
+void BM_LayerNorm(State& state, DType dtype) {
+  Bench b(dtype, state.range(0), state.range(1));
+  const Tensor x = b.Noise(), y = b.Matrix(0), w = b.Make(dtype, {b.columns}, 1);
+  const Tensor mean = b.Make(AccumulatorOf(dtype), {b.rows}, 1);
+  const Tensor rstd = b.Make(AccumulatorOf(dtype), {b.rows}, 1);
+  Measure(state, 2 * x.bytes(), [&] { return LayerNorm(*b.device, x, w, w, 1e-5, y, mean, rstd); });
+}
+
+void BM_LayerNormGrad(State& state, DType dtype) {
+  Bench b(dtype, state.range(0), state.range(1));
+  const Tensor x = b.Noise(), dy = b.Noise(), dx = b.Matrix(0), w = b.Make(dtype, {b.columns}, 1);
+  const Tensor stat = b.Make(AccumulatorOf(dtype), {b.rows}, 1);
+  const Tensor dw = b.Make(dtype, {b.columns}, 0), db = b.Make(dtype, {b.columns}, 0);
+  Measure(state, 3 * x.bytes(),
+          [&] { return LayerNormGrad(*b.device, x, w, stat, stat, dy, dx, dw, db); });
 }
 
 void BM_SumColumns(State& state, DType dtype) {
@@ -247,6 +265,8 @@ const bool registered = [] {
   Register("Softmax", BM_Softmax);
   Register("RmsNorm", BM_RmsNorm, {128, 512});
   Register("RmsNormGrad", BM_RmsNormGrad, {128, 512});
+  Register("LayerNorm", BM_LayerNorm, {128, 512});
+  Register("LayerNormGrad", BM_LayerNormGrad, {128, 512});
   Register("SumColumns", BM_SumColumns);
   Register("SumRows", BM_SumRows);
   Register("SumOfSquares", BM_SumOfSquares);

@@ -4,78 +4,168 @@
 #include "dtensor/runtime/kernels/arguments/norm_args.h"
 #include "dtensor/runtime/kernels/by_device.h"
 #include "dtensor/runtime/kernels/cpu/norm.h"
+#include "dtensor/runtime/kernels/row_checks.h"
 
 namespace dtensor::kernels {
 namespace {
 
-constexpr ByDevice<SoftmaxArgs> kSoftmax = {.name = "Softmax", .host = cpu::Softmax};
-constexpr ByDevice<SoftmaxGradArgs> kSoftmaxGrad = {.name = "SoftmaxGrad",
-                                                    .host = cpu::SoftmaxGrad};
+using internal::CheckRows;
+using internal::CheckRowStats;
+using internal::CheckWeight;
+using internal::ShardStatsOf;
+
 constexpr ByDevice<RmsNormArgs> kRmsNorm = {.name = "RmsNorm", .host = cpu::RmsNorm};
+constexpr ByDevice<RowSquaresArgs> kRowSquares = {.name = "RowSquares", .host = cpu::RowSquares};
 constexpr ByDevice<RmsNormGradArgs> kRmsNormGrad = {.name = "RmsNormGrad",
                                                     .host = cpu::RmsNormGrad};
+constexpr ByDevice<RmsNormGradDotsArgs> kRmsNormGradDots = {.name = "RmsNormGradDots",
+                                                            .host = cpu::RmsNormGradDots};
+constexpr ByDevice<LayerNormArgs> kLayerNorm = {.name = "LayerNorm", .host = cpu::LayerNorm};
+constexpr ByDevice<RowMomentsArgs> kRowMoments = {.name = "RowMoments", .host = cpu::RowMoments};
+constexpr ByDevice<LayerNormGradArgs> kLayerNormGrad = {.name = "LayerNormGrad",
+                                                        .host = cpu::LayerNormGrad};
+constexpr ByDevice<LayerNormGradSumsArgs> kLayerNormGradSums = {.name = "LayerNormGradSums",
+                                                                .host = cpu::LayerNormGradSums};
 
-void CheckRows(const Tensor& x, const Tensor& out) {
-  DT_CHECK(x.ndim() >= 1 && IsFloat(x.dtype()));
-  DT_CHECK(out.shape() == x.shape() && out.dtype() == x.dtype() && out.is_contiguous());
+int64_t TotalOf(const Tensor& x, const Tensor* stats, int64_t total) {
+  return stats == nullptr ? x.shape().back() : total;
 }
 
-void CheckStatistics(const Tensor& x, const Tensor& rstd) {
-  DT_CHECK(rstd.dtype() == AccumulatorOf(x.dtype()));
-  DT_CHECK(rstd.shape() == Dims(x.shape().begin(), x.shape().end() - 1));
-}
-
-void CheckWeight(const Tensor& x, const Tensor& weight) {
-  DT_CHECK(weight.ndim() == 1 && weight.size(0) == x.shape().back());
-  DT_CHECK(weight.dtype() == x.dtype());
+void CheckLike(const Tensor& x, const Tensor& dy) {
+  DT_CHECK(dy.shape() == x.shape() && dy.dtype() == x.dtype());
 }
 
 }  // namespace
 
-absl::Status Softmax(Device& device, const Tensor& x, const Tensor& y) {
-  CheckRows(x, y);
-  return kSoftmax.Run(device, {x.dtype()}, {x.dtype(), RowOperands<1>({&x}), y.raw()});
-}
-
-absl::Status SoftmaxGrad(Device& device, const Tensor& y, const Tensor& dy, const Tensor& dx) {
-  CheckRows(y, dx);
-  DT_CHECK(dy.shape() == y.shape() && dy.dtype() == y.dtype());
-  return kSoftmaxGrad.Run(device, {y.dtype()}, {y.dtype(), RowOperands<2>({&y, &dy}), dx.raw()});
-}
-
 absl::Status RmsNorm(Device& device, const Tensor& x, const Tensor& weight, double eps,
-                     const Tensor& y, const Tensor& rstd) {
+                     const Tensor& y, const Tensor& rstd, const Tensor* stats, int64_t total) {
   CheckRows(x, y);
   CheckWeight(x, weight);
-  CheckStatistics(x, rstd);
+  CheckRowStats(x, rstd);
   DT_CHECK(rstd.is_contiguous());
   return kRmsNorm.Run(device, {x.dtype()},
                       {.dtype = x.dtype(),
                        .eps = eps,
+                       .total = TotalOf(x, stats, total),
                        .rows = RowOperands<1>({&x}),
                        .weight = StridedInput(weight),
+                       .stats = ShardStatsOf(x, stats),
                        .y = y.raw(),
                        .rstd = rstd.raw(),
                        .out_bytes = y.bytes(),
                        .in_place = x.SharesStorageWith(y)});
 }
 
+absl::Status RowSquares(Device& device, const Tensor& x, const Tensor& squares) {
+  CheckRowStats(x, squares);
+  DT_CHECK(squares.is_contiguous());
+  return kRowSquares.Run(device, {x.dtype()}, {x.dtype(), RowOperands<1>({&x}), squares.raw()});
+}
+
 absl::Status RmsNormGrad(Device& device, const Tensor& x, const Tensor& weight, const Tensor& rstd,
-                         const Tensor& dy, const Tensor& dx, const Tensor& dweight) {
+                         const Tensor& dy, const Tensor& dx, const Tensor& dweight,
+                         const Tensor* stats, int64_t total) {
   CheckRows(x, dx);
   CheckWeight(x, weight);
   CheckWeight(x, dweight);
-  CheckStatistics(x, rstd);
-  DT_CHECK(dy.shape() == x.shape() && dy.dtype() == x.dtype() && dweight.is_contiguous());
+  CheckRowStats(x, rstd);
+  CheckLike(x, dy);
+  DT_CHECK(dweight.is_contiguous());
   return kRmsNormGrad.Run(device, {x.dtype()},
                           {.dtype = x.dtype(),
+                           .total = TotalOf(x, stats, total),
                            .rows = RowOperands<2>({&x, &dy}),
                            .weight = StridedInput(weight),
                            .rstd = StridedInput(rstd),
+                           .stats = ShardStatsOf(x, stats),
                            .dx = dx.raw(),
                            .dweight = dweight.raw(),
                            .out_bytes = dx.bytes(),
                            .in_place = x.SharesStorageWith(dx) || dy.SharesStorageWith(dx)});
+}
+
+absl::Status RmsNormGradDots(Device& device, const Tensor& x, const Tensor& weight,
+                             const Tensor& dy, const Tensor& dots) {
+  CheckRowStats(x, dots);
+  CheckWeight(x, weight);
+  CheckLike(x, dy);
+  DT_CHECK(dots.is_contiguous());
+  return kRmsNormGradDots.Run(
+      device, {x.dtype()},
+      {x.dtype(), RowOperands<2>({&x, &dy}), StridedInput(weight), dots.raw()});
+}
+
+absl::Status LayerNorm(Device& device, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                       double eps, const Tensor& y, const Tensor& mean, const Tensor& rstd,
+                       const Tensor* stats) {
+  CheckRows(x, y);
+  CheckWeight(x, weight);
+  CheckWeight(x, bias);
+  CheckRowStats(x, mean);
+  CheckRowStats(x, rstd);
+  DT_CHECK(mean.is_contiguous() && rstd.is_contiguous());
+  return kLayerNorm.Run(device, {x.dtype()},
+                        {.dtype = x.dtype(),
+                         .eps = eps,
+                         .rows = RowOperands<1>({&x}),
+                         .weight = StridedInput(weight),
+                         .bias = StridedInput(bias),
+                         .stats = ShardStatsOf(x, stats, DType::kF64, {3}),
+                         .y = y.raw(),
+                         .mean = mean.raw(),
+                         .rstd = rstd.raw(),
+                         .out_bytes = y.bytes(),
+                         .in_place = x.SharesStorageWith(y)});
+}
+
+absl::Status RowMoments(Device& device, const Tensor& x, const Tensor& moments) {
+  CheckRowStats(x, moments, DType::kF64, {3});
+  DT_CHECK(moments.is_contiguous());
+  return kRowMoments.Run(device, {x.dtype()},
+                         {x.dtype(), RowOperands<1>({&x}), moments.data<double>()});
+}
+
+absl::Status LayerNormGrad(Device& device, const Tensor& x, const Tensor& weight,
+                           const Tensor& mean, const Tensor& rstd, const Tensor& dy,
+                           const Tensor& dx, const Tensor& dweight, const Tensor& dbias,
+                           const Tensor* stats, int64_t total) {
+  CheckRows(x, dx);
+  for (const Tensor* t : {&weight, &dweight, &dbias}) CheckWeight(x, *t);
+  CheckRowStats(x, mean);
+  CheckRowStats(x, rstd);
+  CheckLike(x, dy);
+  DT_CHECK(dweight.is_contiguous() && dbias.is_contiguous());
+  return kLayerNormGrad.Run(device, {x.dtype()},
+                            {.dtype = x.dtype(),
+                             .total = TotalOf(x, stats, total),
+                             .rows = RowOperands<2>({&x, &dy}),
+                             .weight = StridedInput(weight),
+                             .mean = StridedInput(mean),
+                             .rstd = StridedInput(rstd),
+                             .stats = ShardStatsOf(x, stats, {2}),
+                             .dx = dx.raw(),
+                             .dweight = dweight.raw(),
+                             .dbias = dbias.raw(),
+                             .out_bytes = dx.bytes(),
+                             .in_place = x.SharesStorageWith(dx) || dy.SharesStorageWith(dx)});
+}
+
+absl::Status LayerNormGradSums(Device& device, const Tensor& x, const Tensor& weight,
+                               const Tensor& mean, const Tensor& rstd, const Tensor& dy,
+                               const Tensor& sums) {
+  CheckRowStats(x, sums, {2});
+  CheckWeight(x, weight);
+  CheckRowStats(x, mean);
+  CheckRowStats(x, rstd);
+  CheckLike(x, dy);
+  DT_CHECK(sums.is_contiguous());
+  return kLayerNormGradSums.Run(device, {x.dtype()},
+                                {.dtype = x.dtype(),
+                                 .rows = RowOperands<2>({&x, &dy}),
+                                 .weight = StridedInput(weight),
+                                 .mean = StridedInput(mean),
+                                 .rstd = StridedInput(rstd),
+                                 .sums = sums.raw()});
 }
 
 }  // namespace dtensor::kernels

@@ -1,26 +1,57 @@
-// Softmax and RMSNorm over the last dimension of one rank's local tensors. Conventions:
-// elementwise.h.
+// RMSNorm and LayerNorm over the last dimension of one rank's local tensors, and in stages where
+// that dimension is shared by P shards. Conventions: elementwise.h.
+//
+// In stages: the first makes statistics of the shard, [..., k]; their values of all shards,
+// [P, ..., k] and row-major, go to the second, which merges them in ascending order. `total` is
+// then the number of a row's elements on all shards. Rows at hand that are whole need one stage:
+// `stats` is null, and `total` is n.
 #ifndef DTENSOR_RUNTIME_KERNELS_NORM_H_
 #define DTENSOR_RUNTIME_KERNELS_NORM_H_
+
+#include <cstdint>
 
 #include "absl/status/status.h"
 #include "dtensor/runtime/device/tensor.h"
 
 namespace dtensor::kernels {
 
-// y = softmax(x); x, y: [..., n]. A row of -inf gives zeros.
-absl::Status Softmax(Device& device, const Tensor& x, const Tensor& y);
-// dx = y * (dy - sum(y * dy)).
-absl::Status SoftmaxGrad(Device& device, const Tensor& y, const Tensor& dy, const Tensor& dx);
-
 // y = x * rstd * weight, rstd = 1 / sqrt(mean(x^2) + eps). x, y: [..., n]; weight: [n] of x's type;
-// rstd: [...] f32 (f64 for f64).
+// rstd: [...] f32 (f64 for f64). stats: of RowSquares.
 absl::Status RmsNorm(Device& device, const Tensor& x, const Tensor& weight, double eps,
-                     const Tensor& y, const Tensor& rstd);
+                     const Tensor& y, const Tensor& rstd, const Tensor* stats = nullptr,
+                     int64_t total = 0);
+// squares[...] f32 (f64 for f64) = sum(x^2).
+absl::Status RowSquares(Device& device, const Tensor& x, const Tensor& squares);
 // dx = rstd * (dy * weight - xhat * mean(dy * weight * xhat)), xhat = x * rstd; dweight = sum over
-// rows of dy * xhat, in f32, ascending (in blocks of 256 rows). dweight: [n] of x's type.
+// rows of dy * xhat, in f32, ascending (in blocks of 256 rows). dweight: [n] of x's type. stats: of
+// RmsNormGradDots.
 absl::Status RmsNormGrad(Device& device, const Tensor& x, const Tensor& weight, const Tensor& rstd,
-                         const Tensor& dy, const Tensor& dx, const Tensor& dweight);
+                         const Tensor& dy, const Tensor& dx, const Tensor& dweight,
+                         const Tensor* stats = nullptr, int64_t total = 0);
+// dots[...] f32 (f64 for f64) = sum(dy * weight * x).
+absl::Status RmsNormGradDots(Device& device, const Tensor& x, const Tensor& weight,
+                             const Tensor& dy, const Tensor& dots);
+
+// y = xhat * weight + bias, xhat = (x - mean) * rstd, rstd = 1 / sqrt(variance + eps): the mean of
+// squares about the mean, made in two passes, so that a large mean costs no digits of it. weight
+// and bias: [n] of x's type; mean and rstd: [...] f32 (f64 for f64). stats: of RowMoments.
+absl::Status LayerNorm(Device& device, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                       double eps, const Tensor& y, const Tensor& mean, const Tensor& rstd,
+                       const Tensor* stats = nullptr);
+// moments[..., 3] f64 = (n, mean, sum (x - mean)^2); no elements: (0, 0, 0). Merged pairwise: Chan,
+// Golub & LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances"
+// (1979); in f64, for the difference of two large means is small.
+absl::Status RowMoments(Device& device, const Tensor& x, const Tensor& moments);
+// dx = rstd * (g - mean(g) - xhat * mean(g * xhat)), g = dy * weight; dweight and dbias, [n] of x's
+// type: sums over rows of dy * xhat and of dy, as RmsNormGrad's. stats: of LayerNormGradSums.
+absl::Status LayerNormGrad(Device& device, const Tensor& x, const Tensor& weight,
+                           const Tensor& mean, const Tensor& rstd, const Tensor& dy,
+                           const Tensor& dx, const Tensor& dweight, const Tensor& dbias,
+                           const Tensor* stats = nullptr, int64_t total = 0);
+// sums[..., 2] f32 (f64 for f64) = (sum(g), sum(g * xhat)).
+absl::Status LayerNormGradSums(Device& device, const Tensor& x, const Tensor& weight,
+                               const Tensor& mean, const Tensor& rstd, const Tensor& dy,
+                               const Tensor& sums);
 
 }  // namespace dtensor::kernels
 

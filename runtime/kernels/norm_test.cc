@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
+#include <utility>
+#include <vector>
 
 #include "dtensor/runtime/testing/kernel_fixture.h"
 #include "dtensor/runtime/testing/status_matchers.h"
@@ -10,9 +11,6 @@
 
 namespace dtensor::kernels {
 namespace {
-
-constexpr double kInf = std::numeric_limits<double>::infinity();
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 struct RmsNormResult {
   Doubles y, rstd;
@@ -23,16 +21,6 @@ struct RmsNormGrads {
 
 class NormTest : public KernelTest {
  protected:
-  Doubles RunSoftmax(const Tensor& x) {
-    const Tensor y = Empty(x.dtype(), x.shape());
-    EXPECT_THAT(Softmax(device(), x, y), IsOk());
-    return Read(y);
-  }
-  Doubles RunSoftmaxGrad(const Tensor& y, const Tensor& dy) {
-    const Tensor dx = Empty(y.dtype(), y.shape());
-    EXPECT_THAT(SoftmaxGrad(device(), y, dy, dx), IsOk());
-    return Read(dx);
-  }
   RmsNormResult RunRmsNorm(const Tensor& x, const Tensor& weight) {
     const Tensor y = Empty(x.dtype(), x.shape());
     const Tensor rstd = Empty(AccumulatorOf(x.dtype()), Rows(x));
@@ -50,27 +38,6 @@ class NormTest : public KernelTest {
   static constexpr double kEps = 1e-5;
 };
 DT_INSTANTIATE_KERNEL_TESTS(NormTest);
-
-Doubles ReferenceSoftmax(const Doubles& x, int64_t n) {
-  Doubles y(x.size());
-  for (size_t row = 0; row < x.size(); row += n) {
-    const double max = *std::max_element(x.begin() + row, x.begin() + row + n);
-    double sum = 0;
-    for (int64_t i = 0; i < n; ++i) sum += y[row + i] = std::exp(x[row + i] - max);
-    for (int64_t i = 0; i < n; ++i) y[row + i] /= sum;
-  }
-  return y;
-}
-
-Doubles ReferenceSoftmaxGrad(const Doubles& y, const Doubles& dy, int64_t n) {
-  Doubles dx(y.size());
-  for (size_t row = 0; row < y.size(); row += n) {
-    double sum = 0;
-    for (int64_t i = 0; i < n; ++i) sum += y[row + i] * dy[row + i];
-    for (int64_t i = 0; i < n; ++i) dx[row + i] = y[row + i] * (dy[row + i] - sum);
-  }
-  return dx;
-}
 
 RmsNormResult ReferenceRmsNorm(const Doubles& x, const Doubles& weight, double eps) {
   const size_t n = weight.size();
@@ -105,62 +72,13 @@ RmsNormGrads ReferenceRmsNormGrad(const Doubles& x, const Doubles& weight, const
 
 constexpr int64_t kWidths[] = {1, 3, 8, 16, 17, 64, 100, 333};
 
-TEST_P(NormTest, SoftmaxOfAllTypesAndWidths) {
-  for (const DType dtype : kFloats) {
-    for (const int64_t n : kWidths) {
-      const Doubles x = Rounded(dtype, RandomValues(7 * n, -8, 8));
-      ExpectNear(RunSoftmax(Make(dtype, {7, n}, x)), ReferenceSoftmax(x, n), Epsilon(dtype),
-                 dtype == DType::kF16 ? 1e-7 : 0);
-    }
+// Columns [begin, end) of rows of n.
+Doubles Columns(const Doubles& values, int64_t n, int64_t begin, int64_t end) {
+  Doubles out;
+  for (size_t row = 0; row < values.size(); row += n) {
+    out.insert(out.end(), values.begin() + row + begin, values.begin() + row + end);
   }
-}
-
-TEST_P(NormTest, SoftmaxOfLargeValuesDoesNotOverflow) {
-  const Doubles x = {1000, 999, 998, -1000, 3e38, 3e38, 0, -3e38};
-  ExpectNear(RunSoftmax(Make(DType::kF32, {2, 4}, x)), ReferenceSoftmax(x, 4), 1e-6, 1e-38);
-}
-
-TEST_P(NormTest, SoftmaxOfMaskedRows) {
-  for (const DType dtype : kFloats) {
-    const Tensor x = Make(dtype, {3, 3}, {-kInf, -kInf, -kInf, 0, -kInf, 0, kNaN, 0, -kInf});
-    ExpectNear(RunSoftmax(x), {0, 0, 0, 0.5, 0, 0.5, kNaN, kNaN, kNaN}, Epsilon(dtype), 0);
-  }
-  ExpectNear(RunSoftmax(Make(DType::kF32, {1, 2}, {-kInf, kNaN})), {kNaN, kNaN}, 0, 0);
-}
-
-TEST_P(NormTest, SoftmaxOfViews) {
-  const int64_t rows = 9, n = 70;
-  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF64}) {
-    const Doubles x = Rounded(dtype, RandomValues(rows * n, -8, 8));
-    const Doubles want = RunSoftmax(Make(dtype, {rows, n}, x));
-    EXPECT_EQ(RunSoftmax(MakeTransposed(dtype, rows, n, x)), want);
-    EXPECT_EQ(RunSoftmax(MakeInside(dtype, rows, n, x)), want);
-  }
-  const Tensor broadcast = Make(DType::kF32, {2, 1}, {1, 2}).BroadcastTo({2, 4});
-  EXPECT_EQ(RunSoftmax(broadcast), Doubles(8, 0.25));
-}
-
-TEST_P(NormTest, SoftmaxGrad) {
-  for (const DType dtype : kFloats) {
-    for (const int64_t n : kWidths) {
-      const Doubles y = Rounded(dtype, ReferenceSoftmax(RandomValues(5 * n, -3, 3, 1), n));
-      const Doubles dy = Rounded(dtype, RandomValues(5 * n, -2, 2, 2));
-      ExpectNear(RunSoftmaxGrad(Make(dtype, {5, n}, y), Make(dtype, {5, n}, dy)),
-                 ReferenceSoftmaxGrad(y, dy, n), Epsilon(dtype), Epsilon(dtype) * 0.5);
-    }
-  }
-  const Doubles y = ReferenceSoftmax(RandomValues(60, -3, 3, 1), 12);
-  const Doubles dy = RandomValues(60, -2, 2, 2);
-  ExpectNear(
-      RunSoftmaxGrad(MakeInside(DType::kF64, 5, 12, y), MakeTransposed(DType::kF64, 5, 12, dy)),
-      ReferenceSoftmaxGrad(y, dy, 12), 1e-13, 1e-15);
-}
-
-TEST_P(NormTest, SoftmaxGradAgreesWithDifferences) {
-  const Doubles x = RandomValues(24, -3, 3, 1), dy = RandomValues(24, -2, 2, 2);
-  const auto forward = [&](const Doubles& at) { return RunSoftmax(Make(DType::kF64, {3, 8}, at)); };
-  ExpectNear(RunSoftmaxGrad(Make(DType::kF64, {3, 8}, forward(x)), Make(DType::kF64, {3, 8}, dy)),
-             NumericGradient(x, dy, forward), 1e-6, 1e-9);
+  return out;
 }
 
 TEST_P(NormTest, RmsNormOfAllTypesAndWidths) {
@@ -280,11 +198,52 @@ TEST_P(NormTest, RmsNormOfLargeTensors) {
   ExpectNear(grads.dweight, reference, 2e-6, 1e-3);
 }
 
+// Shards of 5, 0 and the other columns: each makes its statistics, and all merge them.
+TEST_P(NormTest, RmsNormInStagesIsThatOfWholeRows) {
+  const int64_t rows = 6, n = 37;
+  const std::vector<std::pair<int64_t, int64_t>> parts = {{0, 5}, {5, 5}, {5, n}};
+  for (const DType dtype : kFloats) {
+    const Doubles x = Rounded(dtype, RandomValues(rows * n, -2, 2, 1));
+    const Doubles w = Rounded(dtype, RandomValues(n, 0.5, 1.5, 2));
+    const Doubles dy = Rounded(dtype, RandomValues(rows * n, -1, 1, 3));
+    const DType statistics = AccumulatorOf(dtype);
+    const Tensor squares = Empty(statistics, {rows}), dots = Empty(statistics, {rows});
+    Doubles all_squares, all_dots;
+    const auto cut = [&](const Doubles& values, int64_t begin, int64_t end) {
+      return Make(dtype, {rows, n}, values).Narrow(1, begin, end - begin);
+    };
+    for (const auto& [begin, end] : parts) {
+      const Tensor weight = Make(dtype, {n}, w).Narrow(0, begin, end - begin);
+      ASSERT_THAT(RowSquares(device(), cut(x, begin, end), squares), IsOk());
+      ASSERT_THAT(RmsNormGradDots(device(), cut(x, begin, end), weight, cut(dy, begin, end), dots),
+                  IsOk());
+      const Doubles here = Read(squares), dots_here = Read(dots);
+      all_squares.insert(all_squares.end(), here.begin(), here.end());
+      all_dots.insert(all_dots.end(), dots_here.begin(), dots_here.end());
+    }
+    const Tensor merged = Make(statistics, {3, rows}, all_squares);
+    const Tensor merged_dots = Make(statistics, {3, rows}, all_dots);
+    const RmsNormResult want = ReferenceRmsNorm(x, w, kEps);
+    const RmsNormGrads grads = ReferenceRmsNormGrad(x, w, want.rstd, dy);
+    const double bound = dtype == DType::kF64 ? 1e-13 : 4e-6;
+    for (const auto& [begin, end] : parts) {
+      const Tensor weight = Make(dtype, {n}, w).Narrow(0, begin, end - begin);
+      const Tensor y = Empty(dtype, {rows, end - begin}), rstd = Empty(statistics, {rows});
+      const Tensor dx = Empty(dtype, {rows, end - begin}), dweight = Empty(dtype, {end - begin});
+      ASSERT_THAT(RmsNorm(device(), cut(x, begin, end), weight, kEps, y, rstd, &merged, n), IsOk());
+      ASSERT_THAT(RmsNormGrad(device(), cut(x, begin, end), weight, rstd, cut(dy, begin, end), dx,
+                              dweight, &merged_dots, n),
+                  IsOk());
+      ExpectNear(Read(rstd), want.rstd, bound, 0);
+      ExpectNear(Read(y), Columns(want.y, n, begin, end), Epsilon(dtype), 0);
+      ExpectNear(Read(dx), Columns(grads.dx, n, begin, end), Epsilon(dtype), bound);
+      ExpectNear(Read(dweight), Columns(grads.dweight, n, begin, end), Epsilon(dtype), bound);
+    }
+  }
+}
+
 TEST_P(NormTest, NoElements) {
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF64}) {
-    EXPECT_EQ(RunSoftmax(Empty(dtype, {0, 4})), Doubles());
-    EXPECT_EQ(RunSoftmax(Empty(dtype, {4, 0})), Doubles());
-    EXPECT_EQ(RunSoftmaxGrad(Empty(dtype, {0, 4}), Empty(dtype, {0, 4})), Doubles());
     const Tensor weight = Make(dtype, {4}, Doubles(4, 1)), none = Empty(dtype, {0});
     EXPECT_EQ(RunRmsNorm(Empty(dtype, {0, 4}), weight).y, Doubles());
     EXPECT_EQ(RunRmsNorm(Empty(dtype, {3, 0}), none).rstd.size(), 3);

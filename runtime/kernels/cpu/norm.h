@@ -8,10 +8,15 @@
 
 namespace dtensor::kernels::cpu {
 
-absl::Status Softmax(Device& device, const char* kernel, const SoftmaxArgs& args);
-absl::Status SoftmaxGrad(Device& device, const char* kernel, const SoftmaxGradArgs& args);
 absl::Status RmsNorm(Device& device, const char* kernel, const RmsNormArgs& args);
+absl::Status RowSquares(Device& device, const char* kernel, const RowSquaresArgs& args);
 absl::Status RmsNormGrad(Device& device, const char* kernel, const RmsNormGradArgs& args);
+absl::Status RmsNormGradDots(Device& device, const char* kernel, const RmsNormGradDotsArgs& args);
+absl::Status LayerNorm(Device& device, const char* kernel, const LayerNormArgs& args);
+absl::Status RowMoments(Device& device, const char* kernel, const RowMomentsArgs& args);
+absl::Status LayerNormGrad(Device& device, const char* kernel, const LayerNormGradArgs& args);
+absl::Status LayerNormGradSums(Device& device, const char* kernel,
+                               const LayerNormGradSumsArgs& args);
 
 }  // namespace dtensor::kernels::cpu
 

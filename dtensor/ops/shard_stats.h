@@ -1,0 +1,41 @@
+// Small steps of the operators that merge statistics of shards instead of gathering an operand.
+#ifndef DTENSOR_OPS_SHARD_STATS_H_
+#define DTENSOR_OPS_SHARD_STATS_H_
+
+#include <cstdint>
+#include <initializer_list>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/device/tensor.h"
+
+namespace dtensor::internal {
+
+// For x of [..., n] an uninitialized [..., more]: of `dtype`, or of x's accumulator.
+inline absl::StatusOr<Tensor> RowStats(Device& device, const Tensor& x, DType dtype,
+                                       std::initializer_list<int64_t> more = {}) {
+  Dims shape(x.shape().begin(), x.shape().end() - 1);
+  shape.insert(shape.end(), more.begin(), more.end());
+  return Tensor::Empty(device, dtype, shape);
+}
+inline absl::StatusOr<Tensor> RowStats(Device& device, const Tensor& x,
+                                       std::initializer_list<int64_t> more = {}) {
+  return RowStats(device, x, AccumulatorOf(x.dtype()), more);
+}
+
+// Call::GatherShards for stats, row-major, of any rank: layouts have a largest one.
+template <typename Call>
+absl::StatusOr<Tensor> GatherStats(const Call& call, absl::string_view letters,
+                                   const Tensor& stats) {
+  DT_ASSIGN_OR_RETURN(const Tensor flat, stats.Reshape({stats.numel()}));
+  DT_ASSIGN_OR_RETURN(const Tensor all, call.GatherShards(letters, flat));
+  Dims shape = stats.shape();
+  shape.insert(shape.begin(), all.size(0));
+  return all.Reshape(shape);
+}
+
+}  // namespace dtensor::internal
+
+#endif  // DTENSOR_OPS_SHARD_STATS_H_
