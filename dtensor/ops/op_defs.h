@@ -62,6 +62,13 @@ struct ReduceAttrs {
 };
 absl::Span<const OpDef* const> ReduceOps();
 
+// extremum.cc: Max and Min have ReduceAttrs.
+struct ArgMaxAttrs {
+  int dim = 0;
+  auto fields() const { return std::tie(dim); }
+};
+absl::Span<const OpDef* const> ExtremumOps();
+
 // view.cc
 struct ReshapeAttrs {
   Dims shape;

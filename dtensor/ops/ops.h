@@ -107,6 +107,17 @@ TensorOr Mean(const TensorOr& x, absl::Span<const int> dims);
 // Of floats, over all dimensions: an f32 scalar (f64 for f64). Not differentiable.
 TensorOr SumOfSquares(const TensorOr& x);
 
+// --- Largest and smallest, of numbers (not bool), over dimensions that have elements: "d0 d1^ ->
+// d0". Where a reduced dimension is sharded, one all-gather brings the shards' results together, so
+// that the whole one is nowhere Partial.
+// Dims as above. A NaN among the elements is the result. Gradients are PyTorch's amax and amin:
+// elements that tie share them evenly (all of NaN where the result is NaN).
+TensorOr Max(const TensorOr& x, absl::Span<const int> dims);
+TensorOr Min(const TensorOr& x, absl::Span<const int> dims);
+// The index along `dim` (negative: from the end) of the largest element, i64: the lowest of those
+// that tie, and of a NaN where there is one. Not differentiable.
+TensorOr ArgMax(const TensorOr& x, int dim);
+
 // --- Views, of any type: nothing moves where a shard's elements stay together, else the operand is
 // redistributed. A `dim` that is negative counts from the end.
 TensorOr Reshape(const TensorOr& x, absl::Span<const int64_t> shape);  // one size may be -1

@@ -238,6 +238,25 @@ std::vector<Refusal> Refusals() {
          return CrossEntropyMean(m.Zeros({2, 3}), m.I64({1}, {0}));
        },
        {"CrossEntropy", "[2, 3]"}},
+      {"largest of none",
+       [](auto& m) {
+         return Max(m.Zeros({2, 0}), {1});
+       },
+       {"Max", "dimension 1", "no elements"}},
+      {"smallest, twice",
+       [](auto& m) {
+         return Min(m.Zeros({2, 3}), {1, 1});
+       },
+       {"Min", "twice"}},
+      {"largest of bools",
+       [](auto& m) { return Max(m.Zeros({2}, DType::kBool), {0}); },
+       {"Max", "bool", "Cast"}},
+      {"where among none",
+       [](auto& m) {
+         return ArgMax(m.Zeros({0, 2}), 0);
+       },
+       {"ArgMax", "dimension 0", "no elements"}},
+      {"where", [](auto& m) { return ArgMax(m.Zeros({2}), 1); }, {"ArgMax", "dimension 1"}},
       {"softmax of a scalar", [](auto& m) { return Softmax(m.Zeros({})); }, {"Softmax"}},
       {"softmax of integers",
        [](auto& m) { return LogSoftmax(m.I64({1}, {1})); },

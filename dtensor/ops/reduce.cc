@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "dtensor/ops/op_defs.h"
 #include "dtensor/ops/ops.h"
+#include "dtensor/ops/reduced_dims.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/elementwise.h"
 #include "dtensor/tensor/dispatch.h"
@@ -81,22 +82,6 @@ absl::Status SumOfSquaresForward(const OpCall& call) {
 
 DType SumOfSquaresType(Specs operands, AttrsView, int) { return AccumulatorOf(operands[0]->dtype); }
 
-// Ascending, without repetition.
-absl::StatusOr<ReduceAttrs> ReducedDims(absl::string_view op, const Spec& spec,
-                                        absl::Span<const int> dims) {
-  ReduceAttrs attrs;
-  for (int dim : dims) {
-    DT_ASSIGN_OR_RETURN(const int d, CheckedDim(op, spec, dim));
-    if (absl::c_linear_search(attrs.dims, d)) {
-      return InvalidArgument({op, ": dimension ", absl::StrCat(d), " of ", spec.ToString(),
-                              " is given twice; give each once"});
-    }
-    attrs.dims.push_back(d);
-  }
-  absl::c_sort(attrs.dims);
-  return attrs;
-}
-
 const OpDef kSumOp = {
     .name = "Sum",
     .describe = SumRule,
@@ -134,26 +119,12 @@ absl::Span<const OpDef* const> ReduceOps() {
 
 }  // namespace internal
 
-namespace {
-
-TensorOr Reduced(const OpDef& op, const TensorOr& x, absl::Span<const int> dims) {
-  DT_RETURN_IF_ERROR(internal::CheckDefined(op.name, x));
-  const Spec& spec = x->spec();
-  DT_RETURN_IF_ERROR(op.CheckTypes({&spec}));
-  DT_ASSIGN_OR_RETURN(const internal::ReduceAttrs attrs,
-                      internal::ReducedDims(op.name, spec, dims));
-  if (attrs.dims.empty()) return internal::Itself(x);
-  return Dispatch(op, {&x}, attrs);
-}
-
-}  // namespace
-
 TensorOr Sum(const TensorOr& x, absl::Span<const int> dims) {
-  return Reduced(internal::kSumOp, x, dims);
+  return internal::DispatchReduction(internal::kSumOp, x, dims);
 }
 
 TensorOr Mean(const TensorOr& x, absl::Span<const int> dims) {
-  return Reduced(internal::kMeanOp, x, dims);
+  return internal::DispatchReduction(internal::kMeanOp, x, dims);
 }
 
 TensorOr SumOfSquares(const TensorOr& x) { return Dispatch(internal::kSumOfSquaresOp, {&x}); }

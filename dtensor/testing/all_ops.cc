@@ -11,8 +11,8 @@ std::vector<const OpDef*> AllOps() {
   std::vector<const OpDef*> all;
   for (const absl::Span<const OpDef* const> family :
        {MatMulOps(), ArithmeticOps(), FunctionOps(), ComparisonOps(), CastOps(), DropoutOps(),
-        NormOps(), SoftmaxOps(), ReduceOps(), ViewOps(), SliceOps(), ConcatOps(), EmbeddingOps(),
-        RopeOps(), AttentionOps(), CrossEntropyOps()}) {
+        NormOps(), SoftmaxOps(), ReduceOps(), ExtremumOps(), ViewOps(), SliceOps(), ConcatOps(),
+        EmbeddingOps(), RopeOps(), AttentionOps(), CrossEntropyOps()}) {
     all.insert(all.end(), family.begin(), family.end());
   }
   return all;

@@ -1,0 +1,167 @@
+// Max, Min and ArgMax. Where a reduced dimension is sharded, each rank reduces its part, and all
+// merge the results: so these are whole, and have gradients.
+#include "dtensor/runtime/kernels/extremum.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "dtensor/ops/op_defs.h"
+#include "dtensor/ops/ops.h"
+#include "dtensor/ops/reduced_dims.h"
+#include "dtensor/ops/shard_stats.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/kernels/reduce.h"
+#include "dtensor/tensor/dispatch.h"
+#include "dtensor/tensor/op_helpers.h"
+
+namespace dtensor {
+namespace internal {
+namespace {
+
+// "d0^ d1 d2^ -> d1".
+RuleText MergedRule(int ndim, absl::Span<const int> dims) {
+  std::vector<std::string> all, kept;
+  for (int d = 0; d < ndim; ++d) {
+    const bool reduced = absl::c_linear_search(dims, d);
+    all.push_back(absl::StrCat(Letter(d), reduced ? "^" : ""));
+    if (!reduced) kept.push_back(Letter(d));
+  }
+  return {absl::StrCat(absl::StrJoin(all, " "), " -> ", absl::StrJoin(kept, " ")), {}};
+}
+
+absl::Status CheckNotEmpty(absl::string_view op, const Spec& x, absl::Span<const int> dims) {
+  for (int d : dims) {
+    if (x.shape[d] > 0) continue;
+    return InvalidArgument({op, ": dimension ", absl::StrCat(d), " of ", x.ToString(),
+                            " has no elements, and so no largest or smallest; reduce dimensions ",
+                            "that have some"});
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RuleText> ExtremumRule(absl::Span<const Dims> shapes, AttrsView attrs) {
+  return MergedRule(static_cast<int>(shapes[0].size()), attrs.as<ReduceAttrs>().dims);
+}
+
+template <ReduceOp kOp>
+absl::Status ExtremumCheck(Specs operands, AttrsView attrs) {
+  return CheckNotEmpty(kOp == ReduceOp::kMax ? "Max" : "Min", *operands[0],
+                       attrs.as<ReduceAttrs>().dims);
+}
+
+std::string ReducedLetters(const ReduceAttrs& attrs) {
+  return absl::StrJoin(attrs.dims, " ", [](std::string* out, int d) { *out += Letter(d); });
+}
+
+template <ReduceOp kOp>
+absl::Status ExtremumForward(const OpCall& call) {
+  Device& device = call.device();
+  const Tensor &x = call.operands[0], &y = call.results[0];
+  const auto& attrs = call.attrs<ReduceAttrs>();
+  const std::string letters = ReducedLetters(attrs);
+  if (call.NumShards(letters) == 1) return kernels::Reduce(device, kOp, x, attrs.dims, y);
+  DT_ASSIGN_OR_RETURN(const Tensor mine, Tensor::Empty(device, y.dtype(), y.shape()));
+  DT_RETURN_IF_ERROR(kernels::Reduce(device, kOp, x, attrs.dims, mine));
+  DT_ASSIGN_OR_RETURN(const Tensor all, GatherStats(call, letters, mine));
+  return kernels::Reduce(device, kOp, all, {0}, y);
+}
+
+// Elements that tie share the gradient evenly, wherever they lie.
+absl::Status ExtremumBackward(const GradCall& call) {
+  Device& device = call.device();
+  const Tensor &x = call.operands[0], &y = call.results[0];
+  const auto& attrs = call.attrs<ReduceAttrs>();
+  const std::string letters = ReducedLetters(attrs);
+  DT_ASSIGN_OR_RETURN(Tensor count, Tensor::Empty(device, DType::kI64, y.shape()));
+  DT_RETURN_IF_ERROR(kernels::CountTies(device, x, y, attrs.dims, count));
+  if (call.NumShards(letters) > 1) {
+    DT_ASSIGN_OR_RETURN(const Tensor all, GatherStats(call, letters, count));
+    DT_ASSIGN_OR_RETURN(count, Tensor::Empty(device, DType::kI64, y.shape()));
+    DT_RETURN_IF_ERROR(kernels::Reduce(device, ReduceOp::kSum, all, {0}, count));
+  }
+  return kernels::ShareAmongTies(device, x, y, attrs.dims, count, call.result_gradients[0],
+                                 call.gradients[0]);
+}
+
+absl::StatusOr<RuleText> ArgMaxRule(absl::Span<const Dims> shapes, AttrsView attrs) {
+  return MergedRule(static_cast<int>(shapes[0].size()), {attrs.as<ArgMaxAttrs>().dim});
+}
+
+absl::Status ArgMaxCheck(Specs operands, AttrsView attrs) {
+  return CheckNotEmpty("ArgMax", *operands[0], {attrs.as<ArgMaxAttrs>().dim});
+}
+
+DType ArgMaxType(Specs, AttrsView, int) { return DType::kI64; }
+
+absl::Status ArgMaxForward(const OpCall& call) {
+  Device& device = call.device();
+  const Tensor &x = call.operands[0], &y = call.results[0];
+  const int dim = call.attrs<ArgMaxAttrs>().dim;
+  Dims shape = y.shape();
+  shape.push_back(2);
+  DT_ASSIGN_OR_RETURN(const Tensor stats, Tensor::Empty(device, DType::kI64, shape));
+  DT_RETURN_IF_ERROR(kernels::ArgMaxStats(device, x, dim, call.OperandIndices(0, dim), stats));
+  DT_ASSIGN_OR_RETURN(const Tensor all, GatherStats(call, Letter(dim), stats));
+  return kernels::ArgMaxMerge(device, all, y);
+}
+
+const OpDef kMaxOp = {
+    .name = "Max",
+    .describe = ExtremumRule,
+    .attrs = &kAttrsType<ReduceAttrs>,
+    .types = TypeSet::Numbers(),
+    .check = ExtremumCheck<ReduceOp::kMax>,
+    .host = {ExtremumForward<ReduceOp::kMax>, ExtremumBackward},
+    .saved_operands = 0b1,
+    .saved_results = 0b1,
+};
+
+const OpDef kMinOp = {
+    .name = "Min",
+    .describe = ExtremumRule,
+    .attrs = &kAttrsType<ReduceAttrs>,
+    .types = TypeSet::Numbers(),
+    .check = ExtremumCheck<ReduceOp::kMin>,
+    .host = {ExtremumForward<ReduceOp::kMin>, ExtremumBackward},
+    .saved_operands = 0b1,
+    .saved_results = 0b1,
+};
+
+const OpDef kArgMaxOp = {
+    .name = "ArgMax",
+    .describe = ArgMaxRule,
+    .attrs = &kAttrsType<ArgMaxAttrs>,
+    .types = TypeSet::Numbers(),
+    .check = ArgMaxCheck,
+    .result_dtype = ArgMaxType,
+    .host = {ArgMaxForward},
+};
+
+}  // namespace
+
+absl::Span<const OpDef* const> ExtremumOps() {
+  static constexpr const OpDef* kOps[] = {&kMaxOp, &kMinOp, &kArgMaxOp};
+  return kOps;
+}
+
+}  // namespace internal
+
+TensorOr Max(const TensorOr& x, absl::Span<const int> dims) {
+  return internal::DispatchReduction(internal::kMaxOp, x, dims);
+}
+
+TensorOr Min(const TensorOr& x, absl::Span<const int> dims) {
+  return internal::DispatchReduction(internal::kMinOp, x, dims);
+}
+
+TensorOr ArgMax(const TensorOr& x, int dim) {
+  DT_RETURN_IF_ERROR(internal::CheckDefined("ArgMax", x));
+  DT_ASSIGN_OR_RETURN(const int d, internal::CheckedDim("ArgMax", x->spec(), dim));
+  return Dispatch(internal::kArgMaxOp, {&x}, internal::ArgMaxAttrs{d});
+}
+
+}  // namespace dtensor

@@ -1,0 +1,17 @@
+// The dimensions of operators that reduce.
+#ifndef DTENSOR_OPS_REDUCED_DIMS_H_
+#define DTENSOR_OPS_REDUCED_DIMS_H_
+
+#include "absl/types/span.h"
+#include "dtensor/tensor/distributed_tensor.h"
+#include "dtensor/tensor/op.h"
+
+namespace dtensor::internal {
+
+// Calls `op`, whose attributes are ReduceAttrs; without dims, x itself. Errors: as Dispatch; a
+// dimension that x lacks, or one that is given twice.
+TensorOr DispatchReduction(const OpDef& op, const TensorOr& x, absl::Span<const int> dims);
+
+}  // namespace dtensor::internal
+
+#endif  // DTENSOR_OPS_REDUCED_DIMS_H_

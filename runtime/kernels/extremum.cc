@@ -1,0 +1,98 @@
+#include "dtensor/runtime/kernels/extremum.h"
+
+#include <algorithm>
+
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/kernels/arguments/extremum_args.h"
+#include "dtensor/runtime/kernels/by_device.h"
+#include "dtensor/runtime/kernels/cpu/extremum.h"
+
+namespace dtensor::kernels {
+namespace {
+
+constexpr ByDevice<ArgMaxStatsArgs> kArgMaxStats = {.name = "ArgMaxStats",
+                                                    .host = cpu::ArgMaxStats};
+constexpr ByDevice<ArgMaxMergeArgs> kArgMaxMerge = {.name = "ArgMaxMerge",
+                                                    .host = cpu::ArgMaxMerge};
+constexpr ByDevice<CountTiesArgs> kCountTies = {.name = "CountTies", .host = cpu::CountTies};
+constexpr ByDevice<ShareAmongTiesArgs> kShareAmongTies = {.name = "ShareAmongTies",
+                                                          .host = cpu::ShareAmongTies};
+
+// `reduced`, which has x's shape without dims, as a view of x's shape.
+Tensor Spread(const Tensor& reduced, const Tensor& x, absl::Span<const int> dims) {
+  Dims strides;
+  int next = 0;
+  for (int d = 0; d < x.ndim(); ++d) {
+    if (std::find(dims.begin(), dims.end(), d) != dims.end()) {
+      strides.push_back(0);
+    } else {
+      DT_CHECK(next < reduced.ndim() && reduced.size(next) == x.size(d));
+      strides.push_back(reduced.strides()[next++]);
+    }
+  }
+  DT_CHECK(next == reduced.ndim());
+  // Nothing to view where there is nothing to read.
+  return reduced.numel() == 0 ? x : reduced.View(x.shape(), strides, 0);
+}
+
+}  // namespace
+
+absl::Status ArgMaxStats(Device& device, const Tensor& x, int dim, const IndexSet& indices,
+                         const Tensor& stats) {
+  DT_CHECK(x.dtype() != DType::kBool && dim >= 0 && dim < x.ndim());
+  DT_CHECK(indices.size() == x.size(dim));
+  DT_CHECK(stats.dtype() == DType::kI64 && stats.is_contiguous());
+  Dims shape = x.shape(), strides = x.strides();
+  shape.erase(shape.begin() + dim);
+  strides.erase(strides.begin() + dim);
+  DT_CHECK(stats.numel() == 2 * NumElements(shape));
+  return kArgMaxStats.Run(device, {x.dtype()},
+                          {.dtype = x.dtype(),
+                           .x = x.raw(),
+                           .kept = StridedLoop<1>(shape, {strides}),
+                           .n = x.size(dim),
+                           .stride = x.strides()[dim],
+                           .indices = indices,
+                           .stats = stats.data<int64_t>()});
+}
+
+absl::Status ArgMaxMerge(Device& device, const Tensor& stats, const Tensor& out) {
+  DT_CHECK(stats.ndim() >= 2 && stats.shape().back() == 2 && stats.dtype() == DType::kI64);
+  DT_CHECK(out.dtype() == DType::kI64 && out.is_contiguous());
+  DT_CHECK(stats.numel() == stats.size(0) * out.numel() * 2);
+  return kArgMaxMerge.Run(device, {out.dtype()},
+                          {.stats = StridedInput(stats),
+                           .shards = stats.size(0),
+                           .rows = out.numel(),
+                           .out = out.data<int64_t>()});
+}
+
+absl::Status CountTies(Device& device, const Tensor& x, const Tensor& extremum,
+                       absl::Span<const int> dims, const Tensor& count) {
+  DT_CHECK(x.dtype() != DType::kBool && extremum.dtype() == x.dtype());
+  DT_CHECK(count.dtype() == DType::kI64 && count.is_contiguous());
+  const Tensor wide = Spread(extremum, x, dims), counts = Spread(count, x, dims);
+  return kCountTies.Run(
+      device, {x.dtype()},
+      {.dtype = x.dtype(),
+       .x = x.raw(),
+       .extremum = extremum.raw(),
+       .loop = StridedLoop<3>(x.shape(), {x.strides(), wide.strides(), counts.strides()}),
+       .outputs = count.numel(),
+       .count = count.data<int64_t>()});
+}
+
+absl::Status ShareAmongTies(Device& device, const Tensor& x, const Tensor& extremum,
+                            absl::Span<const int> dims, const Tensor& count, const Tensor& dy,
+                            const Tensor& dx) {
+  DT_CHECK(IsFloat(x.dtype()) && extremum.dtype() == x.dtype() && dy.dtype() == x.dtype());
+  DT_CHECK(count.dtype() == DType::kI64);
+  DT_CHECK(dx.shape() == x.shape() && dx.dtype() == x.dtype() && dx.is_contiguous());
+  const Tensor wide = Spread(extremum, x, dims), grad = Spread(dy, x, dims);
+  const Tensor counts = Spread(count, x, dims);
+  return kShareAmongTies.Run(
+      device, {x.dtype()},
+      {.dtype = x.dtype(), .operands = StridedOperands<4, 1>({&x, &wide, &grad, &counts}, {&dx})});
+}
+
+}  // namespace dtensor::kernels

@@ -1,0 +1,34 @@
+// What maxima and minima need beside Reduce (reduce.h): where they lie, and how gradients are
+// shared among elements that tie. Of one rank's local tensors; conventions: elementwise.h.
+#ifndef DTENSOR_RUNTIME_KERNELS_EXTREMUM_H_
+#define DTENSOR_RUNTIME_KERNELS_EXTREMUM_H_
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "dtensor/runtime/core/index_set.h"
+#include "dtensor/runtime/device/tensor.h"
+
+namespace dtensor::kernels {
+
+// Where the largest element along `dim` lies, in two stages; the first of those that tie, and a NaN
+// is larger than all numbers. x: any type but bool. Stage 1: stats[..., 2] i64 over the other
+// dimensions = (a key that is ordered as the values are, the global index), where `indices` are the
+// global indices of x along dim.
+absl::Status ArgMaxStats(Device& device, const Tensor& x, int dim, const IndexSet& indices,
+                         const Tensor& stats);
+// Stage 2, from the stats of all P shards, [P, ..., 2]: out[...] i64, the global index.
+absl::Status ArgMaxMerge(Device& device, const Tensor& stats, const Tensor& out);
+
+// count i64 = how many elements of x over `dims` are equal to `extremum`. Both have the shape of x
+// without dims; any type but bool.
+absl::Status CountTies(Device& device, const Tensor& x, const Tensor& extremum,
+                       absl::Span<const int> dims, const Tensor& count);
+// dx = dy / count where x is equal to extremum, else 0; all of NaN where count is 0 (the extremum
+// is NaN). Floats; extremum, count and dy: as above.
+absl::Status ShareAmongTies(Device& device, const Tensor& x, const Tensor& extremum,
+                            absl::Span<const int> dims, const Tensor& count, const Tensor& dy,
+                            const Tensor& dx);
+
+}  // namespace dtensor::kernels
+
+#endif  // DTENSOR_RUNTIME_KERNELS_EXTREMUM_H_
