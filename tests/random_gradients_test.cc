@@ -86,7 +86,7 @@ class Program {
   // x and all results have two dimensions.
   TensorOr Step(const DistributedTensor x) {
     const int64_t rows = x.shape()[0], columns = x.shape()[1];
-    const int op = static_cast<int>(Below(16));
+    const int op = static_cast<int>(Below(21));
     absl::StrAppend(&text_, "\n", op, ": ", x.ToString());
     switch (op) {
       case 0:
@@ -115,9 +115,20 @@ class Program {
         return Mul(x, Partner(x));
       case 12:
         return Slice(x, 0, rows > 1 ? 1 : 0, rows);
+      // What has no kinks: rounding may differ from one layout to another.
       case 13:
+        return Tanh(x);
+      case 14:
+        return Neg(Gelu(x));
+      case 15:
+        return Div(Partner(x), AddScalar(Pow(x, 2), 1));
+      case 16:
+        return AddN({x, Partner(x), Scale(x, 2)});
+      case 17:
+        return Dropout(x, .3, pool_.size());
+      case 18:
         return LogSoftmax(x);
-      case 14: {
+      case 19: {
         const TensorOr weight = Reshape(Leaf({1, columns}), {columns});
         return LayerNorm(x, weight, Reshape(Leaf({1, columns}), {columns}), .1);
       }

@@ -17,6 +17,7 @@
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/device/cpu/cpu_device.h"
 #include "dtensor/runtime/device/tensor.h"
+#include "dtensor/runtime/kernels/comparison.h"
 #include "dtensor/runtime/kernels/elementwise.h"
 #include "dtensor/runtime/kernels/indexed.h"
 #include "dtensor/runtime/kernels/norm.h"
@@ -84,6 +85,27 @@ void BM_Exp(State& state, DType dtype) {
   Bench b(dtype, state.range(0), 256);
   const Tensor x = b.Noise(), z = b.Matrix(0);
   Measure(state, 2 * x.bytes(), [&] { return Unary(*b.device, UnaryOp::kExp, x, z); });
+}
+
+void BM_Gelu(State& state, DType dtype) {
+  Bench b(dtype, state.range(0), 256);
+  const Tensor x = b.Noise(), z = b.Matrix(0);
+  Measure(state, 2 * x.bytes(), [&] { return Unary(*b.device, UnaryOp::kGelu, x, z); });
+}
+
+void BM_GeluGrad(State& state, DType dtype) {
+  Bench b(dtype, state.range(0), 256);
+  const Tensor x = b.Noise(), dy = b.Noise(), z = b.Matrix(0);
+  Measure(state, 3 * x.bytes(), [&] { return UnaryGrad(*b.device, UnaryOp::kGelu, x, dy, z); });
+}
+
+void BM_Where(State& state, DType dtype) {
+  Bench b(dtype, state.range(0), 256);
+  const Tensor x = b.Noise(), y = b.Noise(), z = b.Matrix(0);
+  const Tensor condition = b.Make(DType::kBool, x.shape(), 0);
+  DT_CHECK(Compare(*b.device, CompareOp::kLess, x, y, condition).ok());
+  Measure(state, 3 * x.bytes() + condition.bytes(),
+          [&] { return Where(*b.device, condition, x, y, z); });
 }
 
 void BM_SiluMul(State& state, DType dtype) {
@@ -260,6 +282,9 @@ const bool registered = [] {
   Register("Add", BM_Add);
   Register("Transpose", BM_Transpose);
   Register("Exp", BM_Exp);
+  Register("Gelu", BM_Gelu);
+  Register("GeluGrad", BM_GeluGrad);
+  Register("Where", BM_Where);
   Register("SiluMul", BM_SiluMul);
   Register("SiluMulGrad", BM_SiluMulGrad);
   Register("Softmax", BM_Softmax);

@@ -44,27 +44,20 @@ void CompareElements(CompareOp op, DType dtype, const void* a, const void* b, bo
 
 // Elements are moved, whatever they mean. Without branches: masks of bits.
 template <typename Bits>
-void Choose(const void* condition, const void* a, const void* b, void* out, int64_t n) {
-  const auto* from = static_cast<const uint8_t*>(condition);
+void Choose(const bool* condition, const void* a, const void* b, void* out, int64_t n) {
   const Bits *x = static_cast<const Bits*>(a), *y = static_cast<const Bits*>(b);
   Bits* dst = static_cast<Bits*>(out);
   for (int64_t i = 0; i < n; ++i) {
-    const Bits mask = static_cast<Bits>(-static_cast<Bits>(from[i]));
+    const Bits mask = static_cast<Bits>(-static_cast<Bits>(condition[i]));
     dst[i] = static_cast<Bits>(y[i] ^ ((x[i] ^ y[i]) & mask));
   }
 }
 
-void ChooseElements(int64_t size, const void* const* in, void* out, int64_t n) {
-  switch (size) {
-    case 1:
-      return Choose<uint8_t>(in[0], in[1], in[2], out, n);
-    case 2:
-      return Choose<uint16_t>(in[0], in[1], in[2], out, n);
-    case 4:
-      return Choose<uint32_t>(in[0], in[1], in[2], out, n);
-    default:
-      return Choose<uint64_t>(in[0], in[1], in[2], out, n);
-  }
+void ChooseElements(int64_t size, const void* const* in, void* out, int64_t n, bool stream) {
+  const auto* condition = static_cast<const bool*>(in[0]);
+  if (size == 1) return Choose<uint8_t>(condition, in[1], in[2], out, n);
+  if (size == 8) return Choose<uint64_t>(condition, in[1], in[2], out, n);
+  simd::Where(size, condition, in[1], in[2], out, n, stream);
 }
 
 }  // namespace
@@ -79,8 +72,8 @@ absl::Status Compare(Device& device, const char* kernel, const CompareArgs& args
 
 absl::Status Where(Device& device, const char* kernel, const WhereArgs& args) {
   return Launch(device, kernel, args, [](const WhereArgs& a) {
-    ForEachPiece(a.operands, [&](auto in, auto out, int64_t n) {
-      ChooseElements(a.operands.out_size[0], in, out[0], n);
+    ForEachPieceStreaming(a.operands, [&](auto in, auto out, int64_t n, bool stream) {
+      ChooseElements(a.operands.out_size[0], in, out[0], n, stream);
     });
   });
 }

@@ -52,6 +52,29 @@ void Compare(CompareOp op, DType dtype, const void* a, const void* b, bool* out,
   });
 }
 
+// Of unsigned Bits.
+template <typename Bits>
+void WhereOf(const uint8_t* condition, const void* a, const void* b, void* out, int64_t n,
+             bool stream) {
+  const hn::ScalableTag<Bits> d;
+  const hn::Rebind<uint8_t, hn::ScalableTag<Bits>> d8;
+  const Bits *x = static_cast<const Bits*>(a), *y = static_cast<const Bits*>(b);
+  Bits* to = static_cast<Bits*>(out);
+  ForEachVectorTo(d, to, n, stream, [&](int64_t i, auto lanes) DT_VECTOR_LAMBDA {
+    const auto chosen = hn::PromoteTo(d, LoadRaw(d8, condition + i, lanes));
+    const auto is_a = hn::Eq(chosen, hn::Set(d, 1));
+    StoreRaw(hn::IfThenElse(is_a, LoadRaw(d, x + i, lanes), LoadRaw(d, y + i, lanes)), d, to + i,
+             lanes);
+  });
+}
+
+void Where(int64_t size, const bool* condition, const void* a, const void* b, void* out, int64_t n,
+           bool stream) {
+  const auto* bytes = reinterpret_cast<const uint8_t*>(condition);
+  if (size == 2) return WhereOf<uint16_t>(bytes, a, b, out, n, stream);
+  WhereOf<uint32_t>(bytes, a, b, out, n, stream);
+}
+
 }  // namespace
 // NOLINTNEXTLINE(google-readability-namespace-comments)
 }  // namespace dtensor::kernels::HWY_NAMESPACE
@@ -61,12 +84,18 @@ HWY_AFTER_NAMESPACE();
 namespace dtensor::kernels {
 
 HWY_EXPORT(Compare);
+HWY_EXPORT(Where);
 
 namespace simd {
 
 void Compare(CompareOp op, DType dtype, const void* a, const void* b, bool* out, int64_t n,
              bool stream) {
   HWY_DYNAMIC_DISPATCH(Compare)(op, dtype, a, b, out, n, stream);
+}
+
+void Where(int64_t size, const bool* condition, const void* a, const void* b, void* out, int64_t n,
+           bool stream) {
+  HWY_DYNAMIC_DISPATCH(Where)(size, condition, a, b, out, n, stream);
 }
 
 }  // namespace simd

@@ -1,5 +1,5 @@
-// Comparisons on contiguous memory, vectorized with run-time dispatch. `stream`: as in
-// elementwise_simd.h.
+// Comparisons and what they choose on contiguous memory, vectorized with run-time dispatch.
+// `stream`: as in elementwise_simd.h.
 #ifndef DTENSOR_RUNTIME_KERNELS_CPU_COMPARISON_SIMD_H_
 #define DTENSOR_RUNTIME_KERNELS_CPU_COMPARISON_SIMD_H_
 
@@ -13,6 +13,9 @@ namespace dtensor::kernels::simd {
 // f32 and bf16; kGreater and kGreaterEqual are not there.
 void Compare(CompareOp op, DType dtype, const void* a, const void* b, bool* out, int64_t n,
              bool stream);
+// out[i] = condition[i] ? a[i] : b[i], elements of `size` bytes, 2 or 4.
+void Where(int64_t size, const bool* condition, const void* a, const void* b, void* out, int64_t n,
+           bool stream);
 
 }  // namespace dtensor::kernels::simd
 
