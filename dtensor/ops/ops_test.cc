@@ -106,6 +106,8 @@ TEST(OpsTest, Views) {
     EXPECT_THAT(Values(Stack({small, Scale(small, 2)}, 0)), ElementsAre(7, 8, 14, 16));
     EXPECT_THAT(Values(Stack({small, Scale(small, 2)}, -1)), ElementsAre(7, 14, 8, 16));
     EXPECT_THAT(Shape(Stack({small, small, small}, 1)), ElementsAre(2, 3, 1));
+    const std::vector<TensorOr> many(32, make.F32({1}, {3}));
+    EXPECT_THAT(Values(Concat(many, 0)), AllOf(Each(3), testing::SizeIs(32)));
     EXPECT_THAT(Values(Pad(small, 1, 1, 2, 5)), ElementsAre(5, 7, 5, 5, 5, 8, 5, 5));
     EXPECT_THAT(Values(Pad(make.I64({1}, {3}), 0, 0, 1)), ElementsAre(3, 0));
     EXPECT_THAT(Values(Expand(small, {2, 2, 2})), ElementsAre(7, 7, 8, 8, 7, 7, 8, 8));
