@@ -59,6 +59,18 @@ TensorOr EmbeddingLayer::Forward(const DistributedTensor& ids) {
   return Embedding(ids, weight_->tensor);
 }
 
+LayerNormLayer::LayerNormLayer(int64_t dim, double eps)
+    : weight_(Parameter::New({dim}, ParameterInit::Constant(1))),
+      bias_(Parameter::New({dim}, ParameterInit::Constant(0))),
+      eps_(eps) {
+  AddParameter("weight", weight_);
+  AddParameter("bias", bias_);
+}
+
+TensorOr LayerNormLayer::Forward(const DistributedTensor& x) {
+  return LayerNorm(x, weight_->tensor, bias_->tensor, eps_);
+}
+
 RmsNormLayer::RmsNormLayer(int64_t dim, double eps)
     : weight_(Parameter::New({dim}, ParameterInit::Constant(1))), eps_(eps) {
   AddParameter("weight", weight_);

@@ -70,6 +70,22 @@ class RmsNormLayer : public Module {
   double eps_;
 };
 
+// (x - mean(x)) / sqrt(var(x) + eps) * weight + bias over the last dimension. Starts as weight 1
+// and bias 0.
+class LayerNormLayer : public Module {
+ public:
+  explicit LayerNormLayer(int64_t dim, double eps = 1e-5);
+  const ParameterPtr& weight() const { return weight_; }
+  const ParameterPtr& bias() const { return bias_; }
+
+ protected:
+  TensorOr Forward(const DistributedTensor& x) override;
+
+ private:
+  const ParameterPtr weight_, bias_;
+  double eps_;
+};
+
 }  // namespace dtensor
 
 #endif  // DTENSOR_NN_LAYERS_H_

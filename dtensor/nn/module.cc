@@ -294,6 +294,10 @@ absl::Status Module::Materialize(Context& context, const DeviceMesh& mesh, uint6
   return status;
 }
 
+void Module::SetTraining(bool on) {
+  VisitModules([on](const std::string&, Module& module) { module.training_ = on; });
+}
+
 void Module::SetDType(DType dtype) {
   VisitParameters([&](const std::string&, Parameter& parameter) {
     DT_CHECK(!parameter.tensor.defined());

@@ -203,6 +203,11 @@ class Module {
   // Makes this the model: it and the modules in it take their first paths from here.
   void SetPaths();
 
+  // Whether it trains (the default) or is only evaluated, where Dropout does nothing: it and the
+  // modules in it.
+  bool training() const { return training_; }
+  void SetTraining(bool on);
+
   // --- What it keeps for Backward: what its operators save, or, where it recomputes (recompute.h),
   // its operands as they come alone: it runs again there, edges and all.
   bool recomputes() const { return recomputes_; }
@@ -261,7 +266,7 @@ class Module {
   std::vector<OwnParameter> parameters_;
   std::vector<std::string> operands_ = {"x"}, results_ = {"y"};
   std::vector<ModuleEdge> edges_;
-  bool recomputes_ = false;
+  bool recomputes_ = false, training_ = true;
   SpecPtr last_result_;
 };
 

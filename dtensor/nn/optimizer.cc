@@ -43,7 +43,7 @@ TensorOr MasterOf(const DistributedTensor& parameter, DType dtype) {
   return master;
 }
 
-// `value` as a tensor of its own in the layout of `like`, row-major: a redistribution gives a value.
+// `value` as a tensor of its own in the layout of `like`, row-major: a redistribution is a value.
 TensorOr Placed(const DistributedTensor& value, const DistributedTensor& like) {
   Context& context = like.context();
   DT_ASSIGN_OR_RETURN(const DistributedTensor moved, value.Redistribute(like.layout()));

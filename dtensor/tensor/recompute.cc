@@ -24,8 +24,8 @@ absl::Status CheckOperands(absl::Span<const DistributedTensor> operands) {
       return InvalidArgument({"Recompute: operand ", absl::StrCat(i), " is undefined"});
     }
     if (&operands[i].context() != &operands[0].context()) {
-      return InvalidArgument({"Recompute: operands 0 and ", absl::StrCat(i),
-                              " belong to two Contexts"});
+      return InvalidArgument(
+          {"Recompute: operands 0 and ", absl::StrCat(i), " belong to two Contexts"});
     }
     DT_RETURN_IF_ERROR(Settle(*operands[i].impl()));
   }

@@ -23,12 +23,11 @@ using TensorsOr = absl::StatusOr<std::vector<DistributedTensor>>;
 using RecomputedFunction = std::function<TensorsOr(absl::Span<const DistributedTensor>)>;
 
 // The results of fn(operands), whose gradients are those without Recompute, bit for bit. fn is
-// called now, and once more in each Backward that comes by, on tensors with the operands' values; it
-// is kept until then, so what it refers to has to live. There it has to do the same again: the same
-// operators on tensors that are unchanged, with the same random numbers (Context::random is put
-// back). It may return its operands. Where the Context does not record it is called, and that is
-// all.
-// Errors: kInvalidArgument for no operand or an undefined one; those of fn. Of Backward:
+// called now, and once more in each Backward that comes by, on tensors with the operands' values;
+// it is kept until then, so what it refers to has to live. There it has to do the same again: the
+// same operators on tensors that are unchanged, with the same random numbers (Context::random is
+// put back). It may return its operands. Where the Context does not record it is called, and that
+// is all. Errors: kInvalidArgument for no operand or an undefined one; those of fn. Of Backward:
 // kFailedPrecondition when an operand, or a leaf that fn led to a result, was written to since, and
 // when fn returns something else the second time; those of fn.
 TensorsOr Recompute(absl::Span<const DistributedTensor> operands, const RecomputedFunction& fn);

@@ -96,7 +96,8 @@ TEST(Recompute, GoesOnToWhatMadeItsOperands) {
         DT_ASSIGN_OR_RETURN(const Tensors once, Mlp(layers, x[0]));
         return recompute ? Recompute({once[0]}, MlpOf(layers)) : Mlp(layers, once[0]);
       };
-      DT_RETURN_IF_ERROR(Backward(LossOf(recompute ? Recompute({before}, twice) : twice({before}))));
+      DT_RETURN_IF_ERROR(
+          Backward(LossOf(recompute ? Recompute({before}, twice) : twice({before}))));
       DT_ASSIGN_OR_RETURN(const auto gradients, Gradients(layers));
       if (!recompute) expected = gradients;
       EXPECT_EQ(gradients, expected);
@@ -112,12 +113,12 @@ TEST(Recompute, KeepsItsOperandsAlone) {
       DT_ASSIGN_OR_RETURN(const Layers layers, MakeLayers(context, mesh));
       DT_ASSIGN_OR_RETURN(const auto x, Scale(layers.x, 1));
       const int64_t before = context.device().memory().live_bytes;
-      DT_ASSIGN_OR_RETURN(Tensors y,
-                          recompute ? Recompute({x}, MlpOf(layers)) : Mlp(layers, x));
+      DT_ASSIGN_OR_RETURN(Tensors y, recompute ? Recompute({x}, MlpOf(layers)) : Mlp(layers, x));
       kept[recompute] = context.device().memory().live_bytes - before;
       y.clear();
     }
-    // Results: y, of as many elements as x has here, and a number. Not: whole, hidden, silu(hidden).
+    // Results: y, of as many elements as x has here, and a number. Not: whole, hidden,
+    // silu(hidden).
     EXPECT_LT(kept[1] + 4 * 8 * 4, kept[0]);
     return absl::OkStatus();
   }));
@@ -129,8 +130,8 @@ TEST(Recompute, RefusesWhatWasWrittenSince) {
       DT_ASSIGN_OR_RETURN(const Layers layers, MakeLayers(context, mesh));
       DT_ASSIGN_OR_RETURN(const auto loss, LossOf(Recompute({layers.x}, MlpOf(layers))));
       DT_RETURN_IF_ERROR(BeforeWrite(operand ? layers.x : layers.w2));
-      EXPECT_THAT(Backward(loss), StatusIs(absl::StatusCode::kFailedPrecondition,
-                                           HasSubstr("of Recompute")));
+      EXPECT_THAT(Backward(loss),
+                  StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("of Recompute")));
       return absl::OkStatus();
     }));
   }
@@ -195,8 +196,8 @@ TEST(Recompute, PassesOperandsThroughAndNeedsNoGradientOfThem) {
       return Tensors{x[0], y, w};
     };
     DT_ASSIGN_OR_RETURN(const Tensors y, Recompute({x}, fn));
-    EXPECT_THAT(Backward(y[0]), StatusIs(absl::StatusCode::kFailedPrecondition,
-                                         HasSubstr("nothing was recorded")));
+    EXPECT_THAT(Backward(y[0]),
+                StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("nothing was recorded")));
     DT_RETURN_IF_ERROR(Backward(Add(y[1], y[2])));
     EXPECT_THAT(ToGlobal<float>(w.grad()), IsOkAndHolds(ElementsAre(6)));
     return absl::OkStatus();
@@ -209,8 +210,8 @@ TEST(Recompute, RunsOnceWhereNothingIsRecorded) {
     const NoGrad no_grad(context);
     DT_ASSIGN_OR_RETURN(const Tensors y, Recompute({layers.x}, MlpOf(layers)));
     EXPECT_FALSE(y[0].requires_grad());
-    EXPECT_THAT(Backward(y[1]), StatusIs(absl::StatusCode::kFailedPrecondition,
-                                         HasSubstr("nothing was recorded")));
+    EXPECT_THAT(Backward(y[1]),
+                StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("nothing was recorded")));
     return absl::OkStatus();
   }));
 }

@@ -1,0 +1,22 @@
+#include "dtensor/nn/gelu_mlp.h"
+
+namespace dtensor {
+namespace {
+
+LinearLayer::Bias BiasOf(const GeluMlpOptions& options) {
+  return options.bias ? LinearLayer::Bias::kAdded : LinearLayer::Bias::kNone;
+}
+
+}  // namespace
+
+GeluMlp::GeluMlp(int64_t dim, int64_t hidden, const GeluMlpOptions& options)
+    : form_(options.form),
+      up_(dim, hidden, options.up_stddev, {}, BiasOf(options)),
+      down_(hidden, dim, options.down_stddev, {}, BiasOf(options)) {
+  AddChild(options.up, &up_);
+  AddChild(options.down, &down_);
+}
+
+TensorOr GeluMlp::Forward(const DistributedTensor& x) { return down_(Gelu(up_(x), form_)); }
+
+}  // namespace dtensor

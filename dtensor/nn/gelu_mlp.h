@@ -1,0 +1,36 @@
+// GeluMlp: the MLP of GPT-2, BERT and ViT.
+#ifndef DTENSOR_NN_GELU_MLP_H_
+#define DTENSOR_NN_GELU_MLP_H_
+
+#include <cstdint>
+#include <string>
+
+#include "dtensor/nn/layers.h"
+#include "dtensor/ops/ops.h"
+
+namespace dtensor {
+
+struct GeluMlpOptions {
+  GeluForm form = GeluForm::kErf;
+  bool bias = true;
+  double up_stddev = 0.02, down_stddev = 0.02;
+  std::string up = "up_proj", down = "down_proj";  // the children's names
+};
+
+// down(gelu(up(x))): x [..., dim] -> [..., hidden] -> [..., dim]. Colwise for the one and Rowwise
+// for the other split the hidden features.
+class GeluMlp : public Module {
+ public:
+  GeluMlp(int64_t dim, int64_t hidden, const GeluMlpOptions& options = {});
+
+ protected:
+  TensorOr Forward(const DistributedTensor& x) override;
+
+ private:
+  const GeluForm form_;
+  LinearLayer up_, down_;
+};
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_NN_GELU_MLP_H_
