@@ -242,15 +242,16 @@ absl::StatusOr<Tensor> ExecutePlan(const RankRedistributionPlan& plan, const Ten
   return result;
 }
 
-absl::StatusOr<std::vector<Tensor>> ExecuteCoalesced(
-    absl::Span<const RankRedistributionPlan* const> plans, absl::Span<const Tensor> sources,
-    Communicator& communicator, const ExchangeCaller& caller) {
-  if (plans.size() != sources.size()) {
+namespace {
+
+// Whether the plans are one collective, of that many sources.
+absl::Status CheckCoalescing(absl::Span<const RankRedistributionPlan* const> plans, size_t sources,
+                             const ExchangeCaller& caller) {
+  if (plans.size() != sources) {
     return InvalidArgument({caller.op, ": ", absl::StrCat(plans.size()), " plans for ",
-                            absl::StrCat(sources.size()), " tensors; give each tensor its plan"});
+                            absl::StrCat(sources), " tensors; give each tensor its plan"});
   }
-  std::vector<Tensor> results(plans.size());
-  if (plans.empty()) return results;
+  if (plans.empty()) return absl::OkStatus();
   const std::string key = CoalescingKey(*plans[0]);
   for (const RankRedistributionPlan* plan : plans) {
     if (CoalescingKey(*plan) == key) continue;
@@ -258,24 +259,40 @@ absl::StatusOr<std::vector<Tensor>> ExecuteCoalesced(
         {caller.op, ": these cannot be one collective: ", plans[0]->plan().ToString(), " and ",
          plan->plan().ToString(), "; coalesce plans with equal CoalescingKey"});
   }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<Tensor>> ExecuteCoalesced(
+    absl::Span<const RankRedistributionPlan* const> plans, absl::Span<const Tensor> sources,
+    Communicator& communicator, const ExchangeCaller& caller) {
+  DT_RETURN_IF_ERROR(CheckCoalescing(plans, sources.size(), caller));
+  std::vector<Tensor> results(plans.size());
+  if (plans.empty()) return results;
   DT_RETURN_IF_ERROR(RunRounds(plans, sources, absl::MakeSpan(results), communicator, caller));
   return results;
 }
 
 struct PendingRedistribution::State {
-  State(std::shared_ptr<const RankRedistributionPlan> plan, Communicator& communicator,
-        const ExchangeCaller& caller, const Tensor& source)
-      : plan(std::move(plan)),
+  using Plans = std::vector<std::shared_ptr<const RankRedistributionPlan>>;
+  State(Plans kept_in, std::vector<Tensor> sources, Communicator& communicator,
+        const ExchangeCaller& caller)
+      : kept(std::move(kept_in)),
         communicator(&communicator),
         op(caller.op),
         caller(op, caller.lineage, caller.moved),
-        source(source) {}
+        sources(std::move(sources)),
+        results(kept.size()) {
+    for (const auto& plan : kept) plans.push_back(plan.get());
+  }
 
-  std::shared_ptr<const RankRedistributionPlan> plan;
+  Plans kept;
+  std::vector<const RankRedistributionPlan*> plans;
   Communicator* communicator;
   std::string op;
   ExchangeCaller caller;  // whose op is the above
-  Tensor source, result;
+  std::vector<Tensor> sources, results;
   std::optional<RoundExchange> first;  // begun, and not finished
 };
 
@@ -292,16 +309,34 @@ PendingRedistribution::~PendingRedistribution() {
 absl::StatusOr<std::unique_ptr<PendingRedistribution>> PendingRedistribution::Begin(
     std::shared_ptr<const RankRedistributionPlan> plan, const Tensor& source,
     Communicator& communicator, const ExchangeCaller& caller) {
-  auto state = std::make_shared<State>(std::move(plan), communicator, caller, source);
-  DT_RETURN_IF_ERROR(CheckSource(*state->plan, source, caller.op));
-  const bool moves = !state->plan->plan().moves_nothing();
-  auto result = moves ? EmptyResult(*state->plan, source) : LocalResult(*state->plan, source);
-  if (!result.ok()) return communicator.Fail(result.status());
-  state->result = *std::move(result);
+  State::Plans plans = {std::move(plan)};
+  return BeginFirst(
+      std::make_shared<State>(std::move(plans), std::vector<Tensor>{source}, communicator, caller));
+}
+
+absl::StatusOr<std::unique_ptr<PendingRedistribution>> PendingRedistribution::BeginCoalesced(
+    std::vector<std::shared_ptr<const RankRedistributionPlan>> plans, std::vector<Tensor> sources,
+    Communicator& communicator, const ExchangeCaller& caller) {
+  auto state = std::make_shared<State>(std::move(plans), std::move(sources), communicator, caller);
+  DT_RETURN_IF_ERROR(CheckCoalescing(state->plans, state->sources.size(), caller));
+  return BeginFirst(std::move(state));
+}
+
+absl::StatusOr<std::unique_ptr<PendingRedistribution>> PendingRedistribution::BeginFirst(
+    std::shared_ptr<State> state) {
+  Communicator& communicator = *state->communicator;
+  bool moves = false;
+  for (size_t i = 0; i < state->plans.size(); ++i) {
+    const RankRedistributionPlan& plan = *state->plans[i];
+    DT_RETURN_IF_ERROR(CheckSource(plan, state->sources[i], state->op));
+    moves |= !plan.plan().moves_nothing();
+    auto result = plan.plan().moves_nothing() ? LocalResult(plan, state->sources[i])
+                                              : EmptyResult(plan, state->sources[i]);
+    if (!result.ok()) return communicator.Fail(result.status());
+    state->results[i] = *std::move(result);
+  }
   if (moves) {
-    const RankRedistributionPlan* const plans[] = {state->plan.get()};
-    state->first.emplace(0, plans, absl::MakeConstSpan(&state->source, 1),
-                         absl::MakeConstSpan(&state->result, 1), state->caller);
+    state->first.emplace(0, state->plans, state->sources, state->results, state->caller);
     RoundExchange& first = *state->first;
     if (first.takes_part()) {
       DT_RETURN_IF_ERROR(communicator.Begin(first.collective, first.parts));
@@ -311,21 +346,19 @@ absl::StatusOr<std::unique_ptr<PendingRedistribution>> PendingRedistribution::Be
 }
 
 absl::StatusOr<Tensor> PendingRedistribution::Wait() {
-  if (state_ == nullptr) return status_.ok() ? absl::StatusOr<Tensor>(result_) : status_;
+  if (state_ == nullptr) return status_.ok() ? absl::StatusOr<Tensor>(results_[0]) : status_;
   const std::shared_ptr<State> state = std::move(state_);
-  result_ = state->result;
-  if (!state->first.has_value()) return result_;
+  results_ = state->results;
+  if (!state->first.has_value()) return results_[0];
   Communicator& communicator = *state->communicator;
   if (state->first->takes_part()) status_ = communicator.Finish(state->first->collective);
-  const int rounds = static_cast<int>(state->plan->plan().rounds().size());
-  const RankRedistributionPlan* const plans[] = {state->plan.get()};
+  const int rounds = static_cast<int>(state->plans[0]->plan().rounds().size());
   for (int s = 1; s < rounds && status_.ok(); ++s) {
-    const RoundExchange round(s, plans, absl::MakeConstSpan(&state->source, 1),
-                              absl::MakeConstSpan(&result_, 1), state->caller);
+    const RoundExchange round(s, state->plans, state->sources, results_, state->caller);
     if (round.takes_part()) status_ = communicator.Exchange(round.collective, round.parts);
   }
   if (!status_.ok()) return status_;
-  return result_;
+  return results_[0];
 }
 
 std::string CoalescingKey(const RankRedistributionPlan& rank_plan) {

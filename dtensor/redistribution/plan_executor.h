@@ -81,22 +81,28 @@ class PendingRedistribution {
   static absl::StatusOr<std::unique_ptr<PendingRedistribution>> Begin(
       std::shared_ptr<const RankRedistributionPlan> plan, const Tensor& source,
       Communicator& communicator, const ExchangeCaller& caller);
+  // As ExecuteCoalesced; waits for nobody. Requires: plans that move something, none in place.
+  static absl::StatusOr<std::unique_ptr<PendingRedistribution>> BeginCoalesced(
+      std::vector<std::shared_ptr<const RankRedistributionPlan>> plans, std::vector<Tensor> sources,
+      Communicator& communicator, const ExchangeCaller& caller);
   ~PendingRedistribution();
   PendingRedistribution(const PendingRedistribution&) = delete;
   PendingRedistribution& operator=(const PendingRedistribution&) = delete;
 
-  // The result, or what went wrong; each time the same.
+  // The result, of several plans the first, or what went wrong; each time the same.
   absl::StatusOr<Tensor> Wait();
-  // After Wait(): the result, or if that failed memory of its shape, with any values.
-  const Tensor& result() const { return result_; }
+  // After Wait(): the result of plan i, or if that failed memory of its shape, with any values.
+  const Tensor& result(size_t i = 0) const { return results_[i]; }
   // Alive until it is finished, though this may be dropped before.
   std::weak_ptr<const void> unfinished() const { return state_; }
 
  private:
   struct State;
   explicit PendingRedistribution(std::shared_ptr<State> state);
+  static absl::StatusOr<std::unique_ptr<PendingRedistribution>> BeginFirst(
+      std::shared_ptr<State> state);
   std::shared_ptr<State> state_;  // null once it is finished
-  Tensor result_;
+  std::vector<Tensor> results_;
   absl::Status status_;
 };
 

@@ -99,12 +99,12 @@ TEST(ExecutorTest, CoalescedHasTheBitsOfSeparateAndCountsOnce) {
     }
     ExpectOk(RunLocalRanks(4, [&](Communicator& communicator, Device& device) -> absl::Status {
       const int rank = communicator.rank();
-      std::vector<std::unique_ptr<RankRedistributionPlan>> rank_plans;
+      std::vector<std::shared_ptr<const RankRedistributionPlan>> rank_plans;
       std::vector<const RankRedistributionPlan*> pointers;
       std::vector<Tensor> sources;
       std::vector<std::vector<float>> separate;
       for (const RedistributionPlan& plan : plans) {
-        rank_plans.push_back(std::make_unique<RankRedistributionPlan>(plan, rank));
+        rank_plans.push_back(std::make_shared<RankRedistributionPlan>(plan, rank));
         pointers.push_back(rank_plans.back().get());
         const int64_t n = NumElements(plan.shape());
         DT_ASSIGN_OR_RETURN(Tensor source,
@@ -128,6 +128,16 @@ TEST(ExecutorTest, CoalescedHasTheBitsOfSeparateAndCountsOnce) {
         if (traffic.calls != 1 || before.at(key).calls != 3)
           return absl::InternalError("wrong calls");
         if (traffic.bytes != before.at(key).bytes) return absl::InternalError("wrong bytes");
+      }
+      const TrafficTable at_once = communicator.traffic();
+      communicator.ResetTraffic();
+      DT_ASSIGN_OR_RETURN(const auto pending, PendingRedistribution::BeginCoalesced(
+                                                  rank_plans, sources, communicator, "Test"));
+      DT_RETURN_IF_ERROR(pending->Wait().status());
+      EXPECT_EQ(communicator.traffic(), at_once);
+      for (size_t i = 0; i < separate.size(); ++i) {
+        DT_ASSIGN_OR_RETURN(const std::vector<float> values, ToHost<float>(pending->result(i)));
+        EXPECT_TRUE(SameBits(values, separate[i])) << i;
       }
       return absl::OkStatus();
     }));
