@@ -32,19 +32,20 @@ LinearLayer::LinearLayer(ParameterPtr weight, ParameterPtr bias, Bias use)
 }
 
 TensorOr LinearLayer::Forward(const DistributedTensor& x) {
-  const TensorOr y = Linear(x, weight_->tensor);
+  const TensorOr y = Linear(x, weight_->Value());
   const bool adds = bias_ != nullptr && y.ok() && !y->layout().is_partial();
-  return adds ? Add(y, bias_->tensor) : y;
+  return adds ? Add(y, bias_->Value()) : y;
 }
 
 TensorsOr LinearLayer::ForwardAll(absl::Span<const DistributedTensor> operands) {
-  DT_ASSIGN_OR_RETURN(DistributedTensor y, Linear(operands[0], weight_->tensor));
-  return std::vector<DistributedTensor>{std::move(y), bias_->tensor};
+  DT_ASSIGN_OR_RETURN(DistributedTensor y, Linear(operands[0], weight_->Value()));
+  DT_ASSIGN_OR_RETURN(DistributedTensor bias, bias_->Value());
+  return std::vector<DistributedTensor>{std::move(y), std::move(bias)};
 }
 
 TensorOr LinearLayer::Finish(const DistributedTensor& y, const Spec& computed) {
   const bool adds = bias_ != nullptr && computed.layout.is_partial();
-  return adds ? Add(y, bias_->tensor) : y;
+  return adds ? Add(y, bias_->Value()) : y;
 }
 
 EmbeddingLayer::EmbeddingLayer(int64_t rows, int64_t dim, double stddev)
@@ -56,7 +57,7 @@ EmbeddingLayer::EmbeddingLayer(ParameterPtr weight) : weight_(std::move(weight))
 }
 
 TensorOr EmbeddingLayer::Forward(const DistributedTensor& ids) {
-  return Embedding(ids, weight_->tensor);
+  return Embedding(ids, weight_->Value());
 }
 
 LayerNormLayer::LayerNormLayer(int64_t dim, double eps)
@@ -68,7 +69,7 @@ LayerNormLayer::LayerNormLayer(int64_t dim, double eps)
 }
 
 TensorOr LayerNormLayer::Forward(const DistributedTensor& x) {
-  return LayerNorm(x, weight_->tensor, bias_->tensor, eps_);
+  return LayerNorm(x, weight_->Value(), bias_->Value(), eps_);
 }
 
 RmsNormLayer::RmsNormLayer(int64_t dim, double eps)
@@ -77,7 +78,7 @@ RmsNormLayer::RmsNormLayer(int64_t dim, double eps)
 }
 
 TensorOr RmsNormLayer::Forward(const DistributedTensor& x) {
-  return RmsNorm(x, weight_->tensor, eps_);
+  return RmsNorm(x, weight_->Value(), eps_);
 }
 
 }  // namespace dtensor

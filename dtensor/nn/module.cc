@@ -131,6 +131,8 @@ TensorOr Module::operator()(const TensorOr& x) {
 
 TensorOr Module::RunOne(const DistributedTensor& x) {
   DT_ASSIGN_OR_RETURN(const DistributedTensor input, AtEdge(x, &ModuleEdge::input, 0));
+  const GatherScope scope(gather_group_.get());
+  DT_RETURN_IF_ERROR(scope.status());
   const TensorOr computed = Forward(input);
   DT_ASSIGN_OR_RETURN(const DistributedTensor y, AtEdge(computed, &ModuleEdge::output, 0));
   if (!edges_.empty()) last_result_ = SpecPtr(&computed->spec());
@@ -162,6 +164,8 @@ TensorsOr Module::RunAll(absl::Span<const DistributedTensor> operands) {
                         AtEdge(operands[i], &ModuleEdge::input, static_cast<int>(i)));
     inputs.push_back(std::move(input));
   }
+  const GatherScope scope(gather_group_.get());
+  DT_RETURN_IF_ERROR(scope.status());
   TensorsOr results = ForwardAll(inputs);
   if (!results.ok()) return WithPath(results.status());
   DT_RETURN_IF_ERROR(CheckCount("results", results->size(), results_));

@@ -14,6 +14,8 @@
 //     LinearLayer gate_, up_, down_;
 //   };
 //
+// Forward reads a parameter of its own by Value(): Mul(x, gain_->Value()).
+//
 // A parameter is declared with its shape and how it starts; it gets memory with Materialize(), or
 // wherever a caller lays it (Parameter::Materialize). Each element's first value depends on the
 // seed, the parameter's path and its global index alone, so it is the same on every mesh.
@@ -63,6 +65,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "dtensor/tensor/distributed_tensor.h"
+#include "dtensor/tensor/gather_group.h"
 #include "dtensor/tensor/recompute.h"
 
 namespace dtensor {
@@ -105,6 +108,10 @@ struct Parameter {
   // Undefined until materialized; then a pinned leaf, which requires gradients if it is trained.
   DistributedTensor tensor;
   int64_t unit(int dim, int64_t shards) const;  // of a dimension that is cut into so many shards
+  // What Forward computes with: the tensor, or gathered, where a plan shards parameters between
+  // uses (gather_group.h). `tensor` itself gives the same results, with other communication.
+  // Requires: materialized. Errors: failures.
+  TensorOr Value() const { return ForUse(tensor); }
   // Memory in `layout`, and the first value that `path` gives it. No communication. Errors:
   // kInvalidArgument for another number of values than `shape` has; failures.
   absl::Status Materialize(Context& context, const Layout& layout, absl::string_view path,
@@ -216,6 +223,9 @@ class Module {
   // --- Where its activations go.
   // Each side's are followed in order.
   std::vector<ModuleEdge>& edges() { return edges_; }
+  // Entered before Forward, and left after Finish. Null: none.
+  void set_gather_group(std::shared_ptr<GatherGroup> group) { gather_group_ = std::move(group); }
+  const GatherGroup* gather_group() const { return gather_group_.get(); }
   // Of the first result that Forward returned last, before the edges moved it. Null before the
   // first call, and without edges.
   const Spec* last_result() const { return last_result_.get(); }
@@ -267,6 +277,7 @@ class Module {
   std::vector<std::string> operands_ = {"x"}, results_ = {"y"};
   std::vector<ModuleEdge> edges_;
   bool recomputes_ = false, training_ = true;
+  std::shared_ptr<GatherGroup> gather_group_;
   SpecPtr last_result_;
 };
 

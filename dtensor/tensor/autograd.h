@@ -5,6 +5,7 @@
 // gradient is the source's. Contributions to one tensor may arrive in different layouts; they are
 // summed in those, and moved only when an operator needs them: so the gradients of q, k and v are
 // added before one reduce-scatter, and a parameter's gradient stays Partial until ReduceGradients.
+// That of a leaf in a gather group (gather_group.h) is reduced when the last of its group is there.
 #ifndef DTENSOR_TENSOR_AUTOGRAD_H_
 #define DTENSOR_TENSOR_AUTOGRAD_H_
 

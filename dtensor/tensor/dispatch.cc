@@ -10,6 +10,7 @@
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/tensor/decide.h"
 #include "dtensor/tensor/dispatch_cache.h"
+#include "dtensor/tensor/gather_members.h"
 #include "dtensor/tensor/op_checks.h"
 #include "dtensor/tensor/tensor_impl.h"
 
@@ -127,6 +128,16 @@ uint64_t NoteVersion(Node& node, const TensorImpl& source, int i) {
   return root.version();
 }
 
+// Saves a leaf that `source` is, or was gathered of, in place of operand i. False where there is
+// none, or nothing to gather: the leaf was read as it rests.
+bool SaveLeaf(Node& node, const TensorImpl& source, int i) {
+  TensorImplPtr leaf = source.gather->leaf.lock();
+  if (leaf == nullptr || node.decision->operands[i] == leaf->spec) return false;
+  const uint64_t version = AliasRoot(*leaf).version();
+  node.saved_leaves.push_back({i, std::move(leaf), version});
+  return true;
+}
+
 // Saves what backward reads, and links the results to the operands' edges.
 std::shared_ptr<Node> Record(Context& context, const Decision& decision, const Impls& operands,
                              const OperandLocals& operand_locals,
@@ -141,6 +152,8 @@ std::shared_ptr<Node> Record(Context& context, const Decision& decision, const I
   node->versions.resize(node->operands.size());
   for (size_t i = 0; i < node->operands.size(); ++i) {
     if ((op.saved_operands >> i & 1) == 0) continue;
+    const bool gathers = (*operands[i])->gather != nullptr;
+    if (gathers && SaveLeaf(*node, **operands[i], static_cast<int>(i))) continue;
     node->operands[i] = operand_locals[i];
     node->versions[i] = NoteVersion(*node, **operands[i], static_cast<int>(i));
   }

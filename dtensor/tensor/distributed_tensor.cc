@@ -112,6 +112,7 @@ DistributedTensor DistributedTensor::Detach() const {
   if (const Unsettled* const from = impl_->unsettled.get(); from != nullptr) {
     detached->unsettled = std::make_unique<Unsettled>();
     detached->unsettled->pending = from->pending;
+    detached->unsettled->pending_result = from->pending_result;
     detached->unsettled->consumed = from->consumed;
     if (from->view != nullptr)
       detached->unsettled->view = std::make_unique<CopiedView>(*from->view);

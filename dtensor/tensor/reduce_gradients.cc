@@ -1,3 +1,5 @@
+#include "dtensor/tensor/reduce_gradients.h"
+
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -22,7 +24,7 @@ struct Group {
   std::vector<PlanPtr> kept;
   std::vector<const RankRedistributionPlan*> plans;
   std::vector<Tensor> sources;
-  std::vector<TensorImplPtr> leaves;
+  std::vector<LeafGradient> members;
   std::vector<SpecPtr> targets;
   uint64_t lineage = 0;  // of all the gradients
 };
@@ -34,10 +36,9 @@ struct Reduction {
   PlanPtr plan;
 };
 
-absl::StatusOr<Reduction> ReductionOf(const TensorImpl& leaf,
+absl::StatusOr<Reduction> ReductionOf(const TensorImpl& leaf, const TensorImpl& gradient,
                                       const ReduceGradientsOptions& options) {
   Context& context = *leaf.context;
-  const TensorImpl& gradient = *leaf.grad;
   const DType kept = gradient.spec->dtype, own = leaf.spec->dtype;
   Reduction reduction{gradient.local};
   DT_ASSIGN_OR_RETURN(reduction.target, context.Intern(leaf.spec->layout, leaf.spec->shape, kept));
@@ -57,36 +58,30 @@ absl::StatusOr<Reduction> ReductionOf(const TensorImpl& leaf,
   return reduction;
 }
 
-absl::Status ReduceTogether(const Group& group) {
-  Context& context = *group.leaves[0]->context;
+absl::Status ReduceTogether(const Group& group, absl::string_view who) {
+  Context& context = *group.members[0].leaf->context;
   DT_ASSIGN_OR_RETURN(std::vector<Tensor> reduced,
                       ExecuteCoalesced(group.plans, group.sources, context.communicator(),
-                                       {"ReduceGradients", group.lineage, kGradientLineage}));
+                                       {who, group.lineage, kGradientLineage}));
   for (size_t i = 0; i < reduced.size(); ++i) {
-    const Lineage lineage = group.leaves[i]->grad->lineage;
-    group.leaves[i]->grad = MakeImpl(context, group.targets[i], std::move(reduced[i]),
-                                     /*row_major=*/false);
-    group.leaves[i]->grad->lineage = lineage;
+    TensorImplPtr& gradient = *group.members[i].gradient;
+    const Lineage lineage = gradient->lineage;
+    gradient = MakeImpl(context, group.targets[i], std::move(reduced[i]), /*row_major=*/false);
+    gradient->lineage = lineage;
   }
   return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::Status ReduceGradients(absl::Span<const DistributedTensor> leaves,
-                             const ReduceGradientsOptions& options) {
-  for (const DistributedTensor& leaf : leaves) {
-    if (!leaf.defined()) return InvalidArgument({"ReduceGradients: a leaf is undefined"});
-    if (&leaf.context() != &leaves[0].context()) {
-      return InvalidArgument({"ReduceGradients: leaves belong to two Contexts"});
-    }
-  }
+absl::Status ReduceToLeaves(absl::Span<const LeafGradient> all, absl::string_view who,
+                            const ReduceGradientsOptions& options) {
   // In order of first use, the same on every rank.
   std::vector<std::pair<std::string, Group>> groups;
-  for (const DistributedTensor& leaf : leaves) {
-    const TensorImplPtr& impl = leaf.impl();
-    if (impl->grad == nullptr || impl->grad->spec == impl->spec) continue;
-    DT_ASSIGN_OR_RETURN(Reduction reduction, ReductionOf(*impl, options));
+  for (const LeafGradient& one : all) {
+    const TensorImpl& gradient = **one.gradient;
+    if (gradient.spec == one.leaf->spec) continue;
+    DT_ASSIGN_OR_RETURN(Reduction reduction, ReductionOf(*one.leaf, gradient, options));
     if (reduction.plan == nullptr) continue;
     const std::string key = CoalescingKey(*reduction.plan);
     auto it = std::find_if(groups.begin(), groups.end(),
@@ -96,12 +91,27 @@ absl::Status ReduceGradients(absl::Span<const DistributedTensor> leaves,
     group.plans.push_back(reduction.plan.get());
     group.kept.push_back(std::move(reduction.plan));
     group.sources.push_back(std::move(reduction.source));
-    group.leaves.push_back(impl);
+    group.members.push_back(one);
     group.targets.push_back(std::move(reduction.target));
-    group.lineage = MixLineage(group.lineage, impl->grad->lineage.id);
+    group.lineage = MixLineage(group.lineage, gradient.lineage.id);
   }
-  for (const auto& [key, group] : groups) DT_RETURN_IF_ERROR(ReduceTogether(group));
+  for (const auto& [key, group] : groups) DT_RETURN_IF_ERROR(ReduceTogether(group, who));
   return absl::OkStatus();
+}
+
+absl::Status ReduceGradients(absl::Span<const DistributedTensor> leaves,
+                             const ReduceGradientsOptions& options) {
+  for (const DistributedTensor& leaf : leaves) {
+    if (!leaf.defined()) return InvalidArgument({"ReduceGradients: a leaf is undefined"});
+    if (&leaf.context() != &leaves[0].context()) {
+      return InvalidArgument({"ReduceGradients: leaves belong to two Contexts"});
+    }
+  }
+  std::vector<LeafGradient> all;
+  for (const DistributedTensor& leaf : leaves) {
+    if (leaf.impl()->grad != nullptr) all.push_back({leaf.impl(), &leaf.impl()->grad});
+  }
+  return ReduceToLeaves(all, "ReduceGradients", options);
 }
 
 }  // namespace dtensor

@@ -10,6 +10,7 @@
 #include "dtensor/runtime/kernels/elementwise.h"
 #include "dtensor/tensor/op.h"
 #include "dtensor/tensor/op_checks.h"
+#include "dtensor/tensor/reduce_gradients.h"
 #include "dtensor/tensor/replay.h"
 
 namespace dtensor {
@@ -64,7 +65,9 @@ absl::Status Tape::Deliver(const Edge& edge, Contribution more) {
     if (dtype != more.spec->dtype) {
       DT_ASSIGN_OR_RETURN(more, Converted(more, dtype));
     }
-    return Accumulate(it->second, std::move(more));
+    DT_RETURN_IF_ERROR(Accumulate(it->second, std::move(more)));
+    if (edge.leaf->gather == nullptr) return absl::OkStatus();
+    return ReduceEarly(walk_.gathers().Arrived(edge.leaf));
   }
   if (edge.node == nullptr) return absl::OkStatus();
   Pending& pending = pending_[edge.node->sequence];
@@ -134,6 +137,7 @@ absl::Status Tape::Visit(Node& node, absl::InlinedVector<Slot, 2>& slots) {
   absl::InlinedVector<Tensor, 3> gradients(node.edges.size());
   absl::InlinedVector<SpecPtr, 3> specs(node.edges.size());
   Device& device = context_.device();
+  DT_RETURN_IF_ERROR(walk_.gathers().Restore(node));
   GradCall call{context_,
                 decision,
                 SavedTensors(device, node.operands, decision.operands),
@@ -157,6 +161,7 @@ absl::Status Tape::Visit(Node& node, absl::InlinedVector<Slot, 2>& slots) {
   absl::Status status = decision.functions.backward(call);
   if (status.ok()) status = CheckBackward(call, specs);
   if (!status.ok()) return context_.communicator().Fail(status);
+  walk_.gathers().Release(node);
   for (size_t i = 0; i < node.edges.size(); ++i) {
     if (!walk_.Wants(node.edges[i])) continue;
     DT_RETURN_IF_ERROR(
@@ -177,6 +182,7 @@ absl::Status Tape::RunAgain(Node& node, absl::InlinedVector<Slot, 2>& slots) {
     return InvalidArgument({"Recompute: the function gave ", absl::StrCat(slots.size()),
                             " results, and when it ran again ", absl::StrCat(results->size())});
   }
+  absl::InlinedVector<Edge, 2> edges;
   for (size_t r = 0; r < slots.size(); ++r) {
     const TensorImplPtr& result = (*results)[r].impl();
     if (result->spec != node.decision->results[r]) {
@@ -185,8 +191,11 @@ absl::Status Tape::RunAgain(Node& node, absl::InlinedVector<Slot, 2>& slots) {
            ", and is ", result->spec->ToString(), " when the function ran again; it has to do ",
            "the same both times"});
     }
-    const Edge edge = EdgeOf(result);
-    walk_.Extend(edge, since);
+    if (!slots[r].empty()) edges.push_back(EdgeOf(result));
+  }
+  walk_.Extend(edges, since);
+  for (size_t r = 0; r < slots.size(); ++r) {
+    const Edge edge = EdgeOf((*results)[r].impl());
     for (Contribution& sum : slots[r]) {
       if (walk_.Wants(edge)) DT_RETURN_IF_ERROR(Deliver(edge, std::move(sum)));
     }
@@ -201,6 +210,7 @@ void Tape::Forget(Node& node) {
   node.operands.clear();
   node.results.clear();
   node.bases.clear();
+  node.saved_leaves.clear();
   node.edges.clear();
   node.replay.reset();
 }
@@ -212,6 +222,39 @@ void Tape::Keep(const Node& node, absl::InlinedVector<Slot, 2>& slots) {
     for (Contribution& sum : slots[r]) sum.owned = false;
     arrived_[{&node, static_cast<int>(r)}] = slots[r];
   }
+}
+
+// What has arrived at these leaves, in their own layouts from here on.
+absl::Status Tape::ReduceEarly(const std::vector<TensorImplPtr>& leaves) {
+  std::vector<TensorImplPtr> gradients(leaves.size());
+  std::vector<LeafGradient> all;
+  std::vector<bool> views;
+  for (size_t i = 0; i < leaves.size(); ++i) {
+    const TensorImpl& leaf = *leaves[i];
+    Slot slot = std::exchange(arrived_[PlaceOf(EdgeOf(leaves[i]))], {});
+    const uint64_t lineage = MixLineage(options_.lineage, leaf.lineage.id);
+    DT_ASSIGN_OR_RETURN(gradients[i], Sum(leaves[i], slot, lineage));
+    const SpecPtr from = gradients[i]->spec;
+    DT_ASSIGN_OR_RETURN(const SpecPtr to,
+                        context_.Intern(leaf.spec->layout, leaf.spec->shape, from->dtype));
+    DT_ASSIGN_OR_RETURN(const auto plan, context_.Plan(from, to));
+    views.push_back(from != to && plan->plan().is_view());
+    all.push_back({leaves[i], &gradients[i]});
+  }
+  DT_RETURN_IF_ERROR(ReduceToLeaves(all, options_.who));
+  for (size_t i = 0; i < leaves.size(); ++i) {
+    const SpecPtr spec = gradients[i]->spec;
+    Tensor local = std::move(gradients[i]->local);
+    gradients[i] = nullptr;
+    if (views[i]) {  // which would keep the whole
+      auto copy = kernels::Duplicate(context_.device(), local);
+      if (!copy.ok()) return context_.communicator().Fail(copy.status());
+      local = *std::move(copy);
+    }
+    const bool owned = local.is_only_user();
+    arrived_[PlaceOf(EdgeOf(leaves[i]))].push_back({spec, std::move(local), owned});
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Tape::Store() {

@@ -64,6 +64,7 @@ class Tape {
   absl::Status Visit(Node& node, absl::InlinedVector<Slot, 2>& slots);
   absl::Status RunAgain(Node& node, absl::InlinedVector<Slot, 2>& slots);
   void Forget(Node& node);
+  absl::Status ReduceEarly(const std::vector<TensorImplPtr>& leaves);
   void Keep(const Node& node, absl::InlinedVector<Slot, 2>& slots);
   absl::StatusOr<TensorImplPtr> Sum(const TensorImplPtr& tensor, Slot& slot, uint64_t lineage);
 

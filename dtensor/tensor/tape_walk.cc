@@ -29,6 +29,10 @@ absl::Status CheckUnwritten(absl::string_view who, const Node& node) {
     if (root.version() == node.versions[i]) continue;
     return Written(who, node, "operand", i, node.decision->operands[i]);
   }
+  for (const SavedLeaf& saved : node.saved_leaves) {
+    if (AliasRoot(*saved.leaf).version() == saved.version) continue;
+    return Written(who, node, "operand", saved.operand, node.decision->operands[saved.operand]);
+  }
   for (size_t r = 0; r < node.results.size(); ++r) {
     if (!node.results[r].defined() || node.results[r].version() == 0) continue;
     return Written(who, node, "result", r, node.decision->results[r]);
@@ -78,8 +82,11 @@ absl::StatusOr<TapeWalk> TapeWalk::ToLeaves(absl::string_view who, const Edge& r
   TapeWalk walk;
   walk.to_leaves_ = true;
   DT_RETURN_IF_ERROR(ForEachNode(root.node.get(), [&](const Node& node) {
-    return node.consumed ? WalkedBefore(who, node) : CheckUnwritten(who, node);
+    if (node.consumed) return WalkedBefore(who, node);
+    walk.gathers_.Count(node, /*reduces=*/true);
+    return CheckUnwritten(who, node);
   }));
+  walk.gathers_.CountEdge(root);
   return walk;
 }
 
@@ -109,24 +116,31 @@ bool TapeWalk::MarkIfLeads(const Node& node) {
     if (is_target) reached_.insert(PlaceOf(edge));
     leads = leads || is_target || runs_.contains(edge.node.get());
   }
-  if (leads) runs_.insert(&node);
-  return leads;
+  if (!leads) return false;
+  runs_.insert(&node);
+  gathers_.Count(node, /*reduces=*/false);
+  return true;
 }
 
-void TapeWalk::Extend(const Edge& root, uint64_t since) {
-  if (to_leaves_) return;
+void TapeWalk::Extend(absl::Span<const Edge> roots, uint64_t since) {
   absl::flat_hash_set<const Node*> seen = {nullptr};
   std::vector<const Node*> nodes;
   const auto meet = [&](const Edge& edge) {
     if (!seen.insert(edge.node.get()).second || edge.node->sequence <= since) return;
     nodes.push_back(edge.node.get());
   };
-  meet(root);
+  for (const Edge& root : roots) meet(root);
   for (size_t i = 0; i < nodes.size(); ++i) {
     for (const Edge& edge : nodes[i]->edges) meet(edge);
   }
   SortByAge(nodes);
-  for (const Node* node : nodes) MarkIfLeads(*node);
+  for (const Node* node : nodes) {
+    if (to_leaves_) gathers_.Count(*node, /*reduces=*/true);
+    if (!to_leaves_) MarkIfLeads(*node);
+  }
+  for (const Edge& root : roots) {
+    if (to_leaves_) gathers_.CountEdge(root);
+  }
 }
 
 }  // namespace dtensor

@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "dtensor/tensor/gather_members.h"
 #include "dtensor/tensor/tensor_impl.h"
 
 namespace dtensor {
@@ -29,9 +30,9 @@ class TapeWalk {
   static absl::StatusOr<TapeWalk> To(absl::string_view who, const Edge& root,
                                      absl::Span<const Edge> targets);
 
-  // `root` led here by operators that are younger than `since`, made during the walk: those that
-  // lead to what this walks to, or to its targets, are walked too.
-  void Extend(const Edge& root, uint64_t since);
+  // `roots` were led to by operators that are younger than `since`, made during the walk: those
+  // that lead to what this walks to, or to its targets, are walked too.
+  void Extend(absl::Span<const Edge> roots, uint64_t since);
 
   // Gradients go along this edge.
   bool Wants(const Edge& edge) const {
@@ -43,6 +44,9 @@ class TapeWalk {
   bool Keeps(const Node& node, int result) const {
     return !to_leaves_ && targets_.contains({&node, result});
   }
+  // What the operators that are walked gather, and the leaves that they lead to reduce early.
+  GatherWalk& gathers() { return gathers_; }
+
   // Of a target: something that is walked leads there.
   bool Reaches(const Edge& target) const { return reached_.contains(PlaceOf(target)); }
 
@@ -53,6 +57,7 @@ class TapeWalk {
   // None of these, if it goes to every leaf.
   absl::flat_hash_set<GradientPlace> targets_, reached_;
   absl::flat_hash_set<const Node*> runs_;
+  GatherWalk gathers_;
 };
 
 }  // namespace dtensor

@@ -80,7 +80,7 @@ absl::Status SettleSlowly(TensorImpl& impl) {
   }
   if (unsettled.pending != nullptr) {
     const absl::Status status = unsettled.pending->Wait().status();
-    impl.local = unsettled.pending->result();
+    impl.local = unsettled.pending->result(unsettled.pending_result);
     DT_RETURN_IF_ERROR(status);
     unsettled.pending = nullptr;
   }

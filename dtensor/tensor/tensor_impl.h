@@ -24,6 +24,7 @@
 
 namespace dtensor {
 
+struct GatherMember;  // gather_group.h
 struct Node;
 struct OpDef;
 struct Replay;  // replay.h
@@ -54,7 +55,8 @@ struct CopiedView {
 
 // What Settle() has to look at. Most tensors have none of it.
 struct Unsettled {
-  std::shared_ptr<PendingRedistribution> pending;  // `local` is on its way
+  std::shared_ptr<PendingRedistribution> pending;  // `local` is on its way,
+  size_t pending_result = 0;                       // as this result
   std::unique_ptr<CopiedView> view;
   bool consumed = false;  // by a redistribution in place
 };
@@ -75,6 +77,8 @@ struct TensorImpl {
   bool row_major = false;           // `local` is, on every rank
   std::optional<DType> grad_dtype;  // of a leaf's gradient; unset: its own
   TensorImplPtr grad;
+  // Of a leaf in a group, and of what ForUse() makes of it: operators save the leaf.
+  std::shared_ptr<GatherMember> gather;
 
   // Redistributions of this tensor. Leaves that want gradients and what is pinned hold them weakly:
   // parameters live on, and a gathered copy must not. The first caller gets what is remembered
@@ -94,6 +98,13 @@ struct TensorImpl {
   // to, which remembers for both.
   TensorImplPtr twin;
   uint64_t twin_version = 0;
+};
+
+// An operand that is gathered again when backward needs it.
+struct SavedLeaf {
+  int operand;
+  TensorImplPtr leaf;    // in a group
+  uint64_t version = 0;  // of it, when the operand was read
 };
 
 // One recorded operator. Holds local tensors, not TensorImpls: what a tensor remembers is not kept
@@ -118,6 +129,7 @@ struct Node {
   // Of the operands, when they were read. `bases` are those of CopiedViews.
   absl::InlinedVector<uint64_t, 3> versions;
   std::vector<std::pair<int, Tensor>> bases;  // (operand, base)
+  std::vector<SavedLeaf> saved_leaves;        // whose `operands` are undefined until then
 };
 
 // Waits for impl.local, or makes it again. Errors: what went wrong on the way; kFailedPrecondition

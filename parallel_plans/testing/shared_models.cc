@@ -22,7 +22,7 @@ TwoTowers::Tower::Tower(int64_t dim, Module* proj)
 }
 
 TensorOr TwoTowers::Tower::Forward(const DistributedTensor& x) {
-  return proj_(Silu(Mul(x, gain_->tensor)));
+  return proj_(Silu(Mul(x, gain_->Value())));
 }
 
 TwoTowers::TwoTowers(int64_t dim) : proj_(dim, dim, 0.5), a_(dim, &proj_), b_(dim, &proj_) {

@@ -30,7 +30,7 @@ class ScaledLayer : public dtensor::Module {
 
  protected:
   TensorOr Forward(const DistributedTensor& x) override {
-    return Add(Mul(linear_(x), scale_->tensor), shift_->tensor);
+    return Add(Mul(linear_(x), scale_->Value()), shift_->Value());
   }
 
  private:

@@ -1,0 +1,147 @@
+// GatherGroups: parameters that rest sharded and are used whole, for fully sharded data
+// parallelism.
+//
+// A leaf of a group lies where its owner laid it; so do its gradient and its optimizer states.
+// Operators use it in another layout, `used`: ForUse() gives it so, gathered, with the leaf as
+// where its gradient goes. A group is gathered in one exchange when it is entered, the one that
+// comes next is begun at once, and what was gathered is freed when the group is left. A recorded
+// operator saves the leaf in place of the gathered tensor; Backward gathers again, one group ahead
+// in its own order, frees each tensor after the last operator that reads it, and reduces the
+// gradients of a group to the leaves' layouts when the last of them has arrived.
+//
+//   const std::shared_ptr<GatherGroups> groups = GatherGroups::New();
+//   const std::shared_ptr<GatherGroup> block = groups->Add(ShardLevel::kParameters);
+//   DT_RETURN_IF_ERROR(block->Add(weight, Layout::Replicated(mesh, 2)));  // rests as S(0)
+//   ...
+//   const GatherScope scope(block.get());  // gathers; frees what it gathered at the end
+//   DT_RETURN_IF_ERROR(scope.status());
+//   TensorOr y = Linear(x, ForUse(weight));
+//
+// Modules do this for the group that they have (Module::set_gather_group), and plans give it to
+// them (parallel_plans/fully_shard.h). docs/fully-shard.md says what moves when.
+//
+// All that communicates follows from the order of calls, which is the same on every rank.
+#ifndef DTENSOR_TENSOR_GATHER_GROUP_H_
+#define DTENSOR_TENSOR_GATHER_GROUP_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "dtensor/tensor/distributed_tensor.h"
+
+namespace dtensor {
+
+struct TensorImpl;
+class GatherGroups;
+
+// What is sharded between uses: the levels of ZeRO (Rajbhandari et al. 2020).
+enum class ShardLevel : uint8_t {
+  // Optimizer states. What was gathered stays until the parameter is written to; gradients stay
+  // whole until ReduceGradients.
+  kOptimizer = 1,
+  kGradients = 2,   // And gradients: reduced in Backward. Parameters as above.
+  kParameters = 3,  // And parameters: gathered for each use.
+};
+
+class GatherGroup;
+
+// A leaf in its group.
+struct GatherMember {
+  GatherGroup* group;
+  std::weak_ptr<TensorImpl> leaf;
+  SpecPtr used;
+  std::weak_ptr<TensorImpl> gathered;  // without an edge; may be on its way
+  uint64_t version = 0;                // of the leaf, when `gathered` was begun
+
+  // `gathered`, if it is alive, of the values that the leaf has now. Else null.
+  std::shared_ptr<TensorImpl> Current() const;
+};
+
+class GatherGroup {
+ public:
+  GatherGroup(GatherGroups& groups, ShardLevel level) : groups_(groups), level_(level) {}
+  GatherGroup(const GatherGroup&) = delete;
+  GatherGroup& operator=(const GatherGroup&) = delete;
+
+  ShardLevel level() const { return level_; }
+  // From now on `leaf` is used in the layout `used`, of its mesh. Errors: kInvalidArgument for an
+  // undefined tensor, one that is in a group already, a layout that is of another mesh, Partial, or
+  // does not fit.
+  absl::Status Add(const DistributedTensor& leaf, const Layout& used);
+
+ private:
+  friend class GatherGroups;
+  friend class GatherScope;
+  // Begins to gather what it does not hold as it is now.
+  absl::Status Hold();
+  absl::Status Enter();
+  void Leave();
+
+  GatherGroups& groups_;
+  const ShardLevel level_;
+  std::deque<GatherMember> members_;               // do not move
+  std::vector<std::shared_ptr<TensorImpl>> held_;  // of the members, or none
+  int entered_ = 0;
+};
+
+// The groups of one model, which keep it alive, as do their leaves.
+class GatherGroups : public std::enable_shared_from_this<GatherGroups> {
+ public:
+  static std::shared_ptr<GatherGroups> New() {
+    return std::shared_ptr<GatherGroups>(new GatherGroups());
+  }
+  GatherGroups(const GatherGroups&) = delete;
+  GatherGroups& operator=(const GatherGroups&) = delete;
+
+  // A new group. The first is the model's: while it is entered, the group that comes next is
+  // gathered ahead, which is what came next when it was entered the last time, and at first the one
+  // that was added next. Groups that are entered outside of the first gather nothing ahead.
+  std::shared_ptr<GatherGroup> Add(ShardLevel level);
+
+ private:
+  friend class GatherGroup;
+  GatherGroups() = default;
+  void Enter(GatherGroup& group);
+  void Leave();
+  // The group that comes next; null: none is known.
+  GatherGroup* expected() const { return at_ < order_.size() ? order_[at_] : nullptr; }
+
+  std::deque<GatherGroup> groups_;
+  // In which the groups were entered, in the first, the last time; and how many have been now.
+  std::vector<GatherGroup*> order_;
+  size_t at_ = 0;
+  int entered_ = 0;
+  bool in_first_ = false;
+};
+
+// Enters a group while it lives; null: does nothing. Collective over the ranks that share the
+// leaves. Groups may be entered in one another, and again.
+class GatherScope {
+ public:
+  explicit GatherScope(GatherGroup* group);
+  ~GatherScope();
+  GatherScope(const GatherScope&) = delete;
+  GatherScope& operator=(const GatherScope&) = delete;
+  // Errors: failures.
+  const absl::Status& status() const { return status_; }
+
+ private:
+  GatherGroup* group_;
+  absl::Status status_;
+};
+
+// The leaf as operators use it: itself, or gathered, where it is in a group: now, and for whoever
+// holds the result, if the group is not entered. Collective then. Errors: failures. Requires:
+// defined.
+TensorOr ForUse(const DistributedTensor& leaf);
+
+// The layout of that.
+const Layout& UsedLayout(const DistributedTensor& leaf);
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_TENSOR_GATHER_GROUP_H_

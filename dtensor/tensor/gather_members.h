@@ -1,0 +1,70 @@
+// The members of gather groups: what dispatch and Backward do with them. For these alone.
+#ifndef DTENSOR_TENSOR_GATHER_MEMBERS_H_
+#define DTENSOR_TENSOR_GATHER_MEMBERS_H_
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "dtensor/tensor/gather_group.h"
+#include "dtensor/tensor/tensor_impl.h"
+
+namespace dtensor {
+
+// Each member gathered, perhaps still on its way: what there is already of the values it has now,
+// and the others over the same axes in one exchange, which is begun. Collective. Requires: leaves
+// that are alive.
+absl::StatusOr<std::vector<TensorImplPtr>> BeginGather(absl::Span<GatherMember* const> members);
+
+// What one Backward gathers and reduces.
+class GatherWalk {
+ public:
+  // For each node that will be visited, before it or any older one is: what it gathers, and, if the
+  // walk `reduces`, to which leaves it leads.
+  void Count(const Node& node, bool reduces);
+  // The same for an edge at which the walk begins.
+  void CountEdge(const Edge& edge);
+
+  // Gathers what `node` saved as leaves into its operands, and begins what the next group needs.
+  // Collective. Errors: failures.
+  absl::Status Restore(Node& node);
+  // After the visit: frees what no later node needs.
+  void Release(Node& node);
+
+  // A gradient has arrived at `leaf`. If it was the last of all leaves of its group: these, in the
+  // order in which theirs were complete. Else none.
+  std::vector<TensorImplPtr> Arrived(const TensorImplPtr& leaf);
+
+ private:
+  struct Held {
+    int uses = 0;  // by nodes that are still to be visited
+    TensorImplPtr gathered;
+  };
+  // What the nodes need of one group, in the order in which they are visited.
+  struct Need {
+    uint64_t sequence = 0;  // of the first node that needs it: the highest
+    std::vector<GatherMember*> members;
+    bool begun = false;
+  };
+  struct Arrivals {
+    int leaves = 0;  // that wait for gradients
+    std::vector<TensorImplPtr> complete;
+  };
+  absl::Status Begin(Need& need);
+  void Order();
+
+  absl::flat_hash_map<GatherMember*, Held> held_;
+  absl::flat_hash_map<GatherGroup*, Need> counted_;
+  std::vector<Need> needs_;  // of counted_, once they are known
+  absl::flat_hash_map<GatherGroup*, size_t> place_;
+  absl::flat_hash_map<const TensorImpl*, int> edges_;  // to each leaf, without a gradient so far
+  absl::flat_hash_map<GatherGroup*, Arrivals> arrivals_;
+};
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_TENSOR_GATHER_MEMBERS_H_
