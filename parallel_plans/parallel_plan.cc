@@ -9,6 +9,26 @@
 #include "dtensor/runtime/core/status.h"
 
 namespace dtensor {
+namespace {
+
+// A group for each unit, which its module enters. The model enters the first of all, so that units
+// are gathered ahead while it is called: if it is no unit, one without parameters.
+std::vector<std::shared_ptr<GatherGroup>> AddGroups(Module& model,
+                                                    const internal::PlanBuilder& builder) {
+  std::vector<std::shared_ptr<GatherGroup>> groups;
+  if (builder.units().empty()) return groups;
+  const std::shared_ptr<GatherGroups> all = GatherGroups::New();
+  if (&builder.module(builder.units()[0].module) != &model) {
+    model.set_gather_group(all->Add(ShardLevel::kParameters));
+  }
+  for (const internal::PlanBuilder::Unit& unit : builder.units()) {
+    groups.push_back(all->Add(unit.level));
+    builder.module(unit.module).set_gather_group(groups.back());
+  }
+  return groups;
+}
+
+}  // namespace
 
 absl::Status ParallelPlan::Apply(Module& model, Context& context, const DeviceMesh& mesh,
                                  const ParallelPlanOptions& options) const {
@@ -16,22 +36,30 @@ absl::Status ParallelPlan::Apply(Module& model, Context& context, const DeviceMe
   DT_RETURN_IF_ERROR(builder.MatchLines());
   struct Placed {
     internal::PlanBuilder::ParameterUses used;
-    Layout layout;
+    int unit;
+    Layout in_use, layout;
   };
   std::vector<Placed> placed;
   for (internal::PlanBuilder::ParameterUses& used : builder.Parameters()) {
     const Parameter& parameter = *used.parameter;
-    DT_ASSIGN_OR_RETURN(Layout layout, builder.PlaceParameter(used));
+    const int unit = builder.UnitOf(used);
+    DT_ASSIGN_OR_RETURN(Layout in_use, builder.PlaceParameter(used));
+    DT_ASSIGN_OR_RETURN(Layout layout, builder.PlaceBetweenUses(used, unit, in_use));
     // Refuses a mesh that does not fit the world before anything changes.
     DT_RETURN_IF_ERROR(context.Intern(layout, parameter.shape, parameter.dtype).status());
     if (parameter.tensor.defined()) {
       return absl::FailedPreconditionError(absl::StrCat(
           "parameter ", used.path, " has memory already; apply the plan before Materialize, once"));
     }
-    placed.push_back({std::move(used), std::move(layout)});
+    placed.push_back({std::move(used), unit, std::move(in_use), std::move(layout)});
   }
   for (const Placed& p : placed) {
     DT_RETURN_IF_ERROR(p.used.parameter->Materialize(context, p.layout, p.used.path, options.seed));
+  }
+  const std::vector<std::shared_ptr<GatherGroup>> groups = AddGroups(model, builder);
+  for (const Placed& p : placed) {
+    if (p.unit < 0) continue;
+    DT_RETURN_IF_ERROR(groups[p.unit]->Add(p.used.parameter->tensor, p.in_use));
   }
   model.SetPaths();
   for (size_t i = 0; i < builder.size(); ++i) {
@@ -50,7 +78,7 @@ bool SumsOver(const Module& module, const DeviceMesh& mesh, int axis) {
     if (!tensor.defined() || tensor.mesh() != mesh) continue;
     for (size_t d = 0; d < own.roles.size(); ++d) {
       if (own.roles[d] != DimRole::kInput && own.roles[d] != DimRole::kRow) continue;
-      const AxisList axes = AxesOf(tensor.layout().dim(static_cast<int>(d)));
+      const AxisList axes = AxesOf(UsedLayout(tensor).dim(static_cast<int>(d)));
       if (std::find(axes.begin(), axes.end(), axis) != axes.end()) return true;
     }
   }
@@ -83,9 +111,12 @@ std::string ExplainEdge(const Module& module, const ModuleEdge& edge) {
 }
 
 std::string ExplainParameter(const std::string& name, const Parameter& parameter) {
-  return absl::StrCat(
-      name, " ", DimsToString(parameter.shape), " as ",
-      parameter.tensor.defined() ? parameter.tensor.layout().ToString() : "(no memory)");
+  const DistributedTensor& tensor = parameter.tensor;
+  const std::string text =
+      absl::StrCat(name, " ", DimsToString(parameter.shape), " as ",
+                   tensor.defined() ? tensor.layout().ToString() : "(no memory)");
+  if (!tensor.defined() || UsedLayout(tensor) == tensor.layout()) return text;
+  return absl::StrCat(text, ", used as ", UsedLayout(tensor).ToString());
 }
 
 }  // namespace

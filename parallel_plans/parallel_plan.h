@@ -25,6 +25,9 @@
 // axes of SequenceParallel, whichever line comes first; and at an attention module it pins the
 // pattern's plan.
 //
+// FullyShard (fully_shard.h) shards what a module's parameters take between uses, on top of what
+// other lines make of them.
+//
 // Modules that share an input share its gather: a tensor remembers its redistributions.
 // Parameters that no line mentions are replicated. A parameter's dimension is cut between units
 // only (heads).
@@ -50,6 +53,7 @@
 #include "absl/types/span.h"
 #include "dtensor/layout/device_mesh.h"
 #include "dtensor/nn/module.h"
+#include "dtensor/parallel_plans/fully_shard.h"
 #include "dtensor/parallel_plans/parallel_style.h"
 #include "dtensor/parallel_plans/style_text.h"
 #include "dtensor/parallel_plans/styles.h"

@@ -10,6 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "dtensor/layout/text_scanner.h"
 #include "dtensor/parallel_plans/context_parallel.h"
+#include "dtensor/parallel_plans/fully_shard.h"
 #include "dtensor/parallel_plans/parallel_plan.h"
 #include "dtensor/parallel_plans/style_text.h"
 #include "dtensor/runtime/core/status.h"
@@ -32,6 +33,7 @@ const std::vector<StyleReader>& LibraryStyles() {
       {"SequenceParallel", ReadAs<SequenceParallel>},
       {"Replicated", ReadAs<Replicated>},
       {"DataParallel", ReadAs<DataParallel>},
+      {"FullyShard", ReadAs<FullyShard>},
       {"ContextParallel", ReadAs<ContextParallel>},
       {"Edges", ReadAs<Edges>},
       {"PrepareInput", ReadAs<PrepareInput>},

@@ -31,6 +31,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "dtensor/layout/device_mesh.h"
 #include "dtensor/layout/placement.h"
@@ -43,7 +44,8 @@ struct StyleSite {
   const Module& module;
   const DeviceMesh& mesh;
   AxisList axes;  // of the mesh: those that the style's `axis` stands for, an axis or a group
-  bool allow_uneven = false;  // ParallelPlanOptions
+  bool allow_uneven = false;    // ParallelPlanOptions
+  absl::string_view path = "";  // of the module, in the model; "" is the model itself
 
   // An edge on these axes.
   ModuleEdge Edge(std::optional<Placement> input, std::optional<Placement> output) const;
@@ -62,6 +64,9 @@ struct StyleWishes {
   std::vector<ModuleEdge> edges;
   // Sets options of the module's attention, where it has one (Module::attention). Null: none.
   std::function<void(AttentionOptions&)> attention;
+  // Makes the module a unit (fully_shard.h): its parameters and those of modules in it, where no
+  // unit of these has them, are sharded over the axes between uses, and gathered together.
+  std::optional<ShardLevel> unit;
 };
 
 // Shard of the first dimension that has one of the roles, for each parameter of the module; R for

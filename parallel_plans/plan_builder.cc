@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/parallel_plans/path_pattern.h"
 #include "dtensor/runtime/core/status.h"
@@ -98,7 +99,7 @@ absl::Status PlanBuilder::MatchLines() {
   for (Entry& entry : modules_) {
     for (Claimed& claimed : entry.claims) DT_RETURN_IF_ERROR(AskStyle(*entry.module, claimed));
   }
-  return absl::OkStatus();
+  return FindUnits();
 }
 
 absl::Status PlanBuilder::MatchLine(const ParallelPlan::Line& line) {
@@ -154,13 +155,54 @@ absl::Status PlanBuilder::JoinPlaces() {
 absl::Status PlanBuilder::AskStyle(const Module& module, Claimed& claimed) const {
   const ParallelStyle& style = claimed.line->style;
   absl::StatusOr<StyleWishes> wishes =
-      style.WishesAt({module, mesh_, claimed.axes, options_.allow_uneven});
+      style.WishesAt({module, mesh_, claimed.axes, options_.allow_uneven, claimed.path});
   const absl::Status status = wishes.ok() ? CheckWishes(module, *wishes) : wishes.status();
   if (!status.ok()) {
     return Error(*claimed.line, absl::StrCat("at \"", claimed.path, "\": ", status.message()));
   }
   claimed.wishes = *std::move(wishes);
   return absl::OkStatus();
+}
+
+absl::Status PlanBuilder::FindUnits() {
+  for (size_t i = 0; i < modules_.size(); ++i) {
+    const Unit* earlier = nullptr;
+    for (const Claimed& claimed : modules_[i].claims) {
+      if (!claimed.wishes.unit) continue;
+      if (earlier != nullptr) {
+        return Error(*claimed.line,
+                     absl::StrCat("module \"", claimed.path, "\" is a unit of the line ",
+                                  earlier->line->ToString(),
+                                  " already; shard over one axis, or a group of both"));
+      }
+      units_.push_back({i, claimed.line, claimed.axes, *claimed.wishes.unit});
+      earlier = &units_.back();
+    }
+  }
+  return absl::OkStatus();
+}
+
+int PlanBuilder::UnitOf(const ParameterUses& used) const {
+  const std::string& user = modules_[used.uses[0].module].path;
+  int innermost = -1;
+  size_t length = 0;
+  for (size_t u = 0; u < units_.size(); ++u) {
+    const std::string& path = modules_[units_[u].module].path;
+    const bool has = path.empty() || user == path || absl::StartsWith(user, path + ".");
+    if (!has || path.size() < length) continue;
+    innermost = static_cast<int>(u);  // of two with one path the later is in the other
+    length = path.size();
+  }
+  return innermost;
+}
+
+absl::StatusOr<Layout> PlanBuilder::PlaceBetweenUses(const ParameterUses& used, int unit,
+                                                     const Layout& layout) const {
+  if (unit < 0) return layout;
+  absl::StatusOr<Layout> rest = ShardBetweenUses(layout, used.parameter->shape, units_[unit].axes);
+  if (rest.ok()) return rest;
+  return Error(*units_[unit].line,
+               absl::StrCat("parameter ", used.path, ": ", rest.status().message()));
 }
 
 std::vector<ModuleEdge> PlanBuilder::EdgesOf(size_t i) const {

@@ -49,8 +49,22 @@ class PlanBuilder {
 
   // In the order of their first paths.
   std::vector<ParameterUses> Parameters() const;
-  // The layout of a parameter, from all lines that name a module which has it.
+  // The layout in which a parameter is used, from all lines that name a module which has it.
   absl::StatusOr<Layout> PlaceParameter(const ParameterUses& used) const;
+
+  // Modules whose parameters are gathered together (fully_shard.h), in the order of modules.
+  struct Unit {
+    size_t module;
+    const ParallelPlan::Line* line;
+    AxisList axes;
+    ShardLevel level;
+  };
+  const std::vector<Unit>& units() const { return units_; }
+  // The innermost unit that has the parameter by its first path: an index; none: -1.
+  int UnitOf(const ParameterUses& used) const;
+  // Where a parameter of that unit rests between uses.
+  absl::StatusOr<Layout> PlaceBetweenUses(const ParameterUses& used, int unit,
+                                          const Layout& layout) const;
 
  private:
   // A line that names the module at `path`, and what its style wants there, once it was asked.
@@ -86,6 +100,7 @@ class PlanBuilder {
   absl::Status Claim(Place& place, const ParallelPlan::Line& line, const AxisList& axes) const;
   absl::Status JoinPlaces();
   absl::Status AskStyle(const Module& module, Claimed& claimed) const;
+  absl::Status FindUnits();
   absl::StatusOr<std::vector<Wish>> WishesFor(const ParameterUses& used) const;
   absl::StatusOr<Layout> Grant(const Wish& wish, const Parameter& parameter,
                                const Layout& layout) const;
@@ -101,6 +116,7 @@ class PlanBuilder {
   const ParallelPlanOptions& options_;
   std::vector<Place> places_;
   std::vector<Entry> modules_;
+  std::vector<Unit> units_;
 };
 
 }  // namespace dtensor::internal

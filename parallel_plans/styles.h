@@ -1,5 +1,5 @@
-// The styles that plans are made of; ContextParallel, the last, is in context_parallel.h. On the
-// style's axis `a` (S is Shard, R Replicate):
+// The styles that plans are made of; FullyShard is in fully_shard.h and ContextParallel in
+// context_parallel.h. On the style's axis `a` (S is Shard, R Replicate):
 //
 //   style                parameters                    input         output
 //   Colwise(a, out)      output features S, others R   R             as it comes, or out
@@ -11,6 +11,7 @@
 //   SequenceParallel(a)  R                             S(1)          S(1)
 //   Replicated(a)        R                             R             as it comes
 //   DataParallel(a)      left to others                S(0)          as it comes
+//   FullyShard(a, level) S between uses, R in use      at "": S(0)   as it comes
 //   ContextParallel(a,p) left to others                S(1) as p     as it comes
 //   Edges(a, in, out)    left to others                in            out
 //   PrepareInput(a, ...) left to others                each its own  as it comes
@@ -25,7 +26,7 @@
 // Who communicates, forward: Colwise gathers an input that was split; Rowwise reduces its Partial
 // result, by an all-reduce (R) or a reduce-scatter (S), and adds its bias afterwards;
 // SequenceParallel, DataParallel and ContextParallel move nothing, and their parameters' gradients
-// are Partial.
+// are Partial. FullyShard gathers parameters, one module ahead.
 //
 // VocabParallel is Rowwise for a table and Colwise for the head that makes logits of it, of any
 // number of words: trailing ranks may hold fewer, also where uneven shards are not allowed. At a
