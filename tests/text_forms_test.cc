@@ -88,6 +88,8 @@ TEST(TextForms, OfTheTransformersPlans) {
       plans.push_back(TensorParallelPlan(axis, sequence_parallel));
       plans.push_back(plans.back());
       plans.back().Add({"", DataParallel("dp")});
+      plans.push_back(plans.back());
+      plans.back().Add({"model.layers.*", FullyShard("dp")});
     }
   }
   for (const ParallelPlan& plan : plans) {
