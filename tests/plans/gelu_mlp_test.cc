@@ -116,7 +116,9 @@ TEST(GeluMlp, DropsOutWhileItTrainsAlone) {
   int64_t dropped = 0;
   for (size_t i = 0; i < training.y.size(); ++i) {
     dropped += training.y[i] == 0;
-    if (training.y[i] != 0) EXPECT_NEAR(training.y[i], evaluated.y[i] / 0.7, 1e-12);
+    if (training.y[i] != 0) {
+      EXPECT_NEAR(training.y[i], evaluated.y[i] / 0.7, 1e-12);
+    }
   }
   EXPECT_GT(dropped, 10);  // of 96
   EXPECT_LT(dropped, 50);

@@ -3,9 +3,9 @@
 #include <memory>
 #include <string>
 
+#include "dtensor/nn/adamw.h"
 #include "dtensor/nn/containers.h"
 #include "dtensor/nn/layers.h"
-#include "dtensor/nn/optimizer.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/parallel_plans/parallel_plan.h"
 #include "dtensor/runtime/core/status.h"
