@@ -1,0 +1,266 @@
+#include "dtensor/tests/torch_cases/torch_cases.h"
+
+#include <cstdint>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "dtensor/ops/ops.h"
+#include "dtensor/runtime/core/attention_mask.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/testing/all_ops.h"
+
+namespace dtensor {
+namespace {
+
+using internal::OpNamed;
+using Operands = absl::Span<const TensorOr>;
+using Results = absl::StatusOr<std::vector<DistributedTensor>>;
+
+Results List(const TensorOr& y) {
+  DT_RETURN_IF_ERROR(y.status());
+  return std::vector<DistributedTensor>{*y};
+}
+Results List(Results results) { return results; }
+Results List(const absl::StatusOr<AttentionResults>& results) {
+  DT_RETURN_IF_ERROR(results.status());
+  return std::vector<DistributedTensor>{results->o, results->lse};
+}
+
+// Any function of operands, whatever way it returns its results.
+template <typename Function>
+TorchCall Call(Function function) {
+  return [function](Operands x) { return List(function(x)); };
+}
+TorchCall Unary(TensorOr (*function)(const TensorOr&)) {
+  return Call([function](Operands x) { return function(x[0]); });
+}
+TorchCall Binary(TensorOr (*function)(const TensorOr&, const TensorOr&)) {
+  return Call([function](Operands x) { return function(x[0], x[1]); });
+}
+TorchCall Ternary(TensorOr (*function)(const TensorOr&, const TensorOr&, const TensorOr&)) {
+  return Call([function](Operands x) { return function(x[0], x[1], x[2]); });
+}
+
+// "name", and with these endings.
+std::vector<std::string> Names(const std::string& name,
+                               const std::vector<absl::string_view>& endings) {
+  std::vector<std::string> names = {name};
+  for (const absl::string_view ending : endings) names.push_back(absl::StrCat(name, "_", ending));
+  return names;
+}
+
+void AddProducts(std::vector<TorchCases>& all) {
+  const auto product = static_cast<TensorOr (*)(const TensorOr&, const TensorOr&)>(Linear);
+  const auto with_bias =
+      static_cast<TensorOr (*)(const TensorOr&, const TensorOr&, const TensorOr&)>(Linear);
+  all.push_back({Names("matmul", {"outer", "long", "batches", "broadcast", "empty"}),
+                 &OpNamed("MatMul"), Binary(MatMul)});
+  all.push_back({Names("linear", {"vector"}), &OpNamed("Linear"), Binary(product)});
+  all.push_back({Names("linear_bias", {"empty"}), &OpNamed("Linear", 1), Ternary(with_bias)});
+}
+
+void AddArithmetic(std::vector<TorchCases>& all) {
+  const auto scale_by = [](double factor) {
+    return Call([factor](Operands x) { return Scale(x[0], factor); });
+  };
+  all.push_back({Names("add", {"broadcast", "ends", "integers"}), &OpNamed("Add"), Binary(Add)});
+  all.push_back({Names("sub", {"broadcast", "ends", "integers", "scalar_tensor"}), &OpNamed("Sub"),
+                 Binary(Sub)});
+  all.push_back({Names("mul", {"broadcast", "ends", "integers"}), &OpNamed("Mul"), Binary(Mul)});
+  all.push_back({Names("div", {"broadcast", "ends"}), &OpNamed("Div"), Binary(Div)});
+  all.push_back({{"add_n"}, &OpNamed("AddN"), Call([](Operands x) { return AddN(x); })});
+  all.push_back(
+      {Names("maximum", {"ties", "ends", "integers"}), &OpNamed("Maximum"), Binary(Maximum)});
+  all.push_back(
+      {Names("minimum", {"ties", "ends", "integers"}), &OpNamed("Minimum"), Binary(Minimum)});
+  all.push_back({Names("neg", {"integers"}), &OpNamed("Neg"), Unary(Neg)});
+  all.push_back({{"scale"}, &OpNamed("Scale"), scale_by(-1.75)});
+  all.push_back({{"scale_to_zero"}, &OpNamed("Scale"), scale_by(0)});
+  all.push_back({{"add_scalar"}, &OpNamed("AddScalar"), Call([](Operands x) {
+                   return AddScalar(x[0], .3);
+                 })});
+}
+
+void AddFunctions(std::vector<TorchCases>& all) {
+  const auto add = [&](const std::string& name, absl::string_view op, TorchCall call) {
+    all.push_back({Names(name, {"special"}), &OpNamed(op), std::move(call)});
+  };
+  const auto gelu = [&](const std::string& name, GeluForm form) {
+    add(name, "Gelu", Call([form](Operands x) { return Gelu(x[0], form); }));
+  };
+  const auto pow = [&](const std::string& name, double exponent) {
+    add(name, "Pow", Call([exponent](Operands x) { return Pow(x[0], exponent); }));
+  };
+  add("abs", "Abs", Unary(Abs));
+  add("exp", "Exp", Unary(Exp));
+  add("log", "Log", Unary(Log));
+  add("sqrt", "Sqrt", Unary(Sqrt));
+  add("rsqrt", "Rsqrt", Unary(Rsqrt));
+  add("relu", "Relu", Unary(Relu));
+  add("sigmoid", "Sigmoid", Unary(Sigmoid));
+  add("tanh", "Tanh", Unary(Tanh));
+  add("silu", "Silu", Unary(Silu));
+  gelu("gelu_erf", GeluForm::kErf);
+  gelu("gelu_tanh", GeluForm::kTanh);
+  pow("pow_0", 0);
+  pow("pow_2", 2);
+  pow("pow_3", 3);
+  pow("pow_0.3", .3);
+  pow("pow_half", .5);
+  pow("pow_minus_half", -.5);
+  pow("pow_minus_1.5", -1.5);
+  all.push_back({Names("silu_mul", {"special"}), &OpNamed("SiluMul"), Binary(SiluMul)});
+}
+
+void AddComparisons(std::vector<TorchCases>& all) {
+  const auto compare = [&](const std::string& name, absl::string_view op,
+                           TensorOr (*function)(const TensorOr&, const TensorOr&)) {
+    all.push_back({Names(name, {"ends", "integers"}), &OpNamed(op), Binary(function)});
+  };
+  const auto cast = [&](const std::string& name, size_t op, DType dtype) {
+    all.push_back(
+        {{name}, &OpNamed("Cast", op), Call([dtype](Operands x) { return Cast(x[0], dtype); })});
+  };
+  compare("equal", "Equal", Equal);
+  compare("not_equal", "NotEqual", NotEqual);
+  compare("less", "Less", Less);
+  compare("less_equal", "LessEqual", LessEqual);
+  compare("greater", "Greater", Greater);
+  compare("greater_equal", "GreaterEqual", GreaterEqual);
+  all.push_back({{"logical_and"}, &OpNamed("LogicalAnd"), Binary(LogicalAnd)});
+  all.push_back({{"logical_or"}, &OpNamed("LogicalOr"), Binary(LogicalOr)});
+  all.push_back({{"logical_not"}, &OpNamed("LogicalNot"), Unary(LogicalNot)});
+  all.push_back(
+      {Names("where", {"broadcast", "ends", "integers"}), &OpNamed("Where"), Ternary(Where)});
+  cast("cast_bf16", 0, DType::kBF16);
+  cast("cast_f32", 0, DType::kF32);
+  cast("cast_i32", 1, DType::kI32);
+  cast("cast_from_i64", 1, DType::kF64);
+}
+
+void AddRows(std::vector<TorchCases>& all) {
+  const auto rms_norm = [](double eps) {
+    return Call([eps](Operands x) { return RmsNorm(x[0], x[1], eps); });
+  };
+  all.push_back({Names("softmax", {"masked", "apart"}), &OpNamed("Softmax"), Unary(Softmax)});
+  all.push_back(
+      {Names("log_softmax", {"masked", "apart"}), &OpNamed("LogSoftmax"), Unary(LogSoftmax)});
+  all.push_back({Names("rms_norm", {"long", "empty"}), &OpNamed("RmsNorm"), rms_norm(1e-5)});
+  all.push_back({{"rms_norm_zeros"}, &OpNamed("RmsNorm"), rms_norm(1e-3)});
+  all.push_back({Names("layer_norm", {"far", "empty"}), &OpNamed("LayerNorm"),
+                 Call([](Operands x) { return LayerNorm(x[0], x[1], x[2], 1e-5); })});
+}
+
+void AddReductions(std::vector<TorchCases>& all) {
+  using Reduction = TensorOr (*)(const TensorOr&, absl::Span<const int>);
+  const auto add = [&](const std::vector<std::string>& names, absl::string_view op,
+                       Reduction reduction, std::vector<int> dims) {
+    all.push_back({names, &OpNamed(op),
+                   Call([reduction, dims](Operands x) { return reduction(x[0], dims); })});
+  };
+  const std::pair<std::string, std::vector<int>> ways[] = {
+      {"1", {1}}, {"0_2", {0, -1}}, {"all", {2, 0, 1}}};
+  for (const auto& [way, dims] : ways) {
+    add({"sum_" + way}, "Sum", Sum, dims);
+    add({"mean_" + way}, "Mean", Mean, dims);
+    add({"max_" + way, "max_ties_" + way}, "Max", Max, dims);
+    add({"min_" + way, "min_ties_" + way}, "Min", Min, dims);
+  }
+  add({"sum_empty", "sum_integers"}, "Sum", Sum, {1});
+  add({"mean_empty"}, "Mean", Mean, {1});
+  add({"max_ends", "max_integers"}, "Max", Max, {1});
+  add({"min_ends", "min_integers"}, "Min", Min, {1});
+  const auto arg_max = [&](const std::vector<std::string>& names, int dim) {
+    all.push_back(
+        {names, &OpNamed("ArgMax"), Call([dim](Operands x) { return ArgMax(x[0], dim); })});
+  };
+  arg_max({"argmax", "argmax_integers"}, 1);
+  arg_max({"argmax_ties"}, 0);
+  arg_max({"argmax_ends"}, -1);
+  all.push_back({{"sum_of_squares"}, &OpNamed("SumOfSquares"), Unary(SumOfSquares)});
+}
+
+void AddViews(std::vector<TorchCases>& all) {
+  const auto add = [&](const std::string& name, const OpDef& op, auto function) {
+    all.push_back({{name}, &op, Call(function)});
+  };
+  add("reshape", OpNamed("Reshape"), [](Operands x) { return Reshape(x[0], {3, -1}); });
+  add("transpose", OpNamed("Transpose"), [](Operands x) { return Transpose(x[0], 0, 2); });
+  add("permute", OpNamed("Transpose"), [](Operands x) { return Permute(x[0], {2, 0, 1}); });
+  add("expand", OpNamed("Expand"), [](Operands x) { return Expand(x[0], {2, 3, 4}); });
+  add("slice", OpNamed("Slice"), [](Operands x) { return Slice(x[0], 1, 1, 4); });
+  add("slice_rows", OpNamed("Slice"), [](Operands x) { return Slice(x[0], 0, 4, 8); });
+  add("split", OpNamed("SplitTensor"), [](Operands x) { return SplitTensor(x[0], 1, {2, 0, 4}); });
+  add("concat", OpNamed("Concat"), [](Operands x) { return Concat(x, 1); });
+  add("concat_empty", OpNamed("Concat"), [](Operands x) { return Concat(x, 1); });
+  add("concat_integers", OpNamed("Concat"), [](Operands x) { return Concat(x, 1); });
+  add("concat_rows", OpNamed("Concat"), [](Operands x) { return Concat(x, 0); });
+  add("stack", OpNamed("Stack"), [](Operands x) { return Stack(x, 1); });
+  add("pad", OpNamed("Pad"), [](Operands x) { return Pad(x[0], 1, 2, 1); });
+  add("pad_rows_with", OpNamed("Pad", 1), [](Operands x) { return Pad(x[0], 0, 4, 2, -1.5); });
+}
+
+void AddAttention(std::vector<TorchCases>& all) {
+  const auto add = [&](const std::vector<std::string>& names, const AttentionOptions& options) {
+    all.push_back({names, &OpNamed("Attention"),
+                   Call([options](Operands x) { return Attention(x[0], x[1], x[2], options); })});
+  };
+  const AttentionMask full = AttentionMask::Full();
+  add({"attention_full"}, {.mask = full});
+  add({"attention_causal", "attention_grouped", "attention_longer_keys", "attention_no_key"}, {});
+  add({"attention_scale"}, {.mask = full, .scale = .3});
+  add({"attention_window"}, {.mask = AttentionMask::Window(2).value()});
+  add({"attention_prefix"}, {.mask = AttentionMask::Prefix(3).value()});
+  add({"attention_documents"}, {.mask = AttentionMask::Documents({0, 2}).value()});
+  add({"attention_offset"}, {.query_offset = 1});
+  all.push_back({{"attention_lse"}, &OpNamed("Attention"), Call([full](Operands x) {
+                   return AttentionWithLse(x[0], x[1], x[2], {.mask = full});
+                 })});
+}
+
+void AddTransformers(std::vector<TorchCases>& all) {
+  const auto rope = [&](const std::string& name, double theta, int64_t offset) {
+    all.push_back({{name}, &OpNamed("Rope"), Call([theta, offset](Operands x) {
+                     return Rope(x[0], theta, offset);
+                   })});
+  };
+  const auto losses = [&](const std::vector<std::string>& names,
+                          const CrossEntropyOptions& options) {
+    all.push_back({names, &OpNamed("CrossEntropy"),
+                   Call([options](Operands x) { return CrossEntropy(x[0], x[1], options); })});
+  };
+  const auto mean = [&](const std::vector<std::string>& names, const CrossEntropyOptions& options) {
+    all.push_back({names, &OpNamed("CrossEntropyMean"),
+                   Call([options](Operands x) { return CrossEntropyMean(x[0], x[1], options); })});
+  };
+  all.push_back({{"embedding"}, &OpNamed("Embedding"), Binary(Embedding)});
+  rope("rope", 100, 0);
+  rope("rope_offset", 10000, 7);
+  AddAttention(all);
+  losses(Names("cross_entropy", {"apart", "ignored"}), {});
+  losses({"cross_entropy_ignored_class"}, {.ignore = 1});
+  losses({"cross_entropy_smoothed"}, {.label_smoothing = .3});
+  losses({"cross_entropy_all_smooth"}, {.label_smoothing = 1});
+  losses({"cross_entropy_padded"}, {.classes = 5});
+  losses({"cross_entropy_padded_smoothed"}, {.label_smoothing = .1, .classes = 5});
+  mean(Names("cross_entropy_mean", {"empty", "of_none"}), {});
+  mean({"cross_entropy_mean_ignored"}, {.label_smoothing = .2});
+}
+
+}  // namespace
+
+std::vector<TorchCases> AllTorchCases() {
+  std::vector<TorchCases> all;
+  AddProducts(all);
+  AddArithmetic(all);
+  AddFunctions(all);
+  AddComparisons(all);
+  AddRows(all);
+  AddReductions(all);
+  AddViews(all);
+  AddTransformers(all);
+  return all;
+}
+
+}  // namespace dtensor
