@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "dtensor/layout/regions.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/copy.h"
@@ -199,6 +200,22 @@ class Program {
     return true;
   }
 
+  // Of a slice: every rank keeps those of the elements that it had. A dimension that is split may
+  // be dealt out anew, over the same axes.
+  bool IsSliceAlias(const DistributedTensor& x, const DistributedTensor& slice, int dim,
+                    int64_t begin) const {
+    if (!IsAlias(x, slice)) return false;
+    for (int rank = 0; rank < mesh_.size(); ++rank) {
+      const auto at = mesh_.Coordinate(rank);
+      const IndexSet had = DimRegion(x.layout(), dim, x.shape()[dim], at);
+      const IndexSet has = DimRegion(slice.layout(), dim, slice.shape()[dim], at);
+      for (int64_t i = 0; i < slice.shape()[dim]; ++i) {
+        if (had.Contains(begin + i) != has.Contains(i)) return false;
+      }
+    }
+    return true;
+  }
+
   absl::Status View() {
     const Handle x = Any();
     Log("view of", x);
@@ -221,9 +238,9 @@ class Program {
       DT_RETURN_IF_ERROR(view.status());
       const bool is_all = begin == 0 && end == x.ref.shape[dim];
       if (is_all) return Add(view, reference_.Itself(x.ref), x.reshaped);
-      // What is sharded must be whole first.
-      return Add(view, reference_.Slice(x.ref, dim, begin, end, IsAlias(x.tensor, *view)),
-                 x.reshaped);
+      return Add(
+          view, reference_.Slice(x.ref, dim, begin, end, IsSliceAlias(x.tensor, *view, dim, begin)),
+          x.reshaped);
     }
     if (x.ref.at.empty()) return absl::OkStatus();
     Dims shape = x.ref.shape;
