@@ -36,6 +36,7 @@ struct Case {
   int micro_batches = 1;
   DType dtype = DType::kF64;
   Device::Kind device = Device::Kind::kCpu;
+  bool recompute = false;  // each layer
 };
 
 struct Outcome {
@@ -77,6 +78,10 @@ absl::Status Train(Context& context, const Case& c, Outcome& outcome) {
   Transformer model(config);
   model.SetDType(c.dtype);
   DT_RETURN_IF_ERROR(plan.Apply(model, context, mesh, {.seed = 3}));
+  model.VisitModules([&](const std::string& path, Module& module) {
+    const bool layer = path == "model.layers.0" || path == "model.layers.1";
+    module.set_recomputes(c.recompute && layer);
+  });
   DT_ASSIGN_OR_RETURN(AdamW optimizer, AdamW::Create(model.Parameters(), {}));
   Outcome mine;
   for (int step = 0; step < 5; ++step) {
@@ -171,6 +176,17 @@ TEST(FullyShard, TrainsTheSameWithTiedEmbeddings) {
   ExpectSame({.mesh = "dp=2", .plan = Units("dp"), .tied = true});
   ExpectSame({.mesh = "dp=2", .plan = "{\"\", FullyShard(\"dp\")}", .tied = true});
   ExpectSame({.mesh = "dp=2,tp=2", .plan = WithTensorParallel(true), .tied = true});
+}
+
+TEST(FullyShard, TrainsTheSameWithLayersThatAreRecomputed) {
+  const std::string plan = "{\"model.layers.*\", FullyShard(\"dp\")}\n{\"\", FullyShard(\"dp\")}";
+  for (const bool tied : {false, true}) {
+    Case c{"dp=3", plan, tied};
+    c.recompute = true;
+    ExpectSame(c);
+    c.micro_batches = 2;
+    ExpectSame(c);
+  }
 }
 
 TEST(FullyShard, AddsMicroBatchesInTheShards) {
