@@ -1,0 +1,261 @@
+// Random plans on random models: outputs, and each parameter's gradient, are those of one rank,
+// whatever the styles, edges, sharding between uses and recomputation. DTENSOR_SEED repeats the slow
+// one, DTENSOR_SECONDS is how long it lasts.
+#include <algorithm>
+#include <cmath>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "dtensor/nn/containers.h"
+#include "dtensor/nn/dropout_layer.h"
+#include "dtensor/nn/gelu_mlp.h"
+#include "dtensor/nn/layers.h"
+#include "dtensor/ops/ops.h"
+#include "dtensor/parallel_plans/fully_shard.h"
+#include "dtensor/parallel_plans/parallel_plan.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/testing/slow_test_time.h"
+#include "dtensor/runtime/testing/status_matchers.h"
+#include "dtensor/tensor/autograd.h"
+#include "dtensor/testing/random_layouts.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace dtensor {
+namespace {
+
+constexpr int64_t kBatch = 4, kSequence = 6, kDim = 6;
+
+// What follows from a seed alone.
+class Choices {
+ public:
+  explicit Choices(uint32_t seed) : random_(seed) {}
+  int Below(int n) { return static_cast<int>(random_() % n); }
+  template <typename T>
+  const T& OneOf(const std::vector<T>& all) {
+    return all[Below(static_cast<int>(all.size()))];
+  }
+
+ private:
+  std::mt19937 random_;
+};
+
+// x + inner(x).
+class Residual : public Module {
+ public:
+  explicit Residual(std::unique_ptr<Module> inner) : inner_(std::move(inner)) {
+    AddChild("inner", inner_.get());
+  }
+
+ protected:
+  TensorOr Forward(const DistributedTensor& x) override { return Add(x, (*inner_)(x)); }
+
+ private:
+  std::unique_ptr<Module> inner_;
+};
+
+std::unique_ptr<Module> MakePart(Choices& choices) {
+  const auto bias = choices.Below(2) == 0 ? LinearLayer::Bias::kNone : LinearLayer::Bias::kAdded;
+  switch (choices.Below(6)) {
+    case 0:
+      return std::make_unique<LayerNormLayer>(kDim);
+    case 1:
+      return std::make_unique<RmsNormLayer>(kDim);
+    case 2:
+      return std::make_unique<DropoutLayer>(0.2);
+    case 3: {
+      const int64_t unit = choices.OneOf<int64_t>({1, 2, 3});
+      return std::make_unique<LinearLayer>(kDim, kDim, 0.5, LinearLayer::Units{unit, unit}, bias);
+    }
+    default: {
+      GeluMlpOptions options;
+      options.bias = bias == LinearLayer::Bias::kAdded;
+      options.up_stddev = options.down_stddev = 0.5;
+      return std::make_unique<GeluMlp>(kDim, choices.OneOf<int64_t>({4, 5, 9}), options);
+    }
+  }
+}
+
+void MakeModel(uint32_t seed, Sequential& model) {
+  Choices choices(seed);
+  const int parts = 2 + choices.Below(4);
+  for (int i = 0; i < parts; ++i) {
+    std::unique_ptr<Module> part = MakePart(choices);
+    if (choices.Below(3) == 0) part = std::make_unique<Residual>(std::move(part));
+    model.Append(std::move(part));
+  }
+  model.SetDType(DType::kF64);
+  model.VisitParameters([](const std::string&, Parameter& parameter) {
+    if (parameter.shape.size() == 1) parameter.init = ParameterInit::Normal(1);
+  });
+}
+
+std::optional<Placement> AnyEdge(Choices& choices) {
+  return choices.OneOf<std::optional<Placement>>(
+      {std::nullopt, Replicate(), Shard(0), Shard(1), Shard(-1)});
+}
+
+// Nothing: no line.
+std::optional<ParallelStyle> StyleFor(const Module& module, const std::string& axis,
+                                      Choices& choices) {
+  const bool splits = !module.own_parameters().empty() && !module.own_parameters()[0].roles.empty();
+  switch (choices.Below(splits ? 7 : 4)) {
+    case 0:
+      return std::nullopt;
+    case 1:
+      return SequenceParallel(axis);
+    case 2:
+      return Edges(axis, AnyEdge(choices), AnyEdge(choices));
+    case 3:
+      return Replicated(axis);
+    case 4:
+    case 5:
+      return Colwise(axis, AnyEdge(choices));
+    default:
+      return Rowwise(axis, AnyEdge(choices).value_or(Replicate()), AnyEdge(choices));
+  }
+}
+
+ParallelPlan MakePlan(Sequential& model, const DeviceMesh& mesh, Choices& choices) {
+  ParallelPlan plan;
+  for (const DeviceMesh::Axis& axis : mesh.axes()) {
+    const int shards = choices.Below(3);
+    model.VisitModules([&](const std::string& path, Module& module) {
+      if (axis.name != "dp") {
+        const auto style = StyleFor(module, axis.name, choices);
+        if (style && !path.empty()) plan.Add({path, *style});
+      } else if (path.empty() && shards > 0) {
+        plan.Add({"", shards == 1 ? ParallelStyle(DataParallel("dp")) : FullyShard("dp")});
+      } else if (shards == 2 && choices.Below(3) == 0) {
+        plan.Add({path, FullyShard("dp", 1 + choices.Below(3))});
+      }
+    });
+  }
+  return plan;
+}
+
+struct Outcome {
+  std::vector<double> y;
+  std::map<std::string, std::vector<double>> gradients;
+  std::string text;  // the plan, and what is recomputed
+};
+
+// Null: one rank, and no plan.
+absl::StatusOr<Outcome> RunModel(Context& context, const DeviceMesh& mesh, uint32_t seed) {
+  context.random() = {seed, 0};
+  Sequential model;
+  MakeModel(seed, model);
+  Choices choices(seed + 1);
+  const ParallelPlan plan = MakePlan(model, mesh, choices);
+  Outcome outcome{{}, {}, absl::StrCat("\n", plan.ToString(), "\nrecomputed:")};
+  for (int i = 0; i < model.size() && mesh.num_axes() > 0; ++i) {
+    model[i].set_recomputes(choices.Below(4) == 0);
+    if (model[i].recomputes()) absl::StrAppend(&outcome.text, " ", i);
+  }
+  DT_RETURN_IF_ERROR(plan.Apply(model, context, mesh, {.seed = 7, .allow_uneven = true}));
+  const TensorOr x = RandomNormal(context, Layout::Replicated(mesh, 3), {kBatch, kSequence, kDim},
+                                  {.seed = 5, .dtype = DType::kF64});
+  DT_ASSIGN_OR_RETURN(const auto y, model(x));
+  DT_ASSIGN_OR_RETURN(outcome.y, ToGlobal<double>(y.Detach()));
+  const std::vector<DistributedTensor> parameters = model.Parameters();
+  if (parameters.empty()) return outcome;
+  for (int micro = 0; micro < 2; ++micro) {  // the second of a tape of its own
+    context.random() = {seed, 0};
+    DT_ASSIGN_OR_RETURN(const auto again, model(x));
+    DT_RETURN_IF_ERROR(Backward(Sum(Mul(again, again), {0, 1, 2})));
+  }
+  DT_RETURN_IF_ERROR(ReduceGradients(parameters));
+  absl::Status status;
+  model.VisitParameters([&](const std::string& path, Parameter& parameter) {
+    auto values = ToGlobal<double>(parameter.tensor.grad());
+    status.Update(values.status());
+    if (values.ok()) outcome.gradients[path] = *std::move(values);
+  });
+  DT_RETURN_IF_ERROR(status);
+  return outcome;
+}
+
+std::string Difference(const std::vector<double>& got, const std::vector<double>& want) {
+  if (got.size() != want.size()) return absl::StrCat(got.size(), " values");
+  double largest = 1e-3;
+  for (const double value : want) largest = std::max(largest, std::abs(value));
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (!(std::abs(got[i] - want[i]) <= 1e-10 * largest)) {
+      return absl::StrCat("element ", i, " is ", got[i], ", not ", want[i]);
+    }
+  }
+  return "";
+}
+
+absl::Status Compare(const Outcome& got, const Outcome& want) {
+  const auto wrong = [&](absl::string_view what, const std::string& difference) {
+    return absl::InternalError(absl::StrCat(what, ": ", difference, got.text));
+  };
+  if (const auto difference = Difference(got.y, want.y); !difference.empty()) {
+    return wrong("y", difference);
+  }
+  for (const auto& [path, gradient] : want.gradients) {
+    const auto difference = Difference(got.gradients.at(path), gradient);
+    if (!difference.empty()) return wrong(absl::StrCat("gradient of ", path), difference);
+  }
+  return absl::OkStatus();
+}
+
+// Returns how many of the plans were refused. Other errors fail the test.
+int Try(const std::string& mesh_text, uint32_t first, int models) {
+  const DeviceMesh mesh = *DeviceMesh::Parse(mesh_text);
+  int refused = 0;
+  for (int i = 0; i < models; ++i) {
+    const uint32_t seed = first + 2 * i;
+    Outcome want;
+    DT_EXPECT_OK(RunRanks(1, [&](Context& context) -> absl::Status {
+      DT_ASSIGN_OR_RETURN(want, RunModel(context, DeviceMesh(), seed));
+      return absl::OkStatus();
+    }));
+    std::vector<int> refusals(mesh.size());
+    const absl::Status status = RunRanks(mesh.size(), [&](Context& context) -> absl::Status {
+      const absl::StatusOr<Outcome> got = RunModel(context, mesh, seed);
+      refusals[context.rank()] = absl::IsInvalidArgument(got.status());
+      if (refusals[context.rank()] != 0) return absl::OkStatus();
+      DT_RETURN_IF_ERROR(got.status());
+      return Compare(*got, want);
+    });
+    EXPECT_THAT(status, IsOk()) << "model " << seed << " on " << mesh_text;
+    EXPECT_EQ(*std::min_element(refusals.begin(), refusals.end()), refusals[0]) << "model " << seed;
+    refused += refusals[0];
+    if (::testing::Test::HasFailure()) break;
+  }
+  return refused;
+}
+
+TEST(RandomPlans, GiveWhatOneRankGives) {
+  constexpr int kModels = 25;
+  int tried = 0, refused = 0;
+  for (const std::string mesh : {"tp=2", "tp=3", "dp=2", "dp=2,tp=2", "tp=2,dp=3", "dp=2,tp=2,up=2"}) {
+    refused += Try(mesh, 1, kModels);
+    tried += kModels;
+  }
+  EXPECT_LT(refused * 3, tried) << refused << " of " << tried << " plans were refused";
+}
+
+TEST(RandomPlans, SlowGiveWhatOneRankGives) {
+  const std::string meshes[] = {"tp=2", "tp=4", "dp=3", "dp=2,tp=3", "tp=2,dp=2", "dp=2,tp=2,up=2"};
+  const SlowTestTime time;
+  TestRandom random;
+  int models = 0, refused = 0;
+  for (; time.Left() && !HasFailure(); models += 50) {
+    refused += Try(meshes[random.Below(6)], static_cast<uint32_t>(random.Below(1 << 30)), 50);
+  }
+  std::cout << models << " plans, " << refused << " refused\n";
+}
+
+}  // namespace
+}  // namespace dtensor
