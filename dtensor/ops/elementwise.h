@@ -2,6 +2,9 @@
 #ifndef DTENSOR_OPS_ELEMENTWISE_H_
 #define DTENSOR_OPS_ELEMENTWISE_H_
 
+#include <cstdint>
+#include <optional>
+
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "dtensor/runtime/core/status.h"
@@ -14,9 +17,19 @@ namespace dtensor::internal {
 
 // --- Operators that broadcast: "..., ... -> ...".
 
-inline Tensor Broadcast(const Tensor& x, absl::Span<const int64_t> shape) {
-  return x.shape() == shape ? x : x.BroadcastTo(shape);
-}
+// x with this shape: itself, to which it refers, or a view. A copy of the handle would cost a
+// dispatch four atomic operations.
+class Broadcast {
+ public:
+  Broadcast(const Tensor& x, absl::Span<const int64_t> shape) : x_(x) {
+    if (x.shape() != shape) view_ = x.BroadcastTo(shape);
+  }
+  operator const Tensor&() const { return view_ ? *view_ : x_; }
+
+ private:
+  const Tensor& x_;
+  std::optional<Tensor> view_;
+};
 
 // Writes the gradient of operand i. make(out) writes it as if the operand had the result's shape;
 // it is summed over what was broadcast.
