@@ -1,6 +1,6 @@
 // Random plans on random models: outputs, and each parameter's gradient, are those of one rank,
-// whatever the styles, edges, sharding between uses and recomputation. DTENSOR_SEED repeats the slow
-// one, DTENSOR_SECONDS is how long it lasts.
+// whatever the styles, edges, sharding between uses and recomputation. DTENSOR_SEED repeats the
+// slow one, DTENSOR_SECONDS is how long it lasts.
 #include <algorithm>
 #include <cmath>
 #include <iostream>
