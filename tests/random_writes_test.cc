@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iostream>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -200,17 +201,18 @@ class Program {
     return true;
   }
 
-  // Of a slice: every rank keeps those of the elements that it had. A dimension that is split may
-  // be dealt out anew, over the same axes.
+  // Of a slice: every rank has the same places of each unit of the dimension, the largest that the
+  // slice does not cut (ops.h). Otherwise it was dealt out anew, perhaps to where it was.
   bool IsSliceAlias(const DistributedTensor& x, const DistributedTensor& slice, int dim,
                     int64_t begin) const {
     if (!IsAlias(x, slice)) return false;
+    const int64_t size = x.shape()[dim];
+    const int64_t unit = std::gcd(std::gcd(begin, slice.shape()[dim]), size);
     for (int rank = 0; rank < mesh_.size(); ++rank) {
-      const auto at = mesh_.Coordinate(rank);
-      const IndexSet had = DimRegion(x.layout(), dim, x.shape()[dim], at);
-      const IndexSet has = DimRegion(slice.layout(), dim, slice.shape()[dim], at);
-      for (int64_t i = 0; i < slice.shape()[dim]; ++i) {
-        if (had.Contains(begin + i) != has.Contains(i)) return false;
+      const IndexSet had = DimRegion(x.layout(), dim, size, mesh_.Coordinate(rank));
+      if (had.size() == size) continue;
+      for (int64_t i = unit; i < size; ++i) {
+        if (had.Contains(i) != had.Contains(i - unit)) return false;
       }
     }
     return true;

@@ -132,8 +132,9 @@ TensorOr Expand(const TensorOr& x, absl::Span<const int64_t> shape);
 // --- Cutting and joining along `dim`, of any type. The dimension is (q! r), r being the largest
 // size that divides it and all sizes and offsets that are given: it may be split within the units
 // of r elements ([_ x r(tp)], cyclic), and then nothing moves, and results are split so. One that
-// is split otherwise is brought there where r has an element for each shard, else gathered. A `dim`
-// that is negative counts from the end.
+// is split otherwise is brought there where r has an element for each shard, else gathered; what is
+// made then is a value, also where a rank has what it had. A `dim` that is negative counts from the
+// end.
 // Indices begin to end - 1, as a view (x itself where that is all of it).
 TensorOr Slice(const TensorOr& x, int dim, int64_t begin, int64_t end);
 // x cut into parts of these sizes, views: >= 0, and their sum is all of it.
