@@ -2,14 +2,13 @@
 // be given. Where a rule passes this and the sweep in op_rules_test.cc, it is right for the right
 // reason.
 #include <cmath>
-#include <functional>
-#include <string>
 #include <vector>
 
 #include "dtensor/ops/ops.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "dtensor/tensor/autograd.h"
 #include "dtensor/testing/op_cases.h"
+#include "dtensor/testing/two_ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -20,22 +19,6 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 
 auto Near(double value) { return testing::DoubleNear(value, 1e-6); }
-
-// Runs `fn` on two ranks; a mesh of one axis "tp".
-void OnTwoRanks(const std::function<absl::Status(Context&, const DeviceMesh&)>& fn) {
-  DT_ASSERT_OK_AND_ASSIGN(const DeviceMesh mesh, DeviceMesh::Parse("tp=2"));
-  DT_EXPECT_OK(RunRanks(2, [&](Context& context) { return fn(context, mesh); }));
-}
-
-absl::StatusOr<DistributedTensor> Make(Context& context, const DeviceMesh& mesh, const char* layout,
-                                       Dims shape, std::vector<double> values) {
-  DT_ASSIGN_OR_RETURN(const Layout parsed, Layout::Parse(mesh, layout));
-  DT_ASSIGN_OR_RETURN(auto tensor, Place(context, parsed, shape, DType::kF32, values, /*seed=*/5));
-  DT_RETURN_IF_ERROR(tensor.set_requires_grad(true));
-  return tensor;
-}
-
-std::string Text(const DistributedTensor& tensor) { return tensor.layout().ToString(); }
 
 // The sum of terms' products is not the product of the sums.
 TEST(OpWrongAnswersTest, TheProductOfTwoPartialSumsIsNotPartial) {

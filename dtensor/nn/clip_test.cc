@@ -18,25 +18,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// A weight [4, 3] on 2x2 ranks whose gradient is `scale * weight`: from 0.5 * scale * sum(w^2).
-struct Model {
-  DistributedTensor weight;
-
-  static absl::StatusOr<Model> Make(Context& context, absl::Span<const Placement> placements) {
-    DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse("dp=2,tp=2"));
-    std::vector<double> values(12);
-    for (int i = 0; i < 12; ++i) values[i] = 0.25 * (i - 5);
-    Model model;
-    DT_ASSIGN_OR_RETURN(model.weight,
-                        Distribute<double>(context, mesh, placements, {4, 3}, values));
-    DT_RETURN_IF_ERROR(model.weight.set_requires_grad(true));
-    return model;
-  }
-  absl::Status Gradient(double scale) const {
-    return Backward(Scale(Sum(Mul(weight, weight), {0, 1}), 0.5 * scale));
-  }
-};
-
 const std::vector<Placements> kPlacements = {{Replicate(), Replicate()},
                                              {Shard(0), Replicate()},
                                              {Replicate(), Shard(1)},
@@ -47,45 +28,45 @@ TEST(ClipByGlobalNorm, CountsEachElementOnce) {
   double squares = 0;
   for (int i = 0; i < 12; ++i) squares += 0.0625 * (i - 5) * (i - 5);
   for (const Placements& placements : kPlacements) {
-    EXPECT_THAT(
-        RunRanks(
-            4,
-            [&](Context& context) -> absl::Status {
-              DT_ASSIGN_OR_RETURN(const Model a, Model::Make(context, placements));
-              DT_ASSIGN_OR_RETURN(const Model b, Model::Make(context, {Replicate(), Shard(1)}));
-              DT_RETURN_IF_ERROR(a.Gradient(1.0));
-              DT_RETURN_IF_ERROR(b.Gradient(1.0));
-              DT_RETURN_IF_ERROR(ReduceGradients({a.weight, b.weight}));
-              DT_ASSIGN_OR_RETURN(const ClipResult clip,
-                                  ClipByGlobalNorm({a.weight, b.weight}, 0.5));
-              DT_ASSIGN_OR_RETURN(const double norm, Item(clip.norm));
-              DT_ASSIGN_OR_RETURN(const double scale, Item(clip.scale));
-              EXPECT_NEAR(norm, std::sqrt(2 * squares), 1e-12) << ToString(placements);
-              EXPECT_NEAR(scale, 0.5 / (std::sqrt(2 * squares) + 1e-6), 1e-12);
-              // What counting each replica, or one rank's shard alone, would give.
-              EXPECT_GT(std::abs(norm - std::sqrt((4 + 2) * squares)), 0.1);
-              return absl::OkStatus();
-            }),
-        IsOk());
+    EXPECT_THAT(RunRanks(4,
+                         [&](Context& context) -> absl::Status {
+                           DT_ASSIGN_OR_RETURN(const OneWeight a,
+                                               OneWeight::Make(context, placements));
+                           DT_ASSIGN_OR_RETURN(const OneWeight b,
+                                               OneWeight::Make(context, {Replicate(), Shard(1)}));
+                           DT_RETURN_IF_ERROR(a.Gradient(1.0));
+                           DT_RETURN_IF_ERROR(b.Gradient(1.0));
+                           DT_RETURN_IF_ERROR(ReduceGradients({a.weight, b.weight}));
+                           DT_ASSIGN_OR_RETURN(const ClipResult clip,
+                                               ClipByGlobalNorm({a.weight, b.weight}, 0.5));
+                           DT_ASSIGN_OR_RETURN(const double norm, Item(clip.norm));
+                           DT_ASSIGN_OR_RETURN(const double scale, Item(clip.scale));
+                           EXPECT_NEAR(norm, std::sqrt(2 * squares), 1e-12) << ToString(placements);
+                           EXPECT_NEAR(scale, 0.5 / (std::sqrt(2 * squares) + 1e-6), 1e-12);
+                           // What counting each replica, or one rank's shard alone, would give.
+                           EXPECT_GT(std::abs(norm - std::sqrt((4 + 2) * squares)), 0.1);
+                           return absl::OkStatus();
+                         }),
+                IsOk());
   }
 }
 
 TEST(ClipByGlobalNorm, DoesNotScaleSmallGradients) {
-  EXPECT_THAT(
-      RunRanks(4,
-               [&](Context& context) -> absl::Status {
-                 DT_ASSIGN_OR_RETURN(const Model model, Model::Make(context, {Shard(0), Shard(1)}));
-                 DT_RETURN_IF_ERROR(model.Gradient(1e-3));
-                 DT_RETURN_IF_ERROR(ReduceGradients({model.weight}));
-                 for (const double max_norm : {100.0, 0.0}) {
-                   DT_ASSIGN_OR_RETURN(const ClipResult clip,
-                                       ClipByGlobalNorm({model.weight}, max_norm));
-                   DT_ASSIGN_OR_RETURN(const double scale, Item(clip.scale));
-                   EXPECT_EQ(scale, 1.0);
-                 }
-                 return absl::OkStatus();
-               }),
-      IsOk());
+  EXPECT_THAT(RunRanks(4,
+                       [&](Context& context) -> absl::Status {
+                         DT_ASSIGN_OR_RETURN(const OneWeight model,
+                                             OneWeight::Make(context, {Shard(0), Shard(1)}));
+                         DT_RETURN_IF_ERROR(model.Gradient(1e-3));
+                         DT_RETURN_IF_ERROR(ReduceGradients({model.weight}));
+                         for (const double max_norm : {100.0, 0.0}) {
+                           DT_ASSIGN_OR_RETURN(const ClipResult clip,
+                                               ClipByGlobalNorm({model.weight}, max_norm));
+                           DT_ASSIGN_OR_RETURN(const double scale, Item(clip.scale));
+                           EXPECT_EQ(scale, 1.0);
+                         }
+                         return absl::OkStatus();
+                       }),
+              IsOk());
 }
 
 TEST(ClipByGlobalNorm, RefusesWhatHasNoNorm) {
@@ -93,7 +74,8 @@ TEST(ClipByGlobalNorm, RefusesWhatHasNoNorm) {
       RunRanks(
           4,
           [](Context& context) -> absl::Status {
-            DT_ASSIGN_OR_RETURN(const Model wide, Model::Make(context, {Shard(0), Shard(1)}));
+            DT_ASSIGN_OR_RETURN(const OneWeight wide,
+                                OneWeight::Make(context, {Shard(0), Shard(1)}));
             const auto refuses = [](const char* why) {
               return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(why));
             };
@@ -114,27 +96,27 @@ TEST(ClipByGlobalNorm, RefusesWhatHasNoNorm) {
 
 // Of gradients that are 8 times too large.
 TEST(ClipByGlobalNorm, MeansGradientsTimesAFactor) {
-  EXPECT_THAT(
-      RunRanks(
-          4,
-          [](Context& context) -> absl::Status {
-            DT_ASSIGN_OR_RETURN(const Model model, Model::Make(context, {Shard(0), Replicate()}));
-            DT_RETURN_IF_ERROR(model.Gradient(1));
-            DT_RETURN_IF_ERROR(ReduceGradients({model.weight}));
-            DT_ASSIGN_OR_RETURN(const ClipResult want, ClipByGlobalNorm({model.weight}, 0.5));
-            DT_ASSIGN_OR_RETURN(const double norm, Item(want.norm));
-            DT_ASSIGN_OR_RETURN(const double scale, Item(want.scale));
-            DistributedTensor weight = model.weight;
-            weight.ClearGrad();
-            DT_RETURN_IF_ERROR(model.Gradient(8));
-            DT_RETURN_IF_ERROR(ReduceGradients({model.weight}));
-            DT_ASSIGN_OR_RETURN(const ClipResult clip,
-                                ClipByGlobalNorm({model.weight}, 0.5, 1.0 / 8));
-            EXPECT_THAT(Item(clip.norm), IsOkAndHolds(norm));
-            EXPECT_THAT(Item(clip.scale), IsOkAndHolds(scale / 8));
-            return absl::OkStatus();
-          }),
-      IsOk());
+  EXPECT_THAT(RunRanks(4,
+                       [](Context& context) -> absl::Status {
+                         DT_ASSIGN_OR_RETURN(const OneWeight model,
+                                             OneWeight::Make(context, {Shard(0), Replicate()}));
+                         DT_RETURN_IF_ERROR(model.Gradient(1));
+                         DT_RETURN_IF_ERROR(ReduceGradients({model.weight}));
+                         DT_ASSIGN_OR_RETURN(const ClipResult want,
+                                             ClipByGlobalNorm({model.weight}, 0.5));
+                         DT_ASSIGN_OR_RETURN(const double norm, Item(want.norm));
+                         DT_ASSIGN_OR_RETURN(const double scale, Item(want.scale));
+                         DistributedTensor weight = model.weight;
+                         weight.ClearGrad();
+                         DT_RETURN_IF_ERROR(model.Gradient(8));
+                         DT_RETURN_IF_ERROR(ReduceGradients({model.weight}));
+                         DT_ASSIGN_OR_RETURN(const ClipResult clip,
+                                             ClipByGlobalNorm({model.weight}, 0.5, 1.0 / 8));
+                         EXPECT_THAT(Item(clip.norm), IsOkAndHolds(norm));
+                         EXPECT_THAT(Item(clip.scale), IsOkAndHolds(scale / 8));
+                         return absl::OkStatus();
+                       }),
+              IsOk());
 }
 
 // A gradient may be kept in f32 where its parameter is narrower.
@@ -163,17 +145,18 @@ TEST(ClipByGlobalNorm, MixesGradientsOf16And32Bits) {
 
 TEST(ClipByGlobalNorm, RefusesOneTensorTwiceNamingBoth) {
   EXPECT_THAT(
-      RunRanks(4,
-               [](Context& context) -> absl::Status {
-                 DT_ASSIGN_OR_RETURN(const Model a, Model::Make(context, {Shard(0), Shard(1)}));
-                 DT_ASSIGN_OR_RETURN(const Model b, Model::Make(context, {Shard(0), Shard(1)}));
-                 EXPECT_THAT(ClipByGlobalNorm({a.weight, b.weight, b.weight}, 1),
-                             StatusIs(absl::StatusCode::kInvalidArgument,
-                                      AllOf(HasSubstr("ClipByGlobalNorm: parameters 1 and"
-                                                      " 2 are one tensor"),
-                                            HasSubstr("list it once"))));
-                 return absl::OkStatus();
-               }),
+      RunRanks(
+          4,
+          [](Context& context) -> absl::Status {
+            DT_ASSIGN_OR_RETURN(const OneWeight a, OneWeight::Make(context, {Shard(0), Shard(1)}));
+            DT_ASSIGN_OR_RETURN(const OneWeight b, OneWeight::Make(context, {Shard(0), Shard(1)}));
+            EXPECT_THAT(ClipByGlobalNorm({a.weight, b.weight, b.weight}, 1),
+                        StatusIs(absl::StatusCode::kInvalidArgument,
+                                 AllOf(HasSubstr("ClipByGlobalNorm: parameters 1 and"
+                                                 " 2 are one tensor"),
+                                       HasSubstr("list it once"))));
+            return absl::OkStatus();
+          }),
       IsOk());
 }
 

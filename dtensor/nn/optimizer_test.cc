@@ -23,43 +23,24 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// A weight [4, 3] on 2x2 ranks whose gradient is `scale * weight`: from 0.5 * scale * sum(w^2).
-struct Model {
-  DistributedTensor weight;
-
-  static absl::StatusOr<Model> Make(Context& context, absl::Span<const Placement> placements) {
-    DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse("dp=2,tp=2"));
-    std::vector<double> values(12);
-    for (int i = 0; i < 12; ++i) values[i] = 0.25 * (i - 5);
-    Model model;
-    DT_ASSIGN_OR_RETURN(model.weight,
-                        Distribute<double>(context, mesh, placements, {4, 3}, values));
-    DT_RETURN_IF_ERROR(model.weight.set_requires_grad(true));
-    return model;
-  }
-  absl::Status Gradient(double scale) const {
-    return Backward(Scale(Sum(Mul(weight, weight), {0, 1}), 0.5 * scale));
-  }
-};
-
 TEST(Optimizer, RefusesOneTensorTwiceNamingBoth) {
   EXPECT_THAT(
-      RunRanks(4,
-               [](Context& context) -> absl::Status {
-                 DT_ASSIGN_OR_RETURN(const Model a, Model::Make(context, {Shard(0), Shard(1)}));
-                 DT_ASSIGN_OR_RETURN(const Model b, Model::Make(context, {Shard(0), Shard(1)}));
-                 DT_RETURN_IF_ERROR(a.Gradient(1.0));
-                 DT_RETURN_IF_ERROR(b.Gradient(1.0));
-                 const std::vector<DistributedTensor> twice = {a.weight, b.weight, b.weight};
-                 for (const auto& [who, status] :
-                      {std::pair{"AdamW", AdamW::Create(twice, {}).status()},
-                       std::pair{"Sgd", Sgd::Create(twice, {}).status()}}) {
-                   EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
-                                                AllOf(HasSubstr(who), HasSubstr("list it once"),
-                                                      HasSubstr("parameters 1 and 2 are one"))));
-                 }
-                 return AdamW::Create({a.weight, b.weight}, {}).status();
-               }),
+      RunRanks(
+          4,
+          [](Context& context) -> absl::Status {
+            DT_ASSIGN_OR_RETURN(const OneWeight a, OneWeight::Make(context, {Shard(0), Shard(1)}));
+            DT_ASSIGN_OR_RETURN(const OneWeight b, OneWeight::Make(context, {Shard(0), Shard(1)}));
+            DT_RETURN_IF_ERROR(a.Gradient(1.0));
+            DT_RETURN_IF_ERROR(b.Gradient(1.0));
+            const std::vector<DistributedTensor> twice = {a.weight, b.weight, b.weight};
+            for (const auto& [who, status] : {std::pair{"AdamW", AdamW::Create(twice, {}).status()},
+                                              std::pair{"Sgd", Sgd::Create(twice, {}).status()}}) {
+              EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
+                                           AllOf(HasSubstr(who), HasSubstr("list it once"),
+                                                 HasSubstr("parameters 1 and 2 are one"))));
+            }
+            return AdamW::Create({a.weight, b.weight}, {}).status();
+          }),
       IsOk());
 }
 
@@ -83,56 +64,57 @@ TEST(Optimizer, RefusesParametersOfTwoContexts) {
 }
 
 TEST(Optimizer, RefusesAScaleThatDoesNotFit) {
-  EXPECT_THAT(
-      RunRanks(
-          4,
-          [](Context& context) -> absl::Status {
-            DT_ASSIGN_OR_RETURN(const Model model, Model::Make(context, {Shard(0), Shard(1)}));
-            const DeviceMesh& mesh = model.weight.mesh();
-            DT_RETURN_IF_ERROR(model.Gradient(1.0));
-            DT_RETURN_IF_ERROR(ReduceGradients({model.weight}));
-            DT_ASSIGN_OR_RETURN(AdamW adamw, AdamW::Create({model.weight}, {}));
-            DT_ASSIGN_OR_RETURN(const std::vector<double> before, ToGlobal<double>(model.weight));
-            const Placements whole = {Replicate(), Replicate()};
-            const TensorOr scales[] = {
-                Full(context, mesh, whole, {}, DType::kF32, 1),
-                Full(context, mesh, whole, {2}, DType::kF64, 1),
-                FromLocal(context, mesh, {Partial(), Replicate()}, {},
-                          Full(context, mesh, whole, {}, DType::kF64, 1)->local())};
-            for (const TensorOr& scale : scales) {
-              DT_RETURN_IF_ERROR(scale.status());
-              EXPECT_THAT(adamw.Step(0.1, *scale),
-                          StatusIs(absl::StatusCode::kInvalidArgument,
-                                   HasSubstr("needs a replicated f64 scalar")));
-            }
-            DT_ASSIGN_OR_RETURN(const std::vector<double> after, ToGlobal<double>(model.weight));
-            EXPECT_EQ(after, before);
-            return adamw.Step(0.1, *Full(context, mesh, whole, {}, DType::kF64, 1));
-          }),
-      IsOk());
+  EXPECT_THAT(RunRanks(4,
+                       [](Context& context) -> absl::Status {
+                         DT_ASSIGN_OR_RETURN(const OneWeight model,
+                                             OneWeight::Make(context, {Shard(0), Shard(1)}));
+                         const DeviceMesh& mesh = model.weight.mesh();
+                         DT_RETURN_IF_ERROR(model.Gradient(1.0));
+                         DT_RETURN_IF_ERROR(ReduceGradients({model.weight}));
+                         DT_ASSIGN_OR_RETURN(AdamW adamw, AdamW::Create({model.weight}, {}));
+                         DT_ASSIGN_OR_RETURN(const std::vector<double> before,
+                                             ToGlobal<double>(model.weight));
+                         const Placements whole = {Replicate(), Replicate()};
+                         const TensorOr scales[] = {
+                             Full(context, mesh, whole, {}, DType::kF32, 1),
+                             Full(context, mesh, whole, {2}, DType::kF64, 1),
+                             FromLocal(context, mesh, {Partial(), Replicate()}, {},
+                                       Full(context, mesh, whole, {}, DType::kF64, 1)->local())};
+                         for (const TensorOr& scale : scales) {
+                           DT_RETURN_IF_ERROR(scale.status());
+                           EXPECT_THAT(adamw.Step(0.1, *scale),
+                                       StatusIs(absl::StatusCode::kInvalidArgument,
+                                                HasSubstr("needs a replicated f64 scalar")));
+                         }
+                         DT_ASSIGN_OR_RETURN(const std::vector<double> after,
+                                             ToGlobal<double>(model.weight));
+                         EXPECT_EQ(after, before);
+                         return adamw.Step(0.1, *Full(context, mesh, whole, {}, DType::kF64, 1));
+                       }),
+              IsOk());
 }
 
 TEST(Optimizer, RefusesGroupsThatOverlapNamingThem) {
   EXPECT_THAT(
-      RunRanks(4,
-               [](Context& context) -> absl::Status {
-                 DT_ASSIGN_OR_RETURN(const Model a, Model::Make(context, {Shard(0), Shard(1)}));
-                 DT_ASSIGN_OR_RETURN(const Model b, Model::Make(context, {Shard(0), Shard(1)}));
-                 const auto refuses = [](const char* why) {
-                   return StatusIs(absl::StatusCode::kInvalidArgument,
-                                   AllOf(HasSubstr(why), HasSubstr("list it once")));
-                 };
-                 EXPECT_THAT(
-                     AdamW::Create({AdamWGroup{{a.weight, b.weight}}, AdamWGroup{{b.weight}}}),
-                     refuses("AdamW: parameter 1 of group 0 and parameter 0 of group 1 are one"));
-                 EXPECT_THAT(
-                     Sgd::Create({SgdGroup{{a.weight}}, SgdGroup{{b.weight, b.weight}}}),
-                     refuses("Sgd: parameter 0 of group 1 and parameter 1 of group 1 are one"));
-                 EXPECT_THAT(AdamW::Create({AdamWGroup{{a.weight}}, AdamWGroup{{{}}}}),
-                             StatusIs(absl::StatusCode::kInvalidArgument,
-                                      HasSubstr("parameter 0 of group 1 is undefined")));
-                 return absl::OkStatus();
-               }),
+      RunRanks(
+          4,
+          [](Context& context) -> absl::Status {
+            DT_ASSIGN_OR_RETURN(const OneWeight a, OneWeight::Make(context, {Shard(0), Shard(1)}));
+            DT_ASSIGN_OR_RETURN(const OneWeight b, OneWeight::Make(context, {Shard(0), Shard(1)}));
+            const auto refuses = [](const char* why) {
+              return StatusIs(absl::StatusCode::kInvalidArgument,
+                              AllOf(HasSubstr(why), HasSubstr("list it once")));
+            };
+            EXPECT_THAT(
+                AdamW::Create({AdamWGroup{{a.weight, b.weight}}, AdamWGroup{{b.weight}}}),
+                refuses("AdamW: parameter 1 of group 0 and parameter 0 of group 1 are one"));
+            EXPECT_THAT(Sgd::Create({SgdGroup{{a.weight}}, SgdGroup{{b.weight, b.weight}}}),
+                        refuses("Sgd: parameter 0 of group 1 and parameter 1 of group 1 are one"));
+            EXPECT_THAT(AdamW::Create({AdamWGroup{{a.weight}}, AdamWGroup{{{}}}}),
+                        StatusIs(absl::StatusCode::kInvalidArgument,
+                                 HasSubstr("parameter 0 of group 1 is undefined")));
+            return absl::OkStatus();
+          }),
       IsOk());
 }
 

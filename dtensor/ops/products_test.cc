@@ -1,6 +1,4 @@
 // Products on several ranks: what a batch leaves where it is, and that a bias is added once.
-#include <functional>
-#include <string>
 #include <vector>
 
 #include "dtensor/ops/ops.h"
@@ -8,6 +6,7 @@
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "dtensor/tensor/autograd.h"
 #include "dtensor/testing/op_cases.h"
+#include "dtensor/testing/two_ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -16,21 +15,6 @@ namespace {
 
 using ::testing::Each;
 using ::testing::ElementsAre;
-
-void OnTwoRanks(const std::function<absl::Status(Context&, const DeviceMesh&)>& fn) {
-  DT_ASSERT_OK_AND_ASSIGN(const DeviceMesh mesh, DeviceMesh::Parse("tp=2"));
-  DT_EXPECT_OK(RunRanks(2, [&](Context& context) { return fn(context, mesh); }));
-}
-
-absl::StatusOr<DistributedTensor> Make(Context& context, const DeviceMesh& mesh, const char* layout,
-                                       Dims shape, std::vector<double> values) {
-  DT_ASSIGN_OR_RETURN(const Layout parsed, Layout::Parse(mesh, layout));
-  DT_ASSIGN_OR_RETURN(auto tensor, Place(context, parsed, shape, DType::kF32, values, /*seed=*/5));
-  DT_RETURN_IF_ERROR(tensor.set_requires_grad(true));
-  return tensor;
-}
-
-std::string Text(const DistributedTensor& tensor) { return tensor.layout().ToString(); }
 
 TEST(BatchedMatMul, StaysWhereTheBatchIsSplit) {
   OnTwoRanks([](Context& context, const DeviceMesh& mesh) -> absl::Status {

@@ -1,7 +1,6 @@
 // Slice, SplitTensor, Concat and Pad along a dimension that is split: what is split within its
 // units stays where it is, what is split otherwise is brought there by fewer bytes than a gather
 // takes, and only what has no such units is gathered.
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -10,6 +9,7 @@
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "dtensor/tensor/autograd.h"
 #include "dtensor/testing/op_cases.h"
+#include "dtensor/testing/two_ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -17,11 +17,6 @@ namespace dtensor {
 namespace {
 
 using ::testing::ElementsAre;
-
-void OnTwoRanks(const std::function<absl::Status(Context&, const DeviceMesh&)>& fn) {
-  DT_ASSERT_OK_AND_ASSIGN(const DeviceMesh mesh, DeviceMesh::Parse("tp=2"));
-  DT_EXPECT_OK(RunRanks(2, [&](Context& context) { return fn(context, mesh); }));
-}
 
 // 0, 1, 2, ...
 absl::StatusOr<DistributedTensor> Count(Context& context, const DeviceMesh& mesh,

@@ -87,6 +87,24 @@ inline absl::StatusOr<std::vector<double>> SmallValues(const DistributedTensor& 
   return ToGlobal<double>(wide);
 }
 
+// A weight [4, 3] on 2x2 ranks whose gradient is `scale * weight`: from 0.5 * scale * sum(w^2).
+struct OneWeight {
+  DistributedTensor weight;
+
+  static absl::StatusOr<OneWeight> Make(Context& context, absl::Span<const Placement> placements) {
+    DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse("dp=2,tp=2"));
+    std::vector<double> values(12);
+    for (int i = 0; i < 12; ++i) values[i] = 0.25 * (i - 5);
+    OneWeight made;
+    DT_ASSIGN_OR_RETURN(made.weight, Distribute<double>(context, mesh, placements, {4, 3}, values));
+    DT_RETURN_IF_ERROR(made.weight.set_requires_grad(true));
+    return made;
+  }
+  absl::Status Gradient(double scale) const {
+    return Backward(Scale(Sum(Mul(weight, weight), {0, 1}), 0.5 * scale));
+  }
+};
+
 // Runs fn on the ranks of the place.
 inline absl::Status RunAt(const SmallPlace& place,
                           const std::function<absl::Status(Context&)>& fn) {
