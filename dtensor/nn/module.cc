@@ -58,6 +58,13 @@ absl::StatusOr<Layout> PlaceEdge(const Layout& layout, const ModuleEdge& edge,
                           ", or allow uneven shards"});
 }
 
+// Every rank's shard of parameter.init.values, in the parameter's type.
+TensorOr OfValues(Context& context, const Layout& layout, const Parameter& parameter) {
+  const NoGrad no_grad(context);
+  return Cast(Distribute<double>(context, layout, parameter.shape, *parameter.init.values),
+              parameter.dtype);
+}
+
 }  // namespace
 
 TensorOr AtEdges(const DistributedTensor& x, absl::Span<const ModuleEdge> edges,
@@ -68,13 +75,6 @@ TensorOr AtEdges(const DistributedTensor& x, absl::Span<const ModuleEdge> edges,
     DT_ASSIGN_OR_RETURN(layout, PlaceEdge(layout, edge, *(edge.*side), x.shape()));
   }
   return layout == x.layout() ? x : x.Redistribute(layout);
-}
-
-// Every rank's shard of parameter.init.values, in the parameter's type.
-static TensorOr OfValues(Context& context, const Layout& layout, const Parameter& parameter) {
-  const NoGrad no_grad(context);
-  return Cast(Distribute<double>(context, layout, parameter.shape, *parameter.init.values),
-              parameter.dtype);
 }
 
 Parameter::Parameter(Dims shape_in, ParameterInit init_in, Dims units_in, Dims unit_parts_in)
@@ -178,13 +178,12 @@ TensorsOr Module::RunAll(absl::Span<const DistributedTensor> operands) {
 }
 
 TensorOr Module::Forward(const DistributedTensor&) {
-  return absl::UnimplementedError("the module has no Forward; override Forward or ForwardAll");
+  return InvalidArgument({"the module has no Forward; override it, or ForwardAll"});
 }
 
 TensorsOr Module::ForwardAll(absl::Span<const DistributedTensor>) {
-  return absl::UnimplementedError(
-      "the module has no ForwardAll, which several operands or results "
-      "need; override it");
+  return InvalidArgument(
+      {"the module has no ForwardAll, which several operands or results need; override it"});
 }
 
 TensorOr Module::Finish(const DistributedTensor& y, const Spec&) { return y; }

@@ -2,9 +2,11 @@
 // without: parallel_plans/parallel_plan_test.cc, shared_parameters_test.cc.
 #include "dtensor/nn/module.h"
 
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "dtensor/nn/containers.h"
 #include "dtensor/nn/layers.h"
 #include "dtensor/nn/transformer.h"
 #include "dtensor/ops/ops.h"
@@ -17,6 +19,7 @@ namespace dtensor {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 const OwnParameter& Weight(const Module& layer) { return layer.own_parameters().at(0); }
@@ -39,6 +42,28 @@ TEST(Layers, AttentionAloneHasOptions) {
   GroupedQueryAttention attention({});
   EXPECT_EQ(attention.attention(), &attention.attention_options());
   EXPECT_EQ(LinearLayer(4, 8, 1).attention(), nullptr);
+}
+
+// A module that overrides nothing is refused by its path, and the Context stays usable.
+struct Nothing : Module {
+  void Rename() { SetOperands({"a", "b"}); }
+};
+
+TEST(Module, WithoutForwardIsRefused) {
+  EXPECT_THAT(RunRanks(1,
+                       [](Context& context) -> absl::Status {
+                         const TensorOr x = Full(context, {}, {}, {2}, DType::kF32, 1);
+                         Sequential model;
+                         model.Append(std::make_unique<Nothing>());
+                         EXPECT_THAT(model(x), StatusIs(absl::StatusCode::kInvalidArgument,
+                                                        HasSubstr("no Forward; override it")));
+                         Nothing pair;
+                         pair.Rename();
+                         EXPECT_THAT(pair(x, x), StatusIs(absl::StatusCode::kInvalidArgument,
+                                                          HasSubstr("no ForwardAll")));
+                         return absl::OkStatus();
+                       }),
+              IsOk());
 }
 
 TEST(Edges, AreValuesThatAnyoneMaySet) {
