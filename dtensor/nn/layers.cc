@@ -32,9 +32,10 @@ LinearLayer::LinearLayer(ParameterPtr weight, ParameterPtr bias, Bias use)
 }
 
 TensorOr LinearLayer::Forward(const DistributedTensor& x) {
-  const TensorOr y = Linear(x, weight_->Value());
-  const bool adds = bias_ != nullptr && y.ok() && !y->layout().is_partial();
-  return adds ? Add(y, bias_->Value()) : y;
+  const TensorOr weight = weight_->Value();
+  if (bias_ == nullptr) return Linear(x, weight);
+  DT_ASSIGN_OR_RETURN(const bool partial, LinearIsPartial(x, weight));
+  return partial ? Linear(x, weight) : Linear(x, weight, bias_->Value());
 }
 
 TensorsOr LinearLayer::ForwardAll(absl::Span<const DistributedTensor> operands) {

@@ -209,12 +209,6 @@ const OpDef kLinearBiasOp = {
     .saved_operands = 0b11,
 };
 
-// Whether Linear(x, weight) has one term on each of several ranks. Errors: it is refused.
-absl::StatusOr<bool> ProductIsPartial(const TensorOr& x, const TensorOr& weight) {
-  DT_ASSIGN_OR_RETURN(const DecisionPtr product, Decide(kLinearOp, {*x, *weight}));
-  return product->results[0]->layout.is_partial();
-}
-
 bool AreDefined(std::initializer_list<const TensorOr*> operands) {
   const auto is_defined = [](const TensorOr* operand) {
     return operand->ok() && (*operand)->defined();
@@ -239,13 +233,21 @@ TensorOr Linear(const TensorOr& x, const TensorOr& weight) {
   return Dispatch(internal::kLinearOp, {&x, &weight});
 }
 
+absl::StatusOr<bool> LinearIsPartial(const TensorOr& x, const TensorOr& weight) {
+  const bool comparable =
+      internal::AreDefined({&x, &weight}) && &x->context() == &weight->context();
+  if (!comparable) return Linear(x, weight).status();
+  DT_ASSIGN_OR_RETURN(const DecisionPtr product, Decide(internal::kLinearOp, {*x, *weight}));
+  return product->results[0]->layout.is_partial();
+}
+
 TensorOr Linear(const TensorOr& x, const TensorOr& weight, const TensorOr& bias) {
   using namespace internal;  // NOLINT
   const bool comparable = AreDefined({&x, &weight, &bias}) && &x->context() == &weight->context() &&
                           &x->context() == &bias->context();
   if (comparable) {
     const Spec* const specs[] = {&x->spec(), &weight->spec(), &bias->spec()};
-    DT_ASSIGN_OR_RETURN(const bool partial, ProductIsPartial(x, weight));
+    DT_ASSIGN_OR_RETURN(const bool partial, LinearIsPartial(x, weight));
     if (partial) {
       DT_RETURN_IF_ERROR(BiasCheck(specs, {}));
       return Add(Linear(x, weight), bias);

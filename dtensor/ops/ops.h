@@ -31,6 +31,9 @@ TensorOr MatMul(const TensorOr& a, const TensorOr& b);
 TensorOr Linear(const TensorOr& x, const TensorOr& weight);  // x weight^T: "... k, n k -> ... n"
 // The same and `bias` [n], added once: where k is sharded, to the reduced sum, else on the way.
 TensorOr Linear(const TensorOr& x, const TensorOr& weight, const TensorOr& bias);
+// Whether Linear(x, weight) would be Partial, a term on each of several ranks; computes nothing.
+// Who brings it elsewhere anyhow adds a bias there: one reduce-scatter stays one. Errors: Linear's.
+absl::StatusOr<bool> LinearIsPartial(const TensorOr& x, const TensorOr& weight);
 
 // --- Element by element. Of several operands: they broadcast (sizes 1 and missing leading
 // dimensions), "..., ... -> ...". Gradients at 0, infinities and NaN are PyTorch's.
