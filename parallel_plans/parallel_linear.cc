@@ -21,7 +21,7 @@ absl::Status CheckSizes(absl::string_view who, int64_t in, int64_t out) {
 ParameterPtr NewParameter(Dims shape, const std::vector<double>& values, double stddev,
                           DType dtype) {
   ParameterPtr parameter =
-      Parameter::New(std::move(shape), values.empty() ? ParameterInit{stddev, 0, nullptr}
+      Parameter::New(std::move(shape), values.empty() ? ParameterInit::Normal(stddev)
                                                       : ParameterInit::Values(values));
   parameter->dtype = dtype;
   return parameter;

@@ -144,7 +144,7 @@ TEST(ParallelPlan, ParseNamesTheColumnAndTheStyles) {
               Refuses(AllOf(HasSubstr("no style Columns"), HasSubstr("Colwise"))));
 }
 
-// A style of a user's own, which plans' text may hold.
+// A style of a user's own, which plans' text may hold: as style_text.h shows.
 struct Halves {
   std::string axis;
   int64_t parts = 2;
@@ -152,19 +152,20 @@ struct Halves {
   std::string ToString() const { return StyleText{"Halves", axis, {{"parts", parts}}}.ToString(); }
   static absl::StatusOr<ParallelStyle> Read(const StyleText& text) {
     ArgumentReader arguments(text);
-    const Halves style{text.axis, arguments.TakeNumber("parts").value_or(2)};
+    Halves style{text.axis, arguments.TakeNumber("parts").value_or(2)};
     DT_RETURN_IF_ERROR(arguments.Done());
-    return ParallelStyle(style);
+    return style;
   }
   friend bool operator==(const Halves&, const Halves&) = default;
 };
 
 TEST(ParallelPlan, ParsesAUsersStyle) {
   const ParallelPlan plan({{"a", Halves{"tp", 3}}, {"b", Colwise("tp")}});
-  const StyleReader readers[] = {{"Halves", Halves::Read}};
-  EXPECT_THAT(ParallelPlan::Parse(plan.ToString(), readers), IsOkAndHolds(plan));
+  const std::string text = plan.ToString();
+  EXPECT_THAT(ParallelPlan::Parse(text, {{"Halves", Halves::Read}}), IsOkAndHolds(plan));
   EXPECT_THAT(ParallelPlan::Parse(plan.ToString()), Refuses(HasSubstr("no style Halves")));
-  EXPECT_THAT(ParallelPlan::Parse("{\"a\", Halves(\"tp\", parts S(1))}", readers),
+  const std::string wrong = "{\"a\", Halves(\"tp\", parts S(1))}";
+  EXPECT_THAT(ParallelPlan::Parse(wrong, {{"Halves", Halves::Read}}),
               Refuses(HasSubstr("does not take the argument parts S(1)")));
 }
 

@@ -30,13 +30,13 @@ struct BackwardOptions {
 
 // d loss / d leaf, added to grad() of every leaf that requires gradients. Collective. `loss` has
 // one element, or comes with its gradient, and a floating type; a loss that is Partial stands for
-// its sum. The tape is consumed, unless it is retained.
-// Errors, all before anything runs: kInvalidArgument for an undefined loss, another shape or type,
-// one that is Partial by another op than sum or avg, or a gradient that does not fit it;
-// kFailedPrecondition when nothing was recorded, naming the operator without a backward if one led
-// to the loss; when an operator that led to the loss was walked by an earlier Backward that did not
-// retain it, or when a tensor that backward needs was written to after an operator read it. Then
-// failures. Gradients of leaves are stored at the end, all or none.
+// its sum. The tape is consumed, unless it is retained. Errors, all before anything runs:
+// kInvalidArgument for an undefined loss, another shape or type, one that is Partial by another op
+// than sum or avg, or a gradient that does not fit it; kFailedPrecondition when nothing was
+// recorded, naming the operator without a backward if one led to the loss; when an operator that
+// led to the loss was walked by an earlier Backward that did not retain it, or when a tensor that
+// backward needs was written to after an operator read it. Then what is refused by a function that
+// runs again (recompute.h), and failures. Gradients of leaves are stored at the end, all or none.
 absl::Status Backward(const TensorOr& loss, const BackwardOptions& options = {});
 
 // d loss / d tensor for each of `tensors`: leaves that require gradients, or results of recorded
