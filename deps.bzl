@@ -105,6 +105,12 @@ def dtensor_system_dependencies():
         targets = {":cli11": ""},
     )
     _system(
+        name = "openssl",
+        debian_package = "libssl-dev",
+        headers = ["openssl/hmac.h"],
+        targets = {":crypto": "libcrypto"},
+    )
+    _system(
         name = "openmpi",
         debian_package = "libopenmpi-dev",
         # The C++ bindings left MPI in version 3.0; their header only costs compile time.

@@ -1,0 +1,84 @@
+#include "dtensor/runtime/net/admission.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <chrono>
+#include <vector>
+
+#include "dtensor/runtime/core/status.h"
+
+namespace dtensor {
+namespace {
+
+constexpr std::chrono::seconds kPatience(5);
+
+// What is said here is short, and fits at once or not at all.
+bool SendShort(Socket& socket, const std::string& text) {
+  const auto sent = socket.SendSome({reinterpret_cast<const std::byte*>(text.data()), text.size()});
+  return sent.ok() && *sent == text.size();
+}
+
+}  // namespace
+
+absl::StatusOr<std::optional<Admitted>> Admission::Next(NetClock::time_point deadline) {
+  std::optional<Admitted> admitted;
+  while (true) {
+    DT_RETURN_IF_ERROR(AcceptAll());
+    for (auto caller = callers_.begin(); caller != callers_.end() && !admitted;) {
+      const bool stays = Hear(*caller, admitted) && NetClock::now() < caller->deadline;
+      caller = stays ? std::next(caller) : callers_.erase(caller);
+    }
+    if (admitted || NetClock::now() >= deadline) return admitted;
+    std::vector<pollfd> waits = {{listener_.fd(), POLLIN, 0}};
+    for (const Caller& caller : callers_) waits.push_back({caller.socket.fd(), POLLIN, 0});
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(deadline - NetClock::now()).count();
+    poll(waits.data(), waits.size(), static_cast<int>(std::clamp<int64_t>(left, 0, 100)));
+  }
+}
+
+absl::Status Admission::AcceptAll() {
+  for (size_t i = 0; i < kMostCallers; ++i) {
+    absl::StatusOr<Socket> socket = AcceptFrom(listener_);
+    // Strangers may have taken what the process had left: those who came first go.
+    if (absl::IsResourceExhausted(socket.status()) && !callers_.empty()) {
+      callers_.pop_front();
+      continue;
+    }
+    DT_RETURN_IF_ERROR(socket.status());
+    if (!socket->is_open()) return absl::OkStatus();
+    Add(*std::move(socket));
+  }
+  return absl::OkStatus();
+}
+
+void Admission::Add(Socket socket) {
+  Caller caller{std::move(socket), RandomNonce(), "", NetClock::now() + kPatience};
+  if (!SendShort(caller.socket, caller.nonce)) return;
+  if (callers_.size() == kMostCallers) callers_.pop_front();
+  callers_.push_back(std::move(caller));
+}
+
+bool Admission::Hear(Caller& caller, std::optional<Admitted>& admitted) {
+  std::byte buffer[Hello::kBytes];
+  const size_t wanted = Hello::kBytes - caller.said.size();
+  const auto got = caller.socket.ReceiveSome(absl::MakeSpan(buffer, wanted));
+  if (!got.ok()) return false;
+  caller.said.append(reinterpret_cast<const char*>(buffer), *got);
+  if (caller.said.size() < Hello::kBytes) return true;
+  Hello hello;
+  Verdict verdict = ReadHello(caller.said, key_, caller.nonce, hello);
+  if (verdict == Verdict::kWelcome && hello.kind != kind_) verdict = Verdict::kStranger;
+  if (verdict == Verdict::kWelcome && !is_awaited_(static_cast<int>(hello.rank))) {
+    verdict = Verdict::kWrongRank;
+  }
+  std::string answer(1, static_cast<char>(verdict));
+  if (verdict == Verdict::kWelcome) answer += WelcomeProof(key_, hello, caller.nonce);
+  if (SendShort(caller.socket, answer) && verdict == Verdict::kWelcome) {
+    admitted = Admitted{static_cast<int>(hello.rank), std::move(caller.socket)};
+  }
+  return false;
+}
+
+}  // namespace dtensor

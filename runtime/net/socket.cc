@@ -1,0 +1,253 @@
+#include "dtensor/runtime/net/socket.h"
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "dtensor/runtime/core/status.h"
+
+namespace dtensor {
+namespace {
+
+using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+absl::StatusOr<Addresses> Resolve(const HostPort& at, int flags) {
+  addrinfo hints = {};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = flags | AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  const int error = getaddrinfo(at.host.empty() ? nullptr : at.host.c_str(),
+                                absl::StrCat(at.port).c_str(), &hints, &found);
+  if (error != 0) {
+    return InvalidArgument({"there is no host ", at.host, " (", gai_strerror(error),
+                            "); give a name or an address that this machine can look up"});
+  }
+  return Addresses(found, freeaddrinfo);
+}
+
+Socket NewSocket(const addrinfo& address) {
+  return Socket(socket(address.ai_family, address.ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC,
+                       address.ai_protocol));
+}
+
+void SetOption(const Socket& socket, int level, int option) {
+  const int on = 1;
+  setsockopt(socket.fd(), level, option, &on, sizeof(on));
+}
+
+// Small messages go at once.
+void Hurry(const Socket& socket) { SetOption(socket, IPPROTO_TCP, TCP_NODELAY); }
+
+absl::Status Broken(int error) {
+  return absl::UnavailableError(absl::StrCat("the connection broke: ", std::strerror(error)));
+}
+
+bool IsTemporary(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
+
+bool Await(const Socket& socket, short events, NetClock::time_point deadline) {
+  while (true) {
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(deadline - NetClock::now()).count();
+    pollfd wait = {socket.fd(), events, 0};
+    const int ready = poll(&wait, 1, static_cast<int>(std::clamp<int64_t>(left, 0, 1000)));
+    if (ready > 0) return true;
+    if (left <= 0) return false;
+  }
+}
+
+// One try at one address. Errors: errno.
+int TryToConnect(const addrinfo& address, NetClock::time_point deadline, Socket& made) {
+  made = NewSocket(address);
+  if (!made.is_open()) return errno;
+  if (connect(made.fd(), address.ai_addr, address.ai_addrlen) == 0) return 0;
+  if (errno != EINPROGRESS) return errno;
+  if (!AwaitWritable(made, deadline)) return ETIMEDOUT;
+  int error = 0;
+  socklen_t length = sizeof(error);
+  getsockopt(made.fd(), SOL_SOCKET, SO_ERROR, &error, &length);
+  return error;
+}
+
+// On Linux a socket that connects to a port of its own range on the same host may meet itself.
+bool IsItself(const Socket& socket) {
+  sockaddr_storage mine = {}, peers = {};
+  socklen_t my_length = sizeof(mine), peers_length = sizeof(peers);
+  getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&mine), &my_length);
+  getpeername(socket.fd(), reinterpret_cast<sockaddr*>(&peers), &peers_length);
+  return my_length == peers_length && std::memcmp(&mine, &peers, my_length) == 0;
+}
+
+}  // namespace
+
+Socket& Socket::operator=(Socket&& other) noexcept {
+  if (this != &other) {
+    Close();
+    fd_ = std::exchange(other.fd_, -1);
+  }
+  return *this;
+}
+
+void Socket::Close() {
+  if (fd_ >= 0) close(fd_);
+  fd_ = -1;
+}
+
+absl::StatusOr<size_t> Socket::ReceiveSome(absl::Span<std::byte> into) {
+  if (into.empty()) return 0;
+  const ssize_t got = recv(fd_, into.data(), into.size(), 0);
+  if (got > 0) return static_cast<size_t>(got);
+  if (got == 0) return absl::UnavailableError("the connection was closed");
+  if (IsTemporary(errno)) return 0;
+  return Broken(errno);
+}
+
+absl::StatusOr<size_t> Socket::SendSome(absl::Span<const std::byte> bytes) {
+  if (bytes.empty()) return 0;
+  const ssize_t sent = send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+  if (sent >= 0) return static_cast<size_t>(sent);
+  if (IsTemporary(errno)) return 0;
+  return Broken(errno);
+}
+
+std::string HostPort::ToString() const {
+  const bool v6 = host.find(':') != std::string::npos;
+  return v6 ? absl::StrCat("[", host, "]:", port) : absl::StrCat(host, ":", port);
+}
+
+absl::StatusOr<HostPort> ParseHostPort(absl::string_view text) {
+  const size_t colon = text.rfind(':');
+  HostPort read;
+  if (colon == absl::string_view::npos || colon == 0 ||
+      !absl::SimpleAtoi(text.substr(colon + 1), &read.port) || read.port < 1 || read.port > 65535) {
+    return InvalidArgument({text, " is no address; write host:port, with a port from 1 to 65535"});
+  }
+  absl::string_view host = text.substr(0, colon);
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
+    host = host.substr(1, host.size() - 2);
+  }
+  read.host = std::string(host);
+  return read;
+}
+
+absl::StatusOr<Socket> ListenAt(const HostPort& at) {
+  DT_ASSIGN_OR_RETURN(const Addresses addresses, Resolve(at, AI_PASSIVE));
+  int error = 0;
+  for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
+    Socket made = NewSocket(*address);
+    if (made.is_open()) SetOption(made, SOL_SOCKET, SO_REUSEADDR);
+    if (made.is_open() && bind(made.fd(), address->ai_addr, address->ai_addrlen) == 0 &&
+        listen(made.fd(), SOMAXCONN) == 0) {
+      return made;
+    }
+    error = errno;
+  }
+  return absl::UnavailableError(
+      absl::StrCat("cannot listen at ", at.ToString(), " (", std::strerror(error), "); ",
+                   error == EADDRINUSE ? "another program has that port: choose another"
+                                       : "give an address of this machine"));
+}
+
+absl::StatusOr<int> PortOf(const Socket& listener) {
+  sockaddr_storage address = {};
+  socklen_t length = sizeof(address);
+  if (getsockname(listener.fd(), reinterpret_cast<sockaddr*>(&address), &length) != 0) {
+    return Broken(errno);
+  }
+  const bool v6 = address.ss_family == AF_INET6;
+  return ntohs(v6 ? reinterpret_cast<const sockaddr_in6&>(address).sin6_port
+                  : reinterpret_cast<const sockaddr_in&>(address).sin_port);
+}
+
+absl::StatusOr<std::string> PeerHostOf(const Socket& connection) {
+  sockaddr_storage address = {};
+  socklen_t length = sizeof(address);
+  char host[NI_MAXHOST];
+  if (getpeername(connection.fd(), reinterpret_cast<sockaddr*>(&address), &length) != 0) {
+    return Broken(errno);
+  }
+  const int error = getnameinfo(reinterpret_cast<sockaddr*>(&address), length, host, sizeof(host),
+                                nullptr, 0, NI_NUMERICHOST);
+  if (error != 0) return absl::UnavailableError(gai_strerror(error));
+  return std::string(host);
+}
+
+absl::StatusOr<Socket> AcceptFrom(const Socket& listener) {
+  Socket made(accept4(listener.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  if (made.is_open()) {
+    Hurry(made);
+    return made;
+  }
+  // Who hung up before it was accepted is nobody.
+  if (IsTemporary(errno) || errno == ECONNABORTED || errno == EPROTO) return Socket();
+  if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no connection can be accepted: ", std::strerror(errno)));
+  }
+  return Broken(errno);
+}
+
+absl::StatusOr<Socket> ConnectTo(const HostPort& to, NetClock::time_point deadline) {
+  DT_ASSIGN_OR_RETURN(const Addresses addresses, Resolve(to, 0));
+  int error = ETIMEDOUT;
+  do {
+    for (const addrinfo* address = addresses.get(); address != nullptr;
+         address = address->ai_next) {
+      Socket made;
+      error = TryToConnect(*address, deadline, made);
+      if (error == 0 && IsItself(made)) error = ECONNREFUSED;
+      if (error != 0) continue;
+      Hurry(made);
+      return made;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  } while (NetClock::now() < deadline);
+  return absl::DeadlineExceededError(
+      absl::StrCat("nobody answers at ", to.ToString(), " (", std::strerror(error), ")"));
+}
+
+bool AwaitReadable(const Socket& socket, NetClock::time_point deadline) {
+  return Await(socket, POLLIN, deadline);
+}
+
+bool AwaitWritable(const Socket& socket, NetClock::time_point deadline) {
+  return Await(socket, POLLOUT, deadline);
+}
+
+absl::Status SendAll(Socket& socket, absl::Span<const std::byte> bytes,
+                     NetClock::time_point deadline) {
+  while (!bytes.empty()) {
+    DT_ASSIGN_OR_RETURN(const size_t sent, socket.SendSome(bytes));
+    bytes.remove_prefix(sent);
+    if (!bytes.empty() && !AwaitWritable(socket, deadline)) {
+      return absl::DeadlineExceededError("the peer takes nothing");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReceiveAll(Socket& socket, absl::Span<std::byte> into, NetClock::time_point deadline) {
+  while (!into.empty()) {
+    DT_ASSIGN_OR_RETURN(const size_t got, socket.ReceiveSome(into));
+    into.remove_prefix(got);
+    if (!into.empty() && !AwaitReadable(socket, deadline)) {
+      return absl::DeadlineExceededError("the peer says nothing");
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace dtensor

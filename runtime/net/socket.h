@@ -1,0 +1,78 @@
+// TCP sockets that never block, and never raise SIGPIPE. Whoever waits, waits in poll().
+#ifndef DTENSOR_RUNTIME_NET_SOCKET_H_
+#define DTENSOR_RUNTIME_NET_SOCKET_H_
+
+#include <chrono>
+#include <cstddef>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace dtensor {
+
+using NetClock = std::chrono::steady_clock;
+
+// Owns a descriptor, which programs that this one starts do not inherit.
+class Socket {
+ public:
+  Socket() = default;
+  explicit Socket(int fd) : fd_(fd) {}
+  Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Socket& operator=(Socket&& other) noexcept;
+  ~Socket() { Close(); }
+
+  int fd() const { return fd_; }
+  bool is_open() const { return fd_ >= 0; }
+  void Close();
+
+  // As many bytes as there are now, or fit now: 0 where there are none, or none fit.
+  // Errors: kUnavailable, "the connection was closed" or the system's word for what broke it.
+  absl::StatusOr<size_t> ReceiveSome(absl::Span<std::byte> into);
+  absl::StatusOr<size_t> SendSome(absl::Span<const std::byte> bytes);
+
+ private:
+  int fd_ = -1;
+};
+
+// Where something listens: "host", and a port.
+struct HostPort {
+  std::string host;
+  int port = 0;
+  std::string ToString() const;  // "host:port", "[::1]:port"
+};
+// Reads "host:port", "[v6]:port". Errors: kInvalidArgument for no port, or one out of 1 to 65535.
+absl::StatusOr<HostPort> ParseHostPort(absl::string_view text);
+
+// Listens on `at`; port 0 takes a free one, and no host means all addresses of this machine.
+// Errors: kUnavailable, naming address and remedy: a port that is taken, a host that is not this
+// machine's.
+absl::StatusOr<Socket> ListenAt(const HostPort& at);
+// Of a socket that listens: the port.
+absl::StatusOr<int> PortOf(const Socket& listener);
+// Of a connection: the peer's address, without its port.
+absl::StatusOr<std::string> PeerHostOf(const Socket& connection);
+// The next connection, or a closed socket if nobody waits. Errors: kResourceExhausted where the
+// process has no descriptor left, kUnavailable.
+absl::StatusOr<Socket> AcceptFrom(const Socket& listener);
+// Tries until it works, or `deadline`: whoever is to listen may start later. Errors:
+// kDeadlineExceeded, naming the address and what the last try met; kInvalidArgument for a host that
+// has no address.
+absl::StatusOr<Socket> ConnectTo(const HostPort& to, NetClock::time_point deadline);
+
+// Waits until the socket can be read, or written, or `deadline`; false then. A peer that is gone
+// makes it readable.
+bool AwaitReadable(const Socket& socket, NetClock::time_point deadline);
+bool AwaitWritable(const Socket& socket, NetClock::time_point deadline);
+
+// All of it, before `deadline`. Errors: kDeadlineExceeded; the socket's.
+absl::Status SendAll(Socket& socket, absl::Span<const std::byte> bytes,
+                     NetClock::time_point deadline);
+absl::Status ReceiveAll(Socket& socket, absl::Span<std::byte> into, NetClock::time_point deadline);
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_RUNTIME_NET_SOCKET_H_
