@@ -13,8 +13,8 @@
 #include "dtensor/runtime/comm/local/run_ranks.h"
 #include "dtensor/runtime/kernels/attention.h"
 #include "dtensor/runtime/kernels/elementwise.h"
-#include "dtensor/runtime/testing/message_communicator.h"
 #include "dtensor/runtime/testing/reference_attention.h"
+#include "dtensor/runtime/testing/socket_ranks.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "dtensor/testing/ring_reference.h"
 #include "dtensor/testing/ring_runs.h"
@@ -123,15 +123,13 @@ void ExpectRight(const Case& c, const RunOptions& options = {}) {
     const AttentionInputs in = RandomInputs(f64.problem());
     const Global g = {in, ReferenceAttention(ReferenceOf(f64.problem(), kScale), in)};
     const int ranks = f32.problem().q.mesh().size();
-    Mailbox mailbox;
+    SocketRanks sockets(ranks);
     EXPECT_THAT(RunLocalRanks(
                     ranks,
                     [&](Communicator& communicator, Device& device) -> absl::Status {
                       DT_RETURN_IF_ERROR(RunOn(f32, g, 3e-6, communicator, device));
-                      if (device.kind() == Device::Kind::kCpu) {
-                        MessageCommunicator messages(communicator, mailbox);
-                        DT_RETURN_IF_ERROR(RunOn(f32, g, 3e-6, messages, device));
-                      }
+                      SocketRank rank = sockets.Make(communicator, device);
+                      DT_RETURN_IF_ERROR(RunOn(f32, g, 3e-6, rank.communicator(), device));
                       // o, which backward reads, is rounded to bf16; one shard may have more than
                       // its part of the error. Kernels' tests hold it against that of one step.
                       DT_RETURN_IF_ERROR(RunOn(bf16, g, 8e-3, communicator, device));

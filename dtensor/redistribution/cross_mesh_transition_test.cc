@@ -14,7 +14,7 @@
 #include "dtensor/redistribution/plan_executor.h"
 #include "dtensor/redistribution/redistribution_plan.h"
 #include "dtensor/runtime/comm/local/run_ranks.h"
-#include "dtensor/runtime/testing/message_communicator.h"
+#include "dtensor/runtime/testing/socket_ranks.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "dtensor/testing/all_layouts.h"
 #include "gmock/gmock.h"
@@ -130,10 +130,10 @@ absl::Status RunPair(const Layout& from, const Layout& to, const Dims& shape,
 TEST_P(CrossMeshTransitionTest, DataArrives) {
   const Dims shape = {3, 4};
   const auto from = LayoutsOn(GetParam().from, shape), to = LayoutsOn(GetParam().to, shape);
-  Mailbox mailbox;
+  SocketRanks sockets(6);
   DT_EXPECT_OK(RunLocalRanks(6, [&](Communicator& world, Device& device) -> absl::Status {
-    MessageCommunicator messages(world, mailbox);
-    for (Communicator* communicator : {&world, static_cast<Communicator*>(&messages)}) {
+    SocketRank rank = sockets.Make(world, device);
+    for (Communicator* communicator : {&world, &rank.communicator()}) {
       for (const Layout& a : from) {
         for (const Layout& b : to) {
           DT_RETURN_IF_ERROR(RunPair(a, b, shape, *communicator, device));

@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "dtensor/redistribution/plan_executor.h"
 #include "dtensor/runtime/comm/local/run_ranks.h"
-#include "dtensor/runtime/testing/message_communicator.h"
+#include "dtensor/runtime/testing/socket_ranks.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "dtensor/testing/all_layouts.h"
 #include "dtensor/testing/indexed_data.h"
@@ -47,6 +47,7 @@ struct Way {
   RedistributionOptions options;
   bool in_two_halves = false;
   bool by_messages = false;  // no rank reads another's memory
+  MessageOptions messages = SmallPieces();
 };
 
 absl::StatusOr<Tensor> Carry(const Way& way,
@@ -88,12 +89,12 @@ absl::Status RunAllPairs(absl::string_view mesh_text, const std::vector<Dims>& s
                          const std::vector<ReduceOp>& ops, const std::vector<ShardOrder>& orders,
                          DType dtype, const RunOptions& options = {}, const Way& way = {}) {
   const DeviceMesh mesh = Mesh(mesh_text);
-  Mailbox mailbox;
+  SocketRanks sockets(mesh.size());
   return RunLocalRanks(
       mesh.size(),
       [&](Communicator& world, Device& device) -> absl::Status {
-        MessageCommunicator messages(world, mailbox);
-        Communicator& communicator = way.by_messages ? messages : world;
+        SocketRank rank = sockets.Make(world, device, way.messages);
+        Communicator& communicator = way.by_messages ? rank.communicator() : world;
         for (const Dims& shape : shapes) {
           const std::vector<Layout> layouts = AllLayouts(mesh, shape, ops, orders);
           for (const Layout& from : layouts) {
@@ -137,9 +138,13 @@ TEST(ExecutorPairsTest, EveryPairByMessages) {
         RunAllPairs(mesh, kShapes, ReduceOp::kSum, AllOrders(), DType::kF32, {}, by_messages));
   }
   for (absl::string_view mesh : {"a=2,b=2", "a=2,b=3"}) {
-    DT_EXPECT_OK(RunAllPairs(mesh, {{}, {1}, {5}, {3, 4}}, ReduceOp::kSum, ContiguousOrder(),
-                             DType::kF32, {}, by_messages));
+    for (const MessageOptions& messages : {SmallPieces(), MessageOptions()}) {
+      DT_EXPECT_OK(RunAllPairs(mesh, {{}, {1}, {5}, {3, 4}}, ReduceOp::kSum, ContiguousOrder(),
+                               DType::kF32, {}, {.by_messages = true, .messages = messages}));
+    }
   }
+  DT_EXPECT_OK(RunAllPairs("a=3", {{3, 4}}, ReduceOp::kSum, AllOrders(), DType::kF32,
+                           {.device = Device::Kind::kDeferred, .max_delay_us = 20}, by_messages));
   for (const RedistributionOptions& options :
        {RedistributionOptions{.objective = RedistributionObjective::kBusiest},
         RedistributionOptions{.in_place = true}, RedistributionOptions{.dtype = DType::kBF16}}) {
@@ -151,11 +156,11 @@ TEST(ExecutorPairsTest, EveryPairByMessages) {
 // Bytes are counted where they move, so a plan that says another number is found out.
 TEST(ExecutorPairsTest, CountsWhatMovesAndNotWhatAPlanSays) {
   const DeviceMesh mesh = Mesh("a=2");
-  Mailbox mailbox;
   for (const bool by_messages : {false, true}) {
+    SocketRanks sockets(2);
     DT_EXPECT_OK(RunLocalRanks(2, [&](Communicator& world, Device& device) -> absl::Status {
-      MessageCommunicator messages(world, mailbox);
-      Communicator& communicator = by_messages ? messages : world;
+      SocketRank rank = sockets.Make(world, device);
+      Communicator& communicator = by_messages ? rank.communicator() : world;
       const auto plan = [&](int64_t size) {
         return RedistributionPlan::Create(Layout::Parse(mesh, "[a]").value(),
                                           Layout::Replicated(mesh, 1), {size}, DType::kF32, {})

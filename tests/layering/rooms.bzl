@@ -100,6 +100,22 @@ ROOMS = {
         "runtime/device/meta",
         "runtime/kernels",
     ],
+    "runtime/comm/messages": [
+        "runtime/comm",
+        "runtime/core",
+        "runtime/device",
+        "runtime/kernels",
+        "runtime/net",
+    ],
+    "runtime/comm/process": [
+        "runtime/comm",
+        "runtime/comm/messages",
+        "runtime/core",
+        "runtime/device",
+        "runtime/device/cpu",
+        "runtime/device/deferred",
+        "runtime/net",
+    ],
     "runtime/comm/simulated": [
         "runtime/comm",
         "runtime/core",
@@ -130,6 +146,7 @@ ROOMS = {
         "runtime/device",
     ],
     "runtime/io": ["runtime/core"],
+    "runtime/net": ["runtime/core"],
     "runtime/kernels": [
         "runtime/core",
         "runtime/device",

@@ -10,6 +10,7 @@
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "dtensor/runtime/comm/call_summary.h"
 #include "dtensor/runtime/comm/exchange_check.h"
 #include "dtensor/runtime/core/no_throw.h"
 #include "dtensor/runtime/core/status.h"
@@ -17,21 +18,9 @@
 namespace dtensor {
 namespace {
 
-// What a member says it is doing, for the error about two that disagree.
-std::string Describe(int rank, const RankGroup::Details& details) {
-  const std::string what =
-      details.description != nullptr
-          ? details.description->ToString()
-          : absl::StrCat(details.parts, " tensors, digest ", absl::Hex(details.digest));
-  return absl::StrCat("rank ", rank, " makes op \"", details.op, "\" (", ToString(details.kind),
-                      ", ", what, ")");
-}
-
-// What follows where two descriptions are the same.
-absl::string_view Hint(const RankGroup::Details& a, const RankGroup::Details& b) {
-  const bool alike = a.description != nullptr && b.description != nullptr && a.op == b.op &&
-                     a.kind == b.kind && a.description->ToString() == b.description->ToString();
-  return alike ? "; these look alike, but come from other operands, arguments or options" : "";
+CallSummary SummaryOf(const RankGroup::Details& details) {
+  return dtensor::SummaryOf(details.op, details.kind, details.digest, details.description,
+                            details.parts);
 }
 
 }  // namespace
@@ -218,12 +207,8 @@ absl::Status LocalCommunicator::CompareCalls(const Membership& in) const {
   RankGroup& group = *in.group;
   for (int member = 0; member < group.size(); ++member) {
     if (group.post(member, in.number).call == group.post(in.me, in.number).call) continue;
-    const RankGroup::Details& mine = group.details(in.me, in.number);
-    const RankGroup::Details& other = group.details(member, in.number);
-    return absl::FailedPreconditionError(absl::StrCat(
-        "ranks disagree about call ", in.number, " of ranks [", absl::StrJoin(group.ranks(), ", "),
-        "]: ", Describe(rank_, mine), " where ", Describe(group.ranks()[member], other),
-        Hint(mine, other), "; all ranks of a group must make the same calls in the same order"));
+    return Disagreement(in.number, group.ranks(), rank_, SummaryOf(group.details(in.me, in.number)),
+                        group.ranks()[member], SummaryOf(group.details(member, in.number)));
   }
   return absl::OkStatus();
 }

@@ -1,0 +1,136 @@
+// MessageCommunicator: ranks that cannot read each other's memory, over any MessageTransport.
+//
+// An exchange, on each rank of the group:
+//   Begin   tells every other member what it is about to do, with a fingerprint of it, and what
+//           that member receives where that is little (eager)
+//   Finish  waits until every member has told it the same; tells those who have more for it to go
+//           on; takes in what they send, piece by piece, combines terms in the order listed, as
+//           threads do, so with the same bits; and waits until others have what they receive
+// Between the two, and in every wait of the rank's, what others were told to wait for is sent.
+//
+// A piece lies in staging, at most staging_bytes() in all, where it cannot be sent or received in
+// place: where it has gaps, is converted, or has several terms.
+//
+// A wait ends when the world fails, when a peer has left, is lost, or is silent for the time-out.
+// Time in which this process was stopped does not count.
+#ifndef DTENSOR_RUNTIME_COMM_MESSAGES_MESSAGE_COMMUNICATOR_H_
+#define DTENSOR_RUNTIME_COMM_MESSAGES_MESSAGE_COMMUNICATOR_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "dtensor/runtime/comm/communicator.h"
+#include "dtensor/runtime/comm/messages/box_pieces.h"
+#include "dtensor/runtime/comm/messages/message_transport.h"
+#include "dtensor/runtime/comm/messages/world_state.h"
+#include "dtensor/runtime/comm/send_list.h"
+#include "dtensor/runtime/device/device.h"
+
+namespace dtensor {
+
+struct MessageOptions {
+  // Of a piece. 0: 1 MiB, less in large worlds.
+  int64_t piece_bytes = 0;
+  // What one rank sends another in one exchange goes at once where it is not more.
+  int64_t eager_bytes = 8192;
+};
+
+// Of one rank's thread. Device, transport and world outlive it; the device's memory is the host's.
+class MessageCommunicator final : public Communicator {
+ public:
+  MessageCommunicator(int rank, int size, Device& device, MessageTransport& transport,
+                      WorldState& world, const MessageOptions& options = {});
+  ~MessageCommunicator() override;
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  int64_t staging_bytes() const override { return kPiecesAtATime * size_ * piece_bytes_; }
+  absl::Status Begin(const Collective& collective, absl::Span<const ExchangePart> parts) override;
+  absl::Status Finish(const Collective& collective) override;
+  void Drop(const Collective& collective, std::shared_ptr<const void> owner) override;
+  absl::Status FinishDropped() override;
+  absl::Status Barrier(absl::string_view what) override;
+  absl::Status Fail(const absl::Status& reason) override;
+  absl::Status failure() const override { return world_.failure(); }
+
+  // The world is over: forgets what is on its way.
+  void End();
+
+ private:
+  // Of each peer: two that it sends, two that it receives.
+  static constexpr int64_t kPiecesAtATime = 4;
+
+  struct Exchange;
+  // A group as this rank sees it.
+  struct Group {
+    std::vector<int> ranks;
+    uint64_t channel = 0;
+    uint64_t number = 0;                           // of the last exchange that began
+    Exchange* exchange = nullptr;                  // on its way
+    std::map<int, std::deque<std::string>> notes;  // of each peer, not looked at
+  };
+  struct Outgoing;  // what a peer receives from here
+  struct Incoming;  // what a peer said
+
+  Group& GroupOf(absl::Span<const int> ranks);
+  absl::Status Start(const Collective& collective, absl::Span<const ExchangePart> parts);
+  absl::Status Complete(Exchange& exchange);
+  absl::Status Perform(Exchange& exchange);
+  Exchange* Find(const Collective& collective);
+  void Forget(Exchange& exchange);
+
+  // Sending.
+  void FindOutgoing(Exchange& exchange);
+  absl::Status TellCall(Exchange& exchange);
+  absl::StatusOr<std::string> PackAll(const Exchange& exchange, const Outgoing& outgoing);
+  absl::Status SendMore(Exchange& exchange, Outgoing& outgoing);
+
+  // Agreement.
+  void TakeNotes(Exchange& exchange);
+  void ReadNote(Exchange& exchange, int peer, absl::string_view note);
+  absl::Status CompareCalls(Exchange& exchange);
+  absl::Status DisagreeWith(Exchange& exchange, int peer);
+
+  // Receiving.
+  int64_t BytesFrom(const Exchange& exchange, int peer) const;
+  absl::Status CheckNative(const Exchange& exchange) const;
+  absl::Status ReceiveAll(Exchange& exchange);
+  absl::Status Receive(Exchange& exchange, const ExchangePart& part, const ReceiveBox& box);
+  absl::Status ReceivePiece(Exchange& exchange, const ExchangePart& part, const ReceiveBox& box,
+                            const BoxDims& piece);
+  absl::Status ReceiveFrom(Exchange& exchange, int peer, absl::Span<std::byte> into, int& pending);
+
+  // Waits until `over`, for `peer`; what others wait for is sent meanwhile.
+  absl::Status Await(const Exchange& exchange, int peer, const std::function<bool()>& over);
+  absl::Status Advance(std::chrono::microseconds longest);
+  absl::Status CheckPeer(const Exchange& exchange, int peer);
+  std::string WaitText(const Exchange& exchange) const;
+  absl::Status Settle();  // what was launched has run
+
+  const int rank_, size_;
+  Device& device_;
+  MessageTransport& transport_;
+  WorldState& world_;
+  const int64_t piece_bytes_, eager_bytes_;
+  std::vector<int> everyone_;
+  SendLists lists_;
+  std::list<Group> groups_;
+  std::list<std::unique_ptr<Exchange>> exchanges_;                  // on their way, as they began
+  std::list<std::pair<const Collective*, absl::Status>> finished_;  // not asked for yet
+  bool ended_ = false;
+};
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_RUNTIME_COMM_MESSAGES_MESSAGE_COMMUNICATOR_H_

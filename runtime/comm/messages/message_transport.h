@@ -1,0 +1,57 @@
+// MessageTransport: moves bytes between this rank and others, which cannot read its memory.
+//
+// Between two ranks there are channels. On each, notes come in the order in which they were sent,
+// and messages fill the memory that was given for them in the order in which it was given; notes do
+// not wait for messages. A message is sent only after its receiver has said, by a note, that it is
+// about to give it memory, so nothing is kept that nobody asked for.
+//
+// Of one rank's thread. Nothing moves but within a call.
+#ifndef DTENSOR_RUNTIME_COMM_MESSAGES_MESSAGE_TRANSPORT_H_
+#define DTENSOR_RUNTIME_COMM_MESSAGES_MESSAGE_TRANSPORT_H_
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace dtensor {
+
+class MessageTransport {
+ public:
+  virtual ~MessageTransport() = default;
+
+  static constexpr size_t kMostNoteBytes = 1 << 20;
+  // A short text, which waits at the receiver until it is taken. Requires: at most kMostNoteBytes.
+  virtual void SendNote(int peer, uint64_t channel, absl::string_view note) = 0;
+  // The oldest of a peer's that came, if any.
+  virtual std::optional<std::string> TakeNote(int peer, uint64_t channel) = 0;
+
+  // `pending` counts what is not done: one more now, one less when the bytes were sent, or have
+  // come. They stay where they are until then. Both sides agree about sizes.
+  virtual void Send(int peer, uint64_t channel, absl::Span<const std::byte> bytes,
+                    int& pending) = 0;
+  virtual void Receive(int peer, uint64_t channel, absl::Span<std::byte> into, int& pending) = 0;
+
+  // Moves what can be moved; if that is nothing, waits for something to happen, at most so long.
+  virtual void Progress(std::chrono::microseconds longest) = 0;
+  // Why nothing comes from the peer any more; OK while something may. What it sent before its
+  // connection broke has been taken in.
+  virtual absl::Status lost(int peer) const = 0;
+
+  // This rank sends nothing more.
+  virtual void Leave() = 0;
+  // The peer has said so, and all that it sent before has been taken in.
+  virtual bool has_left(int peer) const = 0;
+
+  // Forgets all that is not done, for good: the memory is no longer touched.
+  virtual void Cancel() = 0;
+};
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_RUNTIME_COMM_MESSAGES_MESSAGE_TRANSPORT_H_

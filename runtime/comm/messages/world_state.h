@@ -1,0 +1,26 @@
+// WorldState: what a rank knows of the others besides what they send.
+#ifndef DTENSOR_RUNTIME_COMM_MESSAGES_WORLD_STATE_H_
+#define DTENSOR_RUNTIME_COMM_MESSAGES_WORLD_STATE_H_
+
+#include <optional>
+
+#include "absl/status/status.h"
+
+namespace dtensor {
+
+// Thread-safe.
+class WorldState {
+ public:
+  virtual ~WorldState() = default;
+  // Marks the world as failed by `rank`, unless it failed before. Returns the world's failure, the
+  // same on all ranks: "rank R: reason". Requires: `reason` is an error.
+  virtual absl::Status Fail(int rank, const absl::Status& reason) = 0;
+  virtual absl::Status failure() const = 0;  // OK while the world works
+  // What `rank` returned, if it has left.
+  virtual std::optional<absl::Status> returned(int rank) const = 0;
+  virtual double timeout_seconds() const = 0;  // of a rank's silence
+};
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_RUNTIME_COMM_MESSAGES_WORLD_STATE_H_

@@ -1,0 +1,48 @@
+// What processes say to each other over the control plane. Readers take any bytes.
+#ifndef DTENSOR_RUNTIME_COMM_PROCESS_CONTROL_MESSAGES_H_
+#define DTENSOR_RUNTIME_COMM_PROCESS_CONTROL_MESSAGES_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace dtensor {
+
+enum class ControlMessage : uint8_t {
+  kCard = 1,  // to rank 0: a text, when a rank comes
+  kCards,     // from rank 0: all cards, when all have come
+  kAlive,     // nothing but a sign of life
+  kFail,      // to rank 0: a RankStatus that fails the world
+  kFailed,    // from rank 0: the world's failure, as a RankStatus
+  kLeave,     // to rank 0: a RankStatus, what the rank returned
+  kLeft,      // from rank 0: the same, to all
+  kOver,      // from rank 0: all have left
+};
+
+// The longest body: the cards of a large world.
+constexpr size_t kMostControlBytes = size_t{64} << 20;
+
+struct RankStatus {
+  int rank = 0;
+  absl::Status status;
+};
+std::string Encode(const RankStatus& message);
+// Errors: kInvalidArgument for bytes that are none, or a rank that a world of `size` has not.
+absl::StatusOr<RankStatus> ReadRankStatus(absl::string_view body, int size);
+
+// What each rank tells the others when it comes.
+struct RankCard {
+  std::string host;  // its address, as rank 0 sees it; empty: rank 0's own
+  std::string text;  // what it gave to ControlPlane::Join
+};
+std::string Encode(const std::vector<RankCard>& cards);
+// Errors: kInvalidArgument for bytes that are none, or another number than `size`.
+absl::StatusOr<std::vector<RankCard>> ReadCards(absl::string_view body, int size);
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_RUNTIME_COMM_PROCESS_CONTROL_MESSAGES_H_

@@ -1,0 +1,337 @@
+#include "dtensor/runtime/comm/process/control_plane.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/net/admission.h"
+
+namespace dtensor {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr double kLongest = 1e9;      // seconds: what a clock can add
+constexpr milliseconds kGrace(2000);  // for others to hear of a failure
+
+NetClock::duration ToDuration(std::chrono::duration<double> seconds) {
+  return std::chrono::duration_cast<NetClock::duration>(seconds);
+}
+
+uint8_t TypeOf(ControlMessage message) { return static_cast<uint8_t>(message); }
+
+absl::Status With(const absl::Status& status, absl::string_view before) {
+  return absl::Status(status.code(), absl::StrCat(before, status.message()));
+}
+
+}  // namespace
+
+ControlPlane::ControlPlane(const ControlPlaneOptions& options)
+    : options_(options),
+      timeout_(std::min(options.timeout_seconds, kLongest)),
+      interval_(static_cast<int64_t>(std::clamp(timeout_.count() * 1000 / 8, 20., 250.))),
+      returned_(options.size) {}
+
+absl::StatusOr<std::unique_ptr<ControlPlane>> ControlPlane::Join(const ControlPlaneOptions& options,
+                                                                 const std::string& card) {
+  DT_REQUIRE(0 <= options.rank && options.rank < options.size,
+             "ControlPlane::Join: the rank must be one of the world's");
+  std::unique_ptr<ControlPlane> made(new ControlPlane(options));
+  const absl::Status status = options.rank == 0 ? made->Gather(card) : made->Present(card);
+  if (!status.ok()) {
+    return With(status,
+                absl::StrCat("rank ", options.rank, " of ", options.size,
+                             " cannot join the world at ", options.address.ToString(), ": "));
+  }
+  made->Start();
+  return made;
+}
+
+absl::Status ControlPlane::Gather(const std::string& card) {
+  cards_.resize(size());
+  cards_[0] = {"", card};
+  if (size() == 1) return absl::OkStatus();
+  DT_ASSIGN_OR_RETURN(Socket listener, ListenAt(options_.address));
+  const NetClock::time_point deadline = NetClock::now() + ToDuration(timeout_);
+  const auto is_awaited = [&](int rank) { return rank != 0 && peers_.find(rank) == peers_.end(); };
+  Admission door(std::move(listener), LinkKind::kControl,
+                 {options_.job, options_.secret, static_cast<uint32_t>(size())}, is_awaited);
+  while (static_cast<int>(peers_.size()) + 1 < size()) {
+    DT_ASSIGN_OR_RETURN(std::optional<Admitted> guest, door.Next(deadline));
+    if (!guest) break;
+    peers_.emplace(guest->rank, FramedLink(std::move(guest->socket), kMostControlBytes));
+  }
+  std::vector<int> missing;
+  for (int rank = 1; rank < size(); ++rank) {
+    const auto peer = peers_.find(rank);
+    if (peer == peers_.end()) {
+      missing.push_back(rank);
+      continue;
+    }
+    DT_ASSIGN_OR_RETURN(cards_[rank].host, PeerHostOf(peer->second.link.socket()));
+    const auto frame = peer->second.link.Await(NetClock::now() + kGrace);
+    if (!frame.ok() || frame->type != TypeOf(ControlMessage::kCard)) {
+      peer->second.link.Close();
+      missing.push_back(rank);
+      continue;
+    }
+    cards_[rank].text = frame->body;
+  }
+  if (missing.empty()) {
+    Broadcast(TypeOf(ControlMessage::kCards), Encode(cards_));
+    return absl::OkStatus();
+  }
+  const absl::Status why = absl::DeadlineExceededError(absl::StrCat(
+      missing.size() == 1 ? "rank " : "ranks ", absl::StrJoin(missing, ", "), " of ", size(),
+      " did not come within ", options_.timeout_seconds, " s; start them, or wait longer"));
+  Broadcast(TypeOf(ControlMessage::kFailed), Encode(RankStatus{0, why}));
+  for (auto& [rank, peer] : peers_) peer.link.Flush().IgnoreError();
+  return why;
+}
+
+absl::Status ControlPlane::Present(const std::string& card) {
+  const NetClock::time_point deadline = NetClock::now() + ToDuration(timeout_);
+  DT_ASSIGN_OR_RETURN(Socket socket, ConnectTo(options_.address, deadline));
+  DT_RETURN_IF_ERROR(Introduce(socket, LinkKind::kControl, rank(),
+                               {options_.job, options_.secret, static_cast<uint32_t>(size())},
+                               deadline + kGrace));
+  FramedLink& link =
+      peers_.emplace(0, FramedLink(std::move(socket), kMostControlBytes)).first->second.link;
+  link.Queue(TypeOf(ControlMessage::kCard), card);
+  DT_RETURN_IF_ERROR(link.Flush());
+  DT_ASSIGN_OR_RETURN(const Frame frame, link.Await(deadline + kGrace));
+  if (frame.type == TypeOf(ControlMessage::kFailed)) {
+    DT_ASSIGN_OR_RETURN(const RankStatus why, ReadRankStatus(frame.body, size()));
+    return why.status.ok() ? absl::UnavailableError("rank 0 gave up") : why.status;
+  }
+  if (frame.type != TypeOf(ControlMessage::kCards)) {
+    return absl::FailedPreconditionError("rank 0 speaks another language");
+  }
+  DT_ASSIGN_OR_RETURN(cards_, ReadCards(frame.body, size()));
+  return absl::OkStatus();
+}
+
+void ControlPlane::Start() {
+  const NetClock::time_point now = NetClock::now();
+  for (auto& [rank, peer] : peers_) peer.heard = peer.said = now;
+  looked_ = now;
+  if (size() == 1) return;
+  wake_fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  DT_CHECK(wake_fd_ >= 0);
+  thread_ = std::thread([this] { Run(); });
+}
+
+ControlPlane::~ControlPlane() {
+  if (thread_.joinable()) {
+    if (!returned(rank())) Leave(absl::OkStatus());
+    AwaitEnd();
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    Wake();
+    thread_.join();
+  }
+  if (wake_fd_ >= 0) close(wake_fd_);
+}
+
+void ControlPlane::Wake() {
+  const uint64_t one = 1;
+  if (wake_fd_ >= 0) (void)!write(wake_fd_, &one, sizeof(one));
+}
+
+// --- What others ask.
+
+absl::Status ControlPlane::Fail(int rank, const absl::Status& reason) {
+  DT_REQUIRE(!reason.ok(), "ControlPlane::Fail: the reason must be an error");
+  std::unique_lock lock(mutex_);
+  if (!failure_.ok()) return failure_;
+  const absl::Status failure = With(reason, absl::StrCat("rank ", rank, ": "));
+  const auto rank0 = peers_.find(0);
+  const bool asks = rank0 != peers_.end() && rank0->second.link.is_open();
+  if (!asks) {
+    SetFailure(failure);
+  } else {
+    rank0->second.link.Queue(TypeOf(ControlMessage::kFail), Encode(RankStatus{rank, failure}));
+  }
+  Wake();
+  changed_.wait_for(lock, kGrace, [&] { return !failure_.ok(); });
+  if (failure_.ok()) SetFailure(failure);  // rank 0 does not answer
+  return failure_;
+}
+
+absl::Status ControlPlane::failure() const {
+  if (!failed()) return absl::OkStatus();
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+void ControlPlane::Leave(const absl::Status& status) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (returned_[rank()]) return;
+    SetLeft(rank(), status);
+    const auto rank0 = peers_.find(0);
+    if (rank0 != peers_.end()) {
+      rank0->second.link.Queue(TypeOf(ControlMessage::kLeave), Encode(RankStatus{rank(), status}));
+    }
+  }
+  Wake();
+}
+
+std::optional<absl::Status> ControlPlane::returned(int rank) const {
+  const std::lock_guard lock(mutex_);
+  return returned_[rank];
+}
+
+void ControlPlane::AwaitEnd() {
+  std::unique_lock lock(mutex_);
+  if (size() == 1) return;
+  changed_.wait(lock, [&] { return over_ || !failure_.ok(); });
+  // Rank 0 stays until the others know, and have gone: they learn it from there.
+  changed_.wait_for(lock, kGrace, [&] { return told_all(); });
+}
+
+bool ControlPlane::told_all() const {
+  return std::all_of(peers_.begin(), peers_.end(), [&](const auto& known) {
+    const auto& [rank, peer] = known;
+    if (!peer.link.is_open()) return true;
+    const bool waits = options_.rank == 0 && !over_ && !returned_[rank];
+    return !peer.link.has_queued() && !waits;
+  });
+}
+
+// --- With mutex_ held.
+
+void ControlPlane::Broadcast(uint8_t type, const std::string& body) {
+  if (rank() != 0) return;
+  for (auto& [rank, peer] : peers_) {
+    if (peer.link.is_open()) peer.link.Queue(type, body);
+  }
+}
+
+void ControlPlane::SetFailure(const absl::Status& failure) {
+  if (!failure_.ok()) return;
+  failure_ = failure;
+  failed_.store(true, std::memory_order_release);
+  Broadcast(TypeOf(ControlMessage::kFailed), Encode(RankStatus{0, failure}));
+  changed_.notify_all();
+}
+
+void ControlPlane::SetLeft(int rank, const absl::Status& status) {
+  if (returned_[rank]) return;
+  returned_[rank] = status;
+  ++left_;
+  Broadcast(TypeOf(ControlMessage::kLeft), Encode(RankStatus{rank, status}));
+  if (this->rank() == 0 && left_ == size()) {
+    over_ = true;
+    Broadcast(TypeOf(ControlMessage::kOver), "");
+  }
+  changed_.notify_all();
+}
+
+// --- The thread.
+
+void ControlPlane::Run() {
+  while (true) {
+    std::vector<pollfd> waits = {{wake_fd_, POLLIN, 0}};
+    {
+      const std::lock_guard lock(mutex_);
+      if (stop_) return;
+      for (const auto& [rank, peer] : peers_) {
+        if (!peer.link.is_open()) continue;
+        const short events = peer.link.has_queued() ? POLLIN | POLLOUT : POLLIN;
+        waits.push_back({peer.link.socket().fd(), events, 0});
+      }
+    }
+    poll(waits.data(), waits.size(), static_cast<int>(interval_.count()));
+    uint64_t count = 0;
+    (void)!read(wake_fd_, &count, sizeof(count));
+    const std::lock_guard lock(mutex_);
+    Look(NetClock::now());
+  }
+}
+
+void ControlPlane::Look(NetClock::time_point now) {
+  // This process was stopped, perhaps with all others: they get time to speak up.
+  const bool was_stopped = now - looked_ > 3 * interval_ + milliseconds(500);
+  looked_ = now;
+  for (auto& [rank, peer] : peers_) {
+    if (was_stopped) peer.heard = now;
+    if (peer.link.is_open()) Hear(rank, now);
+  }
+  Tell(now);
+}
+
+void ControlPlane::Hear(int peer, NetClock::time_point now) {
+  Peer& from = peers_.at(peer);
+  absl::Status status = from.link.Receive();
+  while (true) {
+    const auto frame = from.link.Next();
+    if (!frame.ok()) {
+      status = frame.status();
+      break;
+    }
+    if (!*frame) break;
+    from.heard = now;
+    const absl::Status handled = Handle(peer, **frame);
+    if (!handled.ok()) status = handled;
+  }
+  if (status.ok() && now - from.heard > ToDuration(timeout_)) {
+    status = absl::DeadlineExceededError(
+        absl::StrCat("its process has given no sign of life for ", options_.timeout_seconds, " s"));
+  } else if (!status.ok()) {
+    status = With(status, "its process is gone: ");
+  }
+  if (!status.ok()) Lose(peer, status);
+}
+
+absl::Status ControlPlane::Handle(int peer, const Frame& frame) {
+  const auto type = static_cast<ControlMessage>(frame.type);
+  if (type == ControlMessage::kAlive) return absl::OkStatus();
+  if (type == ControlMessage::kOver && rank() != 0) {
+    over_ = true;
+    changed_.notify_all();
+    return absl::OkStatus();
+  }
+  DT_ASSIGN_OR_RETURN(const RankStatus said, ReadRankStatus(frame.body, size()));
+  const bool fails = type == ControlMessage::kFail || type == ControlMessage::kFailed;
+  const bool from_rank0 = type == ControlMessage::kFailed || type == ControlMessage::kLeft;
+  const bool leaves = type == ControlMessage::kLeave || type == ControlMessage::kLeft;
+  if (!(fails || leaves) || from_rank0 != (peer == 0) || (fails && said.status.ok())) {
+    return InvalidArgument({"it sent what no rank sends"});
+  }
+  if (fails) SetFailure(said.status);
+  if (leaves) SetLeft(from_rank0 ? said.rank : peer, said.status);
+  return absl::OkStatus();
+}
+
+void ControlPlane::Lose(int peer, const absl::Status& why) {
+  peers_.at(peer).link.Close();
+  const bool expected = over_ || (rank() == 0 && returned_[peer]);
+  if (!expected) SetFailure(With(why, absl::StrCat("rank ", peer, ": ")));
+  changed_.notify_all();
+}
+
+void ControlPlane::Tell(NetClock::time_point now) {
+  for (auto& [rank, peer] : peers_) {
+    if (!peer.link.is_open()) continue;
+    if (now - peer.said >= interval_ && !peer.link.has_queued()) {
+      peer.link.Queue(TypeOf(ControlMessage::kAlive), "");
+    }
+    if (!peer.link.has_queued()) continue;
+    peer.said = now;
+    if (const absl::Status status = peer.link.Flush(); !status.ok()) {
+      Lose(rank, With(status, "its process is gone: "));
+    }
+  }
+  if (over_ || !failure_.ok()) changed_.notify_all();
+}
+
+}  // namespace dtensor

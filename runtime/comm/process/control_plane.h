@@ -1,0 +1,119 @@
+// ControlPlane: how the processes of a world find each other, and learn that one of them failed,
+// returned or died. No tensor passes here.
+//
+// Every rank keeps one connection, to rank 0, and a thread that looks after it. Rank 0 decides
+// which failure was the first, and tells all. A connection that closes is a death; a process that
+// says nothing for the time-out (each says something several times in that) is lost. Time in which
+// this process itself was stopped does not count, so a world that is suspended whole goes on
+// afterwards.
+//
+// The port is open until all ranks have come, and to ranks of the job alone (handshake.h).
+#ifndef DTENSOR_RUNTIME_COMM_PROCESS_CONTROL_PLANE_H_
+#define DTENSOR_RUNTIME_COMM_PROCESS_CONTROL_PLANE_H_
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dtensor/runtime/comm/messages/world_state.h"
+#include "dtensor/runtime/comm/process/control_messages.h"
+#include "dtensor/runtime/net/framed_link.h"
+#include "dtensor/runtime/net/handshake.h"
+#include "dtensor/runtime/net/socket.h"
+
+namespace dtensor {
+
+struct ControlPlaneOptions {
+  int rank = 0, size = 1;
+  HostPort address;  // where rank 0 listens
+  std::string job, secret;
+  double timeout_seconds = 60;  // for all ranks to come; and of silence, afterwards
+};
+
+// Thread-safe.
+class ControlPlane final : public WorldState {
+ public:
+  // Waits until all ranks have come. Errors: kDeadlineExceeded, naming the ranks that did not, or
+  // the address at which nobody answers; kPermissionDenied where another job listens there;
+  // kFailedPrecondition for two processes of one rank, or another number of ranks; kUnavailable
+  // where rank 0 cannot listen.
+  static absl::StatusOr<std::unique_ptr<ControlPlane>> Join(const ControlPlaneOptions& options,
+                                                            const std::string& card);
+  // Tells the others that this rank left, unless it did, and waits as AwaitEnd does.
+  ~ControlPlane() override;
+
+  int rank() const { return options_.rank; }
+  int size() const { return options_.size; }
+  const std::vector<RankCard>& cards() const { return cards_; }
+
+  absl::Status Fail(int rank, const absl::Status& reason) override;
+  bool failed() const { return failed_.load(std::memory_order_acquire); }
+  absl::Status failure() const override;
+  double timeout_seconds() const override { return options_.timeout_seconds; }
+
+  // This rank's function returned `status`: it takes part in nothing more.
+  void Leave(const absl::Status& status);
+  std::optional<absl::Status> returned(int rank) const override;
+
+  // Until all ranks have left, or the world failed and the others have been told.
+  void AwaitEnd();
+
+ private:
+  struct Peer {
+    explicit Peer(FramedLink link_in) : link(std::move(link_in)) {}
+    FramedLink link;
+    NetClock::time_point heard = NetClock::now(), said = NetClock::now();
+  };
+
+  explicit ControlPlane(const ControlPlaneOptions& options);
+  absl::Status Gather(const std::string& card);   // rank 0
+  absl::Status Present(const std::string& card);  // the others
+  void Start();
+
+  // The thread.
+  void Run();
+  void Look(NetClock::time_point now);
+  void Hear(int peer, NetClock::time_point now);
+  absl::Status Handle(int peer, const Frame& frame);
+  void Lose(int peer, const absl::Status& why);
+  void Tell(NetClock::time_point now);
+
+  // Requires: mutex_ is held.
+  void Broadcast(uint8_t type, const std::string& body);
+  void SetFailure(const absl::Status& failure);
+  void SetLeft(int rank, const absl::Status& status);
+  bool told_all() const;
+  void Wake();
+
+  const ControlPlaneOptions options_;
+  const std::chrono::duration<double> timeout_;
+  const std::chrono::milliseconds interval_;  // of signs of life
+  std::vector<RankCard> cards_;
+
+  std::atomic<bool> failed_ = false;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  absl::Status failure_;
+  std::vector<std::optional<absl::Status>> returned_;
+  int left_ = 0;
+  bool over_ = false, stop_ = false;
+  std::map<int, Peer> peers_;  // rank 0: all others; others: rank 0
+  NetClock::time_point looked_ = NetClock::now();
+
+  int wake_fd_ = -1;
+  std::thread thread_;
+};
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_RUNTIME_COMM_PROCESS_CONTROL_PLANE_H_

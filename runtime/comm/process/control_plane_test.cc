@@ -1,0 +1,201 @@
+// Ranks as threads, each with a control plane of its own, as processes have.
+#include "dtensor/runtime/comm/process/control_plane.h"
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "dtensor/runtime/testing/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace dtensor {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+double SecondsSince(NetClock::time_point start) {
+  return std::chrono::duration<double>(NetClock::now() - start).count();
+}
+
+int FreePort() { return PortOf(*ListenAt({"127.0.0.1", 0})).value(); }
+
+class Worlds {
+ public:
+  explicit Worlds(int size, double timeout_seconds = 20)
+      : options_{0, size, {"127.0.0.1", FreePort()}, "job", "secret", timeout_seconds} {}
+
+  const ControlPlaneOptions& options() const { return options_; }
+  ControlPlaneOptions OptionsOf(int rank) const {
+    ControlPlaneOptions options = options_;
+    options.rank = rank;
+    return options;
+  }
+  // Runs fn on the ranks, each on its thread; returns what they returned.
+  std::vector<absl::Status> Run(const std::vector<int>& ranks,
+                                const std::function<absl::Status(ControlPlane&)>& fn) const {
+    std::vector<absl::Status> results(ranks.size());
+    std::vector<std::thread> threads;
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      threads.emplace_back([&, i] {
+        const auto plane =
+            ControlPlane::Join(OptionsOf(ranks[i]), "card of " + std::to_string(ranks[i]));
+        results[i] = plane.ok() ? fn(**plane) : plane.status();
+        if (plane.ok()) (*plane)->Leave(results[i]);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return results;
+  }
+
+ private:
+  ControlPlaneOptions options_;
+};
+
+absl::Status AwaitFailure(ControlPlane& plane) {
+  while (!plane.failed()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  return plane.failure();
+}
+
+// A connection of rank `rank` that does nothing but what a test says.
+FramedLink Impostor(const ControlPlaneOptions& options, int rank) {
+  const auto deadline = NetClock::now() + std::chrono::seconds(10);
+  Socket socket = ConnectTo(options.address, deadline).value();
+  DT_EXPECT_OK(Introduce(socket, LinkKind::kControl, rank,
+                         {options.job, options.secret, static_cast<uint32_t>(options.size)},
+                         deadline));
+  FramedLink link(std::move(socket), kMostControlBytes);
+  link.Queue(static_cast<uint8_t>(ControlMessage::kCard), "impostor");
+  DT_EXPECT_OK(link.Flush());
+  EXPECT_EQ(link.Await(deadline)->type, static_cast<uint8_t>(ControlMessage::kCards));
+  return link;
+}
+
+TEST(ControlPlane, GivesEachRankAllCards) {
+  for (int size : {1, 2, 5}) {
+    std::vector<int> ranks;
+    for (int rank = 0; rank < size; ++rank) ranks.push_back(rank);
+    const auto results = Worlds(size).Run(ranks, [&](ControlPlane& plane) {
+      EXPECT_EQ(plane.cards().size(), size);
+      for (int rank = 0; rank < size; ++rank) {
+        EXPECT_EQ(plane.cards()[rank].text, "card of " + std::to_string(rank));
+        EXPECT_EQ(plane.cards()[rank].host, rank == 0 ? "" : "127.0.0.1");
+      }
+      return plane.failure();
+    });
+    EXPECT_THAT(results, ::testing::Each(IsOk()));
+  }
+}
+
+TEST(ControlPlane, SaysWhoIsMissing) {
+  const auto results = Worlds(4, 0.5).Run({0, 2}, [](ControlPlane&) { return absl::OkStatus(); });
+  EXPECT_THAT(results,
+              ::testing::Each(StatusIs(absl::StatusCode::kDeadlineExceeded,
+                                       HasSubstr("ranks 1, 3 of 4 did not come within 0.5 s"))));
+}
+
+TEST(ControlPlane, SaysWhereNobodyAnswers) {
+  const Worlds worlds(2, 0.3);
+  const auto results = worlds.Run({1}, [](ControlPlane&) { return absl::OkStatus(); });
+  EXPECT_THAT(results,
+              ElementsAre(StatusIs(
+                  absl::StatusCode::kDeadlineExceeded,
+                  AllOf(HasSubstr("rank 1 of 2 cannot join"),
+                        HasSubstr("nobody answers at " + worlds.options().address.ToString())))));
+}
+
+TEST(ControlPlane, KeepsOtherJobsOut) {
+  const Worlds worlds(2, 2);
+  ControlPlaneOptions other = worlds.OptionsOf(1);
+  other.secret = "another";
+  std::thread stranger([&] {
+    EXPECT_THAT(ControlPlane::Join(other, "").status(),
+                StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("another secret")));
+    other.secret = worlds.options().secret;
+    other.size = 3;
+    EXPECT_THAT(ControlPlane::Join(other, "").status(),
+                StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("not 3 ranks")));
+  });
+  EXPECT_THAT(worlds.Run({0}, [](ControlPlane&) { return absl::OkStatus(); }),
+              ElementsAre(StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("rank 1 of 2"))));
+  stranger.join();
+}
+
+TEST(ControlPlane, TwoProcessesOfOneRank) {
+  const auto results = Worlds(3, 1).Run({0, 1, 1}, [](ControlPlane&) { return absl::OkStatus(); });
+  EXPECT_THAT(results, ::testing::Contains(StatusIs(absl::StatusCode::kFailedPrecondition,
+                                                    HasSubstr("a rank 1 already"))));
+}
+
+TEST(ControlPlane, TheFirstFailureIsEverybodys) {
+  const auto results = Worlds(4).Run({0, 1, 2, 3}, [](ControlPlane& plane) {
+    if (plane.rank() == 0) return AwaitFailure(plane);
+    return plane.Fail(plane.rank(), absl::DataLossError("mine"));
+  });
+  EXPECT_THAT(results[0], StatusIs(absl::StatusCode::kDataLoss, HasSubstr(": mine")));
+  EXPECT_THAT(results, ::testing::Each(results[0]));
+}
+
+TEST(ControlPlane, TellsWhatOthersReturned) {
+  const auto results = Worlds(3).Run({0, 1, 2}, [](ControlPlane& plane) {
+    if (plane.rank() == 2) return absl::NotFoundError("gone home");
+    while (!plane.returned(2)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_THAT(*plane.returned(2), StatusIs(absl::StatusCode::kNotFound, HasSubstr("gone home")));
+    EXPECT_FALSE(plane.failed());
+    return absl::OkStatus();
+  });
+  EXPECT_THAT(results, ElementsAre(IsOk(), IsOk(), StatusIs(absl::StatusCode::kNotFound)));
+}
+
+TEST(ControlPlane, AClosedConnectionIsADeath) {
+  const Worlds worlds(3, 30);
+  NetClock::time_point died;
+  std::thread killed([&] {
+    FramedLink link = Impostor(worlds.options(), 2);
+    died = NetClock::now();
+  });
+  const auto results = worlds.Run({0, 1}, [](ControlPlane& plane) { return AwaitFailure(plane); });
+  killed.join();
+  EXPECT_LT(SecondsSince(died), 3);
+  EXPECT_THAT(results, ::testing::Each(StatusIs(absl::StatusCode::kUnavailable,
+                                                HasSubstr("rank 2: its process is gone"))));
+}
+
+TEST(ControlPlane, ASilentProcessIsLost) {
+  const Worlds worlds(3, 1);
+  std::thread stopped([&] {
+    const FramedLink link = Impostor(worlds.options(), 2);
+    std::this_thread::sleep_for(std::chrono::milliseconds(3500));
+  });
+  const auto start = NetClock::now();
+  const auto results = worlds.Run({0, 1}, [&](ControlPlane& plane) {
+    const absl::Status failure = AwaitFailure(plane);
+    EXPECT_GT(SecondsSince(start), 0.9);
+    EXPECT_LT(SecondsSince(start), 2.5);
+    return failure;
+  });
+  EXPECT_THAT(results,
+              ::testing::Each(StatusIs(absl::StatusCode::kDeadlineExceeded,
+                                       HasSubstr("rank 2: its process has given no sign"))));
+  stopped.join();
+}
+
+TEST(ControlPlane, AProcessThatTalksNonsenseIsLost) {
+  const Worlds worlds(2, 30);
+  std::thread mad([&] {
+    FramedLink link = Impostor(worlds.options(), 1);
+    link.Queue(99, "nonsense");
+    DT_EXPECT_OK(link.Flush());
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  });
+  EXPECT_THAT(worlds.Run({0}, [](ControlPlane& plane) { return AwaitFailure(plane); }),
+              ElementsAre(StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rank 1: its"))));
+  mad.join();
+}
+
+}  // namespace
+}  // namespace dtensor

@@ -1,0 +1,196 @@
+#include "dtensor/runtime/comm/process/launch.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "dtensor/runtime/core/status.h"
+
+namespace dtensor {
+namespace {
+
+constexpr int kMostRanks = 1 << 20;
+
+struct Launcher {
+  const char *name, *rank, *size, *local_rank;
+};
+constexpr std::array<Launcher, 4> kLaunchers = {{
+    {"dtrun", "DTENSOR_RANK", "DTENSOR_SIZE", "DTENSOR_LOCAL_RANK"},
+    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK"},
+    {"OpenMPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"},
+    {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"},
+}};
+
+class Environment {
+ public:
+  explicit Environment(const std::function<const char*(const char*)>& variable)
+      : variable_(variable) {}
+  std::optional<std::string> Text(const char* name) const {
+    const char* const value = variable_(name);
+    return value == nullptr || *value == '\0' ? std::nullopt : std::optional<std::string>(value);
+  }
+  // Errors: kInvalidArgument for what is no number from `least` to `most`.
+  absl::StatusOr<std::optional<int>> Number(const char* name, int least, int most) const {
+    const std::optional<std::string> text = Text(name);
+    if (!text) return std::optional<int>();
+    int value = 0;
+    if (!absl::SimpleAtoi(*text, &value) || value < least || value > most) {
+      return InvalidArgument({"JoinWorld: ", name, " is ", *text, ", which is no number from ",
+                              absl::StrCat(least), " to ", absl::StrCat(most)});
+    }
+    return std::optional<int>(value);
+  }
+
+ private:
+  const std::function<const char*(const char*)>& variable_;
+};
+
+// Fills in rank, size and local_rank, if this launcher says anything. Errors: half of it is
+// missing.
+absl::StatusOr<bool> ReadRank(const Environment& environment, const Launcher& launcher,
+                              LaunchedRank& out) {
+  DT_ASSIGN_OR_RETURN(const auto rank, environment.Number(launcher.rank, 0, kMostRanks - 1));
+  DT_ASSIGN_OR_RETURN(const auto size, environment.Number(launcher.size, 1, kMostRanks));
+  DT_ASSIGN_OR_RETURN(const auto local, environment.Number(launcher.local_rank, 0, kMostRanks - 1));
+  // sbatch sets SLURM_NTASKS for its script, which is no rank.
+  if (!rank) {
+    if (!size || launcher.size == std::string("SLURM_NTASKS")) return false;
+    return InvalidArgument({"JoinWorld: ", launcher.size, " is set, and ", launcher.rank,
+                            " is not; set both, or none"});
+  }
+  if (!size) {
+    return InvalidArgument({"JoinWorld: ", launcher.rank, " is set, and ", launcher.size,
+                            " is not; set both, or none"});
+  }
+  if (*rank >= *size) {
+    return InvalidArgument({"JoinWorld: ", launcher.rank, " is ", absl::StrCat(*rank), " of ",
+                            launcher.size, " ", absl::StrCat(*size),
+                            "; ranks count from 0 to one less than that"});
+  }
+  out.rank = *rank;
+  out.size = *size;
+  out.local_rank = local.value_or(*rank);
+  out.launcher = launcher.name;
+  return true;
+}
+
+absl::Status ReadOwn(const LaunchOptions& options, LaunchedRank& out) {
+  if (!options.rank != !options.size) {
+    return InvalidArgument({"JoinWorld: options give a ", options.rank ? "rank" : "size",
+                            " alone; give both, or none"});
+  }
+  if (!options.rank) return absl::OkStatus();
+  if (*options.size < 1 || *options.size > kMostRanks || *options.rank < 0 ||
+      *options.rank >= *options.size) {
+    return InvalidArgument({"JoinWorld: there is no rank ", absl::StrCat(*options.rank), " of ",
+                            absl::StrCat(*options.size)});
+  }
+  out.rank = *options.rank;
+  out.size = *options.size;
+  out.local_rank = options.local_rank.value_or(out.rank);
+  out.launcher = "options";
+  return absl::OkStatus();
+}
+
+// Of Slurm's step: a port that its job alone makes.
+absl::StatusOr<HostPort> SlurmAddress(const Environment& environment, const std::string& hosts) {
+  DT_ASSIGN_OR_RETURN(const std::string host, FirstSlurmHost(hosts));
+  DT_ASSIGN_OR_RETURN(const auto job, environment.Number("SLURM_JOB_ID", 0, 1 << 30));
+  DT_ASSIGN_OR_RETURN(const auto step, environment.Number("SLURM_STEP_ID", 0, 1 << 30));
+  return HostPort{
+      host, 20000 + static_cast<int>((int64_t{31} * job.value_or(0) + step.value_or(0)) % 10000)};
+}
+
+// Of ranks that are all on this host, as mpirun says: a port that its job alone makes.
+absl::StatusOr<std::optional<HostPort>> OpenMpiAddress(const Environment& environment,
+                                                       const LaunchedRank& rank) {
+  DT_ASSIGN_OR_RETURN(const auto here,
+                      environment.Number("OMPI_COMM_WORLD_LOCAL_SIZE", 1, kMostRanks));
+  const auto job = environment.Text("PMIX_NAMESPACE");
+  if (rank.launcher != "OpenMPI" || here != rank.size || !job) return std::optional<HostPort>();
+  uint32_t hash = 0x811c9dc5;
+  for (const char c : *job) hash = (hash ^ static_cast<unsigned char>(c)) * 0x01000193;
+  return std::optional<HostPort>({"127.0.0.1", 20000 + static_cast<int>(hash % 10000)});
+}
+
+absl::StatusOr<HostPort> ReadAddress(const LaunchOptions& options, const Environment& environment,
+                                     const LaunchedRank& rank) {
+  if (!options.address.empty()) return ParseHostPort(options.address);
+  if (const auto address = environment.Text("DTENSOR_ADDRESS")) return ParseHostPort(*address);
+  if (const auto host = environment.Text("MASTER_ADDR")) {
+    DT_ASSIGN_OR_RETURN(const auto port, environment.Number("MASTER_PORT", 1, 65534));
+    if (!port) {
+      return InvalidArgument({"JoinWorld: MASTER_ADDR is set, and MASTER_PORT is not; set both"});
+    }
+    const bool agents = environment.Text("TORCHELASTIC_USE_AGENT_STORE") == "True";
+    return HostPort{*host, *port + (agents ? 1 : 0)};
+  }
+  const auto hosts = environment.Text("SLURM_STEP_NODELIST");
+  if (hosts && rank.launcher == "Slurm") return SlurmAddress(environment, *hosts);
+  DT_ASSIGN_OR_RETURN(const auto here, OpenMpiAddress(environment, rank));
+  if (here) return *here;
+  return InvalidArgument({"JoinWorld: rank ", absl::StrCat(rank.rank), " of ",
+                          absl::StrCat(rank.size), " (", rank.launcher,
+                          ") does not know where rank 0 is; set DTENSOR_ADDRESS=host:port for all "
+                          "ranks, with a free port of rank 0's host (under mpirun: mpirun -x "
+                          "DTENSOR_ADDRESS ...)"});
+}
+
+std::string ReadJob(const LaunchOptions& options, const Environment& environment) {
+  if (!options.job.empty()) return options.job;
+  for (const char* name : {"DTENSOR_JOB", "TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE"}) {
+    if (const auto job = environment.Text(name)) return *job;
+  }
+  const auto job = environment.Text("SLURM_JOB_ID");
+  return job ? absl::StrCat("slurm ", *job, ".", environment.Text("SLURM_STEP_ID").value_or(""))
+             : "";
+}
+
+}  // namespace
+
+absl::StatusOr<LaunchedRank> ReadLaunch(const LaunchOptions& options,
+                                        const std::function<const char*(const char*)>& variable) {
+  const Environment environment(variable);
+  LaunchedRank out;
+  out.launcher = "nobody";
+  out.timeout_seconds = options.timeout_seconds;
+  if (!(options.timeout_seconds > 0)) {
+    return InvalidArgument({"JoinWorld: timeout_seconds must be above 0, not ",
+                            absl::StrCat(options.timeout_seconds)});
+  }
+  DT_RETURN_IF_ERROR(ReadOwn(options, out));
+  for (size_t i = 0; i < kLaunchers.size() && out.launcher == "nobody"; ++i) {
+    DT_RETURN_IF_ERROR(ReadRank(environment, kLaunchers[i], out).status());
+  }
+  out.job = ReadJob(options, environment);
+  out.secret =
+      !options.secret.empty() ? options.secret : environment.Text("DTENSOR_SECRET").value_or("");
+  if (out.size > 1) {
+    DT_ASSIGN_OR_RETURN(out.address, ReadAddress(options, environment, out));
+  }
+  return out;
+}
+
+absl::StatusOr<std::string> FirstSlurmHost(absl::string_view list) {
+  const size_t comma = list.find_first_of(",[");
+  const absl::string_view name = list.substr(0, comma);
+  if (comma == absl::string_view::npos || list[comma] == ',') {
+    if (!name.empty()) return std::string(name);
+  } else {
+    const size_t close = list.find(']', comma);
+    if (close != absl::string_view::npos) {
+      const absl::string_view numbers = list.substr(comma + 1, close - comma - 1);
+      const absl::string_view first = numbers.substr(0, numbers.find_first_of(",-"));
+      const absl::string_view rest = list.substr(close + 1);
+      const absl::string_view suffix = rest.substr(0, rest.find_first_of(",["));
+      if (!first.empty()) return absl::StrCat(name, first, suffix);
+    }
+  }
+  return InvalidArgument(
+      {"JoinWorld: ", list, " is no list of hosts; set DTENSOR_ADDRESS=host:port"});
+}
+
+}  // namespace dtensor

@@ -1,0 +1,52 @@
+// Which rank this process is: as whoever started it says.
+#ifndef DTENSOR_RUNTIME_COMM_PROCESS_LAUNCH_H_
+#define DTENSOR_RUNTIME_COMM_PROCESS_LAUNCH_H_
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "dtensor/runtime/net/socket.h"
+
+namespace dtensor {
+
+struct LaunchedRank {
+  int rank = 0, size = 1;
+  int local_rank = 0;  // among those of this host
+  HostPort address;    // where rank 0 listens; nowhere in a world of one
+  std::string job, secret;
+  double timeout_seconds = 60;
+  // Who said so: "options", "dtrun", "torchrun", "OpenMPI", "Slurm", "nobody".
+  std::string launcher;
+};
+
+// What a caller says itself. It wins over what the environment says.
+struct LaunchOptions {
+  std::optional<int> rank, size, local_rank;
+  std::string address;  // "host:port" of rank 0
+  std::string job, secret;
+  double timeout_seconds = 60;
+};
+
+// The first of these that says anything about ranks: the options; dtrun (DTENSOR_RANK,
+// DTENSOR_SIZE, DTENSOR_LOCAL_RANK); torchrun (RANK, WORLD_SIZE, LOCAL_RANK); OpenMPI; Slurm; else
+// a world of one. The address is the options', DTENSOR_ADDRESS, MASTER_ADDR and MASTER_PORT (where
+// torchrun's agent has that port itself: the next), the first host of Slurm's step and a port made
+// of its job, or, where mpirun has started all ranks on this host, a port made of its job. The job
+// is the options', DTENSOR_JOB, TORCHELASTIC_RUN_ID, PMIX_NAMESPACE, or Slurm's job and step; the
+// secret the options' or DTENSOR_SECRET's.
+//
+// `variable` is getenv, or a test's: null where there is none. Errors: kInvalidArgument, naming the
+// variable: a rank without a size, or the reverse; numbers that are none, or contradict each other;
+// no address for more than one rank, with the remedy; a time-out that is not above 0.
+absl::StatusOr<LaunchedRank> ReadLaunch(const LaunchOptions& options,
+                                        const std::function<const char*(const char*)>& variable);
+
+// The first host of a Slurm list: "node[03-05,9],other" gives "node03". Errors: kInvalidArgument.
+absl::StatusOr<std::string> FirstSlurmHost(absl::string_view list);
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_RUNTIME_COMM_PROCESS_LAUNCH_H_

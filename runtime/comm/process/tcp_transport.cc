@@ -1,0 +1,287 @@
+#include "dtensor/runtime/comm/process/tcp_transport.h"
+
+#include <poll.h>
+#include <time.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/net/admission.h"
+#include "dtensor/runtime/net/wire.h"
+
+namespace dtensor {
+namespace {
+
+enum class FrameKind : uint8_t { kNote = 1, kMessage, kLeave };
+constexpr size_t kHeaderBytes = 17;
+
+std::string EncodeHeader(size_t size, FrameKind kind, uint64_t channel) {
+  WireWriter header;
+  header.U64(size);
+  header.U8(static_cast<uint8_t>(kind));
+  header.U64(channel);
+  return header.bytes();
+}
+
+absl::Span<const std::byte> BytesOf(const std::string& text) {
+  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
+}
+
+}  // namespace
+
+struct TcpTransport::Link {
+  // Memory that a message is read into, or sent from.
+  struct Slot {
+    absl::Span<std::byte> into;
+    int* pending;
+  };
+  struct Piece {
+    std::string text;                   // a header, a note
+    absl::Span<const std::byte> bytes;  // or a message's
+    int* pending = nullptr;
+    absl::Span<const std::byte> all() const { return text.empty() ? bytes : BytesOf(text); }
+  };
+
+  explicit Link(Socket socket_in) : socket(std::move(socket_in)) {}
+
+  bool wants_to_send() const { return lost.ok() && !out.empty(); }
+  // False while a message has come that no memory waits for.
+  bool wants_to_read() const {
+    return lost.ok() && !(in_body && kind == FrameKind::kMessage && !HasSlot());
+  }
+  bool HasSlot() const {
+    const auto it = slots.find(channel);
+    return it != slots.end() && !it->second.empty();
+  }
+
+  void Send() {
+    while (wants_to_send()) {
+      Piece& piece = out.front();
+      const auto sent = socket.SendSome(piece.all().subspan(done));
+      if (!sent.ok()) return Lose(sent.status());
+      done += *sent;
+      if (done < piece.all().size()) return;
+      if (piece.pending != nullptr) --*piece.pending;
+      out.pop_front();
+      done = 0;
+    }
+  }
+
+  // Until nothing comes, or nothing may be read. Whether anything came.
+  bool Read() {
+    bool any = false;
+    while (wants_to_read()) {
+      const absl::Span<std::byte> into = Into();
+      size_t got = 0;
+      if (!into.empty()) {
+        const auto some = socket.ReceiveSome(into);
+        if (!some.ok()) {
+          Lose(some.status());
+          return true;
+        }
+        got = *some;
+        if (got == 0) return any;
+      }
+      any = true;
+      filled += got;
+      if (got == into.size()) EndOfPart();
+    }
+    return any;
+  }
+
+  // Where the rest of the header, the note or the message goes.
+  absl::Span<std::byte> Into() {
+    if (!in_body) {
+      return absl::MakeSpan(reinterpret_cast<std::byte*>(header), kHeaderBytes).subspan(filled);
+    }
+    if (kind == FrameKind::kNote) {
+      return absl::MakeSpan(reinterpret_cast<std::byte*>(note.data()), note.size()).subspan(filled);
+    }
+    return slots[channel].front().into.subspan(filled);
+  }
+
+  void EndOfPart() {
+    filled = 0;
+    if (!in_body) return ReadHeader();
+    in_body = false;
+    if (kind == FrameKind::kNote) {
+      notes[channel].push_back(std::move(note));
+      return;
+    }
+    --*slots[channel].front().pending;
+    slots[channel].pop_front();
+  }
+
+  void ReadHeader() {
+    WireReader in({header, kHeaderBytes});
+    size = in.U64();
+    kind = static_cast<FrameKind>(in.U8());
+    channel = in.U64();
+    if (kind == FrameKind::kLeave) {
+      left = true;
+    } else if (kind == FrameKind::kNote && size <= kMostNoteBytes) {
+      note.assign(size, '\0');
+      in_body = true;
+    } else if (kind == FrameKind::kMessage) {
+      in_body = true;
+      CheckSlot();
+    } else {
+      Lose(InvalidArgument({"it sent what no rank sends"}));
+    }
+  }
+
+  void CheckSlot() {
+    if (!in_body || kind != FrameKind::kMessage || !HasSlot()) return;
+    const size_t expected = slots[channel].front().into.size();
+    if (expected == size) return;
+    Lose(InvalidArgument({"it sent a message of ", absl::StrCat(size), " bytes, where ",
+                          absl::StrCat(expected), " are expected"}));
+  }
+
+  void Lose(const absl::Status& why) {
+    lost = why;
+    socket.Close();
+  }
+
+  Socket socket;
+  absl::Status lost;
+  bool left = false;
+  std::deque<Piece> out;
+  size_t done = 0;  // of the first piece
+  // What is being read.
+  char header[kHeaderBytes];
+  size_t filled = 0;
+  bool in_body = false;
+  uint64_t size = 0, channel = 0;
+  FrameKind kind = FrameKind::kNote;
+  std::string note;
+  std::map<uint64_t, std::deque<Slot>> slots;
+  std::map<uint64_t, std::deque<std::string>> notes;
+};
+
+TcpTransport::TcpTransport(std::vector<Socket> peers) {
+  for (Socket& socket : peers) {
+    links_.push_back(socket.is_open() ? std::make_unique<Link>(std::move(socket)) : nullptr);
+  }
+}
+
+TcpTransport::~TcpTransport() = default;
+
+absl::StatusOr<std::unique_ptr<TcpTransport>> TcpTransport::Connect(
+    int rank, const JobKey& key, Socket listener, const std::vector<HostPort>& addresses,
+    NetClock::time_point deadline) {
+  const int size = static_cast<int>(addresses.size());
+  std::vector<Socket> peers(size);
+  for (int peer = 0; peer < rank; ++peer) {
+    DT_ASSIGN_OR_RETURN(Socket socket, ConnectTo(addresses[peer], deadline));
+    DT_RETURN_IF_ERROR(Introduce(socket, LinkKind::kData, rank, key, deadline));
+    peers[peer] = std::move(socket);
+  }
+  const auto is_awaited = [&](int peer) { return peer > rank && !peers[peer].is_open(); };
+  Admission door(std::move(listener), LinkKind::kData, key, is_awaited);
+  for (int missing = size - 1 - rank; missing > 0; --missing) {
+    DT_ASSIGN_OR_RETURN(std::optional<Admitted> guest, door.Next(deadline));
+    if (guest) {
+      peers[guest->rank] = std::move(guest->socket);
+      continue;
+    }
+    std::vector<int> absent;
+    for (int peer = rank + 1; peer < size; ++peer) {
+      if (!peers[peer].is_open()) absent.push_back(peer);
+    }
+    return absl::DeadlineExceededError(
+        absl::StrCat("ranks ", absl::StrJoin(absent, ", "), " did not connect to rank ", rank,
+                     " at ", addresses[rank].ToString(), "; can their hosts reach that address?"));
+  }
+  return std::make_unique<TcpTransport>(std::move(peers));
+}
+
+void TcpTransport::SendNote(int peer, uint64_t channel, absl::string_view note) {
+  if (cancelled_) return;
+  DT_CHECK(note.size() <= kMostNoteBytes);
+  Link& to = link(peer);
+  to.out.push_back({absl::StrCat(EncodeHeader(note.size(), FrameKind::kNote, channel), note)});
+  to.Send();
+}
+
+std::optional<std::string> TcpTransport::TakeNote(int peer, uint64_t channel) {
+  auto& notes = link(peer).notes;
+  const auto it = notes.find(channel);
+  if (it == notes.end() || it->second.empty()) return std::nullopt;
+  std::string note = std::move(it->second.front());
+  it->second.pop_front();
+  return note;
+}
+
+void TcpTransport::Send(int peer, uint64_t channel, absl::Span<const std::byte> bytes,
+                        int& pending) {
+  if (cancelled_) return;
+  Link& to = link(peer);
+  to.out.push_back({EncodeHeader(bytes.size(), FrameKind::kMessage, channel)});
+  to.out.push_back({"", bytes, &pending});
+  ++pending;
+  to.Send();
+}
+
+void TcpTransport::Receive(int peer, uint64_t channel, absl::Span<std::byte> into, int& pending) {
+  if (cancelled_) return;
+  Link& from = link(peer);
+  from.slots[channel].push_back({into, &pending});
+  ++pending;
+  if (from.channel == channel) from.CheckSlot();
+}
+
+void TcpTransport::Progress(std::chrono::microseconds longest) {
+  if (cancelled_) return;
+  std::vector<pollfd> waits;
+  std::vector<Link*> of;
+  for (const auto& known : links_) {
+    if (known == nullptr || !known->lost.ok()) continue;
+    const short events =
+        (known->wants_to_read() ? POLLIN : 0) | (known->wants_to_send() ? POLLOUT : 0);
+    waits.push_back({known->socket.fd(), events, 0});
+    of.push_back(known.get());
+  }
+  const timespec time = {static_cast<time_t>(longest.count() / 1000000),
+                         static_cast<long>(longest.count() % 1000000 * 1000)};
+  if (ppoll(waits.data(), waits.size(), &time, nullptr) <= 0) return;
+  for (size_t i = 0; i < waits.size(); ++i) {
+    if ((waits[i].revents & POLLOUT) != 0) of[i]->Send();
+    // An error is found by reading; while nothing may be read, by sending.
+    if ((waits[i].revents & ~POLLOUT) != 0) of[i]->Read();
+  }
+}
+
+absl::Status TcpTransport::lost(int peer) const { return links_[peer]->lost; }
+
+void TcpTransport::Leave() {
+  if (cancelled_) return;
+  for (const auto& known : links_) {
+    if (known == nullptr) continue;
+    known->out.push_back({EncodeHeader(0, FrameKind::kLeave, 0)});
+    known->Send();
+  }
+}
+
+bool TcpTransport::has_left(int peer) const { return links_[peer]->left; }
+
+bool TcpTransport::is_sending() const {
+  for (const auto& known : links_) {
+    if (known != nullptr && known->wants_to_send()) return true;
+  }
+  return false;
+}
+
+void TcpTransport::Cancel() {
+  cancelled_ = true;
+  for (const auto& known : links_) {
+    if (known == nullptr) continue;
+    known->out.clear();
+    known->slots.clear();
+  }
+}
+
+}  // namespace dtensor
