@@ -60,6 +60,7 @@ ROOMS = {
         "dtensor/rules",
         "runtime/comm",
         "runtime/comm/local",
+        "runtime/comm/process",
         "runtime/core",
         "runtime/device",
         "runtime/kernels",

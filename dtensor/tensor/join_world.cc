@@ -1,0 +1,54 @@
+#include "dtensor/tensor/join_world.h"
+
+#include <cstdlib>
+#include <utility>
+
+#include "dtensor/runtime/comm/process/launch.h"
+#include "dtensor/runtime/comm/process/process_world.h"
+#include "dtensor/runtime/core/no_throw.h"
+#include "dtensor/runtime/core/status.h"
+
+namespace dtensor {
+namespace {
+
+absl::StatusOr<LaunchedRank> Read(const JoinOptions& options) {
+  return ReadLaunch({.rank = options.rank,
+                     .size = options.size,
+                     .local_rank = options.local_rank,
+                     .address = options.address,
+                     .job = options.job,
+                     .secret = options.secret,
+                     .timeout_seconds = options.timeout_seconds},
+                    [](const char* name) { return std::getenv(name); });
+}
+
+}  // namespace
+
+JoinedWorld::JoinedWorld(std::unique_ptr<ProcessWorld> world, int local_rank)
+    : world_(std::move(world)),
+      context_(std::make_unique<Context>(world_->communicator(), world_->device())),
+      local_rank_(local_rank) {}
+
+JoinedWorld::~JoinedWorld() { Leave(absl::OkStatus()).IgnoreError(); }
+
+absl::Status JoinedWorld::Leave(const absl::Status& status) {
+  context_->ForgetReads();
+  return world_->Leave(status);
+}
+
+absl::StatusOr<std::unique_ptr<JoinedWorld>> JoinWorld(const JoinOptions& options) {
+  DT_ASSIGN_OR_RETURN(const LaunchedRank rank, Read(options));
+  DT_ASSIGN_OR_RETURN(std::unique_ptr<ProcessWorld> world, ProcessWorld::Join(rank));
+  return std::unique_ptr<JoinedWorld>(new JoinedWorld(std::move(world), rank.local_rank));
+}
+
+absl::Status RunWorld(int n, const std::function<absl::Status(Context&)>& fn,
+                      const RunOptions& threads, const JoinOptions& join) {
+  DT_ASSIGN_OR_RETURN(const LaunchedRank rank, Read(join));
+  if (rank.launcher == "nobody") return RunRanks(n, fn, threads);
+  if (!fn) return InvalidArgument({"RunWorld: the function that ranks run is null"});
+  DT_ASSIGN_OR_RETURN(const std::unique_ptr<JoinedWorld> world, JoinWorld(join));
+  return world->Leave(NoThrow([&] { return fn(world->context()); }));
+}
+
+}  // namespace dtensor

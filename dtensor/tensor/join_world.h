@@ -1,0 +1,71 @@
+// JoinWorld: this process as one rank of a world of processes, on one host or on many.
+//
+//   int main() {
+//     return ExitCode(RunWorld(4, [](Context& context) -> absl::Status { ... }));
+//   }
+//
+// runs four threads when it is started by itself, and one rank of as many as there are when dtrun,
+// torchrun, mpirun or Slurm start it. docs/running.md has their command lines.
+#ifndef DTENSOR_TENSOR_JOIN_WORLD_H_
+#define DTENSOR_TENSOR_JOIN_WORLD_H_
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dtensor/tensor/context.h"
+
+namespace dtensor {
+
+class ProcessWorld;  // process_world.h
+
+// What is not said here, the environment says (runtime/comm/process/launch.h has the order).
+struct JoinOptions {
+  std::optional<int> rank, size, local_rank;
+  std::string address;          // "host:port" where rank 0 listens
+  std::string job;              // so that two worlds at one address do not mix
+  std::string secret;           // needed where other hosts can reach the address
+  double timeout_seconds = 60;  // for all ranks to come; of a rank's silence, afterwards
+};
+
+// One rank of a world. Of one thread.
+class JoinedWorld {
+ public:
+  ~JoinedWorld();  // leaves with OK, unless it has left
+  JoinedWorld(const JoinedWorld&) = delete;
+  JoinedWorld& operator=(const JoinedWorld&) = delete;
+
+  Context& context() { return *context_; }
+  int local_rank() const { return local_rank_; }  // among the ranks of this host
+
+  // This rank's program ended with `status`; waits until those of all ranks have. Returns the
+  // world's failure if it failed, else `status`. The Context can exchange nothing any more.
+  absl::Status Leave(const absl::Status& status);
+
+ private:
+  friend absl::StatusOr<std::unique_ptr<JoinedWorld>> JoinWorld(const JoinOptions& options);
+  JoinedWorld(std::unique_ptr<ProcessWorld> world, int local_rank);
+
+  std::unique_ptr<ProcessWorld> world_;
+  std::unique_ptr<Context> context_;
+  const int local_rank_;
+};
+
+// Collective. Errors: kInvalidArgument for options or variables that contradict each other, or say
+// too little; kDeadlineExceeded, naming the ranks that did not come; kPermissionDenied where
+// another job listens at the address; kFailedPrecondition for another number of ranks, or two
+// processes of one rank.
+absl::StatusOr<std::unique_ptr<JoinedWorld>> JoinWorld(const JoinOptions& options = {});
+
+// Runs fn as this process's rank, where a launcher or `join` says that it is one; else on `n`
+// threads, as RunRanks. An exception that leaves fn is its rank's error. Errors: of RunRanks, or of
+// JoinWorld and Leave.
+absl::Status RunWorld(int n, const std::function<absl::Status(Context&)>& fn,
+                      const RunOptions& threads = {}, const JoinOptions& join = {});
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_TENSOR_JOIN_WORLD_H_

@@ -1,0 +1,138 @@
+#!/usr/bin/env bash
+# Worlds of processes, as users start them: dtrun, mpirun, by hand. They give what threads give, and
+# whatever happens to a rank, every other one says which it was, soon, and nothing is left behind.
+# processes_test.sh DTRUN RANK_PROGRAM [FAULTS]: the last is how often each fault is tried.
+set -uo pipefail
+dtrun=$PWD/$1 program=$PWD/$2 times=${3:-2}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failures=0
+
+fail() { echo "FAILED: $*"; failures=$((failures + 1)); }
+# The fingerprint that all lines of a run agree about; nothing if they differ.
+fingerprint() { sed -n 's/.*rank [0-9]* of [0-9]*: //p' | sort -u | { mapfile -t f; ((${#f[@]} == 1)) && echo "${f[0]}"; }; }
+seconds() { date +%s.%N; }
+# Whether $1 to now is less than $2 seconds.
+within() { awk -v a="$1" -v b="$(seconds)" -v most="$2" 'BEGIN { exit !(b - a < most) }'; }
+# All processes whose command line has our marker.
+left_behind() { pgrep -f -- "--marker=$marker" | wc -l; }
+marker=world-$$
+
+# --- The bits of threads, under each launcher.
+for n in 1 2 3 4 8; do
+  for size in 7 4000; do
+    want=$("$program" --threads=$n --size=$size --steps=3 | fingerprint)
+    got=$("$dtrun" -n $n "$program" --size=$size --steps=3 | fingerprint)
+    [[ -n $want && $got == "$want" ]] || fail "dtrun -n $n, size $size: $got, threads $want"
+  done
+done
+want=$("$program" --threads=3 --steps=3 | fingerprint)
+if command -v mpirun >/dev/null; then
+  got=$(mpirun --allow-run-as-root --oversubscribe -n 3 "$program" --steps=3 | fingerprint)
+  [[ $got == "$want" ]] || fail "mpirun -n 3: $got, threads $want"
+fi
+port=$((21000 + $$ % 9000))
+for rank in 0 1 2; do  # torchrun's variables
+  RANK=$rank WORLD_SIZE=3 LOCAL_RANK=$rank MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
+    "$program" --steps=3 >"$work/$rank" &
+done
+wait
+got=$(cat "$work"/[012] | fingerprint)
+[[ $got == "$want" ]] || fail "by torchrun's variables: $got, threads $want"
+
+# --- Two nodes, which are folders of one machine here.
+export DTENSOR_SECRET=two-nodes
+"$dtrun" -n 2 --nnodes 2 --node 1 --address "127.0.0.1:$((port + 1))" "$program" --steps=3 >"$work/b" &
+"$dtrun" -n 2 --nnodes 2 --node 0 --address "127.0.0.1:$((port + 1))" "$program" --steps=3 >"$work/a"
+wait
+unset DTENSOR_SECRET
+got=$(cat "$work/a" "$work/b" | fingerprint)
+[[ -n $got && $got == "$("$program" --threads=4 --steps=3 | fingerprint)" ]] || fail "two nodes: $got"
+
+# --- Faults that a rank causes itself. DEED STATUS SECONDS TEXT: what dtrun ends with, in which time,
+# and what each of the two other ranks says.
+deed() {
+  local start status
+  start=$(seconds)
+  "$dtrun" -n 3 --grace 5 "$program" --marker="$marker" --steps=100000 --timeout=2 --rank=1 \
+    --at=$((RANDOM % 6)) --do="$1" >"$work/out" 2>&1
+  status=$?
+  [[ $status == "$2" ]] || fail "$1: status $status, not $2: $(cat "$work/out")"
+  within "$start" "$3" || fail "$1: took longer than $3 s"
+  for rank in 0 2; do
+    grep -q "^\[$rank\] error: .*$4" "$work/out" || fail "$1: rank $rank says not '$4': $(cat "$work/out")"
+  done
+  [[ $(left_behind) == 0 ]] || fail "$1: left $(left_behind) processes behind"
+}
+for ((i = 0; i < times; ++i)); do
+  deed exit 7 2 'rank 1: its process is gone'
+  deed kill 137 2 'rank 1: its process is gone'
+  deed abort 134 2 'rank 1: its process is gone'
+  deed return 1 2 'rank 1: the dog ate it'
+  deed throw 1 2 'rank 1: threw an exception: thrown'
+  deed leave 1 2 'rank 1: returned while rank'
+  deed disagree 1 2 'ranks disagree about call'
+done
+deed stop 1 9 'rank 1: silent for 2 s\|rank 1: its process has given no sign of life for 2 s'
+deed sleep 1 9 'rank 1: silent for 2 s'
+
+# --- From outside: killed at any moment, a rank at random.
+for ((i = 0; i < times; ++i)); do
+  "$dtrun" -n 4 --grace 5 "$program" --marker="$marker" --steps=100000 --size=2000 --timeout=5 \
+    >"$work/out" 2>&1 &
+  world=$!
+  sleep "0.$((RANDOM % 4 + 2))"
+  mapfile -t ranks < <(pgrep -P $world)
+  victim=$((RANDOM % 4))
+  start=$(seconds)
+  kill -KILL "${ranks[victim]}"
+  wait $world
+  status=$?
+  [[ $status == 137 ]] || fail "killed from outside: status $status: $(cat "$work/out")"
+  within "$start" 1.5 || fail "killed from outside: the others took longer than 1.5 s"
+  (($(grep -c "error: .*rank $victim: " "$work/out") == 3)) || fail "killed $victim: $(cat "$work/out")"
+  [[ $(left_behind) == 0 ]] || fail "killed from outside: left $(left_behind) processes behind"
+done
+
+# --- A world that is suspended whole, for longer than its time-out, and goes on.
+"$dtrun" -n 3 "$program" --marker="$marker" --steps=400 --size=3000 --timeout=1.5 >"$work/out" 2>&1 &
+world=$!
+sleep 0.4
+mapfile -t ranks < <(pgrep -P $world)
+kill -STOP "${ranks[@]}"
+sleep 3
+kill -CONT "${ranks[@]}"
+wait $world || fail "suspended: $(cat "$work/out")"
+want=$("$program" --threads=3 --steps=400 --size=3000 | fingerprint)
+[[ $(fingerprint <"$work/out") == "$want" ]] || fail "suspended: $(cat "$work/out"), threads $want"
+
+# --- Signals reach the ranks, and dtrun's death is theirs.
+for signal in TERM INT KILL; do
+  "$dtrun" -n 3 "$program" --marker="$marker" --steps=100000 >"$work/out" 2>&1 &
+  world=$!
+  sleep 0.4
+  kill -$signal $world
+  wait $world 2>/dev/null
+  sleep 0.2
+  [[ $(left_behind) == 0 ]] || fail "SIG$signal: left $(left_behind) processes behind"
+done
+
+# --- What a beginner does.
+says() {  # TEXT COMMAND...: fails, and says so
+  local text=$1
+  shift
+  "$@" >"$work/out" 2>&1 && fail "$*: succeeds"
+  grep -q -- "$text" "$work/out" || fail "$*: says $(cat "$work/out")"
+}
+says 'DTENSOR_RANK is set, and DTENSOR_SIZE is not' env DTENSOR_RANK=1 "$program"
+says 'set DTENSOR_ADDRESS=host:port' env RANK=1 WORLD_SIZE=2 "$program"
+says 'nobody answers at 127.0.0.1' env RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
+  "$program" --timeout=0.5
+says 'rank 1 of 2 did not come within 0.5 s' env RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 \
+  MASTER_PORT=$port "$program" --timeout=0.5
+says 'set DTENSOR_SECRET' env RANK=0 WORLD_SIZE=2 MASTER_ADDR=0.0.0.0 MASTER_PORT=$port "$program"
+says 'cannot be run: No such file' "$dtrun" -n 2 ./nothing
+says 'several nodes need --address' "$dtrun" -n 2 --nnodes 2 "$program"
+
+((failures == 0)) && echo "all passed"
+exit $((failures > 0))

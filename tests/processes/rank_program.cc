@@ -1,0 +1,116 @@
+// A rank's program for the tests of processes: redistributes, reduces and reads values for a while,
+// then does what its arguments say.
+//
+//   rank_program --steps=N [--rank=R --at=STEP --do=exit|return|throw|disagree|abort|stop|sleep]
+//
+// Prints "rank R of N: FINGERPRINT", of all values it saw, or an error, on one line.
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "dtensor/ops/ops.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/tensor/autograd.h"
+#include "dtensor/tensor/join_world.h"
+
+namespace dtensor {
+namespace {
+
+struct Request {
+  int steps = 10, size = 100, threads = 4;
+  int rank = -1, at = 0;
+  std::string marker;  // to be found by
+  std::string deed;
+  double timeout = 60;
+};
+
+absl::Status Do(const std::string& deed, Context& context, const DeviceMesh& mesh) {
+  if (deed == "exit") std::_Exit(7);
+  if (deed == "kill") std::raise(SIGKILL);
+  if (deed == "abort") std::abort();
+  if (deed == "stop") std::raise(SIGSTOP);
+  if (deed == "sleep") std::this_thread::sleep_for(std::chrono::hours(1));
+  if (deed == "return") return absl::DataLossError("the dog ate it");
+  if (deed == "leave") return absl::CancelledError("leave");
+  if (deed == "throw") throw std::runtime_error("thrown");
+  if (deed == "disagree") {
+    return Full(context, mesh, {Shard(0)}, {3}, DType::kF32, 1)
+        ->Redistribute({Replicate()})
+        .status();
+  }
+  return absl::OkStatus();
+}
+
+// Adds up what it sees: forward, backward, an exchange in two halves, values.
+absl::StatusOr<double> Step(Context& context, const DeviceMesh& mesh, int64_t n, int step) {
+  std::vector<double> values(static_cast<size_t>(n * 4));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<double>(i % 97) / (1 + step);
+  DT_ASSIGN_OR_RETURN(DistributedTensor x,
+                      Distribute<double>(context, mesh, {Shard(0)}, {n, 4}, values));
+  DT_RETURN_IF_ERROR(x.set_requires_grad(true));
+  DT_ASSIGN_OR_RETURN(const auto columns, x.Redistribute({Shard(1)}, {.async = true}));
+  DT_ASSIGN_OR_RETURN(const auto whole, x.Redistribute({Replicate()}));
+  DT_ASSIGN_OR_RETURN(const auto gram, MatMul(Transpose(x, 0, 1), x));
+  const TensorOr loss = Add(Sum(Mul(columns, columns), {0, 1}), Sum(gram, {0, 1}));
+  DT_RETURN_IF_ERROR(Backward(loss));
+  DT_RETURN_IF_ERROR(ReduceGradients({x}));
+  DT_ASSIGN_OR_RETURN(const double sum, Item(*loss));
+  DT_ASSIGN_OR_RETURN(const auto gradient, ToGlobal<double>(x.grad()));
+  DT_ASSIGN_OR_RETURN(const auto all, ToGlobal<double>(whole));
+  if (all != values) return absl::InternalError("values changed on their way");
+  double seen = sum;
+  for (const double value : gradient) seen = seen * 0.5 + value;
+  return seen;
+}
+
+absl::Status RankProgram(const Request& request, Context& context) {
+  DT_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                      DeviceMesh::Parse(absl::StrCat("tp=", context.world_size())));
+  double seen = 0;
+  for (int step = 0; step < request.steps; ++step) {
+    if (request.rank == context.rank() && request.at == step) {
+      const absl::Status status = Do(request.deed, context, mesh);
+      if (request.deed == "leave") return absl::OkStatus();
+      DT_RETURN_IF_ERROR(status);
+    }
+    DT_ASSIGN_OR_RETURN(const double more, Step(context, mesh, request.size, step));
+    seen = seen * 0.75 + more;
+  }
+  std::printf("rank %d of %d: %a\n", context.rank(), context.world_size(), seen);
+  std::fflush(stdout);
+  return absl::OkStatus();
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app;
+  Request request;
+  app.add_option("--steps", request.steps);
+  app.add_option("--size", request.size);
+  app.add_option("--threads", request.threads);
+  app.add_option("--rank", request.rank);
+  app.add_option("--at", request.at);
+  app.add_option("--do", request.deed);
+  app.add_option("--timeout", request.timeout);
+  app.add_option("--marker", request.marker);
+  CLI11_PARSE(app, argc, argv);
+  RunOptions threads;
+  threads.timeout_seconds = request.timeout;
+  JoinOptions join;
+  join.timeout_seconds = request.timeout;
+  const absl::Status status = RunWorld(
+      request.threads, [&](Context& context) { return RankProgram(request, context); }, threads,
+      join);
+  if (!status.ok()) std::printf("error: %s\n", status.ToString().c_str());
+  return status.ok() ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace dtensor
+
+int main(int argc, char** argv) { return dtensor::Main(argc, argv); }

@@ -1,0 +1,63 @@
+// Children: the processes that dtrun starts, their output, and their end.
+#ifndef DTENSOR_TOOLS_DTRUN_CHILDREN_H_
+#define DTENSOR_TOOLS_DTRUN_CHILDREN_H_
+
+#include <chrono>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace dtensor::dtrun {
+
+using Variables = std::vector<std::pair<std::string, std::string>>;
+
+// Each leads a process group, and is killed when dtrun dies.
+class Children {
+ public:
+  // `grace`: how long the others may take to end by themselves after one has failed; then they are
+  // asked to (SIGTERM), and 2 s later killed.
+  explicit Children(std::chrono::duration<double> grace) : grace_(grace) {}
+  ~Children();  // kills what still runs, and what it started
+
+  // Starts a program, with these variables besides dtrun's own; its lines are printed with `label`
+  // before them. Errors: kNotFound for a program that cannot be run, kResourceExhausted.
+  absl::Status Start(const std::vector<std::string>& command, const Variables& variables,
+                     std::string label);
+  // Prints until all have ended; passes signals on. Returns the status of the first that failed:
+  // what it exited with, or 128 and its signal; 0 if none did.
+  int Wait();
+
+ private:
+  struct Stream {
+    int fd = -1;
+    int to = 1;  // our stdout or stderr
+    std::string line;
+  };
+  struct Child {
+    int pid = -1;
+    std::string label;
+    Stream streams[2];
+    bool ended = false;
+  };
+
+  void PassSignalsOn();
+  void Print(Child& child, Stream& stream);
+  void PrintAll(int milliseconds);
+  void Reap();
+  void Hurry();
+  void SignalAll(int signal);
+  bool all_ended() const;
+
+  const std::chrono::duration<double> grace_;
+  std::vector<Child> children_;
+  int result_ = 0;
+  int urged_ = 0;  // 1: asked to end, 2: killed
+  std::chrono::steady_clock::time_point failed_at_;
+};
+
+}  // namespace dtensor::dtrun
+
+#endif  // DTENSOR_TOOLS_DTRUN_CHILDREN_H_

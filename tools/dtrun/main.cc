@@ -1,0 +1,116 @@
+// dtrun: starts a program as the ranks of a world, on this machine or on several.
+#include <sys/random.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "dtensor/runtime/net/socket.h"
+#include "dtensor/tools/dtrun/children.h"
+
+namespace dtensor::dtrun {
+namespace {
+
+struct Request {
+  int ranks = 1, nodes = 1, node = 0;
+  std::string address;
+  double grace_seconds = 10;
+  std::vector<std::string> command;
+};
+
+int Refuse(const std::string& why) {
+  std::fprintf(stderr, "dtrun: %s\n", why.c_str());
+  return 2;
+}
+
+std::string RandomText() {
+  char bytes[24];
+  if (getrandom(bytes, sizeof(bytes), 0) != sizeof(bytes)) return "";
+  return absl::BytesToHexString({bytes, sizeof(bytes)});
+}
+
+std::string FromEnvironment(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+// Free a moment ago.
+absl::StatusOr<std::string> LocalAddress() {
+  const auto socket = ListenAt({"127.0.0.1", 0});
+  if (!socket.ok()) return socket.status();
+  const auto port = PortOf(*socket);
+  if (!port.ok()) return port.status();
+  return HostPort{"127.0.0.1", *port}.ToString();
+}
+
+int Run(Request request) {
+  std::string secret = FromEnvironment("DTENSOR_SECRET"), job = FromEnvironment("DTENSOR_JOB");
+  if (request.nodes > 1 && (request.address.empty() || secret.empty())) {
+    return Refuse(
+        "several nodes need --address host:port of the first, and DTENSOR_SECRET set to the same "
+        "text on all of them");
+  }
+  if (request.node < 0 || request.node >= request.nodes) {
+    return Refuse(absl::StrCat("there is no node ", request.node, " of ", request.nodes,
+                               "; they count from 0"));
+  }
+  if (secret.empty()) secret = RandomText();
+  if (job.empty() && request.nodes == 1) job = RandomText();
+  if (request.address.empty()) {
+    const auto address = LocalAddress();
+    if (!address.ok()) return Refuse(std::string(address.status().message()));
+    request.address = *address;
+  } else if (const auto read = ParseHostPort(request.address); !read.ok()) {
+    return Refuse(absl::StrCat("--address: ", read.status().message()));
+  }
+  Children children{std::chrono::duration<double>(request.grace_seconds)};
+  for (int local = 0; local < request.ranks; ++local) {
+    const int rank = request.node * request.ranks + local;
+    const absl::Status started =
+        children.Start(request.command,
+                       {{"DTENSOR_RANK", absl::StrCat(rank)},
+                        {"DTENSOR_SIZE", absl::StrCat(request.ranks * request.nodes)},
+                        {"DTENSOR_LOCAL_RANK", absl::StrCat(local)},
+                        {"DTENSOR_ADDRESS", request.address},
+                        {"DTENSOR_JOB", job},
+                        {"DTENSOR_SECRET", secret}},
+                       absl::StrCat(rank));
+    if (!started.ok()) return Refuse(std::string(started.message()));
+  }
+  return children.Wait();
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app{"Starts a program as the ranks of a world: dtrun -n 4 program arguments..."};
+  Request request;
+  app.add_option("-n,--ranks", request.ranks, "Processes on this machine.")
+      ->check(CLI::Range(1, 65536));
+  app.add_option("--nnodes", request.nodes, "Machines that take part, each with its own dtrun.")
+      ->check(CLI::Range(1, 65536));
+  app.add_option("--node", request.node, "Which of them this is, from 0.");
+  app.add_option("--address", request.address,
+                 "host:port where rank 0 listens: a free port of the first machine. Needed for "
+                 "several machines.");
+  app.add_option("--grace", request.grace_seconds,
+                 "Seconds that the others have to end by themselves after one has failed.")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("command", request.command, "The program and its arguments.")->required();
+  app.prefix_command();
+  app.positionals_at_end();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  for (const std::string& more : app.remaining()) request.command.push_back(more);
+  return Run(std::move(request));
+}
+
+}  // namespace
+}  // namespace dtensor::dtrun
+
+int main(int argc, char** argv) { return dtensor::dtrun::Main(argc, argv); }
