@@ -16,6 +16,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "dtensor/nn/attention_module.h"
 #include "dtensor/nn/layers.h"
 
@@ -27,6 +29,12 @@ struct TransformerConfig {
   double rope_theta = 10000, norm_eps = 1e-5;
   double init_stddev = 0.02;    // projections back to dim: stddev / sqrt(2 layers)
   bool tie_embeddings = false;  // the head's weight is the embedding's
+
+  // From Hugging Face's config.json of a llama. Errors: kInvalidArgument for text that is no JSON
+  // object, members that are no numbers in range, and what the model has no part for, by name:
+  // biases, another hidden_act, head_dim other than hidden_size / num_attention_heads, scaled
+  // rotary embeddings, dropout, quantized weights. Members that change no result are passed over.
+  static absl::StatusOr<TransformerConfig> FromJson(absl::string_view text);
 
   int64_t head_dim() const { return dim / heads; }
   int64_t mlp_hidden() const;

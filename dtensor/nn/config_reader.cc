@@ -1,0 +1,171 @@
+#include "dtensor/nn/config_reader.h"
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "dtensor/runtime/core/status.h"
+#include "nlohmann/json.hpp"
+
+namespace dtensor::internal {
+
+using nlohmann::json;
+
+// What the parser of nlohmann calls for each part of the text. The functions return false to stop
+// it. Keeps members of the object and of objects that are its members.
+class ConfigParser : public nlohmann::json_sax<json> {
+ public:
+  explicit ConfigParser(ConfigReader& reader) : reader_(reader) {}
+
+  bool null() override { return Keep(nullptr); }
+  bool boolean(bool value) override { return Keep(value); }
+  bool number_integer(int64_t value) override { return Keep(value); }
+  bool number_unsigned(uint64_t value) override {
+    const bool fits = value <= uint64_t{std::numeric_limits<int64_t>::max()};
+    return fits ? Keep(static_cast<int64_t>(value)) : Keep(static_cast<double>(value));
+  }
+  bool number_float(double value, const std::string&) override { return Keep(value); }
+  bool string(std::string& value) override { return Keep(std::move(value)); }
+  bool binary(json::binary_t&) override { return Fail("it is no text"); }
+
+  bool start_object(size_t) override { return Enter(ConfigReader::Nested::kObject); }
+  bool key(std::string& name) override {
+    keys_.back() = std::move(name);
+    return true;
+  }
+  bool end_object() override { return Leave(); }
+  bool start_array(size_t) override { return Enter(ConfigReader::Nested::kList); }
+  bool end_array() override { return Leave(); }
+  bool parse_error(size_t position, const std::string&, const json::exception&) override {
+    return Fail(absl::StrCat("it is no JSON object: it goes wrong at byte ", position));
+  }
+
+ private:
+  static constexpr size_t kMaxDepth = 32;
+
+  bool Enter(ConfigReader::Nested kind) {
+    if (keys_.empty() && kind == ConfigReader::Nested::kList) return Fail("it is no JSON object");
+    if (keys_.size() == kMaxDepth) return Fail("it is nested too deeply for a configuration");
+    if (!keys_.empty() && !Keep(kind)) return false;
+    lists_ += kind == ConfigReader::Nested::kList;
+    is_list_.push_back(kind == ConfigReader::Nested::kList);
+    keys_.emplace_back();
+    return true;
+  }
+  bool Leave() {
+    lists_ -= is_list_.back();
+    is_list_.pop_back();
+    keys_.pop_back();
+    return true;
+  }
+  bool Keep(ConfigReader::Value value) {
+    if (keys_.empty()) return Fail("it is no JSON object");
+    if (lists_ > 0 || keys_.size() > 2) return true;
+    const std::string name = keys_.size() == 1 ? keys_[0] : absl::StrCat(keys_[0], ".", keys_[1]);
+    const bool fresh = reader_.members_.emplace(name, std::move(value)).second;
+    return fresh || Fail(absl::StrCat("it has '", absl::Utf8SafeCEscape(name), "' twice"));
+  }
+  bool Fail(absl::string_view why) {
+    if (reader_.status_.ok()) reader_.status_ = InvalidArgument({reader_.reader_, ": ", why});
+    return false;
+  }
+
+  ConfigReader& reader_;
+  std::vector<std::string> keys_;  // for each object or list that is open, the member being read
+  std::vector<bool> is_list_;
+  int lists_ = 0;
+};
+
+absl::StatusOr<ConfigReader> ConfigReader::Parse(absl::string_view reader, absl::string_view text) {
+  ConfigReader out(reader);
+  ConfigParser parser(out);
+  json::sax_parse(text.begin(), text.end(), &parser);
+  DT_RETURN_IF_ERROR(out.status_);
+  return out;
+}
+
+const ConfigReader::Value* ConfigReader::Find(absl::string_view name) const {
+  const auto found = members_.find(name);
+  if (found == members_.end() || std::holds_alternative<std::nullptr_t>(found->second)) {
+    return nullptr;
+  }
+  return &found->second;
+}
+
+bool ConfigReader::Has(absl::string_view name) const { return Find(name) != nullptr; }
+
+std::string ConfigReader::TextOf(const Value& value) {
+  if (const auto* text = std::get_if<std::string>(&value)) {
+    constexpr size_t kMost = 60;
+    return absl::StrCat("\"", absl::Utf8SafeCEscape(absl::string_view(*text).substr(0, kMost)),
+                        text->size() > kMost ? "...\"" : "\"");
+  }
+  if (const auto* flag = std::get_if<bool>(&value)) return *flag ? "true" : "false";
+  if (const auto* whole = std::get_if<int64_t>(&value)) return absl::StrCat(*whole);
+  if (const auto* number = std::get_if<double>(&value)) return absl::StrCat(*number);
+  if (std::holds_alternative<std::nullptr_t>(value)) return "null";
+  return std::get<Nested>(value) == Nested::kObject ? "an object" : "a list";
+}
+
+void ConfigReader::Refuse(absl::string_view name, absl::string_view why) {
+  if (!status_.ok()) return;
+  const Value* const value = Find(name);
+  status_ = InvalidArgument(
+      {reader_, ": ", name, " is ", value == nullptr ? "missing" : TextOf(*value), "; ", why});
+}
+
+template <typename T>
+T ConfigReader::Get(absl::string_view name, T if_missing, absl::string_view wanted) {
+  const Value* const value = Find(name);
+  if (value == nullptr) return if_missing;
+  if (const T* const read = std::get_if<T>(value)) return *read;
+  Refuse(name, wanted);
+  return if_missing;
+}
+
+int64_t ConfigReader::Size(absl::string_view name, int64_t if_missing, int64_t most) {
+  const std::string wanted = absl::StrCat("give a whole number from 1 to ", most);
+  const int64_t size = Get<int64_t>(name, if_missing, wanted);
+  if (size < 1 || size > most) Refuse(name, wanted);
+  return size;
+}
+
+double ConfigReader::Number(absl::string_view name, double if_missing) {
+  constexpr absl::string_view kWanted = "give a finite number that is at least 0";
+  const Value* const value = Find(name);
+  const auto* const whole = value == nullptr ? nullptr : std::get_if<int64_t>(value);
+  const double number =
+      whole != nullptr ? static_cast<double>(*whole) : Get<double>(name, if_missing, kWanted);
+  if (!std::isfinite(number) || number < 0) Refuse(name, kWanted);
+  return number;
+}
+
+double ConfigReader::Probability(absl::string_view name, double if_missing) {
+  const double p = Number(name, if_missing);
+  if (p >= 1) Refuse(name, "give a probability, at least 0 and below 1");
+  return p;
+}
+
+bool ConfigReader::Flag(absl::string_view name, bool if_missing) {
+  return Get<bool>(name, if_missing, "give true or false");
+}
+
+std::string ConfigReader::Text(absl::string_view name, absl::string_view if_missing) {
+  return Get<std::string>(name, std::string(if_missing), "give a text");
+}
+
+void ConfigReader::OnlyFlag(absl::string_view name, bool only, absl::string_view why) {
+  if (Flag(name, only) != only) Refuse(name, why);
+}
+
+void ConfigReader::OnlyText(absl::string_view name, absl::string_view only, absl::string_view why) {
+  if (Text(name, only) != only) Refuse(name, why);
+}
+
+void ConfigReader::Never(absl::string_view name, absl::string_view why) {
+  if (Has(name)) Refuse(name, why);
+}
+
+}  // namespace dtensor::internal

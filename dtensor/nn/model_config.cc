@@ -1,0 +1,49 @@
+#include "dtensor/nn/model_config.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "dtensor/nn/config_reader.h"
+#include "dtensor/nn/transformer.h"
+#include "dtensor/runtime/core/status.h"
+
+namespace dtensor {
+namespace {
+
+using ModelOrStatus = absl::StatusOr<std::unique_ptr<Module>>;
+
+template <typename Model, typename Config>
+ModelOrStatus Make(absl::string_view text) {
+  DT_ASSIGN_OR_RETURN(const Config config, Config::FromJson(text));
+  return std::make_unique<Model>(config);
+}
+
+struct ModelType {
+  absl::string_view name;
+  ModelOrStatus (*make)(absl::string_view text);
+};
+constexpr ModelType kModelTypes[] = {
+    {"llama", Make<Transformer, TransformerConfig>},
+};
+
+}  // namespace
+
+ModelOrStatus ModelFromJson(absl::string_view hugging_face_config_json) {
+  DT_ASSIGN_OR_RETURN(internal::ConfigReader json,
+                      internal::ConfigReader::Parse("ModelFromJson", hugging_face_config_json));
+  const std::string wanted = json.Text("model_type", "");
+  DT_RETURN_IF_ERROR(json.status());
+  for (const ModelType& type : kModelTypes) {
+    if (type.name == wanted) return type.make(hugging_face_config_json);
+  }
+  const auto name = [](std::string* out, const ModelType& type) {
+    absl::StrAppend(out, type.name);
+  };
+  json.Refuse("model_type", absl::StrCat("give one of those that the library has: ",
+                                         absl::StrJoin(kModelTypes, ", ", name)));
+  return json.status();
+}
+
+}  // namespace dtensor

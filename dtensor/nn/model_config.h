@@ -1,0 +1,29 @@
+// Models from Hugging Face's configurations, the config.json beside a checkpoint.
+//
+//   DT_ASSIGN_OR_RETURN(const std::unique_ptr<Module> model, ModelFromJson(text));
+//
+// TransformerConfig::FromJson and its kin (transformer.h, gpt2.h, bert.h) read the configuration
+// alone; what they read, refuse and pass over is said there. What is missing has the value that
+// Hugging Face's class gives it.
+#ifndef DTENSOR_NN_MODEL_CONFIG_H_
+#define DTENSOR_NN_MODEL_CONFIG_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "dtensor/nn/module.h"
+
+namespace dtensor {
+
+// The model that "model_type" says, without memory:
+//
+//   llama   Transformer: ids [batch, sequence] -> logits [batch, sequence, vocab]
+//
+// Errors: kInvalidArgument for text that is no JSON object, a model_type that is missing or
+// unknown, listing those that there are, and what FromJson of the model's configuration refuses.
+absl::StatusOr<std::unique_ptr<Module>> ModelFromJson(absl::string_view hugging_face_config_json);
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_NN_MODEL_CONFIG_H_

@@ -1,0 +1,147 @@
+// Configurations as Hugging Face writes them: what is read, what is refused by name, and text that
+// nobody wrote.
+#include "dtensor/nn/model_config.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "dtensor/nn/transformer.h"
+#include "dtensor/runtime/testing/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace dtensor {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+MATCHER_P(Refuses, message, "") {
+  return ExplainMatchResult(StatusIs(absl::StatusCode::kInvalidArgument, message), arg,
+                            result_listener);
+}
+
+std::string Llama(absl::string_view more) {
+  return absl::StrCat(R"({"model_type": "llama", "vocab_size": 96, "hidden_size": 32,
+      "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48)",
+                      more.empty() ? "" : ", ", more, "}");
+}
+
+TEST(TransformerConfig, IsReadFromLlamasFile) {
+  const auto config = TransformerConfig::FromJson(R"({
+    "architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+    "bos_token_id": 1, "eos_token_id": [2, 3], "head_dim": 128, "hidden_act": "silu",
+    "hidden_size": 8192, "initializer_range": 0.01, "intermediate_size": 28672,
+    "max_position_embeddings": 4096, "mlp_bias": false, "model_type": "llama",
+    "num_attention_heads": 64, "num_hidden_layers": 80, "num_key_value_heads": 8,
+    "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": null, "rope_theta": 500000,
+    "tie_word_embeddings": true, "torch_dtype": "bfloat16", "use_cache": true,
+    "id2label": {"0": {"rope_theta": [[1, {"a": 2}], 3]}}, "vocab_size": 128256})");
+  DT_ASSERT_OK(config);
+  EXPECT_EQ(config->vocab, 128256);
+  EXPECT_EQ(config->dim, 8192);
+  EXPECT_EQ(config->layers, 80);
+  EXPECT_EQ(config->heads, 64);
+  EXPECT_EQ(config->kv_heads, 8);
+  EXPECT_EQ(config->mlp_hidden(), 28672);
+  EXPECT_EQ(config->rope_theta, 500000);
+  EXPECT_EQ(config->norm_eps, 1e-5);
+  EXPECT_EQ(config->init_stddev, 0.01);
+  EXPECT_TRUE(config->tie_embeddings);
+}
+
+// The first LLaMA, whose file may be all but empty.
+TEST(TransformerConfig, HasHuggingFacesDefaults) {
+  const auto config = TransformerConfig::FromJson(R"({"num_key_value_heads": null})");
+  DT_ASSERT_OK(config);
+  EXPECT_EQ(config->vocab, 32000);
+  EXPECT_EQ(config->dim, 4096);
+  EXPECT_EQ(config->layers, 32);
+  EXPECT_EQ(config->kv_heads, 32);
+  EXPECT_EQ(config->mlp_hidden(), 11008);
+  EXPECT_EQ(config->norm_eps, 1e-6);
+  EXPECT_FALSE(config->tie_embeddings);
+}
+
+TEST(TransformerConfig, ReadsRopeWhereNewFilesHaveIt) {
+  const auto config = TransformerConfig::FromJson(
+      Llama(R"("rope_parameters": {"rope_theta": 7.5, "rope_type": "default"})"));
+  DT_ASSERT_OK(config);
+  EXPECT_EQ(config->rope_theta, 7.5);
+}
+
+TEST(TransformerConfig, RefusesWhatItWouldGetWrong) {
+  const auto refuses = [](absl::string_view member, absl::string_view name, absl::string_view why) {
+    EXPECT_THAT(TransformerConfig::FromJson(Llama(member)),
+                Refuses(AllOf(HasSubstr(absl::StrCat("TransformerConfig: ", name, " is ")),
+                              HasSubstr(why))))
+        << member;
+  };
+  refuses(R"("attention_bias": true)", "attention_bias", "no bias");
+  refuses(R"("mlp_bias": true)", "mlp_bias", "no bias");
+  refuses(R"("hidden_act": "gelu")", "hidden_act", "is \"gelu\"");
+  refuses(R"("head_dim": 16)", "head_dim", "= 8 features");
+  refuses(R"("attention_dropout": 0.1)", "attention_dropout", "set it to 0");
+  refuses(R"("rope_scaling": {"rope_type": "llama3", "factor": 8.0})", "rope_scaling.rope_type",
+          "not scaled");
+  refuses(R"("rope_scaling": {"type": "linear", "factor": 2})", "rope_scaling.type", "not scaled");
+  refuses(R"("rope_scaling": {"factor": 2})", "rope_scaling.factor", "not scaled");
+  refuses(R"("rope_parameters": {"rope_type": "yarn"})", "rope_parameters.rope_type", "not scaled");
+  refuses(R"("rope_theta": 0)", "rope_theta", "above 0");
+  refuses(R"("quantization_config": {"bits": 4})", "quantization_config", "is an object");
+  refuses(R"("quantization_config": [])", "quantization_config", "is a list");
+}
+
+TEST(TransformerConfig, NamesTheMemberThatIsNoNumber) {
+  const auto refuses = [](absl::string_view value, absl::string_view why) {
+    const std::string text = absl::StrCat(R"({"hidden_size": )", value, "}");
+    EXPECT_THAT(TransformerConfig::FromJson(text),
+                Refuses(AllOf(HasSubstr("hidden_size is "), HasSubstr(why))))
+        << value;
+  };
+  for (const absl::string_view value :
+       {"0", "-1", "1.5", "1e3", "true", "\"8\"", "[8]", "{}", "134217729", "9223372036854775808",
+        "99999999999999999999999999"}) {
+    refuses(value, "give a whole number from 1 to 134217728");
+  }
+  refuses(absl::StrCat("\"", std::string(9999, 'a'), "\""), "a...\"");
+  refuses("\"\\u0001\"", "\"\\001\"");
+  EXPECT_THAT(TransformerConfig::FromJson(R"({"num_hidden_layers": 1000000})"),
+              Refuses(HasSubstr("num_hidden_layers")));
+  EXPECT_THAT(TransformerConfig::FromJson(R"({"rms_norm_eps": -1})"),
+              Refuses(HasSubstr("rms_norm_eps is -1")));
+  EXPECT_THAT(TransformerConfig::FromJson(R"({"tie_word_embeddings": 1})"),
+              Refuses(HasSubstr("give true or false")));
+  EXPECT_THAT(TransformerConfig::FromJson(R"({"num_attention_heads": 7})"),
+              Refuses(HasSubstr("heads must divide dim")));
+}
+
+TEST(TransformerConfig, RefusesWhatIsNoJsonObject) {
+  for (const std::string text : {"", "{", "[]", "3", "\"llama\"", "null", "{\"a\":}", "{} {}",
+                                 "{\"a\": 1e999}", "\xff", "{\"a\": \"\xff\"}"}) {
+    EXPECT_THAT(TransformerConfig::FromJson(text), Refuses(HasSubstr("no JSON object"))) << text;
+  }
+  EXPECT_THAT(TransformerConfig::FromJson(R"({"a": 1, "a": 1})"), Refuses(HasSubstr("'a' twice")));
+  const std::string deep(100000, '['), deeper = absl::StrCat("{\"a\": ", deep);
+  EXPECT_THAT(TransformerConfig::FromJson(deeper), Refuses(HasSubstr("too deeply")));
+}
+
+TEST(ModelFromJson, MakesTheModelOfTheType) {
+  const auto model = ModelFromJson(Llama(""));
+  DT_ASSERT_OK(model);
+  int parameters = 0;
+  (*model)->VisitParameters([&](const std::string&, Parameter&) { ++parameters; });
+  EXPECT_EQ(parameters, 3 + 2 * 9);
+}
+
+TEST(ModelFromJson, ListsTheTypesThatThereAre) {
+  EXPECT_THAT(ModelFromJson(R"({"model_type": "mamba"})"),
+              Refuses(AllOf(HasSubstr("model_type is \"mamba\""), HasSubstr("llama"))));
+  EXPECT_THAT(ModelFromJson("{}"), Refuses(HasSubstr("model_type is missing")));
+  EXPECT_THAT(ModelFromJson(R"({"model_type": "llama", "vocab_size": 0})"),
+              Refuses(HasSubstr("vocab_size is 0")));
+}
+
+}  // namespace
+}  // namespace dtensor
