@@ -59,6 +59,19 @@ std::string PathOf(absl::string_view module, absl::string_view parameter) {
   return absl::StrCat(module, module.empty() ? "" : ".", parameter);
 }
 
+// `layout` with `axes` placed anew, as S(d), in each piece of dimension d alike.
+absl::StatusOr<Layout> PlaceInPieces(const Layout& layout, const AxisList& axes,
+                                     const Placement& placement, const Parameter& parameter) {
+  const int dim = placement.dim();
+  const int64_t pieces = parameter.num_pieces(dim), size = parameter.piece_size(dim);
+  if (pieces == 1) return layout.WithAxes(axes, placement);
+  DT_ASSIGN_OR_RETURN(const auto cut, SplitDim(layout.mesh(), layout.dim(dim), pieces, size));
+  DT_ASSIGN_OR_RETURN(Layout piece, layout.WithDim(dim, cut.second));
+  DT_ASSIGN_OR_RETURN(piece, piece.WithAxes(axes, placement));
+  DT_ASSIGN_OR_RETURN(const DimLayout joined, JoinDims(cut.first, pieces, piece.dim(dim), size));
+  return piece.WithDim(dim, joined);
+}
+
 bool Overlap(const AxisList& a, const AxisList& b) {
   return std::find_first_of(a.begin(), a.end(), b.begin(), b.end()) != a.end();
 }
@@ -248,13 +261,15 @@ absl::StatusOr<Layout> PlanBuilder::Grant(const Wish& wish, const Parameter& par
                                           const Layout& layout) const {
   Placement placement = wish.placement;
   const int dim = placement.dim();
-  if (placement.is_shard() && dim >= 0 && dim < layout.ndim()) {  // else: WithAxes refuses
+  const bool splits = placement.is_shard() && dim >= 0 && dim < layout.ndim();
+  if (splits) {
     DT_RETURN_IF_ERROR(CheckDivides(wish, parameter, dim, ShardsOf(AxesOf(layout.dim(dim)))));
     const int64_t shards = ShardsOf(wish.axes) * ShardsOf(AxesOf(layout.dim(dim)));
     const int64_t unit = parameter.unit(dim, shards);
     if (unit > 1) placement = Shard(dim, ShardOrder::Unit(unit));
   }
-  auto placed = layout.WithAxes(wish.axes, placement);
+  auto placed = splits ? PlaceInPieces(layout, wish.axes, placement, parameter)
+                       : layout.WithAxes(wish.axes, placement);  // refuses other dimensions
   if (!placed.ok()) return Error(*wish.line, placed.status().message());
   return placed;
 }
@@ -288,15 +303,17 @@ absl::Status PlanBuilder::CheckDivides(const Wish& wish, const Parameter& parame
                                        int64_t shards_before) const {
   const int64_t shards = ShardsOf(wish.axes);
   const int64_t unit = parameter.unit(dim, shards * shards_before);
-  const int64_t size = parameter.shape[dim], units = size / unit;
+  const int64_t size = parameter.piece_size(dim), units = size / unit;
   const bool divides = size % unit == 0 && units % (shards * shards_before) == 0;
   if (wish.allow_uneven || divides) return absl::OkStatus();
+  const int64_t pieces = parameter.num_pieces(dim);
+  const std::string of = pieces > 1 ? absl::StrCat("each of ", pieces, " pieces of ") : "";
   const std::string grouped = unit > 1 ? absl::StrCat(" (", units, " units of ", unit, ")") : "";
   const std::string before =
       shards_before > 1 ? absl::StrCat(" after ", shards_before, " shards of other lines") : "";
   return Error(
       *wish.line,
-      absl::StrCat("dimension ", dim, " of ", wish.path, ", ", size, grouped,
+      absl::StrCat(of, "dimension ", dim, " of ", wish.path, ", ", size, grouped,
                    ", cannot be split evenly by \"", wish.line->style.axis(), "\" of size ", shards,
                    before, "; choose axis sizes that divide ", units, ", or allow uneven shards"));
 }

@@ -30,6 +30,15 @@ absl::StatusOr<DeviceMesh> CutForHeads(const DeviceMesh& mesh, const std::string
                                {absl::StrCat(axis, "_rep"), static_cast<int>(ranks / heads)}});
 }
 
+// Where tokens go, over the axes that split the batch and the sequence.
+void AddTokens(const DeviceMesh& mesh, const TensorParallelOptions& options, const char* attention,
+               ParallelPlan& plan) {
+  if (mesh.Find(options.data_axis).ok()) plan.Add({"", DataParallel(options.data_axis)});
+  if (mesh.Find(options.context_axis).ok()) {
+    plan.Add(ContextParallelPlan(options.context_axis, options.context_pattern, attention));
+  }
+}
+
 }  // namespace
 
 std::optional<DeviceMesh> GetTpMesh(const DeviceMesh& mesh, absl::string_view axis) {
@@ -50,22 +59,32 @@ absl::StatusOr<TensorParallelism> PlanTensorParallel(const TransformerConfig& co
     axes = {absl::StrCat(options.axis, "_kv"), absl::StrCat(options.axis, "_rep")};
   }
   if (ranks > 0) out.plan = TensorParallelPlan(options.axis, options.sequence_parallel, axes);
-  if (mesh.Find(options.data_axis).ok()) out.plan.Add({"", DataParallel(options.data_axis)});
-  if (mesh.Find(options.context_axis).ok()) {
-    out.plan.Add(ContextParallelPlan(options.context_axis, options.context_pattern));
-  }
+  AddTokens(mesh, options, kTransformerAttention, out.plan);
   return out;
 }
 
-absl::StatusOr<DeviceMesh> ApplyTensorParallel(Transformer& model, Context& context,
-                                               const DeviceMesh& mesh,
-                                               const TensorParallelOptions& options) {
-  DT_ASSIGN_OR_RETURN(const TensorParallelism parallelism,
-                      PlanTensorParallel(model.config(), mesh, options));
-  DT_RETURN_IF_ERROR(
-      parallelism.plan.Apply(model, context, parallelism.mesh,
-                             {.seed = options.seed, .allow_uneven = options.allow_uneven}));
-  return parallelism.mesh;
+absl::StatusOr<TensorParallelism> PlanTensorParallel(const Gpt2Config& config,
+                                                     const DeviceMesh& mesh,
+                                                     const TensorParallelOptions& options) {
+  DT_RETURN_IF_ERROR(config.Validate());
+  ParallelPlan plan;
+  if (SizeOf(mesh, options.axis) > 0) {
+    plan = Gpt2TensorParallelPlan(options.axis, options.sequence_parallel);
+  }
+  AddTokens(mesh, options, kGpt2Attention, plan);
+  return TensorParallelism{mesh, std::move(plan)};
+}
+
+absl::StatusOr<TensorParallelism> PlanTensorParallel(const BertConfig& config,
+                                                     const DeviceMesh& mesh,
+                                                     const TensorParallelOptions& options) {
+  DT_RETURN_IF_ERROR(config.Validate());
+  ParallelPlan plan;
+  if (SizeOf(mesh, options.axis) > 0) {
+    plan = BertTensorParallelPlan(options.axis, options.sequence_parallel);
+  }
+  AddTokens(mesh, options, kBertAttention, plan);
+  return TensorParallelism{mesh, std::move(plan)};
 }
 
 }  // namespace dtensor

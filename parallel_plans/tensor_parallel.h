@@ -1,4 +1,4 @@
-// ApplyTensorParallel: a Transformer over all the axes that a mesh has, in one call.
+// ApplyTensorParallel: a model of dtensor/nn over all the axes that a mesh has, in one call.
 //
 //   DT_ASSIGN_OR_RETURN(DeviceMesh mesh, DeviceMesh::Parse("dp=2,tp=8"));
 //   DT_ASSIGN_OR_RETURN(mesh, ApplyTensorParallel(model, context, mesh, {.seed = 1}));
@@ -18,8 +18,11 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "dtensor/layout/device_mesh.h"
+#include "dtensor/nn/bert.h"
+#include "dtensor/nn/gpt2.h"
 #include "dtensor/nn/transformer.h"
 #include "dtensor/parallel_plans/parallel_plan.h"
+#include "dtensor/runtime/core/status.h"
 
 namespace dtensor {
 
@@ -58,13 +61,29 @@ struct TensorParallelism {
 absl::StatusOr<TensorParallelism> PlanTensorParallel(const TransformerConfig& config,
                                                      const DeviceMesh& mesh,
                                                      const TensorParallelOptions& options = {});
+// Of the others, whose keys are as many as their queries: the mesh is the given one.
+absl::StatusOr<TensorParallelism> PlanTensorParallel(const Gpt2Config& config,
+                                                     const DeviceMesh& mesh,
+                                                     const TensorParallelOptions& options = {});
+absl::StatusOr<TensorParallelism> PlanTensorParallel(const BertConfig& config,
+                                                     const DeviceMesh& mesh,
+                                                     const TensorParallelOptions& options = {});
 
 // Places and materializes the model, and returns the mesh on which it lies, and its operands have
 // to lie. Nothing is split where the mesh has no axis. Errors: those of PlanTensorParallel and of
 // ParallelPlan::Apply.
-absl::StatusOr<DeviceMesh> ApplyTensorParallel(Transformer& model, Context& context,
+// Requires of Model: one of Transformer, Gpt2, BertModel.
+template <typename Model>
+absl::StatusOr<DeviceMesh> ApplyTensorParallel(Model& model, Context& context,
                                                const DeviceMesh& mesh,
-                                               const TensorParallelOptions& options = {});
+                                               const TensorParallelOptions& options = {}) {
+  DT_ASSIGN_OR_RETURN(const TensorParallelism parallelism,
+                      PlanTensorParallel(model.config(), mesh, options));
+  DT_RETURN_IF_ERROR(
+      parallelism.plan.Apply(model, context, parallelism.mesh,
+                             {.seed = options.seed, .allow_uneven = options.allow_uneven}));
+  return parallelism.mesh;
+}
 
 }  // namespace dtensor
 

@@ -30,9 +30,45 @@ ParallelPlan TensorParallelPlan(std::string axis, bool sequence_parallel,
   return plan;
 }
 
-ParallelPlan ContextParallelPlan(std::string axis, std::string pattern) {
+ParallelPlan Gpt2TensorParallelPlan(std::string axis, bool sequence_parallel) {
+  const Placement residual = sequence_parallel ? Shard(1) : Replicate();
+  ParallelPlan plan({
+      {"transformer.wte", VocabParallel(axis, residual)},
+      {"transformer.h.*.attn.c_attn", Colwise(axis)},
+      {"transformer.h.*.attn.c_proj", Rowwise(axis, residual)},
+      {"transformer.h.*.mlp.c_fc", Colwise(axis)},
+      {"transformer.h.*.mlp.c_proj", Rowwise(axis, residual)},
+      {"lm_head", VocabParallel(axis)},
+  });
+  if (sequence_parallel) {
+    plan.Add({"transformer.{wpe,ln_f}", SequenceParallel(axis)});
+    plan.Add({"transformer.h.*.ln_{1,2}", SequenceParallel(axis)});
+  }
+  return plan;
+}
+
+ParallelPlan BertTensorParallelPlan(std::string axis, bool sequence_parallel) {
+  const Placement residual = sequence_parallel ? Shard(1) : Replicate();
+  ParallelPlan plan({
+      {"embeddings.word_embeddings", VocabParallel(axis, residual)},
+      {"encoder.layer.*.attention.self.{query,key,value}", Colwise(axis)},
+      {"encoder.layer.*.attention.output.dense", Rowwise(axis, residual)},
+      {"encoder.layer.*.intermediate.dense", Colwise(axis)},
+      {"encoder.layer.*.output.dense", Rowwise(axis, residual)},
+      {"pooler.dense", Colwise(axis, Replicate())},
+  });
+  if (sequence_parallel) {
+    plan.Add({"embeddings.{position_embeddings,token_type_embeddings,LayerNorm}",
+              SequenceParallel(axis)});
+    plan.Add({"encoder.layer.*.output.LayerNorm", SequenceParallel(axis)});
+    plan.Add({"encoder.layer.*.attention.output.LayerNorm", SequenceParallel(axis)});
+  }
+  return plan;
+}
+
+ParallelPlan ContextParallelPlan(std::string axis, std::string pattern, std::string attention) {
   const ContextParallel style(std::move(axis), std::move(pattern));
-  return ParallelPlan({{"", style}, {"model.layers.*.self_attn", style}});
+  return ParallelPlan({{"", style}, {std::move(attention), style}});
 }
 
 }  // namespace dtensor

@@ -1,4 +1,4 @@
-// The usual plans for a Transformer (dtensor/nn/transformer.h), by the names of its modules.
+// The usual plans for the models of dtensor/nn, by the names of their modules.
 #ifndef DTENSOR_PARALLEL_PLANS_TRANSFORMER_PLAN_H_
 #define DTENSOR_PARALLEL_PLANS_TRANSFORMER_PLAN_H_
 
@@ -14,17 +14,28 @@ struct KeyValueAxes {
   std::string split, replicated;  // empty: the whole axis splits them
 };
 
-// Megatron's tensor parallelism over `axis`; with `sequence_parallel` activations between blocks
-// are split along the sequence: forward, a block then has 2 all-gathers and 2 reduce-scatters, else
-// 2 all-reduces. The embedding's rows and the head's classes are split, evenly or not; logits stay
-// split (CrossEntropy takes them so).
+// Of a Transformer: Megatron's tensor parallelism over `axis`; with `sequence_parallel` activations
+// between blocks are split along the sequence: forward, a block then has 2 all-gathers and 2
+// reduce-scatters, else 2 all-reduces. The embedding's rows and the head's classes are split,
+// evenly or not; logits stay split (CrossEntropy takes them so).
 ParallelPlan TensorParallelPlan(std::string axis, bool sequence_parallel,
                                 const KeyValueAxes& key_value = {});
 
+// The same of a Gpt2: queries, keys and values of a rank's heads come from its part of c_attn.
+ParallelPlan Gpt2TensorParallelPlan(std::string axis, bool sequence_parallel);
+
+// And of a BertModel. The pooler needs the first token alone: with `sequence_parallel` the last
+// hidden state is gathered for it.
+ParallelPlan BertTensorParallelPlan(std::string axis, bool sequence_parallel);
+
 // Splits tokens, and so all activations, along the sequence over `axis` by a pattern of
-// context_pattern.h, and pins attention to the pattern's plan. Its lines go with those above, on
-// another axis.
-ParallelPlan ContextParallelPlan(std::string axis, std::string pattern);
+// context_pattern.h, and pins attention, the modules of that path, to the pattern's plan. Its lines
+// go with those above, on another axis.
+inline constexpr char kTransformerAttention[] = "model.layers.*.self_attn";
+inline constexpr char kGpt2Attention[] = "transformer.h.*.attn";
+inline constexpr char kBertAttention[] = "encoder.layer.*.attention.self";
+ParallelPlan ContextParallelPlan(std::string axis, std::string pattern,
+                                 std::string attention = kTransformerAttention);
 
 }  // namespace dtensor
 

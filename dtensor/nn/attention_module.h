@@ -14,6 +14,16 @@ class AttentionModule : public Module {
   AttentionOptions& attention_options() { return options_; }
   AttentionOptions* attention() final { return &options_; }
 
+ protected:
+  // The options of one call: with this dropout, by the Context's next seed, while it trains.
+  AttentionOptions OptionsOf(Context& context, double dropout) const {
+    AttentionOptions options = options_;
+    if (!training() || dropout == 0) return options;
+    options.dropout = dropout;
+    options.dropout_seed = context.NextSeed();
+    return options;
+  }
+
  private:
   AttentionOptions options_;
 };

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "absl/strings/escaping.h"
@@ -154,6 +155,12 @@ bool ConfigReader::Flag(absl::string_view name, bool if_missing) {
 
 std::string ConfigReader::Text(absl::string_view name, absl::string_view if_missing) {
   return Get<std::string>(name, std::string(if_missing), "give a text");
+}
+
+GeluForm ConfigReader::Gelu(absl::string_view name, absl::string_view if_missing) {
+  const std::optional<GeluForm> form = GeluNamed(Text(name, if_missing));
+  if (!form) Refuse(name, "the MLP has gelu, gelu_new or gelu_pytorch_tanh");
+  return form.value_or(GeluForm::kErf);
 }
 
 void ConfigReader::OnlyFlag(absl::string_view name, bool only, absl::string_view why) {

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "dtensor/nn/gelu_mlp.h"
 
 namespace dtensor::internal {
 
@@ -44,6 +45,8 @@ class ConfigReader {
   double Probability(absl::string_view name, double if_missing);  // 0 <= p < 1
   bool Flag(absl::string_view name, bool if_missing);
   std::string Text(absl::string_view name, absl::string_view if_missing);
+  // A name of gelu_mlp.h.
+  GeluForm Gelu(absl::string_view name, absl::string_view if_missing);
   bool Has(absl::string_view name) const;  // it is there, and not null
 
   // Refuse what the library has no implementation of: any value of the member but `only`, which is

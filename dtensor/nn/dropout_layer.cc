@@ -5,7 +5,7 @@
 namespace dtensor {
 
 TensorOr DropoutLayer::Forward(const DistributedTensor& x) {
-  return training() ? Dropout(x, p_, x.context().NextSeed()) : TensorOr(x);
+  return training() && p_ != 0 ? Dropout(x, p_, x.context().NextSeed()) : TensorOr(x);
 }
 
 }  // namespace dtensor

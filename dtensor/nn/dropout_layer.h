@@ -7,8 +7,8 @@
 namespace dtensor {
 
 // Dropout(x, p, seed), with the next seed of x's Context (Context::NextSeed) at each call; x itself
-// while the module does not train. The mask is the same on every mesh. Set Context::random().seed
-// to repeat a run. p as in Dropout: another is refused when it is called.
+// where p is 0 and while the module does not train. The mask is the same on every mesh. Set
+// Context::random().seed to repeat a run. p as in Dropout: another is refused when it is called.
 class DropoutLayer : public Module {
  public:
   explicit DropoutLayer(double p) : p_(p) {}

@@ -9,6 +9,12 @@ LinearLayer::Bias BiasOf(const GeluMlpOptions& options) {
 
 }  // namespace
 
+std::optional<GeluForm> GeluNamed(absl::string_view name) {
+  if (name == "gelu") return GeluForm::kErf;
+  if (name == "gelu_new" || name == "gelu_pytorch_tanh") return GeluForm::kTanh;
+  return std::nullopt;
+}
+
 GeluMlp::GeluMlp(int64_t dim, int64_t hidden, const GeluMlpOptions& options)
     : form_(options.form),
       up_(dim, hidden, options.up_stddev, {}, BiasOf(options)),

@@ -3,12 +3,17 @@
 #define DTENSOR_NN_GELU_MLP_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
+#include "absl/strings/string_view.h"
 #include "dtensor/nn/layers.h"
 #include "dtensor/ops/ops.h"
 
 namespace dtensor {
+
+// The form that Hugging Face calls so: "gelu", "gelu_new", "gelu_pytorch_tanh"; none of the others.
+std::optional<GeluForm> GeluNamed(absl::string_view name);
 
 struct GeluMlpOptions {
   GeluForm form = GeluForm::kErf;

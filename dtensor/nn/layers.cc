@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/runtime/core/status.h"
 
@@ -10,23 +11,48 @@ namespace {
 
 int64_t PartOf(int64_t unit, int64_t part) { return part == 0 ? unit : part; }
 
+ParameterPtr NewWeight(int64_t out, int64_t in, double stddev, const LinearLayer::Units& units) {
+  ParameterPtr weight =
+      Parameter::New({out, in}, ParameterInit::Normal(stddev), {units.out, units.in},
+                     {PartOf(units.out, units.out_part), PartOf(units.in, units.in_part)});
+  weight->pieces = {units.out_pieces, 1};
+  return weight;
+}
+
+// The same, transposed.
+ParameterPtr NewConv1dWeight(int64_t in, int64_t out, double stddev,
+                             const LinearLayer::Units& units) {
+  ParameterPtr weight = NewWeight(out, in, stddev, units);
+  for (Dims* dims : {&weight->shape, &weight->units, &weight->unit_parts, &weight->pieces}) {
+    std::swap((*dims)[0], (*dims)[1]);
+  }
+  return weight;
+}
+
+ParameterPtr NewBias(int64_t out, const LinearLayer::Units& units, LinearLayer::Bias bias) {
+  if (bias == LinearLayer::Bias::kNone) return nullptr;
+  ParameterPtr parameter = Parameter::New({out}, ParameterInit::Constant(0), {units.out},
+                                          {PartOf(units.out, units.out_part)});
+  parameter->pieces = {units.out_pieces};
+  return parameter;
+}
+
 }  // namespace
 
 LinearLayer::LinearLayer(int64_t in, int64_t out, double stddev, Units units, Bias bias)
-    : LinearLayer(
-          Parameter::New({out, in}, ParameterInit::Normal(stddev), {units.out, units.in},
-                         {PartOf(units.out, units.out_part), PartOf(units.in, units.in_part)}),
-          bias == Bias::kNone ? nullptr
-                              : Parameter::New({out}, ParameterInit::Constant(0), {units.out},
-                                               {PartOf(units.out, units.out_part)}),
-          bias) {}
+    : LinearLayer(NewWeight(out, in, stddev, units), NewBias(out, units, bias), bias) {}
 
 LinearLayer::LinearLayer(ParameterPtr weight, ParameterPtr bias, Bias use)
+    : LinearLayer(std::move(weight), std::move(bias), use, {DimRole::kOutput, DimRole::kInput}) {}
+
+LinearLayer::LinearLayer(ParameterPtr weight, ParameterPtr bias, Bias use,
+                         std::vector<DimRole> roles)
     : weight_(std::move(weight)), bias_(std::move(bias)) {
   DT_CHECK(weight_ != nullptr && weight_->shape.size() == 2);
-  AddParameter("weight", weight_, {DimRole::kOutput, DimRole::kInput});
+  const int64_t out = weight_->shape[roles[0] == DimRole::kOutput ? 0 : 1];
+  AddParameter("weight", weight_, std::move(roles));
   if (bias_ == nullptr) return;
-  DT_CHECK(bias_->shape == Dims{weight_->shape[0]});
+  DT_CHECK(bias_->shape == Dims{out});
   AddParameter("bias", bias_, {DimRole::kOutput});
   if (use == Bias::kReturned) SetResults({"y", "bias"});
 }
@@ -49,6 +75,15 @@ TensorOr LinearLayer::Finish(const DistributedTensor& y, const Spec& computed) {
   return adds ? Add(y, bias_->Value()) : y;
 }
 
+Conv1dLayer::Conv1dLayer(int64_t in, int64_t out, double stddev, Units units)
+    : LinearLayer(NewConv1dWeight(in, out, stddev, units), NewBias(out, units, Bias::kAdded),
+                  Bias::kAdded, {DimRole::kInput, DimRole::kOutput}) {}
+
+TensorOr Conv1dLayer::Forward(const DistributedTensor& x) {
+  DT_ASSIGN_OR_RETURN(const DistributedTensor y, MatMul(x, weight()->Value()));
+  return y.layout().is_partial() ? y : Add(y, bias()->Value());
+}
+
 EmbeddingLayer::EmbeddingLayer(int64_t rows, int64_t dim, double stddev)
     : EmbeddingLayer(Parameter::New({rows, dim}, ParameterInit::Normal(stddev))) {}
 
@@ -59,6 +94,20 @@ EmbeddingLayer::EmbeddingLayer(ParameterPtr weight) : weight_(std::move(weight))
 
 TensorOr EmbeddingLayer::Forward(const DistributedTensor& ids) {
   return Embedding(ids, weight_->Value());
+}
+
+PositionEmbeddingLayer::PositionEmbeddingLayer(int64_t positions, int64_t dim, double stddev)
+    : weight_(Parameter::New({positions, dim}, ParameterInit::Normal(stddev))) {
+  AddParameter("weight", weight_);
+}
+
+TensorOr PositionEmbeddingLayer::Forward(const DistributedTensor& x) {
+  if (x.ndim() != 3 || x.shape()[1] > weight_->shape[0]) {
+    return InvalidArgument({"learned positions ", DimsToString(weight_->shape), " for ",
+                            x.ToString(), ": tokens are [batch, sequence, features], of at most ",
+                            absl::StrCat(weight_->shape[0]), " a sequence; give shorter ones"});
+  }
+  return Add(x, Slice(weight_->Value(), 0, 0, x.shape()[1]));
 }
 
 LayerNormLayer::LayerNormLayer(int64_t dim, double eps)

@@ -3,6 +3,7 @@
 #define DTENSOR_NN_LAYERS_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "dtensor/nn/module.h"
 
@@ -20,6 +21,7 @@ class LinearLayer : public Module {
   struct Units {
     int64_t in = 1, out = 1;
     int64_t in_part = 0, out_part = 0;
+    int64_t out_pieces = 1;  // Parameter::pieces
   };
   // kReturned: the module has two results, "y", without the bias, and "bias", for a caller who adds
   // it later.
@@ -37,9 +39,22 @@ class LinearLayer : public Module {
   TensorOr Forward(const DistributedTensor& x) override;
   TensorsOr ForwardAll(absl::Span<const DistributedTensor> operands) override;
   TensorOr Finish(const DistributedTensor& y, const Spec& computed) override;
+  // `roles` of the weight.
+  LinearLayer(ParameterPtr weight, ParameterPtr bias, Bias use, std::vector<DimRole> roles);
 
  private:
   const ParameterPtr weight_, bias_;
+};
+
+// The same with a weight [in, out], y = x weight + bias: what Hugging Face calls Conv1D, as the
+// checkpoints of GPT-2 have it.
+class Conv1dLayer : public LinearLayer {
+ public:
+  Conv1dLayer(int64_t in, int64_t out, double stddev, Units units);
+  Conv1dLayer(int64_t in, int64_t out, double stddev) : Conv1dLayer(in, out, stddev, Units()) {}
+
+ protected:
+  TensorOr Forward(const DistributedTensor& x) override;
 };
 
 // Rows of weight [rows, dim] by ids [batch, sequence]: [batch, sequence, dim].
@@ -51,6 +66,20 @@ class EmbeddingLayer : public Module {
 
  protected:
   TensorOr Forward(const DistributedTensor& ids) override;
+
+ private:
+  const ParameterPtr weight_;
+};
+
+// x + the first rows of weight [positions, dim], one for each token of x [batch, sequence, dim]:
+// learned positions. A sequence that is longer than there are positions is refused.
+class PositionEmbeddingLayer : public Module {
+ public:
+  PositionEmbeddingLayer(int64_t positions, int64_t dim, double stddev);
+  const ParameterPtr& weight() const { return weight_; }
+
+ protected:
+  TensorOr Forward(const DistributedTensor& x) override;
 
  private:
   const ParameterPtr weight_;

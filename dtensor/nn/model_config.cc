@@ -5,7 +5,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "dtensor/nn/bert.h"
 #include "dtensor/nn/config_reader.h"
+#include "dtensor/nn/gpt2.h"
 #include "dtensor/nn/transformer.h"
 #include "dtensor/runtime/core/status.h"
 
@@ -25,6 +27,8 @@ struct ModelType {
   ModelOrStatus (*make)(absl::string_view text);
 };
 constexpr ModelType kModelTypes[] = {
+    {"bert", Make<BertModel, BertConfig>},
+    {"gpt2", Make<Gpt2, Gpt2Config>},
     {"llama", Make<Transformer, TransformerConfig>},
 };
 

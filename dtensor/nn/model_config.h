@@ -18,7 +18,9 @@ namespace dtensor {
 
 // The model that "model_type" says, without memory:
 //
-//   llama   Transformer: ids [batch, sequence] -> logits [batch, sequence, vocab]
+//   bert    BertModel: ids and token types [batch, sequence] -> hidden states and the pooled one
+//   gpt2    Gpt2: ids [batch, sequence] -> logits [batch, sequence, vocab]
+//   llama   Transformer: the same
 //
 // Errors: kInvalidArgument for text that is no JSON object, a model_type that is missing or
 // unknown, listing those that there are, and what FromJson of the model's configuration refuses.

@@ -6,6 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "dtensor/nn/bert.h"
+#include "dtensor/nn/gpt2.h"
 #include "dtensor/nn/transformer.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "gmock/gmock.h"
@@ -133,11 +135,60 @@ TEST(ModelFromJson, MakesTheModelOfTheType) {
   int parameters = 0;
   (*model)->VisitParameters([&](const std::string&, Parameter&) { ++parameters; });
   EXPECT_EQ(parameters, 3 + 2 * 9);
+  DT_EXPECT_OK(ModelFromJson(R"({"model_type": "gpt2", "n_embd": 8, "n_head": 2})"));
+  DT_EXPECT_OK(
+      ModelFromJson(R"({"model_type": "bert", "hidden_size": 8, "num_attention_heads": 2})"));
+}
+
+TEST(Gpt2Config, HasHuggingFacesDefaults) {
+  const auto config = Gpt2Config::FromJson("{}");
+  DT_ASSERT_OK(config);
+  EXPECT_EQ(config->vocab, 50257);
+  EXPECT_EQ(config->positions, 1024);
+  EXPECT_EQ(config->mlp_hidden(), 3072);
+  EXPECT_EQ(config->gelu, GeluForm::kTanh);
+  EXPECT_EQ(config->attention_dropout, 0.1);
+  EXPECT_TRUE(config->tie_embeddings);
+}
+
+TEST(Gpt2Config, RefusesWhatItWouldGetWrong) {
+  const auto refuses = [](absl::string_view member, absl::string_view why) {
+    EXPECT_THAT(Gpt2Config::FromJson(absl::StrCat("{", member, "}")), Refuses(HasSubstr(why)))
+        << member;
+  };
+  refuses(R"("activation_function": "relu")", "activation_function is \"relu\"");
+  refuses(R"("add_cross_attention": true)", "add_cross_attention is true");
+  refuses(R"("hidden_size": 8)", "call it n_embd");
+  refuses(R"("attn_pdrop": 1)", "below 1");
+  refuses(R"("n_head": 5)", "heads must divide dim");
+  refuses(R"("model_type": "llama")", "model_type is \"llama\"");
+  refuses(R"("quantization_config": {})", "quantized");
+}
+
+TEST(BertConfig, HasHuggingFacesDefaults) {
+  const auto config = BertConfig::FromJson("{}");
+  DT_ASSERT_OK(config);
+  EXPECT_EQ(config->vocab, 30522);
+  EXPECT_EQ(config->token_types, 2);
+  EXPECT_EQ(config->hidden, 3072);
+  EXPECT_EQ(config->norm_eps, 1e-12);
+  EXPECT_EQ(config->gelu, GeluForm::kErf);
+}
+
+TEST(BertConfig, RefusesWhatItWouldGetWrong) {
+  const auto refuses = [](absl::string_view member, absl::string_view why) {
+    EXPECT_THAT(BertConfig::FromJson(absl::StrCat("{", member, "}")), Refuses(HasSubstr(why)))
+        << member;
+  };
+  refuses(R"("hidden_act": "relu")", "hidden_act is \"relu\"");
+  refuses(R"("position_embedding_type": "relative_key")", "absolute ones");
+  refuses(R"("is_decoder": true)", "is_decoder is true");
+  refuses(R"("num_attention_heads": 5)", "heads must divide dim");
 }
 
 TEST(ModelFromJson, ListsTheTypesThatThereAre) {
   EXPECT_THAT(ModelFromJson(R"({"model_type": "mamba"})"),
-              Refuses(AllOf(HasSubstr("model_type is \"mamba\""), HasSubstr("llama"))));
+              Refuses(AllOf(HasSubstr("model_type is \"mamba\""), HasSubstr("bert, gpt2, llama"))));
   EXPECT_THAT(ModelFromJson("{}"), Refuses(HasSubstr("model_type is missing")));
   EXPECT_THAT(ModelFromJson(R"({"model_type": "llama", "vocab_size": 0})"),
               Refuses(HasSubstr("vocab_size is 0")));

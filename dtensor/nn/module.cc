@@ -90,7 +90,7 @@ ParameterPtr Parameter::New(Dims shape, ParameterInit init, Dims units, Dims uni
 
 int64_t Parameter::unit(int dim, int64_t shards) const {
   if (units.empty()) return 1;
-  const bool enough = unit_parts.empty() || shape[dim] / units[dim] >= shards;
+  const bool enough = unit_parts.empty() || piece_size(dim) / units[dim] >= shards;
   return enough ? units[dim] : unit_parts[dim];
 }
 

@@ -102,12 +102,18 @@ struct Parameter {
   // The same for groups within these (a head, of the query heads that share a key), which are what
   // is never cut where there are more shards than units. Empty: units are whole all the same.
   Dims unit_parts;
+  // For each dimension, of how many equal pieces it is made, side by side, each of which is split
+  // like a dimension of its own: of queries, keys and values in one weight each rank then has its
+  // own heads of all three, a layout such as [_ x heads(tp) x 64]. Empty or 1: one.
+  Dims pieces;
   DType dtype = DType::kF32;
   // Whether it is trained. A buffer is not: it has a place and is saved, and wants no gradient.
   bool trained = true;
   // Undefined until materialized; then a pinned leaf, which requires gradients if it is trained.
   DistributedTensor tensor;
   int64_t unit(int dim, int64_t shards) const;  // of a dimension that is cut into so many shards
+  int64_t num_pieces(int dim) const { return pieces.empty() ? 1 : pieces[dim]; }
+  int64_t piece_size(int dim) const { return shape[dim] / num_pieces(dim); }
   // What Forward computes with: the tensor, or gathered, where a plan shards parameters between
   // uses (gather_group.h). `tensor` itself gives the same results, with other communication.
   // Requires: materialized. Errors: failures.

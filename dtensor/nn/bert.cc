@@ -1,0 +1,265 @@
+#include "dtensor/nn/bert.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "dtensor/nn/attention_module.h"
+#include "dtensor/nn/config_reader.h"
+#include "dtensor/nn/containers.h"
+#include "dtensor/nn/dropout_layer.h"
+#include "dtensor/nn/layers.h"
+#include "dtensor/runtime/core/status.h"
+
+namespace dtensor {
+namespace {
+
+using internal::ConfigReader;
+
+constexpr auto kBias = LinearLayer::Bias::kAdded;
+
+// Of words, their types and positions, normed.
+class Embeddings : public Module {
+ public:
+  explicit Embeddings(const BertConfig& config)
+      : word_(config.vocab, config.dim, config.init_stddev),
+        position_(config.positions, config.dim, config.init_stddev),
+        token_type_(config.token_types, config.dim, config.init_stddev),
+        norm_(config.dim, config.norm_eps),
+        dropout_(config.hidden_dropout) {
+    SetOperands({"input_ids", "token_type_ids"});
+    AddChild("word_embeddings", &word_);
+    AddChild("position_embeddings", &position_);
+    AddChild("token_type_embeddings", &token_type_);
+    AddChild("LayerNorm", &norm_);
+    AddChild("dropout", &dropout_);
+  }
+
+ protected:
+  TensorsOr ForwardAll(absl::Span<const DistributedTensor> operands) override {
+    const TensorOr words = Add(word_(operands[0]), token_type_(operands[1]));
+    DT_ASSIGN_OR_RETURN(DistributedTensor y, dropout_(norm_(position_(words))));
+    return std::vector<DistributedTensor>{std::move(y)};
+  }
+
+ private:
+  EmbeddingLayer word_;
+  PositionEmbeddingLayer position_;
+  EmbeddingLayer token_type_;
+  LayerNormLayer norm_;
+  DropoutLayer dropout_;
+};
+
+// q, k, v, attention without a mask unless its options have one: [b, s, dim] -> [b, s, dim].
+class SelfAttention : public AttentionModule {
+ public:
+  explicit SelfAttention(const BertConfig& config)
+      : heads_(config.heads),
+        dropout_(config.attention_dropout),
+        query_(config.dim, config.dim, config.init_stddev, {.out = config.head_dim()}, kBias),
+        key_(config.dim, config.dim, config.init_stddev, {.out = config.head_dim()}, kBias),
+        value_(config.dim, config.dim, config.init_stddev, {.out = config.head_dim()}, kBias) {
+    attention_options().mask = AttentionMask::Full();
+    AddChild("query", &query_);
+    AddChild("key", &key_);
+    AddChild("value", &value_);
+  }
+
+ protected:
+  TensorOr Forward(const DistributedTensor& x) override {
+    const int64_t batch = x.shape()[0], sequence = x.shape()[1], dim = x.shape()[2];
+    const auto heads = [&](const TensorOr& projected) {
+      return Reshape(projected, {batch, sequence, heads_, dim / heads_});
+    };
+    const TensorOr mixed = Attention(heads(query_(x)), heads(key_(x)), heads(value_(x)),
+                                     OptionsOf(x.context(), dropout_));
+    return Reshape(mixed, x.shape());
+  }
+
+ private:
+  const int64_t heads_;
+  const double dropout_;
+  LinearLayer query_, key_, value_;
+};
+
+// LayerNorm(dense(x) + residual): what ends either half of a layer.
+class Output : public Module {
+ public:
+  Output(const BertConfig& config, int64_t in, int64_t unit)
+      : dense_(in, config.dim, config.init_stddev, {.in = unit}, kBias),
+        norm_(config.dim, config.norm_eps),
+        dropout_(config.hidden_dropout) {
+    SetOperands({"x", "residual"});
+    AddChild("dense", &dense_);
+    AddChild("LayerNorm", &norm_);
+    AddChild("dropout", &dropout_);
+  }
+
+ protected:
+  TensorsOr ForwardAll(absl::Span<const DistributedTensor> operands) override {
+    DT_ASSIGN_OR_RETURN(DistributedTensor y,
+                        norm_(Add(dropout_(dense_(operands[0])), operands[1])));
+    return std::vector<DistributedTensor>{std::move(y)};
+  }
+
+ private:
+  LinearLayer dense_;
+  LayerNormLayer norm_;
+  DropoutLayer dropout_;
+};
+
+class AttentionHalf : public Module {
+ public:
+  explicit AttentionHalf(const BertConfig& config)
+      : self_(config), output_(config, config.dim, config.head_dim()) {
+    AddChild("self", &self_);
+    AddChild("output", &output_);
+  }
+
+ protected:
+  TensorOr Forward(const DistributedTensor& x) override { return output_(self_(x), x); }
+
+ private:
+  SelfAttention self_;
+  Output output_;
+};
+
+class Intermediate : public Module {
+ public:
+  explicit Intermediate(const BertConfig& config)
+      : gelu_(config.gelu), dense_(config.dim, config.hidden, config.init_stddev, {}, kBias) {
+    AddChild("dense", &dense_);
+  }
+
+ protected:
+  TensorOr Forward(const DistributedTensor& x) override { return Gelu(dense_(x), gelu_); }
+
+ private:
+  const GeluForm gelu_;
+  LinearLayer dense_;
+};
+
+class Layer : public Module {
+ public:
+  explicit Layer(const BertConfig& config)
+      : attention_(config), intermediate_(config), output_(config, config.hidden, 1) {
+    AddChild("attention", &attention_);
+    AddChild("intermediate", &intermediate_);
+    AddChild("output", &output_);
+  }
+
+ protected:
+  TensorOr Forward(const DistributedTensor& x) override {
+    const TensorOr mixed = attention_(x);
+    return output_(intermediate_(mixed), mixed);
+  }
+
+ private:
+  AttentionHalf attention_;
+  Intermediate intermediate_;
+  Output output_;
+};
+
+// "layer": a list, so that paths read encoder.layer.0.
+class Encoder : public Module {
+ public:
+  explicit Encoder(const BertConfig& config) {
+    for (int64_t i = 0; i < config.layers; ++i) layer_.Append(std::make_unique<Layer>(config));
+    AddChild("layer", &layer_);
+  }
+
+ protected:
+  TensorOr Forward(const DistributedTensor& x) override { return layer_(x); }
+
+ private:
+  Sequential layer_;
+};
+
+// tanh(dense(x)) of the first token: [b, s, dim] -> [b, dim].
+class Pooler : public Module {
+ public:
+  explicit Pooler(const BertConfig& config)
+      : dense_(config.dim, config.dim, config.init_stddev, {}, kBias) {
+    AddChild("dense", &dense_);
+  }
+
+ protected:
+  TensorOr Forward(const DistributedTensor& x) override {
+    const Dims shape = {x.shape()[0], x.shape()[2]};
+    return Tanh(dense_(Reshape(Slice(x, 1, 0, 1), shape)));
+  }
+
+ private:
+  LinearLayer dense_;
+};
+
+}  // namespace
+
+absl::StatusOr<BertConfig> BertConfig::FromJson(absl::string_view text) {
+  DT_ASSIGN_OR_RETURN(ConfigReader json, ConfigReader::Parse("BertConfig", text));
+  json.OnlyText("model_type", "bert", "this reads the configuration of a bert");
+  BertConfig config;
+  config.vocab = json.Size("vocab_size", 30522);
+  config.positions = json.Size("max_position_embeddings", 512);
+  config.token_types = json.Size("type_vocab_size", 2);
+  config.dim = json.Size("hidden_size", 768);
+  config.layers = json.Size("num_hidden_layers", 12, ConfigReader::kMaxLayers);
+  config.heads = json.Size("num_attention_heads", 12);
+  config.hidden = json.Size("intermediate_size", 3072);
+  config.norm_eps = json.Number("layer_norm_eps", 1e-12);
+  config.init_stddev = json.Number("initializer_range", 0.02);
+  config.gelu = json.Gelu("hidden_act", "gelu");
+  config.hidden_dropout = json.Probability("hidden_dropout_prob", 0.1);
+  config.attention_dropout = json.Probability("attention_probs_dropout_prob", 0.1);
+  json.OnlyText("position_embedding_type", "absolute", "positions are a table of absolute ones");
+  json.OnlyFlag("is_decoder", false, "the model is an encoder");
+  json.OnlyFlag("add_cross_attention", false, "the model is an encoder");
+  json.Never("quantization_config", "weights that are quantized cannot be read");
+  DT_RETURN_IF_ERROR(json.status());
+  DT_RETURN_IF_ERROR(config.Validate());
+  return config;
+}
+
+absl::Status BertConfig::Validate() const {
+  const auto refuse = [&](absl::string_view why) {
+    return InvalidArgument({"BertModel: ", why, " (vocab ", absl::StrCat(vocab), ", positions ",
+                            absl::StrCat(positions), ", token_types ", absl::StrCat(token_types),
+                            ", dim ", absl::StrCat(dim), ", layers ", absl::StrCat(layers),
+                            ", heads ", absl::StrCat(heads), ", hidden ", absl::StrCat(hidden),
+                            ")"});
+  };
+  if (vocab < 1 || positions < 1 || token_types < 1 || dim < 1 || layers < 1 || heads < 1 ||
+      hidden < 1) {
+    return refuse("every size must be at least 1");
+  }
+  if (dim % heads != 0) return refuse("heads must divide dim");
+  return absl::OkStatus();
+}
+
+struct BertModel::Parts {
+  explicit Parts(const BertConfig& config) : embeddings(config), encoder(config), pooler(config) {}
+  Embeddings embeddings;
+  Encoder encoder;
+  Pooler pooler;
+};
+
+BertModel::BertModel(const BertConfig& config)
+    : config_(config), parts_(std::make_unique<Parts>(config)) {
+  SetOperands({"input_ids", "token_type_ids"});
+  SetResults({"last_hidden_state", "pooler_output"});
+  AddChild("embeddings", &parts_->embeddings);
+  AddChild("encoder", &parts_->encoder);
+  AddChild("pooler", &parts_->pooler);
+}
+
+BertModel::~BertModel() = default;
+
+TensorsOr BertModel::ForwardAll(absl::Span<const DistributedTensor> operands) {
+  DT_ASSIGN_OR_RETURN(DistributedTensor last,
+                      parts_->encoder(parts_->embeddings(operands[0], operands[1])));
+  DT_ASSIGN_OR_RETURN(DistributedTensor pooled, parts_->pooler(last));
+  return std::vector<DistributedTensor>{std::move(last), std::move(pooled)};
+}
+
+}  // namespace dtensor

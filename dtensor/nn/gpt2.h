@@ -1,0 +1,73 @@
+// GPT-2: learned positions, LayerNorm before each part, one projection for queries, keys and values
+// together, a GELU MLP, the head tied to the embedding. Names and shapes are those of Hugging
+// Face's GPT2LMHeadModel, so a state dict goes in and out by name; weights of its Conv1D are
+// [in, out].
+//
+//   transformer.wte.weight                      [vocab, dim], the head's as well
+//   transformer.wpe.weight                      [positions, dim]
+//   transformer.h.N.ln_{1,2}.{weight,bias}      [dim]
+//   transformer.h.N.attn.c_attn.{weight,bias}   [dim, 3 dim]: [q; k; v]; [3 dim]
+//   transformer.h.N.attn.c_proj.{weight,bias}   [dim, dim]; [dim]
+//   transformer.h.N.mlp.c_fc.{weight,bias}      [dim, hidden]; [hidden]
+//   transformer.h.N.mlp.c_proj.{weight,bias}    [hidden, dim]; [dim]
+//   transformer.ln_f.{weight,bias}              [dim]
+//   lm_head.weight                              [vocab, dim]
+#ifndef DTENSOR_NN_GPT2_H_
+#define DTENSOR_NN_GPT2_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "dtensor/nn/layers.h"
+#include "dtensor/ops/ops.h"
+
+namespace dtensor {
+
+struct Gpt2Config {
+  int64_t vocab = 50257, positions = 1024, dim = 768, layers = 12, heads = 12;
+  int64_t hidden = 0;  // of the MLP; 0 means 4 dim
+  double norm_eps = 1e-5;
+  double init_stddev = 0.02;  // projections back to dim: stddev / sqrt(2 layers)
+  GeluForm gelu = GeluForm::kTanh;
+  bool tie_embeddings = true;
+  // While it trains: of the embedded tokens, of what is added to them, of attention's weights.
+  double embedding_dropout = 0.1, residual_dropout = 0.1, attention_dropout = 0.1;
+  // Scores of attention are divided by sqrt(head_dim), and in layer i, from 0, by i + 1.
+  bool scale_attention = true, scale_by_layer = false;
+
+  // From Hugging Face's config.json of a gpt2. Errors: kInvalidArgument for text that is no JSON
+  // object, members that are no numbers in range, and what the model has no part for, by name: an
+  // activation that is no GELU, cross-attention, quantized weights. Members that change no result
+  // of the language model are passed over.
+  static absl::StatusOr<Gpt2Config> FromJson(absl::string_view text);
+
+  int64_t head_dim() const { return dim / heads; }
+  int64_t mlp_hidden() const { return hidden > 0 ? hidden : 4 * dim; }
+  // Errors: kInvalidArgument: sizes < 1, heads that do not divide dim.
+  absl::Status Validate() const;
+};
+
+// Token ids [batch, sequence] (i32 or i64), as positions 0 to sequence - 1, -> logits [batch,
+// sequence, vocab]. A sequence that is longer than there are positions is refused.
+class Gpt2 : public Module {
+ public:
+  explicit Gpt2(const Gpt2Config& config);  // Requires: config.Validate().ok()
+  ~Gpt2() override;
+  const Gpt2Config& config() const { return config_; }
+
+ protected:
+  TensorOr Forward(const DistributedTensor& ids) override;
+
+ private:
+  class Body;  // "transformer": embeddings, blocks, norm
+  const Gpt2Config config_;
+  std::unique_ptr<Body> body_;
+  LinearLayer lm_head_;
+};
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_NN_GPT2_H_

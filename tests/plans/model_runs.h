@@ -1,0 +1,59 @@
+// A few steps of training a model by a plan: what has to be the same on every mesh.
+#ifndef DTENSOR_TESTS_PLANS_MODEL_RUNS_H_
+#define DTENSOR_TESTS_PLANS_MODEL_RUNS_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "dtensor/nn/module.h"
+#include "dtensor/parallel_plans/tensor_parallel.h"
+#include "dtensor/runtime/comm/communicator.h"
+
+namespace dtensor {
+
+// A model, and how it is planned.
+struct TestedModel {
+  std::function<std::unique_ptr<Module>()> make;
+  std::function<absl::StatusOr<TensorParallelism>(const DeviceMesh&, const TensorParallelOptions&)>
+      plan;
+  int64_t vocab;      // of its first operand, token ids; other operands are 0 or 1
+  std::string units;  // the modules that FullyShard gathers, beside the model itself
+};
+
+struct ModelRun {
+  std::string mesh = "tp=1";  // "fsdp": FullyShard
+  bool sequence_parallel = true, recompute = false, training = true, uneven = false;
+  int fully_shard = 3;
+  DType dtype = DType::kF64;
+  int steps = 0;  // of AdamW; 0: backward once
+  int64_t sequence = 8;
+};
+
+// Of rank 0; global and row-major.
+struct ModelOutcome {
+  using Values = std::map<std::string, std::vector<double>>;
+  Values results, gradients, weights;      // of the first step; weights after the last
+  std::map<std::string, int64_t> forward;  // the first step's collectives: "tp all-gather"
+};
+// A model of one result gives logits, and its loss is their cross-entropy; that of others a sum of
+// all results by fixed numbers.
+absl::StatusOr<ModelOutcome> RunModel(const TestedModel& tested, const ModelRun& run);
+
+// An error of a tensor is the RMS of what differs, relative to the larger of the tensor's RMS and,
+// of gradients, `floor` of that of all gradients. AdamW makes steps of any gradient, also of one
+// that is 0 but for rounding, as that of a key's bias: weights have a bound of their own.
+struct ModelTolerance {
+  double error = 1e-11, of_weights = 1e-7, floor = 1e-3;
+};
+// The tensors whose errors are larger; empty: none.
+std::string Difference(const ModelOutcome& outcome, const ModelOutcome& reference,
+                       const ModelTolerance& tolerance = {});
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_TESTS_PLANS_MODEL_RUNS_H_

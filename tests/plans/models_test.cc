@@ -1,0 +1,217 @@
+// GPT-2 and BERT by plans: results, gradients and weights after five steps of AdamW are those of
+// one rank on every mesh, with dropout, recomputed and fully sharded; and forward moves what
+// Megatron's counts say, though queries, keys and values come from one weight.
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "dtensor/nn/bert.h"
+#include "dtensor/nn/gpt2.h"
+#include "dtensor/runtime/testing/status_matchers.h"
+#include "dtensor/tests/plans/model_runs.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace dtensor {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Pair;
+
+MATCHER_P(Refuses, message, "") {
+  return ExplainMatchResult(StatusIs(absl::StatusCode::kInvalidArgument, message), arg,
+                            result_listener);
+}
+
+Gpt2Config SmallGpt2() {
+  Gpt2Config config;
+  config.vocab = 13;
+  config.positions = 12;
+  config.dim = 16;
+  config.layers = 2;
+  config.heads = 8;
+  config.hidden = 24;
+  config.init_stddev = 0.3;
+  config.scale_by_layer = true;
+  return config;
+}
+
+BertConfig SmallBert() {
+  BertConfig config;
+  config.vocab = 13;
+  config.positions = 12;
+  config.dim = 16;
+  config.layers = 2;
+  config.heads = 8;
+  config.hidden = 24;
+  config.init_stddev = 0.3;
+  config.norm_eps = 1e-5;
+  return config;
+}
+
+template <typename Model, typename Config>
+TestedModel Tested(const Config& config, std::string units) {
+  return {
+      .make = [config]() -> std::unique_ptr<Module> { return std::make_unique<Model>(config); },
+      .plan = [config](const DeviceMesh& mesh,
+                       const TensorParallelOptions& options) -> absl::StatusOr<TensorParallelism> {
+        return PlanTensorParallel(config, mesh, options);
+      },
+      .vocab = config.vocab,
+      .units = std::move(units)};
+}
+TestedModel TestedGpt2(const Gpt2Config& config = SmallGpt2()) {
+  return Tested<Gpt2>(config, "transformer.h.*");
+}
+TestedModel TestedBert(const BertConfig& config = SmallBert()) {
+  return Tested<BertModel>(config, "encoder.layer.*");
+}
+
+class Models : public ::testing::TestWithParam<TestedModel (*)()> {
+ protected:
+  // Of one rank, by what a run may depend on.
+  const ModelOutcome& Reference(const ModelRun& run) {
+    ModelRun one = run;
+    one.mesh = "tp=1";
+    one.sequence_parallel = one.recompute = one.uneven = false;
+    ModelOutcome& outcome = references_[{run.steps, run.training, run.sequence, run.dtype}];
+    if (outcome.results.empty()) {
+      auto made = RunModel(tested_, one);
+      DT_EXPECT_OK(made);
+      if (made.ok()) outcome = *std::move(made);
+    }
+    return outcome;
+  }
+
+  void ExpectAsOnOneRank(const ModelRun& run, const ModelTolerance& tolerance = {}) {
+    const auto outcome = RunModel(tested_, run);
+    DT_ASSERT_OK(outcome) << run.mesh;
+    EXPECT_EQ(Difference(*outcome, Reference(run), tolerance), "")
+        << run.mesh << " sequence_parallel " << run.sequence_parallel << " recompute "
+        << run.recompute << " level " << run.fully_shard;
+  }
+
+  const TestedModel tested_ = GetParam()();
+  std::map<std::tuple<int, bool, int64_t, DType>, ModelOutcome> references_;
+};
+
+INSTANTIATE_TEST_SUITE_P(All, Models,
+                         ::testing::Values([] { return TestedGpt2(); }, [] { return TestedBert(); },
+                                           [] {  // an untied head
+                                             Gpt2Config config = SmallGpt2();
+                                             config.tie_embeddings = false;
+                                             return TestedGpt2(config);
+                                           }));
+
+TEST_P(Models, AreThoseOfOneRankOnEveryMesh) {
+  for (const std::string mesh : {"tp=1,dp=1", "tp=2", "tp=4", "tp=8", "dp=2,tp=2"}) {
+    for (const bool sequence_parallel : {false, true}) {
+      ExpectAsOnOneRank({.mesh = mesh, .sequence_parallel = sequence_parallel, .steps = 5});
+    }
+  }
+  for (const std::string mesh : {"dp=4", "cp=2", "dp=2,cp=2,tp=2"}) {
+    ExpectAsOnOneRank({.mesh = mesh, .steps = 5});
+  }
+}
+
+// Heads, hidden features, words and tokens that do not divide.
+TEST_P(Models, AreThoseOfOneRankWhereNothingDivides) {
+  for (const int64_t sequence : {7, 1}) {
+    for (const std::string mesh : {"tp=3", "dp=3"}) {
+      ExpectAsOnOneRank({.mesh = mesh, .uneven = true, .sequence = sequence});
+    }
+  }
+}
+
+TEST_P(Models, AreThoseOfOneRankFullySharded) {
+  for (const int level : {1, 2, 3}) {
+    ExpectAsOnOneRank({.mesh = "fsdp=2,tp=2", .fully_shard = level, .steps = 5});
+  }
+  ExpectAsOnOneRank({.mesh = "fsdp=3", .uneven = true, .steps = 5});
+  ExpectAsOnOneRank({.mesh = "dp=2,fsdp=2,tp=2", .recompute = true, .steps = 5});
+}
+
+TEST_P(Models, DropOutTheSameWhereTheyRunAgain) {
+  ExpectAsOnOneRank({.mesh = "tp=2", .recompute = true});
+  ExpectAsOnOneRank({.mesh = "cp=2,tp=2", .recompute = true});
+}
+
+TEST_P(Models, DropOutWhileTheyTrainAlone) {
+  ExpectAsOnOneRank({.mesh = "dp=2,tp=2", .training = false});
+  EXPECT_NE(Difference(Reference({.training = false}), Reference({}), {.error = 1e-3}), "");
+}
+
+TEST_P(Models, AreNearlyThoseOfOneRankInBf16) {
+  ExpectAsOnOneRank({.mesh = "dp=2,tp=2", .training = false, .dtype = DType::kBF16},
+                    {.error = 0.05, .floor = 1});
+}
+
+std::map<std::string, int64_t> ForwardOf(const TestedModel& tested, bool sequence_parallel) {
+  const auto outcome =
+      RunModel(tested, {.mesh = "tp=4", .sequence_parallel = sequence_parallel, .training = false});
+  DT_EXPECT_OK(outcome);
+  return outcome.ok() ? outcome->forward : std::map<std::string, int64_t>();
+}
+
+// Two of each in a block, and those of the embedding and the head.
+TEST(Gpt2, MovesWhatMegatronMoves) {
+  EXPECT_THAT(ForwardOf(TestedGpt2(), false), ElementsAre(Pair("tp all-reduce", 2 * 2 + 1)));
+  EXPECT_THAT(ForwardOf(TestedGpt2(), true),
+              ElementsAre(Pair("tp all-gather", 2 * 2 + 1), Pair("tp reduce-scatter", 2 * 2 + 1)));
+}
+
+// The pooler gathers its result, and with sequence parallelism the tokens.
+TEST(Bert, MovesWhatMegatronMoves) {
+  EXPECT_THAT(ForwardOf(TestedBert(), false),
+              ElementsAre(Pair("tp all-gather", 1), Pair("tp all-reduce", 2 * 2 + 1)));
+  EXPECT_THAT(ForwardOf(TestedBert(), true),
+              ElementsAre(Pair("tp all-gather", 2 * 2 + 2), Pair("tp reduce-scatter", 2 * 2 + 1)));
+}
+
+// What a rank has of q, k and v together: its heads of each.
+TEST(Gpt2, SplitsOneWeightForThreeByHeads) {
+  DT_EXPECT_OK(RunRanks(4, [](Context& context) -> absl::Status {
+    Gpt2 model(SmallGpt2());
+    DT_RETURN_IF_ERROR(ApplyTensorParallel(model, context, *DeviceMesh::Parse("tp=4")).status());
+    std::map<std::string, std::string> layouts;
+    model.VisitParameters([&](const std::string& path, Parameter& parameter) {
+      layouts[path] = parameter.tensor.layout().ToString();
+    });
+    EXPECT_EQ(layouts["transformer.h.1.attn.c_attn.weight"], "[] [_ x 8(tp) x 2]");
+    EXPECT_EQ(layouts["transformer.h.1.attn.c_attn.bias"], "[_ x 8(tp) x 2]");
+    EXPECT_EQ(layouts["transformer.h.1.attn.c_proj.weight"], "[tp x 2] []");
+    EXPECT_EQ(layouts["transformer.h.1.mlp.c_fc.weight"], "[] [tp]");
+    EXPECT_EQ(layouts["transformer.wte.weight"], "[tp] []");
+    return absl::OkStatus();
+  }));
+}
+
+absl::Status ApplyOn(int ranks, const Gpt2Config& config) {
+  return RunRanks(ranks, [&](Context& context) -> absl::Status {
+    Gpt2 model(config);
+    const DeviceMesh mesh = *DeviceMesh::Parse(absl::StrCat("tp=", ranks));
+    return ApplyTensorParallel(model, context, mesh).status();
+  });
+}
+
+TEST(Gpt2, RefusesHeadsThatCannotBeSplit) {
+  EXPECT_THAT(ApplyOn(3, SmallGpt2()),
+              Refuses(AllOf(HasSubstr("c_attn"), HasSubstr("each of 3 pieces"),
+                            HasSubstr("8 units of 2"))));
+}
+
+TEST(LearnedPositions, RefuseMoreTokensThanPositions) {
+  for (const TestedModel& tested : {TestedGpt2(), TestedBert()}) {
+    EXPECT_THAT(RunModel(tested, {.sequence = 13}).status(),
+                Refuses(AllOf(HasSubstr("learned positions [12, 16]"), HasSubstr("at most 12"))));
+  }
+}
+
+}  // namespace
+}  // namespace dtensor
