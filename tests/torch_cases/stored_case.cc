@@ -35,26 +35,6 @@ std::vector<double> ToDoubles(DType dtype, absl::Span<const std::byte> bytes) {
   });
 }
 
-absl::StatusOr<StoredTensor> ReadTensor(const SafetensorsReader& file, const std::string& name) {
-  DT_ASSIGN_OR_RETURN(const SafetensorsInfo info, file.Find(name));
-  if (!info.dtype.has_value()) {
-    return absl::InvalidArgumentError(absl::StrCat(name, " has the type ", info.type));
-  }
-  DT_ASSIGN_OR_RETURN(const std::vector<std::byte> bytes, file.Read(name));
-  return StoredTensor{info.shape, *info.dtype, ToDoubles(*info.dtype, bytes)};
-}
-
-// "name0", "name1", ... up to the first that is not there.
-absl::StatusOr<std::vector<StoredTensor>> ReadTensors(const SafetensorsReader& file,
-                                                      const std::string& name) {
-  std::vector<StoredTensor> tensors;
-  do {
-    DT_ASSIGN_OR_RETURN(tensors.emplace_back(),
-                        ReadTensor(file, absl::StrCat(name, tensors.size())));
-  } while (file.tensors().contains(absl::StrCat(name, tensors.size())));
-  return tensors;
-}
-
 // Those of "name0" to "name<count - 1>" that are there.
 absl::StatusOr<std::map<int, StoredTensor>> ReadSome(const SafetensorsReader& file,
                                                      const std::string& name, size_t count) {
@@ -62,7 +42,7 @@ absl::StatusOr<std::map<int, StoredTensor>> ReadSome(const SafetensorsReader& fi
   for (size_t i = 0; i < count; ++i) {
     const std::string one = absl::StrCat(name, i);
     if (!file.tensors().contains(one)) continue;
-    DT_ASSIGN_OR_RETURN(tensors[static_cast<int>(i)], ReadTensor(file, one));
+    DT_ASSIGN_OR_RETURN(tensors[static_cast<int>(i)], ReadStoredTensor(file, one));
   }
   return tensors;
 }
@@ -117,10 +97,30 @@ absl::StatusOr<std::vector<TensorOr>> MakeOperands(Context& context, const Store
 
 }  // namespace
 
+absl::StatusOr<StoredTensor> ReadStoredTensor(const SafetensorsReader& file,
+                                              const std::string& name) {
+  DT_ASSIGN_OR_RETURN(const SafetensorsInfo info, file.Find(name));
+  if (!info.dtype.has_value()) {
+    return absl::InvalidArgumentError(absl::StrCat(name, " has the type ", info.type));
+  }
+  DT_ASSIGN_OR_RETURN(const std::vector<std::byte> bytes, file.Read(name));
+  return StoredTensor{info.shape, *info.dtype, ToDoubles(*info.dtype, bytes)};
+}
+
+absl::StatusOr<std::vector<StoredTensor>> ReadStoredTensors(const SafetensorsReader& file,
+                                                            const std::string& name) {
+  std::vector<StoredTensor> tensors;
+  do {
+    DT_ASSIGN_OR_RETURN(tensors.emplace_back(),
+                        ReadStoredTensor(file, absl::StrCat(name, tensors.size())));
+  } while (file.tensors().contains(absl::StrCat(name, tensors.size())));
+  return tensors;
+}
+
 absl::StatusOr<StoredCase> ReadStoredCase(const SafetensorsReader& file, const std::string& name) {
   StoredCase stored;
-  DT_ASSIGN_OR_RETURN(stored.operands, ReadTensors(file, name + "/operand"));
-  DT_ASSIGN_OR_RETURN(stored.results, ReadTensors(file, name + "/result"));
+  DT_ASSIGN_OR_RETURN(stored.operands, ReadStoredTensors(file, name + "/operand"));
+  DT_ASSIGN_OR_RETURN(stored.results, ReadStoredTensors(file, name + "/result"));
   DT_ASSIGN_OR_RETURN(stored.result_gradients,
                       ReadSome(file, name + "/dresult", stored.results.size()));
   DT_ASSIGN_OR_RETURN(stored.gradients, ReadSome(file, name + "/gradient", stored.operands.size()));

@@ -23,6 +23,13 @@ struct StoredTensor {
   std::vector<double> values;  // row-major
 };
 
+// Errors: kNotFound where the file has no tensor of that name; of the reader.
+absl::StatusOr<StoredTensor> ReadStoredTensor(const SafetensorsReader& file,
+                                              const std::string& name);
+// "name0", "name1", ... up to the first that is not there: one at least.
+absl::StatusOr<std::vector<StoredTensor>> ReadStoredTensors(const SafetensorsReader& file,
+                                                            const std::string& name);
+
 struct StoredCase {
   std::vector<StoredTensor> operands, results;
   // By the result or operand, where there is one.

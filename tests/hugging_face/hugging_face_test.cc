@@ -1,0 +1,190 @@
+// Models that are made from Hugging Face's configurations compute what Hugging Face's do, results
+// and gradients by the same names, on one rank and by a plan. make_cases.py made what they are
+// compared with.
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "dtensor/nn/model_config.h"
+#include "dtensor/ops/ops.h"
+#include "dtensor/parallel_plans/tensor_parallel.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/io/safetensors_reader.h"
+#include "dtensor/runtime/testing/status_matchers.h"
+#include "dtensor/tensor/autograd.h"
+#include "dtensor/tests/torch_cases/stored_case.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace dtensor {
+namespace {
+
+// make_cases.py's: n numbers in [-1, 1), exact in f32, by the name.
+std::vector<double> Formula(absl::string_view name, int64_t n) {
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  std::vector<double> values;
+  for (int64_t i = 0; i < n; ++i) {
+    uint64_t z = hash + static_cast<uint64_t>(i + 1) * 0x9e3779b97f4a7c15;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
+    z = (z ^ z >> 27) * 0x94d049bb133111eb;
+    values.push_back(static_cast<double>((z ^ z >> 31) >> 40) / (1 << 23) - 1);
+  }
+  return values;
+}
+
+struct Case {
+  std::string config;
+  std::vector<StoredTensor> operands, results;
+  std::map<std::string, StoredTensor> gradients;  // by the parameter's path
+};
+
+absl::StatusOr<Case> ReadCase(const SafetensorsReader& file, const std::string& name) {
+  const auto config = file.metadata().find(name);
+  if (config == file.metadata().end()) return absl::NotFoundError(name);
+  Case out{.config = config->second};
+  DT_ASSIGN_OR_RETURN(out.operands, ReadStoredTensors(file, absl::StrCat(name, "/operand")));
+  DT_ASSIGN_OR_RETURN(out.results, ReadStoredTensors(file, absl::StrCat(name, "/result")));
+  const std::string prefix = absl::StrCat(name, "/gradient/");
+  for (const auto& [tensor, info] : file.tensors()) {
+    if (!absl::StartsWith(tensor, prefix)) continue;
+    DT_ASSIGN_OR_RETURN(out.gradients[tensor.substr(prefix.size())],
+                        ReadStoredTensor(file, tensor));
+  }
+  return out;
+}
+
+// The plan of the model of this configuration.
+absl::StatusOr<TensorParallelism> Plan(absl::string_view name, absl::string_view json,
+                                       const DeviceMesh& mesh) {
+  if (absl::StartsWith(name, "gpt2")) {
+    DT_ASSIGN_OR_RETURN(const Gpt2Config config, Gpt2Config::FromJson(json));
+    return PlanTensorParallel(config, mesh);
+  }
+  if (absl::StartsWith(name, "bert")) {
+    DT_ASSIGN_OR_RETURN(const BertConfig config, BertConfig::FromJson(json));
+    return PlanTensorParallel(config, mesh);
+  }
+  DT_ASSIGN_OR_RETURN(const TransformerConfig config, TransformerConfig::FromJson(json));
+  return PlanTensorParallel(config, mesh);
+}
+
+// The largest error, relative to the larger of the RMS of what was stored and `floor`.
+double ErrorOf(const std::vector<double>& values, const std::vector<double>& stored, double floor) {
+  if (values.size() != stored.size()) return HUGE_VAL;
+  double squares = 0, worst = 0;
+  for (size_t i = 0; i < stored.size(); ++i) {
+    squares += stored[i] * stored[i];
+    const double error = std::fabs(values[i] - stored[i]);
+    worst = error <= worst ? worst : error;  // NaN stays
+  }
+  return worst / std::max(floor, std::sqrt(squares / static_cast<double>(stored.size())));
+}
+
+class HuggingFace : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    DT_ASSERT_OK_AND_ASSIGN(const SafetensorsReader file,
+                            SafetensorsReader::Open("tests/hugging_face/cases.safetensors"));
+    DT_ASSERT_OK_AND_ASSIGN(case_, ReadCase(file, GetParam()));
+  }
+
+  // Hugging Face's LLaMA computes norms and angles in f32, whatever its type.
+  double tolerance() const { return absl::StartsWith(GetParam(), "llama") ? 2e-5 : 1e-12; }
+
+  absl::StatusOr<std::unique_ptr<Module>> MakeModel(Context& context, DeviceMesh& mesh) const {
+    DT_ASSIGN_OR_RETURN(std::unique_ptr<Module> model, ModelFromJson(case_.config));
+    DT_ASSIGN_OR_RETURN(const TensorParallelism planned, Plan(GetParam(), case_.config, mesh));
+    mesh = planned.mesh;
+    model->SetDType(DType::kF64);
+    model->SetTraining(false);
+    model->VisitParameters([](const std::string& path, Parameter& parameter) {
+      parameter.init = ParameterInit::Values(Formula(path, NumElements(parameter.shape)));
+    });
+    DT_RETURN_IF_ERROR(planned.plan.Apply(*model, context, mesh, {.allow_uneven = true}));
+    return model;
+  }
+
+  absl::Status Run(Context& context, DeviceMesh mesh) const {
+    DT_ASSIGN_OR_RETURN(const std::unique_ptr<Module> model, MakeModel(context, mesh));
+    std::vector<TensorOr> operands;
+    for (const StoredTensor& ids : case_.operands) {
+      const std::vector<int64_t> values(ids.values.begin(), ids.values.end());
+      operands.push_back(
+          Distribute<int64_t>(context, Layout::Replicated(mesh, 2), ids.shape, values));
+    }
+    DT_ASSIGN_OR_RETURN(const std::vector<DistributedTensor> results, model->Call(operands));
+    EXPECT_EQ(results.size(), case_.results.size());
+    TensorOr loss;
+    for (size_t r = 0; r < results.size(); ++r) {
+      DT_RETURN_IF_ERROR(ExpectResult(r, results[r]));
+      const TensorOr term = LossOf(r, results[r]);
+      loss = r == 0 ? term : Add(loss, term);
+    }
+    DT_RETURN_IF_ERROR(Backward(loss));
+    DT_RETURN_IF_ERROR(ReduceGradients(model->Parameters()));
+    return ExpectGradients(*model);
+  }
+
+  absl::Status ExpectResult(size_t r, const DistributedTensor& result) const {
+    EXPECT_EQ(result.shape(), case_.results[r].shape);
+    DT_ASSIGN_OR_RETURN(const std::vector<double> values, ToGlobal<double>(result.Detach()));
+    EXPECT_LE(ErrorOf(values, case_.results[r].values, 0), tolerance()) << "result " << r;
+    return absl::OkStatus();
+  }
+
+  TensorOr LossOf(size_t r, const DistributedTensor& result) const {
+    const std::vector<double> factors =
+        Formula(absl::StrCat("result", r), NumElements(result.shape()));
+    const TensorOr flat = Reshape(result, {-1});
+    return Sum(Mul(flat, Distribute<double>(result.context(), Layout::Replicated(result.mesh(), 1),
+                                            {static_cast<int64_t>(factors.size())}, factors)),
+               {0});
+  }
+
+  absl::Status ExpectGradients(Module& model) const {
+    absl::Status status;
+    size_t found = 0, parameters = 0;
+    model.VisitParameters([&](const std::string& path, Parameter& parameter) {
+      ++parameters;
+      const auto stored = case_.gradients.find(path);
+      if (stored == case_.gradients.end()) return;
+      ++found;
+      const auto values = ToGlobal<double>(parameter.tensor.grad());
+      status.Update(values.status());
+      if (!values.ok()) return;
+      EXPECT_EQ(parameter.shape, stored->second.shape) << path;
+      // What is 0 but for rounding, as the gradient of a key's bias, is compared to 1.
+      EXPECT_LE(ErrorOf(*values, stored->second.values, 1), tolerance()) << path;
+    });
+    EXPECT_EQ(found, case_.gradients.size()) << "gradients of parameters that the model lacks";
+    EXPECT_EQ(found, found == 1 ? 1 : parameters) << "parameters that Hugging Face's lacks";
+    return status;
+  }
+
+  Case case_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Cases, HuggingFace,
+                         ::testing::Values("gpt2", "gpt2_otherwise", "gpt2_otherwise_unscaled",
+                                           "bert", "bert_otherwise", "llama", "llama_otherwise"),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(HuggingFace, ComputesTheSameOnOneRankAndByPlans) {
+  for (const std::string mesh : {"tp=1", "tp=2", "dp=2,cp=2,tp=2"}) {
+    SCOPED_TRACE(mesh);
+    const DeviceMesh parsed = *DeviceMesh::Parse(mesh);
+    DT_EXPECT_OK(RunRanks(parsed.size(), [&](Context& context) { return Run(context, parsed); }));
+  }
+}
+
+}  // namespace
+}  // namespace dtensor
