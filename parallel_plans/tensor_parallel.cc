@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "dtensor/nn/model_config.h"
 #include "dtensor/parallel_plans/transformer_plan.h"
 #include "dtensor/runtime/core/status.h"
 
@@ -39,6 +40,15 @@ void AddTokens(const DeviceMesh& mesh, const TensorParallelOptions& options, con
   }
 }
 
+// Of a model whose layers `plan` splits, on the mesh as it is.
+TensorParallelism PlanOnMesh(const DeviceMesh& mesh, const TensorParallelOptions& options,
+                             ParallelPlan (*plan)(std::string, bool), const char* attention) {
+  TensorParallelism out{mesh, ParallelPlan()};
+  if (SizeOf(mesh, options.axis) > 0) out.plan = plan(options.axis, options.sequence_parallel);
+  AddTokens(mesh, options, attention, out.plan);
+  return out;
+}
+
 }  // namespace
 
 std::optional<DeviceMesh> GetTpMesh(const DeviceMesh& mesh, absl::string_view axis) {
@@ -54,6 +64,13 @@ absl::StatusOr<TensorParallelism> PlanTensorParallel(const TransformerConfig& co
   TensorParallelism out{mesh, ParallelPlan()};
   const int64_t ranks = SizeOf(mesh, options.axis);
   KeyValueAxes axes;
+  if (ranks > config.kv_heads && config.fused_projections) {
+    return InvalidArgument({"ApplyTensorParallel: ", absl::StrCat(config.kv_heads),
+                            " key/value heads on ", absl::StrCat(ranks), " ranks of \"",
+                            options.axis, "\" rest on several ranks each, which a weight of ",
+                            "queries, keys and values together cannot; set fused_projections to "
+                            "false"});
+  }
   if (ranks > config.kv_heads) {
     DT_ASSIGN_OR_RETURN(out.mesh, CutForHeads(mesh, options.axis, config.kv_heads, ranks));
     axes = {absl::StrCat(options.axis, "_kv"), absl::StrCat(options.axis, "_rep")};
@@ -67,24 +84,27 @@ absl::StatusOr<TensorParallelism> PlanTensorParallel(const Gpt2Config& config,
                                                      const DeviceMesh& mesh,
                                                      const TensorParallelOptions& options) {
   DT_RETURN_IF_ERROR(config.Validate());
-  ParallelPlan plan;
-  if (SizeOf(mesh, options.axis) > 0) {
-    plan = Gpt2TensorParallelPlan(options.axis, options.sequence_parallel);
-  }
-  AddTokens(mesh, options, kGpt2Attention, plan);
-  return TensorParallelism{mesh, std::move(plan)};
+  return PlanOnMesh(mesh, options, Gpt2TensorParallelPlan, kGpt2Attention);
 }
 
 absl::StatusOr<TensorParallelism> PlanTensorParallel(const BertConfig& config,
                                                      const DeviceMesh& mesh,
                                                      const TensorParallelOptions& options) {
   DT_RETURN_IF_ERROR(config.Validate());
-  ParallelPlan plan;
-  if (SizeOf(mesh, options.axis) > 0) {
-    plan = BertTensorParallelPlan(options.axis, options.sequence_parallel);
-  }
-  AddTokens(mesh, options, kBertAttention, plan);
-  return TensorParallelism{mesh, std::move(plan)};
+  return PlanOnMesh(mesh, options, BertTensorParallelPlan, kBertAttention);
+}
+
+absl::StatusOr<TensorParallelism> PlanTensorParallel(absl::string_view hugging_face_config_json,
+                                                     const DeviceMesh& mesh,
+                                                     const TensorParallelOptions& options) {
+  const auto plan = [&](const auto& config) -> absl::StatusOr<TensorParallelism> {
+    DT_RETURN_IF_ERROR(config.status());
+    return PlanTensorParallel(*config, mesh, options);
+  };
+  DT_ASSIGN_OR_RETURN(const std::string type, ModelTypeOf(hugging_face_config_json));
+  if (type == "bert") return plan(BertConfig::FromJson(hugging_face_config_json));
+  if (type == "gpt2") return plan(Gpt2Config::FromJson(hugging_face_config_json));
+  return plan(TransformerConfig::FromJson(hugging_face_config_json));
 }
 
 }  // namespace dtensor

@@ -68,6 +68,10 @@ absl::StatusOr<TensorParallelism> PlanTensorParallel(const Gpt2Config& config,
 absl::StatusOr<TensorParallelism> PlanTensorParallel(const BertConfig& config,
                                                      const DeviceMesh& mesh,
                                                      const TensorParallelOptions& options = {});
+// Of the model that ModelFromJson makes of this configuration. Errors: those of FromJson, too.
+absl::StatusOr<TensorParallelism> PlanTensorParallel(absl::string_view hugging_face_config_json,
+                                                     const DeviceMesh& mesh,
+                                                     const TensorParallelOptions& options = {});
 
 // Places and materializes the model, and returns the mesh on which it lies, and its operands have
 // to lie. Nothing is split where the mesh has no axis. Errors: those of PlanTensorParallel and of

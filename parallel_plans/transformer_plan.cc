@@ -12,12 +12,12 @@ ParallelPlan TensorParallelPlan(std::string axis, bool sequence_parallel,
   ParallelPlan plan({
       {"model.embed_tokens", VocabParallel(axis, residual)},
       {"model.layers.*.self_attn.o_proj", Rowwise(axis, residual)},
-      {"model.layers.*.mlp.{gate,up}_proj", Colwise(axis)},
+      {"model.layers.*.mlp.{gate,up,gate_up}_proj", Colwise(axis)},
       {"model.layers.*.mlp.down_proj", Rowwise(axis, residual)},
       {"lm_head", VocabParallel(axis)},
   });
   if (key_value.split.empty()) {
-    plan.Add({"model.layers.*.self_attn.{q,k,v}_proj", Colwise(axis)});
+    plan.Add({"model.layers.*.self_attn.{q,k,v,qkv}_proj", Colwise(axis)});
   } else {
     plan.Add({"model.layers.*.self_attn.q_proj", Colwise(axis)});
     plan.Add({"model.layers.*.self_attn.{k,v}_proj", Colwise(key_value.split)});

@@ -32,15 +32,13 @@ constexpr ModelType kModelTypes[] = {
     {"llama", Make<Transformer, TransformerConfig>},
 };
 
-}  // namespace
-
-ModelOrStatus ModelFromJson(absl::string_view hugging_face_config_json) {
+absl::StatusOr<const ModelType*> FindType(absl::string_view text) {
   DT_ASSIGN_OR_RETURN(internal::ConfigReader json,
-                      internal::ConfigReader::Parse("ModelFromJson", hugging_face_config_json));
+                      internal::ConfigReader::Parse("ModelFromJson", text));
   const std::string wanted = json.Text("model_type", "");
   DT_RETURN_IF_ERROR(json.status());
   for (const ModelType& type : kModelTypes) {
-    if (type.name == wanted) return type.make(hugging_face_config_json);
+    if (type.name == wanted) return &type;
   }
   const auto name = [](std::string* out, const ModelType& type) {
     absl::StrAppend(out, type.name);
@@ -48,6 +46,18 @@ ModelOrStatus ModelFromJson(absl::string_view hugging_face_config_json) {
   json.Refuse("model_type", absl::StrCat("give one of those that the library has: ",
                                          absl::StrJoin(kModelTypes, ", ", name)));
   return json.status();
+}
+
+}  // namespace
+
+ModelOrStatus ModelFromJson(absl::string_view hugging_face_config_json) {
+  DT_ASSIGN_OR_RETURN(const ModelType* const type, FindType(hugging_face_config_json));
+  return type->make(hugging_face_config_json);
+}
+
+absl::StatusOr<std::string> ModelTypeOf(absl::string_view hugging_face_config_json) {
+  DT_ASSIGN_OR_RETURN(const ModelType* const type, FindType(hugging_face_config_json));
+  return std::string(type->name);
 }
 
 }  // namespace dtensor

@@ -9,6 +9,7 @@
 #define DTENSOR_NN_MODEL_CONFIG_H_
 
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -25,6 +26,9 @@ namespace dtensor {
 // Errors: kInvalidArgument for text that is no JSON object, a model_type that is missing or
 // unknown, listing those that there are, and what FromJson of the model's configuration refuses.
 absl::StatusOr<std::unique_ptr<Module>> ModelFromJson(absl::string_view hugging_face_config_json);
+
+// Which of these it is: "gpt2". Errors: as above, of the text and model_type.
+absl::StatusOr<std::string> ModelTypeOf(absl::string_view hugging_face_config_json);
 
 }  // namespace dtensor
 

@@ -86,6 +86,12 @@ struct ParameterInit {
   }
 };
 
+// A part of a parameter that checkpoints have as a tensor of its own.
+struct ParameterPart {
+  std::string module;  // whose it is there: "q_proj"
+  int64_t rows;        // of each group
+};
+
 // One parameter. Modules that use it hold it together, and it lives as long as one of them: its
 // address tells it apart, and its paths are those of the modules that have it.
 struct Parameter {
@@ -106,6 +112,9 @@ struct Parameter {
   // like a dimension of its own: of queries, keys and values in one weight each rank then has its
   // own heads of all three, a layout such as [_ x heads(tp) x 64]. Empty or 1: one.
   Dims pieces;
+  // Of dimension 0, which is made of groups, each of them the rows of these parts, one after the
+  // other. Empty: checkpoints have it as it is (state_dict.h).
+  std::vector<ParameterPart> parts;
   DType dtype = DType::kF32;
   // Whether it is trained. A buffer is not: it has a place and is saved, and wants no gradient.
   bool trained = true;

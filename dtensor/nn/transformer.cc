@@ -46,40 +46,83 @@ GroupedQueryAttention::GroupedQueryAttention(const TransformerConfig& config)
       kv_heads_(config.kv_heads),
       head_dim_(config.head_dim()),
       rope_theta_(config.rope_theta),
-      q_(config.dim, heads_ * head_dim_, config.init_stddev,
-         {.out = GroupWidth(config), .out_part = head_dim_}),
-      k_(config.dim, kv_heads_ * head_dim_, config.init_stddev, {.out = head_dim_}),
-      v_(config.dim, kv_heads_ * head_dim_, config.init_stddev, {.out = head_dim_}),
       o_(heads_ * head_dim_, config.dim, OutputStddev(config),
          {.in = GroupWidth(config), .in_part = head_dim_}) {
-  AddChild("q_proj", &q_);
-  AddChild("k_proj", &k_);
-  AddChild("v_proj", &v_);
+  const auto add = [&](const char* name, int64_t out, LinearLayer::Units units) {
+    projections_.push_back(
+        std::make_unique<LinearLayer>(config.dim, out, config.init_stddev, units));
+    AddChild(name, projections_.back().get());
+  };
+  if (config.fused_projections) {
+    const int64_t group = GroupWidth(config) + 2 * head_dim_;
+    add("qkv_proj", kv_heads_ * group, {.out = group});
+    projections_[0]->weight()->parts = {
+        {"q_proj", GroupWidth(config)}, {"k_proj", head_dim_}, {"v_proj", head_dim_}};
+  } else {
+    add("q_proj", heads_ * head_dim_, {.out = GroupWidth(config), .out_part = head_dim_});
+    add("k_proj", kv_heads_ * head_dim_, {.out = head_dim_});
+    add("v_proj", kv_heads_ * head_dim_, {.out = head_dim_});
+  }
   AddChild("o_proj", &o_);
 }
 
+absl::StatusOr<std::vector<DistributedTensor>> GroupedQueryAttention::Project(
+    const DistributedTensor& x) {
+  const int64_t batch = x.shape()[0], sequence = x.shape()[1], shared = heads_ / kv_heads_;
+  std::vector<TensorOr> qkv;
+  if (projections_.size() == 1) {
+    const Dims grouped = {batch, sequence, kv_heads_, shared + 2, head_dim_};
+    DT_ASSIGN_OR_RETURN(const std::vector<DistributedTensor> parts,
+                        SplitTensor(Reshape((*projections_[0])(x), grouped), 3, {shared, 1, 1}));
+    qkv.assign(parts.begin(), parts.end());
+  } else {
+    for (const auto& projection : projections_) qkv.push_back((*projection)(x));
+  }
+  std::vector<DistributedTensor> out;
+  for (const TensorOr& one : qkv) {
+    const int64_t heads = out.empty() ? heads_ : kv_heads_;
+    DT_ASSIGN_OR_RETURN(out.emplace_back(), Reshape(one, {batch, sequence, heads, head_dim_}));
+  }
+  return out;
+}
+
 TensorOr GroupedQueryAttention::Forward(const DistributedTensor& x) {
-  const int64_t batch = x.shape()[0], sequence = x.shape()[1];
-  const auto heads = [&](const TensorOr& projected, int64_t count) {
-    return Reshape(projected, {batch, sequence, count, head_dim_});
-  };
-  const TensorOr q = Rope(heads(q_(x), heads_), rope_theta_);
-  const TensorOr k = Rope(heads(k_(x), kv_heads_), rope_theta_);
-  const TensorOr v = heads(v_(x), kv_heads_);
-  const TensorOr mixed = Attention(q, k, v, attention_options());
-  return o_(Reshape(mixed, {batch, sequence, heads_ * head_dim_}));
+  DT_ASSIGN_OR_RETURN(const std::vector<DistributedTensor> qkv, Project(x));
+  const TensorOr mixed =
+      Attention(Rope(qkv[0], rope_theta_), Rope(qkv[1], rope_theta_), qkv[2], attention_options());
+  return o_(Reshape(mixed, {x.shape()[0], x.shape()[1], heads_ * head_dim_}));
 }
 
 SwiGluMlp::SwiGluMlp(const TransformerConfig& config)
-    : gate_(config.dim, config.mlp_hidden(), config.init_stddev),
-      up_(config.dim, config.mlp_hidden(), config.init_stddev),
-      down_(config.mlp_hidden(), config.dim, OutputStddev(config)) {
-  AddChild("gate_proj", &gate_);
-  AddChild("up_proj", &up_);
+    : hidden_(config.mlp_hidden()), down_(hidden_, config.dim, OutputStddev(config)) {
+  const auto add = [&](const char* name, int64_t out, LinearLayer::Units units) {
+    projections_.push_back(
+        std::make_unique<LinearLayer>(config.dim, out, config.init_stddev, units));
+    AddChild(name, projections_.back().get());
+  };
+  if (config.fused_projections) {
+    add("gate_up_proj", 2 * hidden_, {.out_pieces = 2});
+    projections_[0]->weight()->parts = {{"gate_proj", hidden_}, {"up_proj", hidden_}};
+  } else {
+    add("gate_proj", hidden_, {});
+    add("up_proj", hidden_, {});
+  }
   AddChild("down_proj", &down_);
 }
 
-TensorOr SwiGluMlp::Forward(const DistributedTensor& x) { return down_(SiluMul(gate_(x), up_(x))); }
+absl::StatusOr<std::vector<DistributedTensor>> SwiGluMlp::Project(const DistributedTensor& x) {
+  if (projections_.size() == 1) {
+    return SplitTensor((*projections_[0])(x), -1, {hidden_, hidden_});
+  }
+  DT_ASSIGN_OR_RETURN(DistributedTensor gate, (*projections_[0])(x));
+  DT_ASSIGN_OR_RETURN(DistributedTensor up, (*projections_[1])(x));
+  return std::vector<DistributedTensor>{std::move(gate), std::move(up)};
+}
+
+TensorOr SwiGluMlp::Forward(const DistributedTensor& x) {
+  DT_ASSIGN_OR_RETURN(const std::vector<DistributedTensor> parts, Project(x));
+  return down_(SiluMul(parts[0], parts[1]));
+}
 
 DecoderBlock::DecoderBlock(const TransformerConfig& config)
     : attention_norm_(config.dim, config.norm_eps),

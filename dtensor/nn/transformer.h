@@ -7,6 +7,14 @@
 //   model.layers.N.mlp.{gate,up,down}_proj.weight           [out, in]
 //   model.norm.weight                                       [dim]
 //   lm_head.weight                                          [vocab, dim], or embed_tokens.weight
+//
+// With fused_projections one product makes q, k and v, and one gate and up. The weights are then
+//
+//   model.layers.N.self_attn.qkv_proj.weight  [kv_heads (heads/kv_heads + 2) head_dim, dim]: for
+//                                             each key its query heads, itself, its value
+//   model.layers.N.mlp.gate_up_proj.weight    [2 hidden, dim]: gate, then up
+//
+// and are saved and loaded by the names above (state_dict.h).
 #ifndef DTENSOR_NN_TRANSFORMER_H_
 #define DTENSOR_NN_TRANSFORMER_H_
 
@@ -29,6 +37,7 @@ struct TransformerConfig {
   double rope_theta = 10000, norm_eps = 1e-5;
   double init_stddev = 0.02;    // projections back to dim: stddev / sqrt(2 layers)
   bool tie_embeddings = false;  // the head's weight is the embedding's
+  bool fused_projections = false;
 
   // From Hugging Face's config.json of a llama. Errors: kInvalidArgument for text that is no JSON
   // object, members that are no numbers in range, and what the model has no part for, by name:
@@ -55,8 +64,12 @@ class GroupedQueryAttention : public AttentionModule {
 
  private:
   const int64_t heads_, kv_heads_, head_dim_;
+  // q [b, s, heads, head_dim], k and v.
+  absl::StatusOr<std::vector<DistributedTensor>> Project(const DistributedTensor& x);
+
   const double rope_theta_;
-  LinearLayer q_, k_, v_, o_;
+  std::vector<std::unique_ptr<LinearLayer>> projections_;  // of q, k and v, or one of all
+  LinearLayer o_;
 };
 
 // down(silu(gate(x)) * up(x)).
@@ -68,7 +81,11 @@ class SwiGluMlp : public Module {
   TensorOr Forward(const DistributedTensor& x) override;
 
  private:
-  LinearLayer gate_, up_, down_;
+  absl::StatusOr<std::vector<DistributedTensor>> Project(const DistributedTensor& x);
+
+  const int64_t hidden_;
+  std::vector<std::unique_ptr<LinearLayer>> projections_;  // of gate and up, or one of both
+  LinearLayer down_;
 };
 
 // x + attention(norm(x)), then x + mlp(norm(x)).

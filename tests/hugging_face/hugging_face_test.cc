@@ -62,21 +62,6 @@ absl::StatusOr<Case> ReadCase(const SafetensorsReader& file, const std::string& 
   return out;
 }
 
-// The plan of the model of this configuration.
-absl::StatusOr<TensorParallelism> Plan(absl::string_view name, absl::string_view json,
-                                       const DeviceMesh& mesh) {
-  if (absl::StartsWith(name, "gpt2")) {
-    DT_ASSIGN_OR_RETURN(const Gpt2Config config, Gpt2Config::FromJson(json));
-    return PlanTensorParallel(config, mesh);
-  }
-  if (absl::StartsWith(name, "bert")) {
-    DT_ASSIGN_OR_RETURN(const BertConfig config, BertConfig::FromJson(json));
-    return PlanTensorParallel(config, mesh);
-  }
-  DT_ASSIGN_OR_RETURN(const TransformerConfig config, TransformerConfig::FromJson(json));
-  return PlanTensorParallel(config, mesh);
-}
-
 // The largest error, relative to the larger of the RMS of what was stored and `floor`.
 double ErrorOf(const std::vector<double>& values, const std::vector<double>& stored, double floor) {
   if (values.size() != stored.size()) return HUGE_VAL;
@@ -102,7 +87,7 @@ class HuggingFace : public ::testing::TestWithParam<std::string> {
 
   absl::StatusOr<std::unique_ptr<Module>> MakeModel(Context& context, DeviceMesh& mesh) const {
     DT_ASSIGN_OR_RETURN(std::unique_ptr<Module> model, ModelFromJson(case_.config));
-    DT_ASSIGN_OR_RETURN(const TensorParallelism planned, Plan(GetParam(), case_.config, mesh));
+    DT_ASSIGN_OR_RETURN(const TensorParallelism planned, PlanTensorParallel(case_.config, mesh));
     mesh = planned.mesh;
     model->SetDType(DType::kF64);
     model->SetTraining(false);

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/nn/adamw.h"
+#include "dtensor/nn/state_dict.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/parallel_plans/fully_shard.h"
 #include "dtensor/runtime/core/status.h"
@@ -59,6 +60,7 @@ class RankRun {
     mesh_ = planned.mesh;
     DT_RETURN_IF_ERROR(
         planned.plan.Apply(*model_, context_, mesh_, {.seed = 3, .allow_uneven = run_.uneven}));
+    if (tested_.load) DT_RETURN_IF_ERROR(tested_.load(*model_, mesh_));
     if (!run_.recompute) return absl::OkStatus();
     model_->VisitModules([](const std::string&, Module& module) {
       if (module.attention() != nullptr) module.set_recomputes(true);
@@ -115,12 +117,20 @@ class RankRun {
   absl::Status ReadAll(bool gradients, ModelOutcome::Values& all) {
     absl::Status status;
     model_->VisitParameters([&](const std::string& path, Parameter& parameter) {
-      if (!status.ok()) return;
-      auto values = Read(gradients ? parameter.tensor.grad() : parameter.tensor);
-      status = values.status();
-      if (values.ok()) all[path] = *std::move(values);
+      if (status.ok()) status = ReadOne(path, parameter, gradients, all);
     });
     return status;
+  }
+
+  static absl::Status ReadOne(const std::string& path, const Parameter& parameter, bool gradient,
+                              ModelOutcome::Values& all) {
+    const DistributedTensor& tensor = parameter.tensor;
+    DT_ASSIGN_OR_RETURN(const StateDict parts,
+                        PartsOf(path, parameter, gradient ? tensor.grad() : tensor));
+    for (const auto& [name, part] : parts) {
+      DT_ASSIGN_OR_RETURN(all[name], Read(part));
+    }
+    return absl::OkStatus();
   }
 
   Context& context_;

@@ -23,6 +23,8 @@ struct TestedModel {
       plan;
   int64_t vocab;      // of its first operand, token ids; other operands are 0 or 1
   std::string units;  // the modules that FullyShard gathers, beside the model itself
+  // Gives it other first values, where it lies. Null: those of the plan's seed.
+  std::function<absl::Status(Module&, const DeviceMesh&)> load;
 };
 
 struct ModelRun {
@@ -34,7 +36,7 @@ struct ModelRun {
   int64_t sequence = 8;
 };
 
-// Of rank 0; global and row-major.
+// Of rank 0; global and row-major, by the names of state_dict.h.
 struct ModelOutcome {
   using Values = std::map<std::string, std::vector<double>>;
   Values results, gradients, weights;      // of the first step; weights after the last

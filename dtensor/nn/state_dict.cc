@@ -1,0 +1,189 @@
+#include "dtensor/nn/state_dict.h"
+
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/functional/function_ref.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "dtensor/ops/ops.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/kernels/copy.h"
+
+namespace dtensor {
+namespace {
+
+// The path of one part: that of the parameter, with the part's name for its module's.
+std::string PartPath(absl::string_view path, const ParameterPart& part) {
+  const size_t parameter = path.rfind('.');
+  const absl::string_view module = path.substr(0, parameter == path.npos ? 0 : parameter);
+  const size_t last = module.rfind('.');
+  const absl::string_view before = module.substr(0, last == module.npos ? 0 : last + 1);
+  return absl::StrCat(before, part.module, path.substr(module.size()));
+}
+
+int64_t RowsOf(const Parameter& parameter) {
+  int64_t rows = 0;
+  for (const ParameterPart& part : parameter.parts) rows += part.rows;
+  return rows;
+}
+
+// [groups * rows, ...]
+Dims PartShape(const Parameter& parameter, const ParameterPart& part) {
+  Dims shape = parameter.shape;
+  shape[0] = shape[0] / RowsOf(parameter) * part.rows;
+  return shape;
+}
+
+// [groups, rows, ...] of [groups * rows, ...].
+Dims Grouped(const Dims& shape, int64_t rows) {
+  Dims grouped = {shape[0] / rows, rows};
+  grouped.insert(grouped.end(), shape.begin() + 1, shape.end());
+  return grouped;
+}
+
+absl::Status CheckMemory(absl::string_view path, const Parameter& parameter) {
+  if (parameter.tensor.defined()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("StateDict: parameter ", path,
+                   " has no memory; Materialize the model, or apply a plan to it, before its "
+                   "tensors are named"));
+}
+
+// Reads a state for one model, and writes it when all of it is there.
+class Loader {
+ public:
+  explicit Loader(const StateDict& state) : state_(state) {}
+
+  absl::Status Take(const std::string& path, Parameter& parameter) {
+    DT_RETURN_IF_ERROR(CheckMemory(path, parameter));
+    std::vector<DistributedTensor> found;
+    std::string missing;
+    const auto take = [&](const std::string& name, const Dims& shape) {
+      const auto at = state_.find(name);
+      used_.insert(name);
+      if (at == state_.end()) missing = name;
+      if (at == state_.end() || found_.contains(&parameter)) return absl::OkStatus();
+      if (!at->second.defined() || at->second.shape() != shape) {
+        return InvalidArgument({"LoadStateDict: ", name, " is ",
+                                at->second.defined() ? at->second.ToString() : "undefined",
+                                ", and the model's is ", DimsToString(shape)});
+      }
+      found.push_back(at->second);
+      return absl::OkStatus();
+    };
+    if (parameter.parts.empty()) DT_RETURN_IF_ERROR(take(path, parameter.shape));
+    for (const ParameterPart& part : parameter.parts) {
+      DT_RETURN_IF_ERROR(take(PartPath(path, part), PartShape(parameter, part)));
+    }
+    if (found_.contains(&parameter)) return absl::OkStatus();
+    if (!missing.empty()) {
+      missing_.emplace_back(&parameter, missing);
+      return absl::OkStatus();
+    }
+    found_.insert(&parameter);
+    writes_.emplace_back(&parameter, std::move(found));
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckNames() const {
+    for (const auto& [parameter, name] : missing_) {
+      if (found_.contains(parameter)) continue;
+      return InvalidArgument({"LoadStateDict: there is no ", name, ", which the model has"});
+    }
+    for (const auto& [name, tensor] : state_) {
+      if (!used_.contains(name)) {
+        return InvalidArgument({"LoadStateDict: the model has no ", name, "; leave it out"});
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Write() const {
+    for (const auto& [parameter, tensors] : writes_) {
+      const DistributedTensor& to = parameter->tensor;
+      const NoGrad no_grad(to.context());
+      TensorOr from = parameter->parts.empty() ? TensorOr(tensors[0]) : Join(*parameter, tensors);
+      DT_ASSIGN_OR_RETURN(from, Cast(from, to.dtype()));
+      DT_ASSIGN_OR_RETURN(from, from->Redistribute(to.layout()));
+      DT_RETURN_IF_ERROR(BeforeWrite(to));
+      DT_RETURN_IF_ERROR(kernels::Copy(to.context().device(), from->local(), to.local()));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  static TensorOr Join(const Parameter& parameter, absl::Span<const DistributedTensor> tensors) {
+    std::vector<TensorOr> grouped;
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      grouped.push_back(Reshape(tensors[i], Grouped(tensors[i].shape(), parameter.parts[i].rows)));
+    }
+    return Reshape(Concat(grouped, 1), parameter.shape);
+  }
+
+  const StateDict& state_;
+  std::set<std::string, std::less<>> used_;  // names that some path has
+  absl::flat_hash_set<const Parameter*> found_;
+  // By which paths a parameter was not found, and one of the names that are missing.
+  std::vector<std::pair<const Parameter*, std::string>> missing_;
+  std::vector<std::pair<Parameter*, std::vector<DistributedTensor>>> writes_;
+};
+
+// Visits until something fails.
+absl::Status VisitPaths(Module& model,
+                        absl::FunctionRef<absl::Status(const std::string&, Parameter&)> visit) {
+  absl::Status status;
+  model.VisitParameterPaths([&](const std::string& path, Parameter& parameter) {
+    if (status.ok()) status = visit(path, parameter);
+  });
+  return status;
+}
+
+}  // namespace
+
+absl::StatusOr<StateDict> PartsOf(absl::string_view path, const Parameter& parameter,
+                                  const DistributedTensor& tensor) {
+  if (!tensor.defined() || tensor.shape() != parameter.shape) {
+    return InvalidArgument({"PartsOf: ", path, " has the shape ", DimsToString(parameter.shape),
+                            ", and the tensor is ",
+                            tensor.defined() ? tensor.ToString() : "undefined"});
+  }
+  if (parameter.parts.empty()) return StateDict{{std::string(path), tensor}};
+  const NoGrad no_grad(tensor.context());
+  std::vector<int64_t> sizes;
+  for (const ParameterPart& part : parameter.parts) sizes.push_back(part.rows);
+  DT_ASSIGN_OR_RETURN(
+      const std::vector<DistributedTensor> grouped,
+      SplitTensor(Reshape(tensor, Grouped(tensor.shape(), RowsOf(parameter))), 1, sizes));
+  StateDict parts;
+  for (size_t i = 0; i < grouped.size(); ++i) {
+    const ParameterPart& part = parameter.parts[i];
+    DT_ASSIGN_OR_RETURN(parts[PartPath(path, part)],
+                        Reshape(grouped[i], PartShape(parameter, part)));
+  }
+  return parts;
+}
+
+absl::StatusOr<StateDict> StateDictOf(Module& model) {
+  StateDict state;
+  DT_RETURN_IF_ERROR(VisitPaths(model, [&](const std::string& path, Parameter& parameter) {
+    DT_RETURN_IF_ERROR(CheckMemory(path, parameter));
+    DT_ASSIGN_OR_RETURN(StateDict parts, PartsOf(path, parameter, parameter.tensor.Detach()));
+    state.merge(parts);
+    return absl::OkStatus();
+  }));
+  return state;
+}
+
+absl::Status LoadStateDict(Module& model, const StateDict& state) {
+  Loader loader(state);
+  DT_RETURN_IF_ERROR(VisitPaths(model, [&](const std::string& path, Parameter& parameter) {
+    return loader.Take(path, parameter);
+  }));
+  DT_RETURN_IF_ERROR(loader.CheckNames());
+  return loader.Write();
+}
+
+}  // namespace dtensor

@@ -1,0 +1,44 @@
+// A model's tensors by the names that checkpoints have for them, going out and coming in.
+//
+//   DT_ASSIGN_OR_RETURN(const StateDict state, StateDictOf(model));
+//   DT_RETURN_IF_ERROR(LoadStateDict(other, state));  // on another mesh axis, of another plan
+//
+// A parameter goes by each of its paths. Where checkpoints have parts of it as tensors of their
+// own, these stand in its place (Parameter::parts): a model of fused projections has q_proj.weight,
+// k_proj.weight and v_proj.weight where it is made of one qkv_proj.weight.
+#ifndef DTENSOR_NN_STATE_DICT_H_
+#define DTENSOR_NN_STATE_DICT_H_
+
+#include <map>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "dtensor/nn/module.h"
+
+namespace dtensor {
+
+using StateDict = std::map<std::string, DistributedTensor>;
+
+// The parameters and buffers, as they lie. What is no part is an alias, which sees later steps;
+// Redistribute or Cast what is to stay. No communication where parts lie within units. Errors:
+// kFailedPrecondition for a parameter that has no memory yet; failures.
+absl::StatusOr<StateDict> StateDictOf(Module& model);
+
+// `tensor`, which has the shape of the parameter at `path`: its gradient, or a state of its
+// optimizer, by the names of the parameter's parts, or its own. Errors: kInvalidArgument for
+// another shape; failures.
+absl::StatusOr<StateDict> PartsOf(absl::string_view path, const Parameter& parameter,
+                                  const DistributedTensor& tensor);
+
+// Writes the tensors into the model's memory, wherever they lie on its mesh, and of any type of
+// floats. What has several paths needs one of them; of several the first counts. Collective.
+// Errors: kInvalidArgument, before anything is written, for a name that the model lacks, one that
+// `state` lacks, and another shape; kFailedPrecondition for a parameter that has no memory yet;
+// failures.
+absl::Status LoadStateDict(Module& model, const StateDict& state);
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_NN_STATE_DICT_H_
