@@ -140,8 +140,11 @@ TEST(ParallelPlan, ParseRefusesOtherTextsNamingTheLine) {
 TEST(ParallelPlan, ParseNamesTheColumnAndTheStyles) {
   EXPECT_THAT(ParallelPlan::Parse("  {\"up\", Rowwise(\"tp\", out Q)}"),
               Refuses(AllOf(HasSubstr("from column 28 on"), HasSubstr("VocabParallel"))));
-  EXPECT_THAT(ParallelPlan::Parse("{\"up\", Columns(\"tp\")}"),
-              Refuses(AllOf(HasSubstr("no style Columns"), HasSubstr("Colwise"))));
+  EXPECT_THAT(
+      ParallelPlan::Parse("{\"up\", Columns(\"tp\")}"),
+      Refuses(AllOf(HasSubstr("column 8: there is no style Columns"), HasSubstr("Colwise"))));
+  EXPECT_THAT(ParallelPlan::Parse("{\"up\", Colwise(\"tp\", in R)}"),
+              Refuses(HasSubstr("column 8: Colwise does not take the argument in R")));
 }
 
 // A style of a user's own, which plans' text may hold: as style_text.h shows.

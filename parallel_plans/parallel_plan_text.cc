@@ -53,13 +53,16 @@ class LineReader {
     std::string pattern;
     StyleText style;
     if (!in_.Eat("{") || !internal::ReadQuotedText(in_, pattern) || !in_.Eat(",")) return Stuck();
+    const size_t rest = absl::StripLeadingAsciiWhitespace(in_.rest()).size();
+    const std::string at = absl::StrCat("column ", text_.size() - rest + 1, ": ");
     if (!internal::ReadStyleText(in_, style) || !in_.Eat("}") || !in_.AtEnd()) return Stuck();
     const StyleReader* reader = ReaderOf(style.name);
     if (reader == nullptr) {
-      return Error(absl::StrCat("there is no style ", style.name, "; there are ", KnownNames()));
+      return Error(
+          absl::StrCat(at, "there is no style ", style.name, "; there are ", KnownNames()));
     }
     const absl::StatusOr<ParallelStyle> read = reader->read(style);
-    if (!read.ok()) return Error(read.status().message());
+    if (!read.ok()) return Error(absl::StrCat(at, read.status().message()));
     plan.Add({std::move(pattern), *read});
     return absl::OkStatus();
   }

@@ -2,6 +2,7 @@
 #ifndef DTENSOR_PARALLEL_PLANS_TRANSFORMER_PLAN_H_
 #define DTENSOR_PARALLEL_PLANS_TRANSFORMER_PLAN_H_
 
+#include <cstdint>
 #include <string>
 
 #include "dtensor/parallel_plans/parallel_plan.h"
@@ -36,6 +37,10 @@ inline constexpr char kGpt2Attention[] = "transformer.h.*.attn";
 inline constexpr char kBertAttention[] = "encoder.layer.*.attention.self";
 ParallelPlan ContextParallelPlan(std::string axis, std::string pattern,
                                  std::string attention = kTransformerAttention);
+
+// Splits the batch over `axis`, and shards by the level of ZeRO (fully_shard.h): each block is a
+// unit, the embedding, the head, and the rest. Its lines go with those above, on another axis.
+ParallelPlan FullyShardPlan(const std::string& axis, int64_t level = 3);
 
 }  // namespace dtensor
 

@@ -72,6 +72,7 @@ ROOMS = {
         "dtensor/ops",
         "dtensor/tensor",
         "runtime/core",
+        "runtime/io",
     ],
     "runtime": [
         "runtime/comm",

@@ -1,0 +1,178 @@
+#include "dtensor/parallel_plans/presets.h"
+
+#include <algorithm>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "dtensor/parallel_plans/context_pattern.h"
+#include "dtensor/parallel_plans/path_pattern.h"
+#include "dtensor/parallel_plans/transformer_plan.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/io/read_file.h"
+
+namespace dtensor {
+namespace {
+
+// Of names of one group, a preset has one at most.
+struct Part {
+  absl::string_view name, group;
+  absl::string_view axis;  // empty: needs none
+};
+constexpr Part kParts[] = {
+    {"dp", "dp", "dp"},   {"zero1", "dp", "dp"}, {"zero2", "dp", "dp"},
+    {"fsdp", "dp", "dp"}, {"hsdp", "dp", "dp"},  {"cp", "cp", "cp"},
+    {"tp", "tp", "tp"},   {"sp", "sp", "tp"},    {"none", "tp", ""},
+};
+
+const Part* FindPart(absl::string_view name) {
+  const auto found = std::find_if(std::begin(kParts), std::end(kParts),
+                                  [&](const Part& part) { return part.name == name; });
+  return found == std::end(kParts) ? nullptr : found;
+}
+
+absl::Status NoSuchPart(absl::string_view preset, absl::string_view part) {
+  std::vector<std::string> names;
+  for (const Part& one : kParts) names.emplace_back(one.name);
+  return InvalidArgument({"preset \"", preset, "\": there is no \"", part, "\"; did you mean ",
+                          NearestPath(part, names), "? A preset joins some of ",
+                          absl::StrJoin(names, ", "),
+                          " by +, as fsdp+tp+sp does; a file of lines has a / or a . in its name"});
+}
+
+// What a name says.
+struct Preset {
+  std::string data, tensor;  // the parts of these groups; empty: none
+  bool context = false, sequence = false;
+};
+
+absl::StatusOr<Preset> ReadName(absl::string_view name, const DeviceMesh& mesh) {
+  Preset preset;
+  std::vector<const Part*> parts;
+  for (const absl::string_view text : absl::StrSplit(name, '+')) {
+    const Part* const part = FindPart(text);
+    if (part == nullptr) return NoSuchPart(name, text);
+    for (const Part* other : parts) {
+      if (other->group != part->group) continue;
+      return InvalidArgument({"preset \"", name, "\": ", other->name, " and ", part->name,
+                              " exclude one another; keep one of them"});
+    }
+    if (!part->axis.empty() && !mesh.Find(part->axis).ok()) {
+      return InvalidArgument({"preset \"", name, "\": ", part->name, " wants an axis ", part->axis,
+                              ", and ", mesh.ToString(), " has none; add one to the mesh, or ",
+                              "leave ", part->name, " out"});
+    }
+    parts.push_back(part);
+    if (part->group == "dp") preset.data = std::string(part->name);
+    if (part->group == "tp") preset.tensor = std::string(part->name);
+    preset.context = preset.context || part->group == "cp";
+    preset.sequence = preset.sequence || part->group == "sp";
+  }
+  if (preset.sequence && preset.tensor != "tp") {
+    return InvalidArgument({"preset \"", name, "\": sp goes with tp; write tp+sp"});
+  }
+  if (preset.data.empty() && mesh.Find("dp").ok()) preset.data = "dp";
+  preset.context = preset.context || mesh.Find("cp").ok();
+  return preset;
+}
+
+// Every axis is one of dp, cp and tp, or in a group of that name.
+absl::Status CheckAxes(absl::string_view name, const DeviceMesh& mesh) {
+  AxisList used;
+  for (const char* group : {"dp", "cp", "tp"}) {
+    const absl::StatusOr<AxisList> axes = mesh.Find(group);
+    if (axes.ok()) used.insert(used.end(), axes->begin(), axes->end());
+  }
+  for (int axis = 0; axis < mesh.num_axes(); ++axis) {
+    if (std::find(used.begin(), used.end(), axis) != used.end()) continue;
+    return InvalidArgument({"preset \"", name, "\" has no use for the axis '", mesh.axis_name(axis),
+                            "'; the axes are dp, cp and tp, or groups of these names, as ",
+                            "outer=2,inner=2;cp=outer*inner"});
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ParallelPlan> HybridPlan(absl::string_view name, const DeviceMesh& mesh) {
+  DT_ASSIGN_OR_RETURN(const AxisList axes, mesh.Find("dp"));
+  if (axes.size() != 2) {
+    return InvalidArgument({"preset \"", name, "\": hsdp wants dp to be a group of two axes, of ",
+                            "copies and of shards, as copies=2,shards=4;dp=copies*shards"});
+  }
+  ParallelPlan plan({{"", DataParallel(mesh.axis_name(axes[0]))}});
+  plan.Add(FullyShardPlan(mesh.axis_name(axes[1])));
+  return plan;
+}
+
+absl::StatusOr<ParallelPlan> DataPlan(absl::string_view name, const std::string& part,
+                                      const DeviceMesh& mesh) {
+  if (part == "hsdp") return HybridPlan(name, mesh);
+  if (part == "dp") return ParallelPlan({{"", DataParallel("dp")}});
+  return FullyShardPlan("dp", part == "zero1" ? 1 : part == "zero2" ? 2 : 3);
+}
+
+KeyValueAxes KeyValueAxesOf(const DeviceMesh& mesh) {
+  if (!mesh.Find("tp_kv").ok() || !mesh.Find("tp_rep").ok()) return {};
+  return {"tp_kv", "tp_rep"};
+}
+
+}  // namespace
+
+std::vector<std::string> PresetNames() {
+  std::vector<std::string> names;
+  for (const char* data : {"", "dp", "zero1", "zero2", "fsdp", "hsdp"}) {
+    for (const char* context : {"", "cp"}) {
+      for (const char* tensor : {"", "tp", "tp+sp"}) {
+        std::vector<std::string> parts;
+        for (const char* part : {data, context, tensor}) {
+          if (*part != '\0') parts.emplace_back(part);
+        }
+        names.push_back(parts.empty() ? "none" : absl::StrJoin(parts, "+"));
+      }
+    }
+  }
+  return names;
+}
+
+std::string DefaultPreset(const DeviceMesh& mesh) {
+  std::vector<std::string> parts;
+  for (const char* axis : {"dp", "cp", "tp"}) {
+    if (mesh.Find(axis).ok()) parts.emplace_back(axis);
+  }
+  if (parts.empty()) return "none";
+  if (parts.back() == "tp") parts.emplace_back("sp");
+  return absl::StrJoin(parts, "+");
+}
+
+absl::StatusOr<ParallelPlan> PresetPlan(absl::string_view name, const DeviceMesh& mesh,
+                                        const PresetOptions& options) {
+  DT_ASSIGN_OR_RETURN(const Preset preset, ReadName(name, mesh));
+  DT_RETURN_IF_ERROR(CheckAxes(name, mesh));
+  ParallelPlan plan;
+  if (preset.tensor == "tp") plan = TensorParallelPlan("tp", preset.sequence, KeyValueAxesOf(mesh));
+  if (!preset.data.empty()) {
+    DT_ASSIGN_OR_RETURN(const ParallelPlan data, DataPlan(name, preset.data, mesh));
+    plan.Add(data);
+  }
+  if (!preset.context) return plan;
+  DT_ASSIGN_OR_RETURN(const auto pattern, ContextPattern::Parse(options.context_pattern));
+  DT_RETURN_IF_ERROR(pattern.EdgesOn(mesh, "cp", options.allow_uneven).status());
+  plan.Add(ContextParallelPlan("cp", options.context_pattern));
+  return plan;
+}
+
+bool IsPlanFile(absl::string_view plan) {
+  return absl::StrContains(plan, '/') || absl::StrContains(plan, '.');
+}
+
+absl::StatusOr<ParallelPlan> NamedPlan(absl::string_view plan, const DeviceMesh& mesh,
+                                       const PresetOptions& options) {
+  if (!IsPlanFile(plan)) return PresetPlan(plan, mesh, options);
+  constexpr int64_t kMost = 1 << 24;
+  DT_ASSIGN_OR_RETURN(const std::string text, ReadFile(std::string(plan), kMost));
+  absl::StatusOr<ParallelPlan> parsed = ParallelPlan::Parse(text);
+  if (parsed.ok()) return parsed;
+  return InvalidArgument({plan, ": ", parsed.status().message()});
+}
+
+}  // namespace dtensor
