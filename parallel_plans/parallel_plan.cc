@@ -34,6 +34,7 @@ absl::Status ParallelPlan::Apply(Module& model, Context& context, const DeviceMe
                                  const ParallelPlanOptions& options) const {
   internal::PlanBuilder builder(*this, model, mesh, options);
   DT_RETURN_IF_ERROR(builder.MatchLines());
+  DT_ASSIGN_OR_RETURN(const std::vector<bool> recomputed, builder.Recomputed());
   struct Placed {
     internal::PlanBuilder::ParameterUses used;
     int unit;
@@ -65,6 +66,7 @@ absl::Status ParallelPlan::Apply(Module& model, Context& context, const DeviceMe
   for (size_t i = 0; i < builder.size(); ++i) {
     builder.module(i).edges() = builder.EdgesOf(i);
     builder.SetAttention(i);
+    builder.module(i).set_recomputes(recomputed[i]);
   }
   return absl::OkStatus();
 }

@@ -65,6 +65,9 @@ struct ParallelPlanOptions {
   // Dimensions that an axis cannot split evenly are refused unless this is set; then trailing ranks
   // hold less, or nothing.
   bool allow_uneven = false;
+  // Patterns, as those of lines, of modules that are recomputed in Backward (Module::recomputes);
+  // others are not. A module in one that is recomputed may be, too.
+  std::vector<std::string> recompute;
 };
 
 class ParallelPlan {
@@ -92,7 +95,7 @@ class ParallelPlan {
   // or in cyclic order; a pattern that is unknown or does not fit the axes; a dimension that the
   // axis cannot split evenly (units counted), with the sizes that would do, or that other axes
   // split in other units; two lines that want a shared module or parameter in two ways, naming
-  // both.
+  // both; a pattern of options.recompute that matches nothing.
   // kInvalidArgument for a mesh that has not as many ranks as the world. Failures.
   absl::Status Apply(Module& model, Context& context, const DeviceMesh& mesh,
                      const ParallelPlanOptions& options) const;

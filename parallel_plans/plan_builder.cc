@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/parallel_plans/path_pattern.h"
@@ -127,6 +128,24 @@ absl::Status PlanBuilder::MatchLine(const ParallelPlan::Line& line) {
   if (matched) return absl::OkStatus();
   return Error(line,
                absl::StrCat("matches no module; the nearest is \"", Nearest(line.pattern), "\""));
+}
+
+absl::StatusOr<std::vector<bool>> PlanBuilder::Recomputed() const {
+  absl::flat_hash_set<const Module*> named;
+  for (const std::string& pattern : options_.recompute) {
+    bool matched = false;
+    for (const Place& place : places_) {
+      if (!PathMatches(pattern, place.path)) continue;
+      matched = true;
+      named.insert(place.module);
+    }
+    if (matched) continue;
+    return InvalidArgument({"recompute \"", pattern, "\": matches no module; the nearest is \"",
+                            Nearest(pattern), "\""});
+  }
+  std::vector<bool> recomputed;
+  for (const Entry& entry : modules_) recomputed.push_back(named.contains(entry.module));
+  return recomputed;
 }
 
 absl::Status PlanBuilder::Claim(Place& place, const ParallelPlan::Line& line,

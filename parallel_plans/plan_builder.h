@@ -47,6 +47,9 @@ class PlanBuilder {
   // Sets options of its attention, where it has one, as its lines' styles want them.
   void SetAttention(size_t i) const;
 
+  // Which of the modules are recomputed. Errors: a pattern that matches nothing.
+  absl::StatusOr<std::vector<bool>> Recomputed() const;
+
   // In the order of their first paths.
   std::vector<ParameterUses> Parameters() const;
   // The layout in which a parameter is used, from all lines that name a module which has it.

@@ -108,7 +108,8 @@ absl::Status WriteReport(const std::string& path, const TrainConfig& config,
       {"peak_bytes_per_rank",
        {{"predicted", result.predicted.peak_bytes}, {"counted", result.counted.peak_bytes}}},
   };
-  if (config.mesh.Find("cp").ok()) report["cp_pattern"] = config.cp_pattern;
+  if (config.mesh.Find("cp").ok() && !config.cp_pattern.empty())
+    report["cp_pattern"] = config.cp_pattern;
   if (difference) {
     report["max_relative_loss_difference"] = difference->loss;
     report["max_relative_grad_norm_difference"] = difference->grad_norm;

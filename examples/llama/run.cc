@@ -31,6 +31,7 @@ TrafficTable Since(const TrafficTable& now, const TrafficTable& before) {
   for (const auto& [key, traffic] : now) {
     const auto it = before.find(key);
     const CommunicatorTraffic past = it == before.end() ? CommunicatorTraffic() : it->second;
+    if (traffic == past) continue;
     out[key] = {traffic.calls - past.calls, traffic.messages - past.messages,
                 traffic.bytes - past.bytes};
   }

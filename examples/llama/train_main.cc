@@ -17,6 +17,7 @@
 #include "dtensor/examples/llama/corpus.h"
 #include "dtensor/examples/llama/report.h"
 #include "dtensor/examples/llama/run.h"
+#include "dtensor/parallel_plans/presets.h"
 #include "dtensor/runtime/core/dtype.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/tools/program/command_line.h"
@@ -48,11 +49,16 @@ std::string DefaultText() {
 
 void Declare(CLI::App& app, Flags& flags) {
   TrainConfig& config = flags.config;
-  app.add_option("--mesh", flags.mesh,
-                 "sizes of dp (splits the batch), cp (the sequence) and tp (the layers)")
+  app.add_option("--mesh", flags.mesh, "sizes of axes; presets know dp, cp and tp")
       ->capture_default_str();
-  app.add_option("--plan", config.plan, "tp: tensor parallel; tp+sp: and sequence parallel; none")
-      ->capture_default_str();
+  app.add_option(
+      "--plan", config.plan,
+      "a file of a plan's lines (a path with a / or a .), or a preset: some of dp, zero1, "
+      "zero2, fsdp, hsdp, cp, tp, sp, none, joined by + (default: the mesh's axes, as "
+      "dp+tp+sp)");
+  app.add_option("--recompute", config.recompute,
+                 "modules that are computed again in backward, as 'model.layers.*'")
+      ->allow_extra_args(false);
   flags.cp_pattern =
       app.add_option("--cp-pattern", config.cp_pattern,
                      "what cp does: ring, zigzag, striped, ulysses; double_ring, ulysses+ring, "
@@ -89,6 +95,19 @@ absl::Status Of(absl::string_view flag, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(flag, ": ", status.message()));
 }
 
+// Once: a file may be a pipe.
+absl::Status ReadPlan(Flags& flags) {
+  TrainConfig& config = flags.config;
+  if (config.plan.empty()) config.plan = DefaultPreset(config.mesh);
+  if (IsPlanFile(config.plan) && flags.cp_pattern->count() > 0) {
+    return InvalidArgument({"--cp-pattern: it is of presets, and --plan is the file '", config.plan,
+                            "'; say it in ContextParallel's lines there"});
+  }
+  if (IsPlanFile(config.plan)) config.cp_pattern.clear();
+  DT_ASSIGN_OR_RETURN(config.lines, MakePlan(config));
+  return absl::OkStatus();
+}
+
 absl::Status ReadConfig(Flags& flags) {
   absl::StatusOr<DeviceMesh> mesh = DeviceMesh::Parse(flags.mesh);
   if (!mesh.ok()) return Of("--mesh", mesh.status());
@@ -104,7 +123,7 @@ absl::Status ReadConfig(Flags& flags) {
                             "one to --mesh, as in cp=2, or leave the flag out"});
   }
   DT_RETURN_IF_ERROR(flags.config.Validate());
-  return MakePlan(flags.config).status();
+  return ReadPlan(flags);
 }
 
 absl::Status ReadRest(Flags& flags) {
@@ -144,6 +163,8 @@ absl::StatusOr<Difference> CompareWithOneRank(const Flags& flags, const Corpus& 
                                               const RunResult& result) {
   TrainConfig config = flags.config;
   DT_ASSIGN_OR_RETURN(config.mesh, DeviceMesh::Parse("tp=1"));
+  config.lines = ParallelPlan();
+  config.recompute.clear();
   config.steps = std::min<int64_t>(flags.compare, static_cast<int64_t>(result.losses.size()));
   TrainOptions options;
   options.keep_tensors = true;

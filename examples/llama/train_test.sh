@@ -27,7 +27,17 @@ refuses "a group of two axes" "${small[@]}" --mesh=cp=2 --cp-pattern=double_ring
 refuses "a multiple of 6" "${small[@]}" --mesh=cp=3
 refuses "tp" "${small[@]}" --mesh=tp=2,tp=2
 refuses "tp" "${small[@]}" --mesh=tp=0
-refuses "choose tp, tp+sp or none" "${small[@]}" --plan=best
+refuses '--plan: preset "fspdd+tp": there is no "fspdd"; did you mean fsdp?' "${small[@]}" --plan=fspdd+tp
+refuses "zero1, zero2, fsdp, hsdp, cp, tp, sp, none" "${small[@]}" --plan=best
+refuses "--plan: preset \"tp\": tp wants an axis tp" "${small[@]}" --mesh=dp=2 --plan=tp
+refuses "nowhere.plan" "${small[@]}" --plan=nowhere.plan
+printf '{"model.layers.*", FullyShard("dp")}\n\n{"", FullyShard("dp", x)}\n' >"$TEST_TMPDIR/bad.plan"
+refuses "--plan: $TEST_TMPDIR/bad.plan: plan line 3, " "${small[@]}" --plan="$TEST_TMPDIR/bad.plan"
+refuses "cannot be read from column 23 on" "${small[@]}" --plan="$TEST_TMPDIR/bad.plan"
+echo '{"model.layer.*", FullyShard("dp")}' >"$TEST_TMPDIR/none.plan"
+refuses 'matches no module; the nearest is "model.layers' "${small[@]}" --plan="$TEST_TMPDIR/none.plan"
+refuses "--cp-pattern: it is of presets" "${small[@]}" --mesh=cp=2 --plan="$TEST_TMPDIR/none.plan" --cp-pattern=ring
+refuses 'recompute "layers": matches no module' "${small[@]}" --recompute=layers
 refuses "allow uneven" "${small[@]}" --mesh=tp=3
 refuses "tools/setup" --seq=16 --text=/nowhere/text
 refuses "is empty" --seq=16 --text="$TEST_TMPDIR/empty"
@@ -73,6 +83,33 @@ head -c 20000 "$TEST_TMPDIR/dump.safetensors" | grep -aq 'grad.model.layers.0.se
 grep -q '"cp_pattern": "zigzag"' "$report" || { echo "the report lacks cp_pattern"; bad=1; }
 "$train" "${small[@]}" '--mesh=a=2,b=2;cp=a*b' --cp-pattern=double_ring >/dev/null || { echo "the double ring failed"; bad=1; }
 "$train" "${small[@]}" --mesh=dp=2,tp=2 --dtype=bf16 --compare=3 >/dev/null || { echo "the bf16 run failed"; bad=1; }
+
+# same ARG...: three steps give the losses of one rank.
+same() {
+  "$train" --dim=32 --layers=2 --seq=16 --batch=4 --steps=3 --text="$text" --compare=3 --report="$report" "$@" >/dev/null 2>&1 ||
+    { echo "failed: $*"; bad=1; }
+  difference=$(sed -n 's/.*"max_relative_loss_difference": \([^,]*\).*/\1/p' "$report")
+  awk -v d="$difference" 'BEGIN { exit !(d != "" && d + 0 <= 1e-5) }' || { echo "differs by '$difference': $*"; bad=1; }
+}
+for data in "" dp+ zero1+ zero2+ fsdp+ hsdp+; do
+  for tensor in none tp tp+sp; do
+    same --mesh='a=2,b=2,tp=2;dp=a*b' --plan="$data$tensor"
+  done
+  same --mesh='a=2,b=2,cp=2,tp=2;dp=a*b' --plan="${data}cp+tp+sp"
+done
+same --mesh=cp=2 --plan=cp --cp-pattern=ring
+same --mesh=cp=2,tp=2 --plan=cp+tp
+same --mesh=dp=2,tp=2 --plan=fsdp+tp+sp --recompute='model.layers.*'
+same --mesh=dp=2,tp=2 --recompute='model.layers.*.self_attn' --recompute='model.layers.*.mlp'
+cat >"$TEST_TMPDIR/own.plan" <<'END'
+{"model.layers.*.self_attn.{q,k,v}_proj", Colwise("inner")}
+{"model.layers.*.self_attn.o_proj", Rowwise("inner")}
+
+{"model.layers.*", FullyShard("outer")}
+{"", FullyShard("outer")}
+END
+same --mesh=outer=2,inner=2 --plan="$TEST_TMPDIR/own.plan"
+same --mesh=outer=2,inner=2 --plan=<(cat "$TEST_TMPDIR/own.plan")
 
 # ends WORDS ARG...: status 1, and WORDS somewhere on stderr.
 ends() {

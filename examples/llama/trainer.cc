@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "dtensor/nn/clip.h"
 #include "dtensor/ops/ops.h"
-#include "dtensor/parallel_plans/context_pattern.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/tensor/autograd.h"
 
@@ -21,22 +21,6 @@ double TrainConfig::LearningRate(int64_t step) const {
 }
 
 namespace {
-
-// Every axis is one of dp, cp and tp, or in a group of that name.
-absl::Status CheckAxes(const DeviceMesh& mesh) {
-  AxisList used;
-  for (const char* name : {"dp", "cp", "tp"}) {
-    const absl::StatusOr<AxisList> axes = mesh.Find(name);
-    if (axes.ok()) used.insert(used.end(), axes->begin(), axes->end());
-  }
-  for (int axis = 0; axis < mesh.num_axes(); ++axis) {
-    if (std::find(used.begin(), used.end(), axis) != used.end()) continue;
-    return InvalidArgument({"--mesh: no plan uses the axis '", mesh.axis_name(axis),
-                            "'; the axes are dp, cp and tp, or groups of these names, as ",
-                            "outer=2,inner=2;cp=outer*inner"});
-  }
-  return absl::OkStatus();
-}
 
 struct Range {
   absl::string_view flag;
@@ -88,20 +72,12 @@ absl::Status TrainConfig::Validate() const {
 }
 
 absl::StatusOr<ParallelPlan> MakePlan(const TrainConfig& config) {
-  if (config.plan != "tp" && config.plan != "tp+sp" && config.plan != "none") {
-    return InvalidArgument(
-        {"--plan: there is no plan '", config.plan, "'; choose tp, tp+sp or none"});
-  }
-  DT_RETURN_IF_ERROR(CheckAxes(config.mesh));
-  const auto has = [&](absl::string_view axis) { return config.mesh.Find(axis).ok(); };
-  ParallelPlan plan;
-  if (has("tp") && config.plan != "none") plan = TensorParallelPlan("tp", config.plan == "tp+sp");
-  if (has("dp")) plan.Add({"", DataParallel("dp")});
-  if (!has("cp")) return plan;
-  DT_ASSIGN_OR_RETURN(const ContextPattern pattern, ContextPattern::Parse(config.cp_pattern));
-  DT_RETURN_IF_ERROR(pattern.EdgesOn(config.mesh, "cp", config.allow_uneven).status());
-  plan.Add(ContextParallelPlan("cp", config.cp_pattern));
-  return plan;
+  if (config.lines) return *config.lines;
+  const std::string name = config.plan.empty() ? DefaultPreset(config.mesh) : config.plan;
+  const absl::StatusOr<ParallelPlan> plan =
+      NamedPlan(name, config.mesh, {config.cp_pattern, config.allow_uneven});
+  if (plan.ok()) return plan;
+  return absl::Status(plan.status().code(), absl::StrCat("--plan: ", plan.status().message()));
 }
 
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(Context& context,
@@ -110,8 +86,9 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(Context& context,
   DT_ASSIGN_OR_RETURN(const ParallelPlan plan, MakePlan(config));
   std::unique_ptr<Trainer> trainer(new Trainer(context, config));
   trainer->model_.SetDType(config.dtype);
-  DT_RETURN_IF_ERROR(plan.Apply(trainer->model_, context, config.mesh,
-                                {.seed = config.seed, .allow_uneven = config.allow_uneven}));
+  const ParallelPlanOptions options = {
+      .seed = config.seed, .allow_uneven = config.allow_uneven, .recompute = config.recompute};
+  DT_RETURN_IF_ERROR(plan.Apply(trainer->model_, context, config.mesh, options));
   trainer->parameters_ = trainer->model_.Parameters();
   DT_ASSIGN_OR_RETURN(trainer->optimizer_, AdamW::Create(trainer->parameters_, config.adamw));
   return trainer;

@@ -15,17 +15,19 @@
 #include "dtensor/layout/device_mesh.h"
 #include "dtensor/nn/adamw.h"
 #include "dtensor/nn/transformer.h"
-#include "dtensor/parallel_plans/transformer_plan.h"
+#include "dtensor/parallel_plans/presets.h"
 #include "dtensor/tensor/context.h"
 
 namespace dtensor::llama {
 
 struct TrainConfig {
   DeviceMesh mesh;
-  // What the axis "tp" does: "tp", "tp+sp" or "none". "dp" always splits the batch, and "cp" the
-  // sequence by a pattern of context parallelism (parallel_plans/context_pattern.h). Each may be a
-  // group of axes: the two of a double ring are outer=2,inner=2;cp=outer*inner.
-  std::string plan = "tp+sp", cp_pattern = "zigzag";
+  // A preset's name, or the path of a file of lines (parallel_plans/presets.h); empty: that of the
+  // mesh's axes. `cp_pattern` is the presets'. Each axis may be a group: the two of a double ring
+  // are outer=2,inner=2;cp=outer*inner.
+  std::string plan, cp_pattern = "zigzag";
+  std::optional<ParallelPlan> lines;   // in place of what `plan` names
+  std::vector<std::string> recompute;  // patterns of modules (ParallelPlanOptions)
   TransformerConfig model;
   DType dtype = DType::kF32;
   int64_t batch = 8, sequence = 256, steps = 300;
@@ -76,9 +78,7 @@ class Trainer {
   int64_t step_ = 0;
 };
 
-// The plan that `config` asks for, on the axes that its mesh has.
-// Errors: kInvalidArgument for an unknown plan or pattern, a pattern that does not fit the axes, an
-// axis that is in none of dp, cp and tp.
+// The plan that `config` asks for. Errors: those of NamedPlan, with the flag in front.
 absl::StatusOr<ParallelPlan> MakePlan(const TrainConfig& config);
 
 }  // namespace dtensor::llama
