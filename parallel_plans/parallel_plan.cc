@@ -65,8 +65,10 @@ absl::Status ParallelPlan::Apply(Module& model, Context& context, const DeviceMe
   model.SetPaths();
   for (size_t i = 0; i < builder.size(); ++i) {
     builder.module(i).edges() = builder.EdgesOf(i);
+    for (ModuleEdge& edge : builder.module(i).edges()) edge.keep_gathered = options.keep_gathered;
     builder.SetAttention(i);
-    builder.module(i).set_recomputes(recomputed[i]);
+    builder.module(i).set_recomputes(recomputed[i],
+                                     {.keep_collectives = options.recompute_keeps_collectives});
   }
   return absl::OkStatus();
 }

@@ -65,9 +65,15 @@ struct ParallelPlanOptions {
   // Dimensions that an axis cannot split evenly are refused unless this is set; then trailing ranks
   // hold less, or nothing.
   bool allow_uneven = false;
+  // Activations that a module's input edge gathers, as Colwise does, stay gathered until Backward
+  // (ModuleEdge::keep_gathered). Else each rank keeps its part, and Backward gathers them again.
+  bool keep_gathered = false;
   // Patterns, as those of lines, of modules that are recomputed in Backward (Module::recomputes);
   // others are not. A module in one that is recomputed may be, too.
   std::vector<std::string> recompute;
+  // Those keep the results of their collectives, and do not communicate when they run again
+  // (RecomputeOptions).
+  bool recompute_keeps_collectives = false;
 };
 
 class ParallelPlan {

@@ -28,6 +28,10 @@
 // SequenceParallel, DataParallel and ContextParallel move nothing, and their parameters' gradients
 // are Partial. FullyShard gathers parameters, one module ahead.
 //
+// What Colwise or VocabParallel gathered is not kept for Backward, which gathers it again, unless
+// ParallelPlanOptions::keep_gathered: an all-gather more for each, and activations that fall as the
+// axis has ranks.
+//
 // VocabParallel is Rowwise for a table and Colwise for the head that makes logits of it, of any
 // number of words: trailing ranks may hold fewer, also where uneven shards are not allowed. At a
 // module without parameters, a loss, it brings the first operand to S(-1): logits stay split over

@@ -8,6 +8,7 @@
 #include "dtensor/layout/text_scanner.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/tensor/gather_again.h"
 
 namespace dtensor {
 namespace {
@@ -70,11 +71,14 @@ TensorOr OfValues(Context& context, const Layout& layout, const Parameter& param
 TensorOr AtEdges(const DistributedTensor& x, absl::Span<const ModuleEdge> edges,
                  std::optional<Placement> ModuleEdge::*side, int index) {
   Layout layout = x.layout();
+  bool keeps = side != &ModuleEdge::input;
   for (const ModuleEdge& edge : edges) {
     if (!(edge.*side) || (edge.index >= 0 && edge.index != index)) continue;
+    keeps = keeps || edge.keep_gathered;
     DT_ASSIGN_OR_RETURN(layout, PlaceEdge(layout, edge, *(edge.*side), x.shape()));
   }
-  return layout == x.layout() ? x : x.Redistribute(layout);
+  if (layout == x.layout()) return x;
+  return keeps ? x.Redistribute(layout) : RedistributeForUse(x, layout);
 }
 
 Parameter::Parameter(Dims shape_in, ParameterInit init_in, Dims units_in, Dims unit_parts_in)
@@ -125,7 +129,8 @@ TensorOr Module::operator()(const TensorOr& x) {
     DT_ASSIGN_OR_RETURN(DistributedTensor y, RunOne(operands[0]));
     return std::vector<DistributedTensor>{std::move(y)};
   };
-  DT_ASSIGN_OR_RETURN(const std::vector<DistributedTensor> results, Recompute({*x}, again));
+  DT_ASSIGN_OR_RETURN(const std::vector<DistributedTensor> results,
+                      Recompute({*x}, again, recompute_options_));
   return results[0];
 }
 
@@ -153,8 +158,8 @@ TensorsOr Module::Call(absl::Span<const TensorOr> operands) {
     given.push_back(*operands[i]);
   }
   if (!recomputes_) return RunAll(given);
-  return Recompute(given,
-                   [this](absl::Span<const DistributedTensor> again) { return RunAll(again); });
+  const auto again = [this](absl::Span<const DistributedTensor> x) { return RunAll(x); };
+  return Recompute(given, again, recompute_options_);
 }
 
 TensorsOr Module::RunAll(absl::Span<const DistributedTensor> operands) {

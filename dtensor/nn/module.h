@@ -161,6 +161,10 @@ struct ModuleEdge {
   std::optional<Placement> input, output;  // none: as it comes
   bool allow_uneven = false;               // else a Shard that does not divide is refused
   SplitPosition position = SplitPosition::kMinor;
+  // Operators that save an operand which `input` gathered keep it gathered until Backward. Else
+  // they keep what it was gathered of, and Backward gathers again: less memory, one more
+  // collective.
+  bool keep_gathered = false;
   // Which operand `input` is of, and which result `output`: the only one, or -1: each.
   int index = -1;
 };
@@ -233,7 +237,10 @@ class Module {
   // --- What it keeps for Backward: what its operators save, or, where it recomputes (recompute.h),
   // its operands as they come alone: it runs again there, edges and all.
   bool recomputes() const { return recomputes_; }
-  void set_recomputes(bool on) { recomputes_ = on; }
+  void set_recomputes(bool on, const RecomputeOptions& options = {}) {
+    recomputes_ = on;
+    recompute_options_ = options;
+  }
 
   // --- Where its activations go.
   // Each side's are followed in order.
@@ -292,6 +299,7 @@ class Module {
   std::vector<std::string> operands_ = {"x"}, results_ = {"y"};
   std::vector<ModuleEdge> edges_;
   bool recomputes_ = false, training_ = true;
+  RecomputeOptions recompute_options_;
   std::shared_ptr<GatherGroup> gather_group_;
   SpecPtr last_result_;
 };

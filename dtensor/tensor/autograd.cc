@@ -38,6 +38,10 @@ absl::Status CheckLoss(absl::string_view who, const TensorOr& loss,
   if (!loss->defined()) return InvalidArgument({who, ": the loss is undefined"});
   const Spec& spec = loss->spec();
   const bool given = options.gradient.defined();
+  if (options.bucket_bytes < 0) {
+    return InvalidArgument({who, ": a bucket of ", absl::StrCat(options.bucket_bytes),
+                            " bytes cannot be; take 0 for none, or more"});
+  }
   if ((!given && NumElements(spec.shape) != 1) || !IsFloat(spec.dtype)) {
     return InvalidArgument({who, ": the loss must be one floating number, got ", spec.ToString(),
                             "; take its Sum or Mean first, or give its gradient"});
@@ -79,7 +83,8 @@ Tape MakeTape(absl::string_view who, const DistributedTensor& loss, const Backwa
   if (options.gradient.defined()) {
     lineage = MixLineage(lineage, options.gradient.impl()->lineage.id);
   }
-  return Tape(loss.context(), {who, lineage, options.retain_graph}, std::move(walk));
+  return Tape(loss.context(), {who, lineage, options.retain_graph, options.bucket_bytes},
+              std::move(walk));
 }
 
 absl::StatusOr<std::vector<Edge>> EdgesOf(const DistributedTensor& loss,

@@ -9,6 +9,7 @@
 #ifndef DTENSOR_TENSOR_AUTOGRAD_H_
 #define DTENSOR_TENSOR_AUTOGRAD_H_
 
+#include <cstdint>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -18,25 +19,36 @@
 
 namespace dtensor {
 
+// A bucket of gradients that is worth a collective (BackwardOptions::bucket_bytes).
+inline constexpr int64_t kBucketBytes = int64_t{25} << 20;
+
 struct BackwardOptions {
   // The gradient of `loss`, a constant of its shape, type and mesh, in any layout but a Partial one
   // of another op than sum or avg. Undefined: 1, for a loss of one element.
   DistributedTensor gradient = {};
   // The operators that are walked may be walked again, and keep what they saved.
   bool retain_graph = false;
+  // Of Backward(), more than 0: gradients of leaves are reduced to the leaves' layouts while it
+  // goes on, as ReduceGradients does, with the same bits. When all of a gradient has arrived, it
+  // waits until those over the same axes that wait with it have so many bytes: they are reduced in
+  // one collective, which is begun then, and finished when another one is begun, or at the end.
+  // What earlier Backwards left unreduced is added before; so of several micro-batches let the last
+  // one reduce.
+  int64_t bucket_bytes = 0;
   // Of GradientsOf(): what `loss` does not depend on has an undefined gradient, and is no error.
   bool allow_unused = false;
 };
 
 // d loss / d leaf, added to grad() of every leaf that requires gradients. Collective. `loss` has
 // one element, or comes with its gradient, and a floating type; a loss that is Partial stands for
-// its sum. The tape is consumed, unless it is retained. Errors, all before anything runs:
-// kInvalidArgument for an undefined loss, another shape or type, one that is Partial by another op
-// than sum or avg, or a gradient that does not fit it; kFailedPrecondition when nothing was
-// recorded, naming the operator without a backward if one led to the loss; when an operator that
-// led to the loss was walked by an earlier Backward that did not retain it, or when a tensor that
-// backward needs was written to after an operator read it. Then what is refused by a function that
-// runs again (recompute.h), and failures. Gradients of leaves are stored at the end, all or none.
+// its sum. The tape is consumed, unless it is retained.
+// Errors, all before anything runs: kInvalidArgument for an undefined loss, another shape or type,
+// one that is Partial by another op than sum or avg, a gradient that does not fit it, or a negative
+// number of bytes; kFailedPrecondition when nothing was recorded, naming the operator without a
+// backward if one led to the loss; when an operator that led to the loss was walked by an earlier
+// Backward that did not retain it, or when a tensor that backward needs was written to after an
+// operator read it. Then what is refused by a function that runs again (recompute.h), and failures.
+// Gradients of leaves are stored at the end, all or none.
 absl::Status Backward(const TensorOr& loss, const BackwardOptions& options = {});
 
 // d loss / d tensor for each of `tensors`: leaves that require gradients, or results of recorded

@@ -33,6 +33,7 @@
 namespace dtensor {
 
 struct DispatchCache;  // dispatch_cache.h
+class RecomputedRun;   // collective_results.h
 
 // (mesh, layout, shape, dtype), interned in a Context: as long as a Spec has an owner besides the
 // Context, equal Specs have its address.
@@ -125,11 +126,16 @@ class Context {
 
   DispatchCache& dispatch_cache() { return *dispatch_cache_; }
 
+  // The innermost function of Recompute() that runs now; null: none.
+  RecomputedRun* recomputed_run() const { return recomputed_run_; }
+  void set_recomputed_run(RecomputedRun* run) { recomputed_run_ = run; }
+
  private:
   struct Tables;  // specs, options, plans
   Communicator& communicator_;
   Device& device_;
   bool recording_ = true;
+  RecomputedRun* recomputed_run_ = nullptr;
   uint64_t sequence_ = 0;
   RandomState random_;
   struct Read {

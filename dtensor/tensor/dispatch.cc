@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "dtensor/redistribution/lineage.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/tensor/collective_results.h"
 #include "dtensor/tensor/decide.h"
 #include "dtensor/tensor/dispatch_cache.h"
 #include "dtensor/tensor/gather_members.h"
@@ -128,13 +129,16 @@ uint64_t NoteVersion(Node& node, const TensorImpl& source, int i) {
   return root.version();
 }
 
-// Saves a leaf that `source` is, or was gathered of, in place of operand i. False where there is
-// none, or nothing to gather: the leaf was read as it rests.
-bool SaveLeaf(Node& node, const TensorImpl& source, int i) {
-  TensorImplPtr leaf = source.gather->leaf.lock();
-  if (leaf == nullptr || node.decision->operands[i] == leaf->spec) return false;
-  const uint64_t version = AliasRoot(*leaf).version();
-  node.saved_leaves.push_back({i, std::move(leaf), version});
+// Saves in place of operand i what it was gathered of: a leaf, which it may be itself, or another
+// tensor. False where there is none, or nothing to gather: it was read as it rests.
+bool SaveSource(Node& node, const TensorImpl& operand, int i) {
+  const bool in_group = operand.gather != nullptr;
+  TensorImplPtr source = in_group ? operand.gather->leaf.lock() : operand.source;
+  if (source == nullptr) return false;
+  const Spec* const as_it_rests = in_group ? node.decision->operands[i] : operand.spec.get();
+  if (source->spec == as_it_rests) return false;
+  const uint64_t version = AliasRoot(*source).version();
+  node.saved_sources.push_back({i, std::move(source), version});
   return true;
 }
 
@@ -152,8 +156,9 @@ std::shared_ptr<Node> Record(Context& context, const Decision& decision, const I
   node->versions.resize(node->operands.size());
   for (size_t i = 0; i < node->operands.size(); ++i) {
     if ((op.saved_operands >> i & 1) == 0) continue;
-    const bool gathers = (*operands[i])->gather != nullptr;
-    if (gathers && SaveLeaf(*node, **operands[i], static_cast<int>(i))) continue;
+    const TensorImpl& operand = **operands[i];
+    const bool gathered = operand.gather != nullptr || operand.source != nullptr;
+    if (gathered && SaveSource(*node, operand, static_cast<int>(i))) continue;
     node->operands[i] = operand_locals[i];
     node->versions[i] = NoteVersion(*node, **operands[i], static_cast<int>(i));
   }
@@ -176,6 +181,16 @@ absl::Status CheckRecordable(Context& context, const Decision& decision, const I
   return CheckGradientsPass(decision, wanted);
 }
 
+// Whether its kernel communicates: along a dimension that it merges over, or streams.
+bool ExchangesInside(const Decision& decision) {
+  const absl::Span<const RuleLetter> letters = decision.rule.rule().letters();
+  for (size_t i = 0; i < letters.size(); ++i) {
+    const bool exchanges = letters[i].merged || letters[i].past >= 0;
+    if (exchanges && IsSplit(decision.assignment.letters[i])) return true;
+  }
+  return false;
+}
+
 absl::Status RunForward(Context& context, const Decision& decision, const CallValues& values,
                         uint64_t lineage, const Impls& operands, OperandLocals& operand_locals,
                         Locals& result_locals) {
@@ -192,6 +207,13 @@ absl::Status RunForward(Context& context, const Decision& decision, const CallVa
       operand_locals.Keep(decision.op->view ? moved->local.Borrow() : moved->local);
     }
   }
+  const bool kept = context.recomputed_run() != nullptr && ExchangesInside(decision);
+  const CollectiveCall collective{lineage, decision.results[0]};
+  if (kept) {
+    result_locals.resize(decision.results.size());
+    if (TakeResults(context, collective, absl::MakeSpan(result_locals))) return absl::OkStatus();
+    result_locals.clear();
+  }
   for (const Spec* result : decision.results) {
     if (decision.op->view) {
       result_locals.emplace_back();
@@ -207,7 +229,9 @@ absl::Status RunForward(Context& context, const Decision& decision, const CallVa
   for (size_t r = 0; status.ok() && decision.op->view && r < result_locals.size(); ++r) {
     status = CheckSet(*decision.op, "forward", r, result_locals[r], *decision.results[r]);
   }
-  return status.ok() ? status : context.communicator().Fail(status);
+  if (!status.ok()) return context.communicator().Fail(status);
+  if (kept) KeepResults(context, collective, result_locals);
+  return absl::OkStatus();
 }
 
 // What a view of `source` must know of it, so that writes to one are seen in the other.

@@ -107,8 +107,8 @@ class GatherGroups : public std::enable_shared_from_this<GatherGroups> {
   GatherGroups() = default;
   void Enter(GatherGroup& group);
   void Leave();
-  // The group that comes next; null: none is known.
-  GatherGroup* expected() const { return at_ < order_.size() ? order_[at_] : nullptr; }
+  // The group that comes next in the first; null: none is known.
+  GatherGroup* expected() const { return in_first_ && at_ < order_.size() ? order_[at_] : nullptr; }
 
   std::deque<GatherGroup> groups_;
   // In which the groups were entered, in the first, the last time; and how many have been now.

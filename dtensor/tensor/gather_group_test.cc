@@ -155,7 +155,7 @@ TEST(GatherGroup, GathersOneAheadInTheOrderOfTheLastCall) {
 
 TEST(GatherGroup, AGroupOutsideOfTheModelGathersNothingAhead) {
   OnRanks([](Ranks& ranks) -> absl::Status {
-    ranks.NewGroup();
+    const DistributedTensor of_model = ranks.Leaf(2, ranks.NewGroup());
     const DistributedTensor a = ranks.Leaf(0), b = ranks.Leaf(1);
     const int64_t before = ranks.live();
     {

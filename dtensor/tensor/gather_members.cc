@@ -89,18 +89,23 @@ absl::StatusOr<std::vector<TensorImplPtr>> BeginGather(absl::Span<GatherMember* 
 }
 
 void GatherWalk::CountEdge(const Edge& edge) {
-  if (edge.leaf == nullptr || edge.leaf->gather == nullptr) return;
-  if (edges_[edge.leaf.get()]++ == 0) ++arrivals_[edge.leaf->gather->group].leaves;
+  if (edge.leaf == nullptr) return;
+  const bool first = leaves_[edge.leaf.get()].edges++ == 0;
+  if (first && edge.leaf->gather != nullptr) ++arrivals_[edge.leaf->gather->group].leaves;
 }
 
 void GatherWalk::Count(const Node& node, bool reduces) {
-  if (node.replay != nullptr) return;  // what it makes when it runs again is counted then
   for (const Edge& edge : node.edges) {
     if (reduces) CountEdge(edge);
   }
-  for (const SavedLeaf& saved : node.saved_leaves) {
-    GatherMember* const member = saved.leaf->gather.get();
-    Need& need = counted_[member->group];
+  for (const SavedSource& saved : node.saved_sources) {
+    GatherMember* const member = saved.source->gather.get();
+    if (member == nullptr) {
+      ++sources_[UseOf(node, saved)].uses;
+      continue;
+    }
+    Need& need =
+        counted_.try_emplace(member->group, Need{.counted = counted_.size()}).first->second;
     need.sequence = std::max(need.sequence, node.sequence);
     if (held_[member].uses++ == 0) need.members.push_back(member);
   }
@@ -109,10 +114,13 @@ void GatherWalk::Count(const Node& node, bool reduces) {
 void GatherWalk::Order() {
   std::vector<std::pair<GatherGroup*, Need>> order(counted_.begin(), counted_.end());
   counted_.clear();
-  std::sort(order.begin(), order.end(),
-            [](const auto& a, const auto& b) { return a.second.sequence > b.second.sequence; });
+  std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
+    return std::pair(b.second.sequence, a.second.counted) <
+           std::pair(a.second.sequence, b.second.counted);
+  });
   for (auto& [group, need] : order) {
-    place_[group] = needs_.size();
+    if (need.members.empty()) continue;  // all are in earlier needs
+    for (GatherMember* member : need.members) held_[member].place = needs_.size();
     needs_.push_back(std::move(need));
   }
 }
@@ -127,44 +135,87 @@ absl::Status GatherWalk::Begin(Need& need) {
   return absl::OkStatus();
 }
 
+GatherWalk::SourceUse GatherWalk::UseOf(const Node& node, const SavedSource& saved) {
+  return {saved.source.get(), node.decision->operands[saved.operand]};
+}
+
 absl::Status GatherWalk::Restore(Node& node) {
-  if (node.saved_leaves.empty()) return absl::OkStatus();
   if (!counted_.empty()) Order();
-  for (const SavedLeaf& saved : node.saved_leaves) {
-    GatherMember* const member = saved.leaf->gather.get();
-    const size_t place = place_.at(member->group);
-    DT_RETURN_IF_ERROR(Begin(needs_[place]));
-    for (GatherMember* one : needs_[place].members) {
-      const TensorImplPtr& gathered = held_[one].gathered;
-      if (gathered != nullptr) DT_RETURN_IF_ERROR(Settle(*gathered));
-    }
-    if (place + 1 < needs_.size()) DT_RETURN_IF_ERROR(Begin(needs_[place + 1]));
-    const Spec* const wanted = node.decision->operands[saved.operand];
-    const ExchangeCaller caller("Backward", node.lineage, saved.leaf->lineage);
-    DT_ASSIGN_OR_RETURN(const TensorImplPtr operand,
-                        RedistributeTo(held_[member].gathered, wanted, caller));
-    node.operands[saved.operand] = operand->local;
+  for (const SavedSource& saved : node.saved_sources) {
+    const bool is_leaf = saved.source->gather != nullptr;
+    DT_RETURN_IF_ERROR(is_leaf ? RestoreLeaf(node, saved) : RestoreSource(node, saved));
   }
   return absl::OkStatus();
 }
 
+absl::Status GatherWalk::RestoreLeaf(Node& node, const SavedSource& saved) {
+  GatherMember* const member = saved.source->gather.get();
+  const size_t place = held_[member].place;
+  DT_RETURN_IF_ERROR(Begin(needs_[place]));
+  for (GatherMember* one : needs_[place].members) {
+    const TensorImplPtr& gathered = held_[one].gathered;
+    if (gathered != nullptr) DT_RETURN_IF_ERROR(Settle(*gathered));
+  }
+  if (place + 1 < needs_.size()) DT_RETURN_IF_ERROR(Begin(needs_[place + 1]));
+  if (node.replay != nullptr) return absl::OkStatus();
+  const Spec* const wanted = node.decision->operands[saved.operand];
+  const ExchangeCaller caller("Backward", node.lineage, saved.source->lineage);
+  DT_ASSIGN_OR_RETURN(const TensorImplPtr operand,
+                      RedistributeTo(held_[member].gathered, wanted, caller));
+  node.operands[saved.operand] = operand->local;
+  return absl::OkStatus();
+}
+
+absl::Status GatherWalk::RestoreSource(Node& node, const SavedSource& saved) {
+  Held& held = sources_[UseOf(node, saved)];
+  if (held.gathered == nullptr) {
+    const Spec* const wanted = node.decision->operands[saved.operand];
+    const ExchangeCaller caller("Backward", node.lineage, saved.source->lineage);
+    DT_ASSIGN_OR_RETURN(held.gathered, RedistributeTo(saved.source, wanted, caller));
+  }
+  node.operands[saved.operand] = held.gathered->local;
+  return absl::OkStatus();
+}
+
 void GatherWalk::Release(Node& node) {
-  for (const SavedLeaf& saved : node.saved_leaves) {
-    node.operands[saved.operand] = Tensor();
-    Held& held = held_[saved.leaf->gather.get()];
+  for (const SavedSource& saved : node.saved_sources) {
+    if (node.replay == nullptr) node.operands[saved.operand] = Tensor();
+    GatherMember* const member = saved.source->gather.get();
+    Held& held = member == nullptr ? sources_[UseOf(node, saved)] : held_[member];
     if (--held.uses == 0) held.gathered = nullptr;
   }
 }
 
-std::vector<TensorImplPtr> GatherWalk::Arrived(const TensorImplPtr& leaf) {
-  const auto edges = edges_.find(leaf.get());
-  if (edges == edges_.end() || --edges->second > 0) return {};
-  GatherGroup* const group = leaf->gather->group;
+GatherWalk::Completed GatherWalk::Arrived(const TensorImplPtr& leaf) {
+  return Complete(leaf, /*arrived=*/true);
+}
+
+std::vector<GatherWalk::Completed> GatherWalk::Replaced(const Node& node) {
+  std::vector<Completed> all;
+  for (const Edge& edge : node.edges) {
+    if (edge.leaf != nullptr) all.push_back(Complete(edge.leaf, /*arrived=*/false));
+  }
+  return all;
+}
+
+// One edge less is waited for.
+GatherWalk::Completed GatherWalk::Complete(const TensorImplPtr& leaf, bool arrived) {
+  const auto found = leaves_.find(leaf.get());
+  if (found == leaves_.end()) return {};  // nothing is reduced
+  Awaited& awaited = found->second;
+  awaited.arrived |= arrived;
+  if (--awaited.edges > 0) return {};
+  const bool any = std::exchange(awaited.arrived, false);
+  GatherGroup* const group = leaf->gather == nullptr ? nullptr : leaf->gather->group;
+  if (group == nullptr) return {any ? leaf : nullptr, {}};
   Arrivals& arrivals = arrivals_[group];
-  arrivals.complete.push_back(leaf);
+  if (any) arrivals.complete.push_back(leaf);
+  if (!any) --arrivals.leaves;
   const bool last = static_cast<int>(arrivals.complete.size()) == arrivals.leaves;
-  if (!last || group->level() == ShardLevel::kOptimizer) return {};
-  return std::move(arrivals.complete);
+  if (group->level() == ShardLevel::kOptimizer) return {any ? leaf : nullptr, {}};
+  if (!last) return {};
+  arrivals.leaves = 0;
+  return {nullptr, std::exchange(arrivals.complete, {})};
 }
 
 }  // namespace dtensor

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -29,24 +30,35 @@ class GatherWalk {
   // The same for an edge at which the walk begins.
   void CountEdge(const Edge& edge);
 
-  // Gathers what `node` saved as leaves into its operands, and begins what the next group needs.
+  // Gathers what `node` saved as sources into its operands, and begins what the next group needs.
+  // What a Recompute() saved is gathered for the operators that it makes.
   // Collective. Errors: failures.
   absl::Status Restore(Node& node);
   // After the visit: frees what no later node needs.
   void Release(Node& node);
 
-  // A gradient has arrived at `leaf`. If it was the last of all leaves of its group: these, in the
-  // order in which theirs were complete. Else none.
-  std::vector<TensorImplPtr> Arrived(const TensorImplPtr& leaf);
+  // What was waited for, and has all arrived.
+  struct Completed {
+    TensorImplPtr leaf;  // its gradient; one that is in no group, or in one of kOptimizer
+    // The gradients of all leaves of a group: these, in the order in which theirs were complete.
+    std::vector<TensorImplPtr> group;
+  };
+  // A gradient has arrived at `leaf`.
+  Completed Arrived(const TensorImplPtr& leaf);
+  // A Recompute() has run again: the walk was extended by what it made, which is waited for in its
+  // place.
+  std::vector<Completed> Replaced(const Node& node);
 
  private:
   struct Held {
-    int uses = 0;  // by nodes that are still to be visited
+    int uses = 0;      // by nodes that are still to be visited
+    size_t place = 0;  // of a member's Need, in needs_
     TensorImplPtr gathered;
   };
   // What the nodes need of one group, in the order in which they are visited.
   struct Need {
     uint64_t sequence = 0;  // of the first node that needs it: the highest
+    size_t counted = 0;     // how many were before it
     std::vector<GatherMember*> members;
     bool begun = false;
   };
@@ -54,14 +66,24 @@ class GatherWalk {
     int leaves = 0;  // that wait for gradients
     std::vector<TensorImplPtr> complete;
   };
+  // A source that is no leaf, and a layout in which operators read it.
+  using SourceUse = std::pair<const TensorImpl*, const Spec*>;
+  static SourceUse UseOf(const Node& node, const SavedSource& saved);
+  struct Awaited {
+    int edges = 0;  // to it, along which no gradient came so far
+    bool arrived = false;
+  };
+  Completed Complete(const TensorImplPtr& leaf, bool arrived);
   absl::Status Begin(Need& need);
+  absl::Status RestoreLeaf(Node& node, const SavedSource& saved);
+  absl::Status RestoreSource(Node& node, const SavedSource& saved);
   void Order();
 
+  absl::flat_hash_map<SourceUse, Held> sources_;
   absl::flat_hash_map<GatherMember*, Held> held_;
   absl::flat_hash_map<GatherGroup*, Need> counted_;
   std::vector<Need> needs_;  // of counted_, once they are known
-  absl::flat_hash_map<GatherGroup*, size_t> place_;
-  absl::flat_hash_map<const TensorImpl*, int> edges_;  // to each leaf, without a gradient so far
+  absl::flat_hash_map<const TensorImpl*, Awaited> leaves_;
   absl::flat_hash_map<GatherGroup*, Arrivals> arrivals_;
 };
 

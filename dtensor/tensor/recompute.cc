@@ -1,5 +1,6 @@
 #include "dtensor/tensor/recompute.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -7,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "dtensor/redistribution/lineage.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/tensor/gather_group.h"
 #include "dtensor/tensor/op.h"
 #include "dtensor/tensor/replay.h"
 #include "dtensor/tensor/tensor_impl.h"
@@ -61,9 +63,25 @@ void AddOperand(const TensorImplPtr& impl, Decision& decision, Node& node) {
   node.versions.push_back(root.version());
 }
 
+// The same of a leaf. One in a group is saved to be gathered, ahead, when the function runs again.
+void AddLeaf(const TensorImplPtr& leaf, Decision& decision, Node& node) {
+  AddOperand(leaf, decision, node);
+  if (leaf->gather == nullptr) return;
+  node.saved_sources.push_back(
+      {static_cast<int>(node.operands.size()) - 1, leaf, node.versions.back()});
+}
+
+// Whether its leaves are in several groups: these are gathered one after the other, as it runs.
+bool HasGroups(const Node& node) {
+  return std::any_of(node.saved_sources.begin(), node.saved_sources.end(), [&](const auto& saved) {
+    return saved.source->gather->group != node.saved_sources[0].source->gather->group;
+  });
+}
+
 }  // namespace
 
-TensorsOr Replay::Run(Context& context, absl::Span<const Edge> edges) const {
+TensorsOr Replay::Run(Context& context, absl::Span<const Edge> edges, bool again) const {
+  const RecomputedRun run(context, results.get(), again);
   // These go when the run is over, and with them the redistributions that they remember.
   std::vector<DistributedTensor> aliases;
   for (size_t i = 0; i < operands.size(); ++i) {
@@ -72,16 +90,17 @@ TensorsOr Replay::Run(Context& context, absl::Span<const Edge> edges) const {
   }
   const bool recording = context.recording();
   context.set_recording(true);
-  TensorsOr results = fn(aliases);
+  TensorsOr returned = fn(aliases);
   context.set_recording(recording);
-  for (size_t r = 0; results.ok() && r < results->size(); ++r) {
-    if ((*results)[r].defined()) continue;
+  for (size_t r = 0; returned.ok() && r < returned->size(); ++r) {
+    if ((*returned)[r].defined()) continue;
     return InvalidArgument({"Recompute: result ", absl::StrCat(r), " is undefined"});
   }
-  return results;
+  return returned;
 }
 
-TensorsOr Recompute(absl::Span<const DistributedTensor> operands, const RecomputedFunction& fn) {
+TensorsOr Recompute(absl::Span<const DistributedTensor> operands, const RecomputedFunction& fn,
+                    const RecomputeOptions& options) {
   DT_RETURN_IF_ERROR(CheckOperands(operands));
   Context& context = operands[0].context();
   if (!context.recording()) return fn(operands);
@@ -89,6 +108,7 @@ TensorsOr Recompute(absl::Span<const DistributedTensor> operands, const Recomput
   auto replay = std::make_unique<Replay>();
   replay->fn = fn;
   replay->random = context.random();
+  if (options.keep_collectives) replay->results = std::make_unique<CollectiveResults>();
   const auto node = std::make_shared<Node>();
   const CountedPtr<Decision> decision(new Decision);
   decision->op = &kRecomputeOp;
@@ -98,8 +118,9 @@ TensorsOr Recompute(absl::Span<const DistributedTensor> operands, const Recomput
   }
   const uint64_t since = context.NextSequence();
   DT_ASSIGN_OR_RETURN(const std::vector<DistributedTensor> results,
-                      replay->Run(context, node->edges));
-  for (const TensorImplPtr& leaf : LeavesOf(results, since)) AddOperand(leaf, *decision, *node);
+                      replay->Run(context, node->edges, /*again=*/false));
+  for (const TensorImplPtr& leaf : LeavesOf(results, since)) AddLeaf(leaf, *decision, *node);
+  if (HasGroups(*node)) node->saved_sources.clear();
   node->sequence = context.NextSequence();
   std::vector<DistributedTensor> returned;
   for (size_t r = 0; r < results.size(); ++r) {

@@ -22,6 +22,14 @@ namespace dtensor {
 using TensorsOr = absl::StatusOr<std::vector<DistributedTensor>>;
 using RecomputedFunction = std::function<TensorsOr(absl::Span<const DistributedTensor>)>;
 
+struct RecomputeOptions {
+  // Results of collectives in fn, of redistributions and of operators that exchange what they
+  // compute (rings, statistics of split dimensions), are kept beside the operands, and taken when
+  // fn runs again: it does not communicate then. What is gathered of groups (gather_group.h) is not
+  // kept; so are redistributions with options, and what fn makes of tensors that it creates.
+  bool keep_collectives = false;
+};
+
 // The results of fn(operands), whose gradients are those without Recompute, bit for bit. fn is
 // called now, and once more in each Backward that comes by, on tensors with the operands' values;
 // it is kept until then, so what it refers to has to live. There it has to do the same again: the
@@ -30,7 +38,8 @@ using RecomputedFunction = std::function<TensorsOr(absl::Span<const DistributedT
 // is all. Errors: kInvalidArgument for no operand or an undefined one; those of fn. Of Backward:
 // kFailedPrecondition when an operand, or a leaf that fn led to a result, was written to since, and
 // when fn returns something else the second time; those of fn.
-TensorsOr Recompute(absl::Span<const DistributedTensor> operands, const RecomputedFunction& fn);
+TensorsOr Recompute(absl::Span<const DistributedTensor> operands, const RecomputedFunction& fn,
+                    const RecomputeOptions& options = {});
 
 }  // namespace dtensor
 

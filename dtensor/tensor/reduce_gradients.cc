@@ -29,18 +29,13 @@ struct Group {
   uint64_t lineage = 0;  // of all the gradients
 };
 
-// One leaf's gradient: what travels, how, and what it becomes.
-struct Reduction {
-  Tensor source;
-  SpecPtr target;
-  PlanPtr plan;
-};
+}  // namespace
 
-absl::StatusOr<Reduction> ReductionOf(const TensorImpl& leaf, const TensorImpl& gradient,
-                                      const ReduceGradientsOptions& options) {
+absl::StatusOr<GradientReduction> ReductionOf(const TensorImpl& leaf, const TensorImpl& gradient,
+                                              const ReduceGradientsOptions& options) {
   Context& context = *leaf.context;
   const DType kept = gradient.spec->dtype, own = leaf.spec->dtype;
-  Reduction reduction{gradient.local};
+  GradientReduction reduction{gradient.local};
   DT_ASSIGN_OR_RETURN(reduction.target, context.Intern(leaf.spec->layout, leaf.spec->shape, kept));
   if (reduction.target == gradient.spec) return reduction;
   DT_ASSIGN_OR_RETURN(reduction.plan, context.Plan(gradient.spec, reduction.target));
@@ -57,6 +52,8 @@ absl::StatusOr<Reduction> ReductionOf(const TensorImpl& leaf, const TensorImpl& 
   reduction.source = *std::move(narrow);
   return reduction;
 }
+
+namespace {
 
 absl::Status ReduceTogether(const Group& group, absl::string_view who) {
   Context& context = *group.members[0].leaf->context;
@@ -81,7 +78,7 @@ absl::Status ReduceToLeaves(absl::Span<const LeafGradient> all, absl::string_vie
   for (const LeafGradient& one : all) {
     const TensorImpl& gradient = **one.gradient;
     if (gradient.spec == one.leaf->spec) continue;
-    DT_ASSIGN_OR_RETURN(Reduction reduction, ReductionOf(*one.leaf, gradient, options));
+    DT_ASSIGN_OR_RETURN(GradientReduction reduction, ReductionOf(*one.leaf, gradient, options));
     if (reduction.plan == nullptr) continue;
     const std::string key = CoalescingKey(*reduction.plan);
     auto it = std::find_if(groups.begin(), groups.end(),

@@ -2,7 +2,10 @@
 #ifndef DTENSOR_TENSOR_REDUCE_GRADIENTS_H_
 #define DTENSOR_TENSOR_REDUCE_GRADIENTS_H_
 
+#include <memory>
+
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "dtensor/tensor/autograd.h"
@@ -15,6 +18,15 @@ struct LeafGradient {
   TensorImplPtr leaf;
   TensorImplPtr* gradient;
 };
+
+// What travels of a leaf's gradient, how, and what it becomes.
+struct GradientReduction {
+  Tensor source;
+  SpecPtr target;
+  std::shared_ptr<const RankRedistributionPlan> plan;  // null: it is there already
+};
+absl::StatusOr<GradientReduction> ReductionOf(const TensorImpl& leaf, const TensorImpl& gradient,
+                                              const ReduceGradientsOptions& options = {});
 
 // Brings the gradients to the leaves' layouts: those over the same axes in one collective. Errors:
 // failures.

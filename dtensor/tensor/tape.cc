@@ -23,7 +23,7 @@ absl::Status Tape::Run(const Edge& root, Contribution first) {
     pending_.erase(last);
     DT_RETURN_IF_ERROR(Visit(*pending.node, pending.slots));
   }
-  return absl::OkStatus();
+  return FinishBuckets();
 }
 
 absl::StatusOr<Tensor> Tape::NewTensor(const Spec* spec) {
@@ -66,8 +66,7 @@ absl::Status Tape::Deliver(const Edge& edge, Contribution more) {
       DT_ASSIGN_OR_RETURN(more, Converted(more, dtype));
     }
     DT_RETURN_IF_ERROR(Accumulate(it->second, std::move(more)));
-    if (edge.leaf->gather == nullptr) return absl::OkStatus();
-    return ReduceEarly(walk_.gathers().Arrived(edge.leaf));
+    return Complete(walk_.gathers().Arrived(edge.leaf));
   }
   if (edge.node == nullptr) return absl::OkStatus();
   Pending& pending = pending_[edge.node->sequence];
@@ -174,8 +173,9 @@ absl::Status Tape::Visit(Node& node, absl::InlinedVector<Slot, 2>& slots) {
 // What a Recompute() did, anew. Its operators are the youngest, so they are walked next.
 absl::Status Tape::RunAgain(Node& node, absl::InlinedVector<Slot, 2>& slots) {
   const uint64_t since = context_.NextSequence();
+  DT_RETURN_IF_ERROR(walk_.gathers().Restore(node));
   const RandomState random = std::exchange(context_.random(), node.replay->random);
-  const TensorsOr results = node.replay->Run(context_, node.edges);
+  const TensorsOr results = node.replay->Run(context_, node.edges, /*again=*/true);
   context_.random() = random;
   DT_RETURN_IF_ERROR(results.status());
   if (results->size() != slots.size()) {
@@ -194,6 +194,10 @@ absl::Status Tape::RunAgain(Node& node, absl::InlinedVector<Slot, 2>& slots) {
     if (!slots[r].empty()) edges.push_back(EdgeOf(result));
   }
   walk_.Extend(edges, since);
+  walk_.gathers().Release(node);  // what the operators of the run read is theirs now
+  for (const GatherWalk::Completed& completed : walk_.gathers().Replaced(node)) {
+    DT_RETURN_IF_ERROR(Complete(completed));
+  }
   for (size_t r = 0; r < slots.size(); ++r) {
     const Edge edge = EdgeOf((*results)[r].impl());
     for (Contribution& sum : slots[r]) {
@@ -210,7 +214,7 @@ void Tape::Forget(Node& node) {
   node.operands.clear();
   node.results.clear();
   node.bases.clear();
-  node.saved_leaves.clear();
+  node.saved_sources.clear();
   node.edges.clear();
   node.replay.reset();
 }
@@ -222,6 +226,39 @@ void Tape::Keep(const Node& node, absl::InlinedVector<Slot, 2>& slots) {
     for (Contribution& sum : slots[r]) sum.owned = false;
     arrived_[{&node, static_cast<int>(r)}] = slots[r];
   }
+}
+
+// All of their gradients has arrived.
+absl::Status Tape::Complete(const GatherWalk::Completed& completed) {
+  if (completed.leaf != nullptr && options_.bucket_bytes > 0) {
+    DT_RETURN_IF_ERROR(AddToBucket(completed.leaf));
+  }
+  return completed.group.empty() ? absl::OkStatus() : ReduceEarly(completed.group);
+}
+
+// With the gradient that it has, unless that is reduced and what has arrived is to be: Store() adds
+// that afterwards. So the order of the sums is that of a Backward without buckets.
+absl::Status Tape::AddToBucket(const TensorImplPtr& leaf) {
+  Slot slot = std::exchange(arrived_[PlaceOf(EdgeOf(leaf))], {});
+  uint64_t lineage = MixLineage(options_.lineage, leaf->lineage.id);
+  const bool reduced = leaf->grad != nullptr && leaf->grad->spec->layout == leaf->spec->layout;
+  if (leaf->grad != nullptr && (!reduced || slot.size() > 1)) {
+    slot.insert(slot.begin(), {leaf->grad->spec, leaf->grad->local, false});
+    lineage = MixLineage(lineage, leaf->grad->lineage.id);
+    added_.insert(leaf.get());
+  }
+  DT_ASSIGN_OR_RETURN(TensorImplPtr gradient, Sum(leaf, slot, lineage));
+  return buckets_.Add(leaf, std::move(gradient));
+}
+
+absl::Status Tape::FinishBuckets() {
+  DT_RETURN_IF_ERROR(buckets_.Finish());
+  for (GradientBuckets::Reduced& reduced : buckets_.TakeReduced()) {
+    const bool owned = reduced.local.is_only_user();
+    arrived_[PlaceOf(EdgeOf(reduced.leaf))].push_back(
+        {std::move(reduced.spec), std::move(reduced.local), owned});
+  }
+  return absl::OkStatus();
 }
 
 // What has arrived at these leaves, in their own layouts from here on.
@@ -262,7 +299,7 @@ absl::Status Tape::Store() {
   for (const TensorImplPtr& leaf : leaves_) {
     Slot& slot = arrived_[PlaceOf(EdgeOf(leaf))];
     uint64_t lineage = MixLineage(options_.lineage, leaf->lineage.id);
-    if (leaf->grad != nullptr) {
+    if (leaf->grad != nullptr && !added_.contains(leaf.get())) {
       slot.insert(slot.begin(), {leaf->grad->spec, leaf->grad->local, false});
       lineage = MixLineage(lineage, leaf->grad->lineage.id);
     }

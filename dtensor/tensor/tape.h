@@ -9,11 +9,13 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "dtensor/redistribution/plan_executor.h"
+#include "dtensor/tensor/gradient_buckets.h"
 #include "dtensor/tensor/tape_walk.h"
 #include "dtensor/tensor/tensor_impl.h"
 
@@ -34,9 +36,13 @@ class Tape {
     absl::string_view who;  // what the user called
     uint64_t lineage = 0;   // of the loss and its gradient
     bool retain = false;    // operators may be walked again
+    int64_t bucket_bytes = 0;
   };
   Tape(Context& context, const Options& options, TapeWalk walk)
-      : context_(context), options_(options), walk_(std::move(walk)) {}
+      : context_(context),
+        options_(options),
+        walk_(std::move(walk)),
+        buckets_(options.who, options.bucket_bytes) {}
 
   const TapeWalk& walk() const { return walk_; }
   // Walks from `root`, at which `first` arrives. What arrives at leaves and other places that the
@@ -64,7 +70,10 @@ class Tape {
   absl::Status Visit(Node& node, absl::InlinedVector<Slot, 2>& slots);
   absl::Status RunAgain(Node& node, absl::InlinedVector<Slot, 2>& slots);
   void Forget(Node& node);
+  absl::Status Complete(const GatherWalk::Completed& completed);
   absl::Status ReduceEarly(const std::vector<TensorImplPtr>& leaves);
+  absl::Status AddToBucket(const TensorImplPtr& leaf);
+  absl::Status FinishBuckets();
   void Keep(const Node& node, absl::InlinedVector<Slot, 2>& slots);
   absl::StatusOr<TensorImplPtr> Sum(const TensorImplPtr& tensor, Slot& slot, uint64_t lineage);
 
@@ -74,6 +83,9 @@ class Tape {
   std::map<uint64_t, Pending> pending_;  // by creation order: the last is next, on every rank
   std::vector<TensorImplPtr> leaves_;    // in order of arrival
   absl::flat_hash_map<GradientPlace, Slot> arrived_;
+  GradientBuckets buckets_;
+  // To what arrived at these, the gradient that they had was added.
+  absl::flat_hash_set<const TensorImpl*> added_;
 };
 
 }  // namespace dtensor

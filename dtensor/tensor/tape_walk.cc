@@ -29,8 +29,8 @@ absl::Status CheckUnwritten(absl::string_view who, const Node& node) {
     if (root.version() == node.versions[i]) continue;
     return Written(who, node, "operand", i, node.decision->operands[i]);
   }
-  for (const SavedLeaf& saved : node.saved_leaves) {
-    if (AliasRoot(*saved.leaf).version() == saved.version) continue;
+  for (const SavedSource& saved : node.saved_sources) {
+    if (AliasRoot(*saved.source).version() == saved.version) continue;
     return Written(who, node, "operand", saved.operand, node.decision->operands[saved.operand]);
   }
   for (size_t r = 0; r < node.results.size(); ++r) {

@@ -7,6 +7,7 @@
 #include "dtensor/redistribution/lineage.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/copy.h"
+#include "dtensor/tensor/collective_results.h"
 #include "dtensor/tensor/distributed_tensor.h"
 #include "dtensor/tensor/op.h"
 #include "dtensor/tensor/replay.h"
@@ -143,7 +144,13 @@ absl::StatusOr<TensorImplPtr> Move(TensorImpl& impl, const Spec* target,
                                    const ExchangeCaller& caller) {
   Context& context = *impl.context;
   DT_ASSIGN_OR_RETURN(const auto plan, context.Plan(impl.spec, target));
-  DT_ASSIGN_OR_RETURN(Tensor local, ExecutePlan(*plan, impl.local, context.communicator(), caller));
+  const CollectiveCall call{impl.lineage.id, target};
+  const bool moves = !plan->plan().moves_nothing();
+  Tensor local;
+  if (!moves || !TakeResults(context, call, {&local, 1})) {
+    DT_ASSIGN_OR_RETURN(local, ExecutePlan(*plan, impl.local, context.communicator(), caller));
+    if (moves) KeepResults(context, call, {&local, 1});
+  }
   TensorImplPtr moved = MakeImpl(context, target, std::move(local), StaysRowMajor(impl, *plan));
   moved->lineage = MovedLineage(impl, *target);
   auto& remembered = impl.remembered;

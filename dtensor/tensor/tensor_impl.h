@@ -80,6 +80,10 @@ struct TensorImpl {
   // Of a leaf in a group, and of what ForUse() makes of it: operators save the leaf.
   std::shared_ptr<GatherMember> gather;
 
+  // Of what RedistributeForUse() gathered: operators save this in its place. Of the tensor that was
+  // gathered, the same, so that all share it.
+  TensorImplPtr source;
+
   // Redistributions of this tensor. Leaves that want gradients and what is pinned hold them weakly:
   // parameters live on, and a gathered copy must not. The first caller gets what is remembered
   // itself, while nobody writes to it; whoever comes later, a value that has borrowed from it.
@@ -101,9 +105,9 @@ struct TensorImpl {
 };
 
 // An operand that is gathered again when backward needs it.
-struct SavedLeaf {
+struct SavedSource {
   int operand;
-  TensorImplPtr leaf;    // in a group
+  TensorImplPtr source;  // a leaf in a group; or an alias of its own (TensorImpl::source)
   uint64_t version = 0;  // of it, when the operand was read
 };
 
@@ -129,7 +133,7 @@ struct Node {
   // Of the operands, when they were read. `bases` are those of CopiedViews.
   absl::InlinedVector<uint64_t, 3> versions;
   std::vector<std::pair<int, Tensor>> bases;  // (operand, base)
-  std::vector<SavedLeaf> saved_leaves;        // whose `operands` are undefined until then
+  std::vector<SavedSource> saved_sources;     // whose `operands` are undefined until then
 };
 
 // Waits for impl.local, or makes it again. Errors: what went wrong on the way; kFailedPrecondition

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "dtensor/nn/adamw.h"
 #include "dtensor/nn/containers.h"
@@ -35,7 +36,8 @@ std::unique_ptr<Sequential> Stack() {
   return stack;
 }
 
-absl::Status Count(Context& context, const ParallelPlan& plan, int micro_batches, Counted& out) {
+absl::Status Count(Context& context, const ParallelPlan& plan, int micro_batches,
+                   const std::vector<std::string>& recompute, Counted& out) {
   DT_ASSIGN_OR_RETURN(const DeviceMesh mesh,
                       DeviceMesh::Parse("dp=" + std::to_string(context.world_size())));
   Device& device = context.device();
@@ -43,7 +45,7 @@ absl::Status Count(Context& context, const ParallelPlan& plan, int micro_batches
   Counted mine;
   const int64_t empty = live();
   const auto model = Stack();
-  DT_RETURN_IF_ERROR(plan.Apply(*model, context, mesh, {.seed = 1}));
+  DT_RETURN_IF_ERROR(plan.Apply(*model, context, mesh, {.seed = 1, .recompute = recompute}));
   mine.parameters = live() - empty;
   const TensorOr x =
       Full(context, mesh, {Replicate()}, {context.world_size(), kDim}, DType::kF32, 0.1);
@@ -79,12 +81,14 @@ absl::Status Count(Context& context, const ParallelPlan& plan, int micro_batches
   return absl::OkStatus();
 }
 
-Counted CountOn(int ranks, const ParallelPlan& plan, int micro_batches = 1) {
+Counted CountOn(int ranks, const ParallelPlan& plan, int micro_batches = 1,
+                const std::vector<std::string>& recompute = {}) {
   Counted counted;
-  EXPECT_THAT(
-      RunRanks(ranks,
-               [&](Context& context) { return Count(context, plan, micro_batches, counted); }),
-      IsOk());
+  EXPECT_THAT(RunRanks(ranks,
+                       [&](Context& context) {
+                         return Count(context, plan, micro_batches, recompute, counted);
+                       }),
+              IsOk());
   return counted;
 }
 
@@ -126,11 +130,33 @@ TEST(FullyShardMemory, AMicroBatchMovesThreeTimesTheParameters) {
   }
 }
 
+// What is gathered for the run again serves the gradients of that run: a layer that is recomputed
+// is gathered as often, one ahead of it too, and as little of it is held.
+TEST(FullyShardMemory, ALayerThatIsRecomputedMovesNoMore) {
+  for (int ranks : {2, 3, 4}) {
+    for (int micro_batches : {1, 2}) {
+      const std::string what = std::to_string(ranks) + " ranks";
+      const Counted counted = CountOn(ranks, EachLayer(), micro_batches, {"{0,1,2,3,4,5}"});
+      const int64_t moved = kAll * (ranks - 1) / ranks;
+      EXPECT_EQ(counted.gathers.bytes, 2 * moved) << what;
+      EXPECT_EQ(counted.reductions.bytes, moved) << what;
+      EXPECT_EQ(counted.bytes, 3 * moved) << what;
+      EXPECT_EQ(counted.gathers.calls, 2 * kLayers) << what;
+      EXPECT_EQ(counted.reductions.calls, kLayers) << what;
+      if (micro_batches == 2) continue;
+      ExpectWithin1Percent(counted.forward_peak, kAll / ranks + 2 * kWeight, what);
+      const int64_t reduced = (kLayers - 2) * kWeight / ranks;
+      ExpectWithin1Percent(counted.backward_peak, kAll / ranks + reduced + 3 * kWeight, what);
+    }
+  }
+}
+
 TEST(FullyShardMemory, ASimulatedRankPredictsIt) {
   const Counted run = CountOn(4, EachLayer(), 2);
   Counted predicted;
   EXPECT_THAT(
-      Simulate(0, 4, [&](Context& context) { return Count(context, EachLayer(), 2, predicted); }),
+      Simulate(0, 4,
+               [&](Context& context) { return Count(context, EachLayer(), 2, {}, predicted); }),
       IsOk());
   EXPECT_EQ(predicted.gathers, run.gathers);
   EXPECT_EQ(predicted.reductions, run.reductions);

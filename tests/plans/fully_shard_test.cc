@@ -36,7 +36,8 @@ struct Case {
   int micro_batches = 1;
   DType dtype = DType::kF64;
   Device::Kind device = Device::Kind::kCpu;
-  bool recompute = false;  // each layer
+  std::vector<std::string> recompute = {};  // modules
+  bool keep = false;                        // gathered activations, and results of collectives
 };
 
 struct Outcome {
@@ -77,11 +78,11 @@ absl::Status Train(Context& context, const Case& c, Outcome& outcome) {
   config.tie_embeddings = c.tied;
   Transformer model(config);
   model.SetDType(c.dtype);
-  DT_RETURN_IF_ERROR(plan.Apply(model, context, mesh, {.seed = 3}));
-  model.VisitModules([&](const std::string& path, Module& module) {
-    const bool layer = path == "model.layers.0" || path == "model.layers.1";
-    module.set_recomputes(c.recompute && layer);
-  });
+  const ParallelPlanOptions options = {.seed = 3,
+                                       .keep_gathered = c.keep,
+                                       .recompute = c.recompute,
+                                       .recompute_keeps_collectives = c.keep};
+  DT_RETURN_IF_ERROR(plan.Apply(model, context, mesh, options));
   DT_ASSIGN_OR_RETURN(AdamW optimizer, AdamW::Create(model.Parameters(), {}));
   Outcome mine;
   for (int step = 0; step < 5; ++step) {
@@ -182,9 +183,19 @@ TEST(FullyShard, TrainsTheSameWithLayersThatAreRecomputed) {
   const std::string plan = "{\"model.layers.*\", FullyShard(\"dp\")}\n{\"\", FullyShard(\"dp\")}";
   for (const bool tied : {false, true}) {
     Case c{"dp=3", plan, tied};
-    c.recompute = true;
+    c.recompute = {"model.layers.*"};
     ExpectSame(c);
     c.micro_batches = 2;
+    ExpectSame(c);
+  }
+  // Parts of a unit; one in another.
+  for (const bool keep : {false, true}) {
+    Case c{.mesh = "dp=2,tp=2", .plan = WithTensorParallel(true), .keep = keep};
+    c.recompute = {"model.layers.*.mlp"};
+    ExpectSame(c);
+    c.recompute = {"model.layers.*.self_attn", "model.layers.1", "lm_head"};
+    ExpectSame(c);
+    c.recompute = {"model", "model.layers.0.self_attn"};
     ExpectSame(c);
   }
 }

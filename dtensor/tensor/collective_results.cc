@@ -1,0 +1,59 @@
+#include "dtensor/tensor/collective_results.h"
+
+namespace dtensor {
+
+void CollectiveResults::Keep(const CollectiveCall& call, absl::Span<const Tensor> results) {
+  Entry& entry = entries_.emplace_back();
+  entry.lineage = call.lineage;
+  entry.spec = SpecPtr(call.spec);
+  for (const Tensor& result : results) entry.results.push_back(result.Borrow());
+}
+
+absl::Span<const Tensor> CollectiveResults::Take(const CollectiveCall& call) {
+  while (first_ < entries_.size() && entries_[first_].taken) ++first_;
+  for (size_t i = first_; i < entries_.size(); ++i) {
+    Entry& entry = entries_[i];
+    if (entry.taken || entry.lineage != call.lineage || entry.spec.get() != call.spec) continue;
+    entry.taken = true;
+    return entry.results;
+  }
+  return {};
+}
+
+void CollectiveResults::Rewind() {
+  first_ = 0;
+  for (Entry& entry : entries_) entry.taken = false;
+}
+
+RecomputedRun::RecomputedRun(Context& context, CollectiveResults* results, bool again)
+    : context_(context), outer_(context.recomputed_run()), results_(results), again_(again) {
+  context.set_recomputed_run(this);
+  if (again && results != nullptr) results->Rewind();
+}
+
+bool TakeResults(Context& context, const CollectiveCall& call, absl::Span<Tensor> out) {
+  for (const RecomputedRun* run = context.recomputed_run(); run != nullptr; run = run->outer_) {
+    if (!run->again_ || run->results_ == nullptr) continue;
+    const absl::Span<const Tensor> kept = run->results_->Take(call);
+    if (kept.size() != out.size()) continue;
+    for (size_t i = 0; i < out.size(); ++i) out[i] = kept[i].Borrow();
+    KeepResults(context, call, out);
+    return true;
+  }
+  return false;
+}
+
+void KeepResults(Context& context, const CollectiveCall& call, absl::Span<const Tensor> results) {
+  for (const RecomputedRun* run = context.recomputed_run(); run != nullptr; run = run->outer_) {
+    if (!run->again_ && run->results_ != nullptr) run->results_->Keep(call, results);
+  }
+}
+
+bool UsesKeptResults(const Context& context) {
+  for (const RecomputedRun* run = context.recomputed_run(); run != nullptr; run = run->outer_) {
+    if (run->again_ && run->results_ != nullptr) return true;
+  }
+  return false;
+}
+
+}  // namespace dtensor

@@ -1,0 +1,21 @@
+// RedistributeForUse: redistributions that Backward makes again in place of keeping their results.
+#ifndef DTENSOR_TENSOR_GATHER_AGAIN_H_
+#define DTENSOR_TENSOR_GATHER_AGAIN_H_
+
+#include "dtensor/layout/layout.h"
+#include "dtensor/tensor/distributed_tensor.h"
+
+namespace dtensor {
+
+// x.Redistribute(layout). Where that gathers, so that ranks hold more of x than before, recorded
+// operators that read the result save x in its place; Backward gathers it again, once for all
+// operators that read results of one x in one layout, and frees it after the last of them. So a
+// rank keeps its shard, for one more collective; values, gradients included, are the same bits.
+//
+// A view of the result that an operator saves keeps the gathered memory. Writing to x before
+// Backward is refused there, as for any operand. Errors: as Redistribute; failures.
+TensorOr RedistributeForUse(const DistributedTensor& x, const Layout& layout);
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_TENSOR_GATHER_AGAIN_H_

@@ -1,0 +1,82 @@
+#include "dtensor/tensor/gradient_buckets.h"
+
+#include <algorithm>
+
+#include "dtensor/redistribution/lineage.h"
+#include "dtensor/runtime/core/dims.h"
+#include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/tensor/reduce_gradients.h"
+#include "dtensor/tensor/tape.h"
+
+namespace dtensor {
+namespace {
+
+// The same on every rank, whatever it holds: the part of an even share, rounded up.
+int64_t BytesOf(const Spec& spec) {
+  int64_t parts = 1;
+  for (int axis = 0; axis < spec.mesh().num_axes(); ++axis) {
+    if (spec.layout.use(axis) == Layout::AxisUse::kShard) parts *= spec.mesh().axis_size(axis);
+  }
+  return (NumElements(spec.shape) + parts - 1) / parts * SizeOf(spec.dtype);
+}
+
+}  // namespace
+
+absl::Status GradientBuckets::Add(const TensorImplPtr& leaf, TensorImplPtr gradient) {
+  DT_ASSIGN_OR_RETURN(GradientReduction reduction, ReductionOf(*leaf, *gradient));
+  if (reduction.plan == nullptr) {
+    reduced_.push_back({leaf, gradient->spec, std::move(gradient->local)});
+    return absl::OkStatus();
+  }
+  const std::string key = CoalescingKey(*reduction.plan);
+  auto bucket = std::find_if(waiting_.begin(), waiting_.end(),
+                             [&](const Bucket& one) { return one.key == key; });
+  if (bucket == waiting_.end()) {
+    bucket = waiting_.emplace(waiting_.end());
+    bucket->key = key;
+  }
+  bucket->plans.push_back(std::move(reduction.plan));
+  bucket->sources.push_back(std::move(reduction.source));
+  bucket->members.push_back({leaf, std::move(reduction.target), Tensor()});
+  bucket->lineage = MixLineage(bucket->lineage, gradient->lineage.id);
+  bucket->bytes += BytesOf(*gradient->spec);
+  if (bucket->bytes < bytes_) return absl::OkStatus();
+  Bucket full = std::move(*bucket);
+  waiting_.erase(bucket);
+  return Begin(std::move(full));
+}
+
+absl::Status GradientBuckets::Begin(Bucket bucket) {
+  DT_RETURN_IF_ERROR(FinishBegun());
+  Communicator& communicator = bucket.members[0].leaf->context->communicator();
+  for (Tensor& source : bucket.sources) {
+    // Peers read it while this rank goes on: a lender's next write must not move it.
+    if (absl::Status status = source.EndBorrow(); !status.ok()) return communicator.Fail(status);
+  }
+  const ExchangeCaller caller(who_, bucket.lineage, kGradientLineage);
+  DT_ASSIGN_OR_RETURN(bucket.pending, PendingRedistribution::BeginCoalesced(
+                                          std::move(bucket.plans), std::move(bucket.sources),
+                                          communicator, caller));
+  begun_ = std::move(bucket);
+  return absl::OkStatus();
+}
+
+absl::Status GradientBuckets::FinishBegun() {
+  if (begun_.pending == nullptr) return absl::OkStatus();
+  Bucket bucket = std::exchange(begun_, {});
+  DT_RETURN_IF_ERROR(bucket.pending->Wait().status());
+  for (size_t i = 0; i < bucket.members.size(); ++i) {
+    bucket.members[i].local = bucket.pending->result(i);
+  }
+  bucket.pending = nullptr;  // which has the results, too
+  for (Reduced& member : bucket.members) reduced_.push_back(std::move(member));
+  return absl::OkStatus();
+}
+
+absl::Status GradientBuckets::Finish() {
+  for (Bucket& bucket : std::exchange(waiting_, {})) DT_RETURN_IF_ERROR(Begin(std::move(bucket)));
+  return FinishBegun();
+}
+
+}  // namespace dtensor

@@ -1,0 +1,186 @@
+// Buckets: gradients that are reduced while Backward goes on are those of ReduceGradients after it,
+// bit for bit, in as many collectives as their bytes ask for.
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtensor/ops/ops.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/testing/status_matchers.h"
+#include "dtensor/tensor/autograd.h"
+#include "dtensor/tensor/recompute.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace dtensor {
+namespace {
+
+using ::testing::HasSubstr;
+using Values = std::vector<std::vector<float>>;
+
+constexpr int kLayers = 6;
+constexpr int64_t kDim = 8, kBytes = kDim * kDim * sizeof(float);
+
+// Weights, the first of which is used again at the end; one that nobody uses; a mesh of which both
+// axes split rows of the batch, or one the batch and one the features.
+struct Model {
+  DeviceMesh mesh;
+  std::vector<DistributedTensor> weights;
+  DistributedTensor x;
+};
+
+absl::StatusOr<Model> MakeModel(Context& context, const std::string& mesh, DType dtype) {
+  Model model;
+  DT_ASSIGN_OR_RETURN(model.mesh, DeviceMesh::Parse(mesh));
+  const Layout whole = Layout::Replicated(model.mesh, 2);
+  for (uint64_t i = 0; i <= kLayers; ++i) {
+    DT_ASSIGN_OR_RETURN(auto w, RandomNormal(context, whole, {kDim, kDim},
+                                             {.seed = 1 + i, .stddev = 0.4, .dtype = dtype}));
+    DT_RETURN_IF_ERROR(w.set_requires_grad(true));
+    model.weights.push_back(std::move(w));
+  }
+  DT_ASSIGN_OR_RETURN(model.x, RandomNormal(context, whole, {7, kDim}, {.dtype = dtype}));
+  return model;
+}
+
+// The batch is split by the first axis; before layer 2 features are split by the last, if there
+// are two, whose weight then has a gradient that is Partial over both.
+TensorOr Forward(const Model& model, bool recompute) {
+  DT_ASSIGN_OR_RETURN(const Layout rows, model.x.layout().WithAxes({0}, Shard(0)));
+  TensorOr h = model.x.Redistribute(rows);
+  for (int i = 0; i < kLayers; ++i) {
+    const DistributedTensor& w = model.weights[i];
+    if (i == 2 && model.mesh.num_axes() > 1) {
+      DT_RETURN_IF_ERROR(h.status());
+      DT_ASSIGN_OR_RETURN(const Layout both, h->layout().WithAxes({1}, Shard(0)));
+      h = h->Redistribute(both);
+    }
+    const auto layer = [w](absl::Span<const DistributedTensor> x) -> TensorsOr {
+      DT_ASSIGN_OR_RETURN(auto y, Silu(MatMul(x[0], w)));
+      return std::vector<DistributedTensor>{std::move(y)};
+    };
+    DT_RETURN_IF_ERROR(h.status());
+    if (recompute && i % 2 == 0) {
+      DT_ASSIGN_OR_RETURN(const auto y, Recompute({*h}, layer));
+      h = y[0];
+    } else {
+      DT_ASSIGN_OR_RETURN(const auto y, layer({*h}));
+      h = y[0];
+    }
+  }
+  return Sum(MatMul(h, model.weights[0]), {0, 1});
+}
+
+struct Case {
+  std::string mesh = "dp=2";
+  DType dtype = DType::kF32;
+  DType grad_dtype = DType::kF32;
+  bool recompute = false;
+  int micro_batches = 1;      // of which the last reduces,
+  bool each_reduces = false;  // or each
+};
+
+struct Outcome {
+  Values gradients;
+  int64_t in_backward = 0, after = 0;  // calls
+};
+
+int64_t Calls(Context& context) {
+  int64_t calls = 0;
+  for (const auto& [key, traffic] : context.communicator().traffic()) calls += traffic.calls;
+  context.communicator().ResetTraffic();
+  return calls;
+}
+
+absl::Status RunCase(Context& context, const Case& c, int64_t bytes, Outcome& outcome) {
+  DT_ASSIGN_OR_RETURN(Model model, MakeModel(context, c.mesh, c.dtype));
+  for (DistributedTensor& w : model.weights) DT_RETURN_IF_ERROR(w.set_grad_dtype(c.grad_dtype));
+  Outcome mine;
+  for (int micro = 1; micro <= c.micro_batches; ++micro) {
+    const TensorOr loss = Forward(model, c.recompute);
+    DT_RETURN_IF_ERROR(loss.status());
+    Calls(context);
+    const bool reduces = micro == c.micro_batches || c.each_reduces;
+    DT_RETURN_IF_ERROR(Backward(loss, {.bucket_bytes = reduces ? bytes : 0}));
+    mine.in_backward = Calls(context);
+    if (reduces) DT_RETURN_IF_ERROR(ReduceGradients(model.weights));
+    mine.after = Calls(context);
+  }
+  EXPECT_FALSE(model.weights[kLayers].grad().defined());
+  for (int i = 0; i < kLayers; ++i) {
+    const DistributedTensor gradient = model.weights[i].grad();
+    EXPECT_EQ(gradient.layout(), model.weights[i].layout());
+    EXPECT_EQ(gradient.dtype(), c.grad_dtype);
+    const NoGrad no_grad(context);
+    DT_ASSIGN_OR_RETURN(const auto floats, Cast(gradient, DType::kF32));
+    DT_ASSIGN_OR_RETURN(auto values, ToGlobal<float>(floats));
+    mine.gradients.push_back(std::move(values));
+  }
+  if (context.rank() == 0) outcome = std::move(mine);
+  return absl::OkStatus();
+}
+
+Outcome On(const Case& c, int64_t bytes) {
+  Outcome outcome;
+  DT_EXPECT_OK(RunRanks(DeviceMesh::Parse(c.mesh)->size(), [&](Context& context) {
+    return RunCase(context, c, bytes, outcome);
+  })) << c.mesh;
+  return outcome;
+}
+
+TEST(GradientBuckets, GiveTheBitsOfOneReductionAtTheEnd) {
+  for (const Case& c :
+       {Case{.mesh = "dp=1"}, Case{}, Case{.mesh = "dp=3"}, Case{.mesh = "dp=2,cp=2"},
+        Case{.mesh = "dp=1,cp=2"}, Case{.dtype = DType::kBF16, .grad_dtype = DType::kBF16},
+        Case{.dtype = DType::kBF16, .grad_dtype = DType::kF32}, Case{.recompute = true},
+        Case{.mesh = "dp=2,cp=2", .recompute = true}, Case{.micro_batches = 3},
+        Case{.mesh = "dp=2,cp=2", .micro_batches = 2},
+        Case{.dtype = DType::kBF16, .micro_batches = 2},
+        Case{.micro_batches = 3, .each_reduces = true},
+        Case{.recompute = true, .micro_batches = 2, .each_reduces = true}}) {
+    const Outcome at_end = On(c, 0);
+    for (const int64_t bytes : {int64_t{1}, kBytes, 2 * kBytes + 1, kBucketBytes}) {
+      const Outcome run = On(c, bytes);
+      EXPECT_EQ(run.gradients, at_end.gradients) << c.mesh << " " << bytes;
+      EXPECT_EQ(run.after, 0) << "nothing is left to reduce";
+    }
+  }
+}
+
+// Weights 5, 4, ... 1 are complete in this order, and then 0, whose two uses are the first and the
+// last.
+TEST(GradientBuckets, AreBegunWhenTheyAreFull) {
+  const Outcome at_end = On({}, 0);
+  EXPECT_EQ(at_end.in_backward, 0);
+  EXPECT_EQ(at_end.after, 1);
+  for (const bool recompute : {false, true}) {
+    const Case c{.recompute = recompute};
+    EXPECT_EQ(On(c, 1).in_backward, 6);
+    EXPECT_EQ(On(c, kBytes).in_backward, 6);
+    EXPECT_EQ(On(c, kBytes + 1).in_backward, 3);
+    EXPECT_EQ(On(c, 4 * kBytes).in_backward, 2);
+    EXPECT_EQ(On(c, kBucketBytes).in_backward, 1);
+  }
+}
+
+TEST(GradientBuckets, HaveOneForEachSetOfAxes) {
+  const Case c{.mesh = "dp=2,cp=2"};
+  const Outcome at_end = On(c, 0), run = On(c, kBucketBytes);
+  EXPECT_EQ(run.in_backward, at_end.in_backward + at_end.after);
+}
+
+TEST(GradientBuckets, RefuseANegativeSizeBeforeAnythingRuns) {
+  DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const Model model, MakeModel(context, "dp=2", DType::kF32));
+    DT_ASSIGN_OR_RETURN(const auto loss, Forward(model, false));
+    EXPECT_THAT(
+        Backward(loss, {.bucket_bytes = -1}),
+        StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("a bucket of -1 bytes cannot be")));
+    for (const DistributedTensor& w : model.weights) EXPECT_FALSE(w.grad().defined());
+    return Backward(loss, {.bucket_bytes = 1});
+  }));
+}
+
+}  // namespace
+}  // namespace dtensor
