@@ -1,5 +1,6 @@
-// Random plans on random models: outputs, and each parameter's gradient, are those of one rank,
-// whatever the styles, edges, sharding between uses and recomputation. DTENSOR_SEED repeats the
+// Random plans on random models: outputs, each parameter's gradient, and weights after five steps
+// of AdamW are those of one rank, whatever the styles, edges, sharding between uses, recomputation,
+// what is kept for Backward, and when gradients are reduced. DTENSOR_SEED repeats the
 // slow one, DTENSOR_SECONDS is how long it lasts.
 #include <algorithm>
 #include <cmath>
@@ -14,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "dtensor/nn/adamw.h"
 #include "dtensor/nn/containers.h"
 #include "dtensor/nn/dropout_layer.h"
 #include "dtensor/nn/gelu_mlp.h"
@@ -142,53 +144,98 @@ ParallelPlan MakePlan(Sequential& model, const DeviceMesh& mesh, Choices& choice
   return plan;
 }
 
+using Values = std::map<std::string, std::vector<double>>;
+
 struct Outcome {
   std::vector<double> y;
-  std::map<std::string, std::vector<double>> gradients;
-  std::string text;  // the plan, and what is recomputed
+  Values gradients, weights;  // of two micro-batches; after all steps
+  std::string text;           // the plan, and how it is trained
 };
 
-// Null: one rank, and no plan.
+// How a model is trained, beside its plan.
+struct Training {
+  ParallelPlanOptions options = {.seed = 7, .allow_uneven = true};
+  int64_t bucket_bytes = 0;
+  std::string ToString() const {
+    return absl::StrCat("recomputed: ", absl::StrJoin(options.recompute, " "),
+                        options.recompute_keeps_collectives ? " (collectives are kept)" : "",
+                        options.keep_gathered ? "; keeps what is gathered" : "", "; buckets of ",
+                        bucket_bytes);
+  }
+};
+
+Training MakeTraining(Sequential& model, Choices& choices) {
+  Training training;
+  model.VisitModules([&](const std::string& path, Module&) {
+    if (!path.empty() && choices.Below(5) == 0) training.options.recompute.push_back(path);
+  });
+  training.options.recompute_keeps_collectives = choices.Below(2) == 0;
+  training.options.keep_gathered = choices.Below(2) == 0;
+  training.bucket_bytes = choices.OneOf<int64_t>({0, 1, 500, kBucketBytes});
+  return training;
+}
+
+absl::StatusOr<Values> Read(Module& model, bool gradients) {
+  Values all;
+  absl::Status status;
+  model.VisitParameters([&](const std::string& path, Parameter& parameter) {
+    auto values = ToGlobal<double>(gradients ? parameter.tensor.grad() : parameter.tensor.Detach());
+    status.Update(values.status());
+    if (values.ok()) all[path] = *std::move(values);
+  });
+  DT_RETURN_IF_ERROR(status);
+  return all;
+}
+
+// Of two micro-batches, each of a tape of its own; the last one reduces, or one before it too.
+absl::Status AddGradients(Context& context, Sequential& model, const TensorOr& x, uint32_t seed,
+                          int64_t bucket_bytes) {
+  for (int micro = 0; micro < 2; ++micro) {
+    context.random() = {seed, 0};
+    DT_ASSIGN_OR_RETURN(const auto y, model(x));
+    const bool reduces = micro == 1 || bucket_bytes == 1;
+    DT_RETURN_IF_ERROR(
+        Backward(Sum(Mul(y, y), {0, 1, 2}), {.bucket_bytes = reduces ? bucket_bytes : 0}));
+  }
+  return ReduceGradients(model.Parameters());
+}
+
 absl::StatusOr<Outcome> RunModel(Context& context, const DeviceMesh& mesh, uint32_t seed) {
   context.random() = {seed, 0};
   Sequential model;
   MakeModel(seed, model);
   Choices choices(seed + 1);
   const ParallelPlan plan = MakePlan(model, mesh, choices);
-  Outcome outcome{{}, {}, absl::StrCat("\n", plan.ToString(), "\nrecomputed:")};
-  for (int i = 0; i < model.size() && mesh.num_axes() > 0; ++i) {
-    model[i].set_recomputes(choices.Below(4) == 0);
-    if (model[i].recomputes()) absl::StrAppend(&outcome.text, " ", i);
-  }
-  DT_RETURN_IF_ERROR(plan.Apply(model, context, mesh, {.seed = 7, .allow_uneven = true}));
+  const Training training =
+      mesh.num_axes() == 0 ? Training() : MakeTraining(model, choices);  // one rank: all is kept
+  Outcome outcome;
+  outcome.text = absl::StrCat("\n", plan.ToString(), "\n", training.ToString());
+  DT_RETURN_IF_ERROR(plan.Apply(model, context, mesh, training.options));
   const TensorOr x = RandomNormal(context, Layout::Replicated(mesh, 3), {kBatch, kSequence, kDim},
                                   {.seed = 5, .dtype = DType::kF64});
   DT_ASSIGN_OR_RETURN(const auto y, model(x));
   DT_ASSIGN_OR_RETURN(outcome.y, ToGlobal<double>(y.Detach()));
-  const std::vector<DistributedTensor> parameters = model.Parameters();
-  if (parameters.empty()) return outcome;
-  for (int micro = 0; micro < 2; ++micro) {  // the second of a tape of its own
-    context.random() = {seed, 0};
-    DT_ASSIGN_OR_RETURN(const auto again, model(x));
-    DT_RETURN_IF_ERROR(Backward(Sum(Mul(again, again), {0, 1, 2})));
+  if (model.Parameters().empty()) return outcome;
+  DT_ASSIGN_OR_RETURN(AdamW optimizer, AdamW::Create(model.Parameters(), {}));
+  for (int step = 0; step < 5; ++step) {
+    DT_RETURN_IF_ERROR(AddGradients(context, model, x, seed, training.bucket_bytes));
+    if (step == 0) {
+      DT_ASSIGN_OR_RETURN(outcome.gradients, Read(model, /*gradients=*/true));
+    }
+    DT_RETURN_IF_ERROR(optimizer.Step(0.01));
+    optimizer.ClearGradients();
   }
-  DT_RETURN_IF_ERROR(ReduceGradients(parameters));
-  absl::Status status;
-  model.VisitParameters([&](const std::string& path, Parameter& parameter) {
-    auto values = ToGlobal<double>(parameter.tensor.grad());
-    status.Update(values.status());
-    if (values.ok()) outcome.gradients[path] = *std::move(values);
-  });
-  DT_RETURN_IF_ERROR(status);
+  DT_ASSIGN_OR_RETURN(outcome.weights, Read(model, /*gradients=*/false));
   return outcome;
 }
 
-std::string Difference(const std::vector<double>& got, const std::vector<double>& want) {
+std::string Difference(const std::vector<double>& got, const std::vector<double>& want,
+                       double tolerance = 1e-10) {
   if (got.size() != want.size()) return absl::StrCat(got.size(), " values");
   double largest = 1e-3;
   for (const double value : want) largest = std::max(largest, std::abs(value));
   for (size_t i = 0; i < got.size(); ++i) {
-    if (!(std::abs(got[i] - want[i]) <= 1e-10 * largest)) {
+    if (!(std::abs(got[i] - want[i]) <= tolerance * largest)) {
       return absl::StrCat("element ", i, " is ", got[i], ", not ", want[i]);
     }
   }
@@ -205,6 +252,11 @@ absl::Status Compare(const Outcome& got, const Outcome& want) {
   for (const auto& [path, gradient] : want.gradients) {
     const auto difference = Difference(got.gradients.at(path), gradient);
     if (!difference.empty()) return wrong(absl::StrCat("gradient of ", path), difference);
+  }
+  // A gradient that is nothing but noise still moves a weight, by lr noise / eps a step.
+  for (const auto& [path, weight] : want.weights) {
+    const auto difference = Difference(got.weights.at(path), weight, 1e-8);
+    if (!difference.empty()) return wrong(absl::StrCat("weight ", path), difference);
   }
   return absl::OkStatus();
 }
