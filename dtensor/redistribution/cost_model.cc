@@ -31,41 +31,66 @@ std::string Shortest(double value) {
   return std::string(text, std::to_chars(text, text + sizeof(text), value).ptr);
 }
 
-}  // namespace
-
-const LinkSpeed& CostModel::Of(absl::string_view axis) const {
-  const auto found = axes_.find(axis);
-  return found == axes_.end() ? every_other_ : found->second;
+// The rate that a line of two words sets; null for other words.
+double* RateOf(absl::string_view word, MachineRates& rates) {
+  if (word == "copy") return &rates.copy_gb_per_second;
+  if (word == "reduce") return &rates.reduce_gb_per_second;
+  if (word == "multiply") return &rates.multiply_gf_per_second;
+  if (word == "memory") return &rates.memory_gb_per_second;
+  return nullptr;
 }
 
-absl::StatusOr<CostModel> CostModel::Parse(absl::string_view text) {
-  CostModel table;
-  bool has_default = false;
-  const auto parse_line = [&](absl::Span<const absl::string_view> words) -> absl::Status {
-    if (words[0] == "copy" && words.size() == 2) return ParseRate(words[1], table.copy_);
-    if (words[0] == "reduce" && words.size() == 2) return ParseRate(words[1], table.reduce_);
-    if (words[0] == "multiply" && words.size() == 2) return ParseRate(words[1], table.multiply_);
-    if (words[0] != "link" || words.size() != 4) {
-      return InvalidArgument(
-          {"expected \"link AXIS MICROSECONDS GB/S\", \"copy GB/S\", \"reduce GB/S\" or "
-           "\"multiply GF/S\", got \"",
-           absl::StrJoin(words, " "), "\""});
+// Reads lines into rates.
+class Reader {
+ public:
+  explicit Reader(MachineRates& rates) : rates_(rates) {}
+
+  absl::Status Line(absl::Span<const absl::string_view> words) {
+    if (words.size() == 2) {
+      if (double* rate = RateOf(words[0], rates_)) return ParseRate(words[1], *rate);
+      if (words[0] == "call") return ParseLatency(words[1], rates_.call_us);
     }
+    if (words[0] == "gemm" && words.size() == 3) return Gemm(words[1], words[2]);
+    if (words[0] == "link" && words.size() == 4) return Link(words);
+    return InvalidArgument(
+        {"expected \"link AXIS MICROSECONDS GB/S\", \"copy GB/S\", \"reduce GB/S\", "
+         "\"multiply GF/S\", \"gemm TYPE GF/S\", \"memory GB/S\" or \"call MICROSECONDS\", "
+         "got \"",
+         absl::StrJoin(words, " "), "\""});
+  }
+
+ private:
+  absl::Status Gemm(absl::string_view type, absl::string_view rate) {
+    DT_ASSIGN_OR_RETURN(const DType dtype, ParseDType(type));
+    return ParseRate(rate, rates_.gemm_gf_per_second[static_cast<size_t>(dtype)]);
+  }
+
+  absl::Status Link(absl::Span<const absl::string_view> words) {
     LinkSpeed link;
     DT_RETURN_IF_ERROR(ParseLatency(words[2], link.latency_us));
     DT_RETURN_IF_ERROR(ParseRate(words[3], link.gb_per_second));
     const bool every_other = words[1] == "*";
-    if (every_other ? has_default : table.axes_.contains(words[1])) {
+    if (every_other ? has_default_ : rates_.links.contains(words[1])) {
       return InvalidArgument({"axis \"", words[1], "\" has a link already"});
     }
-    if (!every_other) {
-      table.Set(std::string(words[1]), link);
+    if (every_other) {
+      rates_.every_other_link = link;
+      has_default_ = true;
     } else {
-      table.SetDefault(link);
-      has_default = true;
+      rates_.links[std::string(words[1])] = link;
     }
     return absl::OkStatus();
-  };
+  }
+
+  MachineRates& rates_;
+  bool has_default_ = false;
+};
+
+}  // namespace
+
+absl::StatusOr<CostModel> CostModel::Parse(absl::string_view text) {
+  CostModel table;
+  Reader reader(table.rates_);
   int number = 0;
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
     ++number;
@@ -73,7 +98,7 @@ absl::StatusOr<CostModel> CostModel::Parse(absl::string_view text) {
     const std::vector<absl::string_view> words =
         absl::StrSplit(line, absl::ByAnyChar(" \t\r"), absl::SkipEmpty());
     if (words.empty()) continue;
-    if (absl::Status status = parse_line(words); !status.ok()) {
+    if (absl::Status status = reader.Line(words); !status.ok()) {
       return InvalidArgument({"links, line ", absl::StrCat(number), ": ", status.message()});
     }
   }
@@ -82,14 +107,25 @@ absl::StatusOr<CostModel> CostModel::Parse(absl::string_view text) {
 
 std::string CostModel::ToString() const {
   std::string text;
-  const auto add = [&text](absl::string_view axis, const LinkSpeed& link) {
+  const auto add_link = [&text](absl::string_view axis, const LinkSpeed& link) {
     absl::StrAppend(&text, "link ", axis, " ", Shortest(link.latency_us), " ",
                     Shortest(link.gb_per_second), "\n");
   };
-  for (const auto& [axis, link] : axes_) add(axis, link);
-  add("*", every_other_);
-  absl::StrAppend(&text, "copy ", Shortest(copy_), "\nreduce ", Shortest(reduce_), "\nmultiply ",
-                  Shortest(multiply_), "\n");
+  // What nobody has said stays unsaid.
+  const auto add = [&text](absl::string_view words, double value) {
+    if (value != 0) absl::StrAppend(&text, words, " ", Shortest(value), "\n");
+  };
+  for (const auto& [axis, link] : rates_.links) add_link(axis, link);
+  add_link("*", rates_.every_other_link);
+  add("copy", rates_.copy_gb_per_second);
+  add("reduce", rates_.reduce_gb_per_second);
+  add("multiply", rates_.multiply_gf_per_second);
+  for (size_t type = 0; type < rates_.gemm_gf_per_second.size(); ++type) {
+    add(absl::StrCat("gemm ", dtensor::ToString(static_cast<DType>(type))),
+        rates_.gemm_gf_per_second[type]);
+  }
+  add("memory", rates_.memory_gb_per_second);
+  add("call", rates_.call_us);
   return text;
 }
 

@@ -1,6 +1,7 @@
 // CostModel: how fast ranks talk along each mesh axis, and how fast one rank copies, reduces and
-// multiplies.
-// Plans are priced with it. A plain value with a text form, one fact a line:
+// computes.
+// Plans are priced with it, and simulated runs (Simulate, context.h). A plain value with a text
+// form, one fact a line:
 //
 //   # two nodes of eight
 //   link dp 12 25      ranks that differ on "dp": 12 us for a message, then 25 GB/s (1e9 bytes/s)
@@ -8,26 +9,25 @@
 //   copy 1500          GB/s of local copies, bytes read plus bytes written
 //   reduce 1200        GB/s of terms read
 //   multiply 600000    GF/s (1e9 operations/s) of attention's products
+//   gemm bf16 800000   GF/s of matrix products of that type; where there is none, as multiply
+//   memory 2500        GB/s of all other kernels, read plus written; where there is none, as copy
+//   call 4             us that each kernel takes beside its work; where there is none, 0
 //
 // All ranks must use equal tables: plans follow from them.
 #ifndef DTENSOR_REDISTRIBUTION_COST_MODEL_H_
 #define DTENSOR_REDISTRIBUTION_COST_MODEL_H_
 
+#include <cstddef>
 #include <cstdint>
-#include <map>
 #include <string>
 #include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/core/machine_rates.h"
 
 namespace dtensor {
-
-struct LinkSpeed {
-  double latency_us = 0.3;   // of one message, however small
-  double gb_per_second = 8;  // 1e9 bytes; of all that one rank receives over such links
-  friend bool operator==(const LinkSpeed&, const LinkSpeed&) = default;
-};
 
 class CostModel {
  public:
@@ -39,24 +39,30 @@ class CostModel {
   static absl::StatusOr<CostModel> Parse(absl::string_view text);
   std::string ToString() const;  // parses back
 
-  const LinkSpeed& Of(absl::string_view axis) const;
-  void Set(std::string axis, LinkSpeed link) { axes_[std::move(axis)] = link; }
-  void SetDefault(LinkSpeed link) { every_other_ = link; }
-  double copy_gb_per_second() const { return copy_; }
-  double reduce_gb_per_second() const { return reduce_; }
-  double multiply_gf_per_second() const { return multiply_; }
-  void set_copy_gb_per_second(double rate) { copy_ = rate; }
-  void set_reduce_gb_per_second(double rate) { reduce_ = rate; }
-  void set_multiply_gf_per_second(double rate) { multiply_ = rate; }
+  const LinkSpeed& Of(absl::string_view axis) const { return rates_.LinkOf(axis); }
+  void Set(std::string axis, LinkSpeed link) { rates_.links[std::move(axis)] = link; }
+  void SetDefault(LinkSpeed link) { rates_.every_other_link = link; }
+  double copy_gb_per_second() const { return rates_.copy_gb_per_second; }
+  double reduce_gb_per_second() const { return rates_.reduce_gb_per_second; }
+  double multiply_gf_per_second() const { return rates_.multiply_gf_per_second; }
+  void set_copy_gb_per_second(double rate) { rates_.copy_gb_per_second = rate; }
+  void set_reduce_gb_per_second(double rate) { rates_.reduce_gb_per_second = rate; }
+  void set_multiply_gf_per_second(double rate) { rates_.multiply_gf_per_second = rate; }
+  void set_gemm_gf_per_second(DType dtype, double rate) {
+    rates_.gemm_gf_per_second[static_cast<size_t>(dtype)] = rate;
+  }
+  void set_memory_gb_per_second(double rate) { rates_.memory_gb_per_second = rate; }
+  void set_call_us(double call_us) { rates_.call_us = call_us; }
+
+  // All of it, as plain numbers.
+  const MachineRates& rates() const { return rates_; }
 
   // No axis has a link of its own: then only numbers of messages and bytes tell plans apart.
-  bool uniform() const { return axes_.empty(); }
+  bool uniform() const { return rates_.links.empty(); }
   friend bool operator==(const CostModel&, const CostModel&) = default;
 
  private:
-  std::map<std::string, LinkSpeed, std::less<>> axes_;
-  LinkSpeed every_other_;
-  double copy_ = 16, reduce_ = 12, multiply_ = 100;
+  MachineRates rates_;
 };
 
 }  // namespace dtensor

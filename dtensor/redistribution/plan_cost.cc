@@ -9,6 +9,7 @@
 #include "dtensor/redistribution/cross_mesh_transition.h"
 #include "dtensor/redistribution/redistribution_plan.h"
 #include "dtensor/redistribution/same_mesh_transition.h"
+#include "dtensor/runtime/core/machine_rates.h"
 #include "dtensor/runtime/core/status.h"
 
 namespace dtensor {
@@ -208,36 +209,14 @@ int64_t RedistributionPlan::PeakBytes() const {
 
 namespace {
 
-// Seconds that one rank spends in one round: the latency of its slowest link, what comes over each,
-// and the work on its own memory.
-class Price {
+// By which links one rank reaches others.
+class Reach {
  public:
-  Price(const DeviceMesh& mesh, const CostModel& links, int rank)
+  Reach(const DeviceMesh& mesh, const CostModel& links, int rank)
       : mesh_(mesh),
         links_(links),
-        mine_(mesh.Contains(rank) ? mesh.Coordinate(rank) : CoordinateVector()),
-        rank_(rank) {}
+        mine_(mesh.Contains(rank) ? mesh.Coordinate(rank) : CoordinateVector()) {}
 
-  double Of(absl::Span<const ReceiveBox> boxes, int64_t element_size) const {
-    double seconds = 0, latency_us = 0;
-    for (const ReceiveBox& box : boxes) {
-      const double bytes = static_cast<double>(box.elements() * element_size);
-      for (int peer : box.peers) {
-        if (peer == rank_) continue;
-        const LinkSpeed& link = LinkTo(peer);
-        seconds += bytes / (link.gb_per_second * 1e9);
-        latency_us = std::max(latency_us, link.latency_us);
-      }
-      if (box.peers.size() > 1) {
-        seconds += bytes * box.peers.size() / (links_.reduce_gb_per_second() * 1e9);
-      } else if (box.peers[0] == rank_) {
-        seconds += 2 * bytes / (links_.copy_gb_per_second() * 1e9);
-      }
-    }
-    return seconds + latency_us * 1e-6;
-  }
-
- private:
   // The slowest of the axes on which the peer is elsewhere; a mesh's ranks talk to those of another
   // by the link of every other axis.
   const LinkSpeed& LinkTo(int peer) const {
@@ -253,10 +232,10 @@ class Price {
     return *slowest;
   }
 
+ private:
   const DeviceMesh& mesh_;
   const CostModel& links_;
   const CoordinateVector mine_;
-  const int rank_;
 };
 
 }  // namespace
@@ -271,8 +250,11 @@ double RedistributionPlan::PredictedSeconds(const CostModel& links) const {
     double slowest = 0;
     for (size_t i = 0; i < samples; ++i) {
       const int rank = ranks[i * ranks.size() / samples];
-      const Price price(to_.mesh(), links, rank);
-      slowest = std::max(slowest, price.Of(Receives(s, rank), SizeOf(dtype_)));
+      const Reach reach(to_.mesh(), links, rank);
+      slowest = std::max(
+          slowest, SecondsOfRound(links.rates(), Receives(s, rank), SizeOf(dtype_), rank,
+                                  [&](int peer) -> const LinkSpeed& { return reach.LinkTo(peer); })
+                       .total());
     }
     seconds += slowest;
   }

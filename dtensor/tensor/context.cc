@@ -14,6 +14,7 @@
 #include "dtensor/runtime/core/lru_cache.h"
 #include "dtensor/runtime/core/no_throw.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/device/meta/meta_device.h"
 #include "dtensor/tensor/dispatch_cache.h"
 
 namespace dtensor {
@@ -111,6 +112,7 @@ std::string Spec::ToString() const {
 Context::Context(Communicator& communicator, Device& device)
     : communicator_(communicator),
       device_(device),
+      simulated_clock_(ClockOf(device)),
       tables_(std::make_unique<Tables>(communicator.staging_bytes())),
       dispatch_cache_(std::make_unique<DispatchCache>()) {
   tables_->usual = tables_->Intern({});
@@ -249,8 +251,9 @@ absl::Status RunRanks(int n, const std::function<absl::Status(Context&)>& fn,
   return RunLocalRanks(n, WithContext(fn), options);
 }
 
-absl::Status Simulate(int rank, int size, const std::function<absl::Status(Context&)>& fn) {
-  return RunSimulatedRank(rank, size, WithContext(fn));
+absl::Status Simulate(int rank, int size, const std::function<absl::Status(Context&)>& fn,
+                      const SimulationOptions& options) {
+  return RunSimulatedRank(rank, size, WithContext(fn), options.cost.rates());
 }
 
 }  // namespace dtensor

@@ -20,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "dtensor/layout/layout.h"
+#include "dtensor/redistribution/cost_model.h"
 #include "dtensor/redistribution/lineage.h"
 #include "dtensor/redistribution/plan_executor.h"
 #include "dtensor/redistribution/redistribution_plan.h"
@@ -28,6 +29,7 @@
 #include "dtensor/runtime/core/dims.h"
 #include "dtensor/runtime/core/dtype.h"
 #include "dtensor/runtime/device/device.h"
+#include "dtensor/runtime/device/meta/simulated_clock.h"
 #include "dtensor/tensor/counted.h"
 
 namespace dtensor {
@@ -72,6 +74,9 @@ class Context {
   int world_size() const { return communicator_.size(); }
   Communicator& communicator() { return communicator_; }
   Device& device() { return device_; }
+  // How long this rank would have taken so far, and what it would have done; null unless it is
+  // simulated.
+  const SimulatedClock* simulated_clock() const { return simulated_clock_; }
 
   // The one Spec with these values. Errors: kInvalidArgument when the mesh has not as many ranks as
   // the world and does not say which it lies on (DeviceMesh::OnRanks), naming both and the remedy;
@@ -134,6 +139,7 @@ class Context {
   struct Tables;  // specs, options, plans
   Communicator& communicator_;
   Device& device_;
+  const SimulatedClock* const simulated_clock_;
   bool recording_ = true;
   RecomputedRun* recomputed_run_ = nullptr;
   uint64_t sequence_ = 0;
@@ -168,11 +174,16 @@ class NoGrad {
 absl::Status RunRanks(int n, const std::function<absl::Status(Context&)>& fn,
                       const RunOptions& options = {});
 
+struct SimulationOptions {
+  CostModel cost;  // by which time passes; it changes nothing else
+};
+
 // Runs fn once, as rank `rank` of `size`, on a meta device with a simulated communicator: the same
 // program, with shapes and no bytes. What it would communicate is in
-// context.communicator().traffic(), and what it would hold in context.device().memory(). Errors:
-// see RunSimulatedRank.
-absl::Status Simulate(int rank, int size, const std::function<absl::Status(Context&)>& fn);
+// context.communicator().traffic(), what it would hold in context.device().memory(), and how long
+// it would take in context.simulated_clock(). Errors: see RunSimulatedRank.
+absl::Status Simulate(int rank, int size, const std::function<absl::Status(Context&)>& fn,
+                      const SimulationOptions& options = {});
 
 }  // namespace dtensor
 

@@ -65,8 +65,8 @@ absl::Status Device::FillBytes(void* dst, uint8_t value, int64_t bytes) {
 absl::Status Device::Gemm(const GemmProblem& p) {
   if (failed()) return failure();
   DT_RETURN_IF_ERROR(ValidateGemm(p));
-  if (is_meta() || p.batch == 0 || p.m == 0 || p.n == 0) return absl::OkStatus();
-  return p.k == 0 ? GemmOfNothing(p) : DoGemm(p);
+  if (p.batch == 0 || p.m == 0 || p.n == 0) return absl::OkStatus();
+  return p.k == 0 && !is_meta() ? GemmOfNothing(p) : DoGemm(p);
 }
 
 absl::Status Device::GemmOfNothing(const GemmProblem& p) {

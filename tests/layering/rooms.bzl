@@ -63,6 +63,7 @@ ROOMS = {
         "runtime/comm/process",
         "runtime/core",
         "runtime/device",
+        "runtime/device/meta",
         "runtime/kernels",
     ],
     "parallel_plans": [
@@ -122,6 +123,7 @@ ROOMS = {
         "runtime/comm",
         "runtime/core",
         "runtime/device",
+        "runtime/device/meta",
     ],
     "runtime/core": [],
     "runtime/device": ["runtime/core"],
@@ -152,6 +154,7 @@ ROOMS = {
     "runtime/kernels": [
         "runtime/core",
         "runtime/device",
+        "runtime/device/meta",
         "runtime/kernels/arguments",
         "runtime/kernels/cpu",
     ],

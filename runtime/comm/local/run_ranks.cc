@@ -251,15 +251,16 @@ absl::Status RunLocalRanks(int n, const RankFunction& fn, const RunOptions& opti
   return status;
 }
 
-absl::Status RunSimulatedRank(int rank, int size, const RankFunction& fn) {
+absl::Status RunSimulatedRank(int rank, int size, const RankFunction& fn,
+                              const MachineRates& rates) {
   if (size < 1 || rank < 0 || rank >= size) {
     return InvalidArgument(
         {"Simulate: there is no rank ", absl::StrCat(rank), " of ", absl::StrCat(size)});
   }
   if (!fn) return InvalidArgument({"Simulate: the function to run is null"});
   auto ranks = std::make_unique<LocalWorld>();
-  ranks->devices.push_back(MakeMetaDevice());
-  ranks->simulated = MakeSimulatedCommunicator(rank, size);
+  ranks->devices.push_back(MakeMetaDevice(rates));
+  ranks->simulated = MakeSimulatedCommunicator(rank, size, ClockOf(*ranks->devices[0]));
   const absl::Status status = NoThrow([&] { return fn(*ranks->simulated, *ranks->devices[0]); });
   LetGo(std::move(ranks));
   return status;

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "dtensor/runtime/comm/communicator.h"
+#include "dtensor/runtime/core/machine_rates.h"
 #include "dtensor/runtime/device/device.h"
 
 namespace dtensor {
@@ -42,9 +43,10 @@ using RankFunction = std::function<absl::Status(Communicator&, Device&)>;
 absl::Status RunLocalRanks(int n, const RankFunction& fn, const RunOptions& options = {});
 
 // Runs fn once, on this thread, as rank `rank` of `size`: every exchange is counted and none takes
-// place, on a meta device. Errors: kInvalidArgument for a rank that is not of the world, a null
-// function; fn's.
-absl::Status RunSimulatedRank(int rank, int size, const RankFunction& fn);
+// place, on a meta device whose clock (meta_device.h) goes by `rates`. Errors: kInvalidArgument for
+// a rank that is not of the world, a null function; fn's.
+absl::Status RunSimulatedRank(int rank, int size, const RankFunction& fn,
+                              const MachineRates& rates = {});
 
 }  // namespace dtensor
 

@@ -1,13 +1,17 @@
 #include "dtensor/runtime/comm/simulated/simulated_communicator.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "absl/algorithm/container.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/runtime/comm/exchange_check.h"
 #include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/core/machine_rates.h"
 #include "dtensor/runtime/core/status.h"
 
 namespace dtensor {
@@ -16,7 +20,8 @@ namespace {
 // One rank of a world on paper: refuses what LocalCommunicator refuses, and counts the rest.
 class SimulatedCommunicator final : public Communicator {
  public:
-  SimulatedCommunicator(int rank, int size) : rank_(rank), size_(size) {}
+  SimulatedCommunicator(int rank, int size, SimulatedClock* clock)
+      : rank_(rank), size_(size), clock_(clock) {}
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -25,11 +30,22 @@ class SimulatedCommunicator final : public Communicator {
     DT_RETURN_IF_ERROR(failure_);
     DT_RETURN_IF_ERROR(CheckExchange(collective, parts, rank_, size_, /*device=*/nullptr));
     CountBoxes(collective, parts);
+    if (clock_ != nullptr) Start(collective, parts);
     return absl::OkStatus();
   }
 
-  absl::Status Finish(const Collective&) override { return failure_; }
-  void Drop(const Collective&, std::shared_ptr<const void>) override {}
+  absl::Status Finish(const Collective& collective) override {
+    const auto begun = Find([&](const Pending& one) { return one.collective == &collective; });
+    if (begun != pending_.end()) {
+      clock_->WaitUntil(begun->end);
+      pending_.erase(begun);
+    }
+    return failure_;
+  }
+  // Its links stay busy; nobody waits.
+  void Drop(const Collective& collective, std::shared_ptr<const void>) override {
+    std::erase_if(pending_, [&](const Pending& one) { return one.collective == &collective; });
+  }
   absl::Status FinishDropped() override { return failure_; }
 
   absl::Status Barrier(absl::string_view) override { return failure_; }
@@ -59,16 +75,55 @@ class SimulatedCommunicator final : public Communicator {
     Count(collective, messages, bytes);
   }
 
+  // An exchange that has begun.
+  struct Pending {
+    const Collective* collective;
+    double end;
+  };
+
+  template <typename Predicate>
+  std::vector<Pending>::iterator Find(Predicate predicate) {
+    return std::find_if(pending_.begin(), pending_.end(), predicate);
+  }
+
+  // A group has one exchange on its way: the one before is waited for first.
+  void Start(const Collective& collective, absl::Span<const ExchangePart> parts) {
+    const auto before =
+        Find([&](const Pending& one) { return one.collective->group == collective.group; });
+    if (before != pending_.end()) clock_->WaitUntil(before->end);
+    const double seconds = Seconds(collective, parts);
+    // By itself a rank only copies.
+    const bool alone = collective.group.size() == 1;
+    const double end = clock_->Communicate(alone ? "" : collective.axes, seconds);
+    pending_.push_back({&collective, end});
+  }
+
+  double Seconds(const Collective& collective, absl::Span<const ExchangePart> parts) const {
+    const MachineRates& rates = clock_->rates();
+    const LinkSpeed& link = rates.LinkOfLabel(collective.axes);
+    double seconds = 0, latency = 0;
+    for (const ExchangePart& part : parts) {
+      const int64_t size = SizeOf((part.src.defined() ? part.src : part.dst).dtype());
+      const RoundSeconds round = SecondsOfRound(rates, part.receives, size, rank_,
+                                                [&](int) -> const LinkSpeed& { return link; });
+      seconds += round.work;
+      latency = std::max(latency, round.latency);
+    }
+    return seconds + latency;
+  }
+
   const int rank_, size_;
+  SimulatedClock* const clock_;
+  std::vector<Pending> pending_;  // few
   absl::Status failure_;
 };
 
 }  // namespace
 
-std::unique_ptr<Communicator> MakeSimulatedCommunicator(int rank, int size) {
+std::unique_ptr<Communicator> MakeSimulatedCommunicator(int rank, int size, SimulatedClock* clock) {
   DT_REQUIRE(0 <= rank && rank < size,
              "MakeSimulatedCommunicator: the rank must be one of the world's");
-  return std::make_unique<SimulatedCommunicator>(rank, size);
+  return std::make_unique<SimulatedCommunicator>(rank, size, clock);
 }
 
 }  // namespace dtensor

@@ -1,16 +1,20 @@
-// A communicator that moves nothing and counts all.
+// A communicator that moves nothing, counts all, and knows how long it would take.
 #ifndef DTENSOR_RUNTIME_COMM_SIMULATED_SIMULATED_COMMUNICATOR_H_
 #define DTENSOR_RUNTIME_COMM_SIMULATED_SIMULATED_COMMUNICATOR_H_
 
 #include <memory>
 
 #include "dtensor/runtime/comm/communicator.h"
+#include "dtensor/runtime/device/meta/simulated_clock.h"
 
 namespace dtensor {
 
-// Rank `rank` of `size`: every exchange is counted and none takes place.
+// Rank `rank` of `size`: every exchange is counted and none takes place. On `clock`, which outlives
+// it (null: on none), an exchange begins when its links are free, as soon as the rank asks for it,
+// and its Finish waits for its end.
 // Requires: 0 <= rank < size.
-std::unique_ptr<Communicator> MakeSimulatedCommunicator(int rank, int size);
+std::unique_ptr<Communicator> MakeSimulatedCommunicator(int rank, int size,
+                                                        SimulatedClock* clock = nullptr);
 
 }  // namespace dtensor
 

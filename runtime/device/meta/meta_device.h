@@ -1,14 +1,19 @@
-// A device without memory: it counts, and computes nothing.
+// A device without memory: it computes nothing, counts what it would, and times that.
 #ifndef DTENSOR_RUNTIME_DEVICE_META_META_DEVICE_H_
 #define DTENSOR_RUNTIME_DEVICE_META_META_DEVICE_H_
 
 #include <memory>
 
+#include "dtensor/runtime/core/machine_rates.h"
 #include "dtensor/runtime/device/device.h"
+#include "dtensor/runtime/device/meta/simulated_clock.h"
 
 namespace dtensor {
 
-std::unique_ptr<Device> MakeMetaDevice();
+std::unique_ptr<Device> MakeMetaDevice(const MachineRates& rates = {});
+
+// That of a meta device; null for others.
+SimulatedClock* ClockOf(Device& device);
 
 }  // namespace dtensor
 
