@@ -5,19 +5,74 @@
 
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/arguments/attention_args.h"
+#include "dtensor/runtime/kernels/arguments/operand_bytes.h"
 #include "dtensor/runtime/kernels/by_device.h"
 #include "dtensor/runtime/kernels/cpu/attention.h"
 
 namespace dtensor::kernels {
 namespace {
 
-constexpr ByDevice<AttentionArgs> kAttention = {.name = "attention", .host = cpu::Attention};
-constexpr ByDevice<AttentionArgs> kAttentionGrad = {.name = "attention_grad",
-                                                    .host = cpu::AttentionGrad};
-constexpr ByDevice<AttentionDeltaArgs> kAttentionDelta = {.name = "attention_delta",
-                                                          .host = cpu::AttentionDelta};
-constexpr ByDevice<AttentionMergeArgs> kMergeAttention = {.name = "attention_merge",
-                                                          .host = cpu::MergeAttention};
+DType Wide(const AttentionSizes& sizes) { return AccumulatorOf(sizes.dtype); }
+
+// Elements of q, o and their gradients; of k, v and theirs; of a statistic.
+double QueryElements(const AttentionSizes& sizes) {
+  return static_cast<double>(sizes.batch * sizes.q_heads * sizes.q_rows * sizes.dim);
+}
+double KeyElements(const AttentionSizes& sizes) {
+  return static_cast<double>(sizes.batch * sizes.kv_heads * sizes.keys * sizes.dim);
+}
+double Rows(const AttentionSizes& sizes) {
+  return static_cast<double>(sizes.batch * sizes.q_heads * sizes.q_rows);
+}
+
+// Of one product over the pairs that the mask allows.
+double ProductFlops(const AttentionArgs& args) {
+  const auto pairs = static_cast<double>(args.mask.Count(args.q_positions, args.k_positions));
+  return 2.0 * static_cast<double>(args.sizes.batch * args.sizes.q_heads * args.sizes.dim) * pairs;
+}
+
+// q k^T and p v. What is carried is read but in the first step, and written but in the last.
+Work ForwardWork(const AttentionArgs& args) {
+  const AttentionSizes& sizes = args.sizes;
+  const double carry = Bytes(QueryElements(sizes) + 2 * Rows(sizes), Wide(sizes));
+  double bytes = Bytes(QueryElements(sizes) + 2 * KeyElements(sizes), sizes.dtype);
+  if (!sizes.first) bytes += carry;
+  bytes += sizes.last
+               ? Bytes(QueryElements(sizes), sizes.out_dtype) + Bytes(Rows(sizes), Wide(sizes))
+               : carry;
+  return {.dtype = sizes.dtype, .attention_flops = 2 * ProductFlops(args), .bytes = bytes};
+}
+
+// q k^T again, p^T do, do v^T, ds k and ds^T q. dq is added to but in the first step.
+Work BackwardWork(const AttentionArgs& args) {
+  const AttentionSizes& sizes = args.sizes;
+  const double gradients = QueryElements(sizes) * (sizes.first ? 1 : 2) + 2 * KeyElements(sizes);
+  return {.dtype = sizes.dtype,
+          .attention_flops = 5 * ProductFlops(args),
+          .bytes = Bytes(2 * QueryElements(sizes) + 2 * KeyElements(sizes), sizes.dtype) +
+                   Bytes(2 * Rows(sizes), Wide(sizes)) + Bytes(gradients, sizes.out_dtype)};
+}
+
+Work WorkOf(const AttentionDeltaArgs& args) {
+  return {.bytes = Bytes(2 * QueryElements(args.sizes), args.sizes.dtype) +
+                   Bytes(Rows(args.sizes), Wide(args.sizes))};
+}
+
+Work WorkOf(const AttentionMergeArgs& args) {
+  const AttentionSizes& sizes = args.sizes;
+  const auto parts = static_cast<double>(args.parts.o.size());
+  return {.bytes = Bytes(parts * (QueryElements(sizes) + Rows(sizes)) + Rows(sizes), Wide(sizes)) +
+                   Bytes(QueryElements(sizes), sizes.out_dtype)};
+}
+
+constexpr ByDevice<AttentionArgs> kAttention = {
+    .name = "attention", .host = cpu::Attention, .work = ForwardWork};
+constexpr ByDevice<AttentionArgs> kAttentionGrad = {
+    .name = "attention_grad", .host = cpu::AttentionGrad, .work = BackwardWork};
+constexpr ByDevice<AttentionDeltaArgs> kAttentionDelta = {
+    .name = "attention_delta", .host = cpu::AttentionDelta, .work = WorkOf};
+constexpr ByDevice<AttentionMergeArgs> kMergeAttention = {
+    .name = "attention_merge", .host = cpu::MergeAttention, .work = WorkOf};
 
 // Of [b, s, h, d]; a row's elements must be adjacent.
 AttentionOperand OperandOf(const Tensor& tensor) {
@@ -55,8 +110,6 @@ AttentionSizes SizesOf(const Tensor& q, const Tensor& k, const Tensor& v,
            (dropout.batches.size() == sizes.batch && dropout.heads.size() == sizes.q_heads));
   return sizes;
 }
-
-DType Wide(const AttentionSizes& sizes) { return AccumulatorOf(sizes.dtype); }
 
 void CheckStatistics(const AttentionSizes& sizes, const Tensor& tensor) {
   DT_CHECK(tensor.dtype() == Wide(sizes) &&

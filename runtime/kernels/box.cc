@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/core/work.h"
 #include "dtensor/runtime/kernels/arguments/box_args.h"
 #include "dtensor/runtime/kernels/by_device.h"
 #include "dtensor/runtime/kernels/cpu/box.h"
@@ -9,8 +11,24 @@
 namespace dtensor::kernels {
 namespace {
 
-constexpr ByDevice<FillIdentityArgs> kFillIdentity = {.name = "FillIdentity",
-                                                      .host = cpu::FillIdentity};
+Work WorkOf(const MoveBoxesArgs& args) {
+  double bytes = 0;
+  for (const BoxMove& move : args.moves) {
+    if (move.is_done()) continue;
+    const BoxLoop& loop = move.loop;
+    const double elements = static_cast<double>(loop.bytes() / loop.element_bytes(0));
+    bytes += static_cast<double>(loop.bytes()) +
+             elements * static_cast<double>((loop.operands() - 1) * loop.element_bytes(1));
+  }
+  return {.bytes = bytes};
+}
+
+Work WorkOf(const FillIdentityArgs& args) {
+  return {.bytes = static_cast<double>(args.n * SizeOf(args.dtype))};
+}
+
+constexpr ByDevice<FillIdentityArgs> kFillIdentity = {
+    .name = "FillIdentity", .host = cpu::FillIdentity, .work = WorkOf};
 
 }  // namespace
 
@@ -19,7 +37,8 @@ absl::Status MoveBoxes(Device& device, const char* kernel, absl::Span<const BoxM
   const bool done =
       std::all_of(moves.begin(), moves.end(), [](const BoxMove& move) { return move.is_done(); });
   if (done) return device.failure();
-  const ByDevice<MoveBoxesArgs> move_boxes = {.name = kernel, .host = cpu::MoveBoxes};
+  const ByDevice<MoveBoxesArgs> move_boxes = {
+      .name = kernel, .host = cpu::MoveBoxes, .work = WorkOf};
   return move_boxes.Run(device, {moves[0].in, moves[0].out}, {moves, first});
 }
 

@@ -78,7 +78,7 @@ TEST_P(BoxTest, IdentitiesChangeNoResult) {
   EXPECT_THAT(Read(flags), Each(1));
 }
 
-TEST(BoxMeta, MovesNothing) {
+TEST(BoxMeta, CountsWhatItWouldMove) {
   const auto device = MakeMetaDevice();
   const Tensor a = Tensor::Empty(*device, DType::kF32, {4}).value();
   const Tensor b = Tensor::Empty(*device, DType::kF32, {4}).value();
@@ -86,6 +86,7 @@ TEST(BoxMeta, MovesNothing) {
   const BoxMove move(BoxOf({0}, 0, 0, 4), b, sources);
   DT_EXPECT_OK(MoveBoxes(*device, "Test", {&move, 1}));
   DT_EXPECT_OK(FillIdentity(*device, ReduceOp::kMax, b));
+  EXPECT_EQ(ClockOf(*device)->work().bytes, 2 * 16 + 16);
 }
 
 }  // namespace

@@ -1,16 +1,18 @@
-// ByDevice: one kernel, and what runs it on each kind of device.
+// ByDevice: one kernel, what runs it on each kind of device, and how much work it is.
 //
 // A header of this folder is a contract that all devices keep. Its source checks the arguments,
 // decides what metadata decides, turns tensors into flat arguments (runtime/kernels/arguments) and
 // hands them on:
 //
-//   constexpr ByDevice<SoftmaxArgs> kSoftmax = {.name = "Softmax", .host = cpu::Softmax};
+//   Work WorkOf(const SoftmaxArgs& args);  // operand_bytes.h helps
+//   constexpr ByDevice<SoftmaxArgs> kSoftmax = {
+//       .name = "Softmax", .host = cpu::Softmax, .work = WorkOf};
 //   return kSoftmax.Run(device, {x.dtype()}, args);
 //
 //   host   cpu and deferred, whose memory the host can read: functions of runtime/kernels/cpu
 //   cuda   there are none yet. One is a source in runtime/kernels/cuda, and a `.cuda =` here; an
 //          operator whose kernels are all there says so in its OpDef (OpDef::cuda)
-//   meta   nothing is run
+//   meta   nothing is run; the device's clock is told the work
 //
 // A function launches the kernel on the device and does not wait for it. It may refer to the
 // arguments until it returns: what runs later holds a copy.
@@ -21,9 +23,22 @@
 
 #include "absl/status/status.h"
 #include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/core/work.h"
 #include "dtensor/runtime/device/device.h"
 
 namespace dtensor::kernels {
+
+// How much work a kernel with these arguments is. Pointers are not looked at. There is no default:
+// a ByDevice that does not say it does not compile.
+template <typename Args>
+class WorkFunction {
+ public:
+  constexpr WorkFunction(Work (*function)(const Args&)) : function_(function) {}
+  Work operator()(const Args& args) const { return function_(args); }
+
+ private:
+  Work (*function_)(const Args&);
+};
 
 template <typename Args>
 struct ByDevice {
@@ -32,6 +47,7 @@ struct ByDevice {
   const char* name;  // in errors; a string literal
   Function host = nullptr;
   Function cuda = nullptr;
+  WorkFunction<Args> work;
 
   // `types`: those of the operands, which say in an error what was asked for. Errors: the device's
   // failure; kUnimplemented where it has no such kernel, and goes on working; the function's own.
@@ -39,6 +55,8 @@ struct ByDevice {
 };
 
 namespace internal {
+// Tells a meta device's clock.
+absl::Status RunOnPaper(Device& device, const Work& work);
 // The device's failure; else kUnimplemented, naming kernel, types, device and remedy: the device
 // on which there is one, if any.
 absl::Status NoKernel(const char* name, std::initializer_list<DType> types, const Device& device,
@@ -48,7 +66,7 @@ absl::Status NoKernel(const char* name, std::initializer_list<DType> types, cons
 template <typename Args>
 absl::Status ByDevice<Args>::Run(Device& device, std::initializer_list<DType> types,
                                  const Args& args) const {
-  if (device.is_meta()) return device.failure();
+  if (device.is_meta()) return internal::RunOnPaper(device, work(args));
   const bool on_cuda = device.kind() == Device::Kind::kCuda;
   const Function function = on_cuda ? cuda : host;
   if (function != nullptr) return function(device, name, args);

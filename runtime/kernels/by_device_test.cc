@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <type_traits>
 
 #include "dtensor/runtime/device/cpu/cpu_device.h"
 #include "dtensor/runtime/device/deferred/deferred_device.h"
@@ -25,8 +26,12 @@ absl::Status CountOnHost(Device& device, const char* name, const CountArgs& args
   });
 }
 
-constexpr ByDevice<CountArgs> kCount = {.name = "Count", .host = CountOnHost};
-constexpr ByDevice<CountArgs> kNowhere = {.name = "Count"};
+Work WorkOf(const CountArgs& args) { return {.bytes = static_cast<double>(args.by)}; }
+
+constexpr ByDevice<CountArgs> kCount = {.name = "Count", .host = CountOnHost, .work = WorkOf};
+// Nobody can leave it out.
+static_assert(!std::is_default_constructible_v<WorkFunction<CountArgs>>);
+constexpr ByDevice<CountArgs> kNowhere = {.name = "Count", .work = WorkOf};
 
 // Its kind is all that a kernel is chosen by; it does nothing.
 class FakeCuda final : public Device {
@@ -58,25 +63,30 @@ TEST(ByDevice, RunsOnTheHostsDevices) {
   EXPECT_EQ(count, 5);
 }
 
-TEST(ByDevice, DoesNothingOnMeta) {
+TEST(ByDevice, SaysOnMetaWhatItWouldDo) {
   int count = 0;
   const std::unique_ptr<Device> meta = MakeMetaDevice();
   DT_EXPECT_OK(kCount.Run(*meta, {DType::kF32}, {&count, 1}));
   DT_EXPECT_OK(kNowhere.Run(*meta, {DType::kF32}, {&count, 1}));
   EXPECT_EQ(count, 0);
+  EXPECT_EQ(ClockOf(*meta)->work().kernels, 2);
+  EXPECT_EQ(ClockOf(*meta)->work().bytes, 2);
   meta->Fail(absl::InternalError("broken"));
   EXPECT_THAT(kCount.Run(*meta, {DType::kF32}, {&count, 1}),
               StatusIs(absl::StatusCode::kInternal, "broken"));
+  EXPECT_EQ(ClockOf(*meta)->work().kernels, 2);
 }
 
 TEST(ByDevice, ChoosesByKind) {
   int on_cuda = 0, on_host = 0;
   constexpr ByDevice<CountArgs> kBoth = {.name = "Count",
                                          .host = CountOnHost,
-                                         .cuda = [](Device&, const char*, const CountArgs& args) {
-                                           *args.count += 10 * args.by;
-                                           return absl::OkStatus();
-                                         }};
+                                         .cuda =
+                                             [](Device&, const char*, const CountArgs& args) {
+                                               *args.count += 10 * args.by;
+                                               return absl::OkStatus();
+                                             },
+                                         .work = WorkOf};
   FakeCuda cuda;
   DT_EXPECT_OK(kBoth.Run(cuda, {DType::kF32}, {&on_cuda, 1}));
   EXPECT_EQ(on_cuda, 10);

@@ -2,14 +2,17 @@
 
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/arguments/elementwise_args.h"
+#include "dtensor/runtime/kernels/arguments/operand_bytes.h"
 #include "dtensor/runtime/kernels/by_device.h"
 #include "dtensor/runtime/kernels/cpu/comparison.h"
 
 namespace dtensor::kernels {
 namespace {
 
-constexpr ByDevice<CompareArgs> kCompare = {.name = "Compare", .host = cpu::Compare};
-constexpr ByDevice<WhereArgs> kWhere = {.name = "Where", .host = cpu::Where};
+constexpr ByDevice<CompareArgs> kCompare = {
+    .name = "Compare", .host = cpu::Compare, .work = WorkOnOperands<CompareArgs>};
+constexpr ByDevice<WhereArgs> kWhere = {
+    .name = "Where", .host = cpu::Where, .work = WorkOnOperands<WhereArgs>};
 
 }  // namespace
 

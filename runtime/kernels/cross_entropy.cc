@@ -1,5 +1,6 @@
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/arguments/indexed_args.h"
+#include "dtensor/runtime/kernels/arguments/operand_bytes.h"
 #include "dtensor/runtime/kernels/by_device.h"
 #include "dtensor/runtime/kernels/cpu/indexed.h"
 #include "dtensor/runtime/kernels/indexed.h"
@@ -7,12 +8,33 @@
 namespace dtensor::kernels {
 namespace {
 
-constexpr ByDevice<CrossEntropyStatsArgs> kStats = {.name = "CrossEntropyStats",
-                                                    .host = cpu::CrossEntropyStats};
-constexpr ByDevice<CrossEntropyMergeArgs> kMerge = {.name = "CrossEntropyMerge",
-                                                    .host = cpu::CrossEntropyMerge};
-constexpr ByDevice<CrossEntropyGradArgs> kGrad = {.name = "CrossEntropyGrad",
-                                                  .host = cpu::CrossEntropyGrad};
+// So many numbers for each row.
+double BytesOfRows(int64_t rows, double each, DType dtype) {
+  return Bytes(static_cast<double>(rows) * each, dtype);
+}
+
+Work WorkOf(const CrossEntropyStatsArgs& args) {
+  return {.bytes = BytesOf(args.logits) + BytesOf(args.targets) +
+                   BytesOfRows(args.rows, args.smooth ? 4 : 3, AccumulatorOf(args.dtype))};
+}
+
+Work WorkOf(const CrossEntropyMergeArgs& args) {
+  return {.bytes =
+              BytesOf(args.stats) + BytesOf(args.targets) + BytesOfRows(args.rows, 2, args.dtype)};
+}
+
+Work WorkOf(const CrossEntropyGradArgs& args) {
+  return {.bytes = BytesOf(args.logits) + BytesOf(args.targets) + BytesOf(args.lse) +
+                   BytesOf(args.dloss) +
+                   BytesOfRows(args.rows, static_cast<double>(args.width), args.dtype)};
+}
+
+constexpr ByDevice<CrossEntropyStatsArgs> kStats = {
+    .name = "CrossEntropyStats", .host = cpu::CrossEntropyStats, .work = WorkOf};
+constexpr ByDevice<CrossEntropyMergeArgs> kMerge = {
+    .name = "CrossEntropyMerge", .host = cpu::CrossEntropyMerge, .work = WorkOf};
+constexpr ByDevice<CrossEntropyGradArgs> kGrad = {
+    .name = "CrossEntropyGrad", .host = cpu::CrossEntropyGrad, .work = WorkOf};
 
 void CheckLogits(const Tensor& logits, const Tensor& targets, const IndexSet& classes) {
   DT_CHECK(logits.ndim() == 2 && IsFloat(logits.dtype()));

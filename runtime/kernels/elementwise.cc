@@ -6,6 +6,7 @@
 
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/arguments/elementwise_args.h"
+#include "dtensor/runtime/kernels/arguments/operand_bytes.h"
 #include "dtensor/runtime/kernels/by_device.h"
 #include "dtensor/runtime/kernels/copy.h"
 #include "dtensor/runtime/kernels/cpu/elementwise.h"
@@ -13,18 +14,33 @@
 namespace dtensor::kernels {
 namespace {
 
-constexpr ByDevice<BinaryArgs> kBinary = {.name = "Binary", .host = cpu::Binary};
-constexpr ByDevice<UnaryArgs> kUnary = {.name = "Unary", .host = cpu::Unary};
-constexpr ByDevice<AffineArgs> kAffine = {.name = "Affine", .host = cpu::Affine};
-constexpr ByDevice<FillArgs> kFill = {.name = "Fill", .host = cpu::Fill};
-constexpr ByDevice<AddNArgs> kAddN = {.name = "AddN", .host = cpu::AddN};
-constexpr ByDevice<PowArgs> kPow = {.name = "Pow", .host = cpu::Pow};
-constexpr ByDevice<PowGradArgs> kPowGrad = {.name = "PowGrad", .host = cpu::PowGrad};
-constexpr ByDevice<UnaryGradArgs> kUnaryGrad = {.name = "UnaryGrad", .host = cpu::UnaryGrad};
-constexpr ByDevice<BinaryGradArgs> kBinaryGrad = {.name = "BinaryGrad", .host = cpu::BinaryGrad};
-constexpr ByDevice<SiluMulArgs> kSiluMul = {.name = "SiluMul", .host = cpu::SiluMul};
-constexpr ByDevice<SiluMulGradArgs> kSiluMulGrad = {.name = "SiluMulGrad",
-                                                    .host = cpu::SiluMulGrad};
+// Operands that are not there cost nothing.
+Work WorkOf(const AddNArgs& args) { return {.bytes = BytesOf(args.operands, args.terms)}; }
+
+Work WorkOf(const FillArgs& args) {
+  return {.bytes = Bytes(DistinctElements(args.loop, 0), args.dtype)};
+}
+
+constexpr ByDevice<BinaryArgs> kBinary = {
+    .name = "Binary", .host = cpu::Binary, .work = WorkOnOperands<BinaryArgs>};
+constexpr ByDevice<UnaryArgs> kUnary = {
+    .name = "Unary", .host = cpu::Unary, .work = WorkOnOperands<UnaryArgs>};
+constexpr ByDevice<AffineArgs> kAffine = {
+    .name = "Affine", .host = cpu::Affine, .work = WorkOnOperands<AffineArgs>};
+constexpr ByDevice<FillArgs> kFill = {.name = "Fill", .host = cpu::Fill, .work = WorkOf};
+constexpr ByDevice<AddNArgs> kAddN = {.name = "AddN", .host = cpu::AddN, .work = WorkOf};
+constexpr ByDevice<PowArgs> kPow = {
+    .name = "Pow", .host = cpu::Pow, .work = WorkOnOperands<PowArgs>};
+constexpr ByDevice<PowGradArgs> kPowGrad = {
+    .name = "PowGrad", .host = cpu::PowGrad, .work = WorkOnOperands<PowGradArgs>};
+constexpr ByDevice<UnaryGradArgs> kUnaryGrad = {
+    .name = "UnaryGrad", .host = cpu::UnaryGrad, .work = WorkOnOperands<UnaryGradArgs>};
+constexpr ByDevice<BinaryGradArgs> kBinaryGrad = {
+    .name = "BinaryGrad", .host = cpu::BinaryGrad, .work = WorkOnOperands<BinaryGradArgs>};
+constexpr ByDevice<SiluMulArgs> kSiluMul = {
+    .name = "SiluMul", .host = cpu::SiluMul, .work = WorkOnOperands<SiluMulArgs>};
+constexpr ByDevice<SiluMulGradArgs> kSiluMulGrad = {
+    .name = "SiluMulGrad", .host = cpu::SiluMulGrad, .work = WorkOnOperands<SiluMulGradArgs>};
 
 void CheckAlike(const Tensor& a, const Tensor& b) {
   DT_CHECK(a.shape() == b.shape() && a.dtype() == b.dtype());

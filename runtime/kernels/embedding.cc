@@ -1,5 +1,6 @@
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/arguments/indexed_args.h"
+#include "dtensor/runtime/kernels/arguments/operand_bytes.h"
 #include "dtensor/runtime/kernels/by_device.h"
 #include "dtensor/runtime/kernels/cpu/indexed.h"
 #include "dtensor/runtime/kernels/indexed.h"
@@ -7,9 +8,21 @@
 namespace dtensor::kernels {
 namespace {
 
-constexpr ByDevice<EmbeddingArgs> kEmbedding = {.name = "Embedding", .host = cpu::Embedding};
-constexpr ByDevice<EmbeddingGradArgs> kEmbeddingGrad = {.name = "EmbeddingGrad",
-                                                        .host = cpu::EmbeddingGrad};
+// As if each token had a row here.
+Work WorkOf(const EmbeddingArgs& args) {
+  return {.bytes = BytesOf(args.ids) +
+                   2.0 * static_cast<double>(args.tokens * args.table.n * args.table.size)};
+}
+
+Work WorkOf(const EmbeddingGradArgs& args) {
+  return {.bytes = BytesOf(args.ids) + BytesOf(args.dy) +
+                   Bytes(static_cast<double>(args.num_rows * args.d), args.dtype)};
+}
+
+constexpr ByDevice<EmbeddingArgs> kEmbedding = {
+    .name = "Embedding", .host = cpu::Embedding, .work = WorkOf};
+constexpr ByDevice<EmbeddingGradArgs> kEmbeddingGrad = {
+    .name = "EmbeddingGrad", .host = cpu::EmbeddingGrad, .work = WorkOf};
 
 void CheckIds(const Tensor& ids, const Tensor& y) {
   DT_CHECK(ids.dtype() == DType::kI32 || ids.dtype() == DType::kI64);

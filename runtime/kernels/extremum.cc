@@ -4,19 +4,41 @@
 
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/arguments/extremum_args.h"
+#include "dtensor/runtime/kernels/arguments/operand_bytes.h"
 #include "dtensor/runtime/kernels/by_device.h"
 #include "dtensor/runtime/kernels/cpu/extremum.h"
 
 namespace dtensor::kernels {
 namespace {
 
-constexpr ByDevice<ArgMaxStatsArgs> kArgMaxStats = {.name = "ArgMaxStats",
-                                                    .host = cpu::ArgMaxStats};
-constexpr ByDevice<ArgMaxMergeArgs> kArgMaxMerge = {.name = "ArgMaxMerge",
-                                                    .host = cpu::ArgMaxMerge};
-constexpr ByDevice<CountTiesArgs> kCountTies = {.name = "CountTies", .host = cpu::CountTies};
-constexpr ByDevice<ShareAmongTiesArgs> kShareAmongTies = {.name = "ShareAmongTies",
-                                                          .host = cpu::ShareAmongTies};
+constexpr double kCountBytes = sizeof(int64_t);
+
+Work WorkOf(const ArgMaxStatsArgs& args) {
+  const double row = args.stride == 0 && args.n > 1 ? 1 : static_cast<double>(args.n);
+  return {.bytes = Bytes(DistinctElements(args.kept, 0) * row, args.dtype) +
+                   Iterations(args.kept) * 2 * kCountBytes};
+}
+
+Work WorkOf(const ArgMaxMergeArgs& args) {
+  return {.bytes = BytesOf(args.stats) + static_cast<double>(args.rows) * kCountBytes};
+}
+
+Work WorkOf(const CountTiesArgs& args) {
+  return {.bytes =
+              Bytes(DistinctElements(args.loop, 0) + DistinctElements(args.loop, 1), args.dtype) +
+              static_cast<double>(args.outputs) * kCountBytes};
+}
+
+constexpr ByDevice<ArgMaxStatsArgs> kArgMaxStats = {
+    .name = "ArgMaxStats", .host = cpu::ArgMaxStats, .work = WorkOf};
+constexpr ByDevice<ArgMaxMergeArgs> kArgMaxMerge = {
+    .name = "ArgMaxMerge", .host = cpu::ArgMaxMerge, .work = WorkOf};
+constexpr ByDevice<CountTiesArgs> kCountTies = {
+    .name = "CountTies", .host = cpu::CountTies, .work = WorkOf};
+constexpr ByDevice<ShareAmongTiesArgs> kShareAmongTies = {
+    .name = "ShareAmongTies",
+    .host = cpu::ShareAmongTies,
+    .work = WorkOnOperands<ShareAmongTiesArgs>};
 
 // `reduced`, which has x's shape without dims, as a view of x's shape.
 Tensor Spread(const Tensor& reduced, const Tensor& x, absl::Span<const int> dims) {

@@ -2,6 +2,7 @@
 
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/arguments/norm_args.h"
+#include "dtensor/runtime/kernels/arguments/operand_bytes.h"
 #include "dtensor/runtime/kernels/by_device.h"
 #include "dtensor/runtime/kernels/cpu/norm.h"
 #include "dtensor/runtime/kernels/row_checks.h"
@@ -14,18 +15,74 @@ using internal::CheckRowStats;
 using internal::CheckWeight;
 using internal::ShardStatsOf;
 
-constexpr ByDevice<RmsNormArgs> kRmsNorm = {.name = "RmsNorm", .host = cpu::RmsNorm};
-constexpr ByDevice<RowSquaresArgs> kRowSquares = {.name = "RowSquares", .host = cpu::RowSquares};
-constexpr ByDevice<RmsNormGradArgs> kRmsNormGrad = {.name = "RmsNormGrad",
-                                                    .host = cpu::RmsNormGrad};
-constexpr ByDevice<RmsNormGradDotsArgs> kRmsNormGradDots = {.name = "RmsNormGradDots",
-                                                            .host = cpu::RmsNormGradDots};
-constexpr ByDevice<LayerNormArgs> kLayerNorm = {.name = "LayerNorm", .host = cpu::LayerNorm};
-constexpr ByDevice<RowMomentsArgs> kRowMoments = {.name = "RowMoments", .host = cpu::RowMoments};
-constexpr ByDevice<LayerNormGradArgs> kLayerNormGrad = {.name = "LayerNormGrad",
-                                                        .host = cpu::LayerNormGrad};
-constexpr ByDevice<LayerNormGradSumsArgs> kLayerNormGradSums = {.name = "LayerNormGradSums",
-                                                                .host = cpu::LayerNormGradSums};
+// So many statistics of each row, in the type of sums unless it is said.
+template <int kIn>
+double BytesOfStats(const RowOperands<kIn>& rows, double each, DType dtype) {
+  return Bytes(Iterations(rows.loop) * each, AccumulatorOf(dtype));
+}
+
+// Of all shards.
+double BytesOfStats(const ShardStatsInput& stats, double each, DType dtype) {
+  return Bytes(static_cast<double>(stats.shards * stats.rows) * each, AccumulatorOf(dtype));
+}
+
+Work WorkOf(const RmsNormArgs& args) {
+  return {.bytes = BytesOf(args.rows) + BytesOf(args.weight) +
+                   BytesOfStats(args.stats, 1, args.dtype) + static_cast<double>(args.out_bytes) +
+                   BytesOfStats(args.rows, 1, args.dtype)};
+}
+
+Work WorkOf(const RowSquaresArgs& args) {
+  return {.bytes = BytesOf(args.rows) + BytesOfStats(args.rows, 1, args.dtype)};
+}
+
+Work WorkOf(const RmsNormGradArgs& args) {
+  return {.bytes = BytesOf(args.rows) + 2 * BytesOf(args.weight) + BytesOf(args.rstd) +
+                   BytesOfStats(args.stats, 1, args.dtype) + static_cast<double>(args.out_bytes)};
+}
+
+Work WorkOf(const RmsNormGradDotsArgs& args) {
+  return {.bytes =
+              BytesOf(args.rows) + BytesOf(args.weight) + BytesOfStats(args.rows, 1, args.dtype)};
+}
+
+Work WorkOf(const LayerNormArgs& args) {
+  return {.bytes = BytesOf(args.rows) + BytesOf(args.weight) + BytesOf(args.bias) +
+                   BytesOfStats(args.stats, 3, DType::kF64) + static_cast<double>(args.out_bytes) +
+                   BytesOfStats(args.rows, 2, args.dtype)};
+}
+
+Work WorkOf(const RowMomentsArgs& args) {
+  return {.bytes = BytesOf(args.rows) + BytesOfStats(args.rows, 3, DType::kF64)};
+}
+
+Work WorkOf(const LayerNormGradArgs& args) {
+  return {.bytes = BytesOf(args.rows) + 3 * BytesOf(args.weight) + BytesOf(args.mean) +
+                   BytesOf(args.rstd) + BytesOfStats(args.stats, 2, args.dtype) +
+                   static_cast<double>(args.out_bytes)};
+}
+
+Work WorkOf(const LayerNormGradSumsArgs& args) {
+  return {.bytes = BytesOf(args.rows) + BytesOf(args.weight) + BytesOf(args.mean) +
+                   BytesOf(args.rstd) + BytesOfStats(args.rows, 2, args.dtype)};
+}
+
+constexpr ByDevice<RmsNormArgs> kRmsNorm = {
+    .name = "RmsNorm", .host = cpu::RmsNorm, .work = WorkOf};
+constexpr ByDevice<RowSquaresArgs> kRowSquares = {
+    .name = "RowSquares", .host = cpu::RowSquares, .work = WorkOf};
+constexpr ByDevice<RmsNormGradArgs> kRmsNormGrad = {
+    .name = "RmsNormGrad", .host = cpu::RmsNormGrad, .work = WorkOf};
+constexpr ByDevice<RmsNormGradDotsArgs> kRmsNormGradDots = {
+    .name = "RmsNormGradDots", .host = cpu::RmsNormGradDots, .work = WorkOf};
+constexpr ByDevice<LayerNormArgs> kLayerNorm = {
+    .name = "LayerNorm", .host = cpu::LayerNorm, .work = WorkOf};
+constexpr ByDevice<RowMomentsArgs> kRowMoments = {
+    .name = "RowMoments", .host = cpu::RowMoments, .work = WorkOf};
+constexpr ByDevice<LayerNormGradArgs> kLayerNormGrad = {
+    .name = "LayerNormGrad", .host = cpu::LayerNormGrad, .work = WorkOf};
+constexpr ByDevice<LayerNormGradSumsArgs> kLayerNormGradSums = {
+    .name = "LayerNormGradSums", .host = cpu::LayerNormGradSums, .work = WorkOf};
 
 int64_t TotalOf(const Tensor& x, const Tensor* stats, int64_t total) {
   return stats == nullptr ? x.shape().back() : total;

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/kernels/arguments/operand_bytes.h"
 #include "dtensor/runtime/kernels/arguments/optimizer_args.h"
 #include "dtensor/runtime/kernels/by_device.h"
 #include "dtensor/runtime/kernels/cpu/optimizer.h"
@@ -10,9 +11,26 @@
 namespace dtensor::kernels {
 namespace {
 
-constexpr ByDevice<AdamWArgs> kAdamW = {.name = "AdamW", .host = cpu::AdamW};
-constexpr ByDevice<SgdArgs> kSgd = {.name = "Sgd", .host = cpu::Sgd};
-constexpr ByDevice<ClipScaleArgs> kClipScale = {.name = "ClipScale", .host = cpu::ClipScale};
+// Parameters and states are read and written.
+double BytesOf(const StepArgs& step, double states) {
+  const auto n = static_cast<double>(step.n);
+  const DType accumulator = AccumulatorOf(step.dtype);
+  const double wide = states + (step.has_master ? 1 : 0);
+  return Bytes(2 * n, step.dtype) + Bytes(n, step.grad_dtype) + Bytes(2 * n * wide, accumulator);
+}
+
+Work WorkOf(const AdamWArgs& args) { return {.bytes = BytesOf(args.step, 2)}; }
+
+Work WorkOf(const SgdArgs& args) {
+  return {.bytes = BytesOf(args.step, args.factors.momentum == 0 ? 0 : 1)};
+}
+
+Work WorkOf(const ClipScaleArgs& args) { return {.bytes = Bytes(3, args.dtype)}; }
+
+constexpr ByDevice<AdamWArgs> kAdamW = {.name = "AdamW", .host = cpu::AdamW, .work = WorkOf};
+constexpr ByDevice<SgdArgs> kSgd = {.name = "Sgd", .host = cpu::Sgd, .work = WorkOf};
+constexpr ByDevice<ClipScaleArgs> kClipScale = {
+    .name = "ClipScale", .host = cpu::ClipScale, .work = WorkOf};
 
 AdamWFactors Factors(const AdamWStep& step) {
   const double correction1 = 1 - std::pow(step.beta1, static_cast<double>(step.step));
@@ -52,6 +70,7 @@ StepArgs MakeStepArgs(const Tensor& param, const Tensor& grad, const Tensor& gra
           .grad = grad.raw(),
           .grad_scale = grad_scale.defined() ? grad_scale.raw() : nullptr,
           .master = master.defined() ? master.raw() : nullptr,
+          .has_master = master.defined(),
           .n = param.numel()};
 }
 

@@ -2,6 +2,7 @@
 
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/arguments/indexed_args.h"
+#include "dtensor/runtime/kernels/arguments/operand_bytes.h"
 #include "dtensor/runtime/kernels/by_device.h"
 #include "dtensor/runtime/kernels/cpu/indexed.h"
 #include "dtensor/runtime/kernels/indexed.h"
@@ -9,11 +10,24 @@
 namespace dtensor::kernels {
 namespace {
 
-constexpr ByDevice<RandomNormalArgs> kRandomNormal = {.name = "RandomNormal",
-                                                      .host = cpu::RandomNormal};
-constexpr ByDevice<RandomUniformArgs> kRandomUniform = {.name = "RandomUniform",
-                                                        .host = cpu::RandomUniform};
-constexpr ByDevice<DropoutArgs> kDropout = {.name = "Dropout", .host = cpu::Dropout};
+double BytesOf(const GlobalRuns& runs, DType dtype) {
+  return Bytes(static_cast<double>(runs.size()), dtype);
+}
+
+Work WorkOf(const RandomNormalArgs& args) { return {.bytes = BytesOf(args.runs, args.dtype)}; }
+
+Work WorkOf(const RandomUniformArgs& args) { return {.bytes = BytesOf(args.runs, args.dtype)}; }
+
+Work WorkOf(const DropoutArgs& args) {
+  return {.bytes = kernels::BytesOf(args.x) + BytesOf(args.runs, args.dtype)};
+}
+
+constexpr ByDevice<RandomNormalArgs> kRandomNormal = {
+    .name = "RandomNormal", .host = cpu::RandomNormal, .work = WorkOf};
+constexpr ByDevice<RandomUniformArgs> kRandomUniform = {
+    .name = "RandomUniform", .host = cpu::RandomUniform, .work = WorkOf};
+constexpr ByDevice<DropoutArgs> kDropout = {
+    .name = "Dropout", .host = cpu::Dropout, .work = WorkOf};
 
 void CheckRegion(absl::Span<const IndexSet> region, absl::Span<const int64_t> shape,
                  const Tensor& out) {

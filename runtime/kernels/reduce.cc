@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/kernels/arguments/operand_bytes.h"
 #include "dtensor/runtime/kernels/arguments/reduce_args.h"
 #include "dtensor/runtime/kernels/by_device.h"
 #include "dtensor/runtime/kernels/cpu/reduce.h"
@@ -10,10 +11,20 @@
 namespace dtensor::kernels {
 namespace {
 
-constexpr ByDevice<ReduceArgs> kReduce = {.name = "Reduce", .host = cpu::Reduce};
-constexpr ByDevice<ReduceArgs> kMean = {.name = "Mean", .host = cpu::Reduce};
-constexpr ByDevice<SumOfSquaresArgs> kSumOfSquares = {.name = "SumOfSquares",
-                                                      .host = cpu::SumOfSquares};
+Work WorkOf(const ReduceArgs& args) {
+  return {.bytes = Bytes(DistinctElements(args.kept, 0) * DistinctElements(args.reduced, 0),
+                         args.dtype) +
+                   Bytes(static_cast<double>(args.outputs), args.out_dtype)};
+}
+
+Work WorkOf(const SumOfSquaresArgs& args) {
+  return {.bytes = BytesOf(args.x) + Bytes(1, AccumulatorOf(args.dtype))};
+}
+
+constexpr ByDevice<ReduceArgs> kReduce = {.name = "Reduce", .host = cpu::Reduce, .work = WorkOf};
+constexpr ByDevice<ReduceArgs> kMean = {.name = "Mean", .host = cpu::Reduce, .work = WorkOf};
+constexpr ByDevice<SumOfSquaresArgs> kSumOfSquares = {
+    .name = "SumOfSquares", .host = cpu::SumOfSquares, .work = WorkOf};
 
 ReduceArgs MakeReduction(ReduceOp op, const Tensor& x, absl::Span<const int> dims,
                          const Tensor& out) {

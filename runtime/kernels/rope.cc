@@ -1,5 +1,6 @@
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/arguments/indexed_args.h"
+#include "dtensor/runtime/kernels/arguments/operand_bytes.h"
 #include "dtensor/runtime/kernels/by_device.h"
 #include "dtensor/runtime/kernels/cpu/indexed.h"
 #include "dtensor/runtime/kernels/indexed.h"
@@ -7,7 +8,11 @@
 namespace dtensor::kernels {
 namespace {
 
-constexpr ByDevice<RopeArgs> kRope = {.name = "Rope", .host = cpu::Rope};
+Work WorkOf(const RopeArgs& args) {
+  return {.bytes = 2 * Bytes(static_cast<double>(args.numel), args.dtype)};
+}
+
+constexpr ByDevice<RopeArgs> kRope = {.name = "Rope", .host = cpu::Rope, .work = WorkOf};
 
 }  // namespace
 

@@ -1,6 +1,7 @@
 #include "dtensor/runtime/kernels/softmax.h"
 
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/kernels/arguments/operand_bytes.h"
 #include "dtensor/runtime/kernels/by_device.h"
 #include "dtensor/runtime/kernels/cpu/softmax.h"
 #include "dtensor/runtime/kernels/row_checks.h"
@@ -13,15 +14,54 @@ using internal::CheckRowStats;
 using internal::CheckShardStats;
 using internal::NumRows;
 
-constexpr ByDevice<SoftmaxArgs> kSoftmax = {.name = "Softmax", .host = cpu::Softmax};
-constexpr ByDevice<SoftmaxGradArgs> kSoftmaxGrad = {.name = "SoftmaxGrad",
-                                                    .host = cpu::SoftmaxGrad};
-constexpr ByDevice<SoftmaxStatsArgs> kStats = {.name = "SoftmaxStats", .host = cpu::SoftmaxStats};
-constexpr ByDevice<SoftmaxMergeArgs> kMerge = {.name = "SoftmaxMerge", .host = cpu::SoftmaxMerge};
-constexpr ByDevice<SoftmaxGradSumsArgs> kGradSums = {.name = "SoftmaxGradSums",
-                                                     .host = cpu::SoftmaxGradSums};
-constexpr ByDevice<SoftmaxGradMergeArgs> kGradMerge = {.name = "SoftmaxGradMerge",
-                                                       .host = cpu::SoftmaxGradMerge};
+// Rows read, and as many of the kind written.
+template <int kIn>
+double BytesOfResult(const RowOperands<kIn>& rows, DType dtype) {
+  return Bytes(Iterations(rows.loop) * static_cast<double>(rows.n), dtype);
+}
+
+// So many numbers for each row.
+template <int kIn>
+double BytesOfStats(const RowOperands<kIn>& rows, double each, DType dtype) {
+  return Bytes(Iterations(rows.loop) * each, AccumulatorOf(dtype));
+}
+
+Work WorkOf(const SoftmaxArgs& args) {
+  return {.bytes = BytesOf(args.rows) + BytesOfResult(args.rows, args.dtype)};
+}
+
+Work WorkOf(const SoftmaxGradArgs& args) {
+  return {.bytes = BytesOf(args.rows) + BytesOfResult(args.rows, args.dtype)};
+}
+
+Work WorkOf(const SoftmaxStatsArgs& args) {
+  return {.bytes = BytesOf(args.rows) + BytesOfStats(args.rows, 2, args.dtype)};
+}
+
+Work WorkOf(const SoftmaxMergeArgs& args) {
+  return {.bytes = BytesOf(args.rows) + BytesOf(args.stats) + BytesOfResult(args.rows, args.dtype)};
+}
+
+Work WorkOf(const SoftmaxGradSumsArgs& args) {
+  return {.bytes = BytesOf(args.rows) + BytesOfStats(args.rows, 1, args.dtype)};
+}
+
+Work WorkOf(const SoftmaxGradMergeArgs& args) {
+  return {.bytes = BytesOf(args.rows) + BytesOf(args.sums) + BytesOfResult(args.rows, args.dtype)};
+}
+
+constexpr ByDevice<SoftmaxArgs> kSoftmax = {
+    .name = "Softmax", .host = cpu::Softmax, .work = WorkOf};
+constexpr ByDevice<SoftmaxGradArgs> kSoftmaxGrad = {
+    .name = "SoftmaxGrad", .host = cpu::SoftmaxGrad, .work = WorkOf};
+constexpr ByDevice<SoftmaxStatsArgs> kStats = {
+    .name = "SoftmaxStats", .host = cpu::SoftmaxStats, .work = WorkOf};
+constexpr ByDevice<SoftmaxMergeArgs> kMerge = {
+    .name = "SoftmaxMerge", .host = cpu::SoftmaxMerge, .work = WorkOf};
+constexpr ByDevice<SoftmaxGradSumsArgs> kGradSums = {
+    .name = "SoftmaxGradSums", .host = cpu::SoftmaxGradSums, .work = WorkOf};
+constexpr ByDevice<SoftmaxGradMergeArgs> kGradMerge = {
+    .name = "SoftmaxGradMerge", .host = cpu::SoftmaxGradMerge, .work = WorkOf};
 
 void CheckLike(const Tensor& y, const Tensor& dy) {
   DT_CHECK(dy.shape() == y.shape() && dy.dtype() == y.dtype());

@@ -1,5 +1,6 @@
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/arguments/indexed_args.h"
+#include "dtensor/runtime/kernels/arguments/operand_bytes.h"
 #include "dtensor/runtime/kernels/by_device.h"
 #include "dtensor/runtime/kernels/cpu/indexed.h"
 #include "dtensor/runtime/kernels/indexed.h"
@@ -7,12 +8,25 @@
 namespace dtensor::kernels {
 namespace {
 
-constexpr ByDevice<TargetMeanStatsArgs> kStats = {.name = "TargetMeanStats",
-                                                  .host = cpu::TargetMeanStats};
-constexpr ByDevice<TargetMeanMergeArgs> kMerge = {.name = "TargetMeanMerge",
-                                                  .host = cpu::TargetMeanMerge};
-constexpr ByDevice<TargetMeanGradArgs> kGrad = {.name = "TargetMeanGrad",
-                                                .host = cpu::TargetMeanGrad};
+Work WorkOf(const TargetMeanStatsArgs& args) {
+  return {.bytes = BytesOf(args.loss) + BytesOf(args.targets) + Bytes(2, DType::kF64)};
+}
+
+Work WorkOf(const TargetMeanMergeArgs& args) {
+  return {.bytes = BytesOf(args.stats) + Bytes(1, args.dtype) + Bytes(1, DType::kF64)};
+}
+
+Work WorkOf(const TargetMeanGradArgs& args) {
+  return {.bytes = BytesOf(args.targets) + BytesOf(args.count) + BytesOf(args.dmean) +
+                   Bytes(static_cast<double>(args.rows), args.dtype)};
+}
+
+constexpr ByDevice<TargetMeanStatsArgs> kStats = {
+    .name = "TargetMeanStats", .host = cpu::TargetMeanStats, .work = WorkOf};
+constexpr ByDevice<TargetMeanMergeArgs> kMerge = {
+    .name = "TargetMeanMerge", .host = cpu::TargetMeanMerge, .work = WorkOf};
+constexpr ByDevice<TargetMeanGradArgs> kGrad = {
+    .name = "TargetMeanGrad", .host = cpu::TargetMeanGrad, .work = WorkOf};
 
 void CheckLosses(const Tensor& loss, const Tensor& targets) {
   DT_CHECK(loss.dtype() == DType::kF32 || loss.dtype() == DType::kF64);

@@ -20,7 +20,7 @@ BoxLoop::BoxLoop(const ReceiveBox& box, const Tensor& dst, absl::Span<const Tens
       const Tensor& tensor = i == 0 ? dst : *sources[i - 1];
       inner[i] = tensor.strides()[d] * element_bytes(i);
       outer[i] = inner[i] * (i == 0 ? piece.dst_stride : piece.src_stride);
-      base_[i] += inner[i] * (i == 0 ? piece.dst : piece.src);
+      if (base_[i] != nullptr) base_[i] += inner[i] * (i == 0 ? piece.dst : piece.src);
     }
     Add(piece.count, outer);
     Add(piece.length, inner);
@@ -31,6 +31,7 @@ BoxLoop::BoxLoop(const ReceiveBox& box, const Tensor& dst, absl::Span<const Tens
 
 bool BoxLoop::in_place() const {
   if (operands() != 2 || base_[0] != base_[1] || element_bytes_ != source_bytes_) return false;
+  if (base_[0] == nullptr) return false;  // on meta, where nobody knows
   for (int loop = 0; loop < depth(); ++loop) {
     if (stride(loop, 0) != stride(loop, 1)) return false;
   }

@@ -25,6 +25,12 @@ class GlobalRuns {
     }
   }
 
+  int64_t size() const {  // elements of the shard
+    int64_t n = whole_;
+    for (const IndexSet& indices : region_) n *= indices.size();
+    return n;
+  }
+
   // Calls fn(begin, end) with global indices.
   template <typename Fn>
   void ForEach(Fn&& fn) const {

@@ -24,6 +24,7 @@ struct StepArgs {
   const void* grad;
   const void* grad_scale;  // null: 1
   void* master;            // f32, of a bf16 or f16 param; null: none
+  bool has_master;         // also on meta, where it is null
   int64_t n;
 };
 
