@@ -24,6 +24,37 @@ TEST(CostModelTest, ReadsItsText) {
   EXPECT_FALSE(table.uniform());
 }
 
+TEST(CostModelTest, ReadsHowFastARankComputes) {
+  DT_ASSERT_OK_AND_ASSIGN(const CostModel table,
+                          CostModel::Parse("multiply 50\ngemm bf16 400\nmemory 30\ncall 0.5"));
+  const MachineRates& rates = table.rates();
+  EXPECT_EQ(rates.GemmFlopsPerSecond(DType::kBF16), 400e9);
+  EXPECT_EQ(rates.GemmFlopsPerSecond(DType::kF32), 50e9);  // as attention's
+  EXPECT_EQ(rates.MemoryBytesPerSecond(), 30e9);
+  EXPECT_EQ(rates.call_us, 0.5);
+  EXPECT_EQ(CostModel::Parse(table.ToString()).value(), table);
+}
+
+// A table from before there were lines for that.
+TEST(CostModelTest, WhatATableLacksFollowsFromWhatItHas) {
+  DT_ASSERT_OK_AND_ASSIGN(const CostModel table,
+                          CostModel::Parse("link * 1 10\ncopy 20\nreduce 15\nmultiply 600"));
+  EXPECT_EQ(table.rates().GemmFlopsPerSecond(DType::kF64), 600e9);
+  EXPECT_EQ(table.rates().MemoryBytesPerSecond(), 20e9);
+  EXPECT_EQ(table.rates().call_us, 0);
+  EXPECT_EQ(table.ToString(), "link * 1 10\ncopy 20\nreduce 15\nmultiply 600\n");
+}
+
+TEST(CostModelTest, ALabelGoesByItsSlowestAxis) {
+  DT_ASSERT_OK_AND_ASSIGN(const CostModel table,
+                          CostModel::Parse("link dp 12 2\nlink tp 1 100\nlink * 0.5 50"));
+  const MachineRates& rates = table.rates();
+  EXPECT_EQ(rates.LinkOfLabel("tp"), (LinkSpeed{1, 100}));
+  EXPECT_EQ(rates.LinkOfLabel("tp,dp"), (LinkSpeed{12, 2}));
+  EXPECT_EQ(rates.LinkOfLabel("tp,cp"), (LinkSpeed{0.5, 50}));
+  EXPECT_EQ(rates.LinkOfLabel("dp->tp"), (LinkSpeed{0.5, 50}));
+}
+
 TEST(CostModelTest, ParsesWhatItPrints) {
   CostModel table;
   table.Set("dp", {0.1, 1.0 / 3});
@@ -45,6 +76,11 @@ TEST(CostModelTest, NamesTheLineThatIsWrong) {
   EXPECT_THAT(error("link dp -1 1"), HasSubstr("\"-1\" is not a latency"));
   EXPECT_THAT(error("link dp 1 0"), HasSubstr("\"0\" is not a rate above 0"));
   EXPECT_THAT(error("copy nan"), HasSubstr("\"nan\" is not a rate"));
+  EXPECT_THAT(error("gemm f31 5"), HasSubstr("line 1: "));
+  EXPECT_THAT(error("gemm f32 0"), HasSubstr("\"0\" is not a rate above 0"));
+  EXPECT_THAT(error("gemm 5"), HasSubstr("\"gemm TYPE GF/S\""));
+  EXPECT_THAT(error("memory 0"), HasSubstr("\"0\" is not a rate above 0"));
+  EXPECT_THAT(error("call -1"), HasSubstr("\"-1\" is not a latency"));
   EXPECT_THAT(error("link dp 1 1\nlink dp 1 1"), HasSubstr("line 2: axis \"dp\" has a link"));
   EXPECT_THAT(error("link * 1 1\nlink * 1 1"), HasSubstr("axis \"*\" has a link already"));
 }

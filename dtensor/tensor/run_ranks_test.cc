@@ -175,6 +175,61 @@ TEST_P(Outliving, SoDoesAResultThatIsOnItsWay) {
   EXPECT_THAT(kept.local().shape(), ElementsAre(2));
 }
 
+// Gathers a tensor while it makes another one.
+absl::Status Program(Context& context) {
+  DT_ASSIGN_OR_RETURN(const auto x, Twos(context, {1000}));
+  DT_ASSIGN_OR_RETURN(const auto whole, x.Redistribute({Replicate()}, {.async = true}));
+  DT_RETURN_IF_ERROR(Twos(context, {100'000}).status());
+  whole.local();  // waits
+  return absl::OkStatus();
+}
+
+TEST(SimulationTest, TimeFollowsFromTheCostAndNothingElseDoes) {
+  struct Run {
+    SimulatedTime time;
+    WorkCounts work;
+    TrafficTable traffic;
+    int64_t peak = 0;
+  };
+  const auto run = [](const char* table) {
+    Run run;
+    const SimulationOptions options = {.cost = CostModel::Parse(table).value()};
+    EXPECT_TRUE(Simulate(
+                    1, 2,
+                    [&](Context& context) -> absl::Status {
+                      DT_RETURN_IF_ERROR(Program(context));
+                      run.time = context.simulated_clock()->time();
+                      run.work = context.simulated_clock()->work();
+                      run.traffic = context.communicator().traffic();
+                      run.peak = context.device().memory().peak_bytes;
+                      return absl::OkStatus();
+                    },
+                    options)
+                    .ok());
+    return run;
+  };
+  const Run usual = run(""), slow = run("link * 1e6 0.001\nmemory 0.001\ncall 50");
+  EXPECT_GT(slow.time.total(), 100 * usual.time.total());
+  EXPECT_GT(slow.time.compute_seconds, usual.time.compute_seconds);
+  // 2000 bytes behind 200000, and the other way round.
+  EXPECT_EQ(usual.time.exposed_seconds, 0);
+  EXPECT_GT(usual.time.communication_seconds, 0);
+  EXPECT_GT(slow.time.exposed_seconds, 0);
+  EXPECT_LT(slow.time.exposed_seconds, slow.time.communication_seconds);
+  EXPECT_EQ(slow.work, usual.work);
+  EXPECT_EQ(slow.traffic, usual.traffic);
+  EXPECT_EQ(slow.peak, usual.peak);
+  EXPECT_FALSE(usual.traffic.empty());
+  EXPECT_GT(usual.work.bytes, 0);
+}
+
+TEST(SimulationTest, ARealRunHasNoSimulatedClock) {
+  DT_EXPECT_OK(RunRanks(2, [](Context& context) {
+    return context.simulated_clock() == nullptr ? absl::OkStatus()
+                                                : absl::InternalError("it has one");
+  }));
+}
+
 TEST(Outliving, OfASimulation) {
   DistributedTensor kept;
   DT_ASSERT_OK(Simulate(0, 2, [&](Context& context) -> absl::Status {

@@ -91,10 +91,7 @@ class SimulatedCommunicator final : public Communicator {
     const auto before =
         Find([&](const Pending& one) { return one.collective->group == collective.group; });
     if (before != pending_.end()) clock_->WaitUntil(before->end);
-    const double seconds = Seconds(collective, parts);
-    // By itself a rank only copies.
-    const bool alone = collective.group.size() == 1;
-    const double end = clock_->Communicate(alone ? "" : collective.axes, seconds);
+    const double end = clock_->Communicate(collective.axes, Seconds(collective, parts));
     pending_.push_back({&collective, end});
   }
 
