@@ -5,19 +5,17 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/nn/adamw.h"
 #include "dtensor/nn/clip.h"
 #include "dtensor/ops/ops.h"
-#include "dtensor/parallel_plans/testing/small_transformer.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/testing/doubles.h"
 #include "dtensor/tensor/autograd.h"
 
 namespace dtensor {
 namespace {
-
-constexpr int64_t kBatch = 4, kSequence = 8;
 
 absl::StatusOr<std::vector<double>> Read(const DistributedTensor& tensor) {
   const NoGrad no_grad(tensor.context());
@@ -29,7 +27,7 @@ absl::StatusOr<std::vector<double>> Read(const DistributedTensor& tensor) {
 class RankRun {
  public:
   RankRun(Context& context, const TrainingRun& run)
-      : context_(context), run_(run), model_(SmallTransformer()) {}
+      : context_(context), run_(run), model_(run.model) {}
 
   absl::StatusOr<Trained> Run() {
     DT_RETURN_IF_ERROR(Prepare());
@@ -44,9 +42,13 @@ class RankRun {
   absl::Status Prepare() {
     DT_ASSIGN_OR_RETURN(mesh_, DeviceMesh::Parse(run_.mesh));
     model_.SetDType(run_.first_values);
-    DT_RETURN_IF_ERROR(PlanFor(mesh_, run_.sequence_parallel)
-                           .Apply(model_, context_, mesh_,
+    const ParallelPlan plan = run_.plan ? *run_.plan : PlanFor(mesh_, run_.sequence_parallel);
+    DT_RETURN_IF_ERROR(plan.Apply(model_, context_, mesh_,
                                   {.seed = run_.seed, .allow_uneven = run_.allow_uneven}));
+    model_.VisitModules([&](const std::string& path, Module& module) {
+      const bool layer = absl::EndsWith(path, ".0") || absl::EndsWith(path, ".1");
+      module.set_recomputes(run_.recompute && layer);
+    });
     absl::Status status;
     model_.VisitParameters([&](const std::string& path, Parameter& parameter) {
       status.Update(Widen(parameter));
@@ -68,10 +70,11 @@ class RankRun {
   }
 
   TensorOr Tokens(int64_t factor) {
-    std::vector<int32_t> tokens(kBatch * kSequence);
+    std::vector<int32_t> tokens(run_.batch * run_.sequence);
     for (size_t i = 0; i < tokens.size(); ++i)
-      tokens[i] = static_cast<int32_t>(i * factor % kSmallVocab);
-    return Distribute<int32_t>(context_, Layout::Replicated(mesh_, 2), {kBatch, kSequence}, tokens);
+      tokens[i] = static_cast<int32_t>(i * factor % run_.model.vocab);
+    return Distribute<int32_t>(context_, Layout::Replicated(mesh_, 2), {run_.batch, run_.sequence},
+                               tokens);
   }
 
   absl::Status Step(int step, AdamW& adamw) {

@@ -5,10 +5,14 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "dtensor/nn/transformer.h"
+#include "dtensor/parallel_plans/parallel_plan.h"
+#include "dtensor/parallel_plans/testing/small_transformer.h"
 #include "dtensor/runtime/comm/communicator.h"
 #include "dtensor/runtime/core/dtype.h"
 #include "dtensor/tensor/context.h"
@@ -20,10 +24,14 @@ struct TrainingRun {
   // axes have no part in the plan.
   std::string mesh = "tp=1";
   bool sequence_parallel = true;
+  std::optional<ParallelPlan> plan;  // in place of that one
   bool allow_uneven = false;
+  TransformerConfig model = SmallTransformer();
+  int64_t batch = 4, sequence = 8;
+  bool recompute = false;  // each layer
   DType dtype = DType::kF32;
   // The first values are rounded to this type before they become `dtype`: two types can start from
-  // the same numbers.
+  // the same numbers. One type where the plan shards parameters between uses.
   DType first_values = DType::kF32;
   int steps = 3;
   uint64_t seed = 3;  // of the first values
