@@ -44,6 +44,7 @@ absl::Status ParallelPlan::Apply(Module& model, Context& context, const DeviceMe
   for (internal::PlanBuilder::ParameterUses& used : builder.Parameters()) {
     const Parameter& parameter = *used.parameter;
     const int unit = builder.UnitOf(used);
+    DT_RETURN_IF_ERROR(parameter.Check(used.path));
     DT_ASSIGN_OR_RETURN(Layout in_use, builder.PlaceParameter(used));
     DT_ASSIGN_OR_RETURN(Layout layout, builder.PlaceBetweenUses(used, unit, in_use));
     // Refuses a mesh that does not fit the world before anything changes.

@@ -102,7 +102,8 @@ class ParallelPlan {
   // axis cannot split evenly (units counted), with the sizes that would do, or that other axes
   // split in other units; two lines that want a shared module or parameter in two ways, naming
   // both; a pattern of options.recompute that matches nothing.
-  // kInvalidArgument for a mesh that has not as many ranks as the world. Failures.
+  // kInvalidArgument for a mesh that has not as many ranks as the world; those of Parameter::Check.
+  // Failures.
   absl::Status Apply(Module& model, Context& context, const DeviceMesh& mesh,
                      const ParallelPlanOptions& options) const;
 

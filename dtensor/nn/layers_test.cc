@@ -2,9 +2,11 @@
 // parallel_plans/parallel_linear_test.cc.
 #include "dtensor/nn/layers.h"
 
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "dtensor/nn/containers.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/testing/status_matchers.h"
@@ -143,10 +145,30 @@ TEST(Module, HasBuffers) {
   }));
 }
 
+// What is refused is refused before any parameter has memory.
+TEST(Parameter, RefusesTypesThatHaveNoRandomValuesAndAreNotTrained) {
+  DT_EXPECT_OK(OnOneRank([](Context& context) -> absl::Status {
+    Sequential model;
+    model.Append(std::make_unique<LinearLayer>(2, 2, 0.5));
+    const ParameterPtr& weight = model.Append(std::make_unique<LinearLayer>(2, 2, 0.5))->weight();
+    weight->dtype = DType::kI64;
+    EXPECT_THAT(model.Materialize(context, DeviceMesh(), 0),
+                Refuses(AllOf(HasSubstr("1.weight"), HasSubstr("i64"), HasSubstr("trained"))));
+    weight->trained = false;
+    EXPECT_THAT(model.Materialize(context, DeviceMesh(), 0), Refuses(HasSubstr("at random")));
+    model.VisitParameters([](const std::string& path, Parameter& parameter) {
+      EXPECT_FALSE(parameter.tensor.defined()) << path;
+    });
+    weight->init = ParameterInit::Constant(1);
+    return model.Materialize(context, DeviceMesh(), 0);
+  }));
+}
+
 TEST(Parameter, RefusesAnotherNumberOfValues) {
   DT_EXPECT_OK(OnOneRank([](Context& context) -> absl::Status {
     LinearLayer layer(Parameter::New({2, 2}, ParameterInit::Values({1, 2, 3})));
-    EXPECT_THAT(layer.Materialize(context, DeviceMesh(), 0), Refuses(HasSubstr("3")));
+    EXPECT_THAT(layer.Materialize(context, DeviceMesh(), 0),
+                Refuses(AllOf(HasSubstr("weight"), HasSubstr("[2, 2]"), HasSubstr("3 first"))));
     return absl::OkStatus();
   }));
 }

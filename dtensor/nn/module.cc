@@ -98,8 +98,24 @@ int64_t Parameter::unit(int dim, int64_t shards) const {
   return enough ? units[dim] : unit_parts[dim];
 }
 
+absl::Status Parameter::Check(absl::string_view path) const {
+  const bool random = init.values == nullptr && init.stddev > 0;
+  if ((random || trained) && !IsFloat(dtype)) {
+    return InvalidArgument({"parameter ", path, " is of ", ToString(dtype), ", and ",
+                            trained ? "trained" : "starts at random",
+                            "; choose a float, or make it a buffer that starts with values"});
+  }
+  if (init.values == nullptr) return absl::OkStatus();
+  const int64_t given = static_cast<int64_t>(init.values->size()), size = NumElements(shape);
+  if (given == size) return absl::OkStatus();
+  return InvalidArgument({"parameter ", path, " of shape ", DimsToString(shape), " has ",
+                          absl::StrCat(size), " elements, and ", absl::StrCat(given),
+                          " first values; give it as many"});
+}
+
 absl::Status Parameter::Materialize(Context& context, const Layout& layout, absl::string_view path,
                                     uint64_t seed) {
+  DT_RETURN_IF_ERROR(Check(path));
   TensorOr made;
   if (init.values != nullptr) {
     made = OfValues(context, layout, *this);
@@ -293,6 +309,10 @@ void Module::SetPaths() {
 
 absl::Status Module::Materialize(Context& context, const DeviceMesh& mesh, uint64_t seed) {
   absl::Status status;
+  VisitParameters([&](const std::string& path, Parameter& parameter) {
+    if (!parameter.tensor.defined()) status.Update(parameter.Check(path));
+  });
+  DT_RETURN_IF_ERROR(status);
   SetPaths();
   VisitParameters([&](const std::string& path, Parameter& parameter) {
     if (!status.ok() || parameter.tensor.defined()) return;

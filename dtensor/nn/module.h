@@ -127,8 +127,11 @@ struct Parameter {
   // uses (gather_group.h). `tensor` itself gives the same results, with other communication.
   // Requires: materialized. Errors: failures.
   TensorOr Value() const { return ForUse(tensor); }
-  // Memory in `layout`, and the first value that `path` gives it. No communication. Errors:
-  // kInvalidArgument for another number of values than `shape` has; failures.
+  // Errors: kInvalidArgument, naming `path`, for another number of first values than `shape` has,
+  // and for random ones, or training, of a type that is no float.
+  absl::Status Check(absl::string_view path) const;
+  // Memory in `layout`, and the first value that `path` gives it. No communication. Errors: those
+  // of Check; failures.
   absl::Status Materialize(Context& context, const Layout& layout, absl::string_view path,
                            uint64_t seed);
 
@@ -210,8 +213,8 @@ class Module {
   std::vector<DistributedTensor> Parameters();
 
   // Gives every parameter that has none memory, replicated on `mesh`, and its first value. No
-  // communication. Errors: kInvalidArgument for a mesh that has not as many ranks as the world;
-  // failures.
+  // communication. Errors, where nothing changes: kInvalidArgument for a mesh that has not as many
+  // ranks as the world; those of Parameter::Check. Failures.
   absl::Status Materialize(Context& context, const DeviceMesh& mesh, uint64_t seed);
   // The type of all parameters. Requires: none is materialized.
   void SetDType(DType dtype);
