@@ -1,0 +1,127 @@
+// Gather groups and Recompute: a leaf that is read in both, or in several parts that run again, is
+// gathered whenever it is read, and its group is reduced once, when the last gradient is there.
+#include <numeric>
+#include <vector>
+
+#include "dtensor/ops/ops.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/testing/status_matchers.h"
+#include "dtensor/tensor/autograd.h"
+#include "dtensor/tensor/gather_group.h"
+#include "dtensor/tensor/recompute.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace dtensor {
+namespace {
+
+constexpr int64_t kDim = 4;
+
+int64_t Calls(Context& context, CollectiveKind kind) {
+  int64_t calls = 0;
+  for (const auto& [key, traffic] : context.communicator().traffic()) {
+    if (key.second == kind) calls += traffic.calls;
+  }
+  return calls;
+}
+
+struct Outcome {
+  std::vector<float> w, v;  // gradients
+  int64_t reductions = 0;   // of Backward
+};
+
+// Two leaves [4, 4] in one group, which rest as S(0).
+class Leaves {
+ public:
+  static absl::StatusOr<Leaves> Make(Context& context) {
+    Leaves leaves;
+    DT_ASSIGN_OR_RETURN(leaves.mesh, DeviceMesh::Parse("dp=2"));
+    leaves.groups_ = GatherGroups::New();
+    const auto group = leaves.groups_->Add(ShardLevel::kParameters);
+    for (DistributedTensor* leaf : {&leaves.w, &leaves.v}) {
+      std::vector<float> values(kDim * kDim);
+      std::iota(values.begin(), values.end(), leaf == &leaves.w ? -5.0f : -7.0f);
+      DT_ASSIGN_OR_RETURN(*leaf, Distribute<float>(context, leaves.mesh, {Shard(0)}, {kDim, kDim},
+                                                   absl::MakeConstSpan(values)));
+      leaf->set_pinned(true);
+      DT_RETURN_IF_ERROR(leaf->set_requires_grad(true));
+      DT_RETURN_IF_ERROR(group->Add(*leaf, Layout::Replicated(leaves.mesh, 2)));
+    }
+    return leaves;
+  }
+  TensorOr X(Context& context) const {
+    return Full(context, mesh, {Shard(0)}, {2, kDim}, DType::kF32, 1);
+  }
+
+  DeviceMesh mesh;
+  DistributedTensor w, v;
+
+ private:
+  std::shared_ptr<GatherGroups> groups_;
+};
+
+// The gradients of sum(((x w) v) w) v), the halves of which may run again.
+absl::StatusOr<Outcome> RunChain(Context& context, bool first, bool second) {
+  DT_ASSIGN_OR_RETURN(const Leaves leaves, Leaves::Make(context));
+  const auto half = [&](absl::Span<const DistributedTensor> x) -> TensorsOr {
+    DT_ASSIGN_OR_RETURN(DistributedTensor y,
+                        MatMul(MatMul(x[0], ForUse(leaves.w)), ForUse(leaves.v)));
+    return std::vector<DistributedTensor>{std::move(y)};
+  };
+  DT_ASSIGN_OR_RETURN(const DistributedTensor x, leaves.X(context));
+  DT_ASSIGN_OR_RETURN(const auto h, first ? Recompute({x}, half) : half({x}));
+  DT_ASSIGN_OR_RETURN(const auto y, second ? Recompute(h, half) : half(h));
+  context.communicator().ResetTraffic();
+  DT_RETURN_IF_ERROR(Backward(Sum(y[0], {0, 1})));
+  Outcome outcome;
+  outcome.reductions = Calls(context, CollectiveKind::kReduceScatter);
+  EXPECT_EQ(leaves.w.grad().layout(), leaves.w.layout());
+  EXPECT_EQ(leaves.v.grad().layout(), leaves.v.layout());
+  DT_ASSIGN_OR_RETURN(outcome.w, ToGlobal<float>(leaves.w.grad()));
+  DT_ASSIGN_OR_RETURN(outcome.v, ToGlobal<float>(leaves.v.grad()));
+  return outcome;
+}
+
+TEST(GatherRecompute, AGroupIsReducedOnceWhicheverPartsRunAgain) {
+  EXPECT_THAT(RunRanks(2,
+                       [](Context& context) -> absl::Status {
+                         DT_ASSIGN_OR_RETURN(const Outcome plain, RunChain(context, false, false));
+                         EXPECT_EQ(plain.reductions, 1);
+                         for (const int again : {1, 2, 3}) {
+                           DT_ASSIGN_OR_RETURN(const Outcome outcome,
+                                               RunChain(context, again % 2 == 1, again > 1));
+                           EXPECT_EQ(outcome.w, plain.w) << again;
+                           EXPECT_EQ(outcome.v, plain.v) << again;
+                           EXPECT_EQ(outcome.reductions, 1) << again;
+                         }
+                         return absl::OkStatus();
+                       }),
+              IsOk());
+}
+
+// v leads to a result that nobody uses: its group does not wait for it.
+TEST(GatherRecompute, AGroupDoesNotWaitForWhatGetsNoGradient) {
+  EXPECT_THAT(RunRanks(2,
+                       [](Context& context) -> absl::Status {
+                         DT_ASSIGN_OR_RETURN(const Leaves leaves, Leaves::Make(context));
+                         const auto two = [&](absl::Span<const DistributedTensor> x) -> TensorsOr {
+                           DT_ASSIGN_OR_RETURN(auto y, MatMul(x[0], ForUse(leaves.w)));
+                           DT_ASSIGN_OR_RETURN(auto unused, MatMul(x[0], ForUse(leaves.v)));
+                           return std::vector<DistributedTensor>{y, unused};
+                         };
+                         DT_ASSIGN_OR_RETURN(const DistributedTensor x, leaves.X(context));
+                         DT_ASSIGN_OR_RETURN(const auto y, Recompute({x}, two));
+                         context.communicator().ResetTraffic();
+                         DT_RETURN_IF_ERROR(Backward(Sum(y[0], {0, 1})));
+                         EXPECT_EQ(Calls(context, CollectiveKind::kReduceScatter), 1);
+                         EXPECT_EQ(leaves.w.grad().layout(), leaves.w.layout());
+                         EXPECT_FALSE(leaves.v.grad().defined());
+                         EXPECT_THAT(ToGlobal<float>(leaves.w.grad()),
+                                     IsOkAndHolds(std::vector<float>(kDim * kDim, 2)));
+                         return absl::OkStatus();
+                       }),
+              IsOk());
+}
+
+}  // namespace
+}  // namespace dtensor
