@@ -124,9 +124,12 @@ Collectives Less(Collectives all, const Collectives& less) {
 
 Costs OfOneLayer(const Case& run) {
   const Costs two = CostsOf(run, 2), three = CostsOf(run, 3);
-  return {Less(three.forward, two.forward), Less(three.loss, two.loss),
-          Less(three.backward, two.backward), three.parameters - two.parameters,
-          three.saved - two.saved, 0};
+  return {Less(three.forward, two.forward),
+          Less(three.loss, two.loss),
+          Less(three.backward, two.backward),
+          three.parameters - two.parameters,
+          three.saved - two.saved,
+          0};
 }
 
 int64_t Unit(const Case& run) {
@@ -148,9 +151,7 @@ TEST(BlockCosts, SequenceParallelismGathersTwiceAndScattersTwice) {
   }
 }
 
-TEST(BlockCosts, OnTwoRanksACollectiveOf4096TokensIs17Megabytes) {
-  EXPECT_EQ(Unit({}), 16777216);
-}
+TEST(BlockCosts, OnTwoRanksACollectiveOf4096TokensIs17Megabytes) { EXPECT_EQ(Unit({}), 16777216); }
 
 TEST(BlockCosts, WithoutItTwoAllReducesMoveTheSameBytes) {
   for (const int64_t ranks : {2, 4, 8}) {

@@ -111,8 +111,8 @@ TEST(Meshes, PairsOnEightRanks) {
 }
 
 TEST(Meshes, ThreeStyles) {
-  for (const std::string mesh : {"dp=2,cp=2,tp=2", "dp=2,fs=2,tp=2", "fs=2,cp=2,tp=2",
-                                 "tp=2,cp=2,fs=2", "dp=2,fs=2,cp=2"}) {
+  for (const std::string mesh :
+       {"dp=2,cp=2,tp=2", "dp=2,fs=2,tp=2", "fs=2,cp=2,tp=2", "tp=2,cp=2,fs=2", "dp=2,fs=2,cp=2"}) {
     ExpectAsOnOneRank(RunOn(mesh));
   }
 }

@@ -1,7 +1,8 @@
 // Random plans on random models: outputs, each parameter's gradient, and weights after five steps
 // of AdamW are those of one rank, whatever the styles, edges, sharding between uses, recomputation,
-// what is kept for Backward, and when gradients are reduced. DTENSOR_SEED repeats the
-// slow one, DTENSOR_SECONDS is how long it lasts.
+// what is kept for Backward, and when gradients are reduced, whoever shares a module or a weight,
+// what is frozen, and however few tokens there are. DTENSOR_SEED repeats the slow one,
+// DTENSOR_SECONDS is how long it lasts.
 #include <algorithm>
 #include <cmath>
 #include <iostream>
@@ -34,7 +35,7 @@
 namespace dtensor {
 namespace {
 
-constexpr int64_t kBatch = 4, kSequence = 6, kDim = 6;
+constexpr int64_t kDim = 6;
 
 // What follows from a seed alone.
 class Choices {
@@ -64,7 +65,27 @@ class Residual : public Module {
   std::unique_ptr<Module> inner_;
 };
 
-std::unique_ptr<Module> MakePart(Choices& choices) {
+// A module that stands elsewhere as well.
+class Again : public Module {
+ public:
+  explicit Again(Module& other) : other_(other) { AddChild("other", &other_); }
+
+ protected:
+  TensorOr Forward(const DistributedTensor& x) override { return other_(x); }
+
+ private:
+  Module& other_;
+};
+
+// `parts`: what the model has so far.
+std::unique_ptr<Module> MakePart(Choices& choices, const ModuleList& parts,
+                                 std::vector<ParameterPtr>& weights) {
+  if (parts.size() > 0 && choices.Below(6) == 0) {
+    return std::make_unique<Again>(parts[choices.Below(parts.size())]);
+  }
+  if (!weights.empty() && choices.Below(6) == 0) {
+    return std::make_unique<LinearLayer>(choices.OneOf(weights));
+  }
   const auto bias = choices.Below(2) == 0 ? LinearLayer::Bias::kNone : LinearLayer::Bias::kAdded;
   switch (choices.Below(6)) {
     case 0:
@@ -75,7 +96,10 @@ std::unique_ptr<Module> MakePart(Choices& choices) {
       return std::make_unique<DropoutLayer>(0.2);
     case 3: {
       const int64_t unit = choices.OneOf<int64_t>({1, 2, 3});
-      return std::make_unique<LinearLayer>(kDim, kDim, 0.5, LinearLayer::Units{unit, unit}, bias);
+      auto linear =
+          std::make_unique<LinearLayer>(kDim, kDim, 0.5, LinearLayer::Units{unit, unit}, bias);
+      weights.push_back(linear->weight());
+      return linear;
     }
     default: {
       GeluMlpOptions options;
@@ -88,16 +112,24 @@ std::unique_ptr<Module> MakePart(Choices& choices) {
 
 void MakeModel(uint32_t seed, Sequential& model) {
   Choices choices(seed);
+  std::vector<ParameterPtr> weights;
   const int parts = 2 + choices.Below(4);
   for (int i = 0; i < parts; ++i) {
-    std::unique_ptr<Module> part = MakePart(choices);
+    std::unique_ptr<Module> part = MakePart(choices, model, weights);
     if (choices.Below(3) == 0) part = std::make_unique<Residual>(std::move(part));
     model.Append(std::move(part));
   }
   model.SetDType(DType::kF64);
-  model.VisitParameters([](const std::string&, Parameter& parameter) {
+  model.VisitParameters([&](const std::string&, Parameter& parameter) {
     if (parameter.shape.size() == 1) parameter.init = ParameterInit::Normal(1);
+    parameter.trained = choices.Below(8) != 0;
   });
+}
+
+Dims OperandOf(uint32_t seed) {
+  Choices choices(seed + 2);
+  return {choices.OneOf<int64_t>({4, 4, 4, 2, 1, 0}), choices.OneOf<int64_t>({6, 6, 6, 4, 1}),
+          kDim};
 }
 
 std::optional<Placement> AnyEdge(Choices& choices) {
@@ -179,6 +211,8 @@ absl::StatusOr<Values> Read(Module& model, bool gradients) {
   Values all;
   absl::Status status;
   model.VisitParameters([&](const std::string& path, Parameter& parameter) {
+    EXPECT_TRUE(!gradients || parameter.tensor.grad().defined() == parameter.trained) << path;
+    if (gradients && !parameter.tensor.grad().defined()) return;
     auto values = ToGlobal<double>(gradients ? parameter.tensor.grad() : parameter.tensor.Detach());
     status.Update(values.status());
     if (values.ok()) all[path] = *std::move(values);
@@ -211,7 +245,7 @@ absl::StatusOr<Outcome> RunModel(Context& context, const DeviceMesh& mesh, uint3
   Outcome outcome;
   outcome.text = absl::StrCat("\n", plan.ToString(), "\n", training.ToString());
   DT_RETURN_IF_ERROR(plan.Apply(model, context, mesh, training.options));
-  const TensorOr x = RandomNormal(context, Layout::Replicated(mesh, 3), {kBatch, kSequence, kDim},
+  const TensorOr x = RandomNormal(context, Layout::Replicated(mesh, 3), OperandOf(seed),
                                   {.seed = 5, .dtype = DType::kF64});
   DT_ASSIGN_OR_RETURN(const auto y, model(x));
   DT_ASSIGN_OR_RETURN(outcome.y, ToGlobal<double>(y.Detach()));
