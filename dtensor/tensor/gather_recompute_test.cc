@@ -123,5 +123,35 @@ TEST(GatherRecompute, AGroupDoesNotWaitForWhatGetsNoGradient) {
               IsOk());
 }
 
+// Of each part only the product with w is asked for. Operators of a part that has run again are
+// gone when the next one runs, and its operators may take their addresses.
+TEST(GatherRecompute, GradientsOfOneLeafPassByTheOthers) {
+  EXPECT_THAT(
+      RunRanks(2,
+               [](Context& context) -> absl::Status {
+                 DT_ASSIGN_OR_RETURN(const Leaves leaves, Leaves::Make(context));
+                 const auto part = [&](absl::Span<const DistributedTensor> x) -> TensorsOr {
+                   TensorOr y = MatMul(x[0], ForUse(leaves.w));
+                   TensorOr side = leaves.X(context);
+                   for (int i = 0; i < 3; ++i) side = MatMul(side, ForUse(leaves.v));
+                   DT_ASSIGN_OR_RETURN(auto sum, Add(side, y));
+                   return std::vector<DistributedTensor>{std::move(sum)};
+                 };
+                 std::vector<float> gradients[2];
+                 for (const bool again : {false, true}) {
+                   DT_ASSIGN_OR_RETURN(DistributedTensor h, leaves.X(context));
+                   for (int i = 0; i < 4; ++i) {
+                     DT_ASSIGN_OR_RETURN(const auto y, again ? Recompute({h}, part) : part({h}));
+                     h = y[0];
+                   }
+                   DT_ASSIGN_OR_RETURN(const auto asked, GradientsOf(Sum(h, {0, 1}), {leaves.w}));
+                   DT_ASSIGN_OR_RETURN(gradients[again], ToGlobal<float>(asked[0]));
+                 }
+                 EXPECT_EQ(gradients[1], gradients[0]);
+                 return absl::OkStatus();
+               }),
+      IsOk());
+}
+
 }  // namespace
 }  // namespace dtensor

@@ -120,6 +120,7 @@ AxisList Tape::PassedAxes(const Decision& decision, const Slot& slot) {
 absl::Status Tape::Visit(Node& node, absl::InlinedVector<Slot, 2>& slots) {
   Keep(node, slots);
   if (!walk_.Runs(node)) return absl::OkStatus();
+  walk_.Visited(node);
   if (node.replay != nullptr) return RunAgain(node, slots);
   const Decision& decision = *node.decision;
   const OpDef& op = *decision.op;

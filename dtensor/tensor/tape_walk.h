@@ -40,6 +40,8 @@ class TapeWalk {
     return targets_.contains(PlaceOf(edge)) || runs_.contains(edge.node.get());
   }
   bool Runs(const Node& node) const { return to_leaves_ || runs_.contains(&node); }
+  // It runs now, and no more: once it is gone, another may have its address.
+  void Visited(const Node& node) { runs_.erase(&node); }
   // The gradient that arrives here is kept, though an operator's result has it.
   bool Keeps(const Node& node, int result) const {
     return !to_leaves_ && targets_.contains({&node, result});
