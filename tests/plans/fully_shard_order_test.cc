@@ -104,8 +104,8 @@ absl::Status RunNoted(Communicator& world, Device& device, Events& forward, Even
   for (int i = 0; i < kLayers; ++i) model.Append(std::make_unique<NotedLayer>(i, events));
   const ParallelPlan plan({{"{0,1,2,3}", FullyShard("dp")}, {"", FullyShard("dp")}});
   DT_RETURN_IF_ERROR(plan.Apply(model, context, mesh, {}));
-  DT_ASSIGN_OR_RETURN(DistributedTensor x, Full(context, mesh, {Shard(0)},
-                                                {world.size(), kDims[0]}, DType::kF32, 1));
+  DT_ASSIGN_OR_RETURN(DistributedTensor x,
+                      Full(context, mesh, {Shard(0)}, {world.size(), kDims[0]}, DType::kF32, 1));
   DT_RETURN_IF_ERROR(x.set_requires_grad(true));
   for (int micro = 0; micro < 2; ++micro) {
     events.clear();
@@ -122,15 +122,15 @@ absl::Status RunNoted(Communicator& world, Device& device, Events& forward, Even
 
 TEST(FullyShardOrder, UnitsAreGatheredOneAheadAndReducedBehind) {
   const Events forward_expected = {
-      "begin gather 0", "end gather 0", "begin gather 1", "call 0",           //
-      "end gather 1",   "begin gather 2", "call 1",                           //
-      "end gather 2",   "begin gather 3", "call 2",                           //
+      "begin gather 0", "end gather 0",   "begin gather 1", "call 0",  //
+      "end gather 1",   "begin gather 2", "call 1",                    //
+      "end gather 2",   "begin gather 3", "call 2",                    //
       "end gather 3",   "call 3",
   };
   const Events backward_expected = {
-      "begin gather 3", "end gather 3", "begin gather 2", "begin reduce 3", "end reduce 3",
-      "end gather 2",   "begin gather 1", "begin reduce 2", "end reduce 2",   //
-      "end gather 1",   "begin gather 0", "begin reduce 1", "end reduce 1",   //
+      "begin gather 3", "end gather 3",   "begin gather 2", "begin reduce 3", "end reduce 3",
+      "end gather 2",   "begin gather 1", "begin reduce 2", "end reduce 2",  //
+      "end gather 1",   "begin gather 0", "begin reduce 1", "end reduce 1",  //
       "end gather 0",   "begin reduce 0", "end reduce 0",
   };
   for (const bool simulated : {false, true}) {
@@ -199,9 +199,9 @@ absl::Status Count(Context& context, bool f32_gradients, Counted& out) {
 
 Counted CountOf(bool f32_gradients) {
   Counted counted;
-  EXPECT_THAT(Simulate(0, kRanks,
-                       [&](Context& context) { return Count(context, f32_gradients, counted); }),
-              IsOk());
+  EXPECT_THAT(
+      Simulate(0, kRanks, [&](Context& context) { return Count(context, f32_gradients, counted); }),
+      IsOk());
   return counted;
 }
 

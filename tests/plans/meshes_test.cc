@@ -123,7 +123,6 @@ TEST(Meshes, FourStyles) {
   ExpectAsOnOneRank(RunOn(kFour));
   ExpectAsOnOneRank(RunOn(kFour, {.sequence_parallel = false}));
   ExpectAsOnOneRank(RunOn(kFour, {.tied = true}));
-  ExpectAsOnOneRank(RunOn(kFour, {.recompute = true}));
   ExpectAsOnOneRank(RunOn(kFour, {.tied = true, .recompute = true}));
   for (const int64_t level : {1, 2}) ExpectAsOnOneRank(RunOn(kFour, {.level = level}));
 }
@@ -132,7 +131,7 @@ TEST(Meshes, AnyOrderOfTheAxes) {
   std::vector<std::string> axes = absl::StrSplit(kFour, ',');
   std::sort(axes.begin(), axes.end());
   std::mt19937 random(1);
-  for (int i = 0; i < 6; ++i) {
+  for (int i = 0; i < 4; ++i) {
     std::shuffle(axes.begin(), axes.end(), random);
     ExpectAsOnOneRank(RunOn(absl::StrJoin(axes, ",")));
   }
@@ -142,11 +141,32 @@ TEST(Meshes, AnyOrderOfTheLines) {
   const TrainingRun run = RunOn(kFour);
   std::vector<ParallelPlan::Line> lines = run.plan->lines();
   std::mt19937 random(2);
-  for (int i = 0; i < 6; ++i) {
+  for (int i = 0; i < 4; ++i) {
     std::shuffle(lines.begin(), lines.end(), random);
     TrainingRun shuffled = run;
     shuffled.plan = ParallelPlan(lines);
     ExpectAsOnOneRank(shuffled);
+  }
+}
+
+// As far from f64 as one rank is, about.
+TEST(Meshes, Bf16) {
+  const auto run_in = [](DType dtype, const std::string& mesh) {
+    TrainingRun run = RunOn(mesh);
+    run.dtype = dtype;
+    run.first_values = DType::kBF16;
+    run.steps = 1;
+    return TrainOrFail(run);
+  };
+  const Trained exact = run_in(DType::kF64, "none=1"), one = run_in(DType::kBF16, "none=1");
+  const auto error = [&](const Trained& trained) {
+    return WorstRelativeRms(trained.first_gradients, exact.first_gradients);
+  };
+  EXPECT_GT(error(one), 1e-3);
+  EXPECT_LT(error(one), 0.1);
+  for (const std::string mesh : {"dp=4", "fs=4", "fs=3", "cp=4", "tp=4", "tp=3", "dp=2,tp=2",
+                                 "fs=2,tp=2", "cp=2,tp=2", kFour}) {
+    EXPECT_LT(error(run_in(DType::kBF16, mesh)), 2 * error(one)) << mesh;
   }
 }
 

@@ -54,7 +54,8 @@ TensorOr Operand(Context& context, const DeviceMesh& mesh, const Dims& shape) {
     return RandomNormal(context, whole, shape, {.seed = 5, .dtype = DType::kF64});
   }
   std::vector<int32_t> ids;
-  for (int64_t i = 0; i < NumElements(shape); ++i) ids.push_back(static_cast<int32_t>(i * 7 % kVocab));
+  for (int64_t i = 0; i < NumElements(shape); ++i)
+    ids.push_back(static_cast<int32_t>(i * 7 % kVocab));
   return Distribute<int32_t>(context, whole, shape, ids);
 }
 
@@ -156,8 +157,7 @@ class Decoder : public Module {
 // "0" encodes, "1" decodes by the same weight.
 ModulePtr Autoencoder() {
   auto model = std::make_unique<Sequential>();
-  const ParameterPtr weight =
-      model->Append(std::make_unique<LinearLayer>(kDim, 12, 0.5))->weight();
+  const ParameterPtr weight = model->Append(std::make_unique<LinearLayer>(kDim, 12, 0.5))->weight();
   model->Append(std::make_unique<Decoder>(weight));
   return model;
 }
@@ -201,8 +201,9 @@ TEST(OddModels, AWeightOfTwoLinearsIsSplitOneWay) {
   }
   EXPECT_THAT(RunRanks(2,
                        [](Context& context) {
-                         return TrainOn(context, {.make = Twice},
-                                        {"tp=2", "{\"0\", Colwise(\"tp\")}\n{\"2\", Rowwise(\"tp\")}"})
+                         return TrainOn(
+                                    context, {.make = Twice},
+                                    {"tp=2", "{\"0\", Colwise(\"tp\")}\n{\"2\", Rowwise(\"tp\")}"})
                              .status();
                        }),
               StatusIs(absl::StatusCode::kInvalidArgument,
@@ -276,8 +277,9 @@ TEST(OddModels, FrozenParametersStayAndTheOthersTrain) {
           program, {{"fs=2", "{\"{embed,mid,}\", FullyShard(\"fs\")}"},
                     {"fs=3", "{\"\", FullyShard(\"fs\", 1)}"},
                     {"fs=2", "{\"{mid,}\", FullyShard(\"fs\", 2)}"},
-                    {"tp=2", "{\"embed\", VocabParallel(\"tp\", out S(1))}\n"
-                             "{\"mid\", Rowwise(\"tp\")}\n{\"head\", VocabParallel(\"tp\")}"},
+                    {"tp=2",
+                     "{\"embed\", VocabParallel(\"tp\", out S(1))}\n"
+                     "{\"mid\", Rowwise(\"tp\")}\n{\"head\", VocabParallel(\"tp\")}"},
                     {"dp=2,fs=2", "{\"\", DataParallel(\"dp\")}\n{\"\", FullyShard(\"fs\")}"}});
     }
   }
@@ -304,7 +306,8 @@ class Shifted : public Module {
 // "0" and "2" share a buffer.
 ModulePtr WithBuffers() {
   auto model = std::make_unique<Sequential>();
-  const ParameterPtr scale = Parameter::New({kDim}, ParameterInit::Values({1, 2, 3, 4, 5, 6, 7, 8}));
+  const ParameterPtr scale =
+      Parameter::New({kDim}, ParameterInit::Values({1, 2, 3, 4, 5, 6, 7, 8}));
   model->Append(std::make_unique<Shifted>(scale));
   model->Append(std::make_unique<LinearLayer>(kDim, kDim, 0.1));
   model->Append(std::make_unique<Shifted>(scale));
@@ -313,13 +316,14 @@ ModulePtr WithBuffers() {
 
 TEST(OddModels, BuffersGoWithTheirModules) {
   for (const std::set<std::string>& recomputed : {std::set<std::string>{}, {"0"}, {"1", "2"}}) {
-    ExpectAsOnOneRank({.make = WithBuffers, .recomputed = recomputed},
-                      {{"fs=2", "{\"{0,1,2}\", FullyShard(\"fs\")}"},
-                       {"fs=3", "{\"\", FullyShard(\"fs\")}"},
-                       {"fs=2", "{\"0\", FullyShard(\"fs\", 2)}"},
-                       {"tp=2", "{\"{0,2}\", SequenceParallel(\"tp\")}"},
-                       {"tp=3", "{\"{0,1,2}\", Colwise(\"tp\")}"},
-                       {"tp=2,fs=2", "{\"{0,2}\", Colwise(\"tp\")}\n{\"{0,}\", FullyShard(\"fs\")}"}});
+    ExpectAsOnOneRank(
+        {.make = WithBuffers, .recomputed = recomputed},
+        {{"fs=2", "{\"{0,1,2}\", FullyShard(\"fs\")}"},
+         {"fs=3", "{\"\", FullyShard(\"fs\")}"},
+         {"fs=2", "{\"0\", FullyShard(\"fs\", 2)}"},
+         {"tp=2", "{\"{0,2}\", SequenceParallel(\"tp\")}"},
+         {"tp=3", "{\"{0,1,2}\", Colwise(\"tp\")}"},
+         {"tp=2,fs=2", "{\"{0,2}\", Colwise(\"tp\")}\n{\"{0,}\", FullyShard(\"fs\")}"}});
   }
 }
 
@@ -334,7 +338,8 @@ TEST(OddModels, BatchesAndSequencesMayBeSmallerThanTheMeshAndEmpty) {
            {"fs=4", "{\"{0,1,}\", FullyShard(\"fs\")}"},
            {"tp=4", "{\"{0,2}\", Rowwise(\"tp\", out S(1))}\n{\"1\", SequenceParallel(\"tp\")}"},
            {"dp=2,fs=3", "{\"\", FullyShard(\"fs\")}\n{\"\", DataParallel(\"dp\")}"},
-           {"fs=2,tp=4", "{\"{0,2}\", Colwise(\"tp\", out S(1))}\n{\"{0,}\", FullyShard(\"fs\")}"}});
+           {"fs=2,tp=4",
+            "{\"{0,2}\", Colwise(\"tp\", out S(1))}\n{\"{0,}\", FullyShard(\"fs\")}"}});
     }
   }
 }
@@ -343,22 +348,24 @@ TEST(OddModels, FeaturesAndWordsMayBeFewerThanRanks) {
   const auto narrow = [] {
     auto model = std::make_unique<Sequential>();
     model->Append(std::make_unique<EmbeddingLayer>(kVocab, 2, 0.5));
-    model->Append(std::make_unique<LinearLayer>(2, 3, 0.5, LinearLayer::Units(),
-                                                LinearLayer::Bias::kAdded));
-    model->Append(std::make_unique<LinearLayer>(3, 1, 0.5, LinearLayer::Units(),
-                                                LinearLayer::Bias::kAdded));
+    model->Append(
+        std::make_unique<LinearLayer>(2, 3, 0.5, LinearLayer::Units(), LinearLayer::Bias::kAdded));
+    model->Append(
+        std::make_unique<LinearLayer>(3, 1, 0.5, LinearLayer::Units(), LinearLayer::Bias::kAdded));
     return model;
   };
-  ExpectAsOnOneRank(
-      {.make = narrow, .x = {2, 3}},
-      {{"tp=4", "{\"0\", VocabParallel(\"tp\", out S(1))}\n{\"1\", Colwise(\"tp\")}\n"
-                "{\"2\", Rowwise(\"tp\", out S(1))}"},
-       {"tp=8", "{\"0\", Colwise(\"tp\")}\n{\"1\", Rowwise(\"tp\", out S(-1))}\n"
-                "{\"2\", VocabParallel(\"tp\")}"},
-       {"tp=16", "{\"0\", VocabParallel(\"tp\")}\n{\"1\", Colwise(\"tp\")}"},
-       {"fs=8", "{\"{0,1,2}\", FullyShard(\"fs\")}"},
-       {"fs=3,tp=4", "{\"0\", VocabParallel(\"tp\")}\n{\"1\", Colwise(\"tp\")}\n"
-                     "{\"2\", Rowwise(\"tp\")}\n{\"{0,1,2,}\", FullyShard(\"fs\")}"}});
+  ExpectAsOnOneRank({.make = narrow, .x = {2, 3}},
+                    {{"tp=4",
+                      "{\"0\", VocabParallel(\"tp\", out S(1))}\n{\"1\", Colwise(\"tp\")}\n"
+                      "{\"2\", Rowwise(\"tp\", out S(1))}"},
+                     {"tp=8",
+                      "{\"0\", Colwise(\"tp\")}\n{\"1\", Rowwise(\"tp\", out S(-1))}\n"
+                      "{\"2\", VocabParallel(\"tp\")}"},
+                     {"tp=16", "{\"0\", VocabParallel(\"tp\")}\n{\"1\", Colwise(\"tp\")}"},
+                     {"fs=8", "{\"{0,1,2}\", FullyShard(\"fs\")}"},
+                     {"fs=3,tp=4",
+                      "{\"0\", VocabParallel(\"tp\")}\n{\"1\", Colwise(\"tp\")}\n"
+                      "{\"2\", Rowwise(\"tp\")}\n{\"{0,1,2,}\", FullyShard(\"fs\")}"}});
 }
 
 }  // namespace

@@ -176,7 +176,8 @@ TEST(PlanMistakes, FirstValuesThatDoNotFitLeaveNoParameterBehind) {
       if (path == "1.weight") parameter.init = ParameterInit::Values({1, 2, 3});
     });
     const ParallelPlan plan({{"", FullyShard("dp")}});
-    EXPECT_THAT(plan.Apply(model, context, mesh, {}), Refuses({"1.weight", "3 first values", "[2, 2]"}));
+    EXPECT_THAT(plan.Apply(model, context, mesh, {}),
+                Refuses({"1.weight", "3 first values", "[2, 2]"}));
     ExpectUntouched(model, "values");
     model.VisitParameters([](const std::string& path, Parameter& parameter) {
       if (path == "1.weight") parameter.init = ParameterInit::Values({1, 2, 3, 4});
@@ -219,9 +220,8 @@ TEST(StepMistakes, AStepOnAPartialGradientIsRefusedAndChangesNothing) {
     const TensorOr ids = Distribute<int32_t>(context, Layout::Replicated(mesh, 2), {4, 8}, Ids(32));
     DT_RETURN_IF_ERROR(Backward(Mean(CrossEntropy(model(ids), ids), {0, 1})));
     DT_ASSIGN_OR_RETURN(const double before, LossOf(context, mesh, model));
-    EXPECT_THAT(adamw.Step(0.1),
-                StatusIs(absl::StatusCode::kFailedPrecondition,
-                         AllOf(HasSubstr("AdamW"), HasSubstr("ReduceGradients"))));
+    EXPECT_THAT(adamw.Step(0.1), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                          AllOf(HasSubstr("AdamW"), HasSubstr("ReduceGradients"))));
     DT_ASSIGN_OR_RETURN(const double unchanged, LossOf(context, mesh, model));
     EXPECT_EQ(unchanged, before);
     DT_RETURN_IF_ERROR(ReduceGradients(model.Parameters()));
@@ -230,6 +230,19 @@ TEST(StepMistakes, AStepOnAPartialGradientIsRefusedAndChangesNothing) {
     EXPECT_NE(stepped, before);
     return absl::OkStatus();
   }));
+}
+
+// What no rank can know by itself: the world fails, and nobody waits for ever.
+TEST(PlanMistakes, PlansThatDifferBetweenRanksFailTheWorldNamingBothSides) {
+  const absl::Status status = RunRanks(2, [](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse("tp=2"));
+    Transformer model(SmallTransformer());
+    const bool sequence_parallel = context.rank() == 0;
+    DT_RETURN_IF_ERROR(PlanFor(mesh, sequence_parallel).Apply(model, context, mesh, {.seed = 3}));
+    return LossOf(context, mesh, model).status();
+  });
+  EXPECT_FALSE(status.ok());
+  EXPECT_THAT(status.ToString(), AllOf(HasSubstr("rank 0"), HasSubstr("rank 1")));
 }
 
 TEST(PlanMistakes, TextNamesLineAndColumn) {

@@ -70,9 +70,8 @@ TensorOr ExampleX(Context& context, const DeviceMesh& mesh) {
 TEST(ColumnParallelLinear, ARankHasRowsOfTheWeightAndTheirFeatures) {
   DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {
     const DeviceMesh mesh = TpMesh(context);
-    DT_ASSIGN_OR_RETURN(
-        const auto layer,
-        ColumnParallelLinear::Create(context, mesh, 4, 2, true, false, Example()));
+    DT_ASSIGN_OR_RETURN(const auto layer,
+                        ColumnParallelLinear::Create(context, mesh, 4, 2, true, false, Example()));
     const bool first = context.rank() == 0;
     EXPECT_THAT(LocalValues(layer->weight()->tensor),
                 ElementsAreArray(first ? std::vector<double>{1, 2, 3, 4}
@@ -101,6 +100,16 @@ TEST(RowParallelLinear, ARankHasColumnsOfTheWeightAndAllOfTheBias) {
   }));
 }
 
+TEST(RowParallelLinear, StartsWithABiasOfZero) {
+  DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const auto layer,
+                        RowParallelLinear::Create(context, TpMesh(context), 4, 2, true, false,
+                                                  {.seed = 1, .dtype = DType::kF64}));
+    EXPECT_THAT(LocalValues(layer->bias()->tensor), ElementsAre(0, 0));
+    return absl::OkStatus();
+  }));
+}
+
 // What one rank multiplies is a sum over its half of the features.
 TEST(RowParallelLinear, WithoutItsEdgeTheProductIsASumOverRanks) {
   DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {
@@ -110,8 +119,7 @@ TEST(RowParallelLinear, WithoutItsEdgeTheProductIsASumOverRanks) {
     DT_ASSIGN_OR_RETURN(const auto x, ExampleX(context, mesh));
     DT_ASSIGN_OR_RETURN(const auto y, Linear(x.Redistribute({Shard(1)}), w));
     EXPECT_TRUE(y.layout().is_partial());
-    EXPECT_THAT(LocalValues(y),
-                context.rank() == 0 ? ElementsAre(3, 11) : ElementsAre(14, 30));
+    EXPECT_THAT(LocalValues(y), context.rank() == 0 ? ElementsAre(3, 11) : ElementsAre(14, 30));
     return absl::OkStatus();
   }));
 }
@@ -121,9 +129,8 @@ TEST(ColumnParallelLinear, GathersItsResultForwardAndAddsUpTheOperandsGradientBa
     for (const bool wanted : {false, true}) {
       DT_EXPECT_OK(RunRanks(2, [&](Context& context) -> absl::Status {
         const DeviceMesh mesh = TpMesh(context);
-        DT_ASSIGN_OR_RETURN(
-            const auto layer,
-            ColumnParallelLinear::Create(context, mesh, 4, 2, true, gather, Example()));
+        DT_ASSIGN_OR_RETURN(const auto layer, ColumnParallelLinear::Create(
+                                                  context, mesh, 4, 2, true, gather, Example()));
         DT_ASSIGN_OR_RETURN(DistributedTensor x, ExampleX(context, mesh));
         DT_RETURN_IF_ERROR(x.set_requires_grad(wanted));
         context.communicator().ResetTraffic();
@@ -181,8 +188,8 @@ TEST(ColumnParallelLinear, HalvesThe11008FeaturesOfAnMlpOf4096) {
                         RowParallelLinear::Create(context, mesh, 11008, 4096, false, true));
     EXPECT_EQ(up->weight()->tensor.local().shape(), Dims({5504, 4096}));
     EXPECT_EQ(down->weight()->tensor.local().shape(), Dims({4096, 5504}));
-    DT_ASSIGN_OR_RETURN(const auto hidden, (*up)(Full(context, mesh, {Replicate()}, {64, 4096},
-                                                      DType::kF32, 1)));
+    DT_ASSIGN_OR_RETURN(const auto hidden,
+                        (*up)(Full(context, mesh, {Replicate()}, {64, 4096}, DType::kF32, 1)));
     EXPECT_EQ(hidden.local().shape(), Dims({64, 5504}));
     return absl::OkStatus();
   }));
@@ -198,8 +205,8 @@ TEST(VocabParallel, ScattersTheEmbeddingToTheSequence) {
     EmbeddingLayer table(5, 2, 0.5);  // 3 and 2 rows
     table.SetDType(DType::kF64);
     table.weight()->init = ParameterInit::Values({0, 1, 10, 11, 20, 21, 30, 31, 40, 41});
-    DT_RETURN_IF_ERROR(ParallelPlan({{"", VocabParallel("tp", Shard(1))}})
-                           .Apply(table, context, mesh, {}));
+    DT_RETURN_IF_ERROR(
+        ParallelPlan({{"", VocabParallel("tp", Shard(1))}}).Apply(table, context, mesh, {}));
     const std::vector<int32_t> ids = {4, 0, 3, 4};
     const TensorOr tokens =
         Distribute<int32_t>(context, mesh, {Replicate()}, {1, 4}, absl::MakeConstSpan(ids));
@@ -208,8 +215,8 @@ TEST(VocabParallel, ScattersTheEmbeddingToTheSequence) {
     EXPECT_THAT(Collectives(context), ElementsAre(Pair("reduce-scatter", 1)));
     EXPECT_EQ(x.shape(), Dims({1, 4, 2}));
     EXPECT_EQ(x.local().shape(), Dims({1, 2, 2}));
-    EXPECT_THAT(LocalValues(x), context.rank() == 0 ? ElementsAre(40, 41, 0, 1)
-                                                    : ElementsAre(30, 31, 40, 41));
+    EXPECT_THAT(LocalValues(x),
+                context.rank() == 0 ? ElementsAre(40, 41, 0, 1) : ElementsAre(30, 31, 40, 41));
     return absl::OkStatus();
   }));
 }
