@@ -9,6 +9,7 @@
 #include "dtensor/ops/ops.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/tensor/gather_again.h"
+#include "dtensor/tensor/work_scope.h"
 
 namespace dtensor {
 namespace {
@@ -151,6 +152,7 @@ TensorOr Module::operator()(const TensorOr& x) {
 }
 
 TensorOr Module::RunOne(const DistributedTensor& x) {
+  const WorkScope work(x.context(), this);
   DT_ASSIGN_OR_RETURN(const DistributedTensor input, AtEdge(x, &ModuleEdge::input, 0));
   const GatherScope scope(gather_group_.get());
   DT_RETURN_IF_ERROR(scope.status());
@@ -179,6 +181,7 @@ TensorsOr Module::Call(absl::Span<const TensorOr> operands) {
 }
 
 TensorsOr Module::RunAll(absl::Span<const DistributedTensor> operands) {
+  const WorkScope work(operands[0].context(), this);
   std::vector<DistributedTensor> inputs;
   for (size_t i = 0; i < operands.size(); ++i) {
     DT_ASSIGN_OR_RETURN(DistributedTensor input,
@@ -196,6 +199,11 @@ TensorsOr Module::RunAll(absl::Span<const DistributedTensor> operands) {
     DT_ASSIGN_OR_RETURN(result, AtEdge(result, &ModuleEdge::output, static_cast<int>(r)));
   }
   return results;
+}
+
+void Module::set_gather_group(std::shared_ptr<GatherGroup> group) {
+  gather_group_ = std::move(group);
+  if (gather_group_ != nullptr) gather_group_->set_scope(this);
 }
 
 TensorOr Module::Forward(const DistributedTensor&) {

@@ -249,7 +249,7 @@ class Module {
   // Each side's are followed in order.
   std::vector<ModuleEdge>& edges() { return edges_; }
   // Entered before Forward, and left after Finish. Null: none.
-  void set_gather_group(std::shared_ptr<GatherGroup> group) { gather_group_ = std::move(group); }
+  void set_gather_group(std::shared_ptr<GatherGroup> group);
   const GatherGroup* gather_group() const { return gather_group_.get(); }
   // Of the first result that Forward returned last, before the edges moved it. Null before the
   // first call, and without edges.

@@ -16,6 +16,7 @@
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/device/meta/meta_device.h"
 #include "dtensor/tensor/dispatch_cache.h"
+#include "dtensor/tensor/work_scope.h"
 
 namespace dtensor {
 
@@ -209,6 +210,19 @@ Lineage Context::NextLineage(const Spec& spec, const char* maker) {
 Context::CacheSizes Context::cache_sizes() const {
   return {dispatch_cache_->decisions.size(), tables_->plans.size(), tables_->options.size(),
           tables_->num_specs};
+}
+
+std::vector<SpecPtr> Context::specs() const {
+  std::vector<SpecPtr> all;
+  for (const auto& [hash, found] : tables_->specs)
+    all.insert(all.end(), found.begin(), found.end());
+  return all;
+}
+
+void Context::set_scope(const void* scope) {
+  if (scope_ == scope) return;
+  scope_ = scope;
+  if (scope_observer_ != nullptr) scope_observer_->Enter(scope);
 }
 
 void Context::AddRead(const Tensor& source, const std::shared_ptr<PendingRedistribution>& reader) {

@@ -36,6 +36,7 @@ namespace dtensor {
 
 struct DispatchCache;  // dispatch_cache.h
 class RecomputedRun;   // collective_results.h
+class ScopeObserver;   // work_scope.h
 
 // (mesh, layout, shape, dtype), interned in a Context: as long as a Spec has an owner besides the
 // Context, equal Specs have its address.
@@ -110,6 +111,8 @@ class Context {
   };
   static constexpr size_t kDecisions = 4096, kPlans = 4096, kOptions = 64, kSpecs = 4096;
   CacheSizes cache_sizes() const;
+  // Those that are remembered now, in no order.
+  std::vector<SpecPtr> specs() const;
 
   // Operators record for Backward() while this is on (the default) and an operand requires
   // gradients.
@@ -129,6 +132,13 @@ class Context {
   absl::Status FinishReads(const Tensor& root);
   void ForgetReads() { reads_.clear(); }  // by who ends the Context's program
 
+  // For which part of the program the rank works now, and who is told when that changes: nobody, or
+  // an observer that outlives its time here (work_scope.h).
+  const void* scope() const { return scope_; }
+  void set_scope(const void* scope);
+  ScopeObserver* scope_observer() const { return scope_observer_; }
+  void set_scope_observer(ScopeObserver* observer) { scope_observer_ = observer; }
+
   DispatchCache& dispatch_cache() { return *dispatch_cache_; }
 
   // The innermost function of Recompute() that runs now; null: none.
@@ -142,6 +152,8 @@ class Context {
   const SimulatedClock* const simulated_clock_;
   bool recording_ = true;
   RecomputedRun* recomputed_run_ = nullptr;
+  const void* scope_ = nullptr;
+  ScopeObserver* scope_observer_ = nullptr;
   uint64_t sequence_ = 0;
   RandomState random_;
   struct Read {

@@ -150,6 +150,7 @@ std::shared_ptr<Node> Record(Context& context, const Decision& decision, const I
   auto node = std::make_shared_for_overwrite<Node>();  // does not clear it first
   node->sequence = context.NextSequence();
   node->decision = DecisionPtr(&decision);
+  node->scope = context.scope();
   for (const TensorImplPtr* operand : operands) node->edges.push_back(EdgeOf(*operand));
   const auto saved_operands = static_cast<size_t>(std::bit_width(op.saved_operands));
   node->operands.resize(std::min(saved_operands, operands.size()));

@@ -68,6 +68,10 @@ class GatherGroup {
   GatherGroup& operator=(const GatherGroup&) = delete;
 
   ShardLevel level() const { return level_; }
+  // The part of the program to which belongs what the group moves (work_scope.h); null: to whoever
+  // is at work then.
+  const void* scope() const { return scope_; }
+  void set_scope(const void* scope) { scope_ = scope; }
   // From now on `leaf` is used in the layout `used`, of its mesh. Errors: kInvalidArgument for an
   // undefined tensor, one that is in a group already, a layout that is of another mesh, Partial, or
   // does not fit.
@@ -83,6 +87,7 @@ class GatherGroup {
 
   GatherGroups& groups_;
   const ShardLevel level_;
+  const void* scope_ = nullptr;
   std::deque<GatherMember> members_;               // do not move
   std::vector<std::shared_ptr<TensorImpl>> held_;  // of the members, or none
   int entered_ = 0;

@@ -6,6 +6,7 @@
 
 #include "dtensor/redistribution/lineage.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/tensor/work_scope.h"
 
 namespace dtensor {
 namespace {
@@ -21,6 +22,8 @@ struct Exchange {
 
 absl::Status Begin(Exchange& exchange) {
   Context& context = *exchange.leaves[0]->context;
+  const void* const owner = exchange.leaves[0]->gather->group->scope();
+  const WorkScope scope(context, owner == nullptr ? context.scope() : owner);
   const bool reads = !exchange.plans[0]->plan().moves_nothing();
   for (Tensor& source : exchange.sources) {
     // Peers read it while this rank goes on: a lender's next write must not move it.

@@ -135,6 +135,7 @@ TensorsOr Recompute(absl::Span<const DistributedTensor> operands, const Recomput
     returned[r].impl()->stopped_by = result.stopped_by;
   }
   node->decision = DecisionPtr(decision.get());
+  node->scope = context.scope();
   node->replay = std::move(replay);
   return returned;
 }

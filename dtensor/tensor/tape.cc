@@ -12,6 +12,7 @@
 #include "dtensor/tensor/op_checks.h"
 #include "dtensor/tensor/reduce_gradients.h"
 #include "dtensor/tensor/replay.h"
+#include "dtensor/tensor/work_scope.h"
 
 namespace dtensor {
 
@@ -121,6 +122,7 @@ absl::Status Tape::Visit(Node& node, absl::InlinedVector<Slot, 2>& slots) {
   Keep(node, slots);
   if (!walk_.Runs(node)) return absl::OkStatus();
   walk_.Visited(node);
+  const WorkScope scope(context_, node.scope);
   if (node.replay != nullptr) return RunAgain(node, slots);
   const Decision& decision = *node.decision;
   const OpDef& op = *decision.op;
@@ -264,6 +266,7 @@ absl::Status Tape::FinishBuckets() {
 
 // What has arrived at these leaves, in their own layouts from here on.
 absl::Status Tape::ReduceEarly(const std::vector<TensorImplPtr>& leaves) {
+  if (leaves.empty()) return absl::OkStatus();
   std::vector<TensorImplPtr> gradients(leaves.size());
   std::vector<LeafGradient> all;
   std::vector<bool> views;
@@ -279,6 +282,8 @@ absl::Status Tape::ReduceEarly(const std::vector<TensorImplPtr>& leaves) {
     views.push_back(from != to && plan->plan().is_view());
     all.push_back({leaves[i], &gradients[i]});
   }
+  const void* const owner = leaves[0]->gather->group->scope();
+  const WorkScope scope(context_, owner == nullptr ? context_.scope() : owner);
   DT_RETURN_IF_ERROR(ReduceToLeaves(all, options_.who));
   for (size_t i = 0; i < leaves.size(); ++i) {
     const SpecPtr spec = gradients[i]->spec;

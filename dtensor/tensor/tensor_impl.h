@@ -121,8 +121,9 @@ struct Node {
 
   uint64_t sequence = 0;
   DecisionPtr decision;
-  CallValues values;     // of the call
-  uint64_t lineage = 0;  // of the call
+  CallValues values;            // of the call
+  uint64_t lineage = 0;         // of the call
+  const void* scope = nullptr;  // in which it was called (work_scope.h)
   // In place of a backward: of a Recompute(), whose first edges are those of its operands, and the
   // others those of leaves that it reads.
   std::unique_ptr<Replay> replay;

@@ -1,0 +1,52 @@
+// Work scopes: for which part of a program a rank works, told to who observes it.
+//
+// A part is known by its address: a module is one while it is called (module.h). An operator that
+// is recorded remembers the scope, and Backward enters it again when it comes by; what a gather
+// group moves belongs to the group's scope, though it is moved ahead of time (gather_group.h).
+//
+//   class Observer : public ScopeObserver { void Enter(const void* scope) override; ... };
+//   context.set_scope_observer(&observer);
+//
+// An observer reads the counters that there are (Communicator::traffic, Device::memory) where the
+// scope changes; so what lies between two changes is the work of one scope. A Context without an
+// observer has no scopes, and pays a test of a pointer for each call of a module.
+#ifndef DTENSOR_TENSOR_WORK_SCOPE_H_
+#define DTENSOR_TENSOR_WORK_SCOPE_H_
+
+#include "dtensor/tensor/context.h"
+
+namespace dtensor {
+
+class ScopeObserver {
+ public:
+  virtual ~ScopeObserver() = default;
+  // The work from here on is that of `scope`; null: of no part. Called where that changes, on the
+  // rank's thread. It may not call operators.
+  virtual void Enter(const void* scope) = 0;
+};
+
+// Makes `scope` the Context's while it lives, if somebody observes.
+class WorkScope {
+ public:
+  WorkScope(Context& context, const void* scope) {
+    if (context.scope_observer() != nullptr) Enter(context, scope);
+  }
+  ~WorkScope() {
+    if (context_ != nullptr) context_->set_scope(before_);
+  }
+  WorkScope(const WorkScope&) = delete;
+  WorkScope& operator=(const WorkScope&) = delete;
+
+ private:
+  void Enter(Context& context, const void* scope) {
+    context_ = &context;
+    before_ = context.scope();
+    context.set_scope(scope);
+  }
+  Context* context_ = nullptr;
+  const void* before_ = nullptr;
+};
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_TENSOR_WORK_SCOPE_H_
