@@ -75,6 +75,16 @@ ROOMS = {
         "runtime/core",
         "runtime/io",
     ],
+    "parallel_plans/explain": [
+        "dtensor/layout",
+        "dtensor/nn",
+        "dtensor/ops",
+        "dtensor/redistribution",
+        "dtensor/tensor",
+        "parallel_plans",
+        "runtime/comm",
+        "runtime/core",
+    ],
     "runtime": [
         "runtime/comm",
         "runtime/comm/local",

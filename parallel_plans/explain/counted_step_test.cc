@@ -1,0 +1,231 @@
+// What a simulated rank counts of a step is what the same rank counts when it runs: collectives,
+// bytes and memory, for each style and for whole plans, and on meshes where sizes do not divide.
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtensor/nn/transformer.h"
+#include "dtensor/parallel_plans/explain/explain.h"
+#include "dtensor/parallel_plans/parallel_plan.h"
+#include "dtensor/parallel_plans/testing/small_transformer.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/testing/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace dtensor {
+namespace {
+
+struct Case {
+  std::string name, mesh;
+  std::string plan;  // the text of a plan
+  int64_t batch = 4, sequence = 16;
+  std::vector<std::string> recompute = {};
+  StepOptimizer optimizer = StepOptimizer::kAdamW;
+  DType dtype = DType::kF32;
+  bool allow_uneven = false;
+  bool tied = false;
+};
+
+TrainingStep StepOf(const Case& c) {
+  TrainingStep step;
+  const bool tied = c.tied;
+  step.model = [tied]() -> absl::StatusOr<std::unique_ptr<Module>> {
+    TransformerConfig config = SmallTransformer();
+    config.tie_embeddings = tied;
+    return std::make_unique<Transformer>(config);
+  };
+  const absl::StatusOr<ParallelPlan> plan = ParallelPlan::Parse(c.plan);
+  EXPECT_THAT(plan, IsOk()) << c.name;
+  if (plan.ok()) step.plan = *plan;
+  step.mesh = *DeviceMesh::Parse(c.mesh);
+  step.batch = c.batch;
+  step.sequence = c.sequence;
+  step.dtype = c.dtype;
+  step.optimizer = c.optimizer;
+  step.recompute = c.recompute;
+  step.allow_uneven = c.allow_uneven;
+  return step;
+}
+
+std::string TrafficOf(const TrafficTable& table) {
+  std::string text;
+  for (const auto& [key, traffic] : table) {
+    text += std::string(ToString(key.second)) + "(" + key.first + ") " +
+            std::to_string(traffic.calls) + " calls " + std::to_string(traffic.messages) +
+            " messages " + std::to_string(traffic.bytes) + " bytes; ";
+  }
+  return text;
+}
+
+// Modules that did nothing are not listed; a simulated rank knows how long the others took.
+ModuleFigures ModuleLike(const RankFigures& rank, const ModuleFigures& module) {
+  for (const ModuleFigures& one : rank.modules) {
+    if (one.path == module.path && one.outside == module.outside) return one;
+  }
+  return {};
+}
+
+void ExpectSame(const RankFigures& predicted, const RankFigures& counted, const Case& c) {
+  const std::string what = c.name + ", rank " + std::to_string(counted.rank);
+  const StepPhases all_predicted = predicted.phases(), all_counted = counted.phases();
+  for (const StepPhase phase : kStepPhases) {
+    EXPECT_EQ(TrafficOf(Of(all_predicted, phase).traffic),
+              TrafficOf(Of(all_counted, phase).traffic))
+        << what << ", " << ToString(phase);
+  }
+  EXPECT_EQ(predicted.memory.parameters, counted.memory.parameters) << what;
+  EXPECT_EQ(predicted.memory.gathered, counted.memory.gathered) << what;
+  EXPECT_EQ(predicted.memory.gradients, counted.memory.gradients) << what;
+  EXPECT_EQ(predicted.memory.optimizer, counted.memory.optimizer) << what;
+  EXPECT_EQ(predicted.memory.inputs, counted.memory.inputs) << what;
+  EXPECT_EQ(predicted.memory.activations, counted.memory.activations) << what;
+  EXPECT_EQ(predicted.memory.peak, counted.memory.peak) << what;
+  for (const ModuleFigures& module : counted.modules) {
+    const ModuleFigures same = ModuleLike(predicted, module);
+    EXPECT_EQ(same.saved_bytes, module.saved_bytes) << what << ", " << module.path;
+    EXPECT_EQ(same.parameter_bytes, module.parameter_bytes) << what << ", " << module.path;
+  }
+}
+
+// Runs the step on every rank, and predicts each; then looks at what is said of the fullest.
+void ExpectPredicted(const Case& c) {
+  const TrainingStep step = StepOf(c);
+  const int ranks = step.mesh.size();
+  std::vector<RankFigures> counted(ranks);
+  ASSERT_THAT(RunRanks(ranks,
+                       [&](Context& context) -> absl::Status {
+                         DT_ASSIGN_OR_RETURN(CountedStep mine, CountStep(context, step));
+                         counted[context.rank()] = std::move(mine.figures);
+                         return absl::OkStatus();
+                       }),
+              IsOk())
+      << c.name;
+  int64_t most = 0;
+  for (int rank = 0; rank < ranks; ++rank) {
+    CountedStep predicted;
+    ASSERT_THAT(Simulate(rank, ranks,
+                         [&](Context& context) -> absl::Status {
+                           DT_ASSIGN_OR_RETURN(predicted, CountStep(context, step));
+                           return absl::OkStatus();
+                         }),
+                IsOk())
+        << c.name;
+    ExpectSame(predicted.figures, counted[rank], c);
+    most = std::max(most, counted[rank].memory.peak);
+  }
+  const absl::StatusOr<Explanation> explanation = ExplainStep(step);
+  ASSERT_THAT(explanation, IsOk()) << c.name;
+  EXPECT_EQ(explanation->rank.memory.peak, most) << c.name;
+  EXPECT_LE(explanation->simulated.size(), static_cast<size_t>(ranks)) << c.name;
+  EXPECT_EQ(counted[explanation->rank.rank].memory.peak, most) << c.name;
+}
+
+const std::string kTensorParallel = R"({"model.embed_tokens", VocabParallel("tp", out S(1))}
+{"model.layers.*.{input,post_attention}_layernorm", SequenceParallel("tp")}
+{"model.norm", SequenceParallel("tp")}
+{"model.layers.*.self_attn.{q,k,v}_proj", Colwise("tp")}
+{"model.layers.*.self_attn.o_proj", Rowwise("tp", out S(1))}
+{"model.layers.*.mlp.{gate,up}_proj", Colwise("tp")}
+{"model.layers.*.mlp.down_proj", Rowwise("tp", out S(1))}
+{"lm_head", VocabParallel("tp")}
+)";
+const std::string kData = R"({"", DataParallel("dp")})";
+
+TEST(CountedStep, EachStyleAlone) {
+  const std::vector<std::pair<std::string, std::string>> plans = {
+      {"tp=2", ""},
+      {"tp=2", R"({"model.layers.*.mlp.{gate,up}_proj", Colwise("tp")})"},
+      {"tp=2", R"({"model.layers.*.mlp.{gate,up}_proj", Colwise("tp", out R)})"},
+      {"tp=2", R"({"model.layers.*.mlp.down_proj", Rowwise("tp")})"},
+      {"tp=2", R"({"model.layers.*.mlp.down_proj", Rowwise("tp", out S(1))})"},
+      {"tp=3", R"({"{model.embed_tokens,lm_head}", VocabParallel("tp")})"},
+      {"tp=2", R"({"model.norm", SequenceParallel("tp")})"},
+      {"tp=2", R"({"model.layers.*.mlp.down_proj", Replicated("tp")})"},
+      {"tp=2", R"({"model.layers.*.mlp", PrepareInput("tp", S(1))})"},
+      {"tp=2", R"({"model.layers.*.mlp", PrepareOutput("tp", S(1))})"},
+      {"tp=2", R"({"model.layers.*.mlp", Edges("tp", in S(1), out R)})"},
+      {"dp=4", kData},
+  };
+  for (const auto& [mesh, plan] : plans) ExpectPredicted({plan, mesh, plan});
+  Case tied = {"tied", "tp=2", R"({"{model.embed_tokens,lm_head}", VocabParallel("tp")})"};
+  tied.tied = true;
+  ExpectPredicted(tied);
+}
+
+std::string Sharded(int level, const std::string& axis = "dp") {
+  const std::string style =
+      "FullyShard(\"" + axis + "\"" + (level == 3 ? ")" : ", " + std::to_string(level) + ")");
+  return "{\"model.layers.*\", " + style + "}\n{\"\", " + style + "}\n";
+}
+
+TEST(CountedStep, FullyShardedAtEachLevel) {
+  for (const int level : {1, 2, 3}) {
+    Case sharded = {"level " + std::to_string(level), "dp=4", Sharded(level)};
+    ExpectPredicted(sharded);
+    sharded.name += ", recomputed";
+    sharded.recompute = {"model.layers.*"};
+    ExpectPredicted(sharded);
+  }
+  ExpectPredicted({"hybrid", "rep=2,dp=2", Sharded(3) + R"({"", DataParallel("rep")})"});
+  ExpectPredicted({"with sequence parallelism", "dp=2,tp=2", kTensorParallel + Sharded(3)});
+}
+
+TEST(CountedStep, WholePlans) {
+  ExpectPredicted({"tp+sp", "tp=4", kTensorParallel});
+  ExpectPredicted({"one rank", "dp=1,tp=1", kTensorParallel + kData});
+  Case whole = {"dp, tp+sp", "dp=2,tp=2", kTensorParallel + kData};
+  ExpectPredicted(whole);
+  whole.recompute = {"model.layers.*"};
+  ExpectPredicted(whole);
+  whole.recompute = {"model.layers.*.self_attn"};
+  ExpectPredicted(whole);
+  whole.dtype = DType::kBF16;
+  ExpectPredicted(whole);
+  whole.optimizer = StepOptimizer::kSgd;
+  ExpectPredicted(whole);
+  whole.optimizer = StepOptimizer::kNone;
+  ExpectPredicted(whole);
+}
+
+std::string Context(const std::string& pattern) {
+  const std::string style = "ContextParallel(\"cp\", \"" + pattern + "\")}\n";
+  return "{\"\", " + style + "{\"model.layers.*.self_attn\", " + style;
+}
+
+TEST(CountedStep, ContextParallelism) {
+  for (const char* pattern : {"ring", "zigzag", "striped", "ulysses"}) {
+    ExpectPredicted({pattern, "cp=4", Context(pattern)});
+  }
+  ExpectPredicted({"double ring", "o=2,i=2;cp=o*i", Context("double_ring")});
+  ExpectPredicted({"dp, cp, tp+sp", "dp=2,cp=2,tp=2", kTensorParallel + Context("zigzag") + kData});
+}
+
+void ExpectPredictedUneven(const std::string& mesh, const std::string& plan, int64_t batch,
+                           int64_t sequence) {
+  Case c = {"batch " + std::to_string(batch) + ", sequence " + std::to_string(sequence) + " on " +
+                mesh + ":\n" + plan,
+            mesh, plan, batch, sequence};
+  c.allow_uneven = true;
+  ExpectPredicted(c);
+}
+
+// The fullest rank is not the first everywhere: zigzag gives the first one the sequence's short end.
+TEST(CountedStep, SizesThatDoNotDivide) {
+  ExpectPredictedUneven("dp=3", kData, 5, 16);
+  ExpectPredictedUneven("dp=3", kData, 2, 16);
+  ExpectPredictedUneven("tp=3", kTensorParallel, 4, 13);
+  ExpectPredictedUneven("cp=4", Context("zigzag"), 4, 13);
+  ExpectPredictedUneven("cp=3", Context("zigzag"), 4, 9);
+  ExpectPredictedUneven("cp=4", Context("ring"), 4, 10);
+  ExpectPredictedUneven("cp=4", Context("striped"), 4, 13);
+  ExpectPredictedUneven("cp=2,tp=3", kTensorParallel + Context("zigzag"), 4, 13);
+  ExpectPredictedUneven("dp=3", Sharded(3), 5, 16);
+  ExpectPredictedUneven("dp=5", Sharded(3), 5, 16);
+  ExpectPredictedUneven("tp=3", R"({"model.layers.*.mlp", Edges("tp", in S(1,block(2)))})", 4, 13);
+}
+
+}  // namespace
+}  // namespace dtensor

@@ -1,0 +1,82 @@
+#include "dtensor/parallel_plans/explain/explain.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "dtensor/parallel_plans/explain/fold_paths.h"
+#include "dtensor/parallel_plans/explain/fullest_rank.h"
+#include "dtensor/runtime/core/status.h"
+
+namespace dtensor {
+namespace {
+
+struct SimulatedStep {
+  CountedStep counted;
+  std::vector<int> candidates;
+};
+
+absl::StatusOr<SimulatedStep> SimulateStep(const TrainingStep& step, int rank) {
+  SimulatedStep out;
+  const int ranks = step.mesh.size();
+  const auto count = [&](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(out.counted, CountStep(context, step));
+    if (rank == 0) out.candidates = internal::FullestCandidates(context.specs(), ranks);
+    return absl::OkStatus();
+  };
+  DT_RETURN_IF_ERROR(Simulate(rank, ranks, count, {.cost = step.cost}));
+  return out;
+}
+
+std::vector<FoldedParameter> FoldParameters(const std::vector<ParameterFigures>& parameters) {
+  std::vector<std::string> paths;
+  for (const ParameterFigures& parameter : parameters) paths.push_back(parameter.path);
+  const auto alike = [&](size_t a, size_t b) {
+    const ParameterFigures &p = parameters[a], &q = parameters[b];
+    return p.shape == q.shape && p.rests == q.rests && p.used == q.used && p.bytes == q.bytes &&
+           p.trained == q.trained;
+  };
+  std::vector<FoldedParameter> folded;
+  for (const internal::FoldedPath& fold : internal::FoldPaths(paths, alike)) {
+    folded.push_back({parameters[fold.members[0]], static_cast<int64_t>(fold.members.size())});
+    folded.back().figures.path = fold.path;
+  }
+  return folded;
+}
+
+// The memory of the step with the other choice of recomputation.
+absl::Status ExplainOtherwise(const TrainingStep& step, Explanation& out) {
+  TrainingStep other = step;
+  if (step.recompute.empty()) {
+    DT_ASSIGN_OR_RETURN(out.usual_recompute, UsualRecompute(step));
+    if (out.usual_recompute.empty()) return absl::OkStatus();
+    other.recompute = out.usual_recompute;
+  } else {
+    other.recompute.clear();
+  }
+  DT_ASSIGN_OR_RETURN(const SimulatedStep simulated, SimulateStep(other, out.rank.rank));
+  out.otherwise = simulated.counted.figures.memory;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Explanation> ExplainStep(const TrainingStep& step) {
+  DT_ASSIGN_OR_RETURN(SimulatedStep fullest, SimulateStep(step, 0));
+  Explanation out;
+  out.simulated = {0};
+  const std::vector<int> candidates = fullest.candidates;
+  for (const int rank : candidates) {
+    if (rank == 0) continue;
+    out.simulated.push_back(rank);
+    DT_ASSIGN_OR_RETURN(SimulatedStep one, SimulateStep(step, rank));
+    const int64_t most = fullest.counted.figures.memory.peak;
+    if (one.counted.figures.memory.peak > most) fullest = std::move(one);
+  }
+  out.rank = std::move(fullest.counted.figures);
+  out.modules = Fold(out.rank.modules);
+  out.parameters = FoldParameters(fullest.counted.parameters);
+  DT_RETURN_IF_ERROR(ExplainOtherwise(step, out));
+  return out;
+}
+
+}  // namespace dtensor

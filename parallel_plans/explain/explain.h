@@ -1,0 +1,63 @@
+// ExplainStep: what a training step of a model costs under a plan, before it runs anywhere.
+//
+//   TrainingStep step;
+//   step.model = [] { return std::make_unique<Transformer>(config); };
+//   step.plan = TensorParallelPlan("tp", /*sequence_parallel=*/true);
+//   step.mesh = *DeviceMesh::Parse("dp=8,tp=8");
+//   step.batch = 64, step.sequence = 4096, step.dtype = DType::kBF16;
+//   DT_ASSIGN_OR_RETURN(const Explanation explanation, ExplainStep(step));
+//   std::cout << explanation.ToString();
+//
+// There is no model of the step: it is the program, run as one rank on a device without memory and
+// with a communicator that counts (Simulate, context.h). So what is predicted is what a run counts:
+// collectives, the bytes that the rank receives, and what its tensors take, to the byte. Only time
+// is a model's, that of the rates in `cost` (simulated_clock.h).
+//
+// Figures are those of one rank: the one that holds the most. Where sizes divide, ranks are alike;
+// where they do not, those are simulated whose shards are the largest by the layouts of the step's
+// tensors, and the fullest of them is taken.
+#ifndef DTENSOR_PARALLEL_PLANS_EXPLAIN_EXPLAIN_H_
+#define DTENSOR_PARALLEL_PLANS_EXPLAIN_EXPLAIN_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "dtensor/parallel_plans/explain/step_figures.h"
+#include "dtensor/parallel_plans/explain/training_step.h"
+
+namespace dtensor {
+
+// A parameter, or those of equal layers that lie alike.
+struct FoldedParameter {
+  ParameterFigures figures;  // of one of them; the path is the folded one's
+  int64_t parameters = 1;
+};
+
+struct Explanation {
+  // Of the fullest rank, with modules as they are; and with equal layers folded into one.
+  RankFigures rank;
+  std::vector<ModuleFigures> modules;
+  std::vector<FoldedParameter> parameters;
+  std::vector<int> simulated;  // ranks, ascending
+  // The same step's memory with the other choice: without recomputation if the step has some; else
+  // where the modules of `usual_recompute` recompute, if the model has lists, or all 0.
+  std::vector<std::string> usual_recompute;
+  MemoryFigures otherwise;
+
+  // For people: several lines.
+  std::string ToString() const;
+};
+
+// No communication, and no world: any thread calls it. Errors: those of CountStep.
+absl::StatusOr<Explanation> ExplainStep(const TrainingStep& step);
+
+// As ToString() prints them: "16.0 MiB", "1.25 ms", "model.layers.0..31.mlp x32".
+std::string BytesText(int64_t bytes);  // below 1 KiB in bytes
+std::string SecondsText(double seconds);
+std::string NameOf(const ModuleFigures& module);
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_PARALLEL_PLANS_EXPLAIN_EXPLAIN_H_

@@ -1,0 +1,182 @@
+// What is said of a step: by hand where that can be done, and refused where it cannot be run.
+#include "dtensor/parallel_plans/explain/explain.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "dtensor/nn/transformer.h"
+#include "dtensor/parallel_plans/parallel_plan.h"
+#include "dtensor/parallel_plans/testing/small_transformer.h"
+#include "dtensor/runtime/testing/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace dtensor {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+TrainingStep SmallStep(const std::string& mesh, int64_t layers = 2) {
+  TrainingStep step;
+  step.model = [layers]() -> absl::StatusOr<std::unique_ptr<Module>> {
+    TransformerConfig config = SmallTransformer();
+    config.layers = layers;
+    return std::make_unique<Transformer>(config);
+  };
+  step.mesh = *DeviceMesh::Parse(mesh);
+  step.plan = PlanFor(step.mesh, /*sequence_parallel=*/true);
+  step.batch = 4;
+  step.sequence = 16;
+  return step;
+}
+
+const ModuleFigures& ModuleAt(const Explanation& explanation, const std::string& path) {
+  for (const ModuleFigures& module : explanation.modules) {
+    if (!module.outside && module.path == path) return module;
+  }
+  static const ModuleFigures none;
+  ADD_FAILURE() << "no module " << path << " in:\n" << explanation.ToString();
+  return none;
+}
+
+CommunicatorTraffic TrafficOf(const ModuleFigures& module, StepPhase phase, CollectiveKind kind) {
+  CommunicatorTraffic sum;
+  for (const auto& [key, traffic] : Of(module.phases, phase).traffic) {
+    if (key.second == kind) sum.calls += traffic.calls, sum.bytes += traffic.bytes;
+  }
+  return sum;
+}
+
+// 4 x 16 tokens of 16 features.
+constexpr int64_t kActivation = 4 * 16 * 16 * sizeof(float);
+
+TEST(ExplainStep, SaysWhichModuleCommunicates) {
+  const absl::StatusOr<Explanation> step = ExplainStep(SmallStep("tp=4", 3));
+  ASSERT_THAT(step, IsOk());
+  // q, k and v share one gather, which the first of them wants.
+  const ModuleFigures& q = ModuleAt(*step, "model.layers.0..2.self_attn.q_proj");
+  EXPECT_EQ(q.modules, 3);
+  const auto gather = TrafficOf(q, StepPhase::kForward, CollectiveKind::kAllGather);
+  EXPECT_EQ(gather.calls, 1);
+  EXPECT_EQ(gather.bytes, kActivation * 3 / 4);
+  const ModuleFigures& o = ModuleAt(*step, "model.layers.0..2.self_attn.o_proj");
+  const auto scatter = TrafficOf(o, StepPhase::kForward, CollectiveKind::kReduceScatter);
+  EXPECT_EQ(scatter.calls, 1);
+  EXPECT_EQ(scatter.bytes, kActivation * 3 / 4);
+  EXPECT_EQ(TrafficOf(o, StepPhase::kBackward, CollectiveKind::kAllGather).calls, 1);
+  // 16 x 16 features and a quarter of them.
+  EXPECT_EQ(o.parameter_bytes, 16 * 16 * static_cast<int64_t>(sizeof(float)) / 4);
+}
+
+TEST(ExplainStep, TotalsAreThoseOfTheModules) {
+  const absl::StatusOr<Explanation> step = ExplainStep(SmallStep("dp=2,tp=2", 4));
+  ASSERT_THAT(step, IsOk());
+  StepPhases folded;
+  int64_t parameters = 0, saved = 0;
+  for (const ModuleFigures& module : step->modules) {
+    for (const StepPhase phase : kStepPhases) {
+      Add(Of(module.phases, phase), module.modules, Of(folded, phase));
+    }
+    parameters += module.modules * module.parameter_bytes;
+    saved += module.modules * module.saved_bytes;
+  }
+  const StepPhases all = step->rank.phases();
+  for (const StepPhase phase : kStepPhases) {
+    EXPECT_EQ(Of(folded, phase).traffic, Of(all, phase).traffic) << ToString(phase);
+    EXPECT_GT(Of(all, phase).seconds(), 0) << ToString(phase);
+    EXPECT_NEAR(Of(folded, phase).seconds(), Of(all, phase).seconds(),
+                1e-9 * Of(all, phase).seconds());
+  }
+  EXPECT_EQ(parameters, step->rank.memory.parameters);
+  // Beside what operators saved there is the loss.
+  EXPECT_EQ(saved, step->rank.memory.activations - 4);
+  int64_t listed = 0;
+  for (const FoldedParameter& one : step->parameters) listed += one.parameters * one.figures.bytes;
+  EXPECT_EQ(listed, parameters);
+}
+
+TEST(ExplainStep, LayersThatAreNotAlikeStayApart) {
+  TrainingStep step = SmallStep("tp=2", 4);
+  step.plan = *ParallelPlan::Parse(R"({"model.layers.2.mlp.{gate,up}_proj", Colwise("tp")})");
+  const absl::StatusOr<Explanation> explained = ExplainStep(step);
+  ASSERT_THAT(explained, IsOk());
+  std::vector<std::string> gates;
+  for (const ModuleFigures& module : explained->modules) {
+    if (absl::EndsWith(module.path, "gate_proj")) gates.push_back(module.path);
+  }
+  EXPECT_THAT(gates, ElementsAre("model.layers.0..1.mlp.gate_proj", "model.layers.2.mlp.gate_proj",
+                                 "model.layers.3.mlp.gate_proj"));
+}
+
+TEST(ExplainStep, SaysWhatRecomputingWouldGive) {
+  TrainingStep step = SmallStep("tp=2", 4);
+  const absl::StatusOr<Explanation> plain = ExplainStep(step);
+  ASSERT_THAT(plain, IsOk());
+  EXPECT_THAT(plain->usual_recompute, ElementsAre("model.layers.*"));
+  step.recompute = plain->usual_recompute;
+  const absl::StatusOr<Explanation> recomputed = ExplainStep(step);
+  ASSERT_THAT(recomputed, IsOk());
+  EXPECT_THAT(recomputed->usual_recompute, IsEmpty());
+  EXPECT_EQ(plain->otherwise, recomputed->rank.memory);
+  EXPECT_EQ(recomputed->otherwise, plain->rank.memory);
+  EXPECT_LT(plain->otherwise.activations, plain->rank.memory.activations / 2);
+}
+
+TEST(ExplainStep, SaysWhereParametersRestAndAreUsed) {
+  TrainingStep step = SmallStep("dp=2,tp=2", 3);
+  step.plan = TensorParallelPlan("tp", true);
+  step.plan.Add({"model.layers.*", FullyShard("dp")});
+  step.plan.Add({"", FullyShard("dp")});
+  const absl::StatusOr<Explanation> explained = ExplainStep(step);
+  ASSERT_THAT(explained, IsOk());
+  EXPECT_THAT(explained->ToString(),
+              HasSubstr("model.layers.0..2.mlp.down_proj.weight x3: [16, 24] as [dp] [tp], "
+                        "used as [] [tp], 384 B"));
+}
+
+// Each of the ranks has as much; and where they do not, the fullest one is not always the first.
+TEST(ExplainStep, SimulatesFewRanks) {
+  TrainingStep step = SmallStep("dp=64,tp=2");
+  step.batch = 64;
+  absl::StatusOr<Explanation> explained = ExplainStep(step);
+  ASSERT_THAT(explained, IsOk());
+  EXPECT_EQ(explained->rank.rank, 0);
+  EXPECT_THAT(explained->simulated, ElementsAre(0, 127));
+  step = SmallStep("cp=4");
+  step.sequence = 13;
+  step.allow_uneven = true;
+  explained = ExplainStep(step);
+  ASSERT_THAT(explained, IsOk());
+  EXPECT_GT(explained->rank.rank, 0);
+}
+
+TEST(ExplainStep, RefusesWhatCannotRun) {
+  const auto expect = [](const TrainingStep& step, const std::string& words) {
+    EXPECT_THAT(ExplainStep(step).status().message(), HasSubstr(words));
+  };
+  TrainingStep step = SmallStep("tp=2");
+  step.batch = 0;
+  expect(step, "batch: 0 is no size");
+  step = SmallStep("tp=2");
+  step.sequence = -1;
+  expect(step, "sequence: -1 is no size");
+  step = SmallStep("tp=2");
+  step.dtype = DType::kI32;
+  expect(step, "cannot be trained");
+  step = SmallStep("tp=2");
+  step.recompute = {"model.layer.*"};
+  expect(step, "recompute \"model.layer.*\": matches no module");
+  step = SmallStep("tp=2");
+  step.sequence = 15;
+  expect(step, "does not divide");
+  step = SmallStep("tp=2");
+  step.plan = ParallelPlan({{"", DataParallel("dp")}});
+  expect(step, "dp");
+}
+
+}  // namespace
+}  // namespace dtensor

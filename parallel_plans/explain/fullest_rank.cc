@@ -1,0 +1,90 @@
+#include "dtensor/parallel_plans/explain/fullest_rank.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/container/inlined_vector.h"
+
+namespace dtensor::internal {
+namespace {
+
+// A dimension of some tensor: how it is split, and its size.
+using SplitDim = std::pair<Layout, int64_t>;  // a layout of one dimension
+
+// What a rank holds of each dimension.
+using Sizes = std::vector<int64_t>;
+
+// Of every rank. Empty where all have the same.
+Sizes SizesOf(const SplitDim& dim, int world_size) {
+  const auto& [layout, size] = dim;
+  const AxisList axes = layout.sharding_axes();
+  std::map<absl::InlinedVector<int, 4>, int64_t> known;  // by coordinates on these axes
+  Sizes sizes(world_size, 0);
+  for (int rank = 0; rank < world_size; ++rank) {
+    if (!layout.mesh().Contains(rank)) continue;
+    const auto coordinate = layout.mesh().Coordinate(rank);
+    absl::InlinedVector<int, 4> key;
+    for (const int axis : axes) key.push_back(coordinate[axis]);
+    const auto [it, fresh] = known.try_emplace(std::move(key), 0);
+    if (fresh) it->second = layout.LocalShape({size}, rank)[0];
+    sizes[rank] = it->second;
+  }
+  const bool even =
+      std::adjacent_find(sizes.begin(), sizes.end(), std::not_equal_to<>()) == sizes.end();
+  return even ? Sizes() : sizes;
+}
+
+std::vector<Sizes> UnevenSizes(absl::Span<const SpecPtr> specs, int world_size) {
+  absl::flat_hash_set<SplitDim> seen;
+  std::vector<Sizes> uneven;
+  for (const SpecPtr& spec : specs) {
+    for (int d = 0; d < spec->ndim(); ++d) {
+      const DimLayout& dim = spec->layout.dim(d);
+      if (!IsSplit(dim)) continue;
+      auto layout = Layout::Create(spec->mesh(), {dim});
+      if (!layout.ok()) continue;
+      SplitDim split(*std::move(layout), spec->shape[d]);
+      if (!seen.insert(split).second) continue;
+      Sizes sizes = SizesOf(split, world_size);
+      if (!sizes.empty()) uneven.push_back(std::move(sizes));
+    }
+  }
+  return uneven;
+}
+
+// Nowhere larger than `b`, and not the same.
+bool IsBelow(const Sizes& a, const Sizes& b) {
+  return a != b && std::equal(a.begin(), a.end(), b.begin(), std::less_equal<>());
+}
+
+}  // namespace
+
+std::vector<int> FullestCandidates(absl::Span<const SpecPtr> specs, int world_size) {
+  const std::vector<Sizes> uneven = UnevenSizes(specs, world_size);
+  struct Class {
+    int first, last;
+  };
+  absl::flat_hash_map<Sizes, Class> classes;
+  for (int rank = 0; rank < world_size; ++rank) {
+    Sizes own;
+    for (const Sizes& sizes : uneven) own.push_back(sizes[rank]);
+    classes.try_emplace(std::move(own), Class{rank, rank}).first->second.last = rank;
+  }
+  std::vector<int> candidates;
+  for (const auto& [sizes, ranks] : classes) {
+    const bool below =
+        std::any_of(classes.begin(), classes.end(),
+                    [&, &own = sizes](const auto& other) { return IsBelow(own, other.first); });
+    if (below) continue;
+    candidates.push_back(ranks.first);
+    if (ranks.last != ranks.first) candidates.push_back(ranks.last);
+  }
+  std::sort(candidates.begin(), candidates.end());
+  return candidates;
+}
+
+}  // namespace dtensor::internal

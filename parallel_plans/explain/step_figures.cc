@@ -1,0 +1,107 @@
+#include "dtensor/parallel_plans/explain/step_figures.h"
+
+#include <algorithm>
+
+#include "dtensor/parallel_plans/explain/fold_paths.h"
+
+namespace dtensor {
+namespace {
+
+// In all that is counted.
+bool Alike(const ModuleFigures& a, const ModuleFigures& b) {
+  const auto same_traffic = [](const PhaseFigures& p, const PhaseFigures& q) {
+    return p.traffic == q.traffic;
+  };
+  return a.outside == b.outside && a.parameter_bytes == b.parameter_bytes &&
+         a.saved_bytes == b.saved_bytes &&
+         std::equal(a.phases.begin(), a.phases.end(), b.phases.begin(), same_traffic);
+}
+
+}  // namespace
+
+absl::string_view ToString(StepPhase phase) {
+  switch (phase) {
+    case StepPhase::kForward:
+      return "forward";
+    case StepPhase::kBackward:
+      return "backward";
+    case StepPhase::kUpdate:
+      return "update";
+  }
+  return "";
+}
+
+std::vector<std::pair<std::string, int64_t>> PartsOf(const MemoryFigures& memory) {
+  return {{"parameters", memory.parameters}, {"gathered", memory.gathered},
+          {"gradients", memory.gradients},   {"optimizer", memory.optimizer},
+          {"inputs", memory.inputs},         {"activations", memory.activations}};
+}
+
+StepPhases RankFigures::phases() const {
+  StepPhases sum;
+  for (const ModuleFigures& module : modules) {
+    for (const StepPhase phase : kStepPhases) {
+      Add(Of(module.phases, phase), module.modules, Of(sum, phase));
+    }
+  }
+  return sum;
+}
+
+void Add(const PhaseFigures& more, int64_t times, PhaseFigures& sum) {
+  for (const auto& [key, traffic] : more.traffic) {
+    CommunicatorTraffic& into = sum.traffic[key];
+    into.calls += times * traffic.calls;
+    into.messages += times * traffic.messages;
+    into.bytes += times * traffic.bytes;
+  }
+  const auto n = static_cast<double>(times);
+  sum.compute_seconds += n * more.compute_seconds;
+  sum.communication_seconds += n * more.communication_seconds;
+  sum.exposed_seconds += n * more.exposed_seconds;
+}
+
+CommunicatorTraffic SumOf(const TrafficTable& traffic) {
+  CommunicatorTraffic sum;
+  for (const auto& [key, one] : traffic) {
+    sum.calls += one.calls;
+    sum.messages += one.messages;
+    sum.bytes += one.bytes;
+  }
+  return sum;
+}
+
+double SecondsOf(const StepPhases& phases) {
+  double seconds = 0;
+  for (const PhaseFigures& phase : phases) seconds += phase.seconds();
+  return seconds;
+}
+
+int64_t BytesOf(const StepPhases& phases) {
+  int64_t bytes = 0;
+  for (const PhaseFigures& phase : phases) bytes += SumOf(phase.traffic).bytes;
+  return bytes;
+}
+
+std::vector<ModuleFigures> Fold(const std::vector<ModuleFigures>& modules) {
+  std::vector<std::string> paths;
+  // What is outside has no path, as the model itself.
+  for (const ModuleFigures& module : modules) paths.push_back(module.outside ? "-" : module.path);
+  const auto alike = [&](size_t a, size_t b) { return Alike(modules[a], modules[b]); };
+  std::vector<ModuleFigures> folded;
+  for (const internal::FoldedPath& fold : internal::FoldPaths(paths, alike)) {
+    ModuleFigures& one = folded.emplace_back(modules[fold.members[0]]);
+    if (!one.outside) one.path = fold.path;
+    one.modules = static_cast<int64_t>(fold.members.size());
+    for (const StepPhase phase : kStepPhases) {
+      PhaseFigures sum;
+      for (const size_t member : fold.members) Add(Of(modules[member].phases, phase), 1, sum);
+      PhaseFigures& mean = Of(one.phases, phase);
+      mean.compute_seconds = sum.compute_seconds / static_cast<double>(one.modules);
+      mean.communication_seconds = sum.communication_seconds / static_cast<double>(one.modules);
+      mean.exposed_seconds = sum.exposed_seconds / static_cast<double>(one.modules);
+    }
+  }
+  return folded;
+}
+
+}  // namespace dtensor

@@ -1,0 +1,212 @@
+#include "dtensor/parallel_plans/explain/training_step.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "dtensor/nn/adamw.h"
+#include "dtensor/nn/clip.h"
+#include "dtensor/nn/sgd.h"
+#include "dtensor/ops/ops.h"
+#include "dtensor/parallel_plans/explain/fold_paths.h"
+#include "dtensor/parallel_plans/explain/step_meter.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/tensor/autograd.h"
+#include "dtensor/tensor/saved_memory.h"
+
+namespace dtensor {
+namespace {
+
+using internal::StepMeter;
+
+absl::Status CheckSizes(const TrainingStep& step) {
+  for (const auto& [name, size] : {std::pair("batch", step.batch), {"sequence", step.sequence}}) {
+    if (size >= 1) continue;
+    return InvalidArgument({name, ": ", absl::StrCat(size), " is no size; take 1 or more"});
+  }
+  if (IsFloat(step.dtype)) return absl::OkStatus();
+  return InvalidArgument(
+      {"a model of ", ToString(step.dtype), " cannot be trained; take f32, f64, bf16 or f16"});
+}
+
+template <typename T>
+absl::StatusOr<std::unique_ptr<Optimizer>> OnHeap(absl::StatusOr<T> made) {
+  DT_RETURN_IF_ERROR(made.status());
+  return std::make_unique<T>(*std::move(made));
+}
+
+// Null: none.
+absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(
+    const TrainingStep& step, const std::vector<DistributedTensor>& parameters) {
+  const bool masters = SizeOf(step.dtype) == 2;
+  switch (step.optimizer) {
+    case StepOptimizer::kAdamW:
+      return OnHeap(AdamW::Create(parameters, {.master_weights = masters}));
+    case StepOptimizer::kSgd:
+      return OnHeap(Sgd::Create(parameters, {.momentum = 0.9, .master_weights = masters}));
+    case StepOptimizer::kNone:
+      break;
+  }
+  return nullptr;
+}
+
+int64_t LiveBytes(Context& context) { return context.device().memory().live_bytes; }
+
+// Steps of one rank.
+class Steps {
+ public:
+  Steps(Context& context, const TrainingStep& step)
+      : context_(context), step_(step), empty_(LiveBytes(context)) {}
+
+  absl::Status MakeModel() {
+    DT_ASSIGN_OR_RETURN(model_, step_.model());
+    model_->SetDType(step_.dtype);
+    DT_RETURN_IF_ERROR(
+        step_.plan.Apply(*model_, context_, step_.mesh,
+                         {.allow_uneven = step_.allow_uneven, .recompute = step_.recompute}));
+    memory_.parameters = LiveBytes(context_) - empty_;
+    parameters_ = model_->Parameters();
+    const int64_t before = LiveBytes(context_);
+    DT_ASSIGN_OR_RETURN(optimizer_, MakeOptimizer(step_, parameters_));
+    memory_.optimizer = LiveBytes(context_) - before;
+    return MakeInputs();
+  }
+
+  // One step; with a meter it is counted.
+  absl::Status Step(StepMeter* meter) {
+    const auto begin = [&](StepPhase phase) {
+      if (meter != nullptr) meter->Begin(phase);
+    };
+    const int64_t before = LiveBytes(context_);
+    begin(StepPhase::kForward);
+    DT_ASSIGN_OR_RETURN(DistributedTensor loss, step_.loss(*model_, ids_, targets_));
+    memory_.activations = LiveBytes(context_) - before;
+    begin(StepPhase::kBackward);
+    DT_RETURN_IF_ERROR(Backward(loss));
+    begin(StepPhase::kUpdate);
+    DT_RETURN_IF_ERROR(loss.Detach().Redistribute(Layout::Replicated(step_.mesh, 0)).status());
+    loss = DistributedTensor();
+    DT_RETURN_IF_ERROR(ReduceGradients(parameters_));
+    memory_.gradients = LiveBytes(context_) - before;
+    return Update();
+  }
+
+  // Who saved what, of another forward.
+  absl::Status Saved(StepMeter& meter) {
+    DT_ASSIGN_OR_RETURN(const DistributedTensor loss, step_.loss(*model_, ids_, targets_));
+    FreeSaved(loss, [&](const void* scope, int64_t bytes) { meter.AddSaved(scope, bytes); });
+    return absl::OkStatus();
+  }
+
+  Module& model() { return *model_; }
+  const std::vector<DistributedTensor>& parameters() const { return parameters_; }
+  // After a step was counted.
+  MemoryFigures memory() const {
+    MemoryFigures memory = memory_;
+    memory.peak = context_.device().memory().peak_bytes - empty_;
+    return memory;
+  }
+  // What stays between two steps.
+  void CountGathered() {
+    memory_.gathered =
+        LiveBytes(context_) - empty_ - memory_.parameters - memory_.optimizer - memory_.inputs;
+  }
+
+ private:
+  absl::Status Update() {
+    if (optimizer_ != nullptr) {
+      ClipResult clip;
+      if (step_.clip > 0) {
+        DT_ASSIGN_OR_RETURN(clip, ClipByGlobalNorm(parameters_, step_.clip));
+      }
+      DT_RETURN_IF_ERROR(optimizer_->Step(1e-3, clip.scale));
+    }
+    for (DistributedTensor& parameter : parameters_) parameter.ClearGrad();
+    return absl::OkStatus();
+  }
+
+  // As a loader gives them that knows the plan: where the model's first edges want them.
+  absl::Status MakeInputs() {
+    const Dims shape = {step_.batch, step_.sequence};
+    Layout layout = Layout::Replicated(step_.mesh, 2);
+    {
+      const NoGrad no_grad(context_);
+      DT_ASSIGN_OR_RETURN(const DistributedTensor whole,
+                          Full(context_, layout, shape, DType::kI32, 0));
+      DT_ASSIGN_OR_RETURN(const DistributedTensor placed,
+                          AtEdges(whole, model_->edges(), &ModuleEdge::input));
+      layout = placed.layout();
+    }
+    const int64_t before = LiveBytes(context_);
+    DT_ASSIGN_OR_RETURN(ids_, Full(context_, layout, shape, DType::kI32, 0));
+    DT_ASSIGN_OR_RETURN(targets_, Full(context_, layout, shape, DType::kI32, 0));
+    memory_.inputs = LiveBytes(context_) - before;
+    return absl::OkStatus();
+  }
+
+  Context& context_;
+  const TrainingStep& step_;
+  const int64_t empty_;
+  std::unique_ptr<Module> model_;
+  std::vector<DistributedTensor> parameters_;
+  std::unique_ptr<Optimizer> optimizer_;
+  DistributedTensor ids_, targets_;
+  MemoryFigures memory_;
+};
+
+std::vector<ParameterFigures> FiguresOf(Module& model) {
+  std::vector<ParameterFigures> all;
+  model.VisitParameters([&](const std::string& path, Parameter& parameter) {
+    const DistributedTensor& tensor = parameter.tensor;
+    all.push_back({path, parameter.shape, tensor.layout(), UsedLayout(tensor),
+                   tensor.local().bytes(), parameter.trained});
+  });
+  return all;
+}
+
+}  // namespace
+
+TensorOr NextTokenLoss(Module& model, const DistributedTensor& ids,
+                       const DistributedTensor& targets) {
+  return Mean(CrossEntropy(model(ids), targets), {0, 1});
+}
+
+absl::StatusOr<CountedStep> CountStep(Context& context, const TrainingStep& step) {
+  DT_RETURN_IF_ERROR(CheckSizes(step));
+  Steps steps(context, step);
+  DT_RETURN_IF_ERROR(steps.MakeModel());
+  DT_RETURN_IF_ERROR(steps.Step(nullptr));
+  steps.CountGathered();
+  StepMeter meter(context, steps.model());
+  DT_RETURN_IF_ERROR(steps.Step(&meter));
+  meter.End();
+  CountedStep counted;
+  counted.figures.rank = context.rank();
+  counted.figures.memory = steps.memory();
+  DT_RETURN_IF_ERROR(steps.Saved(meter));
+  counted.figures.peak_phase = meter.peak_phase();
+  counted.figures.peak_module = meter.peak_module();
+  counted.figures.modules = meter.TakeModules();
+  counted.parameters = FiguresOf(steps.model());
+  return counted;
+}
+
+absl::StatusOr<std::vector<std::string>> UsualRecompute(const TrainingStep& step) {
+  DT_ASSIGN_OR_RETURN(const std::unique_ptr<Module> model, step.model());
+  std::vector<std::string> patterns;
+  model->VisitModules([&](const std::string& path, Module&) {
+    std::vector<std::string> parts = absl::StrSplit(path, '.');
+    const auto number = std::find_if(parts.begin(), parts.end(), internal::IsNumber);
+    if (number == parts.end()) return;
+    *number = "*";
+    parts.erase(number + 1, parts.end());
+    const std::string pattern = absl::StrJoin(parts, ".");
+    if (std::find(patterns.begin(), patterns.end(), pattern) != patterns.end()) return;
+    patterns.push_back(pattern);
+  });
+  return patterns;
+}
+
+}  // namespace dtensor
