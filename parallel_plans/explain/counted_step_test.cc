@@ -212,7 +212,7 @@ void ExpectPredictedUneven(const std::string& mesh, const std::string& plan, int
   ExpectPredicted(c);
 }
 
-// The fullest rank is not the first everywhere: zigzag gives the first one the sequence's short end.
+// The fullest rank is not the first everywhere: zigzag gives that one the sequence's short end.
 TEST(CountedStep, SizesThatDoNotDivide) {
   ExpectPredictedUneven("dp=3", kData, 5, 16);
   ExpectPredictedUneven("dp=3", kData, 2, 16);

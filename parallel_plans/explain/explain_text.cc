@@ -93,8 +93,7 @@ void AddTime(const StepPhases& phases, absl::string_view name, std::string& text
 void AddModules(const std::vector<ModuleFigures>& modules, std::string& text) {
   size_t width = 6;
   for (const ModuleFigures& module : modules) width = std::max(width, NameOf(module).size());
-  absl::StrAppendFormat(&text, "\n%-*s  %11s  %11s\n", width, "module", "parameters",
-                        "activations");
+  absl::StrAppendFormat(&text, "%-*s  %11s  %11s\n", width, "module", "parameters", "activations");
   for (const ModuleFigures& module : modules) {
     absl::StrAppendFormat(&text, "%-*s  %11s  %11s\n", width, NameOf(module),
                           BytesText(module.parameter_bytes), BytesText(module.saved_bytes));
@@ -104,7 +103,7 @@ void AddModules(const std::vector<ModuleFigures>& modules, std::string& text) {
 }
 
 void AddParameters(const std::vector<FoldedParameter>& parameters, std::string& text) {
-  text += "\nparameters, as they rest\n";
+  text += "parameters, as they rest\n";
   for (const FoldedParameter& folded : parameters) {
     const ParameterFigures& figures = folded.figures;
     absl::StrAppend(&text, figures.path);
