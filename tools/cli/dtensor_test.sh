@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The program as a user meets it: exit statuses, JSON keys, and refusals in one line.
 set -u
-dtensor=$1
+dtensor=$1 models=$2
 bad=0
 
 complain() {
@@ -44,6 +44,8 @@ move=(--mesh dp=2,tp=2 --shape 8,6 --from "P(sum),S(0)" --to "S(0),S(0)")
 small=(--mesh a=2 --shape 4)
 ring=(ring --mesh cp=4 --batch 1 --heads 8 --kv-heads 2 --seq 256 --head-dim 64 --dtype bf16)
 
+explain=(explain --model "$models/llama_7b.json" --batch 8 --seq 4096 --dtype bf16)
+
 has "total_bytes max_bytes_per_rank bound_total_bytes bound_max_bytes_per_rank peak_bytes_per_rank \
   rounds kind axes bytes digest" plan "${move[@]}"
 has "ok counted_total_bytes counted_max_bytes_per_rank seconds stream_limit_ratio" \
@@ -67,6 +69,14 @@ prints "balance    100.0%" ring --mesh node=2,cp=3 --pattern double_ring --seq 2
 prints "kv 3  partial" "${ring[@]}" --pattern striped --mask window:5
 prints "verdict    all within the limits" "${ring[@]}" --pattern zigzag --mask causal --run
 has "ok tensors error error_on_one_rank ratio limit counted_bytes planned_bytes" "${ring[@]}" --run
+has "memory parameters gradients optimizer activations peak peak_module memory_otherwise forward \
+  backward update exposed_seconds traffic modules saved_bytes rests used simulated_ranks" \
+  "${explain[@]}" --mesh dp=2,tp=4
+prints "model.layers.0..31.mlp.down_proj x32" "${explain[@]}" --mesh tp=8
+prints "recomputing model.layers.*" "${explain[@]}" --mesh tp=8 --recompute 'model.layers.*'
+prints "16384 ranks" explain --model "$models/llama_405b.json" --mesh dp=2048,tp=8 --plan fsdp+tp+sp \
+  --batch 2048 --seq 8192 --dtype bf16
+prints "memory.optimizer" "${explain[@]}" --mesh dp=8 --plan dp --compare zero1
 prints "Usage" --help
 prints "--objective" plan --help
 
@@ -74,7 +84,7 @@ prints "--objective" plan --help
 prints "total" plan "${move[@]}" --links "$TEST_TMPDIR/links"
 echo "link a 12" >"$TEST_TMPDIR/bad_links"
 
-refuses "take plan, redistribute, regions, links or ring"
+refuses "take plan, redistribute, regions, links, ring or explain"
 refuses 'there is no command "pan"' pan --mesh a=2
 refuses "--mesh is required" plan --shape 4 --from R --to R
 refuses "--to is required" redistribute "${small[@]}" --from R
@@ -127,6 +137,19 @@ refuses "--out: files are" "${ring[@]}" --out results
 refuses "--in: there is no file" "${ring[@]}" --run --in /nowhere/tensors
 refuses "--out: cannot write" "${ring[@]}" --run --out /nowhere/results
 refuses "64 or fewer" ring --mesh cp=65 --seq 65 --run
+
+refuses "--model is required" explain --mesh tp=2 --batch 1 --seq 8
+refuses "--seq is required" explain --model "$models/llama_7b.json" --mesh tp=2 --batch 1
+refuses "--model: " explain --model /nowhere/config.json --mesh tp=2 --batch 1 --seq 8
+refuses "--model: $TEST_TMPDIR/bad_links: " explain --model "$TEST_TMPDIR/bad_links" --mesh tp=2 --batch 1 --seq 8
+refuses "--mesh: " "${explain[@]}" --mesh tp:2
+refuses "--plan: " "${explain[@]}" --mesh tp=2 --plan pt
+refuses "--plan: " "${explain[@]}" --mesh tp=2 --plan /nowhere/plan
+refuses "--plan: " "${explain[@]}" --mesh tp=3
+refuses "--links: " "${explain[@]}" --mesh tp=2 --links /nowhere
+refuses "--optimizer: there is no 'lamb'" "${explain[@]}" --mesh tp=2 --optimizer lamb
+refuses '--recompute "layers": matches no module' "${explain[@]}" --mesh tp=2 --recompute layers
+refuses "leave --compare out" "${explain[@]}" --mesh tp=2 --svg a.svg --compare tp
 
 results=$TEST_TMPDIR/results.safetensors
 prints "within the limits" "${ring[@]}" --run --out "$results"

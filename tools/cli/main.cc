@@ -1,5 +1,5 @@
-// dtensor: plans, runs and shows redistributions, and plans and runs rings of attention, from the
-// command line. Manual: docs/cli.md.
+// dtensor: plans, runs and shows redistributions, plans and runs rings of attention, and explains
+// training steps, from the command line. Manual: docs/cli.md.
 //
 // Exit status 0: done. 1: it ran, and failed or went wrong. 2: refused, with one line on stderr
 // that names the bad part and the remedy.
@@ -13,6 +13,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "dtensor/tools/cli/explain/explain_command.h"
 #include "dtensor/tools/cli/links_command.h"
 #include "dtensor/tools/cli/plan_command.h"
 #include "dtensor/tools/cli/redistribute_command.h"
@@ -29,12 +30,13 @@ struct Flags {
   MoveFlags move;
   RegionsFlags regions;
   RingFlags ring;
+  ExplainFlags explain;
   bool json = false;
   int64_t rounds = 10, ranks = 2;
 };
 
 struct Commands {
-  CLI::App *plan, *redistribute, *regions, *links, *ring;
+  CLI::App *plan, *redistribute, *regions, *links, *ring, *explain;
 };
 
 void DeclareShape(CLI::App& app, std::string& shape) {
@@ -78,6 +80,27 @@ void DeclareRing(CLI::App& app, RingFlags& ring) {
   app.add_option("--out", ring.out, "with --run: a safetensors file for o, lse, dq, dk and dv");
 }
 
+void DeclareExplain(CLI::App& app, ExplainFlags& explain) {
+  app.add_option("--model", explain.model, "a file: Hugging Face's config.json")->required();
+  app.add_option("--plan", explain.plan,
+                 "a file with a plan, or a name as dp+tp+sp; if missing, that of the mesh's axes");
+  app.add_option("--mesh", explain.mesh, "axes and sizes: dp=8,tp=8")->required();
+  app.add_option("--batch", explain.batch, "sequences, of all ranks together")->required();
+  app.add_option("--seq", explain.sequence, "tokens of a sequence")->required();
+  app.add_option("--dtype", explain.dtype, "of the model: f32, f64, bf16 or f16")
+      ->capture_default_str();
+  app.add_option("--optimizer", explain.optimizer, "adamw, sgd or none")->capture_default_str();
+  app.add_option("--recompute", explain.recompute,
+                 "modules that are computed again in backward, by a pattern of their paths: "
+                 "'model.layers.*'; may be given several times");
+  app.add_option("--cp-pattern", explain.pattern, "of a plan's cp: zigzag, ring, striped, ...")
+      ->capture_default_str();
+  app.add_flag("--allow-uneven", explain.allow_uneven, "sizes need not divide");
+  app.add_option("--links", explain.links, "a file with a link table (see the command links)");
+  app.add_option("--svg", explain.svg, "draw it into this file");
+  app.add_option("--compare", explain.compare, "another plan: print what differs");
+}
+
 Commands Declare(CLI::App& app, Flags& flags) {
   const Commands commands = {
       app.add_subcommand("plan", "what a redistribution does and costs, on a mesh of any size"),
@@ -85,7 +108,8 @@ Commands Declare(CLI::App& app, Flags& flags) {
       app.add_subcommand("regions", "what each rank holds of a tensor"),
       app.add_subcommand("links", "measures this machine and prints a link table"),
       app.add_subcommand("ring",
-                         "the schedule of ring attention, its bytes and its balance; and its run")};
+                         "the schedule of ring attention, its bytes and its balance; and its run"),
+      app.add_subcommand("explain", "what a training step of a model costs under a plan")};
   DeclareMove(*commands.plan, flags.move);
   DeclareMove(*commands.redistribute, flags.move);
   commands.redistribute->add_option("--rounds", flags.rounds, "that are timed")
@@ -101,6 +125,7 @@ Commands Declare(CLI::App& app, Flags& flags) {
   commands.links->add_option("--ranks", flags.ranks, "threads that talk at once")
       ->capture_default_str();
   DeclareRing(*commands.ring, flags.ring);
+  DeclareExplain(*commands.explain, flags.explain);
   for (CLI::App* command : app.get_subcommands({})) {
     command->add_flag("--json", flags.json, "print JSON");
   }
@@ -121,6 +146,7 @@ absl::StatusOr<Outcome> Run(const Commands& commands, const Flags& flags) {
   }
   if (commands.regions->parsed()) return RunRegions(flags.regions, flags.json, WantsColour());
   if (commands.ring->parsed()) return RunRing(flags.ring, flags.json);
+  if (commands.explain->parsed()) return RunExplain(flags.explain, flags.json);
   return RunLinks(flags.ranks, flags.json);
 }
 
@@ -144,7 +170,8 @@ int RunAndPrint(const CLI::App& app, const Commands& commands, const Flags& flag
 
 int Main(int argc, char** argv) {
   CLI::App app(
-      "Plans, runs and shows redistributions of sharded tensors; plans and runs ring attention. "
+      "Plans, runs and shows redistributions of sharded tensors; plans and runs ring attention; "
+      "explains training steps. "
       "Manual: docs/cli.md",
       "dtensor");
   Flags flags;

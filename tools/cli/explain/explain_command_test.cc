@@ -1,0 +1,157 @@
+// Flags, reports and pictures of dtensor explain, on the models that are shipped.
+#include "dtensor/tools/cli/explain/explain_command.h"
+
+#include <string>
+
+#include "absl/strings/match.h"
+#include "dtensor/runtime/testing/status_matchers.h"
+#include "dtensor/tools/cli/explain/explain_json.h"
+#include "dtensor/tools/cli/explain/explain_picture.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace dtensor::cli {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+std::string Model(const std::string& name) { return "tools/cli/explain/models/" + name + ".json"; }
+
+ExplainFlags Llama7b(const std::string& mesh) {
+  ExplainFlags flags;
+  flags.model = Model("llama_7b");
+  flags.mesh = mesh;
+  flags.dtype = "bf16";
+  flags.batch = 8;
+  flags.sequence = 4096;
+  return flags;
+}
+
+nlohmann::json JsonOf(const ExplainFlags& flags) {
+  const absl::StatusOr<Outcome> outcome = RunExplain(flags, /*json=*/true);
+  EXPECT_THAT(outcome, IsOk());
+  if (!outcome.ok()) return {};
+  return nlohmann::json::parse(outcome->text, nullptr, /*allow_exceptions=*/false);
+}
+
+std::string TextOf(const ExplainFlags& flags) {
+  const absl::StatusOr<Outcome> outcome = RunExplain(flags, /*json=*/false);
+  EXPECT_THAT(outcome, IsOk());
+  return outcome.ok() ? outcome->text : "";
+}
+
+// 6,738,415,616 parameters; with AdamW a rank holds of each two bytes, two of its gradient, and
+// twelve of its states and master.
+TEST(Explain, CountsLlama7b) {
+  constexpr int64_t kParameters = 6'738'415'616;
+  nlohmann::json json = JsonOf(Llama7b("dp=1"));
+  EXPECT_EQ(json["memory"]["parameters"], 2 * kParameters);
+  EXPECT_EQ(json["memory"]["gradients"], 2 * kParameters);
+  EXPECT_EQ(json["memory"]["optimizer"], 12 * kParameters);
+  ExplainFlags sharded = Llama7b("dp=8");
+  sharded.plan = "fsdp";
+  json = JsonOf(sharded);
+  EXPECT_EQ(json["memory"]["parameters"], 2 * kParameters / 8);
+  EXPECT_EQ(json["memory"]["optimizer"], 12 * kParameters / 8);
+}
+
+// reference/tensor-parallel.md: forward, a block has two all-gathers and two reduce-scatters.
+TEST(Explain, CountsWhatSequenceParallelismMoves) {
+  const nlohmann::json json = JsonOf(Llama7b("tp=2"));
+  constexpr int64_t kHalf = int64_t{8} * 4096 * 4096 * 2 / 2;  // of an activation, in bytes
+  int64_t gathers = 0, scatters = 0;
+  for (const nlohmann::json& module : json["modules"]) {
+    if (!module["path"].is_string() ||
+        !absl::StartsWith(module["path"].get<std::string>(), "model.layers.0..31")) {
+      continue;
+    }
+    EXPECT_EQ(module["modules"], 32);
+    for (const nlohmann::json& one : module["forward"]["traffic"]) {
+      if (one["kind"] == "all-gather") gathers += one["bytes"].get<int64_t>();
+      if (one["kind"] == "reduce-scatter") scatters += one["bytes"].get<int64_t>();
+    }
+  }
+  EXPECT_EQ(gathers, 2 * kHalf);
+  EXPECT_EQ(scatters, 2 * kHalf);
+}
+
+TEST(Explain, NamesThePlanThatItTakes) {
+  EXPECT_THAT(TextOf(Llama7b("dp=2,tp=2")), HasSubstr("plan       dp+tp+sp\n"));
+}
+
+TEST(Explain, ComparesTwoPlans) {
+  ExplainFlags flags = Llama7b("tp=4");
+  flags.plan = "tp";
+  flags.compare = "tp+sp";
+  const std::string text = TextOf(flags);
+  EXPECT_THAT(text, HasSubstr("memory.activations"));
+  EXPECT_THAT(text, HasSubstr("forward.reduce-scatter(tp).bytes"));
+  EXPECT_THAT(text, Not(HasSubstr("memory.parameters")));  // does not differ
+  const nlohmann::json json = JsonOf(flags);
+  for (const nlohmann::json& figure : json["figures"]) {
+    EXPECT_EQ(figure["difference"].get<double>(),
+              figure["compare"].get<double>() - figure["plan"].get<double>());
+  }
+}
+
+TEST(Explain, DrawsWhatItSays) {
+  Explanation explanation;
+  explanation.rank.memory.parameters = 3 << 20;
+  explanation.rank.memory.peak = 4 << 20;
+  ModuleFigures module;
+  module.path = "model.<layers>";
+  Of(module.phases, StepPhase::kForward).compute_seconds = 0.5;
+  Of(module.phases, StepPhase::kBackward).exposed_seconds = 0.25;
+  explanation.modules = {module};
+  const std::string svg = DrawExplanation(explanation, "a & b");
+  EXPECT_THAT(svg, StartsWith("<svg"));
+  EXPECT_THAT(svg, HasSubstr("a &amp; b"));
+  EXPECT_THAT(svg, HasSubstr("model.&lt;layers&gt;"));
+  EXPECT_THAT(svg, HasSubstr("3.00 MiB"));
+  EXPECT_THAT(svg, HasSubstr("750 ms"));
+}
+
+TEST(Explain, RefusesInOneLineThatNamesTheFlag) {
+  const auto expect = [](const ExplainFlags& flags, const std::string& words) {
+    EXPECT_THAT(RunExplain(flags, false).status().message(), HasSubstr(words));
+  };
+  ExplainFlags flags = Llama7b("tp=2");
+  flags.model = "/nowhere/config.json";
+  expect(flags, "--model: ");
+  flags = Llama7b("tp:2");
+  expect(flags, "--mesh: ");
+  flags = Llama7b("tp=2");
+  flags.batch = 0;
+  expect(flags, "--batch: 0 is out of range");
+  flags.batch = int64_t{1} << 35;
+  expect(flags, "more tokens than can be counted");
+  flags = Llama7b("tp=2");
+  flags.sequence = 4095;
+  expect(flags, "--plan: ");
+  flags = Llama7b("tp=2");
+  flags.dtype = "i32";
+  expect(flags, "--dtype: 'i32' is no type of a model");
+  flags = Llama7b("tp=2");
+  flags.optimizer = "adam";
+  expect(flags, "--optimizer: there is no 'adam'; take adamw, sgd or none");
+  flags = Llama7b("tp=2");
+  flags.plan = "tpp";
+  expect(flags, "--plan: ");
+  flags = Llama7b("tp=2");
+  flags.compare = "/nowhere/plan";
+  expect(flags, "--compare: ");
+  flags = Llama7b("tp=2");
+  flags.recompute = {"layers"};
+  expect(flags, "--recompute \"layers\": matches no module");
+  flags = Llama7b("tp=2");
+  flags.svg = "/nowhere/a.svg";
+  expect(flags, "--svg: ");
+  flags.compare = "tp";
+  expect(flags, "leave --compare out");
+}
+
+}  // namespace
+}  // namespace dtensor::cli
