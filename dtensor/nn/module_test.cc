@@ -30,6 +30,17 @@ TEST(Layers, SayWhatTheirDimensionsAre) {
   EXPECT_THAT(Weight(RmsNormLayer(4)).roles, IsEmpty());
 }
 
+TEST(Layers, SayOfWhatPiecesAndPartsTheyAre) {
+  const Conv1dLayer three(4, 24, 1, {.out = 2, .out_pieces = 3});
+  EXPECT_THAT(Weight(three).roles, ElementsAre(DimRole::kInput, DimRole::kOutput));
+  EXPECT_THAT(Weight(three).parameter->shape, ElementsAre(4, 24));
+  EXPECT_EQ(Weight(three).parameter->piece_size(0), 4);
+  EXPECT_EQ(Weight(three).parameter->piece_size(1), 8);
+  EXPECT_EQ(Weight(three).parameter->unit(1, 2), 2);
+  EXPECT_EQ(three.bias()->piece_size(0), 8);
+  EXPECT_EQ(LinearLayer(4, 8, 1).weight()->num_pieces(0), 1);
+}
+
 // One weight, which is something else to each of its modules.
 TEST(Layers, SayItForThemselvesOfASharedParameter) {
   EmbeddingLayer embedding(12, 4, 1);

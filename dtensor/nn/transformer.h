@@ -8,7 +8,8 @@
 //   model.norm.weight                                       [dim]
 //   lm_head.weight                                          [vocab, dim], or embed_tokens.weight
 //
-// With fused_projections one product makes q, k and v, and one gate and up. The weights are then
+// With fused_projections one product makes q, k and v, and one gate and up. (On the CPU that is not
+// faster: cutting the results into parts costs what it saves.) The weights are then
 //
 //   model.layers.N.self_attn.qkv_proj.weight  [kv_heads (heads/kv_heads + 2) head_dim, dim]: for
 //                                             each key its query heads, itself, its value

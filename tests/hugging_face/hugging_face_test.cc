@@ -1,8 +1,10 @@
 // Models that are made from Hugging Face's configurations compute what Hugging Face's do, results
 // and gradients by the same names, on one rank and by a plan. make_cases.py made what they are
 // compared with.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>

@@ -9,10 +9,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "dtensor/nn/module.h"
 #include "dtensor/parallel_plans/tensor_parallel.h"
-#include "dtensor/runtime/comm/communicator.h"
+#include "dtensor/runtime/core/dtype.h"
 
 namespace dtensor {
 
