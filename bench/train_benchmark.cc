@@ -55,6 +55,7 @@ TrainConfig Config(int64_t dim, int64_t layers, int64_t batch, int64_t sequence)
   config.model.dim = dim;
   config.model.layers = layers;
   config.model.heads = config.model.kv_heads = dim / 64;
+  config.keep_gathered = true;  // there is memory
   config.batch = batch;
   config.sequence = sequence;
   return config;

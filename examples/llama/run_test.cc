@@ -199,6 +199,22 @@ TEST(Train, StopsWhenItDiverges) {
 }
 
 // The same bits, for less memory.
+TEST(Train, BucketsOfAnySizeGiveTheSameBits) {
+  DT_ASSERT_OK_AND_ASSIGN(const Corpus corpus, Corpus::Load(WriteText("text", Text()), 32));
+  for (const char* plan : {"dp+tp+sp", "zero1+tp+sp"}) {
+    TrainConfig config = Small("dp=2,tp=2", plan);
+    config.bucket_bytes = 0;
+    const RunResult at_end = RunOn(config, corpus);
+    for (const int64_t bytes : {1, 5000, 1 << 20}) {
+      config.bucket_bytes = bytes;
+      const RunResult run = RunOn(config, corpus);
+      EXPECT_EQ(run.losses, at_end.losses) << plan << " " << bytes;
+      EXPECT_EQ(run.grad_norms, at_end.grad_norms) << plan << " " << bytes;
+      ExpectPredicted(run, plan);
+    }
+  }
+}
+
 TEST(Train, RecomputesTheModulesThatItIsTold) {
   DT_ASSERT_OK_AND_ASSIGN(const Corpus corpus, Corpus::Load(WriteText("text", Text()), 32));
   for (const auto& [mesh, plan] :

@@ -59,6 +59,10 @@ void Declare(CLI::App& app, Flags& flags) {
   app.add_option("--recompute", config.recompute,
                  "modules that are computed again in backward, as 'model.layers.*'")
       ->allow_extra_args(false);
+  app.add_flag("--recompute-keeps-collectives", config.recompute_keeps_collectives,
+               "they keep what they received, and do not communicate again");
+  app.add_flag("--keep-gathered", config.keep_gathered,
+               "keep activations that were gathered for backward, in place of each rank's part");
   flags.cp_pattern =
       app.add_option("--cp-pattern", config.cp_pattern,
                      "what cp does: ring, zigzag, striped, ulysses; double_ring, ulysses+ring, "
@@ -78,6 +82,11 @@ void Declare(CLI::App& app, Flags& flags) {
   app.add_option("--seed", config.seed, "of weights and batches")->capture_default_str();
   app.add_option("--lr", config.lr, "learning rate after the warm-up")->capture_default_str();
   app.add_option("--warmup", config.warmup, "steps of warm-up")->capture_default_str();
+  app.add_option(
+         "--bucket-bytes", config.bucket_bytes,
+         "gradients of so many bytes are reduced together while backward goes on; 0: all at "
+         "its end")
+      ->capture_default_str();
   app.add_option("--dtype", flags.dtype, "f32, f64 or bf16")->capture_default_str();
   app.add_option("--text", flags.text, "the text (default: the one that tools/setup makes)");
   app.add_option("--until", flags.until,

@@ -101,6 +101,7 @@ same --mesh=cp=2 --plan=cp --cp-pattern=ring
 same --mesh=cp=2,tp=2 --plan=cp+tp
 same --mesh=dp=2,tp=2 --plan=fsdp+tp+sp --recompute='model.layers.*'
 same --mesh=dp=2,tp=2 --recompute='model.layers.*.self_attn' --recompute='model.layers.*.mlp'
+same --mesh=dp=2,tp=2 --plan=fsdp+tp+sp --keep-gathered --recompute='model.layers.*' --recompute-keeps-collectives
 cat >"$TEST_TMPDIR/own.plan" <<'END'
 {"model.layers.*.self_attn.{q,k,v}_proj", Colwise("inner")}
 {"model.layers.*.self_attn.o_proj", Rowwise("inner")}

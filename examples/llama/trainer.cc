@@ -36,6 +36,7 @@ absl::Status CheckRanges(const TrainConfig& config) {
         Range{"--hidden", model.hidden, 0, 1 << 18}, Range{"--batch", config.batch, 1, 1 << 30},
         Range{"--seq", config.sequence, 1, 1 << 30},
         Range{"--steps", config.steps, 1, 1'000'000'000},
+        Range{"--bucket-bytes", config.bucket_bytes, 0, int64_t{1} << 40},
         Range{"--warmup", config.warmup, 0, 1'000'000'000}}) {
     if (range.value >= range.least && range.value <= range.most) continue;
     return InvalidArgument({range.flag, ": ", absl::StrCat(range.value), " is out of range; take ",
@@ -87,7 +88,11 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(Context& context,
   std::unique_ptr<Trainer> trainer(new Trainer(context, config));
   trainer->model_.SetDType(config.dtype);
   const ParallelPlanOptions options = {
-      .seed = config.seed, .allow_uneven = config.allow_uneven, .recompute = config.recompute};
+      .seed = config.seed,
+      .allow_uneven = config.allow_uneven,
+      .keep_gathered = config.keep_gathered,
+      .recompute = config.recompute,
+      .recompute_keeps_collectives = config.recompute_keeps_collectives};
   DT_RETURN_IF_ERROR(plan.Apply(trainer->model_, context, config.mesh, options));
   trainer->parameters_ = trainer->model_.Parameters();
   DT_ASSIGN_OR_RETURN(trainer->optimizer_, AdamW::Create(trainer->parameters_, config.adamw));
@@ -116,7 +121,7 @@ TensorOr Trainer::Forward(absl::Span<const int32_t> tokens) {
 
 absl::StatusOr<DistributedTensor> Trainer::LossAndGradients(absl::Span<const int32_t> tokens) {
   DT_ASSIGN_OR_RETURN(const DistributedTensor loss, Forward(tokens));
-  DT_RETURN_IF_ERROR(Backward(loss));
+  DT_RETURN_IF_ERROR(Backward(loss, {.bucket_bytes = config_.bucket_bytes}));
   DT_RETURN_IF_ERROR(ReduceGradients(parameters_));
   return loss.Detach().Redistribute(Layout::Replicated(config_.mesh, 0));
 }

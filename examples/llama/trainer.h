@@ -16,6 +16,7 @@
 #include "dtensor/nn/adamw.h"
 #include "dtensor/nn/transformer.h"
 #include "dtensor/parallel_plans/presets.h"
+#include "dtensor/tensor/autograd.h"
 #include "dtensor/tensor/context.h"
 
 namespace dtensor::llama {
@@ -26,8 +27,11 @@ struct TrainConfig {
   // mesh's axes. `cp_pattern` is the presets'. Each axis may be a group: the two of a double ring
   // are outer=2,inner=2;cp=outer*inner.
   std::string plan, cp_pattern = "zigzag";
-  std::optional<ParallelPlan> lines;   // in place of what `plan` names
-  std::vector<std::string> recompute;  // patterns of modules (ParallelPlanOptions)
+  std::optional<ParallelPlan> lines;    // in place of what `plan` names
+  int64_t bucket_bytes = kBucketBytes;  // BackwardOptions
+  // ParallelPlanOptions. `recompute` are patterns of modules.
+  bool keep_gathered = false, recompute_keeps_collectives = false;
+  std::vector<std::string> recompute;
   TransformerConfig model;
   DType dtype = DType::kF32;
   int64_t batch = 8, sequence = 256, steps = 300;
