@@ -8,12 +8,14 @@
 #include <map>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "dtensor/parallel_plans/parallel_plan.h"
+#include "dtensor/parallel_plans/tensor_parallel.h"
 #include "dtensor/parallel_plans/transformer_plan.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "dtensor/tests/training.h"
@@ -64,10 +66,14 @@ Trained TrainOrFail(const TrainingRun& run) {
 }
 
 void ExpectAsOnOneRank(const TrainingRun& run) {
-  static auto& known = *new std::map<bool, Trained>();  // tied or not
-  const auto [it, fresh] = known.try_emplace(run.model.tie_embeddings);
+  static auto& known = *new std::map<std::pair<bool, int64_t>, Trained>();
+  const auto [it, fresh] = known.try_emplace({run.model.tie_embeddings, run.model.kv_heads});
   const Trained& one = it->second;
-  if (fresh) it->second = TrainOrFail(RunOn("none=1", {.tied = run.model.tie_embeddings}));
+  if (fresh) {
+    TrainingRun alone = RunOn("none=1");
+    alone.model = run.model;
+    it->second = TrainOrFail(alone);
+  }
   const Trained trained = TrainOrFail(run);
   const std::string what = absl::StrCat(run.mesh, "\n", run.plan->ToString());
   ASSERT_EQ(trained.losses.size(), one.losses.size()) << what;
@@ -146,6 +152,24 @@ TEST(Meshes, AnyOrderOfTheLines) {
     TrainingRun shuffled = run;
     shuffled.plan = ParallelPlan(lines);
     ExpectAsOnOneRank(shuffled);
+  }
+}
+
+// Key and value weights are replicated over a part of the axis, and sharded between uses.
+TEST(Meshes, FewerKeysThanRanks) {
+  for (const std::string mesh : {"fs=2,tp=4", "tp=4,fs=2", "fs=2,cp=2,tp=4", "tp=8"}) {
+    for (const bool tied : {false, true}) {
+      TrainingRun run = RunOn(mesh, {.tied = tied});
+      run.model.kv_heads = 2;
+      auto parallelism = PlanTensorParallel(run.model, *DeviceMesh::Parse(mesh));
+      ASSERT_THAT(parallelism, IsOk());
+      run.mesh = parallelism->mesh.ToString();
+      for (const ParallelPlan::Line& line : run.plan->lines()) {
+        if (line.style.axis() == "fs") parallelism->plan.Add(line);
+      }
+      run.plan = parallelism->plan;
+      ExpectAsOnOneRank(run);
+    }
   }
 }
 

@@ -181,11 +181,13 @@ constexpr Place kPlaces[] = {
     {"fs=3", "{\"{0,1.a.proj,2,}\", FullyShard(\"fs\")}"},
     {"fs=2", "{\"{0,1,3}\", FullyShard(\"fs\", 2)}\n{\"\", FullyShard(\"fs\", 2)}"},
     {"fs=2", "{\"{0,1}\", FullyShard(\"fs\", 1)}\n{\"3\", FullyShard(\"fs\")}"},
-    {"tp=2", "{\"0\", Colwise(\"tp\")}\n{\"1.b.proj\", Rowwise(\"tp\", out S(1))}\n"
-             "{\"2\", SequenceParallel(\"tp\")}\n{\"3\", Colwise(\"tp\")}"},
+    {"tp=2",
+     "{\"0\", Colwise(\"tp\")}\n{\"1.b.proj\", Rowwise(\"tp\", out S(1))}\n"
+     "{\"2\", SequenceParallel(\"tp\")}\n{\"3\", Colwise(\"tp\")}"},
     {"tp=3", "{\"0\", Rowwise(\"tp\")}\n{\"1.a.proj\", Colwise(\"tp\", out S(1))}"},
-    {"fs=2,tp=2", "{\"{0,3}\", Colwise(\"tp\")}\n{\"2\", SequenceParallel(\"tp\")}\n"
-                  "{\"{0,1,2,3,}\", FullyShard(\"fs\")}"},
+    {"fs=2,tp=2",
+     "{\"{0,3}\", Colwise(\"tp\")}\n{\"2\", SequenceParallel(\"tp\")}\n"
+     "{\"{0,1,2,3,}\", FullyShard(\"fs\")}"},
     {"dp=2,fs=2", "{\"\", DataParallel(\"dp\")}\n{\"{1,1.a,1.b,}\", FullyShard(\"fs\")}"},
 };
 
@@ -197,12 +199,14 @@ void Try(uint32_t seed) {
   }));
   for (const Place& place : kPlaces) {
     const DeviceMesh mesh = *DeviceMesh::Parse(place.mesh);
-    DT_EXPECT_OK(RunRanks(mesh.size(), [&](Context& context) -> absl::Status {
-      DT_ASSIGN_OR_RETURN(const ParallelPlan plan, ParallelPlan::Parse(place.plan));
-      DT_ASSIGN_OR_RETURN(const auto got, Program(context, mesh, seed, true).Run(plan));
-      return Compare(got, want);
-    })) << "program "
-        << seed << " on " << place.mesh << "\n"
+    DT_EXPECT_OK(RunRanks(
+        mesh.size(),
+        [&](Context& context) -> absl::Status {
+          DT_ASSIGN_OR_RETURN(const ParallelPlan plan, ParallelPlan::Parse(place.plan));
+          DT_ASSIGN_OR_RETURN(const auto got, Program(context, mesh, seed, true).Run(plan));
+          return Compare(got, want);
+        }))
+        << "program " << seed << " on " << place.mesh << "\n"
         << place.plan;
   }
 }
