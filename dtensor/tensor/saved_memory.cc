@@ -39,7 +39,7 @@ void FreeSaved(const DistributedTensor& root,
     node->operands.clear();
     node->results.clear();
     node->bases.clear();
-    node->saved_leaves.clear();
+    node->saved_sources.clear();
     node->replay.reset();
     if (memory.live_bytes < before) fn(node->scope, before - memory.live_bytes);
   }
