@@ -5,6 +5,9 @@
 //   product_GF_per_s     f32 product at 1024^3 on one core, measured here just before
 //   share_of_product     model FLOPs a second over ranks * product_GF_per_s; model FLOPs are 6 per
 //                        weight and token, and causal attention's 6 s d a layer and token
+//   step_ms, fastest_ms  the median of the steps, and the fastest
+//   predicted_ms         of a step, by a simulated run at the rates that MeasureLinks finds just
+//                        before; predicted_over_step: over the median
 #include <algorithm>
 #include <chrono>
 #include <string>
@@ -16,6 +19,7 @@
 #include "dtensor/runtime/device/cpu/cpu_device.h"
 #include "dtensor/runtime/device/gemm.h"
 #include "dtensor/tensor/context.h"
+#include "dtensor/tools/cli/measure_links.h"
 
 namespace dtensor::llama {
 namespace {
@@ -61,6 +65,22 @@ TrainConfig Config(int64_t dim, int64_t layers, int64_t batch, int64_t sequence)
   return config;
 }
 
+// Of one step, as rank 0 is simulated. Errors: the trainer's.
+absl::StatusOr<SimulatedTime> Predict(const TrainConfig& config, absl::Span<const int32_t> tokens,
+                                      const CostModel& cost) {
+  SimulatedTime step;
+  const auto train = [&](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const auto trainer, Trainer::Create(context, config));
+    const SimulatedClock& clock = *context.simulated_clock();
+    const SimulatedTime before = clock.time();
+    DT_RETURN_IF_ERROR(trainer->Step(tokens).status());
+    step = clock.time() - before;
+    return absl::OkStatus();
+  };
+  DT_RETURN_IF_ERROR(Simulate(0, config.mesh.size(), train, {.cost = cost}));
+  return step;
+}
+
 double FlopsPerToken(const TrainConfig& config) {
   const TransformerConfig& m = config.model;
   const double kv = static_cast<double>(m.kv_heads * m.head_dim());
@@ -77,6 +97,10 @@ void BM_Train(benchmark::State& state) {
   std::vector<int32_t> tokens(config.batch * (config.sequence + 1));
   for (size_t i = 0; i < tokens.size(); ++i)
     tokens[i] = static_cast<int32_t>((i * 2654435761u) >> 24 & 255);
+  absl::StatusOr<SimulatedTime> predicted = SimulatedTime();
+  const absl::StatusOr<CostModel> cost = cli::MeasureLinks(config.mesh.size());
+  if (cost.ok()) predicted = Predict(config, tokens, *cost);
+  if (!cost.ok() || !predicted.ok()) return state.SkipWithError("the prediction failed");
   std::vector<double> times;
   for (auto _ : state) {
     const auto train = [&](Context& context) -> absl::Status {
@@ -99,6 +123,13 @@ void BM_Train(benchmark::State& state) {
   state.counters["product_GF_per_s"] = gemm;
   state.counters["share_of_product"] =
       rate * FlopsPerToken(config) / (config.mesh.size() * gemm * 1e9);
+  state.counters["step_ms"] = 1e3 * times[times.size() / 2];
+  state.counters["fastest_ms"] = 1e3 * times[0];
+  state.counters["predicted_ms"] = 1e3 * predicted->total();
+  state.counters["predicted_compute_ms"] = 1e3 * predicted->compute_seconds;
+  state.counters["predicted_exposed_ms"] = 1e3 * predicted->exposed_seconds;
+  state.counters["links_gemm_GF_per_s"] = cost->rates().GemmFlopsPerSecond(DType::kF32) / 1e9;
+  state.counters["predicted_over_step"] = predicted->total() / times[times.size() / 2];
 }
 
 // dim, layers, batch, sequence.
