@@ -68,11 +68,23 @@ absl::Status CheckOperation(const Collective& collective, const ExchangePart& pa
   return absl::OkStatus();
 }
 
+// Whether a rank is in the group. `at` is where the one before it was found: boxes mostly go through
+// a group in its order, and there may be thousands of both.
+bool IsInGroup(absl::Span<const int> group, int rank, size_t& at) {
+  if (at + 1 < group.size() && group[at + 1] == rank) {
+    ++at;
+    return true;
+  }
+  const auto found = std::lower_bound(group.begin(), group.end(), rank);
+  at = static_cast<size_t>(found - group.begin());
+  return found != group.end() && *found == rank;
+}
+
 absl::Status CheckBox(const Collective& collective, const ExchangePart& part, const ReceiveBox& box,
-                      int rank) {
+                      int rank, size_t& at) {
   if (box.peers.empty()) return Refuse(collective, "a box comes from no rank");
   for (int peer : box.peers) {
-    if (std::binary_search(collective.group.begin(), collective.group.end(), peer)) continue;
+    if (IsInGroup(collective.group, peer, at)) continue;
     return Refuse(collective, absl::StrCat("rank ", rank, " receives from rank ", peer,
                                            ", which is not in the group [",
                                            absl::StrJoin(collective.group, ", "), "]"));
@@ -98,13 +110,14 @@ std::string ExchangeLabel(const Collective& collective) {
 absl::Status CheckExchange(const Collective& collective, absl::Span<const ExchangePart> parts,
                            int rank, int size, const Device* device) {
   DT_RETURN_IF_ERROR(CheckGroup(collective, rank, size));
+  size_t at = 0;
   for (const ExchangePart& part : parts) {
     for (const Tensor* tensor : {&part.src, &part.dst}) {
       if (device == nullptr || !tensor->defined() || &tensor->device() == device) continue;
       return Refuse(collective, absl::StrCat("a tensor is not on the device of rank ", rank));
     }
     for (const ReceiveBox& box : part.receives) {
-      DT_RETURN_IF_ERROR(CheckBox(collective, part, box, rank));
+      DT_RETURN_IF_ERROR(CheckBox(collective, part, box, rank, at));
     }
   }
   return absl::OkStatus();
