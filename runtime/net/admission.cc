@@ -12,6 +12,7 @@ namespace dtensor {
 namespace {
 
 constexpr std::chrono::seconds kPatience(5);
+constexpr std::chrono::milliseconds kHearing(100);
 
 // What is said here is short, and fits at once or not at all.
 bool SendShort(Socket& socket, const std::string& text) {
@@ -24,40 +25,42 @@ bool SendShort(Socket& socket, const std::string& text) {
 absl::StatusOr<std::optional<Admitted>> Admission::Next(NetClock::time_point deadline) {
   std::optional<Admitted> admitted;
   while (true) {
-    DT_RETURN_IF_ERROR(AcceptAll());
     for (auto caller = callers_.begin(); caller != callers_.end() && !admitted;) {
-      const bool stays = Hear(*caller, admitted) && NetClock::now() < caller->deadline;
+      const bool stays = Hear(*caller, admitted) && NetClock::now() < caller->came + kPatience;
       caller = stays ? std::next(caller) : callers_.erase(caller);
     }
+    DT_ASSIGN_OR_RETURN(const bool has_room, AcceptAll());
     if (admitted || NetClock::now() >= deadline) return admitted;
-    std::vector<pollfd> waits = {{listener_.fd(), POLLIN, 0}};
+    std::vector<pollfd> waits = {{listener_.fd(), static_cast<short>(has_room ? POLLIN : 0), 0}};
     for (const Caller& caller : callers_) waits.push_back({caller.socket.fd(), POLLIN, 0});
     const auto left =
         std::chrono::ceil<std::chrono::milliseconds>(deadline - NetClock::now()).count();
-    poll(waits.data(), waits.size(), static_cast<int>(std::clamp<int64_t>(left, 0, 100)));
+    poll(waits.data(), waits.size(),
+         static_cast<int>(std::clamp<int64_t>(left, 0, has_room ? 100 : 10)));
   }
 }
 
-absl::Status Admission::AcceptAll() {
+absl::StatusOr<bool> Admission::AcceptAll() {
   for (size_t i = 0; i < kMostCallers; ++i) {
+    if (callers_.size() == kMostCallers && !LetFirstGo()) return false;
     absl::StatusOr<Socket> socket = AcceptFrom(listener_);
-    // Strangers may have taken what the process had left: those who came first go.
+    // Strangers may have taken what the process had left.
     if (absl::IsResourceExhausted(socket.status()) && !callers_.empty()) {
-      callers_.pop_front();
+      if (!LetFirstGo()) return false;
       continue;
     }
     DT_RETURN_IF_ERROR(socket.status());
-    if (!socket->is_open()) return absl::OkStatus();
-    Add(*std::move(socket));
+    if (!socket->is_open()) return true;
+    Caller caller{*std::move(socket), RandomNonce(), "", NetClock::now()};
+    if (SendShort(caller.socket, caller.nonce)) callers_.push_back(std::move(caller));
   }
-  return absl::OkStatus();
+  return true;
 }
 
-void Admission::Add(Socket socket) {
-  Caller caller{std::move(socket), RandomNonce(), "", NetClock::now() + kPatience};
-  if (!SendShort(caller.socket, caller.nonce)) return;
-  if (callers_.size() == kMostCallers) callers_.pop_front();
-  callers_.push_back(std::move(caller));
+bool Admission::LetFirstGo() {
+  if (NetClock::now() < callers_.front().came + kHearing) return false;
+  callers_.pop_front();
+  return true;
 }
 
 bool Admission::Hear(Caller& caller, std::optional<Admitted>& admitted) {

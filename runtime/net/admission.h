@@ -1,7 +1,8 @@
 // Admission: who listens, and lets in the ranks of its job alone.
 //
 // Callers are heard side by side. One that says nothing, little or too much holds nobody up: it has
-// 5 seconds and Hello::kBytes bytes, and where more than 256 wait, the one that came first goes.
+// 5 seconds and Hello::kBytes bytes, and where more than 256 wait, the one that came first goes: not
+// before 100 ms, in which a rank answers. Others stay in the listener's queue until then.
 #ifndef DTENSOR_RUNTIME_NET_ADMISSION_H_
 #define DTENSOR_RUNTIME_NET_ADMISSION_H_
 
@@ -39,11 +40,13 @@ class Admission {
   struct Caller {
     Socket socket;
     std::string nonce, said;
-    NetClock::time_point deadline;
+    NetClock::time_point came;
   };
 
-  absl::Status AcceptAll();
-  void Add(Socket socket);
+  // False if some may still wait for a place.
+  absl::StatusOr<bool> AcceptAll();
+  // Makes a place, unless all have just come. Requires: there are callers.
+  bool LetFirstGo();
   // Whether the caller stays; fills in `admitted` if it is let in.
   bool Hear(Caller& caller, std::optional<Admitted>& admitted);
 

@@ -74,7 +74,11 @@ absl::StatusOr<Frame> FramedLink::Await(NetClock::time_point deadline) {
     if (!AwaitReadable(socket_, deadline)) {
       return absl::DeadlineExceededError("the peer says nothing");
     }
-    DT_RETURN_IF_ERROR(Receive());
+    const absl::Status received = Receive();
+    if (received.ok()) continue;
+    DT_ASSIGN_OR_RETURN(frame, Next());  // which came before the end
+    if (!frame) return received;
+    return *std::move(frame);
   }
 }
 

@@ -130,16 +130,19 @@ std::string HostPort::ToString() const {
 
 absl::StatusOr<HostPort> ParseHostPort(absl::string_view text) {
   const size_t colon = text.rfind(':');
-  HostPort read;
-  if (colon == absl::string_view::npos || colon == 0 ||
-      !absl::SimpleAtoi(text.substr(colon + 1), &read.port) || read.port < 1 || read.port > 65535) {
-    return InvalidArgument({text, " is no address; write host:port, with a port from 1 to 65535"});
-  }
   absl::string_view host = text.substr(0, colon);
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
     host = host.substr(1, host.size() - 2);
   }
-  read.host = std::string(host);
+  // A host has none of these; and a number is digits alone.
+  const bool is_host =
+      !host.empty() && host.find_first_of(absl::string_view("[] \0", 4)) == host.npos;
+  HostPort read = {std::string(host)};
+  if (colon == text.npos || !is_host ||
+      text.substr(colon + 1).find_first_not_of("0123456789") != text.npos ||
+      !absl::SimpleAtoi(text.substr(colon + 1), &read.port) || read.port < 1 || read.port > 65535) {
+    return InvalidArgument({text, " is no address; write host:port, with a port from 1 to 65535"});
+  }
   return read;
 }
 

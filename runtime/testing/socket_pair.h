@@ -1,0 +1,46 @@
+// Two connected ends, and deadlines: for tests of what talks over sockets.
+#ifndef DTENSOR_RUNTIME_TESTING_SOCKET_PAIR_H_
+#define DTENSOR_RUNTIME_TESTING_SOCKET_PAIR_H_
+
+#include <sys/socket.h>
+
+#include <chrono>
+#include <cstddef>
+#include <string>
+#include <utility>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/net/socket.h"
+
+namespace dtensor {
+
+inline std::pair<Socket, Socket> SocketPair() {
+  int ends[2];
+  DT_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) == 0);
+  return {Socket(ends[0]), Socket(ends[1])};
+}
+
+inline NetClock::time_point In(double seconds) {
+  return NetClock::now() +
+         std::chrono::duration_cast<NetClock::duration>(std::chrono::duration<double>(seconds));
+}
+
+inline double SecondsSince(NetClock::time_point start) {
+  return std::chrono::duration<double>(NetClock::now() - start).count();
+}
+
+inline absl::Span<const std::byte> BytesOf(absl::string_view text) {
+  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
+}
+inline absl::Span<std::byte> BytesOf(std::string& text) {
+  return {reinterpret_cast<std::byte*>(text.data()), text.size()};
+}
+
+// A port of this machine that was free a moment ago.
+inline int FreePort() { return PortOf(*ListenAt({"127.0.0.1", 0})).value(); }
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_RUNTIME_TESTING_SOCKET_PAIR_H_
