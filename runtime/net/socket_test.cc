@@ -35,12 +35,6 @@ Ends Connected(const char* host = "127.0.0.1") {
   return {std::move(near), AcceptSoon(listener).value()};
 }
 
-std::string Pattern(size_t size, int seed) {
-  std::string bytes(size, '\0');
-  for (size_t i = 0; i < size; ++i) bytes[i] = static_cast<char>((i * 131 + seed) >> 3);
-  return bytes;
-}
-
 TEST(HostPort, ReadsWhatItPrints) {
   for (const char* text :
        {"a:1", "127.0.0.1:65535", "[::1]:5", "[fe80::1%eth0]:29500", "n-1.x:80"}) {

@@ -1,4 +1,4 @@
-// Two connected ends, and deadlines: for tests of what talks over sockets.
+// Two connected ends, deadlines, bytes and ports: for tests of what talks over sockets.
 #ifndef DTENSOR_RUNTIME_TESTING_SOCKET_PAIR_H_
 #define DTENSOR_RUNTIME_TESTING_SOCKET_PAIR_H_
 
@@ -36,6 +36,13 @@ inline absl::Span<const std::byte> BytesOf(absl::string_view text) {
 }
 inline absl::Span<std::byte> BytesOf(std::string& text) {
   return {reinterpret_cast<std::byte*>(text.data()), text.size()};
+}
+
+// Bytes that tell where they are, and by the seed whose they are.
+inline std::string Pattern(size_t size, int seed) {
+  std::string bytes(size, '\0');
+  for (size_t i = 0; i < size; ++i) bytes[i] = static_cast<char>((i * 131 + seed) >> 2);
+  return bytes;
 }
 
 // A port of this machine that was free a moment ago.

@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "dtensor/runtime/testing/socket_pair.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -17,12 +18,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-double SecondsSince(NetClock::time_point start) {
-  return std::chrono::duration<double>(NetClock::now() - start).count();
-}
-
-int FreePort() { return PortOf(*ListenAt({"127.0.0.1", 0})).value(); }
 
 class Worlds {
  public:

@@ -48,8 +48,7 @@ class Environment {
   const std::function<const char*(const char*)>& variable_;
 };
 
-// Fills in rank, size and local_rank, if this launcher says anything. Errors: half of it is
-// missing.
+// Fills in rank, size and local_rank, if this launcher says anything. Errors: half of it is missing.
 absl::StatusOr<bool> ReadRank(const Environment& environment, const Launcher& launcher,
                               LaunchedRank& out) {
   DT_ASSIGN_OR_RETURN(const auto rank, environment.Number(launcher.rank, 0, kMostRanks - 1));
@@ -69,6 +68,10 @@ absl::StatusOr<bool> ReadRank(const Environment& environment, const Launcher& la
     return InvalidArgument({"JoinWorld: ", launcher.rank, " is ", absl::StrCat(*rank), " of ",
                             launcher.size, " ", absl::StrCat(*size),
                             "; ranks count from 0 to one less than that"});
+  }
+  if (local && *local >= *size) {
+    return InvalidArgument({"JoinWorld: ", launcher.local_rank, " is ", absl::StrCat(*local),
+                            ", in a world of ", absl::StrCat(*size), " ranks"});
   }
   out.rank = *rank;
   out.size = *size;
@@ -90,9 +93,27 @@ absl::Status ReadOwn(const LaunchOptions& options, LaunchedRank& out) {
   }
   out.rank = *options.rank;
   out.size = *options.size;
-  out.local_rank = options.local_rank.value_or(out.rank);
+  out.local_rank = out.rank;
   out.launcher = "options";
   return absl::OkStatus();
+}
+
+absl::Status ReadLocalRank(const LaunchOptions& options, LaunchedRank& out) {
+  if (!options.local_rank) return absl::OkStatus();
+  if (*options.local_rank < 0 || *options.local_rank >= out.size) {
+    return InvalidArgument({"JoinWorld: options give local_rank ",
+                            absl::StrCat(*options.local_rank), ", in a world of ",
+                            absl::StrCat(out.size), " ranks"});
+  }
+  out.local_rank = *options.local_rank;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<HostPort> NamedAddress(absl::string_view name, absl::string_view text) {
+  absl::StatusOr<HostPort> read = ParseHostPort(text);
+  if (read.ok()) return read;
+  return absl::InvalidArgumentError(
+      absl::StrCat("JoinWorld: ", name, ": ", read.status().message()));
 }
 
 // Of Slurm's step: a port that its job alone makes.
@@ -118,8 +139,10 @@ absl::StatusOr<std::optional<HostPort>> OpenMpiAddress(const Environment& enviro
 
 absl::StatusOr<HostPort> ReadAddress(const LaunchOptions& options, const Environment& environment,
                                      const LaunchedRank& rank) {
-  if (!options.address.empty()) return ParseHostPort(options.address);
-  if (const auto address = environment.Text("DTENSOR_ADDRESS")) return ParseHostPort(*address);
+  if (!options.address.empty()) return NamedAddress("address", options.address);
+  if (const auto address = environment.Text("DTENSOR_ADDRESS")) {
+    return NamedAddress("DTENSOR_ADDRESS", *address);
+  }
   if (const auto host = environment.Text("MASTER_ADDR")) {
     DT_ASSIGN_OR_RETURN(const auto port, environment.Number("MASTER_PORT", 1, 65534));
     if (!port) {
@@ -165,6 +188,7 @@ absl::StatusOr<LaunchedRank> ReadLaunch(const LaunchOptions& options,
   for (size_t i = 0; i < kLaunchers.size() && out.launcher == "nobody"; ++i) {
     DT_RETURN_IF_ERROR(ReadRank(environment, kLaunchers[i], out).status());
   }
+  DT_RETURN_IF_ERROR(ReadLocalRank(options, out));
   out.job = ReadJob(options, environment);
   out.secret =
       !options.secret.empty() ? options.secret : environment.Text("DTENSOR_SECRET").value_or("");
@@ -175,19 +199,22 @@ absl::StatusOr<LaunchedRank> ReadLaunch(const LaunchOptions& options,
 }
 
 absl::StatusOr<std::string> FirstSlurmHost(absl::string_view list) {
-  const size_t comma = list.find_first_of(",[");
-  const absl::string_view name = list.substr(0, comma);
-  if (comma == absl::string_view::npos || list[comma] == ',') {
-    if (!name.empty()) return std::string(name);
-  } else {
-    const size_t close = list.find(']', comma);
-    if (close != absl::string_view::npos) {
-      const absl::string_view numbers = list.substr(comma + 1, close - comma - 1);
-      const absl::string_view first = numbers.substr(0, numbers.find_first_of(",-"));
-      const absl::string_view rest = list.substr(close + 1);
-      const absl::string_view suffix = rest.substr(0, rest.find_first_of(",["));
-      if (!first.empty()) return absl::StrCat(name, first, suffix);
+  std::string host;
+  absl::string_view left = list;
+  while (true) {
+    const size_t end = left.find_first_of(",[]");
+    absl::StrAppend(&host, left.substr(0, end));
+    if (end == left.npos || left[end] == ',') {
+      if (host.empty()) break;
+      return host;
     }
+    const size_t close = left.find(']', end);
+    if (left[end] == ']' || close == left.npos) break;
+    const absl::string_view numbers = left.substr(end + 1, close - end - 1);
+    const absl::string_view first = numbers.substr(0, numbers.find_first_of(",-"));
+    if (first.empty() || numbers.find_first_not_of("0123456789,-") != numbers.npos) break;
+    absl::StrAppend(&host, first);
+    left.remove_prefix(close + 1);
   }
   return InvalidArgument(
       {"JoinWorld: ", list, " is no list of hosts; set DTENSOR_ADDRESS=host:port"});
