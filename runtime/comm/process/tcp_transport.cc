@@ -47,7 +47,7 @@ struct TcpTransport::Link {
 
   explicit Link(Socket socket_in) : socket(std::move(socket_in)) {}
 
-  bool wants_to_send() const { return lost.ok() && !out.empty(); }
+  bool wants_to_send() const { return lost.ok() && !deaf && !out.empty(); }
   // False while a message has come that no memory waits for.
   bool wants_to_read() const {
     return lost.ok() && !(in_body && kind == FrameKind::kMessage && !HasSlot());
@@ -61,7 +61,12 @@ struct TcpTransport::Link {
     while (wants_to_send()) {
       Piece& piece = out.front();
       const auto sent = socket.SendSome(piece.all().subspan(done));
-      if (!sent.ok()) return Lose(sent.status());
+      // What the peer said before is there to be read; reading meets the end too.
+      if (!sent.ok()) {
+        deaf = true;
+        Read();
+        return;
+      }
       done += *sent;
       if (done < piece.all().size()) return;
       if (piece.pending != nullptr) --*piece.pending;
@@ -149,6 +154,7 @@ struct TcpTransport::Link {
   Socket socket;
   absl::Status lost;
   bool left = false;
+  bool deaf = false;  // the peer takes nothing more
   std::deque<Piece> out;
   size_t done = 0;  // of the first piece
   // What is being read.
@@ -231,7 +237,10 @@ void TcpTransport::Receive(int peer, uint64_t channel, absl::Span<std::byte> int
   Link& from = link(peer);
   from.slots[channel].push_back({into, &pending});
   ++pending;
-  if (from.channel == channel) from.CheckSlot();
+  if (from.channel != channel) return;
+  from.CheckSlot();
+  // A message without bytes, whose header has come: nothing more will say so.
+  if (from.in_body && from.size == 0 && from.wants_to_read()) from.Read();
 }
 
 void TcpTransport::Progress(std::chrono::microseconds longest) {
