@@ -14,7 +14,8 @@ namespace dtensor {
 namespace {
 
 bool IsThisHostAlone(absl::string_view host) {
-  return host == "localhost" || host == "::1" || absl::StartsWith(host, "127.");
+  const bool is_number = host.find_first_not_of("0123456789.") == host.npos;
+  return host == "localhost" || host == "::1" || (is_number && absl::StartsWith(host, "127."));
 }
 
 }  // namespace
@@ -45,7 +46,9 @@ absl::Status ProcessWorld::Connect() {
   std::vector<HostPort> addresses;
   for (const RankCard& card : control_->cards()) {
     HostPort address = {card.host.empty() ? rank_.address.host : card.host, 0};
-    if (!absl::SimpleAtoi(card.text, &address.port)) {
+    const bool is_none = !absl::SimpleAtoi(card.text, &address.port) || address.port < 1 ||
+                         address.port > 65535;
+    if (is_none && size() > 1) {
       return InvalidArgument({"JoinWorld: a rank's card is ", card.text, ", which is no port"});
     }
     addresses.push_back(std::move(address));
