@@ -1,8 +1,8 @@
 // Admission: who listens, and lets in the ranks of its job alone.
 //
 // Callers are heard side by side. One that says nothing, little or too much holds nobody up: it has
-// 5 seconds and Hello::kBytes bytes, and where more than 256 wait, the one that came first goes: not
-// before 100 ms, in which a rank answers. Others stay in the listener's queue until then.
+// 5 seconds and Hello::kBytes bytes, and where more than 256 wait, the one that came first goes:
+// not before 100 ms, in which a rank answers. Others stay in the listener's queue until then.
 #ifndef DTENSOR_RUNTIME_NET_ADMISSION_H_
 #define DTENSOR_RUNTIME_NET_ADMISSION_H_
 
