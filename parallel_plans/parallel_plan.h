@@ -70,7 +70,7 @@ struct ParallelPlanOptions {
   bool keep_gathered = false;
   // Patterns, as those of lines, of modules that are recomputed in Backward (Module::recomputes);
   // others are not. A module in one that is recomputed may be, too.
-  std::vector<std::string> recompute;
+  std::vector<std::string> recompute = {};
   // Those keep the results of their collectives, and do not communicate when they run again
   // (RecomputeOptions).
   bool recompute_keeps_collectives = false;

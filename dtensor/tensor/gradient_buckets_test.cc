@@ -170,6 +170,25 @@ TEST(GradientBuckets, HaveOneForEachSetOfAxes) {
   EXPECT_EQ(run.in_backward, at_end.in_backward + at_end.after);
 }
 
+// The function does not use its second operand, so the way through that one brings nothing.
+TEST(GradientBuckets, ReduceWhatWaitsForAnOperatorThatGetsNoGradient) {
+  DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const Model model, MakeModel(context, "dp=2", DType::kF32));
+    DT_ASSIGN_OR_RETURN(const Layout rows, model.x.layout().WithAxes({0}, Shard(0)));
+    DT_ASSIGN_OR_RETURN(const auto x, model.x.Redistribute(rows));
+    DT_ASSIGN_OR_RETURN(const auto used, MatMul(x, model.weights[0]));
+    DT_ASSIGN_OR_RETURN(const auto unused, MatMul(x, model.weights[0]));
+    const auto first = [](absl::Span<const DistributedTensor> x) -> TensorsOr {
+      DT_ASSIGN_OR_RETURN(auto y, Silu(x[0]));
+      return std::vector<DistributedTensor>{std::move(y)};
+    };
+    DT_ASSIGN_OR_RETURN(const auto y, Recompute({used, unused}, first));
+    DT_RETURN_IF_ERROR(Backward(Sum(y[0], {0, 1}), {.bucket_bytes = 1}));
+    EXPECT_EQ(model.weights[0].grad().layout(), model.weights[0].layout());
+    return absl::OkStatus();
+  }));
+}
+
 TEST(GradientBuckets, RefuseANegativeSizeBeforeAnythingRuns) {
   DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {
     DT_ASSIGN_OR_RETURN(const Model model, MakeModel(context, "dp=2", DType::kF32));

@@ -251,10 +251,19 @@ absl::Status Tape::AddToBucket(const TensorImplPtr& leaf) {
     added_.insert(leaf.get());
   }
   DT_ASSIGN_OR_RETURN(TensorImplPtr gradient, Sum(leaf, slot, lineage));
+  in_buckets_.insert(leaf.get());
   return buckets_.Add(leaf, std::move(gradient));
 }
 
 absl::Status Tape::FinishBuckets() {
+  if (options_.bucket_bytes == 0) return absl::OkStatus();
+  // Those that were still waited for: an operator on the way to them got no gradient.
+  for (const TensorImplPtr& leaf : leaves_) {
+    const bool of_group =
+        leaf->gather != nullptr && leaf->gather->group->level() != ShardLevel::kOptimizer;
+    if (of_group || in_buckets_.contains(leaf.get())) continue;
+    DT_RETURN_IF_ERROR(AddToBucket(leaf));
+  }
   DT_RETURN_IF_ERROR(buckets_.Finish());
   for (GradientBuckets::Reduced& reduced : buckets_.TakeReduced()) {
     const bool owned = reduced.local.is_only_user();

@@ -84,8 +84,9 @@ class Tape {
   std::vector<TensorImplPtr> leaves_;    // in order of arrival
   absl::flat_hash_map<GradientPlace, Slot> arrived_;
   GradientBuckets buckets_;
-  // To what arrived at these, the gradient that they had was added.
-  absl::flat_hash_set<const TensorImpl*> added_;
+  // Leaves whose gradients went to buckets_; and those among them to which the gradient that they
+  // had was added.
+  absl::flat_hash_set<const TensorImpl*> in_buckets_, added_;
 };
 
 }  // namespace dtensor
