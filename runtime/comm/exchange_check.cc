@@ -68,8 +68,8 @@ absl::Status CheckOperation(const Collective& collective, const ExchangePart& pa
   return absl::OkStatus();
 }
 
-// Whether a rank is in the group. `at` is where the one before it was found: boxes mostly go through
-// a group in its order, and there may be thousands of both.
+// Whether a rank is in the group. `at` is where the one before it was found: boxes mostly go
+// through a group in its order, and there may be thousands of both.
 bool IsInGroup(absl::Span<const int> group, int rank, size_t& at) {
   if (at + 1 < group.size() && group[at + 1] == rank) {
     ++at;

@@ -25,7 +25,7 @@ namespace {
 
 // Whether a block keeps, for its weights' gradients, the activations that it gathered: then it
 // saves them whole, and backward gathers the gradients of its two results alone.
-constexpr bool kKeepsGathered = true;
+constexpr bool kKeepsGathered = false;
 constexpr int64_t kBackwardGathers = kKeepsGathered ? 2 : 4;
 
 constexpr int64_t kTokens = 4096, kElement = 2;

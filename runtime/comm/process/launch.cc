@@ -48,7 +48,8 @@ class Environment {
   const std::function<const char*(const char*)>& variable_;
 };
 
-// Fills in rank, size and local_rank, if this launcher says anything. Errors: half of it is missing.
+// Fills in rank, size and local_rank, if this launcher says anything. Errors: half of it is
+// missing.
 absl::StatusOr<bool> ReadRank(const Environment& environment, const Launcher& launcher,
                               LaunchedRank& out) {
   DT_ASSIGN_OR_RETURN(const auto rank, environment.Number(launcher.rank, 0, kMostRanks - 1));
@@ -116,13 +117,18 @@ absl::StatusOr<HostPort> NamedAddress(absl::string_view name, absl::string_view 
       absl::StrCat("JoinWorld: ", name, ": ", read.status().message()));
 }
 
+// From 20000 to 29999; another job's may be the same, and is told apart by the handshake.
+int PortOfJob(absl::string_view job) {
+  uint32_t hash = 0x811c9dc5;
+  for (const char c : job) hash = (hash ^ static_cast<unsigned char>(c)) * 0x01000193;
+  return 20000 + static_cast<int>(hash % 10000);
+}
+
 // Of Slurm's step: a port that its job alone makes.
 absl::StatusOr<HostPort> SlurmAddress(const Environment& environment, const std::string& hosts) {
   DT_ASSIGN_OR_RETURN(const std::string host, FirstSlurmHost(hosts));
-  DT_ASSIGN_OR_RETURN(const auto job, environment.Number("SLURM_JOB_ID", 0, 1 << 30));
-  DT_ASSIGN_OR_RETURN(const auto step, environment.Number("SLURM_STEP_ID", 0, 1 << 30));
-  return HostPort{
-      host, 20000 + static_cast<int>((int64_t{31} * job.value_or(0) + step.value_or(0)) % 10000)};
+  return HostPort{host, PortOfJob(absl::StrCat(environment.Text("SLURM_JOB_ID").value_or(""), ".",
+                                               environment.Text("SLURM_STEP_ID").value_or("")))};
 }
 
 // Of ranks that are all on this host, as mpirun says: a port that its job alone makes.
@@ -132,9 +138,7 @@ absl::StatusOr<std::optional<HostPort>> OpenMpiAddress(const Environment& enviro
                       environment.Number("OMPI_COMM_WORLD_LOCAL_SIZE", 1, kMostRanks));
   const auto job = environment.Text("PMIX_NAMESPACE");
   if (rank.launcher != "OpenMPI" || here != rank.size || !job) return std::optional<HostPort>();
-  uint32_t hash = 0x811c9dc5;
-  for (const char c : *job) hash = (hash ^ static_cast<unsigned char>(c)) * 0x01000193;
-  return std::optional<HostPort>({"127.0.0.1", 20000 + static_cast<int>(hash % 10000)});
+  return std::optional<HostPort>({"127.0.0.1", PortOfJob(*job)});
 }
 
 absl::StatusOr<HostPort> ReadAddress(const LaunchOptions& options, const Environment& environment,
@@ -144,12 +148,12 @@ absl::StatusOr<HostPort> ReadAddress(const LaunchOptions& options, const Environ
     return NamedAddress("DTENSOR_ADDRESS", *address);
   }
   if (const auto host = environment.Text("MASTER_ADDR")) {
-    DT_ASSIGN_OR_RETURN(const auto port, environment.Number("MASTER_PORT", 1, 65534));
+    DT_ASSIGN_OR_RETURN(const auto port, environment.Number("MASTER_PORT", 1, 65535));
     if (!port) {
       return InvalidArgument({"JoinWorld: MASTER_ADDR is set, and MASTER_PORT is not; set both"});
     }
     const bool agents = environment.Text("TORCHELASTIC_USE_AGENT_STORE") == "True";
-    return HostPort{*host, *port + (agents ? 1 : 0)};
+    return HostPort{*host, agents ? *port % 65535 + 1 : *port};
   }
   const auto hosts = environment.Text("SLURM_STEP_NODELIST");
   if (hosts && rank.launcher == "Slurm") return SlurmAddress(environment, *hosts);

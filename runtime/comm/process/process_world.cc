@@ -46,8 +46,8 @@ absl::Status ProcessWorld::Connect() {
   std::vector<HostPort> addresses;
   for (const RankCard& card : control_->cards()) {
     HostPort address = {card.host.empty() ? rank_.address.host : card.host, 0};
-    const bool is_none = !absl::SimpleAtoi(card.text, &address.port) || address.port < 1 ||
-                         address.port > 65535;
+    const bool is_none =
+        !absl::SimpleAtoi(card.text, &address.port) || address.port < 1 || address.port > 65535;
     if (is_none && size() > 1) {
       return InvalidArgument({"JoinWorld: a rank's card is ", card.text, ", which is no port"});
     }
