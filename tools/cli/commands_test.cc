@@ -341,14 +341,21 @@ TEST(LinksCommandTest, PrintsATableThatReadsBack) {
   EXPECT_GT(table.copy_gb_per_second(), 0);
   EXPECT_GT(table.reduce_gb_per_second(), 0);
   EXPECT_NE(table.multiply_gf_per_second(), CostModel().multiply_gf_per_second());
+  for (const DType dtype : {DType::kF32, DType::kF64, DType::kBF16, DType::kF16}) {
+    EXPECT_GT(table.rates().gemm_gf_per_second[static_cast<size_t>(dtype)], 0);
+  }
+  EXPECT_GT(table.rates().memory_gb_per_second, 0);
+  EXPECT_GT(table.rates().call_us, 0);
   EXPECT_TRUE(table.uniform());
 }
 
 TEST(LinksCommandTest, ReportsAsJson) {
   const json report = json::parse(RunLinks(3, true)->text);
   EXPECT_EQ(report["ranks"], 3);
-  for (const char* key : {"latency_us", "gb_per_second", "copy_gb_per_second",
-                          "reduce_gb_per_second", "multiply_gf_per_second"}) {
+  for (const char* key :
+       {"latency_us", "gb_per_second", "copy_gb_per_second", "reduce_gb_per_second",
+        "multiply_gf_per_second", "gemm_f32_gf_per_second", "gemm_f64_gf_per_second",
+        "gemm_bf16_gf_per_second", "gemm_f16_gf_per_second", "memory_gb_per_second", "call_us"}) {
     EXPECT_GT(report[key], 0) << key;
   }
   for (int ranks : {1, 65}) {

@@ -8,10 +8,11 @@ cd "$TEST_TMPDIR" || exit 1
 dtensor() { "$program" "$@"; }
 
 without_measures() {
-  sed -E -e 's/("(seconds|[a-z_]*per_second|stream_limit_ratio|latency_us)": )[-+.e0-9]+/\1_/' \
+  sed -E -e 's/("(seconds|[a-z0-9_]*per_second|stream_limit_ratio|latency_us|call_us)": )[-+.e0-9]+/\1_/' \
     -e 's/"(error|limit|error_on_one_rank|ratio)":[-+.e0-9]+/"\1":_/g' \
     -e 's/("counted_peak_bytes_per_rank": )[0-9]+/\1_/' -e 's/^(tensor .* error) [-+.e0-9]+/\1 _/' \
-    -e 's/^(time|limit|link|copy|reduce|multiply|peak) .*/\1 _/' -e 's/[0-9a-f]{16}("?)$/_\1/' \
+    -e 's/^(time|limit|link|copy|reduce|multiply|call|peak) .*/\1 _/' \
+    -e 's/^(gemm [a-z0-9]+|memory) [-+.e0-9]+$/\1 _/' -e 's/[0-9a-f]{16}("?)$/_\1/' \
     -e 's/^( +time|[a-z]+[.](exposed_)?seconds) .*/\1 _/'
 }
 

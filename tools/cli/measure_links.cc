@@ -1,0 +1,182 @@
+#include "dtensor/tools/cli/measure_links.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <iterator>
+#include <numeric>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/tensor/context.h"
+#include "dtensor/tools/cli/rank_clock.h"
+#include "dtensor/tools/cli/rank_kernels.h"
+
+namespace dtensor::cli {
+namespace {
+
+constexpr int kMaxRanks = 64;
+constexpr int kRounds = 15;
+constexpr int64_t kTotalBytes = int64_t{64} << 20;  // of all ranks' sources: past the caches
+
+constexpr DType kProductTypes[] = {DType::kF32, DType::kBF16, DType::kF16, DType::kF64};
+
+// What is timed: patterns of exchanges, and kernels.
+enum Timed { kMessage, kFetch, kCopy, kReduce, kAttention, kAdd, kDispatch, kGemm };
+constexpr int kNumTimed = kGemm + static_cast<int>(std::size(kProductTypes));
+
+// Seconds of each, of a product by its type.
+using Times = std::array<double, kNumTimed>;
+
+// Of all rounds, one by one: what a step sees, too, of whatever else the machine does.
+Times Medians(std::vector<Times> rounds) {
+  Times medians;
+  const size_t middle = rounds.size() / 2;
+  for (int i = 0; i < kNumTimed; ++i) {
+    std::nth_element(rounds.begin(), rounds.begin() + static_cast<ptrdiff_t>(middle), rounds.end(),
+                     [i](const Times& a, const Times& b) { return a[i] < b[i]; });
+    medians[i] = rounds[middle][i];
+  }
+  return medians;
+}
+
+// One rank's part. A pattern is an exchange in which each rank receives one box, from `peers`.
+class Rank {
+ public:
+  Rank(Context& context, RankClock& clock) : context_(context), clock_(clock) {}
+
+  absl::StatusOr<Times> Run(int64_t elements) {
+    const int n = context_.world_size(), me = context_.rank();
+    all_.resize(n);
+    std::iota(all_.begin(), all_.end(), 0);
+    for (Tensor* tensor : {&from_, &to_}) {
+      DT_ASSIGN_OR_RETURN(*tensor, Tensor::Empty(context_.device(), DType::kF32, {elements}));
+      DT_RETURN_IF_ERROR(context_.device().FillBytes(tensor->raw(), 0, tensor->bytes()));
+    }
+    const ReceiveBox message = Box({(me + 1) % n}, 1), fetch = Box({(me + 1) % n}, elements),
+                     copy = Box({me}, elements), reduce = Box(all_, elements);
+    DT_ASSIGN_OR_RETURN(kernels_, RankKernels::Create(context_, elements));
+    std::vector<Times> rounds;
+    // In turn, so that whatever else the machine does slows all of them alike.
+    for (int round = 0; round <= kRounds; ++round) {
+      Times times;
+      DT_ASSIGN_OR_RETURN(times[kMessage], Seconds(message, /*calls=*/300));
+      DT_ASSIGN_OR_RETURN(times[kFetch], Seconds(fetch, /*calls=*/1));
+      DT_ASSIGN_OR_RETURN(times[kCopy], Seconds(copy, /*calls=*/1));
+      DT_ASSIGN_OR_RETURN(times[kReduce], Seconds(reduce, /*calls=*/1));
+      DT_RETURN_IF_ERROR(Kernels(times));
+      if (round > 0) rounds.push_back(times);  // the first one warms up
+    }
+    return Medians(std::move(rounds));
+  }
+
+ private:
+  static ReceiveBox Box(absl::Span<const int> peers, int64_t elements) {
+    ReceiveBox box;
+    box.peers.assign(peers.begin(), peers.end());
+    box.dims.push_back({0, 0, elements});
+    return box;
+  }
+
+  absl::Status Kernels(Times& times) {
+    for (size_t i = 0; i < std::size(kProductTypes); ++i) {
+      DT_ASSIGN_OR_RETURN(times[kGemm + i],
+                          Seconds([&] { return kernels_->Gemm(kProductTypes[i]); }));
+    }
+    DT_ASSIGN_OR_RETURN(times[kAttention], Seconds([&] { return kernels_->Attention(); }));
+    DT_ASSIGN_OR_RETURN(times[kAdd], Seconds([&] { return kernels_->Add(); }));
+    DT_ASSIGN_OR_RETURN(times[kDispatch], Seconds([&] { return kernels_->Dispatch(); }, 300));
+    return absl::OkStatus();
+  }
+
+  // Of one of so many calls.
+  template <typename Work>
+  absl::StatusOr<double> Seconds(const Work& work, int calls = 1) {
+    DT_RETURN_IF_ERROR(clock_.Time(context_, [&]() -> absl::Status {
+      for (int i = 0; i < calls; ++i) DT_RETURN_IF_ERROR(work());
+      return absl::OkStatus();
+    }));
+    return clock_.seconds() / calls;
+  }
+  absl::StatusOr<double> Seconds(const ReceiveBox& box, int calls) {
+    return Seconds([&] { return Exchange(box); }, calls);
+  }
+
+  absl::Status Exchange(const ReceiveBox& box) {
+    ExchangePart part{from_, to_, absl::MakeConstSpan(&box, 1)};
+    Collective collective;
+    collective.axes = "all";
+    collective.op = "links";
+    collective.group = all_;
+    return context_.communicator().Exchange(collective, absl::MakeSpan(&part, 1));
+  }
+
+  Context& context_;
+  RankClock& clock_;
+  std::vector<int> all_;
+  Tensor from_, to_;
+  std::optional<RankKernels> kernels_;
+};
+
+// The shortest text of three digits is enough of a measurement.
+double Rounded(double value) {
+  double rounded = value;
+  return absl::SimpleAtod(absl::StrFormat("%.3g", value), &rounded) ? rounded : value;
+}
+
+double Giga(double count, double seconds) { return Rounded(count / seconds / 1e9); }
+
+// Turns the formula around by which plans are priced (RedistributionPlan::PredictedSeconds): a
+// latency for the round, the transfers of what comes from others, and then copying own elements
+// (read and written) or reducing (terms read).
+CostModel TableOf(const Times& times, double bytes, int ranks) {
+  // Clocks are noisy, and a reduction is never free.
+  const auto positive = [](double seconds, double whole) {
+    return std::max(seconds, 0.05 * whole);
+  };
+  CostModel table;
+  table.SetDefault({Rounded(times[kMessage] * 1e6),
+                    Giga(bytes, positive(times[kFetch] - times[kMessage], times[kFetch]))});
+  table.set_copy_gb_per_second(
+      Giga(2 * bytes, positive(times[kCopy] - times[kMessage], times[kCopy])));
+  const double transfers = (times[kFetch] - times[kMessage]) * (ranks - 1);
+  table.set_reduce_gb_per_second(
+      Giga(bytes * ranks, positive(times[kReduce] - times[kMessage] - transfers, times[kReduce])));
+  table.set_multiply_gf_per_second(Giga(RankKernels::AttentionFlops(), times[kAttention]));
+  for (size_t i = 0; i < std::size(kProductTypes); ++i) {
+    const DType dtype = kProductTypes[i];
+    table.set_gemm_gf_per_second(dtype, Giga(RankKernels::GemmFlops(dtype), times[kGemm + i]));
+  }
+  table.set_memory_gb_per_second(Giga(3 * bytes, times[kAdd]));
+  table.set_call_us(Rounded(times[kDispatch] * 1e6));
+  return table;
+}
+
+}  // namespace
+
+absl::StatusOr<CostModel> MeasureLinks(int64_t number) {
+  if (number < 2 || number > kMaxRanks) {
+    return InvalidArgument({"--ranks: ", absl::StrCat(number), " is out of range; take 2 to ",
+                            absl::StrCat(kMaxRanks), ", no more than there are cores"});
+  }
+  const int ranks = static_cast<int>(number);
+  const int64_t elements = kTotalBytes / ranks / 4;
+  RankClock clock(ranks);
+  Times times;
+  const auto measure = [&](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const Times mine, Rank(context, clock).Run(elements));
+    if (context.rank() == 0) times = mine;  // all ranks have the same
+    return absl::OkStatus();
+  };
+  const absl::Status status = RunRanks(ranks, measure, {.pin_threads = true});
+  if (!status.ok()) return absl::InternalError(status.message());
+  return TableOf(times, static_cast<double>(elements * 4), ranks);
+}
+
+}  // namespace dtensor::cli
