@@ -68,7 +68,8 @@ absl::Status ParallelPlan::Apply(Module& model, Context& context, const DeviceMe
     builder.module(i).edges() = builder.EdgesOf(i);
     for (ModuleEdge& edge : builder.module(i).edges()) edge.keep_gathered = options.keep_gathered;
     builder.SetAttention(i);
-    builder.module(i).set_recomputes(recomputed[i],
+    if (!recomputed[i]) continue;  // it stays as its owner has it
+    builder.module(i).set_recomputes(true,
                                      {.keep_collectives = options.recompute_keeps_collectives});
   }
   return absl::OkStatus();

@@ -69,7 +69,7 @@ struct ParallelPlanOptions {
   // (ModuleEdge::keep_gathered). Else each rank keeps its part, and Backward gathers them again.
   bool keep_gathered = false;
   // Patterns, as those of lines, of modules that are recomputed in Backward (Module::recomputes);
-  // others are not. A module in one that is recomputed may be, too.
+  // others stay as they are. A module in one that is recomputed may be, too.
   std::vector<std::string> recompute = {};
   // Those keep the results of their collectives, and do not communicate when they run again
   // (RecomputeOptions).

@@ -73,7 +73,7 @@ has "memory parameters gradients optimizer activations peak peak_module memory_o
   backward update exposed_seconds traffic modules saved_bytes rests used simulated_ranks" \
   "${explain[@]}" --mesh dp=2,tp=4
 prints "model.layers.0..31.mlp.down_proj x32" "${explain[@]}" --mesh tp=8
-prints "recomputing model.layers.*" "${explain[@]}" --mesh tp=8 --recompute 'model.layers.*'
+prints 'recomputing "model.layers.*"' "${explain[@]}" --mesh tp=8 --recompute 'model.layers.*'
 prints "16384 ranks" explain --model "$models/llama_405b.json" --mesh dp=2048,tp=8 --plan fsdp+tp+sp \
   --batch 2048 --seq 8192 --dtype bf16
 prints "memory.optimizer" "${explain[@]}" --mesh dp=8 --plan dp --compare zero1

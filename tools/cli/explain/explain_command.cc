@@ -39,7 +39,10 @@ std::string RequestText(const ExplainFlags& flags, const TrainingStep& step) {
   absl::StrAppend(&text, "step       batch ", step.batch, ", seq ", step.sequence, ", optimizer ",
                   flags.optimizer);
   if (!step.recompute.empty()) {
-    absl::StrAppend(&text, ", recomputing ", absl::StrJoin(step.recompute, ", "));
+    const auto quoted = [](std::string* out, const std::string& pattern) {
+      absl::StrAppend(out, "\"", pattern, "\"");
+    };
+    absl::StrAppend(&text, ", recomputing ", absl::StrJoin(step.recompute, ", ", quoted));
   }
   return text + "\n";
 }

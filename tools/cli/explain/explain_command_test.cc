@@ -126,7 +126,7 @@ TEST(Explain, RefusesInOneLineThatNamesTheFlag) {
   flags = Llama7b("tp=2");
   flags.batch = 0;
   expect(flags, "--batch: 0 is out of range");
-  flags.batch = int64_t{1} << 35;
+  flags.batch = int64_t{1} << 31;
   expect(flags, "more tokens than can be counted");
   flags = Llama7b("tp=2");
   flags.sequence = 4095;

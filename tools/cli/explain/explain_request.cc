@@ -14,7 +14,7 @@ namespace dtensor::cli {
 namespace {
 
 // Bytes of tensors are counted in int64, and a step has many tensors.
-constexpr int64_t kMostTokens = int64_t{1} << 40;
+constexpr int64_t kMostTokens = int64_t{1} << 32;
 constexpr int kMostRanks = 1 << 20;
 
 absl::Status Of(absl::string_view flag, const absl::Status& status) {
