@@ -1,5 +1,5 @@
-// Training speed of //examples/llama on two ranks with tensor and sequence parallelism: f32, byte
-// vocabulary, AdamW.
+// Training speed of //examples/llama on two ranks: tensor and sequence parallelism, data
+// parallelism, full sharding. f32, byte vocabulary, AdamW.
 //
 //   tokens_per_s         of whole steps: batch, forward, backward, reductions, clipping, AdamW
 //   product_GF_per_s     f32 product at 1024^3 on one core, measured here just before
@@ -10,9 +10,12 @@
 //                        before; predicted_over_step: over the median
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "benchmark/benchmark.h"
 #include "dtensor/examples/llama/trainer.h"
 #include "dtensor/runtime/core/status.h"
@@ -53,9 +56,16 @@ double GemmSpeed() {
   return 2.0 * kSize * kSize * kSize / best / 1e9;
 }
 
-TrainConfig Config(int64_t dim, int64_t layers, int64_t batch, int64_t sequence) {
+// How the two ranks share the work.
+struct Way {
+  const char *mesh, *plan;
+};
+constexpr Way kWays[] = {{"tp=2", "tp+sp"}, {"dp=2", "dp"}, {"dp=2", "fsdp"}};
+
+TrainConfig Config(const Way& way, int64_t dim, int64_t layers, int64_t batch, int64_t sequence) {
   TrainConfig config;
-  config.mesh = *DeviceMesh::Parse("tp=2");
+  config.mesh = *DeviceMesh::Parse(way.mesh);
+  config.plan = way.plan;
   config.model.dim = dim;
   config.model.layers = layers;
   config.model.heads = config.model.kv_heads = dim / 64;
@@ -89,7 +99,8 @@ double FlopsPerToken(const TrainConfig& config) {
 }
 
 void BM_Train(benchmark::State& state) {
-  const TrainConfig config = Config(state.range(0), state.range(1), state.range(2), state.range(3));
+  const TrainConfig config =
+      Config(kWays[state.range(4)], state.range(0), state.range(1), state.range(2), state.range(3));
   const double gemm = GemmSpeed();
   constexpr int kWarmUp = 3;
   const int steps = static_cast<int>(
@@ -132,22 +143,31 @@ void BM_Train(benchmark::State& state) {
   state.counters["predicted_over_step"] = predicted->total() / times[times.size() / 2];
 }
 
-// dim, layers, batch, sequence.
-BENCHMARK(BM_Train)
-    ->Name("BM_Train/128x4x4x256")
-    ->Args({128, 4, 4, 256})
-    ->Iterations(1)
-    ->Unit(benchmark::kMillisecond);
-BENCHMARK(BM_Train)
-    ->Name("BM_Train/256x4x8x256")
-    ->Args({256, 4, 8, 256})
-    ->Iterations(1)
-    ->Unit(benchmark::kMillisecond);
-BENCHMARK(BM_Train)
-    ->Name("BM_Train/512x8x4x512")
-    ->Args({512, 8, 4, 512})
-    ->Iterations(1)
-    ->Unit(benchmark::kMillisecond);
-
 }  // namespace
+
+// Each shape in each way: dim, layers, batch, sequence.
+void RegisterAll() {
+  const std::vector<std::vector<int64_t>> shapes = {
+      {128, 4, 4, 256}, {256, 4, 8, 256}, {512, 8, 4, 512}};
+  for (size_t way = 0; way < std::size(kWays); ++way) {
+    for (std::vector<int64_t> args : shapes) {
+      const std::string name =
+          absl::StrCat("BM_Train/", absl::StrJoin(args, "x"), "/", kWays[way].plan);
+      args.push_back(static_cast<int64_t>(way));
+      benchmark::RegisterBenchmark(name.c_str(), BM_Train)
+          ->Args(args)
+          ->Iterations(1)
+          ->Unit(benchmark::kMillisecond);
+    }
+  }
+}
+
 }  // namespace dtensor::llama
+
+int main(int argc, char** argv) {
+  dtensor::llama::RegisterAll();
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
+}
