@@ -82,7 +82,9 @@ struct MessageCommunicator::Outgoing {
   size_t box = 0, piece = 0;
   std::vector<BoxDims> pieces;
   int pending = 0;
-  Tensor staged[2];  // those that may be on their way
+  // Those that may be on their way, in turn: of two, the older one is done first.
+  Tensor staged[2];
+  size_t given = 0;  // to the transport, pieces
   bool sent() const { return eager || (go && box == boxes.size() && pending == 0); }
 };
 
@@ -317,7 +319,7 @@ absl::Status MessageCommunicator::SendMore(Exchange& exchange, Outgoing& outgoin
     const BoxDims& piece = outgoing.pieces[outgoing.piece];
     std::optional<absl::Span<std::byte>> bytes = RunOf(source, piece, BoxSide::kSource);
     if (!bytes) {
-      Tensor& staged = outgoing.staged[outgoing.piece % 2];
+      Tensor& staged = outgoing.staged[outgoing.given % 2];
       staged = Tensor();
       DT_ASSIGN_OR_RETURN(staged, Tensor::Empty(device_, source.dtype(), ShapeOf(piece)));
       DT_RETURN_IF_ERROR(PackPiece(source, piece, staged));
@@ -325,6 +327,7 @@ absl::Status MessageCommunicator::SendMore(Exchange& exchange, Outgoing& outgoin
     }
     DT_RETURN_IF_ERROR(Settle());
     transport_.Send(outgoing.peer, exchange.group->channel, *bytes, outgoing.pending);
+    ++outgoing.given;
     if (++outgoing.piece < outgoing.pieces.size()) continue;
     ++outgoing.box;
     outgoing.piece = 0;

@@ -1,0 +1,78 @@
+// Exchanges over sockets whose messages do not fit into the sockets' buffers, so that one is still on
+// its way when the next is packed. What plans and rings exchange: plan_executor_pairs_test.cc,
+// ring_executor_test.cc.
+#include "dtensor/runtime/comm/messages/message_communicator.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "dtensor/runtime/comm/local/run_ranks.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/testing/socket_ranks.h"
+#include "dtensor/runtime/testing/status_matchers.h"
+#include "gtest/gtest.h"
+
+namespace dtensor {
+namespace {
+
+constexpr int64_t kRows = 2000, kColumns = 100;
+
+// The other rank's left half of each matrix: rows with gaps.
+class LeftHalves final : public ExchangeBoxes {
+ public:
+  std::vector<ReceiveBox> Receives(size_t, int rank) const override {
+    return {{.peers = {1 - rank},
+             .dims = {{.length = kRows}, {.src = 0, .dst = 0, .length = kColumns / 2}}}};
+  }
+  uint64_t digest() const override { return 7; }
+};
+
+double ValueOf(int rank, size_t part, int64_t i) {
+  return rank + 10.0 * static_cast<double>(part) + 1e-3 * static_cast<double>(i);
+}
+
+absl::Status ExchangeHalves(size_t parts, Communicator& communicator, Device& device) {
+  const int rank = communicator.rank();
+  const LeftHalves boxes;
+  std::vector<Tensor> sources, results;
+  std::vector<std::vector<ReceiveBox>> receives(parts);
+  std::vector<ExchangePart> exchange;
+  for (size_t part = 0; part < parts; ++part) {
+    DT_ASSIGN_OR_RETURN(Tensor source,
+                        Tensor::Empty(device, DType::kF64, {kRows, kColumns}));
+    DT_ASSIGN_OR_RETURN(Tensor result,
+                        Tensor::Empty(device, DType::kF64, {kRows, kColumns / 2}));
+    for (int64_t i = 0; i < source.numel(); ++i) source.data<double>()[i] = ValueOf(rank, part, i);
+    receives[part] = boxes.Receives(part, rank);
+    exchange.push_back({source, result, receives[part]});
+  }
+  const int group[] = {0, 1};
+  DT_RETURN_IF_ERROR(communicator.Exchange(
+      {.axes = "tp", .op = "Test", .group = group, .digest = 1, .boxes = &boxes}, exchange));
+  for (size_t part = 0; part < parts; ++part) {
+    const double* const got = exchange[part].dst.data<double>();
+    for (int64_t i = 0; i < kRows * kColumns / 2; ++i) {
+      const int64_t at = i / (kColumns / 2) * kColumns + i % (kColumns / 2);
+      if (got[i] != ValueOf(1 - rank, part, at)) {
+        return absl::InternalError("part " + std::to_string(part) + " differs");
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+// 800 KB each, packed, of which two are on their way at a time.
+TEST(MessageCommunicator, WhatIsOnItsWayIsNotPackedOver) {
+  SocketRanks sockets(2);
+  DT_EXPECT_OK(RunLocalRanks(2, [&](Communicator& threads, Device& device) -> absl::Status {
+    SocketRank rank = sockets.Make(threads, device, MessageOptions());
+    for (const size_t parts : {1, 2, 9}) {
+      DT_RETURN_IF_ERROR(ExchangeHalves(parts, rank.communicator(), device));
+    }
+    return absl::OkStatus();
+  }));
+}
+
+}  // namespace
+}  // namespace dtensor
