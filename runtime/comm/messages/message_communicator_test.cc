@@ -1,4 +1,5 @@
-// Exchanges over sockets whose messages do not fit into the sockets' buffers, so that one is still on
+// Exchanges over sockets whose messages do not fit into the sockets' buffers, so that one is
+// still on
 // its way when the next is packed. What plans and rings exchange: plan_executor_pairs_test.cc,
 // ring_executor_test.cc.
 #include "dtensor/runtime/comm/messages/message_communicator.h"
@@ -39,10 +40,8 @@ absl::Status ExchangeHalves(size_t parts, Communicator& communicator, Device& de
   std::vector<std::vector<ReceiveBox>> receives(parts);
   std::vector<ExchangePart> exchange;
   for (size_t part = 0; part < parts; ++part) {
-    DT_ASSIGN_OR_RETURN(Tensor source,
-                        Tensor::Empty(device, DType::kF64, {kRows, kColumns}));
-    DT_ASSIGN_OR_RETURN(Tensor result,
-                        Tensor::Empty(device, DType::kF64, {kRows, kColumns / 2}));
+    DT_ASSIGN_OR_RETURN(Tensor source, Tensor::Empty(device, DType::kF64, {kRows, kColumns}));
+    DT_ASSIGN_OR_RETURN(Tensor result, Tensor::Empty(device, DType::kF64, {kRows, kColumns / 2}));
     for (int64_t i = 0; i < source.numel(); ++i) source.data<double>()[i] = ValueOf(rank, part, i);
     receives[part] = boxes.Receives(part, rank);
     exchange.push_back({source, result, receives[part]});

@@ -1,7 +1,5 @@
 #include "dtensor/runtime/device/cpu/caching_allocator.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <bit>
 #include <iterator>
@@ -21,11 +19,10 @@ namespace {
 
 constexpr int64_t kAlignment = 64;
 constexpr int64_t kPage = 4096;
-constexpr int64_t kHugePage = int64_t{2} << 20;
 // A slab's unused end is at most an eighth of it.
 constexpr int64_t kSmallSlab = int64_t{1} << 20, kLargestSmall = kSmallSlab / 8;
 // Blocks from kLarge on are mapped one by one.
-constexpr int64_t kMediumSlab = 8 * kHugePage, kLarge = kMediumSlab / 8;
+constexpr int64_t kMediumSlab = 8 * PageSource::kHugePage, kLarge = kMediumSlab / 8;
 constexpr int64_t kLargest = int64_t{1} << 47;
 
 // Up to 512 bytes a class for each 64; from there on the top four bits of the size, rounded up.
@@ -141,31 +138,19 @@ void* CachingAllocator::Carve(Slab& slab, int64_t slab_bytes, int64_t bytes) {
   return data;
 }
 
-// Large blocks and the slabs of medium ones begin at a huge page and ask for huge pages: a first
-// touch then costs one fault for 2 MiB instead of 512.
 CachingAllocator::Mappings::value_type* CachingAllocator::Map(int64_t bytes, int64_t carved) {
   bytes = RoundUp(bytes, kPage);
-  const int64_t slack = bytes >= kHugePage ? kHugePage : 0;
-  void* mapped =
-      mmap(nullptr, bytes + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mapped == MAP_FAILED) return nullptr;
-  char* data = static_cast<char*>(mapped);
-  if (slack > 0) {
-    const int64_t head = -reinterpret_cast<uintptr_t>(data) % kHugePage;
-    if (head > 0) munmap(data, head);
-    data += head;
-    if (slack > head) munmap(data + bytes, slack - head);
-    madvise(data, bytes, MADV_HUGEPAGE);
-  }
+  void* const mapped = pages_.Map(bytes);
+  if (mapped == nullptr) return nullptr;
   reserved_bytes_ += bytes;
-  ASAN_POISON_MEMORY_REGION(data, bytes);
-  return &*mappings_.emplace(data, Mapping{bytes, carved}).first;
+  ASAN_POISON_MEMORY_REGION(mapped, bytes);
+  return &*mappings_.emplace(static_cast<char*>(mapped), Mapping{bytes, carved}).first;
 }
 
 void CachingAllocator::Unmap(Mappings::iterator mapping) {
   const auto [data, bytes] = std::pair(mapping->first, mapping->second.bytes);
   ASAN_UNPOISON_MEMORY_REGION(data, bytes);
-  munmap(data, bytes);
+  pages_.Unmap(data, bytes);
   reserved_bytes_ -= bytes;
   mappings_.erase(mapping);
 }

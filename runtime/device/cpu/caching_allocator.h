@@ -25,11 +25,14 @@
 #include <map>
 #include <optional>
 
+#include "dtensor/runtime/device/cpu/page_source.h"
+
 namespace dtensor {
 
 class CachingAllocator {
  public:
-  CachingAllocator() = default;
+  // `pages` outlives it.
+  explicit CachingAllocator(PageSource& pages) : pages_(pages) {}
   ~CachingAllocator();  // every block ends here, freed or not
   CachingAllocator(const CachingAllocator&) = delete;
   CachingAllocator& operator=(const CachingAllocator&) = delete;
@@ -80,6 +83,7 @@ class CachingAllocator {
   void ReleaseLarge(uint64_t freed);
   void ReleaseFree();
 
+  PageSource& pages_;
   std::array<FreeBlock*, kClasses> free_ = {};
   Slab small_, medium_;
   Mappings mappings_;

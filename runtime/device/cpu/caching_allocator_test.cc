@@ -8,17 +8,35 @@
 #include <cstring>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <random>
 #include <utility>
 #include <vector>
 
+#include "dtensor/runtime/device/cpu/page_source.h"
+#include "dtensor/runtime/device/cpu/shared_arena.h"
 #include "gtest/gtest.h"
 
 namespace dtensor {
 namespace {
 
-TEST(CachingAllocatorTest, BlocksAreAlignedAndApart) {
-  CachingAllocator allocator;
+class SharedPages final : public PageSource {
+ public:
+  void* Map(int64_t bytes) override { return arena_->Map(bytes); }
+  void Unmap(void* data, int64_t bytes) override { arena_->Unmap(data, bytes); }
+
+ private:
+  const std::unique_ptr<SharedArena> arena_ = SharedArena::Create(int64_t{1} << 32, 0).value();
+};
+
+template <typename Pages>
+class CachingAllocatorTest : public testing::Test {};
+using AllPages = testing::Types<PrivatePages, SharedPages>;
+TYPED_TEST_SUITE(CachingAllocatorTest, AllPages);
+
+TYPED_TEST(CachingAllocatorTest, BlocksAreAlignedAndApart) {
+  TypeParam source;
+  CachingAllocator allocator(source);
   std::map<char*, int64_t> blocks;
   std::mt19937_64 random(1);
   for (int i = 0; i < 2000; ++i) {
@@ -43,8 +61,9 @@ TEST(CachingAllocatorTest, BlocksAreAlignedAndApart) {
   }
 }
 
-TEST(CachingAllocatorTest, HandsFreedBlocksOutAgain) {
-  CachingAllocator allocator;
+TYPED_TEST(CachingAllocatorTest, HandsFreedBlocksOutAgain) {
+  TypeParam source;
+  CachingAllocator allocator(source);
   for (int64_t bytes : {1, 64, 1000, 100 << 10, 200 << 10, 3 << 20, 64 << 20}) {
     void* first = allocator.Allocate(bytes);
     void* second = allocator.Allocate(bytes);
@@ -58,17 +77,19 @@ TEST(CachingAllocatorTest, HandsFreedBlocksOutAgain) {
 }
 
 // Else the system could not back them by huge pages.
-TEST(CachingAllocatorTest, LargeBlocksBeginAtHugePages) {
-  CachingAllocator allocator;
+TYPED_TEST(CachingAllocatorTest, LargeBlocksBeginAtHugePages) {
+  TypeParam source;
+  CachingAllocator allocator(source);
   for (int64_t bytes : {2 << 20, 3 << 20, 64 << 20}) {
     EXPECT_EQ(reinterpret_cast<uintptr_t>(allocator.Allocate(bytes)) % (2 << 20), 0) << bytes;
   }
 }
 
 // And so do the slabs of medium ones, which lie side by side there.
-TEST(CachingAllocatorTest, MediumBlocksShareHugePages) {
+TYPED_TEST(CachingAllocatorTest, MediumBlocksShareHugePages) {
   for (int64_t bytes : {160 << 10, 512 << 10, 1 << 20}) {
-    CachingAllocator allocator;
+    TypeParam source;
+    CachingAllocator allocator(source);
     char* const first = static_cast<char*>(allocator.Allocate(bytes));
     EXPECT_EQ(reinterpret_cast<uintptr_t>(first) % (2 << 20), 0) << bytes;
     for (int64_t i = 1; i < 16; ++i) EXPECT_EQ(allocator.Allocate(bytes), first + i * bytes);
@@ -76,9 +97,10 @@ TEST(CachingAllocatorTest, MediumBlocksShareHugePages) {
 }
 
 // An eighth to the size's class and one to the end of each slab.
-TEST(CachingAllocatorTest, LosesLittle) {
+TEST(PrivatePagesTest, LosesLittle) {
   for (int64_t bytes = 1000; bytes < 64 << 20; bytes += bytes / 3) {
-    CachingAllocator allocator;
+    PrivatePages source;
+    CachingAllocator allocator(source);
     int64_t total = 0;
     for (; total < 128 << 20; total += bytes) ASSERT_NE(allocator.Allocate(bytes), nullptr);
     constexpr int64_t kLastSlab = 16 << 20;
@@ -86,8 +108,9 @@ TEST(CachingAllocatorTest, LosesLittle) {
   }
 }
 
-TEST(CachingAllocatorTest, AStepThatRepeatsReservesNothing) {
-  CachingAllocator allocator;
+TYPED_TEST(CachingAllocatorTest, AStepThatRepeatsReservesNothing) {
+  TypeParam source;
+  CachingAllocator allocator(source);
   const auto step = [&] {
     std::vector<std::pair<void*, int64_t>> blocks;
     for (int64_t i = 1; i < 200; ++i)
@@ -100,8 +123,9 @@ TEST(CachingAllocatorTest, AStepThatRepeatsReservesNothing) {
   EXPECT_EQ(allocator.reserved_bytes(), reserved);
 }
 
-TEST(CachingAllocatorTest, GivesBackWhatIsFreeBeforeItRefuses) {
-  CachingAllocator allocator;
+TYPED_TEST(CachingAllocatorTest, GivesBackWhatIsFreeBeforeItRefuses) {
+  TypeParam source;
+  CachingAllocator allocator(source);
   void* used = allocator.Allocate(1 << 20);
   std::memset(used, 7, 1 << 20);
   void* small = allocator.Allocate(100);
@@ -119,8 +143,9 @@ TEST(CachingAllocatorTest, GivesBackWhatIsFreeBeforeItRefuses) {
 }
 
 // As a program does whose batches grow: only a few of the sizes are kept that are never used again.
-TEST(CachingAllocatorTest, KeepsNoBlockOfEachSizeThereEverWas) {
-  CachingAllocator allocator;
+TYPED_TEST(CachingAllocatorTest, KeepsNoBlockOfEachSizeThereEverWas) {
+  TypeParam source;
+  CachingAllocator allocator(source);
   constexpr int64_t kLargestBytes = 74 << 20;
   for (int64_t bytes = 16 << 20; bytes <= kLargestBytes; bytes += 1 << 20) {
     allocator.Free(allocator.Allocate(bytes), bytes);
@@ -129,8 +154,9 @@ TEST(CachingAllocatorTest, KeepsNoBlockOfEachSizeThereEverWas) {
 }
 
 // However its sizes differ, once each was there.
-TEST(CachingAllocatorTest, AStepThatRepeatsNeverPaysForTheBound) {
-  CachingAllocator allocator;
+TYPED_TEST(CachingAllocatorTest, AStepThatRepeatsNeverPaysForTheBound) {
+  TypeParam source;
+  CachingAllocator allocator(source);
   const auto step = [&] {
     std::vector<std::pair<void*, int64_t>> blocks;
     for (int64_t i = 20; i < 60; ++i) {
@@ -148,8 +174,9 @@ TEST(CachingAllocatorTest, AStepThatRepeatsNeverPaysForTheBound) {
   }
 }
 
-TEST(CachingAllocatorTest, KeepsAsMuchAsItIsToldAndWhatWasFreedLast) {
-  CachingAllocator allocator;
+TYPED_TEST(CachingAllocatorTest, KeepsAsMuchAsItIsToldAndWhatWasFreedLast) {
+  TypeParam source;
+  CachingAllocator allocator(source);
   allocator.set_kept_bytes(20 << 20);
   std::vector<void*> blocks;
   for (int i = 0; i < 5; ++i) blocks.push_back(allocator.Allocate(8 << 20));
@@ -168,8 +195,9 @@ TEST(CachingAllocatorTest, KeepsAsMuchAsItIsToldAndWhatWasFreedLast) {
   EXPECT_EQ(allocator.reserved_bytes(), 4 << 20);
 }
 
-TEST(CachingAllocatorTest, TrimGivesBackAllButWhatIsInUse) {
-  CachingAllocator allocator;
+TYPED_TEST(CachingAllocatorTest, TrimGivesBackAllButWhatIsInUse) {
+  TypeParam source;
+  CachingAllocator allocator(source);
   const std::vector<int64_t> sizes = {1,         100,     1000,    100 << 10,
                                       200 << 10, 1 << 20, 3 << 20, 9 << 20};
   std::mt19937_64 random(1);
@@ -200,8 +228,9 @@ TEST(CachingAllocatorTest, TrimGivesBackAllButWhatIsInUse) {
 
 // Sanitizers map more than any limit.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-TEST(CachingAllocatorTest, DoesWithoutSlabsWhereThereIsNoRoomForOne) {
-  CachingAllocator allocator;
+TEST(PrivatePagesTest, DoesWithoutSlabsWhereThereIsNoRoomForOne) {
+  PrivatePages source;
+  CachingAllocator allocator(source);
   allocator.Free(allocator.Allocate(8 << 20), 8 << 20);
   std::ifstream statm("/proc/self/statm");
   rlim_t pages = 0;
@@ -222,7 +251,8 @@ TEST(CachingAllocatorTest, DoesWithoutSlabsWhereThereIsNoRoomForOne) {
 
 #if defined(__SANITIZE_ADDRESS__)
 TEST(CachingAllocatorDeathTest, AddressSanitizerSeesUseAfterFree) {
-  CachingAllocator allocator;
+  TypeParam source;
+  CachingAllocator allocator(source);
   char* data = static_cast<char*>(allocator.Allocate(100));
   EXPECT_DEATH(data[100] = 1, "use-after-poison");
   allocator.Free(data, 100);

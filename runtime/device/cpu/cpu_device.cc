@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <memory>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/runtime/device/cpu/caching_allocator.h"
@@ -14,7 +15,8 @@ namespace {
 // Work is done when a call returns: the queue is always empty, and every Event has happened.
 class CpuDevice final : public Device {
  public:
-  CpuDevice() : Device(Kind::kCpu) {}
+  explicit CpuDevice(std::shared_ptr<PageSource> pages)
+      : Device(Kind::kCpu), pages_(std::move(pages)), allocator_(*pages_) {}
 
  private:
   absl::StatusOr<void*> DoAllocate(int64_t bytes) override {
@@ -49,12 +51,16 @@ class CpuDevice final : public Device {
   absl::Status DoSynchronize() override { return absl::OkStatus(); }
   void DoDefer(std::function<void()> fn) override { fn(); }
 
+  const std::shared_ptr<PageSource> pages_;
   CachingAllocator allocator_;
   HostGemm gemm_;
 };
 
 }  // namespace
 
-std::unique_ptr<Device> MakeCpuDevice() { return std::make_unique<CpuDevice>(); }
+std::unique_ptr<Device> MakeCpuDevice(std::shared_ptr<PageSource> pages) {
+  if (pages == nullptr) pages = std::make_shared<PrivatePages>();
+  return std::make_unique<CpuDevice>(std::move(pages));
+}
 
 }  // namespace dtensor
