@@ -13,36 +13,24 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "dtensor/runtime/comm/call_summary.h"
 #include "dtensor/runtime/comm/communicator.h"
+#include "dtensor/runtime/comm/pulls/exchange_stage.h"
 #include "dtensor/runtime/device/device.h"
+#include "dtensor/runtime/device/tensor.h"
 
 namespace dtensor {
 
 class RankGroup {
  public:
-  enum Stage : uint8_t { kPosted, kDone };
-
-  // What the fast path reads of a peer: with the two counters, one cache line for each member.
-  struct Post {
-    uint64_t call = 0;   // fingerprint of Details: differs where ranks are not in the same exchange
-    uint64_t reads = 0;  // bit i: this member reads from member i; see ReadsFrom()
-    const ExchangePart* parts = nullptr;  // valid for those who read, until they are done
-  };
-  struct Details {
-    std::string op;  // keeps its memory from exchange to exchange
-    CollectiveKind kind = CollectiveKind::kExchange;
-    uint64_t digest = 0;
-    const CallDescription* description = nullptr;  // valid as Post::parts is
-    size_t parts = 0;
-    DeviceEvent ready, done;  // only where devices have events
-  };
-
   explicit RankGroup(absl::Span<const int> ranks)
       : ranks_(ranks.begin(), ranks.end()), members_(ranks.size()) {}
 
@@ -50,27 +38,39 @@ class RankGroup {
   int size() const { return static_cast<int>(ranks_.size()); }
   int IndexOf(int rank) const;  // Requires: rank is a member.
 
-  Post& post(int member, uint64_t number) { return members_[member].posts[number % 2]; }
-  Details& details(int member, uint64_t number) { return members_[member].details[number % 2]; }
-
   // The number of what the member posted last. For that member.
   uint64_t posted(int member) const {
-    return counter(member, kPosted).load(std::memory_order_relaxed);
+    return counter(member, ExchangeStage::kPosted).load(std::memory_order_relaxed);
   }
-  bool Reached(int member, Stage stage, uint64_t number) const {
+  bool Reached(int member, ExchangeStage stage, uint64_t number) const {
     return counter(member, stage).load(std::memory_order_seq_cst) >= number;
   }
-  // Sequentially consistent: a sleeper that does not see it will be woken.
-  void Publish(int member, Stage stage, uint64_t number) {
-    members_[member].counters[stage].store(number, std::memory_order_seq_cst);
-    if (sleepers_.load(std::memory_order_seq_cst) > 0) WakeFor(stage, number);
-  }
 
-  // A mask has room for 64 members. In larger groups everybody counts as a reader, which costs time
-  // but no correctness.
-  static uint64_t ReadBit(int member) { return uint64_t{1} << (member % 64); }
-  bool ReadsFrom(int reader, int member, uint64_t number) {
-    return size() > 64 || (post(reader, number).reads & ReadBit(member)) != 0;
+  // What the member brings to exchange `number`, the next one. `collective`'s description and
+  // `parts` stay valid for those who read, until they are done.
+  absl::Status Post(int member, uint64_t number, const Collective& collective,
+                    absl::Span<const ExchangePart> parts, uint64_t reads, DeviceEvent ready);
+  // The member's reads are launched; `done` says when they have run.
+  void PublishDone(int member, uint64_t number, DeviceEvent done);
+  // The member has no reader any more.
+  void Release(int, uint64_t) {}
+
+  // Of what was posted, by those who have seen that it was.
+  bool IsSameCall(int a, int b, uint64_t number) const {
+    return post(a, number).call == post(b, number).call;
+  }
+  CallSummary SummaryOf(int member, uint64_t number) const;
+  bool ReadsFrom(int reader, int member, uint64_t number) const {
+    return size() > kMostReadBits || (post(reader, number).reads & ReadBit(member)) != 0;
+  }
+  const Tensor& SourceOf(int member, uint64_t number, size_t part) const {
+    return post(member, number).parts[part].src;
+  }
+  const DeviceEvent& ready(int member, uint64_t number) const {
+    return details(member, number).ready;
+  }
+  const DeviceEvent& done(int member, uint64_t number) const {
+    return details(member, number).done;
   }
 
   // Sleeps until `ready`, which is evaluated after each publication and Wake(), or `until`.
@@ -84,16 +84,41 @@ class RankGroup {
   void Wake();
 
  private:
+  // What the fast path reads of a peer: with the two counters, one cache line for each member.
+  struct Posted {
+    uint64_t call = 0;   // fingerprint of Details: differs where ranks are not in the same exchange
+    uint64_t reads = 0;  // bit i: this member reads from member i; see ReadsFrom()
+    const ExchangePart* parts = nullptr;
+  };
+  struct Details {
+    std::string op;  // keeps its memory from exchange to exchange
+    CollectiveKind kind = CollectiveKind::kExchange;
+    uint64_t digest = 0;
+    const CallDescription* description = nullptr;
+    size_t parts = 0;
+    DeviceEvent ready, done;  // only where devices have events
+  };
   struct alignas(64) Member {
     std::atomic<uint64_t> counters[2] = {0, 0};  // the last number posted, and done
-    Post posts[2];
+    Posted posts[2];
     Details details[2];
   };
 
-  const std::atomic<uint64_t>& counter(int member, Stage stage) const {
-    return members_[member].counters[stage];
+  const std::atomic<uint64_t>& counter(int member, ExchangeStage stage) const {
+    return members_[member].counters[static_cast<int>(stage)];
   }
-  void WakeFor(Stage stage, uint64_t number);
+  const Posted& post(int member, uint64_t number) const {
+    return members_[member].posts[number % 2];
+  }
+  const Details& details(int member, uint64_t number) const {
+    return members_[member].details[number % 2];
+  }
+  // Sequentially consistent: a sleeper that does not see it will be woken.
+  void Publish(int member, ExchangeStage stage, uint64_t number) {
+    members_[member].counters[static_cast<int>(stage)].store(number, std::memory_order_seq_cst);
+    if (sleepers_.load(std::memory_order_seq_cst) > 0) WakeFor(stage, number);
+  }
+  void WakeFor(ExchangeStage stage, uint64_t number);
 
   const std::vector<int> ranks_;
   std::vector<Member> members_;

@@ -1,7 +1,6 @@
 #include "dtensor/runtime/comm/local/world.h"
 
 #include <algorithm>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/runtime/core/status.h"
@@ -11,10 +10,6 @@ namespace {
 
 constexpr double kLongest = 1e9;  // seconds: what a clock can add
 
-// How long to spin and to yield before sleeping. Spinning answers soonest, and takes the core from
-// the rank that is waited for where there are more ranks than cores.
-bool Crowded(int ranks) { return ranks > static_cast<int>(std::thread::hardware_concurrency()); }
-
 absl::Status OfRank(int rank, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat("rank ", rank, ": ", status.message()));
 }
@@ -22,10 +17,7 @@ absl::Status OfRank(int rank, const absl::Status& status) {
 }  // namespace
 
 World::World(int size, double timeout_seconds)
-    : timeout_(std::min(timeout_seconds, kLongest)),
-      spins_(Crowded(size) ? 0 : 4000),
-      yields_(Crowded(size) ? 20 : 1000),
-      ranks_(size) {}
+    : timeout_(std::min(timeout_seconds, kLongest)), spinning_(size), ranks_(size) {}
 
 std::shared_ptr<RankGroup> World::GroupOf(absl::Span<const int> ranks) {
   std::lock_guard lock(groups_mutex_);

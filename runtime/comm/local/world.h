@@ -18,23 +18,27 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "dtensor/runtime/comm/local/rank_group.h"
+#include "dtensor/runtime/comm/pulls/exchange_stage.h"
+#include "dtensor/runtime/comm/pulls/spinning.h"
+#include "dtensor/runtime/comm/pulls/wait_chain.h"
 
 namespace dtensor {
 
 class World {
  public:
+  using Group = RankGroup;
   // Waits until `member` of `group` reaches `stage` of exchange `number`.
   struct Wait {
     int rank;  // who waits
     RankGroup& group;
     int member;
-    RankGroup::Stage stage;
+    ExchangeStage stage;
     uint64_t number;
     absl::string_view op;
 
     int peer() const { return group.ranks()[member]; }
     bool over() const { return group.Reached(member, stage, number); }
-    std::string ToString() const;  // "op "add" (call 3 of ranks [0, 1])"
+    std::string ToString() const { return CallText(op, number, group.ranks()); }
   };
 
   World(int size, double timeout_seconds);  // Requires: a time above 0
@@ -59,7 +63,10 @@ class World {
   // peer that fails makes that known before it looks for readers: one of the two sees the other,
   // because all of that is sequentially consistent.
   void BeginReading(int rank) { ranks_[rank].reading.store(true, std::memory_order_seq_cst); }
-  void EndReading(int rank) { ranks_[rank].reading.store(false, std::memory_order_release); }
+  absl::Status EndReading(int rank, const RankGroup&) {
+    ranks_[rank].reading.store(false, std::memory_order_release);
+    return absl::OkStatus();
+  }
   bool reading(int rank) const { return ranks_[rank].reading.load(std::memory_order_seq_cst); }
 
   // For those who watch the ranks from outside. `alarm` counts how often a rank failed or left.
@@ -91,11 +98,11 @@ class World {
   absl::Status SleepPublished(const Wait& wait, uint64_t alarm);
   absl::Status CheckAlarm(const Wait& wait);
   absl::Status CheckSilence(const Wait& wait, bool timed_out);
-  std::vector<const Wait*> ChainFrom(int rank) const;  // Requires: mutex_ is held.
+  std::vector<WaitText> ChainFrom(int rank) const;  // Requires: mutex_ is held.
   void WakeAll();
 
   const std::chrono::duration<double> timeout_;
-  const int spins_, yields_;
+  const Spinning spinning_;
   std::atomic<bool> failed_ = false;
   std::atomic<uint64_t> alarm_ = 0;  // how often a rank failed or left: a reason to look
 

@@ -1,10 +1,8 @@
 // How a rank waits for another: it spins, yields, and sleeps; and what ends a wait that leads
 // nowhere.
 #include <algorithm>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "dtensor/runtime/comm/local/world.h"
 #include "dtensor/runtime/core/no_throw.h"
 
@@ -13,44 +11,20 @@ namespace {
 
 constexpr std::chrono::seconds kLookForCycles(1);
 
-void Pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
-
-// "rank 0 waits in op "a" (call 3 of ranks [0, 1]) for rank 1, which waits in ... for rank 0"
-std::string ChainToString(absl::Span<const World::Wait* const> chain) {
-  std::string text = absl::StrCat("rank ", chain.front()->rank);
-  const char* separator = " waits in ";
-  for (const World::Wait* wait : chain) {
-    absl::StrAppend(&text, separator, wait->ToString(), " for rank ", wait->peer());
-    separator = ", which waits in ";
-  }
-  return text;
-}
-
 }  // namespace
-
-std::string World::Wait::ToString() const {
-  return absl::StrCat("op \"", op, "\" (call ", number, " of ranks [",
-                      absl::StrJoin(group.ranks(), ", "), "])");
-}
 
 absl::Status World::AwaitSlowly(const Wait& wait) {
   uint64_t alarm = 0;
-  for (int turn = 0; turn < spins_ + yields_; ++turn) {
-    if (wait.over()) return absl::OkStatus();
+  absl::Status status;
+  const bool over = spinning_.Until([&] {
+    if (wait.over()) return true;
     if (const uint64_t now = alarm_.load(std::memory_order_seq_cst); now != alarm) {
       alarm = now;
-      if (absl::Status status = CheckAlarm(wait); !status.ok()) return status;
+      status = CheckAlarm(wait);
     }
-    if (turn < spins_) {
-      Pause();
-    } else {
-      std::this_thread::yield();
-    }
-  }
+    return !status.ok();
+  });
+  if (over) return status;
   return Sleep(wait, alarm);
 }
 
@@ -108,20 +82,10 @@ absl::Status World::CheckSilence(const Wait& wait, bool timed_out) {
   int culprit = wait.rank;
   {
     std::lock_guard lock(mutex_);
-    const std::vector<const Wait*> chain = ChainFrom(wait.rank);
+    const std::vector<WaitText> chain = ChainFrom(wait.rank);
     if (chain.empty()) return absl::OkStatus();
-    culprit = chain.back()->peer();
-    const auto cycle =
-        std::find_if(chain.begin(), chain.end(), [&](const Wait* w) { return w->rank == culprit; });
-    if (cycle != chain.end()) {
-      reason = absl::FailedPreconditionError(
-          absl::StrCat("ranks wait for each other in a cycle: ",
-                       ChainToString(absl::MakeConstSpan(chain).subspan(cycle - chain.begin())),
-                       "; all ranks must make the calls of their groups in one common order"));
-    } else if (timed_out) {
-      reason = absl::DeadlineExceededError(
-          absl::StrCat("silent for ", timeout_.count(), " s while ", ChainToString(chain)));
-    }
+    culprit = chain.back().peer;
+    reason = TroubleOf(chain, timed_out, timeout_.count());
   }
   return reason.ok() ? reason : Fail(culprit, reason);
 }
@@ -130,12 +94,12 @@ absl::Status World::CheckSilence(const Wait& wait, bool timed_out) {
 // that the chain has met before. What it says is true at one moment: a rank publishes its wait
 // after whatever it posted before, so a published wait that is not over shows a rank that will not
 // move by itself.
-std::vector<const World::Wait*> World::ChainFrom(int rank) const {
-  std::vector<const Wait*> chain;
+std::vector<WaitText> World::ChainFrom(int rank) const {
+  std::vector<WaitText> chain;
   std::vector<bool> met(ranks_.size());
   for (const Wait* wait = ranks_[rank].wait; wait != nullptr && !wait->over();
        wait = ranks_[wait->peer()].wait) {
-    chain.push_back(wait);
+    chain.push_back({wait->rank, wait->peer(), wait->ToString()});
     met[wait->rank] = true;
     if (met[wait->peer()]) break;
   }

@@ -1,0 +1,43 @@
+#include "dtensor/runtime/comm/pulls/wait_chain.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace dtensor {
+namespace {
+
+// "rank 0 waits in op "a" (call 3 of ranks [0, 1]) for rank 1, which waits in ... for rank 0"
+std::string ToString(absl::Span<const WaitText> chain) {
+  std::string text = absl::StrCat("rank ", chain.front().rank);
+  const char* separator = " waits in ";
+  for (const WaitText& wait : chain) {
+    absl::StrAppend(&text, separator, wait.call, " for rank ", wait.peer);
+    separator = ", which waits in ";
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string CallText(absl::string_view op, uint64_t number, absl::Span<const int> ranks) {
+  return absl::StrCat("op \"", op, "\" (call ", number, " of ranks [", absl::StrJoin(ranks, ", "),
+                      "])");
+}
+
+absl::Status TroubleOf(absl::Span<const WaitText> chain, bool timed_out, double seconds) {
+  const auto cycle = std::find_if(chain.begin(), chain.end(), [&](const WaitText& wait) {
+    return wait.rank == chain.back().peer;
+  });
+  if (cycle != chain.end()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "ranks wait for each other in a cycle: ", ToString(chain.subspan(cycle - chain.begin())),
+        "; all ranks must make the calls of their groups in one common order"));
+  }
+  if (!timed_out) return absl::OkStatus();
+  return absl::DeadlineExceededError(
+      absl::StrCat("silent for ", seconds, " s while ", ToString(chain)));
+}
+
+}  // namespace dtensor

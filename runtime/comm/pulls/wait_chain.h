@@ -1,0 +1,29 @@
+// Who waits for whom, in words.
+#ifndef DTENSOR_RUNTIME_COMM_PULLS_WAIT_CHAIN_H_
+#define DTENSOR_RUNTIME_COMM_PULLS_WAIT_CHAIN_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace dtensor {
+
+// "op "add" (call 3 of ranks [0, 1])"
+std::string CallText(absl::string_view op, uint64_t number, absl::Span<const int> ranks);
+
+struct WaitText {
+  int rank = 0, peer = 0;
+  std::string call;
+};
+
+// What is wrong with a chain, each of whose ranks waits for the next one's, from the rank that asks:
+// its last peer is one of its ranks (a cycle), or the first of them has waited for `seconds`, which
+// is too long. OK if neither. Requires: not empty.
+absl::Status TroubleOf(absl::Span<const WaitText> chain, bool timed_out, double seconds);
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_RUNTIME_COMM_PULLS_WAIT_CHAIN_H_
