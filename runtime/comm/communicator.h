@@ -148,15 +148,18 @@ class Communicator {
   virtual absl::Status Fail(const absl::Status& reason) = 0;
   virtual absl::Status failure() const = 0;  // OK while the world works
 
-  const TrafficTable& traffic() const { return traffic_; }
-  void ResetTraffic() { traffic_.clear(); }
+  const TrafficTable& traffic() const { return *counted_; }
+  void ResetTraffic() { counted_->clear(); }
 
  protected:
   // By the backend: an exchange, and what it has received in that from others.
   void Count(const Collective& collective, int64_t messages, int64_t bytes);
+  // `part` carries out some exchanges of this one, and counts them here; this one outlives it.
+  void CountFor(Communicator& part) { part.counted_ = counted_; }
 
  private:
   TrafficTable traffic_;
+  TrafficTable* counted_ = &traffic_;
 };
 
 }  // namespace dtensor

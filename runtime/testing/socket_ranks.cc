@@ -18,6 +18,7 @@ class ThreadsState final : public WorldState {
   explicit ThreadsState(Communicator& threads) : threads_(threads) {}
   absl::Status Fail(int, const absl::Status& reason) override { return threads_.Fail(reason); }
   absl::Status failure() const override { return threads_.failure(); }
+  bool failed() const override { return !failure().ok(); }
   std::optional<absl::Status> returned(int) const override { return std::nullopt; }
   double timeout_seconds() const override { return 60; }
 

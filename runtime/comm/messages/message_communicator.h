@@ -33,8 +33,8 @@
 #include "dtensor/runtime/comm/communicator.h"
 #include "dtensor/runtime/comm/messages/box_pieces.h"
 #include "dtensor/runtime/comm/messages/message_transport.h"
-#include "dtensor/runtime/comm/messages/world_state.h"
 #include "dtensor/runtime/comm/send_list.h"
+#include "dtensor/runtime/comm/world_state.h"
 #include "dtensor/runtime/device/device.h"
 
 namespace dtensor {

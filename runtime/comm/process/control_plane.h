@@ -25,8 +25,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "dtensor/runtime/comm/messages/world_state.h"
 #include "dtensor/runtime/comm/process/control_messages.h"
+#include "dtensor/runtime/comm/world_state.h"
 #include "dtensor/runtime/net/framed_link.h"
 #include "dtensor/runtime/net/handshake.h"
 #include "dtensor/runtime/net/socket.h"
@@ -57,7 +57,7 @@ class ControlPlane final : public WorldState {
   const std::vector<RankCard>& cards() const { return cards_; }
 
   absl::Status Fail(int rank, const absl::Status& reason) override;
-  bool failed() const { return failed_.load(std::memory_order_acquire); }
+  bool failed() const override { return failed_.load(std::memory_order_acquire); }
   absl::Status failure() const override;
   double timeout_seconds() const override { return options_.timeout_seconds; }
 

@@ -196,6 +196,13 @@ absl::StatusOr<LaunchedRank> ReadLaunch(const LaunchOptions& options,
   out.job = ReadJob(options, environment);
   out.secret =
       !options.secret.empty() ? options.secret : environment.Text("DTENSOR_SECRET").value_or("");
+  out.host = environment.Text("DTENSOR_HOST").value_or("");
+  const std::string transport = environment.Text("DTENSOR_TRANSPORT").value_or("");
+  if (!transport.empty() && transport != "tcp") {
+    return InvalidArgument({"JoinWorld: DTENSOR_TRANSPORT is ", transport,
+                            ", which is no transport; it may be tcp, or unset"});
+  }
+  out.shares_memory = transport.empty();
   if (out.size > 1) {
     DT_ASSIGN_OR_RETURN(out.address, ReadAddress(options, environment, out));
   }

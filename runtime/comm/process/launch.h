@@ -18,6 +18,8 @@ struct LaunchedRank {
   HostPort address;    // where rank 0 listens; nowhere in a world of one
   std::string job, secret;
   double timeout_seconds = 60;
+  std::string host;  // a name to tell this host from others by, beside what the system says
+  bool shares_memory = true;  // with other ranks of this host
   // Who said so: "options", "dtrun", "torchrun", "OpenMPI", "Slurm", "nobody".
   std::string launcher;
 };
@@ -38,9 +40,13 @@ struct LaunchOptions {
 // is the options', DTENSOR_JOB, TORCHELASTIC_RUN_ID, PMIX_NAMESPACE, or Slurm's job and step; the
 // secret the options' or DTENSOR_SECRET's.
 //
+// DTENSOR_HOST, if it is set, tells ranks apart that are on one host: they exchange as if they were
+// on several. DTENSOR_TRANSPORT=tcp shares no memory at all.
+//
 // `variable` is getenv, or a test's: null where there is none. Errors: kInvalidArgument, naming the
 // variable: a rank without a size, or the reverse; numbers that are none, or contradict each other;
-// no address for more than one rank, with the remedy; a time-out that is not above 0.
+// no address for more than one rank, with the remedy; a time-out that is not above 0; another
+// DTENSOR_TRANSPORT.
 absl::StatusOr<LaunchedRank> ReadLaunch(const LaunchOptions& options,
                                         const std::function<const char*(const char*)>& variable);
 

@@ -1,11 +1,11 @@
 #include "dtensor/runtime/comm/process/process_world.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/device/cpu/cpu_device.h"
@@ -28,65 +28,103 @@ absl::StatusOr<std::unique_ptr<ProcessWorld>> ProcessWorld::Join(const LaunchedR
          "same text on all ranks (dtrun makes one), or use 127.0.0.1"});
   }
   std::unique_ptr<ProcessWorld> made(new ProcessWorld(rank));
-  DT_RETURN_IF_ERROR(made->Connect());
+  absl::Status status = made->Meet();
+  if (status.ok()) status = made->Connect();
+  if (!status.ok()) {
+    return made->control_ == nullptr ? status : made->control_->Fail(rank.rank, status);
+  }
+  made->is_connected_ = true;
   return made;
 }
 
-absl::Status ProcessWorld::Connect() {
-  Socket listener;
-  int port = 0;
-  const bool here = IsThisHostAlone(rank_.address.host);
+// All ranks' cards.
+absl::Status ProcessWorld::Meet() {
+  HostCard own;
   if (size() > 1) {
-    DT_ASSIGN_OR_RETURN(listener, ListenAt({here ? rank_.address.host : "", 0}));
-    DT_ASSIGN_OR_RETURN(port, PortOf(listener));
+    const bool here = IsThisHostAlone(rank_.address.host);
+    DT_ASSIGN_OR_RETURN(listener_, ListenAt({here ? rank_.address.host : "", 0}));
+    DT_ASSIGN_OR_RETURN(own.port, PortOf(listener_));
+  }
+  if (size() > 1 && rank_.shares_memory) {
+    arena_ = MakeRankArena(size());  // Connect says what is wrong: so all ranks hear
+    own.host = HostId(rank_.host);
+    if (arena_.ok()) own.arena = (*arena_)->name();
   }
   DT_ASSIGN_OR_RETURN(control_, ControlPlane::Join({rank(), size(), rank_.address, rank_.job,
                                                     rank_.secret, rank_.timeout_seconds},
-                                                   absl::StrCat(port)));
-  std::vector<HostPort> addresses;
+                                                   Encode(own)));
   for (const RankCard& card : control_->cards()) {
-    HostPort address = {card.host.empty() ? rank_.address.host : card.host, 0};
-    const bool is_none =
-        !absl::SimpleAtoi(card.text, &address.port) || address.port < 1 || address.port > 65535;
-    if (is_none && size() > 1) {
-      return InvalidArgument({"JoinWorld: a rank's card is ", card.text, ", which is no port"});
-    }
-    addresses.push_back(std::move(address));
+    DT_ASSIGN_OR_RETURN(cards_.emplace_back(), ReadHostCard(card.text));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ProcessWorld::Connect() {
+  DT_ASSIGN_OR_RETURN(std::shared_ptr<SharedArena> arena, std::move(arena_));
+  const std::vector<int> first = FirstOfHost(cards_);
+  const bool is_alone = std::count(first.begin(), first.end(), first[rank()]) == 1;
+  if (is_alone) arena = nullptr;
+  device_ = MakeCpuDevice(arena);
+  device_->set_failure_handler(
+      [control = control_.get(), rank = rank()](const absl::Status& status) {
+        control->Fail(rank, status).IgnoreError();
+      });
+  if (!is_alone) {
+    DT_ASSIGN_OR_RETURN(memory_,
+                        HostMemory::Open(rank(), cards_, std::move(arena), *device_, *control_));
+  }
+  const bool are_all_here = std::count(first.begin(), first.end(), first[0]) == size();
+  if (!are_all_here || is_alone) DT_RETURN_IF_ERROR(ConnectHosts());
+  if (memory_ != nullptr && messages_ != nullptr) {
+    both_ =
+        std::make_unique<HostCommunicator>(memory_->ranks(), memory_->communicator(), *messages_);
+  }
+  listener_ = Socket();
+  return absl::OkStatus();
+}
+
+absl::Status ProcessWorld::ConnectHosts() {
+  std::vector<HostPort> addresses;
+  for (int peer = 0; peer < size(); ++peer) {
+    const std::string& host = control_->cards()[peer].host;
+    addresses.push_back({host.empty() ? rank_.address.host : host, cards_[peer].port});
   }
   const auto deadline =
       NetClock::now() + std::chrono::duration_cast<NetClock::duration>(
                             std::chrono::duration<double>(std::min(rank_.timeout_seconds, 1e9)));
   const JobKey key = {rank_.job, rank_.secret, static_cast<uint32_t>(size())};
-  auto transport = TcpTransport::Connect(rank(), key, std::move(listener), addresses, deadline);
-  if (!transport.ok()) return control_->Fail(rank(), transport.status());
-  transport_ = *std::move(transport);
-  device_ = MakeCpuDevice();
-  device_->set_failure_handler(
-      [control = control_.get(), rank = rank()](const absl::Status& status) {
-        control->Fail(rank, status).IgnoreError();
-      });
-  communicator_ =
+  DT_ASSIGN_OR_RETURN(
+      transport_, TcpTransport::Connect(rank(), key, std::move(listener_), addresses, deadline));
+  messages_ =
       std::make_unique<MessageCommunicator>(rank(), size(), *device_, *transport_, *control_);
   return absl::OkStatus();
 }
 
+Communicator& ProcessWorld::communicator() {
+  if (both_ != nullptr) return *both_;
+  if (messages_ != nullptr) return *messages_;
+  return memory_->communicator();
+}
+
 ProcessWorld::~ProcessWorld() {
-  if (communicator_ != nullptr) Leave(absl::OkStatus()).IgnoreError();
+  if (is_connected_) Leave(absl::OkStatus()).IgnoreError();
 }
 
 absl::Status ProcessWorld::Leave(absl::Status status) {
   if (left_) return result_;
   left_ = true;
-  if (status.ok()) status = communicator_->FinishDropped();
-  transport_->Leave();
+  if (status.ok()) status = communicator().FinishDropped();
+  if (transport_ != nullptr) transport_->Leave();
   control_->Leave(status);
   // What others wait for is on its way.
-  while (transport_->is_sending() && !control_->failed()) {
+  while (transport_ != nullptr && transport_->is_sending() && !control_->failed()) {
     transport_->Progress(std::chrono::milliseconds(20));
   }
   device_->Synchronize().IgnoreError();
   control_->AwaitEnd();
-  communicator_->End();
+  if (memory_ != nullptr) memory_->communicator().End();
+  if (messages_ != nullptr) messages_->End();
+  if (both_ != nullptr) both_->End();
   const absl::Status failure = control_->failure();
   result_ = !failure.ok() ? failure
             : status.ok() ? status

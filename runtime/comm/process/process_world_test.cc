@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "dtensor/runtime/comm/communicator.h"
 #include "dtensor/runtime/comm/process/control_plane.h"
+#include "dtensor/runtime/comm/process/host_card.h"
 #include "dtensor/runtime/comm/process/launch.h"
 #include "dtensor/runtime/core/collective.h"
 #include "dtensor/runtime/core/status.h"
@@ -41,10 +42,28 @@ LaunchedRank Launched(int size, double timeout_seconds = 30) {
   return rank;
 }
 
+// How ranks reach each other: all by shared memory, all by TCP, or two and two by shared memory.
+enum class Way { kShared, kTcp, kHosts };
+Way way = Way::kShared;
+
 LaunchedRank As(LaunchedRank launched, int rank) {
   launched.rank = launched.local_rank = rank;
+  launched.shares_memory = way != Way::kTcp;
+  if (way == Way::kHosts) launched.host = absl::StrCat(rank / 2);
   return launched;
 }
+
+class ProcessWorldTest : public testing::TestWithParam<Way> {
+ protected:
+  ProcessWorldTest() { way = GetParam(); }
+};
+
+INSTANTIATE_TEST_SUITE_P(, ProcessWorldTest, testing::Values(Way::kShared, Way::kTcp, Way::kHosts),
+                         [](const auto& info) {
+                           return std::string(info.param == Way::kShared ? "Shared"
+                                              : info.param == Way::kTcp  ? "Tcp"
+                                                                         : "Hosts");
+                         });
 
 absl::Status RunRank(const LaunchedRank& rank, const Function& fn) {
   const auto world = ProcessWorld::Join(rank);
@@ -109,7 +128,7 @@ absl::Status Gather(ProcessWorld& world, const std::vector<int>& group, int64_t 
   return absl::OkStatus();
 }
 
-TEST(ProcessWorld, Exchanges) {
+TEST_P(ProcessWorldTest, Exchanges) {
   for (const int size : {1, 2, 4}) {
     std::vector<int> everyone;
     for (int rank = 0; rank < size; ++rank) everyone.push_back(rank);
@@ -125,7 +144,7 @@ TEST(ProcessWorld, Exchanges) {
   }
 }
 
-TEST(ProcessWorld, GroupsOfRanks) {
+TEST_P(ProcessWorldTest, GroupsOfRanks) {
   const auto results = RunAll(Launched(4), [](ProcessWorld& world) {
     const std::vector<int> row = world.rank() < 2 ? std::vector<int>{0, 1} : std::vector<int>{2, 3};
     const std::vector<int> column =
@@ -140,7 +159,7 @@ TEST(ProcessWorld, GroupsOfRanks) {
 }
 
 // Whoever leaves first waits for the others, who go on without it.
-TEST(ProcessWorld, LeavesInAnyOrder) {
+TEST_P(ProcessWorldTest, LeavesInAnyOrder) {
   for (const int first : {0, 1, 2}) {
     std::atomic<bool> went_on = false;
     const auto results = RunAll(Launched(3), [&](ProcessWorld& world) {
@@ -159,7 +178,7 @@ TEST(ProcessWorld, LeavesInAnyOrder) {
   }
 }
 
-TEST(ProcessWorld, LeavingAgainChangesNothing) {
+TEST_P(ProcessWorldTest, LeavingAgainChangesNothing) {
   const auto results = RunAll(Launched(2), [](ProcessWorld& world) {
     if (world.rank() == 1) return world.Leave(absl::OkStatus());
     const absl::Status left = world.Leave(absl::NotFoundError("mine"));
@@ -171,7 +190,7 @@ TEST(ProcessWorld, LeavingAgainChangesNothing) {
   DT_EXPECT_OK(results[1]);
 }
 
-TEST(ProcessWorld, ARankReturnsAnErrorWhileOthersWait) {
+TEST_P(ProcessWorldTest, ARankReturnsAnErrorWhileOthersWait) {
   const auto results = RunAll(Launched(3), [](ProcessWorld& world) {
     if (world.rank() == 1) return absl::DataLossError("mine");
     return Gather(world, {0, 1, 2}, 10);
@@ -180,7 +199,7 @@ TEST(ProcessWorld, ARankReturnsAnErrorWhileOthersWait) {
                                      AllOf(HasSubstr("rank 1: "), HasSubstr("mine")))));
 }
 
-TEST(ProcessWorld, ARankReturnsEarly) {
+TEST_P(ProcessWorldTest, ARankReturnsEarly) {
   const auto results = RunAll(Launched(2), [](ProcessWorld& world) {
     return world.rank() == 0 ? absl::OkStatus() : Gather(world, {0, 1}, 100000);
   });
@@ -190,7 +209,7 @@ TEST(ProcessWorld, ARankReturnsEarly) {
                     AllOf(HasSubstr("rank 0: returned while rank 1 waits"), HasSubstr("Gather")))));
 }
 
-TEST(ProcessWorld, RanksThatDisagree) {
+TEST_P(ProcessWorldTest, RanksThatDisagree) {
   const auto results = RunAll(Launched(2), [](ProcessWorld& world) {
     return world.rank() == 0 ? Gather(world, {0, 1}, 10)
                              : world.communicator().Barrier("something else");
@@ -201,7 +220,7 @@ TEST(ProcessWorld, RanksThatDisagree) {
               AllOf(HasSubstr("Gather"), HasSubstr("something else")));
 }
 
-TEST(ProcessWorld, RefusesAWorldThatStrangersCouldJoin) {
+TEST_P(ProcessWorldTest, RefusesAWorldThatStrangersCouldJoin) {
   for (const char* host : {"192.0.2.1", "node0", "0.0.0.0", "", "::", "fe80::1"}) {
     LaunchedRank open = Launched(2);
     open.address.host = host;
@@ -218,7 +237,7 @@ TEST(ProcessWorld, RefusesAWorldThatStrangersCouldJoin) {
 }
 
 // A host whose name begins as a loopback address does is any host.
-TEST(ProcessWorld, ANameIsNoLoopbackAddress) {
+TEST_P(ProcessWorldTest, ANameIsNoLoopbackAddress) {
   LaunchedRank open = Launched(2, 0.2);
   open.address.host = "127.evil.invalid";
   EXPECT_THAT(ProcessWorld::Join(open).status(),
@@ -226,14 +245,14 @@ TEST(ProcessWorld, ANameIsNoLoopbackAddress) {
 }
 
 // Rank 1 comes, and says that others reach it where nobody listens.
-TEST(ProcessWorld, ARankThatCannotBeReached) {
+TEST_P(ProcessWorldTest, ARankThatCannotBeReached) {
   const LaunchedRank launched = Launched(3, 1);
   std::vector<absl::Status> results(2);
   const auto start = NetClock::now();
   std::thread unreachable([&] {
     const auto plane = ControlPlane::Join(
         {1, 3, launched.address, launched.job, launched.secret, launched.timeout_seconds},
-        std::to_string(FreePort()));
+        Encode(HostCard{.port = FreePort()}));
     DT_ASSERT_OK(plane);
     while (!(*plane)->failed()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   });
@@ -250,15 +269,18 @@ TEST(ProcessWorld, ARankThatCannotBeReached) {
                                            HasSubstr("did not connect to rank 0")))));
 }
 
-TEST(ProcessWorld, ACardThatIsNoPort) {
-  for (const char* card : {"", "x", "-1", "0", "65536"}) {
+TEST_P(ProcessWorldTest, ACardThatCannotBeRead) {
+  const std::string good = Encode(HostCard{.port = 1});
+  for (const std::string& card :
+       {std::string(), good + "x", good.substr(1), Encode(HostCard{.port = 65536}),
+        Encode(HostCard{.arena = {.bytes = -1}})}) {
     const LaunchedRank launched = Launched(2, 5);
     std::thread strange([&] {
       DT_EXPECT_OK(ControlPlane::Join(
           {1, 2, launched.address, launched.job, launched.secret, launched.timeout_seconds}, card));
     });
     EXPECT_THAT(RunRank(As(launched, 0), [](ProcessWorld&) { return absl::OkStatus(); }),
-                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no port")))
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("card cannot be read")))
         << card;
     strange.join();
   }

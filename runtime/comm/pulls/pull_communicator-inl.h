@@ -217,8 +217,9 @@ absl::Status PullCommunicator<WorldType>::CompareCalls(const Membership& in) con
   Group& group = *in.group;
   for (int member = 0; member < group.size(); ++member) {
     if (group.IsSameCall(in.me, member, in.number)) continue;
-    return Disagreement(in.number, group.ranks(), rank_, group.SummaryOf(in.me, in.number),
-                        group.ranks()[member], group.SummaryOf(member, in.number));
+    const CallSummary mine = group.SummaryOf(in.me, in.number);  // before it asks the peer
+    return Disagreement(in.number, group.ranks(), rank_, mine, group.ranks()[member],
+                        group.SummaryOf(member, in.number));
   }
   return absl::OkStatus();
 }

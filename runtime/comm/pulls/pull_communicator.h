@@ -44,10 +44,10 @@ namespace dtensor {
 // Of one rank's thread. The world and the device outlive it.
 //
 // A World has
-//   Group        where the members of one group meet, exchange after exchange: its ranks(), IndexOf,
-//                posted, Reached, Post, PublishDone, what a member posted (IsSameCall, SummaryOf,
-//                ReadsFrom, SourceOf, ready, done), and Release, after which the rank no longer
-//                needs what it posted
+//   Group        where the members of one group meet, exchange after exchange: its ranks(),
+//                IndexOf, posted, Reached, Post, PublishDone; what a member posted (IsSameCall,
+//                SummaryOf, ReadsFrom, SourceOf, ready, done); and Release, after which the rank no
+//                longer needs what it posted
 //   Wait         {rank, group, member, stage, number, op}: until the member reaches the stage
 //   GroupOf, Await, Fail, failed, failure, size
 //   BeginReading, EndReading, reading    for a rank that withdraws from what failed

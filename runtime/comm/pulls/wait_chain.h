@@ -19,9 +19,9 @@ struct WaitText {
   std::string call;
 };
 
-// What is wrong with a chain, each of whose ranks waits for the next one's, from the rank that asks:
-// its last peer is one of its ranks (a cycle), or the first of them has waited for `seconds`, which
-// is too long. OK if neither. Requires: not empty.
+// What is wrong with a chain, each of whose ranks waits for the next one's, from the rank that
+// asks: its last peer is one of its ranks (a cycle), or the first of them has waited for `seconds`,
+// which is too long. OK if neither. Requires: not empty.
 absl::Status TroubleOf(absl::Span<const WaitText> chain, bool timed_out, double seconds);
 
 }  // namespace dtensor

@@ -1,6 +1,6 @@
 // WorldState: what a rank knows of the others besides what they send.
-#ifndef DTENSOR_RUNTIME_COMM_MESSAGES_WORLD_STATE_H_
-#define DTENSOR_RUNTIME_COMM_MESSAGES_WORLD_STATE_H_
+#ifndef DTENSOR_RUNTIME_COMM_WORLD_STATE_H_
+#define DTENSOR_RUNTIME_COMM_WORLD_STATE_H_
 
 #include <optional>
 
@@ -16,6 +16,7 @@ class WorldState {
   // same on all ranks: "rank R: reason". Requires: `reason` is an error.
   virtual absl::Status Fail(int rank, const absl::Status& reason) = 0;
   virtual absl::Status failure() const = 0;  // OK while the world works
+  virtual bool failed() const = 0;           // the same, at once
   // What `rank` returned, if it has left.
   virtual std::optional<absl::Status> returned(int rank) const = 0;
   virtual double timeout_seconds() const = 0;  // of a rank's silence
@@ -23,4 +24,4 @@ class WorldState {
 
 }  // namespace dtensor
 
-#endif  // DTENSOR_RUNTIME_COMM_MESSAGES_WORLD_STATE_H_
+#endif  // DTENSOR_RUNTIME_COMM_WORLD_STATE_H_

@@ -1,0 +1,62 @@
+#include "dtensor/runtime/comm/process/host_card.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/net/wire.h"
+
+namespace dtensor {
+
+std::string Encode(const HostCard& card) {
+  WireWriter out;
+  out.U32(static_cast<uint32_t>(card.port));
+  out.Text(card.host);
+  out.U64(static_cast<uint64_t>(card.arena.process));
+  out.U32(static_cast<uint32_t>(card.arena.descriptor));
+  out.U64(static_cast<uint64_t>(card.arena.bytes));
+  out.U64(card.arena.key);
+  return out.bytes();
+}
+
+absl::StatusOr<HostCard> ReadHostCard(absl::string_view bytes) {
+  WireReader in(bytes);
+  HostCard card;
+  card.port = static_cast<int>(in.U32());
+  card.host = in.Text();
+  card.arena.process = static_cast<int64_t>(in.U64());
+  card.arena.descriptor = static_cast<int>(in.U32());
+  card.arena.bytes = static_cast<int64_t>(in.U64());
+  card.arena.key = in.U64();
+  const bool has_port = 0 <= card.port && card.port <= 65535;
+  if (!in.done() || !has_port || card.arena.bytes < 0) {
+    return InvalidArgument({"JoinWorld: a rank's card cannot be read; start the same build of the "
+                            "program for all ranks"});
+  }
+  return card;
+}
+
+std::string HostId(absl::string_view told) {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  struct stat processes;  // whose numbers are the same in one such namespace
+  const bool known = stat("/proc/self/ns/pid", &processes) == 0;
+  return absl::StrCat(boot, " ", known ? processes.st_ino : 0, " ", geteuid(), " ", told);
+}
+
+std::vector<int> FirstOfHost(absl::Span<const HostCard> cards) {
+  std::map<absl::string_view, int> first;
+  std::vector<int> out;
+  for (size_t rank = 0; rank < cards.size(); ++rank) {
+    const int own = static_cast<int>(rank);
+    out.push_back(cards[rank].host.empty() ? own
+                                           : first.emplace(cards[rank].host, own).first->second);
+  }
+  return out;
+}
+
+}  // namespace dtensor

@@ -1,0 +1,35 @@
+// HostCard: what a rank tells the others when it comes (ControlPlane::Join's card): where it
+// listens, and how ranks of its host find its memory.
+#ifndef DTENSOR_RUNTIME_COMM_PROCESS_HOST_CARD_H_
+#define DTENSOR_RUNTIME_COMM_PROCESS_HOST_CARD_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "dtensor/runtime/device/cpu/shared_arena.h"
+
+namespace dtensor {
+
+struct HostCard {
+  int port = 0;      // 0: it listens nowhere
+  std::string host;  // ranks that say the same share memory; empty: this one shares none
+  ArenaName arena;
+};
+std::string Encode(const HostCard& card);
+// Errors: kInvalidArgument for bytes that are none.
+absl::StatusOr<HostCard> ReadHostCard(absl::string_view bytes);
+
+// Names this process's host, user and container (where it has others' process numbers): processes
+// for which that is the same can read each other's memory. `told`, if not empty, is a part of it:
+// so that processes of one host can be made to believe that they are on several.
+std::string HostId(absl::string_view told);
+
+// For each rank the lowest rank of its host, by all ranks' cards.
+std::vector<int> FirstOfHost(absl::Span<const HostCard> cards);
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_RUNTIME_COMM_PROCESS_HOST_CARD_H_

@@ -1,0 +1,56 @@
+#include "dtensor/runtime/comm/process/host_memory.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "dtensor/runtime/core/status.h"
+
+namespace dtensor {
+namespace {
+
+// Each rank of a host has a range of addresses for each: 47 bits of them are a process's.
+constexpr int64_t kMostBytes = int64_t{1} << 40, kAllBytes = int64_t{1} << 46;
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<SharedArena>> MakeRankArena(int size) {
+#if defined(__SANITIZE_THREAD__)
+  const int64_t most = int64_t{1} << 34;  // TSan leaves a program few addresses
+#else
+  const int64_t most = kMostBytes;
+#endif
+  constexpr int64_t kPages = PageSource::kHugePage;
+  const int64_t bytes = std::min(most, kAllBytes / size) / kPages * kPages;
+  return SharedArena::Create(bytes, sizeof(Board));
+}
+
+absl::StatusOr<std::unique_ptr<HostMemory>> HostMemory::Open(int rank,
+                                                             absl::Span<const HostCard> cards,
+                                                             std::shared_ptr<SharedArena> arena,
+                                                             Device& device, WorldState& state) {
+  std::unique_ptr<HostMemory> made(new HostMemory());
+  made->arena_ = std::move(arena);
+  const std::vector<int> first = FirstOfHost(cards);
+  std::vector<HostRank> ranks;
+  for (int peer = 0; peer < static_cast<int>(cards.size()); ++peer) {
+    if (first[peer] != first[rank]) continue;
+    if (peer == rank) {
+      ranks.push_back({peer, made->arena_->data(), made->arena_->bytes()});
+      continue;
+    }
+    absl::StatusOr<ArenaView> view = ArenaView::Open(cards[peer].arena);
+    if (!view.ok()) {
+      return absl::Status(view.status().code(), absl::StrCat("JoinWorld: memory of rank ", peer,
+                                                             ": ", view.status().message()));
+    }
+    ranks.push_back({peer, view->data(), view->bytes()});
+    made->views_.push_back(*std::move(view));
+  }
+  made->ranks_ = std::make_unique<HostRanks>(rank, *made->arena_, device, std::move(ranks));
+  made->world_ = std::make_unique<SharedWorld>(static_cast<int>(cards.size()), *made->ranks_, state);
+  made->communicator_ = std::make_unique<SharedCommunicator>(*made->world_, rank, device);
+  return made;
+}
+
+}  // namespace dtensor

@@ -1,0 +1,45 @@
+// HostRanks: the ranks of a world that are processes of this host, and where each can be read.
+#ifndef DTENSOR_RUNTIME_COMM_SHARED_HOST_RANKS_H_
+#define DTENSOR_RUNTIME_COMM_SHARED_HOST_RANKS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "dtensor/runtime/comm/shared/board.h"
+#include "dtensor/runtime/device/cpu/shared_arena.h"
+#include "dtensor/runtime/device/device.h"
+
+namespace dtensor {
+
+// A rank's arena as this process sees it; its Board comes first.
+struct HostRank {
+  int rank = 0;
+  const char* data = nullptr;
+  int64_t bytes = 0;
+
+  const Board& board() const { return *reinterpret_cast<const Board*>(data); }
+};
+
+class HostRanks {
+ public:
+  // `arena` and `device` are those of `rank`, one of `all`, which are ascending. Both outlive it.
+  HostRanks(int rank, SharedArena& arena, Device& device, std::vector<HostRank> all);
+
+  int rank() const { return rank_; }
+  SharedArena& arena() const { return arena_; }
+  Device& device() const { return device_; }
+  Board& board() const { return *reinterpret_cast<Board*>(arena_.data()); }
+  const std::vector<HostRank>& all() const { return all_; }
+  const HostRank* Find(int rank) const;  // null: not of this host
+
+ private:
+  const int rank_;
+  SharedArena& arena_;
+  Device& device_;
+  const std::vector<HostRank> all_;
+};
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_RUNTIME_COMM_SHARED_HOST_RANKS_H_

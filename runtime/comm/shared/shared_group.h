@@ -1,0 +1,111 @@
+// SharedGroup: where the processes of one group of ranks meet, exchange after exchange, as one of
+// them sees it. What a member brings is on its Board; see RankGroup (local), whose manual this
+// follows.
+//
+// Sources are described by their place in the member's arena. A source elsewhere, in memory that
+// was adopted, is copied into the arena first.
+#ifndef DTENSOR_RUNTIME_COMM_SHARED_SHARED_GROUP_H_
+#define DTENSOR_RUNTIME_COMM_SHARED_SHARED_GROUP_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "dtensor/runtime/comm/call_summary.h"
+#include "dtensor/runtime/comm/communicator.h"
+#include "dtensor/runtime/comm/pulls/exchange_stage.h"
+#include "dtensor/runtime/comm/shared/board.h"
+#include "dtensor/runtime/comm/shared/host_ranks.h"
+#include "dtensor/runtime/device/device.h"
+#include "dtensor/runtime/device/tensor.h"
+
+namespace dtensor {
+
+// Of one rank's thread; `host` outlives it.
+class SharedGroup {
+ public:
+  // Requires: the ranks are of this host, ascending, the host's own among them.
+  SharedGroup(HostRanks& host, absl::Span<const int> ranks);
+  ~SharedGroup();
+  SharedGroup(const SharedGroup&) = delete;
+  SharedGroup& operator=(const SharedGroup&) = delete;
+
+  absl::Span<const int> ranks() const { return ranks_; }
+  int size() const { return static_cast<int>(ranks_.size()); }
+  uint64_t key() const { return key_; }
+  int IndexOf(int rank) const;  // Requires: rank is a member.
+
+  uint64_t posted(int member) const;
+  bool Reached(int member, ExchangeStage stage, uint64_t number) const {
+    const BoardGroup* const place = PlaceOf(member);
+    return place != nullptr && place->counter(stage).load(std::memory_order_seq_cst) >= number;
+  }
+  // Sleeps until the member may have reached it, at most so long.
+  void SleepUntilReached(int member, ExchangeStage stage, uint64_t number,
+                         int64_t microseconds) const;
+
+  // Errors: kResourceExhausted where the arena or the board is full; those of a copy.
+  absl::Status Post(int member, uint64_t number, const Collective& collective,
+                    absl::Span<const ExchangePart> parts, uint64_t reads, const DeviceEvent& ready);
+  void PublishDone(int member, uint64_t number, const DeviceEvent& done);
+  void Release(int member, uint64_t number);
+
+  bool IsSameCall(int a, int b, uint64_t number) const {
+    return post(a, number).call == post(b, number).call;
+  }
+  // Of a peer that disagrees as well, and says so: waits for that, some seconds.
+  CallSummary SummaryOf(int member, uint64_t number) const;
+  bool ReadsFrom(int reader, int member, uint64_t number) const {
+    return size() > kMostReadBits || (post(reader, number).reads & ReadBit(member)) != 0;
+  }
+  const Tensor& SourceOf(int member, uint64_t number, size_t part);
+  // Devices whose work is done when a launch returns have no events.
+  DeviceEvent ready(int, uint64_t) const { return {}; }
+  DeviceEvent done(int, uint64_t) const { return {}; }
+
+ private:
+  // What this rank brings to the exchanges of even numbers, or of odd ones.
+  struct Mine {
+    const Collective* collective = nullptr;
+    absl::Span<const ExchangePart> parts;
+    std::vector<Tensor> copies;  // of sources elsewhere
+    char* pages = nullptr;       // for what the board has no room for
+    int64_t page_bytes = 0;
+  };
+  struct Member {
+    const HostRank* host = nullptr;
+    mutable const BoardGroup* place = nullptr;  // null: not seen yet
+    std::array<Tensor, 16> arena;               // all of it as one tensor, by DType
+    std::vector<Tensor> sources;                // of the exchange that has this number
+    uint64_t number = 0;
+  };
+
+  const BoardGroup* PlaceOf(int member) const {
+    const Member& of = members_[member];
+    if (of.place == nullptr) of.place = FindGroup(of.host->board(), key_);
+    return of.place;
+  }
+  const BoardGroup::Post& post(int member, uint64_t number) const {
+    return members_[member].place->posts[number % 2];
+  }
+  absl::Status Describe(const ExchangePart& part, Mine& mine);
+  absl::Status WriteWords(Mine& mine, BoardGroup::Post& post);
+  Tensor ReadSource(Member& member, const uint64_t*& words) const;
+  void Publish(ExchangeStage stage, uint64_t number);
+
+  HostRanks& host_;
+  const std::vector<int> ranks_;
+  const uint64_t key_;
+  std::vector<Member> members_;
+  BoardGroup* const mine_;  // null: the board is full
+  Mine posted_[2];
+  std::vector<uint64_t> words_;  // of the post at hand; kept for its memory
+};
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_RUNTIME_COMM_SHARED_SHARED_GROUP_H_

@@ -1,0 +1,136 @@
+#include "dtensor/runtime/comm/shared/shared_world.h"
+
+#include <algorithm>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "dtensor/runtime/comm/pulls/pull_communicator-inl.h"
+#include "dtensor/runtime/comm/shared/wait_note.h"
+
+namespace dtensor {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Seconds = std::chrono::duration<double>;
+
+// Between two looks at the world's state. A longer sleep is one in which the process was stopped.
+constexpr std::chrono::milliseconds kSlice(20);
+constexpr Seconds kLookForCycles(1);
+constexpr Seconds kAwaitFailure(5);
+
+}  // namespace
+
+template class PullCommunicator<SharedWorld>;
+
+SharedWorld::SharedWorld(int size, HostRanks& host, WorldState& state,
+                         std::function<void()> meanwhile)
+    : size_(size),
+      host_(host),
+      state_(state),
+      meanwhile_(std::move(meanwhile)),
+      spinning_(static_cast<int>(host.all().size())) {}
+
+std::shared_ptr<SharedGroup> SharedWorld::GroupOf(absl::Span<const int> ranks) {
+  return std::make_shared<SharedGroup>(host_, ranks);
+}
+
+absl::Status SharedWorld::Fail(int rank, const absl::Status& reason) {
+  absl::Status failure = state_.Fail(rank, reason);
+  host_.board().withdrawn.store(true, std::memory_order_seq_cst);
+  return failure;
+}
+
+absl::Status SharedWorld::EndReading(int rank, const SharedGroup& group) {
+  for (const int peer : group.ranks()) {
+    if (peer == rank) continue;
+    if (!host_.Find(peer)->board().withdrawn.load(std::memory_order_seq_cst)) continue;
+    // It failed the world before, and we shall hear why.
+    const auto until = Clock::now() + kAwaitFailure;
+    while (!failed() && Clock::now() < until) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return failed() ? failure() : Fail(peer, absl::AbortedError("left an exchange"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SharedWorld::AwaitSlowly(const Wait& wait) {
+  if (spinning_.Until([&] { return wait.over(); })) return absl::OkStatus();
+  // A sleeper that a publication does not see sees the publication.
+  Board& board = host_.board();
+  board.sleeps_for.store(static_cast<uint32_t>(wait.peer()) + 1, std::memory_order_seq_cst);
+  absl::Status status = NoThrow([&] { return Sleep(wait); });
+  board.sleeps_for.store(0, std::memory_order_relaxed);
+  if (board.wait[0].load(std::memory_order_relaxed) != 0) ClearWait(board);
+  return status;
+}
+
+absl::Status SharedWorld::Sleep(const Wait& wait) {
+  Seconds waited(0), looked(0);
+  const Seconds longest(std::min(state_.timeout_seconds(), 1e9));
+  bool noted = false;
+  while (true) {
+    const auto start = Clock::now();
+    wait.group.SleepUntilReached(
+        wait.member, wait.stage, wait.number,
+        std::chrono::duration_cast<std::chrono::microseconds>(kSlice).count());
+    if (wait.over()) return absl::OkStatus();
+    if (meanwhile_) meanwhile_();
+    DT_RETURN_IF_ERROR(CheckPeer(wait));
+    waited += std::min<Seconds>(Clock::now() - start, 3 * kSlice);
+    if (!noted) {
+      WriteWait({wait.peer(), wait.group.key(), wait.stage, wait.number,
+                 CallText(wait.op, wait.number, wait.group.ranks())},
+                host_.board());
+      noted = true;
+    }
+    const bool timed_out = waited >= longest;
+    if (!timed_out && waited - looked < kLookForCycles) continue;
+    looked = waited;
+    DT_RETURN_IF_ERROR(CheckSilence(wait, timed_out));
+  }
+}
+
+// Why the peer will not do what is waited for.
+absl::Status SharedWorld::CheckPeer(const Wait& wait) {
+  DT_RETURN_IF_ERROR(failure());
+  const std::optional<absl::Status> returned = state_.returned(wait.peer());
+  // A rank that left has published all that it ever will.
+  if (!returned || wait.over()) return absl::OkStatus();
+  const std::string waiter =
+      absl::StrCat("rank ", wait.rank, " waits for it in ",
+                   CallText(wait.op, wait.number, wait.group.ranks()));
+  return Fail(wait.peer(), returned->ok()
+                               ? absl::AbortedError(absl::StrCat("returned while ", waiter))
+                               : absl::Status(returned->code(), absl::StrCat(returned->message(),
+                                                                             " (", waiter, ")")));
+}
+
+absl::Status SharedWorld::CheckSilence(const Wait& wait, bool timed_out) {
+  const std::vector<WaitText> chain = ChainFrom(wait);
+  const absl::Status trouble = TroubleOf(chain, timed_out, state_.timeout_seconds());
+  return trouble.ok() ? trouble : Fail(chain.back().peer, trouble);
+}
+
+// As World::ChainFrom (local). A rank clears its note after its wait is over, so a note whose wait
+// is not over is of a rank that will not move by itself.
+std::vector<WaitText> SharedWorld::ChainFrom(const Wait& wait) const {
+  std::vector<WaitText> chain = {
+      {wait.rank, wait.peer(), CallText(wait.op, wait.number, wait.group.ranks())}};
+  std::set<int> met = {wait.rank};
+  while (met.insert(chain.back().peer).second) {
+    const HostRank* const next = host_.Find(chain.back().peer);
+    const std::optional<WaitNote> note = ReadWait(next->board());
+    const HostRank* const peer = note ? host_.Find(note->peer) : nullptr;
+    if (peer == nullptr) break;
+    const BoardGroup* const place = FindGroup(peer->board(), note->key);
+    const bool over = place != nullptr && place->counter(note->stage).load() >= note->number;
+    if (over) break;
+    chain.push_back({next->rank, note->peer, note->call});
+  }
+  return chain;
+}
+
+}  // namespace dtensor

@@ -1,0 +1,92 @@
+// SharedWorld: what the ranks of a world have in common that are processes of one host, as one of
+// them sees it: where groups meet, and who waits for whom. It is a PullCommunicator's World; World
+// (local) is the one of threads. What becomes of the whole world is WorldState's affair.
+//
+// A wait spins, yields and sleeps. It ends as well when the world fails, when the rank that is
+// waited for has returned, when ranks wait for each other in a cycle, and after the time-out. Time
+// in which this process was stopped does not count.
+#ifndef DTENSOR_RUNTIME_COMM_SHARED_SHARED_WORLD_H_
+#define DTENSOR_RUNTIME_COMM_SHARED_SHARED_WORLD_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "dtensor/runtime/comm/world_state.h"
+#include "dtensor/runtime/comm/pulls/exchange_stage.h"
+#include "dtensor/runtime/comm/pulls/pull_communicator.h"
+#include "dtensor/runtime/comm/pulls/spinning.h"
+#include "dtensor/runtime/comm/pulls/wait_chain.h"
+#include "dtensor/runtime/comm/shared/host_ranks.h"
+#include "dtensor/runtime/comm/shared/shared_group.h"
+
+namespace dtensor {
+
+// Of one rank's thread, but for what is const.
+class SharedWorld {
+ public:
+  using Group = SharedGroup;
+  struct Wait {
+    int rank;  // who waits: this one
+    SharedGroup& group;
+    int member;
+    ExchangeStage stage;
+    uint64_t number;
+    absl::string_view op;
+
+    int peer() const { return group.ranks()[member]; }
+    bool over() const { return group.Reached(member, stage, number); }
+  };
+
+  // Of a world of `size` ranks, of which `host` has some. Both outlive it. `meanwhile` is called
+  // from time to time while this rank waits.
+  SharedWorld(int size, HostRanks& host, WorldState& state, std::function<void()> meanwhile = {});
+
+  int size() const { return size_; }
+  std::shared_ptr<SharedGroup> GroupOf(absl::Span<const int> ranks);
+
+  // The world's failure, and from then on what this rank posted may be written over.
+  absl::Status Fail(int rank, const absl::Status& reason);
+  bool failed() const { return state_.failed(); }
+  absl::Status failure() const { return state_.failure(); }
+
+  // Whoever reads from a rank that withdrew meanwhile has read nothing: so nobody need wait for
+  // readers, who may have been stopped.
+  void BeginReading(int) {}
+  absl::Status EndReading(int rank, const SharedGroup& group);
+  bool reading(int) const { return false; }
+
+  // Errors: the world's failure.
+  absl::Status Await(const Wait& wait) {
+    return wait.over() ? absl::OkStatus() : AwaitSlowly(wait);
+  }
+
+ private:
+  absl::Status AwaitSlowly(const Wait& wait);
+  absl::Status Sleep(const Wait& wait);
+  absl::Status CheckPeer(const Wait& wait);
+  absl::Status CheckSilence(const Wait& wait, bool timed_out);
+  std::vector<WaitText> ChainFrom(const Wait& wait) const;
+
+  const int size_;
+  HostRanks& host_;
+  WorldState& state_;
+  const std::function<void()> meanwhile_;
+  const Spinning spinning_;
+};
+
+using SharedCommunicator = PullCommunicator<SharedWorld>;
+
+extern template class PullCommunicator<SharedWorld>;
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_RUNTIME_COMM_SHARED_SHARED_WORLD_H_

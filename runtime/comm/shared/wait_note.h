@@ -1,0 +1,30 @@
+// WaitNote: what a rank that sleeps is waiting for, as its Board shows it.
+#ifndef DTENSOR_RUNTIME_COMM_SHARED_WAIT_NOTE_H_
+#define DTENSOR_RUNTIME_COMM_SHARED_WAIT_NOTE_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "dtensor/runtime/comm/pulls/exchange_stage.h"
+#include "dtensor/runtime/comm/shared/board.h"
+
+namespace dtensor {
+
+struct WaitNote {
+  int peer = 0;
+  uint64_t key = 0;  // of the group
+  ExchangeStage stage = ExchangeStage::kPosted;
+  uint64_t number = 0;
+  std::string call;  // CallText, cut off where it is long
+};
+
+// By the board's owner.
+void WriteWait(const WaitNote& note, Board& board);
+void ClearWait(Board& board);
+// None where the rank does not wait, or changes what it says just now.
+std::optional<WaitNote> ReadWait(const Board& board);
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_RUNTIME_COMM_SHARED_WAIT_NOTE_H_
