@@ -14,6 +14,7 @@
 #include "dtensor/runtime/kernels/attention.h"
 #include "dtensor/runtime/kernels/elementwise.h"
 #include "dtensor/runtime/testing/reference_attention.h"
+#include "dtensor/runtime/testing/shared_ranks.h"
 #include "dtensor/runtime/testing/socket_ranks.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "dtensor/testing/ring_reference.h"
@@ -124,19 +125,23 @@ void ExpectRight(const Case& c, const RunOptions& options = {}) {
     const Global g = {in, ReferenceAttention(ReferenceOf(f64.problem(), kScale), in)};
     const int ranks = f32.problem().q.mesh().size();
     SocketRanks sockets(ranks);
-    EXPECT_THAT(RunLocalRanks(
-                    ranks,
-                    [&](Communicator& communicator, Device& device) -> absl::Status {
-                      DT_RETURN_IF_ERROR(RunOn(f32, g, 3e-6, communicator, device));
-                      SocketRank rank = sockets.Make(communicator, device);
-                      DT_RETURN_IF_ERROR(RunOn(f32, g, 3e-6, rank.communicator(), device));
-                      // o, which backward reads, is rounded to bf16; one shard may have more than
-                      // its part of the error. Kernels' tests hold it against that of one step.
-                      DT_RETURN_IF_ERROR(RunOn(bf16, g, 8e-3, communicator, device));
-                      return RunOn(f64, g, 1e-13, communicator, device);
-                    },
-                    options),
-                IsOk());
+    SharedRanks arenas(ranks);
+    EXPECT_THAT(
+        RunLocalRanks(
+            ranks,
+            [&](Communicator& communicator, Device& device) -> absl::Status {
+              DT_RETURN_IF_ERROR(RunOn(f32, g, 3e-6, communicator, device));
+              SocketRank rank = sockets.Make(communicator, device);
+              DT_RETURN_IF_ERROR(RunOn(f32, g, 3e-6, rank.communicator(), device));
+              SharedRank shared = arenas.Make(communicator, options.max_delay_us);
+              DT_RETURN_IF_ERROR(RunOn(f32, g, 3e-6, shared.communicator(), shared.device()));
+              // o, which backward reads, is rounded to bf16; one shard may have more than
+              // its part of the error. Kernels' tests hold it against that of one step.
+              DT_RETURN_IF_ERROR(RunOn(bf16, g, 8e-3, communicator, device));
+              return RunOn(f64, g, 1e-13, communicator, device);
+            },
+            options),
+        IsOk());
   }
 }
 

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "dtensor/redistribution/plan_executor.h"
 #include "dtensor/runtime/comm/local/run_ranks.h"
+#include "dtensor/runtime/testing/shared_ranks.h"
 #include "dtensor/runtime/testing/socket_ranks.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "dtensor/testing/all_layouts.h"
@@ -47,6 +48,7 @@ struct Way {
   RedistributionOptions options;
   bool in_two_halves = false;
   bool by_messages = false;  // no rank reads another's memory
+  bool by_arenas = false;    // as processes of one host do
   MessageOptions messages = SmallPieces();
 };
 
@@ -90,11 +92,17 @@ absl::Status RunAllPairs(absl::string_view mesh_text, const std::vector<Dims>& s
                          DType dtype, const RunOptions& options = {}, const Way& way = {}) {
   const DeviceMesh mesh = Mesh(mesh_text);
   SocketRanks sockets(mesh.size());
+  SharedRanks arenas(way.by_arenas ? mesh.size() : 0);
   return RunLocalRanks(
       mesh.size(),
-      [&](Communicator& world, Device& device) -> absl::Status {
-        SocketRank rank = sockets.Make(world, device, way.messages);
-        Communicator& communicator = way.by_messages ? rank.communicator() : world;
+      [&](Communicator& world, Device& threads_device) -> absl::Status {
+        SocketRank rank = sockets.Make(world, threads_device, way.messages);
+        std::unique_ptr<SharedRank> shared;
+        if (way.by_arenas) shared.reset(new SharedRank(arenas.Make(world, options.max_delay_us)));
+        Device& device = way.by_arenas ? shared->device() : threads_device;
+        Communicator& communicator = way.by_arenas     ? shared->communicator()
+                                     : way.by_messages ? rank.communicator()
+                                                       : world;
         for (const Dims& shape : shapes) {
           const std::vector<Layout> layouts = AllLayouts(mesh, shape, ops, orders);
           for (const Layout& from : layouts) {
@@ -151,6 +159,18 @@ TEST(ExecutorPairsTest, EveryPairByMessages) {
     DT_EXPECT_OK(RunAllPairs("a=2,b=2", {{5}, {3, 4}}, ReduceOp::kSum, ContiguousOrder(),
                              DType::kF32, {}, {.options = options, .by_messages = true}));
   }
+}
+
+// And processes of one host carry them out as threads do.
+TEST(ExecutorPairsTest, EveryPairByArenas) {
+  for (absl::string_view mesh : {"a=2", "a=3"}) {
+    DT_EXPECT_OK(RunAllPairs(mesh, kShapes, ReduceOp::kSum, AllOrders(), DType::kF32, {},
+                             {.by_arenas = true}));
+  }
+  DT_EXPECT_OK(RunAllPairs("a=2,b=2", {{}, {1}, {5}, {3, 4}}, ReduceOp::kSum, ContiguousOrder(),
+                           DType::kF32, {}, {.by_arenas = true}));
+  DT_EXPECT_OK(RunAllPairs("a=3", {{3, 4}}, ReduceOp::kSum, AllOrders(), DType::kF32,
+                           {.max_delay_us = 20}, {.in_two_halves = true, .by_arenas = true}));
 }
 
 // Bytes are counted where they move, so a plan that says another number is found out.

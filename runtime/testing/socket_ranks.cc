@@ -8,25 +8,9 @@
 
 #include "dtensor/runtime/comm/process/tcp_transport.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/testing/threads_state.h"
 
 namespace dtensor {
-namespace {
-
-// The threads' world.
-class ThreadsState final : public WorldState {
- public:
-  explicit ThreadsState(Communicator& threads) : threads_(threads) {}
-  absl::Status Fail(int, const absl::Status& reason) override { return threads_.Fail(reason); }
-  absl::Status failure() const override { return threads_.failure(); }
-  bool failed() const override { return !failure().ok(); }
-  std::optional<absl::Status> returned(int) const override { return std::nullopt; }
-  double timeout_seconds() const override { return 60; }
-
- private:
-  Communicator& threads_;
-};
-
-}  // namespace
 
 struct SocketRank::Parts {
   Parts(Communicator& threads, Device& device, std::vector<Socket> peers,

@@ -15,6 +15,7 @@
 #include "dtensor/runtime/device/cpu/cpu_device.h"
 #include "dtensor/runtime/device/meta/meta_device.h"
 #include "dtensor/runtime/testing/boxes.h"
+#include "dtensor/runtime/testing/random_exchanges.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -22,156 +23,9 @@
 namespace dtensor {
 namespace {
 
-using box_testing::Backed;
 using box_testing::Random;
+using box_testing::RandomExchanges;
 using testing::HasSubstr;
-
-// --- Random exchanges against what is slow and surely right.
-
-// One tensor of an exchange, on every rank of a group. All ranks make it from the same seed, so
-// that each knows what its peers hold.
-struct GlobalPart {
-  ReduceOp op = ReduceOp::kSum;
-  double scale = 1;
-  std::vector<Backed> sources, results;  // by rank of the group; results before the exchange
-  std::vector<std::vector<ReceiveBox>> receives;  // by rank of the group
-};
-
-ReduceOp RandomOp(Random& random, DType dtype) {
-  if (dtype == DType::kBool) return random.Chance(50) ? ReduceOp::kMax : ReduceOp::kMin;
-  const ReduceOp op = static_cast<ReduceOp>(random.In(0, 4));
-  return op == ReduceOp::kAvg && !IsFloat(dtype) ? ReduceOp::kSum : op;
-}
-
-Dims Max(const Dims& a, const Dims& b) {
-  Dims larger = a;
-  for (size_t d = 0; d < b.size(); ++d) {
-    d < larger.size() ? void(larger[d] = std::max(a[d], b[d])) : larger.push_back(b[d]);
-  }
-  return larger;
-}
-
-std::vector<int> RandomPeers(Random& random, absl::Span<const int> group, bool reduces) {
-  std::vector<int> peers(group.begin(), group.end());
-  for (size_t i = 1; i < peers.size(); ++i) std::swap(peers[i], peers[random.In(0, i)]);
-  peers.resize(reduces ? random.In(1, group.size()) : 1);
-  return peers;
-}
-
-GlobalPart RandomPart(Random& random, Device& device, absl::Span<const int> group) {
-  const DType dtype = random.Of<DType>(box_testing::kAllDTypes);
-  const int ndim = random.In(1, 3);
-  GlobalPart part;
-  part.op = RandomOp(random, dtype);
-  if (IsFloat(dtype) && random.Chance(30)) part.scale = 0.25;
-  part.receives.resize(group.size());
-  std::vector<Dims> results(group.size(), Dims(ndim, 0));
-  Dims source(ndim, 0);
-  for (size_t me = 0; me < group.size(); ++me) {
-    for (int64_t boxes = random.In(0, 3); boxes > 0; --boxes) {
-      ReceiveBox box = box_testing::RandomReceiveBox(random, ndim,
-                                                     RandomPeers(random, group, random.Chance(50)));
-      box.dims[0].dst += results[me][0];  // below the boxes before it: disjoint
-      results[me] = Max(results[me], box_testing::DstShape(box));
-      source = Max(source, box_testing::SourceShape(box));
-      part.receives[me].push_back(box);
-    }
-  }
-  for (size_t me = 0; me < group.size(); ++me) {
-    part.sources.push_back(box_testing::RandomTensor(random, device, dtype, source));
-    part.results.push_back(box_testing::RandomTensor(random, device, dtype, results[me]));
-  }
-  return part;
-}
-
-std::vector<std::byte> Expected(const GlobalPart& part, absl::Span<const int> group, int me) {
-  const Tensor& dst = part.results[me].tensor;
-  std::vector<std::byte> bytes = part.results[me].bytes;
-  for (const ReceiveBox& box : part.receives[me]) {
-    std::vector<std::vector<const std::byte*>> terms(box.elements());
-    for (int peer : box.peers) {
-      const Backed& source =
-          part.sources[std::find(group.begin(), group.end(), peer) - group.begin()];
-      size_t i = 0;
-      box_testing::ForEachElement(box, dst, source.tensor, [&](int64_t from, int64_t) {
-        terms[i++].push_back(&source.bytes[from]);
-      });
-    }
-    size_t i = 0;
-    box_testing::ForEachElement(box, dst, dst, [&](int64_t, int64_t to) {
-      box_testing::NaiveReduce(dst.dtype(), part.op, part.scale, terms[i++], &bytes[to]);
-    });
-  }
-  return bytes;
-}
-
-// A copy of `backed` that a kernel makes, as late as the device likes.
-absl::StatusOr<Tensor> Upload(Device& device, const Backed& backed) {
-  const int64_t elements =
-      static_cast<int64_t>(backed.bytes.size()) / SizeOf(backed.tensor.dtype());
-  DT_ASSIGN_OR_RETURN(Tensor flat, Tensor::Empty(device, backed.tensor.dtype(), {elements}));
-  void* to = flat.raw();
-  DT_RETURN_IF_ERROR(device.Launch(
-      "Upload", [to, bytes = backed.bytes] { std::memcpy(to, bytes.data(), bytes.size()); }));
-  return flat.View(backed.tensor.shape(), backed.tensor.strides(), 0);
-}
-
-// Makes one exchange of `parts` on this rank, ruins the sources at once, and compares.
-absl::Status ExchangeAndCompare(Communicator& communicator, Device& device,
-                                absl::Span<const int> group, const std::vector<GlobalPart>& parts) {
-  const int me =
-      static_cast<int>(std::find(group.begin(), group.end(), communicator.rank()) - group.begin());
-  std::vector<ExchangePart> mine;
-  for (const GlobalPart& part : parts) {
-    DT_ASSIGN_OR_RETURN(Tensor src, Upload(device, part.sources[me]));
-    DT_ASSIGN_OR_RETURN(Tensor dst, Upload(device, part.results[me]));
-    mine.push_back({src, dst, part.receives[me], part.op, part.scale});
-  }
-  DT_RETURN_IF_ERROR(communicator.Exchange(
-      {.axes = "x", .op = "Random", .group = group, .digest = parts.size()}, absl::MakeSpan(mine)));
-  for (size_t i = 0; i < parts.size(); ++i) {
-    const auto size = static_cast<int64_t>(parts[i].sources[me].bytes.size());
-    // Null: no elements.
-    if (void* data = mine[i].src.raw(); data != nullptr) {
-      DT_RETURN_IF_ERROR(device.FillBytes(data, 0x5a, size));
-    }
-    mine[i].src = Tensor();
-  }
-  DT_RETURN_IF_ERROR(device.Synchronize());
-  for (size_t i = 0; i < parts.size(); ++i) {
-    const auto expected = Expected(parts[i], group, me);
-    const auto* found = mine[i].dst.data<std::byte>();
-    if (found == nullptr) continue;  // no elements
-    if (!box_testing::SameElements(mine[i].dst.dtype(), expected,
-                                   absl::MakeConstSpan(found, expected.size()))) {
-      return absl::InternalError(absl::StrCat("wrong values in part ", i));
-    }
-  }
-  return absl::OkStatus();
-}
-
-// Every rank makes the same random choices. The group is a random one that has this rank in it, or
-// not.
-absl::Status RandomExchanges(Communicator& communicator, Device& device, uint64_t seed,
-                             int rounds) {
-  Random random(seed);
-  for (int round = 0; round < rounds; ++round) {
-    std::vector<int> group;
-    for (int rank = 0; rank < communicator.size(); ++rank) {
-      if (random.Chance(70)) group.push_back(rank);
-    }
-    if (group.empty()) group.push_back(0);
-    std::vector<GlobalPart> parts;
-    for (int64_t i = random.In(0, 3); i > 0; --i)
-      parts.push_back(RandomPart(random, device, group));
-    if (!std::binary_search(group.begin(), group.end(), communicator.rank())) continue;
-    absl::Status status = ExchangeAndCompare(communicator, device, group, parts);
-    if (!status.ok()) {
-      return absl::Status(status.code(), absl::StrCat("round ", round, ": ", status.message()));
-    }
-  }
-  return absl::OkStatus();
-}
 
 class RandomExchangeTest : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, RandomExchangeTest, testing::Values(1, 2, 3, 4, 8));

@@ -34,8 +34,9 @@ absl::StatusOr<HostCard> ReadHostCard(absl::string_view bytes) {
   card.arena.key = in.U64();
   const bool has_port = 0 <= card.port && card.port <= 65535;
   if (!in.done() || !has_port || card.arena.bytes < 0) {
-    return InvalidArgument({"JoinWorld: a rank's card cannot be read; start the same build of the "
-                            "program for all ranks"});
+    return InvalidArgument(
+        {"JoinWorld: a rank's card cannot be read; start the same build of the "
+         "program for all ranks"});
   }
   return card;
 }

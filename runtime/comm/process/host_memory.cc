@@ -48,7 +48,8 @@ absl::StatusOr<std::unique_ptr<HostMemory>> HostMemory::Open(int rank,
     made->views_.push_back(*std::move(view));
   }
   made->ranks_ = std::make_unique<HostRanks>(rank, *made->arena_, device, std::move(ranks));
-  made->world_ = std::make_unique<SharedWorld>(static_cast<int>(cards.size()), *made->ranks_, state);
+  made->world_ =
+      std::make_unique<SharedWorld>(static_cast<int>(cards.size()), *made->ranks_, state);
   made->communicator_ = std::make_unique<SharedCommunicator>(*made->world_, rank, device);
   return made;
 }

@@ -11,8 +11,8 @@
 
 namespace dtensor {
 
-// A member's part in one group's exchanges, as RankGroup (local) keeps it: posts are kept twice, for
-// even and odd numbers.
+// A member's part in one group's exchanges, as RankGroup (local) keeps it: posts are kept twice,
+// for even and odd numbers.
 struct alignas(64) BoardGroup {
   static constexpr size_t kWords = 240;
 

@@ -57,9 +57,8 @@ int SharedGroup::IndexOf(int rank) const {
 
 uint64_t SharedGroup::posted(int member) const {
   const BoardGroup* const place = PlaceOf(member);
-  return place == nullptr
-             ? 0
-             : place->counter(ExchangeStage::kPosted).load(std::memory_order_relaxed);
+  return place == nullptr ? 0
+                          : place->counter(ExchangeStage::kPosted).load(std::memory_order_relaxed);
 }
 
 void SharedGroup::SleepUntilReached(int member, ExchangeStage stage, uint64_t number,

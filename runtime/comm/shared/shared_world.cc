@@ -99,13 +99,12 @@ absl::Status SharedWorld::CheckPeer(const Wait& wait) {
   const std::optional<absl::Status> returned = state_.returned(wait.peer());
   // A rank that left has published all that it ever will.
   if (!returned || wait.over()) return absl::OkStatus();
-  const std::string waiter =
-      absl::StrCat("rank ", wait.rank, " waits for it in ",
-                   CallText(wait.op, wait.number, wait.group.ranks()));
-  return Fail(wait.peer(), returned->ok()
-                               ? absl::AbortedError(absl::StrCat("returned while ", waiter))
-                               : absl::Status(returned->code(), absl::StrCat(returned->message(),
-                                                                             " (", waiter, ")")));
+  const std::string waiter = absl::StrCat("rank ", wait.rank, " waits for it in ",
+                                          CallText(wait.op, wait.number, wait.group.ranks()));
+  return Fail(wait.peer(),
+              returned->ok() ? absl::AbortedError(absl::StrCat("returned while ", waiter))
+                             : absl::Status(returned->code(),
+                                            absl::StrCat(returned->message(), " (", waiter, ")")));
 }
 
 absl::Status SharedWorld::CheckSilence(const Wait& wait, bool timed_out) {

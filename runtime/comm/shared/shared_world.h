@@ -20,13 +20,13 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "dtensor/runtime/comm/world_state.h"
 #include "dtensor/runtime/comm/pulls/exchange_stage.h"
 #include "dtensor/runtime/comm/pulls/pull_communicator.h"
 #include "dtensor/runtime/comm/pulls/spinning.h"
 #include "dtensor/runtime/comm/pulls/wait_chain.h"
 #include "dtensor/runtime/comm/shared/host_ranks.h"
 #include "dtensor/runtime/comm/shared/shared_group.h"
+#include "dtensor/runtime/comm/world_state.h"
 
 namespace dtensor {
 

@@ -17,7 +17,8 @@ using Words = std::array<uint64_t, Board::kWaitWords>;
 void Write(const Words& words, Board& board) {
   const uint64_t version = board.wait_version.load(kRelaxed);
   board.wait_version.store(version + 1, std::memory_order_seq_cst);
-  for (size_t i = 0; i < words.size(); ++i) board.wait[i].store(words[i], std::memory_order_seq_cst);
+  for (size_t i = 0; i < words.size(); ++i)
+    board.wait[i].store(words[i], std::memory_order_seq_cst);
   board.wait_version.store(version + 2, std::memory_order_seq_cst);
 }
 
@@ -35,13 +36,14 @@ void ClearWait(Board& board) { Write({}, board); }
 std::optional<WaitNote> ReadWait(const Board& board) {
   Words words;
   const uint64_t version = board.wait_version.load(std::memory_order_seq_cst);
-  for (size_t i = 0; i < words.size(); ++i) words[i] = board.wait[i].load(std::memory_order_seq_cst);
+  for (size_t i = 0; i < words.size(); ++i)
+    words[i] = board.wait[i].load(std::memory_order_seq_cst);
   const bool whole =
       version % 2 == 0 && board.wait_version.load(std::memory_order_seq_cst) == version;
   if (!whole || words[0] == 0 || words[kHead - 1] > kTextBytes) return std::nullopt;
-  return WaitNote{static_cast<int>(words[0] - 1), words[1], static_cast<ExchangeStage>(words[2]),
-                  words[3],
-                  std::string(reinterpret_cast<const char*>(words.data() + kHead), words[kHead - 1])};
+  return WaitNote{
+      static_cast<int>(words[0] - 1), words[1], static_cast<ExchangeStage>(words[2]), words[3],
+      std::string(reinterpret_cast<const char*>(words.data() + kHead), words[kHead - 1])};
 }
 
 }  // namespace dtensor
