@@ -56,8 +56,8 @@ GlobalPart RandomPart(Random& random, Device& device, absl::Span<const int> grou
   Dims source(ndim, 0);
   for (size_t me = 0; me < group.size(); ++me) {
     for (int64_t boxes = random.In(0, 3); boxes > 0; --boxes) {
-      ReceiveBox box = RandomReceiveBox(random, ndim,
-                                                     RandomPeers(random, group, random.Chance(50)));
+      ReceiveBox box =
+          RandomReceiveBox(random, ndim, RandomPeers(random, group, random.Chance(50)));
       box.dims[0].dst += results[me][0];  // below the boxes before it: disjoint
       results[me] = Max(results[me], DstShape(box));
       source = Max(source, SourceShape(box));
@@ -80,9 +80,8 @@ std::vector<std::byte> Expected(const GlobalPart& part, absl::Span<const int> gr
       const Backed& source =
           part.sources[std::find(group.begin(), group.end(), peer) - group.begin()];
       size_t i = 0;
-      ForEachElement(box, dst, source.tensor, [&](int64_t from, int64_t) {
-        terms[i++].push_back(&source.bytes[from]);
-      });
+      ForEachElement(box, dst, source.tensor,
+                     [&](int64_t from, int64_t) { terms[i++].push_back(&source.bytes[from]); });
     }
     size_t i = 0;
     ForEachElement(box, dst, dst, [&](int64_t, int64_t to) {
@@ -140,8 +139,7 @@ absl::Status ExchangeAndCompare(Communicator& communicator, Device& device,
     const auto expected = Expected(parts[i], group, me);
     const auto* found = mine[i].dst.data<std::byte>();
     if (found == nullptr) continue;  // no elements
-    if (!SameElements(mine[i].dst.dtype(), expected,
-                                   absl::MakeConstSpan(found, expected.size()))) {
+    if (!SameElements(mine[i].dst.dtype(), expected, absl::MakeConstSpan(found, expected.size()))) {
       return absl::InternalError(absl::StrCat("wrong values in part ", i));
     }
   }
@@ -150,8 +148,8 @@ absl::Status ExchangeAndCompare(Communicator& communicator, Device& device,
 
 }  // namespace
 
-absl::Status RandomExchanges(Communicator& communicator, Device& device, uint64_t seed,
-                             int rounds, bool adopts) {
+absl::Status RandomExchanges(Communicator& communicator, Device& device, uint64_t seed, int rounds,
+                             bool adopts) {
   Random random(seed);
   for (int round = 0; round < rounds; ++round) {
     std::vector<int> group;

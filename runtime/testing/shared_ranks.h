@@ -1,5 +1,6 @@
 // SharedRanks: rank threads that exchange as processes of one host do, by boards and arenas, over
-// one mapping of each arena: so that ThreadSanitizer sees both sides. Failures are the threads' own.
+// one mapping of each arena: so that ThreadSanitizer sees both sides. Failures are the threads'
+// own.
 //
 //   SharedRanks shared(n);
 //   RunLocalRanks(n, [&](Communicator& threads, Device&) {

@@ -27,7 +27,7 @@ def fuzz_target(name, deps, longest = 4096):
     )
     native.sh_test(
         name = name + "_test",
-        size = "small",
+        size = "medium",
         srcs = ["fuzz_test.sh"],
         args = [
             "$(rootpath :{})".format(name),

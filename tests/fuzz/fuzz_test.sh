@@ -9,5 +9,5 @@ if [ -z "${FUZZ_SECONDS-}" ]; then
 fi
 mkdir -p "$TEST_TMPDIR/corpus"
 exec "$program" -max_total_time="$FUZZ_SECONDS" -max_len="$longest" -dict="$words" \
-  -timeout=10 -rss_limit_mb=1024 -malloc_limit_mb=256 -print_final_stats=1 \
+  -timeout=25 -rss_limit_mb=1024 -malloc_limit_mb=256 -print_final_stats=1 \
   -artifact_prefix="$TEST_UNDECLARED_OUTPUTS_DIR/" "$TEST_TMPDIR/corpus" "$seeds"

@@ -105,6 +105,7 @@ ROOMS = {
     ],
     "runtime/comm/local": [
         "runtime/comm",
+        "runtime/comm/pulls",
         "runtime/comm/simulated",
         "runtime/core",
         "runtime/device",
@@ -123,11 +124,26 @@ ROOMS = {
     "runtime/comm/process": [
         "runtime/comm",
         "runtime/comm/messages",
+        "runtime/comm/shared",
         "runtime/core",
         "runtime/device",
         "runtime/device/cpu",
         "runtime/device/deferred",
         "runtime/net",
+    ],
+    "runtime/comm/pulls": [
+        "runtime/comm",
+        "runtime/core",
+        "runtime/device",
+        "runtime/kernels",
+    ],
+    "runtime/comm/shared": [
+        "runtime/comm",
+        "runtime/comm/pulls",
+        "runtime/core",
+        "runtime/device",
+        "runtime/device/cpu",
+        "runtime/kernels",
     ],
     "runtime/comm/simulated": [
         "runtime/comm",

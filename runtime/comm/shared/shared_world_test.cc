@@ -1,5 +1,5 @@
-// Ranks as threads over one mapping of each arena, which ThreadSanitizer sees through; processes are
-// tested by process_world_test and tests/processes.
+// Ranks as threads over one mapping of each arena, which ThreadSanitizer sees through; processes
+// are tested by process_world_test and tests/processes.
 #include "dtensor/runtime/comm/shared/shared_world.h"
 
 #include <atomic>
@@ -158,7 +158,7 @@ class State final : public WorldState {
 
 // What `fn` returns on each rank.
 std::vector<absl::Status> RunAll(int n, double timeout,
-                              const std::function<absl::Status(SharedRank&)>& fn) {
+                                 const std::function<absl::Status(SharedRank&)>& fn) {
   SharedRanks ranks(n);
   const auto shared = std::make_shared<State::Shared>();
   std::vector<absl::Status> results(n);
@@ -195,10 +195,10 @@ void ExpectAll(const std::vector<absl::Status>& results, absl::StatusCode code,
 
 TEST(SharedFailuresTest, RanksThatDisagree) {
   ExpectAll(RunAll(3, 60,
-                [](SharedRank& rank) {
-                  const bool last = rank.communicator().rank() == 2;
-                  return Meet(rank, {0, 1, 2}, last ? "Other" : "One", last ? 7 : 8);
-                }),
+                   [](SharedRank& rank) {
+                     const bool last = rank.communicator().rank() == 2;
+                     return Meet(rank, {0, 1, 2}, last ? "Other" : "One", last ? 7 : 8);
+                   }),
             absl::StatusCode::kFailedPrecondition,
             AllOf(HasSubstr("ranks disagree about call 1 of ranks [0, 1, 2]"),
                   HasSubstr("op \"Other\" (exchange, 0 tensors, digest 7)"),
@@ -208,11 +208,11 @@ TEST(SharedFailuresTest, RanksThatDisagree) {
 TEST(SharedFailuresTest, RanksThatWaitForEachOtherInACycle) {
   const auto start = std::chrono::steady_clock::now();
   ExpectAll(RunAll(3, 60,
-                [](SharedRank& rank) {
-                  const int me = rank.communicator().rank(), next = (me + 1) % 3;
-                  return Meet(rank, {std::min(me, next), std::max(me, next)},
-                              absl::StrCat("with ", next));
-                }),
+                   [](SharedRank& rank) {
+                     const int me = rank.communicator().rank(), next = (me + 1) % 3;
+                     return Meet(rank, {std::min(me, next), std::max(me, next)},
+                                 absl::StrCat("with ", next));
+                   }),
             absl::StatusCode::kFailedPrecondition,
             AllOf(HasSubstr("ranks wait for each other in a cycle"), HasSubstr("op \"with 0\""),
                   HasSubstr("op \"with 1\""), HasSubstr("op \"with 2\""),
@@ -233,8 +233,9 @@ TEST(SharedFailuresTest, ASilentRank) {
     if (me == 1) DT_RETURN_IF_ERROR(Meet(rank, {1, 2}, "late"));
     return Meet(rank, {0, 1}, "early");
   });
-  ExpectAll(results, absl::StatusCode::kDeadlineExceeded,
-            AllOf(HasSubstr("rank 2: silent for 1.5 s"), HasSubstr("op \"late\" (call 1 of ranks")));
+  ExpectAll(
+      results, absl::StatusCode::kDeadlineExceeded,
+      AllOf(HasSubstr("rank 2: silent for 1.5 s"), HasSubstr("op \"late\" (call 1 of ranks")));
 }
 
 TEST(SharedFailuresTest, ARankThatReturns) {

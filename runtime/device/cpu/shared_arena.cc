@@ -54,6 +54,7 @@ void* MapFile(int file, int64_t bytes, int protection) {
     return mapped;
   }
   madvise(mapped, bytes, MADV_HUGEPAGE);
+  madvise(mapped, bytes, MADV_DONTDUMP);  // a core dump looks at each page, also of what is empty
   return mapped;
 }
 
@@ -180,7 +181,6 @@ absl::StatusOr<ArenaView> ArenaView::Open(const ArenaName& name) {
   ArenaView view;
   view.data_ = static_cast<const char*>(mapped);
   view.bytes_ = name.bytes;
-  madvise(mapped, name.bytes, MADV_DONTDUMP);
   uint64_t key = 0;
   std::memcpy(&key, mapped, sizeof(key));
   if (key != name.key) return missing();
