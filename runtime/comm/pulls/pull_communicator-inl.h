@@ -93,6 +93,9 @@ void PullCommunicator<WorldType>::End() {
     in.collective = nullptr;
     in.owner = nullptr;
   }
+  // With what groups keep of their peers' memory.
+  std::erase_if(memberships_, [](const Membership& in) { return in.collective == nullptr; });
+  last_membership_ = 0;
 }
 
 template <typename WorldType>
