@@ -130,7 +130,9 @@ absl::StatusOr<std::vector<DistributedTensor>> GradientsOf(
                      tensors[i].ToString(), "; leave it out, or allow_unused"));
   }
   DT_ASSIGN_OR_RETURN(Contribution first, FirstGradient(*loss, options.gradient));
-  Tape tape = MakeTape("GradientsOf", *loss, options, std::move(walk));
+  BackwardOptions walked = options;
+  walked.bucket_bytes = 0;  // nothing is stored, so nothing is reduced
+  Tape tape = MakeTape("GradientsOf", *loss, walked, std::move(walk));
   if (tape.walk().Wants(root)) DT_RETURN_IF_ERROR(tape.Run(root, std::move(first)));
   std::vector<DistributedTensor> gradients;
   for (const DistributedTensor& tensor : tensors) {

@@ -189,6 +189,26 @@ TEST(GradientBuckets, ReduceWhatWaitsForAnOperatorThatGetsNoGradient) {
   }));
 }
 
+TEST(GradientBuckets, AreNoneOfGradientsOf) {
+  DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const Model model, MakeModel(context, "dp=2", DType::kF32));
+    DT_RETURN_IF_ERROR(Backward(Forward(model, false)));  // leaves gradients that are Partial
+    const auto gradient = [&](int64_t bytes) -> absl::StatusOr<std::vector<float>> {
+      DT_ASSIGN_OR_RETURN(const auto loss, Forward(model, false));
+      Calls(context);
+      DT_ASSIGN_OR_RETURN(const auto gradients,
+                          GradientsOf(loss, {model.weights[1]}, {.bucket_bytes = bytes}));
+      EXPECT_EQ(Calls(context), 0);
+      EXPECT_TRUE(gradients[0].layout().is_partial());
+      return ToGlobal<float>(gradients[0]);
+    };
+    DT_ASSIGN_OR_RETURN(const auto without, gradient(0));
+    DT_ASSIGN_OR_RETURN(const auto with, gradient(1));
+    EXPECT_EQ(with, without);
+    return absl::OkStatus();
+  }));
+}
+
 TEST(GradientBuckets, RefuseANegativeSizeBeforeAnythingRuns) {
   DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {
     DT_ASSIGN_OR_RETURN(const Model model, MakeModel(context, "dp=2", DType::kF32));
