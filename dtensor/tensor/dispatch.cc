@@ -130,13 +130,16 @@ uint64_t NoteVersion(Node& node, const TensorImpl& source, int i) {
 }
 
 // Saves in place of operand i what it was gathered of: a leaf, which it may be itself, or another
-// tensor. False where there is none, or nothing to gather: it was read as it rests.
+// tensor. False where there is none; nothing to gather, as it was read as it rests; or one of the
+// two was written to since, so that only the operand has what was read.
 bool SaveSource(Node& node, const TensorImpl& operand, int i) {
   const bool in_group = operand.gather != nullptr;
   TensorImplPtr source = in_group ? operand.gather->leaf.lock() : operand.source;
   if (source == nullptr) return false;
   const Spec* const as_it_rests = in_group ? node.decision->operands[i] : operand.spec.get();
   if (source->spec == as_it_rests) return false;
+  const bool is_itself = source.get() == &operand;
+  if (!is_itself && !StillEqual(operand, *source, operand.source_version)) return false;
   const uint64_t version = AliasRoot(*source).version();
   node.saved_sources.push_back({i, std::move(source), version});
   return true;

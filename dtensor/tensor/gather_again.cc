@@ -19,7 +19,10 @@ int64_t Parts(const Layout& layout) {
 // What operators save in place of what was gathered of `impl`: one alias for all of them. It
 // remembers weakly, so that what is gathered again is not kept.
 const TensorImplPtr& SourceOf(TensorImpl& impl) {
-  if (impl.source != nullptr) return impl.source;  // perhaps of what `impl` was gathered of
+  if (impl.source != nullptr) {
+    const bool is_alias = impl.source->spec == impl.spec;  // or what `impl` was gathered of
+    if (is_alias || StillEqual(impl, *impl.source, impl.source_version)) return impl.source;
+  }
   impl.source = MakeImpl(*impl.context, impl.spec, impl.local, impl.row_major);
   impl.source->lineage = impl.lineage;
   impl.source->pinned = true;
@@ -37,7 +40,9 @@ TensorOr RedistributeForUse(const DistributedTensor& x, const Layout& layout) {
   const bool copied = &AliasRoot(impl) != &impl.local;
   if (!gathers || copied || !impl.context->recording()) return result;
   if (UsesKeptResults(*impl.context)) return result;  // it is kept as it is
-  result.impl()->source = SourceOf(impl);
+  TensorImpl& gathered = *result.impl();
+  gathered.source = SourceOf(impl);
+  gathered.source_version = AliasRoot(*gathered.source).version();
   return result;
 }
 

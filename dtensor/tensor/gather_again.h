@@ -12,8 +12,9 @@ namespace dtensor {
 // operators that read results of one x in one layout, and frees it after the last of them. So a
 // rank keeps its shard, for one more collective; values, gradients included, are the same bits.
 //
-// A view of the result that an operator saves keeps the gathered memory. Writing to x before
-// Backward is refused there, as for any operand. Errors: as Redistribute; failures.
+// A view of the result that an operator saves keeps the gathered memory, as does an operator that
+// reads the result after it or x was written to. Writing to x between an operator and its Backward
+// is refused there, as for any operand. Errors: as Redistribute; failures.
 TensorOr RedistributeForUse(const DistributedTensor& x, const Layout& layout);
 
 }  // namespace dtensor

@@ -112,6 +112,7 @@ TensorOr ForUse(const DistributedTensor& leaf) {
   handle->pinned = impl->pinned;
   handle->edge = EdgeOf(impl);
   handle->gather = impl->gather;
+  handle->source_version = member->version;
   return DistributedTensor(std::move(handle));
 }
 

@@ -127,8 +127,7 @@ Lineage MovedLineage(const TensorImpl& impl, const Spec& target) {
 const TensorImplPtr& Memory(const TensorImplPtr& impl) {
   const TensorImplPtr& twin = impl->twin;
   if (twin == nullptr || (twin->unsettled != nullptr && twin->unsettled->consumed)) return impl;
-  const bool same = impl->local.version() == 0 && AliasRoot(*twin).version() == impl->twin_version;
-  return same ? twin : impl;
+  return StillEqual(*impl, *twin, impl->twin_version) ? twin : impl;
 }
 
 }  // namespace
@@ -284,6 +283,7 @@ absl::Status BeforeWrite(const DistributedTensor& tensor) {
   DT_RETURN_IF_ERROR(impl.context->FinishReads(impl.local));
   impl.remembered.clear();
   impl.twin = nullptr;
+  impl.source = nullptr;
   impl.lineage.id = MixLineage(impl.lineage.id, /*more=*/1);  // other values from here on
   absl::Status status = impl.local.BeforeWrite();
   return status.ok() ? status : impl.context->communicator().Fail(status);

@@ -83,6 +83,7 @@ struct TensorImpl {
   // Of what RedistributeForUse() gathered: operators save this in its place. Of the tensor that was
   // gathered, the same, so that all share it.
   TensorImplPtr source;
+  uint64_t source_version = 0;  // of it, or of a group's leaf, when this was gathered of that
 
   // Redistributions of this tensor. Leaves that want gradients and what is pinned hold them weakly:
   // parameters live on, and a gathered copy must not. The first caller gets what is remembered
@@ -153,6 +154,12 @@ inline bool WantsGradient(const TensorImpl& impl) {
 
 // The tensor whose version counts the writes to `impl`. Requires: settled.
 const Tensor& AliasRoot(const TensorImpl& impl);
+
+// Whether `value`, which was made of `source` when that had `version`, has its elements still:
+// neither was written to since. Requires: settled.
+inline bool StillEqual(const TensorImpl& value, const TensorImpl& source, uint64_t version) {
+  return value.local.version() == 0 && AliasRoot(source).version() == version;
+}
 
 // `impl` in the layout of `target` (same mesh, shape and type), remembered, without an edge. Never
 // written to: a caller that hands it on borrows from it.
