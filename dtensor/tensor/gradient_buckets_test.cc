@@ -209,6 +209,40 @@ TEST(GradientBuckets, AreNoneOfGradientsOf) {
   }));
 }
 
+// A leaf that a function gives back, at which gradients arrive in two layouts, with one before.
+TEST(GradientBuckets, TakeALeafOnceThatGetsTwoLayoutsAlongOneEdge) {
+  const auto run = [](int64_t bytes, std::vector<float>& gradient, int64_t& calls) {
+    return RunRanks(2, [&](Context& context) -> absl::Status {
+      DT_ASSIGN_OR_RETURN(const Model model, MakeModel(context, "dp=2", DType::kF32));
+      const DistributedTensor& w = model.weights[0];
+      DT_ASSIGN_OR_RETURN(const Layout rows, model.x.layout().WithAxes({0}, Shard(0)));
+      DT_ASSIGN_OR_RETURN(const auto x, model.x.Redistribute(rows));
+      const auto itself = [](absl::Span<const DistributedTensor> operands) -> TensorsOr {
+        return std::vector<DistributedTensor>{operands[0]};
+      };
+      for (const bool last : {false, true}) {
+        DT_ASSIGN_OR_RETURN(const auto y, Recompute({w}, itself));
+        TensorOr loss = Sum(MatMul(x, y[0]), {0, 1});
+        if (last) loss = Add(loss, Sum(Silu(y[0]), {0, 1}));
+        DT_RETURN_IF_ERROR(loss.status());
+        Calls(context);
+        DT_RETURN_IF_ERROR(Backward(loss, {.bucket_bytes = last ? bytes : 0}));
+        if (context.rank() == 0 && last) calls = Calls(context);
+      }
+      EXPECT_EQ(w.grad().layout(), w.layout());
+      DT_ASSIGN_OR_RETURN(auto values, ToGlobal<float>(w.grad()));
+      if (context.rank() == 0) gradient = std::move(values);
+      return absl::OkStatus();
+    });
+  };
+  std::vector<float> at_end, with;
+  int64_t calls = 0, with_calls = 0;
+  DT_ASSERT_OK(run(0, at_end, calls));
+  DT_ASSERT_OK(run(1, with, with_calls));
+  EXPECT_EQ(with, at_end);
+  EXPECT_EQ(with_calls, 1);
+}
+
 TEST(GradientBuckets, RefuseANegativeSizeBeforeAnythingRuns) {
   DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {
     DT_ASSIGN_OR_RETURN(const Model model, MakeModel(context, "dp=2", DType::kF32));

@@ -58,7 +58,8 @@ absl::StatusOr<Contribution> Tape::Converted(const Contribution& more, DType dty
   return Contribution{std::move(spec), std::move(local), true};
 }
 
-absl::Status Tape::Deliver(const Edge& edge, Contribution more) {
+// To the place to which the edge leads.
+absl::Status Tape::AddAt(const Edge& edge, Contribution more) {
   if (edge.leaf != nullptr) {
     auto [it, fresh] = arrived_.try_emplace(PlaceOf(edge));
     if (fresh) leaves_.push_back(edge.leaf);
@@ -66,8 +67,7 @@ absl::Status Tape::Deliver(const Edge& edge, Contribution more) {
     if (dtype != more.spec->dtype) {
       DT_ASSIGN_OR_RETURN(more, Converted(more, dtype));
     }
-    DT_RETURN_IF_ERROR(Accumulate(it->second, std::move(more)));
-    return Complete(walk_.gathers().Arrived(edge.leaf));
+    return Accumulate(it->second, std::move(more));
   }
   if (edge.node == nullptr) return absl::OkStatus();
   Pending& pending = pending_[edge.node->sequence];
@@ -76,6 +76,16 @@ absl::Status Tape::Deliver(const Edge& edge, Contribution more) {
     pending.slots.resize(edge.node->decision->results.size());
   }
   return Accumulate(pending.slots[edge.index], std::move(more));
+}
+
+// All that comes along the edge was added.
+absl::Status Tape::Arrived(const Edge& edge) {
+  return edge.leaf == nullptr ? absl::OkStatus() : Complete(walk_.gathers().Arrived(edge.leaf));
+}
+
+absl::Status Tape::Deliver(const Edge& edge, Contribution more) {
+  DT_RETURN_IF_ERROR(AddAt(edge, std::move(more)));
+  return Arrived(edge);
 }
 
 // The sum of all contributions in one layout. Those that are Partial are reduced on the way.
@@ -203,9 +213,9 @@ absl::Status Tape::RunAgain(Node& node, absl::InlinedVector<Slot, 2>& slots) {
   }
   for (size_t r = 0; r < slots.size(); ++r) {
     const Edge edge = EdgeOf((*results)[r].impl());
-    for (Contribution& sum : slots[r]) {
-      if (walk_.Wants(edge)) DT_RETURN_IF_ERROR(Deliver(edge, std::move(sum)));
-    }
+    if (slots[r].empty() || !walk_.Wants(edge)) continue;
+    for (Contribution& sum : slots[r]) DT_RETURN_IF_ERROR(AddAt(edge, std::move(sum)));
+    DT_RETURN_IF_ERROR(Arrived(edge));
   }
   Forget(node);
   return absl::OkStatus();

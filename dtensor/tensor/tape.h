@@ -64,6 +64,8 @@ class Tape {
   absl::StatusOr<Tensor> NewTensor(const Spec* spec);
   absl::Status Accumulate(Slot& slot, Contribution more);
   absl::StatusOr<Contribution> Converted(const Contribution& more, DType dtype);
+  absl::Status AddAt(const Edge& edge, Contribution more);
+  absl::Status Arrived(const Edge& edge);
   absl::Status Deliver(const Edge& edge, Contribution more);
   absl::StatusOr<Tensor> Settle(Slot& slot, const Spec* wanted, const ExchangeCaller& caller);
   AxisList PassedAxes(const Decision& decision, const Slot& slot);
