@@ -135,8 +135,8 @@ absl::StatusOr<std::vector<DistributedTensor>> GradientsOf(
   Tape tape = MakeTape("GradientsOf", *loss, walked, std::move(walk));
   if (tape.walk().Wants(root)) DT_RETURN_IF_ERROR(tape.Run(root, std::move(first)));
   std::vector<DistributedTensor> gradients;
-  for (const DistributedTensor& tensor : tensors) {
-    DT_ASSIGN_OR_RETURN(TensorImplPtr gradient, tape.GradientOf(tensor.impl()));
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    DT_ASSIGN_OR_RETURN(TensorImplPtr gradient, tape.GradientOf(targets[i], tensors[i].impl()));
     gradients.emplace_back(std::move(gradient));
   }
   return gradients;

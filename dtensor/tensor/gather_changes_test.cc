@@ -152,5 +152,18 @@ TEST(GatherGroup, WhatWasGatheredBeforeALeafWasWrittenIsSavedItself) {
   });
 }
 
+TEST(GatherGroup, ALeafThatWantsNoGradientAnyMoreGetsWhatWasRecorded) {
+  OnPair([](Context& context, const DeviceMesh& mesh, GatherGroup& group) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(auto w, Member(context, mesh, group, -5));
+    DT_ASSIGN_OR_RETURN(const auto x, Full(context, mesh, {Shard(0)}, {2, kDim}, DType::kF32, 1));
+    const TensorOr loss = Sum(MatMul(x, ForUse(w)), {0, 1});
+    DT_RETURN_IF_ERROR(w.set_requires_grad(false));
+    DT_RETURN_IF_ERROR(Backward(loss));
+    DT_RETURN_IF_ERROR(ReduceGradients({w}));
+    EXPECT_THAT(ToGlobal<float>(w.grad()), IsOkAndHolds(std::vector<float>(kDim * kDim, 2)));
+    return absl::OkStatus();
+  });
+}
+
 }  // namespace
 }  // namespace dtensor

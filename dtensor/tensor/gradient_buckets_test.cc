@@ -243,6 +243,60 @@ TEST(GradientBuckets, TakeALeafOnceThatGetsTwoLayoutsAlongOneEdge) {
   EXPECT_EQ(with_calls, 1);
 }
 
+TEST(GradientBuckets, TakeALeafThatWantsNoGradientAnyMore) {
+  for (const bool recompute : {false, true}) {
+    DT_EXPECT_OK(RunRanks(2, [&](Context& context) -> absl::Status {
+      DT_ASSIGN_OR_RETURN(const Model model, MakeModel(context, "dp=2", DType::kF32));
+      std::vector<std::vector<float>> gradients;
+      for (const bool wanted : {true, false}) {
+        DistributedTensor w = model.weights[1];  // outside of the functions that run again
+        DT_RETURN_IF_ERROR(w.set_requires_grad(true));
+        DT_ASSIGN_OR_RETURN(const auto loss, Forward(model, recompute));
+        DT_RETURN_IF_ERROR(w.set_requires_grad(wanted));
+        DT_RETURN_IF_ERROR(Backward(loss, {.bucket_bytes = 1}));
+        DT_ASSIGN_OR_RETURN(auto values, ToGlobal<float>(w.grad()));
+        gradients.push_back(std::move(values));
+        w.ClearGrad();
+      }
+      EXPECT_EQ(gradients[1], gradients[0]);
+      return absl::OkStatus();
+    }));
+  }
+}
+
+// Functions that run again read a leaf that wants a gradient only then: all that came before is in a
+// bucket when more arrives.
+TEST(GradientBuckets, AddWhatALeafHasOnce) {
+  DT_EXPECT_OK(RunRanks(2, [&](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const Model model, MakeModel(context, "dp=2", DType::kF32));
+    DistributedTensor w = model.weights[0], first = model.weights[1];
+    std::vector<float> gradients[2];
+    const auto layer = [w](absl::Span<const DistributedTensor> x) -> TensorsOr {
+      DT_ASSIGN_OR_RETURN(auto y, Silu(MatMul(x[0], w)));
+      return std::vector<DistributedTensor>{std::move(y)};
+    };
+    for (const bool reduces : {false, true}) {
+      w.ClearGrad();
+      DT_RETURN_IF_ERROR(w.set_requires_grad(true));
+      DT_RETURN_IF_ERROR(Backward(Forward(model, false)));  // leaves what is Partial
+      DT_RETURN_IF_ERROR(w.set_requires_grad(false));
+      DT_ASSIGN_OR_RETURN(const auto x, model.x.Redistribute({Shard(0)}));
+      DT_ASSIGN_OR_RETURN(DistributedTensor h, MatMul(x, first));
+      for (int i = 0; i < 3; ++i) {
+        DT_ASSIGN_OR_RETURN(const auto y, Recompute({h}, layer));
+        h = y[0];
+      }
+      DT_RETURN_IF_ERROR(w.set_requires_grad(true));
+      DT_RETURN_IF_ERROR(Backward(Sum(h, {0, 1}), {.bucket_bytes = reduces}));
+      DT_ASSIGN_OR_RETURN(gradients[reduces], ToGlobal<float>(w.grad()));
+    }
+    for (size_t i = 0; i < gradients[0].size(); ++i) {
+      EXPECT_NEAR(gradients[1][i], gradients[0][i], 1e-4);
+    }
+    return absl::OkStatus();
+  }));
+}
+
 TEST(GradientBuckets, RefuseANegativeSizeBeforeAnythingRuns) {
   DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {
     DT_ASSIGN_OR_RETURN(const Model model, MakeModel(context, "dp=2", DType::kF32));

@@ -252,13 +252,14 @@ absl::Status Tape::Complete(const GatherWalk::Completed& completed) {
 // With the gradient that it has, unless that is reduced and what has arrived is to be: Store() adds
 // that afterwards. So the order of the sums is that of a Backward without buckets.
 absl::Status Tape::AddToBucket(const TensorImplPtr& leaf) {
-  Slot slot = std::exchange(arrived_[PlaceOf(EdgeOf(leaf))], {});
+  Slot slot = std::exchange(SlotOf(leaf), {});
   uint64_t lineage = MixLineage(options_.lineage, leaf->lineage.id);
   const bool reduced = leaf->grad != nullptr && leaf->grad->spec->layout == leaf->spec->layout;
-  if (leaf->grad != nullptr && (!reduced || slot.size() > 1)) {
+  const bool adds = leaf->grad != nullptr && (!reduced || slot.size() > 1);
+  // Once: a function that runs again may lead to a leaf whose gradient was complete before.
+  if (adds && added_.insert(leaf.get()).second) {
     slot.insert(slot.begin(), {leaf->grad->spec, leaf->grad->local, false});
     lineage = MixLineage(lineage, leaf->grad->lineage.id);
-    added_.insert(leaf.get());
   }
   DT_ASSIGN_OR_RETURN(TensorImplPtr gradient, Sum(leaf, slot, lineage));
   in_buckets_.insert(leaf.get());
@@ -277,7 +278,7 @@ absl::Status Tape::FinishBuckets() {
   DT_RETURN_IF_ERROR(buckets_.Finish());
   for (GradientBuckets::Reduced& reduced : buckets_.TakeReduced()) {
     const bool owned = reduced.local.is_only_user();
-    arrived_[PlaceOf(EdgeOf(reduced.leaf))].push_back(
+    SlotOf(reduced.leaf).push_back(
         {std::move(reduced.spec), std::move(reduced.local), owned});
   }
   return absl::OkStatus();
@@ -291,7 +292,7 @@ absl::Status Tape::ReduceEarly(const std::vector<TensorImplPtr>& leaves) {
   std::vector<bool> views;
   for (size_t i = 0; i < leaves.size(); ++i) {
     const TensorImpl& leaf = *leaves[i];
-    Slot slot = std::exchange(arrived_[PlaceOf(EdgeOf(leaves[i]))], {});
+    Slot slot = std::exchange(SlotOf(leaves[i]), {});
     const uint64_t lineage = MixLineage(options_.lineage, leaf.lineage.id);
     DT_ASSIGN_OR_RETURN(gradients[i], Sum(leaves[i], slot, lineage));
     const SpecPtr from = gradients[i]->spec;
@@ -314,7 +315,7 @@ absl::Status Tape::ReduceEarly(const std::vector<TensorImplPtr>& leaves) {
       local = *std::move(copy);
     }
     const bool owned = local.is_only_user();
-    arrived_[PlaceOf(EdgeOf(leaves[i]))].push_back({spec, std::move(local), owned});
+    SlotOf(leaves[i]).push_back({spec, std::move(local), owned});
   }
   return absl::OkStatus();
 }
@@ -322,11 +323,13 @@ absl::Status Tape::ReduceEarly(const std::vector<TensorImplPtr>& leaves) {
 absl::Status Tape::Store() {
   std::vector<TensorImplPtr> gradients;
   for (const TensorImplPtr& leaf : leaves_) {
-    Slot& slot = arrived_[PlaceOf(EdgeOf(leaf))];
+    Slot& slot = SlotOf(leaf);
     uint64_t lineage = MixLineage(options_.lineage, leaf->lineage.id);
-    if (leaf->grad != nullptr && !added_.contains(leaf.get())) {
-      slot.insert(slot.begin(), {leaf->grad->spec, leaf->grad->local, false});
+    if (leaf->grad != nullptr) {
       lineage = MixLineage(lineage, leaf->grad->lineage.id);
+      if (!added_.contains(leaf.get())) {
+        slot.insert(slot.begin(), {leaf->grad->spec, leaf->grad->local, false});
+      }
     }
     DT_ASSIGN_OR_RETURN(TensorImplPtr gradient, Sum(leaf, slot, lineage));
     gradients.push_back(std::move(gradient));
@@ -335,8 +338,8 @@ absl::Status Tape::Store() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<TensorImplPtr> Tape::GradientOf(const TensorImplPtr& tensor) {
-  const auto it = arrived_.find(PlaceOf(EdgeOf(tensor)));
+absl::StatusOr<TensorImplPtr> Tape::GradientOf(const Edge& edge, const TensorImplPtr& tensor) {
+  const auto it = arrived_.find(PlaceOf(edge));
   if (it == arrived_.end()) return nullptr;
   Slot slot = it->second;  // it may be asked for again
   for (Contribution& sum : slot) sum.owned = false;

@@ -50,8 +50,9 @@ class Tape {
   absl::Status Run(const Edge& root, Contribution first);
   // Adds it to the leaves' gradients: to all, or to none.
   absl::Status Store();
-  // Of a leaf or an operator's result, which the walk keeps; null if nothing arrived.
-  absl::StatusOr<TensorImplPtr> GradientOf(const TensorImplPtr& tensor);
+  // Of `tensor`, a leaf or an operator's result, whose gradient goes along `edge` and which the walk
+  // keeps; null if nothing arrived.
+  absl::StatusOr<TensorImplPtr> GradientOf(const Edge& edge, const TensorImplPtr& tensor);
 
  private:
   // What has arrived for one tensor: one Contribution for each layout, in order of arrival.
@@ -61,6 +62,8 @@ class Tape {
     absl::InlinedVector<Slot, 2> slots;  // of the node's results
   };
 
+  // Of a leaf, which may want no gradient any more.
+  Slot& SlotOf(const TensorImplPtr& leaf) { return arrived_[PlaceOf({nullptr, 0, leaf})]; }
   absl::StatusOr<Tensor> NewTensor(const Spec* spec);
   absl::Status Accumulate(Slot& slot, Contribution more);
   absl::StatusOr<Contribution> Converted(const Contribution& more, DType dtype);
