@@ -1,5 +1,5 @@
 // What operators save in place of a gathered tensor, where a program changes it or its source
-// before Backward.
+// before Backward: writes, set_requires_grad, sources that nobody else has.
 #include <functional>
 #include <numeric>
 #include <vector>
@@ -11,6 +11,7 @@
 #include "dtensor/tensor/autograd.h"
 #include "dtensor/tensor/gather_again.h"
 #include "dtensor/tensor/gather_group.h"
+#include "dtensor/tensor/recompute.h"
 #include "gtest/gtest.h"
 
 namespace dtensor {
@@ -165,5 +166,82 @@ TEST(GatherGroup, ALeafThatWantsNoGradientAnyMoreGetsWhatWasRecorded) {
   });
 }
 
+// --- Sources that the tape alone has. A function that does not use its second operand lets go of
+// the operators behind that one when it has run again: nobody walks them.
+
+TensorsOr First(absl::Span<const DistributedTensor> operands) {
+  DT_ASSIGN_OR_RETURN(auto y, Silu(operands[0]));
+  return std::vector<DistributedTensor>{std::move(y)};
+}
+
+TEST(GatherGroup, AMemberMayGoWhileItsGroupIsToBeGathered) {
+  OnPair([](Context& context, const DeviceMesh& mesh, GatherGroup& group) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const auto w, Member(context, mesh, group, -5));
+    DT_ASSIGN_OR_RETURN(const auto x, Full(context, mesh, {Shard(0)}, {2, kDim}, DType::kF32, 1));
+    std::vector<float> gradients[2];
+    for (const bool gone : {false, true}) {
+      TensorOr loss;
+      DistributedTensor v;
+      {
+        DT_ASSIGN_OR_RETURN(v, Member(context, mesh, group, -7));
+        DT_ASSIGN_OR_RETURN(const auto used, MatMul(x, ForUse(w)));
+        DT_ASSIGN_OR_RETURN(const auto unused, MatMul(x, ForUse(v)));
+        DT_ASSIGN_OR_RETURN(const auto y, Recompute({used, unused}, First));
+        loss = Sum(y[0], {0, 1});
+      }
+      if (gone) v = {};
+      DT_RETURN_IF_ERROR(Backward(loss));
+      DT_ASSIGN_OR_RETURN(gradients[gone], ToGlobal<float>(w.grad()));
+      DistributedTensor(w).ClearGrad();
+    }
+    EXPECT_EQ(gradients[1], gradients[0]);
+    return absl::OkStatus();
+  });
+}
+
+// Two operators read one source, and only one of them is walked. Then it is gone, and others take
+// its place in memory.
+TEST(RedistributeForUse, ASourceThatIsGoneIsNotTakenForAnother) {
+  const auto gradients = [](Context& context, bool again) -> absl::StatusOr<std::vector<float>> {
+    DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse("dp=2"));
+    const Layout whole = Layout::Replicated(mesh, 2);
+    const auto gathered = [&](const TensorOr& x) -> TensorOr {
+      DT_RETURN_IF_ERROR(x.status());
+      return again ? RedistributeForUse(*x, whole) : x->Redistribute(whole);
+    };
+    DT_ASSIGN_OR_RETURN(auto w, RandomNormal(context, whole, {kDim, kDim}, {.seed = 1}));
+    DT_RETURN_IF_ERROR(w.set_requires_grad(true));
+    TensorOr loss;
+    {
+      DT_ASSIGN_OR_RETURN(DistributedTensor h,
+                          RandomNormal(context, mesh, {Shard(0)}, {kDim, kDim}, {.seed = 2}));
+      const auto part = [&](absl::Span<const DistributedTensor> x) -> TensorsOr {
+        DT_ASSIGN_OR_RETURN(const auto rows, x[0].Redistribute({Shard(0)}));
+        DT_ASSIGN_OR_RETURN(auto y, MatMul(gathered(Scale(rows, .5)), w));
+        return std::vector<DistributedTensor>{std::move(y)};
+      };
+      for (int i = 0; i < 4; ++i) {
+        DT_ASSIGN_OR_RETURN(const auto y, Recompute({h}, part));
+        h = y[0];
+      }
+      DT_ASSIGN_OR_RETURN(const auto y, gathered(Scale(h.Redistribute({Shard(0)}), 2)));
+      DT_ASSIGN_OR_RETURN(const auto used, MatMul(y, w));
+      DT_ASSIGN_OR_RETURN(const auto unused, MatMul(y, w));
+      DT_ASSIGN_OR_RETURN(const auto last, Recompute({used, unused}, First));
+      loss = Sum(last[0], {0, 1});
+    }
+    DT_RETURN_IF_ERROR(Backward(loss));
+    DT_RETURN_IF_ERROR(ReduceGradients({w}));
+    return ToGlobal<float>(w.grad());
+  };
+  DT_EXPECT_OK(RunRanks(2, [&](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const auto kept, gradients(context, false));
+    DT_ASSIGN_OR_RETURN(const auto again, gradients(context, true));
+    EXPECT_EQ(again, kept);
+    return absl::OkStatus();
+  }));
+}
+
 }  // namespace
 }  // namespace dtensor
+

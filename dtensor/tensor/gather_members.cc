@@ -93,7 +93,9 @@ absl::StatusOr<std::vector<TensorImplPtr>> BeginGather(absl::Span<GatherMember* 
 
 void GatherWalk::CountEdge(const Edge& edge) {
   if (edge.leaf == nullptr) return;
-  const bool first = leaves_[edge.leaf.get()].edges++ == 0;
+  Awaited& awaited = leaves_[edge.leaf.get()];
+  awaited.leaf = edge.leaf;
+  const bool first = awaited.edges++ == 0;
   if (first && edge.leaf->gather != nullptr) ++arrivals_[edge.leaf->gather->group].leaves;
 }
 
@@ -103,14 +105,14 @@ void GatherWalk::Count(const Node& node, bool reduces) {
   }
   for (const SavedSource& saved : node.saved_sources) {
     GatherMember* const member = saved.source->gather.get();
-    if (member == nullptr) {
-      ++sources_[UseOf(node, saved)].uses;
-      continue;
-    }
+    Held& held = member == nullptr ? sources_[UseOf(node, saved)] : held_[member];
+    held.source = saved.source;
+    const bool first = held.uses++ == 0;
+    if (member == nullptr) continue;
     Need& need =
         counted_.try_emplace(member->group, Need{.counted = counted_.size()}).first->second;
     need.sequence = std::max(need.sequence, node.sequence);
-    if (held_[member].uses++ == 0) need.members.push_back(member);
+    if (first) need.members.push_back(member);
   }
 }
 
@@ -185,7 +187,7 @@ void GatherWalk::Release(Node& node) {
     if (node.replay == nullptr) node.operands[saved.operand] = Tensor();
     GatherMember* const member = saved.source->gather.get();
     Held& held = member == nullptr ? sources_[UseOf(node, saved)] : held_[member];
-    if (--held.uses == 0) held.gathered = nullptr;
+    if (--held.uses == 0) held.gathered = held.source = nullptr;
   }
 }
 

@@ -3,7 +3,6 @@
 #define DTENSOR_TENSOR_GATHER_MEMBERS_H_
 
 #include <cstdint>
-#include <map>
 #include <utility>
 #include <vector>
 
@@ -50,9 +49,12 @@ class GatherWalk {
   std::vector<Completed> Replaced(const Node& node);
 
  private:
+  // What is known by its address below is kept, be it all that the tape has: once it is gone,
+  // another may have its address.
   struct Held {
-    int uses = 0;      // by nodes that are still to be visited
-    size_t place = 0;  // of a member's Need, in needs_
+    TensorImplPtr source;  // of what was gathered, while it has uses
+    int uses = 0;          // by nodes that are still to be visited
+    size_t place = 0;      // of a member's Need, in needs_
     TensorImplPtr gathered;
   };
   // What the nodes need of one group, in the order in which they are visited.
@@ -70,6 +72,7 @@ class GatherWalk {
   using SourceUse = std::pair<const TensorImpl*, const Spec*>;
   static SourceUse UseOf(const Node& node, const SavedSource& saved);
   struct Awaited {
+    TensorImplPtr leaf;
     int edges = 0;  // to it, along which no gradient came so far
     bool arrived = false;
   };
