@@ -189,5 +189,39 @@ TEST(GatherRecompute, GradientsOfOneLeafPassByTheOthers) {
       IsOk());
 }
 
+// Nor do operators that are gone though nobody walked them: a function did not use what they gave.
+TEST(GatherRecompute, GradientsOfOneLeafPassByWhatIsGone) {
+  EXPECT_THAT(
+      RunRanks(2,
+               [](Context& context) -> absl::Status {
+                 DT_ASSIGN_OR_RETURN(const Leaves leaves, Leaves::Make(context));
+                 const auto part = [&](absl::Span<const DistributedTensor> x) -> TensorsOr {
+                   TensorOr side = leaves.X(context);
+                   for (int i = 0; i < 3; ++i) side = MatMul(side, ForUse(leaves.v));
+                   DT_ASSIGN_OR_RETURN(auto sum, Add(side, MatMul(x[0], ForUse(leaves.w))));
+                   return std::vector<DistributedTensor>{std::move(sum)};
+                 };
+                 const auto first = [](absl::Span<const DistributedTensor> x) -> TensorsOr {
+                   return std::vector<DistributedTensor>{x[0]};
+                 };
+                 std::vector<float> gradients[2];
+                 for (const bool again : {false, true}) {
+                   DT_ASSIGN_OR_RETURN(DistributedTensor h, leaves.X(context));
+                   for (int i = 0; i < 3; ++i) {
+                     DT_ASSIGN_OR_RETURN(const auto y, again ? Recompute({h}, part) : part({h}));
+                     DT_ASSIGN_OR_RETURN(const auto unused, MatMul(h, ForUse(leaves.w)));
+                     DT_ASSIGN_OR_RETURN(const auto one, again ? Recompute({y[0], unused}, first)
+                                                               : first({y[0], unused}));
+                     h = one[0];
+                   }
+                   DT_ASSIGN_OR_RETURN(const auto asked, GradientsOf(Sum(h, {0, 1}), {leaves.w}));
+                   DT_ASSIGN_OR_RETURN(gradients[again], ToGlobal<float>(asked[0]));
+                 }
+                 EXPECT_EQ(gradients[1], gradients[0]);
+                 return absl::OkStatus();
+               }),
+      IsOk());
+}
+
 }  // namespace
 }  // namespace dtensor

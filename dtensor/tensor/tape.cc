@@ -131,7 +131,6 @@ AxisList Tape::PassedAxes(const Decision& decision, const Slot& slot) {
 absl::Status Tape::Visit(Node& node, absl::InlinedVector<Slot, 2>& slots) {
   Keep(node, slots);
   if (!walk_.Runs(node)) return absl::OkStatus();
-  walk_.Visited(node);
   const WorkScope scope(context_, node.scope);
   if (node.replay != nullptr) return RunAgain(node, slots);
   const Decision& decision = *node.decision;

@@ -114,10 +114,10 @@ bool TapeWalk::MarkIfLeads(const Node& node) {
   for (const Edge& edge : node.edges) {
     const bool is_target = targets_.contains(PlaceOf(edge));
     if (is_target) reached_.insert(PlaceOf(edge));
-    leads = leads || is_target || runs_.contains(edge.node.get());
+    leads = leads || is_target || (edge.node != nullptr && Runs(*edge.node));
   }
   if (!leads) return false;
-  runs_.insert(&node);
+  runs_.insert(node.sequence);
   gathers_.Count(node, /*reduces=*/false);
   return true;
 }

@@ -2,6 +2,7 @@
 #ifndef DTENSOR_TENSOR_TAPE_WALK_H_
 #define DTENSOR_TENSOR_TAPE_WALK_H_
 
+#include <cstdint>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
@@ -37,11 +38,9 @@ class TapeWalk {
   // Gradients go along this edge.
   bool Wants(const Edge& edge) const {
     if (to_leaves_) return edge.wanted();
-    return targets_.contains(PlaceOf(edge)) || runs_.contains(edge.node.get());
+    return targets_.contains(PlaceOf(edge)) || (edge.node != nullptr && Runs(*edge.node));
   }
-  bool Runs(const Node& node) const { return to_leaves_ || runs_.contains(&node); }
-  // It runs now, and no more: once it is gone, another may have its address.
-  void Visited(const Node& node) { runs_.erase(&node); }
+  bool Runs(const Node& node) const { return to_leaves_ || runs_.contains(node.sequence); }
   // The gradient that arrives here is kept, though an operator's result has it.
   bool Keeps(const Node& node, int result) const {
     return !to_leaves_ && targets_.contains({&node, result});
@@ -58,7 +57,7 @@ class TapeWalk {
   bool to_leaves_ = false;
   // None of these, if it goes to every leaf.
   absl::flat_hash_set<GradientPlace> targets_, reached_;
-  absl::flat_hash_set<const Node*> runs_;
+  absl::flat_hash_set<uint64_t> runs_;  // by sequence: another may have the address of one
   GatherWalk gathers_;
 };
 
