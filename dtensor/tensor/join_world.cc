@@ -1,7 +1,9 @@
 #include "dtensor/tensor/join_world.h"
 
 #include <cstdlib>
+#include <mutex>
 #include <utility>
+#include <vector>
 
 #include "dtensor/runtime/comm/process/launch.h"
 #include "dtensor/runtime/comm/process/process_world.h"
@@ -22,6 +24,17 @@ absl::StatusOr<LaunchedRank> Read(const JoinOptions& options) {
                     [](const char* name) { return std::getenv(name); });
 }
 
+// For ever: what the tensors of a world that has ended refer to. A process is in few worlds.
+void Keep(std::unique_ptr<ProcessWorld> world, std::unique_ptr<Context> context) {
+  // Never destroyed: tensors in static variables may be the last ones.
+  static auto& mutex = *new std::mutex;
+  static auto& kept =
+      *new std::vector<std::pair<std::unique_ptr<ProcessWorld>, std::unique_ptr<Context>>>;
+  world->device().set_kept_bytes(0);
+  const std::lock_guard lock(mutex);
+  kept.emplace_back(std::move(world), std::move(context));
+}
+
 }  // namespace
 
 JoinedWorld::JoinedWorld(std::unique_ptr<ProcessWorld> world, int local_rank)
@@ -29,7 +42,10 @@ JoinedWorld::JoinedWorld(std::unique_ptr<ProcessWorld> world, int local_rank)
       context_(std::make_unique<Context>(world_->communicator(), world_->device())),
       local_rank_(local_rank) {}
 
-JoinedWorld::~JoinedWorld() { Leave(absl::OkStatus()).IgnoreError(); }
+JoinedWorld::~JoinedWorld() {
+  Leave(absl::OkStatus()).IgnoreError();
+  if (world_->device().tensors() > 0) Keep(std::move(world_), std::move(context_));
+}
 
 absl::Status JoinedWorld::Leave(const absl::Status& status) {
   context_->ForgetReads();

@@ -31,10 +31,11 @@ struct JoinOptions {
   double timeout_seconds = 60;  // for all ranks to come; of a rank's silence, afterwards
 };
 
-// One rank of a world. Of one thread.
+// One rank of a world. Of one thread. Its tensors may outlive it, as those of RunRanks may.
 class JoinedWorld {
  public:
-  ~JoinedWorld();  // leaves with OK, unless it has left
+  // Leaves with OK, unless it has left: a program that an error ends says so by Leave().
+  ~JoinedWorld();
   JoinedWorld(const JoinedWorld&) = delete;
   JoinedWorld& operator=(const JoinedWorld&) = delete;
 

@@ -1,0 +1,80 @@
+// What is left of a world of processes. Ranks are threads, each with a world of its own, as processes
+// have.
+#include "dtensor/tensor/join_world.h"
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/testing/socket_pair.h"
+#include "dtensor/runtime/testing/status_matchers.h"
+#include "dtensor/tensor/distributed_tensor.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace dtensor {
+namespace {
+
+using ::testing::ElementsAre;
+
+// fn on both ranks of a world; what they left with.
+std::vector<absl::Status> OnPair(const std::function<absl::Status(Context&)>& fn) {
+  const JoinOptions both = {.size = 2,
+                            .address = absl::StrCat("127.0.0.1:", FreePort()),
+                            .job = "job",
+                            .timeout_seconds = 30};
+  std::vector<absl::Status> left(2);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      JoinOptions mine = both;
+      mine.rank = rank;
+      const auto world = JoinWorld(mine);
+      left[rank] = world.ok() ? (*world)->Leave(fn((*world)->context())) : world.status();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return left;
+}
+
+absl::StatusOr<DistributedTensor> Twos(Context& context) {
+  DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse("dp=2"));
+  return Full(context, mesh, {Shard(0)}, {3}, DType::kF32, 2);
+}
+
+TEST(JoinedWorld, TensorsOutliveIt) {
+  std::vector<DistributedTensor> kept(2), gathered(2);
+  const auto left = OnPair([&](Context& context) -> absl::Status {
+    const int rank = context.rank();
+    DT_ASSIGN_OR_RETURN(kept[rank], Twos(context));
+    DT_RETURN_IF_ERROR(kept[rank].set_requires_grad(true));
+    DT_ASSIGN_OR_RETURN(gathered[rank], kept[rank].Redistribute({Replicate()}));
+    return ToGlobal<float>(kept[rank]).status();
+  });
+  EXPECT_THAT(left, ElementsAre(IsOk(), IsOk()));
+  EXPECT_EQ(kept[1].ToString(), "[3] f32 on [\"dp\"=2] as [dp]");
+  EXPECT_THAT(ToHost<float>(kept[0].local()), IsOkAndHolds(std::vector<float>{2, 2}));
+  EXPECT_THAT(ToHost<float>(kept[1].local()), IsOkAndHolds(std::vector<float>{2}));
+  EXPECT_THAT(ToHost<float>(gathered[1].local()), IsOkAndHolds(std::vector<float>{2, 2, 2}));
+  gathered.clear();
+  EXPECT_FALSE(ToGlobal<float>(kept[0]).ok());
+}
+
+TEST(JoinedWorld, SoDoesAResultThatIsOnItsWay) {
+  DistributedTensor kept;
+  OnPair([&](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const auto x, Twos(context));
+    DT_ASSIGN_OR_RETURN(const auto y, x.Redistribute({Replicate()}, {.async = true}));
+    if (context.rank() == 1) kept = y;
+    return absl::OkStatus();
+  });
+  ToGlobal<float>(kept).IgnoreError();  // it may have come
+  EXPECT_THAT(kept.local().shape(), ElementsAre(3));
+}
+
+}  // namespace
+}  // namespace dtensor
