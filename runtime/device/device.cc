@@ -1,6 +1,7 @@
 #include "dtensor/runtime/device/device.h"
 
 #include <algorithm>
+#include <limits>
 #include <mutex>
 
 #include "absl/strings/str_cat.h"
@@ -21,7 +22,12 @@ absl::StatusOr<void*> Device::Allocate(int64_t bytes) {
   DT_REQUIRE(bytes >= 0, "Device::Allocate: there are no fewer than 0 bytes");
   if (failed()) return failure();
   if (bytes == 0) return nullptr;
-  auto data = DoAllocate(bytes);
+  // What is only counted has no other limit.
+  const bool countable = bytes <= std::numeric_limits<int64_t>::max() - memory_.live_bytes;
+  absl::StatusOr<void*> data =
+      countable ? DoAllocate(bytes)
+                : absl::ResourceExhaustedError(absl::StrCat(
+                      "Device::Allocate: ", bytes, " bytes more are too many to be counted"));
   if (!data.ok()) {
     return absl::Status(data.status().code(),
                         absl::StrCat(data.status().message(), "; tensors on this ", ToString(kind_),

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <fstream>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -251,6 +252,16 @@ TEST(CpuDeviceTest, GivesMemoryBack) {
   device->set_kept_bytes(kBytes / 2);
   touch();
   EXPECT_LT(ResidentBytes(), kept - kBytes / 2);
+}
+
+TEST(MetaDeviceTest, RefusesMoreThanCanBeCounted) {
+  const auto device = MakeMetaDevice();
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  DT_ASSERT_OK(device->Allocate(kMost - 10));
+  EXPECT_THAT(device->Allocate(11), StatusIs(absl::StatusCode::kResourceExhausted,
+                                             HasSubstr("11 bytes more are too many")));
+  DT_ASSERT_OK(device->Allocate(10));
+  EXPECT_EQ(device->memory().live_bytes, kMost);
 }
 
 TEST(MetaDeviceTest, AnySizeFits) {
