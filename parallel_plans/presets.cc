@@ -1,6 +1,7 @@
 #include "dtensor/parallel_plans/presets.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -93,22 +94,55 @@ absl::Status CheckAxes(absl::string_view name, const DeviceMesh& mesh) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<ParallelPlan> HybridPlan(absl::string_view name, const DeviceMesh& mesh) {
+// Where a model has what the parts speak of.
+struct ModelPaths {
+  absl::string_view type;
+  ParallelPlan (*tensor_parallel)(std::string axis, bool sequence_parallel,
+                                  const KeyValueAxes& key_value);
+  const char* attention;
+  ShardUnits units;
+};
+
+// Of a model that has a key for each query.
+template <ParallelPlan (*kPlan)(std::string, bool)>
+ParallelPlan WithoutGroups(std::string axis, bool sequence_parallel, const KeyValueAxes&) {
+  return kPlan(std::move(axis), sequence_parallel);
+}
+
+constexpr ModelPaths kModels[] = {
+    {"bert", WithoutGroups<BertTensorParallelPlan>, kBertAttention, kBertUnits},
+    {"gpt2", WithoutGroups<Gpt2TensorParallelPlan>, kGpt2Attention, kGpt2Units},
+    {"llama", TensorParallelPlan, kTransformerAttention, kTransformerUnits},
+};
+
+absl::StatusOr<ModelPaths> PathsOf(absl::string_view type) {
+  for (const ModelPaths& paths : kModels) {
+    if (paths.type == type) return paths;
+  }
+  const auto name = [](std::string* out, const ModelPaths& paths) {
+    absl::StrAppend(out, paths.type);
+  };
+  return InvalidArgument({"PresetPlan: there is no plan for a model of type \"", type,
+                          "\"; there are those for ", absl::StrJoin(kModels, ", ", name)});
+}
+
+absl::StatusOr<ParallelPlan> HybridPlan(absl::string_view name, const DeviceMesh& mesh,
+                                        const ShardUnits& units) {
   DT_ASSIGN_OR_RETURN(const AxisList axes, mesh.Find("dp"));
   if (axes.size() != 2) {
     return InvalidArgument({"preset \"", name, "\": hsdp wants dp to be a group of two axes, of ",
                             "copies and of shards, as copies=2,shards=4;dp=copies*shards"});
   }
   ParallelPlan plan({{"", DataParallel(mesh.axis_name(axes[0]))}});
-  plan.Add(FullyShardPlan(mesh.axis_name(axes[1])));
+  plan.Add(FullyShardPlan(mesh.axis_name(axes[1]), 3, units));
   return plan;
 }
 
 absl::StatusOr<ParallelPlan> DataPlan(absl::string_view name, const std::string& part,
-                                      const DeviceMesh& mesh) {
-  if (part == "hsdp") return HybridPlan(name, mesh);
+                                      const DeviceMesh& mesh, const ShardUnits& units) {
+  if (part == "hsdp") return HybridPlan(name, mesh, units);
   if (part == "dp") return ParallelPlan({{"", DataParallel("dp")}});
-  return FullyShardPlan("dp", part == "zero1" ? 1 : part == "zero2" ? 2 : 3);
+  return FullyShardPlan("dp", part == "zero1" ? 1 : part == "zero2" ? 2 : 3, units);
 }
 
 KeyValueAxes KeyValueAxesOf(const DeviceMesh& mesh) {
@@ -148,16 +182,19 @@ absl::StatusOr<ParallelPlan> PresetPlan(absl::string_view name, const DeviceMesh
                                         const PresetOptions& options) {
   DT_ASSIGN_OR_RETURN(const Preset preset, ReadName(name, mesh));
   DT_RETURN_IF_ERROR(CheckAxes(name, mesh));
+  DT_ASSIGN_OR_RETURN(const ModelPaths paths, PathsOf(options.model_type));
   ParallelPlan plan;
-  if (preset.tensor == "tp") plan = TensorParallelPlan("tp", preset.sequence, KeyValueAxesOf(mesh));
+  if (preset.tensor == "tp") {
+    plan = paths.tensor_parallel("tp", preset.sequence, KeyValueAxesOf(mesh));
+  }
   if (!preset.data.empty()) {
-    DT_ASSIGN_OR_RETURN(const ParallelPlan data, DataPlan(name, preset.data, mesh));
+    DT_ASSIGN_OR_RETURN(const ParallelPlan data, DataPlan(name, preset.data, mesh, paths.units));
     plan.Add(data);
   }
   if (!preset.context) return plan;
   DT_ASSIGN_OR_RETURN(const auto pattern, ContextPattern::Parse(options.context_pattern));
   DT_RETURN_IF_ERROR(pattern.EdgesOn(mesh, "cp", options.allow_uneven).status());
-  plan.Add(ContextParallelPlan("cp", options.context_pattern));
+  plan.Add(ContextParallelPlan("cp", options.context_pattern, paths.attention));
   return plan;
 }
 

@@ -1,4 +1,4 @@
-// Plans for a Transformer (dtensor/nn/transformer.h) by name: what programs take as --plan.
+// Plans for the models of dtensor/nn by name: what programs take as --plan.
 //
 //   DT_ASSIGN_OR_RETURN(const ParallelPlan plan, NamedPlan("fsdp+tp+sp", mesh));
 //
@@ -18,8 +18,8 @@
 //
 // Of dp and its like there is one at most. What a name does not mention splits the batch, if it is
 // called dp, or the sequence, if it is called cp; so "tp+sp" and "dp+tp+sp" are one plan on a mesh
-// that has both axes. Where tp is a group of tp_kv and tp_rep, as PlanTensorParallel makes it, key
-// and value heads are split by the first and copied over the second.
+// that has both axes. Where tp is a group of tp_kv and tp_rep, as PlanTensorParallel makes it of a
+// llama's, key and value heads are split by the first and copied over the second.
 #ifndef DTENSOR_PARALLEL_PLANS_PRESETS_H_
 #define DTENSOR_PARALLEL_PLANS_PRESETS_H_
 
@@ -36,6 +36,7 @@ namespace dtensor {
 struct PresetOptions {
   std::string context_pattern = "zigzag";  // of cp (context_pattern.h)
   bool allow_uneven = false;               // as ParallelPlanOptions
+  std::string model_type = "llama";        // whose modules it names: one of model_config.h
 };
 
 // All names, each once: "none", "tp", ..., "hsdp+cp+tp+sp".
@@ -48,7 +49,7 @@ std::string DefaultPreset(const DeviceMesh& mesh);
 // The plan of this name. Errors: kInvalidArgument for a part that does not exist, with the nearest
 // that does and the list; parts that exclude one another; a part whose axis the mesh lacks; an axis
 // that is neither dp, cp or tp nor in a group of such a name; a pattern that is unknown or does not
-// fit the axes.
+// fit the axes; a model type that is none, with the list.
 absl::StatusOr<ParallelPlan> PresetPlan(absl::string_view name, const DeviceMesh& mesh,
                                         const PresetOptions& options = {});
 

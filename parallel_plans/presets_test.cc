@@ -1,12 +1,14 @@
 #include "dtensor/parallel_plans/presets.h"
 
 #include <fstream>
+#include <memory>
 #include <set>
 #include <string>
 
 #include "absl/strings/match.h"
-#include "dtensor/nn/transformer.h"
+#include "dtensor/nn/model_config.h"
 #include "dtensor/parallel_plans/transformer_plan.h"
+#include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "dtensor/tensor/context.h"
 #include "gmock/gmock.h"
@@ -75,21 +77,42 @@ TEST(PresetPlan, RefusesWhatCannotBe) {
               Refuses("spiral"));
   EXPECT_THAT(PresetPlan("cp", Mesh("cp=2"), {.context_pattern = "double_ring"}).status(),
               Refuses("two axes"));
+  EXPECT_THAT(PresetPlan("tp", Mesh("tp=2"), {.model_type = "mamba"}).status(),
+              Refuses("\"mamba\"; there are those for bert, gpt2, llama"));
 }
+
+// A small model of each type that there are plans for.
+constexpr struct {
+  const char *type, *config;
+} kModels[] = {
+    {"bert", R"({"model_type": "bert", "vocab_size": 16, "max_position_embeddings": 16,
+        "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "intermediate_size": 64})"},
+    {"gpt2", R"({"model_type": "gpt2", "vocab_size": 16, "n_positions": 16, "n_embd": 16,
+        "n_layer": 2, "n_head": 4})"},
+    {"llama", R"({"model_type": "llama", "vocab_size": 16, "hidden_size": 16,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64})"},
+};
 
 // Each places a whole model, with memory for every parameter.
 TEST(PresetNames, AllApply) {
   const std::vector<std::string> names = PresetNames();
   EXPECT_EQ(names.size(), 36);
   EXPECT_EQ(std::set<std::string>(names.begin(), names.end()).size(), names.size());
-  for (const std::string& name : names) {
-    const DeviceMesh mesh = Mesh("a=2,b=2,cp=2,tp=2;dp=a*b");
-    DT_ASSERT_OK_AND_ASSIGN(const ParallelPlan plan, PresetPlan(name, mesh));
-    EXPECT_THAT(ParallelPlan::Parse(plan.ToString()), IsOkAndHolds(plan)) << name;
-    DT_EXPECT_OK(Simulate(0, mesh.size(), [&](Context& context) {
-      Transformer model({.vocab = 16, .dim = 16, .layers = 2, .heads = 4});
-      return plan.Apply(model, context, mesh, {});
-    })) << name;
+  const DeviceMesh mesh = Mesh("a=2,b=2,cp=2,tp=2;dp=a*b");
+  for (const auto& [type, config] : kModels) {
+    for (const std::string& name : names) {
+      DT_ASSERT_OK_AND_ASSIGN(const ParallelPlan plan,
+                              PresetPlan(name, mesh, {.model_type = type}));
+      EXPECT_THAT(ParallelPlan::Parse(plan.ToString()), IsOkAndHolds(plan)) << type << ' ' << name;
+      DT_EXPECT_OK(Simulate(0, mesh.size(),
+                            [&](Context& context) -> absl::Status {
+                              DT_ASSIGN_OR_RETURN(const std::unique_ptr<Module> model,
+                                                  ModelFromJson(config));
+                              return plan.Apply(*model, context, mesh, {});
+                            }))
+          << type << ' ' << name;
+    }
   }
 }
 

@@ -71,10 +71,9 @@ ParallelPlan ContextParallelPlan(std::string axis, std::string pattern, std::str
   return ParallelPlan({{"", style}, {std::move(attention), style}});
 }
 
-ParallelPlan FullyShardPlan(const std::string& axis, int64_t level) {
+ParallelPlan FullyShardPlan(const std::string& axis, int64_t level, const ShardUnits& units) {
   const FullyShard style(axis, level);
-  return ParallelPlan(
-      {{"model.layers.*", style}, {"{model.embed_tokens,lm_head}", style}, {"", style}});
+  return ParallelPlan({{units.blocks, style}, {units.ends, style}, {"", style}});
 }
 
 }  // namespace dtensor

@@ -29,18 +29,30 @@ ParallelPlan Gpt2TensorParallelPlan(std::string axis, bool sequence_parallel);
 // hidden state is gathered for it.
 ParallelPlan BertTensorParallelPlan(std::string axis, bool sequence_parallel);
 
-// Splits tokens, and so all activations, along the sequence over `axis` by a pattern of
-// context_pattern.h, and pins attention, the modules of that path, to the pattern's plan. Its lines
-// go with those above, on another axis.
+// Paths of a model's attentions.
 inline constexpr char kTransformerAttention[] = "model.layers.*.self_attn";
 inline constexpr char kGpt2Attention[] = "transformer.h.*.attn";
 inline constexpr char kBertAttention[] = "encoder.layer.*.attention.self";
+
+// Splits tokens, and so all activations, along the sequence over `axis` by a pattern of
+// context_pattern.h, and pins `attention`, the modules of that path, to the pattern's plan. Its
+// lines go with those above, on another axis.
 ParallelPlan ContextParallelPlan(std::string axis, std::string pattern,
                                  std::string attention = kTransformerAttention);
 
-// Splits the batch over `axis`, and shards by the level of ZeRO (fully_shard.h): each block is a
-// unit, the embedding, the head, and the rest. Its lines go with those above, on another axis.
-ParallelPlan FullyShardPlan(const std::string& axis, int64_t level = 3);
+// Paths of modules that are units when a model is fully sharded: of each block, and of what comes
+// before and after them.
+struct ShardUnits {
+  const char *blocks, *ends;
+};
+inline constexpr ShardUnits kTransformerUnits = {"model.layers.*", "{model.embed_tokens,lm_head}"};
+inline constexpr ShardUnits kGpt2Units = {"transformer.h.*", "{transformer.wte,lm_head}"};
+inline constexpr ShardUnits kBertUnits = {"encoder.layer.*", "{embeddings,pooler}"};
+
+// Splits the batch over `axis`, and shards by the level of ZeRO (fully_shard.h): each of `units` is
+// one, and the rest of the model. Its lines go with those above, on another axis.
+ParallelPlan FullyShardPlan(const std::string& axis, int64_t level = 3,
+                            const ShardUnits& units = kTransformerUnits);
 
 }  // namespace dtensor
 

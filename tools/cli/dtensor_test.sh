@@ -151,6 +151,12 @@ refuses "--optimizer: there is no 'lamb'" "${explain[@]}" --mesh tp=2 --optimize
 refuses '--recompute "layers": matches no module' "${explain[@]}" --mesh tp=2 --recompute layers
 refuses "leave --compare out" "${explain[@]}" --mesh tp=2 --svg a.svg --compare tp
 
+gpt2=(explain --model "$models/gpt2.json" --mesh dp=2,tp=2 --batch 8)
+prints "plan       dp+tp+sp" "${gpt2[@]}" --seq 512
+refuses "--model: transformer.wpe: " "${gpt2[@]}" --seq 2048
+echo '{"model_type": "bert"}' >"$TEST_TMPDIR/bert.json"
+refuses "take a gpt2 or a llama" explain --model "$TEST_TMPDIR/bert.json" --mesh tp=2 --batch 1 --seq 8
+
 results=$TEST_TMPDIR/results.safetensors
 prints "within the limits" "${ring[@]}" --run --out "$results"
 for tensor in o lse dq dk dv; do

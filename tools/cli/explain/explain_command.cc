@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "dtensor/parallel_plans/explain/explain.h"
-#include "dtensor/parallel_plans/presets.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/io/atomic_file.h"
 #include "dtensor/tools/cli/explain/explain_json.h"
@@ -20,20 +19,18 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string PlanName(const ExplainFlags& flags, const TrainingStep& step) {
-  return flags.plan.empty() ? DefaultPreset(step.mesh) : flags.plan;
-}
-
-Json RequestJson(const ExplainFlags& flags, const TrainingStep& step) {
-  return {{"model", flags.model},         {"plan", PlanName(flags, step)},
+Json RequestJson(const ExplainFlags& flags, const ExplainRequest& request) {
+  const TrainingStep& step = request.step;
+  return {{"model", flags.model},         {"plan", request.plan},
           {"mesh", step.mesh.ToString()}, {"batch", step.batch},
           {"seq", step.sequence},         {"dtype", std::string(ToString(step.dtype))},
           {"optimizer", flags.optimizer}, {"recompute", step.recompute}};
 }
 
-std::string RequestText(const ExplainFlags& flags, const TrainingStep& step) {
+std::string RequestText(const ExplainFlags& flags, const ExplainRequest& request) {
+  const TrainingStep& step = request.step;
   std::string text = absl::StrCat("model      ", flags.model, ", ", ToString(step.dtype), "\n");
-  absl::StrAppend(&text, "plan       ", PlanName(flags, step), "\n");
+  absl::StrAppend(&text, "plan       ", request.plan, "\n");
   absl::StrAppend(&text, "mesh       ", step.mesh.ToString(), ", ", step.mesh.size(),
                   step.mesh.size() == 1 ? " rank\n" : " ranks\n");
   absl::StrAppend(&text, "step       batch ", step.batch, ", seq ", step.sequence, ", optimizer ",
@@ -47,22 +44,32 @@ std::string RequestText(const ExplainFlags& flags, const TrainingStep& step) {
   return text + "\n";
 }
 
-// The flag that a refused step is about.
-absl::Status WithFlag(absl::string_view flag, const absl::Status& status) {
-  const bool recompute = absl::StartsWith(status.message(), "recompute ");
-  return absl::Status(status.code(), recompute ? absl::StrCat("--", status.message())
-                                               : absl::StrCat(flag, ": ", status.message()));
+// Whether the step can be made where nothing is split: what is refused then is no matter of a plan.
+absl::Status CheckUnsplit(TrainingStep step) {
+  step.plan = ParallelPlan();
+  step.recompute.clear();
+  step.mesh = DeviceMesh();
+  return Simulate(0, 1, [&](Context& context) { return CountStep(context, step).status(); });
+}
+
+// What a refused step is about: the flag of its plan, or another one.
+std::string FlagOf(absl::string_view plan_flag, const TrainingStep& step,
+                   const absl::Status& refused) {
+  if (absl::StartsWith(refused.message(), "recompute ")) return "--";
+  return absl::StrCat(CheckUnsplit(step).ok() ? plan_flag : "--model", ": ");
 }
 
 absl::StatusOr<Explanation> ExplainFor(absl::string_view flag, const TrainingStep& step) {
   absl::StatusOr<Explanation> explanation = ExplainStep(step);
-  return explanation.ok() ? explanation : WithFlag(flag, explanation.status());
+  if (explanation.ok()) return explanation;
+  const absl::Status& refused = explanation.status();
+  return absl::Status(refused.code(), absl::StrCat(FlagOf(flag, step, refused), refused.message()));
 }
 
-absl::Status WriteSvg(const ExplainFlags& flags, const TrainingStep& step,
+absl::Status WriteSvg(const ExplainFlags& flags, const ExplainRequest& request,
                       const Explanation& explanation) {
   const std::string title =
-      absl::StrCat(flags.model, ", plan ", PlanName(flags, step), " on ", step.mesh.ToString());
+      absl::StrCat(flags.model, ", plan ", request.plan, " on ", request.step.mesh.ToString());
   const absl::Status written = WriteFileAtomically(flags.svg, DrawExplanation(explanation, title));
   if (written.ok()) return written;
   return absl::InternalError(absl::StrCat("--svg: ", written.message()));
@@ -80,9 +87,9 @@ absl::StatusOr<Outcome> RunExplain(const ExplainFlags& flags, bool json) {
   DT_RETURN_IF_ERROR(CheckSvg(flags));
   DT_ASSIGN_OR_RETURN(const ExplainRequest request, ParseExplain(flags));
   DT_ASSIGN_OR_RETURN(const Explanation explanation, ExplainFor("--plan", request.step));
-  if (!flags.svg.empty()) DT_RETURN_IF_ERROR(WriteSvg(flags, request.step, explanation));
-  const std::string text = RequestText(flags, request.step);
-  Json report = RequestJson(flags, request.step);
+  if (!flags.svg.empty()) DT_RETURN_IF_ERROR(WriteSvg(flags, request, explanation));
+  const std::string text = RequestText(flags, request);
+  Json report = RequestJson(flags, request);
   if (!request.other) {
     report.update(ExplanationJson(explanation));
     return Outcome{json ? JsonText(report) : text + explanation.ToString()};

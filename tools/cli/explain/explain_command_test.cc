@@ -1,6 +1,7 @@
 // Flags, reports and pictures of dtensor explain, on the models that are shipped.
 #include "dtensor/tools/cli/explain/explain_command.h"
 
+#include <fstream>
 #include <string>
 
 #include "absl/strings/match.h"
@@ -14,6 +15,7 @@
 namespace dtensor::cli {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
@@ -41,6 +43,10 @@ std::string TextOf(const ExplainFlags& flags) {
   const absl::StatusOr<Outcome> outcome = RunExplain(flags, /*json=*/false);
   EXPECT_THAT(outcome, IsOk());
   return outcome.ok() ? outcome->text : "";
+}
+
+std::string RefusalOf(const ExplainFlags& flags) {
+  return std::string(RunExplain(flags, /*json=*/false).status().message());
 }
 
 // 6,738,415,616 parameters; with AdamW a rank holds of each two bytes, two of its gradient, and
@@ -82,6 +88,41 @@ TEST(Explain, NamesThePlanThatItTakes) {
   EXPECT_THAT(TextOf(Llama7b("dp=2,tp=2")), HasSubstr("plan       dp+tp+sp\n"));
 }
 
+TEST(Explain, KnowsPlansForGpt2) {
+  ExplainFlags flags = Llama7b("dp=2,tp=2");
+  flags.model = Model("gpt2");
+  flags.sequence = 512;
+  for (const char* plan : {"", "tp", "fsdp+tp+sp", "zero1"}) {
+    flags.plan = plan;
+    EXPECT_THAT(TextOf(flags), HasSubstr("transformer.h.0..11.attn.c_attn.weight x12")) << plan;
+  }
+  flags.mesh = "cp=2";
+  flags.plan = "cp";
+  EXPECT_THAT(TextOf(flags), HasSubstr("permute(cp): 12 calls"));
+  // It has 1024 positions.
+  flags.sequence = 2048;
+  EXPECT_THAT(RefusalOf(flags),
+              AllOf(StartsWith("--model: transformer.wpe: "), HasSubstr("give shorter ones")));
+}
+
+TEST(Explain, RefusesModelsWithoutLogits) {
+  ExplainFlags flags = Llama7b("tp=2");
+  flags.model = ::testing::TempDir() + "/bert.json";
+  std::ofstream(flags.model) << R"({"model_type": "bert"})";
+  EXPECT_THAT(RefusalOf(flags),
+              AllOf(StartsWith("--model: "), HasSubstr("take a gpt2 or a llama")));
+}
+
+// 19 layers are more bytes than an int64 counts.
+TEST(Explain, RefusesModelsWhoseBytesCannotBeCounted) {
+  ExplainFlags flags = Llama7b("tp=1");
+  flags.model = ::testing::TempDir() + "/large.json";
+  std::ofstream(flags.model) << R"({"model_type": "llama", "vocab_size": 8,
+      "hidden_size": 134217728, "intermediate_size": 134217728, "num_hidden_layers": 40})";
+  EXPECT_THAT(RefusalOf(flags),
+              AllOf(StartsWith("--model: "), HasSubstr("too many to be counted")));
+}
+
 TEST(Explain, ComparesTwoPlans) {
   ExplainFlags flags = Llama7b("tp=4");
   flags.plan = "tp";
@@ -91,6 +132,7 @@ TEST(Explain, ComparesTwoPlans) {
   EXPECT_THAT(text, HasSubstr("forward.reduce-scatter(tp).bytes"));
   EXPECT_THAT(text, Not(HasSubstr("memory.parameters")));  // does not differ
   const nlohmann::json json = JsonOf(flags);
+  EXPECT_FALSE(json["figures"].empty());
   for (const nlohmann::json& figure : json["figures"]) {
     EXPECT_EQ(figure["difference"].get<double>(),
               figure["compare"].get<double>() - figure["plan"].get<double>());
@@ -116,7 +158,7 @@ TEST(Explain, DrawsWhatItSays) {
 
 TEST(Explain, RefusesInOneLineThatNamesTheFlag) {
   const auto expect = [](const ExplainFlags& flags, const std::string& words) {
-    EXPECT_THAT(RunExplain(flags, false).status().message(), HasSubstr(words));
+    EXPECT_THAT(RefusalOf(flags), AllOf(HasSubstr(words), Not(HasSubstr("\n"))));
   };
   ExplainFlags flags = Llama7b("tp=2");
   flags.model = "/nowhere/config.json";

@@ -60,10 +60,19 @@ absl::StatusOr<DType> ParseFloat(const std::string& name) {
       {"--dtype: '", name, "' is no type of a model; take f32, f64, bf16 or f16"});
 }
 
+// A step is one of tokens to logits.
+absl::Status CheckModel(const std::string& config) {
+  DT_ASSIGN_OR_RETURN(const std::unique_ptr<Module> model, ModelFromJson(config));
+  if (model->operand_names().size() == 1 && model->result_names().size() == 1) {
+    return absl::OkStatus();
+  }
+  return InvalidArgument(
+      {"explain takes models of token ids that make logits; take a gpt2 or a llama"});
+}
+
 absl::StatusOr<ParallelPlan> ParsePlan(absl::string_view flag, const std::string& text,
-                                       const DeviceMesh& mesh, const ExplainFlags& flags) {
-  absl::StatusOr<ParallelPlan> plan =
-      NamedPlan(text, mesh, {.context_pattern = flags.pattern, .allow_uneven = flags.allow_uneven});
+                                       const DeviceMesh& mesh, const PresetOptions& options) {
+  absl::StatusOr<ParallelPlan> plan = NamedPlan(text, mesh, options);
   return plan.ok() ? plan : Of(flag, plan.status());
 }
 
@@ -73,8 +82,8 @@ absl::StatusOr<ExplainRequest> ParseExplain(const ExplainFlags& flags) {
   ExplainRequest request;
   TrainingStep& step = request.step;
   DT_ASSIGN_OR_RETURN(const std::string config, ReadModel(flags.model));
-  const absl::Status readable = ModelFromJson(config).status();
-  if (!readable.ok()) return Of(absl::StrCat("--model: ", flags.model), readable);
+  const absl::Status usable = CheckModel(config);
+  if (!usable.ok()) return Of(absl::StrCat("--model: ", flags.model), usable);
   step.model = [config] { return ModelFromJson(config); };
   absl::StatusOr<DeviceMesh> mesh = DeviceMesh::Parse(flags.mesh);
   if (!mesh.ok()) return Of("--mesh", mesh.status());
@@ -87,11 +96,14 @@ absl::StatusOr<ExplainRequest> ParseExplain(const ExplainFlags& flags) {
   DT_ASSIGN_OR_RETURN(step.cost, ReadLinks(flags.links));
   step.recompute = flags.recompute;
   step.allow_uneven = flags.allow_uneven;
-  const std::string plan = flags.plan.empty() ? DefaultPreset(step.mesh) : flags.plan;
-  DT_ASSIGN_OR_RETURN(step.plan, ParsePlan("--plan", plan, step.mesh, flags));
+  DT_ASSIGN_OR_RETURN(std::string type, ModelTypeOf(config));
+  const PresetOptions options = {flags.pattern, flags.allow_uneven, std::move(type)};
+  request.plan = flags.plan.empty() ? DefaultPreset(step.mesh) : flags.plan;
+  DT_ASSIGN_OR_RETURN(step.plan, ParsePlan("--plan", request.plan, step.mesh, options));
   if (flags.compare.empty()) return request;
   request.other = step;
-  DT_ASSIGN_OR_RETURN(request.other->plan, ParsePlan("--compare", flags.compare, step.mesh, flags));
+  DT_ASSIGN_OR_RETURN(request.other->plan,
+                      ParsePlan("--compare", flags.compare, step.mesh, options));
   return request;
 }
 

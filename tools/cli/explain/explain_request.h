@@ -23,6 +23,7 @@ struct ExplainFlags {
 
 struct ExplainRequest {
   TrainingStep step;
+  std::string plan;  // what the step's plan is called: that of --plan, or of the mesh
   std::optional<TrainingStep> other;  // with the plan of --compare
 };
 
