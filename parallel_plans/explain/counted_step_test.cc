@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "dtensor/nn/transformer.h"
 #include "dtensor/parallel_plans/explain/explain.h"
 #include "dtensor/parallel_plans/parallel_plan.h"
@@ -60,12 +61,18 @@ std::string TrafficOf(const TrafficTable& table) {
   return text;
 }
 
-// Modules that did nothing are not listed; a simulated rank knows how long the others took.
+// Modules that did nothing are not listed.
 ModuleFigures ModuleLike(const RankFigures& rank, const ModuleFigures& module) {
   for (const ModuleFigures& one : rank.modules) {
     if (one.path == module.path && one.outside == module.outside) return one;
   }
   return {};
+}
+
+// Whether a unit is gathered ahead: begun by one module, with which a simulated rank counts it, and
+// received in another, where a rank that runs does.
+bool GathersAhead(const Case& c, StepPhase phase) {
+  return phase == StepPhase::kBackward && absl::StrContains(c.plan, R"(FullyShard("dp")})");
 }
 
 void ExpectSame(const RankFigures& predicted, const RankFigures& counted, const Case& c) {
@@ -76,17 +83,19 @@ void ExpectSame(const RankFigures& predicted, const RankFigures& counted, const 
               TrafficOf(Of(all_counted, phase).traffic))
         << what << ", " << ToString(phase);
   }
-  EXPECT_EQ(predicted.memory.parameters, counted.memory.parameters) << what;
-  EXPECT_EQ(predicted.memory.gathered, counted.memory.gathered) << what;
-  EXPECT_EQ(predicted.memory.gradients, counted.memory.gradients) << what;
-  EXPECT_EQ(predicted.memory.optimizer, counted.memory.optimizer) << what;
-  EXPECT_EQ(predicted.memory.inputs, counted.memory.inputs) << what;
-  EXPECT_EQ(predicted.memory.activations, counted.memory.activations) << what;
-  EXPECT_EQ(predicted.memory.peak, counted.memory.peak) << what;
-  for (const ModuleFigures& module : counted.modules) {
-    const ModuleFigures same = ModuleLike(predicted, module);
+  EXPECT_EQ(predicted.memory, counted.memory) << what;
+  ASSERT_FALSE(counted.modules.empty()) << what;
+  // A simulated rank also lists modules that only took time.
+  for (const ModuleFigures& module : predicted.modules) {
+    const ModuleFigures same = ModuleLike(counted, module);
     EXPECT_EQ(same.saved_bytes, module.saved_bytes) << what << ", " << module.path;
     EXPECT_EQ(same.parameter_bytes, module.parameter_bytes) << what << ", " << module.path;
+    for (const StepPhase phase : kStepPhases) {
+      if (GathersAhead(c, phase)) continue;
+      EXPECT_EQ(TrafficOf(Of(same.phases, phase).traffic),
+                TrafficOf(Of(module.phases, phase).traffic))
+          << what << ", " << module.path << ", " << ToString(phase);
+    }
   }
 }
 
@@ -119,7 +128,6 @@ void ExpectPredicted(const Case& c) {
   const absl::StatusOr<Explanation> explanation = ExplainStep(step);
   ASSERT_THAT(explanation, IsOk()) << c.name;
   EXPECT_EQ(explanation->rank.memory.peak, most) << c.name;
-  EXPECT_LE(explanation->simulated.size(), static_cast<size_t>(ranks)) << c.name;
   EXPECT_EQ(counted[explanation->rank.rank].memory.peak, most) << c.name;
 }
 
@@ -225,6 +233,8 @@ TEST(CountedStep, SizesThatDoNotDivide) {
   ExpectPredictedUneven("dp=3", Sharded(3), 5, 16);
   ExpectPredictedUneven("dp=5", Sharded(3), 5, 16);
   ExpectPredictedUneven("tp=3", R"({"model.layers.*.mlp", Edges("tp", in S(1,block(2)))})", 4, 13);
+  // The first rank has the only token: it gathers and receives nothing.
+  ExpectPredictedUneven("tp=2", R"({"model.layers.*", Edges("tp", in S(1), out R)})", 4, 1);
 }
 
 }  // namespace

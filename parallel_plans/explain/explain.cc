@@ -1,6 +1,5 @@
 #include "dtensor/parallel_plans/explain/explain.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "dtensor/parallel_plans/explain/fold_paths.h"

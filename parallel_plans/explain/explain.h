@@ -20,6 +20,7 @@
 #define DTENSOR_PARALLEL_PLANS_EXPLAIN_EXPLAIN_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,9 +43,9 @@ struct Explanation {
   std::vector<FoldedParameter> parameters;
   std::vector<int> simulated;  // ranks, ascending
   // The same step's memory with the other choice: without recomputation if the step has some; else
-  // where the modules of `usual_recompute` recompute, if the model has lists, or all 0.
+  // where the modules of `usual_recompute` recompute. None: the model has no lists.
   std::vector<std::string> usual_recompute;
-  MemoryFigures otherwise;
+  std::optional<MemoryFigures> otherwise;
 
   // For people: several lines.
   std::string ToString() const;

@@ -2,10 +2,12 @@
 #include "dtensor/parallel_plans/explain/explain.h"
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "dtensor/nn/layers.h"
 #include "dtensor/nn/transformer.h"
 #include "dtensor/parallel_plans/parallel_plan.h"
 #include "dtensor/parallel_plans/testing/small_transformer.h"
@@ -19,6 +21,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 TrainingStep SmallStep(const std::string& mesh, int64_t layers = 2) {
   TrainingStep step;
@@ -123,7 +126,20 @@ TEST(ExplainStep, SaysWhatRecomputingWouldGive) {
   EXPECT_THAT(recomputed->usual_recompute, IsEmpty());
   EXPECT_EQ(plain->otherwise, recomputed->rank.memory);
   EXPECT_EQ(recomputed->otherwise, plain->rank.memory);
-  EXPECT_LT(plain->otherwise.activations, plain->rank.memory.activations / 2);
+  EXPECT_LT(plain->otherwise->activations, plain->rank.memory.activations / 2);
+}
+
+TEST(ExplainStep, SaysNothingOfRecomputingWithoutLists) {
+  TrainingStep step = SmallStep("tp=2");
+  step.plan = ParallelPlan();
+  step.model = []() -> absl::StatusOr<std::unique_ptr<Module>> {
+    return std::make_unique<EmbeddingLayer>(16, 8, 1);
+  };
+  const absl::StatusOr<Explanation> explained = ExplainStep(step);
+  ASSERT_THAT(explained, IsOk());
+  EXPECT_THAT(explained->usual_recompute, IsEmpty());
+  EXPECT_EQ(explained->otherwise, std::nullopt);
+  EXPECT_THAT(explained->ToString(), Not(HasSubstr("recomputing")));
 }
 
 TEST(ExplainStep, SaysWhereParametersRestAndAreUsed) {

@@ -47,14 +47,14 @@ void AddMemory(const Explanation& explanation, std::string& text) {
   for (const auto& [what, bytes] : PartsOf(memory)) {
     if (bytes > 0) absl::StrAppendFormat(&text, "  %-11s %s\n", what, BytesText(bytes));
   }
-  if (explanation.otherwise.peak == 0) return;
+  if (!explanation.otherwise) return;
   const std::string choice =
       explanation.usual_recompute.empty()
           ? "without recomputing"
           : absl::StrCat("recomputing ", absl::StrJoin(explanation.usual_recompute, ", "));
   absl::StrAppend(&text, "  ", choice, ": activations ",
-                  BytesText(explanation.otherwise.activations), ", peak ",
-                  BytesText(explanation.otherwise.peak), "\n");
+                  BytesText(explanation.otherwise->activations), ", peak ",
+                  BytesText(explanation.otherwise->peak), "\n");
 }
 
 // By the axes along which ranks talk; then each phase's collectives.

@@ -60,26 +60,10 @@ void Add(const PhaseFigures& more, int64_t times, PhaseFigures& sum) {
   sum.exposed_seconds += n * more.exposed_seconds;
 }
 
-CommunicatorTraffic SumOf(const TrafficTable& traffic) {
-  CommunicatorTraffic sum;
-  for (const auto& [key, one] : traffic) {
-    sum.calls += one.calls;
-    sum.messages += one.messages;
-    sum.bytes += one.bytes;
-  }
-  return sum;
-}
-
 double SecondsOf(const StepPhases& phases) {
   double seconds = 0;
   for (const PhaseFigures& phase : phases) seconds += phase.seconds();
   return seconds;
-}
-
-int64_t BytesOf(const StepPhases& phases) {
-  int64_t bytes = 0;
-  for (const PhaseFigures& phase : phases) bytes += SumOf(phase.traffic).bytes;
-  return bytes;
 }
 
 std::vector<ModuleFigures> Fold(const std::vector<ModuleFigures>& modules) {

@@ -72,8 +72,6 @@ struct RankFigures {
 
 // Adds calls, messages, bytes and seconds, `times` times.
 void Add(const PhaseFigures& more, int64_t times, PhaseFigures& sum);
-CommunicatorTraffic SumOf(const TrafficTable& traffic);
-int64_t BytesOf(const StepPhases& phases);  // received
 double SecondsOf(const StepPhases& phases);
 
 // Makes one of equal modules in the places of a list: "layers.0.mlp" to "layers.31.mlp" become

@@ -1,5 +1,6 @@
 #include "dtensor/parallel_plans/explain/step_meter.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
@@ -76,7 +77,9 @@ std::vector<ModuleFigures> StepMeter::TakeModules() {
   std::vector<ModuleFigures> taken;
   for (ModuleFigures& module : modules_) {
     const bool holds = module.parameter_bytes > 0 || module.saved_bytes > 0;
-    const bool works = BytesOf(module.phases) > 0 || SecondsOf(module.phases) > 0;
+    const bool works = std::any_of(
+        module.phases.begin(), module.phases.end(),
+        [](const PhaseFigures& phase) { return !phase.traffic.empty() || phase.seconds() > 0; });
     if (module.outside || holds || works) taken.push_back(std::move(module));
   }
   modules_.clear();

@@ -39,7 +39,8 @@ struct TrainingStep {
   DType dtype = DType::kF32;  // of parameters and activations
   // With parameters of 16 bits it keeps f32 ones beside its states.
   StepOptimizer optimizer = StepOptimizer::kAdamW;
-  double clip = 1;  // of the gradients' global norm; 0: they are not clipped
+  // Of the gradients' global norm. 0, or without an optimizer: they are not clipped.
+  double clip = 1;
   // Patterns of paths (parallel_plan.h): these modules recompute.
   std::vector<std::string> recompute;
   bool allow_uneven = false;  // ParallelPlanOptions

@@ -96,13 +96,14 @@ std::string FigureText(const std::string& name, double value) {
 
 Json ExplanationJson(const Explanation& explanation) {
   const RankFigures& rank = explanation.rank;
-  Json json = {{"rank", rank.rank},
-               {"simulated_ranks", explanation.simulated},
-               {"memory", MemoryJson(rank.memory)},
-               {"peak_phase", std::string(ToString(rank.peak_phase))},
-               {"peak_module", rank.peak_module},
-               {"usual_recompute", explanation.usual_recompute},
-               {"memory_otherwise", MemoryJson(explanation.otherwise)}};
+  Json json = {
+      {"rank", rank.rank},
+      {"simulated_ranks", explanation.simulated},
+      {"memory", MemoryJson(rank.memory)},
+      {"peak_phase", std::string(ToString(rank.peak_phase))},
+      {"peak_module", rank.peak_module},
+      {"usual_recompute", explanation.usual_recompute},
+      {"memory_otherwise", explanation.otherwise ? MemoryJson(*explanation.otherwise) : Json()}};
   json.update(PhasesJson(rank.phases()));
   json["modules"] = Json::array();
   for (const ModuleFigures& module : explanation.modules) {
