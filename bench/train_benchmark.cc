@@ -6,11 +6,14 @@
 //   share_of_product     model FLOPs a second over ranks * product_GF_per_s; model FLOPs are 6 per
 //                        weight and token, and causal attention's 6 s d a layer and token
 //   step_ms, fastest_ms  the median of the steps, and the fastest
-//   predicted_ms         of a step, by a simulated run at the rates that MeasureLinks finds just
-//                        before; predicted_over_step: over the median
+//   predicted_ms         of a step like these, by a simulated run at the rates that MeasureLinks
+//                        finds just before; predicted_over_step: over the median
+//   predicted_compute_ms, predicted_exposed_ms  of it: in kernels, and waiting for exchanges
+//   links_gemm_GF_per_s  the rate of those that products go by
 #include <algorithm>
 #include <chrono>
 #include <iterator>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -75,13 +78,14 @@ TrainConfig Config(const Way& way, int64_t dim, int64_t layers, int64_t batch, i
   return config;
 }
 
-// Of one step, as rank 0 is simulated. Errors: the trainer's.
+// Of a step after the first, as rank 0 is simulated. Errors: the trainer's.
 absl::StatusOr<SimulatedTime> Predict(const TrainConfig& config, absl::Span<const int32_t> tokens,
                                       const CostModel& cost) {
   SimulatedTime step;
   const auto train = [&](Context& context) -> absl::Status {
     DT_ASSIGN_OR_RETURN(const auto trainer, Trainer::Create(context, config));
     const SimulatedClock& clock = *context.simulated_clock();
+    DT_RETURN_IF_ERROR(trainer->Step(tokens).status());
     const SimulatedTime before = clock.time();
     DT_RETURN_IF_ERROR(trainer->Step(tokens).status());
     step = clock.time() - before;
@@ -98,49 +102,68 @@ double FlopsPerToken(const TrainConfig& config) {
   return 6 * (m.layers * block + m.vocab * m.dim) + 6.0 * m.layers * config.sequence * m.dim;
 }
 
-void BM_Train(benchmark::State& state) {
-  const TrainConfig config =
-      Config(kWays[state.range(4)], state.range(0), state.range(1), state.range(2), state.range(3));
-  const double gemm = GemmSpeed();
+std::vector<int32_t> Tokens(const TrainConfig& config) {
+  std::vector<int32_t> tokens(config.batch * (config.sequence + 1));
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    tokens[i] = static_cast<int32_t>((i * 2654435761u) >> 24 & 255);
+  }
+  return tokens;
+}
+
+// Seconds of rank 0's steps, ascending. Errors: the trainer's.
+absl::StatusOr<std::vector<double>> StepTimes(const TrainConfig& config,
+                                              absl::Span<const int32_t> tokens) {
   constexpr int kWarmUp = 3;
   const int steps = static_cast<int>(
       std::clamp(4e9 * 100 / (FlopsPerToken(config) * config.batch * config.sequence), 8.0, 100.0));
-  std::vector<int32_t> tokens(config.batch * (config.sequence + 1));
-  for (size_t i = 0; i < tokens.size(); ++i)
-    tokens[i] = static_cast<int32_t>((i * 2654435761u) >> 24 & 255);
-  absl::StatusOr<SimulatedTime> predicted = SimulatedTime();
-  const absl::StatusOr<CostModel> cost = cli::MeasureLinks(config.mesh.size());
-  if (cost.ok()) predicted = Predict(config, tokens, *cost);
-  if (!cost.ok() || !predicted.ok()) return state.SkipWithError("the prediction failed");
+  std::vector<double> times;
+  const auto train = [&](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const auto trainer, Trainer::Create(context, config));
+    for (int i = 0; i < steps + kWarmUp; ++i) {
+      const Clock::time_point start = Clock::now();
+      DT_ASSIGN_OR_RETURN(const auto done, trainer->Step(tokens));
+      DT_RETURN_IF_ERROR(Item(done.loss).status());
+      if (i >= kWarmUp && context.rank() == 0) times.push_back(Seconds(start));
+    }
+    return absl::OkStatus();
+  };
+  DT_RETURN_IF_ERROR(RunRanks(config.mesh.size(), train, {.pin_threads = true}));
+  std::sort(times.begin(), times.end());
+  return times;
+}
+
+// The rates of this machine and what is predicted by them just before the steps that it is
+// compared with.
+absl::Status Train(const TrainConfig& config, benchmark::State& state) {
+  const double gemm = GemmSpeed();
+  const std::vector<int32_t> tokens = Tokens(config);
+  DT_ASSIGN_OR_RETURN(const CostModel cost, cli::MeasureLinks(config.mesh.size()));
+  DT_ASSIGN_OR_RETURN(const SimulatedTime predicted, Predict(config, tokens, cost));
   std::vector<double> times;
   for (auto _ : state) {
-    const auto train = [&](Context& context) -> absl::Status {
-      DT_ASSIGN_OR_RETURN(const auto trainer, Trainer::Create(context, config));
-      for (int i = 0; i < steps + kWarmUp; ++i) {
-        const Clock::time_point start = Clock::now();
-        DT_ASSIGN_OR_RETURN(const auto done, trainer->Step(tokens));
-        DT_RETURN_IF_ERROR(Item(done.loss).status());
-        if (i >= kWarmUp && context.rank() == 0) times.push_back(Seconds(start));
-      }
-      return absl::OkStatus();
-    };
-    const absl::Status status = RunRanks(config.mesh.size(), train, {.pin_threads = true});
-    if (!status.ok()) state.SkipWithError(std::string(status.message()).c_str());
+    DT_ASSIGN_OR_RETURN(times, StepTimes(config, tokens));
   }
-  if (times.empty()) return;
-  std::sort(times.begin(), times.end());
-  const double rate = config.batch * config.sequence / times[times.size() / 2];
+  const double median = times[times.size() / 2];
+  const double rate = config.batch * config.sequence / median;
   state.counters["tokens_per_s"] = rate;
   state.counters["product_GF_per_s"] = gemm;
   state.counters["share_of_product"] =
       rate * FlopsPerToken(config) / (config.mesh.size() * gemm * 1e9);
-  state.counters["step_ms"] = 1e3 * times[times.size() / 2];
+  state.counters["step_ms"] = 1e3 * median;
   state.counters["fastest_ms"] = 1e3 * times[0];
-  state.counters["predicted_ms"] = 1e3 * predicted->total();
-  state.counters["predicted_compute_ms"] = 1e3 * predicted->compute_seconds;
-  state.counters["predicted_exposed_ms"] = 1e3 * predicted->exposed_seconds;
-  state.counters["links_gemm_GF_per_s"] = cost->rates().GemmFlopsPerSecond(DType::kF32) / 1e9;
-  state.counters["predicted_over_step"] = predicted->total() / times[times.size() / 2];
+  state.counters["predicted_ms"] = 1e3 * predicted.total();
+  state.counters["predicted_compute_ms"] = 1e3 * predicted.compute_seconds;
+  state.counters["predicted_exposed_ms"] = 1e3 * predicted.exposed_seconds;
+  state.counters["links_gemm_GF_per_s"] = cost.rates().GemmFlopsPerSecond(DType::kF32) / 1e9;
+  state.counters["predicted_over_step"] = predicted.total() / median;
+  return absl::OkStatus();
+}
+
+void BM_Train(benchmark::State& state) {
+  const absl::Status trained = Train(
+      Config(kWays[state.range(4)], state.range(0), state.range(1), state.range(2), state.range(3)),
+      state);
+  if (!trained.ok()) state.SkipWithError(std::string(trained.message()).c_str());
 }
 
 }  // namespace
