@@ -32,10 +32,15 @@ std::string LinksJson(const CostModel& table, int64_t ranks) {
 }  // namespace
 
 absl::StatusOr<Outcome> RunLinks(int64_t ranks, bool json) {
-  DT_ASSIGN_OR_RETURN(const CostModel table, MeasureLinks(ranks));
-  if (json) return Outcome{LinksJson(table, ranks)};
+  const absl::StatusOr<CostModel> table = MeasureLinks(ranks);
+  if (!table.ok()) {
+    const bool refused = absl::IsInvalidArgument(table.status());
+    return absl::Status(table.status().code(),
+                        absl::StrCat(refused ? "--ranks: " : "", table.status().message()));
+  }
+  if (json) return Outcome{LinksJson(*table, ranks)};
   return Outcome{absl::StrCat("# measured between ", ranks, " ranks, threads of one process\n",
-                              table.ToString())};
+                              table->ToString())};
 }
 
 }  // namespace dtensor::cli

@@ -162,7 +162,7 @@ CostModel TableOf(const Times& times, double bytes, int ranks) {
 
 absl::StatusOr<CostModel> MeasureLinks(int64_t number) {
   if (number < 2 || number > kMaxRanks) {
-    return InvalidArgument({"--ranks: ", absl::StrCat(number), " is out of range; take 2 to ",
+    return InvalidArgument({absl::StrCat(number), " ranks are out of range; take 2 to ",
                             absl::StrCat(kMaxRanks), ", no more than there are cores"});
   }
   const int ranks = static_cast<int>(number);

@@ -32,6 +32,7 @@ absl::Status SetAll(Device& device, float value, std::initializer_list<Tensor*> 
 }  // namespace
 
 absl::StatusOr<RankKernels> RankKernels::Create(Context& context, int64_t elements) {
+  DT_CHECK(elements >= Tokens(DType::kF32) * kFeatures);
   RankKernels kernels(context);
   Device& device = context.device();
   DT_RETURN_IF_ERROR(SetAll(device, 0, {&kernels.a_, &kernels.b_, &kernels.c_}, {elements}));

@@ -15,7 +15,8 @@ namespace dtensor::cli {
 
 class RankKernels {
  public:
-  // `elements`: of each of three f32 tensors, beyond the caches with those of all ranks.
+  // `elements`: of each of three f32 tensors, beyond the caches with those of all ranks. Requires:
+  // 2^18 or more, which the operands of Gemm take.
   static absl::StatusOr<RankKernels> Create(Context& context, int64_t elements);
 
   // The three products of a Linear, forward and backward, of a type: f32, bf16, f16 or f64.
