@@ -2,6 +2,8 @@
 
 #include <charconv>
 #include <cmath>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -46,6 +48,7 @@ class Reader {
   explicit Reader(MachineRates& rates) : rates_(rates) {}
 
   absl::Status Line(absl::Span<const absl::string_view> words) {
+    DT_RETURN_IF_ERROR(SayOnce(words));
     if (words.size() == 2) {
       if (double* rate = RateOf(words[0], rates_)) return ParseRate(words[1], *rate);
       if (words[0] == "call") return ParseLatency(words[1], rates_.call_us);
@@ -60,8 +63,19 @@ class Reader {
   }
 
  private:
+  // That no line before had the same to say.
+  absl::Status SayOnce(absl::Span<const absl::string_view> words) {
+    const bool is_of_some = words[0] == "gemm" || words[0] == "link";
+    const std::string what = absl::StrJoin(words.subspan(0, is_of_some ? 2 : 1), " ");
+    if (said_.insert(what).second) return absl::OkStatus();
+    return InvalidArgument({"there is a line for \"", what, "\" already; keep one of them"});
+  }
+
   absl::Status Gemm(absl::string_view type, absl::string_view rate) {
     DT_ASSIGN_OR_RETURN(const DType dtype, ParseDType(type));
+    if (!IsFloat(dtype)) {
+      return InvalidArgument({"there are no products of ", type, "; take f32, f64, bf16 or f16"});
+    }
     return ParseRate(rate, rates_.gemm_gf_per_second[static_cast<size_t>(dtype)]);
   }
 
@@ -69,21 +83,12 @@ class Reader {
     LinkSpeed link;
     DT_RETURN_IF_ERROR(ParseLatency(words[2], link.latency_us));
     DT_RETURN_IF_ERROR(ParseRate(words[3], link.gb_per_second));
-    const bool every_other = words[1] == "*";
-    if (every_other ? has_default_ : rates_.links.contains(words[1])) {
-      return InvalidArgument({"axis \"", words[1], "\" has a link already"});
-    }
-    if (every_other) {
-      rates_.every_other_link = link;
-      has_default_ = true;
-    } else {
-      rates_.links[std::string(words[1])] = link;
-    }
+    (words[1] == "*" ? rates_.every_other_link : rates_.links[std::string(words[1])]) = link;
     return absl::OkStatus();
   }
 
   MachineRates& rates_;
-  bool has_default_ = false;
+  std::set<std::string> said_;
 };
 
 }  // namespace

@@ -34,7 +34,7 @@ class CostModel {
   // Two ranks that are threads of one process, on a desktop CPU: one link for every axis.
   CostModel() = default;
   // Reads the text above. What it leaves out keeps its default. Errors: kInvalidArgument, with the
-  // number of the line, for an unknown word, an axis given twice, a rate that is not above 0, a
+  // number of the line, for an unknown word, anything said twice, a rate that is not above 0, a
   // negative latency.
   static absl::StatusOr<CostModel> Parse(absl::string_view text);
   std::string ToString() const;  // parses back

@@ -81,8 +81,14 @@ TEST(CostModelTest, NamesTheLineThatIsWrong) {
   EXPECT_THAT(error("gemm 5"), HasSubstr("\"gemm TYPE GF/S\""));
   EXPECT_THAT(error("memory 0"), HasSubstr("\"0\" is not a rate above 0"));
   EXPECT_THAT(error("call -1"), HasSubstr("\"-1\" is not a latency"));
-  EXPECT_THAT(error("link dp 1 1\nlink dp 1 1"), HasSubstr("line 2: axis \"dp\" has a link"));
-  EXPECT_THAT(error("link * 1 1\nlink * 1 1"), HasSubstr("axis \"*\" has a link already"));
+  EXPECT_THAT(error("link dp 1 1\nlink dp 1 1"),
+              HasSubstr("line 2: there is a line for \"link dp\""));
+  EXPECT_THAT(error("link * 1 1\nlink * 1 1"), HasSubstr("for \"link *\" already"));
+  EXPECT_THAT(error("gemm f32 1\ngemm f32 2"),
+              HasSubstr("line 2: there is a line for \"gemm f32\""));
+  EXPECT_THAT(error("memory 1\nmemory 1"), HasSubstr("for \"memory\" already"));
+  EXPECT_THAT(error("call 1\n\ncall 1"), HasSubstr("line 3: there is a line for \"call\""));
+  EXPECT_THAT(error("gemm i32 5"), HasSubstr("no products of i32; take f32"));
 }
 
 }  // namespace
