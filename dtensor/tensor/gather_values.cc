@@ -1,0 +1,114 @@
+#include "dtensor/tensor/gather_values.h"
+
+#include <cstdint>
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/types/span.h"
+#include "dtensor/layout/digest.h"
+#include "dtensor/runtime/comm/communicator.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/device/tensor.h"
+
+namespace dtensor {
+namespace {
+
+using Word = int32_t;  // bytes travel as whole words: no type of tensors is a byte
+
+// Every rank receives from each peer as many elements as that one has, side by side by rank.
+class AllGatherBoxes final : public ExchangeBoxes {
+ public:
+  explicit AllGatherBoxes(std::vector<int64_t> sizes) : sizes_(std::move(sizes)) {
+    for (const int64_t size : sizes_) digest_.Add(size);
+  }
+
+  std::vector<ReceiveBox> Receives(size_t, int) const override {
+    std::vector<ReceiveBox> boxes;
+    int64_t at = 0;
+    for (size_t peer = 0; peer < sizes_.size(); at += sizes_[peer++]) {
+      if (sizes_[peer] == 0) continue;
+      ReceiveBox& box = boxes.emplace_back();
+      box.peers.push_back(static_cast<int>(peer));
+      box.dims.push_back({0, at, sizes_[peer]});
+    }
+    return boxes;
+  }
+  uint64_t digest() const override { return digest_.value(); }
+  int64_t total() const { return std::accumulate(sizes_.begin(), sizes_.end(), int64_t{0}); }
+
+ private:
+  const std::vector<int64_t> sizes_;
+  Digest digest_;
+};
+
+// `sizes` by rank, alike on all ranks; this rank's is that of `mine`.
+template <typename T>
+absl::StatusOr<std::vector<T>> AllGather(Context& context, absl::Span<const T> mine,
+                                         std::vector<int64_t> sizes) {
+  const AllGatherBoxes boxes(std::move(sizes));
+  const std::vector<ReceiveBox> receives = boxes.Receives(0, context.rank());
+  std::vector<int> everyone(context.world_size());
+  std::iota(everyone.begin(), everyone.end(), 0);
+  ExchangePart part;
+  DT_ASSIGN_OR_RETURN(part.src,
+                      FromHost<T>(context.device(), mine, {static_cast<int64_t>(mine.size())}));
+  DT_ASSIGN_OR_RETURN(part.dst, Tensor::Empty(context.device(), part.src.dtype(), {boxes.total()}));
+  part.receives = receives;
+  const Collective collective = {.kind = CollectiveKind::kAllGather,
+                                 .axes = "world",
+                                 .op = "GatherBytes",
+                                 .group = everyone,
+                                 .digest = boxes.digest(),
+                                 .boxes = &boxes};
+  DT_RETURN_IF_ERROR(context.communicator().Exchange(collective, {&part, 1}));
+  return ToHost<T>(part.dst);
+}
+
+int64_t WordsOf(int64_t bytes) {
+  return (bytes + static_cast<int64_t>(sizeof(Word)) - 1) / static_cast<int64_t>(sizeof(Word));
+}
+
+// An error as text, and back.
+std::string Encode(const absl::Status& status) {
+  return status.ok()
+             ? ""
+             : absl::StrCat(std::string(1, static_cast<char>(status.code())), status.message());
+}
+absl::Status Decode(absl::string_view text, absl::string_view prefix) {
+  return absl::Status(static_cast<absl::StatusCode>(text[0]), absl::StrCat(prefix, text.substr(1)));
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::string>> GatherBytes(Context& context, absl::string_view bytes) {
+  const int64_t size = static_cast<int64_t>(bytes.size());
+  DT_ASSIGN_OR_RETURN(
+      const std::vector<int64_t> sizes,
+      AllGather<int64_t>(context, {&size, 1}, std::vector<int64_t>(context.world_size(), 1)));
+  std::vector<int64_t> words;
+  for (const int64_t of_rank : sizes) words.push_back(WordsOf(of_rank));
+  std::vector<Word> mine(WordsOf(size));
+  if (size > 0) std::memcpy(mine.data(), bytes.data(), bytes.size());
+  DT_ASSIGN_OR_RETURN(const std::vector<Word> all, AllGather<Word>(context, mine, words));
+  std::vector<std::string> out;
+  const Word* at = all.data();
+  for (size_t rank = 0; rank < sizes.size(); at += words[rank++]) {
+    out.emplace_back(reinterpret_cast<const char*>(at), sizes[rank]);
+  }
+  return out;
+}
+
+absl::Status AgreeOn(Context& context, const absl::Status& mine) {
+  DT_ASSIGN_OR_RETURN(const std::vector<std::string> all, GatherBytes(context, Encode(mine)));
+  std::vector<int> failed;
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    if (!all[rank].empty()) failed.push_back(static_cast<int>(rank));
+  }
+  if (failed.empty()) return absl::OkStatus();
+  if (failed.size() == all.size()) return Decode(all[0], "");
+  return Decode(all[failed[0]], absl::StrCat(failed.size() == 1 ? "rank " : "ranks ",
+                                             absl::StrJoin(failed, ", "), ": "));
+}
+
+}  // namespace dtensor

@@ -1,0 +1,47 @@
+// What each rank says for itself, told to all: measurements, results, an error that not all have.
+// Plain bytes beside the tensors of a program; ranks may say unlike much.
+//
+//   DT_ASSIGN_OR_RETURN(std::vector<double> seconds, GatherValues(context, mine));
+//   DT_RETURN_IF_ERROR(AgreeOn(context, Load(path)));  // all ranks go on, or none does
+//
+// All are collective over the world: each rank makes the call at the same place of its program.
+#ifndef DTENSOR_TENSOR_GATHER_VALUES_H_
+#define DTENSOR_TENSOR_GATHER_VALUES_H_
+
+#include <cstring>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "dtensor/tensor/context.h"
+
+namespace dtensor {
+
+// Each rank's bytes, by rank. Counts as two all-gathers of the axis "world". Errors:
+// kFailedPrecondition on meta; kResourceExhausted; the world's failure.
+absl::StatusOr<std::vector<std::string>> GatherBytes(Context& context, absl::string_view bytes);
+
+// Each rank's value, by rank; its bytes are what is sent. Requires: no pointers in T.
+template <typename T>
+absl::StatusOr<std::vector<T>> GatherValues(Context& context, const T& value) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  const auto all = GatherBytes(context, {reinterpret_cast<const char*>(&value), sizeof(value)});
+  if (!all.ok()) return all.status();
+  std::vector<T> values(all->size());
+  for (size_t rank = 0; rank < values.size(); ++rank) {
+    std::memcpy(static_cast<void*>(&values[rank]), (*all)[rank].data(), sizeof(T));
+  }
+  return values;
+}
+
+// OK where `mine` is OK on all ranks; else an error that is the same on all: rank 0's where every
+// rank has one, and otherwise that of the lowest rank which has one, behind the ranks that have:
+// "ranks 1, 3: ". The Context stays usable. Errors: also those of GatherBytes.
+absl::Status AgreeOn(Context& context, const absl::Status& mine);
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_TENSOR_GATHER_VALUES_H_
