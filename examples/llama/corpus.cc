@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "dtensor/layout/digest.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/io/read_file.h"
 
@@ -35,6 +36,9 @@ absl::StatusOr<Corpus> Corpus::Read(const std::string& path) {
   }
   Corpus corpus;
   corpus.text_ = *std::move(text);
+  Digest digest;
+  digest.Add(corpus.text_);
+  corpus.digest_ = digest.value();
   return corpus;
 }
 

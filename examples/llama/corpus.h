@@ -26,11 +26,13 @@ class Corpus {
   std::vector<int32_t> HeldOutBatch(int64_t batch, int64_t index) const;
 
   int64_t size() const { return static_cast<int64_t>(text_.size()); }
+  uint64_t digest() const { return digest_; }  // equal for equal texts, in every process
 
  private:
   static absl::StatusOr<Corpus> Read(const std::string& path);
   std::vector<int32_t> Windows(const std::vector<int64_t>& starts) const;
   std::string text_;
+  uint64_t digest_ = 0;
   int64_t sequence_ = 0;
   int64_t held_out_from_ = 0;
 };

@@ -1,42 +1,23 @@
 #include "dtensor/examples/llama/run.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <mutex>
-#include <numeric>
 
 #include "absl/strings/str_format.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/runtime/core/dtype.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/tensor/context.h"
+#include "dtensor/tensor/gather_values.h"
+#include "dtensor/tensor/join_world.h"
 #include "dtensor/tools/program/memory.h"
 
 namespace dtensor::llama {
 namespace {
-
-// Adds one rank's table to the world's: see StepTraffic.
-void Merge(const TrafficTable& rank, TrafficTable& world) {
-  for (const auto& [key, traffic] : rank) {
-    CommunicatorTraffic& sum = world[key];
-    sum.calls = std::max(sum.calls, traffic.calls);
-    sum.messages += traffic.messages;
-    sum.bytes += traffic.bytes;
-  }
-}
-
-TrafficTable Since(const TrafficTable& now, const TrafficTable& before) {
-  TrafficTable out;
-  for (const auto& [key, traffic] : now) {
-    const auto it = before.find(key);
-    const CommunicatorTraffic past = it == before.end() ? CommunicatorTraffic() : it->second;
-    if (traffic == past) continue;
-    out[key] = {traffic.calls - past.calls, traffic.messages - past.messages,
-                traffic.bytes - past.bytes};
-  }
-  return out;
-}
 
 // Any floating tensor's global values. Collective.
 absl::StatusOr<std::vector<float>> AsFloats(const DistributedTensor& tensor) {
@@ -63,13 +44,8 @@ absl::StatusOr<std::vector<NamedTensor>> Gather(Trainer& trainer, bool gradients
 class RankRun {
  public:
   RankRun(Context& context, const TrainConfig& config, const Corpus& corpus,
-          const TrainOptions& options, RunResult& result, std::mutex& mutex)
-      : context_(context),
-        config_(config),
-        corpus_(corpus),
-        options_(options),
-        result_(result),
-        mutex_(mutex) {}
+          const TrainOptions& options, RunResult& result)
+      : context_(context), config_(config), corpus_(corpus), options_(options), result_(result) {}
 
   absl::Status Run() {
     DT_ASSIGN_OR_RETURN(trainer_, Trainer::Create(context_, config_));
@@ -84,7 +60,7 @@ class RankRun {
       }
     }
     FinishClock();
-    Publish();
+    DT_RETURN_IF_ERROR(GatherCounted());
     DT_ASSIGN_OR_RETURN(const double loss, HeldOutLoss());
     if (context_.rank() != 0) return absl::OkStatus();
     result_.heldout_loss = loss;
@@ -135,11 +111,11 @@ class RankRun {
         static_cast<double>(timed_steps_ * config_.batch * config_.sequence) / seconds_;
   }
 
-  void Publish() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    Merge(step_traffic_, result_.counted.table);
-    result_.counted.peak_bytes.resize(context_.world_size());
-    result_.counted.peak_bytes[context_.rank()] = context_.device().memory().peak_bytes;
+  absl::Status GatherCounted() {
+    const RankTraffic mine = {step_traffic_, context_.device().memory().peak_bytes};
+    DT_ASSIGN_OR_RETURN(StepTraffic counted, GatherTraffic(context_, mine));
+    if (context_.rank() == 0) result_.counted = std::move(counted);
+    return absl::OkStatus();
   }
 
   absl::StatusOr<double> HeldOutLoss() {
@@ -158,7 +134,6 @@ class RankRun {
   const Corpus& corpus_;
   const TrainOptions& options_;
   RunResult& result_;
-  std::mutex& mutex_;  // guards result_.counted while ranks publish
   std::unique_ptr<Trainer> trainer_;
   TrafficTable step_traffic_;
   double seconds_ = 0;
@@ -166,6 +141,7 @@ class RankRun {
   bool diverged_ = false;
 };
 
+// `needed` by the ranks of this host.
 absl::Status CheckMemory(double needed) {
   const double free = static_cast<double>(MemoryAvailable());
   if (needed <= free / 8 * 7) return absl::OkStatus();  // the rest of the machine needs some, too
@@ -186,6 +162,57 @@ double LeastBytes(const TrainConfig& config) {
   return static_cast<double>(SizeOf(config.dtype)) * (4 * weights + tokens * dim * layers);
 }
 
+// The ranks of this rank's host, which share its memory. Collective.
+absl::StatusOr<std::vector<int>> RanksOfThisHost(Context& context) {
+  char name[256] = {};
+  gethostname(name, sizeof(name) - 1);
+  DT_ASSIGN_OR_RETURN(const std::vector<std::string> names, GatherBytes(context, name));
+  std::vector<int> ranks;
+  for (size_t rank = 0; rank < names.size(); ++rank) {
+    if (names[rank] == name) ranks.push_back(static_cast<int>(rank));
+  }
+  return ranks;
+}
+
+// What a launcher may have got wrong.
+absl::Status CheckWorld(const TrainConfig& config, int size) {
+  if (config.mesh.size() == size) return absl::OkStatus();
+  return InvalidArgument({absl::StrFormat(
+      "--mesh: %s has %d ranks, and %d processes were started; start %d, or take another mesh",
+      config.mesh.ToString(), config.mesh.size(), size, config.mesh.size())});
+}
+
+// Ranks that draw batches from unlike texts would train on neither.
+absl::Status CheckSameText(Context& context, const Corpus& corpus) {
+  DT_ASSIGN_OR_RETURN(const auto digests, GatherValues(context, corpus.digest()));
+  for (size_t rank = 1; rank < digests.size(); ++rank) {
+    if (digests[rank] == digests[0]) continue;
+    return InvalidArgument({absl::StrFormat(
+        "--text: rank %d has another text than rank 0; give all ranks the same file", rank)});
+  }
+  return absl::OkStatus();
+}
+
+// All that can be refused before memory is taken and the others are waited for. Collective; the
+// same on all ranks.
+absl::StatusOr<StepTraffic> Prepare(Context& context, const TrainConfig& config,
+                                    const absl::StatusOr<Corpus>& corpus) {
+  DT_RETURN_IF_ERROR(AgreeOn(context, corpus.status()));
+  DT_RETURN_IF_ERROR(AgreeOn(context, config.Validate()));
+  DT_RETURN_IF_ERROR(AgreeOn(context, CheckWorld(config, context.world_size())));
+  DT_RETURN_IF_ERROR(CheckSameText(context, *corpus));
+  DT_ASSIGN_OR_RETURN(const std::vector<int> here, RanksOfThisHost(context));
+  const double share = static_cast<double>(here.size()) / context.world_size();
+  DT_RETURN_IF_ERROR(AgreeOn(context, CheckMemory(LeastBytes(config) * share)));
+  const absl::StatusOr<RankTraffic> mine = PredictRank(config, context.rank());
+  DT_RETURN_IF_ERROR(AgreeOn(context, mine.status()));
+  DT_ASSIGN_OR_RETURN(StepTraffic predicted, GatherTraffic(context, *mine));
+  double needed = 0;
+  for (const int rank : here) needed += static_cast<double>(predicted.peak_bytes[rank]);
+  DT_RETURN_IF_ERROR(AgreeOn(context, CheckMemory(needed)));
+  return predicted;
+}
+
 double RelativeDifference(double a, double b) {
   return std::abs(a - b) / std::max({std::abs(a), std::abs(b), 1e-300});
 }
@@ -201,43 +228,26 @@ double RelativeRms(const std::vector<float>& a, const std::vector<float>& b) {
 
 }  // namespace
 
-absl::StatusOr<StepTraffic> Predict(const TrainConfig& config) {
-  DT_RETURN_IF_ERROR(config.Validate());
-  DT_RETURN_IF_ERROR(CheckMemory(LeastBytes(config)));
-  StepTraffic predicted;
-  const std::vector<int32_t> tokens(config.batch * (config.sequence + 1), 0);
-  const int ranks = config.mesh.size();
-  predicted.peak_bytes.resize(ranks);
-  for (int rank = 0; rank < ranks; ++rank) {
-    DT_RETURN_IF_ERROR(Simulate(rank, ranks, [&](Context& context) -> absl::Status {
-      DT_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer, Trainer::Create(context, config));
-      context.device().ResetPeak();
-      // The second step is like all later ones.
-      DT_RETURN_IF_ERROR(trainer->Step(tokens).status());
-      const TrafficTable before = context.communicator().traffic();
-      DT_RETURN_IF_ERROR(trainer->Step(tokens).status());
-      Merge(Since(context.communicator().traffic(), before), predicted.table);
-      predicted.peak_bytes[rank] = context.device().memory().peak_bytes;
-      return absl::OkStatus();
-    }));
-  }
-  DT_RETURN_IF_ERROR(
-      CheckMemory(std::accumulate(predicted.peak_bytes.begin(), predicted.peak_bytes.end(), 0.0)));
-  return predicted;
-}
-
-absl::StatusOr<RunResult> Train(const TrainConfig& config, const Corpus& corpus,
+absl::StatusOr<RunResult> Train(const TrainConfig& config, const absl::StatusOr<Corpus>& corpus,
                                 const TrainOptions& options) {
   RunResult result;
-  DT_ASSIGN_OR_RETURN(result.predicted, Predict(config));
   std::mutex mutex;
-  // The only world of its process.
-  DT_RETURN_IF_ERROR(
-      RunRanks(config.mesh.size(),
-               [&](Context& context) {
-                 return RankRun(context, config, corpus, options, result, mutex).Run();
-               },
-               {.pin_threads = true}));
+  absl::Status refused;  // guarded by mutex: the same for all ranks
+  const auto run = [&](Context& context) -> absl::Status {
+    absl::StatusOr<StepTraffic> predicted = Prepare(context, config, corpus);
+    if (!predicted.ok()) {
+      const std::lock_guard lock(mutex);
+      refused = predicted.status();
+      return absl::OkStatus();
+    }
+    if (context.rank() == 0) result.predicted = *std::move(predicted);
+    return RankRun(context, config, *corpus, options, result).Run();
+  };
+  const int ranks = corpus.ok() ? config.mesh.size() : 1;
+  const RunOptions threads = {.pin_threads = true};  // the only world of its process
+  DT_RETURN_IF_ERROR(options.as_launched ? RunWorld(ranks, run, threads)
+                                         : RunRanks(ranks, run, threads));
+  DT_RETURN_IF_ERROR(refused);
   return result;
 }
 

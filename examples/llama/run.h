@@ -1,4 +1,4 @@
-// The job: predict, train on ranks that are threads, compare with one rank.
+// The job: predict, train on ranks that are threads or processes, compare with one rank.
 #ifndef DTENSOR_EXAMPLES_LLAMA_RUN_H_
 #define DTENSOR_EXAMPLES_LLAMA_RUN_H_
 
@@ -10,18 +10,10 @@
 
 #include "absl/status/statusor.h"
 #include "dtensor/examples/llama/corpus.h"
+#include "dtensor/examples/llama/traffic.h"
 #include "dtensor/examples/llama/trainer.h"
-#include "dtensor/runtime/comm/communicator.h"
 
 namespace dtensor::llama {
-
-// What one training step communicates and holds: collectives that a rank takes part in (the most of
-// any rank), bytes received by all ranks together, per axes and kind.
-struct StepTraffic {
-  TrafficTable table;  // calls: of the busiest rank; messages and bytes: summed over ranks
-  // Per rank: live tensor bytes at their highest, since the model was made.
-  std::vector<int64_t> peak_bytes;
-};
 
 // Parameter name, global values as f32.
 struct NamedTensor {
@@ -44,16 +36,18 @@ struct TrainOptions {
   int64_t eval_batches = 4;          // of held-out text, at the end
   std::optional<double> stop_below;  // every 25 steps: stop when the held-out loss is below
   bool keep_tensors = false;         // fill initial_weights and first_gradients
+  bool as_launched = true;           // false: on threads, whoever started this process
   std::function<void(int64_t step, double loss)> progress;  // on rank 0
 };
 
-// What `ranks` ranks would communicate in a step and hold, from the program itself on a meta
-// device. Errors: kInvalidArgument: of Trainer::Create; for more than fits into memory.
-absl::StatusOr<StepTraffic> Predict(const TrainConfig& config);
-
-// Trains config.steps steps on config.mesh.size() threads. The prediction is made first, on every
-// rank's behalf. Errors: of Predict; a rank's failure.
-absl::StatusOr<RunResult> Train(const TrainConfig& config, const Corpus& corpus,
+// Trains config.steps steps on config.mesh.size() ranks: threads, or, where a launcher says that
+// this process is a rank and options.as_launched, the processes that make this call (RunWorld). A
+// prediction is made first, each rank's by the program itself on a meta device. `corpus` is the
+// text, or why this process cannot train: then none does. The result is rank 0's: in other
+// processes it is empty. Errors, the same on all ranks: of `corpus`, behind the ranks that have
+// none; kInvalidArgument: of Trainer::Create, for more than fits into memory, another number of
+// processes, unlike texts; a rank's failure.
+absl::StatusOr<RunResult> Train(const TrainConfig& config, const absl::StatusOr<Corpus>& corpus,
                                 const TrainOptions& options);
 
 // How far a run is from another of the same steps, relatively.

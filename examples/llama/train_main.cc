@@ -1,4 +1,5 @@
-// Trains a byte-level LLaMA on text, on ranks that are threads. See README.md beside this file.
+// Trains a byte-level LLaMA on text, on ranks that are threads, or processes that a launcher
+// started. See README.md beside this file.
 #include <pwd.h>
 #include <unistd.h>
 
@@ -22,6 +23,7 @@
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/tools/program/command_line.h"
 #include "dtensor/tools/program/output.h"
+#include "dtensor/tools/program/speaker.h"
 
 namespace dtensor::llama {
 namespace {
@@ -178,6 +180,7 @@ absl::StatusOr<Difference> CompareWithOneRank(const Flags& flags, const Corpus& 
   TrainOptions options;
   options.keep_tensors = true;
   options.eval_batches = 1;
+  options.as_launched = false;  // the world of processes is over
   DT_ASSIGN_OR_RETURN(const RunResult reference, Train(config, corpus, options));
   return Compare(result, reference);
 }
@@ -198,19 +201,28 @@ absl::Status WriteResults(const Flags& flags, const Corpus& corpus, const RunRes
   return status;
 }
 
+// The text, or why this process cannot train. Rank 0 writes for all.
+absl::StatusOr<Corpus> Prepare(Flags& flags) {
+  DT_RETURN_IF_ERROR(ReadConfig(flags));
+  DT_RETURN_IF_ERROR(ReadRest(flags));
+  DT_ASSIGN_OR_RETURN(Corpus corpus, Corpus::Load(flags.text, flags.config.sequence));
+  if (IsSpeaker()) DT_RETURN_IF_ERROR(CheckOutputs(flags));
+  return corpus;
+}
+
 absl::Status Run(Flags& flags) {
-  DT_ASSIGN_OR_RETURN(const Corpus corpus, Corpus::Load(flags.text, flags.config.sequence));
-  DT_RETURN_IF_ERROR(CheckOutputs(flags));
+  const absl::StatusOr<Corpus> corpus = Prepare(flags);
   flags.options.progress = [&](int64_t step, double loss) {
     ShowProgress(step, flags.config.steps, loss);
   };
   DT_ASSIGN_OR_RETURN(const RunResult result, Train(flags.config, corpus, flags.options));
+  if (!IsSpeaker()) return absl::OkStatus();
   if (isatty(STDERR_FILENO)) std::fputc('\n', stderr);
   std::optional<Difference> difference;
   if (flags.compare > 0 && !result.diverged) {
-    DT_ASSIGN_OR_RETURN(difference, CompareWithOneRank(flags, corpus, result));
+    DT_ASSIGN_OR_RETURN(difference, CompareWithOneRank(flags, *corpus, result));
   }
-  return WriteResults(flags, corpus, result, difference);
+  return WriteResults(flags, *corpus, result, difference);
 }
 
 int Fail(const CLI::App& app, const absl::Status& status, int code) {
@@ -221,13 +233,13 @@ int Fail(const CLI::App& app, const absl::Status& status, int code) {
   return code;
 }
 
+// What is refused, all ranks know, and one says; a failure looks different to each of them.
 int RunProgram(const CLI::App& app, Flags& flags) {
-  absl::Status status = ReadConfig(flags);
-  if (status.ok()) status = ReadRest(flags);
-  if (status.ok()) status = Run(flags);
+  const absl::Status status = Run(flags);
   if (status.ok()) return 0;
   const bool refused = status.code() == absl::StatusCode::kInvalidArgument ||
                        status.code() == absl::StatusCode::kNotFound;
+  if (refused && !IsSpeaker()) return 2;
   return Fail(app, status, refused ? 2 : 1);
 }
 
@@ -235,7 +247,10 @@ int RunProgram(const CLI::App& app, Flags& flags) {
 
 // 0: done; 1: the run failed; 2: bad flags or input.
 int Main(int argc, char** argv) {
-  CLI::App app("Trains a byte-level LLaMA on text, on ranks that are threads.", "train");
+  CLI::App app(
+      "Trains a byte-level LLaMA on text, on ranks that are threads, or, started by a launcher "
+      "(dtrun, mpirun, torchrun, Slurm), processes.",
+      "train");
   Flags flags;
   Declare(app, flags);
   if (const std::optional<int> status = ParseCommandLine(app, argc, argv)) return *status;

@@ -17,6 +17,7 @@
 #include "dtensor/runtime/core/shortened.h"
 #include "dtensor/tools/program/nearest_word.h"
 #include "dtensor/tools/program/output.h"
+#include "dtensor/tools/program/speaker.h"
 
 namespace dtensor {
 namespace {
@@ -139,7 +140,7 @@ std::string Explain(const CLI::App& app, const CLI::ParseError& error) {
 int PrintAsked(const CLI::App& app, const CLI::Success& asked) {
   std::ostringstream out;
   app.exit(asked, out, out);
-  const absl::Status printed = Print(out.str());
+  const absl::Status printed = IsSpeaker() ? Print(out.str()) : absl::OkStatus();
   if (printed.ok()) return 0;
   PrintError(CommandName(app), printed.message());
   return 1;
@@ -163,7 +164,7 @@ std::optional<int> ParseCommandLine(CLI::App& app, int argc, char** argv) {
   } catch (const CLI::Success& asked) {
     return PrintAsked(app, asked);
   } catch (const CLI::ParseError& error) {
-    PrintError(CommandName(app), Explain(app, error));
+    if (IsSpeaker()) PrintError(CommandName(app), Explain(app, error));
     return 2;
   }
 }

@@ -7,6 +7,7 @@
 // Flags are spelled with hyphens (--kv-heads), and understood with underscores too. There are
 // --help and --version. Numbers are decimal, and finite. What is refused is one line on stderr that
 // says what was wanted, and names the nearest flag or command where one is unknown; exit status 2.
+// Of several processes, which have the same command line, one prints (speaker.h).
 #ifndef DTENSOR_TOOLS_PROGRAM_COMMAND_LINE_H_
 #define DTENSOR_TOOLS_PROGRAM_COMMAND_LINE_H_
 
