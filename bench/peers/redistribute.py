@@ -1,11 +1,14 @@
-"""The rows of //bench:redistribute: ours, PyTorch's DTensor over gloo, JAX, OpenMPI, and PyTorch's greedy plan on our transport.
+"""The rows of //bench:redistribute: ours on threads and on processes, PyTorch's DTensor over gloo, JAX, OpenMPI, and PyTorch's
+greedy plan on our transport.
 
-  bazel build //bench:redistribute //bench:mpi_collectives
+  bazel build //bench:redistribute //bench:mpi_collectives //tools/dtrun
   $(bench/peers/setup jax) bench/peers/redistribute.py [--rounds 3] [--rows '^2/.*/f32/(1KiB|64MiB)$']
 
 Row by row, all in turn, for each round; OpenMPI at the end of a round. PyTorch: as many processes as ranks, one thread
 each. JAX: as many CPU devices in one process; the faster of jit and device_put. OpenMPI: the collective that moves what
 the row moves (its all-to-all without the packing that S0->S1 needs), the faster of both vader single-copy settings.
+processes: the same program under dtrun; its x is its time over that of threads, round by round in its own run. TCP: the same
+with DTENSOR_TRANSPORT=tcp; its x is its time over that of a bare socket.
 Prints medians over rounds and the ratios to ours, and their geometric means over rows that move bytes; --json FILE
 keeps all of it.
 """
@@ -23,6 +26,8 @@ import sys
 
 HERE = pathlib.Path(__file__).parent
 PEERS = ["PyTorch", "JAX", "OpenMPI", "greedy"]
+# Ours on processes: what each is compared with in its own run, and what it is started with.
+PROCESSES = {"processes": ("over_threads", {}), "TCP": ("over_socket", {"DTENSOR_TRANSPORT": "tcp"})}
 
 
 def parse_row(name):
@@ -77,6 +82,14 @@ def ours(program, name, seconds):
     return rows[name], rows.get("greedy/" + name)
 
 
+def on_processes(dtrun, program, row, seconds, variables):
+    """Counters of a row on as many processes as it has ranks."""
+    out = subprocess.run([dtrun, "-n", str(math.prod(row["mesh"])), program, f"--seconds={seconds}",
+                          f"--benchmark_filter=^{row['name']}/i", "--benchmark_format=json"],
+                         check=True, capture_output=True, text=True, env=dict(os.environ, **variables)).stdout
+    return json.loads("".join(line.removeprefix("[0] ") for line in out.splitlines()))["benchmarks"][0]
+
+
 def openmpi(program, ranks, sizes):
     """us by name, of the faster setting."""
     best = {}
@@ -98,7 +111,7 @@ def number(x):
 
 
 def print_table(results):
-    peers = [p for p in PEERS if any(p in r for r in results.values())]
+    peers = [p for p in [*PROCESSES, *PEERS] if any(p in r for r in results.values())]
     print("| row | moved B | bound B | us | GB/s | share of limit |" + "".join(f" {p} us | x |" for p in peers))
     print("|---" * (6 + 2 * len(peers)) + "|")
     ratios = {}
@@ -109,15 +122,20 @@ def print_table(results):
                  number(middle.get("share")) or middle.get("label", "")]
         for peer in peers:
             theirs = statistics.median(r[peer]) if r.get(peer) else None
-            cells += [number(theirs), number(theirs / us if theirs else None)]
-            if theirs and middle["moved"] > 0:
-                ratios.setdefault((peer, name.split("/")[0], name.split("/")[-1]), []).append(theirs / us)
+            ratio = theirs / us if theirs else None
+            if peer in PROCESSES:
+                ratio = statistics.median(r[peer + " x"]) if r.get(peer + " x") else None
+            cells += [number(theirs), number(ratio)]
+            if ratio and middle["moved"] > 0:
+                what = f"{peer} {PROCESSES[peer][0].replace('_', ' ')}" if peer in PROCESSES else f"{peer} over threads"
+                ratios.setdefault((what, name.split("/")[0], name.split("/")[-1]), []).append(ratio)
+            if theirs and r.get("processes") and peer in PEERS and middle["moved"] > 0:
+                key = (f"{peer} over processes", name.split("/")[0], name.split("/")[-1])
+                ratios.setdefault(key, []).append(theirs / statistics.median(r["processes"]))
         print("| " + " | ".join(cells) + " |")
     print()
-    for peer in peers:
-        of_peer = {key: v for key, v in ratios.items() if key[0] == peer}
-        for (_, mesh, size), v in of_peer.items():
-            print(f"{peer} over ours, mesh {mesh}, {size}: geometric mean {geomean(v):.1f}, least {min(v):.2f}, {len(v)} rows")
+    for (what, mesh, size), v in sorted(ratios.items(), key=lambda item: item[0][0]):
+        print(f"{what}, mesh {mesh}, {size}: geometric mean {geomean(v):.2f}, {min(v):.2f} to {max(v):.2f}, {len(v)} rows")
 
 
 def main():
@@ -127,7 +145,8 @@ def main():
     parser.add_argument("--seconds", type=float, default=0.15, help="for a row of each program, in a round")
     parser.add_argument("--ours", default="bazel-bin/bench/redistribute")
     parser.add_argument("--mpi", default="bazel-bin/bench/mpi_collectives")
-    parser.add_argument("--peers", default=",".join(PEERS))
+    parser.add_argument("--dtrun", default="bazel-bin/tools/dtrun/dtrun")
+    parser.add_argument("--peers", default=",".join([*PROCESSES, *PEERS]))
     parser.add_argument("--json")
     args = parser.parse_args()
     peers = args.peers.split(",")
@@ -152,6 +171,12 @@ def main():
                 result["rows"].append(mine)
                 if greedy and "greedy" in peers:
                     result.setdefault("greedy", []).append(greedy["us"])
+                for way in PROCESSES:
+                    if way in peers and len(row["mesh"]) == 1:
+                        other = on_processes(args.dtrun, args.ours, row, args.seconds, PROCESSES[way][1])
+                        result.setdefault(way, []).append(other["us"])
+                        if PROCESSES[way][0] in other:
+                            result.setdefault(way + " x", []).append(other[PROCESSES[way][0]])
                 for peer, worker in workers.items():
                     us = worker.measure(row, args.seconds)
                     if us is not None:
