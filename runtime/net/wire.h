@@ -40,6 +40,11 @@ class WireReader {
   uint8_t U8() { return static_cast<uint8_t>(Number(1)); }
   uint32_t U32() { return static_cast<uint32_t>(Number(4)); }
   uint64_t U64() { return Number(8); }
+  bool Bool() {
+    const uint8_t value = U8();
+    ok_ = ok_ && value <= 1;
+    return ok_ && value == 1;
+  }
   std::string Text() { return std::string(Raw(U32())); }
   // A view of the bytes that were given.
   absl::string_view Raw(size_t size) {
@@ -49,6 +54,8 @@ class WireReader {
     left_.remove_prefix(size);
     return read;
   }
+
+  absl::string_view Rest() { return Raw(left_.size()); }
 
   bool ok() const { return ok_; }
   bool done() const { return ok_ && left_.empty(); }  // all was read

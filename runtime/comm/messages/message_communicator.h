@@ -18,7 +18,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <list>
 #include <map>
@@ -38,6 +37,8 @@
 #include "dtensor/runtime/device/device.h"
 
 namespace dtensor {
+
+struct Note;  // message_notes.h
 
 struct MessageOptions {
   // Of a piece. 0: 1 MiB, less in large worlds.
@@ -72,14 +73,7 @@ class MessageCommunicator final : public Communicator {
   static constexpr int64_t kPiecesAtATime = 4;
 
   struct Exchange;
-  // A group as this rank sees it.
-  struct Group {
-    std::vector<int> ranks;
-    uint64_t channel = 0;
-    uint64_t number = 0;                           // of the last exchange that began
-    Exchange* exchange = nullptr;                  // on its way
-    std::map<int, std::deque<std::string>> notes;  // of each peer, not looked at
-  };
+  struct Group;     // of ranks, as this one sees it
   struct Outgoing;  // what a peer receives from here
   struct Incoming;  // what a peer said
 
@@ -93,12 +87,13 @@ class MessageCommunicator final : public Communicator {
   // Sending.
   void FindOutgoing(Exchange& exchange);
   absl::Status TellCall(Exchange& exchange);
+  void Tell(const Exchange& exchange, int peer, Note note);  // but for the number
   absl::StatusOr<std::string> PackAll(const Exchange& exchange, const Outgoing& outgoing);
   absl::Status SendMore(Exchange& exchange, Outgoing& outgoing);
 
   // Agreement.
-  void TakeNotes(Exchange& exchange);
-  void ReadNote(Exchange& exchange, int peer, absl::string_view note);
+  absl::Status TakeNotes(Exchange& exchange);
+  absl::Status Heed(Exchange& exchange, int peer, const Note& note);
   absl::Status CompareCalls(Exchange& exchange);
   absl::Status DisagreeWith(Exchange& exchange, int peer);
 

@@ -1,0 +1,89 @@
+// MessageCommunicator: what the ranks of a group tell each other, and whether they ask for the same.
+#include <chrono>
+#include <cstddef>
+#include <deque>
+#include <string>
+#include <utility>
+
+#include "dtensor/runtime/comm/messages/message_exchange.h"
+#include "dtensor/runtime/comm/messages/message_notes.h"
+#include "dtensor/runtime/core/status.h"
+
+namespace dtensor {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::microseconds;
+
+constexpr size_t kMostTextBytes = MessageTransport::kMostNoteBytes / 4;
+
+}  // namespace
+
+absl::Status MessageCommunicator::TakeNotes(Exchange& exchange) {
+  for (auto& [peer, incoming] : exchange.incoming) {
+    std::deque<Note>& notes = exchange.group->notes[peer];
+    while (const auto bytes = transport_.TakeNote(peer, exchange.group->channel)) {
+      absl::StatusOr<Note> note = ReadNote(*bytes);
+      if (!note.ok()) return world_.Fail(peer, note.status());
+      notes.push_back(*std::move(note));
+    }
+    // Those of the next exchange wait for it.
+    while (!notes.empty() && notes.front().number <= exchange.number) {
+      const Note note = std::move(notes.front());
+      notes.pop_front();
+      if (note.number == exchange.number) DT_RETURN_IF_ERROR(Heed(exchange, peer, note));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MessageCommunicator::Heed(Exchange& exchange, int peer, const Note& note) {
+  Incoming& incoming = exchange.incoming.at(peer);
+  if (note.kind == NoteKind::kGo) {
+    for (Outgoing& outgoing : exchange.outgoing) outgoing.go |= outgoing.peer == peer;
+  } else if (note.kind == NoteKind::kSummary) {
+    incoming.summary = note.summary;
+  } else if (incoming.called) {
+    return world_.Fail(peer, InvalidArgument({"it made one call twice"}));
+  } else {
+    incoming.called = true;
+    incoming.fingerprint = note.fingerprint;
+    incoming.eager = note.eager;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MessageCommunicator::CompareCalls(Exchange& exchange) {
+  for (const auto& [peer, incoming] : exchange.incoming) {
+    DT_RETURN_IF_ERROR(Await(exchange, peer, [&, of = &incoming] { return of->called; }));
+  }
+  int other = -1;
+  const Collective& collective = *exchange.collective;
+  for (const auto& [peer, incoming] : exchange.incoming) {
+    if (incoming.fingerprint == exchange.fingerprint) continue;
+    if (other < 0) other = peer;
+    CallSummary mine = SummaryOf(collective.op, collective.kind, collective.digest,
+                                 collective.description, exchange.parts.size());
+    for (std::string* const text : {&mine.op, &mine.what}) {
+      if (text->size() > kMostTextBytes) text->resize(kMostTextBytes);
+    }
+    Tell(exchange, peer, {.kind = NoteKind::kSummary, .summary = mine});
+  }
+  return other < 0 ? absl::OkStatus() : DisagreeWith(exchange, other);
+}
+
+absl::Status MessageCommunicator::DisagreeWith(Exchange& exchange, int peer) {
+  const Incoming& incoming = exchange.incoming.at(peer);
+  const Clock::time_point deadline = Clock::now() + std::chrono::seconds(2);
+  while (!incoming.summary && Clock::now() < deadline && transport_.lost(peer).ok()) {
+    DT_RETURN_IF_ERROR(Advance(microseconds(1000)));
+  }
+  const Collective& collective = *exchange.collective;
+  const CallSummary mine = SummaryOf(collective.op, collective.kind, collective.digest,
+                                     collective.description, exchange.parts.size());
+  const CallSummary unknown = {"?", "?", "it does not say", false};
+  return Disagreement(exchange.number, exchange.group->ranks, rank_, mine, peer,
+                      incoming.summary.value_or(unknown));
+}
+
+}  // namespace dtensor

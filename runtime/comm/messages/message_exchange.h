@@ -1,0 +1,78 @@
+// What MessageCommunicator's sources share: a group, an exchange on its way, and what its ranks send
+// each other. For those sources alone.
+#ifndef DTENSOR_RUNTIME_COMM_MESSAGES_MESSAGE_EXCHANGE_H_
+#define DTENSOR_RUNTIME_COMM_MESSAGES_MESSAGE_EXCHANGE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "dtensor/runtime/comm/call_summary.h"
+#include "dtensor/runtime/comm/communicator.h"
+#include "dtensor/runtime/comm/messages/box_pieces.h"
+#include "dtensor/runtime/comm/messages/message_communicator.h"
+#include "dtensor/runtime/comm/messages/message_notes.h"
+#include "dtensor/runtime/comm/send_list.h"
+#include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/device/tensor.h"
+
+namespace dtensor {
+
+// A group as this rank sees it.
+struct MessageCommunicator::Group {
+  std::vector<int> ranks;
+  uint64_t channel = 0;
+  uint64_t number = 0;                    // of the last exchange that began
+  Exchange* exchange = nullptr;           // on its way
+  std::map<int, std::deque<Note>> notes;  // of each peer, not heeded yet
+};
+
+// What one peer receives from here.
+struct MessageCommunicator::Outgoing {
+  int peer;
+  std::vector<SendBox> boxes;
+  int64_t bytes = 0;
+  bool eager = false, go = false;
+  // What of it was given to the transport: boxes before `box`, and of that pieces before `piece`.
+  size_t box = 0, piece = 0;
+  std::vector<BoxDims> pieces;
+  int pending = 0;
+  // Those that may be on their way, in turn: of two, the older one is done first.
+  Tensor staged[2];
+  size_t given = 0;  // to the transport, pieces
+  bool sent() const { return eager || (go && box == boxes.size() && pending == 0); }
+};
+
+struct MessageCommunicator::Incoming {
+  bool called = false;
+  uint64_t fingerprint = 0;
+  std::string eager;  // what it sent at once
+  size_t taken = 0;   // bytes of it
+  std::optional<CallSummary> summary;
+};
+
+struct MessageCommunicator::Exchange {
+  Group* group;
+  const Collective* collective;
+  absl::Span<const ExchangePart> parts;
+  uint64_t number, fingerprint;
+  std::shared_ptr<const void> owner;  // of what was dropped
+  std::vector<Outgoing> outgoing;
+  std::map<int, Incoming> incoming;
+  int64_t messages = 0, bytes = 0;
+};
+
+// The type in which a part's elements are sent.
+inline DType SentType(const ExchangePart& part) {
+  return (part.src.defined() ? part.src : part.dst).dtype();
+}
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_RUNTIME_COMM_MESSAGES_MESSAGE_EXCHANGE_H_

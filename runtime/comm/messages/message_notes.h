@@ -1,0 +1,35 @@
+// What the ranks of an exchange tell each other in notes (message_transport.h). Readers take any
+// bytes.
+#ifndef DTENSOR_RUNTIME_COMM_MESSAGES_MESSAGE_NOTES_H_
+#define DTENSOR_RUNTIME_COMM_MESSAGES_MESSAGE_NOTES_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "dtensor/runtime/comm/call_summary.h"
+
+namespace dtensor {
+
+enum class NoteKind : uint8_t {
+  kCall = 1,  // what this rank is about to do, and what the other receives where that is little
+  kGo,        // memory is there for what the other sends
+  kSummary,   // what this rank asked for, in words: for the error about two that disagree
+};
+
+// A note about exchange `number` of a group.
+struct Note {
+  uint64_t number = 0;
+  NoteKind kind = NoteKind::kGo;
+  uint64_t fingerprint = 0;  // of a call
+  std::string eager;         // of a call: bytes
+  CallSummary summary;
+};
+std::string Encode(const Note& note);
+// Errors: kInvalidArgument for bytes that are none.
+absl::StatusOr<Note> ReadNote(absl::string_view bytes);
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_RUNTIME_COMM_MESSAGES_MESSAGE_NOTES_H_

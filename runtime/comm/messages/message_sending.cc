@@ -1,0 +1,95 @@
+// MessageCommunicator: what others receive from here.
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtensor/runtime/comm/messages/message_exchange.h"
+#include "dtensor/runtime/core/status.h"
+
+namespace dtensor {
+
+void MessageCommunicator::FindOutgoing(Exchange& exchange) {
+  std::map<int, Outgoing> by_peer;
+  for (const int peer : exchange.group->ranks) {
+    if (peer == rank_) continue;
+    by_peer[peer].peer = peer;
+    exchange.incoming[peer];
+  }
+  if (!exchange.parts.empty() && !by_peer.empty()) {
+    for (const SendBox& box : lists_.Of(*exchange.collective, exchange.parts.size())) {
+      Outgoing& outgoing = by_peer.at(box.receiver);
+      const int64_t elements = NumElements(ShapeOf(box.dims));
+      if (elements == 0) continue;
+      outgoing.bytes += elements * SizeOf(SentType(exchange.parts[box.part]));
+      outgoing.boxes.push_back(box);
+    }
+  }
+  for (auto& [peer, outgoing] : by_peer) {
+    outgoing.eager = outgoing.bytes <= eager_bytes_;
+    exchange.outgoing.push_back(std::move(outgoing));
+  }
+}
+
+absl::Status MessageCommunicator::TellCall(Exchange& exchange) {
+  for (const Outgoing& outgoing : exchange.outgoing) {
+    Note note = {.kind = NoteKind::kCall, .fingerprint = exchange.fingerprint};
+    if (outgoing.eager) {
+      DT_ASSIGN_OR_RETURN(note.eager, PackAll(exchange, outgoing));
+    }
+    Tell(exchange, outgoing.peer, std::move(note));
+  }
+  return absl::OkStatus();
+}
+
+void MessageCommunicator::Tell(const Exchange& exchange, int peer, Note note) {
+  note.number = exchange.number;
+  transport_.SendNote(peer, exchange.group->channel, Encode(note));
+}
+
+absl::StatusOr<std::string> MessageCommunicator::PackAll(const Exchange& exchange,
+                                                         const Outgoing& outgoing) {
+  std::vector<Tensor> packed;
+  for (const SendBox& box : outgoing.boxes) {
+    const Tensor& source = exchange.parts[box.part].src;
+    DT_ASSIGN_OR_RETURN(Tensor piece, Tensor::Empty(device_, source.dtype(), ShapeOf(box.dims)));
+    DT_RETURN_IF_ERROR(PackPiece(source, box.dims, piece));
+    packed.push_back(std::move(piece));
+  }
+  DT_RETURN_IF_ERROR(Settle());
+  std::string bytes;
+  for (const Tensor& piece : packed) bytes.append(piece.data<char>(), piece.bytes());
+  return bytes;
+}
+
+absl::Status MessageCommunicator::SendMore(Exchange& exchange, Outgoing& outgoing) {
+  while (outgoing.go && !outgoing.eager && outgoing.box < outgoing.boxes.size()) {
+    const SendBox& box = outgoing.boxes[outgoing.box];
+    const Tensor& source = exchange.parts[box.part].src;
+    if (outgoing.pieces.empty()) {
+      outgoing.pieces = CutBox(box.dims, piece_bytes_ / SizeOf(source.dtype()));
+    }
+    if (outgoing.pending >= 2) return absl::OkStatus();
+    const BoxDims& piece = outgoing.pieces[outgoing.piece];
+    std::optional<absl::Span<std::byte>> bytes = RunOf(source, piece, BoxSide::kSource);
+    if (!bytes) {
+      Tensor& staged = outgoing.staged[outgoing.given % 2];
+      staged = Tensor();
+      DT_ASSIGN_OR_RETURN(staged, Tensor::Empty(device_, source.dtype(), ShapeOf(piece)));
+      DT_RETURN_IF_ERROR(PackPiece(source, piece, staged));
+      bytes = absl::MakeSpan(staged.data<std::byte>(), static_cast<size_t>(staged.bytes()));
+    }
+    DT_RETURN_IF_ERROR(Settle());
+    transport_.Send(outgoing.peer, exchange.group->channel, *bytes, outgoing.pending);
+    ++outgoing.given;
+    if (++outgoing.piece < outgoing.pieces.size()) continue;
+    ++outgoing.box;
+    outgoing.piece = 0;
+    outgoing.pieces.clear();
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace dtensor
