@@ -1,5 +1,6 @@
 #include "dtensor/runtime/comm/call_summary.h"
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
@@ -35,6 +36,14 @@ absl::Status Disagreement(uint64_t number, absl::Span<const int> group, int rank
       "ranks disagree about call ", number, " of ranks [", absl::StrJoin(group, ", "),
       "]: ", Describe(rank, mine), " where ", Describe(other_rank, other), Hint(mine, other),
       "; all ranks of a group must make the same calls in the same order"));
+}
+
+absl::Status InOp(const absl::Status& failure, int rank, const Collective& collective) {
+  if (absl::StrContains(failure.message(), "op \"")) return failure;
+  return absl::Status(
+      failure.code(),
+      absl::StrCat(failure.message(), " (rank ", rank, " met it in op \"", collective.op,
+                   "\" of ranks [", absl::StrJoin(collective.group, ", "), "])"));
 }
 
 }  // namespace dtensor

@@ -26,6 +26,9 @@ CallSummary SummaryOf(absl::string_view op, CollectiveKind kind, uint64_t digest
 absl::Status Disagreement(uint64_t number, absl::Span<const int> group, int rank,
                           const CallSummary& mine, int other_rank, const CallSummary& other);
 
+// The world's failure, with the operator in which this rank met it, where it names none.
+absl::Status InOp(const absl::Status& failure, int rank, const Collective& collective);
+
 }  // namespace dtensor
 
 #endif  // DTENSOR_RUNTIME_COMM_CALL_SUMMARY_H_

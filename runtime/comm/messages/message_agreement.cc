@@ -7,6 +7,7 @@
 
 #include "dtensor/runtime/comm/messages/message_exchange.h"
 #include "dtensor/runtime/comm/messages/message_notes.h"
+#include "dtensor/runtime/comm/messages/wait_notes.h"
 #include "dtensor/runtime/core/status.h"
 
 namespace dtensor {
@@ -55,7 +56,8 @@ absl::Status MessageCommunicator::Heed(Exchange& exchange, int peer, const Note&
 
 absl::Status MessageCommunicator::CompareCalls(Exchange& exchange) {
   for (const auto& [peer, incoming] : exchange.incoming) {
-    DT_RETURN_IF_ERROR(Await(exchange, peer, [&, of = &incoming] { return of->called; }));
+    DT_RETURN_IF_ERROR(
+        Await(exchange, peer, WaitStage::kCall, [&, of = &incoming] { return of->called; }));
   }
   int other = -1;
   const Collective& collective = *exchange.collective;

@@ -6,8 +6,10 @@
 #include <utility>
 
 #include "absl/algorithm/container.h"
+#include "dtensor/runtime/comm/call_summary.h"
 #include "dtensor/runtime/comm/exchange_check.h"
 #include "dtensor/runtime/comm/messages/message_exchange.h"
+#include "dtensor/runtime/comm/messages/wait_notes.h"
 #include "dtensor/runtime/core/no_throw.h"
 #include "dtensor/runtime/core/status.h"
 
@@ -62,7 +64,7 @@ MessageCommunicator::~MessageCommunicator() = default;
 
 absl::Status MessageCommunicator::Begin(const Collective& collective,
                                         absl::Span<const ExchangePart> parts) {
-  DT_RETURN_IF_ERROR(failure());
+  if (absl::Status known = failure(); !known.ok()) return InOp(known, rank_, collective);
   DT_RETURN_IF_ERROR(CheckExchange(collective, parts, rank_, size_, &device_));
   if (collective.group.size() > 1 && !parts.empty() && collective.boxes == nullptr) {
     return InvalidArgument({ExchangeLabel(collective),
@@ -71,7 +73,7 @@ absl::Status MessageCommunicator::Begin(const Collective& collective,
   }
   // Whatever goes wrong from here on, peers may have heard of this exchange.
   const absl::Status status = NoThrow([&] { return Start(collective, parts); });
-  return status.ok() ? status : Fail(status);
+  return status.ok() ? status : Abandon(collective, status);
 }
 
 absl::Status MessageCommunicator::Start(const Collective& collective,
@@ -108,13 +110,19 @@ absl::Status MessageCommunicator::Finish(const Collective& collective) {
 }
 
 absl::Status MessageCommunicator::Complete(Exchange& exchange) {
-  absl::Status status = NoThrow([&] { return Perform(exchange); });
-  if (!status.ok()) {
-    status = Fail(status);
-    transport_.Cancel();
-  }
+  const Collective& collective = *exchange.collective;
+  const absl::Status status = NoThrow([&] { return Perform(exchange); });
+  if (!status.ok()) return Abandon(collective, status);
   Forget(exchange);
   return status;
+}
+
+// The world fails, if it has not, and the transport touches no memory any more.
+absl::Status MessageCommunicator::Abandon(const Collective& collective, const absl::Status& why) {
+  const absl::Status failure = InOp(Fail(why), rank_, collective);
+  transport_.Cancel();
+  if (Exchange* const exchange = Find(collective); exchange != nullptr) Forget(*exchange);
+  return failure;
 }
 
 absl::Status MessageCommunicator::Perform(Exchange& exchange) {
@@ -122,7 +130,8 @@ absl::Status MessageCommunicator::Perform(Exchange& exchange) {
   DT_RETURN_IF_ERROR(CompareCalls(exchange));
   DT_RETURN_IF_ERROR(ReceiveAll(exchange));
   for (const Outgoing& outgoing : exchange.outgoing) {
-    DT_RETURN_IF_ERROR(Await(exchange, outgoing.peer, [&] { return outgoing.sent(); }));
+    DT_RETURN_IF_ERROR(
+        Await(exchange, outgoing.peer, WaitStage::kReceive, [&] { return outgoing.sent(); }));
   }
   Count(*exchange.collective, exchange.messages, exchange.bytes);
   return absl::OkStatus();
@@ -151,10 +160,10 @@ absl::Status MessageCommunicator::FinishDropped() {
 }
 
 absl::Status MessageCommunicator::Barrier(absl::string_view what) {
-  DT_RETURN_IF_ERROR(failure());
   const Collective everybody = {.op = what, .group = everyone_, .counts_as_call = false};
+  if (absl::Status known = failure(); !known.ok()) return InOp(known, rank_, everybody);
   const absl::Status status = NoThrow([&] { return Start(everybody, {}); });
-  return status.ok() ? Finish(everybody) : Fail(status);
+  return status.ok() ? Finish(everybody) : Abandon(everybody, status);
 }
 
 absl::Status MessageCommunicator::Fail(const absl::Status& reason) {
@@ -181,11 +190,31 @@ void MessageCommunicator::Forget(Exchange& exchange) {
 }
 
 MessageCommunicator::Group& MessageCommunicator::GroupOf(absl::Span<const int> ranks) {
-  for (Group& group : groups_) {
-    if (group.ranks == ranks) return group;
+  auto group = absl::c_find_if(groups_, [&](const Group& known) { return known.ranks == ranks; });
+  if (group == groups_.end()) {
+    ForgetIdleGroups();
+    const uint64_t channel = ChannelOf(ranks);
+    group = groups_.insert(group, {{ranks.begin(), ranks.end()}, channel});
+    if (const auto number = numbers_.extract(channel)) group->number = number.mapped();
   }
-  groups_.push_back({{ranks.begin(), ranks.end()}, ChannelOf(ranks)});
-  return groups_.back();
+  groups_.splice(groups_.begin(), groups_, group);
+  return groups_.front();
+}
+
+// But for how many exchanges they have had, which the other members may remember.
+void MessageCommunicator::ForgetIdleGroups() {
+  size_t idle = 0;
+  for (auto group = groups_.begin(); group != groups_.end();) {
+    const bool is_idle =
+        group->exchange == nullptr &&
+        absl::c_all_of(group->notes, [](const auto& notes) { return notes.second.empty(); });
+    if (is_idle && ++idle >= kMostIdle) {
+      numbers_[group->channel] = group->number;
+      group = groups_.erase(group);
+    } else {
+      ++group;
+    }
+  }
 }
 
 }  // namespace dtensor

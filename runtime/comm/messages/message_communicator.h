@@ -11,8 +11,8 @@
 // A piece lies in staging, at most staging_bytes() in all, where it cannot be sent or received in
 // place: where it has gaps, is converted, or has several terms.
 //
-// A wait ends when the world fails, when a peer has left, is lost, or is silent for the time-out.
-// Time in which this process was stopped does not count.
+// A wait ends when the world fails, when a peer has left, is lost, or is silent for the time-out, or
+// when ranks wait for each other in a cycle. Time in which this process was stopped does not count.
 #ifndef DTENSOR_RUNTIME_COMM_MESSAGES_MESSAGE_COMMUNICATOR_H_
 #define DTENSOR_RUNTIME_COMM_MESSAGES_MESSAGE_COMMUNICATOR_H_
 
@@ -23,6 +23,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -38,7 +39,10 @@
 
 namespace dtensor {
 
-struct Note;  // message_notes.h
+struct Note;      // message_notes.h
+struct RankWait;  // wait_notes.h
+struct WaitNote;
+enum class WaitStage : uint8_t;
 
 struct MessageOptions {
   // Of a piece. 0: 1 MiB, less in large worlds.
@@ -76,8 +80,12 @@ class MessageCommunicator final : public Communicator {
   struct Group;     // of ranks, as this one sees it
   struct Outgoing;  // what a peer receives from here
   struct Incoming;  // what a peer said
+  struct Wait;
 
+  static constexpr size_t kMostIdle = 64;  // groups that are kept without an exchange
   Group& GroupOf(absl::Span<const int> ranks);
+  void ForgetIdleGroups();
+  absl::Status Abandon(const Collective& collective, const absl::Status& why);
   absl::Status Start(const Collective& collective, absl::Span<const ExchangePart> parts);
   absl::Status Complete(Exchange& exchange);
   absl::Status Perform(Exchange& exchange);
@@ -107,11 +115,22 @@ class MessageCommunicator final : public Communicator {
   absl::Status ReceiveFrom(Exchange& exchange, int peer, absl::Span<std::byte> into, int& pending);
 
   // Waits until `over`, for `peer`; what others wait for is sent meanwhile.
-  absl::Status Await(const Exchange& exchange, int peer, const std::function<bool()>& over);
+  absl::Status Await(const Exchange& exchange, int peer, WaitStage stage,
+                     const std::function<bool()>& over);
   absl::Status Advance(std::chrono::microseconds longest);
   absl::Status CheckPeer(const Exchange& exchange, int peer);
+  static std::string CallText(const Exchange& exchange);
   std::string WaitText(const Exchange& exchange) const;
   absl::Status Settle();  // what was launched has run
+
+  // Who waits for whom.
+  static constexpr uint64_t kWaitChannel = 0;
+  RankWait Described(const Wait& wait) const;
+  void SendProbe(const Wait& wait);
+  absl::Status TakeWaitNotes(Wait& wait);
+  absl::Status HeedProbe(const Wait& wait, WaitNote note);
+  bool HasDone(const RankWait& wait) const;
+  absl::Status TimeOut(const Wait& wait);
 
   const int rank_, size_;
   Device& device_;
@@ -120,9 +139,11 @@ class MessageCommunicator final : public Communicator {
   const int64_t piece_bytes_, eager_bytes_;
   std::vector<int> everyone_;
   SendLists lists_;
-  std::list<Group> groups_;
-  std::list<std::unique_ptr<Exchange>> exchanges_;                  // on their way, as they began
+  std::list<Group> groups_;                         // the one used last first
+  std::unordered_map<uint64_t, uint64_t> numbers_;  // by channel: of groups that were forgotten
+  std::list<std::unique_ptr<Exchange>> exchanges_;  // on their way, as they began
   std::list<std::pair<const Collective*, absl::Status>> finished_;  // not asked for yet
+  uint64_t waits_ = 0;
   bool ended_ = false;
 };
 

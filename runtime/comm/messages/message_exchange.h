@@ -3,6 +3,7 @@
 #ifndef DTENSOR_RUNTIME_COMM_MESSAGES_MESSAGE_EXCHANGE_H_
 #define DTENSOR_RUNTIME_COMM_MESSAGES_MESSAGE_EXCHANGE_H_
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -18,6 +19,7 @@
 #include "dtensor/runtime/comm/messages/box_pieces.h"
 #include "dtensor/runtime/comm/messages/message_communicator.h"
 #include "dtensor/runtime/comm/messages/message_notes.h"
+#include "dtensor/runtime/comm/messages/wait_notes.h"
 #include "dtensor/runtime/comm/send_list.h"
 #include "dtensor/runtime/core/dtype.h"
 #include "dtensor/runtime/device/tensor.h"
@@ -65,7 +67,20 @@ struct MessageCommunicator::Exchange {
   std::shared_ptr<const void> owner;  // of what was dropped
   std::vector<Outgoing> outgoing;
   std::map<int, Incoming> incoming;
+  bool receives = false;  // others may send, or have nothing to send
   int64_t messages = 0, bytes = 0;
+};
+
+// In an exchange, for a peer.
+struct MessageCommunicator::Wait {
+  uint64_t id;
+  const Exchange* exchange;
+  int peer;
+  WaitStage stage;
+  std::chrono::duration<double> waited{0};  // but for time in which this process was stopped
+  // For whom the peer waits, and so on, as it said after `chain_came`; empty if it did not.
+  std::vector<RankWait> chain;
+  std::chrono::duration<double> chain_came{0};
 };
 
 // The type in which a part's elements are sent.

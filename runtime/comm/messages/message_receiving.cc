@@ -3,9 +3,11 @@
 #include <optional>
 
 #include "absl/algorithm/container.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/runtime/comm/exchange_check.h"
 #include "dtensor/runtime/comm/messages/message_exchange.h"
+#include "dtensor/runtime/comm/messages/wait_notes.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/box.h"
 
@@ -49,6 +51,7 @@ absl::Status MessageCommunicator::CheckNative(const Exchange& exchange) const {
 
 absl::Status MessageCommunicator::ReceiveAll(Exchange& exchange) {
   if (exchange.collective->native) DT_RETURN_IF_ERROR(CheckNative(exchange));
+  exchange.receives = true;
   for (auto& [peer, incoming] : exchange.incoming) {
     const int64_t bytes = BytesFrom(exchange, peer);
     if (bytes > eager_bytes_) {
@@ -93,17 +96,19 @@ absl::Status MessageCommunicator::ReceivePiece(Exchange& exchange, const Exchang
     terms.push_back(std::move(term));
   }
   DT_RETURN_IF_ERROR(Settle());  // the host writes where work may still be reading
-  int pending = 0;
+  absl::InlinedVector<int, 8> pending(box.peers.size(), 0);
   for (size_t i = 0; i < box.peers.size(); ++i) {
     if (box.peers[i] == rank_) continue;
     const absl::Span<std::byte> into =
         in_place
             ? *in_place
             : absl::MakeSpan(terms[i].data<std::byte>(), static_cast<size_t>(terms[i].bytes()));
-    DT_RETURN_IF_ERROR(ReceiveFrom(exchange, box.peers[i], into, pending));
+    DT_RETURN_IF_ERROR(ReceiveFrom(exchange, box.peers[i], into, pending[i]));
   }
-  for (const int peer : box.peers) {
-    if (peer != rank_) DT_RETURN_IF_ERROR(Await(exchange, peer, [&] { return pending == 0; }));
+  for (size_t i = 0; i < box.peers.size(); ++i) {
+    if (box.peers[i] == rank_) continue;
+    DT_RETURN_IF_ERROR(
+        Await(exchange, box.peers[i], WaitStage::kBytes, [&] { return pending[i] == 0; }));
   }
   return in_place ? absl::OkStatus() : CombinePiece(part, piece, terms);
 }

@@ -4,10 +4,13 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "dtensor/runtime/comm/messages/message_exchange.h"
+#include "dtensor/runtime/comm/messages/wait_notes.h"
 #include "dtensor/runtime/core/status.h"
 
 namespace dtensor {
@@ -15,26 +18,32 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using std::chrono::microseconds;
+using Seconds = std::chrono::duration<double>;
+
+// Of what a wait sends, if it lasts.
+Seconds ProbeInterval(Seconds timeout) { return std::min(Seconds(1), timeout / 4); }
 
 }  // namespace
 
-absl::Status MessageCommunicator::Await(const Exchange& exchange, int peer,
+absl::Status MessageCommunicator::Await(const Exchange& exchange, int peer, WaitStage stage,
                                         const std::function<bool()>& over) {
   constexpr microseconds kSlice(20000);
-  std::chrono::duration<double> waited(0);
-  while (!over()) {
+  if (over()) return absl::OkStatus();
+  Wait wait = {++waits_, &exchange, peer, stage};
+  const Seconds timeout(world_.timeout_seconds()), interval = ProbeInterval(timeout);
+  for (Seconds next_probe = interval; wait.waited < timeout;) {
     DT_RETURN_IF_ERROR(failure());
     const Clock::time_point start = Clock::now();
     DT_RETURN_IF_ERROR(Advance(kSlice));
     if (over()) return absl::OkStatus();
     DT_RETURN_IF_ERROR(CheckPeer(exchange, peer));
-    waited += std::min<std::chrono::duration<double>>(Clock::now() - start, 3 * kSlice);
-    if (waited.count() < world_.timeout_seconds()) continue;
-    return world_.Fail(
-        peer, absl::DeadlineExceededError(absl::StrCat("silent for ", world_.timeout_seconds(),
-                                                       " s: ", WaitText(exchange))));
+    DT_RETURN_IF_ERROR(TakeWaitNotes(wait));
+    wait.waited += std::min<Seconds>(Clock::now() - start, 3 * kSlice);
+    if (wait.waited < next_probe) continue;
+    SendProbe(wait);
+    next_probe += interval;
   }
-  return absl::OkStatus();
+  return TimeOut(wait);
 }
 
 absl::Status MessageCommunicator::Advance(microseconds longest) {
@@ -48,10 +57,13 @@ absl::Status MessageCommunicator::Advance(microseconds longest) {
   return absl::OkStatus();
 }
 
-std::string MessageCommunicator::WaitText(const Exchange& exchange) const {
-  return absl::StrCat("rank ", rank_, " waits for it in op \"", exchange.collective->op,
-                      "\" (call ", exchange.number, " of ranks [",
+std::string MessageCommunicator::CallText(const Exchange& exchange) {
+  return absl::StrCat("op \"", exchange.collective->op, "\" (call ", exchange.number, " of ranks [",
                       absl::StrJoin(exchange.group->ranks, ", "), "])");
+}
+
+std::string MessageCommunicator::WaitText(const Exchange& exchange) const {
+  return absl::StrCat("rank ", rank_, " waits for it in ", CallText(exchange));
 }
 
 // Why `peer` will not do what is waited for.
@@ -70,6 +82,89 @@ absl::Status MessageCommunicator::CheckPeer(const Exchange& exchange, int peer) 
                                                                          WaitText(exchange), ")")));
   }
   return world_.Fail(peer, absl::AbortedError(absl::StrCat("returned while ", WaitText(exchange))));
+}
+
+// --- Who waits for whom (wait_notes.h).
+
+RankWait MessageCommunicator::Described(const Wait& wait) const {
+  const Exchange& exchange = *wait.exchange;
+  WaitStage stage = wait.stage;
+  for (const Outgoing& outgoing : exchange.outgoing) {
+    if (outgoing.peer == wait.peer && outgoing.go && stage == WaitStage::kReceive) {
+      stage = WaitStage::kBytes;
+    }
+  }
+  return {rank_, wait.peer, stage, exchange.group->channel, exchange.number, CallText(exchange)};
+}
+
+void MessageCommunicator::SendProbe(const Wait& wait) {
+  transport_.SendNote(wait.peer, kWaitChannel,
+                      Encode(WaitNote{WaitNoteKind::kProbe, wait.id, {Described(wait)}}));
+}
+
+absl::Status MessageCommunicator::TakeWaitNotes(Wait& wait) {
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    while (const auto bytes = transport_.TakeNote(peer, kWaitChannel)) {
+      absl::StatusOr<WaitNote> note = ReadWaitNote(*bytes, size_);
+      if (!note.ok()) return world_.Fail(peer, note.status());
+      if (note->kind == WaitNoteKind::kProbe) {
+        DT_RETURN_IF_ERROR(HeedProbe(wait, *std::move(note)));
+      } else if (note->id == wait.id && note->waits.front().rank == rank_) {
+        wait.chain = std::move(note->waits);
+        wait.chain_came = wait.waited;
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MessageCommunicator::HeedProbe(const Wait& wait, WaitNote note) {
+  const RankWait mine = Described(wait);
+  if (note.waits.back().peer != rank_ || HasDone(note.waits.back())) return absl::OkStatus();
+  const int first = note.waits.front().rank;
+  if (first == rank_ && note.id == wait.id && mine.stage != WaitStage::kBytes) {
+    return Fail(absl::FailedPreconditionError(
+        absl::StrCat("ranks wait for each other in a cycle: ", ToString(note.waits),
+                     "; all ranks must make the calls of their groups in one common order")));
+  }
+  const bool has_met =
+      absl::c_any_of(note.waits, [&](const RankWait& known) { return known.rank == rank_; });
+  if (has_met || note.waits.size() == WaitNote::kMostWaits) return absl::OkStatus();
+  note.waits.push_back(mine);
+  if (mine.stage != WaitStage::kBytes) {
+    transport_.SendNote(wait.peer, kWaitChannel, Encode(note));
+  }
+  note.kind = WaitNoteKind::kChain;
+  if (wait.peer != first) transport_.SendNote(first, kWaitChannel, Encode(note));
+  return absl::OkStatus();
+}
+
+// Whether this rank has done what `wait`, for it, is for.
+bool MessageCommunicator::HasDone(const RankWait& wait) const {
+  if (wait.stage == WaitStage::kBytes) return true;
+  const auto group =
+      absl::c_find_if(groups_, [&](const Group& known) { return known.channel == wait.channel; });
+  if (group == groups_.end()) {
+    const auto number = numbers_.find(wait.channel);
+    return number != numbers_.end() && number->second >= wait.number;
+  }
+  if (group->number != wait.number) return group->number > wait.number;
+  return wait.stage == WaitStage::kCall || group->exchange == nullptr || group->exchange->receives;
+}
+
+// Whoever waits itself is not the one that is silent, but the one at the end of the chain.
+absl::Status MessageCommunicator::TimeOut(const Wait& wait) {
+  const Seconds timeout(world_.timeout_seconds());
+  const std::string silent = absl::StrCat("silent for ", timeout.count(), " s");
+  const bool is_known =
+      !wait.chain.empty() && wait.waited - wait.chain_came < 2 * ProbeInterval(timeout);
+  if (is_known && wait.chain.back().peer != rank_) {
+    return world_.Fail(wait.chain.back().peer, absl::DeadlineExceededError(absl::StrCat(
+                                                   silent, " while ", ToString(wait.chain))));
+  }
+  return world_.Fail(
+      wait.peer, absl::DeadlineExceededError(absl::StrCat(silent, ": ", WaitText(*wait.exchange))));
 }
 
 absl::Status MessageCommunicator::Settle() {

@@ -126,7 +126,9 @@ absl::Status ProcessWorld::Leave(absl::Status status) {
   if (messages_ != nullptr) messages_->End();
   if (both_ != nullptr) both_->End();
   const absl::Status failure = control_->failure();
-  result_ = !failure.ok() ? failure
+  // What the program met says more, if it is that.
+  const bool is_failure = absl::StartsWith(status.message(), failure.message());
+  result_ = !failure.ok() ? (!status.ok() && is_failure ? status : failure)
             : status.ok() ? status
                           : absl::Status(status.code(),
                                          absl::StrCat("rank ", rank(), ": ", status.message()));

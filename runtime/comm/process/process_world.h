@@ -38,7 +38,8 @@ class ProcessWorld {
 
   // This rank's program ended with `status`: finishes what it has begun, and waits for the others'
   // programs to end, so that none is missed. Later calls change nothing. Returns the world's
-  // failure if it failed, else `status`, prefixed "rank R: ".
+  // failure if it failed (`status`, if that is the failure and says where it was met), else
+  // `status`, prefixed "rank R: ".
   absl::Status Leave(absl::Status status);
 
  private:

@@ -52,10 +52,7 @@ struct TcpTransport::Link {
   bool wants_to_read() const {
     return lost.ok() && !(in_body && kind == FrameKind::kMessage && !HasSlot());
   }
-  bool HasSlot() const {
-    const auto it = slots.find(channel);
-    return it != slots.end() && !it->second.empty();
-  }
+  bool HasSlot() const { return slots.find(channel) != slots.end(); }
 
   void Send() {
     while (wants_to_send()) {
@@ -116,8 +113,10 @@ struct TcpTransport::Link {
       notes[channel].push_back(std::move(note));
       return;
     }
-    --*slots[channel].front().pending;
-    slots[channel].pop_front();
+    const auto slot = slots.find(channel);
+    --*slot->second.front().pending;
+    slot->second.pop_front();
+    if (slot->second.empty()) slots.erase(slot);
   }
 
   void ReadHeader() {
@@ -164,6 +163,7 @@ struct TcpTransport::Link {
   uint64_t size = 0, channel = 0;
   FrameKind kind = FrameKind::kNote;
   std::string note;
+  // Of the channels that have some.
   std::map<uint64_t, std::deque<Slot>> slots;
   std::map<uint64_t, std::deque<std::string>> notes;
 };
@@ -216,9 +216,10 @@ void TcpTransport::SendNote(int peer, uint64_t channel, absl::string_view note) 
 std::optional<std::string> TcpTransport::TakeNote(int peer, uint64_t channel) {
   auto& notes = link(peer).notes;
   const auto it = notes.find(channel);
-  if (it == notes.end() || it->second.empty()) return std::nullopt;
+  if (it == notes.end()) return std::nullopt;
   std::string note = std::move(it->second.front());
   it->second.pop_front();
+  if (it->second.empty()) notes.erase(it);
   return note;
 }
 
@@ -251,6 +252,7 @@ void TcpTransport::Progress(std::chrono::microseconds longest) {
     if (known == nullptr || !known->lost.ok()) continue;
     const short events =
         (known->wants_to_read() ? POLLIN : 0) | (known->wants_to_send() ? POLLOUT : 0);
+    if (events == 0) continue;  // poll would return at once, again and again, once the peer is gone
     waits.push_back({known->socket.fd(), events, 0});
     of.push_back(known.get());
   }
