@@ -47,9 +47,9 @@ std::vector<float> Times(float factor, std::vector<float> values) {
 }
 
 // x [4, 4] as S(0), S(1), whose halves are h, and of which all is y.
-void OnHalves(const std::function<absl::Status(const DistributedTensor& x, const Layout& half,
-                                               const Layout& whole,
-                                               const std::vector<float>& values)>& fn) {
+void OnHalves(
+    const std::function<absl::Status(const DistributedTensor& x, const Layout& half,
+                                     const Layout& whole, const std::vector<float>& values)>& fn) {
   DT_EXPECT_OK(RunRanks(4, [&](Context& context) -> absl::Status {
     DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse("a=2,b=2"));
     std::vector<float> values(16);
@@ -244,4 +244,3 @@ TEST(RedistributeForUse, ASourceThatIsGoneIsNotTakenForAnother) {
 
 }  // namespace
 }  // namespace dtensor
-

@@ -102,36 +102,36 @@ TEST(GatherRecompute, AGroupIsReducedOnceWhicheverPartsRunAgain) {
 // A function gives w back, whose gradient then arrives in two layouts along one edge.
 TEST(GatherRecompute, AGroupWaitsForAllThatComesAlongAnEdge) {
   EXPECT_THAT(
-      RunRanks(2,
-               [](Context& context) -> absl::Status {
-                 const auto itself = [](absl::Span<const DistributedTensor> x) -> TensorsOr {
-                   return std::vector<DistributedTensor>(x.begin(), x.end());
-                 };
-                 std::vector<float> w[2], v[2];
-                 int64_t reductions[2];
-                 for (const bool again : {false, true}) {
-                   DT_ASSIGN_OR_RETURN(const Leaves leaves, Leaves::Make(context));
-                   DT_ASSIGN_OR_RETURN(const auto x, leaves.X(context));
-                   const TensorOr h = MatMul(x, ForUse(leaves.v));  // walked last
-                   DT_ASSIGN_OR_RETURN(const auto whole, ForUse(leaves.w));
-                   DT_ASSIGN_OR_RETURN(const auto y,
-                                       again ? Recompute({whole}, itself) : itself({whole}));
-                   const TensorOr loss =
-                       Add(Sum(MatMul(h, y[0]), {0, 1}), Sum(Mul(y[0], y[0]), {0, 1}));
-                   DT_RETURN_IF_ERROR(loss.status());
-                   context.communicator().ResetTraffic();
-                   DT_RETURN_IF_ERROR(Backward(loss));
-                   reductions[again] = Calls(context, CollectiveKind::kReduceScatter);
-                   EXPECT_EQ(leaves.w.grad().layout(), leaves.w.layout());
-                   EXPECT_EQ(leaves.v.grad().layout(), leaves.v.layout());
-                   DT_ASSIGN_OR_RETURN(w[again], ToGlobal<float>(leaves.w.grad()));
-                   DT_ASSIGN_OR_RETURN(v[again], ToGlobal<float>(leaves.v.grad()));
-                 }
-                 EXPECT_EQ(w[1], w[0]);
-                 EXPECT_EQ(v[1], v[0]);
-                 EXPECT_EQ(reductions[1], reductions[0]);
-                 return absl::OkStatus();
-               }),
+      RunRanks(
+          2,
+          [](Context& context) -> absl::Status {
+            const auto itself = [](absl::Span<const DistributedTensor> x) -> TensorsOr {
+              return std::vector<DistributedTensor>(x.begin(), x.end());
+            };
+            std::vector<float> w[2], v[2];
+            int64_t reductions[2];
+            for (const bool again : {false, true}) {
+              DT_ASSIGN_OR_RETURN(const Leaves leaves, Leaves::Make(context));
+              DT_ASSIGN_OR_RETURN(const auto x, leaves.X(context));
+              const TensorOr h = MatMul(x, ForUse(leaves.v));  // walked last
+              DT_ASSIGN_OR_RETURN(const auto whole, ForUse(leaves.w));
+              DT_ASSIGN_OR_RETURN(const auto y,
+                                  again ? Recompute({whole}, itself) : itself({whole}));
+              const TensorOr loss = Add(Sum(MatMul(h, y[0]), {0, 1}), Sum(Mul(y[0], y[0]), {0, 1}));
+              DT_RETURN_IF_ERROR(loss.status());
+              context.communicator().ResetTraffic();
+              DT_RETURN_IF_ERROR(Backward(loss));
+              reductions[again] = Calls(context, CollectiveKind::kReduceScatter);
+              EXPECT_EQ(leaves.w.grad().layout(), leaves.w.layout());
+              EXPECT_EQ(leaves.v.grad().layout(), leaves.v.layout());
+              DT_ASSIGN_OR_RETURN(w[again], ToGlobal<float>(leaves.w.grad()));
+              DT_ASSIGN_OR_RETURN(v[again], ToGlobal<float>(leaves.v.grad()));
+            }
+            EXPECT_EQ(w[1], w[0]);
+            EXPECT_EQ(v[1], v[0]);
+            EXPECT_EQ(reductions[1], reductions[0]);
+            return absl::OkStatus();
+          }),
       IsOk());
 }
 

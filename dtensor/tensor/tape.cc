@@ -277,8 +277,7 @@ absl::Status Tape::FinishBuckets() {
   DT_RETURN_IF_ERROR(buckets_.Finish());
   for (GradientBuckets::Reduced& reduced : buckets_.TakeReduced()) {
     const bool owned = reduced.local.is_only_user();
-    SlotOf(reduced.leaf).push_back(
-        {std::move(reduced.spec), std::move(reduced.local), owned});
+    SlotOf(reduced.leaf).push_back({std::move(reduced.spec), std::move(reduced.local), owned});
   }
   return absl::OkStatus();
 }

@@ -5,8 +5,9 @@
 #include <openssl/hmac.h>
 #include <openssl/rand.h>
 
-#include <array>
+#include <chrono>
 #include <cstddef>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
@@ -122,6 +123,24 @@ absl::Status Introduce(Socket& socket, LinkKind kind, uint32_t rank, const JobKe
   DT_ASSIGN_OR_RETURN(const std::string proof, Receive(socket, kProofBytes, deadline));
   if (Equal(proof, WelcomeProof(key, hello, listeners_nonce))) return absl::OkStatus();
   return Refusal(Verdict::kStranger, key, rank);
+}
+
+absl::StatusOr<Socket> ConnectAs(LinkKind kind, uint32_t rank, const JobKey& key,
+                                 const HostPort& to, NetClock::time_point deadline,
+                                 const GivenUp& given_up) {
+  while (true) {
+    DT_ASSIGN_OR_RETURN(Socket socket, ConnectTo(to, deadline, given_up));
+    const absl::Status met = Introduce(socket, kind, rank, key, deadline);
+    if (met.ok()) return socket;
+    if (!absl::IsUnavailable(met)) return met;
+    if (given_up) DT_RETURN_IF_ERROR(given_up());
+    if (NetClock::now() >= deadline) {
+      return absl::DeadlineExceededError(absl::StrCat("what listens at ", to.ToString(),
+                                                      " does not let this rank in: ", met.message(),
+                                                      "; another program may have that port"));
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
 }
 
 }  // namespace dtensor

@@ -62,6 +62,13 @@ std::string WelcomeProof(const JobKey& key, const Hello& hello, absl::string_vie
 absl::Status Introduce(Socket& socket, LinkKind kind, uint32_t rank, const JobKey& key,
                        NetClock::time_point deadline);
 
+// Connects to whoever listens there, and introduces itself; again, until `deadline`, where nobody
+// listens yet, or where the connection closes before there is a verdict, as a listener that many
+// strangers call may do. Errors: as ConnectTo and Introduce.
+absl::StatusOr<Socket> ConnectAs(LinkKind kind, uint32_t rank, const JobKey& key,
+                                 const HostPort& to, NetClock::time_point deadline,
+                                 const GivenUp& given_up = nullptr);
+
 }  // namespace dtensor
 
 #endif  // DTENSOR_RUNTIME_NET_HANDSHAKE_H_

@@ -5,11 +5,13 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <thread>
@@ -69,13 +71,29 @@ bool Await(const Socket& socket, short events, NetClock::time_point deadline) {
   }
 }
 
+bool IsOfDescriptors(int error) { return error == EMFILE || error == ENFILE; }
+
+absl::Status NoDescriptor(absl::string_view what, int error) {
+  rlimit limit = {};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  return absl::ResourceExhaustedError(absl::StrCat(
+      what, ": ", std::strerror(error), "; raise ",
+      error == ENFILE ? "the machine's limit of open files (sysctl fs.file-max)"
+                      : absl::StrCat("this process's limit of open files (ulimit -n), which is ",
+                                     static_cast<uint64_t>(limit.rlim_cur))));
+}
+
 // One try at one address. Errors: errno.
-int TryToConnect(const addrinfo& address, NetClock::time_point deadline, Socket& made) {
+int TryToConnect(const addrinfo& address, NetClock::time_point deadline, const GivenUp& given_up,
+                 Socket& made) {
   made = NewSocket(address);
   if (!made.is_open()) return errno;
   if (connect(made.fd(), address.ai_addr, address.ai_addrlen) == 0) return 0;
   if (errno != EINPROGRESS) return errno;
-  if (!AwaitWritable(made, deadline)) return ETIMEDOUT;
+  constexpr std::chrono::milliseconds kSlice(100);
+  while (!AwaitWritable(made, std::min(deadline, NetClock::now() + kSlice))) {
+    if (NetClock::now() >= deadline || (given_up && !given_up().ok())) return ETIMEDOUT;
+  }
   int error = 0;
   socklen_t length = sizeof(error);
   getsockopt(made.fd(), SOL_SOCKET, SO_ERROR, &error, &length);
@@ -158,6 +176,9 @@ absl::StatusOr<Socket> ListenAt(const HostPort& at) {
     }
     error = errno;
   }
+  if (IsOfDescriptors(error)) {
+    return NoDescriptor(absl::StrCat("cannot listen at ", at.ToString()), error);
+  }
   return absl::UnavailableError(
       absl::StrCat("cannot listen at ", at.ToString(), " (", std::strerror(error), "); ",
                    error == EADDRINUSE ? "another program has that port: choose another"
@@ -196,26 +217,32 @@ absl::StatusOr<Socket> AcceptFrom(const Socket& listener) {
   }
   // Who hung up before it was accepted is nobody.
   if (IsTemporary(errno) || errno == ECONNABORTED || errno == EPROTO) return Socket();
-  if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+  if (IsOfDescriptors(errno)) return NoDescriptor("no connection can be accepted", errno);
+  if (errno == ENOBUFS || errno == ENOMEM) {
     return absl::ResourceExhaustedError(
         absl::StrCat("no connection can be accepted: ", std::strerror(errno)));
   }
   return Broken(errno);
 }
 
-absl::StatusOr<Socket> ConnectTo(const HostPort& to, NetClock::time_point deadline) {
+absl::StatusOr<Socket> ConnectTo(const HostPort& to, NetClock::time_point deadline,
+                                 const GivenUp& given_up) {
   DT_ASSIGN_OR_RETURN(const Addresses addresses, Resolve(to, 0));
   int error = ETIMEDOUT;
   do {
     for (const addrinfo* address = addresses.get(); address != nullptr;
          address = address->ai_next) {
       Socket made;
-      error = TryToConnect(*address, deadline, made);
+      error = TryToConnect(*address, deadline, given_up, made);
       if (error == 0 && IsItself(made)) error = ECONNREFUSED;
+      if (IsOfDescriptors(error)) {
+        return NoDescriptor(absl::StrCat("cannot connect to ", to.ToString()), error);
+      }
       if (error != 0) continue;
       Hurry(made);
       return made;
     }
+    if (given_up) DT_RETURN_IF_ERROR(given_up());
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   } while (NetClock::now() < deadline);
   return absl::DeadlineExceededError(

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <utility>
 
@@ -49,7 +50,7 @@ absl::StatusOr<HostPort> ParseHostPort(absl::string_view text);
 
 // Listens on `at`; port 0 takes a free one, and no host means all addresses of this machine.
 // Errors: kUnavailable, naming address and remedy: a port that is taken, a host that is not this
-// machine's.
+// machine's. kResourceExhausted where the process has no descriptor left.
 absl::StatusOr<Socket> ListenAt(const HostPort& at);
 // Of a socket that listens: the port.
 absl::StatusOr<int> PortOf(const Socket& listener);
@@ -58,10 +59,14 @@ absl::StatusOr<std::string> PeerHostOf(const Socket& connection);
 // The next connection, or a closed socket if nobody waits. Errors: kResourceExhausted where the
 // process has no descriptor left, kUnavailable.
 absl::StatusOr<Socket> AcceptFrom(const Socket& listener);
+// Asked while something is tried again and again: an error ends that, and is what comes of it.
+using GivenUp = std::function<absl::Status()>;
+
 // Tries until it works, or `deadline`: whoever is to listen may start later. Errors:
 // kDeadlineExceeded, naming the address and what the last try met; kInvalidArgument for a host that
-// has no address.
-absl::StatusOr<Socket> ConnectTo(const HostPort& to, NetClock::time_point deadline);
+// has no address; kResourceExhausted where the process has no descriptor left.
+absl::StatusOr<Socket> ConnectTo(const HostPort& to, NetClock::time_point deadline,
+                                 const GivenUp& given_up = nullptr);
 
 // Waits until the socket can be read, or written, or `deadline`; false then. A peer that is gone
 // makes it readable.

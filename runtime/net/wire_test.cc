@@ -51,6 +51,19 @@ TEST(Wire, WhatIsCutOffIsNotThere) {
   }
 }
 
+TEST(Wire, WhetherAndTheRest) {
+  WireReader in(absl::string_view("\0\1rest", 6));
+  EXPECT_FALSE(in.Bool());
+  EXPECT_TRUE(in.Bool());
+  EXPECT_EQ(in.Rest(), "rest");
+  EXPECT_TRUE(in.done());
+  EXPECT_EQ(in.Rest(), "");
+  EXPECT_TRUE(in.done());
+  WireReader neither("\2");
+  EXPECT_FALSE(neither.Bool());
+  EXPECT_FALSE(neither.ok());
+}
+
 TEST(Wire, ATextThatSaysItIsLongerThanTheMessage) {
   WireReader in("\xff\xff\xff\xff tail");
   EXPECT_EQ(in.Text(), "");

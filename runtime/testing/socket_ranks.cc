@@ -1,13 +1,12 @@
 #include "dtensor/runtime/testing/socket_ranks.h"
 
-#include <sys/socket.h>
-
 #include <chrono>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "dtensor/runtime/comm/process/tcp_transport.h"
-#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/testing/socket_pair.h"
 #include "dtensor/runtime/testing/threads_state.h"
 
 namespace dtensor {
@@ -38,10 +37,7 @@ SocketRanks::SocketRanks(int size) {
   for (int rank = 0; rank < size; ++rank) {
     sockets_.emplace_back(size);
     for (int peer = 0; peer < rank; ++peer) {
-      int ends[2];
-      DT_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) == 0);
-      sockets_[rank][peer] = Socket(ends[0]);
-      sockets_[peer][rank] = Socket(ends[1]);
+      std::tie(sockets_[rank][peer], sockets_[peer][rank]) = SocketPair();
     }
   }
 }

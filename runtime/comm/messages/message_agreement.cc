@@ -1,4 +1,4 @@
-// MessageCommunicator: what the ranks of a group tell each other, and whether they ask for the same.
+// MessageCommunicator: what ranks of a group tell each other, and whether they ask for the same.
 #include <chrono>
 #include <cstddef>
 #include <deque>

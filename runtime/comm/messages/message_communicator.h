@@ -11,8 +11,9 @@
 // A piece lies in staging, at most staging_bytes() in all, where it cannot be sent or received in
 // place: where it has gaps, is converted, or has several terms.
 //
-// A wait ends when the world fails, when a peer has left, is lost, or is silent for the time-out, or
-// when ranks wait for each other in a cycle. Time in which this process was stopped does not count.
+// A wait ends when the world fails, when a peer has left, is lost, or is silent for the time-out,
+// or when ranks wait for each other in a cycle. Time in which this process was stopped does not
+// count.
 #ifndef DTENSOR_RUNTIME_COMM_MESSAGES_MESSAGE_COMMUNICATOR_H_
 #define DTENSOR_RUNTIME_COMM_MESSAGES_MESSAGE_COMMUNICATOR_H_
 

@@ -1,6 +1,5 @@
-// Exchanges over sockets whose messages do not fit into the sockets' buffers, so that one is
-// still on
-// its way when the next is packed. What plans and rings exchange: plan_executor_pairs_test.cc,
+// Exchanges over sockets whose messages do not fit into the sockets' buffers, so that one is still
+// on its way when the next is packed. What plans and rings exchange: plan_executor_pairs_test.cc,
 // ring_executor_test.cc.
 #include "dtensor/runtime/comm/messages/message_communicator.h"
 

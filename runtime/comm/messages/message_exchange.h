@@ -1,5 +1,5 @@
-// What MessageCommunicator's sources share: a group, an exchange on its way, and what its ranks send
-// each other. For those sources alone.
+// What MessageCommunicator's sources share: a group, an exchange on its way, what its ranks send
+// each other, and a wait. For those sources alone.
 #ifndef DTENSOR_RUNTIME_COMM_MESSAGES_MESSAGE_EXCHANGE_H_
 #define DTENSOR_RUNTIME_COMM_MESSAGES_MESSAGE_EXCHANGE_H_
 

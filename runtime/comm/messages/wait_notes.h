@@ -1,5 +1,5 @@
-// How ranks that wait tell each other for whom, so that a cycle of waits is found, and a silent rank
-// told from one that waits itself.
+// How ranks that wait tell each other for whom, so that a cycle of waits is found, and a silent
+// rank told from one that waits itself.
 //
 // A rank that has waited for a while sends a probe to the one that it waits for. A rank that gets
 // one while it waits itself, and has not done what is waited for, adds its own wait, passes the

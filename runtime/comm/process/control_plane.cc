@@ -19,6 +19,7 @@ using std::chrono::milliseconds;
 
 constexpr double kLongest = 1e9;      // seconds: what a clock can add
 constexpr milliseconds kGrace(2000);  // for others to hear of a failure
+constexpr milliseconds kLook(100);    // after those that have come, while others are missing
 
 NetClock::duration ToDuration(std::chrono::duration<double> seconds) {
   return std::chrono::duration_cast<NetClock::duration>(seconds);
@@ -28,6 +29,10 @@ uint8_t TypeOf(ControlMessage message) { return static_cast<uint8_t>(message); }
 
 absl::Status With(const absl::Status& status, absl::string_view before) {
   return absl::Status(status.code(), absl::StrCat(before, status.message()));
+}
+
+absl::Status Gone(int rank, const absl::Status& why) {
+  return With(why, absl::StrCat("rank ", rank, ": its process is gone: "));
 }
 
 }  // namespace
@@ -57,63 +62,93 @@ absl::Status ControlPlane::Gather(const std::string& card) {
   cards_.resize(size());
   cards_[0] = {"", card};
   if (size() == 1) return absl::OkStatus();
+  const absl::Status status = Admit();
+  if (status.ok()) {
+    Broadcast(TypeOf(ControlMessage::kCards), Encode(cards_));
+    return status;
+  }
+  Broadcast(TypeOf(ControlMessage::kFailed), Encode(RankStatus{0, status}));
+  for (auto& [rank, peer] : peers_) {
+    if (peer.link.is_open()) peer.link.Flush().IgnoreError();
+  }
+  return status;
+}
+
+absl::Status ControlPlane::Admit() {
   DT_ASSIGN_OR_RETURN(Socket listener, ListenAt(options_.address));
   const NetClock::time_point deadline = NetClock::now() + ToDuration(timeout_);
   const auto is_awaited = [&](int rank) { return rank != 0 && peers_.find(rank) == peers_.end(); };
-  Admission door(std::move(listener), LinkKind::kControl,
-                 {options_.job, options_.secret, static_cast<uint32_t>(size())}, is_awaited);
+  Admission door(std::move(listener), LinkKind::kControl, Key(), is_awaited);
   while (static_cast<int>(peers_.size()) + 1 < size()) {
-    DT_ASSIGN_OR_RETURN(std::optional<Admitted> guest, door.Next(deadline));
-    if (!guest) break;
-    peers_.emplace(guest->rank, FramedLink(std::move(guest->socket), kMostControlBytes));
-  }
-  std::vector<int> missing;
-  for (int rank = 1; rank < size(); ++rank) {
-    const auto peer = peers_.find(rank);
-    if (peer == peers_.end()) {
-      missing.push_back(rank);
+    DT_ASSIGN_OR_RETURN(std::optional<Admitted> guest,
+                        door.Next(std::min(deadline, NetClock::now() + kLook)));
+    if (guest) {
+      peers_.emplace(guest->rank, FramedLink(std::move(guest->socket), kMostControlBytes));
       continue;
     }
-    DT_ASSIGN_OR_RETURN(cards_[rank].host, PeerHostOf(peer->second.link.socket()));
-    const auto frame = peer->second.link.Await(NetClock::now() + kGrace);
-    if (!frame.ok() || frame->type != TypeOf(ControlMessage::kCard)) {
-      peer->second.link.Close();
-      missing.push_back(rank);
-      continue;
+    DT_RETURN_IF_ERROR(CheckGuests());
+    if (NetClock::now() < deadline) continue;
+    return absl::DeadlineExceededError(absl::StrCat(MissingText(), " did not come within ",
+                                                    options_.timeout_seconds,
+                                                    " s; start them, or wait longer"));
+  }
+  for (auto& [rank, peer] : peers_) {
+    DT_ASSIGN_OR_RETURN(cards_[rank].host, PeerHostOf(peer.link.socket()));
+    const auto frame = peer.link.Await(NetClock::now() + kGrace);
+    if (!frame.ok()) return Gone(rank, frame.status());
+    if (frame->type != TypeOf(ControlMessage::kCard)) {
+      return Gone(rank, InvalidArgument({"it sent what no rank sends"}));
     }
     cards_[rank].text = frame->body;
   }
-  if (missing.empty()) {
-    Broadcast(TypeOf(ControlMessage::kCards), Encode(cards_));
-    return absl::OkStatus();
+  return absl::OkStatus();
+}
+
+// Of those that came, while others are missing.
+absl::Status ControlPlane::CheckGuests() {
+  absl::Status gone;
+  for (auto& [rank, peer] : peers_) {
+    const absl::Status status = peer.link.Receive();
+    if (!status.ok() && gone.ok()) {
+      gone = Gone(rank, With(status, absl::StrCat("before ", MissingText(), " came, ")));
+    }
+    if (!status.ok()) peer.link.Close();
   }
-  const absl::Status why = absl::DeadlineExceededError(absl::StrCat(
-      missing.size() == 1 ? "rank " : "ranks ", absl::StrJoin(missing, ", "), " of ", size(),
-      " did not come within ", options_.timeout_seconds, " s; start them, or wait longer"));
-  Broadcast(TypeOf(ControlMessage::kFailed), Encode(RankStatus{0, why}));
-  for (auto& [rank, peer] : peers_) peer.link.Flush().IgnoreError();
-  return why;
+  return gone;
+}
+
+std::string ControlPlane::MissingText() const {
+  std::vector<int> missing;
+  for (int rank = 1; rank < size(); ++rank) {
+    if (peers_.find(rank) == peers_.end()) missing.push_back(rank);
+  }
+  return absl::StrCat(missing.size() == 1 ? "rank " : "ranks ", absl::StrJoin(missing, ", "),
+                      " of ", size());
 }
 
 absl::Status ControlPlane::Present(const std::string& card) {
   const NetClock::time_point deadline = NetClock::now() + ToDuration(timeout_);
-  DT_ASSIGN_OR_RETURN(Socket socket, ConnectTo(options_.address, deadline));
-  DT_RETURN_IF_ERROR(Introduce(socket, LinkKind::kControl, rank(),
-                               {options_.job, options_.secret, static_cast<uint32_t>(size())},
-                               deadline + kGrace));
+  DT_ASSIGN_OR_RETURN(Socket socket,
+                      ConnectAs(LinkKind::kControl, rank(), Key(), options_.address, deadline));
   FramedLink& link =
       peers_.emplace(0, FramedLink(std::move(socket), kMostControlBytes)).first->second.link;
   link.Queue(TypeOf(ControlMessage::kCard), card);
-  DT_RETURN_IF_ERROR(link.Flush());
-  DT_ASSIGN_OR_RETURN(const Frame frame, link.Await(deadline + kGrace));
-  if (frame.type == TypeOf(ControlMessage::kFailed)) {
-    DT_ASSIGN_OR_RETURN(const RankStatus why, ReadRankStatus(frame.body, size()));
+  if (const absl::Status sent = link.Flush(); !sent.ok()) return Gone(0, sent);
+  const auto frame = link.Await(deadline + kGrace);
+  if (absl::IsDeadlineExceeded(frame.status())) {
+    return absl::DeadlineExceededError(
+        absl::StrCat("rank 0: listens, but has not said within ", options_.timeout_seconds,
+                     " s that all ranks are there; start the others sooner, or wait longer"));
+  }
+  if (!frame.ok()) return Gone(0, frame.status());
+  if (frame->type == TypeOf(ControlMessage::kFailed)) {
+    DT_ASSIGN_OR_RETURN(const RankStatus why, ReadRankStatus(frame->body, size()));
     return why.status.ok() ? absl::UnavailableError("rank 0 gave up") : why.status;
   }
-  if (frame.type != TypeOf(ControlMessage::kCards)) {
+  if (frame->type != TypeOf(ControlMessage::kCards)) {
     return absl::FailedPreconditionError("rank 0 speaks another language");
   }
-  DT_ASSIGN_OR_RETURN(cards_, ReadCards(frame.body, size()));
+  DT_ASSIGN_OR_RETURN(cards_, ReadCards(frame->body, size()));
   return absl::OkStatus();
 }
 

@@ -44,7 +44,8 @@ struct ControlPlaneOptions {
 class ControlPlane final : public WorldState {
  public:
   // Waits until all ranks have come. Errors: kDeadlineExceeded, naming the ranks that did not, or
-  // the address at which nobody answers; kPermissionDenied where another job listens there;
+  // the address at which nobody answers; kUnavailable, naming a rank that came, and died before the
+  // others did; kPermissionDenied where another job listens there;
   // kFailedPrecondition for two processes of one rank, or another number of ranks; kUnavailable
   // where rank 0 cannot listen.
   static absl::StatusOr<std::unique_ptr<ControlPlane>> Join(const ControlPlaneOptions& options,
@@ -76,8 +77,13 @@ class ControlPlane final : public WorldState {
   };
 
   explicit ControlPlane(const ControlPlaneOptions& options);
-  absl::Status Gather(const std::string& card);   // rank 0
-  absl::Status Present(const std::string& card);  // the others
+  absl::Status Present(const std::string& card);
+  // Rank 0's side of it.
+  absl::Status Gather(const std::string& card);
+  absl::Status Admit();
+  absl::Status CheckGuests();
+  std::string MissingText() const;  // "ranks 1, 3 of 4"
+  JobKey Key() const { return {options_.job, options_.secret, static_cast<uint32_t>(size())}; }
   void Start();
 
   // The thread.

@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "dtensor/runtime/net/admission.h"
 #include "dtensor/runtime/testing/socket_pair.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "gmock/gmock.h"
@@ -158,6 +159,54 @@ TEST(ControlPlane, AClosedConnectionIsADeath) {
   EXPECT_LT(SecondsSince(died), 3);
   EXPECT_THAT(results, ::testing::Each(StatusIs(absl::StatusCode::kUnavailable,
                                                 HasSubstr("rank 2: its process is gone"))));
+}
+
+// Who died while others are missing is not waited for, nor are they.
+TEST(ControlPlane, ADeathWhileTheWorldForms) {
+  const Worlds worlds(4, 30);
+  const auto start = NetClock::now();
+  std::thread killed([&] {
+    Socket socket = ConnectTo(worlds.options().address, In(10)).value();
+    DT_EXPECT_OK(Introduce(socket, LinkKind::kControl, 2, {"job", "secret", 4}, In(10)));
+  });
+  const auto results = worlds.Run({0, 1}, [](ControlPlane&) { return absl::OkStatus(); });
+  killed.join();
+  EXPECT_LT(SecondsSince(start), 10);
+  EXPECT_THAT(results, ::testing::Each(StatusIs(absl::StatusCode::kUnavailable,
+                                                HasSubstr("rank 2: its process is gone: before"))));
+}
+
+TEST(ControlPlane, Rank0DiesWhileTheWorldForms) {
+  const Worlds worlds(3, 30);
+  std::thread killed([&] {
+    Socket listener = ListenAt(worlds.options().address).value();
+    Admission door(std::move(listener), LinkKind::kControl, {"job", "secret", 3},
+                   [](int) { return true; });
+    EXPECT_TRUE(door.Next(In(10)).value().has_value());
+  });
+  EXPECT_THAT(
+      worlds.Run({1}, [](ControlPlane&) { return absl::OkStatus(); }),
+      ElementsAre(StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 0: its process is"))));
+  killed.join();
+}
+
+// A listener that is asked by too many lets some go before they could say who they are.
+TEST(ControlPlane, ComesAgainWhereTheConnectionCloses) {
+  const Worlds worlds(2, 20);
+  std::thread fickle([&] {
+    Socket listener = ListenAt(worlds.options().address).value();
+    for (int calls = 0; calls < 3;) {
+      Socket caller = AcceptFrom(listener).value();
+      if (caller.is_open() && ++calls == 2)
+        SendAll(caller, BytesOf(RandomNonce()), In(5)).IgnoreError();
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    listener.Close();
+    EXPECT_THAT(worlds.Run({0}, [](ControlPlane&) { return absl::OkStatus(); }),
+                ElementsAre(IsOk()));
+  });
+  EXPECT_THAT(worlds.Run({1}, [](ControlPlane&) { return absl::OkStatus(); }), ElementsAre(IsOk()));
+  fickle.join();
 }
 
 TEST(ControlPlane, ASilentProcessIsLost) {

@@ -94,7 +94,8 @@ absl::Status ProcessWorld::ConnectHosts() {
                             std::chrono::duration<double>(std::min(rank_.timeout_seconds, 1e9)));
   const JobKey key = {rank_.job, rank_.secret, static_cast<uint32_t>(size())};
   DT_ASSIGN_OR_RETURN(
-      transport_, TcpTransport::Connect(rank(), key, std::move(listener_), addresses, deadline));
+      transport_, TcpTransport::Connect(rank(), key, std::move(listener_), addresses, deadline,
+                                        [control = control_.get()] { return control->failure(); }));
   messages_ =
       std::make_unique<MessageCommunicator>(rank(), size(), *device_, *transport_, *control_);
   return absl::OkStatus();

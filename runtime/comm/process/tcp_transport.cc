@@ -178,22 +178,26 @@ TcpTransport::~TcpTransport() = default;
 
 absl::StatusOr<std::unique_ptr<TcpTransport>> TcpTransport::Connect(
     int rank, const JobKey& key, Socket listener, const std::vector<HostPort>& addresses,
-    NetClock::time_point deadline) {
+    NetClock::time_point deadline, const GivenUp& given_up) {
   const int size = static_cast<int>(addresses.size());
   std::vector<Socket> peers(size);
   for (int peer = 0; peer < rank; ++peer) {
-    DT_ASSIGN_OR_RETURN(Socket socket, ConnectTo(addresses[peer], deadline));
-    DT_RETURN_IF_ERROR(Introduce(socket, LinkKind::kData, rank, key, deadline));
-    peers[peer] = std::move(socket);
+    DT_ASSIGN_OR_RETURN(peers[peer],
+                        ConnectAs(LinkKind::kData, rank, key, addresses[peer], deadline, given_up));
   }
   const auto is_awaited = [&](int peer) { return peer > rank && !peers[peer].is_open(); };
   Admission door(std::move(listener), LinkKind::kData, key, is_awaited);
-  for (int missing = size - 1 - rank; missing > 0; --missing) {
-    DT_ASSIGN_OR_RETURN(std::optional<Admitted> guest, door.Next(deadline));
+  for (int missing = size - 1 - rank; missing > 0;) {
+    constexpr std::chrono::milliseconds kSlice(100);
+    DT_ASSIGN_OR_RETURN(std::optional<Admitted> guest,
+                        door.Next(std::min(deadline, NetClock::now() + kSlice)));
     if (guest) {
       peers[guest->rank] = std::move(guest->socket);
+      --missing;
       continue;
     }
+    if (given_up) DT_RETURN_IF_ERROR(given_up());
+    if (NetClock::now() < deadline) continue;
     std::vector<int> absent;
     for (int peer = rank + 1; peer < size; ++peer) {
       if (!peers[peer].is_open()) absent.push_back(peer);

@@ -30,10 +30,10 @@ class TcpTransport final : public MessageTransport {
  public:
   // Connects every pair of ranks: to those below at their addresses, which listen since before the
   // world was complete; those above come to `listener`. Errors: kDeadlineExceeded, naming the ranks
-  // that are missing; what Introduce() says.
+  // that are missing; what Introduce() says; that of `given_up`.
   static absl::StatusOr<std::unique_ptr<TcpTransport>> Connect(
       int rank, const JobKey& key, Socket listener, const std::vector<HostPort>& addresses,
-      NetClock::time_point deadline);
+      NetClock::time_point deadline, const GivenUp& given_up = nullptr);
 
   // Of connections that are there: [rank], closed for the rank itself.
   explicit TcpTransport(std::vector<Socket> peers);
