@@ -264,8 +264,8 @@ TEST(GradientBuckets, TakeALeafThatWantsNoGradientAnyMore) {
   }
 }
 
-// Functions that run again read a leaf that wants a gradient only then: all that came before is in a
-// bucket when more arrives.
+// Functions that run again read a leaf that wants a gradient only then: all that came before is in
+// a bucket when more arrives.
 TEST(GradientBuckets, AddWhatALeafHasOnce) {
   DT_EXPECT_OK(RunRanks(2, [&](Context& context) -> absl::Status {
     DT_ASSIGN_OR_RETURN(const Model model, MakeModel(context, "dp=2", DType::kF32));

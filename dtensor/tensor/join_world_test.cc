@@ -1,5 +1,5 @@
-// What is left of a world of processes. Ranks are threads, each with a world of its own, as processes
-// have.
+// What is left of a world of processes. Ranks are threads, each with a world of its own, as
+// processes have.
 #include "dtensor/tensor/join_world.h"
 
 #include <functional>

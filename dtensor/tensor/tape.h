@@ -50,8 +50,8 @@ class Tape {
   absl::Status Run(const Edge& root, Contribution first);
   // Adds it to the leaves' gradients: to all, or to none.
   absl::Status Store();
-  // Of `tensor`, a leaf or an operator's result, whose gradient goes along `edge` and which the walk
-  // keeps; null if nothing arrived.
+  // Of `tensor`, a leaf or an operator's result, whose gradient goes along `edge` and which the
+  // walk keeps; null if nothing arrived.
   absl::StatusOr<TensorImplPtr> GradientOf(const Edge& edge, const TensorImplPtr& tensor);
 
  private:

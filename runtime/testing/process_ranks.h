@@ -1,4 +1,5 @@
-// Ranks as threads, each with a ProcessWorld of its own, as processes have; and an exchange for them.
+// Ranks as threads, each with a ProcessWorld of its own, as processes have; and an exchange for
+// them.
 #ifndef DTENSOR_RUNTIME_TESTING_PROCESS_RANKS_H_
 #define DTENSOR_RUNTIME_TESTING_PROCESS_RANKS_H_
 
@@ -25,8 +26,8 @@ absl::Status RunProcess(const LaunchedRank& rank, const ProcessFunction& fn);
 std::vector<absl::Status> RunProcesses(const LaunchedRank& launched, const ProcessFunction& fn);
 
 // Each rank of `group` receives `length` elements of every one, its own too. Errors: kDataLoss for
-// one that is not what its rank sent; of the exchange; of `between`, which is done while it is on its
-// way.
+// one that is not what its rank sent; of the exchange; of `between`, which is done while it is on
+// its way.
 absl::Status Gather(ProcessWorld& world, const std::vector<int>& group, int64_t length,
                     const std::function<absl::Status()>& between = nullptr);
 
