@@ -15,12 +15,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/net/socket.h"
 
 namespace dtensor::dtrun {
 namespace {
 
 constexpr std::array<int, 6> kPassedOn = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
 constexpr std::chrono::seconds kBeforeKilling(2);
+constexpr int kMostLeft = 64;  // reads
 
 // The last signals, which the loop passes on.
 volatile std::sig_atomic_t arrived[65];
@@ -39,10 +41,22 @@ void CatchSignals() {
   struct sigaction action = {};
   action.sa_handler = Remember;
   for (const int signal : kPassedOn) sigaction(signal, &action, nullptr);
+  std::signal(SIGPIPE, SIG_IGN);  // nobody reads what ranks say: they go on
   action.sa_flags = SA_SIGINFO | SA_NOCLDSTOP;
   action.sa_sigaction = RememberEnd;
   sigaction(SIGCHLD, &action, nullptr);
 }
+
+struct Pipe {
+  bool Open() {
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0) return false;
+    read = Socket(ends[0]);
+    write = Socket(ends[1]);
+    return true;
+  }
+  Socket read, write;
+};
 
 // The child's side of a fork: never returns.
 [[noreturn]] void Become(const std::vector<std::string>& command, const Variables& variables,
@@ -50,10 +64,10 @@ void CatchSignals() {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   for (const int signal : kPassedOn) std::signal(signal, SIG_DFL);
-  std::signal(SIGCHLD, SIG_DFL);
+  for (const int signal : {SIGCHLD, SIGPIPE}) std::signal(signal, SIG_DFL);
   if (getppid() != parent) _exit(127);  // it died before that
   for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
-  const int nothing = open("/dev/null", O_RDONLY);
+  const int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
   dup2(nothing, 0);
   dup2(out, 1);
   dup2(error, 2);
@@ -79,32 +93,33 @@ Children::~Children() { SignalAll(SIGKILL); }
 absl::Status Children::Start(const std::vector<std::string>& command, const Variables& variables,
                              std::string label) {
   CatchSignals();
-  int out[2], error[2], failed[2];
-  if (pipe2(out, O_CLOEXEC) != 0 || pipe2(error, O_CLOEXEC) != 0 || pipe2(failed, O_CLOEXEC) != 0) {
+  Pipe out, error, failed;
+  if (!out.Open() || !error.Open() || !failed.Open()) {
     return absl::ResourceExhaustedError(
         absl::StrCat("no pipe for ", label, ": ", std::strerror(errno)));
   }
   const int parent = getpid();
   const int pid = fork();
-  if (pid == 0) Become(command, variables, out[1], error[1], parent, failed[1]);
-  const int fork_error = errno;
-  for (const int fd : {out[1], error[1], failed[1]}) close(fd);
-  if (pid > 0) setpgid(pid, pid);
-  int why = 0;
-  const bool refused = pid > 0 && read(failed[0], &why, sizeof(why)) == sizeof(why);
-  close(failed[0]);
+  if (pid == 0) {
+    Become(command, variables, out.write.fd(), error.write.fd(), parent, failed.write.fd());
+  }
   if (pid < 0) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("no process for ", label, ": ", std::strerror(fork_error)));
+        absl::StrCat("no process for ", label, ": ", std::strerror(errno)));
   }
-  if (refused) {
+  for (Pipe* const pipe : {&out, &error, &failed}) pipe->write.Close();
+  setpgid(pid, pid);
+  int why = 0;
+  ssize_t got = 0;
+  while ((got = read(failed.read.fd(), &why, sizeof(why))) < 0 && errno == EINTR) {
+  }
+  if (got == sizeof(why)) {
     waitpid(pid, nullptr, 0);
-    close(out[0]);
-    close(error[0]);
     return absl::NotFoundError(absl::StrCat(command[0], " cannot be run: ", std::strerror(why)));
   }
-  for (const int fd : {out[0], error[0]}) fcntl(fd, F_SETFL, O_NONBLOCK);
-  children_.push_back({pid, std::move(label), {{out[0], 1, ""}, {error[0], 2, ""}}, false});
+  for (Pipe* const pipe : {&out, &error}) fcntl(pipe->read.fd(), F_SETFL, O_NONBLOCK);
+  children_.push_back(
+      {pid, std::move(label), {{out.read.Release(), 1, ""}, {error.read.Release(), 2, ""}}, false});
   return absl::OkStatus();
 }
 
@@ -115,7 +130,9 @@ int Children::Wait() {
     Reap();
     Hurry();
   }
-  PrintAll(0);
+  // What is left: no more than pipes hold, if somebody else has one and writes on.
+  for (int turn = 0; turn < kMostLeft && PrintAll(0); ++turn) {
+  }
   return result_;
 }
 
@@ -134,32 +151,47 @@ void Children::PassSignalsOn() {
   }
 }
 
-// Whole lines, so that those of several ranks do not mix; what is left when the stream ends.
-void Children::Print(Child& child, Stream& stream) {
-  char buffer[65536];
-  ssize_t got = 0;
-  std::string text;
-  const auto take = [&](size_t end) {
-    absl::StrAppend(&text, "[", child.label, "] ", stream.line.substr(0, end), "\n");
-    stream.line.erase(0, end + 1);
-  };
-  while ((got = read(stream.fd, buffer, sizeof(buffer))) > 0) {
-    stream.line.append(buffer, static_cast<size_t>(got));
-    for (size_t end; (end = stream.line.find('\n')) != std::string::npos;) take(end);
-  }
-  if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
-    if (!stream.line.empty()) take(stream.line.size());
-    close(stream.fd);
-    stream.fd = -1;
-  }
-  for (size_t written = 0; written < text.size();) {
-    const ssize_t n = write(stream.to, text.data() + written, text.size() - written);
-    if (n < 0 && errno != EINTR) return;  // nobody reads
-    written += static_cast<size_t>(std::max<ssize_t>(n, 0));
+void Children::Write(int to, absl::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = write(to, text.data(), text.size());
+    if (written > 0) text.remove_prefix(static_cast<size_t>(written));
+    if (written >= 0) continue;
+    pollfd wait = {to, POLLOUT, 0};
+    if (errno == EAGAIN) poll(&wait, 1, 100);
+    if (errno != EAGAIN && errno != EINTR) return;  // nobody reads
+    PassSignalsOn();
   }
 }
 
-void Children::PrintAll(int milliseconds) {
+// What is there, at most a pipe full, so that signals and the other ranks have their turn. Whole
+// lines, so that those of several ranks do not mix; what is left when the stream ends.
+void Children::Print(Child& child, Stream& stream) {
+  char buffer[65536];
+  const ssize_t got = read(stream.fd, buffer, sizeof(buffer));
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  const size_t known = stream.line.size();  // without an end of line
+  if (got > 0) stream.line.append(buffer, static_cast<size_t>(got));
+  std::string text;
+  size_t begin = 0;
+  const auto take = [&](size_t end) {
+    const absl::string_view line = absl::string_view(stream.line).substr(begin, end - begin);
+    absl::StrAppend(&text, "[", child.label, "] ", line, "\n");
+    begin = end + 1;
+  };
+  for (size_t end = stream.line.find('\n', known); end != std::string::npos;
+       end = stream.line.find('\n', begin)) {
+    take(end);
+  }
+  if (got <= 0 && begin < stream.line.size()) take(stream.line.size());
+  stream.line.erase(0, begin);
+  if (got <= 0) {
+    close(stream.fd);
+    stream.fd = -1;
+  }
+  Write(stream.to, text);
+}
+
+bool Children::PrintAll(int milliseconds) {
   std::vector<pollfd> waits;
   std::vector<std::pair<Child*, Stream*>> of;
   for (Child& child : children_) {
@@ -171,20 +203,26 @@ void Children::PrintAll(int milliseconds) {
   }
   if (waits.empty()) {
     poll(nullptr, 0, std::min(milliseconds, 5));
-    return;
+    return false;
   }
-  if (poll(waits.data(), waits.size(), milliseconds) <= 0) return;
+  if (poll(waits.data(), waits.size(), milliseconds) <= 0) return false;
   for (size_t i = 0; i < waits.size(); ++i) {
     if (waits[i].revents != 0) Print(*of[i].first, *of[i].second);
   }
+  return true;
 }
 
 void Children::Reap() {
   for (Child& child : children_) {
+    siginfo_t ended = {};
+    if (child.ended || waitid(P_PID, child.pid, &ended, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+        ended.si_pid != child.pid) {
+      continue;
+    }
+    kill(-child.pid, SIGKILL);  // what it started and left behind, while its number is not free
     int status = 0;
-    if (child.ended || waitpid(child.pid, &status, WNOHANG) != child.pid) continue;
+    waitpid(child.pid, &status, 0);
     child.ended = true;
-    kill(-child.pid, SIGKILL);  // what it started and left behind
     if (StatusOf(status) == 0) continue;
     if (result_ == 0) failed_at_ = std::chrono::steady_clock::now();
     if (result_ == 0 || child.pid == first_failed) result_ = StatusOf(status);

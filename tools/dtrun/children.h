@@ -45,7 +45,8 @@ class Children {
 
   void PassSignalsOn();
   void Print(Child& child, Stream& stream);
-  void PrintAll(int milliseconds);
+  void Write(int to, absl::string_view text);
+  bool PrintAll(int milliseconds);  // false if there was nothing
   void Reap();
   void Hurry();
   void SignalAll(int signal);

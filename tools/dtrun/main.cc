@@ -1,6 +1,9 @@
 // dtrun: starts a program as the ranks of a world, on this machine or on several.
+#include <fcntl.h>
 #include <sys/random.h>
+#include <unistd.h>
 
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -14,6 +17,8 @@
 
 namespace dtensor::dtrun {
 namespace {
+
+constexpr int64_t kMostRanks = 1 << 20;
 
 struct Request {
   int ranks = 1, nodes = 1, node = 0;
@@ -49,6 +54,10 @@ absl::StatusOr<std::string> LocalAddress() {
 
 int Run(Request request) {
   std::string secret = FromEnvironment("DTENSOR_SECRET"), job = FromEnvironment("DTENSOR_JOB");
+  if (int64_t{request.ranks} * request.nodes > kMostRanks) {
+    return Refuse(absl::StrCat(request.ranks, " ranks on each of ", request.nodes,
+                               " nodes are more than ", kMostRanks));
+  }
   if (request.nodes > 1 && (request.address.empty() || secret.empty())) {
     return Refuse(
         "several nodes need --address host:port of the first, and DTENSOR_SECRET set to the same "
@@ -84,7 +93,15 @@ int Run(Request request) {
   return children.Wait();
 }
 
+// So that no file that is opened later is taken for one of them.
+void OpenStandardStreams() {
+  int fd = open("/dev/null", O_RDWR);
+  while (0 <= fd && fd <= 2) fd = open("/dev/null", O_RDWR);
+  if (fd > 2) close(fd);
+}
+
 int Main(int argc, char** argv) {
+  OpenStandardStreams();
   CLI::App app{"Starts a program as the ranks of a world: dtrun -n 4 program arguments..."};
   Request request;
   app.add_option("-n,--ranks", request.ranks, "Processes on this machine.")
