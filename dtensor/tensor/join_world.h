@@ -31,7 +31,9 @@ struct JoinOptions {
   double timeout_seconds = 60;  // for all ranks to come; of a rank's silence, afterwards
 };
 
-// One rank of a world. Of one thread. Its tensors may outlive it, as those of RunRanks may.
+// One rank of a world. Of one thread. Its tensors may outlive it, as those of RunRanks may. A child
+// that the process forks must end by _exit or exec: one that ran destructors would leave the world
+// in its parent's name.
 class JoinedWorld {
  public:
   // Leaves with OK, unless it has left: a program that an error ends says so by Leave().

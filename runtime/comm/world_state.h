@@ -12,8 +12,9 @@ namespace dtensor {
 class WorldState {
  public:
   virtual ~WorldState() = default;
-  // Marks the world as failed by `rank`, unless it failed before. Returns the world's failure, the
-  // same on all ranks: "rank R: reason". Requires: `reason` is an error.
+  // Marks the world as failed by `rank`, unless it failed before. Returns the world's failure,
+  // "rank R: reason": the same on all ranks, but where rank 0, which decides, says nothing.
+  // Requires: `reason` is an error.
   virtual absl::Status Fail(int rank, const absl::Status& reason) = 0;
   virtual absl::Status failure() const = 0;  // OK while the world works
   virtual bool failed() const = 0;           // the same, at once

@@ -15,14 +15,19 @@
 #include <cstring>
 #include <memory>
 #include <thread>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "dtensor/runtime/core/status.h"
 
 namespace dtensor {
 namespace {
+
+constexpr std::chrono::seconds kTry(2);  // of one address
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
@@ -34,6 +39,9 @@ absl::StatusOr<Addresses> Resolve(const HostPort& at, int flags) {
   addrinfo* found = nullptr;
   const int error = getaddrinfo(at.host.empty() ? nullptr : at.host.c_str(),
                                 absl::StrCat(at.port).c_str(), &hints, &found);
+  if (error == EAI_AGAIN) {
+    return absl::UnavailableError(absl::StrCat("nobody knows ", at.host, " at the moment"));
+  }
   if (error != 0) {
     return InvalidArgument({"there is no host ", at.host, " (", gai_strerror(error),
                             "); give a name or an address that this machine can look up"});
@@ -46,19 +54,27 @@ Socket NewSocket(const addrinfo& address) {
                        address.ai_protocol));
 }
 
-void SetOption(const Socket& socket, int level, int option) {
-  const int on = 1;
-  setsockopt(socket.fd(), level, option, &on, sizeof(on));
+void SetOption(const Socket& socket, int level, int option, int value) {
+  setsockopt(socket.fd(), level, option, &value, sizeof(value));
 }
 
 // Small messages go at once.
-void Hurry(const Socket& socket) { SetOption(socket, IPPROTO_TCP, TCP_NODELAY); }
+void Hurry(const Socket& socket) { SetOption(socket, IPPROTO_TCP, TCP_NODELAY, 1); }
 
 absl::Status Broken(int error) {
   return absl::UnavailableError(absl::StrCat("the connection broke: ", std::strerror(error)));
 }
 
 bool IsTemporary(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
+
+// Of a connection that broke before it was accepted (accept(2)): of nobody.
+bool IsOfCaller(int error) {
+  for (const int known : {ECONNABORTED, EPROTO, ENETDOWN, ENOPROTOOPT, EHOSTDOWN, ENONET,
+                          EHOSTUNREACH, EOPNOTSUPP, ENETUNREACH, EPERM}) {
+    if (error == known) return true;
+  }
+  return false;
+}
 
 bool Await(const Socket& socket, short events, NetClock::time_point deadline) {
   while (true) {
@@ -98,6 +114,30 @@ int TryToConnect(const addrinfo& address, NetClock::time_point deadline, const G
   socklen_t length = sizeof(error);
   getsockopt(made.fd(), SOL_SOCKET, SO_ERROR, &error, &length);
   return error;
+}
+
+// One try at one address. Errors: errno.
+int TryToListen(const addrinfo& address, Socket& made) {
+  made = NewSocket(address);
+  if (!made.is_open()) return errno;
+  SetOption(made, SOL_SOCKET, SO_REUSEADDR, 1);
+  if (address.ai_family == AF_INET6) SetOption(made, IPPROTO_IPV6, IPV6_V6ONLY, 0);
+  const bool listens = bind(made.fd(), address.ai_addr, address.ai_addrlen) == 0 &&
+                       listen(made.fd(), SOMAXCONN) == 0;
+  return listens ? 0 : errno;
+}
+
+// Whether all of them are of the machine itself.
+bool AreLoopback(const addrinfo& addresses) {
+  for (const addrinfo* address = &addresses; address != nullptr; address = address->ai_next) {
+    char host[NI_MAXHOST];
+    if (getnameinfo(address->ai_addr, address->ai_addrlen, host, sizeof(host), nullptr, 0,
+                    NI_NUMERICHOST) != 0 ||
+        !IsLoopback(host)) {
+      return false;
+    }
+  }
+  return true;
 }
 
 // On Linux a socket that connects to a port of its own range on the same host may meet itself.
@@ -164,17 +204,33 @@ absl::StatusOr<HostPort> ParseHostPort(absl::string_view text) {
   return read;
 }
 
+NetClock::time_point DeadlineIn(double seconds) {
+  constexpr double kLongest = 1e9;
+  return NetClock::now() + std::chrono::duration_cast<NetClock::duration>(
+                               std::chrono::duration<double>(std::min(seconds, kLongest)));
+}
+
+bool IsLoopback(absl::string_view host) {
+  const bool is_number = host.find_first_not_of("0123456789.") == host.npos;
+  return host == "localhost" || host == "::1" || (is_number && absl::StartsWith(host, "127."));
+}
+
 absl::StatusOr<Socket> ListenAt(const HostPort& at) {
-  DT_ASSIGN_OR_RETURN(const Addresses addresses, Resolve(at, AI_PASSIVE));
+  DT_ASSIGN_OR_RETURN(Addresses addresses, Resolve(at, AI_PASSIVE));
+  const bool on_all = at.host.empty() || (!IsLoopback(at.host) && AreLoopback(*addresses));
+  if (on_all) {
+    DT_ASSIGN_OR_RETURN(addresses, Resolve({"", at.port}, AI_PASSIVE));
+  }
   int error = 0;
-  for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
-    Socket made = NewSocket(*address);
-    if (made.is_open()) SetOption(made, SOL_SOCKET, SO_REUSEADDR);
-    if (made.is_open() && bind(made.fd(), address->ai_addr, address->ai_addrlen) == 0 &&
-        listen(made.fd(), SOMAXCONN) == 0) {
-      return made;
+  // A socket of version 6 that stands for all addresses hears those of version 4 as well.
+  for (const int family : on_all ? std::vector<int>{AF_INET6, AF_INET} : std::vector<int>{0}) {
+    for (const addrinfo* address = addresses.get(); address != nullptr;
+         address = address->ai_next) {
+      if (family != 0 && address->ai_family != family) continue;
+      Socket made;
+      error = TryToListen(*address, made);
+      if (error == 0) return made;
     }
-    error = errno;
   }
   if (IsOfDescriptors(error)) {
     return NoDescriptor(absl::StrCat("cannot listen at ", at.ToString()), error);
@@ -206,7 +262,10 @@ absl::StatusOr<std::string> PeerHostOf(const Socket& connection) {
   const int error = getnameinfo(reinterpret_cast<sockaddr*>(&address), length, host, sizeof(host),
                                 nullptr, 0, NI_NUMERICHOST);
   if (error != 0) return absl::UnavailableError(gai_strerror(error));
-  return std::string(host);
+  // Who calls by version 4 a socket that hears both.
+  absl::string_view name = host;
+  absl::ConsumePrefix(&name, "::ffff:");
+  return std::string(name);
 }
 
 absl::StatusOr<Socket> AcceptFrom(const Socket& listener) {
@@ -215,8 +274,7 @@ absl::StatusOr<Socket> AcceptFrom(const Socket& listener) {
     Hurry(made);
     return made;
   }
-  // Who hung up before it was accepted is nobody.
-  if (IsTemporary(errno) || errno == ECONNABORTED || errno == EPROTO) return Socket();
+  if (IsTemporary(errno) || IsOfCaller(errno)) return Socket();
   if (IsOfDescriptors(errno)) return NoDescriptor("no connection can be accepted", errno);
   if (errno == ENOBUFS || errno == ENOMEM) {
     return absl::ResourceExhaustedError(
@@ -227,17 +285,22 @@ absl::StatusOr<Socket> AcceptFrom(const Socket& listener) {
 
 absl::StatusOr<Socket> ConnectTo(const HostPort& to, NetClock::time_point deadline,
                                  const GivenUp& given_up) {
-  DT_ASSIGN_OR_RETURN(const Addresses addresses, Resolve(to, 0));
-  int error = ETIMEDOUT;
+  std::string last;
   do {
-    for (const addrinfo* address = addresses.get(); address != nullptr;
+    const absl::StatusOr<Addresses> addresses = Resolve(to, 0);
+    if (!addresses.ok() && !absl::IsUnavailable(addresses.status())) return addresses.status();
+    last = std::string(addresses.status().message());
+    for (const addrinfo* address = addresses.ok() ? addresses->get() : nullptr; address != nullptr;
          address = address->ai_next) {
       Socket made;
-      error = TryToConnect(*address, deadline, given_up, made);
+      // Another address of the host may answer where this one does not.
+      const NetClock::time_point most = std::min(deadline, NetClock::now() + kTry);
+      int error = TryToConnect(*address, most, given_up, made);
       if (error == 0 && IsItself(made)) error = ECONNREFUSED;
       if (IsOfDescriptors(error)) {
         return NoDescriptor(absl::StrCat("cannot connect to ", to.ToString()), error);
       }
+      last = std::strerror(error);
       if (error != 0) continue;
       Hurry(made);
       return made;
@@ -246,7 +309,7 @@ absl::StatusOr<Socket> ConnectTo(const HostPort& to, NetClock::time_point deadli
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   } while (NetClock::now() < deadline);
   return absl::DeadlineExceededError(
-      absl::StrCat("nobody answers at ", to.ToString(), " (", std::strerror(error), ")"));
+      absl::StrCat("nobody answers at ", to.ToString(), " (", last, ")"));
 }
 
 bool AwaitReadable(const Socket& socket, NetClock::time_point deadline) {

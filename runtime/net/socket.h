@@ -16,6 +16,8 @@
 namespace dtensor {
 
 using NetClock = std::chrono::steady_clock;
+// So many seconds from now; of very many, what a clock can add.
+NetClock::time_point DeadlineIn(double seconds);
 
 // Owns a descriptor, which programs that this one starts do not inherit.
 class Socket {
@@ -27,6 +29,7 @@ class Socket {
   ~Socket() { Close(); }
 
   int fd() const { return fd_; }
+  int Release() { return std::exchange(fd_, -1); }  // the caller closes it
   bool is_open() const { return fd_ >= 0; }
   void Close();
 
@@ -48,7 +51,12 @@ struct HostPort {
 // Reads "host:port", "[v6]:port". Errors: kInvalidArgument for no port, or one out of 1 to 65535.
 absl::StatusOr<HostPort> ParseHostPort(absl::string_view text);
 
-// Listens on `at`; port 0 takes a free one, and no host means all addresses of this machine.
+// "localhost", or an address of the machine's own, in digits, that others cannot reach.
+bool IsLoopback(absl::string_view host);
+
+// Listens on `at`; port 0 takes a free one, and no host means all addresses of this machine. So
+// does a name that stands for a loopback address here, as /etc/hosts may say of a machine's own
+// name: elsewhere it stands for another.
 // Errors: kUnavailable, naming address and remedy: a port that is taken, a host that is not this
 // machine's. kResourceExhausted where the process has no descriptor left.
 absl::StatusOr<Socket> ListenAt(const HostPort& at);
@@ -62,9 +70,10 @@ absl::StatusOr<Socket> AcceptFrom(const Socket& listener);
 // Asked while something is tried again and again: an error ends that, and is what comes of it.
 using GivenUp = std::function<absl::Status()>;
 
-// Tries until it works, or `deadline`: whoever is to listen may start later. Errors:
-// kDeadlineExceeded, naming the address and what the last try met; kInvalidArgument for a host that
-// has no address; kResourceExhausted where the process has no descriptor left.
+// Tries until it works, or `deadline`: whoever is to listen may start later, and so may who knows
+// the host's address. Errors: kDeadlineExceeded, naming the address and what the last try met;
+// kInvalidArgument for a host that has no address; kResourceExhausted where the process has no
+// descriptor left.
 absl::StatusOr<Socket> ConnectTo(const HostPort& to, NetClock::time_point deadline,
                                  const GivenUp& given_up = nullptr);
 

@@ -107,7 +107,27 @@ TEST(Listening, RefusesAnAddressOfAnotherMachine) {
 
 TEST(Listening, NoHostMeansAllAddresses) {
   const Socket listener = ListenAt({"", 0}).value();
-  DT_EXPECT_OK(ConnectTo({"127.0.0.1", PortOf(listener).value()}, In(10)));
+  const int port = PortOf(listener).value();
+  const Socket v4 = ConnectTo({"127.0.0.1", port}, In(10)).value();
+  EXPECT_THAT(PeerHostOf(AcceptFrom(listener).value()), IsOkAndHolds("127.0.0.1"));
+  if (!ListenAt({"::1", 0}).ok()) GTEST_SKIP() << "this machine has no ::1";
+  const Socket v6 = ConnectTo({"::1", port}, In(10)).value();
+  EXPECT_THAT(PeerHostOf(AcceptFrom(listener).value()), IsOkAndHolds("::1"));
+}
+
+TEST(Listening, LoopbackIsOfThisMachineAlone) {
+  for (const char* host : {"localhost", "127.0.0.1", "127.0.1.1", "::1"}) {
+    EXPECT_TRUE(IsLoopback(host)) << host;
+  }
+  for (const char* host :
+       {"", "0.0.0.0", "::", "127.evil.org", "node0", "128.0.0.1", "1127.0.0.1"}) {
+    EXPECT_FALSE(IsLoopback(host)) << host;
+  }
+}
+
+TEST(Deadlines, OfAnyLength) {
+  EXPECT_GT(DeadlineIn(1e300), NetClock::now() + std::chrono::hours(24 * 365));
+  EXPECT_LT(DeadlineIn(0), In(1));
 }
 
 TEST(Listening, NobodyWaits) {

@@ -1,5 +1,4 @@
-// Ranks as threads, each with a ProcessWorld of its own, as processes have; and an exchange for
-// them.
+// Ranks as threads, each with a ProcessWorld of its own, as processes have; and an exchange.
 #ifndef DTENSOR_RUNTIME_TESTING_PROCESS_RANKS_H_
 #define DTENSOR_RUNTIME_TESTING_PROCESS_RANKS_H_
 

@@ -19,9 +19,9 @@ void TryStatus(absl::string_view body, int size) {
 }
 
 void TryCards(absl::string_view body, int size) {
-  const absl::StatusOr<std::vector<RankCard>> read = ReadCards(body, size);
+  const absl::StatusOr<WorldCards> read = ReadCards(body, size);
   if (!IsRead(read)) return;
-  Require(static_cast<int>(read->size()) == size, "there is a card for each rank");
+  Require(static_cast<int>(read->ranks.size()) == size, "there is a card for each rank");
   Require(Encode(*read) == body, "cards are written as they were read");
 }
 

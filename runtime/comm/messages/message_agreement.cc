@@ -60,29 +60,35 @@ absl::Status MessageCommunicator::CompareCalls(Exchange& exchange) {
         Await(exchange, peer, WaitStage::kCall, [&, of = &incoming] { return of->called; }));
   }
   int other = -1;
-  const Collective& collective = *exchange.collective;
+  Note summary = {.kind = NoteKind::kSummary};
   for (const auto& [peer, incoming] : exchange.incoming) {
     if (incoming.fingerprint == exchange.fingerprint) continue;
-    if (other < 0) other = peer;
-    CallSummary mine = SummaryOf(collective.op, collective.kind, collective.digest,
-                                 collective.description, exchange.parts.size());
-    for (std::string* const text : {&mine.op, &mine.what}) {
-      if (text->size() > kMostTextBytes) text->resize(kMostTextBytes);
+    if (other < 0) {
+      other = peer;
+      summary.summary = SummaryOf(exchange);
     }
-    Tell(exchange, peer, {.kind = NoteKind::kSummary, .summary = mine});
+    Tell(exchange, peer, summary);
   }
-  return other < 0 ? absl::OkStatus() : DisagreeWith(exchange, other);
+  return other < 0 ? absl::OkStatus() : DisagreeWith(exchange, other, summary.summary);
 }
 
-absl::Status MessageCommunicator::DisagreeWith(Exchange& exchange, int peer) {
+CallSummary MessageCommunicator::SummaryOf(const Exchange& exchange) {
+  const Collective& collective = *exchange.collective;
+  CallSummary summary = dtensor::SummaryOf(collective.op, collective.kind, collective.digest,
+                                           collective.description, exchange.parts.size());
+  for (std::string* const text : {&summary.op, &summary.what}) {
+    if (text->size() > kMostTextBytes) text->resize(kMostTextBytes);
+  }
+  return summary;
+}
+
+absl::Status MessageCommunicator::DisagreeWith(Exchange& exchange, int peer,
+                                               const CallSummary& mine) {
   const Incoming& incoming = exchange.incoming.at(peer);
   const Clock::time_point deadline = Clock::now() + std::chrono::seconds(2);
   while (!incoming.summary && Clock::now() < deadline && transport_.lost(peer).ok()) {
     DT_RETURN_IF_ERROR(Advance(microseconds(1000)));
   }
-  const Collective& collective = *exchange.collective;
-  const CallSummary mine = SummaryOf(collective.op, collective.kind, collective.digest,
-                                     collective.description, exchange.parts.size());
   const CallSummary unknown = {"?", "?", "it does not say", false};
   return Disagreement(exchange.number, exchange.group->ranks, rank_, mine, peer,
                       incoming.summary.value_or(unknown));

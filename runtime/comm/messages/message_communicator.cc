@@ -64,7 +64,7 @@ MessageCommunicator::~MessageCommunicator() = default;
 
 absl::Status MessageCommunicator::Begin(const Collective& collective,
                                         absl::Span<const ExchangePart> parts) {
-  if (absl::Status known = failure(); !known.ok()) return InOp(known, rank_, collective);
+  if (absl::Status known = Usable(); !known.ok()) return InOp(known, rank_, collective);
   DT_RETURN_IF_ERROR(CheckExchange(collective, parts, rank_, size_, &device_));
   if (collective.group.size() > 1 && !parts.empty() && collective.boxes == nullptr) {
     return InvalidArgument({ExchangeLabel(collective),
@@ -103,7 +103,7 @@ absl::Status MessageCommunicator::Finish(const Collective& collective) {
   if (Exchange* const exchange = Find(collective); exchange != nullptr) return Complete(*exchange);
   const auto known = absl::c_find_if(
       finished_, [&](const auto& finished) { return finished.first == &collective; });
-  if (known == finished_.end()) return failure();  // it never began
+  if (known == finished_.end()) return Usable();  // it never began
   const absl::Status status = std::move(known->second);
   finished_.erase(known);
   return status;
@@ -126,7 +126,7 @@ absl::Status MessageCommunicator::Abandon(const Collective& collective, const ab
 }
 
 absl::Status MessageCommunicator::Perform(Exchange& exchange) {
-  DT_RETURN_IF_ERROR(failure());
+  DT_RETURN_IF_ERROR(Usable());
   DT_RETURN_IF_ERROR(CompareCalls(exchange));
   DT_RETURN_IF_ERROR(ReceiveAll(exchange));
   for (const Outgoing& outgoing : exchange.outgoing) {
@@ -161,7 +161,7 @@ absl::Status MessageCommunicator::FinishDropped() {
 
 absl::Status MessageCommunicator::Barrier(absl::string_view what) {
   const Collective everybody = {.op = what, .group = everyone_, .counts_as_call = false};
-  if (absl::Status known = failure(); !known.ok()) return InOp(known, rank_, everybody);
+  if (absl::Status known = Usable(); !known.ok()) return InOp(known, rank_, everybody);
   const absl::Status status = NoThrow([&] { return Start(everybody, {}); });
   return status.ok() ? Finish(everybody) : Abandon(everybody, status);
 }
@@ -169,6 +169,11 @@ absl::Status MessageCommunicator::Barrier(absl::string_view what) {
 absl::Status MessageCommunicator::Fail(const absl::Status& reason) {
   const absl::Status known = failure();
   return known.ok() ? world_.Fail(rank_, reason) : known;
+}
+
+absl::Status MessageCommunicator::Usable() const {
+  const absl::Status known = failure();
+  return !known.ok() || !ended_ ? known : absl::FailedPreconditionError("the world is over");
 }
 
 void MessageCommunicator::End() {

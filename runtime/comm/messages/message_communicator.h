@@ -8,8 +8,8 @@
 //           threads do, so with the same bits; and waits until others have what they receive
 // Between the two, and in every wait of the rank's, what others were told to wait for is sent.
 //
-// A piece lies in staging, at most staging_bytes() in all, where it cannot be sent or received in
-// place: where it has gaps, is converted, or has several terms.
+// A piece lies in staging, at most staging_bytes() of each exchange that is on its way, where it
+// cannot be sent or received in place: where it has gaps, is converted, or has several terms.
 //
 // A wait ends when the world fails, when a peer has left, is lost, or is silent for the time-out,
 // or when ranks wait for each other in a cycle. Time in which this process was stopped does not
@@ -40,8 +40,9 @@
 
 namespace dtensor {
 
-struct Note;      // message_notes.h
-struct RankWait;  // wait_notes.h
+struct CallSummary;  // call_summary.h
+struct Note;         // message_notes.h
+struct RankWait;     // wait_notes.h
 struct WaitNote;
 enum class WaitStage : uint8_t;
 
@@ -70,7 +71,7 @@ class MessageCommunicator final : public Communicator {
   absl::Status Fail(const absl::Status& reason) override;
   absl::Status failure() const override { return world_.failure(); }
 
-  // The world is over: forgets what is on its way.
+  // The world is over: forgets what is on its way. Later calls are refused.
   void End();
 
  private:
@@ -92,6 +93,7 @@ class MessageCommunicator final : public Communicator {
   absl::Status Perform(Exchange& exchange);
   Exchange* Find(const Collective& collective);
   void Forget(Exchange& exchange);
+  absl::Status Usable() const;
 
   // Sending.
   void FindOutgoing(Exchange& exchange);
@@ -104,7 +106,8 @@ class MessageCommunicator final : public Communicator {
   absl::Status TakeNotes(Exchange& exchange);
   absl::Status Heed(Exchange& exchange, int peer, const Note& note);
   absl::Status CompareCalls(Exchange& exchange);
-  absl::Status DisagreeWith(Exchange& exchange, int peer);
+  static CallSummary SummaryOf(const Exchange& exchange);
+  absl::Status DisagreeWith(Exchange& exchange, int peer, const CallSummary& mine);
 
   // Receiving.
   int64_t BytesFrom(const Exchange& exchange, int peer) const;

@@ -56,6 +56,7 @@ struct MessageCommunicator::Incoming {
   uint64_t fingerprint = 0;
   std::string eager;  // what it sent at once
   size_t taken = 0;   // bytes of it
+  int64_t bytes = 0;  // that are expected, as eager ones or later
   std::optional<CallSummary> summary;
 };
 

@@ -53,7 +53,7 @@ absl::Status MessageCommunicator::ReceiveAll(Exchange& exchange) {
   if (exchange.collective->native) DT_RETURN_IF_ERROR(CheckNative(exchange));
   exchange.receives = true;
   for (auto& [peer, incoming] : exchange.incoming) {
-    const int64_t bytes = BytesFrom(exchange, peer);
+    const int64_t bytes = incoming.bytes = BytesFrom(exchange, peer);
     if (bytes > eager_bytes_) {
       Tell(exchange, peer, {.kind = NoteKind::kGo});
     } else if (static_cast<int64_t>(incoming.eager.size()) != bytes) {
@@ -116,7 +116,7 @@ absl::Status MessageCommunicator::ReceivePiece(Exchange& exchange, const Exchang
 absl::Status MessageCommunicator::ReceiveFrom(Exchange& exchange, int peer,
                                               absl::Span<std::byte> into, int& pending) {
   Incoming& incoming = exchange.incoming.at(peer);
-  if (BytesFrom(exchange, peer) > eager_bytes_) {
+  if (incoming.bytes > eager_bytes_) {
     transport_.Receive(peer, exchange.group->channel, into, pending);
     return absl::OkStatus();
   }

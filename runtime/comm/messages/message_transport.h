@@ -37,6 +37,10 @@ class MessageTransport {
                     int& pending) = 0;
   virtual void Receive(int peer, uint64_t channel, absl::Span<std::byte> into, int& pending) = 0;
 
+  // Bytes of messages, to the peer and from it, that have moved so far: a peer of which they do is
+  // not silent.
+  virtual uint64_t moved(int peer) const = 0;
+
   // Moves what can be moved; if that is nothing, waits for something to happen, at most so long.
   virtual void Progress(std::chrono::microseconds longest) = 0;
   // Why nothing comes from the peer any more; OK while something may. What it sent before its

@@ -31,6 +31,7 @@ absl::Status MessageCommunicator::Await(const Exchange& exchange, int peer, Wait
   if (over()) return absl::OkStatus();
   Wait wait = {++waits_, &exchange, peer, stage};
   const Seconds timeout(world_.timeout_seconds()), interval = ProbeInterval(timeout);
+  uint64_t moved = transport_.moved(peer);
   for (Seconds next_probe = interval; wait.waited < timeout;) {
     DT_RETURN_IF_ERROR(failure());
     const Clock::time_point start = Clock::now();
@@ -39,6 +40,12 @@ absl::Status MessageCommunicator::Await(const Exchange& exchange, int peer, Wait
     DT_RETURN_IF_ERROR(CheckPeer(exchange, peer));
     DT_RETURN_IF_ERROR(TakeWaitNotes(wait));
     wait.waited += std::min<Seconds>(Clock::now() - start, 3 * kSlice);
+    if (const uint64_t now_moved = transport_.moved(peer); now_moved != moved) {
+      moved = now_moved;  // it is slow, and not silent
+      wait.waited = wait.chain_came = Seconds(0);
+      wait.chain.clear();
+      next_probe = interval;
+    }
     if (wait.waited < next_probe) continue;
     SendProbe(wait);
     next_probe += interval;
@@ -70,9 +77,9 @@ std::string MessageCommunicator::WaitText(const Exchange& exchange) const {
 absl::Status MessageCommunicator::CheckPeer(const Exchange& exchange, int peer) {
   DT_RETURN_IF_ERROR(failure());
   if (const absl::Status lost = transport_.lost(peer); !lost.ok()) {
-    return world_.Fail(
-        peer, absl::Status(lost.code(), absl::StrCat("its process is gone: ", lost.message(), " (",
-                                                     WaitText(exchange), ")")));
+    const absl::string_view gone = absl::IsUnavailable(lost) ? "its process is gone: " : "";
+    return world_.Fail(peer, absl::Status(lost.code(), absl::StrCat(gone, lost.message(), " (",
+                                                                    WaitText(exchange), ")")));
   }
   const std::optional<absl::Status> returned =
       transport_.has_left(peer) ? world_.returned(peer) : std::nullopt;

@@ -1,10 +1,18 @@
 #include "dtensor/runtime/comm/process/control_messages.h"
 
+#include <cmath>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/net/wire.h"
 
 namespace dtensor {
+namespace {
+
+constexpr uint64_t kMostMicroseconds = uint64_t{1000000000} * 1000000;
+
+}  // namespace
 
 std::string Encode(const RankStatus& message) {
   WireWriter out;
@@ -27,25 +35,28 @@ absl::StatusOr<RankStatus> ReadRankStatus(absl::string_view body, int size) {
                     absl::Status(static_cast<absl::StatusCode>(code), text)};
 }
 
-std::string Encode(const std::vector<RankCard>& cards) {
+std::string Encode(const WorldCards& cards) {
   WireWriter out;
-  for (const RankCard& card : cards) {
+  out.U64(static_cast<uint64_t>(std::llround(cards.timeout_seconds * 1e6)));
+  for (const RankCard& card : cards.ranks) {
     out.Text(card.host);
     out.Text(card.text);
   }
   return out.bytes();
 }
 
-absl::StatusOr<std::vector<RankCard>> ReadCards(absl::string_view body, int size) {
+absl::StatusOr<WorldCards> ReadCards(absl::string_view body, int size) {
   WireReader in(body);
-  std::vector<RankCard> cards;
+  WorldCards cards;
+  const uint64_t microseconds = in.U64();
+  cards.timeout_seconds = static_cast<double>(microseconds) * 1e-6;
   for (int rank = 0; rank < size && in.ok(); ++rank) {
     RankCard card;
     card.host = in.Text();
     card.text = in.Text();
-    cards.push_back(std::move(card));
+    cards.ranks.push_back(std::move(card));
   }
-  if (!in.done()) {
+  if (!in.done() || microseconds == 0 || microseconds > kMostMicroseconds) {
     return InvalidArgument({"a message of ", absl::StrCat(body.size()), " bytes is no list of ",
                             absl::StrCat(size), " ranks"});
   }

@@ -14,7 +14,7 @@ namespace dtensor {
 
 enum class ControlMessage : uint8_t {
   kCard = 1,  // to rank 0: a text, when a rank comes
-  kCards,     // from rank 0: all cards, when all have come
+  kCards,     // from rank 0: WorldCards, when all have come
   kAlive,     // nothing but a sign of life
   kFail,      // to rank 0: a RankStatus that fails the world
   kFailed,    // from rank 0: the world's failure, as a RankStatus
@@ -39,9 +39,14 @@ struct RankCard {
   std::string host;  // its address, as rank 0 sees it; empty: rank 0's own
   std::string text;  // what it gave to ControlPlane::Join
 };
-std::string Encode(const std::vector<RankCard>& cards);
-// Errors: kInvalidArgument for bytes that are none, or another number than `size`.
-absl::StatusOr<std::vector<RankCard>> ReadCards(absl::string_view body, int size);
+// What rank 0 tells all when all have come.
+struct WorldCards {
+  double timeout_seconds = 60;  // of a rank's silence: rank 0's, for all; to the microsecond
+  std::vector<RankCard> ranks;
+};
+std::string Encode(const WorldCards& cards);
+// Errors: kInvalidArgument for bytes that are none, or another number of ranks than `size`.
+absl::StatusOr<WorldCards> ReadCards(absl::string_view body, int size);
 
 }  // namespace dtensor
 

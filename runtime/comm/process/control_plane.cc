@@ -5,10 +5,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "dtensor/runtime/core/no_throw.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/net/admission.h"
 
@@ -38,10 +41,14 @@ absl::Status Gone(int rank, const absl::Status& why) {
 }  // namespace
 
 ControlPlane::ControlPlane(const ControlPlaneOptions& options)
-    : options_(options),
-      timeout_(std::min(options.timeout_seconds, kLongest)),
-      interval_(static_cast<int64_t>(std::clamp(timeout_.count() * 1000 / 8, 20., 250.))),
-      returned_(options.size) {}
+    : options_(options), returned_(options.size) {
+  SetTimeout(std::clamp(options.timeout_seconds, 1e-6, kLongest));
+}
+
+void ControlPlane::SetTimeout(double seconds) {
+  timeout_ = std::chrono::duration<double>(seconds);
+  interval_ = milliseconds(static_cast<int64_t>(std::clamp(seconds * 1000 / 8, 20., 250.)));
+}
 
 absl::StatusOr<std::unique_ptr<ControlPlane>> ControlPlane::Join(const ControlPlaneOptions& options,
                                                                  const std::string& card) {
@@ -54,7 +61,7 @@ absl::StatusOr<std::unique_ptr<ControlPlane>> ControlPlane::Join(const ControlPl
                 absl::StrCat("rank ", options.rank, " of ", options.size,
                              " cannot join the world at ", options.address.ToString(), ": "));
   }
-  made->Start();
+  DT_RETURN_IF_ERROR(NoThrow([&] { return made->Start(); }));
   return made;
 }
 
@@ -64,7 +71,7 @@ absl::Status ControlPlane::Gather(const std::string& card) {
   if (size() == 1) return absl::OkStatus();
   const absl::Status status = Admit();
   if (status.ok()) {
-    Broadcast(TypeOf(ControlMessage::kCards), Encode(cards_));
+    Broadcast(TypeOf(ControlMessage::kCards), Encode(WorldCards{timeout_.count(), cards_}));
     return status;
   }
   Broadcast(TypeOf(ControlMessage::kFailed), Encode(RankStatus{0, status}));
@@ -76,7 +83,7 @@ absl::Status ControlPlane::Gather(const std::string& card) {
 
 absl::Status ControlPlane::Admit() {
   DT_ASSIGN_OR_RETURN(Socket listener, ListenAt(options_.address));
-  const NetClock::time_point deadline = NetClock::now() + ToDuration(timeout_);
+  const NetClock::time_point deadline = DeadlineIn(timeout_.count());
   const auto is_awaited = [&](int rank) { return rank != 0 && peers_.find(rank) == peers_.end(); };
   Admission door(std::move(listener), LinkKind::kControl, Key(), is_awaited);
   while (static_cast<int>(peers_.size()) + 1 < size()) {
@@ -93,7 +100,9 @@ absl::Status ControlPlane::Admit() {
                                                     " s; start them, or wait longer"));
   }
   for (auto& [rank, peer] : peers_) {
-    DT_ASSIGN_OR_RETURN(cards_[rank].host, PeerHostOf(peer.link.socket()));
+    absl::StatusOr<std::string> host = PeerHostOf(peer.link.socket());
+    if (!host.ok()) return Gone(rank, host.status());
+    cards_[rank].host = *std::move(host);
     const auto frame = peer.link.Await(NetClock::now() + kGrace);
     if (!frame.ok()) return Gone(rank, frame.status());
     if (frame->type != TypeOf(ControlMessage::kCard)) {
@@ -127,7 +136,7 @@ std::string ControlPlane::MissingText() const {
 }
 
 absl::Status ControlPlane::Present(const std::string& card) {
-  const NetClock::time_point deadline = NetClock::now() + ToDuration(timeout_);
+  const NetClock::time_point deadline = DeadlineIn(timeout_.count());
   DT_ASSIGN_OR_RETURN(Socket socket,
                       ConnectAs(LinkKind::kControl, rank(), Key(), options_.address, deadline));
   FramedLink& link =
@@ -148,18 +157,25 @@ absl::Status ControlPlane::Present(const std::string& card) {
   if (frame->type != TypeOf(ControlMessage::kCards)) {
     return absl::FailedPreconditionError("rank 0 speaks another language");
   }
-  DT_ASSIGN_OR_RETURN(cards_, ReadCards(frame->body, size()));
+  DT_ASSIGN_OR_RETURN(WorldCards cards, ReadCards(frame->body, size()));
+  cards_ = std::move(cards.ranks);
+  SetTimeout(cards.timeout_seconds);
   return absl::OkStatus();
 }
 
-void ControlPlane::Start() {
+absl::Status ControlPlane::Start() {
   const NetClock::time_point now = NetClock::now();
   for (auto& [rank, peer] : peers_) peer.heard = peer.said = now;
   looked_ = now;
-  if (size() == 1) return;
+  if (size() == 1) return absl::OkStatus();
   wake_fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  DT_CHECK(wake_fd_ >= 0);
+  if (wake_fd_ < 0) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no descriptor to wake a thread by (", std::strerror(errno),
+                     "); raise this process's limit of open files (ulimit -n)"));
+  }
   thread_ = std::thread([this] { Run(); });
+  return absl::OkStatus();
 }
 
 ControlPlane::~ControlPlane() {
@@ -320,7 +336,7 @@ void ControlPlane::Hear(int peer, NetClock::time_point now) {
   }
   if (status.ok() && now - from.heard > ToDuration(timeout_)) {
     status = absl::DeadlineExceededError(
-        absl::StrCat("its process has given no sign of life for ", options_.timeout_seconds, " s"));
+        absl::StrCat("its process has given no sign of life for ", timeout_.count(), " s"));
   } else if (!status.ok()) {
     status = With(status, "its process is gone: ");
   }

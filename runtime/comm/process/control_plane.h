@@ -37,7 +37,8 @@ struct ControlPlaneOptions {
   int rank = 0, size = 1;
   HostPort address;  // where rank 0 listens
   std::string job, secret;
-  double timeout_seconds = 60;  // for all ranks to come; and of silence, afterwards
+  // For all ranks to come; and of silence, afterwards: rank 0's for all ranks.
+  double timeout_seconds = 60;
 };
 
 // Thread-safe.
@@ -60,7 +61,7 @@ class ControlPlane final : public WorldState {
   absl::Status Fail(int rank, const absl::Status& reason) override;
   bool failed() const override { return failed_.load(std::memory_order_acquire); }
   absl::Status failure() const override;
-  double timeout_seconds() const override { return options_.timeout_seconds; }
+  double timeout_seconds() const override { return timeout_.count(); }
 
   // This rank's function returned `status`: it takes part in nothing more.
   void Leave(const absl::Status& status);
@@ -84,7 +85,8 @@ class ControlPlane final : public WorldState {
   absl::Status CheckGuests();
   std::string MissingText() const;  // "ranks 1, 3 of 4"
   JobKey Key() const { return {options_.job, options_.secret, static_cast<uint32_t>(size())}; }
-  void Start();
+  void SetTimeout(double seconds);
+  absl::Status Start();
 
   // The thread.
   void Run();
@@ -102,8 +104,9 @@ class ControlPlane final : public WorldState {
   void Wake();
 
   const ControlPlaneOptions options_;
-  const std::chrono::duration<double> timeout_;
-  const std::chrono::milliseconds interval_;  // of signs of life
+  // Rank 0's, once all have come.
+  std::chrono::duration<double> timeout_;
+  std::chrono::milliseconds interval_;  // of signs of life
   std::vector<RankCard> cards_;
 
   std::atomic<bool> failed_ = false;

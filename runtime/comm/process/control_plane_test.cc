@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <functional>
+#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -226,6 +227,36 @@ TEST(ControlPlane, ASilentProcessIsLost) {
               ::testing::Each(StatusIs(absl::StatusCode::kDeadlineExceeded,
                                        HasSubstr("rank 2: its process has given no sign"))));
   stopped.join();
+}
+
+// Messages of any kind, sound, cut, or changed in a byte: the world fails, or the rank has left.
+TEST(ControlPlane, AnythingThatAProcessMaySay) {
+  std::mt19937 random(7);
+  for (int turn = 0; turn < 60; ++turn) {
+    const Worlds worlds(3, 20);
+    std::thread mad([&] {
+      FramedLink link = Impostor(worlds.options(), 1 + turn % 2);
+      for (int i = 0; i < 5; ++i) {
+        const RankStatus status = {
+            static_cast<int>(random() % 3),
+            absl::Status(static_cast<absl::StatusCode>(random() % 17), "it")};
+        std::string body = random() % 4 == 0 ? Pattern(random() % 50, turn) : Encode(status);
+        if (random() % 3 == 0) body.resize(random() % (body.size() + 1));
+        if (random() % 3 == 0 && !body.empty()) body[random() % body.size()] ^= 1 << random() % 8;
+        link.Queue(static_cast<uint8_t>(random() % 10), body);
+      }
+      link.Flush().IgnoreError();
+    });
+    // It dies, which is a failure, unless it has left before.
+    const auto results = worlds.Run({0, 2 - turn % 2}, [&](ControlPlane& plane) {
+      while (!plane.failed() && !plane.returned(1 + turn % 2)) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      return plane.failure();
+    });
+    mad.join();
+    EXPECT_EQ(results.size(), 2);
+  }
 }
 
 TEST(ControlPlane, AProcessThatTalksNonsenseIsLost) {

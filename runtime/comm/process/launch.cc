@@ -55,9 +55,11 @@ absl::StatusOr<bool> ReadRank(const Environment& environment, const Launcher& la
   DT_ASSIGN_OR_RETURN(const auto rank, environment.Number(launcher.rank, 0, kMostRanks - 1));
   DT_ASSIGN_OR_RETURN(const auto size, environment.Number(launcher.size, 1, kMostRanks));
   DT_ASSIGN_OR_RETURN(const auto local, environment.Number(launcher.local_rank, 0, kMostRanks - 1));
-  // sbatch sets SLURM_NTASKS for its script, which is no rank.
+  // sbatch sets some of Slurm's for its script, which is no rank.
+  const bool is_slurm = launcher.name == absl::string_view("Slurm");
+  if (is_slurm && !environment.Text("SLURM_STEP_NODELIST")) return false;
   if (!rank) {
-    if (!size || launcher.size == std::string("SLURM_NTASKS")) return false;
+    if (!size || is_slurm) return false;
     return InvalidArgument({"JoinWorld: ", launcher.size, " is set, and ", launcher.rank,
                             " is not; set both, or none"});
   }

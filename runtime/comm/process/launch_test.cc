@@ -126,6 +126,8 @@ TEST(Launch, HalfIsMissing) {
 // sbatch says to its script how many ranks srun is to start there.
 TEST(Launch, AnSbatchScriptIsNoRank) {
   EXPECT_THAT(Read(Without(kSlurm, "SLURM_PROCID")), IsOkAndHolds(IsRank("nobody", 0, 1, 0)));
+  EXPECT_THAT(Read(Without(kSlurm, "SLURM_STEP_NODELIST")),
+              IsOkAndHolds(IsRank("nobody", 0, 1, 0)));
 }
 
 TEST(Launch, WhatContradicts) {

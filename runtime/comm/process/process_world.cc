@@ -11,17 +11,9 @@
 #include "dtensor/runtime/device/cpu/cpu_device.h"
 
 namespace dtensor {
-namespace {
-
-bool IsThisHostAlone(absl::string_view host) {
-  const bool is_number = host.find_first_not_of("0123456789.") == host.npos;
-  return host == "localhost" || host == "::1" || (is_number && absl::StartsWith(host, "127."));
-}
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<ProcessWorld>> ProcessWorld::Join(const LaunchedRank& rank) {
-  if (rank.size > 1 && rank.secret.empty() && !IsThisHostAlone(rank.address.host)) {
+  if (rank.size > 1 && rank.secret.empty() && !IsLoopback(rank.address.host)) {
     return InvalidArgument(
         {"JoinWorld: whoever reaches ", rank.address.ToString(),
          " could join this world, which has no secret; set DTENSOR_SECRET to the "
@@ -41,7 +33,7 @@ absl::StatusOr<std::unique_ptr<ProcessWorld>> ProcessWorld::Join(const LaunchedR
 absl::Status ProcessWorld::Meet() {
   HostCard own;
   if (size() > 1) {
-    const bool here = IsThisHostAlone(rank_.address.host);
+    const bool here = IsLoopback(rank_.address.host);
     DT_ASSIGN_OR_RETURN(listener_, ListenAt({here ? rank_.address.host : "", 0}));
     DT_ASSIGN_OR_RETURN(own.port, PortOf(listener_));
   }
@@ -89,9 +81,7 @@ absl::Status ProcessWorld::ConnectHosts() {
     const std::string& host = control_->cards()[peer].host;
     addresses.push_back({host.empty() ? rank_.address.host : host, cards_[peer].port});
   }
-  const auto deadline =
-      NetClock::now() + std::chrono::duration_cast<NetClock::duration>(
-                            std::chrono::duration<double>(std::min(rank_.timeout_seconds, 1e9)));
+  const NetClock::time_point deadline = DeadlineIn(rank_.timeout_seconds);
   const JobKey key = {rank_.job, rank_.secret, static_cast<uint32_t>(size())};
   DT_ASSIGN_OR_RETURN(
       transport_, TcpTransport::Connect(rank(), key, std::move(listener_), addresses, deadline,

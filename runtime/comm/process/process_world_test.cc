@@ -101,6 +101,44 @@ TEST_P(ProcessWorldTest, LeavingAgainChangesNothing) {
   DT_EXPECT_OK(results[1]);
 }
 
+TEST_P(ProcessWorldTest, AWorldThatIsOver) {
+  const auto results = RunProcesses(World(2), [](ProcessWorld& world) {
+    DT_EXPECT_OK(Gather(world, {0, 1}, 10));
+    DT_EXPECT_OK(world.Leave(absl::OkStatus()));
+    const auto is_refused =
+        StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("the world is over"));
+    EXPECT_THAT(Gather(world, {0, 1}, 10), is_refused);
+    EXPECT_THAT(world.communicator().Barrier("late"), is_refused);
+    return absl::OkStatus();
+  });
+  EXPECT_THAT(results, Each(IsOk()));
+}
+
+// What was on its way when the world ended has not come.
+TEST_P(ProcessWorldTest, AnExchangeThatIsFinishedTooLate) {
+  const auto results = RunProcesses(World(2), [](ProcessWorld& world) {
+    EXPECT_THAT(Gather(world, {0, 1}, 10, [&] { return world.Leave(absl::OkStatus()); }),
+                StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("the world is over")));
+    return absl::OkStatus();
+  });
+  EXPECT_THAT(results, Each(IsOk()));
+}
+
+// Ranks of one world have one time-out, that of rank 0.
+TEST_P(ProcessWorldTest, TimeOutsThatDiffer) {
+  const LaunchedRank launched = World(2, 30);
+  LaunchedRank hasty = As(launched, 1);
+  hasty.timeout_seconds = 0.3;
+  std::thread other([&] {
+    DT_EXPECT_OK(RunProcess(hasty, [](ProcessWorld& world) { return Gather(world, {0, 1}, 10); }));
+  });
+  DT_EXPECT_OK(RunProcess(As(launched, 0), [](ProcessWorld& world) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(800));
+    return Gather(world, {0, 1}, 10);
+  }));
+  other.join();
+}
+
 TEST_P(ProcessWorldTest, ARankReturnsAnErrorWhileOthersWait) {
   const auto results = RunProcesses(World(3), [](ProcessWorld& world) {
     if (world.rank() == 1) return absl::DataLossError("mine");

@@ -65,6 +65,7 @@ struct TcpTransport::Link {
         return;
       }
       done += *sent;
+      if (piece.pending != nullptr) moved += *sent;
       if (done < piece.all().size()) return;
       if (piece.pending != nullptr) --*piece.pending;
       out.pop_front();
@@ -89,6 +90,7 @@ struct TcpTransport::Link {
       }
       any = true;
       filled += got;
+      if (in_body && kind == FrameKind::kMessage) moved += got;
       if (got == into.size()) EndOfPart();
     }
     return any;
@@ -155,7 +157,8 @@ struct TcpTransport::Link {
   bool left = false;
   bool deaf = false;  // the peer takes nothing more
   std::deque<Piece> out;
-  size_t done = 0;  // of the first piece
+  size_t done = 0;     // of the first piece
+  uint64_t moved = 0;  // of messages, bytes
   // What is being read.
   char header[kHeaderBytes];
   size_t filled = 0;
@@ -269,6 +272,8 @@ void TcpTransport::Progress(std::chrono::microseconds longest) {
     if ((waits[i].revents & ~POLLOUT) != 0) of[i]->Read();
   }
 }
+
+uint64_t TcpTransport::moved(int peer) const { return links_[peer]->moved; }
 
 absl::Status TcpTransport::lost(int peer) const { return links_[peer]->lost; }
 

@@ -43,6 +43,7 @@ class TcpTransport final : public MessageTransport {
   std::optional<std::string> TakeNote(int peer, uint64_t channel) override;
   void Send(int peer, uint64_t channel, absl::Span<const std::byte> bytes, int& pending) override;
   void Receive(int peer, uint64_t channel, absl::Span<std::byte> into, int& pending) override;
+  uint64_t moved(int peer) const override;
   void Progress(std::chrono::microseconds longest) override;
   absl::Status lost(int peer) const override;
   void Leave() override;

@@ -36,7 +36,7 @@ PullCommunicator<WorldType>::PullCommunicator(WorldType& world, int rank, Device
 template <typename WorldType>
 absl::Status PullCommunicator<WorldType>::Begin(const Collective& collective,
                                                 absl::Span<const ExchangePart> parts) {
-  if (world_.failed()) return world_.failure();
+  DT_RETURN_IF_ERROR(CheckUsable());
   DT_RETURN_IF_ERROR(CheckExchange(collective, parts, rank_, size(), &device_));
   // Whatever goes wrong from here on, peers may have heard of this exchange.
   const absl::Status status = NoThrow([&] { return Start(collective, parts); });
@@ -45,6 +45,7 @@ absl::Status PullCommunicator<WorldType>::Begin(const Collective& collective,
 
 template <typename WorldType>
 absl::Status PullCommunicator<WorldType>::Finish(const Collective& collective) {
+  if (ended_) return CheckUsable();
   for (Membership& in : memberships_) {
     if (in.collective == &collective) return Complete(in);
   }
@@ -100,8 +101,14 @@ void PullCommunicator<WorldType>::End() {
 
 template <typename WorldType>
 absl::Status PullCommunicator<WorldType>::Barrier(absl::string_view what) {
-  if (world_.failed()) return world_.failure();
+  DT_RETURN_IF_ERROR(CheckUsable());
   return Meet({.op = what, .group = everyone_, .counts_as_call = false}, {});
+}
+
+template <typename WorldType>
+absl::Status PullCommunicator<WorldType>::CheckUsable() const {
+  if (world_.failed()) return world_.failure();
+  return ended_ ? absl::FailedPreconditionError("the world is over") : absl::OkStatus();
 }
 
 template <typename WorldType>

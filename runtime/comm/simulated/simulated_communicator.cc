@@ -90,7 +90,10 @@ class SimulatedCommunicator final : public Communicator {
   void Start(const Collective& collective, absl::Span<const ExchangePart> parts) {
     const auto before =
         Find([&](const Pending& one) { return one.collective->group == collective.group; });
-    if (before != pending_.end()) clock_->WaitUntil(before->end);
+    if (before != pending_.end()) {
+      clock_->WaitUntil(before->end);
+      pending_.erase(before);
+    }
     const double end = clock_->Communicate(collective.axes, Seconds(collective, parts));
     pending_.push_back({&collective, end});
   }

@@ -128,14 +128,18 @@ TEST_F(SimulatedCommunicatorTest, AnExchangeOverTwoAxesTakesBothLinks) {
 
 TEST_F(SimulatedCommunicatorTest, AGroupHasOneExchangeOnItsWay) {
   const Call first(*device_, "tp", {0, 1}, {1}), second(*device_, "tp", {0, 1}, {1});
+  const Call third(*device_, "tp", {0, 1}, {1});
   Begin(first);
   Compute(1);
   Begin(second);  // waits for the first
   ExpectTime(1, 10, 4);
+  Begin(third);  // and this for the second
+  ExpectTime(1, 15, 9);
   Finish(first);
-  ExpectTime(1, 10, 4);
   Finish(second);
-  ExpectTime(1, 10, 9);
+  ExpectTime(1, 15, 9);
+  Finish(third);
+  ExpectTime(1, 15, 14);
 }
 
 TEST_F(SimulatedCommunicatorTest, NobodyWaitsForWhatIsDropped) {
