@@ -2,8 +2,15 @@
 // then does what its arguments say.
 //
 //   rank_program --steps=N [--rank=R --at=STEP --do=exit|return|throw|disagree|abort|stop|sleep]
+//   rank_program --loop=redistribute|barrier|backward|read [--rank=R --after=SECONDS --do=...]
 //
-// Prints "rank R of N: FINGERPRINT", of all values it saw, or an error, on one line.
+// Prints "rank R of N: FINGERPRINT", of all values it saw, or an error, on one line. The second
+// form does one thing again and again, and in the midst of it, after so many seconds, what --do
+// says; it prints "ready", "fault at TIME" and "error at TIME: ..." besides, and a line now and
+// then.
+#include <unistd.h>
+
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -26,9 +33,18 @@ struct Request {
   int steps = 10, size = 100, threads = 4;
   int rank = -1, at = 0;
   std::string marker;  // to be found by
-  std::string deed;
-  double timeout = 60;
+  std::string deed, loop;
+  double timeout = 60, after = 0;
 };
+
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+void Say(const char* what) {
+  std::printf("%s %.6f\n", what, Now());
+  std::fflush(stdout);
+}
 
 absl::Status Do(const std::string& deed, Context& context, const DeviceMesh& mesh) {
   if (deed == "exit") std::_Exit(7);
@@ -69,9 +85,57 @@ absl::StatusOr<double> Step(Context& context, const DeviceMesh& mesh, int64_t n,
   return seen;
 }
 
-absl::Status RankProgram(const Request& request, Context& context) {
-  DT_ASSIGN_OR_RETURN(const DeviceMesh mesh,
-                      DeviceMesh::Parse(absl::StrCat("tp=", context.world_size())));
+// One turn of --loop.
+absl::Status Turn(const std::string& loop, Context& context, const DeviceMesh& mesh) {
+  if (loop == "barrier") return context.communicator().Barrier("Barrier");
+  const std::vector<float> values(4000, 1);
+  DT_ASSIGN_OR_RETURN(DistributedTensor x,
+                      Distribute<float>(context, mesh, {Shard(0)}, {100, 40}, values));
+  if (loop == "redistribute") {
+    DT_ASSIGN_OR_RETURN(const auto columns, x.Redistribute({Shard(1)}, {.async = true}));
+    DT_RETURN_IF_ERROR(x.Redistribute({Replicate()}).status());
+    return columns.Redistribute({Shard(0)}).status();
+  }
+  if (loop == "read") return ToGlobal<float>(x).status();
+  DT_ASSIGN_OR_RETURN(
+      DistributedTensor weight,
+      Distribute<float>(context, mesh, {Replicate()}, {40, 30}, std::vector<float>(1200, 1)));
+  DT_RETURN_IF_ERROR(weight.set_requires_grad(true));
+  DT_RETURN_IF_ERROR(Backward(Sum(MatMul(x, weight), {0, 1})));
+  return ReduceGradients({weight});  // which each rank has of its rows
+}
+
+// What happens at the same time as what the rank does.
+void DoInTheMidst(const Request& request) {
+  std::this_thread::sleep_for(std::chrono::duration<double>(request.after));
+  Say("fault at");
+  if (request.deed == "kill") std::raise(SIGKILL);
+  if (request.deed == "abort") std::abort();
+  if (request.deed == "stop") kill(getpid(), SIGSTOP);
+}
+
+absl::Status Loop(const Request& request, Context& context, const DeviceMesh& mesh) {
+  const bool is_mine = request.rank == context.rank();
+  const bool is_midst = request.deed == "kill" || request.deed == "abort" || request.deed == "stop";
+  DT_RETURN_IF_ERROR(Turn(request.loop, context, mesh));
+  Say("ready");
+  const double start = Now();
+  if (is_mine && is_midst) std::thread([&] { DoInTheMidst(request); }).detach();
+  double said = start;
+  while (true) {
+    if (is_mine && !is_midst && !request.deed.empty() && Now() > start + request.after) {
+      Say("fault at");
+      const absl::Status status = Do(request.deed, context, mesh);
+      return request.deed == "leave" ? absl::OkStatus() : status;
+    }
+    DT_RETURN_IF_ERROR(Turn(request.loop, context, mesh));
+    if (Now() < said + 0.1) continue;
+    said = Now();
+    Say("at");
+  }
+}
+
+absl::Status Steps(const Request& request, Context& context, const DeviceMesh& mesh) {
   double seen = 0;
   for (int step = 0; step < request.steps; ++step) {
     if (request.rank == context.rank() && request.at == step) {
@@ -87,6 +151,16 @@ absl::Status RankProgram(const Request& request, Context& context) {
   return absl::OkStatus();
 }
 
+absl::Status RankProgram(const Request& request, Context& context) {
+  DT_ASSIGN_OR_RETURN(const DeviceMesh mesh,
+                      DeviceMesh::Parse(absl::StrCat("tp=", context.world_size())));
+  if (request.loop.empty()) return Steps(request, context, mesh);
+  const absl::Status status = Loop(request, context, mesh);
+  const double now = Now();
+  if (!status.ok()) std::printf("error at %.6f %s\n", now, status.ToString().c_str());
+  return status;
+}
+
 int Main(int argc, char** argv) {
   CLI::App app;
   Request request;
@@ -97,6 +171,8 @@ int Main(int argc, char** argv) {
   app.add_option("--at", request.at);
   app.add_option("--do", request.deed);
   app.add_option("--timeout", request.timeout);
+  app.add_option("--loop", request.loop);
+  app.add_option("--after", request.after);
   app.add_option("--marker", request.marker);
   CLI11_PARSE(app, argc, argv);
   RunOptions threads;
