@@ -4,22 +4,27 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <chrono>
+#include <memory>
 #include <utility>
 
+#include "benchmark/benchmark.h"
 #include "dtensor/bench/rank_time.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/tensor/gather_values.h"
+#include "dtensor/tools/program/speaker.h"
 
 namespace dtensor::bench {
 
 // --- Threads.
 
-ThreadsBeside::ThreadsBeside(const RowTask& task) : task_(task) {
-  world_ = std::thread([this] {
+ThreadsBeside::ThreadsBeside(Context& world, MakeRankWork make)
+    : processes_(world), make_(std::move(make)) {
+  if (world.rank() != 0) return;
+  threads_ = std::thread([this, ranks = world.world_size()] {
     UseAllCores();  // of which RunRanks takes its own
-    const absl::Status status =
-        RunRanks(task_.row.ranks(), [this](Context& context) { return RunRank(context); },
-                 {.pin_threads = true});
+    const absl::Status status = RunRanks(
+        ranks, [this](Context& context) { return RunRank(context); }, {.pin_threads = true});
     const std::lock_guard lock(mutex_);
     status_.Update(status);
     over_ = true;
@@ -28,47 +33,62 @@ ThreadsBeside::ThreadsBeside(const RowTask& task) : task_(task) {
 }
 
 ThreadsBeside::~ThreadsBeside() {
-  Do(Work::kEnd).status().IgnoreError();
-  world_.join();
+  if (!threads_.joinable()) return;
+  Do(Ask::kEnd).status().IgnoreError();
+  threads_.join();
 }
 
 absl::Status ThreadsBeside::RunRank(Context& context) {
-  const std::unique_ptr<RowRunner> runner = MakeRowRunner(context, task_);
+  const std::unique_ptr<RankWork> work = make_(context);
   for (int seen = 0;;) {
-    Work work;
+    Ask ask;
     {
       std::unique_lock lock(mutex_);
       asked_.wait(lock, [&] { return number_ != seen; });
       seen = number_;
-      work = work_;
+      ask = ask_;
     }
     double seconds = 0;
-    if (work == Work::kPrepare) DT_RETURN_IF_ERROR(runner->Prepare());
-    if (work == Work::kCheck) DT_RETURN_IF_ERROR(runner->CheckResults());
-    if (work == Work::kTime) {
-      DT_ASSIGN_OR_RETURN(seconds, runner->TimeCalls());
+    if (ask == Ask::kPrepare) DT_RETURN_IF_ERROR(work->Prepare());
+    if (ask == Ask::kCheck) DT_RETURN_IF_ERROR(work->CheckResults());
+    if (ask == Ask::kTime) {
+      DT_ASSIGN_OR_RETURN(seconds, work->TimeRound());
     }
     const std::lock_guard lock(mutex_);
     seconds_ = seconds;
     if (--missing_ == 0) done_.notify_all();
-    if (work == Work::kEnd) return absl::OkStatus();
+    if (ask == Ask::kEnd) return absl::OkStatus();
   }
 }
 
-absl::StatusOr<double> ThreadsBeside::Do(Work work) {
+absl::StatusOr<double> ThreadsBeside::Do(Ask ask) {
+  if (!threads_.joinable()) return 0.0;
   std::unique_lock lock(mutex_);
-  work_ = work;
+  ask_ = ask;
   ++number_;
-  missing_ = task_.row.ranks();
+  missing_ = processes_.world_size();
   asked_.notify_all();
   done_.wait(lock, [&] { return missing_ == 0 || over_; });
   DT_RETURN_IF_ERROR(status_);
   return seconds_;
 }
 
-absl::Status ThreadsBeside::Prepare() { return Do(Work::kPrepare).status(); }
-absl::StatusOr<double> ThreadsBeside::TimeCalls() { return Do(Work::kTime); }
-absl::Status ThreadsBeside::CheckResults() { return Do(Work::kCheck).status(); }
+absl::Status ThreadsBeside::Prepare() { return AgreeOn(processes_, Do(Ask::kPrepare).status()); }
+
+absl::StatusOr<double> ThreadsBeside::TimeRound() {
+  using Clock = std::chrono::steady_clock;
+  DT_ASSIGN_OR_RETURN(const std::vector<double> took, GatherValues(processes_, took_));
+  if (!threads_.joinable()) {
+    std::this_thread::sleep_for(std::chrono::duration<double>(took[0]));
+    return 0.0;
+  }
+  const Clock::time_point start = Clock::now();
+  DT_ASSIGN_OR_RETURN(const double seconds, Do(Ask::kTime));
+  took_ = std::chrono::duration<double>(Clock::now() - start).count();
+  return seconds;
+}
+
+absl::Status ThreadsBeside::CheckResults() { return AgreeOn(processes_, Do(Ask::kCheck).status()); }
 
 // --- A socket.
 
@@ -152,5 +172,26 @@ void PinTo(int index) {
 }
 
 void UseAllCores() { sched_setaffinity(0, sizeof(cpu_set_t), &CoresAtStart()); }
+
+// --- Benchmarks.
+
+namespace {
+
+class Silent final : public benchmark::BenchmarkReporter {
+ public:
+  bool ReportContext(const Context&) override { return true; }
+  void ReportRuns(const std::vector<Run>&) override {}
+};
+
+}  // namespace
+
+void RunBenchmarks() {
+  Silent silent;
+  if (IsSpeaker()) {
+    benchmark::RunSpecifiedBenchmarks();
+  } else {
+    benchmark::RunSpecifiedBenchmarks(&silent);
+  }
+}
 
 }  // namespace dtensor::bench

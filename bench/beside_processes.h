@@ -1,50 +1,52 @@
-// What a redistribution on processes is measured beside: the same on threads, and a bare socket.
+// What work on processes is measured beside: the same on threads, and a bare socket.
 #ifndef DTENSOR_BENCH_BESIDE_PROCESSES_H_
 #define DTENSOR_BENCH_BESIDE_PROCESSES_H_
 
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "dtensor/bench/row_runner.h"
+#include "dtensor/bench/rank_work.h"
 #include "dtensor/runtime/net/socket.h"
 #include "dtensor/tensor/context.h"
 
 namespace dtensor::bench {
 
-// A row on threads of this process, pinned, which sleep but for the rounds that they are asked for.
-// Of one thread.
+// The same work on as many threads of rank 0's process, pinned, which sleep but for the rounds that
+// they are asked for. Collective over the world of processes, but for the constructor.
 class ThreadsBeside {
  public:
-  explicit ThreadsBeside(const RowTask& task);
+  ThreadsBeside(Context& world, MakeRankWork make);
   ~ThreadsBeside();
 
-  // Until they are prepared. Errors: theirs; also below.
   absl::Status Prepare();
-  absl::StatusOr<double> TimeCalls();
+  // On rank 0, seconds; 0 elsewhere. The other ranks keep off the cores for about as long as the
+  // round before took.
+  absl::StatusOr<double> TimeRound();
   absl::Status CheckResults();
 
  private:
-  enum class Work { kPrepare, kTime, kCheck, kEnd };
+  enum class Ask { kPrepare, kTime, kCheck, kEnd };
   absl::Status RunRank(Context& context);
-  absl::StatusOr<double> Do(Work work);
+  absl::StatusOr<double> Do(Ask ask);
 
-  const RowTask& task_;
+  Context& processes_;
+  const MakeRankWork make_;
   std::mutex mutex_;
   std::condition_variable asked_, done_;
-  Work work_ = Work::kPrepare;
-  int number_ = 0;   // of the work that is asked for
+  Ask ask_ = Ask::kPrepare;
+  int number_ = 0;   // of what is asked for
   int missing_ = 0;  // ranks that have not done it
   bool over_ = false;
-  double seconds_ = 0;
+  double seconds_ = 0;  // of the work
+  double took_ = 0;     // with what is around it
   absl::Status status_;
-  std::thread world_;
+  std::thread threads_;  // rank 0
 };
 
 // One connection between the two ranks of a world on this host, without any protocol.
@@ -70,6 +72,10 @@ class BareSocket {
 // it had not as many. UseAllCores gives a thread all of these again.
 void PinTo(int index);
 void UseAllCores();
+
+// Runs the benchmarks that are registered; of several processes, which have the same ones, rank 0
+// prints.
+void RunBenchmarks();
 
 }  // namespace dtensor::bench
 

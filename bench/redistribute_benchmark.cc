@@ -24,12 +24,10 @@
 // as PyTorch's greedy planner would go, step by step on our transport; --seconds=S is the time for
 // each row. Exit status 1 if a result was wrong.
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -72,7 +70,7 @@ absl::Status MeasureOnThreads(const RowTask& task, double seconds, RowTimes& out
     RowTimes times;
     times.SetBytes(*runner);
     for (int rounds = runner->RoundsFor(seconds); rounds > 0; --rounds) {
-      DT_ASSIGN_OR_RETURN(times.calls.emplace_back(), runner->TimeCalls());
+      DT_ASSIGN_OR_RETURN(times.calls.emplace_back(), runner->TimeRound());
       if (runner->cached()) continue;
       DT_ASSIGN_OR_RETURN(times.copies.emplace_back(), runner->TimeCopy());
     }
@@ -82,40 +80,24 @@ absl::Status MeasureOnThreads(const RowTask& task, double seconds, RowTimes& out
   return RunRanks(task.row.ranks(), run, {.pin_threads = true});
 }
 
-// Rank 0 runs a round on its threads; the others keep off the cores for about that long, as they
-// hear of the round before.
-absl::Status TimeThreads(Context& world, ThreadsBeside* threads, double& took, RowTimes& times) {
-  DT_ASSIGN_OR_RETURN(const std::vector<double> known, GatherValues(world, took));
-  if (threads == nullptr) {
-    std::this_thread::sleep_for(std::chrono::duration<double>(known[0]));
-    return absl::OkStatus();
-  }
-  const auto start = std::chrono::steady_clock::now();
-  DT_ASSIGN_OR_RETURN(times.threads.emplace_back(), threads->TimeCalls());
-  took = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  return absl::OkStatus();
-}
-
 absl::Status MeasureOnProcesses(Context& world, const RowTask& task, double seconds,
                                 RowTimes& times) {
   const std::unique_ptr<RowRunner> runner = MakeRowRunner(world, task);
   DT_RETURN_IF_ERROR(runner->Prepare());
   times.SetBytes(*runner);
-  std::unique_ptr<ThreadsBeside> threads;
-  if (world.rank() == 0) threads = std::make_unique<ThreadsBeside>(task);
-  DT_RETURN_IF_ERROR(AgreeOn(world, threads ? threads->Prepare() : absl::OkStatus()));
+  ThreadsBeside threads(world, [&](Context& context) { return MakeRowRunner(context, task); });
+  DT_RETURN_IF_ERROR(threads.Prepare());
   std::optional<BareSocket> socket;
   if (world.world_size() == 2 && runner->moved() > 0) {
     DT_ASSIGN_OR_RETURN(socket, BareSocket::Connect(world, runner->moved() / 2));
   }
-  double took = 0;
   for (int rounds = runner->RoundsFor(seconds / 3); rounds > 0; --rounds) {
-    DT_ASSIGN_OR_RETURN(times.calls.emplace_back(), runner->TimeCalls());
-    DT_RETURN_IF_ERROR(TimeThreads(world, threads.get(), took, times));
+    DT_ASSIGN_OR_RETURN(times.calls.emplace_back(), runner->TimeRound());
+    DT_ASSIGN_OR_RETURN(times.threads.emplace_back(), threads.TimeRound());
     if (!socket) continue;
     DT_ASSIGN_OR_RETURN(times.sockets.emplace_back(), socket->TimeExchange());
   }
-  DT_RETURN_IF_ERROR(AgreeOn(world, threads ? threads->CheckResults() : absl::OkStatus()));
+  DT_RETURN_IF_ERROR(threads.CheckResults());
   return AgreeOn(world, runner->CheckResults());
 }
 
@@ -188,17 +170,10 @@ void Register(const std::string& name, Context* world, const Row& row, std::vect
       ->Unit(benchmark::kMicrosecond);
 }
 
-// Of the ranks that do not print.
-class Silent final : public benchmark::BenchmarkReporter {
- public:
-  bool ReportContext(const Context&) override { return true; }
-  void ReportRuns(const std::vector<Run>&) override {}
-};
-
 // Every process runs the same rows. Errors: of JoinWorld; the world's failure.
 absl::Status RunAll(const Options& options) {
   std::unique_ptr<JoinedWorld> world;
-  if (IsLaunched()) {
+  if (LaunchedRanks() > 0) {
     DT_ASSIGN_OR_RETURN(world, JoinWorld());
     PinTo(world->context().rank());
   }
@@ -211,12 +186,7 @@ absl::Status RunAll(const Options& options) {
                options.seconds);
     }
   }
-  Silent silent;
-  if (IsSpeaker()) {
-    benchmark::RunSpecifiedBenchmarks();
-  } else {
-    benchmark::RunSpecifiedBenchmarks(&silent);
-  }
+  RunBenchmarks();
   return world == nullptr ? absl::OkStatus() : world->Leave(absl::OkStatus());
 }
 

@@ -65,7 +65,7 @@ class Runner final : public RowRunner {
     return WarmUp();
   }
 
-  absl::StatusOr<double> TimeCalls() override {
+  absl::StatusOr<double> TimeRound() override {
     const NoGrad no_grad(context_);
     DT_ASSIGN_OR_RETURN(const double seconds, TimeOnAllRanks(context_, [&]() -> absl::Status {
                           for (int i = 0; i < calls_; ++i) DT_RETURN_IF_ERROR(Call());
@@ -208,7 +208,7 @@ class Runner final : public RowRunner {
   absl::Status WarmUp() {
     for (size_t i = 0; i < slots_.size() + 3; ++i) DT_RETURN_IF_ERROR(Call());
     for (int i = 0; i < 5; ++i) {
-      DT_ASSIGN_OR_RETURN(const double seconds, TimeCalls());
+      DT_ASSIGN_OR_RETURN(const double seconds, TimeRound());
       call_seconds_ = std::min(call_seconds_, std::max(seconds, 1e-7));
     }
     calls_ = static_cast<int>(std::clamp(100e-6 / call_seconds_, 1.0, 1000.0));

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "dtensor/bench/rank_work.h"
 #include "dtensor/bench/redistribute_grid.h"
 #include "dtensor/tensor/context.h"
 
@@ -25,12 +26,11 @@ struct RowTask {
 
 constexpr int64_t kCopyBytes = int64_t{64} << 20;  // of each rank
 
-// Collective, but for the constructor's: all ranks make the same calls, and get the same values.
-class RowRunner {
+// Prepare makes sources, counts bytes, touches all memory, and finds how many calls a clock can
+// time. TimeRound's seconds are of one call. CheckResults: kInternal for a result that is not the
+// expected one, bit for bit.
+class RowRunner : public RankWork {
  public:
-  virtual ~RowRunner() = default;
-  // Makes sources, counts bytes, touches all memory, and finds how many calls a clock can time.
-  virtual absl::Status Prepare() = 0;
   // Bytes that all ranks receive from others, counted; the least there can be; what is read and
   // written on all ranks. After Prepare.
   int64_t moved() const { return moved_; }
@@ -41,11 +41,8 @@ class RowRunner {
   // How many rounds fill so many seconds.
   int RoundsFor(double seconds) const;
 
-  // A round: seconds of one call, and of a copy of kCopyBytes on all ranks at once.
-  virtual absl::StatusOr<double> TimeCalls() = 0;
+  // Seconds of a copy of kCopyBytes on all ranks at once. Collective.
   virtual absl::StatusOr<double> TimeCopy() = 0;
-  // Errors: kInternal for a result that is not the expected one, bit for bit.
-  virtual absl::Status CheckResults() = 0;
 
  protected:
   int64_t moved_ = 0, bound_ = 0, touched_ = 0;

@@ -10,8 +10,15 @@
 //                        finds just before; predicted_over_step: over the median
 //   predicted_compute_ms, predicted_exposed_ms  of it: in kernels, and waiting for exchanges
 //   links_gemm_GF_per_s  the rate of those that products go by
+//
+// Ranks are threads; started by a launcher (dtrun -n 2 bazel-bin/bench/train) they are processes,
+// and in place of the prediction stands
+//
+//   threads_ms           that of the same steps on threads of rank 0's process, in turn;
+//                        over_threads: step_ms / threads_ms
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <iterator>
 #include <memory>
 #include <string>
@@ -20,12 +27,16 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "benchmark/benchmark.h"
+#include "dtensor/bench/beside_processes.h"
+#include "dtensor/bench/rank_time.h"
 #include "dtensor/examples/llama/trainer.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/device/cpu/cpu_device.h"
 #include "dtensor/runtime/device/gemm.h"
 #include "dtensor/tensor/context.h"
+#include "dtensor/tensor/join_world.h"
 #include "dtensor/tools/cli/measure_links.h"
+#include "dtensor/tools/program/speaker.h"
 
 namespace dtensor::llama {
 namespace {
@@ -102,6 +113,18 @@ double FlopsPerToken(const TrainConfig& config) {
   return 6 * (m.layers * block + m.vocab * m.dim) + 6.0 * m.layers * config.sequence * m.dim;
 }
 
+constexpr int kWarmUp = 3;
+
+TrainConfig ConfigOf(const benchmark::State& state) {
+  return Config(kWays[state.range(4)], state.range(0), state.range(1), state.range(2),
+                state.range(3));
+}
+
+int StepsOf(const TrainConfig& config) {
+  return static_cast<int>(
+      std::clamp(4e9 * 100 / (FlopsPerToken(config) * config.batch * config.sequence), 8.0, 100.0));
+}
+
 std::vector<int32_t> Tokens(const TrainConfig& config) {
   std::vector<int32_t> tokens(config.batch * (config.sequence + 1));
   for (size_t i = 0; i < tokens.size(); ++i) {
@@ -110,12 +133,69 @@ std::vector<int32_t> Tokens(const TrainConfig& config) {
   return tokens;
 }
 
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// Steps of one model. The first are not timed.
+class Steps final : public bench::RankWork {
+ public:
+  Steps(Context& context, const TrainConfig& config) : context_(context), config_(config) {}
+
+  absl::Status Prepare() override {
+    tokens_ = Tokens(config_);
+    DT_ASSIGN_OR_RETURN(trainer_, Trainer::Create(context_, config_));
+    for (int i = 0; i < kWarmUp; ++i) DT_RETURN_IF_ERROR(Step());
+    return absl::OkStatus();
+  }
+  absl::StatusOr<double> TimeRound() override {
+    return bench::TimeOnAllRanks(context_, [this] { return Step(); });
+  }
+
+ private:
+  absl::Status Step() {
+    DT_ASSIGN_OR_RETURN(const auto done, trainer_->Step(tokens_));
+    return Item(done.loss).status();
+  }
+
+  Context& context_;
+  const TrainConfig& config_;
+  std::vector<int32_t> tokens_;
+  std::unique_ptr<Trainer> trainer_;
+};
+
+absl::Status TimeProcesses(Context& world, const TrainConfig& config, std::vector<double>& steps,
+                           std::vector<double>& on_threads) {
+  Steps mine(world, config);
+  DT_RETURN_IF_ERROR(mine.Prepare());
+  bench::ThreadsBeside threads(
+      world, [&](Context& context) { return std::make_unique<Steps>(context, config); });
+  DT_RETURN_IF_ERROR(threads.Prepare());
+  for (int left = StepsOf(config); left > 0; --left) {
+    DT_ASSIGN_OR_RETURN(steps.emplace_back(), mine.TimeRound());
+    DT_ASSIGN_OR_RETURN(on_threads.emplace_back(), threads.TimeRound());
+  }
+  return absl::OkStatus();
+}
+
+void BM_TrainOnProcesses(benchmark::State& state, Context& world) {
+  const TrainConfig config = ConfigOf(state);
+  std::vector<double> steps, on_threads;
+  for (auto _ : state) {
+    const absl::Status status = TimeProcesses(world, config, steps, on_threads);
+    if (!status.ok()) return state.SkipWithError(std::string(status.message()).c_str());
+  }
+  state.counters["tokens_per_s"] = config.batch * config.sequence / Median(steps);
+  state.counters["step_ms"] = 1e3 * Median(steps);
+  state.counters["threads_ms"] = 1e3 * Median(on_threads);
+  state.counters["over_threads"] = Median(steps) / Median(on_threads);
+}
+
 // Seconds of rank 0's steps, ascending. Errors: the trainer's.
 absl::StatusOr<std::vector<double>> StepTimes(const TrainConfig& config,
                                               absl::Span<const int32_t> tokens) {
-  constexpr int kWarmUp = 3;
-  const int steps = static_cast<int>(
-      std::clamp(4e9 * 100 / (FlopsPerToken(config) * config.batch * config.sequence), 8.0, 100.0));
+  const int steps = StepsOf(config);
   std::vector<double> times;
   const auto train = [&](Context& context) -> absl::Status {
     DT_ASSIGN_OR_RETURN(const auto trainer, Trainer::Create(context, config));
@@ -160,16 +240,14 @@ absl::Status Train(const TrainConfig& config, benchmark::State& state) {
 }
 
 void BM_Train(benchmark::State& state) {
-  const absl::Status trained = Train(
-      Config(kWays[state.range(4)], state.range(0), state.range(1), state.range(2), state.range(3)),
-      state);
+  const absl::Status trained = Train(ConfigOf(state), state);
   if (!trained.ok()) state.SkipWithError(std::string(trained.message()).c_str());
 }
 
 }  // namespace
 
-// Each shape in each way: dim, layers, batch, sequence.
-void RegisterAll() {
+// Each shape in each way: dim, layers, batch, sequence. `world`: null on threads.
+void RegisterAll(Context* world) {
   const std::vector<std::vector<int64_t>> shapes = {
       {128, 4, 4, 256}, {256, 4, 8, 256}, {512, 8, 4, 512}};
   for (size_t way = 0; way < std::size(kWays); ++way) {
@@ -177,7 +255,10 @@ void RegisterAll() {
       const std::string name =
           absl::StrCat("BM_Train/", absl::StrJoin(args, "x"), "/", kWays[way].plan);
       args.push_back(static_cast<int64_t>(way));
-      benchmark::RegisterBenchmark(name.c_str(), BM_Train)
+      const auto run = [world](benchmark::State& state) {
+        world == nullptr ? BM_Train(state) : BM_TrainOnProcesses(state, *world);
+      };
+      benchmark::RegisterBenchmark(name.c_str(), run)
           ->Args(args)
           ->Iterations(1)
           ->Unit(benchmark::kMillisecond);
@@ -185,12 +266,25 @@ void RegisterAll() {
   }
 }
 
+// Every process runs the same benchmarks. Errors: of JoinWorld; the world's failure.
+absl::Status RunAll() {
+  std::unique_ptr<JoinedWorld> world;
+  if (const int launched = LaunchedRanks(); launched > 0) {
+    if (launched != 2) return InvalidArgument({"start 2 processes: each shape is for two ranks"});
+    DT_ASSIGN_OR_RETURN(world, JoinWorld());
+    bench::PinTo(world->context().rank());
+  }
+  RegisterAll(world == nullptr ? nullptr : &world->context());
+  bench::RunBenchmarks();
+  return world == nullptr ? absl::OkStatus() : world->Leave(absl::OkStatus());
+}
+
 }  // namespace dtensor::llama
 
 int main(int argc, char** argv) {
-  dtensor::llama::RegisterAll();
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
-  benchmark::RunSpecifiedBenchmarks();
-  return 0;
+  const absl::Status status = dtensor::llama::RunAll();
+  if (!status.ok()) std::fprintf(stderr, "train: %s\n", status.ToString().c_str());
+  return status.ok() ? 0 : 1;
 }

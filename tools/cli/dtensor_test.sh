@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The program as a user meets it: exit statuses, JSON keys, and refusals in one line.
 set -u
-dtensor=$1 models=$2
+dtensor=$1 models=$2 dtrun=$3
 bad=0
 
 complain() {
@@ -213,4 +213,22 @@ chmod 640 "$TEST_TMPDIR/picture.svg"
 "$dtensor" "${ring[@]}" --run --out /dev/full >/dev/null 2>"$TEST_TMPDIR/err"
 (($? == 1)) && [[ $(<"$TEST_TMPDIR/err") == *"--out: cannot write '/dev/full'"* ]] ||
   complain "results that cannot be written must end with status 1: $(<"$TEST_TMPDIR/err")"
+
+# on N STATUS WORDS ARG...: N processes end with the status; the first one prints, WORDS among it.
+on() {
+  local processes=$1 wanted=$2 words=$3 out status
+  shift 3
+  out=$("$dtrun" -n "$processes" "$dtensor" "$@" 2>&1)
+  status=$?
+  ((status == wanted)) && [[ $out == *"$words"* ]] && ! grep -qv '^\[0\] ' <<<"$out" ||
+    complain "expected status $wanted and '$words' on $processes processes from: $*
+got status $status and: $out"
+}
+on 4 0 "every element is right on every rank" redistribute "${move[@]}"
+on 4 0 "every element is right on every rank" redistribute --from-mesh a=2 --to-mesh a=2@2..3 --shape 7,5 --from "S(0)" --to R
+on 2 0 "# measured between 2 ranks, processes" links
+on 2 0 "rounds " plan "${move[@]}"
+on 2 2 "2 processes were started; start 4" redistribute "${move[@]}"
+on 2 2 "--ranks: 3, and 2 processes were started" links --ranks 3
+on 3 2 "there is no flag --colour" redistribute --colour red
 exit $bad

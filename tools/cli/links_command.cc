@@ -6,6 +6,7 @@
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/tools/cli/json_text.h"
 #include "dtensor/tools/cli/measure_links.h"
+#include "dtensor/tools/program/speaker.h"
 
 namespace dtensor::cli {
 namespace {
@@ -31,15 +32,22 @@ std::string LinksJson(const CostModel& table, int64_t ranks) {
 
 }  // namespace
 
-absl::StatusOr<Outcome> RunLinks(int64_t ranks, bool json) {
-  const absl::StatusOr<CostModel> table = MeasureLinks(ranks);
+absl::StatusOr<Outcome> RunLinks(std::optional<int64_t> given, bool json) {
+  const int launched = LaunchedRanks();
+  const int64_t ranks = given.value_or(launched > 0 ? launched : 2);
+  if (launched > 0 && ranks != launched) {
+    return InvalidArgument({"--ranks: ", absl::StrCat(ranks), ", and ", absl::StrCat(launched),
+                            " processes were started; leave the flag out"});
+  }
+  const absl::StatusOr<CostModel> table = MeasureLinks(ranks, /*as_launched=*/true);
   if (!table.ok()) {
     const bool refused = absl::IsInvalidArgument(table.status());
     return absl::Status(table.status().code(),
                         absl::StrCat(refused ? "--ranks: " : "", table.status().message()));
   }
   if (json) return Outcome{LinksJson(*table, ranks)};
-  return Outcome{absl::StrCat("# measured between ", ranks, " ranks, threads of one process\n",
+  return Outcome{absl::StrCat("# measured between ", ranks, " ranks, ",
+                              launched > 0 ? "processes" : "threads of one process", "\n",
                               table->ToString())};
 }
 

@@ -4,14 +4,16 @@
 #define DTENSOR_TOOLS_CLI_LINKS_COMMAND_H_
 
 #include <cstdint>
+#include <optional>
 
 #include "absl/status/statusor.h"
 #include "dtensor/tools/cli/request.h"
 
 namespace dtensor::cli {
 
-// Errors: of MeasureLinks (measure_links.h).
-absl::StatusOr<Outcome> RunLinks(int64_t ranks, bool json);
+// Without `ranks`: as many as the processes that a launcher started, or two threads. Errors: of
+// MeasureLinks (measure_links.h); kInvalidArgument for another number than there are processes.
+absl::StatusOr<Outcome> RunLinks(std::optional<int64_t> ranks, bool json);
 
 }  // namespace dtensor::cli
 

@@ -22,6 +22,7 @@
 #include "dtensor/tools/cli/ring/ring_command.h"
 #include "dtensor/tools/program/command_line.h"
 #include "dtensor/tools/program/output.h"
+#include "dtensor/tools/program/speaker.h"
 
 namespace dtensor::cli {
 namespace {
@@ -104,7 +105,8 @@ void DeclareExplain(CLI::App& app, ExplainFlags& explain) {
 Commands Declare(CLI::App& app, Flags& flags) {
   const Commands commands = {
       app.add_subcommand("plan", "what a redistribution does and costs, on a mesh of any size"),
-      app.add_subcommand("redistribute", "runs it on threads and checks every element"),
+      app.add_subcommand("redistribute",
+                         "runs it on threads or processes, and checks every element"),
       app.add_subcommand("regions", "what each rank holds of a tensor"),
       app.add_subcommand("links", "measures this machine and prints a link table"),
       app.add_subcommand("ring",
@@ -122,7 +124,8 @@ Commands Declare(CLI::App& app, Flags& flags) {
       ->required();
   commands.regions->add_flag("--picture", flags.regions.picture, "draw a 1-D or 2-D tensor");
   commands.regions->add_option("--svg", flags.regions.svg, "draw it into this file");
-  commands.links->add_option("--ranks", flags.ranks, "threads that talk at once")
+  commands.links
+      ->add_option("--ranks", flags.ranks, "threads that talk at once; or as many processes")
       ->capture_default_str();
   DeclareRing(*commands.ring, flags.ring);
   DeclareExplain(*commands.explain, flags.explain);
@@ -147,20 +150,26 @@ absl::StatusOr<Outcome> Run(const Commands& commands, const Flags& flags) {
   if (commands.regions->parsed()) return RunRegions(flags.regions, flags.json, WantsColour());
   if (commands.ring->parsed()) return RunRing(flags.ring, flags.json);
   if (commands.explain->parsed()) return RunExplain(flags.explain, flags.json);
-  return RunLinks(flags.ranks, flags.json);
+  const bool says_ranks = commands.links->count("--ranks") > 0;
+  return RunLinks(says_ranks ? std::optional(flags.ranks) : std::nullopt, flags.json);
 }
 
+// What is refused, every process finds out by itself.
 int Fail(const CLI::App& app, const absl::Status& status, int code) {
-  PrintError(CommandName(app), status.message());
+  if (code == 1 || IsSpeaker()) PrintError(CommandName(app), status.message());
   return code;
 }
 
 int RunAndPrint(const CLI::App& app, const Commands& commands, const Flags& flags) {
+  // Of several processes one does for all what is not done together.
+  const bool together = commands.redistribute->parsed() || commands.links->parsed();
+  if (!together && !IsSpeaker()) return 0;
   const absl::StatusOr<Outcome> outcome = Run(commands, flags);
   if (!outcome.ok()) {
     const bool refused = outcome.status().code() != absl::StatusCode::kInternal;
     return Fail(app, outcome.status(), refused ? 2 : 1);
   }
+  if (!IsSpeaker()) return 0;
   const absl::Status printed = Print(outcome->text);
   if (!printed.ok()) return Fail(app, printed, 1);
   return outcome->ok ? 0 : 1;

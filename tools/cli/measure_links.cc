@@ -13,9 +13,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "dtensor/bench/rank_time.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/tensor/context.h"
-#include "dtensor/tools/cli/rank_clock.h"
+#include "dtensor/tensor/join_world.h"
 #include "dtensor/tools/cli/rank_kernels.h"
 
 namespace dtensor::cli {
@@ -46,30 +47,55 @@ Times Medians(std::vector<Times> rounds) {
   return medians;
 }
 
-// One rank's part. A pattern is an exchange in which each rank receives one box, from `peers`.
+// A pattern of exchanges: what a rank receives, one box from some peers.
+enum class Pattern { kMessage, kFetch, kCopy, kReduce };
+
+class PatternBoxes final : public ExchangeBoxes {
+ public:
+  PatternBoxes(Pattern pattern, int ranks, int64_t elements)
+      : pattern_(pattern), ranks_(ranks), elements_(elements) {}
+
+  std::vector<ReceiveBox> Receives(size_t, int rank) const override {
+    ReceiveBox box;
+    if (pattern_ == Pattern::kReduce) {
+      box.peers.resize(ranks_);
+      std::iota(box.peers.begin(), box.peers.end(), 0);
+    } else {
+      box.peers.push_back(pattern_ == Pattern::kCopy ? rank : (rank + 1) % ranks_);
+    }
+    box.dims.push_back({0, 0, pattern_ == Pattern::kMessage ? 1 : elements_});
+    return {box};
+  }
+  uint64_t digest() const override { return static_cast<uint64_t>(pattern_) + 1; }
+
+ private:
+  const Pattern pattern_;
+  const int ranks_;
+  const int64_t elements_;
+};
+
+// One rank's part.
 class Rank {
  public:
-  Rank(Context& context, RankClock& clock) : context_(context), clock_(clock) {}
+  explicit Rank(Context& context) : context_(context) {}
 
   absl::StatusOr<Times> Run(int64_t elements) {
-    const int n = context_.world_size(), me = context_.rank();
-    all_.resize(n);
+    elements_ = elements;
+    all_.resize(context_.world_size());
     std::iota(all_.begin(), all_.end(), 0);
     for (Tensor* tensor : {&from_, &to_}) {
       DT_ASSIGN_OR_RETURN(*tensor, Tensor::Empty(context_.device(), DType::kF32, {elements}));
       DT_RETURN_IF_ERROR(context_.device().FillBytes(tensor->raw(), 0, tensor->bytes()));
     }
-    const ReceiveBox message = Box({(me + 1) % n}, 1), fetch = Box({(me + 1) % n}, elements),
-                     copy = Box({me}, elements), reduce = Box(all_, elements);
     DT_ASSIGN_OR_RETURN(kernels_, RankKernels::Create(context_, elements));
     std::vector<Times> rounds;
     // In turn, so that whatever else the machine does slows all of them alike.
     for (int round = 0; round <= kRounds; ++round) {
       Times times;
-      DT_ASSIGN_OR_RETURN(times[kMessage], Seconds(message, /*calls=*/300));
-      DT_ASSIGN_OR_RETURN(times[kFetch], Seconds(fetch, /*calls=*/1));
-      DT_ASSIGN_OR_RETURN(times[kCopy], Seconds(copy, /*calls=*/1));
-      DT_ASSIGN_OR_RETURN(times[kReduce], Seconds(reduce, /*calls=*/1));
+      DT_ASSIGN_OR_RETURN(times[kMessage], Seconds(Pattern::kMessage, /*calls=*/300));
+      DT_ASSIGN_OR_RETURN(times[kFetch], Seconds(Pattern::kFetch, /*calls=*/1));
+      DT_ASSIGN_OR_RETURN(times[kCopy], Seconds(Pattern::kCopy, /*calls=*/1));
+      DT_ASSIGN_OR_RETURN(times[kReduce], Seconds(Pattern::kReduce, /*calls=*/1));
       DT_RETURN_IF_ERROR(Kernels(times));
       if (round > 0) rounds.push_back(times);  // the first one warms up
     }
@@ -77,13 +103,6 @@ class Rank {
   }
 
  private:
-  static ReceiveBox Box(absl::Span<const int> peers, int64_t elements) {
-    ReceiveBox box;
-    box.peers.assign(peers.begin(), peers.end());
-    box.dims.push_back({0, 0, elements});
-    return box;
-  }
-
   absl::Status Kernels(Times& times) {
     for (size_t i = 0; i < std::size(kProductTypes); ++i) {
       DT_ASSIGN_OR_RETURN(times[kGemm + i],
@@ -98,27 +117,32 @@ class Rank {
   // Of one of so many calls.
   template <typename Work>
   absl::StatusOr<double> Seconds(const Work& work, int calls = 1) {
-    DT_RETURN_IF_ERROR(clock_.Time(context_, [&]() -> absl::Status {
-      for (int i = 0; i < calls; ++i) DT_RETURN_IF_ERROR(work());
-      return absl::OkStatus();
-    }));
-    return clock_.seconds() / calls;
+    DT_ASSIGN_OR_RETURN(const double seconds,
+                        bench::TimeOnAllRanks(context_, [&]() -> absl::Status {
+                          for (int i = 0; i < calls; ++i) DT_RETURN_IF_ERROR(work());
+                          return absl::OkStatus();
+                        }));
+    return seconds / calls;
   }
-  absl::StatusOr<double> Seconds(const ReceiveBox& box, int calls) {
-    return Seconds([&] { return Exchange(box); }, calls);
+  absl::StatusOr<double> Seconds(Pattern pattern, int calls) {
+    const PatternBoxes boxes(pattern, context_.world_size(), elements_);
+    const std::vector<ReceiveBox> receives = boxes.Receives(0, context_.rank());
+    return Seconds([&] { return Exchange(boxes, receives); }, calls);
   }
 
-  absl::Status Exchange(const ReceiveBox& box) {
-    ExchangePart part{from_, to_, absl::MakeConstSpan(&box, 1)};
+  absl::Status Exchange(const PatternBoxes& boxes, absl::Span<const ReceiveBox> receives) {
+    ExchangePart part{from_, to_, receives};
     Collective collective;
     collective.axes = "all";
     collective.op = "links";
     collective.group = all_;
+    collective.digest = boxes.digest();
+    collective.boxes = &boxes;
     return context_.communicator().Exchange(collective, absl::MakeSpan(&part, 1));
   }
 
   Context& context_;
-  RankClock& clock_;
+  int64_t elements_ = 0;
   std::vector<int> all_;
   Tensor from_, to_;
   std::optional<RankKernels> kernels_;
@@ -160,21 +184,22 @@ CostModel TableOf(const Times& times, double bytes, int ranks) {
 
 }  // namespace
 
-absl::StatusOr<CostModel> MeasureLinks(int64_t number) {
+absl::StatusOr<CostModel> MeasureLinks(int64_t number, bool as_launched) {
   if (number < 2 || number > kMaxRanks) {
     return InvalidArgument({absl::StrCat(number), " ranks are out of range; take 2 to ",
                             absl::StrCat(kMaxRanks), ", no more than there are cores"});
   }
   const int ranks = static_cast<int>(number);
   const int64_t elements = kTotalBytes / ranks / 4;
-  RankClock clock(ranks);
-  Times times;
+  Times times = {};
   const auto measure = [&](Context& context) -> absl::Status {
-    DT_ASSIGN_OR_RETURN(const Times mine, Rank(context, clock).Run(elements));
+    DT_ASSIGN_OR_RETURN(const Times mine, Rank(context).Run(elements));
     if (context.rank() == 0) times = mine;  // all ranks have the same
     return absl::OkStatus();
   };
-  const absl::Status status = RunRanks(ranks, measure, {.pin_threads = true});
+  const RunOptions threads = {.pin_threads = true};
+  const absl::Status status =
+      as_launched ? RunWorld(ranks, measure, threads) : RunRanks(ranks, measure, threads);
   if (!status.ok()) return absl::InternalError(status.message());
   return TableOf(times, static_cast<double>(elements * 4), ranks);
 }

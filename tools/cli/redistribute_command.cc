@@ -2,23 +2,26 @@
 
 #include <algorithm>
 #include <limits>
-#include <mutex>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "dtensor/bench/rank_time.h"
 #include "dtensor/bench/stream_limit.h"
 #include "dtensor/redistribution/plan_executor.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/tensor/context.h"
+#include "dtensor/tensor/gather_values.h"
+#include "dtensor/tensor/join_world.h"
 #include "dtensor/testing/indexed_data.h"
 #include "dtensor/tools/cli/json_text.h"
 #include "dtensor/tools/cli/plan_command.h"
-#include "dtensor/tools/cli/rank_clock.h"
 #include "dtensor/tools/program/memory.h"
+#include "dtensor/tools/program/speaker.h"
 
 namespace dtensor::cli {
 namespace {
@@ -48,72 +51,82 @@ int64_t BytesReceived(const Communicator& communicator) {
   return bytes;
 }
 
-// What the ranks share. Each rank adds its part under the lock.
-struct Shared {
-  explicit Shared(const RedistributionPlan& plan)
-      : plan(plan), ranks(plan.Ranks()), data(plan), clock(static_cast<int>(WorldSize(plan))) {}
-
-  void Add(int rank, const Mismatches& wrong) {
-    const std::lock_guard lock(mutex);
-    if (wrong.count > 0 && report.mismatches == 0) {
-      report.first_mismatch = absl::StrCat("rank ", rank, ": ", wrong.first);
-    }
-    report.mismatches += wrong.count;
-  }
-  void AddBytes(int64_t counted, int64_t touched) {
-    const std::lock_guard lock(mutex);
-    report.counted_total_bytes += counted;
-    report.counted_max_bytes_per_rank = std::max(report.counted_max_bytes_per_rank, counted);
-    report.touched_bytes += touched;
-  }
-
-  const RedistributionPlan& plan;
-  const std::vector<int> ranks;  // that take part; others of the world stand by
-  const IndexedData data;
-  RankClock clock;
-  std::mutex mutex;
-  RunReport report;
-};
-
 class Rank {
  public:
-  Rank(Context& context, Shared& shared, const MeasureOptions& options)
-      : context_(context), shared_(shared), options_(options) {}
+  Rank(Context& context, const RedistributionPlan& plan, const IndexedData& data,
+       const MeasureOptions& options)
+      : context_(context),
+        whole_plan_(plan),
+        ranks_(plan.Ranks()),
+        data_(data),
+        options_(options) {}
 
-  absl::Status Run() {
+  // The same report on all ranks.
+  absl::StatusOr<RunReport> Run() {
     DT_RETURN_IF_ERROR(Prepare());
     DT_RETURN_IF_ERROR(RunOnce());
-    shared_.Add(context_.rank(), shared_.data.Check(context_.rank(), result_));
-    shared_.AddBytes(BytesReceived(context_.communicator()), plan_ ? TouchedBytes(*plan_) : 0);
-    DT_RETURN_IF_ERROR(shared_.clock.Time(context_, [this] { return RunOnce(); }));
-    // So many that a clock can time them; all ranks see the same seconds.
-    const int calls = static_cast<int>(std::clamp(100e-6 / shared_.clock.seconds(), 1.0, 1000.0));
-    double best = kNever, best_copy = kNever;
-    for (int64_t round = 0; round < options_.rounds; ++round) {
-      DT_RETURN_IF_ERROR(shared_.clock.Time(context_, [&] { return RunTimes(calls); }));
-      best = std::min(best, shared_.clock.seconds() / calls);
-      DT_RETURN_IF_ERROR(shared_.clock.Time(context_, [this] { return Copy(); }));
-      best_copy = std::min(best_copy, shared_.clock.seconds());
-    }
-    shared_.Add(context_.rank(), shared_.data.Check(context_.rank(), result_));
-    if (context_.rank() == shared_.ranks[0]) {  // all ranks have the same times
-      shared_.report.seconds = best;
-      shared_.report.stream_bytes_per_second =
-          2.0 * static_cast<double>(copy_from_.bytes() * shared_.ranks.size()) / best_copy;
-    }
-    return absl::OkStatus();
+    const int64_t counted = BytesReceived(context_.communicator());
+    Mismatches wrong = data_.Check(context_.rank(), result_);
+    RunReport report;
+    DT_RETURN_IF_ERROR(Time(report));
+    const Mismatches later = data_.Check(context_.rank(), result_);
+    if (wrong.count == 0) wrong.first = later.first;
+    wrong.count += later.count;
+    DT_RETURN_IF_ERROR(Gather(wrong, counted, report));
+    return report;
   }
 
  private:
   absl::Status Prepare() {
-    if (!absl::c_binary_search(shared_.ranks, context_.rank())) return absl::OkStatus();
-    plan_.emplace(shared_.plan, context_.rank());
+    if (!absl::c_binary_search(ranks_, context_.rank())) return absl::OkStatus();
+    plan_.emplace(whole_plan_, context_.rank());
     Device& device = context_.device();
-    DT_ASSIGN_OR_RETURN(source_, shared_.data.Source(context_.rank(), device));
-    const int64_t floats = CopyBytes(options_, static_cast<int>(shared_.ranks.size())) / 4;
+    DT_ASSIGN_OR_RETURN(source_, data_.Source(context_.rank(), device));
+    const int64_t floats = CopyBytes(options_, static_cast<int>(ranks_.size())) / 4;
     for (Tensor* buffer : {&copy_from_, &copy_to_}) {
       DT_ASSIGN_OR_RETURN(*buffer, Tensor::Empty(device, DType::kF32, {floats}));
       DT_RETURN_IF_ERROR(device.FillBytes(buffer->raw(), 1, buffer->bytes()));  // touches the pages
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Time(RunReport& report) {
+    DT_ASSIGN_OR_RETURN(const double once,
+                        bench::TimeOnAllRanks(context_, [this] { return RunOnce(); }));
+    // So many that a clock can time them.
+    const int calls = static_cast<int>(std::clamp(100e-6 / once, 1.0, 1000.0));
+    double best = kNever, best_copy = kNever;
+    for (int64_t round = 0; round < options_.rounds; ++round) {
+      DT_ASSIGN_OR_RETURN(const double seconds,
+                          bench::TimeOnAllRanks(context_, [&] { return RunTimes(calls); }));
+      best = std::min(best, seconds / calls);
+      DT_ASSIGN_OR_RETURN(const double copy,
+                          bench::TimeOnAllRanks(context_, [this] { return Copy(); }));
+      best_copy = std::min(best_copy, copy);
+    }
+    report.seconds = best;
+    const int takers = static_cast<int>(ranks_.size());
+    report.stream_bytes_per_second =
+        2.0 * static_cast<double>(CopyBytes(options_, takers) * takers) / best_copy;
+    return absl::OkStatus();
+  }
+
+  absl::Status Gather(const Mismatches& wrong, int64_t counted, RunReport& report) {
+    struct Mine {
+      int64_t mismatches, counted, touched;
+    };
+    const Mine mine = {wrong.count, counted, plan_ ? TouchedBytes(*plan_) : 0};
+    DT_ASSIGN_OR_RETURN(const std::vector<Mine> all, GatherValues(context_, mine));
+    DT_ASSIGN_OR_RETURN(const std::vector<std::string> texts, GatherBytes(context_, wrong.first));
+    for (size_t rank = 0; rank < all.size(); ++rank) {
+      if (all[rank].mismatches > 0 && report.mismatches == 0) {
+        report.first_mismatch = absl::StrCat("rank ", rank, ": ", texts[rank]);
+      }
+      report.mismatches += all[rank].mismatches;
+      report.counted_total_bytes += all[rank].counted;
+      report.counted_max_bytes_per_rank =
+          std::max(report.counted_max_bytes_per_rank, all[rank].counted);
+      report.touched_bytes += all[rank].touched;
     }
     return absl::OkStatus();
   }
@@ -138,7 +151,9 @@ class Rank {
   }
 
   Context& context_;
-  Shared& shared_;
+  const RedistributionPlan& whole_plan_;
+  const std::vector<int> ranks_;  // that take part; others of the world stand by
+  const IndexedData& data_;
   const MeasureOptions& options_;
   std::optional<RankRedistributionPlan> plan_;  // none if this rank stands by
   Tensor source_, result_, copy_from_, copy_to_;
@@ -214,11 +229,16 @@ absl::Status CheckRunnable(const RedistributionPlan& plan, int64_t memory_availa
 }
 
 absl::StatusOr<RunReport> Measure(const RedistributionPlan& plan, const MeasureOptions& options) {
-  Shared shared(plan);
-  DT_RETURN_IF_ERROR(shared.data.CheckKeepers());
-  const auto run = [&](Context& context) { return Rank(context, shared, options).Run(); };
-  DT_RETURN_IF_ERROR(RunRanks(static_cast<int>(WorldSize(plan)), run, {.pin_threads = true}));
-  return shared.report;
+  const IndexedData data(plan);
+  DT_RETURN_IF_ERROR(data.CheckKeepers());
+  RunReport report;
+  const auto run = [&](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(RunReport mine, Rank(context, plan, data, options).Run());
+    if (context.rank() == 0) report = std::move(mine);
+    return absl::OkStatus();
+  };
+  DT_RETURN_IF_ERROR(RunWorld(static_cast<int>(WorldSize(plan)), run, {.pin_threads = true}));
+  return report;
 }
 
 std::string Verdict(const RedistributionPlan& plan, const RunReport& report) {
@@ -242,6 +262,11 @@ absl::StatusOr<Outcome> RunRedistribute(const MoveFlags& flags, int64_t rounds, 
   }
   DT_ASSIGN_OR_RETURN(const RedistributionPlan plan, MakePlan(move));
   DT_RETURN_IF_ERROR(CheckRunnable(plan, MemoryAvailable()));
+  if (const int launched = LaunchedRanks(); launched > 0 && launched != WorldSize(plan)) {
+    return InvalidArgument({"--mesh: a world of ", absl::StrCat(WorldSize(plan)), " ranks, and ",
+                            absl::StrCat(launched), " processes were started; start ",
+                            absl::StrCat(WorldSize(plan)), ", or take another mesh"});
+  }
   absl::StatusOr<RunReport> report = Measure(plan, {.rounds = rounds});
   if (!report.ok()) return absl::InternalError(report.status().message());
   const std::string wrong = Verdict(plan, *report);

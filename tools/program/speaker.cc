@@ -18,9 +18,9 @@ bool IsSpeaker() {
   return !rank.ok() || rank->rank == 0;
 }
 
-bool IsLaunched() {
+int LaunchedRanks() {
   const absl::StatusOr<LaunchedRank> rank = Launch();
-  return rank.ok() && rank->launcher != "nobody";
+  return rank.ok() && rank->launcher != "nobody" ? rank->size : 0;
 }
 
 }  // namespace dtensor

@@ -9,8 +9,8 @@ namespace dtensor {
 // itself, and what is agreed upon (dtensor/tensor/gather_values.h).
 bool IsSpeaker();
 
-// Whether a launcher has made a rank of this process.
-bool IsLaunched();
+// How many processes a launcher has made ranks of; 0 where this process is none.
+int LaunchedRanks();
 
 }  // namespace dtensor
 
