@@ -1,7 +1,9 @@
-// All of dtensor: `#include "dtensor/dtensor.h"`. To learn it, read in this order:
-// layout/placement.h, device_mesh.h, layout.h, regions.h; redistribution/redistribution_plan.h;
-// rules/op_rule.h; tensor/context.h, distributed_tensor.h; ops/ops.h; tensor/autograd.h. Then
-// nn/module.h and parallel_plans/parallel_plan.h, which are included by themselves.
+// What most programs need of dtensor: `#include "dtensor/dtensor.h"`. To learn it, read in this
+// order: layout/placement.h, device_mesh.h, layout.h, regions.h;
+// redistribution/redistribution_plan.h; rules/op_rule.h; tensor/context.h, distributed_tensor.h;
+// ops/ops.h; tensor/autograd.h. Included by themselves: nn/module.h and its room,
+// parallel_plans/parallel_plan.h; tensor/join_world.h, recompute.h, gather_group.h, op.h,
+// dispatch.h.
 #ifndef DTENSOR_DTENSOR_H_
 #define DTENSOR_DTENSOR_H_
 

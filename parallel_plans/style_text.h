@@ -4,7 +4,7 @@
 //
 // A name, the axis, and arguments, each with a key or none: a placement, "-" for none, a quoted
 // text, or a whole number. A style of your own that is to be read from plans' text prints itself by
-// this and has a StyleReader:
+// this and has a StyleReader: `SplitRows` with an `output`, say:
 //
 //   std::string ToString() const {
 //     return StyleText{"SplitRows", axis, {{"out", output}}}.ToString();

@@ -1,7 +1,8 @@
 // JoinWorld: this process as one rank of a world of processes, on one host or on many.
 //
 //   int main() {
-//     return ExitCode(RunWorld(4, [](Context& context) -> absl::Status { ... }));
+//     const absl::Status status = RunWorld(4, [](Context& context) -> absl::Status { ... });
+//     return status.ok() ? 0 : 1;
 //   }
 //
 // runs four threads when it is started by itself, and one rank of as many as there are when dtrun,

@@ -1,7 +1,7 @@
 // ExplainStep: what a training step of a model costs under a plan, before it runs anywhere.
 //
 //   TrainingStep step;
-//   step.model = [] { return std::make_unique<Transformer>(config); };
+//   step.model = [config] { return std::make_unique<Transformer>(config); };
 //   step.plan = TensorParallelPlan("tp", /*sequence_parallel=*/true);
 //   step.mesh = *DeviceMesh::Parse("dp=8,tp=8");
 //   step.batch = 64, step.sequence = 4096, step.dtype = DType::kBF16;
