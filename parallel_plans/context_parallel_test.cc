@@ -29,10 +29,6 @@ constexpr const char* kOneAxis[] = {"ring", "zigzag", "striped", "ulysses"};
 constexpr const char* kTwoAxes[] = {"double_ring", "ulysses", "ulysses+ring", "ulysses+zigzag",
                                     "ulysses+striped"};
 
-auto Refuses(const ::testing::Matcher<std::string>& message) {
-  return StatusIs(absl::StatusCode::kInvalidArgument, message);
-}
-
 // Where a pattern on "cp" brings a layout; an error's message in its place.
 std::string Placed(absl::string_view mesh_text, absl::string_view pattern,
                    absl::string_view layout_text) {

@@ -44,10 +44,6 @@ absl::Status Apply(int ranks, absl::string_view mesh_text, const ParallelPlan& p
   });
 }
 
-auto Refuses(const ::testing::Matcher<std::string>& message) {
-  return StatusIs(absl::StatusCode::kInvalidArgument, message);
-}
-
 TEST(ParallelPlan, PlacesParametersAndEdges) {
   const ParallelPlan plan({{"norm", SequenceParallel("tp")},
                            {"up", Colwise("tp")},

@@ -76,10 +76,6 @@ struct Towers : TwoTowers {
   Towers() : TwoTowers(kDim) {}
 };
 
-auto Refuses(const ::testing::Matcher<std::string>& message) {
-  return StatusIs(absl::StatusCode::kInvalidArgument, message);
-}
-
 TEST(SharedParameter, IsListedOnceAndKnownByAllPaths) {
   Tied model;
   EXPECT_THAT(Paths(model, false), ElementsAre("embed.weight", "mid.weight"));

@@ -20,10 +20,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-auto Refuses(const ::testing::Matcher<std::string>& message) {
-  return StatusIs(absl::StatusCode::kInvalidArgument, message);
-}
-
 // Applies `plan` to a Model on every rank of `mesh_text`; what Explain says of it, or the first
 // error.
 template <typename Model>

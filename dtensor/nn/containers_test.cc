@@ -14,11 +14,6 @@
 namespace dtensor {
 namespace {
 
-MATCHER_P(Refuses, message, "") {
-  return ExplainMatchResult(StatusIs(absl::StatusCode::kInvalidArgument, message), arg,
-                            result_listener);
-}
-
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 

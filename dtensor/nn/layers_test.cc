@@ -17,11 +17,6 @@
 namespace dtensor {
 namespace {
 
-MATCHER_P(Refuses, message, "") {
-  return ExplainMatchResult(StatusIs(absl::StatusCode::kInvalidArgument, message), arg,
-                            result_listener);
-}
-
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;

@@ -65,6 +65,11 @@ MATCHER_P2(StatusIs, code, message,
          testing::ExplainMatchResult(message, std::string(status.message()), result_listener);
 }
 
+// Of a Status or a StatusOr: a refusal, kInvalidArgument with a message that matches.
+inline auto Refuses(const testing::Matcher<std::string>& message) {
+  return StatusIs(absl::StatusCode::kInvalidArgument, message);
+}
+
 #define DT_ASSERT_OK(expr) ASSERT_THAT(expr, ::dtensor::IsOk())
 #define DT_EXPECT_OK(expr) EXPECT_THAT(expr, ::dtensor::IsOk())
 
