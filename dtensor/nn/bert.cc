@@ -198,43 +198,38 @@ class Pooler : public Module {
 
 absl::StatusOr<BertConfig> BertConfig::FromJson(absl::string_view text) {
   DT_ASSIGN_OR_RETURN(ConfigReader json, ConfigReader::Parse("BertConfig", text));
-  json.OnlyText("model_type", "bert", "this reads the configuration of a bert");
+  json.OnlyModel("bert");
   BertConfig config;
-  config.vocab = json.Size("vocab_size", 30522);
-  config.positions = json.Size("max_position_embeddings", 512);
-  config.token_types = json.Size("type_vocab_size", 2);
-  config.dim = json.Size("hidden_size", 768);
-  config.layers = json.Size("num_hidden_layers", 12, ConfigReader::kMaxLayers);
-  config.heads = json.Size("num_attention_heads", 12);
-  config.hidden = json.Size("intermediate_size", 3072);
-  config.norm_eps = json.Number("layer_norm_eps", 1e-12);
-  config.init_stddev = json.Number("initializer_range", 0.02);
+  config.vocab = json.Size("vocab_size", config.vocab);
+  config.positions = json.Size("max_position_embeddings", config.positions);
+  config.token_types = json.Size("type_vocab_size", config.token_types);
+  config.dim = json.Size("hidden_size", config.dim);
+  config.layers = json.Size("num_hidden_layers", config.layers, ConfigReader::kMaxLayers);
+  config.heads = json.Size("num_attention_heads", config.heads);
+  config.hidden = json.Size("intermediate_size", config.hidden);
+  config.norm_eps = json.Number("layer_norm_eps", config.norm_eps);
+  config.init_stddev = json.Number("initializer_range", config.init_stddev);
   config.gelu = json.Gelu("hidden_act", "gelu");
-  config.hidden_dropout = json.Probability("hidden_dropout_prob", 0.1);
-  config.attention_dropout = json.Probability("attention_probs_dropout_prob", 0.1);
+  config.hidden_dropout = json.Probability("hidden_dropout_prob", config.hidden_dropout);
+  config.attention_dropout =
+      json.Probability("attention_probs_dropout_prob", config.attention_dropout);
   json.OnlyText("position_embedding_type", "absolute", "positions are a table of absolute ones");
   json.OnlyFlag("is_decoder", false, "the model is an encoder");
   json.OnlyFlag("add_cross_attention", false, "the model is an encoder");
-  json.Never("quantization_config", "weights that are quantized cannot be read");
   DT_RETURN_IF_ERROR(json.status());
   DT_RETURN_IF_ERROR(config.Validate());
   return config;
 }
 
 absl::Status BertConfig::Validate() const {
-  const auto refuse = [&](absl::string_view why) {
-    return InvalidArgument({"BertModel: ", why, " (vocab ", absl::StrCat(vocab), ", positions ",
-                            absl::StrCat(positions), ", token_types ", absl::StrCat(token_types),
-                            ", dim ", absl::StrCat(dim), ", layers ", absl::StrCat(layers),
-                            ", heads ", absl::StrCat(heads), ", hidden ", absl::StrCat(hidden),
-                            ")"});
-  };
-  if (vocab < 1 || positions < 1 || token_types < 1 || dim < 1 || layers < 1 || heads < 1 ||
-      hidden < 1) {
-    return refuse("every size must be at least 1");
-  }
-  if (dim % heads != 0) return refuse("heads must divide dim");
-  return absl::OkStatus();
+  DT_RETURN_IF_ERROR(internal::CheckSizes("BertModel", {{"vocab", vocab},
+                                                        {"positions", positions},
+                                                        {"token_types", token_types},
+                                                        {"dim", dim},
+                                                        {"layers", layers},
+                                                        {"heads", heads},
+                                                        {"hidden", hidden}}));
+  return internal::CheckDivides("BertModel", {"heads", heads}, {"dim", dim});
 }
 
 struct BertModel::Parts {

@@ -97,6 +97,20 @@ const ConfigReader::Value* ConfigReader::Find(absl::string_view name) const {
 
 bool ConfigReader::Has(absl::string_view name) const { return Find(name) != nullptr; }
 
+bool ConfigReader::HasObject(absl::string_view name) {
+  const Value* const value = Find(name);
+  if (value == nullptr) return false;
+  const Nested* const nested = std::get_if<Nested>(value);
+  if (nested != nullptr && *nested == Nested::kObject) return true;
+  Refuse(name, "give an object");
+  return false;
+}
+
+void ConfigReader::OnlyModel(absl::string_view type) {
+  OnlyText("model_type", type, absl::StrCat("this reads the configuration of a ", type));
+  Never("quantization_config", "weights that are quantized cannot be read");
+}
+
 std::string ConfigReader::TextOf(const Value& value) {
   if (const auto* text = std::get_if<std::string>(&value)) {
     constexpr size_t kMost = 60;
@@ -173,6 +187,21 @@ void ConfigReader::OnlyText(absl::string_view name, absl::string_view only, absl
 
 void ConfigReader::Never(absl::string_view name, absl::string_view why) {
   if (Has(name)) Refuse(name, why);
+}
+
+absl::Status CheckSizes(absl::string_view model, absl::Span<const NamedSize> sizes) {
+  for (const auto& [name, size] : sizes) {
+    if (size >= 1) continue;
+    return InvalidArgument(
+        {model, ": ", name, " is ", absl::StrCat(size), "; every size must be at least 1"});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckDivides(absl::string_view model, NamedSize divisor, NamedSize size) {
+  if (size.second % divisor.second == 0) return absl::OkStatus();
+  return InvalidArgument({model, ": ", divisor.first, " must divide ", size.first, " (",
+                          absl::StrCat(divisor.second), " and ", absl::StrCat(size.second), ")"});
 }
 
 }  // namespace dtensor::internal

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "dtensor/nn/gelu_mlp.h"
 
 namespace dtensor::internal {
@@ -21,6 +22,7 @@ namespace dtensor::internal {
 // asked once.
 //
 //   DT_ASSIGN_OR_RETURN(ConfigReader json, ConfigReader::Parse("Gpt2Config", text));
+//   json.OnlyModel("gpt2");
 //   config.dim = json.Size("n_embd", 768);
 //   json.OnlyFlag("add_cross_attention", false, "there is no encoder to attend to");
 //   DT_RETURN_IF_ERROR(json.status());
@@ -48,7 +50,11 @@ class ConfigReader {
   // A name of gelu_mlp.h.
   GeluForm Gelu(absl::string_view name, absl::string_view if_missing);
   bool Has(absl::string_view name) const;  // it is there, and not null
+  bool HasObject(absl::string_view name);  // the same; refuses what is no object
 
+  // A configuration of a model of this type, or of none, whose weights are not quantized. To be
+  // asked first: another model's members mean other things.
+  void OnlyModel(absl::string_view type);
   // Refuse what the library has no implementation of: any value of the member but `only`, which is
   // what a missing one means. `why` is a clause.
   void OnlyFlag(absl::string_view name, bool only, absl::string_view why);
@@ -76,6 +82,12 @@ class ConfigReader {
   std::map<std::string, Value, std::less<>> members_;
   absl::Status status_;
 };
+
+// A model's sizes, with their names. Errors: kInvalidArgument, beginning with `model`, for one that
+// is below 1; and for a divisor that is none.
+using NamedSize = std::pair<absl::string_view, int64_t>;
+absl::Status CheckSizes(absl::string_view model, absl::Span<const NamedSize> sizes);
+absl::Status CheckDivides(absl::string_view model, NamedSize divisor, NamedSize size);
 
 }  // namespace dtensor::internal
 

@@ -1,6 +1,7 @@
 #include "dtensor/nn/gpt2.h"
 
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -16,10 +17,6 @@ namespace {
 
 using internal::ConfigReader;
 
-double OutputStddev(const Gpt2Config& config) {
-  return config.init_stddev / std::sqrt(2.0 * static_cast<double>(config.layers));
-}
-
 // q, k and v by one projection, attention (causal unless its options say otherwise), output
 // projection: [b, s, dim] -> [b, s, dim].
 class SelfAttention : public AttentionModule {
@@ -29,7 +26,8 @@ class SelfAttention : public AttentionModule {
         dropout_(config.attention_dropout),
         c_attn_(config.dim, 3 * config.dim, config.init_stddev,
                 {.out = config.head_dim(), .out_pieces = 3}),
-        c_proj_(config.dim, config.dim, OutputStddev(config), {.in = config.head_dim()}),
+        c_proj_(config.dim, config.dim, ResidualStddev(config.init_stddev, config.layers),
+                {.in = config.head_dim()}),
         resid_dropout_(config.residual_dropout) {
     const double head_dim = static_cast<double>(config.head_dim());
     attention_options().scale = (config.scale_attention ? 1 / std::sqrt(head_dim) : 1) /
@@ -63,7 +61,7 @@ class Mlp : public Module {
   explicit Mlp(const Gpt2Config& config)
       : gelu_(config.gelu),
         c_fc_(config.dim, config.mlp_hidden(), config.init_stddev),
-        c_proj_(config.mlp_hidden(), config.dim, OutputStddev(config)),
+        c_proj_(config.mlp_hidden(), config.dim, ResidualStddev(config.init_stddev, config.layers)),
         dropout_(config.residual_dropout) {
     AddChild("c_fc", &c_fc_);
     AddChild("c_proj", &c_proj_);
@@ -111,46 +109,43 @@ class Block : public Module {
 
 absl::StatusOr<Gpt2Config> Gpt2Config::FromJson(absl::string_view text) {
   DT_ASSIGN_OR_RETURN(ConfigReader json, ConfigReader::Parse("Gpt2Config", text));
-  json.OnlyText("model_type", "gpt2", "this reads the configuration of a gpt2");
+  json.OnlyModel("gpt2");
   Gpt2Config config;
-  config.vocab = json.Size("vocab_size", 50257);
-  config.positions = json.Size("n_positions", 1024);
-  config.dim = json.Size("n_embd", 768);
-  config.layers = json.Size("n_layer", 12, ConfigReader::kMaxLayers);
-  config.heads = json.Size("n_head", 12);
+  config.vocab = json.Size("vocab_size", config.vocab);
+  config.positions = json.Size("n_positions", config.positions);
+  config.dim = json.Size("n_embd", config.dim);
+  config.layers = json.Size("n_layer", config.layers, ConfigReader::kMaxLayers);
+  config.heads = json.Size("n_head", config.heads);
   config.hidden = json.Size("n_inner", 4 * config.dim, 4 * ConfigReader::kMaxSize);
-  config.norm_eps = json.Number("layer_norm_epsilon", 1e-5);
-  config.init_stddev = json.Number("initializer_range", 0.02);
+  config.norm_eps = json.Number("layer_norm_epsilon", config.norm_eps);
+  config.init_stddev = json.Number("initializer_range", config.init_stddev);
   config.gelu = json.Gelu("activation_function", "gelu_new");
-  config.tie_embeddings = json.Flag("tie_word_embeddings", true);
-  config.embedding_dropout = json.Probability("embd_pdrop", 0.1);
-  config.residual_dropout = json.Probability("resid_pdrop", 0.1);
-  config.attention_dropout = json.Probability("attn_pdrop", 0.1);
-  config.scale_attention = json.Flag("scale_attn_weights", true);
-  config.scale_by_layer = json.Flag("scale_attn_by_inverse_layer_idx", false);
+  config.tie_embeddings = json.Flag("tie_word_embeddings", config.tie_embeddings);
+  config.embedding_dropout = json.Probability("embd_pdrop", config.embedding_dropout);
+  config.residual_dropout = json.Probability("resid_pdrop", config.residual_dropout);
+  config.attention_dropout = json.Probability("attn_pdrop", config.attention_dropout);
+  config.scale_attention = json.Flag("scale_attn_weights", config.scale_attention);
+  config.scale_by_layer = json.Flag("scale_attn_by_inverse_layer_idx", config.scale_by_layer);
   for (const auto& [other, name] :
        {std::pair("hidden_size", "n_embd"), std::pair("max_position_embeddings", "n_positions"),
         std::pair("num_attention_heads", "n_head"), std::pair("num_hidden_layers", "n_layer")}) {
     json.Never(other, absl::StrCat("call it ", name));
   }
   json.OnlyFlag("add_cross_attention", false, "there is no encoder that a block attends to");
-  json.Never("quantization_config", "weights that are quantized cannot be read");
   DT_RETURN_IF_ERROR(json.status());
   DT_RETURN_IF_ERROR(config.Validate());
   return config;
 }
 
 absl::Status Gpt2Config::Validate() const {
-  const auto refuse = [&](absl::string_view why) {
-    return InvalidArgument({"Gpt2: ", why, " (vocab ", absl::StrCat(vocab), ", positions ",
-                            absl::StrCat(positions), ", dim ", absl::StrCat(dim), ", layers ",
-                            absl::StrCat(layers), ", heads ", absl::StrCat(heads), ")"});
-  };
-  if (vocab < 1 || positions < 1 || dim < 1 || layers < 1 || heads < 1 || hidden < 0) {
-    return refuse("every size must be at least 1");
-  }
-  if (dim % heads != 0) return refuse("heads must divide dim");
-  return absl::OkStatus();
+  DT_RETURN_IF_ERROR(
+      internal::CheckSizes("Gpt2", {{"vocab", vocab},
+                                    {"positions", positions},
+                                    {"dim", dim},
+                                    {"layers", layers},
+                                    {"heads", heads},
+                                    {"hidden", hidden == 0 ? mlp_hidden() : hidden}}));
+  return internal::CheckDivides("Gpt2", {"heads", heads}, {"dim", dim});
 }
 
 class Gpt2::Body : public Module {

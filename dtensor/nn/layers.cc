@@ -51,6 +51,7 @@ LinearLayer::LinearLayer(ParameterPtr weight, ParameterPtr bias, Bias use,
   DT_CHECK(weight_ != nullptr && weight_->shape.size() == 2);
   const int64_t out = weight_->shape[roles[0] == DimRole::kOutput ? 0 : 1];
   AddParameter("weight", weight_, std::move(roles));
+  DT_CHECK(bias_ != nullptr || use != Bias::kReturned);
   if (bias_ == nullptr) return;
   DT_CHECK(bias_->shape == Dims{out});
   AddParameter("bias", bias_, {DimRole::kOutput});

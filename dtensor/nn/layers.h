@@ -2,12 +2,19 @@
 #ifndef DTENSOR_NN_LAYERS_H_
 #define DTENSOR_NN_LAYERS_H_
 
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
 #include "dtensor/nn/module.h"
 
 namespace dtensor {
+
+// The stddev of projections back to the residual stream (Radford et al. 2019): their sum over
+// layers stays bounded.
+inline double ResidualStddev(double stddev, int64_t layers) {
+  return stddev / std::sqrt(2.0 * static_cast<double>(layers));
+}
 
 // y = x weight^T + bias; x [..., in], weight [out, in], bias [out], y [..., out]. Groups of
 // Units::in (out) features are never cut; where there are more shards than these, groups of in_part
@@ -24,7 +31,7 @@ class LinearLayer : public Module {
     int64_t out_pieces = 1;  // Parameter::pieces
   };
   // kReturned: the module has two results, "y", without the bias, and "bias", for a caller who adds
-  // it later.
+  // it later. Requires: a bias.
   enum class Bias { kNone, kAdded, kReturned };
   // The bias starts as 0.
   LinearLayer(int64_t in, int64_t out, double stddev, Units units, Bias bias = Bias::kNone);

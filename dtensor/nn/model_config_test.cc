@@ -19,11 +19,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-MATCHER_P(Refuses, message, "") {
-  return ExplainMatchResult(StatusIs(absl::StatusCode::kInvalidArgument, message), arg,
-                            result_listener);
-}
-
 std::string Llama(absl::string_view more) {
   return absl::StrCat(R"({"model_type": "llama", "vocab_size": 96, "hidden_size": 32,
       "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48)",
@@ -91,6 +86,10 @@ TEST(TransformerConfig, RefusesWhatItWouldGetWrong) {
   refuses(R"("rope_scaling": {"factor": 2})", "rope_scaling.factor", "not scaled");
   refuses(R"("rope_parameters": {"rope_type": "yarn"})", "rope_parameters.rope_type", "not scaled");
   refuses(R"("rope_theta": 0)", "rope_theta", "above 0");
+  refuses(R"("rope_parameters": {"rope_theta": 0})", "rope_parameters.rope_theta", "is 0; give");
+  refuses(R"("rope_scaling": "linear")", "rope_scaling", "give an object");
+  refuses(R"("rope_scaling": ["linear", 2])", "rope_scaling", "is a list; give an object");
+  refuses(R"("rope_parameters": 3)", "rope_parameters", "give an object");
   refuses(R"("quantization_config": {"bits": 4})", "quantization_config", "is an object");
   refuses(R"("quantization_config": [])", "quantization_config", "is a list");
 }
@@ -117,6 +116,13 @@ TEST(TransformerConfig, NamesTheMemberThatIsNoNumber) {
               Refuses(HasSubstr("give true or false")));
   EXPECT_THAT(TransformerConfig::FromJson(R"({"num_attention_heads": 7})"),
               Refuses(HasSubstr("heads must divide dim")));
+}
+
+// Of another model whatever else it says is no fault of the file.
+TEST(TransformerConfig, SaysFirstThatTheModelIsAnother) {
+  EXPECT_THAT(
+      TransformerConfig::FromJson(R"({"model_type": "mamba", "hidden_size": "wide"})"),
+      Refuses(HasSubstr("model_type is \"mamba\"; this reads the configuration of a llama")));
 }
 
 TEST(TransformerConfig, RefusesWhatIsNoJsonObject) {

@@ -99,7 +99,48 @@ int64_t Parameter::unit(int dim, int64_t shards) const {
   return enough ? units[dim] : unit_parts[dim];
 }
 
+namespace {
+
+bool ArePieces(const Dims& pieces, const Dims& shape) {
+  if (pieces.empty()) return true;
+  if (pieces.size() != shape.size()) return false;
+  for (size_t d = 0; d < shape.size(); ++d) {
+    if (pieces[d] < 1 || shape[d] % pieces[d] != 0) return false;
+  }
+  return true;
+}
+
+bool AreParts(const std::vector<ParameterPart>& parts, const Dims& shape) {
+  int64_t rows = 0;
+  for (const ParameterPart& part : parts) {
+    if (part.rows < 1 || shape.empty() || part.rows > shape[0]) return false;
+    rows += part.rows;
+  }
+  return parts.empty() || shape[0] % rows == 0;
+}
+
+absl::Status CheckMadeOf(absl::string_view path, const Parameter& parameter) {
+  const auto refuse = [&](absl::string_view why) {
+    return InvalidArgument(
+        {"parameter ", path, " of shape ", DimsToString(parameter.shape), " ", why});
+  };
+  if (!ArePieces(parameter.pieces, parameter.shape)) {
+    return refuse(absl::StrCat("is not made of ", DimsToString(parameter.pieces),
+                               " equal pieces; give a divisor of each dimension"));
+  }
+  if (AreParts(parameter.parts, parameter.shape)) return absl::OkStatus();
+  const auto text = [](std::string* out, const ParameterPart& part) {
+    absl::StrAppend(out, part.rows, " rows of ", part.module);
+  };
+  return refuse(absl::StrCat("is not made of groups of ",
+                             absl::StrJoin(parameter.parts, " and ", text),
+                             "; give rows that together divide dimension 0"));
+}
+
+}  // namespace
+
 absl::Status Parameter::Check(absl::string_view path) const {
+  DT_RETURN_IF_ERROR(CheckMadeOf(path, *this));
   const bool random = init.values == nullptr && init.stddev > 0;
   if ((random || trained) && !IsFloat(dtype)) {
     return InvalidArgument({"parameter ", path, " is of ", ToString(dtype), ", and ",

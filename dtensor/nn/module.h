@@ -3,7 +3,8 @@
 //
 //   class Mlp : public Module {
 //    public:
-//     Mlp(int64_t dim, int64_t hidden) : gate_(dim, hidden), up_(dim, hidden), down_(hidden, dim) {
+//     Mlp(int64_t dim, int64_t hidden)  // the weights' first values have a stddev of 0.02
+//         : gate_(dim, hidden, 0.02), up_(dim, hidden, 0.02), down_(hidden, dim, 0.02) {
 //       AddChild("gate_proj", &gate_);  AddChild("up_proj", &up_);  AddChild("down_proj", &down_);
 //     }
 //    protected:
@@ -110,10 +111,12 @@ struct Parameter {
   Dims unit_parts;
   // For each dimension, of how many equal pieces it is made, side by side, each of which is split
   // like a dimension of its own: of queries, keys and values in one weight each rank then has its
-  // own heads of all three, a layout such as [_ x heads(tp) x 64]. Empty or 1: one.
+  // own heads of all three, a layout such as [_ x heads(tp) x 64]. Empty or 1: one. Else as many
+  // as there are dimensions, each at least 1 and a divisor of its dimension.
   Dims pieces;
   // Of dimension 0, which is made of groups, each of them the rows of these parts, one after the
-  // other. Empty: checkpoints have it as it is (state_dict.h).
+  // other: at least one of each, together a divisor of the dimension. Empty: checkpoints have it as
+  // it is (state_dict.h).
   std::vector<ParameterPart> parts;
   DType dtype = DType::kF32;
   // Whether it is trained. A buffer is not: it has a place and is saved, and wants no gradient.
@@ -128,7 +131,8 @@ struct Parameter {
   // Requires: materialized. Errors: failures.
   TensorOr Value() const { return ForUse(tensor); }
   // Errors: kInvalidArgument, naming `path`, for another number of first values than `shape` has,
-  // and for random ones, or training, of a type that is no float.
+  // for random ones, or training, of a type that is no float, and for pieces or parts that do not
+  // make up the shape.
   absl::Status Check(absl::string_view path) const;
   // Memory in `layout`, and the first value that `path` gives it. No communication. Errors: those
   // of Check; failures.

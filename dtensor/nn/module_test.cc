@@ -41,6 +41,26 @@ TEST(Layers, SayOfWhatPiecesAndPartsTheyAre) {
   EXPECT_EQ(LinearLayer(4, 8, 1).weight()->num_pieces(0), 1);
 }
 
+// A number of pieces, or rows of parts, that cannot be is refused where the parameter gets memory.
+TEST(Parameter, IsRefusedWithPiecesOrPartsThatDoNotMakeItUp) {
+  const auto checked = [](Dims pieces, std::vector<ParameterPart> parts) {
+    const ParameterPtr parameter = Parameter::New({6, 4}, ParameterInit::Constant(0));
+    parameter->pieces = std::move(pieces);
+    parameter->parts = std::move(parts);
+    return parameter->Check("w");
+  };
+  const auto refuses = [](const std::string& words) {
+    return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(words));
+  };
+  DT_EXPECT_OK(checked({3, 1}, {{"q", 2}, {"k", 1}}));
+  EXPECT_THAT(checked({4, 1}, {}), refuses("w of shape [6, 4] is not made of [4, 1] equal pieces"));
+  EXPECT_THAT(checked({0, 1}, {}), refuses("[0, 1] equal pieces"));
+  EXPECT_THAT(checked({3}, {}), refuses("[3] equal pieces"));
+  EXPECT_THAT(checked({}, {{"q", 0}}), refuses("groups of 0 rows of q"));
+  EXPECT_THAT(checked({}, {{"q", 3}, {"k", 1}}), refuses("3 rows of q and 1 rows of k"));
+  EXPECT_THAT(checked({}, {{"q", int64_t{1} << 62}, {"k", 1}}), refuses("divide dimension 0"));
+}
+
 // One weight, which is something else to each of its modules.
 TEST(Layers, SayItForThemselvesOfASharedParameter) {
   EmbeddingLayer embedding(12, 4, 1);

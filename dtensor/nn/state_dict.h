@@ -1,7 +1,10 @@
 // A model's tensors by the names that checkpoints have for them, going out and coming in.
 //
 //   DT_ASSIGN_OR_RETURN(const StateDict state, StateDictOf(model));
-//   DT_RETURN_IF_ERROR(LoadStateDict(other, state));  // on another mesh axis, of another plan
+//   DT_RETURN_IF_ERROR(LoadStateDict(other, state));  // of another plan
+//
+// Into a file go the elements that ToGlobal<T>() gives of each tensor (WriteSafetensors); out of
+// one each rank reads them whole (SafetensorsReader), and Distribute<T>() makes the tensor.
 //
 // A parameter goes by each of its paths. Where checkpoints have parts of it as tensors of their
 // own, these stand in its place (Parameter::parts): a model of fused projections has q_proj.weight,
@@ -32,8 +35,10 @@ absl::StatusOr<StateDict> StateDictOf(Module& model);
 absl::StatusOr<StateDict> PartsOf(absl::string_view path, const Parameter& parameter,
                                   const DistributedTensor& tensor);
 
-// Writes the tensors into the model's memory, wherever they lie on its mesh, and of any type of
-// floats. What has several paths needs one of them; of several the first counts. Collective.
+// Writes the tensors into the model's memory, wherever they lie in its world, and of any type of
+// floats; they are of the model's Context. What has several paths needs one of them; of several the
+// first counts. An optimizer with master weights is made afterwards, or its masters are set as
+// well. Collective.
 // Errors: kInvalidArgument, before anything is written, for a name that the model lacks, one that
 // `state` lacks, and another shape; kFailedPrecondition for a parameter that has no memory yet;
 // failures.

@@ -1,20 +1,16 @@
 #include "dtensor/nn/transformer.h"
 
 #include <algorithm>
-#include <cmath>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "dtensor/nn/config_reader.h"
+#include "dtensor/nn/containers.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/runtime/core/status.h"
 
 namespace dtensor {
 namespace {
-
-// The stddev of projections back to the residual stream (Radford et al. 2019): their sum over
-// layers stays bounded.
-double OutputStddev(const TransformerConfig& config) {
-  return config.init_stddev / std::sqrt(2.0 * static_cast<double>(config.layers));
-}
 
 int64_t GroupWidth(const TransformerConfig& config) {
   return config.heads / config.kv_heads * config.head_dim();
@@ -27,18 +23,19 @@ int64_t TransformerConfig::mlp_hidden() const {
 }
 
 absl::Status TransformerConfig::Validate() const {
-  const auto refuse = [&](absl::string_view why) {
-    return InvalidArgument({"Transformer: ", why, " (vocab ", absl::StrCat(vocab), ", dim ",
-                            absl::StrCat(dim), ", layers ", absl::StrCat(layers), ", heads ",
-                            absl::StrCat(heads), ", kv_heads ", absl::StrCat(kv_heads), ")"});
-  };
-  if (vocab < 1 || dim < 1 || layers < 1 || heads < 1 || kv_heads < 1 || hidden < 0) {
-    return refuse("every size must be at least 1");
-  }
-  if (dim % heads != 0) return refuse("heads must divide dim");
-  if (heads % kv_heads != 0) return refuse("kv_heads must divide heads");
-  if (head_dim() % 2 != 0) return refuse("dim / heads must be even: rotary embeddings turn pairs");
-  return absl::OkStatus();
+  constexpr absl::string_view kModel = "Transformer";
+  DT_RETURN_IF_ERROR(
+      internal::CheckSizes(kModel, {{"vocab", vocab},
+                                    {"dim", dim},
+                                    {"layers", layers},
+                                    {"heads", heads},
+                                    {"kv_heads", kv_heads},
+                                    {"hidden", hidden == 0 ? mlp_hidden() : hidden}}));
+  DT_RETURN_IF_ERROR(internal::CheckDivides(kModel, {"heads", heads}, {"dim", dim}));
+  DT_RETURN_IF_ERROR(internal::CheckDivides(kModel, {"kv_heads", kv_heads}, {"heads", heads}));
+  if (head_dim() % 2 == 0) return absl::OkStatus();
+  return InvalidArgument({kModel, ": dim / heads must be even, and is ", absl::StrCat(head_dim()),
+                          ": rotary embeddings turn pairs"});
 }
 
 GroupedQueryAttention::GroupedQueryAttention(const TransformerConfig& config)
@@ -46,7 +43,7 @@ GroupedQueryAttention::GroupedQueryAttention(const TransformerConfig& config)
       kv_heads_(config.kv_heads),
       head_dim_(config.head_dim()),
       rope_theta_(config.rope_theta),
-      o_(heads_ * head_dim_, config.dim, OutputStddev(config),
+      o_(heads_ * head_dim_, config.dim, ResidualStddev(config.init_stddev, config.layers),
          {.in = GroupWidth(config), .in_part = head_dim_}) {
   const auto add = [&](const char* name, int64_t out, LinearLayer::Units units) {
     projections_.push_back(
@@ -94,7 +91,8 @@ TensorOr GroupedQueryAttention::Forward(const DistributedTensor& x) {
 }
 
 SwiGluMlp::SwiGluMlp(const TransformerConfig& config)
-    : hidden_(config.mlp_hidden()), down_(hidden_, config.dim, OutputStddev(config)) {
+    : hidden_(config.mlp_hidden()),
+      down_(hidden_, config.dim, ResidualStddev(config.init_stddev, config.layers)) {
   const auto add = [&](const char* name, int64_t out, LinearLayer::Units units) {
     projections_.push_back(
         std::make_unique<LinearLayer>(config.dim, out, config.init_stddev, units));
@@ -140,15 +138,13 @@ TensorOr DecoderBlock::Forward(const DistributedTensor& x) {
   return Add(h, mlp_(mlp_norm_(h)));
 }
 
-// "layers": a list, so that paths read model.layers.0.
 class Transformer::Body : public Module {
  public:
   explicit Body(const TransformerConfig& config)
       : embedding_(config.vocab, config.dim, config.init_stddev),
         norm_(config.dim, config.norm_eps) {
     for (int64_t i = 0; i < config.layers; ++i) {
-      layers_.blocks.push_back(std::make_unique<DecoderBlock>(config));
-      layers_.Register(absl::StrCat(i), layers_.blocks.back().get());
+      layers_.Append(std::make_unique<DecoderBlock>(config));
     }
     AddChild("embed_tokens", &embedding_);
     AddChild("layers", &layers_);
@@ -162,29 +158,22 @@ class Transformer::Body : public Module {
   }
 
  private:
-  struct Layers : Module {
-    std::vector<std::unique_ptr<DecoderBlock>> blocks;
-    void Register(std::string name, Module* block) { AddChild(std::move(name), block); }
-    TensorOr Forward(const DistributedTensor& x) override {
-      TensorOr h = x;
-      for (auto& block : blocks) h = (*block)(h);
-      return h;
-    }
-  };
   EmbeddingLayer embedding_;
-  Layers layers_;
+  Sequential layers_;
   RmsNormLayer norm_;
 };
 
 Transformer::Transformer(const TransformerConfig& config)
     : config_(config),
       body_(std::make_unique<Body>(config)),
-      lm_head_(config.tie_embeddings ? static_cast<const Body&>(*body_).embedding_weight()
+      lm_head_(config.tie_embeddings ? body_->embedding_weight()
                                      : Parameter::New({config.vocab, config.dim},
                                                       ParameterInit::Normal(config.init_stddev))) {
   AddChild("model", body_.get());
   AddChild("lm_head", &lm_head_);
 }
+
+Transformer::~Transformer() = default;
 
 TensorOr Transformer::Forward(const DistributedTensor& ids) { return lm_head_((*body_)(ids)); }
 

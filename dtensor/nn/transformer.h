@@ -107,6 +107,7 @@ class DecoderBlock : public Module {
 class Transformer : public Module {
  public:
   explicit Transformer(const TransformerConfig& config);  // Requires: config.Validate().ok()
+  ~Transformer() override;
   const TransformerConfig& config() const { return config_; }
 
  protected:
@@ -115,7 +116,7 @@ class Transformer : public Module {
  private:
   class Body;  // "model": embedding, blocks, norm
   const TransformerConfig config_;
-  std::unique_ptr<Module> body_;
+  std::unique_ptr<Body> body_;
   LinearLayer lm_head_;
 };
 

@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 #include "dtensor/nn/config_reader.h"
 #include "dtensor/nn/transformer.h"
@@ -12,7 +10,6 @@ using internal::ConfigReader;
 
 // What changes the result, and is not there.
 void RefuseOthers(ConfigReader& json, const TransformerConfig& config) {
-  json.OnlyText("model_type", "llama", "this reads the configuration of a llama");
   json.OnlyText("hidden_act", "silu", "the MLP is SwiGLU, of silu");
   json.OnlyFlag("attention_bias", false, "projections of attention have no bias");
   json.OnlyFlag("mlp_bias", false, "projections of the MLP have no bias");
@@ -24,13 +21,12 @@ void RefuseOthers(ConfigReader& json, const TransformerConfig& config) {
     json.Refuse("head_dim", absl::StrCat("heads have hidden_size / num_attention_heads = ",
                                          config.head_dim(), " features"));
   }
-  json.Never("quantization_config", "weights that are quantized cannot be read");
 }
 
 // The base of rotary embeddings, which newer files have in an object of its own.
 double RopeTheta(ConfigReader& json) {
   for (const absl::string_view group : {"rope_scaling", "rope_parameters"}) {
-    if (!json.Has(group)) continue;
+    if (!json.HasObject(group)) continue;
     for (const absl::string_view member : {".rope_type", ".type"}) {
       json.OnlyText(absl::StrCat(group, member), "default",
                     "rotary embeddings are not scaled; positions beyond those that the model was "
@@ -40,13 +36,18 @@ double RopeTheta(ConfigReader& json) {
     json.Never(absl::StrCat(group, ".factor"), "rotary embeddings are not scaled");
     json.Never(absl::StrCat(group, ".partial_rotary_factor"), "whole heads are rotated");
   }
-  return json.Number("rope_parameters.rope_theta", json.Number("rope_theta", 10000));
+  constexpr absl::string_view kInside = "rope_parameters.rope_theta";
+  const absl::string_view name = json.Has(kInside) ? kInside : "rope_theta";
+  const double theta = json.Number(name, 10000);
+  if (theta == 0) json.Refuse(name, "give a number above 0");
+  return theta;
 }
 
 }  // namespace
 
 absl::StatusOr<TransformerConfig> TransformerConfig::FromJson(absl::string_view text) {
   DT_ASSIGN_OR_RETURN(ConfigReader json, ConfigReader::Parse("TransformerConfig", text));
+  json.OnlyModel("llama");
   TransformerConfig config;
   config.vocab = json.Size("vocab_size", 32000);
   config.dim = json.Size("hidden_size", 4096);
@@ -58,7 +59,6 @@ absl::StatusOr<TransformerConfig> TransformerConfig::FromJson(absl::string_view 
   config.init_stddev = json.Number("initializer_range", 0.02);
   config.tie_embeddings = json.Flag("tie_word_embeddings", false);
   config.rope_theta = RopeTheta(json);
-  if (config.rope_theta == 0) json.Refuse("rope_theta", "give a number above 0");
   DT_RETURN_IF_ERROR(json.status());
   DT_RETURN_IF_ERROR(config.Validate());
   RefuseOthers(json, config);
