@@ -39,7 +39,7 @@ struct PresetOptions {
   std::string model_type = "llama";        // whose modules it names: one of model_config.h
 };
 
-// All names, each once: "none", "tp", ..., "hsdp+cp+tp+sp".
+// All names, of each meaning one: "none", "tp", ..., "hsdp+cp+tp+sp".
 std::vector<std::string> PresetNames();
 
 // The name that mentions each axis dp, cp and tp that the mesh has: "dp+tp+sp". "none": it has
@@ -57,8 +57,8 @@ absl::StatusOr<ParallelPlan> PresetPlan(absl::string_view name, const DeviceMesh
 bool IsPlanFile(absl::string_view plan);
 
 // PresetPlan of a name; of a path, the plan that the file's text says (ParallelPlan::Parse).
-// Errors: those of PresetPlan; kNotFound where the file cannot be read; kInvalidArgument for other
-// text, naming the file, line and column.
+// Errors: those of PresetPlan; kNotFound where the file cannot be read; kInvalidArgument for a
+// folder, a device or more than 16 MiB, and for other text, naming the file, line and column.
 absl::StatusOr<ParallelPlan> NamedPlan(absl::string_view plan, const DeviceMesh& mesh,
                                        const PresetOptions& options = {});
 

@@ -23,7 +23,7 @@ int64_t SizeOf(const DeviceMesh& mesh, absl::string_view name) {
 absl::StatusOr<DeviceMesh> CutForHeads(const DeviceMesh& mesh, const std::string& axis,
                                        int64_t heads, int64_t ranks) {
   if (ranks % heads != 0) {
-    return InvalidArgument({"ApplyTensorParallel: ", absl::StrCat(heads), " key/value heads and ",
+    return InvalidArgument({"PlanTensorParallel: ", absl::StrCat(heads), " key/value heads and ",
                             absl::StrCat(ranks), " ranks on \"", axis,
                             "\": one has to divide the other; choose an axis of another size"});
   }
@@ -65,7 +65,7 @@ absl::StatusOr<TensorParallelism> PlanTensorParallel(const TransformerConfig& co
   const int64_t ranks = SizeOf(mesh, options.axis);
   KeyValueAxes axes;
   if (ranks > config.kv_heads && config.fused_projections) {
-    return InvalidArgument({"ApplyTensorParallel: ", absl::StrCat(config.kv_heads),
+    return InvalidArgument({"PlanTensorParallel: ", absl::StrCat(config.kv_heads),
                             " key/value heads on ", absl::StrCat(ranks), " ranks of \"",
                             options.axis, "\" rest on several ranks each, which a weight of ",
                             "queries, keys and values together cannot; set fused_projections to "

@@ -49,15 +49,16 @@ struct TensorParallelism {
   ParallelPlan plan;
 };
 
-// What ApplyTensorParallel does, before it does it.
+// What ApplyTensorParallel does, before it does it. For other ParallelPlanOptions, as recompute and
+// keep_gathered: this, and plan.Apply on its mesh.
 //
 // Where there are fewer key/value heads than ranks of `axis`, and their number divides these, each
 // head rests on several ranks, whose query heads it serves: `axis` is cut into `<axis>_kv`, which
 // splits the heads, and `<axis>_rep`, on which key and value weights are replicated and their
 // gradients summed; its own name stands for both. No activation moves for it. The mesh is then
-// another one than was given, on the same ranks. Errors: kInvalidArgument where neither number
-// divides the other, naming both and the remedy; where `axis` is a group already that would have to
-// be cut.
+// another one than was given, on the same ranks. Errors: kInvalidArgument, with the remedy, where
+// neither number divides the other; for fused_projections, whose heads cannot be copied; where
+// `axis` is a group already that would have to be cut; and those of config.Validate().
 absl::StatusOr<TensorParallelism> PlanTensorParallel(const TransformerConfig& config,
                                                      const DeviceMesh& mesh,
                                                      const TensorParallelOptions& options = {});
