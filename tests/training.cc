@@ -17,12 +17,6 @@
 namespace dtensor {
 namespace {
 
-absl::StatusOr<std::vector<double>> Read(const DistributedTensor& tensor) {
-  const NoGrad no_grad(tensor.context());
-  DT_ASSIGN_OR_RETURN(const DistributedTensor wide, Cast(tensor, DType::kF64));
-  return ToGlobal<double>(wide);
-}
-
 // One rank's part of a run.
 class RankRun {
  public:
@@ -70,11 +64,7 @@ class RankRun {
   }
 
   TensorOr Tokens(int64_t factor) {
-    std::vector<int32_t> tokens(run_.batch * run_.sequence);
-    for (size_t i = 0; i < tokens.size(); ++i)
-      tokens[i] = static_cast<int32_t>(i * factor % run_.model.vocab);
-    return Distribute<int32_t>(context_, Layout::Replicated(mesh_, 2), {run_.batch, run_.sequence},
-                               tokens);
+    return StepTokens(context_, mesh_, {run_.batch, run_.sequence}, factor, run_.model.vocab);
   }
 
   absl::Status Step(int step, AdamW& adamw) {
@@ -100,7 +90,7 @@ class RankRun {
     Trained::Values all;
     absl::Status status;
     model_.VisitParameters([&](const std::string& path, Parameter& parameter) {
-      auto values = Read(gradients ? parameter.tensor.grad() : parameter.tensor);
+      auto values = WideValues(gradients ? parameter.tensor.grad() : parameter.tensor);
       status.Update(values.status());
       if (values.ok()) all[path] = *std::move(values);
     });
@@ -117,6 +107,21 @@ class RankRun {
 };
 
 }  // namespace
+
+absl::StatusOr<std::vector<double>> WideValues(const DistributedTensor& tensor) {
+  const NoGrad no_grad(tensor.context());
+  DT_ASSIGN_OR_RETURN(const DistributedTensor wide, Cast(tensor, DType::kF64));
+  return ToGlobal<double>(wide);
+}
+
+TensorOr StepTokens(Context& context, const DeviceMesh& mesh, const Dims& shape, int64_t factor,
+                    int64_t below) {
+  std::vector<int32_t> tokens(NumElements(shape));
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    tokens[i] = static_cast<int32_t>(static_cast<int64_t>(i) * factor % below);
+  }
+  return Distribute<int32_t>(context, Layout::Replicated(mesh, 2), shape, tokens);
+}
 
 absl::StatusOr<Trained> Train(const TrainingRun& run) {
   DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse(run.mesh));

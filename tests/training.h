@@ -50,6 +50,13 @@ struct Trained {
   friend bool operator==(const Trained&, const Trained&) = default;
 };
 
+// All elements of a tensor of floats, global and row-major, as f64.
+absl::StatusOr<std::vector<double>> WideValues(const DistributedTensor& tensor);
+
+// Token ids [batch, sequence], replicated: element i is i * factor mod `below`.
+TensorOr StepTokens(Context& context, const DeviceMesh& mesh, const Dims& shape, int64_t factor,
+                    int64_t below);
+
 // Forward, backward, clipping and AdamW, `run.steps` times on one batch. Errors: what the library
 // refuses; kInternal when two ranks end with unlike numbers.
 absl::StatusOr<Trained> Train(const TrainingRun& run);

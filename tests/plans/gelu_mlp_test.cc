@@ -1,20 +1,16 @@
-// A GELU MLP with biases and dropout by plans: outputs and gradients of one rank on every mesh, one
-// reduction a pass, and masks that do not depend on the mesh; recomputed or not.
+// A GELU MLP with biases and dropout by plans: outputs, gradients and weights of one rank on every
+// mesh, one reduction a pass, and masks that do not depend on the mesh; recomputed or not.
 #include "dtensor/nn/gelu_mlp.h"
 
-#include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "dtensor/nn/containers.h"
 #include "dtensor/nn/dropout_layer.h"
-#include "dtensor/ops/ops.h"
-#include "dtensor/parallel_plans/parallel_plan.h"
-#include "dtensor/runtime/core/status.h"
-#include "dtensor/runtime/testing/doubles.h"
 #include "dtensor/runtime/testing/status_matchers.h"
-#include "dtensor/tensor/autograd.h"
+#include "dtensor/tests/plans/train_module.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -24,109 +20,71 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::Pair;
 
-constexpr int64_t kBatch = 2, kSequence = 6, kDim = 8, kHidden = 12;
+constexpr int64_t kDim = 8, kHidden = 12;
 
-struct Case {
-  std::string mesh;
-  bool sequence_parallel = false, recompute = false, training = true;
-};
-
-struct Outcome {
-  std::vector<double> y;
-  std::map<std::string, std::vector<double>> gradients;
-  std::map<std::string, int64_t> collectives;  // of forward, on "tp"
-};
-
-// Biases that are not 0.
-void SetBiases(Module& model) {
-  model.VisitParameters([](const std::string&, Parameter& parameter) {
-    if (parameter.shape.size() == 1) parameter.init = ParameterInit::Normal(1);
-  });
+// With biases that are not 0.
+ModuleRun MlpRun(bool training = true) {
+  const auto make = [training]() -> ModulePtr {
+    auto model = std::make_unique<Sequential>();
+    model->Append(std::make_unique<GeluMlp>(kDim, kHidden));
+    model->Append(std::make_unique<DropoutLayer>(0.3));
+    model->VisitParameters([](const std::string&, Parameter& parameter) {
+      if (parameter.shape.size() == 1) parameter.init = ParameterInit::Normal(1);
+    });
+    model->SetTraining(training);
+    return model;
+  };
+  return {.make = make, .x = {2, 6, kDim}};
 }
 
-absl::StatusOr<Outcome> RunCase(Context& context, const Case& c) {
-  DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse(c.mesh));
-  context.random().seed = 11;
-  Sequential model;
-  model.Append(std::make_unique<GeluMlp>(kDim, kHidden));
-  model.Append(std::make_unique<DropoutLayer>(0.3));
-  model.SetDType(DType::kF64);
-  SetBiases(model);
-  model[0].set_recomputes(c.recompute);
-  model.SetTraining(c.training);
-  const Placement residual = c.sequence_parallel ? Shard(1) : Replicate();
-  ParallelPlan plan;
-  if (mesh.Find("tp").ok()) {
-    plan = ParallelPlan({{"0.up_proj", Colwise("tp")}, {"0.down_proj", Rowwise("tp", residual)}});
+MeshAndPlan On(const std::string& mesh, bool sequence_parallel) {
+  MeshAndPlan place{mesh, ""};
+  if (mesh.find("tp") != std::string::npos) {
+    place.plan = "{\"0.up_proj\", Colwise(\"tp\")}\n{\"0.down_proj\", Rowwise(\"tp\", out ";
+    place.plan += sequence_parallel ? "S(1))}\n" : "R)}\n";
   }
-  if (mesh.Find("dp").ok()) plan.Add({"", DataParallel("dp")});
-  DT_RETURN_IF_ERROR(plan.Apply(model, context, mesh, {.seed = 2}));
-  const TensorOr x = RandomNormal(context, Layout::Replicated(mesh, 3), {kBatch, kSequence, kDim},
-                                  {.seed = 5, .dtype = DType::kF64});
-  context.communicator().ResetTraffic();
-  DT_ASSIGN_OR_RETURN(const auto y, model(x));
-  Outcome outcome;
-  for (const auto& [key, traffic] : context.communicator().traffic()) {
-    if (key.first == "tp") outcome.collectives[std::string(ToString(key.second))] += traffic.calls;
-  }
-  DT_RETURN_IF_ERROR(Backward(Sum(Mul(y, y), {0, 1, 2})));
-  DT_RETURN_IF_ERROR(ReduceGradients(model.Parameters()));
-  DT_ASSIGN_OR_RETURN(outcome.y, ToGlobal<double>(y.Detach()));
-  absl::Status status;
-  model.VisitParameters([&](const std::string& path, Parameter& parameter) {
-    auto values = ToGlobal<double>(parameter.tensor.grad());
-    if (status.ok()) status = values.status();
-    if (values.ok()) outcome.gradients[path] = *std::move(values);
-  });
-  DT_RETURN_IF_ERROR(status);
-  return outcome;
-}
-
-Outcome RunOn(const Case& c) {
-  Outcome outcome;
-  DT_EXPECT_OK(RunRanks(DeviceMesh::Parse(c.mesh)->size(), [&](Context& context) -> absl::Status {
-    DT_ASSIGN_OR_RETURN(Outcome mine, RunCase(context, c));
-    if (context.rank() == 0) outcome = std::move(mine);
-    return absl::OkStatus();
-  }));
-  return outcome;
-}
-
-void ExpectSame(const Outcome& outcome, const Outcome& reference, const std::string& what) {
-  EXPECT_LE(RelativeRms(outcome.y, reference.y), 1e-13) << what;
-  ASSERT_EQ(outcome.gradients.size(), 4) << what;
-  for (const auto& [path, gradient] : reference.gradients) {
-    EXPECT_LE(RelativeRms(outcome.gradients.at(path), gradient), 1e-13) << what << " " << path;
-  }
+  if (mesh.find("dp") != std::string::npos) place.plan += "{\"\", DataParallel(\"dp\")}\n";
+  return place;
 }
 
 TEST(GeluMlp, IsTheSameOnEveryMesh) {
-  const Outcome one = RunOn({"tp=1"});
+  std::vector<MeshAndPlan> places;
   for (const std::string mesh : {"tp=1", "tp=2", "tp=3", "dp=2", "dp=2,tp=2"}) {
-    for (const bool sequence_parallel : {false, true}) {
-      for (const bool recompute : {false, true}) {
-        ExpectSame(RunOn({mesh, sequence_parallel, recompute}), one, mesh);
-      }
-    }
+    for (const bool sequence_parallel : {false, true})
+      places.push_back(On(mesh, sequence_parallel));
   }
+  ModuleRun run = MlpRun();
+  ExpectAsOnOneRank(run, places);
+  run.recomputed = {"0"};
+  ExpectAsOnOneRank(run, places);
 }
 
 TEST(GeluMlp, DropsOutWhileItTrainsAlone) {
-  const Outcome training = RunOn({"tp=2"}), evaluated = RunOn({.mesh = "tp=2", .training = false});
+  const std::vector<double> training = TrainModuleOn(MlpRun(), On("tp=2", false)).y,
+                            evaluated = TrainModuleOn(MlpRun(false), On("tp=2", false)).y;
+  ASSERT_EQ(training.size(), 96);
+  ASSERT_EQ(evaluated.size(), 96);
   int64_t dropped = 0;
-  for (size_t i = 0; i < training.y.size(); ++i) {
-    dropped += training.y[i] == 0;
-    if (training.y[i] != 0) {
-      EXPECT_NEAR(training.y[i], evaluated.y[i] / 0.7, 1e-12);
+  for (size_t i = 0; i < training.size(); ++i) {
+    dropped += training[i] == 0;
+    if (training[i] != 0) {
+      EXPECT_NEAR(training[i], evaluated[i] / 0.7, 1e-12);
     }
   }
-  EXPECT_GT(dropped, 10);  // of 96
+  EXPECT_GT(dropped, 10);
   EXPECT_LT(dropped, 50);
 }
 
 TEST(GeluMlp, ReducesOnceThoughItHasBiases) {
-  EXPECT_THAT(RunOn({"tp=2"}).collectives, ElementsAre(Pair("all-reduce", 1)));
-  EXPECT_THAT(RunOn({"tp=2", true}).collectives, ElementsAre(Pair("reduce-scatter", 1)));
+  const auto calls = [](bool sequence_parallel) {
+    std::vector<std::pair<CollectiveKind, int64_t>> all;
+    for (const auto& [key, traffic] :
+         TrainModuleOn(MlpRun(), On("tp=2", sequence_parallel)).forward)
+      all.emplace_back(key.second, traffic.calls);
+    return all;
+  };
+  EXPECT_THAT(calls(false), ElementsAre(Pair(CollectiveKind::kAllReduce, 1)));
+  EXPECT_THAT(calls(true), ElementsAre(Pair(CollectiveKind::kReduceScatter, 1)));
 }
 
 }  // namespace

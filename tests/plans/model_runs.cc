@@ -11,17 +11,12 @@
 #include "dtensor/parallel_plans/fully_shard.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/tensor/autograd.h"
+#include "dtensor/tests/training.h"
 
 namespace dtensor {
 namespace {
 
 constexpr int64_t kBatch = 4;
-
-absl::StatusOr<std::vector<double>> Read(const DistributedTensor& tensor) {
-  const NoGrad no_grad(tensor.context());
-  DT_ASSIGN_OR_RETURN(const DistributedTensor wide, Cast(tensor, DType::kF64));
-  return ToGlobal<double>(wide);
-}
 
 // One rank's part of a run.
 class RankRun {
@@ -69,12 +64,7 @@ class RankRun {
   }
 
   TensorOr Tokens(int64_t factor, int64_t below) {
-    std::vector<int32_t> tokens(kBatch * run_.sequence);
-    for (size_t i = 0; i < tokens.size(); ++i) {
-      tokens[i] = static_cast<int32_t>(static_cast<int64_t>(i) * factor % below);
-    }
-    return Distribute<int32_t>(context_, Layout::Replicated(mesh_, 2), {kBatch, run_.sequence},
-                               tokens);
+    return StepTokens(context_, mesh_, {kBatch, run_.sequence}, factor, below);
   }
 
   TensorOr Loss(absl::Span<const DistributedTensor> results) {
@@ -97,21 +87,16 @@ class RankRun {
     while (operands.size() < model_->operand_names().size()) operands.push_back(Tokens(3, 2));
     context_.communicator().ResetTraffic();
     DT_ASSIGN_OR_RETURN(const std::vector<DistributedTensor> results, model_->Call(operands));
-    if (step == 0) TakeTraffic();
+    if (step == 0) outcome_.forward = context_.communicator().traffic();
     DT_ASSIGN_OR_RETURN(const DistributedTensor loss, Loss(results));
     DT_RETURN_IF_ERROR(Backward(loss));
     DT_RETURN_IF_ERROR(ReduceGradients(model_->Parameters()));
     if (step > 0) return absl::OkStatus();
     for (size_t i = 0; i < results.size(); ++i) {
-      DT_ASSIGN_OR_RETURN(outcome_.results[model_->result_names()[i]], Read(results[i].Detach()));
+      DT_ASSIGN_OR_RETURN(outcome_.results[model_->result_names()[i]],
+                          WideValues(results[i].Detach()));
     }
     return ReadAll(/*gradients=*/true, outcome_.gradients);
-  }
-
-  void TakeTraffic() {
-    for (const auto& [key, traffic] : context_.communicator().traffic()) {
-      outcome_.forward[absl::StrCat(key.first, " ", ToString(key.second))] += traffic.calls;
-    }
   }
 
   absl::Status ReadAll(bool gradients, ModelOutcome::Values& all) {
@@ -128,7 +113,7 @@ class RankRun {
     DT_ASSIGN_OR_RETURN(const StateDict parts,
                         PartsOf(path, parameter, gradient ? tensor.grad() : tensor));
     for (const auto& [name, part] : parts) {
-      DT_ASSIGN_OR_RETURN(all[name], Read(part));
+      DT_ASSIGN_OR_RETURN(all[name], WideValues(part));
     }
     return absl::OkStatus();
   }
@@ -177,17 +162,33 @@ std::string Differ(const ModelOutcome::Values& a, const ModelOutcome::Values& b,
   return text;
 }
 
+bool HasValuesOf(const ModelOutcome& a, const ModelOutcome& b) {
+  return a.results == b.results && a.gradients == b.gradients && a.weights == b.weights;
+}
+
 }  // namespace
+
+std::map<std::string, int64_t> CallsOf(const TrafficTable& table) {
+  std::map<std::string, int64_t> calls;
+  for (const auto& [key, traffic] : table) {
+    calls[absl::StrCat(key.first, " ", ToString(key.second))] += traffic.calls;
+  }
+  return calls;
+}
 
 absl::StatusOr<ModelOutcome> RunModel(const TestedModel& tested, const ModelRun& run) {
   DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse(run.mesh));
-  ModelOutcome outcome;
+  std::vector<ModelOutcome> ranks(mesh.size());
   DT_RETURN_IF_ERROR(RunRanks(mesh.size(), [&](Context& context) -> absl::Status {
-    DT_ASSIGN_OR_RETURN(ModelOutcome mine, RankRun(context, tested, run).Run());
-    if (context.rank() == 0) outcome = std::move(mine);
+    DT_ASSIGN_OR_RETURN(ranks[context.rank()], RankRun(context, tested, run).Run());
     return absl::OkStatus();
   }));
-  return outcome;
+  for (size_t rank = 1; rank < ranks.size(); ++rank) {
+    if (HasValuesOf(ranks[rank], ranks[0])) continue;
+    return absl::InternalError(absl::StrCat(
+        "rank ", rank, " ends with other values than rank 0: ", Difference(ranks[rank], ranks[0])));
+  }
+  return std::move(ranks[0]);
 }
 
 std::string Difference(const ModelOutcome& outcome, const ModelOutcome& reference,

@@ -7,12 +7,14 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "dtensor/nn/module.h"
 #include "dtensor/parallel_plans/tensor_parallel.h"
+#include "dtensor/runtime/comm/communicator.h"
 #include "dtensor/runtime/core/dtype.h"
 
 namespace dtensor {
@@ -28,6 +30,19 @@ struct TestedModel {
   std::function<absl::Status(Module&, const DeviceMesh&)> load;
 };
 
+// Of a Transformer, Gpt2 or BertModel.
+template <typename Model, typename Config>
+TestedModel Tested(const Config& config, std::string units) {
+  return {
+      .make = [config]() -> std::unique_ptr<Module> { return std::make_unique<Model>(config); },
+      .plan = [config](const DeviceMesh& mesh,
+                       const TensorParallelOptions& options) -> absl::StatusOr<TensorParallelism> {
+        return PlanTensorParallel(config, mesh, options);
+      },
+      .vocab = config.vocab,
+      .units = std::move(units)};
+}
+
 struct ModelRun {
   std::string mesh = "tp=1";  // "fsdp": FullyShard
   bool sequence_parallel = true, recompute = false, training = true, uneven = false;
@@ -37,14 +52,15 @@ struct ModelRun {
   int64_t sequence = 8;
 };
 
-// Of rank 0; global and row-major, by the names of state_dict.h.
+// Of all ranks alike, global and row-major, by the names of state_dict.h; traffic is rank 0's.
 struct ModelOutcome {
   using Values = std::map<std::string, std::vector<double>>;
-  Values results, gradients, weights;      // of the first step; weights after the last
-  std::map<std::string, int64_t> forward;  // the first step's collectives: "tp all-gather"
+  Values results, gradients, weights;  // of the first step; weights after the last
+  TrafficTable forward;                // of the first step
 };
 // A model of one result gives logits, and its loss is their cross-entropy; that of others a sum of
-// all results by fixed numbers.
+// all results by fixed numbers. Errors: what the library refuses; kInternal when two ranks end with
+// unlike numbers.
 absl::StatusOr<ModelOutcome> RunModel(const TestedModel& tested, const ModelRun& run);
 
 // An error of a tensor is the RMS of what differs, relative to the larger of the tensor's RMS and,
@@ -56,6 +72,9 @@ struct ModelTolerance {
 // The tensors whose errors are larger; empty: none.
 std::string Difference(const ModelOutcome& outcome, const ModelOutcome& reference,
                        const ModelTolerance& tolerance = {});
+
+// By axes and kind: "tp all-gather".
+std::map<std::string, int64_t> CallsOf(const TrafficTable& table);
 
 }  // namespace dtensor
 

@@ -24,11 +24,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Pair;
 
-MATCHER_P(Refuses, message, "") {
-  return ExplainMatchResult(StatusIs(absl::StatusCode::kInvalidArgument, message), arg,
-                            result_listener);
-}
-
 template <typename Config>
 Config Small() {
   Config config;
@@ -48,17 +43,6 @@ Gpt2Config SmallGpt2() {
   return config;
 }
 
-template <typename Model, typename Config>
-TestedModel Tested(const Config& config, std::string units) {
-  return {
-      .make = [config]() -> std::unique_ptr<Module> { return std::make_unique<Model>(config); },
-      .plan = [config](const DeviceMesh& mesh,
-                       const TensorParallelOptions& options) -> absl::StatusOr<TensorParallelism> {
-        return PlanTensorParallel(config, mesh, options);
-      },
-      .vocab = config.vocab,
-      .units = std::move(units)};
-}
 TestedModel TestedGpt2(const Gpt2Config& config = SmallGpt2()) {
   return Tested<Gpt2>(config, "transformer.h.*");
 }
@@ -144,7 +128,7 @@ std::map<std::string, int64_t> ForwardOf(const TestedModel& tested, bool sequenc
   const auto outcome =
       RunModel(tested, {.mesh = "tp=4", .sequence_parallel = sequence_parallel, .training = false});
   DT_EXPECT_OK(outcome);
-  return outcome.ok() ? outcome->forward : std::map<std::string, int64_t>();
+  return outcome.ok() ? CallsOf(outcome->forward) : std::map<std::string, int64_t>();
 }
 
 // Two of each in a block, and those of the embedding and the head.

@@ -3,17 +3,15 @@
 // weight split on the wrong dimension, gradients on one rank only.
 #include "dtensor/parallel_plans/parallel_linear.h"
 
-#include <functional>
-#include <map>
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/testing/doubles.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "dtensor/tensor/autograd.h"
+#include "dtensor/tests/plans/on_world.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -27,23 +25,10 @@ using ::testing::Pair;
 
 constexpr int64_t kIn = 12, kOut = 24, kRows = 5;
 
-MATCHER_P(Refuses, message, "") {
-  return ExplainMatchResult(StatusIs(absl::StatusCode::kInvalidArgument, message), arg,
-                            result_listener);
-}
-
 std::vector<double> Values(int64_t count, int seed) {
   std::vector<double> values;
   for (int64_t i = 0; i < count; ++i) values.push_back(static_cast<double>((i * 7 + seed) % 9) - 4);
   return values;
-}
-
-using Program = std::function<absl::Status(Context&, const DeviceMesh&)>;
-absl::Status OnWorld(int ranks, const Program& program) {
-  return RunRanks(ranks, [&](Context& context) -> absl::Status {
-    DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse(absl::StrCat("tp=", ranks)));
-    return program(context, mesh);
-  });
 }
 
 ParallelLinearOptions Master(int64_t in, int64_t out) {
@@ -216,16 +201,6 @@ TEST(RowParallelLinear, RefusesAWholeOperandWhereItSaidSplit) {
   }));
 }
 
-// What kinds of collectives rank 0 issues, and how often.
-std::map<std::string, int64_t> Collectives(Context& context) {
-  std::map<std::string, int64_t> counts;
-  for (const auto& [key, traffic] : context.communicator().traffic()) {
-    counts[std::string(ToString(key.second))] += traffic.calls;
-  }
-  context.communicator().ResetTraffic();
-  return counts;
-}
-
 TEST(RowParallelLinear, AddsItsBiasOnceAndAfterOneCollective) {
   struct Case {
     Placement output;
@@ -242,7 +217,7 @@ TEST(RowParallelLinear, AddsItsBiasOnceAndAfterOneCollective) {
       const TensorOr x = Full(context, mesh, {Replicate()}, {2, 6}, DType::kF32, 1);
       context.communicator().ResetTraffic();
       DT_ASSIGN_OR_RETURN(const auto y, (*layer)(x));
-      EXPECT_THAT(Collectives(context), ElementsAre(Pair(c.collective, 1)));
+      EXPECT_THAT(TakeCollectives(context), ElementsAre(Pair(c.collective, 1)));
       // Not 6 + 2 b, which a bias of every rank would give, nor 6 + b / 2.
       EXPECT_THAT(ToGlobal<float>(y.Detach()), IsOkAndHolds(ElementsAre(7, 8, 9, 10, 7, 8, 9, 10)));
       return absl::OkStatus();
@@ -250,24 +225,18 @@ TEST(RowParallelLinear, AddsItsBiasOnceAndAfterOneCollective) {
   }
 }
 
-TEST(ParallelLinear, MovesNothingInAWorldOfOneAndWhereNothingIsGathered) {
-  for (const int ranks : {1, 2}) {
-    DT_EXPECT_OK(OnWorld(ranks, [&](Context& context, const DeviceMesh& mesh) -> absl::Status {
-      DT_ASSIGN_OR_RETURN(const auto up,
-                          ColumnParallelLinear::Create(context, mesh, kIn, kOut, true, ranks == 1));
-      const TensorOr x = Full(context, mesh, {Replicate()}, {kRows, kIn}, DType::kF32, 1);
-      context.communicator().ResetTraffic();
-      DT_ASSIGN_OR_RETURN(const auto y, (*up)(x));
-      if (ranks == 1) {
-        DT_ASSIGN_OR_RETURN(const auto down,
-                            RowParallelLinear::Create(context, mesh, kOut, kIn, true, true));
-        DT_ASSIGN_OR_RETURN(const auto z, (*down)(y));
-        DT_RETURN_IF_ERROR(Backward(Sum(z, {0, 1})));
-      }
-      EXPECT_THAT(Collectives(context), ElementsAre());
-      return absl::OkStatus();
-    }));
-  }
+TEST(ParallelLinear, MovesNothingInAWorldOfOne) {
+  DT_EXPECT_OK(OnWorld(1, [&](Context& context, const DeviceMesh& mesh) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const auto up,
+                        ColumnParallelLinear::Create(context, mesh, kIn, kOut, true, true));
+    DT_ASSIGN_OR_RETURN(const auto down,
+                        RowParallelLinear::Create(context, mesh, kOut, kIn, true, true));
+    const TensorOr x = Full(context, mesh, {Replicate()}, {kRows, kIn}, DType::kF32, 1);
+    context.communicator().ResetTraffic();
+    DT_RETURN_IF_ERROR(Backward(Sum((*down)((*up)(x)), {0, 1})));
+    EXPECT_THAT(TakeCollectives(context), ElementsAre());
+    return absl::OkStatus();
+  }));
 }
 
 // Column then row: the one all-reduce that Megatron's MLP has.
@@ -280,7 +249,7 @@ TEST(ParallelLinear, PairsWithOneAllReduce) {
     const TensorOr x = Full(context, mesh, {Replicate()}, {kRows, kIn}, DType::kF32, 1);
     context.communicator().ResetTraffic();
     DT_RETURN_IF_ERROR((*down)(Silu((*up)(x))).status());
-    EXPECT_THAT(Collectives(context), ElementsAre(Pair("all-reduce", 1)));
+    EXPECT_THAT(TakeCollectives(context), ElementsAre(Pair("all-reduce", 1)));
     return absl::OkStatus();
   }));
 }

@@ -20,6 +20,7 @@
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "dtensor/tensor/autograd.h"
+#include "dtensor/tests/plans/on_world.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -30,20 +31,6 @@ using ::testing::ElementsAre;
 using ::testing::ElementsAreArray;
 using ::testing::IsEmpty;
 using ::testing::Pair;
-
-DeviceMesh TpMesh(const Context& context) {
-  return *DeviceMesh::Parse(absl::StrCat("tp=", context.world_size()));
-}
-
-// Collectives since the last call, by kind.
-std::map<std::string, int64_t> Collectives(Context& context) {
-  std::map<std::string, int64_t> counts;
-  for (const auto& [key, traffic] : context.communicator().traffic()) {
-    counts[std::string(ToString(key.second))] += traffic.calls;
-  }
-  context.communicator().ResetTraffic();
-  return counts;
-}
 
 std::vector<double> LocalValues(const DistributedTensor& tensor) {
   absl::StatusOr<std::vector<double>> values = ToHost<double>(tensor.local());
@@ -68,8 +55,7 @@ TensorOr ExampleX(Context& context, const DeviceMesh& mesh) {
 }
 
 TEST(ColumnParallelLinear, ARankHasRowsOfTheWeightAndTheirFeatures) {
-  DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {
-    const DeviceMesh mesh = TpMesh(context);
+  DT_EXPECT_OK(OnWorld(2, [](Context& context, const DeviceMesh& mesh) -> absl::Status {
     DT_ASSIGN_OR_RETURN(const auto layer,
                         ColumnParallelLinear::Create(context, mesh, 4, 2, true, false, Example()));
     const bool first = context.rank() == 0;
@@ -85,8 +71,7 @@ TEST(ColumnParallelLinear, ARankHasRowsOfTheWeightAndTheirFeatures) {
 }
 
 TEST(RowParallelLinear, ARankHasColumnsOfTheWeightAndAllOfTheBias) {
-  DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {
-    const DeviceMesh mesh = TpMesh(context);
+  DT_EXPECT_OK(OnWorld(2, [](Context& context, const DeviceMesh& mesh) -> absl::Status {
     DT_ASSIGN_OR_RETURN(const auto layer,
                         RowParallelLinear::Create(context, mesh, 4, 2, true, false, Example()));
     const bool first = context.rank() == 0;
@@ -101,9 +86,9 @@ TEST(RowParallelLinear, ARankHasColumnsOfTheWeightAndAllOfTheBias) {
 }
 
 TEST(RowParallelLinear, StartsWithABiasOfZero) {
-  DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {
+  DT_EXPECT_OK(OnWorld(2, [](Context& context, const DeviceMesh& mesh) -> absl::Status {
     DT_ASSIGN_OR_RETURN(const auto layer,
-                        RowParallelLinear::Create(context, TpMesh(context), 4, 2, true, false,
+                        RowParallelLinear::Create(context, mesh, 4, 2, true, false,
                                                   {.seed = 1, .dtype = DType::kF64}));
     EXPECT_THAT(LocalValues(layer->bias()->tensor), ElementsAre(0, 0));
     return absl::OkStatus();
@@ -112,8 +97,7 @@ TEST(RowParallelLinear, StartsWithABiasOfZero) {
 
 // What one rank multiplies is a sum over its half of the features.
 TEST(RowParallelLinear, WithoutItsEdgeTheProductIsASumOverRanks) {
-  DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {
-    const DeviceMesh mesh = TpMesh(context);
+  DT_EXPECT_OK(OnWorld(2, [](Context& context, const DeviceMesh& mesh) -> absl::Status {
     const TensorOr w = Distribute<double>(context, mesh, {Shard(1)}, {2, 4},
                                           absl::MakeConstSpan(Example().master_weight));
     DT_ASSIGN_OR_RETURN(const auto x, ExampleX(context, mesh));
@@ -127,8 +111,7 @@ TEST(RowParallelLinear, WithoutItsEdgeTheProductIsASumOverRanks) {
 TEST(ColumnParallelLinear, GathersItsResultForwardAndAddsUpTheOperandsGradientBackward) {
   for (const bool gather : {false, true}) {
     for (const bool wanted : {false, true}) {
-      DT_EXPECT_OK(RunRanks(2, [&](Context& context) -> absl::Status {
-        const DeviceMesh mesh = TpMesh(context);
+      DT_EXPECT_OK(OnWorld(2, [&](Context& context, const DeviceMesh& mesh) -> absl::Status {
         DT_ASSIGN_OR_RETURN(const auto layer, ColumnParallelLinear::Create(
                                                   context, mesh, 4, 2, true, gather, Example()));
         DT_ASSIGN_OR_RETURN(DistributedTensor x, ExampleX(context, mesh));
@@ -137,12 +120,12 @@ TEST(ColumnParallelLinear, GathersItsResultForwardAndAddsUpTheOperandsGradientBa
         DT_ASSIGN_OR_RETURN(const auto y, (*layer)(x));
         std::map<std::string, int64_t> forward, backward;
         if (gather) forward["all-gather"] = 1;
-        EXPECT_EQ(Collectives(context), forward);
+        EXPECT_EQ(TakeCollectives(context), forward);
         const TensorOr dy = Full(context, y.layout(), {1, 2}, DType::kF64, 1);
         DT_RETURN_IF_ERROR(Backward(y, {.gradient = *dy}));
         DT_RETURN_IF_ERROR(ReduceGradients({x, layer->weight()->tensor, layer->bias()->tensor}));
         if (wanted) backward["all-reduce"] = 1;
-        EXPECT_EQ(Collectives(context), backward);
+        EXPECT_EQ(TakeCollectives(context), backward);
         if (wanted) {
           EXPECT_THAT(LocalValues(x.grad()), ElementsAre(6, 8, 10, 12));
         }
@@ -155,8 +138,7 @@ TEST(ColumnParallelLinear, GathersItsResultForwardAndAddsUpTheOperandsGradientBa
 }
 
 TEST(RowParallelLinear, AddsUpItsResultForwardAndMovesNothingBackward) {
-  DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {
-    const DeviceMesh mesh = TpMesh(context);
+  DT_EXPECT_OK(OnWorld(2, [](Context& context, const DeviceMesh& mesh) -> absl::Status {
     DT_ASSIGN_OR_RETURN(const auto layer,
                         RowParallelLinear::Create(context, mesh, 4, 2, true, true, Example()));
     DT_ASSIGN_OR_RETURN(const auto whole, ExampleX(context, mesh));
@@ -164,11 +146,11 @@ TEST(RowParallelLinear, AddsUpItsResultForwardAndMovesNothingBackward) {
     DT_RETURN_IF_ERROR(x.set_requires_grad(true));
     context.communicator().ResetTraffic();
     DT_ASSIGN_OR_RETURN(const auto y, (*layer)(x));
-    EXPECT_THAT(Collectives(context), ElementsAre(Pair("all-reduce", 1)));
+    EXPECT_THAT(TakeCollectives(context), ElementsAre(Pair("all-reduce", 1)));
     const TensorOr dy = Full(context, y.layout(), {1, 2}, DType::kF64, 1);
     DT_RETURN_IF_ERROR(Backward(y, {.gradient = *dy}));
     DT_RETURN_IF_ERROR(ReduceGradients({x, layer->weight()->tensor, layer->bias()->tensor}));
-    EXPECT_THAT(Collectives(context), IsEmpty());
+    EXPECT_THAT(TakeCollectives(context), IsEmpty());
     const bool first = context.rank() == 0;
     EXPECT_THAT(LocalValues(x.grad()), first ? ElementsAre(6, 8) : ElementsAre(10, 12));
     EXPECT_THAT(LocalValues(layer->weight()->tensor.grad()),
@@ -181,7 +163,7 @@ TEST(RowParallelLinear, AddsUpItsResultForwardAndMovesNothingBackward) {
 
 TEST(ColumnParallelLinear, HalvesThe11008FeaturesOfAnMlpOf4096) {
   DT_EXPECT_OK(Simulate(0, 2, [](Context& context) -> absl::Status {
-    const DeviceMesh mesh = TpMesh(context);
+    const DeviceMesh mesh = *DeviceMesh::Parse("tp=2");
     DT_ASSIGN_OR_RETURN(const auto up,
                         ColumnParallelLinear::Create(context, mesh, 4096, 11008, false, false));
     DT_ASSIGN_OR_RETURN(const auto down,
@@ -200,8 +182,7 @@ TEST(ColumnParallelLinear, HalvesThe11008FeaturesOfAnMlpOf4096) {
 // The table's rows are split, and the sum of a token's one row and zeros is scattered: the sequence
 // keeps its length.
 TEST(VocabParallel, ScattersTheEmbeddingToTheSequence) {
-  DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {
-    const DeviceMesh mesh = TpMesh(context);
+  DT_EXPECT_OK(OnWorld(2, [](Context& context, const DeviceMesh& mesh) -> absl::Status {
     EmbeddingLayer table(5, 2, 0.5);  // 3 and 2 rows
     table.SetDType(DType::kF64);
     table.weight()->init = ParameterInit::Values({0, 1, 10, 11, 20, 21, 30, 31, 40, 41});
@@ -212,7 +193,7 @@ TEST(VocabParallel, ScattersTheEmbeddingToTheSequence) {
         Distribute<int32_t>(context, mesh, {Replicate()}, {1, 4}, absl::MakeConstSpan(ids));
     context.communicator().ResetTraffic();
     DT_ASSIGN_OR_RETURN(const auto x, table(tokens));
-    EXPECT_THAT(Collectives(context), ElementsAre(Pair("reduce-scatter", 1)));
+    EXPECT_THAT(TakeCollectives(context), ElementsAre(Pair("reduce-scatter", 1)));
     EXPECT_EQ(x.shape(), Dims({1, 4, 2}));
     EXPECT_EQ(x.local().shape(), Dims({1, 2, 2}));
     EXPECT_THAT(LocalValues(x),
@@ -237,15 +218,14 @@ TEST(TensorParallel, IsNotDataParallelism) {
 }
 
 TEST(TensorParallel, ALossMayHaveItsLogitsWhole) {
-  DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {
-    const DeviceMesh mesh = TpMesh(context);
+  DT_EXPECT_OK(OnWorld(2, [](Context& context, const DeviceMesh& mesh) -> absl::Status {
     LinearLayer head(4, 6, 0.5);
     DT_RETURN_IF_ERROR(
         ParallelPlan({{"", Colwise("tp", Replicate())}}).Apply(head, context, mesh, {}));
     const TensorOr x = Full(context, mesh, {Replicate()}, {2, 3, 4}, DType::kF32, 1);
     context.communicator().ResetTraffic();
     DT_ASSIGN_OR_RETURN(const auto logits, head(x));
-    EXPECT_THAT(Collectives(context), ElementsAre(Pair("all-gather", 1)));
+    EXPECT_THAT(TakeCollectives(context), ElementsAre(Pair("all-gather", 1)));
     EXPECT_EQ(logits.local().shape(), Dims({2, 3, 6}));
     return absl::OkStatus();
   }));
@@ -311,7 +291,7 @@ TEST(ContextParallel, ARankHasOneChunkOfTheSequenceAndKeysAndValuesGoRound) {
       DT_ASSIGN_OR_RETURN(const auto y, (*attention)(x));
       const int64_t chunk = kSequence / ranks;
       EXPECT_EQ(y.local().shape(), Dims({1, chunk, kDim}));
-      // Rank 1's are positions chunk to 2 chunk, in order.
+      // Rank r's are positions r chunk to (r + 1) chunk - 1, in order.
       const int64_t first = context.rank() * chunk;
       EXPECT_EQ(ToString({DimRegion(y.layout(), 1, kSequence, mesh.Coordinate(context.rank()))}),
                 absl::StrCat("{", first, "..", first + chunk - 1, "}"));

@@ -64,7 +64,10 @@ absl::StatusOr<ModuleOutcome> TrainModule(Context& context, const ModuleRun& run
   DT_ASSIGN_OR_RETURN(AdamW adamw, AdamW::Create(model->Parameters(), {}));
   ModuleOutcome outcome;
   for (int step = 0; step < 3; ++step) {
-    DT_ASSIGN_OR_RETURN(const auto y, (*model)(Operand(context, mesh, run.x)));
+    const TensorOr x = Operand(context, mesh, run.x);
+    context.communicator().ResetTraffic();
+    DT_ASSIGN_OR_RETURN(const auto y, (*model)(x));
+    if (step == 0) outcome.forward = context.communicator().traffic();
     DT_RETURN_IF_ERROR(Backward(Sum(Mul(y, y), {0, 1, 2})));
     DT_RETURN_IF_ERROR(ReduceGradients(model->Parameters()));
     if (step == 0) {

@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "dtensor/nn/module.h"
+#include "dtensor/runtime/comm/communicator.h"
 #include "dtensor/runtime/core/dims.h"
 #include "dtensor/tensor/context.h"
 
@@ -34,6 +35,7 @@ struct ModuleOutcome {
   using Values = std::map<std::string, std::vector<double>>;  // by path
   std::vector<double> y;
   Values gradients, weights;  // of the first step; after three
+  TrafficTable forward;       // of the first step
 };
 
 // Three steps of AdamW on sum(y^2), in f64, with uneven shards allowed. On every rank.
