@@ -24,7 +24,7 @@ ThreadsBeside::ThreadsBeside(Context& world, MakeRankWork make)
   threads_ = std::thread([this, ranks = world.world_size()] {
     UseAllCores();  // of which RunRanks takes its own
     const absl::Status status = RunRanks(
-        ranks, [this](Context& context) { return RunRank(context); }, {.pin_threads = true});
+        ranks, [this](Context& context) { return RunRank(context); }, {.pin_threads = CanPin(ranks)});
     const std::lock_guard lock(mutex_);
     status_.Update(status);
     over_ = true;

@@ -77,7 +77,7 @@ absl::Status MeasureOnThreads(const RowTask& task, double seconds, RowTimes& out
     if (context.rank() == 0) out = std::move(times);  // all ranks have the same
     return runner->CheckResults();
   };
-  return RunRanks(task.row.ranks(), run, {.pin_threads = true});
+  return RunRanks(task.row.ranks(), run, {.pin_threads = CanPin(task.row.ranks())});
 }
 
 absl::Status MeasureOnProcesses(Context& world, const RowTask& task, double seconds,

@@ -62,7 +62,7 @@ struct Unsettled {
 };
 
 struct TensorImpl {
-  // To be read after Settle(). Goes last: its memory keeps what the others refer to (LocalWorld).
+  // To be read after Settle(). Goes last: its memory keeps what the others refer to (WorldParts).
   Tensor local;
   Context* context = nullptr;
   SpecPtr spec;

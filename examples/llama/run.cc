@@ -244,7 +244,7 @@ absl::StatusOr<RunResult> Train(const TrainConfig& config, const absl::StatusOr<
     return RankRun(context, config, *corpus, options, result).Run();
   };
   const int ranks = corpus.ok() ? config.mesh.size() : 1;
-  const RunOptions threads = {.pin_threads = true};  // the only world of its process
+  const RunOptions threads = {.pin_threads = CanPin(ranks)};
   DT_RETURN_IF_ERROR(options.as_launched ? RunWorld(ranks, run, threads)
                                          : RunRanks(ranks, run, threads));
   DT_RETURN_IF_ERROR(refused);

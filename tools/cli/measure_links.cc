@@ -197,7 +197,7 @@ absl::StatusOr<CostModel> MeasureLinks(int64_t number, bool as_launched) {
     if (context.rank() == 0) times = mine;  // all ranks have the same
     return absl::OkStatus();
   };
-  const RunOptions threads = {.pin_threads = true};
+  const RunOptions threads = {.pin_threads = CanPin(ranks)};
   const absl::Status status =
       as_launched ? RunWorld(ranks, measure, threads) : RunRanks(ranks, measure, threads);
   if (!status.ok()) return absl::InternalError(status.message());

@@ -237,7 +237,8 @@ absl::StatusOr<RunReport> Measure(const RedistributionPlan& plan, const MeasureO
     if (context.rank() == 0) report = std::move(mine);
     return absl::OkStatus();
   };
-  DT_RETURN_IF_ERROR(RunWorld(static_cast<int>(WorldSize(plan)), run, {.pin_threads = true}));
+  const int ranks = static_cast<int>(WorldSize(plan));
+  DT_RETURN_IF_ERROR(RunWorld(ranks, run, {.pin_threads = CanPin(ranks)}));
   return report;
 }
 

@@ -21,14 +21,17 @@ struct RunOptions {
   double timeout_seconds = 60;               // a peer silent for longer fails the world; above 0
   uint64_t seed = 0;                         // of the random delays below
   int max_delay_us = 0;  // injected before each exchange (and launch, on deferred); 0 or more
-  // Rank r to the r-th core that the process may use, where there are enough of them. Two worlds at
-  // a time would share the first cores: for benchmarks, and programs that have one world alone.
+  // Each rank's thread to a core of its own, which no other world of this process pins to. Refused
+  // where the cores that the process may use are not enough: see CanPin().
   bool pin_threads = false;
   // Told, on the thread that called, what ranks cannot say while one of them is stuck: the world's
   // failure, at once; and, when a rank has not returned a time-out after that failure or after
   // another rank's error, that the call still waits for it (kDeadlineExceeded), once. Null: nobody.
   std::function<void(const absl::Status&)> report = PrintOnStderr;
 };
+
+// Whether n ranks could be pinned now.
+bool CanPin(int n);
 
 // What one rank runs, on its own thread. An exception that leaves it is its error: kInternal with
 // the exception's text, kResourceExhausted for std::bad_alloc.
@@ -39,7 +42,7 @@ using RankFunction = std::function<absl::Status(Communicator&, Device&)>;
 // lowest rank's error, prefixed "rank R: "; otherwise OK. Tensors that outlive fn keep the world's
 // memory; nothing can be exchanged any more. Errors: kInvalidArgument for n < 1, n > 2^20, a null
 // function, a time-out or delay out of range, another device; kResourceExhausted where the system
-// has not as many threads, or no memory for them: then fn is called on no rank.
+// has not as many threads, cores to pin to, or no memory for them: then fn is called on no rank.
 absl::Status RunLocalRanks(int n, const RankFunction& fn, const RunOptions& options = {});
 
 // Runs fn once, on this thread, as rank `rank` of `size`: every exchange is counted and none takes

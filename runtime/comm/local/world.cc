@@ -66,6 +66,16 @@ void World::Leave(int rank, const absl::Status& status) {
   WakeAll();
 }
 
+void World::Return() {
+  std::lock_guard lock(mutex_);
+  for (Rank& rank : ranks_) {
+    rank.left = false;
+    rank.returned = absl::OkStatus();
+  }
+  left_ = 0;
+  returned_error_ = absl::OkStatus();
+}
+
 void World::AwaitAlarm(uint64_t seen, Clock::time_point until) {
   std::unique_lock lock(mutex_);
   alarmed_.wait_until(lock, until, [&] { return alarm() != seen; });

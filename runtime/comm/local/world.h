@@ -58,6 +58,9 @@ class World {
   // `rank` will take part in nothing more, because its function returned `status`. Whoever waits
   // for it now or later fails the world.
   void Leave(int rank, const absl::Status& status);
+  // Another function for all ranks. Requires: none has been called yet, or all have left, and none
+  // waits.
+  void Return();
 
   // While `rank` may read what its peers posted. It says so before it looks for a failure, and a
   // peer that fails makes that known before it looks for readers: one of the two sees the other,

@@ -256,8 +256,8 @@ absl::StatusOr<RingRun> RunOnThreads(Device& device, const RingSchedule& schedul
     return Rank(shared, communicator, of_rank).Run();
   };
   // Many threads share few cores, so a peer may be busy for long.
-  DT_RETURN_IF_ERROR(
-      RunLocalRanks(WorldSize(mesh), run, {.timeout_seconds = 3600, .pin_threads = true}));
+  DT_RETURN_IF_ERROR(RunLocalRanks(
+      WorldSize(mesh), run, {.timeout_seconds = 3600, .pin_threads = CanPin(WorldSize(mesh))}));
   return shared.run;
 }
 

@@ -1,4 +1,4 @@
-#include "dtensor/runtime/comm/local/local_world.h"
+#include "dtensor/runtime/comm/local/world_parts.h"
 
 #include <algorithm>
 #include <iterator>
@@ -7,13 +7,13 @@
 
 namespace dtensor {
 
-bool LocalWorld::has_tensors() const {
+bool WorldParts::has_tensors() const {
   return std::any_of(devices.begin(), devices.end(),
                      [](const auto& device) { return device->tensors() > 0; });
 }
 
-void LetGo(std::unique_ptr<LocalWorld> world) {
-  using Worlds = std::vector<std::unique_ptr<LocalWorld>>;
+void LetGo(std::unique_ptr<WorldParts> world) {
+  using Worlds = std::vector<std::unique_ptr<WorldParts>>;
   // Never destroyed: tensors in static variables may be the last ones.
   static auto& mutex = *new std::mutex;
   static auto& kept = *new Worlds;

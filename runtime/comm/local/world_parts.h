@@ -1,7 +1,7 @@
-// LocalWorld: what the tensors of one run's ranks refer to. It stays while there are any, so that a
-// tensor which a program takes out of RunRanks can be looked at and dropped like any other.
-#ifndef DTENSOR_RUNTIME_COMM_LOCAL_LOCAL_WORLD_H_
-#define DTENSOR_RUNTIME_COMM_LOCAL_LOCAL_WORLD_H_
+// WorldParts: what the tensors of one world's ranks refer to. It stays while there are any, so that
+// a tensor which a program takes out of the world can be looked at and dropped like any other.
+#ifndef DTENSOR_RUNTIME_COMM_LOCAL_WORLD_PARTS_H_
+#define DTENSOR_RUNTIME_COMM_LOCAL_WORLD_PARTS_H_
 
 #include <memory>
 #include <vector>
@@ -13,7 +13,7 @@
 
 namespace dtensor {
 
-struct LocalWorld {
+struct WorldParts {
   bool has_tensors() const;
 
   std::unique_ptr<World> world;  // null: simulated
@@ -24,8 +24,8 @@ struct LocalWorld {
 
 // Destroys `world`, whose ranks have ended; one that has tensors stays, with as little memory as
 // they need, until a later call finds that they are gone. Thread-safe.
-void LetGo(std::unique_ptr<LocalWorld> world);
+void LetGo(std::unique_ptr<WorldParts> world);
 
 }  // namespace dtensor
 
-#endif  // DTENSOR_RUNTIME_COMM_LOCAL_LOCAL_WORLD_H_
+#endif  // DTENSOR_RUNTIME_COMM_LOCAL_WORLD_PARTS_H_

@@ -1,0 +1,113 @@
+#include "dtensor/tensor/local_world.h"
+
+#include <exception>
+#include <utility>
+#include <vector>
+
+#include "dtensor/runtime/comm/local/local_ranks.h"
+#include "dtensor/runtime/core/no_throw.h"
+#include "dtensor/runtime/core/status.h"
+
+namespace dtensor {
+namespace {
+
+// Of a rank whose program has ended: it stays while its tensors do.
+void Retire(std::shared_ptr<Context> context) {
+  if (context == nullptr) return;
+  context->ForgetReads();
+  Device& device = context->device();
+  if (device.tensors() > 0) device.KeepAlive(std::move(context));
+}
+
+}  // namespace
+
+struct LocalRank::State {
+  State(std::shared_ptr<LocalRanks> ranks, Communicator& communicator)
+      : ranks(std::move(ranks)),
+        rank(communicator.rank()),
+        context(std::make_shared<Context>(communicator, this->ranks->device(rank))) {}
+  ~State() {
+    const bool throws = std::uncaught_exceptions() > exceptions;
+    Leave(throws ? absl::InternalError("an exception ended its thread's work") : absl::OkStatus())
+        .IgnoreError();
+    Retire(std::move(context));
+  }
+
+  absl::Status Leave(const absl::Status& status) {
+    if (left) return result;
+    left = true;
+    context->ForgetReads();
+    return result = NoThrow([&] { return ranks->Leave(rank, status); });
+  }
+
+  const std::shared_ptr<LocalRanks> ranks;
+  const int rank;
+  std::shared_ptr<Context> context;
+  const int exceptions = std::uncaught_exceptions();  // when it was made
+  bool left = false;
+  absl::Status result;
+};
+
+LocalRank::LocalRank(std::unique_ptr<State> state) : state_(std::move(state)) {}
+LocalRank::LocalRank(LocalRank&&) noexcept = default;
+LocalRank& LocalRank::operator=(LocalRank&&) noexcept = default;
+LocalRank::~LocalRank() = default;
+
+Context& LocalRank::context() {
+  DT_REQUIRE(state_ != nullptr, "LocalRank::context() of one that was moved from");
+  return *state_->context;
+}
+
+absl::Status LocalRank::Leave(const absl::Status& status) {
+  DT_REQUIRE(state_ != nullptr, "LocalRank::Leave() of one that was moved from");
+  return state_->Leave(status);
+}
+
+struct LocalWorld::State {
+  explicit State(std::shared_ptr<LocalRanks> made)
+      : ranks(std::move(made)), contexts(ranks->size()) {}
+  ~State() {
+    for (std::shared_ptr<Context>& context : contexts) Retire(std::move(context));
+  }
+
+  const std::shared_ptr<LocalRanks> ranks;
+  std::vector<std::shared_ptr<Context>> contexts;  // of Run: each made by its rank
+};
+
+LocalWorld::LocalWorld(std::unique_ptr<State> state) : state_(std::move(state)) {}
+LocalWorld::LocalWorld(LocalWorld&&) noexcept = default;
+LocalWorld& LocalWorld::operator=(LocalWorld&&) noexcept = default;
+LocalWorld::~LocalWorld() = default;
+
+absl::StatusOr<LocalWorld> LocalWorld::Create(int n, const RunOptions& options) {
+  DT_ASSIGN_OR_RETURN(std::shared_ptr<LocalRanks> ranks, LocalRanks::Create(n, options));
+  return LocalWorld(std::make_unique<State>(std::move(ranks)));
+}
+
+int LocalWorld::size() const { return state_->ranks->size(); }
+
+absl::Status LocalWorld::failure() const { return state_->ranks->failure(); }
+
+absl::Status LocalWorld::Run(const std::function<absl::Status(Context&)>& fn) {
+  RankFunction with_context;
+  if (fn) {
+    with_context = [this, &fn](Communicator& communicator, Device& device) {
+      std::shared_ptr<Context>& context = state_->contexts[communicator.rank()];
+      if (context == nullptr) context = std::make_shared<Context>(communicator, device);
+      return fn(*context);
+    };
+  }
+  return state_->ranks->Run(with_context);
+}
+
+absl::StatusOr<LocalRank> LocalWorld::Take(int rank) {
+  DT_ASSIGN_OR_RETURN(Communicator* const communicator, state_->ranks->Take(rank));
+  return LocalRank(std::make_unique<LocalRank::State>(state_->ranks, *communicator));
+}
+
+absl::StatusOr<LocalRank> SingleRank(const RunOptions& options) {
+  DT_ASSIGN_OR_RETURN(LocalWorld world, LocalWorld::Create(1, options));
+  return world.Take(0);
+}
+
+}  // namespace dtensor

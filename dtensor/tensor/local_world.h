@@ -1,0 +1,93 @@
+// Ranks of this process that stay, for programs that have a loop, or threads, of their own.
+//
+//   LocalWorld    n ranks, on threads that it keeps or on the caller's
+//   SingleRank()  a world of one: operators on the calling thread, with nothing around them
+//
+// A program whose ranks do one thing from beginning to end wants RunRanks (context.h) or, as a
+// process for each rank, RunWorld and JoinWorld (join_world.h). docs/running.md shows all of them.
+//
+// Worlds know nothing of each other: there may be several in a process, one after the other and at
+// the same time. Tensors of two of them never meet in an operator.
+#ifndef DTENSOR_TENSOR_LOCAL_WORLD_H_
+#define DTENSOR_TENSOR_LOCAL_WORLD_H_
+
+#include <functional>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dtensor/tensor/context.h"
+
+namespace dtensor {
+
+// One rank of this process, for whichever thread has it: one at a time.
+class LocalRank {
+ public:
+  LocalRank(LocalRank&&) noexcept;
+  LocalRank& operator=(LocalRank&&) noexcept;
+  // Leaves, unless it has left: with OK; with an error where an exception is on its way through the
+  // thread, so that the other ranks hear of it.
+  ~LocalRank();
+
+  // There as long as this is, or as there are tensors of it.
+  Context& context();
+
+  // This rank's program ended with `status`. Whoever waits for the rank, now or later, gets
+  // `status`, or that it returned, as the world's failure. Waits for peers only to finish what was
+  // begun. Returns the world's failure if it has failed by now, else `status`, prefixed "rank R: ".
+  // Later calls change nothing.
+  absl::Status Leave(const absl::Status& status);
+
+ private:
+  friend class LocalWorld;
+  struct State;
+  explicit LocalRank(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+// Used in one of two ways: Run, again and again, or Take, once for each rank.
+//
+// A world that has failed stays so (docs/errors.md): every call returns that failure, and a new
+// world is the remedy. What was made in the old one can still be looked at.
+class LocalWorld {
+ public:
+  // Errors: as RunRanks.
+  static absl::StatusOr<LocalWorld> Create(int n, const RunOptions& options = {});
+  LocalWorld(LocalWorld&&) noexcept;
+  LocalWorld& operator=(LocalWorld&&) noexcept;
+  // Ranks that were taken stay until they leave. Tensors stay as those of RunRanks do.
+  ~LocalWorld();
+
+  int size() const;
+  // Of the world; OK while it works.
+  absl::Status failure() const;
+
+  // Calls fn on each rank, on the thread and with the Context that the rank had in the call before,
+  // and waits for all. Between two calls the ranks sleep, and the caller may hold what they made:
+  // look at it, drop it, hand it to the next call.
+  //
+  // An exception that leaves fn is its rank's error. The same holds of the world after an error as
+  // after a step that was refused: where fn returned errors on all ranks, they are at the same point
+  // of the program, and the next call may go on. Where it did on some, the world has failed.
+  //
+  // Errors: those of RunRanks; kFailedPrecondition while another thread is in Run, or after Take.
+  absl::Status Run(const std::function<absl::Status(Context&)>& fn);
+
+  // A rank for a thread of the caller's. Peers that wait for a rank which nobody has taken yet wait
+  // for the time-out; RunOptions::report is told nothing. Errors: kInvalidArgument for a rank that
+  // the world lacks, or with pin_threads; kFailedPrecondition for a rank that was taken before, or
+  // after Run.
+  absl::StatusOr<LocalRank> Take(int rank);
+
+ private:
+  struct State;
+  explicit LocalWorld(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+// The rank of a world of one.
+absl::StatusOr<LocalRank> SingleRank(const RunOptions& options = {});
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_TENSOR_LOCAL_WORLD_H_

@@ -1,0 +1,39 @@
+// RankThreads: one thread for each rank, which run function after function.
+#ifndef DTENSOR_RUNTIME_COMM_LOCAL_RANK_THREADS_H_
+#define DTENSOR_RUNTIME_COMM_LOCAL_RANK_THREADS_H_
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace dtensor {
+
+class RankThreads {
+ public:
+  ~RankThreads() { Stop(); }
+
+  int size() const { return static_cast<int>(threads_.size()); }
+  // One more thread, which first runs `first`. Throws what std::thread does.
+  void Add(std::function<void()> first);
+  // Has each of them call run(its number), and does not wait. Requires: each has returned from what
+  // it called before, but for what touches neither `run` nor anything that goes with it.
+  void Start(std::function<void(int)> run);
+  void Stop();  // waits until they have returned, and are gone
+
+ private:
+  void Work(int number);
+
+  std::mutex mutex_;  // of the three below
+  std::condition_variable changed_;
+  uint64_t starts_ = 0;
+  bool stops_ = false;
+  std::function<void(int)> run_;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_RUNTIME_COMM_LOCAL_RANK_THREADS_H_
