@@ -13,6 +13,7 @@
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/testing/doubles.h"
 #include "dtensor/tensor/autograd.h"
+#include "dtensor/tensor/testing/suite_ranks.h"
 
 namespace dtensor {
 namespace {
@@ -125,14 +126,10 @@ TensorOr StepTokens(Context& context, const DeviceMesh& mesh, const Dims& shape,
 
 absl::StatusOr<Trained> Train(const TrainingRun& run) {
   DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse(run.mesh));
-  std::vector<Trained> ranks(mesh.size());
-  DT_RETURN_IF_ERROR(RunRanks(
-      mesh.size(),
-      [&](Context& context) -> absl::Status {
-        DT_ASSIGN_OR_RETURN(ranks[context.rank()], RankRun(context, run).Run());
-        return absl::OkStatus();
-      },
-      run.options));
+  DT_ASSIGN_OR_RETURN(
+      std::vector<Trained> ranks,
+      OnSuiteRanks(
+          mesh.size(), [&](Context& context) { return RankRun(context, run).Run(); }, run.options));
   for (size_t rank = 1; rank < ranks.size(); ++rank) {
     ranks[rank].traffic = ranks[0].traffic;  // uneven shards receive unlike bytes
     if (ranks[rank] == ranks[0]) continue;

@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -56,9 +57,14 @@ absl::StatusOr<std::vector<double>> WideValues(const DistributedTensor& tensor);
 // Token ids [batch, sequence], replicated: element i is i * factor mod `below`.
 TensorOr StepTokens(Context& context, const DeviceMesh& mesh, const Dims& shape, int64_t factor,
                     int64_t below);
+inline auto ValueFields(Trained& t) {
+  return std::tie(t.losses, t.norms, t.first_values, t.first_gradients, t.parameters, t.layouts,
+                  t.traffic);
+}
 
 // Forward, backward, clipping and AdamW, `run.steps` times on one batch. Errors: what the library
-// refuses; kInternal when two ranks end with unlike numbers.
+// refuses; kInternal when two ranks end with unlike numbers; kUnimplemented where the suite has no
+// such ranks (suite_ranks.h).
 absl::StatusOr<Trained> Train(const TrainingRun& run);
 
 // |a - b| / |b|, over all values of all parameters' worst.

@@ -17,6 +17,7 @@
 #include "dtensor/runtime/testing/shared_ranks.h"
 #include "dtensor/runtime/testing/socket_ranks.h"
 #include "dtensor/runtime/testing/status_matchers.h"
+#include "dtensor/tensor/testing/suite_ranks.h"
 #include "dtensor/testing/ring_reference.h"
 #include "dtensor/testing/ring_runs.h"
 #include "gmock/gmock.h"
@@ -60,7 +61,7 @@ struct Global {
 };
 
 absl::Status RunOn(const RingSchedule& schedule, const Global& g, double limit,
-                   Communicator& communicator, Device& device) {
+                   Communicator& communicator, Device& device, Digest& seen) {
   const RankRing ring(schedule, communicator.rank());
   const RingProblem& p = schedule.problem();
   const IndexSet& mine = schedule.q_positions(ring.ring_rank());
@@ -75,6 +76,10 @@ absl::Status RunOn(const RingSchedule& schedule, const Global& g, double limit,
   DT_RETURN_IF_ERROR(Check("dq", r.dq, g.out.dq, kBatch, s, query, mine, limit));
   DT_RETURN_IF_ERROR(Check("dk", r.dk, g.out.dk, kBatch, t, key, keys, limit));
   DT_RETURN_IF_ERROR(Check("dv", r.dv, g.out.dv, kBatch, t, key, keys, limit));
+
+  for (const Tensor& tensor : {r.o, r.lse, r.dq, r.dk, r.dv}) {
+    DT_RETURN_IF_ERROR(AddElements(tensor, seen));
+  }
 
   // What came is what the schedule says the others send here.
   int64_t counted = 0, planned = 0;
@@ -117,31 +122,42 @@ std::vector<AttentionMask> Masks() {
 }
 
 void ExpectRight(const Case& c, const RunOptions& options = {}) {
+  const int ranks = DeviceMesh::Parse(c.mesh)->size();
+  if (!SuiteHasRanks(ranks, options)) return;
   for (const AttentionMask& mask : Masks()) {
     SCOPED_TRACE(absl::StrCat(c.mesh, " ", mask.ToString(), " ", c.q_length, " ", c.kv_length));
     const RingSchedule f32 = Schedule(c, mask, DType::kF32), f64 = Schedule(c, mask, DType::kF64);
     const RingSchedule bf16 = Schedule(c, mask, DType::kBF16);
     const AttentionInputs in = RandomInputs(f64.problem());
     const Global g = {in, ReferenceAttention(ReferenceOf(f64.problem(), kScale), in)};
-    const int ranks = f32.problem().q.mesh().size();
+    EXPECT_THAT(OnSuiteRanks(
+                    ranks,
+                    [&](Context& context) -> absl::StatusOr<uint64_t> {
+                      Communicator& communicator = context.communicator();
+                      Device& device = context.device();
+                      Digest seen;
+                      DT_RETURN_IF_ERROR(RunOn(f32, g, 3e-6, communicator, device, seen));
+                      // o, which backward reads, is rounded to bf16; one shard may have more than
+                      // its part of the error. Kernels' tests hold it against that of one step.
+                      DT_RETURN_IF_ERROR(RunOn(bf16, g, 8e-3, communicator, device, seen));
+                      DT_RETURN_IF_ERROR(RunOn(f64, g, 1e-13, communicator, device, seen));
+                      return seen.value();
+                    },
+                    options),
+                IsOk());
     SocketRanks sockets(ranks);
     SharedRanks arenas(ranks);
-    EXPECT_THAT(
-        RunLocalRanks(
-            ranks,
-            [&](Communicator& communicator, Device& device) -> absl::Status {
-              DT_RETURN_IF_ERROR(RunOn(f32, g, 3e-6, communicator, device));
-              SocketRank rank = sockets.Make(communicator, device);
-              DT_RETURN_IF_ERROR(RunOn(f32, g, 3e-6, rank.communicator(), device));
-              SharedRank shared = arenas.Make(communicator, options.max_delay_us);
-              DT_RETURN_IF_ERROR(RunOn(f32, g, 3e-6, shared.communicator(), shared.device()));
-              // o, which backward reads, is rounded to bf16; one shard may have more than
-              // its part of the error. Kernels' tests hold it against that of one step.
-              DT_RETURN_IF_ERROR(RunOn(bf16, g, 8e-3, communicator, device));
-              return RunOn(f64, g, 1e-13, communicator, device);
-            },
-            options),
-        IsOk());
+    EXPECT_THAT(RunLocalRanks(
+                    ranks,
+                    [&](Communicator& threads, Device& device) -> absl::Status {
+                      SocketRank rank = sockets.Make(threads, device);
+                      Digest seen;
+                      DT_RETURN_IF_ERROR(RunOn(f32, g, 3e-6, rank.communicator(), device, seen));
+                      SharedRank shared = arenas.Make(threads, options.max_delay_us);
+                      return RunOn(f32, g, 3e-6, shared.communicator(), shared.device(), seen);
+                    },
+                    options),
+                IsOk());
   }
 }
 

@@ -16,6 +16,7 @@
 #include "dtensor/runtime/testing/shared_ranks.h"
 #include "dtensor/runtime/testing/socket_ranks.h"
 #include "dtensor/runtime/testing/status_matchers.h"
+#include "dtensor/tensor/testing/suite_ranks.h"
 #include "dtensor/testing/all_layouts.h"
 #include "dtensor/testing/indexed_data.h"
 #include "gmock/gmock.h"
@@ -64,7 +65,8 @@ absl::StatusOr<Tensor> Carry(const Way& way,
 }
 
 absl::Status RunPair(const Layout& from, const Layout& to, absl::Span<const int64_t> shape,
-                     DType dtype, const Way& way, Communicator& communicator, Device& device) {
+                     DType dtype, const Way& way, Communicator& communicator, Device& device,
+                     Digest& seen) {
   RedistributionOptions options = way.options;
   options.staging_bytes = communicator.staging_bytes();
   DT_ASSIGN_OR_RETURN(RedistributionPlan plan,
@@ -83,6 +85,7 @@ absl::Status RunPair(const Layout& from, const Layout& to, absl::Span<const int6
     return absl::InternalError(absl::StrCat(plan.ToString(), ": rank ", rank, " had ", peak,
                                             " bytes, and PeakBytes() is ", plan.PeakBytes()));
   }
+  DT_RETURN_IF_ERROR(AddElements(result, seen));
   return CheckResult(plan, rank, result);
 }
 
@@ -91,29 +94,44 @@ absl::Status RunAllPairs(absl::string_view mesh_text, const std::vector<Dims>& s
                          const std::vector<ReduceOp>& ops, const std::vector<ShardOrder>& orders,
                          DType dtype, const RunOptions& options = {}, const Way& way = {}) {
   const DeviceMesh mesh = Mesh(mesh_text);
-  SocketRanks sockets(mesh.size());
-  SharedRanks arenas(way.by_arenas ? mesh.size() : 0);
-  return RunLocalRanks(
-      mesh.size(),
-      [&](Communicator& world, Device& threads_device) -> absl::Status {
-        SocketRank rank = sockets.Make(world, threads_device, way.messages);
-        std::unique_ptr<SharedRank> shared;
-        if (way.by_arenas) shared.reset(new SharedRank(arenas.Make(world, options.max_delay_us)));
-        Device& device = way.by_arenas ? shared->device() : threads_device;
-        Communicator& communicator = way.by_arenas     ? shared->communicator()
-                                     : way.by_messages ? rank.communicator()
-                                                       : world;
-        for (const Dims& shape : shapes) {
-          const std::vector<Layout> layouts = AllLayouts(mesh, shape, ops, orders);
-          for (const Layout& from : layouts) {
-            for (const Layout& to : layouts) {
-              DT_RETURN_IF_ERROR(RunPair(from, to, shape, dtype, way, communicator, device));
-            }
-          }
+  const auto run = [&](Communicator& communicator, Device& device) -> absl::StatusOr<uint64_t> {
+    Digest seen;
+    for (const Dims& shape : shapes) {
+      const std::vector<Layout> layouts = AllLayouts(mesh, shape, ops, orders);
+      for (const Layout& from : layouts) {
+        for (const Layout& to : layouts) {
+          DT_RETURN_IF_ERROR(RunPair(from, to, shape, dtype, way, communicator, device, seen));
         }
-        return absl::OkStatus();
-      },
-      options);
+      }
+    }
+    return seen.value();
+  };
+  if (way.by_messages) {
+    SocketRanks sockets(mesh.size());
+    return RunLocalRanks(
+        mesh.size(),
+        [&](Communicator& threads, Device& device) {
+          SocketRank rank = sockets.Make(threads, device, way.messages);
+          return run(rank.communicator(), device).status();
+        },
+        options);
+  }
+  if (way.by_arenas) {
+    SharedRanks arenas(mesh.size());
+    return RunLocalRanks(
+        mesh.size(),
+        [&](Communicator& threads, Device&) {
+          SharedRank rank = arenas.Make(threads, options.max_delay_us);
+          return run(rank.communicator(), rank.device()).status();
+        },
+        options);
+  }
+  if (!SuiteHasRanks(mesh.size(), options)) return absl::OkStatus();
+  return OnSuiteRanks(
+             mesh.size(),
+             [&](Context& context) { return run(context.communicator(), context.device()); },
+             options)
+      .status();
 }
 
 absl::Status RunAllPairs(absl::string_view mesh, const std::vector<Dims>& shapes, ReduceOp op,
@@ -258,9 +276,10 @@ TEST(ExecutorPairsTest, RandomPairs) {
     for (int i = 0; i < 12; ++i) layouts.push_back(layout());
     DT_ASSERT_OK(
         RunLocalRanks(mesh.size(), [&](Communicator& communicator, Device& device) -> absl::Status {
+          Digest seen;
           for (size_t i = 1; i < layouts.size(); ++i) {
-            DT_RETURN_IF_ERROR(
-                RunPair(layouts[i - 1], layouts[i], shape, DType::kF32, way, communicator, device));
+            DT_RETURN_IF_ERROR(RunPair(layouts[i - 1], layouts[i], shape, DType::kF32, way,
+                                       communicator, device, seen));
           }
           return absl::OkStatus();
         }));

@@ -4,7 +4,8 @@
 //   SingleRank()  a world of one: operators on the calling thread, with nothing around them
 //
 // A program whose ranks do one thing from beginning to end wants RunRanks (context.h) or, as a
-// process for each rank, RunWorld and JoinWorld (join_world.h). docs/running.md shows all of them.
+// process for each rank, RunWorld and JoinWorld (join_world.h). docs/embedding.md shows these at
+// work.
 //
 // Worlds know nothing of each other: there may be several in a process, one after the other and at
 // the same time. Tensors of two of them never meet in an operator.
@@ -62,13 +63,13 @@ class LocalWorld {
   // Of the world; OK while it works.
   absl::Status failure() const;
 
-  // Calls fn on each rank, on the thread and with the Context that the rank had in the call before,
-  // and waits for all. Between two calls the ranks sleep, and the caller may hold what they made:
+  // Calls fn on each rank, on the thread and with the Context that it had in the call before, and
+  // waits for all. Between two calls the ranks sleep, and the caller may hold what they made:
   // look at it, drop it, hand it to the next call.
   //
-  // An exception that leaves fn is its rank's error. The same holds of the world after an error as
-  // after a step that was refused: where fn returned errors on all ranks, they are at the same point
-  // of the program, and the next call may go on. Where it did on some, the world has failed.
+  // An exception that leaves fn is its rank's error. Where fn returned errors on all ranks, as a
+  // refusal is, they are at the same point of the program, and the next call may go on; where it
+  // did on some, the world has failed.
   //
   // Errors: those of RunRanks; kFailedPrecondition while another thread is in Run, or after Take.
   absl::Status Run(const std::function<absl::Status(Context&)>& fn);

@@ -121,18 +121,15 @@ TEST(LocalWorld, GoesOnAfterAnErrorOnAllRanks) {
   };
   EXPECT_THAT(world.Run(refuse), StatusIs(Code::kInvalidArgument, HasSubstr("rank 0: ")));
   DT_EXPECT_OK(world.failure());
-  DT_EXPECT_OK(world.Run([](Context& context) {
-    return Gathered(context).status();
-  }));
+  DT_EXPECT_OK(world.Run([](Context& context) { return Gathered(context).status(); }));
 }
 
 TEST(LocalWorld, FailsAfterAnErrorOnSomeRanks) {
   LocalWorld world = World(3);
   std::vector<DistributedTensor> kept(3);
   const absl::Status status = world.Run([&](Context& context) -> absl::Status {
-    DT_ASSIGN_OR_RETURN(kept[context.rank()],
-                        Full(context, DeviceMesh::Parse("a=3").value(), {Shard(0)}, {3},
-                             DType::kF32, 5));
+    DT_ASSIGN_OR_RETURN(kept[context.rank()], Full(context, DeviceMesh::Parse("a=3").value(),
+                                                   {Shard(0)}, {3}, DType::kF32, 5));
     return context.rank() == 1 ? absl::DataLossError("bad block") : absl::OkStatus();
   });
   EXPECT_THAT(status, StatusIs(Code::kDataLoss, "rank 1: bad block"));
@@ -154,9 +151,9 @@ TEST(LocalWorld, AnExceptionIsTheErrorOfItsRank) {
     if (context.rank() == 1) throw std::runtime_error("no such weather");
     return Gathered(context).status();
   });
-  EXPECT_THAT(status, StatusIs(Code::kInternal, AllOf(HasSubstr("rank 1: "),
-                                                      HasSubstr("no such weather"),
-                                                      HasSubstr("Redistribute"))));
+  EXPECT_THAT(status,
+              StatusIs(Code::kInternal, AllOf(HasSubstr("rank 1: "), HasSubstr("no such weather"),
+                                              HasSubstr("Redistribute"))));
   EXPECT_EQ(world.Run([](Context&) { return absl::OkStatus(); }), status);
 }
 
@@ -191,8 +188,7 @@ TEST(LocalWorld, WorldsDoNotMeet) {
   for (int i = 0; i < 20; ++i) {
     DT_EXPECT_OK(one.Run([](Context& context) -> absl::Status {
       DT_ASSIGN_OR_RETURN(LocalWorld inner, LocalWorld::Create(2));
-      DT_RETURN_IF_ERROR(
-          inner.Run([](Context& within) { return Gathered(within).status(); }));
+      DT_RETURN_IF_ERROR(inner.Run([](Context& within) { return Gathered(within).status(); }));
       return Gathered(context).status();
     }));
   }
@@ -218,8 +214,7 @@ void OnThreads(LocalWorld& world, const std::function<void(LocalRank)>& fn) {
 TEST(LocalWorld, TheCallersThreadsTakeRanks) {
   LocalWorld world = World(2);
   OnThreads(world, [](LocalRank rank) {
-    EXPECT_THAT(Gathered(rank.context()),
-                IsOkAndHolds(std::vector<float>{1, 2, 3}));
+    EXPECT_THAT(Gathered(rank.context()), IsOkAndHolds(std::vector<float>{1, 2, 3}));
     DT_EXPECT_OK(rank.Leave(absl::OkStatus()));
     DT_EXPECT_OK(rank.Leave(absl::OkStatus()));
   });

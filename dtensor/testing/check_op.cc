@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <mutex>
+#include <functional>
 #include <random>
+#include <tuple>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -12,34 +13,56 @@
 #include "absl/types/span.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/tensor/dispatch.h"
+#include "dtensor/tensor/testing/suite_ranks.h"
 #include "dtensor/testing/all_layouts.h"
 #include "dtensor/testing/op_assignments.h"
 
 namespace dtensor {
 namespace {
 
-// What ranks found wrong. Ranks go on after a mismatch, or the others would wait for them.
-class Findings {
- public:
-  void Add(const std::string& what) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (++count_ <= 5) text_ += absl::StrCat("\n", what);
-  }
-  void Count() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    ++tried_;
-  }
-  absl::Status Result(int at_least) const {
-    if (count_ > 0) return absl::InternalError(absl::StrCat(count_, " wrong:", text_));
-    if (tried_ >= at_least) return absl::OkStatus();
-    return absl::InternalError(absl::StrCat("only ", tried_, " were tried"));
-  }
+// What one rank found wrong, and what it saw. It goes on after a mismatch, or the others would wait
+// for it.
+struct Findings {
+  std::string text;  // of the first few
+  int count = 0, tried = 0;
+  uint64_t seen = 0;
 
- private:
-  std::mutex mutex_;
-  std::string text_;
-  int count_ = 0, tried_ = 0;
+  void Add(const std::string& what) {
+    if (++count <= 5) text += absl::StrCat("\n", what);
+  }
+  void See(const std::vector<double>& values) {
+    Digest digest;
+    digest.Add(static_cast<int64_t>(seen));
+    digest.Add(absl::string_view(reinterpret_cast<const char*>(values.data()),
+                                 values.size() * sizeof(double)));
+    seen = digest.value();
+  }
 };
+auto ValueFields(Findings& f) { return std::tie(f.text, f.count, f.tried, f.seen); }
+
+// Runs fn(context, its findings) on ranks that try at least so many times.
+absl::Status Find(int ranks, const std::function<absl::Status(Context&, Findings&)>& fn,
+                  int at_least, const RunOptions& options) {
+  if (!SuiteHasRanks(ranks, options)) return absl::OkStatus();
+  DT_ASSIGN_OR_RETURN(const std::vector<Findings> all,
+                      OnSuiteRanks(
+                          ranks,
+                          [&](Context& context) -> absl::StatusOr<Findings> {
+                            Findings mine;
+                            DT_RETURN_IF_ERROR(fn(context, mine));
+                            return mine;
+                          },
+                          options));
+  Findings found;
+  for (const Findings& mine : all) {
+    found.count += mine.count;
+    found.tried += mine.tried;
+    found.text += mine.text;
+  }
+  if (found.count > 0) return absl::InternalError(absl::StrCat(found.count, " wrong:", found.text));
+  if (found.tried >= at_least) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("only ", found.tried, " were tried"));
+}
 
 // How far apart sums in another order may be.
 double Tolerance(const OpCase& c, DType dtype, absl::Span<const double> dense, bool exact) {
@@ -87,7 +110,6 @@ struct Setting {
   DType dtype;
   uint64_t seed;
   OpOutcome dense;
-  Findings& findings;
 };
 
 // Whole numbers are not averaged, and bools are never Partial.
@@ -109,31 +131,33 @@ bool HasGradients(absl::Span<const Layout> operands) {
 
 // Compares what one rank got with the dense run. If `expected`, the layouts must be those.
 void CheckOutcome(const Setting& s, const OpOutcome& got, const std::string& where, bool exact,
-                  const RuleAssignment* expected) {
+                  const RuleAssignment* expected, Findings& findings) {
   const auto expect = [&](const Layout& layout, const Layout& wanted, const std::string& what) {
     if (layout == wanted) return;
-    s.findings.Add(absl::StrCat(what, " is in ", layout.ToString(), ", not ", wanted.ToString()));
+    findings.Add(absl::StrCat(what, " is in ", layout.ToString(), ", not ", wanted.ToString()));
   };
   for (size_t r = 0; r < got.results.size(); ++r) {
     const auto& dense = s.dense.results[r];
     const std::string what = absl::StrCat(where, ": result ", r);
-    Compare(got.results[r], dense, Tolerance(s.c, s.dtype, dense, exact), what, s.findings);
+    findings.See(got.results[r]);
+    Compare(got.results[r], dense, Tolerance(s.c, s.dtype, dense, exact), what, findings);
     if (expected != nullptr) expect(got.result_layouts[r], expected->results[r], what);
   }
   for (size_t i = 0; i < got.gradients.size(); ++i) {
     const auto& dense = s.dense.gradients[i];
     const std::string what = absl::StrCat(where, ": gradient ", i);
-    Compare(got.gradients[i], dense, Tolerance(s.c, s.dtype, dense, exact), what, s.findings);
+    findings.See(got.gradients[i]);
+    Compare(got.gradients[i], dense, Tolerance(s.c, s.dtype, dense, exact), what, findings);
     if (expected == nullptr || dense.empty()) continue;
     expect(got.gradient_layouts[i], expected->gradients[i], what);
   }
-  s.findings.Count();
+  ++findings.tried;
 }
 
 // Runs the case with its operands placed so: once as it is, once with gradients that arrive
 // Partial.
 absl::Status CheckOne(Context& context, const Setting& s, absl::Span<const Layout> layouts,
-                      const RuleAssignment* expected) {
+                      const RuleAssignment* expected, Findings& findings) {
   DT_ASSIGN_OR_RETURN(const auto sample,
                       MakeOperands(context, s.c, s.dtype, layouts, s.seed, true));
   DT_ASSIGN_OR_RETURN(const DecisionPtr decision, Decide(*s.c.op, sample, s.c.attrs));
@@ -143,7 +167,7 @@ absl::Status CheckOne(Context& context, const Setting& s, absl::Span<const Layou
                    LayoutsText(decision->assignment.operands));
   if (expected != nullptr &&
       (decision->assignment.cost != 0 || decision->assignment.operands != expected->operands)) {
-    s.findings.Add(absl::StrCat(where, ": moves"));
+    findings.Add(absl::StrCat(where, ": moves"));
   }
   const bool gradients = HasGradients(layouts);
   const bool exact = !HasOp(layouts, ReduceOp::kAvg);  // a third is not exact
@@ -154,7 +178,7 @@ absl::Status CheckOne(Context& context, const Setting& s, absl::Span<const Layou
                                                       gradients ? kind : Gradients::kNone));
     const bool whole = kind == Gradients::kWhole;
     CheckOutcome(s, got, absl::StrCat(where, whole ? "" : ", Partial gradients"), exact,
-                 whole ? expected : nullptr);
+                 whole ? expected : nullptr, findings);
   }
   return absl::OkStatus();
 }
@@ -204,39 +228,36 @@ absl::Status TryAssignments(const OpCase& c, const std::string& mesh_text, DType
   DT_ASSIGN_OR_RETURN(const BoundRule rule, RuleOf(c));
   DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse(mesh_text));
   const std::vector<RuleAssignment> all = LegalAssignments(c.op->name, rule, c.op->linearity, mesh);
-  Findings findings;
   DT_ASSIGN_OR_RETURN(OpOutcome dense, EvaluateDense(c, dtype, options.seed));
-  const Setting setting{c, dtype, options.seed, std::move(dense), findings};
-  const auto run = [&](Context& context) -> absl::Status {
+  const Setting setting{c, dtype, options.seed, std::move(dense)};
+  const auto run = [&](Context& context, Findings& findings) -> absl::Status {
     for (const RuleAssignment& assignment : all) {
       if (!Testable(c, assignment.operands)) continue;
-      DT_RETURN_IF_ERROR(CheckOne(context, setting, assignment.operands, &assignment));
+      DT_RETURN_IF_ERROR(CheckOne(context, setting, assignment.operands, &assignment, findings));
     }
     return absl::OkStatus();
   };
-  DT_RETURN_IF_ERROR(RunRanks(mesh.size(), run, {.device = options.device}));
-  return findings.Result(1);
+  return Find(mesh.size(), run, 1, {.device = options.device});
 }
 
 absl::Status TryDrawnLayouts(const OpCase& c, const std::string& mesh_text,
                              const CheckOpOptions& options) {
   DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse(mesh_text));
-  Findings findings;
   DT_ASSIGN_OR_RETURN(OpOutcome dense, EvaluateDense(c, DType::kF64, options.seed));
-  const Setting setting{c, DType::kF64, options.seed, std::move(dense), findings};
-  const auto run = [&](Context& context) -> absl::Status {
+  const Setting setting{c, DType::kF64, options.seed, std::move(dense)};
+  const auto run = [&](Context& context, Findings& findings) -> absl::Status {
     std::mt19937 random(static_cast<uint32_t>(options.seed));
     for (int i = 0; i < options.draws; ++i) {
       std::vector<Layout> layouts;
       for (const auto& operand : c.operands) {
         layouts.push_back(RandomLayout(mesh, operand, random));
       }
-      DT_RETURN_IF_ERROR(CheckOne(context, setting, layouts, nullptr));
+      DT_RETURN_IF_ERROR(CheckOne(context, setting, layouts, nullptr, findings));
     }
     return absl::OkStatus();
   };
-  DT_RETURN_IF_ERROR(RunRanks(mesh.size(), run, {.device = options.device, .seed = options.seed}));
-  return findings.Result(2 * options.draws);
+  return Find(mesh.size(), run, 2 * options.draws,
+              {.device = options.device, .seed = options.seed});
 }
 
 // The same status with the case and where it was tried before its text.

@@ -2,44 +2,59 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 #include "dtensor/runtime/core/dtype.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/elementwise.h"
 #include "dtensor/runtime/testing/doubles.h"
+#include "dtensor/tensor/testing/suite_ranks.h"
 
 namespace dtensor {
+
+static auto ValueFields(AttentionDoubles& a) { return std::tie(a.o, a.lse, a.dq, a.dk, a.dv); }
+
 namespace {
 
-// The other way of RowsAt. Ranks write rows of their own.
-absl::Status PutRowsAt(const Tensor& part, int64_t outer, int64_t length, int64_t width,
-                       const IndexSet& positions, Doubles& whole) {
-  DT_ASSIGN_OR_RETURN(const Doubles values, ToDoubles(part));
+// The other way of RowsAt.
+void PutRowsAt(const Doubles& values, int64_t outer, int64_t length, int64_t width,
+               const IndexSet& positions, Doubles& whole) {
   for (int64_t b = 0; b < outer; ++b) {
     for (int64_t i = 0; i < positions.size(); ++i) {
       std::copy_n(&values[(b * positions.size() + i) * width], width,
                   &whole[(b * length + positions.At(i)) * width]);
     }
   }
-  return absl::OkStatus();
 }
 
-absl::Status RunRank(const RingSchedule& schedule, const RingOptions& options,
-                     const AttentionInputs& in, Communicator& communicator, Device& device,
-                     AttentionDoubles& out) {
+absl::StatusOr<AttentionDoubles> RunRank(const RingSchedule& schedule, const RingOptions& options,
+                                         const AttentionInputs& in, Communicator& communicator,
+                                         Device& device) {
   const RankRing ring(schedule, communicator.rank());
   DT_ASSIGN_OR_RETURN(const RingArguments arguments, ArgumentsOf(ring, in, device));
   DT_ASSIGN_OR_RETURN(const RingResults r, RunBoth(ring, options, arguments, communicator));
+  AttentionDoubles mine;
+  DT_ASSIGN_OR_RETURN(mine.o, ToDoubles(r.o));
+  DT_ASSIGN_OR_RETURN(mine.lse, ToDoubles(r.lse));
+  DT_ASSIGN_OR_RETURN(mine.dq, ToDoubles(r.dq));
+  DT_ASSIGN_OR_RETURN(mine.dk, ToDoubles(r.dk));
+  DT_ASSIGN_OR_RETURN(mine.dv, ToDoubles(r.dv));
+  return mine;
+}
+
+// Puts what `rank` has into the whole.
+void Put(const RingSchedule& schedule, int rank, const AttentionDoubles& r, AttentionDoubles& out) {
+  const RankRing ring(schedule, rank);
   const RingProblem& p = schedule.problem();
   const IndexSet& queries = schedule.q_positions(ring.ring_rank());
   const IndexSet& keys = schedule.kv_positions(ring.ring_rank());
   const int64_t s = p.q_length, t = p.kv_length;
   const int64_t query = p.heads * p.head_dim, key = p.kv_heads * p.head_dim;
-  DT_RETURN_IF_ERROR(PutRowsAt(r.o, p.batch, s, query, queries, out.o));
-  DT_RETURN_IF_ERROR(PutRowsAt(r.lse, p.batch * p.heads, s, 1, queries, out.lse));
-  DT_RETURN_IF_ERROR(PutRowsAt(r.dq, p.batch, s, query, queries, out.dq));
-  DT_RETURN_IF_ERROR(PutRowsAt(r.dk, p.batch, t, key, keys, out.dk));
-  return PutRowsAt(r.dv, p.batch, t, key, keys, out.dv);
+  PutRowsAt(r.o, p.batch, s, query, queries, out.o);
+  PutRowsAt(r.lse, p.batch * p.heads, s, 1, queries, out.lse);
+  PutRowsAt(r.dq, p.batch, s, query, queries, out.dq);
+  PutRowsAt(r.dk, p.batch, t, key, keys, out.dk);
+  PutRowsAt(r.dv, p.batch, t, key, keys, out.dv);
 }
 
 }  // namespace
@@ -96,12 +111,15 @@ absl::StatusOr<AttentionDoubles> RunRanksOfRing(const RingSchedule& schedule,
   AttentionDoubles out = {Doubles(inputs.q.size()), Doubles(p.batch * p.heads * p.q_length),
                           Doubles(inputs.q.size()), Doubles(inputs.k.size()),
                           Doubles(inputs.k.size())};
-  DT_RETURN_IF_ERROR(RunLocalRanks(
-      schedule.ring_size(),
-      [&](Communicator& communicator, Device& device) {
-        return RunRank(schedule, options, inputs, communicator, device, out);
-      },
-      run_options));
+  DT_ASSIGN_OR_RETURN(const std::vector<AttentionDoubles> ranks,
+                      OnSuiteRanks(
+                          schedule.ring_size(),
+                          [&](Context& context) {
+                            return RunRank(schedule, options, inputs, context.communicator(),
+                                           context.device());
+                          },
+                          run_options));
+  for (int rank = 0; rank < schedule.ring_size(); ++rank) Put(schedule, rank, ranks[rank], out);
   return out;
 }
 

@@ -47,7 +47,8 @@ struct RingResults {
 absl::StatusOr<RingResults> RunBoth(const RankRing& ring, const RingOptions& options,
                                     const RingArguments& in, Communicator& communicator);
 
-// Forward and backward on ranks that are threads. Requires: the ring has all ranks of its mesh.
+// Forward and backward on the ranks of the suite. Requires: the ring has all ranks of its mesh.
+// Errors: kUnimplemented where the suite has no such ranks (suite_ranks.h).
 absl::StatusOr<AttentionDoubles> RunRanksOfRing(const RingSchedule& schedule,
                                                 const RingOptions& options,
                                                 const AttentionInputs& inputs,

@@ -18,6 +18,7 @@
 #include "dtensor/parallel_plans/tensor_parallel.h"
 #include "dtensor/parallel_plans/transformer_plan.h"
 #include "dtensor/runtime/testing/status_matchers.h"
+#include "dtensor/tensor/testing/suite_ranks.h"
 #include "dtensor/tests/training.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -66,6 +67,7 @@ Trained TrainOrFail(const TrainingRun& run) {
 }
 
 void ExpectAsOnOneRank(const TrainingRun& run) {
+  if (!SuiteHasRanks(DeviceMesh::Parse(run.mesh)->size())) return;
   static auto& known = *new std::map<std::pair<bool, int64_t>, Trained>();
   const auto [it, fresh] = known.try_emplace({run.model.tie_embeddings, run.model.kv_heads});
   const Trained& one = it->second;

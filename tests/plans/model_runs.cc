@@ -12,6 +12,7 @@
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/tensor/autograd.h"
 #include "dtensor/tests/training.h"
+#include "dtensor/tensor/testing/suite_ranks.h"
 
 namespace dtensor {
 namespace {
@@ -178,11 +179,10 @@ std::map<std::string, int64_t> CallsOf(const TrafficTable& table) {
 
 absl::StatusOr<ModelOutcome> RunModel(const TestedModel& tested, const ModelRun& run) {
   DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse(run.mesh));
-  std::vector<ModelOutcome> ranks(mesh.size());
-  DT_RETURN_IF_ERROR(RunRanks(mesh.size(), [&](Context& context) -> absl::Status {
-    DT_ASSIGN_OR_RETURN(ranks[context.rank()], RankRun(context, tested, run).Run());
-    return absl::OkStatus();
-  }));
+  DT_ASSIGN_OR_RETURN(std::vector<ModelOutcome> ranks,
+                      OnSuiteRanks(mesh.size(), [&](Context& context) {
+                        return RankRun(context, tested, run).Run();
+                      }));
   for (size_t rank = 1; rank < ranks.size(); ++rank) {
     if (HasValuesOf(ranks[rank], ranks[0])) continue;
     return absl::InternalError(absl::StrCat(

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -58,9 +59,13 @@ struct ModelOutcome {
   Values results, gradients, weights;  // of the first step; weights after the last
   TrafficTable forward;                // of the first step
 };
+inline auto ValueFields(ModelOutcome& o) {
+  return std::tie(o.results, o.gradients, o.weights, o.forward);
+}
+
 // A model of one result gives logits, and its loss is their cross-entropy; that of others a sum of
 // all results by fixed numbers. Errors: what the library refuses; kInternal when two ranks end with
-// unlike numbers.
+// unlike numbers; kUnimplemented where the suite has no such ranks (suite_ranks.h).
 absl::StatusOr<ModelOutcome> RunModel(const TestedModel& tested, const ModelRun& run);
 
 // An error of a tensor is the RMS of what differs, relative to the larger of the tensor's RMS and,

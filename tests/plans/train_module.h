@@ -8,6 +8,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -38,14 +39,17 @@ struct ModuleOutcome {
   TrafficTable forward;       // of the first step
 };
 
+inline auto ValueFields(ModuleOutcome& o) { return std::tie(o.y, o.gradients, o.weights); }
+
 // Three steps of AdamW on sum(y^2), in f64, with uneven shards allowed. On every rank.
 absl::StatusOr<ModuleOutcome> TrainModule(Context& context, const ModuleRun& run,
                                           const MeshAndPlan& place);
 
-// A world of its own. Fails the test where TrainModule does.
+// Fails the test where TrainModule does, or where two ranks get unlike values. Requires:
+// SuiteHasRanks().
 ModuleOutcome TrainModuleOn(const ModuleRun& run, const MeshAndPlan& place);
 
-// Everywhere as on one rank where nothing is recomputed.
+// Everywhere (where the suite has such ranks) as on one rank where nothing is recomputed.
 void ExpectAsOnOneRank(const ModuleRun& run, const std::vector<MeshAndPlan>& places);
 
 // [..., features] -> the same, of RMSNorm between two linear layers, "0" and "2", of one weight.

@@ -50,10 +50,10 @@ absl::StatusOr<CoreClaim> CoreClaim::Make(int n) {
     if (!claimed.cores.contains(core)) free.push_back(core);
   }
   if (static_cast<int>(free.size()) < n) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "pin_threads: ", n, " ranks need a core each; of the ", allowed.size(),
-        " that this process may use, other worlds have ", allowed.size() - free.size(),
-        "; run fewer ranks, end the other worlds, or leave pin_threads off"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("pin_threads: ", n, " ranks need a core each; of the ", allowed.size(),
+                     " that this process may use, other worlds have ", allowed.size() - free.size(),
+                     "; run fewer ranks, end the other worlds, or leave pin_threads off"));
   }
   free.resize(n);
   claimed.cores.insert(free.begin(), free.end());

@@ -33,8 +33,8 @@ absl::Status CheckOptions(int n, const RunOptions& options) {
                             absl::StrCat(options.max_delay_us)});
   }
   if (options.device != Device::Kind::kCpu && options.device != Device::Kind::kDeferred) {
-    return InvalidArgument({"ranks as threads need the cpu or the deferred device, not ",
-                            ToString(options.device)});
+    return InvalidArgument(
+        {"ranks as threads need the cpu or the deferred device, not ", ToString(options.device)});
   }
   return absl::OkStatus();
 }
@@ -45,10 +45,10 @@ absl::Status ForEachRank(int n, const std::function<void(int)>& make) {
     try {
       make(rank);
     } catch (const std::exception& exception) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          "ranks as threads: the system has no thread or memory for rank ", rank, " of ", n, " (",
-          exception.what(),
-          "); run fewer, or raise the limits of the process (ulimit -u, ulimit -v)"));
+      return absl::ResourceExhaustedError(
+          absl::StrCat("ranks as threads: the system has no thread or memory for rank ", rank,
+                       " of ", n, " (", exception.what(),
+                       "); run fewer, or raise the limits of the process (ulimit -u, ulimit -v)"));
     }
   }
   return absl::OkStatus();
@@ -193,7 +193,8 @@ absl::Status LocalRanks::BeginRun(const RankFunction& fn) {
   for (size_t rank = 0; rank < taken_.size(); ++rank) {
     if (!taken_[rank]) continue;
     return absl::FailedPreconditionError(
-        absl::StrCat("LocalWorld::Run: rank ", rank, " was taken by a thread of the caller's; a "
+        absl::StrCat("LocalWorld::Run: rank ", rank,
+                     " was taken by a thread of the caller's; a "
                      "world runs functions on its own threads or has its ranks taken"));
   }
   DT_RETURN_IF_ERROR(failure());
@@ -247,12 +248,13 @@ absl::Status LocalRanks::Result() {
 
 absl::StatusOr<Communicator*> LocalRanks::Take(int rank) {
   if (rank < 0 || rank >= size()) {
-    return InvalidArgument({"LocalWorld::Take: there is no rank ", absl::StrCat(rank), " of ",
-                            absl::StrCat(size())});
+    return InvalidArgument(
+        {"LocalWorld::Take: there is no rank ", absl::StrCat(rank), " of ", absl::StrCat(size())});
   }
   if (options_.pin_threads) {
-    return InvalidArgument({"LocalWorld::Take: pin_threads is for the threads of Run; those of the "
-                            "caller are the caller's to pin"});
+    return InvalidArgument(
+        {"LocalWorld::Take: pin_threads is for the threads of Run; those of the "
+         "caller are the caller's to pin"});
   }
   std::lock_guard lock(mutex_);
   if (has_threads_) {

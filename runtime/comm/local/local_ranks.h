@@ -41,8 +41,9 @@ class LocalRanks {
   // the world lacks, or threads that are to be pinned; kFailedPrecondition for one that was taken
   // before, or after Run.
   absl::StatusOr<Communicator*> Take(int rank);
-  // The program of `rank`, which was taken, ended with `status`: finishes what it has begun. Returns
-  // the world's failure if it failed, else `status`, prefixed "rank R: ". Once for each rank.
+  // The program of `rank`, which was taken, ended with `status`: finishes what it has begun.
+  // Returns the world's failure if it failed, else `status`, prefixed "rank R: ". Once for each
+  // rank.
   absl::Status Leave(int rank, absl::Status status);
 
  private:
