@@ -1,28 +1,27 @@
 #include "dtensor/tensor/join_world.h"
 
-#include <cstdlib>
 #include <mutex>
 #include <utility>
 #include <vector>
 
 #include "dtensor/runtime/comm/process/launch.h"
 #include "dtensor/runtime/comm/process/process_world.h"
+#include "dtensor/runtime/comm/process/world_joiner.h"
 #include "dtensor/runtime/core/no_throw.h"
 #include "dtensor/runtime/core/status.h"
 
 namespace dtensor {
-namespace {
-
-absl::StatusOr<LaunchedRank> Read(const JoinOptions& options) {
-  return ReadLaunch({.rank = options.rank,
-                     .size = options.size,
-                     .local_rank = options.local_rank,
-                     .address = options.address,
-                     .job = options.job,
-                     .secret = options.secret,
-                     .timeout_seconds = options.timeout_seconds},
-                    [](const char* name) { return std::getenv(name); });
+LaunchOptions ToLaunchOptions(const JoinOptions& options) {
+  return {.rank = options.rank,
+          .size = options.size,
+          .local_rank = options.local_rank,
+          .address = options.address,
+          .job = options.job,
+          .secret = options.secret,
+          .timeout_seconds = options.timeout_seconds};
 }
+
+namespace {
 
 // For ever: what the tensors of a world that has ended refer to. A process is in few worlds.
 void Keep(std::unique_ptr<ProcessWorld> world, std::unique_ptr<Context> context) {
@@ -53,14 +52,24 @@ absl::Status JoinedWorld::Leave(const absl::Status& status) {
 }
 
 absl::StatusOr<std::unique_ptr<JoinedWorld>> JoinWorld(const JoinOptions& options) {
-  DT_ASSIGN_OR_RETURN(const LaunchedRank rank, Read(options));
-  DT_ASSIGN_OR_RETURN(std::unique_ptr<ProcessWorld> world, ProcessWorld::Join(rank));
-  return std::unique_ptr<JoinedWorld>(new JoinedWorld(std::move(world), rank.local_rank));
+  const LaunchOptions launch = ToLaunchOptions(options);
+  JoinedRank joined;
+  if (const WorldJoiner joiner = world_joiner(); joiner != nullptr) {
+    DT_ASSIGN_OR_RETURN(joined, joiner(launch));
+  }
+  if (joined.world == nullptr) {
+    DT_ASSIGN_OR_RETURN(const LaunchedRank rank, ReadLaunch(launch));
+    DT_ASSIGN_OR_RETURN(joined.world, ProcessWorld::Join(rank));
+    joined.local_rank = rank.local_rank;
+  }
+  return std::make_unique<JoinedWorld>(std::move(joined.world), joined.local_rank);
 }
 
 absl::Status RunWorld(int n, const std::function<absl::Status(Context&)>& fn,
                       const RunOptions& threads, const JoinOptions& join) {
-  DT_ASSIGN_OR_RETURN(const LaunchedRank rank, Read(join));
+  LaunchOptions launch = ToLaunchOptions(join);
+  launch.may_lack_address = true;  // JoinWorld says so, unless it finds one
+  DT_ASSIGN_OR_RETURN(const LaunchedRank rank, ReadLaunch(launch));
   if (rank.launcher == "nobody") return RunRanks(n, fn, threads);
   if (!fn) return InvalidArgument({"RunWorld: the function that ranks run is null"});
   DT_ASSIGN_OR_RETURN(const std::unique_ptr<JoinedWorld> world, JoinWorld(join));

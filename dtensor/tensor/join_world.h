@@ -21,7 +21,8 @@
 
 namespace dtensor {
 
-class ProcessWorld;  // process_world.h
+struct LaunchOptions;  // launch.h
+class ProcessWorld;    // process_world.h
 
 // What is not said here, the environment says (runtime/comm/process/launch.h has the order).
 struct JoinOptions {
@@ -37,6 +38,8 @@ struct JoinOptions {
 // in its parent's name.
 class JoinedWorld {
  public:
+  // By JoinWorld.
+  JoinedWorld(std::unique_ptr<ProcessWorld> world, int local_rank);
   // Leaves with OK, unless it has left: a program that an error ends says so by Leave().
   ~JoinedWorld();
   JoinedWorld(const JoinedWorld&) = delete;
@@ -50,19 +53,19 @@ class JoinedWorld {
   absl::Status Leave(const absl::Status& status);
 
  private:
-  friend absl::StatusOr<std::unique_ptr<JoinedWorld>> JoinWorld(const JoinOptions& options);
-  JoinedWorld(std::unique_ptr<ProcessWorld> world, int local_rank);
-
   std::unique_ptr<ProcessWorld> world_;
   std::unique_ptr<Context> context_;
   const int local_rank_;
 };
 
-// Collective. Errors: kInvalidArgument for options or variables that contradict each other, or say
-// too little; kDeadlineExceeded, naming the ranks that did not come; kPermissionDenied where
+// Under mpirun and Slurm, a program that links //dtensor/mpi joins by MPI (join_mpi.h), others by
+// TCP. Collective. Errors: kInvalidArgument for options or variables that contradict each other, or
+// say too little; kDeadlineExceeded, naming the ranks that did not come; kPermissionDenied where
 // another job listens at the address; kFailedPrecondition for another number of ranks, or two
-// processes of one rank.
+// processes of one rank, or an MPI that cannot be used.
 absl::StatusOr<std::unique_ptr<JoinedWorld>> JoinWorld(const JoinOptions& options = {});
+
+LaunchOptions ToLaunchOptions(const JoinOptions& options);
 
 // Runs fn as this process's rank, where a launcher or `join` says that it is one; else on `n`
 // threads, as RunRanks. An exception that leaves fn is its rank's error. Errors: of RunRanks, or of

@@ -49,7 +49,7 @@ LaunchedRank Launched(int size, double timeout_seconds, RankWay way) {
   rank.address = {"127.0.0.1", FreePort()};
   rank.job = "job";
   rank.timeout_seconds = timeout_seconds;
-  rank.shares_memory = way != RankWay::kTcp;
+  if (way == RankWay::kTcp) rank.transport = "tcp";
   if (way == RankWay::kPairs) rank.host = kPairs;
   return rank;
 }

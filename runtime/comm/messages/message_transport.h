@@ -51,6 +51,8 @@ class MessageTransport {
   virtual void Leave() = 0;
   // The peer has said so, and all that it sent before has been taken in.
   virtual bool has_left(int peer) const = 0;
+  // What was sent, Leave among it, may come to a halt unless Progress is called.
+  virtual bool is_sending() const = 0;
 
   // Forgets all that is not done, for good: the memory is no longer touched.
   virtual void Cancel() = 0;

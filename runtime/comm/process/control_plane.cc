@@ -51,10 +51,12 @@ void ControlPlane::SetTimeout(double seconds) {
 }
 
 absl::StatusOr<std::unique_ptr<ControlPlane>> ControlPlane::Join(const ControlPlaneOptions& options,
-                                                                 const std::string& card) {
+                                                                 const std::string& card,
+                                                                 Socket listener) {
   DT_REQUIRE(0 <= options.rank && options.rank < options.size,
              "ControlPlane::Join: the rank must be one of the world's");
   std::unique_ptr<ControlPlane> made(new ControlPlane(options));
+  made->listener_ = std::move(listener);
   const absl::Status status = options.rank == 0 ? made->Gather(card) : made->Present(card);
   if (!status.ok()) {
     return With(status,
@@ -82,10 +84,12 @@ absl::Status ControlPlane::Gather(const std::string& card) {
 }
 
 absl::Status ControlPlane::Admit() {
-  DT_ASSIGN_OR_RETURN(Socket listener, ListenAt(options_.address));
+  if (!listener_.is_open()) {
+    DT_ASSIGN_OR_RETURN(listener_, ListenAt(options_.address));
+  }
   const NetClock::time_point deadline = DeadlineIn(timeout_.count());
   const auto is_awaited = [&](int rank) { return rank != 0 && peers_.find(rank) == peers_.end(); };
-  Admission door(std::move(listener), LinkKind::kControl, Key(), is_awaited);
+  Admission door(std::move(listener_), LinkKind::kControl, Key(), is_awaited);
   while (static_cast<int>(peers_.size()) + 1 < size()) {
     DT_ASSIGN_OR_RETURN(std::optional<Admitted> guest,
                         door.Next(std::min(deadline, NetClock::now() + kLook)));

@@ -44,13 +44,15 @@ struct ControlPlaneOptions {
 // Thread-safe.
 class ControlPlane final : public WorldState {
  public:
-  // Waits until all ranks have come. Errors: kDeadlineExceeded, naming the ranks that did not, or
-  // the address at which nobody answers; kUnavailable, naming a rank that came, and died before the
-  // others did; kPermissionDenied where another job listens there;
+  // Waits until all ranks have come. `listener`, if it is open, is rank 0's, which listens at the
+  // address already. Errors: kDeadlineExceeded, naming the ranks that did not, or the address at
+  // which nobody answers; kUnavailable, naming a rank that came, and died before the others did;
+  // kPermissionDenied where another job listens there;
   // kFailedPrecondition for two processes of one rank, or another number of ranks; kUnavailable
   // where rank 0 cannot listen.
   static absl::StatusOr<std::unique_ptr<ControlPlane>> Join(const ControlPlaneOptions& options,
-                                                            const std::string& card);
+                                                            const std::string& card,
+                                                            Socket listener = {});
   // Tells the others that this rank left, unless it did, and waits as AwaitEnd does.
   ~ControlPlane() override;
 
@@ -107,6 +109,7 @@ class ControlPlane final : public WorldState {
   // Rank 0's, once all have come.
   std::chrono::duration<double> timeout_;
   std::chrono::milliseconds interval_;  // of signs of life
+  Socket listener_;                     // until all ranks have come
   std::vector<RankCard> cards_;
 
   std::atomic<bool> failed_ = false;

@@ -15,6 +15,7 @@ namespace dtensor {
 std::string Encode(const HostCard& card) {
   WireWriter out;
   out.U32(static_cast<uint32_t>(card.port));
+  out.Text(card.transport);
   out.Text(card.host);
   out.U64(static_cast<uint64_t>(card.arena.process));
   out.U32(static_cast<uint32_t>(card.arena.descriptor));
@@ -27,6 +28,7 @@ absl::StatusOr<HostCard> ReadHostCard(absl::string_view bytes) {
   WireReader in(bytes);
   HostCard card;
   card.port = static_cast<int>(in.U32());
+  card.transport = in.Text();
   card.host = in.Text();
   card.arena.process = static_cast<int64_t>(in.U64());
   card.arena.descriptor = static_cast<int>(in.U32());

@@ -15,6 +15,7 @@ namespace dtensor {
 
 struct HostCard {
   int port = 0;      // 0: it listens nowhere
+  std::string transport;  // of its messages, by RankLinks' name; empty: TCP
   std::string host;  // ranks that say the same share memory; empty: this one shares none
   ArenaName arena;
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -13,6 +14,8 @@ namespace dtensor {
 namespace {
 
 constexpr int kMostRanks = 1 << 20;
+
+using MaybeAddress = absl::StatusOr<std::optional<HostPort>>;  // nothing: nothing says it
 
 struct Launcher {
   const char *name, *rank, *size, *local_rank;
@@ -112,9 +115,9 @@ absl::Status ReadLocalRank(const LaunchOptions& options, LaunchedRank& out) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<HostPort> NamedAddress(absl::string_view name, absl::string_view text) {
+MaybeAddress NamedAddress(absl::string_view name, absl::string_view text) {
   absl::StatusOr<HostPort> read = ParseHostPort(text);
-  if (read.ok()) return read;
+  if (read.ok()) return *std::move(read);
   return absl::InvalidArgumentError(
       absl::StrCat("JoinWorld: ", name, ": ", read.status().message()));
 }
@@ -127,15 +130,14 @@ int PortOfJob(absl::string_view job) {
 }
 
 // Of Slurm's step: a port that its job alone makes.
-absl::StatusOr<HostPort> SlurmAddress(const Environment& environment, const std::string& hosts) {
+MaybeAddress SlurmAddress(const Environment& environment, const std::string& hosts) {
   DT_ASSIGN_OR_RETURN(const std::string host, FirstSlurmHost(hosts));
   return HostPort{host, PortOfJob(absl::StrCat(environment.Text("SLURM_JOB_ID").value_or(""), ".",
                                                environment.Text("SLURM_STEP_ID").value_or("")))};
 }
 
 // Of ranks that are all on this host, as mpirun says: a port that its job alone makes.
-absl::StatusOr<std::optional<HostPort>> OpenMpiAddress(const Environment& environment,
-                                                       const LaunchedRank& rank) {
+MaybeAddress OpenMpiAddress(const Environment& environment, const LaunchedRank& rank) {
   DT_ASSIGN_OR_RETURN(const auto here,
                       environment.Number("OMPI_COMM_WORLD_LOCAL_SIZE", 1, kMostRanks));
   const auto job = environment.Text("PMIX_NAMESPACE");
@@ -143,8 +145,8 @@ absl::StatusOr<std::optional<HostPort>> OpenMpiAddress(const Environment& enviro
   return std::optional<HostPort>({"127.0.0.1", PortOfJob(*job)});
 }
 
-absl::StatusOr<HostPort> ReadAddress(const LaunchOptions& options, const Environment& environment,
-                                     const LaunchedRank& rank) {
+MaybeAddress ReadAddress(const LaunchOptions& options, const Environment& environment,
+                         const LaunchedRank& rank) {
   if (!options.address.empty()) return NamedAddress("address", options.address);
   if (const auto address = environment.Text("DTENSOR_ADDRESS")) {
     return NamedAddress("DTENSOR_ADDRESS", *address);
@@ -159,13 +161,15 @@ absl::StatusOr<HostPort> ReadAddress(const LaunchOptions& options, const Environ
   }
   const auto hosts = environment.Text("SLURM_STEP_NODELIST");
   if (hosts && rank.launcher == "Slurm") return SlurmAddress(environment, *hosts);
-  DT_ASSIGN_OR_RETURN(const auto here, OpenMpiAddress(environment, rank));
-  if (here) return *here;
+  return OpenMpiAddress(environment, rank);
+}
+
+absl::Status NoAddress(const LaunchedRank& rank) {
   return InvalidArgument({"JoinWorld: rank ", absl::StrCat(rank.rank), " of ",
                           absl::StrCat(rank.size), " (", rank.launcher,
                           ") does not know where rank 0 is; set DTENSOR_ADDRESS=host:port for all "
                           "ranks, with a free port of rank 0's host (under mpirun: mpirun -x "
-                          "DTENSOR_ADDRESS ...)"});
+                          "DTENSOR_ADDRESS ..., or link //dtensor/mpi)"});
 }
 
 std::string ReadJob(const LaunchOptions& options, const Environment& environment) {
@@ -199,16 +203,21 @@ absl::StatusOr<LaunchedRank> ReadLaunch(const LaunchOptions& options,
   out.secret =
       !options.secret.empty() ? options.secret : environment.Text("DTENSOR_SECRET").value_or("");
   out.host = environment.Text("DTENSOR_HOST").value_or("");
-  const std::string transport = environment.Text("DTENSOR_TRANSPORT").value_or("");
-  if (!transport.empty() && transport != "tcp") {
-    return InvalidArgument({"JoinWorld: DTENSOR_TRANSPORT is ", transport,
-                            ", which is no transport; it may be tcp, or unset"});
+  out.transport = environment.Text("DTENSOR_TRANSPORT").value_or("");
+  if (!out.transport.empty() && out.transport != "tcp" && out.transport != "mpi") {
+    return InvalidArgument({"JoinWorld: DTENSOR_TRANSPORT is ", out.transport,
+                            ", which is no transport; it may be tcp or mpi, or unset"});
   }
-  out.shares_memory = transport.empty();
   if (out.size > 1) {
-    DT_ASSIGN_OR_RETURN(out.address, ReadAddress(options, environment, out));
+    DT_ASSIGN_OR_RETURN(const auto address, ReadAddress(options, environment, out));
+    if (!address && !options.may_lack_address) return NoAddress(out);
+    out.address = address.value_or(HostPort());
   }
   return out;
+}
+
+absl::StatusOr<LaunchedRank> ReadLaunch(const LaunchOptions& options) {
+  return ReadLaunch(options, [](const char* name) { return std::getenv(name); });
 }
 
 absl::StatusOr<std::string> FirstSlurmHost(absl::string_view list) {

@@ -19,7 +19,9 @@ struct LaunchedRank {
   std::string job, secret;
   double timeout_seconds = 60;
   std::string host;  // a name to tell this host from others by, beside what the system says
-  bool shares_memory = true;  // with other ranks of this host
+  // "tcp" or "mpi": messages alone, which go by that. Empty: ranks of a host share memory, and
+  // others' messages go by MPI where the program joins by it, else by TCP.
+  std::string transport;
   // Who said so: "options", "dtrun", "torchrun", "OpenMPI", "Slurm", "nobody".
   std::string launcher;
 };
@@ -30,6 +32,9 @@ struct LaunchOptions {
   std::string address;  // "host:port" of rank 0
   std::string job, secret;
   double timeout_seconds = 60;
+  // Whoever joins has another way to find rank 0: where nothing says it, LaunchedRank::address is
+  // nowhere.
+  bool may_lack_address = false;
 };
 
 // The first of these that says anything about ranks: the options; dtrun (DTENSOR_RANK,
@@ -41,7 +46,7 @@ struct LaunchOptions {
 // secret the options' or DTENSOR_SECRET's.
 //
 // DTENSOR_HOST, if it is set, tells ranks apart that are on one host: they exchange as if they were
-// on several. DTENSOR_TRANSPORT=tcp shares no memory at all.
+// on several. DTENSOR_TRANSPORT=tcp (or mpi) shares no memory at all.
 //
 // `variable` is getenv, or a test's: null where there is none. Errors: kInvalidArgument, naming the
 // variable: a rank without a size, or the reverse; numbers that are none, or contradict each other;
@@ -49,6 +54,7 @@ struct LaunchOptions {
 // DTENSOR_TRANSPORT.
 absl::StatusOr<LaunchedRank> ReadLaunch(const LaunchOptions& options,
                                         const std::function<const char*(const char*)>& variable);
+absl::StatusOr<LaunchedRank> ReadLaunch(const LaunchOptions& options);  // by getenv
 
 // The first host of a Slurm list: "node[03-05,9],other" gives "node03",
 // "rack[0-1]n[5-9]" gives "rack0n5". Errors: kInvalidArgument.

@@ -7,19 +7,26 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "dtensor/runtime/comm/process/tcp_transport.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/device/cpu/cpu_device.h"
 
 namespace dtensor {
 
-absl::StatusOr<std::unique_ptr<ProcessWorld>> ProcessWorld::Join(const LaunchedRank& rank) {
+absl::StatusOr<std::unique_ptr<ProcessWorld>> ProcessWorld::Join(const LaunchedRank& rank,
+                                                                 RankLinks links) {
   if (rank.size > 1 && rank.secret.empty() && !IsLoopback(rank.address.host)) {
     return InvalidArgument(
         {"JoinWorld: whoever reaches ", rank.address.ToString(),
          " could join this world, which has no secret; set DTENSOR_SECRET to the "
          "same text on all ranks (dtrun makes one), or use 127.0.0.1"});
   }
-  std::unique_ptr<ProcessWorld> made(new ProcessWorld(rank));
+  if (rank.transport == "mpi" && links.transport == nullptr) {
+    return InvalidArgument(
+        {"JoinWorld: DTENSOR_TRANSPORT is mpi, and this program does not join by MPI; make it "
+         "depend on //dtensor/mpi, and start it by mpirun or srun"});
+  }
+  std::unique_ptr<ProcessWorld> made(new ProcessWorld(rank, std::move(links)));
   absl::Status status = made->Meet();
   if (status.ok()) status = made->Connect();
   if (!status.ok()) {
@@ -31,20 +38,20 @@ absl::StatusOr<std::unique_ptr<ProcessWorld>> ProcessWorld::Join(const LaunchedR
 
 // All ranks' cards.
 absl::Status ProcessWorld::Meet() {
-  HostCard own;
-  if (size() > 1) {
+  HostCard own = {.transport = links_.name};
+  if (size() > 1 && links_.transport == nullptr) {
     const bool here = IsLoopback(rank_.address.host);
     DT_ASSIGN_OR_RETURN(listener_, ListenAt({here ? rank_.address.host : "", 0}));
     DT_ASSIGN_OR_RETURN(own.port, PortOf(listener_));
   }
-  if (size() > 1 && rank_.shares_memory) {
+  if (size() > 1 && rank_.transport.empty()) {
     arena_ = MakeRankArena(size());  // Connect says what is wrong: so all ranks hear
     own.host = HostId(rank_.host);
     if (arena_.ok()) own.arena = (*arena_)->name();
   }
   DT_ASSIGN_OR_RETURN(control_, ControlPlane::Join({rank(), size(), rank_.address, rank_.job,
                                                     rank_.secret, rank_.timeout_seconds},
-                                                   Encode(own)));
+                                                   Encode(own), std::move(links_.listener)));
   for (const RankCard& card : control_->cards()) {
     DT_ASSIGN_OR_RETURN(cards_.emplace_back(), ReadHostCard(card.text));
   }
@@ -66,29 +73,43 @@ absl::Status ProcessWorld::Connect() {
                         HostMemory::Open(rank(), cards_, std::move(arena), *device_, *control_));
   }
   const bool are_all_here = std::count(first.begin(), first.end(), first[0]) == size();
-  if (!are_all_here || is_alone) DT_RETURN_IF_ERROR(ConnectHosts());
+  if (!are_all_here || is_alone) {
+    DT_ASSIGN_OR_RETURN(transport_, ConnectHosts());
+    messages_ =
+        std::make_unique<MessageCommunicator>(rank(), size(), *device_, *transport_, *control_);
+  }
   if (memory_ != nullptr && messages_ != nullptr) {
     both_ =
         std::make_unique<HostCommunicator>(memory_->ranks(), memory_->communicator(), *messages_);
   }
   listener_ = Socket();
+  links_ = {};
   return absl::OkStatus();
 }
 
-absl::Status ProcessWorld::ConnectHosts() {
+absl::StatusOr<std::unique_ptr<MessageTransport>> ProcessWorld::ConnectHosts() {
+  for (int peer = 0; peer < size(); ++peer) {
+    if (cards_[peer].transport == links_.name) continue;
+    const auto text = [](absl::string_view name) { return name.empty() ? "TCP" : name; };
+    return InvalidArgument({"JoinWorld: messages of rank ", absl::StrCat(peer), " go by ",
+                            text(cards_[peer].transport), ", those of this one by ",
+                            text(links_.name),
+                            "; start the same program for all ranks, with the same "
+                            "DTENSOR_TRANSPORT"});
+  }
+  return links_.transport == nullptr ? ConnectByTcp() : links_.transport(*control_);
+}
+
+absl::StatusOr<std::unique_ptr<MessageTransport>> ProcessWorld::ConnectByTcp() {
   std::vector<HostPort> addresses;
   for (int peer = 0; peer < size(); ++peer) {
     const std::string& host = control_->cards()[peer].host;
     addresses.push_back({host.empty() ? rank_.address.host : host, cards_[peer].port});
   }
-  const NetClock::time_point deadline = DeadlineIn(rank_.timeout_seconds);
   const JobKey key = {rank_.job, rank_.secret, static_cast<uint32_t>(size())};
-  DT_ASSIGN_OR_RETURN(
-      transport_, TcpTransport::Connect(rank(), key, std::move(listener_), addresses, deadline,
-                                        [control = control_.get()] { return control->failure(); }));
-  messages_ =
-      std::make_unique<MessageCommunicator>(rank(), size(), *device_, *transport_, *control_);
-  return absl::OkStatus();
+  return TcpTransport::Connect(rank(), key, std::move(listener_), addresses,
+                               DeadlineIn(rank_.timeout_seconds),
+                               [control = control_.get()] { return control->failure(); });
 }
 
 Communicator& ProcessWorld::communicator() {

@@ -3,31 +3,44 @@
 #ifndef DTENSOR_RUNTIME_COMM_PROCESS_PROCESS_WORLD_H_
 #define DTENSOR_RUNTIME_COMM_PROCESS_PROCESS_WORLD_H_
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "dtensor/runtime/comm/communicator.h"
 #include "dtensor/runtime/comm/messages/message_communicator.h"
+#include "dtensor/runtime/comm/messages/message_transport.h"
 #include "dtensor/runtime/comm/process/control_plane.h"
 #include "dtensor/runtime/comm/process/host_card.h"
 #include "dtensor/runtime/comm/process/host_communicator.h"
 #include "dtensor/runtime/comm/process/host_memory.h"
 #include "dtensor/runtime/comm/process/launch.h"
-#include "dtensor/runtime/comm/process/tcp_transport.h"
 #include "dtensor/runtime/device/cpu/shared_arena.h"
 #include "dtensor/runtime/device/device.h"
 #include "dtensor/runtime/net/socket.h"
 
 namespace dtensor {
 
+// What a rank brings to its world, where that is not what launch.h says or not TCP.
+struct RankLinks {
+  Socket listener;  // rank 0's, which listens at the rank's address already
+  // Makes what messages travel by, when all ranks have come; `world` outlives that. Null: TCP
+  // between each pair of ranks. All ranks say the same by `name`, or are refused.
+  std::function<absl::StatusOr<std::unique_ptr<MessageTransport>>(WorldState& world)> transport;
+  std::string name;
+};
+
 class ProcessWorld {
  public:
   // Collective: every rank's process calls it. Errors: kInvalidArgument for a world that other
-  // hosts can reach and that has no secret; as ControlPlane::Join and TcpTransport::Connect.
-  static absl::StatusOr<std::unique_ptr<ProcessWorld>> Join(const LaunchedRank& rank);
+  // hosts can reach and that has no secret, for ranks with unlike transports; as
+  // ControlPlane::Join, TcpTransport::Connect and `links.transport`.
+  static absl::StatusOr<std::unique_ptr<ProcessWorld>> Join(const LaunchedRank& rank,
+                                                            RankLinks links = {});
   // Leaves with OK, unless it has left.
   ~ProcessWorld();
 
@@ -43,12 +56,15 @@ class ProcessWorld {
   absl::Status Leave(absl::Status status);
 
  private:
-  explicit ProcessWorld(const LaunchedRank& rank) : rank_(rank) {}
+  ProcessWorld(const LaunchedRank& rank, RankLinks links)
+      : rank_(rank), links_(std::move(links)) {}
   absl::Status Meet();
   absl::Status Connect();
-  absl::Status ConnectHosts();
+  absl::StatusOr<std::unique_ptr<MessageTransport>> ConnectHosts();
+  absl::StatusOr<std::unique_ptr<MessageTransport>> ConnectByTcp();
 
   const LaunchedRank rank_;
+  RankLinks links_;
   Socket listener_;                                               // until all are connected
   absl::StatusOr<std::shared_ptr<SharedArena>> arena_ = nullptr;  // null: shares no memory
   std::vector<HostCard> cards_;                                   // of all ranks
@@ -56,7 +72,7 @@ class ProcessWorld {
   std::unique_ptr<Device> device_;
   std::unique_ptr<HostMemory> memory_;  // null: no other rank of this host shares any
   // Null where all ranks share memory.
-  std::unique_ptr<TcpTransport> transport_;
+  std::unique_ptr<MessageTransport> transport_;
   std::unique_ptr<MessageCommunicator> messages_;
   std::unique_ptr<HostCommunicator> both_;  // null where one of the two is enough
   bool is_connected_ = false, left_ = false;

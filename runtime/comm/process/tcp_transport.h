@@ -48,9 +48,8 @@ class TcpTransport final : public MessageTransport {
   absl::Status lost(int peer) const override;
   void Leave() override;
   bool has_left(int peer) const override;
+  bool is_sending() const override;
   void Cancel() override;
-  // Something that was sent is not on its way yet.
-  bool is_sending() const;
 
  private:
   struct Link;
