@@ -25,6 +25,11 @@ ROOMS = {
         "runtime/kernels",
     ],
     "dtensor/layout": ["runtime/core"],
+    "dtensor/mpi": [
+        "dtensor/tensor",
+        "runtime/comm/mpi",
+        "runtime/core",
+    ],
     "dtensor/nn": [
         "dtensor/attention",
         "dtensor/layout",
@@ -119,6 +124,12 @@ ROOMS = {
         "runtime/core",
         "runtime/device",
         "runtime/kernels",
+        "runtime/net",
+    ],
+    "runtime/comm/mpi": [
+        "runtime/comm/messages",
+        "runtime/comm/process",
+        "runtime/core",
         "runtime/net",
     ],
     "runtime/comm/process": [

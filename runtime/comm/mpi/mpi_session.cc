@@ -1,0 +1,214 @@
+#include "dtensor/runtime/comm/mpi/mpi_session.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <time.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstdlib>
+#include <mutex>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "dtensor/runtime/core/status.h"
+
+namespace dtensor {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::microseconds;
+using std::chrono::nanoseconds;
+
+sigset_t OnlySigpipe() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGPIPE);
+  return set;
+}
+
+// Of this process, and never destroyed: its thread may be in MPI_Init when the process exits.
+class Session {
+ public:
+  static Session& Of() {
+    static Session& session = *new Session;
+    return session;
+  }
+
+  absl::Status Start(const MpiStop& stop) {
+    std::unique_lock lock(mutex_);
+    if (state_ == State::kNone) {
+      state_ = State::kStarting;
+      std::thread([this] { Run(); }).detach();
+    }
+    while (state_ == State::kStarting) {
+      if (changed_.wait_for(lock, microseconds(500)) == std::cv_status::timeout) {
+        DT_RETURN_IF_ERROR(stop());
+      }
+    }
+    return code_ == MPI_SUCCESS ? absl::OkStatus() : MpiError("MPI_Init_thread", code_);
+  }
+
+  bool is_ours() {
+    const std::lock_guard lock(mutex_);
+    return state_ == State::kOn;
+  }
+  bool is_spoiled() {
+    const std::lock_guard lock(mutex_);
+    return spoiled_;
+  }
+  void BeginWorld() {
+    const std::lock_guard lock(mutex_);
+    ++worlds_;
+  }
+  void EndWorld(MpiEnd end) {
+    const std::lock_guard lock(mutex_);
+    --worlds_;
+    failed_ |= end != MpiEnd::kClean;
+    spoiled_ |= end == MpiEnd::kFailedUnderWay;
+  }
+
+ private:
+  enum class State { kNone, kStarting, kOn, kEnding, kOver };
+
+  // By the thread that has initialized MPI: the standard wants that one to finalize it.
+  void Run() {
+    const sigset_t set = OnlySigpipe();
+    pthread_sigmask(SIG_BLOCK, &set, nullptr);
+    int provided = 0;
+    const int code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided);
+    std::unique_lock lock(mutex_);
+    code_ = code;
+    std::atexit([] { Of().Finalize(); });
+    state_ = State::kOn;
+    changed_.notify_all();
+    changed_.wait(lock, [this] { return state_ == State::kEnding; });
+    lock.unlock();
+    if (MpiIsRunning()) MPI_Finalize();
+    lock.lock();
+    state_ = State::kOver;
+    changed_.notify_all();
+  }
+
+  void Finalize() {
+    std::unique_lock lock(mutex_);
+    if (worlds_ > 0 || failed_ || code_ != MPI_SUCCESS) return;
+    state_ = State::kEnding;
+    changed_.notify_all();
+    changed_.wait(lock, [this] { return state_ == State::kOver; });
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  State state_ = State::kNone;
+  int code_ = MPI_SUCCESS;
+  int worlds_ = 0;
+  bool failed_ = false, spoiled_ = false;
+};
+
+// Errors: kFailedPrecondition where MPI was started for another thread alone.
+absl::Status CheckThread() {
+  int level = MPI_THREAD_SINGLE, is_main = 0;
+  MPI_Query_thread(&level);
+  MPI_Is_thread_main(&is_main);
+  if (level >= MPI_THREAD_SERIALIZED || is_main != 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "JoinWorld: MPI takes calls from the thread alone that initialized it; call JoinWorld there, "
+      "or initialize by MPI_Init_thread with MPI_THREAD_SERIALIZED");
+}
+
+}  // namespace
+
+absl::Status StartMpi(const MpiStop& stop) {
+  int initialized = 0, finalized = 0;
+  MPI_Initialized(&initialized);
+  MPI_Finalized(&finalized);
+  if (finalized != 0) {
+    return absl::FailedPreconditionError(
+        "JoinWorld: MPI has been finalized, and cannot be started again in this process");
+  }
+  if (Session::Of().is_spoiled()) {
+    return absl::FailedPreconditionError(
+        "JoinWorld: a world of this process failed while MPI moved its messages; start the "
+        "processes anew, or set DTENSOR_TRANSPORT=tcp");
+  }
+  if (initialized == 0) DT_RETURN_IF_ERROR(Session::Of().Start(stop));
+  return CheckThread();
+}
+
+bool MpiIsRunning() {
+  int initialized = 0, finalized = 0;
+  MPI_Initialized(&initialized);
+  MPI_Finalized(&finalized);
+  return initialized != 0 && finalized == 0;
+}
+
+bool MpiIsOurs() { return Session::Of().is_ours(); }
+
+absl::Status AwaitMpi(MPI_Request request, const MpiStop& stop) {
+  const Clock::time_point start = Clock::now();
+  while (true) {
+    int done = 0;
+    {
+      const SigpipeGuard guard;
+      const int code = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+      if (code != MPI_SUCCESS) return MpiError("MPI_Test", code);
+    }
+    if (done != 0) return absl::OkStatus();
+    DT_RETURN_IF_ERROR(stop());
+    PauseBetweenLooks(Clock::now() - start, std::chrono::milliseconds(1));
+  }
+}
+
+absl::StatusOr<MPI_Comm> DuplicateComm(MPI_Comm comm, const MpiStop& stop) {
+  // Written to when the request is done, which may be after this wait was given up.
+  MPI_Comm* const made = new MPI_Comm(MPI_COMM_NULL);
+  MPI_Request request = MPI_REQUEST_NULL;
+  const int code = MPI_Comm_idup(comm, made, &request);
+  absl::Status status =
+      code == MPI_SUCCESS ? AwaitMpi(request, stop) : MpiError("MPI_Comm_idup", code);
+  if (!status.ok()) return status;
+  const MPI_Comm duplicate = *made;
+  delete made;
+  MPI_Comm_set_errhandler(duplicate, MPI_ERRORS_RETURN);
+  return duplicate;
+}
+
+absl::Status MpiError(absl::string_view call, int code) {
+  char text[MPI_MAX_ERROR_STRING];
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  return absl::UnavailableError(absl::StrCat(call, ": ", absl::string_view(text, length)));
+}
+
+void BeginMpiWorld() { Session::Of().BeginWorld(); }
+void EndMpiWorld(MpiEnd end) { Session::Of().EndWorld(end); }
+
+SigpipeGuard::SigpipeGuard() {
+  const sigset_t set = OnlySigpipe();
+  sigset_t before;
+  pthread_sigmask(SIG_BLOCK, &set, &before);
+  was_blocked_ = sigismember(&before, SIGPIPE) == 1;
+}
+
+SigpipeGuard::~SigpipeGuard() {
+  if (was_blocked_) return;
+  const sigset_t set = OnlySigpipe();
+  const timespec at_once = {0, 0};
+  while (sigtimedwait(&set, nullptr, &at_once) == SIGPIPE) {
+  }
+  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+}
+
+void PauseBetweenLooks(nanoseconds waited, nanoseconds most) {
+  if (waited < microseconds(100)) {
+    sched_yield();
+    return;
+  }
+  const nanoseconds pause = std::min<nanoseconds>({waited / 8, microseconds(500), most});
+  const timespec time = {0, static_cast<long>(pause.count())};
+  nanosleep(&time, nullptr);
+}
+
+}  // namespace dtensor

@@ -1,0 +1,92 @@
+// MpiTransport: messages by MPI's non-blocking calls, over a communicator of its own.
+//
+// Notes have one tag, so that those of a peer come in the order in which they were sent. A message
+// is announced by such a note, with its channel, its size and a tag of its own, by which its bytes
+// follow; they are asked for when the announcement and the memory for them are there. So channels
+// never mix, and a size that nobody expects is found before a byte is written. (Tags come round: a
+// peer with more messages without memory than there are tags, 32767 or more, is lost.)
+//
+// MPI tells nothing of peers that die, and calls that wait for them never return. So nothing here
+// waits in MPI; the world says who died (WorldState), and from then on MPI is not called any more.
+// What was on its way then MPI may still move if others call it: see MpiOptions::keeps_bytes.
+#ifndef DTENSOR_RUNTIME_COMM_MPI_MPI_TRANSPORT_H_
+#define DTENSOR_RUNTIME_COMM_MPI_MPI_TRANSPORT_H_
+
+#include <mpi.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "dtensor/runtime/comm/messages/message_transport.h"
+#include "dtensor/runtime/comm/messages/world_state.h"
+
+namespace dtensor {
+
+struct MpiOptions {
+  // Messages pass through memory of the transport's own, one copy more on either side, which stays
+  // for good where a world failed: for processes that go on calling MPI after that.
+  bool keeps_bytes = false;
+  size_t most_bytes = size_t{1} << 30;  // of one of MPI's messages, which count by int
+  int most_tag = 0;                     // 0: as MPI says
+};
+
+class MpiTransport final : public MessageTransport {
+ public:
+  // Takes over `comm`, whose ranks are the world's, and whose errors are returned. `world`
+  // outlives it. Requires: MPI runs until it is destroyed, or nothing more is expected of it.
+  MpiTransport(MPI_Comm comm, WorldState& world, const MpiOptions& options = {});
+  // Frees the communicator, if all ranks have left and have heard so; else leaves it as it is.
+  ~MpiTransport() override;
+
+  void SendNote(int peer, uint64_t channel, absl::string_view note) override;
+  std::optional<std::string> TakeNote(int peer, uint64_t channel) override;
+  void Send(int peer, uint64_t channel, absl::Span<const std::byte> bytes, int& pending) override;
+  void Receive(int peer, uint64_t channel, absl::Span<std::byte> into, int& pending) override;
+  void Progress(std::chrono::microseconds longest) override;
+  absl::Status lost(int peer) const override;
+  void Leave() override;
+  bool has_left(int peer) const override;
+  bool is_sending() const override;
+  void Cancel() override;
+
+ private:
+  struct Peer;
+  struct Transfer;
+  enum class How : uint8_t;
+
+  bool CanCall();
+  void Start(std::unique_ptr<Transfer> made, absl::Span<std::byte> bytes, int tag);
+  void StartText(int peer, std::string text, How how);
+  bool Look();
+  bool TakeNotesIn();
+  void Finish(Transfer& transfer);
+  void Read(int peer, absl::string_view text);
+  void Match(int peer, uint64_t channel);
+  void Lose(int peer, const absl::Status& why);
+
+  const MPI_Comm comm_;
+  WorldState& world_;
+  const MpiOptions options_;
+  const int most_tag_;
+  int last_tag_ = 0;
+  std::vector<std::unique_ptr<Peer>> peers_;  // null: this rank
+  std::vector<MPI_Request> requests_;
+  std::vector<Transfer*> of_;  // each request's
+  std::list<std::unique_ptr<Transfer>> transfers_;
+  bool leaves_ = false, cancelled_ = false;
+  bool drained_ = false;  // when it was cancelled: nothing was on its way, nor will be
+  mutable std::optional<std::chrono::steady_clock::time_point> over_;  // all ranks' functions
+};
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_RUNTIME_COMM_MPI_MPI_TRANSPORT_H_

@@ -1,0 +1,317 @@
+#include "dtensor/runtime/comm/mpi/mpi_world.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "dtensor/runtime/comm/mpi/mpi_session.h"
+#include "dtensor/runtime/comm/mpi/mpi_transport.h"
+#include "dtensor/runtime/comm/process/process_world.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/net/handshake.h"
+#include "dtensor/runtime/net/socket.h"
+#include "dtensor/runtime/net/wire.h"
+
+namespace dtensor {
+namespace {
+
+MpiStop Within(double seconds, std::string what) {
+  const auto deadline =
+      NetClock::now() + std::chrono::duration_cast<NetClock::duration>(
+                            std::chrono::duration<double>(std::min(seconds, 1e9)));
+  return [=] {
+    return NetClock::now() < deadline
+               ? absl::OkStatus()
+               : absl::DeadlineExceededError(absl::StrCat("JoinWorld: ", what, " within ", seconds,
+                                                          " s; start them all, or wait longer"));
+  };
+}
+
+// What each rank gives, by rank. Collective.
+absl::StatusOr<std::vector<std::string>> GatherTexts(MPI_Comm comm, const std::string& mine,
+                                                     const MpiStop& stop) {
+  // Kept for good where the wait is given up: MPI may still write there.
+  struct Memory {
+    std::string mine;
+    int size;
+    std::vector<int> sizes, begins;
+    std::string all;
+  };
+  auto memory = std::make_unique<Memory>(Memory{mine, static_cast<int>(mine.size()), {}, {}, ""});
+  Memory& m = *memory.release();
+  int ranks = 0;
+  MPI_Comm_size(comm, &ranks);
+  m.sizes.resize(ranks);
+  MPI_Request request = MPI_REQUEST_NULL;
+  int code = MPI_Iallgather(&m.size, 1, MPI_INT, m.sizes.data(), 1, MPI_INT, comm, &request);
+  if (code != MPI_SUCCESS) return MpiError("MPI_Iallgather", code);
+  DT_RETURN_IF_ERROR(AwaitMpi(request, stop));
+  int total = 0;
+  for (const int size : m.sizes) {
+    m.begins.push_back(total);
+    total += size;
+  }
+  m.all.resize(total);
+  code = MPI_Iallgatherv(m.mine.data(), m.size, MPI_BYTE, m.all.data(), m.sizes.data(),
+                         m.begins.data(), MPI_BYTE, comm, &request);
+  if (code != MPI_SUCCESS) return MpiError("MPI_Iallgatherv", code);
+  DT_RETURN_IF_ERROR(AwaitMpi(request, stop));
+  memory.reset(&m);
+  std::vector<std::string> texts;
+  for (int rank = 0; rank < ranks; ++rank) {
+    texts.push_back(m.all.substr(m.begins[rank], m.sizes[rank]));
+  }
+  return texts;
+}
+
+// What a rank knows before it has heard of the others.
+struct Card {
+  std::string host, refusal;
+  std::string address, job, secret;  // that its options or its environment say
+
+  std::string Encode() const {
+    WireWriter out;
+    for (const std::string& text : {host, refusal, address, job, secret}) out.Text(text);
+    return out.bytes();
+  }
+  static Card Read(absl::string_view bytes) {
+    WireReader in(bytes);
+    Card card;
+    for (std::string* text : {&card.host, &card.refusal, &card.address, &card.job, &card.secret}) {
+      *text = in.Text();
+    }
+    return card;
+  }
+};
+
+std::string HostName() {
+  char name[MPI_MAX_PROCESSOR_NAME];
+  int length = 0;
+  MPI_Get_processor_name(name, &length);
+  return std::string(name, length);
+}
+
+// A rank's own reason to refuse; "" if there is none.
+std::string Contradiction(const LaunchOptions& options, int rank, int size) {
+  const auto differs = [&](const char* what, std::optional<int> said, int is) {
+    return said && *said != is ? absl::StrCat("options give ", what, " ", *said,
+                                              ", where the communicator says ", is, "; ")
+                               : "";
+  };
+  std::string why =
+      absl::StrCat(differs("rank", options.rank, rank), differs("size", options.size, size));
+  if (options.local_rank && (*options.local_rank < 0 || *options.local_rank >= size)) {
+    absl::StrAppend(&why, "options give local_rank ", *options.local_rank, ", in a world of ",
+                    size, " ranks; ");
+  }
+  return why.empty() ? "" : absl::StrCat(why, "leave them out, or correct them");
+}
+
+// Errors: the same on all ranks, as they have the same cards.
+absl::Status CheckCards(const std::vector<Card>& cards) {
+  for (size_t rank = 0; rank < cards.size(); ++rank) {
+    const Card& card = cards[rank];
+    if (!card.refusal.empty()) {
+      return InvalidArgument({"JoinWorld: rank ", absl::StrCat(rank), ": ", card.refusal});
+    }
+    const auto differs = [&](const std::string& said, const std::string& rank0s) {
+      return !said.empty() && said != rank0s;
+    };
+    const char* const what = differs(card.address, cards[0].address)  ? "address"
+                             : differs(card.job, cards[0].job)       ? "job"
+                             : differs(card.secret, cards[0].secret) ? "secret"
+                                                                     : nullptr;
+    if (what == nullptr) continue;
+    return InvalidArgument({"JoinWorld: rank ", absl::StrCat(rank), " gives another ", what,
+                            " than rank 0; give it alike on all ranks, or on rank 0 alone"});
+  }
+  return absl::OkStatus();
+}
+
+// The world that all ranks are to join.
+struct Offer {
+  std::string refusal;
+  HostPort address;
+  std::string job, secret;
+  std::string Encode() const {
+    WireWriter out;
+    for (const std::string& text : {refusal, address.host, job, secret}) out.Text(text);
+    out.U32(static_cast<uint32_t>(address.port));
+    return out.bytes();
+  }
+  static Offer Read(absl::string_view bytes) {
+    WireReader in(bytes);
+    Offer offer;
+    for (std::string* text : {&offer.refusal, &offer.address.host, &offer.job, &offer.secret}) {
+      *text = in.Text();
+    }
+    offer.address.port = static_cast<int>(in.U32());
+    return offer;
+  }
+};
+
+// Of rank 0. `listener` is open where the port was its own choice.
+absl::StatusOr<Offer> MakeOffer(const std::vector<Card>& cards, Socket& listener) {
+  Offer offer;
+  offer.job = cards[0].job.empty() ? absl::StrCat("mpi ", absl::BytesToHexString(RandomNonce()))
+                                   : cards[0].job;
+  offer.secret = cards[0].secret.empty() ? RandomNonce() : cards[0].secret;
+  if (!cards[0].address.empty()) {
+    DT_ASSIGN_OR_RETURN(offer.address, ParseHostPort(cards[0].address));
+    return offer;
+  }
+  const bool one_host = std::all_of(cards.begin(), cards.end(),
+                                    [&](const Card& card) { return card.host == cards[0].host; });
+  DT_ASSIGN_OR_RETURN(listener, ListenAt({one_host ? "127.0.0.1" : "", 0}));
+  offer.address.host = one_host ? "127.0.0.1" : cards[0].host;
+  DT_ASSIGN_OR_RETURN(offer.address.port, PortOf(listener));
+  return offer;
+}
+
+int LocalRank(const std::vector<Card>& cards, int rank) {
+  return static_cast<int>(std::count_if(cards.begin(), cards.begin() + rank, [&](const Card& card) {
+    return card.host == cards[rank].host;
+  }));
+}
+
+std::string Variable(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+MpiOptions OptionsNow() { return {.keeps_bytes = !MpiIsOurs()}; }
+
+// Over `comm`, which is the world's own.
+absl::StatusOr<JoinedRank> JoinOver(MPI_Comm comm, const LaunchOptions& options,
+                                    const MpiStop& stop) {
+  LaunchedRank me;
+  MPI_Comm_rank(comm, &me.rank);
+  MPI_Comm_size(comm, &me.size);
+  const auto said = [](const std::string& option, const char* name) {
+    return option.empty() ? Variable(name) : option;
+  };
+  const Card mine = {HostName(), Contradiction(options, me.rank, me.size),
+                     said(options.address, "DTENSOR_ADDRESS"), said(options.job, "DTENSOR_JOB"),
+                     said(options.secret, "DTENSOR_SECRET")};
+  DT_ASSIGN_OR_RETURN(const auto texts, GatherTexts(comm, mine.Encode(), stop));
+  std::vector<Card> cards;
+  for (const std::string& text : texts) cards.push_back(Card::Read(text));
+  DT_RETURN_IF_ERROR(CheckCards(cards));
+
+  RankLinks links;
+  Offer offer;
+  if (me.rank == 0) {
+    auto made = MakeOffer(cards, links.listener);
+    if (!made.ok()) offer.refusal = std::string(made.status().message());
+    if (made.ok()) offer = *std::move(made);
+  }
+  DT_ASSIGN_OR_RETURN(const auto offers, GatherTexts(comm, offer.Encode(), stop));
+  offer = Offer::Read(offers[0]);
+  if (!offer.refusal.empty()) {
+    return absl::UnavailableError(absl::StrCat("JoinWorld: rank 0: ", offer.refusal));
+  }
+  me.local_rank = options.local_rank.value_or(LocalRank(cards, me.rank));
+  me.address = offer.address;
+  me.job = offer.job;
+  me.secret = offer.secret;
+  me.timeout_seconds = options.timeout_seconds;
+  me.launcher = "MPI";
+  links.name = "mpi";
+  links.transport = [&](WorldState& world) {
+    return std::make_unique<MpiTransport>(std::exchange(comm, MPI_COMM_NULL), world, OptionsNow());
+  };
+  DT_ASSIGN_OR_RETURN(auto world, ProcessWorld::Join(me, std::move(links)));
+  return JoinedRank{std::move(world), me.local_rank};
+}
+
+absl::Status CheckComm(MPI_Comm comm) {
+  if (!MpiIsRunning()) {
+    return absl::FailedPreconditionError(
+        "JoinWorld: a communicator is given, and MPI is not initialized, or finalized already");
+  }
+  int inter = 0;
+  if (comm != MPI_COMM_NULL) MPI_Comm_test_inter(comm, &inter);
+  if (comm != MPI_COMM_NULL && inter == 0) return absl::OkStatus();
+  return InvalidArgument({"JoinWorld: the communicator is ",
+                          inter != 0 ? "between two groups; merge them (MPI_Intercomm_merge)"
+                                     : "MPI_COMM_NULL; only its members call JoinWorld"});
+}
+
+// mpirun, or Slurm with an MPI that knows it, has started this process as that rank.
+bool IsMpiLaunch(const LaunchedRank& rank) {
+  if (rank.launcher == "OpenMPI") return true;
+  return rank.launcher == "Slurm" &&
+         (Variable("PMIX_RANK") == absl::StrCat(rank.rank) ||
+          Variable("PMI_RANK") == absl::StrCat(rank.rank));
+}
+
+[[maybe_unused]] const bool is_linked = [] {
+  SetWorldJoiner(JoinMpiLaunch);
+  return true;
+}();
+
+}  // namespace
+
+absl::StatusOr<JoinedRank> JoinMpiWorld(MPI_Comm comm, const LaunchOptions& options) {
+  if (!(options.timeout_seconds > 0)) {
+    return InvalidArgument({"JoinWorld: timeout_seconds must be above 0, not ",
+                            absl::StrCat(options.timeout_seconds)});
+  }
+  DT_RETURN_IF_ERROR(CheckComm(comm));
+  const MpiStop stop = Within(options.timeout_seconds,
+                              "not all ranks of the communicator have called JoinWorld");
+  DT_RETURN_IF_ERROR(StartMpi(stop));
+  DT_ASSIGN_OR_RETURN(const MPI_Comm own, DuplicateComm(comm, stop));
+  return JoinOver(own, options, stop);
+}
+
+absl::StatusOr<JoinedRank> JoinMpiLaunch(const LaunchOptions& options) {
+  const std::string transport = Variable("DTENSOR_TRANSPORT");
+  if (transport != "" && transport != "tcp" && transport != "mpi") {
+    return InvalidArgument({"JoinWorld: DTENSOR_TRANSPORT is ", transport,
+                            "; it may be tcp, or mpi, which is meant where it is not set"});
+  }
+  LaunchOptions any_address = options;
+  any_address.may_lack_address = true;
+  DT_ASSIGN_OR_RETURN(const LaunchedRank me, ReadLaunch(any_address));
+  if (transport == "tcp" || !IsMpiLaunch(me) || me.size == 1) return JoinedRank();
+  const MpiStop in_time = Within(me.timeout_seconds, "not all ranks have initialized MPI");
+  if (me.address.port == 0) {
+    DT_RETURN_IF_ERROR(StartMpi(in_time));
+    return JoinMpiWorld(MPI_COMM_WORLD, options);
+  }
+  // All ranks come to the control plane first, which can tell who does not.
+  RankLinks links;
+  links.name = "mpi";
+  links.transport =
+      [&](WorldState& world) -> absl::StatusOr<std::unique_ptr<MessageTransport>> {
+    const MpiStop stop = [&] {
+      const absl::Status failure = world.failure();
+      return failure.ok() ? in_time() : failure;
+    };
+    DT_RETURN_IF_ERROR(StartMpi(stop));
+    DT_ASSIGN_OR_RETURN(const MPI_Comm comm, DuplicateComm(MPI_COMM_WORLD, stop));
+    int rank = 0, size = 0;
+    MPI_Comm_rank(comm, &rank);
+    MPI_Comm_size(comm, &size);
+    if (rank != me.rank || size != me.size) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "JoinWorld: MPI has started as rank ", rank, " of ", size, ", where ", me.launcher,
+          " says ", me.rank, " of ", me.size,
+          "; start the program by the launcher of the MPI that it links (Slurm: srun "
+          "--mpi=pmix), or set DTENSOR_TRANSPORT=tcp"));
+    }
+    return std::make_unique<MpiTransport>(comm, world, OptionsNow());
+  };
+  DT_ASSIGN_OR_RETURN(auto world, ProcessWorld::Join(me, std::move(links)));
+  return JoinedRank{std::move(world), me.local_rank};
+}
+
+}  // namespace dtensor

@@ -1,0 +1,28 @@
+// Joining a world by MPI: from a caller's communicator, or where mpirun or Slurm started this
+// process. A program that links this room joins so; others never meet MPI.
+#ifndef DTENSOR_RUNTIME_COMM_MPI_MPI_WORLD_H_
+#define DTENSOR_RUNTIME_COMM_MPI_MPI_WORLD_H_
+
+#include <mpi.h>
+
+#include "absl/status/statusor.h"
+#include "dtensor/runtime/comm/process/launch.h"
+#include "dtensor/runtime/comm/process/world_joiner.h"
+
+namespace dtensor {
+
+// This process as the rank that it is in `comm`, which stays the caller's: only a duplicate of it
+// is used. Collective. Where rank 0 listens, the job and the secret are rank 0's: as its options
+// or its environment (launch.h) say, else made here, and told to the others over MPI. Errors, on
+// all ranks: kInvalidArgument, naming the rank, where options contradict the communicator or rank
+// 0's; kDeadlineExceeded where not all ranks call; kFailedPrecondition for an MPI that does not
+// run, or takes no calls from this thread; as ProcessWorld::Join.
+absl::StatusOr<JoinedRank> JoinMpiWorld(MPI_Comm comm, const LaunchOptions& options);
+
+// A WorldJoiner: where mpirun, or Slurm with its MPI, says which rank this is. Not where options or
+// dtrun's or torchrun's variables say it, nor where DTENSOR_TRANSPORT is tcp.
+absl::StatusOr<JoinedRank> JoinMpiLaunch(const LaunchOptions& options);
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_RUNTIME_COMM_MPI_MPI_WORLD_H_
