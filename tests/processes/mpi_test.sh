@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# Worlds under mpirun, of a program that links MPI and of one that does not. They give what threads
+# give, and a rank that dies is named by every other one.
+# mpi_test.sh RANK_PROGRAM RANK_PROGRAM_WITH_MPI [FAULTS]: the last is how often a rank is killed.
+set -uo pipefail
+tcp=$PWD/$1 mpi=$PWD/$2 times=${3:-2}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failures=0
+export HOME="${HOME:-$work}" OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+# Ranks yield the core when they wait: there may be fewer cores than ranks.
+mpirun=(mpirun --oversubscribe --mca mpi_yield_when_idle 1)
+recovery=("${mpirun[@]}" --enable-recovery)
+
+fail() { echo "FAILED: $*"; failures=$((failures + 1)); }
+# The fingerprint that all lines of a run agree about; nothing if they differ.
+fingerprint() { sed -n 's/.*rank [0-9]* of [0-9]*: //p' | sort -u | { mapfile -t f; ((${#f[@]} == 1)) && echo "${f[0]}"; }; }
+
+# --- The bits of threads.
+for n in 1 2 3 4 8; do
+  for size in 7 4000; do
+    want=$("$tcp" --threads=$n --size=$size --steps=3 | fingerprint)
+    got=$("${mpirun[@]}" -n $n "$mpi" --size=$size --steps=3 | fingerprint)
+    [[ -n $want && $got == "$want" ]] || fail "mpirun -n $n, size $size: $got, threads $want"
+  done
+done
+want=$("$tcp" --threads=3 --steps=3 --size=4000 | fingerprint)
+same() {  # WHAT COMMAND...
+  local what=$1 got
+  shift
+  got=$("$@" --steps=3 --size=4000 2>"$work/err" | fingerprint)
+  [[ $got == "$want" ]] || fail "$what: $got, threads $want: $(cat "$work/err")"
+}
+same "mpirun without MPI" "${mpirun[@]}" -n 3 "$tcp"
+same "MPI over TCP" "${mpirun[@]}" --mca btl tcp,self -n 3 "$mpi"
+# An MPI that cannot start is not missed by those who do not want it, and by nobody else.
+same "DTENSOR_TRANSPORT=tcp" "${mpirun[@]}" -x DTENSOR_TRANSPORT=tcp --mca pml none -n 3 "$mpi"
+"${mpirun[@]}" --mca pml none -n 3 "$mpi" >"$work/out" 2>&1 && fail "MPI is not used under mpirun"
+# Nobody says where rank 0 listens: told over MPI.
+same "no address" "${mpirun[@]}" -n 3 env -u OMPI_COMM_WORLD_LOCAL_SIZE "$mpi"
+
+# --- Errors of ranks.
+# COUNT TEXT COMMAND...: that many ranks say so, and no other says anything else. (With
+# --enable-recovery mpirun itself ends well, whatever its processes end with.)
+says() {
+  local count=$1 text=$2
+  shift 2
+  timeout "${limit:-100}" "$@" >"$work/out" 2>&1
+  (($(grep -c -- "error: .*$text" "$work/out") == count)) || fail "$*: says $(cat "$work/out")"
+  (($(grep -c 'error: \|rank .*: -\?0x' "$work/out") == count)) || fail "$*: says $(cat "$work/out")"
+}
+says 3 'DTENSOR_TRANSPORT is rdma' "${recovery[@]}" -n 3 -x DTENSOR_TRANSPORT=rdma "$mpi"
+says 3 'rank 1: the dog ate it' "${recovery[@]}" -n 3 "$mpi" --rank=1 --at=2 --do=return
+says 3 'rank 1: returned while rank' "${recovery[@]}" -n 3 "$mpi" --rank=1 --at=2 --do=leave
+says 3 'ranks disagree about call' "${recovery[@]}" -n 3 "$mpi" --rank=1 --at=2 --do=disagree
+says 2 'does not bring mpi\|which is no port' "${recovery[@]}" \
+  -n 1 env DTENSOR_TRANSPORT=tcp "$mpi" : -n 1 "$mpi"
+
+# --- Killed, at any moment; over shared memory and over TCP, of which OpenMPI's raises SIGPIPE.
+for ((i = 0; i < times; ++i)); do
+  for btl in vader,self tcp,self; do
+    says 3 'rank 1: its process is gone' "${recovery[@]}" --mca btl $btl -n 4 "$mpi" --steps=100000 \
+      --size=$((RANDOM % 2 * 60000 + 50)) --rank=1 --at=$((RANDOM % 20)) --do=kill
+  done
+done
+says 3 'rank 1: its process is gone' "${recovery[@]}" -n 4 "$mpi" --steps=100000 --rank=1 --at=3 --do=exit
+# mpirun waits for the one that sleeps.
+limit=10 says 2 'rank 1: silent for 2 s' \
+  "${recovery[@]}" -n 3 "$mpi" --steps=100000 --timeout=2 --rank=1 --at=3 --do=sleep
+
+((failures == 0)) && echo "all passed"
+exit $((failures > 0))
