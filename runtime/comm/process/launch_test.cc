@@ -215,6 +215,16 @@ TEST(Launch, ItDoesNotSayWhereRankZeroIs) {
   EXPECT_THAT(Read(With(kSlurm, {{"SLURM_STEP_NODELIST", "a[1"}})), Refused("a[1 is no list"));
 }
 
+// Unless there is another way to find it; what is said of it is read all the same.
+TEST(Launch, MayLackAnAddress) {
+  const LaunchOptions any = {.may_lack_address = true};
+  const auto read = Read(kOpenMpi, any);
+  EXPECT_THAT(read, IsOkAndHolds(AllOf(IsRank("OpenMPI", 2, 3, 1), ListensAt(":0"))));
+  EXPECT_THAT(Read(With(kOpenMpi, {{"DTENSOR_ADDRESS", "[::1]:5"}}), any),
+              IsOkAndHolds(ListensAt("[::1]:5")));
+  EXPECT_THAT(Read(With(kOpenMpi, {{"DTENSOR_ADDRESS", "host"}}), any), Refused("DTENSOR_ADDRESS"));
+}
+
 TEST(Launch, JobsAndSecrets) {
   LaunchOptions options;
   options.job = "my job";

@@ -3,13 +3,17 @@
 
 #include <atomic>
 #include <chrono>
+#include <memory>
 #include <string>
 #include <thread>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "dtensor/runtime/comm/process/control_plane.h"
 #include "dtensor/runtime/comm/process/host_card.h"
 #include "dtensor/runtime/comm/process/launch.h"
+#include "dtensor/runtime/comm/process/tcp_transport.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/testing/process_ranks.h"
 #include "dtensor/runtime/testing/socket_pair.h"
@@ -216,6 +220,54 @@ TEST_P(ProcessWorldTest, ARankThatCannotBeReached) {
   EXPECT_THAT(results, Each(StatusIs(absl::StatusCode::kDeadlineExceeded,
                                      AnyOf(HasSubstr("nobody answers at 127.0.0.1:"),
                                            HasSubstr("did not connect to rank 0")))));
+}
+
+// Ranks may bring a transport of their own, and rank 0 a listener, whose port nobody else takes.
+TEST(ProcessWorldLinks, AnotherTransport) {
+  std::vector<Socket> ends(2);
+  std::tie(ends[0], ends[1]) = SocketPair();
+  const auto links = [&](int rank) {
+    RankLinks made;
+    made.name = "sockets";
+    made.transport = [&ends, rank](WorldState& world) {
+      EXPECT_THAT(world.failure(), IsOk());
+      std::vector<Socket> peers(2);
+      peers[1 - rank] = std::move(ends[rank]);
+      return std::make_unique<TcpTransport>(std::move(peers));
+    };
+    return made;
+  };
+  LaunchedRank launched = Launched(2, 30, RankWay::kTcp);
+  Socket listener = ListenAt({"127.0.0.1", 0}).value();
+  launched.address.port = PortOf(listener).value();
+  const auto run = [&](int rank) {
+    RankLinks mine = links(rank);
+    if (rank == 0) mine.listener = std::move(listener);
+    const auto world = ProcessWorld::Join(As(launched, rank), std::move(mine));
+    return world.ok() ? (*world)->Leave((*world)->communicator().Barrier("meet")) : world.status();
+  };
+  std::thread other([&] { DT_EXPECT_OK(run(1)); });
+  DT_EXPECT_OK(run(0));
+  other.join();
+}
+
+TEST(ProcessWorldLinks, UnlikeTransports) {
+  const LaunchedRank launched = Launched(2, 30, RankWay::kTcp);
+  const auto never = [](WorldState&) -> absl::StatusOr<std::unique_ptr<MessageTransport>> {
+    ADD_FAILURE() << "asked for a transport";
+    return absl::InternalError("never");
+  };
+  RankLinks links;
+  links.name = "mpi";
+  links.transport = never;
+  absl::Status other;
+  std::thread tcp([&] { other = ProcessWorld::Join(As(launched, 1)).status(); });
+  const absl::Status status = ProcessWorld::Join(As(launched, 0), std::move(links)).status();
+  tcp.join();
+  EXPECT_THAT(status,
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("mpi"), HasSubstr("TCP"), HasSubstr("same DTENSOR_TRANSPORT"))));
+  EXPECT_EQ(status, other);
 }
 
 TEST_P(ProcessWorldTest, ACardThatCannotBeRead) {
