@@ -23,8 +23,9 @@ ThreadsBeside::ThreadsBeside(Context& world, MakeRankWork make)
   if (world.rank() != 0) return;
   threads_ = std::thread([this, ranks = world.world_size()] {
     UseAllCores();  // of which RunRanks takes its own
-    const absl::Status status = RunRanks(
-        ranks, [this](Context& context) { return RunRank(context); }, {.pin_threads = CanPin(ranks)});
+    const absl::Status status =
+        RunRanks(ranks, [this](Context& context) { return RunRank(context); },
+                 {.pin_threads = CanPin(ranks)});
     const std::lock_guard lock(mutex_);
     status_.Update(status);
     over_ = true;

@@ -207,7 +207,8 @@ absl::StatusOr<std::vector<double>> StepTimes(const TrainConfig& config,
     }
     return absl::OkStatus();
   };
-  DT_RETURN_IF_ERROR(RunRanks(config.mesh.size(), train, {.pin_threads = CanPin(config.mesh.size())}));
+  DT_RETURN_IF_ERROR(
+      RunRanks(config.mesh.size(), train, {.pin_threads = CanPin(config.mesh.size())}));
   std::sort(times.begin(), times.end());
   return times;
 }

@@ -6,8 +6,8 @@
 //   (*world)->Leave(status);
 //   MPI_Finalize();                 // if the world did not fail
 //
-// Linking it is also all that JoinWorld() and RunWorld() need to send by MPI under mpirun and Slurm:
-// they initialize MPI themselves then, and finalize it when the process exits.
+// Linking it is also all that JoinWorld() and RunWorld() need to send by MPI under mpirun and
+// Slurm: they initialize MPI themselves then, and finalize it when the process exits.
 // docs/running.md says what MPI does when a process dies, and what may be called after that.
 #ifndef DTENSOR_MPI_JOIN_MPI_H_
 #define DTENSOR_MPI_JOIN_MPI_H_

@@ -194,7 +194,8 @@ TEST(JoinMpi, NotAllRanksCall) {
                        HasSubstr("not all ranks of the communicator have called JoinWorld")));
 }
 
-// After a world that failed with messages under way, the caller's MPI goes on, and so do new worlds.
+// After a world that failed with messages under way, the caller's MPI goes on, and so do new
+// worlds.
 TEST(JoinMpi, TheCallersMpiOutlivesAFailedWorld) {
   for (int i = 0; i < 3; ++i) {
     auto world = JoinWorld(MPI_COMM_WORLD);
@@ -209,8 +210,8 @@ TEST(JoinMpi, TheCallersMpiOutlivesAFailedWorld) {
         status = Gather(context, i, 2000000);
       }
     }
-    EXPECT_THAT((*world)->Leave(status), StatusIs(absl::StatusCode::kDataLoss,
-                                                  HasSubstr(absl::StrCat("rank ", i, ": "))));
+    EXPECT_THAT((*world)->Leave(status),
+                StatusIs(absl::StatusCode::kDataLoss, HasSubstr(absl::StrCat("rank ", i, ": "))));
     *world = nullptr;
     std::vector<int> values(1 << 20, RankIn(MPI_COMM_WORLD));
     MPI_Allreduce(MPI_IN_PLACE, values.data(), 1 << 20, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
@@ -233,8 +234,7 @@ TEST_P(AtTheEnd, MpiIsFinalizedTooEarly) {
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("MPI_Finalize was called before the world ended")));
   *world = nullptr;
-  EXPECT_THAT(JoinWorld(MPI_COMM_WORLD).status(),
-              StatusIs(absl::StatusCode::kFailedPrecondition));
+  EXPECT_THAT(JoinWorld(MPI_COMM_WORLD).status(), StatusIs(absl::StatusCode::kFailedPrecondition));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// What a peer sends over a data connection: the first byte says how much memory waits for messages of
-// channel 1, the second how often the stream is cut.
+// What a peer sends over a data connection: the first byte says how much memory waits for messages
+// of channel 1, the second how often the stream is cut.
 #include <algorithm>
 #include <chrono>
 #include <string>

@@ -11,8 +11,8 @@
 #include "dtensor/parallel_plans/fully_shard.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/tensor/autograd.h"
-#include "dtensor/tests/training.h"
 #include "dtensor/tensor/testing/suite_ranks.h"
+#include "dtensor/tests/training.h"
 
 namespace dtensor {
 namespace {

@@ -3,9 +3,9 @@
 //
 //   faults --program=rank_program [--times=2] [--seed=N] [--only=FAULT] [--strict]
 //
-// Each fault is tried so often, in redistributions, barriers, backward passes and reads of values in
-// turn. --strict: within 1 s of a death, and within the time-out and 1 s of a silence; without it
-// there are 4 s more, for machines that are busy. docs/errors.md has the counts of a full run.
+// Each fault is tried so often, in redistributions, barriers, backward passes and reads of values
+// in turn. --strict: within 1 s of a death, and within the time-out and 1 s of a silence; without
+// it there are 4 s more, for machines that are busy. docs/errors.md has the counts of a full run.
 #include <sys/wait.h>
 
 #include <algorithm>
@@ -88,9 +88,9 @@ class World {
     std::vector<std::string> command = {request.program, "--loop=" + trial.moment,
                                         absl::StrCat("--timeout=", kTimeout), "--steps=100000000"};
     if (!is_network() && trial.fault.name != "suspend") {
-      for (const std::string& more : {absl::StrCat("--rank=", trial.victim),
-                                      absl::StrCat("--after=", trial.after),
-                                      absl::StrCat("--do=", trial.fault.name)}) {
+      for (const std::string& more :
+           {absl::StrCat("--rank=", trial.victim), absl::StrCat("--after=", trial.after),
+            absl::StrCat("--do=", trial.fault.name)}) {
         command.push_back(more);
       }
     }
@@ -266,9 +266,8 @@ class Trials {
       const std::lock_guard lock(mutex_);
       if (!outcome.wrong.empty()) {
         ++failures_;
-        std::printf("FAILED: %s of rank %d during %s, after %.6f s: %s\n",
-                    trial.fault.name.c_str(), trial.victim, trial.moment.c_str(), trial.after,
-                    outcome.wrong.c_str());
+        std::printf("FAILED: %s of rank %d during %s, after %.6f s: %s\n", trial.fault.name.c_str(),
+                    trial.victim, trial.moment.c_str(), trial.after, outcome.wrong.c_str());
       }
       outcomes_[mine] = std::move(outcome);
     }

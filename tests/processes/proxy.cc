@@ -149,8 +149,8 @@ void Proxy::Rewrite(Pipe& pipe, std::string& bytes) {
         const size_t digits = std::min(card.text.find_first_not_of("0123456789"), card.text.size());
         HostPort target = {card.host.empty() ? "127.0.0.1" : card.host, 0};
         DT_CHECK(absl::SimpleAtoi(card.text.substr(0, digits), &target.port));
-        card.text = absl::StrCat(Open(target, pipe.caller, rank, false).port,
-                                 card.text.substr(digits));
+        card.text =
+            absl::StrCat(Open(target, pipe.caller, rank, false).port, card.text.substr(digits));
       }
       passed.body = Encode(cards);
     }

@@ -194,9 +194,9 @@ class SuiteWorlds final : public testing::Environment {
           absl::StrCat("this run of the suite has no world of ", n, " ranks"));
     }
     const bool by_processes = processes_ != nullptr && n > 1;
-    DT_ASSIGN_OR_RETURN(
-        std::vector<std::string> bytes,
-        by_processes ? OnProcesses(processes_->context(), fn) : RunOnThreads(n, fn, options));
+    DT_ASSIGN_OR_RETURN(std::vector<std::string> bytes, by_processes
+                                                            ? OnProcesses(processes_->context(), fn)
+                                                            : RunOnThreads(n, fn, options));
     // Threads may have made more than processes can: only what both have counts.
     if (n > 1 && options.device == Device::Kind::kCpu) Record(bytes);
     return bytes;

@@ -1,5 +1,5 @@
-// The ranks that conformance suites run on: threads, or, where dtrun or mpirun has started the test,
-// the processes that they started. One binary, one text:
+// The ranks that conformance suites run on: threads, or, where dtrun or mpirun has started the
+// test, the processes that they started. One binary, one text:
 //
 //   const auto ranks = OnSuiteRanks(4, [](Context& context) -> absl::StatusOr<std::vector<double>> {
 //     ...

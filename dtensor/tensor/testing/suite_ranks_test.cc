@@ -42,7 +42,9 @@ std::vector<int> Sizes() {
 }
 
 TEST(ValueBytes, ReadWhatTheyWrote) {
-  Seen seen{3, {0.1, -0.0}, {{"a", {"", std::string("\0b", 2)}}, {"", {}}},
+  Seen seen{3,
+            {0.1, -0.0},
+            {{"a", {"", std::string("\0b", 2)}}, {"", {}}},
             {{{"tp", CollectiveKind::kAllGather}, {1, 2, 3}}}};
   ValueWriter writer;
   writer(seen);
@@ -106,9 +108,8 @@ TEST(SuiteRanks, GiveBackTheErrorOfAllRanks) {
 TEST(SuiteRanks, HaveContextsOfTheirOwnInEachFunction) {
   for (const int n : Sizes()) {
     for (int times = 0; times < 2; ++times) {
-      const auto drawn = OnSuiteRanks(n, [](Context& context) -> absl::StatusOr<uint64_t> {
-        return context.NextSeed();
-      });
+      const auto drawn = OnSuiteRanks(
+          n, [](Context& context) -> absl::StatusOr<uint64_t> { return context.NextSeed(); });
       DT_ASSERT_OK(drawn.status());
       static const uint64_t first = drawn->front();
       for (const uint64_t seed : *drawn) EXPECT_EQ(seed, first);

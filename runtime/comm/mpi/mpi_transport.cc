@@ -84,7 +84,7 @@ struct MpiTransport::Peer {
   };
 
   std::map<uint64_t, Channel> channels;
-  std::set<int> tags;  // of what was announced
+  std::set<int> tags;                              // of what was announced
   std::deque<std::unique_ptr<Transfer>> arriving;  // notes, as they were sent
   int64_t not_received = 0;                        // messages that were announced
   bool left = false;
@@ -113,9 +113,7 @@ MpiTransport::~MpiTransport() {
     MPI_Comm comm = comm_;
     MPI_Comm_free(&comm);
   }
-  EndMpiWorld(!failed     ? MpiEnd::kClean
-              : under_way ? MpiEnd::kFailedUnderWay
-                          : MpiEnd::kFailed);
+  EndMpiWorld(!failed ? MpiEnd::kClean : under_way ? MpiEnd::kFailedUnderWay : MpiEnd::kFailed);
   if (transfers_.empty()) return;
   // MPI refers to them for as long as it is there.
   static std::mutex mutex;
@@ -188,8 +186,8 @@ void MpiTransport::Send(int peer, uint64_t channel, absl::Span<const std::byte> 
     --pending;
     return;
   }
-  auto transfer = std::make_unique<Transfer>(
-      Transfer{.peer = peer, .how = How::kSend, .pending = &pending});
+  auto transfer =
+      std::make_unique<Transfer>(Transfer{.peer = peer, .how = How::kSend, .pending = &pending});
   // MPI takes what it sends as memory that it might write to, and does not.
   absl::Span<std::byte> from(const_cast<std::byte*>(bytes.data()), bytes.size());
   if (options_.keeps_bytes) {
@@ -317,7 +315,8 @@ bool MpiTransport::TakeNotesIn() {
     any = true;
     int size = 0;
     MPI_Get_count(&status, MPI_BYTE, &size);
-    auto note = std::make_unique<Transfer>(Transfer{.peer = status.MPI_SOURCE, .how = How::kReceive});
+    auto note =
+        std::make_unique<Transfer>(Transfer{.peer = status.MPI_SOURCE, .how = How::kReceive});
     note->text.resize(size);
     MPI_Request request = MPI_REQUEST_NULL;
     if (const int asked = MPI_Imrecv(note->text.data(), size, MPI_BYTE, &message, &request);

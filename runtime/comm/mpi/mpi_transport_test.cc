@@ -61,8 +61,9 @@ INSTANTIATE_TEST_SUITE_P(
                                      MpiOptions{.keeps_bytes = true, .most_bytes = 300000})),
     [](const auto& info) {
       const MpiOptions& options = std::get<1>(info.param);
-      return std::string(std::get<0>(info.param).name) +
-             (options.keeps_bytes ? "Kept" : options.most_bytes == 50000 ? "InParts" : "");
+      return std::string(std::get<0>(info.param).name) + (options.keeps_bytes           ? "Kept"
+                                                          : options.most_bytes == 50000 ? "InParts"
+                                                                                        : "");
     });
 
 // What no peer of this communicator sent is in no other, however many there are.

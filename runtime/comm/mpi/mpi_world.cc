@@ -108,8 +108,8 @@ std::string Contradiction(const LaunchOptions& options, int rank, int size) {
   std::string why =
       absl::StrCat(differs("rank", options.rank, rank), differs("size", options.size, size));
   if (options.local_rank && (*options.local_rank < 0 || *options.local_rank >= size)) {
-    absl::StrAppend(&why, "options give local_rank ", *options.local_rank, ", in a world of ",
-                    size, " ranks; ");
+    absl::StrAppend(&why, "options give local_rank ", *options.local_rank, ", in a world of ", size,
+                    " ranks; ");
   }
   return why.empty() ? "" : absl::StrCat(why, "leave them out, or correct them");
 }
@@ -124,7 +124,7 @@ absl::Status CheckCards(const std::vector<Card>& cards) {
     const auto differs = [&](const std::string& said, const std::string& rank0s) {
       return !said.empty() && said != rank0s;
     };
-    const char* const what = differs(card.address, cards[0].address)  ? "address"
+    const char* const what = differs(card.address, cards[0].address) ? "address"
                              : differs(card.job, cards[0].job)       ? "job"
                              : differs(card.secret, cards[0].secret) ? "secret"
                                                                      : nullptr;
@@ -247,9 +247,8 @@ absl::Status CheckComm(MPI_Comm comm) {
 // mpirun, or Slurm with an MPI that knows it, has started this process as that rank.
 bool IsMpiLaunch(const LaunchedRank& rank) {
   if (rank.launcher == "OpenMPI") return true;
-  return rank.launcher == "Slurm" &&
-         (Variable("PMIX_RANK") == absl::StrCat(rank.rank) ||
-          Variable("PMI_RANK") == absl::StrCat(rank.rank));
+  return rank.launcher == "Slurm" && (Variable("PMIX_RANK") == absl::StrCat(rank.rank) ||
+                                      Variable("PMI_RANK") == absl::StrCat(rank.rank));
 }
 
 [[maybe_unused]] const bool is_linked = [] {
@@ -265,8 +264,8 @@ absl::StatusOr<JoinedRank> JoinMpiWorld(MPI_Comm comm, const LaunchOptions& opti
                             absl::StrCat(options.timeout_seconds)});
   }
   DT_RETURN_IF_ERROR(CheckComm(comm));
-  const MpiStop stop = Within(options.timeout_seconds,
-                              "not all ranks of the communicator have called JoinWorld");
+  const MpiStop stop =
+      Within(options.timeout_seconds, "not all ranks of the communicator have called JoinWorld");
   DT_RETURN_IF_ERROR(StartMpi(stop));
   DT_ASSIGN_OR_RETURN(const MPI_Comm own, DuplicateComm(comm, stop));
   return JoinOver(own, options, stop);
@@ -290,8 +289,7 @@ absl::StatusOr<JoinedRank> JoinMpiLaunch(const LaunchOptions& options) {
   // All ranks come to the control plane first, which can tell who does not.
   RankLinks links;
   links.name = "mpi";
-  links.transport =
-      [&](WorldState& world) -> absl::StatusOr<std::unique_ptr<MessageTransport>> {
+  links.transport = [&](WorldState& world) -> absl::StatusOr<std::unique_ptr<MessageTransport>> {
     const MpiStop stop = [&] {
       const absl::Status failure = world.failure();
       return failure.ok() ? in_time() : failure;
@@ -302,11 +300,11 @@ absl::StatusOr<JoinedRank> JoinMpiLaunch(const LaunchOptions& options) {
     MPI_Comm_rank(comm, &rank);
     MPI_Comm_size(comm, &size);
     if (rank != me.rank || size != me.size) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "JoinWorld: MPI has started as rank ", rank, " of ", size, ", where ", me.launcher,
-          " says ", me.rank, " of ", me.size,
-          "; start the program by the launcher of the MPI that it links (Slurm: srun "
-          "--mpi=pmix), or set DTENSOR_TRANSPORT=tcp"));
+      return absl::FailedPreconditionError(
+          absl::StrCat("JoinWorld: MPI has started as rank ", rank, " of ", size, ", where ",
+                       me.launcher, " says ", me.rank, " of ", me.size,
+                       "; start the program by the launcher of the MPI that it links (Slurm: srun "
+                       "--mpi=pmix), or set DTENSOR_TRANSPORT=tcp"));
     }
     return std::make_unique<MpiTransport>(comm, world, OptionsNow());
   };

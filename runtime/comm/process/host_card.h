@@ -14,9 +14,9 @@
 namespace dtensor {
 
 struct HostCard {
-  int port = 0;      // 0: it listens nowhere
+  int port = 0;           // 0: it listens nowhere
   std::string transport;  // of its messages, by RankLinks' name; empty: TCP
-  std::string host;  // ranks that say the same share memory; empty: this one shares none
+  std::string host;       // ranks that say the same share memory; empty: this one shares none
   ArenaName arena;
 };
 std::string Encode(const HostCard& card);

@@ -56,8 +56,7 @@ class ProcessWorld {
   absl::Status Leave(absl::Status status);
 
  private:
-  ProcessWorld(const LaunchedRank& rank, RankLinks links)
-      : rank_(rank), links_(std::move(links)) {}
+  ProcessWorld(const LaunchedRank& rank, RankLinks links) : rank_(rank), links_(std::move(links)) {}
   absl::Status Meet();
   absl::Status Connect();
   absl::StatusOr<std::unique_ptr<MessageTransport>> ConnectHosts();

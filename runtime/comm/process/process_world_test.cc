@@ -264,9 +264,9 @@ TEST(ProcessWorldLinks, UnlikeTransports) {
   std::thread tcp([&] { other = ProcessWorld::Join(As(launched, 1)).status(); });
   const absl::Status status = ProcessWorld::Join(As(launched, 0), std::move(links)).status();
   tcp.join();
-  EXPECT_THAT(status,
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       AllOf(HasSubstr("mpi"), HasSubstr("TCP"), HasSubstr("same DTENSOR_TRANSPORT"))));
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
+                               AllOf(HasSubstr("mpi"), HasSubstr("TCP"),
+                                     HasSubstr("same DTENSOR_TRANSPORT"))));
   EXPECT_EQ(status, other);
 }
 

@@ -88,12 +88,17 @@ class Stranger {
     const auto kind = random_() % 2 == 0 ? LinkKind::kControl : LinkKind::kData;
     const Hello hello = {kind, static_cast<uint32_t>(random_() % 4), RandomNonce()};
     switch (random_() % 5) {
-      case 0: return "";
-      case 1: return std::string(random_() % 300, static_cast<char>(random_()));
-      case 2: return hello.Encode(key, RandomNonce());
+      case 0:
+        return "";
+      case 1:
+        return std::string(random_() % 300, static_cast<char>(random_()));
+      case 2:
+        return hello.Encode(key, RandomNonce());
       // What was overheard when a rank introduced itself, to a listener's other nonce.
-      case 3: return hello.Encode(true_key, RandomNonce());
-      default: return hello.Encode(true_key, RandomNonce()).substr(0, random_() % Hello::kBytes);
+      case 3:
+        return hello.Encode(true_key, RandomNonce());
+      default:
+        return hello.Encode(true_key, RandomNonce()).substr(0, random_() % Hello::kBytes);
     }
   }
 
