@@ -194,8 +194,7 @@ TEST(JoinMpi, NotAllRanksCall) {
                        HasSubstr("not all ranks of the communicator have called JoinWorld")));
 }
 
-// After a world that failed with messages under way, the caller's MPI goes on, and so do new
-// worlds.
+// After a world that failed with messages under way, the caller's MPI goes on; so do new worlds.
 TEST(JoinMpi, TheCallersMpiOutlivesAFailedWorld) {
   for (int i = 0; i < 3; ++i) {
     auto world = JoinWorld(MPI_COMM_WORLD);

@@ -28,7 +28,8 @@ want=$("$tcp" --threads=3 --steps=3 --size=4000 | fingerprint)
 same() {  # WHAT COMMAND...
   local what=$1 got
   shift
-  got=$("$@" --steps=3 --size=4000 2>"$work/err" | fingerprint)
+  "$@" --steps=3 --size=4000 >"$work/out" 2>"$work/err" || fail "$what: mpirun ends with $?"
+  got=$(fingerprint <"$work/out")
   [[ $got == "$want" ]] || fail "$what: $got, threads $want: $(cat "$work/err")"
 }
 same "mpirun without MPI" "${mpirun[@]}" -n 3 "$tcp"
@@ -55,6 +56,11 @@ says 3 'rank 1: returned while rank' "${recovery[@]}" -n 3 "$mpi" --rank=1 --at=
 says 3 'ranks disagree about call' "${recovery[@]}" -n 3 "$mpi" --rank=1 --at=2 --do=disagree
 says 2 'does not bring mpi\|which is no port' "${recovery[@]}" \
   -n 1 env DTENSOR_TRANSPORT=tcp "$mpi" : -n 1 "$mpi"
+
+says 1 'rank 1 of 2 did not come within 1 s' "${recovery[@]}" \
+  -n 1 "$mpi" --timeout=1 : -n 1 sleep 2
+says 1 'not all ranks have initialized MPI within 1 s' "${recovery[@]}" \
+  -n 1 sleep 2 : -n 1 env -u OMPI_COMM_WORLD_LOCAL_SIZE "$mpi" --timeout=1
 
 # --- Killed, at any moment; over shared memory and over TCP, of which OpenMPI's raises SIGPIPE.
 for ((i = 0; i < times; ++i)); do

@@ -1,7 +1,6 @@
 #include "dtensor/runtime/comm/mpi/mpi_session.h"
 
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <time.h>
 
@@ -162,6 +161,7 @@ absl::Status AwaitMpi(MPI_Request request, const MpiStop& stop) {
 }
 
 absl::StatusOr<MPI_Comm> DuplicateComm(MPI_Comm comm, const MpiStop& stop) {
+  const SigpipeGuard guard;
   // Written to when the request is done, which may be after this wait was given up.
   MPI_Comm* const made = new MPI_Comm(MPI_COMM_NULL);
   MPI_Request request = MPI_REQUEST_NULL;
@@ -202,10 +202,7 @@ SigpipeGuard::~SigpipeGuard() {
 }
 
 void PauseBetweenLooks(nanoseconds waited, nanoseconds most) {
-  if (waited < microseconds(100)) {
-    sched_yield();
-    return;
-  }
+  if (waited < microseconds(50)) return;
   const nanoseconds pause = std::min<nanoseconds>({waited / 8, microseconds(500), most});
   const timespec time = {0, static_cast<long>(pause.count())};
   nanosleep(&time, nullptr);

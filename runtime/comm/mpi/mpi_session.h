@@ -61,8 +61,9 @@ class SigpipeGuard {
   bool was_blocked_;
 };
 
-// How long to do something else between two looks at what has not come for `waited`: little while
-// it may come at once, an eighth of the wait later, so that others get the core.
+// Between two looks at what has not come for `waited`: nothing while it may come at once, later a
+// sleep of an eighth of that. (Whoever yields instead of sleeping, on a busy machine, waits until
+// all others have had their turn.)
 void PauseBetweenLooks(std::chrono::nanoseconds waited, std::chrono::nanoseconds most);
 
 }  // namespace dtensor

@@ -191,6 +191,7 @@ MpiOptions OptionsNow() { return {.keeps_bytes = !MpiIsOurs()}; }
 // Over `comm`, which is the world's own.
 absl::StatusOr<JoinedRank> JoinOver(MPI_Comm comm, const LaunchOptions& options,
                                     const MpiStop& stop) {
+  const SigpipeGuard guard;
   LaunchedRank me;
   MPI_Comm_rank(comm, &me.rank);
   MPI_Comm_size(comm, &me.size);
