@@ -1,8 +1,8 @@
 // Law 3 for programs: random operators on random layouts, with redistributions between them and
 // tensors that are read several times, have the loss and the gradients of one rank: those of
-// GradientsOf, and of Backward, with buckets and groups, over what is gathered or run again. Between
-// them leaves stop to want gradients, and tensors are written to before they are read. DTENSOR_SEED
-// repeats the slow one, DTENSOR_SECONDS is how long it lasts.
+// GradientsOf, and of Backward, with buckets and groups, over what is gathered or run again.
+// Between them leaves stop to want gradients, and tensors are written to before they are read.
+// DTENSOR_SEED repeats the slow one, DTENSOR_SECONDS is how long it lasts.
 #include <algorithm>
 #include <cmath>
 #include <iostream>

@@ -1,7 +1,8 @@
 // The ranks that conformance suites run on: threads, or, where dtrun or mpirun has started the
 // test, the processes that they started. One binary, one text:
 //
-//   const auto ranks = OnSuiteRanks(4, [](Context& context) -> absl::StatusOr<std::vector<double>> {
+//   const auto ranks =
+//       OnSuiteRanks(4, [](Context& context) -> absl::StatusOr<std::vector<double>> {
 //     ...
 //   });
 //   DT_ASSERT_OK(ranks);
@@ -11,8 +12,9 @@
 // are kept from function to function, one of each size; a function has Contexts of its own.
 //
 //   DTENSOR_SUITE_RANKS=N        threads: worlds of other sizes, but for 1, are left out
-//   DTENSOR_SUITE_DIGESTS=DIR    DIR/RANK gets a line for each test case, with the digest of all that
-//                                ranks returned, bit by bit: the same from threads and processes
+//   DTENSOR_SUITE_DIGESTS=DIR    DIR/RANK gets a line for each test case, with the digest of all
+//                                that ranks returned, bit by bit: the same from threads and
+//                                processes
 #ifndef DTENSOR_TENSOR_TESTING_SUITE_RANKS_H_
 #define DTENSOR_TENSOR_TESTING_SUITE_RANKS_H_
 

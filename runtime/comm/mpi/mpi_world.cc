@@ -224,6 +224,8 @@ absl::StatusOr<JoinedRank> JoinOver(MPI_Comm comm, const LaunchOptions& options,
   me.secret = offer.secret;
   me.timeout_seconds = options.timeout_seconds;
   me.launcher = "MPI";
+  me.host = Variable("DTENSOR_HOST");
+  me.transport = Variable("DTENSOR_TRANSPORT");
   links.name = "mpi";
   links.transport = [&](WorldState& world) {
     return std::make_unique<MpiTransport>(std::exchange(comm, MPI_COMM_NULL), world, OptionsNow());
