@@ -102,6 +102,8 @@ class World {
                              {"DTENSOR_ADDRESS", address.ToString()},
                              {"DTENSOR_JOB", absl::StrCat("job ", trial.seed)},
                              {"DTENSOR_SECRET", "a secret"},
+                             {"DTENSOR_TRANSPORT", way() == Way::kTcp ? "tcp" : ""},
+                             {"DTENSOR_HOST", absl::StrCat(way() == Way::kPairs ? rank / 2 : 0)},
                              {"TMPDIR", folder}}));
     }
   }
@@ -122,6 +124,9 @@ class World {
   }
 
  private:
+  // How the ranks reach each other. A network that breaks is all that they have.
+  enum class Way { kTcp, kMemory, kPairs };
+  Way way() const { return is_network() ? Way::kTcp : static_cast<Way>(trial_.seed % 3); }
   bool is_network() const { return trial_.fault.name.rfind("network", 0) == 0; }
   Outcome Wrong(const std::string& what) const {
     std::vector<std::string> outputs;

@@ -131,8 +131,7 @@ void Proxy::Move() {
   pipes_.remove_if([](const Pipe& pipe) { return !pipe.open; });
 }
 
-// Of the listener's bytes: what may pass now. The first number of a card is the port where its rank
-// listens.
+// Of the listener's bytes: what may pass now.
 void Proxy::Rewrite(Pipe& pipe, std::string& bytes) {
   const size_t greets = std::min(bytes.size(), kGreeting - pipe.greeted);
   pipe.greeted += greets;
@@ -146,11 +145,10 @@ void Proxy::Rewrite(Pipe& pipe, std::string& bytes) {
       WorldCards cards = ReadCards(passed.body, size_).value();
       for (int rank = 0; rank < pipe.caller; ++rank) {
         RankCard& card = cards.ranks[rank];
-        const size_t digits = std::min(card.text.find_first_not_of("0123456789"), card.text.size());
-        HostPort target = {card.host.empty() ? "127.0.0.1" : card.host, 0};
-        DT_CHECK(absl::SimpleAtoi(card.text.substr(0, digits), &target.port));
-        card.text =
-            absl::StrCat(Open(target, pipe.caller, rank, false).port, card.text.substr(digits));
+        HostCard text = ReadHostCard(card.text).value();
+        const HostPort target = {card.host.empty() ? "127.0.0.1" : card.host, text.port};
+        text.port = Open(target, pipe.caller, rank, false).port;
+        card.text = Encode(text);
       }
       passed.body = Encode(cards);
     }

@@ -64,6 +64,7 @@ struct MpiTransport::Transfer {
   std::string text;                   // a note
   std::unique_ptr<std::byte[]> kept;  // a message's bytes, where they pass through here
   absl::Span<std::byte> into;         // where these then go, of a message that comes
+  uint64_t size = 0;                  // of a message
   int* pending = nullptr;             // of a message
   int unfinished = 0;                 // MPI's messages
 };
@@ -87,6 +88,7 @@ struct MpiTransport::Peer {
   std::set<int> tags;                              // of what was announced
   std::deque<std::unique_ptr<Transfer>> arriving;  // notes, as they were sent
   int64_t not_received = 0;                        // messages that were announced
+  uint64_t moved = 0;                              // bytes of messages
   bool left = false;
   absl::Status lost;
 };
@@ -188,6 +190,7 @@ void MpiTransport::Send(int peer, uint64_t channel, absl::Span<const std::byte> 
   }
   auto transfer =
       std::make_unique<Transfer>(Transfer{.peer = peer, .how = How::kSend, .pending = &pending});
+  transfer->size = bytes.size();
   // MPI takes what it sends as memory that it might write to, and does not.
   absl::Span<std::byte> from(const_cast<std::byte*>(bytes.data()), bytes.size());
   if (options_.keeps_bytes) {
@@ -222,6 +225,7 @@ void MpiTransport::Match(int peer, uint64_t channel) {
     from.tags.erase(message.tag);
     auto transfer = std::make_unique<Transfer>(
         Transfer{.peer = peer, .how = How::kReceive, .into = slot.into, .pending = slot.pending});
+    transfer->size = slot.into.size();
     if (slot.into.empty()) {
       Finish(*transfer);
       continue;
@@ -238,6 +242,7 @@ void MpiTransport::Match(int peer, uint64_t channel) {
 void MpiTransport::Finish(Transfer& transfer) {
   if (transfer.pending == nullptr) return;
   --*transfer.pending;
+  peers_[transfer.peer]->moved += transfer.size;
   if (transfer.how != How::kReceive) return;
   --peers_[transfer.peer]->not_received;
   if (transfer.kept) {
@@ -357,6 +362,8 @@ void MpiTransport::Read(int peer, absl::string_view text) {
 void MpiTransport::Lose(int peer, const absl::Status& why) {
   if (peers_[peer]->lost.ok()) peers_[peer]->lost = why;
 }
+
+uint64_t MpiTransport::moved(int peer) const { return peers_[peer]->moved; }
 
 absl::Status MpiTransport::lost(int peer) const { return peers_[peer]->lost; }
 

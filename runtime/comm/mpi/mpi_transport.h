@@ -27,7 +27,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "dtensor/runtime/comm/messages/message_transport.h"
-#include "dtensor/runtime/comm/messages/world_state.h"
+#include "dtensor/runtime/comm/world_state.h"
 
 namespace dtensor {
 
@@ -51,6 +51,7 @@ class MpiTransport final : public MessageTransport {
   std::optional<std::string> TakeNote(int peer, uint64_t channel) override;
   void Send(int peer, uint64_t channel, absl::Span<const std::byte> bytes, int& pending) override;
   void Receive(int peer, uint64_t channel, absl::Span<std::byte> into, int& pending) override;
+  uint64_t moved(int peer) const override;
   void Progress(std::chrono::microseconds longest) override;
   absl::Status lost(int peer) const override;
   void Leave() override;

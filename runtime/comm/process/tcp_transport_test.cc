@@ -82,6 +82,22 @@ TEST_P(TransportOf, Threads) {
 INSTANTIATE_TEST_SUITE_P(TcpTransport, TransportOf, testing::ValuesIn(TransportCases()),
                          [](const auto& info) { return std::string(info.param.name); });
 
+// Notes say nothing of whether messages come: ranks that wait send them too.
+TEST(TcpTransport, CountsWhatMovedOfMessages) {
+  Ranks ranks(2);
+  const std::string message = Pattern(100000, 1);
+  std::string got(message.size(), '\0');
+  int sending = 0, receiving = 0;
+  ranks[0].SendNote(1, 4, "a note");
+  EXPECT_EQ(ranks.AwaitNote(1, 0, 4), "a note");
+  EXPECT_EQ(ranks[0].moved(1) + ranks[1].moved(0), 0);
+  ranks[1].Receive(0, 4, BytesOf(got), receiving);
+  ranks[0].Send(1, 4, BytesOf(absl::string_view(message)), sending);
+  EXPECT_TRUE(ranks.Move([&] { return sending == 0 && receiving == 0; }));
+  EXPECT_EQ(ranks[0].moved(1), message.size());
+  EXPECT_EQ(ranks[1].moved(0), message.size());
+}
+
 TEST(TcpTransport, APeerThatDies) {
   Ranks ranks(3);
   const std::string sent = Pattern(8 << 20, 5);
