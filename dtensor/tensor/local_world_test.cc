@@ -293,7 +293,7 @@ TEST(LocalWorld, RanksMayOutliveIt) {
   EXPECT_EQ(kept[0].context().rank(), 0);
   EXPECT_THAT(ToHost<float>(kept[1].local()), IsOkAndHolds(std::vector<float>{3}));
   EXPECT_THAT(ToGlobal<float>(kept[0]),
-              StatusIs(Code::kAborted, HasSubstr("rank 1: returned while rank 0 waits for it")));
+              StatusIs(Code::kFailedPrecondition, HasSubstr("the world is over")));
 }
 
 TEST(LocalWorld, ADeviceThatRunsLate) {

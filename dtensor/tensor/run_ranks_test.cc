@@ -156,7 +156,7 @@ TEST_P(Outliving, TensorsCanBeLookedAt) {
   EXPECT_THAT(ToHost<float>(kept[0].local()), IsOkAndHolds(std::vector<float>{2, 2}));
   EXPECT_THAT(ToHost<float>(kept[1].local()), IsOkAndHolds(std::vector<float>{2}));
   EXPECT_THAT(ToGlobal<float>(kept[0]),
-              StatusIs(Code::kAborted, HasSubstr("rank 1: returned while rank 0 waits for it")));
+              StatusIs(Code::kFailedPrecondition, HasSubstr("the world is over")));
 }
 
 TEST_P(Outliving, SoDoesAResultThatIsOnItsWay) {

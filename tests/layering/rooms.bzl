@@ -127,6 +127,7 @@ ROOMS = {
         "runtime/net",
     ],
     "runtime/comm/mpi": [
+        "runtime/comm",
         "runtime/comm/messages",
         "runtime/comm/process",
         "runtime/core",

@@ -39,7 +39,9 @@ struct ModuleOutcome {
   TrafficTable forward;       // of the first step
 };
 
-inline auto ValueFields(ModuleOutcome& o) { return std::tie(o.y, o.gradients, o.weights); }
+inline auto ValueFields(ModuleOutcome& o) {
+  return std::tie(o.y, o.gradients, o.weights, o.forward);
+}
 
 // Three steps of AdamW on sum(y^2), in f64, with uneven shards allowed. On every rank.
 absl::StatusOr<ModuleOutcome> TrainModule(Context& context, const ModuleRun& run,

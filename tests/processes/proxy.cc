@@ -8,10 +8,9 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "dtensor/runtime/comm/process/control_messages.h"
+#include "dtensor/runtime/comm/process/host_card.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/net/framed_link.h"
 #include "dtensor/runtime/net/handshake.h"

@@ -53,6 +53,7 @@ class World {
   absl::Status Fail(int rank, const absl::Status& reason);
   bool failed() const { return failed_.load(std::memory_order_seq_cst); }
   absl::Status failure() const;
+  absl::Status Met(const absl::Status& failure, int, const Collective&) const { return failure; }
   std::chrono::duration<double> timeout() const { return timeout_; }
 
   // `rank` will take part in nothing more, because its function returned `status`. Whoever waits

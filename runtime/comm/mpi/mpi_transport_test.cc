@@ -25,6 +25,7 @@ class World final : public WorldState {
  public:
   absl::Status Fail(int, const absl::Status& reason) override { return failure_ = reason; }
   absl::Status failure() const override { return failure_; }
+  bool failed() const override { return !failure_.ok(); }
   std::optional<absl::Status> returned(int) const override { return std::nullopt; }
   double timeout_seconds() const override { return 60; }
 

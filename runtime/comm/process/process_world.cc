@@ -21,7 +21,7 @@ absl::StatusOr<std::unique_ptr<ProcessWorld>> ProcessWorld::Join(const LaunchedR
          " could join this world, which has no secret; set DTENSOR_SECRET to the "
          "same text on all ranks (dtrun makes one), or use 127.0.0.1"});
   }
-  if (rank.transport == "mpi" && links.transport == nullptr) {
+  if (rank.size > 1 && rank.transport == "mpi" && links.transport == nullptr) {
     return InvalidArgument(
         {"JoinWorld: DTENSOR_TRANSPORT is mpi, and this program does not join by MPI; make it "
          "depend on //dtensor/mpi, and start it by mpirun or srun"});

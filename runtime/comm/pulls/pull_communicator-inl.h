@@ -36,16 +36,16 @@ PullCommunicator<WorldType>::PullCommunicator(WorldType& world, int rank, Device
 template <typename WorldType>
 absl::Status PullCommunicator<WorldType>::Begin(const Collective& collective,
                                                 absl::Span<const ExchangePart> parts) {
-  DT_RETURN_IF_ERROR(CheckUsable());
+  DT_RETURN_IF_ERROR(CheckUsable(collective));
   DT_RETURN_IF_ERROR(CheckExchange(collective, parts, rank_, size(), &device_));
   // Whatever goes wrong from here on, peers may have heard of this exchange.
   const absl::Status status = NoThrow([&] { return Start(collective, parts); });
-  return status.ok() ? status : world_.Fail(rank_, status);
+  return status.ok() ? status : world_.Met(world_.Fail(rank_, status), rank_, collective);
 }
 
 template <typename WorldType>
 absl::Status PullCommunicator<WorldType>::Finish(const Collective& collective) {
-  if (ended_) return CheckUsable();
+  if (ended_) return CheckUsable(collective);
   for (Membership& in : memberships_) {
     if (in.collective == &collective) return Complete(in);
   }
@@ -101,13 +101,14 @@ void PullCommunicator<WorldType>::End() {
 
 template <typename WorldType>
 absl::Status PullCommunicator<WorldType>::Barrier(absl::string_view what) {
-  DT_RETURN_IF_ERROR(CheckUsable());
-  return Meet({.op = what, .group = everyone_, .counts_as_call = false}, {});
+  const Collective collective = {.op = what, .group = everyone_, .counts_as_call = false};
+  DT_RETURN_IF_ERROR(CheckUsable(collective));
+  return Meet(collective, {});
 }
 
 template <typename WorldType>
-absl::Status PullCommunicator<WorldType>::CheckUsable() const {
-  if (world_.failed()) return world_.failure();
+absl::Status PullCommunicator<WorldType>::CheckUsable(const Collective& collective) const {
+  if (world_.failed()) return world_.Met(world_.failure(), rank_, collective);
   return ended_ ? absl::FailedPreconditionError("the world is over") : absl::OkStatus();
 }
 
@@ -143,7 +144,7 @@ absl::Status PullCommunicator<WorldType>::Complete(Membership& in) {
   const Collective& collective = *in.collective;
   in.collective = nullptr;
   absl::Status status = NoThrow([&] { return Perform(collective, in); });
-  return status.ok() ? status : Withdraw(in, status);
+  return status.ok() ? status : world_.Met(Withdraw(in, status), rank_, collective);
 }
 
 template <typename WorldType>

@@ -50,6 +50,7 @@ namespace dtensor {
 //                longer needs what it posted
 //   Wait         {rank, group, member, stage, number, op}: until the member reaches the stage
 //   GroupOf, Await, Fail, failed, failure, size
+//   Met          what a rank says of the world's failure that it meets in an exchange
 //   BeginReading, EndReading, reading    for a rank that withdraws from what failed
 // world.h (local) has the manual of each.
 template <typename WorldType>
@@ -94,7 +95,7 @@ class PullCommunicator final : public Communicator {
   Membership& MembershipOf(absl::Span<const int> ranks);
   Membership& NewMembership(absl::Span<const int> ranks);
   void SleepAtRandom();
-  absl::Status CheckUsable() const;
+  absl::Status CheckUsable(const Collective& collective) const;
   absl::Status Meet(const Collective& collective, absl::Span<const ExchangePart> parts);
   absl::Status Start(const Collective& collective, absl::Span<const ExchangePart> parts);
   absl::Status Complete(Membership& in);

@@ -20,6 +20,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "dtensor/runtime/comm/call_summary.h"
+#include "dtensor/runtime/comm/communicator.h"
 #include "dtensor/runtime/comm/pulls/exchange_stage.h"
 #include "dtensor/runtime/comm/pulls/pull_communicator.h"
 #include "dtensor/runtime/comm/pulls/spinning.h"
@@ -57,6 +59,9 @@ class SharedWorld {
   absl::Status Fail(int rank, const absl::Status& reason);
   bool failed() const { return state_.failed(); }
   absl::Status failure() const { return state_.failure(); }
+  absl::Status Met(const absl::Status& failure, int rank, const Collective& collective) const {
+    return InOp(failure, rank, collective);
+  }
 
   // Whoever reads from a rank that withdrew meanwhile has read nothing: so nobody need wait for
   // readers, who may have been stopped.
