@@ -1,8 +1,9 @@
 #!/bin/bash
 # A suite whose ranks are processes makes the same assertions as on threads, and all that its ranks
 # return has the same bits.
-# conformance_test.sh DTRUN RANKS WAYS PROGRAM [ARG...]: WAYS are of `dtrun`, `tcp` (by dtrun too, and no
-# other transport) and `mpirun` (left out where there is none), with commas between them.
+# conformance_test.sh DTRUN RANKS WAYS PROGRAM [ARG...]: WAYS are of `dtrun` (memory of one host), `tcp`
+# (by dtrun too, messages alone), `pairs` (two and two share memory) and `mpirun` (left out where there
+# is none), with commas between them.
 set -uo pipefail
 dtrun=$1 ranks=$2 ways=${3//,/ }
 shift 3
@@ -32,6 +33,9 @@ for way in $ways; do
   case $way in
     dtrun) run dtrun "$dtrun" -n "$ranks" "$@" ;;
     tcp) run tcp env DTENSOR_TRANSPORT=tcp "$dtrun" -n "$ranks" "$@" ;;
+    pairs)
+      run pairs "$dtrun" -n "$ranks" sh -c 'DTENSOR_HOST=$((DTENSOR_RANK / 2)) exec "$0" "$@"' "$@"
+      ;;
     mpirun)
       command -v mpirun >/dev/null || { echo "no mpirun here"; continue; }
       run mpirun mpirun --oversubscribe --tag-output -n "$ranks" "$@"
