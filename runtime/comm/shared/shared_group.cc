@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -24,7 +23,7 @@ uint64_t HeadOf(const Tensor& tensor) {
 
 void Write(absl::string_view text, BoardText& board) {
   board.size = static_cast<uint32_t>(std::min(text.size(), BoardText::kBytes));
-  std::memcpy(board.bytes, text.data(), board.size);
+  text.copy(board.bytes, board.size);
 }
 
 std::string Read(const BoardText& board) { return std::string(board.bytes, board.size); }
@@ -123,7 +122,7 @@ absl::Status SharedGroup::Describe(const ExchangePart& part, Mine& mine) {
 // Readers of what was written there before are done: see RankGroup.
 absl::Status SharedGroup::WriteWords(Mine& mine, BoardGroup::Post& post) {
   const int64_t bytes = static_cast<int64_t>(words_.size() * sizeof(uint64_t));
-  char* into = reinterpret_cast<char*>(post.words);
+  uint64_t* into = post.words;
   SharedArena& arena = host_.arena();
   if (words_.size() > BoardGroup::kWords) {
     if (bytes > mine.page_bytes) {
@@ -136,10 +135,10 @@ absl::Status SharedGroup::WriteWords(Mine& mine, BoardGroup::Post& post) {
       return absl::ResourceExhaustedError(
           absl::StrCat("shared memory is full: no ", bytes, " bytes to describe an exchange"));
     }
-    into = mine.pages;
+    into = reinterpret_cast<uint64_t*>(mine.pages);
   }
-  std::memcpy(into, words_.data(), bytes);
-  post.at = into - arena.data();
+  std::copy(words_.begin(), words_.end(), into);
+  post.at = reinterpret_cast<char*>(into) - arena.data();
   return absl::OkStatus();
 }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 
 namespace dtensor {
 namespace {
@@ -27,7 +26,7 @@ void Write(const Words& words, Board& board) {
 void WriteWait(const WaitNote& note, Board& board) {
   Words words = {static_cast<uint64_t>(note.peer) + 1, note.key, static_cast<uint64_t>(note.stage),
                  note.number, std::min(note.call.size(), kTextBytes)};
-  std::memcpy(words.data() + kHead, note.call.data(), words[kHead - 1]);
+  note.call.copy(reinterpret_cast<char*>(words.data() + kHead), words[kHead - 1]);
   Write(words, board);
 }
 

@@ -251,7 +251,7 @@ TEST(PrivatePagesTest, DoesWithoutSlabsWhereThereIsNoRoomForOne) {
 
 #if defined(__SANITIZE_ADDRESS__)
 TEST(CachingAllocatorDeathTest, AddressSanitizerSeesUseAfterFree) {
-  TypeParam source;
+  PrivatePages source;
   CachingAllocator allocator(source);
   char* data = static_cast<char*>(allocator.Allocate(100));
   EXPECT_DEATH(data[100] = 1, "use-after-poison");
