@@ -7,15 +7,6 @@
 namespace dtensor {
 namespace {
 
-// Into how many parts the axes cut a tensor.
-int64_t Parts(const Layout& layout) {
-  int64_t parts = 1;
-  for (int axis = 0; axis < layout.mesh().num_axes(); ++axis) {
-    if (layout.use(axis) == Layout::AxisUse::kShard) parts *= layout.mesh().axis_size(axis);
-  }
-  return parts;
-}
-
 // What operators save in place of what was gathered of `impl`: one alias for all of them. It
 // remembers weakly, so that what is gathered again is not kept.
 const TensorImplPtr& SourceOf(TensorImpl& impl) {
@@ -35,7 +26,7 @@ TensorOr RedistributeForUse(const DistributedTensor& x, const Layout& layout) {
   DT_ASSIGN_OR_RETURN(DistributedTensor result, x.Redistribute(layout));
   TensorImpl& impl = *x.impl();
   const bool gathers = layout.mesh() == x.mesh() && !x.layout().is_partial() &&
-                       !layout.is_partial() && Parts(layout) < Parts(x.layout());
+                       !layout.is_partial() && NumParts(layout) < NumParts(x.layout());
   // A view that may be a copy (CopiedView) is not what is written to.
   const bool copied = &AliasRoot(impl) != &impl.local;
   if (!gathers || copied || !impl.context->recording()) return result;

@@ -72,6 +72,10 @@ class GatherGroup {
   // is at work then.
   const void* scope() const { return scope_; }
   void set_scope(const void* scope) { scope_ = scope; }
+  // That, or whoever is at work now.
+  const void* ScopeIn(const Context& context) const {
+    return scope_ == nullptr ? context.scope() : scope_;
+  }
   // From now on `leaf` is used in the layout `used`, of its mesh. Errors: kInvalidArgument for an
   // undefined tensor, one that is in a group already, a layout that is of another mesh, Partial, or
   // does not fit.

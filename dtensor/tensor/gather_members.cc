@@ -22,8 +22,7 @@ struct Exchange {
 
 absl::Status Begin(Exchange& exchange) {
   Context& context = *exchange.leaves[0]->context;
-  const void* const owner = exchange.leaves[0]->gather->group->scope();
-  const WorkScope scope(context, owner == nullptr ? context.scope() : owner);
+  const WorkScope scope(context, exchange.leaves[0]->gather->group->ScopeIn(context));
   const bool reads = !exchange.plans[0]->plan().moves_nothing();
   for (Tensor& source : exchange.sources) {
     // Peers read it while this rank goes on: a lender's next write must not move it.
@@ -91,12 +90,16 @@ absl::StatusOr<std::vector<TensorImplPtr>> BeginGather(absl::Span<GatherMember* 
   return all;
 }
 
+bool ReducesTogether(const TensorImpl& leaf) {
+  return leaf.gather != nullptr && leaf.gather->group->level() != ShardLevel::kOptimizer;
+}
+
 void GatherWalk::CountEdge(const Edge& edge) {
   if (edge.leaf == nullptr) return;
   Awaited& awaited = leaves_[edge.leaf.get()];
   awaited.leaf = edge.leaf;
   const bool first = awaited.edges++ == 0;
-  if (first && edge.leaf->gather != nullptr) ++arrivals_[edge.leaf->gather->group].leaves;
+  if (first && ReducesTogether(*edge.leaf)) ++arrivals_[edge.leaf->gather->group].leaves;
 }
 
 void GatherWalk::Count(const Node& node, bool reduces) {
@@ -211,13 +214,11 @@ GatherWalk::Completed GatherWalk::Complete(const TensorImplPtr& leaf, bool arriv
   awaited.arrived |= arrived;
   if (--awaited.edges > 0) return {};
   const bool any = std::exchange(awaited.arrived, false);
-  GatherGroup* const group = leaf->gather == nullptr ? nullptr : leaf->gather->group;
-  if (group == nullptr) return {any ? leaf : nullptr, {}};
-  Arrivals& arrivals = arrivals_[group];
+  if (!ReducesTogether(*leaf)) return {any ? leaf : nullptr, {}};
+  Arrivals& arrivals = arrivals_[leaf->gather->group];
   if (any) arrivals.complete.push_back(leaf);
   if (!any) --arrivals.leaves;
   const bool last = static_cast<int>(arrivals.complete.size()) == arrivals.leaves;
-  if (group->level() == ShardLevel::kOptimizer) return {any ? leaf : nullptr, {}};
   if (!last) return {};
   arrivals.leaves = 0;
   return {nullptr, std::exchange(arrivals.complete, {})};

@@ -20,6 +20,9 @@ namespace dtensor {
 // that are alive.
 absl::StatusOr<std::vector<TensorImplPtr>> BeginGather(absl::Span<GatherMember* const> members);
 
+// Whether the leaf's gradient is reduced in Backward, with those of its group.
+bool ReducesTogether(const TensorImpl& leaf);
+
 // What one Backward gathers and reduces.
 class GatherWalk {
  public:
@@ -38,7 +41,7 @@ class GatherWalk {
 
   // What was waited for, and has all arrived.
   struct Completed {
-    TensorImplPtr leaf;  // its gradient; one that is in no group, or in one of kOptimizer
+    TensorImplPtr leaf;  // its gradient; one that does not reduce together with others
     // The gradients of all leaves of a group: these, in the order in which theirs were complete.
     std::vector<TensorImplPtr> group;
   };

@@ -14,10 +14,7 @@ namespace {
 
 // The same on every rank, whatever it holds: the part of an even share, rounded up.
 int64_t BytesOf(const Spec& spec) {
-  int64_t parts = 1;
-  for (int axis = 0; axis < spec.mesh().num_axes(); ++axis) {
-    if (spec.layout.use(axis) == Layout::AxisUse::kShard) parts *= spec.mesh().axis_size(axis);
-  }
+  const int64_t parts = NumParts(spec.layout);
   return (NumElements(spec.shape) + parts - 1) / parts * SizeOf(spec.dtype);
 }
 

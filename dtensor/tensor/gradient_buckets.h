@@ -42,7 +42,7 @@ class GradientBuckets {
     std::vector<Tensor> sources;
     std::vector<Reduced> members;
     uint64_t lineage = 0;
-    int64_t bytes = 0;  // of the sources on the rank that has most
+    int64_t bytes = 0;  // of an even share of each source
     std::unique_ptr<PendingRedistribution> pending;
   };
   absl::Status Begin(Bucket bucket);

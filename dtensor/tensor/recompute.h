@@ -36,8 +36,8 @@ struct RecomputeOptions {
 // same operators on tensors that are unchanged, with the same random numbers (Context::random is
 // put back). It may return its operands. Where the Context does not record it is called, and that
 // is all. Errors: kInvalidArgument for no operand or an undefined one; those of fn. Of Backward:
-// kFailedPrecondition when an operand, or a leaf that fn led to a result, was written to since, and
-// when fn returns something else the second time; those of fn.
+// kFailedPrecondition when an operand, or a leaf that fn led to a result, was written to since;
+// kInvalidArgument when fn returns something else the second time; those of fn.
 TensorsOr Recompute(absl::Span<const DistributedTensor> operands, const RecomputedFunction& fn,
                     const RecomputeOptions& options = {});
 

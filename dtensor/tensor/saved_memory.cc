@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
-#include "dtensor/tensor/replay.h"
 #include "dtensor/tensor/tensor_impl.h"
 
 namespace dtensor {
@@ -35,12 +34,7 @@ void FreeSaved(const DistributedTensor& root,
   const MemoryStats& memory = root.context().device().memory();
   for (const std::shared_ptr<Node>& node : NodesOf(EdgeOf(root.impl()))) {
     const int64_t before = memory.live_bytes;
-    node->consumed = true;
-    node->operands.clear();
-    node->results.clear();
-    node->bases.clear();
-    node->saved_sources.clear();
-    node->replay.reset();
+    ClearSaved(*node);
     if (memory.live_bytes < before) fn(node->scope, before - memory.live_bytes);
   }
 }

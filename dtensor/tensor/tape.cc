@@ -222,13 +222,8 @@ absl::Status Tape::RunAgain(Node& node, absl::InlinedVector<Slot, 2>& slots) {
 
 void Tape::Forget(Node& node) {
   if (options_.retain) return;
-  node.consumed = true;
-  node.operands.clear();
-  node.results.clear();
-  node.bases.clear();
-  node.saved_sources.clear();
+  ClearSaved(node);
   node.edges.clear();
-  node.replay.reset();
 }
 
 // Of the results whose gradients are asked for. From here on two read them.
@@ -269,9 +264,7 @@ absl::Status Tape::FinishBuckets() {
   if (options_.bucket_bytes == 0) return absl::OkStatus();
   // Those that were still waited for: an operator on the way to them got no gradient.
   for (const TensorImplPtr& leaf : leaves_) {
-    const bool of_group =
-        leaf->gather != nullptr && leaf->gather->group->level() != ShardLevel::kOptimizer;
-    if (of_group || in_buckets_.contains(leaf.get())) continue;
+    if (ReducesTogether(*leaf) || in_buckets_.contains(leaf.get())) continue;
     DT_RETURN_IF_ERROR(AddToBucket(leaf));
   }
   DT_RETURN_IF_ERROR(buckets_.Finish());
@@ -284,7 +277,6 @@ absl::Status Tape::FinishBuckets() {
 
 // What has arrived at these leaves, in their own layouts from here on.
 absl::Status Tape::ReduceEarly(const std::vector<TensorImplPtr>& leaves) {
-  if (leaves.empty()) return absl::OkStatus();
   std::vector<TensorImplPtr> gradients(leaves.size());
   std::vector<LeafGradient> all;
   std::vector<bool> views;
@@ -300,8 +292,7 @@ absl::Status Tape::ReduceEarly(const std::vector<TensorImplPtr>& leaves) {
     views.push_back(from != to && plan->plan().is_view());
     all.push_back({leaves[i], &gradients[i]});
   }
-  const void* const owner = leaves[0]->gather->group->scope();
-  const WorkScope scope(context_, owner == nullptr ? context_.scope() : owner);
+  const WorkScope scope(context_, leaves[0]->gather->group->ScopeIn(context_));
   DT_RETURN_IF_ERROR(ReduceToLeaves(all, options_.who));
   for (size_t i = 0; i < leaves.size(); ++i) {
     const SpecPtr spec = gradients[i]->spec;

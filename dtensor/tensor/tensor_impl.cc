@@ -32,6 +32,15 @@ Node::~Node() {
   }
 }
 
+void ClearSaved(Node& node) {
+  node.consumed = true;
+  node.operands.clear();
+  node.results.clear();
+  node.bases.clear();
+  node.saved_sources.clear();
+  node.replay.reset();
+}
+
 TensorImplPtr MakeImpl(Context& context, const Spec* spec, Tensor local, bool row_major) {
   auto impl = std::make_shared_for_overwrite<TensorImpl>();  // does not clear it first
   impl->context = &context;
@@ -49,6 +58,14 @@ Edge EdgeOf(const TensorImplPtr& impl) {
 const Tensor& AliasRoot(const TensorImpl& impl) {
   const bool copied = impl.unsettled != nullptr && impl.unsettled->view != nullptr;
   return copied ? impl.unsettled->view->base : impl.local;
+}
+
+int64_t NumParts(const Layout& layout) {
+  int64_t parts = 1;
+  for (int axis = 0; axis < layout.mesh().num_axes(); ++axis) {
+    if (layout.use(axis) == Layout::AxisUse::kShard) parts *= layout.mesh().axis_size(axis);
+  }
+  return parts;
 }
 
 namespace {

@@ -138,6 +138,9 @@ struct Node {
   std::vector<SavedSource> saved_sources;     // whose `operands` are undefined until then
 };
 
+// As an operator that was walked: it has nothing saved any more. Its edges stay.
+void ClearSaved(Node& node);
+
 // Waits for impl.local, or makes it again. Errors: what went wrong on the way; kFailedPrecondition
 // where a redistribution in place took it.
 absl::Status SettleSlowly(TensorImpl& impl);
@@ -160,6 +163,9 @@ const Tensor& AliasRoot(const TensorImpl& impl);
 inline bool StillEqual(const TensorImpl& value, const TensorImpl& source, uint64_t version) {
   return value.local.version() == 0 && AliasRoot(source).version() == version;
 }
+
+// Into how many parts the axes of its mesh cut a tensor.
+int64_t NumParts(const Layout& layout);
 
 // `impl` in the layout of `target` (same mesh, shape and type), remembered, without an edge. Never
 // written to: a caller that hands it on borrows from it.

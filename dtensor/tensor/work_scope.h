@@ -9,7 +9,8 @@
 //
 // An observer reads the counters that there are (Communicator::traffic, Device::memory) where the
 // scope changes; so what lies between two changes is the work of one scope. A Context without an
-// observer has no scopes, and pays a test of a pointer for each call of a module.
+// observer has no scopes, and pays a test of a pointer for each call of a module, each operator
+// that Backward visits, and each exchange of gathered leaves or their gradients.
 #ifndef DTENSOR_TENSOR_WORK_SCOPE_H_
 #define DTENSOR_TENSOR_WORK_SCOPE_H_
 
