@@ -14,7 +14,7 @@
 #include "dtensor/redistribution/plan_executor.h"
 #include "dtensor/redistribution/redistribution_plan.h"
 #include "dtensor/runtime/comm/local/run_ranks.h"
-#include "dtensor/runtime/testing/socket_ranks.h"
+#include "dtensor/runtime/comm/testing/socket_ranks.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "dtensor/testing/all_layouts.h"
 #include "gmock/gmock.h"

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "dtensor/runtime/comm/testing/socket_ranks.h"
 #include "dtensor/runtime/core/status.h"
-#include "dtensor/runtime/testing/socket_ranks.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

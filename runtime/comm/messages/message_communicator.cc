@@ -8,6 +8,7 @@
 #include "absl/algorithm/container.h"
 #include "dtensor/runtime/comm/call_summary.h"
 #include "dtensor/runtime/comm/exchange_check.h"
+#include "dtensor/runtime/comm/fingerprint.h"
 #include "dtensor/runtime/comm/messages/message_exchange.h"
 #include "dtensor/runtime/comm/messages/wait_notes.h"
 #include "dtensor/runtime/core/no_throw.h"
@@ -17,27 +18,6 @@ namespace dtensor {
 namespace {
 
 using std::chrono::microseconds;
-
-uint64_t Mix(uint64_t hash, absl::string_view bytes) {
-  for (const char c : bytes) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
-  return hash;
-}
-uint64_t Mix(uint64_t hash, uint64_t value) {
-  return Mix(hash, {reinterpret_cast<const char*>(&value), sizeof(value)});
-}
-
-// The same on all hosts of a job, whose byte order is one.
-uint64_t ChannelOf(absl::Span<const int> ranks) {
-  uint64_t hash = 0xcbf29ce484222325ull;
-  for (const int rank : ranks) hash = Mix(hash, static_cast<uint64_t>(rank));
-  return hash;
-}
-
-uint64_t FingerprintOf(const Collective& collective, size_t parts) {
-  uint64_t hash = Mix(0xcbf29ce484222325ull, collective.op);
-  hash = Mix(hash, static_cast<uint64_t>(collective.kind));
-  return Mix(Mix(hash, collective.digest), static_cast<uint64_t>(parts));
-}
 
 int64_t DefaultPiece(int size) {
   return std::clamp<int64_t>((int64_t{16} << 20) / (4 * size), 64 << 10, 1 << 20);
@@ -198,7 +178,7 @@ MessageCommunicator::Group& MessageCommunicator::GroupOf(absl::Span<const int> r
   auto group = absl::c_find_if(groups_, [&](const Group& known) { return known.ranks == ranks; });
   if (group == groups_.end()) {
     ForgetIdleGroups();
-    const uint64_t channel = ChannelOf(ranks);
+    const uint64_t channel = FingerprintOf(ranks);
     group = groups_.insert(group, {{ranks.begin(), ranks.end()}, channel});
     if (const auto number = numbers_.extract(channel)) group->number = number.mapped();
   }

@@ -71,6 +71,11 @@ class MessageCommunicator final : public Communicator {
   absl::Status Fail(const absl::Status& reason) override;
   absl::Status failure() const override { return world_.failure(); }
 
+  // For a wait that is not for messages: sends what others wait for, as far as that goes without
+  // waiting. Returns whether there is more to send. An error fails the world. Requires: no other
+  // call of this is on its way.
+  bool Progress();
+
   // The world is over: forgets what is on its way. Later calls are refused.
   void End();
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "dtensor/runtime/comm/local/run_ranks.h"
+#include "dtensor/runtime/comm/testing/socket_ranks.h"
 #include "dtensor/runtime/core/status.h"
-#include "dtensor/runtime/testing/socket_ranks.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "gtest/gtest.h"
 

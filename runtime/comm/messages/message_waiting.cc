@@ -64,6 +64,16 @@ absl::Status MessageCommunicator::Advance(microseconds longest) {
   return absl::OkStatus();
 }
 
+bool MessageCommunicator::Progress() {
+  if (exchanges_.empty() && !transport_.is_sending()) return false;
+  if (const absl::Status status = Advance(microseconds(0)); !status.ok())
+    Fail(status).IgnoreError();
+  return transport_.is_sending() || absl::c_any_of(exchanges_, [](const auto& exchange) {
+           return !absl::c_all_of(exchange->outgoing,
+                                  [](const Outgoing& out) { return out.sent(); });
+         });
+}
+
 std::string MessageCommunicator::CallText(const Exchange& exchange) {
   return absl::StrCat("op \"", exchange.collective->op, "\" (call ", exchange.number, " of ranks [",
                       absl::StrJoin(exchange.group->ranks, ", "), "])");

@@ -13,8 +13,8 @@
 
 #include "absl/status/status.h"
 #include "dtensor/runtime/comm/mpi/mpi_session.h"
+#include "dtensor/runtime/comm/testing/transport_cases.h"
 #include "dtensor/runtime/testing/status_matchers.h"
-#include "dtensor/runtime/testing/transport_cases.h"
 #include "gtest/gtest.h"
 
 namespace dtensor {

@@ -28,7 +28,8 @@ absl::StatusOr<std::shared_ptr<SharedArena>> MakeRankArena(int size) {
 absl::StatusOr<std::unique_ptr<HostMemory>> HostMemory::Open(int rank,
                                                              absl::Span<const HostCard> cards,
                                                              std::shared_ptr<SharedArena> arena,
-                                                             Device& device, WorldState& state) {
+                                                             Device& device, WorldState& state,
+                                                             std::function<bool()> meanwhile) {
   std::unique_ptr<HostMemory> made(new HostMemory());
   made->arena_ = std::move(arena);
   const std::vector<int> first = FirstOfHost(cards);
@@ -48,8 +49,8 @@ absl::StatusOr<std::unique_ptr<HostMemory>> HostMemory::Open(int rank,
     made->views_.push_back(*std::move(view));
   }
   made->ranks_ = std::make_unique<HostRanks>(rank, *made->arena_, device, std::move(ranks));
-  made->world_ =
-      std::make_unique<SharedWorld>(static_cast<int>(cards.size()), *made->ranks_, state);
+  made->world_ = std::make_unique<SharedWorld>(static_cast<int>(cards.size()), *made->ranks_, state,
+                                               std::move(meanwhile));
   made->communicator_ = std::make_unique<SharedCommunicator>(*made->world_, rank, device);
   return made;
 }

@@ -2,6 +2,7 @@
 #ifndef DTENSOR_RUNTIME_COMM_PROCESS_HOST_MEMORY_H_
 #define DTENSOR_RUNTIME_COMM_PROCESS_HOST_MEMORY_H_
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -22,11 +23,12 @@ absl::StatusOr<std::shared_ptr<SharedArena>> MakeRankArena(int size);
 class HostMemory {
  public:
   // Maps the arenas of `rank`'s host; its own, whose memory `device` has, is `arena`. `state` and
-  // `device` outlive it. Errors: ArenaView's, naming the rank.
+  // `device` outlive it. `meanwhile` is SharedWorld's. Errors: ArenaView's, naming the rank.
   static absl::StatusOr<std::unique_ptr<HostMemory>> Open(int rank,
                                                           absl::Span<const HostCard> cards,
                                                           std::shared_ptr<SharedArena> arena,
-                                                          Device& device, WorldState& state);
+                                                          Device& device, WorldState& state,
+                                                          std::function<bool()> meanwhile);
 
   SharedCommunicator& communicator() { return *communicator_; }
   const HostRanks& ranks() const { return *ranks_; }

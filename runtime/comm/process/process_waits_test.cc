@@ -6,8 +6,8 @@
 
 #include "dtensor/runtime/comm/communicator.h"
 #include "dtensor/runtime/comm/process/process_world.h"
+#include "dtensor/runtime/comm/testing/process_ranks.h"
 #include "dtensor/runtime/core/status.h"
-#include "dtensor/runtime/testing/process_ranks.h"
 #include "dtensor/runtime/testing/socket_pair.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "gmock/gmock.h"
@@ -58,6 +58,29 @@ TEST(ProcessWaits, ACycleThroughAnExchangeThatBegan) {
   });
   EXPECT_THAT(results, Each(StatusIs(absl::StatusCode::kFailedPrecondition,
                                      HasSubstr("ranks wait for each other in a cycle"))));
+}
+
+// Rank 0 sends to another host what nothing else could go on without, while it waits for a rank of
+// its own host: more than any socket holds.
+TEST(ProcessWaits, MessagesGoOnWhileMemoryIsWaitedFor) {
+  constexpr int64_t kLong = 16 << 20;
+  const std::vector<int> there = {2, 3}, back = {1, 3}, here = {0, 1};
+  const auto run = [&](ProcessWorld& world) -> absl::Status {
+    switch (world.rank()) {
+      case 0:
+        return Send(world, 0, 2, kLong, [&] { return Gather(world, here, 10); });
+      case 1:
+        DT_RETURN_IF_ERROR(Gather(world, back, 10));
+        return Gather(world, here, 10);
+      case 2:
+        DT_RETURN_IF_ERROR(Send(world, 0, 2, kLong));
+        return Gather(world, there, 10);
+      default:
+        DT_RETURN_IF_ERROR(Gather(world, there, 10));
+        return Gather(world, back, 10);
+    }
+  };
+  EXPECT_THAT(RunProcesses(Launched(4, 60, RankWay::kPairs), run), Each(IsOk()));
 }
 
 // Rank 0 waits longer than rank 1, for rank 1, which is not the one that is silent.

@@ -69,8 +69,9 @@ absl::Status ProcessWorld::Connect() {
         control->Fail(rank, status).IgnoreError();
       });
   if (!is_alone) {
-    DT_ASSIGN_OR_RETURN(memory_,
-                        HostMemory::Open(rank(), cards_, std::move(arena), *device_, *control_));
+    const auto meanwhile = [this] { return messages_ != nullptr && messages_->Progress(); };
+    DT_ASSIGN_OR_RETURN(memory_, HostMemory::Open(rank(), cards_, std::move(arena), *device_,
+                                                  *control_, meanwhile));
   }
   const bool are_all_here = std::count(first.begin(), first.end(), first[0]) == size();
   if (!are_all_here || is_alone) {

@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "dtensor/runtime/comm/process/process_world.h"
+#include "dtensor/runtime/comm/testing/process_ranks.h"
 #include "dtensor/runtime/net/handshake.h"
 #include "dtensor/runtime/net/socket.h"
-#include "dtensor/runtime/testing/process_ranks.h"
 #include "dtensor/runtime/testing/socket_pair.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "gmock/gmock.h"

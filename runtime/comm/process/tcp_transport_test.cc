@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include "dtensor/runtime/comm/testing/transport_cases.h"
 #include "dtensor/runtime/net/wire.h"
 #include "dtensor/runtime/testing/socket_pair.h"
 #include "dtensor/runtime/testing/status_matchers.h"
-#include "dtensor/runtime/testing/transport_cases.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -50,7 +50,7 @@ struct Board {
 
   // Of a rank that sleeps: the rank that it waits for, and 1 more; 0: it does not sleep.
   alignas(64) std::atomic<uint32_t> sleeps_for;
-  // What a wait that lasts is for; see WaitNote. The version is odd while it changes.
+  // What a wait that lasts is for; see BoardWait. The version is odd while it changes.
   std::atomic<uint64_t> wait_version;
   std::atomic<uint64_t> wait[kWaitWords];
 

@@ -1,4 +1,4 @@
-#include "dtensor/runtime/comm/shared/wait_note.h"
+#include "dtensor/runtime/comm/shared/board_wait.h"
 
 #include <algorithm>
 #include <array>
@@ -23,7 +23,7 @@ void Write(const Words& words, Board& board) {
 
 }  // namespace
 
-void WriteWait(const WaitNote& note, Board& board) {
+void WriteWait(const BoardWait& note, Board& board) {
   Words words = {static_cast<uint64_t>(note.peer) + 1, note.key, static_cast<uint64_t>(note.stage),
                  note.number, std::min(note.call.size(), kTextBytes)};
   note.call.copy(reinterpret_cast<char*>(words.data() + kHead), words[kHead - 1]);
@@ -32,7 +32,7 @@ void WriteWait(const WaitNote& note, Board& board) {
 
 void ClearWait(Board& board) { Write({}, board); }
 
-std::optional<WaitNote> ReadWait(const Board& board) {
+std::optional<BoardWait> ReadWait(const Board& board) {
   Words words;
   const uint64_t version = board.wait_version.load(std::memory_order_seq_cst);
   for (size_t i = 0; i < words.size(); ++i)
@@ -40,7 +40,7 @@ std::optional<WaitNote> ReadWait(const Board& board) {
   const bool whole =
       version % 2 == 0 && board.wait_version.load(std::memory_order_seq_cst) == version;
   if (!whole || words[0] == 0 || words[kHead - 1] > kTextBytes) return std::nullopt;
-  return WaitNote{
+  return BoardWait{
       static_cast<int>(words[0] - 1), words[1], static_cast<ExchangeStage>(words[2]), words[3],
       std::string(reinterpret_cast<const char*>(words.data() + kHead), words[kHead - 1])};
 }

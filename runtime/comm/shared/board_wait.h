@@ -1,6 +1,6 @@
-// WaitNote: what a rank that sleeps is waiting for, as its Board shows it.
-#ifndef DTENSOR_RUNTIME_COMM_SHARED_WAIT_NOTE_H_
-#define DTENSOR_RUNTIME_COMM_SHARED_WAIT_NOTE_H_
+// BoardWait: what a rank that sleeps is waiting for, as its Board shows it.
+#ifndef DTENSOR_RUNTIME_COMM_SHARED_BOARD_WAIT_H_
+#define DTENSOR_RUNTIME_COMM_SHARED_BOARD_WAIT_H_
 
 #include <cstdint>
 #include <optional>
@@ -11,7 +11,7 @@
 
 namespace dtensor {
 
-struct WaitNote {
+struct BoardWait {
   int peer = 0;
   uint64_t key = 0;  // of the group
   ExchangeStage stage = ExchangeStage::kPosted;
@@ -20,11 +20,11 @@ struct WaitNote {
 };
 
 // By the board's owner.
-void WriteWait(const WaitNote& note, Board& board);
+void WriteWait(const BoardWait& note, Board& board);
 void ClearWait(Board& board);
 // None where the rank does not wait, or changes what it says just now.
-std::optional<WaitNote> ReadWait(const Board& board);
+std::optional<BoardWait> ReadWait(const Board& board);
 
 }  // namespace dtensor
 
-#endif  // DTENSOR_RUNTIME_COMM_SHARED_WAIT_NOTE_H_
+#endif  // DTENSOR_RUNTIME_COMM_SHARED_BOARD_WAIT_H_

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/runtime/comm/pulls/pull_communicator-inl.h"
-#include "dtensor/runtime/comm/shared/wait_note.h"
+#include "dtensor/runtime/comm/shared/board_wait.h"
 
 namespace dtensor {
 namespace {
@@ -16,7 +16,9 @@ using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
 // Between two looks at the world's state. A longer sleep is one in which the process was stopped.
-constexpr std::chrono::milliseconds kSlice(20);
+constexpr std::chrono::microseconds kSlice(20000);
+// Where there is something to do meanwhile.
+constexpr std::chrono::microseconds kBusySlice(200);
 constexpr Seconds kLookForCycles(1);
 constexpr Seconds kAwaitFailure(5);
 
@@ -25,7 +27,7 @@ constexpr Seconds kAwaitFailure(5);
 template class PullCommunicator<SharedWorld>;
 
 SharedWorld::SharedWorld(int size, HostRanks& host, WorldState& state,
-                         std::function<void()> meanwhile)
+                         std::function<bool()> meanwhile)
     : size_(size),
       host_(host),
       state_(state),
@@ -73,11 +75,10 @@ absl::Status SharedWorld::Sleep(const Wait& wait) {
   bool noted = false;
   while (true) {
     const auto start = Clock::now();
-    wait.group.SleepUntilReached(
-        wait.member, wait.stage, wait.number,
-        std::chrono::duration_cast<std::chrono::microseconds>(kSlice).count());
+    const bool is_busy = meanwhile_ && meanwhile_();
+    wait.group.SleepUntilReached(wait.member, wait.stage, wait.number,
+                                 (is_busy ? kBusySlice : kSlice).count());
     if (wait.over()) return absl::OkStatus();
-    if (meanwhile_) meanwhile_();
     DT_RETURN_IF_ERROR(CheckPeer(wait));
     waited += std::min<Seconds>(Clock::now() - start, 3 * kSlice);
     if (!noted) {
@@ -121,7 +122,7 @@ std::vector<WaitText> SharedWorld::ChainFrom(const Wait& wait) const {
   std::set<int> met = {wait.rank};
   while (met.insert(chain.back().peer).second) {
     const HostRank* const next = host_.Find(chain.back().peer);
-    const std::optional<WaitNote> note = ReadWait(next->board());
+    const std::optional<BoardWait> note = ReadWait(next->board());
     const HostRank* const peer = note ? host_.Find(note->peer) : nullptr;
     if (peer == nullptr) break;
     const BoardGroup* const place = FindGroup(peer->board(), note->key);

@@ -49,8 +49,9 @@ class SharedWorld {
   };
 
   // Of a world of `size` ranks, of which `host` has some. Both outlive it. `meanwhile` is called
-  // from time to time while this rank waits.
-  SharedWorld(int size, HostRanks& host, WorldState& state, std::function<void()> meanwhile = {});
+  // while this rank waits, often as long as it returns that there is more to do; it exchanges
+  // nothing through this world.
+  SharedWorld(int size, HostRanks& host, WorldState& state, std::function<bool()> meanwhile = {});
 
   int size() const { return size_; }
   std::shared_ptr<SharedGroup> GroupOf(absl::Span<const int> ranks);
@@ -84,7 +85,7 @@ class SharedWorld {
   const int size_;
   HostRanks& host_;
   WorldState& state_;
-  const std::function<void()> meanwhile_;
+  const std::function<bool()> meanwhile_;
   const Spinning spinning_;
 };
 

@@ -20,13 +20,13 @@
 #include "dtensor/runtime/comm/communicator.h"
 #include "dtensor/runtime/comm/local/run_ranks.h"
 #include "dtensor/runtime/comm/shared/board.h"
-#include "dtensor/runtime/comm/shared/wait_note.h"
+#include "dtensor/runtime/comm/shared/board_wait.h"
+#include "dtensor/runtime/comm/testing/random_exchanges.h"
+#include "dtensor/runtime/comm/testing/shared_ranks.h"
 #include "dtensor/runtime/comm/world_state.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/device/tensor.h"
 #include "dtensor/runtime/testing/boxes.h"
-#include "dtensor/runtime/testing/random_exchanges.h"
-#include "dtensor/runtime/testing/shared_ranks.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -310,7 +310,7 @@ TEST(BoardTest, AWaitIsReadWhole) {
     over = true;
   });
   while (!over) {
-    const std::optional<WaitNote> note = ReadWait(*board);
+    const std::optional<BoardWait> note = ReadWait(*board);
     if (!note) continue;
     EXPECT_EQ(note->key, static_cast<uint64_t>(note->peer));
     EXPECT_EQ(note->number, note->key);

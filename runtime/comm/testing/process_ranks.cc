@@ -1,5 +1,6 @@
-#include "dtensor/runtime/testing/process_ranks.h"
+#include "dtensor/runtime/comm/testing/process_ranks.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <thread>
 #include <utility>
@@ -16,12 +17,16 @@ namespace {
 
 constexpr char kPairs[] = "its pair's";
 
-// Each rank of `group` receives `length` elements of every one, its own too.
+constexpr int kEveryone = -1;
+
+// The ranks of `group`, or one of them, receive `length` elements of every one, their own too.
 class GatherBoxes final : public ExchangeBoxes {
  public:
-  GatherBoxes(std::vector<int> group, int64_t length) : group_(std::move(group)), length_(length) {}
-  std::vector<ReceiveBox> Receives(size_t, int) const override {
+  GatherBoxes(std::vector<int> group, int64_t length, int receiver)
+      : group_(std::move(group)), length_(length), receiver_(receiver) {}
+  std::vector<ReceiveBox> Receives(size_t, int rank) const override {
     std::vector<ReceiveBox> boxes;
+    if (receiver_ != kEveryone && receiver_ != rank) return boxes;
     for (size_t i = 0; i < group_.size(); ++i) {
       const auto begin = static_cast<int64_t>(i) * length_;
       boxes.push_back({.peers = {group_[i]}, .dims = {{.dst = begin, .length = length_}}});
@@ -29,7 +34,7 @@ class GatherBoxes final : public ExchangeBoxes {
     return boxes;
   }
   uint64_t digest() const override {
-    uint64_t digest = static_cast<uint64_t>(length_);
+    auto digest = static_cast<uint64_t>(length_ * 64 + receiver_);
     for (const int rank : group_) digest = digest * 64 + static_cast<uint64_t>(rank + 1);
     return digest;
   }
@@ -37,9 +42,35 @@ class GatherBoxes final : public ExchangeBoxes {
  private:
   const std::vector<int> group_;
   const int64_t length_;
+  const int receiver_;
 };
 
 float ValueOf(int rank, int64_t i) { return static_cast<float>(rank * 1000 + i % 997); }
+
+absl::Status GatherTo(ProcessWorld& world, const std::vector<int>& group, int64_t length,
+                      int receiver, const std::function<absl::Status()>& between) {
+  DT_ASSIGN_OR_RETURN(const Tensor source, Tensor::Empty(world.device(), DType::kF32, {length}));
+  DT_ASSIGN_OR_RETURN(
+      const Tensor result,
+      Tensor::Empty(world.device(), DType::kF32, {static_cast<int64_t>(group.size()) * length}));
+  for (int64_t i = 0; i < length; ++i) source.data<float>()[i] = ValueOf(world.rank(), i);
+  const GatherBoxes boxes(group, length, receiver);
+  const std::vector<ReceiveBox> receives = boxes.Receives(0, world.rank());
+  const ExchangePart part{source, result, receives};
+  const Collective collective = {.axes = "dp", .op = "Gather", .group = group, .boxes = &boxes};
+  DT_RETURN_IF_ERROR(world.communicator().Begin(collective, {&part, 1}));
+  if (between) DT_RETURN_IF_ERROR(between());
+  DT_RETURN_IF_ERROR(world.communicator().Finish(collective));
+  DT_RETURN_IF_ERROR(world.device().Synchronize());
+  for (size_t peer = 0; peer < group.size() && !receives.empty(); ++peer) {
+    for (int64_t i = 0; i < length; ++i) {
+      if (result.data<float>()[peer * length + i] != ValueOf(group[peer], i)) {
+        return absl::DataLossError(absl::StrCat("element ", i, " of rank ", group[peer]));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
 
 }  // namespace
 
@@ -77,27 +108,12 @@ std::vector<absl::Status> RunProcesses(const LaunchedRank& launched, const Proce
 
 absl::Status Gather(ProcessWorld& world, const std::vector<int>& group, int64_t length,
                     const std::function<absl::Status()>& between) {
-  DT_ASSIGN_OR_RETURN(const Tensor source, Tensor::Empty(world.device(), DType::kF32, {length}));
-  DT_ASSIGN_OR_RETURN(
-      const Tensor result,
-      Tensor::Empty(world.device(), DType::kF32, {static_cast<int64_t>(group.size()) * length}));
-  for (int64_t i = 0; i < length; ++i) source.data<float>()[i] = ValueOf(world.rank(), i);
-  const GatherBoxes boxes(group, length);
-  const std::vector<ReceiveBox> receives = boxes.Receives(0, world.rank());
-  const ExchangePart part{source, result, receives};
-  const Collective collective = {.axes = "dp", .op = "Gather", .group = group, .boxes = &boxes};
-  DT_RETURN_IF_ERROR(world.communicator().Begin(collective, {&part, 1}));
-  if (between) DT_RETURN_IF_ERROR(between());
-  DT_RETURN_IF_ERROR(world.communicator().Finish(collective));
-  DT_RETURN_IF_ERROR(world.device().Synchronize());
-  for (size_t peer = 0; peer < group.size(); ++peer) {
-    for (int64_t i = 0; i < length; ++i) {
-      if (result.data<float>()[peer * length + i] != ValueOf(group[peer], i)) {
-        return absl::DataLossError(absl::StrCat("element ", i, " of rank ", group[peer]));
-      }
-    }
-  }
-  return absl::OkStatus();
+  return GatherTo(world, group, length, kEveryone, between);
+}
+
+absl::Status Send(ProcessWorld& world, int from, int to, int64_t length,
+                  const std::function<absl::Status()>& between) {
+  return GatherTo(world, {std::min(from, to), std::max(from, to)}, length, to, between);
 }
 
 }  // namespace dtensor

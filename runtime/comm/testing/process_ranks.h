@@ -1,6 +1,6 @@
 // Ranks as threads, each with a ProcessWorld of its own, as processes have; and an exchange.
-#ifndef DTENSOR_RUNTIME_TESTING_PROCESS_RANKS_H_
-#define DTENSOR_RUNTIME_TESTING_PROCESS_RANKS_H_
+#ifndef DTENSOR_RUNTIME_COMM_TESTING_PROCESS_RANKS_H_
+#define DTENSOR_RUNTIME_COMM_TESTING_PROCESS_RANKS_H_
 
 #include <cstdint>
 #include <functional>
@@ -29,7 +29,10 @@ std::vector<absl::Status> RunProcesses(const LaunchedRank& launched, const Proce
 // its way.
 absl::Status Gather(ProcessWorld& world, const std::vector<int>& group, int64_t length,
                     const std::function<absl::Status()>& between = nullptr);
+// Both call it: `to` alone receives, which `from` waits for when it has done `between`.
+absl::Status Send(ProcessWorld& world, int from, int to, int64_t length,
+                  const std::function<absl::Status()>& between = nullptr);
 
 }  // namespace dtensor
 
-#endif  // DTENSOR_RUNTIME_TESTING_PROCESS_RANKS_H_
+#endif  // DTENSOR_RUNTIME_COMM_TESTING_PROCESS_RANKS_H_

@@ -1,4 +1,4 @@
-#include "dtensor/runtime/testing/random_exchanges.h"
+#include "dtensor/runtime/comm/testing/random_exchanges.h"
 
 #include <algorithm>
 #include <cstddef>

@@ -1,6 +1,6 @@
 // Random exchanges, against what is slow and surely right.
-#ifndef DTENSOR_RUNTIME_TESTING_RANDOM_EXCHANGES_H_
-#define DTENSOR_RUNTIME_TESTING_RANDOM_EXCHANGES_H_
+#ifndef DTENSOR_RUNTIME_COMM_TESTING_RANDOM_EXCHANGES_H_
+#define DTENSOR_RUNTIME_COMM_TESTING_RANDOM_EXCHANGES_H_
 
 #include <cstdint>
 
@@ -18,4 +18,4 @@ absl::Status RandomExchanges(Communicator& communicator, Device& device, uint64_
 
 }  // namespace dtensor::box_testing
 
-#endif  // DTENSOR_RUNTIME_TESTING_RANDOM_EXCHANGES_H_
+#endif  // DTENSOR_RUNTIME_COMM_TESTING_RANDOM_EXCHANGES_H_

@@ -1,11 +1,11 @@
-#include "dtensor/runtime/testing/shared_ranks.h"
+#include "dtensor/runtime/comm/testing/shared_ranks.h"
 
 #include <utility>
 
 #include "dtensor/runtime/comm/shared/board.h"
 #include "dtensor/runtime/comm/shared/shared_world.h"
+#include "dtensor/runtime/comm/testing/threads_state.h"
 #include "dtensor/runtime/device/cpu/cpu_device.h"
-#include "dtensor/runtime/testing/threads_state.h"
 
 namespace dtensor {
 

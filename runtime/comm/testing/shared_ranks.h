@@ -6,8 +6,8 @@
 //   RunLocalRanks(n, [&](Communicator& threads, Device&) {
 //     SharedRank rank = shared.Make(threads);
 //     ... rank.communicator(), with tensors of rank.device() ...
-#ifndef DTENSOR_RUNTIME_TESTING_SHARED_RANKS_H_
-#define DTENSOR_RUNTIME_TESTING_SHARED_RANKS_H_
+#ifndef DTENSOR_RUNTIME_COMM_TESTING_SHARED_RANKS_H_
+#define DTENSOR_RUNTIME_COMM_TESTING_SHARED_RANKS_H_
 
 #include <memory>
 #include <vector>
@@ -49,4 +49,4 @@ class SharedRanks {
 
 }  // namespace dtensor
 
-#endif  // DTENSOR_RUNTIME_TESTING_SHARED_RANKS_H_
+#endif  // DTENSOR_RUNTIME_COMM_TESTING_SHARED_RANKS_H_

@@ -1,4 +1,4 @@
-#include "dtensor/runtime/testing/socket_ranks.h"
+#include "dtensor/runtime/comm/testing/socket_ranks.h"
 
 #include <chrono>
 #include <optional>
@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "dtensor/runtime/comm/process/tcp_transport.h"
+#include "dtensor/runtime/comm/testing/threads_state.h"
 #include "dtensor/runtime/testing/socket_pair.h"
-#include "dtensor/runtime/testing/threads_state.h"
 
 namespace dtensor {
 

@@ -5,8 +5,8 @@
 //   RunLocalRanks(n, [&](Communicator& threads, Device& device) {
 //     SocketRank rank = sockets.Make(threads, device);
 //     ... rank.communicator() ...
-#ifndef DTENSOR_RUNTIME_TESTING_SOCKET_RANKS_H_
-#define DTENSOR_RUNTIME_TESTING_SOCKET_RANKS_H_
+#ifndef DTENSOR_RUNTIME_COMM_TESTING_SOCKET_RANKS_H_
+#define DTENSOR_RUNTIME_COMM_TESTING_SOCKET_RANKS_H_
 
 #include <memory>
 #include <vector>
@@ -48,4 +48,4 @@ class SocketRanks {
 
 }  // namespace dtensor
 
-#endif  // DTENSOR_RUNTIME_TESTING_SOCKET_RANKS_H_
+#endif  // DTENSOR_RUNTIME_COMM_TESTING_SOCKET_RANKS_H_

@@ -1,7 +1,7 @@
 // ThreadsState: the world of rank threads (RunLocalRanks), for a communicator that stands in for
 // theirs.
-#ifndef DTENSOR_RUNTIME_TESTING_THREADS_STATE_H_
-#define DTENSOR_RUNTIME_TESTING_THREADS_STATE_H_
+#ifndef DTENSOR_RUNTIME_COMM_TESTING_THREADS_STATE_H_
+#define DTENSOR_RUNTIME_COMM_TESTING_THREADS_STATE_H_
 
 #include <optional>
 
@@ -26,4 +26,4 @@ class ThreadsState final : public WorldState {
 
 }  // namespace dtensor
 
-#endif  // DTENSOR_RUNTIME_TESTING_THREADS_STATE_H_
+#endif  // DTENSOR_RUNTIME_COMM_TESTING_THREADS_STATE_H_

@@ -1,4 +1,4 @@
-#include "dtensor/runtime/testing/transport_cases.h"
+#include "dtensor/runtime/comm/testing/transport_cases.h"
 
 #include <chrono>
 #include <memory>

@@ -1,6 +1,6 @@
 // What every MessageTransport does: programs for its ranks, whether these are threads or processes.
-#ifndef DTENSOR_RUNTIME_TESTING_TRANSPORT_CASES_H_
-#define DTENSOR_RUNTIME_TESTING_TRANSPORT_CASES_H_
+#ifndef DTENSOR_RUNTIME_COMM_TESTING_TRANSPORT_CASES_H_
+#define DTENSOR_RUNTIME_COMM_TESTING_TRANSPORT_CASES_H_
 
 #include <cstdint>
 #include <functional>
@@ -36,4 +36,4 @@ std::vector<TransportCase> TransportCases();
 
 }  // namespace dtensor
 
-#endif  // DTENSOR_RUNTIME_TESTING_TRANSPORT_CASES_H_
+#endif  // DTENSOR_RUNTIME_COMM_TESTING_TRANSPORT_CASES_H_
