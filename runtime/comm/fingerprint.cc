@@ -35,7 +35,7 @@ uint64_t FingerprintOf(const Collective& collective, size_t parts) {
 uint64_t FingerprintOf(absl::Span<const int> ranks) {
   uint64_t hash = Mix(2, ranks.size());
   for (const int rank : ranks) hash = Mix(hash, static_cast<uint64_t>(rank));
-  return hash | 1;
+  return std::max<uint64_t>(hash, 1);
 }
 
 }  // namespace dtensor

@@ -20,7 +20,7 @@
 #include "dtensor/runtime/comm/local/rank_group.h"
 #include "dtensor/runtime/comm/pulls/exchange_stage.h"
 #include "dtensor/runtime/comm/pulls/spinning.h"
-#include "dtensor/runtime/comm/pulls/wait_chain.h"
+#include "dtensor/runtime/comm/wait_chain.h"
 
 namespace dtensor {
 

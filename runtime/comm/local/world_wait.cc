@@ -66,12 +66,7 @@ absl::Status World::CheckAlarm(const Wait& wait) {
     const Rank& peer = ranks_[wait.peer()];
     // A rank that left has published all that it ever will.
     if (!failure_.ok() || !peer.left || wait.over()) return failure_;
-    const std::string waiter =
-        absl::StrCat("rank ", wait.rank, " waits for it in ", wait.ToString());
-    reason = peer.returned.ok()
-                 ? absl::AbortedError(absl::StrCat("returned while ", waiter))
-                 : absl::Status(peer.returned.code(),
-                                absl::StrCat(peer.returned.message(), " (", waiter, ")"));
+    reason = ReturnedWhile(peer.returned, wait.rank, wait.ToString());
   }
   return Fail(wait.peer(), reason);
 }

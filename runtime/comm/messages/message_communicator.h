@@ -6,7 +6,8 @@
 //   Finish  waits until every member has told it the same; tells those who have more for it to go
 //           on; takes in what they send, piece by piece, combines terms in the order listed, as
 //           threads do, so with the same bits; and waits until others have what they receive
-// Between the two, and in every wait of the rank's, what others were told to wait for is sent.
+// Between the two, in every wait for a message, and by Progress, what others were told to wait for
+// is sent.
 //
 // A piece lies in staging, at most staging_bytes() of each exchange that is on its way, where it
 // cannot be sent or received in place: where it has gaps, is converted, or has several terms.
@@ -128,8 +129,7 @@ class MessageCommunicator final : public Communicator {
                      const std::function<bool()>& over);
   absl::Status Advance(std::chrono::microseconds longest);
   absl::Status CheckPeer(const Exchange& exchange, int peer);
-  static std::string CallText(const Exchange& exchange);
-  std::string WaitText(const Exchange& exchange) const;
+  static std::string CallOf(const Exchange& exchange);
   absl::Status Settle();  // what was launched has run
 
   // Who waits for whom.

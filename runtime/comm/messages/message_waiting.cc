@@ -5,12 +5,13 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "dtensor/runtime/comm/messages/message_exchange.h"
 #include "dtensor/runtime/comm/messages/wait_notes.h"
+#include "dtensor/runtime/comm/wait_chain.h"
 #include "dtensor/runtime/core/status.h"
 
 namespace dtensor {
@@ -22,6 +23,10 @@ using Seconds = std::chrono::duration<double>;
 
 // Of what a wait sends, if it lasts.
 Seconds ProbeInterval(Seconds timeout) { return std::min(Seconds(1), timeout / 4); }
+
+std::vector<WaitText> Texts(const std::vector<RankWait>& waits) {
+  return {waits.begin(), waits.end()};
+}
 
 }  // namespace
 
@@ -74,13 +79,8 @@ bool MessageCommunicator::Progress() {
          });
 }
 
-std::string MessageCommunicator::CallText(const Exchange& exchange) {
-  return absl::StrCat("op \"", exchange.collective->op, "\" (call ", exchange.number, " of ranks [",
-                      absl::StrJoin(exchange.group->ranks, ", "), "])");
-}
-
-std::string MessageCommunicator::WaitText(const Exchange& exchange) const {
-  return absl::StrCat("rank ", rank_, " waits for it in ", CallText(exchange));
+std::string MessageCommunicator::CallOf(const Exchange& exchange) {
+  return CallText(exchange.collective->op, exchange.number, exchange.group->ranks);
 }
 
 // Why `peer` will not do what is waited for.
@@ -88,17 +88,14 @@ absl::Status MessageCommunicator::CheckPeer(const Exchange& exchange, int peer) 
   DT_RETURN_IF_ERROR(failure());
   if (const absl::Status lost = transport_.lost(peer); !lost.ok()) {
     const absl::string_view gone = absl::IsUnavailable(lost) ? "its process is gone: " : "";
-    return world_.Fail(peer, absl::Status(lost.code(), absl::StrCat(gone, lost.message(), " (",
-                                                                    WaitText(exchange), ")")));
+    return world_.Fail(
+        peer, absl::Status(lost.code(), absl::StrCat(gone, lost.message(), " (",
+                                                     WaiterText(rank_, CallOf(exchange)), ")")));
   }
   const std::optional<absl::Status> returned =
       transport_.has_left(peer) ? world_.returned(peer) : std::nullopt;
   if (!returned) return absl::OkStatus();
-  if (!returned->ok()) {
-    return world_.Fail(peer, absl::Status(returned->code(), absl::StrCat(returned->message(), " (",
-                                                                         WaitText(exchange), ")")));
-  }
-  return world_.Fail(peer, absl::AbortedError(absl::StrCat("returned while ", WaitText(exchange))));
+  return world_.Fail(peer, ReturnedWhile(*returned, rank_, CallOf(exchange)));
 }
 
 // --- Who waits for whom (wait_notes.h).
@@ -111,7 +108,7 @@ RankWait MessageCommunicator::Described(const Wait& wait) const {
       stage = WaitStage::kBytes;
     }
   }
-  return {rank_, wait.peer, stage, exchange.group->channel, exchange.number, CallText(exchange)};
+  return {{rank_, wait.peer, CallOf(exchange)}, stage, exchange.group->channel, exchange.number};
 }
 
 void MessageCommunicator::SendProbe(const Wait& wait) {
@@ -141,9 +138,7 @@ absl::Status MessageCommunicator::HeedProbe(const Wait& wait, WaitNote note) {
   if (note.waits.back().peer != rank_ || HasDone(note.waits.back())) return absl::OkStatus();
   const int first = note.waits.front().rank;
   if (first == rank_ && note.id == wait.id && mine.stage != WaitStage::kBytes) {
-    return Fail(absl::FailedPreconditionError(
-        absl::StrCat("ranks wait for each other in a cycle: ", ToString(note.waits),
-                     "; all ranks must make the calls of their groups in one common order")));
+    return Fail(TroubleOf(Texts(note.waits), /*timed_out=*/false, 0));
   }
   const bool has_met =
       absl::c_any_of(note.waits, [&](const RankWait& known) { return known.rank == rank_; });
@@ -173,15 +168,11 @@ bool MessageCommunicator::HasDone(const RankWait& wait) const {
 // Whoever waits itself is not the one that is silent, but the one at the end of the chain.
 absl::Status MessageCommunicator::TimeOut(const Wait& wait) {
   const Seconds timeout(world_.timeout_seconds());
-  const std::string silent = absl::StrCat("silent for ", timeout.count(), " s");
   const bool is_known =
       !wait.chain.empty() && wait.waited - wait.chain_came < 2 * ProbeInterval(timeout);
-  if (is_known && wait.chain.back().peer != rank_) {
-    return world_.Fail(wait.chain.back().peer, absl::DeadlineExceededError(absl::StrCat(
-                                                   silent, " while ", ToString(wait.chain))));
-  }
-  return world_.Fail(
-      wait.peer, absl::DeadlineExceededError(absl::StrCat(silent, ": ", WaitText(*wait.exchange))));
+  const std::vector<WaitText> chain =
+      is_known ? Texts(wait.chain) : std::vector<WaitText>{Described(wait)};
+  return world_.Fail(chain.back().peer, TroubleOf(chain, /*timed_out=*/true, timeout.count()));
 }
 
 absl::Status MessageCommunicator::Settle() {

@@ -17,7 +17,7 @@ RankWait ReadWait(WireReader& in) {
   wait.stage = static_cast<WaitStage>(in.U8());
   wait.channel = in.U64();
   wait.number = in.U64();
-  wait.what = in.Text();
+  wait.call = in.Text();
   return wait;
 }
 
@@ -25,22 +25,12 @@ RankWait ReadWait(WireReader& in) {
 bool Follows(absl::Span<const RankWait> before, const RankWait& wait, int size) {
   const auto is_rank = [&](int rank) { return 0 <= rank && rank < size; };
   return is_rank(wait.rank) && is_rank(wait.peer) && wait.rank != wait.peer &&
-         wait.stage <= WaitStage::kBytes && wait.what.size() <= WaitNote::kMostWhatBytes &&
+         wait.stage <= WaitStage::kBytes && wait.call.size() <= WaitNote::kMostCallBytes &&
          (before.empty() || before.back().peer == wait.rank) &&
          absl::c_none_of(before, [&](const RankWait& known) { return known.rank == wait.rank; });
 }
 
 }  // namespace
-
-std::string ToString(absl::Span<const RankWait> chain) {
-  std::string text = absl::StrCat("rank ", chain.front().rank);
-  const char* separator = " waits in ";
-  for (const RankWait& wait : chain) {
-    absl::StrAppend(&text, separator, wait.what, " for rank ", wait.peer);
-    separator = ", which waits in ";
-  }
-  return text;
-}
 
 std::string Encode(const WaitNote& note) {
   WireWriter out;
@@ -53,7 +43,7 @@ std::string Encode(const WaitNote& note) {
     out.U8(static_cast<uint8_t>(wait.stage));
     out.U64(wait.channel);
     out.U64(wait.number);
-    out.Text(absl::string_view(wait.what).substr(0, WaitNote::kMostWhatBytes));
+    out.Text(absl::string_view(wait.call).substr(0, WaitNote::kMostCallBytes));
   }
   return out.bytes();
 }

@@ -17,7 +17,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/types/span.h"
+#include "dtensor/runtime/comm/wait_chain.h"
 
 namespace dtensor {
 
@@ -28,25 +28,19 @@ enum class WaitStage : uint8_t {
   kBytes,    // that what is on its way comes, or is taken: ranks that wait see to that meanwhile
 };
 
-struct RankWait {
-  int rank = 0, peer = 0;  // who waits, and for whom
+struct RankWait : WaitText {
   WaitStage stage = WaitStage::kCall;
   uint64_t channel = 0, number = 0;  // of the group, and of the exchange in it
-  std::string what;                  // "op "add" (call 3 of ranks [0, 1])"
 };
-
-// "rank 0 waits in op "a" (call 3 of ranks [0, 1]) for rank 1, which waits in ... for rank 0".
-// Requires: chain is not empty, and each wait's peer is the next one's rank.
-std::string ToString(absl::Span<const RankWait> chain);
 
 enum class WaitNoteKind : uint8_t { kProbe = 1, kChain };
 struct WaitNote {
-  static constexpr size_t kMostWaits = 64, kMostWhatBytes = 1000;
+  static constexpr size_t kMostWaits = 64, kMostCallBytes = 1000;
   WaitNoteKind kind = WaitNoteKind::kProbe;
   uint64_t id = 0;  // of the first rank's wait
   std::vector<RankWait> waits;
 };
-// Cuts what is longer than kMostWhatBytes.
+// Cuts what is longer than kMostCallBytes.
 std::string Encode(const WaitNote& note);
 // Errors: kInvalidArgument for bytes that are none, or no chain of different ranks of a world of
 // `size`; its last peer may be any rank.

@@ -22,6 +22,7 @@ Communicator& HostCommunicator::For(absl::Span<const int> group) {
 
 absl::Status HostCommunicator::Begin(const Collective& collective,
                                      absl::Span<const ExchangePart> parts) {
+  DT_RETURN_IF_ERROR(FinishDropped(collective.group));
   DT_RETURN_IF_ERROR(For(collective.group).Begin(collective, parts));
   begun_.push_back({&collective, nullptr});
   return absl::OkStatus();
@@ -41,6 +42,17 @@ void HostCommunicator::Drop(const Collective& collective, std::shared_ptr<const 
   } else {
     begun->owner = std::move(owner);
   }
+}
+
+// A group's exchange that was dropped is over when its next one begins.
+absl::Status HostCommunicator::FinishDropped(absl::Span<const int> group) {
+  const auto before = std::find_if(begun_.begin(), begun_.end(), [&](const Begun& begun) {
+    return begun.owner != nullptr && begun.collective->group == group;
+  });
+  if (before == begun_.end()) return absl::OkStatus();
+  const Begun dropped = *before;
+  Finish(*dropped.collective).IgnoreError();
+  return failure();
 }
 
 absl::Status HostCommunicator::FinishDropped() {

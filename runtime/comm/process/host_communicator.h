@@ -39,6 +39,7 @@ class HostCommunicator final : public Communicator {
     std::shared_ptr<const void> owner;  // of what was dropped
   };
 
+  absl::Status FinishDropped(absl::Span<const int> group);
   // Who carries out an exchange of these ranks.
   Communicator& For(absl::Span<const int> group);
 

@@ -9,19 +9,21 @@
 namespace dtensor {
 namespace {
 
-// Each rank of a host has a range of addresses for each: 47 bits of them are a process's.
-constexpr int64_t kMostBytes = int64_t{1} << 40, kAllBytes = int64_t{1} << 46;
+// Each rank of a host has a range of addresses for each: 47 bits of them are a process's. A world's
+// size is all that is known of how many those are.
+constexpr int64_t kMostBytes = int64_t{1} << 40, kLeastBytes = int64_t{1} << 34;
+constexpr int64_t kAllBytes = int64_t{1} << 46;
 
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<SharedArena>> MakeRankArena(int size) {
 #if defined(__SANITIZE_THREAD__)
-  const int64_t most = int64_t{1} << 34;  // TSan leaves a program few addresses
+  const int64_t most = kLeastBytes;  // TSan leaves a program few addresses
 #else
   const int64_t most = kMostBytes;
 #endif
   constexpr int64_t kPages = PageSource::kHugePage;
-  const int64_t bytes = std::min(most, kAllBytes / size) / kPages * kPages;
+  const int64_t bytes = std::clamp(kAllBytes / size, kLeastBytes, most) / kPages * kPages;
   return SharedArena::Create(bytes, sizeof(Board));
 }
 
@@ -41,6 +43,10 @@ absl::StatusOr<std::unique_ptr<HostMemory>> HostMemory::Open(int rank,
       continue;
     }
     absl::StatusOr<ArenaView> view = ArenaView::Open(cards[peer].arena);
+    if (view.ok() && view->bytes() < static_cast<int64_t>(sizeof(Board))) {
+      view = InvalidArgument({"it has only ", absl::StrCat(view->bytes()),
+                              " bytes; start the same build on all ranks"});
+    }
     if (!view.ok()) {
       return absl::Status(view.status().code(), absl::StrCat("JoinWorld: memory of rank ", peer,
                                                              ": ", view.status().message()));

@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/runtime/comm/process/tcp_transport.h"
+#include "dtensor/runtime/core/no_throw.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/device/cpu/cpu_device.h"
 
@@ -27,8 +28,10 @@ absl::StatusOr<std::unique_ptr<ProcessWorld>> ProcessWorld::Join(const LaunchedR
          "depend on //dtensor/mpi, and start it by mpirun or srun"});
   }
   std::unique_ptr<ProcessWorld> made(new ProcessWorld(rank, std::move(links)));
-  absl::Status status = made->Meet();
-  if (status.ok()) status = made->Connect();
+  const absl::Status status = NoThrow([&] {
+    const absl::Status met = made->Meet();
+    return met.ok() ? made->Connect() : met;
+  });
   if (!status.ok()) {
     return made->control_ == nullptr ? status : made->control_->Fail(rank.rank, status);
   }
@@ -46,8 +49,11 @@ absl::Status ProcessWorld::Meet() {
   }
   if (size() > 1 && rank_.transport.empty()) {
     arena_ = MakeRankArena(size());  // Connect says what is wrong: so all ranks hear
-    own.host = HostId(rank_.host);
-    if (arena_.ok()) own.arena = (*arena_)->name();
+    // Without an arena it is nobody's neighbour.
+    if (arena_.ok()) {
+      own.host = HostId(rank_.host);
+      own.arena = (*arena_)->name();
+    }
   }
   DT_ASSIGN_OR_RETURN(control_, ControlPlane::Join({rank(), size(), rank_.address, rank_.job,
                                                     rank_.secret, rank_.timeout_seconds},
@@ -109,7 +115,7 @@ absl::StatusOr<std::unique_ptr<MessageTransport>> ProcessWorld::ConnectByTcp() {
   }
   const JobKey key = {rank_.job, rank_.secret, static_cast<uint32_t>(size())};
   return TcpTransport::Connect(rank(), key, std::move(listener_), addresses,
-                               DeadlineIn(rank_.timeout_seconds),
+                               DeadlineIn(control_->timeout_seconds()),
                                [control = control_.get()] { return control->failure(); });
 }
 
@@ -135,9 +141,9 @@ absl::Status ProcessWorld::Leave(absl::Status status) {
   }
   device_->Synchronize().IgnoreError();
   control_->AwaitEnd();
+  if (both_ != nullptr) both_->End();  // hands to the two what it kept
   if (memory_ != nullptr) memory_->communicator().End();
   if (messages_ != nullptr) messages_->End();
-  if (both_ != nullptr) both_->End();
   const absl::Status failure = control_->failure();
   // What the program met says more, if it is that.
   const bool is_failure = absl::StartsWith(status.message(), failure.message());

@@ -124,6 +124,31 @@ TEST_P(ProcessWorldTest, AnExchangeThatIsFinishedTooLate) {
   const auto results = RunProcesses(World(2), [](ProcessWorld& world) {
     EXPECT_THAT(Gather(world, {0, 1}, 10, [&] { return world.Leave(absl::OkStatus()); }),
                 StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("the world is over")));
+    EXPECT_EQ(world.device().tensors(), 0);
+    return absl::OkStatus();
+  });
+  EXPECT_THAT(results, Each(IsOk()));
+}
+
+// A loop that drops what it begins keeps the last one's memory, not all of it, and none in the end.
+TEST_P(ProcessWorldTest, DroppedExchangesAreFinishedByTheNextOne) {
+  const auto results = RunProcesses(World(4), [](ProcessWorld& world) -> absl::Status {
+    const std::vector<int> pair = {world.rank() / 2 * 2, world.rank() / 2 * 2 + 1};
+    for (const std::vector<int>& group : {pair, std::vector<int>{0, 1, 2, 3}}) {
+      std::vector<std::weak_ptr<Collective>> dropped;
+      for (int i = 0; i < 5; ++i) {
+        DT_ASSIGN_OR_RETURN(const Tensor source, FromHost<float>(world.device(), {1, 2}, {2}));
+        const auto collective = std::make_shared<Collective>(Collective{.op = "x", .group = group});
+        DT_RETURN_IF_ERROR(world.communicator().Begin(*collective, {}));
+        world.communicator().Drop(
+            *collective,
+            std::make_shared<std::pair<std::shared_ptr<Collective>, Tensor>>(collective, source));
+        dropped.push_back(collective);
+      }
+      for (size_t i = 0; i + 1 < dropped.size(); ++i) EXPECT_TRUE(dropped[i].expired()) << i;
+    }
+    DT_RETURN_IF_ERROR(world.Leave(absl::OkStatus()));
+    EXPECT_EQ(world.device().tensors(), 0);
     return absl::OkStatus();
   });
   EXPECT_THAT(results, Each(IsOk()));

@@ -45,15 +45,18 @@ absl::Status PullCommunicator<WorldType>::Begin(const Collective& collective,
 
 template <typename WorldType>
 absl::Status PullCommunicator<WorldType>::Finish(const Collective& collective) {
-  if (ended_) return CheckUsable(collective);
-  for (Membership& in : memberships_) {
-    if (in.collective == &collective) return Complete(in);
-  }
   for (auto it = finished_.begin(); it != finished_.end(); ++it) {
     if (it->first != &collective) continue;
     const absl::Status status = std::move(it->second);
     finished_.erase(it);
     return status;
+  }
+  if (ended_) {
+    Forget(collective);
+    return CheckUsable(collective);
+  }
+  for (Membership& in : memberships_) {
+    if (in.collective == &collective) return Complete(in);
   }
   return world_.failure();  // it never began
 }
@@ -61,13 +64,10 @@ absl::Status PullCommunicator<WorldType>::Finish(const Collective& collective) {
 template <typename WorldType>
 void PullCommunicator<WorldType>::Drop(const Collective& collective,
                                        std::shared_ptr<const void> owner) {
+  if (ended_) Forget(collective);
   for (Membership& in : memberships_) {
     if (in.collective != &collective) continue;
-    if (ended_) {
-      in.collective = nullptr;
-    } else {
-      in.owner = std::move(owner);
-    }
+    in.owner = std::move(owner);
     return;
   }
   std::erase_if(finished_, [&](const auto& known) { return known.first == &collective; });
@@ -89,13 +89,18 @@ absl::Status PullCommunicator<WorldType>::FinishDropped() {
 template <typename WorldType>
 void PullCommunicator<WorldType>::End() {
   ended_ = true;
-  for (Membership& in : memberships_) {
-    if (in.owner == nullptr) continue;
-    in.collective = nullptr;
-    in.owner = nullptr;
-  }
+  // Whoever reads what is let go of hears that this rank withdrew it.
+  if (world_.failed()) world_.Fail(rank_, world_.failure()).IgnoreError();
   // With what groups keep of their peers' memory.
-  std::erase_if(memberships_, [](const Membership& in) { return in.collective == nullptr; });
+  std::erase_if(memberships_, [](const Membership& in) {
+    return in.collective == nullptr || in.owner != nullptr;
+  });
+  last_membership_ = 0;
+}
+
+template <typename WorldType>
+void PullCommunicator<WorldType>::Forget(const Collective& collective) {
+  std::erase_if(memberships_, [&](const Membership& in) { return in.collective == &collective; });
   last_membership_ = 0;
 }
 

@@ -94,6 +94,7 @@ class PullCommunicator final : public Communicator {
 
   Membership& MembershipOf(absl::Span<const int> ranks);
   Membership& NewMembership(absl::Span<const int> ranks);
+  void Forget(const Collective& collective);
   void SleepAtRandom();
   absl::Status CheckUsable(const Collective& collective) const;
   absl::Status Meet(const Collective& collective, absl::Span<const ExchangePart> parts);

@@ -40,6 +40,7 @@ std::optional<BoardWait> ReadWait(const Board& board) {
   const bool whole =
       version % 2 == 0 && board.wait_version.load(std::memory_order_seq_cst) == version;
   if (!whole || words[0] == 0 || words[kHead - 1] > kTextBytes) return std::nullopt;
+  if (words[2] > static_cast<uint64_t>(ExchangeStage::kDone)) return std::nullopt;
   return BoardWait{
       static_cast<int>(words[0] - 1), words[1], static_cast<ExchangeStage>(words[2]), words[3],
       std::string(reinterpret_cast<const char*>(words.data() + kHead), words[kHead - 1])};

@@ -15,6 +15,7 @@ namespace {
 
 constexpr std::chrono::seconds kAwaitSummary(3);
 constexpr int64_t kPage = 4096;
+constexpr uint64_t kMostDims = 64;  // more than any tensor has
 
 // The first word of a description; a 0 is a part without a source.
 uint64_t HeadOf(const Tensor& tensor) {
@@ -26,7 +27,31 @@ void Write(absl::string_view text, BoardText& board) {
   text.copy(board.bytes, board.size);
 }
 
-std::string Read(const BoardText& board) { return std::string(board.bytes, board.size); }
+std::string Read(const BoardText& board) {
+  return std::string(board.bytes, std::min<size_t>(board.size, BoardText::kBytes));
+}
+
+// From the offset `at` of an arena on.
+absl::Span<const uint64_t> WordsAt(const HostRank& rank, uint64_t at) {
+  const auto bytes = static_cast<uint64_t>(rank.bytes);
+  if (at % sizeof(uint64_t) != 0 || at >= bytes) return {};
+  return {reinterpret_cast<const uint64_t*>(rank.data + at), (bytes - at) / sizeof(uint64_t)};
+}
+
+// Whether a view of such sizes and strides stays within so many elements.
+bool Reaches(absl::Span<const int64_t> shape, absl::Span<const int64_t> strides, int64_t offset,
+             int64_t elements) {
+  int64_t numel = 1, last = offset;
+  for (size_t dim = 0; dim < shape.size(); ++dim) {
+    int64_t step;
+    if (shape[dim] < 0 || strides[dim] < 0) return false;
+    if (__builtin_mul_overflow(numel, shape[dim], &numel)) return false;
+    if (shape[dim] == 0) continue;
+    if (__builtin_mul_overflow(shape[dim] - 1, strides[dim], &step)) return false;
+    if (__builtin_add_overflow(last, step, &last)) return false;
+  }
+  return numel == 0 || (offset >= 0 && last < elements);
+}
 
 CallSummary Summarize(const Collective& collective, size_t parts) {
   return dtensor::SummaryOf(collective.op, collective.kind, collective.digest,
@@ -147,8 +172,7 @@ const Tensor& SharedGroup::SourceOf(int index, uint64_t number, size_t part) {
   if (ranks_[index] == host_.rank()) return mine.parts[part].src;
   Member& member = members_[index];
   if (member.number != number) {
-    const auto* words =
-        reinterpret_cast<const uint64_t*>(member.host->data + post(index, number).at);
+    absl::Span<const uint64_t> words = WordsAt(*member.host, post(index, number).at);
     member.sources.clear();
     for (size_t i = 0; i < mine.parts.size(); ++i) {
       member.sources.push_back(ReadSource(member, words));
@@ -158,21 +182,31 @@ const Tensor& SharedGroup::SourceOf(int index, uint64_t number, size_t part) {
   return member.sources[part];
 }
 
-Tensor SharedGroup::ReadSource(Member& member, const uint64_t*& words) const {
-  const uint64_t head = *words++;
+// Whatever the words are, what comes of them lies in the arena.
+Tensor SharedGroup::ReadSource(Member& member, absl::Span<const uint64_t>& words) const {
+  const uint64_t head = words.empty() ? 0 : words[0];
+  words = words.subspan(std::min<size_t>(1, words.size()));
   if (head == 0) return Tensor();
-  const auto dtype = static_cast<DType>(head >> 8 & 0xff);
-  const size_t ndim = head >> 16;
-  const int64_t offset = static_cast<int64_t>(*words++) / SizeOf(dtype);
-  const auto* const shape = reinterpret_cast<const int64_t*>(words);
-  words += 2 * ndim;
-  Tensor& all = member.arena[static_cast<size_t>(dtype)];
+  const uint64_t type = head >> 8 & 0xff, ndim = head >> 16;
+  if (type > static_cast<uint64_t>(DType::kBool) || ndim > kMostDims ||
+      words.size() < 1 + 2 * ndim) {
+    words = {};  // nobody knows where the next one is
+    return Tensor();
+  }
+  const auto dtype = static_cast<DType>(type);
+  const int64_t offset = static_cast<int64_t>(words[0]) / SizeOf(dtype);
+  const int64_t elements = member.host->bytes / SizeOf(dtype);
+  const auto* const sizes = reinterpret_cast<const int64_t*>(words.data() + 1);
+  const absl::Span<const int64_t> shape(sizes, ndim), strides(sizes + ndim, ndim);
+  words.remove_prefix(1 + 2 * ndim);
+  if (!Reaches(shape, strides, offset, elements)) return Tensor();
+  Tensor& all = member.arena[type];
   if (!all.defined()) {
     // Its elements are read alone.
-    all = Tensor::Adopt(host_.device(), const_cast<char*>(member.host->data), dtype,
-                        {member.host->bytes / SizeOf(dtype)}, {1}, nullptr);
+    all = Tensor::Adopt(host_.device(), const_cast<char*>(member.host->data), dtype, {elements},
+                        {1}, nullptr);
   }
-  return all.View({shape, ndim}, {shape + ndim, ndim}, offset);
+  return all.View(shape, strides, offset);
 }
 
 void SharedGroup::Publish(ExchangeStage stage, uint64_t number) {

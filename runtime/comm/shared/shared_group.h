@@ -57,11 +57,16 @@ class SharedGroup {
   bool IsSameCall(int a, int b, uint64_t number) const {
     return post(a, number).call == post(b, number).call;
   }
+  // Whether the member has left an exchange that failed: what it posted may be written over.
+  bool has_withdrawn(int member) const {
+    return members_[member].host->board().withdrawn.load(std::memory_order_relaxed);
+  }
   // Of a peer that disagrees as well, and says so: waits for that, some seconds.
   CallSummary SummaryOf(int member, uint64_t number) const;
   bool ReadsFrom(int reader, int member, uint64_t number) const {
     return size() > kMostReadBits || (post(reader, number).reads & ReadBit(member)) != 0;
   }
+  // Undefined where the member sends nothing, or described what its arena cannot have.
   const Tensor& SourceOf(int member, uint64_t number, size_t part);
   // Devices whose work is done when a launch returns have no events.
   DeviceEvent ready(int, uint64_t) const { return {}; }
@@ -94,7 +99,7 @@ class SharedGroup {
   }
   absl::Status Describe(const ExchangePart& part, Mine& mine);
   absl::Status WriteWords(Mine& mine, BoardGroup::Post& post);
-  Tensor ReadSource(Member& member, const uint64_t*& words) const;
+  Tensor ReadSource(Member& member, absl::Span<const uint64_t>& words) const;
   void Publish(ExchangeStage stage, uint64_t number);
 
   HostRanks& host_;

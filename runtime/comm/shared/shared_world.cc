@@ -5,7 +5,7 @@
 #include <thread>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "absl/algorithm/container.h"
 #include "dtensor/runtime/comm/pulls/pull_communicator-inl.h"
 #include "dtensor/runtime/comm/shared/board_wait.h"
 
@@ -40,14 +40,16 @@ std::shared_ptr<SharedGroup> SharedWorld::GroupOf(absl::Span<const int> ranks) {
 
 absl::Status SharedWorld::Fail(int rank, const absl::Status& reason) {
   absl::Status failure = state_.Fail(rank, reason);
-  host_.board().withdrawn.store(true, std::memory_order_seq_cst);
+  host_.board().withdrawn.store(true, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);  // before anything is written over
   return failure;
 }
 
 absl::Status SharedWorld::EndReading(int rank, const SharedGroup& group) {
-  for (const int peer : group.ranks()) {
-    if (peer == rank) continue;
-    if (!host_.Find(peer)->board().withdrawn.load(std::memory_order_seq_cst)) continue;
+  std::atomic_thread_fence(std::memory_order_acquire);  // what was read was read before this
+  for (int member = 0; member < group.size(); ++member) {
+    const int peer = group.ranks()[member];
+    if (peer == rank || !group.has_withdrawn(member)) continue;
     // It failed the world before, and we shall hear why.
     const auto until = Clock::now() + kAwaitFailure;
     while (!failed() && Clock::now() < until) {
@@ -82,8 +84,7 @@ absl::Status SharedWorld::Sleep(const Wait& wait) {
     DT_RETURN_IF_ERROR(CheckPeer(wait));
     waited += std::min<Seconds>(Clock::now() - start, 3 * kSlice);
     if (!noted) {
-      WriteWait({wait.peer(), wait.group.key(), wait.stage, wait.number,
-                 CallText(wait.op, wait.number, wait.group.ranks())},
+      WriteWait({wait.peer(), wait.group.key(), wait.stage, wait.number, wait.ToString()},
                 host_.board());
       noted = true;
     }
@@ -100,37 +101,37 @@ absl::Status SharedWorld::CheckPeer(const Wait& wait) {
   const std::optional<absl::Status> returned = state_.returned(wait.peer());
   // A rank that left has published all that it ever will.
   if (!returned || wait.over()) return absl::OkStatus();
-  const std::string waiter = absl::StrCat("rank ", wait.rank, " waits for it in ",
-                                          CallText(wait.op, wait.number, wait.group.ranks()));
-  return Fail(wait.peer(),
-              returned->ok() ? absl::AbortedError(absl::StrCat("returned while ", waiter))
-                             : absl::Status(returned->code(),
-                                            absl::StrCat(returned->message(), " (", waiter, ")")));
+  return Fail(wait.peer(), ReturnedWhile(*returned, wait.rank, wait.ToString()));
 }
 
 absl::Status SharedWorld::CheckSilence(const Wait& wait, bool timed_out) {
   const std::vector<WaitText> chain = ChainFrom(wait);
+  if (wait.over()) return absl::OkStatus();
   const absl::Status trouble = TroubleOf(chain, timed_out, state_.timeout_seconds());
   return trouble.ok() ? trouble : Fail(chain.back().peer, trouble);
 }
 
 // As World::ChainFrom (local). A rank clears its note after its wait is over, so a note whose wait
-// is not over is of a rank that will not move by itself.
+// is not over is of a rank that will not move by itself. Notes are read one after the other: only
+// those that are not over when all have been read were true at one moment.
 std::vector<WaitText> SharedWorld::ChainFrom(const Wait& wait) const {
-  std::vector<WaitText> chain = {
-      {wait.rank, wait.peer(), CallText(wait.op, wait.number, wait.group.ranks())}};
+  std::vector<WaitText> chain = {{wait.rank, wait.peer(), wait.ToString()}};
+  std::vector<BoardWait> notes;
   std::set<int> met = {wait.rank};
   while (met.insert(chain.back().peer).second) {
-    const HostRank* const next = host_.Find(chain.back().peer);
-    const std::optional<BoardWait> note = ReadWait(next->board());
-    const HostRank* const peer = note ? host_.Find(note->peer) : nullptr;
-    if (peer == nullptr) break;
-    const BoardGroup* const place = FindGroup(peer->board(), note->key);
-    const bool over = place != nullptr && place->counter(note->stage).load() >= note->number;
-    if (over) break;
-    chain.push_back({next->rank, note->peer, note->call});
+    const HostRank& next = *host_.Find(chain.back().peer);
+    const std::optional<BoardWait> note = ReadWait(next.board());
+    if (!note || host_.Find(note->peer) == nullptr || IsOver(*note)) break;
+    chain.push_back({next.rank, note->peer, note->call});
+    notes.push_back(*note);
   }
+  if (absl::c_any_of(notes, [&](const BoardWait& note) { return IsOver(note); })) chain.resize(1);
   return chain;
+}
+
+bool SharedWorld::IsOver(const BoardWait& note) const {
+  const BoardGroup* const place = FindGroup(host_.Find(note.peer)->board(), note.key);
+  return place != nullptr && place->counter(note.stage).load() >= note.number;
 }
 
 }  // namespace dtensor

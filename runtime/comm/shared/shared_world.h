@@ -25,14 +25,16 @@
 #include "dtensor/runtime/comm/pulls/exchange_stage.h"
 #include "dtensor/runtime/comm/pulls/pull_communicator.h"
 #include "dtensor/runtime/comm/pulls/spinning.h"
-#include "dtensor/runtime/comm/pulls/wait_chain.h"
 #include "dtensor/runtime/comm/shared/host_ranks.h"
 #include "dtensor/runtime/comm/shared/shared_group.h"
+#include "dtensor/runtime/comm/wait_chain.h"
 #include "dtensor/runtime/comm/world_state.h"
 
 namespace dtensor {
 
-// Of one rank's thread, but for what is const.
+struct BoardWait;  // board_wait.h
+
+// Of one rank's thread, but for what is const. Groups are of ranks of this host alone.
 class SharedWorld {
  public:
   using Group = SharedGroup;
@@ -46,6 +48,7 @@ class SharedWorld {
 
     int peer() const { return group.ranks()[member]; }
     bool over() const { return group.Reached(member, stage, number); }
+    std::string ToString() const { return CallText(op, number, group.ranks()); }
   };
 
   // Of a world of `size` ranks, of which `host` has some. Both outlive it. `meanwhile` is called
@@ -81,6 +84,7 @@ class SharedWorld {
   absl::Status CheckPeer(const Wait& wait);
   absl::Status CheckSilence(const Wait& wait, bool timed_out);
   std::vector<WaitText> ChainFrom(const Wait& wait) const;
+  bool IsOver(const BoardWait& note) const;
 
   const int size_;
   HostRanks& host_;

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <numeric>
 #include <optional>
+#include <random>
 #include <string>
 #include <thread>
 #include <utility>
@@ -18,6 +19,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/runtime/comm/communicator.h"
+#include "dtensor/runtime/comm/fingerprint.h"
 #include "dtensor/runtime/comm/local/run_ranks.h"
 #include "dtensor/runtime/comm/shared/board.h"
 #include "dtensor/runtime/comm/shared/board_wait.h"
@@ -276,6 +278,63 @@ TEST(SharedFailuresTest, WhatAPeerWithdrewIsNoResult) {
   EXPECT_FALSE(hasty.communicator().Finish(collective).ok());
 }
 
+// A rank that is let go of its world after a failure says that it withdrew what it posted, though
+// it was another one that failed.
+TEST(SharedFailuresTest, WhoeverLeavesAFailedWorldWithdraws) {
+  SharedRanks ranks(2);
+  const auto shared = std::make_shared<State::Shared>();
+  SharedRank rank = ranks.Make(0, std::make_unique<State>(shared, 60));
+  const std::vector<int> group = {0, 1};
+  const auto collective = std::make_shared<Collective>(Collective{.op = "Give", .group = group});
+  DT_ASSERT_OK(rank.communicator().Begin(*collective, {}));
+  rank.communicator().Drop(*collective, collective);
+  State(shared, 60).Fail(1, absl::DataLossError("broken")).IgnoreError();
+  dynamic_cast<SharedCommunicator&>(rank.communicator()).End();
+  EXPECT_TRUE(reinterpret_cast<Board*>(rank.arena().data())->withdrawn.load());
+  EXPECT_EQ(collective.use_count(), 1);
+}
+
+// Whatever a broken peer writes where it describes its sources, its readers live on: they take what
+// lies in its arena, or refuse it.
+TEST(SharedFailuresTest, WhatABrokenPeerDescribes) {
+  std::mt19937_64 random(20261123);
+  const std::vector<int> group = {0, 1};
+  const std::vector<ReceiveBox> receives = {{{1}, {{.length = 1}}}};
+  const Collective collective = {.op = "Take", .group = group};
+  int refused = 0;
+  constexpr int kTrials = 300;
+  for (int trial = 0; trial < kTrials; ++trial) {
+    SharedRanks ranks(2);
+    const auto shared = std::make_shared<State::Shared>();
+    SharedRank reader = ranks.Make(0, std::make_unique<State>(shared, 60));
+    SharedRank broken = ranks.Make(1, std::make_unique<State>(shared, 60));
+    DT_ASSERT_OK_AND_ASSIGN(const Tensor source, FromHost<float>(broken.device(), {4}, {1}));
+    DT_ASSERT_OK_AND_ASSIGN(const Tensor result, FromHost<float>(reader.device(), {0}, {1}));
+    const ExchangePart give = {source, {}, {}}, take = {{}, result, receives};
+    DT_ASSERT_OK(broken.communicator().Begin(collective, {&give, 1}));
+    Board& board = *reinterpret_cast<Board*>(broken.arena().data());
+    BoardGroup* const place = FindOrMakeGroup(board, FingerprintOf(group));
+    BoardGroup::Post& post = place->posts[1];
+    const uint64_t wrong = random() >> random() % 64;
+    switch (random() % 6) {
+      case 0:
+        post.at = wrong;
+        break;
+      case 1:
+        post.words[0] = wrong | 1;
+        break;
+      default:
+        post.words[random() % 4] = random() % 2 == 0 ? wrong : ~wrong;
+    }
+    DT_ASSERT_OK(reader.communicator().Begin(collective, {&take, 1}));
+    std::thread other([&] { broken.communicator().Finish(collective).IgnoreError(); });
+    const absl::Status status = reader.communicator().Finish(collective);
+    other.join();
+    refused += status.ok() ? 0 : 1;
+  }
+  EXPECT_GT(refused, kTrials / 3);
+}
+
 // --- Boards.
 
 TEST(BoardTest, KnowsAsManyGroupsAsItHasRoomFor) {
@@ -301,7 +360,7 @@ TEST(BoardTest, AWaitIsReadWhole) {
   EXPECT_EQ(ReadWait(*board), std::nullopt);
   std::atomic<bool> over = false;
   std::thread writer([&] {
-    for (int i = 0; i < 20000; ++i) {
+    for (int i = 0; i < 20000; ++i) {  // the last one stays
       WriteWait({i, static_cast<uint64_t>(i), ExchangeStage::kDone, static_cast<uint64_t>(i),
                  std::string(i % 900, static_cast<char>('a' + i % 26))},
                 *board);
@@ -309,9 +368,11 @@ TEST(BoardTest, AWaitIsReadWhole) {
     }
     over = true;
   });
-  while (!over) {
+  int seen = 0;
+  while (!over || seen == 0) {
     const std::optional<BoardWait> note = ReadWait(*board);
     if (!note) continue;
+    ++seen;
     EXPECT_EQ(note->key, static_cast<uint64_t>(note->peer));
     EXPECT_EQ(note->number, note->key);
     EXPECT_EQ(note->stage, ExchangeStage::kDone);

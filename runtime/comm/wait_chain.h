@@ -1,6 +1,6 @@
 // Who waits for whom, in words.
-#ifndef DTENSOR_RUNTIME_COMM_PULLS_WAIT_CHAIN_H_
-#define DTENSOR_RUNTIME_COMM_PULLS_WAIT_CHAIN_H_
+#ifndef DTENSOR_RUNTIME_COMM_WAIT_CHAIN_H_
+#define DTENSOR_RUNTIME_COMM_WAIT_CHAIN_H_
 
 #include <cstdint>
 #include <string>
@@ -24,6 +24,11 @@ struct WaitText {
 // which is too long. OK if neither. Requires: not empty.
 absl::Status TroubleOf(absl::Span<const WaitText> chain, bool timed_out, double seconds);
 
+// Why a rank that returned `returned` fails the world, for which `rank` waits in `call`.
+absl::Status ReturnedWhile(const absl::Status& returned, int rank, absl::string_view call);
+// "rank 0 waits for it in op "add" (call 3 of ranks [0, 1])"
+std::string WaiterText(int rank, absl::string_view call);
+
 }  // namespace dtensor
 
-#endif  // DTENSOR_RUNTIME_COMM_PULLS_WAIT_CHAIN_H_
+#endif  // DTENSOR_RUNTIME_COMM_WAIT_CHAIN_H_

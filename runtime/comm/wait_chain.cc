@@ -1,4 +1,4 @@
-#include "dtensor/runtime/comm/pulls/wait_chain.h"
+#include "dtensor/runtime/comm/wait_chain.h"
 
 #include <algorithm>
 
@@ -24,6 +24,17 @@ std::string ToString(absl::Span<const WaitText> chain) {
 std::string CallText(absl::string_view op, uint64_t number, absl::Span<const int> ranks) {
   return absl::StrCat("op \"", op, "\" (call ", number, " of ranks [", absl::StrJoin(ranks, ", "),
                       "])");
+}
+
+std::string WaiterText(int rank, absl::string_view call) {
+  return absl::StrCat("rank ", rank, " waits for it in ", call);
+}
+
+absl::Status ReturnedWhile(const absl::Status& returned, int rank, absl::string_view call) {
+  const std::string waiter = WaiterText(rank, call);
+  return returned.ok()
+             ? absl::AbortedError(absl::StrCat("returned while ", waiter))
+             : absl::Status(returned.code(), absl::StrCat(returned.message(), " (", waiter, ")"));
 }
 
 absl::Status TroubleOf(absl::Span<const WaitText> chain, bool timed_out, double seconds) {
