@@ -2,15 +2,26 @@
 
 #include <cstring>
 #include <memory>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/runtime/device/cpu/caching_allocator.h"
+#include "dtensor/runtime/device/cpu/memory_left.h"
 #include "dtensor/runtime/device/device.h"
 #include "dtensor/runtime/device/host/host_gemm.h"
 
 namespace dtensor {
 namespace {
+
+// Where it is a limit that somebody has set.
+std::string Why(int64_t bytes) {
+  const std::optional<int64_t> left = MemoryLeft();
+  if (!left || *left >= bytes) return "";
+  return absl::StrCat("; the container's limit of memory (memory.max of its control group) leaves ",
+                      *left, ": raise it, or use more ranks or fewer tensors");
+}
 
 // Work is done when a call returns: the queue is always empty, and every Event has happened.
 class CpuDevice final : public Device {
@@ -21,7 +32,8 @@ class CpuDevice final : public Device {
  private:
   absl::StatusOr<void*> DoAllocate(int64_t bytes) override {
     if (void* data = allocator_.Allocate(bytes)) return data;
-    return absl::ResourceExhaustedError(absl::StrCat("the system refused ", bytes, " bytes"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the system refused ", bytes, " bytes", Why(bytes)));
   }
   void DoFree(void* data, int64_t bytes) override { allocator_.Free(data, bytes); }
   void DoSetKeptBytes(int64_t bytes) override { allocator_.set_kept_bytes(bytes); }

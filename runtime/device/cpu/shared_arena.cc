@@ -10,11 +10,13 @@
 #include <cerrno>
 #include <cstring>
 #include <iterator>
+#include <optional>
 #include <random>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "dtensor/runtime/device/cpu/memory_left.h"
 
 namespace dtensor {
 namespace {
@@ -117,6 +119,10 @@ SharedArena::~SharedArena() {
 
 // Memory that is missing shows here, and not as a signal when it is written.
 bool SharedArena::Touch(char* data, int64_t bytes) {
+  if (const std::optional<int64_t> left = MemoryLeft(); left && *left < bytes) {
+    errno = ENOMEM;
+    return false;
+  }
   // Most systems give shared memory no huge pages by themselves, but make them of small ones where
   // they are told to. Without, large moves take a fifth longer. A huge page without any small one
   // is passed over; where there are none to be had, small ones do.
