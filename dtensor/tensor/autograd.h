@@ -47,8 +47,10 @@ struct BackwardOptions {
 // number of bytes; kFailedPrecondition when nothing was recorded, naming the operator without a
 // backward if one led to the loss; when an operator that led to the loss was walked by an earlier
 // Backward that did not retain it, or when a tensor that backward needs was written to after an
-// operator read it. Then what is refused by a function that runs again (recompute.h), and failures.
-// Gradients of leaves are stored at the end, all or none.
+// operator read it. Then, in the middle, what is refused by a function that runs again
+// (recompute.h), and failures. Gradients of leaves are stored at the end, all or none: after any
+// error they are what they were before. After one in the middle, what was walked until then is
+// consumed, unless the tape is retained.
 absl::Status Backward(const TensorOr& loss, const BackwardOptions& options = {});
 
 // d loss / d tensor for each of `tensors`: leaves that require gradients, or results of recorded

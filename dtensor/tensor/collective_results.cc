@@ -26,9 +26,21 @@ void CollectiveResults::Rewind() {
 }
 
 RecomputedRun::RecomputedRun(Context& context, CollectiveResults* results, bool again)
-    : context_(context), outer_(context.recomputed_run()), results_(results), again_(again) {
+    : context_(context),
+      outer_(context.recomputed_run()),
+      results_(results),
+      again_(again),
+      recording_(context.recording()),
+      random_(context.random()) {
   context.set_recomputed_run(this);
+  context.set_recording(true);
   if (again && results != nullptr) results->Rewind();
+}
+
+RecomputedRun::~RecomputedRun() {
+  context_.set_recomputed_run(outer_);
+  context_.set_recording(recording_);
+  if (again_) context_.random() = random_;
 }
 
 bool TakeResults(Context& context, const CollectiveCall& call, absl::Span<Tensor> out) {

@@ -38,12 +38,13 @@ class CollectiveResults {
   size_t first_ = 0;  // all before it are taken
 };
 
-// A function of Recompute() while it runs.
+// A function of Recompute() while it runs, recorded.
 class RecomputedRun {
  public:
   // `results` may be null: they are not kept. `again`: it ran before, and they are taken.
   RecomputedRun(Context& context, CollectiveResults* results, bool again);
-  ~RecomputedRun() { context_.set_recomputed_run(outer_); }
+  // The Context records as it did, and, if the function ran again, draws what it would have drawn.
+  ~RecomputedRun();
   RecomputedRun(const RecomputedRun&) = delete;
   RecomputedRun& operator=(const RecomputedRun&) = delete;
 
@@ -54,7 +55,8 @@ class RecomputedRun {
   Context& context_;
   RecomputedRun* const outer_;  // in which this one runs
   CollectiveResults* const results_;
-  const bool again_;
+  const bool again_, recording_;
+  const RandomState random_;
 };
 
 // Sets `out` to the results that a function which runs again has kept of the call. False: there are

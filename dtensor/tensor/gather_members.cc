@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "dtensor/redistribution/lineage.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/tensor/work_scope.h"
@@ -206,6 +207,14 @@ std::vector<GatherWalk::Completed> GatherWalk::Replaced(const Node& node) {
   return all;
 }
 
+bool GatherWalk::Waits(const TensorImplPtr& leaf) const {
+  const auto found = leaves_.find(leaf.get());
+  if (found == leaves_.end()) return false;
+  const auto arrivals = arrivals_.find(leaf->gather->group);
+  return found->second.arrived ||
+         (arrivals != arrivals_.end() && absl::c_linear_search(arrivals->second.complete, leaf));
+}
+
 // One edge less is waited for.
 GatherWalk::Completed GatherWalk::Complete(const TensorImplPtr& leaf, bool arrived) {
   const auto found = leaves_.find(leaf.get());
@@ -216,8 +225,13 @@ GatherWalk::Completed GatherWalk::Complete(const TensorImplPtr& leaf, bool arriv
   const bool any = std::exchange(awaited.arrived, false);
   if (!ReducesTogether(*leaf)) return {any ? leaf : nullptr, {}};
   Arrivals& arrivals = arrivals_[leaf->gather->group];
-  if (any) arrivals.complete.push_back(leaf);
-  if (!any) --arrivals.leaves;
+  // Once, should more of its gradient come after it was complete.
+  const bool listed = absl::c_linear_search(arrivals.complete, leaf);
+  if (any && !listed) {
+    arrivals.complete.push_back(leaf);
+  } else {
+    --arrivals.leaves;
+  }
   const bool last = static_cast<int>(arrivals.complete.size()) == arrivals.leaves;
   if (!last) return {};
   arrivals.leaves = 0;

@@ -50,6 +50,8 @@ class GatherWalk {
   // A Recompute() has run again: the walk was extended by what it made, which is waited for in its
   // place.
   std::vector<Completed> Replaced(const Node& node);
+  // Whether something has arrived at `leaf`, of a group, that waits for the rest of it.
+  bool Waits(const TensorImplPtr& leaf) const;
 
  private:
   // What is known by its address below is kept, be it all that the tape has: once it is gone,

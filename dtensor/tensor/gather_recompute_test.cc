@@ -15,6 +15,8 @@
 namespace dtensor {
 namespace {
 
+using ::testing::HasSubstr;
+
 constexpr int64_t kDim = 4;
 
 int64_t Calls(Context& context, CollectiveKind kind) {
@@ -155,6 +157,31 @@ TEST(GatherRecompute, AGroupDoesNotWaitForWhatGetsNoGradient) {
                          EXPECT_THAT(ToGlobal<float>(leaves.w.grad()),
                                      IsOkAndHolds(std::vector<float>(kDim * kDim, 2)));
                          return absl::OkStatus();
+                       }),
+              IsOk());
+}
+
+// w is complete when the walk meets the function, whose first run it did not lead to a result.
+TEST(GatherRecompute, ALeafThatWantsAGradientOnlyWhenAFunctionRunsAgainIsRefused) {
+  EXPECT_THAT(RunRanks(2,
+                       [](Context& context) -> absl::Status {
+                         DT_ASSIGN_OR_RETURN(Leaves leaves, Leaves::Make(context));
+                         const auto part = [&](absl::Span<const DistributedTensor> x) -> TensorsOr {
+                           DT_ASSIGN_OR_RETURN(auto y, MatMul(x[0], ForUse(leaves.w)));
+                           return std::vector<DistributedTensor>{std::move(y)};
+                         };
+                         DT_RETURN_IF_ERROR(leaves.w.set_requires_grad(false));
+                         DT_ASSIGN_OR_RETURN(const DistributedTensor x, leaves.X(context));
+                         DT_ASSIGN_OR_RETURN(const auto h, MatMul(x, ForUse(leaves.v)));
+                         DT_ASSIGN_OR_RETURN(const auto y, Recompute({h}, part));
+                         DT_RETURN_IF_ERROR(leaves.w.set_requires_grad(true));
+                         const TensorOr z = MatMul(y[0], ForUse(leaves.w));
+                         EXPECT_THAT(Backward(Sum(z, {0, 1})),
+                                     StatusIs(absl::StatusCode::kInvalidArgument,
+                                              HasSubstr("other leaves when it ran again")));
+                         EXPECT_FALSE(leaves.v.grad().defined());
+                         // All ranks say so, and go on.
+                         return ToGlobal<float>(leaves.w).status();
                        }),
               IsOk());
 }

@@ -264,8 +264,7 @@ TEST(GradientBuckets, TakeALeafThatWantsNoGradientAnyMore) {
   }
 }
 
-// Functions that run again read a leaf that wants a gradient only then: all that came before is in
-// a bucket when more arrives.
+// Of a leaf that has a gradient, and that three functions read which run again.
 TEST(GradientBuckets, AddWhatALeafHasOnce) {
   DT_EXPECT_OK(RunRanks(2, [&](Context& context) -> absl::Status {
     DT_ASSIGN_OR_RETURN(const Model model, MakeModel(context, "dp=2", DType::kF32));
@@ -277,16 +276,13 @@ TEST(GradientBuckets, AddWhatALeafHasOnce) {
     };
     for (const bool reduces : {false, true}) {
       w.ClearGrad();
-      DT_RETURN_IF_ERROR(w.set_requires_grad(true));
       DT_RETURN_IF_ERROR(Backward(Forward(model, false)));  // leaves what is Partial
-      DT_RETURN_IF_ERROR(w.set_requires_grad(false));
       DT_ASSIGN_OR_RETURN(const auto x, model.x.Redistribute({Shard(0)}));
       DT_ASSIGN_OR_RETURN(DistributedTensor h, MatMul(x, first));
       for (int i = 0; i < 3; ++i) {
         DT_ASSIGN_OR_RETURN(const auto y, Recompute({h}, layer));
         h = y[0];
       }
-      DT_RETURN_IF_ERROR(w.set_requires_grad(true));
       DT_RETURN_IF_ERROR(Backward(Sum(h, {0, 1}), {.bucket_bytes = reduces}));
       DT_ASSIGN_OR_RETURN(gradients[reduces], ToGlobal<float>(w.grad()));
     }

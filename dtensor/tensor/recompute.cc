@@ -6,6 +6,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "dtensor/redistribution/lineage.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/tensor/gather_group.h"
@@ -52,20 +53,21 @@ std::vector<TensorImplPtr> LeavesOf(absl::Span<const DistributedTensor> results,
 }
 
 // That `impl` was read: so that Backward sees writes to it since, and the way of its gradient.
-void AddOperand(const TensorImplPtr& impl, Decision& decision, Node& node) {
+void AddOperand(const TensorImplPtr& impl, Edge edge, Decision& decision, Node& node) {
   const int index = static_cast<int>(node.operands.size());
   decision.operands.push_back(impl->spec.get());
   decision.kept.push_back(impl->spec);
-  node.edges.push_back(EdgeOf(impl));
+  node.edges.push_back(std::move(edge));
   node.operands.push_back(impl->local);
   const Tensor& root = AliasRoot(*impl);
   if (&root != &impl->local) node.bases.emplace_back(index, root);
   node.versions.push_back(root.version());
 }
 
-// The same of a leaf. One in a group is saved to be gathered, ahead, when the function runs again.
+// The same of a leaf, which may want no gradient any more. One in a group is saved to be gathered,
+// ahead, when the function runs again.
 void AddLeaf(const TensorImplPtr& leaf, Decision& decision, Node& node) {
-  AddOperand(leaf, decision, node);
+  AddOperand(leaf, {nullptr, 0, leaf}, decision, node);
   if (leaf->gather == nullptr) return;
   node.saved_sources.push_back(
       {static_cast<int>(node.operands.size()) - 1, leaf, node.versions.back()});
@@ -82,21 +84,42 @@ bool HasGroups(const Node& node) {
 
 TensorsOr Replay::Run(Context& context, absl::Span<const Edge> edges, bool again) const {
   const RecomputedRun run(context, results.get(), again);
+  if (again) context.random() = random;
   // These go when the run is over, and with them the redistributions that they remember.
   std::vector<DistributedTensor> aliases;
   for (size_t i = 0; i < operands.size(); ++i) {
     aliases.push_back(operands[i].Detach());
     aliases.back().impl()->edge = edges[i];
   }
-  const bool recording = context.recording();
-  context.set_recording(true);
   TensorsOr returned = fn(aliases);
-  context.set_recording(recording);
   for (size_t r = 0; returned.ok() && r < returned->size(); ++r) {
     if ((*returned)[r].defined()) continue;
     return InvalidArgument({"Recompute: result ", absl::StrCat(r), " is undefined"});
   }
   return returned;
+}
+
+absl::Status Replay::CheckLeaves(const Node& node, absl::Span<const DistributedTensor> results,
+                                 uint64_t since) const {
+  const auto differ = [](const TensorImplPtr& leaf, absl::string_view how) {
+    return InvalidArgument(
+        {"Recompute: the function led to other leaves when it ran again: ", leaf->spec->ToString(),
+         " is ", how, "; set_requires_grad() of what it reads waits for Backward, and it ",
+         "makes no leaves of its own"});
+  };
+  absl::flat_hash_set<const TensorImpl*> before, now;
+  for (size_t i = operands.size(); i < node.edges.size(); ++i) {
+    before.insert(node.edges[i].leaf.get());
+  }
+  for (const TensorImplPtr& leaf : LeavesOf(results, since)) {
+    now.insert(leaf.get());
+    if (!before.contains(leaf.get())) return differ(leaf, "one more");
+  }
+  for (size_t i = operands.size(); i < node.edges.size(); ++i) {
+    const TensorImplPtr& leaf = node.edges[i].leaf;
+    if (!now.contains(leaf.get())) return differ(leaf, "none any more");
+  }
+  return absl::OkStatus();
 }
 
 TensorsOr Recompute(absl::Span<const DistributedTensor> operands, const RecomputedFunction& fn,
@@ -114,7 +137,7 @@ TensorsOr Recompute(absl::Span<const DistributedTensor> operands, const Recomput
   decision->op = &kRecomputeOp;
   for (const DistributedTensor& operand : operands) {
     replay->operands.push_back(operand.Detach());
-    AddOperand(operand.impl(), *decision, *node);
+    AddOperand(operand.impl(), EdgeOf(operand.impl()), *decision, *node);
   }
   const uint64_t since = context.NextSequence();
   DT_ASSIGN_OR_RETURN(const std::vector<DistributedTensor> results,

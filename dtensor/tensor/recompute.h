@@ -34,10 +34,11 @@ struct RecomputeOptions {
 // called now, and once more in each Backward that comes by, on tensors with the operands' values;
 // it is kept until then, so what it refers to has to live. There it has to do the same again: the
 // same operators on tensors that are unchanged, with the same random numbers (Context::random is
-// put back). It may return its operands. Where the Context does not record it is called, and that
-// is all. Errors: kInvalidArgument for no operand or an undefined one; those of fn. Of Backward:
-// kFailedPrecondition when an operand, or a leaf that fn led to a result, was written to since;
-// kInvalidArgument when fn returns something else the second time; those of fn.
+// put back), and requires_grad of the leaves that it reads as it was. It may return its operands.
+// Where the Context does not record it is called, and that is all. Errors: kInvalidArgument for no
+// operand or an undefined one; those of fn. Of Backward: kFailedPrecondition when an operand, or a
+// leaf that led to a result, was written to since; kInvalidArgument when fn returns something else
+// the second time, or other leaves lead to it (fn must not make leaves of its own); those of fn.
 TensorsOr Recompute(absl::Span<const DistributedTensor> operands, const RecomputedFunction& fn,
                     const RecomputeOptions& options = {});
 

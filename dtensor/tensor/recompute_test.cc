@@ -1,6 +1,7 @@
 // Recompute: the gradients that there are without it, bit for bit, at the price of its operands.
 #include "dtensor/tensor/recompute.h"
 
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +16,7 @@
 namespace dtensor {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -229,6 +231,81 @@ TEST(Recompute, RefusesAFunctionThatDoesSomethingElseAgain) {
     EXPECT_THAT(Backward(Sum(y[0], {0})),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("the same both times")));
     EXPECT_FALSE(x.grad().defined());
+    return absl::OkStatus();
+  }));
+}
+
+// Without Recompute, what a leaf wanted when it was read would count.
+TEST(Recompute, RefusesAFunctionThatOtherLeavesLeadToItsResultsAgain) {
+  DT_EXPECT_OK(OnMeshes([](Context& context, const DeviceMesh& mesh) -> absl::Status {
+    for (const bool wanted : {false, true}) {
+      DT_ASSIGN_OR_RETURN(Layers layers, MakeLayers(context, mesh));
+      DT_RETURN_IF_ERROR(layers.w1.set_requires_grad(wanted));
+      DT_ASSIGN_OR_RETURN(const auto loss, LossOf(Recompute({layers.x}, MlpOf(layers))));
+      DT_RETURN_IF_ERROR(layers.w1.set_requires_grad(!wanted));
+      EXPECT_THAT(Backward(loss, {.retain_graph = true}),
+                  StatusIs(absl::StatusCode::kInvalidArgument,
+                           AllOf(HasSubstr("other leaves when it ran again: [8, 8] f32"),
+                                 HasSubstr(wanted ? "is none any more" : "is one more"),
+                                 HasSubstr("set_requires_grad() "))));
+      EXPECT_FALSE(layers.w2.grad().defined());
+      // An operand's way was fixed when it was handed over.
+      DT_RETURN_IF_ERROR(layers.x.set_requires_grad(false));
+      DT_RETURN_IF_ERROR(layers.w1.set_requires_grad(wanted));
+      DT_RETURN_IF_ERROR(Backward(loss));
+      EXPECT_TRUE(layers.x.grad().defined() && layers.w2.grad().defined());
+      EXPECT_EQ(layers.w1.grad().defined(), wanted);
+    }
+    return absl::OkStatus();
+  }));
+}
+
+// What an operand's gradient goes to was recorded while that wanted one.
+TEST(Recompute, AnOperandMayLeadToALeafThatWantsNoGradientAnyMore) {
+  DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse("tp=2"));
+    DT_ASSIGN_OR_RETURN(auto w, Full(context, mesh, {Shard(0)}, {2}, DType::kF32, 3));
+    DT_RETURN_IF_ERROR(w.set_requires_grad(true));
+    DT_ASSIGN_OR_RETURN(const auto whole, w.Redistribute({Replicate()}));
+    const auto square = [](absl::Span<const DistributedTensor> x) -> TensorsOr {
+      DT_ASSIGN_OR_RETURN(auto y, Mul(x[0], x[0]));
+      return Tensors{y};
+    };
+    const auto twice = [&](absl::Span<const DistributedTensor> x) { return Recompute(x, square); };
+    DT_ASSIGN_OR_RETURN(const Tensors before, Recompute({whole}, twice));
+    DT_RETURN_IF_ERROR(w.set_requires_grad(false));
+    DT_ASSIGN_OR_RETURN(const Tensors after, Recompute({whole}, twice));
+    DT_RETURN_IF_ERROR(Backward(Sum(Add(before[0], after[0]), {0})));
+    DT_RETURN_IF_ERROR(ReduceGradients({w}));
+    EXPECT_THAT(ToGlobal<float>(w.grad()), IsOkAndHolds(ElementsAre(12, 12)));
+    return absl::OkStatus();
+  }));
+}
+
+TEST(Recompute, AnExceptionOfTheFunctionLeavesTheContextAsItWas) {
+  DT_EXPECT_OK(RunRanks(1, [](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(auto x, Full(context, DeviceMesh(), {}, {}, DType::kF32, 3));
+    DT_RETURN_IF_ERROR(x.set_requires_grad(true));
+    bool throws = false;
+    const auto fn = [&](absl::Span<const DistributedTensor> x) -> TensorsOr {
+      context.NextSeed();
+      if (throws) throw std::runtime_error("no such weather");
+      DT_ASSIGN_OR_RETURN(auto y, Mul(x[0], x[0]));
+      return Tensors{y};
+    };
+    DT_ASSIGN_OR_RETURN(const Tensors y, Recompute({x}, fn));
+    context.random() = {7, 5};
+    throws = true;
+    {
+      const NoGrad no_grad(context);
+      EXPECT_THROW(Backward(y[0], {.retain_graph = true}).IgnoreError(), std::runtime_error);
+      EXPECT_FALSE(context.recording());
+    }
+    EXPECT_EQ(context.random().seed, 7);
+    EXPECT_EQ(context.random().drawn, 5);
+    throws = false;
+    DT_RETURN_IF_ERROR(Backward(y[0]));
+    EXPECT_THAT(ToGlobal<float>(x.grad()), IsOkAndHolds(ElementsAre(6)));
     return absl::OkStatus();
   }));
 }

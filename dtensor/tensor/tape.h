@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "dtensor/redistribution/plan_executor.h"
+#include "dtensor/tensor/gather_group.h"
 #include "dtensor/tensor/gradient_buckets.h"
 #include "dtensor/tensor/tape_walk.h"
 #include "dtensor/tensor/tensor_impl.h"
@@ -78,6 +79,7 @@ class Tape {
   absl::Status Complete(const GatherWalk::Completed& completed);
   absl::Status ReduceEarly(const std::vector<TensorImplPtr>& leaves);
   absl::Status AddToBucket(const TensorImplPtr& leaf);
+  absl::Status FinishGroups();
   absl::Status FinishBuckets();
   void Keep(const Node& node, absl::InlinedVector<Slot, 2>& slots);
   absl::StatusOr<TensorImplPtr> Sum(const TensorImplPtr& tensor, Slot& slot, uint64_t lineage);
