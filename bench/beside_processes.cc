@@ -39,6 +39,30 @@ ThreadsBeside::~ThreadsBeside() {
   threads_.join();
 }
 
+namespace {
+
+// Seconds, where they are asked for.
+absl::StatusOr<double> SecondsOf(const absl::Status& status) {
+  return status.ok() ? absl::StatusOr<double>(0.0) : status;
+}
+
+}  // namespace
+
+absl::StatusOr<double> ThreadsBeside::Answer(RankWork& work, Ask ask) {
+  switch (ask) {
+    case Ask::kPrepare:
+      return SecondsOf(work.Prepare());
+    case Ask::kCheck:
+      return SecondsOf(work.CheckResults());
+    case Ask::kTime:
+      return work.TimeRound();
+    case Ask::kEnd:
+      break;
+  }
+  return 0.0;
+}
+
+// A rank whose work fails tells the others, which may wait for it there, and waits for kEnd.
 absl::Status ThreadsBeside::RunRank(Context& context) {
   const std::unique_ptr<RankWork> work = make_(context);
   for (int seen = 0;;) {
@@ -49,14 +73,10 @@ absl::Status ThreadsBeside::RunRank(Context& context) {
       seen = number_;
       ask = ask_;
     }
-    double seconds = 0;
-    if (ask == Ask::kPrepare) DT_RETURN_IF_ERROR(work->Prepare());
-    if (ask == Ask::kCheck) DT_RETURN_IF_ERROR(work->CheckResults());
-    if (ask == Ask::kTime) {
-      DT_ASSIGN_OR_RETURN(seconds, work->TimeRound());
-    }
+    absl::StatusOr<double> seconds = Answer(*work, ask);
+    if (!seconds.ok()) seconds = context.communicator().Fail(seconds.status());
     const std::lock_guard lock(mutex_);
-    seconds_ = seconds;
+    if (answer_.ok()) answer_ = seconds;
     if (--missing_ == 0) done_.notify_all();
     if (ask == Ask::kEnd) return absl::OkStatus();
   }
@@ -68,10 +88,11 @@ absl::StatusOr<double> ThreadsBeside::Do(Ask ask) {
   ask_ = ask;
   ++number_;
   missing_ = processes_.world_size();
+  answer_ = 0.0;
   asked_.notify_all();
   done_.wait(lock, [&] { return missing_ == 0 || over_; });
   DT_RETURN_IF_ERROR(status_);
-  return seconds_;
+  return answer_;
 }
 
 absl::Status ThreadsBeside::Prepare() { return AgreeOn(processes_, Do(Ask::kPrepare).status()); }

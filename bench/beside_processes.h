@@ -32,6 +32,7 @@ class ThreadsBeside {
 
  private:
   enum class Ask { kPrepare, kTime, kCheck, kEnd };
+  static absl::StatusOr<double> Answer(RankWork& work, Ask ask);
   absl::Status RunRank(Context& context);
   absl::StatusOr<double> Do(Ask ask);
 
@@ -43,10 +44,10 @@ class ThreadsBeside {
   int number_ = 0;   // of what is asked for
   int missing_ = 0;  // ranks that have not done it
   bool over_ = false;
-  double seconds_ = 0;  // of the work
-  double took_ = 0;     // with what is around it
-  absl::Status status_;
-  std::thread threads_;  // rank 0
+  absl::StatusOr<double> answer_ = 0.0;  // to what is asked for: seconds of the work, or an error
+  double took_ = 0;                      // with what is around it
+  absl::Status status_;                  // of the ranks as a whole
+  std::thread threads_;                  // rank 0
 };
 
 // One connection between the two ranks of a world on this host, without any protocol.
