@@ -8,6 +8,7 @@
 #include "absl/types/span.h"
 #include "dtensor/layout/digest.h"
 #include "dtensor/runtime/comm/communicator.h"
+#include "dtensor/runtime/core/no_throw.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/device/tensor.h"
 
@@ -45,7 +46,7 @@ class AllGatherBoxes final : public ExchangeBoxes {
 // `sizes` by rank, alike on all ranks; this rank's is that of `mine`.
 template <typename T>
 absl::StatusOr<std::vector<T>> AllGather(Context& context, absl::Span<const T> mine,
-                                         std::vector<int64_t> sizes) {
+                                         std::vector<int64_t> sizes, absl::string_view op) {
   const AllGatherBoxes boxes(std::move(sizes));
   const std::vector<ReceiveBox> receives = boxes.Receives(0, context.rank());
   std::vector<int> everyone(context.world_size());
@@ -57,7 +58,7 @@ absl::StatusOr<std::vector<T>> AllGather(Context& context, absl::Span<const T> m
   part.receives = receives;
   const Collective collective = {.kind = CollectiveKind::kAllGather,
                                  .axes = "world",
-                                 .op = "GatherBytes",
+                                 .op = op,
                                  .group = everyone,
                                  .digest = boxes.digest(),
                                  .boxes = &boxes};
@@ -67,6 +68,25 @@ absl::StatusOr<std::vector<T>> AllGather(Context& context, absl::Span<const T> m
 
 int64_t WordsOf(int64_t bytes) {
   return (bytes + static_cast<int64_t>(sizeof(Word)) - 1) / static_cast<int64_t>(sizeof(Word));
+}
+
+// Adds each rank's bytes to `out`. Errors, and throws, where this rank alone may.
+absl::Status Gather(Context& context, absl::string_view bytes, absl::string_view op,
+                    std::vector<std::string>& out) {
+  const int64_t size = static_cast<int64_t>(bytes.size());
+  DT_ASSIGN_OR_RETURN(
+      const std::vector<int64_t> sizes,
+      AllGather<int64_t>(context, {&size, 1}, std::vector<int64_t>(context.world_size(), 1), op));
+  std::vector<int64_t> words;
+  for (const int64_t of_rank : sizes) words.push_back(WordsOf(of_rank));
+  std::vector<Word> mine(WordsOf(size));
+  if (size > 0) std::memcpy(mine.data(), bytes.data(), bytes.size());
+  DT_ASSIGN_OR_RETURN(const std::vector<Word> all, AllGather<Word>(context, mine, words, op));
+  const Word* at = all.data();
+  for (size_t rank = 0; rank < sizes.size(); at += words[rank++]) {
+    out.emplace_back(reinterpret_cast<const char*>(at), sizes[rank]);
+  }
+  return absl::OkStatus();
 }
 
 // An error as text, and back.
@@ -81,26 +101,28 @@ absl::Status Decode(absl::string_view text, absl::string_view prefix) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<std::string>> GatherBytes(Context& context, absl::string_view bytes) {
-  const int64_t size = static_cast<int64_t>(bytes.size());
-  DT_ASSIGN_OR_RETURN(
-      const std::vector<int64_t> sizes,
-      AllGather<int64_t>(context, {&size, 1}, std::vector<int64_t>(context.world_size(), 1)));
-  std::vector<int64_t> words;
-  for (const int64_t of_rank : sizes) words.push_back(WordsOf(of_rank));
-  std::vector<Word> mine(WordsOf(size));
-  if (size > 0) std::memcpy(mine.data(), bytes.data(), bytes.size());
-  DT_ASSIGN_OR_RETURN(const std::vector<Word> all, AllGather<Word>(context, mine, words));
-  std::vector<std::string> out;
-  const Word* at = all.data();
-  for (size_t rank = 0; rank < sizes.size(); at += words[rank++]) {
-    out.emplace_back(reinterpret_cast<const char*>(at), sizes[rank]);
+absl::StatusOr<std::vector<std::string>> GatherBytes(Context& context, absl::string_view bytes,
+                                                     absl::string_view op) {
+  if (context.device().is_meta()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(op, ": ranks on the meta device have no bytes to tell"));
   }
-  return out;
+  std::vector<std::string> all;
+  const absl::Status status = NoThrow([&] { return Gather(context, bytes, op, all); });
+  if (status.ok()) return all;
+  return context.communicator().Fail(
+      absl::Status(status.code(), absl::StrCat(op, ": ", status.message())));
+}
+
+absl::Status UnlikeValues(int rank, size_t sent, size_t size) {
+  return InvalidArgument({"GatherValues: rank ", absl::StrCat(rank), " sent ", absl::StrCat(sent),
+                          " bytes where this rank has values of ", absl::StrCat(size),
+                          "; all ranks gather values of one type"});
 }
 
 absl::Status AgreeOn(Context& context, const absl::Status& mine) {
-  DT_ASSIGN_OR_RETURN(const std::vector<std::string> all, GatherBytes(context, Encode(mine)));
+  DT_ASSIGN_OR_RETURN(const std::vector<std::string> all,
+                      GatherBytes(context, Encode(mine), "AgreeOn"));
   std::vector<int> failed;
   for (size_t rank = 0; rank < all.size(); ++rank) {
     if (!all[rank].empty()) failed.push_back(static_cast<int>(rank));

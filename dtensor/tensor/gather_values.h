@@ -8,6 +8,7 @@
 #ifndef DTENSOR_TENSOR_GATHER_VALUES_H_
 #define DTENSOR_TENSOR_GATHER_VALUES_H_
 
+#include <cstddef>
 #include <cstring>
 #include <string>
 #include <type_traits>
@@ -20,18 +21,27 @@
 
 namespace dtensor {
 
-// Each rank's bytes, by rank. Counts as two all-gathers of the axis "world". Errors:
-// kFailedPrecondition on meta; kResourceExhausted; the world's failure.
-absl::StatusOr<std::vector<std::string>> GatherBytes(Context& context, absl::string_view bytes);
+// Each rank's bytes, by rank. Counts as two all-gathers of the axis "world". `op` names the call in
+// errors; ranks whose calls have other names fail the world. Errors: kFailedPrecondition on meta;
+// failures, as where a rank has no memory for all that the ranks say.
+absl::StatusOr<std::vector<std::string>> GatherBytes(Context& context, absl::string_view bytes,
+                                                     absl::string_view op = "GatherBytes");
 
-// Each rank's value, by rank; its bytes are what is sent. Requires: no pointers in T.
+// The error of a rank that expects values of `size` bytes, where rank `rank` sent `sent`.
+absl::Status UnlikeValues(int rank, size_t sent, size_t size);
+
+// Each rank's value, by rank; its bytes are what is sent. Requires: no pointers in T. Errors: also
+// kInvalidArgument, on all ranks, where their types have other sizes.
 template <typename T>
 absl::StatusOr<std::vector<T>> GatherValues(Context& context, const T& value) {
   static_assert(std::is_trivially_copyable_v<T>);
-  const auto all = GatherBytes(context, {reinterpret_cast<const char*>(&value), sizeof(value)});
+  const auto all =
+      GatherBytes(context, {reinterpret_cast<const char*>(&value), sizeof(value)}, "GatherValues");
   if (!all.ok()) return all.status();
   std::vector<T> values(all->size());
   for (size_t rank = 0; rank < values.size(); ++rank) {
+    const size_t sent = (*all)[rank].size();
+    if (sent != sizeof(T)) return UnlikeValues(static_cast<int>(rank), sent, sizeof(T));
     std::memcpy(static_cast<void*>(&values[rank]), (*all)[rank].data(), sizeof(T));
   }
   return values;

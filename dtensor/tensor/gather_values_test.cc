@@ -1,12 +1,15 @@
 #include "dtensor/tensor/gather_values.h"
 
+#include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/runtime/comm/testing/socket_ranks.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/device/cpu/cpu_device.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -14,6 +17,7 @@
 namespace dtensor {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Code = absl::StatusCode;
@@ -84,6 +88,41 @@ TEST(AgreeOn, OneErrorForAll) {
     DT_EXPECT_OK(agreed([](int) { return false; }));
     return absl::OkStatus();
   });
+}
+
+// Ranks are at unlike places of their programs: no bytes are taken for what they are not.
+TEST(GatherValues, RanksThatGatherUnlikeThingsAreTold) {
+  EXPECT_THAT(
+      RunRanks(2,
+               [](Context& context) {
+                 return context.rank() == 0 ? GatherValues(context, 1.5).status()
+                                            : AgreeOn(context, absl::OkStatus());
+               }),
+      StatusIs(Code::kFailedPrecondition,
+               AllOf(HasSubstr("disagree"), HasSubstr("GatherValues"), HasSubstr("AgreeOn"))));
+  RunEachWay(2, [](Context& context) -> absl::Status {
+    const bool wide = context.rank() == 1;
+    EXPECT_THAT(
+        wide ? GatherValues(context, int64_t{7}).status() : GatherValues(context, 7).status(),
+        StatusIs(Code::kInvalidArgument,
+                 HasSubstr(wide ? "rank 0 sent 4 bytes where this rank has values of 8"
+                                : "rank 1 sent 8 bytes where this rank has values of 4")));
+    return AgreeOn(context, absl::OkStatus());
+  });
+}
+
+// The others are told at once, though the rank says nothing else.
+TEST(GatherBytes, ARankThatLacksMemoryFailsTheWorld) {
+  const auto status = RunLocalRanks(2, [](Communicator& communicator, Device& given) {
+    const std::unique_ptr<Device> own = MakeCpuDevice();
+    const bool lacks = communicator.rank() == 1;
+    if (lacks) own->Fail(absl::ResourceExhaustedError("no room"));
+    Context context(communicator, lacks ? *own : given);
+    EXPECT_THAT(GatherBytes(context, "x").status(),
+                StatusIs(Code::kResourceExhausted, HasSubstr("rank 1: GatherBytes: no room")));
+    return communicator.Barrier("the end");
+  });
+  EXPECT_THAT(status, StatusIs(Code::kResourceExhausted, HasSubstr("rank 1: GatherBytes")));
 }
 
 TEST(GatherBytes, NeedsValuesAndTheOthers) {

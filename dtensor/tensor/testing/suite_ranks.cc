@@ -1,14 +1,12 @@
 #include "dtensor/tensor/testing/suite_ranks.h"
 
-#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
 #include <map>
 #include <memory>
-#include <numeric>
 #include <optional>
-#include <type_traits>
+#include <tuple>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -16,6 +14,7 @@
 #include "dtensor/runtime/core/no_throw.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/testing/status_matchers.h"
+#include "dtensor/tensor/gather_values.h"
 #include "dtensor/tensor/join_world.h"
 #include "dtensor/tensor/local_world.h"
 #include "gtest/gtest.h"
@@ -69,67 +68,16 @@ absl::StatusOr<std::vector<std::string>> OnThreads(LocalWorld& world, const Byte
 
 // --- Processes.
 
-// Every rank receives `words` elements from each, one after the other.
-class GatherBoxes final : public ExchangeBoxes {
- public:
-  GatherBoxes(int ranks, int64_t words) : ranks_(ranks), words_(words) {}
-  std::vector<ReceiveBox> Receives(size_t, int) const override {
-    std::vector<ReceiveBox> boxes;
-    for (int peer = 0; peer < ranks_; ++peer) {
-      boxes.push_back({.peers = {peer}, .dims = {{.dst = peer * words_, .length = words_}}});
-    }
-    return boxes;
-  }
-  uint64_t digest() const override {
-    Digest digest;
-    digest.Add("values of a suite");
-    digest.Add(words_);
-    return digest.value();
-  }
-
- private:
-  const int ranks_;
-  const int64_t words_;
-};
-
-// Collective. As many words of each rank.
-absl::StatusOr<std::vector<int64_t>> GatherWords(absl::Span<const int64_t> mine,
-                                                 Communicator& communicator, Device& device) {
-  const int ranks = communicator.size();
-  const int64_t words = static_cast<int64_t>(mine.size());
-  std::vector<int> group(ranks);
-  std::iota(group.begin(), group.end(), 0);
-  const GatherBoxes boxes(ranks, words);
-  const std::vector<ReceiveBox> receives = boxes.Receives(0, communicator.rank());
-  ExchangePart part;
-  DT_ASSIGN_OR_RETURN(part.src, FromHost<int64_t>(device, mine, {words}));
-  DT_ASSIGN_OR_RETURN(part.dst, Tensor::Empty(device, DType::kI64, {words * ranks}));
-  part.receives = receives;
-  DT_RETURN_IF_ERROR(communicator.Exchange({.axes = "suite",
-                                            .op = "what the ranks of a suite return",
-                                            .group = group,
-                                            .digest = boxes.digest(),
-                                            .boxes = &boxes},
-                                           absl::MakeConstSpan(&part, 1)));
-  return ToHost<int64_t>(part.dst);
-}
-
 // Collective: every rank gets the outcomes of all.
-absl::StatusOr<std::vector<Outcome>> Gather(Outcome mine, Communicator& communicator,
-                                            Device& device) {
+absl::StatusOr<std::vector<Outcome>> Gather(Context& context, Outcome mine) {
   ValueWriter writer;
   writer(mine);
-  const std::string bytes = std::move(writer).bytes();
-  const int64_t size = static_cast<int64_t>(bytes.size());
-  DT_ASSIGN_OR_RETURN(const std::vector<int64_t> sizes, GatherWords({size}, communicator, device));
-  const size_t words = (*std::max_element(sizes.begin(), sizes.end()) + 7) / 8;
-  std::vector<int64_t> padded(words);
-  std::copy(bytes.begin(), bytes.end(), reinterpret_cast<char*>(padded.data()));
-  DT_ASSIGN_OR_RETURN(const std::vector<int64_t> all, GatherWords(padded, communicator, device));
-  std::vector<Outcome> outcomes(sizes.size());
+  DT_ASSIGN_OR_RETURN(
+      const std::vector<std::string> all,
+      GatherBytes(context, std::move(writer).bytes(), "what the ranks of a suite return"));
+  std::vector<Outcome> outcomes(all.size());
   for (size_t rank = 0; rank < outcomes.size(); ++rank) {
-    ValueReader reader(absl::string_view(reinterpret_cast<const char*>(&all[rank * words]),
-                                         static_cast<size_t>(sizes[rank])));
+    ValueReader reader(all[rank]);
     reader(outcomes[rank]);
     if (!reader.ok()) return absl::InternalError("what a rank returned was cut off on its way");
   }
@@ -140,8 +88,7 @@ absl::StatusOr<std::vector<std::string>> OnProcesses(Context& kept, const BytesF
   const absl::StatusOr<std::string> mine = RunOnRank(fn, kept.communicator(), kept.device());
   // The others may be elsewhere, and then say this only that ranks disagree.
   if (!mine.ok()) std::cerr << "rank " << kept.rank() << ": " << mine.status() << std::endl;
-  DT_ASSIGN_OR_RETURN(const std::vector<Outcome> outcomes,
-                      Gather(Outcome(mine), kept.communicator(), kept.device()));
+  DT_ASSIGN_OR_RETURN(const std::vector<Outcome> outcomes, Gather(kept, Outcome(mine)));
   std::vector<std::string> bytes;
   for (size_t rank = 0; rank < outcomes.size(); ++rank) {
     const Outcome& outcome = outcomes[rank];
