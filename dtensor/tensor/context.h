@@ -3,8 +3,9 @@
 // side.
 //
 // A Context and everything made with it belong to one thread (the rank's), and the Context must
-// outlive its tensors; that of RunRanks, RunWorld and Simulate stays while they do: a tensor that
-// was taken out of them can be looked at and dropped, and whatever needs other ranks fails.
+// outlive its tensors; that of RunRanks, RunWorld and Simulate, of a LocalWorld, a LocalRank and a
+// JoinedWorld stays while they do: a tensor that was taken out of them can be looked at and
+// dropped, and whatever needs other ranks fails.
 // Operators refuse operands of two Contexts.
 #ifndef DTENSOR_TENSOR_CONTEXT_H_
 #define DTENSOR_TENSOR_CONTEXT_H_

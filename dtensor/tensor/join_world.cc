@@ -42,7 +42,7 @@ JoinedWorld::JoinedWorld(std::unique_ptr<ProcessWorld> world, int local_rank)
       local_rank_(local_rank) {}
 
 JoinedWorld::~JoinedWorld() {
-  Leave(absl::OkStatus()).IgnoreError();
+  Leave(exceptions_.status()).IgnoreError();
   if (world_->device().tensors() > 0) Keep(std::move(world_), std::move(context_));
 }
 

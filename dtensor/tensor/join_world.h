@@ -17,6 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "dtensor/runtime/core/no_throw.h"
 #include "dtensor/tensor/context.h"
 
 namespace dtensor {
@@ -33,14 +34,18 @@ struct JoinOptions {
   double timeout_seconds = 60;  // for all ranks to come; of a rank's silence, afterwards
 };
 
-// One rank of a world. Of one thread. Its tensors may outlive it, as those of RunRanks may. A child
-// that the process forks must end by _exit or exec: one that ran destructors would leave the world
-// in its parent's name.
+// One rank of a world, of the thread that joined. Its tensors may outlive it, as those of RunRanks
+// may. A process may be in several worlds, one after the other or at once, each by options that
+// name its own job, address, rank and size: what a launcher says is one world's. A child that the
+// process forks must end by _exit or exec: one that ran destructors would leave the world in its
+// parent's name.
 class JoinedWorld {
  public:
   // By JoinWorld.
   JoinedWorld(std::unique_ptr<ProcessWorld> world, int local_rank);
-  // Leaves with OK, unless it has left: a program that an error ends says so by Leave().
+  // Leaves, unless it has left: with OK, so a program that an error ends says so by Leave(); with
+  // an error where an exception is on its way through the thread, so that the other ranks hear of
+  // it.
   ~JoinedWorld();
   JoinedWorld(const JoinedWorld&) = delete;
   JoinedWorld& operator=(const JoinedWorld&) = delete;
@@ -56,6 +61,7 @@ class JoinedWorld {
   std::unique_ptr<ProcessWorld> world_;
   std::unique_ptr<Context> context_;
   const int local_rank_;
+  const ExceptionWatch exceptions_;
 };
 
 // Under mpirun and Slurm, a program that links //dtensor/mpi joins by MPI (join_mpi.h), others by

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -20,24 +21,36 @@ namespace dtensor {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// Of a world of two.
+JoinOptions PairOptions() {
+  return {.size = 2,
+          .address = absl::StrCat("127.0.0.1:", FreePort()),
+          .job = "job",
+          .timeout_seconds = 30};
+}
+
+JoinOptions OfRank(JoinOptions both, int rank) {
+  both.rank = rank;
+  return both;
+}
+
+// fn(rank) on a thread for each of two.
+void OnTwoThreads(const std::function<void(int)>& fn) {
+  std::thread other([&] { fn(1); });
+  fn(0);
+  other.join();
+}
 
 // fn on both ranks of a world; what they left with.
 std::vector<absl::Status> OnPair(const std::function<absl::Status(Context&)>& fn) {
-  const JoinOptions both = {.size = 2,
-                            .address = absl::StrCat("127.0.0.1:", FreePort()),
-                            .job = "job",
-                            .timeout_seconds = 30};
+  const JoinOptions both = PairOptions();
   std::vector<absl::Status> left(2);
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < 2; ++rank) {
-    threads.emplace_back([&, rank] {
-      JoinOptions mine = both;
-      mine.rank = rank;
-      const auto world = JoinWorld(mine);
-      left[rank] = world.ok() ? (*world)->Leave(fn((*world)->context())) : world.status();
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  OnTwoThreads([&](int rank) {
+    const auto world = JoinWorld(OfRank(both, rank));
+    left[rank] = world.ok() ? (*world)->Leave(fn((*world)->context())) : world.status();
+  });
   return left;
 }
 
@@ -74,6 +87,40 @@ TEST(JoinedWorld, SoDoesAResultThatIsOnItsWay) {
   });
   ToGlobal<float>(kept).IgnoreError();  // it may have come
   EXPECT_THAT(kept.local().shape(), ElementsAre(3));
+}
+
+TEST(JoinedWorld, PeersHearOfAnExceptionThatEndsARank) {
+  const JoinOptions both = PairOptions();
+  OnTwoThreads([&](int rank) {
+    try {
+      const auto world = JoinWorld(OfRank(both, rank));
+      DT_ASSERT_OK(world.status());
+      if (rank == 1) throw std::runtime_error("no such weather");
+      DT_ASSERT_OK_AND_ASSIGN(const auto twos, Twos((*world)->context()));
+      EXPECT_THAT(ToGlobal<float>(twos), StatusIs(absl::StatusCode::kInternal,
+                                                  HasSubstr("rank 1: an exception ended its")));
+    } catch (const std::runtime_error&) {
+    }
+  });
+}
+
+// A rank of two worlds, which know nothing of each other: one goes on when the other has ended.
+TEST(JoinedWorld, AProcessMayBeInSeveral) {
+  const JoinOptions one = PairOptions(), other = PairOptions();
+  OnTwoThreads([&](int rank) {
+    DT_ASSERT_OK_AND_ASSIGN(const auto first, JoinWorld(OfRank(one, rank)));
+    {
+      DT_ASSERT_OK_AND_ASSIGN(const auto second, JoinWorld(OfRank(other, 1 - rank)));
+      for (const auto& world : {&first, &second}) {
+        DT_ASSERT_OK_AND_ASSIGN(const auto twos, Twos((*world)->context()));
+        EXPECT_THAT(ToGlobal<float>(twos), IsOkAndHolds(std::vector<float>(3, 2)));
+      }
+      DT_EXPECT_OK(second->Leave(absl::OkStatus()));
+    }
+    DT_ASSERT_OK_AND_ASSIGN(const auto twos, Twos(first->context()));
+    EXPECT_THAT(ToGlobal<float>(twos), IsOkAndHolds(std::vector<float>(3, 2)));
+    DT_EXPECT_OK(first->Leave(absl::OkStatus()));
+  });
 }
 
 }  // namespace

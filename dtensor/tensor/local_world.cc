@@ -1,6 +1,5 @@
 #include "dtensor/tensor/local_world.h"
 
-#include <exception>
 #include <utility>
 #include <vector>
 
@@ -27,9 +26,7 @@ struct LocalRank::State {
         rank(communicator.rank()),
         context(std::make_shared<Context>(communicator, this->ranks->device(rank))) {}
   ~State() {
-    const bool throws = std::uncaught_exceptions() > exceptions;
-    Leave(throws ? absl::InternalError("an exception ended its thread's work") : absl::OkStatus())
-        .IgnoreError();
+    Leave(exceptions.status()).IgnoreError();
     Retire(std::move(context));
   }
 
@@ -43,7 +40,7 @@ struct LocalRank::State {
   const std::shared_ptr<LocalRanks> ranks;
   const int rank;
   std::shared_ptr<Context> context;
-  const int exceptions = std::uncaught_exceptions();  // when it was made
+  const ExceptionWatch exceptions;
   bool left = false;
   absl::Status result;
 };
@@ -67,6 +64,9 @@ struct LocalWorld::State {
   explicit State(std::shared_ptr<LocalRanks> made)
       : ranks(std::move(made)), contexts(ranks->size()) {}
   ~State() {
+    DT_REQUIRE(
+        !ranks->runs(),
+        "LocalWorld: one that goes while Run is on its way; let Run return first, in fn too");
     for (std::shared_ptr<Context>& context : contexts) Retire(std::move(context));
   }
 
@@ -84,25 +84,31 @@ absl::StatusOr<LocalWorld> LocalWorld::Create(int n, const RunOptions& options) 
   return LocalWorld(std::make_unique<State>(std::move(ranks)));
 }
 
-int LocalWorld::size() const { return state_->ranks->size(); }
+LocalWorld::State& LocalWorld::state() const {
+  DT_REQUIRE(state_ != nullptr, "LocalWorld: a call of one that was moved from");
+  return *state_;
+}
 
-absl::Status LocalWorld::failure() const { return state_->ranks->failure(); }
+int LocalWorld::size() const { return state().ranks->size(); }
+
+absl::Status LocalWorld::failure() const { return state().ranks->failure(); }
 
 absl::Status LocalWorld::Run(const std::function<absl::Status(Context&)>& fn) {
   RankFunction with_context;
   if (fn) {
-    with_context = [this, &fn](Communicator& communicator, Device& device) {
-      std::shared_ptr<Context>& context = state_->contexts[communicator.rank()];
+    with_context = [&state = state(), &fn](Communicator& communicator, Device& device) {
+      std::shared_ptr<Context>& context = state.contexts[communicator.rank()];
       if (context == nullptr) context = std::make_shared<Context>(communicator, device);
       return fn(*context);
     };
   }
-  return state_->ranks->Run(with_context);
+  return state().ranks->Run(with_context);
 }
 
 absl::StatusOr<LocalRank> LocalWorld::Take(int rank) {
-  DT_ASSIGN_OR_RETURN(Communicator* const communicator, state_->ranks->Take(rank));
-  return LocalRank(std::make_unique<LocalRank::State>(state_->ranks, *communicator));
+  const std::shared_ptr<LocalRanks>& ranks = state().ranks;
+  DT_ASSIGN_OR_RETURN(Communicator* const communicator, ranks->Take(rank));
+  return LocalRank(std::make_unique<LocalRank::State>(ranks, *communicator));
 }
 
 absl::StatusOr<LocalRank> SingleRank(const RunOptions& options) {

@@ -27,7 +27,7 @@ class LocalRank {
   LocalRank(LocalRank&&) noexcept;
   LocalRank& operator=(LocalRank&&) noexcept;
   // Leaves, unless it has left: with OK; with an error where an exception is on its way through the
-  // thread, so that the other ranks hear of it.
+  // thread that destroys it, so that the other ranks hear of it.
   ~LocalRank();
 
   // There as long as this is, or as there are tensors of it.
@@ -48,15 +48,17 @@ class LocalRank {
 
 // Used in one of two ways: Run, again and again, or Take, once for each rank.
 //
-// A world that has failed stays so (docs/errors.md): every call returns that failure, and a new
-// world is the remedy. What was made in the old one can still be looked at.
+// A world that has failed stays so (docs/errors.md): Run and Take return that failure, and a new
+// world is the remedy. What was made in the old one can still be looked at. One that was moved from
+// can only be destroyed or assigned to.
 class LocalWorld {
  public:
   // Errors: as RunRanks.
   static absl::StatusOr<LocalWorld> Create(int n, const RunOptions& options = {});
   LocalWorld(LocalWorld&&) noexcept;
   LocalWorld& operator=(LocalWorld&&) noexcept;
-  // Ranks that were taken stay until they leave. Tensors stay as those of RunRanks do.
+  // Ranks that were taken stay until they leave. Tensors stay as those of RunRanks do. Requires, as
+  // the assignment does: no Run is on its way, so this is not called by fn.
   ~LocalWorld();
 
   int size() const;
@@ -77,16 +79,18 @@ class LocalWorld {
   // A rank for a thread of the caller's. Peers that wait for a rank which nobody has taken yet wait
   // for the time-out; RunOptions::report is told nothing. Errors: kInvalidArgument for a rank that
   // the world lacks, or with pin_threads; kFailedPrecondition for a rank that was taken before, or
-  // after Run.
+  // after Run; the world's failure.
   absl::StatusOr<LocalRank> Take(int rank);
 
  private:
   struct State;
   explicit LocalWorld(std::unique_ptr<State> state);
+  State& state() const;
   std::unique_ptr<State> state_;
 };
 
-// The rank of a world of one.
+// The rank of a world of one, for the calling thread or whichever it is moved to. Errors: as
+// RunRanks; kInvalidArgument for pin_threads: the thread is the caller's to pin.
 absl::StatusOr<LocalRank> SingleRank(const RunOptions& options = {});
 
 }  // namespace dtensor

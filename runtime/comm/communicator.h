@@ -7,6 +7,9 @@
 //
 //   local      ranks are threads of this process; peers read each other's memory, one pass, no
 //              staging
+//   shared     ranks are processes of one host, and do the same, by memory that they share
+//   messages   ranks that cannot: boxes are packed and sent, over TCP or MPI. Where processes are
+//              on several hosts, groups of one host are shared, and all others send messages
 //   simulated  moves nothing, counts everything; with the meta device it predicts a run
 //
 // Stream-ordered like the device (device.h): a peer's source is read after the work that made it,

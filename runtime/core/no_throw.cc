@@ -19,4 +19,10 @@ absl::Status NoThrow(absl::FunctionRef<absl::Status()> fn) {
   }
 }
 
+absl::Status ExceptionWatch::status() const {
+  return std::uncaught_exceptions() > before_
+             ? absl::InternalError("an exception ended its thread's work")
+             : absl::OkStatus();
+}
+
 }  // namespace dtensor

@@ -3,6 +3,8 @@
 #ifndef DTENSOR_RUNTIME_CORE_NO_THROW_H_
 #define DTENSOR_RUNTIME_CORE_NO_THROW_H_
 
+#include <exception>
+
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 
@@ -11,6 +13,17 @@ namespace dtensor {
 // What `fn` returns; an exception that leaves it becomes a status: kResourceExhausted for
 // std::bad_alloc, kInternal with its text for others.
 absl::Status NoThrow(absl::FunctionRef<absl::Status()> fn);
+
+// For destructors that tell others how a program ended.
+class ExceptionWatch {
+ public:
+  // OK; kInternal where an exception is on its way through the calling thread that was not when
+  // this was made.
+  absl::Status status() const;
+
+ private:
+  const int before_ = std::uncaught_exceptions();
+};
 
 }  // namespace dtensor
 

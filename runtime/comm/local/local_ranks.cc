@@ -152,6 +152,7 @@ void LocalRanks::MakeDevice(int rank) {
 }
 
 LocalRanks::~LocalRanks() {
+  DT_REQUIRE(!runs(), "LocalRanks: they go while Run is on its way; let it return first");
   threads_.Stop();
   // Before any device goes: a queue may still read the memory of another.
   for (const auto& device : parts_->devices) device->Synchronize().IgnoreError();
@@ -159,6 +160,11 @@ LocalRanks::~LocalRanks() {
     if (communicator != nullptr) communicator->End();
   }
   LetGo(std::move(parts_));
+}
+
+bool LocalRanks::runs() const {
+  std::lock_guard lock(mutex_);
+  return runs_;
 }
 
 Communicator& LocalRanks::CommunicatorOf(int rank) {
@@ -253,7 +259,7 @@ absl::StatusOr<Communicator*> LocalRanks::Take(int rank) {
   }
   if (options_.pin_threads) {
     return InvalidArgument(
-        {"LocalWorld::Take: pin_threads is for the threads of Run; those of the "
+        {"LocalWorld::Take, or SingleRank: pin_threads is for the threads of Run; those of the "
          "caller are the caller's to pin"});
   }
   std::lock_guard lock(mutex_);
@@ -267,6 +273,7 @@ absl::StatusOr<Communicator*> LocalRanks::Take(int rank) {
         absl::StrCat("LocalWorld::Take: rank ", rank, " of ", size(),
                      " was taken before; a rank is taken once, and its Context kept"));
   }
+  DT_RETURN_IF_ERROR(failure());
   Communicator& communicator = CommunicatorOf(rank);
   taken_[rank] = true;
   return &communicator;

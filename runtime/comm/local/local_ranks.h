@@ -30,6 +30,7 @@ class LocalRanks {
   int size() const { return static_cast<int>(parts_->devices.size()); }
   Device& device(int rank) { return *parts_->devices[rank]; }
   absl::Status failure() const { return parts_->world->failure(); }
+  bool runs() const;  // a Run is on its way
 
   // As RunLocalRanks, on threads that are kept for the next call. Returns the world's failure at
   // once if it has failed before. Where some ranks return errors and others do not, the world has
@@ -39,7 +40,7 @@ class LocalRanks {
 
   // `rank` for a thread of the caller's, in place of Run. Errors: kInvalidArgument for a rank that
   // the world lacks, or threads that are to be pinned; kFailedPrecondition for one that was taken
-  // before, or after Run.
+  // before, or after Run; the world's failure.
   absl::StatusOr<Communicator*> Take(int rank);
   // The program of `rank`, which was taken, ended with `status`: finishes what it has begun.
   // Returns the world's failure if it failed, else `status`, prefixed "rank R: ". Once for each
@@ -59,7 +60,7 @@ class LocalRanks {
   const RunOptions options_;
   CoreClaim cores_;
   std::unique_ptr<WorldParts> parts_;
-  std::mutex mutex_;  // of the three below
+  mutable std::mutex mutex_;  // of the three below
   bool has_threads_ = false, runs_ = false;
   std::vector<bool> taken_;
   std::vector<absl::Status> results_;  // of the run at hand
