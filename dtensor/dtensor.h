@@ -2,8 +2,8 @@
 // order: layout/placement.h, device_mesh.h, layout.h, regions.h;
 // redistribution/redistribution_plan.h; rules/op_rule.h; tensor/context.h, distributed_tensor.h;
 // ops/ops.h; tensor/autograd.h. Included by themselves: nn/module.h and its room,
-// parallel_plans/parallel_plan.h; tensor/join_world.h, recompute.h, gather_group.h, op.h,
-// dispatch.h.
+// parallel_plans/parallel_plan.h; tensor/join_world.h, local_world.h, gather_values.h, recompute.h,
+// gather_group.h, op.h, dispatch.h.
 #ifndef DTENSOR_DTENSOR_H_
 #define DTENSOR_DTENSOR_H_
 

@@ -162,7 +162,9 @@ double LeastBytes(const TrainConfig& config) {
   return static_cast<double>(SizeOf(config.dtype)) * (4 * weights + tokens * dim * layers);
 }
 
-// The ranks of this rank's host, which share its memory. Collective.
+// The ranks of this rank's host, by its name: those that take of one machine's memory. Which ranks
+// read each other's tensors there is the library's to say, by boot, user, container and
+// DTENSOR_HOST (docs/running.md). Collective.
 absl::StatusOr<std::vector<int>> RanksOfThisHost(Context& context) {
   char name[256] = {};
   gethostname(name, sizeof(name) - 1);

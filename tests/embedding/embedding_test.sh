@@ -1,7 +1,13 @@
 #!/bin/sh
-# The program of docs/embedding.md runs, and prints its three steps and the number of a rank alone.
+# The program of docs/embedding.md runs, and prints three steps of a world and one of another, and
+# the number of a rank alone; started by dtrun, the three steps of its processes.
 set -e
-output=$("$1")
-echo "$output"
-[ "$(echo "$output" | grep -c '^\[4\] f32 on \["tp"=2\] as \[tp\]$')" = 3 ] || { echo "expected three steps"; exit 1; }
-[ "$(echo "$output" | tail -n 1)" = 7 ] || { echo "expected 7"; exit 1; }
+line='\[4\] f32 on \["tp"=2\] as \[tp\] ends with'
+threads=$("$1")
+echo "$threads"
+[ "$(echo "$threads" | grep -c "^$line")" = 4 ] || { echo "expected four steps"; exit 1; }
+[ "$(echo "$threads" | grep -c 'ends with 32$')" = 1 ] || { echo "expected 32 after three"; exit 1; }
+[ "$(echo "$threads" | tail -n 1)" = 7 ] || { echo "expected 7"; exit 1; }
+processes=$("$2" -n 2 "$1" processes)
+echo "$processes"
+[ "$(echo "$processes" | grep -c "$line")" = 3 ] || { echo "expected three steps"; exit 1; }
