@@ -17,6 +17,16 @@ within() { awk -v a="$1" -v b="$(seconds)" -v most="$2" 'BEGIN { exit !(b - a < 
 # All processes whose command line has our marker.
 left_behind() { pgrep -f -- "--marker=$marker" | wc -l; }
 marker=world-$$
+# Waits until a command succeeds, at most so many seconds: until SECONDS COMMAND...
+until_() {
+  local start
+  start=$(seconds)
+  while ! "${@:2}"; do
+    within "$start" "$1" || return 1
+    sleep 0.05
+  done
+}
+are_left() { [[ $(left_behind) == "$1" ]]; }
 
 # --- The bits of threads, under each launcher.
 for n in 1 2 3 4 8; do
@@ -51,11 +61,13 @@ got=$(cat "$work/a" "$work/b" | fingerprint)
 
 # --- Faults that a rank causes itself: what dtrun makes of them (faults.cc tries them at random moments,
 # and what others say). DEED STATUS TEXT: what dtrun ends with, and what each of the two other ranks says.
+# The time-out is also the time in which all must come: short where it is what ends the world.
 deed() {
-  local start status
+  local start status timeout=5
+  [[ $3 == *' 2 s'* ]] && timeout=2
   start=$(seconds)
-  "$dtrun" -n 3 --grace 5 "$program" --marker="$marker" --steps=100000 --timeout=2 --rank=1 \
-    --at=$((RANDOM % 6)) --do="$1" >"$work/out" 2>&1
+  "$dtrun" -n 3 --grace 5 "$program" --marker="$marker" --steps=100000 --timeout=$timeout --rank=1 \
+    --at=$((RANDOM % 6 + 1)) --do="$1" >"$work/out" 2>&1
   status=$?
   [[ $status == "$2" ]] || fail "$1: status $status, not $2: $(cat "$work/out")"
   within "$start" 20 || fail "$1: took longer than 20 s"
@@ -74,15 +86,34 @@ deed disagree 1 'ranks disagree about call'
 deed stop 1 'rank 1: silent for 2 s\|rank 1: its process has given no sign of life for 2 s'
 deed sleep 1 'rank 1: silent for 2 s'
 
+# --- A rank that a signal killed counts, though another exits sooner; not those whom dtrun ends.
+ends() {  # STATUS ARGUMENTS...
+  "$dtrun" "${@:2}" >"$work/out" 2>&1
+  local status=$?
+  [[ $status == "$1" ]] || fail "dtrun ${*:2}: status $status, not $1: $(cat "$work/out")"
+}
+ends 137 -n 2 sh -c '[ $DTENSOR_RANK = 0 ] && exit 1; sleep 0.3; kill -9 $$'
+ends 134 -n 3 sh -c '[ $DTENSOR_RANK = 0 ] && exit 1; sleep 0.$DTENSOR_RANK; kill -$((DTENSOR_RANK == 1 ? 6 : 9)) $$'
+ends 137 -n 2 sh -c '[ $DTENSOR_RANK = 0 ] && exit 1; sleep 0.3; sh -c "kill -9 \$\$"; exit $?'  # behind a shell
+ends 3 -n 2 sh -c '[ $DTENSOR_RANK = 1 ] && exit 3; sleep 0.3; exit 1'
+ends 3 --grace 0.1 -n 2 sh -c '[ $DTENSOR_RANK = 1 ] && exit 3; exec sleep 60'
+# Rank 0 ends well at the moment at which another is killed.
+for ((i = 0; i < 5; ++i)); do
+  ends 137 -n 3 sh -c 'case $DTENSOR_RANK in 0) sleep 0.1;; 1) sleep 0.1; kill -9 $$;; 2) sleep 0.2; exit 1;; esac'
+done
+
 # --- What ranks print passes through, however much; who reads it no more disturbs nobody.
 lines=$("$dtrun" -n 2 seq 1 200000 | wc -l)
 [[ $lines == 400000 ]] || fail "of 400000 lines $lines came"
 [[ $("$dtrun" -n 1 sh -c 'printf "no end of line"') == '[0] no end of line' ]] || fail "the last words"
+lines=$("$dtrun" -n 1 sh -c 'head -c 3000000 /dev/zero | tr "\0" x' | wc -l)
+[[ $lines == 3 ]] || fail "3 MB without an end of line are $lines lines"
 "$dtrun" -n 1 sh -c "yes & sleep 0.3; seq 1 100000; echo end >'$work/end'" | head -1 >"$work/out"
 [[ $(wc -l <"$work/out") == 1 && -f $work/end ]] || fail "a reader that stops: $(cat "$work/out")"
 "$dtrun" -n 1 yes "$marker" >/dev/null &
 world=$!
-sleep 0.3
+begins() { pgrep -f "^yes $marker" >/dev/null; }
+until_ 30 begins || fail "an endless printer does not begin"
 kill -INT $world
 wait $world
 [[ $? == 130 ]] || fail "an endless printer does not hear of signals"
@@ -91,11 +122,10 @@ wait $world
 for signal in TERM INT KILL; do
   "$dtrun" -n 3 "$program" --marker="$marker" --steps=100000 >"$work/out" 2>&1 &
   world=$!
-  sleep 0.4
+  until_ 30 are_left 4 || fail "SIG$signal: $(left_behind) processes begin, not 4"
   kill -$signal $world
   wait $world 2>/dev/null
-  sleep 0.2
-  [[ $(left_behind) == 0 ]] || fail "SIG$signal: left $(left_behind) processes behind"
+  until_ 10 are_left 0 || fail "SIG$signal: left $(left_behind) processes behind"
 done
 
 # --- What a beginner does.

@@ -14,7 +14,6 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/net/socket.h"
 
 namespace dtensor::dtrun {
@@ -23,13 +22,15 @@ namespace {
 constexpr std::array<int, 6> kPassedOn = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
 constexpr std::chrono::seconds kBeforeKilling(2);
 constexpr int kMostLeft = 64;  // reads
+constexpr size_t kLongestLine = 1 << 20;
 
 // The last signals, which the loop passes on.
 volatile std::sig_atomic_t arrived[65];
 
 void Remember(int signal) { arrived[signal] = 1; }
 
-// Of the children that failed, the first: several may have ended before we look.
+// Of the children that failed, the first: several may have ended before we look. (Signals do not
+// queue, so Reap says what they have left out.)
 volatile std::sig_atomic_t first_failed = 0;
 
 void RememberEnd(int, siginfo_t* info, void*) {
@@ -45,6 +46,11 @@ void CatchSignals() {
   action.sa_flags = SA_SIGINFO | SA_NOCLDSTOP;
   action.sa_sigaction = RememberEnd;
   sigaction(SIGCHLD, &action, nullptr);
+  sigset_t caught;  // whoever started us may have blocked them
+  sigemptyset(&caught);
+  for (const int signal : kPassedOn) sigaddset(&caught, signal);
+  sigaddset(&caught, SIGCHLD);
+  sigprocmask(SIG_UNBLOCK, &caught, nullptr);
 }
 
 struct Pipe {
@@ -85,6 +91,9 @@ struct Pipe {
 int StatusOf(int status) {
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
+
+// Such a status is also what a shell ends with whose program a signal killed.
+bool IsOfSignal(int status) { return 128 < status && status <= 128 + SIGRTMAX; }
 
 }  // namespace
 
@@ -164,7 +173,8 @@ void Children::Write(int to, absl::string_view text) {
 }
 
 // What is there, at most a pipe full, so that signals and the other ranks have their turn. Whole
-// lines, so that those of several ranks do not mix; what is left when the stream ends.
+// lines, so that those of several ranks do not mix; what is left of one when the stream ends, or
+// the line does not.
 void Children::Print(Child& child, Stream& stream) {
   char buffer[65536];
   const ssize_t got = read(stream.fd, buffer, sizeof(buffer));
@@ -182,7 +192,8 @@ void Children::Print(Child& child, Stream& stream) {
        end = stream.line.find('\n', begin)) {
     take(end);
   }
-  if (got <= 0 && begin < stream.line.size()) take(stream.line.size());
+  const size_t left = stream.line.size() - begin;
+  if (left >= kLongestLine || (got <= 0 && left > 0)) take(stream.line.size());
   stream.line.erase(0, begin);
   if (got <= 0) {
     close(stream.fd);
@@ -223,10 +234,19 @@ void Children::Reap() {
     int status = 0;
     waitpid(child.pid, &status, 0);
     child.ended = true;
-    if (StatusOf(status) == 0) continue;
-    if (result_ == 0) failed_at_ = std::chrono::steady_clock::now();
-    if (result_ == 0 || child.pid == first_failed) result_ = StatusOf(status);
+    if (StatusOf(status) != 0) Fail(child.pid, StatusOf(status));
   }
+}
+
+// Of ranks that a signal killed, and of the others, the first one's status counts. A rank that is
+// killed comes before all others: its peers may exit for that reason before we hear of it.
+void Children::Fail(int pid, int status) {
+  if (first_failed == 0) first_failed = pid;
+  if (result_ == 0) failed_at_ = std::chrono::steady_clock::now();
+  const bool killed = IsOfSignal(status) && urged_ == 0;
+  if (result_ != 0 && (killed == is_killed_ ? pid != first_failed : !killed)) return;
+  result_ = status;
+  is_killed_ = killed;
 }
 
 void Children::Hurry() {

@@ -26,8 +26,8 @@ class Children {
   // before them. Errors: kNotFound for a program that cannot be run, kResourceExhausted.
   absl::Status Start(const std::vector<std::string>& command, const Variables& variables,
                      std::string label);
-  // Prints until all have ended; passes signals on. Returns the status of the first that failed:
-  // what it exited with, or 128 and its signal; 0 if none did.
+  // Prints until all have ended; passes signals on. Returns 128 and the signal of the first that
+  // one killed, but for those of ours; else what the first that failed exited with; 0 if none did.
   int Wait();
 
  private:
@@ -48,6 +48,7 @@ class Children {
   void Write(int to, absl::string_view text);
   bool PrintAll(int milliseconds);  // false if there was nothing
   void Reap();
+  void Fail(int pid, int status);
   void Hurry();
   void SignalAll(int signal);
   bool all_ended() const;
@@ -55,7 +56,8 @@ class Children {
   const std::chrono::duration<double> grace_;
   std::vector<Child> children_;
   int result_ = 0;
-  int urged_ = 0;  // 1: asked to end, 2: killed
+  bool is_killed_ = false;  // that rank
+  int urged_ = 0;           // 1: asked to end, 2: killed
   std::chrono::steady_clock::time_point failed_at_;
 };
 
