@@ -23,6 +23,8 @@ std::string EncodeFrame(uint8_t type, absl::string_view body) {
   return frame.bytes();
 }
 
+bool FrameReader::is_full() const { return bytes_.size() - begin_ >= kHeaderBytes + most_; }
+
 absl::StatusOr<std::optional<Frame>> FrameReader::Next() {
   const absl::string_view left = absl::string_view(bytes_).substr(begin_);
   if (left.size() < kHeaderBytes) return std::optional<Frame>();
@@ -60,11 +62,12 @@ absl::Status FramedLink::Flush() {
 
 absl::Status FramedLink::Receive() {
   std::array<std::byte, 4096> buffer;
-  while (true) {
+  while (!reader_.is_full()) {
     DT_ASSIGN_OR_RETURN(const size_t got, socket_.ReceiveSome(absl::MakeSpan(buffer)));
     reader_.Add({reinterpret_cast<const char*>(buffer.data()), got});
-    if (got < buffer.size()) return absl::OkStatus();
+    if (got < buffer.size()) break;
   }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Frame> FramedLink::Await(NetClock::time_point deadline) {

@@ -31,6 +31,8 @@ class FrameReader {
   // The next whole one, or none yet. Errors: kInvalidArgument for a body of more than `most` bytes;
   // then the stream is of no use any more.
   absl::StatusOr<std::optional<Frame>> Next();
+  // What was added is as much as the largest frame: Next has one, or an error.
+  bool is_full() const;
 
  private:
   const size_t most_;
@@ -53,7 +55,8 @@ class FramedLink {
   absl::Status Flush();
   bool has_queued() const { return sent_ < out_.size(); }
 
-  // Takes in what came. Errors: the socket's.
+  // Takes in what came, as far as memory for the largest frame: the socket can be read still where
+  // there is more. Errors: the socket's.
   absl::Status Receive();
   absl::StatusOr<std::optional<Frame>> Next() { return reader_.Next(); }
 

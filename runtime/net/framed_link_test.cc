@@ -1,5 +1,7 @@
 #include "dtensor/runtime/net/framed_link.h"
 
+#include <sys/ioctl.h>
+
 #include <algorithm>
 #include <random>
 #include <string>
@@ -193,6 +195,26 @@ TEST(FramedLink, WhatCameBeforeTheEndIsRead) {
     ASSERT_THAT(last, IsOk()) << body;
     EXPECT_EQ(last->body.size(), body);
     EXPECT_THAT(link.Await(In(10)), StatusIs(absl::StatusCode::kUnavailable));
+  }
+}
+
+// However much a peer sends: what is not needed yet stays in the socket.
+TEST(FramedLink, ReceiveTakesNoMoreThanAFrame) {
+  constexpr size_t kSmall = 10000;
+  auto [near, far] = SocketPair();
+  const std::string frame = EncodeFrame(3, std::string(kSmall, 'x'));
+  std::string sent;
+  while (sent.size() < 10 * frame.size()) sent += frame;
+  const size_t fits = far.SendSome(BytesOf(sent)).value();
+  ASSERT_GT(fits, 3 * frame.size());
+  FramedLink link(std::move(near), kSmall);
+  for (int i = 0; i < 10; ++i) DT_ASSERT_OK(link.Receive());
+  int waits = 0;  // bytes
+  ASSERT_EQ(ioctl(link.socket().fd(), FIONREAD, &waits), 0);
+  EXPECT_GT(waits, static_cast<int>(fits - 2 * frame.size()));
+  for (size_t got = 0; got < fits / frame.size(); ++got) {
+    DT_ASSERT_OK_AND_ASSIGN(const Frame next, link.Await(In(10)));
+    EXPECT_EQ(next.body.size(), kSmall);
   }
 }
 

@@ -28,6 +28,7 @@ namespace dtensor {
 namespace {
 
 constexpr std::chrono::seconds kTry(2);  // of one address
+constexpr std::chrono::seconds kBetweenLookUps(1);
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
@@ -286,8 +287,13 @@ absl::StatusOr<Socket> AcceptFrom(const Socket& listener) {
 absl::StatusOr<Socket> ConnectTo(const HostPort& to, NetClock::time_point deadline,
                                  const GivenUp& given_up) {
   std::string last;
+  absl::StatusOr<Addresses> addresses = Resolve(to, 0);
+  NetClock::time_point resolved = NetClock::now();
   do {
-    const absl::StatusOr<Addresses> addresses = Resolve(to, 0);
+    if (NetClock::now() > resolved + kBetweenLookUps) {
+      addresses = Resolve(to, 0);
+      resolved = NetClock::now();
+    }
     if (!addresses.ok() && !absl::IsUnavailable(addresses.status())) return addresses.status();
     last = std::string(addresses.status().message());
     for (const addrinfo* address = addresses.ok() ? addresses->get() : nullptr; address != nullptr;
