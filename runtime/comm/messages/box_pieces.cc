@@ -18,12 +18,17 @@ void Cut(const BoxDims& box, int64_t most, std::vector<BoxDims>& pieces) {
   size_t d = 0;
   while (box[d].size() == 1) ++d;
   const int64_t each = std::max<int64_t>(1, most / (elements / box[d].size()));
-  for (int64_t run = 0; run < box[d].count; ++run) {
+  // Whole runs, or parts of one.
+  const int64_t runs = std::max<int64_t>(1, each / box[d].length);
+  for (int64_t run = 0; run < box[d].count; run += runs) {
     for (int64_t begin = 0; begin < box[d].length; begin += each) {
       BoxDims piece = box;
-      piece[d] = {.src = box[d].src + run * box[d].src_stride + begin,
-                  .dst = box[d].dst + run * box[d].dst_stride + begin,
-                  .length = std::min(each, box[d].length - begin)};
+      MatchedRun& cut = piece[d];
+      cut.src += run * cut.src_stride + begin;
+      cut.dst += run * cut.dst_stride + begin;
+      cut.length = std::min(each, cut.length - begin);
+      cut.count = std::min(runs, cut.count - run);
+      if (cut.count == 1) cut.src_stride = cut.dst_stride = 0;
       Cut(piece, most, pieces);
     }
   }

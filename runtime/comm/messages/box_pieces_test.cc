@@ -106,6 +106,14 @@ TEST(CutBox, PiecesAreAsLargeAsTheyMayBe) {
   EXPECT_EQ(CutBox({{.length = 1000}}, 100).size(), 10);
   EXPECT_EQ(CutBox({{.length = 10}, {.length = 100}}, 100).size(), 10);
   EXPECT_EQ(CutBox({{.length = 10}, {.length = 100}}, 250).size(), 5);
+  // Every other element, and three of five.
+  EXPECT_EQ(CutBox({{.length = 1, .count = 1000, .src_stride = 2, .dst_stride = 1}}, 100).size(),
+            10);
+  EXPECT_EQ(
+      CutBox({{.length = 3, .count = 20, .src_stride = 5, .dst_stride = 4}, {.length = 10}}, 100)
+          .size(),
+      7);
+  EXPECT_EQ(CutBox({{.length = 30, .count = 2, .src_stride = 50, .dst_stride = 30}}, 20).size(), 4);
 }
 
 class BoxPieces : public testing::Test {

@@ -19,6 +19,10 @@ namespace {
 
 using std::chrono::microseconds;
 
+constexpr int64_t kLeastPieceBytes = 8;  // an element's, of the widest type
+constexpr int64_t kMostEagerBytes =
+    MessageTransport::kMostNoteBytes / 2;  // the rest of a note is short
+
 int64_t DefaultPiece(int size) {
   return std::clamp<int64_t>((int64_t{16} << 20) / (4 * size), 64 << 10, 1 << 20);
 }
@@ -33,8 +37,9 @@ MessageCommunicator::MessageCommunicator(int rank, int size, Device& device,
       device_(device),
       transport_(transport),
       world_(world),
-      piece_bytes_(options.piece_bytes > 0 ? options.piece_bytes : DefaultPiece(size)),
-      eager_bytes_(options.eager_bytes),
+      piece_bytes_(options.piece_bytes > 0 ? std::max(options.piece_bytes, kLeastPieceBytes)
+                                           : DefaultPiece(size)),
+      eager_bytes_(std::clamp<int64_t>(options.eager_bytes, 0, kMostEagerBytes)),
       everyone_(size),
       lists_(rank) {
   std::iota(everyone_.begin(), everyone_.end(), 0);

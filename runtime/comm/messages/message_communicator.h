@@ -18,11 +18,11 @@
 #ifndef DTENSOR_RUNTIME_COMM_MESSAGES_MESSAGE_COMMUNICATOR_H_
 #define DTENSOR_RUNTIME_COMM_MESSAGES_MESSAGE_COMMUNICATOR_H_
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <list>
-#include <map>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -48,9 +48,10 @@ struct WaitNote;
 enum class WaitStage : uint8_t;
 
 struct MessageOptions {
-  // Of a piece. 0: 1 MiB, less in large worlds.
+  // Of a piece, at least 8. 0: 1 MiB, less in large worlds.
   int64_t piece_bytes = 0;
-  // What one rank sends another in one exchange goes at once where it is not more.
+  // What one rank sends another in one exchange goes at once where it is not more; at most half a
+  // note.
   int64_t eager_bytes = 8192;
 };
 

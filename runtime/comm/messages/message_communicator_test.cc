@@ -72,5 +72,18 @@ TEST(MessageCommunicator, WhatIsOnItsWayIsNotPackedOver) {
   }));
 }
 
+// Less than an element in a piece, and more than a note at once: what can be is done.
+TEST(MessageCommunicator, SizesOutOfRange) {
+  for (const MessageOptions& options : {MessageOptions{.piece_bytes = 1, .eager_bytes = -1},
+                                        MessageOptions{.eager_bytes = int64_t{1} << 40}}) {
+    SocketRanks sockets(2);
+    DT_EXPECT_OK(RunLocalRanks(2, [&](Communicator& threads, Device& device) -> absl::Status {
+      SocketRank rank = sockets.Make(threads, device, options);
+      // 2.4 MB go from one to the other: in words, or in pieces that follow.
+      return ExchangeHalves(3, rank.communicator(), device);
+    }));
+  }
+}
+
 }  // namespace
 }  // namespace dtensor
