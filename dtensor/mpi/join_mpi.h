@@ -7,7 +7,8 @@
 //   MPI_Finalize();                 // if the world did not fail
 //
 // Linking it is also all that JoinWorld() and RunWorld() need to send by MPI under mpirun and
-// Slurm: they initialize MPI themselves then, and finalize it when the process exits.
+// Slurm: they initialize MPI themselves then, and finalize it when the process exits. (A world of
+// one sends nothing, and is joined without MPI.)
 // docs/running.md says what MPI does when a process dies, and what may be called after that.
 #ifndef DTENSOR_MPI_JOIN_MPI_H_
 #define DTENSOR_MPI_JOIN_MPI_H_
@@ -22,15 +23,18 @@
 namespace dtensor {
 
 // This process as the rank that it is in `comm`; the world is the communicator's processes, of
-// which others may make worlds too, at the same time. The communicator stays the caller's, and
-// MPI too: it is used by this thread alone, within calls, and must not be finalized before the
-// world has ended. Rank 0 chooses a port and a secret and tells them to the others over MPI, unless
-// its options or its environment (DTENSOR_ADDRESS, DTENSOR_JOB, DTENSOR_SECRET) say which.
+// which others may make worlds too, at the same time. The communicator stays the caller's: this
+// call gathers over it, later ones use a duplicate. So does MPI: it is used by this thread alone,
+// within calls, and must not be finalized before the world has ended. DTENSOR_TRANSPORT counts as
+// it does without a communicator: `tcp` leaves MPI no more than this call. Rank 0 chooses a port
+// and a secret and tells them to the others over MPI, unless its options or its environment
+// (DTENSOR_ADDRESS, DTENSOR_JOB, DTENSOR_SECRET) say which.
 //
 // Collective over `comm`. Errors: kInvalidArgument, on all ranks, for options that contradict the
-// communicator (rank, size) or rank 0's (address, job, secret); for no communicator, or one between
-// two groups; kFailedPrecondition where MPI does not run, or takes no calls from this thread;
-// kDeadlineExceeded where not all ranks call; kUnavailable where rank 0 cannot listen.
+// communicator (rank, size) or rank 0's (address, job, secret), or for another DTENSOR_TRANSPORT;
+// for no communicator, or one between two groups; kFailedPrecondition where MPI does not run, or
+// takes no calls from this thread; kDeadlineExceeded where not all ranks call; kUnavailable where
+// rank 0 cannot listen.
 absl::StatusOr<std::unique_ptr<JoinedWorld>> JoinWorld(MPI_Comm comm,
                                                        const JoinOptions& options = {});
 

@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/net/socket.h"
 #include "dtensor/runtime/testing/socket_pair.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "dtensor/tensor/distributed_tensor.h"
@@ -31,6 +32,8 @@ int RankIn(MPI_Comm comm) {
   MPI_Comm_rank(comm, &rank);
   return rank;
 }
+
+int duplicates = 0;  // communicators that were asked for, by MPI_Comm_idup below
 
 // Gathers a tensor of which each rank has a part; `seed` tells worlds apart.
 absl::Status Gather(Context& context, int seed, int64_t n = 50000) {
@@ -154,6 +157,83 @@ TEST(JoinMpi, NowhereToListen) {
   ExpectSame(world.status());
 }
 
+// Rank 0 cannot listen where its options say: all hear so, at once.
+TEST(JoinMpi, ThePortIsTaken) {
+  const Socket taken = ListenAt({"127.0.0.1", 0}).value();
+  JoinOptions options;
+  int port = PortOf(taken).value();
+  MPI_Bcast(&port, 1, MPI_INT, 0, MPI_COMM_WORLD);
+  options.address = absl::StrCat("127.0.0.1:", port);
+  options.timeout_seconds = 20;
+  const auto world = JoinWorld(MPI_COMM_WORLD, options);
+  EXPECT_THAT(world.status(),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       AllOf(HasSubstr("rank 0: cannot listen at"), HasSubstr("another program"))));
+  ExpectSame(world.status());
+}
+
+class Transport {
+ public:
+  explicit Transport(const char* name) { setenv("DTENSOR_TRANSPORT", name, 1); }
+  ~Transport() { setenv("DTENSOR_TRANSPORT", "mpi", 1); }
+};
+
+TEST(JoinMpi, ATransportThatIsNone) {
+  const Transport one_ranks(RankIn(MPI_COMM_WORLD) == 2 ? "rdma" : "mpi");
+  const auto world = JoinWorld(MPI_COMM_WORLD);
+  EXPECT_THAT(world.status(), StatusIs(absl::StatusCode::kInvalidArgument,
+                                       HasSubstr("rank 2: DTENSOR_TRANSPORT is rdma")));
+  ExpectSame(world.status());
+}
+
+TEST(JoinMpi, TcpIsTcp) {
+  const Transport transport("tcp");
+  const int before = duplicates;
+  const auto world = JoinWorld(MPI_COMM_WORLD);
+  DT_ASSERT_OK(world);
+  DT_EXPECT_OK(Gather((*world)->context(), 1));
+  DT_EXPECT_OK((*world)->Leave(absl::OkStatus()));
+  EXPECT_EQ(duplicates, before);
+}
+
+// Ranks that share memory send nothing, and a world that was refused never does.
+TEST(JoinMpi, NoCommunicatorIsLeftBehind) {
+  const int before = duplicates;
+  {
+    const Transport memory("");
+    const auto world = JoinWorld(MPI_COMM_WORLD);
+    DT_ASSERT_OK(world);
+    DT_EXPECT_OK(Gather((*world)->context(), 1));
+  }
+  JoinOptions options;
+  if (RankIn(MPI_COMM_WORLD) == 1) options.rank = 2;
+  EXPECT_THAT(JoinWorld(MPI_COMM_WORLD, options).status(), testing::Not(IsOk()));
+  EXPECT_EQ(duplicates, before);
+  DT_EXPECT_OK(JoinWorld(MPI_COMM_WORLD));
+  EXPECT_EQ(duplicates, before + 1);
+}
+
+// A rank of another build, say: it gives what is no card.
+TEST(JoinMpi, CardsThatAreNone) {
+  MPI_Comm other = MPI_COMM_NULL;
+  MPI_Comm_dup(MPI_COMM_WORLD, &other);
+  if (RankIn(MPI_COMM_WORLD) != 3) {
+    EXPECT_THAT(JoinWorld(other).status(),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("cannot be read")));
+  } else {
+    const char card[] = "what is this";
+    int size = sizeof(card), sizes[4], begins[4] = {};
+    MPI_Request request;
+    MPI_Iallgather(&size, 1, MPI_INT, sizes, 1, MPI_INT, other, &request);
+    MPI_Wait(&request, MPI_STATUS_IGNORE);
+    for (int rank = 1; rank < 4; ++rank) begins[rank] = begins[rank - 1] + sizes[rank - 1];
+    std::string all(begins[3] + sizes[3], '\0');
+    MPI_Iallgatherv(card, size, MPI_BYTE, all.data(), sizes, begins, MPI_BYTE, other, &request);
+    MPI_Wait(&request, MPI_STATUS_IGNORE);
+  }
+  MPI_Comm_free(&other);
+}
+
 TEST(JoinMpi, NoCommunicator) {
   EXPECT_THAT(JoinWorld(MPI_COMM_NULL).status(),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("MPI_COMM_NULL")));
@@ -238,6 +318,12 @@ TEST_P(AtTheEnd, MpiIsFinalizedTooEarly) {
 
 }  // namespace
 }  // namespace dtensor
+
+// In MPI's place, as MPI lets a program do.
+extern "C" int MPI_Comm_idup(MPI_Comm comm, MPI_Comm* made, MPI_Request* request) {
+  ++dtensor::duplicates;
+  return PMPI_Comm_idup(comm, made, request);
+}
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);

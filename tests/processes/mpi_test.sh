@@ -51,9 +51,12 @@ same "no address" "${mpirun[@]}" -n 3 env -u OMPI_COMM_WORLD_LOCAL_SIZE "$mpi"
 says() {
   local count=$1 text=$2
   shift 2
-  timeout "${limit:-100}" "$@" >"$work/out" 2>&1
-  (($(grep -c -- "error: .*$text" "$work/out") == count)) || fail "$*: says $(cat "$work/out")"
-  (($(grep -c 'error: \|rank .*: -\?0x' "$work/out") == count)) || fail "$*: says $(cat "$work/out")"
+  timeout 100 "$@" >"$work/out" 2>&1
+  says_are "$count" "$text" "$*"
+}
+says_are() {  # COUNT TEXT WHAT: the last command's
+  (($(grep -c -- "error: .*$2" "$work/out") == $1)) || fail "$3: says $(cat "$work/out")"
+  (($(grep -c 'error: \|rank .*: -\?0x' "$work/out") == $1)) || fail "$3: says $(cat "$work/out")"
 }
 says 3 'DTENSOR_TRANSPORT is rdma' "${recovery[@]}" -n 3 -x DTENSOR_TRANSPORT=rdma "$mpi"
 says 3 'rank 1: the dog ate it' "${recovery[@]}" -n 3 "$mpi" --rank=1 --at=2 --do=return
@@ -61,6 +64,10 @@ says 3 'rank 1: returned while rank' "${recovery[@]}" -n 3 "$mpi" --rank=1 --at=
 says 3 'ranks disagree about call' "${recovery[@]}" -n 3 "$mpi" --rank=1 --at=2 --do=disagree
 says 2 'go by .*mpi.*TCP\|go by TCP.*mpi' "${recovery[@]}" \
   -n 1 env DTENSOR_TRANSPORT=tcp "$mpi" : -n 1 "$mpi"
+
+# The MPI that has started is another than the launcher's, or none: worlds of one.
+says 3 'MPI has started as rank . of 3, where OpenMPI says . of 4' "${recovery[@]}" -n 3 \
+  env -u OMPI_COMM_WORLD_LOCAL_SIZE OMPI_COMM_WORLD_SIZE=4 "$mpi"
 
 says 1 'rank 1 of 2 did not come within 1 s' "${recovery[@]}" \
   -n 1 "$mpi" --timeout=1 : -n 1 sleep 2
@@ -75,9 +82,22 @@ for ((i = 0; i < times; ++i)); do
   done
 done
 says 3 'rank 1: its process is gone' "${recovery[@]}" -n 4 "$mpi" --steps=100000 --rank=1 --at=3 --do=exit
-# mpirun waits for the one that sleeps.
-limit=10 says 2 'rank 1: silent for 2 s' \
-  "${recovery[@]}" -n 3 "$mpi" --steps=100000 --timeout=2 --rank=1 --at=3 --do=sleep
+# mpirun waits for the one that sleeps: it is ended when the others have said theirs.
+"${recovery[@]}" -n 3 "$mpi" --steps=100000 --timeout=2 --rank=1 --at=3 --do=sleep >"$work/out" 2>&1 &
+world=$!
+for ((i = 0; i < 600; ++i)); do
+  (($(grep -c 'error: .*rank 1: silent for 2 s' "$work/out") == 2)) && break
+  sleep 0.1
+done
+kill $world
+wait $world
+says_are 2 'rank 1: silent for 2 s' "a rank that sleeps"
+
+# A world of memory alone, which came together by MPI, fails: MPI_Finalize would wait for the dead.
+start=$SECONDS
+says 2 'rank 1: its process is gone' env -u DTENSOR_TRANSPORT "${recovery[@]}" -n 3 \
+  env -u OMPI_COMM_WORLD_LOCAL_SIZE "$mpi" --steps=100000 --rank=1 --at=3 --do=kill
+((SECONDS - start < 40)) || fail "ranks of a world that failed end after $((SECONDS - start)) s"
 
 ((failures == 0)) && echo "all passed"
 exit $((failures > 0))

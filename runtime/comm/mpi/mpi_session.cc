@@ -42,9 +42,10 @@ class Session {
       std::thread([this] { Run(); }).detach();
     }
     while (state_ == State::kStarting) {
-      if (changed_.wait_for(lock, microseconds(500)) == std::cv_status::timeout) {
-        DT_RETURN_IF_ERROR(stop());
-      }
+      if (changed_.wait_for(lock, microseconds(500)) != std::cv_status::timeout) continue;
+      const absl::Status given_up = stop();
+      failed_ |= !given_up.ok();
+      DT_RETURN_IF_ERROR(given_up);
     }
     return code_ == MPI_SUCCESS ? absl::OkStatus() : MpiError("MPI_Init_thread", code_);
   }
@@ -130,7 +131,7 @@ absl::Status StartMpi(const MpiStop& stop) {
   if (Session::Of().is_spoiled()) {
     return absl::FailedPreconditionError(
         "JoinWorld: a world of this process failed while MPI moved its messages; start the "
-        "processes anew, or set DTENSOR_TRANSPORT=tcp");
+        "processes anew, or, where no communicator is given, set DTENSOR_TRANSPORT=tcp");
   }
   if (initialized == 0) DT_RETURN_IF_ERROR(Session::Of().Start(stop));
   return CheckThread();

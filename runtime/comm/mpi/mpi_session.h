@@ -23,10 +23,10 @@ using MpiStop = std::function<absl::Status()>;
 
 // Initializes MPI, unless the program has. MPI_Init waits for all processes that mpirun has
 // started, so it runs on a thread of its own; where `stop` ends the wait, that thread stays in it.
-// What was initialized here is finalized when the process exits, unless a world failed by then, or
-// still goes on: then MPI_Finalize could wait for the dead. Errors: stop's; kFailedPrecondition
-// for an MPI that is finalized, that takes no calls from this thread, or that a failed world has
-// left with messages under way.
+// What was initialized here is finalized when the process exits, unless by then a wait was given
+// up, or a world has failed, could not be joined, or still goes on: then MPI_Finalize could wait
+// for the dead. Errors: stop's; kFailedPrecondition for an MPI that is finalized, that takes no
+// calls from this thread, or that a failed world has left with messages under way.
 absl::Status StartMpi(const MpiStop& stop);
 // MPI can be called: it is initialized, and not finalized.
 bool MpiIsRunning();
@@ -47,6 +47,19 @@ absl::Status MpiError(absl::string_view call, int code);
 enum class MpiEnd { kClean, kFailed, kFailedUnderWay };
 void BeginMpiWorld();
 void EndMpiWorld(MpiEnd end);
+
+// A world's use of MPI beside its messages: to come together. It ends with this.
+class MpiUse {
+ public:
+  MpiUse() { BeginMpiWorld(); }
+  ~MpiUse() { EndMpiWorld(end_); }
+  MpiUse(const MpiUse&) = delete;
+  MpiUse& operator=(const MpiUse&) = delete;
+  void EndsClean() { end_ = MpiEnd::kClean; }  // if not said, it failed
+
+ private:
+  MpiEnd end_ = MpiEnd::kFailed;
+};
 
 // Keeps this thread from being killed where MPI writes to a connection that a dead peer had:
 // OpenMPI's TCP raises SIGPIPE. Whoever calls what may send holds one.

@@ -345,18 +345,22 @@ void MpiTransport::Read(int peer, absl::string_view text) {
     from.channels[channel].notes.emplace_back(text.substr(kHeaderBytes));
     return;
   }
-  if (kind == Kind::kMessage) {
-    const Peer::Announced message = {.size = in.U64(), .tag = static_cast<int>(in.U32())};
-    if (!from.tags.insert(message.tag).second) {
-      return Lose(peer, absl::ResourceExhaustedError(
-                            "it sent more messages that wait for memory than MPI has tags"));
-    }
-    ++from.not_received;
-    if (in.done()) from.channels[channel].announced.push_back(message);
-    Match(peer, channel);
+  const bool is_message = kind == Kind::kMessage;
+  const uint64_t size = is_message ? in.U64() : 0;
+  const int64_t tag = is_message ? in.U32() : 0;
+  const bool is_known = is_message ? kNoteTag < tag && tag <= most_tag_ : kind == Kind::kLeave;
+  if (!in.done() || !is_known) {
+    return Lose(peer, InvalidArgument({"it sent what no rank sends"}));
   }
   from.left |= kind == Kind::kLeave;
-  if (!in.done()) Lose(peer, InvalidArgument({"it sent what no rank sends"}));
+  if (!is_message) return;
+  if (!from.tags.insert(static_cast<int>(tag)).second) {
+    return Lose(peer, absl::ResourceExhaustedError(
+                          "it sent more messages that wait for memory than MPI has tags"));
+  }
+  ++from.not_received;
+  from.channels[channel].announced.push_back({.size = size, .tag = static_cast<int>(tag)});
+  Match(peer, channel);
 }
 
 void MpiTransport::Lose(int peer, const absl::Status& why) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,6 +15,7 @@
 #include "absl/status/status.h"
 #include "dtensor/runtime/comm/mpi/mpi_session.h"
 #include "dtensor/runtime/comm/testing/transport_cases.h"
+#include "dtensor/runtime/net/wire.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "gtest/gtest.h"
 
@@ -145,6 +147,33 @@ TEST(MpiTransport, MoreMessagesWithoutMemoryThanTags) {
   if (me.rank != 1) return;
   EXPECT_TRUE(me.Move([&] { return !transport.lost(0).ok(); }));
   EXPECT_THAT(transport.lost(0), StatusIs(absl::StatusCode::kResourceExhausted));
+}
+
+// Notes that no rank sends: a kind that is none, tags that are no message's, one that is cut off.
+TEST(MpiTransport, RefusesWhatNoRankSends) {
+  const auto note = [](uint8_t kind, std::optional<uint32_t> tag) {
+    WireWriter text;
+    text.U8(kind);
+    text.U64(1);  // a channel
+    if (tag) text.U64(4);
+    if (tag) text.U32(*tag);
+    return text.bytes();
+  };
+  const std::vector<std::string> notes = {
+      note(9, std::nullopt), note(0, std::nullopt), note(2, 0), note(2, 0xffffffff),
+      note(2, 1000),         note(2, std::nullopt), note(3, 1), ""};
+  for (const std::string& text : notes) {
+    const MPI_Comm seen = NewComm();
+    World world;
+    MpiTransport transport(seen, world, {.most_tag = 999});
+    const TransportRank me = {Rank(), transport};
+    if (me.rank == 0) MPI_Send(text.data(), static_cast<int>(text.size()), MPI_BYTE, 1, 0, seen);
+    if (me.rank == 1) {
+      EXPECT_TRUE(me.Move([&] { return !transport.lost(0).ok(); }));
+      EXPECT_THAT(transport.lost(0), StatusIs(absl::StatusCode::kInvalidArgument));
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+  }
 }
 
 // Nothing of MPI is called once the world has failed: what was sent then never comes.

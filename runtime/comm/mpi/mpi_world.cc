@@ -1,7 +1,8 @@
 #include "dtensor/runtime/comm/mpi/mpi_world.h"
 
 #include <algorithm>
-#include <chrono>
+#include <climits>
+#include <cstdint>
 #include <cstdlib>
 #include <memory>
 #include <optional>
@@ -11,6 +12,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "dtensor/runtime/comm/mpi/mpi_session.h"
 #include "dtensor/runtime/comm/mpi/mpi_transport.h"
 #include "dtensor/runtime/comm/process/process_world.h"
@@ -23,10 +25,7 @@ namespace dtensor {
 namespace {
 
 MpiStop Within(double seconds, std::string what) {
-  const auto deadline =
-      NetClock::now() + std::chrono::duration_cast<NetClock::duration>(
-                            std::chrono::duration<double>(std::min(seconds, 1e9)));
-  return [=] {
+  return [=, deadline = DeadlineIn(seconds)] {
     return NetClock::now() < deadline
                ? absl::OkStatus()
                : absl::DeadlineExceededError(absl::StrCat("JoinWorld: ", what, " within ", seconds,
@@ -34,7 +33,13 @@ MpiStop Within(double seconds, std::string what) {
   };
 }
 
-// What each rank gives, by rank. Collective.
+MpiStop AllStart(double seconds) { return Within(seconds, "not all ranks have initialized MPI"); }
+MpiStop AllCall(double seconds) {
+  return Within(seconds, "not all ranks of the communicator have called JoinWorld");
+}
+
+// What each rank gives, by rank. Collective. Errors: those of `stop`, and on all ranks
+// kInvalidArgument for more than MPI can gather.
 absl::StatusOr<std::vector<std::string>> GatherTexts(MPI_Comm comm, const std::string& mine,
                                                      const MpiStop& stop) {
   // Kept for good where the wait is given up: MPI may still write there.
@@ -53,12 +58,14 @@ absl::StatusOr<std::vector<std::string>> GatherTexts(MPI_Comm comm, const std::s
   int code = MPI_Iallgather(&m.size, 1, MPI_INT, m.sizes.data(), 1, MPI_INT, comm, &request);
   if (code != MPI_SUCCESS) return MpiError("MPI_Iallgather", code);
   DT_RETURN_IF_ERROR(AwaitMpi(request, stop));
-  int total = 0;
+  int64_t total = 0;
   for (const int size : m.sizes) {
-    m.begins.push_back(total);
+    m.begins.push_back(static_cast<int>(total));
     total += size;
+    if (size >= 0 && total <= INT_MAX) continue;
+    return InvalidArgument({"JoinWorld: ranks say more of themselves than MPI gathers (2 GiB)"});
   }
-  m.all.resize(total);
+  m.all.resize(static_cast<size_t>(total));
   code = MPI_Iallgatherv(m.mine.data(), m.size, MPI_BYTE, m.all.data(), m.sizes.data(),
                          m.begins.data(), MPI_BYTE, comm, &request);
   if (code != MPI_SUCCESS) return MpiError("MPI_Iallgatherv", code);
@@ -71,6 +78,11 @@ absl::StatusOr<std::vector<std::string>> GatherTexts(MPI_Comm comm, const std::s
   return texts;
 }
 
+absl::Status Unreadable(absl::string_view what) {
+  return InvalidArgument(
+      {"JoinWorld: ", what, " cannot be read; start the same build of the program for all ranks"});
+}
+
 // What a rank knows before it has heard of the others.
 struct Card {
   std::string host, refusal;
@@ -81,12 +93,13 @@ struct Card {
     for (const std::string& text : {host, refusal, address, job, secret}) out.Text(text);
     return out.bytes();
   }
-  static Card Read(absl::string_view bytes) {
+  static absl::StatusOr<Card> Read(absl::string_view bytes) {
     WireReader in(bytes);
     Card card;
     for (std::string* text : {&card.host, &card.refusal, &card.address, &card.job, &card.secret}) {
       *text = in.Text();
     }
+    if (!in.done()) return Unreadable("a rank's card");
     return card;
   }
 };
@@ -98,7 +111,7 @@ std::string HostName() {
   return std::string(name, length);
 }
 
-// A rank's own reason to refuse; "" if there is none.
+// Whether options and communicator contradict each other; "" if they do not.
 std::string Contradiction(const LaunchOptions& options, int rank, int size) {
   const auto differs = [&](const char* what, std::optional<int> said, int is) {
     return said && *said != is ? absl::StrCat("options give ", what, " ", *said,
@@ -146,18 +159,20 @@ struct Offer {
     out.U32(static_cast<uint32_t>(address.port));
     return out.bytes();
   }
-  static Offer Read(absl::string_view bytes) {
+  static absl::StatusOr<Offer> Read(absl::string_view bytes) {
     WireReader in(bytes);
     Offer offer;
     for (std::string* text : {&offer.refusal, &offer.address.host, &offer.job, &offer.secret}) {
       *text = in.Text();
     }
-    offer.address.port = static_cast<int>(in.U32());
+    const uint32_t port = in.U32();
+    if (!in.done() || port > 65535) return Unreadable("what rank 0 offers");
+    offer.address.port = static_cast<int>(port);
     return offer;
   }
 };
 
-// Of rank 0. `listener` is open where the port was its own choice.
+// Of rank 0, which listens then, unless it is alone.
 absl::StatusOr<Offer> MakeOffer(const std::vector<Card>& cards, Socket& listener) {
   Offer offer;
   offer.job = cards[0].job.empty() ? absl::StrCat("mpi ", absl::BytesToHexString(RandomNonce()))
@@ -165,6 +180,8 @@ absl::StatusOr<Offer> MakeOffer(const std::vector<Card>& cards, Socket& listener
   offer.secret = cards[0].secret.empty() ? RandomNonce() : cards[0].secret;
   if (!cards[0].address.empty()) {
     DT_ASSIGN_OR_RETURN(offer.address, ParseHostPort(cards[0].address));
+    if (cards.size() == 1) return offer;
+    DT_ASSIGN_OR_RETURN(listener, ListenAt(offer.address));
     return offer;
   }
   const bool one_host = std::all_of(cards.begin(), cards.end(),
@@ -186,35 +203,76 @@ std::string Variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-MpiOptions OptionsNow() { return {.keeps_bytes = !MpiIsOurs()}; }
+// Errors: MPI says of this process what its launcher does not.
+absl::Status CheckRank(MPI_Comm comm, const LaunchedRank& me) {
+  int rank = 0, size = 0;
+  MPI_Comm_rank(comm, &rank);
+  MPI_Comm_size(comm, &size);
+  if (rank == me.rank && size == me.size) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("JoinWorld: MPI has started as rank ", rank, " of ", size, ", where ",
+                   me.launcher, " says ", me.rank, " of ", me.size,
+                   "; start the program by the launcher of the MPI that it links (Slurm: srun "
+                   "--mpi=pmix), or set DTENSOR_TRANSPORT=tcp"));
+}
 
-// Over `comm`, which is the world's own.
+// Messages by MPI, over a duplicate of `comm`, which is made when all ranks have come and need it.
+RankLinks LinksByMpi(MPI_Comm comm, const LaunchedRank& me) {
+  RankLinks links;
+  links.name = "mpi";
+  links.transport = [=](WorldState& world) -> absl::StatusOr<std::unique_ptr<MessageTransport>> {
+    const MpiStop in_time = AllStart(me.timeout_seconds);
+    const MpiStop stop = [&] {
+      const absl::Status failure = world.failure();
+      return failure.ok() ? in_time() : failure;
+    };
+    DT_RETURN_IF_ERROR(StartMpi(stop));
+    MpiUse use;
+    DT_RETURN_IF_ERROR(CheckRank(comm, me));
+    DT_ASSIGN_OR_RETURN(const MPI_Comm own, DuplicateComm(comm, stop));
+    use.EndsClean();
+    return std::make_unique<MpiTransport>(own, world, MpiOptions{.keeps_bytes = !MpiIsOurs()});
+  };
+  return links;
+}
+
+// `refusal`: this rank's reason not to join, "" if there is none; all hear of it.
 absl::StatusOr<JoinedRank> JoinOver(MPI_Comm comm, const LaunchOptions& options,
-                                    const MpiStop& stop) {
+                                    std::string refusal, const MpiStop& stop) {
   const SigpipeGuard guard;
+  const auto use = std::make_shared<MpiUse>();
   LaunchedRank me;
   MPI_Comm_rank(comm, &me.rank);
   MPI_Comm_size(comm, &me.size);
+  me.timeout_seconds = options.timeout_seconds;
+  me.launcher = "MPI";
+  me.host = Variable("DTENSOR_HOST");
+  auto transport = ReadTransport([](const char* name) { return std::getenv(name); });
+  if (transport.ok()) me.transport = *std::move(transport);
+  if (refusal.empty()) refusal = std::string(transport.status().message());
+  if (refusal.empty()) refusal = Contradiction(options, me.rank, me.size);
   const auto said = [](const std::string& option, const char* name) {
     return option.empty() ? Variable(name) : option;
   };
-  const Card mine = {HostName(), Contradiction(options, me.rank, me.size),
+  const Card mine = {HostName(), std::string(absl::StripPrefix(refusal, "JoinWorld: ")),
                      said(options.address, "DTENSOR_ADDRESS"), said(options.job, "DTENSOR_JOB"),
                      said(options.secret, "DTENSOR_SECRET")};
   DT_ASSIGN_OR_RETURN(const auto texts, GatherTexts(comm, mine.Encode(), stop));
   std::vector<Card> cards;
-  for (const std::string& text : texts) cards.push_back(Card::Read(text));
+  for (const std::string& text : texts) {
+    DT_ASSIGN_OR_RETURN(cards.emplace_back(), Card::Read(text));
+  }
   DT_RETURN_IF_ERROR(CheckCards(cards));
 
-  RankLinks links;
+  Socket listener;
   Offer offer;
   if (me.rank == 0) {
-    auto made = MakeOffer(cards, links.listener);
+    auto made = MakeOffer(cards, listener);
     if (!made.ok()) offer.refusal = std::string(made.status().message());
     if (made.ok()) offer = *std::move(made);
   }
   DT_ASSIGN_OR_RETURN(const auto offers, GatherTexts(comm, offer.Encode(), stop));
-  offer = Offer::Read(offers[0]);
+  DT_ASSIGN_OR_RETURN(offer, Offer::Read(offers[0]));
   if (!offer.refusal.empty()) {
     return absl::UnavailableError(absl::StrCat("JoinWorld: rank 0: ", offer.refusal));
   }
@@ -222,13 +280,10 @@ absl::StatusOr<JoinedRank> JoinOver(MPI_Comm comm, const LaunchOptions& options,
   me.address = offer.address;
   me.job = offer.job;
   me.secret = offer.secret;
-  me.timeout_seconds = options.timeout_seconds;
-  me.launcher = "MPI";
-  me.host = Variable("DTENSOR_HOST");
-  me.transport = Variable("DTENSOR_TRANSPORT");
-  links.name = "mpi";
-  links.transport = [&](WorldState& world) {
-    return std::make_unique<MpiTransport>(std::exchange(comm, MPI_COMM_NULL), world, OptionsNow());
+  RankLinks links = me.transport == "tcp" ? RankLinks() : LinksByMpi(comm, me);
+  links.listener = std::move(listener);
+  links.ended = [use](const absl::Status& failure) {
+    if (failure.ok()) use->EndsClean();
   };
   DT_ASSIGN_OR_RETURN(auto world, ProcessWorld::Join(me, std::move(links)));
   return JoinedRank{std::move(world), me.local_rank};
@@ -267,51 +322,24 @@ absl::StatusOr<JoinedRank> JoinMpiWorld(MPI_Comm comm, const LaunchOptions& opti
                             absl::StrCat(options.timeout_seconds)});
   }
   DT_RETURN_IF_ERROR(CheckComm(comm));
-  const MpiStop stop =
-      Within(options.timeout_seconds, "not all ranks of the communicator have called JoinWorld");
+  const MpiStop stop = AllCall(options.timeout_seconds);
   DT_RETURN_IF_ERROR(StartMpi(stop));
-  DT_ASSIGN_OR_RETURN(const MPI_Comm own, DuplicateComm(comm, stop));
-  return JoinOver(own, options, stop);
+  return JoinOver(comm, options, "", stop);
 }
 
 absl::StatusOr<JoinedRank> JoinMpiLaunch(const LaunchOptions& options) {
-  const std::string transport = Variable("DTENSOR_TRANSPORT");
-  if (transport != "" && transport != "tcp" && transport != "mpi") {
-    return InvalidArgument({"JoinWorld: DTENSOR_TRANSPORT is ", transport,
-                            "; it may be tcp, or mpi, which is meant where it is not set"});
-  }
   LaunchOptions any_address = options;
   any_address.may_lack_address = true;
   DT_ASSIGN_OR_RETURN(const LaunchedRank me, ReadLaunch(any_address));
-  if (transport == "tcp" || !IsMpiLaunch(me) || me.size == 1) return JoinedRank();
-  const MpiStop in_time = Within(me.timeout_seconds, "not all ranks have initialized MPI");
+  if (me.transport == "tcp" || !IsMpiLaunch(me) || me.size == 1) return JoinedRank();
   if (me.address.port == 0) {
-    DT_RETURN_IF_ERROR(StartMpi(in_time));
-    return JoinMpiWorld(MPI_COMM_WORLD, options);
+    DT_RETURN_IF_ERROR(StartMpi(AllStart(me.timeout_seconds)));
+    const absl::Status same = CheckRank(MPI_COMM_WORLD, me);
+    return JoinOver(MPI_COMM_WORLD, options, std::string(same.message()),
+                    AllCall(me.timeout_seconds));
   }
   // All ranks come to the control plane first, which can tell who does not.
-  RankLinks links;
-  links.name = "mpi";
-  links.transport = [&](WorldState& world) -> absl::StatusOr<std::unique_ptr<MessageTransport>> {
-    const MpiStop stop = [&] {
-      const absl::Status failure = world.failure();
-      return failure.ok() ? in_time() : failure;
-    };
-    DT_RETURN_IF_ERROR(StartMpi(stop));
-    DT_ASSIGN_OR_RETURN(const MPI_Comm comm, DuplicateComm(MPI_COMM_WORLD, stop));
-    int rank = 0, size = 0;
-    MPI_Comm_rank(comm, &rank);
-    MPI_Comm_size(comm, &size);
-    if (rank != me.rank || size != me.size) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("JoinWorld: MPI has started as rank ", rank, " of ", size, ", where ",
-                       me.launcher, " says ", me.rank, " of ", me.size,
-                       "; start the program by the launcher of the MPI that it links (Slurm: srun "
-                       "--mpi=pmix), or set DTENSOR_TRANSPORT=tcp"));
-    }
-    return std::make_unique<MpiTransport>(comm, world, OptionsNow());
-  };
-  DT_ASSIGN_OR_RETURN(auto world, ProcessWorld::Join(me, std::move(links)));
+  DT_ASSIGN_OR_RETURN(auto world, ProcessWorld::Join(me, LinksByMpi(MPI_COMM_WORLD, me)));
   return JoinedRank{std::move(world), me.local_rank};
 }
 

@@ -11,16 +11,18 @@
 
 namespace dtensor {
 
-// This process as the rank that it is in `comm`, which stays the caller's: only a duplicate of it
-// is used. Collective. Where rank 0 listens, the job and the secret are rank 0's: as its options
-// or its environment (launch.h) say, else made here, and told to the others over MPI. Errors, on
-// all ranks: kInvalidArgument, naming the rank, where options contradict the communicator or rank
-// 0's; kDeadlineExceeded where not all ranks call; kFailedPrecondition for an MPI that does not
-// run, or takes no calls from this thread; as ProcessWorld::Join.
+// This process as the rank that it is in `comm`, which stays the caller's: ranks gather over it
+// what they are, and then use it no more; messages have a duplicate. Collective. Where rank 0
+// listens, the job and the secret are rank 0's: as its options or its environment (launch.h) say,
+// else made here, and told to the others over MPI. Errors, on all ranks: kInvalidArgument, naming
+// the rank, where options contradict the communicator or rank 0's, or DTENSOR_TRANSPORT is none;
+// kUnavailable where rank 0 cannot listen; kDeadlineExceeded where not all ranks call;
+// kFailedPrecondition for an MPI that does not run, or takes no calls from this thread; as
+// ProcessWorld::Join.
 absl::StatusOr<JoinedRank> JoinMpiWorld(MPI_Comm comm, const LaunchOptions& options);
 
 // A WorldJoiner: where mpirun, or Slurm with its MPI, says which rank this is. Not where options or
-// dtrun's or torchrun's variables say it, nor where DTENSOR_TRANSPORT is tcp.
+// dtrun's or torchrun's variables say it, nor where DTENSOR_TRANSPORT is tcp, nor for one rank.
 absl::StatusOr<JoinedRank> JoinMpiLaunch(const LaunchOptions& options);
 
 }  // namespace dtensor

@@ -203,11 +203,7 @@ absl::StatusOr<LaunchedRank> ReadLaunch(const LaunchOptions& options,
   out.secret =
       !options.secret.empty() ? options.secret : environment.Text("DTENSOR_SECRET").value_or("");
   out.host = environment.Text("DTENSOR_HOST").value_or("");
-  out.transport = environment.Text("DTENSOR_TRANSPORT").value_or("");
-  if (!out.transport.empty() && out.transport != "tcp" && out.transport != "mpi") {
-    return InvalidArgument({"JoinWorld: DTENSOR_TRANSPORT is ", out.transport,
-                            ", which is no transport; it may be tcp or mpi, or unset"});
-  }
+  DT_ASSIGN_OR_RETURN(out.transport, ReadTransport(variable));
   if (out.size > 1) {
     DT_ASSIGN_OR_RETURN(const auto address, ReadAddress(options, environment, out));
     if (!address && !options.may_lack_address) return NoAddress(out);
@@ -218,6 +214,13 @@ absl::StatusOr<LaunchedRank> ReadLaunch(const LaunchOptions& options,
 
 absl::StatusOr<LaunchedRank> ReadLaunch(const LaunchOptions& options) {
   return ReadLaunch(options, [](const char* name) { return std::getenv(name); });
+}
+
+absl::StatusOr<std::string> ReadTransport(const std::function<const char*(const char*)>& variable) {
+  const std::string named = Environment(variable).Text("DTENSOR_TRANSPORT").value_or("");
+  if (named.empty() || named == "tcp" || named == "mpi") return named;
+  return InvalidArgument({"JoinWorld: DTENSOR_TRANSPORT is ", named,
+                          ", which is no transport; it may be tcp or mpi, or unset"});
 }
 
 absl::StatusOr<std::string> FirstSlurmHost(absl::string_view list) {

@@ -56,6 +56,9 @@ absl::StatusOr<LaunchedRank> ReadLaunch(const LaunchOptions& options,
                                         const std::function<const char*(const char*)>& variable);
 absl::StatusOr<LaunchedRank> ReadLaunch(const LaunchOptions& options);  // by getenv
 
+// LaunchedRank::transport. Errors: kInvalidArgument for another DTENSOR_TRANSPORT.
+absl::StatusOr<std::string> ReadTransport(const std::function<const char*(const char*)>& variable);
+
 // The first host of a Slurm list: "node[03-05,9],other" gives "node03",
 // "rack[0-1]n[5-9]" gives "rack0n5". Errors: kInvalidArgument.
 absl::StatusOr<std::string> FirstSlurmHost(absl::string_view list);

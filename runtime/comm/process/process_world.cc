@@ -90,7 +90,7 @@ absl::Status ProcessWorld::Connect() {
         std::make_unique<HostCommunicator>(memory_->ranks(), memory_->communicator(), *messages_);
   }
   listener_ = Socket();
-  links_ = {};
+  links_.transport = nullptr;
   return absl::OkStatus();
 }
 
@@ -126,7 +126,9 @@ Communicator& ProcessWorld::communicator() {
 }
 
 ProcessWorld::~ProcessWorld() {
-  if (is_connected_) Leave(absl::OkStatus()).IgnoreError();
+  if (!is_connected_) return;
+  Leave(absl::OkStatus()).IgnoreError();
+  if (links_.ended) links_.ended(control_->failure());
 }
 
 absl::Status ProcessWorld::Leave(absl::Status status) {

@@ -32,6 +32,8 @@ struct RankLinks {
   // between each pair of ranks. All ranks say the same by `name`, or are refused.
   std::function<absl::StatusOr<std::unique_ptr<MessageTransport>>(WorldState& world)> transport;
   std::string name;
+  // Called with the world's failure, or OK, when it is destroyed, if it was ever joined.
+  std::function<void(const absl::Status& failure)> ended;
 };
 
 class ProcessWorld {
