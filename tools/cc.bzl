@@ -142,7 +142,7 @@ def dt_benchmark(name, srcs, deps = [], **kwargs):
         **kwargs
     )
 
-def dt_test(name, srcs, deps = [], size = "small", tags = [], copts = [], **kwargs):
+def dt_test(name, srcs, deps = [], size = "small", tags = [], copts = [], with_mpi = False, **kwargs):
     """A GoogleTest program (gmock and main are linked), with our warnings.
 
     Tags with a meaning: `slow` and `gpu` are left out of the default run (a `gpu` test skips itself
@@ -156,8 +156,31 @@ def dt_test(name, srcs, deps = [], size = "small", tags = [], copts = [], **kwar
       size: bounds the time: small is one minute, medium five.
       tags: see above.
       copts: after ours.
+      with_mpi: makes X_with_mpi of X, the same program as one that sends by MPI where it is a process's rank.
       **kwargs: handed to cc_test (data, shard_count, target_compatible_with, ...).
     """
+    if with_mpi:
+        native.cc_library(
+            name = name + "_cases",
+            srcs = srcs,
+            copts = _copts(copts),
+            alwayslink = True,
+            linkstatic = True,
+            testonly = True,
+            deps = deps + ["@com_google_googletest//:gtest"],
+        )
+        dt_binary(
+            name = name + "_with_mpi",
+            testonly = True,
+            visibility = kwargs.get("visibility"),
+            deps = [
+                ":{}_cases".format(name),
+                "//dtensor/mpi",
+                "@com_google_googletest//:gtest_main",
+            ],
+        )
+        srcs = []
+        deps = [":{}_cases".format(name)]
     native.cc_test(
         name = name,
         size = size,
@@ -171,7 +194,7 @@ def dt_test(name, srcs, deps = [], size = "small", tags = [], copts = [], **kwar
         **kwargs
     )
 
-def dt_test_with_slow_cases(name, size = "small", slow_size = "large", tags = [], **kwargs):
+def dt_test_with_slow_cases(name, size = "small", slow_size = "large", tags = [], with_mpi = False, **kwargs):
     """A dt_test without the cases of suites called *Slow*, and a slow test that has these alone.
 
     Args:
@@ -179,6 +202,7 @@ def dt_test_with_slow_cases(name, size = "small", slow_size = "large", tags = []
       size: of the first.
       slow_size: of the other.
       tags: of both, but for `sanitize` and `threads`, which the first alone has.
+      with_mpi: as in dt_test, of the first.
       **kwargs: handed to both.
     """
     dt_test(
@@ -186,6 +210,7 @@ def dt_test_with_slow_cases(name, size = "small", slow_size = "large", tags = []
         size = size,
         args = ["--gtest_filter=-*.Slow*"],
         tags = tags,
+        with_mpi = with_mpi,
         **kwargs
     )
     dt_test(

@@ -7,7 +7,10 @@
 #include <memory>
 #include <optional>
 #include <tuple>
+#include <type_traits>
+#include <typeinfo>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/runtime/core/dtype.h"
@@ -18,6 +21,9 @@
 #include "dtensor/tensor/join_world.h"
 #include "dtensor/tensor/local_world.h"
 #include "gtest/gtest.h"
+
+// Null in programs that do not link MPI.
+extern "C" __attribute__((weak)) int MPI_Initialized(int* flag);
 
 namespace dtensor {
 namespace {
@@ -99,6 +105,18 @@ absl::StatusOr<std::vector<std::string>> OnProcesses(Context& kept, const BytesF
     bytes.push_back(outcome.text);
   }
   return bytes;
+}
+
+// What their exchanges go by: "memory", "TCP", "MPI", "memory and TCP". MPI is on where it has been
+// asked to carry messages, in programs that link it.
+std::string WayOf(const Communicator& communicator) {
+  int by_mpi = 0;
+  if (MPI_Initialized != nullptr) MPI_Initialized(&by_mpi);
+  const std::string messages = by_mpi != 0 ? "MPI" : "TCP";
+  const std::string type = typeid(communicator).name();
+  if (absl::StrContains(type, "HostCommunicator")) return "memory and " + messages;
+  if (absl::StrContains(type, "MessageCommunicator")) return messages;
+  return absl::StrContains(type, "PullCommunicator") ? "memory" : type;
 }
 
 // --- Both.
@@ -188,6 +206,9 @@ class SuiteWorlds final : public testing::Environment {
     const std::string folder = FromEnvironment("DTENSOR_SUITE_DIGESTS");
     if (folder.empty()) return;
     const int rank = processes_ == nullptr ? 0 : processes_->context().rank();
+    std::ofstream(absl::StrCat(folder, "/", rank, ".way"))
+        << (processes_ == nullptr ? "threads" : WayOf(processes_->context().communicator()))
+        << "\n";
     std::ofstream file(absl::StrCat(folder, "/", rank));
     for (const auto& [name, recorded] : recorded_) {
       file << absl::StrCat(name, ": ", absl::Hex(recorded.digest.value(), absl::kZeroPad16), " of ",

@@ -14,7 +14,7 @@
 //   DTENSOR_SUITE_RANKS=N        threads: worlds of other sizes, but for 1, are left out
 //   DTENSOR_SUITE_DIGESTS=DIR    DIR/RANK gets a line for each test case, with the digest of all
 //                                that ranks returned, bit by bit: the same from threads and
-//                                processes
+//                                processes; and DIR/RANK.way says what exchanges went by
 #ifndef DTENSOR_TENSOR_TESTING_SUITE_RANKS_H_
 #define DTENSOR_TENSOR_TESTING_SUITE_RANKS_H_
 
