@@ -23,6 +23,10 @@ class WorldState {
   virtual double timeout_seconds() const = 0;  // of a rank's silence
 };
 
+// For a rank that has seen of another what only a failure can have brought about: the world's
+// failure, which it awaits for some seconds; OK if none comes.
+absl::Status AwaitFailure(const WorldState& world);
+
 }  // namespace dtensor
 
 #endif  // DTENSOR_RUNTIME_COMM_WORLD_STATE_H_

@@ -76,8 +76,11 @@ absl::Status ProcessWorld::Connect() {
       });
   if (!is_alone) {
     const auto meanwhile = [this] { return messages_ != nullptr && messages_->Progress(); };
-    DT_ASSIGN_OR_RETURN(memory_, HostMemory::Open(rank(), cards_, std::move(arena), *device_,
-                                                  *control_, meanwhile));
+    auto memory =
+        HostMemory::Open(rank(), cards_, std::move(arena), *device_, *control_, meanwhile);
+    // A rank whose process has none any more is gone: that is heard too.
+    if (absl::IsNotFound(memory.status())) DT_RETURN_IF_ERROR(AwaitFailure(*control_));
+    DT_ASSIGN_OR_RETURN(memory_, std::move(memory));
   }
   const bool are_all_here = std::count(first.begin(), first.end(), first[0]) == size();
   if (!are_all_here || is_alone) {

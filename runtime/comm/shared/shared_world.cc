@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <set>
-#include <thread>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -20,7 +19,6 @@ constexpr std::chrono::microseconds kSlice(20000);
 // Where there is something to do meanwhile.
 constexpr std::chrono::microseconds kBusySlice(200);
 constexpr Seconds kLookForCycles(1);
-constexpr Seconds kAwaitFailure(5);
 
 }  // namespace
 
@@ -51,11 +49,8 @@ absl::Status SharedWorld::EndReading(int rank, const SharedGroup& group) {
     const int peer = group.ranks()[member];
     if (peer == rank || !group.has_withdrawn(member)) continue;
     // It failed the world before, and we shall hear why.
-    const auto until = Clock::now() + kAwaitFailure;
-    while (!failed() && Clock::now() < until) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    return failed() ? failure() : Fail(peer, absl::AbortedError("left an exchange"));
+    const absl::Status known = AwaitFailure(state_);
+    return known.ok() ? Fail(peer, absl::AbortedError("left an exchange")) : known;
   }
   return absl::OkStatus();
 }

@@ -70,7 +70,8 @@ std::optional<int64_t> MemoryLeft(const std::string& groups, const std::string& 
   for (std::string line; std::getline(file, line);) {
     const size_t first = line.find(':'), second = line.find(':', first + 1);
     if (first == line.npos || second == line.npos) continue;
-    const std::string_view controllers = std::string_view(line).substr(first + 1, second - first - 1);
+    const std::string_view controllers =
+        std::string_view(line).substr(first + 1, second - first - 1);
     const std::string_view path = std::string_view(line).substr(second + 1);
     std::optional<int64_t> here;
     if (controllers.empty()) here = LeftByAll(root, path, kVersion2);
