@@ -40,6 +40,7 @@ def torch_rate(dim, layers, batch, sequence, seconds, compiled=False):
     config["decayed"] = [n for n, w in weights.items() if w.dim() >= 2]
     model, opt = llama.Llama(config, weights), llama.optimizer(config, weights)
     if compiled:
+        torch._dynamo.config.recompile_limit = 256  # a layer is a function of its own here
         model.loss = torch.compile(model.loss)
     tokens = torch.randint(0, 256, (batch, sequence + 1))
     for _ in range(2):

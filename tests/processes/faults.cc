@@ -1,7 +1,7 @@
 // Faults at random moments of worlds of processes: whatever happens to a rank, every other one
 // returns an error that names it and the operation, soon, and nothing is left behind.
 //
-//   faults --program=rank_program [--times=2] [--seed=N] [--only=FAULT] [--strict]
+//   faults --program=rank_program [--times=2] [--seed=N] [--only=FAULT] [--way=WAY] [--strict]
 //
 // Each fault is tried so often, in redistributions, barriers, backward passes and reads of values
 // in turn. --strict: within 1 s of a death, and within the time-out and 1 s of a silence; without
@@ -60,12 +60,17 @@ const std::vector<Fault> kFaults = {
     {"suspend", "", 0, ""},
 };
 
+bool IsNetwork(const Fault& fault) { return fault.name.rfind("network", 0) == 0; }
+
 struct Request {
-  std::string program, only;
+  std::string program, only, way;
   int times = 2, parallel = 3;
   unsigned seed = 0;
   bool strict = false;
 };
+
+// How the ranks reach each other. A network that breaks is all that they have.
+const std::vector<std::string> kWays = {"tcp", "memory", "pairs"};
 
 struct Trial {
   const Fault& fault;
@@ -73,6 +78,7 @@ struct Trial {
   int victim;
   double after;  // seconds in which ranks do that
   unsigned seed;
+  std::string way;
 };
 
 struct Outcome {
@@ -102,8 +108,8 @@ class World {
                              {"DTENSOR_ADDRESS", address.ToString()},
                              {"DTENSOR_JOB", absl::StrCat("job ", trial.seed)},
                              {"DTENSOR_SECRET", "a secret"},
-                             {"DTENSOR_TRANSPORT", way() == Way::kTcp ? "tcp" : ""},
-                             {"DTENSOR_HOST", absl::StrCat(way() == Way::kPairs ? rank / 2 : 0)},
+                             {"DTENSOR_TRANSPORT", trial.way == "tcp" ? "tcp" : ""},
+                             {"DTENSOR_HOST", absl::StrCat(trial.way == "pairs" ? rank / 2 : 0)},
                              {"TMPDIR", folder}}));
     }
   }
@@ -124,10 +130,7 @@ class World {
   }
 
  private:
-  // How the ranks reach each other. A network that breaks is all that they have.
-  enum class Way { kTcp, kMemory, kPairs };
-  Way way() const { return is_network() ? Way::kTcp : static_cast<Way>(trial_.seed % 3); }
-  bool is_network() const { return trial_.fault.name.rfind("network", 0) == 0; }
+  bool is_network() const { return IsNetwork(trial_.fault); }
   Outcome Wrong(const std::string& what) const {
     std::vector<std::string> outputs;
     for (const auto& rank : ranks_) outputs.push_back(rank->output());
@@ -252,7 +255,11 @@ class Trials {
     std::uniform_int_distribution<int> victim(0, kRanks - 1);
     const int who = victim(random_);
     const double when = after(random_);
-    trials_.push_back({fault, moment, who, when, static_cast<unsigned>(random_())});
+    const unsigned seed = random_();
+    const std::string& way = IsNetwork(fault)       ? kWays[0]
+                             : request_.way.empty() ? kWays[seed % kWays.size()]
+                                                    : request_.way;
+    trials_.push_back({fault, moment, who, when, seed, way});
   }
 
   void Work() {
@@ -273,8 +280,9 @@ class Trials {
       const std::lock_guard lock(mutex_);
       if (!outcome.wrong.empty()) {
         ++failures_;
-        std::printf("FAILED: %s of rank %d during %s, after %.6f s: %s\n", trial.fault.name.c_str(),
-                    trial.victim, trial.moment.c_str(), trial.after, outcome.wrong.c_str());
+        std::printf("FAILED: %s of rank %d during %s over %s, after %.6f s: %s\n",
+                    trial.fault.name.c_str(), trial.victim, trial.moment.c_str(), trial.way.c_str(),
+                    trial.after, outcome.wrong.c_str());
       }
       outcomes_[mine] = std::move(outcome);
     }
@@ -313,6 +321,8 @@ int Main(int argc, char** argv) {
   app.add_option("--seed", request.seed);
   app.add_option("--only", request.only, "The fault that is tried.")
       ->check(CLI::IsMember(FaultNames()));
+  app.add_option("--way", request.way, "How ranks reach each other; none: now so, now so.")
+      ->check(CLI::IsMember(kWays));
   app.add_option("--parallel", request.parallel, "Worlds at a time.");
   app.add_flag("--strict", request.strict);
   CLI11_PARSE(app, argc, argv);

@@ -7,7 +7,6 @@
 #include <memory>
 #include <optional>
 #include <tuple>
-#include <type_traits>
 #include <typeinfo>
 
 #include "absl/strings/match.h"
