@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -273,6 +274,10 @@ class Trials {
       }
       const Trial& trial = trials_[mine];
       Outcome outcome = World(request_, trial, folder_).Run();
+      // The port was free when it was chosen, and is another world's now.
+      for (int i = 0; i < 3 && absl::StrContains(outcome.wrong, "Address already in use"); ++i) {
+        outcome = World(request_, trial, folder_).Run();
+      }
       const double most = trial.fault.within + (request_.strict ? 0 : 4);
       if (outcome.wrong.empty() && outcome.slowest > most) {
         outcome.wrong = absl::StrCat("takes ", outcome.slowest, " s, which is more than ", most);
