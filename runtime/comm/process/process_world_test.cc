@@ -133,8 +133,9 @@ TEST_P(ProcessWorldTest, AnExchangeThatIsFinishedTooLate) {
 // A loop that drops what it begins keeps the last one's memory, not all of it, and none in the end.
 TEST_P(ProcessWorldTest, DroppedExchangesAreFinishedByTheNextOne) {
   const auto results = RunProcesses(World(4), [](ProcessWorld& world) -> absl::Status {
-    const std::vector<int> pair = {world.rank() / 2 * 2, world.rank() / 2 * 2 + 1};
-    for (const std::vector<int>& group : {pair, std::vector<int>{0, 1, 2, 3}}) {
+    const int first = world.rank() / 2 * 2;
+    const std::vector<std::vector<int>> groups = {{first, first + 1}, {0, 1, 2, 3}};
+    for (const std::vector<int>& group : groups) {
       std::vector<std::weak_ptr<Collective>> dropped;
       for (int i = 0; i < 5; ++i) {
         DT_ASSIGN_OR_RETURN(const Tensor source, FromHost<float>(world.device(), {1, 2}, {2}));

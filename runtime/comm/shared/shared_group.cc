@@ -44,7 +44,7 @@ bool Reaches(absl::Span<const int64_t> shape, absl::Span<const int64_t> strides,
   int64_t numel = 1, last = offset;
   for (size_t dim = 0; dim < shape.size(); ++dim) {
     int64_t step;
-    if (shape[dim] < 0 || strides[dim] < 0) return false;
+    if (shape[dim] < 0 || strides[dim] < 0 || strides[dim] > elements) return false;
     if (__builtin_mul_overflow(numel, shape[dim], &numel)) return false;
     if (shape[dim] == 0) continue;
     if (__builtin_mul_overflow(shape[dim] - 1, strides[dim], &step)) return false;
@@ -140,7 +140,10 @@ absl::Status SharedGroup::Describe(const ExchangePart& part, Mine& mine) {
   words_.push_back(HeadOf(*source));
   words_.push_back(data == nullptr ? 0 : data - host_.arena().data());
   words_.insert(words_.end(), source->shape().begin(), source->shape().end());
-  words_.insert(words_.end(), source->strides().begin(), source->strides().end());
+  // The stride of a single element means nothing, and may be any number.
+  for (int dim = 0; dim < source->ndim(); ++dim) {
+    words_.push_back(source->shape()[dim] == 1 ? 0 : source->strides()[dim]);
+  }
   return absl::OkStatus();
 }
 
