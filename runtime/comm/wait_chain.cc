@@ -46,7 +46,10 @@ absl::Status TroubleOf(absl::Span<const WaitText> chain, bool timed_out, double 
         "ranks wait for each other in a cycle: ", ToString(chain.subspan(cycle - chain.begin())),
         "; all ranks must make the calls of their groups in one common order"));
   }
-  if (!timed_out) return absl::OkStatus();
+  return timed_out ? SilenceOf(chain, seconds) : absl::OkStatus();
+}
+
+absl::Status SilenceOf(absl::Span<const WaitText> chain, double seconds) {
   return absl::DeadlineExceededError(
       absl::StrCat("silent for ", seconds, " s while ", ToString(chain)));
 }

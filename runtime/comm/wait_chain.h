@@ -23,6 +23,8 @@ struct WaitText {
 // asks: its last peer is one of its ranks (a cycle), or the first of them has waited for `seconds`,
 // which is too long. OK if neither. Requires: not empty.
 absl::Status TroubleOf(absl::Span<const WaitText> chain, bool timed_out, double seconds);
+// That it has waited for so long.
+absl::Status SilenceOf(absl::Span<const WaitText> chain, double seconds);
 
 // Why a rank that returned `returned` fails the world, for which `rank` waits in `call`.
 absl::Status ReturnedWhile(const absl::Status& returned, int rank, absl::string_view call);

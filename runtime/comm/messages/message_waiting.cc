@@ -165,14 +165,15 @@ bool MessageCommunicator::HasDone(const RankWait& wait) const {
   return wait.stage == WaitStage::kCall || group->exchange == nullptr || group->exchange->receives;
 }
 
-// Whoever waits itself is not the one that is silent, but the one at the end of the chain.
+// Whoever waits itself is not the one that is silent, but the one at the end of the chain. It may
+// be a rank of the chain, where bytes are on their way that do not come: that is no cycle of calls.
 absl::Status MessageCommunicator::TimeOut(const Wait& wait) {
   const Seconds timeout(world_.timeout_seconds());
   const bool is_known =
       !wait.chain.empty() && wait.waited - wait.chain_came < 2 * ProbeInterval(timeout);
   const std::vector<WaitText> chain =
       is_known ? Texts(wait.chain) : std::vector<WaitText>{Described(wait)};
-  return world_.Fail(chain.back().peer, TroubleOf(chain, /*timed_out=*/true, timeout.count()));
+  return world_.Fail(chain.back().peer, SilenceOf(chain, timeout.count()));
 }
 
 absl::Status MessageCommunicator::Settle() {
