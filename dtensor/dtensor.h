@@ -18,5 +18,6 @@
 #include "dtensor/tensor/autograd.h"
 #include "dtensor/tensor/context.h"
 #include "dtensor/tensor/distributed_tensor.h"
+#include "dtensor/version.h"
 
 #endif  // DTENSOR_DTENSOR_H_

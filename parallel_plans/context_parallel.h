@@ -28,8 +28,9 @@
 #include "dtensor/nn/attention_module.h"
 #include "dtensor/parallel_plans/parallel_style.h"
 #include "dtensor/parallel_plans/style_text.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // The style, as others in styles.h.
 struct ContextParallel {

@@ -26,8 +26,9 @@
 #include "dtensor/layout/device_mesh.h"
 #include "dtensor/nn/module.h"
 #include "dtensor/ops/ops.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 class ContextPattern {
  public:

@@ -34,8 +34,9 @@
 #include "dtensor/layout/layout.h"
 #include "dtensor/parallel_plans/parallel_style.h"
 #include "dtensor/parallel_plans/style_text.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // The style, as others in styles.h. Its text: FullyShard("dp"), FullyShard("dp", 2).
 struct FullyShard {

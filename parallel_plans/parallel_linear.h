@@ -30,8 +30,9 @@
 #include "dtensor/layout/device_mesh.h"
 #include "dtensor/layout/placement.h"
 #include "dtensor/nn/layers.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 struct ParallelLinearOptions {
   std::string axis = "tp";  // a name of the mesh: an axis or a group

@@ -57,8 +57,9 @@
 #include "dtensor/parallel_plans/parallel_style.h"
 #include "dtensor/parallel_plans/style_text.h"
 #include "dtensor/parallel_plans/styles.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 struct ParallelPlanOptions {
   uint64_t seed = 0;

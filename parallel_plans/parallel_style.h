@@ -36,8 +36,9 @@
 #include "dtensor/layout/device_mesh.h"
 #include "dtensor/layout/placement.h"
 #include "dtensor/nn/module.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // Of what a style is asked: a module that its line names, and where.
 struct StyleSite {

@@ -15,8 +15,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "dtensor/parallel_plans/parallel_plan.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor::internal {
+namespace DTENSOR_EXPORT dtensor {
+namespace internal {
 
 class PlanBuilder {
  public:
@@ -122,6 +124,7 @@ class PlanBuilder {
   std::vector<Unit> units_;
 };
 
-}  // namespace dtensor::internal
+}  // namespace internal
+}  // namespace dtensor
 
 #endif  // DTENSOR_PARALLEL_PLANS_PLAN_BUILDER_H_

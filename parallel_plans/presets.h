@@ -30,8 +30,9 @@
 #include "absl/strings/string_view.h"
 #include "dtensor/layout/device_mesh.h"
 #include "dtensor/parallel_plans/parallel_plan.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 struct PresetOptions {
   std::string context_pattern = "zigzag";  // of cp (context_pattern.h)

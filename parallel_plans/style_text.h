@@ -31,8 +31,9 @@
 #include "dtensor/layout/placement.h"
 #include "dtensor/layout/text_scanner.h"
 #include "dtensor/parallel_plans/parallel_style.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 struct StyleArgument {
   std::string key;                                                      // empty: none

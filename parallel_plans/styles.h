@@ -62,8 +62,9 @@
 #include "dtensor/layout/placement.h"
 #include "dtensor/parallel_plans/parallel_style.h"
 #include "dtensor/parallel_plans/style_text.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 struct Colwise {
   explicit Colwise(std::string axis, std::optional<Placement> output = std::nullopt)

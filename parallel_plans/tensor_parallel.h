@@ -22,9 +22,10 @@
 #include "dtensor/nn/gpt2.h"
 #include "dtensor/nn/transformer.h"
 #include "dtensor/parallel_plans/parallel_plan.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/core/status.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // The mesh of the axis that is called so, an axis or a group, alone; nothing where there is none.
 // It lies on the ranks 0, 1, ...; `mesh` says on which ranks it lies there (DeviceMesh::Group).

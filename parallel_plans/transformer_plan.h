@@ -6,8 +6,9 @@
 #include <string>
 
 #include "dtensor/parallel_plans/parallel_plan.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // Where keys and values go, if not as queries over all of the axis: their heads are split on one
 // part of it, and replicated on the other.

@@ -1,7 +1,8 @@
 // Law 11: a tensor's value changes only by a write that its user asked for. Random programs of
 // views, redistributions (remembered, in place, asynchronous), writes, optimizer steps and backward
 // passes give what write_reference.h gives, on every mesh and device, or are refused for one of two
-// reasons. DTENSOR_SEED repeats a run; DTENSOR_SECONDS is how long the slow one lasts.
+// reasons. Each is traced, and the trace's sums are the counters. DTENSOR_SEED repeats a run;
+// DTENSOR_SECONDS is how long the slow one lasts.
 #include <algorithm>
 #include <cmath>
 #include <iostream>
@@ -22,6 +23,7 @@
 #include "dtensor/tensor/autograd.h"
 #include "dtensor/tensor/distributed_tensor.h"
 #include "dtensor/testing/random_layouts.h"
+#include "dtensor/tests/tracing/check_trace.h"
 #include "gtest/gtest.h"
 #include "tests/write_reference.h"
 
@@ -428,8 +430,11 @@ void RunOne(TestRandom& random, Totals& totals) {
   const absl::Status status = RunRanks(
       mesh.size(),
       [&](Context& context) -> absl::Status {
+        context.StartTrace();
         Program program(context, mesh, seed);
-        if (absl::Status status = program.Run(); !status.ok())
+        absl::Status status = program.Run();
+        if (status.ok()) status = CheckTrace(context);
+        if (!status.ok())
           return absl::Status(status.code(), absl::StrCat(status.message(), program.log()));
         if (context.rank() != 0) return absl::OkStatus();
         totals.operations += program.operations();

@@ -25,8 +25,11 @@ _WARNINGS = [
     "-Wno-unknown-warning-option",
 ]
 
+# No bazelrc has to say it: neither here nor in a workspace that uses this one.
+_CXX = ["-std=c++20"]
+
 # What a careful user compiles with: no header of ours may warn, or need exceptions or RTTI.
-USER_COPTS = [
+USER_COPTS = _CXX + [
     "-Wall",
     "-Wextra",
     "-Werror",
@@ -34,14 +37,44 @@ USER_COPTS = [
     "-fno-rtti",
 ]
 
-def _copts(more):
+def _is_ours():
+    return native.repository_name() == "@"
+
+def library_copts():
+    """What all sources are compiled with."""
+
     # An embedder's compiler may be newer than ours, and warn of more.
-    if native.repository_name() != "@":
-        return _WARNINGS + more
-    return _WARNINGS + select({
+    return _CXX + _WARNINGS + (select({
         "//tools:werror_off": [],
         "//conditions:default": ["-Werror"],
-    }) + more
+    }) if _is_ours() else [])
+
+# Less time to compile (CONTRIBUTING.md): g++ parses what most sources include once, for all of them, and
+# does not look for garbage below 2 GB (the number is KiB), which clang knows nothing of. Not in another
+# workspace, whose flags and memory we do not know.
+def _sooner(precompiled):
+    return [
+        "-include",
+        precompiled,
+        "--param=ggc-min-heapsize=2000000",
+        "-Wno-unused-command-line-argument",
+    ] if _is_ours() else []
+
+def _copts(more):
+    return library_copts() + _sooner("tools/precompiled/library.hh") + more
+
+def _deps(more):
+    return more + (["//tools/precompiled:library"] if _is_ours() else [])
+
+# A test's own source runs for less long than it takes to be optimized; what computes much for tests is a
+# library, and is. What is precompiled for it must be compiled as it is.
+TEST_OPTIMIZATION = ["-O0"]
+
+def _test_copts(more):
+    return library_copts() + TEST_OPTIMIZATION + _sooner("tools/precompiled/test.hh") + more
+
+def _test_deps(more):
+    return more + (["//tools/precompiled:test"] if _is_ours() else [])
 
 def _include_prefix():
     package = native.package_name()
@@ -49,29 +82,34 @@ def _include_prefix():
         return None
     return "dtensor/" + package if package else "dtensor"
 
-def _header_test(name, hdrs, testonly, **kwargs):
+def _header_test(name, hdrs, srcs, testonly, **kwargs):
     """One library with a source for each header, which includes that header twice and nothing else.
+
+    Not for headers that a source of the same name includes first, which CMake compiles without anything
+    precompiled; all that are installed are compiled together, as strictly, by tests/headers.
 
     It is compiled as a user's own program would be, so our leave to ignore some warnings does not count.
     Left out of ordinary builds by its tag; `bazel build --config=header_tests //...` builds them all.
     """
     prefix = _include_prefix() or native.package_name()
     names = [hdr.lstrip(":") for hdr in hdrs]
+    tried = srcs if type(srcs) == "list" and not testonly else []  # a select is none
     alone = [
         hdr
         for hdr in names
         # Not ours to compile alone: another package's, and Highway's parts that are included per target.
-        if ":" not in hdr and not hdr.startswith("//") and not hdr.endswith("-inl.h")
+        if ":" not in hdr and not hdr.startswith("//") and not hdr.endswith("-inl.h") and
+           hdr[:-len("h")] + "cc" not in tried
     ]
     if not alone:
         return
-    srcs = ["{}_header_test/{}.cc".format(name, hdr) for hdr in alone]
+    alone_srcs = ["{}_header_test/{}.cc".format(name, hdr) for hdr in alone]
     native.genrule(
         name = name + "_header_test_srcs",
-        outs = srcs,
+        outs = alone_srcs,
         cmd = " && ".join([
             "printf '#include \"%s\"\\n#include \"%s\"\\n' {0} {0} > $(RULEDIR)/{1}".format(prefix + "/" + hdr, src)
-            for hdr, src in zip(alone, srcs)
+            for hdr, src in zip(alone, alone_srcs)
         ]),
         tags = ["header_test"],
         testonly = testonly,
@@ -79,7 +117,7 @@ def _header_test(name, hdrs, testonly, **kwargs):
     )
     native.cc_library(
         name = name + "_header_test",
-        srcs = srcs,
+        srcs = alone_srcs,
         # Whether it compiles is all we ask.
         copts = USER_COPTS + ["-O0"],
         linkstatic = True,
@@ -95,7 +133,7 @@ def dt_library(name, hdrs = [], srcs = [], deps = [], copts = [], visibility = N
 
     Args:
       name: as in cc_library; so are hdrs, srcs, deps and testonly. `name_header_test` is made beside it.
-      hdrs: compiled alone by the header test, but for `*-inl.h`.
+      hdrs: compiled alone by the header test, but for `*-inl.h` and those whose source in srcs does it.
       srcs: sources, and headers that no other target may include.
       deps: libraries.
       copts: after ours.
@@ -112,12 +150,13 @@ def dt_library(name, hdrs = [], srcs = [], deps = [], copts = [], visibility = N
         linkstatic = True,
         testonly = testonly,
         visibility = visibility,
-        deps = deps,
+        deps = _deps(deps + (["//runtime/core:export"] if name != "export" else [])),
         **kwargs
     )
     _header_test(
         name = name,
         hdrs = hdrs,
+        srcs = srcs,
         testonly = testonly,
         target_compatible_with = kwargs.get("target_compatible_with", []),
     )
@@ -128,7 +167,7 @@ def dt_binary(name, srcs = [], deps = [], copts = [], **kwargs):
         name = name,
         srcs = srcs,
         copts = _copts(copts),
-        deps = deps + ["//tools/sanitizers:suppressions"],
+        deps = _deps(deps + ["//tools/sanitizers:suppressions"]),
         **kwargs
     )
 
@@ -163,11 +202,11 @@ def dt_test(name, srcs, deps = [], size = "small", tags = [], copts = [], with_m
         native.cc_library(
             name = name + "_cases",
             srcs = srcs,
-            copts = _copts(copts),
+            copts = _test_copts(copts),
             alwayslink = True,
             linkstatic = True,
             testonly = True,
-            deps = deps + ["@com_google_googletest//:gtest"],
+            deps = _test_deps(deps + ["@com_google_googletest//:gtest"]),
         )
         dt_binary(
             name = name + "_with_mpi",
@@ -185,12 +224,12 @@ def dt_test(name, srcs, deps = [], size = "small", tags = [], copts = [], with_m
         name = name,
         size = size,
         srcs = srcs,
-        copts = _copts(copts),
+        copts = _test_copts(copts),
         tags = tags,
-        deps = deps + [
+        deps = _test_deps(deps + [
             "//tools/sanitizers:suppressions",
             "@com_google_googletest//:gtest_main",
-        ] + (["//tools/cuda:require_gpu"] if "gpu" in tags else []),
+        ] + (["//tools/cuda:require_gpu"] if "gpu" in tags else [])),
         **kwargs
     )
 

@@ -115,7 +115,8 @@ absl::StatusOr<LayoutChoice> AttentionLayouts(const LayoutChoiceRequest& request
   const RedistributionOptions& options = request.options;
   const int64_t left = std::max<int64_t>(0, options.max_extra_bytes - options.staging_bytes);
   const AttentionPlan* plan = &ChooseAttentionPlan(plans, options.max_extra_bytes < 0 ? -1 : left);
-  if (arguments.plan != AttentionPlanKind::kAutomatic) {
+  choice.asked_for = arguments.plan != AttentionPlanKind::kAutomatic;
+  if (choice.asked_for) {
     DT_ASSIGN_OR_RETURN(plan, Pinned(plans, arguments, problem, request.operands));
   }
   if (plan->kind == AttentionPlanKind::kRing) return choice;  // which is what the rule finds
@@ -165,7 +166,7 @@ const OpDef kAttentionOp = {
     .types = TypeSet::Floats(),
     .check = AttentionCheck,
     .result_dtype = AttentionType,
-    .host = {AttentionForward, AttentionBackward},
+    .every_device = {AttentionForward, AttentionBackward},
     .saved_operands = 0b111,
     .saved_results = 0b11,
     .choose_layouts = AttentionLayouts,

@@ -10,9 +10,10 @@
 #include "absl/status/statusor.h"
 #include "dtensor/attention/attention_plan.h"
 #include "dtensor/runtime/core/attention_mask.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/tensor/distributed_tensor.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // Attention with grouped queries, of floats: q [b, s, hq, d], k, v [b, t, hkv, d], d > 0, hkv
 // divides hq. "b s (h g) d!, b t~s h d!, b t~s h d! -> b s (h g) d!". A query that sees no key

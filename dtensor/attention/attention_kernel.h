@@ -8,9 +8,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/tensor/op.h"
 
-namespace dtensor::internal {
+namespace DTENSOR_EXPORT dtensor {
+namespace internal {
 
 // The seed of dropout comes with each call. Requires: q, k and v as attention's rule places them,
 // and AttentionAttrs. Errors: as RingSchedule::Create.
@@ -20,6 +22,7 @@ absl::StatusOr<std::shared_ptr<const OpState>> PrepareAttention(const OpStateReq
 absl::Status AttentionForward(const OpCall& call);
 absl::Status AttentionBackward(const GradCall& call);
 
-}  // namespace dtensor::internal
+}  // namespace internal
+}  // namespace dtensor
 
 #endif  // DTENSOR_ATTENTION_ATTENTION_KERNEL_H_

@@ -9,9 +9,11 @@
 #include "dtensor/attention/attention.h"
 #include "dtensor/attention/attention_plan.h"
 #include "dtensor/layout/device_mesh.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/tensor/op.h"
 
-namespace dtensor::internal {
+namespace DTENSOR_EXPORT dtensor {
+namespace internal {
 
 struct AttentionAttrs {
   AttentionPlanKind plan = AttentionPlanKind::kAutomatic;
@@ -35,6 +37,7 @@ absl::Span<const OpDef* const> AttentionOps();
 absl::StatusOr<AttentionAttrs> AttrsOf(const AttentionOptions& options, const DeviceMesh& mesh,
                                        bool backward);
 
-}  // namespace dtensor::internal
+}  // namespace internal
+}  // namespace dtensor
 
 #endif  // DTENSOR_ATTENTION_ATTENTION_OP_H_

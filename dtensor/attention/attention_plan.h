@@ -29,8 +29,9 @@
 #include "dtensor/runtime/core/attention_mask.h"
 #include "dtensor/runtime/core/dims.h"
 #include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 enum class AttentionPlanKind : uint8_t { kAutomatic, kRing, kGather, kAllToAll };
 absl::string_view ToString(AttentionPlanKind kind);  // "automatic", "ring", "gather", "all-to-all"

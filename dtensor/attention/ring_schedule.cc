@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/algorithm/container.h"
+#include "absl/numeric/int128.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/layout/regions.h"
 #include "dtensor/runtime/core/status.h"
@@ -298,16 +299,18 @@ int RingSchedule::CrossingGradients() const {
 }
 
 double RingSchedule::Balance() const {
-  double total = 0, slowest = 0;
+  // Whole numbers: sums of doubles are rounded, each another way, and their share may exceed 1.
+  absl::uint128 total = 0, slowest = 0;
   for (const RingStep& step : steps_) {
     int64_t largest = 0;
     for (const RingTurn& turn : step.turns) {
-      total += static_cast<double>(turn.work);
+      total += turn.work;
       largest = std::max(largest, turn.work);
     }
-    slowest += static_cast<double>(largest);
+    slowest += largest;
   }
-  return slowest == 0 ? 1 : total / (ring_size() * slowest);
+  if (slowest == 0) return 1;
+  return static_cast<double>(total) / static_cast<double>(ring_size() * slowest);
 }
 
 // One block is worked on while the next arrives. A double ring holds one more, which has come for

@@ -33,9 +33,10 @@
 #include "dtensor/layout/layout.h"
 #include "dtensor/runtime/core/attention_mask.h"
 #include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/core/index_set.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 struct RingProblem {
   // Layouts of the sequence dimension alone, in any order, also unlike ones: "[cp:zigzag]".

@@ -143,6 +143,10 @@ TEST(RingSchedule, CausalBalance) {
   }
 }
 
+TEST(RingSchedule, TheBalanceOfLargeSumsIsAShare) {
+  EXPECT_EQ(Plan(Problem("cp=8", ShardOrder::Contiguous(), 922337200, "full")).Balance(), 1);
+}
+
 TEST(RingSchedule, ZigzagGivesAllRanksTheSameWorkInEachStep) {
   for (const char* mesh : {"cp=1", "cp=2", "cp=3", "cp=5", "cp=8", "o=2,i=2", "o=2,i=3"}) {
     const RingSchedule schedule = Plan(Problem(mesh, ShardOrder::Zigzag(), 1680));

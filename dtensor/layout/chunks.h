@@ -9,8 +9,9 @@
 #include <cstdint>
 
 #include "absl/container/inlined_vector.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 constexpr int64_t CeilDiv(int64_t n, int64_t d) { return n / d + (n % d != 0); }
 

@@ -22,8 +22,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 using AxisList = absl::InlinedVector<int, 4>;  // axis indices of a mesh; order matters where stated
 

@@ -6,8 +6,9 @@
 #include <cstdint>
 
 #include "absl/strings/string_view.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 class Digest {
  public:

@@ -7,8 +7,9 @@
 
 #include "absl/types/span.h"
 #include "dtensor/layout/regions.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // The index-th of `parts` ceil chunks of some regions' elements, one region after the other, each
 // in row-major order. Of each it is at most 2 * dimensions - 1 disjoint regions, in that order.

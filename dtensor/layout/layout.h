@@ -40,9 +40,10 @@
 #include "dtensor/layout/device_mesh.h"
 #include "dtensor/layout/placement.h"
 #include "dtensor/runtime/core/dims.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/core/reduce_op.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // One mesh axis splitting what the splits before it left.
 struct AxisSplit {

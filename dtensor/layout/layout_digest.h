@@ -4,8 +4,9 @@
 
 #include "dtensor/layout/digest.h"
 #include "dtensor/layout/layout.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // All of the layout but its mesh, whose axes are added as numbers.
 void AddLayout(const Layout& layout, Digest& digest);

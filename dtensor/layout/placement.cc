@@ -1,5 +1,7 @@
 #include "dtensor/layout/placement.h"
 
+#include <utility>
+
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -60,13 +62,22 @@ absl::string_view ReadShard(TextScanner& in, Placement& placement) {
 }
 
 absl::string_view ReadPartial(TextScanner& in, Placement& placement) {
-  const absl::StatusOr<ReduceOp> op = ParseReduceOp(in.EatName());
+  absl::string_view name = in.EatName();
+  if (name == "reduce_op" && in.Eat("=")) name = in.EatName();
+  absl::string_view quote;
+  for (const absl::string_view mark : {"\"", "'"}) {
+    if (!name.empty() || !in.Eat(mark)) continue;
+    quote = mark;
+    name = in.EatName();
+  }
+  const absl::StatusOr<ReduceOp> op = ParseReduceOp(name);
   if (!op.ok()) return "sum, avg, max, min or product";
+  if (!in.Eat(quote)) return "the closing quote";
   placement = Partial(*op);
   return in.Eat(")") ? "" : "')'";
 }
 
-// The short spelling, or the C++ and Python one: Shard(0), Shard(dim=0), Replicate(), Partial().
+// The short spelling, or those of C++ and Python: Shard(dim=0), Replicate(), Partial("sum").
 absl::string_view ReadPlacement(TextScanner& in, Placement& placement) {
   placement = Replicate();
   if (in.Eat("Replicate()") || in.Eat("R")) return "";
@@ -79,10 +90,24 @@ absl::string_view ReadPlacement(TextScanner& in, Placement& placement) {
   return "a placement";
 }
 
-// Of a list in brackets, what is in them.
+// Of a list or a tuple of Python's, what is in it, without a comma behind its last part.
 absl::string_view WithoutBrackets(absl::string_view text) {
-  absl::string_view list = absl::StripAsciiWhitespace(text);
-  return absl::ConsumePrefix(&list, "[") && absl::ConsumeSuffix(&list, "]") ? list : text;
+  for (const auto& [open, close] : {std::pair("[", "]"), {"(", ")"}}) {
+    absl::string_view list = absl::StripAsciiWhitespace(text);
+    if (!absl::ConsumePrefix(&list, open) || !absl::ConsumeSuffix(&list, close)) continue;
+    list = absl::StripAsciiWhitespace(list);
+    if (list != ",") absl::ConsumeSuffix(&list, ",");
+    return list;
+  }
+  return text;
+}
+
+// Of PyTorch's placements the one that has no counterpart of one axis alone.
+absl::Status RefuseStrided(absl::string_view text) {
+  return InvalidArgument({"cannot read the placement \"", text, "\": it says that a later axis of ",
+                          "the mesh splits the dimension before this one; write the layout, with ",
+                          "the axes of a dimension in the order in which they split it, as ",
+                          "[tp,dp] []"});
 }
 
 // The end of the first part of "S(0,unit(2)),R": its first comma outside parentheses.
@@ -118,6 +143,9 @@ absl::StatusOr<Placement> Placement::Parse(absl::string_view text) {
   absl::string_view expected = ReadPlacement(in, placement);
   if (expected.empty() && in.AtEnd()) return placement;
   if (expected.empty()) expected = "the end";
+  for (const absl::string_view strided : {"_StridedShard(", "_S("}) {
+    if (TextScanner(text).Eat(strided)) return RefuseStrided(text);
+  }
   const bool named = absl::StrContains(text, ':');
   return InvalidArgument({"cannot read the placement \"", text, "\": expected ", expected, " at \"",
                           in.rest(), "\"; write ", kSpellings,

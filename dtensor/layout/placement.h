@@ -24,9 +24,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/core/reduce_op.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // How an axis deals out a dimension. `n` is the unit, the rounds or the block; unused otherwise.
 struct ShardOrder {
@@ -63,8 +64,10 @@ class Placement {
   constexpr ReduceOp op() const { return op_; }          // of a Partial
 
   std::string ToString() const;
-  // Also the words of C++ and Python: Replicate(), Shard(0), Shard(dim=0), Partial(), Partial(sum).
-  // Errors: kInvalidArgument, showing the spellings there are.
+  // Also the words of C++ and PyTorch: Replicate(), Shard(0), Shard(dim=0), Partial(),
+  // Partial(sum), Partial(reduce_op=sum), Partial("sum").
+  // Errors: kInvalidArgument, showing the spellings there are; of a _StridedShard, that a layout
+  // says it.
   static absl::StatusOr<Placement> Parse(absl::string_view text);
 
   friend constexpr bool operator==(const Placement&, const Placement&) = default;
@@ -97,7 +100,7 @@ constexpr Placement Partial(ReduceOp op = ReduceOp::kSum) {
 using Placements = absl::InlinedVector<Placement, 4>;  // one per mesh axis, in mesh order
 
 std::string ToString(absl::Span<const Placement> placements);  // "P(sum),S(0)"
-// Also in brackets: "[Shard(dim=0), Replicate()]".
+// Also a list or a tuple: "[Shard(dim=0), Replicate()]", "(Shard(dim=0),)".
 // Errors: kInvalidArgument, naming the part that cannot be read.
 absl::StatusOr<Placements> ParsePlacements(absl::string_view text);
 

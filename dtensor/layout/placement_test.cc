@@ -96,9 +96,17 @@ TEST(PlacementTest, ParsesTheWordsOfCppAndPython) {
   EXPECT_THAT(Placement::Parse("Shard(0, zigzag)"), IsOkAndHolds(Shard(0, ShardOrder::Zigzag())));
   EXPECT_THAT(Placement::Parse("Partial()"), IsOkAndHolds(Partial()));
   EXPECT_THAT(Placement::Parse("Partial(max)"), IsOkAndHolds(Partial(ReduceOp::kMax)));
-  EXPECT_THAT(ParsePlacements("[Shard(dim=0), Replicate()]"),
-              IsOkAndHolds(Placements{Shard(0), Replicate()}));
+  for (const char* text :
+       {"Partial(reduce_op=max)", "Partial( reduce_op = 'max' )", "Partial(\"max\")", "P('max')"}) {
+    EXPECT_THAT(Placement::Parse(text), IsOkAndHolds(Partial(ReduceOp::kMax))) << text;
+  }
+  for (const char* text : {"[Shard(dim=0), Replicate()]", "(Shard(dim=0), Replicate())",
+                           "(S(0), R,)", " [S(0),R , ] "}) {
+    EXPECT_THAT(ParsePlacements(text), IsOkAndHolds(Placements{Shard(0), Replicate()})) << text;
+  }
+  EXPECT_THAT(ParsePlacements("(Shard(dim=0),)"), IsOkAndHolds(Placements{Shard(0)}));
   EXPECT_THAT(ParsePlacements("[]"), IsOkAndHolds(IsEmpty()));
+  EXPECT_THAT(ParsePlacements("()"), IsOkAndHolds(IsEmpty()));
 }
 
 TEST(PlacementTest, ErrorsSayWhatIsWanted) {
@@ -112,13 +120,25 @@ TEST(PlacementTest, ErrorsSayWhatIsWanted) {
   EXPECT_THAT(error("P(mean)"), HasSubstr("expected sum, avg, max, min or product"));
   EXPECT_THAT(error("dp: S(0), tp: R"), HasSubstr("without names of axes"));
   EXPECT_THAT(error("[S(0)"), HasSubstr("\"[S(0)\""));
+  EXPECT_THAT(error("(S(0), R"), HasSubstr("\"(S(0), R\""));
+  EXPECT_THAT(error("[S(0),,]"), HasSubstr("\"\""));
+  for (const char* lone : {"(,)", "[,]", "[ , ]"}) {
+    EXPECT_THAT(error(lone), HasSubstr("expected a placement")) << lone;
+  }
+  EXPECT_THAT(error("Partial('sum)"), HasSubstr("expected the closing quote at \")\""));
+  EXPECT_THAT(error("Partial(reduce_op)"), HasSubstr("expected sum, avg"));
+  EXPECT_THAT(error("Partial(op=sum)"), HasSubstr("expected sum, avg"));
+  EXPECT_THAT(error("[_StridedShard(dim=0, split_factor=2), Shard(dim=0)]"),
+              AllOf(HasSubstr("\"_StridedShard(dim=0, split_factor=2)\""),
+                    HasSubstr("write the layout"), HasSubstr("[tp,dp] []")));
+  EXPECT_THAT(error("_S(0, 2)"), HasSubstr("write the layout"));
 }
 
 TEST(PlacementTest, RandomTextsReadBackOrAreRefused) {
   const std::vector<std::string> pieces = {
-      "R",        "S(",     "P(",     "0",           ")",        ",",           "unit(",
-      "block(1)", " ",      "zigzag", "sum",         "[",        "]",           "-2",
-      "S(1)",     "Shard(", "dim=",   "Replicate()", "Partial(", "99999999999", "\xFF"};
+      "R",    "S(",          "P(",       "0",           ")",    ",",  "unit(", "block(1)",
+      " ",    "zigzag",      "sum",      "[",           "]",    "-2", "S(1)",  "Shard(",
+      "dim=", "Replicate()", "Partial(", "99999999999", "\xFF", "(",  "'",     "reduce_op="};
   TestRandom random;
   int read = 0;
   for (int round = 0; round < 100'000; ++round) {

@@ -16,9 +16,10 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "dtensor/layout/layout.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/core/index_set.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 using Region = absl::InlinedVector<IndexSet, 4>;  // one index set per tensor dimension
 

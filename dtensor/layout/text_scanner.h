@@ -8,8 +8,9 @@
 #include <cstdint>
 
 #include "absl/strings/string_view.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // Whether `name` is letters, digits and '_', does not start with a digit, and is not "_" alone
 // (which in a layout's text stands for what nothing splits).

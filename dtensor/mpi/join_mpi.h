@@ -9,7 +9,10 @@
 // Linking it is also all that JoinWorld() and RunWorld() need to send by MPI under mpirun and
 // Slurm: they initialize MPI themselves then, and finalize it when the process exits. (A world of
 // one sends nothing, and is joined without MPI.)
-// docs/running.md says what MPI does when a process dies, and what may be called after that.
+// When a process dies, a call to MPI may never return (OpenMPI over TCP). Where that is one of this
+// library's, this process ends, 5 s after its world has failed: the failure on stderr, status 1, no
+// functions of atexit. MPI's own default (MPI_ERRORS_ARE_FATAL) ends processes too.
+// docs/running.md says more of that, and what may be called after a failure.
 #ifndef DTENSOR_MPI_JOIN_MPI_H_
 #define DTENSOR_MPI_JOIN_MPI_H_
 
@@ -18,9 +21,10 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/tensor/join_world.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // This process as the rank that it is in `comm`; the world is the communicator's processes, of
 // which others may make worlds too, at the same time. The communicator stays the caller's: this

@@ -12,8 +12,9 @@
 
 #include "absl/status/statusor.h"
 #include "dtensor/nn/optimizer.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 struct AdamWOptions {
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1;

@@ -5,8 +5,9 @@
 
 #include "dtensor/nn/module.h"
 #include "dtensor/ops/ops.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // Forward: [b, s, dim] -> [b, s, dim], with Attention(q, k, v, attention_options()) somewhere.
 class AttentionModule : public Module {

@@ -25,8 +25,9 @@
 #include "absl/strings/string_view.h"
 #include "dtensor/nn/module.h"
 #include "dtensor/ops/ops.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 struct BertConfig {
   int64_t vocab = 30522, positions = 512, token_types = 2;

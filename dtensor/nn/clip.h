@@ -4,9 +4,10 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/tensor/distributed_tensor.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 struct ClipResult {
   DistributedTensor norm;   // replicated scalar f32 (f64 for f64): of all gradients together

@@ -13,8 +13,9 @@
 #include <vector>
 
 #include "dtensor/nn/module.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // Holds modules; calling it is an error. For models that call its modules in their own way.
 class ModuleList : public Module {

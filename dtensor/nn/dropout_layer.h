@@ -3,8 +3,9 @@
 #define DTENSOR_NN_DROPOUT_LAYER_H_
 
 #include "dtensor/nn/module.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // Dropout(x, p, seed), with the next seed of x's Context (Context::NextSeed) at each call; x itself
 // where p is 0 and while the module does not train. The mask is the same on every mesh. Set

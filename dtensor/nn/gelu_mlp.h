@@ -9,8 +9,9 @@
 #include "absl/strings/string_view.h"
 #include "dtensor/nn/layers.h"
 #include "dtensor/ops/ops.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // The form that Hugging Face calls so: "gelu", "gelu_new", "gelu_pytorch_tanh"; none of the others.
 std::optional<GeluForm> GeluNamed(absl::string_view name);

@@ -23,8 +23,9 @@
 #include "absl/strings/string_view.h"
 #include "dtensor/nn/layers.h"
 #include "dtensor/ops/ops.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 struct Gpt2Config {
   int64_t vocab = 50257, positions = 1024, dim = 768, layers = 12, heads = 12;

@@ -7,8 +7,9 @@
 #include <vector>
 
 #include "dtensor/nn/module.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // The stddev of projections back to the residual stream (Radford et al. 2019): their sum over
 // layers stays bounded.

@@ -13,9 +13,10 @@
 
 #include "absl/status/statusor.h"
 #include "dtensor/nn/optimizer.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/tensor/distributed_tensor.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 struct LossScalerOptions {
   double initial_scale = 65536;

@@ -13,7 +13,9 @@
 
 #include <cstdint>
 
-namespace dtensor {
+#include "dtensor/runtime/core/export.h"
+
+namespace DTENSOR_EXPORT dtensor {
 
 class LrSchedule {
  public:

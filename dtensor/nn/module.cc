@@ -193,7 +193,7 @@ TensorOr Module::operator()(const TensorOr& x) {
 }
 
 TensorOr Module::RunOne(const DistributedTensor& x) {
-  const WorkScope work(x.context(), this);
+  const WorkScope work(x.context(), this, path_);
   DT_ASSIGN_OR_RETURN(const DistributedTensor input, AtEdge(x, &ModuleEdge::input, 0));
   const GatherScope scope(gather_group_.get());
   DT_RETURN_IF_ERROR(scope.status());
@@ -222,7 +222,7 @@ TensorsOr Module::Call(absl::Span<const TensorOr> operands) {
 }
 
 TensorsOr Module::RunAll(absl::Span<const DistributedTensor> operands) {
-  const WorkScope work(operands[0].context(), this);
+  const WorkScope work(operands[0].context(), this, path_);
   std::vector<DistributedTensor> inputs;
   for (size_t i = 0; i < operands.size(); ++i) {
     DT_ASSIGN_OR_RETURN(DistributedTensor input,
@@ -244,7 +244,7 @@ TensorsOr Module::RunAll(absl::Span<const DistributedTensor> operands) {
 
 void Module::set_gather_group(std::shared_ptr<GatherGroup> group) {
   gather_group_ = std::move(group);
-  if (gather_group_ != nullptr) gather_group_->set_scope(this);
+  if (gather_group_ != nullptr) gather_group_->set_scope(this, path_);
 }
 
 TensorOr Module::Forward(const DistributedTensor&) {
@@ -293,6 +293,9 @@ TensorOr Module::AtEdge(const TensorOr& x, std::optional<Placement> ModuleEdge::
                         int index) const {
   if (!x.ok()) return WithPath(x.status());
   if (!x->defined()) return WithPath(InvalidArgument({"the module's result is undefined"}));
+  const bool is_input = side == &ModuleEdge::input;
+  const TraceReason reason(x->context().tracer(),
+                           is_input ? TraceCause::kEdgeInput : TraceCause::kEdgeOutput, index);
   TensorOr moved = AtEdges(*x, edges_, side, index);
   return moved.ok() ? moved : WithPath(moved.status());
 }

@@ -65,11 +65,12 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/tensor/distributed_tensor.h"
 #include "dtensor/tensor/gather_group.h"
 #include "dtensor/tensor/recompute.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 struct AttentionOptions;  // attention.h
 

@@ -25,9 +25,9 @@ absl::Status CheckParameter(absl::string_view who, const DistributedTensor& para
     return InvalidArgument({who, ": a parameter ", parameter.ToString(), " is Partial, and a step ",
                             "of its terms is no step of their sum; Redistribute it first"});
   }
-  if (!parameter.local().is_contiguous()) {
-    return InvalidArgument({who, ": the local data of a parameter ", parameter.ToString(),
-                            " is a strided view; make it row-major"});
+  if (parameter.local().overlaps_itself()) {
+    return InvalidArgument({who, ": in the local data of a parameter ", parameter.ToString(),
+                            " several elements have one place in memory; copy it first"});
   }
   return absl::OkStatus();
 }
@@ -141,17 +141,23 @@ absl::Status Optimizer::StepOne(size_t index, double lr, const DistributedTensor
   DT_RETURN_IF_ERROR(BeforeWrite(parameter));
   for (const DistributedTensor& tensor : slot.tensors) DT_RETURN_IF_ERROR(BeforeWrite(tensor));
   Update update{.index = index, .lr = lr * slot.lr_scale, .step = ++slot.step};
-  update.parameter = parameter.local();
-  DT_ASSIGN_OR_RETURN(update.gradient,
-                      kernels::Contiguous(context.device(), parameter.grad().local()));
   if (grad_scale.defined()) update.grad_scale = grad_scale.local();
   for (const DistributedTensor& tensor : slot.tensors) update.states.push_back(tensor.local());
   if (slot.has_master()) {
     update.master = update.states.back();
     update.states.pop_back();
   }
-  absl::Status status = Apply(update);
+  absl::Status status = ApplyTo(parameter.local(), parameter.grad().local(), update);
   return status.ok() ? status : context.communicator().Fail(status);
+}
+
+absl::Status Optimizer::ApplyTo(const Tensor& parameter, const Tensor& gradient, Update& update) {
+  Device& device = parameter.device();
+  DT_ASSIGN_OR_RETURN(update.parameter, kernels::Contiguous(device, parameter));
+  DT_ASSIGN_OR_RETURN(update.gradient, kernels::Contiguous(device, gradient));
+  DT_RETURN_IF_ERROR(Apply(update));
+  if (parameter.is_contiguous()) return absl::OkStatus();
+  return kernels::Copy(device, update.parameter, parameter);
 }
 
 void Optimizer::ClearGradients() {

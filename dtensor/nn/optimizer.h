@@ -23,9 +23,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/tensor/distributed_tensor.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // Parameters with options of their own. Groups of one optimizer do not overlap.
 template <typename Options>
@@ -43,8 +44,9 @@ using OptimizerState = std::map<std::string, DistributedTensor>;
 
 // What any optimizer's Create refuses. Errors: kInvalidArgument for an option out of its range, a
 // tensor that is undefined, listed twice, in one group or in two, of another Context than the
-// first, that is no floating leaf that requires gradients, is Partial, or whose local data is not
-// row-major; failures.
+// first, that is no floating leaf that requires gradients, is Partial, or in whose local data
+// several elements have one place in memory (a broadcast; what local data is like, one rank may
+// know alone: return the error, so that ranks which wait for this one get it); failures.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
@@ -53,7 +55,8 @@ class Optimizer {
 
   // One step in place: gradients times `grad_scale`, a replicated scalar, f32 (f64 for f64
   // parameters), or undefined for 1. Parameters without a gradient stay, and so do their states. No
-  // communication. Errors, before anything is written: kFailedPrecondition when a gradient is
+  // communication. Local data of any strides will do; what is not row-major is copied on the way.
+  // Errors, before anything is written: kFailedPrecondition when a gradient is
   // Partial or lies elsewhere than its parameter (call ReduceGradients); kInvalidArgument for a
   // scale of another type, shape, layout or Context than a parameter that has a gradient needs.
   // Then failures.
@@ -109,6 +112,8 @@ class Optimizer {
   absl::StatusOr<size_t> IndexOf(absl::string_view call, const DistributedTensor& parameter) const;
   absl::Status CheckScale(const DistributedTensor& scale, const DistributedTensor& parameter) const;
   absl::Status StepOne(size_t index, double lr, const DistributedTensor& grad_scale);
+  // Apply, to tensors of any strides.
+  absl::Status ApplyTo(const Tensor& parameter, const Tensor& gradient, Update& update);
 
   const char* name_;
   std::vector<DistributedTensor> parameters_;

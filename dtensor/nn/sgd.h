@@ -14,8 +14,9 @@
 
 #include "absl/status/statusor.h"
 #include "dtensor/nn/optimizer.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 struct SgdOptions {
   double momentum = 0, dampening = 0, weight_decay = 0;

@@ -29,8 +29,9 @@
 #include "absl/strings/string_view.h"
 #include "dtensor/nn/attention_module.h"
 #include "dtensor/nn/layers.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 struct TransformerConfig {
   int64_t vocab = 256, dim = 128, layers = 4, heads = 8, kv_heads = 4;

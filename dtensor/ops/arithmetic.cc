@@ -98,7 +98,7 @@ constexpr OpDef SumOp(const char* name, absl::Status (*forward)(const OpCall&),
           .rule = "..., ... -> ...",
           .linearity = RuleLinearity::kJoint,
           .types = TypeSet::Numbers(),
-          .host = {forward, backward},
+          .every_device = {forward, backward},
           .sets_gradients = true,
           .passes_partial_gradients = true};
 }
@@ -111,7 +111,7 @@ const OpDef kAddNOp = {
     .describe = AddNText,
     .linearity = RuleLinearity::kJoint,
     .types = TypeSet::Numbers(),
-    .host = {AddNForward, AddBackward},
+    .every_device = {AddNForward, AddBackward},
     .sets_gradients = true,
     .passes_partial_gradients = true,
 };
@@ -121,7 +121,7 @@ const OpDef kMulOp = {
     .rule = "..., ... -> ...",
     .linearity = RuleLinearity::kMulti,
     .types = TypeSet::Numbers(),
-    .host = {BinaryForward<BinaryOp::kMul>, MulBackward},
+    .every_device = {BinaryForward<BinaryOp::kMul>, MulBackward},
     .saved_operands = 0b11,
 };
 
@@ -130,7 +130,7 @@ const OpDef kDivOp = {
     .name = "Div",
     .rule = "..., ... -> ...",
     .types = TypeSet::Floats(),
-    .host = {BinaryForward<BinaryOp::kDiv>, BinaryBackward<BinaryOp::kDiv>},
+    .every_device = {BinaryForward<BinaryOp::kDiv>, BinaryBackward<BinaryOp::kDiv>},
     .saved_operands = 0b11,
 };
 
@@ -138,7 +138,7 @@ const OpDef kMaximumOp = {
     .name = "Maximum",
     .rule = "..., ... -> ...",
     .types = TypeSet::Numbers(),
-    .host = {BinaryForward<BinaryOp::kMax>, BinaryBackward<BinaryOp::kMax>},
+    .every_device = {BinaryForward<BinaryOp::kMax>, BinaryBackward<BinaryOp::kMax>},
     .saved_operands = 0b11,
 };
 
@@ -146,7 +146,7 @@ const OpDef kMinimumOp = {
     .name = "Minimum",
     .rule = "..., ... -> ...",
     .types = TypeSet::Numbers(),
-    .host = {BinaryForward<BinaryOp::kMin>, BinaryBackward<BinaryOp::kMin>},
+    .every_device = {BinaryForward<BinaryOp::kMin>, BinaryBackward<BinaryOp::kMin>},
     .saved_operands = 0b11,
 };
 
@@ -155,7 +155,7 @@ const OpDef kScaleOp = {
     .rule = "... -> ...",
     .linearity = RuleLinearity::kJoint,
     .types = TypeSet::Floats(),
-    .host = {ScaleForward, ScaleBackward},
+    .every_device = {ScaleForward, ScaleBackward},
     .passes_partial_gradients = true,
 };
 
@@ -164,7 +164,7 @@ const OpDef kAddScalarOp = {
     .rule = "... -> ...",
     .linearity = RuleLinearity::kIncreasing,
     .types = TypeSet::Floats(),
-    .host = {AddScalarForward, AddBackward},
+    .every_device = {AddScalarForward, AddBackward},
     .sets_gradients = true,
     .passes_partial_gradients = true,
 };
@@ -174,7 +174,7 @@ const OpDef kNegOp = {
     .rule = "... -> ...",
     .linearity = RuleLinearity::kJoint,
     .types = TypeSet::Numbers(),
-    .host = {UnaryForward<UnaryOp::kNeg>, NegBackward},
+    .every_device = {UnaryForward<UnaryOp::kNeg>, NegBackward},
     .passes_partial_gradients = true,
 };
 

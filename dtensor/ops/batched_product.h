@@ -3,9 +3,11 @@
 #define DTENSOR_OPS_BATCHED_PRODUCT_H_
 
 #include "absl/status/status.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/device/tensor.h"
 
-namespace dtensor::internal {
+namespace DTENSOR_EXPORT dtensor {
+namespace internal {
 
 // out = a b, matrix by matrix: a [..., m, k], b [..., k, n] and out [..., m, n], of one float type.
 // Leading dimensions are aligned at the right; a and b broadcast along those that they lack or that
@@ -13,6 +15,7 @@ namespace dtensor::internal {
 // have any strides, `out` is row-major. Requires: shapes that fit.
 absl::Status BatchedProduct(Device& device, const Tensor& a, const Tensor& b, const Tensor& out);
 
-}  // namespace dtensor::internal
+}  // namespace internal
+}  // namespace dtensor
 
 #endif  // DTENSOR_OPS_BATCHED_PRODUCT_H_

@@ -24,7 +24,7 @@ const OpDef kCastOp = {
     .rule = "... -> ...",
     .attrs = &kAttrsType<CastAttrs>,
     .result_dtype = CastType,
-    .host = {UnaryForward<UnaryOp::kCopy>, CastBackward},
+    .every_device = {UnaryForward<UnaryOp::kCopy>, CastBackward},
 };
 
 // To or from integers: not differentiable.
@@ -33,7 +33,7 @@ const OpDef kCastToIntegerOp = {
     .rule = "... -> ...",
     .attrs = &kAttrsType<CastAttrs>,
     .result_dtype = CastType,
-    .host = {UnaryForward<UnaryOp::kCopy>},
+    .every_device = {UnaryForward<UnaryOp::kCopy>},
 };
 
 }  // namespace

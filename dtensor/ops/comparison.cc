@@ -32,7 +32,7 @@ constexpr OpDef Comparison(const char* name) {
           .rule = "..., ... -> ...",
           .types = TypeSet::Numbers(),
           .result_dtype = Bool,
-          .host = {CompareForward<kOp>}};
+          .every_device = {CompareForward<kOp>}};
 }
 
 DType TypeOfChoices(Specs operands, AttrsView, int) { return operands[1]->dtype; }
@@ -79,21 +79,21 @@ const OpDef kLogicalAndOp = {
     .name = "LogicalAnd",
     .rule = "..., ... -> ...",
     .types = {DType::kBool},
-    .host = {BinaryForward<BinaryOp::kMul>},
+    .every_device = {BinaryForward<BinaryOp::kMul>},
 };
 
 const OpDef kLogicalOrOp = {
     .name = "LogicalOr",
     .rule = "..., ... -> ...",
     .types = {DType::kBool},
-    .host = {BinaryForward<BinaryOp::kAdd>},
+    .every_device = {BinaryForward<BinaryOp::kAdd>},
 };
 
 const OpDef kLogicalNotOp = {
     .name = "LogicalNot",
     .rule = "... -> ...",
     .types = {DType::kBool},
-    .host = {UnaryForward<UnaryOp::kNot>},
+    .every_device = {UnaryForward<UnaryOp::kNot>},
 };
 
 const OpDef kWhereOp = {
@@ -102,7 +102,7 @@ const OpDef kWhereOp = {
     .operand_types = {TypeSet({DType::kBool})},
     .check = WhereCheck,
     .result_dtype = TypeOfChoices,
-    .host = {WhereForward, WhereBackward},
+    .every_device = {WhereForward, WhereBackward},
     .saved_operands = 0b1,
 };
 

@@ -108,7 +108,7 @@ const OpDef kCrossEntropyOp = {
     .operand_types = {TypeSet::Floats(), TypeSet::Integers()},
     .check = CrossEntropyCheck,
     .result_dtype = CrossEntropyType,
-    .host = {CrossEntropyForward, CrossEntropyBackward},
+    .every_device = {CrossEntropyForward, CrossEntropyBackward},
     .saved_operands = 0b11,
     .saved_results = 0b10,
 };
@@ -154,7 +154,7 @@ const OpDef kTargetMeanOp = {
     .attrs = &kAttrsType<TargetMeanAttrs>,
     .operand_types = {TypeSet({DType::kF32, DType::kF64}), TypeSet::Integers()},
     .result_dtype = TargetMeanType,
-    .host = {TargetMeanForward, TargetMeanBackward},
+    .every_device = {TargetMeanForward, TargetMeanBackward},
     .saved_operands = 0b10,
     .saved_results = 0b10,
 };

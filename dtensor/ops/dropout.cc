@@ -41,7 +41,7 @@ const OpDef kDropoutOp = {
     .rule = "... -> ...",
     .linearity = RuleLinearity::kJoint,
     .types = TypeSet::Floats(),
-    .host = {DropoutForward, DropoutBackward},
+    .every_device = {DropoutForward, DropoutBackward},
     .passes_partial_gradients = true,
 };
 

@@ -87,7 +87,7 @@ constexpr OpDef UnaryFunction(const char* name, RuleLinearity linearity) {
           .rule = "... -> ...",
           .linearity = linearity,
           .types = TypeSet::Floats(),
-          .host = {UnaryForward<kOp>, UnaryBackward<kOp>},
+          .every_device = {UnaryForward<kOp>, UnaryBackward<kOp>},
           .saved_operands = kSavesResult ? 0b0u : 0b1u,
           .saved_results = kSavesResult ? 0b1u : 0b0u};
 }

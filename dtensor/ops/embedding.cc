@@ -32,7 +32,7 @@ const OpDef kEmbeddingOp = {
     .rule = "... @v, v d -> ... d",
     .operand_types = {TypeSet::Integers(), TypeSet::Floats()},
     .result_dtype = EmbeddingType,
-    .host = {EmbeddingForward, EmbeddingBackward},
+    .every_device = {EmbeddingForward, EmbeddingBackward},
     .saved_operands = 0b01,
 };
 

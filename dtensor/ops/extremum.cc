@@ -115,7 +115,7 @@ const OpDef kMaxOp = {
     .attrs = &kAttrsType<ReduceAttrs>,
     .types = TypeSet::Numbers(),
     .check = ExtremumCheck<ReduceOp::kMax>,
-    .host = {ExtremumForward<ReduceOp::kMax>, ExtremumBackward},
+    .every_device = {ExtremumForward<ReduceOp::kMax>, ExtremumBackward},
     .saved_operands = 0b1,
     .saved_results = 0b1,
 };
@@ -126,7 +126,7 @@ const OpDef kMinOp = {
     .attrs = &kAttrsType<ReduceAttrs>,
     .types = TypeSet::Numbers(),
     .check = ExtremumCheck<ReduceOp::kMin>,
-    .host = {ExtremumForward<ReduceOp::kMin>, ExtremumBackward},
+    .every_device = {ExtremumForward<ReduceOp::kMin>, ExtremumBackward},
     .saved_operands = 0b1,
     .saved_results = 0b1,
 };
@@ -138,7 +138,7 @@ const OpDef kArgMaxOp = {
     .types = TypeSet::Numbers(),
     .check = ArgMaxCheck,
     .result_dtype = ArgMaxType,
-    .host = {ArgMaxForward},
+    .every_device = {ArgMaxForward},
 };
 
 }  // namespace

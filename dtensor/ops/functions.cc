@@ -76,7 +76,7 @@ const OpDef kPowOp = {
     .name = "Pow",
     .rule = "... -> ...",
     .types = TypeSet::Floats(),
-    .host = {PowForward, PowBackward},
+    .every_device = {PowForward, PowBackward},
     .saved_operands = 0b1,
 };
 
@@ -85,7 +85,7 @@ const OpDef kGeluOp = {
     .rule = "... -> ...",
     .attrs = &kAttrsType<GeluAttrs>,
     .types = TypeSet::Floats(),
-    .host = {GeluForward, GeluBackward},
+    .every_device = {GeluForward, GeluBackward},
     .saved_operands = 0b1,
 };
 
@@ -94,7 +94,7 @@ const OpDef kSiluMulOp = {
     .rule = "..., ... -> ...",
     .types = TypeSet::Floats(),
     .check = SiluMulCheck,
-    .host = {SiluMulForward, SiluMulBackward},
+    .every_device = {SiluMulForward, SiluMulBackward},
     .saved_operands = 0b11,
 };
 

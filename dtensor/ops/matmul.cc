@@ -185,7 +185,7 @@ const OpDef kMatMulOp = {
     .linearity = RuleLinearity::kMulti,
     .types = TypeSet::Floats(),
     .check = MatMulCheck,
-    .host = {MatMulForward, MatMulBackward},
+    .every_device = {MatMulForward, MatMulBackward},
     .saved_operands = 0b11,
 };
 
@@ -194,7 +194,7 @@ const OpDef kLinearOp = {
     .rule = "... k, n k -> ... n",
     .linearity = RuleLinearity::kMulti,
     .types = TypeSet::Floats(),
-    .host = {LinearForward, LinearBackward},
+    .every_device = {LinearForward, LinearBackward},
     .saved_operands = 0b11,
 };
 
@@ -205,7 +205,7 @@ const OpDef kLinearBiasOp = {
     .rule = "... k!, n k!, n -> ... n",
     .types = TypeSet::Floats(),
     .check = BiasCheck,
-    .host = {LinearBiasForward, LinearBiasBackward},
+    .every_device = {LinearBiasForward, LinearBiasBackward},
     .saved_operands = 0b11,
 };
 

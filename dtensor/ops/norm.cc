@@ -100,7 +100,7 @@ const OpDef kRmsNormOp = {
     .attrs = &kAttrsType<RmsNormAttrs>,
     .types = TypeSet::Floats(),
     .result_dtype = NormType,
-    .host = {RmsNormForward, RmsNormBackward},
+    .every_device = {RmsNormForward, RmsNormBackward},
     .saved_operands = 0b11,
     .saved_results = 0b10,
 };
@@ -111,7 +111,7 @@ const OpDef kLayerNormOp = {
     .attrs = &kAttrsType<LayerNormAttrs>,
     .types = TypeSet::Floats(),
     .result_dtype = NormType,
-    .host = {LayerNormForward, LayerNormBackward},
+    .every_device = {LayerNormForward, LayerNormBackward},
     .saved_operands = 0b011,
     .saved_results = 0b110,
 };

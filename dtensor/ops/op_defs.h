@@ -11,9 +11,11 @@
 #include "dtensor/ops/ops.h"
 #include "dtensor/runtime/core/dims.h"
 #include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/tensor/op.h"
 
-namespace dtensor::internal {
+namespace DTENSOR_EXPORT dtensor {
+namespace internal {
 
 // matmul.cc
 absl::Span<const OpDef* const> MatMulOps();
@@ -138,6 +140,7 @@ struct TargetMeanAttrs {
 };
 absl::Span<const OpDef* const> CrossEntropyOps();
 
-}  // namespace dtensor::internal
+}  // namespace internal
+}  // namespace dtensor
 
 #endif  // DTENSOR_OPS_OP_DEFS_H_

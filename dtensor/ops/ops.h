@@ -21,9 +21,10 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "dtensor/attention/attention.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/tensor/distributed_tensor.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // --- Products, of floats.
 // Matrix by matrix: "... m k, ... k n -> ... m n". Leading dimensions broadcast.

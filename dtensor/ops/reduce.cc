@@ -88,7 +88,7 @@ const OpDef kSumOp = {
     .linearity = RuleLinearity::kJoint,
     .attrs = &kAttrsType<ReduceAttrs>,
     .types = TypeSet::Numbers(),
-    .host = {SumForward, SumBackward},
+    .every_device = {SumForward, SumBackward},
     .sets_gradients = true,
 };
 
@@ -98,7 +98,7 @@ const OpDef kMeanOp = {
     .linearity = RuleLinearity::kJoint,
     .attrs = &kAttrsType<ReduceAttrs>,
     .types = TypeSet::Floats(),
-    .host = {MeanForward, MeanBackward},
+    .every_device = {MeanForward, MeanBackward},
     .sets_gradients = true,
 };
 
@@ -107,7 +107,7 @@ const OpDef kSumOfSquaresOp = {
     .describe = ScalarRule,
     .types = TypeSet::Floats(),
     .result_dtype = SumOfSquaresType,
-    .host = {SumOfSquaresForward},
+    .every_device = {SumOfSquaresForward},
 };
 
 }  // namespace

@@ -3,15 +3,18 @@
 #define DTENSOR_OPS_REDUCED_DIMS_H_
 
 #include "absl/types/span.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/tensor/distributed_tensor.h"
 #include "dtensor/tensor/op.h"
 
-namespace dtensor::internal {
+namespace DTENSOR_EXPORT dtensor {
+namespace internal {
 
 // Calls `op`, whose attributes are ReduceAttrs; without dims, x itself. Errors: as Dispatch; a
 // dimension that x lacks, or one that is given twice.
 TensorOr DispatchReduction(const OpDef& op, const TensorOr& x, absl::Span<const int> dims);
 
-}  // namespace dtensor::internal
+}  // namespace internal
+}  // namespace dtensor
 
 #endif  // DTENSOR_OPS_REDUCED_DIMS_H_

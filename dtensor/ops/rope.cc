@@ -51,7 +51,7 @@ const OpDef kRopeOp = {
     .attrs = &kAttrsType<RopeAttrs>,
     .types = TypeSet::Floats(),
     .check = RopeCheck,
-    .host = {RopeForward, RopeBackward},
+    .every_device = {RopeForward, RopeBackward},
 };
 
 }  // namespace

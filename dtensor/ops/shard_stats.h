@@ -8,10 +8,12 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/device/tensor.h"
 
-namespace dtensor::internal {
+namespace DTENSOR_EXPORT dtensor {
+namespace internal {
 
 // For x of [..., n] an uninitialized [..., more]: of `dtype`, or of x's accumulator.
 inline absl::StatusOr<Tensor> RowStats(Device& device, const Tensor& x, DType dtype,
@@ -36,6 +38,7 @@ absl::StatusOr<Tensor> GatherStats(const Call& call, absl::string_view letters,
   return all.Reshape(shape);
 }
 
-}  // namespace dtensor::internal
+}  // namespace internal
+}  // namespace dtensor
 
 #endif  // DTENSOR_OPS_SHARD_STATS_H_

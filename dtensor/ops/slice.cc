@@ -107,7 +107,7 @@ const OpDef kSliceOp = {
     .describe = SliceText,
     .linearity = RuleLinearity::kView,
     .attrs = &kAttrsType<SliceAttrs>,
-    .host = {SliceForward, SliceBackward},
+    .every_device = {SliceForward, SliceBackward},
     .view = true,
     .choose_layouts = SliceLayouts,
 };
@@ -118,7 +118,7 @@ const OpDef kSplitOp = {
     .describe = SplitText,
     .linearity = RuleLinearity::kView,
     .attrs = &kAttrsType<SplitAttrs>,
-    .host = {SplitForward, SplitBackward},
+    .every_device = {SplitForward, SplitBackward},
     .view = true,
     .choose_layouts = SplitLayouts,
 };

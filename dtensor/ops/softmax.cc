@@ -40,7 +40,7 @@ const OpDef kSoftmaxOp = {
     .name = "Softmax",
     .rule = "... d^ -> ... d^",
     .types = TypeSet::Floats(),
-    .host = {SoftmaxForward<SoftmaxForm::kPlain>, SoftmaxBackward<SoftmaxForm::kPlain>},
+    .every_device = {SoftmaxForward<SoftmaxForm::kPlain>, SoftmaxBackward<SoftmaxForm::kPlain>},
     .saved_results = 0b1,
 };
 
@@ -48,7 +48,7 @@ const OpDef kLogSoftmaxOp = {
     .name = "LogSoftmax",
     .rule = "... d^ -> ... d^",
     .types = TypeSet::Floats(),
-    .host = {SoftmaxForward<SoftmaxForm::kLog>, SoftmaxBackward<SoftmaxForm::kLog>},
+    .every_device = {SoftmaxForward<SoftmaxForm::kLog>, SoftmaxBackward<SoftmaxForm::kLog>},
     .saved_results = 0b1,
 };
 

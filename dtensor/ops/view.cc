@@ -151,7 +151,7 @@ const OpDef kReshapeOp = {
     .describe = ReshapeText,
     .linearity = RuleLinearity::kView,
     .attrs = &kAttrsType<ReshapeAttrs>,
-    .host = {ReshapeForward, ReshapeBackward},
+    .every_device = {ReshapeForward, ReshapeBackward},
     .view = true,
     .reshapes = true,
     .sets_gradients = true,
@@ -163,7 +163,7 @@ const OpDef kTransposeOp = {
     .describe = TransposeText,
     .linearity = RuleLinearity::kView,
     .attrs = &kAttrsType<TransposeAttrs>,
-    .host = {TransposeForward, TransposeBackward},
+    .every_device = {TransposeForward, TransposeBackward},
     .view = true,
     .sets_gradients = true,
     .passes_partial_gradients = true,
@@ -175,7 +175,7 @@ const OpDef kExpandOp = {
     .describe = ExpandText,
     .linearity = RuleLinearity::kView,
     .attrs = &kAttrsType<ExpandAttrs>,
-    .host = {ExpandForward, ExpandBackward},
+    .every_device = {ExpandForward, ExpandBackward},
     .view = true,
 };
 

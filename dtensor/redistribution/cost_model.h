@@ -25,9 +25,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/core/machine_rates.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 class CostModel {
  public:

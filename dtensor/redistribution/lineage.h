@@ -12,8 +12,9 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 inline uint64_t MixLineage(uint64_t lineage, uint64_t more) {
   lineage = (lineage ^ more) * 0x9E3779B97F4A7C15ull;

@@ -141,6 +141,7 @@ struct RoundExchange final : CallDescription, ExchangeBoxes {
     collective.op = caller.op;
     collective.group = first.group;
     collective.counts_as_call = !round.continues;
+    collective.cause = caller.cause;
     collective.description = this;
     collective.boxes = this;
   }
@@ -280,9 +281,10 @@ struct PendingRedistribution::State {
       : kept(std::move(kept_in)),
         communicator(&communicator),
         op(caller.op),
-        caller(op, caller.lineage, caller.moved),
+        caller(caller),
         sources(std::move(sources)),
         results(kept.size()) {
+    this->caller.op = op;
     for (const auto& plan : kept) plans.push_back(plan.get());
   }
 

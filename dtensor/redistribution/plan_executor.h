@@ -16,9 +16,10 @@
 #include "dtensor/runtime/comm/communicator.h"
 #include "dtensor/runtime/core/collective.h"
 #include "dtensor/runtime/core/dims.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/device/tensor.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // A plan as one rank carries it out: its boxes, its groups, its labels, worked out once; the
 // Context caches it.
@@ -60,6 +61,7 @@ struct ExchangeCaller {
   absl::string_view op;  // what the user called
   uint64_t lineage = 0;  // of the call: equal on all ranks that take part, or the world fails
   Lineage moved;
+  ExchangeCause cause = {};  // of its exchanges
 };
 
 // Collective over the groups of the plan; blocks the host until the peers have called it too. The

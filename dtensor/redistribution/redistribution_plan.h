@@ -44,8 +44,9 @@
 #include "dtensor/runtime/core/collective.h"
 #include "dtensor/runtime/core/dims.h"
 #include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 class CrossMeshTransition;
 class SameMeshTransition;

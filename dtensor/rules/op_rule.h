@@ -52,9 +52,10 @@
 #include "dtensor/layout/layout.h"
 #include "dtensor/runtime/core/dims.h"
 #include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/core/reduce_op.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // When a Partial operand may stay Partial on an axis; what passes is derived from this.
 enum class RuleLinearity : uint8_t {
@@ -104,7 +105,7 @@ class OpRule {
   absl::Span<const RuleLetter> letters() const { return letters_; }
   absl::Span<const RuleTerm> operands() const { return operands_; }
   absl::Span<const RuleTerm> results() const { return results_; }
-  friend bool operator==(const OpRule& a, const OpRule& b);
+  friend bool operator==(const OpRule& a, const OpRule& b) { return a.ToString() == b.ToString(); }
 
  private:
   friend class RuleParser;

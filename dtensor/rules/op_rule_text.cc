@@ -179,6 +179,4 @@ std::string OpRule::ToString() const {
   return absl::StrCat(side(operands_), " -> ", side(results_));
 }
 
-bool operator==(const OpRule& a, const OpRule& b) { return a.ToString() == b.ToString(); }
-
 }  // namespace dtensor

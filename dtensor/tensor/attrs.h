@@ -33,9 +33,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "dtensor/layout/digest.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/core/status.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 template <typename T>
 concept HasFields = requires(const T& value) {

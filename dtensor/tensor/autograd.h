@@ -15,9 +15,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/tensor/distributed_tensor.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // A bucket of gradients that is worth a collective (BackwardOptions::bucket_bytes).
 inline constexpr int64_t kBucketBytes = int64_t{25} << 20;

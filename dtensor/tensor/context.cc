@@ -1,6 +1,8 @@
 #include "dtensor/tensor/context.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <tuple>
 #include <utility>
 
@@ -17,6 +19,7 @@
 #include "dtensor/runtime/device/meta/meta_device.h"
 #include "dtensor/tensor/dispatch_cache.h"
 #include "dtensor/tensor/work_scope.h"
+#include "dtensor/trace/trace_file.h"
 
 namespace dtensor {
 
@@ -71,6 +74,7 @@ struct Context::Tables {
   Options usual;                 // of this Context
   LruCache<PlanKey, Plan> plans{kPlans};
   absl::flat_hash_map<uint64_t, uint64_t> made;  // how many tensors, by digest of the mesh
+  absl::flat_hash_map<const void*, std::string> scope_paths;  // where scopes are noted
 
   // With the transport's staging, whatever is said of it.
   Options Intern(const RedistributionOptions& wanted) {
@@ -110,13 +114,31 @@ std::string Spec::ToString() const {
                       " as ", layout.ToString());
 }
 
-Context::Context(Communicator& communicator, Device& device)
+ContextOptions WithEnvironment(ContextOptions options) {
+  if (!std::exchange(options.read_environment, false)) return options;
+  const char* const file = std::getenv("DTENSOR_TRACE");
+  if (options.trace_file.empty() && file != nullptr) options.trace_file = file;
+  const char* const verbose = std::getenv("DTENSOR_VERBOSE");
+  if (options.notice == nullptr && verbose != nullptr && absl::string_view(verbose) == "1") {
+    options.notice = [](absl::string_view line) {
+      const std::string whole = absl::StrCat("dtensor: ", line, "\n");  // in one piece
+      std::fputs(whole.c_str(), stderr);
+    };
+  }
+  return options;
+}
+
+Context::Context(Communicator& communicator, Device& device, const ContextOptions& options)
     : communicator_(communicator),
       device_(device),
       simulated_clock_(ClockOf(device)),
+      max_implicit_bytes_(options.max_implicit_bytes),
+      notice_(options.notice),
       tables_(std::make_unique<Tables>(communicator.staging_bytes())),
       dispatch_cache_(std::make_unique<DispatchCache>()) {
   tables_->usual = tables_->Intern({});
+  notes_scopes_ = notice_ != nullptr;
+  if (!options.trace_file.empty()) StartTrace(options.trace);
 }
 
 Context::~Context() = default;
@@ -223,36 +245,91 @@ void Context::set_scope(const void* scope) {
   if (scope_ == scope) return;
   scope_ = scope;
   if (scope_observer_ != nullptr) scope_observer_->Enter(scope);
+  if (tracer_ != nullptr) tracer_->set_path(scope_path());
+}
+
+void Context::set_scope_observer(ScopeObserver* observer) {
+  scope_observer_ = observer;
+  const bool traced = tracer_ != nullptr && tracer_->on();
+  notes_scopes_ = observer != nullptr || traced || notice_ != nullptr;
+}
+
+void Context::NameScope(const void* scope, absl::string_view path) {
+  std::string& known = tables_->scope_paths[scope];
+  if (known != path) known.assign(path.data(), path.size());
+}
+
+absl::string_view Context::scope_path() const {
+  const auto known = tables_->scope_paths.find(scope_);
+  return known == tables_->scope_paths.end() ? "" : absl::string_view(known->second);
+}
+
+void Context::StartTrace(const TraceOptions& options) {
+  if (tracer_ == nullptr) {
+    tracer_ = std::make_unique<TraceRecorder>(communicator_, device_, simulated_clock_);
+  }
+  tracer_->Start(options);
+  tracer_->set_path(scope_path());
+  set_scope_observer(scope_observer_);
+}
+
+void Context::StopTrace() {
+  if (tracer_ != nullptr) tracer_->Stop();
+  set_scope_observer(scope_observer_);
+}
+
+RankTrace Context::trace() const {
+  if (tracer_ != nullptr) return tracer_->trace();
+  RankTrace none;
+  none.rank = rank();
+  none.world_size = world_size();
+  return none;
+}
+
+absl::Status Context::FinishProgram(absl::Status status) {
+  if (status.ok()) status = communicator_.FinishDropped();
+  EndProgram();
+  return status;
+}
+
+void Context::EndProgram() {
+  ForgetReads();
+  StopTrace();
+  if (tracer_ != nullptr) tracer_->Detach();
 }
 
 void Context::AddRead(const Tensor& source, const std::shared_ptr<PendingRedistribution>& reader) {
   std::erase_if(reads_, [](const Read& read) { return read.unfinished.expired(); });
-  reads_.push_back({source, reader, reader->unfinished()});
+  reads_.push_back({source.storage_id(), reader, reader->unfinished()});
 }
 
 absl::Status Context::FinishReads(const Tensor& root) {
   if (reads_.empty()) return absl::OkStatus();
+  const std::weak_ptr<const void> storage = root.storage_id();
+  const auto reads_it = [&](const Read& read) {
+    return !read.storage.owner_before(storage) && !storage.owner_before(read.storage);
+  };
   absl::Status status;
   for (const Read& read : reads_) {
-    if (read.unfinished.expired() || !read.source.IsAliasOf(root)) continue;
+    if (read.unfinished.expired() || !reads_it(read)) continue;
     const auto reader = read.reader.lock();
     status.Update(reader != nullptr ? reader->Wait().status() : communicator_.FinishDropped());
   }
-  std::erase_if(reads_, [&](const Read& read) {
-    return read.unfinished.expired() || read.source.IsAliasOf(root);
-  });
+  std::erase_if(reads_,
+                [&](const Read& read) { return read.unfinished.expired() || reads_it(read); });
   return status;
 }
 
 namespace {
 
 // A rank with a Context, which stays while its tensors do.
-RankFunction WithContext(const std::function<absl::Status(Context&)>& fn) {
+RankFunction WithContext(const std::function<absl::Status(Context&)>& fn,
+                         const ContextOptions& options, TraceFile& traces) {
   if (!fn) return nullptr;
-  return [&fn](Communicator& communicator, Device& device) {
-    auto context = std::make_shared<Context>(communicator, device);
-    const absl::Status status = NoThrow([&] { return fn(*context); });
-    context->ForgetReads();
+  return [&](Communicator& communicator, Device& device) {
+    auto context = std::make_shared<Context>(communicator, device, options);
+    const absl::Status status = context->FinishProgram(NoThrow([&] { return fn(*context); }));
+    if (context->tracer() != nullptr) traces.Add(context->trace());
     if (device.tensors() > 0) device.KeepAlive(std::move(context));
     return status;
   };
@@ -261,13 +338,23 @@ RankFunction WithContext(const std::function<absl::Status(Context&)>& fn) {
 }  // namespace
 
 absl::Status RunRanks(int n, const std::function<absl::Status(Context&)>& fn,
-                      const RunOptions& options) {
-  return RunLocalRanks(n, WithContext(fn), options);
+                      const RunOptions& options, const ContextOptions& contexts) {
+  const ContextOptions all = WithEnvironment(contexts);
+  TraceFile traces(all.trace_file);
+  DT_RETURN_IF_ERROR(traces.Check());
+  absl::Status status = RunLocalRanks(n, WithContext(fn, all, traces), options);
+  status.Update(traces.Write());
+  return status;
 }
 
 absl::Status Simulate(int rank, int size, const std::function<absl::Status(Context&)>& fn,
                       const SimulationOptions& options) {
-  return RunSimulatedRank(rank, size, WithContext(fn), options.cost.rates());
+  TraceFile traces(options.contexts.trace_file);
+  DT_RETURN_IF_ERROR(traces.Check());
+  const RankFunction run = WithContext(fn, options.contexts, traces);
+  absl::Status status = RunSimulatedRank(rank, size, run, options.cost.rates());
+  status.Update(traces.Write());
+  return status;
 }
 
 }  // namespace dtensor

@@ -19,6 +19,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "dtensor/layout/layout.h"
 #include "dtensor/redistribution/cost_model.h"
@@ -29,11 +30,14 @@
 #include "dtensor/runtime/comm/local/run_ranks.h"
 #include "dtensor/runtime/core/dims.h"
 #include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/device/device.h"
 #include "dtensor/runtime/device/meta/simulated_clock.h"
 #include "dtensor/tensor/counted.h"
+#include "dtensor/trace/trace.h"
+#include "dtensor/trace/trace_recorder.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 struct DispatchCache;  // dispatch_cache.h
 class RecomputedRun;   // collective_results.h
@@ -64,10 +68,34 @@ struct RandomState {
   uint64_t drawn = 0;  // seeds so far
 };
 
+// What is written down of a Context's program, and what it may not do by itself (docs/tracing.md).
+struct ContextOptions {
+  // The world that makes the Context writes its trace here when the program is over, also when it
+  // failed (trace_file.h has the names and formats). Empty: nothing is traced, unless StartTrace
+  // says so.
+  std::string trace_file = {};
+  TraceOptions trace = {};  // with trace_file
+  // An operator is refused whose operands and results would be redistributed by itself, so that one
+  // rank receives more bytes than this: what nobody asked for by Redistribute(), a plan, or an
+  // argument of the operator. Of several, the bytes of each one's busiest rank are added up; a
+  // tensor that is two operands counts twice. What Backward moves follows from forward, and is not
+  // refused. Alike on all ranks. -1: no bound.
+  int64_t max_implicit_bytes = -1;
+  // Told of each such redistribution on the mesh's first rank, when the dispatch cache meets it
+  // first: one line. On that rank's thread: tensors of several meshes have it called by several
+  // threads at once. Null: nobody.
+  std::function<void(absl::string_view line)> notice = nullptr;
+  bool read_environment = true;  // WithEnvironment
+};
+
+// With what the environment says, where `options` say nothing: DTENSOR_TRACE is a trace_file,
+// DTENSOR_VERBOSE=1 a notice on stderr. Worlds ask once, when they are made.
+ContextOptions WithEnvironment(ContextOptions options);
+
 class Context {
  public:
   // Both must outlive the Context.
-  Context(Communicator& communicator, Device& device);
+  Context(Communicator& communicator, Device& device, const ContextOptions& options = {});
   ~Context();
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
@@ -131,14 +159,36 @@ class Context {
   // which they were added, and for what was dropped unread. Errors: the world's failure.
   void AddRead(const Tensor& source, const std::shared_ptr<PendingRedistribution>& reader);
   absl::Status FinishReads(const Tensor& root);
-  void ForgetReads() { reads_.clear(); }  // by who ends the Context's program
+  void ForgetReads() { reads_.clear(); }
+  // By who ends the Context's program, which returned `status`: after OK what it has dropped is
+  // finished, while that is traced. Returns what came of both.
+  absl::Status FinishProgram(absl::Status status);
+  // Nothing is traced any more. By who lets go of a Context whose world may be over.
+  void EndProgram();
 
   // For which part of the program the rank works now, and who is told when that changes: nobody, or
   // an observer that outlives its time here (work_scope.h).
   const void* scope() const { return scope_; }
   void set_scope(const void* scope);
-  ScopeObserver* scope_observer() const { return scope_observer_; }
-  void set_scope_observer(ScopeObserver* observer) { scope_observer_ = observer; }
+  void set_scope_observer(ScopeObserver* observer);
+  // Somebody wants to know; else there are no scopes.
+  bool notes_scopes() const { return notes_scopes_; }
+  // What a scope is called from here on: a module's path.
+  void NameScope(const void* scope, absl::string_view path);
+  absl::string_view scope_path() const;  // "" where it has no name
+
+  // What happens from here on is traced, until StopTrace; a later Start goes on behind it. Of
+  // several Contexts on one communicator the last that was started learns of exchanges; traces of
+  // the others go on without these.
+  void StartTrace(const TraceOptions& options = {});
+  void StopTrace();
+  RankTrace trace() const;  // so far
+  // Who writes it down; null until there was a StartTrace. Programs name parts of their own:
+  //   const TraceSpan span(context.tracer(), TraceKind::kSpan, "step 3");
+  TraceRecorder* tracer() { return tracer_.get(); }
+
+  int64_t max_implicit_bytes() const { return max_implicit_bytes_; }
+  const std::function<void(absl::string_view)>& notice() const { return notice_; }
 
   DispatchCache& dispatch_cache() { return *dispatch_cache_; }
 
@@ -155,10 +205,14 @@ class Context {
   RecomputedRun* recomputed_run_ = nullptr;
   const void* scope_ = nullptr;
   ScopeObserver* scope_observer_ = nullptr;
+  bool notes_scopes_ = false;
+  std::unique_ptr<TraceRecorder> tracer_;
+  const int64_t max_implicit_bytes_;
+  const std::function<void(absl::string_view)> notice_;
   uint64_t sequence_ = 0;
   RandomState random_;
   struct Read {
-    Tensor source;
+    std::weak_ptr<const void> storage;
     std::weak_ptr<PendingRedistribution> reader;
     std::weak_ptr<const void> unfinished;  // also while it is dropped
   };
@@ -183,18 +237,23 @@ class NoGrad {
 };
 
 // Runs fn on one thread per rank, each with its own Context: the world of a laptop. Errors: see
-// RunLocalRanks; an exception that leaves fn is its rank's error.
+// RunLocalRanks; an exception that leaves fn is its rank's error; kUnavailable where the trace
+// cannot be written.
 absl::Status RunRanks(int n, const std::function<absl::Status(Context&)>& fn,
-                      const RunOptions& options = {});
+                      const RunOptions& options = {}, const ContextOptions& contexts = {});
 
 struct SimulationOptions {
   CostModel cost;  // by which time passes; it changes nothing else
+  // Of the one rank. The environment is not read, whatever they say.
+  ContextOptions contexts = {};
 };
 
 // Runs fn once, as rank `rank` of `size`, on a meta device with a simulated communicator: the same
 // program, with shapes and no bytes. What it would communicate is in
 // context.communicator().traffic(), what it would hold in context.device().memory(), and how long
-// it would take in context.simulated_clock(). Errors: see RunSimulatedRank.
+// it would take in context.simulated_clock(). Errors: see RunSimulatedRank; kUnavailable where the
+// trace cannot be written; what the rank made its world fail with (Communicator::Fail), even where
+// fn hid it.
 absl::Status Simulate(int rank, int size, const std::function<absl::Status(Context&)>& fn,
                       const SimulationOptions& options = {});
 

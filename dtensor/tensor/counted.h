@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <utility>
 
-namespace dtensor {
+#include "dtensor/runtime/core/export.h"
+
+namespace DTENSOR_EXPORT dtensor {
 
 // The base of what is counted. A copy is another value, which nobody owns yet.
 class Counted {

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "dtensor/layout/digest.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/tensor/implicit_moves.h"
 #include "dtensor/tensor/op_checks.h"
 
 namespace dtensor {
@@ -141,6 +142,8 @@ absl::StatusOr<DecisionPtr> MakeDecision(Context& context, const OpDef& op,
     DT_ASSIGN_OR_RETURN(decision->state,
                         op.prepare({decision->operands, decision->attrs, context.rank()}));
   }
+  decision->moves_asked_for = choice.asked_for;
+  DT_RETURN_IF_ERROR(CheckImplicit(context, *decision));
   return DecisionPtr(decision);
 }
 

@@ -12,8 +12,10 @@
 #include "dtensor/tensor/decide.h"
 #include "dtensor/tensor/dispatch_cache.h"
 #include "dtensor/tensor/gather_members.h"
+#include "dtensor/tensor/implicit_moves.h"
 #include "dtensor/tensor/op_checks.h"
 #include "dtensor/tensor/tensor_impl.h"
+#include "dtensor/trace/trace_recorder.h"
 
 namespace dtensor {
 namespace {
@@ -99,6 +101,7 @@ absl::Status Find(Context& context, const OpDef& op, const Impls& operands, Attr
   absl::InlinedVector<SpecPtr, 4> given;
   for (const TensorImplPtr* operand : operands) given.push_back((*operand)->spec);
   DT_ASSIGN_OR_RETURN(decision, MakeDecision(context, op, given, pinned, attrs));
+  NoticeImplicit(context, *decision);
   // Looked for again: making it may have called other operators.
   if (auto* entries = decisions.Find(key); entries != nullptr) {
     entries->push_back(decision);
@@ -204,6 +207,8 @@ absl::Status RunForward(Context& context, const Decision& decision, const CallVa
     if (decision.operands[i] == impl->spec || (decision.is_alias && i == 0)) {
       operand_locals.Add(&impl->local);
     } else {
+      const TraceReason reason(context.tracer(), TraceCause::kOperand, static_cast<int>(i),
+                               !decision.moves_asked_for);
       DT_ASSIGN_OR_RETURN(const TensorImplPtr moved,
                           RedistributeTo(impl, decision.operands[i],
                                          {decision.op->name, lineage + i, impl->lineage}));
@@ -271,6 +276,7 @@ absl::Status Perform(const OpDef& op, absl::Span<const TensorOr* const> tensors,
     operands.push_back(&(*tensors[i])->impl());
   }
   Context& context = *(*operands[0])->context;
+  const TraceSpan span(context.tracer(), TraceKind::kOperator, op.name);
   DecisionPtr decision;
   DT_RETURN_IF_ERROR(Find(context, op, operands, attrs, decision));
   const bool has_backward = decision->functions.backward != nullptr;
@@ -306,6 +312,8 @@ absl::Status Perform(const OpDef& op, absl::Span<const TensorOr* const> tensors,
     }
     if (decision->returned[r] != impl->spec) {
       const ExchangeCaller caller(op.name, impl->lineage.id, impl->lineage);
+      const TraceReason reason(context.tracer(), TraceCause::kResult, static_cast<int>(r),
+                               !decision->moves_asked_for);
       DT_ASSIGN_OR_RETURN(impl, RedistributeTo(impl, decision->returned[r], caller));
     }
     impl->edge.node = node;

@@ -5,10 +5,11 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/tensor/distributed_tensor.h"
 #include "dtensor/tensor/op.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // The single result of `op`. Collective where operands must move.
 // Errors: an operand's error; kInvalidArgument for undefined operands, two Contexts, types that the

@@ -162,37 +162,6 @@ absl::StatusOr<DistributedTensor> DistributedTensor::Redistribute(
 
 namespace {
 
-template <typename T>
-struct DTypeOf;
-template <>
-struct DTypeOf<float> {
-  static constexpr DType value = DType::kF32;
-};
-template <>
-struct DTypeOf<double> {
-  static constexpr DType value = DType::kF64;
-};
-template <>
-struct DTypeOf<BFloat16> {
-  static constexpr DType value = DType::kBF16;
-};
-template <>
-struct DTypeOf<Float16> {
-  static constexpr DType value = DType::kF16;
-};
-template <>
-struct DTypeOf<int32_t> {
-  static constexpr DType value = DType::kI32;
-};
-template <>
-struct DTypeOf<int64_t> {
-  static constexpr DType value = DType::kI64;
-};
-template <>
-struct DTypeOf<bool> {
-  static constexpr DType value = DType::kBool;
-};
-
 // Copies the elements of `region` out of row-major `global`, in order.
 template <typename T>
 void TakeRegion(const T* global, absl::Span<const int64_t> shape, absl::Span<const IndexSet> region,
@@ -259,7 +228,7 @@ TensorOr Distribute(Context& context, const Layout& layout, absl::Span<const int
                             " values"});
   }
   DT_ASSIGN_OR_RETURN(const SpecPtr spec,
-                      SpecOf(context, layout, shape, DTypeOf<T>::value, "Distribute"));
+                      SpecOf(context, layout, shape, DTypeOf<T>(), "Distribute"));
   if (!spec->on_mesh) return WithoutElements(context, spec, "Distribute");
   const Region region = Regions(layout, shape, layout.mesh().Coordinate(context.rank()));
   // Not std::vector: vector<bool> has no elements to point at.
@@ -353,9 +322,9 @@ TensorOr RandomNormal(Context& context, const DeviceMesh& mesh,
 template <typename T>
 absl::StatusOr<std::vector<T>> ToGlobal(const DistributedTensor& tensor) {
   if (!tensor.defined()) return InvalidArgument({"ToGlobal: the tensor is undefined"});
-  if (tensor.dtype() != DTypeOf<T>::value) {
+  if (tensor.dtype() != DTypeOf<T>()) {
     return InvalidArgument({"ToGlobal: the tensor holds ", ToString(tensor.dtype()), ", asked for ",
-                            ToString(DTypeOf<T>::value), "; Cast it first"});
+                            ToString(DTypeOf<T>()), "; Cast it first"});
   }
   if (!tensor.spec().on_mesh) {
     return InvalidArgument({"ToGlobal: rank ", absl::StrCat(tensor.context().rank()),

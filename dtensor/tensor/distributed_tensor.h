@@ -33,10 +33,11 @@
 #include "dtensor/layout/placement.h"
 #include "dtensor/redistribution/redistribution_plan.h"
 #include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/device/tensor.h"
 #include "dtensor/tensor/context.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 struct TensorImpl;  // tensor_impl.h
 
@@ -146,12 +147,12 @@ absl::Status BeforeWrite(const DistributedTensor& tensor);
 // Every rank passes the same global values, row-major, and keeps its shard. T is the C++ type of
 // any DType (runtime/core/dtype.h). Errors: also another number of values than the shape has.
 template <typename T>
-TensorOr Distribute(Context& context, const DeviceMesh& mesh,
-                    absl::Span<const Placement> placements, absl::Span<const int64_t> shape,
-                    absl::Span<const T> values);
+DTENSOR_EXPORT TensorOr Distribute(Context& context, const DeviceMesh& mesh,
+                                   absl::Span<const Placement> placements,
+                                   absl::Span<const int64_t> shape, absl::Span<const T> values);
 template <typename T>
-TensorOr Distribute(Context& context, const Layout& layout, absl::Span<const int64_t> shape,
-                    absl::Span<const T> values);
+DTENSOR_EXPORT TensorOr Distribute(Context& context, const Layout& layout,
+                                   absl::Span<const int64_t> shape, absl::Span<const T> values);
 // This rank's shard as it is, on context.device(), or its term where the layout is Partial: the
 // only way to make a Partial tensor. Errors: also when `local` is undefined, lies on another
 // device, or has not the local shape that the layout gives. That may happen on one rank alone:
@@ -184,7 +185,7 @@ TensorOr RandomNormal(Context& context, const Layout& layout, absl::Span<const i
 
 // All elements, row-major. Errors: also kInvalidArgument when T is not the C++ type of the dtype.
 template <typename T>
-absl::StatusOr<std::vector<T>> ToGlobal(const DistributedTensor& tensor);
+DTENSOR_EXPORT absl::StatusOr<std::vector<T>> ToGlobal(const DistributedTensor& tensor);
 // The only element, as a double. Errors: also kInvalidArgument for more elements, or no floats.
 absl::StatusOr<double> Item(const DistributedTensor& tensor);
 

@@ -3,9 +3,10 @@
 #define DTENSOR_TENSOR_GATHER_AGAIN_H_
 
 #include "dtensor/layout/layout.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/tensor/distributed_tensor.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // x.Redistribute(layout). Where that gathers, so that ranks hold more of x than before, recorded
 // operators that read the result save x in its place; Backward gathers it again, once for all

@@ -27,13 +27,16 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/tensor/distributed_tensor.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 struct TensorImpl;
 class GatherGroups;
@@ -69,12 +72,17 @@ class GatherGroup {
 
   ShardLevel level() const { return level_; }
   // The part of the program to which belongs what the group moves (work_scope.h); null: to whoever
-  // is at work then.
+  // is at work then. `path` is its name.
   const void* scope() const { return scope_; }
-  void set_scope(const void* scope) { scope_ = scope; }
+  void set_scope(const void* scope, absl::string_view path = "") {
+    scope_ = scope;
+    scope_path_.assign(path.data(), path.size());
+  }
   // That, or whoever is at work now.
-  const void* ScopeIn(const Context& context) const {
-    return scope_ == nullptr ? context.scope() : scope_;
+  const void* ScopeIn(Context& context) const {
+    if (scope_ == nullptr) return context.scope();
+    if (context.notes_scopes()) context.NameScope(scope_, scope_path_);
+    return scope_;
   }
   // From now on `leaf` is used in the layout `used`, of its mesh. Errors: kInvalidArgument for an
   // undefined tensor, one that is in a group already, a layout that is of another mesh, Partial, or
@@ -92,6 +100,7 @@ class GatherGroup {
   GatherGroups& groups_;
   const ShardLevel level_;
   const void* scope_ = nullptr;
+  std::string scope_path_;
   std::deque<GatherMember> members_;               // do not move
   std::vector<std::shared_ptr<TensorImpl>> held_;  // of the members, or none
   int entered_ = 0;

@@ -7,6 +7,7 @@
 #include "absl/algorithm/container.h"
 #include "dtensor/redistribution/lineage.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/tensor/noted_plan.h"
 #include "dtensor/tensor/work_scope.h"
 
 namespace dtensor {
@@ -31,9 +32,9 @@ absl::Status Begin(Exchange& exchange) {
       return context.communicator().Fail(status);
   }
   const ExchangeCaller caller("Gather", exchange.lineage, exchange.leaves[0]->lineage);
+  const TraceReason reason(context.tracer(), TraceCause::kGather);
   DT_ASSIGN_OR_RETURN(std::shared_ptr<PendingRedistribution> pending,
-                      PendingRedistribution::BeginCoalesced(exchange.plans, exchange.sources,
-                                                            context.communicator(), caller));
+                      BeginCoalesced(context, exchange.plans, exchange.sources, caller));
   for (size_t i = 0; i < exchange.leaves.size(); ++i) {
     Unsettled& unsettled = *(exchange.gathered[i]->unsettled = std::make_unique<Unsettled>());
     unsettled.pending = pending;
@@ -169,6 +170,7 @@ absl::Status GatherWalk::RestoreLeaf(Node& node, const SavedSource& saved) {
   if (node.replay != nullptr) return absl::OkStatus();
   const Spec* const wanted = node.decision->operands[saved.operand];
   const ExchangeCaller caller("Backward", node.lineage, saved.source->lineage);
+  const TraceReason reason(saved.source->context->tracer(), TraceCause::kGatherAgain);
   DT_ASSIGN_OR_RETURN(const TensorImplPtr operand,
                       RedistributeTo(held_[member].gathered, wanted, caller));
   node.operands[saved.operand] = operand->local;
@@ -180,6 +182,7 @@ absl::Status GatherWalk::RestoreSource(Node& node, const SavedSource& saved) {
   if (held.gathered == nullptr) {
     const Spec* const wanted = node.decision->operands[saved.operand];
     const ExchangeCaller caller("Backward", node.lineage, saved.source->lineage);
+    const TraceReason reason(saved.source->context->tracer(), TraceCause::kGatherAgain);
     DT_ASSIGN_OR_RETURN(held.gathered, RedistributeTo(saved.source, wanted, caller));
   }
   node.operands[saved.operand] = held.gathered->local;

@@ -17,9 +17,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/tensor/context.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // Each rank's bytes, by rank. Counts as two all-gathers of the axis "world". `op` names the call in
 // errors; ranks whose calls have other names fail the world. Errors: kFailedPrecondition on meta;

@@ -6,6 +6,7 @@
 #include "dtensor/runtime/core/dims.h"
 #include "dtensor/runtime/core/dtype.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/tensor/noted_plan.h"
 #include "dtensor/tensor/reduce_gradients.h"
 #include "dtensor/tensor/tape.h"
 
@@ -46,15 +47,16 @@ absl::Status GradientBuckets::Add(const TensorImplPtr& leaf, TensorImplPtr gradi
 
 absl::Status GradientBuckets::Begin(Bucket bucket) {
   DT_RETURN_IF_ERROR(FinishBegun());
-  Communicator& communicator = bucket.members[0].leaf->context->communicator();
+  Context& context = *bucket.members[0].leaf->context;
   for (Tensor& source : bucket.sources) {
     // Peers read it while this rank goes on: a lender's next write must not move it.
-    if (absl::Status status = source.EndBorrow(); !status.ok()) return communicator.Fail(status);
+    if (absl::Status status = source.EndBorrow(); !status.ok())
+      return context.communicator().Fail(status);
   }
   const ExchangeCaller caller(who_, bucket.lineage, kGradientLineage);
-  DT_ASSIGN_OR_RETURN(bucket.pending, PendingRedistribution::BeginCoalesced(
-                                          std::move(bucket.plans), std::move(bucket.sources),
-                                          communicator, caller));
+  const TraceReason reason(context.tracer(), TraceCause::kReduceGradients);
+  DT_ASSIGN_OR_RETURN(bucket.pending, BeginCoalesced(context, std::move(bucket.plans),
+                                                     std::move(bucket.sources), caller));
   begun_ = std::move(bucket);
   return absl::OkStatus();
 }

@@ -9,6 +9,7 @@
 #include "dtensor/runtime/comm/process/world_joiner.h"
 #include "dtensor/runtime/core/no_throw.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/trace/trace_file.h"
 
 namespace dtensor {
 LaunchOptions ToLaunchOptions(const JoinOptions& options) {
@@ -36,9 +37,11 @@ void Keep(std::unique_ptr<ProcessWorld> world, std::unique_ptr<Context> context)
 
 }  // namespace
 
-JoinedWorld::JoinedWorld(std::unique_ptr<ProcessWorld> world, int local_rank)
-    : world_(std::move(world)),
-      context_(std::make_unique<Context>(world_->communicator(), world_->device())),
+JoinedWorld::JoinedWorld(std::unique_ptr<ProcessWorld> world, int local_rank,
+                         const ContextOptions& contexts)
+    : options_(WithEnvironment(contexts)),
+      world_(std::move(world)),
+      context_(std::make_unique<Context>(world_->communicator(), world_->device(), options_)),
       local_rank_(local_rank) {}
 
 JoinedWorld::~JoinedWorld() {
@@ -46,9 +49,20 @@ JoinedWorld::~JoinedWorld() {
   if (world_->device().tensors() > 0) Keep(std::move(world_), std::move(context_));
 }
 
+std::string JoinedWorld::trace_file() const {
+  return TracePathOfRank(options_.trace_file, context_->rank(), context_->world_size());
+}
+
+absl::Status JoinedWorld::CheckTraceFile() const { return TraceFile(trace_file()).Check(); }
+
 absl::Status JoinedWorld::Leave(const absl::Status& status) {
-  context_->ForgetReads();
-  return world_->Leave(status);
+  if (std::exchange(left_, true)) return world_->Leave(status);  // what it returned before
+  absl::Status result = world_->Leave(context_->FinishProgram(status));
+  if (options_.trace_file.empty()) return result;
+  TraceFile file(trace_file());
+  file.Add(context_->trace());
+  result.Update(file.Write());
+  return result;
 }
 
 absl::StatusOr<std::unique_ptr<JoinedWorld>> JoinWorld(const JoinOptions& options) {
@@ -62,7 +76,11 @@ absl::StatusOr<std::unique_ptr<JoinedWorld>> JoinWorld(const JoinOptions& option
     DT_ASSIGN_OR_RETURN(joined.world, ProcessWorld::Join(rank));
     joined.local_rank = rank.local_rank;
   }
-  return std::make_unique<JoinedWorld>(std::move(joined.world), joined.local_rank);
+  auto world =
+      std::make_unique<JoinedWorld>(std::move(joined.world), joined.local_rank, options.contexts);
+  const absl::Status traces = world->CheckTraceFile();
+  if (!traces.ok()) return world->Leave(traces);
+  return world;
 }
 
 absl::Status RunWorld(int n, const std::function<absl::Status(Context&)>& fn,
@@ -70,8 +88,14 @@ absl::Status RunWorld(int n, const std::function<absl::Status(Context&)>& fn,
   LaunchOptions launch = ToLaunchOptions(join);
   launch.may_lack_address = true;  // JoinWorld says so, unless it finds one
   DT_ASSIGN_OR_RETURN(const LaunchedRank rank, ReadLaunch(launch));
-  if (rank.launcher == "nobody") return RunRanks(n, fn, threads);
+  if (rank.launcher == "nobody") return RunRanks(n, fn, threads, join.contexts);
   if (!fn) return InvalidArgument({"RunWorld: the function that ranks run is null"});
+  if (threads.device != Device::Kind::kCpu) {
+    return InvalidArgument({"RunWorld: RunOptions::device is ", ToString(threads.device),
+                            ", and this process is a rank that ", rank.launcher,
+                            " started; such ranks compute on the cpu. Start the program by itself: "
+                            "its ranks are threads then"});
+  }
   DT_ASSIGN_OR_RETURN(const std::unique_ptr<JoinedWorld> world, JoinWorld(join));
   return world->Leave(NoThrow([&] { return fn(world->context()); }));
 }

@@ -17,21 +17,23 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/core/no_throw.h"
 #include "dtensor/tensor/context.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 struct LaunchOptions;  // launch.h
 class ProcessWorld;    // process_world.h
 
 // What is not said here, the environment says (runtime/comm/process/launch.h has the order).
 struct JoinOptions {
-  std::optional<int> rank, size, local_rank;
-  std::string address;          // "host:port" where rank 0 listens
-  std::string job;              // so that two worlds at one address do not mix
-  std::string secret;           // needed where other hosts can reach the address
-  double timeout_seconds = 60;  // for all ranks to come; of a rank's silence, afterwards
+  std::optional<int> rank = {}, size = {}, local_rank = {};
+  std::string address = {};      // "host:port" where rank 0 listens
+  std::string job = {};          // so that two worlds at one address do not mix
+  std::string secret = {};       // needed where other hosts can reach the address
+  double timeout_seconds = 60;   // for all ranks to come; of a rank's silence, afterwards
+  ContextOptions contexts = {};  // of this rank; of RunWorld's threads as well
 };
 
 // One rank of a world, of the thread that joined. Its tensors may outlive it, as those of RunRanks
@@ -42,7 +44,7 @@ struct JoinOptions {
 class JoinedWorld {
  public:
   // By JoinWorld.
-  JoinedWorld(std::unique_ptr<ProcessWorld> world, int local_rank);
+  JoinedWorld(std::unique_ptr<ProcessWorld> world, int local_rank, const ContextOptions& contexts);
   // Leaves, unless it has left: with OK, so a program that an error ends says so by Leave(); with
   // an error where an exception is on its way through the thread, so that the other ranks hear of
   // it.
@@ -52,16 +54,23 @@ class JoinedWorld {
 
   Context& context() { return *context_; }
   int local_rank() const { return local_rank_; }  // among the ranks of this host
+  // Whether this rank could write its trace now. Errors: kUnavailable.
+  absl::Status CheckTraceFile() const;
 
   // This rank's program ended with `status`; waits until those of all ranks have. Returns the
-  // world's failure if it failed, else `status`. The Context can exchange nothing any more.
+  // world's failure if it failed, else `status`, else whether the trace was written. The Context
+  // can exchange nothing any more.
   absl::Status Leave(const absl::Status& status);
 
  private:
+  std::string trace_file() const;  // of this rank; empty: there is none
+
+  const ContextOptions options_;
   std::unique_ptr<ProcessWorld> world_;
   std::unique_ptr<Context> context_;
   const int local_rank_;
   const ExceptionWatch exceptions_;
+  bool left_ = false;
 };
 
 // Under mpirun and Slurm, a program that links //dtensor/mpi joins by MPI (join_mpi.h), others by
@@ -75,7 +84,8 @@ LaunchOptions ToLaunchOptions(const JoinOptions& options);
 
 // Runs fn as this process's rank, where a launcher or `join` says that it is one; else on `n`
 // threads, as RunRanks. An exception that leaves fn is its rank's error. Errors: of RunRanks, or of
-// JoinWorld and Leave.
+// JoinWorld and Leave; kInvalidArgument where a process would be a rank, which computes on the cpu,
+// and threads.device is another.
 absl::Status RunWorld(int n, const std::function<absl::Status(Context&)>& fn,
                       const RunOptions& threads = {}, const JoinOptions& join = {});
 

@@ -6,14 +6,28 @@
 #include "dtensor/runtime/comm/local/local_ranks.h"
 #include "dtensor/runtime/core/no_throw.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/trace/trace_file.h"
 
 namespace dtensor {
 namespace {
 
+// What the ranks of a world have alike.
+struct RankOptions {
+  RankOptions(const ContextOptions& given, std::function<void(const absl::Status&)> report)
+      : contexts(WithEnvironment(given)), report(std::move(report)), traces(contexts.trace_file) {}
+  const ContextOptions contexts;
+  const std::function<void(const absl::Status&)> report;
+  TraceFile traces;
+};
+
+void KeepTrace(Context& context, TraceFile& traces) {
+  if (context.tracer() != nullptr) traces.Add(context.trace());
+}
+
 // Of a rank whose program has ended: it stays while its tensors do.
 void Retire(std::shared_ptr<Context> context) {
   if (context == nullptr) return;
-  context->ForgetReads();
+  context->EndProgram();
   Device& device = context->device();
   if (device.tensors() > 0) device.KeepAlive(std::move(context));
 }
@@ -21,10 +35,13 @@ void Retire(std::shared_ptr<Context> context) {
 }  // namespace
 
 struct LocalRank::State {
-  State(std::shared_ptr<LocalRanks> ranks, Communicator& communicator)
+  State(std::shared_ptr<LocalRanks> ranks, Communicator& communicator,
+        std::shared_ptr<RankOptions> options_in)
       : ranks(std::move(ranks)),
+        options(std::move(options_in)),
         rank(communicator.rank()),
-        context(std::make_shared<Context>(communicator, this->ranks->device(rank))) {}
+        context(std::make_shared<Context>(communicator, this->ranks->device(rank),
+                                          options->contexts)) {}
   ~State() {
     Leave(exceptions.status()).IgnoreError();
     Retire(std::move(context));
@@ -33,11 +50,15 @@ struct LocalRank::State {
   absl::Status Leave(const absl::Status& status) {
     if (left) return result;
     left = true;
-    context->ForgetReads();
-    return result = NoThrow([&] { return ranks->Leave(rank, status); });
+    const absl::Status finished = context->FinishProgram(status);
+    KeepTrace(*context, options->traces);
+    result = NoThrow([&] { return ranks->Leave(rank, finished); });
+    result.Update(options->traces.Write());
+    return result;
   }
 
   const std::shared_ptr<LocalRanks> ranks;
+  const std::shared_ptr<RankOptions> options;
   const int rank;
   std::shared_ptr<Context> context;
   const ExceptionWatch exceptions;
@@ -61,16 +82,22 @@ absl::Status LocalRank::Leave(const absl::Status& status) {
 }
 
 struct LocalWorld::State {
-  explicit State(std::shared_ptr<LocalRanks> made)
-      : ranks(std::move(made)), contexts(ranks->size()) {}
+  State(std::shared_ptr<LocalRanks> made, std::shared_ptr<RankOptions> options)
+      : ranks(std::move(made)), options(std::move(options)), contexts(ranks->size()) {}
   ~State() {
     DT_REQUIRE(
         !ranks->runs(),
         "LocalWorld: one that goes while Run is on its way; let Run return first, in fn too");
+    for (const std::shared_ptr<Context>& context : contexts) {
+      if (context != nullptr) KeepTrace(*context, options->traces);
+    }
+    const absl::Status written = options->traces.Write();
+    if (!written.ok() && options->report != nullptr) options->report(written);
     for (std::shared_ptr<Context>& context : contexts) Retire(std::move(context));
   }
 
   const std::shared_ptr<LocalRanks> ranks;
+  const std::shared_ptr<RankOptions> options;
   std::vector<std::shared_ptr<Context>> contexts;  // of Run: each made by its rank
 };
 
@@ -79,9 +106,12 @@ LocalWorld::LocalWorld(LocalWorld&&) noexcept = default;
 LocalWorld& LocalWorld::operator=(LocalWorld&&) noexcept = default;
 LocalWorld::~LocalWorld() = default;
 
-absl::StatusOr<LocalWorld> LocalWorld::Create(int n, const RunOptions& options) {
+absl::StatusOr<LocalWorld> LocalWorld::Create(int n, const RunOptions& options,
+                                              const ContextOptions& contexts) {
+  auto for_ranks = std::make_shared<RankOptions>(contexts, options.report);
+  DT_RETURN_IF_ERROR(for_ranks->traces.Check());
   DT_ASSIGN_OR_RETURN(std::shared_ptr<LocalRanks> ranks, LocalRanks::Create(n, options));
-  return LocalWorld(std::make_unique<State>(std::move(ranks)));
+  return LocalWorld(std::make_unique<State>(std::move(ranks), std::move(for_ranks)));
 }
 
 LocalWorld::State& LocalWorld::state() const {
@@ -98,7 +128,9 @@ absl::Status LocalWorld::Run(const std::function<absl::Status(Context&)>& fn) {
   if (fn) {
     with_context = [&state = state(), &fn](Communicator& communicator, Device& device) {
       std::shared_ptr<Context>& context = state.contexts[communicator.rank()];
-      if (context == nullptr) context = std::make_shared<Context>(communicator, device);
+      if (context == nullptr) {
+        context = std::make_shared<Context>(communicator, device, state.options->contexts);
+      }
       return fn(*context);
     };
   }
@@ -108,11 +140,11 @@ absl::Status LocalWorld::Run(const std::function<absl::Status(Context&)>& fn) {
 absl::StatusOr<LocalRank> LocalWorld::Take(int rank) {
   const std::shared_ptr<LocalRanks>& ranks = state().ranks;
   DT_ASSIGN_OR_RETURN(Communicator* const communicator, ranks->Take(rank));
-  return LocalRank(std::make_unique<LocalRank::State>(ranks, *communicator));
+  return LocalRank(std::make_unique<LocalRank::State>(ranks, *communicator, state().options));
 }
 
-absl::StatusOr<LocalRank> SingleRank(const RunOptions& options) {
-  DT_ASSIGN_OR_RETURN(LocalWorld world, LocalWorld::Create(1, options));
+absl::StatusOr<LocalRank> SingleRank(const RunOptions& options, const ContextOptions& contexts) {
+  DT_ASSIGN_OR_RETURN(LocalWorld world, LocalWorld::Create(1, options, contexts));
   return world.Take(0);
 }
 

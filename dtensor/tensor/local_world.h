@@ -17,9 +17,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/tensor/context.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // One rank of this process, for whichever thread has it: one at a time.
 class LocalRank {
@@ -35,8 +36,9 @@ class LocalRank {
 
   // This rank's program ended with `status`. Whoever waits for the rank, now or later, gets
   // `status`, or that it returned, as the world's failure. Waits for peers only to finish what was
-  // begun. Returns the world's failure if it has failed by now, else `status`, prefixed "rank R: ".
-  // Later calls change nothing.
+  // begun. Writes the trace of the ranks that have left so far, if there is one. Returns the
+  // world's failure if it has failed by now, else `status`, prefixed "rank R: ", else whether it
+  // was written. Later calls change nothing.
   absl::Status Leave(const absl::Status& status);
 
  private:
@@ -54,20 +56,22 @@ class LocalRank {
 class LocalWorld {
  public:
   // Errors: as RunRanks.
-  static absl::StatusOr<LocalWorld> Create(int n, const RunOptions& options = {});
+  static absl::StatusOr<LocalWorld> Create(int n, const RunOptions& options = {},
+                                           const ContextOptions& contexts = {});
   LocalWorld(LocalWorld&&) noexcept;
   LocalWorld& operator=(LocalWorld&&) noexcept;
-  // Ranks that were taken stay until they leave. Tensors stay as those of RunRanks do. Requires, as
-  // the assignment does: no Run is on its way, so this is not called by fn.
+  // Ranks that were taken stay until they leave. Tensors stay as those of RunRanks do. Writes the
+  // trace, if there is one; RunOptions::report is told if that fails. Requires, as the assignment
+  // does: no Run is on its way, so this is not called by fn.
   ~LocalWorld();
 
   int size() const;
   // Of the world; OK while it works.
   absl::Status failure() const;
 
-  // Calls fn on each rank, on the thread and with the Context that it had in the call before, and
-  // waits for all. Between two calls the ranks sleep, and the caller may hold what they made:
-  // look at it, drop it, hand it to the next call.
+  // Calls fn on each rank, on the thread (with RunOptions::executor: on any) and with the Context
+  // that it had in the call before, and waits for all. Between two calls the ranks sleep, and the
+  // caller may hold what they made: look at it, drop it, hand it to the next call.
   //
   // An exception that leaves fn is its rank's error. Where fn returned errors on all ranks, as a
   // refusal is, they are at the same point of the program, and the next call may go on; where it
@@ -78,8 +82,8 @@ class LocalWorld {
 
   // A rank for a thread of the caller's. Peers that wait for a rank which nobody has taken yet wait
   // for the time-out; RunOptions::report is told nothing. Errors: kInvalidArgument for a rank that
-  // the world lacks, or with pin_threads; kFailedPrecondition for a rank that was taken before, or
-  // after Run; the world's failure.
+  // the world lacks, with pin_threads or an executor; kFailedPrecondition for a rank that was taken
+  // before, or after Run; the world's failure.
   absl::StatusOr<LocalRank> Take(int rank);
 
  private:
@@ -90,8 +94,9 @@ class LocalWorld {
 };
 
 // The rank of a world of one, for the calling thread or whichever it is moved to. Errors: as
-// RunRanks; kInvalidArgument for pin_threads: the thread is the caller's to pin.
-absl::StatusOr<LocalRank> SingleRank(const RunOptions& options = {});
+// RunRanks; kInvalidArgument for pin_threads and an executor: the thread is the caller's.
+absl::StatusOr<LocalRank> SingleRank(const RunOptions& options = {},
+                                     const ContextOptions& contexts = {});
 
 }  // namespace dtensor
 

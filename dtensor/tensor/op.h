@@ -21,13 +21,14 @@
 #include "absl/types/span.h"
 #include "dtensor/layout/regions.h"
 #include "dtensor/rules/op_rule.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/device/tensor.h"
 #include "dtensor/tensor/attrs.h"
 #include "dtensor/tensor/context.h"
 #include "dtensor/tensor/counted.h"
 #include "dtensor/tensor/type_set.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // Arguments that may be others in each call, because nothing that is decided depends on them: no
 // layout, shape or type. All others are attributes (attrs.h).
@@ -53,6 +54,9 @@ struct RuleText {
 struct LayoutChoice {
   absl::InlinedVector<Layout, 4> operands;
   absl::InlinedVector<std::optional<Layout>, 2> results;
+  // The caller wants that, by an argument: then nothing that moves is implicit
+  // (ContextOptions::max_implicit_bytes).
+  bool asked_for = false;
 };
 struct LayoutChoiceRequest {
   absl::Span<const Spec* const> operands;  // as they came
@@ -107,6 +111,7 @@ struct Decision : Counted {
   // Bit i: operand i is reduced by max, min or product on its way to the kernel, or a result on its
   // way to the caller (all bits). No gradient passes such a reduction (op_checks.h).
   uint32_t reduces = 0;
+  bool moves_asked_for = false;  // LayoutChoice::asked_for
   // Of the Context, where op->choose_layouts looked at them.
   std::shared_ptr<const RedistributionOptions> options;
   std::shared_ptr<const OpState> state;
@@ -243,12 +248,18 @@ struct OpDef {
   DType (*result_dtype)(absl::Span<const Spec* const> operands, AttrsView attrs,
                         int result) = nullptr;
 
+  // Either functions that work through kernels which every kind of device has (runtime/kernels);
+  OpFunctions every_device;
+  // or those for some.
   OpFunctions host;  // on cpu and deferred; and on meta, where launches do nothing
   OpFunctions cuda;
   const OpFunctions& On(Device::Kind kind) const {
+    if (every_device.forward != nullptr) return every_device;
     return kind == Device::Kind::kCuda ? cuda : host;
   }
-  bool differentiable() const { return host.backward != nullptr || cuda.backward != nullptr; }
+  bool differentiable() const {
+    return every_device.backward != nullptr || host.backward != nullptr || cuda.backward != nullptr;
+  }
   uint32_t saved_operands = 0;  // bit i: backward reads operands[i]
   uint32_t saved_results = 0;
   // Forward sets the results, of the decision's local shapes and types, which may share the

@@ -22,7 +22,13 @@ absl::Status CheckOpDef(const OpDef& op) {
     return InvalidArgument({op.name, ": the operator's OpDef has no ", what});
   };
   if (op.rule == nullptr && op.describe == nullptr) return lacks("rule, and no `describe`");
-  if (op.host.forward == nullptr && op.cuda.forward == nullptr) return lacks("forward");
+  const bool for_some = op.host.forward != nullptr || op.cuda.forward != nullptr;
+  if (op.every_device.forward == nullptr && !for_some) return lacks("forward");
+  if (op.every_device.forward != nullptr && for_some) {
+    return InvalidArgument({op.name,
+                            ": the operator's OpDef has functions for every device, and others for "
+                            "some; give it one or the other"});
+  }
   return absl::OkStatus();
 }
 

@@ -246,6 +246,15 @@ TEST(OpDef, BackwardNamesTheOperatorThatHasNone) {
   }));
 }
 
+TEST(OpDef, HasFunctionsForEveryDeviceOrForSome) {
+  OpDef op = Foreign();
+  op.every_device = op.host;
+  EXPECT_THAT(Applied(op), StatusIs(absl::StatusCode::kInvalidArgument,
+                                    AllOf(HasSubstr("Foreign: "), HasSubstr("every device"))));
+  op.host = {};
+  DT_EXPECT_OK(Applied(op));
+}
+
 // A device without the function that a call takes refuses the call, and nothing else.
 TEST(OpDef, IsRefusedOnADeviceForWhichItHasNoFunction) {
   constexpr auto kUnimplemented = absl::StatusCode::kUnimplemented;

@@ -12,12 +12,14 @@
 #include "absl/types/span.h"
 #include "dtensor/runtime/core/dims.h"
 #include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/device/tensor.h"
 #include "dtensor/runtime/kernels/copy.h"
 #include "dtensor/tensor/distributed_tensor.h"
 #include "dtensor/tensor/op.h"
 
-namespace dtensor::internal {
+namespace DTENSOR_EXPORT dtensor {
+namespace internal {
 using Specs = absl::Span<const Spec* const>;
 
 // --- Checks. Errors: kInvalidArgument naming `op`, the operands and the remedy.
@@ -47,6 +49,7 @@ absl::StatusOr<Tensor> ReshapeLocal(Device& device, const Tensor& x,
 // out = x summed over the dimensions along which `out`, of x's type, was broadcast to x's shape.
 absl::Status SumToShape(Device& device, const Tensor& x, const Tensor& out);
 
-}  // namespace dtensor::internal
+}  // namespace internal
+}  // namespace dtensor
 
 #endif  // DTENSOR_TENSOR_OP_HELPERS_H_

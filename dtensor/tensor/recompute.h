@@ -15,9 +15,10 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/tensor/distributed_tensor.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 using TensorsOr = absl::StatusOr<std::vector<DistributedTensor>>;
 using RecomputedFunction = std::function<TensorsOr(absl::Span<const DistributedTensor>)>;

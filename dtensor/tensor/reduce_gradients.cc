@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "dtensor/redistribution/lineage.h"
-#include "dtensor/redistribution/plan_executor.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/elementwise.h"
 #include "dtensor/tensor/autograd.h"
+#include "dtensor/tensor/noted_plan.h"
 #include "dtensor/tensor/tape.h"
 #include "dtensor/tensor/tensor_impl.h"
 
@@ -57,9 +57,10 @@ namespace {
 
 absl::Status ReduceTogether(const Group& group, absl::string_view who) {
   Context& context = *group.members[0].leaf->context;
-  DT_ASSIGN_OR_RETURN(std::vector<Tensor> reduced,
-                      ExecuteCoalesced(group.plans, group.sources, context.communicator(),
-                                       {who, group.lineage, kGradientLineage}));
+  const TraceReason reason(context.tracer(), TraceCause::kReduceGradients);
+  DT_ASSIGN_OR_RETURN(
+      std::vector<Tensor> reduced,
+      RunCoalesced(context, group.plans, group.sources, {who, group.lineage, kGradientLineage}));
   for (size_t i = 0; i < reduced.size(); ++i) {
     TensorImplPtr& gradient = *group.members[i].gradient;
     const Lineage lineage = gradient->lineage;

@@ -5,9 +5,10 @@
 #include <cstdint>
 #include <functional>
 
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/tensor/distributed_tensor.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // Frees what the operators that led to `root` have saved, the youngest first, and calls
 // fn(scope, bytes) for each whose memory the device has back then, with the scope in which it was

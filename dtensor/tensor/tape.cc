@@ -8,14 +8,18 @@
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/copy.h"
 #include "dtensor/runtime/kernels/elementwise.h"
+#include "dtensor/tensor/noted_plan.h"
 #include "dtensor/tensor/op.h"
 #include "dtensor/tensor/op_checks.h"
 #include "dtensor/tensor/replay.h"
 #include "dtensor/tensor/work_scope.h"
+#include "dtensor/trace/trace_recorder.h"
 
 namespace dtensor {
 
 absl::Status Tape::Run(const Edge& root, Contribution first) {
+  const TraceSpan span(context_.tracer(), TraceKind::kSpan, options_.who);
+  const TracePhaseScope phase(context_.tracer(), TracePhase::kBackward);
   DT_RETURN_IF_ERROR(Deliver(root, std::move(first)));
   while (!pending_.empty()) {
     auto last = std::prev(pending_.end());
@@ -94,8 +98,7 @@ absl::StatusOr<Tensor> Tape::Settle(Slot& slot, const Spec* wanted, const Exchan
   for (Contribution& sum : slot) {
     if (sum.spec != wanted) {
       DT_ASSIGN_OR_RETURN(const auto plan, context_.Plan(sum.spec, wanted));
-      DT_ASSIGN_OR_RETURN(sum.local,
-                          ExecutePlan(*plan, sum.local, context_.communicator(), caller));
+      DT_ASSIGN_OR_RETURN(sum.local, RunPlan(context_, *plan, sum.local, caller));
       sum.owned = false;
       sum.spec = wanted;
     }
@@ -135,6 +138,7 @@ absl::Status Tape::Visit(Node& node, absl::InlinedVector<Slot, 2>& slots) {
   if (node.replay != nullptr) return RunAgain(node, slots);
   const Decision& decision = *node.decision;
   const OpDef& op = *decision.op;
+  const TraceSpan span(context_.tracer(), TraceKind::kOperator, op.name);
   const AxisList passed = PassedAxes(decision, slots[0]);
   absl::InlinedVector<Tensor, 2> result_gradients;
   const ExchangeCaller caller(op.name, MixLineage(options_.lineage, node.lineage),
@@ -142,6 +146,7 @@ absl::Status Tape::Visit(Node& node, absl::InlinedVector<Slot, 2>& slots) {
   for (size_t r = 0; r < slots.size(); ++r) {
     const Spec* wanted =
         passed.empty() ? decision.result_gradient_specs[r] : slots[r][0].spec.get();
+    const TraceReason reason(context_.tracer(), TraceCause::kGradient, static_cast<int>(r));
     DT_ASSIGN_OR_RETURN(Tensor gradient, Settle(slots[r], wanted, caller));
     result_gradients.push_back(std::move(gradient));
   }
@@ -186,7 +191,11 @@ absl::Status Tape::Visit(Node& node, absl::InlinedVector<Slot, 2>& slots) {
 absl::Status Tape::RunAgain(Node& node, absl::InlinedVector<Slot, 2>& slots) {
   const uint64_t since = context_.NextSequence();
   DT_RETURN_IF_ERROR(walk_.gathers().Restore(node));
-  const TensorsOr results = node.replay->Run(context_, node.edges, /*again=*/true);
+  TensorsOr results;
+  {
+    const TracePhaseScope phase(context_.tracer(), TracePhase::kRecompute);
+    results = node.replay->Run(context_, node.edges, /*again=*/true);
+  }
   DT_RETURN_IF_ERROR(results.status());
   if (results->size() != slots.size()) {
     return InvalidArgument({"Recompute: the function gave ", absl::StrCat(slots.size()),
@@ -270,6 +279,7 @@ absl::StatusOr<TensorImplPtr> Tape::Sum(const TensorImplPtr& tensor, Slot& slot,
     DT_ASSIGN_OR_RETURN(
         spec, context_.Intern(tensor->spec->layout, tensor->spec->shape, sum[0].spec->dtype));
   }
+  const TraceReason reason(context_.tracer(), TraceCause::kLeafGradient);
   DT_ASSIGN_OR_RETURN(Tensor local, Settle(sum, spec, {options_.who, lineage, kGradientLineage}));
   if (local.overlaps_itself()) {
     auto copy = kernels::Duplicate(context_.device(), local);

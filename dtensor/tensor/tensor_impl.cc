@@ -9,6 +9,7 @@
 #include "dtensor/runtime/kernels/copy.h"
 #include "dtensor/tensor/collective_results.h"
 #include "dtensor/tensor/distributed_tensor.h"
+#include "dtensor/tensor/noted_plan.h"
 #include "dtensor/tensor/op.h"
 #include "dtensor/tensor/replay.h"
 
@@ -164,7 +165,7 @@ absl::StatusOr<TensorImplPtr> Move(TensorImpl& impl, const Spec* target,
   const bool moves = !plan->plan().moves_nothing();
   Tensor local;
   if (!moves || !TakeResults(context, call, {&local, 1})) {
-    DT_ASSIGN_OR_RETURN(local, ExecutePlan(*plan, impl.local, context.communicator(), caller));
+    DT_ASSIGN_OR_RETURN(local, RunPlan(context, *plan, impl.local, caller));
     if (moves) KeepResults(context, call, {&local, 1});
   }
   TensorImplPtr moved = MakeImpl(context, target, std::move(local), StaysRowMajor(impl, *plan));
@@ -263,7 +264,7 @@ absl::StatusOr<TensorImplPtr> RedistributeBy(const TensorImplPtr& impl, const Sp
     root = AliasRoot(*impl);
   }
   if (!async) {
-    DT_ASSIGN_OR_RETURN(moved->local, ExecutePlan(*plan, source, context.communicator(), caller));
+    DT_ASSIGN_OR_RETURN(moved->local, RunPlan(context, *plan, source, caller));
     return moved;
   }
   // Peers read it while this rank goes on: a lender's next write must not move it.
@@ -271,9 +272,8 @@ absl::StatusOr<TensorImplPtr> RedistributeBy(const TensorImplPtr& impl, const Sp
     return context.communicator().Fail(status);
   const bool reads = root.defined() && !plan->plan().moves_nothing();
   moved->unsettled = std::make_unique<Unsettled>();
-  DT_ASSIGN_OR_RETURN(
-      moved->unsettled->pending,
-      PendingRedistribution::Begin(std::move(plan), source, context.communicator(), caller));
+  DT_ASSIGN_OR_RETURN(moved->unsettled->pending,
+                      BeginPlan(context, std::move(plan), source, caller));
   if (reads) context.AddRead(root, moved->unsettled->pending);
   return moved;
 }

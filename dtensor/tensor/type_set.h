@@ -7,8 +7,9 @@
 #include <string>
 
 #include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 class TypeSet {
  public:

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <type_traits>
 #include <vector>
 
@@ -12,7 +13,7 @@
 #include "dtensor/layout/regions.h"
 #include "dtensor/runtime/core/index_set.h"
 #include "dtensor/runtime/core/status.h"
-#include "dtensor/runtime/kernels/cpu/numeric.h"
+#include "dtensor/runtime/kernels/arguments/numeric.h"
 
 namespace dtensor {
 namespace {
@@ -252,26 +253,28 @@ T IndexedData::Expected(int64_t number, int64_t problem) const {
 
 absl::StatusOr<Tensor> IndexedData::Source(int rank, Device& device) const {
   const Layout& from = plan_.from();
-  const bool holds = from.mesh().Contains(rank);
-  const Dims shape = holds ? from.LocalShape(plan_.shape(), rank) : Dims{0};
-  DT_ASSIGN_OR_RETURN(Tensor source, Tensor::Empty(device, plan_.dtype(), shape));
-  if (holds) FillSource(rank, source);
-  return source;
+  if (!from.mesh().Contains(rank)) return Tensor::Empty(device, plan_.dtype(), {0});
+  const Dims shape = from.LocalShape(plan_.shape(), rank);
+  return VisitDType(plan_.dtype(), [&](auto element) -> absl::StatusOr<Tensor> {
+    using T = decltype(element);
+    const int64_t count = NumElements(shape);
+    const auto values = std::make_unique<T[]>(count);
+    FillSource(rank, RowMajorStrides(shape), values.get());
+    return FromHost<T>(device, absl::MakeConstSpan(values.get(), count), shape);
+  });
 }
 
-void IndexedData::FillSource(int rank, const Tensor& source) const {
+template <typename T>
+void IndexedData::FillSource(int rank, const Dims& strides, T* values) const {
   const DeviceMesh& mesh = plan_.from().mesh();
   const auto coordinate = mesh.Coordinate(rank);
   const Region region = Regions(plan_.from(), plan_.shape(), coordinate);
   const TermPlace place = {Flatten(mesh, kept_, coordinate),
                            static_cast<int>(Flatten(mesh, reduced_, coordinate)), terms_};
-  VisitDType(plan_.dtype(), [&](auto element) {
-    using T = decltype(element);
-    const auto write = [&, data = source.data<T>()](int64_t number, int64_t at) {
-      data[at] = FromInt<T>(code_.Term(number, place));
-    };
-    RegionWalk(region, plan_.shape(), source.strides(), write);
-  });
+  const auto write = [&](int64_t number, int64_t at) {
+    values[at] = FromInt<T>(code_.Term(number, place));
+  };
+  RegionWalk(region, plan_.shape(), strides, write);
 }
 
 Mismatches IndexedData::Check(int rank, const Tensor& result) const {
@@ -285,15 +288,21 @@ Mismatches IndexedData::Check(int rank, const Tensor& result) const {
   VisitDType(plan_.result_dtype(), [&](auto element) {
     using T = decltype(element);
     const T identity = Identity<T>(plan_.to().term_op());
+    const auto values = ToHost<T>(result);
+    if (!values.ok()) {
+      wrong = {1, values.status().ToString()};
+      return;
+    }
     int64_t next = 0;  // a walk is row-major
-    const auto compare = [&, data = result.data<T>()](int64_t number, int64_t at) {
+    const auto compare = [&](int64_t number, int64_t at) {
       const bool has = created_.empty() || written[next++];
       const T want = has ? Expected<T>(number, problem) : identity;
-      if (std::memcmp(&data[at], &want, sizeof(T)) == 0) return;
+      const T value = (*values)[at];
+      if (std::memcmp(&value, &want, sizeof(T)) == 0) return;
       if (wrong.count++ > 0) return;
-      wrong.first = absl::StrCat("element ", number, " is ", Show(data[at]), ", not ", Show(want));
+      wrong.first = absl::StrCat("element ", number, " is ", Show(value), ", not ", Show(want));
     };
-    RegionWalk(region, plan_.shape(), result.strides(), compare);
+    RegionWalk(region, plan_.shape(), RowMajorStrides(result.shape()), compare);
   });
   return wrong;
 }

@@ -71,14 +71,15 @@ class IndexedData {
   absl::Status CheckKeepers() const;
 
   // A tensor with what the source layout gives `rank`; empty where that is outside of its mesh.
-  // Requires, as Check: memory that the host can use. Errors: kResourceExhausted.
+  // Errors: of FromHost.
   absl::StatusOr<Tensor> Source(int rank, Device& device) const;
-  // Compares with what the target layout gives `rank`, bit by bit. Requires: the rank's local shape
-  // and the result's type; a device that is done with it.
+  // Compares with what the target layout gives `rank`, bit by bit; what the host cannot be given is
+  // a mismatch. Requires: the rank's local shape and the result's type.
   Mismatches Check(int rank, const Tensor& result) const;
 
  private:
-  void FillSource(int rank, const Tensor& source) const;
+  template <typename T>
+  void FillSource(int rank, const Dims& strides, T* values) const;
   template <typename T>
   T Expected(int64_t number, int64_t problem) const;
 

@@ -142,7 +142,8 @@ class RankRun {
 };
 
 // `needed` by the ranks of this host.
-absl::Status CheckMemory(double needed) {
+absl::Status CheckMemory(Context& context, double needed) {
+  if (context.device().kind() == Device::Kind::kCuda) return absl::OkStatus();  // the GPU says so
   const double free = static_cast<double>(MemoryAvailable());
   if (needed <= free / 8 * 7) return absl::OkStatus();  // the rest of the machine needs some, too
   return InvalidArgument({absl::StrFormat(
@@ -205,13 +206,13 @@ absl::StatusOr<StepTraffic> Prepare(Context& context, const TrainConfig& config,
   DT_RETURN_IF_ERROR(CheckSameText(context, *corpus));
   DT_ASSIGN_OR_RETURN(const std::vector<int> here, RanksOfThisHost(context));
   const double share = static_cast<double>(here.size()) / context.world_size();
-  DT_RETURN_IF_ERROR(AgreeOn(context, CheckMemory(LeastBytes(config) * share)));
+  DT_RETURN_IF_ERROR(AgreeOn(context, CheckMemory(context, LeastBytes(config) * share)));
   const absl::StatusOr<RankTraffic> mine = PredictRank(config, context.rank());
   DT_RETURN_IF_ERROR(AgreeOn(context, mine.status()));
   DT_ASSIGN_OR_RETURN(StepTraffic predicted, GatherTraffic(context, *mine));
   double needed = 0;
   for (const int rank : here) needed += static_cast<double>(predicted.peak_bytes[rank]);
-  DT_RETURN_IF_ERROR(AgreeOn(context, CheckMemory(needed)));
+  DT_RETURN_IF_ERROR(AgreeOn(context, CheckMemory(context, needed)));
   return predicted;
 }
 
@@ -246,9 +247,14 @@ absl::StatusOr<RunResult> Train(const TrainConfig& config, const absl::StatusOr<
     return RankRun(context, config, *corpus, options, result).Run();
   };
   const int ranks = corpus.ok() ? config.mesh.size() : 1;
-  const RunOptions threads = {.pin_threads = CanPin(ranks)};
-  DT_RETURN_IF_ERROR(options.as_launched ? RunWorld(ranks, run, threads)
-                                         : RunRanks(ranks, run, threads));
+  const RunOptions threads = {.device = options.device,
+                              .pin_threads = options.device == Device::Kind::kCpu && CanPin(ranks)};
+  // Where nobody trains there is nothing to trace.
+  const ContextOptions contexts =
+      corpus.ok() ? options.contexts : ContextOptions{.read_environment = false};
+  const JoinOptions join = {.contexts = contexts};
+  DT_RETURN_IF_ERROR(options.as_launched ? RunWorld(ranks, run, threads, join)
+                                         : RunRanks(ranks, run, threads, contexts));
   DT_RETURN_IF_ERROR(refused);
   return result;
 }

@@ -12,6 +12,8 @@
 #include "dtensor/examples/llama/corpus.h"
 #include "dtensor/examples/llama/traffic.h"
 #include "dtensor/examples/llama/trainer.h"
+#include "dtensor/runtime/device/device.h"
+#include "dtensor/tensor/context.h"
 
 namespace dtensor::llama {
 
@@ -33,10 +35,12 @@ struct RunResult {
 };
 
 struct TrainOptions {
-  int64_t eval_batches = 4;          // of held-out text, at the end
-  std::optional<double> stop_below;  // every 25 steps: stop when the held-out loss is below
-  bool keep_tensors = false;         // fill initial_weights and first_gradients
-  bool as_launched = true;           // false: on threads, whoever started this process
+  int64_t eval_batches = 4;                  // of held-out text, at the end
+  std::optional<double> stop_below;          // every 25 steps: stop when the held-out loss is below
+  bool keep_tensors = false;                 // fill initial_weights and first_gradients
+  bool as_launched = true;                   // false: on threads, whoever started this process
+  Device::Kind device = Device::Kind::kCpu;  // or kCuda: threads alone, which share the GPUs
+  ContextOptions contexts;                   // of each rank: traces (docs/tracing.md)
   std::function<void(int64_t step, double loss)> progress;  // on rank 0
 };
 

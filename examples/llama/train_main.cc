@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "dtensor/examples/llama/corpus.h"
 #include "dtensor/examples/llama/report.h"
@@ -23,18 +24,20 @@
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/tools/program/command_line.h"
 #include "dtensor/tools/program/output.h"
+#include "dtensor/tools/program/progress.h"
 #include "dtensor/tools/program/speaker.h"
 
 namespace dtensor::llama {
 namespace {
 
 struct Flags {
-  std::string mesh = "dp=2,tp=2", dtype = "f32", text, report, dump;
+  std::string mesh = "dp=2,tp=2", dtype = "f32", device = "cpu", text, report, dump;
   TrainConfig config;
   TrainOptions options;
   double until = 0;
   int64_t compare = 0;
   CLI::Option* cp_pattern = nullptr;
+  bool progress = false;
 };
 
 // In the user's cache, where tools/setup puts it.
@@ -67,8 +70,10 @@ void Declare(CLI::App& app, Flags& flags) {
                "keep activations that were gathered for backward, in place of each rank's part");
   flags.cp_pattern =
       app.add_option("--cp-pattern", config.cp_pattern,
-                     "what cp does: ring, zigzag, striped, ulysses; double_ring, ulysses+ring, "
-                     "ulysses+zigzag, ulysses+striped on --mesh='a=2,b=2;cp=a*b'")
+                     "what cp does; double_ring and ulysses+... on --mesh='a=2,b=2;cp=a*b'")
+          ->type_name(
+              "zigzag|ring|striped|double_ring|ulysses|ulysses+ring|ulysses+zigzag|"
+              "ulysses+striped")
           ->capture_default_str();
   app.add_option("--dim", config.model.dim, "features of the residual stream")
       ->capture_default_str();
@@ -88,17 +93,28 @@ void Declare(CLI::App& app, Flags& flags) {
          "--bucket-bytes", config.bucket_bytes,
          "gradients of so many bytes are reduced together while backward goes on; 0: all at "
          "its end")
+      ->type_name("BYTES")
       ->capture_default_str();
-  app.add_option("--dtype", flags.dtype, "f32, f64 or bf16")->capture_default_str();
+  app.add_option("--dtype", flags.dtype, "of weights and activations")
+      ->type_name("f32|f64|bf16")
+      ->capture_default_str();
+  app.add_option("--device", flags.device,
+                 "what ranks compute on; GPUs are shared out among ranks that are threads")
+      ->type_name("cpu|cuda")
+      ->capture_default_str();
   app.add_option("--text", flags.text, "the text (default: the one that tools/setup makes)");
   app.add_option("--until", flags.until,
                  "stop once the held-out loss is below this (looked at every 25 steps)");
   app.add_option("--compare", flags.compare,
-                 "repeat this many steps on one rank and print the difference");
+                 "repeat this many steps on one rank, on the cpu, and print the difference");
   app.add_option("--report", flags.report, "write a JSON report here");
+  app.add_option("--trace", flags.options.contexts.trace_file,
+                 "write what each rank did here, for Perfetto; a name in .txt: as tables");
   app.add_option("--dump", flags.dump,
                  "write weights, batches, losses and gradients here (safetensors)");
   app.add_flag("--allow-uneven", config.allow_uneven, "let shards differ in size");
+  app.add_flag("--progress", flags.progress,
+               "say on stderr how long the rest will take, on a terminal or not");
 }
 
 // The same error, with the flag whose value caused it in front.
@@ -138,6 +154,10 @@ absl::Status ReadConfig(Flags& flags) {
 }
 
 absl::Status ReadRest(Flags& flags) {
+  if (flags.device != "cpu" && flags.device != "cuda") {
+    return InvalidArgument({"--device: take cpu or cuda, not ", flags.device});
+  }
+  if (flags.device == "cuda") flags.options.device = Device::Kind::kCuda;
   if (!(flags.until >= 0)) return InvalidArgument({"--until: take a loss of 0 or more"});
   if (flags.compare < 0) return InvalidArgument({"--compare: take 0 steps or more"});
   if (flags.text.empty()) flags.text = DefaultText();
@@ -150,23 +170,19 @@ absl::Status ReadRest(Flags& flags) {
 absl::Status CheckOutputs(const Flags& flags) {
   if (!flags.report.empty()) DT_RETURN_IF_ERROR(CheckOutputFile("--report", flags.report));
   if (!flags.dump.empty()) DT_RETURN_IF_ERROR(CheckOutputFile("--dump", flags.dump));
+  const std::string& trace = flags.options.contexts.trace_file;
+  if (!trace.empty()) DT_RETURN_IF_ERROR(CheckOutputFile("--trace", trace));
   if (flags.report.empty() || flags.report != flags.dump) return absl::OkStatus();
   return InvalidArgument({"--dump: '", flags.dump, "' is --report's file; name another one"});
 }
 
-// A bar on a terminal, a line every ten steps elsewhere.
-void ShowProgress(int64_t step, int64_t steps, double loss) {
-  if (isatty(STDERR_FILENO)) {
-    constexpr int kWidth = 40;
-    const int filled = static_cast<int>(kWidth * (step + 1) / steps);
-    const std::string bar = std::string(filled, '#') + std::string(kWidth - filled, '.');
-    std::fprintf(stderr, "\r[%s] step %ld of %ld, loss %.4f ", bar.c_str(),
-                 static_cast<long>(step + 1), static_cast<long>(steps), loss);
-    if (step + 1 == steps) std::fputc('\n', stderr);
-  } else if (step == 0 || (step + 1) % 10 == 0) {
-    std::fprintf(stderr, "step %ld of %ld, loss %.4f\n", static_cast<long>(step + 1),
-                 static_cast<long>(steps), loss);
-  }
+// On a terminal, or where it was asked for, how long it will take; else a line every ten steps.
+void ShowProgress(Progress& progress, int64_t step, int64_t steps, double loss) {
+  const std::string so_far = absl::StrFormat("loss %.4f", loss);
+  progress.Report(step + 1, so_far);
+  if (isatty(STDERR_FILENO) || (step != 0 && (step + 1) % 10 != 0)) return;
+  std::fprintf(stderr, "step %ld of %ld, %s\n", static_cast<long>(step + 1),
+               static_cast<long>(steps), so_far.c_str());
 }
 
 // The same model and batches on one rank, for as many steps as are compared.
@@ -180,7 +196,8 @@ absl::StatusOr<Difference> CompareWithOneRank(const Flags& flags, const Corpus& 
   TrainOptions options;
   options.keep_tensors = true;
   options.eval_batches = 1;
-  options.as_launched = false;  // the world of processes is over
+  options.as_launched = false;                // the world of processes is over
+  options.contexts.read_environment = false;  // the trace is that of the run
   DT_ASSIGN_OR_RETURN(const RunResult reference, Train(config, corpus, options));
   return Compare(result, reference);
 }
@@ -210,14 +227,21 @@ absl::StatusOr<Corpus> Prepare(Flags& flags) {
   return corpus;
 }
 
+absl::StatusOr<RunResult> TrainAndShow(Flags& flags, const absl::StatusOr<Corpus>& corpus) {
+  const int64_t steps = flags.config.steps;
+  Progress progress("steps", steps, Progress::OnStderr(flags.progress));
+  flags.options.progress = [&](int64_t step, double loss) {
+    ShowProgress(progress, step, steps, loss);
+  };
+  absl::StatusOr<RunResult> result = Train(flags.config, corpus, flags.options);
+  flags.options.progress = nullptr;
+  return result;
+}
+
 absl::Status Run(Flags& flags) {
   const absl::StatusOr<Corpus> corpus = Prepare(flags);
-  flags.options.progress = [&](int64_t step, double loss) {
-    ShowProgress(step, flags.config.steps, loss);
-  };
-  DT_ASSIGN_OR_RETURN(const RunResult result, Train(flags.config, corpus, flags.options));
+  DT_ASSIGN_OR_RETURN(const RunResult result, TrainAndShow(flags, corpus));
   if (!IsSpeaker()) return absl::OkStatus();
-  if (isatty(STDERR_FILENO)) std::fputc('\n', stderr);
   std::optional<Difference> difference;
   if (flags.compare > 0 && !result.diverged) {
     DT_ASSIGN_OR_RETURN(difference, CompareWithOneRank(flags, *corpus, result));

@@ -22,7 +22,8 @@ refuses() {
 }
 
 refuses "the axes are dp, cp and tp" "${small[@]}" --mesh=pp=2
-refuses "choose ring, zigzag" "${small[@]}" --mesh=cp=2 --cp-pattern=spiral
+refuses "take zigzag, ring" "${small[@]}" --mesh=cp=2 --cp-pattern=spiral
+refuses "did you mean zigzag?" "${small[@]}" --mesh=cp=2 --cp-pattern=zigzg
 refuses "a group of two axes" "${small[@]}" --mesh=cp=2 --cp-pattern=double_ring
 refuses "a multiple of 6" "${small[@]}" --mesh=cp=3
 refuses "tp" "${small[@]}" --mesh=tp=2,tp=2
@@ -52,6 +53,7 @@ refuses "--batch: -1" --seq=16 --text="$text" --batch=-1
 refuses "--seq: -5" --text="$text" --seq=-5
 refuses "MiB are free" --seq=16 --text="$text" --batch=1000000000
 refuses '--batch: "99999999999999999999" is no whole number' --seq=16 --text="$text" --batch=99999999999999999999
+refuses '--device: there is no "tpu"; did you mean cpu?' "${small[@]}" --device=tpu
 refuses "is a folder" --seq=16 --text="$TEST_TMPDIR"
 refuses "is a device" --seq=16 --text=/dev/zero
 for length in 1 10 20 35 100; do

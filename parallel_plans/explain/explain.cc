@@ -74,6 +74,7 @@ absl::StatusOr<Explanation> ExplainStep(const TrainingStep& step) {
   out.rank = std::move(fullest.counted.figures);
   out.modules = Fold(out.rank.modules);
   out.parameters = FoldParameters(fullest.counted.parameters);
+  out.placed = Fold(fullest.counted.placed);
   DT_RETURN_IF_ERROR(ExplainOtherwise(step, out));
   return out;
 }

@@ -25,10 +25,13 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "dtensor/parallel_plans/explain/placed_modules.h"
 #include "dtensor/parallel_plans/explain/step_figures.h"
 #include "dtensor/parallel_plans/explain/training_step.h"
+#include "dtensor/runtime/core/export.h"
+#include "dtensor/trace/figure_text.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // A parameter, or those of equal layers that lie alike.
 struct FoldedParameter {
@@ -41,23 +44,21 @@ struct Explanation {
   RankFigures rank;
   std::vector<ModuleFigures> modules;
   std::vector<FoldedParameter> parameters;
-  std::vector<int> simulated;  // ranks, ascending
+  std::vector<PlacedModule> placed;  // the same modules with placements and edges, folded
+  std::vector<int> simulated;        // ranks, ascending
   // The same step's memory with the other choice: without recomputation if the step has some; else
   // where the modules of `usual_recompute` recompute. None: the model has no lists.
   std::vector<std::string> usual_recompute;
   std::optional<MemoryFigures> otherwise;
 
-  // For people: several lines.
+  // For people: several lines. The whole step; then what each module costs, and where parameters
+  // rest; or in place of these where each module has its parameters and activations.
   std::string ToString() const;
+  std::string PlacedText() const;
 };
 
 // No communication, and no world: any thread calls it. Errors: those of CountStep.
 absl::StatusOr<Explanation> ExplainStep(const TrainingStep& step);
-
-// As ToString() prints them: "16.0 MiB", "1.25 ms", "model.layers.0..31.mlp x32".
-std::string BytesText(int64_t bytes);  // below 1 KiB in bytes
-std::string SecondsText(double seconds);
-std::string NameOf(const ModuleFigures& module);
 
 }  // namespace dtensor
 

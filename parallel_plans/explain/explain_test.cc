@@ -1,6 +1,7 @@
 // What is said of a step: by hand where that can be done, and refused where it cannot be run.
 #include "dtensor/parallel_plans/explain/explain.h"
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -152,6 +153,73 @@ TEST(ExplainStep, SaysWhereParametersRestAndAreUsed) {
   EXPECT_THAT(explained->ToString(),
               HasSubstr("model.layers.0..2.mlp.down_proj.weight x3: [16, 24] as [dp] [tp], "
                         "used as [] [tp], 384 B"));
+}
+
+const PlacedModule& PlacedAt(const Explanation& explanation, const std::string& path) {
+  for (const PlacedModule& module : explanation.placed) {
+    if (!module.figures.outside && module.figures.path == path) return module;
+  }
+  static const PlacedModule none;
+  ADD_FAILURE() << "no module " << path << " in:\n" << explanation.PlacedText();
+  return none;
+}
+
+TEST(ExplainStep, SaysWhereModulesHaveWhat) {
+  TrainingStep step = SmallStep("dp=2,tp=2", 3);
+  step.plan = TensorParallelPlan("tp", /*sequence_parallel=*/true);
+  step.plan.Add(FullyShardPlan("dp"));
+  const absl::StatusOr<Explanation> explained = ExplainStep(step);
+  ASSERT_THAT(explained, IsOk());
+  const PlacedModule& down = PlacedAt(*explained, "model.layers.0..2.mlp.down_proj");
+  EXPECT_EQ(down.figures.modules, 3);
+  ASSERT_EQ(down.parameters.size(), 1);
+  const PlacedParameter& weight = down.parameters[0];
+  EXPECT_EQ(weight.name, "weight");
+  EXPECT_EQ(PlacementsText(weight.figures.rests, weight.figures.shape), "S(0),S(1)");
+  EXPECT_EQ(PlacementsText(weight.figures.used, weight.figures.shape), "R,S(1)");
+  EXPECT_EQ(weight.figures.bytes, 16 * 24 / 4 * 4);
+  ASSERT_EQ(down.edges.size(), 1);
+  EXPECT_EQ(down.edges[0].output, Shard(1));
+  EXPECT_FALSE(down.edges[0].input);
+  // One reduce-scatter in forward, one all-gather in backward; a rank has half of the batch.
+  EXPECT_EQ(ReceivedBytes(down.figures.phases).at("tp"), 2 * kActivation / 2 / 2);
+  EXPECT_THAT(explained->PlacedText(),
+              HasSubstr("model.layers.0..2.mlp.down_proj x3: receives (tp) 2.00 KiB\n"
+                        "    weight [16, 24] f32 as S(0),S(1), used as R,S(1), 384 B\n"
+                        "    out S(1) on tp\n"));
+  std::map<std::string, int64_t> sum;
+  for (const PlacedModule& module : explained->placed) {
+    for (const auto& [axes, bytes] : ReceivedBytes(module.figures.phases)) {
+      sum[axes] += bytes * module.figures.modules;
+    }
+  }
+  EXPECT_EQ(sum, ReceivedBytes(explained->rank.phases()));
+}
+
+TEST(ExplainStep, ModulesThatDifferInEdgesAloneStayApart) {
+  TrainingStep step = SmallStep("tp=1", 3);  // where nothing moves
+  step.plan = ParallelPlan({{"model.layers.1.mlp", Edges("tp", Shard(1), std::nullopt)}});
+  const absl::StatusOr<Explanation> explained = ExplainStep(step);
+  ASSERT_THAT(explained, IsOk());
+  EXPECT_EQ(PlacedAt(*explained, "model.layers.1.mlp").edges.size(), 1);
+  EXPECT_TRUE(PlacedAt(*explained, "model.layers.0.mlp").edges.empty());
+  EXPECT_EQ(PlacedAt(*explained, "model.layers.0..2.mlp.gate_proj").figures.modules, 3);
+}
+
+TEST(ExplainStep, SharedParametersAreSaidToBe) {
+  TrainingStep step = SmallStep("tp=2");
+  step.model = []() -> absl::StatusOr<std::unique_ptr<Module>> {
+    TransformerConfig config = SmallTransformer();
+    config.tie_embeddings = true;
+    return std::make_unique<Transformer>(config);
+  };
+  const absl::StatusOr<Explanation> explained = ExplainStep(step);
+  ASSERT_THAT(explained, IsOk());
+  const PlacedModule& head = PlacedAt(*explained, "lm_head");
+  ASSERT_EQ(head.parameters.size(), 1);
+  EXPECT_TRUE(head.parameters[0].shared);
+  EXPECT_EQ(head.parameters[0].figures.path, "model.embed_tokens.weight");
+  EXPECT_THAT(explained->PlacedText(), HasSubstr("weight is model.embed_tokens.weight\n"));
 }
 
 // Each of the ranks has as much; and where they do not, the fullest one is not always the first.

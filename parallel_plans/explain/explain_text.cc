@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -10,21 +9,6 @@
 
 namespace dtensor {
 namespace {
-
-std::string Scaled(double value, const char* const* units, int most, double step) {
-  if (value == 0) return absl::StrCat("0 ", units[0]);
-  int unit = 0;
-  while (unit < most && value >= step) {
-    value /= step;
-    ++unit;
-  }
-  return absl::StrFormat("%.*f %s", value < 10 ? 2 : value < 100 ? 1 : 0, value, units[unit]);
-}
-
-std::string TrafficText(const TrafficKey& key, const CommunicatorTraffic& traffic) {
-  return absl::StrCat(ToString(key.second), "(", key.first, "): ", traffic.calls,
-                      traffic.calls == 1 ? " call, " : " calls, ", BytesText(traffic.bytes));
-}
 
 // "forward   all-gather(tp): 4 calls, 16.0 MiB; ...", a line for each phase that moves something.
 void AddPhases(const StepPhases& phases, absl::string_view indent, std::string& text) {
@@ -57,18 +41,19 @@ void AddMemory(const Explanation& explanation, std::string& text) {
                   BytesText(explanation.otherwise->peak), "\n");
 }
 
+// "(dp) 3.00 KiB, (tp) 12.0 KiB"
+std::string ReceivedText(const StepPhases& phases) {
+  std::vector<std::string> parts;
+  for (const auto& [axes, bytes] : ReceivedBytes(phases)) {
+    parts.push_back(absl::StrCat("(", axes, ") ", BytesText(bytes)));
+  }
+  return absl::StrJoin(parts, ", ");
+}
+
 // By the axes along which ranks talk; then each phase's collectives.
 void AddReceived(const StepPhases& phases, std::string& text) {
-  std::map<std::string, int64_t> bytes;
-  for (const PhaseFigures& phase : phases) {
-    for (const auto& [key, traffic] : phase.traffic) bytes[key.first] += traffic.bytes;
-  }
-  std::vector<std::string> parts;
-  for (const auto& [axes, received] : bytes) {
-    parts.push_back(absl::StrCat("(", axes, ") ", BytesText(received)));
-  }
-  absl::StrAppend(&text, "received   ", parts.empty() ? "nothing" : absl::StrJoin(parts, ", "),
-                  "\n");
+  const std::string received = ReceivedText(phases);
+  absl::StrAppend(&text, "received   ", received.empty() ? "nothing" : received, "\n");
   AddPhases(phases, "  ", text);
 }
 
@@ -116,35 +101,61 @@ void AddParameters(const std::vector<FoldedParameter>& parameters, std::string& 
   }
 }
 
-}  // namespace
-
-std::string BytesText(int64_t bytes) {
-  static constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB", "PiB"};
-  if (bytes < 1024) return absl::StrCat(bytes, " B");
-  return Scaled(static_cast<double>(bytes) / 1024, kUnits, 4, 1024);
+// "in  S(1) on tp", a line for each side of an edge.
+void AddEdge(const PlacedModule& module, const ModuleEdge& edge, std::string& text) {
+  const std::string in = EdgeText(module, edge, &ModuleEdge::input);
+  const std::string out = EdgeText(module, edge, &ModuleEdge::output);
+  if (!in.empty()) absl::StrAppend(&text, "    in  ", in, "\n");
+  if (!out.empty()) absl::StrAppend(&text, "    out ", out, "\n");
 }
 
-std::string SecondsText(double seconds) {
-  static constexpr const char* kUnits[] = {"us", "ms", "s"};
-  return Scaled(seconds * 1e6, kUnits, 2, 1000);
+void AddPlacedParameter(const PlacedParameter& own, std::string& text) {
+  const ParameterFigures& figures = own.figures;
+  absl::StrAppend(&text, "    ", own.name, " ");
+  if (own.shared) {
+    absl::StrAppend(&text, "is ", figures.path, "\n");
+    return;
+  }
+  absl::StrAppend(&text, DimsToString(figures.shape), " ", ToString(figures.dtype), " as ",
+                  PlacesText(figures), ", ", BytesText(figures.bytes),
+                  figures.trained ? "\n" : ", a buffer\n");
 }
 
-std::string NameOf(const ModuleFigures& module) {
-  const std::string name = module.outside        ? "(loss and update)"
-                           : module.path.empty() ? "(model)"
-                                                 : module.path;
-  return module.modules == 1 ? name : absl::StrCat(name, " x", module.modules);
+// What the module receives in a step; then its parameters and edges, a line each. Nothing of one
+// that has none of these.
+void AddPlaced(const PlacedModule& module, std::string& text) {
+  const std::string received = ReceivedText(module.figures.phases);
+  if (received.empty() && module.parameters.empty() && module.edges.empty()) return;
+  absl::StrAppend(&text, NameOf(module.figures), received.empty() ? "" : ": receives ", received,
+                  "\n");
+  for (const PlacedParameter& own : module.parameters) AddPlacedParameter(own, text);
+  for (const ModuleEdge& edge : module.edges) AddEdge(module, edge, text);
 }
 
-std::string Explanation::ToString() const {
-  std::string text = absl::StrCat(
-      "rank       ", rank.rank, ", the fullest; simulated: ", absl::StrJoin(simulated, ", "), "\n");
-  AddMemory(*this, text);
+std::string StepText(const Explanation& explanation) {
+  const RankFigures& rank = explanation.rank;
+  std::string text =
+      absl::StrCat("rank       ", rank.rank,
+                   ", the fullest; simulated: ", absl::StrJoin(explanation.simulated, ", "), "\n");
+  AddMemory(explanation, text);
   const StepPhases phases = rank.phases();
   AddTime(phases, "time       ", text);
   AddReceived(phases, text);
+  return text;
+}
+
+}  // namespace
+
+std::string Explanation::ToString() const {
+  std::string text = StepText(*this);
   AddModules(modules, text);
   AddParameters(parameters, text);
+  return text;
+}
+
+std::string Explanation::PlacedText() const {
+  std::string text = StepText(*this);
+  for (const PlacedModule& module : placed) AddPlaced(module, text);
   return text;
 }
 

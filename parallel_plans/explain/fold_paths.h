@@ -9,8 +9,10 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor::internal {
+namespace DTENSOR_EXPORT dtensor {
+namespace internal {
 
 struct FoldedPath {
   std::string path;             // "layers.0..31.mlp"
@@ -26,6 +28,7 @@ std::vector<FoldedPath> FoldPaths(absl::Span<const std::string> paths,
 // Of a place in a list: digits alone.
 bool IsNumber(absl::string_view component);
 
-}  // namespace dtensor::internal
+}  // namespace internal
+}  // namespace dtensor
 
 #endif  // DTENSOR_PARALLEL_PLANS_EXPLAIN_FOLD_PATHS_H_

@@ -5,20 +5,6 @@
 #include "dtensor/parallel_plans/explain/fold_paths.h"
 
 namespace dtensor {
-namespace {
-
-// In all that is counted.
-bool Alike(const ModuleFigures& a, const ModuleFigures& b) {
-  const auto same_traffic = [](const PhaseFigures& p, const PhaseFigures& q) {
-    return p.traffic == q.traffic;
-  };
-  return a.outside == b.outside && a.parameter_bytes == b.parameter_bytes &&
-         a.saved_bytes == b.saved_bytes &&
-         std::equal(a.phases.begin(), a.phases.end(), b.phases.begin(), same_traffic);
-}
-
-}  // namespace
-
 absl::string_view ToString(StepPhase phase) {
   switch (phase) {
     case StepPhase::kForward:
@@ -66,11 +52,28 @@ double SecondsOf(const StepPhases& phases) {
   return seconds;
 }
 
+bool CountedAlike(const ModuleFigures& a, const ModuleFigures& b) {
+  const auto same_traffic = [](const PhaseFigures& p, const PhaseFigures& q) {
+    return p.traffic == q.traffic;
+  };
+  return a.outside == b.outside && a.parameter_bytes == b.parameter_bytes &&
+         a.saved_bytes == b.saved_bytes &&
+         std::equal(a.phases.begin(), a.phases.end(), b.phases.begin(), same_traffic);
+}
+
+std::map<std::string, int64_t> ReceivedBytes(const StepPhases& phases) {
+  std::map<std::string, int64_t> bytes;
+  for (const PhaseFigures& phase : phases) {
+    for (const auto& [key, traffic] : phase.traffic) bytes[key.first] += traffic.bytes;
+  }
+  return bytes;
+}
+
 std::vector<ModuleFigures> Fold(const std::vector<ModuleFigures>& modules) {
   std::vector<std::string> paths;
   // What is outside has no path, as the model itself.
   for (const ModuleFigures& module : modules) paths.push_back(module.outside ? "-" : module.path);
-  const auto alike = [&](size_t a, size_t b) { return Alike(modules[a], modules[b]); };
+  const auto alike = [&](size_t a, size_t b) { return CountedAlike(modules[a], modules[b]); };
   std::vector<ModuleFigures> folded;
   for (const internal::FoldedPath& fold : internal::FoldPaths(paths, alike)) {
     ModuleFigures& one = folded.emplace_back(modules[fold.members[0]]);

@@ -4,14 +4,16 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/string_view.h"
 #include "dtensor/runtime/comm/communicator.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // Forward is the model and the loss. The update is what comes after Backward: gradients that are
 // not reduced yet are, they are clipped, and the optimizer makes its step.
@@ -73,6 +75,11 @@ struct RankFigures {
 // Adds calls, messages, bytes and seconds, `times` times.
 void Add(const PhaseFigures& more, int64_t times, PhaseFigures& sum);
 double SecondsOf(const StepPhases& phases);
+// Bytes received in all phases, by the axes along which ranks talk: "dp,tp".
+std::map<std::string, int64_t> ReceivedBytes(const StepPhases& phases);
+
+// Whether two modules have the same figures in all that is counted. Paths and times may differ.
+bool CountedAlike(const ModuleFigures& a, const ModuleFigures& b);
 
 // Makes one of equal modules in the places of a list: "layers.0.mlp" to "layers.31.mlp" become
 // "layers.0..31.mlp", 32 modules. Those that differ in what is counted stay apart; the times of one

@@ -9,10 +9,12 @@
 #include "absl/container/flat_hash_map.h"
 #include "dtensor/nn/module.h"
 #include "dtensor/parallel_plans/explain/step_figures.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/tensor/context.h"
 #include "dtensor/tensor/work_scope.h"
 
-namespace dtensor::internal {
+namespace DTENSOR_EXPORT dtensor {
+namespace internal {
 
 // Observes `context` while it lives. What was counted between two changes of the scope is the work
 // of the first one.
@@ -51,6 +53,7 @@ class StepMeter : public ScopeObserver {
   std::string peak_module_;
 };
 
-}  // namespace dtensor::internal
+}  // namespace internal
+}  // namespace dtensor
 
 #endif  // DTENSOR_PARALLEL_PLANS_EXPLAIN_STEP_METER_H_

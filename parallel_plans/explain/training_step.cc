@@ -1,6 +1,7 @@
 #include "dtensor/parallel_plans/explain/training_step.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -156,21 +157,24 @@ class Steps {
   MemoryFigures memory_;
 };
 
-std::vector<ParameterFigures> FiguresOf(Module& model) {
-  std::vector<ParameterFigures> all;
-  model.VisitParameters([&](const std::string& path, Parameter& parameter) {
-    const DistributedTensor& tensor = parameter.tensor;
-    all.push_back({path, parameter.shape, tensor.layout(), UsedLayout(tensor),
-                   tensor.local().bytes(), parameter.trained});
-  });
-  return all;
-}
-
 }  // namespace
 
 TensorOr NextTokenLoss(Module& model, const DistributedTensor& ids,
                        const DistributedTensor& targets) {
   return Mean(CrossEntropy(model(ids), targets), {0, 1});
+}
+
+TensorOr MeanOfResults(Module& model, const DistributedTensor& ids, const DistributedTensor&) {
+  const std::vector<TensorOr> operands(model.operand_names().size(), ids);
+  DT_ASSIGN_OR_RETURN(const std::vector<DistributedTensor> results, model.Call(operands));
+  TensorOr sum;
+  for (size_t i = 0; i < results.size(); ++i) {
+    std::vector<int> dims(results[i].ndim());
+    std::iota(dims.begin(), dims.end(), 0);
+    const TensorOr mean = Mean(results[i], dims);
+    sum = i == 0 ? mean : Add(sum, mean);
+  }
+  return sum;
 }
 
 absl::StatusOr<CountedStep> CountStep(Context& context, const TrainingStep& step) {
@@ -189,7 +193,12 @@ absl::StatusOr<CountedStep> CountStep(Context& context, const TrainingStep& step
   counted.figures.peak_phase = meter.peak_phase();
   counted.figures.peak_module = meter.peak_module();
   counted.figures.modules = meter.TakeModules();
-  counted.parameters = FiguresOf(steps.model());
+  counted.placed = PlacedModules(steps.model(), counted.figures.modules);
+  for (const PlacedModule& module : counted.placed) {
+    for (const PlacedParameter& own : module.parameters) {
+      if (!own.shared) counted.parameters.push_back(own.figures);
+    }
+  }
   return counted;
 }
 

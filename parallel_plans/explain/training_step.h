@@ -13,13 +13,15 @@
 #include "absl/status/statusor.h"
 #include "dtensor/layout/device_mesh.h"
 #include "dtensor/nn/module.h"
+#include "dtensor/parallel_plans/explain/placed_modules.h"
 #include "dtensor/parallel_plans/explain/step_figures.h"
 #include "dtensor/parallel_plans/parallel_plan.h"
 #include "dtensor/redistribution/cost_model.h"
 #include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/tensor/context.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 enum class StepOptimizer : uint8_t { kAdamW, kSgd, kNone };
 
@@ -28,6 +30,11 @@ using StepLoss = std::function<TensorOr(Module& model, const DistributedTensor& 
                                         const DistributedTensor& targets)>;
 // The mean cross-entropy of a model that makes logits [batch, sequence, classes] of token ids.
 TensorOr NextTokenLoss(Module& model, const DistributedTensor& ids,
+                       const DistributedTensor& targets);
+
+// The sum of the means of a model's results, whose operands are all `ids`: for a model without a
+// head, as BertModel, in place of a loss.
+TensorOr MeanOfResults(Module& model, const DistributedTensor& ids,
                        const DistributedTensor& targets);
 
 struct TrainingStep {
@@ -48,18 +55,10 @@ struct TrainingStep {
   StepLoss loss = NextTokenLoss;
 };
 
-// Where a parameter lies. All of it is the same on every rank, but `bytes`.
-struct ParameterFigures {
-  std::string path;
-  Dims shape;
-  Layout rests, used;  // used: what operators compute with
-  int64_t bytes = 0;   // on the rank, as it rests
-  bool trained = true;
-};
-
 struct CountedStep {
   RankFigures figures;
   std::vector<ParameterFigures> parameters;
+  std::vector<PlacedModule> placed;
 };
 
 // Makes the model, makes one step for what is done once (a cache, the order of gathers), and counts

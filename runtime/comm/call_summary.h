@@ -10,8 +10,9 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "dtensor/runtime/comm/communicator.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 struct CallSummary {
   std::string op;

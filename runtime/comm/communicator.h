@@ -36,10 +36,13 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "dtensor/runtime/core/collective.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/core/reduce_op.h"
 #include "dtensor/runtime/device/tensor.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
+
+class ExchangeObserver;
 
 // One tensor of an exchange. `receives` are disjoint in dst; src and dst may share storage only
 // where no rank reads what another writes. dst's elements outside every box keep their values.
@@ -77,6 +80,13 @@ class ExchangeBoxes {
   ~ExchangeBoxes() = default;
 };
 
+// The event of an observer's that an exchange belongs to: nothing to the communicator. Another
+// observer, who may be told of the exchange, knows no such event.
+struct ExchangeCause {
+  const ExchangeObserver* observer = nullptr;
+  int64_t event = -1;  // -1: none
+};
+
 struct Collective {
   CollectiveKind kind = CollectiveKind::kExchange;
   // The backend may call its own collective of that kind: every rank receives as much from each
@@ -91,6 +101,7 @@ struct Collective {
   const ExchangeBoxes* boxes = nullptr;  // null: only ranks that read their peers can carry it out
   // False for the second exchange of an all-reduce: its bytes count, but no further call does.
   bool counts_as_call = true;
+  ExchangeCause cause = {};
 };
 
 // Of exchanges between ranks, counted where they reach the transport. A group of one counts
@@ -103,6 +114,25 @@ struct CommunicatorTraffic {
 };
 using TrafficKey = std::pair<std::string, CollectiveKind>;  // (axes, kind)
 using TrafficTable = std::map<TrafficKey, CommunicatorTraffic>;
+
+// Who is told of one rank's exchanges, on its thread. An exchange is told apart by its address
+// until it is finished, or was dropped and is counted. It may call nothing of the communicator but
+// set_observer.
+class ExchangeObserver {
+ public:
+  // Before Begin. `waits`: Finish follows at once.
+  virtual void Begins(const Collective& collective, bool waits) = 0;
+  virtual void Finishes(const Collective& collective) = 0;  // before Finish
+  virtual void Finished(
+      const Collective& collective) = 0;  // Finish has returned, or Begin an error
+  virtual void Drops(const Collective& collective) = 0;
+  // What traffic() has more because of it: while it is begun or finished, or while a later one of
+  // the same group is begun.
+  virtual void Counted(const Collective& collective, const CommunicatorTraffic& more) = 0;
+
+ protected:
+  ~ExchangeObserver() = default;
+};
 
 class Communicator {
  public:
@@ -120,10 +150,7 @@ class Communicator {
   // lacks this rank, a peer outside of it, a box outside of a tensor, and what no type can do (avg
   // of integers): the peers have not heard of such a call, and the communicator stays usable. The
   // world's failure.
-  absl::Status Exchange(const Collective& collective, absl::Span<const ExchangePart> parts) {
-    absl::Status status = Begin(collective, parts);
-    return status.ok() ? Finish(collective) : status;
-  }
+  absl::Status Exchange(const Collective& collective, absl::Span<const ExchangePart> parts);
 
   // Exchange in two halves, to do something else between them. Begin says what this rank brings,
   // and waits for nobody. Finish waits, receives, and waits until the peers have what they read
@@ -131,14 +158,13 @@ class Communicator {
   // has one exchange on its way: Begin finishes the one that the same group began before, whose
   // Finish then returns what came of it. What `collective` and `parts` point to must outlive
   // Finish, which is told apart by the address of `collective`. Errors: as Exchange.
-  virtual absl::Status Begin(const Collective& collective,
-                             absl::Span<const ExchangePart> parts) = 0;
-  virtual absl::Status Finish(const Collective& collective) = 0;
+  absl::Status Begin(const Collective& collective, absl::Span<const ExchangePart> parts);
+  absl::Status Finish(const Collective& collective);
 
   // In place of Finish, by a rank that has no use for the results: waits for nobody. The exchange
   // is finished when the group begins another, or when the rank's function returns OK; until then,
   // or until the world ends, `owner` keeps what it points to.
-  virtual void Drop(const Collective& collective, std::shared_ptr<const void> owner) = 0;
+  void Drop(const Collective& collective, std::shared_ptr<const void> owner);
   // Finishes what was dropped, in the order in which it began: whoever is about to write to a
   // source of it. Errors: as Exchange.
   virtual absl::Status FinishDropped() = 0;
@@ -151,18 +177,31 @@ class Communicator {
   virtual absl::Status Fail(const absl::Status& reason) = 0;
   virtual absl::Status failure() const = 0;  // OK while the world works
 
-  const TrafficTable& traffic() const { return *counted_; }
-  void ResetTraffic() { counted_->clear(); }
+  const TrafficTable& traffic() const { return counter_->traffic_; }
+  void ResetTraffic() { counter_->traffic_.clear(); }
+  // Told of what begins from here on, in place of another; null: nobody. It outlives its time here.
+  void set_observer(ExchangeObserver* observer) { observer_ = observer; }
+  const ExchangeObserver* observer() const { return observer_; }
 
  protected:
+  // Begin, Finish and Drop, of the backend.
+  virtual absl::Status BeginExchange(const Collective& collective,
+                                     absl::Span<const ExchangePart> parts) = 0;
+  virtual absl::Status FinishExchange(const Collective& collective) = 0;
+  virtual void DropExchange(const Collective& collective, std::shared_ptr<const void> owner) = 0;
+
   // By the backend: an exchange, and what it has received in that from others.
   void Count(const Collective& collective, int64_t messages, int64_t bytes);
   // `part` carries out some exchanges of this one, and counts them here; this one outlives it.
-  void CountFor(Communicator& part) { part.counted_ = counted_; }
+  void CountFor(Communicator& part) { part.counter_ = this; }
 
  private:
+  absl::Status BeginObserved(const Collective& collective, absl::Span<const ExchangePart> parts,
+                             bool waits);
+
   TrafficTable traffic_;
-  TrafficTable* counted_ = &traffic_;
+  Communicator* counter_ = this;  // whose traffic() and observer have what this one counts
+  ExchangeObserver* observer_ = nullptr;
 };
 
 }  // namespace dtensor

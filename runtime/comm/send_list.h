@@ -11,10 +11,11 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
 #include "dtensor/runtime/comm/communicator.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/core/index_set.h"
 #include "dtensor/runtime/core/lru_cache.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // One box of this rank's source that another rank receives.
 struct SendBox {

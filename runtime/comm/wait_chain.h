@@ -8,8 +8,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // "op "add" (call 3 of ranks [0, 1])"
 std::string CallText(absl::string_view op, uint64_t number, absl::Span<const int> ranks);

@@ -21,9 +21,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/core/index_set.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // What a mask leaves of a block. With i and j counting its queries and keys in ascending order:
 enum class BlockCase : uint8_t {

@@ -6,9 +6,10 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/string_view.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/core/index_set.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // What a round does, for even and uneven sizes alike. `kSlice` moves nothing between ranks.
 enum class CollectiveKind : uint8_t {

@@ -4,11 +4,13 @@
 
 #include <bit>
 #include <cstdint>
+#include <type_traits>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 enum class DType : uint8_t { kF32, kF64, kBF16, kF16, kI32, kI64, kBool };
 
@@ -85,8 +87,26 @@ inline Float16::operator float() const {
   return std::bit_cast<float>(f | sign);
 }
 
-// Calls fn(T{}) with the C++ type of `dtype`: float, double, one of the two above, int32_t, int64_t
-// or bool.
+// The C++ types of elements: float, double, one of the two above, int32_t, int64_t and bool. Others
+// that are as wide (long long, char) are none.
+template <typename T>
+concept ElementType = std::is_same_v<T, float> || std::is_same_v<T, double> ||
+    std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16> || std::is_same_v<T, int32_t> ||
+    std::is_same_v<T, int64_t> || std::is_same_v<T, bool>;
+
+// The dtype whose C++ type is T.
+template <ElementType T>
+constexpr DType DTypeOf() {
+  if constexpr (std::is_same_v<T, float>) return DType::kF32;
+  if constexpr (std::is_same_v<T, double>) return DType::kF64;
+  if constexpr (std::is_same_v<T, BFloat16>) return DType::kBF16;
+  if constexpr (std::is_same_v<T, Float16>) return DType::kF16;
+  if constexpr (std::is_same_v<T, int32_t>) return DType::kI32;
+  if constexpr (std::is_same_v<T, int64_t>) return DType::kI64;
+  return DType::kBool;
+}
+
+// Calls fn(T{}) with the ElementType of `dtype`.
 template <typename Fn>
 decltype(auto) VisitDType(DType dtype, Fn&& fn) {
   switch (dtype) {

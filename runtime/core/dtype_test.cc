@@ -34,6 +34,18 @@ const Row kRows[] = {
     {DType::kI32, "i32", 4, false, DType::kI32},   {DType::kI64, "i64", 8, false, DType::kI64},
     {DType::kBool, "bool", 1, false, DType::kBool}};
 
+template <typename T>
+constexpr bool kHasDType = requires {
+  DTypeOf<T>();
+};
+
+TEST(DType, OtherTypesHaveNone) {
+  EXPECT_TRUE(kHasDType<float> && kHasDType<Float16> && kHasDType<int64_t> && kHasDType<bool>);
+  EXPECT_FALSE(kHasDType<long long>) << "as wide as int64_t, and another type";
+  EXPECT_FALSE(kHasDType<unsigned char> || kHasDType<char> || kHasDType<uint32_t>);
+  EXPECT_FALSE(kHasDType<const float> || kHasDType<float*> || kHasDType<long double>);
+}
+
 TEST(DType, Facts) {
   for (const Row& row : kRows) {
     EXPECT_EQ(std::string(ToString(row.dtype)), row.name);

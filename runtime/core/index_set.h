@@ -25,8 +25,9 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // Indices begin + j * stride + [0, length), for j in [0, count).
 // Canonical: length >= 1, count >= 1; count == 1 has stride == 0; count > 1 has stride > length.

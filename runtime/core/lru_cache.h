@@ -9,8 +9,9 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 template <typename Key, typename Value>
 class LruCache {

@@ -13,9 +13,10 @@
 #include "absl/types/span.h"
 #include "dtensor/runtime/core/collective.h"
 #include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/core/work.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 struct LinkSpeed {
   double latency_us = 0.3;   // of one message, however small

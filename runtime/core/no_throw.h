@@ -7,8 +7,9 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // What `fn` returns; an exception that leaves it becomes a status: kResourceExhausted for
 // std::bad_alloc, kInternal with its text for others.

@@ -6,7 +6,9 @@
 #include <array>
 #include <cstdint>
 
-namespace dtensor {
+#include "dtensor/runtime/core/export.h"
+
+namespace DTENSOR_EXPORT dtensor {
 
 inline constexpr uint32_t kPhiloxMultiplier[2] = {0xD2511F53, 0xCD9E8D57};
 inline constexpr uint32_t kPhiloxKeyStep[2] = {0x9E3779B9, 0xBB67AE85};

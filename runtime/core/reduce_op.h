@@ -6,8 +6,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // kAvg is the sum divided by the number of terms; for floats only.
 enum class ReduceOp : uint8_t { kSum, kAvg, kMax, kMin, kProduct };

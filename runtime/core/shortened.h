@@ -5,8 +5,9 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // `text`, or of more than 1000 bytes its beginning and end with "... (N bytes) ..." between them;
 // never cut within a UTF-8 character. InvalidArgument (status.h) does it to each piece.

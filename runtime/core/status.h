@@ -16,8 +16,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // kInvalidArgument with the pieces of the message joined. Out of line: errors are the cold path.
 absl::Status InvalidArgument(std::initializer_list<absl::string_view> pieces);

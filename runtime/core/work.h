@@ -7,8 +7,9 @@
 #include <cstdint>
 
 #include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // One number for each type of elements.
 using PerDType = std::array<double, static_cast<size_t>(DType::kBool) + 1>;

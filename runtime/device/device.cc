@@ -16,10 +16,12 @@ struct Device::Failure {
   std::function<void(const absl::Status&)> handler;
 };
 
-Device::Device(Kind kind) : kind_(kind), failure_(std::make_shared<Failure>()) {}
+Device::Device(Kind kind, int ordinal)
+    : kind_(kind), ordinal_(ordinal), failure_(std::make_shared<Failure>()) {}
 
 absl::StatusOr<void*> Device::Allocate(int64_t bytes) {
   DT_REQUIRE(bytes >= 0, "Device::Allocate: there are no fewer than 0 bytes");
+  TakeBack();
   if (failed()) return failure();
   if (bytes == 0) return nullptr;
   // What is only counted has no other limit.
@@ -48,7 +50,27 @@ void Device::set_kept_bytes(int64_t bytes) {
   DoSetKeptBytes(bytes);
 }
 
-void Device::Trim() { DoTrim(); }
+void Device::Trim() {
+  TakeBack();
+  DoTrim();
+}
+
+void Device::FreeFromAnyThread(void* data, int64_t bytes) {
+  std::lock_guard lock(returned_mutex_);
+  returned_.emplace_back(data, bytes);
+  has_returned_.store(true, std::memory_order_relaxed);
+}
+
+void Device::TakeBack() {
+  if (!has_returned_.load(std::memory_order_relaxed)) return;
+  std::vector<std::pair<void*, int64_t>> returned;
+  {
+    std::lock_guard lock(returned_mutex_);
+    returned.swap(returned_);
+    has_returned_.store(false, std::memory_order_relaxed);
+  }
+  for (const auto& [data, bytes] : returned) Free(data, bytes);
+}
 
 absl::Status Device::CopyFromHost(void* dst, const void* src, int64_t bytes) {
   return CopyOnDevice(dst, src, bytes);
@@ -100,6 +122,7 @@ absl::Status Device::Wait(const DeviceEvent& event) {
 absl::Status Device::Synchronize() {
   // Of a failed device too: its caller is about to let go of memory that the queue may still use.
   if (absl::Status status = DoSynchronize(); !status.ok()) Fail(status);
+  TakeBack();  // what a foreign deleter in the queue let go among it
   return failure();
 }
 

@@ -14,7 +14,8 @@
 //
 // A kernel that fails (an index out of range, a launch error) makes the device fail for good: its
 // first status is kept, handed to the failure handler, and returned by every later call.
-// Thread-compatible: one rank's thread uses a device.
+// One rank's thread uses a device. Any thread may call, at any time: Defer, Fail, failure,
+// FreeFromAnyThread, UncountTensorFromAnyThread, tensors, kind and ordinal.
 #ifndef DTENSOR_RUNTIME_DEVICE_DEVICE_H_
 #define DTENSOR_RUNTIME_DEVICE_DEVICE_H_
 
@@ -22,6 +23,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -29,8 +31,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // A point in a device's queue. Cheap to copy; may be waited for by other devices of the same kind.
 // A default-constructed DeviceEvent has happened.
@@ -66,12 +69,16 @@ class Device {
   Device& operator=(const Device&) = delete;
 
   Kind kind() const { return kind_; }
+  int ordinal() const { return ordinal_; }  // of the GPU among those of this process; else 0
   bool is_meta() const { return kind_ == Kind::kMeta; }
 
   // --- Memory. 64-byte aligned; null for 0 bytes and on meta. The device outlives what it
   // allocated. Errors: kResourceExhausted, the device's failure.
   absl::StatusOr<void*> Allocate(int64_t bytes);
   void Free(void* data, int64_t bytes);  // as Allocate returned it; stream-ordered
+  // The same from any thread, while the device's own goes on: the memory is counted as free, and
+  // reused, from the next Allocate, Trim or Synchronize on.
+  void FreeFromAnyThread(void* data, int64_t bytes);
   const MemoryStats& memory() const { return memory_; }
   void ResetPeak() { memory_.peak_bytes = memory_.live_bytes; }
   // Freed memory is kept, to be handed out again: unless set, as much as there was in use at one
@@ -82,10 +89,15 @@ class Device {
   // Gives back what is free: on cpu and cuda, but for memory that shares pages with what is in use.
   void Trim();
   // Memory that tensors refer to; counted by Tensor, views once.
-  int64_t tensors() const { return tensors_.load(std::memory_order_acquire); }
+  int64_t tensors() const {
+    const int64_t gone = tensors_gone_.load(std::memory_order_acquire);  // first: never too few
+    return tensors_.load(std::memory_order_acquire) - gone;
+  }
   void CountTensor(int change) {
     tensors_.store(tensors_.load(std::memory_order_relaxed) + change, std::memory_order_release);
   }
+  // CountTensor(-1) from any thread: who has memory that Tensor::Keep() keeps lets it go on any.
+  void UncountTensorFromAnyThread() { tensors_gone_.fetch_add(1, std::memory_order_release); }
 
   // --- Work.
   // Runs `fn` on this queue. `fn` returns void or absl::Status, captures bare pointers and plain
@@ -131,8 +143,9 @@ class Device {
   DeviceEvent Record();                         // everything launched so far
   absl::Status Wait(const DeviceEvent& event);  // later work here starts after `event`
   absl::Status Synchronize();  // blocks the host until all work is done, or skipped
-  // Runs `fn` on the host thread or the queue's, after all work launched so far (foreign deleters);
-  // on a failed device too. At the latest when the device is destroyed.
+  // Runs `fn` on the calling thread, the device's or the queue's, after all work launched so far
+  // (foreign deleters); on a failed device too. At the latest when the device is destroyed. Any
+  // thread.
   void Defer(std::function<void()> fn);
   // `thing` goes when the device does: what its tensors refer to as well.
   void KeepAlive(std::shared_ptr<const void> thing) { kept_alive_.push_back(std::move(thing)); }
@@ -144,7 +157,9 @@ class Device {
   void set_failure_handler(std::function<void(const absl::Status&)> handler);
 
  protected:
-  explicit Device(Kind kind);
+  explicit Device(Kind kind, int ordinal = 0);
+  // Frees what FreeFromAnyThread was given; destructors of backends call it.
+  void TakeBack();
   bool failed() const { return failed_.load(std::memory_order_relaxed); }
   // Fail() with the kernel's name before the message; returns that.
   absl::Status FailKernel(const char* kernel, const absl::Status& status);
@@ -171,9 +186,14 @@ class Device {
   absl::Status GemmOfNothing(const GemmProblem& gemm);  // k == 0
 
   const Kind kind_;
+  const int ordinal_;
   std::atomic<bool> failed_{false};
   MemoryStats memory_;
   std::atomic<int64_t> tensors_{0};  // atomic for those who ask once the rank has ended
+  std::atomic<int64_t> tensors_gone_{0};
+  std::atomic<bool> has_returned_{false};
+  std::mutex returned_mutex_;
+  std::vector<std::pair<void*, int64_t>> returned_;
   std::shared_ptr<Failure> failure_;
   std::vector<std::shared_ptr<const void>> kept_alive_;
 };

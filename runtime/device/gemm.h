@@ -18,8 +18,9 @@
 
 #include "absl/status/status.h"
 #include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 struct GemmMatrix {
   void* data = nullptr;

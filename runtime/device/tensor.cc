@@ -30,9 +30,10 @@ Tensor::Storage::~Storage() {
   if (deleter) {
     device->Defer(std::move(deleter));
   } else if (owned && bytes > 0) {
-    device->Free(data, bytes);
+    was_kept ? device->FreeFromAnyThread(data, bytes) : device->Free(data, bytes);
   }
-  device->CountTensor(-1);  // last: whoever sees 0 may destroy the device
+  // Last: whoever sees 0 may destroy the device.
+  was_kept ? device->UncountTensorFromAnyThread() : device->CountTensor(-1);
 }
 
 void Tensor::Storage::LeaveLender() {
@@ -188,10 +189,28 @@ absl::Status Tensor::EndBorrow() const {
   return storage_->lender == nullptr ? absl::OkStatus() : storage_->CopyAway();
 }
 
+absl::StatusOr<std::shared_ptr<const void>> Tensor::Keep() const {
+  DT_REQUIRE_DEFINED(defined(), "Tensor::Keep()");
+  DT_RETURN_IF_ERROR(EndBorrow());  // leaving a lender is for the device's thread
+  std::shared_ptr<const void> keeper;
+  DT_RETURN_IF_ERROR(NoThrow([&] {
+    // The count goes down before the pointer goes: is_only_user() acquires it, and so comes after
+    // what the keeper's owner read.
+    storage_->was_kept = true;
+    ++storage_->keepers;
+    keeper = std::shared_ptr<const void>(storage_->data, [kept = storage_](const void*) mutable {
+      kept->keepers.fetch_sub(1, std::memory_order_release);
+      kept = nullptr;
+    });
+    return absl::OkStatus();
+  }));
+  return keeper;
+}
+
 bool Tensor::is_only_user() const {
   DT_REQUIRE_DEFINED(defined(), "Tensor::is_only_user()");
-  return storage_.use_count() == 1 && storage_->lender == nullptr &&
-         storage_->first_borrower == nullptr;
+  return storage_->keepers.load(std::memory_order_acquire) == 0 && storage_.use_count() == 1 &&
+         storage_->lender == nullptr && storage_->first_borrower == nullptr;
 }
 
 bool Tensor::overlaps_itself() const {
@@ -282,21 +301,6 @@ Tensor Tensor::BroadcastTo(absl::Span<const int64_t> shape) const {
 
 namespace {
 
-template <typename T>
-constexpr DType kDTypeOf = DType::kBool;
-template <>
-constexpr DType kDTypeOf<float> = DType::kF32;
-template <>
-constexpr DType kDTypeOf<double> = DType::kF64;
-template <>
-constexpr DType kDTypeOf<BFloat16> = DType::kBF16;
-template <>
-constexpr DType kDTypeOf<Float16> = DType::kF16;
-template <>
-constexpr DType kDTypeOf<int32_t> = DType::kI32;
-template <>
-constexpr DType kDTypeOf<int64_t> = DType::kI64;
-
 // Appends the elements of dims [dim, ndim) to `out`, row-major.
 template <typename T>
 void Gather(const T* data, const Dims& shape, const Dims& strides, size_t dim,
@@ -315,12 +319,12 @@ void Gather(const T* data, const Dims& shape, const Dims& strides, size_t dim,
 template <typename T>
 absl::StatusOr<Tensor> FromHost(Device& device, absl::Span<const T> values,
                                 absl::Span<const int64_t> shape) {
-  DT_ASSIGN_OR_RETURN(const int64_t bytes, BytesOf(kDTypeOf<T>, shape));
+  DT_ASSIGN_OR_RETURN(const int64_t bytes, BytesOf(DTypeOf<T>(), shape));
   if (bytes != static_cast<int64_t>(values.size() * sizeof(T))) {
     return InvalidArgument({"FromHost: shape ", DimsToString(shape), " does not have ",
                             absl::StrCat(values.size()), " elements"});
   }
-  DT_ASSIGN_OR_RETURN(Tensor tensor, Tensor::Empty(device, kDTypeOf<T>, shape));
+  DT_ASSIGN_OR_RETURN(Tensor tensor, Tensor::Empty(device, DTypeOf<T>(), shape));
   if (device.is_meta() || bytes == 0) return tensor;
   if (device.kind() == Device::Kind::kCpu) {
     DT_RETURN_IF_ERROR(device.CopyFromHost(tensor.raw(), values.data(), bytes));
@@ -361,9 +365,9 @@ absl::Status Fetch(const Tensor& tensor, std::vector<T>& values) {
 template <typename T>
 absl::StatusOr<std::vector<T>> ToHost(const Tensor& tensor) {
   if (!tensor.defined()) return InvalidArgument({"ToHost: the tensor is undefined"});
-  if (tensor.dtype() != kDTypeOf<T>) {
+  if (tensor.dtype() != DTypeOf<T>()) {
     return InvalidArgument({"ToHost: the tensor's type is ", ToString(tensor.dtype()), ", not ",
-                            ToString(kDTypeOf<T>)});
+                            ToString(DTypeOf<T>())});
   }
   if (tensor.device().is_meta()) {
     return absl::FailedPreconditionError(

@@ -8,6 +8,7 @@
 #ifndef DTENSOR_RUNTIME_DEVICE_TENSOR_H_
 #define DTENSOR_RUNTIME_DEVICE_TENSOR_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -17,9 +18,10 @@
 #include "absl/types/span.h"
 #include "dtensor/runtime/core/dims.h"
 #include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/device/device.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 class Tensor {
  public:
@@ -27,7 +29,8 @@ class Tensor {
   // Uninitialised, row-major. The device outlives its tensors; RunLocalRanks sees to that.
   // Errors: kInvalidArgument for a negative size, kResourceExhausted, the device's failure.
   static absl::StatusOr<Tensor> Empty(Device& device, DType dtype, absl::Span<const int64_t> shape);
-  // Memory of the caller's; `deleter` runs once, in stream order, when the last view is gone.
+  // Memory of the caller's; `deleter` runs once, in stream order, when the last view is gone. What
+  // comes from elsewhere is checked by AdoptMemory (interop/adopt.h).
   static Tensor Adopt(Device& device, void* data, DType dtype, absl::Span<const int64_t> shape,
                       absl::Span<const int64_t> strides, std::function<void()> deleter);
 
@@ -70,10 +73,19 @@ class Tensor {
   Tensor Borrow() &&;
   // Gives a borrower its copy now. Errors: as BeforeWrite.
   absl::Status EndBorrow() const;
-  // Another view of the same storage.
-  bool IsAliasOf(const Tensor& other) const { return storage_ == other.storage_; }
-  // No other tensor has this memory, be it as an alias or borrowed. Requires: defined().
+  // For telling storages apart, also once a tensor is gone. Two ids are of one storage (the same
+  // tensor, a view, but not a borrower) if a.owner_before(b) and b.owner_before(a) are both false.
+  // An address may be used again; an id that somebody has is not. Keeps no memory alive.
+  std::weak_ptr<const void> storage_id() const { return storage_; }
+  // No other tensor has this memory, be it as an alias or borrowed, and no keeper. Requires:
+  // defined().
   bool is_only_user() const;
+  // Keeps this memory for somebody outside of the device's thread, and outside of the rules above:
+  // whichever thread has the keeper lets it go when it likes, the world's end included, and the
+  // device stays as long. Who writes there while others read calls BeforeWrite() first, on the
+  // device's thread. Requires: defined(). Errors: as EndBorrow(), for what is borrowed gets memory
+  // of its own.
+  absl::StatusOr<std::shared_ptr<const void>> Keep() const;
   // Several indices mean one element: a stride is 0 where the size is not 1.
   bool overlaps_itself() const;
 
@@ -107,8 +119,10 @@ class Tensor {
     char* data;
     const int64_t bytes;
     uint64_t version = 0;
-    bool owned = true;                // to be freed
-    std::function<void()> deleter;    // of adopted memory
+    bool owned = true;              // to be freed
+    std::function<void()> deleter;  // of adopted memory
+    bool was_kept = false;          // by Keep(): any thread may have the last reference
+    std::atomic<int> keepers{0};
     std::shared_ptr<Storage> lender;  // whose memory this is; owns it. Null: this one
     // Those that have borrowed from this one are a list, the latest first.
     Storage* first_borrower = nullptr;
@@ -123,14 +137,15 @@ class Tensor {
 
 // Host data in and out. T is the tensor's C++ type (dtype.h).
 // FromHost: `values` may go when it returns; on meta it gives a tensor without values.
-// ToHost: synchronizes. Errors: kFailedPrecondition on meta (no values there).
+// ToHost: row-major, whatever the strides; synchronizes. Errors: kFailedPrecondition on meta (no
+// values there).
 // Errors of both: kInvalidArgument for a wrong size or type, or an undefined tensor;
 // kResourceExhausted; the device's failure.
 template <typename T>
-absl::StatusOr<Tensor> FromHost(Device& device, absl::Span<const T> values,
-                                absl::Span<const int64_t> shape);
+DTENSOR_EXPORT absl::StatusOr<Tensor> FromHost(Device& device, absl::Span<const T> values,
+                                               absl::Span<const int64_t> shape);
 template <typename T>
-absl::StatusOr<std::vector<T>> ToHost(const Tensor& tensor);  // row-major, whatever the strides
+DTENSOR_EXPORT absl::StatusOr<std::vector<T>> ToHost(const Tensor& tensor);
 
 }  // namespace dtensor
 

@@ -6,8 +6,9 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // All bytes of an ordinary file or of a pipe, which is read to its end. Errors, which name the
 // file: kNotFound, with the reason, where it cannot be opened or read; kInvalidArgument for a

@@ -12,8 +12,9 @@
 #include "absl/types/span.h"
 #include "dtensor/runtime/core/dims.h"
 #include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // Row-major; `data`, on the host, outlives the call that writes it.
 struct SafetensorsEntry {

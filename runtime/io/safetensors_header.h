@@ -11,8 +11,9 @@
 #include "absl/status/statusor.h"
 #include "dtensor/runtime/core/dims.h"
 #include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // What the header says of a tensor. Row-major.
 struct SafetensorsInfo {

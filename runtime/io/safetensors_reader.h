@@ -18,9 +18,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/io/safetensors_header.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 class SafetensorsReader {
  public:

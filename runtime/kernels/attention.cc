@@ -8,6 +8,7 @@
 #include "dtensor/runtime/kernels/arguments/operand_bytes.h"
 #include "dtensor/runtime/kernels/by_device.h"
 #include "dtensor/runtime/kernels/cpu/attention.h"
+#include "dtensor/runtime/kernels/cuda/attention.h"
 
 namespace dtensor::kernels {
 namespace {
@@ -65,14 +66,22 @@ Work WorkOf(const AttentionMergeArgs& args) {
                    Bytes(QueryElements(sizes), sizes.out_dtype)};
 }
 
-constexpr ByDevice<AttentionArgs> kAttention = {
-    .name = "attention", .host = cpu::Attention, .work = ForwardWork};
-constexpr ByDevice<AttentionArgs> kAttentionGrad = {
-    .name = "attention_grad", .host = cpu::AttentionGrad, .work = BackwardWork};
-constexpr ByDevice<AttentionDeltaArgs> kAttentionDelta = {
-    .name = "attention_delta", .host = cpu::AttentionDelta, .work = WorkOf};
-constexpr ByDevice<AttentionMergeArgs> kMergeAttention = {
-    .name = "attention_merge", .host = cpu::MergeAttention, .work = WorkOf};
+constexpr ByDevice<AttentionArgs> kAttention = {.name = "attention",
+                                                .host = cpu::Attention,
+                                                .cuda = DT_ON_CUDA(cuda::Attention),
+                                                .work = ForwardWork};
+constexpr ByDevice<AttentionArgs> kAttentionGrad = {.name = "attention_grad",
+                                                    .host = cpu::AttentionGrad,
+                                                    .cuda = DT_ON_CUDA(cuda::AttentionGrad),
+                                                    .work = BackwardWork};
+constexpr ByDevice<AttentionDeltaArgs> kAttentionDelta = {.name = "attention_delta",
+                                                          .host = cpu::AttentionDelta,
+                                                          .cuda = DT_ON_CUDA(cuda::AttentionDelta),
+                                                          .work = WorkOf};
+constexpr ByDevice<AttentionMergeArgs> kMergeAttention = {.name = "attention_merge",
+                                                          .host = cpu::MergeAttention,
+                                                          .cuda = DT_ON_CUDA(cuda::MergeAttention),
+                                                          .work = WorkOf};
 
 // Of [b, s, h, d]; a row's elements must be adjacent.
 AttentionOperand OperandOf(const Tensor& tensor) {

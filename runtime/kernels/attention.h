@@ -16,10 +16,12 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "dtensor/runtime/core/attention_mask.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/core/index_set.h"
 #include "dtensor/runtime/device/tensor.h"
 
-namespace dtensor::kernels {
+namespace DTENSOR_EXPORT dtensor {
+namespace kernels {
 
 // Dropout of attention's weights: after the softmax each one is kept with probability 1 - rate, and
 // then divided by that; lse is that of all. Whether the weight of query i and key j is kept depends
@@ -98,6 +100,7 @@ absl::Status AttentionGrad(Device& device, const Tensor& q, const Tensor& k, con
                            const Tensor& o, const Tensor& lse, const Tensor& dout, double scale,
                            bool causal, const Tensor& dq, const Tensor& dk, const Tensor& dv);
 
-}  // namespace dtensor::kernels
+}  // namespace kernels
+}  // namespace dtensor
 
 #endif  // DTENSOR_RUNTIME_KERNELS_ATTENTION_H_

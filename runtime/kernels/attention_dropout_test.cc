@@ -8,12 +8,12 @@
 
 #include "dtensor/runtime/core/attention_mask.h"
 #include "dtensor/runtime/core/index_set.h"
-#include "dtensor/runtime/device/cpu/cpu_device.h"
 #include "dtensor/runtime/device/device.h"
 #include "dtensor/runtime/device/tensor.h"
 #include "dtensor/runtime/kernels/attention.h"
 #include "dtensor/runtime/testing/attention_case.h"
 #include "dtensor/runtime/testing/attention_steps.h"
+#include "dtensor/runtime/testing/kernel_devices.h"
 #include "dtensor/runtime/testing/reference_attention.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "gtest/gtest.h"
@@ -34,7 +34,7 @@ Case Dropped(Case c, double rate, const AttentionMask& mask) {
 
 template <typename T>
 AttentionDoubles ResultsOf(const Case& c, const AttentionInputs& in, const Parts& parts) {
-  const std::unique_ptr<Device> device = MakeCpuDevice();
+  const std::unique_ptr<Device> device = MakeTestDevice();
   auto results = RunSteps<T>(*device, c, in, parts);
   DT_EXPECT_OK(results.status());
   EXPECT_EQ(device->memory().live_bytes, 0);

@@ -9,12 +9,12 @@
 #include "absl/strings/str_cat.h"
 #include "dtensor/runtime/core/attention_mask.h"
 #include "dtensor/runtime/core/index_set.h"
-#include "dtensor/runtime/device/cpu/cpu_device.h"
 #include "dtensor/runtime/device/device.h"
 #include "dtensor/runtime/device/tensor.h"
 #include "dtensor/runtime/kernels/attention.h"
 #include "dtensor/runtime/testing/attention_case.h"
 #include "dtensor/runtime/testing/attention_steps.h"
+#include "dtensor/runtime/testing/kernel_devices.h"
 #include "dtensor/runtime/testing/reference_attention.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "gtest/gtest.h"
@@ -25,7 +25,7 @@ namespace {
 template <typename T>
 void Check(const Case& c, const Parts& parts) {
   SCOPED_TRACE(absl::StrCat(ToString(c), ", ", parts.size(), " parts"));
-  const std::unique_ptr<Device> device = MakeCpuDevice();
+  const std::unique_ptr<Device> device = MakeTestDevice();
   const AttentionInputs in = RandomInputs<T>(c);
   DT_ASSERT_OK_AND_ASSIGN(const AttentionDoubles out, RunSteps<T>(*device, c, in, parts));
   ExpectClose(out, ReferenceAttention(c.Problem(), in), kLimit<T>);
@@ -109,7 +109,7 @@ TYPED_TEST(AttentionStepTest, ManyKeys) {
 // Errors do not grow with the number of parts.
 TYPED_TEST(AttentionStepTest, ManyParts) {
   const Case c = WithPositions({.s = 256, .t = 256, .dim = 64}, AttentionMask::Causal());
-  const std::unique_ptr<Device> device = MakeCpuDevice();
+  const std::unique_ptr<Device> device = MakeTestDevice();
   const AttentionInputs in = RandomInputs<TypeParam>(c);
   const AttentionReference expected = ReferenceAttention(c.Problem(), in);
   DT_ASSERT_OK_AND_ASSIGN(const AttentionDoubles one,
@@ -139,7 +139,7 @@ TYPED_TEST(AttentionStepTest, NothingToSee) {
   Check<TypeParam>(c, Contiguous(c.t, 4));
   c.k_positions = IndexSet::Interval(200, 240);
   Check<TypeParam>(c, Contiguous(c.t, 2));
-  const std::unique_ptr<Device> device = MakeCpuDevice();
+  const std::unique_ptr<Device> device = MakeTestDevice();
   const AttentionInputs in = RandomInputs<TypeParam>(c);
   DT_ASSERT_OK_AND_ASSIGN(const AttentionDoubles out,
                           RunSteps<TypeParam>(*device, c, in, Contiguous(c.t, 2)));
@@ -179,7 +179,7 @@ TYPED_TEST(AttentionStepTest, NothingToSeeInMemoryThatHoldsNan) {
     c.mask = *AttentionMask::Window(10);
     c.q_positions = q_positions;
     c.k_positions = IndexSet::Interval(20, 60);
-    const std::unique_ptr<Device> device = MakeCpuDevice();
+    const std::unique_ptr<Device> device = MakeTestDevice();
     const AttentionInputs in = RandomInputs<TypeParam>(c);
     LeaveNan(*device);
     DT_ASSERT_OK_AND_ASSIGN(const AttentionDoubles out,
@@ -191,7 +191,7 @@ TYPED_TEST(AttentionStepTest, NothingToSeeInMemoryThatHoldsNan) {
 // Scores that grow from part to part, so that each part rescales what is carried.
 TYPED_TEST(AttentionStepTest, LargestScoreComesLast) {
   const Case c = WithPositions({.s = 20, .t = 90, .dim = 16}, AttentionMask());
-  const std::unique_ptr<Device> device = MakeCpuDevice();
+  const std::unique_ptr<Device> device = MakeTestDevice();
   AttentionInputs in = RandomInputs<TypeParam>(c);
   for (int64_t i = 0; i < c.s * c.dim; ++i) in.q[i] = i % c.dim == 0 ? 1 : 0;
   for (int64_t j = 0; j < c.t; ++j) in.k[j * c.dim] = static_cast<double>(4 * j);
@@ -207,7 +207,7 @@ TYPED_TEST(AttentionStepTest, LargestScoreComesLast) {
 // One step with all positions is the op, though its carry and gradients lie elsewhere.
 TEST(AttentionStep, BitsOfTheOp) {
   const Case c = {.s = 300, .t = 1100, .q_heads = 2, .dim = 64, .causal = true};
-  const std::unique_ptr<Device> device = MakeCpuDevice();
+  const std::unique_ptr<Device> device = MakeTestDevice();
   const AttentionInputs in = RandomInputs<float>(c);
   DT_ASSERT_OK_AND_ASSIGN(const AttentionDoubles one,
                           RunSteps<float>(*device, c, in, Contiguous(c.t, 1)));
@@ -229,7 +229,7 @@ TEST(AttentionStep, BitsOfTheOp) {
 // Rows of bf16 that do not begin at even elements.
 TEST(AttentionStep, OddStrides) {
   const Case c = {.s = 30, .t = 40, .dim = 32, .causal = true};
-  const std::unique_ptr<Device> device = MakeCpuDevice();
+  const std::unique_ptr<Device> device = MakeTestDevice();
   const AttentionInputs in = RandomInputs<BFloat16>(c);
   const auto padded = [&](const Doubles& values, int64_t rows) {
     const int64_t stride = c.dim + 1;
@@ -263,7 +263,7 @@ TYPED_TEST(AttentionStepTest, MergesPartsInAnyType) {
                                 .dim = 20,
                                 .memory = Memory::kBatchHeadSeq},
                                *AttentionMask::Window(30));
-  const std::unique_ptr<Device> device = MakeCpuDevice();
+  const std::unique_ptr<Device> device = MakeTestDevice();
   const AttentionInputs in = RandomInputs<TypeParam>(c);
   DT_ASSERT_OK_AND_ASSIGN(const Rows<TypeParam> rows, MakeRows<TypeParam>(*device, c, in));
   const Parts parts = Contiguous(c.t, 4);  // the last two are behind all queries

@@ -8,12 +8,11 @@
 
 #include "dtensor/runtime/core/dims.h"
 #include "dtensor/runtime/core/dtype.h"
-#include "dtensor/runtime/device/cpu/cpu_device.h"
-#include "dtensor/runtime/device/deferred/deferred_device.h"
 #include "dtensor/runtime/device/device.h"
 #include "dtensor/runtime/device/meta/meta_device.h"
 #include "dtensor/runtime/device/tensor.h"
 #include "dtensor/runtime/testing/attention_case.h"
+#include "dtensor/runtime/testing/kernel_devices.h"
 #include "dtensor/runtime/testing/reference_attention.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "gtest/gtest.h"
@@ -49,7 +48,7 @@ absl::StatusOr<AttentionDoubles> RunBoth(Device& device, const Case& c, const At
 template <typename T>
 void Check(const Case& c) {
   SCOPED_TRACE(ToString(c));
-  const std::unique_ptr<Device> device = MakeCpuDevice();
+  const std::unique_ptr<Device> device = MakeTestDevice();
   const AttentionInputs in = RandomInputs<T>(c);
   DT_ASSERT_OK_AND_ASSIGN(const AttentionDoubles out, RunBoth<T>(*device, c, in));
   ExpectClose(out, ReferenceAttention(c.Problem(), in), kLimit<T>);
@@ -119,7 +118,7 @@ TYPED_TEST(AttentionTest, Empty) {
   Check<TypeParam>({.s = 5, .t = 0, .q_heads = 4, .kv_heads = 2});
   Check<TypeParam>({.s = 5, .t = 0, .dim = 20, .causal = true});
   Check<TypeParam>({.s = 0, .t = 0});
-  const std::unique_ptr<Device> device = MakeCpuDevice();
+  const std::unique_ptr<Device> device = MakeTestDevice();
   const Case no_heads = {.s = 5, .t = 5, .q_heads = 0, .kv_heads = 0};
   DT_EXPECT_OK(RunBoth<TypeParam>(*device, no_heads, RandomInputs<TypeParam>(no_heads)));
 }
@@ -127,7 +126,7 @@ TYPED_TEST(AttentionTest, Empty) {
 // Scores far apart: most probabilities underflow.
 TYPED_TEST(AttentionTest, LargeScores) {
   const Case c = {.s = 40, .t = 600, .dim = 64, .causal = true, .scale = 20};
-  const std::unique_ptr<Device> device = MakeCpuDevice();
+  const std::unique_ptr<Device> device = MakeTestDevice();
   const AttentionInputs in = RandomInputs<TypeParam>(c);
   DT_ASSERT_OK_AND_ASSIGN(const AttentionDoubles out, RunBoth<TypeParam>(*device, c, in));
   // A score's error, in units of the score, is its probability's relative error.
@@ -139,7 +138,7 @@ TYPED_TEST(AttentionTest, LargeScores) {
 TEST(Attention, GradientsAreFiniteDifferences) {
   const Case c = {
       .batch = 2, .s = 5, .t = 6, .q_heads = 2, .kv_heads = 1, .dim = 3, .causal = true};
-  const std::unique_ptr<Device> device = MakeCpuDevice();
+  const std::unique_ptr<Device> device = MakeTestDevice();
   const AttentionInputs in = RandomInputs<double>(c);
   DT_ASSERT_OK_AND_ASSIGN(const AttentionDoubles at, RunBoth<double>(*device, c, in));
   constexpr double kStep = 1e-5;
@@ -163,7 +162,7 @@ TEST(Attention, GradientsAreFiniteDifferences) {
 
 TEST(Attention, NanIsKept) {
   const Case c = {.s = 20, .t = 20};
-  const std::unique_ptr<Device> device = MakeCpuDevice();
+  const std::unique_ptr<Device> device = MakeTestDevice();
   AttentionInputs in = RandomInputs<float>(c);
   in.q[3 * c.dim] = std::numeric_limits<double>::quiet_NaN();
   DT_ASSERT_OK_AND_ASSIGN(const AttentionDoubles out, RunBoth<float>(*device, c, in));
@@ -195,7 +194,7 @@ TEST(Attention, InstructionSets) {
 // A head's bits depend neither on its neighbours nor on how memory is laid out, nor on the device.
 TEST(Attention, BitsAreTheSame) {
   Case c = {.batch = 2, .s = 70, .t = 90, .q_heads = 4, .kv_heads = 2, .dim = 32, .causal = true};
-  const std::unique_ptr<Device> device = MakeCpuDevice();
+  const std::unique_ptr<Device> device = MakeTestDevice();
   const AttentionInputs in = RandomInputs<float>(c);
   DT_ASSERT_OK_AND_ASSIGN(const AttentionDoubles out, RunBoth<float>(*device, c, in));
   DT_ASSERT_OK_AND_ASSIGN(const AttentionDoubles again, RunBoth<float>(*device, c, in));
@@ -203,7 +202,7 @@ TEST(Attention, BitsAreTheSame) {
   c.memory = Memory::kBatchHeadSeq;
   DT_ASSERT_OK_AND_ASSIGN(const AttentionDoubles transposed, RunBoth<float>(*device, c, in));
   ExpectSameBits(transposed, out);
-  const std::unique_ptr<Device> deferred = MakeDeferredDevice();
+  const std::unique_ptr<Device> deferred = MakeLateTestDevice();
   DT_ASSERT_OK_AND_ASSIGN(const AttentionDoubles later, RunBoth<float>(*deferred, c, in));
   ExpectSameBits(later, out);
 

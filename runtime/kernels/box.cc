@@ -7,6 +7,7 @@
 #include "dtensor/runtime/kernels/arguments/box_args.h"
 #include "dtensor/runtime/kernels/by_device.h"
 #include "dtensor/runtime/kernels/cpu/box.h"
+#include "dtensor/runtime/kernels/cuda/box.h"
 
 namespace dtensor::kernels {
 namespace {
@@ -27,8 +28,10 @@ Work WorkOf(const FillIdentityArgs& args) {
   return {.bytes = static_cast<double>(args.n * SizeOf(args.dtype))};
 }
 
-constexpr ByDevice<FillIdentityArgs> kFillIdentity = {
-    .name = "FillIdentity", .host = cpu::FillIdentity, .work = WorkOf};
+constexpr ByDevice<FillIdentityArgs> kFillIdentity = {.name = "FillIdentity",
+                                                      .host = cpu::FillIdentity,
+                                                      .cuda = DT_ON_CUDA(cuda::FillIdentity),
+                                                      .work = WorkOf};
 
 }  // namespace
 
@@ -38,7 +41,7 @@ absl::Status MoveBoxes(Device& device, const char* kernel, absl::Span<const BoxM
       std::all_of(moves.begin(), moves.end(), [](const BoxMove& move) { return move.is_done(); });
   if (done) return device.failure();
   const ByDevice<MoveBoxesArgs> move_boxes = {
-      .name = kernel, .host = cpu::MoveBoxes, .work = WorkOf};
+      .name = kernel, .host = cpu::MoveBoxes, .cuda = DT_ON_CUDA(cuda::MoveBoxes), .work = WorkOf};
   return move_boxes.Run(device, {moves[0].in, moves[0].out}, {moves, first});
 }
 

@@ -7,11 +7,13 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/core/reduce_op.h"
 #include "dtensor/runtime/device/tensor.h"
 #include "dtensor/runtime/kernels/arguments/box_move.h"
 
-namespace dtensor::kernels {
+namespace DTENSOR_EXPORT dtensor {
+namespace kernels {
 
 // All moves in one launch, so that an error means that none runs: one after the other, from the
 // first-th on and round. `kernel`, a string literal, names it in errors. Requires: none writes what
@@ -23,6 +25,7 @@ absl::Status MoveBoxes(Device& device, const char* kernel, absl::Span<const BoxM
 // `out` is row-major.
 absl::Status FillIdentity(Device& device, ReduceOp op, const Tensor& out);
 
-}  // namespace dtensor::kernels
+}  // namespace kernels
+}  // namespace dtensor
 
 #endif  // DTENSOR_RUNTIME_KERNELS_BOX_H_

@@ -10,8 +10,8 @@
 //   return kSoftmax.Run(device, {x.dtype()}, args);
 //
 //   host   cpu and deferred, whose memory the host can read: functions of runtime/kernels/cpu
-//   cuda   there are none yet. One is a source in runtime/kernels/cuda, and a `.cuda =` here; an
-//          operator whose kernels are all there says so in its OpDef (OpDef::cuda)
+//   cuda   functions of runtime/kernels/cuda, in programs that are built with CUDA:
+//          `.cuda = DT_ON_CUDA(cuda::Softmax)`
 //   meta   nothing is run; the device's clock is told the work
 //
 // A function launches the kernel on the device and does not wait for it. It may refer to the
@@ -25,6 +25,13 @@
 #include "dtensor/runtime/core/dtype.h"
 #include "dtensor/runtime/core/work.h"
 #include "dtensor/runtime/device/device.h"
+
+// The function, or null where the library is built without CUDA.
+#ifdef DTENSOR_HAS_CUDA
+#define DT_ON_CUDA(function) function
+#else
+#define DT_ON_CUDA(function) nullptr
+#endif
 
 namespace dtensor::kernels {
 

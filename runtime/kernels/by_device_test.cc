@@ -1,12 +1,12 @@
 #include "dtensor/runtime/kernels/by_device.h"
 
-#include <functional>
 #include <memory>
 #include <type_traits>
 
 #include "dtensor/runtime/device/cpu/cpu_device.h"
 #include "dtensor/runtime/device/deferred/deferred_device.h"
 #include "dtensor/runtime/device/meta/meta_device.h"
+#include "dtensor/runtime/testing/fake_cuda.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "gtest/gtest.h"
 
@@ -32,26 +32,6 @@ constexpr ByDevice<CountArgs> kCount = {.name = "Count", .host = CountOnHost, .w
 // Nobody can leave it out.
 static_assert(!std::is_default_constructible_v<WorkFunction<CountArgs>>);
 constexpr ByDevice<CountArgs> kNowhere = {.name = "Count", .work = WorkOf};
-
-// Its kind is all that a kernel is chosen by; it does nothing.
-class FakeCuda final : public Device {
- public:
-  FakeCuda() : Device(Kind::kCuda) {}
-
- private:
-  absl::StatusOr<void*> DoAllocate(int64_t) override { return nullptr; }
-  void DoFree(void*, int64_t) override {}
-  absl::Status LaunchHost(const char*, std::function<absl::Status()>) override {
-    return absl::InternalError("host code was launched");
-  }
-  absl::Status DoCopy(void*, const void*, int64_t) override { return absl::OkStatus(); }
-  absl::Status DoFill(void*, uint8_t, int64_t) override { return absl::OkStatus(); }
-  absl::Status DoGemm(const GemmProblem&) override { return absl::OkStatus(); }
-  DeviceEvent DoRecord() override { return DeviceEvent(); }
-  absl::Status DoWait(const DeviceEvent&) override { return absl::OkStatus(); }
-  absl::Status DoSynchronize() override { return absl::OkStatus(); }
-  void DoDefer(std::function<void()> fn) override { fn(); }
-};
 
 TEST(ByDevice, RunsOnTheHostsDevices) {
   int count = 0;

@@ -5,14 +5,19 @@
 #include "dtensor/runtime/kernels/arguments/operand_bytes.h"
 #include "dtensor/runtime/kernels/by_device.h"
 #include "dtensor/runtime/kernels/cpu/comparison.h"
+#include "dtensor/runtime/kernels/cuda/comparison.h"
 
 namespace dtensor::kernels {
 namespace {
 
-constexpr ByDevice<CompareArgs> kCompare = {
-    .name = "Compare", .host = cpu::Compare, .work = WorkOnOperands<CompareArgs>};
-constexpr ByDevice<WhereArgs> kWhere = {
-    .name = "Where", .host = cpu::Where, .work = WorkOnOperands<WhereArgs>};
+constexpr ByDevice<CompareArgs> kCompare = {.name = "Compare",
+                                            .host = cpu::Compare,
+                                            .cuda = DT_ON_CUDA(cuda::Compare),
+                                            .work = WorkOnOperands<CompareArgs>};
+constexpr ByDevice<WhereArgs> kWhere = {.name = "Where",
+                                        .host = cpu::Where,
+                                        .cuda = DT_ON_CUDA(cuda::Where),
+                                        .work = WorkOnOperands<WhereArgs>};
 
 }  // namespace
 

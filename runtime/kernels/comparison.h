@@ -3,10 +3,12 @@
 #define DTENSOR_RUNTIME_KERNELS_COMPARISON_H_
 
 #include "absl/status/status.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/device/tensor.h"
 #include "dtensor/runtime/kernels/arguments/elementwise_op.h"
 
-namespace dtensor::kernels {
+namespace DTENSOR_EXPORT dtensor {
+namespace kernels {
 
 // out = op(a, b), bool; a and b have one type, any. With NaN all are false but kNotEqual.
 absl::Status Compare(Device& device, CompareOp op, const Tensor& a, const Tensor& b,
@@ -15,6 +17,7 @@ absl::Status Compare(Device& device, CompareOp op, const Tensor& a, const Tensor
 absl::Status Where(Device& device, const Tensor& condition, const Tensor& a, const Tensor& b,
                    const Tensor& out);
 
-}  // namespace dtensor::kernels
+}  // namespace kernels
+}  // namespace dtensor
 
 #endif  // DTENSOR_RUNTIME_KERNELS_COMPARISON_H_

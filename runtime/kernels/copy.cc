@@ -5,6 +5,7 @@
 #include "dtensor/runtime/kernels/arguments/box_args.h"
 #include "dtensor/runtime/kernels/by_device.h"
 #include "dtensor/runtime/kernels/cpu/box.h"
+#include "dtensor/runtime/kernels/cuda/box.h"
 
 namespace dtensor::kernels {
 namespace {
@@ -13,7 +14,8 @@ Work WorkOf(const CopyArgs& args) {
   return {.bytes = 2.0 * static_cast<double>(args.loop.bytes())};
 }
 
-constexpr ByDevice<CopyArgs> kCopy = {.name = "Copy", .host = cpu::Copy, .work = WorkOf};
+constexpr ByDevice<CopyArgs> kCopy = {
+    .name = "Copy", .host = cpu::Copy, .cuda = DT_ON_CUDA(cuda::Copy), .work = WorkOf};
 
 // All of a tensor, as a box to the same place.
 ReceiveBox Whole(const Tensor& tensor) {

@@ -4,9 +4,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/device/tensor.h"
 
-namespace dtensor::kernels {
+namespace DTENSOR_EXPORT dtensor {
+namespace kernels {
 
 // dst = src, of one shape and type. dst may be any view whose elements do not overlap: a part of a
 // larger tensor, which no kernel with row-major outputs can write.
@@ -17,6 +19,7 @@ absl::StatusOr<Tensor> Contiguous(Device& device, const Tensor& x);
 // A row-major copy in any case. Errors: kResourceExhausted.
 absl::StatusOr<Tensor> Duplicate(Device& device, const Tensor& x);
 
-}  // namespace dtensor::kernels
+}  // namespace kernels
+}  // namespace dtensor
 
 #endif  // DTENSOR_RUNTIME_KERNELS_COPY_H_

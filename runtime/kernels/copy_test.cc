@@ -1,5 +1,9 @@
 #include "dtensor/runtime/kernels/copy.h"
 
+#include <cstdint>
+#include <utility>
+#include <vector>
+
 #include "dtensor/runtime/device/meta/meta_device.h"
 #include "dtensor/runtime/testing/kernel_fixture.h"
 #include "dtensor/runtime/testing/status_matchers.h"
@@ -34,6 +38,32 @@ TEST_P(CopyTest, IntoATransposedView) {
   const Tensor dst = Make(DType::kI32, {4, 3}, Doubles(12, 0));
   ASSERT_THAT(Copy(device(), Make(DType::kI32, {3, 4}, values), dst.Transpose(0, 1)), IsOk());
   EXPECT_EQ(Read(dst.Transpose(0, 1)), values);
+}
+
+// Planes of a larger tensor, with full and partial tiles, from each order of dimensions to another.
+TEST_P(CopyTest, TransposesPlanes) {
+  const std::vector<int64_t> shape = {3, 37, 66};
+  for (const DType dtype : {DType::kBool, DType::kBF16, DType::kF32, DType::kI64}) {
+    const Tensor x = Make(dtype, shape, RandomWhole(3 * 37 * 66, 0, 2));
+    for (const auto& [a, b] : {std::pair{0, 1}, {0, 2}, {1, 2}}) {
+      const Tensor turned = x.Transpose(a, b);
+      const Tensor copy = Duplicate(device(), turned).value();
+      EXPECT_TRUE(copy.is_contiguous());
+      EXPECT_EQ(Read(copy), Read(turned)) << ToString(dtype) << " " << a << " and " << b;
+      ASSERT_THAT(Copy(device(), x, copy.View(shape, x.strides(), 0)), IsOk());
+      EXPECT_EQ(Read(copy.View(shape, x.strides(), 0)), Read(x));
+    }
+  }
+}
+
+TEST_P(CopyTest, ManyDimensions) {
+  const Tensor x =
+      Make(DType::kF32, {2, 3, 2, 3, 2, 3, 2}, RandomWhole(2 * 3 * 2 * 3 * 2 * 3 * 2, -99, 99));
+  Tensor turned = x;
+  for (int d = 0; d < 3; ++d) turned = turned.Transpose(d, 6 - d);
+  EXPECT_EQ(Read(Duplicate(device(), turned).value()), Read(turned));
+  const Tensor part = turned.Narrow(1, 1, 2).Narrow(3, 1, 2).Narrow(5, 0, 2);
+  EXPECT_EQ(Read(Duplicate(device(), part).value()), Read(part));
 }
 
 TEST_P(CopyTest, Broadcasts) {

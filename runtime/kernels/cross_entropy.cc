@@ -1,3 +1,5 @@
+#include "dtensor/runtime/kernels/cuda/cross_entropy.h"
+
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/arguments/indexed_args.h"
 #include "dtensor/runtime/kernels/arguments/operand_bytes.h"
@@ -29,12 +31,18 @@ Work WorkOf(const CrossEntropyGradArgs& args) {
                    BytesOfRows(args.rows, static_cast<double>(args.width), args.dtype)};
 }
 
-constexpr ByDevice<CrossEntropyStatsArgs> kStats = {
-    .name = "CrossEntropyStats", .host = cpu::CrossEntropyStats, .work = WorkOf};
-constexpr ByDevice<CrossEntropyMergeArgs> kMerge = {
-    .name = "CrossEntropyMerge", .host = cpu::CrossEntropyMerge, .work = WorkOf};
-constexpr ByDevice<CrossEntropyGradArgs> kGrad = {
-    .name = "CrossEntropyGrad", .host = cpu::CrossEntropyGrad, .work = WorkOf};
+constexpr ByDevice<CrossEntropyStatsArgs> kStats = {.name = "CrossEntropyStats",
+                                                    .host = cpu::CrossEntropyStats,
+                                                    .cuda = DT_ON_CUDA(cuda::CrossEntropyStats),
+                                                    .work = WorkOf};
+constexpr ByDevice<CrossEntropyMergeArgs> kMerge = {.name = "CrossEntropyMerge",
+                                                    .host = cpu::CrossEntropyMerge,
+                                                    .cuda = DT_ON_CUDA(cuda::CrossEntropyMerge),
+                                                    .work = WorkOf};
+constexpr ByDevice<CrossEntropyGradArgs> kGrad = {.name = "CrossEntropyGrad",
+                                                  .host = cpu::CrossEntropyGrad,
+                                                  .cuda = DT_ON_CUDA(cuda::CrossEntropyGrad),
+                                                  .work = WorkOf};
 
 void CheckLogits(const Tensor& logits, const Tensor& targets, const IndexSet& classes) {
   DT_CHECK(logits.ndim() == 2 && IsFloat(logits.dtype()));

@@ -10,6 +10,7 @@
 #include "dtensor/runtime/kernels/by_device.h"
 #include "dtensor/runtime/kernels/copy.h"
 #include "dtensor/runtime/kernels/cpu/elementwise.h"
+#include "dtensor/runtime/kernels/cuda/elementwise.h"
 
 namespace dtensor::kernels {
 namespace {
@@ -21,26 +22,46 @@ Work WorkOf(const FillArgs& args) {
   return {.bytes = Bytes(DistinctElements(args.loop, 0), args.dtype)};
 }
 
-constexpr ByDevice<BinaryArgs> kBinary = {
-    .name = "Binary", .host = cpu::Binary, .work = WorkOnOperands<BinaryArgs>};
-constexpr ByDevice<UnaryArgs> kUnary = {
-    .name = "Unary", .host = cpu::Unary, .work = WorkOnOperands<UnaryArgs>};
-constexpr ByDevice<AffineArgs> kAffine = {
-    .name = "Affine", .host = cpu::Affine, .work = WorkOnOperands<AffineArgs>};
-constexpr ByDevice<FillArgs> kFill = {.name = "Fill", .host = cpu::Fill, .work = WorkOf};
-constexpr ByDevice<AddNArgs> kAddN = {.name = "AddN", .host = cpu::AddN, .work = WorkOf};
-constexpr ByDevice<PowArgs> kPow = {
-    .name = "Pow", .host = cpu::Pow, .work = WorkOnOperands<PowArgs>};
-constexpr ByDevice<PowGradArgs> kPowGrad = {
-    .name = "PowGrad", .host = cpu::PowGrad, .work = WorkOnOperands<PowGradArgs>};
-constexpr ByDevice<UnaryGradArgs> kUnaryGrad = {
-    .name = "UnaryGrad", .host = cpu::UnaryGrad, .work = WorkOnOperands<UnaryGradArgs>};
-constexpr ByDevice<BinaryGradArgs> kBinaryGrad = {
-    .name = "BinaryGrad", .host = cpu::BinaryGrad, .work = WorkOnOperands<BinaryGradArgs>};
-constexpr ByDevice<SiluMulArgs> kSiluMul = {
-    .name = "SiluMul", .host = cpu::SiluMul, .work = WorkOnOperands<SiluMulArgs>};
-constexpr ByDevice<SiluMulGradArgs> kSiluMulGrad = {
-    .name = "SiluMulGrad", .host = cpu::SiluMulGrad, .work = WorkOnOperands<SiluMulGradArgs>};
+constexpr ByDevice<BinaryArgs> kBinary = {.name = "Binary",
+                                          .host = cpu::Binary,
+                                          .cuda = DT_ON_CUDA(cuda::Binary),
+                                          .work = WorkOnOperands<BinaryArgs>};
+constexpr ByDevice<UnaryArgs> kUnary = {.name = "Unary",
+                                        .host = cpu::Unary,
+                                        .cuda = DT_ON_CUDA(cuda::Unary),
+                                        .work = WorkOnOperands<UnaryArgs>};
+constexpr ByDevice<AffineArgs> kAffine = {.name = "Affine",
+                                          .host = cpu::Affine,
+                                          .cuda = DT_ON_CUDA(cuda::Affine),
+                                          .work = WorkOnOperands<AffineArgs>};
+constexpr ByDevice<FillArgs> kFill = {
+    .name = "Fill", .host = cpu::Fill, .cuda = DT_ON_CUDA(cuda::Fill), .work = WorkOf};
+constexpr ByDevice<AddNArgs> kAddN = {
+    .name = "AddN", .host = cpu::AddN, .cuda = DT_ON_CUDA(cuda::AddN), .work = WorkOf};
+constexpr ByDevice<PowArgs> kPow = {.name = "Pow",
+                                    .host = cpu::Pow,
+                                    .cuda = DT_ON_CUDA(cuda::Pow),
+                                    .work = WorkOnOperands<PowArgs>};
+constexpr ByDevice<PowGradArgs> kPowGrad = {.name = "PowGrad",
+                                            .host = cpu::PowGrad,
+                                            .cuda = DT_ON_CUDA(cuda::PowGrad),
+                                            .work = WorkOnOperands<PowGradArgs>};
+constexpr ByDevice<UnaryGradArgs> kUnaryGrad = {.name = "UnaryGrad",
+                                                .host = cpu::UnaryGrad,
+                                                .cuda = DT_ON_CUDA(cuda::UnaryGrad),
+                                                .work = WorkOnOperands<UnaryGradArgs>};
+constexpr ByDevice<BinaryGradArgs> kBinaryGrad = {.name = "BinaryGrad",
+                                                  .host = cpu::BinaryGrad,
+                                                  .cuda = DT_ON_CUDA(cuda::BinaryGrad),
+                                                  .work = WorkOnOperands<BinaryGradArgs>};
+constexpr ByDevice<SiluMulArgs> kSiluMul = {.name = "SiluMul",
+                                            .host = cpu::SiluMul,
+                                            .cuda = DT_ON_CUDA(cuda::SiluMul),
+                                            .work = WorkOnOperands<SiluMulArgs>};
+constexpr ByDevice<SiluMulGradArgs> kSiluMulGrad = {.name = "SiluMulGrad",
+                                                    .host = cpu::SiluMulGrad,
+                                                    .cuda = DT_ON_CUDA(cuda::SiluMulGrad),
+                                                    .work = WorkOnOperands<SiluMulGradArgs>};
 
 void CheckAlike(const Tensor& a, const Tensor& b) {
   DT_CHECK(a.shape() == b.shape() && a.dtype() == b.dtype());

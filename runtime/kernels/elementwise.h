@@ -10,10 +10,12 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/device/tensor.h"
 #include "dtensor/runtime/kernels/arguments/elementwise_op.h"
 
-namespace dtensor::kernels {
+namespace DTENSOR_EXPORT dtensor {
+namespace kernels {
 
 // out = op(a, b); a, b and out have one shape and type. All types; kDiv floats only.
 absl::Status Binary(Device& device, BinaryOp op, const Tensor& a, const Tensor& b,
@@ -50,6 +52,7 @@ absl::Status SiluMul(Device& device, const Tensor& gate, const Tensor& up, const
 absl::Status SiluMulGrad(Device& device, const Tensor& gate, const Tensor& up, const Tensor& dy,
                          const Tensor& dgate, const Tensor& dup);
 
-}  // namespace dtensor::kernels
+}  // namespace kernels
+}  // namespace dtensor
 
 #endif  // DTENSOR_RUNTIME_KERNELS_ELEMENTWISE_H_

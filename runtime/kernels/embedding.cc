@@ -1,3 +1,5 @@
+#include "dtensor/runtime/kernels/cuda/embedding.h"
+
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/arguments/indexed_args.h"
 #include "dtensor/runtime/kernels/arguments/operand_bytes.h"
@@ -19,10 +21,14 @@ Work WorkOf(const EmbeddingGradArgs& args) {
                    Bytes(static_cast<double>(args.num_rows * args.d), args.dtype)};
 }
 
-constexpr ByDevice<EmbeddingArgs> kEmbedding = {
-    .name = "Embedding", .host = cpu::Embedding, .work = WorkOf};
-constexpr ByDevice<EmbeddingGradArgs> kEmbeddingGrad = {
-    .name = "EmbeddingGrad", .host = cpu::EmbeddingGrad, .work = WorkOf};
+constexpr ByDevice<EmbeddingArgs> kEmbedding = {.name = "Embedding",
+                                                .host = cpu::Embedding,
+                                                .cuda = DT_ON_CUDA(cuda::Embedding),
+                                                .work = WorkOf};
+constexpr ByDevice<EmbeddingGradArgs> kEmbeddingGrad = {.name = "EmbeddingGrad",
+                                                        .host = cpu::EmbeddingGrad,
+                                                        .cuda = DT_ON_CUDA(cuda::EmbeddingGrad),
+                                                        .work = WorkOf};
 
 void CheckIds(const Tensor& ids, const Tensor& y) {
   DT_CHECK(ids.dtype() == DType::kI32 || ids.dtype() == DType::kI64);

@@ -7,6 +7,7 @@
 #include "dtensor/runtime/kernels/arguments/operand_bytes.h"
 #include "dtensor/runtime/kernels/by_device.h"
 #include "dtensor/runtime/kernels/cpu/extremum.h"
+#include "dtensor/runtime/kernels/cuda/extremum.h"
 
 namespace dtensor::kernels {
 namespace {
@@ -29,15 +30,22 @@ Work WorkOf(const CountTiesArgs& args) {
               static_cast<double>(args.outputs) * kCountBytes};
 }
 
-constexpr ByDevice<ArgMaxStatsArgs> kArgMaxStats = {
-    .name = "ArgMaxStats", .host = cpu::ArgMaxStats, .work = WorkOf};
-constexpr ByDevice<ArgMaxMergeArgs> kArgMaxMerge = {
-    .name = "ArgMaxMerge", .host = cpu::ArgMaxMerge, .work = WorkOf};
-constexpr ByDevice<CountTiesArgs> kCountTies = {
-    .name = "CountTies", .host = cpu::CountTies, .work = WorkOf};
+constexpr ByDevice<ArgMaxStatsArgs> kArgMaxStats = {.name = "ArgMaxStats",
+                                                    .host = cpu::ArgMaxStats,
+                                                    .cuda = DT_ON_CUDA(cuda::ArgMaxStats),
+                                                    .work = WorkOf};
+constexpr ByDevice<ArgMaxMergeArgs> kArgMaxMerge = {.name = "ArgMaxMerge",
+                                                    .host = cpu::ArgMaxMerge,
+                                                    .cuda = DT_ON_CUDA(cuda::ArgMaxMerge),
+                                                    .work = WorkOf};
+constexpr ByDevice<CountTiesArgs> kCountTies = {.name = "CountTies",
+                                                .host = cpu::CountTies,
+                                                .cuda = DT_ON_CUDA(cuda::CountTies),
+                                                .work = WorkOf};
 constexpr ByDevice<ShareAmongTiesArgs> kShareAmongTies = {
     .name = "ShareAmongTies",
     .host = cpu::ShareAmongTies,
+    .cuda = DT_ON_CUDA(cuda::ShareAmongTies),
     .work = WorkOnOperands<ShareAmongTiesArgs>};
 
 // `reduced`, which has x's shape without dims, as a view of x's shape.

@@ -5,10 +5,12 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/core/index_set.h"
 #include "dtensor/runtime/device/tensor.h"
 
-namespace dtensor::kernels {
+namespace DTENSOR_EXPORT dtensor {
+namespace kernels {
 
 // Where the largest element along `dim` lies, in two stages; the first of those that tie, and a NaN
 // is larger than all numbers. x: any type but bool. Stage 1: stats[..., 2] i64 over the other
@@ -29,6 +31,7 @@ absl::Status ShareAmongTies(Device& device, const Tensor& x, const Tensor& extre
                             absl::Span<const int> dims, const Tensor& count, const Tensor& dy,
                             const Tensor& dx);
 
-}  // namespace dtensor::kernels
+}  // namespace kernels
+}  // namespace dtensor
 
 #endif  // DTENSOR_RUNTIME_KERNELS_EXTREMUM_H_

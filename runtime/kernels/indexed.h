@@ -6,10 +6,12 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/core/index_set.h"
 #include "dtensor/runtime/device/tensor.h"
 
-namespace dtensor::kernels {
+namespace DTENSOR_EXPORT dtensor {
+namespace kernels {
 
 // y[t, :] = table[position of ids[t] in `rows`, :], or 0 where `rows` lacks it. ids: [...] i32 or
 // i64; table: [rows.size(), d]; y: [..., d]. `num_rows` is the global number of rows. Fails
@@ -91,6 +93,7 @@ absl::Status Dropout(Device& device, const Tensor& x, absl::Span<const IndexSet>
                      absl::Span<const int64_t> shape, uint64_t seed, uint64_t stream, double p,
                      const Tensor& out);
 
-}  // namespace dtensor::kernels
+}  // namespace kernels
+}  // namespace dtensor
 
 #endif  // DTENSOR_RUNTIME_KERNELS_INDEXED_H_

@@ -12,7 +12,8 @@ namespace dtensor::kernels {
 namespace {
 
 constexpr double kEps = 1e-5;
-constexpr int64_t kWidths[] = {1, 3, 8, 16, 17, 64, 100, 333};
+// On a GPU rows above 1024 are a block's, not a warp's.
+constexpr int64_t kWidths[] = {1, 3, 8, 16, 17, 64, 100, 333, 1027, 2048};
 
 struct Result {
   Doubles y, mean, rstd;
@@ -217,6 +218,83 @@ TEST_P(LayerNormTest, InStagesItIsThatOfWholeRows) {
         ExpectNear(got_grads.dweight, Read(cut(Make(dtype, {n}, grads.dweight))), 0, 4 * bound);
         ExpectNear(got_grads.dbias, Read(cut(Make(dtype, {n}, grads.dbias))), 0, bound);
       }
+    }
+  }
+}
+
+// Two dimensions of rows that do not join, also in the statistics.
+TEST_P(LayerNormTest, RowsOfTwoStrides) {
+  const int64_t n = 40;
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF64}) {
+    const DType wide = AccumulatorOf(dtype);
+    const Tensor x = Make(dtype, {3, 2, n}, RandomValues(6 * n, -2, 2, 1)).Transpose(0, 1);
+    const Tensor dy = Make(dtype, {3, 2, n}, RandomValues(6 * n, -1, 1, 2)).Transpose(0, 1);
+    const Tensor mean = Make(wide, {3, 2}, RandomValues(6, -1, 1, 3)).Transpose(0, 1);
+    const Tensor rstd = Make(wide, {3, 2}, RandomValues(6, 0.5, 1.5, 4)).Transpose(0, 1);
+    const Tensor w = Make(dtype, {n}, RandomValues(n, 0.5, 1.5, 5));
+    const Tensor b = Make(dtype, {2 * n}, RandomValues(2 * n, -1, 1, 6)).View({n}, {2}, 1);
+    const Tensor rows = Make(dtype, {2, 3, n}, Read(x));
+    const Result want = Run(rows, {w, Make(dtype, {n}, Read(b))}), got = Run(x, {w, b});
+    EXPECT_EQ(got.y, want.y);
+    EXPECT_EQ(got.mean, want.mean);
+    EXPECT_EQ(got.rstd, want.rstd);
+    const Grads want_grads =
+        RunGrad(rows, w, Make(wide, {2, 3}, Read(mean)), Make(wide, {2, 3}, Read(rstd)),
+                Make(dtype, {2, 3, n}, Read(dy)));
+    const Grads grads = RunGrad(x, w, mean, rstd, dy);
+    EXPECT_EQ(grads.dx, want_grads.dx);
+    EXPECT_EQ(grads.dweight, want_grads.dweight);
+    EXPECT_EQ(grads.dbias, want_grads.dbias);
+  }
+}
+
+TEST_P(LayerNormTest, OutputsInPlace) {
+  for (const DType dtype : kFloats) {
+    for (const int64_t n : {5, 64, 1027}) {
+      const int64_t rows = n > 1024 ? 9 : 70;
+      const Doubles x = RandomValues(rows * n, -2, 2, 1), dy = RandomValues(rows * n, -1, 1, 2);
+      const auto make = [&](const Doubles& values) { return Make(dtype, {rows, n}, values); };
+      const Tensor w = Make(dtype, {n}, RandomValues(n, 0.5, 1.5, 3));
+      const Tensor b = Make(dtype, {n}, RandomValues(n, -1, 1, 4));
+      const DType wide = AccumulatorOf(dtype);
+      const Tensor mean = Empty(wide, {rows}), rstd = Empty(wide, {rows});
+      const Result want = Run(make(x), {w, b});
+      const Tensor y = make(x);
+      ASSERT_THAT(LayerNorm(device(), y, w, b, kEps, y, mean, rstd), IsOk());
+      EXPECT_EQ(Read(y), want.y);
+      EXPECT_EQ(Read(mean), want.mean);
+      EXPECT_EQ(Read(rstd), want.rstd);
+      const Grads grads = RunGrad(make(x), w, mean, rstd, make(dy));
+      const Tensor dw = Empty(dtype, {n}), db = Empty(dtype, {n});
+      for (const bool over_x : {false, true}) {
+        const Tensor in = make(x), grad = make(dy), dx = over_x ? in : grad;
+        ASSERT_THAT(LayerNormGrad(device(), in, w, mean, rstd, grad, dx, dw, db), IsOk());
+        EXPECT_EQ(Read(dx), grads.dx);
+        EXPECT_EQ(Read(dw), grads.dweight);
+        EXPECT_EQ(Read(db), grads.dbias);
+      }
+    }
+  }
+}
+
+// Sums of many rows, the last of whose parts is smaller.
+TEST_P(LayerNormTest, ParameterGradientsOfManyRows) {
+  const int64_t rows = 203;
+  for (const DType dtype : kFloats) {
+    for (const int64_t n : {2, 40}) {
+      const Doubles x = Rounded(dtype, RandomValues(rows * n, -2, 2, 1));
+      const Doubles w = Rounded(dtype, RandomValues(n, 0.5, 1.5, 2));
+      const Doubles dy = Rounded(dtype, RandomValues(rows * n, -1, 1, 3));
+      const DType wide = AccumulatorOf(dtype);
+      Result forward;
+      forward.mean = Rounded(wide, RandomValues(rows, -1, 1, 4));
+      forward.rstd = Rounded(wide, RandomValues(rows, 0.5, 1.5, 5));
+      const Grads want = ReferenceGrad(x, w, forward, dy);
+      const Grads got =
+          RunGrad(Make(dtype, {rows, n}, x), Make(dtype, {n}, w), Make(wide, {rows}, forward.mean),
+                  Make(wide, {rows}, forward.rstd), Make(dtype, {rows, n}, dy));
+      ExpectNear(got.dweight, want.dweight, Epsilon(dtype), 100 * Bound(dtype));
+      ExpectNear(got.dbias, want.dbias, Epsilon(dtype), 100 * Bound(dtype));
     }
   }
 }

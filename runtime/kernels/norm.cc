@@ -5,6 +5,7 @@
 #include "dtensor/runtime/kernels/arguments/operand_bytes.h"
 #include "dtensor/runtime/kernels/by_device.h"
 #include "dtensor/runtime/kernels/cpu/norm.h"
+#include "dtensor/runtime/kernels/cuda/norm.h"
 #include "dtensor/runtime/kernels/row_checks.h"
 
 namespace dtensor::kernels {
@@ -68,21 +69,37 @@ Work WorkOf(const LayerNormGradSumsArgs& args) {
 }
 
 constexpr ByDevice<RmsNormArgs> kRmsNorm = {
-    .name = "RmsNorm", .host = cpu::RmsNorm, .work = WorkOf};
-constexpr ByDevice<RowSquaresArgs> kRowSquares = {
-    .name = "RowSquares", .host = cpu::RowSquares, .work = WorkOf};
-constexpr ByDevice<RmsNormGradArgs> kRmsNormGrad = {
-    .name = "RmsNormGrad", .host = cpu::RmsNormGrad, .work = WorkOf};
+    .name = "RmsNorm", .host = cpu::RmsNorm, .cuda = DT_ON_CUDA(cuda::RmsNorm), .work = WorkOf};
+constexpr ByDevice<RowSquaresArgs> kRowSquares = {.name = "RowSquares",
+                                                  .host = cpu::RowSquares,
+                                                  .cuda = DT_ON_CUDA(cuda::RowSquares),
+                                                  .work = WorkOf};
+constexpr ByDevice<RmsNormGradArgs> kRmsNormGrad = {.name = "RmsNormGrad",
+                                                    .host = cpu::RmsNormGrad,
+                                                    .cuda = DT_ON_CUDA(cuda::RmsNormGrad),
+                                                    .work = WorkOf};
 constexpr ByDevice<RmsNormGradDotsArgs> kRmsNormGradDots = {
-    .name = "RmsNormGradDots", .host = cpu::RmsNormGradDots, .work = WorkOf};
-constexpr ByDevice<LayerNormArgs> kLayerNorm = {
-    .name = "LayerNorm", .host = cpu::LayerNorm, .work = WorkOf};
-constexpr ByDevice<RowMomentsArgs> kRowMoments = {
-    .name = "RowMoments", .host = cpu::RowMoments, .work = WorkOf};
-constexpr ByDevice<LayerNormGradArgs> kLayerNormGrad = {
-    .name = "LayerNormGrad", .host = cpu::LayerNormGrad, .work = WorkOf};
+    .name = "RmsNormGradDots",
+    .host = cpu::RmsNormGradDots,
+    .cuda = DT_ON_CUDA(cuda::RmsNormGradDots),
+    .work = WorkOf};
+constexpr ByDevice<LayerNormArgs> kLayerNorm = {.name = "LayerNorm",
+                                                .host = cpu::LayerNorm,
+                                                .cuda = DT_ON_CUDA(cuda::LayerNorm),
+                                                .work = WorkOf};
+constexpr ByDevice<RowMomentsArgs> kRowMoments = {.name = "RowMoments",
+                                                  .host = cpu::RowMoments,
+                                                  .cuda = DT_ON_CUDA(cuda::RowMoments),
+                                                  .work = WorkOf};
+constexpr ByDevice<LayerNormGradArgs> kLayerNormGrad = {.name = "LayerNormGrad",
+                                                        .host = cpu::LayerNormGrad,
+                                                        .cuda = DT_ON_CUDA(cuda::LayerNormGrad),
+                                                        .work = WorkOf};
 constexpr ByDevice<LayerNormGradSumsArgs> kLayerNormGradSums = {
-    .name = "LayerNormGradSums", .host = cpu::LayerNormGradSums, .work = WorkOf};
+    .name = "LayerNormGradSums",
+    .host = cpu::LayerNormGradSums,
+    .cuda = DT_ON_CUDA(cuda::LayerNormGradSums),
+    .work = WorkOf};
 
 int64_t TotalOf(const Tensor& x, const Tensor* stats, int64_t total) {
   return stats == nullptr ? x.shape().back() : total;

@@ -11,9 +11,11 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/device/tensor.h"
 
-namespace dtensor::kernels {
+namespace DTENSOR_EXPORT dtensor {
+namespace kernels {
 
 // y = x * rstd * weight, rstd = 1 / sqrt(mean(x^2) + eps). x, y: [..., n]; weight: [n] of x's type;
 // rstd: [...] f32 (f64 for f64). stats: of RowSquares.
@@ -53,6 +55,7 @@ absl::Status LayerNormGradSums(Device& device, const Tensor& x, const Tensor& we
                                const Tensor& mean, const Tensor& rstd, const Tensor& dy,
                                const Tensor& sums);
 
-}  // namespace dtensor::kernels
+}  // namespace kernels
+}  // namespace dtensor
 
 #endif  // DTENSOR_RUNTIME_KERNELS_NORM_H_

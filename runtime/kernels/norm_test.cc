@@ -70,7 +70,8 @@ RmsNormGrads ReferenceRmsNormGrad(const Doubles& x, const Doubles& weight, const
   return result;
 }
 
-constexpr int64_t kWidths[] = {1, 3, 8, 16, 17, 64, 100, 333};
+// On a GPU rows above 1024 are a block's, not a warp's.
+constexpr int64_t kWidths[] = {1, 3, 8, 16, 17, 64, 100, 333, 1027, 2048};
 
 // Columns [begin, end) of rows of n.
 Doubles Columns(const Doubles& values, int64_t n, int64_t begin, int64_t end) {
@@ -139,6 +140,50 @@ TEST_P(NormTest, RmsNormGradOfViews) {
                                           MakeTransposed(dtype, rows, n, dy));
   EXPECT_EQ(got.dx, want.dx);
   EXPECT_EQ(got.dweight, want.dweight);
+}
+
+// Two dimensions of rows that do not join, also in the statistics.
+TEST_P(NormTest, RowsOfTwoStrides) {
+  const int64_t n = 40;
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF64}) {
+    const DType statistics = AccumulatorOf(dtype);
+    const Tensor x = Make(dtype, {3, 2, n}, RandomValues(6 * n, -2, 2, 1)).Transpose(0, 1);
+    const Tensor dy = Make(dtype, {3, 2, n}, RandomValues(6 * n, -1, 1, 2)).Transpose(0, 1);
+    const Tensor rstd = Make(statistics, {3, 2}, RandomValues(6, 0.5, 1.5, 3)).Transpose(0, 1);
+    const Tensor w = Make(dtype, {2 * n}, RandomValues(2 * n, 0.5, 1.5, 4)).View({n}, {2}, 1);
+    const Tensor rows = Make(dtype, {2, 3, n}, Read(x)), weight = Make(dtype, {n}, Read(w));
+    EXPECT_EQ(RunRmsNorm(x, w).y, RunRmsNorm(rows, weight).y);
+    EXPECT_EQ(RunRmsNorm(x, w).rstd, RunRmsNorm(rows, weight).rstd);
+    const RmsNormGrads got = RunRmsNormGrad(x, w, rstd, dy);
+    const RmsNormGrads want = RunRmsNormGrad(rows, weight, Make(statistics, {2, 3}, Read(rstd)),
+                                             Make(dtype, {2, 3, n}, Read(dy)));
+    EXPECT_EQ(got.dx, want.dx);
+    EXPECT_EQ(got.dweight, want.dweight);
+  }
+}
+
+TEST_P(NormTest, OutputsInPlace) {
+  for (const DType dtype : kFloats) {
+    for (const int64_t n : {5, 64, 1027}) {
+      const int64_t rows = n > 1024 ? 9 : 70;
+      const Doubles x = RandomValues(rows * n, -2, 2, 1), dy = RandomValues(rows * n, -1, 1, 2);
+      const auto make = [&](const Doubles& values) { return Make(dtype, {rows, n}, values); };
+      const Tensor weight = Make(dtype, {n}, RandomValues(n, 0.5, 1.5, 3));
+      const Tensor rstd = Empty(AccumulatorOf(dtype), {rows}), dweight = Empty(dtype, {n});
+      const RmsNormResult want = RunRmsNorm(make(x), weight);
+      const Tensor y = make(x);
+      ASSERT_THAT(RmsNorm(device(), y, weight, kEps, y, rstd), IsOk());
+      EXPECT_EQ(Read(y), want.y);
+      EXPECT_EQ(Read(rstd), want.rstd);
+      const RmsNormGrads grads = RunRmsNormGrad(make(x), weight, rstd, make(dy));
+      for (const bool over_x : {false, true}) {
+        const Tensor in = make(x), grad = make(dy), dx = over_x ? in : grad;
+        ASSERT_THAT(RmsNormGrad(device(), in, weight, rstd, grad, dx, dweight), IsOk());
+        EXPECT_EQ(Read(dx), grads.dx);
+        EXPECT_EQ(Read(dweight), grads.dweight);
+      }
+    }
+  }
 }
 
 TEST_P(NormTest, RmsNormGradAgreesWithDifferences) {

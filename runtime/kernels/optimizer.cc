@@ -7,6 +7,7 @@
 #include "dtensor/runtime/kernels/arguments/optimizer_args.h"
 #include "dtensor/runtime/kernels/by_device.h"
 #include "dtensor/runtime/kernels/cpu/optimizer.h"
+#include "dtensor/runtime/kernels/cuda/optimizer.h"
 
 namespace dtensor::kernels {
 namespace {
@@ -27,10 +28,14 @@ Work WorkOf(const SgdArgs& args) {
 
 Work WorkOf(const ClipScaleArgs& args) { return {.bytes = Bytes(3, args.dtype)}; }
 
-constexpr ByDevice<AdamWArgs> kAdamW = {.name = "AdamW", .host = cpu::AdamW, .work = WorkOf};
-constexpr ByDevice<SgdArgs> kSgd = {.name = "Sgd", .host = cpu::Sgd, .work = WorkOf};
-constexpr ByDevice<ClipScaleArgs> kClipScale = {
-    .name = "ClipScale", .host = cpu::ClipScale, .work = WorkOf};
+constexpr ByDevice<AdamWArgs> kAdamW = {
+    .name = "AdamW", .host = cpu::AdamW, .cuda = DT_ON_CUDA(cuda::AdamW), .work = WorkOf};
+constexpr ByDevice<SgdArgs> kSgd = {
+    .name = "Sgd", .host = cpu::Sgd, .cuda = DT_ON_CUDA(cuda::Sgd), .work = WorkOf};
+constexpr ByDevice<ClipScaleArgs> kClipScale = {.name = "ClipScale",
+                                                .host = cpu::ClipScale,
+                                                .cuda = DT_ON_CUDA(cuda::ClipScale),
+                                                .work = WorkOf};
 
 AdamWFactors Factors(const AdamWStep& step) {
   const double correction1 = 1 - std::pow(step.beta1, static_cast<double>(step.step));

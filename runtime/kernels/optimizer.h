@@ -11,9 +11,11 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/device/tensor.h"
 
-namespace dtensor::kernels {
+namespace DTENSOR_EXPORT dtensor {
+namespace kernels {
 
 struct AdamWStep {
   double lr = 1e-3, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0;
@@ -44,6 +46,7 @@ absl::Status Sgd(Device& device, const SgdStep& step, const Tensor& param, const
 absl::Status ClipScale(Device& device, const Tensor& sum_of_squares, double max_norm,
                        const Tensor& norm, const Tensor& scale, double factor = 1);
 
-}  // namespace dtensor::kernels
+}  // namespace kernels
+}  // namespace dtensor
 
 #endif  // DTENSOR_RUNTIME_KERNELS_OPTIMIZER_H_

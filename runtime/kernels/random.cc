@@ -1,3 +1,5 @@
+#include "dtensor/runtime/kernels/cuda/random.h"
+
 #include <cmath>
 
 #include "dtensor/runtime/core/status.h"
@@ -22,12 +24,16 @@ Work WorkOf(const DropoutArgs& args) {
   return {.bytes = kernels::BytesOf(args.x) + BytesOf(args.runs, args.dtype)};
 }
 
-constexpr ByDevice<RandomNormalArgs> kRandomNormal = {
-    .name = "RandomNormal", .host = cpu::RandomNormal, .work = WorkOf};
-constexpr ByDevice<RandomUniformArgs> kRandomUniform = {
-    .name = "RandomUniform", .host = cpu::RandomUniform, .work = WorkOf};
+constexpr ByDevice<RandomNormalArgs> kRandomNormal = {.name = "RandomNormal",
+                                                      .host = cpu::RandomNormal,
+                                                      .cuda = DT_ON_CUDA(cuda::RandomNormal),
+                                                      .work = WorkOf};
+constexpr ByDevice<RandomUniformArgs> kRandomUniform = {.name = "RandomUniform",
+                                                        .host = cpu::RandomUniform,
+                                                        .cuda = DT_ON_CUDA(cuda::RandomUniform),
+                                                        .work = WorkOf};
 constexpr ByDevice<DropoutArgs> kDropout = {
-    .name = "Dropout", .host = cpu::Dropout, .work = WorkOf};
+    .name = "Dropout", .host = cpu::Dropout, .cuda = DT_ON_CUDA(cuda::Dropout), .work = WorkOf};
 
 void CheckRegion(absl::Span<const IndexSet> region, absl::Span<const int64_t> shape,
                  const Tensor& out) {

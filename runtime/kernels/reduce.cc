@@ -7,6 +7,7 @@
 #include "dtensor/runtime/kernels/arguments/reduce_args.h"
 #include "dtensor/runtime/kernels/by_device.h"
 #include "dtensor/runtime/kernels/cpu/reduce.h"
+#include "dtensor/runtime/kernels/cuda/reduce.h"
 
 namespace dtensor::kernels {
 namespace {
@@ -21,10 +22,14 @@ Work WorkOf(const SumOfSquaresArgs& args) {
   return {.bytes = BytesOf(args.x) + Bytes(1, AccumulatorOf(args.dtype))};
 }
 
-constexpr ByDevice<ReduceArgs> kReduce = {.name = "Reduce", .host = cpu::Reduce, .work = WorkOf};
-constexpr ByDevice<ReduceArgs> kMean = {.name = "Mean", .host = cpu::Reduce, .work = WorkOf};
-constexpr ByDevice<SumOfSquaresArgs> kSumOfSquares = {
-    .name = "SumOfSquares", .host = cpu::SumOfSquares, .work = WorkOf};
+constexpr ByDevice<ReduceArgs> kReduce = {
+    .name = "Reduce", .host = cpu::Reduce, .cuda = DT_ON_CUDA(cuda::Reduce), .work = WorkOf};
+constexpr ByDevice<ReduceArgs> kMean = {
+    .name = "Mean", .host = cpu::Reduce, .cuda = DT_ON_CUDA(cuda::Reduce), .work = WorkOf};
+constexpr ByDevice<SumOfSquaresArgs> kSumOfSquares = {.name = "SumOfSquares",
+                                                      .host = cpu::SumOfSquares,
+                                                      .cuda = DT_ON_CUDA(cuda::SumOfSquares),
+                                                      .work = WorkOf};
 
 ReduceArgs MakeReduction(ReduceOp op, const Tensor& x, absl::Span<const int> dims,
                          const Tensor& out) {

@@ -5,10 +5,12 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/core/reduce_op.h"
 #include "dtensor/runtime/device/tensor.h"
 
-namespace dtensor::kernels {
+namespace DTENSOR_EXPORT dtensor {
+namespace kernels {
 
 // out = x reduced over `dims` (kept as size 1 or dropped: only out's element count matters), in
 // AccumulatorOf(dtype). Nothing to reduce gives the identity. x: any strides; out: row-major.
@@ -21,6 +23,7 @@ absl::Status Mean(Device& device, const Tensor& x, absl::Span<const int> dims, d
 // out (f32 scalar; f64 for f64) = sum of squares of all elements; f32 inputs are summed in f64.
 absl::Status SumOfSquares(Device& device, const Tensor& x, const Tensor& out);
 
-}  // namespace dtensor::kernels
+}  // namespace kernels
+}  // namespace dtensor
 
 #endif  // DTENSOR_RUNTIME_KERNELS_REDUCE_H_

@@ -1,3 +1,5 @@
+#include "dtensor/runtime/kernels/cuda/rope.h"
+
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/arguments/indexed_args.h"
 #include "dtensor/runtime/kernels/arguments/operand_bytes.h"
@@ -12,7 +14,8 @@ Work WorkOf(const RopeArgs& args) {
   return {.bytes = 2 * Bytes(static_cast<double>(args.numel), args.dtype)};
 }
 
-constexpr ByDevice<RopeArgs> kRope = {.name = "Rope", .host = cpu::Rope, .work = WorkOf};
+constexpr ByDevice<RopeArgs> kRope = {
+    .name = "Rope", .host = cpu::Rope, .cuda = DT_ON_CUDA(cuda::Rope), .work = WorkOf};
 
 }  // namespace
 

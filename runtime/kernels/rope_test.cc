@@ -48,7 +48,7 @@ IndexSet Zigzag() {
 
 TEST_P(RopeTest, RotatesByTheGlobalPosition) {
   const IndexSet positions = Zigzag();
-  for (const int64_t d : {2, 8, 16, 34, 64, 128}) {
+  for (const int64_t d : {2, 8, 16, 34, 64, 128, 130, 528}) {
     const int64_t n = 2 * positions.size() * 3 * d;
     for (const DType dtype : kFloats) {
       const Doubles x = Rounded(dtype, RandomValues(n, -1, 1));
@@ -64,6 +64,17 @@ TEST_P(RopeTest, StridedRuns) {
   ASSERT_EQ(positions.size(), 6);
   const Doubles x = RandomValues(6 * 8, -1, 1);
   ExpectNear(Run(Make(DType::kF64, {1, 6, 1, 8}, x), positions), Reference(x, positions, 1, 1, 8),
+             1e-14, 1e-14);
+}
+
+TEST_P(RopeTest, ManyRuns) {
+  const int64_t begins[] = {0, 2, 5, 9, 14, 20, 27};
+  std::vector<dtensor::IndexRun> runs;
+  for (const int64_t begin : begins) runs.push_back({begin, 1 + begin % 2, 0, 1});
+  const IndexSet positions = IndexSet::FromIntervals(runs);
+  const int64_t t = positions.size();
+  const Doubles x = RandomValues(2 * t * 8, -1, 1);
+  ExpectNear(Run(Make(DType::kF64, {2, t, 1, 8}, x), positions), Reference(x, positions, 2, 1, 8),
              1e-14, 1e-14);
 }
 
@@ -111,6 +122,19 @@ TEST_P(RopeTest, AnyStrides) {
   ExpectNear(Run(Make(dtype, {b, t, d, h}, btdh).Transpose(2, 3), positions), want, 1e-14, 1e-14);
   const Tensor part = Make(dtype, {b, t, 2 * h, d}, qkv).Narrow(2, h, h);
   ExpectNear(Run(part, positions), want, 1e-14, 1e-14);
+}
+
+// As wide as packs of 16 bytes, from addresses and strides that are not.
+TEST_P(RopeTest, PartsOfWiderRows) {
+  const int64_t t = 4, h = 3, d = 16;
+  const IndexSet positions = IndexSet::Interval(0, t);
+  for (const DType dtype : kFloats) {
+    const Tensor wide = Make(dtype, {1, t, h, d + 8}, RandomValues(t * h * (d + 8), -1, 1));
+    for (const int64_t begin : {0, 1, 8}) {
+      const Tensor x = wide.Narrow(3, begin, d);
+      EXPECT_EQ(Run(x, positions), Run(Make(dtype, x.shape(), Read(x)), positions)) << begin;
+    }
+  }
 }
 
 TEST_P(RopeTest, NoElements) {

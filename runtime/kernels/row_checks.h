@@ -5,11 +5,13 @@
 #include <cstdint>
 #include <initializer_list>
 
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/device/tensor.h"
 #include "dtensor/runtime/kernels/arguments/norm_args.h"
 
-namespace dtensor::kernels::internal {
+namespace DTENSOR_EXPORT dtensor {
+namespace kernels::internal {
 
 // x: [..., n] of floats; out is like it, row-major.
 inline void CheckRows(const Tensor& x, const Tensor& out) {
@@ -68,6 +70,7 @@ inline ShardStatsInput ShardStatsOf(const Tensor& x, const Tensor* stats,
   return ShardStatsOf(x, stats, AccumulatorOf(x.dtype()), more);
 }
 
-}  // namespace dtensor::kernels::internal
+}  // namespace kernels::internal
+}  // namespace dtensor
 
 #endif  // DTENSOR_RUNTIME_KERNELS_ROW_CHECKS_H_

@@ -4,6 +4,7 @@
 #include "dtensor/runtime/kernels/arguments/operand_bytes.h"
 #include "dtensor/runtime/kernels/by_device.h"
 #include "dtensor/runtime/kernels/cpu/softmax.h"
+#include "dtensor/runtime/kernels/cuda/softmax.h"
 #include "dtensor/runtime/kernels/row_checks.h"
 
 namespace dtensor::kernels {
@@ -51,17 +52,27 @@ Work WorkOf(const SoftmaxGradMergeArgs& args) {
 }
 
 constexpr ByDevice<SoftmaxArgs> kSoftmax = {
-    .name = "Softmax", .host = cpu::Softmax, .work = WorkOf};
-constexpr ByDevice<SoftmaxGradArgs> kSoftmaxGrad = {
-    .name = "SoftmaxGrad", .host = cpu::SoftmaxGrad, .work = WorkOf};
-constexpr ByDevice<SoftmaxStatsArgs> kStats = {
-    .name = "SoftmaxStats", .host = cpu::SoftmaxStats, .work = WorkOf};
-constexpr ByDevice<SoftmaxMergeArgs> kMerge = {
-    .name = "SoftmaxMerge", .host = cpu::SoftmaxMerge, .work = WorkOf};
-constexpr ByDevice<SoftmaxGradSumsArgs> kGradSums = {
-    .name = "SoftmaxGradSums", .host = cpu::SoftmaxGradSums, .work = WorkOf};
-constexpr ByDevice<SoftmaxGradMergeArgs> kGradMerge = {
-    .name = "SoftmaxGradMerge", .host = cpu::SoftmaxGradMerge, .work = WorkOf};
+    .name = "Softmax", .host = cpu::Softmax, .cuda = DT_ON_CUDA(cuda::Softmax), .work = WorkOf};
+constexpr ByDevice<SoftmaxGradArgs> kSoftmaxGrad = {.name = "SoftmaxGrad",
+                                                    .host = cpu::SoftmaxGrad,
+                                                    .cuda = DT_ON_CUDA(cuda::SoftmaxGrad),
+                                                    .work = WorkOf};
+constexpr ByDevice<SoftmaxStatsArgs> kStats = {.name = "SoftmaxStats",
+                                               .host = cpu::SoftmaxStats,
+                                               .cuda = DT_ON_CUDA(cuda::SoftmaxStats),
+                                               .work = WorkOf};
+constexpr ByDevice<SoftmaxMergeArgs> kMerge = {.name = "SoftmaxMerge",
+                                               .host = cpu::SoftmaxMerge,
+                                               .cuda = DT_ON_CUDA(cuda::SoftmaxMerge),
+                                               .work = WorkOf};
+constexpr ByDevice<SoftmaxGradSumsArgs> kGradSums = {.name = "SoftmaxGradSums",
+                                                     .host = cpu::SoftmaxGradSums,
+                                                     .cuda = DT_ON_CUDA(cuda::SoftmaxGradSums),
+                                                     .work = WorkOf};
+constexpr ByDevice<SoftmaxGradMergeArgs> kGradMerge = {.name = "SoftmaxGradMerge",
+                                                       .host = cpu::SoftmaxGradMerge,
+                                                       .cuda = DT_ON_CUDA(cuda::SoftmaxGradMerge),
+                                                       .work = WorkOf};
 
 void CheckLike(const Tensor& y, const Tensor& dy) {
   DT_CHECK(dy.shape() == y.shape() && dy.dtype() == y.dtype());

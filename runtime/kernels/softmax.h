@@ -4,10 +4,12 @@
 #define DTENSOR_RUNTIME_KERNELS_SOFTMAX_H_
 
 #include "absl/status/status.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/device/tensor.h"
 #include "dtensor/runtime/kernels/arguments/softmax_args.h"
 
-namespace dtensor::kernels {
+namespace DTENSOR_EXPORT dtensor {
+namespace kernels {
 
 // y = softmax(x), kLog: its logarithm; x, y: [..., n]. A row of -inf gives zeros, kLog: -inf.
 absl::Status Softmax(Device& device, SoftmaxForm form, const Tensor& x, const Tensor& y);
@@ -28,6 +30,7 @@ absl::Status SoftmaxGradSums(Device& device, SoftmaxForm form, const Tensor& y, 
 absl::Status SoftmaxGradMerge(Device& device, SoftmaxForm form, const Tensor& y, const Tensor& dy,
                               const Tensor& sums, const Tensor& dx);
 
-}  // namespace dtensor::kernels
+}  // namespace kernels
+}  // namespace dtensor
 
 #endif  // DTENSOR_RUNTIME_KERNELS_SOFTMAX_H_

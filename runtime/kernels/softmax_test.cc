@@ -74,12 +74,15 @@ Doubles ReferenceLogSoftmaxGrad(const Doubles& y, const Doubles& dy, int64_t n) 
   return dx;
 }
 
-constexpr int64_t kWidths[] = {1, 3, 8, 16, 17, 64, 100, 333};
+// On a GPU rows above 1024 are a block's, not a warp's.
+constexpr int64_t kWidths[] = {1, 3, 8, 16, 17, 64, 100, 333, 1027, 2048};
 
 TEST_P(SoftmaxTest, SoftmaxOfAllTypesAndWidths) {
   for (const DType dtype : kFloats) {
     for (const int64_t n : kWidths) {
-      const Doubles x = Rounded(dtype, RandomValues(7 * n, -8, 8));
+      // Differences of 16 round by half of Epsilon, and long rows have them.
+      const double most = n > 1024 ? 4 : 8;
+      const Doubles x = Rounded(dtype, RandomValues(7 * n, -most, most));
       ExpectNear(RunSoftmax(Make(dtype, {7, n}, x)), ReferenceSoftmax(x, n), Epsilon(dtype),
                  dtype == DType::kF16 ? 1e-7 : 0);
     }
@@ -197,6 +200,78 @@ TEST_P(SoftmaxTest, InStagesItIsThatOfWholeRows) {
         ExpectNear(Read(dx), Read(cut(Make(dtype, {rows, n}, want_grad))), Epsilon(dtype), bound);
       }
     }
+  }
+}
+
+// Two dimensions of rows that do not join, also in the statistics.
+TEST_P(SoftmaxTest, RowsOfTwoStrides) {
+  const int64_t n = 40;
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF64}) {
+    const DType wide = AccumulatorOf(dtype);
+    const Tensor x = Make(dtype, {3, 2, n}, RandomValues(6 * n, -8, 8, 1)).Transpose(0, 1);
+    const Tensor dy = Make(dtype, {3, 2, n}, RandomValues(6 * n, -1, 1, 2)).Transpose(0, 1);
+    const Tensor stats = Make(wide, {3, 2, 2, 2}, RandomValues(24, 1, 9, 3)).Transpose(0, 1);
+    const Tensor sums = Make(wide, {3, 2, 2}, RandomValues(12, -1, 1, 4)).Transpose(0, 1);
+    const Tensor rows = Make(dtype, {2, 3, n}, Read(x)), grads = Make(dtype, {2, 3, n}, Read(dy));
+    for (const SoftmaxForm form : {SoftmaxForm::kPlain, SoftmaxForm::kLog}) {
+      EXPECT_EQ(RunSoftmax(x, form), RunSoftmax(rows, form));
+      EXPECT_EQ(RunSoftmaxGrad(x, dy, form), RunSoftmaxGrad(rows, grads, form));
+      const Tensor got = Empty(dtype, {3, 2, n}), want = Empty(dtype, {3, 2, n});
+      const Tensor y = Make(dtype, {3, 2, n}, Read(x)), dz = Make(dtype, {3, 2, n}, Read(dy));
+      ASSERT_THAT(SoftmaxMerge(device(), form, y, stats, got), IsOk());
+      ASSERT_THAT(SoftmaxMerge(device(), form, y, Make(wide, {2, 3, 2, 2}, Read(stats)), want),
+                  IsOk());
+      EXPECT_EQ(Read(got), Read(want));
+      ASSERT_THAT(SoftmaxGradMerge(device(), form, y, dz, sums, got), IsOk());
+      ASSERT_THAT(SoftmaxGradMerge(device(), form, y, dz, Make(wide, {2, 3, 2}, Read(sums)), want),
+                  IsOk());
+      EXPECT_EQ(Read(got), Read(want));
+    }
+  }
+}
+
+TEST_P(SoftmaxTest, OutputsInPlace) {
+  const int64_t rows = 9;
+  for (const DType dtype : kFloats) {
+    for (const int64_t n : {5, 64, 1027}) {
+      const Doubles x = RandomValues(rows * n, -8, 8, 1), dy = RandomValues(rows * n, -1, 1, 2);
+      const auto make = [&](const Doubles& values) { return Make(dtype, {rows, n}, values); };
+      for (const SoftmaxForm form : {SoftmaxForm::kPlain, SoftmaxForm::kLog}) {
+        const Doubles want = RunSoftmax(make(x), form);
+        const Tensor y = make(x);
+        ASSERT_THAT(Softmax(device(), form, y, y), IsOk());
+        EXPECT_EQ(Read(y), want);
+        const Doubles want_grad = RunSoftmaxGrad(y, make(dy), form);
+        for (const bool over_y : {false, true}) {
+          const Tensor in = make(want), grad = make(dy), dx = over_y ? in : grad;
+          ASSERT_THAT(SoftmaxGrad(device(), form, in, grad, dx), IsOk());
+          EXPECT_EQ(Read(dx), want_grad);
+        }
+      }
+    }
+  }
+}
+
+// A row whose infinities, NaN and largest element lie far apart, among a block's threads.
+TEST_P(SoftmaxTest, LongRowsOfUnlikeParts) {
+  const int64_t n = 5003;
+  for (const DType dtype : kFloats) {
+    Doubles x = Rounded(dtype, RandomValues(4 * n, -8, 8));
+    std::fill_n(x.begin(), n - 1, -kInf);
+    std::fill_n(x.begin() + n, n / 2, -kInf);
+    x[2 * n - 2] = 100;
+    std::fill_n(x.begin() + 2 * n, n, -kInf);
+    x[3 * n + 2700] = kNaN;
+    const Tensor rows = Make(dtype, {4, n}, x);
+    const Doubles y = RunSoftmax(rows), log = RunSoftmax(rows, SoftmaxForm::kLog);
+    const Doubles two(x.begin(), x.begin() + 2 * n);
+    Doubles want = ReferenceSoftmax(two, n), want_log = ReferenceLogSoftmax(two, n);
+    for (Doubles* all : {&want, &want_log}) {
+      all->insert(all->end(), n, all == &want ? 0 : -kInf);
+      all->insert(all->end(), n, kNaN);
+    }
+    ExpectNear(y, want, 8 * Epsilon(dtype), dtype == DType::kF16 ? 1e-7 : 1e-38);
+    ExpectNear(log, want_log, Epsilon(dtype), dtype == DType::kF64 ? 1e-13 : 1e-5);
   }
 }
 

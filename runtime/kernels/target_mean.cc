@@ -1,3 +1,5 @@
+#include "dtensor/runtime/kernels/cuda/target_mean.h"
+
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/arguments/indexed_args.h"
 #include "dtensor/runtime/kernels/arguments/operand_bytes.h"
@@ -21,12 +23,18 @@ Work WorkOf(const TargetMeanGradArgs& args) {
                    Bytes(static_cast<double>(args.rows), args.dtype)};
 }
 
-constexpr ByDevice<TargetMeanStatsArgs> kStats = {
-    .name = "TargetMeanStats", .host = cpu::TargetMeanStats, .work = WorkOf};
-constexpr ByDevice<TargetMeanMergeArgs> kMerge = {
-    .name = "TargetMeanMerge", .host = cpu::TargetMeanMerge, .work = WorkOf};
-constexpr ByDevice<TargetMeanGradArgs> kGrad = {
-    .name = "TargetMeanGrad", .host = cpu::TargetMeanGrad, .work = WorkOf};
+constexpr ByDevice<TargetMeanStatsArgs> kStats = {.name = "TargetMeanStats",
+                                                  .host = cpu::TargetMeanStats,
+                                                  .cuda = DT_ON_CUDA(cuda::TargetMeanStats),
+                                                  .work = WorkOf};
+constexpr ByDevice<TargetMeanMergeArgs> kMerge = {.name = "TargetMeanMerge",
+                                                  .host = cpu::TargetMeanMerge,
+                                                  .cuda = DT_ON_CUDA(cuda::TargetMeanMerge),
+                                                  .work = WorkOf};
+constexpr ByDevice<TargetMeanGradArgs> kGrad = {.name = "TargetMeanGrad",
+                                                .host = cpu::TargetMeanGrad,
+                                                .cuda = DT_ON_CUDA(cuda::TargetMeanGrad),
+                                                .work = WorkOf};
 
 void CheckLosses(const Tensor& loss, const Tensor& targets) {
   DT_CHECK(loss.dtype() == DType::kF32 || loss.dtype() == DType::kF64);

@@ -11,9 +11,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/net/socket.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 struct Frame {
   uint8_t type = 0;

@@ -174,9 +174,10 @@ absl::StatusOr<size_t> Socket::ReceiveSome(absl::Span<std::byte> into) {
   return Broken(errno);
 }
 
-absl::StatusOr<size_t> Socket::SendSome(absl::Span<const std::byte> bytes) {
+absl::StatusOr<size_t> Socket::SendSome(absl::Span<const std::byte> bytes, bool more_follows) {
   if (bytes.empty()) return 0;
-  const ssize_t sent = send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+  const int flags = MSG_NOSIGNAL | (more_follows ? MSG_MORE : 0);
+  const ssize_t sent = send(fd_, bytes.data(), bytes.size(), flags);
   if (sent >= 0) return static_cast<size_t>(sent);
   if (IsTemporary(errno)) return 0;
   return Broken(errno);

@@ -12,8 +12,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 using NetClock = std::chrono::steady_clock;
 // So many seconds from now; of very many, what a clock can add.
@@ -36,7 +37,8 @@ class Socket {
   // As many bytes as there are now, or fit now: 0 where there are none, or none fit.
   // Errors: kUnavailable, "the connection was closed" or the system's word for what broke it.
   absl::StatusOr<size_t> ReceiveSome(absl::Span<std::byte> into);
-  absl::StatusOr<size_t> SendSome(absl::Span<const std::byte> bytes);
+  // With `more_follows`, the system may keep what fills no packet until then.
+  absl::StatusOr<size_t> SendSome(absl::Span<const std::byte> bytes, bool more_follows = false);
 
  private:
   int fd_ = -1;

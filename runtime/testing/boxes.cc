@@ -142,8 +142,7 @@ void ForEachElement(const ReceiveBox& box, const Tensor& dst, const Tensor& sour
   // Of the dimensions before d: where the element lies.
   const std::function<void(size_t, int64_t, int64_t)> walk = [&](size_t d, int64_t s, int64_t t) {
     if (d == box.dims.size()) {
-      const int64_t size = SizeOf(dst.dtype());
-      return fn(s * size, t * size);
+      return fn(s * SizeOf(source.dtype()), t * SizeOf(dst.dtype()));
     }
     const MatchedRun& p = box.dims[d];
     for (int64_t j = 0; j < p.count; ++j) {
@@ -156,18 +155,20 @@ void ForEachElement(const ReceiveBox& box, const Tensor& dst, const Tensor& sour
   walk(0, 0, 0);
 }
 
-void NaiveReduce(DType dtype, ReduceOp op, double scale, absl::Span<const std::byte* const> terms,
-                 std::byte* dst) {
-  VisitDType(dtype, [&](auto t) {
-    using T = decltype(t);
+void NaiveReduce(DType in, DType out, ReduceOp op, double scale,
+                 absl::Span<const std::byte* const> terms, std::byte* dst) {
+  VisitDType(in, [&](auto term) {
+    using T = decltype(term);
     using A = Accumulator<T>;
     A value = static_cast<A>(Read<T>(terms[0]));
     for (size_t i = 1; i < terms.size(); ++i) {
       value = Combine(op, value, static_cast<A>(Read<T>(terms[i])));
     }
     if constexpr (std::is_floating_point_v<A>) value *= static_cast<A>(scale);
-    const T result = static_cast<T>(value);
-    std::memcpy(dst, &result, sizeof(T));
+    VisitDType(out, [&](auto result) {
+      result = static_cast<decltype(result)>(value);
+      std::memcpy(dst, &result, sizeof(result));
+    });
   });
 }
 

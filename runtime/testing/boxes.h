@@ -58,9 +58,10 @@ using ElementFn = std::function<void(int64_t, int64_t)>;
 void ForEachElement(const ReceiveBox& box, const Tensor& dst, const Tensor& source,
                     const ElementFn& fn);
 
-// One element: *dst = scale * (terms[0] op terms[1] ...), as reduce_row.h defines it.
-void NaiveReduce(DType dtype, ReduceOp op, double scale, absl::Span<const std::byte* const> terms,
-                 std::byte* dst);
+// One element: *dst = scale * (terms[0] op terms[1] ...), as reduce_row.h defines it, from terms of
+// type `in` to `out`.
+void NaiveReduce(DType in, DType out, ReduceOp op, double scale,
+                 absl::Span<const std::byte* const> terms, std::byte* dst);
 
 // Element by element; a NaN equals every NaN.
 bool SameElements(DType dtype, absl::Span<const std::byte> a, absl::Span<const std::byte> b);

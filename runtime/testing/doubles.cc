@@ -3,7 +3,7 @@
 #include <random>
 
 #include "dtensor/runtime/core/status.h"
-#include "dtensor/runtime/kernels/cpu/numeric.h"
+#include "dtensor/runtime/kernels/arguments/numeric.h"
 
 namespace dtensor {
 

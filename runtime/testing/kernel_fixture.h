@@ -1,6 +1,5 @@
 // For the tests of kernels: tensors of any type and any strides from doubles and back, and one
-// fixture that runs each test on the CPU with every instruction set there is, and on the deferred
-// device.
+// fixture that runs each test on every device that the program is linked with (kernel_devices.h).
 #ifndef DTENSOR_RUNTIME_TESTING_KERNEL_FIXTURE_H_
 #define DTENSOR_RUNTIME_TESTING_KERNEL_FIXTURE_H_
 
@@ -8,19 +7,16 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <ostream>
 #include <random>
 #include <string>
 #include <type_traits>
 #include <vector>
 
-#include "dtensor/runtime/device/cpu/cpu_device.h"
-#include "dtensor/runtime/device/deferred/deferred_device.h"
+#include "absl/status/status.h"
 #include "dtensor/runtime/device/tensor.h"
-#include "dtensor/runtime/kernels/cpu/highway_targets.h"
-#include "dtensor/runtime/kernels/cpu/numeric.h"
+#include "dtensor/runtime/kernels/arguments/numeric.h"
+#include "dtensor/runtime/testing/kernel_devices.h"
 #include "gtest/gtest.h"
-#include "hwy/targets.h"
 
 namespace dtensor::kernels {
 
@@ -81,32 +77,15 @@ inline void ExpectNear(const Doubles& got, const Doubles& want, double relative,
   }
 }
 
-// A device, and the instruction set that kernels use on it (0: the best).
-struct KernelTestParam {
-  const char* name;
-  Device::Kind kind;
-  int64_t target;
-  friend std::ostream& operator<<(std::ostream& out, const KernelTestParam& p) {
-    return out << p.name;
-  }
-};
-
 class KernelTest : public ::testing::TestWithParam<KernelTestParam> {
  protected:
   void SetUp() override {
-    const int64_t target = GetParam().target;
-    if (target != 0) {
-      if ((hwy::SupportedTargets() & target) == 0) GTEST_SKIP() << "not on this CPU";
-      hwy::SetSupportedTargetsForTest(target);
-      hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-    }
-    device_ = GetParam().kind == Device::Kind::kCpu ? MakeCpuDevice() : MakeDeferredDevice();
+    auto device = MakeKernelTestDevice(GetParam());
+    if (absl::IsUnavailable(device.status())) GTEST_SKIP() << device.status();
+    ASSERT_TRUE(device.ok()) << device.status();
+    device_ = *std::move(device);
   }
-
-  void TearDown() override {
-    hwy::SetSupportedTargetsForTest(0);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-  }
+  void TearDown() override { EndKernelTest(); }
 
   Device& device() { return *device_; }
 
@@ -182,15 +161,9 @@ class KernelTest : public ::testing::TestWithParam<KernelTestParam> {
   std::unique_ptr<Device> device_;
 };
 
-#define DT_INSTANTIATE_KERNEL_TESTS(suite)                                                  \
-  INSTANTIATE_TEST_SUITE_P(                                                                 \
-      All, suite,                                                                           \
-      ::testing::Values(KernelTestParam{"Avx512", Device::Kind::kCpu, HWY_AVX3},            \
-                        KernelTestParam{"Avx2", Device::Kind::kCpu, HWY_AVX2},              \
-                        KernelTestParam{"Sse4", Device::Kind::kCpu, HWY_SSE4},              \
-                        KernelTestParam{"Baseline", Device::Kind::kCpu, HWY_STATIC_TARGET}, \
-                        KernelTestParam{"Deferred", Device::Kind::kDeferred, 0}),           \
-      [](const auto& info) { return std::string(info.param.name); })
+#define DT_INSTANTIATE_KERNEL_TESTS(suite)                                      \
+  INSTANTIATE_TEST_SUITE_P(All, suite, ::testing::ValuesIn(KernelTestParams()), \
+                           [](const auto& info) { return std::string(info.param.name); })
 
 }  // namespace dtensor::kernels
 

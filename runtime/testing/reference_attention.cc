@@ -48,25 +48,32 @@ class Reference {
     out_.lse.resize(p_.batch * p_.heads * s_, -std::numeric_limits<Real>::infinity());
   }
 
-  AttentionReference Run() {
+  AttentionReference Run(const std::function<void(double done)>& tell) {
     std::atomic<int64_t> next = 0;
     const int64_t n = p_.batch * p_.kv_heads, cores = std::thread::hardware_concurrency();
-    const auto work = [&] {
-      for (int64_t i = next++; i < n; i = next++) RunKeyHead(i / p_.kv_heads, i % p_.kv_heads);
+    const auto work = [&](const std::function<void(double done)>& told) {
+      for (int64_t i = next++; i < n; i = next++) {
+        RunKeyHead(i / p_.kv_heads, i % p_.kv_heads, told);
+      }
     };
     std::vector<std::jthread> others;
-    for (int64_t i = 1; i < std::min(cores, n); ++i) others.emplace_back(work);
-    work();
+    for (int64_t i = 1; i < std::min(cores, n); ++i) others.emplace_back(work, nullptr);
+    work(tell);
     others.clear();  // waits for them
     return std::move(out_);
   }
 
  private:
   // All queries that read one head of keys. Heads share nothing.
-  void RunKeyHead(int64_t b, int64_t kv_head) {
+  void RunKeyHead(int64_t b, int64_t kv_head, const std::function<void(double done)>& tell) {
     const int64_t group = p_.heads / p_.kv_heads;
+    const auto queries = static_cast<double>(p_.batch * p_.heads * s_);
     for (int64_t h = kv_head * group; h < (kv_head + 1) * group; ++h) {
-      for (int64_t i = 0; i < s_; ++i) RunQuery(b, h, kv_head, i);
+      for (int64_t i = 0; i < s_; ++i) {
+        RunQuery(b, h, kv_head, i);
+        const int64_t done = ++queries_done_;
+        if (tell) tell(static_cast<double>(done) / queries);
+      }
     }
   }
 
@@ -116,14 +123,16 @@ class Reference {
   const AttentionInputs& in_;
   const std::vector<int64_t> queries_, keys_;  // positions
   const int64_t s_, t_;
+  std::atomic<int64_t> queries_done_ = 0;  // of all threads
   AttentionReference out_;
 };
 
 }  // namespace
 
 AttentionReference ReferenceAttention(const ReferenceProblem& problem,
-                                      const AttentionInputs& inputs) {
-  return Reference(problem, inputs).Run();
+                                      const AttentionInputs& inputs,
+                                      const std::function<void(double done)>& tell) {
+  return Reference(problem, inputs).Run(tell);
 }
 
 // As kernels/attention.h says it.

@@ -18,6 +18,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "dtensor/runtime/core/attention_mask.h"
@@ -53,8 +54,11 @@ using AttentionDoubles = AttentionValues<double>;         // what a run gave
 using AttentionReference = AttentionValues<long double>;  // what is right
 inline constexpr const char* kAttentionValues[] = {"o", "lse", "dq", "dk", "dv"};
 
+// `tell`, where it is given, is told now and then what part of the work is done, 0 to 1, by the
+// caller's thread.
 AttentionReference ReferenceAttention(const ReferenceProblem& problem,
-                                      const AttentionInputs& inputs);
+                                      const AttentionInputs& inputs,
+                                      const std::function<void(double done)>& tell = {});
 
 // z of a batch entry and query head of the tensors, and the global positions of a query and a key.
 long double DropoutFactor(const kernels::AttentionDropout& dropout, int64_t batch, int64_t head,

@@ -4,7 +4,7 @@
 # conformance_test.sh DTRUN RANKS WAYS PROGRAM FILTER [ARG...]: WAYS are of `dtrun` (memory of one host),
 # `tcp` (by dtrun too, messages alone), `pairs` (two and two share memory; of two ranks none), `mpirun`
 # (memory of one host) and `mpi` (by mpirun too, messages alone, of a PROGRAM that links MPI), with commas
-# between them. FILTER is --gtest_filter=..., each of whose patterns must be of some test.
+# between them; or `cuda`: threads whose ranks share the GPUs there are, twice, with the same bits. FILTER is --gtest_filter=..., each of whose patterns must be of some test.
 set -uo pipefail
 dtrun=$1 ranks=$2 ways=${3//,/ }
 shift 3
@@ -22,6 +22,7 @@ way_of() {  # WAY RANK
     dtrun | mpirun) echo memory ;;
     tcp) echo TCP ;;
     mpi) echo MPI ;;
+    cuda) echo threads ;;
     pairs) ((ranks == 2 || ($2 == ranks - 1 && ranks % 2 == 1))) && echo TCP || echo "memory and TCP" ;;
   esac
 }
@@ -49,6 +50,7 @@ for pattern in "${each[@]}"; do
   ((tests > 0)) || fail "no test is $pattern"
 done
 
+[[ $ways == cuda ]] && export DTENSOR_SUITE_DEVICE=cuda
 mpirun=(mpirun --oversubscribe --tag-output --mca mpi_yield_when_idle 1 -n "$ranks")
 run threads env "DTENSOR_SUITE_RANKS=$ranks" "$@"
 grep -q 'functions$' "$work/threads/0" || fail "nothing runs on $ranks ranks"
@@ -61,10 +63,13 @@ for way in $ways; do
         export DTENSOR_HOST; exec "$0" "$@"' "$@"
       ;;
     mpirun) run mpirun "${mpirun[@]}" "$@" ;;
+    cuda) run cuda env "DTENSOR_SUITE_RANKS=$ranks" "$@" ;;
     mpi) run mpi "${mpirun[@]}" -x DTENSOR_TRANSPORT=mpi "$@" ;;
     *) fail "no such way: $way" ;;
   esac
-  for ((rank = 0; rank < ranks; ++rank)); do
+  writers=$ranks
+  [[ $way != cuda ]] || writers=1
+  for ((rank = 0; rank < writers; ++rank)); do
     diff "$work/threads/0" "$work/$way/$rank" ||
       fail "rank $rank of $ranks processes (>) has other bits than threads (<): $way"
     diff <(way_of "$way" "$rank") "$work/$way/$rank.way" ||

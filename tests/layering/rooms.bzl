@@ -12,6 +12,7 @@ ROOMS = {
         "dtensor/redistribution",
         "dtensor/rules",
         "dtensor/tensor",
+        "dtensor/trace",
         "runtime/core",
     ],
     "dtensor/attention": [
@@ -63,6 +64,7 @@ ROOMS = {
         "dtensor/layout",
         "dtensor/redistribution",
         "dtensor/rules",
+        "dtensor/trace",
         "runtime/comm",
         "runtime/comm/local",
         "runtime/comm/process",
@@ -70,6 +72,13 @@ ROOMS = {
         "runtime/device",
         "runtime/device/meta",
         "runtime/kernels",
+    ],
+    "dtensor/trace": [
+        "runtime/comm",
+        "runtime/core",
+        "runtime/device",
+        "runtime/device/meta",
+        "runtime/io",
     ],
     "parallel_plans": [
         "dtensor/attention",
@@ -86,6 +95,7 @@ ROOMS = {
         "dtensor/ops",
         "dtensor/redistribution",
         "dtensor/tensor",
+        "dtensor/trace",
         "parallel_plans",
         "runtime/comm",
         "runtime/core",
@@ -100,6 +110,7 @@ ROOMS = {
         "runtime/device/cuda",
         "runtime/device/deferred",
         "runtime/device/meta",
+        "runtime/interop",
         "runtime/io",
         "runtime/kernels",
     ],
@@ -115,6 +126,7 @@ ROOMS = {
         "runtime/core",
         "runtime/device",
         "runtime/device/cpu",
+        "runtime/device/cuda",
         "runtime/device/deferred",
         "runtime/device/meta",
         "runtime/kernels",
@@ -187,6 +199,10 @@ ROOMS = {
         "runtime/core",
         "runtime/device",
     ],
+    "runtime/interop": [
+        "runtime/core",
+        "runtime/device",
+    ],
     "runtime/io": ["runtime/core"],
     "runtime/net": ["runtime/core"],
     "runtime/kernels": [
@@ -195,6 +211,7 @@ ROOMS = {
         "runtime/device/meta",
         "runtime/kernels/arguments",
         "runtime/kernels/cpu",
+        "runtime/kernels/cuda",
     ],
     "runtime/kernels/arguments": [
         "runtime/core",
@@ -204,6 +221,12 @@ ROOMS = {
     "runtime/kernels/cpu": [
         "runtime/core",
         "runtime/device",
+        "runtime/kernels/arguments",
+    ],
+    "runtime/kernels/cuda": [
+        "runtime/core",
+        "runtime/device",
+        "runtime/device/cuda",
         "runtime/kernels/arguments",
     ],
 }

@@ -45,7 +45,8 @@ class RecordingCommunicator final : public Communicator {
 
   int rank() const override { return world_.rank(); }
   int size() const override { return world_.size(); }
-  absl::Status Begin(const Collective& collective, absl::Span<const ExchangePart> parts) override {
+  absl::Status BeginExchange(const Collective& collective,
+                             absl::Span<const ExchangePart> parts) override {
     const bool gathers = collective.kind == CollectiveKind::kAllGather;
     const int64_t elements = NumElements(parts[0].dst.shape()) * (gathers ? 1 : size());
     const std::string name = absl::StrCat(gathers ? "gather " : "reduce ", LayerOf(elements));
@@ -53,14 +54,14 @@ class RecordingCommunicator final : public Communicator {
     names_.emplace_back(&collective, name);
     return world_.Begin(collective, parts);
   }
-  absl::Status Finish(const Collective& collective) override {
+  absl::Status FinishExchange(const Collective& collective) override {
     const auto begun = std::find_if(names_.begin(), names_.end(),
                                     [&](const auto& one) { return one.first == &collective; });
     events_.push_back("end " + begun->second);
     names_.erase(begun);
     return world_.Finish(collective);
   }
-  void Drop(const Collective& collective, std::shared_ptr<const void> owner) override {
+  void DropExchange(const Collective& collective, std::shared_ptr<const void> owner) override {
     world_.Drop(collective, std::move(owner));
   }
   absl::Status FinishDropped() override { return world_.FinishDropped(); }

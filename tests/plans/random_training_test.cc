@@ -20,6 +20,7 @@
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "dtensor/tensor/autograd.h"
+#include "dtensor/tests/tracing/check_trace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -203,7 +204,9 @@ void Try(uint32_t seed) {
         mesh.size(),
         [&](Context& context) -> absl::Status {
           DT_ASSIGN_OR_RETURN(const ParallelPlan plan, ParallelPlan::Parse(place.plan));
+          context.StartTrace();
           DT_ASSIGN_OR_RETURN(const auto got, Program(context, mesh, seed, true).Run(plan));
+          DT_RETURN_IF_ERROR(CheckTrace(context));
           return Compare(got, want);
         }))
         << "program " << seed << " on " << place.mesh << "\n"

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Worlds under mpirun, of a program that links MPI and of one that does not. They give what threads
 # give, and a rank that dies is named by every other one.
-# mpi_test.sh RANK_PROGRAM RANK_PROGRAM_WITH_MPI [FAULTS]: the last is how often a rank is killed.
+# mpi_test.sh RANK_PROGRAM RANK_PROGRAM_WITH_MPI RANK_PROGRAM_WITH_STUCK_MPI [FAULTS]: the last is
+# how often a rank is killed.
 set -uo pipefail
-tcp=$PWD/$1 mpi=$PWD/$2 times=${3:-2}
+tcp=$PWD/$1 mpi=$PWD/$2 stuck=$PWD/$3 times=${4:-2}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 failures=0
@@ -51,12 +52,18 @@ same "no address" "${mpirun[@]}" -n 3 env -u OMPI_COMM_WORLD_LOCAL_SIZE "$mpi"
 says() {
   local count=$1 text=$2
   shift 2
-  timeout 100 "$@" >"$work/out" 2>&1
+  run timeout 100 "$@"
   says_are "$count" "$text" "$*"
 }
+run() { "$@" 2>&1 | keep; }
+# What ranks say, and the beginning of all: MPI may write gigabytes, before that as well.
+keep() {
+  tee >(head -c 20000 >"$work/all"; cat >/dev/null) |
+    grep -a --line-buffered 'error: \|rank .*: -\?0x' >"$work/out"
+}
 says_are() {  # COUNT TEXT WHAT: the last command's
-  (($(grep -c -- "error: .*$2" "$work/out") == $1)) || fail "$3: says $(cat "$work/out")"
-  (($(grep -c 'error: \|rank .*: -\?0x' "$work/out") == $1)) || fail "$3: says $(cat "$work/out")"
+  (($(grep -c -- "error: .*$2" "$work/out") == $1 && $(wc -l <"$work/out") == $1)) ||
+    fail "$3: says $(head -c 20000 "$work/out"), and in all $(cat "$work/all")"
 }
 says 3 'DTENSOR_TRANSPORT is rdma' "${recovery[@]}" -n 3 -x DTENSOR_TRANSPORT=rdma "$mpi"
 says 3 'rank 1: the dog ate it' "${recovery[@]}" -n 3 "$mpi" --rank=1 --at=2 --do=return
@@ -83,7 +90,7 @@ for ((i = 0; i < times; ++i)); do
 done
 says 3 'rank 1: its process is gone' "${recovery[@]}" -n 4 "$mpi" --steps=100000 --rank=1 --at=3 --do=exit
 # mpirun waits for the one that sleeps: it is ended when the others have said theirs.
-"${recovery[@]}" -n 3 "$mpi" --steps=100000 --timeout=2 --rank=1 --at=3 --do=sleep >"$work/out" 2>&1 &
+"${recovery[@]}" -n 3 "$mpi" --steps=100000 --timeout=2 --rank=1 --at=3 --do=sleep > >(keep) 2>&1 &
 world=$!
 for ((i = 0; i < 600; ++i)); do
   (($(grep -c 'error: .*rank 1: silent for 2 s' "$work/out") == 2)) && break
@@ -92,6 +99,25 @@ done
 kill $world
 wait $world
 says_are 2 'rank 1: silent for 2 s' "a rank that sleeps"
+
+# --- A rank that MPI does not let go.
+sticks() {  # SECONDS FUNCTION CALL TEXT COMMAND...: rank 2, in that call; all three say so
+  local settings=(STUCK_RANK=2 STUCK_SECONDS="$1" STUCK_IN="$2" STUCK_CALL="$3") text=$4
+  shift 4
+  says 3 "$text" env "${settings[@]}" "${recovery[@]}" -n 3 "$@" "$stuck" --steps=100000 --timeout=2
+}
+is_ended() {  # COUNT TEXT: that many are, and say so
+  (($(grep -c "($2 has not returned for 5 s; .* DTENSOR_TRANSPORT=tcp" "$work/out") == $1)) ||
+    fail "not $1 ended in $2: $(cat "$work/out")"
+}
+sticks 1000 MPI_Improbe 100 'rank 2: silent for 2 s'
+is_ended 1 'rank 2: MPI_Improbe'
+sticks 1000 MPI_Test 1 'not all ranks of the communicator have called JoinWorld within 2 s' \
+  env -u OMPI_COMM_WORLD_LOCAL_SIZE
+is_ended 1 'joining the world: MPI_Test'
+# It returns in time: an error as all others have.
+sticks 4 MPI_Improbe 100 'rank 2: silent for 2 s'
+is_ended 0 'rank 2: MPI_Improbe'
 
 # A world of memory alone, which came together by MPI, fails: MPI_Finalize would wait for the dead.
 start=$SECONDS

@@ -4,6 +4,7 @@
 #include <iterator>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/runtime/testing/status_matchers.h"
@@ -158,7 +159,7 @@ TEST(RedistributeCommandTest, NewTermsAreShared) {
           {"P(sum),P(avg)", "P(avg),R"}}) {  // and as many sums become averages as are averaged
       MoveFlags flags = Flags("a=2,b=2", "7,5", from, to);
       flags.objective = objective;
-      DT_ASSERT_OK_AND_ASSIGN(const Outcome outcome, RunRedistribute(flags, 1, false));
+      DT_ASSERT_OK_AND_ASSIGN(const Outcome outcome, RunRedistribute(flags, {.rounds = 1}, false));
       EXPECT_TRUE(outcome.ok) << outcome.text;
     }
   }
@@ -191,7 +192,7 @@ TEST(PlanCommandTest, BetweenTwoMeshes) {
   EXPECT_EQ(plan["total_bytes"], 64);  // each byte crosses once, and is then gathered
   EXPECT_THAT(RunPlan(flags, false)->text,
               AllOf(HasSubstr("[\"a\"=2], 2 ranks -> [\"b\"=2]@2..3, 2 ranks\n"),
-                    HasSubstr("between the meshes: 32 B")));
+                    HasSubstr("exchange(across): 32 B")));
 }
 
 TEST(PlanCommandTest, SaysEachMeshsOwnRanks) {
@@ -225,7 +226,7 @@ TEST(RedistributeCommandTest, EveryElementIsRightBetweenMeshes) {
 
 TEST(RedistributeCommandTest, ReportsAsJson) {
   DT_ASSERT_OK_AND_ASSIGN(const Outcome outcome,
-                          RunRedistribute(Flags("a=2", "64,64", "S(0)", "R"), 2, true));
+                          RunRedistribute(Flags("a=2", "64,64", "S(0)", "R"), {.rounds = 2}, true));
   EXPECT_TRUE(outcome.ok);
   const json report = json::parse(outcome.text);
   EXPECT_EQ(report["ok"], true);
@@ -250,9 +251,19 @@ TEST(RedistributeCommandTest, NamesWhatWentWrong) {
   EXPECT_EQ(Verdict(plan, report), "2 elements differ; rank 1: element 3 is 0, not 7");
 }
 
+TEST(RedistributeCommandTest, SaysAfterEachRoundHowFarItIs) {
+  DT_ASSERT_OK_AND_ASSIGN(const RedistributionPlan plan,
+                          MakePlan(*ParseMove(Flags("a=2", "8", "S(0)", "R"))));
+  std::vector<int64_t> done;
+  MeasureOptions options = {.rounds = 3, .copy_bytes = 1 << 14};
+  options.progress = [&](int64_t rounds) { done.push_back(rounds); };
+  EXPECT_THAT(Measure(plan, options), IsOk());
+  EXPECT_THAT(done, testing::ElementsAre(1, 2, 3));
+}
+
 TEST(RedistributeCommandTest, AViewTouchesNothing) {
   DT_ASSERT_OK_AND_ASSIGN(const Outcome outcome,
-                          RunRedistribute(Flags("a=2", "8", "R", "S(0)"), 1, true));
+                          RunRedistribute(Flags("a=2", "8", "R", "S(0)"), {.rounds = 1}, true));
   EXPECT_EQ(json::parse(outcome.text)["stream_limit_ratio"], 0);
 }
 
@@ -270,7 +281,7 @@ TEST(RedistributeCommandTest, RefusesWhatThisMachineCannotRun) {
               StatusIs(kExhausted, HasSubstr("take a smaller one")));
   EXPECT_THAT(check("a=2", "64", 1 << 20), StatusIs(kExhausted, HasSubstr("1 MiB are free")));
   EXPECT_GT(MemoryAvailable(), 1 << 20);
-  EXPECT_THAT(RunRedistribute(Flags("a=2", "8", "R", "R"), 0, true),
+  EXPECT_THAT(RunRedistribute(Flags("a=2", "8", "R", "R"), {.rounds = 0}, true),
               StatusIs(kInvalid, HasSubstr("--rounds")));
 }
 
@@ -332,6 +343,21 @@ TEST(RegionsCommandTest, DrawsAndWrites) {
   flags.svg = "/nowhere/picture.svg";
   EXPECT_THAT(RunRegions(flags, false, false),
               StatusIs(kInvalid, HasSubstr("--svg: cannot write")));
+}
+
+TEST(PlanCommandTest, WhatIsRefusedLeavesNoFile) {
+  const std::string svg = testing::TempDir() + "/refused.svg";
+  // As text there are too many numbers; the file would show fewer.
+  MoveFlags plan = Flags("dp=2", "100000,100", "S(0)", "R");
+  RegionsFlags regions = Regions("a=2", "100000,100", "S(0)");
+  plan.svg = regions.svg = svg;
+  plan.picture = regions.picture = true;
+  for (const bool json : {false, true}) {
+    EXPECT_THAT(RunPlan(plan, json, false), StatusIs(kInvalid, HasSubstr("--picture")));
+    EXPECT_FALSE(std::filesystem::exists(svg));
+    EXPECT_THAT(RunRegions(regions, json, false), StatusIs(kInvalid, HasSubstr("--picture")));
+    EXPECT_FALSE(std::filesystem::exists(svg));
+  }
 }
 
 TEST(LinksCommandTest, PrintsATableThatReadsBack) {

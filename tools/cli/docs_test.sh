@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # docs_test.sh PROGRAM MANUAL: runs every `$ dtensor ...` of the manual's indented examples and
 # compares what it prints with the lines below it. Figures that are measured count as equal, errors
-# among them, and so do digests, which say nothing by themselves.
+# among them, and so do digests, which say nothing by themselves. A file that is named by --svg must be
+# what the manual shows, in the folder pictures beside it.
 set -u
 program=$PWD/$1 manual=$PWD/$2
 cd "$TEST_TMPDIR" || exit 1
@@ -24,6 +25,11 @@ check() {
     <(eval "$command" 2>&1 | without_measures) >diff; then
     echo "the manual (<) is not what is printed (>): $command"
     cat diff
+    bad=1
+  fi
+  local svg=${command##* --svg }
+  if [[ $command == *" --svg "*.svg ]] && ! cmp "$svg" "$(dirname "$manual")/pictures/$svg"; then
+    echo "the picture is not what is drawn: $command"
     bad=1
   fi
   command=""

@@ -22,6 +22,20 @@ got status $status, '$out' and: $(<"$TEST_TMPDIR/err")"
   fi
 }
 
+# refuses_json FLAG WORDS ARG...: status 2, one JSON object on stdout with the flag and WORDS, and the
+# same message on stderr.
+refuses_json() {
+  local flag=$1 words=$2 out status
+  shift 2
+  out=$("$dtensor" "$@" --json 2>"$TEST_TMPDIR/err")
+  status=$?
+  if ((status != 2)) || [[ $out != '{"error":{"code":"'*'"}}' || $out != *"\"flag\":\"$flag\""* ||
+    $out != *"$words"* || $(<"$TEST_TMPDIR/err") != *"$words"* ]]; then
+    complain "expected status 2 and JSON with '$flag' and '$words' from: $* --json
+got status $status, '$out' and: $(<"$TEST_TMPDIR/err")"
+  fi
+}
+
 # has "KEY..." ARG...: status 0, and JSON with these keys.
 has() {
   local keys=$1 out key
@@ -57,7 +71,7 @@ has "steps work bytes_sent links forward_bytes_per_rank backward_bytes_per_rank 
 prints '"ok": true' redistribute "${move[@]}" --dtype bf16 --objective busiest --rounds 2 --json
 prints "0 0 1 1" regions "${small[@]}" --layout "S(0)" --picture
 prints "all-gather" plan --mesh '["a"=2]' --shape 4,4 --from "[] [a]" --to "R"
-prints "between the meshes" plan --from-mesh a=2 --to-mesh b=4@2..5 --shape 8 --from "S(0)" --to R
+prints "exchange(across)" plan --from-mesh a=2 --to-mesh b=4@2..5 --shape 8 --from "S(0)" --to R
 prints "every element is right" redistribute --from-mesh a=2 --to-mesh b=2@2..3 --shape 8,8 \
   --from "S(0)" --to "S(1)"
 prints "[] f32" plan --mesh a=2 --shape "" --from "P(sum)" --to R
@@ -77,20 +91,25 @@ prints 'recomputing "model.layers.*"' "${explain[@]}" --mesh tp=8 --recompute 'm
 prints "16384 ranks" explain --model "$models/llama_405b.json" --mesh dp=2048,tp=8 --plan fsdp+tp+sp \
   --batch 2048 --seq 8192 --dtype bf16
 prints "memory.optimizer" "${explain[@]}" --mesh dp=8 --plan dp --compare zero1
+prints "rounds" plan "${move[@]}" --max-extra-bytes 1.5kB
+prints "[dp] [] -> [] []" plan --mesh dp=2 --shape 8,6 --from "(Shard(dim=0),)" --to "[Replicate()]"
 prints "Usage" --help
+prints "Usage" help
+[[ $("$dtensor" help ring) == "$("$dtensor" ring --help)" ]] || complain "help ring must be ring --help"
+refuses "did you mean ring?" help rnig
 prints "--objective" plan --help
 
 "$dtensor" links >"$TEST_TMPDIR/links" || complain "links failed"
 prints "total" plan "${move[@]}" --links "$TEST_TMPDIR/links"
 echo "link a 12" >"$TEST_TMPDIR/bad_links"
 
-refuses "take plan, redistribute, regions, links, ring or explain"
+refuses "take plan, redistribute, regions, links, ring, explain, model, completion or help"
 refuses 'there is no command "pan"' pan --mesh a=2
 refuses "--mesh is required" plan --shape 4 --from R --to R
 refuses "--to is required" redistribute "${small[@]}" --from R
 refuses "--colour" plan "${move[@]}" --colour=red
 refuses "dtensor regions --help" regions "${small[@]}" --layout R --from R
-refuses '--max-extra-bytes: "many" is no whole number' plan "${move[@]}" --max-extra-bytes many
+refuses '--max-extra-bytes: "many" is no number of bytes; write' plan "${move[@]}" --max-extra-bytes many
 refuses '--rounds: "1e3" is no whole number' redistribute "${move[@]}" --rounds 1e3
 refuses '--rounds: "99999999999999999999" is no whole number from -2^63' redistribute "${move[@]}" --rounds 99999999999999999999
 refuses '--heads: "0x8" is no whole number' "${ring[@]}" --heads=0x8
@@ -106,11 +125,14 @@ refuses "--max-extra-bytes" plan "${move[@]}" --max-extra-bytes 1
 refuses "--mesh: " plan --mesh dp:2 --shape 4 --from R --to R
 refuses "--to-mesh: " plan "${move[@]}" --to-mesh b:2
 refuses "--shape: " plan --mesh a=2 --shape 4,-4 --from R --to R
-refuses "--dtype: " plan "${move[@]}" --dtype f33
+refuses '--dtype: there is no "f33"; did you mean f32?; take f32, f64' plan "${move[@]}" --dtype f33
+refuses '--max-extra-bytes: "1GiBs" has a unit that is none; write' plan "${move[@]}" --max-extra-bytes 1GiBs
+refuses '--max-extra-bytes: "-1" is negative' plan "${move[@]}" --max-extra-bytes -1
 refuses "--from: " plan "${small[@]}" --from "S(0,spiral)" --to R
 refuses "--to: " plan "${small[@]}" --from R --to "R,R"
 refuses "no dimension 1" plan "${small[@]}" --from R --to "S(1)"
-refuses "--objective: " plan "${move[@]}" --objective best
+refuses '--objective: there is no "ltency"; did you mean latency?' plan "${move[@]}" --objective ltency
+refuses 'did you mean tp?' plan --mesh dp=2,tp=2 --shape 8,6 --from "[tpp] []" --to R,R
 refuses "--links: " plan "${move[@]}" --links /nowhere
 refuses "line 1" plan "${move[@]}" --links "$TEST_TMPDIR/bad_links"
 refuses "cannot become P(max)" plan "${small[@]}" --from "P(sum)" --to "P(max)"
@@ -118,7 +140,7 @@ refuses "64 or fewer" redistribute --mesh a=65 --shape 4 --from R --to R
 refuses "are free" redistribute --mesh a=2 --shape 1000000000000 --from "S(0)" --to R
 refuses "--rounds" redistribute "${move[@]}" --rounds 0
 refuses "--layout: " regions "${small[@]}" --layout $'R\nR'
-refuses "give one of them" regions "${small[@]}" --layout R --picture --json
+refuses_json --picture "give one of them" regions "${small[@]}" --layout R --picture
 refuses "--svg: cannot write" regions "${small[@]}" --layout R --svg /nowhere/a.svg
 refuses "take 2 to 64" links --ranks 1
 refuses "--seq is required" ring --mesh cp=2
@@ -131,6 +153,8 @@ refuses "take a divisor of --heads" ring --mesh cp=2 --heads 8 --kv-heads 3 --se
 refuses "--kv-heads" ring --mesh cp=2 --kv-heads -1 --seq 64
 refuses "--mask: mask prefix:257" "${ring[@]}" --mask prefix:257
 refuses "--mask: " "${ring[@]}" --mask window
+refuses "did you mean causal?" "${ring[@]}" --mask causl
+refuses "did you mean window?" "${ring[@]}" --mask windw:8
 refuses "take f32, f64, bf16 or f16" ring --mesh cp=2 --seq 64 --dtype i32
 refuses "--in: files are" "${ring[@]}" --in results
 refuses "--out: files are" "${ring[@]}" --out results
@@ -147,15 +171,49 @@ refuses "--plan: " "${explain[@]}" --mesh tp=2 --plan pt
 refuses "--plan: " "${explain[@]}" --mesh tp=2 --plan /nowhere/plan
 refuses "--plan: " "${explain[@]}" --mesh tp=3
 refuses "--links: " "${explain[@]}" --mesh tp=2 --links /nowhere
-refuses "--optimizer: there is no 'lamb'" "${explain[@]}" --mesh tp=2 --optimizer lamb
+refuses '--optimizer: there is no "lamb"; take adamw, sgd or none' "${explain[@]}" --mesh tp=2 --optimizer lamb
+refuses '--cp-pattern: there is no "zigzg"; did you mean zigzag?' "${explain[@]}" --mesh cp=2 --cp-pattern zigzg
 refuses '--recompute "layers": matches no module' "${explain[@]}" --mesh tp=2 --recompute layers
 refuses "leave --compare out" "${explain[@]}" --mesh tp=2 --svg a.svg --compare tp
 
 gpt2=(explain --model "$models/gpt2.json" --mesh dp=2,tp=2 --batch 8)
 prints "plan       dp+tp+sp" "${gpt2[@]}" --seq 512
 refuses "--model: transformer.wpe: " "${gpt2[@]}" --seq 2048
-echo '{"model_type": "bert"}' >"$TEST_TMPDIR/bert.json"
-refuses "take a gpt2 or a llama" explain --model "$TEST_TMPDIR/bert.json" --mesh tp=2 --batch 1 --seq 8
+echo '{"model_type": "bert", "num_hidden_layers": 2}' >"$TEST_TMPDIR/bert.json"
+prints "encoder.layer.0..1.attention.self.query" explain --model "$TEST_TMPDIR/bert.json" --mesh tp=2 --batch 1 --seq 8
+
+model=(model --config "$models/llama_7b.json" --dtype bf16)
+has "memory received_bytes modules path parameters shape dtype rests used edges in out batch seq" \
+  "${model[@]}" --mesh dp=2,tp=4
+prints "model.layers.0..31.mlp.down_proj x32: receives (tp)" "${model[@]}" --mesh tp=8
+prints "weight [4096, 11008] bf16 as R,S(1), 21.5 MiB" "${model[@]}" --mesh dp=2,tp=4
+prints "16384 ranks" model --config "$models/llama_405b.json" --mesh dp=2048,tp=8 --plan fsdp+tp+sp \
+  --dtype bf16 --memory 80GiB
+prints "batch 2, seq 1024" model --config "$models/gpt2.json" --mesh dp=2,tp=2
+prints "embeddings.token_type_embeddings" model --config "$TEST_TMPDIR/bert.json" --mesh dp=2,tp=2
+echo '{"", PrepareInput("dp", token_type_ids S(0))}' >"$TEST_TMPDIR/bert.plan"
+prints "    in  token_type_ids S(0) on dp" model --config "$TEST_TMPDIR/bert.json" --mesh dp=2 --plan "$TEST_TMPDIR/bert.plan"
+prints "batch 2, seq 1024" model --config <(cat "$models/gpt2.json") --mesh dp=2,tp=2
+refuses "--config is required" model --mesh tp=2
+refuses "--config: " model --config /nowhere/config.json --mesh tp=2
+refuses "--mesh: " "${model[@]}" --mesh tp:2
+refuses "did you mean tp?" "${model[@]}" --mesh tp=2 --plan tpp
+refuses "dimension 0 of model.layers.0.self_attn.q_proj.weight, 4096 (32 units of 128), cannot be split evenly by \"tp\" of size 3; choose" \
+  "${model[@]}" --mesh tp=3
+refuses "--batch: 0 is out of range" "${model[@]}" --mesh tp=2 --batch 0
+out=$("$dtensor" "${model[@]}" --mesh tp=8 --memory 8GiB)
+(($? == 1)) && [[ $out == *"TOO LARGE  "*" of 8.00 GiB" ]] ||
+  complain "a model that does not fit must end with status 1, and say so: $out"
+
+cp "$models/gpt2.json" "$TEST_TMPDIR/"$'gpt\xff.json'
+has "model" model --config "$TEST_TMPDIR/"$'gpt\xff.json' --mesh tp=2
+refuses_json --mesh "the mesh" plan --mesh dp:2 --shape 4 --from R --to R
+refuses_json --to "is required" plan "${small[@]}" --from R
+refuses_json --from 'no dimension 1' plan "${small[@]}" --from "S(1)" --to R
+[[ $("$dtensor" plan "${move[@]}" --links /nowhere --json 2>/dev/null) == '{"error":{"code":"NOT_FOUND","command":"dtensor plan","flag":"--links"'* ]] ||
+  complain "a file that is missing is NOT_FOUND"
+refuses_json --dtype 'did you mean f32?' plan "${move[@]}" --dtype f33
+refuses_json --config "cannot read" model --config /nowhere/config.json --mesh tp=2
 
 results=$TEST_TMPDIR/results.safetensors
 prints "within the limits" "${ring[@]}" --run --out "$results"
@@ -225,10 +283,20 @@ on() {
 got status $status and: $out"
 }
 on 4 0 "every element is right on every rank" redistribute "${move[@]}"
+
+# Progress is asked for, or for a terminal.
+"$dtensor" redistribute "${move[@]}" --rounds 2 >/dev/null 2>"$TEST_TMPDIR/err"
+[[ ! -s $TEST_TMPDIR/err ]] || complain "no progress unasked: $(<"$TEST_TMPDIR/err")"
+refuses "--progress: a schedule is made at once" "${ring[@]}" --progress
+prints '"ok": true' "${ring[@]}" --run --progress --json
 on 4 0 "every element is right on every rank" redistribute --from-mesh a=2 --to-mesh a=2@2..3 --shape 7,5 --from "S(0)" --to R
 on 2 0 "# measured between 2 ranks, processes" links
 on 2 0 "rounds " plan "${move[@]}"
 on 2 2 "2 processes were started; start 4" redistribute "${move[@]}"
 on 2 2 "--ranks: 3, and 2 processes were started" links --ranks 3
 on 3 2 "there is no flag --colour" redistribute --colour red
+on 2 0 '"kv_heads": 2' ring --mesh cp=2 --seq 64 --heads 4 --kv_heads 2 --json
+[[ $("$dtrun" --ranks=2 --grce 5 true 2>&1) == "dtrun: there is no flag --grce; did you mean --grace?"* ]] ||
+  complain "dtrun must say what may be meant: $("$dtrun" --ranks=2 --grce 5 true 2>&1)"
+[[ $("$dtrun" --ranks 1 echo --a_b 2>&1) == "[0] --a_b" ]] || complain "dtrun must pass flags on as they are"
 exit $bad

@@ -3,11 +3,16 @@
 namespace dtensor::cli {
 namespace {
 
+// What is no UTF-8, as a file's name may be, is replaced.
+std::string Dump(const nlohmann::ordered_json& value) {
+  return value.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
 std::string ValueText(const nlohmann::ordered_json& value) {
-  if (!value.is_array() || value.empty() || !value[0].is_object()) return value.dump();
+  if (!value.is_array() || value.empty() || !value[0].is_object()) return Dump(value);
   std::string text = "[";
   for (const nlohmann::ordered_json& element : value) {
-    text += (text.size() > 1 ? ",\n    " : "\n    ") + element.dump();
+    text += (text.size() > 1 ? ",\n    " : "\n    ") + Dump(element);
   }
   return text + "\n  ]";
 }
@@ -17,7 +22,7 @@ std::string ValueText(const nlohmann::ordered_json& value) {
 std::string JsonText(const nlohmann::ordered_json& object) {
   std::string text = "{";
   for (const auto& [key, value] : object.items()) {
-    text += (text.size() > 1 ? ",\n  " : "\n  ") + nlohmann::json(key).dump() + ": ";
+    text += (text.size() > 1 ? ",\n  " : "\n  ") + Dump(key) + ": ";
     text += ValueText(value);
   }
   return text + "\n}\n";

@@ -31,17 +31,23 @@ struct Flags {
   MoveFlags move;
   RegionsFlags regions;
   RingFlags ring;
-  ExplainFlags explain;
+  ExplainFlags explain, model;
   bool json = false;
-  int64_t rounds = 10, ranks = 2;
+  RoundsFlags rounds;
+  int64_t ranks = 2;
 };
 
 struct Commands {
-  CLI::App *plan, *redistribute, *regions, *links, *ring, *explain;
+  CLI::App *plan, *redistribute, *regions, *links, *ring, *explain, *model;
 };
 
 void DeclareShape(CLI::App& app, std::string& shape) {
   app.add_option("--shape", shape, "of the global tensor: 64,64; or scalar")->required();
+}
+
+void DeclarePictures(CLI::App& app, const std::string& what, bool& picture, std::string& svg) {
+  app.add_flag("--picture", picture, "draw it, too: " + what);
+  app.add_option("--svg", svg, "draw it into this file")->type_name("FILE");
 }
 
 void DeclareMove(CLI::App& app, MoveFlags& move) {
@@ -49,57 +55,95 @@ void DeclareMove(CLI::App& app, MoveFlags& move) {
   app.add_option("--from-mesh", move.from_mesh, "of the source, where the result's is another");
   app.add_option("--to-mesh", move.to_mesh, "of the result, where the source's is another");
   DeclareShape(app, move.shape);
-  app.add_option("--dtype", move.dtype, "f32, f64, bf16, f16, i32, i64 or bool")
+  app.add_option("--dtype", move.dtype, "of the tensor")
+      ->type_name("f32|f64|bf16|f16|i32|i64|bool")
       ->capture_default_str();
   app.add_option("--from", move.from, "a placement for each mesh axis: P(sum),S(0); or a layout")
       ->required();
   app.add_option("--to", move.to, "the same of the result")->required();
-  app.add_option("--objective", move.objective, "what to make least: total, busiest or latency")
+  app.add_option("--objective", move.objective, "what to make least")
+      ->type_name("total|busiest|latency")
       ->capture_default_str();
-  app.add_option("--max-extra-bytes", move.max_extra_bytes, "that a rank may allocate");
-  app.add_option("--links", move.links, "a file with a link table (see the command links)");
+  app.add_option("--max-extra-bytes", move.max_extra_bytes, "that a rank may allocate: 64MiB")
+      ->type_name("BYTES");
+  app.add_option("--links", move.links, "a file with a link table (see the command links)")
+      ->type_name("FILE");
 }
 
 void DeclareRing(CLI::App& app, RingFlags& ring) {
   app.add_option("--mesh", ring.mesh, "the ring's axis: cp=8; for double_ring two: node=2,cp=4")
       ->required();
-  app.add_option("--pattern", ring.pattern, "ring, zigzag, striped or double_ring")
+  app.add_option("--pattern", ring.pattern, "how the sequence is dealt out")
+      ->type_name("ring|zigzag|striped|double_ring")
       ->capture_default_str();
   app.add_option("--batch", ring.batch, "sequences; 1 if missing");
   app.add_option("--heads", ring.heads, "of the queries; 1 if missing");
   app.add_option("--kv-heads", ring.kv_heads, "of keys and values; as many as --heads if missing");
   app.add_option("--seq", ring.seq, "positions, of all ranks together; required without --in");
   app.add_option("--head-dim", ring.head_dim, "elements of a head; 64 if missing");
-  app.add_option("--dtype", ring.dtype, "f32, f64, bf16 or f16; f32 if missing");
+  app.add_option("--dtype", ring.dtype, "of the tensors; f32 if missing")
+      ->type_name("f32|f64|bf16|f16");
   app.add_option("--mask", ring.mask, "full, causal, window:W, prefix:N or documents:0,A,B")
       ->capture_default_str();
-  app.add_option("--links", ring.links, "a file with a link table (see the command links)");
+  app.add_option("--links", ring.links, "a file with a link table (see the command links)")
+      ->type_name("FILE");
   app.add_flag("--run", ring.run, "run it on threads, and compare it with an oracle");
+  app.add_flag("--progress", ring.progress,
+               "with --run: say on stderr how long it will take, on a terminal or not");
   app.add_option("--in", ring.in,
                  "with --run: a safetensors file with q, k, v and do, whose sizes "
-                 "and type are those of flags that are missing; random data if missing");
-  app.add_option("--out", ring.out, "with --run: a safetensors file for o, lse, dq, dk and dv");
+                 "and type are those of flags that are missing; random data if missing")
+      ->type_name("FILE");
+  app.add_option("--out", ring.out, "with --run: a safetensors file for o, lse, dq, dk and dv")
+      ->type_name("FILE");
+}
+
+// What explain and model have in common.
+void DeclareStep(CLI::App& app, ExplainFlags& step) {
+  app.add_option(step.model_flag, step.model, "Hugging Face's config.json")
+      ->type_name("FILE")
+      ->required();
+  app.add_option("--plan", step.plan,
+                 "a file with a plan, or a name as dp+tp+sp; if missing, that of the mesh's axes");
+  app.add_option("--mesh", step.mesh, "axes and sizes: dp=8,tp=8")->required();
+  app.add_option("--dtype", step.dtype, "of the model")
+      ->type_name("f32|f64|bf16|f16")
+      ->capture_default_str();
+  app.add_option("--optimizer", step.optimizer, "and its states")
+      ->type_name("adamw|sgd|none")
+      ->capture_default_str();
+  app.add_option("--recompute", step.recompute,
+                 "modules that are computed again in backward, by a pattern of their paths: "
+                 "'model.layers.*'; may be given several times");
+  app.add_option("--cp-pattern", step.pattern, "of a plan's cp")
+      ->type_name(
+          "zigzag|ring|striped|double_ring|ulysses|ulysses+ring|ulysses+zigzag|ulysses+striped")
+      ->capture_default_str();
+  app.add_flag("--allow-uneven", step.allow_uneven, "sizes need not divide");
+  app.add_option("--memory", step.memory, "that a rank has, as 80GiB: is it enough?")
+      ->type_name("BYTES");
+  app.add_option("--links", step.links, "a file with a link table (see the command links)")
+      ->type_name("FILE");
 }
 
 void DeclareExplain(CLI::App& app, ExplainFlags& explain) {
-  app.add_option("--model", explain.model, "a file: Hugging Face's config.json")->required();
-  app.add_option("--plan", explain.plan,
-                 "a file with a plan, or a name as dp+tp+sp; if missing, that of the mesh's axes");
-  app.add_option("--mesh", explain.mesh, "axes and sizes: dp=8,tp=8")->required();
+  DeclareStep(app, explain);
   app.add_option("--batch", explain.batch, "sequences, of all ranks together")->required();
   app.add_option("--seq", explain.sequence, "tokens of a sequence")->required();
-  app.add_option("--dtype", explain.dtype, "of the model: f32, f64, bf16 or f16")
-      ->capture_default_str();
-  app.add_option("--optimizer", explain.optimizer, "adamw, sgd or none")->capture_default_str();
-  app.add_option("--recompute", explain.recompute,
-                 "modules that are computed again in backward, by a pattern of their paths: "
-                 "'model.layers.*'; may be given several times");
-  app.add_option("--cp-pattern", explain.pattern, "of a plan's cp: zigzag, ring, striped, ...")
-      ->capture_default_str();
-  app.add_flag("--allow-uneven", explain.allow_uneven, "sizes need not divide");
-  app.add_option("--links", explain.links, "a file with a link table (see the command links)");
-  app.add_option("--svg", explain.svg, "draw it into this file");
+  app.add_option("--svg", explain.svg, "draw it into this file")->type_name("FILE");
   app.add_option("--compare", explain.compare, "another plan: print what differs");
+}
+
+void DeclareModel(CLI::App& app, ExplainFlags& model) {
+  model.model_flag = "--config";
+  DeclareStep(app, model);
+  app.add_option("--batch", model.batch,
+                 "sequences, of all ranks together; if missing, one for each rank of dp");
+  app.add_option("--seq", model.sequence,
+                 "tokens of a sequence; if missing 4096, or the model's positions if they are "
+                 "fewer");
+  DeclarePictures(app, "where the plan brings activations and parameters", model.picture,
+                  model.svg);
 }
 
 Commands Declare(CLI::App& app, Flags& flags) {
@@ -111,24 +155,31 @@ Commands Declare(CLI::App& app, Flags& flags) {
       app.add_subcommand("links", "measures this machine and prints a link table"),
       app.add_subcommand("ring",
                          "the schedule of ring attention, its bytes and its balance; and its run"),
-      app.add_subcommand("explain", "what a training step of a model costs under a plan")};
+      app.add_subcommand("explain", "what a training step of a model costs under a plan"),
+      app.add_subcommand("model",
+                         "a model's modules under a plan: placements, memory, bytes for each "
+                         "axis")};
+  const std::string elements = "up to 64 x 64 elements, slice by slice";
   DeclareMove(*commands.plan, flags.move);
+  DeclarePictures(*commands.plan, elements, flags.move.picture, flags.move.svg);
   DeclareMove(*commands.redistribute, flags.move);
-  commands.redistribute->add_option("--rounds", flags.rounds, "that are timed")
+  commands.redistribute->add_option("--rounds", flags.rounds.rounds, "that are timed")
       ->capture_default_str();
+  commands.redistribute->add_flag("--progress", flags.rounds.progress,
+                                  "say on stderr how long it will take, on a terminal or not");
   commands.regions->add_option("--mesh", flags.regions.mesh, "axes and sizes: dp=4,tp=8")
       ->required();
   DeclareShape(*commands.regions, flags.regions.shape);
   commands.regions
       ->add_option("--layout", flags.regions.layout, "a placement for each mesh axis, or a layout")
       ->required();
-  commands.regions->add_flag("--picture", flags.regions.picture, "draw a 1-D or 2-D tensor");
-  commands.regions->add_option("--svg", flags.regions.svg, "draw it into this file");
+  DeclarePictures(*commands.regions, elements, flags.regions.picture, flags.regions.svg);
   commands.links
       ->add_option("--ranks", flags.ranks, "threads that talk at once; or as many processes")
       ->capture_default_str();
   DeclareRing(*commands.ring, flags.ring);
   DeclareExplain(*commands.explain, flags.explain);
+  DeclareModel(*commands.model, flags.model);
   for (CLI::App* command : app.get_subcommands({})) {
     command->add_flag("--json", flags.json, "print JSON");
   }
@@ -143,20 +194,21 @@ bool WantsColour() {
 }
 
 absl::StatusOr<Outcome> Run(const Commands& commands, const Flags& flags) {
-  if (commands.plan->parsed()) return RunPlan(flags.move, flags.json);
+  if (commands.plan->parsed()) return RunPlan(flags.move, flags.json, WantsColour());
   if (commands.redistribute->parsed()) {
     return RunRedistribute(flags.move, flags.rounds, flags.json);
   }
   if (commands.regions->parsed()) return RunRegions(flags.regions, flags.json, WantsColour());
   if (commands.ring->parsed()) return RunRing(flags.ring, flags.json);
   if (commands.explain->parsed()) return RunExplain(flags.explain, flags.json);
+  if (commands.model->parsed()) return RunModel(flags.model, flags.json);
   const bool says_ranks = commands.links->count("--ranks") > 0;
   return RunLinks(says_ranks ? std::optional(flags.ranks) : std::nullopt, flags.json);
 }
 
 // What is refused, every process finds out by itself.
 int Fail(const CLI::App& app, const absl::Status& status, int code) {
-  if (code == 1 || IsSpeaker()) PrintError(CommandName(app), status.message());
+  if (code == 1 || IsSpeaker()) ReportError(app, status);
   return code;
 }
 

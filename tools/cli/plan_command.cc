@@ -5,9 +5,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
+#include "dtensor/redistribution/visualize.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/tools/cli/json_text.h"
+#include "dtensor/tools/cli/svg_file.h"
 
 namespace dtensor::cli {
 namespace {
@@ -65,13 +66,6 @@ nlohmann::ordered_json PlanJson(const RedistributionPlan& plan, RedistributionOb
   return json;
 }
 
-// "all-gather(dp,tp)"; "slice" has no axes.
-std::string RoundName(const RedistributionPlan& plan, const RedistributionRound& round) {
-  if (round.across) return absl::StrCat(ToString(round.kind), " between the meshes");
-  const std::string axes = absl::StrJoin(AxisNames(plan, round), ",");
-  return absl::StrCat(ToString(round.kind), axes.empty() ? "" : absl::StrCat("(", axes, ")"));
-}
-
 // What a plan without rounds does instead.
 absl::string_view LocalWork(const RedistributionPlan& plan) {
   if (plan.is_view()) return "none: the result is a view of the source";
@@ -85,7 +79,7 @@ std::string PlanText(const RedistributionPlan& plan, RedistributionObjective obj
   if (costs.rounds.empty()) absl::StrAppend(&text, "rounds     ", LocalWork(plan), "\n");
   for (size_t s = 0; s < costs.rounds.size(); ++s) {
     absl::StrAppendFormat(&text, "%-10s %s: %d B, busiest rank %d B\n", s == 0 ? "rounds" : "",
-                          RoundName(plan, plan.rounds()[s]), costs.rounds[s].total,
+                          RoundText(plan, static_cast<int>(s)), costs.rounds[s].total,
                           costs.rounds[s].busiest);
   }
   absl::StrAppendFormat(&text, "received   %d B (bound %d), busiest rank %d B (bound %d)\n",
@@ -145,12 +139,23 @@ absl::StatusOr<RedistributionPlan> MakePlan(const Move& move) {
   return absl::ResourceExhaustedError(absl::StrCat("--max-extra-bytes: ", plan.status().message()));
 }
 
-absl::StatusOr<Outcome> RunPlan(const MoveFlags& flags, bool json) {
+absl::StatusOr<Outcome> RunPlan(const MoveFlags& flags, bool json, bool colour) {
+  DT_RETURN_IF_ERROR(CheckPicture(flags.picture, json));
   DT_ASSIGN_OR_RETURN(const Move move, ParseMove(flags));
   DT_ASSIGN_OR_RETURN(const RedistributionPlan plan, MakePlan(move));
   const Costs costs(plan, move.options.links);
-  if (json) return Outcome{JsonText(PlanJson(plan, move.options.objective, costs))};
-  return Outcome{PlanText(plan, move.options.objective, costs)};
+  std::string text = json ? JsonText(PlanJson(plan, move.options.objective, costs))
+                          : PlanText(plan, move.options.objective, costs);
+  if (flags.picture) {
+    const auto picture = VisualizeRedistribution(plan, colour);
+    DT_RETURN_IF_ERROR(AboutFlag("--picture", picture.status()));
+    text += *picture;
+  }
+  // Last: what is refused leaves no file.
+  if (!flags.svg.empty()) {
+    DT_RETURN_IF_ERROR(WriteSvg(flags.svg, VisualizeRedistributionSvg(plan)));
+  }
+  return Outcome{std::move(text)};
 }
 
 }  // namespace dtensor::cli

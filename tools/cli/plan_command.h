@@ -17,8 +17,9 @@ nlohmann::ordered_json RequestJson(const RedistributionPlan& plan,
                                    RedistributionObjective objective);
 std::string RequestText(const RedistributionPlan& plan, RedistributionObjective objective);
 
-// Errors: of ParseMove and MakePlan.
-absl::StatusOr<Outcome> RunPlan(const MoveFlags& flags, bool json);
+// `colour`: of the picture. Errors: of ParseMove, MakePlan and, for pictures, of visualize.h and
+// WriteSvg; kInvalidArgument for a picture and JSON at once.
+absl::StatusOr<Outcome> RunPlan(const MoveFlags& flags, bool json, bool colour = false);
 
 }  // namespace dtensor::cli
 

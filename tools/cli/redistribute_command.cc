@@ -21,6 +21,7 @@
 #include "dtensor/tools/cli/json_text.h"
 #include "dtensor/tools/cli/plan_command.h"
 #include "dtensor/tools/program/memory.h"
+#include "dtensor/tools/program/progress.h"
 #include "dtensor/tools/program/speaker.h"
 
 namespace dtensor::cli {
@@ -103,6 +104,7 @@ class Rank {
       DT_ASSIGN_OR_RETURN(const double copy,
                           bench::TimeOnAllRanks(context_, [this] { return Copy(); }));
       best_copy = std::min(best_copy, copy);
+      if (options_.progress && context_.rank() == 0) options_.progress(round + 1);
     }
     report.seconds = best;
     const int takers = static_cast<int>(ranks_.size());
@@ -256,10 +258,26 @@ std::string Verdict(const RedistributionPlan& plan, const RunReport& report) {
                       " and ", report.counted_max_bytes_per_rank);
 }
 
-absl::StatusOr<Outcome> RunRedistribute(const MoveFlags& flags, int64_t rounds, bool json) {
+namespace {
+
+// JSON is for programs: they get no progress unasked.
+absl::StatusOr<RunReport> MeasureAndShow(const RedistributionPlan& plan, const RoundsFlags& rounds,
+                                         bool json) {
+  MeasureOptions options = {.rounds = rounds.rounds};
+  if (json && !rounds.progress) return Measure(plan, options);
+  Progress progress("rounds", rounds.rounds, Progress::OnStderr(rounds.progress));
+  options.progress = [&](int64_t done) { progress.Report(done); };
+  return Measure(plan, options);
+}
+
+}  // namespace
+
+absl::StatusOr<Outcome> RunRedistribute(const MoveFlags& flags, const RoundsFlags& rounds,
+                                        bool json) {
   DT_ASSIGN_OR_RETURN(const Move move, ParseMove(flags));
-  if (rounds < 1) {
-    return InvalidArgument({"--rounds: ", absl::StrCat(rounds), " is too few; take 1 or more"});
+  if (rounds.rounds < 1) {
+    return InvalidArgument(
+        {"--rounds: ", absl::StrCat(rounds.rounds), " is too few; take 1 or more"});
   }
   DT_ASSIGN_OR_RETURN(const RedistributionPlan plan, MakePlan(move));
   DT_RETURN_IF_ERROR(CheckRunnable(plan, MemoryAvailable()));
@@ -268,7 +286,7 @@ absl::StatusOr<Outcome> RunRedistribute(const MoveFlags& flags, int64_t rounds, 
                             absl::StrCat(launched), " processes were started; start ",
                             absl::StrCat(WorldSize(plan)), ", or take another mesh"});
   }
-  absl::StatusOr<RunReport> report = Measure(plan, {.rounds = rounds});
+  const absl::StatusOr<RunReport> report = MeasureAndShow(plan, rounds, json);
   if (!report.ok()) return absl::InternalError(report.status().message());
   const std::string wrong = Verdict(plan, *report);
   const auto write = json ? ReportJson : ReportText;

@@ -4,6 +4,7 @@
 #define DTENSOR_TOOLS_CLI_REDISTRIBUTE_COMMAND_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -27,7 +28,13 @@ struct RunReport {
 
 struct MeasureOptions {
   int64_t rounds = 10;
-  int64_t copy_bytes = int64_t{128} << 20;  // that all ranks together copy: past the caches
+  int64_t copy_bytes = int64_t{128} << 20;     // that all ranks together copy: past the caches
+  std::function<void(int64_t done)> progress;  // on rank 0, after each round
+};
+
+struct RoundsFlags {
+  int64_t rounds = 10;
+  bool progress = false;  // say on stderr how far it is, on a terminal or not
 };
 
 // Threads that Measure() starts: ranks 0 to the highest one of the meshes.
@@ -46,7 +53,8 @@ absl::StatusOr<RunReport> Measure(const RedistributionPlan& plan,
 std::string Verdict(const RedistributionPlan& plan, const RunReport& report);
 
 // Errors: of ParseMove, MakePlan and CheckRunnable; a rank's failure (kInternal).
-absl::StatusOr<Outcome> RunRedistribute(const MoveFlags& flags, int64_t rounds, bool json);
+absl::StatusOr<Outcome> RunRedistribute(const MoveFlags& flags, const RoundsFlags& rounds,
+                                        bool json);
 
 }  // namespace dtensor::cli
 

@@ -6,11 +6,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "dtensor/layout/regions.h"
+#include "dtensor/layout/visualize.h"
 #include "dtensor/runtime/core/status.h"
-#include "dtensor/runtime/io/atomic_file.h"
 #include "dtensor/tools/cli/json_text.h"
-#include "dtensor/tools/cli/picture.h"
-#include "dtensor/tools/program/output.h"
+#include "dtensor/tools/cli/svg_file.h"
 #include "nlohmann/json.hpp"
 
 namespace dtensor::cli {
@@ -84,29 +83,20 @@ std::string ListText(const Laid& laid) {
   return text;
 }
 
-absl::Status WriteSvg(const std::string& path, const Laid& laid) {
-  DT_RETURN_IF_ERROR(CheckOutputFile("--svg", path));
-  DT_ASSIGN_OR_RETURN(const std::string svg, DrawSvg(laid.layout, laid.shape));
-  const absl::Status written = WriteFileAtomically(path, svg);
-  if (written.ok()) return written;
-  return absl::InternalError(absl::StrCat("--svg: ", written.message()));
-}
-
 }  // namespace
 
 absl::StatusOr<Outcome> RunRegions(const RegionsFlags& flags, bool json, bool colour) {
+  DT_RETURN_IF_ERROR(CheckPicture(flags.picture, json));
   DT_ASSIGN_OR_RETURN(const Laid laid, ParseLaid(flags));
-  if (json && flags.picture) {
-    return InvalidArgument(
-        {"--picture and --json both print; give one of them (--svg=FILE goes "
-         "with either)"});
-  }
-  if (!flags.svg.empty()) DT_RETURN_IF_ERROR(WriteSvg(flags.svg, laid));
-  if (json) return Outcome{ListJson(laid)};
-  std::string text = ListText(laid);
+  std::string text = json ? ListJson(laid) : ListText(laid);
   if (flags.picture) {
-    DT_ASSIGN_OR_RETURN(const std::string picture, DrawText(laid.layout, laid.shape, colour));
-    text += picture;
+    const auto picture = VisualizeLayout(laid.layout, laid.shape, colour);
+    DT_RETURN_IF_ERROR(AboutFlag("--picture", picture.status()));
+    text += *picture;
+  }
+  // Last: what is refused leaves no file.
+  if (!flags.svg.empty()) {
+    DT_RETURN_IF_ERROR(WriteSvg(flags.svg, VisualizeLayoutSvg(laid.layout, laid.shape)));
   }
   return Outcome{std::move(text)};
 }

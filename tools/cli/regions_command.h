@@ -7,8 +7,8 @@
 
 namespace dtensor::cli {
 
-// `colour`: of the picture. Writes flags.svg, if it is named. Errors: of ParseLaid, DrawText and
-// DrawSvg; kInvalidArgument for a file that cannot be written, and a picture and JSON at once;
+// `colour`: of the picture. Writes flags.svg, if it is named. Errors: of ParseLaid and of
+// visualize.h; kInvalidArgument for a file that cannot be written, and a picture and JSON at once;
 // kInternal where writing it fails all the same.
 absl::StatusOr<Outcome> RunRegions(const RegionsFlags& flags, bool json, bool colour);
 

@@ -3,21 +3,19 @@
 #include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "dtensor/layout/regions.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/io/read_file.h"
+#include "dtensor/tools/program/nearest_word.h"
 
 namespace dtensor::cli {
 namespace {
-
-// The same error, with the flag whose value caused it in front.
-absl::Status Of(absl::string_view flag, const absl::Status& status) {
-  return absl::Status(status.code(), absl::StrCat(flag, ": ", status.message()));
-}
 
 // Bytes are counted in int64: all ranks' copies of the tensor together must stay below 2^62.
 absl::Status CheckCountable(const Dims& shape, int64_t ranks) {
@@ -33,7 +31,7 @@ absl::Status CheckCountable(const Dims& shape, int64_t ranks) {
 
 absl::StatusOr<DeviceMesh> ParseMesh(absl::string_view flag, const std::string& text) {
   absl::StatusOr<DeviceMesh> mesh = DeviceMesh::Parse(text);
-  return mesh.ok() ? mesh : Of(flag, mesh.status());
+  return mesh.ok() ? mesh : AboutFlag(flag, mesh.status());
 }
 
 // The mesh of one end of a move: `own`, given by `flag`, or the one that both share.
@@ -49,12 +47,8 @@ absl::StatusOr<DeviceMesh> MeshOf(absl::string_view flag, const std::optional<st
 absl::StatusOr<RedistributionOptions> ParseOptions(const MoveFlags& flags) {
   RedistributionOptions options;
   absl::StatusOr<RedistributionObjective> objective = ParseRedistributionObjective(flags.objective);
-  if (!objective.ok()) return Of("--objective", objective.status());
+  if (!objective.ok()) return AboutFlag("--objective", objective.status());
   options.objective = *objective;
-  if (flags.max_extra_bytes < -1) {
-    return InvalidArgument({"--max-extra-bytes: ", absl::StrCat(flags.max_extra_bytes),
-                            " is below 0; leave it out for no cap"});
-  }
   options.max_extra_bytes = flags.max_extra_bytes;
   DT_ASSIGN_OR_RETURN(options.links, ReadLinks(flags.links));
   return options;
@@ -65,20 +59,47 @@ bool IsLayoutText(absl::string_view text) {
          absl::StripAsciiWhitespace(text) == "scalar";
 }
 
+// Whether it speaks PyTorch's words, which no layout does.
+bool NamesPlacements(absl::string_view text) {
+  return absl::StrContains(text, "Shard(") || absl::StrContains(text, "Replicate(") ||
+         absl::StrContains(text, "Partial(");
+}
+
 absl::StatusOr<Layout> ReadLayout(absl::string_view text, const DeviceMesh& mesh,
                                   absl::Span<const int64_t> shape) {
-  if (!IsLayoutText(text)) {
-    DT_ASSIGN_OR_RETURN(const Placements placements, ParsePlacements(text));
-    return Layout::FromPlacements(mesh, placements, shape);
+  const absl::StatusOr<Placements> placements = ParsePlacements(text);
+  if (!IsLayoutText(text) || NamesPlacements(text)) {
+    DT_RETURN_IF_ERROR(placements.status());
+    return Layout::FromPlacements(mesh, *placements, shape);
   }
-  DT_ASSIGN_OR_RETURN(Layout layout, Layout::Parse(mesh, text));
-  if (layout.ndim() == static_cast<int>(shape.size())) return layout;
-  return InvalidArgument({"layout ", layout.ToString(), " has ", absl::StrCat(layout.ndim()),
+  absl::StatusOr<Layout> layout = Layout::Parse(mesh, text);
+  // A list of placements is in brackets as well: [S(0),R].
+  if (!layout.ok() && placements.ok()) return Layout::FromPlacements(mesh, *placements, shape);
+  if (!layout.ok() || layout->ndim() == static_cast<int>(shape.size())) return layout;
+  return InvalidArgument({"layout ", layout->ToString(), " has ", absl::StrCat(layout->ndim()),
                           " dimensions, --shape ", DimsToString(shape), " has ",
                           absl::StrCat(shape.size()), "; write one bracket for each"});
 }
 
+// "; did you mean tp?" for the first word that is nearly the name of an axis.
+std::string AxisMeant(absl::string_view text, const DeviceMesh& mesh) {
+  std::vector<std::string> names;
+  for (int axis = 0; axis < mesh.num_axes(); ++axis) names.emplace_back(mesh.axis_name(axis));
+  for (const absl::string_view word :
+       absl::StrSplit(text, absl::ByAnyChar("[](),: \t"), absl::SkipEmpty())) {
+    if (mesh.Find(word).ok()) continue;
+    const std::string hint = DidYouMean(word, names);
+    if (!hint.empty()) return hint;
+  }
+  return "";
+}
+
 }  // namespace
+
+absl::Status AboutFlag(absl::string_view flag, const absl::Status& status) {
+  return status.ok() ? status
+                     : absl::Status(status.code(), absl::StrCat(flag, ": ", status.message()));
+}
 
 absl::StatusOr<CostModel> ReadLinks(const std::string& path) {
   if (path.empty()) return CostModel();
@@ -90,19 +111,22 @@ absl::StatusOr<CostModel> ReadLinks(const std::string& path) {
                                      "; `dtensor links > FILE` makes such a file"));
   }
   absl::StatusOr<CostModel> links = CostModel::Parse(*text);
-  return links.ok() ? links : Of("--links", links.status());
+  return links.ok() ? links : AboutFlag("--links", links.status());
 }
 
 absl::StatusOr<Dims> ParseShape(absl::string_view text) {
   if (absl::StripAsciiWhitespace(text) == "scalar") return Dims();
   absl::StatusOr<Dims> shape = ParseDims(text);
-  return shape.ok() ? shape : Of("--shape", shape.status());
+  return shape.ok() ? shape : AboutFlag("--shape", shape.status());
 }
 
 absl::StatusOr<Layout> ParseLayout(absl::string_view flag, absl::string_view text,
                                    const DeviceMesh& mesh, absl::Span<const int64_t> shape) {
   absl::StatusOr<Layout> layout = ReadLayout(text, mesh, shape);
-  return layout.ok() ? layout : Of(flag, layout.status());
+  if (layout.ok()) return layout;
+  const std::string hint = IsLayoutText(text) ? AxisMeant(text, mesh) : "";
+  return AboutFlag(
+      flag, absl::Status(layout.status().code(), absl::StrCat(layout.status().message(), hint)));
 }
 
 absl::StatusOr<Move> ParseMove(const MoveFlags& flags) {
@@ -112,7 +136,7 @@ absl::StatusOr<Move> ParseMove(const MoveFlags& flags) {
   DT_ASSIGN_OR_RETURN(move.shape, ParseShape(flags.shape));
   DT_RETURN_IF_ERROR(CheckCountable(move.shape, source.size() + int64_t{target.size()}));
   absl::StatusOr<DType> dtype = ParseDType(flags.dtype);
-  if (!dtype.ok()) return Of("--dtype", dtype.status());
+  if (!dtype.ok()) return AboutFlag("--dtype", dtype.status());
   move.dtype = *dtype;
   DT_ASSIGN_OR_RETURN(move.from, ParseLayout("--from", flags.from, source, move.shape));
   DT_ASSIGN_OR_RETURN(move.to, ParseLayout("--to", flags.to, target, move.shape));
@@ -127,7 +151,7 @@ absl::StatusOr<Laid> ParseLaid(const RegionsFlags& flags) {
   DT_RETURN_IF_ERROR(CheckCountable(laid.shape, mesh.size()));
   DT_ASSIGN_OR_RETURN(laid.layout, ParseLayout("--layout", flags.layout, mesh, laid.shape));
   if (absl::Status status = CheckRegions(laid.layout, laid.shape); !status.ok()) {
-    return Of("--layout", status);
+    return AboutFlag("--layout", status);
   }
   return laid;
 }

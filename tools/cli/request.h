@@ -31,7 +31,10 @@ struct Outcome {
 struct MoveFlags {
   std::optional<std::string> mesh, from_mesh, to_mesh;
   std::string shape, dtype = "f32", from, to, objective = "total", links;
-  int64_t max_extra_bytes = -1;
+  int64_t max_extra_bytes = -1;  // no cap
+  // Of `plan` alone.
+  std::string svg;
+  bool picture = false;
 };
 struct RegionsFlags {
   std::string mesh, shape, layout, svg;
@@ -51,6 +54,9 @@ struct Laid {
   Dims shape;
 };
 
+// An error with the flag that caused it in front: "--picture: ...". OK stays OK.
+absl::Status AboutFlag(absl::string_view flag, const absl::Status& status);
+
 // All errors are kInvalidArgument (kNotFound for a file), begin with the flag, and name the remedy.
 absl::StatusOr<Move> ParseMove(const MoveFlags& flags);
 absl::StatusOr<Laid> ParseLaid(const RegionsFlags& flags);
@@ -59,8 +65,9 @@ absl::StatusOr<Laid> ParseLaid(const RegionsFlags& flags);
 absl::StatusOr<CostModel> ReadLinks(const std::string& path);
 // "64,64"; "" and "scalar" are a scalar.
 absl::StatusOr<Dims> ParseShape(absl::string_view text);
-// A placement for each mesh axis, "P(sum),S(0)", or what Layout::ToString prints. The two cannot be
-// confused: no placement has a '[' or a ':' or is "scalar".
+// A placement for each mesh axis, "P(sum),S(0)", or what Layout::ToString prints. No placement has
+// a '[' or a ':' or is "scalar"; a list in brackets is of placements where it is no layout on this
+// mesh, or has PyTorch's words.
 absl::StatusOr<Layout> ParseLayout(absl::string_view flag, absl::string_view text,
                                    const DeviceMesh& mesh, absl::Span<const int64_t> shape);
 

@@ -93,6 +93,28 @@ TEST(RequestTest, ReadsTwoMeshes) {
   EXPECT_THAT(ParseMove(flags), StatusIs(kInvalid, StartsWith("--from-mesh: ")));
 }
 
+TEST(RequestTest, ReadsPlacementsAsPyTorchPrintsThem) {
+  const auto from = [](const char* text) {
+    return ParseMove(Flags("dp=2,tp=2", "8,4", text, "R,R"));
+  };
+  DT_ASSERT_OK_AND_ASSIGN(const Move wanted, from("S(0),P(sum)"));
+  for (const char* text : {"[Shard(dim=0), Partial(sum)]", "(Shard(dim=0), Partial(reduce_op=sum))",
+                           "Shard(0),Partial()", "[S(0),P(sum)]"}) {
+    DT_ASSERT_OK_AND_ASSIGN(const Move move, from(text));
+    EXPECT_EQ(move.from, wanted.from) << text;
+  }
+  EXPECT_THAT(from("[Shard(dim=2), Replicate()]"), StatusIs(kInvalid, HasSubstr("no dimension 2")));
+  EXPECT_THAT(from("[Shard(dim=0)]"), StatusIs(kInvalid, HasSubstr("give one for each axis")));
+  EXPECT_THAT(from("(_StridedShard(dim=0, split_factor=2), Shard(dim=0))"),
+              StatusIs(kInvalid, HasSubstr("write the layout")));
+  EXPECT_THAT(from("[_StridedShard(dim=0, split_factor=2), Shard(dim=0)]"),
+              StatusIs(kInvalid, HasSubstr("write the layout")));
+  // An axis called R is one.
+  DT_ASSERT_OK_AND_ASSIGN(const Move axis, ParseMove(Flags("R=2", "8", "[R]", "R")));
+  EXPECT_EQ(axis.from.ToString(), "[R]");
+  EXPECT_EQ(axis.to.ToString(), "[]");
+}
+
 TEST(RequestTest, ReadsALinkTable) {
   MoveFlags flags = Flags("a=2", "4", "R", "R");
   flags.links = FileWith("# slow\nlink a 12 25\n");
@@ -119,9 +141,6 @@ TEST(RequestTest, ErrorsBeginWithTheFlag) {
   flags = Flags("a=2", "4", "R", "R");
   flags.objective = "best";
   refuses(flags, "--objective: ", "total, busiest or latency");
-  flags = Flags("a=2", "4", "R", "R");
-  flags.max_extra_bytes = -2;
-  refuses(flags, "--max-extra-bytes: ", "-2 is below 0");
   flags = Flags("a=2", "4", "R", "R");
   flags.links = "/nowhere/links";
   refuses(flags, "--links: ", "'/nowhere/links'");

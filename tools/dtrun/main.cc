@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "dtensor/runtime/net/socket.h"
 #include "dtensor/tools/dtrun/children.h"
+#include "dtensor/tools/program/command_line.h"
 
 namespace dtensor::dtrun {
 namespace {
@@ -102,7 +103,8 @@ void OpenStandardStreams() {
 
 int Main(int argc, char** argv) {
   OpenStandardStreams();
-  CLI::App app{"Starts a program as the ranks of a world: dtrun -n 4 program arguments..."};
+  CLI::App app{"Starts a program as the ranks of a world: dtrun -n 4 program arguments...",
+               "dtrun"};
   Request request;
   app.add_option("-n,--ranks", request.ranks, "Processes on this machine.")
       ->check(CLI::Range(1, 65536));
@@ -118,11 +120,8 @@ int Main(int argc, char** argv) {
   app.add_option("command", request.command, "The program and its arguments.")->required();
   app.prefix_command();
   app.positionals_at_end();
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  }
+  // Its own environment may be that of a rank: in a job of Slurm's, or under another dtrun.
+  if (const auto status = ParseCommandLine(app, argc, argv, /*speaks=*/true)) return *status;
   for (const std::string& more : app.remaining()) request.command.push_back(more);
   return Run(std::move(request));
 }

@@ -1,8 +1,6 @@
 #include "dtensor/tools/program/command_line.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstdint>
 #include <exception>
 #include <new>
 #include <sstream>
@@ -10,62 +8,50 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "dtensor/runtime/core/shortened.h"
+#include "dtensor/tools/program/completion.h"
+#include "dtensor/tools/program/flag_values.h"
 #include "dtensor/tools/program/nearest_word.h"
 #include "dtensor/tools/program/output.h"
-#include "dtensor/tools/program/speaker.h"
+#include "dtensor/version.h"
+#include "nlohmann/json.hpp"
 
 namespace dtensor {
 namespace {
 
-// Of the whole repository.
-constexpr absl::string_view kVersion = "0.1.0-dev";
+// The option of the app that an argument names: --a_b=c is --a-b. Null: none.
+const CLI::Option* OptionNamed(const CLI::App& app, const std::string& argument) {
+  if (!absl::StartsWith(argument, "--")) return app.get_option_no_throw(argument.substr(0, 2));
+  std::string flag = argument.substr(0, argument.find('='));
+  std::replace(flag.begin(), flag.end(), '_', '-');
+  return app.get_option_no_throw(flag);
+}
 
-// Replaces a number by the text that CLI11 cannot take for another one (it would read 010 as 8);
-// what is wrong, or nothing.
-template <typename T>
-std::string ReadWhole(std::string& text, absl::string_view wanted) {
-  T value = 0;
-  if (!absl::SimpleAtoi(text, &value)) {
-    return absl::StrCat("\"", Shortened(text), "\" is no whole number ", wanted, ", such as 8");
+// How many of the arguments are the program's own: all, or those before the command line that it
+// passes on, or before what begins like a flag and is none.
+int OwnArguments(const CLI::App& app, int argc, char** argv) {
+  if (!app.get_prefix_command()) return argc;
+  int i = 1;
+  for (; i < argc && argv[i][0] == '-'; ++i) {
+    const std::string argument = argv[i];
+    const CLI::Option* const option = OptionNamed(app, argument);
+    if (option == nullptr) break;
+    const bool long_flag = absl::StartsWith(argument, "--");
+    const bool attached = long_flag ? absl::StrContains(argument, '=') : argument.size() > 2;
+    if (option->get_items_expected_max() > 0 && !attached) ++i;  // and its value
   }
-  text = absl::StrCat(value);
-  return "";
+  return std::min(i, argc);
 }
 
-std::string ReadReal(std::string& text) {
-  double value = 0;
-  if (absl::SimpleAtod(text, &value) && std::isfinite(value)) return "";
-  return absl::StrCat("\"", Shortened(text), "\" is no finite number, such as 0.5 or 3e-4");
-}
-
-// CLI11 says of a text that is no number that it could not convert it.
-void CheckNumbers(CLI::App& app) {
-  for (CLI::Option* option : app.get_options()) {
-    const std::string type = option->get_type_name();
-    if (type == "INT") {
-      option->transform(CLI::Validator(
-          [](std::string& text) { return ReadWhole<int64_t>(text, "from -2^63 to 2^63 - 1"); },
-          ""));
-    } else if (type == "UINT") {
-      option->transform(CLI::Validator(
-          [](std::string& text) { return ReadWhole<uint64_t>(text, "from 0 to 2^64 - 1"); }, ""));
-    } else if (type == "FLOAT") {
-      option->transform(CLI::Validator(ReadReal, ""));
-    }
-  }
-  for (CLI::App* command : app.get_subcommands({})) CheckNumbers(*command);
-}
-
-// In reverse, as CLI11 takes them; the names of flags with hyphens.
-std::vector<std::string> Arguments(int argc, char** argv) {
-  std::vector<std::string> arguments;
-  for (int i = argc - 1; i > 0; --i) {
-    std::string& argument = arguments.emplace_back(argv[i]);
+// The names of flags with hyphens.
+std::vector<std::string> Arguments(const CLI::App& app, int argc, char** argv) {
+  std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
+  const int own = OwnArguments(app, argc, argv);
+  for (int i = 0; i + 1 < own; ++i) {
+    std::string& argument = arguments[i];
     if (!absl::StartsWith(argument, "--")) continue;
     const auto end = std::find(argument.begin(), argument.end(), '=');
     std::replace(argument.begin(), end, '_', '-');
@@ -77,11 +63,6 @@ std::vector<std::string> Arguments(int argc, char** argv) {
 const CLI::App& Given(const CLI::App& app) {
   const auto parsed = app.get_subcommands();
   return parsed.empty() ? app : *parsed[0];
-}
-
-std::string DidYouMean(absl::string_view word, const std::vector<std::string>& words) {
-  const std::string nearest = NearestWord(word, words);
-  return nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?");
 }
 
 std::vector<std::string> CommandsOf(const CLI::App& app) {
@@ -137,13 +118,66 @@ std::string Explain(const CLI::App& app, const CLI::ParseError& error) {
                       "; `", CommandName(app), " --help` lists the flags");
 }
 
-int PrintAsked(const CLI::App& app, const CLI::Success& asked) {
-  std::ostringstream out;
-  app.exit(asked, out, out);
-  const absl::Status printed = IsSpeaker() ? Print(out.str()) : absl::OkStatus();
+int PrintAsked(const CLI::App& app, absl::string_view text, bool speaks) {
+  const absl::Status printed = speaks ? Print(text) : absl::OkStatus();
   if (printed.ok()) return 0;
   PrintError(CommandName(app), printed.message());
   return 1;
+}
+
+// "--mesh" of "--mesh: ..." and of "--mesh is ...".
+std::string FlagOf(absl::string_view message) {
+  if (!absl::StartsWith(message, "--")) return "";
+  const size_t end = message.find_first_of(": ");
+  return end > 2 && end != absl::string_view::npos ? std::string(message.substr(0, end)) : "";
+}
+
+std::string ErrorJson(const CLI::App& app, const absl::Status& error) {
+  nlohmann::ordered_json json = {{"code", absl::StatusCodeToString(error.code())},
+                                 {"command", CommandName(app)}};
+  if (const std::string flag = FlagOf(error.message()); !flag.empty()) json["flag"] = flag;
+  json["message"] = OneLine(error.message());
+  const nlohmann::ordered_json object = {{"error", json}};
+  // What was typed may be no UTF-8.
+  return object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+void Report(const CLI::App& app, const absl::Status& error, bool json) {
+  // The line on stderr says all; if stdout fails, there is no third place.
+  if (json) Print(ErrorJson(app, error)).IgnoreError();
+  PrintError(CommandName(app), error.message());
+}
+
+bool HasJson(const CLI::App& app) { return app.get_option_no_throw("--json") != nullptr; }
+
+// Whether JSON was asked for, of arguments that cannot be parsed.
+bool AsksForJson(const CLI::App& app, const std::vector<std::string>& arguments) {
+  const std::vector<const CLI::App*> commands =
+      app.get_subcommands([](const CLI::App* command) { return HasJson(*command); });
+  if (commands.empty() && !HasJson(app)) return false;
+  return std::find(arguments.begin(), arguments.end(), "--json") != arguments.end();
+}
+
+void AddHelpers(CLI::App& app, std::string& shell, std::string& helped) {
+  if (CommandsOf(app).empty()) return;
+  app.add_subcommand("completion", "prints a script that completes this program's command lines")
+      ->add_option("shell", shell, "that is to read it")
+      ->type_name("bash|zsh")
+      ->required();
+  app.add_subcommand("help", "explains a command")->add_option("command", helped, "which one");
+}
+
+// `help COMMAND` is `COMMAND --help`. Refuses a command that there is not.
+absl::Status Rewrite(const CLI::App& app, std::vector<std::string>& arguments) {
+  const std::vector<std::string> commands = CommandsOf(app);
+  if (commands.empty() || arguments.empty() || arguments[0] != "help") return absl::OkStatus();
+  arguments.erase(arguments.begin());
+  const bool asks = !arguments.empty() && !absl::StartsWith(arguments[0], "-");
+  if (asks && std::find(commands.begin(), commands.end(), arguments[0]) == commands.end()) {
+    return absl::InvalidArgumentError(ExplainCommand(app, arguments));
+  }
+  arguments.insert(arguments.begin() + (asks ? 1 : 0), "--help");
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -153,29 +187,51 @@ std::string CommandName(const CLI::App& app) {
   return &given == &app ? app.get_name() : absl::StrCat(app.get_name(), " ", given.get_name());
 }
 
-std::optional<int> ParseCommandLine(CLI::App& app, int argc, char** argv) {
-  app.set_version_flag("--version", absl::StrCat(app.get_name(), " ", kVersion),
+std::optional<int> ParseCommandLine(CLI::App& app, int argc, char** argv, bool speaks) {
+  app.set_version_flag("--version", absl::StrCat(app.get_name(), " ", DTENSOR_VERSION),
                        "Print the version and exit");
-  CheckNumbers(app);
-  std::vector<std::string> arguments = Arguments(argc, argv);
-  try {
-    app.parse(arguments);
-    return std::nullopt;
-  } catch (const CLI::Success& asked) {
-    return PrintAsked(app, asked);
-  } catch (const CLI::ParseError& error) {
-    if (IsSpeaker()) PrintError(CommandName(app), Explain(app, error));
+  std::string shell, helped;
+  AddHelpers(app, shell, helped);
+  CheckValues(app);
+  std::vector<std::string> arguments = Arguments(app, argc, argv);
+  const bool json = AsksForJson(app, arguments);
+  const auto refuse = [&](const absl::Status& why) {
+    if (speaks) Report(app, why, json);
     return 2;
+  };
+  if (const absl::Status known = Rewrite(app, arguments); !known.ok()) return refuse(known);
+  // CLI11 would pass it on.
+  const int own = OwnArguments(app, argc, argv);
+  if (own < argc && argv[own][0] == '-' && argv[own] != absl::string_view("--")) {
+    return refuse(absl::InvalidArgumentError(ExplainUnknown(app, argv[own])));
   }
+  try {
+    std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
+    app.parse(arguments);
+  } catch (const CLI::Success& asked) {
+    std::ostringstream out;
+    app.exit(asked, out, out);
+    return PrintAsked(app, out.str(), speaks);
+  } catch (const CLI::ParseError& error) {
+    return refuse(absl::InvalidArgumentError(Explain(app, error)));
+  }
+  if (shell.empty()) return std::nullopt;
+  const Shell of = shell == "zsh" ? Shell::kZsh : Shell::kBash;
+  return PrintAsked(app, CompletionScript(app, of), speaks);
+}
+
+void ReportError(const CLI::App& app, const absl::Status& error) {
+  const CLI::Option* const json = Given(app).get_option_no_throw("--json");
+  Report(app, error, json != nullptr && json->count() > 0);
 }
 
 int RunGuarded(const CLI::App& app, absl::FunctionRef<int()> run) {
   try {
     return run();
   } catch (const std::bad_alloc&) {
-    PrintError(CommandName(app), "memory ran out");
+    ReportError(app, absl::ResourceExhaustedError("memory ran out"));
   } catch (const std::exception& error) {
-    PrintError(CommandName(app), error.what());
+    ReportError(app, absl::InternalError(error.what()));
   }
   return 1;
 }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+
 namespace dtensor {
 namespace {
 
@@ -38,6 +40,11 @@ std::string NearestWord(absl::string_view word, absl::Span<const std::string> wo
     nearest = other;
   }
   return nearest;
+}
+
+std::string DidYouMean(absl::string_view word, absl::Span<const std::string> words) {
+  const std::string nearest = NearestWord(word, words);
+  return nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?");
 }
 
 }  // namespace dtensor

@@ -27,5 +27,10 @@ TEST(NearestWordTest, SaysNothingRatherThanAnything) {
   EXPECT_EQ(NearestWord("plan", {}), "");
 }
 
+TEST(NearestWordTest, Asks) {
+  EXPECT_EQ(DidYouMean("dpp", {"dp", "tp"}), "; did you mean dp?");
+  EXPECT_EQ(DidYouMean("model", {"dp", "tp"}), "");
+}
+
 }  // namespace
 }  // namespace dtensor

@@ -135,6 +135,9 @@ class SuiteWorlds final : public testing::Environment {
     int only = 0;
     ASSERT_TRUE(ranks.empty() || absl::SimpleAtoi(ranks, &only)) << ranks;
     if (only > 0) only_ranks_ = only;
+    const std::string device = FromEnvironment("DTENSOR_SUITE_DEVICE");
+    ASSERT_TRUE(device.empty() || device == "cuda") << device;
+    if (device == "cuda") device_ = Device::Kind::kCuda;
   }
 
   void TearDown() override {
@@ -176,9 +179,10 @@ class SuiteWorlds final : public testing::Environment {
   int world_size() const { return processes_->context().world_size(); }
 
   absl::StatusOr<std::vector<std::string>> RunOnThreads(int n, const BytesFunction& fn,
-                                                        const RunOptions& options) {
+                                                        RunOptions options) {
     const bool usual = options.device == Device::Kind::kCpu && options.max_delay_us == 0 &&
                        options.timeout_seconds == RunOptions().timeout_seconds;
+    if (options.device == Device::Kind::kCpu) options.device = device_;
     if (!usual) {
       DT_ASSIGN_OR_RETURN(LocalWorld world, LocalWorld::Create(n, options));
       return OnThreads(world, fn);
@@ -186,7 +190,7 @@ class SuiteWorlds final : public testing::Environment {
     const auto kept = threads_.find(n);
     if (kept != threads_.end() && !kept->second.failure().ok()) threads_.erase(kept);
     if (!threads_.contains(n)) {
-      DT_ASSIGN_OR_RETURN(LocalWorld world, LocalWorld::Create(n));
+      DT_ASSIGN_OR_RETURN(LocalWorld world, LocalWorld::Create(n, options));
       threads_.emplace(n, std::move(world));
     }
     return OnThreads(threads_.at(n), fn);
@@ -219,7 +223,8 @@ class SuiteWorlds final : public testing::Environment {
 
   std::unique_ptr<JoinedWorld> processes_;  // null: threads
   std::optional<int> only_ranks_;
-  std::map<int, LocalWorld> threads_;  // by size
+  Device::Kind device_ = Device::Kind::kCpu;  // of threads, where a suite does not ask for another
+  std::map<int, LocalWorld> threads_;         // by size
   std::map<std::string, Recorded> recorded_;
 };
 

@@ -12,6 +12,7 @@
 // are kept from function to function, one of each size; a function has Contexts of its own.
 //
 //   DTENSOR_SUITE_RANKS=N        threads: worlds of other sizes, but for 1, are left out
+//   DTENSOR_SUITE_DEVICE=cuda    threads: share the GPUs there are, unless a test names a device
 //   DTENSOR_SUITE_DIGESTS=DIR    DIR/RANK gets a line for each test case, with the digest of all
 //                                that ranks returned, bit by bit: the same from threads and
 //                                processes; and DIR/RANK.way says what exchanges went by

@@ -6,8 +6,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 class CoreClaim {
  public:

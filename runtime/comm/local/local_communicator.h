@@ -4,8 +4,9 @@
 
 #include "dtensor/runtime/comm/local/world.h"
 #include "dtensor/runtime/comm/pulls/pull_communicator.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 using LocalCommunicator = PullCommunicator<World>;
 

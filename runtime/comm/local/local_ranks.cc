@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,6 +13,9 @@
 #include "dtensor/runtime/core/no_throw.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/device/cpu/cpu_device.h"
+#include "dtensor/runtime/device/cpu/resource_pages.h"
+#include "dtensor/runtime/device/cuda/cuda_device.h"
+#include "dtensor/runtime/device/cuda/gpus.h"
 #include "dtensor/runtime/device/deferred/deferred_device.h"
 
 namespace dtensor {
@@ -32,18 +36,35 @@ absl::Status CheckOptions(int n, const RunOptions& options) {
     return InvalidArgument({"ranks as threads: max_delay_us must be 0 or more, not ",
                             absl::StrCat(options.max_delay_us)});
   }
-  if (options.device != Device::Kind::kCpu && options.device != Device::Kind::kDeferred) {
+  if (options.device == Device::Kind::kMeta) {
     return InvalidArgument(
-        {"ranks as threads need the cpu or the deferred device, not ", ToString(options.device)});
+        {"ranks as threads need the cpu, the deferred or the cuda device, not meta; "
+         "RunSimulatedRank has that"});
+  }
+  if (!options.gpus.empty() && options.device != Device::Kind::kCuda) {
+    return InvalidArgument(
+        {"ranks as threads: RunOptions::gpus is for the cuda device; leave it "
+         "empty on ",
+         ToString(options.device)});
+  }
+  if (options.memory != nullptr && options.device != Device::Kind::kCpu) {
+    return InvalidArgument(
+        {"ranks as threads: RunOptions::memory is for the cpu device; leave it null on ",
+         ToString(options.device)});
+  }
+  if (options.executor && options.pin_threads) {
+    return InvalidArgument(
+        {"ranks as threads: the threads of RunOptions::executor are the program's to pin; leave "
+         "pin_threads off"});
   }
   return absl::OkStatus();
 }
 
-// Errors: kResourceExhausted, naming the first rank that the system has nothing for.
-absl::Status ForEachRank(int n, const std::function<void(int)>& make) {
+// Errors: kResourceExhausted, naming the first rank that the system has nothing for; make's.
+absl::Status ForEachRank(int n, const std::function<absl::Status(int)>& make) {
   for (int rank = 0; rank < n; ++rank) {
     try {
-      make(rank);
+      DT_RETURN_IF_ERROR(make(rank));
     } catch (const std::exception& exception) {
       return absl::ResourceExhaustedError(
           absl::StrCat("ranks as threads: the system has no thread or memory for rank ", rank,
@@ -52,6 +73,17 @@ absl::Status ForEachRank(int n, const std::function<void(int)>& make) {
     }
   }
   return absl::OkStatus();
+}
+
+// Those that ranks are given in turn, once each can read the others' memory.
+absl::StatusOr<std::vector<int>> GpusOfRanks(std::vector<int> gpus) {
+  if (gpus.empty()) {
+    DT_ASSIGN_OR_RETURN(const int count, CountGpus());
+    gpus.resize(count);
+    std::iota(gpus.begin(), gpus.end(), 0);
+  }
+  DT_RETURN_IF_ERROR(AllowPeerReads(gpus));
+  return gpus;
 }
 
 absl::Status OfRank(int rank, const absl::Status& status) {
@@ -126,7 +158,10 @@ absl::StatusOr<std::unique_ptr<LocalRanks>> LocalRanks::Create(int n, const RunO
     ranks.reset(new LocalRanks(n, options));
     return absl::OkStatus();
   }));
-  DT_RETURN_IF_ERROR(ForEachRank(n, [&](int rank) { ranks->MakeDevice(rank); }));
+  if (options.device == Device::Kind::kCuda) {
+    DT_ASSIGN_OR_RETURN(ranks->gpus_, GpusOfRanks(options.gpus));
+  }
+  DT_RETURN_IF_ERROR(ForEachRank(n, [&](int rank) { return ranks->MakeDevice(rank); }));
   if (options.pin_threads) {
     DT_ASSIGN_OR_RETURN(ranks->cores_, CoreClaim::Make(n));
   }
@@ -139,16 +174,26 @@ LocalRanks::LocalRanks(int n, const RunOptions& options)
   parts_->communicators.resize(n);
 }
 
-void LocalRanks::MakeDevice(int rank) {
-  std::unique_ptr<Device> device =
-      options_.device == Device::Kind::kCpu
-          ? MakeCpuDevice()
-          : MakeDeferredDevice(
-                {.seed = options_.seed + rank, .max_delay_us = options_.max_delay_us});
+absl::StatusOr<std::unique_ptr<Device>> LocalRanks::NewDevice(int rank) const {
+  switch (options_.device) {
+    case Device::Kind::kCuda:
+      return MakeCudaDevice(gpus_[rank % gpus_.size()]);
+    case Device::Kind::kDeferred:
+      return MakeDeferredDevice(
+          {.seed = options_.seed + rank, .max_delay_us = options_.max_delay_us});
+    default:
+      if (options_.memory == nullptr) return MakeCpuDevice();
+      return MakeCpuDevice(std::make_shared<ResourcePages>(options_.memory));
+  }
+}
+
+absl::Status LocalRanks::MakeDevice(int rank) {
+  DT_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, NewDevice(rank));
   device->set_failure_handler([&world = *parts_->world, rank](const absl::Status& status) {
     world.Fail(rank, status).IgnoreError();
   });
   parts_->devices.push_back(std::move(device));
+  return absl::OkStatus();
 }
 
 LocalRanks::~LocalRanks() {
@@ -181,8 +226,9 @@ Communicator& LocalRanks::CommunicatorOf(int rank) {
 absl::Status LocalRanks::Run(const RankFunction& fn) {
   DT_RETURN_IF_ERROR(BeginRun(fn));
   const absl::Status status = NoThrow([&]() -> absl::Status {
+    if (options_.executor) return RunOnLentThreads(fn);
     if (threads_.size() == 0) DT_RETURN_IF_ERROR(StartThreads());
-    return RunOnThreads(fn);
+    return RunOnThreads(fn, [this](auto run) { threads_.Start(run); });
   });
   std::lock_guard lock(mutex_);
   runs_ = false;
@@ -213,15 +259,24 @@ absl::Status LocalRanks::StartThreads() {
     threads_.Add([this, rank] {
       if (cores_.size() > 0) cores_.PinThisThread(rank);
     });
+    return absl::OkStatus();
   });
   if (!status.ok()) threads_.Stop();
   return status;
 }
 
-absl::Status LocalRanks::RunOnThreads(const RankFunction& fn) {
+absl::Status LocalRanks::RunOnLentThreads(const RankFunction& fn) {
+  const auto timeout =
+      std::chrono::duration_cast<std::chrono::steady_clock::duration>(parts_->world->timeout());
+  DT_ASSIGN_OR_RETURN(LentThreads threads, LentThreads::Borrow(size(), options_.executor, timeout));
+  return RunOnThreads(fn, [&threads](auto run) { threads.Start(run); });
+}
+
+absl::Status LocalRanks::RunOnThreads(
+    const RankFunction& fn, absl::FunctionRef<void(const std::function<void(int)>&)> start) {
   parts_->world->Return();
   Watch watch(*parts_->world, options_);
-  threads_.Start([this, &fn](int rank) { RunRank(fn, rank); });
+  start([this, &fn](int rank) { RunRank(fn, rank); });
   watch.UntilAllLeft();
   // What fails in a queue now fails the world as well.
   for (const auto& device : parts_->devices) device->Synchronize().IgnoreError();
@@ -261,6 +316,11 @@ absl::StatusOr<Communicator*> LocalRanks::Take(int rank) {
     return InvalidArgument(
         {"LocalWorld::Take, or SingleRank: pin_threads is for the threads of Run; those of the "
          "caller are the caller's to pin"});
+  }
+  if (options_.executor) {
+    return InvalidArgument(
+        {"LocalWorld::Take, or SingleRank: RunOptions::executor brings the threads of Run; a rank "
+         "that is taken runs on the caller's"});
   }
   std::lock_guard lock(mutex_);
   if (has_threads_) {

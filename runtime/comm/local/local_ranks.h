@@ -4,10 +4,12 @@
 #define DTENSOR_RUNTIME_COMM_LOCAL_LOCAL_RANKS_H_
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "dtensor/runtime/comm/communicator.h"
@@ -15,9 +17,10 @@
 #include "dtensor/runtime/comm/local/rank_threads.h"
 #include "dtensor/runtime/comm/local/run_ranks.h"
 #include "dtensor/runtime/comm/local/world_parts.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/device/device.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // Thread-safe, but for what one rank's thread has.
 class LocalRanks {
@@ -39,7 +42,7 @@ class LocalRanks {
   absl::Status Run(const RankFunction& fn);
 
   // `rank` for a thread of the caller's, in place of Run. Errors: kInvalidArgument for a rank that
-  // the world lacks, or threads that are to be pinned; kFailedPrecondition for one that was taken
+  // the world lacks, pinned threads or an executor; kFailedPrecondition for one that was taken
   // before, or after Run; the world's failure.
   absl::StatusOr<Communicator*> Take(int rank);
   // The program of `rank`, which was taken, ended with `status`: finishes what it has begun.
@@ -49,16 +52,20 @@ class LocalRanks {
 
  private:
   LocalRanks(int n, const RunOptions& options);
-  void MakeDevice(int rank);
+  absl::StatusOr<std::unique_ptr<Device>> NewDevice(int rank) const;
+  absl::Status MakeDevice(int rank);
   Communicator& CommunicatorOf(int rank);  // on the rank's thread
   absl::Status BeginRun(const RankFunction& fn);
   absl::Status StartThreads();
-  absl::Status RunOnThreads(const RankFunction& fn);
+  absl::Status RunOnLentThreads(const RankFunction& fn);
+  absl::Status RunOnThreads(const RankFunction& fn,
+                            absl::FunctionRef<void(const std::function<void(int)>&)> start);
   void RunRank(const RankFunction& fn, int rank);
   absl::Status Result();
 
   const RunOptions options_;
   CoreClaim cores_;
+  std::vector<int> gpus_;  // of rank r: the r-th, and round
   std::unique_ptr<WorldParts> parts_;
   mutable std::mutex mutex_;  // of the three below
   bool has_threads_ = false, runs_ = false;

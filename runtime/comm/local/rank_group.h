@@ -24,10 +24,11 @@
 #include "dtensor/runtime/comm/call_summary.h"
 #include "dtensor/runtime/comm/communicator.h"
 #include "dtensor/runtime/comm/pulls/exchange_stage.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/device/device.h"
 #include "dtensor/runtime/device/tensor.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 class RankGroup {
  public:

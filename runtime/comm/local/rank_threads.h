@@ -9,7 +9,9 @@
 #include <thread>
 #include <vector>
 
-namespace dtensor {
+#include "dtensor/runtime/core/export.h"
+
+namespace DTENSOR_EXPORT dtensor {
 
 class RankThreads {
  public:

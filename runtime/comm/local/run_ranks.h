@@ -6,20 +6,27 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <memory_resource>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "dtensor/runtime/comm/communicator.h"
+#include "dtensor/runtime/comm/local/lent_threads.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/core/machine_rates.h"
 #include "dtensor/runtime/device/device.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 void PrintOnStderr(const absl::Status& trouble);  // "dtensor: CODE: message", one line
 
 struct RunOptions {
-  Device::Kind device = Device::Kind::kCpu;  // kCpu or kDeferred
-  double timeout_seconds = 60;               // a peer silent for longer fails the world; above 0
-  uint64_t seed = 0;                         // of the random delays below
+  Device::Kind device = Device::Kind::kCpu;  // kCpu, kDeferred or kCuda
+  // On cuda: the GPU of rank r is gpus[r % gpus.size()]; several ranks may have one. Empty: all
+  // that CUDA sees, in their order. Each must be able to read the memory of the others.
+  std::vector<int> gpus = {};
+  double timeout_seconds = 60;  // a peer silent for longer fails the world; above 0
+  uint64_t seed = 0;            // of the random delays below
   int max_delay_us = 0;  // injected before each exchange (and launch, on deferred); 0 or more
   // Each rank's thread to a core of its own, which no other world of this process pins to. Refused
   // where the cores that the process may use are not enough: see CanPin().
@@ -28,6 +35,17 @@ struct RunOptions {
   // failure, at once; and, when a rank has not returned a time-out after that failure or after
   // another rank's error, that the call still waits for it (kDeadlineExceeded), once. Null: nobody.
   std::function<void(const absl::Status&)> report = PrintOnStderr;
+  // Threads of the program's, in place of those that the world makes: a rank's function runs where
+  // this runs what it is handed. Called n times in each run, from its caller's thread; a run begins
+  // when n of these functions are called at the same time, and fails (LentThreads::Borrow) when
+  // they are not within timeout_seconds; it may block until a thread is free. Between runs the
+  // threads are the program's again. Kernels have no threads beside their rank's. Not with
+  // pin_threads.
+  Executor executor = nullptr;
+  // Where the memory of tensors comes from: blocks of 1 MiB and more (resource_pages.h), on cpu.
+  // All ranks call it, each on its own thread, and it lives until the tensors are gone. Null: the
+  // system.
+  std::shared_ptr<std::pmr::memory_resource> memory = nullptr;
 };
 
 // Whether n ranks could be pinned now.
@@ -41,8 +59,10 @@ using RankFunction = std::function<absl::Status(Communicator&, Device&)>;
 // what they launched. Returns the world's failure if it failed, even where fn hid it; otherwise the
 // lowest rank's error, prefixed "rank R: "; otherwise OK. Tensors that outlive fn keep the world's
 // memory; nothing can be exchanged any more. Errors: kInvalidArgument for n < 1, n > 2^20, a null
-// function, a time-out or delay out of range, another device; kResourceExhausted where the system
-// has not as many threads, cores to pin to, or no memory for them: then fn is called on no rank.
+// function, a time-out or delay out of range, another device, options that exclude each other;
+// kUnavailable where there is no such GPU, or one cannot read another's memory;
+// kResourceExhausted where the system has not as many threads, cores to pin to, or no memory for
+// them: then fn is called on no rank.
 absl::Status RunLocalRanks(int n, const RankFunction& fn, const RunOptions& options = {});
 
 // Runs fn once, on this thread, as rank `rank` of `size`: every exchange is counted and none takes

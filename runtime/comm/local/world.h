@@ -21,8 +21,9 @@
 #include "dtensor/runtime/comm/pulls/exchange_stage.h"
 #include "dtensor/runtime/comm/pulls/spinning.h"
 #include "dtensor/runtime/comm/wait_chain.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 class World {
  public:

@@ -9,9 +9,10 @@
 #include "dtensor/runtime/comm/communicator.h"
 #include "dtensor/runtime/comm/local/local_communicator.h"
 #include "dtensor/runtime/comm/local/world.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/device/device.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 struct WorldParts {
   bool has_tensors() const;

@@ -12,10 +12,11 @@
 #include "absl/types/span.h"
 #include "dtensor/runtime/comm/communicator.h"
 #include "dtensor/runtime/core/dims.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/core/index_set.h"
 #include "dtensor/runtime/device/tensor.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 using BoxDims = absl::InlinedVector<MatchedRun, 4>;
 

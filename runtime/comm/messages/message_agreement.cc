@@ -49,7 +49,7 @@ absl::Status MessageCommunicator::Heed(Exchange& exchange, int peer, const Note&
   } else {
     incoming.called = true;
     incoming.fingerprint = note.fingerprint;
-    incoming.eager = note.eager;
+    incoming.in_note = note.bytes;
   }
   return absl::OkStatus();
 }

@@ -20,8 +20,9 @@ namespace {
 using std::chrono::microseconds;
 
 constexpr int64_t kLeastPieceBytes = 8;  // an element's, of the widest type
-constexpr int64_t kMostEagerBytes =
+constexpr int64_t kMostInNote =
     MessageTransport::kMostNoteBytes / 2;  // the rest of a note is short
+constexpr int64_t kMostUnasked = MessageTransport::kMostUnaskedBytes;
 
 int64_t DefaultPiece(int size) {
   return std::clamp<int64_t>((int64_t{16} << 20) / (4 * size), 64 << 10, 1 << 20);
@@ -39,7 +40,9 @@ MessageCommunicator::MessageCommunicator(int rank, int size, Device& device,
       world_(world),
       piece_bytes_(options.piece_bytes > 0 ? std::max(options.piece_bytes, kLeastPieceBytes)
                                            : DefaultPiece(size)),
-      eager_bytes_(std::clamp<int64_t>(options.eager_bytes, 0, kMostEagerBytes)),
+      note_bytes_(std::clamp<int64_t>(options.note_bytes, 0, kMostInNote)),
+      eager_bytes_(
+          std::min(options.eager_bytes < 0 ? piece_bytes_ : options.eager_bytes, kMostUnasked)),
       everyone_(size),
       lists_(rank) {
   std::iota(everyone_.begin(), everyone_.end(), 0);
@@ -47,8 +50,13 @@ MessageCommunicator::MessageCommunicator(int rank, int size, Device& device,
 
 MessageCommunicator::~MessageCommunicator() = default;
 
-absl::Status MessageCommunicator::Begin(const Collective& collective,
-                                        absl::Span<const ExchangePart> parts) {
+MessageCommunicator::Way MessageCommunicator::WayOf(int64_t bytes) const {
+  if (bytes <= note_bytes_) return Way::kInNote;
+  return bytes <= eager_bytes_ ? Way::kUnasked : Way::kAsked;
+}
+
+absl::Status MessageCommunicator::BeginExchange(const Collective& collective,
+                                                absl::Span<const ExchangePart> parts) {
   if (absl::Status known = Usable(); !known.ok()) return InOp(known, rank_, collective);
   DT_RETURN_IF_ERROR(CheckExchange(collective, parts, rank_, size_, &device_));
   if (collective.group.size() > 1 && !parts.empty() && collective.boxes == nullptr) {
@@ -71,6 +79,7 @@ absl::Status MessageCommunicator::Start(const Collective& collective,
     if (dropped == nullptr) finished_.emplace_back(known, status);
     DT_RETURN_IF_ERROR(failure());
   }
+  DT_RETURN_IF_ERROR(Advance(microseconds(0)));  // those that are on their way
   auto exchange = std::make_unique<Exchange>();
   exchange->group = &group;
   exchange->collective = &collective;
@@ -81,10 +90,10 @@ absl::Status MessageCommunicator::Start(const Collective& collective,
   exchanges_.push_back(std::move(exchange));
   FindOutgoing(*group.exchange);
   DT_RETURN_IF_ERROR(TellCall(*group.exchange));
-  return Advance(microseconds(0));
+  return TakeNotes(*group.exchange);  // which may have come before it began
 }
 
-absl::Status MessageCommunicator::Finish(const Collective& collective) {
+absl::Status MessageCommunicator::FinishExchange(const Collective& collective) {
   if (Exchange* const exchange = Find(collective); exchange != nullptr) return Complete(*exchange);
   const auto known = absl::c_find_if(
       finished_, [&](const auto& finished) { return finished.first == &collective; });
@@ -112,7 +121,12 @@ absl::Status MessageCommunicator::Abandon(const Collective& collective, const ab
 
 absl::Status MessageCommunicator::Perform(Exchange& exchange) {
   DT_RETURN_IF_ERROR(Usable());
+  // What was asked for holds up what its sender says next, which another may need before it calls:
+  // it is asked for when all have called. A pair's call lies before what is asked for.
+  const bool is_pair = exchange.outgoing.size() <= 1;
+  if (is_pair) TellGo(exchange);
   DT_RETURN_IF_ERROR(CompareCalls(exchange));
+  if (!is_pair) TellGo(exchange);
   DT_RETURN_IF_ERROR(ReceiveAll(exchange));
   for (const Outgoing& outgoing : exchange.outgoing) {
     DT_RETURN_IF_ERROR(
@@ -122,7 +136,8 @@ absl::Status MessageCommunicator::Perform(Exchange& exchange) {
   return absl::OkStatus();
 }
 
-void MessageCommunicator::Drop(const Collective& collective, std::shared_ptr<const void> owner) {
+void MessageCommunicator::DropExchange(const Collective& collective,
+                                       std::shared_ptr<const void> owner) {
   Exchange* const exchange = Find(collective);
   if (exchange == nullptr) {
     std::erase_if(finished_, [&](const auto& known) { return known.first == &collective; });
@@ -148,7 +163,7 @@ absl::Status MessageCommunicator::Barrier(absl::string_view what) {
   const Collective everybody = {.op = what, .group = everyone_, .counts_as_call = false};
   if (absl::Status known = Usable(); !known.ok()) return InOp(known, rank_, everybody);
   const absl::Status status = NoThrow([&] { return Start(everybody, {}); });
-  return status.ok() ? Finish(everybody) : Abandon(everybody, status);
+  return status.ok() ? FinishExchange(everybody) : Abandon(everybody, status);
 }
 
 absl::Status MessageCommunicator::Fail(const absl::Status& reason) {

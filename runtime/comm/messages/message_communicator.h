@@ -2,10 +2,11 @@
 //
 // An exchange, on each rank of the group:
 //   Begin   tells every other member what it is about to do, with a fingerprint of it, and what
-//           that member receives where that is little (eager)
-//   Finish  waits until every member has told it the same; tells those who have more for it to go
-//           on; takes in what they send, piece by piece, combines terms in the order listed, as
-//           threads do, so with the same bits; and waits until others have what they receive
+//           that member receives where that is little; somewhat more is sent behind it, unasked
+//   Finish  waits until every member has told it the same; tells those who have much for it to go
+//           on (of a pair, at once); takes in what they send, piece by piece, combines terms in the
+//           order listed, as threads do, so with the same bits; and waits until others have what
+//           they receive
 // Between the two, in every wait for a message, and by Progress, what others were told to wait for
 // is sent.
 //
@@ -37,9 +38,10 @@
 #include "dtensor/runtime/comm/messages/message_transport.h"
 #include "dtensor/runtime/comm/send_list.h"
 #include "dtensor/runtime/comm/world_state.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/device/device.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 struct CallSummary;  // call_summary.h
 struct Note;         // message_notes.h
@@ -50,9 +52,12 @@ enum class WaitStage : uint8_t;
 struct MessageOptions {
   // Of a piece, at least 8. 0: 1 MiB, less in large worlds.
   int64_t piece_bytes = 0;
-  // What one rank sends another in one exchange goes at once where it is not more; at most half a
-  // note.
-  int64_t eager_bytes = 8192;
+  // What one rank sends another in one exchange goes with the call where it is not more; at most
+  // half a note.
+  int64_t note_bytes = 8192;
+  // And right behind the call, without waiting for a word, where it is not more than this. -1: a
+  // piece; at most MessageTransport::kMostUnaskedBytes.
+  int64_t eager_bytes = -1;
 };
 
 // Of one rank's thread. Device, transport and world outlive it; the device's memory is the host's.
@@ -65,9 +70,6 @@ class MessageCommunicator final : public Communicator {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   int64_t staging_bytes() const override { return kPiecesAtATime * size_ * piece_bytes_; }
-  absl::Status Begin(const Collective& collective, absl::Span<const ExchangePart> parts) override;
-  absl::Status Finish(const Collective& collective) override;
-  void Drop(const Collective& collective, std::shared_ptr<const void> owner) override;
   absl::Status FinishDropped() override;
   absl::Status Barrier(absl::string_view what) override;
   absl::Status Fail(const absl::Status& reason) override;
@@ -82,8 +84,17 @@ class MessageCommunicator final : public Communicator {
   void End();
 
  private:
-  // Of each peer: two that it sends, two that it receives.
-  static constexpr int64_t kPiecesAtATime = 4;
+  absl::Status BeginExchange(const Collective& collective,
+                             absl::Span<const ExchangePart> parts) override;
+  absl::Status FinishExchange(const Collective& collective) override;
+  void DropExchange(const Collective& collective, std::shared_ptr<const void> owner) override;
+
+  // Of each peer: two that it sends, two that it receives, and what came unasked.
+  static constexpr int64_t kPiecesAtATime = 5;
+
+  // How what one rank sends another in an exchange comes there; both know how many bytes it is.
+  enum class Way : uint8_t { kInNote, kUnasked, kAsked };
+  Way WayOf(int64_t bytes) const;
 
   struct Exchange;
   struct Group;     // of ranks, as this one sees it
@@ -105,6 +116,7 @@ class MessageCommunicator final : public Communicator {
   // Sending.
   void FindOutgoing(Exchange& exchange);
   absl::Status TellCall(Exchange& exchange);
+  void TellGo(Exchange& exchange);
   void Tell(const Exchange& exchange, int peer, Note note);  // but for the number
   absl::StatusOr<std::string> PackAll(const Exchange& exchange, const Outgoing& outgoing);
   absl::Status SendMore(Exchange& exchange, Outgoing& outgoing);
@@ -146,7 +158,7 @@ class MessageCommunicator final : public Communicator {
   Device& device_;
   MessageTransport& transport_;
   WorldState& world_;
-  const int64_t piece_bytes_, eager_bytes_;
+  const int64_t piece_bytes_, note_bytes_, eager_bytes_;
   std::vector<int> everyone_;
   SendLists lists_;
   std::list<Group> groups_;                         // the one used last first

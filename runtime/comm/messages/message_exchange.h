@@ -40,7 +40,8 @@ struct MessageCommunicator::Outgoing {
   int peer;
   std::vector<SendBox> boxes;
   int64_t bytes = 0;
-  bool eager = false, go = false;
+  Way way = Way::kInNote;
+  bool go = false;  // the peer said so, or need not
   // What of it was given to the transport: boxes before `box`, and of that pieces before `piece`.
   size_t box = 0, piece = 0;
   std::vector<BoxDims> pieces;
@@ -48,15 +49,15 @@ struct MessageCommunicator::Outgoing {
   // Those that may be on their way, in turn: of two, the older one is done first.
   Tensor staged[2];
   size_t given = 0;  // to the transport, pieces
-  bool sent() const { return eager || (go && box == boxes.size() && pending == 0); }
+  bool sent() const { return way == Way::kInNote || (go && box == boxes.size() && pending == 0); }
 };
 
 struct MessageCommunicator::Incoming {
   bool called = false;
   uint64_t fingerprint = 0;
-  std::string eager;  // what it sent at once
-  size_t taken = 0;   // bytes of it
-  int64_t bytes = 0;  // that are expected, as eager ones or later
+  std::string in_note;  // what came with its call
+  size_t taken = 0;     // bytes of it
+  int64_t bytes = 0;    // that are expected, however they come
   std::optional<CallSummary> summary;
 };
 

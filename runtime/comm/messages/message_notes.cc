@@ -12,7 +12,7 @@ std::string Encode(const Note& note) {
   out.U8(static_cast<uint8_t>(note.kind));
   if (note.kind == NoteKind::kCall) {
     out.U64(note.fingerprint);
-    out.Raw(note.eager);
+    out.Raw(note.bytes);
   } else if (note.kind == NoteKind::kSummary) {
     for (const std::string& text : {note.summary.op, note.summary.kind, note.summary.what}) {
       out.Text(text);
@@ -30,7 +30,7 @@ absl::StatusOr<Note> ReadNote(absl::string_view bytes) {
   note.kind = static_cast<NoteKind>(kind);
   if (note.kind == NoteKind::kCall) {
     note.fingerprint = in.U64();
-    note.eager = std::string(in.Rest());
+    note.bytes = std::string(in.Rest());
   } else if (note.kind == NoteKind::kSummary) {
     note.summary.op = in.Text();
     note.summary.kind = in.Text();

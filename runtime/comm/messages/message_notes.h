@@ -23,7 +23,7 @@ struct Note {
   uint64_t number = 0;
   NoteKind kind = NoteKind::kGo;
   uint64_t fingerprint = 0;  // of a call
-  std::string eager;         // of a call: bytes
+  std::string bytes;         // of a call: what the other receives
   CallSummary summary;
 };
 std::string Encode(const Note& note);

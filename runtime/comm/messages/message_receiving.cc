@@ -51,15 +51,12 @@ absl::Status MessageCommunicator::CheckNative(const Exchange& exchange) const {
 
 absl::Status MessageCommunicator::ReceiveAll(Exchange& exchange) {
   if (exchange.collective->native) DT_RETURN_IF_ERROR(CheckNative(exchange));
-  exchange.receives = true;
-  for (auto& [peer, incoming] : exchange.incoming) {
-    const int64_t bytes = incoming.bytes = BytesFrom(exchange, peer);
-    if (bytes > eager_bytes_) {
-      Tell(exchange, peer, {.kind = NoteKind::kGo});
-    } else if (static_cast<int64_t>(incoming.eager.size()) != bytes) {
+  for (const auto& [peer, incoming] : exchange.incoming) {
+    const int64_t bytes = incoming.bytes, in_note = incoming.in_note.size();
+    if (in_note != (WayOf(bytes) == Way::kInNote ? bytes : 0)) {
       return absl::InternalError(absl::StrCat(ExchangeLabel(*exchange.collective), "rank ", peer,
-                                              " sent ", incoming.eager.size(), " bytes, where ",
-                                              bytes, " are expected"));
+                                              " sent ", in_note, " bytes with its call, where ",
+                                              bytes, " are expected in all"));
     }
   }
   for (const ExchangePart& part : exchange.parts) {
@@ -116,12 +113,12 @@ absl::Status MessageCommunicator::ReceivePiece(Exchange& exchange, const Exchang
 absl::Status MessageCommunicator::ReceiveFrom(Exchange& exchange, int peer,
                                               absl::Span<std::byte> into, int& pending) {
   Incoming& incoming = exchange.incoming.at(peer);
-  if (incoming.bytes > eager_bytes_) {
+  if (WayOf(incoming.bytes) != Way::kInNote) {
     transport_.Receive(peer, exchange.group->channel, into, pending);
     return absl::OkStatus();
   }
-  DT_CHECK(incoming.taken + into.size() <= incoming.eager.size());
-  std::memcpy(into.data(), incoming.eager.data() + incoming.taken, into.size());
+  DT_CHECK(incoming.taken + into.size() <= incoming.in_note.size());
+  std::memcpy(into.data(), incoming.in_note.data() + incoming.taken, into.size());
   incoming.taken += into.size();
   return absl::OkStatus();
 }

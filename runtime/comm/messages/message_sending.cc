@@ -28,7 +28,8 @@ void MessageCommunicator::FindOutgoing(Exchange& exchange) {
     }
   }
   for (auto& [peer, outgoing] : by_peer) {
-    outgoing.eager = outgoing.bytes <= eager_bytes_;
+    outgoing.way = WayOf(outgoing.bytes);
+    outgoing.go = outgoing.way != Way::kAsked;
     exchange.outgoing.push_back(std::move(outgoing));
   }
 }
@@ -36,12 +37,22 @@ void MessageCommunicator::FindOutgoing(Exchange& exchange) {
 absl::Status MessageCommunicator::TellCall(Exchange& exchange) {
   for (const Outgoing& outgoing : exchange.outgoing) {
     Note note = {.kind = NoteKind::kCall, .fingerprint = exchange.fingerprint};
-    if (outgoing.eager) {
-      DT_ASSIGN_OR_RETURN(note.eager, PackAll(exchange, outgoing));
+    if (outgoing.way == Way::kInNote) {
+      DT_ASSIGN_OR_RETURN(note.bytes, PackAll(exchange, outgoing));
     }
     Tell(exchange, outgoing.peer, std::move(note));
   }
+  for (Outgoing& outgoing : exchange.outgoing) DT_RETURN_IF_ERROR(SendMore(exchange, outgoing));
   return absl::OkStatus();
+}
+
+// Before anything is sent that this rank was asked for: both may send at the same time then.
+void MessageCommunicator::TellGo(Exchange& exchange) {
+  exchange.receives = true;
+  for (auto& [peer, incoming] : exchange.incoming) {
+    incoming.bytes = BytesFrom(exchange, peer);
+    if (WayOf(incoming.bytes) == Way::kAsked) Tell(exchange, peer, {.kind = NoteKind::kGo});
+  }
 }
 
 void MessageCommunicator::Tell(const Exchange& exchange, int peer, Note note) {
@@ -65,7 +76,7 @@ absl::StatusOr<std::string> MessageCommunicator::PackAll(const Exchange& exchang
 }
 
 absl::Status MessageCommunicator::SendMore(Exchange& exchange, Outgoing& outgoing) {
-  while (outgoing.go && !outgoing.eager && outgoing.box < outgoing.boxes.size()) {
+  while (outgoing.go && outgoing.way != Way::kInNote && outgoing.box < outgoing.boxes.size()) {
     const SendBox& box = outgoing.boxes[outgoing.box];
     const Tensor& source = exchange.parts[box.part].src;
     if (outgoing.pieces.empty()) {
@@ -82,7 +93,12 @@ absl::Status MessageCommunicator::SendMore(Exchange& exchange, Outgoing& outgoin
       bytes = absl::MakeSpan(staged.data<std::byte>(), static_cast<size_t>(staged.bytes()));
     }
     DT_RETURN_IF_ERROR(Settle());
-    transport_.Send(outgoing.peer, exchange.group->channel, *bytes, outgoing.pending);
+    const uint64_t channel = exchange.group->channel;
+    if (outgoing.way == Way::kUnasked) {
+      transport_.SendUnasked(outgoing.peer, channel, *bytes, outgoing.pending);
+    } else {
+      transport_.Send(outgoing.peer, channel, *bytes, outgoing.pending);
+    }
     ++outgoing.given;
     if (++outgoing.piece < outgoing.pieces.size()) continue;
     ++outgoing.box;

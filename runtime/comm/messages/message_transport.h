@@ -3,7 +3,8 @@
 // Between two ranks there are channels. On each, notes come in the order in which they were sent,
 // and messages fill the memory that was given for them in the order in which it was given; notes do
 // not wait for messages. A message is sent only after its receiver has said, by a note, that it is
-// about to give it memory, so nothing is kept that nobody asked for.
+// about to give it memory, so as a rule nothing is kept that nobody asked for; SendUnasked is for
+// what is worth keeping until then.
 //
 // Of one rank's thread. Nothing moves but within a call.
 #ifndef DTENSOR_RUNTIME_COMM_MESSAGES_MESSAGE_TRANSPORT_H_
@@ -18,8 +19,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 class MessageTransport {
  public:
@@ -35,6 +37,14 @@ class MessageTransport {
   // come. They stay where they are until then. Both sides agree about sizes.
   virtual void Send(int peer, uint64_t channel, absl::Span<const std::byte> bytes,
                     int& pending) = 0;
+  static constexpr size_t kMostUnaskedBytes = 1 << 20;
+  // As Send, of at most kMostUnaskedBytes, whether the peer is about to give memory or not: until
+  // it does the message is kept, and what is sent afterwards is not held up. (Of one peer's at
+  // least 64 MiB are kept; behind what is more it may be.)
+  virtual void SendUnasked(int peer, uint64_t channel, absl::Span<const std::byte> bytes,
+                           int& pending) {
+    Send(peer, channel, bytes, pending);
+  }
   virtual void Receive(int peer, uint64_t channel, absl::Span<std::byte> into, int& pending) = 0;
 
   // Bytes of messages, to the peer and from it, that have moved so far: a peer of which they do is

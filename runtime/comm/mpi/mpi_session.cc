@@ -11,6 +11,8 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "dtensor/runtime/comm/mpi/call_watch.h"
+#include "dtensor/runtime/core/no_throw.h"
 #include "dtensor/runtime/core/status.h"
 
 namespace dtensor {
@@ -118,6 +120,27 @@ absl::Status CheckThread() {
       "or initialize by MPI_Init_thread with MPI_THREAD_SERIALIZED");
 }
 
+absl::Status StartAndTest(const char* call, MpiStart start, const MpiStop& stop) {
+  CallWatch watch(stop, {.who = "joining the world", .polls = true});
+  MPI_Request request = MPI_REQUEST_NULL;
+  const auto run = [&](const char* name, MpiStart function) {
+    const SigpipeGuard guard;
+    return watch.Call(name, [&] { return function(&request); });
+  };
+  if (const int code = run(call, start); code != MPI_SUCCESS) return MpiError(call, code);
+  const Clock::time_point begin = Clock::now();
+  while (true) {
+    int done = 0;
+    const int code = run("MPI_Test", [&](MPI_Request* tested) {
+      return MPI_Test(tested, &done, MPI_STATUS_IGNORE);
+    });
+    if (code != MPI_SUCCESS) return MpiError("MPI_Test", code);
+    if (done != 0) return absl::OkStatus();
+    DT_RETURN_IF_ERROR(stop());
+    PauseBetweenLooks(Clock::now() - begin, std::chrono::milliseconds(1));
+  }
+}
+
 }  // namespace
 
 absl::Status StartMpi(const MpiStop& stop) {
@@ -146,30 +169,16 @@ bool MpiIsRunning() {
 
 bool MpiIsOurs() { return Session::Of().is_ours(); }
 
-absl::Status AwaitMpi(MPI_Request request, const MpiStop& stop) {
-  const Clock::time_point start = Clock::now();
-  while (true) {
-    int done = 0;
-    {
-      const SigpipeGuard guard;
-      const int code = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
-      if (code != MPI_SUCCESS) return MpiError("MPI_Test", code);
-    }
-    if (done != 0) return absl::OkStatus();
-    DT_RETURN_IF_ERROR(stop());
-    PauseBetweenLooks(Clock::now() - start, std::chrono::milliseconds(1));
-  }
+absl::Status AwaitMpi(const char* call, MpiStart start, const MpiStop& stop) {
+  return NoThrow([&] { return StartAndTest(call, start, stop); });
 }
 
 absl::StatusOr<MPI_Comm> DuplicateComm(MPI_Comm comm, const MpiStop& stop) {
-  const SigpipeGuard guard;
   // Written to when the request is done, which may be after this wait was given up.
   MPI_Comm* const made = new MPI_Comm(MPI_COMM_NULL);
-  MPI_Request request = MPI_REQUEST_NULL;
-  const int code = MPI_Comm_idup(comm, made, &request);
-  absl::Status status =
-      code == MPI_SUCCESS ? AwaitMpi(request, stop) : MpiError("MPI_Comm_idup", code);
-  if (!status.ok()) return status;
+  DT_RETURN_IF_ERROR(AwaitMpi(
+      "MPI_Comm_idup", [&](MPI_Request* request) { return MPI_Comm_idup(comm, made, request); },
+      stop));
   const MPI_Comm duplicate = *made;
   delete made;
   MPI_Comm_set_errhandler(duplicate, MPI_ERRORS_RETURN);

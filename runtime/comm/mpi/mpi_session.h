@@ -2,7 +2,8 @@
 //
 // MPI is no failure detector: a call that needs a peer which died may never return, and what is
 // on its way cannot be taken back. So nothing here blocks in MPI; waits are of requests, and end
-// when their caller says so.
+// when their caller says so. Where a call hangs that does not block, the process ends
+// (call_watch.h).
 #ifndef DTENSOR_RUNTIME_COMM_MPI_MPI_SESSION_H_
 #define DTENSOR_RUNTIME_COMM_MPI_MPI_SESSION_H_
 
@@ -12,13 +13,14 @@
 #include <functional>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
 namespace dtensor {
 
-// Why a wait is to end; OK while it may go on.
+// Why a wait is to end; OK while it may go on. Thread-safe.
 using MpiStop = std::function<absl::Status()>;
 
 // Initializes MPI, unless the program has. MPI_Init waits for all processes that mpirun has
@@ -34,9 +36,12 @@ bool MpiIsRunning();
 // knows.
 bool MpiIsOurs();
 
-// Until the request is done. Where `stop` ends the wait, the request is lost: what it refers to
-// must stay where it is for good.
-absl::Status AwaitMpi(MPI_Request request, const MpiStop& stop);
+// Until what `start`, which is MPI's function `call`, requests is done. Where `stop` ends the wait,
+// the request is lost: what it refers to must stay where it is for good. Where `stop` does, and MPI
+// does not return for 5 s, the process ends. Errors: stop's; as MpiError; kInternal where there is
+// no thread to be had.
+using MpiStart = absl::FunctionRef<int(MPI_Request*)>;
+absl::Status AwaitMpi(const char* call, MpiStart start, const MpiStop& stop);
 // A communicator of the same processes, whose errors are returned. Collective.
 absl::StatusOr<MPI_Comm> DuplicateComm(MPI_Comm comm, const MpiStop& stop);
 // kUnavailable, with MPI's words for `code`.

@@ -98,10 +98,12 @@ MpiTransport::MpiTransport(MPI_Comm comm, WorldState& world, const MpiOptions& o
       world_(world),
       options_(options),
       most_tag_(MostTag(comm, options.most_tag)),
-      peers_(RanksOf(comm)) {
+      peers_(RanksOf(comm)),
+      watch_([&world] { return world.failure(); }, {.who = absl::StrCat("rank ", RankIn(comm))}) {
   for (size_t peer = 0; peer < peers_.size(); ++peer) {
     if (static_cast<int>(peer) != RankIn(comm)) peers_[peer] = std::make_unique<Peer>();
   }
+  world_.TellOfFailure([this] { watch_.Wake(); });
   BeginMpiWorld();
 }
 
@@ -113,8 +115,9 @@ MpiTransport::~MpiTransport() {
   Cancel();
   if (drained_ && !failed && MpiIsRunning()) {
     MPI_Comm comm = comm_;
-    MPI_Comm_free(&comm);
+    watch_.Call("MPI_Comm_free", [&] { return MPI_Comm_free(&comm); });
   }
+  world_.TellOfFailure(nullptr);
   EndMpiWorld(!failed ? MpiEnd::kClean : under_way ? MpiEnd::kFailedUnderWay : MpiEnd::kFailed);
   if (transfers_.empty()) return;
   // MPI refers to them for as long as it is there.
@@ -141,17 +144,19 @@ bool MpiTransport::CanCall() {
 void MpiTransport::Start(std::unique_ptr<Transfer> made, absl::Span<std::byte> bytes, int tag) {
   const SigpipeGuard guard;
   Transfer& transfer = *transfers_.emplace_back(std::move(made));
-  const auto send = transfer.how == How::kSendAndHear ? MPI_Issend : MPI_Isend;
+  const bool receives = transfer.how == How::kReceive, hears = transfer.how == How::kSendAndHear;
+  const auto send = hears ? MPI_Issend : MPI_Isend;
+  const char* const name = receives ? "MPI_Irecv" : hears ? "MPI_Issend" : "MPI_Isend";
   const size_t most = tag == kNoteTag ? bytes.size() : options_.most_bytes;
   for (size_t at = 0; at < bytes.size(); at += most) {
     const absl::Span<std::byte> part = bytes.subspan(at, most);
     const int size = static_cast<int>(part.size());
     MPI_Request request = MPI_REQUEST_NULL;
-    const int code =
-        transfer.how == How::kReceive
-            ? MPI_Irecv(part.data(), size, MPI_BYTE, transfer.peer, tag, comm_, &request)
-            : send(part.data(), size, MPI_BYTE, transfer.peer, tag, comm_, &request);
-    if (code != MPI_SUCCESS) return Lose(transfer.peer, MpiError("MPI_Isend", code));
+    const int code = watch_.Call(name, [&] {
+      return receives ? MPI_Irecv(part.data(), size, MPI_BYTE, transfer.peer, tag, comm_, &request)
+                      : send(part.data(), size, MPI_BYTE, transfer.peer, tag, comm_, &request);
+    });
+    if (code != MPI_SUCCESS) return Lose(transfer.peer, MpiError(name, code));
     requests_.push_back(request);
     of_.push_back(&transfer);
     ++transfer.unfinished;
@@ -278,8 +283,10 @@ bool MpiTransport::Look() {
   std::vector<int> done(requests_.size());
   std::vector<MPI_Status> statuses(requests_.size());
   int count = 0;
-  const int code = MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count,
-                                done.data(), statuses.data());
+  const int code = watch_.Call("MPI_Testsome", [&] {
+    return MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, done.data(),
+                        statuses.data());
+  });
   if (count == MPI_UNDEFINED || count == 0) return any_note;
   std::vector<Transfer*> finished;
   for (int i = 0; i < count; ++i) {
@@ -315,7 +322,9 @@ bool MpiTransport::TakeNotesIn() {
     int found = 0;
     MPI_Message message = MPI_MESSAGE_NULL;
     MPI_Status status;
-    const int code = MPI_Improbe(MPI_ANY_SOURCE, kNoteTag, comm_, &found, &message, &status);
+    const int code = watch_.Call("MPI_Improbe", [&] {
+      return MPI_Improbe(MPI_ANY_SOURCE, kNoteTag, comm_, &found, &message, &status);
+    });
     if (code != MPI_SUCCESS || found == 0) return any;
     any = true;
     int size = 0;
@@ -324,8 +333,10 @@ bool MpiTransport::TakeNotesIn() {
         std::make_unique<Transfer>(Transfer{.peer = status.MPI_SOURCE, .how = How::kReceive});
     note->text.resize(size);
     MPI_Request request = MPI_REQUEST_NULL;
-    if (const int asked = MPI_Imrecv(note->text.data(), size, MPI_BYTE, &message, &request);
-        asked != MPI_SUCCESS) {
+    const int asked = watch_.Call("MPI_Imrecv", [&] {
+      return MPI_Imrecv(note->text.data(), size, MPI_BYTE, &message, &request);
+    });
+    if (asked != MPI_SUCCESS) {
       Lose(note->peer, MpiError("MPI_Imrecv", asked));
       continue;
     }

@@ -8,6 +8,8 @@
 //
 // MPI tells nothing of peers that die, and calls that wait for them never return. So nothing here
 // waits in MPI; the world says who died (WorldState), and from then on MPI is not called any more.
+// A call that hangs all the same, for 5 s when the world has failed, ends this process with status
+// 1, and the world's failure on stderr (call_watch.h).
 // What was on its way then MPI may still move if others call it: see MpiOptions::keeps_bytes.
 #ifndef DTENSOR_RUNTIME_COMM_MPI_MPI_TRANSPORT_H_
 #define DTENSOR_RUNTIME_COMM_MPI_MPI_TRANSPORT_H_
@@ -27,6 +29,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "dtensor/runtime/comm/messages/message_transport.h"
+#include "dtensor/runtime/comm/mpi/call_watch.h"
 #include "dtensor/runtime/comm/world_state.h"
 
 namespace dtensor {
@@ -42,7 +45,8 @@ struct MpiOptions {
 class MpiTransport final : public MessageTransport {
  public:
   // Takes over `comm`, whose ranks are the world's, and whose errors are returned. `world`
-  // outlives it. Requires: MPI runs until it is destroyed, or nothing more is expected of it.
+  // outlives it, and tells it of a failure. Requires: MPI runs until it is destroyed, or nothing
+  // more is expected of it. Throws std::system_error where there is no thread to be had.
   MpiTransport(MPI_Comm comm, WorldState& world, const MpiOptions& options = {});
   // Frees the communicator, if all ranks have left and have heard so; else leaves it as it is.
   ~MpiTransport() override;
@@ -86,6 +90,7 @@ class MpiTransport final : public MessageTransport {
   bool leaves_ = false, cancelled_ = false;
   bool drained_ = false;  // when it was cancelled: nothing was on its way, nor will be
   mutable std::optional<std::chrono::steady_clock::time_point> over_;  // all ranks' functions
+  CallWatch watch_;
 };
 
 }  // namespace dtensor

@@ -6,10 +6,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -25,14 +28,28 @@ namespace {
 // Of a world that fails when it is told to.
 class World final : public WorldState {
  public:
-  absl::Status Fail(int, const absl::Status& reason) override { return failure_ = reason; }
-  absl::Status failure() const override { return failure_; }
-  bool failed() const override { return !failure_.ok(); }
+  absl::Status Fail(int, const absl::Status& reason) override {
+    const std::lock_guard lock(mutex_);
+    failure_ = reason;
+    if (told_) told_();
+    return failure_;
+  }
+  absl::Status failure() const override {
+    const std::lock_guard lock(mutex_);
+    return failure_;
+  }
+  bool failed() const override { return !failure().ok(); }
+  void TellOfFailure(std::function<void()> told) override {
+    const std::lock_guard lock(mutex_);
+    told_ = std::move(told);
+  }
   std::optional<absl::Status> returned(int) const override { return std::nullopt; }
   double timeout_seconds() const override { return 60; }
 
  private:
+  mutable std::mutex mutex_;
   absl::Status failure_;
+  std::function<void()> told_;
 };
 
 MPI_Comm NewComm() {

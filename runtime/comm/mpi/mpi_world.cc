@@ -54,10 +54,10 @@ absl::StatusOr<std::vector<std::string>> GatherTexts(MPI_Comm comm, const std::s
   int ranks = 0;
   MPI_Comm_size(comm, &ranks);
   m.sizes.resize(ranks);
-  MPI_Request request = MPI_REQUEST_NULL;
-  int code = MPI_Iallgather(&m.size, 1, MPI_INT, m.sizes.data(), 1, MPI_INT, comm, &request);
-  if (code != MPI_SUCCESS) return MpiError("MPI_Iallgather", code);
-  DT_RETURN_IF_ERROR(AwaitMpi(request, stop));
+  const auto gather_sizes = [&](MPI_Request* request) {
+    return MPI_Iallgather(&m.size, 1, MPI_INT, m.sizes.data(), 1, MPI_INT, comm, request);
+  };
+  DT_RETURN_IF_ERROR(AwaitMpi("MPI_Iallgather", gather_sizes, stop));
   int64_t total = 0;
   for (const int size : m.sizes) {
     m.begins.push_back(static_cast<int>(total));
@@ -66,10 +66,11 @@ absl::StatusOr<std::vector<std::string>> GatherTexts(MPI_Comm comm, const std::s
     return InvalidArgument({"JoinWorld: ranks say more of themselves than MPI gathers (2 GiB)"});
   }
   m.all.resize(static_cast<size_t>(total));
-  code = MPI_Iallgatherv(m.mine.data(), m.size, MPI_BYTE, m.all.data(), m.sizes.data(),
-                         m.begins.data(), MPI_BYTE, comm, &request);
-  if (code != MPI_SUCCESS) return MpiError("MPI_Iallgatherv", code);
-  DT_RETURN_IF_ERROR(AwaitMpi(request, stop));
+  const auto gather_texts = [&](MPI_Request* request) {
+    return MPI_Iallgatherv(m.mine.data(), m.size, MPI_BYTE, m.all.data(), m.sizes.data(),
+                           m.begins.data(), MPI_BYTE, comm, request);
+  };
+  DT_RETURN_IF_ERROR(AwaitMpi("MPI_Iallgatherv", gather_texts, stop));
   memory.reset(&m);
   std::vector<std::string> texts;
   for (int rank = 0; rank < ranks; ++rank) {

@@ -8,8 +8,9 @@
 #include "absl/status/statusor.h"
 #include "dtensor/runtime/comm/process/launch.h"
 #include "dtensor/runtime/comm/process/world_joiner.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // This process as the rank that it is in `comm`, which stays the caller's: ranks gather over it
 // what they are, and then use it no more; messages have a duplicate. Collective. Where rank 0

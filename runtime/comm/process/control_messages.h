@@ -9,8 +9,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 enum class ControlMessage : uint8_t {
   kCard = 1,  // to rank 0: a text, when a rank comes

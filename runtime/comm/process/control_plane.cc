@@ -227,6 +227,12 @@ absl::Status ControlPlane::failure() const {
   return failure_;
 }
 
+void ControlPlane::TellOfFailure(std::function<void()> told) {
+  const std::lock_guard lock(mutex_);
+  told_of_failure_ = std::move(told);
+  if (!failure_.ok() && told_of_failure_) told_of_failure_();
+}
+
 void ControlPlane::Leave(const absl::Status& status) {
   {
     const std::lock_guard lock(mutex_);
@@ -277,6 +283,7 @@ void ControlPlane::SetFailure(const absl::Status& failure) {
   failed_.store(true, std::memory_order_release);
   Broadcast(TypeOf(ControlMessage::kFailed), Encode(RankStatus{0, failure}));
   changed_.notify_all();
+  if (told_of_failure_) told_of_failure_();
 }
 
 void ControlPlane::SetLeft(int rank, const absl::Status& status) {

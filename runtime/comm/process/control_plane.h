@@ -15,6 +15,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -27,11 +28,12 @@
 #include "absl/status/statusor.h"
 #include "dtensor/runtime/comm/process/control_messages.h"
 #include "dtensor/runtime/comm/world_state.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/net/framed_link.h"
 #include "dtensor/runtime/net/handshake.h"
 #include "dtensor/runtime/net/socket.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 struct ControlPlaneOptions {
   int rank = 0, size = 1;
@@ -63,6 +65,7 @@ class ControlPlane final : public WorldState {
   absl::Status Fail(int rank, const absl::Status& reason) override;
   bool failed() const override { return failed_.load(std::memory_order_acquire); }
   absl::Status failure() const override;
+  void TellOfFailure(std::function<void()> told) override;
   double timeout_seconds() const override { return timeout_.count(); }
 
   // This rank's function returned `status`: it takes part in nothing more.
@@ -116,6 +119,7 @@ class ControlPlane final : public WorldState {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   absl::Status failure_;
+  std::function<void()> told_of_failure_;
   std::vector<std::optional<absl::Status>> returned_;
   int left_ = 0;
   bool over_ = false, stop_ = false;

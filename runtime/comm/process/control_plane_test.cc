@@ -3,6 +3,8 @@
 
 #include <chrono>
 #include <functional>
+#include <future>
+#include <latch>
 #include <random>
 #include <string>
 #include <thread>
@@ -135,6 +137,29 @@ TEST(ControlPlane, TheFirstFailureIsEverybodys) {
   });
   EXPECT_THAT(results[0], StatusIs(absl::StatusCode::kDataLoss, HasSubstr(": mine")));
   EXPECT_THAT(results, ::testing::Each(results[0]));
+}
+
+TEST(ControlPlane, TellsOfAFailureOnceItIsThere) {
+  std::latch all_ask(3);
+  const auto results = Worlds(3).Run({0, 1, 2}, [&](ControlPlane& plane) -> absl::Status {
+    std::promise<void> told;
+    bool of_another = false, at_once = false;
+    plane.TellOfFailure([&] { of_another = true; });
+    plane.TellOfFailure([&] { told.set_value(); });
+    all_ask.arrive_and_wait();
+    // Rank 0 is told by its own call, the others by their threads.
+    if (plane.rank() == 0) plane.Fail(0, absl::DataLossError("lost")).IgnoreError();
+    told.get_future().wait();
+    EXPECT_TRUE(plane.failed());
+    plane.TellOfFailure(nullptr);
+    plane.TellOfFailure([&] { at_once = true; });
+    EXPECT_TRUE(at_once);
+    EXPECT_FALSE(of_another);
+    plane.TellOfFailure(nullptr);
+    return plane.failure();
+  });
+  EXPECT_THAT(results,
+              ::testing::Each(StatusIs(absl::StatusCode::kDataLoss, HasSubstr("rank 0: lost"))));
 }
 
 TEST(ControlPlane, TellsWhatOthersReturned) {

@@ -9,9 +9,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/device/cpu/shared_arena.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 struct HostCard {
   int port = 0;           // 0: it listens nowhere

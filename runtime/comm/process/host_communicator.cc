@@ -20,20 +20,21 @@ Communicator& HostCommunicator::For(absl::Span<const int> group) {
   return here ? shared_ : messages_;
 }
 
-absl::Status HostCommunicator::Begin(const Collective& collective,
-                                     absl::Span<const ExchangePart> parts) {
+absl::Status HostCommunicator::BeginExchange(const Collective& collective,
+                                             absl::Span<const ExchangePart> parts) {
   DT_RETURN_IF_ERROR(FinishDropped(collective.group));
   DT_RETURN_IF_ERROR(For(collective.group).Begin(collective, parts));
   begun_.push_back({&collective, nullptr});
   return absl::OkStatus();
 }
 
-absl::Status HostCommunicator::Finish(const Collective& collective) {
+absl::Status HostCommunicator::FinishExchange(const Collective& collective) {
   begun_.remove_if([&](const Begun& begun) { return begun.collective == &collective; });
   return For(collective.group).Finish(collective);
 }
 
-void HostCommunicator::Drop(const Collective& collective, std::shared_ptr<const void> owner) {
+void HostCommunicator::DropExchange(const Collective& collective,
+                                    std::shared_ptr<const void> owner) {
   const auto begun = std::find_if(begun_.begin(), begun_.end(), [&](const Begun& known) {
     return known.collective == &collective;
   });
@@ -51,7 +52,7 @@ absl::Status HostCommunicator::FinishDropped(absl::Span<const int> group) {
   });
   if (before == begun_.end()) return absl::OkStatus();
   const Begun dropped = *before;
-  Finish(*dropped.collective).IgnoreError();
+  FinishExchange(*dropped.collective).IgnoreError();
   return failure();
 }
 
@@ -61,7 +62,7 @@ absl::Status HostCommunicator::FinishDropped() {
                                     [](const Begun& begun) { return begun.owner != nullptr; });
     if (first == begun_.end()) return absl::OkStatus();
     const Begun dropped = *first;
-    DT_RETURN_IF_ERROR(Finish(*dropped.collective));
+    DT_RETURN_IF_ERROR(FinishExchange(*dropped.collective));
   }
 }
 

@@ -11,8 +11,9 @@
 #include "absl/types/span.h"
 #include "dtensor/runtime/comm/communicator.h"
 #include "dtensor/runtime/comm/shared/host_ranks.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // Of one rank's thread. The three outlive it.
 class HostCommunicator final : public Communicator {
@@ -22,9 +23,6 @@ class HostCommunicator final : public Communicator {
   int rank() const override { return messages_.rank(); }
   int size() const override { return messages_.size(); }
   int64_t staging_bytes() const override { return messages_.staging_bytes(); }
-  absl::Status Begin(const Collective& collective, absl::Span<const ExchangePart> parts) override;
-  absl::Status Finish(const Collective& collective) override;
-  void Drop(const Collective& collective, std::shared_ptr<const void> owner) override;
   absl::Status FinishDropped() override;
   absl::Status Barrier(absl::string_view what) override { return messages_.Barrier(what); }
   absl::Status Fail(const absl::Status& reason) override { return messages_.Fail(reason); }
@@ -34,6 +32,11 @@ class HostCommunicator final : public Communicator {
   void End();
 
  private:
+  absl::Status BeginExchange(const Collective& collective,
+                             absl::Span<const ExchangePart> parts) override;
+  absl::Status FinishExchange(const Collective& collective) override;
+  void DropExchange(const Collective& collective, std::shared_ptr<const void> owner) override;
+
   struct Begun {
     const Collective* collective;
     std::shared_ptr<const void> owner;  // of what was dropped

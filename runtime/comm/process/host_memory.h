@@ -12,10 +12,11 @@
 #include "dtensor/runtime/comm/shared/host_ranks.h"
 #include "dtensor/runtime/comm/shared/shared_world.h"
 #include "dtensor/runtime/comm/world_state.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/device/cpu/shared_arena.h"
 #include "dtensor/runtime/device/device.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // An arena for a rank in a world of `size`. Errors: SharedArena's.
 absl::StatusOr<std::shared_ptr<SharedArena>> MakeRankArena(int size);

@@ -8,9 +8,10 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/net/socket.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 struct LaunchedRank {
   int rank = 0, size = 1;

@@ -19,11 +19,12 @@
 #include "dtensor/runtime/comm/process/host_communicator.h"
 #include "dtensor/runtime/comm/process/host_memory.h"
 #include "dtensor/runtime/comm/process/launch.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/device/cpu/shared_arena.h"
 #include "dtensor/runtime/device/device.h"
 #include "dtensor/runtime/net/socket.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // What a rank brings to its world, where that is not what launch.h says or not TCP.
 struct RankLinks {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "dtensor/runtime/core/status.h"
@@ -15,8 +16,13 @@
 namespace dtensor {
 namespace {
 
-enum class FrameKind : uint8_t { kNote = 1, kMessage, kLeave };
+enum class FrameKind : uint8_t { kNote = 1, kMessage, kLeave, kUnasked };
+bool IsMessage(FrameKind kind) {
+  return kind == FrameKind::kMessage || kind == FrameKind::kUnasked;
+}
+
 constexpr size_t kHeaderBytes = 17;
+constexpr size_t kMostAside = 64 << 20;  // bytes of a peer's messages that nobody gave memory for
 
 std::string EncodeHeader(size_t size, FrameKind kind, uint64_t channel) {
   WireWriter header;
@@ -48,16 +54,16 @@ struct TcpTransport::Link {
   explicit Link(Socket socket_in) : socket(std::move(socket_in)) {}
 
   bool wants_to_send() const { return lost.ok() && !deaf && !out.empty(); }
-  // False while a message has come that no memory waits for.
-  bool wants_to_read() const {
-    return lost.ok() && !(in_body && kind == FrameKind::kMessage && !HasSlot());
-  }
+  bool wants_to_read() const { return lost.ok() && !is_held_up(); }
+  // By a message that no memory waits for.
+  bool is_held_up() const { return in_body && IsMessage(kind) && !is_aside && !HasSlot(); }
   bool HasSlot() const { return slots.find(channel) != slots.end(); }
 
   void Send() {
     while (wants_to_send()) {
       Piece& piece = out.front();
-      const auto sent = socket.SendSome(piece.all().subspan(done));
+      // A header goes with what it is for: it would wake the peer for nothing.
+      const auto sent = socket.SendSome(piece.all().subspan(done), /*more_follows=*/out.size() > 1);
       // What the peer said before is there to be read; reading meets the end too.
       if (!sent.ok()) {
         deaf = true;
@@ -90,7 +96,7 @@ struct TcpTransport::Link {
       }
       any = true;
       filled += got;
-      if (in_body && kind == FrameKind::kMessage) moved += got;
+      if (in_body && IsMessage(kind)) moved += got;
       if (got == into.size()) EndOfPart();
     }
     return any;
@@ -101,8 +107,8 @@ struct TcpTransport::Link {
     if (!in_body) {
       return absl::MakeSpan(reinterpret_cast<std::byte*>(header), kHeaderBytes).subspan(filled);
     }
-    if (kind == FrameKind::kNote) {
-      return absl::MakeSpan(reinterpret_cast<std::byte*>(note.data()), note.size()).subspan(filled);
+    if (kind == FrameKind::kNote || is_aside) {
+      return absl::MakeSpan(reinterpret_cast<std::byte*>(text.data()), text.size()).subspan(filled);
     }
     return slots[channel].front().into.subspan(filled);
   }
@@ -112,13 +118,44 @@ struct TcpTransport::Link {
     if (!in_body) return ReadHeader();
     in_body = false;
     if (kind == FrameKind::kNote) {
-      notes[channel].push_back(std::move(note));
-      return;
+      notes[channel].push_back(std::move(text));
+    } else if (is_aside && !HasSlot()) {
+      aside_bytes += text.size();
+      aside[channel].push_back(std::move(text));
+    } else {
+      const auto slot = slots.find(channel);
+      const Slot& filled_one = slot->second.front();
+      if (is_aside) absl::c_copy(BytesOf(text), filled_one.into.begin());
+      --*filled_one.pending;
+      slot->second.pop_front();
+      if (slot->second.empty()) slots.erase(slot);
     }
-    const auto slot = slots.find(channel);
-    --*slot->second.front().pending;
-    slot->second.pop_front();
-    if (slot->second.empty()) slots.erase(slot);
+    is_aside = false;
+  }
+
+  // Reads a message that is in the way aside, at the second call that finds it there. Whether this
+  // is the first.
+  bool MakeWay() {
+    const bool may_go_aside =
+        is_held_up() && kind == FrameKind::kUnasked && aside_bytes + size <= kMostAside;
+    const bool again = std::exchange(was_held_up, may_go_aside);
+    if (!may_go_aside || !again) return may_go_aside;
+    is_aside = true;
+    was_held_up = false;
+    text.assign(size, '\0');
+    return false;
+  }
+
+  // The oldest message of the channel that was read aside, into memory that is given now.
+  void TakeAside(uint64_t from, const Slot& slot) {
+    const auto known = aside.find(from);
+    const std::string message = std::move(known->second.front());
+    known->second.pop_front();
+    if (known->second.empty()) aside.erase(known);
+    aside_bytes -= message.size();
+    if (!CheckSize(slot, message.size())) return;
+    absl::c_copy(BytesOf(message), slot.into.begin());
+    --*slot.pending;
   }
 
   void ReadHeader() {
@@ -129,9 +166,10 @@ struct TcpTransport::Link {
     if (kind == FrameKind::kLeave) {
       left = true;
     } else if (kind == FrameKind::kNote && size <= kMostNoteBytes) {
-      note.assign(size, '\0');
+      text.assign(size, '\0');
       in_body = true;
-    } else if (kind == FrameKind::kMessage) {
+    } else if (kind == FrameKind::kMessage ||
+               (kind == FrameKind::kUnasked && size <= kMostUnaskedBytes)) {
       in_body = true;
       CheckSlot();
     } else {
@@ -140,11 +178,14 @@ struct TcpTransport::Link {
   }
 
   void CheckSlot() {
-    if (!in_body || kind != FrameKind::kMessage || !HasSlot()) return;
-    const size_t expected = slots[channel].front().into.size();
-    if (expected == size) return;
-    Lose(InvalidArgument({"it sent a message of ", absl::StrCat(size), " bytes, where ",
-                          absl::StrCat(expected), " are expected"}));
+    if (!in_body || !IsMessage(kind) || !HasSlot()) return;
+    CheckSize(slots[channel].front(), size);
+  }
+  bool CheckSize(const Slot& slot, uint64_t came) {
+    if (came == slot.into.size()) return true;
+    Lose(InvalidArgument({"it sent a message of ", absl::StrCat(came), " bytes, where ",
+                          absl::StrCat(slot.into.size()), " are expected"}));
+    return false;
   }
 
   void Lose(const absl::Status& why) {
@@ -165,10 +206,14 @@ struct TcpTransport::Link {
   bool in_body = false;
   uint64_t size = 0, channel = 0;
   FrameKind kind = FrameKind::kNote;
-  std::string note;
+  std::string text;       // a note, or a message that is read aside
+  bool is_aside = false;  // what is being read
+  bool was_held_up = false;
   // Of the channels that have some.
   std::map<uint64_t, std::deque<Slot>> slots;
   std::map<uint64_t, std::deque<std::string>> notes;
+  std::map<uint64_t, std::deque<std::string>> aside;  // messages; then there are no slots
+  size_t aside_bytes = 0;
 };
 
 TcpTransport::TcpTransport(std::vector<Socket> peers) {
@@ -232,19 +277,33 @@ std::optional<std::string> TcpTransport::TakeNote(int peer, uint64_t channel) {
 
 void TcpTransport::Send(int peer, uint64_t channel, absl::Span<const std::byte> bytes,
                         int& pending) {
+  SendMessage(peer, channel, bytes, /*unasked=*/false, pending);
+}
+
+void TcpTransport::SendUnasked(int peer, uint64_t channel, absl::Span<const std::byte> bytes,
+                               int& pending) {
+  DT_CHECK(bytes.size() <= kMostUnaskedBytes);
+  SendMessage(peer, channel, bytes, /*unasked=*/true, pending);
+}
+
+void TcpTransport::SendMessage(int peer, uint64_t channel, absl::Span<const std::byte> bytes,
+                               bool unasked, int& pending) {
   if (cancelled_) return;
   Link& to = link(peer);
-  to.out.push_back({EncodeHeader(bytes.size(), FrameKind::kMessage, channel)});
-  to.out.push_back({"", bytes, &pending});
-  ++pending;
+  const FrameKind kind = unasked ? FrameKind::kUnasked : FrameKind::kMessage;
+  to.out.push_back({EncodeHeader(bytes.size(), kind, channel)});
+  if (!bytes.empty()) to.out.push_back({"", bytes, &pending});
+  pending += bytes.empty() ? 0 : 1;
   to.Send();
 }
 
 void TcpTransport::Receive(int peer, uint64_t channel, absl::Span<std::byte> into, int& pending) {
   if (cancelled_) return;
   Link& from = link(peer);
-  from.slots[channel].push_back({into, &pending});
   ++pending;
+  if (from.aside.find(channel) != from.aside.end())
+    return from.TakeAside(channel, {into, &pending});
+  from.slots[channel].push_back({into, &pending});
   if (from.channel != channel) return;
   from.CheckSlot();
   // A message without bytes, whose header has come: nothing more will say so.
@@ -255,14 +314,17 @@ void TcpTransport::Progress(std::chrono::microseconds longest) {
   if (cancelled_) return;
   std::vector<pollfd> waits;
   std::vector<Link*> of;
+  bool comes_again = false;
   for (const auto& known : links_) {
     if (known == nullptr || !known->lost.ok()) continue;
+    comes_again |= known->MakeWay();
     const short events =
         (known->wants_to_read() ? POLLIN : 0) | (known->wants_to_send() ? POLLOUT : 0);
     if (events == 0) continue;  // poll would return at once, again and again, once the peer is gone
     waits.push_back({known->socket.fd(), events, 0});
     of.push_back(known.get());
   }
+  if (comes_again) longest = std::chrono::microseconds(0);
   const timespec time = {static_cast<time_t>(longest.count() / 1000000),
                          static_cast<long>(longest.count() % 1000000 * 1000)};
   if (ppoll(waits.data(), waits.size(), &time, nullptr) <= 0) return;
@@ -301,6 +363,7 @@ void TcpTransport::Cancel() {
     if (known == nullptr) continue;
     known->out.clear();
     known->slots.clear();
+    known->aside.clear();
   }
 }
 

@@ -1,8 +1,9 @@
 // TcpTransport: messages over one TCP connection for each pair of ranks.
 //
 // A frame has the size of what follows in 8 bytes, its kind in one, and its channel in 8. What
-// follows a message's frame is read into the memory that waits for it; while there is none, the
-// connection is not read, and the peer's sending stops of itself.
+// follows a message's frame is read into the memory that waits for it. While there is none, the
+// connection is not read, and the peer's sending stops of itself; a message that came unasked is
+// left there for two calls of Progress, and then read aside, for what lies behind it.
 #ifndef DTENSOR_RUNTIME_COMM_PROCESS_TCP_TRANSPORT_H_
 #define DTENSOR_RUNTIME_COMM_PROCESS_TCP_TRANSPORT_H_
 
@@ -42,6 +43,8 @@ class TcpTransport final : public MessageTransport {
   void SendNote(int peer, uint64_t channel, absl::string_view note) override;
   std::optional<std::string> TakeNote(int peer, uint64_t channel) override;
   void Send(int peer, uint64_t channel, absl::Span<const std::byte> bytes, int& pending) override;
+  void SendUnasked(int peer, uint64_t channel, absl::Span<const std::byte> bytes,
+                   int& pending) override;
   void Receive(int peer, uint64_t channel, absl::Span<std::byte> into, int& pending) override;
   uint64_t moved(int peer) const override;
   void Progress(std::chrono::microseconds longest) override;
@@ -53,6 +56,8 @@ class TcpTransport final : public MessageTransport {
 
  private:
   struct Link;
+  void SendMessage(int peer, uint64_t channel, absl::Span<const std::byte> bytes, bool unasked,
+                   int& pending);
   Link& link(int peer) { return *links_[peer]; }
 
   std::vector<std::unique_ptr<Link>> links_;  // null: this rank

@@ -7,8 +7,9 @@
 #include "absl/status/statusor.h"
 #include "dtensor/runtime/comm/process/launch.h"
 #include "dtensor/runtime/comm/process/process_world.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 struct JoinedRank {
   std::unique_ptr<ProcessWorld> world;

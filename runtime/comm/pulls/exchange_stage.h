@@ -4,7 +4,9 @@
 
 #include <cstdint>
 
-namespace dtensor {
+#include "dtensor/runtime/core/export.h"
+
+namespace DTENSOR_EXPORT dtensor {
 
 enum class ExchangeStage : uint8_t { kPosted, kDone };
 

@@ -34,8 +34,8 @@ PullCommunicator<WorldType>::PullCommunicator(WorldType& world, int rank, Device
 }
 
 template <typename WorldType>
-absl::Status PullCommunicator<WorldType>::Begin(const Collective& collective,
-                                                absl::Span<const ExchangePart> parts) {
+absl::Status PullCommunicator<WorldType>::BeginExchange(const Collective& collective,
+                                                        absl::Span<const ExchangePart> parts) {
   DT_RETURN_IF_ERROR(CheckUsable(collective));
   DT_RETURN_IF_ERROR(CheckExchange(collective, parts, rank_, size(), &device_));
   // Whatever goes wrong from here on, peers may have heard of this exchange.
@@ -44,7 +44,7 @@ absl::Status PullCommunicator<WorldType>::Begin(const Collective& collective,
 }
 
 template <typename WorldType>
-absl::Status PullCommunicator<WorldType>::Finish(const Collective& collective) {
+absl::Status PullCommunicator<WorldType>::FinishExchange(const Collective& collective) {
   for (auto it = finished_.begin(); it != finished_.end(); ++it) {
     if (it->first != &collective) continue;
     const absl::Status status = std::move(it->second);
@@ -62,8 +62,8 @@ absl::Status PullCommunicator<WorldType>::Finish(const Collective& collective) {
 }
 
 template <typename WorldType>
-void PullCommunicator<WorldType>::Drop(const Collective& collective,
-                                       std::shared_ptr<const void> owner) {
+void PullCommunicator<WorldType>::DropExchange(const Collective& collective,
+                                               std::shared_ptr<const void> owner) {
   if (ended_) Forget(collective);
   for (Membership& in : memberships_) {
     if (in.collective != &collective) continue;
@@ -121,7 +121,7 @@ template <typename WorldType>
 absl::Status PullCommunicator<WorldType>::Meet(const Collective& collective,
                                                absl::Span<const ExchangePart> parts) {
   absl::Status status = Start(collective, parts);
-  return status.ok() ? Finish(collective) : status;
+  return status.ok() ? FinishExchange(collective) : status;
 }
 
 template <typename WorldType>

@@ -36,10 +36,11 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "dtensor/runtime/comm/communicator.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/device/device.h"
 #include "dtensor/runtime/kernels/box.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // Of one rank's thread. The world and the device outlive it.
 //
@@ -62,9 +63,6 @@ class PullCommunicator final : public Communicator {
 
   int rank() const override { return rank_; }
   int size() const override { return world_.size(); }
-  absl::Status Begin(const Collective& collective, absl::Span<const ExchangePart> parts) override;
-  absl::Status Finish(const Collective& collective) override;
-  void Drop(const Collective& collective, std::shared_ptr<const void> owner) override;
   absl::Status FinishDropped() override;
   absl::Status Barrier(absl::string_view what) override;
   absl::Status Fail(const absl::Status& reason) override { return world_.Fail(rank_, reason); }
@@ -74,6 +72,11 @@ class PullCommunicator final : public Communicator {
   void End();
 
  private:
+  absl::Status BeginExchange(const Collective& collective,
+                             absl::Span<const ExchangePart> parts) override;
+  absl::Status FinishExchange(const Collective& collective) override;
+  void DropExchange(const Collective& collective, std::shared_ptr<const void> owner) override;
+
   using Group = typename WorldType::Group;
 
   // How many groups it remembers that have no exchange on its way.

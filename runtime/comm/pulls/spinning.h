@@ -5,7 +5,9 @@
 
 #include <thread>
 
-namespace dtensor {
+#include "dtensor/runtime/core/export.h"
+
+namespace DTENSOR_EXPORT dtensor {
 
 class Spinning {
  public:

@@ -8,8 +8,9 @@
 #include <cstdint>
 
 #include "dtensor/runtime/comm/pulls/exchange_stage.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // A member's part in one group's exchanges, as RankGroup (local) keeps it: posts are kept twice,
 // for even and odd numbers.

@@ -7,10 +7,11 @@
 #include <vector>
 
 #include "dtensor/runtime/comm/shared/board.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/device/cpu/shared_arena.h"
 #include "dtensor/runtime/device/device.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // A rank's arena as this process sees it; its Board comes first.
 struct HostRank {

@@ -20,10 +20,11 @@
 #include "dtensor/runtime/comm/pulls/exchange_stage.h"
 #include "dtensor/runtime/comm/shared/board.h"
 #include "dtensor/runtime/comm/shared/host_ranks.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/device/device.h"
 #include "dtensor/runtime/device/tensor.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // Of one rank's thread; `host` outlives it.
 class SharedGroup {

@@ -29,8 +29,9 @@
 #include "dtensor/runtime/comm/shared/shared_group.h"
 #include "dtensor/runtime/comm/wait_chain.h"
 #include "dtensor/runtime/comm/world_state.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 struct BoardWait;  // board_wait.h
 

@@ -26,7 +26,8 @@ class SimulatedCommunicator final : public Communicator {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
-  absl::Status Begin(const Collective& collective, absl::Span<const ExchangePart> parts) override {
+  absl::Status BeginExchange(const Collective& collective,
+                             absl::Span<const ExchangePart> parts) override {
     DT_RETURN_IF_ERROR(failure_);
     DT_RETURN_IF_ERROR(CheckExchange(collective, parts, rank_, size_, /*device=*/nullptr));
     CountBoxes(collective, parts);
@@ -34,7 +35,7 @@ class SimulatedCommunicator final : public Communicator {
     return absl::OkStatus();
   }
 
-  absl::Status Finish(const Collective& collective) override {
+  absl::Status FinishExchange(const Collective& collective) override {
     const auto begun = Find([&](const Pending& one) { return one.collective == &collective; });
     if (begun != pending_.end()) {
       clock_->WaitUntil(begun->end);
@@ -43,7 +44,7 @@ class SimulatedCommunicator final : public Communicator {
     return failure_;
   }
   // Its links stay busy; nobody waits.
-  void Drop(const Collective& collective, std::shared_ptr<const void>) override {
+  void DropExchange(const Collective& collective, std::shared_ptr<const void>) override {
     std::erase_if(pending_, [&](const Pending& one) { return one.collective == &collective; });
   }
   absl::Status FinishDropped() override { return failure_; }

@@ -5,9 +5,10 @@
 #include <memory>
 
 #include "dtensor/runtime/comm/communicator.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/device/meta/simulated_clock.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // Rank `rank` of `size`: every exchange is counted and none takes place. On `clock`, which outlives
 // it (null: on none), an exchange begins when its links are free, as soon as the rank asks for it,

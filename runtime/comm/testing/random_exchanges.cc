@@ -85,7 +85,7 @@ std::vector<std::byte> Expected(const GlobalPart& part, absl::Span<const int> gr
     }
     size_t i = 0;
     ForEachElement(box, dst, dst, [&](int64_t, int64_t to) {
-      NaiveReduce(dst.dtype(), part.op, part.scale, terms[i++], &bytes[to]);
+      NaiveReduce(dst.dtype(), dst.dtype(), part.op, part.scale, terms[i++], &bytes[to]);
     });
   }
   return bytes;

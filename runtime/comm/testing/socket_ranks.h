@@ -19,7 +19,7 @@
 namespace dtensor {
 
 // Pieces so small that boxes are cut, and little that goes at once.
-inline MessageOptions SmallPieces() { return {.piece_bytes = 64, .eager_bytes = 16}; }
+inline MessageOptions SmallPieces() { return {.piece_bytes = 64, .note_bytes = 16}; }
 
 // One rank's.
 class SocketRank {

@@ -3,6 +3,7 @@
 #ifndef DTENSOR_RUNTIME_COMM_TESTING_THREADS_STATE_H_
 #define DTENSOR_RUNTIME_COMM_TESTING_THREADS_STATE_H_
 
+#include <functional>
 #include <optional>
 
 #include "absl/status/status.h"
@@ -17,6 +18,7 @@ class ThreadsState final : public WorldState {
   absl::Status Fail(int, const absl::Status& reason) override { return threads_.Fail(reason); }
   absl::Status failure() const override { return threads_.failure(); }
   bool failed() const override { return !failure().ok(); }
+  void TellOfFailure(std::function<void()>) override {}  // nobody asks
   std::optional<absl::Status> returned(int) const override { return std::nullopt; }
   double timeout_seconds() const override { return 60; }
 

@@ -173,6 +173,37 @@ void AMessageWhoseMemoryComesLate(const TransportRank& me) {
   me.Meet();
 }
 
+// Are kept, and what comes behind them comes all the same.
+void MessagesThatNobodyAskedFor(const TransportRank& me) {
+  constexpr uint64_t kChannels = 2;
+  std::vector<std::string> sent, got;
+  for (const size_t size : {size_t{1}, MessageTransport::kMostUnaskedBytes, size_t{0},
+                            size_t{70000}, size_t{0}, size_t{9}}) {
+    sent.push_back(Pattern(size, sent.size()));
+    got.emplace_back(size, '\0');
+  }
+  int pending = 0;
+  if (me.rank == 0) {
+    for (size_t i = 0; i < sent.size(); ++i) {
+      me.transport.SendUnasked(1, i % kChannels, Const(sent[i]), pending);
+    }
+    me.transport.SendNote(1, 0, "behind them");
+  }
+  if (me.rank == 1) {
+    EXPECT_EQ(me.AwaitNote(0, 0), "behind them");
+    for (uint64_t channel = kChannels; channel-- > 0;) {
+      for (size_t i = channel; i < sent.size(); i += kChannels) {
+        me.transport.Receive(0, channel, BytesOf(got[i]), pending);
+      }
+    }
+  }
+  EXPECT_TRUE(me.Move([&] { return pending == 0; }));
+  if (me.rank == 1) {
+    EXPECT_EQ(got, sent);
+  }
+  me.Meet();
+}
+
 void SizesThatDisagree(const TransportRank& me) {
   int pending = 0;
   const std::string sent = Pattern(100, 5);
@@ -317,6 +348,7 @@ std::vector<TransportCase> TransportCases() {
       {"NothingAtAllIsAMessageToo", NothingAtAllIsAMessageToo},
       {"MuchBothWaysAtOnce", MuchBothWaysAtOnce},
       {"AMessageWhoseMemoryComesLate", AMessageWhoseMemoryComesLate},
+      {"MessagesThatNobodyAskedFor", MessagesThatNobodyAskedFor},
       {"SizesThatDisagree", SizesThatDisagree},
       {"WaitsAsLongAsItIsTold", WaitsAsLongAsItIsTold},
       {"LeavesAfterTheLastMessage", LeavesAfterTheLastMessage},

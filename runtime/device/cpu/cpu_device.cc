@@ -33,7 +33,7 @@ class CpuDevice final : public Device {
   absl::StatusOr<void*> DoAllocate(int64_t bytes) override {
     if (void* data = allocator_.Allocate(bytes)) return data;
     return absl::ResourceExhaustedError(
-        absl::StrCat("the system refused ", bytes, " bytes", Why(bytes)));
+        absl::StrCat(pages_->owner(), " refused ", bytes, " bytes", Why(bytes)));
   }
   void DoFree(void* data, int64_t bytes) override { allocator_.Free(data, bytes); }
   void DoSetKeptBytes(int64_t bytes) override { allocator_.set_kept_bytes(bytes); }

@@ -4,14 +4,15 @@
 
 #include <memory>
 
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/device/cpu/page_source.h"
 #include "dtensor/runtime/device/device.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // Caching allocator (freed blocks are kept by size and handed out again, so a training step
 // touches no fresh page: set_kept_bytes); oneDNN for products, one thread per device. Memory comes
-// from `pages`; null: PrivatePages.
+// from `pages`; null: PrivatePages. A program's own allocator: resource_pages.h.
 std::unique_ptr<Device> MakeCpuDevice(std::shared_ptr<PageSource> pages = nullptr);
 
 }  // namespace dtensor

@@ -15,9 +15,10 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/device/cpu/page_source.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // By what another process finds an arena.
 struct ArenaName {

@@ -153,7 +153,9 @@ absl::StatusOr<Plan> MakePlan(const Key& key, cublasLtHandle_t handle) {
   int found = 0;
   DT_CUBLAS(cublasLtMatmulAlgoGetHeuristic, handle, &plan.operation, &plan.b, &plan.a, &plan.c,
             &plan.c, &preference, 1, &best, &found);
-  if (found == 0) return absl::InternalError("cuBLASLt has no algorithm for a product");
+  if (found == 0 || best.state != CUBLAS_STATUS_SUCCESS) {
+    return absl::InternalError("cuBLASLt has no algorithm for a product");
+  }
   plan.algorithm = best.algo;
   return plan;
 }
@@ -188,6 +190,7 @@ absl::StatusOr<std::unique_ptr<CublasLtGemm>> CublasLtGemm::Make(cudaStream_t st
   DT_CUBLAS(cublasLtCreate, &impl->handle);
   if (cudaMallocAsync(&impl->workspace, kWorkspaceBytes, stream) != cudaSuccess) {
     impl->workspace = nullptr;
+    cudaGetLastError();  // or the next call would report it again
     return absl::ResourceExhaustedError("the GPU has no 32 MiB left for products to work in");
   }
   return std::unique_ptr<CublasLtGemm>(new CublasLtGemm(std::move(impl)));

@@ -1,12 +1,21 @@
+#include <memory>
+#include <optional>
+
+#include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/device/cuda/cuda_device.h"
 #include "dtensor/runtime/device/device.h"
 
 namespace dtensor {
 
 // cuda_device.cc under --config=cuda.
-absl::StatusOr<std::unique_ptr<Device>> MakeCudaDevice(int) {
+absl::StatusOr<std::unique_ptr<Device>> MakeCudaDevice(int, std::optional<CUstream_st*>) {
   return absl::UnavailableError(
       "this program was built without CUDA; build it with --config=cuda, or use the cpu device");
+}
+
+CUstream_st* CudaStreamOf(const Device&) {
+  DT_REQUIRE(false,
+             "CudaStreamOf: this program was built without CUDA, so the device is not a GPU");
 }
 
 }  // namespace dtensor

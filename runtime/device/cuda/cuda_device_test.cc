@@ -1,7 +1,8 @@
 #include "dtensor/runtime/device/cuda/cuda_device.h"
 
+#include <cuda_runtime_api.h>
+
 #include <cstdint>
-#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -9,9 +10,11 @@
 #include "absl/status/status.h"
 #include "dtensor/runtime/core/dtype.h"
 #include "dtensor/runtime/device/cpu/cpu_device.h"
+#include "dtensor/runtime/device/cuda/kernel_error.h"
 #include "dtensor/runtime/device/device.h"
 #include "dtensor/runtime/device/gemm.h"
 #include "dtensor/runtime/device/tensor.h"
+#include "dtensor/runtime/testing/cuda_fixture.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -22,15 +25,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-class CudaDeviceTest : public testing::Test {
- protected:
-  void SetUp() override {
-    auto device = MakeCudaDevice(0);
-    if (!device.ok()) GTEST_SKIP() << device.status();
-    device_ = *std::move(device);
-  }
-  std::unique_ptr<Device> device_;
-};
+using CudaDeviceTest = CudaTest;
 
 TEST_F(CudaDeviceTest, CopiesAndFills) {
   const std::vector<float> values = {1, 2, 3, 4};
@@ -80,6 +75,58 @@ TEST_F(CudaDeviceTest, DefersUntilWorkIsDone) {
   EXPECT_TRUE(ran);
 }
 
+TEST_F(CudaDeviceTest, WhatIsNotDoneYetLeavesNoError) {
+  DT_ASSERT_OK_AND_ASSIGN(const Tensor t, Tensor::Empty(*device_, DType::kI32, {1 << 26}));
+  for (int i = 0; i < 4; ++i) ASSERT_THAT(device_->FillBytes(t.raw(), i, t.bytes()), IsOk());
+  device_->Defer([] {});
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+  EXPECT_THAT(device_->Synchronize(), IsOk());
+}
+
+// What a kernel does that finds a wrong index; kernels that do are tested where they are.
+void WriteError(Device& device, const KernelError* error) {
+  ASSERT_THAT(device.CopyFromHost(CudaKernelErrorOf(device), error, sizeof(*error)), IsOk());
+}
+
+TEST_F(CudaDeviceTest, AKernelsErrorFailsTheDeviceThatWaits) {
+  const KernelError error = {1, "Embedding", {"id", 7, 3, 5}};
+  WriteError(*device_, &error);
+  EXPECT_THAT(device_->failure(), IsOk()) << "nobody has waited";
+  const absl::Status failure =
+      absl::OutOfRangeError("Embedding: id 7 at position 3 is outside [0, 5)");
+  EXPECT_EQ(device_->Synchronize(), failure);
+  EXPECT_EQ(device_->failure(), failure);
+  EXPECT_EQ(device_->Allocate(16).status(), failure);
+  EXPECT_EQ(BeginCudaLaunch(*device_).status(), failure);
+  device_->Fail(absl::InternalError("second"));
+  EXPECT_EQ(device_->Synchronize(), failure);
+}
+
+TEST_F(CudaDeviceTest, AnEarlierFailureIsKept) {
+  const KernelError error = {1, "Embedding", {"id", 7, 3, 5}};
+  WriteError(*device_, &error);
+  device_->Fail(absl::InternalError("first"));
+  EXPECT_THAT(device_->Synchronize(), StatusIs(absl::StatusCode::kInternal));
+}
+
+// What is read comes back with the error.
+TEST_F(CudaDeviceTest, WhoReadsIsToldOfAKernelsError) {
+  DT_ASSERT_OK_AND_ASSIGN(const Tensor t, FromHost<float>(*device_, std::vector<float>(1), {1}));
+  const KernelError error = {1, "Embedding", {"id", -1, 0, 5}};
+  WriteError(*device_, &error);
+  EXPECT_THAT(ToHost<float>(t), StatusIs(absl::StatusCode::kOutOfRange, HasSubstr("id -1")));
+}
+
+// The handler may be gone when the device goes.
+TEST_F(CudaDeviceTest, AnErrorThatNobodyWaitedForIsDropped) {
+  bool told = false;
+  device_->set_failure_handler([&](const absl::Status&) { told = true; });
+  const KernelError error = {1, "Embedding", {"id", 7, 3, 5}};
+  WriteError(*device_, &error);
+  device_.reset();
+  EXPECT_FALSE(told);
+}
+
 // Small integers, whose sums are exact, against the cpu device; twice, for the same bits.
 class CudaProductTest : public CudaDeviceTest, public testing::WithParamInterface<DType> {
  protected:
@@ -124,6 +171,24 @@ TEST_P(CudaProductTest, AgreesWithTheCpu) {
       }
     }
   });
+}
+
+// 256 + 1 has more bits than bf16, and -256 takes what is left of it: parts of a sum are added in
+// f32.
+TEST_F(CudaDeviceTest, PartsOfASumAreNotRounded) {
+  const auto tensor = [&](std::vector<float> values) {
+    std::vector<BFloat16> narrow;
+    for (const float value : values) narrow.push_back(BFloat16(value));
+    return FromHost<BFloat16>(*device_, narrow, {static_cast<int64_t>(values.size())}).value();
+  };
+  const Tensor a = tensor({256, 1, -256, 0}), b = tensor({1, 1, 1, 1}), c = tensor({0});
+  GemmProblem p = {DType::kBF16, DType::kBF16, 1, 1, 1, 4};
+  p.a = {a.raw(), 4, 1, 4};
+  p.b = {b.raw(), 1, 1, 4};
+  p.c = {c.raw(), 1, 1, 1};
+  ASSERT_THAT(device_->Gemm(p), IsOk());
+  DT_ASSERT_OK_AND_ASSIGN(const std::vector<BFloat16> sum, ToHost<BFloat16>(c));
+  EXPECT_EQ(static_cast<float>(sum[0]), 1);
 }
 
 INSTANTIATE_TEST_SUITE_P(DTypes, CudaProductTest,

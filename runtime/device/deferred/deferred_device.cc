@@ -83,6 +83,7 @@ class DeferredDevice final : public Device {
         thread_([this] { RunTasks(); }) {}
 
   ~DeferredDevice() override {
+    TakeBack();
     queue_.Close();
     thread_.join();
   }

@@ -6,9 +6,10 @@
 #include <cstdint>
 #include <memory>
 
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/device/device.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 struct DeferredOptions {
   uint64_t seed = 0;

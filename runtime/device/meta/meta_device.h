@@ -4,11 +4,12 @@
 
 #include <memory>
 
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/core/machine_rates.h"
 #include "dtensor/runtime/device/device.h"
 #include "dtensor/runtime/device/meta/simulated_clock.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 std::unique_ptr<Device> MakeMetaDevice(const MachineRates& rates = {});
 

@@ -18,10 +18,11 @@
 #include <utility>
 
 #include "absl/strings/string_view.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/core/machine_rates.h"
 #include "dtensor/runtime/core/work.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // Since the beginning of the run: the cost of a part is the difference of two.
 struct SimulatedTime {

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 
 #include "absl/types/span.h"
@@ -33,6 +34,26 @@ struct FillIdentityArgs {
   int64_t n;
 };
 static_assert(std::is_trivially_copyable_v<FillIdentityArgs>);
+
+// What changes no result of `op`, as an element of type T.
+template <typename T>
+T IdentityOf(ReduceOp op) {
+  if constexpr (std::is_arithmetic_v<T>) {
+    using Limits = std::numeric_limits<T>;
+    switch (op) {
+      case ReduceOp::kProduct:
+        return T(1);
+      case ReduceOp::kMax:
+        return Limits::has_infinity ? -Limits::infinity() : Limits::lowest();
+      case ReduceOp::kMin:
+        return Limits::has_infinity ? Limits::infinity() : Limits::max();
+      default:
+        return T(0);
+    }
+  } else {
+    return T(IdentityOf<float>(op));
+  }
+}
 
 }  // namespace dtensor::kernels
 

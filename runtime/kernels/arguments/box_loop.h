@@ -10,9 +10,10 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/types/span.h"
 #include "dtensor/runtime/core/collective.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/device/tensor.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // Operand 0 is written, operands 1.. are read. Loops are ordered by dst's strides, so that the last
 // one walks dst contiguously if any does; loops of one iteration are gone, and neighbours are

@@ -5,11 +5,13 @@
 #include "absl/types/span.h"
 #include "dtensor/runtime/core/collective.h"
 #include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/core/reduce_op.h"
 #include "dtensor/runtime/device/tensor.h"
 #include "dtensor/runtime/kernels/arguments/box_loop.h"
 
-namespace dtensor::kernels {
+namespace DTENSOR_EXPORT dtensor {
+namespace kernels {
 
 // dst = scale * (source 1 op source 2 op ...) for each element of a box; with one source, a copy
 // that may convert. Terms are added in the order of the sources, in f32 for floats of at most 32
@@ -31,6 +33,7 @@ struct BoxMove {
   double scale;
 };
 
-}  // namespace dtensor::kernels
+}  // namespace kernels
+}  // namespace dtensor
 
 #endif  // DTENSOR_RUNTIME_KERNELS_ARGUMENTS_BOX_MOVE_H_

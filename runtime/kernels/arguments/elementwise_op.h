@@ -4,7 +4,10 @@
 
 #include <cstdint>
 
-namespace dtensor::kernels {
+#include "dtensor/runtime/core/export.h"
+
+namespace DTENSOR_EXPORT dtensor {
+namespace kernels {
 
 enum class BinaryOp : uint8_t { kAdd, kSub, kMul, kDiv, kMax, kMin };
 enum class UnaryOp : uint8_t {
@@ -43,6 +46,7 @@ constexpr bool GradReadsResult(UnaryOp op) {
   }
 }
 
-}  // namespace dtensor::kernels
+}  // namespace kernels
+}  // namespace dtensor
 
 #endif  // DTENSOR_RUNTIME_KERNELS_ARGUMENTS_ELEMENTWISE_OP_H_

@@ -31,6 +31,12 @@ class GlobalRuns {
     return n;
   }
 
+  // The shard and the tensor, but for the trailing dimensions that are here as a whole, which have
+  // whole() elements.
+  absl::Span<const IndexSet> region() const { return region_; }
+  const Dims& shape() const { return shape_; }
+  int64_t whole() const { return whole_; }
+
   // Calls fn(begin, end) with global indices.
   template <typename Fn>
   void ForEach(Fn&& fn) const {

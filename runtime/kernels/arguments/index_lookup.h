@@ -5,9 +5,30 @@
 #include <cstdint>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/types/span.h"
 #include "dtensor/runtime/core/index_set.h"
 
 namespace dtensor::kernels {
+
+// A run of a set, beside the position where it begins: a flat value, for code on any device.
+struct PlacedRun {
+  int64_t begin, end, length, stride;  // as IndexRun's
+  int64_t position;
+
+  // The position of `index` in the set, or -1 where the run lacks it.
+  constexpr int64_t PositionOf(int64_t index) const {
+    if (index < begin || index >= end) return -1;
+    const int64_t offset = index - begin;
+    if (stride == 0) return position + offset;  // an interval
+    const int64_t j = offset / stride, i = offset % stride;
+    return i < length ? position + j * length + i : -1;
+  }
+  // The index at `place` of the set. Requires: it is in this run.
+  constexpr int64_t At(int64_t place) const {
+    const int64_t k = place - position;
+    return begin + k / length * stride + k % length;
+  }
+};
 
 // The runs of a set beside the position where each begins. Linear in the runs, of which there are
 // few.
@@ -16,30 +37,23 @@ class IndexLookup {
   explicit IndexLookup(const IndexSet& set) {
     int64_t position = 0;
     for (const IndexRun& run : set.runs()) {
-      entries_.push_back({run, position});
+      runs_.push_back({run.begin, run.end(), run.length, run.stride, position});
       position += run.size();
     }
   }
 
+  absl::Span<const PlacedRun> runs() const { return runs_; }  // ascending
+
   // The position of `index`, or -1 where the set lacks it.
   int64_t Position(int64_t index) const {
-    for (const auto& [run, position] : entries_) {
-      if (index < run.begin) return -1;
-      if (index >= run.end()) continue;
-      const int64_t offset = index - run.begin;
-      if (run.count == 1) return position + offset;
-      const int64_t j = offset / run.stride, i = offset % run.stride;
-      return i < run.length ? position + j * run.length + i : -1;
+    for (const PlacedRun& run : runs_) {
+      if (index < run.end) return run.PositionOf(index);
     }
     return -1;
   }
 
  private:
-  struct Entry {
-    IndexRun run;
-    int64_t position;
-  };
-  absl::InlinedVector<Entry, 2> entries_;
+  absl::InlinedVector<PlacedRun, 2> runs_;
 };
 
 }  // namespace dtensor::kernels

@@ -9,9 +9,11 @@
 #include <type_traits>
 
 #include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/kernels/arguments/strided_loop.h"
 
-namespace dtensor::kernels {
+namespace DTENSOR_EXPORT dtensor {
+namespace kernels {
 
 // P shards' statistics, row-major.
 struct ShardStatsInput {
@@ -99,6 +101,7 @@ struct LayerNormGradSumsArgs {
 };
 static_assert(std::is_trivially_copyable_v<LayerNormGradSumsArgs>);
 
-}  // namespace dtensor::kernels
+}  // namespace kernels
+}  // namespace dtensor
 
 #endif  // DTENSOR_RUNTIME_KERNELS_ARGUMENTS_NORM_ARGS_H_

@@ -7,9 +7,11 @@
 #include <type_traits>
 
 #include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/kernels/arguments/strided_loop.h"
 
-namespace dtensor::kernels {
+namespace DTENSOR_EXPORT dtensor {
+namespace kernels {
 
 enum class SoftmaxForm : uint8_t { kPlain, kLog };
 
@@ -64,6 +66,7 @@ struct SoftmaxGradMergeArgs {
 };
 static_assert(std::is_trivially_copyable_v<SoftmaxGradMergeArgs>);
 
-}  // namespace dtensor::kernels
+}  // namespace kernels
+}  // namespace dtensor
 
 #endif  // DTENSOR_RUNTIME_KERNELS_ARGUMENTS_SOFTMAX_ARGS_H_

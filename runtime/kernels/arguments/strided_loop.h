@@ -16,10 +16,12 @@
 
 #include "absl/types/span.h"
 #include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/device/tensor.h"
 
-namespace dtensor::kernels {
+namespace DTENSOR_EXPORT dtensor {
+namespace kernels {
 
 // The dimensions of N operands of one shape, innermost first: sizes of 1 dropped, and neighbours
 // that every operand walks with one stride joined.
@@ -39,12 +41,12 @@ class StridedLoop {
     }
   }
 
-  bool empty() const { return empty_; }
-  int ndim() const { return ndim_; }
-  int64_t size(int d) const { return dims_[d].size; }
-  int64_t stride(int d, int i) const { return dims_[d].stride[i]; }
-  int64_t inner_size() const { return ndim_ == 0 ? 1 : size(0); }
-  int64_t inner_stride(int i) const { return ndim_ == 0 ? 1 : stride(0, i); }
+  constexpr bool empty() const { return empty_; }
+  constexpr int ndim() const { return ndim_; }
+  constexpr int64_t size(int d) const { return dims_[d].size; }
+  constexpr int64_t stride(int d, int i) const { return dims_[d].stride[i]; }
+  constexpr int64_t inner_size() const { return ndim_ == 0 ? 1 : size(0); }
+  constexpr int64_t inner_stride(int i) const { return ndim_ == 0 ? 1 : stride(0, i); }
 
   // Calls fn(offsets) at the start of each row of inner_size() elements, in row-major order.
   template <typename Fn>
@@ -172,6 +174,7 @@ struct StridedInput {
   bool contiguous;
 };
 
-}  // namespace dtensor::kernels
+}  // namespace kernels
+}  // namespace dtensor
 
 #endif  // DTENSOR_RUNTIME_KERNELS_ARGUMENTS_STRIDED_LOOP_H_

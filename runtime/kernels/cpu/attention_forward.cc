@@ -4,10 +4,10 @@
 #include <limits>
 #include <type_traits>
 
+#include "dtensor/runtime/kernels/arguments/numeric.h"
 #include "dtensor/runtime/kernels/cpu/attention_block.h"
 #include "dtensor/runtime/kernels/cpu/attention_scratch.h"
 #include "dtensor/runtime/kernels/cpu/highway_targets.h"
-#include "dtensor/runtime/kernels/cpu/numeric.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "runtime/kernels/cpu/attention_forward.cc"

@@ -3,10 +3,10 @@
 #include <limits>
 #include <type_traits>
 
+#include "dtensor/runtime/kernels/arguments/numeric.h"
 #include "dtensor/runtime/kernels/cpu/attention_block.h"
 #include "dtensor/runtime/kernels/cpu/attention_scratch.h"
 #include "dtensor/runtime/kernels/cpu/highway_targets.h"
-#include "dtensor/runtime/kernels/cpu/numeric.h"
 #include "dtensor/runtime/kernels/cpu/streaming.h"
 
 #undef HWY_TARGET_INCLUDE

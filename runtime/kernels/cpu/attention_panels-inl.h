@@ -12,9 +12,9 @@
 #include <initializer_list>
 #include <type_traits>
 
+#include "dtensor/runtime/kernels/arguments/numeric.h"
 #include "dtensor/runtime/kernels/cpu/attention_scratch.h"
 #include "dtensor/runtime/kernels/cpu/highway_targets.h"
-#include "dtensor/runtime/kernels/cpu/numeric.h"
 // After highway_targets.h.
 #include "dtensor/runtime/kernels/cpu/simd-inl.h"
 #include "hwy/cache_control.h"

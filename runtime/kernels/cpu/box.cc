@@ -1,8 +1,6 @@
 #include "dtensor/runtime/kernels/cpu/box.h"
 
 #include <algorithm>
-#include <limits>
-#include <type_traits>
 #include <vector>
 
 #include "dtensor/runtime/kernels/cpu/box_copy.h"
@@ -29,21 +27,6 @@ void RunMoves(absl::Span<const BoxMove> moves, size_t first) {
   }
 }
 
-template <typename T>
-T IdentityOf(ReduceOp op) {
-  using Limits = std::numeric_limits<T>;
-  switch (op) {
-    case ReduceOp::kProduct:
-      return T(1);
-    case ReduceOp::kMax:
-      return Limits::has_infinity ? -Limits::infinity() : Limits::lowest();
-    case ReduceOp::kMin:
-      return Limits::has_infinity ? Limits::infinity() : Limits::max();
-    default:
-      return T(0);
-  }
-}
-
 }  // namespace
 
 absl::Status Copy(Device& device, const char* kernel, const CopyArgs& args) {
@@ -65,12 +48,7 @@ absl::Status FillIdentity(Device& device, const char* kernel, const FillIdentity
   return Launch(device, kernel, args, [](const FillIdentityArgs& a) {
     VisitDType(a.dtype, [&](auto element) {
       using T = decltype(element);
-      if constexpr (std::is_arithmetic_v<T>) {
-        element = IdentityOf<T>(a.op);
-      } else {
-        element = T(IdentityOf<float>(a.op));
-      }
-      std::fill_n(static_cast<T*>(a.out), a.n, element);
+      std::fill_n(static_cast<T*>(a.out), a.n, IdentityOf<T>(a.op));
     });
   });
 }

@@ -46,7 +46,7 @@ void ExpectReduced(const ReceiveBox& box, absl::Span<const Backed> sources, Back
   const auto terms = Terms(box, dst.tensor, sources);
   size_t i = 0;
   box_testing::ForEachElement(box, dst.tensor, dst.tensor, [&](int64_t, int64_t to) {
-    box_testing::NaiveReduce(dtype, op, scale, terms[i++], &expected[to]);
+    box_testing::NaiveReduce(dtype, dtype, op, scale, terms[i++], &expected[to]);
   });
   std::vector<const Tensor*> tensors;
   for (const Backed& source : sources) tensors.push_back(&source.tensor);
@@ -135,7 +135,7 @@ TEST_F(ReduceRowTest, AllHalvesSurviveWideningAndRounding) {
     const auto* row = reinterpret_cast<const std::byte*>(bits.data());
     for (int i = 0; i < 65536; ++i) {
       const std::byte* terms[] = {row + 2 * i, row + 2 * ((i * 31) % 65536)};
-      box_testing::NaiveReduce(dtype, ReduceOp::kSum, 0.3, terms,
+      box_testing::NaiveReduce(dtype, dtype, ReduceOp::kSum, 0.3, terms,
                                reinterpret_cast<std::byte*>(&expected[i]));
     }
     std::vector<uint16_t> other(65536);
@@ -161,7 +161,7 @@ void ExpectSameBits(DType dtype, ReduceOp op, const std::vector<std::byte>& byte
   std::vector<std::byte> expected(size), dst(size);
   for (int64_t i = 0; i < size; i += SizeOf(dtype)) {
     const std::byte* terms[] = {rows[0] + i, rows[1] + i, rows[2] + i};
-    box_testing::NaiveReduce(dtype, op, 1, terms, &expected[i]);
+    box_testing::NaiveReduce(dtype, dtype, op, 1, terms, &expected[i]);
   }
   for (int64_t target : targets) {
     hwy::SetSupportedTargetsForTest(target);

@@ -2,9 +2,9 @@
 
 #include <cstdint>
 
+#include "dtensor/runtime/kernels/arguments/numeric.h"
 #include "dtensor/runtime/kernels/cpu/comparison_simd.h"
 #include "dtensor/runtime/kernels/cpu/launch.h"
-#include "dtensor/runtime/kernels/cpu/numeric.h"
 #include "dtensor/runtime/kernels/cpu/streaming_walk.h"
 
 namespace dtensor::kernels::cpu {

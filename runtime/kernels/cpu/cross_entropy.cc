@@ -1,11 +1,12 @@
 #include <cmath>
 #include <vector>
 
+#include "dtensor/runtime/device/index_error.h"
+#include "dtensor/runtime/kernels/arguments/numeric.h"
 #include "dtensor/runtime/kernels/cpu/cross_entropy_simd.h"
 #include "dtensor/runtime/kernels/cpu/ids.h"
 #include "dtensor/runtime/kernels/cpu/indexed.h"
 #include "dtensor/runtime/kernels/cpu/launch.h"
-#include "dtensor/runtime/kernels/cpu/numeric.h"
 #include "dtensor/runtime/kernels/cpu/reduce_simd.h"
 #include "dtensor/runtime/kernels/cpu/shard_stats.h"
 #include "dtensor/runtime/kernels/cpu/strided_walk.h"
@@ -70,7 +71,7 @@ absl::Status RunStats(const CrossEntropyStatsArgs& a) {
   const Ids ids(Packed(a.targets, scratch), a.id_dtype);
   for (int64_t t = 0; t < a.rows; ++t) {
     if (ids[t] == a.ignore || (ids[t] >= 0 && ids[t] < a.num_classes)) continue;
-    return IdOutOfRange("CrossEntropy", "target", ids[t], t, a.num_classes);
+    return ToStatus(IndexError{"target", ids[t], t, a.num_classes});
   }
   const std::vector<int64_t> found = FindTargets(ids, a.rows, a.classes, a.ignore);
   const int64_t width = a.smooth ? 4 : 3;

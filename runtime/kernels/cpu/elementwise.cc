@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "dtensor/runtime/kernels/arguments/numeric.h"
 #include "dtensor/runtime/kernels/cpu/elementwise_grad_simd.h"
 #include "dtensor/runtime/kernels/cpu/elementwise_simd.h"
 #include "dtensor/runtime/kernels/cpu/launch.h"
-#include "dtensor/runtime/kernels/cpu/numeric.h"
 #include "dtensor/runtime/kernels/cpu/pow_simd.h"
 #include "dtensor/runtime/kernels/cpu/streaming_walk.h"
 

@@ -2,10 +2,11 @@
 #include <cstring>
 #include <vector>
 
+#include "dtensor/runtime/device/index_error.h"
+#include "dtensor/runtime/kernels/arguments/numeric.h"
 #include "dtensor/runtime/kernels/cpu/ids.h"
 #include "dtensor/runtime/kernels/cpu/indexed.h"
 #include "dtensor/runtime/kernels/cpu/launch.h"
-#include "dtensor/runtime/kernels/cpu/numeric.h"
 #include "dtensor/runtime/kernels/cpu/reduce_simd.h"
 #include "dtensor/runtime/kernels/cpu/strided_walk.h"
 
@@ -77,7 +78,7 @@ absl::Status CopyRows(const EmbeddingArgs& a) {
   std::byte* dst = static_cast<std::byte*>(a.y);
   for (int64_t t = 0; t < a.tokens; ++t) {
     if (id[t] < 0 || id[t] >= a.num_rows) {
-      return IdOutOfRange("Embedding", "id", id[t], t, a.num_rows);
+      return ToStatus(IndexError{"id", id[t], t, a.num_rows});
     }
     dst = CopyRow(a.table, a.rows.Position(id[t]), dst);
   }

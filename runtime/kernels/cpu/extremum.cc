@@ -5,8 +5,8 @@
 #include <limits>
 #include <vector>
 
+#include "dtensor/runtime/kernels/arguments/numeric.h"
 #include "dtensor/runtime/kernels/cpu/launch.h"
-#include "dtensor/runtime/kernels/cpu/numeric.h"
 #include "dtensor/runtime/kernels/cpu/reduce_simd.h"
 #include "dtensor/runtime/kernels/cpu/strided_walk.h"
 

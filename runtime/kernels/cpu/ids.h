@@ -4,9 +4,6 @@
 
 #include <cstdint>
 
-#include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "dtensor/runtime/core/dtype.h"
 
 namespace dtensor::kernels::cpu {
@@ -23,12 +20,6 @@ class Ids {
   const void* data_;
   bool wide_;
 };
-
-inline absl::Status IdOutOfRange(absl::string_view kernel, absl::string_view what, int64_t id,
-                                 int64_t t, int64_t limit) {
-  return absl::OutOfRangeError(absl::StrCat(kernel, ": ", what, " ", id, " at position ", t,
-                                            " is outside [0, ", limit, ")"));
-}
 
 }  // namespace dtensor::kernels::cpu
 

@@ -1,9 +1,9 @@
 #include <vector>
 
+#include "dtensor/runtime/kernels/arguments/numeric.h"
 #include "dtensor/runtime/kernels/cpu/launch.h"
 #include "dtensor/runtime/kernels/cpu/layer_norm_simd.h"
 #include "dtensor/runtime/kernels/cpu/norm.h"
-#include "dtensor/runtime/kernels/cpu/numeric.h"
 #include "dtensor/runtime/kernels/cpu/output_rows.h"
 #include "dtensor/runtime/kernels/cpu/shard_stats.h"
 #include "dtensor/runtime/kernels/cpu/streaming.h"

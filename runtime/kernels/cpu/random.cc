@@ -3,9 +3,9 @@
 #include <type_traits>
 #include <vector>
 
+#include "dtensor/runtime/kernels/arguments/numeric.h"
 #include "dtensor/runtime/kernels/cpu/indexed.h"
 #include "dtensor/runtime/kernels/cpu/launch.h"
-#include "dtensor/runtime/kernels/cpu/numeric.h"
 #include "dtensor/runtime/kernels/cpu/random_simd.h"
 #include "dtensor/runtime/kernels/cpu/strided_walk.h"
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "dtensor/runtime/kernels/arguments/numeric.h"
 #include "dtensor/runtime/kernels/cpu/launch.h"
-#include "dtensor/runtime/kernels/cpu/numeric.h"
 #include "dtensor/runtime/kernels/cpu/reduce_simd.h"
 #include "dtensor/runtime/kernels/cpu/strided_walk.h"
 

@@ -6,6 +6,8 @@
 #include <mutex>
 #include <utility>
 
+#include "dtensor/runtime/kernels/arguments/rope_frequency.h"
+
 namespace dtensor::kernels {
 namespace {
 
@@ -15,10 +17,7 @@ constexpr int64_t kMaxBytes = 64 << 20;
 template <typename T>
 std::shared_ptr<const RopeTable<T>> Compute(const IndexSet& positions, double theta, int64_t d) {
   const int64_t half = d / 2;
-  std::vector<double> frequency(half);
-  for (int64_t i = 0; i < half; ++i) {
-    frequency[i] = std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(d));
-  }
+  const std::vector<double> frequency = RopeFrequencies(theta, d);
   auto table = std::make_shared<RopeTable<T>>();
   table->cos.reserve(positions.size() * half);
   table->sin.reserve(positions.size() * half);

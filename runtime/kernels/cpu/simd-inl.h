@@ -15,8 +15,8 @@
 #include <cstring>
 #include <type_traits>
 
+#include "dtensor/runtime/kernels/arguments/numeric.h"
 #include "dtensor/runtime/kernels/cpu/highway_targets.h"
-#include "dtensor/runtime/kernels/cpu/numeric.h"
 #include "hwy/highway.h"
 
 // For the lambdas that handle one vector: they must melt into their loop.

@@ -1,9 +1,9 @@
 #include <vector>
 
+#include "dtensor/runtime/kernels/arguments/numeric.h"
 #include "dtensor/runtime/kernels/cpu/ids.h"
 #include "dtensor/runtime/kernels/cpu/indexed.h"
 #include "dtensor/runtime/kernels/cpu/launch.h"
-#include "dtensor/runtime/kernels/cpu/numeric.h"
 #include "dtensor/runtime/kernels/cpu/strided_walk.h"
 
 namespace dtensor::kernels::cpu {

@@ -1,4 +1,5 @@
-// dtensor explain: what a training step of a model costs under a plan, on a mesh of any size.
+// dtensor explain and dtensor model: what a training step of a model costs under a plan, on a mesh
+// of any size; and where each of its modules has its parameters and activations.
 #ifndef DTENSOR_TOOLS_CLI_EXPLAIN_EXPLAIN_COMMAND_H_
 #define DTENSOR_TOOLS_CLI_EXPLAIN_EXPLAIN_COMMAND_H_
 
@@ -8,8 +9,12 @@
 
 namespace dtensor::cli {
 
+// Not ok where the fullest rank holds more than `flags.memory` at the peak.
 // Errors: of ParseExplain and ExplainStep; kInternal for a file that cannot be written.
 absl::StatusOr<Outcome> RunExplain(const ExplainFlags& flags, bool json);
+
+// Sizes that are missing are the usual ones (ParseModel). Errors: the same.
+absl::StatusOr<Outcome> RunModel(const ExplainFlags& flags, bool json);
 
 }  // namespace dtensor::cli
 

@@ -105,12 +105,16 @@ TEST(Explain, KnowsPlansForGpt2) {
               AllOf(StartsWith("--model: transformer.wpe: "), HasSubstr("give shorter ones")));
 }
 
-TEST(Explain, RefusesModelsWithoutLogits) {
+TEST(Explain, TakesModelsWithoutLogits) {
   ExplainFlags flags = Llama7b("tp=2");
+  flags.sequence = 512;
   flags.model = ::testing::TempDir() + "/bert.json";
   std::ofstream(flags.model) << R"({"model_type": "bert"})";
-  EXPECT_THAT(RefusalOf(flags),
-              AllOf(StartsWith("--model: "), HasSubstr("take a gpt2 or a llama")));
+  const nlohmann::json json = JsonOf(flags);
+  EXPECT_GT(json["memory"]["gradients"], 2 * 100'000'000 / 2);  // two bytes of 109 million each
+  EXPECT_GT(json["memory"]["activations"], 0);
+  EXPECT_THAT(TextOf(flags), AllOf(HasSubstr("encoder.layer.0..11.attention.self.query x12"),
+                                   HasSubstr("pooler.dense")));
 }
 
 // 19 layers are more bytes than an int64 counts.
@@ -193,6 +197,95 @@ TEST(Explain, RefusesInOneLineThatNamesTheFlag) {
   expect(flags, "--svg: ");
   flags.compare = "tp";
   expect(flags, "leave --compare out");
+}
+
+ExplainFlags ModelFlags(const std::string& model, const std::string& mesh) {
+  ExplainFlags flags;
+  flags.model_flag = "--config";
+  flags.model = Model(model);
+  flags.mesh = mesh;
+  return flags;
+}
+
+nlohmann::json ModelJson(const ExplainFlags& flags) {
+  const absl::StatusOr<Outcome> outcome = RunModel(flags, /*json=*/true);
+  EXPECT_THAT(outcome, IsOk());
+  return outcome.ok() ? nlohmann::json::parse(outcome->text, nullptr, false) : nlohmann::json();
+}
+
+TEST(Model, ListsModulesAndFoldsLayers) {
+  const nlohmann::json json = ModelJson(ModelFlags("llama_7b", "dp=2,tp=4"));
+  EXPECT_EQ(json["batch"], 2);
+  EXPECT_EQ(json["seq"], 4096);
+  int64_t parameters = 0, modules = 0;
+  for (const nlohmann::json& module : json["modules"]) {
+    for (const nlohmann::json& own : module["parameters"]) {
+      parameters += own["bytes"].get<int64_t>() * module["modules"].get<int64_t>();
+    }
+    if (module["path"] != "model.layers.0..31.self_attn.q_proj") continue;
+    ++modules;
+    EXPECT_EQ(module["modules"], 32);
+    EXPECT_EQ(module["parameters"][0]["rests"], "R,S(0,unit(128))");
+    EXPECT_EQ(module["parameters"][0]["dtype"], "f32");
+    EXPECT_EQ(module["edges"][0]["in"], "R");
+    EXPECT_EQ(module["edges"][0]["axes"], "tp");
+    EXPECT_EQ(module["edges"][0]["out"], nullptr);
+  }
+  EXPECT_EQ(modules, 1);
+  EXPECT_EQ(parameters, json["memory"]["parameters"]);
+  EXPECT_GT(json["received_bytes"]["tp"], json["received_bytes"]["dp"]);
+}
+
+TEST(Model, TakesUsualSizesWhereNoneAreGiven) {
+  ExplainFlags flags = ModelFlags("gpt2", "dp=4");
+  EXPECT_EQ(ModelJson(flags)["seq"], 1024);  // its positions
+  EXPECT_EQ(ModelJson(flags)["batch"], 4);
+  flags.batch = 8;
+  flags.sequence = 64;
+  EXPECT_EQ(ModelJson(flags)["batch"], 8);
+  EXPECT_EQ(ModelJson(flags)["seq"], 64);
+  flags.batch = 0;
+  EXPECT_THAT(std::string(RunModel(flags, false).status().message()),
+              StartsWith("--batch: 0 is out of range"));
+  flags = ModelFlags("nowhere", "dp=4");
+  EXPECT_THAT(std::string(RunModel(flags, false).status().message()), StartsWith("--config: "));
+}
+
+TEST(Model, IsDrawn) {
+  ExplainFlags flags = ModelFlags("gpt2", "dp=2,tp=2");
+  flags.sequence = 64;
+  const std::string listed = RunModel(flags, false)->text;
+  flags.picture = true;
+  flags.svg = testing::TempDir() + "/plan.svg";
+  DT_ASSERT_OK_AND_ASSIGN(const Outcome drawn, RunModel(flags, false));
+  EXPECT_THAT(drawn.text, StartsWith(listed));
+  EXPECT_THAT(drawn.text.substr(listed.size()),
+              HasSubstr("transformer.h.0..11.mlp.c_proj x12\n  weight  [3072, 768] as R,S(0)\n"));
+  std::ifstream file(flags.svg);
+  const std::string svg((std::istreambuf_iterator<char>(file)), {});
+  EXPECT_THAT(svg, AllOf(StartsWith("<svg"), HasSubstr("transformer.h.0..11.mlp.c_proj x12")));
+  EXPECT_THAT(std::string(RunModel(flags, true).status().message()),
+              StartsWith("--picture and --json both print"));
+  flags.svg = "/nowhere/plan.svg";
+  EXPECT_THAT(std::string(RunModel(flags, false).status().message()),
+              StartsWith("--svg: cannot write"));
+}
+
+TEST(Model, SaysWhetherItFits) {
+  ExplainFlags flags = ModelFlags("gpt2", "tp=1");
+  flags.sequence = 64;
+  const int64_t peak = ModelJson(flags)["memory"]["peak"].get<int64_t>();
+  flags.memory = peak;
+  EXPECT_THAT(RunModel(flags, false)->text, HasSubstr("\nfits       "));
+  EXPECT_TRUE(RunModel(flags, false)->ok);
+  flags.memory = peak - 1;
+  EXPECT_THAT(RunModel(flags, false)->text, HasSubstr("\nTOO LARGE  "));
+  EXPECT_FALSE(RunModel(flags, false)->ok);
+  const nlohmann::json json = ModelJson(flags);
+  EXPECT_EQ(json["fits"], false);
+  flags.compare = "tp";
+  flags.batch = 1;
+  EXPECT_THAT(RefusalOf(flags), HasSubstr("--memory: it is of one plan"));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "dtensor/tools/cli/explain/explain_json.h"
 
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -62,6 +63,59 @@ Json ParameterJson(const FoldedParameter& folded) {
           {"trained", figures.trained}};
 }
 
+Json PlacedParameterJson(const PlacedParameter& own) {
+  const ParameterFigures& figures = own.figures;
+  Json json = {{"name", own.name},
+               {"path", figures.path},
+               {"shape", std::vector<int64_t>(figures.shape.begin(), figures.shape.end())},
+               {"dtype", std::string(ToString(figures.dtype))},
+               {"rests", PlacementsText(figures.rests, figures.shape)},
+               {"used", PlacementsText(figures.used, figures.shape)},
+               {"bytes", own.shared ? 0 : figures.bytes},
+               {"trained", figures.trained}};
+  if (own.shared) json["shared"] = true;
+  return json;
+}
+
+Json EdgeJson(const ModuleEdge& edge) {
+  const auto text = [](const std::optional<Placement>& placement) {
+    return placement ? Json(placement->ToString()) : Json();
+  };
+  return {{"axes", edge.mesh.AxisNames(edge.axes)},
+          {"index", edge.index < 0 ? Json() : Json(edge.index)},
+          {"in", text(edge.input)},
+          {"out", text(edge.output)}};
+}
+
+Json PlacedModuleJson(const PlacedModule& module) {
+  const ModuleFigures& figures = module.figures;
+  Json json = {{"path", figures.outside ? Json() : Json(figures.path)},
+               {"modules", figures.modules},
+               {"parameter_bytes", figures.parameter_bytes},
+               {"received_bytes", ReceivedBytes(figures.phases)},
+               {"parameters", Json::array()},
+               {"edges", Json::array()}};
+  for (const PlacedParameter& own : module.parameters) {
+    json["parameters"].push_back(PlacedParameterJson(own));
+  }
+  for (const ModuleEdge& edge : module.edges) json["edges"].push_back(EdgeJson(edge));
+  return json;
+}
+
+Json StepJson(const Explanation& explanation) {
+  const RankFigures& rank = explanation.rank;
+  Json json = {
+      {"rank", rank.rank},
+      {"simulated_ranks", explanation.simulated},
+      {"memory", MemoryJson(rank.memory)},
+      {"peak_phase", std::string(ToString(rank.peak_phase))},
+      {"peak_module", rank.peak_module},
+      {"usual_recompute", explanation.usual_recompute},
+      {"memory_otherwise", explanation.otherwise ? MemoryJson(*explanation.otherwise) : Json()}};
+  json.update(PhasesJson(rank.phases()));
+  return json;
+}
+
 using Figures = std::map<std::string, double>;
 
 Figures FiguresOf(const Explanation& explanation) {
@@ -95,16 +149,7 @@ std::string FigureText(const std::string& name, double value) {
 }  // namespace
 
 Json ExplanationJson(const Explanation& explanation) {
-  const RankFigures& rank = explanation.rank;
-  Json json = {
-      {"rank", rank.rank},
-      {"simulated_ranks", explanation.simulated},
-      {"memory", MemoryJson(rank.memory)},
-      {"peak_phase", std::string(ToString(rank.peak_phase))},
-      {"peak_module", rank.peak_module},
-      {"usual_recompute", explanation.usual_recompute},
-      {"memory_otherwise", explanation.otherwise ? MemoryJson(*explanation.otherwise) : Json()}};
-  json.update(PhasesJson(rank.phases()));
+  Json json = StepJson(explanation);
   json["modules"] = Json::array();
   for (const ModuleFigures& module : explanation.modules) {
     json["modules"].push_back(ModuleJson(module));
@@ -112,6 +157,16 @@ Json ExplanationJson(const Explanation& explanation) {
   json["parameters"] = Json::array();
   for (const FoldedParameter& one : explanation.parameters) {
     json["parameters"].push_back(ParameterJson(one));
+  }
+  return json;
+}
+
+Json PlacedJson(const Explanation& explanation) {
+  Json json = StepJson(explanation);
+  json["received_bytes"] = ReceivedBytes(explanation.rank.phases());
+  json["modules"] = Json::array();
+  for (const PlacedModule& module : explanation.placed) {
+    json["modules"].push_back(PlacedModuleJson(module));
   }
   return json;
 }

@@ -11,6 +11,8 @@
 namespace dtensor::cli {
 
 nlohmann::ordered_json ExplanationJson(const Explanation& explanation);
+// The whole step alike, and in place of modules and parameters one list of modules with both.
+nlohmann::ordered_json PlacedJson(const Explanation& explanation);
 
 // Every figure of the whole step that one of two explanations has, under one name: "memory.peak",
 // "forward.all-gather(tp).bytes", "backward.exposed_seconds". 0 where one lacks it.

@@ -1,14 +1,18 @@
 #include "dtensor/tools/cli/explain/explain_request.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "dtensor/nn/bert.h"
+#include "dtensor/nn/gpt2.h"
 #include "dtensor/nn/model_config.h"
 #include "dtensor/parallel_plans/presets.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/io/read_file.h"
 #include "dtensor/tools/cli/request.h"
+#include "nlohmann/json.hpp"
 
 namespace dtensor::cli {
 namespace {
@@ -17,28 +21,47 @@ namespace {
 constexpr int64_t kMostTokens = int64_t{1} << 32;
 constexpr int kMostRanks = 1 << 20;
 
-absl::Status Of(absl::string_view flag, const absl::Status& status) {
-  return absl::Status(status.code(), absl::StrCat(flag, ": ", status.message()));
-}
-
-absl::StatusOr<std::string> ReadModel(const std::string& path) {
+absl::StatusOr<std::string> ReadModel(const ExplainFlags& flags) {
   constexpr int64_t kMost = 1 << 20;
-  absl::StatusOr<std::string> text = ReadFile(path, kMost);
-  return text.ok() ? text : Of("--model", text.status());
+  absl::StatusOr<std::string> text = ReadFile(flags.model, kMost);
+  return text.ok() ? text : AboutFlag(flags.model_flag, text.status());
 }
 
-absl::Status CheckSize(absl::string_view flag, int64_t size) {
-  if (size >= 1 && size <= kMostTokens) return absl::OkStatus();
+// Positions that the model has; 0 where its configuration does not say it, and need not.
+int64_t PositionsOf(const std::string& config) {
+  const auto json = nlohmann::json::parse(config, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return 0;
+  for (const char* member : {"max_position_embeddings", "n_positions"}) {
+    const auto found = json.find(member);
+    if (found != json.end() && found->is_number_integer()) return found->get<int64_t>();
+  }
+  // What Hugging Face's classes have in place of it.
+  const std::string type = ModelTypeOf(config).value_or("");
+  return type == "bert" ? BertConfig().positions : type == "gpt2" ? Gpt2Config().positions : 0;
+}
+
+int64_t SizeOfGroup(const DeviceMesh& mesh, absl::string_view name) {
+  const absl::StatusOr<AxisList> axes = mesh.Find(name);
+  int64_t size = 1;
+  if (axes.ok()) {
+    for (const int axis : *axes) size *= mesh.axis_size(axis);
+  }
+  return size;
+}
+
+absl::StatusOr<int64_t> ReadSize(absl::string_view flag, std::optional<int64_t> size) {
+  if (!size) return InvalidArgument({flag, " is required"});
+  if (*size >= 1 && *size <= kMostTokens) return *size;
   return InvalidArgument(
-      {flag, ": ", absl::StrCat(size), " is out of range; take 1 to ", absl::StrCat(kMostTokens)});
+      {flag, ": ", absl::StrCat(*size), " is out of range; take 1 to ", absl::StrCat(kMostTokens)});
 }
 
-absl::Status CheckSizes(const ExplainFlags& flags, const DeviceMesh& mesh) {
-  DT_RETURN_IF_ERROR(CheckSize("--batch", flags.batch));
-  DT_RETURN_IF_ERROR(CheckSize("--seq", flags.sequence));
-  if (flags.batch > kMostTokens / flags.sequence) {
-    return InvalidArgument({"--batch: ", absl::StrCat(flags.batch), " sequences of ",
-                            absl::StrCat(flags.sequence), " are more tokens than can be counted (",
+absl::Status ReadSizes(const ExplainFlags& flags, const DeviceMesh& mesh, TrainingStep& step) {
+  DT_ASSIGN_OR_RETURN(step.batch, ReadSize("--batch", flags.batch));
+  DT_ASSIGN_OR_RETURN(step.sequence, ReadSize("--seq", flags.sequence));
+  if (step.batch > kMostTokens / step.sequence) {
+    return InvalidArgument({"--batch: ", absl::StrCat(step.batch), " sequences of ",
+                            absl::StrCat(step.sequence), " are more tokens than can be counted (",
                             absl::StrCat(kMostTokens), "); take a smaller --batch or --seq"});
   }
   if (mesh.size() <= kMostRanks) return absl::OkStatus();
@@ -60,37 +83,41 @@ absl::StatusOr<DType> ParseFloat(const std::string& name) {
       {"--dtype: '", name, "' is no type of a model; take f32, f64, bf16 or f16"});
 }
 
-// A step is one of tokens to logits.
-absl::Status CheckModel(const std::string& config) {
+// A model that makes anything but logits of tokens has no loss of its own.
+absl::StatusOr<StepLoss> LossFor(const std::string& config) {
   DT_ASSIGN_OR_RETURN(const std::unique_ptr<Module> model, ModelFromJson(config));
-  if (model->operand_names().size() == 1 && model->result_names().size() == 1) {
-    return absl::OkStatus();
-  }
-  return InvalidArgument(
-      {"explain takes models of token ids that make logits; take a gpt2 or a llama"});
+  const bool simple = model->operand_names().size() == 1 && model->result_names().size() == 1;
+  return simple ? NextTokenLoss : MeanOfResults;
 }
 
 absl::StatusOr<ParallelPlan> ParsePlan(absl::string_view flag, const std::string& text,
                                        const DeviceMesh& mesh, const PresetOptions& options) {
   absl::StatusOr<ParallelPlan> plan = NamedPlan(text, mesh, options);
-  return plan.ok() ? plan : Of(flag, plan.status());
+  return plan.ok() ? plan : AboutFlag(flag, plan.status());
 }
 
-}  // namespace
+ExplainFlags WithUsualSizes(ExplainFlags flags, const DeviceMesh& mesh, const std::string& config) {
+  constexpr int64_t kUsual = 4096;
+  if (!flags.batch) flags.batch = SizeOfGroup(mesh, "dp");
+  const int64_t positions = PositionsOf(config);
+  if (!flags.sequence) flags.sequence = positions > 0 ? std::min(positions, kUsual) : kUsual;
+  return flags;
+}
 
-absl::StatusOr<ExplainRequest> ParseExplain(const ExplainFlags& flags) {
+absl::StatusOr<ExplainRequest> Parse(const ExplainFlags& flags, bool usual_sizes) {
   ExplainRequest request;
   TrainingStep& step = request.step;
-  DT_ASSIGN_OR_RETURN(const std::string config, ReadModel(flags.model));
-  const absl::Status usable = CheckModel(config);
-  if (!usable.ok()) return Of(absl::StrCat("--model: ", flags.model), usable);
+  DT_ASSIGN_OR_RETURN(const std::string config, ReadModel(flags));
+  const absl::StatusOr<StepLoss> loss = LossFor(config);
+  if (!loss.ok())
+    return AboutFlag(absl::StrCat(flags.model_flag, ": ", flags.model), loss.status());
+  step.loss = *loss;
   step.model = [config] { return ModelFromJson(config); };
   absl::StatusOr<DeviceMesh> mesh = DeviceMesh::Parse(flags.mesh);
-  if (!mesh.ok()) return Of("--mesh", mesh.status());
+  if (!mesh.ok()) return AboutFlag("--mesh", mesh.status());
   step.mesh = *std::move(mesh);
-  DT_RETURN_IF_ERROR(CheckSizes(flags, step.mesh));
-  step.batch = flags.batch;
-  step.sequence = flags.sequence;
+  DT_RETURN_IF_ERROR(
+      ReadSizes(usual_sizes ? WithUsualSizes(flags, step.mesh, config) : flags, step.mesh, step));
   DT_ASSIGN_OR_RETURN(step.dtype, ParseFloat(flags.dtype));
   DT_ASSIGN_OR_RETURN(step.optimizer, ParseOptimizer(flags.optimizer));
   DT_ASSIGN_OR_RETURN(step.cost, ReadLinks(flags.links));
@@ -105,6 +132,16 @@ absl::StatusOr<ExplainRequest> ParseExplain(const ExplainFlags& flags) {
   DT_ASSIGN_OR_RETURN(request.other->plan,
                       ParsePlan("--compare", flags.compare, step.mesh, options));
   return request;
+}
+
+}  // namespace
+
+absl::StatusOr<ExplainRequest> ParseExplain(const ExplainFlags& flags) {
+  return Parse(flags, /*usual_sizes=*/false);
+}
+
+absl::StatusOr<ExplainRequest> ParseModel(const ExplainFlags& flags) {
+  return Parse(flags, /*usual_sizes=*/true);
 }
 
 }  // namespace dtensor::cli

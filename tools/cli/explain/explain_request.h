@@ -1,4 +1,4 @@
-// What the flags of dtensor explain say, read into a step.
+// What the flags of dtensor explain and dtensor model say, read into a step.
 #ifndef DTENSOR_TOOLS_CLI_EXPLAIN_EXPLAIN_REQUEST_H_
 #define DTENSOR_TOOLS_CLI_EXPLAIN_EXPLAIN_REQUEST_H_
 
@@ -13,12 +13,16 @@
 namespace dtensor::cli {
 
 // As they were typed. `model` and `links` name files, `plan` and `compare` a file or a plan.
+// `memory`: bytes that a rank has; 0: not said.
 struct ExplainFlags {
+  std::string model_flag = "--model";  // the flag of `model`, for messages
   std::string model, plan, mesh, dtype = "f32", optimizer = "adamw", pattern = "zigzag", links, svg,
                                  compare;
-  int64_t batch = 0, sequence = 0;
+  std::optional<int64_t> batch, sequence;
+  int64_t memory = 0;
   std::vector<std::string> recompute;
   bool allow_uneven = false;
+  bool picture = false;  // of model
 };
 
 struct ExplainRequest {
@@ -27,8 +31,12 @@ struct ExplainRequest {
   std::optional<TrainingStep> other;  // with the plan of --compare
 };
 
-// Errors: kInvalidArgument (kNotFound for a file), beginning with the flag and naming the remedy.
+// Files are read once: they may be pipes. Errors: kInvalidArgument (kNotFound for a file),
+// beginning with the flag and naming the remedy.
 absl::StatusOr<ExplainRequest> ParseExplain(const ExplainFlags& flags);
+// The same, where --batch and --seq may be missing: a sequence for each rank of dp, and 4096 tokens
+// or as many as the model has positions for.
+absl::StatusOr<ExplainRequest> ParseModel(const ExplainFlags& flags);
 
 }  // namespace dtensor::cli
 

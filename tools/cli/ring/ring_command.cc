@@ -110,6 +110,9 @@ Json RingJson(const RingSchedule& schedule, const RingFlags& flags) {
 
 absl::StatusOr<Outcome> RunRing(const RingFlags& flags, bool json) {
   if (flags.run) return RunRingOnThreads(flags, json);
+  if (flags.progress) {
+    return InvalidArgument({"--progress: a schedule is made at once; add --run, or leave it out"});
+  }
   if (flags.in || flags.out) {
     return InvalidArgument({flags.in ? "--in" : "--out", ": files are read and written by a run; ",
                             "add --run, or leave the flag out"});

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "dtensor/attention/ring_schedule.h"
 #include "dtensor/runtime/device/device.h"
+#include "dtensor/tools/cli/ring/ring_progress.h"
 #include "dtensor/tools/cli/ring/ring_tensors.h"
 
 namespace dtensor::cli {
@@ -16,9 +17,11 @@ namespace dtensor::cli {
 // 1 / sqrt(head_dim).
 double RingScale(const RingProblem& problem);
 
-// The library's kernels on all positions in one step, in `dtype`. Errors: kResourceExhausted.
+// The library's kernels on all positions in one step, in `dtype`; one key head after the other,
+// each of which is told. Errors: kResourceExhausted.
 absl::StatusOr<RingOutputs> RunOnOneRank(Device& device, const RingProblem& problem,
-                                         const RingInputs& inputs, DType dtype);
+                                         const RingInputs& inputs, DType dtype,
+                                         const TellFraction& tell = {});
 
 // One result's error, and the most it may be.
 struct RingError {
@@ -35,7 +38,8 @@ struct RingError {
 // 2^-23 where that is more: sums, and lse, are f32. Errors: kResourceExhausted.
 absl::StatusOr<std::array<RingError, 5>> Compare(Device& device, const RingProblem& problem,
                                                  const RingInputs& inputs,
-                                                 const RingOutputs& outputs);
+                                                 const RingOutputs& outputs,
+                                                 const TellFraction& tell = {});
 
 }  // namespace dtensor::cli
 

@@ -1,10 +1,12 @@
 // What is said of right results, and of wrong ones.
 #include "dtensor/tools/cli/ring/ring_errors.h"
 
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 #include "dtensor/runtime/device/cpu/cpu_device.h"
 #include "dtensor/runtime/device/device.h"
@@ -30,6 +32,33 @@ std::array<RingError, 5> ErrorsOfOneRank(const RingProblem& problem) {
   const RingInputs inputs = RandomInputs(*device, problem).value();
   const RingOutputs kernels = RunOnOneRank(*device, problem, inputs, problem.dtype).value();
   return Compare(*device, problem, inputs, kernels).value();
+}
+
+TEST(RingErrorsTest, TellsHowFarItIs) {
+  const auto device = MakeCpuDevice();
+  for (const DType dtype : {DType::kF64, DType::kF32, DType::kBF16}) {
+    const RingProblem problem = Problem("causal", dtype);
+    DT_ASSERT_OK_AND_ASSIGN(const RingInputs inputs, RandomInputs(*device, problem));
+    DT_ASSERT_OK_AND_ASSIGN(const RingOutputs outputs,
+                            RunOnOneRank(*device, problem, inputs, dtype));
+    std::vector<double> told;
+    DT_EXPECT_OK(
+        Compare(*device, problem, inputs, outputs, [&](double done) { told.push_back(done); }));
+    ASSERT_GE(told.size(), problem.kv_heads) << ToString(dtype);
+    EXPECT_GT(told.front(), 0);
+    EXPECT_LT(told.front(), 1);
+    EXPECT_TRUE(std::ranges::is_sorted(told));
+    // The reference's last query may be another thread's.
+    EXPECT_TRUE(dtype == DType::kF64 || told.back() == 1) << told.back();
+  }
+}
+
+TEST(RingErrorsTest, TheRingsShareFallsAsTheComparisonTakesLonger) {
+  const double narrow = RingShare(Problem("full", DType::kF32), 2);
+  EXPECT_LT(narrow, 1);
+  EXPECT_LT(RingShare(Problem("full", DType::kBF16), 2), narrow);
+  EXPECT_LT(RingShare(Problem("full", DType::kF64), 2), 0.1);
+  EXPECT_GT(RingShare(Problem("full", DType::kF64), 0), 0);
 }
 
 TEST(RingErrorsTest, AWiderTypeSeesWhatF64Rounds) {

@@ -1,15 +1,17 @@
 #include "dtensor/tools/cli/ring/ring_request.h"
 
+#include <string>
+#include <vector>
+
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/tools/cli/request.h"
+#include "dtensor/tools/program/nearest_word.h"
 
 namespace dtensor::cli {
 namespace {
-
-absl::Status Of(absl::string_view flag, const absl::Status& status) {
-  return absl::Status(status.code(), absl::StrCat(flag, ": ", status.message()));
-}
 
 struct Pattern {
   absl::string_view name;
@@ -47,7 +49,7 @@ absl::Status CheckSize(const DeviceMesh& mesh) {
 
 absl::StatusOr<DeviceMesh> ParseRingMesh(const RingFlags& flags, const Pattern& pattern) {
   const absl::StatusOr<DeviceMesh> mesh = DeviceMesh::Parse(flags.mesh);
-  if (!mesh.ok()) return Of("--mesh", mesh.status());
+  if (!mesh.ok()) return AboutFlag("--mesh", mesh.status());
   DT_RETURN_IF_ERROR(CheckAxes(pattern, *mesh));
   DT_RETURN_IF_ERROR(CheckSize(*mesh));
   return *mesh;
@@ -75,9 +77,15 @@ absl::Status CheckNumbers(const RingProblem& problem) {
 
 absl::StatusOr<AttentionMask> ParseMask(absl::string_view text, int64_t length) {
   absl::StatusOr<AttentionMask> mask = AttentionMask::Parse(text);
-  if (!mask.ok()) return Of("--mask", mask.status());
+  if (!mask.ok()) {
+    const absl::string_view kind = text.substr(0, text.find(':'));
+    const std::vector<std::string> kinds = {"full", "causal", "window", "prefix", "documents"};
+    const bool known = absl::c_linear_search(kinds, kind);
+    return AboutFlag(
+        "--mask", InvalidArgument({mask.status().message(), known ? "" : DidYouMean(kind, kinds)}));
+  }
   const absl::Status fits = mask->CheckFits(length);
-  return fits.ok() ? mask : Of("--mask", fits);
+  return fits.ok() ? mask : AboutFlag("--mask", fits);
 }
 
 // What the flags say in numbers; what is not given has its default.
@@ -105,7 +113,7 @@ absl::StatusOr<RingProblem> ParseRing(const RingFlags& flags) {
   DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, ParseRingMesh(flags, pattern));
   DT_ASSIGN_OR_RETURN(problem.mask, ParseMask(flags.mask, problem.q_length));
   const absl::StatusOr<DType> dtype = ParseDType(flags.dtype.value_or("f32"));
-  if (!dtype.ok()) return Of("--dtype", dtype.status());
+  if (!dtype.ok()) return AboutFlag("--dtype", dtype.status());
   problem.dtype = *dtype;
   const Placements placements(pattern.axes, Shard(0, pattern.order));
   DT_ASSIGN_OR_RETURN(problem.q, Layout::FromPlacements(mesh, placements, {problem.q_length}));

@@ -20,6 +20,7 @@ struct RingFlags {
   std::optional<int64_t> batch, heads, kv_heads, seq, head_dim;
   std::optional<std::string> dtype;
   bool run = false;
+  bool progress = false;               // with `run`: say on stderr how far it is
   std::optional<std::string> in, out;  // files, for `run`
   std::string links;                   // a file, for prices; none: the default table
 };

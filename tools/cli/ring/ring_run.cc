@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -17,6 +18,7 @@
 #include "dtensor/tools/cli/json_text.h"
 #include "dtensor/tools/program/memory.h"
 #include "dtensor/tools/program/output.h"
+#include "dtensor/tools/program/progress.h"
 
 namespace dtensor::cli {
 namespace {
@@ -227,12 +229,15 @@ absl::StatusOr<std::optional<SafetensorsReader>> OpenInput(RingFlags& flags) {
 
 absl::StatusOr<RingReport> RunAndCompare(const RingSchedule& schedule,
                                          const std::optional<SafetensorsReader>& file,
-                                         const std::optional<std::string>& out) {
+                                         const std::optional<std::string>& out,
+                                         const TellFraction& tell) {
   const std::unique_ptr<Device> device = MakeCpuDevice();
   const RingProblem& problem = schedule.problem();
   DT_ASSIGN_OR_RETURN(const RingInputs inputs,
                       file ? ReadInputs(*device, *file, problem) : RandomInputs(*device, problem));
-  const absl::StatusOr<RingRun> run = RunOnThreads(*device, schedule, inputs);
+  const double share = RingShare(problem, static_cast<int>(std::thread::hardware_concurrency()));
+  const absl::StatusOr<RingRun> run =
+      RunOnThreads(*device, schedule, inputs, [&](double done) { tell(done * share); });
   if (!run.ok()) return absl::InternalError(run.status().message());
   const absl::Status written = out ? WriteOutputs(*out, run->outputs) : absl::OkStatus();
   if (!written.ok()) return absl::InternalError(absl::StrCat("--out: ", written.message()));
@@ -240,19 +245,34 @@ absl::StatusOr<RingReport> RunAndCompare(const RingSchedule& schedule,
                        .planned_bytes = PlannedBytes(schedule),
                        .peak_bytes = run->peak_bytes,
                        .planned_peak_bytes = schedule.PeakBytes()};
-  DT_ASSIGN_OR_RETURN(report.errors, Compare(*device, problem, inputs, run->outputs));
+  DT_ASSIGN_OR_RETURN(report.errors,
+                      Compare(*device, problem, inputs, run->outputs,
+                              [&](double done) { tell(share + done * (1 - share)); }));
   return report;
+}
+
+// JSON is for programs: they get no progress unasked.
+absl::StatusOr<RingReport> RunAndShow(const RingSchedule& schedule,
+                                      const std::optional<SafetensorsReader>& file,
+                                      const RingFlags& flags, bool json) {
+  if (json && !flags.progress) return RunAndCompare(schedule, file, flags.out, [](double) {});
+  Progress progress("percent", 100, Progress::OnStderr(flags.progress));
+  return RunAndCompare(schedule, file, flags.out,
+                       [&](double done) { progress.Report(static_cast<int64_t>(100 * done)); });
 }
 
 }  // namespace
 
 absl::StatusOr<RingRun> RunOnThreads(Device& device, const RingSchedule& schedule,
-                                     const RingInputs& inputs) {
+                                     const RingInputs& inputs, const TellFraction& tell) {
   const DeviceMesh& mesh = schedule.problem().q.mesh();
   Shared shared = {schedule, inputs};
   DT_ASSIGN_OR_RETURN(shared.run.outputs, EmptyOutputs(device, schedule.problem()));
   const auto run = [&](Communicator& communicator, Device& of_rank) -> absl::Status {
     if (!mesh.Contains(communicator.rank())) return absl::OkStatus();  // it stands by
+    std::optional<RingStepCounter> counter;
+    if (tell && communicator.rank() == mesh.RankOf(0))
+      counter.emplace(communicator, schedule, tell);
     return Rank(shared, communicator, of_rank).Run();
   };
   // Many threads share few cores, so a peer may be busy for long.
@@ -282,7 +302,7 @@ absl::StatusOr<Outcome> RunRingOnThreads(const RingFlags& flags, bool json) {
   DT_ASSIGN_OR_RETURN(const RingSchedule schedule, RingSchedule::Create(problem));
   DT_RETURN_IF_ERROR(CheckRunnable(schedule));
   if (flags.out) DT_RETURN_IF_ERROR(CheckOutputFile("--out", *flags.out));
-  DT_ASSIGN_OR_RETURN(const RingReport report, RunAndCompare(schedule, file, flags.out));
+  DT_ASSIGN_OR_RETURN(const RingReport report, RunAndShow(schedule, file, flags, json));
   const std::string wrong = Verdict(report);
   return Outcome{
       json ? ReportJson(schedule, whole, report, wrong) : ReportText(schedule, report, wrong),

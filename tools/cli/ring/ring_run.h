@@ -11,6 +11,7 @@
 #include "dtensor/attention/ring_schedule.h"
 #include "dtensor/tools/cli/request.h"
 #include "dtensor/tools/cli/ring/ring_errors.h"
+#include "dtensor/tools/cli/ring/ring_progress.h"
 #include "dtensor/tools/cli/ring/ring_request.h"
 #include "dtensor/tools/cli/ring/ring_tensors.h"
 
@@ -23,9 +24,10 @@ struct RingRun {
 };
 
 // Runs the schedule on a thread for each rank: each takes its positions of the inputs, and puts its
-// results in their ring rank. Errors: a rank's failure.
+// results in their ring rank. The ring's first rank tells of its exchanges. Errors: a rank's
+// failure.
 absl::StatusOr<RingRun> RunOnThreads(Device& device, const RingSchedule& schedule,
-                                     const RingInputs& inputs);
+                                     const RingInputs& inputs, const TellFraction& tell = {});
 
 struct RingReport {
   std::array<RingError, 5> errors;

@@ -98,6 +98,25 @@ TEST(RingRunTest, NothingToDo) {
   EXPECT_THAT(outcome.text, HasSubstr("verdict    all within the limits\n"));
 }
 
+// Each exchange is told of, and the last one ends the ring.
+TEST(RingRunTest, TellsHowFarItIs) {
+  const auto device = MakeCpuDevice();
+  for (const auto& [pattern, mask] :
+       {std::pair("ring", "full"), std::pair("zigzag", "causal"), std::pair("ring", "window:4")}) {
+    RingFlags flags = Flags("cp=4", pattern, mask, "f32");
+    DT_ASSERT_OK_AND_ASSIGN(const RingProblem problem, ParseRing(flags));
+    DT_ASSERT_OK_AND_ASSIGN(const RingSchedule schedule, RingSchedule::Create(problem));
+    DT_ASSERT_OK_AND_ASSIGN(const RingInputs inputs, RandomInputs(*device, problem));
+    std::vector<double> told;
+    DT_EXPECT_OK(
+        RunOnThreads(*device, schedule, inputs, [&](double done) { told.push_back(done); }));
+    ASSERT_FALSE(told.empty());
+    for (size_t i = 0; i < told.size(); ++i) {
+      EXPECT_DOUBLE_EQ(told[i], static_cast<double>(i + 1) / static_cast<double>(told.size()));
+    }
+  }
+}
+
 TEST(RingRunTest, TheVerdictNamesWhatIsWrong) {
   RingReport report;
   for (RingError& error : report.errors) error = {.name = "dk", .error = 1e-6, .limit = 3e-6};
@@ -262,6 +281,8 @@ TEST(RingRunTest, RefusesWhatCannotRun) {
   EXPECT_THAT(RunRing(flags, false), StatusIs(kInvalid, HasSubstr("--out: files are")));
   flags.in = "x";
   EXPECT_THAT(RunRing(flags, false), StatusIs(kInvalid, HasSubstr("--in: files are")));
+  flags.progress = true;
+  EXPECT_THAT(RunRing(flags, false), StatusIs(kInvalid, HasSubstr("--progress: ")));
   EXPECT_THAT(RunRing(Flags("cp=65", "ring", "full", "f32"), false),
               StatusIs(kInvalid, HasSubstr("64 or fewer")));
   flags = Flags("cp=2", "ring", "full", "f32");

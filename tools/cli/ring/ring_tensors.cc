@@ -11,7 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/io/safetensors.h"
-#include "dtensor/runtime/kernels/cpu/numeric.h"
+#include "dtensor/runtime/kernels/arguments/numeric.h"
 #include "dtensor/runtime/kernels/elementwise.h"
 #include "dtensor/runtime/testing/doubles.h"
 

@@ -1,0 +1,16 @@
+# The device for GPUs and its kernels, which nvcc compiles.
+if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+  set(CMAKE_CUDA_ARCHITECTURES 80 90)  # machine code for these, and PTX that newer ones translate
+endif()
+enable_language(CUDA)
+find_package(CUDAToolkit REQUIRED)
+
+target_sources(dtensor PRIVATE ${DTENSOR_CUDA_SOURCES})
+target_compile_definitions(dtensor PRIVATE DTENSOR_HAS_CUDA)
+# As Bazel does it: tools/cuda/cuda_library.bzl.
+target_compile_options(
+  dtensor PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:-std=c++20;--expt-relaxed-constexpr;-fmad=false>")
+set_target_properties(dtensor PROPERTIES CUDA_RUNTIME_LIBRARY Shared)
+target_link_libraries(dtensor PRIVATE CUDA::cudart CUDA::cublasLt)
+# What sources of kernels include (dtensor/tools/cuda/kernel-inl.h).
+file(CREATE_LINK ${PROJECT_SOURCE_DIR}/tools ${PROJECT_BINARY_DIR}/include/dtensor/tools SYMBOLIC)

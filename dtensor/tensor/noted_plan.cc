@@ -1,0 +1,77 @@
+#include "dtensor/tensor/noted_plan.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "dtensor/runtime/core/dims.h"
+#include "dtensor/runtime/core/dtype.h"
+#include "dtensor/trace/trace_recorder.h"
+
+namespace dtensor {
+namespace {
+
+// The caller, with the trace's event of what it moves; no event where nothing moves.
+ExchangeCaller Noted(Context& context, const RankRedistributionPlan& first, size_t plans,
+                     bool asynchronous, const ExchangeCaller& caller) {
+  ExchangeCaller noted = caller;
+  TraceRecorder* const tracer = context.tracer();
+  if (tracer == nullptr || !tracer->on() || first.plan().moves_nothing()) return noted;
+  const RedistributionPlan& plan = first.plan();
+  const bool same_mesh = plan.to().mesh() == plan.from().mesh();
+  const std::string tensor = absl::StrCat(DimsToString(plan.shape()), " ", ToString(plan.dtype()),
+                                          " on ", plan.from().mesh().ToString());
+  const std::string from = plan.from().ToString();
+  const std::string to = absl::StrCat(plan.to().ToString(), same_mesh ? "" : " on ",
+                                      same_mesh ? "" : plan.to().mesh().ToString());
+  noted.cause = tracer->OpenMove({.who = caller.op,
+                                  .tensor = tensor,
+                                  .from = from,
+                                  .to = to,
+                                  .tensors = static_cast<int>(plans),
+                                  .asynchronous = asynchronous});
+  return noted;
+}
+
+void End(Context& context, const ExchangeCaller& noted) {
+  if (context.tracer() != nullptr) context.tracer()->Close(noted.cause.event);
+}
+
+}  // namespace
+
+absl::StatusOr<Tensor> RunPlan(Context& context, const RankRedistributionPlan& plan,
+                               const Tensor& source, const ExchangeCaller& caller) {
+  if (context.tracer() == nullptr) return ExecutePlan(plan, source, context.communicator(), caller);
+  const ExchangeCaller noted = Noted(context, plan, 1, /*asynchronous=*/false, caller);
+  absl::StatusOr<Tensor> result = ExecutePlan(plan, source, context.communicator(), noted);
+  End(context, noted);
+  return result;
+}
+
+absl::StatusOr<std::vector<Tensor>> RunCoalesced(
+    Context& context, absl::Span<const RankRedistributionPlan* const> plans,
+    absl::Span<const Tensor> sources, const ExchangeCaller& caller) {
+  const ExchangeCaller noted =
+      Noted(context, *plans[0], plans.size(), /*asynchronous=*/false, caller);
+  auto results = ExecuteCoalesced(plans, sources, context.communicator(), noted);
+  End(context, noted);
+  return results;
+}
+
+absl::StatusOr<std::unique_ptr<PendingRedistribution>> BeginPlan(
+    Context& context, std::shared_ptr<const RankRedistributionPlan> plan, const Tensor& source,
+    const ExchangeCaller& caller) {
+  const ExchangeCaller noted = Noted(context, *plan, 1, /*asynchronous=*/true, caller);
+  return PendingRedistribution::Begin(std::move(plan), source, context.communicator(), noted);
+}
+
+absl::StatusOr<std::unique_ptr<PendingRedistribution>> BeginCoalesced(
+    Context& context, std::vector<std::shared_ptr<const RankRedistributionPlan>> plans,
+    std::vector<Tensor> sources, const ExchangeCaller& caller) {
+  const ExchangeCaller noted =
+      Noted(context, *plans[0], plans.size(), /*asynchronous=*/true, caller);
+  return PendingRedistribution::BeginCoalesced(std::move(plans), std::move(sources),
+                                               context.communicator(), noted);
+}
+
+}  // namespace dtensor

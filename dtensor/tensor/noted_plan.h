@@ -1,0 +1,33 @@
+// Plans that are carried out, and noted in the Context's trace if there is one. What moves tensors
+// in this room goes through here. For the reasons that stand in the trace see TraceReason.
+#ifndef DTENSOR_TENSOR_NOTED_PLAN_H_
+#define DTENSOR_TENSOR_NOTED_PLAN_H_
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "dtensor/redistribution/plan_executor.h"
+#include "dtensor/runtime/core/export.h"
+#include "dtensor/tensor/context.h"
+
+namespace DTENSOR_EXPORT dtensor {
+
+// ExecutePlan, ExecuteCoalesced and PendingRedistribution's Begin and BeginCoalesced, with the
+// Context's communicator.
+absl::StatusOr<Tensor> RunPlan(Context& context, const RankRedistributionPlan& plan,
+                               const Tensor& source, const ExchangeCaller& caller);
+absl::StatusOr<std::vector<Tensor>> RunCoalesced(
+    Context& context, absl::Span<const RankRedistributionPlan* const> plans,
+    absl::Span<const Tensor> sources, const ExchangeCaller& caller);
+absl::StatusOr<std::unique_ptr<PendingRedistribution>> BeginPlan(
+    Context& context, std::shared_ptr<const RankRedistributionPlan> plan, const Tensor& source,
+    const ExchangeCaller& caller);
+absl::StatusOr<std::unique_ptr<PendingRedistribution>> BeginCoalesced(
+    Context& context, std::vector<std::shared_ptr<const RankRedistributionPlan>> plans,
+    std::vector<Tensor> sources, const ExchangeCaller& caller);
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_TENSOR_NOTED_PLAN_H_

@@ -1,0 +1,77 @@
+// Points in a CUDA stream, and the events that they are recorded with.
+#ifndef DTENSOR_RUNTIME_DEVICE_CUDA_CUDA_POINT_H_
+#define DTENSOR_RUNTIME_DEVICE_CUDA_CUDA_POINT_H_
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "dtensor/runtime/device/cuda/cuda_status.h"
+#include "dtensor/runtime/device/device.h"
+
+namespace dtensor {
+
+// Events of one GPU that were used before, for the next who records a point: making one costs more
+// than recording it. Thread-safe: peers let go of points.
+class EventPool {
+ public:
+  ~EventPool() {
+    for (const cudaEvent_t event : free_) cudaEventDestroy(event);
+  }
+  // Requires: the GPU is current, where none is free.
+  absl::StatusOr<cudaEvent_t> Take() {
+    {
+      std::lock_guard lock(mutex_);
+      if (!free_.empty()) {
+        const cudaEvent_t event = free_.back();
+        free_.pop_back();
+        return event;
+      }
+    }
+    cudaEvent_t event = nullptr;
+    DT_CUDA(cudaEventCreateWithFlags, &event, cudaEventDisableTiming);
+    return event;
+  }
+  void Give(cudaEvent_t event) {
+    std::lock_guard lock(mutex_);
+    free_.push_back(event);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<cudaEvent_t> free_;
+};
+
+// A failed GPU reports its error at once to whoever waits, so that all points are reached.
+class CudaPoint final : public DeviceEvent::State {
+ public:
+  CudaPoint(std::shared_ptr<EventPool> pool, cudaEvent_t event)
+      : pool_(std::move(pool)), event_(event) {}
+  ~CudaPoint() override { pool_->Give(event_); }
+  static absl::StatusOr<std::shared_ptr<CudaPoint>> Record(const std::shared_ptr<EventPool>& pool,
+                                                           cudaStream_t stream) {
+    DT_ASSIGN_OR_RETURN(const cudaEvent_t event, pool->Take());
+    auto point = std::make_shared<CudaPoint>(pool, event);
+    DT_CUDA(cudaEventRecord, event, stream);
+    return point;
+  }
+  void Block() override { cudaEventSynchronize(event_); }
+  bool reached() const {
+    if (cudaEventQuery(event_) != cudaErrorNotReady) return true;
+    cudaGetLastError();  // or who checks a launch next would find it
+    return false;
+  }
+  cudaEvent_t get() const { return event_; }
+
+ private:
+  const std::shared_ptr<EventPool> pool_;
+  const cudaEvent_t event_;
+};
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_RUNTIME_DEVICE_CUDA_CUDA_POINT_H_

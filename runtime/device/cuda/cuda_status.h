@@ -1,0 +1,30 @@
+// What a call of CUDA returns, as a status.
+#ifndef DTENSOR_RUNTIME_DEVICE_CUDA_CUDA_STATUS_H_
+#define DTENSOR_RUNTIME_DEVICE_CUDA_CUDA_STATUS_H_
+
+#include <cuda_runtime_api.h>
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "dtensor/runtime/core/status.h"
+
+namespace dtensor {
+
+// kResourceExhausted for memory, else kInternal: "<call>: <CUDA's words>".
+inline absl::Status ToStatus(cudaError_t error, const char* call) {
+  if (error == cudaSuccess) return absl::OkStatus();
+  const std::string message = absl::StrCat(call, ": ", cudaGetErrorString(error));
+  if (error != cudaErrorMemoryAllocation) return absl::InternalError(message);
+  cudaGetLastError();  // or the next call would report it again
+  return absl::ResourceExhaustedError(message);
+}
+
+// Returns from the function unless function(...) succeeds.
+#define DT_CUDA(function, ...) \
+  DT_RETURN_IF_ERROR(::dtensor::ToStatus(function(__VA_ARGS__), #function))
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_RUNTIME_DEVICE_CUDA_CUDA_STATUS_H_

@@ -1,0 +1,65 @@
+#include "dtensor/runtime/device/cuda/gpus.h"
+
+#include <cuda_runtime_api.h>
+
+#include <set>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "dtensor/runtime/device/cuda/cuda_status.h"
+
+namespace dtensor {
+namespace {
+
+absl::Status CheckCanRead(int gpu, int other) {
+  int can = 0;
+  DT_CUDA(cudaDeviceCanAccessPeer, &can, gpu, other);
+  if (can != 0) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(
+      "GPU ", gpu, " cannot read the memory of GPU ", other,
+      ": ranks of one process need GPUs that are connected; give them those that are"));
+}
+
+// Devices allocate from the pool of their GPU.
+absl::Status LetRead(const std::set<int>& readers, int gpu) {
+  std::vector<cudaMemAccessDesc> access;
+  for (const int reader : readers) {
+    if (reader == gpu) continue;
+    DT_RETURN_IF_ERROR(CheckCanRead(reader, gpu));
+    cudaMemAccessDesc one = {};
+    one.location.type = cudaMemLocationTypeDevice;
+    one.location.id = reader;
+    one.flags = cudaMemAccessFlagsProtReadWrite;
+    access.push_back(one);
+  }
+  if (access.empty()) return absl::OkStatus();
+  cudaMemPool_t pool;
+  DT_CUDA(cudaDeviceGetDefaultMemPool, &pool, gpu);
+  DT_CUDA(cudaMemPoolSetAccess, pool, access.data(), access.size());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<int> CountGpus() {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error == cudaSuccess && count > 0) return count;
+  return absl::UnavailableError(absl::StrCat(
+      "there is no GPU: ", error == cudaSuccess ? "CUDA sees none" : cudaGetErrorString(error)));
+}
+
+absl::Status AllowPeerReads(absl::Span<const int> gpus) {
+  DT_ASSIGN_OR_RETURN(const int count, CountGpus());
+  for (const int gpu : gpus) {
+    if (gpu >= 0 && gpu < count) continue;
+    return absl::UnavailableError(
+        absl::StrCat("there is no GPU ", gpu, ": CUDA sees ", count, ", from 0 on"));
+  }
+  const std::set<int> all(gpus.begin(), gpus.end());
+  for (const int gpu : all) DT_RETURN_IF_ERROR(LetRead(all, gpu));
+  return absl::OkStatus();
+}
+
+}  // namespace dtensor

@@ -1,0 +1,29 @@
+// What a kernel on a GPU found wrong with what it read: page-locked memory of the host, which the
+// device looks at when it has waited for its stream.
+#ifndef DTENSOR_RUNTIME_DEVICE_CUDA_KERNEL_ERROR_H_
+#define DTENSOR_RUNTIME_DEVICE_CUDA_KERNEL_ERROR_H_
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "dtensor/runtime/device/index_error.h"
+
+namespace dtensor {
+
+// One for each device. The thread that makes `found` 1 (atomicCAS) writes the rest, and no other
+// does: of several errors any one is told. Strings are literals of the host's, only handed through.
+struct KernelError {
+  unsigned found;
+  const char* kernel;
+  IndexError index;
+};
+
+// OK if nothing was found. Requires: the kernels are done.
+inline absl::Status ToStatus(const KernelError& error) {
+  if (error.found == 0) return absl::OkStatus();
+  const absl::Status status = ToStatus(error.index);
+  return absl::Status(status.code(), absl::StrCat(error.kernel, ": ", status.message()));
+}
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_RUNTIME_DEVICE_CUDA_KERNEL_ERROR_H_

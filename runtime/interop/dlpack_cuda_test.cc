@@ -1,0 +1,59 @@
+// DLPack on a GPU, and the stream that work goes to.
+#include <cuda_runtime_api.h>
+
+#include <utility>
+#include <vector>
+
+#include "dtensor/runtime/device/cuda/cuda_device.h"
+#include "dtensor/runtime/device/device.h"
+#include "dtensor/runtime/device/tensor.h"
+#include "dtensor/runtime/interop/dlpack.h"
+#include "dtensor/runtime/interop/dlpack_abi.h"
+#include "dtensor/runtime/testing/cuda_fixture.h"
+#include "dtensor/runtime/testing/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace dtensor {
+namespace {
+
+using ::testing::ElementsAre;
+
+using DlpackCudaTest = CudaTest;
+
+TEST_F(DlpackCudaTest, ThereAndBack) {
+  DlpackTensor out;
+  {
+    DT_ASSERT_OK_AND_ASSIGN(const Tensor tensor, FromHost<float>(*device_, {1, 2, 3, 4}, {2, 2}));
+    DT_ASSERT_OK_AND_ASSIGN(out, ToDlpack(tensor.Transpose(0, 1)));
+  }
+  EXPECT_EQ(out->dl_tensor.device.device_type, kDLCUDA);
+  DT_ASSERT_OK_AND_ASSIGN(Tensor back, FromDlpack(*device_, std::move(out)));
+  EXPECT_THAT(ToHost<float>(back), IsOkAndHolds(ElementsAre(1, 3, 2, 4)));
+  back = Tensor();
+  ASSERT_THAT(device_->Synchronize(), IsOk());
+  EXPECT_EQ(device_->tensors(), 0);
+  EXPECT_EQ(device_->memory().live_bytes, 0);
+}
+
+TEST_F(DlpackCudaTest, WorkGoesToTheProgramsStream) {
+  cudaStream_t stream;
+  ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+  {
+    DT_ASSERT_OK_AND_ASSIGN(const auto device, MakeCudaDevice(0, stream));
+    EXPECT_EQ(CudaStreamOf(*device), stream);
+    DT_ASSERT_OK_AND_ASSIGN(const Tensor tensor, Tensor::Empty(*device, DType::kI32, {1 << 20}));
+    ASSERT_THAT(device->FillBytes(tensor.raw(), 1, tensor.bytes()), IsOk());
+    // In order, with nothing to wait for in between.
+    std::vector<int32_t> seen(1 << 20);
+    ASSERT_EQ(cudaMemcpyAsync(seen.data(), tensor.raw(), tensor.bytes(), cudaMemcpyDefault, stream),
+              cudaSuccess);
+    ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+    EXPECT_EQ(seen, std::vector<int32_t>(1 << 20, 0x01010101));
+  }
+  EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess) << "it is the program's to destroy";
+  EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+}
+
+}  // namespace
+}  // namespace dtensor

@@ -1,0 +1,249 @@
+#include "dtensor/runtime/kernels/cuda/attention.h"
+
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "dtensor/runtime/kernels/cuda/attention_step-inl.h"
+#include "dtensor/runtime/kernels/cuda/attention_tile-inl.h"
+#include "dtensor/runtime/kernels/cuda/numeric-inl.h"
+#include "dtensor/runtime/kernels/cuda/row_groups-inl.h"
+
+namespace dtensor::kernels::cuda {
+namespace {
+
+template <typename T>
+__device__ constexpr T Lowest() {
+  return -std::numeric_limits<T>::infinity();
+}
+
+// The query rows of a block, and what they have gathered: the largest score so far, the sum of
+// exponentials, and the sum of values, not yet divided by it.
+template <typename In, int kWindow>
+struct ForwardRows {
+  using T = Compute<In>;
+
+  __device__ ForwardRows(const StepRule& step, int64_t batch, int64_t head, int64_t first,
+                         int64_t window)
+      : step(step), batch(batch), head(head), first(first), window(window) {
+    for (int r = 0; r < kRowsOfWarp; ++r) {
+      max[r] = Lowest<T>();
+      sum[r] = 0;
+      if (step.sizes.first || !IsThere(r)) continue;
+      max[r] = *StatisticAt(step.operands.max, r);
+      sum[r] = *StatisticAt(step.operands.sum, r);
+    }
+    values.ForEach(window, window + kWindow * kChunk, [&](T& value, int r, int64_t feature) {
+      const bool carried = !step.sizes.first && IsThere(r) && feature < step.sizes.dim;
+      value = carried ? ValueRow<T>(step.operands.carry, r)[feature] : T{0};
+    });
+  }
+
+  __device__ int64_t RowOf(int r) const { return first + WarpRow() + r; }
+  __device__ bool IsThere(int r) const { return RowOf(r) < step.sizes.q_rows; }
+  __device__ T* StatisticAt(const AttentionOperand& x, int r) const { return ValueRow<T>(x, r); }
+  template <typename V>
+  __device__ V* ValueRow(const AttentionOperand& x, int r) const {
+    return static_cast<V*>(x.data) + batch * x.batch_stride + head * x.head_stride +
+           RowOf(r) * x.row_stride;
+  }
+
+  // Scores of a tile become weights, and what was gathered is made relative to the new maximum.
+  __device__ void Weigh(int64_t key, T (&scores)[kRowsOfWarp], T* weights) {
+    const T scale = static_cast<T>(step.sizes.scale * kLog2E);
+    for (int r = 0; r < kRowsOfWarp; ++r) {
+      const int64_t column = key + LaneOf();
+      const SeenKeys seen = IsThere(r) ? step.seen[RowOf(r)] : SeenKeys{0, 0};
+      const bool sees = column >= seen.begin && column < seen.end;
+      const T score = sees ? scores[r] * scale : Lowest<T>();
+      const T top = FoldLanes<kWarp>(score, [](T a, T b) { return b > a ? b : a; });
+      const T larger = top > max[r] ? top : max[r];
+      const T shift = larger == Lowest<T>() ? T{0} : larger;  // -inf - -inf is NaN
+      T weight = exp2(score - shift);
+      const T kept = exp2(max[r] - shift);
+      // Before weights are dropped: the sum is of all.
+      sum[r] = fma(sum[r], kept, SumLanes<kWarp>(weight));
+      max[r] = larger;
+      if (step.sizes.drops && sees) weight *= step.FactorOf<T>(batch, head, RowOf(r), column);
+      weights[(WarpRow() + r) * kColumns + LaneOf()] = weight;
+      for (T& value : values.at[r]) value *= kept;
+    }
+    __syncwarp();
+  }
+
+  // Into the carry, or as results.
+  __device__ void Store() {
+    const bool last = step.sizes.last, wide = step.sizes.out_dtype != step.sizes.dtype;
+    T factor[kRowsOfWarp];
+    for (int r = 0; r < kRowsOfWarp; ++r) factor[r] = !last ? 1 : sum[r] == 0 ? 0 : 1 / sum[r];
+    values.ForEach(window, step.sizes.dim, [&](T& value, int r, int64_t feature) {
+      if (!IsThere(r)) return;
+      if (!last) {
+        ValueRow<T>(step.operands.carry, r)[feature] = value;
+      } else if (wide) {
+        ValueRow<T>(step.operands.o, r)[feature] = value * factor[r];
+      } else {
+        ValueRow<In>(step.operands.o, r)[feature] = Round<In>(value * factor[r]);
+      }
+    });
+  }
+
+  // Once all windows have read what was carried.
+  __device__ void StoreStatistics() {
+    for (int r = 0; r < kRowsOfWarp; ++r) {
+      if (!IsThere(r) || LaneOf() != 0) continue;
+      if (step.sizes.last) {
+        *StatisticAt(step.operands.lse, r) =
+            sum[r] == 0 ? Lowest<T>() : static_cast<T>(kLn2) * (max[r] + log2(sum[r]));
+      } else {
+        *StatisticAt(step.operands.max, r) = max[r];
+        *StatisticAt(step.operands.sum, r) = sum[r];
+      }
+    }
+  }
+
+  const StepRule& step;
+  const int64_t batch, head, first, window;
+  T max[kRowsOfWarp], sum[kRowsOfWarp];
+  TileSums<T, kWindow> values;
+};
+
+// A block for kRows queries of one head.
+template <typename In, int kWindow>
+__global__ void __launch_bounds__(kTileThreads) ForwardKernel(StepRule step) {
+  using T = Compute<In>;
+  DT_TILE_MEMORY(T, memory);
+  const AttentionSizes& sizes = step.sizes;
+  const int64_t first = int64_t{blockIdx.x} * kRows;
+  const int64_t count = Lesser(kRows, sizes.q_rows - first);
+  const int64_t begin = step.seen[first].begin / kColumns * kColumns;
+  const int64_t end = step.seen[first + count - 1].end;
+  for (int64_t y = blockIdx.y; y < sizes.batch * sizes.q_heads; y += gridDim.y) {
+    const int64_t batch = y / sizes.q_heads, head = y % sizes.q_heads;
+    const int64_t kv_head = head / (sizes.q_heads / sizes.kv_heads);
+    const TileRows<In> queries(step.operands.q, batch, head, first, count);
+    for (int64_t window = 0; window == 0 || window < sizes.dim; window += kWindow * kChunk) {
+      ForwardRows<In, kWindow> rows(step, batch, head, first, window);
+      for (int64_t key = begin; key < end; key += kColumns) {
+        const int64_t keys = Lesser(kColumns, sizes.keys - key);
+        T scores[kRowsOfWarp];
+        ScoreTile(memory, queries, TileRows<In>(step.operands.k, batch, kv_head, key, keys),
+                  sizes.dim, scores);
+        rows.Weigh(key, scores, memory.weights);
+        GatherTile(memory, memory.weights, TileRows<In>(step.operands.v, batch, kv_head, key, keys),
+                   window, sizes.dim, rows.values);
+      }
+      rows.Store();
+      if (window + kWindow * kChunk >= sizes.dim) rows.StoreStatistics();
+    }
+  }
+}
+
+// delta = rowsum(do * o).
+template <typename In>
+__global__ void DeltaKernel(AttentionDeltaArgs a) {
+  using T = Compute<In>;
+  const AttentionSizes& sizes = a.sizes;
+  ForEachRow<kWarp>(sizes.batch * sizes.q_heads * sizes.q_rows, [&](int64_t i, int lane) {
+    const int64_t row = i % sizes.q_rows, y = i / sizes.q_rows;
+    const int64_t batch = y / sizes.q_heads, head = y % sizes.q_heads;
+    const TileRows<In> o(a.operands.o, batch, head, row, 1);
+    const TileRows<In> dout(a.operands.dout, batch, head, row, 1);
+    T sum = 0;
+    for (int64_t f = lane; f < sizes.dim; f += kWarp) {
+      sum = fma(T(Widen(o.data[f])), T(Widen(dout.data[f])), sum);
+    }
+    sum = SumLanes<kWarp>(sum);
+    const AttentionOperand& delta = a.operands.delta;
+    if (lane != 0) return;
+    static_cast<T*>(delta.data)[batch * delta.batch_stride + head * delta.head_stride +
+                                row * delta.row_stride] = sum;
+  });
+}
+
+// One part of a merge.
+struct MergePart {
+  AttentionOperand o, lse;
+};
+
+struct MergePass {
+  AttentionSizes sizes;
+  List<MergePart, 4> parts;
+  AttentionOperand o, lse;
+};
+
+// A warp for each row. o and lse may be one part's: the lanes have read it before they write.
+template <typename Out>
+__global__ void MergeKernel(MergePass a) {
+  using T = Compute<Out>;
+  const AttentionSizes& sizes = a.sizes;
+  ForEachRow<kWarp>(sizes.batch * sizes.q_heads * sizes.q_rows, [&](int64_t i, int lane) {
+    const int64_t row = i % sizes.q_rows, y = i / sizes.q_rows;
+    const int64_t batch = y / sizes.q_heads, head = y % sizes.q_heads;
+    const auto lse_of = [&](int64_t p) {
+      return *TileRows<T>(a.parts[p].lse, batch, head, row, 1).data;
+    };
+    T top = Lowest<T>(), sum = 0;
+    for (int64_t p = 0; p < a.parts.size; ++p) top = lse_of(p) > top ? lse_of(p) : top;
+    const auto weight_of = [&](int64_t p) {
+      const T lse = lse_of(p);
+      return lse == Lowest<T>() ? T{0} : exp(lse - top);
+    };
+    for (int64_t p = 0; p < a.parts.size; ++p) sum += weight_of(p);
+    auto* const o = const_cast<Out*>(TileRows<Out>(a.o, batch, head, row, 1).data);
+    for (int64_t f = lane; f < sizes.dim; f += kWarp) {
+      T value = 0;
+      for (int64_t p = 0; p < a.parts.size; ++p) {
+        const T weight = sum == 0 ? T{0} : weight_of(p) / sum;
+        if (weight == 0) continue;  // it may hold anything
+        value = fma(weight, TileRows<T>(a.parts[p].o, batch, head, row, 1).data[f], value);
+      }
+      o[f] = Round<Out>(value);
+    }
+    __syncwarp();
+    auto* const lse = const_cast<T*>(TileRows<T>(a.lse, batch, head, row, 1).data);
+    if (lane == 0) *lse = sum == 0 ? Lowest<T>() : top + log(sum);
+  });
+}
+
+int64_t RowsOf(const AttentionSizes& sizes) { return sizes.batch * sizes.q_heads * sizes.q_rows; }
+
+}  // namespace
+
+absl::Status Attention(Device& device, const char* kernel, const AttentionArgs& args) {
+  const AttentionSizes& sizes = args.sizes;
+  if (RowsOf(sizes) == 0) return device.failure();
+  return WithStepRule(device, kernel, args, [&](const StepRule& step) {
+    return VisitFloat(sizes.dtype, [&](auto t) {
+      return WithWindow(sizes.dim, [&](auto window) {
+        return Launch(device, kernel, TileBlocks(sizes.q_rows, sizes.batch * sizes.q_heads),
+                      kTileThreads, ForwardKernel<decltype(t), window>, step);
+      });
+    });
+  });
+}
+
+absl::Status AttentionDelta(Device& device, const char* kernel, const AttentionDeltaArgs& args) {
+  const int64_t rows = RowsOf(args.sizes);
+  if (rows == 0) return device.failure();
+  return VisitFloat(args.sizes.dtype, [&](auto t) {
+    return LaunchRows<kWarp>(device, kernel, rows, DeltaKernel<decltype(t)>, args);
+  });
+}
+
+absl::Status MergeAttention(Device& device, const char* kernel, const AttentionMergeArgs& args) {
+  const int64_t rows = RowsOf(args.sizes);
+  if (rows == 0) return device.failure();
+  std::vector<MergePart> parts;
+  for (size_t p = 0; p < args.parts.o.size(); ++p) {
+    parts.push_back({args.parts.o[p], args.parts.lse[p]});
+  }
+  return WithList<4>(device, kernel, absl::MakeConstSpan(parts), [&](const auto& list) {
+    const MergePass pass = {args.sizes, list, args.o, args.lse};
+    return VisitFloat(args.sizes.out_dtype, [&](auto t) {
+      return LaunchRows<kWarp>(device, kernel, rows, MergeKernel<decltype(t)>, pass);
+    });
+  });
+}
+
+}  // namespace dtensor::kernels::cuda

@@ -1,0 +1,271 @@
+#include "dtensor/runtime/kernels/cuda/box.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "dtensor/runtime/kernels/cuda/box_parts-inl.h"
+#include "dtensor/runtime/kernels/cuda/box_table-inl.h"
+#include "dtensor/runtime/kernels/cuda/launch-inl.h"
+#include "dtensor/runtime/kernels/cuda/list-inl.h"
+#include "dtensor/runtime/kernels/cuda/map-inl.h"
+#include "dtensor/runtime/kernels/cuda/numeric-inl.h"
+
+namespace dtensor::kernels::cuda {
+namespace {
+
+// One part, and which of its blocks this is.
+template <typename Index>
+struct Share {
+  using Unit = BoxUnit<Index>;
+  const BoxWords& words;
+  const BoxPart& part;
+  Index block;
+
+  // Of the units: how many, this thread's first, and from each to its next.
+  __device__ Index n() const { return static_cast<Index>(part.units); }
+  __device__ Index first() const { return block * kThreads + threadIdx.x; }
+  __device__ Index step() const { return static_cast<Index>(part.blocks) * kThreads; }
+
+  __device__ Unit At(Index i) const { return UnitOf(words, part, i); }
+  // Where that is in an operand.
+  template <typename T>
+  __device__ T* In(int operand, const Unit& unit) const {
+    return reinterpret_cast<T*>(UnitAt(words, part, operand, unit));
+  }
+};
+
+template <typename Bits, typename Index>
+__device__ void CopyUnits(const Share<Index>& share) {
+  const Index n = share.n(), step = share.step();
+  for (Index first = share.first(); first < n; first += kCopiesAhead * step) {
+    Bits units[kCopiesAhead];
+    Bits* to[kCopiesAhead];
+#pragma unroll
+    for (int k = 0; k < kCopiesAhead; ++k) {
+      if (first + k * step >= n) break;
+      const auto unit = share.At(first + k * step);
+      units[k] = *share.template In<const Bits>(1, unit);
+      to[k] = share.template In<Bits>(0, unit);
+    }
+#pragma unroll
+    for (int k = 0; k < kCopiesAhead; ++k) {
+      if (first + k * step >= n) break;
+      *to[k] = units[k];
+    }
+  }
+}
+
+template <typename Index>
+__device__ void CopyBySize(const Share<Index>& share) {
+  switch (share.part.unit_bytes) {
+    case 1:
+      return CopyUnits<uint8_t>(share);
+    case 2:
+      return CopyUnits<uint16_t>(share);
+    case 4:
+      return CopyUnits<uint32_t>(share);
+    case 8:
+      return CopyUnits<uint64_t>(share);
+    default:
+      return CopyUnits<Pack<uint64_t, 2>>(share);
+  }
+}
+
+// Tile by tile through shared memory: neighbouring threads read neighbours of the source, and write
+// neighbours of the destination. A tile's rows there are one element apart, for the banks' sake.
+constexpr int kPitch = kTile + 1;
+template <typename Bits, typename Index>
+__device__ void CopyTiles(const Share<Index>& share, Bits* tile) {
+  const Plane plane = PlaneOf(share.words, share.part);
+  const int x = threadIdx.x % kTile;
+  for (Index t = share.block; t < share.n(); t += static_cast<Index>(share.part.blocks)) {
+    const auto unit = share.At(t);
+    const int64_t columns = plane.columns - static_cast<int64_t>(unit.inner[0]) * kTile;
+    const int64_t rows = plane.rows - static_cast<int64_t>(unit.inner[1]) * kTile;
+    const auto* const from = share.template In<const std::byte>(1, unit);
+    auto* const to = share.template In<std::byte>(0, unit);
+    for (int y = threadIdx.x / kTile; y < kTile; y += kThreads / kTile) {
+      if (y >= columns || x >= rows) continue;
+      tile[y * kPitch + x] = reinterpret_cast<const Bits*>(from + y * plane.column_src)[x];
+    }
+    __syncthreads();
+    for (int y = threadIdx.x / kTile; y < kTile; y += kThreads / kTile) {
+      if (y >= rows || x >= columns) continue;
+      reinterpret_cast<Bits*>(to + y * plane.row_dst)[x] = tile[x * kPitch + y];
+    }
+    __syncthreads();
+  }
+}
+
+template <typename Index>
+__device__ void TransposeBySize(const Share<Index>& share) {
+  DT_SHARED(uint64_t, tile, kTile * kPitch);
+  switch (share.part.unit_bytes) {
+    case 1:
+      return CopyTiles(share, reinterpret_cast<uint8_t*>(tile));
+    case 2:
+      return CopyTiles(share, reinterpret_cast<uint16_t*>(tile));
+    case 4:
+      return CopyTiles(share, reinterpret_cast<uint32_t*>(tile));
+    default:
+      return CopyTiles(share, tile);
+  }
+}
+
+// Calls reduce(f) with how two terms are combined. Of bools there are only kMax and kMin.
+template <typename C, typename ReduceFn>
+__device__ void WithReduceOp(ReduceOp op, ReduceFn reduce) {
+  if (op == ReduceOp::kMax) return reduce([](C a, C b) { return Larger(a, b); });
+  if (op == ReduceOp::kMin) return reduce([](C a, C b) { return Smaller(a, b); });
+  if constexpr (!std::is_same_v<C, bool>) {
+    if (op == ReduceOp::kProduct) return reduce([](C a, C b) { return Multiply(a, b); });
+    reduce([](C a, C b) { return Add(a, b); });
+  }
+}
+
+// Floats are scaled, and rounded to the type of the destination.
+template <typename Out, typename C, int V>
+__device__ void StoreAs(Out, double scale, const C (&terms)[V], std::byte* to) {
+  Pack<Out, V> out;
+  for (int v = 0; v < V; ++v) {
+    if constexpr (std::is_floating_point_v<C>) {
+      out.at[v] = Round<Out>(terms[v] * static_cast<C>(scale));
+    } else {
+      out.at[v] = terms[v];
+    }
+  }
+  *reinterpret_cast<Pack<Out, V>*>(to) = out;
+}
+template <typename C, int V>
+__device__ void Store(const BoxPart& part, const C (&terms)[V], std::byte* to) {
+  if constexpr (std::is_same_v<C, float>) {
+    if (part.out == DType::kBF16) return StoreAs(BFloat16{}, part.scale, terms, to);
+    if (part.out == DType::kF16) return StoreAs(Float16{}, part.scale, terms, to);
+  }
+  if constexpr (V * sizeof(C) <= 16) StoreAs(C{}, part.scale, terms, to);
+}
+
+// V neighbours at once. The destination may be one of the sources: it is written last.
+template <typename In, int V, typename Index>
+__device__ void ReduceUnits(const Share<Index>& share) {
+  const int end = share.part.operands;
+  for (Index i = share.first(); i < share.n(); i += share.step()) {
+    const auto unit = share.At(i);
+    Compute<In> terms[V];
+    for (int first = 1; first < end; first += kTermsAhead) {
+      Pack<In, V> next[kTermsAhead];
+#pragma unroll
+      for (int k = 0; k < kTermsAhead; ++k) {
+        if (first + k >= end) break;
+        next[k] = *share.template In<const Pack<In, V>>(first + k, unit);
+      }
+#pragma unroll
+      for (int k = 0; k < kTermsAhead; ++k) {
+        if (first + k >= end) break;
+        if (first + k == 1) {
+          for (int v = 0; v < V; ++v) terms[v] = Widen(next[k].at[v]);
+          continue;
+        }
+        WithReduceOp<Compute<In>>(share.part.op, [&](auto f) {
+          for (int v = 0; v < V; ++v) terms[v] = f(terms[v], Widen(next[k].at[v]));
+        });
+      }
+    }
+    Store(share.part, terms, share.template In<std::byte>(0, unit));
+  }
+}
+
+template <typename In, typename Index>
+__device__ void ReduceOf(In, const Share<Index>& share) {
+  constexpr int V = ReducePack(sizeof(In), sizeof(In));
+  if (!share.part.packed) return ReduceUnits<In, 1>(share);
+  if constexpr (kIsHalf<In>) {
+    constexpr int kWidened = ReducePack(sizeof(In), sizeof(float));
+    if (share.part.out == DType::kF32) return ReduceUnits<In, kWidened>(share);
+  }
+  ReduceUnits<In, V>(share);
+}
+
+template <typename Index>
+__device__ void ReduceByType(const Share<Index>& share) {
+  switch (share.part.in) {
+    case DType::kF32:
+      return ReduceOf(float{}, share);
+    case DType::kF64:
+      return ReduceOf(double{}, share);
+    case DType::kBF16:
+      return ReduceOf(BFloat16{}, share);
+    case DType::kF16:
+      return ReduceOf(Float16{}, share);
+    case DType::kI32:
+      return ReduceOf(int32_t{}, share);
+    case DType::kI64:
+      return ReduceOf(int64_t{}, share);
+    case DType::kBool:
+      return ReduceOf(bool{}, share);
+  }
+}
+
+// All parts at once: each block finds its own.
+template <typename Index>
+__global__ void __launch_bounds__(kThreads, 4)
+    MoveKernel(const __grid_constant__ BoxParts parts, const __grid_constant__ BoxWords words) {
+  const BoxPart& part = PartOf(parts, blockIdx.x);
+  const Share<Index> share = {words, part, static_cast<Index>(blockIdx.x - part.first_block)};
+  switch (part.work) {
+    case BoxWork::kCopy:
+      return CopyBySize(share);
+    case BoxWork::kTranspose:
+      return TransposeBySize(share);
+    case BoxWork::kReduce:
+      return ReduceByType(share);
+  }
+}
+
+absl::Status LaunchTable(Device& device, const char* kernel, const BoxTable& table) {
+  if (table.blocks() == 0) return device.failure();
+  return WithList<kNearParts>(device, kernel, table.parts(), [&](const BoxParts& parts) {
+    return WithList<kNearWords>(device, kernel, table.words(), [&](const BoxWords& words) {
+      return Launch(device, kernel, static_cast<unsigned>(table.blocks()), kThreads,
+                    table.is_large() ? MoveKernel<uint64_t> : MoveKernel<uint32_t>, parts, words);
+    });
+  });
+}
+
+template <typename T>
+__global__ void FillKernel(T* out, T value, int64_t n) {
+  ForEachPiece(n, [&](int64_t i) { out[i] = value; });
+}
+
+}  // namespace
+
+absl::Status Copy(Device& device, const char* kernel, const CopyArgs& args) {
+  BoxTable table;
+  if (!args.loop.in_place()) table.AddCopy(args.loop);
+  return LaunchTable(device, kernel, table);
+}
+
+absl::Status MoveBoxes(Device& device, const char* kernel, const MoveBoxesArgs& args) {
+  BoxTable table;
+  for (size_t i = 0; i < args.moves.size(); ++i) {
+    const BoxMove& move = args.moves[(args.first + i) % args.moves.size()];
+    if (move.is_done()) continue;
+    if (move.copies()) {
+      table.AddCopy(move.loop);
+    } else {
+      table.AddReduction(move);
+    }
+  }
+  return LaunchTable(device, kernel, table);
+}
+
+absl::Status FillIdentity(Device& device, const char* kernel, const FillIdentityArgs& args) {
+  return VisitDType(args.dtype, [&](auto t) {
+    using T = decltype(t);
+    return Launch(device, kernel, BlocksFor(args.n), kThreads, FillKernel<T>,
+                  static_cast<T*>(args.out), IdentityOf<T>(args.op), args.n);
+  });
+}
+
+}  // namespace dtensor::kernels::cuda

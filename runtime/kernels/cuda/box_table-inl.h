@@ -1,0 +1,159 @@
+// Boxes made flat, on the host: what the kernel of box.cu reads.
+#ifndef DTENSOR_RUNTIME_KERNELS_CUDA_BOX_TABLE_INL_H_
+#define DTENSOR_RUNTIME_KERNELS_CUDA_BOX_TABLE_INL_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "dtensor/runtime/kernels/arguments/box_loop.h"
+#include "dtensor/runtime/kernels/arguments/box_move.h"
+#include "dtensor/runtime/kernels/cuda/box_parts-inl.h"
+#include "dtensor/runtime/kernels/cuda/launch-inl.h"
+
+namespace dtensor::kernels::cuda {
+
+// All parts of one launch. Each box is cut so that what is contiguous and aligned in all operands
+// alike moves in packs.
+class BoxTable {
+ public:
+  void AddCopy(BoxLoop loop) {
+    const int across = TransposedLoop(loop);
+    if (across >= 0) {
+      loop.MoveBesideLast(across);
+      return AddTransposed(loop);
+    }
+    const int64_t n = LastSize(loop);
+    int64_t pack = 16 / loop.element_bytes();
+    while (pack > 1 && !PacksOf(loop, pack).worthwhile(n)) pack /= 2;
+    Cut(loop, pack, {.work = BoxWork::kCopy});
+  }
+
+  void AddReduction(const BoxMove& move) {
+    const BoxLoop& loop = move.loop;
+    int64_t pack = ReducePack(loop.element_bytes(1), loop.element_bytes());
+    if (!PacksOf(loop, pack).worthwhile(LastSize(loop))) pack = 1;
+    Cut(loop, pack,
+        {.scale = move.scale,
+         .work = BoxWork::kReduce,
+         .in = move.in,
+         .out = move.out,
+         .op = move.op});
+  }
+
+  absl::Span<const BoxPart> parts() const { return parts_; }
+  absl::Span<const int64_t> words() const { return words_; }
+  int64_t blocks() const { return blocks_; }
+  bool is_large() const { return is_large_; }  // the units of some part need 64 bits
+
+ private:
+  // Of each row, elements [head, head + n * pack) in packs.
+  struct Packs {
+    int64_t head, n, pack;
+    bool worthwhile(int64_t row) const { return n * pack * 8 >= row * 7; }
+  };
+
+  static int64_t LastSize(const BoxLoop& loop) {
+    return loop.depth() == 0 ? 1 : loop.size(loop.depth() - 1);
+  }
+  static int64_t Stride(const BoxLoop& loop, int d, int operand) {
+    return d < 0 ? 0 : loop.stride(d, operand);
+  }
+
+  // None where a pack would lie askew in an operand.
+  static Packs PacksOf(const BoxLoop& loop, int64_t pack) {
+    const int64_t pack_bytes = pack * loop.element_bytes();
+    const auto askew = static_cast<int64_t>(reinterpret_cast<uintptr_t>(loop.base(0)) % pack_bytes);
+    const int64_t head = (pack_bytes - askew) % pack_bytes / loop.element_bytes();
+    for (int i = 0; i < loop.operands(); ++i) {
+      const int64_t bytes = pack * loop.element_bytes(i);
+      const auto base = reinterpret_cast<uintptr_t>(loop.base(i));
+      bool fits = loop.contiguous(i) && (base + head * loop.element_bytes(i)) % bytes == 0;
+      for (int d = 0; d < loop.depth() - 1; ++d) fits = fits && loop.stride(d, i) % bytes == 0;
+      if (!fits) return {0, 0, pack};
+    }
+    return {head, std::max<int64_t>(LastSize(loop) - head, 0) / pack, pack};
+  }
+
+  // The loop along which the source has no gaps, where that is not the destination's, and both are
+  // long.
+  static int TransposedLoop(const BoxLoop& loop) {
+    const int last = loop.depth() - 1;
+    if (last < 1 || !loop.contiguous(0) || loop.contiguous(1)) return -1;
+    if (loop.size(last) < kTile / 2) return -1;
+    for (int d = 0; d < last; ++d) {
+      if (loop.stride(d, 1) == loop.element_bytes() && loop.size(d) >= kTile / 2) return d;
+    }
+    return -1;
+  }
+
+  // Packs, and the elements before and behind them.
+  void Cut(const BoxLoop& loop, int64_t pack, const BoxPart& part) {
+    const Packs packs = pack > 1 ? PacksOf(loop, pack) : Packs{0, 0, 1};
+    const int64_t end = packs.head + packs.n * pack, n = LastSize(loop);
+    AddRow(loop, 0, packs.head, 1, part);
+    AddRow(loop, packs.head, packs.n, pack, part);
+    AddRow(loop, end, n - end, 1, part);
+  }
+
+  // n units of `pack` elements in each row, from element `begin` on.
+  void AddRow(const BoxLoop& loop, int64_t begin, int64_t n, int64_t pack, BoxPart part) {
+    if (n == 0) return;
+    Begin(loop, begin, part);
+    part.unit_bytes = static_cast<uint8_t>(pack * loop.element_bytes());
+    part.packed = pack > 1;
+    const int last = loop.depth() - 1;
+    AddLoop(loop, last, n, pack, part);
+    for (int d = last - 1; d >= 0; --d) AddLoop(loop, d, loop.size(d), 1, part);
+    const int64_t ahead = part.work == BoxWork::kCopy ? kCopiesAhead : 1;
+    End(BlocksFor((part.units + ahead - 1) / ahead), part);
+  }
+
+  void AddTransposed(const BoxLoop& loop) {
+    BoxPart part = {.work = BoxWork::kTranspose};
+    Begin(loop, 0, part);
+    part.unit_bytes = static_cast<uint8_t>(loop.element_bytes());
+    const int column = loop.depth() - 1, row = column - 1;
+    const int64_t rows = loop.size(row), columns = loop.size(column);
+    AddLoop(loop, column, (columns + kTile - 1) / kTile, kTile, part);
+    AddLoop(loop, row, (rows + kTile - 1) / kTile, kTile, part);
+    for (int d = row - 1; d >= 0; --d) AddLoop(loop, d, loop.size(d), 1, part);
+    const int64_t plane[] = {rows, columns, loop.stride(row, 0), loop.stride(column, 1)};
+    words_.insert(words_.end(), std::begin(plane), std::end(plane));
+    End(std::min<int64_t>(part.units, 1 << 16), part);
+  }
+
+  void Begin(const BoxLoop& loop, int64_t begin, BoxPart& part) {
+    part.units = 1;
+    part.words = static_cast<int32_t>(words_.size());
+    part.operands = loop.operands();
+    for (int i = 0; i < loop.operands(); ++i) {
+      const int64_t offset = begin * Stride(loop, loop.depth() - 1, i);
+      words_.push_back(static_cast<int64_t>(reinterpret_cast<uintptr_t>(loop.base(i))) + offset);
+    }
+  }
+  void AddLoop(const BoxLoop& loop, int d, int64_t size, int64_t step, BoxPart& part) {
+    part.units *= size;
+    ++part.loops;
+    words_.push_back(size);
+    for (int i = 0; i < loop.operands(); ++i) words_.push_back(step * Stride(loop, d, i));
+  }
+  void End(int64_t blocks, BoxPart& part) {
+    part.first_block = blocks_;
+    part.blocks = blocks;
+    is_large_ = is_large_ || part.units >= int64_t{1} << 31;
+    blocks_ += blocks;
+    parts_.push_back(part);
+  }
+
+  std::vector<BoxPart> parts_;
+  std::vector<int64_t> words_;
+  int64_t blocks_ = 0;
+  bool is_large_ = false;
+};
+
+}  // namespace dtensor::kernels::cuda
+
+#endif  // DTENSOR_RUNTIME_KERNELS_CUDA_BOX_TABLE_INL_H_

@@ -1,0 +1,213 @@
+#include "dtensor/runtime/kernels/cuda/cross_entropy.h"
+
+#include <cstddef>
+#include <cstdint>
+
+#include "dtensor/runtime/kernels/cuda/ids-inl.h"
+#include "dtensor/runtime/kernels/cuda/index_lookup-inl.h"
+#include "dtensor/runtime/kernels/cuda/launch-inl.h"
+#include "dtensor/runtime/kernels/cuda/map-inl.h"
+#include "dtensor/runtime/kernels/cuda/numeric-inl.h"
+#include "dtensor/runtime/kernels/cuda/row_groups-inl.h"
+#include "dtensor/runtime/kernels/cuda/sum_exp-inl.h"
+
+namespace dtensor::kernels::cuda {
+namespace {
+
+// One value, or one row of logits, for each row.
+struct PerRow {
+  explicit PerRow(const StridedInput& input)
+      : data(input.data), stride(input.loop.inner_stride(0)) {}
+  explicit PerRow(const RowOperands<1>& rows)
+      : data(rows.in[0]), stride(rows.loop.inner_stride(0)) {}
+  template <typename T>
+  __device__ const T* At(int64_t row) const {
+    return reinterpret_cast<const T*>(data) + row * stride;
+  }
+
+  const std::byte* data;
+  int64_t stride;
+};
+
+// Logits whose columns are the global `classes`, and their targets.
+struct LabelledRows {
+  template <typename Args>
+  LabelledRows(const Args& args, const IndexRuns& classes)
+      : logits(args.logits),
+        targets(args.targets),
+        wide_targets(args.id_dtype == DType::kI64),
+        rows(args.rows),
+        n(args.logits.n),
+        stride(args.logits.stride[0]),
+        ignore(args.ignore),
+        classes(classes) {}
+  __device__ int64_t TargetAt(int64_t row) const {
+    return wide_targets ? *targets.At<int64_t>(row) : *targets.At<int32_t>(row);
+  }
+
+  PerRow logits, targets;
+  bool wide_targets;
+  int64_t rows, n, stride;  // stride: within a row of logits
+  int64_t ignore;
+  IndexRuns classes;
+};
+
+struct StatsArgs {
+  LabelledRows x;
+  IndexCheck check;
+  bool smooth;
+  void* stats;
+};
+
+template <typename T, int kLanes>
+__global__ void StatsKernel(StatsArgs a) {
+  using C = Compute<T>;
+  ForEachRow<kLanes>(a.x.rows, [&](int64_t row, int lane) {
+    const T* const logits = a.x.logits.At<T>(row);
+    RunningStats<C> stats = StatsOfLane<T, kLanes>(logits, a.x.stride, a.x.n, lane);
+    MergeLanes<kLanes>(a.smooth, stats);
+    if (lane != 0) return;
+    const int64_t target = a.x.TargetAt(row);
+    const bool counts = target != a.x.ignore && a.check.Passes(target, row);
+    const int64_t column = counts ? a.x.classes.PositionOf(target) : -1;
+    const int width = a.smooth ? 4 : 3;
+    C* const out = static_cast<C*>(a.stats) + row * width;
+    out[0] = stats.max;
+    out[1] = stats.sum_exp;
+    out[2] = column < 0 ? C{0} : Widen(logits[column * a.x.stride]);
+    if (a.smooth) out[3] = stats.sum;
+  });
+}
+
+// Of a target whose labels are smoothed.
+double ShareOfEach(double label_smoothing, int64_t num_classes) {
+  return label_smoothing == 0 ? 0 : label_smoothing / static_cast<double>(num_classes);
+}
+
+struct MergeArgs {
+  StridedInput stats;
+  Ids targets;
+  int64_t shards, rows, ignore;
+  int width;
+  double at_target, at_each;
+  void *lse, *loss;
+};
+
+// Shards in ascending order, as on the CPU. A thread has a row.
+template <typename C>
+__global__ void MergeKernel(MergeArgs a) {
+  ForEachPiece<int64_t>(a.rows, [&](int64_t row) {
+    const auto stat = [&](int64_t shard, int k) {
+      return ElementOf<C>(a.stats, (shard * a.rows + row) * a.width + k);
+    };
+    C max = kLowest<C>, sum_exp = 0, logit = 0, sum = 0;
+    for (int64_t p = 0; p < a.shards; ++p) max = LargerNumber(max, stat(p, 0));
+    for (int64_t p = 0; p < a.shards; ++p) {
+      const C shard_max = stat(p, 0), shard_sum = stat(p, 1);
+      // A shard without elements holds -inf, and so does every shard of a row of -inf.
+      sum_exp += shard_max == max ? shard_sum : exp(shard_max - max) * shard_sum;
+      logit += stat(p, 2);
+      if (a.width > 3) sum += stat(p, 3);
+    }
+    const C lse = max + log(sum_exp);
+    C loss = lse - static_cast<C>(a.at_target) * logit;
+    if (a.width > 3) loss -= static_cast<C>(a.at_each) * sum;
+    static_cast<C*>(a.lse)[row] = lse;
+    static_cast<C*>(a.loss)[row] = a.targets[row] == a.ignore ? C{0} : loss;
+  });
+}
+
+struct GradArgs {
+  LabelledRows x;
+  PerRow lse, dloss;
+  double at_target, at_each;
+  int64_t width;
+  void* dlogits;
+};
+
+template <typename T, int kLanes>
+__global__ void GradKernel(GradArgs a) {
+  using C = Compute<T>;
+  constexpr int V = 16 / sizeof(T);
+  const C at_target = static_cast<C>(a.at_target), at_each = static_cast<C>(a.at_each);
+  ForEachRow<kLanes>(a.x.rows, [&](int64_t row, int lane) {
+    const int64_t target = a.x.TargetAt(row);
+    // Zeros where it is ignored, whatever stands elsewhere.
+    const int64_t n = target == a.x.ignore ? 0 : a.x.n;
+    const int64_t column = a.x.classes.PositionOf(target);
+    const C lse = *a.lse.At<C>(row), dloss = *a.dloss.At<C>(row);
+    const T* const logits = a.x.logits.At<T>(row);
+    T* const out = static_cast<T*>(a.dlogits) + row * a.width;
+    const bool fits = FitsPacks<V>(logits, a.x.stride), out_fits = FitsPacks<V>(out, 1);
+    for (int64_t i = int64_t{lane} * V; i < a.width; i += int64_t{kLanes} * V) {
+      const Pack<T, V> in = LoadPack<V>(logits, a.x.stride, fits, i, n, T{});
+      Pack<T, V> grads;
+      for (int v = 0; v < V; ++v) {
+        // What is too much of each probability.
+        C excess = exp(Widen(in.at[v]) - lse) - at_each;
+        if (i + v == column) excess -= at_target;
+        grads.at[v] = Round<T>(i + v < n ? excess * dloss : C{0});
+      }
+      StorePack<V>(grads, out, out_fits, i, a.width);
+    }
+  });
+}
+
+}  // namespace
+
+absl::Status CrossEntropyStats(Device& device, const char* kernel,
+                               const CrossEntropyStatsArgs& args) {
+  if (args.rows == 0) return device.failure();
+  return WithIndexRuns(device, kernel, args.classes, [&](const IndexRuns& classes) {
+    const StatsArgs stats = {LabelledRows(args, classes),
+                             IndexCheck(device, kernel, "target", args.num_classes), args.smooth,
+                             args.stats};
+    return VisitFloat(args.dtype, [&](auto t) {
+      return WithLanes(args.logits.n, [&](auto lanes) {
+        return LaunchRows<lanes()>(device, kernel, args.rows, StatsKernel<decltype(t), lanes()>,
+                                   stats);
+      });
+    });
+  });
+}
+
+absl::Status CrossEntropyMerge(Device& device, const char* kernel,
+                               const CrossEntropyMergeArgs& args) {
+  if (args.rows == 0) return device.failure();
+  const MergeArgs merge = {args.stats,
+                           Ids(args.targets, args.id_dtype),
+                           args.shards,
+                           args.rows,
+                           args.ignore,
+                           args.label_smoothing == 0 ? 3 : 4,
+                           1 - args.label_smoothing,
+                           ShareOfEach(args.label_smoothing, args.num_classes),
+                           args.lse,
+                           args.loss};
+  return VisitFloat(args.dtype, [&](auto t) {
+    return Launch(device, kernel, BlocksFor(args.rows), kThreads, MergeKernel<Compute<decltype(t)>>,
+                  merge);
+  });
+}
+
+absl::Status CrossEntropyGrad(Device& device, const char* kernel,
+                              const CrossEntropyGradArgs& args) {
+  if (args.rows == 0 || args.width == 0) return device.failure();
+  return WithIndexRuns(device, kernel, args.classes, [&](const IndexRuns& classes) {
+    const GradArgs grad = {LabelledRows(args, classes),
+                           PerRow(args.lse),
+                           PerRow(args.dloss),
+                           1 - args.label_smoothing,
+                           ShareOfEach(args.label_smoothing, args.num_classes),
+                           args.width,
+                           args.dlogits};
+    return VisitFloat(args.dtype, [&](auto t) {
+      return WithLanes(args.width, [&](auto lanes) {
+        return LaunchRows<lanes()>(device, kernel, args.rows, GradKernel<decltype(t), lanes()>,
+                                   grad);
+      });
+    });
+  });
+}
+
+}  // namespace dtensor::kernels::cuda

@@ -1,0 +1,18 @@
+// extremum.h on a GPU.
+#ifndef DTENSOR_RUNTIME_KERNELS_CUDA_EXTREMUM_H_
+#define DTENSOR_RUNTIME_KERNELS_CUDA_EXTREMUM_H_
+
+#include "absl/status/status.h"
+#include "dtensor/runtime/device/device.h"
+#include "dtensor/runtime/kernels/arguments/extremum_args.h"
+
+namespace dtensor::kernels::cuda {
+
+absl::Status ArgMaxStats(Device& device, const char* kernel, const ArgMaxStatsArgs& args);
+absl::Status ArgMaxMerge(Device& device, const char* kernel, const ArgMaxMergeArgs& args);
+absl::Status CountTies(Device& device, const char* kernel, const CountTiesArgs& args);
+absl::Status ShareAmongTies(Device& device, const char* kernel, const ShareAmongTiesArgs& args);
+
+}  // namespace dtensor::kernels::cuda
+
+#endif  // DTENSOR_RUNTIME_KERNELS_CUDA_EXTREMUM_H_

@@ -1,0 +1,46 @@
+// How kernels on a GPU are launched, and how their threads share out the elements.
+#ifndef DTENSOR_RUNTIME_KERNELS_CUDA_LAUNCH_INL_H_
+#define DTENSOR_RUNTIME_KERNELS_CUDA_LAUNCH_INL_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+
+#include "absl/status/status.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/device/cuda/cuda_device.h"
+#include "dtensor/runtime/device/device.h"
+#include "dtensor/tools/cuda/kernel-inl.h"
+
+namespace dtensor::kernels::cuda {
+
+inline constexpr int kThreads = 256;  // of a block, unless a kernel says otherwise
+
+// Errors: the device's failure; that of the launch, which fails the device.
+template <typename... P>
+absl::Status Launch(Device& device, const char* name, dim3 blocks, int threads,
+                    void (*kernel)(P...), const std::type_identity_t<P>&... args) {
+  DT_ASSIGN_OR_RETURN(const cudaStream_t stream, BeginCudaLaunch(device));
+  return EndCudaLaunch(device, name, LaunchKernel(stream, blocks, threads, kernel, args...));
+}
+
+// Enough blocks of kThreads for n > 0 pieces of work, a thread each; the threads of fewer go round
+// (ForEachPiece). Of the shape alone: no result depends on how many processors a GPU has.
+inline unsigned BlocksFor(int64_t n) {
+  constexpr int64_t kMost = 4096;
+  return static_cast<unsigned>(std::min((n + kThreads - 1) / kThreads, kMost));
+}
+
+__device__ inline int64_t Lesser(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// On the GPU: calls fn(i) for this thread's pieces, of all n that the threads of a grid share.
+// `Index` holds n and the grid's size, which is below 2^21.
+template <typename Index, typename Fn>
+__device__ void ForEachPiece(Index n, Fn fn) {
+  const Index step = static_cast<Index>(gridDim.x) * blockDim.x;
+  for (Index i = static_cast<Index>(blockIdx.x) * blockDim.x + threadIdx.x; i < n; i += step) fn(i);
+}
+
+}  // namespace dtensor::kernels::cuda
+
+#endif  // DTENSOR_RUNTIME_KERNELS_CUDA_LAUNCH_INL_H_

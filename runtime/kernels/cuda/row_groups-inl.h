@@ -1,0 +1,172 @@
+// Rows that a group of threads goes through: a warp, or a whole block for long ones.
+#ifndef DTENSOR_RUNTIME_KERNELS_CUDA_ROW_GROUPS_INL_H_
+#define DTENSOR_RUNTIME_KERNELS_CUDA_ROW_GROUPS_INL_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "absl/status/status.h"
+#include "dtensor/runtime/device/device.h"
+#include "dtensor/runtime/kernels/arguments/numeric.h"
+#include "dtensor/runtime/kernels/arguments/strided_loop.h"
+#include "dtensor/runtime/kernels/cuda/launch-inl.h"
+#include "dtensor/runtime/kernels/cuda/map-inl.h"
+
+namespace dtensor::kernels::cuda {
+
+inline constexpr int kWarp = 32;
+
+// On the GPU: calls fn(row, lane) for the rows of this thread's group of kLanes threads, where the
+// threads of a group have lanes 0 to kLanes - 1. Groups share out the rows.
+template <int kLanes, typename Fn>
+__device__ void ForEachRow(int64_t rows, Fn fn) {
+  static_assert(kLanes == kWarp || kLanes == kThreads);
+  constexpr int kGroups = kThreads / kLanes;
+  const int group = threadIdx.x / kLanes, lane = threadIdx.x % kLanes;
+  const int64_t step = static_cast<int64_t>(gridDim.x) * kGroups;
+  for (int64_t row = static_cast<int64_t>(blockIdx.x) * kGroups + group; row < rows; row += step) {
+    fn(row, lane);
+  }
+}
+
+// So many rows > 0, in groups of kLanes.
+template <int kLanes>
+unsigned BlocksForRows(int64_t rows) {
+  constexpr int64_t kGroups = kThreads / kLanes, kMost = 1 << 20;
+  return static_cast<unsigned>(std::min((rows + kGroups - 1) / kGroups, kMost));
+}
+
+// Launches kernel(args), which goes through `rows` > 0 rows in groups of kLanes.
+template <int kLanes, typename Args>
+absl::Status LaunchRows(Device& device, const char* name, int64_t rows, void (*kernel)(Args),
+                        const std::type_identity_t<Args>& args) {
+  return Launch(device, name, BlocksForRows<kLanes>(rows), kThreads, kernel, args);
+}
+
+// Calls fn(lanes) with as many lanes, as a constant, as go through rows of n elements.
+template <typename Fn>
+absl::Status WithLanes(int64_t n, Fn fn) {
+  constexpr int64_t kMostOfAWarp = 1024;
+  if (n <= kMostOfAWarp) return fn(std::integral_constant<int, kWarp>());
+  return fn(std::integral_constant<int, kThreads>());
+}
+
+// Launches make(T{}, lanes)(args, rows), a kernel for the rows of args.rows of one float type.
+template <typename Args, typename Make>
+absl::Status LaunchRowKernel(Device& device, const char* name, const Args& args, Make make) {
+  const int64_t rows = ElementsOf(args.rows.loop);
+  if (rows == 0) return device.failure();
+  return VisitFloat(args.dtype, [&](auto t) {
+    return WithLanes(args.rows.n, [&](auto lanes) {
+      void (*const kernel)(Args, int64_t) = make(t, lanes);
+      return Launch(device, name, BlocksForRows<lanes>(rows), kThreads, kernel, args, rows);
+    });
+  });
+}
+
+// f over the values of a group's lanes, for each of them. All lanes call it. f(a, b) is f(b, a).
+template <int kLanes, typename T, typename F>
+__device__ T FoldLanes(T value, F f) {
+  for (int bits = kWarp / 2; bits > 0; bits /= 2) {
+    value = f(value, __shfl_xor_sync(0xffffffff, value, bits));
+  }
+  if constexpr (kLanes > kWarp) {
+    DT_SHARED(T, warps, kLanes / kWarp);
+    if (threadIdx.x % kWarp == 0) warps[threadIdx.x / kWarp] = value;
+    __syncthreads();
+    value = warps[0];
+    for (int w = 1; w < kLanes / kWarp; ++w) value = f(value, warps[w]);
+    __syncthreads();  // who folds again writes there
+  }
+  return value;
+}
+
+// Whether a row's packs of V elements may be read, or written, at once.
+template <int V, typename T>
+__device__ bool FitsPacks(const T* row, int64_t stride) {
+  return stride == 1 && reinterpret_cast<uintptr_t>(row) % sizeof(Pack<T, V>) == 0;
+}
+
+// V elements from element i on, of a row of n; `fill` beyond its end.
+template <int V, typename T>
+__device__ Pack<T, V> LoadPack(const T* row, int64_t stride, bool fits, int64_t i, int64_t n,
+                               T fill) {
+  if (fits && i + V <= n) return *reinterpret_cast<const Pack<T, V>*>(row + i);
+  Pack<T, V> pack;
+  for (int v = 0; v < V; ++v) pack.at[v] = i + v < n ? row[(i + v) * stride] : fill;
+  return pack;
+}
+
+// Those of them that are within the row, of contiguous elements.
+template <int V, typename T>
+__device__ void StorePack(const Pack<T, V>& pack, T* row, bool fits, int64_t i, int64_t n) {
+  if (fits && i + V <= n) {
+    *reinterpret_cast<Pack<T, V>*>(row + i) = pack;
+    return;
+  }
+  for (int v = 0; v < V && i + v < n; ++v) row[i + v] = pack.at[v];
+}
+
+// Elements of a row that are read and written at once.
+template <typename T>
+inline constexpr int kPack = 16 / sizeof(T);
+
+// On the GPU: calls fn(i) for the packs of a row of n elements that are this lane's, which are the
+// same whatever the strides and addresses: a row's sums have the same bits.
+template <typename T, int kLanes, typename Fn>
+__device__ void ForEachPack(int64_t n, int lane, Fn fn) {
+  for (int64_t i = int64_t{lane} * kPack<T>; i < n; i += int64_t{kLanes} * kPack<T>) fn(i);
+}
+
+// A row of elements, to be read in packs; zeros beyond its end.
+template <typename T>
+struct RowInput {
+  __device__ RowInput(const std::byte* data, int64_t stride, int64_t n)
+      : row(reinterpret_cast<const T*>(data)),
+        stride(stride),
+        n(n),
+        fits(FitsPacks<kPack<T>>(row, stride)) {}
+  // Operand k of row r.
+  template <int kIn>
+  __device__ RowInput(const RowOperands<kIn>& rows, int k, int64_t r)
+      : RowInput(rows.in[k] + OffsetsOf(rows.loop, static_cast<uint64_t>(r)).at[k] *
+                                  static_cast<int64_t>(sizeof(T)),
+                 rows.stride[k], rows.n) {}
+  // A vector.
+  __device__ RowInput(const StridedInput& input, int64_t n)
+      : RowInput(input.data, input.loop.inner_stride(0), n) {}
+
+  __device__ Pack<T, kPack<T>> Load(int64_t i) const {
+    return LoadPack<kPack<T>>(row, stride, fits, i, n, T{});
+  }
+
+  const T* row;
+  int64_t stride, n;
+  bool fits;
+};
+
+// One to be written.
+template <typename T>
+struct RowOutput {
+  __device__ RowOutput(void* data, int64_t n, int64_t r)
+      : row(static_cast<T*>(data) + r * n), n(n), fits(FitsPacks<kPack<T>>(row, 1)) {}
+
+  __device__ void Store(int64_t i, const Pack<T, kPack<T>>& pack) const {
+    StorePack<kPack<T>>(pack, row, fits, i, n);
+  }
+
+  T* row;
+  int64_t n;
+  bool fits;
+};
+
+template <int kLanes, typename T>
+__device__ T SumLanes(T value) {
+  return FoldLanes<kLanes>(value, [](T a, T b) { return a + b; });
+}
+
+}  // namespace dtensor::kernels::cuda
+
+#endif  // DTENSOR_RUNTIME_KERNELS_CUDA_ROW_GROUPS_INL_H_

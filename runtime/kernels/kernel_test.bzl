@@ -1,0 +1,40 @@
+"""kernel_test: a test of kernels on host memory, and the same on a GPU."""
+
+load("//tools:cc.bzl", "dt_test")
+load("//tools/cuda:defs.bzl", "REQUIRES_CUDA")
+
+def kernel_test(name, deps = [], threads_meet = True, quick = None, sanitized = None):
+    """Makes `name`_test and `name`_cuda_test of `name`_test.cc.
+
+    Args:
+      name: e.g. "softmax".
+      deps: but for the kernels, the fixture and the devices.
+      threads_meet: whether TSan sees the kernels for GPUs too (tag cuda_threads).
+      quick: cases, as --gtest_filter has them, if all take long where a GPU is faked: `name`_cuda_test has
+        those, and `name`_cuda_slow_test all.
+      sanitized: what sanitizers run of the cases on a GPU, if that is not all; "" is nothing.
+    """
+    sanitizers = ["cuda_sanitize"] + (["cuda_threads"] if threads_meet else [])
+    _test(name, "_test", None, ["sanitize"], deps)
+    _test(name, "_cuda_test", quick, ["gpu"] + (sanitizers if sanitized == None else []), deps)
+    if quick:
+        _test(name, "_cuda_slow_test", None, ["gpu", "slow"], deps)
+    if sanitized:
+        _test(name, "_cuda_sanitized_test", sanitized, sanitizers, deps)
+
+def _test(name, suffix, cases, tags, deps):
+    on_gpu = suffix != "_test"
+    dt_test(
+        name = name + suffix,
+        size = "medium",
+        srcs = [name + "_test.cc"],
+        args = ["--gtest_filter=" + cases] if cases else [],
+        tags = tags,
+        target_compatible_with = REQUIRES_CUDA if on_gpu else [],
+        deps = [
+            ":kernels",
+            "//runtime/testing:kernel_fixture",
+            "//runtime/testing:status_matchers",
+            "//runtime/testing:cuda_kernel_devices" if on_gpu else "//runtime/testing:host_kernel_devices",
+        ] + deps,
+    )

@@ -1,0 +1,34 @@
+#include "dtensor/runtime/device/cuda/cuda_device.h"
+#include "dtensor/runtime/testing/kernel_devices.h"
+#include "gtest/gtest.h"
+
+namespace dtensor::kernels {
+namespace {
+
+// Skips every test where there is no GPU.
+class NeedsGpu final : public testing::Environment {
+ public:
+  void SetUp() override {
+    const auto device = MakeCudaDevice(0);
+    if (!device.ok()) GTEST_SKIP() << device.status();
+  }
+};
+
+// GoogleTest owns it.
+[[maybe_unused]] testing::Environment* const needs_gpu =
+    testing::AddGlobalTestEnvironment(new NeedsGpu);
+
+}  // namespace
+
+std::vector<KernelTestParam> KernelTestParams() { return {{"Cuda", Device::Kind::kCuda, 0}}; }
+
+absl::StatusOr<std::unique_ptr<Device>> MakeKernelTestDevice(const KernelTestParam&) {
+  return MakeCudaDevice(0);
+}
+
+std::unique_ptr<Device> MakeTestDevice() { return *MakeCudaDevice(0); }
+std::unique_ptr<Device> MakeLateTestDevice() { return MakeTestDevice(); }
+
+void EndKernelTest() {}
+
+}  // namespace dtensor::kernels

@@ -1,0 +1,43 @@
+// What the fakes of CUDA's libraries share: streams to work on, and how a program is refused.
+//
+// Each fake has the symbols of a real library that our own code uses, and no others. A stream is a
+// thread, which runs its work later; only what CUDA promises orders it: the order of a stream, an
+// event and who waits for it, a synchronized stream. What CUDA leaves undefined ends the program
+// with a line that says what was done; what CUDA answers with an error gets that error.
+#ifndef DTENSOR_TOOLS_CUDA_FAKE_FAKE_H_
+#define DTENSOR_TOOLS_CUDA_FAKE_FAKE_H_
+
+#include <driver_types.h>
+
+#include <cstddef>
+#include <functional>
+
+namespace dtensor::fake_cuda {
+
+inline constexpr int kGpus = 2;
+
+// Runs `work` behind what `stream` has; null is the default stream of the thread's current GPU.
+// Refuses a stream that is none, or no more.
+void Enqueue(cudaStream_t stream, std::function<void()> work);
+
+// Ends the process with status 67: "fake CUDA: <call>: <what>".
+[[noreturn]] void Refuse(const char* call, const char* what);
+
+// What `call` returns for `error`, which cudaGetLastError of this thread gives next.
+cudaError_t Return(cudaError_t error);
+
+// The GPU of a stream, which Enqueue would take.
+int GpuOf(cudaStream_t stream);
+
+// Refuses bytes that begin within memory of a GPU, or page-locked memory, and end outside of it;
+// what begins elsewhere is the host's.
+void RequireWithin(const char* call, const void* data, size_t bytes);
+// Refuses bytes, if any, that are not all within memory of this GPU.
+void RequireOnGpu(const char* call, int gpu, const void* data, size_t bytes);
+
+// Of the calling thread, as cudaSetDevice left it.
+int CurrentGpu();
+
+}  // namespace dtensor::fake_cuda
+
+#endif  // DTENSOR_TOOLS_CUDA_FAKE_FAKE_H_

@@ -1,0 +1,53 @@
+// How far a long run is, and how long the rest will take, on stderr:
+//
+//   Progress progress("rounds", rounds, Progress::OnStderr(/*asked=*/flags.progress));
+//   for (int64_t i = 0; i < rounds; ++i) { ...; progress.Report(i + 1); }
+//
+//   120 of 1000 rounds, 1:05 left
+//
+// Nothing is said in a run's first two seconds. On a terminal it is one line, which is written
+// again twice a second at most, and wiped off in the end; elsewhere a line every ten seconds, and
+// only where it was asked for.
+#ifndef DTENSOR_TOOLS_PROGRAM_PROGRESS_H_
+#define DTENSOR_TOOLS_PROGRAM_PROGRESS_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace dtensor {
+
+class Progress {
+ public:
+  struct Options {
+    bool shows = false, terminal = false;
+    std::function<double()> seconds;  // a clock
+    std::function<void(absl::string_view)> write;
+  };
+  static Options OnStderr(bool asked);
+
+  // Of `total` things, which are called `what`, from now on. Requires: total >= 1.
+  Progress(std::string what, int64_t total, Options options);
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  // So many are done; `more` is said behind it: "loss 2.31". One thread at a time.
+  void Report(int64_t done, absl::string_view more = "");
+
+ private:
+  const std::string what_;
+  const int64_t total_;
+  const Options options_;
+  double begin_, next_;  // seconds of the clock
+  bool written_ = false;
+};
+
+// "0:07", "1:05", "2:00:00". Requires: seconds >= 0.
+std::string DurationText(double seconds);
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_TOOLS_PROGRAM_PROGRESS_H_
