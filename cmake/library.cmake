@@ -23,6 +23,10 @@ function(dtensor_library name)
   add_library(${target} ${ARGN})
   add_library(dtensor::${name} ALIAS ${target})
   target_compile_features(${target} PUBLIC cxx_std_20)
+  # As Bazel has it: what most sources include is parsed once. tools/check_includes sees to it that no
+  # source relies on that.
+  target_precompile_headers(
+    ${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${PROJECT_SOURCE_DIR}/tools/precompiled/for_library.h>)
   # Against what a program that contains this project may say for all of its sources: ours catch
   # exceptions, leave out initializers that have defaults, and may meet a newer compiler.
   if(NOT PROJECT_IS_TOP_LEVEL)

@@ -1,7 +1,9 @@
 #include "dtensor/testing/indexed_data.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <vector>
 

@@ -3,6 +3,7 @@
 #ifndef DTENSOR_TESTING_REDISTRIBUTION_ORACLE_H_
 #define DTENSOR_TESTING_REDISTRIBUTION_ORACLE_H_
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <vector>
