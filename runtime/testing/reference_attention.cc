@@ -60,6 +60,7 @@ class Reference {
     for (int64_t i = 1; i < std::min(cores, n); ++i) others.emplace_back(work, nullptr);
     work(tell);
     others.clear();  // waits for them
+    if (tell) tell(1);
     return std::move(out_);
   }
 

@@ -54,8 +54,8 @@ using AttentionDoubles = AttentionValues<double>;         // what a run gave
 using AttentionReference = AttentionValues<long double>;  // what is right
 inline constexpr const char* kAttentionValues[] = {"o", "lse", "dq", "dk", "dv"};
 
-// `tell`, where it is given, is told now and then what part of the work is done, 0 to 1, by the
-// caller's thread.
+// `tell`, where it is given, is told now and then what part of the work is done, above 0, by the
+// caller's thread, and at the end 1. Nothing but the end is told where other threads were sooner.
 AttentionReference ReferenceAttention(const ReferenceProblem& problem,
                                       const AttentionInputs& inputs,
                                       const std::function<void(double done)>& tell = {});

@@ -44,12 +44,12 @@ TEST(RingErrorsTest, TellsHowFarItIs) {
     std::vector<double> told;
     DT_EXPECT_OK(
         Compare(*device, problem, inputs, outputs, [&](double done) { told.push_back(done); }));
-    ASSERT_GE(told.size(), problem.kv_heads) << ToString(dtype);
+    // On f64 the reference alone is at work, and other threads may have done all of it.
+    ASSERT_GE(told.size(), dtype == DType::kF64 ? 1 : problem.kv_heads) << ToString(dtype);
     EXPECT_GT(told.front(), 0);
-    EXPECT_LT(told.front(), 1);
+    EXPECT_TRUE(dtype == DType::kF64 || told.front() < 1) << told.front();
     EXPECT_TRUE(std::ranges::is_sorted(told));
-    // The reference's last query may be another thread's.
-    EXPECT_TRUE(dtype == DType::kF64 || told.back() == 1) << told.back();
+    EXPECT_EQ(told.back(), 1);
   }
 }
 
