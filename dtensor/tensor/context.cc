@@ -1,6 +1,7 @@
 #include "dtensor/tensor/context.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <tuple>
@@ -42,8 +43,7 @@ absl::Status CheckMesh(const DeviceMesh& mesh, int world_size) {
   return absl::OkStatus();
 }
 
-// Of the values. Every redistribution looks its target up, and absl's hash of a layout's many parts
-// takes longer.
+// Of the values; absl's hash of a layout's many parts takes longer.
 size_t HashOf(const Layout& layout, absl::Span<const int64_t> shape, DType dtype) {
   Digest digest;
   digest.Add(static_cast<int64_t>(absl::HashOf(layout.mesh())));
@@ -51,6 +51,11 @@ size_t HashOf(const Layout& layout, absl::Span<const int64_t> shape, DType dtype
   for (int64_t size : shape) digest.Add(size);
   digest.Add(static_cast<int64_t>(dtype));
   return digest.value();
+}
+
+bool IsSpecOf(const Spec& spec, const Layout& layout, absl::Span<const int64_t> shape,
+              DType dtype) {
+  return spec.dtype == dtype && absl::MakeConstSpan(spec.shape) == shape && spec.layout == layout;
 }
 
 }  // namespace
@@ -70,6 +75,10 @@ struct Context::Tables {
   const int64_t staging_bytes;
   absl::flat_hash_map<size_t, absl::InlinedVector<SpecPtr, 1>> specs;  // by hash of the values
   size_t num_specs = 0, most_specs = kSpecs;
+  // Asked for lately: every redistribution looks its target up, and a hash is a chain of products
+  // that takes as long as all else of a view. What is here is in `specs`.
+  std::array<const Spec*, 4> recent = {};
+  size_t next_recent = 0;
   std::vector<Options> options;  // few: searched; latest use last
   Options usual;                 // of this Context
   LruCache<PlanKey, Plan> plans{kPlans};
@@ -94,9 +103,15 @@ struct Context::Tables {
     return options.back();
   }
 
+  SpecPtr KeepRecent(const SpecPtr& spec) {
+    recent[next_recent++ % recent.size()] = spec;
+    return spec;
+  }
+
   // Drops the specs that nothing refers to, once there may be as many of them as of others.
   void MakeRoomForSpec() {
     if (num_specs < most_specs) return;
+    recent.fill(nullptr);
     absl::erase_if(specs, [&](auto& bucket) {
       auto& [hash, found] = bucket;
       const auto dropped = std::remove_if(found.begin(), found.end(),
@@ -153,12 +168,13 @@ uint64_t Context::NextSeed() {
 
 absl::StatusOr<SpecPtr> Context::Intern(const Layout& layout, absl::Span<const int64_t> shape,
                                         DType dtype) {
+  for (const Spec* spec : tables_->recent) {
+    if (spec != nullptr && IsSpecOf(*spec, layout, shape, dtype)) return SpecPtr(spec);
+  }
   const size_t hash = HashOf(layout, shape, dtype);
   if (const auto known = tables_->specs.find(hash); known != tables_->specs.end()) {
     for (const SpecPtr& spec : known->second) {
-      if (spec->dtype == dtype && absl::MakeConstSpan(spec->shape) == shape &&
-          spec->layout == layout)
-        return spec;
+      if (IsSpecOf(*spec, layout, shape, dtype)) return tables_->KeepRecent(spec);
     }
   }
   DT_RETURN_IF_ERROR(CheckedNumElements("tensor", shape).status());
@@ -188,7 +204,7 @@ absl::StatusOr<SpecPtr> Context::Intern(const Layout& layout, absl::Span<const i
   tables_->MakeRoomForSpec();
   tables_->specs[hash].push_back(interned);
   ++tables_->num_specs;
-  return interned;
+  return tables_->KeepRecent(interned);
 }
 
 const RedistributionOptions& Context::redistribution_options() const { return *tables_->usual; }
