@@ -78,7 +78,7 @@ struct Context::Tables {
   // Asked for lately: every redistribution looks its target up, and a hash is a chain of products
   // that takes as long as all else of a view. What is here is in `specs`.
   std::array<const Spec*, 4> recent = {};
-  size_t next_recent = 0;
+  size_t last_recent = 0;
   std::vector<Options> options;  // few: searched; latest use last
   Options usual;                 // of this Context
   LruCache<PlanKey, Plan> plans{kPlans};
@@ -104,7 +104,8 @@ struct Context::Tables {
   }
 
   SpecPtr KeepRecent(const SpecPtr& spec) {
-    recent[next_recent++ % recent.size()] = spec;
+    last_recent = (last_recent + 1) % recent.size();
+    recent[last_recent] = spec;
     return spec;
   }
 
@@ -168,8 +169,12 @@ uint64_t Context::NextSeed() {
 
 absl::StatusOr<SpecPtr> Context::Intern(const Layout& layout, absl::Span<const int64_t> shape,
                                         DType dtype) {
-  for (const Spec* spec : tables_->recent) {
-    if (spec != nullptr && IsSpecOf(*spec, layout, shape, dtype)) return SpecPtr(spec);
+  for (size_t i = 0; i < tables_->recent.size(); ++i) {
+    const size_t at = (tables_->last_recent + i) % tables_->recent.size();
+    const Spec* const spec = tables_->recent[at];
+    if (spec == nullptr || !IsSpecOf(*spec, layout, shape, dtype)) continue;
+    tables_->last_recent = at;
+    return SpecPtr(spec);
   }
   const size_t hash = HashOf(layout, shape, dtype);
   if (const auto known = tables_->specs.find(hash); known != tables_->specs.end()) {

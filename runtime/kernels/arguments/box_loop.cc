@@ -13,18 +13,18 @@ BoxLoop::BoxLoop(const ReceiveBox& box, const Tensor& dst, absl::Span<const Tens
   base_.push_back(static_cast<std::byte*>(dst.raw()));
   for (const Tensor* source : sources) base_.push_back(static_cast<std::byte*>(source->raw()));
   if (bytes_ == 0) return;
-  absl::InlinedVector<int64_t, 4> inner(operands()), outer(operands());
+  absl::InlinedVector<int64_t, 4> steps(operands());  // of one element along d
   for (size_t d = 0; d < box.dims.size(); ++d) {
     const MatchedRun& piece = box.dims[d];
     for (int i = 0; i < operands(); ++i) {
       const Tensor& tensor = i == 0 ? dst : *sources[i - 1];
-      inner[i] = tensor.strides()[d] * element_bytes(i);
-      outer[i] = inner[i] * (i == 0 ? piece.dst_stride : piece.src_stride);
-      if (base_[i] != nullptr) base_[i] += inner[i] * (i == 0 ? piece.dst : piece.src);
+      steps[i] = tensor.strides()[d] * element_bytes(i);
+      if (base_[i] != nullptr) base_[i] += steps[i] * (i == 0 ? piece.dst : piece.src);
     }
-    Add(piece.count, outer);
-    Add(piece.length, inner);
+    if (piece.count != 1) Add(piece.count, steps, piece.dst_stride, piece.src_stride);
+    if (piece.length != 1) Add(piece.length, steps, 1, 1);
   }
+  if (depth() < 2) return;
   SortByDst();
   JoinNeighbours();
 }
@@ -42,10 +42,20 @@ void BoxLoop::MoveBesideLast(int loop) {
   for (; loop < depth() - 2; ++loop) Swap(loop, loop + 1);
 }
 
-void BoxLoop::Add(int64_t size, absl::Span<const int64_t> strides) {
-  if (size == 1) return;
+// Joined at once where it can be: most boxes are one loop then, which nobody has to sort.
+void BoxLoop::Add(int64_t size, absl::Span<const int64_t> steps, int64_t dst_factor,
+                  int64_t src_factor) {
+  const auto step = [&](int i) { return steps[i] * (i == 0 ? dst_factor : src_factor); };
+  const int last = depth() - 1;
+  bool joins = last >= 0;
+  for (int i = 0; joins && i < operands(); ++i) joins = stride(last, i) == step(i) * size;
+  if (joins) {
+    sizes_[last] *= size;
+    for (int i = 0; i < operands(); ++i) strides_[last * operands() + i] = step(i);
+    return;
+  }
   sizes_.push_back(size);
-  strides_.insert(strides_.end(), strides.begin(), strides.end());
+  for (int i = 0; i < operands(); ++i) strides_.push_back(step(i));
 }
 
 // Insertion sort: there are few loops, and nearly always they are in order.
@@ -69,7 +79,6 @@ void BoxLoop::JoinNeighbours() {
       for (int i = 0; i < operands(); ++i) strides_[last * operands() + i] = stride(loop, i);
     }
   }
-  if (depth() == 0) return;
   sizes_.resize(last + 1);
   strides_.resize((last + 1) * base_.size());
 }

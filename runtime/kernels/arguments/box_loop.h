@@ -53,7 +53,7 @@ class BoxLoop {
   void ForEach(int inner, Fn&& fn) const;
 
  private:
-  void Add(int64_t size, absl::Span<const int64_t> strides);
+  void Add(int64_t size, absl::Span<const int64_t> steps, int64_t dst_factor, int64_t src_factor);
   void SortByDst();
   void JoinNeighbours();
   bool Joins(int outer, int inner) const;

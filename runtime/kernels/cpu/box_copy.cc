@@ -100,9 +100,10 @@ void CopyStrided(std::byte* dst, int64_t dst_stride, const std::byte* src, int64
                   [&](auto t) { CopyElements<decltype(t)>(dst, dst_stride, src, src_stride, n); });
 }
 
-void CopyBox(BoxLoop loop, bool stream) {
-  if (loop.bytes() == 0 || loop.in_place()) return;
-  if (loop.contiguous(0) && loop.contiguous(1)) return CopyRows(loop, stream);
+void CopyBox(const BoxLoop& box, bool stream) {
+  if (box.bytes() == 0 || box.in_place()) return;
+  if (box.contiguous(0) && box.contiguous(1)) return CopyRows(box, stream);
+  BoxLoop loop = box;
   if (loop.depth() > 1) loop.MoveBesideLast(TightestSourceLoop(loop));
   const Plane plane = PlaneOf(loop);
   WithElementType(loop.element_bytes(), [&](auto t) {

@@ -28,7 +28,7 @@ void CopyStrided(std::byte* dst, int64_t dst_stride, const std::byte* src, int64
 
 // Copies a box from its one source. `stream`: with streaming stores where runs are long.
 // Requires: operands() == 2. Source and destination do not overlap, unless the box is in place.
-void CopyBox(BoxLoop loop, bool stream);
+void CopyBox(const BoxLoop& box, bool stream);
 
 }  // namespace dtensor
 
