@@ -18,13 +18,6 @@ namespace {
 
 using nlohmann::json;
 
-// In JSON; none for what is no UTF-8, which does not come back as it was.
-std::optional<std::string> Quoted(const std::string& text) {
-  std::string quoted = json(text).dump(-1, ' ', false, json::error_handler_t::replace);
-  if (json::parse(quoted).get_ref<const std::string&>() != text) return std::nullopt;
-  return quoted;
-}
-
 // The bytes of its data.
 absl::StatusOr<int64_t> CheckEntry(const SafetensorsEntry& entry) {
   if (entry.name == kSafetensorsMetadata) {
@@ -32,14 +25,13 @@ absl::StatusOr<int64_t> CheckEntry(const SafetensorsEntry& entry) {
   }
   DT_ASSIGN_OR_RETURN(const int64_t bytes,
                       SafetensorsBytes(entry.shape, SafetensorsTypeOf(entry.dtype).bytes));
-  if (bytes > 0 && entry.data == nullptr) return InvalidArgument({"there is no data"});
   return bytes;
 }
 
 absl::StatusOr<std::string> MetadataText(const std::map<std::string, std::string>& metadata) {
   std::string text;
   for (const auto& [key, value] : metadata) {
-    const std::optional<std::string> quoted_key = Quoted(key), quoted_value = Quoted(value);
+    const std::optional<std::string> quoted_key = JsonQuoted(key), quoted_value = JsonQuoted(value);
     if (!quoted_key || !quoted_value) {
       return InvalidArgument({"metadata '", absl::CHexEscape(Shortened(key)), "' are no UTF-8"});
     }
@@ -54,7 +46,7 @@ class HeaderText {
   absl::Status Add(const SafetensorsEntry& entry) {
     DT_RETURN_IF_ERROR(CheckLength(entry.name.size()));
     DT_ASSIGN_OR_RETURN(const int64_t bytes, CheckEntry(entry));
-    const std::optional<std::string> name = Quoted(entry.name);
+    const std::optional<std::string> name = JsonQuoted(entry.name);
     if (!name) return InvalidArgument({"the name is no UTF-8"});
     if (!names_.insert(entry.name).second) return InvalidArgument({"the name occurs twice"});
     const int64_t begin = end_;
@@ -112,16 +104,37 @@ absl::StatusOr<std::string> Header(absl::Span<const SafetensorsEntry> entries,
   return header.Text();
 }
 
+absl::Status CheckData(absl::Span<const SafetensorsEntry> entries) {
+  for (const SafetensorsEntry& entry : entries) {
+    if (NumElements(entry.shape) == 0 || entry.data != nullptr) continue;
+    return OfWriting(OfSafetensor(entry.name, InvalidArgument({"there is no data"})));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
+
+std::optional<std::string> JsonQuoted(const std::string& text) {
+  std::string quoted = json(text).dump(-1, ' ', false, json::error_handler_t::replace);
+  if (json::parse(quoted).get_ref<const std::string&>() != text) return std::nullopt;
+  return quoted;
+}
+
+absl::StatusOr<std::string> SafetensorsBegin(absl::Span<const SafetensorsEntry> entries,
+                                             const std::map<std::string, std::string>& metadata) {
+  const absl::StatusOr<std::string> header = Header(entries, metadata);
+  if (!header.ok()) return OfWriting(header.status());
+  const uint64_t length = header->size();
+  return absl::StrCat(absl::string_view(reinterpret_cast<const char*>(&length), sizeof(length)),
+                      *header);
+}
 
 absl::Status WriteSafetensors(const std::string& path, absl::Span<const SafetensorsEntry> entries,
                               const std::map<std::string, std::string>& metadata) {
-  const absl::StatusOr<std::string> header = Header(entries, metadata);
-  if (!header.ok()) return OfWriting(header.status());
+  DT_ASSIGN_OR_RETURN(const std::string begin, SafetensorsBegin(entries, metadata));
+  DT_RETURN_IF_ERROR(CheckData(entries));
   DT_ASSIGN_OR_RETURN(AtomicFile file, AtomicFile::Create(path));
-  const uint64_t length = header->size();
-  DT_RETURN_IF_ERROR(file.Write(&length, sizeof(length)));
-  DT_RETURN_IF_ERROR(file.Write(header->data(), header->size()));
+  DT_RETURN_IF_ERROR(file.Write(begin.data(), begin.size()));
   for (const SafetensorsEntry& entry : entries) {
     DT_RETURN_IF_ERROR(file.Write(entry.data, NumElements(entry.shape) * SizeOf(entry.dtype)));
   }

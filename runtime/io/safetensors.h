@@ -5,10 +5,12 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "dtensor/runtime/core/dims.h"
 #include "dtensor/runtime/core/dtype.h"
@@ -33,6 +35,16 @@ struct SafetensorsEntry {
 // cannot be written.
 absl::Status WriteSafetensors(const std::string& path, absl::Span<const SafetensorsEntry> entries,
                               const std::map<std::string, std::string>& metadata);
+
+// What such a file begins with: the header's length and the header, padded so that the data behind
+// it, tensor after tensor in the order of the entries, begins at a multiple of 8. For who writes
+// the data piece by piece; `data` is not looked at. Errors: kInvalidArgument, as above.
+absl::StatusOr<std::string> SafetensorsBegin(absl::Span<const SafetensorsEntry> entries,
+                                             const std::map<std::string, std::string>& metadata);
+
+// `text` in JSON, with its quotation marks. None for what is no UTF-8, which does not come back as
+// it was.
+std::optional<std::string> JsonQuoted(const std::string& text);
 
 }  // namespace dtensor
 

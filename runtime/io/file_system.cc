@@ -1,0 +1,212 @@
+#include "dtensor/runtime/io/file_system.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "dtensor/runtime/core/status.h"
+
+namespace dtensor {
+namespace {
+
+// What errno says of a call; `what` is a verb.
+absl::Status Failed(absl::string_view what, absl::string_view path, int reason = errno) {
+  const std::string message =
+      absl::StrCat("cannot ", what, " '", path, "': ", std::strerror(reason));
+  if (reason == ENOENT) return absl::NotFoundError(message);
+  if (reason == EEXIST || reason == ENOTEMPTY) return absl::AlreadyExistsError(message);
+  return absl::UnavailableError(message);
+}
+
+class Descriptor {
+ public:
+  explicit Descriptor(int file) : file_(file) {}
+  ~Descriptor() {
+    if (file_ >= 0) close(file_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return file_; }
+
+ private:
+  const int file_;
+};
+
+class RealOutputFile final : public OutputFile {
+ public:
+  RealOutputFile(int file, std::string path) : file_(file), path_(std::move(path)) {}
+
+  absl::Status Append(const void* bytes, size_t size) override {
+    const auto* at = static_cast<const char*>(bytes);
+    while (size > 0) {
+      const ssize_t written = write(file_.get(), at, size);
+      if (written < 0 && errno == EINTR) continue;
+      if (written <= 0) return Failed("write", path_, written < 0 ? errno : EIO);
+      at += written;
+      size -= written;
+    }
+    return absl::OkStatus();
+  }
+  absl::Status Sync() override {
+    return fsync(file_.get()) == 0 ? absl::OkStatus() : Failed("sync", path_);
+  }
+
+ private:
+  const Descriptor file_;
+  const std::string path_;
+};
+
+class RealInputFile final : public InputFile {
+ public:
+  RealInputFile(int file, std::string path) : file_(file), path_(std::move(path)) {}
+
+  absl::Status Init() {
+    struct stat status = {};
+    if (fstat(file_.get(), &status) != 0) return Failed("read", path_);
+    if (!S_ISREG(status.st_mode)) {
+      return absl::UnavailableError(absl::StrCat("'", path_, "' is no ordinary file"));
+    }
+    size_ = status.st_size;
+    return absl::OkStatus();
+  }
+  int64_t size() const override { return size_; }
+  absl::Status ReadAt(int64_t offset, void* bytes, size_t size) const override {
+    auto* at = static_cast<char*>(bytes);
+    while (size > 0) {
+      const ssize_t got = pread(file_.get(), at, size, offset);
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) return Failed("read", path_);
+      if (got == 0) {
+        return absl::UnavailableError(
+            absl::StrCat("'", path_, "' ends at byte ", offset, ", before what is read"));
+      }
+      at += got;
+      size -= got;
+      offset += got;
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  const Descriptor file_;
+  const std::string path_;
+  int64_t size_ = 0;
+};
+
+class RealFileSystem final : public FileSystem {
+ public:
+  absl::Status MakeFolder(const std::string& path) override {
+    return mkdir(path.c_str(), 0777) == 0 ? absl::OkStatus() : Failed("make the folder", path);
+  }
+  absl::StatusOr<std::unique_ptr<OutputFile>> CreateFile(const std::string& path) override {
+    const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (file < 0) return Failed("make", path);
+    return std::make_unique<RealOutputFile>(file, path);
+  }
+  absl::StatusOr<std::unique_ptr<InputFile>> OpenFile(const std::string& path) override {
+    // A pipe is refused, and not waited for.
+    const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (file < 0) return Failed("read", path);
+    auto opened = std::make_unique<RealInputFile>(file, path);
+    DT_RETURN_IF_ERROR(opened->Init());
+    return opened;
+  }
+  absl::StatusOr<std::vector<std::string>> List(const std::string& folder) override {
+    DIR* const stream = opendir(folder.c_str());
+    if (stream == nullptr) return Failed("read the folder", folder);
+    std::vector<std::string> names;
+    errno = 0;
+    while (const dirent* entry = readdir(stream)) {
+      const absl::string_view name = entry->d_name;
+      if (name != "." && name != "..") names.emplace_back(name);
+    }
+    const int reason = errno;
+    closedir(stream);
+    if (reason != 0) return Failed("read the folder", folder, reason);
+    return names;
+  }
+  absl::Status SyncFolder(const std::string& folder) override {
+    const Descriptor file(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    // Some file systems have no such call for folders; then there is nothing to ask for.
+    if (file.get() < 0 || (fsync(file.get()) != 0 && errno != EINVAL)) {
+      return Failed("sync the folder", folder);
+    }
+    return absl::OkStatus();
+  }
+  absl::Status Rename(const std::string& from, const std::string& to) override {
+    if (rename(from.c_str(), to.c_str()) == 0) return absl::OkStatus();
+    return Failed(absl::StrCat("rename '", from, "' to"), to);
+  }
+  absl::Status Remove(const std::string& path) override {
+    return std::remove(path.c_str()) == 0 ? absl::OkStatus() : Failed("remove", path);
+  }
+};
+
+// "" and "." and "/" lie in nothing that could be missing.
+std::string ParentOf(absl::string_view path) {
+  while (path.size() > 1 && path.back() == '/') path.remove_suffix(1);
+  const size_t slash = path.rfind('/');
+  if (slash == path.npos) return ".";
+  return std::string(slash == 0 ? "/" : path.substr(0, slash));
+}
+
+}  // namespace
+
+FileSystem& FileSystem::OfThisMachine() {
+  static RealFileSystem* const files = new RealFileSystem;  // threads may outlive main()
+  return *files;
+}
+
+absl::StatusOr<std::string> ReadText(FileSystem& files, const std::string& path, int64_t most) {
+  DT_ASSIGN_OR_RETURN(const std::unique_ptr<InputFile> file, files.OpenFile(path));
+  if (file->size() > most) {
+    return InvalidArgument({"'", path, "' has ", absl::StrCat(file->size()), " B; at most ",
+                            absl::StrCat(most), " are read"});
+  }
+  std::string text(file->size(), '\0');
+  DT_RETURN_IF_ERROR(file->ReadAt(0, text.data(), text.size()));
+  return text;
+}
+
+absl::Status WriteText(FileSystem& files, const std::string& path, const std::string& text) {
+  DT_ASSIGN_OR_RETURN(const std::unique_ptr<OutputFile> file, files.CreateFile(path));
+  DT_RETURN_IF_ERROR(file->Append(text.data(), text.size()));
+  return file->Sync();
+}
+
+absl::Status MakeFolders(FileSystem& files, const std::string& path) {
+  if (files.List(path).ok()) return absl::OkStatus();
+  const std::string parent = ParentOf(path);
+  absl::Status made = files.MakeFolder(path);
+  if (absl::IsNotFound(made) && parent != path) {
+    DT_RETURN_IF_ERROR(MakeFolders(files, parent));
+    made = files.MakeFolder(path);
+  }
+  // Another process may have been sooner; what is there may also be a file.
+  if (absl::IsAlreadyExists(made)) return files.List(path).status();
+  DT_RETURN_IF_ERROR(made);
+  return files.SyncFolder(parent);
+}
+
+absl::Status RemoveFolder(FileSystem& files, const std::string& path) {
+  const absl::StatusOr<std::vector<std::string>> names = files.List(path);
+  if (absl::IsNotFound(names.status())) return absl::OkStatus();
+  DT_RETURN_IF_ERROR(names.status());
+  for (const std::string& name : *names) {
+    const absl::Status removed = files.Remove(absl::StrCat(path, "/", name));
+    if (!removed.ok() && !absl::IsNotFound(removed)) return removed;
+  }
+  const absl::Status removed = files.Remove(path);
+  return absl::IsNotFound(removed) ? absl::OkStatus() : removed;
+}
+
+}  // namespace dtensor
