@@ -12,7 +12,10 @@
 #define DTENSOR_NN_LR_SCHEDULE_H_
 
 #include <cstdint>
+#include <string>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "dtensor/runtime/core/export.h"
 
 namespace DTENSOR_EXPORT dtensor {
@@ -26,6 +29,11 @@ class LrSchedule {
 
   // The rate of `step`, from 0.
   double At(int64_t step) const;
+  // "cosine(0.001, 10, 100, 0.5)": the arguments of what made it. Parse(s.ToString()) == s.
+  std::string ToString() const;
+  // Errors: kInvalidArgument for what is no such text, and for rates and cycles that are not
+  // finite.
+  static absl::StatusOr<LrSchedule> Parse(absl::string_view text);
   friend bool operator==(const LrSchedule&, const LrSchedule&) = default;
 
  private:

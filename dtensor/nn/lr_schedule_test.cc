@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "dtensor/runtime/testing/status_matchers.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace dtensor {
@@ -50,6 +52,19 @@ TEST(LrSchedule, WithoutStepsInBetween) {
   EXPECT_EQ(LrSchedule::Linear(1, 3, 3).At(3), 0);
   EXPECT_EQ(LrSchedule::Cosine(1, 3, 3).At(3), 1);
   EXPECT_EQ(LrSchedule::Constant(1, 0).At(0), 1);
+}
+
+TEST(LrSchedule, IsReadFromItsText) {
+  for (const LrSchedule& schedule :
+       {LrSchedule::Constant(0.1), LrSchedule::Constant(1.0 / 3, 7),
+        LrSchedule::Linear(1e-300, 0, 5), LrSchedule::Cosine(3e-4, 10, 1'000'000'000'000, 0.7)}) {
+    EXPECT_THAT(LrSchedule::Parse(schedule.ToString()), IsOkAndHolds(schedule));
+  }
+  EXPECT_EQ(LrSchedule::Cosine(0.5, 10, 100).ToString(), "cosine(0.5, 10, 100, 0.5)");
+  for (const char* text : {"", "constant", "constant(1)", "linear(1, 2)", "cosine(1, 2, 3)",
+                           "step(1, 2)", "constant(nan, 1)", "constant(1, x)", "constant(1, 2) "}) {
+    EXPECT_THAT(LrSchedule::Parse(text), StatusIs(absl::StatusCode::kInvalidArgument)) << text;
+  }
 }
 
 }  // namespace

@@ -52,6 +52,15 @@ absl::Status CheckMemory(absl::string_view path, const Parameter& parameter) {
                    "tensors are named"));
 }
 
+TensorOr Join(const Parameter& parameter, absl::Span<const DistributedTensor> parts) {
+  if (parameter.parts.empty()) return parts[0];
+  std::vector<TensorOr> grouped;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    grouped.push_back(Reshape(parts[i], Grouped(parts[i].shape(), parameter.parts[i].rows)));
+  }
+  return Reshape(Concat(grouped, 1), parameter.shape);
+}
+
 // Reads a state for one model, and writes it when all of it is there.
 class Loader {
  public:
@@ -105,7 +114,7 @@ class Loader {
     for (const auto& [parameter, tensors] : writes_) {
       const DistributedTensor& to = parameter->tensor;
       const NoGrad no_grad(to.context());
-      TensorOr from = parameter->parts.empty() ? TensorOr(tensors[0]) : Join(*parameter, tensors);
+      TensorOr from = Join(*parameter, tensors);
       DT_ASSIGN_OR_RETURN(from, Cast(from, to.dtype()));
       DT_ASSIGN_OR_RETURN(from, from->Redistribute(to.layout()));
       DT_RETURN_IF_ERROR(BeforeWrite(to));
@@ -115,14 +124,6 @@ class Loader {
   }
 
  private:
-  static TensorOr Join(const Parameter& parameter, absl::Span<const DistributedTensor> tensors) {
-    std::vector<TensorOr> grouped;
-    for (size_t i = 0; i < tensors.size(); ++i) {
-      grouped.push_back(Reshape(tensors[i], Grouped(tensors[i].shape(), parameter.parts[i].rows)));
-    }
-    return Reshape(Concat(grouped, 1), parameter.shape);
-  }
-
   const StateDict& state_;
   std::set<std::string, std::less<>> used_;  // names that some path has
   absl::flat_hash_set<const Parameter*> found_;
@@ -141,7 +142,37 @@ absl::Status VisitPaths(Module& model,
   return status;
 }
 
+// Of the part at `index`, or of the whole.
+Dims ShapeOf(const Parameter& parameter, size_t index) {
+  return parameter.parts.empty() ? parameter.shape : PartShape(parameter, parameter.parts[index]);
+}
+
 }  // namespace
+
+std::vector<std::string> PartNames(absl::string_view path, const Parameter& parameter) {
+  std::vector<std::string> names;
+  for (const ParameterPart& part : parameter.parts) names.push_back(PartPath(path, part));
+  if (names.empty()) names.emplace_back(path);
+  return names;
+}
+
+TensorOr JoinParts(absl::string_view path, const Parameter& parameter, const StateDict& parts) {
+  std::vector<DistributedTensor> found;
+  for (const std::string& name : PartNames(path, parameter)) {
+    const auto at = parts.find(name);
+    const Dims shape = ShapeOf(parameter, found.size());
+    if (at != parts.end() && at->second.defined() && at->second.shape() == shape) {
+      found.push_back(at->second);
+      continue;
+    }
+    const bool is_there = at != parts.end() && at->second.defined();
+    return InvalidArgument({"JoinParts: ", name, " is ",
+                            is_there ? at->second.ToString() : "missing", ", and ", path,
+                            " needs it as ", DimsToString(shape)});
+  }
+  const NoGrad no_grad(found[0].context());
+  return Join(parameter, found);
+}
 
 absl::StatusOr<StateDict> PartsOf(absl::string_view path, const Parameter& parameter,
                                   const DistributedTensor& tensor) {

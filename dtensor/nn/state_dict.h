@@ -14,6 +14,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -35,6 +36,14 @@ absl::StatusOr<StateDict> StateDictOf(Module& model);
 // another shape; failures.
 absl::StatusOr<StateDict> PartsOf(absl::string_view path, const Parameter& parameter,
                                   const DistributedTensor& tensor);
+
+// The names of the parameter's parts, as ordered there, or its own path.
+std::vector<std::string> PartNames(absl::string_view path, const Parameter& parameter);
+
+// The reverse of PartsOf: a tensor of the parameter's shape from those of all its parts, which have
+// one type, wherever they lie. Collective. Errors: kInvalidArgument, naming it, for a part that is
+// missing or has another shape; failures.
+TensorOr JoinParts(absl::string_view path, const Parameter& parameter, const StateDict& parts);
 
 // Writes the tensors into the model's memory, wherever they lie in its world, and of any type of
 // floats; they are of the model's Context. What has several paths needs one of them; of several the

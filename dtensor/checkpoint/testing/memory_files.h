@@ -1,0 +1,92 @@
+// MemoryFiles: a file system in memory for tests of what is written and read. It notes every call
+// that changes something, so that a test can ask what a crash after any of them would leave; it can
+// refuse calls, and lets a test change bytes.
+#ifndef DTENSOR_CHECKPOINT_TESTING_MEMORY_FILES_H_
+#define DTENSOR_CHECKPOINT_TESTING_MEMORY_FILES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dtensor/runtime/io/file_system.h"
+
+namespace dtensor {
+
+// A call that changes something.
+struct FileCall {
+  enum class Kind { kMakeFolder, kCreate, kAppend, kSync, kSyncFolder, kRename, kRemove };
+  Kind kind;
+  std::string path, to;  // `to` of kRename
+  int file = 0;          // of kCreate, kAppend, kSync: which one, whatever it is called later
+  std::string bytes;     // of kAppend
+};
+
+// What becomes of what was not synced.
+enum class CrashKind {
+  kNothing,   // it is lost: names in folders as well as bytes
+  kNames,     // names are all there, as a journal of names leaves them; bytes are lost
+  kSomeOfIt,  // of each folder and each file either may be there, bytes up to some place
+};
+
+// Any thread may call.
+class MemoryFiles final : public FileSystem {
+ public:
+  MemoryFiles();
+
+  absl::Status MakeFolder(const std::string& path) override;
+  absl::StatusOr<std::unique_ptr<OutputFile>> CreateFile(const std::string& path) override;
+  absl::StatusOr<std::unique_ptr<InputFile>> OpenFile(const std::string& path) override;
+  absl::StatusOr<std::vector<std::string>> List(const std::string& folder) override;
+  absl::Status SyncFolder(const std::string& folder) override;
+  absl::Status Rename(const std::string& from, const std::string& to) override;
+  absl::Status Remove(const std::string& path) override;
+
+  // Asked before each call; an error is what the call returns, and it changes nothing.
+  void set_refuse(std::function<absl::Status(const FileCall&)> refuse);
+  std::vector<FileCall> calls() const;
+
+  // What is there when the machine comes up again, after the first `calls` of the calls. `seed`
+  // says what some of it is.
+  static std::unique_ptr<MemoryFiles> AfterCrash(const std::vector<FileCall>& calls, size_t count,
+                                                 CrashKind kind, uint64_t seed);
+
+  // The paths of all files, and the bytes of one.
+  std::vector<std::string> Paths() const;
+  std::string Bytes(const std::string& path) const;
+  void SetBytes(const std::string& path, std::string bytes);
+  int64_t bytes_read() const;
+
+ private:
+  struct Node;
+  using NodePtr = std::shared_ptr<Node>;
+  class Output;
+  class Input;
+
+  NodePtr Find(const std::string& path) const;
+  // The folder of a path, and the name in it.
+  NodePtr FolderOf(const std::string& path, std::string& name) const;
+  absl::Status Do(const FileCall& call);     // with the lock
+  absl::Status Apply(const FileCall& call);  // without asking, and noting
+  static void Crash(Node& node, CrashKind kind, uint64_t& seed);
+  void CollectPaths(const Node& node, const std::string& path,
+                    std::vector<std::string>& paths) const;
+
+  mutable std::mutex mutex_;
+  NodePtr root_;
+  std::map<int, NodePtr> files_;  // by number
+  int next_file_ = 0;
+  std::vector<FileCall> calls_;
+  std::function<absl::Status(const FileCall&)> refuse_;
+  int64_t bytes_read_ = 0;
+};
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_CHECKPOINT_TESTING_MEMORY_FILES_H_

@@ -1,0 +1,296 @@
+// LoadCheckpoint into a model and what trains it.
+#include <algorithm>
+#include <map>
+#include <set>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "dtensor/checkpoint/load.h"
+#include "dtensor/checkpoint/training_names.h"
+#include "dtensor/checkpoint/training_state.h"
+#include "dtensor/nn/state_dict.h"
+#include "dtensor/ops/ops.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/kernels/copy.h"
+#include "dtensor/tensor/gather_values.h"
+
+namespace dtensor {
+namespace {
+
+absl::Status OfLoad(const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat("LoadCheckpoint: ", status.message()));
+}
+
+// One parameter, and by which of its paths the checkpoint has it.
+struct FoundParameter {
+  NamedParameter named;
+  size_t path = 0;
+  const std::vector<std::string>& names() const { return named.names[path]; }
+};
+
+class TrainingLoader {
+ public:
+  TrainingLoader(Context& context, CheckpointReader& reader, TrainingState& state)
+      : context_(context), reader_(reader), state_(state), optimized_(state.optimizer) {}
+
+  absl::Status Load() {
+    DT_RETURN_IF_ERROR(AgreeOn(context_, Prepare()));
+    const NoGrad no_grad(context_);
+    std::vector<LoadTarget> whole;  // those that are read into their own memory
+    for (const FoundParameter& found : found_) {
+      const DistributedTensor& tensor = found.named.parameter->tensor;
+      if (found.names().size() > 1) continue;
+      whole.push_back({SourceOf(found.names()[0], tensor.dtype()), tensor});
+    }
+    DT_RETURN_IF_ERROR(LoadTensors(context_, reader_, whole));
+    for (const FoundParameter& found : found_) {
+      if (found.names().size() > 1) DT_RETURN_IF_ERROR(LoadParts(found));
+      if (optimized_.Contains(*found.named.parameter)) DT_RETURN_IF_ERROR(LoadState(found));
+    }
+    return SetEntries();
+  }
+
+ private:
+  const CheckpointIndex& index() const { return reader_.index(); }
+
+  // --- What is refused before anything is written.
+  absl::Status Prepare() {
+    if (state_.model == nullptr) return InvalidArgument({"there is no model"});
+    std::set<std::string, std::less<>> known;
+    for (NamedParameter& named : NamedParameters(*state_.model)) {
+      for (const auto& names : named.names) known.insert(names.begin(), names.end());
+      DT_RETURN_IF_ERROR(FindParameter(std::move(named)));
+    }
+    for (const auto& [name, tensor] : index().tensors) {
+      if (IsOptimizerName(name) || known.contains(name)) continue;
+      return InvalidArgument({"the model has no ", name, ", which checkpoint '", reader_.path(),
+                              "' has; load it into the model that was saved, or some of its ",
+                              "tensors by LoadTensors"});
+    }
+    for (const FoundParameter& found : found_) {
+      if (optimized_.Contains(*found.named.parameter)) DT_RETURN_IF_ERROR(CheckState(found));
+    }
+    return ReadEntries();
+  }
+
+  // Notes what state it is, of which parameter.
+  bool IsOptimizerName(absl::string_view name) {
+    if (!absl::ConsumePrefix(&name, kOptimizerNames)) return false;
+    const size_t slash = name.find('/');
+    if (slash == name.npos) return false;
+    saved_states_[std::string(name.substr(slash + 1))].emplace_back(name.substr(0, slash));
+    return true;
+  }
+
+  absl::Status FindParameter(NamedParameter named) {
+    if (!named.parameter->tensor.defined()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "parameter ", named.paths[0], " has no memory; Materialize the model, or apply a plan ",
+          "to it, before it is loaded"));
+    }
+    for (size_t path = 0; path < named.paths.size(); ++path) {
+      const auto& names = named.names[path];
+      const bool all = std::all_of(names.begin(), names.end(), [&](const std::string& name) {
+        return index().Find(name) != nullptr;
+      });
+      if (!all) continue;
+      found_.push_back({std::move(named), path});
+      return absl::OkStatus();
+    }
+    const auto& names = named.names[0];
+    const auto missing = std::find_if(names.begin(), names.end(), [&](const std::string& name) {
+      return index().Find(name) == nullptr;
+    });
+    return InvalidArgument({"checkpoint '", reader_.path(), "' has no ", *missing,
+                            ", which the model has"});
+  }
+
+  // The names under which the checkpoint has a state, or the values that take its place.
+  std::string StateSource(absl::string_view state, const std::string& parameter) const {
+    const std::string name = OptimizerName(state, TensorName(parameter));
+    const bool is_missing_master = state == kMasterState && index().Find(name) == nullptr;
+    return is_missing_master ? parameter : name;
+  }
+  // Where tensors are tied, that of the name that was written.
+  std::string TensorName(const std::string& name) const {
+    const auto alias = index().aliases.find(name);
+    return alias == index().aliases.end() ? name : alias->second;
+  }
+  // A parameter that is as wide as its master was is read from that.
+  std::string SourceOf(const std::string& parameter, DType dtype) const {
+    const std::string master = OptimizerName(kMasterState, TensorName(parameter));
+    const CheckpointTensor* const saved = index().Find(master);
+    return saved != nullptr && SizeOf(dtype) >= SizeOf(saved->dtype) ? master : parameter;
+  }
+
+  absl::Status CheckState(const FoundParameter& found) const {
+    DT_ASSIGN_OR_RETURN(const OptimizerState state,
+                        state_.optimizer->State(found.named.parameter->tensor));
+    for (const std::string& part : found.names()) {
+      for (const auto& [name, tensor] : state) {
+        if (index().Find(StateSource(name, part)) != nullptr) continue;
+        return InvalidArgument({"checkpoint '", reader_.path(), "' has no ",
+                                OptimizerName(name, TensorName(part)), ", which the optimizer ",
+                                "keeps; it was saved with another optimizer, or none: load the ",
+                                "model alone"});
+      }
+      const auto saved = saved_states_.find(TensorName(part));
+      if (saved == saved_states_.end()) continue;
+      for (const std::string& name : saved->second) {
+        if (name == kMasterState || state.contains(name)) continue;
+        return InvalidArgument({"the optimizer keeps no ", name, ", which checkpoint '",
+                                reader_.path(), "' has of ", part,
+                                "; it was saved with another optimizer"});
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // --- Tensors.
+  // As `like` lies, with the values of the parts from these names.
+  TensorOr Read(const FoundParameter& found, const DistributedTensor& like,
+                const std::vector<std::string>& sources) {
+    StateDict parts;
+    const Parameter& parameter = *found.named.parameter;
+    DT_ASSIGN_OR_RETURN(const StateDict likes,
+                        PartsOf(found.named.paths[found.path], parameter, like.Detach()));
+    std::vector<LoadTarget> read;
+    for (size_t i = 0; i < sources.size(); ++i) {
+      const std::string& name = found.names()[i];
+      const DistributedTensor& part = likes.at(name);
+      DT_ASSIGN_OR_RETURN(parts[name],
+                          Full(context_, part.layout(), part.shape(), part.dtype(), 0));
+      read.push_back({sources[i], parts[name]});
+    }
+    DT_RETURN_IF_ERROR(LoadTensors(context_, reader_, read));
+    DT_ASSIGN_OR_RETURN(const DistributedTensor whole,
+                        JoinParts(found.named.paths[found.path], parameter, parts));
+    return whole.Redistribute(like.layout());
+  }
+
+  absl::Status LoadParts(const FoundParameter& found) {
+    const DistributedTensor& to = found.named.parameter->tensor;
+    std::vector<std::string> sources;
+    for (const std::string& name : found.names()) sources.push_back(SourceOf(name, to.dtype()));
+    DT_ASSIGN_OR_RETURN(const DistributedTensor from, Read(found, to, sources));
+    DT_RETURN_IF_ERROR(BeforeWrite(to));
+    return kernels::Copy(context_.device(), from.local(), to.local());
+  }
+
+  absl::Status LoadState(const FoundParameter& found) {
+    const DistributedTensor& parameter = found.named.parameter->tensor;
+    DT_ASSIGN_OR_RETURN(OptimizerState state, state_.optimizer->State(parameter));
+    for (auto& [name, tensor] : state) {
+      if (name == kStepState) {
+        DT_ASSIGN_OR_RETURN(tensor, ReadStep(found, tensor));
+        continue;
+      }
+      std::vector<std::string> sources;
+      for (const std::string& part : found.names()) sources.push_back(StateSource(name, part));
+      DT_ASSIGN_OR_RETURN(tensor, Read(found, tensor, sources));
+    }
+    return state_.optimizer->SetState(parameter, state);
+  }
+
+  // The parts of one parameter have made as many steps.
+  TensorOr ReadStep(const FoundParameter& found, const DistributedTensor& like) {
+    DistributedTensor step;
+    std::vector<int64_t> first;
+    absl::Status status;
+    for (const std::string& part : found.names()) {
+      DT_ASSIGN_OR_RETURN(step, Full(context_, like.layout(), {}, DType::kI64, 0));
+      DT_RETURN_IF_ERROR(LoadTensors(context_, reader_, {{StateSource(kStepState, part), step}}));
+      if (!step.spec().on_mesh) continue;
+      DT_ASSIGN_OR_RETURN(const std::vector<int64_t> made, ToGlobal<int64_t>(step));
+      if (first.empty()) first = made;
+      if (made == first) continue;
+      status = InvalidArgument({"checkpoint '", reader_.path(), "' has ", absl::StrCat(made[0]),
+                                " steps of ", part, " and ", absl::StrCat(first[0]), " of ",
+                                found.names()[0], ", which are one parameter of this model"});
+    }
+    DT_RETURN_IF_ERROR(AgreeOn(context_, status));  // ranks without elements saw nothing
+    return step;
+  }
+
+  // --- Texts.
+  template <typename T>
+  absl::Status ReadNumber(absl::string_view name, T& out) const {
+    const auto at = index().entries.find(std::string(name));
+    if (at == index().entries.end()) {
+      return InvalidArgument({"checkpoint '", reader_.path(), "' has no entry ", name,
+                              "; it is of no training run"});
+    }
+    bool read;
+    if constexpr (std::is_floating_point_v<T>) {
+      read = absl::SimpleAtod(at->second, &out);
+    } else {
+      read = absl::SimpleAtoi(at->second, &out);
+    }
+    if (read) return absl::OkStatus();
+    return InvalidArgument({"checkpoint '", reader_.path(), "' has '", at->second, "' as ", name});
+  }
+
+  absl::Status ReadEntries() {
+    step_ = index().step;
+    DT_RETURN_IF_ERROR(ReadNumber(kPositionEntry, position_));
+    DT_RETURN_IF_ERROR(ReadNumber(kSeedEntry, random_.seed));
+    DT_RETURN_IF_ERROR(ReadNumber(kDrawnEntry, random_.drawn));
+    if (state_.loss_scaler != nullptr) {
+      DT_RETURN_IF_ERROR(ReadNumber(kLossScaleEntry, scaler_.scale));
+      DT_RETURN_IF_ERROR(ReadNumber(kGoodStepsEntry, scaler_.good_steps));
+      LossScaler tried = *state_.loss_scaler;
+      DT_RETURN_IF_ERROR(tried.set_state(scaler_));
+    }
+    for (const auto& [name, text] : index().entries) {
+      if (name == kPlanEntry) plan_ = text;
+      if (name == kScheduleEntry) {
+        DT_ASSIGN_OR_RETURN(schedule_, LrSchedule::Parse(text));
+      }
+      absl::string_view own = name;
+      if (absl::ConsumePrefix(&own, kUserEntries)) entries_[std::string(own)] = text;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status SetEntries() {
+    if (state_.loss_scaler != nullptr) DT_RETURN_IF_ERROR(state_.loss_scaler->set_state(scaler_));
+    context_.random() = random_;
+    state_.step = step_;
+    state_.position = position_;
+    state_.schedule = schedule_;
+    state_.plan = std::move(plan_);
+    state_.entries = std::move(entries_);
+    return absl::OkStatus();
+  }
+
+  Context& context_;
+  CheckpointReader& reader_;
+  TrainingState& state_;
+  const OptimizedParameters optimized_;
+  std::vector<FoundParameter> found_;
+  std::map<std::string, std::vector<std::string>> saved_states_;  // by parameter
+  int64_t step_ = 0, position_ = 0;
+  RandomState random_;
+  LossScaler::State scaler_;
+  std::optional<LrSchedule> schedule_;
+  std::string plan_;
+  std::map<std::string, std::string> entries_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::string> LoadCheckpoint(Context& context, const std::string& path,
+                                           TrainingState& state, FileSystem& files) {
+  absl::StatusOr<CheckpointReader> reader = OpenCheckpoint(context, path, files);
+  DT_RETURN_IF_ERROR(OfLoad(reader.status()));
+  DT_RETURN_IF_ERROR(OfLoad(TrainingLoader(context, *reader, state).Load()));
+  return reader->path();
+}
+
+}  // namespace dtensor

@@ -1,0 +1,39 @@
+#include "dtensor/checkpoint/training_names.h"
+
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "dtensor/checkpoint/training_state.h"
+#include "dtensor/nn/state_dict.h"
+
+namespace dtensor {
+
+std::string OptimizerName(absl::string_view state, absl::string_view parameter) {
+  return absl::StrCat(kOptimizerNames, state, "/", parameter);
+}
+
+std::vector<NamedParameter> NamedParameters(Module& model) {
+  std::vector<NamedParameter> all;
+  absl::flat_hash_map<const Parameter*, size_t> place;
+  model.VisitParameterPaths([&](const std::string& path, Parameter& parameter) {
+    const auto [at, is_new] = place.try_emplace(&parameter, all.size());
+    if (is_new) all.emplace_back().parameter = &parameter;
+    all[at->second].paths.push_back(path);
+    all[at->second].names.push_back(PartNames(path, parameter));
+  });
+  return all;
+}
+
+OptimizedParameters::OptimizedParameters(const Optimizer* optimizer) {
+  if (optimizer == nullptr) return;
+  for (const DistributedTensor& tensor : optimizer->parameters()) {
+    tensors_.insert(tensor.impl().get());
+  }
+}
+
+bool OptimizedParameters::Contains(const Parameter& parameter) const {
+  return tensors_.contains(parameter.tensor.impl().get());
+}
+
+}  // namespace dtensor

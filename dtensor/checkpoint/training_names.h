@@ -1,0 +1,52 @@
+// What things are called in a checkpoint of a training run.
+#ifndef DTENSOR_CHECKPOINT_TRAINING_NAMES_H_
+#define DTENSOR_CHECKPOINT_TRAINING_NAMES_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/string_view.h"
+#include "dtensor/checkpoint/index.h"
+#include "dtensor/nn/module.h"
+#include "dtensor/nn/optimizer.h"
+
+namespace dtensor {
+
+// Texts of the index.
+inline constexpr absl::string_view kPositionEntry = "training.position";
+inline constexpr absl::string_view kSeedEntry = "training.random_seed";
+inline constexpr absl::string_view kDrawnEntry = "training.random_drawn";
+inline constexpr absl::string_view kScheduleEntry = "training.schedule";
+inline constexpr absl::string_view kPlanEntry = "training.plan";
+inline constexpr absl::string_view kLossScaleEntry = "training.loss_scale";
+inline constexpr absl::string_view kGoodStepsEntry = "training.good_steps";
+inline constexpr absl::string_view kUserEntries = "user.";  // before the names of the caller's
+
+// States of an optimizer that have a name of their own here.
+inline constexpr absl::string_view kStepState = "step";
+inline constexpr absl::string_view kMasterState = "master";
+
+std::string OptimizerName(absl::string_view state, absl::string_view parameter);
+
+// A parameter of a model, with the names of its parts by each of its paths.
+struct NamedParameter {
+  Parameter* parameter = nullptr;
+  std::vector<std::string> paths;               // the first one is the model's own
+  std::vector<std::vector<std::string>> names;  // for each path: of the parts, or of the whole
+};
+std::vector<NamedParameter> NamedParameters(Module& model);
+
+// Which parameters an optimizer steps.
+class OptimizedParameters {
+ public:
+  explicit OptimizedParameters(const Optimizer* optimizer);
+  bool Contains(const Parameter& parameter) const;
+
+ private:
+  absl::flat_hash_set<const void*> tensors_;
+};
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_CHECKPOINT_TRAINING_NAMES_H_

@@ -1,0 +1,97 @@
+#include "dtensor/checkpoint/training_state.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "dtensor/checkpoint/training_names.h"
+#include "dtensor/nn/state_dict.h"
+#include "dtensor/runtime/core/status.h"
+
+namespace dtensor {
+namespace {
+
+// The tensor by its parts' names, or by its own; the other paths' names are other names of these.
+absl::Status AddTensor(const NamedParameter& named, const DistributedTensor& tensor,
+                       CheckpointContent& content) {
+  DT_ASSIGN_OR_RETURN(const StateDict parts,
+                      PartsOf(named.paths[0], *named.parameter, tensor.Detach()));
+  content.tensors.insert(parts.begin(), parts.end());
+  for (size_t path = 1; path < named.paths.size(); ++path) {
+    for (size_t i = 0; i < named.names[path].size(); ++i) {
+      content.aliases[named.names[path][i]] = named.names[0][i];
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status AddOptimizerState(const NamedParameter& named, const Optimizer& optimizer,
+                               CheckpointContent& content) {
+  DT_ASSIGN_OR_RETURN(const OptimizerState state, optimizer.State(named.parameter->tensor));
+  for (const auto& [name, tensor] : state) {
+    if (name == kStepState) {
+      for (const std::string& part : named.names[0]) {
+        content.tensors[OptimizerName(name, part)] = tensor;
+      }
+      continue;
+    }
+    DT_ASSIGN_OR_RETURN(const StateDict parts, PartsOf(named.paths[0], *named.parameter, tensor));
+    for (const auto& [part, of_part] : parts) {
+      content.tensors[OptimizerName(name, part)] = of_part;
+    }
+  }
+  return absl::OkStatus();
+}
+
+void AddEntries(Context& context, const TrainingState& state, CheckpointContent& content) {
+  const auto add = [&](absl::string_view name, std::string text) {
+    content.entries[std::string(name)] = std::move(text);
+  };
+  add(kPositionEntry, absl::StrCat(state.position));
+  add(kSeedEntry, absl::StrCat(context.random().seed));
+  add(kDrawnEntry, absl::StrCat(context.random().drawn));
+  if (state.schedule) add(kScheduleEntry, state.schedule->ToString());
+  add(kPlanEntry, state.plan);
+  if (state.loss_scaler != nullptr) {
+    const LossScaler::State& scaler = state.loss_scaler->state();
+    add(kLossScaleEntry, absl::StrFormat("%.17g", scaler.scale));
+    add(kGoodStepsEntry, absl::StrCat(scaler.good_steps));
+  }
+  for (const auto& [name, text] : state.entries) add(absl::StrCat(kUserEntries, name), text);
+}
+
+}  // namespace
+
+absl::StatusOr<CheckpointContent> CheckpointContentOf(Context& context,
+                                                      const TrainingState& state) {
+  if (state.model == nullptr) return InvalidArgument({"SaveCheckpoint: there is no model"});
+  CheckpointContent content;
+  content.step = state.step;
+  const OptimizedParameters optimized(state.optimizer);
+  for (const NamedParameter& named : NamedParameters(*state.model)) {
+    if (!named.parameter->tensor.defined()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "SaveCheckpoint: parameter ", named.paths[0], " has no memory; Materialize the model, or ",
+          "apply a plan to it, before it is saved"));
+    }
+    DT_RETURN_IF_ERROR(AddTensor(named, named.parameter->tensor, content));
+    if (!optimized.Contains(*named.parameter)) continue;
+    DT_RETURN_IF_ERROR(AddOptimizerState(named, *state.optimizer, content));
+  }
+  AddEntries(context, state, content);
+  return content;
+}
+
+absl::Status SaveCheckpoint(Context& context, CheckpointSaver& saver, const TrainingState& state) {
+  DT_ASSIGN_OR_RETURN(const CheckpointContent content, CheckpointContentOf(context, state));
+  return saver.Save(content);
+}
+
+absl::Status SaveCheckpoint(Context& context, const std::string& folder, const TrainingState& state,
+                            const SaveOptions& options) {
+  DT_ASSIGN_OR_RETURN(const CheckpointContent content, CheckpointContentOf(context, state));
+  return SaveCheckpoint(context, folder, content, options);
+}
+
+}  // namespace dtensor
