@@ -93,10 +93,9 @@ absl::Status CheckpointReader::Read(absl::string_view name, const Region& region
     if (!status.ok()) return OfSafetensor(name, status);
   }
   if (found == NumElements(region)) return absl::OkStatus();
-  return OfSafetensor(
-      name, absl::DataLossError(absl::StrCat("the index of checkpoint '", path_, "' has ", found,
-                                             " of its ", NumElements(region), " elements in ",
-                                             ToString(region))));
+  return OfSafetensor(name, absl::DataLossError(absl::StrCat(
+                                "the index of checkpoint '", path_, "' has ", found, " of its ",
+                                NumElements(region), " elements in ", ToString(region))));
 }
 
 absl::Status CheckpointReader::Verify() {

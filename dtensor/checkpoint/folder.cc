@@ -116,8 +116,7 @@ absl::Status internal::RemoveOlder(FileSystem& files, const std::string& folder,
   for (int64_t i = 0; i < old; ++i) {
     // A folder that is half removed must not look like a checkpoint.
     const std::string hidden = InFolder(folder, TemporaryCheckpointName(steps[i]));
-    const absl::Status renamed =
-        files.Rename(InFolder(folder, CheckpointName(steps[i])), hidden);
+    const absl::Status renamed = files.Rename(InFolder(folder, CheckpointName(steps[i])), hidden);
     if (absl::IsNotFound(renamed)) continue;  // another world was sooner
     DT_RETURN_IF_ERROR(renamed);
     DT_RETURN_IF_ERROR(files.SyncFolder(folder));

@@ -17,13 +17,13 @@ namespace {
 std::string Quoted(const std::string& text) { return *JsonQuoted(text); }
 
 std::string MembersText(const std::map<std::string, std::string>& members) {
-  return absl::StrCat(
-      "{",
-      absl::StrJoin(members, ",\n",
-                    [](std::string* out, const auto& member) {
-                      absl::StrAppend(out, Quoted(member.first), ":", Quoted(member.second));
-                    }),
-      "}");
+  return absl::StrCat("{",
+                      absl::StrJoin(members, ",\n",
+                                    [](std::string* out, const auto& member) {
+                                      absl::StrAppend(out, Quoted(member.first), ":",
+                                                      Quoted(member.second));
+                                    }),
+                      "}");
 }
 
 std::string FileText(const CheckpointFile& file) {
@@ -40,13 +40,17 @@ std::string RunText(const IndexRun& run) {
 }
 
 std::string RegionText(const Region& region) {
-  return absl::StrCat("[", absl::StrJoin(region, ",", [](std::string* out, const IndexSet& set) {
-                        absl::StrAppend(out, "[", absl::StrJoin(set.runs(), ",",
-                                                                [](std::string* o, const auto& r) {
-                                                                  o->append(RunText(r));
-                                                                }),
-                                        "]");
-                      }),
+  return absl::StrCat("[",
+                      absl::StrJoin(region, ",",
+                                    [](std::string* out, const IndexSet& set) {
+                                      absl::StrAppend(
+                                          out, "[",
+                                          absl::StrJoin(set.runs(), ",",
+                                                        [](std::string* o, const auto& r) {
+                                                          o->append(RunText(r));
+                                                        }),
+                                          "]");
+                                    }),
                       "]");
 }
 
@@ -82,20 +86,20 @@ int64_t CheckpointIndex::bytes() const {
 }
 
 std::string CheckpointIndex::ToText() const {
-  std::string body = absl::StrCat("\"step\":", step, ",\n\"ranks\":", ranks, ",\n\"entries\":",
-                                  MembersText(entries), ",\n\"aliases\":",
-                                  MembersText({aliases.begin(), aliases.end()}), ",\n\"files\":[");
-  absl::StrAppend(&body, absl::StrJoin(files, ",\n",
-                                       [](std::string* out, const CheckpointFile& file) {
-                                         out->append(FileText(file));
-                                       }),
-                  "],\n\"tensors\":{\n",
-                  absl::StrJoin(tensors, ",\n",
-                                [](std::string* out, const auto& tensor) {
-                                  absl::StrAppend(out, Quoted(tensor.first), ":",
-                                                  TensorText(tensor.second));
-                                }),
-                  "\n}}\n");
+  std::string body = absl::StrCat(
+      "\"step\":", step, ",\n\"ranks\":", ranks, ",\n\"entries\":", MembersText(entries),
+      ",\n\"aliases\":", MembersText({aliases.begin(), aliases.end()}), ",\n\"files\":[");
+  absl::StrAppend(
+      &body,
+      absl::StrJoin(
+          files, ",\n",
+          [](std::string* out, const CheckpointFile& file) { out->append(FileText(file)); }),
+      "],\n\"tensors\":{\n",
+      absl::StrJoin(tensors, ",\n",
+                    [](std::string* out, const auto& tensor) {
+                      absl::StrAppend(out, Quoted(tensor.first), ":", TensorText(tensor.second));
+                    }),
+      "\n}}\n");
   return absl::StrFormat("{\"dtensor_checkpoint\":1,\"bytes\":%d,\"crc32c\":\"%08x\",\n%s",
                          body.size(), Crc32c(0, body.data(), body.size()), body);
 }

@@ -126,7 +126,8 @@ absl::StatusOr<IndexSet> ReadSet(const Json& json, int64_t n) {
   DT_ASSIGN_OR_RETURN(const Json* list, AsList(&json, "slice's region"));
   std::vector<IndexRun> runs;
   for (const Json& item : *list) {
-    DT_ASSIGN_OR_RETURN(runs.emplace_back(), ReadRun(item, runs.empty() ? 0 : runs.back().end(), n));
+    DT_ASSIGN_OR_RETURN(runs.emplace_back(),
+                        ReadRun(item, runs.empty() ? 0 : runs.back().end(), n));
   }
   return IndexSet::FromIntervals(runs);
 }
@@ -149,8 +150,8 @@ class Reader {
     for (const auto& [name, tensor] : tensors->items()) {
       absl::StatusOr<CheckpointTensor> read = ReadTensor(tensor);
       if (!read.ok()) {
-        return InvalidArgument({"tensor '", absl::CHexEscape(Shortened(name)),
-                                "': ", read.status().message()});
+        return InvalidArgument(
+            {"tensor '", absl::CHexEscape(Shortened(name)), "': ", read.status().message()});
       }
       index_.tensors[name] = *std::move(read);
     }
@@ -199,8 +200,8 @@ class Reader {
     const CheckpointFile& file = index_.files[slice.file];
     const int64_t bytes = NumElements(slice.region) * SizeOf(tensor.dtype);
     if (bytes > file.slice_bytes) return Wrong("slice's region");
-    DT_ASSIGN_OR_RETURN(slice.begin, AsNumber(Member(json, "begin"), "slice's begin",
-                                              file.slice_bytes - bytes));
+    DT_ASSIGN_OR_RETURN(slice.begin,
+                        AsNumber(Member(json, "begin"), "slice's begin", file.slice_bytes - bytes));
     const int64_t blocks = (file.bytes - file.header_bytes - file.slice_bytes) / 4;
     if (ChecksumBlocks(bytes) > blocks) return Wrong("slice's block");
     DT_ASSIGN_OR_RETURN(slice.first_block, AsNumber(Member(json, "block"), "slice's block",
@@ -228,12 +229,12 @@ absl::Status CheckFirstLine(absl::string_view text, absl::string_view& body) {
                             "version 1"});
   }
   // As it would be written: nothing else can stand there.
-  const std::string expected =
-      absl::StrFormat("%s1,\"bytes\":%d,\"crc32c\":\"%08x\",", kBegin, body.size(),
-                      Crc32c(0, body.data(), body.size()));
+  const std::string expected = absl::StrFormat("%s1,\"bytes\":%d,\"crc32c\":\"%08x\",", kBegin,
+                                               body.size(), Crc32c(0, body.data(), body.size()));
   if (text.substr(0, end) == expected) return absl::OkStatus();
-  return InvalidArgument({"it is cut short, or was changed: its first line is '", text.substr(0, end),
-                          "', and that of the rest would be '", expected, "'"});
+  return InvalidArgument({"it is cut short, or was changed: its first line is '",
+                          text.substr(0, end), "', and that of the rest would be '", expected,
+                          "'"});
 }
 
 }  // namespace

@@ -104,9 +104,9 @@ absl::StatusOr<CheckpointReader> OpenCheckpoint(Context& context, const std::str
   if (context.rank() == 0) mine = CheckpointReader::Open(path, files);
   const absl::Status first = context.rank() == 0 ? mine.status() : absl::OkStatus();
   DT_RETURN_IF_ERROR(AgreeOn(context, first));
-  DT_ASSIGN_OR_RETURN(const auto paths,
-                      GatherBytes(context, context.rank() == 0 ? mine->path() : "",
-                                  "OpenCheckpoint"));
+  DT_ASSIGN_OR_RETURN(
+      const auto paths,
+      GatherBytes(context, context.rank() == 0 ? mine->path() : "", "OpenCheckpoint"));
   if (context.rank() != 0) mine = CheckpointReader::Open(paths[0], files);
   DT_RETURN_IF_ERROR(AgreeOn(context, mine.status()));
   DT_RETURN_IF_ERROR(CheckSame(context, *mine));

@@ -26,8 +26,8 @@ namespace DTENSOR_EXPORT dtensor {
 // Collective over the world. Errors, the same on all ranks: of CheckpointReader::Open, behind the
 // ranks that have them; kFailedPrecondition where a rank sees another checkpoint there than rank 0,
 // and on meta; failures.
-absl::StatusOr<CheckpointReader> OpenCheckpoint(
-    Context& context, const std::string& path, FileSystem& files = FileSystem::OfThisMachine());
+absl::StatusOr<CheckpointReader> OpenCheckpoint(Context& context, const std::string& path,
+                                                FileSystem& files = FileSystem::OfThisMachine());
 
 struct LoadTarget {
   std::string name;  // in the checkpoint

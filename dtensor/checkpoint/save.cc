@@ -54,12 +54,12 @@ absl::Status CheckContent(const Context& context, const CheckpointContent& conte
   for (const auto& [alias, name] : content.aliases) {
     DT_RETURN_IF_ERROR(CheckIndexText("the name", alias));
     if (!content.tensors.contains(name)) {
-      return InvalidArgument({"'", alias, "' is to be another name of '", name,
-                              "', and there is no such tensor"});
+      return InvalidArgument(
+          {"'", alias, "' is to be another name of '", name, "', and there is no such tensor"});
     }
     if (content.tensors.contains(alias)) {
-      return InvalidArgument({"'", alias, "' is a tensor, and cannot be another name of '", name,
-                              "' as well"});
+      return InvalidArgument(
+          {"'", alias, "' is a tensor, and cannot be another name of '", name, "' as well"});
     }
   }
   for (const auto& [name, text] : content.entries) {
@@ -170,8 +170,7 @@ class JobBuilder {
     const size_t number = end.slices_of_tensor++;
     const int64_t bytes = NumElements(slice.region) * SizeOf(tensor.dtype);
     if (slice.rank == context_.rank()) AddOwn(name, number, slice.region);
-    const auto file =
-        std::lower_bound(job_.file_ranks.begin(), job_.file_ranks.end(), slice.rank);
+    const auto file = std::lower_bound(job_.file_ranks.begin(), job_.file_ranks.end(), slice.rank);
     tensor.slices.push_back({static_cast<size_t>(file - job_.file_ranks.begin()), end.bytes,
                              end.blocks, std::move(slice.region)});
     end.bytes += bytes;
@@ -238,7 +237,8 @@ struct CheckpointSaver::Pending {
     return NoThrow([this] {
              thread = std::thread([this] { Run(); });
              return absl::OkStatus();
-           }).ok();
+           })
+        .ok();
   }
   ~Pending() {
     if (thread.joinable()) thread.join();

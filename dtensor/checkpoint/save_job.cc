@@ -125,9 +125,8 @@ absl::StatusOr<std::vector<std::string>> ReadDone(const SaveJob& job, const std:
   constexpr int64_t kMost = 1000;
   std::vector<std::string> texts;
   for (int rank = 0; rank < job.index.ranks; ++rank) {
-    DT_ASSIGN_OR_RETURN(
-        texts.emplace_back(),
-        ReadText(*job.files, absl::StrCat(folder, "/", DoneName(rank)), kMost));
+    DT_ASSIGN_OR_RETURN(texts.emplace_back(),
+                        ReadText(*job.files, absl::StrCat(folder, "/", DoneName(rank)), kMost));
   }
   return texts;
 }
@@ -139,8 +138,8 @@ absl::Status CommitFolder(const SaveJob& job, const std::string& folder,
   for (const int rank : job.file_ranks) {
     DT_ASSIGN_OR_RETURN(index.files.emplace_back(), ParseDone(rank, done[rank]));
   }
-  DT_RETURN_IF_ERROR(WriteText(*job.files, absl::StrCat(folder, "/", kCheckpointIndexFile),
-                               index.ToText()));
+  DT_RETURN_IF_ERROR(
+      WriteText(*job.files, absl::StrCat(folder, "/", kCheckpointIndexFile), index.ToText()));
   for (int rank = 0; rank < job.index.ranks; ++rank) {
     DT_RETURN_IF_ERROR(job.files->Remove(absl::StrCat(folder, "/", DoneName(rank))));
   }
@@ -167,8 +166,7 @@ std::optional<absl::Status> Commit(const SaveJob& job) {
   if (absl::IsNotFound(renamed)) return std::nullopt;
   if (!renamed.ok()) return renamed;
   const absl::StatusOr<std::vector<std::string>> done = ReadDone(job, folder);
-  const bool failed =
-      done.ok() && std::find(done->begin(), done->end(), kFailed) != done->end();
+  const bool failed = done.ok() && std::find(done->begin(), done->end(), kFailed) != done->end();
   absl::Status status = done.status();
   if (status.ok() && !failed) status = CommitFolder(job, folder, *done);
   if (status.ok() && !failed) return KeepLast(job);
@@ -193,9 +191,8 @@ SaveOutcome Run(const SaveJob& job) {
 absl::Status TakeSnapshot(OwnSlice& slice) {
   slice.bytes.reset(new (std::nothrow) char[BytesOf(slice)]);
   if (slice.bytes == nullptr) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the host has no memory for ", BytesOf(slice), " B of a copy; save without ",
-                     "`async`"));
+    return absl::ResourceExhaustedError(absl::StrCat("the host has no memory for ", BytesOf(slice),
+                                                     " B of a copy; save without ", "`async`"));
   }
   char* at = slice.bytes.get();
   DT_RETURN_IF_ERROR(CopyOut(slice.local, [&](const char* bytes, int64_t size) {

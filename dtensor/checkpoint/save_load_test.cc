@@ -44,8 +44,8 @@ absl::Status SaveAt(const SavedPlace& place, MemoryFiles& files, int64_t step,
         if (options.async) {  // what is written now is no longer saved
           for (auto& [name, tensor] : tensors) {
             DT_RETURN_IF_ERROR(BeforeWrite(tensor));
-            DT_RETURN_IF_ERROR(context.device().FillBytes(tensor.local().raw(), 0xee,
-                                                          tensor.local().bytes()));
+            DT_RETURN_IF_ERROR(
+                context.device().FillBytes(tensor.local().raw(), 0xee, tensor.local().bytes()));
           }
         }
         return saver.Wait();
@@ -128,8 +128,8 @@ TEST(SaveLoad, ALoadReadsWhatItNeeds) {
   const int64_t before = files.bytes_read();
   // Two of the 129 rows of 2,400 bytes.
   std::vector<float> two(2 * 600);
-  DT_ASSERT_OK(reader.Read("large", {IndexSet::Interval(3, 5), IndexSet::Interval(0, 600)},
-                           two.data()));
+  DT_ASSERT_OK(
+      reader.Read("large", {IndexSet::Interval(3, 5), IndexSet::Interval(0, 600)}, two.data()));
   EXPECT_EQ(two[0], 3 * 600 * 3 + 1);
   EXPECT_EQ(two[1199], (5 * 600 - 1) * 3 + 1);
   EXPECT_EQ(reader.bytes_read(), 4800);
@@ -228,8 +228,7 @@ TEST(SaveLoad, RefusesWhatCannotBeSaved) {
   };
   EXPECT_THAT(save([](Context& context, CheckpointContent& content) -> absl::Status {
                 DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse("tp=2"));
-                DT_ASSIGN_OR_RETURN(Tensor local,
-                                    FromHost<float>(context.device(), {1, 2}, {2}));
+                DT_ASSIGN_OR_RETURN(Tensor local, FromHost<float>(context.device(), {1, 2}, {2}));
                 DT_ASSIGN_OR_RETURN(content.tensors["p"],
                                     FromLocal(context, mesh, {Partial()}, {2}, local));
                 return absl::OkStatus();
@@ -344,8 +343,8 @@ TEST(SaveLoad, ARankThatCannotWriteFailsThemAll) {
     files.set_refuse([](const FileCall& call) {
       const bool full = call.kind == FileCall::Kind::kAppend &&
                         absl::StrContains(call.path, "rank-00002.safetensors");
-      return full ? absl::UnavailableError(absl::StrCat("cannot write '", call.path,
-                                                        "': No space left on device"))
+      return full ? absl::UnavailableError(
+                        absl::StrCat("cannot write '", call.path, "': No space left on device"))
                   : absl::OkStatus();
     });
     EXPECT_THAT(SaveAt(place, files, 2, {.keep_last = 1, .async = async}),
@@ -422,8 +421,8 @@ TEST(SaveLoad, WaitCommitsWhatNoRankSawComplete) {
   DT_ASSERT_OK(RunRanks(place.ranks, [&](Context& context) -> absl::Status {
     DT_ASSIGN_OR_RETURN(SavedTensors tensors, MakeSavedTensors(context, place, 8));
     CheckpointSaver saver(context, "run", {.async = true, .files = &blind});
-    DT_RETURN_IF_ERROR(saver.Save(
-        {.step = 8, .tensors = tensors, .entries = {{"note", "line one\nline two"}}}));
+    DT_RETURN_IF_ERROR(
+        saver.Save({.step = 8, .tensors = tensors, .entries = {{"note", "line one\nline two"}}}));
     return saver.Wait();
   }));
   DT_EXPECT_OK(LoadAt(place, files, 8));
@@ -454,7 +453,8 @@ TEST(SaveLoad, TwoWorldsAtOnce) {
     DT_EXPECT_OK(reader.Verify());
     EXPECT_EQ(reader.index().step, step);
   }
-  for (const std::string& path : files.Paths()) EXPECT_THAT(path, ::testing::StartsWith("run/step-"));
+  for (const std::string& path : files.Paths())
+    EXPECT_THAT(path, ::testing::StartsWith("run/step-"));
 }
 
 }  // namespace

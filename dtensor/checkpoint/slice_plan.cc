@@ -29,8 +29,8 @@ void AddParts(const PlannedTensor& tensor, size_t index, std::vector<Part>& part
     for (const int axis : axes) key.push_back(coordinate[axis]);
     const auto [at, is_new] = part_of.try_emplace(std::move(key), parts.size());
     if (is_new) {
-      Part part = {index, Regions(tensor.layout, tensor.shape, coordinate), 0,
-                   SizeOf(tensor.dtype), {}};
+      Part part = {
+          index, Regions(tensor.layout, tensor.shape, coordinate), 0, SizeOf(tensor.dtype), {}};
       part.elements = NumElements(part.region);
       parts.push_back(std::move(part));
     }
@@ -61,9 +61,8 @@ class Loads {
       int64_t& load = bytes_[part.holders[by_load[i]]];
       const int64_t wanted = std::max(level - load, grain_);
       // The last one takes the rest.
-      const int64_t taken = i + 1 == by_load.size()
-                                ? units
-                                : std::min(units, (wanted + unit_bytes - 1) / unit_bytes);
+      const int64_t taken =
+          i + 1 == by_load.size() ? units : std::min(units, (wanted + unit_bytes - 1) / unit_bytes);
       shares[by_load[i]] = taken * unit;
       load += taken * unit_bytes;
       units -= taken;

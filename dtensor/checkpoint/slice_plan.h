@@ -29,9 +29,9 @@ struct PlannedTensor {
 
 // What one rank writes of one tensor: a part of what it holds. Never empty.
 struct PlannedSlice {
-  int rank = 0;      // of the world
+  int rank = 0;       // of the world
   size_t tensor = 0;  // its index
-  Region region;     // global indices
+  Region region;      // global indices
 };
 
 // The slices of all tensors, by tensor, then by rank. Of `ranks` ranks, those of the world. A rank

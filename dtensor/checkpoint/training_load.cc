@@ -107,8 +107,8 @@ class TrainingLoader {
     const auto missing = std::find_if(names.begin(), names.end(), [&](const std::string& name) {
       return index().Find(name) == nullptr;
     });
-    return InvalidArgument({"checkpoint '", reader_.path(), "' has no ", *missing,
-                            ", which the model has"});
+    return InvalidArgument(
+        {"checkpoint '", reader_.path(), "' has no ", *missing, ", which the model has"});
   }
 
   // The names under which the checkpoint has a state, or the values that take its place.
@@ -223,8 +223,8 @@ class TrainingLoader {
   absl::Status ReadNumber(absl::string_view name, T& out) const {
     const auto at = index().entries.find(std::string(name));
     if (at == index().entries.end()) {
-      return InvalidArgument({"checkpoint '", reader_.path(), "' has no entry ", name,
-                              "; it is of no training run"});
+      return InvalidArgument(
+          {"checkpoint '", reader_.path(), "' has no entry ", name, "; it is of no training run"});
     }
     bool read;
     if constexpr (std::is_floating_point_v<T>) {

@@ -72,8 +72,8 @@ absl::StatusOr<CheckpointContent> CheckpointContentOf(Context& context,
   for (const NamedParameter& named : NamedParameters(*state.model)) {
     if (!named.parameter->tensor.defined()) {
       return absl::FailedPreconditionError(absl::StrCat(
-          "SaveCheckpoint: parameter ", named.paths[0], " has no memory; Materialize the model, or ",
-          "apply a plan to it, before it is saved"));
+          "SaveCheckpoint: parameter ", named.paths[0],
+          " has no memory; Materialize the model, or ", "apply a plan to it, before it is saved"));
     }
     DT_RETURN_IF_ERROR(AddTensor(named, named.parameter->tensor, content));
     if (!optimized.Contains(*named.parameter)) continue;

@@ -182,7 +182,9 @@ std::vector<FileCall> MemoryFiles::calls() const {
 
 // `seed` goes on.
 void MemoryFiles::Crash(Node& node, CrashKind kind, uint64_t& seed) {
-  const auto next = [&seed] { return (seed = seed * 6364136223846793005u + 1442695040888963407u) >> 33; };
+  const auto next = [&seed] {
+    return (seed = seed * 6364136223846793005u + 1442695040888963407u) >> 33;
+  };
   const bool some = kind == CrashKind::kSomeOfIt;
   size_t kept = node.synced_bytes.size();
   if (some && node.bytes.size() > kept) kept += next() % (node.bytes.size() - kept + 1);

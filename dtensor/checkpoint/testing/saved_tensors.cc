@@ -19,11 +19,15 @@ struct Kind {
 
 const std::map<std::string, Kind>& Kinds() {
   static const auto* const kinds = new std::map<std::string, Kind>{
-      {"embedding.weight", {{96, 40}, DType::kF32}},   {"norm.weight", {{40}, DType::kBF16}},
-      {"up.weight", {{7, 13}, DType::kF16}},           {"cube", {{3, 16, 11}, DType::kF64}},
+      {"embedding.weight", {{96, 40}, DType::kF32}},
+      {"norm.weight", {{40}, DType::kBF16}},
+      {"up.weight", {{7, 13}, DType::kF16}},
+      {"cube", {{3, 16, 11}, DType::kF64}},
       {"large", {{129, 600}, DType::kF32}},  // several blocks of checksums
-      {"step", {{}, DType::kI64}},                     {"nothing", {{0, 4}, DType::kF32}},
-      {"one", {{1}, DType::kI32}},                     {"mask", {{5, 6}, DType::kBool}},
+      {"step", {{}, DType::kI64}},
+      {"nothing", {{0, 4}, DType::kF32}},
+      {"one", {{1}, DType::kI32}},
+      {"mask", {{5, 6}, DType::kBool}},
       {"\xc3\xa4 \"quoted\"", {{9}, DType::kI32}}};
   return *kinds;
 }
@@ -60,8 +64,8 @@ T ValueAt(int64_t position, int64_t salt) {
 template <typename Fn>
 void VisitLocal(const DistributedTensor& tensor, Fn fn) {
   if (!tensor.spec().on_mesh) return;
-  const Region region = Regions(tensor.layout(), tensor.shape(),
-                                tensor.mesh().Coordinate(tensor.context().rank()));
+  const Region region =
+      Regions(tensor.layout(), tensor.shape(), tensor.mesh().Coordinate(tensor.context().rank()));
   const int64_t count = NumElements(region);
   for (int64_t i = 0; i < count; ++i) {
     int64_t rest = i, position = 0, stride = 1;
@@ -82,9 +86,8 @@ TensorOr Filled(Context& context, const Layout& layout, const Dims& shape, int64
   return Distribute<T>(context, layout, shape, absl::MakeConstSpan(values.get(), count));
 }
 
-absl::StatusOr<SavedTensors> Make(
-    const SavedPlace& place,
-    const std::function<TensorOr(const Layout&, const Kind&)>& make) {
+absl::StatusOr<SavedTensors> Make(const SavedPlace& place,
+                                  const std::function<TensorOr(const Layout&, const Kind&)>& make) {
   DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse(place.mesh));
   SavedTensors tensors;
   for (const auto& [name, kind] : Kinds()) {
