@@ -141,8 +141,8 @@ TEST(Corruption, AFileThatIsGoneIsNamed) {
 TEST(Corruption, AnIndexOfSomethingElseIsRefused) {
   CheckpointIndex index;
   index.files.push_back({"rank-00000.safetensors", 1000, 100, 0, 800, 0});
-  index.tensors["w"] = {DType::kF32, {4, 4}, {{0, 0, 0, {IndexSet::Interval(0, 4),
-                                                        IndexSet::Interval(0, 4)}}}};
+  index.tensors["w"] = {
+      DType::kF32, {4, 4}, {{0, 0, 0, {IndexSet::Interval(0, 4), IndexSet::Interval(0, 4)}}}};
   DT_ASSERT_OK(CheckpointIndex::Parse(index.ToText()));
   const auto refused = [&](const std::function<void(CheckpointIndex&)>& change) {
     CheckpointIndex other = index;
@@ -169,7 +169,9 @@ TEST(Corruption, AnIndexOfSomethingElseIsRefused) {
   EXPECT_THAT(slice([](auto& s) { s.region[0] = IndexSet::Interval(0, 3); }), invalid("slices"));
   EXPECT_THAT(slice([](auto& s) { s.region[0] = IndexSet::Interval(1, 5); }), invalid("region"));
   EXPECT_THAT(slice([](auto& s) { s.region.pop_back(); }), invalid("region"));
-  EXPECT_THAT(refused([](auto& other) { other.tensors["w"].shape = {4, 4, 1}; }),
+  EXPECT_THAT(refused([](auto& other) {
+                other.tensors["w"].shape = {4, 4, 1};
+              }),
               invalid("region"));
   EXPECT_THAT(refused([](auto& other) {
                 other.tensors["w"].slices.push_back(other.tensors["w"].slices[0]);

@@ -57,7 +57,7 @@ void TryEveryPrefix(const SavedPlace& place, int keep_last) {
   std::map<int64_t, int> found;
   for (size_t count = 0; count <= calls.size(); ++count) {
     for (const CrashKind kind : {CrashKind::kNothing, CrashKind::kNames, CrashKind::kSomeOfIt}) {
-      const int seeds = kind == CrashKind::kSomeOfIt ? 3 : 1;
+      const int seeds = kind == CrashKind::kSomeOfIt ? 2 : 1;
       for (int seed = 0; seed < seeds; ++seed) {
         const auto after = MemoryFiles::AfterCrash(calls, count, kind, 77 * count + seed);
         const absl::StatusOr<int64_t> step = StepThatLoads(*after);

@@ -27,10 +27,11 @@ std::string MembersText(const std::map<std::string, std::string>& members) {
 }
 
 std::string FileText(const CheckpointFile& file) {
-  return absl::StrFormat(
-      R"({"name":%s,"bytes":%d,"header_bytes":%d,"header_crc32c":"%08x","slice_bytes":%d,"table_crc32c":"%08x"})",
-      Quoted(file.name), file.bytes, file.header_bytes, file.header_crc32c, file.slice_bytes,
-      file.table_crc32c);
+  const auto crc = [](uint32_t value) { return absl::StrFormat("\"%08x\"", value); };
+  return absl::StrCat(
+      "{\"name\":", Quoted(file.name), ",\"bytes\":", file.bytes,
+      ",\"header_bytes\":", file.header_bytes, ",\"header_crc32c\":", crc(file.header_crc32c),
+      ",\"slice_bytes\":", file.slice_bytes, ",\"table_crc32c\":", crc(file.table_crc32c), "}");
 }
 
 // [begin, length] of an interval; of a strided run [begin, length, stride, count].

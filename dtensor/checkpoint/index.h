@@ -68,10 +68,10 @@ struct CheckpointIndex {
 
   // With its own length and checksum in the first line. Requires: names and entries that are UTF-8.
   std::string ToText() const;
-  // Errors: kInvalidArgument, saying what is wrong, for whatever is no such text: cut short, changed
-  // by a bit, of a later version of the format, with slices that lie outside of their file or their
-  // tensor, or that are more or fewer elements than it has. A bad index never makes a reader read
-  // outside of what it has.
+  // Errors: kInvalidArgument, saying what is wrong, for whatever is no such text: cut short,
+  // changed by a bit, of a later version of the format, with slices that lie outside of their file
+  // or their tensor, or that are more or fewer elements than it has. A bad index never makes a
+  // reader read outside of what it has.
   static absl::StatusOr<CheckpointIndex> Parse(absl::string_view text);
 };
 

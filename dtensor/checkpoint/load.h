@@ -1,5 +1,5 @@
-// Loading a checkpoint into tensors of any mesh, layout and number of ranks: each rank reads what it
-// holds, and of each file no more than the blocks (64 KiB of a slice) which that lies in.
+// Loading a checkpoint into tensors of any mesh, layout and number of ranks: each rank reads what
+// it holds, and of each file no more than the blocks (64 KiB of a slice) which that lies in.
 //
 //   DT_ASSIGN_OR_RETURN(CheckpointReader reader, OpenCheckpoint(context, "run"));
 //   DT_RETURN_IF_ERROR(LoadTensors(context, reader, {{"weight", weight}}));

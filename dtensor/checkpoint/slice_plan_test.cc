@@ -61,15 +61,14 @@ TEST(SlicePlan, NobodyWritesMuchMoreThanAnother) {
   struct Case {
     std::string mesh, norm, out, in;
   };
-  for (const Case& c : {Case{"tp=1", "[]", "[] []", "[] []"}, Case{"dp=8", "[]", "[] []", "[] []"},
-                        Case{"dp=64", "[]", "[] []", "[] []"},
-                        Case{"tp=8", "[]", "[tp] []", "[] [tp]"},
-                        Case{"dp=2,tp=4", "[]", "[tp] []", "[] [tp]"},
-                        Case{"dp=4,tp=2", "[dp]", "[tp,dp] []", "[dp] [tp]"},
-                        Case{"dp=8", "[dp]", "[dp] []", "[dp] []"},
-                        Case{"dp=3,tp=3", "[]", "[tp] []", "[] [tp]"},
-                        Case{"a=2,b=2,c=4", "[c]", "[a] [c]", "[b] [c]"},
-                        Case{"a=2,b=2", "[]", "[a] []", "[b] []"}}) {
+  for (const Case& c :
+       {Case{"tp=1", "[]", "[] []", "[] []"}, Case{"dp=8", "[]", "[] []", "[] []"},
+        Case{"dp=64", "[]", "[] []", "[] []"}, Case{"tp=8", "[]", "[tp] []", "[] [tp]"},
+        Case{"dp=2,tp=4", "[]", "[tp] []", "[] [tp]"},
+        Case{"dp=4,tp=2", "[dp]", "[tp,dp] []", "[dp] [tp]"},
+        Case{"dp=8", "[dp]", "[dp] []", "[dp] []"}, Case{"dp=3,tp=3", "[]", "[tp] []", "[] [tp]"},
+        Case{"a=2,b=2,c=4", "[c]", "[a] [c]", "[b] [c]"},
+        Case{"a=2,b=2", "[]", "[a] []", "[b] []"}}) {
     const DeviceMesh mesh = MeshOf(c.mesh);
     for (const int64_t dim : {64, 96, 576}) {
       EXPECT_LE(Imbalance(Decoder(mesh, 3, dim, c.norm, c.out, c.in), mesh.size()), 1.1)
@@ -101,8 +100,8 @@ void CheckEachOnce(const std::vector<PlannedTensor>& tensors, int ranks) {
   std::map<size_t, std::set<std::vector<int64_t>>> seen;
   for (const PlannedSlice& slice : PlanSlices(tensors, ranks)) {
     const PlannedTensor& tensor = tensors[slice.tensor];
-    const Region held = Regions(tensor.layout, tensor.shape,
-                                tensor.layout.mesh().Coordinate(slice.rank));
+    const Region held =
+        Regions(tensor.layout, tensor.shape, tensor.layout.mesh().Coordinate(slice.rank));
     ASSERT_GT(NumElements(slice.region), 0);
     int64_t common = 0;
     DT_ASSERT_OK(VisitCommonRuns(slice.region, held, [&](const RegionRun& run) {
@@ -206,9 +205,9 @@ TEST(RegionRuns, AreLongWhereBothAreWhole) {
     return absl::OkStatus();
   }));
   EXPECT_EQ(runs, 1);
-  EXPECT_THAT(VisitCommonRuns(whole, whole,
-                              [](const RegionRun&) { return absl::InternalError("stop"); }),
-              StatusIs(absl::StatusCode::kInternal));
+  EXPECT_THAT(
+      VisitCommonRuns(whole, whole, [](const RegionRun&) { return absl::InternalError("stop"); }),
+      StatusIs(absl::StatusCode::kInternal));
 }
 
 }  // namespace

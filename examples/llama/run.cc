@@ -8,9 +8,12 @@
 #include <mutex>
 
 #include "absl/strings/str_format.h"
+#include "dtensor/checkpoint/folder.h"
+#include "dtensor/checkpoint/save.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/runtime/core/dtype.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/io/file_system.h"
 #include "dtensor/tensor/context.h"
 #include "dtensor/tensor/gather_values.h"
 #include "dtensor/tensor/join_world.h"
@@ -50,15 +53,21 @@ class RankRun {
   absl::Status Run() {
     DT_ASSIGN_OR_RETURN(trainer_, Trainer::Create(context_, config_));
     if (options_.keep_tensors) DT_RETURN_IF_ERROR(KeepTensors());
+    DT_RETURN_IF_ERROR(Resume());
+    CheckpointSaver saver(context_, options_.save,
+                          {.keep_last = options_.keep_last, .async = true});
     context_.device().ResetPeak();
-    for (int64_t step = 0; step < config_.steps; ++step) {
+    for (int64_t step = trainer_->step(); step < config_.steps; ++step) {
       DT_RETURN_IF_ERROR(Step(step));
       if (diverged_) break;
+      const bool saves = !options_.save.empty() && (step + 1) % options_.save_every == 0;
+      if (saves) DT_RETURN_IF_ERROR(trainer_->Save(saver));
       if (options_.stop_below && (step + 1) % 25 == 0) {
         DT_ASSIGN_OR_RETURN(const double loss, HeldOutLoss());
         if (loss < *options_.stop_below) break;
       }
     }
+    DT_RETURN_IF_ERROR(saver.Wait());
     FinishClock();
     DT_RETURN_IF_ERROR(GatherCounted());
     DT_ASSIGN_OR_RETURN(const double loss, HeldOutLoss());
@@ -70,6 +79,23 @@ class RankRun {
 
  private:
   using Clock = std::chrono::steady_clock;
+
+  // Where there is something to go on from. What could not be saved later is said now.
+  absl::Status Resume() {
+    if (options_.save.empty()) return absl::OkStatus();
+    absl::Status made;
+    if (context_.rank() == 0) made = MakeFolders(FileSystem::OfThisMachine(), options_.save);
+    DT_RETURN_IF_ERROR(AgreeOn(context_, made));
+    if (!options_.resume) return absl::OkStatus();
+    int32_t found = 0;  // by rank 0, for all
+    if (context_.rank() == 0) found = FindCheckpoint(options_.save).ok() ? 1 : 0;
+    DT_ASSIGN_OR_RETURN(const auto all, GatherValues(context_, found));
+    if (all[0] == 0) return absl::OkStatus();
+    DT_RETURN_IF_ERROR(trainer_->Resume(options_.save));
+    first_step_ = trainer_->step();
+    if (context_.rank() == 0) result_.first_step = first_step_;
+    return absl::OkStatus();
+  }
 
   absl::Status KeepTensors() {
     DT_ASSIGN_OR_RETURN(auto weights, Gather(*trainer_, /*gradients=*/false));
@@ -94,7 +120,7 @@ class RankRun {
     DT_ASSIGN_OR_RETURN(const double loss, Item(done.loss));
     DT_ASSIGN_OR_RETURN(const double norm, Item(done.grad_norm));
     diverged_ = !std::isfinite(loss);  // the same on every rank
-    if (step > 0) {
+    if (step > first_step_) {
       seconds_ += std::chrono::duration<double>(Clock::now() - start).count();
       ++timed_steps_;
     }
@@ -137,7 +163,7 @@ class RankRun {
   std::unique_ptr<Trainer> trainer_;
   TrafficTable step_traffic_;
   double seconds_ = 0;
-  int64_t timed_steps_ = 0;
+  int64_t timed_steps_ = 0, first_step_ = 0;
   bool diverged_ = false;
 };
 

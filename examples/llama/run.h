@@ -25,7 +25,8 @@ struct NamedTensor {
 };
 
 struct RunResult {
-  std::vector<double> losses, grad_norms;  // of each step
+  int64_t first_step = 0;                  // above 0 where the run was resumed
+  std::vector<double> losses, grad_norms;  // of each step from there on
   // A loss that is infinite or NaN is the last one: no later step could mend it.
   bool diverged = false;
   double heldout_loss = 0;       // NaN where it diverged
@@ -35,9 +36,15 @@ struct RunResult {
 };
 
 struct TrainOptions {
-  int64_t eval_batches = 4;                  // of held-out text, at the end
-  std::optional<double> stop_below;          // every 25 steps: stop when the held-out loss is below
-  bool keep_tensors = false;                 // fill initial_weights and first_gradients
+  int64_t eval_batches = 4;          // of held-out text, at the end
+  std::optional<double> stop_below;  // every 25 steps: stop when the held-out loss is below
+  bool keep_tensors = false;         // fill initial_weights and first_gradients
+  // Checkpoints (docs/checkpoints.md): their folder, unless it is empty; after how many steps there
+  // is one, and how many of them stay; and whether to go on from the latest one that is there.
+  std::string save;
+  int64_t save_every = 100;
+  int keep_last = 2;
+  bool resume = false;
   bool as_launched = true;                   // false: on threads, whoever started this process
   Device::Kind device = Device::Kind::kCpu;  // or kCuda: threads alone, which share the GPUs
   ContextOptions contexts;                   // of each rank: traces (docs/tracing.md)

@@ -112,6 +112,14 @@ void Declare(CLI::App& app, Flags& flags) {
                  "write what each rank did here, for Perfetto; a name in .txt: as tables");
   app.add_option("--dump", flags.dump,
                  "write weights, batches, losses and gradients here (safetensors)");
+  app.add_option("--save", flags.options.save, "write checkpoints into this folder")
+      ->type_name("FOLDER");
+  app.add_option("--save-every", flags.options.save_every, "steps, of which the last is saved")
+      ->capture_default_str();
+  app.add_option("--keep-last", flags.options.keep_last, "how many checkpoints stay; 0: all")
+      ->capture_default_str();
+  app.add_flag("--resume", flags.options.resume,
+               "go on from the latest checkpoint in the folder of --save, if there is one");
   app.add_flag("--allow-uneven", config.allow_uneven, "let shards differ in size");
   app.add_flag("--progress", flags.progress,
                "say on stderr how long the rest will take, on a terminal or not");
@@ -160,6 +168,17 @@ absl::Status ReadRest(Flags& flags) {
   if (flags.device == "cuda") flags.options.device = Device::Kind::kCuda;
   if (!(flags.until >= 0)) return InvalidArgument({"--until: take a loss of 0 or more"});
   if (flags.compare < 0) return InvalidArgument({"--compare: take 0 steps or more"});
+  if (flags.options.save_every < 1) {
+    return InvalidArgument({"--save-every: take 1 step or more"});
+  }
+  if (flags.options.keep_last < 0) return InvalidArgument({"--keep-last: take 0 or more"});
+  if (flags.options.resume && flags.options.save.empty()) {
+    return InvalidArgument({"--resume: name the folder, by --save"});
+  }
+  if (flags.options.resume && (flags.compare > 0 || !flags.dump.empty())) {
+    return InvalidArgument({"--resume: the first step, which --compare and --dump look at, may be ",
+                            "over; leave these out"});
+  }
   if (flags.text.empty()) flags.text = DefaultText();
   if (flags.until > 0) flags.options.stop_below = flags.until;
   flags.options.keep_tensors = flags.compare > 0 || !flags.dump.empty();
@@ -211,10 +230,10 @@ absl::Status WriteResults(const Flags& flags, const Corpus& corpus, const RunRes
   }
   if (!flags.dump.empty()) status.Update(WriteDump(flags.dump, flags.config, corpus, result));
   if (!result.diverged) return status;
-  status.Update(absl::InternalError(absl::StrCat("training diverged: after ", result.losses.size(),
-                                                 " steps the loss is ", result.losses.back(),
-                                                 ", of held-out text ", result.heldout_loss,
-                                                 "; take a smaller --lr or a longer --warmup")));
+  status.Update(absl::InternalError(
+      absl::StrCat("training diverged: after ", result.losses.size(), " steps the loss is ",
+                   result.losses.empty() ? 0 : result.losses.back(), ", of held-out text ",
+                   result.heldout_loss, "; take a smaller --lr or a longer --warmup")));
   return status;
 }
 

@@ -136,6 +136,37 @@ absl::StatusOr<Trainer::StepResult> Trainer::Step(absl::Span<const int32_t> toke
   return result;
 }
 
+TrainingState Trainer::State() {
+  TrainingState state = {.model = &model_, .optimizer = &*optimizer_, .step = step_};
+  state.position = step_ * config_.batch;  // in sequences
+  state.entries = {{"seed", absl::StrCat(config_.seed)},
+                   {"batch", absl::StrCat(config_.batch)},
+                   {"mesh", config_.mesh.ToString()}};
+  if (const absl::StatusOr<ParallelPlan> plan = MakePlan(config_); plan.ok()) {
+    state.plan = plan->ToString();
+  }
+  return state;
+}
+
+absl::Status Trainer::Save(CheckpointSaver& saver) {
+  return SaveCheckpoint(context_, saver, State());
+}
+
+absl::Status Trainer::Resume(const std::string& folder) {
+  TrainingState state = State();
+  const auto mine = state.entries;
+  DT_RETURN_IF_ERROR(LoadCheckpoint(context_, folder, state).status());
+  for (const char* name : {"seed", "batch"}) {
+    const auto saved = state.entries.find(name);
+    if (saved != state.entries.end() && saved->second == mine.at(name)) continue;
+    return InvalidArgument({"--", name, ": the run in '", folder, "' was begun with ",
+                            saved == state.entries.end() ? "none" : saved->second, ", not ",
+                            mine.at(name), "; its batches depend on it"});
+  }
+  step_ = state.step;
+  return absl::OkStatus();
+}
+
 absl::StatusOr<DistributedTensor> Trainer::Loss(absl::Span<const int32_t> tokens) {
   const NoGrad no_grad(context_);
   DT_ASSIGN_OR_RETURN(const DistributedTensor loss, Forward(tokens));

@@ -12,6 +12,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "dtensor/checkpoint/save.h"
+#include "dtensor/checkpoint/training_state.h"
 #include "dtensor/layout/device_mesh.h"
 #include "dtensor/nn/adamw.h"
 #include "dtensor/nn/transformer.h"
@@ -68,11 +70,20 @@ class Trainer {
   absl::StatusOr<DistributedTensor> Loss(absl::Span<const int32_t> tokens);
 
   Transformer& model() { return model_; }
+  int64_t step() const { return step_; }  // that comes next
+
+  // Saves it by `saver`, with what the next step depends on. Collective.
+  absl::Status Save(CheckpointSaver& saver);
+  // Goes on from the latest checkpoint in `folder`: weights, optimizer states and the number of the
+  // next step. Collective. Errors: of LoadCheckpoint; kInvalidArgument, naming the flag, where the
+  // run was begun with another --seed or --batch, with which the next batches are other ones.
+  absl::Status Resume(const std::string& folder);
 
  private:
   Trainer(Context& context, const TrainConfig& config)
       : context_(context), config_(config), model_(config.model) {}
   TensorOr Forward(absl::Span<const int32_t> tokens);
+  TrainingState State();
 
   Context& context_;
   const TrainConfig config_;

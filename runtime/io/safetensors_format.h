@@ -11,8 +11,9 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/core/export.h"
 
-namespace dtensor {
+namespace DTENSOR_EXPORT dtensor {
 
 // The format's own limit. A million tensors fit, if their names have ten bytes.
 inline constexpr int64_t kMaxSafetensorsHeaderBytes = 100'000'000;

@@ -25,6 +25,16 @@ ROOMS = {
         "runtime/device",
         "runtime/kernels",
     ],
+    "dtensor/checkpoint": [
+        "dtensor/layout",
+        "dtensor/nn",
+        "dtensor/ops",
+        "dtensor/tensor",
+        "runtime/core",
+        "runtime/device",
+        "runtime/io",
+        "runtime/kernels",
+    ],
     "dtensor/layout": ["runtime/core"],
     "dtensor/mpi": [
         "dtensor/tensor",

@@ -1,5 +1,5 @@
-// dtensor: plans, runs and shows redistributions, plans and runs rings of attention, and explains
-// training steps, from the command line. Manual: docs/cli.md.
+// dtensor: plans, runs and shows redistributions, plans and runs rings of attention, explains
+// training steps, and looks into checkpoints, from the command line. Manual: docs/cli.md.
 //
 // Exit status 0: done. 1: it ran, and failed or went wrong. 2: refused, with one line on stderr
 // that names the bad part and the remedy.
@@ -9,10 +9,12 @@
 #include <cstdlib>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "dtensor/tools/cli/checkpoint/checkpoint_command.h"
 #include "dtensor/tools/cli/explain/explain_command.h"
 #include "dtensor/tools/cli/links_command.h"
 #include "dtensor/tools/cli/plan_command.h"
@@ -32,13 +34,15 @@ struct Flags {
   RegionsFlags regions;
   RingFlags ring;
   ExplainFlags explain, model;
+  CheckpointFlags checkpoint;
   bool json = false;
   RoundsFlags rounds;
   int64_t ranks = 2;
 };
 
 struct Commands {
-  CLI::App *plan, *redistribute, *regions, *links, *ring, *explain, *model;
+  CLI::App *plan, *redistribute, *regions, *links, *ring, *explain, *model, *checkpoint;
+  CLI::App *show, *verify, *write;  // of checkpoint
 };
 
 void DeclareShape(CLI::App& app, std::string& shape) {
@@ -146,8 +150,30 @@ void DeclareModel(CLI::App& app, ExplainFlags& model) {
                   model.svg);
 }
 
+// Its own commands: show, verify and export.
+void DeclareCheckpoint(Commands& commands, CheckpointFlags& flags) {
+  CLI::App& app = *commands.checkpoint;
+  commands.show = app.add_subcommand("show", "the tensors, files and entries of a checkpoint");
+  commands.verify = app.add_subcommand("verify", "whether every byte is what was written");
+  commands.write =
+      app.add_subcommand("export", "whole tensors of the model, in Hugging Face's files");
+  for (CLI::App* command : app.get_subcommands({})) {
+    command
+        ->add_option("CHECKPOINT", flags.path,
+                     "its folder, or that of a run: then the latest in it")
+        ->required();
+  }
+  commands.write->add_option("FOLDER", flags.folder, "where the files go")->required();
+  commands.write
+      ->add_option("--max-file-bytes", flags.max_file_bytes,
+                   "of the tensors in one file together, unless one alone has more")
+      ->type_name("BYTES")
+      ->capture_default_str();
+  app.require_subcommand(1);
+}
+
 Commands Declare(CLI::App& app, Flags& flags) {
-  const Commands commands = {
+  Commands commands = {
       app.add_subcommand("plan", "what a redistribution does and costs, on a mesh of any size"),
       app.add_subcommand("redistribute",
                          "runs it on threads or processes, and checks every element"),
@@ -158,7 +184,11 @@ Commands Declare(CLI::App& app, Flags& flags) {
       app.add_subcommand("explain", "what a training step of a model costs under a plan"),
       app.add_subcommand("model",
                          "a model's modules under a plan: placements, memory, bytes for each "
-                         "axis")};
+                         "axis"),
+      app.add_subcommand("checkpoint", "shows, verifies and exports checkpoints"),
+      nullptr,
+      nullptr,
+      nullptr};
   const std::string elements = "up to 64 x 64 elements, slice by slice";
   DeclareMove(*commands.plan, flags.move);
   DeclarePictures(*commands.plan, elements, flags.move.picture, flags.move.svg);
@@ -180,8 +210,11 @@ Commands Declare(CLI::App& app, Flags& flags) {
   DeclareRing(*commands.ring, flags.ring);
   DeclareExplain(*commands.explain, flags.explain);
   DeclareModel(*commands.model, flags.model);
-  for (CLI::App* command : app.get_subcommands({})) {
-    command->add_flag("--json", flags.json, "print JSON");
+  DeclareCheckpoint(commands, flags.checkpoint);
+  std::vector<CLI::App*> all = app.get_subcommands({});
+  all.insert(all.end(), {commands.show, commands.verify, commands.write});
+  for (CLI::App* command : all) {
+    if (command != commands.checkpoint) command->add_flag("--json", flags.json, "print JSON");
   }
   app.require_subcommand(1);
   return commands;
@@ -202,6 +235,9 @@ absl::StatusOr<Outcome> Run(const Commands& commands, const Flags& flags) {
   if (commands.ring->parsed()) return RunRing(flags.ring, flags.json);
   if (commands.explain->parsed()) return RunExplain(flags.explain, flags.json);
   if (commands.model->parsed()) return RunModel(flags.model, flags.json);
+  if (commands.show->parsed()) return RunCheckpointShow(flags.checkpoint, flags.json);
+  if (commands.verify->parsed()) return RunCheckpointVerify(flags.checkpoint, flags.json);
+  if (commands.write->parsed()) return RunCheckpointExport(flags.checkpoint, flags.json);
   const bool says_ranks = commands.links->count("--ranks") > 0;
   return RunLinks(says_ranks ? std::optional(flags.ranks) : std::nullopt, flags.json);
 }
@@ -232,7 +268,7 @@ int RunAndPrint(const CLI::App& app, const Commands& commands, const Flags& flag
 int Main(int argc, char** argv) {
   CLI::App app(
       "Plans, runs and shows redistributions of sharded tensors; plans and runs ring attention; "
-      "explains training steps. "
+      "explains training steps; looks into checkpoints. "
       "Manual: docs/cli.md",
       "dtensor");
   Flags flags;

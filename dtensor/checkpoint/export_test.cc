@@ -1,0 +1,105 @@
+// What is exported is what safetensors files have: whole tensors, in files of some size.
+#include "dtensor/checkpoint/export.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "dtensor/checkpoint/save.h"
+#include "dtensor/checkpoint/testing/memory_files.h"
+#include "dtensor/checkpoint/testing/saved_tensors.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/io/safetensors_reader.h"
+#include "dtensor/runtime/testing/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace dtensor {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::string Folder(const std::string& name) {
+  return absl::StrCat(std::getenv("TEST_TMPDIR"), "/", name);
+}
+
+absl::Status Save(const SavedPlace& place, const std::string& folder) {
+  return RunRanks(place.ranks, [&](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(SavedTensors tensors, MakeSavedTensors(context, place, 2));
+    tensors["optimizer/exp_avg/cube"] = tensors["cube"];
+    return SaveCheckpoint(
+        context, folder,
+        {.step = 1, .tensors = tensors, .aliases = {{"tied", "embedding.weight"}}});
+  });
+}
+
+TEST(Export, WritesWholeTensors) {
+  const std::string run = Folder("run"), out = Folder("out/model");
+  DT_ASSERT_OK(Save(SavedPlaces()[9], run));
+  DT_ASSERT_OK_AND_ASSIGN(CheckpointReader reader, CheckpointReader::Open(run));
+  EXPECT_THAT(ExportCheckpoint(reader, out), IsOkAndHolds(ElementsAre("model.safetensors")));
+  DT_ASSERT_OK_AND_ASSIGN(const SafetensorsReader file,
+                          SafetensorsReader::Open(out + "/model.safetensors"));
+  EXPECT_EQ(file.tensors().size(), 10) << "no state of an optimizer";
+  EXPECT_EQ(file.metadata().at("tied"), "embedding.weight");
+  EXPECT_EQ(file.metadata().at("format"), "pt");
+  DT_ASSERT_OK_AND_ASSIGN(const auto bytes, file.Read("large"));
+  ASSERT_EQ(bytes.size(), 129 * 600 * 4);
+  for (int64_t i = 0; i < 129 * 600; ++i) {
+    float value;
+    std::memcpy(&value, bytes.data() + 4 * i, 4);
+    ASSERT_EQ(value, static_cast<float>(i * 3 + 2)) << i;
+  }
+  DT_ASSERT_OK_AND_ASSIGN(const auto step, file.Read("step"));
+  EXPECT_EQ(static_cast<int>(step[0]), 2);
+  EXPECT_EQ(file.Find("nothing")->shape, (Dims{0, 4}));
+  EXPECT_THAT(ExportCheckpoint(reader, out),
+              StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("model.safetensors' is there")));
+}
+
+TEST(Export, WritesFilesOfSomeSize) {
+  const std::string run = Folder("run2"), out = Folder("out2");
+  DT_ASSERT_OK(Save(SavedPlaces()[4], run));
+  DT_ASSERT_OK_AND_ASSIGN(CheckpointReader reader, CheckpointReader::Open(run));
+  DT_ASSERT_OK_AND_ASSIGN(const auto names,
+                          ExportCheckpoint(reader, out, {.max_file_bytes = 20'000}));
+  EXPECT_THAT(names, ElementsAre("model-00001-of-00003.safetensors",
+                                 "model-00002-of-00003.safetensors",
+                                 "model-00003-of-00003.safetensors",
+                                 "model.safetensors.index.json"));
+  size_t tensors = 0;
+  for (size_t i = 0; i < 3; ++i) {
+    DT_ASSERT_OK_AND_ASSIGN(const SafetensorsReader file,
+                            SafetensorsReader::Open(out + "/" + names[i]));
+    tensors += file.tensors().size();
+  }
+  EXPECT_EQ(tensors, 10);
+  std::ifstream index(out + "/model.safetensors.index.json");
+  const std::string text(std::istreambuf_iterator<char>(index), {});
+  EXPECT_THAT(text, HasSubstr("\"large\": \"model-00002-of-00003.safetensors\""));
+  EXPECT_THAT(text, HasSubstr("\"total_size\": " + std::to_string(SavedBytes())));
+}
+
+TEST(Export, ADiskThatIsFullLeavesNothing) {
+  MemoryFiles files;
+  const std::string run = Folder("run3");
+  DT_ASSERT_OK(Save(SavedPlaces()[1], run));
+  DT_ASSERT_OK_AND_ASSIGN(CheckpointReader reader, CheckpointReader::Open(run));
+  int calls = 0;
+  files.set_refuse([&](const FileCall& call) {
+    return call.kind == FileCall::Kind::kAppend && ++calls == 4
+               ? absl::UnavailableError("No space left on device")
+               : absl::OkStatus();
+  });
+  EXPECT_THAT(ExportCheckpoint(reader, "out", {}, files),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("No space left")));
+  EXPECT_THAT(files.Paths(), ElementsAre());
+}
+
+}  // namespace
+}  // namespace dtensor
