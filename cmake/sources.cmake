@@ -205,6 +205,8 @@ set(DTENSOR_DTENSOR_SOURCES
   runtime/interop/adopt.cc
   runtime/interop/dlpack.cc
   runtime/io/atomic_file.cc
+  runtime/io/crc32c.cc
+  runtime/io/file_system.cc
   runtime/io/read_file.cc
   runtime/io/safetensors.cc
   runtime/io/safetensors_format.cc
@@ -353,6 +355,8 @@ set(DTENSOR_DTENSOR_HEADERS
   runtime/interop/dlpack.h
   runtime/interop/dlpack_abi.h
   runtime/io/atomic_file.h
+  runtime/io/crc32c.h
+  runtime/io/file_system.h
   runtime/io/read_file.h
   runtime/io/safetensors.h
   runtime/io/safetensors_header.h
@@ -386,6 +390,20 @@ set(DTENSOR_DTENSOR_ABSL
 )
 
 set(DTENSOR_PARALLEL_PLANS_SOURCES
+  dtensor/checkpoint/checkpoint_reader.cc
+  dtensor/checkpoint/export.cc
+  dtensor/checkpoint/folder.cc
+  dtensor/checkpoint/index.cc
+  dtensor/checkpoint/index_parse.cc
+  dtensor/checkpoint/load.cc
+  dtensor/checkpoint/region_runs.cc
+  dtensor/checkpoint/save.cc
+  dtensor/checkpoint/save_job.cc
+  dtensor/checkpoint/slice_file.cc
+  dtensor/checkpoint/slice_plan.cc
+  dtensor/checkpoint/training_load.cc
+  dtensor/checkpoint/training_names.cc
+  dtensor/checkpoint/training_state.cc
   dtensor/nn/adamw.cc
   dtensor/nn/bert.cc
   dtensor/nn/clip.cc
@@ -431,6 +449,13 @@ set(DTENSOR_PARALLEL_PLANS_SOURCES
 )
 # Installed: those for users, and what these include.
 set(DTENSOR_PARALLEL_PLANS_HEADERS
+  dtensor/checkpoint/checkpoint_reader.h
+  dtensor/checkpoint/export.h
+  dtensor/checkpoint/folder.h
+  dtensor/checkpoint/index.h
+  dtensor/checkpoint/load.h
+  dtensor/checkpoint/save.h
+  dtensor/checkpoint/training_state.h
   dtensor/layout/text_scanner.h
   dtensor/nn/adamw.h
   dtensor/nn/attention_module.h

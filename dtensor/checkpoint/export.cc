@@ -90,9 +90,8 @@ class Exporter {
     }
     const std::string text = absl::StrCat("{\n  \"metadata\": {\n    \"total_size\": ", total,
                                           "\n  },\n  \"weight_map\": {", map, "\n  }\n}\n");
-    return Write(std::string(kIndexName), [&](OutputFile& output) {
-      return output.Append(text.data(), text.size());
-    });
+    return Write(std::string(kIndexName),
+                 [&](OutputFile& output) { return output.Append(text.data(), text.size()); });
   }
 
  private:

@@ -28,11 +28,9 @@ struct ExportOptions {
 // renamed, the index last. Returns the files' names. Errors: kInvalidArgument where there is
 // nothing to write; kAlreadyExists where the folder has one of the files; of
 // CheckpointReader::Read; kUnavailable.
-absl::StatusOr<std::vector<std::string>> ExportCheckpoint(CheckpointReader& reader,
-                                                          const std::string& folder,
-                                                          const ExportOptions& options = {},
-                                                          FileSystem& files =
-                                                              FileSystem::OfThisMachine());
+absl::StatusOr<std::vector<std::string>> ExportCheckpoint(
+    CheckpointReader& reader, const std::string& folder, const ExportOptions& options = {},
+    FileSystem& files = FileSystem::OfThisMachine());
 
 }  // namespace dtensor
 

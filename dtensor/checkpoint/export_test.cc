@@ -68,10 +68,9 @@ TEST(Export, WritesFilesOfSomeSize) {
   DT_ASSERT_OK_AND_ASSIGN(CheckpointReader reader, CheckpointReader::Open(run));
   DT_ASSERT_OK_AND_ASSIGN(const auto names,
                           ExportCheckpoint(reader, out, {.max_file_bytes = 20'000}));
-  EXPECT_THAT(names, ElementsAre("model-00001-of-00003.safetensors",
-                                 "model-00002-of-00003.safetensors",
-                                 "model-00003-of-00003.safetensors",
-                                 "model.safetensors.index.json"));
+  EXPECT_THAT(names,
+              ElementsAre("model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors",
+                          "model-00003-of-00003.safetensors", "model.safetensors.index.json"));
   size_t tensors = 0;
   for (size_t i = 0; i < 3; ++i) {
     DT_ASSERT_OK_AND_ASSIGN(const SafetensorsReader file,

@@ -29,8 +29,7 @@ absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(
     DT_ASSIGN_OR_RETURN(Sgd sgd, Sgd::Create(parameters, {.momentum = 0.9}));
     return std::make_unique<Sgd>(std::move(sgd));
   }
-  DT_ASSIGN_OR_RETURN(AdamW adamw,
-                      AdamW::Create(parameters, {.master_weights = place.masters}));
+  DT_ASSIGN_OR_RETURN(AdamW adamw, AdamW::Create(parameters, {.master_weights = place.masters}));
   return std::make_unique<AdamW>(std::move(adamw));
 }
 
@@ -81,9 +80,9 @@ absl::StatusOr<double> TrainingRun::Step() {
   }
   const Layout whole = Layout::Replicated(mesh_, 2);
   const TensorOr logits = model_(Distribute<int32_t>(context_, whole, {kBatch, kSequence}, ids));
-  const TensorOr loss = Mean(
-      CrossEntropy(logits, Distribute<int32_t>(context_, whole, {kBatch, kSequence}, targets)),
-      {0, 1});
+  const TensorOr loss =
+      Mean(CrossEntropy(logits, Distribute<int32_t>(context_, whole, {kBatch, kSequence}, targets)),
+           {0, 1});
   DT_RETURN_IF_ERROR(loss.status());
   DT_RETURN_IF_ERROR(Backward(*loss));
   DT_RETURN_IF_ERROR(ReduceGradients(parameters_));

@@ -105,7 +105,8 @@ TEST(Training, EachMeshAndPlanLoadsWhatEachSaved) {
     const TrainingPlace& from = places[i];
     MemoryFiles files;
     DT_ASSERT_OK_AND_ASSIGN(const Seen saved, Save(from, files, 2, 2));
-    ASSERT_THAT(saved.values, Contains(Key("optimizer/exp_avg_sq/model.layers.1.self_attn.k_proj.weight")));
+    ASSERT_THAT(saved.values,
+                Contains(Key("optimizer/exp_avg_sq/model.layers.1.self_attn.k_proj.weight")));
     for (size_t j = 0; j < places.size(); ++j) {
       const size_t distance = (j + places.size() - i) % places.size();
       if (!all_pairs && distance != 0 && distance != 1 && distance != 5) continue;
@@ -168,7 +169,8 @@ TEST(Training, MastersBecomeWhatTheNextRunHas) {
   const TrainingPlace f32 = {.mesh = "tp=2", .plan = "tp", .fused = true};
   const TrainingPlace bf16_elsewhere = {
       .mesh = "tp=2", .plan = "tp", .fused = true, .masters = true, .dtype = DType::kBF16};
-  const std::string name = "model.layers.0.self_attn.q_proj.weight", master = "optimizer/master/" + name;
+  const std::string name = "model.layers.0.self_attn.q_proj.weight",
+                    master = "optimizer/master/" + name;
   {
     MemoryFiles files;
     DT_ASSERT_OK_AND_ASSIGN(const Seen saved, Save(bf16, files, 3, 1));
@@ -233,10 +235,11 @@ TEST(Training, RefusesWhatDoesNotFit) {
     EXPECT_THAT(RefusedLoad(sgd, files),
                 invalid("LoadCheckpoint: checkpoint 'run/step-00000001' has no "
                         "optimizer/momentum_buffer/"));
-    EXPECT_THAT(RefusedLoad(adamw, files, [](TrainingRun& run) {
-                  static LossScaler scaler = *LossScaler::Create();
-                  run.state().loss_scaler = &scaler;
-                }),
+    EXPECT_THAT(RefusedLoad(adamw, files,
+                            [](TrainingRun& run) {
+                              static LossScaler scaler = *LossScaler::Create();
+                              run.state().loss_scaler = &scaler;
+                            }),
                 invalid("has no entry training.loss_scale"));
     // Of two weights of the checkpoint the model has one, by both names: the first counts.
     DT_EXPECT_OK(Load(tied, files, 1));
@@ -261,8 +264,9 @@ TEST(Training, RefusesWhatDoesNotFit) {
     content.tensors["model.extra"] = content.tensors["lm_head.weight"];
     return SaveCheckpoint(context, "extra", content, {.files = &files});
   }));
-  EXPECT_THAT(RefusedLoad(adamw, files),
-              invalid("checkpoint 'run/step-00000001' has no model.norm.weight, which the model has"));
+  EXPECT_THAT(
+      RefusedLoad(adamw, files),
+      invalid("checkpoint 'run/step-00000001' has no model.norm.weight, which the model has"));
   DT_ASSERT_OK(files.Remove("run/step-00000001/index.json"));
   DT_ASSERT_OK(RemoveFolder(files, "run/step-00000001"));
   DT_ASSERT_OK(files.Rename("extra/step-00000000", "run/step-00000000"));

@@ -1,11 +1,10 @@
 // The index of a checkpoint. What can be read is written as the same text. The checksum in the
 // first line would keep nearly every input out, so each is tried with the one that it should have,
 // too.
-#include "dtensor/checkpoint/index.h"
-
 #include <string>
 
 #include "absl/strings/str_format.h"
+#include "dtensor/checkpoint/index.h"
 #include "dtensor/runtime/io/crc32c.h"
 #include "dtensor/tests/fuzz/fuzz.h"
 
@@ -27,10 +26,10 @@ void TryText(absl::string_view text) {
       const CheckpointFile& file = index->files.at(slice.file);
       const int64_t bytes = NumElements(slice.region) * SizeOf(tensor.dtype);
       Require(slice.begin >= 0 && slice.begin + bytes <= file.slice_bytes, "slices are in files");
-      Require(file.header_bytes + file.slice_bytes +
-                      4 * (slice.first_block + ChecksumBlocks(bytes)) <=
-                  file.bytes,
-              "and so are their checksums");
+      Require(
+          file.header_bytes + file.slice_bytes + 4 * (slice.first_block + ChecksumBlocks(bytes)) <=
+              file.bytes,
+          "and so are their checksums");
     }
     Require(elements == NumElements(tensor.shape), "slices are all of it");
   }
@@ -40,9 +39,8 @@ void TryText(absl::string_view text) {
 
 void Try(absl::string_view input) {
   TryText(input);
-  const absl::string_view body = input.substr(0, input.find('\n')) == input
-                                     ? input
-                                     : input.substr(input.find('\n') + 1);
+  const absl::string_view body =
+      input.substr(0, input.find('\n')) == input ? input : input.substr(input.find('\n') + 1);
   TryText(absl::StrFormat("{\"dtensor_checkpoint\":1,\"bytes\":%d,\"crc32c\":\"%08x\",\n%s",
                           body.size(), Crc32c(0, body.data(), body.size()), body));
 }

@@ -69,10 +69,9 @@ Json IndexJson(const CheckpointReader& reader) {
 
 std::string IndexText(const CheckpointReader& reader) {
   const CheckpointIndex& index = reader.index();
-  std::string text =
-      absl::StrFormat("%s: step %d, by %d ranks, %d tensors of %d B in %d files\n", reader.path(),
-                      index.step, index.ranks, index.tensors.size(), index.bytes(),
-                      index.files.size());
+  std::string text = absl::StrFormat("%s: step %d, by %d ranks, %d tensors of %d B in %d files\n",
+                                     reader.path(), index.step, index.ranks, index.tensors.size(),
+                                     index.bytes(), index.files.size());
   for (const auto& [name, entry] : index.entries) {
     absl::StrAppend(&text, name, " = ", InOneLine(entry), "\n");
   }
@@ -80,8 +79,8 @@ std::string IndexText(const CheckpointReader& reader) {
   for (const auto& [name, tensor] : index.tensors) width = std::max(width, name.size());
   for (const auto& [name, tensor] : index.tensors) {
     absl::StrAppendFormat(&text, "%-*s  %-4s %s, %d B in %d slices\n", static_cast<int>(width),
-                          name, ToString(tensor.dtype), DimsToString(tensor.shape),
-                          BytesOf(tensor), tensor.slices.size());
+                          name, ToString(tensor.dtype), DimsToString(tensor.shape), BytesOf(tensor),
+                          tensor.slices.size());
   }
   for (const auto& [alias, name] : index.aliases) {
     absl::StrAppend(&text, alias, " is ", name, "\n");
@@ -127,9 +126,8 @@ absl::StatusOr<Outcome> RunCheckpointExport(const CheckpointFlags& flags, bool j
   }
   if (!files.ok()) return absl::InternalError(files.status().message());
   if (json) {
-    return Outcome{JsonText({{"checkpoint", reader.path()},
-                             {"folder", flags.folder},
-                             {"files", *files}})};
+    return Outcome{
+        JsonText({{"checkpoint", reader.path()}, {"folder", flags.folder}, {"files", *files}})};
   }
   return Outcome{absl::StrCat("wrote ", absl::StrJoin(*files, ", "), " into ", flags.folder, "\n")};
 }

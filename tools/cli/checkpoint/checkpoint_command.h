@@ -13,7 +13,7 @@ namespace dtensor::cli {
 // Flags as they were typed. `path` is a checkpoint, or the folder of a run: then the latest in it.
 struct CheckpointFlags {
   std::string path;
-  std::string folder;                 // of `export`
+  std::string folder;                  // of `export`
   std::string max_file_bytes = "5GB";  // the same
 };
 

@@ -44,7 +44,7 @@ wait "$run" 2>/dev/null
 steps=$(($(latest killed) + 4))
 "$train" "${small[@]}" --mesh=dp=2 --plan=fsdp --steps="$steps" --report=full.json >/dev/null 2>&1 || fail "the whole run"
 losses full.json >full.losses
-[[ $(wc -l <full.losses) == "$steps" ]] || fail "$steps losses, got $(wc -l <full.losses)"
+[[ $(grep -c . full.losses) == "$steps" ]] || fail "$steps losses, got $(grep -c . full.losses)"
 resumes_like 0 "$train" --mesh=dp=2 --plan=fsdp
 resumes_like 0 "$dtrun" -n 2 "$train" --mesh=dp=2 --plan=fsdp
 resumes_like 1e-5 "$train" --mesh=tp=2
@@ -59,8 +59,10 @@ for words in "tensors of" "training.position = $(($(latest killed) * 4))" "user.
   "model.norm.weight " "optimizer/exp_avg/model.norm.weight "; do
   grep -qF "$words" out || fail "show lacks '$words': $(head -n 20 out)"
 done
-"$dtensor" checkpoint show --json killed | grep -q '"step": '"$(latest killed)" || fail "show --json"
-"$dtensor" checkpoint verify killed | grep -q 'are what was written' || fail "verify"
+"$dtensor" checkpoint show --json killed >out || fail "show --json: status $?"
+grep -q '"step": '"$(latest killed)" out || fail "show --json: $(head -n 5 out)"
+"$dtensor" checkpoint verify killed >out || fail "verify: status $?"
+grep -q 'are what was written' out || fail "verify: $(cat out)"
 "$dtensor" checkpoint export killed model >out || fail "export: status $?"
 [[ -s model/model.safetensors ]] || fail "nothing was exported"
 head -c 5000 model/model.safetensors | grep -aq '"model.layers.1.mlp.up_proj.weight"' || fail "a weight is missing"
@@ -78,7 +80,8 @@ refuses() {
     fail "expected status $wanted and '$words', got $status and $(cat out)"
 }
 refuses 2 "is there; remove it" export killed model
-refuses 2 "no number of bytes above 0" export killed other --max-file-bytes=none
+refuses 2 "no number of bytes" export killed other --max-file-bytes=none
+refuses 2 "no number of bytes above 0" export killed other --max-file-bytes=0
 refuses 2 "is no checkpoint, and none is in it" show model
 refuses 2 "nowhere" verify nowhere
 file=$(ls killed/step-*/rank-00001.safetensors | tail -n 1)
