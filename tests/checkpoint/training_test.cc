@@ -1,5 +1,5 @@
-// A training run that is saved goes on elsewhere: on every mesh, by every plan, the values are those
-// that were saved, bit by bit, and the next steps those of the run that was not interrupted.
+// A training run that is saved goes on elsewhere: on every mesh, by every plan, the values are
+// those that were saved, bit by bit, and the next steps those of the run that was not interrupted.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>

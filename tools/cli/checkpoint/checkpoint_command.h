@@ -25,9 +25,9 @@ absl::StatusOr<Outcome> RunCheckpointShow(const CheckpointFlags& flags, bool jso
 // not what was written. Errors: kInvalidArgument where there is no checkpoint.
 absl::StatusOr<Outcome> RunCheckpointVerify(const CheckpointFlags& flags, bool json);
 
-// Writes Hugging Face's files (ExportCheckpoint). Errors: kInvalidArgument for a size that cannot be
-// read, where there is no checkpoint, and where a file is there already; kInternal where something
-// cannot be read or written.
+// Writes Hugging Face's files (ExportCheckpoint). Errors: kInvalidArgument for a size that cannot
+// be read, where there is no checkpoint, and where a file is there already; kInternal where
+// something cannot be read or written.
 absl::StatusOr<Outcome> RunCheckpointExport(const CheckpointFlags& flags, bool json);
 
 }  // namespace dtensor::cli
