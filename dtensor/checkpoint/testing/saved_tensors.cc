@@ -135,14 +135,16 @@ absl::StatusOr<SavedTensors> MakeEmptyTensors(Context& context, const SavedPlace
 }
 
 absl::Status CheckSavedTensors(const SavedTensors& tensors, int64_t salt) {
-  for (const auto& [name, tensor] : tensors) {
+  for (const auto& named : tensors) {
+    const std::string& name = named.first;
+    const DistributedTensor& tensor = named.second;
     absl::Status status;
     VisitDType(tensor.dtype(), [&](auto zero) {
       using T = decltype(zero);
       const absl::StatusOr<std::vector<T>> found = ToHost<T>(tensor.local());
       status = found.status();
       if (!status.ok()) return;
-      VisitLocal(tensor, [&, name = name, &tensor = tensor](int64_t i, int64_t position) {
+      VisitLocal(tensor, [&](int64_t i, int64_t position) {
         const T expected = ValueAt<T>(position, salt);
         const T value = (*found)[i];
         if (std::memcmp(&value, &expected, sizeof(T)) == 0 || !status.ok()) return;
