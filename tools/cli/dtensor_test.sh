@@ -103,7 +103,7 @@ prints "--objective" plan --help
 prints "total" plan "${move[@]}" --links "$TEST_TMPDIR/links"
 echo "link a 12" >"$TEST_TMPDIR/bad_links"
 
-refuses "take plan, redistribute, regions, links, ring, explain, model, completion or help"
+refuses "take plan, redistribute, regions, links, ring, explain, model, checkpoint, completion or help"
 refuses 'there is no command "pan"' pan --mesh a=2
 refuses "--mesh is required" plan --shape 4 --from R --to R
 refuses "--to is required" redistribute "${small[@]}" --from R
