@@ -344,6 +344,7 @@ set(DTENSOR_DTENSOR_HEADERS
   runtime/device/cpu/resource_pages.h
   runtime/device/cpu/shared_arena.h
   runtime/device/cuda/cuda_device.h
+  runtime/device/cuda/cuda_transfers.h
   runtime/device/deferred/deferred_device.h
   runtime/device/device.h
   runtime/device/gemm.h
@@ -518,6 +519,8 @@ set(DTENSOR_CUDA_SOURCES
   runtime/device/cuda/cublaslt_gemm.cc
   runtime/device/cuda/cuda_device.cc
   runtime/device/cuda/gpus.cc
+  runtime/device/cuda/pinned_staging.cc
+  runtime/device/cuda/polled_wait.cc
   runtime/kernels/cuda/attention.cu
   runtime/kernels/cuda/attention_grad.cu
   runtime/kernels/cuda/box.cu

@@ -169,6 +169,7 @@ ROOMS = {
         "runtime/comm",
         "runtime/core",
         "runtime/device",
+        "runtime/device/cuda",
         "runtime/kernels",
     ],
     "runtime/comm/shared": [

@@ -17,6 +17,7 @@
 #include "dtensor/runtime/comm/pulls/pull_communicator.h"
 #include "dtensor/runtime/core/no_throw.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/device/cuda/cuda_transfers.h"
 
 namespace dtensor {
 
@@ -207,15 +208,15 @@ typename PullCommunicator<WorldType>::Membership& PullCommunicator<WorldType>::N
 template <typename WorldType>
 absl::Status PullCommunicator<WorldType>::Post(const Collective& collective,
                                                absl::Span<const ExchangePart> parts,
-                                               const Membership& in) {
+                                               Membership& in) {
   uint64_t reads = 0;
   for (const ExchangePart& part : parts) {
     for (const ReceiveBox& box : part.receives) {
       for (int peer : box.peers) reads |= ReadBit(in.group->IndexOf(peer));
     }
   }
-  return in.group->Post(in.me, in.number, collective, parts, reads,
-                        has_events_ ? device_.Record() : DeviceEvent());
+  in.ready = has_events_ ? device_.Record() : DeviceEvent();
+  return in.group->Post(in.me, in.number, collective, parts, reads, in.ready);
 }
 
 template <typename WorldType>
@@ -252,6 +253,7 @@ absl::Status PullCommunicator<WorldType>::PullFromPeers(const Collective& collec
     }
   }
   Group& group = *in.group;
+  const CudaTransfers beside_kernels(device_, in.ready);
   for (int member = 0; has_events_ && member < group.size(); ++member) {
     if (member == in.me || !group.ReadsFrom(in.me, member, in.number)) continue;
     DT_RETURN_IF_ERROR(device_.Wait(group.ready(member, in.number)));

@@ -6,7 +6,8 @@
 //      ready;
 //   2. waits on the host until every member has, and checks that all do the same;
 //   3. makes its queue wait for the peers' ready events, and launches its pulls: one pass from the
-//      peers' memory into its own, without staging;
+//      peers' memory into its own, without staging. On a GPU they run beside what the rank launched
+//      since it began (CudaTransfers);
 //   4. publishes an event that says when its pulls have run;
 //   5. waits on the host until those who read from it have published that, and makes its queue wait
 //      for their events.
@@ -92,6 +93,7 @@ class PullCommunicator final : public Communicator {
     const Collective* collective = nullptr;
     absl::Span<const ExchangePart> parts;
     uint64_t begun = 0;                 // the how manieth of this rank
+    DeviceEvent ready;                  // its sources are, and its results may be written
     std::shared_ptr<const void> owner;  // of what was dropped
   };
 
@@ -105,7 +107,7 @@ class PullCommunicator final : public Communicator {
   absl::Status Complete(Membership& in);
   absl::Status Perform(const Collective& collective, const Membership& in);
   absl::Status Post(const Collective& collective, absl::Span<const ExchangePart> parts,
-                    const Membership& in);
+                    Membership& in);
   absl::Status AwaitPosts(const Collective& collective, const Membership& in);
   absl::Status CompareCalls(const Membership& in) const;
   absl::Status PullFromPeers(const Collective& collective, absl::Span<const ExchangePart> parts,

@@ -125,8 +125,9 @@ absl::Status InitPreference(cublasLtMatmulPreferenceOpaque_t& preference, const 
   const size_t workspace = kWorkspaceBytes;
   DT_CUBLAS(cublasLtMatmulPreferenceSetAttribute, &preference,
             CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof(workspace));
-  // Parts of a sum must not be added up in the 16 bits of the result.
-  const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+  // No sum in parts: into how many would depend on the shape, so that a chunk of the rows had other
+  // bits than the same rows of the whole.
+  const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_NONE;
   DT_CUBLAS(cublasLtMatmulPreferenceSetAttribute, &preference,
             CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof(reductions));
   const std::pair<cublasLtMatmulPreferenceAttributes_t, uint32_t> alignments[] = {

@@ -5,21 +5,26 @@
 
 #include <cuda_runtime_api.h>
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <new>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/device/cuda/cublaslt_gemm.h"
 #include "dtensor/runtime/device/cuda/cuda_point.h"
 #include "dtensor/runtime/device/cuda/cuda_status.h"
+#include "dtensor/runtime/device/cuda/cuda_transfers.h"
 #include "dtensor/runtime/device/cuda/deferred_queue.h"
 #include "dtensor/runtime/device/cuda/gpus.h"
 #include "dtensor/runtime/device/cuda/kernel_error.h"
+#include "dtensor/runtime/device/cuda/pinned_staging.h"
+#include "dtensor/runtime/device/cuda/polled_wait.h"
 #include "dtensor/runtime/device/device.h"
 #include "dtensor/runtime/device/gemm.h"
 
@@ -28,16 +33,26 @@ namespace {
 
 class CudaDevice final : public Device {
  public:
-  CudaDevice(int ordinal, std::optional<cudaStream_t> stream)
-      : Device(Kind::kCuda, ordinal), has_own_stream_(!stream), stream_(stream.value_or(nullptr)) {}
+  CudaDevice(int ordinal, std::optional<cudaStream_t> stream, CudaAllocator allocator)
+      : Device(Kind::kCuda, ordinal),
+        has_own_stream_(!stream),
+        stream_(stream.value_or(nullptr)),
+        allocator_(std::move(allocator)) {}
 
   cudaStream_t stream() const { return stream_; }
+  // Where a launch goes that is now made.
+  cudaStream_t BeginWork() {
+    ++work_;
+    return queue_;
+  }
+  void set_patience(double seconds) { wait_.set_patience(std::chrono::duration<double>(seconds)); }
   void* scratch() const { return scratch_; }
   KernelError* kernel_error() const { return kernel_error_; }
 
   absl::Status Start() {
     DT_RETURN_IF_ERROR(MakeCurrent());
     if (has_own_stream_) DT_CUDA(cudaStreamCreateWithFlags, &stream_, cudaStreamNonBlocking);
+    queue_ = stream_;
     // Freed memory stays with the process, as the cpu device's does.
     DT_RETURN_IF_ERROR(KeepBytes(UINT64_MAX));
     DT_CUDA(cudaMallocAsync, &scratch_, kCudaScratchBytes, stream_);
@@ -53,12 +68,32 @@ class CudaDevice final : public Device {
       TakeBack();
       // There is nobody left to tell of errors. What is deferred may defer more.
       do Finish().IgnoreError();
-      while (!deferred_.empty());
-      gemm_.reset();
+      while (!deferred_.empty() && !works_on_);
     }
+    if (works_on_) {
+      Abandon();
+      return;
+    }
+    gemm_.reset();
     if (kernel_error_ != nullptr) cudaFreeHost(kernel_error_);
     if (scratch_ != nullptr) cudaFreeAsync(scratch_, stream_);
+    if (transfers_ != nullptr) cudaStreamDestroy(transfers_);
     if (has_own_stream_ && stream_ != nullptr) cudaStreamDestroy(stream_);
+  }
+
+  bool BeginTransfers(const DeviceEvent& begin) {
+    const auto* point = dynamic_cast<const CudaPoint*>(begin.state().get());
+    if (point == nullptr || point->work() == work_ || queue_ != stream_) return false;
+    const absl::Status status = StartTransfers(*point);
+    Fail(status);
+    return status.ok();
+  }
+  void EndTransfers() {
+    auto end = RecordPoint(queue_);
+    queue_ = stream_;
+    Fail(end.ok() ? MakeWait(stream_, **end) : end.status());
+    for (const auto& [data, bytes] : freed_) DoFree(data, bytes);
+    freed_.clear();
   }
 
  private:
@@ -75,12 +110,45 @@ class CudaDevice final : public Device {
     DT_RETURN_IF_ERROR(MakeCurrent());
     deferred_.Run();
     void* data = nullptr;
-    DT_CUDA(cudaMallocAsync, &data, bytes, stream_);
+    if (allocator_.allocate) {
+      data = allocator_.allocate(bytes, queue_);
+      if (data != nullptr) return data;
+      return absl::ResourceExhaustedError(
+          absl::StrCat("the program's allocator has no ", bytes, " bytes on GPU ", ordinal()));
+    }
+    DT_CUDA(cudaMallocAsync, &data, bytes, queue_);
     return data;
   }
-  void DoFree(void* data, int64_t) override {
+  void DoFree(void* data, int64_t bytes) override {
+    // What is launched in the other queue may still use it.
+    if (queue_ != stream_) {
+      freed_.emplace_back(data, bytes);
+      return;
+    }
     if (absl::Status status = MakeCurrent(); !status.ok()) return Fail(status);
+    if (allocator_.allocate) return allocator_.free(data, bytes, stream_);
     Fail(ToStatus(cudaFreeAsync(data, stream_), "cudaFreeAsync"));
+  }
+
+  absl::Status StartTransfers(const CudaPoint& begin) {
+    DT_RETURN_IF_ERROR(MakeCurrent());
+    if (transfers_ == nullptr) {
+      int least = 0, greatest = 0;
+      DT_CUDA(cudaDeviceGetStreamPriorityRange, &least, &greatest);
+      DT_CUDA(cudaStreamCreateWithPriority, &transfers_, cudaStreamNonBlocking, greatest);
+    }
+    DT_RETURN_IF_ERROR(MakeWait(transfers_, begin));
+    queue_ = transfers_;
+    return absl::OkStatus();
+  }
+  static absl::Status MakeWait(cudaStream_t stream, const CudaPoint& point) {
+    return ToStatus(cudaStreamWaitEvent(stream, point.get(), 0), "cudaStreamWaitEvent");
+  }
+
+  // The GPU works on, for ever perhaps: what it may touch stays. CUDA's calls would wait for it.
+  void Abandon() {
+    gemm_.release();
+    staging_.Leak();
   }
 
   // What the pool holds while the stream works on, what is in use among it.
@@ -107,21 +175,30 @@ class CudaDevice final : public Device {
   }
   absl::Status DoCopy(void* dst, const void* src, int64_t bytes) override {
     DT_RETURN_IF_ERROR(MakeCurrent());
-    return Launched(
-        ToStatus(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, stream_), "cudaMemcpyAsync"));
+    ++work_;
+    return Launched(CopyAny(dst, src, bytes));
+  }
+  absl::Status CopyAny(void* dst, const void* src, int64_t bytes) {
+    DT_ASSIGN_OR_RETURN(const bool from_host, PinnedStaging::IsPageable(src));
+    DT_ASSIGN_OR_RETURN(const bool to_host, PinnedStaging::IsPageable(dst));
+    if (from_host && !to_host) return staging_.ToGpu(dst, src, bytes, queue_);
+    if (to_host && !from_host) return staging_.ToHost(dst, src, bytes, queue_);
+    return ToStatus(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, queue_), "cudaMemcpyAsync");
   }
   absl::Status DoFill(void* dst, uint8_t value, int64_t bytes) override {
     DT_RETURN_IF_ERROR(MakeCurrent());
-    return Launched(ToStatus(cudaMemsetAsync(dst, value, bytes, stream_), "cudaMemsetAsync"));
+    ++work_;
+    return Launched(ToStatus(cudaMemsetAsync(dst, value, bytes, queue_), "cudaMemsetAsync"));
   }
   absl::Status DoGemm(const GemmProblem& gemm) override {
     DT_RETURN_IF_ERROR(MakeCurrent());
+    ++work_;
     absl::Status status = gemm_->Run(gemm);
     return absl::IsUnimplemented(status) ? status : Launched(status);
   }
 
   DeviceEvent DoRecord() override {
-    auto point = RecordPoint();
+    auto point = RecordPoint(queue_, work_);
     if (point.ok()) return DeviceEvent(*std::move(point));
     Fail(point.status());
     return DeviceEvent();
@@ -133,7 +210,8 @@ class CudaDevice final : public Device {
       return absl::OkStatus();
     }
     DT_RETURN_IF_ERROR(MakeCurrent());
-    return ToStatus(cudaStreamWaitEvent(stream_, point->get(), 0), "cudaStreamWaitEvent");
+    ++work_;
+    return MakeWait(queue_, *point);
   }
   absl::Status DoSynchronize() override {
     DT_RETURN_IF_ERROR(Finish());
@@ -141,10 +219,11 @@ class CudaDevice final : public Device {
   }
   absl::Status Finish() {
     const uint64_t end = deferred_.End();  // other threads defer on while this one waits
-    absl::Status status = MakeCurrent();
-    if (status.ok()) status = ToStatus(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+    auto point = RecordPoint(stream_);
+    const absl::Status status = point.ok() ? wait_.For(**point) : point.status();
+    works_on_ = absl::IsDeadlineExceeded(status);
     // The stream has done what it had then, or will never do anything again.
-    deferred_.RunBefore(end);
+    if (!works_on_) deferred_.RunBefore(end);
     return status;
   }
 
@@ -154,7 +233,7 @@ class CudaDevice final : public Device {
     int current = -1;  // GPU of a thread that may be none of ours
     cudaGetDevice(&current);
     std::function<bool()> is_done;  // null, until a wait for all, if it cannot be recorded
-    if (auto point = RecordPoint(); point.ok()) {
+    if (auto point = RecordPoint(stream_); point.ok()) {
       is_done = [point = *std::move(point)] { return point->reached(); };
     }
     deferred_.Push(std::move(is_done), std::move(fn));
@@ -162,37 +241,58 @@ class CudaDevice final : public Device {
     if (current >= 0) cudaSetDevice(current);
   }
 
-  absl::StatusOr<std::shared_ptr<CudaPoint>> RecordPoint() {
+  absl::StatusOr<std::shared_ptr<CudaPoint>> RecordPoint(cudaStream_t stream, uint64_t work = 0) {
     DT_RETURN_IF_ERROR(MakeCurrent());
-    return CudaPoint::Record(events_, stream_);
+    return CudaPoint::Record(events_, stream, work);
   }
 
   const bool has_own_stream_;
   cudaStream_t stream_;
+  cudaStream_t transfers_ = nullptr;              // from the first transfers on
+  cudaStream_t queue_ = nullptr;                  // the one of both that is given work
+  uint64_t work_ = 0;                             // how much the device was given
+  std::vector<std::pair<void*, int64_t>> freed_;  // since transfers began
+  const CudaAllocator allocator_;
+  bool works_on_ = false;  // after a wait that gave up
+  PolledWait wait_{*this};
   const std::shared_ptr<EventPool> events_ = std::make_shared<EventPool>();
+  PinnedStaging staging_{events_, wait_};
   void* scratch_ = nullptr;
   KernelError* kernel_error_ = nullptr;
   std::unique_ptr<CublasLtGemm> gemm_;
   DeferredQueue deferred_;
 };
 
+const CudaDevice& AsCuda(const Device& device) {
+  DT_REQUIRE(device.kind() == Device::Kind::kCuda, "cuda_device.h: the device is not a GPU");
+  return static_cast<const CudaDevice&>(device);
+}
+CudaDevice& AsCuda(Device& device) {
+  return const_cast<CudaDevice&>(AsCuda(std::as_const(device)));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Device>> MakeCudaDevice(int ordinal,
-                                                       std::optional<cudaStream_t> stream) {
+                                                       std::optional<cudaStream_t> stream,
+                                                       const CudaAllocator& allocator) {
   DT_ASSIGN_OR_RETURN(const int count, CountGpus());
   if (ordinal < 0 || ordinal >= count) {
     return absl::UnavailableError(
         absl::StrCat("there is no GPU ", ordinal, ": CUDA sees ", count, ", from 0 on"));
   }
-  auto device = std::make_unique<CudaDevice>(ordinal, stream);
+  if (static_cast<bool>(allocator.allocate) != static_cast<bool>(allocator.free)) {
+    return absl::InvalidArgumentError(
+        "MakeCudaDevice: an allocator needs both `allocate` and `free`, or neither");
+  }
+  auto device = std::make_unique<CudaDevice>(ordinal, stream, allocator);
   DT_RETURN_IF_ERROR(device->Start());
   return device;
 }
 
 absl::StatusOr<cudaStream_t> BeginCudaLaunch(Device& device) {
   DT_RETURN_IF_ERROR(device.failure());
-  const cudaStream_t stream = CudaStreamOf(device);
+  const cudaStream_t stream = AsCuda(device).BeginWork();
   absl::Status status = ToStatus(cudaSetDevice(device.ordinal()), "cudaSetDevice");
   device.Fail(status);
   if (!status.ok()) return status;
@@ -205,19 +305,21 @@ absl::Status EndCudaLaunch(Device& device, const char* kernel, int error) {
   return status;
 }
 
-cudaStream_t CudaStreamOf(const Device& device) {
-  DT_REQUIRE(device.kind() == Device::Kind::kCuda, "CudaStreamOf: the device is not a GPU");
-  return static_cast<const CudaDevice&>(device).stream();
+cudaStream_t CudaStreamOf(const Device& device) { return AsCuda(device).stream(); }
+
+void* CudaScratchOf(const Device& device) { return AsCuda(device).scratch(); }
+
+KernelError* CudaKernelErrorOf(const Device& device) { return AsCuda(device).kernel_error(); }
+
+void SetCudaPatience(Device& device, double seconds) { AsCuda(device).set_patience(seconds); }
+
+CudaTransfers::CudaTransfers(Device& device, const DeviceEvent& begin) {
+  if (device.kind() != Device::Kind::kCuda) return;
+  if (AsCuda(device).BeginTransfers(begin)) device_ = &device;
 }
 
-void* CudaScratchOf(const Device& device) {
-  DT_REQUIRE(device.kind() == Device::Kind::kCuda, "CudaScratchOf: the device is not a GPU");
-  return static_cast<const CudaDevice&>(device).scratch();
-}
-
-KernelError* CudaKernelErrorOf(const Device& device) {
-  DT_REQUIRE(device.kind() == Device::Kind::kCuda, "CudaKernelErrorOf: the device is not a GPU");
-  return static_cast<const CudaDevice&>(device).kernel_error();
+CudaTransfers::~CudaTransfers() {
+  if (device_ != nullptr) AsCuda(*device_).EndTransfers();
 }
 
 }  // namespace dtensor

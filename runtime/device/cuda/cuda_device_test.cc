@@ -191,6 +191,52 @@ TEST_F(CudaDeviceTest, PartsOfASumAreNotRounded) {
   EXPECT_EQ(static_cast<float>(sum[0]), 1);
 }
 
+// A chunk of the rows, as when a product begins before all of its operand is there.
+TEST_F(CudaDeviceTest, RowsHaveTheBitsThatTheyHaveInTheWhole) {
+  constexpr int64_t m = 128, n = 64, k = 96, rows = 16;
+  std::mt19937 random(5);
+  std::uniform_real_distribution<float> number(-1, 1);
+  const auto numbers = [&](int64_t rows, int64_t columns) {
+    std::vector<float> values(rows * columns);
+    for (float& value : values) value = number(random);
+    return FromHost<float>(*device_, values, {rows, columns}).value();
+  };
+  const Tensor a = numbers(m, k), b = numbers(k, n), whole = numbers(m, n), part = numbers(rows, n);
+  const auto multiply = [&](const Tensor& x, const Tensor& y) {
+    GemmProblem p = {DType::kF32, DType::kF32, 1, x.size(0), n, k};
+    p.a = {x.raw(), k, 1, 0};
+    p.b = {b.raw(), n, 1, 0};
+    p.c = {y.raw(), n, 1, 0};
+    ASSERT_THAT(device_->Gemm(p), IsOk());
+  };
+  multiply(a, whole);
+  for (int64_t first = 0; first < m; first += rows) {
+    multiply(a.Narrow(0, first, rows), part);
+    const auto expected = ToHost<float>(whole.Narrow(0, first, rows));
+    EXPECT_EQ(ToHost<float>(part).value(), expected.value());
+  }
+}
+
+// Each has a workspace of its own: TSan sees one that is shared.
+TEST_F(CudaDeviceTest, TwoDevicesMultiplyAtTheSameTime) {
+  DT_ASSERT_OK_AND_ASSIGN(const auto other, MakeCudaDevice(0));
+  const std::vector<float> ones(64 * 64, 1);
+  for (int round = 0; round < 4; ++round) {
+    std::vector<Tensor> results;
+    for (Device* device : {device_.get(), other.get()}) {
+      const Tensor a = FromHost<float>(*device, ones, {64, 64}).value();
+      results.push_back(FromHost<float>(*device, ones, {64, 64}).value());
+      GemmProblem p = {DType::kF32, DType::kF32, 1, 64, 64, 64};
+      p.a = p.b = {a.raw(), 64, 1, 0};
+      p.c = {results.back().raw(), 64, 1, 0};
+      ASSERT_THAT(device->Gemm(p), IsOk());
+    }
+    for (const Tensor& c : results) {
+      EXPECT_THAT(ToHost<float>(c), IsOkAndHolds(std::vector<float>(64 * 64, 64)));
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(DTypes, CudaProductTest,
                          testing::Values(DType::kF32, DType::kF64, DType::kBF16, DType::kF16),
                          [](const auto& info) { return std::string(ToString(info.param)); });

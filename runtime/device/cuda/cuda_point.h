@@ -4,6 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -49,13 +50,14 @@ class EventPool {
 // A failed GPU reports its error at once to whoever waits, so that all points are reached.
 class CudaPoint final : public DeviceEvent::State {
  public:
-  CudaPoint(std::shared_ptr<EventPool> pool, cudaEvent_t event)
-      : pool_(std::move(pool)), event_(event) {}
+  CudaPoint(std::shared_ptr<EventPool> pool, cudaEvent_t event, uint64_t work)
+      : pool_(std::move(pool)), event_(event), work_(work) {}
   ~CudaPoint() override { pool_->Give(event_); }
+  // `work`: what work() is to return.
   static absl::StatusOr<std::shared_ptr<CudaPoint>> Record(const std::shared_ptr<EventPool>& pool,
-                                                           cudaStream_t stream) {
+                                                           cudaStream_t stream, uint64_t work = 0) {
     DT_ASSIGN_OR_RETURN(const cudaEvent_t event, pool->Take());
-    auto point = std::make_shared<CudaPoint>(pool, event);
+    auto point = std::make_shared<CudaPoint>(pool, event, work);
     DT_CUDA(cudaEventRecord, event, stream);
     return point;
   }
@@ -66,10 +68,12 @@ class CudaPoint final : public DeviceEvent::State {
     return false;
   }
   cudaEvent_t get() const { return event_; }
+  uint64_t work() const { return work_; }  // how much the device had been given
 
  private:
   const std::shared_ptr<EventPool> pool_;
   const cudaEvent_t event_;
+  const uint64_t work_;
 };
 
 }  // namespace dtensor

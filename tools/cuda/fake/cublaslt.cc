@@ -44,9 +44,11 @@ struct Algorithm {
   uint64_t chosen_for;  // the digest of the operation and the layouts
   uint64_t workspace;
   uint32_t alignments[4];
-  bool rounds_parts;  // parts of a sum are added up in the result's type
+  bool in_parts;      // a sum is made in two
+  bool rounds_parts;  // which are added up in the result's type
 };
 
+constexpr uint64_t kMostInParts = 4096;  // elements of a result that would not fill a GPU
 constexpr uint32_t kInTheResult =
     CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE | CUBLASLT_REDUCTION_SCHEME_INPLACE;
 
@@ -186,15 +188,18 @@ double Sum(const Product& p, const Operands& x, int64_t batch, uint64_t row, uin
   return sum;
 }
 
-void Multiply(const Product& p, const Operands& x, bool rounds_parts) {
-  const uint64_t middle = rounds_parts ? p.k() / 2 : 0;
+void Multiply(const Product& p, const Operands& x, const Algorithm& algorithm) {
+  const uint64_t middle = algorithm.in_parts ? p.k() / 2 : 0;
+  const auto rounded = [&](double sum) {
+    if (algorithm.rounds_parts) return Rounded(p.d.type, sum);
+    return p.operation.compute == CUBLAS_COMPUTE_64F ? sum : static_cast<float>(sum);
+  };
   for (int64_t batch = 0; batch < p.d.batch; ++batch) {
     for (uint64_t column = 0; column < p.n(); ++column) {
       for (uint64_t row = 0; row < p.m(); ++row) {
         double sum = Sum(p, x, batch, row, column, middle, p.k());
-        if (rounds_parts) {
-          sum =
-              Rounded(p.d.type, sum) + Rounded(p.d.type, Sum(p, x, batch, row, column, 0, middle));
+        if (algorithm.in_parts) {
+          sum = rounded(rounded(sum) + rounded(Sum(p, x, batch, row, column, 0, middle)));
         }
         double result = x.alpha * sum;
         if (x.beta != 0) {
@@ -311,8 +316,9 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
   return status;
 }
 
-// One that uses all that the preference allows: the whole workspace, the alignment, and parts of
-// sums that are rounded to the result's type.
+// One that uses all that the preference allows: the whole workspace, the alignment, and sums in
+// parts, for small results if parts are kept apart, for all where they are rounded to the result's
+// type.
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t operation,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
@@ -324,8 +330,10 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   if (most < 1 || !product.Fits()) return CUBLAS_STATUS_INVALID_VALUE;
   if (!product.IsSupported()) return CUBLAS_STATUS_NOT_SUPPORTED;
   const auto wanted = Load<Preference>(preference);
-  Algorithm algorithm = {
-      product.Digest(), wanted.workspace, {}, (wanted.reductions & kInTheResult) != 0};
+  Algorithm algorithm = {product.Digest(), wanted.workspace};
+  algorithm.rounds_parts = (wanted.reductions & kInTheResult) != 0;
+  const bool is_small = product.m() * product.n() < kMostInParts;
+  algorithm.in_parts = algorithm.rounds_parts || (wanted.reductions != 0 && is_small);
   std::copy_n(wanted.alignments, 4, algorithm.alignments);
   results[0] = {};
   Store(&results[0].algo, algorithm);
@@ -367,7 +375,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
   const size_t touched = std::min<size_t>(algorithm.workspace, 4096);
   Enqueue(stream, [=] {
     if (touched > 0) std::memset(workspace, 0xFF, touched);
-    Multiply(product, operands, algorithm.rounds_parts);
+    Multiply(product, operands, algorithm);
   });
   return CUBLAS_STATUS_SUCCESS;
 }

@@ -68,6 +68,12 @@ class Memory {
     if (block == nullptr || block->gpu == kHost) Refuse(call, "it is not memory of a GPU");
     if (block->gpu != gpu) Refuse(call, "it is memory of another GPU");
   }
+  // The GPU, or kHost; -1 where nothing was allocated.
+  int PlaceOf(const void* data) {
+    std::lock_guard lock(mutex_);
+    const Block* const block = Find("", data, 0);
+    return block == nullptr ? -1 : block->gpu;
+  }
   ~Memory() {
     if (!blocks_.empty()) Refuse("at the end of the program", "memory was not freed");
   }
@@ -155,6 +161,16 @@ cudaError_t cudaFreeHost(void* data) {
   if (data == nullptr) return cudaSuccess;
   AllMemory().Take("cudaFreeHost", data, true);
   std::free(data);
+  return cudaSuccess;
+}
+
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* known, const void* data) {
+  const int place = AllMemory().PlaceOf(data);
+  *known = {};
+  known->type = place < 0        ? cudaMemoryTypeUnregistered
+                : place == kHost ? cudaMemoryTypeHost
+                                 : cudaMemoryTypeDevice;
+  known->device = place == kHost ? 0 : place;
   return cudaSuccess;
 }
 

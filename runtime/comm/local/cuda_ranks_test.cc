@@ -1,0 +1,104 @@
+// Ranks as threads that share GPUs.
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "dtensor/runtime/comm/local/run_ranks.h"
+#include "dtensor/runtime/core/index_set.h"
+#include "dtensor/runtime/device/cuda/cuda_device.h"
+#include "dtensor/runtime/device/cuda/testing/cuda_gate.h"
+#include "dtensor/runtime/device/tensor.h"
+#include "dtensor/runtime/kernels/indexed.h"
+#include "dtensor/runtime/testing/cuda_fixture.h"
+#include "dtensor/runtime/testing/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace dtensor {
+namespace {
+
+using CudaRanksTest = CudaTest;  // skipped where there is no GPU
+
+// Two ranks swap 16 elements.
+struct Swap {
+  Tensor mine, theirs;
+  std::vector<int> group = {0, 1};
+  std::vector<ReceiveBox> boxes;
+  ExchangePart part;
+  Collective collective;
+
+  static absl::StatusOr<std::unique_ptr<Swap>> Make(int rank, Device& device) {
+    auto swap = std::make_unique<Swap>();
+    const std::vector<float> values(16, 1.0f + rank);
+    DT_ASSIGN_OR_RETURN(swap->mine, FromHost<float>(device, values, {16}));
+    DT_ASSIGN_OR_RETURN(swap->theirs, FromHost<float>(device, std::vector<float>(16), {16}));
+    swap->boxes = {{.peers = {1 - rank}, .dims = {{.length = 16}}}};
+    swap->part = {.src = swap->mine, .dst = swap->theirs, .receives = swap->boxes};
+    swap->collective = {.op = "Swap", .group = swap->group, .digest = 1};
+    return swap;
+  }
+};
+
+// Asks until the other rank's values are there.
+absl::Status AwaitValue(Device& observer, const Tensor& tensor, float value) {
+  float seen = 0;
+  for (int i = 0; i < 2000; ++i) {
+    DT_RETURN_IF_ERROR(observer.CopyToHost(&seen, tensor.raw(), sizeof(seen)));
+    if (seen == value) return absl::OkStatus();
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return absl::DeadlineExceededError("the exchange waits for a kernel that it does not need");
+}
+
+// Both are held up by a kernel that was launched between the two halves, and yet their values arrive.
+// What is launched afterwards waits for the kernel and for the values.
+TEST_F(CudaRanksTest, AnExchangeRunsBesideKernels) {
+  DT_EXPECT_OK(RunLocalRanks(
+      2,
+      [](Communicator& communicator, Device& device) -> absl::Status {
+        CudaGate gate;
+        DT_ASSIGN_OR_RETURN(const auto swap, Swap::Make(communicator.rank(), device));
+        DT_ASSIGN_OR_RETURN(const auto observer, MakeCudaDevice(device.ordinal()));
+        DT_RETURN_IF_ERROR(communicator.Begin(swap->collective, {&swap->part, 1}));
+        DT_RETURN_IF_ERROR(gate.HoldUp(device));
+        DT_RETURN_IF_ERROR(communicator.Finish(swap->collective));
+        const float theirs = 2.0f - communicator.rank();
+        const absl::Status arrived = AwaitValue(*observer, swap->theirs, theirs);
+        gate.Open();
+        DT_RETURN_IF_ERROR(arrived);
+        DT_ASSIGN_OR_RETURN(const std::vector<float> values, ToHost<float>(swap->theirs));
+        return values == std::vector<float>(16, theirs) ? absl::OkStatus()
+                                                        : absl::InternalError("wrong values");
+      },
+      {.device = Device::Kind::kCuda}));
+}
+
+// A kernel finds it on the GPU, its rank is told when it waits, and all ranks are.
+TEST_F(CudaRanksTest, ABadIndexOnOneRankFailsTheWorld) {
+  std::vector<absl::Status> seen(3);
+  const absl::Status status = RunLocalRanks(
+      3,
+      [&](Communicator& communicator, Device& device) -> absl::Status {
+        const int rank = communicator.rank();
+        const std::vector<int32_t> ids = {0, rank == 1 ? 9 : 3};
+        DT_ASSIGN_OR_RETURN(const Tensor id, FromHost<int32_t>(device, ids, {2}));
+        DT_ASSIGN_OR_RETURN(const Tensor table,
+                            FromHost<float>(device, std::vector<float>(8), {4, 2}));
+        DT_ASSIGN_OR_RETURN(const Tensor y, Tensor::Empty(device, DType::kF32, {2, 2}));
+        DT_RETURN_IF_ERROR(kernels::Embedding(device, id, table, IndexSet::Interval(0, 4), 4, y));
+        DT_RETURN_IF_ERROR(device.Synchronize());
+        return seen[rank] = communicator.Barrier("the step's end");
+      },
+      {.device = Device::Kind::kCuda, .report = nullptr});
+  const absl::Status expected =
+      absl::OutOfRangeError("rank 1: Embedding: id 9 at position 1 is outside [0, 4)");
+  EXPECT_EQ(status, expected);
+  EXPECT_EQ(seen[0], expected);
+  EXPECT_EQ(seen[2], expected);
+}
+
+}  // namespace
+}  // namespace dtensor

@@ -1,0 +1,56 @@
+// Copies between a GPU and memory of the host that is not page-locked, by way of memory that is.
+#ifndef DTENSOR_RUNTIME_DEVICE_CUDA_PINNED_STAGING_H_
+#define DTENSOR_RUNTIME_DEVICE_CUDA_PINNED_STAGING_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dtensor/runtime/device/cuda/cuda_point.h"
+#include "dtensor/runtime/device/cuda/polled_wait.h"
+
+namespace dtensor {
+
+// CUDA's own copies of such memory block the host, where no failure of the world ends the wait.
+// Takes 2 x kSlotBytes of page-locked memory, from the first copy on. One thread's.
+class PinnedStaging {
+ public:
+  static constexpr int64_t kSlotBytes = int64_t{1} << 20;
+
+  // Requires: both outlive it.
+  PinnedStaging(const std::shared_ptr<EventPool>& events, const PolledWait& wait)
+      : events_(events), wait_(wait) {}
+  // The streams' work is done, or whoever destroys this gives it up with Leak().
+  ~PinnedStaging();
+  void Leak();
+
+  // Whether CUDA knows `data` as nothing but the host's.
+  static absl::StatusOr<bool> IsPageable(const void* data);
+
+  // Returns when `src` has been read; the GPU may yet have to.
+  absl::Status ToGpu(void* dst, const void* src, int64_t bytes, cudaStream_t stream);
+  // Returns when `dst` has been written. Waits for the stream. Errors: as PolledWait; then `dst` is
+  // written no more.
+  absl::Status ToHost(void* dst, const void* src, int64_t bytes, cudaStream_t stream);
+
+ private:
+  struct Slot {
+    void* data = nullptr;
+    std::shared_ptr<CudaPoint> used;  // null: it is free
+  };
+  // One that is free, whatever used it last.
+  absl::StatusOr<Slot*> NextSlot();
+  absl::Status Copy(Slot& slot, void* dst, const void* src, int64_t bytes, cudaStream_t stream);
+
+  const std::shared_ptr<EventPool>& events_;
+  const PolledWait& wait_;
+  Slot slots_[2];
+  int next_ = 0;
+};
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_RUNTIME_DEVICE_CUDA_PINNED_STAGING_H_
