@@ -53,8 +53,8 @@ absl::Status AwaitValue(Device& observer, const Tensor& tensor, float value) {
   return absl::DeadlineExceededError("the exchange waits for a kernel that it does not need");
 }
 
-// Both are held up by a kernel that was launched between the two halves, and yet their values arrive.
-// What is launched afterwards waits for the kernel and for the values.
+// Both are held up by a kernel that was launched between the two halves, and yet their values
+// arrive. What is launched afterwards waits for the kernel and for the values.
 TEST_F(CudaRanksTest, AnExchangeRunsBesideKernels) {
   DT_EXPECT_OK(RunLocalRanks(
       2,
@@ -75,6 +75,38 @@ TEST_F(CudaRanksTest, AnExchangeRunsBesideKernels) {
       },
       {.device = Device::Kind::kCuda}));
 }
+
+// Rank 1 reads what rank 0 has: the GPU of one of them is held up, and the other waits for it.
+// Returns what rank 1 saw.
+float WhatIsRead(int held_up) {
+  float seen = 0;
+  DT_EXPECT_OK(RunLocalRanks(
+      2,
+      [&](Communicator& communicator, Device& device) -> absl::Status {
+        const int rank = communicator.rank();
+        CudaGate gate;
+        DT_ASSIGN_OR_RETURN(auto swap, Swap::Make(rank, device));
+        if (rank == 0) swap->part.receives = {};
+        if (rank == held_up) DT_RETURN_IF_ERROR(gate.HoldUp(device));
+        if (rank == 0) DT_RETURN_IF_ERROR(device.FillBytes(swap->mine.raw(), 0, 64));
+        DT_RETURN_IF_ERROR(communicator.Exchange(swap->collective, {&swap->part, 1}));
+        // At once: who reads it has been waited for.
+        if (rank == 0) DT_RETURN_IF_ERROR(device.FillBytes(swap->mine.raw(), 0x40, 64));
+        if (rank == held_up) {
+          std::this_thread::sleep_for(
+              std::chrono::milliseconds(100));  // what does not wait is done
+          gate.Open();
+        }
+        DT_ASSIGN_OR_RETURN(const std::vector<float> values, ToHost<float>(swap->theirs));
+        if (rank == 1) seen = values[15];
+        return absl::OkStatus();
+      },
+      {.device = Device::Kind::kCuda}));
+  return seen;
+}
+
+TEST_F(CudaRanksTest, AReaderWaitsForWhatItReads) { EXPECT_EQ(WhatIsRead(0), 0); }
+TEST_F(CudaRanksTest, AWriterWaitsForWhoReads) { EXPECT_EQ(WhatIsRead(1), 0); }
 
 // A kernel finds it on the GPU, its rank is told when it waits, and all ranks are.
 TEST_F(CudaRanksTest, ABadIndexOnOneRankFailsTheWorld) {

@@ -17,11 +17,11 @@ namespace DTENSOR_EXPORT dtensor {
 
 struct KernelError;  // kernel_error.h
 
-// Memory of the program's own allocator, in a stream's order. Called on the device's thread, with its
-// GPU current; both are there, or neither.
+// Memory of the program's own allocator, in a stream's order. Called on the device's thread, with
+// its GPU current; both are there, or neither.
 struct CudaAllocator {
-  // Memory of this GPU, 256-byte aligned, for what is launched on `stream` from now on; nullptr where
-  // there is none. bytes > 0.
+  // Memory of this GPU, 256-byte aligned, for what is launched on `stream` from now on; nullptr
+  // where there is none. bytes > 0.
   std::function<void*(int64_t bytes, CUstream_st* stream)> allocate;
   // Takes it back, behind what `stream` has.
   std::function<void(void* data, int64_t bytes, CUstream_st* stream)> free;
@@ -30,9 +30,9 @@ struct CudaAllocator {
 // With `stream`, a stream of that GPU which the program has (null: CUDA's default one), all work of
 // the device goes there, in order with the program's own, and neither waits on the host. The stream
 // outlives the device and stays the program's to destroy. With `allocator`, tensors' memory is from
-// there, which must outlive them, and set_kept_bytes and Trim are its own business; else from CUDA's
-// pool. Errors: kUnavailable when the library was built without --config=cuda or there is no such
-// GPU; kInvalidArgument for half an allocator.
+// there, which must outlive them, and set_kept_bytes and Trim are its own business; else from
+// CUDA's pool. Errors: kUnavailable when the library was built without --config=cuda or there is no
+// such GPU; kInvalidArgument for half an allocator.
 //
 // Copies from and to memory of the host that is not page-locked go through memory that is: their
 // source has been read, and their destination written, when they return.
@@ -40,8 +40,8 @@ absl::StatusOr<std::unique_ptr<Device>> MakeCudaDevice(
     int ordinal, std::optional<CUstream_st*> stream = std::nullopt,
     const CudaAllocator& allocator = {});
 
-// How long the host still waits for the GPU once the device has failed: 10 s unless set. A kernel that
-// waits for a rank that is gone never ends; Synchronize() then returns, the memory of what was
+// How long the host still waits for the GPU once the device has failed: 10 s unless set. A kernel
+// that waits for a rank that is gone never ends; Synchronize() then returns, the memory of what was
 // launched stays where it is, for good, and nothing else of the device is freed. Requires: a cuda
 // device.
 void SetCudaPatience(Device& device, double seconds);

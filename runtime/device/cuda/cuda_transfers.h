@@ -7,13 +7,14 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// As long as one lives, what the device is given (launches, copies, fills, waits, points, memory; not
-// products) goes to a second queue of the GPU, of high priority. That queue begins at `begin`, a point
-// which this device recorded: so it runs beside what the device was given since, and neither may write
-// what the other touches. What is given afterwards comes behind both.
+// As long as one lives, what the device is given (launches, copies, fills, waits, points, memory;
+// not products) goes to a second queue of the GPU, of high priority. That queue begins at `begin`,
+// a point which this device recorded: so it runs beside what the device was given since, and
+// neither may write what the other touches. What is given afterwards comes behind both.
 //
-// Does nothing on other devices; nor where a cuda device was given nothing since `begin`, since there
-// is nothing to run beside. An error of CUDA fails the device. One at a time; the rank's thread.
+// Does nothing on other devices; nor where a cuda device was given nothing since `begin`, since
+// there is nothing to run beside. An error of CUDA fails the device. One at a time; the rank's
+// thread.
 class CudaTransfers {
  public:
   CudaTransfers(Device& device, const DeviceEvent& begin);

@@ -10,16 +10,16 @@
 
 namespace dtensor {
 
-// CUDA's own waits never return where a kernel waits for a rank that is gone. Whoever learns that the
-// world has failed fails the device (Device::Fail, any thread) and ends such kernels; a wait goes on
-// for `patience` after that, and then returns although the GPU works on.
+// CUDA's own waits never return where a kernel waits for a rank that is gone. Whoever learns that
+// the world has failed fails the device (Device::Fail, any thread) and ends such kernels; a wait
+// goes on for `patience` after that, and then returns although the GPU works on.
 class PolledWait {
  public:
   explicit PolledWait(const Device& device) : device_(device) {}
   void set_patience(std::chrono::duration<double> patience) { patience_ = patience; }
 
-  // Until the point is reached. Errors: CUDA's; kDeadlineExceeded, with the device's failure, when it
-  // gave up: then the work before the point may touch its memory at any time.
+  // Until the point is reached. Errors: CUDA's; kDeadlineExceeded, with the device's failure, when
+  // it gave up: then the work before the point may touch its memory at any time.
   absl::Status For(const CudaPoint& point) const;
 
  private:
