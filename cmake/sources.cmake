@@ -345,6 +345,7 @@ set(DTENSOR_DTENSOR_HEADERS
   runtime/device/cpu/shared_arena.h
   runtime/device/cuda/cuda_device.h
   runtime/device/cuda/cuda_transfers.h
+  runtime/device/cuda/gpus.h
   runtime/device/deferred/deferred_device.h
   runtime/device/device.h
   runtime/device/gemm.h

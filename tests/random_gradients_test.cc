@@ -23,6 +23,7 @@
 #include "dtensor/tensor/gather_again.h"
 #include "dtensor/tensor/gather_group.h"
 #include "dtensor/tensor/recompute.h"
+#include "dtensor/tensor/testing/suite_device.h"
 #include "dtensor/testing/all_layouts.h"
 #include "dtensor/testing/op_cases.h"
 #include "dtensor/testing/random_layouts.h"
@@ -280,6 +281,8 @@ void ExpectSame(const std::vector<std::vector<double>>& got,
 }
 
 void Try(const char* mesh_text, uint32_t first, int programs) {
+  RunOptions options;
+  options.device = SuiteDevice();
   DT_ASSERT_OK_AND_ASSIGN(const DeviceMesh mesh, DeviceMesh::Parse(mesh_text));
   std::vector<std::vector<std::vector<double>>> wanted;
   const DeviceMesh one;
@@ -290,17 +293,20 @@ void Try(const char* mesh_text, uint32_t first, int programs) {
     }
     return absl::OkStatus();
   }));
-  DT_ASSERT_OK(RunRanks(mesh.size(), [&](Context& context) -> absl::Status {
-    for (int i = 0; i < programs; ++i) {
-      Program program(context, mesh, first + 10 * i);
-      const auto got = program.Run();
-      const std::string what =
-          absl::StrCat(" of program ", first + 10 * i, " on ", mesh_text, program.text());
-      if (!got.ok()) return absl::InternalError(absl::StrCat(got.status().message(), what));
-      if (context.rank() == 0) ExpectSame(*got, wanted[i], what);
-    }
-    return absl::OkStatus();
-  }));
+  DT_ASSERT_OK(RunRanks(
+      mesh.size(),
+      [&](Context& context) -> absl::Status {
+        for (int i = 0; i < programs; ++i) {
+          Program program(context, mesh, first + 10 * i);
+          const auto got = program.Run();
+          const std::string what =
+              absl::StrCat(" of program ", first + 10 * i, " on ", mesh_text, program.text());
+          if (!got.ok()) return absl::InternalError(absl::StrCat(got.status().message(), what));
+          if (context.rank() == 0) ExpectSame(*got, wanted[i], what);
+        }
+        return absl::OkStatus();
+      },
+      options));
 }
 
 TEST(RandomGradients, AreThoseOfOneRank) {

@@ -22,6 +22,7 @@
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "dtensor/tensor/autograd.h"
 #include "dtensor/tensor/distributed_tensor.h"
+#include "dtensor/tensor/testing/suite_device.h"
 #include "dtensor/testing/random_layouts.h"
 #include "dtensor/tests/tracing/check_trace.h"
 #include "gtest/gtest.h"
@@ -425,7 +426,7 @@ void RunOne(TestRandom& random, Totals& totals) {
   const DeviceMesh mesh = MeshOf(mesh_text);
   const bool deferred = random.Below(4) == 0;
   RunOptions options;
-  options.device = deferred ? Device::Kind::kDeferred : Device::Kind::kCpu;
+  options.device = SuiteDevice(deferred ? Device::Kind::kDeferred : Device::Kind::kCpu);
   options.max_delay_us = deferred ? 5 : 0;
   const absl::Status status = RunRanks(
       mesh.size(),

@@ -191,7 +191,8 @@ TEST_F(CudaDeviceTest, PartsOfASumAreNotRounded) {
   EXPECT_EQ(static_cast<float>(sum[0]), 1);
 }
 
-// A chunk of the rows, less aligned than the whole, as when a product begins before all of its operand is there.
+// A chunk of the rows, less aligned than the whole, as when a product begins before all of its
+// operand is there.
 TEST_F(CudaDeviceTest, RowsHaveTheBitsThatTheyHaveInTheWhole) {
   constexpr int64_t m = 128, n = 64, k = 97, rows = 16;
   std::mt19937 random(5);
