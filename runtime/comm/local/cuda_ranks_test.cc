@@ -1,4 +1,5 @@
 // Ranks as threads that share GPUs.
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -80,6 +81,7 @@ TEST_F(CudaRanksTest, AnExchangeRunsBesideKernels) {
 // Returns what rank 1 saw.
 float WhatIsRead(int held_up) {
   float seen = 0;
+  std::atomic<bool> has_read = false;
   DT_EXPECT_OK(RunLocalRanks(
       2,
       [&](Communicator& communicator, Device& device) -> absl::Status {
@@ -93,12 +95,17 @@ float WhatIsRead(int held_up) {
         // At once: who reads it has been waited for.
         if (rank == 0) DT_RETURN_IF_ERROR(device.FillBytes(swap->mine.raw(), 0x40, 64));
         if (rank == held_up) {
-          std::this_thread::sleep_for(
-              std::chrono::milliseconds(100));  // what does not wait is done
+          // Time for what does not wait.
+          for (int i = 0; i < 40 && !has_read; ++i) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(10));
+          }
           gate.Open();
         }
         DT_ASSIGN_OR_RETURN(const std::vector<float> values, ToHost<float>(swap->theirs));
-        if (rank == 1) seen = values[15];
+        if (rank == 1) {
+          seen = values[15];
+          has_read = true;
+        }
         return absl::OkStatus();
       },
       {.device = Device::Kind::kCuda}));

@@ -130,15 +130,19 @@ TEST_F(CudaDeviceTest, AnErrorThatNobodyWaitedForIsDropped) {
 // Small integers, whose sums are exact, against the cpu device; twice, for the same bits.
 class CudaProductTest : public CudaDeviceTest, public testing::WithParamInterface<DType> {
  protected:
+  // With `pad` elements behind each row or column of an operand.
   template <typename T>
-  std::vector<T> Gemm(Device& device, bool a_columns, bool b_columns, int64_t batch) {
+  std::vector<T> Gemm(Device& device, bool a_columns, bool b_columns, int64_t batch, int64_t pad) {
     const int64_t m = 65, n = 34, k = 129;
-    const Tensor a = Numbers<T>(device, batch * m * k, 1), b = Numbers<T>(device, k * n, 2);
-    const Tensor c = Numbers<T>(device, batch * m * n, 3);
+    const int64_t a_leading = (a_columns ? m : k) + pad, b_leading = (b_columns ? k : n) + pad;
+    const int64_t a_size = a_leading * (a_columns ? k : m), c_size = m * (n + pad);
+    const Tensor a = Numbers<T>(device, batch * a_size, 1);
+    const Tensor b = Numbers<T>(device, b_leading * (b_columns ? n : k), 2);
+    const Tensor c = Numbers<T>(device, batch * c_size, 3);
     GemmProblem p = {GetParam(), GetParam(), batch, m, n, k};
-    p.a = {a.raw(), a_columns ? 1 : k, a_columns ? m : 1, m * k};
-    p.b = {b.raw(), b_columns ? 1 : n, b_columns ? k : 1, 0};
-    p.c = {c.raw(), n, 1, m * n};
+    p.a = {a.raw(), a_columns ? 1 : a_leading, a_columns ? a_leading : 1, a_size};
+    p.b = {b.raw(), b_columns ? 1 : b_leading, b_columns ? b_leading : 1, 0};
+    p.c = {c.raw(), n + pad, 1, c_size};
     p.accumulate = batch > 1;
     EXPECT_THAT(device.Gemm(p), IsOk());
     return ToHost<T>(c).value();
@@ -157,12 +161,12 @@ TEST_P(CudaProductTest, AgreesWithTheCpu) {
   VisitDType(GetParam(), [&](auto element) {
     using T = decltype(element);
     if constexpr (!std::is_same_v<T, bool>) {
-      for (int bits = 0; bits < 8; ++bits) {
+      for (int bits = 0; bits < 16; ++bits) {
         const bool a = bits & 1, b = bits & 2;
-        const int64_t batch = bits & 4 ? 3 : 1;
-        const auto expected = Gemm<T>(*cpu, a, b, batch);
+        const int64_t batch = bits & 4 ? 3 : 1, pad = bits & 8 ? 3 : 0;
+        const auto expected = Gemm<T>(*cpu, a, b, batch, pad);
         for (int i = 0; i < 2; ++i) {
-          const auto result = Gemm<T>(*device_, a, b, batch);
+          const auto result = Gemm<T>(*device_, a, b, batch, pad);
           ASSERT_EQ(result.size(), expected.size());
           for (size_t j = 0; j < result.size(); ++j) {
             ASSERT_EQ(static_cast<float>(result[j]), static_cast<float>(expected[j])) << bits;

@@ -205,6 +205,25 @@ TEST_F(CudaQueuesTest, WhatIsCopiedFromIsReadAtOnce) {
   }
 }
 
+// While the GPU is busy the host fills what staging there is, and waits for room.
+TEST_F(CudaQueuesTest, StagingIsReusedWhenTheGpuHasReadIt) {
+  constexpr int64_t n = 4 * kSlot;
+  CudaGate gate;
+  const Tensor t = Bytes(*device_, n);
+  std::vector<uint8_t> bytes(n);
+  for (int64_t i = 0; i < n; ++i) bytes[i] = static_cast<uint8_t>(i / kSlot + i % 7);
+  ASSERT_THAT(gate.HoldUp(*device_), IsOk());
+  std::thread opens([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    gate.Open();
+  });
+  EXPECT_THAT(device_->CopyFromHost(t.raw(), bytes.data(), n), IsOk());
+  opens.join();
+  std::vector<uint8_t> seen(n);
+  ASSERT_THAT(device_->CopyToHost(seen.data(), t.raw(), n), IsOk());
+  EXPECT_TRUE(seen == bytes);
+}
+
 TEST_F(CudaQueuesTest, PageLockedMemoryIsCopiedInTheQueuesOwnTime) {
   CudaGate gate;
   const Pinned words(64);
