@@ -139,6 +139,7 @@ set(DTENSOR_DTENSOR_SOURCES
   dtensor/tensor/tape_walk.cc
   dtensor/tensor/tensor_impl.cc
   dtensor/tensor/type_set.cc
+  dtensor/tensor/uninitialized.cc
   dtensor/trace/figure_text.cc
   dtensor/trace/trace.cc
   dtensor/trace/trace_file.cc
@@ -209,6 +210,7 @@ set(DTENSOR_DTENSOR_SOURCES
   runtime/io/file_system.cc
   runtime/io/read_file.cc
   runtime/io/safetensors.cc
+  runtime/io/safetensors_folder.cc
   runtime/io/safetensors_format.cc
   runtime/io/safetensors_header.cc
   runtime/io/safetensors_reader.cc
@@ -298,6 +300,7 @@ set(DTENSOR_DTENSOR_HEADERS
   dtensor/tensor/recompute.h
   dtensor/tensor/saved_memory.h
   dtensor/tensor/type_set.h
+  dtensor/tensor/uninitialized.h
   dtensor/tensor/work_scope.h
   dtensor/trace/figure_text.h
   dtensor/trace/trace.h
@@ -361,12 +364,14 @@ set(DTENSOR_DTENSOR_HEADERS
   runtime/io/file_system.h
   runtime/io/read_file.h
   runtime/io/safetensors.h
+  runtime/io/safetensors_folder.h
   runtime/io/safetensors_header.h
   runtime/io/safetensors_reader.h
   runtime/kernels/arguments/box_loop.h
   runtime/kernels/arguments/box_move.h
   runtime/kernels/arguments/elementwise_op.h
   runtime/kernels/arguments/norm_args.h
+  runtime/kernels/arguments/rope_frequency.h
   runtime/kernels/arguments/softmax_args.h
   runtime/kernels/arguments/strided_loop.h
   runtime/kernels/attention.h
@@ -406,6 +411,10 @@ set(DTENSOR_PARALLEL_PLANS_SOURCES
   dtensor/checkpoint/training_load.cc
   dtensor/checkpoint/training_names.cc
   dtensor/checkpoint/training_state.cc
+  dtensor/generation/generate.cc
+  dtensor/generation/sampling.cc
+  dtensor/hugging_face/load.cc
+  dtensor/hugging_face/save.cc
   dtensor/nn/adamw.cc
   dtensor/nn/bert.cc
   dtensor/nn/clip.cc
@@ -414,6 +423,7 @@ set(DTENSOR_PARALLEL_PLANS_SOURCES
   dtensor/nn/dropout_layer.cc
   dtensor/nn/gelu_mlp.cc
   dtensor/nn/gpt2.cc
+  dtensor/nn/kv_cache.cc
   dtensor/nn/layers.cc
   dtensor/nn/loss_scaler.cc
   dtensor/nn/lr_schedule.cc
@@ -458,6 +468,10 @@ set(DTENSOR_PARALLEL_PLANS_HEADERS
   dtensor/checkpoint/load.h
   dtensor/checkpoint/save.h
   dtensor/checkpoint/training_state.h
+  dtensor/generation/generate.h
+  dtensor/generation/sampling.h
+  dtensor/hugging_face/load.h
+  dtensor/hugging_face/save.h
   dtensor/layout/text_scanner.h
   dtensor/nn/adamw.h
   dtensor/nn/attention_module.h
@@ -467,6 +481,7 @@ set(DTENSOR_PARALLEL_PLANS_HEADERS
   dtensor/nn/dropout_layer.h
   dtensor/nn/gelu_mlp.h
   dtensor/nn/gpt2.h
+  dtensor/nn/kv_cache.h
   dtensor/nn/layers.h
   dtensor/nn/loss_scaler.h
   dtensor/nn/lr_schedule.h

@@ -188,7 +188,13 @@ namespace {
 absl::Status CheckOffset(const DistributedTensor& q, const DistributedTensor& k,
                          const AttentionOptions& options) {
   constexpr int64_t kMostPositions = int64_t{1} << 31;
-  const int64_t offset = *options.query_offset;
+  const int64_t first = options.query_offset.value_or(0);
+  int64_t offset = first;
+  for (const int64_t row : options.row_offsets) {
+    offset = std::max(offset, first + row);
+    if (row < 0) offset = row;
+    if (row < 0) break;
+  }
   const auto refuse = [&](absl::string_view why) {
     const Spec* const specs[] = {&q.spec(), &k.spec()};
     return InvalidArgument({"Attention: query_offset is ", absl::StrCat(offset), ": ", why,
@@ -208,6 +214,14 @@ bool MayStream(const DistributedTensor& q, const DistributedTensor& k, const Dis
   return is_split(q) && (is_split(k) || is_split(v));
 }
 
+absl::Status RowsInARing(const DistributedTensor& q, const DistributedTensor& k) {
+  const Spec* const specs[] = {&q.spec(), &k.spec()};
+  return InvalidArgument(
+      {"Attention: offsets of batch entries, where both sequences are sharded "
+       "(q, k: ",
+       SpecsText(specs), "); bring q to where its sequence is whole"});
+}
+
 absl::StatusOr<absl::InlinedVector<DistributedTensor, 2>> Results(const TensorOr& q,
                                                                   const TensorOr& k,
                                                                   const TensorOr& v,
@@ -219,11 +233,16 @@ absl::StatusOr<absl::InlinedVector<DistributedTensor, 2>> Results(const TensorOr
   const auto has_sequence = [](const TensorOr& x) {
     return x.ok() && x->defined() && x->spec().ndim() == 4;
   };
-  if (options.query_offset && has_sequence(q) && has_sequence(k) && has_sequence(v)) {
+  const bool in_rows = !options.row_offsets.empty();
+  if (in_rows) DT_RETURN_IF_ERROR(internal::CheckRowOffsets("Attention", *q, options.row_offsets));
+  if ((options.query_offset || in_rows) && has_sequence(q) && has_sequence(k) && has_sequence(v)) {
     DT_RETURN_IF_ERROR(CheckOffset(*q, *k, options));
-    if (!MayStream(*q, *k, *v)) {
+    const bool streams = MayStream(*q, *k, *v);
+    if (streams && in_rows) return RowsInARing(*q, *k);
+    if (!streams) {
       attrs.query_offset = 0;
-      values.offset = *options.query_offset;
+      values.offset = options.query_offset.value_or(0);
+      values.row_offsets = options.row_offsets;
     }
   }
   return DispatchAll(internal::kAttentionOp, {&q, &k, &v}, attrs, values);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "dtensor/attention/attention_plan.h"
@@ -53,6 +54,11 @@ struct AttentionOptions {
   // sequences are sharded. Unset: both sequences end together, query i at i + max(0, t - s), key j
   // at j + max(0, s - t).
   std::optional<int64_t> query_offset;
+  // For batches of sequences of unlike lengths: query i of batch entry r is at i + query_offset
+  // (unset: 0) + row_offsets[r], and key j at j. As many as batch entries, or none. Not
+  // differentiable: refused while the Context records, and where both sequences are sharded. Other
+  // offsets are no new decision.
+  std::vector<int64_t> row_offsets;
 };
 TensorOr Attention(const TensorOr& q, const TensorOr& k, const TensorOr& v,
                    const AttentionOptions& options);

@@ -28,6 +28,25 @@ const AttentionState& StateOf(const Decision& decision) {
   return static_cast<const AttentionState&>(*decision.state);
 }
 
+// The kernel on all queries; where batch entries have offsets of their own, on each by itself.
+absl::Status RunKernel(const OpCall& call, const Tensor& q, const Tensor& k, const Tensor& v,
+                       kernels::AttentionStep step, const Tensor& o, const Tensor& lse) {
+  const absl::Span<const int64_t> offsets = call.values.row_offsets;
+  if (offsets.empty()) {
+    return kernels::Attention(call.device(), q, k, v, step, nullptr, o, lse);
+  }
+  const IndexSet rows = call.OperandIndices(0, 0);
+  const IndexSet positions = step.q_positions, batches = step.dropout.batches;
+  for (int64_t r = 0; r < q.size(0); ++r) {
+    const auto row = [r](const Tensor& x) { return x.Narrow(0, r, 1); };
+    step.q_positions = positions.Shifted(offsets[rows.At(r)]);
+    step.dropout.batches = batches.Slice(r, r + 1);
+    DT_RETURN_IF_ERROR(
+        kernels::Attention(call.device(), row(q), row(k), row(v), step, nullptr, row(o), row(lse)));
+  }
+  return absl::OkStatus();
+}
+
 kernels::AttentionStep StepOf(const AttentionState& state, const CallValues& values) {
   kernels::AttentionStep step = state.step;
   step.dropout.seed = values.seed;
@@ -77,7 +96,7 @@ absl::Status ForwardMerged(const OpCall& call, const Inputs& in,
   DT_ASSIGN_OR_RETURN(const Tensor packed,
                       Tensor::Empty(device, lse.dtype(), {o.size(0), o.size(1), o.size(2), d + 1}));
   const kernels::AttentionPart mine = halves(packed);
-  DT_RETURN_IF_ERROR(kernels::Attention(device, in.q, in.k, in.v, step, nullptr, mine.o, mine.lse));
+  DT_RETURN_IF_ERROR(RunKernel(call, in.q, in.k, in.v, step, mine.o, mine.lse));
   DT_ASSIGN_OR_RETURN(const Tensor all, call.GatherShards("t", packed));
   std::vector<kernels::AttentionPart> parts;
   for (int64_t i = 0; i < all.size(0); ++i) {
@@ -131,7 +150,7 @@ absl::Status AttentionForward(const OpCall& call) {
                    call.context.communicator(), "Attention", o, lse);
   }
   if (state.merges) return ForwardMerged(call, in, step);
-  return kernels::Attention(device, in.q, in.k, in.v, step, nullptr, o, lse);
+  return RunKernel(call, in.q, in.k, in.v, step, o, lse);
 }
 
 // The kernels make all three gradients; those that nobody wants go to scratch memory.

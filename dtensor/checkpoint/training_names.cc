@@ -20,7 +20,8 @@ std::vector<NamedParameter> NamedParameters(Module& model) {
     const auto [at, is_new] = place.try_emplace(&parameter, all.size());
     if (is_new) all.emplace_back().parameter = &parameter;
     all[at->second].paths.push_back(path);
-    all[at->second].names.push_back(PartNames(path, parameter));
+    std::vector<std::string>& names = all[at->second].names.emplace_back();
+    for (StoredPart& part : StoredPartsOf(path, parameter)) names.push_back(std::move(part.name));
   });
   return all;
 }

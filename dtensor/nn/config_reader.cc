@@ -97,6 +97,11 @@ const ConfigReader::Value* ConfigReader::Find(absl::string_view name) const {
 
 bool ConfigReader::Has(absl::string_view name) const { return Find(name) != nullptr; }
 
+bool ConfigReader::IsNull(absl::string_view name) const {
+  const auto found = members_.find(name);
+  return found != members_.end() && std::holds_alternative<std::nullptr_t>(found->second);
+}
+
 bool ConfigReader::HasObject(absl::string_view name) {
   const Value* const value = Find(name);
   if (value == nullptr) return false;
@@ -145,6 +150,13 @@ int64_t ConfigReader::Size(absl::string_view name, int64_t if_missing, int64_t m
   const int64_t size = Get<int64_t>(name, if_missing, wanted);
   if (size < 1 || size > most) Refuse(name, wanted);
   return size;
+}
+
+int64_t ConfigReader::Count(absl::string_view name, int64_t if_missing) {
+  const std::string wanted = absl::StrCat("give a whole number from 0 to ", kMaxSize);
+  const int64_t count = Get<int64_t>(name, if_missing, wanted);
+  if (count < 0 || count > kMaxSize) Refuse(name, wanted);
+  return count;
 }
 
 double ConfigReader::Number(absl::string_view name, double if_missing) {

@@ -40,8 +40,12 @@ class ConfigReader {
   // one that has a member twice, and one that is nested more than 32 deep.
   static absl::StatusOr<ConfigReader> Parse(absl::string_view reader, absl::string_view text);
 
+  // Of the features of one head, which heads multiply.
+  static constexpr int64_t kMaxHeadDim = int64_t{1} << 20;
+
   // Whole, from 1 to `most`.
   int64_t Size(absl::string_view name, int64_t if_missing, int64_t most = kMaxSize);
+  int64_t Count(absl::string_view name, int64_t if_missing);  // whole, from 0 to kMaxSize
   // Finite and at least 0.
   double Number(absl::string_view name, double if_missing);
   double Probability(absl::string_view name, double if_missing);  // 0 <= p < 1
@@ -49,8 +53,9 @@ class ConfigReader {
   std::string Text(absl::string_view name, absl::string_view if_missing);
   // A name of gelu_mlp.h.
   GeluForm Gelu(absl::string_view name, absl::string_view if_missing);
-  bool Has(absl::string_view name) const;  // it is there, and not null
-  bool HasObject(absl::string_view name);  // the same; refuses what is no object
+  bool Has(absl::string_view name) const;     // it is there, and not null
+  bool IsNull(absl::string_view name) const;  // it is there, and null
+  bool HasObject(absl::string_view name);     // the same; refuses what is no object
 
   // A configuration of a model of this type, or of none, whose weights are not quantized. To be
   // asked first: another model's members mean other things.

@@ -36,6 +36,7 @@ class SelfAttention : public AttentionModule {
     AddChild("c_proj", &c_proj_);
     AddChild("resid_dropout", &resid_dropout_);
   }
+  KvCacheSlot* kv_cache_slot() override { return &slot_; }
 
  protected:
   TensorOr Forward(const DistributedTensor& x) override {
@@ -44,8 +45,11 @@ class SelfAttention : public AttentionModule {
     const Dims of_three = {batch, sequence, 3, heads_, dim / heads_};
     DT_ASSIGN_OR_RETURN(const std::vector<DistributedTensor> qkv,
                         SplitTensor(Reshape(c_attn_(x), of_three), 2, {1, 1, 1}));
-    const TensorOr mixed = Attention(Reshape(qkv[0], heads), Reshape(qkv[1], heads),
-                                     Reshape(qkv[2], heads), OptionsOf(x.context(), dropout_));
+    const TensorOr q = Reshape(qkv[0], heads), k = Reshape(qkv[1], heads);
+    const TensorOr v = Reshape(qkv[2], heads);
+    const TensorOr mixed = slot_.cache != nullptr
+                               ? slot_.cache->Attend(slot_, q, k, v, attention_options())
+                               : Attention(q, k, v, OptionsOf(x.context(), dropout_));
     return resid_dropout_(c_proj_(Reshape(mixed, x.shape())));
   }
 
@@ -54,6 +58,7 @@ class SelfAttention : public AttentionModule {
   const double dropout_;
   Conv1dLayer c_attn_, c_proj_;
   DropoutLayer resid_dropout_;
+  KvCacheSlot slot_;
 };
 
 class Mlp : public Module {
@@ -189,6 +194,12 @@ Gpt2::Gpt2(const Gpt2Config& config)
 
 Gpt2::~Gpt2() = default;
 
-TensorOr Gpt2::Forward(const DistributedTensor& ids) { return lm_head_((*body_)(ids)); }
+TensorOr Gpt2::Forward(const DistributedTensor& ids) {
+  DT_ASSIGN_OR_RETURN(DistributedTensor x, (*body_)(ids));
+  if (slot_.cache != nullptr) {
+    DT_ASSIGN_OR_RETURN(x, slot_.cache->LastTokens(x));
+  }
+  return lm_head_(x);
+}
 
 }  // namespace dtensor

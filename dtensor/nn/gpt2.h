@@ -21,6 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "dtensor/nn/kv_cache.h"
 #include "dtensor/nn/layers.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/runtime/core/export.h"
@@ -52,12 +53,14 @@ struct Gpt2Config {
 };
 
 // Token ids [batch, sequence] (i32 or i64), as positions 0 to sequence - 1, -> logits [batch,
-// sequence, vocab]. A sequence that is longer than there are positions is refused.
+// sequence, vocab]; with a cache (kv_cache.h) those of the last token alone. A sequence that is
+// longer than there are positions is refused.
 class Gpt2 : public Module {
  public:
   explicit Gpt2(const Gpt2Config& config);  // Requires: config.Validate().ok()
   ~Gpt2() override;
   const Gpt2Config& config() const { return config_; }
+  KvCacheSlot* kv_cache_slot() override { return &slot_; }
 
  protected:
   TensorOr Forward(const DistributedTensor& ids) override;
@@ -67,6 +70,7 @@ class Gpt2 : public Module {
   const Gpt2Config config_;
   std::unique_ptr<Body> body_;
   LinearLayer lm_head_;
+  KvCacheSlot slot_;
 };
 
 }  // namespace dtensor

@@ -1,5 +1,6 @@
 #include "dtensor/nn/layers.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -103,12 +104,34 @@ PositionEmbeddingLayer::PositionEmbeddingLayer(int64_t positions, int64_t dim, d
 }
 
 TensorOr PositionEmbeddingLayer::Forward(const DistributedTensor& x) {
-  if (x.ndim() != 3 || x.shape()[1] > weight_->shape[0]) {
+  const int64_t end = x.ndim() != 3            ? 0
+                      : slot_.cache != nullptr ? slot_.cache->positions().end
+                                               : x.shape()[1];
+  if (x.ndim() != 3 || end > weight_->shape[0]) {
     return InvalidArgument({"learned positions ", DimsToString(weight_->shape), " for ",
                             x.ToString(), ": tokens are [batch, sequence, features], of at most ",
-                            absl::StrCat(weight_->shape[0]), " a sequence; give shorter ones"});
+                            absl::StrCat(weight_->shape[0]), " a sequence, and here end at ",
+                            absl::StrCat(end), "; give shorter ones"});
   }
-  return Add(x, Slice(weight_->Value(), 0, 0, x.shape()[1]));
+  return Add(x, Rows(x));
+}
+
+TensorOr PositionEmbeddingLayer::Rows(const DistributedTensor& x) const {
+  const int64_t batch = x.shape()[0], s = x.shape()[1], last = weight_->shape[0] - 1;
+  const KvCache::Positions at =
+      slot_.cache != nullptr ? slot_.cache->positions() : KvCache::Positions();
+  if (at.rows.empty() && at.first + s <= last + 1) {
+    return Slice(weight_->Value(), 0, at.first, at.first + s);
+  }
+  // Rows that begin where they like, and padding behind the last position.
+  std::vector<int64_t> ids;
+  for (int64_t i = 0; i < batch * s; ++i) {
+    const int64_t first = at.rows.empty() ? at.first : at.rows[i / s];
+    ids.push_back(std::min(first + i % s, last));
+  }
+  return Embedding(
+      Distribute<int64_t>(x.context(), Layout::Replicated(x.mesh(), 2), {batch, s}, ids),
+      weight_->Value());
 }
 
 LayerNormLayer::LayerNormLayer(int64_t dim, double eps)

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "dtensor/nn/kv_cache.h"
 #include "dtensor/nn/module.h"
 #include "dtensor/runtime/core/export.h"
 
@@ -80,17 +81,23 @@ class EmbeddingLayer : public Module {
 };
 
 // x + the first rows of weight [positions, dim], one for each token of x [batch, sequence, dim]:
-// learned positions. A sequence that is longer than there are positions is refused.
+// learned positions; with a cache (kv_cache.h) those behind the tokens that it has. A sequence that
+// is longer than there are positions is refused.
 class PositionEmbeddingLayer : public Module {
  public:
   PositionEmbeddingLayer(int64_t positions, int64_t dim, double stddev);
   const ParameterPtr& weight() const { return weight_; }
+  KvCacheSlot* kv_cache_slot() override { return &slot_; }
 
  protected:
   TensorOr Forward(const DistributedTensor& x) override;
 
  private:
+  // Of each token of x.
+  TensorOr Rows(const DistributedTensor& x) const;
+
   const ParameterPtr weight_;
+  KvCacheSlot slot_;
 };
 
 // x / sqrt(mean(x^2) + eps) * weight over the last dimension.

@@ -30,6 +30,9 @@ constexpr ModelType kModelTypes[] = {
     {"bert", Make<BertModel, BertConfig>},
     {"gpt2", Make<Gpt2, Gpt2Config>},
     {"llama", Make<Transformer, TransformerConfig>},
+    {"mistral", Make<Transformer, TransformerConfig>},
+    {"qwen2", Make<Transformer, TransformerConfig>},
+    {"qwen3", Make<Transformer, TransformerConfig>},
 };
 
 absl::StatusOr<const ModelType*> FindType(absl::string_view text) {

@@ -20,9 +20,11 @@ namespace DTENSOR_EXPORT dtensor {
 
 // The model that "model_type" says, without memory:
 //
-//   bert    BertModel: ids and token types [batch, sequence] -> hidden states and the pooled one
-//   gpt2    Gpt2: ids [batch, sequence] -> logits [batch, sequence, vocab]
-//   llama   Transformer: the same
+//   bert                    BertModel: ids and token types [batch, sequence] -> hidden states and the
+//                           pooled one
+//   gpt2                    Gpt2: ids [batch, sequence] -> logits [batch, sequence, vocab]
+//   llama, mistral, qwen2,  Transformer: the same
+//   qwen3
 //
 // Errors: kInvalidArgument for text that is no JSON object, a model_type that is missing or
 // unknown, listing those that there are, and what FromJson of the model's configuration refuses.

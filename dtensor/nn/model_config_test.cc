@@ -68,6 +68,63 @@ TEST(TransformerConfig, ReadsRopeWhereNewFilesHaveIt) {
   EXPECT_EQ(config->rope_theta, 7.5);
 }
 
+TEST(TransformerConfig, ReadsBiasesAndHeadSizes) {
+  const auto config = TransformerConfig::FromJson(Llama(R"("attention_bias": true, "mlp_bias": true,
+                                           "head_dim": 16)"));
+  DT_ASSERT_OK(config);
+  EXPECT_TRUE(config->qkv_bias && config->o_bias && config->mlp_bias);
+  EXPECT_EQ(config->head_dim(), 16);
+  EXPECT_EQ(config->window, 0);
+}
+
+TEST(TransformerConfig, ReadsWhatLlamasKinHave) {
+  const auto mistral = TransformerConfig::FromJson(R"({"model_type": "mistral"})");
+  DT_ASSERT_OK(mistral);
+  EXPECT_EQ(mistral->window, 4096);
+  EXPECT_EQ(mistral->first_window_layer, 0);
+  EXPECT_EQ(mistral->kv_heads, 8);
+  EXPECT_EQ(mistral->hidden, 14336);
+  EXPECT_FALSE(mistral->qkv_bias);
+  const auto unbounded =
+      TransformerConfig::FromJson(R"({"model_type": "mistral", "sliding_window": null,
+                                      "num_key_value_heads": null})");
+  DT_ASSERT_OK(unbounded);
+  EXPECT_EQ(unbounded->window, 0);
+  EXPECT_EQ(unbounded->kv_heads, 32);
+  const auto qwen2 = TransformerConfig::FromJson(
+      R"({"model_type": "qwen2", "sliding_window": 7, "attention_bias": false})");
+  DT_ASSERT_OK(qwen2);
+  EXPECT_TRUE(qwen2->qkv_bias) << "whatever other members say";
+  EXPECT_FALSE(qwen2->o_bias);
+  EXPECT_EQ(qwen2->window, 0) << "there is one only where it is used";
+  const auto qwen3 = TransformerConfig::FromJson(
+      R"({"model_type": "qwen3", "sliding_window": 7, "use_sliding_window": true,
+          "max_window_layers": 0})");
+  DT_ASSERT_OK(qwen3);
+  EXPECT_TRUE(qwen3->qk_norm);
+  EXPECT_EQ(qwen3->head_dim(), 128);
+  EXPECT_EQ(qwen3->window, 7);
+  EXPECT_EQ(qwen3->first_window_layer, 0);
+}
+
+TEST(TransformerConfig, ReadsHowRopeIsScaled) {
+  const auto linear =
+      TransformerConfig::FromJson(Llama(R"("rope_scaling": {"type": "linear", "factor": 2})"));
+  DT_ASSERT_OK(linear);
+  EXPECT_EQ(linear->rope_scaling.factor, 2);
+  EXPECT_EQ(linear->rope_scaling.trained, 0);
+  const auto llama3 = TransformerConfig::FromJson(Llama(
+      R"("rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0,
+         "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+         "original_max_position_embeddings": 8192})"));
+  DT_ASSERT_OK(llama3);
+  EXPECT_EQ(llama3->rope_theta, 5e5);
+  EXPECT_EQ(llama3->rope_scaling.factor, 8);
+  EXPECT_EQ(llama3->rope_scaling.low, 1);
+  EXPECT_EQ(llama3->rope_scaling.high, 4);
+  EXPECT_EQ(llama3->rope_scaling.trained, 8192);
+}
+
 TEST(TransformerConfig, RefusesWhatItWouldGetWrong) {
   const auto refuses = [](absl::string_view member, absl::string_view name, absl::string_view why) {
     EXPECT_THAT(TransformerConfig::FromJson(Llama(member)),
@@ -75,16 +132,19 @@ TEST(TransformerConfig, RefusesWhatItWouldGetWrong) {
                               HasSubstr(why))))
         << member;
   };
-  refuses(R"("attention_bias": true)", "attention_bias", "no bias");
-  refuses(R"("mlp_bias": true)", "mlp_bias", "no bias");
   refuses(R"("hidden_act": "gelu")", "hidden_act", "is \"gelu\"");
-  refuses(R"("head_dim": 16)", "head_dim", "= 8 features");
+  refuses(R"("attention_bias": 1)", "attention_bias", "true or false");
+  refuses(R"("head_dim": 0)", "head_dim", "from 1 to");
   refuses(R"("attention_dropout": 0.1)", "attention_dropout", "set it to 0");
-  refuses(R"("rope_scaling": {"rope_type": "llama3", "factor": 8.0})", "rope_scaling.rope_type",
-          "not scaled");
-  refuses(R"("rope_scaling": {"type": "linear", "factor": 2})", "rope_scaling.type", "not scaled");
-  refuses(R"("rope_scaling": {"factor": 2})", "rope_scaling.factor", "not scaled");
-  refuses(R"("rope_parameters": {"rope_type": "yarn"})", "rope_parameters.rope_type", "not scaled");
+  refuses(R"("rope_scaling": {"rope_type": "llama3", "factor": 8.0})",
+          "rope_scaling.low_freq_factor", "missing; give a number above 0");
+  refuses(R"("rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4,
+              "high_freq_factor": 4, "original_max_position_embeddings": 9})",
+          "rope_scaling.high_freq_factor", "more than low_freq_factor");
+  refuses(R"("rope_scaling": {"type": "linear"})", "rope_scaling.factor", "above 0");
+  refuses(R"("rope_scaling": {"factor": 2})", "rope_scaling.factor", "how it scales");
+  refuses(R"("rope_parameters": {"rope_type": "yarn", "factor": 2})", "rope_parameters.rope_type",
+          "linear or llama3");
   refuses(R"("rope_theta": 0)", "rope_theta", "above 0");
   refuses(R"("rope_parameters": {"rope_theta": 0})", "rope_parameters.rope_theta", "is 0; give");
   refuses(R"("rope_scaling": "linear")", "rope_scaling", "give an object");

@@ -9,6 +9,7 @@
 #include "dtensor/ops/ops.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/tensor/gather_again.h"
+#include "dtensor/tensor/uninitialized.h"
 #include "dtensor/tensor/work_scope.h"
 
 namespace dtensor {
@@ -159,7 +160,9 @@ absl::Status Parameter::Materialize(Context& context, const Layout& layout, absl
                                     uint64_t seed) {
   DT_RETURN_IF_ERROR(Check(path));
   TensorOr made;
-  if (init.values != nullptr) {
+  if (init.none) {
+    made = Uninitialized(context, layout, shape, dtype);
+  } else if (init.values != nullptr) {
     made = OfValues(context, layout, *this);
   } else if (init.stddev > 0) {
     RandomOptions options;
@@ -376,6 +379,11 @@ absl::Status Module::Materialize(Context& context, const DeviceMesh& mesh, uint6
 
 void Module::SetTraining(bool on) {
   VisitModules([on](const std::string&, Module& module) { module.training_ = on; });
+}
+
+void Module::SkipFirstValues() {
+  VisitParameters(
+      [](const std::string&, Parameter& parameter) { parameter.init = ParameterInit::None(); });
 }
 
 void Module::SetDType(DType dtype) {

@@ -73,16 +73,20 @@
 namespace DTENSOR_EXPORT dtensor {
 
 struct AttentionOptions;  // attention.h
+struct KvCacheSlot;       // kv_cache.h
 
 // How a parameter starts: normal(0, stddev), or all one value, or these values: all of them,
 // row-major, the same on every rank, which keeps its shard. They are dropped when the parameter has
-// its memory.
+// its memory. Or not at all: who has it loaded afterwards (hugging_face/load.h, state_dict.h) saves
+// a pass over the memory, and what he forgets to load has any values.
 struct ParameterInit {
   double stddev = 0;
   double value = 0;
   std::shared_ptr<const std::vector<double>> values;
+  bool none = false;
   static ParameterInit Normal(double stddev) { return {stddev, 0, nullptr}; }
   static ParameterInit Constant(double value) { return {0, value, nullptr}; }
+  static ParameterInit None() { return {0, 0, nullptr, true}; }
   static ParameterInit Values(std::vector<double> values) {
     return {0, 0, std::make_shared<const std::vector<double>>(std::move(values))};
   }
@@ -223,6 +227,8 @@ class Module {
   absl::Status Materialize(Context& context, const DeviceMesh& mesh, uint64_t seed);
   // The type of all parameters. Requires: none is materialized.
   void SetDType(DType dtype);
+  // No parameter gets a first value: all are to be loaded.
+  void SkipFirstValues();
 
   // --- What it is.
   // In order of declaration.
@@ -231,6 +237,8 @@ class Module {
   const std::vector<std::string>& result_names() const { return results_; }
   // The options of the attention in its Forward, where it has one (attention_module.h); else null.
   virtual AttentionOptions* attention() { return nullptr; }
+  // Where it has part in decoding with a cache of keys and values (kv_cache.h); else null.
+  virtual KvCacheSlot* kv_cache_slot() { return nullptr; }
   // Its first path in the model that Materialize or SetPaths was called on; before, one that its
   // parents have given it so far.
   absl::string_view path() const { return path_; }

@@ -30,13 +30,6 @@ int64_t RowsOf(const Parameter& parameter) {
   return rows;
 }
 
-// [groups * rows, ...]
-Dims PartShape(const Parameter& parameter, const ParameterPart& part) {
-  Dims shape = parameter.shape;
-  shape[0] = shape[0] / RowsOf(parameter) * part.rows;
-  return shape;
-}
-
 // [groups, rows, ...] of [groups * rows, ...].
 Dims Grouped(const Dims& shape, int64_t rows) {
   Dims grouped = {shape[0] / rows, rows};
@@ -83,9 +76,8 @@ class Loader {
       found.push_back(at->second);
       return absl::OkStatus();
     };
-    if (parameter.parts.empty()) DT_RETURN_IF_ERROR(take(path, parameter.shape));
-    for (const ParameterPart& part : parameter.parts) {
-      DT_RETURN_IF_ERROR(take(PartPath(path, part), PartShape(parameter, part)));
+    for (const StoredPart& part : StoredPartsOf(path, parameter)) {
+      DT_RETURN_IF_ERROR(take(part.name, part.shape));
     }
     if (found_.contains(&parameter)) return absl::OkStatus();
     if (!missing.empty()) {
@@ -142,33 +134,36 @@ absl::Status VisitPaths(Module& model,
   return status;
 }
 
-// Of the part at `index`, or of the whole.
-Dims ShapeOf(const Parameter& parameter, size_t index) {
-  return parameter.parts.empty() ? parameter.shape : PartShape(parameter, parameter.parts[index]);
-}
-
 }  // namespace
 
-std::vector<std::string> PartNames(absl::string_view path, const Parameter& parameter) {
-  std::vector<std::string> names;
-  for (const ParameterPart& part : parameter.parts) names.push_back(PartPath(path, part));
-  if (names.empty()) names.emplace_back(path);
-  return names;
+std::vector<StoredPart> StoredPartsOf(absl::string_view path, const Parameter& parameter) {
+  const int64_t rows = parameter.shape.empty() ? 1 : parameter.shape[0];
+  if (parameter.parts.empty()) {
+    return {{std::string(path), parameter.shape, 0, rows, rows}};
+  }
+  std::vector<StoredPart> stored;
+  const int64_t group = RowsOf(parameter);
+  int64_t first = 0;
+  for (const ParameterPart& part : parameter.parts) {
+    Dims shape = parameter.shape;
+    shape[0] = shape[0] / group * part.rows;
+    stored.push_back({PartPath(path, part), std::move(shape), first, part.rows, group});
+    first += part.rows;
+  }
+  return stored;
 }
 
 TensorOr JoinParts(absl::string_view path, const Parameter& parameter, const StateDict& parts) {
   std::vector<DistributedTensor> found;
-  for (const std::string& name : PartNames(path, parameter)) {
-    const auto at = parts.find(name);
-    const Dims shape = ShapeOf(parameter, found.size());
-    if (at != parts.end() && at->second.defined() && at->second.shape() == shape) {
-      found.push_back(at->second);
-      continue;
-    }
+  for (const StoredPart& part : StoredPartsOf(path, parameter)) {
+    const auto at = parts.find(part.name);
     const bool is_there = at != parts.end() && at->second.defined();
-    return InvalidArgument({"JoinParts: ", name, " is ",
-                            is_there ? at->second.ToString() : "missing", ", and ", path,
-                            " needs it as ", DimsToString(shape)});
+    if (!is_there || at->second.shape() != part.shape) {
+      return InvalidArgument({"JoinParts: ", part.name, " is ",
+                              is_there ? at->second.ToString() : "missing", ", and ", path,
+                              " needs it as ", DimsToString(part.shape)});
+    }
+    found.push_back(at->second);
   }
   const NoGrad no_grad(found[0].context());
   return Join(parameter, found);
@@ -189,10 +184,9 @@ absl::StatusOr<StateDict> PartsOf(absl::string_view path, const Parameter& param
       const std::vector<DistributedTensor> grouped,
       SplitTensor(Reshape(tensor, Grouped(tensor.shape(), RowsOf(parameter))), 1, sizes));
   StateDict parts;
+  const std::vector<StoredPart> stored = StoredPartsOf(path, parameter);
   for (size_t i = 0; i < grouped.size(); ++i) {
-    const ParameterPart& part = parameter.parts[i];
-    DT_ASSIGN_OR_RETURN(parts[PartPath(path, part)],
-                        Reshape(grouped[i], PartShape(parameter, part)));
+    DT_ASSIGN_OR_RETURN(parts[stored[i].name], Reshape(grouped[i], stored[i].shape));
   }
   return parts;
 }

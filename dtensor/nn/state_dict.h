@@ -12,6 +12,7 @@
 #ifndef DTENSOR_NN_STATE_DICT_H_
 #define DTENSOR_NN_STATE_DICT_H_
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
@@ -20,11 +21,22 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "dtensor/nn/module.h"
+#include "dtensor/runtime/core/dims.h"
 #include "dtensor/runtime/core/export.h"
 
 namespace DTENSOR_EXPORT dtensor {
 
 using StateDict = std::map<std::string, DistributedTensor>;
+
+// The tensors that checkpoints have of the parameter at `path`, in the order of its parts; itself
+// where there are none. Rows of a part lie in the parameter, which is made of groups of `group`
+// rows, as `rows` from row `first` of each; where there are no parts, there is one group.
+struct StoredPart {
+  std::string name;
+  Dims shape;
+  int64_t first = 0, rows = 0, group = 0;
+};
+std::vector<StoredPart> StoredPartsOf(absl::string_view path, const Parameter& parameter);
 
 // The parameters and buffers, as they lie. What is no part is an alias, which sees later steps;
 // Redistribute or Cast what is to stay. No communication where parts lie within units. Errors:
@@ -36,9 +48,6 @@ absl::StatusOr<StateDict> StateDictOf(Module& model);
 // another shape; failures.
 absl::StatusOr<StateDict> PartsOf(absl::string_view path, const Parameter& parameter,
                                   const DistributedTensor& tensor);
-
-// The names of the parameter's parts, as ordered there, or its own path.
-std::vector<std::string> PartNames(absl::string_view path, const Parameter& parameter);
 
 // The reverse of PartsOf: a tensor of the parameter's shape from those of all its parts, which have
 // one type, wherever they lie. Collective. Errors: kInvalidArgument, naming it, for a part that is

@@ -16,6 +16,16 @@ int64_t GroupWidth(const TransformerConfig& config) {
   return config.heads / config.kv_heads * config.head_dim();
 }
 
+LinearLayer::Bias BiasIf(bool has) {
+  return has ? LinearLayer::Bias::kAdded : LinearLayer::Bias::kNone;
+}
+
+// Of the weight, and of the bias where there is one.
+void SetParts(const LinearLayer& layer, const std::vector<ParameterPart>& parts) {
+  layer.weight()->parts = parts;
+  if (layer.bias() != nullptr) layer.bias()->parts = parts;
+}
+
 }  // namespace
 
 int64_t TransformerConfig::mlp_hidden() const {
@@ -31,36 +41,54 @@ absl::Status TransformerConfig::Validate() const {
                                     {"heads", heads},
                                     {"kv_heads", kv_heads},
                                     {"hidden", hidden == 0 ? mlp_hidden() : hidden}}));
-  DT_RETURN_IF_ERROR(internal::CheckDivides(kModel, {"heads", heads}, {"dim", dim}));
+  for (const internal::NamedSize& size : {internal::NamedSize("head_size", head_size),
+                                          {"window", window},
+                                          {"first_window_layer", first_window_layer}}) {
+    if (size.second >= 0) continue;
+    return InvalidArgument(
+        {kModel, ": ", size.first, " is ", absl::StrCat(size.second), "; give 0 or more"});
+  }
+  if (head_size == 0) {
+    DT_RETURN_IF_ERROR(internal::CheckDivides(kModel, {"heads", heads}, {"dim", dim}));
+  }
   DT_RETURN_IF_ERROR(internal::CheckDivides(kModel, {"kv_heads", kv_heads}, {"heads", heads}));
   if (head_dim() % 2 == 0) return absl::OkStatus();
-  return InvalidArgument({kModel, ": dim / heads must be even, and is ", absl::StrCat(head_dim()),
+  return InvalidArgument({kModel, ": ", head_size > 0 ? "head_size" : "dim / heads",
+                          " must be even, and is ", absl::StrCat(head_dim()),
                           ": rotary embeddings turn pairs"});
 }
 
-GroupedQueryAttention::GroupedQueryAttention(const TransformerConfig& config)
+GroupedQueryAttention::GroupedQueryAttention(const TransformerConfig& config, int64_t layer)
     : heads_(config.heads),
       kv_heads_(config.kv_heads),
       head_dim_(config.head_dim()),
-      rope_theta_(config.rope_theta),
+      rope_{config.rope_theta, config.rope_scaling},
       o_(heads_ * head_dim_, config.dim, ResidualStddev(config.init_stddev, config.layers),
-         {.in = GroupWidth(config), .in_part = head_dim_}) {
+         {.in = GroupWidth(config), .in_part = head_dim_}, BiasIf(config.o_bias)) {
   const auto add = [&](const char* name, int64_t out, LinearLayer::Units units) {
-    projections_.push_back(
-        std::make_unique<LinearLayer>(config.dim, out, config.init_stddev, units));
+    projections_.push_back(std::make_unique<LinearLayer>(config.dim, out, config.init_stddev, units,
+                                                         BiasIf(config.qkv_bias)));
     AddChild(name, projections_.back().get());
   };
   if (config.fused_projections) {
     const int64_t group = GroupWidth(config) + 2 * head_dim_;
     add("qkv_proj", kv_heads_ * group, {.out = group});
-    projections_[0]->weight()->parts = {
-        {"q_proj", GroupWidth(config)}, {"k_proj", head_dim_}, {"v_proj", head_dim_}};
+    SetParts(*projections_[0],
+             {{"q_proj", GroupWidth(config)}, {"k_proj", head_dim_}, {"v_proj", head_dim_}});
   } else {
     add("q_proj", heads_ * head_dim_, {.out = GroupWidth(config), .out_part = head_dim_});
     add("k_proj", kv_heads_ * head_dim_, {.out = head_dim_});
     add("v_proj", kv_heads_ * head_dim_, {.out = head_dim_});
   }
   AddChild("o_proj", &o_);
+  for (const char* const name : {"q_norm", "k_norm"}) {
+    if (!config.qk_norm) continue;
+    norms_.push_back(std::make_unique<RmsNormLayer>(head_dim_, config.norm_eps));
+    AddChild(name, norms_.back().get());
+  }
+  if (config.window > 0 && layer >= config.first_window_layer) {
+    attention_options().mask = *AttentionMask::Window(config.window);
+  }
 }
 
 absl::StatusOr<std::vector<DistributedTensor>> GroupedQueryAttention::Project(
@@ -78,29 +106,39 @@ absl::StatusOr<std::vector<DistributedTensor>> GroupedQueryAttention::Project(
   std::vector<DistributedTensor> out;
   for (const TensorOr& one : qkv) {
     const int64_t heads = out.empty() ? heads_ : kv_heads_;
-    DT_ASSIGN_OR_RETURN(out.emplace_back(), Reshape(one, {batch, sequence, heads, head_dim_}));
+    TensorOr in_heads = Reshape(one, {batch, sequence, heads, head_dim_});
+    if (out.size() < norms_.size()) in_heads = (*norms_[out.size()])(in_heads);
+    DT_ASSIGN_OR_RETURN(out.emplace_back(), std::move(in_heads));
   }
   return out;
 }
 
 TensorOr GroupedQueryAttention::Forward(const DistributedTensor& x) {
   DT_ASSIGN_OR_RETURN(const std::vector<DistributedTensor> qkv, Project(x));
-  const TensorOr mixed =
-      Attention(Rope(qkv[0], rope_theta_), Rope(qkv[1], rope_theta_), qkv[2], attention_options());
+  RopeOptions rope = rope_;
+  if (slot_.cache != nullptr) {
+    rope.offset = slot_.cache->positions().first;
+    rope.row_offsets = slot_.cache->positions().rows;
+  }
+  const TensorOr q = Rope(qkv[0], rope), k = Rope(qkv[1], rope);
+  const TensorOr mixed = slot_.cache != nullptr
+                             ? slot_.cache->Attend(slot_, q, k, qkv[2], attention_options())
+                             : Attention(q, k, qkv[2], attention_options());
   return o_(Reshape(mixed, {x.shape()[0], x.shape()[1], heads_ * head_dim_}));
 }
 
 SwiGluMlp::SwiGluMlp(const TransformerConfig& config)
     : hidden_(config.mlp_hidden()),
-      down_(hidden_, config.dim, ResidualStddev(config.init_stddev, config.layers)) {
+      down_(hidden_, config.dim, ResidualStddev(config.init_stddev, config.layers), {},
+            BiasIf(config.mlp_bias)) {
   const auto add = [&](const char* name, int64_t out, LinearLayer::Units units) {
-    projections_.push_back(
-        std::make_unique<LinearLayer>(config.dim, out, config.init_stddev, units));
+    projections_.push_back(std::make_unique<LinearLayer>(config.dim, out, config.init_stddev, units,
+                                                         BiasIf(config.mlp_bias)));
     AddChild(name, projections_.back().get());
   };
   if (config.fused_projections) {
     add("gate_up_proj", 2 * hidden_, {.out_pieces = 2});
-    projections_[0]->weight()->parts = {{"gate_proj", hidden_}, {"up_proj", hidden_}};
+    SetParts(*projections_[0], {{"gate_proj", hidden_}, {"up_proj", hidden_}});
   } else {
     add("gate_proj", hidden_, {});
     add("up_proj", hidden_, {});
@@ -122,10 +160,10 @@ TensorOr SwiGluMlp::Forward(const DistributedTensor& x) {
   return down_(SiluMul(parts[0], parts[1]));
 }
 
-DecoderBlock::DecoderBlock(const TransformerConfig& config)
+DecoderBlock::DecoderBlock(const TransformerConfig& config, int64_t layer)
     : attention_norm_(config.dim, config.norm_eps),
       mlp_norm_(config.dim, config.norm_eps),
-      attention_(config),
+      attention_(config, layer),
       mlp_(config) {
   AddChild("input_layernorm", &attention_norm_);
   AddChild("self_attn", &attention_);
@@ -144,7 +182,7 @@ class Transformer::Body : public Module {
       : embedding_(config.vocab, config.dim, config.init_stddev),
         norm_(config.dim, config.norm_eps) {
     for (int64_t i = 0; i < config.layers; ++i) {
-      layers_.Append(std::make_unique<DecoderBlock>(config));
+      layers_.Append(std::make_unique<DecoderBlock>(config, i));
     }
     AddChild("embed_tokens", &embedding_);
     AddChild("layers", &layers_);
@@ -175,6 +213,12 @@ Transformer::Transformer(const TransformerConfig& config)
 
 Transformer::~Transformer() = default;
 
-TensorOr Transformer::Forward(const DistributedTensor& ids) { return lm_head_((*body_)(ids)); }
+TensorOr Transformer::Forward(const DistributedTensor& ids) {
+  DT_ASSIGN_OR_RETURN(DistributedTensor x, (*body_)(ids));
+  if (slot_.cache != nullptr) {
+    DT_ASSIGN_OR_RETURN(x, slot_.cache->LastTokens(x));
+  }
+  return lm_head_(x);
+}
 
 }  // namespace dtensor

@@ -1,10 +1,12 @@
-// A LLaMA: RMSNorm, rotary positions, grouped-query attention, SwiGLU. Names and shapes are those
-// of Hugging Face's LlamaForCausalLM, so a state dict goes in and out by name.
+// A LLaMA and its kin (Mistral, Qwen2, Qwen3, SmolLM2): RMSNorm, rotary positions, grouped-query
+// attention, SwiGLU. Names and shapes are those of Hugging Face's LlamaForCausalLM and its kin, so
+// a state dict goes in and out by name.
 //
 //   model.embed_tokens.weight                               [vocab, dim]
 //   model.layers.N.{input,post_attention}_layernorm.weight  [dim]
-//   model.layers.N.self_attn.{q,k,v,o}_proj.weight          [out, in]
-//   model.layers.N.mlp.{gate,up,down}_proj.weight           [out, in]
+//   model.layers.N.self_attn.{q,k,v,o}_proj.weight          [out, in], and .bias [out]
+//   model.layers.N.self_attn.{q,k}_norm.weight              [head_dim], where there are norms
+//   model.layers.N.mlp.{gate,up,down}_proj.weight           [out, in], and .bias [out]
 //   model.norm.weight                                       [dim]
 //   lm_head.weight                                          [vocab, dim], or embed_tokens.weight
 //
@@ -28,6 +30,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "dtensor/nn/attention_module.h"
+#include "dtensor/nn/kv_cache.h"
 #include "dtensor/nn/layers.h"
 #include "dtensor/runtime/core/export.h"
 
@@ -37,20 +40,28 @@ struct TransformerConfig {
   int64_t vocab = 256, dim = 128, layers = 4, heads = 8, kv_heads = 4;
   int64_t hidden = 0;  // of the MLP; 0 means 8/3 dim rounded down to a multiple of 64, at least 64
   double rope_theta = 10000, norm_eps = 1e-5;
+  RopeScaling rope_scaling;
   double init_stddev = 0.02;    // projections back to dim: stddev / sqrt(2 layers)
   bool tie_embeddings = false;  // the head's weight is the embedding's
   bool fused_projections = false;
+  int64_t head_size = 0;  // features of a head; 0 means dim / heads
+  bool qkv_bias = false, o_bias = false, mlp_bias = false;
+  bool qk_norm = false;  // each head's query and key pass an RMSNorm before they are rotated
+  // Layers from `first_window_layer` on see the last `window` tokens alone; 0: all.
+  int64_t window = 0, first_window_layer = 0;
 
-  // From Hugging Face's config.json of a llama. Errors: kInvalidArgument for text that is no JSON
-  // object, members that are no numbers in range, and what the model has no part for, by name:
-  // biases, another hidden_act, head_dim other than hidden_size / num_attention_heads, scaled
-  // rotary embeddings, dropout, quantized weights. Members that change no result are passed over.
+  // From Hugging Face's config.json of a llama, mistral, qwen2 or qwen3; without a model_type it is
+  // a llama's. Errors: kInvalidArgument for text that is no JSON object, members that are no
+  // numbers in range, and what the model has no part for, by name: another hidden_act, dropout,
+  // rotary embeddings that are scaled by another rule than "linear" or "llama3", quantized weights. Members that change no result are passed over,
+  // and so is a list layer_types: which layers have windows follows from sliding_window,
+  // use_sliding_window and max_window_layers, of which Hugging Face makes it.
   static absl::StatusOr<TransformerConfig> FromJson(absl::string_view text);
 
-  int64_t head_dim() const { return dim / heads; }
+  int64_t head_dim() const { return head_size > 0 ? head_size : dim / heads; }
   int64_t mlp_hidden() const;
-  // Errors: kInvalidArgument: sizes < 1, heads that do not divide dim, kv_heads that do not divide
-  // heads, an odd head_dim.
+  // Errors: kInvalidArgument: sizes < 1, heads that do not divide dim where no head_size is given,
+  // kv_heads that do not divide heads, an odd head_dim, a window or first layer of one below 0.
   absl::Status Validate() const;
 };
 
@@ -59,7 +70,8 @@ struct TransformerConfig {
 // unit, which is cut, between heads, only where there are more shards than key/value heads.
 class GroupedQueryAttention : public AttentionModule {
  public:
-  explicit GroupedQueryAttention(const TransformerConfig& config);
+  explicit GroupedQueryAttention(const TransformerConfig& config, int64_t layer = 0);
+  KvCacheSlot* kv_cache_slot() override { return &slot_; }
 
  protected:
   TensorOr Forward(const DistributedTensor& x) override;
@@ -69,8 +81,10 @@ class GroupedQueryAttention : public AttentionModule {
   // q [b, s, heads, head_dim], k and v.
   absl::StatusOr<std::vector<DistributedTensor>> Project(const DistributedTensor& x);
 
-  const double rope_theta_;
+  const RopeOptions rope_;
+  KvCacheSlot slot_;
   std::vector<std::unique_ptr<LinearLayer>> projections_;  // of q, k and v, or one of all
+  std::vector<std::unique_ptr<RmsNormLayer>> norms_;       // of q and k, or none
   LinearLayer o_;
 };
 
@@ -93,7 +107,7 @@ class SwiGluMlp : public Module {
 // x + attention(norm(x)), then x + mlp(norm(x)).
 class DecoderBlock : public Module {
  public:
-  explicit DecoderBlock(const TransformerConfig& config);
+  explicit DecoderBlock(const TransformerConfig& config, int64_t layer = 0);
 
  protected:
   TensorOr Forward(const DistributedTensor& x) override;
@@ -104,12 +118,14 @@ class DecoderBlock : public Module {
   SwiGluMlp mlp_;
 };
 
-// Token ids [batch, sequence] (i32 or i64) -> logits [batch, sequence, vocab].
+// Token ids [batch, sequence] (i32 or i64) -> logits [batch, sequence, vocab]; with a cache (kv_cache.h)
+// those of the last token alone.
 class Transformer : public Module {
  public:
   explicit Transformer(const TransformerConfig& config);  // Requires: config.Validate().ok()
   ~Transformer() override;
   const TransformerConfig& config() const { return config_; }
+  KvCacheSlot* kv_cache_slot() override { return &slot_; }
 
  protected:
   TensorOr Forward(const DistributedTensor& ids) override;
@@ -119,6 +135,7 @@ class Transformer : public Module {
   const TransformerConfig config_;
   std::unique_ptr<Body> body_;
   LinearLayer lm_head_;
+  KvCacheSlot slot_;
 };
 
 }  // namespace dtensor

@@ -8,34 +8,97 @@ namespace {
 
 using internal::ConfigReader;
 
+// What the classes of Hugging Face have where a file is silent, and what only some of them have.
+struct Kind {
+  absl::string_view type;
+  int64_t vocab, hidden, kv_heads;  // kv_heads of 0: as many as heads
+  int64_t head_dim;                 // 0: hidden_size / num_attention_heads
+  bool always_biased, may_be_biased, may_bias_mlp, qk_norm;
+  enum class Window { kNone, kAlways, kIfUsed } window;
+};
+constexpr Kind kKinds[] = {
+    {"llama", 32000, 11008, 0, 0, false, true, true, false, Kind::Window::kNone},
+    {"mistral", 32000, 14336, 8, 0, false, false, false, false, Kind::Window::kAlways},
+    {"qwen2", 151936, 22016, 32, 0, true, false, false, false, Kind::Window::kIfUsed},
+    {"qwen3", 151936, 22016, 32, 128, false, true, false, true, Kind::Window::kIfUsed},
+};
+
+const Kind& KindOf(ConfigReader& json) {
+  const std::string type = json.Text("model_type", "llama");
+  for (const Kind& kind : kKinds) {
+    if (kind.type != type) continue;
+    json.OnlyModel(kind.type);
+    return kind;
+  }
+  json.Refuse("model_type", "this reads the configuration of a llama, mistral, qwen2 or qwen3");
+  return kKinds[0];
+}
+
+void ReadBiases(ConfigReader& json, const Kind& kind, TransformerConfig& config) {
+  constexpr absl::string_view kAttention = "attention_bias", kMlp = "mlp_bias";
+  config.qkv_bias = kind.always_biased;
+  if (kind.may_be_biased) config.qkv_bias = config.o_bias = json.Flag(kAttention, false);
+  if (kind.may_bias_mlp) config.mlp_bias = json.Flag(kMlp, false);
+}
+
+void ReadWindow(ConfigReader& json, const Kind& kind, TransformerConfig& config) {
+  if (kind.window == Kind::Window::kNone || json.IsNull("sliding_window")) return;
+  if (kind.window == Kind::Window::kAlways) {
+    config.window = json.Size("sliding_window", 4096, int64_t{1} << 40);
+    return;
+  }
+  if (!json.Flag("use_sliding_window", false)) return;
+  config.window = json.Size("sliding_window", 4096, int64_t{1} << 40);
+  config.first_window_layer = json.Count("max_window_layers", 28);
+}
+
 // What changes the result, and is not there.
-void RefuseOthers(ConfigReader& json, const TransformerConfig& config) {
+void RefuseOthers(ConfigReader& json) {
   json.OnlyText("hidden_act", "silu", "the MLP is SwiGLU, of silu");
-  json.OnlyFlag("attention_bias", false, "projections of attention have no bias");
-  json.OnlyFlag("mlp_bias", false, "projections of the MLP have no bias");
   if (json.Probability("attention_dropout", 0) > 0) {
     json.Refuse("attention_dropout", "attention has no dropout; set it to 0");
   }
-  const int64_t head_dim = json.Size("head_dim", config.head_dim());
-  if (head_dim != config.head_dim()) {
-    json.Refuse("head_dim", absl::StrCat("heads have hidden_size / num_attention_heads = ",
-                                         config.head_dim(), " features"));
+}
+
+// Above 0. A missing one has none of Hugging Face's defaults.
+double Factor(ConfigReader& json, absl::string_view group, absl::string_view member) {
+  const std::string name = absl::StrCat(group, member);
+  const double number = json.Number(name, 0);
+  if (number == 0) json.Refuse(name, "give a number above 0");
+  return number;
+}
+
+RopeScaling ReadScaling(ConfigReader& json) {
+  RopeScaling scaling;
+  for (const absl::string_view group : {"rope_scaling", "rope_parameters"}) {
+    if (!json.HasObject(group)) continue;
+    json.Never(absl::StrCat(group, ".partial_rotary_factor"), "whole heads are rotated");
+    const std::string newer = absl::StrCat(group, ".rope_type"),
+                      older = absl::StrCat(group, ".type");
+    const std::string& name = json.Has(newer) ? newer : older;
+    const std::string type = json.Text(name, "default");
+    if (type == "default") {
+      json.Never(absl::StrCat(group, ".factor"), "say by rope_type how it scales");
+      continue;
+    }
+    scaling.factor = Factor(json, group, ".factor");
+    if (type == "linear") continue;
+    if (type != "llama3") {
+      json.Refuse(name, "rotary embeddings are scaled as linear or llama3 has it, or not at all");
+      continue;
+    }
+    scaling.low = Factor(json, group, ".low_freq_factor");
+    scaling.high = Factor(json, group, ".high_freq_factor");
+    scaling.trained = Factor(json, group, ".original_max_position_embeddings");
+    if (scaling.low >= scaling.high) {
+      json.Refuse(absl::StrCat(group, ".high_freq_factor"), "give more than low_freq_factor");
+    }
   }
+  return scaling;
 }
 
 // The base of rotary embeddings, which newer files have in an object of its own.
 double RopeTheta(ConfigReader& json) {
-  for (const absl::string_view group : {"rope_scaling", "rope_parameters"}) {
-    if (!json.HasObject(group)) continue;
-    for (const absl::string_view member : {".rope_type", ".type"}) {
-      json.OnlyText(absl::StrCat(group, member), "default",
-                    "rotary embeddings are not scaled; positions beyond those that the model was "
-                    "trained on have other angles");
-    }
-    // Of the older form, which has no default.
-    json.Never(absl::StrCat(group, ".factor"), "rotary embeddings are not scaled");
-    json.Never(absl::StrCat(group, ".partial_rotary_factor"), "whole heads are rotated");
-  }
   constexpr absl::string_view kInside = "rope_parameters.rope_theta";
   const absl::string_view name = json.Has(kInside) ? kInside : "rope_theta";
   const double theta = json.Number(name, 10000);
@@ -47,21 +110,29 @@ double RopeTheta(ConfigReader& json) {
 
 absl::StatusOr<TransformerConfig> TransformerConfig::FromJson(absl::string_view text) {
   DT_ASSIGN_OR_RETURN(ConfigReader json, ConfigReader::Parse("TransformerConfig", text));
-  json.OnlyModel("llama");
+  const Kind& kind = KindOf(json);
   TransformerConfig config;
-  config.vocab = json.Size("vocab_size", 32000);
+  config.vocab = json.Size("vocab_size", kind.vocab);
   config.dim = json.Size("hidden_size", 4096);
   config.layers = json.Size("num_hidden_layers", 32, ConfigReader::kMaxLayers);
   config.heads = json.Size("num_attention_heads", 32);
-  config.kv_heads = json.Size("num_key_value_heads", config.heads);
-  config.hidden = json.Size("intermediate_size", 11008);
+  const bool as_heads = kind.kv_heads == 0 || json.IsNull("num_key_value_heads");
+  config.kv_heads = json.Size("num_key_value_heads", as_heads ? config.heads : kind.kv_heads);
+  config.hidden = json.Size("intermediate_size", kind.hidden);
   config.norm_eps = json.Number("rms_norm_eps", 1e-6);
   config.init_stddev = json.Number("initializer_range", 0.02);
   config.tie_embeddings = json.Flag("tie_word_embeddings", false);
+  config.qk_norm = kind.qk_norm;
+  if (kind.head_dim > 0 || json.Has("head_dim")) {
+    config.head_size = json.Size("head_dim", kind.head_dim, ConfigReader::kMaxHeadDim);
+  }
+  config.rope_scaling = ReadScaling(json);
   config.rope_theta = RopeTheta(json);
+  ReadBiases(json, kind, config);
+  ReadWindow(json, kind, config);
   DT_RETURN_IF_ERROR(json.status());
   DT_RETURN_IF_ERROR(config.Validate());
-  RefuseOthers(json, config);
+  RefuseOthers(json);
   DT_RETURN_IF_ERROR(json.status());
   return config;
 }

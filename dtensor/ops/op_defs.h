@@ -123,7 +123,10 @@ absl::Span<const OpDef* const> EmbeddingOps();
 // rope.cc
 struct RopeAttrs {
   double theta = 0;
-  auto fields() const { return std::tie(theta); }
+  RopeScaling scaling;
+  auto fields() const {
+    return std::tie(theta, scaling.factor, scaling.low, scaling.high, scaling.trained);
+  }
 };
 absl::Span<const OpDef* const> RopeOps();
 

@@ -159,6 +159,24 @@ TensorOr Embedding(const TensorOr& ids, const TensorOr& table);
 // global ones (rotate-half): "b t h d! -> b t h d!". d is even, theta > 0, 0 <= offset < 2^40.
 // Another offset, as each step of decoding has, is no new decision.
 TensorOr Rope(const TensorOr& x, double theta, int64_t offset = 0);
+// With more to say. Frequencies are slowed down where a model was made for more positions than it
+// was trained on first: Hugging Face's "linear" where `trained` is 0, else its "llama3", whose
+// low_freq_factor, high_freq_factor and original_max_position_embeddings these are.
+struct RopeScaling {
+  double factor = 1;         // 1: none
+  double low = 1, high = 4;  // low < high
+  double trained = 0;
+};
+// Token i of batch entry r is at position i + offset + row_offsets[r], where there are any: as many
+// as entries, for a batch of sequences of unlike lengths. Those are not differentiable, and refused
+// while the Context records. They, too, are no new decision.
+struct RopeOptions {
+  double theta = 10000;
+  RopeScaling scaling;
+  int64_t offset = 0;
+  std::vector<int64_t> row_offsets;
+};
+TensorOr Rope(const TensorOr& x, const RopeOptions& options);
 // -log softmax(logits)[target] for each token: "... v^, ... -> ...", f32 (f64 for f64 logits). A
 // sharded v costs one all-gather of three numbers a token and shard. Logits are floats, targets i32
 // or i64 with one for each row of logits; `ignore` counts as 0. Another target outside [0, v) is a

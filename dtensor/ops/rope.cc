@@ -1,4 +1,7 @@
 // Rope: each rank rotates by the global positions that it holds.
+#include <algorithm>
+#include <cmath>
+
 #include "absl/strings/str_cat.h"
 #include "dtensor/ops/op_defs.h"
 #include "dtensor/ops/ops.h"
@@ -20,10 +23,24 @@ absl::Status RopeCheck(Specs operands, AttrsView attrs) {
     return InvalidArgument({"Rope: the last dimension must be even, to rotate its halves (",
                             SpecsText(operands), "); choose an even head size"});
   }
-  const double theta = attrs.as<RopeAttrs>().theta;
-  if (theta > 0) return absl::OkStatus();
-  return InvalidArgument(
-      {"Rope: theta must be positive, got ", absl::StrCat(theta), "; 10000 is usual"});
+  const auto& [theta, scaling] = attrs.as<RopeAttrs>();
+  if (!(theta > 0)) {
+    return InvalidArgument(
+        {"Rope: theta must be positive, got ", absl::StrCat(theta), "; 10000 is usual"});
+  }
+  const auto& [factor, low, high, trained] = scaling;
+  if (factor > 0 && low < high && trained >= 0 && std::isfinite(factor + low + high + trained)) {
+    return absl::OkStatus();
+  }
+  return InvalidArgument({"Rope: scaling by ", absl::StrCat(factor), ", low ", absl::StrCat(low),
+                          ", high ", absl::StrCat(high), ", trained ", absl::StrCat(trained),
+                          "; take a factor above 0, low < high and trained >= 0"});
+}
+
+template <typename Call>
+kernels::RopeBase BaseOf(const Call& call) {
+  const auto& [theta, scaling] = call.template attrs<RopeAttrs>();
+  return {theta, scaling.factor, scaling.low, scaling.high, scaling.trained};
 }
 
 // The positions of this rank's tokens.
@@ -34,14 +51,25 @@ IndexSet Positions(const Call& call) {
 }
 
 absl::Status RopeForward(const OpCall& call) {
-  return kernels::Rope(call.device(), call.operands[0], Positions(call),
-                       call.attrs<RopeAttrs>().theta, /*inverse=*/false, call.results[0]);
+  const Tensor &x = call.operands[0], &y = call.results[0];
+  const IndexSet positions = Positions(call);
+  const absl::Span<const int64_t> offsets = call.values.row_offsets;
+  if (offsets.empty()) {
+    return kernels::Rope(call.device(), x, positions, BaseOf(call), /*inverse=*/false, y);
+  }
+  const IndexSet rows = call.OperandIndices(0, 0);
+  for (int64_t r = 0; r < x.size(0); ++r) {
+    DT_RETURN_IF_ERROR(kernels::Rope(call.device(), x.Narrow(0, r, 1),
+                                     positions.Shifted(offsets[rows.At(r)]), BaseOf(call),
+                                     /*inverse=*/false, y.Narrow(0, r, 1)));
+  }
+  return absl::OkStatus();
 }
 
 // A rotation's transpose is its inverse.
 absl::Status RopeBackward(const GradCall& call) {
-  return kernels::Rope(call.device(), call.result_gradients[0], Positions(call),
-                       call.attrs<RopeAttrs>().theta, /*inverse=*/true, call.gradients[0]);
+  return kernels::Rope(call.device(), call.result_gradients[0], Positions(call), BaseOf(call),
+                       /*inverse=*/true, call.gradients[0]);
 }
 
 const OpDef kRopeOp = {
@@ -69,6 +97,25 @@ TensorOr Rope(const TensorOr& x, double theta, int64_t offset) {
                             "; give an offset of 0 or more, below 2^40"});
   }
   return Dispatch(internal::kRopeOp, {&x}, internal::RopeAttrs{theta}, {.offset = offset});
+}
+
+TensorOr Rope(const TensorOr& x, const RopeOptions& options) {
+  const auto& [theta, scaling, offset, row_offsets] = options;
+  int64_t least = 0, most = 0;
+  for (const int64_t row : row_offsets) {
+    least = std::min(least, row);
+    most = std::max(most, row);
+  }
+  if (least < 0 || offset < 0 || offset >= internal::kMaxPosition - most) {
+    return InvalidArgument({"Rope: no positions are ", absl::StrCat(offset + least), " to ",
+                            absl::StrCat(offset + most),
+                            "; give offsets of 0 or more, below 2^40 in all"});
+  }
+  if (x.ok() && x->defined()) {
+    DT_RETURN_IF_ERROR(internal::CheckRowOffsets("Rope", *x, row_offsets));
+  }
+  return Dispatch(internal::kRopeOp, {&x}, internal::RopeAttrs{theta, scaling},
+                  {.offset = offset, .row_offsets = row_offsets});
 }
 
 }  // namespace dtensor

@@ -36,6 +36,9 @@ struct CallValues {
   uint64_t seed = 0;   // of random operators
   double scalar = 0;   // of Scale, AddScalar and Pow; the probability of Dropout
   int64_t offset = 0;  // of Slice, Rope and Attention's queries
+  // More of Rope and Attention, for each batch entry, by its global index; or none. Of calls that
+  // are not recorded: they need not outlive the call.
+  absl::Span<const int64_t> row_offsets = {};
 };
 
 // "[8, 4] f32 on ["tp"=2] as [tp] [], [4] f32 on ...": for messages.

@@ -32,6 +32,19 @@ absl::StatusOr<int> CheckedDim(absl::string_view op, const Spec& spec, int dim) 
                           absl::StrCat(spec.ndim() - 1)});
 }
 
+absl::Status CheckRowOffsets(absl::string_view op, const DistributedTensor& x,
+                             absl::Span<const int64_t> offsets) {
+  if (offsets.empty()) return absl::OkStatus();
+  const int64_t rows = x.ndim() > 0 ? x.shape()[0] : 0;
+  if (static_cast<int64_t>(offsets.size()) != rows) {
+    return InvalidArgument({op, ": there are ", absl::StrCat(offsets.size()),
+                            " offsets for the batch of ", x.ToString(), "; give one for each"});
+  }
+  if (!x.context().recording()) return absl::OkStatus();
+  return InvalidArgument({op, ": offsets of batch entries have no gradient (", x.ToString(),
+                          "); call it where nothing is recorded (NoGrad)"});
+}
+
 TensorOr Itself(const TensorOr& x) {
   if (x->context().recording()) return x;
   DistributedTensor unrecorded = x->Detach();

@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -65,10 +66,13 @@ class HeaderText {
     return absl::OkStatus();
   }
 
-  // Padded, so that tensors are aligned.
-  std::string Text() const {
-    std::string text = absl::StrCat("{", text_, "}");
-    text.resize((text.size() + 7) / 8 * 8, ' ');
+  int64_t data_bytes() const { return end_; }
+  // Behind its length; padded, so that tensors are aligned.
+  std::string WithLength() const {
+    const uint64_t length = (text_.size() + 2 + 7) / 8 * 8;
+    std::string text(reinterpret_cast<const char*>(&length), sizeof(length));
+    absl::StrAppend(&text, "{", text_, "}");
+    text.resize(sizeof(length) + length, ' ');
     return text;
   }
 
@@ -89,9 +93,8 @@ absl::Status OfWriting(const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat("safetensors: ", status.message()));
 }
 
-absl::StatusOr<std::string> Header(absl::Span<const SafetensorsEntry> entries,
-                                   const std::map<std::string, std::string>& metadata) {
-  HeaderText header;
+absl::Status FillHeader(absl::Span<const SafetensorsEntry> entries,
+                        const std::map<std::string, std::string>& metadata, HeaderText& header) {
   DT_ASSIGN_OR_RETURN(const std::string members, MetadataText(metadata));
   if (!members.empty()) {
     DT_RETURN_IF_ERROR(header.AddMember(absl::StrCat("\"", kSafetensorsMetadata, "\""),
@@ -101,15 +104,15 @@ absl::StatusOr<std::string> Header(absl::Span<const SafetensorsEntry> entries,
     const absl::Status status = header.Add(entry);
     if (!status.ok()) return OfSafetensor(entry.name, status);
   }
-  return header.Text();
+  return absl::OkStatus();
 }
 
-absl::Status CheckData(absl::Span<const SafetensorsEntry> entries) {
-  for (const SafetensorsEntry& entry : entries) {
-    if (NumElements(entry.shape) == 0 || entry.data != nullptr) continue;
-    return OfWriting(OfSafetensor(entry.name, InvalidArgument({"there is no data"})));
-  }
-  return absl::OkStatus();
+absl::StatusOr<HeaderText> Header(absl::Span<const SafetensorsEntry> entries,
+                                  const std::map<std::string, std::string>& metadata) {
+  HeaderText header;
+  const absl::Status status = FillHeader(entries, metadata, header);
+  if (!status.ok()) return OfWriting(status);
+  return header;
 }
 
 }  // namespace
@@ -122,21 +125,41 @@ std::optional<std::string> JsonQuoted(const std::string& text) {
 
 absl::StatusOr<std::string> SafetensorsBegin(absl::Span<const SafetensorsEntry> entries,
                                              const std::map<std::string, std::string>& metadata) {
-  const absl::StatusOr<std::string> header = Header(entries, metadata);
-  if (!header.ok()) return OfWriting(header.status());
-  const uint64_t length = header->size();
-  return absl::StrCat(absl::string_view(reinterpret_cast<const char*>(&length), sizeof(length)),
-                      *header);
+  DT_ASSIGN_OR_RETURN(const HeaderText header, Header(entries, metadata));
+  return header.WithLength();
+}
+
+absl::StatusOr<SafetensorsWriter> SafetensorsWriter::Create(
+    const std::string& path, absl::Span<const SafetensorsEntry> entries,
+    const std::map<std::string, std::string>& metadata) {
+  DT_ASSIGN_OR_RETURN(const HeaderText header, Header(entries, metadata));
+  DT_ASSIGN_OR_RETURN(AtomicFile file, AtomicFile::Create(path));
+  const std::string begin = header.WithLength();
+  DT_RETURN_IF_ERROR(file.Write(begin.data(), begin.size()));
+  return SafetensorsWriter(std::move(file), header.data_bytes());
+}
+
+absl::Status SafetensorsWriter::Append(const void* bytes, int64_t size) {
+  missing_ -= size;
+  return file_.Write(bytes, size);
+}
+
+absl::Status SafetensorsWriter::Commit() {
+  if (missing_ == 0) return file_.Commit();
+  return absl::FailedPreconditionError(
+      absl::StrCat("safetensors: the tensors have ", missing_, " B more than were appended"));
 }
 
 absl::Status WriteSafetensors(const std::string& path, absl::Span<const SafetensorsEntry> entries,
                               const std::map<std::string, std::string>& metadata) {
-  DT_ASSIGN_OR_RETURN(const std::string begin, SafetensorsBegin(entries, metadata));
-  DT_RETURN_IF_ERROR(CheckData(entries));
-  DT_ASSIGN_OR_RETURN(AtomicFile file, AtomicFile::Create(path));
-  DT_RETURN_IF_ERROR(file.Write(begin.data(), begin.size()));
+  DT_RETURN_IF_ERROR(Header(entries, metadata).status());
   for (const SafetensorsEntry& entry : entries) {
-    DT_RETURN_IF_ERROR(file.Write(entry.data, NumElements(entry.shape) * SizeOf(entry.dtype)));
+    if (entry.data != nullptr || NumElements(entry.shape) == 0) continue;
+    return OfWriting(OfSafetensor(entry.name, InvalidArgument({"there is no data"})));
+  }
+  DT_ASSIGN_OR_RETURN(SafetensorsWriter file, SafetensorsWriter::Create(path, entries, metadata));
+  for (const SafetensorsEntry& entry : entries) {
+    DT_RETURN_IF_ERROR(file.Append(entry.data, NumElements(entry.shape) * SizeOf(entry.dtype)));
   }
   return file.Commit();
 }

@@ -7,7 +7,7 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <vector>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -15,6 +15,7 @@
 #include "dtensor/runtime/core/dims.h"
 #include "dtensor/runtime/core/dtype.h"
 #include "dtensor/runtime/core/export.h"
+#include "dtensor/runtime/io/atomic_file.h"
 
 namespace DTENSOR_EXPORT dtensor {
 
@@ -24,6 +25,33 @@ struct SafetensorsEntry {
   DType dtype = DType::kF32;
   Dims shape;
   const void* data = nullptr;
+};
+
+// Writes a file one tensor after the other, so that no more than a piece of one has to be in memory.
+//
+//   DT_ASSIGN_OR_RETURN(SafetensorsWriter file, SafetensorsWriter::Create(path, entries, {}));
+//   for (...) DT_RETURN_IF_ERROR(file.Append(bytes, size));  // of all entries, in their order
+//   DT_RETURN_IF_ERROR(file.Commit());
+//
+// The place has what it had until Commit succeeds (runtime/io/atomic_file.h).
+class SafetensorsWriter {
+ public:
+  // `entries` say names, types and shapes; their data are not looked at. Errors: as
+  // WriteSafetensors, but for missing data.
+  static absl::StatusOr<SafetensorsWriter> Create(
+      const std::string& path, absl::Span<const SafetensorsEntry> entries,
+      const std::map<std::string, std::string>& metadata);
+
+  // The next bytes, of one tensor or several. Errors: kUnavailable, with path and reason.
+  absl::Status Append(const void* bytes, int64_t size);
+  // Blocks until the file is on the disk. The last call. Errors: kFailedPrecondition where other
+  // bytes were appended than the entries have; kUnavailable.
+  absl::Status Commit();
+
+ private:
+  SafetensorsWriter(AtomicFile file, int64_t bytes) : file_(std::move(file)), missing_(bytes) {}
+  AtomicFile file_;
+  int64_t missing_;  // bytes
 };
 
 // Replaces the file as a whole, or leaves what was there (runtime/io/atomic_file.h). Blocks until

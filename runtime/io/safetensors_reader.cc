@@ -1,7 +1,11 @@
 #include "dtensor/runtime/io/safetensors_reader.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <system_error>
@@ -10,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "dtensor/runtime/core/dims.h"
 #include "dtensor/runtime/core/shortened.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/io/safetensors_format.h"
@@ -55,6 +60,12 @@ absl::Status OfFile(const std::string& path, const absl::Status& status) {
                       absl::StrCat("safetensors file '", path, "': ", status.message()));
 }
 
+absl::Status HasChanged(const std::string& path, absl::string_view name) {
+  return absl::UnavailableError(
+      absl::StrCat("safetensors file '", path, "': tensor '", Shortened(name),
+                   "' cannot be read; the file has changed since it was opened"));
+}
+
 // "'a', 'b'", and no more than ten.
 std::string Names(const std::map<std::string, SafetensorsInfo, std::less<>>& tensors) {
   constexpr size_t kMost = 10;
@@ -68,7 +79,75 @@ std::string Names(const std::map<std::string, SafetensorsInfo, std::less<>>& ten
                       others == 0 ? "" : absl::StrCat(" and ", others, " others"));
 }
 
+// Stretches of a file, in order: those that follow each other are read at once.
+class StretchReader {
+ public:
+  StretchReader(int descriptor, std::byte* out) : descriptor_(descriptor), out_(out) {}
+
+  bool Add(int64_t begin, int64_t bytes) {
+    if (begin == begin_ + bytes_) {
+      bytes_ += bytes;
+      return true;
+    }
+    if (!Flush()) return false;
+    begin_ = begin;
+    bytes_ = bytes;
+    return true;
+  }
+  // False where the file has ended before, or cannot be read.
+  bool Flush() {
+    while (bytes_ > 0) {
+      const ssize_t got = pread(descriptor_, out_, bytes_, begin_);
+      if (got < 0 && errno == EINTR) continue;
+      if (got <= 0) return false;
+      out_ += got;
+      begin_ += got;
+      bytes_ -= got;
+    }
+    return true;
+  }
+
+ private:
+  const int descriptor_;
+  std::byte* out_;
+  int64_t begin_ = 0, bytes_ = 0;
+};
+
+// The region of a tensor [shape...] of elements of `element` bytes that begins at byte `begin`.
+bool AddRegion(StretchReader& reader, int64_t begin, absl::Span<const int64_t> shape,
+               absl::Span<const IndexSet> region, int64_t element) {
+  if (region.empty()) return reader.Add(begin, element);
+  int64_t row = element;
+  for (const int64_t size : shape.subspan(1)) row *= size;
+  bool whole_rows = true;
+  for (size_t d = 1; d < region.size(); ++d) whole_rows &= region[d].size() == shape[d];
+  for (const IndexRun& run : region[0].runs()) {
+    for (int64_t j = 0; j < run.count; ++j) {
+      const int64_t first = run.begin + j * run.stride;
+      if (whole_rows) {
+        if (!reader.Add(begin + first * row, run.length * row)) return false;
+        continue;
+      }
+      for (int64_t i = first; i < first + run.length; ++i) {
+        if (!AddRegion(reader, begin + i * row, shape.subspan(1), region.subspan(1), element)) {
+          return false;
+        }
+      }
+    }
+  }
+  return true;
+}
+
 }  // namespace
+
+class SafetensorsReader::OpenFile {
+ public:
+  explicit OpenFile(int descriptor) : descriptor(descriptor) {}
+  OpenFile(const OpenFile&) = delete;
+  OpenFile& operator=(const OpenFile&) = delete;
+  ~OpenFile() { close(descriptor); }
+  const int descriptor;
+};
 
 absl::Status SafetensorsReader::CheckOffsets(int64_t data_bytes) const {
   std::vector<const std::pair<const std::string, SafetensorsInfo>*> ascending;
@@ -103,7 +182,9 @@ absl::StatusOr<SafetensorsReader> SafetensorsReader::Open(const std::string& pat
   reader.path_ = path;
   DT_ASSIGN_OR_RETURN(const int64_t file_bytes, FileSize(path));
   std::ifstream file(path, std::ios::binary);
-  if (!file) return absl::NotFoundError(absl::StrCat("cannot read '", path, "'"));
+  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor >= 0) reader.file_ = std::make_shared<const OpenFile>(descriptor);
+  if (!file || descriptor < 0) return absl::NotFoundError(absl::StrCat("cannot read '", path, "'"));
   const absl::StatusOr<std::string> header = ReadHeader(file, file_bytes);
   if (!header.ok()) return OfFile(path, header.status());
   reader.data_begin_ = 8 + static_cast<int64_t>(header->size());
@@ -127,9 +208,21 @@ absl::StatusOr<std::vector<std::byte>> SafetensorsReader::Read(absl::string_view
   std::ifstream file(path_, std::ios::binary);
   file.seekg(data_begin_ + info.begin);
   if (file.read(reinterpret_cast<char*>(bytes.data()), info.end - info.begin)) return bytes;
-  return absl::UnavailableError(
-      absl::StrCat("safetensors file '", path_, "': tensor '", Shortened(name),
-                   "' cannot be read; the file has changed since it was opened"));
+  return HasChanged(path_, name);
+}
+
+absl::Status SafetensorsReader::ReadRegion(absl::string_view name,
+                                           absl::Span<const IndexSet> region,
+                                           std::byte* out) const {
+  DT_ASSIGN_OR_RETURN(const SafetensorsInfo info, Find(name));
+  DT_CHECK(region.size() == info.shape.size());
+  const int64_t elements = NumElements(info.shape);
+  if (elements == 0) return absl::OkStatus();
+  StretchReader stretches(file_->descriptor, out);
+  const int64_t element = (info.end - info.begin) / elements;
+  const bool read = AddRegion(stretches, data_begin_ + info.begin, info.shape, region, element) &&
+                    stretches.Flush();
+  return read ? absl::OkStatus() : HasChanged(path_, name);
 }
 
 }  // namespace dtensor

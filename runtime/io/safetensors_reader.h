@@ -12,13 +12,16 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "dtensor/runtime/core/export.h"
+#include "dtensor/runtime/core/index_set.h"
 #include "dtensor/runtime/io/safetensors_header.h"
 
 namespace DTENSOR_EXPORT dtensor {
@@ -46,12 +49,20 @@ class SafetensorsReader {
   absl::StatusOr<SafetensorsInfo> Find(absl::string_view name) const;
   // The tensor's bytes. Errors: of Find; kUnavailable where the file is no longer what it was.
   absl::StatusOr<std::vector<std::byte>> Read(absl::string_view name) const;
+  // Those elements of the tensor whose indices are in the region, an index set for each dimension,
+  // row-major, to `out`, which has room for them. Reads them alone: a piece of the file for each
+  // stretch that has no gap, of the file that was opened, also where another has its name by now.
+  // Requires: `region` is within the shape that Find() gives. Errors: as Read.
+  absl::Status ReadRegion(absl::string_view name, absl::Span<const IndexSet> region,
+                          std::byte* out) const;
 
  private:
+  class OpenFile;
   SafetensorsReader() = default;
   absl::Status CheckOffsets(int64_t data_bytes) const;
 
   std::string path_;
+  std::shared_ptr<const OpenFile> file_;
   int64_t data_begin_ = 0;  // in the file
   SafetensorsHeader header_;
 };

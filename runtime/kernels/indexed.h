@@ -9,6 +9,7 @@
 #include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/core/index_set.h"
 #include "dtensor/runtime/device/tensor.h"
+#include "dtensor/runtime/kernels/arguments/rope_frequency.h"
 
 namespace DTENSOR_EXPORT dtensor {
 namespace kernels {
@@ -28,10 +29,10 @@ absl::Status EmbeddingGrad(Device& device, const Tensor& ids, const Tensor& dy,
 //   y[i]       = x[i] cos(p w_i)       - x[i + d/2] sin(p w_i)
 //   y[i + d/2] = x[i + d/2] cos(p w_i) + x[i] sin(p w_i)
 //
-// w_i = theta^(-2i/d), and p the global position: the t-th element of `positions`. `inverse`
+// w_i being the frequencies of `base` (rope_frequency.h), theta^(-2i/d) unless scaled, and p the global position: the t-th element of `positions`. `inverse`
 // rotates back (the gradient). x, y: [b, t, h, d], any strides for x. Cosines and sines are
 // computed in f64 and, but for f64, rounded to f32 once.
-absl::Status Rope(Device& device, const Tensor& x, const IndexSet& positions, double theta,
+absl::Status Rope(Device& device, const Tensor& x, const IndexSet& positions, const RopeBase& base,
                   bool inverse, const Tensor& y);
 
 // Cross-entropy of logits [T, V'] whose first columns are the global classes `classes`, of

@@ -208,7 +208,7 @@ void BM_Rope(State& state, DType dtype) {
   const Tensor heads = *x.Reshape(shape), rotated = *y.Reshape(shape);
   const IndexSet positions = IndexSet::Interval(0, 256);
   Measure(state, b, 2 * x.bytes(),
-          [&] { return Rope(*b.device, heads, positions, 10000, false, rotated); });
+          [&] { return Rope(*b.device, heads, positions, {10000}, false, rotated); });
 }
 
 struct Ids {

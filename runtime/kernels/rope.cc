@@ -19,7 +19,7 @@ constexpr ByDevice<RopeArgs> kRope = {
 
 }  // namespace
 
-absl::Status Rope(Device& device, const Tensor& x, const IndexSet& positions, double theta,
+absl::Status Rope(Device& device, const Tensor& x, const IndexSet& positions, const RopeBase& base,
                   bool inverse, const Tensor& y) {
   DT_CHECK(x.ndim() == 4 && IsFloat(x.dtype()) && x.size(3) % 2 == 0);
   DT_CHECK(y.shape() == x.shape() && y.dtype() == x.dtype() && y.is_contiguous());
@@ -27,7 +27,7 @@ absl::Status Rope(Device& device, const Tensor& x, const IndexSet& positions, do
   return kRope.Run(device, {x.dtype()},
                    {.dtype = x.dtype(),
                     .positions = positions,
-                    .theta = theta,
+                    .base = base,
                     .inverse = inverse,
                     .size = SizeOf(x.dtype()),
                     .heads = x.size(2),

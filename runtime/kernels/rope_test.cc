@@ -18,7 +18,7 @@ class RopeTest : public KernelTest {
  protected:
   Doubles Run(const Tensor& x, const IndexSet& positions, bool inverse = false) {
     const Tensor y = Empty(x.dtype(), x.shape());
-    EXPECT_THAT(Rope(device(), x, positions, kTheta, inverse, y), IsOk());
+    EXPECT_THAT(Rope(device(), x, positions, {kTheta}, inverse, y), IsOk());
     return Read(y);
   }
 };
@@ -144,16 +144,16 @@ TEST_P(RopeTest, NoElements) {
 }
 
 TEST(RopeTable, IsComputedOnceAndEvicted) {
-  const auto first = GetRopeTable<float>(IndexSet::Interval(0, 10), 500, 8);
-  EXPECT_EQ(GetRopeTable<float>(IndexSet::Interval(0, 10), 500, 8), first);
-  EXPECT_NE(GetRopeTable<float>(IndexSet::Interval(0, 11), 500, 8), first);
-  EXPECT_NE(GetRopeTable<float>(IndexSet::Interval(0, 10), 501, 8), first);
-  EXPECT_NE(GetRopeTable<float>(IndexSet::Interval(0, 10), 500, 16), first);
-  for (int i = 0; i < 100; ++i) GetRopeTable<float>(IndexSet::Interval(i, i + 1), 500, 8);
-  const auto again = GetRopeTable<float>(IndexSet::Interval(0, 10), 500, 8);
+  const auto first = GetRopeTable<float>(IndexSet::Interval(0, 10), {500}, 8);
+  EXPECT_EQ(GetRopeTable<float>(IndexSet::Interval(0, 10), {500}, 8), first);
+  EXPECT_NE(GetRopeTable<float>(IndexSet::Interval(0, 11), {500}, 8), first);
+  EXPECT_NE(GetRopeTable<float>(IndexSet::Interval(0, 10), {501}, 8), first);
+  EXPECT_NE(GetRopeTable<float>(IndexSet::Interval(0, 10), {500}, 16), first);
+  for (int i = 0; i < 100; ++i) GetRopeTable<float>(IndexSet::Interval(i, i + 1), {500}, 8);
+  const auto again = GetRopeTable<float>(IndexSet::Interval(0, 10), {500}, 8);
   EXPECT_NE(again, first);
   EXPECT_EQ(again->cos, first->cos);  // values do not depend on the cache
-  EXPECT_EQ(GetRopeTable<double>(IndexSet::Interval(0, 10), 500, 8)->cos[4], std::cos(1.));
+  EXPECT_EQ(GetRopeTable<double>(IndexSet::Interval(0, 10), {500}, 8)->cos[4], std::cos(1.));
 }
 
 TEST(RopeTable, IsSharedByThreads) {
@@ -161,7 +161,7 @@ TEST(RopeTable, IsSharedByThreads) {
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([] {
       for (int k = 0; k < 200; ++k) {
-        const auto table = GetRopeTable<float>(IndexSet::Interval(k % 70, k % 70 + 2), 700, 4);
+        const auto table = GetRopeTable<float>(IndexSet::Interval(k % 70, k % 70 + 2), {700}, 4);
         EXPECT_EQ(table->cos[0], static_cast<float>(std::cos(k % 70)));
       }
     });

@@ -137,7 +137,7 @@ TEST_F(WorkTest, IndexedKernels) {
             28 + 7 * 32 + 4 * 32);
   const Tensor q = Of(kF32, {2, 3, 4, 8});
   EXPECT_EQ(Bytes([&](Device& d) {
-              return Rope(d, q, IndexSet::Interval(0, 3), 1e4, false, Of(kF32, {2, 3, 4, 8}));
+              return Rope(d, q, IndexSet::Interval(0, 3), {1e4}, false, Of(kF32, {2, 3, 4, 8}));
             }),
             2 * 768);
   const Tensor out = Of(kF32, {4, 8});

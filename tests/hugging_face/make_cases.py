@@ -14,7 +14,9 @@ import pathlib
 import torch
 import transformers
 from safetensors.torch import save_file
-from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import (BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM,
+                          MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config,
+                          Qwen3ForCausalLM)
 
 torch.set_num_threads(1)
 torch.set_default_dtype(torch.float64)
@@ -82,5 +84,16 @@ case("llama", LlamaForCausalLM(LlamaConfig(**llama)), ids(11, 2, 5))
 case("llama_otherwise", LlamaForCausalLM(LlamaConfig(**llama, tie_word_embeddings=True, rms_norm_eps=1e-2,
                                                      rope_parameters={"rope_type": "default", "rope_theta": 50.0})),
      ids(11, 2, 9))
+case("llama_otherwise_biased", LlamaForCausalLM(LlamaConfig(**llama, attention_bias=True, mlp_bias=True, head_dim=6)),
+     ids(11, 2, 5))
+case("llama_otherwise_linear", LlamaForCausalLM(LlamaConfig(**llama, rope_parameters={
+    "rope_type": "linear", "rope_theta": 50.0, "factor": 3.0})), ids(11, 2, 9))
+case("llama_otherwise_llama3", LlamaForCausalLM(LlamaConfig(**(llama | dict(hidden_size=64)), rope_parameters={
+    "rope_type": "llama3", "rope_theta": 50.0, "factor": 3.0, "low_freq_factor": 0.5, "high_freq_factor": 2.0,
+    "original_max_position_embeddings": 12})), ids(11, 1, 9))
+case("mistral_otherwise", MistralForCausalLM(MistralConfig(**llama, sliding_window=3)), ids(11, 2, 9))
+case("qwen2_otherwise", Qwen2ForCausalLM(Qwen2Config(**llama, use_sliding_window=True, sliding_window=3, max_window_layers=1)),
+     ids(11, 2, 9))
+case("qwen3", Qwen3ForCausalLM(Qwen3Config(**llama, head_dim=6, tie_word_embeddings=True)), ids(11, 2, 5))
 
 save_file(tensors, pathlib.Path(__file__).parent / "cases.safetensors", metadata=metadata)

@@ -35,6 +35,23 @@ ROOMS = {
         "runtime/io",
         "runtime/kernels",
     ],
+    "dtensor/generation": [
+        "dtensor/layout",
+        "dtensor/nn",
+        "dtensor/ops",
+        "dtensor/tensor",
+        "runtime/core",
+    ],
+    "dtensor/hugging_face": [
+        "dtensor/layout",
+        "dtensor/nn",
+        "dtensor/ops",
+        "dtensor/tensor",
+        "runtime/core",
+        "runtime/device",
+        "runtime/io",
+        "runtime/kernels",
+    ],
     "dtensor/layout": ["runtime/core"],
     "dtensor/mpi": [
         "dtensor/tensor",

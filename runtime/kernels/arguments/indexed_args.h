@@ -12,6 +12,7 @@
 #include "dtensor/runtime/core/index_set.h"
 #include "dtensor/runtime/kernels/arguments/global_runs.h"
 #include "dtensor/runtime/kernels/arguments/index_lookup.h"
+#include "dtensor/runtime/kernels/arguments/rope_frequency.h"
 #include "dtensor/runtime/kernels/arguments/strided_loop.h"
 
 namespace dtensor::kernels {
@@ -49,7 +50,7 @@ struct EmbeddingGradArgs {
 struct RopeArgs {
   DType dtype;
   IndexSet positions;
-  double theta;
+  RopeBase base;
   bool inverse;
   int64_t size, heads, d, head_stride, stride;  // strides in elements
   StridedLoop<1> tokens;

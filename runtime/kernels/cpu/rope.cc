@@ -24,7 +24,7 @@ const void* HeadsOf(const RopeArgs& a, const std::byte* token, std::vector<std::
 // T is the type of the angles.
 template <typename T>
 void RotateTokens(const RopeArgs& a) {
-  const std::shared_ptr<const RopeTable<T>> table = GetRopeTable<T>(a.positions, a.theta, a.d);
+  const std::shared_ptr<const RopeTable<T>> table = GetRopeTable<T>(a.positions, a.base, a.d);
   const int64_t half = a.d / 2, token_bytes = a.heads * a.d * a.size;
   const simd::TokenHeads shape{a.dtype, a.heads, half, a.stride == 1 ? a.head_stride : a.d};
   std::vector<std::byte> scratch;

@@ -6,8 +6,6 @@
 #include <mutex>
 #include <utility>
 
-#include "dtensor/runtime/kernels/arguments/rope_frequency.h"
-
 namespace dtensor::kernels {
 namespace {
 
@@ -15,9 +13,10 @@ constexpr size_t kMaxTables = 64;
 constexpr int64_t kMaxBytes = 64 << 20;
 
 template <typename T>
-std::shared_ptr<const RopeTable<T>> Compute(const IndexSet& positions, double theta, int64_t d) {
+std::shared_ptr<const RopeTable<T>> Compute(const IndexSet& positions, const RopeBase& base,
+                                            int64_t d) {
   const int64_t half = d / 2;
-  const std::vector<double> frequency = RopeFrequencies(theta, d);
+  const std::vector<double> frequency = RopeFrequencies(base, d);
   auto table = std::make_shared<RopeTable<T>>();
   table->cos.reserve(positions.size() * half);
   table->sin.reserve(positions.size() * half);
@@ -38,21 +37,22 @@ std::shared_ptr<const RopeTable<T>> Compute(const IndexSet& positions, double th
 template <typename T>
 class Cache {
  public:
-  std::shared_ptr<const RopeTable<T>> Find(const IndexSet& positions, double theta, int64_t d) {
+  std::shared_ptr<const RopeTable<T>> Find(const IndexSet& positions, const RopeBase& base,
+                                           int64_t d) {
     const std::lock_guard lock(mutex_);
     const auto found = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& e) {
-      return e.theta == theta && e.d == d && e.positions == positions;
+      return e.base == base && e.d == d && e.positions == positions;
     });
     if (found == entries_.end()) return nullptr;
     entries_.splice(entries_.begin(), entries_, found);
     return found->table;
   }
 
-  void Insert(const IndexSet& positions, double theta, int64_t d,
+  void Insert(const IndexSet& positions, const RopeBase& base, int64_t d,
               std::shared_ptr<const RopeTable<T>> table) {
     const std::lock_guard lock(mutex_);
     bytes_ += Bytes(*table);
-    entries_.push_front({positions, theta, d, std::move(table)});
+    entries_.push_front({positions, base, d, std::move(table)});
     while (entries_.size() > kMaxTables || (bytes_ > kMaxBytes && entries_.size() > 1)) {
       bytes_ -= Bytes(*entries_.back().table);
       entries_.pop_back();
@@ -62,7 +62,7 @@ class Cache {
  private:
   struct Entry {
     IndexSet positions;
-    double theta;
+    RopeBase base;
     int64_t d;
     std::shared_ptr<const RopeTable<T>> table;
   };
@@ -78,20 +78,20 @@ class Cache {
 }  // namespace
 
 template <typename T>
-std::shared_ptr<const RopeTable<T>> GetRopeTable(const IndexSet& positions, double theta,
+std::shared_ptr<const RopeTable<T>> GetRopeTable(const IndexSet& positions, const RopeBase& base,
                                                  int64_t d) {
   // Never destroyed: rank threads may outlive static destructors.
   static auto& cache = *new Cache<T>;
-  if (auto table = cache.Find(positions, theta, d)) return table;
+  if (auto table = cache.Find(positions, base, d)) return table;
   // Outside the lock: two ranks may compute the same table once, and keep either.
-  auto table = Compute<T>(positions, theta, d);
-  cache.Insert(positions, theta, d, table);
+  auto table = Compute<T>(positions, base, d);
+  cache.Insert(positions, base, d, table);
   return table;
 }
 
-template std::shared_ptr<const RopeTable<float>> GetRopeTable<float>(const IndexSet&, double,
-                                                                     int64_t);
-template std::shared_ptr<const RopeTable<double>> GetRopeTable<double>(const IndexSet&, double,
-                                                                       int64_t);
+template std::shared_ptr<const RopeTable<float>> GetRopeTable<float>(const IndexSet&,
+                                                                     const RopeBase&, int64_t);
+template std::shared_ptr<const RopeTable<double>> GetRopeTable<double>(const IndexSet&,
+                                                                       const RopeBase&, int64_t);
 
 }  // namespace dtensor::kernels

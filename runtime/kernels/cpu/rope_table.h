@@ -7,11 +7,12 @@
 #include <vector>
 
 #include "dtensor/runtime/core/index_set.h"
+#include "dtensor/runtime/kernels/arguments/rope_frequency.h"
 
 namespace dtensor::kernels {
 
-// cos and sin of p_t * theta^(-2 i / d) at [t * half + i], for the t-th position p_t and i < half =
-// d / 2. Computed in f64 and rounded once. T: float or double.
+// cos and sin of p_t times the i-th frequency at [t * half + i], for the t-th position p_t and i <
+// half = d / 2. Computed in f64 and rounded once. T: float or double.
 template <typename T>
 struct RopeTable {
   std::vector<T> cos, sin;
@@ -23,7 +24,7 @@ struct RopeTable {
 // the arguments alone: ranks that are threads share it, and no result can depend on what it holds.
 // Any thread.
 template <typename T>
-std::shared_ptr<const RopeTable<T>> GetRopeTable(const IndexSet& positions, double theta,
+std::shared_ptr<const RopeTable<T>> GetRopeTable(const IndexSet& positions, const RopeBase& base,
                                                  int64_t d);
 
 }  // namespace dtensor::kernels

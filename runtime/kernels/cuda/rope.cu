@@ -123,7 +123,7 @@ absl::Status Rotate(Device& device, const char* kernel, DType dtype, const Rotat
 
 absl::Status Rope(Device& device, const char* kernel, const RopeArgs& args) {
   if (args.numel == 0) return device.failure();
-  const std::vector<double> frequencies = RopeFrequencies(args.theta, args.d);
+  const std::vector<double> frequencies = RopeFrequencies(args.base, args.d);
   return WithIndexRuns(
       device, kernel, IndexLookup(args.positions), [&](const IndexRuns& positions) {
         return WithList<64>(

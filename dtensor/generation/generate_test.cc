@@ -1,0 +1,344 @@
+// A model with a cache of keys and values gives what it gives without one, on every mesh, for rows of
+// unlike lengths; and decoding makes no decisions and takes no memory.
+#include "dtensor/generation/generate.h"
+
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "dtensor/nn/bert.h"
+#include "dtensor/nn/gpt2.h"
+#include "dtensor/nn/kv_cache.h"
+#include "dtensor/nn/transformer.h"
+#include "dtensor/ops/ops.h"
+#include "dtensor/parallel_plans/tensor_parallel.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/testing/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace dtensor {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kVocab = 31;
+
+// 9 heads of 3 keys, as SmolLM2 has.
+TransformerConfig Llama() {
+  TransformerConfig config;
+  config.vocab = kVocab, config.dim = 36, config.layers = 2, config.heads = 9, config.kv_heads = 3;
+  config.hidden = 40, config.tie_embeddings = true, config.init_stddev = 0.3;
+  return config;
+}
+TransformerConfig Qwen() {
+  TransformerConfig config = Llama();
+  config.qkv_bias = config.qk_norm = true;
+  config.window = 4, config.first_window_layer = 1;
+  config.rope_scaling = {.factor = 2};
+  return config;
+}
+Gpt2Config Gpt() {
+  Gpt2Config config;
+  config.vocab = kVocab, config.positions = 14, config.dim = 18, config.layers = 2;
+  config.heads = 3, config.init_stddev = 0.3;
+  return config;
+}
+
+template <typename Config>
+struct ModelOf {
+  using Type = Transformer;
+};
+template <>
+struct ModelOf<Gpt2Config> {
+  using Type = Gpt2;
+};
+
+// A model on its mesh.
+template <typename Config>
+struct Placed {
+  typename ModelOf<Config>::Type model;
+  DeviceMesh mesh;
+  explicit Placed(const Config& config) : model(config) {}
+
+  absl::Status Place(Context& context, absl::string_view text) {
+    DT_ASSIGN_OR_RETURN(mesh, DeviceMesh::Parse(text));
+    TensorParallelOptions options;
+    options.seed = 3;
+    options.sequence_parallel = false;
+    options.allow_uneven = true;
+    // The sequence of a cache may be split by an axis that the plan does not know.
+    options.context_axis = "none";
+    DT_ASSIGN_OR_RETURN(mesh, ApplyTensorParallel(model, context, mesh, options));
+    model.SetTraining(false);
+    return absl::OkStatus();
+  }
+  TensorOr Ids(Context& context, int64_t rows, const std::vector<int64_t>& ids) const {
+    return Distribute<int64_t>(context, Layout::Replicated(mesh, 2),
+                               {rows, static_cast<int64_t>(ids.size()) / rows}, ids);
+  }
+};
+
+using Rows = std::vector<std::vector<int64_t>>;
+using Logits = std::vector<float>;
+
+absl::StatusOr<Logits> Values(const TensorOr& logits) {
+  DT_RETURN_IF_ERROR(logits.status());
+  return ToGlobal<float>(logits->Detach());
+}
+
+// Of each row alone, without a cache, of each of its tokens: [row][token, vocab].
+template <typename Config>
+std::vector<Logits> WithoutCache(const Config& config, const Rows& rows) {
+  std::vector<Logits> logits;
+  DT_EXPECT_OK(RunRanks(1, [&](Context& context) -> absl::Status {
+    Placed<Config> placed(config);
+    DT_RETURN_IF_ERROR(placed.Place(context, "tp=1"));
+    for (const auto& row : rows) {
+      DT_ASSIGN_OR_RETURN(logits.emplace_back(),
+                          Values(placed.model(placed.Ids(context, 1, row))));
+    }
+    return absl::OkStatus();
+  }));
+  return logits;
+}
+
+// RMS of the difference over that of `wanted`, of one token.
+double ErrorOf(absl::Span<const float> got, absl::Span<const float> wanted) {
+  double difference = 0, squares = 0;
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    difference += std::pow(got[i] - wanted[i], 2);
+    squares += std::pow(wanted[i], 2);
+  }
+  return std::sqrt(difference / squares);
+}
+
+// Rows of 9, 7 and 4 tokens, of which the first so many are given at once, and the others one by
+// one, the rows that have ended with none.
+template <typename Config>
+absl::Status Decode(Context& context, absl::string_view mesh, const Config& config,
+                    const Rows& rows, const std::vector<int64_t>& prompts,
+                    const std::vector<Logits>& wanted, const std::string& sequence_axis) {
+  Placed<Config> placed(config);
+  DT_RETURN_IF_ERROR(placed.Place(context, mesh));
+  const int64_t batch = static_cast<int64_t>(rows.size());
+  DT_ASSIGN_OR_RETURN(
+      const auto cache,
+      KvCache::Create(placed.model,
+                      {.batch = batch, .capacity = 12, .sequence_axis = sequence_axis}));
+  std::vector<int64_t> counts = prompts;
+  while (true) {
+    int64_t most = 0;
+    for (const int64_t count : counts) most = std::max(most, count);
+    if (most == 0) return absl::OkStatus();
+    std::vector<int64_t> ids;
+    for (int64_t r = 0; r < batch; ++r) {
+      const int64_t first = cache->lengths()[r];
+      for (int64_t i = 0; i < most; ++i) ids.push_back(i < counts[r] ? rows[r][first + i] : 5);
+    }
+    DT_ASSIGN_OR_RETURN(const Logits logits,
+                        Values(cache->Append(*placed.Ids(context, batch, ids), counts)));
+    for (int64_t r = 0; r < batch; ++r) {
+      const int64_t length = cache->lengths()[r];
+      if (counts[r] > 0) {
+        EXPECT_LE(ErrorOf(absl::MakeConstSpan(logits).subspan(r * kVocab, kVocab),
+                          absl::MakeConstSpan(wanted[r]).subspan((length - 1) * kVocab, kVocab)),
+                  1e-5)
+            << "row " << r << ", length " << length;
+      }
+      counts[r] = length < static_cast<int64_t>(rows[r].size()) ? 1 : 0;
+    }
+  }
+}
+
+template <typename Config>
+void ExpectAsWithout(const Config& config, const std::vector<std::string>& meshes) {
+  const Rows rows = {{1, 2, 3, 4, 5, 6, 7, 8, 9}, {30, 3, 17, 8, 8, 1, 0}, {4, 4, 19, 2}};
+  const std::vector<Logits> wanted = WithoutCache(config, rows);
+  for (const std::string& mesh : meshes) {
+    SCOPED_TRACE(mesh);
+    const std::string axis = mesh.find("cp") != mesh.npos ? "cp" : "";
+    DT_EXPECT_OK(RunRanks(DeviceMesh::Parse(mesh)->size(), [&](Context& context) {
+      DT_RETURN_IF_ERROR(Decode(context, mesh, config, rows, {5, 3, 1}, wanted, axis));
+      return Decode(context, mesh, config, rows, {4, 4, 4}, wanted, axis);
+    }));
+  }
+}
+
+TEST(KvCache, GivesWhatLlamaGivesWithout) {
+  ExpectAsWithout(Llama(), {"tp=1", "tp=2", "tp=3", "tp=6", "dp=3", "dp=2,tp=2", "cp=2",
+                            "cp=2,tp=3"});
+}
+
+TEST(KvCache, GivesWhatOthersGiveWithout) {
+  ExpectAsWithout(Qwen(), {"tp=1", "tp=3"});
+  ExpectAsWithout(Gpt(), {"tp=1", "tp=3", "dp=2"});
+}
+
+TEST(KvCache, DecodesWithoutNewDecisionsOrMemory) {
+  TransformerConfig config = Llama();
+  for (const std::string mesh : {"tp=1", "tp=2"}) {
+    DT_EXPECT_OK(RunRanks(DeviceMesh::Parse(mesh)->size(), [&](Context& context) -> absl::Status {
+      Placed<TransformerConfig> placed(config);
+      DT_RETURN_IF_ERROR(placed.Place(context, mesh));
+      DT_ASSIGN_OR_RETURN(const auto cache,
+                          KvCache::Create(placed.model, {.batch = 2, .capacity = 220}));
+      DT_RETURN_IF_ERROR(
+          cache->Append(*placed.Ids(context, 2, {1, 2, 3, 4, 5, 6}), {3, 1}).status());
+      const void* const where = cache->keys(1).local().raw();
+      size_t decisions = 0, specs = 0, plans = 0;
+      int64_t memory = 0;
+      for (int64_t n = 0; n < 203; ++n) {
+        DT_ASSIGN_OR_RETURN(const Logits logits,
+                            Values(cache->Append(*placed.Ids(context, 2, {n % kVocab, 7}))));
+        const Context::CacheSizes sizes = context.cache_sizes();
+        if (n == 2) {
+          decisions = sizes.decisions, specs = sizes.specs, plans = sizes.plans;
+          memory = context.device().memory().live_bytes;
+        }
+        if (n != 202) continue;
+        EXPECT_EQ(sizes.decisions, decisions);
+        EXPECT_EQ(sizes.specs, specs);
+        EXPECT_EQ(sizes.plans, plans);
+        EXPECT_EQ(context.device().memory().live_bytes, memory);
+      }
+      EXPECT_EQ(cache->keys(1).local().raw(), where) << "the cache has moved";
+      EXPECT_EQ(cache->local_bytes() * (mesh == "tp=2" && context.rank() == 1 ? 3 : 1),
+                (mesh == "tp=2" && context.rank() == 0 ? 2 : 3) * 2 * 2 * 2 * 220 * 4 * 4);
+      return absl::OkStatus();
+    }));
+  }
+}
+
+TEST(KvCache, GoesBack) {
+  DT_EXPECT_OK(RunRanks(2, [&](Context& context) -> absl::Status {
+    Placed<TransformerConfig> placed(Llama());
+    DT_RETURN_IF_ERROR(placed.Place(context, "tp=2"));
+    DT_ASSIGN_OR_RETURN(const auto cache, KvCache::Create(placed.model, {.capacity = 8}));
+    const auto next = [&](std::vector<int64_t> ids) {
+      return Values(cache->Append(*placed.Ids(context, 1, ids)));
+    };
+    DT_RETURN_IF_ERROR(next({1, 2, 3}).status());
+    DT_ASSIGN_OR_RETURN(const Logits first, next({4}));
+    DT_RETURN_IF_ERROR(next({9, 9}).status());
+    DT_RETURN_IF_ERROR(cache->Truncate(0, 3));
+    DT_ASSIGN_OR_RETURN(const Logits again, next({4}));
+    EXPECT_EQ(again, first);
+    EXPECT_THAT(cache->Truncate(0, 5), Refuses(HasSubstr("no 5 tokens")));
+    EXPECT_THAT(cache->Truncate(1, 0), Refuses(HasSubstr("row 1")));
+    return absl::OkStatus();
+  }));
+}
+
+TEST(KvCache, RefusesAndStaysAsItWas) {
+  DT_EXPECT_OK(RunRanks(2, [&](Context& context) -> absl::Status {
+    Placed<TransformerConfig> placed(Llama());
+    DT_RETURN_IF_ERROR(placed.Place(context, "tp=2"));
+    DT_ASSIGN_OR_RETURN(const auto cache,
+                        KvCache::Create(placed.model, {.batch = 2, .capacity = 4}));
+    const auto append = [&](const std::vector<int64_t>& ids, const std::vector<int64_t>& counts) {
+      return Values(cache->Append(*placed.Ids(context, 2, ids), counts)).status();
+    };
+    DT_RETURN_IF_ERROR(append({1, 2, 3, 4}, {2, 1}));
+    EXPECT_THAT(append({1, 2, 3, 4, 5, 6}, {}), Refuses(HasSubstr("capacity of 4")));
+    EXPECT_THAT(append({1, 2}, {1, 2}), Refuses(HasSubstr("a count of 2 in row 1")));
+    EXPECT_THAT(append({1, 2}, {1}), Refuses(HasSubstr("1 counts")));
+    EXPECT_THAT(Values(cache->Append(*placed.Ids(context, 1, {1}))), Refuses(HasSubstr("batch of 2")));
+    EXPECT_THAT(cache->lengths(), testing::ElementsAre(2, 1));
+    EXPECT_THAT(KvCache::Create(placed.model, {}), Refuses(HasSubstr("capacity of 0")));
+    placed.model.VisitModules([](const std::string&, Module& module) {
+      if (module.attention() != nullptr) module.attention()->mask = AttentionMask::Full();
+    });
+    EXPECT_THAT(KvCache::Create(placed.model, {.capacity = 4}), Refuses(HasSubstr("full")));
+    BertConfig bert;
+    bert.layers = 1, bert.dim = 8, bert.heads = 2, bert.vocab = 9;
+    BertModel other(bert);
+    EXPECT_THAT(KvCache::Create(other, {.capacity = 4}), Refuses(HasSubstr("keeps no cache")));
+    return absl::OkStatus();
+  }));
+}
+
+TEST(WriteTokens, IsAWriteAsAnyOther) {
+  DT_EXPECT_OK(RunRanks(2, [&](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse("tp=2"));
+    DT_ASSIGN_OR_RETURN(const DistributedTensor cache,
+                        Full(context, mesh, {Replicate()}, {2, 4, 1}, DType::kF32, 0));
+    DT_ASSIGN_OR_RETURN(const DistributedTensor alias, Reshape(cache, {8}));
+    DT_ASSIGN_OR_RETURN(const DistributedTensor value, cache.Redistribute({Shard(1)}));
+    const std::vector<float> tokens = {1, 2, 3, 4};
+    DT_ASSIGN_OR_RETURN(const DistributedTensor x,
+                        Distribute<float>(context, mesh, {Shard(0)}, {2, 2, 1}, tokens));
+    EXPECT_THAT(WriteTokens(cache, x, {0, 0}, {1, 1}), Refuses(HasSubstr("has no gradient")));
+    const NoGrad no_grad(context);
+    DT_RETURN_IF_ERROR(WriteTokens(cache, x, {0, 3}, {2, 1}));
+    DT_ASSIGN_OR_RETURN(const std::vector<float> seen, ToGlobal<float>(alias));
+    EXPECT_THAT(seen, testing::ElementsAre(1, 2, 0, 0, 0, 0, 0, 3));
+    DT_ASSIGN_OR_RETURN(const std::vector<float> before, ToGlobal<float>(value));
+    EXPECT_THAT(before, testing::Each(0));
+    DT_ASSIGN_OR_RETURN(const DistributedTensor again, cache.Redistribute({Shard(1)}));
+    DT_ASSIGN_OR_RETURN(const std::vector<float> after, ToGlobal<float>(again));
+    EXPECT_EQ(after, seen);
+    DT_RETURN_IF_ERROR(WriteTokens(again, x, {1, 0}, {2, 0}));  // over both shards
+    DT_ASSIGN_OR_RETURN(const std::vector<float> sharded, ToGlobal<float>(again));
+    EXPECT_THAT(sharded, testing::ElementsAre(1, 1, 2, 0, 0, 0, 0, 3));
+    EXPECT_THAT(WriteTokens(cache, x, {0, 3}, {2, 2}), Refuses(HasSubstr("2 tokens from 3 on")));
+    EXPECT_THAT(WriteTokens(cache, x, {0}, {2}), Refuses(HasSubstr("for each row")));
+    return absl::OkStatus();
+  }));
+}
+
+TEST(Generate, GivesTheSameTextOnEveryMesh) {
+  const Rows prompts = {{1, 2, 3, 4, 5}, {7}, {9, 9}};
+  for (const SamplingOptions& sampling :
+       {SamplingOptions(), SamplingOptions{.temperature = 0.9, .top_k = 12, .top_p = 0.95, .seed = 5}}) {
+    Rows wanted;
+    for (const std::string mesh : {"tp=1", "tp=2", "tp=3", "dp=3", "tp=6"}) {
+      SCOPED_TRACE(absl::StrCat(mesh, " ", sampling.temperature));
+      DT_EXPECT_OK(RunRanks(DeviceMesh::Parse(mesh)->size(), [&](Context& context) -> absl::Status {
+        Placed<TransformerConfig> placed(Llama());
+        DT_RETURN_IF_ERROR(placed.Place(context, mesh));
+        DT_ASSIGN_OR_RETURN(const auto cache,
+                            KvCache::Create(placed.model, {.batch = 3, .capacity = 24}));
+        GenerateOptions options{.tokens = 20, .sampling = sampling, .stop = {13}};
+        Rows told(3);
+        options.on_token = [&](int64_t row, int64_t token) {
+          told[row].push_back(token);
+          return true;
+        };
+        DT_ASSIGN_OR_RETURN(const Rows texts,
+                            Generate(*cache, context, placed.mesh, prompts, options));
+        EXPECT_EQ(told, texts);
+        if (context.rank() != 0) return absl::OkStatus();
+        if (wanted.empty()) wanted = texts;
+        EXPECT_EQ(texts, wanted);
+        for (const auto& text : texts) {
+          EXPECT_TRUE(text.size() == 20 || text.back() == 13) << text.size();
+        }
+        return absl::OkStatus();
+      }));
+    }
+  }
+}
+
+TEST(Generate, RefusesWhatDoesNotFit) {
+  DT_EXPECT_OK(RunRanks(1, [&](Context& context) -> absl::Status {
+    Placed<TransformerConfig> placed(Llama());
+    DT_RETURN_IF_ERROR(placed.Place(context, "tp=1"));
+    DT_ASSIGN_OR_RETURN(const auto cache, KvCache::Create(placed.model, {.capacity = 8}));
+    const auto generate = [&](const Rows& prompts, const GenerateOptions& options) {
+      return Generate(*cache, context, placed.mesh, prompts, options);
+    };
+    EXPECT_THAT(generate({{1, 2, 3}}, {.tokens = 7}), Refuses(HasSubstr("prompt 0 has 3 tokens")));
+    EXPECT_THAT(generate({{}}, {.tokens = 1}), Refuses(HasSubstr("one at least")));
+    EXPECT_THAT(generate({{1}, {2}}, {.tokens = 1}), Refuses(HasSubstr("has 1 rows")));
+    EXPECT_THAT(generate({{1}}, {.tokens = 1, .sampling = {.top_p = 0}}), Refuses(HasSubstr("top_p")));
+    return generate({{1, 2, 3}}, {.tokens = 6}).status();
+  }));
+}
+
+}  // namespace
+}  // namespace dtensor

@@ -1,0 +1,243 @@
+// Weights go into models on any mesh and out of them by name, each rank reading what it holds; and
+// what files have that the model lacks, and the reverse, is refused on every rank alike.
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "dtensor/hugging_face/load.h"
+#include "dtensor/hugging_face/save.h"
+#include "dtensor/nn/state_dict.h"
+#include "dtensor/nn/transformer.h"
+#include "dtensor/ops/ops.h"
+#include "dtensor/parallel_plans/tensor_parallel.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/io/safetensors.h"
+#include "dtensor/runtime/io/safetensors_folder.h"
+#include "dtensor/runtime/testing/status_matchers.h"
+#include "dtensor/tensor/gather_values.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace dtensor {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// 9 heads of 3 keys, as SmolLM2 has; biases, norms.
+TransformerConfig SmallConfig() {
+  TransformerConfig config;
+  config.vocab = 29, config.dim = 36, config.layers = 2, config.heads = 9, config.kv_heads = 3;
+  config.hidden = 40, config.tie_embeddings = true, config.qkv_bias = true, config.qk_norm = true;
+  return config;
+}
+
+class HuggingFaceFolder : public ::testing::Test {
+ protected:
+  HuggingFaceFolder() {
+    static int count = 0;
+    folder_ = absl::StrCat(testing::TempDir(), "/folder", getpid(), "_", count++);
+    std::filesystem::create_directories(folder_);
+  }
+  ~HuggingFaceFolder() override { std::filesystem::remove_all(folder_); }
+
+  std::string folder_;
+};
+
+absl::StatusOr<std::map<std::string, std::vector<float>>> ValuesOf(Module& model) {
+  std::map<std::string, std::vector<float>> values;
+  DT_ASSIGN_OR_RETURN(const StateDict state, StateDictOf(model));
+  for (const auto& [name, tensor] : state) {
+    DT_ASSIGN_OR_RETURN(values[name], ToGlobal<float>(tensor));
+  }
+  return values;
+}
+
+absl::Status Place(Transformer& model, Context& context, absl::string_view mesh, uint64_t seed) {
+  DT_ASSIGN_OR_RETURN(const DeviceMesh parsed, DeviceMesh::Parse(mesh));
+  TensorParallelOptions options;
+  options.seed = seed;
+  options.allow_uneven = true;
+  return ApplyTensorParallel(model, context, parsed, options).status();
+}
+
+// Saves a model with random weights and returns them.
+std::map<std::string, std::vector<float>> Save(const TransformerConfig& config,
+                                               const std::string& folder, absl::string_view mesh,
+                                               const SaveHuggingFaceOptions& options) {
+  std::map<std::string, std::vector<float>> values;
+  const int ranks = DeviceMesh::Parse(mesh)->size();
+  DT_EXPECT_OK(RunRanks(ranks, [&](Context& context) -> absl::Status {
+    Transformer model(config);
+    DT_RETURN_IF_ERROR(Place(model, context, mesh, 7));
+    DT_RETURN_IF_ERROR(SaveHuggingFace(model, folder, options));
+    DT_ASSIGN_OR_RETURN(auto mine, ValuesOf(model));
+    if (context.rank() == 0) values = std::move(mine);
+    return absl::OkStatus();
+  }));
+  return values;
+}
+
+TEST_F(HuggingFaceFolder, GoesInAndOutOnAnyMesh) {
+  for (const bool fused : {false, true}) {
+    TransformerConfig config = SmallConfig();
+    config.fused_projections = fused;
+    const auto saved = Save(config, folder_, "tp=2", {});
+    for (const std::string mesh : {"tp=1", "tp=2", "tp=3", "dp=2,tp=2", "dp=3"}) {
+      for (const bool other_fused : {false, true}) {
+        SCOPED_TRACE(absl::StrCat(mesh, fused, other_fused));
+        config.fused_projections = other_fused;
+        DT_EXPECT_OK(RunRanks(DeviceMesh::Parse(mesh)->size(), [&](Context& context) {
+          Transformer model(config);
+          model.SkipFirstValues();
+          DT_RETURN_IF_ERROR(Place(model, context, mesh, 0));
+          int64_t held = 0;
+          model.VisitParameters([&](const std::string&, Parameter& parameter) {
+            held += parameter.tensor.local().bytes();
+          });
+          DT_ASSIGN_OR_RETURN(const int64_t read, LoadHuggingFace(model, folder_));
+          EXPECT_EQ(read, held) << "what a rank holds is what it reads";
+          DT_ASSIGN_OR_RETURN(const auto values, ValuesOf(model));
+          EXPECT_EQ(values, saved);
+          return absl::OkStatus();
+        }));
+      }
+    }
+  }
+}
+
+TEST_F(HuggingFaceFolder, IsSeveralFilesWithAnIndex) {
+  Save(SmallConfig(), folder_, "tp=1", {});  // one file, which is not to be read afterwards
+  TransformerConfig config = SmallConfig();
+  config.tie_embeddings = false;
+  const auto saved = Save(config, folder_, "tp=3", {.config = "{}", .max_file_bytes = 5000});
+  EXPECT_FALSE(std::filesystem::exists(absl::StrCat(folder_, "/", kSafetensorsFile)));
+  DT_ASSERT_OK_AND_ASSIGN(const SafetensorsFolder files, SafetensorsFolder::Open(folder_));
+  EXPECT_EQ(files.tensors().size(), saved.size());
+  EXPECT_THAT(files.tensors().at("lm_head.weight").file->path(), HasSubstr("-of-"));
+  DT_EXPECT_OK(RunRanks(2, [&](Context& context) {
+    Transformer model(config);
+    DT_RETURN_IF_ERROR(Place(model, context, "tp=2", 99));
+    DT_RETURN_IF_ERROR(LoadHuggingFace(model, folder_).status());
+    DT_ASSIGN_OR_RETURN(const auto values, ValuesOf(model));
+    EXPECT_EQ(values, saved);
+    return absl::OkStatus();
+  }));
+}
+
+TEST_F(HuggingFaceFolder, IsConvertedOnTheWay) {
+  const auto saved = Save(SmallConfig(), folder_, "tp=2", {.dtype = DType::kBF16});
+  for (const DType dtype : {DType::kF32, DType::kF64, DType::kBF16}) {
+    DT_EXPECT_OK(RunRanks(2, [&](Context& context) {
+      Transformer model(SmallConfig());
+      model.SetDType(dtype);
+      model.SkipFirstValues();
+      DT_RETURN_IF_ERROR(Place(model, context, "tp=2", 0));
+      DT_RETURN_IF_ERROR(LoadHuggingFace(model, folder_).status());
+      DT_ASSIGN_OR_RETURN(const StateDict state, StateDictOf(model));
+      for (const auto& [name, tensor] : state) {
+        DT_ASSIGN_OR_RETURN(const DistributedTensor as_f32, Cast(tensor, DType::kF32));
+        DT_ASSIGN_OR_RETURN(const std::vector<float> values, ToGlobal<float>(as_f32));
+        for (size_t i = 0; i < values.size(); ++i) {
+          EXPECT_NEAR(values[i], saved.at(name)[i], std::abs(saved.at(name)[i]) / 256) << name;
+        }
+      }
+      return absl::OkStatus();
+    }));
+  }
+}
+
+// What loading gives on two ranks, which must be the same on both.
+absl::Status LoadStatus(const TransformerConfig& config, const std::string& folder) {
+  std::vector<absl::Status> statuses(2);
+  DT_EXPECT_OK(RunRanks(2, [&](Context& context) {
+    Transformer model(config);
+    DT_RETURN_IF_ERROR(Place(model, context, "tp=2", 0));
+    statuses[context.rank()] = LoadHuggingFace(model, folder).status();
+    return GatherValues(context, context.rank()).status();  // the world still works
+  }));
+  EXPECT_EQ(statuses[0], statuses[1]);
+  return statuses[0];
+}
+
+TEST_F(HuggingFaceFolder, ThatDoesNotFitIsRefusedByName) {
+  EXPECT_THAT(LoadStatus(SmallConfig(), folder_),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("there is neither")));
+  Save(SmallConfig(), folder_, "tp=1", {});
+  TransformerConfig other = SmallConfig();
+  other.layers = 1;
+  EXPECT_THAT(LoadStatus(other, folder_), Refuses(HasSubstr("model.layers.1.")));
+  other = SmallConfig();
+  other.layers = 3;
+  EXPECT_THAT(LoadStatus(other, folder_), Refuses(HasSubstr("no tensor model.layers.2.")));
+  other = SmallConfig();
+  other.hidden = 44;
+  EXPECT_THAT(LoadStatus(other, folder_),
+              Refuses(AllOf(HasSubstr("mlp.gate_proj.weight"), HasSubstr("is [40, 36]"))));
+  other = SmallConfig();
+  other.tie_embeddings = false;
+  EXPECT_THAT(LoadStatus(other, folder_), Refuses(HasSubstr("no tensor lm_head.weight")));
+  std::ofstream(absl::StrCat(folder_, "/", kSafetensorsFile)) << "no header";
+  EXPECT_THAT(LoadStatus(SmallConfig(), folder_), Refuses(HasSubstr("model.safetensors")));
+}
+
+// A folder that ranks see with unlike eyes: one of them has its own, which is cut off.
+TEST_F(HuggingFaceFolder, ThatOneRankCannotReadIsAnErrorOfAll) {
+  Save(SmallConfig(), folder_, "tp=1", {});
+  const std::string bad = absl::StrCat(folder_, "/bad");
+  std::filesystem::create_directories(bad);
+  std::ofstream(absl::StrCat(bad, "/", kSafetensorsFile)) << "bad";
+  DT_EXPECT_OK(RunRanks(3, [&](Context& context) {
+    Transformer model(SmallConfig());
+    DT_RETURN_IF_ERROR(Place(model, context, "tp=3", 0));
+    const absl::Status status = LoadHuggingFace(model, context.rank() == 1 ? bad : folder_).status();
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rank 1: ")));
+    return LoadHuggingFace(model, folder_).status();
+  }));
+}
+
+TEST_F(HuggingFaceFolder, ThatCannotBeWrittenIsAnErrorOfAll) {
+  std::ofstream(absl::StrCat(folder_, "/file")) << "x";
+  DT_EXPECT_OK(RunRanks(2, [&](Context& context) {
+    Transformer model(SmallConfig());
+    DT_RETURN_IF_ERROR(Place(model, context, "tp=2", 0));
+    EXPECT_THAT(SaveHuggingFace(model, absl::StrCat(folder_, "/file/in"), {}),
+                StatusIs(absl::StatusCode::kUnavailable, HasSubstr("file/in")));
+    EXPECT_THAT(SaveHuggingFace(model, folder_, {.max_file_bytes = 0}), Refuses(HasSubstr("at least a byte")));
+    return SaveHuggingFace(model, folder_, {});
+  }));
+}
+
+TEST_F(HuggingFaceFolder, MayLackTheNameOfTheBaseModel) {
+  const auto saved = Save(SmallConfig(), folder_, "tp=1", {});
+  std::vector<SafetensorsEntry> entries;
+  const int64_t dim = 36;
+  const std::vector<float> others(dim, 1);
+  std::map<std::string, Dims> shapes;
+  {
+    DT_ASSERT_OK_AND_ASSIGN(const SafetensorsFolder files, SafetensorsFolder::Open(folder_));
+    for (const auto& [name, tensor] : files.tensors()) shapes[name] = tensor.info->shape;
+  }
+  for (const auto& [name, shape] : shapes) {
+    entries.push_back({name.substr(6), DType::kF32, shape, saved.at(name).data()});  // "model."
+  }
+  entries.push_back({"layers.0.self_attn.rotary_emb.inv_freq", DType::kF32, {dim}, others.data()});
+  const std::string path = absl::StrCat(folder_, "/", kSafetensorsFile);
+  DT_ASSERT_OK(WriteSafetensors(path, entries, {}));
+  DT_EXPECT_OK(LoadStatus(SmallConfig(), folder_));
+  entries.push_back({"score.weight", DType::kF32, {dim}, others.data()});
+  DT_ASSERT_OK(WriteSafetensors(path, entries, {}));
+  EXPECT_THAT(LoadStatus(SmallConfig(), folder_), Refuses(HasSubstr("score.weight")));
+}
+
+}  // namespace
+}  // namespace dtensor

@@ -1,0 +1,250 @@
+#include "dtensor/hugging_face/load.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "dtensor/layout/regions.h"
+#include "dtensor/nn/state_dict.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/io/safetensors_folder.h"
+#include "dtensor/runtime/kernels/copy.h"
+#include "dtensor/runtime/kernels/elementwise.h"
+#include "dtensor/tensor/gather_values.h"
+
+namespace dtensor {
+namespace {
+
+constexpr absl::string_view kWho = "LoadHuggingFace: ";
+constexpr int64_t kPieceBytes = int64_t{4} << 20;
+
+// What files have that is no parameter.
+bool IsPassedOver(absl::string_view name) {
+  return absl::EndsWith(name, "rotary_emb.inv_freq") || absl::EndsWith(name, ".attn.bias") ||
+         absl::EndsWith(name, ".attn.masked_bias") || absl::EndsWith(name, "position_ids");
+}
+
+// One tensor of the files, and where it goes.
+struct Source {
+  StoredPart part;
+  std::string name;  // in the files
+  SafetensorsFolder::Tensor stored;
+};
+struct Target {
+  Parameter* parameter = nullptr;
+  std::vector<Source> sources;  // none: not found so far
+  std::string missing;          // by the first path
+};
+
+// Finds all that the model has, before anything is read.
+class Matcher {
+ public:
+  explicit Matcher(const SafetensorsFolder& folder) : folder_(folder) {}
+
+  absl::Status Add(const std::string& path, Parameter& parameter) {
+    if (!parameter.tensor.defined()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          kWho, "parameter ", path, " has no memory; Materialize the model, or apply a plan to it"));
+    }
+    const auto [at, fresh] = index_.emplace(&parameter, targets_.size());
+    if (fresh) targets_.push_back({.parameter = &parameter});
+    Target& target = targets_[at->second];
+    std::vector<Source> sources;
+    for (StoredPart& part : StoredPartsOf(path, parameter)) {
+      const auto found = Find(part.name);
+      if (found == folder_.tensors().end()) {
+        if (target.missing.empty()) target.missing = part.name;
+        return absl::OkStatus();
+      }
+      used_.insert(found->first);
+      sources.push_back({std::move(part), found->first, found->second});
+    }
+    if (target.sources.empty()) target.sources = std::move(sources);
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::vector<Target>> Matched(const LoadHuggingFaceOptions& options) && {
+    for (const Target& target : targets_) {
+      if (target.sources.empty()) {
+        return InvalidArgument({kWho, "'", folder_.path(), "' has no tensor ", target.missing,
+                                ", which the model has"});
+      }
+      for (const Source& source : target.sources) {
+        DT_RETURN_IF_ERROR(Check(*target.parameter, source));
+      }
+    }
+    for (const auto& [name, tensor] : folder_.tensors()) {
+      if (options.allow_others || used_.contains(name) || IsPassedOver(name)) continue;
+      return InvalidArgument({kWho, "'", tensor.file->path(), "' has a tensor ",
+                              absl::string_view(name),
+                              ", which the model lacks; set allow_others to pass over it"});
+    }
+    return std::move(targets_);
+  }
+
+ private:
+  using Tensors = std::map<std::string, SafetensorsFolder::Tensor, std::less<>>;
+
+  Tensors::const_iterator Find(absl::string_view name) const {
+    const auto exact = folder_.tensors().find(name);
+    if (exact != folder_.tensors().end()) return exact;
+    for (const absl::string_view base : {"model.", "transformer.", "bert."}) {
+      absl::string_view rest = name;
+      const auto without = absl::ConsumePrefix(&rest, base) ? folder_.tensors().find(rest)
+                                                            : folder_.tensors().end();
+      if (without != folder_.tensors().end()) return without;
+      const auto with = folder_.tensors().find(absl::StrCat(base, name));
+      if (with != folder_.tensors().end()) return with;
+    }
+    return folder_.tensors().end();
+  }
+
+  static absl::Status Check(const Parameter& parameter, const Source& source) {
+    const auto refuse = [&](absl::string_view what, absl::string_view wanted) {
+      return InvalidArgument({kWho, "'", source.stored.file->path(), "': tensor ",
+                              absl::string_view(source.name), " is ", what,
+                              ", and the model's is ", wanted});
+    };
+    const SafetensorsInfo& info = *source.stored.info;
+    if (info.shape != source.part.shape) {
+      return refuse(DimsToString(info.shape), DimsToString(source.part.shape));
+    }
+    const DType wanted = parameter.dtype;
+    if (info.dtype && (*info.dtype == wanted || (IsFloat(*info.dtype) && IsFloat(wanted)))) {
+      return absl::OkStatus();
+    }
+    return refuse(info.type, absl::StrCat(ToString(wanted), ", to which it is not converted"));
+  }
+
+  const SafetensorsFolder& folder_;
+  absl::flat_hash_map<const Parameter*, size_t> index_;
+  std::vector<Target> targets_;
+  std::set<std::string, std::less<>> used_;
+};
+
+// Of one rank.
+class RegionLoader {
+ public:
+  explicit RegionLoader(Context& context) : context_(context) {}
+  int64_t bytes_read() const { return bytes_read_; }
+
+  absl::Status Load(const Target& target) {
+    const DistributedTensor& tensor = target.parameter->tensor;
+    const Spec& spec = tensor.spec();
+    if (!spec.on_mesh || spec.local_numel == 0) return absl::OkStatus();
+    const Region region =
+        Regions(spec.layout, spec.shape, spec.layout.mesh().Coordinate(context_.rank()));
+    for (const Source& source : target.sources) {
+      if (spec.shape.empty()) {
+        DT_RETURN_IF_ERROR(LoadPiece(source, region, tensor.local()));
+        continue;
+      }
+      // Row i of the source is the i-th index of these rows of the parameter.
+      const StoredPart& part = source.part;
+      const IndexRun rows = {part.first, part.rows, part.group, spec.shape[0] / part.group};
+      for (const MatchedRun& run :
+           MatchIndexSets(IndexSet::FromIntervals({&rows, 1}), region[0])) {
+        for (int64_t j = 0; j < run.count; ++j) {
+          DT_RETURN_IF_ERROR(LoadRows(source, region, run.src + j * run.src_stride,
+                                      run.dst + j * run.dst_stride, run.length, tensor.local()));
+        }
+      }
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  // Rows [from, from + count) of the source to those from `to` on of this rank's.
+  absl::Status LoadRows(const Source& source, Region region, int64_t from, int64_t to,
+                        int64_t count, const Tensor& local) {
+    const int64_t row_bytes = std::max<int64_t>(1, local.bytes() / local.size(0));
+    const int64_t at_once = std::max<int64_t>(1, kPieceBytes / row_bytes);
+    for (int64_t done = 0; done < count; done += at_once) {
+      const int64_t rows = std::min(at_once, count - done);
+      region[0] = IndexSet::Interval(from + done, from + done + rows);
+      DT_RETURN_IF_ERROR(LoadPiece(source, region, local.Narrow(0, to + done, rows)));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status LoadPiece(const Source& source, absl::Span<const IndexSet> region,
+                         const Tensor& to) {
+    Device& device = context_.device();
+    const DType stored = *source.stored.info->dtype;
+    bytes_.resize(to.numel() * SizeOf(stored));
+    DT_RETURN_IF_ERROR(source.stored.file->ReadRegion(source.name, region, bytes_.data()));
+    bytes_read_ += static_cast<int64_t>(bytes_.size());
+    DT_ASSIGN_OR_RETURN(Tensor piece, Tensor::Empty(device, stored, to.shape()));
+    DT_RETURN_IF_ERROR(device.CopyFromHost(piece.raw(), bytes_.data(),
+                                           static_cast<int64_t>(bytes_.size())));
+    if (stored != to.dtype()) {
+      DT_ASSIGN_OR_RETURN(const Tensor converted, Tensor::Empty(device, to.dtype(), to.shape()));
+      DT_RETURN_IF_ERROR(
+          kernels::Unary(device, kernels::UnaryOp::kCopy, piece, converted));
+      piece = converted;
+    }
+    DT_RETURN_IF_ERROR(kernels::Copy(device, piece, to));
+    return device.Synchronize();  // before bytes_ is read into again
+  }
+
+  Context& context_;
+  std::vector<std::byte> bytes_;
+  int64_t bytes_read_ = 0;
+};
+
+absl::StatusOr<std::vector<Target>> Match(Module& model, const SafetensorsFolder& folder,
+                                          const LoadHuggingFaceOptions& options) {
+  Matcher matcher(folder);
+  absl::Status status;
+  model.VisitParameterPaths([&](const std::string& path, Parameter& parameter) {
+    if (status.ok()) status = matcher.Add(path, parameter);
+  });
+  DT_RETURN_IF_ERROR(status);
+  return std::move(matcher).Matched(options);
+}
+
+Context* ContextOf(Module& model) {
+  Context* context = nullptr;
+  model.VisitParameters([&](const std::string&, Parameter& parameter) {
+    if (parameter.tensor.defined()) context = &parameter.tensor.context();
+  });
+  return context;
+}
+
+}  // namespace
+
+absl::StatusOr<int64_t> LoadHuggingFace(Module& model, const std::string& folder,
+                                        const LoadHuggingFaceOptions& options) {
+  Context* const context = ContextOf(model);
+  if (context == nullptr) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        kWho, "no parameter has memory; Materialize the model, or apply a plan to it"));
+  }
+  const bool is_meta = context->device().is_meta();
+  const auto agree = [&](const absl::Status& mine) {
+    return is_meta ? mine : AgreeOn(*context, mine);
+  };
+  const absl::StatusOr<SafetensorsFolder> opened = SafetensorsFolder::Open(folder);
+  const absl::StatusOr<std::vector<Target>> targets =
+      opened.ok() ? Match(model, *opened, options) : opened.status();
+  DT_RETURN_IF_ERROR(agree(targets.status()));
+  if (is_meta) return 0;
+  for (const Target& target : *targets) DT_RETURN_IF_ERROR(BeforeWrite(target.parameter->tensor));
+  RegionLoader loader(*context);
+  absl::Status status;
+  for (const Target& target : *targets) {
+    if (status.ok()) status = loader.Load(target);
+  }
+  DT_RETURN_IF_ERROR(agree(status));
+  return loader.bytes_read();
+}
+
+}  // namespace dtensor

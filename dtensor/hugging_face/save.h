@@ -1,0 +1,40 @@
+// A model's weights into a folder that Hugging Face's library reads.
+//
+//   DT_RETURN_IF_ERROR(SaveHuggingFace(model, "my-model", {.config = config_json}));
+#ifndef DTENSOR_HUGGING_FACE_SAVE_H_
+#define DTENSOR_HUGGING_FACE_SAVE_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "dtensor/nn/module.h"
+#include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/core/export.h"
+
+namespace DTENSOR_EXPORT dtensor {
+
+struct SaveHuggingFaceOptions {
+  std::string config;          // the text of config.json; empty: none is written
+  std::optional<DType> dtype;  // of floats in the files; unset: each parameter's own
+  // A file ends before the tensor that would make it larger; one tensor may. With more than one the
+  // files are model-00001-of-00002.safetensors and so on, with an index.
+  int64_t max_file_bytes = int64_t{5} << 30;
+};
+
+// Every parameter and buffer by the names of checkpoints (state_dict.h), what has several paths by
+// its first alone, as Hugging Face does. One tensor after the other is brought to the first rank of
+// the model's mesh, which writes it and forgets it: no rank has more than one whole tensor. The
+// folder is made where it is missing; files appear whole, the index last; then a model.safetensors
+// of before, which would be read in place of several, is removed. Files of other names stay.
+//
+// Collective. Errors, the same on all ranks: kInvalidArgument for options that mean nothing;
+// kFailedPrecondition for a parameter without memory, and on meta; kUnavailable, naming the file,
+// where it cannot be written. Failures.
+absl::Status SaveHuggingFace(Module& model, const std::string& folder,
+                             const SaveHuggingFaceOptions& options);
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_HUGGING_FACE_SAVE_H_

@@ -1,0 +1,283 @@
+#include "dtensor/nn/kv_cache.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "dtensor/layout/regions.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/kernels/copy.h"
+
+namespace dtensor {
+namespace {
+
+constexpr absl::string_view kWho = "KvCache: ";
+// Of the sequence, where an axis splits it: dealt in turn, so that ranks have alike much to attend
+// to from the first blocks on.
+constexpr int64_t kSequenceBlock = 64;
+
+bool AllEqual(absl::Span<const int64_t> values) {
+  return absl::c_all_of(values, [&](int64_t value) { return value == values[0]; });
+}
+
+absl::Status CheckMask(const std::string& path, const AttentionOptions& options) {
+  const AttentionMask::Kind kind = options.mask.kind();
+  if (kind == AttentionMask::Kind::kCausal || kind == AttentionMask::Kind::kWindow) {
+    return absl::OkStatus();
+  }
+  return InvalidArgument({kWho, path, " attends by the mask ", options.mask.ToString(),
+                          "; tokens that come later must not be seen: causal, or a window"});
+}
+
+// The slots in order, whose attentions are numbered. Errors: as Create.
+absl::StatusOr<std::vector<KvCacheSlot*>> SlotsOf(Module& model) {
+  std::vector<KvCacheSlot*> slots;
+  absl::Status status;
+  int attentions = 0;
+  model.VisitModules([&](const std::string& path, Module& module) {
+    KvCacheSlot* const slot = module.kv_cache_slot();
+    if (slot != nullptr) slots.push_back(slot);
+    const AttentionOptions* const attention = module.attention();
+    if (attention == nullptr || !status.ok()) return;
+    if (slot == nullptr) {
+      status = InvalidArgument({kWho, path, " has an attention and keeps no cache (Module::",
+                                "kv_cache_slot); models that do: Transformer, Gpt2"});
+      return;
+    }
+    status = CheckMask(path, *attention);
+    slot->attention = attentions++;
+  });
+  DT_RETURN_IF_ERROR(status);
+  if (attentions > 0) return slots;
+  return InvalidArgument({kWho, "the model has no attention"});
+}
+
+// x in the layout of `cache`, but for the sequence, which is whole.
+TensorOr BesideCache(const DistributedTensor& cache, const TensorOr& x) {
+  DT_ASSIGN_OR_RETURN(const Layout layout, cache.layout().WithDim(1, DimLayout()));
+  return x->Redistribute(layout);
+}
+
+// Of one row, or of all alike: x's tokens [0, count) to positions from `start` on, of which this
+// rank holds `held`.
+absl::Status CopyTokens(Device& device, const Tensor& x, const Tensor& cache, const IndexSet& held,
+                        int64_t start, int64_t count) {
+  for (const MatchedRun& run : MatchIndexSets(IndexSet::Interval(start, start + count), held)) {
+    for (int64_t j = 0; j < run.count; ++j) {
+      const int64_t from = run.src + j * run.src_stride, to = run.dst + j * run.dst_stride;
+      DT_RETURN_IF_ERROR(kernels::Copy(device, x.Narrow(1, from, run.length),
+                                       cache.Narrow(1, to, run.length)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckWrite(const DistributedTensor& cache, const TensorOr& x,
+                        absl::Span<const int64_t> starts, absl::Span<const int64_t> counts) {
+  constexpr absl::string_view kWrite = "WriteTokens: ";
+  DT_RETURN_IF_ERROR(x.status());
+  if (!cache.defined() || !x->defined()) return InvalidArgument({kWrite, "a tensor is undefined"});
+  const auto refuse = [&](absl::string_view why) {
+    return InvalidArgument({kWrite, why, " (cache ", cache.ToString(), ", x ", x->ToString(), ")"});
+  };
+  if (&cache.context() != &x->context() || cache.mesh() != x->mesh()) {
+    return refuse("cache and x must be of one Context and mesh");
+  }
+  if (cache.ndim() < 2 || cache.ndim() != x->ndim() || cache.dtype() != x->dtype()) {
+    return refuse("cache and x are [b, t, ...] and [b, s, ...], of one type");
+  }
+  for (int d = 0; d < cache.ndim(); ++d) {
+    if (d != 1 && cache.shape()[d] != x->shape()[d]) return refuse("only sequences may differ");
+  }
+  if (cache.layout().is_partial()) return refuse("a cache that is Partial cannot be written to");
+  const size_t rows = cache.shape()[0];
+  if (starts.size() != rows || counts.size() != rows) {
+    return refuse("there must be a start and a count for each row");
+  }
+  for (size_t r = 0; r < rows; ++r) {
+    if (starts[r] < 0 || counts[r] < 0 || counts[r] > x->shape()[1] ||
+        starts[r] > cache.shape()[1] - counts[r]) {
+      return refuse(absl::StrCat(counts[r], " tokens from ", starts[r], " on of row ", r,
+                                 " do not fit"));
+    }
+  }
+  if (cache.context().recording()) {
+    return refuse("a write has no gradient; call it where nothing is recorded (NoGrad)");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status WriteTokens(const DistributedTensor& cache, const TensorOr& x,
+                         absl::Span<const int64_t> starts, absl::Span<const int64_t> counts) {
+  DT_RETURN_IF_ERROR(CheckWrite(cache, x, starts, counts));
+  Context& context = cache.context();
+  DT_ASSIGN_OR_RETURN(const DistributedTensor beside, BesideCache(cache, x));
+  DT_RETURN_IF_ERROR(BeforeWrite(cache));
+  const Spec& spec = cache.spec();
+  if (!spec.on_mesh || spec.local_numel == 0) return absl::OkStatus();
+  const auto coordinate = cache.mesh().Coordinate(context.rank());
+  const IndexSet rows = DimRegion(cache.layout(), 0, cache.shape()[0], coordinate);
+  const IndexSet held = DimRegion(cache.layout(), 1, cache.shape()[1], coordinate);
+  const Tensor &from = beside.local(), &to = cache.local();
+  const auto copy = [&]() -> absl::Status {
+    if (AllEqual(starts) && AllEqual(counts)) {
+      return CopyTokens(context.device(), from, to, held, starts[0], counts[0]);
+    }
+    for (int64_t i = 0; i < rows.size(); ++i) {
+      const int64_t r = rows.At(i);
+      DT_RETURN_IF_ERROR(CopyTokens(context.device(), from.Narrow(0, i, 1), to.Narrow(0, i, 1),
+                                    held, starts[r], counts[r]));
+    }
+    return absl::OkStatus();
+  };
+  const absl::Status status = copy();
+  return status.ok() ? status : context.communicator().Fail(status);
+}
+
+absl::StatusOr<std::unique_ptr<KvCache>> KvCache::Create(Module& model,
+                                                         const KvCacheOptions& options) {
+  if (options.batch < 1 || options.capacity < 1) {
+    return InvalidArgument({kWho, "a batch of ", absl::StrCat(options.batch), " and a capacity of ",
+                            absl::StrCat(options.capacity), " tokens; give at least 1 of each"});
+  }
+  DT_ASSIGN_OR_RETURN(std::vector<KvCacheSlot*> slots, SlotsOf(model));
+  model.SetTraining(false);
+  std::unique_ptr<KvCache> cache(new KvCache(model, options));
+  cache->slots_ = std::move(slots);
+  cache->layers_.resize(absl::c_count_if(
+      cache->slots_, [](const KvCacheSlot* slot) { return slot->attention >= 0; }));
+  return cache;
+}
+
+KvCache::KvCache(Module& model, const KvCacheOptions& options)
+    : model_(model), options_(options), lengths_(options.batch, 0) {}
+
+absl::Status KvCache::CheckAppend(const DistributedTensor& ids,
+                                  absl::Span<const int64_t> counts) const {
+  if (!ids.defined()) return InvalidArgument({kWho, "the ids are undefined"});
+  if (ids.ndim() != 2 || ids.shape()[0] != options_.batch || ids.shape()[1] < 1) {
+    return InvalidArgument({kWho, "ids ", ids.ToString(), " for a batch of ",
+                            absl::StrCat(options_.batch), "; give [batch, s], s >= 1"});
+  }
+  if (!counts.empty() && static_cast<int64_t>(counts.size()) != options_.batch) {
+    return InvalidArgument({kWho, absl::StrCat(counts.size()), " counts for a batch of ",
+                            absl::StrCat(options_.batch), "; give one for each row, or none"});
+  }
+  for (int64_t r = 0; r < options_.batch; ++r) {
+    const int64_t count = counts.empty() ? ids.shape()[1] : counts[r];
+    if (count < 0 || count > ids.shape()[1]) {
+      return InvalidArgument({kWho, "a count of ", absl::StrCat(count), " in row ",
+                              absl::StrCat(r), " of ids ", ids.ToString()});
+    }
+    if (lengths_[r] + count > options_.capacity) {
+      return InvalidArgument({kWho, "row ", absl::StrCat(r), " has ", absl::StrCat(lengths_[r]),
+                              " tokens, and with ", absl::StrCat(count),
+                              " more it would exceed the capacity of ",
+                              absl::StrCat(options_.capacity), "; make a larger cache"});
+    }
+  }
+  return absl::OkStatus();
+}
+
+void KvCache::SetPositions(int64_t s, absl::Span<const int64_t> counts) {
+  counts_.assign(options_.batch, s);
+  if (!counts.empty()) counts_.assign(counts.begin(), counts.end());
+  positions_ = Positions();
+  if (AllEqual(lengths_)) {
+    positions_.first = lengths_[0];
+  } else {
+    positions_.rows = lengths_;
+  }
+  for (int64_t r = 0; r < options_.batch; ++r) {
+    positions_.end = std::max(positions_.end, lengths_[r] + counts_[r]);
+  }
+}
+
+TensorOr KvCache::Append(const DistributedTensor& ids, absl::Span<const int64_t> counts) {
+  DT_RETURN_IF_ERROR(CheckAppend(ids, counts));
+  const NoGrad no_grad(ids.context());
+  SetPositions(ids.shape()[1], counts);
+  ++pass_;
+  for (KvCacheSlot* const slot : slots_) slot->cache = this;
+  TensorOr logits = model_(ids);
+  for (KvCacheSlot* const slot : slots_) slot->cache = nullptr;
+  DT_RETURN_IF_ERROR(logits.status());
+  for (int64_t r = 0; r < options_.batch; ++r) lengths_[r] += counts_[r];
+  return logits;
+}
+
+absl::Status KvCache::Truncate(int64_t row, int64_t length) {
+  if (row < 0 || row >= options_.batch || length < 0 || length > lengths_[row]) {
+    return InvalidArgument({kWho, "there are no ", absl::StrCat(length), " tokens of row ",
+                            absl::StrCat(row), " to keep"});
+  }
+  lengths_[row] = length;
+  return absl::OkStatus();
+}
+
+int64_t KvCache::local_bytes() const {
+  int64_t bytes = 0;
+  for (const Layer& layer : layers_) {
+    if (layer.k.defined()) bytes += layer.k.local().bytes() + layer.v.local().bytes();
+  }
+  return bytes;
+}
+
+TensorOr KvCache::NewTensor(const DistributedTensor& like) const {
+  const Layout& layout = like.layout();
+  std::vector<DimLayout> dims(layout.dims().begin(), layout.dims().end());
+  dims[1] = DimLayout();
+  DT_ASSIGN_OR_RETURN(Layout kept, Layout::Create(layout.mesh(), dims));
+  if (!options_.sequence_axis.empty()) {
+    DT_ASSIGN_OR_RETURN(const AxisList axes, layout.mesh().Find(options_.sequence_axis));
+    DT_ASSIGN_OR_RETURN(kept, kept.WithAxes(axes, Shard(1, ShardOrder::Block(kSequenceBlock))));
+  }
+  Dims shape = like.shape();
+  shape[1] = options_.capacity;
+  // What no query sees yet must be finite all the same.
+  DT_ASSIGN_OR_RETURN(DistributedTensor made,
+                      Full(like.context(), kept, shape, like.dtype(), 0));
+  made.set_pinned(true);
+  return made;
+}
+
+TensorOr KvCache::Attend(const KvCacheSlot& slot, const TensorOr& q, const TensorOr& k,
+                         const TensorOr& v, AttentionOptions options) {
+  for (const TensorOr* const x : {&q, &k, &v}) DT_RETURN_IF_ERROR(x->status());
+  Layer& layer = layers_[slot.attention];
+  if (layer.pass == pass_) {
+    return InvalidArgument({kWho, "attention ", absl::StrCat(slot.attention),
+                            " runs twice in one pass; each use of it needs keys of its own"});
+  }
+  layer.pass = pass_;
+  if (!layer.k.defined()) {
+    DT_ASSIGN_OR_RETURN(layer.k, NewTensor(*k));
+    DT_ASSIGN_OR_RETURN(layer.v, NewTensor(*v));
+  }
+  DT_RETURN_IF_ERROR(WriteTokens(layer.k, k, lengths_, counts_));
+  DT_RETURN_IF_ERROR(WriteTokens(layer.v, v, lengths_, counts_));
+  options.query_offset = positions_.first;
+  options.row_offsets = positions_.rows;
+  options.dropout = 0;
+  return Attention(q, layer.k, layer.v, options);
+}
+
+TensorOr KvCache::LastTokens(const DistributedTensor& x) const {
+  const int64_t batch = x.shape()[0], s = x.shape()[1];
+  if (s == 1) return x;
+  if (AllEqual(counts_)) {
+    const int64_t last = std::max<int64_t>(counts_[0] - 1, 0);
+    return Slice(x, 1, last, last + 1);
+  }
+  std::vector<int64_t> rows;
+  for (int64_t r = 0; r < batch; ++r) rows.push_back(r * s + std::max<int64_t>(counts_[r] - 1, 0));
+  return Embedding(Distribute<int64_t>(x.context(), Layout::Replicated(x.mesh(), 2), {batch, 1},
+                                       rows),
+                   Reshape(x, {batch * s, x.shape()[2]}));
+}
+
+}  // namespace dtensor
