@@ -22,10 +22,11 @@ absl::Status Check(const KvCache& cache, absl::Span<const std::vector<int64_t>> 
   for (size_t r = 0; r < prompts.size(); ++r) {
     const int64_t size = static_cast<int64_t>(prompts[r].size());
     if (size > 0 && options.tokens <= cache.capacity() - cache.lengths()[r] - size + 1) continue;
-    return InvalidArgument({"Generate: prompt ", absl::StrCat(r), " has ", absl::StrCat(size),
-                            " tokens, and ", absl::StrCat(options.tokens),
-                            " more are to follow; a prompt has one at least, and the cache room for ",
-                            absl::StrCat(cache.capacity()), " a row"});
+    return InvalidArgument(
+        {"Generate: prompt ", absl::StrCat(r), " has ", absl::StrCat(size), " tokens, and ",
+         absl::StrCat(options.tokens),
+         " more are to follow; a prompt has one at least, and the cache room for ",
+         absl::StrCat(cache.capacity()), " a row"});
   }
   return absl::OkStatus();
 }
@@ -60,9 +61,9 @@ absl::StatusOr<std::vector<std::vector<int64_t>>> Generate(
   for (int64_t n = 0; n < options.tokens; ++n) {
     const Step step = StepOf(next);
     if (step.length == 0) break;  // all have ended
-    DT_ASSIGN_OR_RETURN(const DistributedTensor ids,
-                        Distribute<int64_t>(context, Layout::Replicated(mesh, 2),
-                                            {batch, step.length}, step.ids));
+    DT_ASSIGN_OR_RETURN(
+        const DistributedTensor ids,
+        Distribute<int64_t>(context, Layout::Replicated(mesh, 2), {batch, step.length}, step.ids));
     DT_ASSIGN_OR_RETURN(const DistributedTensor logits, cache.Append(ids, step.counts));
     DT_ASSIGN_OR_RETURN(const std::vector<int64_t> tokens,
                         SampleTokens(logits, options.sampling, cache.lengths()));

@@ -99,8 +99,7 @@ std::vector<Logits> WithoutCache(const Config& config, const Rows& rows) {
     Placed<Config> placed(config);
     DT_RETURN_IF_ERROR(placed.Place(context, "tp=1"));
     for (const auto& row : rows) {
-      DT_ASSIGN_OR_RETURN(logits.emplace_back(),
-                          Values(placed.model(placed.Ids(context, 1, row))));
+      DT_ASSIGN_OR_RETURN(logits.emplace_back(), Values(placed.model(placed.Ids(context, 1, row))));
     }
     return absl::OkStatus();
   }));
@@ -170,8 +169,8 @@ void ExpectAsWithout(const Config& config, const std::vector<std::string>& meshe
 }
 
 TEST(KvCache, GivesWhatLlamaGivesWithout) {
-  ExpectAsWithout(Llama(), {"tp=1", "tp=2", "tp=3", "tp=6", "dp=3", "dp=2,tp=2", "cp=2",
-                            "cp=2,tp=3"});
+  ExpectAsWithout(Llama(),
+                  {"tp=1", "tp=2", "tp=3", "tp=6", "dp=3", "dp=2,tp=2", "cp=2", "cp=2,tp=3"});
 }
 
 TEST(KvCache, GivesWhatOthersGiveWithout) {
@@ -247,7 +246,8 @@ TEST(KvCache, RefusesAndStaysAsItWas) {
     EXPECT_THAT(append({1, 2, 3, 4, 5, 6}, {}), Refuses(HasSubstr("capacity of 4")));
     EXPECT_THAT(append({1, 2}, {1, 2}), Refuses(HasSubstr("a count of 2 in row 1")));
     EXPECT_THAT(append({1, 2}, {1}), Refuses(HasSubstr("1 counts")));
-    EXPECT_THAT(Values(cache->Append(*placed.Ids(context, 1, {1}))), Refuses(HasSubstr("batch of 2")));
+    EXPECT_THAT(Values(cache->Append(*placed.Ids(context, 1, {1}))),
+                Refuses(HasSubstr("batch of 2")));
     EXPECT_THAT(cache->lengths(), testing::ElementsAre(2, 1));
     EXPECT_THAT(KvCache::Create(placed.model, {}), Refuses(HasSubstr("capacity of 0")));
     placed.model.VisitModules([](const std::string&, Module& module) {
@@ -294,7 +294,8 @@ TEST(WriteTokens, IsAWriteAsAnyOther) {
 TEST(Generate, GivesTheSameTextOnEveryMesh) {
   const Rows prompts = {{1, 2, 3, 4, 5}, {7}, {9, 9}};
   for (const SamplingOptions& sampling :
-       {SamplingOptions(), SamplingOptions{.temperature = 0.9, .top_k = 12, .top_p = 0.95, .seed = 5}}) {
+       {SamplingOptions(),
+        SamplingOptions{.temperature = 0.9, .top_k = 12, .top_p = 0.95, .seed = 5}}) {
     Rows wanted;
     for (const std::string mesh : {"tp=1", "tp=2", "tp=3", "dp=3", "tp=6"}) {
       SCOPED_TRACE(absl::StrCat(mesh, " ", sampling.temperature));
@@ -335,7 +336,8 @@ TEST(Generate, RefusesWhatDoesNotFit) {
     EXPECT_THAT(generate({{1, 2, 3}}, {.tokens = 7}), Refuses(HasSubstr("prompt 0 has 3 tokens")));
     EXPECT_THAT(generate({{}}, {.tokens = 1}), Refuses(HasSubstr("one at least")));
     EXPECT_THAT(generate({{1}, {2}}, {.tokens = 1}), Refuses(HasSubstr("has 1 rows")));
-    EXPECT_THAT(generate({{1}}, {.tokens = 1, .sampling = {.top_p = 0}}), Refuses(HasSubstr("top_p")));
+    EXPECT_THAT(generate({{1}}, {.tokens = 1, .sampling = {.top_p = 0}}),
+                Refuses(HasSubstr("top_p")));
     return generate({{1, 2, 3}}, {.tokens = 6}).status();
   }));
 }

@@ -52,8 +52,8 @@ float FloorOfTopP(absl::Span<const float> logits, float floor, double temperatur
 // Gumbel's: -log(-log(u)).
 double Noise(const SamplingOptions& options, uint32_t row, uint32_t position, uint32_t token) {
   const std::array<uint32_t, 4> words =
-      Philox({token / 4, 0, position, row}, {static_cast<uint32_t>(options.seed),
-                                             static_cast<uint32_t>(options.seed >> 32)});
+      Philox({token / 4, 0, position, row},
+             {static_cast<uint32_t>(options.seed), static_cast<uint32_t>(options.seed >> 32)});
   const double u = (static_cast<double>(words[token % 4] >> 8) + 0.5) / (1 << 24);
   return -std::log(-std::log(u));
 }
@@ -68,7 +68,8 @@ absl::Status CheckSample(const DistributedTensor& logits, absl::Span<const int64
     return refuse("logits are [batch, 1, vocab], of floats, with a word at least");
   }
   if (static_cast<int64_t>(positions.size()) != shape[0]) {
-    return refuse(absl::StrCat("there are ", positions.size(), " positions; give one for each row"));
+    return refuse(
+        absl::StrCat("there are ", positions.size(), " positions; give one for each row"));
   }
   for (const int64_t position : positions) {
     if (position >= 0 && position < int64_t{1} << 32) continue;
@@ -111,10 +112,9 @@ int64_t SampleToken(absl::Span<const float> logits, const SamplingOptions& optio
   for (size_t i = 0; i < logits.size(); ++i) {
     const float logit = Ordered(logits[i]);
     if (logit < floor || logit == kNever) continue;
-    const double score =
-        draws ? logit / options.temperature +
-                    Noise(options, row, position, static_cast<uint32_t>(i))
-              : logit;
+    const double score = draws ? logit / options.temperature +
+                                     Noise(options, row, position, static_cast<uint32_t>(i))
+                               : logit;
     if (!(score > most)) continue;
     best = static_cast<int64_t>(i);
     most = score;
@@ -135,8 +135,7 @@ absl::StatusOr<std::vector<int64_t>> SampleTokens(const DistributedTensor& logit
   std::vector<int64_t> tokens;
   for (size_t r = 0; r < positions.size(); ++r) {
     tokens.push_back(SampleToken(absl::MakeConstSpan(all).subspan(r * vocab, vocab), options,
-                                 static_cast<uint32_t>(r),
-                                 static_cast<uint32_t>(positions[r])));
+                                 static_cast<uint32_t>(r), static_cast<uint32_t>(positions[r])));
   }
   return tokens;
 }

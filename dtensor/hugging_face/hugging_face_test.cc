@@ -199,7 +199,8 @@ TEST_F(HuggingFaceFolder, ThatOneRankCannotReadIsAnErrorOfAll) {
   DT_EXPECT_OK(RunRanks(3, [&](Context& context) {
     Transformer model(SmallConfig());
     DT_RETURN_IF_ERROR(Place(model, context, "tp=3", 0));
-    const absl::Status status = LoadHuggingFace(model, context.rank() == 1 ? bad : folder_).status();
+    const absl::Status status =
+        LoadHuggingFace(model, context.rank() == 1 ? bad : folder_).status();
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rank 1: ")));
     return LoadHuggingFace(model, folder_).status();
   }));
@@ -212,7 +213,8 @@ TEST_F(HuggingFaceFolder, ThatCannotBeWrittenIsAnErrorOfAll) {
     DT_RETURN_IF_ERROR(Place(model, context, "tp=2", 0));
     EXPECT_THAT(SaveHuggingFace(model, absl::StrCat(folder_, "/file/in"), {}),
                 StatusIs(absl::StatusCode::kUnavailable, HasSubstr("file/in")));
-    EXPECT_THAT(SaveHuggingFace(model, folder_, {.max_file_bytes = 0}), Refuses(HasSubstr("at least a byte")));
+    EXPECT_THAT(SaveHuggingFace(model, folder_, {.max_file_bytes = 0}),
+                Refuses(HasSubstr("at least a byte")));
     return SaveHuggingFace(model, folder_, {});
   }));
 }

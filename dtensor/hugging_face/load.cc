@@ -51,8 +51,9 @@ class Matcher {
 
   absl::Status Add(const std::string& path, Parameter& parameter) {
     if (!parameter.tensor.defined()) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          kWho, "parameter ", path, " has no memory; Materialize the model, or apply a plan to it"));
+      return absl::FailedPreconditionError(
+          absl::StrCat(kWho, "parameter ", path,
+                       " has no memory; Materialize the model, or apply a plan to it"));
     }
     const auto [at, fresh] = index_.emplace(&parameter, targets_.size());
     if (fresh) targets_.push_back({.parameter = &parameter});
@@ -98,8 +99,8 @@ class Matcher {
     if (exact != folder_.tensors().end()) return exact;
     for (const absl::string_view base : {"model.", "transformer.", "bert."}) {
       absl::string_view rest = name;
-      const auto without = absl::ConsumePrefix(&rest, base) ? folder_.tensors().find(rest)
-                                                            : folder_.tensors().end();
+      const auto without =
+          absl::ConsumePrefix(&rest, base) ? folder_.tensors().find(rest) : folder_.tensors().end();
       if (without != folder_.tensors().end()) return without;
       const auto with = folder_.tensors().find(absl::StrCat(base, name));
       if (with != folder_.tensors().end()) return with;
@@ -110,8 +111,8 @@ class Matcher {
   static absl::Status Check(const Parameter& parameter, const Source& source) {
     const auto refuse = [&](absl::string_view what, absl::string_view wanted) {
       return InvalidArgument({kWho, "'", source.stored.file->path(), "': tensor ",
-                              absl::string_view(source.name), " is ", what,
-                              ", and the model's is ", wanted});
+                              absl::string_view(source.name), " is ", what, ", and the model's is ",
+                              wanted});
     };
     const SafetensorsInfo& info = *source.stored.info;
     if (info.shape != source.part.shape) {
@@ -150,8 +151,7 @@ class RegionLoader {
       // Row i of the source is the i-th index of these rows of the parameter.
       const StoredPart& part = source.part;
       const IndexRun rows = {part.first, part.rows, part.group, spec.shape[0] / part.group};
-      for (const MatchedRun& run :
-           MatchIndexSets(IndexSet::FromIntervals({&rows, 1}), region[0])) {
+      for (const MatchedRun& run : MatchIndexSets(IndexSet::FromIntervals({&rows, 1}), region[0])) {
         for (int64_t j = 0; j < run.count; ++j) {
           DT_RETURN_IF_ERROR(LoadRows(source, region, run.src + j * run.src_stride,
                                       run.dst + j * run.dst_stride, run.length, tensor.local()));
@@ -183,12 +183,11 @@ class RegionLoader {
     DT_RETURN_IF_ERROR(source.stored.file->ReadRegion(source.name, region, bytes_.data()));
     bytes_read_ += static_cast<int64_t>(bytes_.size());
     DT_ASSIGN_OR_RETURN(Tensor piece, Tensor::Empty(device, stored, to.shape()));
-    DT_RETURN_IF_ERROR(device.CopyFromHost(piece.raw(), bytes_.data(),
-                                           static_cast<int64_t>(bytes_.size())));
+    DT_RETURN_IF_ERROR(
+        device.CopyFromHost(piece.raw(), bytes_.data(), static_cast<int64_t>(bytes_.size())));
     if (stored != to.dtype()) {
       DT_ASSIGN_OR_RETURN(const Tensor converted, Tensor::Empty(device, to.dtype(), to.shape()));
-      DT_RETURN_IF_ERROR(
-          kernels::Unary(device, kernels::UnaryOp::kCopy, piece, converted));
+      DT_RETURN_IF_ERROR(kernels::Unary(device, kernels::UnaryOp::kCopy, piece, converted));
       piece = converted;
     }
     DT_RETURN_IF_ERROR(kernels::Copy(device, piece, to));

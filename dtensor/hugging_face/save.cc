@@ -36,7 +36,8 @@ DType TypeOf(const Parameter& parameter, const SaveHuggingFaceOptions& options) 
   return IsFloat(parameter.dtype) ? options.dtype.value_or(parameter.dtype) : parameter.dtype;
 }
 
-absl::StatusOr<std::vector<SavedParameter>> ItemsOf(Module& model, const SaveHuggingFaceOptions& options) {
+absl::StatusOr<std::vector<SavedParameter>> ItemsOf(Module& model,
+                                                    const SaveHuggingFaceOptions& options) {
   if (options.max_file_bytes < 1 || (options.dtype && !IsFloat(*options.dtype))) {
     return InvalidArgument({kWho, "files have at least a byte, and floats a type of floats"});
   }
@@ -139,7 +140,8 @@ absl::Status Remove(const std::string& path) {
   std::error_code error;
   std::filesystem::remove(path, error);
   if (!error) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat(kWho, "cannot remove '", path, "', which would be read ",
+  return absl::UnavailableError(absl::StrCat(kWho, "cannot remove '", path,
+                                             "', which would be read ",
                                              "in place of what was saved: ", error.message()));
 }
 

@@ -67,8 +67,8 @@ absl::Status CopyTokens(Device& device, const Tensor& x, const Tensor& cache, co
   for (const MatchedRun& run : MatchIndexSets(IndexSet::Interval(start, start + count), held)) {
     for (int64_t j = 0; j < run.count; ++j) {
       const int64_t from = run.src + j * run.src_stride, to = run.dst + j * run.dst_stride;
-      DT_RETURN_IF_ERROR(kernels::Copy(device, x.Narrow(1, from, run.length),
-                                       cache.Narrow(1, to, run.length)));
+      DT_RETURN_IF_ERROR(
+          kernels::Copy(device, x.Narrow(1, from, run.length), cache.Narrow(1, to, run.length)));
     }
   }
   return absl::OkStatus();
@@ -99,8 +99,8 @@ absl::Status CheckWrite(const DistributedTensor& cache, const TensorOr& x,
   for (size_t r = 0; r < rows; ++r) {
     if (starts[r] < 0 || counts[r] < 0 || counts[r] > x->shape()[1] ||
         starts[r] > cache.shape()[1] - counts[r]) {
-      return refuse(absl::StrCat(counts[r], " tokens from ", starts[r], " on of row ", r,
-                                 " do not fit"));
+      return refuse(
+          absl::StrCat(counts[r], " tokens from ", starts[r], " on of row ", r, " do not fit"));
     }
   }
   if (cache.context().recording()) {
@@ -170,8 +170,8 @@ absl::Status KvCache::CheckAppend(const DistributedTensor& ids,
   for (int64_t r = 0; r < options_.batch; ++r) {
     const int64_t count = counts.empty() ? ids.shape()[1] : counts[r];
     if (count < 0 || count > ids.shape()[1]) {
-      return InvalidArgument({kWho, "a count of ", absl::StrCat(count), " in row ",
-                              absl::StrCat(r), " of ids ", ids.ToString()});
+      return InvalidArgument({kWho, "a count of ", absl::StrCat(count), " in row ", absl::StrCat(r),
+                              " of ids ", ids.ToString()});
     }
     if (lengths_[r] + count > options_.capacity) {
       return InvalidArgument({kWho, "row ", absl::StrCat(r), " has ", absl::StrCat(lengths_[r]),
@@ -239,8 +239,7 @@ TensorOr KvCache::NewTensor(const DistributedTensor& like) const {
   Dims shape = like.shape();
   shape[1] = options_.capacity;
   // What no query sees yet must be finite all the same.
-  DT_ASSIGN_OR_RETURN(DistributedTensor made,
-                      Full(like.context(), kept, shape, like.dtype(), 0));
+  DT_ASSIGN_OR_RETURN(DistributedTensor made, Full(like.context(), kept, shape, like.dtype(), 0));
   made.set_pinned(true);
   return made;
 }
@@ -275,9 +274,9 @@ TensorOr KvCache::LastTokens(const DistributedTensor& x) const {
   }
   std::vector<int64_t> rows;
   for (int64_t r = 0; r < batch; ++r) rows.push_back(r * s + std::max<int64_t>(counts_[r] - 1, 0));
-  return Embedding(Distribute<int64_t>(x.context(), Layout::Replicated(x.mesh(), 2), {batch, 1},
-                                       rows),
-                   Reshape(x, {batch * s, x.shape()[2]}));
+  return Embedding(
+      Distribute<int64_t>(x.context(), Layout::Replicated(x.mesh(), 2), {batch, 1}, rows),
+      Reshape(x, {batch * s, x.shape()[2]}));
 }
 
 }  // namespace dtensor

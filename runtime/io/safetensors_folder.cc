@@ -45,8 +45,8 @@ absl::StatusOr<std::map<std::string, std::string>> ParseSafetensorsIndex(absl::s
   std::map<std::string, std::string> files;
   for (const auto& [name, file] : map->items()) {
     if (!file.is_string() || !IsPlainName(file.get_ref<const std::string&>())) {
-      return InvalidArgument({"the file of tensor '", absl::string_view(name),
-                              "' is no name of a file beside it"});
+      return InvalidArgument(
+          {"the file of tensor '", absl::string_view(name), "' is no name of a file beside it"});
     }
     files[name] = file.get<std::string>();
   }
