@@ -80,10 +80,9 @@ absl::StatusOr<Job> Prepare(const Flags& flags) {
   }
   job.dtype = *dtype;
   DT_RETURN_IF_ERROR(flags.sampling.Validate());
-  const std::string text =
-      flags.chat ? absl::StrCat("<|im_start|>user\n", flags.prompt,
-                                "<|im_end|>\n<|im_start|>assistant\n")
-                 : flags.prompt;
+  const std::string text = flags.chat ? absl::StrCat("<|im_start|>user\n", flags.prompt,
+                                                     "<|im_end|>\n<|im_start|>assistant\n")
+                                      : flags.prompt;
   job.prompt = job.files.tokenizer.Encode(text);
   if (job.prompt.empty()) return InvalidArgument({"--prompt: give a text"});
   const int64_t positions = static_cast<int64_t>(job.prompt.size()) + flags.tokens;
@@ -105,8 +104,7 @@ struct Speed {
   }
   std::string Text() const {
     const auto seconds = [](Clock::duration d) { return std::chrono::duration<double>(d).count(); };
-    const double rate =
-        tokens > 1 ? static_cast<double>(tokens - 1) / seconds(last - first) : 0;
+    const double rate = tokens > 1 ? static_cast<double>(tokens - 1) / seconds(last - first) : 0;
     return absl::StrFormat("%d tokens; the first after %.2f s, then %.1f tokens/s\n", tokens,
                            seconds(first - start), rate);
   }
@@ -132,8 +130,7 @@ absl::Status RunRank(Context& context, const Flags& flags, const absl::StatusOr<
     return true;
   };
   if (speaks && !flags.chat) DT_RETURN_IF_ERROR(Print(flags.prompt));
-  DT_RETURN_IF_ERROR(
-      Generate(*cache, context, loaded.mesh, {job->prompt}, options).status());
+  DT_RETURN_IF_ERROR(Generate(*cache, context, loaded.mesh, {job->prompt}, options).status());
   if (!speaks) return absl::OkStatus();
   printed.Update(Print(absl::StrCat(characters.Rest(), "\n")));
   std::fputs(speed.Text().c_str(), stderr);

@@ -73,9 +73,9 @@ absl::StatusOr<LoadedModel> LoadModel(Context& context, const ModelFiles& files,
 }
 
 std::string DefaultModelFolder() {
-  for (const auto& [variable, rest] : {std::pair("DTENSOR_SMOLLM2", ""),
-                                       std::pair("XDG_CACHE_HOME", "/dtensor/smollm2"),
-                                       std::pair("HOME", "/.cache/dtensor/smollm2")}) {
+  for (const auto& [variable, rest] :
+       {std::pair("DTENSOR_SMOLLM2", ""), std::pair("XDG_CACHE_HOME", "/dtensor/smollm2"),
+        std::pair("HOME", "/.cache/dtensor/smollm2")}) {
     const char* const value = std::getenv(variable);
     if (value != nullptr && *value != '\0') return absl::StrCat(value, rest);
   }

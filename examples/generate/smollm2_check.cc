@@ -39,7 +39,8 @@ absl::Status CheckTokenizer(const ModelFiles& files) {
     }
     std::string decoded;
     for (const int64_t id : ids) decoded += files.tokenizer.Decode(id);
-    if (decoded != words) return absl::InternalError(absl::StrCat("'", words, "' does not come back"));
+    if (decoded != words)
+      return absl::InternalError(absl::StrCat("'", words, "' does not come back"));
   }
   return absl::OkStatus();
 }
@@ -80,8 +81,7 @@ absl::Status Check(const char* mesh_text) {
   DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse(mesh_text));
   DT_ASSIGN_OR_RETURN(const ModelFiles files, ReadModelFiles(DefaultModelFolder()));
   DT_RETURN_IF_ERROR(CheckTokenizer(files));
-  return RunWorld(mesh.size(),
-                  [&](Context& context) { return CheckRank(context, files, mesh); });
+  return RunWorld(mesh.size(), [&](Context& context) { return CheckRank(context, files, mesh); });
 }
 
 }  // namespace

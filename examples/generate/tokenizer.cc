@@ -91,7 +91,8 @@ absl::Status AddPreTokenizer(const json& one, Steps& steps) {
     steps.digits = true;
     return absl::OkStatus();
   }
-  if (type != "ByteLevel") return Wrong("pre_tokenizer: there is no ", type.empty() ? "type" : type);
+  if (type != "ByteLevel")
+    return Wrong("pre_tokenizer: there is no ", type.empty() ? "type" : type);
   steps.is_byte_level = true;
   steps.space = FlagAt(one, "add_prefix_space", true);
   steps.words = FlagAt(one, "use_regex", true);
@@ -201,9 +202,8 @@ absl::StatusOr<Tokenizer> Tokenizer::Parse(absl::string_view text) {
     DT_RETURN_IF_ERROR(keep(*id, content, content));
     out.added_.emplace_back(content, *id);
   }
-  std::stable_sort(out.added_.begin(), out.added_.end(), [](const auto& a, const auto& b) {
-    return a.first.size() > b.first.size();
-  });
+  std::stable_sort(out.added_.begin(), out.added_.end(),
+                   [](const auto& a, const auto& b) { return a.first.size() > b.first.size(); });
   return out;
 }
 
@@ -265,8 +265,8 @@ void Tokenizer::EncodeWord(absl::string_view word, std::vector<int64_t>& ids) co
     if (best.first == std::numeric_limits<int64_t>::max()) break;
     size_t out = 0;
     for (size_t i = 0; i < parts.size(); ++i, ++out) {
-      const auto merge = i + 1 < parts.size() ? merges_.find(std::pair(parts[i], parts[i + 1]))
-                                              : merges_.end();
+      const auto merge =
+          i + 1 < parts.size() ? merges_.find(std::pair(parts[i], parts[i + 1])) : merges_.end();
       const bool merges = merge != merges_.end() && merge->second == best;
       parts[out] = merges ? best.second : parts[i];
       i += merges;

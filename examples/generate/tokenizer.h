@@ -44,8 +44,8 @@ class Tokenizer {
 
   bool splits_digits_ = false, splits_words_ = true, ignores_merges_ = false;
   bool adds_space_ = false;
-  int64_t bytes_[256] = {};                      // the token of each byte; -1: none
-  std::vector<std::string> tokens_;              // bytes, by id
+  int64_t bytes_[256] = {};                        // the token of each byte; -1: none
+  std::vector<std::string> tokens_;                // bytes, by id
   absl::flat_hash_map<std::string, int64_t> ids_;  // by bytes, of the model's own
   // Of two neighbours: rank and what they become.
   absl::flat_hash_map<std::pair<int64_t, int64_t>, std::pair<int64_t, int64_t>> merges_;

@@ -92,19 +92,27 @@ TEST(Words, AreGpt2s) {
   EXPECT_THAT(WordsOf("Hello, world!  It's 12 \n x"),
               ElementsAre("Hello", ",", " world", "!", " ", " It", "'s", " 12", " \n", " x"));
   EXPECT_THAT(WordsOf("a  "), ElementsAre("a", "  "));
-  EXPECT_THAT(WordsOf("a \xc2\xa0" "b"), ElementsAre("a", " ", "\xc2\xa0", "b"));
+  EXPECT_THAT(WordsOf("a \xc2\xa0"
+                      "b"),
+              ElementsAre("a", " ", "\xc2\xa0", "b"));
   EXPECT_THAT(WordsOf("\n\na"), ElementsAre("\n", "\n", "a"));
   EXPECT_THAT(WordsOf("na\xc3\xafve \xe6\x97\xa5\xe6\x9c\xac"),
               ElementsAre("na\xc3\xafve", " \xe6\x97\xa5\xe6\x9c\xac"));
-  EXPECT_THAT(WordsOf("\xff\xfe" "a"), ElementsAre("\xff\xfe", "a"));
-  EXPECT_THAT(DigitsApart("in 2024\xc2\xbd."), ElementsAre("in ", "2", "0", "2", "4", "\xc2\xbd", "."));
+  EXPECT_THAT(WordsOf("\xff\xfe"
+                      "a"),
+              ElementsAre("\xff\xfe", "a"));
+  EXPECT_THAT(DigitsApart("in 2024\xc2\xbd."),
+              ElementsAre("in ", "2", "0", "2", "4", "\xc2\xbd", "."));
 }
 
 TEST(CharacterStream, WaitsForWholeCharacters) {
   CharacterStream stream;
   EXPECT_EQ(stream.Add("a\xe6"), "a");
   EXPECT_EQ(stream.Add("\x97"), "");
-  EXPECT_EQ(stream.Add("\xa5" "b"), "\xe6\x97\xa5" "b");
+  EXPECT_EQ(stream.Add("\xa5"
+                       "b"),
+            "\xe6\x97\xa5"
+            "b");
   EXPECT_EQ(stream.Add("\xf0\x9f\x98"), "");
   EXPECT_EQ(stream.Rest(), "\xf0\x9f\x98");
   EXPECT_EQ(stream.Add("\x97\x97\x97\x97"), "\x97\x97\x97\x97") << "begins nothing";

@@ -14,8 +14,7 @@ void Try(absl::string_view input) {
   constexpr absl::string_view kLine = "\n---\n";
   const size_t line = input.find(kLine);
   const absl::string_view file = input.substr(0, line);
-  const absl::string_view text =
-      line == input.npos ? input : input.substr(line + kLine.size());
+  const absl::string_view text = line == input.npos ? input : input.substr(line + kLine.size());
   size_t bytes = 0;
   for (const absl::string_view word : generate::WordsOf(text)) {
     Require(!word.empty(), "a word has a byte");
