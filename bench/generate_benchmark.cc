@@ -48,10 +48,9 @@ absl::Status Decode(benchmark::State& state, Context& context) {
   DT_ASSIGN_OR_RETURN(const auto cache, KvCache::Create(model, {.capacity = behind + 1}));
   // The token behind these ids.
   const auto next = [&](const std::vector<int64_t>& ids) -> absl::StatusOr<std::vector<int64_t>> {
-    DT_ASSIGN_OR_RETURN(
-        const DistributedTensor given,
-        Distribute<int64_t>(context, Layout::Replicated(mesh, 2),
-                            {1, static_cast<int64_t>(ids.size())}, ids));
+    DT_ASSIGN_OR_RETURN(const DistributedTensor given,
+                        Distribute<int64_t>(context, Layout::Replicated(mesh, 2),
+                                            {1, static_cast<int64_t>(ids.size())}, ids));
     DT_ASSIGN_OR_RETURN(const DistributedTensor logits, cache->Append(given));
     return SampleTokens(logits, {}, cache->lengths());
   };
@@ -77,8 +76,7 @@ absl::Status Decode(benchmark::State& state, Context& context) {
 }
 
 void BM_Decode(benchmark::State& state) {
-  const absl::Status status =
-      RunRanks(1, [&](Context& context) { return Decode(state, context); });
+  const absl::Status status = RunRanks(1, [&](Context& context) { return Decode(state, context); });
   if (!status.ok()) state.SkipWithError(std::string(status.message()).c_str());
 }
 BENCHMARK(BM_Decode)->Arg(32)->Arg(512)->Arg(2048)->Iterations(40)->UseManualTime();

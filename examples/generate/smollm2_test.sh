@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SmolLM2-135M against PyTorch, on 1, 2, 3 and 6 ranks, as threads and as processes:
 # smollm2_test.sh CHECK DTRUN. Needs the folder that fetch_smollm2 makes, and so is run by hand:
-#   bazel test --test_tag_filters= --test_env=HOME //examples/generate:smollm2_test
+#   bazel test --test_env=HOME //examples/generate:smollm2_test
 set -uo pipefail
 check=$PWD/$1 dtrun=$PWD/$2
 folder="${DTENSOR_SMOLLM2:-${XDG_CACHE_HOME:-$HOME/.cache}/dtensor/smollm2}"
