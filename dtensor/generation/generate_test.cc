@@ -178,6 +178,74 @@ TEST(KvCache, GivesWhatOthersGiveWithout) {
   ExpectAsWithout(Gpt(), {"tp=1", "tp=3", "dp=2"});
 }
 
+TEST(KvCache, WaitsForNothingThatIsNotReady) {
+  const Rows rows = {{1, 2, 3, 4, 5, 6, 7, 8, 9}, {30, 3, 17, 8, 8, 1, 0}, {4, 4, 19, 2}};
+  const std::vector<Logits> wanted = WithoutCache(Llama(), rows);
+  RunOptions options;
+  options.device = Device::Kind::kDeferred;
+  for (const std::string mesh : {"tp=3", "cp=2"}) {
+    DT_EXPECT_OK(RunRanks(
+        DeviceMesh::Parse(mesh)->size(),
+        [&](Context& context) {
+          return Decode(context, mesh, Llama(), rows, {5, 3, 1}, wanted,
+                        mesh == "cp=2" ? "cp" : "");
+        },
+        options));
+  }
+}
+
+// A step is simulated as it runs: what it communicates does not depend on how many tokens there are.
+TEST(KvCache, IsSimulated) {
+  DT_EXPECT_OK(Simulate(1, 3, [](Context& context) -> absl::Status {
+    Placed<TransformerConfig> placed(Llama());
+    DT_RETURN_IF_ERROR(placed.Place(context, "tp=3"));
+    DT_ASSIGN_OR_RETURN(const auto cache, KvCache::Create(placed.model, {.capacity = 64}));
+    DT_RETURN_IF_ERROR(cache->Append(*placed.Ids(context, 1, {1, 2, 3})).status());
+    std::vector<TrafficTable> steps;
+    for (int n = 0; n < 4; ++n) {
+      context.communicator().ResetTraffic();
+      DT_RETURN_IF_ERROR(cache->Append(*placed.Ids(context, 1, {n})).status());
+      steps.push_back(context.communicator().traffic());
+    }
+    EXPECT_FALSE(steps[0].empty());
+    for (const TrafficTable& step : steps) EXPECT_EQ(step, steps[0]);
+    EXPECT_EQ(cache->local_bytes(), 2 * 2 * 64 * 4 * 4);
+    return absl::OkStatus();
+  }));
+}
+
+TEST(RowOffsets, AreOfCallsThatAreNotRecorded) {
+  DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse("cp=2"));
+    const RandomOptions random{.seed = 1};
+    const Dims shape = {2, 4, 3, 2};
+    DT_ASSIGN_OR_RETURN(const DistributedTensor x,
+                        RandomNormal(context, mesh, {Replicate()}, shape, random));
+    DT_ASSIGN_OR_RETURN(const DistributedTensor split,
+                        RandomNormal(context, mesh, {Shard(1)}, shape, random));
+    const RopeOptions rope{.row_offsets = {3, 5}};
+    AttentionOptions attention;
+    attention.row_offsets = {0, 2};
+    EXPECT_THAT(Rope(x, rope), Refuses(HasSubstr("nothing is recorded")));
+    EXPECT_THAT(Attention(x, x, x, attention), Refuses(HasSubstr("nothing is recorded")));
+    const NoGrad no_grad(context);
+    EXPECT_THAT(Rope(x, RopeOptions{.row_offsets = {3}}), Refuses(HasSubstr("1 offsets")));
+    EXPECT_THAT(Rope(x, RopeOptions{.row_offsets = {3, -1}}), Refuses(HasSubstr("-1")));
+    EXPECT_THAT(Rope(x, RopeOptions{.scaling = {.factor = 0}}), Refuses(HasSubstr("factor")));
+    EXPECT_THAT(Attention(split, split, split, attention), Refuses(HasSubstr("both sequences")));
+    attention.row_offsets = {0, -2};
+    EXPECT_THAT(Attention(x, x, x, attention), Refuses(HasSubstr("-2")));
+    // Each row as it is alone.
+    DT_ASSIGN_OR_RETURN(const Logits both, Values(Rope(x, rope)));
+    for (int64_t r = 0; r < 2; ++r) {
+      DT_ASSIGN_OR_RETURN(const Logits alone,
+                          Values(Rope(Slice(x, 0, r, r + 1), 10000, rope.row_offsets[r])));
+      EXPECT_EQ(Logits(both.begin() + r * 24, both.begin() + (r + 1) * 24), alone);
+    }
+    return absl::OkStatus();
+  }));
+}
+
 TEST(KvCache, DecodesWithoutNewDecisionsOrMemory) {
   TransformerConfig config = Llama();
   for (const std::string mesh : {"tp=1", "tp=2"}) {
