@@ -1,5 +1,5 @@
-// A model with a cache of keys and values gives what it gives without one, on every mesh, for rows of
-// unlike lengths; and decoding makes no decisions and takes no memory.
+// A model with a cache of keys and values gives what it gives without one, on every mesh, for rows
+// of unlike lengths; and decoding makes no decisions and takes no memory.
 #include "dtensor/generation/generate.h"
 
 #include <cmath>
@@ -194,7 +194,8 @@ TEST(KvCache, WaitsForNothingThatIsNotReady) {
   }
 }
 
-// A step is simulated as it runs: what it communicates does not depend on how many tokens there are.
+// A step is simulated as it runs: what it communicates does not depend on how many tokens there
+// are.
 TEST(KvCache, IsSimulated) {
   DT_EXPECT_OK(Simulate(1, 3, [](Context& context) -> absl::Status {
     Placed<TransformerConfig> placed(Llama());

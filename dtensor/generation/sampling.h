@@ -19,30 +19,31 @@ struct SamplingOptions {
   // Of the fewest likeliest tokens whose probabilities, after top_k, add up to this; at least one.
   double top_p = 1;
   uint64_t seed = 0;
-  // Errors: kInvalidArgument, naming the option, for what is below 0, or no number, and a top_p that
-  // is not in (0, 1].
+  // Errors: kInvalidArgument, naming the option, for what is below 0, or no number, and a top_p
+  // that is not in (0, 1].
   absl::Status Validate() const;
 };
 
-// One of the tokens, by its number in `logits`. Among those that top_k and top_p leave, token i with
-// the largest logits[i] / temperature + g(i) is taken, g being -log(-log(u)) of a uniform u: so each
-// has its probability (Gumbel). u depends on the seed, the row, the position and i alone, by Philox:
+// One of the tokens, by its number in `logits`. Among those that top_k and top_p leave, token i
+// with the largest logits[i] / temperature + g(i) is taken, g being -log(-log(u)) of a uniform u:
+// so each has its probability (Gumbel). u depends on the seed, the row, the position and i alone,
+// by Philox:
 //
 //   key       the seed, low word first
 //   counter   (i / 4, 0, position, row)
 //   u         the upper 24 bits of word i % 4, and a half, over 2^24
 //
 // so every mesh, and every division of a batch, draws the same token, where logits do not differ by
-// more than rounding does. NaN is never taken, unless all are: then token 0. Among equals, the first.
-// Requires: valid options, and a logit.
+// more than rounding does. NaN is never taken, unless all are: then token 0. Among equals, the
+// first. Requires: valid options, and a logit.
 int64_t SampleToken(absl::Span<const float> logits, const SamplingOptions& options, uint32_t row,
                     uint32_t position);
 
 // The next token of each row of logits [batch, 1, vocab] (f32, bf16 or f16), the same on all ranks.
-// positions[r] is where it will stand: KvCache::lengths(). Where nothing is drawn each rank looks at
-// its own logits, and one number a row and rank is gathered; else the logits are. Collective, waits.
-// Errors: kInvalidArgument for other shapes, options, positions that are not one for each row from 0
-// to 2^32; kFailedPrecondition on meta; failures.
+// positions[r] is where it will stand: KvCache::lengths(). Where nothing is drawn each rank looks
+// at its own logits, and one number a row and rank is gathered; else the logits are. Collective,
+// waits. Errors: kInvalidArgument for other shapes, options, positions that are not one for each
+// row from 0 to 2^32; kFailedPrecondition on meta; failures.
 absl::StatusOr<std::vector<int64_t>> SampleTokens(const DistributedTensor& logits,
                                                   const SamplingOptions& options,
                                                   absl::Span<const int64_t> positions);

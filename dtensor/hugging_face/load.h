@@ -5,7 +5,8 @@
 //   DT_RETURN_IF_ERROR(plan.Apply(*model, context, mesh));
 //   DT_RETURN_IF_ERROR(LoadHuggingFace(*model, "SmolLM2-135M").status());
 //
-// Each rank reads, of each tensor, the elements that it holds and no others, in pieces of a few MiB.
+// Each rank reads, of each tensor, the elements that it holds and no others, in pieces of a few
+// MiB.
 #ifndef DTENSOR_HUGGING_FACE_LOAD_H_
 #define DTENSOR_HUGGING_FACE_LOAD_H_
 
@@ -23,13 +24,13 @@ struct LoadHuggingFaceOptions {
   bool allow_others = false;
 };
 
-// Loads every parameter and buffer of the model from the folder's model.safetensors, or the files of
-// its index (runtime/io/safetensors_folder.h), and returns how many bytes this rank has read.
+// Loads every parameter and buffer of the model from the folder's model.safetensors, or the files
+// of its index (runtime/io/safetensors_folder.h), and returns how many bytes this rank has read.
 //
 // Names are the model's (transformer.h, gpt2.h, bert.h). What has several paths needs one of them:
-// a head that is tied to the embedding need not be in the files. Parts of fused projections are read
-// where they go. The name of the base model ("model.", "transformer.", "bert.") may be missing in
-// the files, or be there alone. What Hugging Face's older files have beside parameters is passed
+// a head that is tied to the embedding need not be in the files. Parts of fused projections are
+// read where they go. The name of the base model ("model.", "transformer.", "bert.") may be missing
+// in the files, or be there alone. What Hugging Face's older files have beside parameters is passed
 // over: rotary_emb.inv_freq, attn.bias and attn.masked_bias of GPT-2, position_ids.
 //
 // Types: floats of f32, f64, bf16 and f16 become those of the parameter; others must be its own.

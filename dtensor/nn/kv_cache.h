@@ -5,18 +5,19 @@
 //   DT_ASSIGN_OR_RETURN(logits, cache->Append(prompts, {5, 3}));  // prefill: ids [2, 5]
 //   DT_ASSIGN_OR_RETURN(logits, cache->Append(next));             // decode: ids [2, 1]
 //
-// Rows of a batch have lengths of their own: row r's next token is at position lengths()[r], whatever
-// the others have. A prefill of unlike prompts is padded on the right, `counts` saying how many ids
-// of each row are real; a row that is done has a count of 0. So a row's logits are those that it has
-// alone, bit for bit on the same mesh where matrix products give each row of a batch the same bits.
+// Rows of a batch have lengths of their own: row r's next token is at position lengths()[r],
+// whatever the others have. A prefill of unlike prompts is padded on the right, `counts` saying how
+// many ids of each row are real; a row that is done has a count of 0. So a row's logits are those
+// that it has alone, bit for bit on the same mesh where matrix products give each row of a batch
+// the same bits.
 //
 // Memory. For each attention a tensor of keys and one of values, [batch, capacity, kv_heads,
 // head_dim], made by the first Append: they lie as the model's keys do, which tensor parallelism
 // splits by heads, and the sequence whole, or split by `sequence_axis`; then each rank attends to
 // its part, and results are merged by log-sum-exp. They are allocated once, and never move; a step
-// writes its tokens in place and allocates nothing that stays. Their specs do not depend on how many
-// tokens there are, so that no step of decoding is a new decision: the Context's caches stay as they
-// are. A window of attention (Mistral's) bounds what is read, not what is kept.
+// writes its tokens in place and allocates nothing that stays. Their specs do not depend on how
+// many tokens there are, so that no step of decoding is a new decision: the Context's caches stay
+// as they are. A window of attention (Mistral's) bounds what is read, not what is kept.
 #ifndef DTENSOR_NN_KV_CACHE_H_
 #define DTENSOR_NN_KV_CACHE_H_
 
@@ -53,18 +54,18 @@ struct KvCacheOptions {
 class KvCache {
  public:
   // `model` outlives the cache. It is only evaluated from here on (SetTraining(false)). Several
-  // caches may belong to one model. No memory is taken yet. Errors: kInvalidArgument for sizes below
-  // 1, and a module with an attention that keeps no cache, or one whose queries see keys behind
-  // them, naming it.
+  // caches may belong to one model. No memory is taken yet. Errors: kInvalidArgument for sizes
+  // below 1, and a module with an attention that keeps no cache, or one whose queries see keys
+  // behind them, naming it.
   static absl::StatusOr<std::unique_ptr<KvCache>> Create(Module& model,
                                                          const KvCacheOptions& options);
 
   // Runs the model on the next tokens of each row, ids [batch, s], of which the first counts[r] of
-  // row r are real; empty: all. Returns the logits that follow the last real one, [batch, 1, vocab];
-  // of a row without real ids they mean nothing. Nothing is recorded. Collective. Errors:
-  // kInvalidArgument, where nothing changes, for ids of another shape, counts that do not fit, and a
-  // row that would have more tokens than the capacity; what the model refuses; failures. The cache
-  // is then as it was.
+  // row r are real; empty: all. Returns the logits that follow the last real one, [batch, 1,
+  // vocab]; of a row without real ids they mean nothing. Nothing is recorded. Collective. Errors:
+  // kInvalidArgument, where nothing changes, for ids of another shape, counts that do not fit, and
+  // a row that would have more tokens than the capacity; what the model refuses; failures. The
+  // cache is then as it was.
   TensorOr Append(const DistributedTensor& ids, absl::Span<const int64_t> counts = {});
 
   absl::Span<const int64_t> lengths() const { return lengths_; }  // tokens of each row

@@ -20,8 +20,8 @@ namespace DTENSOR_EXPORT dtensor {
 
 // The model that "model_type" says, without memory:
 //
-//   bert                    BertModel: ids and token types [batch, sequence] -> hidden states and the
-//                           pooled one
+//   bert                    BertModel: ids and token types [batch, sequence] -> hidden states and
+//                           the pooled one
 //   gpt2                    Gpt2: ids [batch, sequence] -> logits [batch, sequence, vocab]
 //   llama, mistral, qwen2,  Transformer: the same
 //   qwen3

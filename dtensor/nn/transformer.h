@@ -53,9 +53,10 @@ struct TransformerConfig {
   // From Hugging Face's config.json of a llama, mistral, qwen2 or qwen3; without a model_type it is
   // a llama's. Errors: kInvalidArgument for text that is no JSON object, members that are no
   // numbers in range, and what the model has no part for, by name: another hidden_act, dropout,
-  // rotary embeddings that are scaled by another rule than "linear" or "llama3", quantized weights. Members that change no result are passed over,
-  // and so is a list layer_types: which layers have windows follows from sliding_window,
-  // use_sliding_window and max_window_layers, of which Hugging Face makes it.
+  // rotary embeddings that are scaled by another rule than "linear" or "llama3", quantized weights.
+  // Members that change no result are passed over, and so is a list layer_types: which layers have
+  // windows follows from sliding_window, use_sliding_window and max_window_layers, of which Hugging
+  // Face makes it.
   static absl::StatusOr<TransformerConfig> FromJson(absl::string_view text);
 
   int64_t head_dim() const { return head_size > 0 ? head_size : dim / heads; }
@@ -118,8 +119,8 @@ class DecoderBlock : public Module {
   SwiGluMlp mlp_;
 };
 
-// Token ids [batch, sequence] (i32 or i64) -> logits [batch, sequence, vocab]; with a cache (kv_cache.h)
-// those of the last token alone.
+// Token ids [batch, sequence] (i32 or i64) -> logits [batch, sequence, vocab]; with a cache
+// (kv_cache.h) those of the last token alone.
 class Transformer : public Module {
  public:
   explicit Transformer(const TransformerConfig& config);  // Requires: config.Validate().ok()

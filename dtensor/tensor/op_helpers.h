@@ -31,8 +31,8 @@ absl::Status CheckNdim(absl::string_view op, Specs operands, int operand, int nd
 // A dimension of `spec`; negative ones count from the end.
 absl::StatusOr<int> CheckedDim(absl::string_view op, const Spec& spec, int dim);
 
-// Offsets of x's batch entries, dimension 0, are none, or as many; and nothing is recorded for which
-// they would have to be kept.
+// Offsets of x's batch entries, dimension 0, are none, or as many; and nothing is recorded for
+// which they would have to be kept.
 absl::Status CheckRowOffsets(absl::string_view op, const DistributedTensor& x,
                              absl::Span<const int64_t> offsets);
 

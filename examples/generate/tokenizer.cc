@@ -22,8 +22,8 @@ absl::Status Wrong(absl::string_view what, absl::string_view why = "") {
   return InvalidArgument({"tokenizer.json: ", what, why});
 }
 
-// GPT-2 writes each byte as a character that can be seen: printable ones as they are, the others from
-// 256 on.
+// GPT-2 writes each byte as a character that can be seen: printable ones as they are, the others
+// from 256 on.
 std::array<uint32_t, 256> VisibleBytes() {
   std::array<uint32_t, 256> visible = {};
   uint32_t next = 256;

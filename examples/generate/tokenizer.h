@@ -1,13 +1,13 @@
-// Tokenizer: text to a model's tokens and back, as Hugging Face's tokenizer.json says: byte-level BPE,
-// which GPT-2 and SmolLM2 have.
+// Tokenizer: text to a model's tokens and back, as Hugging Face's tokenizer.json says: byte-level
+// BPE, which GPT-2 and SmolLM2 have.
 //
 //   DT_ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::Parse(text_of_tokenizer_json));
 //   const std::vector<int64_t> ids = tokenizer.Encode("Hello, world!");
 //
 // A text is cut at the file's added tokens ("<|im_end|>"), which stay whole; what is between them
-// into words, by GPT-2's expression (with Digits before it, every digit is a word of its own); and a
-// word's bytes are merged, the pair of the lowest rank first, as long as the file has one. Any bytes
-// are encoded, and decoded to the same bytes; what is no UTF-8 counts as punctuation.
+// into words, by GPT-2's expression (with Digits before it, every digit is a word of its own); and
+// a word's bytes are merged, the pair of the lowest rank first, as long as the file has one. Any
+// bytes are encoded, and decoded to the same bytes; what is no UTF-8 counts as punctuation.
 #ifndef DTENSOR_EXAMPLES_GENERATE_TOKENIZER_H_
 #define DTENSOR_EXAMPLES_GENERATE_TOKENIZER_H_
 
@@ -33,7 +33,8 @@ class Tokenizer {
   static absl::StatusOr<Tokenizer> Parse(absl::string_view json);
 
   std::vector<int64_t> Encode(absl::string_view text) const;
-  // The bytes of tokens; those that there are not have none. One token may be a part of a character.
+  // The bytes of tokens; those that there are not have none. One token may be a part of a
+  // character.
   std::string Decode(int64_t id) const;
   // The number of this token, as the file spells it; -1: there is none.
   int64_t IdOf(absl::string_view token) const;

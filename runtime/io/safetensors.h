@@ -27,7 +27,8 @@ struct SafetensorsEntry {
   const void* data = nullptr;
 };
 
-// Writes a file one tensor after the other, so that no more than a piece of one has to be in memory.
+// Writes a file one tensor after the other, so that no more than a piece of one has to be in
+// memory.
 //
 //   DT_ASSIGN_OR_RETURN(SafetensorsWriter file, SafetensorsWriter::Create(path, entries, {}));
 //   for (...) DT_RETURN_IF_ERROR(file.Append(bytes, size));  // of all entries, in their order

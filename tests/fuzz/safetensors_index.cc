@@ -1,4 +1,5 @@
-// The index of a model's files (model.safetensors.index.json). What is read is written and read again.
+// The index of a model's files (model.safetensors.index.json). What is read is written and read
+// again.
 #include <map>
 #include <string>
 

@@ -1,5 +1,5 @@
-// A tokenizer.json; behind a line "---" a text. Whatever is read encodes any text, and what every byte
-// has a token for comes back.
+// A tokenizer.json; behind a line "---" a text. Whatever is read encodes any text, and what every
+// byte has a token for comes back.
 #include "dtensor/examples/generate/tokenizer.h"
 
 #include <string>
