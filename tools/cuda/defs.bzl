@@ -21,7 +21,9 @@ _REQUIRES_NVCC = select({
     "//tools/cuda:enabled": [],
     "//conditions:default": ["//tools/cuda:needs_config_cuda"],
 })
-_REQUIRES_FAKES = select({
+
+# For what only fakes can show: as REQUIRES_CUDA where they take CUDA's place.
+REQUIRES_FAKES = select({
     "//tools/cuda:faked": [],
     "//conditions:default": ["//tools/cuda:needs_config_cuda"],
 })
@@ -66,7 +68,7 @@ def dt_cuda_library(name, srcs, hdrs = [], internal_hdrs = [], deps = [], teston
             name = "{}_{}_source".format(name, src),
             outs = ["{}_host/{}.cc".format(name, src)],
             cmd = "echo '#include \"{}/{}\"' > $@".format(native.package_name(), src),
-            target_compatible_with = _REQUIRES_FAKES,
+            target_compatible_with = REQUIRES_FAKES,
             testonly = testonly,
             visibility = ["//visibility:private"],
         )
@@ -76,7 +78,7 @@ def dt_cuda_library(name, srcs, hdrs = [], internal_hdrs = [], deps = [], teston
         srcs = sources,
         # nvcc assumes less of types than g++ does; its pragmas are its own.
         copts = ["-fno-strict-aliasing", "-Wno-unknown-pragmas"],
-        target_compatible_with = _REQUIRES_FAKES,
+        target_compatible_with = REQUIRES_FAKES,
         testonly = testonly,
         textual_hdrs = srcs,
         visibility = ["//visibility:private"],

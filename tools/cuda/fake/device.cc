@@ -10,6 +10,7 @@ namespace dtensor::fake_cuda {
 namespace {
 
 thread_local int current_gpu = 0;
+bool forgives_leaks = false;
 thread_local cudaError_t last_error = cudaSuccess;
 
 }  // namespace
@@ -24,11 +25,25 @@ cudaError_t Return(cudaError_t error) {
   return error;
 }
 
+void ForgiveLeaks() { __atomic_store_n(&forgives_leaks, true, __ATOMIC_RELEASE); }
+bool ForgivesLeaks() { return __atomic_load_n(&forgives_leaks, __ATOMIC_ACQUIRE); }
+
 int CurrentGpu() { return current_gpu; }
+
+int Gpus() {
+  static const int gpus = [] {
+    const char* const said = std::getenv("DTENSOR_FAKE_GPUS");
+    if (said == nullptr) return 2;
+    const int count = std::atoi(said);
+    if (count < 1 || count > kMostGpus) Refuse("DTENSOR_FAKE_GPUS", "there are 1 to 8 fake GPUs");
+    return count;
+  }();
+  return gpus;
+}
 
 }  // namespace dtensor::fake_cuda
 
-using dtensor::fake_cuda::kGpus;
+using dtensor::fake_cuda::Gpus;
 using dtensor::fake_cuda::Return;
 
 extern "C" {
@@ -36,7 +51,7 @@ extern "C" {
 // A program that is linked to fakes says so: it would otherwise look as if it had found a GPU.
 cudaError_t cudaGetDeviceCount(int* count) {
   [[maybe_unused]] static const int said = std::fputs("fake CUDA: there is no GPU\n", stderr);
-  *count = kGpus;
+  *count = Gpus();
   return cudaSuccess;
 }
 
@@ -46,8 +61,16 @@ cudaError_t cudaGetDevice(int* gpu) {
 }
 
 cudaError_t cudaSetDevice(int gpu) {
-  if (gpu < 0 || gpu >= kGpus) return Return(cudaErrorInvalidDevice);
+  if (gpu < 0 || gpu >= Gpus()) return Return(cudaErrorInvalidDevice);
   dtensor::fake_cuda::current_gpu = gpu;
+  return cudaSuccess;
+}
+
+// Of one bus for each GPU, so that names differ as those of real ones do.
+cudaError_t cudaDeviceGetPCIBusId(char* name, int size, int gpu) {
+  if (gpu < 0 || gpu >= Gpus()) return Return(cudaErrorInvalidDevice);
+  if (size < 13) return Return(cudaErrorInvalidValue);
+  std::snprintf(name, size, "0000:%02x:00.0", gpu + 1);
   return cudaSuccess;
 }
 

@@ -14,7 +14,9 @@
 
 namespace dtensor::fake_cuda {
 
-inline constexpr int kGpus = 2;
+// Two, or as many as DTENSOR_FAKE_GPUS says, of 4 GiB each.
+inline constexpr int kMostGpus = 8;
+int Gpus();
 
 // Runs `work` behind what `stream` has; null is the default stream of the thread's current GPU.
 // Refuses a stream that is none, or no more.
@@ -34,6 +36,11 @@ int GpuOf(cudaStream_t stream);
 void RequireWithin(const char* call, const void* data, size_t bytes);
 // Refuses bytes, if any, that are not all within memory of this GPU.
 void RequireOnGpu(const char* call, int gpu, const void* data, size_t bytes);
+
+// The program's end asks no more for what was not freed or destroyed, nor waits for streams: of a
+// program that has given up a GPU.
+void ForgiveLeaks();
+bool ForgivesLeaks();
 
 // Of the calling thread, as cudaSetDevice left it.
 int CurrentGpu();

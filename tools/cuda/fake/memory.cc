@@ -14,8 +14,10 @@
 #include "dtensor/tools/cuda/fake/ordering.h"
 
 using dtensor::fake_cuda::Enqueue;
+using dtensor::fake_cuda::ForgivesLeaks;
 using dtensor::fake_cuda::GpuOf;
-using dtensor::fake_cuda::kGpus;
+using dtensor::fake_cuda::Gpus;
+using dtensor::fake_cuda::kMostGpus;
 using dtensor::fake_cuda::Refuse;
 using dtensor::fake_cuda::RequireOnGpu;
 using dtensor::fake_cuda::RequireWithin;
@@ -26,8 +28,8 @@ namespace {
 
 constexpr size_t kBytesOfGpu = size_t{4} << 30;
 constexpr size_t kAlignment = 256;
-constexpr int kPoison = 0xFF;  // a NaN, and an index that is out of range
-constexpr int kHost = kGpus;   // in place of a GPU: page-locked memory of the host
+constexpr int kPoison = 0xFF;     // a NaN, and an index that is out of range
+constexpr int kHost = kMostGpus;  // in place of a GPU: page-locked memory of the host
 
 struct Block {
   size_t bytes;
@@ -75,7 +77,8 @@ class Memory {
     return block == nullptr ? -1 : block->gpu;
   }
   ~Memory() {
-    if (!blocks_.empty()) Refuse("at the end of the program", "memory was not freed");
+    if (!blocks_.empty() && !ForgivesLeaks())
+      Refuse("at the end of the program", "memory was not freed");
   }
 
  private:
@@ -95,7 +98,7 @@ class Memory {
 
   SpinLock mutex_;
   std::map<uintptr_t, Block> blocks_;
-  size_t used_[kGpus + 1] = {};
+  size_t used_[kMostGpus + 1] = {};
 };
 
 Memory& AllMemory() {
@@ -104,7 +107,7 @@ Memory& AllMemory() {
 }
 
 // What a pool's handle points to; there is nothing to know of it.
-char pools[kGpus];
+char pools[kMostGpus];
 
 bool IsPool(cudaMemPool_t pool) {
   for (char& one : pools) {
@@ -190,7 +193,7 @@ cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t st
 }
 
 cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int gpu) {
-  if (gpu < 0 || gpu >= kGpus) return Return(cudaErrorInvalidDevice);
+  if (gpu < 0 || gpu >= Gpus()) return Return(cudaErrorInvalidDevice);
   *pool = reinterpret_cast<cudaMemPool_t>(&pools[gpu]);
   return cudaSuccess;
 }
@@ -203,7 +206,7 @@ cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribut
 }
 
 cudaError_t cudaDeviceCanAccessPeer(int* can, int gpu, int peer) {
-  if (gpu < 0 || gpu >= kGpus || peer < 0 || peer >= kGpus) return Return(cudaErrorInvalidDevice);
+  if (gpu < 0 || gpu >= Gpus() || peer < 0 || peer >= Gpus()) return Return(cudaErrorInvalidDevice);
   *can = gpu != peer;
   return cudaSuccess;
 }
@@ -212,7 +215,7 @@ cudaError_t cudaMemPoolSetAccess(cudaMemPool_t pool, const cudaMemAccessDesc* ac
   if (!IsPool(pool)) return Return(cudaErrorInvalidValue);
   for (size_t i = 0; i < n; ++i) {
     const cudaMemLocation& where = access[i].location;
-    if (where.type != cudaMemLocationTypeDevice || where.id < 0 || where.id >= kGpus) {
+    if (where.type != cudaMemLocationTypeDevice || where.id < 0 || where.id >= Gpus()) {
       return Return(cudaErrorInvalidDevice);
     }
   }
