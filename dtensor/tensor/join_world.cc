@@ -13,13 +13,16 @@
 
 namespace dtensor {
 LaunchOptions ToLaunchOptions(const JoinOptions& options) {
+  std::optional<RankGpu> gpu;
+  if (options.device == Device::Kind::kCuda) gpu = RankGpu{options.gpu, options.nccl};
   return {.rank = options.rank,
           .size = options.size,
           .local_rank = options.local_rank,
           .address = options.address,
           .job = options.job,
           .secret = options.secret,
-          .timeout_seconds = options.timeout_seconds};
+          .timeout_seconds = options.timeout_seconds,
+          .gpu = gpu};
 }
 
 namespace {
@@ -66,6 +69,14 @@ absl::Status JoinedWorld::Leave(const absl::Status& status) {
 }
 
 absl::StatusOr<std::unique_ptr<JoinedWorld>> JoinWorld(const JoinOptions& options) {
+  if (options.device != Device::Kind::kCpu && options.device != Device::Kind::kCuda) {
+    return InvalidArgument({"JoinWorld: JoinOptions::device is ", ToString(options.device),
+                            "; processes compute on the cpu or on a GPU (cuda)"});
+  }
+  if (options.device == Device::Kind::kCpu && (options.gpu || options.nccl != nullptr)) {
+    return InvalidArgument({"JoinWorld: options give ", options.gpu ? "gpu" : "nccl",
+                            ", and JoinOptions::device is cpu; set it to kCuda"});
+  }
   const LaunchOptions launch = ToLaunchOptions(options);
   JoinedRank joined;
   if (const WorldJoiner joiner = world_joiner(); joiner != nullptr) {
@@ -90,13 +101,15 @@ absl::Status RunWorld(int n, const std::function<absl::Status(Context&)>& fn,
   DT_ASSIGN_OR_RETURN(const LaunchedRank rank, ReadLaunch(launch));
   if (rank.launcher == "nobody") return RunRanks(n, fn, threads, join.contexts);
   if (!fn) return InvalidArgument({"RunWorld: the function that ranks run is null"});
-  if (threads.device != Device::Kind::kCpu) {
+  if (threads.device != Device::Kind::kCpu && threads.device != Device::Kind::kCuda) {
     return InvalidArgument({"RunWorld: RunOptions::device is ", ToString(threads.device),
                             ", and this process is a rank that ", rank.launcher,
-                            " started; such ranks compute on the cpu. Start the program by itself: "
-                            "its ranks are threads then"});
+                            " started; such ranks compute on the cpu or on a GPU. Start the "
+                            "program by itself: its ranks are threads then"});
   }
-  DT_ASSIGN_OR_RETURN(const std::unique_ptr<JoinedWorld> world, JoinWorld(join));
+  JoinOptions options = join;
+  if (options.device == Device::Kind::kCpu) options.device = threads.device;
+  DT_ASSIGN_OR_RETURN(const std::unique_ptr<JoinedWorld> world, JoinWorld(options));
   return world->Leave(NoThrow([&] { return fn(world->context()); }));
 }
 

@@ -19,7 +19,10 @@
 #include "absl/status/statusor.h"
 #include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/core/no_throw.h"
+#include "dtensor/runtime/device/device.h"
 #include "dtensor/tensor/context.h"
+
+struct ncclComm;
 
 namespace DTENSOR_EXPORT dtensor {
 
@@ -29,10 +32,21 @@ class ProcessWorld;    // process_world.h
 // What is not said here, the environment says (runtime/comm/process/launch.h has the order).
 struct JoinOptions {
   std::optional<int> rank = {}, size = {}, local_rank = {};
-  std::string address = {};      // "host:port" where rank 0 listens
-  std::string job = {};          // so that two worlds at one address do not mix
-  std::string secret = {};       // needed where other hosts can reach the address
-  double timeout_seconds = 60;   // for all ranks to come; of a rank's silence, afterwards
+  std::string address = {};     // "host:port" where rank 0 listens
+  std::string job = {};         // so that two worlds at one address do not mix
+  std::string secret = {};      // needed where other hosts can reach the address
+  double timeout_seconds = 60;  // for all ranks to come; of a rank's silence, afterwards
+  // kCpu or kCuda, the same on all ranks. On kCuda each rank has a GPU for itself, and exchanges by
+  // NCCL, in programs that are built with --config=cuda (docs/cuda.md says what has run where).
+  Device::Kind device = Device::Kind::kCpu;
+  // Of those that CUDA shows this process. If it is not said: the only one that there is, or the
+  // local_rank-th, and round.
+  std::optional<int> gpu = {};
+  // An ncclComm_t of the program's, of all ranks of the world in their order, each on its GPU, which
+  // carries what all ranks exchange; made with blocking = 0, or a call that waits for a rank that
+  // died may not return. It outlives the world, is nobody else's meanwhile, and stays the program's
+  // to destroy; if the world fails it is revoked. Null: NCCL makes one.
+  ncclComm* nccl = nullptr;
   ContextOptions contexts = {};  // of this rank; of RunWorld's threads as well
 };
 
@@ -75,7 +89,8 @@ class JoinedWorld {
 
 // Under mpirun and Slurm, a program that links //dtensor/mpi joins by MPI (join_mpi.h), others by
 // TCP. Collective. Errors: kInvalidArgument for options or variables that contradict each other, or
-// say too little; kDeadlineExceeded, naming the ranks that did not come; kPermissionDenied where
+// say too little, for two ranks on one GPU, and for ranks on GPUs beside others; kUnavailable for a
+// GPU that is not there, or a program that is built without CUDA; kDeadlineExceeded, naming the ranks that did not come; kPermissionDenied where
 // another job listens at the address; kFailedPrecondition for another number of ranks, or two
 // processes of one rank, or an MPI that cannot be used.
 absl::StatusOr<std::unique_ptr<JoinedWorld>> JoinWorld(const JoinOptions& options = {});
@@ -84,8 +99,8 @@ LaunchOptions ToLaunchOptions(const JoinOptions& options);
 
 // Runs fn as this process's rank, where a launcher or `join` says that it is one; else on `n`
 // threads, as RunRanks. An exception that leaves fn is its rank's error. Errors: of RunRanks, or of
-// JoinWorld and Leave; kInvalidArgument where a process would be a rank, which computes on the cpu,
-// and threads.device is another.
+// JoinWorld and Leave. A process that is a rank computes on threads.device too (join.device, if that
+// is the cpu), on the GPU that join says; kInvalidArgument where that is the deferred device.
 absl::Status RunWorld(int n, const std::function<absl::Status(Context&)>& fn,
                       const RunOptions& threads = {}, const JoinOptions& join = {});
 

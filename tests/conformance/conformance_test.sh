@@ -4,12 +4,14 @@
 # conformance_test.sh DTRUN RANKS WAYS PROGRAM FILTER [ARG...]: WAYS are of `dtrun` (memory of one host),
 # `tcp` (by dtrun too, messages alone), `pairs` (two and two share memory; of two ranks none), `mpirun`
 # (memory of one host) and `mpi` (by mpirun too, messages alone, of a PROGRAM that links MPI), with commas
-# between them; or `cuda`: threads whose ranks share the GPUs there are, twice, with the same bits. FILTER is --gtest_filter=..., each of whose patterns must be of some test.
+# between them; or `nccl` (by dtrun, a GPU for each) and `cuda`: threads whose ranks share the GPUs there are, twice, with the same bits. FILTER is --gtest_filter=..., each of whose patterns must be of some test.
 set -uo pipefail
 dtrun=$1 ranks=$2 ways=${3//,/ }
 shift 3
 unset XML_OUTPUT_FILE TEST_PREMATURE_EXIT_FILE GTEST_OUTPUT  # which processes would write together
+gpus=${DTENSOR_FAKE_GPUS-}
 unset "${!DTENSOR_@}"
+[[ -z $gpus ]] || export DTENSOR_FAKE_GPUS=$gpus
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export HOME="${HOME:-$work}" OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
@@ -22,6 +24,7 @@ way_of() {  # WAY RANK
     dtrun | mpirun) echo memory ;;
     tcp) echo TCP ;;
     mpi) echo MPI ;;
+    nccl) echo NCCL ;;
     cuda) echo threads ;;
     pairs) ((ranks == 2 || ($2 == ranks - 1 && ranks % 2 == 1))) && echo TCP || echo "memory and TCP" ;;
   esac
@@ -50,13 +53,14 @@ for pattern in "${each[@]}"; do
   ((tests > 0)) || fail "no test is $pattern"
 done
 
-[[ $ways == cuda ]] && export DTENSOR_SUITE_DEVICE=cuda
+[[ $ways == cuda || $ways == nccl ]] && export DTENSOR_SUITE_DEVICE=cuda
 mpirun=(mpirun --oversubscribe --tag-output --mca mpi_yield_when_idle 1 -n "$ranks")
 run threads env "DTENSOR_SUITE_RANKS=$ranks" "$@"
 grep -q 'functions$' "$work/threads/0" || fail "nothing runs on $ranks ranks"
 for way in $ways; do
   case $way in
     dtrun) run dtrun "$dtrun" -n "$ranks" "$@" ;;
+    nccl) run nccl "$dtrun" -n "$ranks" "$@" ;;
     tcp) run tcp env DTENSOR_TRANSPORT=tcp "$dtrun" -n "$ranks" "$@" ;;
     pairs)
       run pairs "$dtrun" -n "$ranks" sh -c 'DTENSOR_HOST=$((DTENSOR_RANK / (DTENSOR_SIZE == 2 ? 1 : 2)))

@@ -59,8 +59,10 @@ const std::vector<Fault> kFaults = {
     {"leave", "rank V: returned while rank", 1, ""},
     {"disagree", "ranks disagree about call.*rank V makes", 1, "ranks disagree about call"},
     {"suspend", "", 0, ""},
+    {"call", kGone, 1, ""},  // in the midst of a call of NCCL
 };
 
+bool IsOfNccl(const Fault& fault) { return fault.name == "call"; }
 bool IsNetwork(const Fault& fault) { return fault.name.rfind("network", 0) == 0; }
 
 struct Request {
@@ -70,8 +72,10 @@ struct Request {
   bool strict = false;
 };
 
-// How the ranks reach each other. A network that breaks is all that they have.
+// How the ranks reach each other, unless they compute on GPUs ("nccl"). A network that breaks is all
+// that they have.
 const std::vector<std::string> kWays = {"tcp", "memory", "pairs"};
+const std::string kNccl = "nccl";
 
 struct Trial {
   const Fault& fault;
@@ -94,7 +98,8 @@ class World {
     if (is_network()) proxy_ = std::make_unique<Proxy>(kRanks, rank0);
     std::vector<std::string> command = {request.program, "--loop=" + trial.moment,
                                         absl::StrCat("--timeout=", kTimeout), "--steps=100000000"};
-    if (!is_network() && trial.fault.name != "suspend") {
+    if (trial.way == kNccl) command.push_back("--device=cuda");
+    if (!is_network() && trial.fault.name != "suspend" && !IsOfNccl(trial.fault)) {
       for (const std::string& more :
            {absl::StrCat("--rank=", trial.victim), absl::StrCat("--after=", trial.after),
             absl::StrCat("--do=", trial.fault.name)}) {
@@ -103,9 +108,13 @@ class World {
     }
     for (int rank = 0; rank < kRanks; ++rank) {
       const HostPort address = rank > 0 && proxy_ ? proxy_->AddressFor(rank) : rank0;
+      const bool dies = IsOfNccl(trial.fault) && rank == trial.victim;
       ranks_.push_back(std::make_unique<RankProcess>(
-          command, Variables{{"DTENSOR_RANK", absl::StrCat(rank)},
+          command, Variables{{dies ? "DTENSOR_FAKE_NCCL_DIES" : "FAULTS_OF_ANOTHER",
+                              absl::StrCat(5 + static_cast<int>(trial.after * 1000))},
+                             {"DTENSOR_RANK", absl::StrCat(rank)},
                              {"DTENSOR_SIZE", absl::StrCat(kRanks)},
+                             {"DTENSOR_LOCAL_RANK", absl::StrCat(rank)},
                              {"DTENSOR_ADDRESS", address.ToString()},
                              {"DTENSOR_JOB", absl::StrCat("job ", trial.seed)},
                              {"DTENSOR_SECRET", "a secret"},
@@ -232,6 +241,7 @@ class Trials {
     if (mkdtemp(folder_.data()) == nullptr) std::abort();
     for (const Fault& fault : kFaults) {
       if (!request.only.empty() && fault.name != request.only) continue;
+      if (request.way == kNccl ? IsNetwork(fault) : IsOfNccl(fault)) continue;
       for (int i = 0; i < request.times; ++i) Add(fault, kMoments[(i + request.seed) % 4]);
     }
   }
@@ -326,8 +336,10 @@ int Main(int argc, char** argv) {
   app.add_option("--seed", request.seed);
   app.add_option("--only", request.only, "The fault that is tried.")
       ->check(CLI::IsMember(FaultNames()));
+  std::vector<std::string> ways = kWays;
+  ways.push_back(kNccl);
   app.add_option("--way", request.way, "How ranks reach each other; none: now so, now so.")
-      ->check(CLI::IsMember(kWays));
+      ->check(CLI::IsMember(ways));
   app.add_option("--parallel", request.parallel, "Worlds at a time.");
   app.add_flag("--strict", request.strict);
   CLI11_PARSE(app, argc, argv);

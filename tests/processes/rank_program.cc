@@ -33,7 +33,7 @@ struct Request {
   int steps = 10, size = 100, threads = 4;
   int rank = -1, at = 0;
   std::string marker;  // to be found by
-  std::string deed, loop;
+  std::string deed, loop, device = "cpu";
   double timeout = 60, after = 0;
 };
 
@@ -174,9 +174,11 @@ int Main(int argc, char** argv) {
   app.add_option("--loop", request.loop);
   app.add_option("--after", request.after);
   app.add_option("--marker", request.marker);
+  app.add_option("--device", request.device)->check(CLI::IsMember({"cpu", "cuda"}));
   CLI11_PARSE(app, argc, argv);
   RunOptions threads;
   threads.timeout_seconds = request.timeout;
+  if (request.device == "cuda") threads.device = Device::Kind::kCuda;
   JoinOptions join;
   join.timeout_seconds = request.timeout;
   const absl::Status status = RunWorld(

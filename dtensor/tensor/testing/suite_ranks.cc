@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "dtensor/runtime/comm/process/launch.h"
 #include "dtensor/runtime/core/dtype.h"
 #include "dtensor/runtime/core/no_throw.h"
 #include "dtensor/runtime/core/status.h"
@@ -106,9 +107,16 @@ absl::StatusOr<std::vector<std::string>> OnProcesses(Context& kept, const BytesF
   return bytes;
 }
 
-// What their exchanges go by: "memory", "TCP", "MPI", "memory and TCP". MPI is on where it has been
+// Whether somebody has started this process as a rank; alone it makes no world, on no GPU.
+bool IsRank() {
+  const auto rank = ReadLaunch({.may_lack_address = true});
+  return rank.ok() && rank->size > 1;
+}
+
+// What their exchanges go by: "memory", "TCP", "MPI", "memory and TCP", "NCCL". MPI is on where it has been
 // asked to carry messages, in programs that link it.
-std::string WayOf(const Communicator& communicator) {
+std::string WayOf(const Communicator& communicator, const Device& device) {
+  if (device.kind() == Device::Kind::kCuda) return "NCCL";
   int by_mpi = 0;
   if (MPI_Initialized != nullptr) MPI_Initialized(&by_mpi);
   const std::string messages = by_mpi != 0 ? "MPI" : "TCP";
@@ -128,16 +136,18 @@ std::string TestCase() {
 class SuiteWorlds final : public testing::Environment {
  public:
   void SetUp() override {
-    auto joined = JoinWorld();
+    const std::string device = FromEnvironment("DTENSOR_SUITE_DEVICE");
+    ASSERT_TRUE(device.empty() || device == "cuda") << device;
+    if (device == "cuda") device_ = Device::Kind::kCuda;
+    JoinOptions options;
+    if (IsRank()) options.device = device_;
+    auto joined = JoinWorld(options);
     DT_ASSERT_OK(joined.status());
     if ((*joined)->context().world_size() > 1) processes_ = *std::move(joined);
     const std::string ranks = FromEnvironment("DTENSOR_SUITE_RANKS");
     int only = 0;
     ASSERT_TRUE(ranks.empty() || absl::SimpleAtoi(ranks, &only)) << ranks;
     if (only > 0) only_ranks_ = only;
-    const std::string device = FromEnvironment("DTENSOR_SUITE_DEVICE");
-    ASSERT_TRUE(device.empty() || device == "cuda") << device;
-    if (device == "cuda") device_ = Device::Kind::kCuda;
   }
 
   void TearDown() override {
@@ -210,7 +220,9 @@ class SuiteWorlds final : public testing::Environment {
     if (folder.empty()) return;
     const int rank = processes_ == nullptr ? 0 : processes_->context().rank();
     std::ofstream(absl::StrCat(folder, "/", rank, ".way"))
-        << (processes_ == nullptr ? "threads" : WayOf(processes_->context().communicator()))
+        << (processes_ == nullptr
+                ? "threads"
+                : WayOf(processes_->context().communicator(), processes_->context().device()))
         << "\n";
     std::ofstream file(absl::StrCat(folder, "/", rank));
     for (const auto& [name, recorded] : recorded_) {

@@ -12,7 +12,8 @@
 // are kept from function to function, one of each size; a function has Contexts of its own.
 //
 //   DTENSOR_SUITE_RANKS=N        threads: worlds of other sizes, but for 1, are left out
-//   DTENSOR_SUITE_DEVICE=cuda    threads: share the GPUs there are, unless a test names a device
+//   DTENSOR_SUITE_DEVICE=cuda    on GPUs: threads share those there are, unless a test names a
+//                                device; each process has its own
 //   DTENSOR_SUITE_DIGESTS=DIR    DIR/RANK gets a line for each test case, with the digest of all
 //                                that ranks returned, bit by bit: the same from threads and
 //                                processes; and DIR/RANK.way says what exchanges went by
@@ -38,7 +39,7 @@ namespace dtensor {
 inline auto ValueFields(CommunicatorTraffic& t) { return std::tie(t.calls, t.messages, t.bytes); }
 
 // Whether there are n ranks in this run of the suite; suites skip what needs others. As processes:
-// as many as were started, on the cpu device, or 1, which each process has for itself.
+// as many as were started, where a test names no device, or 1, which each process has for itself.
 bool SuiteHasRanks(int n, const RunOptions& options = {});
 
 // Calls fn on each of n ranks, and returns what each returned. Errors: kUnimplemented where

@@ -63,19 +63,18 @@ std::optional<absl::Span<std::byte>> RunOf(const Tensor& tensor, const BoxDims& 
   return absl::MakeSpan(begin, static_cast<size_t>(elements * size));
 }
 
-absl::Status PackPiece(const Tensor& source, const BoxDims& piece, const Tensor& packed) {
+kernels::BoxMove PackMove(const Tensor& source, const BoxDims& piece, const Tensor& packed) {
   ReceiveBox copy{.peers = {0}, .dims = piece};
   for (MatchedRun& run : copy.dims) {
     run.dst = 0;
     run.dst_stride = run.length;
   }
   const Tensor* const sources[] = {&source};
-  const kernels::BoxMove pack(copy, packed, sources);
-  return kernels::MoveBoxes(source.device(), "Pack", {&pack, 1});
+  return kernels::BoxMove(copy, packed, sources);
 }
 
-absl::Status CombinePiece(const ExchangePart& part, const BoxDims& piece,
-                          absl::Span<const Tensor> packed) {
+kernels::BoxMove CombineMove(const ExchangePart& part, const BoxDims& piece,
+                             absl::Span<const Tensor> packed) {
   ReceiveBox box{.dims = piece};
   absl::InlinedVector<const Tensor*, 8> sources;
   for (const Tensor& term : packed) {
@@ -86,7 +85,17 @@ absl::Status CombinePiece(const ExchangePart& part, const BoxDims& piece,
     run.src = 0;
     run.src_stride = run.length;
   }
-  const kernels::BoxMove combine(box, part.dst, sources, part.op, part.scale);
+  return kernels::BoxMove(box, part.dst, sources, part.op, part.scale);
+}
+
+absl::Status PackPiece(const Tensor& source, const BoxDims& piece, const Tensor& packed) {
+  const kernels::BoxMove pack = PackMove(source, piece, packed);
+  return kernels::MoveBoxes(source.device(), "Pack", {&pack, 1});
+}
+
+absl::Status CombinePiece(const ExchangePart& part, const BoxDims& piece,
+                          absl::Span<const Tensor> packed) {
+  const kernels::BoxMove combine = CombineMove(part, piece, packed);
   return kernels::MoveBoxes(part.dst.device(), "Unpack", {&combine, 1});
 }
 

@@ -12,13 +12,20 @@
 #include "absl/types/span.h"
 #include "dtensor/runtime/comm/communicator.h"
 #include "dtensor/runtime/core/dims.h"
+#include "dtensor/runtime/core/dtype.h"
 #include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/core/index_set.h"
 #include "dtensor/runtime/device/tensor.h"
+#include "dtensor/runtime/kernels/box.h"
 
 namespace DTENSOR_EXPORT dtensor {
 
 using BoxDims = absl::InlinedVector<MatchedRun, 4>;
+
+// The type in which a part's elements are sent.
+inline DType SentType(const ExchangePart& part) {
+  return (part.src.defined() ? part.src : part.dst).dtype();
+}
 
 Dims ShapeOf(const BoxDims& box);
 
@@ -32,11 +39,15 @@ enum class BoxSide { kSource, kResult };
 std::optional<absl::Span<std::byte>> RunOf(const Tensor& tensor, const BoxDims& piece,
                                            BoxSide side);
 
-// Launches: packed = the piece of `source`, row-major. Requires: packed is contiguous, of ShapeOf
-// (piece) and the source's type.
-absl::Status PackPiece(const Tensor& source, const BoxDims& piece, const Tensor& packed);
+// packed = the piece of `source`, row-major. Requires: packed is contiguous, of ShapeOf(piece) and
+// the source's type.
+kernels::BoxMove PackMove(const Tensor& source, const BoxDims& piece, const Tensor& packed);
+// Combines packed terms, in the order of the box's peers, into the part's result.
+kernels::BoxMove CombineMove(const ExchangePart& part, const BoxDims& piece,
+                             absl::Span<const Tensor> packed);
 
-// Launches: combines packed terms, in the order of the box's peers, into the part's result.
+// Launch the one and the other.
+absl::Status PackPiece(const Tensor& source, const BoxDims& piece, const Tensor& packed);
 absl::Status CombinePiece(const ExchangePart& part, const BoxDims& piece,
                           absl::Span<const Tensor> packed);
 

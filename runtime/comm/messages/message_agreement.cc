@@ -42,6 +42,7 @@ absl::Status MessageCommunicator::Heed(Exchange& exchange, int peer, const Note&
   Incoming& incoming = exchange.incoming.at(peer);
   if (note.kind == NoteKind::kGo) {
     for (Outgoing& outgoing : exchange.outgoing) outgoing.go |= outgoing.peer == peer;
+    incoming.word = note.bytes;
   } else if (note.kind == NoteKind::kSummary) {
     incoming.summary = note.summary;
   } else if (incoming.called) {

@@ -38,6 +38,7 @@ MessageCommunicator::MessageCommunicator(int rank, int size, Device& device,
       device_(device),
       transport_(transport),
       world_(world),
+      carrier_(options.carrier),
       piece_bytes_(options.piece_bytes > 0 ? std::max(options.piece_bytes, kLeastPieceBytes)
                                            : DefaultPiece(size)),
       note_bytes_(std::clamp<int64_t>(options.note_bytes, 0, kMostInNote)),
@@ -86,6 +87,7 @@ absl::Status MessageCommunicator::Start(const Collective& collective,
   exchange->parts = parts;
   exchange->number = ++group.number;
   exchange->fingerprint = FingerprintOf(collective, parts.size());
+  if (carrier_ != nullptr && !parts.empty()) exchange->begun = device_.Record();
   group.exchange = exchange.get();
   exchanges_.push_back(std::move(exchange));
   FindOutgoing(*group.exchange);
@@ -121,6 +123,7 @@ absl::Status MessageCommunicator::Abandon(const Collective& collective, const ab
 
 absl::Status MessageCommunicator::Perform(Exchange& exchange) {
   DT_RETURN_IF_ERROR(Usable());
+  if (carrier_ != nullptr) return PerformCarried(exchange);
   // What was asked for holds up what its sender says next, which another may need before it calls:
   // it is asked for when all have called. A pair's call lies before what is asked for.
   const bool is_pair = exchange.outgoing.size() <= 1;
@@ -179,6 +182,7 @@ absl::Status MessageCommunicator::Usable() const {
 void MessageCommunicator::End() {
   ended_ = true;
   transport_.Cancel();
+  if (carrier_ != nullptr) carrier_->End();
   while (!exchanges_.empty()) Forget(*exchanges_.front());
 }
 

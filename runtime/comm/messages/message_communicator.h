@@ -13,6 +13,9 @@
 // A piece lies in staging, at most staging_bytes() of each exchange that is on its way, where it
 // cannot be sent or received in place: where it has gaps, is converted, or has several terms.
 //
+// With a carrier (exchange_carrier.h), messages are left to that: Finish tells every other member
+// that this rank is there, waits until all have said so, and has the exchange carried.
+//
 // A wait ends when the world fails, when a peer has left, is lost, or is silent for the time-out,
 // or when ranks wait for each other in a cycle. Time in which this process was stopped does not
 // count.
@@ -35,6 +38,7 @@
 #include "absl/types/span.h"
 #include "dtensor/runtime/comm/communicator.h"
 #include "dtensor/runtime/comm/messages/box_pieces.h"
+#include "dtensor/runtime/comm/messages/exchange_carrier.h"
 #include "dtensor/runtime/comm/messages/message_transport.h"
 #include "dtensor/runtime/comm/send_list.h"
 #include "dtensor/runtime/comm/world_state.h"
@@ -58,9 +62,12 @@ struct MessageOptions {
   // And right behind the call, without waiting for a word, where it is not more than this. -1: a
   // piece; at most MessageTransport::kMostUnaskedBytes.
   int64_t eager_bytes = -1;
+  // Moves the bytes of exchanges, in place of all that is said above. Outlives the communicator.
+  ExchangeCarrier* carrier = nullptr;
 };
 
-// Of one rank's thread. Device, transport and world outlive it; the device's memory is the host's.
+// Of one rank's thread. Device, transport and world outlive it; without a carrier, the device's
+// memory is the host's.
 class MessageCommunicator final : public Communicator {
  public:
   MessageCommunicator(int rank, int size, Device& device, MessageTransport& transport,
@@ -69,7 +76,9 @@ class MessageCommunicator final : public Communicator {
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  int64_t staging_bytes() const override { return kPiecesAtATime * size_ * piece_bytes_; }
+  int64_t staging_bytes() const override {
+    return carrier_ != nullptr ? carrier_->staging_bytes() : kPiecesAtATime * size_ * piece_bytes_;
+  }
   absl::Status FinishDropped() override;
   absl::Status Barrier(absl::string_view what) override;
   absl::Status Fail(const absl::Status& reason) override;
@@ -109,6 +118,7 @@ class MessageCommunicator final : public Communicator {
   absl::Status Start(const Collective& collective, absl::Span<const ExchangePart> parts);
   absl::Status Complete(Exchange& exchange);
   absl::Status Perform(Exchange& exchange);
+  absl::Status PerformCarried(Exchange& exchange);
   Exchange* Find(const Collective& collective);
   void Forget(Exchange& exchange);
   absl::Status Usable() const;
@@ -132,6 +142,7 @@ class MessageCommunicator final : public Communicator {
   int64_t BytesFrom(const Exchange& exchange, int peer) const;
   absl::Status CheckNative(const Exchange& exchange) const;
   absl::Status ReceiveAll(Exchange& exchange);
+  static absl::Status MoveOwn(const ExchangePart& part, const ReceiveBox& box);
   absl::Status Receive(Exchange& exchange, const ExchangePart& part, const ReceiveBox& box);
   absl::Status ReceivePiece(Exchange& exchange, const ExchangePart& part, const ReceiveBox& box,
                             const BoxDims& piece);
@@ -158,6 +169,7 @@ class MessageCommunicator final : public Communicator {
   Device& device_;
   MessageTransport& transport_;
   WorldState& world_;
+  ExchangeCarrier* const carrier_;  // null: messages
   const int64_t piece_bytes_, note_bytes_, eager_bytes_;
   std::vector<int> everyone_;
   SendLists lists_;

@@ -21,7 +21,7 @@
 #include "dtensor/runtime/comm/messages/message_notes.h"
 #include "dtensor/runtime/comm/messages/wait_notes.h"
 #include "dtensor/runtime/comm/send_list.h"
-#include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/device/device.h"
 #include "dtensor/runtime/device/tensor.h"
 
 namespace dtensor {
@@ -57,6 +57,7 @@ struct MessageCommunicator::Incoming {
   uint64_t fingerprint = 0;
   std::string in_note;  // what came with its call
   size_t taken = 0;     // bytes of it
+  std::string word;     // to the carrier
   int64_t bytes = 0;    // that are expected, however they come
   std::optional<CallSummary> summary;
 };
@@ -66,6 +67,7 @@ struct MessageCommunicator::Exchange {
   const Collective* collective;
   absl::Span<const ExchangePart> parts;
   uint64_t number, fingerprint;
+  DeviceEvent begun;                  // for the carrier
   std::shared_ptr<const void> owner;  // of what was dropped
   std::vector<Outgoing> outgoing;
   std::map<int, Incoming> incoming;
@@ -84,11 +86,6 @@ struct MessageCommunicator::Wait {
   std::vector<RankWait> chain;
   std::chrono::duration<double> chain_came{0};
 };
-
-// The type in which a part's elements are sent.
-inline DType SentType(const ExchangePart& part) {
-  return (part.src.defined() ? part.src : part.dst).dtype();
-}
 
 }  // namespace dtensor
 

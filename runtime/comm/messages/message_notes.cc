@@ -13,6 +13,8 @@ std::string Encode(const Note& note) {
   if (note.kind == NoteKind::kCall) {
     out.U64(note.fingerprint);
     out.Raw(note.bytes);
+  } else if (note.kind == NoteKind::kGo) {
+    out.Raw(note.bytes);
   } else if (note.kind == NoteKind::kSummary) {
     for (const std::string& text : {note.summary.op, note.summary.kind, note.summary.what}) {
       out.Text(text);
@@ -30,6 +32,8 @@ absl::StatusOr<Note> ReadNote(absl::string_view bytes) {
   note.kind = static_cast<NoteKind>(kind);
   if (note.kind == NoteKind::kCall) {
     note.fingerprint = in.U64();
+    note.bytes = std::string(in.Rest());
+  } else if (note.kind == NoteKind::kGo) {
     note.bytes = std::string(in.Rest());
   } else if (note.kind == NoteKind::kSummary) {
     note.summary.op = in.Text();

@@ -14,7 +14,7 @@ namespace dtensor {
 
 enum class NoteKind : uint8_t {
   kCall = 1,  // what this rank is about to do, and what the other receives where that is little
-  kGo,        // memory is there for what the other sends
+  kGo,        // memory is there for what the other sends; with a carrier: this rank is there
   kSummary,   // what this rank asked for, in words: for the error about two that disagree
 };
 
@@ -23,7 +23,7 @@ struct Note {
   uint64_t number = 0;
   NoteKind kind = NoteKind::kGo;
   uint64_t fingerprint = 0;  // of a call
-  std::string bytes;         // of a call: what the other receives
+  std::string bytes;         // of a call: what the other receives; of a go: a carrier's word
   CallSummary summary;
 };
 std::string Encode(const Note& note);

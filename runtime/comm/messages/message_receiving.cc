@@ -12,17 +12,14 @@
 #include "dtensor/runtime/kernels/box.h"
 
 namespace dtensor {
-namespace {
 
 // What a rank receives from itself alone.
-absl::Status MoveOwn(const ExchangePart& part, const ReceiveBox& box) {
+absl::Status MessageCommunicator::MoveOwn(const ExchangePart& part, const ReceiveBox& box) {
   const Tensor* const sources[] = {&part.src};
   const kernels::BoxMove move(box, part.dst, sources, part.op, part.scale);
   return move.is_done() ? absl::OkStatus()
                         : kernels::MoveBoxes(part.dst.device(), "Exchange", {&move, 1});
 }
-
-}  // namespace
 
 int64_t MessageCommunicator::BytesFrom(const Exchange& exchange, int peer) const {
   int64_t bytes = 0;

@@ -18,7 +18,7 @@ void MessageCommunicator::FindOutgoing(Exchange& exchange) {
     by_peer[peer].peer = peer;
     exchange.incoming[peer];
   }
-  if (!exchange.parts.empty() && !by_peer.empty()) {
+  if (carrier_ == nullptr && !exchange.parts.empty() && !by_peer.empty()) {
     for (const SendBox& box : lists_.Of(*exchange.collective, exchange.parts.size())) {
       Outgoing& outgoing = by_peer.at(box.receiver);
       const int64_t elements = NumElements(ShapeOf(box.dims));
@@ -29,7 +29,7 @@ void MessageCommunicator::FindOutgoing(Exchange& exchange) {
   }
   for (auto& [peer, outgoing] : by_peer) {
     outgoing.way = WayOf(outgoing.bytes);
-    outgoing.go = outgoing.way != Way::kAsked;
+    outgoing.go = carrier_ == nullptr && outgoing.way != Way::kAsked;
     exchange.outgoing.push_back(std::move(outgoing));
   }
 }
@@ -37,7 +37,7 @@ void MessageCommunicator::FindOutgoing(Exchange& exchange) {
 absl::Status MessageCommunicator::TellCall(Exchange& exchange) {
   for (const Outgoing& outgoing : exchange.outgoing) {
     Note note = {.kind = NoteKind::kCall, .fingerprint = exchange.fingerprint};
-    if (outgoing.way == Way::kInNote) {
+    if (outgoing.way == Way::kInNote && !outgoing.boxes.empty()) {
       DT_ASSIGN_OR_RETURN(note.bytes, PackAll(exchange, outgoing));
     }
     Tell(exchange, outgoing.peer, std::move(note));

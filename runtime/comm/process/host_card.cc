@@ -21,6 +21,7 @@ std::string Encode(const HostCard& card) {
   out.U32(static_cast<uint32_t>(card.arena.descriptor));
   out.U64(static_cast<uint64_t>(card.arena.bytes));
   out.U64(card.arena.key);
+  out.Text(card.gpu);
   return out.bytes();
 }
 
@@ -34,6 +35,7 @@ absl::StatusOr<HostCard> ReadHostCard(absl::string_view bytes) {
   card.arena.descriptor = static_cast<int>(in.U32());
   card.arena.bytes = static_cast<int64_t>(in.U64());
   card.arena.key = in.U64();
+  card.gpu = in.Text();
   const bool has_port = 0 <= card.port && card.port <= 65535;
   if (!in.done() || !has_port || card.arena.bytes < 0) {
     return InvalidArgument(
@@ -49,6 +51,28 @@ std::string HostId(absl::string_view told) {
   struct stat processes;  // whose numbers are the same in one such namespace
   const bool known = stat("/proc/self/ns/pid", &processes) == 0;
   return absl::StrCat(boot, " ", known ? processes.st_ino : 0, " ", geteuid(), " ", told);
+}
+
+absl::Status CheckGpus(absl::Span<const HostCard> cards) {
+  std::map<absl::string_view, size_t> first;
+  for (size_t rank = 0; rank < cards.size(); ++rank) {
+    const std::string& gpu = cards[rank].gpu;
+    if (gpu.empty() != cards[0].gpu.empty()) {
+      const auto where = [](bool none) { return none ? "on the cpu" : "on a GPU"; };
+      return InvalidArgument({"JoinWorld: rank 0 computes ", where(cards[0].gpu.empty()),
+                              " and rank ", absl::StrCat(rank), " ", where(gpu.empty()),
+                              "; JoinOptions::device is the same for all ranks"});
+    }
+    const auto [known, is_new] = first.emplace(gpu, rank);
+    if (gpu.empty() || is_new) continue;
+    return InvalidArgument(
+        {"JoinWorld: ranks ", absl::StrCat(known->second), " and ", absl::StrCat(rank),
+         " compute on one GPU, ", gpu.substr(gpu.rfind(' ') + 1),
+         ", which NCCL does not allow; start no more ranks on a host than it has GPUs, and give "
+         "each its own by LOCAL_RANK or JoinOptions::gpu, or let ranks be threads, which share "
+         "GPUs (RunRanks with RunOptions::device)"});
+  }
+  return absl::OkStatus();
 }
 
 std::vector<int> FirstOfHost(absl::Span<const HostCard> cards) {

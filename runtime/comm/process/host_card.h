@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -19,6 +20,7 @@ struct HostCard {
   std::string transport;  // of its messages, by RankLinks' name; empty: TCP
   std::string host;       // ranks that say the same share memory; empty: this one shares none
   ArenaName arena;
+  std::string gpu;  // that it computes on: its host and its name there; empty: none
 };
 std::string Encode(const HostCard& card);
 // Errors: kInvalidArgument for bytes that are none.
@@ -28,6 +30,10 @@ absl::StatusOr<HostCard> ReadHostCard(absl::string_view bytes);
 // for which that is the same can read each other's memory. `told`, if not empty, is a part of it:
 // so that processes of one host can be made to believe that they are on several.
 std::string HostId(absl::string_view told);
+
+// What is wrong with the ranks' GPUs, in the same words on all ranks: some have one and others do
+// not, or two have the same, which NCCL does not allow.
+absl::Status CheckGpus(absl::Span<const HostCard> cards);
 
 // For each rank the lowest rank of its host, by all ranks' cards.
 std::vector<int> FirstOfHost(absl::Span<const HostCard> cards);

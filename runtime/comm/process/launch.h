@@ -11,7 +11,17 @@
 #include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/net/socket.h"
 
+struct ncclComm;  // ncclComm_t is a pointer to it
+
 namespace DTENSOR_EXPORT dtensor {
+
+// A rank that computes on a GPU, whose exchanges go by NCCL.
+struct RankGpu {
+  // Among those that CUDA shows this process. If it is not said: the only one that there is, or the
+  // local_rank-th, and round.
+  std::optional<int> ordinal = {};
+  ncclComm* comm = nullptr;  // the program's, of all ranks (nccl_carrier.h); null: one of its own
+};
 
 struct LaunchedRank {
   int rank = 0, size = 1;
@@ -23,6 +33,7 @@ struct LaunchedRank {
   // "tcp" or "mpi": messages alone, which go by that. Empty: ranks of a host share memory, and
   // others' messages go by MPI where the program joins by it, else by TCP.
   std::string transport;
+  std::optional<RankGpu> gpu;  // else it computes on the cpu
   // Who said so: "options", "dtrun", "torchrun", "OpenMPI", "Slurm", "nobody".
   std::string launcher;
 };
@@ -33,6 +44,7 @@ struct LaunchOptions {
   std::string address;  // "host:port" of rank 0
   std::string job, secret;
   double timeout_seconds = 60;
+  std::optional<RankGpu> gpu = {};
   // Whoever joins has another way to find rank 0: where nothing says it, LaunchedRank::address is
   // nowhere.
   bool may_lack_address = false;

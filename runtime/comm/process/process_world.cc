@@ -7,10 +7,13 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "dtensor/runtime/comm/nccl/nccl_carrier.h"
 #include "dtensor/runtime/comm/process/tcp_transport.h"
 #include "dtensor/runtime/core/no_throw.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/device/cpu/cpu_device.h"
+#include "dtensor/runtime/device/cuda/cuda_device.h"
+#include "dtensor/runtime/device/cuda/gpus.h"
 
 namespace dtensor {
 
@@ -47,7 +50,12 @@ absl::Status ProcessWorld::Meet() {
     DT_ASSIGN_OR_RETURN(listener_, ListenAt({here ? rank_.address.host : "", 0}));
     DT_ASSIGN_OR_RETURN(own.port, PortOf(listener_));
   }
-  if (size() > 1 && rank_.transport.empty()) {
+  if (rank_.gpu) {
+    gpu_ = ChooseGpu();  // Connect says what is wrong: so all ranks hear
+    const auto name = gpu_.ok() ? GpuName(*gpu_) : gpu_.status();
+    if (!name.ok()) gpu_ = name.status();
+    own.gpu = absl::StrCat(HostId(""), " ", name.ok() ? *name : absl::StrCat("rank ", rank()));
+  } else if (size() > 1 && rank_.transport.empty()) {
     arena_ = MakeRankArena(size());  // Connect says what is wrong: so all ranks hear
     // Without an arena it is nobody's neighbour.
     if (arena_.ok()) {
@@ -64,16 +72,32 @@ absl::Status ProcessWorld::Meet() {
   return absl::OkStatus();
 }
 
+absl::StatusOr<int> ProcessWorld::ChooseGpu() const {
+  DT_ASSIGN_OR_RETURN(const int count, CountGpus());
+  return rank_.gpu->ordinal.value_or(count == 1 ? 0 : rank_.local_rank % count);
+}
+
+absl::Status ProcessWorld::MakeDevice(std::shared_ptr<SharedArena> arena) {
+  DT_RETURN_IF_ERROR(gpu_.status());
+  DT_RETURN_IF_ERROR(CheckGpus(cards_));
+  if (*gpu_ >= 0) {
+    DT_ASSIGN_OR_RETURN(device_, MakeCudaDevice(*gpu_));
+  } else {
+    device_ = MakeCpuDevice(std::move(arena));
+  }
+  device_->set_failure_handler(
+      [control = control_.get(), rank = rank()](const absl::Status& status) {
+        control->Fail(rank, status).IgnoreError();
+      });
+  return absl::OkStatus();
+}
+
 absl::Status ProcessWorld::Connect() {
   DT_ASSIGN_OR_RETURN(std::shared_ptr<SharedArena> arena, std::move(arena_));
   const std::vector<int> first = FirstOfHost(cards_);
   const bool is_alone = std::count(first.begin(), first.end(), first[rank()]) == 1;
   if (is_alone) arena = nullptr;
-  device_ = MakeCpuDevice(arena);
-  device_->set_failure_handler(
-      [control = control_.get(), rank = rank()](const absl::Status& status) {
-        control->Fail(rank, status).IgnoreError();
-      });
+  DT_RETURN_IF_ERROR(MakeDevice(arena));
   if (!is_alone) {
     const auto meanwhile = [this] { return messages_ != nullptr && messages_->Progress(); };
     auto memory =
@@ -83,17 +107,24 @@ absl::Status ProcessWorld::Connect() {
     DT_ASSIGN_OR_RETURN(memory_, std::move(memory));
   }
   const bool are_all_here = std::count(first.begin(), first.end(), first[0]) == size();
-  if (!are_all_here || is_alone) {
-    DT_ASSIGN_OR_RETURN(transport_, ConnectHosts());
-    messages_ =
-        std::make_unique<MessageCommunicator>(rank(), size(), *device_, *transport_, *control_);
-  }
+  if (!are_all_here || is_alone) DT_RETURN_IF_ERROR(ConnectMessages());
   if (memory_ != nullptr && messages_ != nullptr) {
     both_ =
         std::make_unique<HostCommunicator>(memory_->ranks(), memory_->communicator(), *messages_);
   }
   listener_ = Socket();
   links_.transport = nullptr;
+  return absl::OkStatus();
+}
+
+absl::Status ProcessWorld::ConnectMessages() {
+  DT_ASSIGN_OR_RETURN(transport_, ConnectHosts());
+  if (rank_.gpu) {
+    DT_ASSIGN_OR_RETURN(
+        carrier_, MakeNcclCarrier(rank(), size(), *device_, *control_, {.comm = rank_.gpu->comm}));
+  }
+  messages_ = std::make_unique<MessageCommunicator>(
+      rank(), size(), *device_, *transport_, *control_, MessageOptions{.carrier = carrier_.get()});
   return absl::OkStatus();
 }
 

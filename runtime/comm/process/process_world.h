@@ -1,5 +1,6 @@
 // ProcessWorld: this process as one rank of a world of processes. Ranks of one host read each
-// other's memory, as threads do; others send messages.
+// other's memory, as threads do; others send messages. Ranks on GPUs, one on each, exchange by NCCL,
+// and say by messages alone what they are about to do.
 #ifndef DTENSOR_RUNTIME_COMM_PROCESS_PROCESS_WORLD_H_
 #define DTENSOR_RUNTIME_COMM_PROCESS_PROCESS_WORLD_H_
 
@@ -12,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "dtensor/runtime/comm/communicator.h"
+#include "dtensor/runtime/comm/messages/exchange_carrier.h"
 #include "dtensor/runtime/comm/messages/message_communicator.h"
 #include "dtensor/runtime/comm/messages/message_transport.h"
 #include "dtensor/runtime/comm/process/control_plane.h"
@@ -40,7 +42,9 @@ struct RankLinks {
 class ProcessWorld {
  public:
   // Collective: every rank's process calls it. Errors: kInvalidArgument for a world that other
-  // hosts can reach and that has no secret, for ranks with unlike transports; as
+  // hosts can reach and that has no secret, for ranks with unlike transports, for two ranks of a
+  // GPU, or some that have none; kUnavailable for a GPU that is not there, or a program without
+  // CUDA; as
   // ControlPlane::Join, TcpTransport::Connect and `links.transport`.
   static absl::StatusOr<std::unique_ptr<ProcessWorld>> Join(const LaunchedRank& rank,
                                                             RankLinks links = {});
@@ -61,7 +65,10 @@ class ProcessWorld {
  private:
   ProcessWorld(const LaunchedRank& rank, RankLinks links) : rank_(rank), links_(std::move(links)) {}
   absl::Status Meet();
+  absl::StatusOr<int> ChooseGpu() const;
+  absl::Status MakeDevice(std::shared_ptr<SharedArena> arena);
   absl::Status Connect();
+  absl::Status ConnectMessages();
   absl::StatusOr<std::unique_ptr<MessageTransport>> ConnectHosts();
   absl::StatusOr<std::unique_ptr<MessageTransport>> ConnectByTcp();
 
@@ -69,12 +76,14 @@ class ProcessWorld {
   RankLinks links_;
   Socket listener_;                                               // until all are connected
   absl::StatusOr<std::shared_ptr<SharedArena>> arena_ = nullptr;  // null: shares no memory
+  absl::StatusOr<int> gpu_ = -1;                                  // -1: it computes on the cpu
   std::vector<HostCard> cards_;                                   // of all ranks
   std::unique_ptr<ControlPlane> control_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<HostMemory> memory_;  // null: no other rank of this host shares any
   // Null where all ranks share memory.
   std::unique_ptr<MessageTransport> transport_;
+  std::unique_ptr<ExchangeCarrier> carrier_;  // null: there are no GPUs
   std::unique_ptr<MessageCommunicator> messages_;
   std::unique_ptr<HostCommunicator> both_;  // null where one of the two is enough
   bool is_connected_ = false, left_ = false;

@@ -49,11 +49,12 @@ float ValueOf(int rank, int64_t i) { return static_cast<float>(rank * 1000 + i %
 
 absl::Status GatherTo(ProcessWorld& world, const std::vector<int>& group, int64_t length,
                       int receiver, const std::function<absl::Status()>& between) {
-  DT_ASSIGN_OR_RETURN(const Tensor source, Tensor::Empty(world.device(), DType::kF32, {length}));
+  std::vector<float> values(length);
+  for (int64_t i = 0; i < length; ++i) values[i] = ValueOf(world.rank(), i);
+  DT_ASSIGN_OR_RETURN(const Tensor source, FromHost<float>(world.device(), values, {length}));
   DT_ASSIGN_OR_RETURN(
       const Tensor result,
       Tensor::Empty(world.device(), DType::kF32, {static_cast<int64_t>(group.size()) * length}));
-  for (int64_t i = 0; i < length; ++i) source.data<float>()[i] = ValueOf(world.rank(), i);
   const GatherBoxes boxes(group, length, receiver);
   const std::vector<ReceiveBox> receives = boxes.Receives(0, world.rank());
   const ExchangePart part{source, result, receives};
@@ -61,10 +62,10 @@ absl::Status GatherTo(ProcessWorld& world, const std::vector<int>& group, int64_
   DT_RETURN_IF_ERROR(world.communicator().Begin(collective, {&part, 1}));
   if (between) DT_RETURN_IF_ERROR(between());
   DT_RETURN_IF_ERROR(world.communicator().Finish(collective));
-  DT_RETURN_IF_ERROR(world.device().Synchronize());
+  DT_ASSIGN_OR_RETURN(const std::vector<float> got, ToHost<float>(result));
   for (size_t peer = 0; peer < group.size() && !receives.empty(); ++peer) {
     for (int64_t i = 0; i < length; ++i) {
-      if (result.data<float>()[peer * length + i] != ValueOf(group[peer], i)) {
+      if (got[peer * length + i] != ValueOf(group[peer], i)) {
         return absl::DataLossError(absl::StrCat("element ", i, " of rank ", group[peer]));
       }
     }
@@ -82,6 +83,7 @@ LaunchedRank Launched(int size, double timeout_seconds, RankWay way) {
   rank.timeout_seconds = timeout_seconds;
   if (way == RankWay::kTcp) rank.transport = "tcp";
   if (way == RankWay::kPairs) rank.host = kPairs;
+  if (way == RankWay::kNccl) rank.gpu = RankGpu();
   return rank;
 }
 

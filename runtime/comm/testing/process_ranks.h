@@ -12,8 +12,9 @@
 
 namespace dtensor {
 
-// How ranks reach each other: all by shared memory, all by TCP, or two and two by shared memory.
-enum class RankWay { kShared, kTcp, kPairs };
+// How ranks reach each other: all by shared memory, all by TCP, two and two by shared memory, or by
+// NCCL, each on a GPU.
+enum class RankWay { kShared, kTcp, kPairs, kNccl };
 
 // A world of `size` ranks on a free port, whose ranks are As(it, rank).
 LaunchedRank Launched(int size, double timeout_seconds = 30, RankWay way = RankWay::kShared);

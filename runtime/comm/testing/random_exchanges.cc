@@ -91,6 +91,22 @@ std::vector<std::byte> Expected(const GlobalPart& part, absl::Span<const int> gr
   return bytes;
 }
 
+// What all ranks of an exchange receive.
+class PartsBoxes final : public ExchangeBoxes {
+ public:
+  PartsBoxes(absl::Span<const int> group, const std::vector<GlobalPart>& parts, uint64_t digest)
+      : group_(group), parts_(parts), digest_(digest) {}
+  std::vector<ReceiveBox> Receives(size_t part, int rank) const override {
+    return parts_[part].receives[std::find(group_.begin(), group_.end(), rank) - group_.begin()];
+  }
+  uint64_t digest() const override { return digest_; }
+
+ private:
+  const absl::Span<const int> group_;
+  const std::vector<GlobalPart>& parts_;
+  const uint64_t digest_;
+};
+
 // The memory of a vector, which the tensor keeps.
 Tensor Adopted(Device& device, const Backed& backed) {
   const auto memory = std::make_shared<std::vector<std::byte>>(backed.bytes);
@@ -104,6 +120,11 @@ absl::StatusOr<Tensor> Upload(Device& device, const Backed& backed) {
       static_cast<int64_t>(backed.bytes.size()) / SizeOf(backed.tensor.dtype());
   DT_ASSIGN_OR_RETURN(Tensor flat, Tensor::Empty(device, backed.tensor.dtype(), {elements}));
   void* to = flat.raw();
+  if (device.kind() == Device::Kind::kCuda) {
+    const auto size = static_cast<int64_t>(backed.bytes.size());
+    DT_RETURN_IF_ERROR(device.CopyFromHost(to, backed.bytes.data(), size));
+    return flat.View(backed.tensor.shape(), backed.tensor.strides(), 0);
+  }
   DT_RETURN_IF_ERROR(device.Launch(
       "Upload", [to, bytes = backed.bytes] { std::memcpy(to, bytes.data(), bytes.size()); }));
   return flat.View(backed.tensor.shape(), backed.tensor.strides(), 0);
@@ -112,7 +133,7 @@ absl::StatusOr<Tensor> Upload(Device& device, const Backed& backed) {
 // Makes one exchange of `parts` on this rank, ruins the sources at once, and compares.
 absl::Status ExchangeAndCompare(Communicator& communicator, Device& device,
                                 absl::Span<const int> group, const std::vector<GlobalPart>& parts,
-                                bool adopts) {
+                                bool adopts, uint64_t digest) {
   const int me =
       static_cast<int>(std::find(group.begin(), group.end(), communicator.rank()) - group.begin());
   std::vector<ExchangePart> mine;
@@ -124,8 +145,10 @@ absl::Status ExchangeAndCompare(Communicator& communicator, Device& device,
     DT_ASSIGN_OR_RETURN(Tensor dst, Upload(device, part.results[me]));
     mine.push_back({src, dst, part.receives[me], part.op, part.scale});
   }
-  DT_RETURN_IF_ERROR(communicator.Exchange(
-      {.axes = "x", .op = "Random", .group = group, .digest = parts.size()}, absl::MakeSpan(mine)));
+  const PartsBoxes boxes(group, parts, digest);
+  const Collective collective = {
+      .axes = "x", .op = "Random", .group = group, .digest = parts.size(), .boxes = &boxes};
+  DT_RETURN_IF_ERROR(communicator.Exchange(collective, absl::MakeSpan(mine)));
   for (size_t i = 0; i < parts.size(); ++i) {
     const auto size = static_cast<int64_t>(parts[i].sources[me].bytes.size());
     // Null: no elements.
@@ -137,9 +160,13 @@ absl::Status ExchangeAndCompare(Communicator& communicator, Device& device,
   DT_RETURN_IF_ERROR(device.Synchronize());
   for (size_t i = 0; i < parts.size(); ++i) {
     const auto expected = Expected(parts[i], group, me);
-    const auto* found = mine[i].dst.data<std::byte>();
-    if (found == nullptr) continue;  // no elements
-    if (!SameElements(mine[i].dst.dtype(), expected, absl::MakeConstSpan(found, expected.size()))) {
+    const Tensor& dst = mine[i].dst;
+    if (dst.raw() == nullptr) continue;  // no elements
+    std::vector<std::byte> found(expected.size());
+    DT_RETURN_IF_ERROR(
+        device.CopyToHost(found.data(), dst.raw(), static_cast<int64_t>(found.size())));
+    DT_RETURN_IF_ERROR(device.Synchronize());
+    if (!SameElements(dst.dtype(), expected, found)) {
       return absl::InternalError(absl::StrCat("wrong values in part ", i));
     }
   }
@@ -161,7 +188,8 @@ absl::Status RandomExchanges(Communicator& communicator, Device& device, uint64_
     for (int64_t i = random.In(0, 3); i > 0; --i)
       parts.push_back(RandomPart(random, device, group));
     if (!std::binary_search(group.begin(), group.end(), communicator.rank())) continue;
-    absl::Status status = ExchangeAndCompare(communicator, device, group, parts, adopts);
+    absl::Status status = ExchangeAndCompare(communicator, device, group, parts, adopts,
+                                             seed * 1000003 + static_cast<uint64_t>(round));
     if (!status.ok()) {
       return absl::Status(status.code(), absl::StrCat("round ", round, ": ", status.message()));
     }

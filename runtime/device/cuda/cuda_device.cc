@@ -48,6 +48,7 @@ class CudaDevice final : public Device {
   void set_patience(double seconds) { wait_.set_patience(std::chrono::duration<double>(seconds)); }
   void* scratch() const { return scratch_; }
   KernelError* kernel_error() const { return kernel_error_; }
+  void set_wait_limit(std::function<bool()> gives_up) { wait_.set_gives_up(std::move(gives_up)); }
 
   absl::Status Start() {
     DT_RETURN_IF_ERROR(MakeCurrent());
@@ -120,6 +121,7 @@ class CudaDevice final : public Device {
     return data;
   }
   void DoFree(void* data, int64_t bytes) override {
+    if (works_on_) return;  // perhaps there
     // What is launched in the other queue may still use it.
     if (queue_ != stream_) {
       freed_.emplace_back(data, bytes);
@@ -133,9 +135,7 @@ class CudaDevice final : public Device {
   absl::Status StartTransfers(const CudaPoint& begin) {
     DT_RETURN_IF_ERROR(MakeCurrent());
     if (transfers_ == nullptr) {
-      int least = 0, greatest = 0;
-      DT_CUDA(cudaDeviceGetStreamPriorityRange, &least, &greatest);
-      DT_CUDA(cudaStreamCreateWithPriority, &transfers_, cudaStreamNonBlocking, greatest);
+      DT_ASSIGN_OR_RETURN(transfers_, MakeUrgentStream(ordinal()));
     }
     DT_RETURN_IF_ERROR(MakeWait(transfers_, begin));
     queue_ = transfers_;
@@ -312,6 +312,26 @@ void* CudaScratchOf(const Device& device) { return AsCuda(device).scratch(); }
 KernelError* CudaKernelErrorOf(const Device& device) { return AsCuda(device).kernel_error(); }
 
 void SetCudaPatience(Device& device, double seconds) { AsCuda(device).set_patience(seconds); }
+
+void SetCudaWaitLimit(Device& device, std::function<bool()> gives_up) {
+  AsCuda(device).set_wait_limit(std::move(gives_up));
+}
+
+bool HasHappened(const DeviceEvent& event) {
+  const auto* const point = dynamic_cast<const CudaPoint*>(event.state().get());
+  return point == nullptr || point->reached();
+}
+
+absl::StatusOr<cudaStream_t> MakeUrgentStream(int ordinal) {
+  DT_CUDA(cudaSetDevice, ordinal);
+  int least = 0, greatest = 0;
+  DT_CUDA(cudaDeviceGetStreamPriorityRange, &least, &greatest);
+  cudaStream_t stream = nullptr;
+  DT_CUDA(cudaStreamCreateWithPriority, &stream, cudaStreamNonBlocking, greatest);
+  return stream;
+}
+
+void DestroyStream(cudaStream_t stream) { cudaStreamDestroy(stream); }
 
 CudaTransfers::CudaTransfers(Device& device, const DeviceEvent& begin) {
   if (device.kind() != Device::Kind::kCuda) return;

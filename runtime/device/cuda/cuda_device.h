@@ -59,6 +59,17 @@ void* CudaScratchOf(const Device& device);
 // Where a kernel says what it found wrong; Synchronize() fails the device with it (kernel_error.h).
 KernelError* CudaKernelErrorOf(const Device& device);
 
+// --- For transports whose work on a GPU may never end: a peer died.
+// From now on a wait for the device's stream asks, again and again, whether it is to be given up;
+// then it ends, the device has failed, and nothing more is asked of the GPU by it, nor freed.
+// `gives_up` may be called until the device is destroyed. Requires: a cuda device.
+void SetCudaWaitLimit(Device& device, std::function<bool()> gives_up);
+// Whether a cuda device's event has happened, at once. Any thread.
+bool HasHappened(const DeviceEvent& event);
+// A stream of this GPU whose work goes before that of others. Errors: CUDA's.
+absl::StatusOr<CUstream_st*> MakeUrgentStream(int ordinal);
+void DestroyStream(CUstream_st* stream);
+
 // Where the device's work goes, for programs that launch their own behind it or have another stream
 // wait for it. Requires: a cuda device.
 CUstream_st* CudaStreamOf(const Device& device);

@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <set>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -11,6 +12,12 @@
 
 namespace dtensor {
 namespace {
+
+absl::Status CheckIsThere(int gpu, int count) {
+  if (gpu >= 0 && gpu < count) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("there is no GPU ", gpu, ": CUDA sees ", count, ", from 0 on"));
+}
 
 absl::Status CheckCanRead(int gpu, int other) {
   int can = 0;
@@ -50,13 +57,17 @@ absl::StatusOr<int> CountGpus() {
       "there is no GPU: ", error == cudaSuccess ? "CUDA sees none" : cudaGetErrorString(error)));
 }
 
+absl::StatusOr<std::string> GpuName(int gpu) {
+  DT_ASSIGN_OR_RETURN(const int count, CountGpus());
+  DT_RETURN_IF_ERROR(CheckIsThere(gpu, count));
+  char name[64] = {};
+  DT_CUDA(cudaDeviceGetPCIBusId, name, sizeof(name), gpu);
+  return std::string(name);
+}
+
 absl::Status AllowPeerReads(absl::Span<const int> gpus) {
   DT_ASSIGN_OR_RETURN(const int count, CountGpus());
-  for (const int gpu : gpus) {
-    if (gpu >= 0 && gpu < count) continue;
-    return absl::UnavailableError(
-        absl::StrCat("there is no GPU ", gpu, ": CUDA sees ", count, ", from 0 on"));
-  }
+  for (const int gpu : gpus) DT_RETURN_IF_ERROR(CheckIsThere(gpu, count));
   const std::set<int> all(gpus.begin(), gpus.end());
   for (const int gpu : all) DT_RETURN_IF_ERROR(LetRead(all, gpu));
   return absl::OkStatus();

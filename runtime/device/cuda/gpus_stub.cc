@@ -13,6 +13,7 @@ absl::Status BuiltWithoutCuda() {
 
 // gpus.cc under --config=cuda.
 absl::StatusOr<int> CountGpus() { return BuiltWithoutCuda(); }
+absl::StatusOr<std::string> GpuName(int) { return BuiltWithoutCuda(); }
 absl::Status AllowPeerReads(absl::Span<const int>) { return BuiltWithoutCuda(); }
 
 }  // namespace dtensor

@@ -24,6 +24,10 @@ absl::Status PolledWait::For(const CudaPoint& point) const {
     const cudaError_t error = cudaEventQuery(point.get());
     if (error != cudaErrorNotReady) return ToStatus(error, "cudaEventQuery");
     cudaGetLastError();  // or who checks a launch next would find it
+    if (gives_up_ && gives_up_()) {
+      return absl::DeadlineExceededError(
+          "a kernel on the GPU does not end, and could not be aborted; end this process");
+    }
     const auto now = Clock::now();
     if (!failed && !device_.failure().ok()) failed = now;
     if (failed && now - *failed > patience_) {

@@ -3,6 +3,8 @@
 #define DTENSOR_RUNTIME_DEVICE_CUDA_POLLED_WAIT_H_
 
 #include <chrono>
+#include <functional>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "dtensor/runtime/device/cuda/cuda_point.h"
@@ -17,14 +19,17 @@ class PolledWait {
  public:
   explicit PolledWait(const Device& device) : device_(device) {}
   void set_patience(std::chrono::duration<double> patience) { patience_ = patience; }
+  // Asked again and again while a wait goes on; then it ends at once. Null: never.
+  void set_gives_up(std::function<bool()> gives_up) { gives_up_ = std::move(gives_up); }
 
-  // Until the point is reached. Errors: CUDA's; kDeadlineExceeded, with the device's failure, when
-  // it gave up: then the work before the point may touch its memory at any time.
+  // Until the point is reached. Errors: CUDA's; kDeadlineExceeded, with the device's failure if it
+  // has one, when it gave up: then the work before the point may touch its memory at any time.
   absl::Status For(const CudaPoint& point) const;
 
  private:
   const Device& device_;
   std::chrono::duration<double> patience_ = std::chrono::seconds(10);
+  std::function<bool()> gives_up_;
 };
 
 }  // namespace dtensor

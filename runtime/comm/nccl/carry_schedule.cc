@@ -1,0 +1,153 @@
+#include "dtensor/runtime/comm/nccl/carry_schedule.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "absl/algorithm/container.h"
+#include "dtensor/runtime/core/dims.h"
+#include "dtensor/runtime/core/status.h"
+
+namespace dtensor {
+namespace {
+
+bool IsOwn(const ReceiveBox& box, int receiver) {
+  return absl::c_all_of(box.peers, [&](int peer) { return peer == receiver; });
+}
+
+using Round = std::vector<CarriedPiece>;
+
+// What `receiver` receives from others.
+std::vector<Round> RoundsOf(const ExchangeBoxes& boxes, absl::Span<const int64_t> sizes,
+                            int receiver, int64_t round_bytes) {
+  std::vector<Round> rounds;
+  int64_t used = 0;
+  for (size_t part = 0; part < sizes.size(); ++part) {
+    for (const ReceiveBox& box : boxes.Receives(part, receiver)) {
+      if (box.elements() == 0 || IsOwn(box, receiver)) continue;
+      const auto terms = static_cast<int64_t>(box.peers.size());
+      const int64_t most = std::max<int64_t>(1, round_bytes / (terms * sizes[part]));
+      for (BoxDims& dims : CutBox(box.dims, most)) {
+        const int64_t bytes = NumElements(ShapeOf(dims)) * sizes[part];
+        if (rounds.empty() || used + terms * bytes > round_bytes) {
+          rounds.emplace_back();
+          used = 0;
+        }
+        used += terms * bytes;
+        rounds.back().push_back({part, sizes[part], box.peers, std::move(dims), bytes});
+      }
+    }
+  }
+  for (Round& round : rounds) {
+    absl::c_stable_sort(round, [](const CarriedPiece& a, const CarriedPiece& b) {
+      return a.element_bytes > b.element_bytes;
+    });
+  }
+  return rounds;
+}
+
+bool HaveOneShape(const BoxDims& a, const BoxDims& b) {
+  return absl::c_equal(a, b, [](const MatchedRun& x, const MatchedRun& y) {
+    return x.length == y.length && x.count == y.count;
+  });
+}
+bool HaveOneSource(const BoxDims& a, const BoxDims& b) {
+  return absl::c_equal(a, b, [](const MatchedRun& x, const MatchedRun& y) {
+    return x.src == y.src && (x.count == 1 || x.src_stride == y.src_stride);
+  });
+}
+
+// By what all ranks receive, so that all come to the same.
+class GatherFinder {
+ public:
+  GatherFinder(const Collective& collective, absl::Span<const int64_t> sizes, int rank)
+      : collective_(collective), sizes_(sizes), rank_(rank) {}
+
+  // Empty if not every part is a gather.
+  std::vector<CarriedGather> Find() {
+    std::vector<CarriedGather> gathers;
+    if (!collective_.native || collective_.kind != CollectiveKind::kAllGather) return gathers;
+    for (size_t part = 0; part < sizes_.size(); ++part) {
+      std::optional<CarriedGather> gather = FindPart(part);
+      if (!gather) return {};
+      gathers.push_back(*std::move(gather));
+    }
+    return gathers;
+  }
+
+ private:
+  std::optional<CarriedGather> FindPart(size_t part) {
+    CarriedGather gather{part, sizes_[part]};
+    std::map<int, BoxDims> given;  // by each rank, as the first who receives it has it
+    for (const int receiver : collective_.group) {
+      std::map<int, BoxDims> from;
+      for (const ReceiveBox& box : collective_.boxes->Receives(part, receiver)) {
+        if (IsOwn(box, receiver)) continue;
+        if (box.peers.size() != 1 || !from.emplace(box.peers[0], box.dims).second) {
+          return std::nullopt;
+        }
+      }
+      if (from.size() + 1 != collective_.group.size()) return std::nullopt;
+      for (const auto& [peer, dims] : from) {
+        const BoxDims& first = given.emplace(peer, dims).first->second;
+        if (!HaveOneShape(dims, given.begin()->second) || !HaveOneSource(dims, first)) {
+          return std::nullopt;
+        }
+      }
+      if (receiver == rank_) gather.from = std::move(from);
+    }
+    gather.source = given.at(rank_);
+    if (NumElements(ShapeOf(gather.source)) == 0) return std::nullopt;
+    return gather;
+  }
+
+  const Collective& collective_;
+  const absl::Span<const int64_t> sizes_;
+  const int rank_;
+};
+
+}  // namespace
+
+CarrySchedule ScheduleOf(const Collective& collective, absl::Span<const int64_t> sizes, int rank,
+                         int64_t round_bytes) {
+  DT_CHECK(collective.boxes != nullptr && round_bytes > 0);
+  CarrySchedule schedule;
+  for (size_t part = 0; part < sizes.size(); ++part) {
+    for (const ReceiveBox& box : collective.boxes->Receives(part, rank)) {
+      if (box.elements() == 0) continue;
+      if (IsOwn(box, rank)) schedule.own.emplace_back(part, box);
+      schedule.messages += box.peers.size() - absl::c_count(box.peers, rank);
+    }
+  }
+  schedule.gathers = GatherFinder(collective, sizes, rank).Find();
+  if (!schedule.gathers.empty()) return schedule;
+  const auto at = [&](size_t round) -> CarriedRound& {
+    if (schedule.rounds.size() <= round) schedule.rounds.resize(round + 1);
+    return schedule.rounds[round];
+  };
+  for (const int receiver : collective.group) {
+    std::vector<Round> rounds = RoundsOf(*collective.boxes, sizes, receiver, round_bytes);
+    for (size_t i = 0; i < rounds.size(); ++i) {
+      if (receiver == rank) {
+        at(i).receives = std::move(rounds[i]);
+        continue;
+      }
+      for (const CarriedPiece& piece : rounds[i]) {
+        for (int64_t times = absl::c_count(piece.peers, rank); times > 0; --times) {
+          at(i).sends[receiver].push_back(piece);
+        }
+      }
+    }
+  }
+  return schedule;
+}
+
+const CarrySchedule& CarrySchedules::Of(const Collective& collective,
+                                        absl::Span<const int64_t> sizes) {
+  Key key(collective.boxes->digest(), {sizes.begin(), sizes.end()});
+  key.second.push_back(collective.native ? static_cast<int64_t>(collective.kind) : -1);
+  if (const CarrySchedule* known = schedules_.Find(key); known != nullptr) return *known;
+  schedules_.Insert(key, ScheduleOf(collective, sizes, rank_, round_bytes_));
+  return *schedules_.Find(key);
+}
+
+}  // namespace dtensor

@@ -1,0 +1,76 @@
+// What the ranks of an exchange send each other, in rounds that all of them know: a pure function of
+// what each receives, so that of each pair both sides have the same messages in the same order.
+//
+// A rank receives its boxes in order, in pieces, in as many rounds as it takes for the terms of a
+// round to fit into `round_bytes`. In each round one message goes from one rank to another: its
+// pieces side by side, those of wide elements first, so that all are aligned. A rank that has
+// nothing in a round skips it.
+#ifndef DTENSOR_RUNTIME_COMM_NCCL_CARRY_SCHEDULE_H_
+#define DTENSOR_RUNTIME_COMM_NCCL_CARRY_SCHEDULE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/types/span.h"
+#include "dtensor/runtime/comm/communicator.h"
+#include "dtensor/runtime/comm/messages/box_pieces.h"
+#include "dtensor/runtime/core/collective.h"
+#include "dtensor/runtime/core/lru_cache.h"
+
+namespace dtensor {
+
+struct CarriedPiece {
+  size_t part = 0;
+  int64_t element_bytes = 0;
+  absl::InlinedVector<int, 4> peers;  // whose terms are combined, in that order
+  BoxDims dims;                       // src in a peer's source, dst in the receiver's result
+  int64_t bytes = 0;                  // of one term
+};
+
+struct CarriedRound {
+  std::vector<CarriedPiece> receives;              // by this rank
+  std::map<int, std::vector<CarriedPiece>> sends;  // by receiver
+};
+
+// Of one part: each rank gives all others the same elements, as many as every other rank, so that
+// one native all-gather moves them.
+struct CarriedGather {
+  size_t part = 0;
+  int64_t element_bytes = 0;
+  BoxDims source;               // what this rank gives: src alone counts
+  std::map<int, BoxDims> from;  // each other rank, to where
+};
+
+struct CarrySchedule {
+  std::vector<CarriedRound> rounds;
+  std::vector<CarriedGather> gathers;              // in place of rounds, where all parts are such
+  std::vector<std::pair<size_t, ReceiveBox>> own;  // what this rank receives from itself alone
+  int64_t messages = 0;                            // boxes from other ranks
+};
+
+// `sizes`: of an element of each part, as it is sent. Requires: collective.boxes, round_bytes > 0.
+CarrySchedule ScheduleOf(const Collective& collective, absl::Span<const int64_t> sizes, int rank,
+                         int64_t round_bytes);
+
+// The same, kept: of the exchanges that `rank` took part in last.
+class CarrySchedules {
+ public:
+  CarrySchedules(int rank, int64_t round_bytes) : rank_(rank), round_bytes_(round_bytes) {}
+  // Valid until the next call.
+  const CarrySchedule& Of(const Collective& collective, absl::Span<const int64_t> sizes);
+
+ private:
+  using Key = std::pair<uint64_t, std::vector<int64_t>>;
+  static constexpr size_t kMostSchedules = 256;
+  const int rank_;
+  const int64_t round_bytes_;
+  LruCache<Key, CarrySchedule> schedules_{kMostSchedules};
+};
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_RUNTIME_COMM_NCCL_CARRY_SCHEDULE_H_

@@ -1,0 +1,19 @@
+// A native all-gather, in as many calls as its staging allows.
+#ifndef DTENSOR_RUNTIME_COMM_NCCL_GATHER_LAUNCH_H_
+#define DTENSOR_RUNTIME_COMM_NCCL_GATHER_LAUNCH_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "dtensor/runtime/comm/nccl/carried_call.h"
+#include "dtensor/runtime/comm/nccl/carry_schedule.h"
+
+namespace dtensor {
+
+// Launches it, and adds to `bytes` what NCCL was told to receive from others.
+absl::Status LaunchGather(const CarriedCall& call, const CarriedGather& gather, int64_t round_bytes,
+                          int64_t& bytes);
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_RUNTIME_COMM_NCCL_GATHER_LAUNCH_H_

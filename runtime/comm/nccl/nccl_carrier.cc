@@ -1,0 +1,194 @@
+#include "dtensor/runtime/comm/nccl/nccl_carrier.h"
+
+// It runs over fakes of CUDA's libraries and of NCCL (docs/cuda.md), and has not yet run on a GPU.
+
+#include <nccl.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/str_cat.h"
+#include "dtensor/runtime/comm/exchange_check.h"
+#include "dtensor/runtime/comm/nccl/carry_schedule.h"
+#include "dtensor/runtime/comm/nccl/gather_launch.h"
+#include "dtensor/runtime/comm/nccl/nccl_group.h"
+#include "dtensor/runtime/comm/nccl/nccl_watch.h"
+#include "dtensor/runtime/comm/nccl/round_launch.h"
+#include "dtensor/runtime/core/no_throw.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/device/cuda/cuda_device.h"
+#include "dtensor/runtime/kernels/box.h"
+
+namespace dtensor {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int64_t kStagingBytes = int64_t{64} << 20;
+constexpr std::chrono::seconds kEnds(10);  // the last word of communicators
+
+int64_t RoundBytes(int size, int64_t wanted) {
+  const int64_t bytes = wanted > 0 ? wanted : std::max<int64_t>(kStagingBytes / size, 64 << 10);
+  return std::max<int64_t>(bytes, 8 * size);  // an element of the widest type from each rank
+}
+
+class NcclCarrier final : public ExchangeCarrier {
+ public:
+  NcclCarrier(int rank, int size, Device& device, WorldState& world, const NcclOptions& options)
+      : rank_(rank),
+        size_(size),
+        device_(device),
+        world_(world),
+        round_bytes_(RoundBytes(size, options.round_bytes)),
+        schedules_(rank, round_bytes_) {}
+
+  absl::Status Start(ncclComm_t callers) {
+    DT_ASSIGN_OR_RETURN(stream_, MakeUrgentStream(device_.ordinal()));
+    DT_ASSIGN_OR_RETURN(queue_, MakeCudaDevice(device_.ordinal(), stream_));
+    queue_->set_failure_handler([this](const absl::Status& failure) { device_.Fail(failure); });
+    DT_RETURN_IF_ERROR(NoThrow([&] {
+      watch_ = std::make_unique<NcclWatch>(rank_, device_, world_);
+      return absl::OkStatus();
+    }));
+    for (Device* const device : {&device_, queue_.get()}) {
+      SetCudaWaitLimit(*device, [gave_up = watch_->gave_up()] { return gave_up->load(); });
+    }
+    if (callers == nullptr) return absl::OkStatus();
+    std::vector<int> everyone(size_);
+    std::iota(everyone.begin(), everyone.end(), 0);
+    DT_ASSIGN_OR_RETURN(groups_[everyone],
+                        NcclGroup::Adopt(callers, size_, rank_, device_.ordinal()));
+    watch_->Add(*groups_[everyone]);
+    return absl::OkStatus();
+  }
+
+  ~NcclCarrier() override {
+    if (watch_ != nullptr) End();
+    queue_.reset();
+    const bool is_stuck = watch_ != nullptr && watch_->gave_up()->load();
+    if (stream_ != nullptr && !is_stuck) DestroyStream(stream_);
+  }
+
+  // One message to each rank in each round has all that the other receives in it, and lies at a
+  // multiple of 16.
+  int64_t staging_bytes() const override { return size_ * (round_bytes_ + 32); }
+
+  absl::StatusOr<std::string> WordFor(absl::Span<const int> group) override {
+    const std::vector<int> ranks(group.begin(), group.end());
+    if (ranks[0] != rank_ || groups_.contains(ranks)) return std::string();
+    DT_ASSIGN_OR_RETURN(new_id_, NewNcclId());
+    return new_id_;
+  }
+
+  absl::StatusOr<Carried> Carry(const Agreed& exchange) override {
+    DT_RETURN_IF_ERROR(device_.failure());
+    DT_ASSIGN_OR_RETURN(NcclGroup* const group, GroupOf(exchange));
+    DT_RETURN_IF_ERROR(queue_->Wait(exchange.begun));
+    const DeviceEvent ready = queue_->Record();
+    Carried carried;
+    const absl::Status launched = Launch(exchange, *group, carried);
+    if (!launched.ok()) watch_->Abort();  // nothing of it may begin later
+    const DeviceEvent done = queue_->Record();
+    watch_->Launched(ExchangeLabel(exchange.collective), ready, done);
+    const absl::Status behind = device_.Wait(done);
+    DT_RETURN_IF_ERROR(launched);
+    DT_RETURN_IF_ERROR(behind);
+    return carried;
+  }
+
+  void End() override {
+    watch_->Stop();
+    const Clock::time_point deadline = Clock::now() + kEnds;
+    for (auto& [ranks, group] : groups_) {
+      group->End([&] { return Stop(deadline, "ending"); }).IgnoreError();
+    }
+  }
+
+ private:
+  absl::Status Stop(Clock::time_point deadline, const char* doing) const {
+    DT_RETURN_IF_ERROR(world_.failure());
+    return Clock::now() < deadline ? absl::OkStatus()
+                                   : absl::DeadlineExceededError(
+                                         absl::StrCat("NCCL is not done with ", doing,
+                                                      " a communicator whose ranks are all there; "
+                                                      "NCCL_DEBUG=INFO makes it say why"));
+  }
+  Clock::time_point InTime() const {
+    return Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                              std::chrono::duration<double>(world_.timeout_seconds()));
+  }
+
+  absl::StatusOr<NcclGroup*> GroupOf(const Agreed& exchange) {
+    const absl::Span<const int> group = exchange.collective.group;
+    const std::vector<int> ranks(group.begin(), group.end());
+    if (const auto known = groups_.find(ranks); known != groups_.end()) return known->second.get();
+    const std::string id = ranks[0] == rank_ ? new_id_ : exchange.words.at(ranks[0]);
+    const auto me = static_cast<int>(absl::c_find(ranks, rank_) - ranks.begin());
+    DT_RETURN_IF_ERROR(BeginCudaLaunch(*queue_).status());
+    const Clock::time_point deadline = InTime();
+    DT_ASSIGN_OR_RETURN(std::unique_ptr<NcclGroup> made,
+                        NcclGroup::Connect(id, static_cast<int>(ranks.size()), me,
+                                           [&] { return Stop(deadline, "connecting"); }));
+    watch_->Add(*made);
+    return (groups_[ranks] = std::move(made)).get();
+  }
+
+  absl::Status Launch(const Agreed& exchange, NcclGroup& group, Carried& carried) {
+    std::vector<int64_t> sizes;
+    for (const ExchangePart& part : exchange.parts) sizes.push_back(SizeOf(SentType(part)));
+    const CarrySchedule& schedule = schedules_.Of(exchange.collective, sizes);
+    DT_RETURN_IF_ERROR(MoveOwn(exchange, schedule));
+    const Clock::time_point deadline = InTime();
+    const CarriedCall call = {
+        rank_, exchange.collective.group, exchange.parts, *queue_, stream_, group, [&] {
+          return Stop(deadline, "launching on");
+        }};
+    for (const CarriedGather& gather : schedule.gathers) {
+      DT_RETURN_IF_ERROR(LaunchGather(call, gather, round_bytes_, carried.bytes));
+    }
+    for (const CarriedRound& round : schedule.rounds) {
+      DT_RETURN_IF_ERROR(LaunchRound(call, round, carried.bytes));
+    }
+    carried.messages = schedule.messages;
+    return absl::OkStatus();
+  }
+
+  absl::Status MoveOwn(const Agreed& exchange, const CarrySchedule& schedule) {
+    std::vector<kernels::BoxMove> moves;
+    for (const auto& [number, box] : schedule.own) {
+      const ExchangePart& part = exchange.parts[number];
+      const std::vector<const Tensor*> sources(box.peers.size(), &part.src);
+      moves.emplace_back(box, part.dst, sources, part.op, part.scale);
+    }
+    return kernels::MoveBoxes(*queue_, "Exchange", moves);
+  }
+
+  const int rank_, size_;
+  Device& device_;
+  WorldState& world_;
+  const int64_t round_bytes_;
+  CarrySchedules schedules_;
+  CUstream_st* stream_ = nullptr;
+  std::unique_ptr<Device> queue_;  // the stream, and staging
+  std::map<std::vector<int>, std::unique_ptr<NcclGroup>> groups_;
+  std::string new_id_;  // of the group that is about to be made
+  std::unique_ptr<NcclWatch> watch_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ExchangeCarrier>> MakeNcclCarrier(int rank, int size, Device& device,
+                                                                 WorldState& world,
+                                                                 const NcclOptions& options) {
+  auto carrier = std::make_unique<NcclCarrier>(rank, size, device, world, options);
+  DT_RETURN_IF_ERROR(carrier->Start(options.comm));
+  return carrier;
+}
+
+}  // namespace dtensor

@@ -1,0 +1,196 @@
+#include "dtensor/runtime/comm/nccl/nccl_group.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "dtensor/runtime/core/no_throw.h"
+#include "dtensor/runtime/core/status.h"
+
+namespace dtensor {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// An abort does not wait for longer for a call of the library that does not return.
+constexpr std::chrono::seconds kCallReturns(1);
+
+absl::Status Aborted() { return absl::AbortedError("its NCCL communicator was aborted"); }
+
+// Between two looks at what has not come for `waited`.
+void Pause(Clock::duration waited) {
+  using std::chrono::microseconds;
+  const auto some = std::chrono::duration_cast<microseconds>(waited / 8);
+  if (waited < microseconds(50)) return;
+  std::this_thread::sleep_for(std::min(std::max(some, microseconds(20)), microseconds(1000)));
+}
+
+}  // namespace
+
+struct NcclGroup::State {
+  ncclComm_t comm = nullptr;
+  bool is_callers = false;
+  std::timed_mutex mutex;  // of each call to NCCL, but for an abort that waited long enough
+  std::atomic<bool> over = false, is_aborted = false;
+
+  // Requires: the mutex is held, and not over.
+  absl::Status Error(ncclResult_t result) const {
+    const char* const text = ncclGetLastError(comm);
+    const std::string more = text == nullptr || *text == '\0' ? "" : absl::StrCat(": ", text);
+    const std::string message = absl::StrCat("NCCL: ", ncclGetErrorString(result), more);
+    return result == ncclInvalidUsage || result == ncclInvalidArgument
+               ? absl::InvalidArgumentError(message)
+               : absl::UnavailableError(message);
+  }
+  void Abort() {
+    over = true;
+    std::unique_lock lock(mutex, kCallReturns);
+    is_callers ? ncclCommRevoke(comm, NCCL_REVOKE_DEFAULT) : ncclCommAbort(comm);
+    is_aborted = true;
+  }
+};
+
+absl::StatusOr<std::string> NewNcclId() {
+  ncclUniqueId id;
+  const ncclResult_t result = ncclGetUniqueId(&id);
+  if (result == ncclSuccess) return std::string(id.internal, sizeof(id.internal));
+  return absl::UnavailableError(
+      absl::StrCat("NCCL: ncclGetUniqueId: ", ncclGetErrorString(result)));
+}
+
+absl::StatusOr<std::unique_ptr<NcclGroup>> NcclGroup::Connect(absl::string_view id, int size,
+                                                              int rank, const NcclStop& stop) {
+  ncclUniqueId name;
+  if (id.size() != sizeof(name.internal)) {
+    return InvalidArgument({"NCCL: the id of a group has ", absl::StrCat(id.size()),
+                            " bytes; start the same build of the program for all ranks"});
+  }
+  std::memcpy(name.internal, id.data(), id.size());
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  const auto state = std::make_shared<State>();
+  const ncclResult_t begun = ncclCommInitRankConfig(&state->comm, size, name, rank, &config);
+  if (begun != ncclSuccess && begun != ncclInProgress) {
+    return absl::UnavailableError(
+        absl::StrCat("NCCL: ncclCommInitRankConfig: ", ncclGetErrorString(begun)));
+  }
+  auto group = std::unique_ptr<NcclGroup>(new NcclGroup(state));
+  if (const absl::Status status = group->Await(stop); !status.ok()) {
+    AbortAll({group.get()}, Clock::now() + 2 * kCallReturns);
+    const bool is_shared = absl::StrContains(status.message(), "Duplicate GPU");
+    return !is_shared ? status
+                      : InvalidArgument({status.message(),
+                                         "; NCCL wants a GPU for each rank: start no more ranks "
+                                         "on a host than it has GPUs"});
+  }
+  return group;
+}
+
+absl::StatusOr<std::unique_ptr<NcclGroup>> NcclGroup::Adopt(ncclComm_t comm, int size, int rank,
+                                                            int gpu) {
+  const auto state = std::make_shared<State>();
+  state->comm = comm;
+  state->is_callers = true;
+  int its[3] = {-1, -1, -1};
+  const bool known = ncclCommCount(comm, &its[0]) == ncclSuccess &&
+                     ncclCommUserRank(comm, &its[1]) == ncclSuccess &&
+                     ncclCommCuDevice(comm, &its[2]) == ncclSuccess;
+  auto group = std::unique_ptr<NcclGroup>(new NcclGroup(state));
+  if (known && its[0] == size && its[1] == rank && its[2] == gpu) return group;
+  if (!known) return InvalidArgument({"the NCCL communicator that is given does not say its rank"});
+  return absl::InvalidArgumentError(
+      absl::StrCat("the NCCL communicator that is given is of rank ", its[1], " of ", its[0],
+                   " on GPU ", its[2], ", and this is rank ", rank, " of ", size, " on GPU ", gpu));
+}
+
+NcclGroup::~NcclGroup() = default;
+
+absl::Status NcclGroup::Await(const NcclStop& stop) {
+  const Clock::time_point start = Clock::now();
+  while (true) {
+    {
+      const std::lock_guard lock(state_->mutex);
+      if (state_->over) return Aborted();
+      ncclResult_t result = ncclInternalError;
+      ncclCommGetAsyncError(state_->comm, &result);
+      if (result == ncclSuccess) return absl::OkStatus();
+      if (result != ncclInProgress) return state_->Error(result);
+    }
+    DT_RETURN_IF_ERROR(stop());
+    Pause(Clock::now() - start);
+  }
+}
+
+absl::Status NcclGroup::Call(Calls calls, const NcclStop& stop) {
+  {
+    const std::lock_guard lock(state_->mutex);
+    if (state_->over) return Aborted();
+    ncclGroupStart();
+    const ncclResult_t called = calls(state_->comm);
+    const ncclResult_t ended = ncclGroupEnd();
+    for (const ncclResult_t result : {called, ended}) {
+      if (result != ncclSuccess && result != ncclInProgress) return state_->Error(result);
+    }
+  }
+  return Await(stop);
+}
+
+absl::Status NcclGroup::failure() const {
+  const std::unique_lock lock(state_->mutex, std::try_to_lock);
+  if (!lock.owns_lock() || state_->over) return absl::OkStatus();  // its caller asks as well
+  ncclResult_t result = ncclSuccess;
+  ncclCommGetAsyncError(state_->comm, &result);
+  return result == ncclSuccess || result == ncclInProgress ? absl::OkStatus()
+                                                           : state_->Error(result);
+}
+
+absl::Status NcclGroup::End(const NcclStop& stop) {
+  if (state_->over) return absl::OkStatus();
+  absl::Status status;
+  if (!state_->is_callers) {
+    {
+      const std::lock_guard lock(state_->mutex);
+      const ncclResult_t begun = ncclCommFinalize(state_->comm);
+      if (begun != ncclSuccess && begun != ncclInProgress) status = state_->Error(begun);
+    }
+    if (status.ok()) status = Await(stop);
+  }
+  if (!status.ok()) {
+    AbortAll({this}, Clock::now() + 2 * kCallReturns);
+    return status;
+  }
+  const std::lock_guard lock(state_->mutex);
+  if (state_->over.exchange(true)) return Aborted();
+  is_ended_ = true;
+  if (!state_->is_callers) ncclCommDestroy(state_->comm);
+  return status;
+}
+
+bool NcclGroup::AbortAll(const std::vector<NcclGroup*>& groups, Deadline deadline) {
+  std::vector<std::shared_ptr<State>> aborting;
+  for (NcclGroup* const group : groups) {
+    if (group->is_ended_) continue;
+    aborting.push_back(group->state_);
+    if (group->state_->over.exchange(true)) continue;  // by another thread
+    const absl::Status started = NoThrow([&] {
+      std::thread([state = group->state_] { state->Abort(); }).detach();
+      return absl::OkStatus();
+    });
+    if (!started.ok()) return false;
+  }
+  const auto all_are = [&] {
+    return std::all_of(aborting.begin(), aborting.end(),
+                       [](const auto& state) { return state->is_aborted.load(); });
+  };
+  while (!all_are() && Clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+  return all_are();
+}
+
+}  // namespace dtensor

@@ -1,0 +1,132 @@
+#include "dtensor/runtime/comm/nccl/nccl_watch.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/device/cuda/cuda_device.h"
+
+namespace dtensor {
+namespace {
+
+using std::chrono::duration;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr milliseconds kBusy(5), kIdle(100);  // between two looks
+constexpr seconds kAbortEnds(2);
+constexpr seconds kStreamEnds(1);  // after that
+
+}  // namespace
+
+NcclWatch::NcclWatch(int rank, Device& device, WorldState& world)
+    : rank_(rank), device_(device), world_(world), thread_([this] { Run(); }) {}
+
+NcclWatch::~NcclWatch() { Stop(); }
+
+void NcclWatch::Add(NcclGroup& group) {
+  const std::lock_guard lock(mutex_);
+  groups_.push_back(&group);
+}
+
+void NcclWatch::Launched(const std::string& call, DeviceEvent ready, DeviceEvent done) {
+  const std::lock_guard lock(mutex_);
+  flights_.push_back({call, std::move(ready), std::move(done)});
+  changed_.notify_all();
+}
+
+void NcclWatch::Stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+    changed_.notify_all();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void NcclWatch::Run() {
+  Clock::time_point looked = Clock::now();
+  std::unique_lock lock(mutex_);
+  while (!stop_) {
+    const milliseconds pause = flights_.empty() ? kIdle : kBusy;
+    changed_.wait_for(lock, pause, [&] { return stop_ || (pause == kIdle && !flights_.empty()); });
+    if (stop_) break;
+    const Clock::time_point now = Clock::now();
+    // What is more, this process was stopped for.
+    const duration<double> since = std::min<duration<double>>(now - looked, 4 * kIdle);
+    looked = now;
+    lock.unlock();
+    const bool goes_on = Look(since);
+    lock.lock();
+    if (!goes_on) return;
+  }
+  lock.unlock();
+  if (world_.failed()) FailWith(world_.failure());  // it was told to stop for that
+}
+
+bool NcclWatch::Look(duration<double> since) {
+  if (world_.failed()) {
+    FailWith(world_.failure());
+    return false;
+  }
+  if (absl::Status failure = FailureOfGroups(); !failure.ok()) {
+    // A peer's end that NCCL has met, too, is told better by those who know which.
+    if (!absl::IsInvalidArgument(failure)) {
+      const absl::Status known = AwaitFailure(world_);
+      if (!known.ok()) failure = known;
+    }
+    FailWith(world_.failed() ? world_.failure() : world_.Fail(rank_, failure));
+    return false;
+  }
+  std::string late;
+  {
+    const std::lock_guard lock(mutex_);
+    flights_.remove_if([](const Flight& flight) { return HasHappened(flight.done); });
+    // One is behind the other.
+    if (!flights_.empty() && HasHappened(flights_.front().ready)) {
+      Flight& first = flights_.front();
+      first.waited += since;
+      if (first.waited.count() > world_.timeout_seconds()) late = first.call;
+    }
+  }
+  if (late.empty()) return true;
+  FailWith(
+      world_.Fail(rank_, absl::DeadlineExceededError(absl::StrCat(
+                             late, ": NCCL has not ended what all its ranks have launched within ",
+                             world_.timeout_seconds(),
+                             " s, the time-out; a GPU is busy with something else, "
+                             "or the connection to it is down"))));
+  return false;
+}
+
+absl::Status NcclWatch::FailureOfGroups() {
+  const std::lock_guard lock(mutex_);
+  for (const NcclGroup* const group : groups_) DT_RETURN_IF_ERROR(group->failure());
+  return absl::OkStatus();
+}
+
+void NcclWatch::FailWith(const absl::Status& failure) {
+  device_.Fail(failure);
+  Abort();
+  const Clock::time_point until = Clock::now() + kStreamEnds;
+  while (!AllDone() && Clock::now() < until) std::this_thread::sleep_for(milliseconds(1));
+  if (!AllDone()) *gave_up_ = true;
+}
+
+void NcclWatch::Abort() {
+  std::vector<NcclGroup*> groups;
+  {
+    const std::lock_guard lock(mutex_);
+    groups = groups_;
+  }
+  NcclGroup::AbortAll(groups, Clock::now() + kAbortEnds);
+}
+
+bool NcclWatch::AllDone() {
+  const std::lock_guard lock(mutex_);
+  return std::all_of(flights_.begin(), flights_.end(),
+                     [](const Flight& flight) { return HasHappened(flight.done); });
+}
+
+}  // namespace dtensor
