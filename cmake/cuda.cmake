@@ -12,5 +12,16 @@ target_compile_options(
   dtensor PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:-std=c++20;--expt-relaxed-constexpr;-fmad=false>")
 set_target_properties(dtensor PROPERTIES CUDA_RUNTIME_LIBRARY Shared)
 target_link_libraries(dtensor PRIVATE CUDA::cudart CUDA::cublasLt)
+# Ranks on GPUs of several processes need NCCL; without it they are refused, and all else is there.
+find_path(DTENSOR_NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+find_library(DTENSOR_NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR})
+if(DTENSOR_NCCL_INCLUDE AND DTENSOR_NCCL_LIBRARY)
+  target_sources(dtensor PRIVATE ${DTENSOR_NCCL_SOURCES})
+  target_include_directories(dtensor PRIVATE ${DTENSOR_NCCL_INCLUDE})
+  target_link_libraries(dtensor PRIVATE ${DTENSOR_NCCL_LIBRARY})
+else()
+  target_sources(dtensor PRIVATE ${DTENSOR_NO_NCCL_SOURCES})
+endif()
+message(STATUS "dtensor: NCCL ${DTENSOR_NCCL_LIBRARY}")
 # What sources of kernels include (dtensor/tools/cuda/kernel-inl.h).
 file(CREATE_LINK ${PROJECT_SOURCE_DIR}/tools ${PROJECT_BINARY_DIR}/include/dtensor/tools SYMBOLIC)

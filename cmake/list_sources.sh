@@ -3,7 +3,7 @@
 #
 # FOLDER has the answers to the queries of BUILD.bazel, for each library: NAME_srcs, NAME_hdrs and NAME_absl.
 # FILEs are all headers. What stands in a folder called cuda is compiled with CUDA, but for X_stub.cc,
-# which stands for X.cc without.
+# which stands for X.cc without; in one called nccl, with NCCL besides.
 set -euo pipefail
 export LC_ALL=C
 folder=$1
@@ -39,7 +39,7 @@ echo "# and says what to change. No globs: a file is in the library because a li
 for name in algebra dtensor parallel_plans mpi; do
   variable=DTENSOR_${name^^}
   echo
-  paths "$folder/${name}_srcs" | grep '\.cc$' | grep -v '/cuda/' | list "${variable}_SOURCES"
+  paths "$folder/${name}_srcs" | grep '\.cc$' | grep -v '/cuda/\|/nccl/' | list "${variable}_SOURCES"
   echo "# Installed: those for users, and what these include."
   now=$(paths "$folder/${name}_hdrs" | reached | comm -12 - <(echo "$all") | comm -23 - <(sort -u <<<"$listed"))
   listed+=$'\n'$now
@@ -52,3 +52,6 @@ echo "# One or the other, by DTENSOR_CUDA."
 cuda=$(paths "$folder/dtensor_srcs" | grep '/cuda/.*\.cc$\|/cuda/.*\.cu$')
 grep -v '_stub\.cc$' <<<"$cuda" | list DTENSOR_CUDA_SOURCES
 grep '_stub\.cc$' <<<"$cuda" | list DTENSOR_NO_CUDA_SOURCES
+nccl=$(paths "$folder/dtensor_srcs" | grep '/nccl/.*\.cc$')
+grep -v '_stub\.cc$' <<<"$nccl" | list DTENSOR_NCCL_SOURCES
+grep '_stub\.cc$' <<<"$nccl" | list DTENSOR_NO_NCCL_SOURCES

@@ -42,10 +42,10 @@ struct JoinOptions {
   // Of those that CUDA shows this process. If it is not said: the only one that there is, or the
   // local_rank-th, and round.
   std::optional<int> gpu = {};
-  // An ncclComm_t of the program's, of all ranks of the world in their order, each on its GPU, which
-  // carries what all ranks exchange; made with blocking = 0, or a call that waits for a rank that
-  // died may not return. It outlives the world, is nobody else's meanwhile, and stays the program's
-  // to destroy; if the world fails it is revoked. Null: NCCL makes one.
+  // An ncclComm_t of the program's, of all ranks of the world in their order, each on its GPU,
+  // which carries what all ranks exchange; made with blocking = 0, or a call that waits for a rank
+  // that died may not return. It outlives the world, is nobody else's meanwhile, and stays the
+  // program's to destroy; if the world fails it is revoked. Null: NCCL makes one.
   ncclComm* nccl = nullptr;
   ContextOptions contexts = {};  // of this rank; of RunWorld's threads as well
 };
@@ -90,17 +90,18 @@ class JoinedWorld {
 // Under mpirun and Slurm, a program that links //dtensor/mpi joins by MPI (join_mpi.h), others by
 // TCP. Collective. Errors: kInvalidArgument for options or variables that contradict each other, or
 // say too little, for two ranks on one GPU, and for ranks on GPUs beside others; kUnavailable for a
-// GPU that is not there, or a program that is built without CUDA; kDeadlineExceeded, naming the ranks that did not come; kPermissionDenied where
-// another job listens at the address; kFailedPrecondition for another number of ranks, or two
-// processes of one rank, or an MPI that cannot be used.
+// GPU that is not there, or a program that is built without CUDA; kDeadlineExceeded, naming the
+// ranks that did not come; kPermissionDenied where another job listens at the address;
+// kFailedPrecondition for another number of ranks, or two processes of one rank, or an MPI that
+// cannot be used.
 absl::StatusOr<std::unique_ptr<JoinedWorld>> JoinWorld(const JoinOptions& options = {});
 
 LaunchOptions ToLaunchOptions(const JoinOptions& options);
 
 // Runs fn as this process's rank, where a launcher or `join` says that it is one; else on `n`
-// threads, as RunRanks. An exception that leaves fn is its rank's error. Errors: of RunRanks, or of
-// JoinWorld and Leave. A process that is a rank computes on threads.device too (join.device, if that
-// is the cpu), on the GPU that join says; kInvalidArgument where that is the deferred device.
+// threads, as RunRanks. An exception that leaves fn is its rank's error. A process that is a rank
+// computes where join says, or else on threads.device. Errors: of RunRanks, or of JoinWorld and
+// Leave; kInvalidArgument for a process that is a rank, and threads.device is deferred.
 absl::Status RunWorld(int n, const std::function<absl::Status(Context&)>& fn,
                       const RunOptions& threads = {}, const JoinOptions& join = {});
 

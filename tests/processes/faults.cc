@@ -72,8 +72,8 @@ struct Request {
   bool strict = false;
 };
 
-// How the ranks reach each other, unless they compute on GPUs ("nccl"). A network that breaks is all
-// that they have.
+// How the ranks reach each other, unless they compute on GPUs ("nccl"). A network that breaks is
+// all that they have.
 const std::vector<std::string> kWays = {"tcp", "memory", "pairs"};
 const std::string kNccl = "nccl";
 

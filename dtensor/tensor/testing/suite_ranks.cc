@@ -113,8 +113,8 @@ bool IsRank() {
   return rank.ok() && rank->size > 1;
 }
 
-// What their exchanges go by: "memory", "TCP", "MPI", "memory and TCP", "NCCL". MPI is on where it has been
-// asked to carry messages, in programs that link it.
+// What their exchanges go by: "memory", "TCP", "MPI", "memory and TCP", "NCCL". MPI is on where it
+// has been asked to carry messages, in programs that link it.
 std::string WayOf(const Communicator& communicator, const Device& device) {
   if (device.kind() == Device::Kind::kCuda) return "NCCL";
   int by_mpi = 0;

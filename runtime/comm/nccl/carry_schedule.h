@@ -1,5 +1,5 @@
-// What the ranks of an exchange send each other, in rounds that all of them know: a pure function of
-// what each receives, so that of each pair both sides have the same messages in the same order.
+// What the ranks of an exchange send each other, in rounds that all of them know: a pure function
+// of what each receives, so that of each pair both sides have the same messages in the same order.
 //
 // A rank receives its boxes in order, in pieces, in as many rounds as it takes for the terms of a
 // round to fit into `round_bytes`. In each round one message goes from one rank to another: its

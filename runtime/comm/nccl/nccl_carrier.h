@@ -1,11 +1,11 @@
 // Exchanges between processes that have a GPU each, by NCCL.
 //
 // Everything is grouped sends and receives of packed boxes: the GPU packs what others receive, NCCL
-// moves it, and the GPU combines terms in the order listed, so with the bits that threads have. Only
-// an all-gather that a plan calls native is NCCL's own; NCCL's reductions, which add in other
-// orders, are not used. All of it is launched on a stream of its own, before other work, behind what
-// the device had launched when the exchange began; the device's later work waits for it there. So it
-// runs beside what was launched between the exchange's two halves.
+// moves it, and the GPU combines terms in the order listed, so with the bits that threads have.
+// Only an all-gather that a plan calls native is NCCL's own; NCCL's reductions, which add in other
+// orders, are not used. All of it is launched on a stream of its own, before other work, behind
+// what the device had launched when the exchange began; the device's later work waits for it there.
+// So it runs beside what was launched between the exchange's two halves.
 //
 // A group of ranks gets a communicator when it first exchanges something, which stays until the
 // world ends: in the order of the exchanges, so in one order on all ranks. Its id goes with the
@@ -32,9 +32,9 @@ struct NcclOptions {
   // Of what a rank receives in one round, terms and all; alike on all ranks. 0: 64 MiB, divided by
   // the world's ranks.
   int64_t round_bytes = 0;
-  // A communicator of the program's, of all ranks of the world in their order, which is used for the
-  // group of all. It outlives the world, and is not used by others meanwhile. When the world fails
-  // it is revoked (ncclCommRevoke), and stays the program's to destroy.
+  // A communicator of the program's, of all ranks of the world in their order, which is used for
+  // the group of all. It outlives the world, and is not used by others meanwhile. When the world
+  // fails it is revoked (ncclCommRevoke), and stays the program's to destroy.
   ncclComm* comm = nullptr;
 };
 

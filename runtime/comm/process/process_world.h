@@ -1,6 +1,6 @@
 // ProcessWorld: this process as one rank of a world of processes. Ranks of one host read each
-// other's memory, as threads do; others send messages. Ranks on GPUs, one on each, exchange by NCCL,
-// and say by messages alone what they are about to do.
+// other's memory, as threads do; others send messages. Ranks on GPUs, one on each, exchange by
+// NCCL, and say by messages alone what they are about to do.
 #ifndef DTENSOR_RUNTIME_COMM_PROCESS_PROCESS_WORLD_H_
 #define DTENSOR_RUNTIME_COMM_PROCESS_PROCESS_WORLD_H_
 
