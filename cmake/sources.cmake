@@ -162,6 +162,7 @@ set(DTENSOR_DTENSOR_SOURCES
   runtime/comm/local/world_wait.cc
   runtime/comm/messages/box_pieces.cc
   runtime/comm/messages/message_agreement.cc
+  runtime/comm/messages/message_carrying.cc
   runtime/comm/messages/message_communicator.cc
   runtime/comm/messages/message_notes.cc
   runtime/comm/messages/message_receiving.cc
@@ -319,6 +320,7 @@ set(DTENSOR_DTENSOR_HEADERS
   runtime/comm/local/world.h
   runtime/comm/local/world_parts.h
   runtime/comm/messages/box_pieces.h
+  runtime/comm/messages/exchange_carrier.h
   runtime/comm/messages/message_communicator.h
   runtime/comm/messages/message_transport.h
   runtime/comm/process/control_messages.h
@@ -557,4 +559,15 @@ set(DTENSOR_CUDA_SOURCES
 set(DTENSOR_NO_CUDA_SOURCES
   runtime/device/cuda/cuda_device_stub.cc
   runtime/device/cuda/gpus_stub.cc
+)
+set(DTENSOR_NCCL_SOURCES
+  runtime/comm/nccl/carry_schedule.cc
+  runtime/comm/nccl/gather_launch.cc
+  runtime/comm/nccl/nccl_carrier.cc
+  runtime/comm/nccl/nccl_group.cc
+  runtime/comm/nccl/nccl_watch.cc
+  runtime/comm/nccl/round_launch.cc
+)
+set(DTENSOR_NO_NCCL_SOURCES
+  runtime/comm/nccl/nccl_carrier_stub.cc
 )

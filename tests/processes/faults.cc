@@ -242,7 +242,11 @@ class Trials {
     for (const Fault& fault : kFaults) {
       if (!request.only.empty() && fault.name != request.only) continue;
       if (request.way == kNccl ? IsNetwork(fault) : IsOfNccl(fault)) continue;
-      for (int i = 0; i < request.times; ++i) Add(fault, kMoments[(i + request.seed) % 4]);
+      for (int i = 0; i < request.times; ++i) {
+        const std::string moment = kMoments[(i + request.seed) % 4];
+        // A barrier has no bytes to call NCCL for.
+        Add(fault, IsOfNccl(fault) && moment == "barrier" ? kMoments[0] : moment);
+      }
     }
   }
   ~Trials() { std::filesystem::remove_all(folder_); }

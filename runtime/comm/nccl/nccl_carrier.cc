@@ -14,7 +14,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
-#include "dtensor/runtime/comm/exchange_check.h"
+#include "absl/strings/str_join.h"
 #include "dtensor/runtime/comm/nccl/carry_schedule.h"
 #include "dtensor/runtime/comm/nccl/gather_launch.h"
 #include "dtensor/runtime/comm/nccl/nccl_group.h"
@@ -31,12 +31,37 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kStagingBytes = int64_t{64} << 20;
-constexpr std::chrono::seconds kEnds(10);  // the last word of communicators
+constexpr double kEnds = 10;  // seconds, for the last word of communicators
 
 int64_t RoundBytes(int size, int64_t wanted) {
   const int64_t bytes = wanted > 0 ? wanted : std::max<int64_t>(kStagingBytes / size, 64 << 10);
   return std::max<int64_t>(bytes, 8 * size);  // an element of the widest type from each rank
 }
+
+// Ends a wait for NCCL that takes so long, but for time in which this process was stopped.
+class NcclPatience {
+ public:
+  NcclPatience(const WorldState& world, double seconds, const char* doing)
+      : world_(world), seconds_(seconds), doing_(doing) {}
+  absl::Status operator()() {
+    constexpr std::chrono::duration<double> kLongest(0.1);  // between two looks
+    DT_RETURN_IF_ERROR(world_.failure());
+    const Clock::time_point now = Clock::now();
+    waited_ += std::min<std::chrono::duration<double>>(now - looked_, kLongest).count();
+    looked_ = now;
+    if (waited_ < seconds_) return absl::OkStatus();
+    return absl::DeadlineExceededError(absl::StrCat(
+        "NCCL is not done with ", doing_,
+        " a communicator whose ranks are all there; NCCL_DEBUG=INFO makes it say why"));
+  }
+
+ private:
+  const WorldState& world_;
+  const double seconds_;
+  const char* const doing_;
+  double waited_ = 0;
+  Clock::time_point looked_ = Clock::now();
+};
 
 class NcclCarrier final : public ExchangeCarrier {
  public:
@@ -95,7 +120,9 @@ class NcclCarrier final : public ExchangeCarrier {
     const absl::Status launched = Launch(exchange, *group, carried);
     if (!launched.ok()) watch_->Abort();  // nothing of it may begin later
     const DeviceEvent done = queue_->Record();
-    watch_->Launched(ExchangeLabel(exchange.collective), ready, done);
+    watch_->Launched(absl::StrCat("op \"", exchange.collective.op, "\" of ranks [",
+                                  absl::StrJoin(exchange.collective.group, ", "), "]"),
+                     ready, done);
     const absl::Status behind = device_.Wait(done);
     DT_RETURN_IF_ERROR(launched);
     DT_RETURN_IF_ERROR(behind);
@@ -104,24 +131,13 @@ class NcclCarrier final : public ExchangeCarrier {
 
   void End() override {
     watch_->Stop();
-    const Clock::time_point deadline = Clock::now() + kEnds;
-    for (auto& [ranks, group] : groups_) {
-      group->End([&] { return Stop(deadline, "ending"); }).IgnoreError();
-    }
+    for (auto& [ranks, group] : groups_) group->End(Until(kEnds, "ending")).IgnoreError();
   }
 
  private:
-  absl::Status Stop(Clock::time_point deadline, const char* doing) const {
-    DT_RETURN_IF_ERROR(world_.failure());
-    return Clock::now() < deadline ? absl::OkStatus()
-                                   : absl::DeadlineExceededError(
-                                         absl::StrCat("NCCL is not done with ", doing,
-                                                      " a communicator whose ranks are all there; "
-                                                      "NCCL_DEBUG=INFO makes it say why"));
-  }
-  Clock::time_point InTime() const {
-    return Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                              std::chrono::duration<double>(world_.timeout_seconds()));
+  // Of a wait that begins now.
+  NcclStop Until(double seconds, const char* doing) const {
+    return NcclPatience(world_, seconds, doing);
   }
 
   absl::StatusOr<NcclGroup*> GroupOf(const Agreed& exchange) {
@@ -131,10 +147,9 @@ class NcclCarrier final : public ExchangeCarrier {
     const std::string id = ranks[0] == rank_ ? new_id_ : exchange.words.at(ranks[0]);
     const auto me = static_cast<int>(absl::c_find(ranks, rank_) - ranks.begin());
     DT_RETURN_IF_ERROR(BeginCudaLaunch(*queue_).status());
-    const Clock::time_point deadline = InTime();
     DT_ASSIGN_OR_RETURN(std::unique_ptr<NcclGroup> made,
                         NcclGroup::Connect(id, static_cast<int>(ranks.size()), me,
-                                           [&] { return Stop(deadline, "connecting"); }));
+                                           Until(world_.timeout_seconds(), "connecting")));
     watch_->Add(*made);
     return (groups_[ranks] = std::move(made)).get();
   }
@@ -144,11 +159,13 @@ class NcclCarrier final : public ExchangeCarrier {
     for (const ExchangePart& part : exchange.parts) sizes.push_back(SizeOf(SentType(part)));
     const CarrySchedule& schedule = schedules_.Of(exchange.collective, sizes);
     DT_RETURN_IF_ERROR(MoveOwn(exchange, schedule));
-    const Clock::time_point deadline = InTime();
-    const CarriedCall call = {
-        rank_, exchange.collective.group, exchange.parts, *queue_, stream_, group, [&] {
-          return Stop(deadline, "launching on");
-        }};
+    const CarriedCall call = {rank_,
+                              exchange.collective.group,
+                              exchange.parts,
+                              *queue_,
+                              stream_,
+                              group,
+                              Until(world_.timeout_seconds(), "launching on")};
     for (const CarriedGather& gather : schedule.gathers) {
       DT_RETURN_IF_ERROR(LaunchGather(call, gather, round_bytes_, carried.bytes));
     }

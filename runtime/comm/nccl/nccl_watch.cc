@@ -33,6 +33,7 @@ void NcclWatch::Add(NcclGroup& group) {
 void NcclWatch::Launched(const std::string& call, DeviceEvent ready, DeviceEvent done) {
   const std::lock_guard lock(mutex_);
   flights_.push_back({call, std::move(ready), std::move(done)});
+  last_call_ = call;
   changed_.notify_all();
 }
 
@@ -107,7 +108,14 @@ absl::Status NcclWatch::FailureOfGroups() {
 }
 
 void NcclWatch::FailWith(const absl::Status& failure) {
-  device_.Fail(failure);
+  {
+    std::string message(failure.message());
+    const std::lock_guard lock(mutex_);
+    if (!last_call_.empty()) {
+      absl::StrAppend(&message, " (rank ", rank_, " met it behind ", last_call_, ")");
+    }
+    device_.Fail(absl::Status(failure.code(), message));
+  }
   Abort();
   const Clock::time_point until = Clock::now() + kStreamEnds;
   while (!AllDone() && Clock::now() < until) std::this_thread::sleep_for(milliseconds(1));

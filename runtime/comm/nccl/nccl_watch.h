@@ -34,7 +34,8 @@ class NcclWatch {
 
   // `group` outlives it, or its Stop.
   void Add(NcclGroup& group);
-  // An exchange, of which `done` is the end; its time begins with `ready`.
+  // An exchange, of which `done` is the end; its time begins with `ready`. `call` names it in errors:
+  // op "..." of ranks [0, 1].
   void Launched(const std::string& call, DeviceEvent ready, DeviceEvent done);
   // Aborts all communicators, once, unless they were; for whoever must not touch memory any more.
   void Abort();
@@ -65,6 +66,7 @@ class NcclWatch {
   std::condition_variable changed_;
   std::vector<NcclGroup*> groups_;
   std::list<Flight> flights_;
+  std::string last_call_;
   bool stop_ = false;
   const std::shared_ptr<std::atomic<bool>> gave_up_ = std::make_shared<std::atomic<bool>>(false);
   std::thread thread_;
