@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
 #include "dtensor/runtime/comm/call_summary.h"
 #include "dtensor/runtime/comm/exchange_check.h"
 #include "dtensor/runtime/comm/fingerprint.h"
@@ -171,7 +172,9 @@ absl::Status MessageCommunicator::Barrier(absl::string_view what) {
 
 absl::Status MessageCommunicator::Fail(const absl::Status& reason) {
   const absl::Status known = failure();
-  return known.ok() ? world_.Fail(rank_, reason) : known;
+  if (known.ok()) return world_.Fail(rank_, reason);
+  // What was met of it says more.
+  return absl::StartsWith(reason.message(), known.message()) ? reason : known;
 }
 
 absl::Status MessageCommunicator::Usable() const {

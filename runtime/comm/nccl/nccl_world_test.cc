@@ -31,8 +31,14 @@ class NcclWorldTest : public testing::Test {
  protected:
   void SetUp() override {
     const auto gpus = CountGpus();
-    if (!gpus.ok() || *gpus < 2) GTEST_SKIP() << "there are no two GPUs";
+    if (!gpus.ok()) GTEST_SKIP() << gpus.status();
     gpus_ = *gpus;
+    if (!Has(2)) GTEST_SKIP() << "there are no two GPUs";
+  }
+  // Says so if there are not.
+  bool Has(int gpus) {
+    if (gpus > gpus_) RecordProperty("needs_gpus", gpus);
+    return gpus <= gpus_;
   }
   static LaunchedRank World(int size) { return Launched(size, 30, RankWay::kNccl); }
   // Each rank with what `change` makes of its launch.
@@ -75,7 +81,7 @@ TEST_F(NcclWorldTest, Exchanges) {
 }
 
 TEST_F(NcclWorldTest, GroupsOfRanks) {
-  if (gpus_ < 4) GTEST_SKIP() << "there are no four GPUs";
+  if (!Has(4)) GTEST_SKIP() << "there are no four GPUs";
   const auto results = RunProcesses(World(4), [](ProcessWorld& world) {
     const std::vector<int> row = world.rank() < 2 ? std::vector<int>{0, 1} : std::vector<int>{2, 3};
     const std::vector<int> column =
@@ -147,7 +153,7 @@ TEST_F(NcclWorldTest, RanksDisagree) {
 // Both are launched on one rank's GPU in the order in which the other's waits for them: found
 // before anything is launched.
 TEST_F(NcclWorldTest, RanksThatFinishInUnlikeOrders) {
-  if (gpus_ < 3) GTEST_SKIP() << "there are no three GPUs";
+  if (!Has(3)) GTEST_SKIP() << "there are no three GPUs";
   const auto results = RunProcesses(World(3), [](ProcessWorld& world) -> absl::Status {
     const std::vector<int> all = {0, 1, 2}, pair = {1, 2};
     if (world.rank() == 0) return Gather(world, all, 10);

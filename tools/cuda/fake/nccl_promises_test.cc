@@ -120,7 +120,10 @@ TEST_F(NcclPromisesTest, APeerThatIsNoneIsAnError) {
 // Whoever waits for a peer that does not come is let go by an abort, and its stream with it; as
 // well by a revocation, which leaves the communicator to be destroyed.
 TEST_F(NcclPromisesTest, AnAbortLetsTheStreamGo) {
-  if (ranks_ < 2) GTEST_SKIP() << "one GPU has nobody to wait for";
+  if (ranks_ < 2) {
+    RecordProperty("needs_gpus", 2);
+    GTEST_SKIP() << "one GPU has nobody to wait for";
+  }
   for (const bool revokes : {false, true}) {
     std::atomic<bool> let_go = false;
     RunNcclRanks(2, [&](NcclRank& me) {
