@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "absl/algorithm/container.h"
-#include "absl/strings/match.h"
 #include "dtensor/runtime/comm/call_summary.h"
 #include "dtensor/runtime/comm/exchange_check.h"
 #include "dtensor/runtime/comm/fingerprint.h"
@@ -173,8 +172,10 @@ absl::Status MessageCommunicator::Barrier(absl::string_view what) {
 absl::Status MessageCommunicator::Fail(const absl::Status& reason) {
   const absl::Status known = failure();
   if (known.ok()) return world_.Fail(rank_, reason);
-  // What was met of it says more.
-  return absl::StartsWith(reason.message(), known.message()) ? reason : known;
+  // What this rank met of it says more.
+  const size_t met = reason.message().find(known.message());
+  return met == reason.message().npos ? known
+                                      : absl::Status(known.code(), reason.message().substr(met));
 }
 
 absl::Status MessageCommunicator::Usable() const {
