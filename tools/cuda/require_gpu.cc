@@ -1,6 +1,6 @@
-// Where so many GPUs were promised (DTENSOR_REQUIRE_GPU, which --config=gpu sets to 1), a skipped test
-// fails: it would otherwise count as passed, and a broken driver would look like success. But for a
-// test that needs more of them than that, and says so: RecordProperty("needs_gpus", 2).
+// Where so many GPUs were promised (DTENSOR_REQUIRE_GPU, which --config=gpu sets to 1), a skipped
+// test fails: it would otherwise count as passed, and a broken driver would look like success. But
+// for a test that needs more of them than that, and says so: RecordProperty("needs_gpus", 2).
 
 #include <cstdlib>
 #include <cstring>

@@ -34,8 +34,8 @@ class NcclWatch {
 
   // `group` outlives it, or its Stop.
   void Add(NcclGroup& group);
-  // An exchange, of which `done` is the end; its time begins with `ready`. `call` names it in errors:
-  // op "..." of ranks [0, 1].
+  // An exchange, of which `done` is the end; its time begins with `ready`. `call` names it in
+  // errors: op "..." of ranks [0, 1].
   void Launched(const std::string& call, DeviceEvent ready, DeviceEvent done);
   // Aborts all communicators, once, unless they were; for whoever must not touch memory any more.
   void Abort();

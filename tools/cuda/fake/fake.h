@@ -38,8 +38,8 @@ void RequireWithin(const char* call, const void* data, size_t bytes);
 void RequireOnGpu(const char* call, int gpu, const void* data, size_t bytes);
 
 // The program's end asks no more for what was not freed or destroyed, nor waits for streams: of a
-// program that has given up a GPU; or, by DTENSOR_FAKE_LEAKS=forgiven, that keeps a failed world for
-// the tensors that refer to it.
+// program that has given up a GPU; or, by DTENSOR_FAKE_LEAKS=forgiven, that keeps a failed world
+// for the tensors that refer to it.
 void ForgiveLeaks();
 bool ForgivesLeaks();
 

@@ -1,9 +1,9 @@
 // The calls of NCCL 2.28 that our own code makes, over ranks that are threads or processes of one
 // host. Compiled without TSan's instrumentation (ordering.h).
 //
-//   DTENSOR_FAKE_NCCL_DEATH=silent    nobody hears of a rank that died, as of one in the same machine
-//   DTENSOR_FAKE_NCCL_DIES=N          the process kills itself in the midst of the N-th group that it
-//                                     runs, and says when on stdout: "fault at SECONDS"
+//   DTENSOR_FAKE_NCCL_DEATH=silent    nobody hears of a rank that died, as within one machine
+//   DTENSOR_FAKE_NCCL_DIES=N          the process kills itself in the midst of the N-th group that
+//                                     it runs, and says when on stdout: "fault at SECONDS"
 //   DTENSOR_FAKE_NCCL_ABORT=hangs     ncclCommAbort and ncclCommRevoke never return
 //   DTENSOR_FAKE_NCCL_PATIENCE_MS=N   a call that waits so long for a peer's is an error; else none
 #include <nccl.h>
@@ -67,7 +67,8 @@ class Comms {
 
  private:
   HostLock mutex_;
-  std::set<ncclComm_t> open_, ended_;  // the latter are never deleted: streams may refer to them
+  // Never freed, nor what is in them: streams may refer to that.
+  std::set<ncclComm_t>&open_ = *new std::set<ncclComm_t>, &ended_ = *new std::set<ncclComm_t>;
 };
 
 Comms& AllComms() {

@@ -1,5 +1,5 @@
-// What the kernels of the fake NCCL do, on their stream. Memory is read and written by memcpy, which
-// TSan sees; what is between lies on the stream's own stack, and makes no order (ordering.h).
+// What the kernels of the fake NCCL do, on their stream. Memory is read and written by memcpy,
+// which TSan sees; what is between lies on the stream's own stack, and makes no order (ordering.h).
 // A kernel that fails, or whose peer is gone, goes on until its communicator is aborted, as NCCL's.
 #include <signal.h>
 #include <time.h>
