@@ -60,15 +60,14 @@ absl::Status RingMoves::Begin(const RingBlocks& held,
     transfers_.push_back(BoxOf(message));
     received_.push_back({message.block, *std::move(block)});
   }
-  const std::vector<int> mine = SlotsOf(turn().*sends_);
+  for (const int block : SlotsOf(turn().*sends_)) sent_.push_back(held.at(block));
   for (size_t slot = 0; slot < slots_; ++slot) {
     for (size_t i = 0; i < most_received_; ++i) {
       for (Tensor RingBlock::*half : {&RingBlock::k, &RingBlock::v}) {
-        ExchangePart& part = parts_.emplace_back();
-        if (slot < mine.size()) part.src = held.at(mine[slot]).*half;
-        if (!Pairs(turn(), slot, i)) continue;
-        part.dst = received_[i].second.*half;
-        part.receives = absl::MakeConstSpan(&transfers_[i], 1);
+        const bool pairs = Pairs(turn(), slot, i);
+        const Tensor& source = slot < sent_.size() ? sent_[slot].*half : none_;
+        const Tensor& result = pairs ? received_[i].second.*half : none_;
+        parts_.push_back({source, result, absl::MakeConstSpan(&transfers_[i], pairs)});
       }
     }
   }
@@ -79,6 +78,7 @@ absl::Status RingMoves::End(Communicator& communicator) {
   if (!any()) return absl::OkStatus();
   const absl::Status status = communicator.Finish(collective_);
   parts_.clear();
+  sent_.clear();
   return status;
 }
 

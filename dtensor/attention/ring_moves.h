@@ -65,6 +65,8 @@ class RingMoves final : private CallDescription, private ExchangeBoxes {
   std::vector<std::pair<int, RingBlock>> received_;
   std::vector<ReceiveBox> transfers_;
   uint64_t boxes_digest_ = 0;
+  std::vector<RingBlock> sent_;  // by slot
+  const Tensor none_;
   std::vector<ExchangePart> parts_;
 };
 

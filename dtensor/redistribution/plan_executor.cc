@@ -125,13 +125,12 @@ struct RoundExchange final : CallDescription, ExchangeBoxes {
     for (size_t i = 0; i < plans.size(); ++i) {
       const RedistributionPlan& plan = plans[i]->plan();
       collective.native &= plan.rounds()[s].native;
-      ExchangePart& part = parts.emplace_back();
-      part.src = round.from_source ? sources[i] : results[i];
-      part.dst = results[i];
-      part.receives = plans[i]->rounds()[s].receives;
+      const std::vector<ReceiveBox>& receives = plans[i]->rounds()[s].receives;
       if (round.from_source) {  // every element of the result comes by it, once
-        part.op = plan.op() == ReduceOp::kAvg ? ReduceOp::kSum : plan.op();
-        part.scale = plan.scale();
+        const ReduceOp op = plan.op() == ReduceOp::kAvg ? ReduceOp::kSum : plan.op();
+        parts.push_back({sources[i], results[i], receives, op, plan.scale()});
+      } else {
+        parts.push_back({results[i], results[i], receives});
       }
       boxes_digest = boxes_digest * 0x100000001b3 ^ plans[i]->rounds()[s].digest;
     }

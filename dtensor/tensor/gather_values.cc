@@ -51,11 +51,11 @@ absl::StatusOr<std::vector<T>> AllGather(Context& context, absl::Span<const T> m
   const std::vector<ReceiveBox> receives = boxes.Receives(0, context.rank());
   std::vector<int> everyone(context.world_size());
   std::iota(everyone.begin(), everyone.end(), 0);
-  ExchangePart part;
-  DT_ASSIGN_OR_RETURN(part.src,
+  DT_ASSIGN_OR_RETURN(const Tensor source,
                       FromHost<T>(context.device(), mine, {static_cast<int64_t>(mine.size())}));
-  DT_ASSIGN_OR_RETURN(part.dst, Tensor::Empty(context.device(), part.src.dtype(), {boxes.total()}));
-  part.receives = receives;
+  DT_ASSIGN_OR_RETURN(const Tensor result,
+                      Tensor::Empty(context.device(), source.dtype(), {boxes.total()}));
+  const ExchangePart part{source, result, receives};
   const Collective collective = {.kind = CollectiveKind::kAllGather,
                                  .axes = "world",
                                  .op = op,
@@ -63,7 +63,7 @@ absl::StatusOr<std::vector<T>> AllGather(Context& context, absl::Span<const T> m
                                  .digest = boxes.digest(),
                                  .boxes = &boxes};
   DT_RETURN_IF_ERROR(context.communicator().Exchange(collective, {&part, 1}));
-  return ToHost<T>(part.dst);
+  return ToHost<T>(result);
 }
 
 int64_t WordsOf(int64_t bytes) {

@@ -156,6 +156,14 @@ ExchangeCaller RedistributeCaller(const TensorImpl& impl, const Spec& target) {
 
 namespace {
 
+// Where what `impl` is in the layout of `target` is remembered, or will be.
+TensorImpl::Remembered& PlaceOf(TensorImpl& impl, const Spec* target) {
+  for (TensorImpl::Remembered& old : impl.remembered) {
+    if (old.spec == target) return old;
+  }
+  return impl.remembered.emplace_back();
+}
+
 // `impl`, settled, in the layout of `target`, made now and remembered.
 absl::StatusOr<TensorImplPtr> Move(TensorImpl& impl, const Spec* target,
                                    const ExchangeCaller& caller) {
@@ -170,13 +178,10 @@ absl::StatusOr<TensorImplPtr> Move(TensorImpl& impl, const Spec* target,
   }
   TensorImplPtr moved = MakeImpl(context, target, std::move(local), StaysRowMajor(impl, *plan));
   moved->lineage = MovedLineage(impl, *target);
-  auto& remembered = impl.remembered;
-  remembered.erase(std::remove_if(remembered.begin(), remembered.end(),
-                                  [&](const auto& old) { return old.spec == target; }),
-                   remembered.end());
-  TensorImpl::Remembered& now = remembered.emplace_back();
+  TensorImpl::Remembered& now = PlaceOf(impl, target);
   now.spec = target;
   now.version = AliasRoot(impl).version();
+  now.strong.reset();
   if (impl.remembers_weakly()) {
     now.weak = moved;
   } else {

@@ -49,7 +49,9 @@ class ExchangeObserver;
 // All ranks' sources have one type, and all results; where they differ, both are of f32, bf16 and
 // f16, and elements are converted on the way, once.
 struct ExchangePart {
-  Tensor src, dst;
+  // Undefined: there is nothing to send, or to receive. References, since a copy of two tensors costs
+  // 50 ns of the 900 that 1 KiB between two threads take; they outlive the exchange.
+  const Tensor &src, &dst;
   absl::Span<const ReceiveBox> receives;
   ReduceOp op = ReduceOp::kSum;
   // Each result is multiplied by it; floats only. kAvg adds, and leaves the division to it: a plan

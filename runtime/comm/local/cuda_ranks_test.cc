@@ -28,7 +28,7 @@ struct Swap {
   Tensor mine, theirs;
   std::vector<int> group = {0, 1};
   std::vector<ReceiveBox> boxes;
-  ExchangePart part;
+  ExchangePart part{mine, theirs, {}};
   Collective collective;
 
   static absl::StatusOr<std::unique_ptr<Swap>> Make(int rank, Device& device) {
@@ -37,7 +37,7 @@ struct Swap {
     DT_ASSIGN_OR_RETURN(swap->mine, FromHost<float>(device, values, {16}));
     DT_ASSIGN_OR_RETURN(swap->theirs, FromHost<float>(device, std::vector<float>(16), {16}));
     swap->boxes = {{.peers = {1 - rank}, .dims = {{.length = 16}}}};
-    swap->part = {.src = swap->mine, .dst = swap->theirs, .receives = swap->boxes};
+    swap->part.receives = swap->boxes;
     swap->collective = {.op = "Swap", .group = swap->group, .digest = 1};
     return swap;
   }

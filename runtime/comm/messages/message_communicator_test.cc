@@ -48,7 +48,11 @@ absl::Status ExchangeHalves(size_t parts, Communicator& communicator, Device& de
     DT_ASSIGN_OR_RETURN(Tensor result, Tensor::Empty(device, DType::kF64, {kRows, kColumns / 2}));
     for (int64_t i = 0; i < source.numel(); ++i) source.data<double>()[i] = ValueOf(rank, part, i);
     receives[part] = boxes.Receives(part, rank);
-    exchange.push_back({source, result, receives[part]});
+    sources.push_back(source);
+    results.push_back(result);
+  }
+  for (size_t part = 0; part < parts; ++part) {
+    exchange.push_back({sources[part], results[part], receives[part]});
   }
   const int group[] = {0, 1};
   const Collective collective = {
@@ -57,7 +61,7 @@ absl::Status ExchangeHalves(size_t parts, Communicator& communicator, Device& de
   DT_RETURN_IF_ERROR(between());
   DT_RETURN_IF_ERROR(communicator.Finish(collective));
   for (size_t part = 0; part < parts; ++part) {
-    const double* const got = exchange[part].dst.data<double>();
+    const double* const got = results[part].data<double>();
     for (int64_t i = 0; i < kRows * kColumns / 2; ++i) {
       const int64_t at = i / (kColumns / 2) * kColumns + i % (kColumns / 2);
       if (got[i] != ValueOf(1 - rank, part, at)) {

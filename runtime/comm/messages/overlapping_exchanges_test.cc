@@ -193,6 +193,7 @@ class RandomPrograms {
 
 // What a rank has of an exchange that is on its way.
 struct Running {
+  Tensor source, result;
   std::vector<ReceiveBox> receives;
   std::vector<ExchangePart> parts;
   Collective collective;
@@ -205,12 +206,12 @@ absl::Status Begin(const PlannedExchange& planned, Communicator& communicator, D
   for (const Transfer& transfer : planned.boxes.transfers()) {
     most = std::max(most, transfer.elements);
   }
-  DT_ASSIGN_OR_RETURN(Tensor source, Tensor::Empty(device, DType::kF64, {most}));
-  DT_ASSIGN_OR_RETURN(Tensor result, Tensor::Empty(device, DType::kF64, {most}));
-  std::fill_n(source.data<double>(), most, rank + 1);
-  std::fill_n(result.data<double>(), most, 0);
+  DT_ASSIGN_OR_RETURN(running.source, Tensor::Empty(device, DType::kF64, {most}));
+  DT_ASSIGN_OR_RETURN(running.result, Tensor::Empty(device, DType::kF64, {most}));
+  std::fill_n(running.source.data<double>(), most, rank + 1);
+  std::fill_n(running.result.data<double>(), most, 0);
   running.receives = planned.boxes.Receives(0, rank);
-  running.parts = {{source, result, running.receives}};
+  running.parts.push_back({running.source, running.result, running.receives});
   running.collective = {.axes = "t",
                         .op = "Test",
                         .group = planned.group,
@@ -223,7 +224,7 @@ absl::Status Finish(Communicator& communicator, Running& running) {
   DT_RETURN_IF_ERROR(communicator.Finish(running.collective));
   for (const ReceiveBox& box : running.receives) {
     for (int64_t i = 0; i < box.elements(); ++i) {
-      if (running.parts[0].dst.data<double>()[i] == box.peers[0] + 1) continue;
+      if (running.result.data<double>()[i] == box.peers[0] + 1) continue;
       return absl::InternalError(absl::StrCat("element ", i, " is another"));
     }
   }

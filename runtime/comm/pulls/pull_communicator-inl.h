@@ -156,6 +156,7 @@ absl::Status PullCommunicator<WorldType>::Complete(Membership& in) {
 template <typename WorldType>
 absl::Status PullCommunicator<WorldType>::Perform(const Collective& collective,
                                                   const Membership& in) {
+  DT_RETURN_IF_ERROR(MoveOwn(in));
   DT_RETURN_IF_ERROR(AwaitPosts(collective, in));
   world_.BeginReading(rank_);  // until Withdraw() if anything here fails
   if (world_.failed()) return world_.failure();
@@ -220,6 +221,23 @@ absl::Status PullCommunicator<WorldType>::Post(const Collective& collective,
 }
 
 template <typename WorldType>
+bool PullCommunicator<WorldType>::IsOwn(const ReceiveBox& box) const {
+  return !has_events_ && box.peers.size() == 1 && box.peers[0] == rank_;
+}
+
+template <typename WorldType>
+absl::Status PullCommunicator<WorldType>::MoveOwn(const Membership& in) {
+  pulls_.clear();
+  for (const ExchangePart& part : in.parts) {
+    const Tensor* const source = &part.src;
+    for (const ReceiveBox& box : part.receives) {
+      if (IsOwn(box)) AddPull(part, box, absl::MakeConstSpan(&source, 1));
+    }
+  }
+  return LaunchPulls(in);
+}
+
+template <typename WorldType>
 absl::Status PullCommunicator<WorldType>::AwaitPosts(const Collective& collective,
                                                      const Membership& in) {
   for (int member = 0; member < in.group->size(); ++member) {
@@ -249,6 +267,7 @@ absl::Status PullCommunicator<WorldType>::PullFromPeers(const Collective& collec
   Traffic traffic;
   for (size_t i = 0; i < parts.size(); ++i) {
     for (const ReceiveBox& box : parts[i].receives) {
+      if (IsOwn(box)) continue;
       DT_RETURN_IF_ERROR(PlanPull(collective, parts[i], box, i, in, traffic));
     }
   }
@@ -274,16 +293,23 @@ absl::Status PullCommunicator<WorldType>::PlanPull(const Collective& collective,
     sources.push_back(&in.group->SourceOf(in.group->IndexOf(peer), in.number, index));
     DT_RETURN_IF_ERROR(CheckSource(collective, box, part.dst, *sources.back(), peer));
   }
-  kernels::BoxMove pull(box, part.dst, sources, part.op, part.scale);
-  if (pull.is_done()) return absl::OkStatus();
+  if (!AddPull(part, box, sources)) return absl::OkStatus();
   const int64_t messages = box.peers.size() - absl::c_count(box.peers, rank_);
   traffic.messages += messages;
-  traffic.bytes += messages * box.elements() * SizeOf(pull.in);
-  pulls_.push_back(std::move(pull));
+  traffic.bytes += messages * box.elements() * SizeOf(sources[0]->dtype());
   return absl::OkStatus();
 }
 
-// One launch for all, so that an error means that none runs. Each member begins elsewhere: were all
+template <typename WorldType>
+bool PullCommunicator<WorldType>::AddPull(const ExchangePart& part, const ReceiveBox& box,
+                                          absl::Span<const Tensor* const> sources) {
+  kernels::BoxMove& pull = pulls_.emplace_back(box, part.dst, sources, part.op, part.scale);
+  if (!pull.is_done()) return true;
+  pulls_.pop_back();
+  return false;
+}
+
+// One launch, so that an error means that none of them runs. Each member begins elsewhere: were all
 // to read the same peer at the same time, they would wait for the same memory.
 template <typename WorldType>
 absl::Status PullCommunicator<WorldType>::LaunchPulls(const Membership& in) {

@@ -4,7 +4,8 @@
 // An exchange, on each rank of the group:
 //   1. publishes its sources, what it is about to do, and an event that says when the sources are
 //      ready;
-//   2. waits on the host until every member has, and checks that all do the same;
+//   2. copies what it has itself, where its device works at once: that takes none of its time if it
+//      would wait; waits on the host until every member has posted, and checks that all do the same;
 //   3. makes its queue wait for the peers' ready events, and launches its pulls: one pass from the
 //      peers' memory into its own, without staging. On a GPU they run beside what the rank launched
 //      since it began (CudaTransfers);
@@ -108,6 +109,8 @@ class PullCommunicator final : public Communicator {
   absl::Status Perform(const Collective& collective, const Membership& in);
   absl::Status Post(const Collective& collective, absl::Span<const ExchangePart> parts,
                     Membership& in);
+  bool IsOwn(const ReceiveBox& box) const;  // and is moved before the peers are waited for
+  absl::Status MoveOwn(const Membership& in);
   absl::Status AwaitPosts(const Collective& collective, const Membership& in);
   absl::Status CompareCalls(const Membership& in) const;
   absl::Status PullFromPeers(const Collective& collective, absl::Span<const ExchangePart> parts,
@@ -118,6 +121,9 @@ class PullCommunicator final : public Communicator {
   absl::Status PlanPull(const Collective& collective, const ExchangePart& part,
                         const ReceiveBox& box, size_t index, const Membership& in,
                         Traffic& traffic);
+  // To pulls_. False: there is nothing to move.
+  bool AddPull(const ExchangePart& part, const ReceiveBox& box,
+               absl::Span<const Tensor* const> sources);
   absl::Status LaunchPulls(const Membership& in);
   absl::Status AwaitReaders(const Collective& collective, const Membership& in);
   absl::Status Withdraw(const Membership& in, const absl::Status& reason);

@@ -67,18 +67,23 @@ absl::Status GatherParts(SharedRank& rank, int64_t parts) {
   for (int peer = 0; peer < n; ++peer) {
     receives.push_back({{peer}, {{.dst = peer, .length = 1}}});
   }
-  std::vector<ExchangePart> all;
+  std::vector<Tensor> sources, results;
   for (int64_t part = 0; part < parts; ++part) {
     DT_ASSIGN_OR_RETURN(const Tensor source,
                         FromHost<int64_t>(rank.device(), std::vector<int64_t>{part + me}, {1}));
     DT_ASSIGN_OR_RETURN(const Tensor result, Tensor::Empty(rank.device(), DType::kI64, {n}));
-    all.push_back({source, result, receives});
+    sources.push_back(source);
+    results.push_back(result);
+  }
+  std::vector<ExchangePart> all;
+  for (int64_t part = 0; part < parts; ++part) {
+    all.push_back({sources[part], results[part], receives});
   }
   DT_RETURN_IF_ERROR(
       rank.communicator().Exchange({.axes = "x", .op = "Gather", .group = group}, all));
   for (int64_t part = 0; part < parts; ++part) {
     for (int peer = 0; peer < n; ++peer) {
-      if (all[part].dst.data<int64_t>()[peer] != part + peer) {
+      if (results[part].data<int64_t>()[peer] != part + peer) {
         return absl::InternalError(absl::StrCat("part ", part, " of rank ", peer));
       }
     }
@@ -264,7 +269,8 @@ TEST(SharedFailuresTest, WhatAPeerWithdrewIsNoResult) {
   const Collective collective = {.op = "Take", .group = group};
   DT_ASSERT_OK_AND_ASSIGN(const Tensor source, FromHost<float>(hasty.device(), {4}, {1}));
   DT_ASSERT_OK_AND_ASSIGN(const Tensor result, FromHost<float>(slow.device(), {0}, {1}));
-  const ExchangePart give = {source, {}, {}}, take = {{}, result, receives};
+  const Tensor none;
+  const ExchangePart give = {source, none, {}}, take = {none, result, receives};
   DT_ASSERT_OK(hasty.communicator().Begin(collective, {&give, 1}));
   DT_ASSERT_OK(slow.communicator().Begin(collective, {&take, 1}));
   // It heard that it withdrew before it heard of the failure.
@@ -311,7 +317,8 @@ TEST(SharedFailuresTest, WhatABrokenPeerDescribes) {
     SharedRank broken = ranks.Make(1, std::make_unique<State>(shared, 60));
     DT_ASSERT_OK_AND_ASSIGN(const Tensor source, FromHost<float>(broken.device(), {4}, {1}));
     DT_ASSERT_OK_AND_ASSIGN(const Tensor result, FromHost<float>(reader.device(), {0}, {1}));
-    const ExchangePart give = {source, {}, {}}, take = {{}, result, receives};
+    const Tensor none;
+    const ExchangePart give = {source, none, {}}, take = {none, result, receives};
     DT_ASSERT_OK(broken.communicator().Begin(collective, {&give, 1}));
     Board& board = *reinterpret_cast<Board*>(broken.arena().data());
     BoardGroup* const place = FindOrMakeGroup(board, FingerprintOf(group));

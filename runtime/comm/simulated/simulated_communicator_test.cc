@@ -34,7 +34,7 @@ class SimulatedCommunicatorTest : public testing::Test {
          bool reduces = false)
         : group(std::move(group)) {
       const int64_t n = 1'000'000;
-      const Tensor source = Tensor::Empty(device, DType::kF32, {n}).value();
+      source = Tensor::Empty(device, DType::kF32, {n}).value();
       const int64_t boxes = reduces ? 1 : static_cast<int64_t>(peers.size());
       for (int64_t i = 0; i < boxes; ++i) {
         ReceiveBox& box = receives.emplace_back();
@@ -45,8 +45,7 @@ class SimulatedCommunicatorTest : public testing::Test {
           box.peers.push_back(peers[i]);
         }
       }
-      part.src = source;
-      part.dst = Tensor::Empty(device, DType::kF32, {boxes * n}).value();
+      result = Tensor::Empty(device, DType::kF32, {boxes * n}).value();
       part.receives = receives;
       collective.axes = axes;
       collective.op = "test";
@@ -56,7 +55,8 @@ class SimulatedCommunicatorTest : public testing::Test {
 
     std::vector<int> group;
     std::vector<ReceiveBox> receives;
-    ExchangePart part;
+    Tensor source, result;
+    ExchangePart part{source, result, {}};
     Collective collective;
   };
 

@@ -136,14 +136,19 @@ absl::Status ExchangeAndCompare(Communicator& communicator, Device& device,
                                 bool adopts, uint64_t digest) {
   const int me =
       static_cast<int>(std::find(group.begin(), group.end(), communicator.rank()) - group.begin());
-  std::vector<ExchangePart> mine;
+  std::vector<Tensor> sources, results;
   for (const GlobalPart& part : parts) {
     Tensor src = Adopted(device, part.sources[me]);
     if (!adopts) {
       DT_ASSIGN_OR_RETURN(src, Upload(device, part.sources[me]));
     }
     DT_ASSIGN_OR_RETURN(Tensor dst, Upload(device, part.results[me]));
-    mine.push_back({src, dst, part.receives[me], part.op, part.scale});
+    sources.push_back(std::move(src));
+    results.push_back(std::move(dst));
+  }
+  std::vector<ExchangePart> mine;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    mine.push_back({sources[i], results[i], parts[i].receives[me], parts[i].op, parts[i].scale});
   }
   const PartsBoxes boxes(group, parts, digest);
   const Collective collective = {
@@ -152,15 +157,15 @@ absl::Status ExchangeAndCompare(Communicator& communicator, Device& device,
   for (size_t i = 0; i < parts.size(); ++i) {
     const auto size = static_cast<int64_t>(parts[i].sources[me].bytes.size());
     // Null: no elements.
-    if (void* data = mine[i].src.raw(); data != nullptr) {
+    if (void* data = sources[i].raw(); data != nullptr) {
       DT_RETURN_IF_ERROR(device.FillBytes(data, 0x5a, size));
     }
-    mine[i].src = Tensor();
+    sources[i] = Tensor();
   }
   DT_RETURN_IF_ERROR(device.Synchronize());
   for (size_t i = 0; i < parts.size(); ++i) {
     const auto expected = Expected(parts[i], group, me);
-    const Tensor& dst = mine[i].dst;
+    const Tensor& dst = results[i];
     if (dst.raw() == nullptr) continue;  // no elements
     std::vector<std::byte> found(expected.size());
     DT_RETURN_IF_ERROR(
