@@ -153,6 +153,10 @@ TEST(Corruption, AnIndexOfSomethingElseIsRefused) {
     return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(words));
   };
   EXPECT_THAT(refused([](auto& other) { other.files[0].name = "../secret"; }), invalid("name"));
+  EXPECT_THAT(refused([](auto& other) {
+                other.files[0].bytes = other.files[0].header_bytes = int64_t{1} << 50;
+              }),
+              invalid("header_bytes"));
   EXPECT_THAT(refused([](auto& other) { other.files[0].header_bytes = 1001; }),
               invalid("header_bytes"));
   EXPECT_THAT(refused([](auto& other) { other.files[0].slice_bytes = 901; }),

@@ -157,6 +157,8 @@ absl::StatusOr<std::vector<std::string>> ExportCheckpoint(CheckpointReader& read
   DT_RETURN_IF_ERROR(MakeFolders(files, folder));
   Exporter exporter(reader, folder, files);
   for (const std::string& name : written) DT_RETURN_IF_ERROR(exporter.CheckFree(name));
+  // It would be read in place of several.
+  DT_RETURN_IF_ERROR(exporter.CheckFree(FileName(0, 1)));
   for (size_t i = 0; i < tensors.size(); ++i) {
     DT_RETURN_IF_ERROR(exporter.WriteTensors(written[i], tensors[i]));
   }

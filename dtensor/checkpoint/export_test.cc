@@ -84,6 +84,17 @@ TEST(Export, WritesFilesOfSomeSize) {
   EXPECT_THAT(text, HasSubstr("\"total_size\": " + std::to_string(SavedBytes())));
 }
 
+// Readers take a whole file before several.
+TEST(Export, SeveralFilesBesideAWholeOneAreRefused) {
+  MemoryFiles files;
+  const std::string run = Folder("run4");
+  DT_ASSERT_OK(Save(SavedPlaces()[1], run));
+  DT_ASSERT_OK_AND_ASSIGN(CheckpointReader reader, CheckpointReader::Open(run));
+  DT_ASSERT_OK(ExportCheckpoint(reader, "out", {}, files).status());
+  EXPECT_THAT(ExportCheckpoint(reader, "out", {.max_file_bytes = 100}, files),
+              StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("model.safetensors' is there")));
+}
+
 TEST(Export, ADiskThatIsFullLeavesNothing) {
   MemoryFiles files;
   const std::string run = Folder("run3");

@@ -15,6 +15,7 @@
 #include "dtensor/runtime/core/shortened.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/io/crc32c.h"
+#include "dtensor/runtime/io/safetensors_format.h"
 #include "nlohmann/json.hpp"
 
 namespace dtensor {
@@ -94,7 +95,8 @@ absl::StatusOr<CheckpointFile> ReadFileMember(const Json& json) {
   if (!is_plain) return Wrong("file's name");
   DT_ASSIGN_OR_RETURN(file.bytes, AsNumber(Member(json, "bytes"), "file's bytes", kMaxBytes));
   DT_ASSIGN_OR_RETURN(file.header_bytes,
-                      AsNumber(Member(json, "header_bytes"), "file's header_bytes", file.bytes));
+                      AsNumber(Member(json, "header_bytes"), "file's header_bytes",
+                               std::min(file.bytes, kMaxSafetensorsHeaderBytes + 8)));
   DT_ASSIGN_OR_RETURN(file.slice_bytes, AsNumber(Member(json, "slice_bytes"), "file's slice_bytes",
                                                  file.bytes - file.header_bytes));
   if ((file.bytes - file.header_bytes - file.slice_bytes) % 4 != 0) return Wrong("file's table");

@@ -78,10 +78,16 @@ absl::Status CheckSample(const DistributedTensor& logits, absl::Span<const int64
   return absl::OkStatus();
 }
 
+TensorOr WithoutNan(const DistributedTensor& x) {
+  const Layout scalar = Layout::Replicated(x.layout().mesh(), 0);
+  return Where(Equal(x, x), x, Full(x.context(), scalar, {}, x.dtype(), kNever));
+}
+
+// ArgMax takes a NaN before all else, which here is never taken.
 absl::StatusOr<std::vector<int64_t>> Likeliest(const DistributedTensor& logits) {
   const int64_t vocab = logits.shape()[2];
-  DT_ASSIGN_OR_RETURN(const DistributedTensor best,
-                      ArgMax(Reshape(logits, {logits.shape()[0], vocab}), 1));
+  DT_ASSIGN_OR_RETURN(const DistributedTensor rows, Reshape(logits, {logits.shape()[0], vocab}));
+  DT_ASSIGN_OR_RETURN(const DistributedTensor best, ArgMax(WithoutNan(rows), 1));
   return ToGlobal<int64_t>(best);
 }
 
@@ -107,14 +113,18 @@ int64_t SampleToken(absl::Span<const float> logits, const SamplingOptions& optio
     floor = FloorOfTopK(logits, options.top_k);
     floor = FloorOfTopP(logits, floor, options.temperature, options.top_p);
   }
+  float largest = kNever;
+  for (const float logit : logits) largest = std::max(largest, Ordered(logit));
   int64_t best = 0;
   double most = -std::numeric_limits<double>::infinity();
   for (size_t i = 0; i < logits.size(); ++i) {
     const float logit = Ordered(logits[i]);
     if (logit < floor || logit == kNever) continue;
-    const double score = draws ? logit / options.temperature +
+    // Behind the largest: a small temperature makes no infinity of that.
+    const double behind = logit == largest ? 0 : static_cast<double>(logit) - largest;
+    const double score = draws ? behind / options.temperature +
                                      Noise(options, row, position, static_cast<uint32_t>(i))
-                               : logit;
+                               : behind;
     if (!(score > most)) continue;
     best = static_cast<int64_t>(i);
     most = score;

@@ -37,6 +37,13 @@ TEST(SampleToken, TakesTheLikeliestWhereNothingIsDrawn) {
   EXPECT_EQ(SampleToken({0, kInfinity}, {}, 0, 0), 1);
 }
 
+TEST(SampleToken, ASmallTemperatureTakesTheLikeliest) {
+  const SamplingOptions cold = {.temperature = 1e-320};
+  EXPECT_EQ(SampleToken({1, 3, 2}, cold, 0, 0), 1);
+  EXPECT_EQ(SampleToken({-3, -1, -2}, cold, 0, 0), 1);
+  EXPECT_EQ(SampleToken({0, kInfinity, -kInfinity}, cold, 0, 0), 1);
+}
+
 TEST(SampleToken, DrawsByProbability) {
   const std::vector<float> logits = {0, std::log(2.f), std::log(5.f), -kInfinity, kNan};
   const std::vector<double> shares = Shares(logits, {.temperature = 1, .seed = 1});
@@ -78,6 +85,8 @@ TEST(SampleToken, DependsOnSeedRowAndPosition) {
 TEST(SampleTokens, IsTheSameWhereverLogitsLie) {
   std::vector<float> logits;
   for (int i = 0; i < 33; ++i) logits.push_back(static_cast<float>(std::sin(i * 7)));
+  logits[4] = logits[15] = kNan;  // ArgMax would take it
+  logits[14] = -kInfinity;
   for (const SamplingOptions& options :
        {SamplingOptions(), SamplingOptions{.temperature = 1.5, .top_k = 9, .seed = 4}}) {
     std::vector<int64_t> wanted;

@@ -58,8 +58,8 @@ absl::StatusOr<int64_t> StepOf(absl::string_view who, const DistributedTensor& v
     return InvalidArgument({who, "\"step\" is ", value.defined() ? value.ToString() : "undefined",
                             " where an i64 scalar is wanted"});
   }
+  if (!value.spec().on_mesh) return 0;  // nobody reads it on this rank
   DT_ASSIGN_OR_RETURN(const std::vector<int64_t> step, ToGlobal<int64_t>(value));
-  if (step.empty()) return 0;  // this rank is not on the mesh
   if (step[0] >= 0) return step[0];
   return InvalidArgument({who, "\"step\" is ", absl::StrCat(step[0]), "; it counts from 0"});
 }

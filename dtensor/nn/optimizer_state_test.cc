@@ -74,6 +74,22 @@ absl::StatusOr<OptimizerState> Elsewhere(const DistributedTensor& p, const Saved
   return state;
 }
 
+// They have no elements, and count no steps.
+TEST(OptimizerState, IsSetOnRanksThatAreNotOnTheMesh) {
+  DT_EXPECT_OK(RunRanks(3, [](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse("tp=2@0,1"));
+    DT_ASSIGN_OR_RETURN(DistributedTensor p,
+                        Full(context, mesh, {Shard(0)}, {4, 3}, DType::kF32, 1));
+    DT_RETURN_IF_ERROR(p.set_requires_grad(true));
+    for (const bool adam : {true, false}) {
+      DT_ASSIGN_OR_RETURN(const auto optimizer, Make(adam, p));
+      DT_ASSIGN_OR_RETURN(const OptimizerState state, optimizer->State(p));
+      DT_RETURN_IF_ERROR(optimizer->SetState(p, state));
+    }
+    return absl::OkStatus();
+  }));
+}
+
 TEST(OptimizerState, HasTheParametersLayout) {
   for (const SmallPlace& place : SmallPlaces()) {
     for (const DType dtype : kTypes) {

@@ -85,8 +85,10 @@ absl::StatusOr<Job> Prepare(const Flags& flags) {
                                       : flags.prompt;
   job.prompt = job.files.tokenizer.Encode(text);
   if (job.prompt.empty()) return InvalidArgument({"--prompt: give a text"});
-  const int64_t positions = static_cast<int64_t>(job.prompt.size()) + flags.tokens;
-  if (flags.tokens < 1 || (job.files.positions > 0 && positions > job.files.positions)) {
+  constexpr int64_t kMost = int64_t{1} << 40;
+  const int64_t positions = static_cast<int64_t>(job.prompt.size()) + std::min(flags.tokens, kMost);
+  if (flags.tokens < 1 || flags.tokens > kMost ||
+      (job.files.positions > 0 && positions > job.files.positions)) {
     return InvalidArgument({"--tokens: with the prompt's, ", absl::StrCat(positions),
                             " tokens; take 1 or more, and ", absl::StrCat(job.files.positions),
                             " in all, which the model has positions for"});

@@ -233,7 +233,7 @@ void Tokenizer::EncodeText(absl::string_view text, std::vector<int64_t>& ids) co
   if (splits_digits_) pieces = DigitsApart(text);
   for (const absl::string_view piece : pieces) {
     std::string spaced;
-    if (adds_space_ && FirstCharacter(piece).kind != CharacterKind::kSpace) {
+    if (adds_space_ && piece[0] != ' ') {
       spaced = absl::StrCat(" ", piece);
     }
     const absl::string_view from = spaced.empty() ? piece : absl::string_view(spaced);
@@ -292,7 +292,8 @@ std::string CharacterStream::Add(absl::string_view bytes) {
   for (size_t last = 1; last <= std::min<size_t>(3, waiting_.size()); ++last) {
     const unsigned char byte = waiting_[waiting_.size() - last];
     if ((byte & 0xc0) == 0x80) continue;
-    const size_t wanted = byte >= 0xf0 ? 4 : byte >= 0xe0 ? 3 : byte >= 0xc0 ? 2 : 1;
+    const bool begins = byte >= 0xc2 && byte <= 0xf4;
+    const size_t wanted = !begins ? 1 : byte >= 0xf0 ? 4 : byte >= 0xe0 ? 3 : 2;
     if (wanted > last) keep = last;
     break;
   }

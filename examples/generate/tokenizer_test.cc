@@ -52,6 +52,17 @@ TEST(Tokenizer, MergesWithinWords) {
   EXPECT_THAT(Encode(""), ElementsAre());
 }
 
+// But where there is a space; a new line is none.
+TEST(Tokenizer, PutsASpaceInFront) {
+  const std::string text =
+      absl::StrReplaceAll(kFile, {{"add_prefix_space\": false", "add_prefix_space\": true"}});
+  const auto tokenizer = Tokenizer::Parse(text);
+  DT_ASSERT_OK(tokenizer);
+  EXPECT_THAT(tokenizer->Encode("a"), ElementsAre(12));
+  EXPECT_THAT(tokenizer->Encode(" a"), ElementsAre(12));
+  EXPECT_THAT(tokenizer->Encode("\na"), ElementsAre(3, 0));
+}
+
 TEST(Tokenizer, KeepsAddedTokensWhole) {
   EXPECT_THAT(Encode("a<|end|>b<|end|>!"), ElementsAre(0, 20, 1, 21));
   const auto tokenizer = Tokenizer::Parse(kFile);
@@ -116,6 +127,8 @@ TEST(CharacterStream, WaitsForWholeCharacters) {
   EXPECT_EQ(stream.Add("\xf0\x9f\x98"), "");
   EXPECT_EQ(stream.Rest(), "\xf0\x9f\x98");
   EXPECT_EQ(stream.Add("\x97\x97\x97\x97"), "\x97\x97\x97\x97") << "begins nothing";
+  EXPECT_EQ(stream.Add("\xff"), "\xff") << "begins nothing";
+  EXPECT_EQ(stream.Add("\xc0"), "\xc0") << "begins nothing";
 }
 
 }  // namespace

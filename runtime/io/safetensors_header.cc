@@ -111,7 +111,8 @@ class HeaderReader : public nlohmann::json_sax<json> {
 
   bool start_array(size_t) override {
     if (depth_ > 2) return FailDepth();
-    if (depth_ < 2 || (IsKnown() && member_ != "shape" && member_ != "data_offsets")) {
+    if (depth_ < 2 || entry_.is_metadata() ||
+        (IsKnown() && member_ != "shape" && member_ != "data_offsets")) {
       return Other("[");
     }
     ++depth_;

@@ -1,13 +1,13 @@
 #include "dtensor/runtime/io/safetensors_reader.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <filesystem>
-#include <fstream>
 #include <system_error>
 #include <utility>
 
@@ -22,7 +22,7 @@
 namespace dtensor {
 namespace {
 
-absl::StatusOr<int64_t> FileSize(const std::string& path) {
+absl::Status CheckOrdinary(const std::string& path) {
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::status(path, error);
   if (!std::filesystem::exists(status)) {
@@ -31,52 +31,15 @@ absl::StatusOr<int64_t> FileSize(const std::string& path) {
   if (!std::filesystem::is_regular_file(status)) {
     return InvalidArgument({"'", path, "' is no ordinary file"});
   }
-  const std::uintmax_t bytes = std::filesystem::file_size(path, error);
-  if (error) return absl::NotFoundError(absl::StrCat("'", path, "': ", error.message()));
-  return static_cast<int64_t>(bytes);
+  return absl::OkStatus();
 }
 
-// As many bytes as `length` says, and `file` stands behind them.
-absl::StatusOr<std::string> ReadHeader(std::ifstream& file, int64_t file_bytes) {
-  std::array<unsigned char, 8> prefix = {};
-  if (file_bytes < 8 || !file.read(reinterpret_cast<char*>(prefix.data()), 8)) {
-    return InvalidArgument({"it is too short for a header's length, 8 B"});
-  }
-  uint64_t length = 0;
-  for (int i = 7; i >= 0; --i) length = length << 8 | prefix[i];
-  if (length > static_cast<uint64_t>(std::min(file_bytes - 8, kMaxSafetensorsHeaderBytes))) {
-    return InvalidArgument({"it is ", absl::StrCat(file_bytes), " B long, and its header ",
-                            absl::StrCat(length), " B; a header ends within the file, and has ",
-                            absl::StrCat(kMaxSafetensorsHeaderBytes), " B or less"});
-  }
-  std::string text(length, '\0');
-  if (file.read(text.data(), static_cast<std::streamsize>(length))) return text;
-  return InvalidArgument({"its header cannot be read"});
-}
-
-absl::Status OfFile(const std::string& path, const absl::Status& status) {
-  if (status.ok()) return status;
-  return absl::Status(status.code(),
-                      absl::StrCat("safetensors file '", path, "': ", status.message()));
-}
-
-absl::Status HasChanged(const std::string& path, absl::string_view name) {
-  return absl::UnavailableError(
-      absl::StrCat("safetensors file '", path, "': tensor '", Shortened(name),
-                   "' cannot be read; the file has changed since it was opened"));
-}
-
-// "'a', 'b'", and no more than ten.
-std::string Names(const std::map<std::string, SafetensorsInfo, std::less<>>& tensors) {
-  constexpr size_t kMost = 10;
-  std::vector<std::string> names;
-  for (const auto& [name, info] : tensors) {
-    if (names.size() == kMost) break;
-    names.push_back(absl::StrCat("'", name, "'"));
-  }
-  const size_t others = tensors.size() - names.size();
-  return absl::StrCat(names.empty() ? "none" : Shortened(absl::StrJoin(names, ", ")),
-                      others == 0 ? "" : absl::StrCat(" and ", others, " others"));
+// Too many files of this process or machine are open: that says nothing of this one.
+absl::Status CannotOpen(const std::string& path, int reason) {
+  const std::string message =
+      absl::StrCat("cannot read '", path, "': ", std::generic_category().message(reason));
+  if (reason != EMFILE && reason != ENFILE) return absl::NotFoundError(message);
+  return absl::ResourceExhaustedError(absl::StrCat(message, "; raise `ulimit -n`"));
 }
 
 // Stretches of a file, in order: those that follow each other are read at once.
@@ -112,6 +75,54 @@ class StretchReader {
   std::byte* out_;
   int64_t begin_ = 0, bytes_ = 0;
 };
+
+bool ReadAt(int descriptor, int64_t begin, size_t bytes, void* out) {
+  StretchReader reader(descriptor, static_cast<std::byte*>(out));
+  return reader.Add(begin, static_cast<int64_t>(bytes)) && reader.Flush();
+}
+
+// As many bytes as its length, which the file begins with, says.
+absl::StatusOr<std::string> ReadHeader(int descriptor, int64_t file_bytes) {
+  std::array<unsigned char, 8> prefix = {};
+  if (file_bytes < 8 || !ReadAt(descriptor, 0, 8, prefix.data())) {
+    return InvalidArgument({"it is too short for a header's length, 8 B"});
+  }
+  uint64_t length = 0;
+  for (int i = 7; i >= 0; --i) length = length << 8 | prefix[i];
+  if (length > static_cast<uint64_t>(std::min(file_bytes - 8, kMaxSafetensorsHeaderBytes))) {
+    return InvalidArgument({"it is ", absl::StrCat(file_bytes), " B long, and its header ",
+                            absl::StrCat(length), " B; a header ends within the file, and has ",
+                            absl::StrCat(kMaxSafetensorsHeaderBytes), " B or less"});
+  }
+  std::string text(length, '\0');
+  if (ReadAt(descriptor, 8, length, text.data())) return text;
+  return InvalidArgument({"its header cannot be read"});
+}
+
+absl::Status OfFile(const std::string& path, const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(),
+                      absl::StrCat("safetensors file '", path, "': ", status.message()));
+}
+
+absl::Status HasChanged(const std::string& path, absl::string_view name) {
+  return absl::UnavailableError(
+      absl::StrCat("safetensors file '", path, "': tensor '", Shortened(name),
+                   "' cannot be read; the file has changed since it was opened"));
+}
+
+// "'a', 'b'", and no more than ten.
+std::string Names(const std::map<std::string, SafetensorsInfo, std::less<>>& tensors) {
+  constexpr size_t kMost = 10;
+  std::vector<std::string> names;
+  for (const auto& [name, info] : tensors) {
+    if (names.size() == kMost) break;
+    names.push_back(absl::StrCat("'", name, "'"));
+  }
+  const size_t others = tensors.size() - names.size();
+  return absl::StrCat(names.empty() ? "none" : Shortened(absl::StrJoin(names, ", ")),
+                      others == 0 ? "" : absl::StrCat(" and ", others, " others"));
+}
 
 // The region of a tensor [shape...] of elements of `element` bytes that begins at byte `begin`.
 bool AddRegion(StretchReader& reader, int64_t begin, absl::Span<const int64_t> shape,
@@ -180,12 +191,15 @@ absl::Status SafetensorsReader::CheckOffsets(int64_t data_bytes) const {
 absl::StatusOr<SafetensorsReader> SafetensorsReader::Open(const std::string& path) {
   SafetensorsReader reader;
   reader.path_ = path;
-  DT_ASSIGN_OR_RETURN(const int64_t file_bytes, FileSize(path));
-  std::ifstream file(path, std::ios::binary);
+  DT_RETURN_IF_ERROR(CheckOrdinary(path));
+  // By one descriptor from here on: another file may take the place of this one.
   const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor >= 0) reader.file_ = std::make_shared<const OpenFile>(descriptor);
-  if (!file || descriptor < 0) return absl::NotFoundError(absl::StrCat("cannot read '", path, "'"));
-  const absl::StatusOr<std::string> header = ReadHeader(file, file_bytes);
+  if (descriptor < 0) return CannotOpen(path, errno);
+  reader.file_ = std::make_shared<const OpenFile>(descriptor);
+  struct stat file = {};
+  if (fstat(descriptor, &file) != 0) return CannotOpen(path, errno);
+  const int64_t file_bytes = file.st_size;
+  const absl::StatusOr<std::string> header = ReadHeader(descriptor, file_bytes);
   if (!header.ok()) return OfFile(path, header.status());
   reader.data_begin_ = 8 + static_cast<int64_t>(header->size());
   absl::StatusOr<SafetensorsHeader> parsed = ParseSafetensorsHeader(*header);
@@ -205,9 +219,7 @@ absl::StatusOr<SafetensorsInfo> SafetensorsReader::Find(absl::string_view name) 
 absl::StatusOr<std::vector<std::byte>> SafetensorsReader::Read(absl::string_view name) const {
   DT_ASSIGN_OR_RETURN(const SafetensorsInfo info, Find(name));
   std::vector<std::byte> bytes(info.end - info.begin);
-  std::ifstream file(path_, std::ios::binary);
-  file.seekg(data_begin_ + info.begin);
-  if (file.read(reinterpret_cast<char*>(bytes.data()), info.end - info.begin)) return bytes;
+  if (ReadAt(file_->descriptor, data_begin_ + info.begin, bytes.size(), bytes.data())) return bytes;
   return HasChanged(path_, name);
 }
 

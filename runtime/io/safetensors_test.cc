@@ -132,6 +132,7 @@ TEST(SafetensorsTest, RefusesHeadersThatAreNone) {
            Case{FileOf(R"({"__metadata__":3})", 0), "__metadata__"},
            Case{FileOf(R"({"__metadata__":{"a":3}})", 0), "__metadata__ has 'a'"},
            Case{FileOf(R"({"__metadata__":{"a":[]}})", 0), "__metadata__ has 'a'"},
+           Case{FileOf(R"({"__metadata__":{"shape":[1]}})", 0), "__metadata__ has 'shape'"},
            Case{FileOf(R"({"__metadata__":{"a":"","a":""}})", 0), "'a' twice"},
            Case{FileOf(R"({"__metadata__":{},"__metadata__":{}})", 0), "'__metadata__' twice"},
        }) {
@@ -201,6 +202,19 @@ TEST(SafetensorsTest, AFileThatShrinksIsNoCrash) {
 }
 
 constexpr float kOne = 1;
+
+// Whoever replaces a file by another does not change what is open.
+TEST(SafetensorsTest, AFileThatIsReplacedIsReadAsItWas) {
+  const float two = 2;
+  DT_ASSERT_OK(WriteSafetensors(Path(), {{"x", DType::kF32, {1}, &kOne}}, {}));
+  DT_ASSERT_OK_AND_ASSIGN(const SafetensorsReader file, SafetensorsReader::Open(Path()));
+  DT_ASSERT_OK(WriteSafetensors(Path(), {{"x", DType::kF32, {1}, &two}}, {}));
+  DT_ASSERT_OK_AND_ASSIGN(const std::vector<std::byte> bytes, file.Read("x"));
+  float read = 0;
+  ASSERT_EQ(bytes.size(), sizeof(read));
+  std::memcpy(&read, bytes.data(), sizeof(read));
+  EXPECT_EQ(read, 1);
+}
 
 std::vector<std::string> FilesBeside(const std::string& path) {
   std::vector<std::string> names;

@@ -4,8 +4,8 @@
 // An exchange, on each rank of the group:
 //   1. publishes its sources, what it is about to do, and an event that says when the sources are
 //      ready;
-//   2. copies what it has itself, where its device works at once: that takes none of its time if it
-//      would wait; waits on the host until every member has posted, and checks that all do the same;
+//   2. copies what it has itself, where its device works at once: it would wait otherwise; waits on
+//      the host until every member has posted, and checks that all do the same;
 //   3. makes its queue wait for the peers' ready events, and launches its pulls: one pass from the
 //      peers' memory into its own, without staging. On a GPU they run beside what the rank launched
 //      since it began (CudaTransfers);
