@@ -29,7 +29,7 @@
 #include "benchmark/benchmark.h"
 #include "dtensor/bench/beside_processes.h"
 #include "dtensor/bench/rank_time.h"
-#include "dtensor/examples/llama/trainer.h"
+#include "dtensor/examples/training/trainer.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/device/cpu/cpu_device.h"
 #include "dtensor/runtime/device/gemm.h"
@@ -38,7 +38,7 @@
 #include "dtensor/tools/cli/measure_links.h"
 #include "dtensor/tools/program/speaker.h"
 
-namespace dtensor::llama {
+namespace dtensor::training {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -280,12 +280,12 @@ absl::Status RunAll() {
   return world == nullptr ? absl::OkStatus() : world->Leave(absl::OkStatus());
 }
 
-}  // namespace dtensor::llama
+}  // namespace dtensor::training
 
 int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
-  const absl::Status status = dtensor::llama::RunAll();
+  const absl::Status status = dtensor::training::RunAll();
   if (!status.ok()) std::fprintf(stderr, "train: %s\n", status.ToString().c_str());
   return status.ok() ? 0 : 1;
 }

@@ -173,6 +173,9 @@ absl::Status SaveHuggingFace(Module& model, const std::string& folder,
   if (writes && !options.config.empty()) {
     status = WriteFileAtomically(absl::StrCat(folder, "/config.json"), options.config);
   }
+  for (const auto& [name, text] : options.others) {
+    if (writes && status.ok()) status = WriteFileAtomically(absl::StrCat(folder, "/", name), text);
+  }
   if (writes && status.ok() && files.size() > 1) {
     status = WriteFileAtomically(absl::StrCat(folder, "/", kSafetensorsIndex),
                                  SafetensorsIndexText(index, bytes));

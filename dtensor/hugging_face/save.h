@@ -5,6 +5,7 @@
 #define DTENSOR_HUGGING_FACE_SAVE_H_
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -16,7 +17,9 @@
 namespace DTENSOR_EXPORT dtensor {
 
 struct SaveHuggingFaceOptions {
-  std::string config;          // the text of config.json; empty: none is written
+  std::string config;  // the text of config.json; empty: none is written
+  // Texts of other files, by name, such as tokenizer.json.
+  std::map<std::string, std::string> others;
   std::optional<DType> dtype;  // of floats in the files; unset: each parameter's own
   // A file ends before the tensor that would make it larger; one tensor may. With more than one the
   // files are model-00001-of-00002.safetensors and so on, with an index.

@@ -42,8 +42,8 @@ absl::StatusOr<ModelFiles> ReadModelFiles(const std::string& folder) {
   DT_ASSIGN_OR_RETURN(files.config, ReadFile(config, kMaxTextBytes));
   DT_RETURN_IF_ERROR(OfFile(config, ModelTypeOf(files.config).status()));
   const std::string tokens = absl::StrCat(folder, "/tokenizer.json");
-  DT_ASSIGN_OR_RETURN(const std::string text, ReadFile(tokens, kMaxTextBytes));
-  absl::StatusOr<Tokenizer> tokenizer = Tokenizer::Parse(text);
+  DT_ASSIGN_OR_RETURN(files.tokens, ReadFile(tokens, kMaxTextBytes));
+  absl::StatusOr<Tokenizer> tokenizer = Tokenizer::Parse(files.tokens);
   if (!tokenizer.ok()) return OfFile(tokens, tokenizer.status());
   files.tokenizer = *std::move(tokenizer);
   const json parsed = json::parse(files.config, nullptr, /*allow_exceptions=*/false);
@@ -52,6 +52,8 @@ absl::StatusOr<ModelFiles> ReadModelFiles(const std::string& folder) {
     const std::vector<int64_t> positions = IdsAt(parsed, name);
     if (!positions.empty() && positions[0] > 0) files.positions = positions[0];
   }
+  const std::vector<int64_t> vocabulary = IdsAt(parsed, "vocab_size");
+  if (!vocabulary.empty()) files.vocabulary = vocabulary[0];
   return files;
 }
 

@@ -18,10 +18,11 @@ namespace dtensor::generate {
 
 // What needs no ranks. Errors: kNotFound, kInvalidArgument, naming the file.
 struct ModelFiles {
-  std::string folder, config;
+  std::string folder, config, tokens;  // tokens: the text of tokenizer.json
   Tokenizer tokenizer;
   std::vector<int64_t> ends;  // eos_token_id
   int64_t positions = 0;      // max_position_embeddings, n_positions; 0: it says none
+  int64_t vocabulary = 0;     // vocab_size; 0: it says none
 };
 absl::StatusOr<ModelFiles> ReadModelFiles(const std::string& folder);
 

@@ -1,80 +1,16 @@
 // Trains a byte-level LLaMA on text, on ranks that are threads, or processes that a launcher
 // started. See README.md beside this file.
-#include <pwd.h>
-#include <unistd.h>
-
-#include <cstdio>
-#include <cstdlib>
 #include <optional>
-#include <string>
-#include <utility>
 
 #include "CLI/CLI.hpp"
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "absl/strings/string_view.h"
-#include "dtensor/examples/llama/corpus.h"
-#include "dtensor/examples/llama/report.h"
-#include "dtensor/examples/llama/run.h"
-#include "dtensor/parallel_plans/presets.h"
-#include "dtensor/runtime/core/dtype.h"
-#include "dtensor/runtime/core/status.h"
+#include "dtensor/examples/training/program.h"
 #include "dtensor/tools/program/command_line.h"
-#include "dtensor/tools/program/output.h"
-#include "dtensor/tools/program/progress.h"
-#include "dtensor/tools/program/speaker.h"
 
-namespace dtensor::llama {
+namespace dtensor::training {
 namespace {
 
-struct Flags {
-  std::string mesh = "dp=2,tp=2", dtype = "f32", device = "cpu", text, report, dump;
-  TrainConfig config;
-  TrainOptions options;
-  double until = 0;
-  int64_t compare = 0;
-  CLI::Option* cp_pattern = nullptr;
-  bool progress = false;
-};
-
-// In the user's cache, where tools/setup puts it.
-std::string DefaultText() {
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  if (cache != nullptr && *cache != '\0') return absl::StrCat(cache, "/dtensor/kjv.txt");
-  const char* home = std::getenv("HOME");
-  if (home == nullptr || *home == '\0') {
-    const passwd* user = getpwuid(getuid());
-    home = user != nullptr ? user->pw_dir : "";
-  }
-  return absl::StrCat(home, "/.cache/dtensor/kjv.txt");
-}
-
-void Declare(CLI::App& app, Flags& flags) {
+void DeclareModel(CLI::App& app, ProgramFlags& flags) {
   TrainConfig& config = flags.config;
-  app.add_option("--mesh", flags.mesh, "sizes of axes; presets know dp, cp and tp")
-      ->capture_default_str();
-  app.add_option(
-      "--plan", config.plan,
-      "a file of a plan's lines (a path with a / or a .), or a preset: some of dp, zero1, "
-      "zero2, fsdp, hsdp, cp, tp, sp, none, joined by + (default: the mesh's axes, as "
-      "dp+tp+sp)");
-  app.add_option("--recompute", config.recompute,
-                 "modules that are computed again in backward, as 'model.layers.*'")
-      ->allow_extra_args(false);
-  app.add_flag("--recompute-keeps-collectives", config.recompute_keeps_collectives,
-               "they keep what they received, and do not communicate again");
-  app.add_flag("--keep-gathered", config.keep_gathered,
-               "keep activations that were gathered for backward, in place of each rank's part");
-  flags.cp_pattern =
-      app.add_option("--cp-pattern", config.cp_pattern,
-                     "what cp does; double_ring and ulysses+... on --mesh='a=2,b=2;cp=a*b'")
-          ->type_name(
-              "zigzag|ring|striped|double_ring|ulysses|ulysses+ring|ulysses+zigzag|"
-              "ulysses+striped")
-          ->capture_default_str();
   app.add_option("--dim", config.model.dim, "features of the residual stream")
       ->capture_default_str();
   app.add_option("--layers", config.model.layers, "decoder blocks")->capture_default_str();
@@ -82,208 +18,8 @@ void Declare(CLI::App& app, Flags& flags) {
   app.add_option("--kv-heads", config.model.kv_heads, "key and value heads")->capture_default_str();
   app.add_option("--hidden", config.model.hidden, "features of the MLP (0: 8/3 dim)")
       ->capture_default_str();
-  app.add_option("--batch", config.batch, "sequences a step, over all ranks")
-      ->capture_default_str();
-  app.add_option("--seq", config.sequence, "bytes a sequence")->capture_default_str();
-  app.add_option("--steps", config.steps, "training steps, at most")->capture_default_str();
-  app.add_option("--seed", config.seed, "of weights and batches")->capture_default_str();
-  app.add_option("--lr", config.lr, "learning rate after the warm-up")->capture_default_str();
-  app.add_option("--warmup", config.warmup, "steps of warm-up")->capture_default_str();
-  app.add_option(
-         "--bucket-bytes", config.bucket_bytes,
-         "gradients of so many bytes are reduced together while backward goes on; 0: all at "
-         "its end")
-      ->type_name("BYTES")
-      ->capture_default_str();
-  app.add_option("--dtype", flags.dtype, "of weights and activations")
-      ->type_name("f32|f64|bf16")
-      ->capture_default_str();
-  app.add_option("--device", flags.device,
-                 "what ranks compute on; GPUs are shared out among ranks that are threads")
-      ->type_name("cpu|cuda")
-      ->capture_default_str();
-  app.add_option("--text", flags.text, "the text (default: the one that tools/setup makes)");
-  app.add_option("--until", flags.until,
-                 "stop once the held-out loss is below this (looked at every 25 steps)");
-  app.add_option("--compare", flags.compare,
-                 "repeat this many steps on one rank, on the cpu, and print the difference");
-  app.add_option("--report", flags.report, "write a JSON report here");
-  app.add_option("--trace", flags.options.contexts.trace_file,
-                 "write what each rank did here, for Perfetto; a name in .txt: as tables");
   app.add_option("--dump", flags.dump,
                  "write weights, batches, losses and gradients here (safetensors)");
-  app.add_option("--save", flags.options.save, "write checkpoints into this folder")
-      ->type_name("FOLDER");
-  app.add_option("--save-every", flags.options.save_every, "steps, of which the last is saved")
-      ->capture_default_str();
-  app.add_option("--keep-last", flags.options.keep_last, "how many checkpoints stay; 0: all")
-      ->capture_default_str();
-  app.add_flag("--resume", flags.options.resume,
-               "go on from the latest checkpoint in the folder of --save, if there is one");
-  app.add_flag("--allow-uneven", config.allow_uneven, "let shards differ in size");
-  app.add_flag("--progress", flags.progress,
-               "say on stderr how long the rest will take, on a terminal or not");
-}
-
-// The same error, with the flag whose value caused it in front.
-absl::Status Of(absl::string_view flag, const absl::Status& status) {
-  return absl::Status(status.code(), absl::StrCat(flag, ": ", status.message()));
-}
-
-// Once: a file may be a pipe.
-absl::Status ReadPlan(Flags& flags) {
-  TrainConfig& config = flags.config;
-  if (config.plan.empty()) config.plan = DefaultPreset(config.mesh);
-  if (IsPlanFile(config.plan) && flags.cp_pattern->count() > 0) {
-    return InvalidArgument({"--cp-pattern: it is of presets, and --plan is the file '", config.plan,
-                            "'; say it in ContextParallel's lines there"});
-  }
-  if (IsPlanFile(config.plan)) config.cp_pattern.clear();
-  DT_ASSIGN_OR_RETURN(config.lines, MakePlan(config));
-  return absl::OkStatus();
-}
-
-absl::Status ReadConfig(Flags& flags) {
-  absl::StatusOr<DeviceMesh> mesh = DeviceMesh::Parse(flags.mesh);
-  if (!mesh.ok()) return Of("--mesh", mesh.status());
-  flags.config.mesh = *std::move(mesh);
-  const absl::StatusOr<DType> dtype = ParseDType(flags.dtype);
-  if (!dtype.ok()) return Of("--dtype", dtype.status());
-  flags.config.dtype = *dtype;
-  if (!IsFloat(*dtype)) {
-    return InvalidArgument({"--dtype: train in f32, f64 or bf16, not ", flags.dtype});
-  }
-  if (flags.cp_pattern->count() > 0 && !flags.config.mesh.Find("cp").ok()) {
-    return InvalidArgument({"--cp-pattern: ", flags.config.mesh.ToString(), " has no axis cp; add ",
-                            "one to --mesh, as in cp=2, or leave the flag out"});
-  }
-  DT_RETURN_IF_ERROR(flags.config.Validate());
-  return ReadPlan(flags);
-}
-
-absl::Status ReadRest(Flags& flags) {
-  if (flags.device != "cpu" && flags.device != "cuda") {
-    return InvalidArgument({"--device: take cpu or cuda, not ", flags.device});
-  }
-  if (flags.device == "cuda") flags.options.device = Device::Kind::kCuda;
-  if (!(flags.until >= 0)) return InvalidArgument({"--until: take a loss of 0 or more"});
-  if (flags.compare < 0) return InvalidArgument({"--compare: take 0 steps or more"});
-  if (flags.options.save_every < 1) {
-    return InvalidArgument({"--save-every: take 1 step or more"});
-  }
-  if (flags.options.keep_last < 0) return InvalidArgument({"--keep-last: take 0 or more"});
-  if (flags.options.resume && flags.options.save.empty()) {
-    return InvalidArgument({"--resume: name the folder, by --save"});
-  }
-  if (flags.options.resume && (flags.compare > 0 || !flags.dump.empty())) {
-    return InvalidArgument({"--resume: the first step, which --compare and --dump look at, may be ",
-                            "over; leave these out"});
-  }
-  if (flags.text.empty()) flags.text = DefaultText();
-  if (flags.until > 0) flags.options.stop_below = flags.until;
-  flags.options.keep_tensors = flags.compare > 0 || !flags.dump.empty();
-  return absl::OkStatus();
-}
-
-// Before the training: what comes after it must not fail for what can be seen now.
-absl::Status CheckOutputs(const Flags& flags) {
-  if (!flags.report.empty()) DT_RETURN_IF_ERROR(CheckOutputFile("--report", flags.report));
-  if (!flags.dump.empty()) DT_RETURN_IF_ERROR(CheckOutputFile("--dump", flags.dump));
-  const std::string& trace = flags.options.contexts.trace_file;
-  if (!trace.empty()) DT_RETURN_IF_ERROR(CheckOutputFile("--trace", trace));
-  if (flags.report.empty() || flags.report != flags.dump) return absl::OkStatus();
-  return InvalidArgument({"--dump: '", flags.dump, "' is --report's file; name another one"});
-}
-
-// On a terminal, or where it was asked for, how long it will take; else a line every ten steps.
-void ShowProgress(Progress& progress, int64_t step, int64_t steps, double loss) {
-  const std::string so_far = absl::StrFormat("loss %.4f", loss);
-  progress.Report(step + 1, so_far);
-  if (isatty(STDERR_FILENO) || (step != 0 && (step + 1) % 10 != 0)) return;
-  std::fprintf(stderr, "step %ld of %ld, %s\n", static_cast<long>(step + 1),
-               static_cast<long>(steps), so_far.c_str());
-}
-
-// The same model and batches on one rank, for as many steps as are compared.
-absl::StatusOr<Difference> CompareWithOneRank(const Flags& flags, const Corpus& corpus,
-                                              const RunResult& result) {
-  TrainConfig config = flags.config;
-  DT_ASSIGN_OR_RETURN(config.mesh, DeviceMesh::Parse("tp=1"));
-  config.lines = ParallelPlan();
-  config.recompute.clear();
-  config.steps = std::min<int64_t>(flags.compare, static_cast<int64_t>(result.losses.size()));
-  TrainOptions options;
-  options.keep_tensors = true;
-  options.eval_batches = 1;
-  options.as_launched = false;                // the world of processes is over
-  options.contexts.read_environment = false;  // the trace is that of the run
-  DT_ASSIGN_OR_RETURN(const RunResult reference, Train(config, corpus, options));
-  return Compare(result, reference);
-}
-
-// Whatever cannot be written, the rest still is: a run may have taken long. The first error.
-absl::Status WriteResults(const Flags& flags, const Corpus& corpus, const RunResult& result,
-                          const std::optional<Difference>& difference) {
-  absl::Status status = Print(Table(flags.config, result, difference));
-  if (!flags.report.empty()) {
-    status.Update(WriteReport(flags.report, flags.config, result, difference));
-  }
-  if (!flags.dump.empty()) status.Update(WriteDump(flags.dump, flags.config, corpus, result));
-  if (!result.diverged) return status;
-  status.Update(absl::InternalError(
-      absl::StrCat("training diverged: after ", result.losses.size(), " steps the loss is ",
-                   result.losses.empty() ? 0 : result.losses.back(), ", of held-out text ",
-                   result.heldout_loss, "; take a smaller --lr or a longer --warmup")));
-  return status;
-}
-
-// The text, or why this process cannot train. Rank 0 writes for all.
-absl::StatusOr<Corpus> Prepare(Flags& flags) {
-  DT_RETURN_IF_ERROR(ReadConfig(flags));
-  DT_RETURN_IF_ERROR(ReadRest(flags));
-  DT_ASSIGN_OR_RETURN(Corpus corpus, Corpus::Load(flags.text, flags.config.sequence));
-  if (IsSpeaker()) DT_RETURN_IF_ERROR(CheckOutputs(flags));
-  return corpus;
-}
-
-absl::StatusOr<RunResult> TrainAndShow(Flags& flags, const absl::StatusOr<Corpus>& corpus) {
-  const int64_t steps = flags.config.steps;
-  Progress progress("steps", steps, Progress::OnStderr(flags.progress));
-  flags.options.progress = [&](int64_t step, double loss) {
-    ShowProgress(progress, step, steps, loss);
-  };
-  absl::StatusOr<RunResult> result = Train(flags.config, corpus, flags.options);
-  flags.options.progress = nullptr;
-  return result;
-}
-
-absl::Status Run(Flags& flags) {
-  const absl::StatusOr<Corpus> corpus = Prepare(flags);
-  DT_ASSIGN_OR_RETURN(const RunResult result, TrainAndShow(flags, corpus));
-  if (!IsSpeaker()) return absl::OkStatus();
-  std::optional<Difference> difference;
-  if (flags.compare > 0 && !result.diverged) {
-    DT_ASSIGN_OR_RETURN(difference, CompareWithOneRank(flags, *corpus, result));
-  }
-  return WriteResults(flags, *corpus, result, difference);
-}
-
-int Fail(const CLI::App& app, const absl::Status& status, int code) {
-  // What plans and layouts refuse for their sizes.
-  const bool uneven = absl::StrContains(status.message(), "allow uneven shards");
-  PrintError(CommandName(app),
-             absl::StrCat(status.message(), uneven ? " (--mesh, --seq, --allow-uneven)" : ""));
-  return code;
-}
-
-// What is refused, all ranks know, and one says; a failure looks different to each of them.
-int RunProgram(const CLI::App& app, Flags& flags) {
-  const absl::Status status = Run(flags);
-  if (status.ok()) return 0;
-  const bool refused = status.code() == absl::StatusCode::kInvalidArgument ||
-                       status.code() == absl::StatusCode::kNotFound;
-  if (refused && !IsSpeaker()) return 2;
-  return Fail(app, status, refused ? 2 : 1);
 }
 
 }  // namespace
@@ -294,12 +30,13 @@ int Main(int argc, char** argv) {
       "Trains a byte-level LLaMA on text, on ranks that are threads, or, started by a launcher "
       "(dtrun, mpirun, torchrun, Slurm), processes.",
       "train");
-  Flags flags;
-  Declare(app, flags);
+  ProgramFlags flags;
+  DeclareFlags(app, flags);
+  DeclareModel(app, flags);
   if (const std::optional<int> status = ParseCommandLine(app, argc, argv)) return *status;
   return RunGuarded(app, [&] { return RunProgram(app, flags); });
 }
 
-}  // namespace dtensor::llama
+}  // namespace dtensor::training
 
-int main(int argc, char** argv) { return dtensor::llama::Main(argc, argv); }
+int main(int argc, char** argv) { return dtensor::training::Main(argc, argv); }

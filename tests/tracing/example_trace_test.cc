@@ -8,7 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "dtensor/examples/llama/trainer.h"
+#include "dtensor/examples/training/trainer.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/io/read_file.h"
 #include "dtensor/runtime/testing/status_matchers.h"
@@ -17,7 +17,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace dtensor::llama {
+namespace dtensor::training {
 namespace {
 
 constexpr int kSteps = 2;
@@ -183,4 +183,4 @@ INSTANTIATE_TEST_SUITE_P(Plans, ExampleTrace,
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace
-}  // namespace dtensor::llama
+}  // namespace dtensor::training

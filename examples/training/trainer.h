@@ -1,7 +1,8 @@
-// One rank's part of training a byte-level LLaMA. The same program runs on ranks, and on a meta
-// device to predict what it will communicate and hold.
-#ifndef DTENSOR_EXAMPLES_LLAMA_TRAINER_H_
-#define DTENSOR_EXAMPLES_LLAMA_TRAINER_H_
+// One rank's part of training a byte-level LLaMA, or of going on with a model of a Hugging Face
+// folder. The same program runs on ranks, and on a meta device to predict what it will communicate
+// and hold.
+#ifndef DTENSOR_EXAMPLES_TRAINING_TRAINER_H_
+#define DTENSOR_EXAMPLES_TRAINING_TRAINER_H_
 
 #include <cstdint>
 #include <memory>
@@ -16,12 +17,19 @@
 #include "dtensor/checkpoint/training_state.h"
 #include "dtensor/layout/device_mesh.h"
 #include "dtensor/nn/adamw.h"
+#include "dtensor/nn/module.h"
 #include "dtensor/nn/transformer.h"
 #include "dtensor/parallel_plans/presets.h"
 #include "dtensor/tensor/autograd.h"
 #include "dtensor/tensor/context.h"
 
-namespace dtensor::llama {
+namespace dtensor::training {
+
+// A model of Hugging Face's, with the weights that it has.
+struct PretrainedModel {
+  std::string config;  // the text of its config.json
+  std::string folder;  // with its weights
+};
 
 struct TrainConfig {
   DeviceMesh mesh;
@@ -34,7 +42,8 @@ struct TrainConfig {
   // ParallelPlanOptions. `recompute` are patterns of modules.
   bool keep_gathered = false, recompute_keeps_collectives = false;
   std::vector<std::string> recompute;
-  TransformerConfig model;
+  TransformerConfig model;                    // with random weights
+  std::optional<PretrainedModel> pretrained;  // in place of it
   DType dtype = DType::kF32;
   int64_t batch = 8, sequence = 256, steps = 300;
   double lr = 3e-3, clip = 1.0;
@@ -58,6 +67,11 @@ class Trainer {
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(Context& context,
                                                          const TrainConfig& config);
 
+  // Begins a new run: reads the weights of config.pretrained, where that is. To be called before
+  // the first step, unless Resume is, which reads the run's own. Collective; on meta it looks at
+  // names and shapes. Errors: of LoadHuggingFace.
+  absl::Status Begin();
+
   struct StepResult {
     DistributedTensor loss, grad_norm;  // replicated scalars; reading them waits for the step
   };
@@ -66,10 +80,10 @@ class Trainer {
   absl::StatusOr<StepResult> Step(absl::Span<const int32_t> tokens);
   // Forward and backward without a step: gradients stay in the parameters, reduced.
   absl::StatusOr<DistributedTensor> LossAndGradients(absl::Span<const int32_t> tokens);
-  // The mean loss (nats per byte) of a batch, not recorded. Collective.
+  // The mean loss (nats per token) of a batch, not recorded. Collective.
   absl::StatusOr<DistributedTensor> Loss(absl::Span<const int32_t> tokens);
 
-  Transformer& model() { return model_; }
+  Module& model() { return *model_; }
   int64_t step() const { return step_; }  // that comes next
 
   // Saves it by `saver`, with what the next step depends on. Collective.
@@ -80,22 +94,22 @@ class Trainer {
   absl::Status Resume(const std::string& folder);
 
  private:
-  Trainer(Context& context, const TrainConfig& config)
-      : context_(context), config_(config), model_(config.model) {}
+  Trainer(Context& context, const TrainConfig& config) : context_(context), config_(config) {}
   TensorOr Forward(absl::Span<const int32_t> tokens);
   TrainingState State();
 
   Context& context_;
   const TrainConfig config_;
-  Transformer model_;
+  std::unique_ptr<Module> model_;
   std::vector<DistributedTensor> parameters_;
   std::optional<AdamW> optimizer_;
   int64_t step_ = 0;
 };
 
-// The plan that `config` asks for. Errors: those of NamedPlan, with the flag in front.
+// The plan that `config` asks for. Errors: those of NamedPlan, with the flag in front, and of
+// ModelTypeOf.
 absl::StatusOr<ParallelPlan> MakePlan(const TrainConfig& config);
 
-}  // namespace dtensor::llama
+}  // namespace dtensor::training
 
-#endif  // DTENSOR_EXAMPLES_LLAMA_TRAINER_H_
+#endif  // DTENSOR_EXAMPLES_TRAINING_TRAINER_H_

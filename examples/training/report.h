@@ -1,16 +1,16 @@
 // What a run tells: a table for people, a JSON file for programs, and a dump that other frameworks
 // can check.
-#ifndef DTENSOR_EXAMPLES_LLAMA_REPORT_H_
-#define DTENSOR_EXAMPLES_LLAMA_REPORT_H_
+#ifndef DTENSOR_EXAMPLES_TRAINING_REPORT_H_
+#define DTENSOR_EXAMPLES_TRAINING_REPORT_H_
 
 #include <optional>
 #include <string>
 
 #include "absl/status/status.h"
-#include "dtensor/examples/llama/corpus.h"
-#include "dtensor/examples/llama/run.h"
+#include "dtensor/examples/training/corpus.h"
+#include "dtensor/examples/training/run.h"
 
-namespace dtensor::llama {
+namespace dtensor::training {
 
 // Loss at start and end, speed, collectives and bytes predicted and counted, memory.
 std::string Table(const TrainConfig& config, const RunResult& result,
@@ -26,6 +26,6 @@ absl::Status WriteReport(const std::string& path, const TrainConfig& config,
 absl::Status WriteDump(const std::string& path, const TrainConfig& config, const Corpus& corpus,
                        const RunResult& result);
 
-}  // namespace dtensor::llama
+}  // namespace dtensor::training
 
-#endif  // DTENSOR_EXAMPLES_LLAMA_REPORT_H_
+#endif  // DTENSOR_EXAMPLES_TRAINING_REPORT_H_

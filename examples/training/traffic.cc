@@ -1,4 +1,4 @@
-#include "dtensor/examples/llama/traffic.h"
+#include "dtensor/examples/training/traffic.h"
 
 #include <algorithm>
 #include <memory>
@@ -8,7 +8,7 @@
 #include "dtensor/tensor/gather_values.h"
 #include "nlohmann/json.hpp"
 
-namespace dtensor::llama {
+namespace dtensor::training {
 namespace {
 
 std::string Encode(const RankTraffic& traffic) {
@@ -51,6 +51,7 @@ absl::StatusOr<RankTraffic> PredictRank(const TrainConfig& config, int rank) {
   const std::vector<int32_t> tokens(config.batch * (config.sequence + 1), 0);
   DT_RETURN_IF_ERROR(Simulate(rank, config.mesh.size(), [&](Context& context) -> absl::Status {
     DT_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer, Trainer::Create(context, config));
+    DT_RETURN_IF_ERROR(trainer->Begin());  // refuses weights that do not fit
     context.device().ResetPeak();
     // The second step is like all later ones.
     DT_RETURN_IF_ERROR(trainer->Step(tokens).status());
@@ -70,4 +71,4 @@ absl::StatusOr<StepTraffic> GatherTraffic(Context& context, const RankTraffic& m
   return world;
 }
 
-}  // namespace dtensor::llama
+}  // namespace dtensor::training

@@ -1,4 +1,4 @@
-#include "dtensor/examples/llama/corpus.h"
+#include "dtensor/examples/training/corpus.h"
 
 #include <algorithm>
 #include <utility>
@@ -9,7 +9,7 @@
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/io/read_file.h"
 
-namespace dtensor::llama {
+namespace dtensor::training {
 namespace {
 
 // SplitMix64 (Steele, Lea, Flood 2014): a small generator with the same numbers everywhere.
@@ -22,7 +22,7 @@ uint64_t Next(uint64_t& state) {
 
 }  // namespace
 
-absl::StatusOr<Corpus> Corpus::Read(const std::string& path) {
+absl::StatusOr<Corpus> Corpus::Read(const std::string& path, const Encode& encode) {
   constexpr int64_t kMost = int64_t{1} << 30;
   absl::StatusOr<std::string> text = ReadFile(path, kMost);
   if (!text.ok()) {
@@ -35,25 +35,46 @@ absl::StatusOr<Corpus> Corpus::Read(const std::string& path) {
     return InvalidArgument({"--text: '", path, "' is empty; name a file with text"});
   }
   Corpus corpus;
-  corpus.text_ = *std::move(text);
   Digest digest;
-  digest.Add(corpus.text_);
+  if (encode == nullptr) {
+    corpus.text_ = *std::move(text);
+    digest.Add(corpus.text_);
+  } else {
+    corpus.is_encoded_ = true;
+    const std::vector<int64_t> ids = encode(*text);
+    corpus.tokens_.assign(ids.begin(), ids.end());
+    for (const int64_t id : ids) digest.Add(id);
+  }
   corpus.digest_ = digest.value();
   return corpus;
 }
 
-absl::StatusOr<Corpus> Corpus::Load(const std::string& path, int64_t sequence) {
-  DT_ASSIGN_OR_RETURN(Corpus corpus, Read(path));
+int64_t Corpus::size() const {
+  return static_cast<int64_t>(is_encoded_ ? tokens_.size() : text_.size());
+}
+
+int64_t Corpus::largest() const {
+  if (is_encoded_) return tokens_.empty() ? 0 : *std::max_element(tokens_.begin(), tokens_.end());
+  unsigned char largest = 0;
+  for (const char byte : text_) largest = std::max(largest, static_cast<unsigned char>(byte));
+  return largest;
+}
+
+absl::string_view Corpus::unit() const { return is_encoded_ ? "token" : "byte"; }
+
+absl::StatusOr<Corpus> Corpus::Load(const std::string& path, int64_t sequence,
+                                    const Encode& encode) {
+  DT_ASSIGN_OR_RETURN(Corpus corpus, Read(path, encode));
   corpus.sequence_ = sequence;
   corpus.held_out_from_ = corpus.size() / 20 * 19;
-  // A window is a sequence and the byte that follows it.
+  // A window is a sequence and the token that follows it.
   const int64_t longest =
       std::min(corpus.held_out_from_, corpus.size() - corpus.held_out_from_) - 1;
   if (sequence >= 1 && sequence <= longest) return corpus;
   return InvalidArgument(
-      {"--seq: windows of ", absl::StrCat(sequence), " + 1 bytes do not fit into both parts of '",
-       path, "', of which the last twentieth is held out (", absl::StrCat(corpus.size()),
-       " bytes in all); choose ",
+      {"--seq: windows of ", absl::StrCat(sequence), " + 1 ", corpus.unit(),
+       "s do not fit into both parts of '", path, "', of which the last twentieth is held out (",
+       absl::StrCat(corpus.size()), " ", corpus.unit(), "s in all); choose ",
        longest < 1 ? "" : absl::StrCat("a --seq from 1 to ", longest, ", or "), "a longer text"});
 }
 
@@ -80,10 +101,11 @@ std::vector<int32_t> Corpus::Windows(const std::vector<int64_t>& starts) const {
   std::vector<int32_t> tokens;
   tokens.reserve(starts.size() * (sequence_ + 1));
   for (const int64_t start : starts) {
-    for (int64_t i = 0; i <= sequence_; ++i)
-      tokens.push_back(static_cast<unsigned char>(text_[start + i]));
+    for (int64_t i = start; i <= start + sequence_; ++i) {
+      tokens.push_back(is_encoded_ ? tokens_[i] : static_cast<unsigned char>(text_[i]));
+    }
   }
   return tokens;
 }
 
-}  // namespace dtensor::llama
+}  // namespace dtensor::training

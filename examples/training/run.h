@@ -1,6 +1,6 @@
 // The job: predict, train on ranks that are threads or processes, compare with one rank.
-#ifndef DTENSOR_EXAMPLES_LLAMA_RUN_H_
-#define DTENSOR_EXAMPLES_LLAMA_RUN_H_
+#ifndef DTENSOR_EXAMPLES_TRAINING_RUN_H_
+#define DTENSOR_EXAMPLES_TRAINING_RUN_H_
 
 #include <cstdint>
 #include <functional>
@@ -9,13 +9,13 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "dtensor/examples/llama/corpus.h"
-#include "dtensor/examples/llama/traffic.h"
-#include "dtensor/examples/llama/trainer.h"
+#include "dtensor/examples/training/corpus.h"
+#include "dtensor/examples/training/traffic.h"
+#include "dtensor/examples/training/trainer.h"
 #include "dtensor/runtime/device/device.h"
 #include "dtensor/tensor/context.h"
 
-namespace dtensor::llama {
+namespace dtensor::training {
 
 // Parameter name, global values as f32.
 struct NamedTensor {
@@ -49,6 +49,9 @@ struct TrainOptions {
   Device::Kind device = Device::Kind::kCpu;  // or kCuda: threads alone, which share the GPUs
   ContextOptions contexts;                   // of each rank: traces (docs/tracing.md)
   std::function<void(int64_t step, double loss)> progress;  // on rank 0
+  // With the model that was trained, on every rank, unless it diverged. What it returns the run
+  // does.
+  std::function<absl::Status(Module& model)> finish;
 };
 
 // Trains config.steps steps on config.mesh.size() ranks: threads, or, where a launcher says that
@@ -69,6 +72,6 @@ struct Difference {
 };
 Difference Compare(const RunResult& run, const RunResult& reference);
 
-}  // namespace dtensor::llama
+}  // namespace dtensor::training
 
-#endif  // DTENSOR_EXAMPLES_LLAMA_RUN_H_
+#endif  // DTENSOR_EXAMPLES_TRAINING_RUN_H_

@@ -1,4 +1,4 @@
-#include "dtensor/examples/llama/run.h"
+#include "dtensor/examples/training/run.h"
 
 #include <unistd.h>
 
@@ -19,7 +19,7 @@
 #include "dtensor/tensor/join_world.h"
 #include "dtensor/tools/program/memory.h"
 
-namespace dtensor::llama {
+namespace dtensor::training {
 namespace {
 
 // Any floating tensor's global values. Collective.
@@ -52,8 +52,9 @@ class RankRun {
 
   absl::Status Run() {
     DT_ASSIGN_OR_RETURN(trainer_, Trainer::Create(context_, config_));
+    DT_ASSIGN_OR_RETURN(const bool resumed, Resume());
+    if (!resumed) DT_RETURN_IF_ERROR(trainer_->Begin());
     if (options_.keep_tensors) DT_RETURN_IF_ERROR(KeepTensors());
-    DT_RETURN_IF_ERROR(Resume());
     CheckpointSaver saver(context_, options_.save,
                           {.keep_last = options_.keep_last, .async = true});
     context_.device().ResetPeak();
@@ -71,9 +72,11 @@ class RankRun {
     FinishClock();
     DT_RETURN_IF_ERROR(GatherCounted());
     DT_ASSIGN_OR_RETURN(const double loss, HeldOutLoss());
+    diverged_ = diverged_ || !std::isfinite(loss);
+    if (options_.finish && !diverged_) DT_RETURN_IF_ERROR(options_.finish(trainer_->model()));
     if (context_.rank() != 0) return absl::OkStatus();
     result_.heldout_loss = loss;
-    result_.diverged = diverged_ || !std::isfinite(loss);
+    result_.diverged = diverged_;
     return absl::OkStatus();
   }
 
@@ -81,20 +84,20 @@ class RankRun {
   using Clock = std::chrono::steady_clock;
 
   // Where there is something to go on from. What could not be saved later is said now.
-  absl::Status Resume() {
-    if (options_.save.empty()) return absl::OkStatus();
+  absl::StatusOr<bool> Resume() {
+    if (options_.save.empty()) return false;
     absl::Status made;
     if (context_.rank() == 0) made = MakeFolders(FileSystem::OfThisMachine(), options_.save);
     DT_RETURN_IF_ERROR(AgreeOn(context_, made));
-    if (!options_.resume) return absl::OkStatus();
+    if (!options_.resume) return false;
     int32_t found = 0;  // by rank 0, for all
     if (context_.rank() == 0) found = FindCheckpoint(options_.save).ok() ? 1 : 0;
     DT_ASSIGN_OR_RETURN(const auto all, GatherValues(context_, found));
-    if (all[0] == 0) return absl::OkStatus();
+    if (all[0] == 0) return false;
     DT_RETURN_IF_ERROR(trainer_->Resume(options_.save));
     first_step_ = trainer_->step();
     if (context_.rank() == 0) result_.first_step = first_step_;
-    return absl::OkStatus();
+    return true;
   }
 
   absl::Status KeepTensors() {
@@ -304,4 +307,4 @@ Difference Compare(const RunResult& run, const RunResult& reference) {
   return out;
 }
 
-}  // namespace dtensor::llama
+}  // namespace dtensor::training

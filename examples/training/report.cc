@@ -1,4 +1,4 @@
-#include "dtensor/examples/llama/report.h"
+#include "dtensor/examples/training/report.h"
 
 #include <algorithm>
 #include <deque>
@@ -12,7 +12,7 @@
 #include "dtensor/runtime/io/safetensors.h"
 #include "nlohmann/json.hpp"
 
-namespace dtensor::llama {
+namespace dtensor::training {
 namespace {
 
 // Every (axes, kind) that was predicted or counted.
@@ -62,8 +62,9 @@ std::string Table(const TrainConfig& config, const RunResult& result,
   absl::StrAppendFormat(&out, "mesh %s, plan %s, %d steps\n", config.mesh.ToString(), config.plan,
                         result.losses.size());
   if (!result.losses.empty()) {
-    absl::StrAppendFormat(&out, "loss                 %.4f -> %.4f nats per byte, held-out %.4f\n",
-                          result.losses.front(), result.losses.back(), result.heldout_loss);
+    absl::StrAppendFormat(&out, "loss                 %.4f -> %.4f nats per %s, held-out %.4f\n",
+                          result.losses.front(), result.losses.back(),
+                          config.pretrained ? "token" : "byte", result.heldout_loss);
   }
   absl::StrAppendFormat(&out, "speed                %.0f tokens per second\n",
                         result.tokens_per_second);
@@ -168,4 +169,4 @@ absl::Status WriteDump(const std::string& path, const TrainConfig& config, const
                                             {"decayed", absl::StrJoin(decayed, ",")}}));
 }
 
-}  // namespace dtensor::llama
+}  // namespace dtensor::training

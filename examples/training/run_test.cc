@@ -1,6 +1,6 @@
 // Training on every mesh is training on one rank: losses, gradient norms, gradients; and the
 // prediction holds.
-#include "dtensor/examples/llama/run.h"
+#include "dtensor/examples/training/run.h"
 
 #include <cmath>
 #include <cstdio>
@@ -12,7 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace dtensor::llama {
+namespace dtensor::training {
 namespace {
 
 using ::testing::HasSubstr;
@@ -295,4 +295,4 @@ TEST(Corpus, BatchesDependOnSeedAndStepAlone) {
 }
 
 }  // namespace
-}  // namespace dtensor::llama
+}  // namespace dtensor::training

@@ -1,4 +1,4 @@
-#include "dtensor/examples/llama/trainer.h"
+#include "dtensor/examples/training/trainer.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,12 +7,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "dtensor/hugging_face/load.h"
 #include "dtensor/nn/clip.h"
+#include "dtensor/nn/model_config.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/tensor/autograd.h"
 
-namespace dtensor::llama {
+namespace dtensor::training {
 
 double TrainConfig::LearningRate(int64_t step) const {
   return warmup <= 0
@@ -68,35 +70,59 @@ absl::Status CheckMesh(const TrainConfig& config) {
 
 absl::Status TrainConfig::Validate() const {
   DT_RETURN_IF_ERROR(CheckRanges(*this));
-  DT_RETURN_IF_ERROR(model.Validate());
+  if (!pretrained) DT_RETURN_IF_ERROR(model.Validate());
   return CheckMesh(*this);
 }
 
 absl::StatusOr<ParallelPlan> MakePlan(const TrainConfig& config) {
   if (config.lines) return *config.lines;
   const std::string name = config.plan.empty() ? DefaultPreset(config.mesh) : config.plan;
-  const absl::StatusOr<ParallelPlan> plan =
-      NamedPlan(name, config.mesh, {config.cp_pattern, config.allow_uneven});
+  PresetOptions options = {config.cp_pattern, config.allow_uneven};
+  if (config.pretrained) {
+    DT_ASSIGN_OR_RETURN(options.model_type, ModelTypeOf(config.pretrained->config));
+  }
+  const absl::StatusOr<ParallelPlan> plan = NamedPlan(name, config.mesh, options);
   if (plan.ok()) return plan;
   return absl::Status(plan.status().code(), absl::StrCat("--plan: ", plan.status().message()));
 }
+
+namespace {
+
+absl::StatusOr<std::unique_ptr<Module>> MakeModel(const TrainConfig& config) {
+  std::unique_ptr<Module> model;
+  if (config.pretrained) {
+    DT_ASSIGN_OR_RETURN(model, ModelFromJson(config.pretrained->config));
+    model->SkipFirstValues();
+  } else {
+    model = std::make_unique<Transformer>(config.model);
+  }
+  model->SetDType(config.dtype);
+  return model;
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(Context& context,
                                                          const TrainConfig& config) {
   DT_RETURN_IF_ERROR(config.Validate());
   DT_ASSIGN_OR_RETURN(const ParallelPlan plan, MakePlan(config));
   std::unique_ptr<Trainer> trainer(new Trainer(context, config));
-  trainer->model_.SetDType(config.dtype);
+  DT_ASSIGN_OR_RETURN(trainer->model_, MakeModel(config));
   const ParallelPlanOptions options = {
       .seed = config.seed,
       .allow_uneven = config.allow_uneven,
       .keep_gathered = config.keep_gathered,
       .recompute = config.recompute,
       .recompute_keeps_collectives = config.recompute_keeps_collectives};
-  DT_RETURN_IF_ERROR(plan.Apply(trainer->model_, context, config.mesh, options));
-  trainer->parameters_ = trainer->model_.Parameters();
+  DT_RETURN_IF_ERROR(plan.Apply(*trainer->model_, context, config.mesh, options));
+  trainer->parameters_ = trainer->model_->Parameters();
   DT_ASSIGN_OR_RETURN(trainer->optimizer_, AdamW::Create(trainer->parameters_, config.adamw));
   return trainer;
+}
+
+absl::Status Trainer::Begin() {
+  if (!config_.pretrained) return absl::OkStatus();
+  return LoadHuggingFace(*model_, config_.pretrained->folder).status();
 }
 
 TensorOr Trainer::Forward(absl::Span<const int32_t> tokens) {
@@ -113,7 +139,7 @@ TensorOr Trainer::Forward(absl::Span<const int32_t> tokens) {
   }
   // Every rank has all tokens; what it does not need it drops, without communication.
   const Layout whole = Layout::Replicated(config_.mesh, 2);
-  const TensorOr logits = model_(Distribute<int32_t>(context_, whole, {batch, sequence}, ids));
+  const TensorOr logits = (*model_)(Distribute<int32_t>(context_, whole, {batch, sequence}, ids));
   return Mean(
       CrossEntropy(logits, Distribute<int32_t>(context_, whole, {batch, sequence}, targets)),
       {0, 1});
@@ -137,7 +163,7 @@ absl::StatusOr<Trainer::StepResult> Trainer::Step(absl::Span<const int32_t> toke
 }
 
 TrainingState Trainer::State() {
-  TrainingState state = {.model = &model_, .optimizer = &*optimizer_, .step = step_};
+  TrainingState state = {.model = model_.get(), .optimizer = &*optimizer_, .step = step_};
   state.position = step_ * config_.batch;  // in sequences
   state.entries = {{"seed", absl::StrCat(config_.seed)},
                    {"batch", absl::StrCat(config_.batch)},
@@ -173,4 +199,4 @@ absl::StatusOr<DistributedTensor> Trainer::Loss(absl::Span<const int32_t> tokens
   return loss.Redistribute(Layout::Replicated(config_.mesh, 0));
 }
 
-}  // namespace dtensor::llama
+}  // namespace dtensor::training

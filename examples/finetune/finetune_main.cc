@@ -1,0 +1,121 @@
+// Goes on training a model of a Hugging Face folder on text, on ranks that are threads, or
+// processes that a launcher started. See README.md beside this file.
+#include <optional>
+#include <string>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "dtensor/examples/generate/model.h"
+#include "dtensor/examples/training/program.h"
+#include "dtensor/hugging_face/save.h"
+#include "dtensor/parallel_plans/tensor_parallel.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/tools/program/command_line.h"
+
+namespace dtensor::finetune {
+namespace {
+
+using generate::ModelFiles;
+using training::Corpus;
+using training::ProgramFlags;
+using training::TrainConfig;
+using training::TrainingProgram;
+
+struct Flags {
+  ProgramFlags common;
+  std::string model = generate::DefaultModelFolder(), out;
+};
+
+// What fits a model that is trained already, and a machine of a few cores.
+void SetDefaults(ProgramFlags& flags) {
+  flags.mesh = "tp=1";
+  flags.config.batch = 4;
+  flags.config.sequence = 128;
+  flags.config.steps = 100;
+  flags.config.lr = 2e-5;
+  flags.config.warmup = 10;
+}
+
+void Declare(CLI::App& app, Flags& flags) {
+  app.add_option("--model", flags.model,
+                 "a Hugging Face folder: config.json, tokenizer.json, weights (default: the one "
+                 "that examples/generate/fetch_smollm2 makes)")
+      ->type_name("FOLDER");
+  app.add_option("--out", flags.out,
+                 "write the model that comes of it into this Hugging Face folder, as a whole")
+      ->type_name("FOLDER");
+}
+
+// --- What differs from training a LLaMA from nothing.
+
+// Where a key or value head has to rest on several ranks of tp, the mesh is one whose tp says so.
+absl::Status ReadModel(const ModelFiles& files, TrainConfig& config) {
+  config.pretrained = {files.config, files.folder};
+  TensorParallelOptions options;
+  options.allow_uneven = config.allow_uneven;
+  if (const auto planned = PlanTensorParallel(files.config, config.mesh, options); planned.ok()) {
+    config.mesh = planned->mesh;
+  }
+  if (files.positions == 0 || config.sequence <= files.positions) return absl::OkStatus();
+  return InvalidArgument({"--seq: ", absl::StrCat(config.sequence), " tokens, and the model of '",
+                          files.folder, "' has positions for ", absl::StrCat(files.positions)});
+}
+
+absl::StatusOr<Corpus> LoadText(const ModelFiles& files, const std::string& path,
+                                const TrainConfig& config) {
+  DT_ASSIGN_OR_RETURN(Corpus corpus, Corpus::Load(path, config.sequence, [&](auto text) {
+                        return files.tokenizer.Encode(text);
+                      }));
+  if (corpus.largest() < files.vocabulary) return corpus;
+  return InvalidArgument({"--model: '", files.folder, "/tokenizer.json' makes token ",
+                          absl::StrCat(corpus.largest()), " of the text, and config.json has a ",
+                          "vocab_size of ", absl::StrCat(files.vocabulary),
+                          "; take the tokenizer of this model"});
+}
+
+// Every rank has read the folder, or knows why it has not: then it says so where ranks agree.
+int RunProgram(const CLI::App& app, Flags& flags) {
+  absl::StatusOr<ModelFiles> files = generate::ReadModelFiles(flags.model);
+  if (!files.ok()) {
+    files =
+        absl::Status(files.status().code(), absl::StrCat("--model: ", files.status().message()));
+  }
+  TrainingProgram program;
+  program.read_model = [&](TrainConfig& config) {
+    return files.ok() ? ReadModel(*files, config) : files.status();
+  };
+  program.load_text = [&](const std::string& path, const TrainConfig& config) {
+    return LoadText(*files, path, config);
+  };
+  if (!flags.out.empty()) {
+    flags.common.options.finish = [&](Module& model) {
+      SaveHuggingFaceOptions options;
+      options.config = files->config;
+      options.others["tokenizer.json"] = files->tokens;
+      return SaveHuggingFace(model, flags.out, options);
+    };
+  }
+  return training::RunProgram(app, flags.common, program);
+}
+
+}  // namespace
+
+// 0: done; 1: the run failed; 2: bad flags or input.
+int Main(int argc, char** argv) {
+  CLI::App app(
+      "Goes on training a model of a Hugging Face folder on text, on ranks that are threads, or, "
+      "started by a launcher (dtrun, mpirun, torchrun, Slurm), processes.",
+      "finetune");
+  Flags flags;
+  SetDefaults(flags.common);
+  Declare(app, flags);
+  training::DeclareFlags(app, flags.common);
+  if (const std::optional<int> status = ParseCommandLine(app, argc, argv)) return *status;
+  return RunGuarded(app, [&] { return RunProgram(app, flags); });
+}
+
+}  // namespace dtensor::finetune
+
+int main(int argc, char** argv) { return dtensor::finetune::Main(argc, argv); }
