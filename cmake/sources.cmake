@@ -207,6 +207,7 @@ set(DTENSOR_DTENSOR_SOURCES
   runtime/interop/adopt.cc
   runtime/interop/dlpack.cc
   runtime/io/atomic_file.cc
+  runtime/io/atomic_folder.cc
   runtime/io/crc32c.cc
   runtime/io/file_system.cc
   runtime/io/read_file.cc
@@ -215,6 +216,7 @@ set(DTENSOR_DTENSOR_SOURCES
   runtime/io/safetensors_format.cc
   runtime/io/safetensors_header.cc
   runtime/io/safetensors_reader.cc
+  runtime/io/temporary_name.cc
   runtime/kernels/arguments/box_loop.cc
   runtime/kernels/attention.cc
   runtime/kernels/box.cc
@@ -362,6 +364,7 @@ set(DTENSOR_DTENSOR_HEADERS
   runtime/interop/dlpack.h
   runtime/interop/dlpack_abi.h
   runtime/io/atomic_file.h
+  runtime/io/atomic_folder.h
   runtime/io/crc32c.h
   runtime/io/file_system.h
   runtime/io/read_file.h
@@ -369,6 +372,7 @@ set(DTENSOR_DTENSOR_HEADERS
   runtime/io/safetensors_folder.h
   runtime/io/safetensors_header.h
   runtime/io/safetensors_reader.h
+  runtime/io/temporary_name.h
   runtime/kernels/arguments/box_loop.h
   runtime/kernels/arguments/box_move.h
   runtime/kernels/arguments/elementwise_op.h

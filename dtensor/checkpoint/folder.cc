@@ -1,57 +1,22 @@
 #include "dtensor/checkpoint/folder.h"
 
-#include <signal.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <atomic>
-#include <cerrno>
-#include <chrono>
-#include <fstream>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "dtensor/runtime/core/status.h"
-#include "dtensor/runtime/io/crc32c.h"
+#include "dtensor/runtime/io/temporary_name.h"
 
 namespace dtensor {
 namespace {
 
 constexpr absl::string_view kStep = "step-";
-constexpr absl::string_view kTemporary = ".tmp";
 
 std::string InFolder(absl::string_view folder, absl::string_view name) {
   return absl::StrCat(folder, "/", name);
-}
-
-// Where numbers of processes mean the same: one boot of one machine, and in it one namespace.
-std::string Machine() {
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  struct stat processes = {};
-  const bool known = stat("/proc/self/ns/pid", &processes) == 0;
-  const std::string text = absl::StrCat(boot, ".", known ? processes.st_ino : 0);
-  return absl::StrFormat("%08x", Crc32c(0, text.data(), text.size()));
-}
-
-bool IsGone(pid_t process) { return kill(process, 0) != 0 && errno == ESRCH; }
-
-// Of ".step-00000012.MACHINE.PID.NUMBER.tmp"; none for other names.
-std::optional<pid_t> AbandonedBy(absl::string_view name) {
-  if (!absl::StartsWith(name, absl::StrCat(".", kStep)) || !absl::EndsWith(name, kTemporary)) {
-    return std::nullopt;
-  }
-  const std::vector<absl::string_view> parts = absl::StrSplit(name, '.');
-  pid_t process = 0;
-  const bool ours = parts.size() == 6 && parts[2] == Machine() &&
-                    absl::SimpleAtoi(parts[3], &process) && process > 0;
-  if (!ours || !IsGone(process)) return std::nullopt;
-  return process;
 }
 
 }  // namespace
@@ -92,19 +57,16 @@ absl::StatusOr<std::string> FindCheckpoint(const std::string& path, FileSystem& 
 }
 
 std::string internal::TemporaryCheckpointName(int64_t step) {
-  static std::atomic<uint32_t> count = 0;
-  // Not by the clock alone: two worlds of one process may begin at once.
-  const auto now = std::chrono::steady_clock::now().time_since_epoch().count();
-  const uint64_t number = static_cast<uint64_t>(now) << 8 ^ ++count;
-  return absl::StrCat(".", CheckpointName(step), ".", Machine(), ".", getpid(), ".", number,
-                      kTemporary);
+  return TemporaryName(CheckpointName(step));
 }
 
 void internal::RemoveAbandoned(FileSystem& files, const std::string& folder) {
   const absl::StatusOr<std::vector<std::string>> names = files.List(folder);
   if (!names.ok()) return;
   for (const std::string& name : *names) {
-    if (AbandonedBy(name)) RemoveFolder(files, InFolder(folder, name)).IgnoreError();
+    const std::optional<std::string> of = AbandonedName(name);
+    if (of && absl::StartsWith(*of, kStep))
+      RemoveFolder(files, InFolder(folder, name)).IgnoreError();
   }
 }
 

@@ -1,21 +1,23 @@
 #include "dtensor/hugging_face/save.h"
 
 #include <cstddef>
-#include <filesystem>
 #include <map>
-#include <system_error>
+#include <memory>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "dtensor/nn/state_dict.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/runtime/core/status.h"
-#include "dtensor/runtime/io/atomic_file.h"
+#include "dtensor/runtime/io/atomic_folder.h"
 #include "dtensor/runtime/io/safetensors.h"
 #include "dtensor/runtime/io/safetensors_folder.h"
+#include "dtensor/runtime/io/safetensors_format.h"
 #include "dtensor/runtime/kernels/copy.h"
 #include "dtensor/tensor/gather_values.h"
 
@@ -23,6 +25,7 @@ namespace dtensor {
 namespace {
 
 constexpr absl::string_view kWho = "SaveHuggingFace: ";
+constexpr absl::string_view kConfigFile = "config.json";
 
 // One parameter's path, and what becomes of it.
 struct SavedParameter {
@@ -79,6 +82,16 @@ std::string FileName(size_t number, size_t files) {
   return absl::StrFormat("model-%05d-of-%05d.safetensors", number + 1, files);
 }
 
+// What would be read in place of what is saved, or belongs to what was there before.
+bool IsOfModel(absl::string_view name) {
+  if (name == kSafetensorsFile || name == kSafetensorsIndex) return true;
+  size_t number = 0, files = 0;
+  const std::vector<absl::string_view> words = absl::StrSplit(name, absl::ByAnyChar("-."));
+  return words.size() == 5 && absl::SimpleAtoi(words[1], &number) &&
+         absl::SimpleAtoi(words[3], &files) && number > 0 && files > 1 &&
+         name == FileName(number - 1, files);
+}
+
 // The elements of `tensor`, all of them, on rank `to` alone; nothing on others.
 absl::StatusOr<std::vector<std::byte>> BytesOn(int to, DistributedTensor tensor, DType dtype) {
   Context& context = tensor.context();
@@ -101,48 +114,94 @@ absl::StatusOr<std::vector<std::byte>> BytesOn(int to, DistributedTensor tensor,
   return bytes;
 }
 
-// One file, on rank `to`; the others bring it what they hold. What goes wrong with the file is told
-// when all have done so.
-absl::Status WriteFile(Context& context, int to, const std::string& path, const File& items) {
-  absl::Status wrong;
-  std::optional<SafetensorsWriter> file;
-  if (context.rank() == to) {
+// What one rank writes, while the others bring it what they hold; they have no folder. What goes
+// wrong with a file is told when all have brought theirs.
+class Writer {
+ public:
+  Writer(Context& context, int to, FileSystem& files)
+      : context_(context), files_(files), to_(to), writes_(context.rank() == to) {}
+
+  // Collective, as all of these.
+  absl::Status Begin(const std::string& folder) {
+    absl::Status status;
+    if (writes_) {
+      absl::StatusOr<AtomicFolder> made = AtomicFolder::Create(files_, folder);
+      status = made.status();
+      if (made.ok()) folder_.emplace(*std::move(made));
+    }
+    return Agree(status);
+  }
+
+  absl::Status WriteTensors(const std::string& name, const File& items) {
+    absl::Status wrong;
+    std::unique_ptr<OutputFile> file;
+    if (writes_) wrong = Create(name, items, file);
+    for (const SavedParameter& item : items) {
+      DT_ASSIGN_OR_RETURN(const StateDict parts,
+                          PartsOf(item.path, *item.parameter, item.parameter->tensor.Detach()));
+      for (const SafetensorsEntry& entry : item.entries) {
+        DT_ASSIGN_OR_RETURN(const std::vector<std::byte> bytes,
+                            BytesOn(to_, parts.at(entry.name), entry.dtype));
+        if (file && wrong.ok()) {
+          wrong = OfTensor(entry.name, file->Append(bytes.data(), bytes.size()));
+        }
+      }
+    }
+    if (file && wrong.ok()) wrong = file->Sync();
+    return Agree(wrong);
+  }
+
+  absl::Status Finish(const std::map<std::string, std::string>& texts) {
+    absl::Status status;
+    for (const auto& [name, text] : texts) {
+      if (writes_ && status.ok()) status = WriteText(files_, PathOf(name), text);
+    }
+    if (writes_ && status.ok()) status = folder_->Commit(IsOfModel);
+    return Agree(status);
+  }
+
+ private:
+  absl::Status Agree(const absl::Status& mine) {
+    if (mine.ok()) return AgreeOn(context_, mine);
+    return AgreeOn(context_, absl::Status(mine.code(), absl::StrCat(kWho, mine.message())));
+  }
+  std::string PathOf(absl::string_view name) const {
+    return absl::StrCat(folder_->path(), "/", name);
+  }
+  static absl::Status OfTensor(const std::string& name, const absl::Status& status) {
+    return status.ok() ? status : OfSafetensor(name, status);
+  }
+
+  absl::Status Create(const std::string& name, const File& items,
+                      std::unique_ptr<OutputFile>& file) {
     std::vector<SafetensorsEntry> entries;
     for (const SavedParameter& item : items) {
       entries.insert(entries.end(), item.entries.begin(), item.entries.end());
     }
-    auto made = SafetensorsWriter::Create(path, entries, {{"format", "pt"}});
-    wrong = made.status();
-    if (made.ok()) file.emplace(*std::move(made));
+    DT_ASSIGN_OR_RETURN(const std::string begin, SafetensorsBegin(entries, {{"format", "pt"}}));
+    DT_ASSIGN_OR_RETURN(file, files_.CreateFile(PathOf(name)));
+    return file->Append(begin.data(), begin.size());
   }
-  for (const SavedParameter& item : items) {
-    DT_ASSIGN_OR_RETURN(const StateDict parts,
-                        PartsOf(item.path, *item.parameter, item.parameter->tensor.Detach()));
-    for (const SafetensorsEntry& entry : item.entries) {
-      DT_ASSIGN_OR_RETURN(const std::vector<std::byte> bytes,
-                          BytesOn(to, parts.at(entry.name), entry.dtype));
-      if (file && wrong.ok()) wrong = file->Append(bytes.data(), bytes.size());
-    }
+
+  Context& context_;
+  FileSystem& files_;
+  const int to_;
+  const bool writes_;
+  std::optional<AtomicFolder> folder_;
+};
+
+// The files that are no tensors. Errors: what save.h says of `others`.
+absl::StatusOr<std::map<std::string, std::string>> TextsOf(const SaveHuggingFaceOptions& options) {
+  std::map<std::string, std::string> texts = options.others;
+  for (const auto& [name, text] : options.others) {
+    const bool is_name = !name.empty() && name != "." && name != ".." &&
+                         name.find_first_of(std::string("/\0", 2)) == name.npos;
+    if (is_name && !IsOfModel(name) && name != kConfigFile) continue;
+    return InvalidArgument(
+        {kWho, "others: '", name, "' is no name of a file beside those that ", "are written"});
   }
-  if (file && wrong.ok()) wrong = file->Commit();
-  return AgreeOn(context, wrong);
-}
-
-absl::Status MakeFolder(const std::string& folder) {
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (!error) return absl::OkStatus();
-  return absl::UnavailableError(
-      absl::StrCat(kWho, "cannot make '", folder, "': ", error.message()));
-}
-
-absl::Status Remove(const std::string& path) {
-  std::error_code error;
-  std::filesystem::remove(path, error);
-  if (!error) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat(kWho, "cannot remove '", path,
-                                             "', which would be read ",
-                                             "in place of what was saved: ", error.message()));
+  if (!options.config.empty()) texts[std::string(kConfigFile)] = options.config;
+  return texts;
 }
 
 }  // namespace
@@ -150,38 +209,28 @@ absl::Status Remove(const std::string& path) {
 absl::Status SaveHuggingFace(Module& model, const std::string& folder,
                              const SaveHuggingFaceOptions& options) {
   DT_ASSIGN_OR_RETURN(std::vector<SavedParameter> items, ItemsOf(model, options));
+  DT_ASSIGN_OR_RETURN(auto texts, TextsOf(options));
   const DistributedTensor& first = items[0].parameter->tensor;
   Context& context = first.context();
   if (context.device().is_meta()) {
     return absl::FailedPreconditionError(absl::StrCat(kWho, "there are no values on meta"));
   }
-  const int to = first.mesh().RankOf(0);
-  const bool writes = context.rank() == to;
-  DT_RETURN_IF_ERROR(AgreeOn(context, writes ? MakeFolder(folder) : absl::OkStatus()));
+  Writer writer(context, first.mesh().RankOf(0),
+                options.files != nullptr ? *options.files : FileSystem::OfThisMachine());
+  DT_RETURN_IF_ERROR(writer.Begin(folder));
   const std::vector<File> files = InFiles(std::move(items), options.max_file_bytes);
   std::map<std::string, std::string> index;
   int64_t bytes = 0;
   for (size_t i = 0; i < files.size(); ++i) {
     const std::string name = FileName(i, files.size());
-    DT_RETURN_IF_ERROR(WriteFile(context, to, absl::StrCat(folder, "/", name), files[i]));
+    DT_RETURN_IF_ERROR(writer.WriteTensors(name, files[i]));
     for (const SavedParameter& item : files[i]) {
       bytes += item.bytes;
       for (const SafetensorsEntry& entry : item.entries) index[entry.name] = name;
     }
   }
-  absl::Status status;
-  if (writes && !options.config.empty()) {
-    status = WriteFileAtomically(absl::StrCat(folder, "/config.json"), options.config);
-  }
-  for (const auto& [name, text] : options.others) {
-    if (writes && status.ok()) status = WriteFileAtomically(absl::StrCat(folder, "/", name), text);
-  }
-  if (writes && status.ok() && files.size() > 1) {
-    status = WriteFileAtomically(absl::StrCat(folder, "/", kSafetensorsIndex),
-                                 SafetensorsIndexText(index, bytes));
-    if (status.ok()) status = Remove(absl::StrCat(folder, "/", kSafetensorsFile));
-  }
-  return AgreeOn(context, status);
+  if (files.size() > 1) texts[std::string(kSafetensorsIndex)] = SafetensorsIndexText(index, bytes);
+  return writer.Finish(texts);
 }
 
 }  // namespace dtensor

@@ -13,6 +13,7 @@
 #include "dtensor/nn/module.h"
 #include "dtensor/runtime/core/dtype.h"
 #include "dtensor/runtime/core/export.h"
+#include "dtensor/runtime/io/file_system.h"
 
 namespace DTENSOR_EXPORT dtensor {
 
@@ -24,17 +25,25 @@ struct SaveHuggingFaceOptions {
   // A file ends before the tensor that would make it larger; one tensor may. With more than one the
   // files are model-00001-of-00002.safetensors and so on, with an index.
   int64_t max_file_bytes = int64_t{5} << 30;
+  FileSystem* files = nullptr;  // null: the machine's; else it outlives the call
 };
 
 // Every parameter and buffer by the names of checkpoints (state_dict.h), what has several paths by
 // its first alone, as Hugging Face does. One tensor after the other is brought to the first rank of
-// the model's mesh, which writes it and forgets it: no rank has more than one whole tensor. The
-// folder is made where it is missing; files appear whole, the index last; then a model.safetensors
-// of before, which would be read in place of several, is removed. Files of other names stay.
+// the model's mesh, which writes it and forgets it: no rank has more than one whole tensor.
 //
-// Collective. Errors, the same on all ranks: kInvalidArgument for options that mean nothing;
-// kFailedPrecondition for a parameter without memory, and on meta; kUnavailable, naming the file,
-// where it cannot be written. Failures.
+// The folder appears, or is replaced, as a whole (runtime/io/atomic_folder.h): whenever the
+// process or the machine goes down there is the model of before, or the new one with all its files.
+// So the new one is written beside it, and for a while the disk has both. Files of another model of
+// before (model.safetensors, model-00001-of-00002.safetensors, their index) go; files of other
+// names stay.
+//
+// Collective. Errors, the same on all ranks: kInvalidArgument for options that mean nothing, for
+// `others` that are no names of files, or are written anyhow, and for the folder in which the
+// process runs; kFailedPrecondition for a parameter without memory, and on meta; kUnavailable,
+// naming the file, where it cannot be written, and for a folder with something in it on a file
+// system that cannot exchange two (NFS): save into a new one there. Failures. The folder then has
+// what it had.
 absl::Status SaveHuggingFace(Module& model, const std::string& folder,
                              const SaveHuggingFaceOptions& options);
 

@@ -9,6 +9,8 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -149,15 +151,34 @@ class RealFileSystem final : public FileSystem {
   absl::Status Remove(const std::string& path) override {
     return std::remove(path.c_str()) == 0 ? absl::OkStatus() : Failed("remove", path);
   }
+  absl::Status Exchange(const std::string& a, const std::string& b) override {
+    if (renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) {
+      return absl::OkStatus();
+    }
+    return Failed(absl::StrCat("exchange '", a, "' and"), b);
+  }
+  absl::Status Link(const std::string& from, const std::string& to) override {
+    if (link(from.c_str(), to.c_str()) == 0) return absl::OkStatus();
+    return Failed(absl::StrCat("give '", from, "' the name"), to);
+  }
+  absl::Status CopyPermissions(const std::string& from, const std::string& to) override {
+    struct stat status = {};
+    if (stat(from.c_str(), &status) != 0) return Failed("read the permissions of", from);
+    // The owner first: changing it may clear bits of the mode.
+    if (chown(to.c_str(), status.st_uid, status.st_gid) != 0) {
+      (void)!chown(to.c_str(), -1, status.st_gid);  // as far as it is allowed
+    }
+    if (chmod(to.c_str(), status.st_mode & 07777) == 0) return absl::OkStatus();
+    return Failed("set the permissions of", to);
+  }
+  absl::StatusOr<std::string> Resolve(const std::string& path) override {
+    std::error_code error;
+    std::string place = std::filesystem::weakly_canonical(path, error).native();
+    if (error) return Failed("find", path, error.value());
+    while (place.size() > 1 && place.back() == '/') place.pop_back();
+    return place;
+  }
 };
-
-// "" and "." and "/" lie in nothing that could be missing.
-std::string ParentOf(absl::string_view path) {
-  while (path.size() > 1 && path.back() == '/') path.remove_suffix(1);
-  const size_t slash = path.rfind('/');
-  if (slash == path.npos) return ".";
-  return std::string(slash == 0 ? "/" : path.substr(0, slash));
-}
 
 }  // namespace
 
@@ -183,9 +204,16 @@ absl::Status WriteText(FileSystem& files, const std::string& path, const std::st
   return file->Sync();
 }
 
+std::string ParentFolder(absl::string_view path) {
+  while (path.size() > 1 && path.back() == '/') path.remove_suffix(1);
+  const size_t slash = path.rfind('/');
+  if (slash == path.npos) return ".";
+  return std::string(slash == 0 ? "/" : path.substr(0, slash));
+}
+
 absl::Status MakeFolders(FileSystem& files, const std::string& path) {
   if (files.List(path).ok()) return absl::OkStatus();
-  const std::string parent = ParentOf(path);
+  const std::string parent = ParentFolder(path);
   absl::Status made = files.MakeFolder(path);
   if (absl::IsNotFound(made) && parent != path) {
     DT_RETURN_IF_ERROR(MakeFolders(files, parent));
@@ -202,7 +230,9 @@ absl::Status RemoveFolder(FileSystem& files, const std::string& path) {
   if (absl::IsNotFound(names.status())) return absl::OkStatus();
   DT_RETURN_IF_ERROR(names.status());
   for (const std::string& name : *names) {
-    const absl::Status removed = files.Remove(absl::StrCat(path, "/", name));
+    const std::string in_it = absl::StrCat(path, "/", name);
+    absl::Status removed = files.Remove(in_it);
+    if (absl::IsAlreadyExists(removed)) removed = RemoveFolder(files, in_it);
     if (!removed.ok() && !absl::IsNotFound(removed)) return removed;
   }
   const absl::Status removed = files.Remove(path);

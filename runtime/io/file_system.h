@@ -16,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "dtensor/runtime/core/export.h"
 
 namespace DTENSOR_EXPORT dtensor {
@@ -56,8 +57,19 @@ class FileSystem {
   // folder without anything. kNotFound: there is no `from`; kAlreadyExists: `to` is a folder with
   // something in it.
   virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;
-  // A file, or an empty folder. kNotFound.
+  // A file, or an empty folder. kNotFound; kAlreadyExists: a folder with something in it.
   virtual absl::Status Remove(const std::string& path) = 0;
+  // Two files or folders take each other's names, at once: whoever looks sees both or neither done.
+  // kNotFound: there is no `a`, or no `b`. Not every file system of the machine can (NFS cannot).
+  virtual absl::Status Exchange(const std::string& a, const std::string& b) = 0;
+  // Another name, `to`, for a file, or for a symbolic link. kNotFound; kAlreadyExists: there is
+  // something called `to`.
+  virtual absl::Status Link(const std::string& from, const std::string& to) = 0;
+  // `to` gets the permissions of `from`, and its owner and group where the process may set them.
+  // kNotFound.
+  virtual absl::Status CopyPermissions(const std::string& from, const std::string& to) = 0;
+  // Where the path leads, without symbolic links; what is not there is as it is written.
+  virtual absl::StatusOr<std::string> Resolve(const std::string& path) = 0;
 
   static FileSystem& OfThisMachine();
 };
@@ -67,10 +79,13 @@ class FileSystem {
 absl::StatusOr<std::string> ReadText(FileSystem& files, const std::string& path, int64_t most);
 // A new file with this text, synced. Errors: of FileSystem.
 absl::Status WriteText(FileSystem& files, const std::string& path, const std::string& text);
+// What a path lies in: "." of "a", "/" of "/a"; of ".", "/" and "" these themselves.
+std::string ParentFolder(absl::string_view path);
 // The folder and those that it lies in, as far as they are missing, each synced. Errors: of
 // FileSystem.
 absl::Status MakeFolders(FileSystem& files, const std::string& path);
-// A folder with the files in it. What is gone is no error. Errors: of FileSystem.
+// A folder with all that is in it; a symbolic link is removed, and not what it leads to. What is
+// gone is no error. Errors: of FileSystem.
 absl::Status RemoveFolder(FileSystem& files, const std::string& path);
 
 }  // namespace dtensor

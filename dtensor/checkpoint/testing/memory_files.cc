@@ -104,24 +104,48 @@ absl::Status MemoryFiles::Apply(const FileCall& call) {
       folder->names[name] = std::move(node);
       return absl::OkStatus();
     }
-    case FileCall::Kind::kRename: {
-      std::string to_name;
-      const NodePtr to = FolderOf(call.to, to_name);
-      if (folder == nullptr || !folder->names.contains(name) || to == nullptr) return not_found;
-      const auto there = to->names.find(to_name);
-      if (there != to->names.end() && there->second->is_folder && !there->second->names.empty()) {
-        return absl::AlreadyExistsError(call.to);
-      }
-      to->names[to_name] = folder->names[name];
-      folder->names.erase(name);
-      return absl::OkStatus();
-    }
+    case FileCall::Kind::kRename:
+    case FileCall::Kind::kExchange:
+    case FileCall::Kind::kLink:
+    case FileCall::Kind::kCopyPermissions:
+      return ApplyToTwo(call);
     default: {
       if (folder == nullptr || !folder->names.contains(name)) return not_found;
       if (!folder->names[name]->names.empty()) return absl::AlreadyExistsError(call.path);
       folder->names.erase(name);
       return absl::OkStatus();
     }
+  }
+}
+
+absl::Status MemoryFiles::ApplyToTwo(const FileCall& call) {
+  std::string name, to_name;
+  const NodePtr folder = FolderOf(call.path, name), to = FolderOf(call.to, to_name);
+  const bool is_there = folder != nullptr && folder->names.contains(name);
+  if (!is_there || to == nullptr) {
+    return absl::NotFoundError(absl::StrCat("there is no '", call.path, "'"));
+  }
+  const auto there = to->names.find(to_name);
+  const bool is_taken = there != to->names.end();
+  switch (call.kind) {
+    case FileCall::Kind::kExchange:
+      if (!is_taken) return absl::NotFoundError(absl::StrCat("there is no '", call.to, "'"));
+      std::swap(folder->names[name], there->second);
+      return absl::OkStatus();
+    case FileCall::Kind::kLink:
+      if (is_taken) return absl::AlreadyExistsError(call.to);
+      if (folder->names[name]->is_folder) return absl::UnavailableError("it is a folder");
+      to->names[to_name] = folder->names[name];
+      return absl::OkStatus();
+    case FileCall::Kind::kCopyPermissions:
+      return absl::OkStatus();
+    default:
+      if (is_taken && there->second->is_folder && !there->second->names.empty()) {
+        return absl::AlreadyExistsError(call.to);
+      }
+      to->names[to_name] = folder->names[name];
+      folder->names.erase(name);
+      return absl::OkStatus();
   }
 }
 
@@ -168,6 +192,21 @@ absl::Status MemoryFiles::Rename(const std::string& from, const std::string& to)
 absl::Status MemoryFiles::Remove(const std::string& path) {
   const std::lock_guard lock(mutex_);
   return Do({FileCall::Kind::kRemove, path, "", 0, ""});
+}
+
+absl::Status MemoryFiles::Exchange(const std::string& a, const std::string& b) {
+  const std::lock_guard lock(mutex_);
+  return Do({FileCall::Kind::kExchange, a, b, 0, ""});
+}
+
+absl::Status MemoryFiles::Link(const std::string& from, const std::string& to) {
+  const std::lock_guard lock(mutex_);
+  return Do({FileCall::Kind::kLink, from, to, 0, ""});
+}
+
+absl::Status MemoryFiles::CopyPermissions(const std::string& from, const std::string& to) {
+  const std::lock_guard lock(mutex_);
+  return Do({FileCall::Kind::kCopyPermissions, from, to, 0, ""});
 }
 
 void MemoryFiles::set_refuse(std::function<absl::Status(const FileCall&)> refuse) {

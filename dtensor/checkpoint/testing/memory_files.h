@@ -21,9 +21,20 @@ namespace dtensor {
 
 // A call that changes something.
 struct FileCall {
-  enum class Kind { kMakeFolder, kCreate, kAppend, kSync, kSyncFolder, kRename, kRemove };
+  enum class Kind {
+    kMakeFolder,
+    kCreate,
+    kAppend,
+    kSync,
+    kSyncFolder,
+    kRename,
+    kRemove,
+    kExchange,
+    kLink,
+    kCopyPermissions,  // nothing has any
+  };
   Kind kind;
-  std::string path, to;  // `to` of kRename
+  std::string path, to;  // `to` of those that have two
   int file = 0;          // of kCreate, kAppend, kSync: which one, whatever it is called later
   std::string bytes;     // of kAppend
 };
@@ -36,7 +47,7 @@ enum class CrashKind {
 };
 
 // Any thread may call.
-class MemoryFiles final : public FileSystem {
+class MemoryFiles : public FileSystem {
  public:
   MemoryFiles();
 
@@ -47,6 +58,10 @@ class MemoryFiles final : public FileSystem {
   absl::Status SyncFolder(const std::string& folder) override;
   absl::Status Rename(const std::string& from, const std::string& to) override;
   absl::Status Remove(const std::string& path) override;
+  absl::Status Exchange(const std::string& a, const std::string& b) override;
+  absl::Status Link(const std::string& from, const std::string& to) override;
+  absl::Status CopyPermissions(const std::string& from, const std::string& to) override;
+  absl::StatusOr<std::string> Resolve(const std::string& path) override { return path; }
 
   // Asked before each call; an error is what the call returns, and it changes nothing.
   void set_refuse(std::function<absl::Status(const FileCall&)> refuse);
@@ -74,6 +89,7 @@ class MemoryFiles final : public FileSystem {
   NodePtr FolderOf(const std::string& path, std::string& name) const;
   absl::Status Do(const FileCall& call);     // with the lock
   absl::Status Apply(const FileCall& call);  // without asking, and noting
+  absl::Status ApplyToTwo(const FileCall& call);
   static void Crash(Node& node, CrashKind kind, uint64_t& seed);
   void CollectPaths(const Node& node, const std::string& path,
                     std::vector<std::string>& paths) const;

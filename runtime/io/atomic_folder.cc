@@ -1,0 +1,133 @@
+#include "dtensor/runtime/io/atomic_folder.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/io/temporary_name.h"
+
+namespace dtensor {
+namespace {
+
+std::string InFolder(absl::string_view folder, absl::string_view name) {
+  return absl::StrCat(folder, absl::EndsWith(folder, "/") ? "" : "/", name);
+}
+
+std::string NameOf(absl::string_view place) {
+  const size_t slash = place.rfind('/');
+  return std::string(slash == place.npos ? place : place.substr(slash + 1));
+}
+
+// A process whose folder is exchanged would stand in one that is removed.
+absl::Status CheckNotCurrent(FileSystem& files, const std::string& place) {
+  DT_ASSIGN_OR_RETURN(const std::string current, files.Resolve("."));
+  if (current != place && !absl::StartsWith(current, InFolder(place, ""))) return absl::OkStatus();
+  return InvalidArgument({"'", place, "' is the folder in which this process runs, or around it, ",
+                          "and cannot be replaced as a whole; name a folder in it"});
+}
+
+void RemoveAbandoned(FileSystem& files, const std::string& parent, absl::string_view name) {
+  const absl::StatusOr<std::vector<std::string>> names = files.List(parent);
+  if (!names.ok()) return;
+  for (const std::string& other : *names) {
+    if (IsAbandoned(other, name)) RemoveFolder(files, InFolder(parent, other)).IgnoreError();
+  }
+}
+
+// A file by another name; a folder by a new one of such files.
+absl::Status KeepOne(FileSystem& files, const std::string& from, const std::string& to) {
+  const absl::Status linked = files.Link(from, to);
+  if (linked.ok()) return linked;
+  const absl::StatusOr<std::vector<std::string>> names = files.List(from);
+  if (!names.ok()) return linked;  // it is no folder
+  DT_RETURN_IF_ERROR(files.MakeFolder(to));
+  for (const std::string& name : *names) {
+    DT_RETURN_IF_ERROR(KeepOne(files, InFolder(from, name), InFolder(to, name)));
+  }
+  DT_RETURN_IF_ERROR(files.CopyPermissions(from, to));
+  return files.SyncFolder(to);
+}
+
+// Nothing where there is no folder.
+absl::StatusOr<std::vector<std::string>> NamesIn(FileSystem& files, const std::string& place) {
+  absl::StatusOr<std::vector<std::string>> names = files.List(place);
+  if (absl::IsNotFound(names.status())) return std::vector<std::string>();
+  return names;
+}
+
+}  // namespace
+
+absl::StatusOr<AtomicFolder> AtomicFolder::Create(FileSystem& files, const std::string& folder) {
+  DT_ASSIGN_OR_RETURN(const std::string place, files.Resolve(folder));
+  DT_ASSIGN_OR_RETURN(const std::vector<std::string> there, NamesIn(files, place));
+  if (!there.empty()) DT_RETURN_IF_ERROR(CheckNotCurrent(files, place));
+  const std::string parent = ParentFolder(place), name = NameOf(place);
+  if (name.empty() || name == "." || name == "..") {
+    return InvalidArgument({"'", folder, "' names no folder that could be made"});
+  }
+  DT_RETURN_IF_ERROR(MakeFolders(files, parent));
+  RemoveAbandoned(files, parent, name);
+  const std::string temporary = InFolder(parent, TemporaryName(name));
+  DT_RETURN_IF_ERROR(files.MakeFolder(temporary));
+  AtomicFolder made(files, place, temporary);
+  // Before there is something in it: nobody reads what nobody could.
+  const absl::Status copied = files.CopyPermissions(place, temporary);
+  if (!copied.ok() && !absl::IsNotFound(copied)) return copied;
+  return made;
+}
+
+AtomicFolder::AtomicFolder(AtomicFolder&& other) noexcept
+    : files_(other.files_),
+      place_(std::move(other.place_)),
+      temporary_(std::exchange(other.temporary_, "")) {}
+
+AtomicFolder::~AtomicFolder() {
+  if (!temporary_.empty()) RemoveFolder(*files_, temporary_).IgnoreError();
+}
+
+absl::Status AtomicFolder::Keep(absl::FunctionRef<bool(absl::string_view name)> drops) {
+  DT_ASSIGN_OR_RETURN(const std::vector<std::string> fresh, files_->List(temporary_));
+  DT_ASSIGN_OR_RETURN(const std::vector<std::string> old, files_->List(place_));
+  for (const std::string& name : old) {
+    const std::string from = InFolder(place_, name), to = InFolder(temporary_, name);
+    if (std::find(fresh.begin(), fresh.end(), name) != fresh.end()) {
+      // A link that leads nowhere has none.
+      const absl::Status copied = files_->CopyPermissions(from, to);
+      if (!copied.ok() && !absl::IsNotFound(copied)) return copied;
+    } else if (!drops(name)) {
+      DT_RETURN_IF_ERROR(KeepOne(*files_, from, to));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status AtomicFolder::TakePlace(bool is_free) {
+  if (is_free) return files_->Rename(temporary_, place_);
+  const absl::Status exchanged = files_->Exchange(temporary_, place_);
+  if (exchanged.ok()) return exchanged;
+  return absl::Status(exchanged.code(),
+                      absl::StrCat(exchanged.message(), "; what is there stays: where a file ",
+                                   "system cannot exchange folders, take a new folder"));
+}
+
+absl::Status AtomicFolder::Commit(absl::FunctionRef<bool(absl::string_view name)> drops) {
+  const absl::StatusOr<std::vector<std::string>> old = files_->List(place_);
+  if (!old.ok() && !absl::IsNotFound(old.status())) return old.status();
+  if (old.ok()) DT_RETURN_IF_ERROR(Keep(drops));
+  DT_RETURN_IF_ERROR(files_->SyncFolder(temporary_));
+  const bool is_free = !old.ok() || old->empty();
+  DT_RETURN_IF_ERROR(TakePlace(is_free));
+  // What is called so now is the old folder.
+  const std::string removed = std::exchange(temporary_, "");
+  const absl::Status synced = files_->SyncFolder(ParentFolder(place_));
+  if (!synced.ok()) {
+    return absl::Status(synced.code(), absl::StrCat("the new '", place_, "' is there, but may not ",
+                                                    "outlast a crash: ", synced.message()));
+  }
+  if (!is_free) RemoveFolder(*files_, removed).IgnoreError();
+  return absl::OkStatus();
+}
+
+}  // namespace dtensor
