@@ -417,6 +417,7 @@ set(DTENSOR_PARALLEL_PLANS_SOURCES
   dtensor/checkpoint/training_load.cc
   dtensor/checkpoint/training_names.cc
   dtensor/checkpoint/training_state.cc
+  dtensor/checkpoint/world_content.cc
   dtensor/generation/generate.cc
   dtensor/generation/sampling.cc
   dtensor/hugging_face/load.cc

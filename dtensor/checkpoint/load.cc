@@ -25,22 +25,7 @@ absl::Status Check(const Context& context, const CheckpointReader& reader, const
   if (into.layout().is_partial()) {
     return InvalidArgument({into.ToString(), " is Partial; load into another layout"});
   }
-  const CheckpointTensor* const saved = reader.index().Find(name);
-  if (saved == nullptr) {
-    return InvalidArgument({"checkpoint '", reader.path(), "' has no tensor of this name; it has ",
-                            absl::StrCat(reader.index().tensors.size()),
-                            ", which `dtensor checkpoint show` lists"});
-  }
-  if (saved->shape != into.shape()) {
-    return InvalidArgument({"checkpoint '", reader.path(), "' has it with the shape ",
-                            DimsToString(saved->shape), ", and it is loaded into ",
-                            into.ToString()});
-  }
-  const bool converts = IsFloat(saved->dtype) && IsFloat(into.dtype());
-  if (saved->dtype == into.dtype() || converts) return absl::OkStatus();
-  return InvalidArgument({"checkpoint '", reader.path(), "' has it in ", ToString(saved->dtype),
-                          ", and it is loaded into ", into.ToString(),
-                          "; only floats become floats of another type"});
+  return internal::CheckLoad(reader, name, into.shape(), into.dtype(), into.ToString());
 }
 
 // The elements of this rank as the checkpoint has them, on the device.
@@ -67,22 +52,6 @@ absl::StatusOr<Tensor> Converted(Device& device, Tensor from, DType dtype) {
   return to;
 }
 
-absl::Status LoadLocal(CheckpointReader& reader, const std::string& name,
-                       const DistributedTensor& into) {
-  const Spec& spec = into.spec();
-  if (!spec.on_mesh || spec.local_numel == 0) return absl::OkStatus();
-  Device& device = into.context().device();
-  const Region region =
-      Regions(spec.layout, spec.shape, spec.mesh().Coordinate(into.context().rank()));
-  const Tensor& local = into.local();
-  const bool in_place = device.kind() == Device::Kind::kCpu && local.is_contiguous() &&
-                        reader.index().Find(name)->dtype == spec.dtype;
-  if (in_place) return reader.Read(name, region, local.raw());
-  DT_ASSIGN_OR_RETURN(Tensor read, ReadLocal(device, reader, name, region, spec.local_shape));
-  DT_ASSIGN_OR_RETURN(read, Converted(device, std::move(read), spec.dtype));
-  return kernels::Copy(device, read, local);
-}
-
 // What a rank that sees another folder than rank 0 has to say.
 absl::Status CheckSame(Context& context, const CheckpointReader& reader) {
   DT_ASSIGN_OR_RETURN(const auto crcs, GatherValues(context, reader.index_crc32c()));
@@ -96,6 +65,41 @@ absl::Status CheckSame(Context& context, const CheckpointReader& reader) {
 }
 
 }  // namespace
+
+absl::Status internal::CheckLoad(const CheckpointReader& reader, const std::string& name,
+                                 absl::Span<const int64_t> shape, DType dtype,
+                                 absl::string_view into) {
+  const CheckpointTensor* const saved = reader.index().Find(name);
+  if (saved == nullptr) {
+    return InvalidArgument({"checkpoint '", reader.path(), "' has no tensor of this name; it has ",
+                            absl::StrCat(reader.index().tensors.size()),
+                            ", which `dtensor checkpoint show` lists"});
+  }
+  if (absl::MakeConstSpan(saved->shape) != shape) {
+    return InvalidArgument({"checkpoint '", reader.path(), "' has it with the shape ",
+                            DimsToString(saved->shape), ", and it is loaded into ", into});
+  }
+  if (saved->dtype == dtype || (IsFloat(saved->dtype) && IsFloat(dtype))) return absl::OkStatus();
+  return InvalidArgument({"checkpoint '", reader.path(), "' has it in ", ToString(saved->dtype),
+                          ", and it is loaded into ", into,
+                          "; only floats become floats of another type"});
+}
+
+absl::Status internal::LoadLocal(CheckpointReader& reader, const std::string& name,
+                                 const DistributedTensor& into) {
+  const Spec& spec = into.spec();
+  if (!spec.on_mesh || spec.local_numel == 0) return absl::OkStatus();
+  Device& device = into.context().device();
+  const Region region =
+      Regions(spec.layout, spec.shape, spec.mesh().Coordinate(into.context().rank()));
+  const Tensor& local = into.local();
+  const bool in_place = device.kind() == Device::Kind::kCpu && local.is_contiguous() &&
+                        reader.index().Find(name)->dtype == spec.dtype;
+  if (in_place) return reader.Read(name, region, local.raw());
+  DT_ASSIGN_OR_RETURN(Tensor read, ReadLocal(device, reader, name, region, spec.local_shape));
+  DT_ASSIGN_OR_RETURN(read, Converted(device, std::move(read), spec.dtype));
+  return kernels::Copy(device, read, local);
+}
 
 absl::StatusOr<CheckpointReader> OpenCheckpoint(Context& context, const std::string& path,
                                                 FileSystem& files) {
@@ -127,7 +131,7 @@ absl::Status LoadTensors(Context& context, CheckpointReader& reader,
   }
   DT_RETURN_IF_ERROR(AgreeOn(context, status));
   for (const auto& [name, tensor] : targets) {
-    if (status.ok()) status = LoadLocal(reader, name, tensor);
+    if (status.ok()) status = internal::LoadLocal(reader, name, tensor);
   }
   if (status.ok()) status = context.device().Synchronize();
   return AgreeOn(context, status);

@@ -9,12 +9,16 @@
 #ifndef DTENSOR_CHECKPOINT_LOAD_H_
 #define DTENSOR_CHECKPOINT_LOAD_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "dtensor/checkpoint/checkpoint_reader.h"
+#include "dtensor/runtime/core/dtype.h"
 #include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/io/file_system.h"
 #include "dtensor/tensor/context.h"
@@ -36,8 +40,8 @@ struct LoadTarget {
 
 // Writes the values into the tensors, in place (BeforeWrite), each by its name in the checkpoint or
 // another name that it has there. Floats of one type become those of another, rounded as Cast does.
-// The same tensors on all ranks; those that are in the checkpoint and not asked for stay there.
-// Collective over the world. Errors, the same on all ranks: before anything is written
+// Each rank names what lies on it (CheckpointContent); what is in the checkpoint and not asked for
+// stays there. Collective over the world. Errors, the same on all ranks: before anything is written
 // kInvalidArgument, naming the tensor, for one that is undefined, Partial, or of another Context,
 // that the checkpoint lacks, or has with another shape, or with a type that is none of floats where
 // the other is, and those of BeforeWrite; then those of CheckpointReader::Read, which name file and
@@ -45,6 +49,18 @@ struct LoadTarget {
 absl::Status LoadTensors(Context& context, CheckpointReader& reader,
                          const std::vector<LoadTarget>& targets);
 
+// LoadTensors' part of one rank, for what looks at and reads several things before ranks agree.
+namespace internal {
+
+// Whether the checkpoint has a tensor of this name that can be loaded into one of this shape and
+// type, whose text is `into`. Errors: of LoadTensors.
+absl::Status CheckLoad(const CheckpointReader& reader, const std::string& name,
+                       absl::Span<const int64_t> shape, DType dtype, absl::string_view into);
+// Reads what this rank holds. Requires: it has passed CheckLoad, and BeforeWrite.
+absl::Status LoadLocal(CheckpointReader& reader, const std::string& name,
+                       const DistributedTensor& into);
+
+}  // namespace internal
 }  // namespace dtensor
 
 #endif  // DTENSOR_CHECKPOINT_LOAD_H_

@@ -12,7 +12,7 @@
 #include "dtensor/checkpoint/index.h"
 #include "dtensor/checkpoint/save_job.h"
 #include "dtensor/checkpoint/slice_plan.h"
-#include "dtensor/layout/digest.h"
+#include "dtensor/checkpoint/world_content.h"
 #include "dtensor/layout/regions.h"
 #include "dtensor/runtime/core/no_throw.h"
 #include "dtensor/runtime/core/status.h"
@@ -69,37 +69,6 @@ absl::Status CheckContent(const Context& context, const CheckpointContent& conte
   return absl::OkStatus();
 }
 
-uint64_t DigestOf(const std::string& folder, const CheckpointContent& content) {
-  Digest digest;
-  digest.Add(folder);
-  digest.Add(content.step);
-  for (const auto& [name, tensor] : content.tensors) {
-    digest.Add(name);
-    digest.Add(tensor.ToString());
-  }
-  digest.Add(static_cast<int64_t>(content.tensors.size()));
-  for (const auto* texts : {&content.aliases, &content.entries}) {
-    for (const auto& [name, text] : *texts) {
-      digest.Add(name);
-      digest.Add(text);
-    }
-    digest.Add(static_cast<int64_t>(texts->size()));
-  }
-  return digest.value();
-}
-
-absl::Status CheckAlike(Context& context, const std::string& folder,
-                        const CheckpointContent& content) {
-  DT_ASSIGN_OR_RETURN(const auto digests, GatherValues(context, DigestOf(folder, content)));
-  for (size_t rank = 1; rank < digests.size(); ++rank) {
-    if (digests[rank] == digests[0]) continue;
-    return InvalidArgument({"rank ", absl::StrCat(rank), " saves other names, tensors, layouts, ",
-                            "texts, another step, or into another folder than rank 0; all ranks ",
-                            "save the same"});
-  }
-  return absl::OkStatus();
-}
-
 // By rank 0, for all. The name of what is being written.
 absl::StatusOr<std::string> MakeTemporary(FileSystem& files, const std::string& folder,
                                           int64_t step) {
@@ -138,8 +107,9 @@ struct FileEnd {
 
 class JobBuilder {
  public:
-  JobBuilder(Context& context, const CheckpointContent& content, SaveJob& job)
-      : context_(context), content_(content), job_(job) {}
+  JobBuilder(Context& context, const CheckpointContent& content, const WorldContent& world,
+             SaveJob& job)
+      : context_(context), content_(content), world_(world), job_(job) {}
 
   void Build() {
     job_.rank = context_.rank();
@@ -147,12 +117,12 @@ class JobBuilder {
     index.step = content_.step;
     index.ranks = context_.world_size();
     index.entries = content_.entries;
-    index.aliases = {content_.aliases.begin(), content_.aliases.end()};
+    index.aliases = {world_.aliases.begin(), world_.aliases.end()};
     std::vector<PlannedTensor> planned;
-    for (const auto& [name, tensor] : content_.tensors) {
+    for (const auto& [name, tensor] : world_.tensors) {
       names_.push_back(name);
-      planned.push_back({tensor.layout(), tensor.shape(), tensor.dtype()});
-      index.tensors[name] = {tensor.dtype(), tensor.shape(), {}};
+      planned.push_back(tensor);
+      index.tensors[name] = {tensor.dtype, tensor.shape, {}};
     }
     std::vector<PlannedSlice> slices = PlanSlices(planned, context_.world_size());
     for (const PlannedSlice& slice : slices) ends_[slice.rank];
@@ -187,7 +157,8 @@ class JobBuilder {
   }
 
   Context& context_;
-  const CheckpointContent& content_;
+  const CheckpointContent& content_;  // this rank's
+  const WorldContent& world_;
   SaveJob& job_;
   std::vector<std::string> names_;
   std::map<int, FileEnd> ends_;  // by rank
@@ -256,7 +227,7 @@ bool CheckpointSaver::written() const {
 
 absl::Status CheckpointSaver::Begin(const CheckpointContent& content) {
   DT_RETURN_IF_ERROR(AgreeOn(context_, CheckContent(context_, content)));
-  DT_RETURN_IF_ERROR(CheckAlike(context_, folder_, content));
+  DT_ASSIGN_OR_RETURN(const WorldContent world, GatherContent(context_, folder_, content));
   auto pending = std::make_unique<Pending>();
   SaveJob& job = pending->job;
   job.files = options_.files != nullptr ? options_.files : &FileSystem::OfThisMachine();
@@ -267,7 +238,7 @@ absl::Status CheckpointSaver::Begin(const CheckpointContent& content) {
   DT_RETURN_IF_ERROR(AgreeOn(context_, temporary.status()));
   DT_ASSIGN_OR_RETURN(const auto names, GatherBytes(context_, *temporary, "SaveCheckpoint"));
   job.temporary = names[0];
-  JobBuilder(context_, content, job).Build();
+  JobBuilder(context_, content, world, job).Build();
   absl::Status snapshot;
   if (options_.async) snapshot = TakeSnapshots(job);
   if (options_.async) snapshot = AgreeOn(context_, OfRank(job, snapshot));

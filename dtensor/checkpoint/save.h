@@ -29,14 +29,15 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// The same names, tensors and texts on all ranks of the world; UTF-8.
+// What a rank names, in UTF-8. The checkpoint has what all ranks of the world name.
 struct CheckpointContent {
-  int64_t step = 0;
-  // Not Partial. On a mesh of some of the world's ranks, the others name it as well: there it has
-  // no elements.
+  int64_t step = 0;  // the same on all ranks
+  // Not Partial. A tensor is named by all ranks of its mesh, alike; other ranks may name it too,
+  // where they know it (it has no elements there). So a rank of a pipeline names its stage's.
   std::map<std::string, DistributedTensor> tensors;
-  std::map<std::string, std::string> aliases;  // other names of tensors, which are written once
-  std::map<std::string, std::string> entries;  // texts
+  // Other names of tensors, which are written once.
+  std::map<std::string, std::string> aliases;
+  std::map<std::string, std::string> entries;  // texts, the same on all ranks
 };
 
 struct SaveOptions {
@@ -65,7 +66,8 @@ class CheckpointSaver {
   // the world. Errors, the same on all ranks: of Wait, for the save before, and nothing is begun;
   // kInvalidArgument for a tensor that is undefined, Partial or of another Context, a name that is
   // taken or reserved, an alias of nothing, a text that is no UTF-8, a negative step, and where
-  // ranks save unlike things; kAlreadyExists where the folder has a checkpoint of this step;
+  // ranks give unlike steps, entries or folders, unlike tensors one name, or do not name what lies
+  // on them; kAlreadyExists where the folder has a checkpoint of this step;
   // kFailedPrecondition on meta; kUnavailable, naming rank, file and tensor, where something cannot
   // be written. Failures. What was saved before is still there.
   absl::Status Save(const CheckpointContent& content);

@@ -263,7 +263,7 @@ TEST(SaveLoad, RefusesWhatCannotBeSaved) {
                 if (context.rank() == 1) content.entries["only"] = "here";
                 return absl::OkStatus();
               }),
-              invalid("rank 1 saves other names"));
+              invalid("rank 1 saves another text as entry 'only' than rank 0"));
   EXPECT_THAT(save([](Context& context, CheckpointContent& content) {
                 if (context.rank() == 1) content.entries["\xff"] = "here";
                 return absl::OkStatus();

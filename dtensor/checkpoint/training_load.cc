@@ -9,13 +9,17 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "dtensor/checkpoint/load.h"
 #include "dtensor/checkpoint/training_names.h"
 #include "dtensor/checkpoint/training_state.h"
+#include "dtensor/layout/digest.h"
 #include "dtensor/nn/state_dict.h"
 #include "dtensor/ops/ops.h"
+#include "dtensor/runtime/core/dims.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/io/safetensors_format.h"
 #include "dtensor/runtime/kernels/copy.h"
 #include "dtensor/tensor/gather_values.h"
 
@@ -26,6 +30,8 @@ absl::Status OfLoad(const absl::Status& status) {
   if (status.ok()) return status;
   return absl::Status(status.code(), absl::StrCat("LoadCheckpoint: ", status.message()));
 }
+
+constexpr absl::string_view kEndOfName = "\xff";  // which no UTF-8 has
 
 // One parameter, and by which of its paths the checkpoint has it.
 struct FoundParameter {
@@ -40,19 +46,24 @@ class TrainingLoader {
       : context_(context), reader_(reader), state_(state), optimized_(state.optimizer) {}
 
   absl::Status Load() {
+    DT_RETURN_IF_ERROR(AgreeOn(context_, FindParameters()));
+    DT_RETURN_IF_ERROR(GatherKnown());
     DT_RETURN_IF_ERROR(AgreeOn(context_, Prepare()));
     const NoGrad no_grad(context_);
-    std::vector<LoadTarget> whole;  // those that are read into their own memory
+    absl::Status status;
     for (const FoundParameter& found : found_) {
-      const DistributedTensor& tensor = found.named.parameter->tensor;
-      if (found.names().size() > 1) continue;
-      whole.push_back({SourceOf(found.names()[0], tensor.dtype()), tensor});
+      if (status.ok()) status = BeforeWrite(found.named.parameter->tensor);
     }
-    DT_RETURN_IF_ERROR(LoadTensors(context_, reader_, whole));
+    DT_RETURN_IF_ERROR(AgreeOn(context_, status));
+    // Ranks may have unlike parameters, so they agree in the end; one that cannot read goes on, for
+    // those with which it has a parameter in common move its parts together.
     for (const FoundParameter& found : found_) {
-      if (found.names().size() > 1) DT_RETURN_IF_ERROR(LoadParts(found));
-      if (optimized_.Contains(*found.named.parameter)) DT_RETURN_IF_ERROR(LoadState(found));
+      status.Update(LoadParameter(found));
+      if (optimized_.Contains(*found.named.parameter)) status.Update(LoadState(found));
     }
+    status.Update(read_);
+    if (status.ok()) status = context_.device().Synchronize();
+    DT_RETURN_IF_ERROR(AgreeOn(context_, status));
     return SetEntries();
   }
 
@@ -60,23 +71,62 @@ class TrainingLoader {
   const CheckpointIndex& index() const { return reader_.index(); }
 
   // --- What is refused before anything is written.
-  absl::Status Prepare() {
+  absl::Status FindParameters() {
     if (state_.model == nullptr) return InvalidArgument({"there is no model"});
-    std::set<std::string, std::less<>> known;
     for (NamedParameter& named : NamedParameters(*state_.model)) {
-      for (const auto& names : named.names) known.insert(names.begin(), names.end());
+      for (const auto& names : named.names) known_.insert(names.begin(), names.end());
       DT_RETURN_IF_ERROR(FindParameter(std::move(named)));
     }
+    return absl::OkStatus();
+  }
+
+  // What other ranks have is known, too. Collective.
+  absl::Status GatherKnown() {
+    Digest digest;
+    for (const std::string& name : known_) digest.Add(name);
+    DT_ASSIGN_OR_RETURN(const auto digests, GatherValues(context_, digest.value()));
+    if (std::equal(digests.begin() + 1, digests.end(), digests.begin())) return absl::OkStatus();
+    std::string mine;  // a name each, behind which is a byte that no name has
+    for (const std::string& name : known_) absl::StrAppend(&mine, name, kEndOfName);
+    DT_ASSIGN_OR_RETURN(const auto all, GatherBytes(context_, mine, "LoadCheckpoint"));
+    for (const std::string& names : all) {
+      for (const absl::string_view name : absl::StrSplit(names, kEndOfName, absl::SkipEmpty())) {
+        known_.insert(std::string(name));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Prepare() {
     for (const auto& [name, tensor] : index().tensors) {
-      if (IsOptimizerName(name) || known.contains(name)) continue;
+      if (IsOptimizerName(name) || known_.contains(name)) continue;
       return InvalidArgument({"the model has no ", name, ", which checkpoint '", reader_.path(),
                               "' has; load it into the model that was saved, or some of its ",
                               "tensors by LoadTensors"});
     }
     for (const FoundParameter& found : found_) {
-      if (optimized_.Contains(*found.named.parameter)) DT_RETURN_IF_ERROR(CheckState(found));
+      const Parameter& parameter = *found.named.parameter;
+      std::vector<std::string> sources;
+      for (const std::string& name : found.names()) {
+        sources.push_back(SourceOf(name, parameter.tensor.dtype()));
+      }
+      DT_RETURN_IF_ERROR(CheckParts(found, sources, parameter.tensor.dtype()));
+      if (optimized_.Contains(parameter)) DT_RETURN_IF_ERROR(CheckState(found));
     }
     return ReadEntries();
+  }
+
+  // Whether what the checkpoint has of these names fits the parameter's parts.
+  absl::Status CheckParts(const FoundParameter& found, const std::vector<std::string>& sources,
+                          DType dtype) const {
+    const auto parts = StoredPartsOf(found.named.paths[found.path], *found.named.parameter);
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const std::string into = absl::StrCat(DimsToString(parts[i].shape), " ", ToString(dtype));
+      const absl::Status status =
+          internal::CheckLoad(reader_, sources[i], parts[i].shape, dtype, into);
+      if (!status.ok()) return OfSafetensor(sources[i], status);
+    }
+    return absl::OkStatus();
   }
 
   // Notes what state it is, of which parameter.
@@ -149,6 +199,12 @@ class TrainingLoader {
                                 "; it was saved with another optimizer"});
       }
     }
+    for (const auto& [name, tensor] : state) {
+      if (name == kStepState) continue;
+      std::vector<std::string> sources;
+      for (const std::string& part : found.names()) sources.push_back(StateSource(name, part));
+      DT_RETURN_IF_ERROR(CheckParts(found, sources, tensor.dtype()));
+    }
     return absl::OkStatus();
   }
 
@@ -160,26 +216,32 @@ class TrainingLoader {
     const Parameter& parameter = *found.named.parameter;
     DT_ASSIGN_OR_RETURN(const StateDict likes,
                         PartsOf(found.named.paths[found.path], parameter, like.Detach()));
-    std::vector<LoadTarget> read;
     for (size_t i = 0; i < sources.size(); ++i) {
       const std::string& name = found.names()[i];
       const DistributedTensor& part = likes.at(name);
       DT_ASSIGN_OR_RETURN(parts[name],
                           Full(context_, part.layout(), part.shape(), part.dtype(), 0));
-      read.push_back({sources[i], parts[name]});
+      ReadLocal(sources[i], parts[name]);
     }
-    DT_RETURN_IF_ERROR(LoadTensors(context_, reader_, read));
     DT_ASSIGN_OR_RETURN(const DistributedTensor whole,
                         JoinParts(found.named.paths[found.path], parameter, parts));
     return whole.Redistribute(like.layout());
   }
 
-  absl::Status LoadParts(const FoundParameter& found) {
+  // This rank's elements, unless something could not be read before.
+  void ReadLocal(const std::string& source, const DistributedTensor& into) {
+    if (read_.ok()) read_ = internal::LoadLocal(reader_, source, into);
+  }
+
+  absl::Status LoadParameter(const FoundParameter& found) {
     const DistributedTensor& to = found.named.parameter->tensor;
     std::vector<std::string> sources;
     for (const std::string& name : found.names()) sources.push_back(SourceOf(name, to.dtype()));
+    if (sources.size() == 1) {
+      ReadLocal(sources[0], to);  // into its own memory
+      return absl::OkStatus();
+    }
     DT_ASSIGN_OR_RETURN(const DistributedTensor from, Read(found, to, sources));
-    DT_RETURN_IF_ERROR(BeforeWrite(to));
     return kernels::Copy(context_.device(), from.local(), to.local());
   }
 
@@ -202,19 +264,17 @@ class TrainingLoader {
   TensorOr ReadStep(const FoundParameter& found, const DistributedTensor& like) {
     DistributedTensor step;
     std::vector<int64_t> first;
-    absl::Status status;
     for (const std::string& part : found.names()) {
       DT_ASSIGN_OR_RETURN(step, Full(context_, like.layout(), {}, DType::kI64, 0));
-      DT_RETURN_IF_ERROR(LoadTensors(context_, reader_, {{StateSource(kStepState, part), step}}));
-      if (!step.spec().on_mesh) continue;
+      ReadLocal(StateSource(kStepState, part), step);
+      if (!step.spec().on_mesh || !read_.ok()) continue;
       DT_ASSIGN_OR_RETURN(const std::vector<int64_t> made, ToGlobal<int64_t>(step));
       if (first.empty()) first = made;
       if (made == first) continue;
-      status = InvalidArgument({"checkpoint '", reader_.path(), "' has ", absl::StrCat(made[0]),
-                                " steps of ", part, " and ", absl::StrCat(first[0]), " of ",
-                                found.names()[0], ", which are one parameter of this model"});
+      read_ = InvalidArgument({"checkpoint '", reader_.path(), "' has ", absl::StrCat(made[0]),
+                               " steps of ", part, " and ", absl::StrCat(first[0]), " of ",
+                               found.names()[0], ", which are one parameter of this model"});
     }
-    DT_RETURN_IF_ERROR(AgreeOn(context_, status));  // ranks without elements saw nothing
     return step;
   }
 
@@ -273,7 +333,9 @@ class TrainingLoader {
   CheckpointReader& reader_;
   TrainingState& state_;
   const OptimizedParameters optimized_;
+  std::set<std::string, std::less<>> known_;  // names of the models of all ranks
   std::vector<FoundParameter> found_;
+  absl::Status read_;                                             // what came of reading so far
   std::map<std::string, std::vector<std::string>> saved_states_;  // by parameter
   int64_t step_ = 0, position_ = 0;
   RandomState random_;

@@ -38,8 +38,10 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// Of all ranks alike. The Context's random state (Context::random) is part of it, too. Gradients
-// are not: save between ClearGradients and Backward.
+// Of all ranks alike, but for the model and its optimizer: a rank may have a part of it, as a stage
+// of a pipeline, on a mesh of some ranks (CheckpointContent). The Context's random state
+// (Context::random) is part of it, too. Gradients are not: save between ClearGradients and
+// Backward.
 struct TrainingState {
   Module* model = nullptr;            // materialized
   Optimizer* optimizer = nullptr;     // of some of the model's parameters; null: none
@@ -74,9 +76,10 @@ absl::Status SaveCheckpoint(Context& context, const std::string& folder, const T
 //
 // Collective over the world. Errors, the same on all ranks: of OpenCheckpoint; kInvalidArgument,
 // before anything is written, naming it, for a parameter of the model that the checkpoint lacks, a
-// tensor of the checkpoint that the model lacks, another shape, a state that the checkpoint lacks
-// (of another optimizer) or that the optimizer lacks, a scaler where it has none, and entries that
-// cannot be read; of LoadTensors, where some of the values may be written. Failures.
+// tensor of the checkpoint that the models of all ranks lack, another shape, a state that the
+// checkpoint lacks (of another optimizer) or that the optimizer lacks, a scaler where it has none,
+// and entries that cannot be read; of LoadTensors, where some of the values may be written.
+// Failures.
 absl::StatusOr<std::string> LoadCheckpoint(Context& context, const std::string& path,
                                            TrainingState& state,
                                            FileSystem& files = FileSystem::OfThisMachine());
