@@ -176,6 +176,7 @@ set(DTENSOR_DTENSOR_SOURCES
   runtime/comm/process/host_memory.cc
   runtime/comm/process/launch.cc
   runtime/comm/process/process_world.cc
+  runtime/comm/process/tcp_link.cc
   runtime/comm/process/tcp_transport.cc
   runtime/comm/process/world_joiner.cc
   runtime/comm/send_list.cc
@@ -322,6 +323,7 @@ set(DTENSOR_DTENSOR_HEADERS
   runtime/comm/local/world.h
   runtime/comm/local/world_parts.h
   runtime/comm/messages/box_pieces.h
+  runtime/comm/messages/byte_rows.h
   runtime/comm/messages/exchange_carrier.h
   runtime/comm/messages/message_communicator.h
   runtime/comm/messages/message_transport.h

@@ -167,7 +167,14 @@ void Socket::Close() {
 
 absl::StatusOr<size_t> Socket::ReceiveSome(absl::Span<std::byte> into) {
   if (into.empty()) return 0;
-  const ssize_t got = recv(fd_, into.data(), into.size(), 0);
+  return Received(recv(fd_, into.data(), into.size(), 0));
+}
+
+absl::StatusOr<size_t> Socket::ReceiveSome(absl::Span<const iovec> into) {
+  return Received(readv(fd_, into.data(), static_cast<int>(into.size())));
+}
+
+absl::StatusOr<size_t> Socket::Received(ssize_t got) {
   if (got > 0) return static_cast<size_t>(got);
   if (got == 0) return absl::UnavailableError("the connection was closed");
   if (IsTemporary(errno)) return 0;
@@ -177,7 +184,17 @@ absl::StatusOr<size_t> Socket::ReceiveSome(absl::Span<std::byte> into) {
 absl::StatusOr<size_t> Socket::SendSome(absl::Span<const std::byte> bytes, bool more_follows) {
   if (bytes.empty()) return 0;
   const int flags = MSG_NOSIGNAL | (more_follows ? MSG_MORE : 0);
-  const ssize_t sent = send(fd_, bytes.data(), bytes.size(), flags);
+  return Sent(send(fd_, bytes.data(), bytes.size(), flags));
+}
+
+absl::StatusOr<size_t> Socket::SendSome(absl::Span<const iovec> bytes, bool more_follows) {
+  msghdr message = {};
+  message.msg_iov = const_cast<iovec*>(bytes.data());  // which the call only reads
+  message.msg_iovlen = bytes.size();
+  return Sent(sendmsg(fd_, &message, MSG_NOSIGNAL | (more_follows ? MSG_MORE : 0)));
+}
+
+absl::StatusOr<size_t> Socket::Sent(ssize_t sent) {
   if (sent >= 0) return static_cast<size_t>(sent);
   if (IsTemporary(errno)) return 0;
   return Broken(errno);

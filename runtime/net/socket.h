@@ -2,6 +2,8 @@
 #ifndef DTENSOR_RUNTIME_NET_SOCKET_H_
 #define DTENSOR_RUNTIME_NET_SOCKET_H_
 
+#include <sys/uio.h>
+
 #include <chrono>
 #include <cstddef>
 #include <functional>
@@ -40,7 +42,14 @@ class Socket {
   // With `more_follows`, the system may keep what fills no packet until then.
   absl::StatusOr<size_t> SendSome(absl::Span<const std::byte> bytes, bool more_follows = false);
 
+  // The same of memory in several places, in one call. Requires: at most kMostPlaces, some byte.
+  static constexpr size_t kMostPlaces = 1024;  // the system's own limit (IOV_MAX)
+  absl::StatusOr<size_t> ReceiveSome(absl::Span<const iovec> into);
+  absl::StatusOr<size_t> SendSome(absl::Span<const iovec> bytes, bool more_follows = false);
+
  private:
+  static absl::StatusOr<size_t> Received(ssize_t got);
+  static absl::StatusOr<size_t> Sent(ssize_t sent);
   int fd_ = -1;
 };
 

@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/types/span.h"
+#include "dtensor/runtime/comm/messages/byte_rows.h"
 #include "dtensor/runtime/comm/process/tcp_transport.h"
 #include "dtensor/runtime/testing/socket_pair.h"
 #include "dtensor/tests/fuzz/fuzz.h"
@@ -18,7 +20,7 @@ class Listener {
   Listener(Socket peer, size_t memory) : transport_(Sockets(std::move(peer))) {
     // The longer one twice as long, so that a message for one does not fit the other.
     memory_ = {std::string(memory, '\0'), std::string(2 * memory, '\0')};
-    for (std::string& memory : memory_) transport_.Receive(1, 1, BytesOf(memory), pending_);
+    for (std::string& memory : memory_) transport_.Receive(1, 1, Rows(BytesOf(memory)), pending_);
   }
 
   void Move() {
@@ -35,6 +37,14 @@ class Listener {
   }
 
  private:
+  // Memory with a row for every few bytes.
+  static TakenRows Rows(absl::Span<std::byte> memory) {
+    TakenRows::Rows rows;
+    for (; !memory.empty(); memory.remove_prefix(rows.back().size())) {
+      rows.push_back(memory.subspan(0, 3));
+    }
+    return TakenRows(std::move(rows));
+  }
   static std::vector<Socket> Sockets(Socket peer) {
     std::vector<Socket> sockets(2);
     sockets[1] = std::move(peer);

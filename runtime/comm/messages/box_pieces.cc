@@ -1,6 +1,8 @@
 #include "dtensor/runtime/comm/messages/box_pieces.h"
 
 #include <algorithm>
+#include <limits>
+#include <utility>
 
 #include "dtensor/runtime/core/dtype.h"
 #include "dtensor/runtime/core/status.h"
@@ -34,6 +36,57 @@ void Cut(const BoxDims& box, int64_t most, std::vector<BoxDims>& pieces) {
   }
 }
 
+// What lies consecutively in every row of a piece: all of the dimensions from `end` on.
+struct BoxRows {
+  int64_t elements = 1, rows = 1;
+  int end = 0;
+  bool cuts_runs = false;  // each run of the dimension before `end` is in the rows too
+};
+
+BoxRows LongestRows(const Tensor& tensor, const BoxDims& piece) {
+  BoxRows shape = {.end = static_cast<int>(piece.size())};
+  for (int d = shape.end - 1; d >= 0 && !shape.cuts_runs; --d) {
+    const MatchedRun& run = piece[d];
+    if (run.size() > 1) {
+      if (tensor.strides()[d] != shape.elements) break;
+      shape.cuts_runs = run.count > 1;
+      shape.elements *= run.length;
+    }
+    if (!shape.cuts_runs) shape.end = d;
+  }
+  for (int d = 0; d < shape.end; ++d) shape.rows *= piece[d].size();
+  if (shape.cuts_runs) shape.rows /= piece[shape.end - 1].length;
+  return shape;
+}
+
+using RowFirsts = absl::InlinedVector<int64_t, 8>;
+
+// Where each of these rows begins, in elements of the tensor's from its first.
+RowFirsts FirstOfRows(const Tensor& tensor, const BoxDims& piece, BoxSide side,
+                      const BoxRows& shape) {
+  RowFirsts firsts = {0};
+  for (int d = 0; d < static_cast<int>(piece.size()); ++d) {
+    const MatchedRun& run = piece[d];
+    const bool is_source = side == BoxSide::kSource;
+    const int64_t begin = is_source ? run.src : run.dst;
+    const int64_t between = is_source ? run.src_stride : run.dst_stride;
+    const bool is_loop = d < shape.end;
+    const int64_t count = is_loop ? run.count : 1;
+    const int64_t length = is_loop && !(shape.cuts_runs && d == shape.end - 1) ? run.length : 1;
+    RowFirsts more;
+    more.reserve(firsts.size() * count * length);
+    for (const int64_t first : firsts) {
+      for (int64_t j = 0; j < count; ++j) {
+        for (int64_t i = 0; i < length; ++i) {
+          more.push_back(first + (begin + j * between + i) * tensor.strides()[d]);
+        }
+      }
+    }
+    firsts = std::move(more);
+  }
+  return firsts;
+}
+
 }  // namespace
 
 Dims ShapeOf(const BoxDims& box) {
@@ -48,19 +101,35 @@ std::vector<BoxDims> CutBox(const BoxDims& box, int64_t most) {
   return pieces;
 }
 
+std::optional<TakenRows> RowsOf(const Tensor& tensor, const BoxDims& piece, BoxSide side,
+                                size_t least) {
+  const int64_t size = SizeOf(tensor.dtype());
+  const BoxRows shape = LongestRows(tensor, piece);
+  const int64_t bytes = shape.elements * size;
+  if (shape.rows > 1 && static_cast<size_t>(bytes) < least) return std::nullopt;
+  TakenRows::Rows rows;
+  rows.reserve(shape.rows);
+  auto* const memory = static_cast<std::byte*>(tensor.raw());
+  for (const int64_t first : FirstOfRows(tensor, piece, side, shape)) {
+    rows.push_back(absl::MakeSpan(memory + first * size, static_cast<size_t>(bytes)));
+  }
+  return TakenRows(std::move(rows));
+}
+
 std::optional<absl::Span<std::byte>> RunOf(const Tensor& tensor, const BoxDims& piece,
                                            BoxSide side) {
-  int64_t elements = 1, offset = 0;
-  for (int d = static_cast<int>(piece.size()) - 1; d >= 0; --d) {
-    const MatchedRun& run = piece[d];
-    offset += (side == BoxSide::kSource ? run.src : run.dst) * tensor.strides()[d];
-    if (run.size() == 1) continue;
-    if (run.count != 1 || tensor.strides()[d] != elements) return std::nullopt;
-    elements *= run.length;
+  constexpr size_t kNone = std::numeric_limits<size_t>::max();
+  const std::optional<TakenRows> rows = RowsOf(tensor, piece, side, kNone);
+  return rows ? std::optional(rows->only()) : std::nullopt;
+}
+
+std::optional<Tensor> ViewOf(const Tensor& source, const BoxDims& piece) {
+  int64_t first = 0;
+  for (size_t d = 0; d < piece.size(); ++d) {
+    if (piece[d].count != 1) return std::nullopt;
+    first += piece[d].src * source.strides()[d];
   }
-  const int64_t size = SizeOf(tensor.dtype());
-  auto* const begin = static_cast<std::byte*>(tensor.raw()) + offset * size;
-  return absl::MakeSpan(begin, static_cast<size_t>(elements * size));
+  return source.View(ShapeOf(piece), source.strides(), first);
 }
 
 kernels::BoxMove PackMove(const Tensor& source, const BoxDims& piece, const Tensor& packed) {
@@ -74,10 +143,10 @@ kernels::BoxMove PackMove(const Tensor& source, const BoxDims& piece, const Tens
 }
 
 kernels::BoxMove CombineMove(const ExchangePart& part, const BoxDims& piece,
-                             absl::Span<const Tensor> packed) {
+                             absl::Span<const Tensor> terms) {
   ReceiveBox box{.dims = piece};
   absl::InlinedVector<const Tensor*, 8> sources;
-  for (const Tensor& term : packed) {
+  for (const Tensor& term : terms) {
     box.peers.push_back(static_cast<int>(sources.size()));
     sources.push_back(&term);
   }
@@ -94,8 +163,8 @@ absl::Status PackPiece(const Tensor& source, const BoxDims& piece, const Tensor&
 }
 
 absl::Status CombinePiece(const ExchangePart& part, const BoxDims& piece,
-                          absl::Span<const Tensor> packed) {
-  const kernels::BoxMove combine = CombineMove(part, piece, packed);
+                          absl::Span<const Tensor> terms) {
+  const kernels::BoxMove combine = CombineMove(part, piece, terms);
   return kernels::MoveBoxes(part.dst.device(), "Unpack", {&combine, 1});
 }
 

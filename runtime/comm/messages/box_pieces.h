@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "dtensor/runtime/comm/communicator.h"
+#include "dtensor/runtime/comm/messages/byte_rows.h"
 #include "dtensor/runtime/core/dims.h"
 #include "dtensor/runtime/core/dtype.h"
 #include "dtensor/runtime/core/export.h"
@@ -33,23 +34,31 @@ Dims ShapeOf(const BoxDims& box);
 // box's runs alone, so that sender and receiver cut alike. None of a box without elements.
 std::vector<BoxDims> CutBox(const BoxDims& box, int64_t most);
 
-// Where the piece lies in `tensor`, if it is one run of bytes in row-major order. `side` says which
-// positions are the tensor's.
+// Where the piece lies in `tensor`, in row-major order: in rows of consecutive bytes, as long as
+// can be, if that is one row or each has at least `least` bytes. `side` says which positions are
+// the tensor's. Requires: the piece has elements.
 enum class BoxSide { kSource, kResult };
+std::optional<TakenRows> RowsOf(const Tensor& tensor, const BoxDims& piece, BoxSide side,
+                                size_t least);
+// As one row, if it is one.
 std::optional<absl::Span<std::byte>> RunOf(const Tensor& tensor, const BoxDims& piece,
                                            BoxSide side);
+
+// The piece of `source` as a view of ShapeOf(piece), if no dimension of it has gaps between runs.
+std::optional<Tensor> ViewOf(const Tensor& source, const BoxDims& piece);
 
 // packed = the piece of `source`, row-major. Requires: packed is contiguous, of ShapeOf(piece) and
 // the source's type.
 kernels::BoxMove PackMove(const Tensor& source, const BoxDims& piece, const Tensor& packed);
-// Combines packed terms, in the order of the box's peers, into the part's result.
+// Combines terms of ShapeOf(piece), packed as a rule, in the order of the box's peers, into the
+// part's result.
 kernels::BoxMove CombineMove(const ExchangePart& part, const BoxDims& piece,
-                             absl::Span<const Tensor> packed);
+                             absl::Span<const Tensor> terms);
 
 // Launch the one and the other.
 absl::Status PackPiece(const Tensor& source, const BoxDims& piece, const Tensor& packed);
 absl::Status CombinePiece(const ExchangePart& part, const BoxDims& piece,
-                          absl::Span<const Tensor> packed);
+                          absl::Span<const Tensor> terms);
 
 }  // namespace dtensor
 

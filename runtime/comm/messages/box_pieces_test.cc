@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/runtime/device/cpu/cpu_device.h"
 #include "dtensor/runtime/testing/boxes.h"
@@ -169,6 +170,81 @@ TEST_F(BoxPieces, RunOfIsThereExactlyWhereBytesAreConsecutive) {
   }
   EXPECT_GT(with, 1000);
   EXPECT_GT(without, 1000);
+}
+
+// As few rows as there can be, which together are the piece in its order.
+TEST_F(BoxPieces, RowsOfAreThePieceInItsOrder) {
+  Random random(5);
+  int with = 0, without = 0;
+  for (int i = 0; i < 3000; ++i) {
+    const BoxDims piece = RandomBox(random);
+    if (NumElements(ShapeOf(piece)) == 0) continue;
+    const BoxSide side = random.Chance(50) ? BoxSide::kSource : BoxSide::kResult;
+    const Backed held = Holding(random, piece, side);
+    const std::vector<int64_t> positions = Positions(held.tensor, piece, side);
+    const size_t size = SizeOf(held.tensor.dtype()), least = random.In(1, 40);
+    const auto rows = RowsOf(held.tensor, piece, side, least);
+    const auto all = RowsOf(held.tensor, piece, side, 1);
+    ASSERT_TRUE(all.has_value());
+    ASSERT_EQ(rows.has_value(), all->rows().size() == 1 || all->rows().front().size() >= least)
+        << ToText(piece);
+    ++(rows ? with : without);
+    size_t e = 0;
+    for (const absl::Span<std::byte> row : all->rows()) {
+      ASSERT_EQ(row.size(), all->rows().front().size());
+      ASSERT_LE(e + row.size() / size, positions.size());
+      for (size_t byte = 0; byte < row.size(); byte += size, ++e) {
+        ASSERT_EQ(row.data() + byte, held.tensor.data<std::byte>() + positions[e] * size)
+            << ToText(piece) << " element " << e;
+      }
+    }
+    EXPECT_EQ(e, positions.size());
+    EXPECT_EQ(all->bytes(), positions.size() * size);
+  }
+  EXPECT_GT(with, 500);
+  EXPECT_GT(without, 100);
+}
+
+// Rows of a matrix, whose columns have gaps or none.
+TEST_F(BoxPieces, RowsAreAsLongAsTheyCanBe) {
+  DT_ASSERT_OK_AND_ASSIGN(const Tensor matrix, Tensor::Empty(*device_, DType::kF32, {8, 10}));
+  const auto rows_of = [&](const BoxDims& piece) {
+    const auto rows = RowsOf(matrix, piece, BoxSide::kSource, 1);
+    return std::pair(rows->rows().size(), rows->rows().front().size());
+  };
+  EXPECT_EQ(rows_of({{.length = 8}, {.length = 10}}), std::pair(size_t{1}, size_t{320}));
+  EXPECT_EQ(rows_of({{.length = 8}, {.length = 9}}), std::pair(size_t{8}, size_t{36}));
+  EXPECT_EQ(rows_of({{.length = 1, .count = 4, .src_stride = 2}, {.length = 10}}),
+            std::pair(size_t{4}, size_t{40}));
+  EXPECT_EQ(rows_of({{.length = 2, .count = 2, .src_stride = 4}, {.length = 10}}),
+            std::pair(size_t{2}, size_t{80}));
+  EXPECT_EQ(rows_of({{.length = 2}, {.length = 2, .count = 3, .src_stride = 4}}),
+            std::pair(size_t{6}, size_t{8}));
+}
+
+TEST_F(BoxPieces, ViewOfIsThePieceWhereRunsHaveNoGaps) {
+  Random random(6);
+  int with = 0;
+  for (int i = 0; i < 1000; ++i) {
+    const BoxDims piece = RandomBox(random);
+    const Backed held = Holding(random, piece, BoxSide::kSource);
+    const bool has_gaps = absl::c_any_of(piece, [](const auto& run) { return run.count != 1; });
+    const auto view = ViewOf(held.tensor, piece);
+    ASSERT_EQ(view.has_value(), !has_gaps);
+    if (!view || view->numel() == 0) continue;
+    ++with;
+    EXPECT_EQ(view->shape(), ShapeOf(piece));
+    BoxDims whole = piece;
+    for (MatchedRun& run : whole) run.src = 0;
+    const std::vector<int64_t> here = Positions(*view, whole, BoxSide::kSource);
+    const std::vector<int64_t> there = Positions(held.tensor, piece, BoxSide::kSource);
+    const int64_t size = SizeOf(held.tensor.dtype());
+    for (size_t e = 0; e < here.size(); ++e) {
+      ASSERT_EQ(view->data<std::byte>() + here[e] * size,
+                held.tensor.data<std::byte>() + there[e] * size);
+    }
+  }
+  EXPECT_GT(with, 100);
 }
 
 TEST_F(BoxPieces, PacksRowMajor) {

@@ -38,6 +38,7 @@
 #include "absl/types/span.h"
 #include "dtensor/runtime/comm/communicator.h"
 #include "dtensor/runtime/comm/messages/box_pieces.h"
+#include "dtensor/runtime/comm/messages/byte_rows.h"
 #include "dtensor/runtime/comm/messages/exchange_carrier.h"
 #include "dtensor/runtime/comm/messages/message_transport.h"
 #include "dtensor/runtime/comm/send_list.h"
@@ -142,11 +143,12 @@ class MessageCommunicator final : public Communicator {
   int64_t BytesFrom(const Exchange& exchange, int peer) const;
   absl::Status CheckNative(const Exchange& exchange) const;
   absl::Status ReceiveAll(Exchange& exchange);
+  int64_t OthersIn(const ReceiveBox& box) const;  // terms
   static absl::Status MoveOwn(const ExchangePart& part, const ReceiveBox& box);
   absl::Status Receive(Exchange& exchange, const ExchangePart& part, const ReceiveBox& box);
   absl::Status ReceivePiece(Exchange& exchange, const ExchangePart& part, const ReceiveBox& box,
                             const BoxDims& piece);
-  absl::Status ReceiveFrom(Exchange& exchange, int peer, absl::Span<std::byte> into, int& pending);
+  absl::Status ReceiveFrom(Exchange& exchange, int peer, const TakenRows& into, int& pending);
 
   // Waits until `over`, for `peer`; what others wait for is sent meanwhile.
   absl::Status Await(const Exchange& exchange, int peer, WaitStage stage,

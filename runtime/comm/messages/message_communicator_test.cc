@@ -72,17 +72,23 @@ absl::Status ExchangeHalves(size_t parts, Communicator& communicator, Device& de
   return absl::OkStatus();
 }
 
-// 800 KB each, packed, of which two are on their way at a time.
-TEST(MessageCommunicator, WhatIsOnItsWayIsNotPackedOver) {
+// 800 KB each, of which two are on their way at a time.
+void ExchangeManyHalves(size_t least_row_bytes) {
   SocketRanks sockets(2);
   DT_EXPECT_OK(RunLocalRanks(2, [&](Communicator& threads, Device& device) -> absl::Status {
-    SocketRank rank = sockets.Make(threads, device, MessageOptions());
+    SocketRank rank = sockets.Make(threads, device, MessageOptions(), least_row_bytes);
     for (const size_t parts : {1, 2, 9}) {
       DT_RETURN_IF_ERROR(ExchangeHalves(parts, rank.communicator(), device));
     }
     return absl::OkStatus();
   }));
 }
+constexpr size_t kRowBytes = kColumns / 2 * sizeof(double);
+
+TEST(MessageCommunicator, WhatIsOnItsWayIsNotPackedOver) { ExchangeManyHalves(kRowBytes + 1); }
+
+// More rows than one call of the system takes.
+TEST(MessageCommunicator, RowsAreSentFromWhereTheyLie) { ExchangeManyHalves(kRowBytes); }
 
 // 800 KB, which nobody has given memory for yet, and behind them what the barrier needs.
 TEST(MessageCommunicator, WhatCameUnaskedIsInNobodysWay) {

@@ -26,6 +26,11 @@
 
 namespace dtensor {
 
+// Of a packed tensor.
+inline absl::Span<std::byte> BytesOf(const Tensor& packed) {
+  return {packed.data<std::byte>(), static_cast<size_t>(packed.bytes())};
+}
+
 // A group as this rank sees it.
 struct MessageCommunicator::Group {
   std::vector<int> ranks;

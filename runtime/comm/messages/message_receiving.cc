@@ -1,11 +1,11 @@
 // MessageCommunicator: what this rank receives, piece by piece.
-#include <cstring>
 #include <optional>
 
 #include "absl/algorithm/container.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/runtime/comm/exchange_check.h"
+#include "dtensor/runtime/comm/messages/byte_rows.h"
 #include "dtensor/runtime/comm/messages/message_exchange.h"
 #include "dtensor/runtime/comm/messages/wait_notes.h"
 #include "dtensor/runtime/core/status.h"
@@ -56,21 +56,28 @@ absl::Status MessageCommunicator::ReceiveAll(Exchange& exchange) {
                                               bytes, " are expected in all"));
     }
   }
-  for (const ExchangePart& part : exchange.parts) {
-    for (const ReceiveBox& box : part.receives) {
-      if (box.elements() > 0) DT_RETURN_IF_ERROR(Receive(exchange, part, box));
+  // What is here already is moved while that of others is on its way.
+  for (const bool own : {true, false}) {
+    for (const ExchangePart& part : exchange.parts) {
+      for (const ReceiveBox& box : part.receives) {
+        if (box.elements() == 0 || (OthersIn(box) == 0) != own) continue;
+        DT_RETURN_IF_ERROR(own ? MoveOwn(part, box) : Receive(exchange, part, box));
+      }
     }
   }
   return Settle();
 }
 
+int64_t MessageCommunicator::OthersIn(const ReceiveBox& box) const {
+  return static_cast<int64_t>(box.peers.size()) - absl::c_count(box.peers, rank_);
+}
+
 absl::Status MessageCommunicator::Receive(Exchange& exchange, const ExchangePart& part,
                                           const ReceiveBox& box) {
-  const int64_t others = box.peers.size() - absl::c_count(box.peers, rank_);
+  const int64_t others = OthersIn(box);
   const int64_t size = SizeOf(SentType(part));
   exchange.messages += others;
   exchange.bytes += others * box.elements() * size;
-  if (others == 0) return MoveOwn(part, box);
   for (const BoxDims& piece : CutBox(box.dims, piece_bytes_ / size)) {
     DT_RETURN_IF_ERROR(ReceivePiece(exchange, part, box, piece));
   }
@@ -78,25 +85,30 @@ absl::Status MessageCommunicator::Receive(Exchange& exchange, const ExchangePart
 }
 
 // Its terms come side by side, and in place if there is one and it is what the result is to be.
+// This rank's own is read where it is.
 absl::Status MessageCommunicator::ReceivePiece(Exchange& exchange, const ExchangePart& part,
                                                const ReceiveBox& box, const BoxDims& piece) {
   const DType dtype = SentType(part);
   const bool is_copy = box.peers.size() == 1 && part.scale == 1 && dtype == part.dst.dtype();
-  const auto in_place = is_copy ? RunOf(part.dst, piece, BoxSide::kResult) : std::nullopt;
+  const auto in_place =
+      is_copy ? RowsOf(part.dst, piece, BoxSide::kResult, transport_.least_row_bytes())
+              : std::nullopt;
   absl::InlinedVector<Tensor, 8> terms;
   for (size_t i = 0; i < box.peers.size() && !in_place; ++i) {
+    const bool is_own = box.peers[i] == rank_;
+    if (const auto view = is_own ? ViewOf(part.src, piece) : std::nullopt; view) {
+      terms.push_back(*view);
+      continue;
+    }
     DT_ASSIGN_OR_RETURN(Tensor term, Tensor::Empty(device_, dtype, ShapeOf(piece)));
-    if (box.peers[i] == rank_) DT_RETURN_IF_ERROR(PackPiece(part.src, piece, term));
+    if (is_own) DT_RETURN_IF_ERROR(PackPiece(part.src, piece, term));
     terms.push_back(std::move(term));
   }
   DT_RETURN_IF_ERROR(Settle());  // the host writes where work may still be reading
   absl::InlinedVector<int, 8> pending(box.peers.size(), 0);
   for (size_t i = 0; i < box.peers.size(); ++i) {
     if (box.peers[i] == rank_) continue;
-    const absl::Span<std::byte> into =
-        in_place
-            ? *in_place
-            : absl::MakeSpan(terms[i].data<std::byte>(), static_cast<size_t>(terms[i].bytes()));
+    const TakenRows into = in_place ? *in_place : TakenRows(BytesOf(terms[i]));
     DT_RETURN_IF_ERROR(ReceiveFrom(exchange, box.peers[i], into, pending[i]));
   }
   for (size_t i = 0; i < box.peers.size(); ++i) {
@@ -107,16 +119,17 @@ absl::Status MessageCommunicator::ReceivePiece(Exchange& exchange, const Exchang
   return in_place ? absl::OkStatus() : CombinePiece(part, piece, terms);
 }
 
-absl::Status MessageCommunicator::ReceiveFrom(Exchange& exchange, int peer,
-                                              absl::Span<std::byte> into, int& pending) {
+absl::Status MessageCommunicator::ReceiveFrom(Exchange& exchange, int peer, const TakenRows& into,
+                                              int& pending) {
   Incoming& incoming = exchange.incoming.at(peer);
   if (WayOf(incoming.bytes) != Way::kInNote) {
     transport_.Receive(peer, exchange.group->channel, into, pending);
     return absl::OkStatus();
   }
-  DT_CHECK(incoming.taken + into.size() <= incoming.in_note.size());
-  std::memcpy(into.data(), incoming.in_note.data() + incoming.taken, into.size());
-  incoming.taken += into.size();
+  DT_CHECK(incoming.taken + into.bytes() <= incoming.in_note.size());
+  const char* const taken = incoming.in_note.data() + incoming.taken;
+  CopyInto(into, {reinterpret_cast<const std::byte*>(taken), into.bytes()});
+  incoming.taken += into.bytes();
   return absl::OkStatus();
 }
 

@@ -1,11 +1,11 @@
 // MessageCommunicator: what others receive from here.
-#include <cstddef>
 #include <map>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "dtensor/runtime/comm/messages/byte_rows.h"
 #include "dtensor/runtime/comm/messages/message_exchange.h"
 #include "dtensor/runtime/core/status.h"
 
@@ -57,7 +57,16 @@ void MessageCommunicator::TellGo(Exchange& exchange) {
 
 void MessageCommunicator::Tell(const Exchange& exchange, int peer, Note note) {
   note.number = exchange.number;
-  transport_.SendNote(peer, exchange.group->channel, Encode(note));
+  const uint64_t channel = exchange.group->channel;
+  // A pair's call goes with what is right behind it, which saves waking the peer twice. Of several
+  // peers, each is to hear of the call before the first of them has its message.
+  const bool goes_ahead = note.kind == NoteKind::kCall && exchange.outgoing.size() == 1 &&
+                          exchange.outgoing[0].way == Way::kUnasked;
+  if (goes_ahead) {
+    transport_.SendNoteAhead(peer, channel, Encode(note));
+  } else {
+    transport_.SendNote(peer, channel, Encode(note));
+  }
 }
 
 absl::StatusOr<std::string> MessageCommunicator::PackAll(const Exchange& exchange,
@@ -84,13 +93,14 @@ absl::Status MessageCommunicator::SendMore(Exchange& exchange, Outgoing& outgoin
     }
     if (outgoing.pending >= 2) return absl::OkStatus();
     const BoxDims& piece = outgoing.pieces[outgoing.piece];
-    std::optional<absl::Span<std::byte>> bytes = RunOf(source, piece, BoxSide::kSource);
+    std::optional<TakenRows> bytes =
+        RowsOf(source, piece, BoxSide::kSource, transport_.least_row_bytes());
     if (!bytes) {
       Tensor& staged = outgoing.staged[outgoing.given % 2];
       staged = Tensor();
       DT_ASSIGN_OR_RETURN(staged, Tensor::Empty(device_, source.dtype(), ShapeOf(piece)));
       DT_RETURN_IF_ERROR(PackPiece(source, piece, staged));
-      bytes = absl::MakeSpan(staged.data<std::byte>(), static_cast<size_t>(staged.bytes()));
+      bytes = BytesOf(staged);
     }
     DT_RETURN_IF_ERROR(Settle());
     const uint64_t channel = exchange.group->channel;

@@ -13,12 +13,14 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "absl/types/span.h"
+#include "dtensor/runtime/comm/messages/byte_rows.h"
 #include "dtensor/runtime/core/export.h"
 
 namespace DTENSOR_EXPORT dtensor {
@@ -30,22 +32,30 @@ class MessageTransport {
   static constexpr size_t kMostNoteBytes = 1 << 20;
   // A short text, which waits at the receiver until it is taken. Requires: at most kMostNoteBytes.
   virtual void SendNote(int peer, uint64_t channel, absl::string_view note) = 0;
+  // The same, for what comes before a message that this rank is about to send the peer: it may wait
+  // here for that, or the next call of Progress.
+  virtual void SendNoteAhead(int peer, uint64_t channel, absl::string_view note) {
+    SendNote(peer, channel, note);
+  }
   // The oldest of a peer's that came, if any.
   virtual std::optional<std::string> TakeNote(int peer, uint64_t channel) = 0;
 
   // `pending` counts what is not done: one more now, one less when the bytes were sent, or have
-  // come. They stay where they are until then. Both sides agree about sizes.
-  virtual void Send(int peer, uint64_t channel, absl::Span<const std::byte> bytes,
-                    int& pending) = 0;
+  // come. They stay where they are until then. Both sides agree about sizes, and about nothing
+  // else: a message may leave several rows and fill one. Requires: one row, or several of which
+  // each has at least least_row_bytes().
+  virtual void Send(int peer, uint64_t channel, SentRows bytes, int& pending) = 0;
   static constexpr size_t kMostUnaskedBytes = 1 << 20;
   // As Send, of at most kMostUnaskedBytes, whether the peer is about to give memory or not: until
   // it does the message is kept, and what is sent afterwards is not held up. (Of one peer's at
   // least 64 MiB are kept; behind what is more it may be.)
-  virtual void SendUnasked(int peer, uint64_t channel, absl::Span<const std::byte> bytes,
-                           int& pending) {
-    Send(peer, channel, bytes, pending);
+  virtual void SendUnasked(int peer, uint64_t channel, SentRows bytes, int& pending) {
+    Send(peer, channel, std::move(bytes), pending);
   }
-  virtual void Receive(int peer, uint64_t channel, absl::Span<std::byte> into, int& pending) = 0;
+  virtual void Receive(int peer, uint64_t channel, TakenRows into, int& pending) = 0;
+  // Rows of a message that are as long are moved from where they lie, and to there, for less than a
+  // pass over memory costs. As a rule none are.
+  virtual size_t least_row_bytes() const { return std::numeric_limits<size_t>::max(); }
 
   // Bytes of messages, to the peer and from it, that have moved so far: a peer of which they do is
   // not silent.

@@ -179,9 +179,9 @@ void MpiTransport::SendNote(int peer, uint64_t channel, absl::string_view note) 
   StartText(peer, text.bytes(), How::kSend);
 }
 
-void MpiTransport::Send(int peer, uint64_t channel, absl::Span<const std::byte> bytes,
-                        int& pending) {
+void MpiTransport::Send(int peer, uint64_t channel, SentRows rows, int& pending) {
   if (cancelled_) return;
+  const absl::Span<const std::byte> bytes = rows.only();
   ++pending;
   if (!CanCall() || !peers_[peer]->lost.ok()) return;
   last_tag_ = last_tag_ < most_tag_ ? last_tag_ + 1 : kNoteTag + 1;
@@ -206,9 +206,9 @@ void MpiTransport::Send(int peer, uint64_t channel, absl::Span<const std::byte> 
   Start(std::move(transfer), from, last_tag_);
 }
 
-void MpiTransport::Receive(int peer, uint64_t channel, absl::Span<std::byte> into, int& pending) {
+void MpiTransport::Receive(int peer, uint64_t channel, TakenRows into, int& pending) {
   if (cancelled_) return;
-  peers_[peer]->channels[channel].slots.push_back({into, &pending});
+  peers_[peer]->channels[channel].slots.push_back({into.only(), &pending});
   ++pending;
   if (CanCall()) Match(peer, channel);
 }

@@ -28,6 +28,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "dtensor/runtime/comm/messages/byte_rows.h"
 #include "dtensor/runtime/comm/messages/message_transport.h"
 #include "dtensor/runtime/comm/mpi/call_watch.h"
 #include "dtensor/runtime/comm/world_state.h"
@@ -53,8 +54,8 @@ class MpiTransport final : public MessageTransport {
 
   void SendNote(int peer, uint64_t channel, absl::string_view note) override;
   std::optional<std::string> TakeNote(int peer, uint64_t channel) override;
-  void Send(int peer, uint64_t channel, absl::Span<const std::byte> bytes, int& pending) override;
-  void Receive(int peer, uint64_t channel, absl::Span<std::byte> into, int& pending) override;
+  void Send(int peer, uint64_t channel, SentRows bytes, int& pending) override;
+  void Receive(int peer, uint64_t channel, TakenRows into, int& pending) override;
   uint64_t moved(int peer) const override;
   void Progress(std::chrono::microseconds longest) override;
   absl::Status lost(int peer) const override;

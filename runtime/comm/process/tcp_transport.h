@@ -10,8 +10,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,8 +18,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/types/span.h"
+#include "dtensor/runtime/comm/messages/byte_rows.h"
 #include "dtensor/runtime/comm/messages/message_transport.h"
+#include "dtensor/runtime/comm/process/tcp_link.h"
 #include "dtensor/runtime/net/handshake.h"
 #include "dtensor/runtime/net/socket.h"
 
@@ -36,16 +35,19 @@ class TcpTransport final : public MessageTransport {
       int rank, const JobKey& key, Socket listener, const std::vector<HostPort>& addresses,
       NetClock::time_point deadline, const GivenUp& given_up = nullptr);
 
-  // Of connections that are there: [rank], closed for the rank itself.
-  explicit TcpTransport(std::vector<Socket> peers);
+  // Of connections that are there: [rank], closed for the rank itself. Rows of `least_row_bytes`
+  // are sent and read where they lie: of 512 bytes, that takes as long as a pass over memory.
+  static constexpr size_t kLeastRowBytes = 1024;
+  explicit TcpTransport(std::vector<Socket> peers, size_t least_row_bytes = kLeastRowBytes);
   ~TcpTransport() override;
 
   void SendNote(int peer, uint64_t channel, absl::string_view note) override;
+  void SendNoteAhead(int peer, uint64_t channel, absl::string_view note) override;
   std::optional<std::string> TakeNote(int peer, uint64_t channel) override;
-  void Send(int peer, uint64_t channel, absl::Span<const std::byte> bytes, int& pending) override;
-  void SendUnasked(int peer, uint64_t channel, absl::Span<const std::byte> bytes,
-                   int& pending) override;
-  void Receive(int peer, uint64_t channel, absl::Span<std::byte> into, int& pending) override;
+  void Send(int peer, uint64_t channel, SentRows bytes, int& pending) override;
+  void SendUnasked(int peer, uint64_t channel, SentRows bytes, int& pending) override;
+  void Receive(int peer, uint64_t channel, TakenRows into, int& pending) override;
+  size_t least_row_bytes() const override { return least_row_bytes_; }
   uint64_t moved(int peer) const override;
   void Progress(std::chrono::microseconds longest) override;
   absl::Status lost(int peer) const override;
@@ -55,12 +57,11 @@ class TcpTransport final : public MessageTransport {
   void Cancel() override;
 
  private:
-  struct Link;
-  void SendMessage(int peer, uint64_t channel, absl::Span<const std::byte> bytes, bool unasked,
-                   int& pending);
-  Link& link(int peer) { return *links_[peer]; }
+  void SendMessage(int peer, uint64_t channel, SentRows bytes, bool unasked, int& pending);
+  TcpLink& link(int peer) { return *links_[peer]; }
 
-  std::vector<std::unique_ptr<Link>> links_;  // null: this rank
+  std::vector<std::unique_ptr<TcpLink>> links_;  // null: this rank
+  const size_t least_row_bytes_;
   bool cancelled_ = false;
 };
 

@@ -13,9 +13,9 @@ namespace dtensor {
 
 struct SocketRank::Parts {
   Parts(Communicator& threads, Device& device, std::vector<Socket> peers,
-        const MessageOptions& options)
+        const MessageOptions& options, size_t least_row_bytes)
       : state(threads),
-        transport(std::move(peers)),
+        transport(std::move(peers), least_row_bytes),
         messages(threads.rank(), threads.size(), device, transport, state, options) {}
   ~Parts() {
     while (transport.is_sending()) transport.Progress(std::chrono::milliseconds(1));
@@ -26,8 +26,9 @@ struct SocketRank::Parts {
 };
 
 SocketRank::SocketRank(Communicator& threads, Device& device, std::vector<Socket> peers,
-                       const MessageOptions& options)
-    : parts_(std::make_unique<Parts>(threads, device, std::move(peers), options)) {}
+                       const MessageOptions& options, size_t least_row_bytes)
+    : parts_(std::make_unique<Parts>(threads, device, std::move(peers), options, least_row_bytes)) {
+}
 
 SocketRank::~SocketRank() = default;
 
@@ -42,8 +43,9 @@ SocketRanks::SocketRanks(int size) {
   }
 }
 
-SocketRank SocketRanks::Make(Communicator& threads, Device& device, const MessageOptions& options) {
-  return SocketRank(threads, device, std::move(sockets_[threads.rank()]), options);
+SocketRank SocketRanks::Make(Communicator& threads, Device& device, const MessageOptions& options,
+                             size_t least_row_bytes) {
+  return SocketRank(threads, device, std::move(sockets_[threads.rank()]), options, least_row_bytes);
 }
 
 }  // namespace dtensor

@@ -1,5 +1,5 @@
 // SocketRanks: rank threads that talk over sockets, as processes do: what they exchange is packed,
-// sent and unpacked. Barriers and failures are the threads' own.
+// or sent in rows, and unpacked. Barriers and failures are the threads' own.
 //
 //   SocketRanks sockets(n);
 //   RunLocalRanks(n, [&](Communicator& threads, Device& device) {
@@ -8,6 +8,7 @@
 #ifndef DTENSOR_RUNTIME_COMM_TESTING_SOCKET_RANKS_H_
 #define DTENSOR_RUNTIME_COMM_TESTING_SOCKET_RANKS_H_
 
+#include <cstddef>
 #include <memory>
 #include <vector>
 
@@ -20,13 +21,15 @@ namespace dtensor {
 
 // Pieces so small that boxes are cut, and little that goes at once.
 inline MessageOptions SmallPieces() { return {.piece_bytes = 64, .note_bytes = 16}; }
+// Such that of small pieces some are sent in rows, and others are packed.
+constexpr size_t kShortRowBytes = 16;
 
 // One rank's.
 class SocketRank {
  public:
   // `threads` and `device` outlive it.
   SocketRank(Communicator& threads, Device& device, std::vector<Socket> peers,
-             const MessageOptions& options);
+             const MessageOptions& options, size_t least_row_bytes);
   ~SocketRank();
   Communicator& communicator();
 
@@ -40,7 +43,8 @@ class SocketRanks {
   explicit SocketRanks(int size);
   // For a rank's thread; once for each rank.
   SocketRank Make(Communicator& threads, Device& device,
-                  const MessageOptions& options = SmallPieces());
+                  const MessageOptions& options = SmallPieces(),
+                  size_t least_row_bytes = kShortRowBytes);
 
  private:
   std::vector<std::vector<Socket>> sockets_;  // [rank][peer]

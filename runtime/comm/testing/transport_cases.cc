@@ -3,8 +3,11 @@
 #include <chrono>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "dtensor/runtime/comm/messages/byte_rows.h"
 #include "dtensor/runtime/testing/socket_pair.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "gmock/gmock.h"
@@ -122,6 +125,93 @@ void NothingAtAllIsAMessageToo(const TransportRank& me) {
   if (me.rank == 1) me.MoveFor(0.01);
   if (me.rank == 1) me.transport.Receive(0, 1, {}, pending);
   EXPECT_TRUE(me.Move([&] { return pending == 0; }));
+  me.Meet();
+}
+
+// `text` cut into `count` rows or fewer, each of `least` bytes or more; one, where that is not so
+// many.
+template <typename Byte>
+ByteRows<Byte> CutInto(absl::Span<Byte> text, size_t count, size_t least) {
+  typename ByteRows<Byte>::Rows rows;
+  for (size_t row = 0; !text.empty(); ++row) {
+    const size_t left = text.size(), more = least + row % 3;
+    const bool is_last = row + 1 == count || left < least || left - least < more + least;
+    rows.push_back(text.subspan(0, is_last ? left : more));
+    text.remove_prefix(rows.back().size());
+  }
+  return ByteRows<Byte>(std::move(rows));
+}
+
+// Rows of the sender's are others than the receiver's, and more than one call of a system takes.
+void MessagesOfManyRows(const TransportRank& me) {
+  const size_t least = me.transport.least_row_bytes();
+  std::vector<std::string> sent, got;
+  for (const size_t size : {1000000, 3000000, 5000, 2500000, 700000}) {
+    sent.push_back(Pattern(size, sent.size()));
+    got.emplace_back(size, '\0');
+  }
+  int pending = 0;
+  for (size_t i = 0; i < sent.size(); ++i) {
+    const SentRows from = CutInto(Const(sent[i]), i % 2 == 0 ? 3 : 100000, least);
+    if (me.rank == 0 && i % 3 == 0) me.transport.SendNote(1, 1, "between");
+    if (me.rank == 0 && sent[i].size() <= MessageTransport::kMostUnaskedBytes) {
+      me.transport.SendUnasked(1, 1, from, pending);
+    } else if (me.rank == 0) {
+      me.transport.Send(1, 1, from, pending);
+    }
+    const TakenRows into = CutInto(BytesOf(got[i]), i % 2 == 0 ? 100000 : 4, least);
+    if (me.rank == 1) me.transport.Receive(0, 1, into, pending);
+  }
+  EXPECT_TRUE(me.Move([&] { return pending == 0; }));
+  if (me.rank == 1) {
+    EXPECT_TRUE(got == sent);
+    EXPECT_EQ(me.AwaitNote(0, 1), "between");
+    EXPECT_EQ(me.AwaitNote(0, 1), "between");
+  }
+  me.Meet();
+}
+
+// Which are read aside, and come into rows.
+void UnaskedMessagesFillRows(const TransportRank& me) {
+  const size_t least = me.transport.least_row_bytes();
+  const std::string sent = Pattern(300000, 4);
+  std::string got(sent.size(), '\0');
+  int pending = 0;
+  if (me.rank == 0) {
+    me.transport.SendUnasked(1, 1, CutInto(Const(sent), 100000, least), pending);
+    me.transport.SendNote(1, 2, "behind it");
+  } else if (me.rank == 1) {
+    EXPECT_EQ(me.AwaitNote(0, 2), "behind it");
+    me.transport.Receive(0, 1, CutInto(BytesOf(got), 50, least), pending);
+  }
+  EXPECT_TRUE(me.Move([&] { return pending == 0; }));
+  if (me.rank == 1) {
+    EXPECT_TRUE(got == sent);
+  }
+  me.Meet();
+}
+
+// A note that may wait for a message comes before it, and without one, by progress alone.
+void NotesAhead(const TransportRank& me) {
+  const std::string sent = Pattern(1000, 6);
+  std::string got(sent.size(), '\0');
+  int pending = 0;
+  if (me.rank == 0) {
+    me.transport.SendNoteAhead(1, 1, "first");
+    me.transport.SendUnasked(1, 1, Const(sent), pending);
+    me.transport.SendNoteAhead(2, 1, "alone");
+    me.transport.SendNote(2, 1, "second");
+    me.transport.SendNoteAhead(1, 1, "second");
+    EXPECT_TRUE(me.Move([&] { return !me.transport.is_sending(); }));
+  } else {
+    EXPECT_EQ(me.AwaitNote(0, 1), me.rank == 1 ? "first" : "alone");
+    if (me.rank == 1) me.transport.Receive(0, 1, BytesOf(got), pending);
+    EXPECT_EQ(me.AwaitNote(0, 1), "second");
+  }
+  EXPECT_TRUE(me.Move([&] { return pending == 0; }));
+  if (me.rank == 1) {
+    EXPECT_TRUE(got == sent);
+  }
   me.Meet();
 }
 
@@ -346,6 +436,9 @@ std::vector<TransportCase> TransportCases() {
       {"NotesAndMessagesOnSeveralChannels", NotesAndMessagesOnSeveralChannels},
       {"MessagesFillMemoryInItsOrder", MessagesFillMemoryInItsOrder},
       {"NothingAtAllIsAMessageToo", NothingAtAllIsAMessageToo},
+      {"MessagesOfManyRows", MessagesOfManyRows},
+      {"UnaskedMessagesFillRows", UnaskedMessagesFillRows},
+      {"NotesAhead", NotesAhead},
       {"MuchBothWaysAtOnce", MuchBothWaysAtOnce},
       {"AMessageWhoseMemoryComesLate", AMessageWhoseMemoryComesLate},
       {"MessagesThatNobodyAskedFor", MessagesThatNobodyAskedFor},
