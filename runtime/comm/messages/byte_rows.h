@@ -26,8 +26,7 @@ class ByteRows {
   ByteRows() = default;  // no bytes
   // Of one row, which messages have as a rule: of whatever is seen as a span.
   template <typename Memory>
-    requires(std::is_convertible_v<const Memory&, Row>)
-  ByteRows(const Memory& memory) {  // NOLINT
+  requires(std::is_convertible_v<const Memory&, Row>) ByteRows(const Memory& memory) {  // NOLINT
     const Row row = memory;
     if (!row.empty()) rows_.push_back(row);
     bytes_ = row.size();
@@ -38,8 +37,7 @@ class ByteRows {
   }
   // What is written may be sent.
   template <typename Other>
-    requires(std::is_same_v<const Other, Byte>)
-  ByteRows(const ByteRows<Other>& rows)  // NOLINT
+  requires(std::is_same_v<const Other, Byte>) ByteRows(const ByteRows<Other>& rows)  // NOLINT
   {
     for (const absl::Span<Other> row : rows.rows()) rows_.push_back(row);
     bytes_ = rows.bytes();

@@ -11,7 +11,8 @@
 // is sent.
 //
 // A piece lies in staging, at most staging_bytes() of each exchange that is on its way, where it
-// cannot be sent or received in place: where it has gaps, is converted, or has several terms.
+// cannot be sent or received in place: where it has rows shorter than the transport takes
+// (least_row_bytes), is converted, or has several terms.
 //
 // With a carrier (exchange_carrier.h), messages are left to that: Finish tells every other member
 // that this rank is there, waits until all have said so, and has the exchange carried.

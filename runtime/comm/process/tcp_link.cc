@@ -55,17 +55,14 @@ void TcpLink::PushNote(uint64_t channel, absl::string_view note) {
 }
 
 void TcpLink::PushMessage(uint64_t channel, SentRows bytes, bool unasked, int& pending) {
-  PushText(
-      Header(bytes.bytes(), unasked ? FrameKind::kUnasked : FrameKind::kMessage, channel));
+  PushText(Header(bytes.bytes(), unasked ? FrameKind::kUnasked : FrameKind::kMessage, channel));
   if (!bytes.empty()) {
     ++pending;
     out_.push_back({.bytes = std::move(bytes), .pending = &pending});
   }
 }
 
-void TcpLink::PushLeave() {
-  PushText(Header(0, FrameKind::kLeave, 0));
-}
+void TcpLink::PushLeave() { PushText(Header(0, FrameKind::kLeave, 0)); }
 
 void TcpLink::Send() {
   while (wants_to_send()) {
