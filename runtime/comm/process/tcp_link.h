@@ -29,8 +29,8 @@ class TcpLink {
   TcpLink(const TcpLink&) = delete;
   TcpLink& operator=(const TcpLink&) = delete;
 
-  // Queue what Send() is to send. A message's memory stays where it is until `pending`, which counts
-  // it, is one less.
+  // Queue what Send() is to send. A message's memory stays where it is until `pending`, which
+  // counts it, is one less.
   void PushNote(uint64_t channel, absl::string_view note);
   void PushMessage(uint64_t channel, SentRows bytes, bool unasked, int& pending);
   void PushLeave();
