@@ -2,6 +2,7 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -12,6 +13,7 @@
 #include "dtensor/runtime/comm/process/process_world.h"
 #include "dtensor/runtime/comm/testing/process_ranks.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/device/cuda/cuda_device.h"
 #include "dtensor/runtime/device/cuda/gpus.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "dtensor/tools/cuda/fake/nccl_testing.h"
@@ -162,6 +164,38 @@ TEST_F(NcclWorldTest, RanksThatFinishInUnlikeOrders) {
                   [&] { return Gather(world, first ? pair : all, 10); });
   });
   EXPECT_THAT(results, Each(StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("wait"))));
+}
+
+// All ranks have launched an exchange, which waits behind a receive of the program's own that
+// nobody serves: every process gives signs of life, and only the watch of rank 0 can tell. It is
+// served before rank 1 gives its GPU up.
+TEST_F(NcclWorldTest, AGpuIsBusyForLongerThanTheTimeout) {
+  std::vector<double> waited(2);
+  RunNcclRanks(2, [&, launched = Launched(2, 1, RankWay::kNccl)](NcclRank& own) {
+    float* const data = own.Filled({1});
+    const auto fn = [&](ProcessWorld& world) -> absl::Status {
+      DT_RETURN_IF_ERROR(Gather(world, {0, 1}, 1000));
+      if (own.rank == 1) {
+        own.End(ncclRecv(data, 1, ncclFloat32, 0, own.comm, CudaStreamOf(world.device())));
+      }
+      const auto begin = std::chrono::steady_clock::now();
+      const absl::Status status = Gather(world, {0, 1}, 1);
+      waited[own.rank] =
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+      if (own.rank == 0) own.End(ncclSend(data, 1, ncclFloat32, 1, own.comm, own.stream));
+      return status;
+    };
+    EXPECT_THAT(
+        RunProcess(As(launched, own.rank), fn),
+        StatusIs(absl::StatusCode::kDeadlineExceeded,
+                 AllOf(HasSubstr("rank 0: op \"Gather\" of ranks [0, 1]"),
+                       HasSubstr("NCCL has not ended what all its ranks have launched within 1 s, "
+                                 "the time-out"))));
+    own.Free(data);
+    EXPECT_EQ(own.Destroy(), ncclSuccess);
+  });
+  // Not sooner, as for a death, and on a busy machine somewhat later.
+  EXPECT_THAT(waited, Each(AllOf(testing::Ge(0.9), testing::Le(6))));
 }
 
 // --- A communicator of the program's.
