@@ -1,5 +1,6 @@
 // What is saved in one place is loaded in another: every element, bit by bit, and written once.
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -407,6 +408,25 @@ TEST(SaveLoad, WaitCommitsWhatNoRankSawComplete) {
     return saver.Wait();
   }));
   DT_EXPECT_OK(LoadAt(place, files, 8));
+}
+
+// As a network's file system does whose answer was lost: the second time the folder is not there.
+TEST(SaveLoad, ARenameWhoseAnswerIsLostIsNoSuccess) {
+  class Lossy final : public MemoryFiles {
+   public:
+    absl::Status Rename(const std::string& from, const std::string& to) override {
+      const absl::Status status = MemoryFiles::Rename(from, to);
+      const bool lost = status.ok() && absl::StrContains(to, ".tmp") && !had_lost_.exchange(true);
+      return lost ? absl::NotFoundError("no such folder") : status;
+    }
+
+   private:
+    std::atomic<bool> had_lost_ = false;
+  };
+  Lossy files;
+  EXPECT_THAT(SaveAt(SavedPlaces()[5], files, 8),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("step 8 is not saved")));
+  DT_EXPECT_OK(SaveAt(SavedPlaces()[5], files, 9));
 }
 
 TEST(SaveLoad, TwoWorldsAtOnce) {

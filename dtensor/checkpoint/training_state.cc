@@ -8,6 +8,7 @@
 #include "dtensor/checkpoint/training_names.h"
 #include "dtensor/nn/state_dict.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/tensor/gather_values.h"
 
 namespace dtensor {
 namespace {
@@ -84,14 +85,16 @@ absl::StatusOr<CheckpointContent> CheckpointContentOf(Context& context,
 }
 
 absl::Status SaveCheckpoint(Context& context, CheckpointSaver& saver, const TrainingState& state) {
-  DT_ASSIGN_OR_RETURN(const CheckpointContent content, CheckpointContentOf(context, state));
-  return saver.Save(content);
+  const absl::StatusOr<CheckpointContent> content = CheckpointContentOf(context, state);
+  DT_RETURN_IF_ERROR(AgreeOn(context, content.status()));
+  return saver.Save(*content);
 }
 
 absl::Status SaveCheckpoint(Context& context, const std::string& folder, const TrainingState& state,
                             const SaveOptions& options) {
-  DT_ASSIGN_OR_RETURN(const CheckpointContent content, CheckpointContentOf(context, state));
-  return SaveCheckpoint(context, folder, content, options);
+  const absl::StatusOr<CheckpointContent> content = CheckpointContentOf(context, state);
+  DT_RETURN_IF_ERROR(AgreeOn(context, content.status()));
+  return SaveCheckpoint(context, folder, *content, options);
 }
 
 }  // namespace dtensor

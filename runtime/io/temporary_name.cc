@@ -24,9 +24,13 @@ namespace {
 constexpr absl::string_view kEnd = "tmp";
 constexpr size_t kMostBytes = 160;  // of 255, of which the rest takes 60 at most
 
+constexpr absl::string_view kUnknown = "unknown";
+
+// Where boots are not told apart, numbers of processes say nothing.
 std::string Machine() {
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  if (boot.empty()) return std::string(kUnknown);
   struct stat processes = {};
   const bool known = stat("/proc/self/ns/pid", &processes) == 0;
   const std::string text = absl::StrCat(boot, ".", known ? processes.st_ino : 0);
@@ -55,7 +59,7 @@ std::optional<std::string> AbandonedName(absl::string_view temporary) {
   }
   const auto behind = parts.end() - kBehindName;
   pid_t process = 0;
-  const bool ours = behind[0] == Machine() && absl::SimpleAtoi(behind[1], &process) && process > 0;
+  const bool ours = behind[0] != kUnknown && behind[0] == Machine() && absl::SimpleAtoi(behind[1], &process) && process > 0;
   if (!ours || !IsGone(process)) return std::nullopt;
   return absl::StrJoin(parts.begin() + 1, behind, ".");
 }
