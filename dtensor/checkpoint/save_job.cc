@@ -220,8 +220,9 @@ absl::Status CommitSaveJob(const SaveJob& job) {
   if (const std::optional<absl::Status> status = Commit(job)) return *status;
   DT_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, ListCheckpoints(job.folder, *job.files));
   if (std::binary_search(steps.begin(), steps.end(), job.index.step)) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat("'", FolderOf(job), "', which all ranks have written, is ",
-                                          "gone; step ", job.index.step, " is not saved"));
+  return absl::DataLossError(absl::StrCat("'", FolderOf(job),
+                                          "', which all ranks have written, is ", "gone; step ",
+                                          job.index.step, " is not saved"));
 }
 
 void DropSaveJob(const SaveJob& job) {

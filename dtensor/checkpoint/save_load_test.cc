@@ -416,7 +416,8 @@ TEST(SaveLoad, ARenameWhoseAnswerIsLostIsNoSuccess) {
    public:
     absl::Status Rename(const std::string& from, const std::string& to) override {
       const absl::Status status = MemoryFiles::Rename(from, to);
-      const bool lost = status.ok() && absl::StrContains(to, ".tmp") && !had_lost_.exchange(true);
+      const bool lost =
+          status.ok() && absl::EndsWith(to, "-commit.tmp") && !had_lost_.exchange(true);
       return lost ? absl::NotFoundError("no such folder") : status;
     }
 

@@ -59,7 +59,8 @@ std::optional<std::string> AbandonedName(absl::string_view temporary) {
   }
   const auto behind = parts.end() - kBehindName;
   pid_t process = 0;
-  const bool ours = behind[0] != kUnknown && behind[0] == Machine() && absl::SimpleAtoi(behind[1], &process) && process > 0;
+  const bool ours = behind[0] != kUnknown && behind[0] == Machine() &&
+                    absl::SimpleAtoi(behind[1], &process) && process > 0;
   if (!ours || !IsGone(process)) return std::nullopt;
   return absl::StrJoin(parts.begin() + 1, behind, ".");
 }
