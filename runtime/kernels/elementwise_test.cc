@@ -308,7 +308,9 @@ TEST_P(ElementwiseTest, TranscendentalsInF64) {
   check(UnaryOp::kTanh, -1e-3, 1e-3, 1e-15, [](Long x) { return std::tanh(x); });
   check(UnaryOp::kSigmoid, -30, 30, 1e-15, sigmoid);
   check(UnaryOp::kSilu, -30, 30, 1e-15, [&](Long x) { return x * sigmoid(x); });
-  check(UnaryOp::kGelu, -2, 10, 1e-15,
+  // CUDA promises 5 ulp of erfc, 1.1e-15, and at -2 its argument's rounding counts 4.7 times.
+  const bool is_cuda = device().kind() == Device::Kind::kCuda;
+  check(UnaryOp::kGelu, -2, 10, is_cuda ? 3e-15 : 1e-15,
         [](Long x) { return x * std::erfc(-x * std::sqrt(Long{0.5})) / 2; });
 }
 

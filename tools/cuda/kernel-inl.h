@@ -35,7 +35,9 @@ cudaError_t LaunchKernel(cudaStream_t stream, dim3 blocks, dim3 threads, void (*
   return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), blocks, threads,
                           const_cast<void**>(pointers), 0, stream);
 #else
-  fake_cuda::LaunchGrid(stream, blocks, threads, [kernel, ... copy = args] { kernel(copy...); });
+  const fake_cuda::Kernel::Argument arguments[] = {{&args, sizeof(args)}..., {}};
+  fake_cuda::LaunchGrid(stream, blocks, threads, {reinterpret_cast<const void*>(kernel), arguments},
+                        [kernel, ... copy = args] { kernel(copy...); });
   return cudaSuccess;
 #endif
 }

@@ -43,6 +43,19 @@ struct Swap {
   }
 };
 
+// CUDA loads a kernel when it is first launched, and may wait for all others then: for a gate's,
+// which the launching thread would open later. So each kernel is launched once before that, and no
+// rank closes a gate while another loads.
+absl::Status LoadSwap(Communicator& communicator, Device& device, Swap& swap) {
+  CudaGate open;
+  open.Open();
+  DT_RETURN_IF_ERROR(open.HoldUp(device));
+  DT_RETURN_IF_ERROR(communicator.Exchange(swap.collective, {&swap.part, 1}));
+  DT_RETURN_IF_ERROR(device.FillBytes(swap.theirs.raw(), 0, swap.theirs.bytes()));
+  DT_RETURN_IF_ERROR(device.Synchronize());
+  return communicator.Barrier("all kernels are loaded");
+}
+
 // Asks until the other rank's values are there.
 absl::Status AwaitValue(Device& observer, const Tensor& tensor, float value) {
   float seen = 0;
@@ -63,6 +76,7 @@ TEST_F(CudaRanksTest, AnExchangeRunsBesideKernels) {
         CudaGate gate;
         DT_ASSIGN_OR_RETURN(const auto swap, Swap::Make(communicator.rank(), device));
         DT_ASSIGN_OR_RETURN(const auto observer, MakeCudaDevice(device.ordinal()));
+        DT_RETURN_IF_ERROR(LoadSwap(communicator, device, *swap));
         DT_RETURN_IF_ERROR(communicator.Begin(swap->collective, {&swap->part, 1}));
         DT_RETURN_IF_ERROR(gate.HoldUp(device));
         DT_RETURN_IF_ERROR(communicator.Finish(swap->collective));
@@ -88,6 +102,7 @@ float WhatIsRead(int held_up) {
         const int rank = communicator.rank();
         CudaGate gate;
         DT_ASSIGN_OR_RETURN(auto swap, Swap::Make(rank, device));
+        DT_RETURN_IF_ERROR(LoadSwap(communicator, device, *swap));
         if (rank == 0) swap->part.receives = {};
         if (rank == held_up) DT_RETURN_IF_ERROR(gate.HoldUp(device));
         if (rank == 0) DT_RETURN_IF_ERROR(device.FillBytes(swap->mine.raw(), 0, 64));

@@ -34,7 +34,8 @@ struct NcclOptions {
   int64_t round_bytes = 0;
   // A communicator of the program's, of all ranks of the world in their order, which is used for
   // the group of all. It outlives the world, and is not used by others meanwhile. When the world
-  // fails it is revoked (ncclCommRevoke), and stays the program's to destroy.
+  // fails it is revoked (ncclCommRevoke), and stays the program's to destroy: once
+  // ncclCommGetAsyncError says ncclSuccess, and no more ncclInProgress.
   ncclComm* comm = nullptr;
 };
 

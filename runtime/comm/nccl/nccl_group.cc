@@ -1,5 +1,7 @@
 #include "dtensor/runtime/comm/nccl/nccl_group.h"
 
+#include <cuda_runtime_api.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -19,6 +21,8 @@ using Clock = std::chrono::steady_clock;
 
 // An abort does not wait for longer for a call of the library that does not return.
 constexpr std::chrono::seconds kCallReturns(1);
+// Nor for a revocation.
+constexpr std::chrono::milliseconds kRevoked(900);
 
 absl::Status Aborted() { return absl::AbortedError("its NCCL communicator was aborted"); }
 
@@ -34,6 +38,7 @@ void Pause(Clock::duration waited) {
 
 struct NcclGroup::State {
   ncclComm_t comm = nullptr;
+  int gpu = 0;
   bool is_callers = false;
   std::timed_mutex mutex;  // of each call to NCCL, but for an abort that waited long enough
   std::atomic<bool> over = false, is_aborted = false;
@@ -50,8 +55,24 @@ struct NcclGroup::State {
   void Abort() {
     over = true;
     std::unique_lock lock(mutex, kCallReturns);
-    is_callers ? ncclCommRevoke(comm, NCCL_REVOKE_DEFAULT) : ncclCommAbort(comm);
-    is_aborted = true;
+    // A thread of its own, where NCCL would choose again what it found: GPU 0.
+    cudaSetDevice(gpu);
+    if (is_callers) {
+      Revoke();
+    } else {
+      ncclCommAbort(comm);
+      is_aborted = true;
+    }
+  }
+  // Until NCCL has let go of it, for its owner destroys it next.
+  void Revoke() {
+    ncclResult_t result = ncclCommRevoke(comm, NCCL_REVOKE_DEFAULT);
+    const Clock::time_point until = Clock::now() + kRevoked;
+    while (result == ncclInProgress && Clock::now() < until) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      if (ncclCommGetAsyncError(comm, &result) != ncclSuccess) return;
+    }
+    is_aborted = result != ncclInProgress;
   }
 };
 
@@ -74,6 +95,7 @@ absl::StatusOr<std::unique_ptr<NcclGroup>> NcclGroup::Connect(absl::string_view 
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   const auto state = std::make_shared<State>();
+  if (cudaGetDevice(&state->gpu) != cudaSuccess) cudaGetLastError();
   const ncclResult_t begun = ncclCommInitRankConfig(&state->comm, size, name, rank, &config);
   if (begun != ncclSuccess && begun != ncclInProgress) {
     return absl::UnavailableError(
@@ -95,6 +117,7 @@ absl::StatusOr<std::unique_ptr<NcclGroup>> NcclGroup::Adopt(ncclComm_t comm, int
                                                             int gpu) {
   const auto state = std::make_shared<State>();
   state->comm = comm;
+  state->gpu = gpu;
   state->is_callers = true;
   int its[3] = {-1, -1, -1};
   const bool known = ncclCommCount(comm, &its[0]) == ncclSuccess &&

@@ -48,8 +48,8 @@ class NcclGroup {
   absl::Status End(const NcclStop& stop);
 
   // Lets go of what is on its way, undone, in all of them, on threads of their own; waits for them
-  // until the deadline, and no longer: an abort may hang. A caller's communicator is revoked.
-  // Returns whether all are done.
+  // until the deadline, and no longer: an abort may hang. A caller's communicator is revoked, and
+  // done when NCCL says that it is quiescent. Returns whether all are done.
   using Deadline = std::chrono::steady_clock::time_point;
   static bool AbortAll(const std::vector<NcclGroup*>& groups, Deadline deadline);
 

@@ -1,5 +1,7 @@
 #include "dtensor/runtime/comm/nccl/nccl_watch.h"
 
+#include <cuda_runtime_api.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -47,6 +49,10 @@ void NcclWatch::Stop() {
 }
 
 void NcclWatch::Run() {
+  // Or CUDA would ask for GPU 0 when this thread asks after an event.
+  if (const cudaError_t error = cudaSetDevice(device_.ordinal()); error != cudaSuccess) {
+    device_.Fail(absl::InternalError(absl::StrCat("cudaSetDevice: ", cudaGetErrorString(error))));
+  }
   Clock::time_point looked = Clock::now();
   std::unique_lock lock(mutex_);
   while (!stop_) {

@@ -223,6 +223,7 @@ TEST_F(NcclWorldTest, AFailedWorldRevokesIt) {
                                                       : Gather(world, {0, 1}, 1000);
                            }),
                 StatusIs(absl::StatusCode::kDataLoss, HasSubstr("the dog ate it")));
+    EXPECT_EQ(mine.Await(), ncclSuccess);
     EXPECT_EQ(ncclCommDestroy(mine.comm), ncclSuccess);
     cudaStreamDestroy(mine.stream);
   });

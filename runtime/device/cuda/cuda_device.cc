@@ -20,6 +20,7 @@
 #include "dtensor/runtime/device/cuda/cuda_point.h"
 #include "dtensor/runtime/device/cuda/cuda_status.h"
 #include "dtensor/runtime/device/cuda/cuda_transfers.h"
+#include "dtensor/runtime/device/cuda/current_gpu.h"
 #include "dtensor/runtime/device/cuda/deferred_queue.h"
 #include "dtensor/runtime/device/cuda/gpus.h"
 #include "dtensor/runtime/device/cuda/kernel_error.h"
@@ -60,6 +61,7 @@ class CudaDevice final : public Device {
     void* error = nullptr;
     DT_CUDA(cudaMallocHost, &error, sizeof(KernelError));
     kernel_error_ = new (error) KernelError{};
+    DT_RETURN_IF_ERROR(staging_.Reserve());
     DT_ASSIGN_OR_RETURN(gemm_, CublasLtGemm::Make(stream_));
     return absl::OkStatus();
   }
@@ -230,15 +232,13 @@ class CudaDevice final : public Device {
   // On a host thread, when one comes by: a deleter may call CUDA, which the stream's own callbacks
   // must not.
   void DoDefer(std::function<void()> fn) override {
-    int current = -1;  // GPU of a thread that may be none of ours
-    cudaGetDevice(&current);
-    std::function<bool()> is_done;  // null, until a wait for all, if it cannot be recorded
+    const CurrentGpu current(ordinal());  // the thread may be none of ours
+    std::function<bool()> is_done;        // null, until a wait for all, if it cannot be recorded
     if (auto point = RecordPoint(stream_); point.ok()) {
       is_done = [point = *std::move(point)] { return point->reached(); };
     }
     deferred_.Push(std::move(is_done), std::move(fn));
     deferred_.Run();
-    if (current >= 0) cudaSetDevice(current);
   }
 
   absl::StatusOr<std::shared_ptr<CudaPoint>> RecordPoint(cudaStream_t stream, uint64_t work = 0) {
@@ -255,7 +255,7 @@ class CudaDevice final : public Device {
   const CudaAllocator allocator_;
   bool works_on_ = false;  // after a wait that gave up
   PolledWait wait_{*this};
-  const std::shared_ptr<EventPool> events_ = std::make_shared<EventPool>();
+  const std::shared_ptr<EventPool> events_ = std::make_shared<EventPool>(ordinal());
   PinnedStaging staging_{events_, wait_};
   void* scratch_ = nullptr;
   KernelError* kernel_error_ = nullptr;

@@ -64,7 +64,8 @@ KernelError* CudaKernelErrorOf(const Device& device);
 // then it ends, the device has failed, and nothing more is asked of the GPU by it, nor freed.
 // `gives_up` may be called until the device is destroyed. Requires: a cuda device.
 void SetCudaWaitLimit(Device& device, std::function<bool()> gives_up);
-// Whether a cuda device's event has happened, at once. Any thread.
+// Whether a cuda device's event has happened, at once. Any thread that has chosen a GPU
+// (cudaSetDevice): on others CUDA would ask for GPU 0.
 bool HasHappened(const DeviceEvent& event);
 // A stream of this GPU whose work goes before that of others. Errors: CUDA's.
 absl::StatusOr<CUstream_st*> MakeUrgentStream(int ordinal);

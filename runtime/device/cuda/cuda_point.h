@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "dtensor/runtime/device/cuda/cuda_status.h"
+#include "dtensor/runtime/device/cuda/current_gpu.h"
 #include "dtensor/runtime/device/device.h"
 
 namespace dtensor {
@@ -20,7 +21,10 @@ namespace dtensor {
 // than recording it. Thread-safe: peers let go of points.
 class EventPool {
  public:
+  explicit EventPool(int gpu) : gpu_(gpu) {}
   ~EventPool() {
+    if (free_.empty()) return;
+    const CurrentGpu current(gpu_);  // a peer's thread may be the last that refers to it
     for (const cudaEvent_t event : free_) cudaEventDestroy(event);
   }
   // Requires: the GPU is current, where none is free.
@@ -42,12 +46,16 @@ class EventPool {
     free_.push_back(event);
   }
 
+  int gpu() const { return gpu_; }
+
  private:
+  const int gpu_;
   std::mutex mutex_;
   std::vector<cudaEvent_t> free_;
 };
 
-// A failed GPU reports its error at once to whoever waits, so that all points are reached.
+// A failed GPU reports its error at once to whoever waits, so that all points are reached. So does
+// one that the asking thread has not chosen, where GPU 0 is not to be had (current_gpu.h).
 class CudaPoint final : public DeviceEvent::State {
  public:
   CudaPoint(std::shared_ptr<EventPool> pool, cudaEvent_t event, uint64_t work)
@@ -61,7 +69,11 @@ class CudaPoint final : public DeviceEvent::State {
     DT_CUDA(cudaEventRecord, event, stream);
     return point;
   }
-  void Block() override { cudaEventSynchronize(event_); }
+  void Block() override {
+    const CurrentGpu current(pool_->gpu());
+    cudaEventSynchronize(event_);
+  }
+  // Requires: the thread has chosen a GPU.
   bool reached() const {
     if (cudaEventQuery(event_) != cudaErrorNotReady) return true;
     cudaGetLastError();  // or who checks a launch next would find it

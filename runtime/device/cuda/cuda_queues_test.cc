@@ -73,6 +73,8 @@ class CudaQueuesTest : public CudaTest {
 
 TEST_F(CudaQueuesTest, TransfersRunBesideWhatWasLaunchedSince) {
   CudaGate gate;
+  // Before the gate closes: CUDA may wait for all of the GPU's work to make a device.
+  DT_ASSERT_OK_AND_ASSIGN(const auto other, MakeCudaDevice(0));
   const Tensor t = Bytes(*device_, 64);
   ASSERT_THAT(device_->FillBytes(t.raw(), 1, 64), IsOk());
   const DeviceEvent begin = device_->Record();
@@ -86,7 +88,6 @@ TEST_F(CudaQueuesTest, TransfersRunBesideWhatWasLaunchedSince) {
   ASSERT_THAT(device_->FillBytes(t.raw(), 3, 32), IsOk());
 
   // The gate is closed, and yet another device reads what the transfers made.
-  DT_ASSERT_OK_AND_ASSIGN(const auto other, MakeCudaDevice(0));
   SetCudaPatience(*other, 0);
   const TimeLimit limit(*other);
   ASSERT_THAT(other->Wait(done), IsOk());

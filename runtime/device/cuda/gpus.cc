@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/runtime/device/cuda/cuda_status.h"
+#include "dtensor/runtime/device/cuda/current_gpu.h"
 
 namespace dtensor {
 namespace {
@@ -28,12 +29,25 @@ absl::Status CheckCanRead(int gpu, int other) {
       ": ranks of one process need GPUs that are connected; give them those that are"));
 }
 
-// Devices allocate from the pool of their GPU.
+// What programs allocate by cudaMalloc, and give to tensors.
+absl::Status LetReadOutsideOfPools(int reader, int gpu) {
+  const CurrentGpu current(reader);
+  DT_RETURN_IF_ERROR(current.status());
+  const cudaError_t error = cudaDeviceEnablePeerAccess(gpu, 0);
+  if (error != cudaErrorPeerAccessAlreadyEnabled) {
+    return ToStatus(error, "cudaDeviceEnablePeerAccess");
+  }
+  cudaGetLastError();  // or the next call would report it again
+  return absl::OkStatus();
+}
+
+// Devices allocate from the pool of their GPU, which that does not open.
 absl::Status LetRead(const std::set<int>& readers, int gpu) {
   std::vector<cudaMemAccessDesc> access;
   for (const int reader : readers) {
     if (reader == gpu) continue;
     DT_RETURN_IF_ERROR(CheckCanRead(reader, gpu));
+    DT_RETURN_IF_ERROR(LetReadOutsideOfPools(reader, gpu));
     cudaMemAccessDesc one = {};
     one.location.type = cudaMemLocationTypeDevice;
     one.location.id = reader;

@@ -19,8 +19,10 @@ absl::StatusOr<int> CountGpus();
 // kUnavailable where there is no such GPU, or as CountGpus.
 absl::StatusOr<std::string> GpuName(int gpu);
 
-// From now on each of these GPUs reads what devices of the others allocate. Errors: kUnavailable
-// where there is no such GPU, or one cannot read the memory of another.
+// From now on each of these GPUs reads what devices of the others allocate, and what the program
+// does by cudaMalloc; not what is from pools of its own, to which it gives access itself
+// (cudaMemPoolSetAccess). Errors: kUnavailable where there is no such GPU, or one cannot read the
+// memory of another.
 absl::Status AllowPeerReads(absl::Span<const int> gpus);
 
 }  // namespace dtensor

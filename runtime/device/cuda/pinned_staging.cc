@@ -16,6 +16,11 @@ void PinnedStaging::Leak() {
   for (Slot& slot : slots_) slot = Slot();
 }
 
+absl::Status PinnedStaging::Reserve() {
+  for (Slot& slot : slots_) DT_CUDA(cudaMallocHost, &slot.data, kSlotBytes);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<bool> PinnedStaging::IsPageable(const void* data) {
   cudaPointerAttributes known;
   DT_CUDA(cudaPointerGetAttributes, &known, data);
@@ -25,7 +30,6 @@ absl::StatusOr<bool> PinnedStaging::IsPageable(const void* data) {
 absl::StatusOr<PinnedStaging::Slot*> PinnedStaging::NextSlot() {
   Slot& slot = slots_[next_];
   next_ = 1 - next_;
-  if (slot.data == nullptr) DT_CUDA(cudaMallocHost, &slot.data, kSlotBytes);
   if (slot.used != nullptr) DT_RETURN_IF_ERROR(wait_.For(*slot.used));
   slot.used = nullptr;
   return &slot;

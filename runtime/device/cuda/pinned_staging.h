@@ -15,7 +15,7 @@
 namespace dtensor {
 
 // CUDA's own copies of such memory block the host, where no failure of the world ends the wait.
-// Takes 2 x kSlotBytes of page-locked memory, from the first copy on. One thread's.
+// Takes 2 x kSlotBytes of page-locked memory. One thread's.
 class PinnedStaging {
  public:
   static constexpr int64_t kSlotBytes = int64_t{1} << 20;
@@ -26,6 +26,10 @@ class PinnedStaging {
   // The streams' work is done, or whoever destroys this gives it up with Leak().
   ~PinnedStaging();
   void Leak();
+
+  // Before the first copy, and before there is work to wait for: CUDA may wait for all of the GPU's
+  // to page-lock memory. Requires: the GPU is current. Errors: CUDA's.
+  absl::Status Reserve();
 
   // Whether CUDA knows `data` as nothing but the host's.
   static absl::StatusOr<bool> IsPageable(const void* data);

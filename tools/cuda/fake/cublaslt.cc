@@ -249,7 +249,9 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
 }
 
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
-  delete reinterpret_cast<int*>(handle);
+  const int* const gpu = reinterpret_cast<int*>(handle);
+  dtensor::fake_cuda::WaitForGpu(*gpu);  // CUDA may: its workspace goes
+  delete gpu;
   return CUBLAS_STATUS_SUCCESS;
 }
 

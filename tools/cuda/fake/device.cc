@@ -1,16 +1,24 @@
 // GPUs and errors of the fake CUDA runtime.
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
+#include <set>
+#include <utility>
 
 #include "dtensor/tools/cuda/fake/fake.h"
+#include "dtensor/tools/cuda/fake/ordering.h"
 
 namespace dtensor::fake_cuda {
 namespace {
 
-thread_local int current_gpu = 0;
+constexpr int kNotChosen = -1;
+thread_local int current_gpu = kNotChosen;
+bool has_context[kMostGpus];         // atomic
+bool is_peer[kMostGpus][kMostGpus];  // [reader][owner], atomic
 bool forgives_leaks = false;
 thread_local cudaError_t last_error = cudaSuccess;
 
@@ -33,7 +41,38 @@ bool ForgivesLeaks() {
          (said != nullptr && std::strcmp(said, "forgiven") == 0);
 }
 
-int CurrentGpu() { return current_gpu; }
+int CurrentGpu() {
+  if (current_gpu != kNotChosen) return current_gpu;
+  __atomic_store_n(&has_context[0], true, __ATOMIC_RELEASE);
+  return 0;
+}
+
+void RequireChosen(const char* call, int gpu) {
+  if (gpu == 0 || current_gpu != kNotChosen) return;
+  Refuse(call,
+         "it is another GPU's, and this thread has chosen none: CUDA makes a context on GPU 0");
+}
+
+void LoadKernel(int gpu, const void* kernel) {
+  static const bool is_eager = [] {
+    const char* const said = std::getenv("CUDA_MODULE_LOADING");
+    return said != nullptr && std::strcmp(said, "EAGER") == 0;
+  }();
+  if (is_eager) return;
+  static auto& mutex = *new SpinLock;
+  static auto& loaded = *new std::set<std::pair<int, const void*>>;
+  {
+    const std::lock_guard lock(mutex);
+    if (loaded.count({gpu, kernel}) != 0) return;
+  }
+  WaitForGpu(gpu);  // as whoever launches it meanwhile
+  const std::lock_guard lock(mutex);
+  loaded.insert({gpu, kernel});
+}
+
+bool IsPeerEnabled(int reader, int owner) {
+  return __atomic_load_n(&is_peer[reader][owner], __ATOMIC_ACQUIRE);
+}
 
 int Gpus() {
   static const int gpus = [] {
@@ -49,7 +88,20 @@ int Gpus() {
 }  // namespace dtensor::fake_cuda
 
 using dtensor::fake_cuda::Gpus;
+using dtensor::fake_cuda::Refuse;
 using dtensor::fake_cuda::Return;
+
+namespace {
+
+// cuDevicePrimaryCtxGetState.
+CUresult PrimaryContextState(CUdevice gpu, unsigned* flags, int* is_active) {
+  if (gpu < 0 || gpu >= Gpus()) return CUDA_ERROR_INVALID_DEVICE;
+  *flags = 0;
+  *is_active = __atomic_load_n(&dtensor::fake_cuda::has_context[gpu], __ATOMIC_ACQUIRE);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
 
 extern "C" {
 
@@ -61,13 +113,37 @@ cudaError_t cudaGetDeviceCount(int* count) {
 }
 
 cudaError_t cudaGetDevice(int* gpu) {
-  *gpu = dtensor::fake_cuda::current_gpu;
+  const int chosen = dtensor::fake_cuda::current_gpu;
+  *gpu = chosen == dtensor::fake_cuda::kNotChosen ? 0 : chosen;  // and makes no context
   return cudaSuccess;
 }
 
 cudaError_t cudaSetDevice(int gpu) {
   if (gpu < 0 || gpu >= Gpus()) return Return(cudaErrorInvalidDevice);
   dtensor::fake_cuda::current_gpu = gpu;
+  __atomic_store_n(&dtensor::fake_cuda::has_context[gpu], true, __ATOMIC_RELEASE);
+  return cudaSuccess;
+}
+
+// Not of pools' memory, which cudaMemPoolSetAccess is for.
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
+  if (flags != 0) return Return(cudaErrorInvalidValue);
+  const int reader = dtensor::fake_cuda::CurrentGpu();
+  if (peer < 0 || peer >= Gpus() || peer == reader) return Return(cudaErrorInvalidDevice);
+  bool* const enabled = &dtensor::fake_cuda::is_peer[reader][peer];
+  return __atomic_exchange_n(enabled, true, __ATOMIC_ACQ_REL)
+             ? Return(cudaErrorPeerAccessAlreadyEnabled)
+             : cudaSuccess;
+}
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned,
+                                             unsigned long long flags,
+                                             cudaDriverEntryPointQueryResult* found) {
+  if (flags != cudaEnableDefault || std::strcmp(symbol, "cuDevicePrimaryCtxGetState") != 0) {
+    Refuse("cudaGetDriverEntryPointByVersion", "only cuDevicePrimaryCtxGetState is faked");
+  }
+  *function = reinterpret_cast<void*>(&PrimaryContextState);
+  if (found != nullptr) *found = cudaDriverEntryPointSuccess;
   return cudaSuccess;
 }
 

@@ -43,8 +43,25 @@ void RequireOnGpu(const char* call, int gpu, const void* data, size_t bytes);
 void ForgiveLeaks();
 bool ForgivesLeaks();
 
-// Of the calling thread, as cudaSetDevice left it.
+// Of the calling thread, as cudaSetDevice left it; GPU 0, with a context there from now on, where
+// nothing did.
 int CurrentGpu();
+// Refuses a call about a thing of `gpu` on a thread that has chosen no GPU: CUDA would make a
+// context on GPU 0, which costs half a GB of its memory, or is an error there.
+void RequireChosen(const char* call, int gpu);
+
+// Returns when the streams of `gpu` have done what they have now. What CUDA may wait for, but does
+// not promise to: TSan is told of no order.
+void WaitForGpu(int gpu);
+// Before a launch there. CUDA loads a kernel when it is first launched on a GPU, and may wait for
+// all that runs on it then, unless CUDA_MODULE_LOADING=EAGER.
+void LoadKernel(int gpu, const void* kernel);
+
+// Whether kernels on `reader` may use memory of `owner` that is in no pool.
+bool IsPeerEnabled(int reader, int owner);
+// Refuses a kernel that is given memory of a GPU that its own, `gpu`, has no access to: each word
+// of the arguments that is the address of such memory is taken for one.
+void RequireAccess(int gpu, const void* arguments, size_t bytes);
 
 }  // namespace dtensor::fake_cuda
 

@@ -342,7 +342,8 @@ void RunGrid(dim3 blocks, dim3 threads, const std::function<void()>& thread) {
   TheExecutor().Run(blocks, threads, thread);
 }
 
-void LaunchGrid(cudaStream_t stream, dim3 blocks, dim3 threads, std::function<void()> thread) {
+void LaunchGrid(cudaStream_t stream, dim3 blocks, dim3 threads, const Kernel& kernel,
+                std::function<void()> thread) {
   const uint64_t size = uint64_t{threads.x} * threads.y * threads.z;
   if (size == 0 || size > kMaxThreads || threads.z > 64) {
     Refuse("a launch", "a block has 1 to 1024 threads, and at most 64 along z");
@@ -351,7 +352,12 @@ void LaunchGrid(cudaStream_t stream, dim3 blocks, dim3 threads, std::function<vo
       blocks.y > 65535 || blocks.z > 65535) {
     Refuse("a launch", "a grid has 1 to 2^31 - 1 blocks along x, to 65535 along y and z");
   }
-  if (GpuOf(stream) != CurrentGpu()) Refuse("a launch", "the stream is another GPU's");
+  const int gpu = CurrentGpu();
+  if (GpuOf(stream) != gpu) Refuse("a launch", "the stream is another GPU's");
+  for (const Kernel::Argument* it = kernel.arguments; it->bytes > 0; ++it) {
+    RequireAccess(gpu, it->data, it->bytes);
+  }
+  LoadKernel(gpu, kernel.address);
   Enqueue(stream,
           [blocks, threads, thread = std::move(thread)] { RunGrid(blocks, threads, thread); });
 }

@@ -42,8 +42,19 @@ void* Shared(const void* site, size_t bytes);
 
 // Runs `thread` for each thread of a grid. On a stream's thread.
 void RunGrid(dim3 blocks, dim3 threads, const std::function<void()>& thread);
-// The same, behind what `stream` has. Refuses a grid that no GPU takes.
-void LaunchGrid(cudaStream_t stream, dim3 blocks, dim3 threads, std::function<void()> thread);
+// A kernel's address, and the bytes of its arguments, of which the last is empty.
+struct Kernel {
+  struct Argument {
+    const void* data;
+    size_t bytes;
+  };
+  const void* address;
+  const Argument* arguments;
+};
+// The same, behind what `stream` has. Refuses a grid that no GPU takes, and arguments that name
+// memory of a GPU that this one has no access to.
+void LaunchGrid(cudaStream_t stream, dim3 blocks, dim3 threads, const Kernel& kernel,
+                std::function<void()> thread);
 
 template <typename T>
 T ShuffleAs(unsigned mask, T value, int lane, int line) {

@@ -1,6 +1,6 @@
 // Memory of the fake CUDA runtime: the host's, poisoned when it is allocated and freed in the order
-// of the stream, so that sanitizers see who touches it too early or too late. Page-locked memory is
-// allocated and freed at once. Compiled without TSan's instrumentation (ordering.h); TSan sees
+// of the stream, so that sanitizers see who touches it too early or too late. Page-locked memory,
+// and a GPU's that is in no pool, is allocated and freed at once. Compiled without TSan's instrumentation (ordering.h); TSan sees
 // memcpy and memset all the same.
 #include <cuda_runtime_api.h>
 
@@ -13,6 +13,7 @@
 #include "dtensor/tools/cuda/fake/fake.h"
 #include "dtensor/tools/cuda/fake/ordering.h"
 
+using dtensor::fake_cuda::CurrentGpu;
 using dtensor::fake_cuda::Enqueue;
 using dtensor::fake_cuda::ForgivesLeaks;
 using dtensor::fake_cuda::GpuOf;
@@ -23,6 +24,7 @@ using dtensor::fake_cuda::RequireOnGpu;
 using dtensor::fake_cuda::RequireWithin;
 using dtensor::fake_cuda::Return;
 using dtensor::fake_cuda::SpinLock;
+using dtensor::fake_cuda::WaitForGpu;
 
 namespace {
 
@@ -31,28 +33,31 @@ constexpr size_t kAlignment = 256;
 constexpr int kPoison = 0xFF;     // a NaN, and an index that is out of range
 constexpr int kHost = kMostGpus;  // in place of a GPU: page-locked memory of the host
 
+enum class From { kPool, kGpu, kHost };  // cudaMallocAsync, cudaMalloc, cudaMallocHost
+
 struct Block {
   size_t bytes;
   int gpu;
+  From from;
 };
 
 class Memory {
  public:
-  void* Allocate(int gpu, size_t bytes) {
+  void* Allocate(int gpu, size_t bytes, From from) {
     std::lock_guard lock(mutex_);
     void* data = nullptr;
     if (bytes > kBytesOfGpu - used_[gpu] || posix_memalign(&data, kAlignment, bytes) != 0) {
       return nullptr;
     }
     used_[gpu] += bytes;
-    blocks_[reinterpret_cast<uintptr_t>(data)] = {bytes, gpu};
+    blocks_[reinterpret_cast<uintptr_t>(data)] = {bytes, gpu, from};
     return data;
   }
   // From now on no call may name it.
-  Block Take(const char* call, void* data, bool of_host) {
+  Block Take(const char* call, void* data, From from) {
     std::lock_guard lock(mutex_);
     const auto found = blocks_.find(reinterpret_cast<uintptr_t>(data));
-    if (found == blocks_.end() || (found->second.gpu == kHost) != of_host) {
+    if (found == blocks_.end() || found->second.from != from) {
       Refuse(call, "no such memory was allocated, or it was freed before");
     }
     const Block block = found->second;
@@ -75,6 +80,27 @@ class Memory {
     std::lock_guard lock(mutex_);
     const Block* const block = Find("", data, 0);
     return block == nullptr ? -1 : block->gpu;
+  }
+  void LetRead(int reader, int owner) {
+    std::lock_guard lock(mutex_);
+    lets_read_[owner][reader] = true;
+  }
+  void RequireAccess(int gpu, const void* arguments, size_t bytes) {
+    std::lock_guard lock(mutex_);
+    const auto* const words = static_cast<const char*>(arguments);
+    for (size_t at = 0; at + sizeof(void*) <= bytes; at += sizeof(void*)) {
+      void* address;
+      std::memcpy(&address, words + at, sizeof(address));
+      const Block* const block = Find("a launch", address, 0);
+      if (block == nullptr || block->gpu == gpu || block->from == From::kHost) continue;
+      const bool is_pools = block->from == From::kPool;
+      if (is_pools ? lets_read_[block->gpu][gpu]
+                   : dtensor::fake_cuda::IsPeerEnabled(gpu, block->gpu)) {
+        continue;
+      }
+      Refuse("a launch", is_pools ? "the pool of another GPU's memory gives this GPU no access"
+                                  : "this GPU has no access to memory of a peer");
+    }
   }
   ~Memory() {
     if (!blocks_.empty() && !ForgivesLeaks())
@@ -99,6 +125,7 @@ class Memory {
   SpinLock mutex_;
   std::map<uintptr_t, Block> blocks_;
   size_t used_[kMostGpus + 1] = {};
+  bool lets_read_[kMostGpus][kMostGpus] = {};  // [owner of a pool][reader]
 };
 
 Memory& AllMemory() {
@@ -128,13 +155,17 @@ void RequireOnGpu(const char* call, int gpu, const void* data, size_t bytes) {
   if (bytes > 0) AllMemory().RequireOnGpu(call, gpu, data, bytes);
 }
 
+void RequireAccess(int gpu, const void* arguments, size_t bytes) {
+  AllMemory().RequireAccess(gpu, arguments, bytes);
+}
+
 }  // namespace dtensor::fake_cuda
 
 extern "C" {
 
 cudaError_t cudaMallocAsync(void** data, size_t bytes, cudaStream_t stream) {
   if (bytes == 0) return Return(cudaErrorInvalidValue);
-  void* const memory = AllMemory().Allocate(GpuOf(stream), bytes);
+  void* const memory = AllMemory().Allocate(GpuOf(stream), bytes, From::kPool);
   if (memory == nullptr) return Return(cudaErrorMemoryAllocation);
   Enqueue(stream, [memory, bytes] { std::memset(memory, kPoison, bytes); });
   *data = memory;
@@ -142,7 +173,7 @@ cudaError_t cudaMallocAsync(void** data, size_t bytes, cudaStream_t stream) {
 }
 
 cudaError_t cudaFreeAsync(void* data, cudaStream_t stream) {
-  const Block block = AllMemory().Take("cudaFreeAsync", data, false);
+  const Block block = AllMemory().Take("cudaFreeAsync", data, From::kPool);
   Enqueue(stream, [data, block] {
     std::memset(data, kPoison, block.bytes);
     std::free(data);
@@ -150,10 +181,12 @@ cudaError_t cudaFreeAsync(void* data, cudaStream_t stream) {
   return cudaSuccess;
 }
 
+// It and the next three may wait for all that the GPU does (CUDA's guide: implicit synchronization).
 // CUDA's guide: it has the same address on the host and on all GPUs.
 cudaError_t cudaMallocHost(void** data, size_t bytes) {
   if (bytes == 0) Refuse("cudaMallocHost", "only 1 byte and more are faked");
-  void* const memory = AllMemory().Allocate(kHost, bytes);
+  WaitForGpu(CurrentGpu());
+  void* const memory = AllMemory().Allocate(kHost, bytes, From::kHost);
   if (memory == nullptr) return Return(cudaErrorMemoryAllocation);
   std::memset(memory, kPoison, bytes);
   *data = memory;
@@ -162,7 +195,25 @@ cudaError_t cudaMallocHost(void** data, size_t bytes) {
 
 cudaError_t cudaFreeHost(void* data) {
   if (data == nullptr) return cudaSuccess;
-  AllMemory().Take("cudaFreeHost", data, true);
+  WaitForGpu(CurrentGpu());
+  AllMemory().Take("cudaFreeHost", data, From::kHost);
+  std::free(data);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMalloc(void** data, size_t bytes) {
+  if (bytes == 0) Refuse("cudaMalloc", "only 1 byte and more are faked");
+  WaitForGpu(CurrentGpu());
+  void* const memory = AllMemory().Allocate(CurrentGpu(), bytes, From::kGpu);
+  if (memory == nullptr) return Return(cudaErrorMemoryAllocation);
+  std::memset(memory, kPoison, bytes);
+  *data = memory;
+  return cudaSuccess;
+}
+
+cudaError_t cudaFree(void* data) {
+  if (data == nullptr) return cudaSuccess;
+  WaitForGpu(AllMemory().Take("cudaFree", data, From::kGpu).gpu);
   std::free(data);
   return cudaSuccess;
 }
@@ -218,6 +269,10 @@ cudaError_t cudaMemPoolSetAccess(cudaMemPool_t pool, const cudaMemAccessDesc* ac
     if (where.type != cudaMemLocationTypeDevice || where.id < 0 || where.id >= Gpus()) {
       return Return(cudaErrorInvalidDevice);
     }
+    if (access[i].flags != cudaMemAccessFlagsProtReadWrite) {
+      Refuse("cudaMemPoolSetAccess", "only access to read and write is faked");
+    }
+    AllMemory().LetRead(where.id, static_cast<int>(reinterpret_cast<char*>(pool) - pools));
   }
   return cudaSuccess;
 }

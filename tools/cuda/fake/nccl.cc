@@ -110,7 +110,8 @@ ncclResult_t EndGroup() {
 
 ncclResult_t Call(const char* call, ncclComm_t comm, cudaStream_t stream, const NcclOp& op) {
   AllComms().Require(call, comm);
-  if (comm->is_stopped()) Refuse(call, "the communicator was revoked");
+  RequireChosen(call, comm->gpu);
+  if (comm->is_stopped() || comm->is_revoked()) Refuse(call, "the communicator was revoked");
   if (comm->is_finalized()) Refuse(call, "the communicator was finalized");
   if (comm->in_progress()) {
     Refuse(call, "the communicator is in progress: ncclCommGetAsyncError says when it is not");
@@ -163,6 +164,8 @@ using dtensor::fake_cuda::EndGroup;
 using dtensor::fake_cuda::group;
 using dtensor::fake_cuda::NcclOpKind;
 using dtensor::fake_cuda::Refuse;
+using dtensor::fake_cuda::RequireChosen;
+using dtensor::fake_cuda::SleepMicroseconds;
 
 extern "C" {
 
@@ -230,6 +233,7 @@ ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int* gpu) {
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
   AllComms().Require("ncclCommFinalize", comm);
   if (comm->in_progress()) Refuse("ncclCommFinalize", "the communicator is in progress");
+  RequireChosen("ncclCommFinalize", comm->gpu);
   if (comm->is_stopped() || comm->is_finalized()) return ncclInvalidArgument;
   comm->Finalize();
   return comm->blocking ? Await(comm) : ncclInProgress;
@@ -237,6 +241,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   AllComms().Require("ncclCommDestroy", comm);
+  RequireChosen("ncclCommDestroy", comm->gpu);
   if (comm->in_progress()) Refuse("ncclCommDestroy", "the communicator is in progress");
   const bool is_flushed = comm->is_finalized() || comm->is_stopped();
   if (!is_flushed && !comm->blocking && comm->error() == ncclSuccess) {
@@ -253,6 +258,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   AllComms().Require("ncclCommAbort", comm);
+  RequireChosen("ncclCommAbort", comm->gpu);
   if (!comm->is_stopped()) comm->Stop();
   AllComms().End(comm);
   return ncclSuccess;
@@ -260,7 +266,11 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
 
 ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags) {
   if (flags != NCCL_REVOKE_DEFAULT) return ncclInvalidArgument;
-  if (!AllComms().Require("ncclCommRevoke", comm)->is_stopped()) comm->Stop();
+  AllComms().Require("ncclCommRevoke", comm);
+  RequireChosen("ncclCommRevoke", comm->gpu);
+  if (comm->is_stopped() || !comm->Revoke()) return ncclInvalidArgument;
+  if (!comm->blocking) return ncclInProgress;
+  while (comm->in_progress()) SleepMicroseconds(50);
   return ncclSuccess;
 }
 

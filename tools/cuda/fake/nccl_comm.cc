@@ -25,6 +25,13 @@ bool Says(const char* variable, const char* value) {
   return said != nullptr && std::strcmp(said, value) == 0;
 }
 
+// In an abort or a revocation.
+void HangIfTold() {
+  if (!Says("DTENSOR_FAKE_NCCL_ABORT", "hangs")) return;
+  dtensor::fake_cuda::ForgiveLeaks();
+  while (true) SleepMicroseconds(1000000);
+}
+
 }  // namespace
 
 ncclComm::ncclComm(const std::string& id, int size_in, int rank_in, int gpu_in, bool blocking_in)
@@ -43,13 +50,14 @@ void ncclComm::Start() {
 }
 
 void ncclComm::Work() {
+  cudaSetDevice(gpu);
   const NcclHello mine = {rank, size, gpu, 0};
   const std::string wrong = links_.Meet(id_, mine, [this] { return is_stopped(); });
   if (!wrong.empty()) Fail(ncclInvalidUsage, wrong, false);
   {
     const std::lock_guard lock(mutex_);
     met_ = wrong.empty();
-    in_progress_ = false;
+    if (!revoked_) in_progress_ = false;
   }
   while (!is_stopped()) {
     if (!Step()) SleepMicroseconds(100);
@@ -98,7 +106,7 @@ void ncclComm::Launch(std::vector<Op> ops, cudaStream_t stream) {
       __atomic_sub_fetch(&launched_, 1, __ATOMIC_ACQ_REL);
     });
     const std::lock_guard done(mutex_);
-    in_progress_ = false;
+    if (!revoked_) in_progress_ = false;
   });
 }
 
@@ -107,11 +115,22 @@ void ncclComm::Finalize() {
   in_progress_ = finalizing_ = true;
 }
 
-void ncclComm::Stop() {
-  if (Says("DTENSOR_FAKE_NCCL_ABORT", "hangs")) {
-    dtensor::fake_cuda::ForgiveLeaks();
-    while (true) SleepMicroseconds(1000000);
+bool ncclComm::Revoke() {
+  HangIfTold();
+  {
+    const std::lock_guard lock(mutex_);
+    if (revoked_ || finalizing_ || finalized_) return false;
+    revoked_ = in_progress_ = true;
   }
+  std::thread([this] {
+    SleepMicroseconds(20000);
+    Stop();
+  }).detach();
+  return true;
+}
+
+void ncclComm::Stop() {
+  HangIfTold();
   __atomic_store_n(&stopped_, true, __ATOMIC_SEQ_CST);
   while (__atomic_load_n(&running_, __ATOMIC_SEQ_CST) > 0 ||
          __atomic_load_n(&working_, __ATOMIC_ACQUIRE)) {
@@ -127,6 +146,11 @@ bool ncclComm::in_progress() {
   return in_progress_;
 }
 
+bool ncclComm::is_revoked() {
+  const std::lock_guard lock(mutex_);
+  return revoked_;
+}
+
 bool ncclComm::is_finalized() {
   const std::lock_guard lock(mutex_);
   return finalized_;
@@ -134,7 +158,7 @@ bool ncclComm::is_finalized() {
 
 ncclResult_t ncclComm::error() {
   const std::lock_guard lock(mutex_);
-  return error_;
+  return revoked_ ? ncclSuccess : error_;  // nccl.h: what went wrong before is over
 }
 
 const char* ncclComm::error_text() {

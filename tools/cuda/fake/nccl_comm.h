@@ -64,8 +64,11 @@ struct ncclComm {
   void Finalize();
   // Ends what was launched, undone, and the thread.
   void Stop();
+  // Begins that; in_progress() until it is done. False: nothing is left to revoke.
+  bool Revoke();
 
   bool in_progress();
+  bool is_revoked();
   bool is_finalized();
   bool is_stopped() { return __atomic_load_n(&stopped_, __ATOMIC_ACQUIRE); }
   ncclResult_t error();
@@ -98,6 +101,7 @@ struct ncclComm {
   std::vector<std::string> heard_;  // [peer], of a word that has not all come
   std::vector<bool> said_bye_, gone_;
   bool in_progress_ = false, met_ = false, finalizing_ = false, finalized_ = false;
+  bool revoked_ = false;
   ncclResult_t error_ = ncclSuccess;
   std::string error_text_;
   cudaStream_t stream_ = nullptr;

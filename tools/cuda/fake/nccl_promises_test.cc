@@ -136,13 +136,14 @@ TEST_F(NcclPromisesTest, AnAbortLetsTheStreamGo) {
         std::this_thread::sleep_for(std::chrono::milliseconds(20));
         EXPECT_EQ(cudaEventQuery(done), cudaErrorNotReady);
         cudaGetLastError();
-        EXPECT_EQ(revokes ? ncclCommRevoke(me.comm, NCCL_REVOKE_DEFAULT) : ncclCommAbort(me.comm),
-                  ncclSuccess);
+        EXPECT_EQ(
+            revokes ? me.End(ncclCommRevoke(me.comm, NCCL_REVOKE_DEFAULT)) : ncclCommAbort(me.comm),
+            ncclSuccess);
         EXPECT_EQ(cudaStreamSynchronize(me.stream), cudaSuccess);
         EXPECT_EQ(cudaEventQuery(done), cudaSuccess);
         cudaEventDestroy(done);
         if (revokes) {
-          EXPECT_EQ(me.Await(), ncclSuccess);
+          EXPECT_EQ(ncclCommRevoke(me.comm, NCCL_REVOKE_DEFAULT), ncclInvalidArgument) << "twice";
           EXPECT_EQ(ncclCommDestroy(me.comm), ncclSuccess);
         }
         me.Free(data);

@@ -2,12 +2,14 @@
 // (ordering.h).
 #include <cuda_runtime_api.h>
 
+#include <cstdint>
 #include <functional>
 #include <mutex>
 #include <set>
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "dtensor/tools/cuda/fake/fake.h"
 #include "dtensor/tools/cuda/fake/ordering.h"
@@ -17,6 +19,7 @@ using dtensor::fake_cuda::CurrentGpu;
 using dtensor::fake_cuda::Gate;
 using dtensor::fake_cuda::Refuse;
 using dtensor::fake_cuda::Release;
+using dtensor::fake_cuda::RequireChosen;
 using dtensor::fake_cuda::Return;
 using dtensor::fake_cuda::SleepMicroseconds;
 using dtensor::fake_cuda::SpinLock;
@@ -36,7 +39,14 @@ struct CUstream_st {
     std::lock_guard lock(mutex_);
     (last_ == nullptr ? first_ : last_->next) = operation;
     last_ = operation;
+    ++pushed_;
   }
+  // How many pieces of work it was given, and has done.
+  uint64_t pushed() {
+    std::lock_guard lock(mutex_);
+    return pushed_;
+  }
+  uint64_t done() const { return __atomic_load_n(&done_, __ATOMIC_ACQUIRE); }
   void Close() {
     std::lock_guard lock(mutex_);
     closed_ = true;
@@ -78,6 +88,7 @@ struct CUstream_st {
   unsigned random_;
   SpinLock mutex_;
   Operation *first_ = nullptr, *last_ = nullptr;
+  uint64_t pushed_ = 0, done_ = 0;  // done_: atomic
   bool closed_ = false;
 };
 
@@ -126,6 +137,12 @@ class Handles {
     open_.erase(handle);
     ended_.insert(handle);
   }
+  // Also those that were destroyed, which may work on.
+  template <typename Fn>
+  void ForAll(const Fn& fn) const {
+    for (const Handle handle : open_) fn(handle);
+    for (const Handle handle : ended_) fn(handle);
+  }
   void RequireNoneLeft() const {
     if (open_.empty()) return;
     Refuse("at the end of the program", (std::string("not destroyed: ") + kind_).c_str());
@@ -156,12 +173,29 @@ class Runtime {
       return common;
     }
     streams_.Require(call, stream);
+    RequireChosen(call, stream->gpu());
     return stream;
   }
   void Destroy(cudaStream_t stream) {
     std::lock_guard lock(mutex_);
+    streams_.Require("cudaStreamDestroy", stream);
+    RequireChosen("cudaStreamDestroy", stream->gpu());
     streams_.End("cudaStreamDestroy", stream);
     stream->Close();
+  }
+  void WaitFor(int gpu) {
+    std::vector<std::pair<cudaStream_t, uint64_t>> points;
+    {
+      std::lock_guard lock(mutex_);
+      const auto add = [&](cudaStream_t stream) {
+        if (stream->gpu() == gpu) points.emplace_back(stream, stream->pushed());
+      };
+      streams_.ForAll(add);
+      if (default_[gpu] != nullptr) add(default_[gpu]);
+    }
+    for (const auto& [stream, pushed] : points) {
+      while (stream->done() < pushed) SleepMicroseconds(10);
+    }
   }
   void Ended() { __atomic_sub_fetch(&running_, 1, __ATOMIC_ACQ_REL); }
 
@@ -172,10 +206,13 @@ class Runtime {
   cudaEvent_t Find(const char* call, cudaEvent_t event) {
     std::lock_guard lock(mutex_);
     events_.Require(call, event);
+    RequireChosen(call, event->gpu());
     return event;
   }
   void Destroy(cudaEvent_t event) {
     std::lock_guard lock(mutex_);
+    events_.Require("cudaEventDestroy", event);
+    RequireChosen("cudaEventDestroy", event->gpu());
     events_.End("cudaEventDestroy", event);
     event->Record(nullptr);
   }
@@ -218,6 +255,7 @@ void CUstream_st::Run() {
     Dawdle();
     operation->run();
     delete operation;
+    __atomic_add_fetch(&done_, 1, __ATOMIC_RELEASE);
   }
   TheRuntime().Ended();
 }
@@ -227,6 +265,8 @@ namespace dtensor::fake_cuda {
 void Enqueue(cudaStream_t stream, std::function<void()> work) {
   TheRuntime().Find("a launch", stream)->Push(std::move(work));
 }
+
+void WaitForGpu(int gpu) { TheRuntime().WaitFor(gpu); }
 
 int GpuOf(cudaStream_t stream) { return TheRuntime().Find("a launch", stream)->gpu(); }
 
