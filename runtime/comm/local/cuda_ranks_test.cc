@@ -1,4 +1,6 @@
 // Ranks as threads that share GPUs.
+#include <cuda_runtime_api.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -10,6 +12,7 @@
 #include "dtensor/runtime/comm/local/run_ranks.h"
 #include "dtensor/runtime/core/index_set.h"
 #include "dtensor/runtime/device/cuda/cuda_device.h"
+#include "dtensor/runtime/device/cuda/gpus.h"
 #include "dtensor/runtime/device/cuda/testing/cuda_gate.h"
 #include "dtensor/runtime/device/tensor.h"
 #include "dtensor/runtime/kernels/indexed.h"
@@ -129,6 +132,33 @@ float WhatIsRead(int held_up) {
 
 TEST_F(CudaRanksTest, AReaderWaitsForWhatItReads) { EXPECT_EQ(WhatIsRead(0), 0); }
 TEST_F(CudaRanksTest, AWriterWaitsForWhoReads) { EXPECT_EQ(WhatIsRead(1), 0); }
+
+// What a program allocated by cudaMalloc on one GPU, as PyTorch does, a kernel of another's reads.
+TEST_F(CudaRanksTest, AdoptedMemoryIsReadByOtherGpus) {
+  DT_ASSERT_OK_AND_ASSIGN(const int gpus, CountGpus());
+  if (gpus < 2) {
+    RecordProperty("needs_gpus", 2);
+    GTEST_SKIP() << "one GPU has no peer";
+  }
+  DT_EXPECT_OK(RunLocalRanks(
+      2,
+      [](Communicator& communicator, Device& device) -> absl::Status {
+        const int rank = communicator.rank();
+        DT_ASSIGN_OR_RETURN(const auto swap, Swap::Make(rank, device));
+        void* data = nullptr;
+        if (cudaMalloc(&data, swap->mine.bytes()) != cudaSuccess) {
+          return absl::InternalError("cudaMalloc failed");
+        }
+        DT_RETURN_IF_ERROR(device.CopyOnDevice(data, swap->mine.raw(), swap->mine.bytes()));
+        swap->mine =
+            Tensor::Adopt(device, data, DType::kF32, {16}, {1}, [data] { cudaFree(data); });
+        DT_RETURN_IF_ERROR(communicator.Exchange(swap->collective, {&swap->part, 1}));
+        DT_ASSIGN_OR_RETURN(const std::vector<float> values, ToHost<float>(swap->theirs));
+        return values == std::vector<float>(16, 2.0f - rank) ? absl::OkStatus()
+                                                             : absl::InternalError("wrong values");
+      },
+      {.device = Device::Kind::kCuda, .gpus = {0, 1}}));
+}
 
 // A kernel finds it on the GPU, its rank is told when it waits, and all ranks are.
 TEST_F(CudaRanksTest, ABadIndexOnOneRankFailsTheWorld) {

@@ -1,15 +1,20 @@
 #include "dtensor/runtime/device/cuda/cuda_device.h"
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <random>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "dtensor/runtime/core/dtype.h"
 #include "dtensor/runtime/device/cpu/cpu_device.h"
+#include "dtensor/runtime/device/cuda/gpus.h"
 #include "dtensor/runtime/device/cuda/kernel_error.h"
 #include "dtensor/runtime/device/device.h"
 #include "dtensor/runtime/device/gemm.h"
@@ -87,6 +92,59 @@ TEST_F(CudaDeviceTest, WhatIsNotDoneYetLeavesNoError) {
 void WriteError(Device& device, const KernelError* error) {
   ASSERT_THAT(device.CopyFromHost(CudaKernelErrorOf(device), error, sizeof(*error)), IsOk());
 }
+
+// --- Threads and GPUs.
+
+// Whether this process has one on that GPU. Asking makes none.
+bool HasContext(int gpu) {
+  void* state_of = nullptr;
+  cudaGetDriverEntryPointByVersion("cuDevicePrimaryCtxGetState", &state_of, 12000,
+                                   cudaEnableDefault);
+  unsigned flags = 0;
+  int is_active = 0;
+  reinterpret_cast<CUresult (*)(CUdevice, unsigned*, int*)>(state_of)(gpu, &flags, &is_active);
+  return is_active != 0;
+}
+
+// Whoever lets go of tensors may be a thread that has nothing to do with CUDA.
+TEST(CudaThreadsTest, AnotherThreadMakesNoContextOnGpu0) {
+  DT_ASSERT_OK_AND_ASSIGN(const int gpus, CountGpus());
+  if (gpus < 2) {
+    RecordProperty("needs_gpus", 2);
+    GTEST_SKIP() << "the only GPU is GPU 0";
+  }
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto program = [] {
+    auto device = MakeCudaDevice(1).value();
+    DeviceEvent event = device->Record();
+    std::thread([&] {
+      device->Defer([] {});
+      device->Defer([] {});
+    }).join();
+    device.reset();
+    std::thread([last = std::move(event)]() mutable {
+      const DeviceEvent gone = std::move(last);
+    }).join();
+    std::_Exit(HasContext(0) || !HasContext(1));
+  };
+  EXPECT_EXIT(program(), testing::ExitedWithCode(0), "");
+}
+
+// One that has a GPU has it afterwards, where it has been used.
+TEST(CudaThreadsTest, AnotherThreadKeepsItsGpu) {
+  DT_ASSERT_OK_AND_ASSIGN(const int gpus, CountGpus());
+  const int mine = gpus - 1;
+  DT_ASSERT_OK_AND_ASSIGN(const auto device, MakeCudaDevice(0));
+  int seen = -1;
+  std::thread([&] {
+    cudaSetDevice(mine);
+    device->Defer([] {});
+    cudaGetDevice(&seen);
+  }).join();
+  EXPECT_EQ(seen, mine);
+}
+
+// --- Errors.
 
 TEST_F(CudaDeviceTest, AKernelsErrorFailsTheDeviceThatWaits) {
   const KernelError error = {1, "Embedding", {"id", 7, 3, 5}};

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <ostream>
 #include <string>
+#include <thread>
 
 #include "gtest/gtest.h"
 
@@ -240,6 +241,20 @@ const Mistake kMistakes[] = {
      "chosen for another product"},
     {"AnOperandIsOfTheHost", [] { Multiply({.host_operand = true}); },
      "cublasLtMatmul: it is not memory of a GPU"},
+    {"AThreadWithoutAGpuAsksAfterAnEvent",
+     [] {
+       cudaSetDevice(1);
+       const cudaEvent_t event = MakeEvent();
+       std::thread([&] { cudaEventQuery(event); }).join();
+     },
+     "cudaEventQuery: it is another GPU's, and this thread has chosen none"},
+    {"AThreadWithoutAGpuCopies",
+     [] {
+       cudaSetDevice(1);
+       Gpu gpu;
+       std::thread([&] { gpu.Allocate(16); }).join();
+     },
+     "a launch: it is another GPU's, and this thread has chosen none"},
     {"TheThreadIsAtAnotherGpu", [] { Multiply({.thread_gpu = 1}); }, "are not of one GPU"},
 };
 

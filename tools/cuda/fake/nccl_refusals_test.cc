@@ -167,6 +167,12 @@ const Mistake kMistakes[] = {
      "ncclCommAbort: there is no such communicator"},
     {"ItIsDestroyedBeforeItIsFinalized", [](NcclRank& me, float*) { ncclCommDestroy(me.comm); },
      "is finalized first"},
+    {"ItIsDestroyedWhileItIsRevoked",
+     [](NcclRank& me, float*) {
+       ncclCommRevoke(me.comm, NCCL_REVOKE_DEFAULT);
+       ncclCommDestroy(me.comm);
+     },
+     "ncclCommDestroy: the communicator is in progress"},
     {"ItIsForgotten", [](NcclRank&, float*) {}, "not destroyed: NCCL communicator"},
     {"AGroupEndsThatDidNotBegin", [](NcclRank&, float*) { ncclGroupEnd(); },
      "no group was started"},
