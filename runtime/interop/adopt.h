@@ -9,7 +9,9 @@
 // lets go of an exported tensor last), and after the Context and its world have ended. Without a
 // deleter the memory must outlive all of these: tell by device.tensors(), or copy (FromHost).
 //
-// Ranks that are threads read adopted memory as their own. Between processes it is copied once more
+// Ranks that are threads read adopted memory as their own; between GPUs, what cudaMalloc gave, and
+// CUDA's default pool, but of a pool of the program's own only what that pool is opened for
+// (cudaMemPoolSetAccess). Between processes it is copied once more
 // for each exchange: only what the device allocated lies where other processes can read.
 #ifndef DTENSOR_RUNTIME_INTEROP_ADOPT_H_
 #define DTENSOR_RUNTIME_INTEROP_ADOPT_H_
