@@ -12,6 +12,17 @@ target_compile_options(
   dtensor PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:-std=c++20;--expt-relaxed-constexpr;-fmad=false>")
 set_target_properties(dtensor PROPERTIES CUDA_RUNTIME_LIBRARY Shared)
 target_link_libraries(dtensor PRIVATE CUDA::cudart CUDA::cublasLt)
+# Attention by cuDNN where it is there.
+find_path(DTENSOR_CUDNN_INCLUDE cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+find_library(DTENSOR_CUDNN_LIBRARY cudnn HINTS ${CUDAToolkit_LIBRARY_DIR})
+if(DTENSOR_CUDNN_INCLUDE AND DTENSOR_CUDNN_LIBRARY)
+  target_sources(dtensor PRIVATE ${DTENSOR_CUDNN_SOURCES})
+  target_include_directories(dtensor PRIVATE ${DTENSOR_CUDNN_INCLUDE})
+  target_link_libraries(dtensor PRIVATE ${DTENSOR_CUDNN_LIBRARY})
+else()
+  target_sources(dtensor PRIVATE ${DTENSOR_NO_CUDNN_SOURCES})
+endif()
+message(STATUS "dtensor: cuDNN ${DTENSOR_CUDNN_LIBRARY}")
 # Ranks on GPUs of several processes need NCCL; without it they are refused, and all else is there.
 find_path(DTENSOR_NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
 find_library(DTENSOR_NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR})

@@ -3,7 +3,7 @@
 #
 # FOLDER has the answers to the queries of BUILD.bazel, for each library: NAME_srcs, NAME_hdrs and NAME_absl.
 # FILEs are all headers. What stands in a folder called cuda is compiled with CUDA, but for X_stub.cc,
-# which stands for X.cc without; in one called nccl, with NCCL besides.
+# which stands for X.cc without; in one called nccl or cudnn, with NCCL or cuDNN besides.
 set -euo pipefail
 export LC_ALL=C
 folder=$1
@@ -49,9 +49,12 @@ for name in algebra dtensor parallel_plans mpi; do
 done
 echo
 echo "# One or the other, by DTENSOR_CUDA."
-cuda=$(paths "$folder/dtensor_srcs" | grep '/cuda/.*\.cc$\|/cuda/.*\.cu$')
+cuda=$(paths "$folder/dtensor_srcs" | grep '/cuda/.*\.cc$\|/cuda/.*\.cu$' | grep -v /cudnn/)
 grep -v '_stub\.cc$' <<<"$cuda" | list DTENSOR_CUDA_SOURCES
 grep '_stub\.cc$' <<<"$cuda" | list DTENSOR_NO_CUDA_SOURCES
-nccl=$(paths "$folder/dtensor_srcs" | grep '/nccl/.*\.cc$')
-grep -v '_stub\.cc$' <<<"$nccl" | list DTENSOR_NCCL_SOURCES
-grep '_stub\.cc$' <<<"$nccl" | list DTENSOR_NO_NCCL_SOURCES
+# The same by what else is there. Which steps are cuDNN's is a choice that needs no cuDNN.
+for library in cudnn nccl; do
+  all_of_it=$(paths "$folder/dtensor_srcs" | grep "/$library/.*\.cc$")
+  grep -v '_stub\.cc$' <<<"$all_of_it" | list "DTENSOR_${library^^}_SOURCES"
+  grep '_stub\.cc$\|_choice\.cc$' <<<"$all_of_it" | list "DTENSOR_NO_${library^^}_SOURCES"
+done

@@ -261,6 +261,7 @@ set(DTENSOR_DTENSOR_SOURCES
   runtime/kernels/cpu/strided_walk.cc
   runtime/kernels/cpu/target_mean.cc
   runtime/kernels/cross_entropy.cc
+  runtime/kernels/cudnn.cc
   runtime/kernels/elementwise.cc
   runtime/kernels/embedding.cc
   runtime/kernels/extremum.cc
@@ -386,6 +387,7 @@ set(DTENSOR_DTENSOR_HEADERS
   runtime/kernels/box.h
   runtime/kernels/comparison.h
   runtime/kernels/copy.h
+  runtime/kernels/cudnn.h
   runtime/kernels/elementwise.h
   runtime/kernels/extremum.h
   runtime/kernels/indexed.h
@@ -551,6 +553,7 @@ set(DTENSOR_CUDA_SOURCES
   runtime/kernels/cuda/box.cu
   runtime/kernels/cuda/comparison.cu
   runtime/kernels/cuda/cross_entropy.cu
+  runtime/kernels/cuda/cudnn_attention.cu
   runtime/kernels/cuda/elementwise.cu
   runtime/kernels/cuda/embedding.cu
   runtime/kernels/cuda/extremum.cu
@@ -566,6 +569,17 @@ set(DTENSOR_CUDA_SOURCES
 set(DTENSOR_NO_CUDA_SOURCES
   runtime/device/cuda/cuda_device_stub.cc
   runtime/device/cuda/gpus_stub.cc
+)
+set(DTENSOR_CUDNN_SOURCES
+  runtime/kernels/cuda/cudnn/attention_choice.cc
+  runtime/kernels/cuda/cudnn/attention_graphs.cc
+  runtime/kernels/cuda/cudnn/attention_plans.cc
+  runtime/kernels/cuda/cudnn/descriptor.cc
+  runtime/kernels/cuda/cudnn/graph.cc
+)
+set(DTENSOR_NO_CUDNN_SOURCES
+  runtime/kernels/cuda/cudnn/attention_choice.cc
+  runtime/kernels/cuda/cudnn/attention_plans_stub.cc
 )
 set(DTENSOR_NCCL_SOURCES
   runtime/comm/nccl/carry_schedule.cc

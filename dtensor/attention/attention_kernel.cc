@@ -179,7 +179,7 @@ absl::Status AttentionBackward(const GradCall& call) {
   DT_ASSIGN_OR_RETURN(const Tensor delta, Tensor::Empty(device, lse.dtype(), lse.shape()));
   DT_RETURN_IF_ERROR(kernels::AttentionDelta(device, o, dout, delta));
   return kernels::AttentionGrad(device, in.q, in.k, in.v, lse, delta, dout, step, gradients[0],
-                                gradients[1], gradients[2]);
+                                gradients[1], gradients[2], &o);
 }
 
 }  // namespace dtensor::internal

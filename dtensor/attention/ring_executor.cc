@@ -371,7 +371,7 @@ absl::Status RunRingBackward(const RankRing& ring, const RingOptions& options, c
                         const kernels::AttentionStep& step) -> absl::Status {
     DT_ASSIGN_OR_RETURN(RingBlock share, gradients.NewShare(number));
     DT_RETURN_IF_ERROR(kernels::AttentionGrad(device, q, block.k, block.v, lse, delta, dout, step,
-                                              query_sum, share.k, share.v));
+                                              query_sum, share.k, share.v, &o));
     return gradients.Add(number, std::move(share));
   };
   Runner runner(ring, options, q, {k, v}, communicator, op);

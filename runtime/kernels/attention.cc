@@ -222,7 +222,7 @@ absl::Status AttentionDelta(Device& device, const Tensor& o, const Tensor& dout,
 absl::Status AttentionGrad(Device& device, const Tensor& q, const Tensor& k, const Tensor& v,
                            const Tensor& lse, const Tensor& delta, const Tensor& dout,
                            const AttentionStep& step, const Tensor& dq, const Tensor& dk,
-                           const Tensor& dv) {
+                           const Tensor& dv, const Tensor* o) {
   AttentionArgs args;
   AttentionSizes& sizes = args.sizes = SizesOf(q, k, v, step);
   sizes.out_dtype = dq.dtype();
@@ -242,6 +242,8 @@ absl::Status AttentionGrad(Device& device, const Tensor& q, const Tensor& k, con
   operands.dq = OperandOf(dq);
   operands.dk = OperandOf(dk);
   operands.dv = OperandOf(dv);
+  DT_CHECK(o == nullptr || (o->shape() == q.shape() && IsResultType(sizes, o->dtype())));
+  if (o != nullptr && o->dtype() == sizes.dtype) operands.o = OperandOf(*o);
   SetStep(step, args);
   return RunWithScratch(device, kAttentionGrad, args, cpu::AttentionGradScratch(args));
 }
@@ -280,7 +282,7 @@ absl::Status AttentionGrad(Device& device, const Tensor& q, const Tensor& k, con
   DT_ASSIGN_OR_RETURN(const Tensor delta, Tensor::Empty(device, lse.dtype(), lse.shape()));
   DT_RETURN_IF_ERROR(AttentionDelta(device, o, dout, delta));
   return AttentionGrad(device, q, k, v, lse, delta, dout,
-                       WholeAttention(scale, causal, q.size(1), k.size(1)), dq, dk, dv);
+                       WholeAttention(scale, causal, q.size(1), k.size(1)), dq, dk, dv, &o);
 }
 
 }  // namespace dtensor::kernels

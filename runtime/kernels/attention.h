@@ -77,10 +77,13 @@ absl::Status AttentionDelta(Device& device, const Tensor& o, const Tensor& dout,
 //
 // dk and dv are the block's, dq is set by the first step and added to by the others. Gradients have
 // one type: q's or wide; wide in a step that is not both first and last. So dq is the carry.
+//
+// `o`: the final results, of which delta was made, or null. With those of q's type a GPU may
+// compute the step by cuDNN (cudnn.h), which needs them; all else takes delta alone.
 absl::Status AttentionGrad(Device& device, const Tensor& q, const Tensor& k, const Tensor& v,
                            const Tensor& lse, const Tensor& delta, const Tensor& dout,
                            const AttentionStep& step, const Tensor& dq, const Tensor& dk,
-                           const Tensor& dv);
+                           const Tensor& dv, const Tensor* o = nullptr);
 
 // The results of attention over some of the keys, both wide.
 struct AttentionPart {

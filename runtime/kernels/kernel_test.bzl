@@ -1,7 +1,7 @@
 """kernel_test: a test of kernels on host memory, and the same on a GPU."""
 
 load("//tools:cc.bzl", "dt_test")
-load("//tools/cuda:defs.bzl", "REQUIRES_CUDA")
+load("//tools/cuda:defs.bzl", "REQUIRES_CUDA", "REQUIRES_CUDNN", "REQUIRES_FAKES")
 
 def kernel_test(name, deps = [], threads_meet = True, quick = None, sanitized = None):
     """Makes `name`_test and `name`_cuda_test of `name`_test.cc.
@@ -21,6 +21,24 @@ def kernel_test(name, deps = [], threads_meet = True, quick = None, sanitized = 
         _test(name, "_cuda_slow_test", None, ["gpu", "slow"], deps)
     if sanitized:
         _test(name, "_cuda_sanitized_test", sanitized, sanitizers, deps)
+
+def cudnn_tests(deps):
+    """Makes attention_cudnn_test: of GPUs alone. Over fakes some of it also with a cuDNN that refuses f32, or all."""
+    for refuses in ["", "narrow", "none"]:
+        dt_test(
+            name = "attention_cudnn_{}test".format(refuses + "_" if refuses else ""),
+            size = "medium",
+            srcs = ["attention_cudnn_test.cc"],
+            args = ["--gtest_filter=*/0.Wide*:*/1.Grouped*:*/0.ACarry*"] if refuses else [],
+            env = {"DTENSOR_FAKE_CUDNN": refuses},
+            tags = ["cuda_fake"] if refuses else ["cuda_sanitize", "cuda_threads", "gpu"],
+            target_compatible_with = REQUIRES_FAKES if refuses else REQUIRES_CUDNN,
+            deps = deps + [
+                ":kernels",
+                "//runtime/testing:cuda_kernel_devices",
+                "//runtime/testing:status_matchers",
+            ],
+        )
 
 def _test(name, suffix, cases, tags, deps):
     on_gpu = suffix != "_test"

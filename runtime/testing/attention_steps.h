@@ -143,7 +143,7 @@ absl::StatusOr<AttentionDoubles> RunSteps(Device& device, const Case& c, const A
     DT_ASSIGN_OR_RETURN(const Tensor dk, Filled<Wide>(device, b.k.shape(), c.memory, kNan));
     DT_ASSIGN_OR_RETURN(const Tensor dv, Filled<Wide>(device, b.k.shape(), c.memory, kNan));
     DT_RETURN_IF_ERROR(AttentionGrad(device, rows.q, b.k, b.v, rows.lse, rows.delta, rows.dout,
-                                     b.step, rows.dq, dk, dv));
+                                     b.step, rows.dq, dk, dv, &rows.o));
     DT_ASSIGN_OR_RETURN(const Doubles dk_values, ToDoubles(dk));
     DT_ASSIGN_OR_RETURN(const Doubles dv_values, ToDoubles(dv));
     ForEachInPart(c, parts[i], [&](int64_t all, int64_t part) {

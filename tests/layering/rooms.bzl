@@ -266,5 +266,12 @@ ROOMS = {
         "runtime/device",
         "runtime/device/cuda",
         "runtime/kernels/arguments",
+        "runtime/kernels/cuda/cudnn",
+    ],
+    "runtime/kernels/cuda/cudnn": [
+        "runtime/core",
+        "runtime/device",
+        "runtime/device/cuda",
+        "runtime/kernels/arguments",
     ],
 }

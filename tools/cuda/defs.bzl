@@ -9,6 +9,12 @@ REQUIRES_CUDA = select({
     "//conditions:default": ["//tools/cuda:needs_config_cuda"],
 })
 
+# The same for what needs cuDNN besides.
+REQUIRES_CUDNN = select({
+    "//tools/cuda:has_cudnn": [],
+    "//conditions:default": ["//tools/cuda:needs_config_cuda"],
+})
+
 # For copts: what is defined in sources that know of kernels for GPUs.
 HAS_CUDA = select({
     "//tools/cuda:enabled": ["-DDTENSOR_HAS_CUDA"],

@@ -49,6 +49,7 @@ class CudaDevice final : public Device {
   void set_patience(double seconds) { wait_.set_patience(std::chrono::duration<double>(seconds)); }
   void* scratch() const { return scratch_; }
   KernelError* kernel_error() const { return kernel_error_; }
+  std::unique_ptr<CudaState>& state() { return state_; }
   void set_wait_limit(std::function<bool()> gives_up) { wait_.set_gives_up(std::move(gives_up)); }
 
   absl::Status Start() {
@@ -77,6 +78,8 @@ class CudaDevice final : public Device {
       Abandon();
       return;
     }
+    MakeCurrent().IgnoreError();
+    state_.reset();
     gemm_.reset();
     if (kernel_error_ != nullptr) cudaFreeHost(kernel_error_);
     if (scratch_ != nullptr) cudaFreeAsync(scratch_, stream_);
@@ -149,6 +152,7 @@ class CudaDevice final : public Device {
 
   // The GPU works on, for ever perhaps: what it may touch stays. CUDA's calls would wait for it.
   void Abandon() {
+    state_.release();
     gemm_.release();
     staging_.Leak();
   }
@@ -260,6 +264,7 @@ class CudaDevice final : public Device {
   void* scratch_ = nullptr;
   KernelError* kernel_error_ = nullptr;
   std::unique_ptr<CublasLtGemm> gemm_;
+  std::unique_ptr<CudaState> state_;
   DeferredQueue deferred_;
 };
 
@@ -310,6 +315,10 @@ cudaStream_t CudaStreamOf(const Device& device) { return AsCuda(device).stream()
 void* CudaScratchOf(const Device& device) { return AsCuda(device).scratch(); }
 
 KernelError* CudaKernelErrorOf(const Device& device) { return AsCuda(device).kernel_error(); }
+
+std::unique_ptr<CudaState>& CudaStateOf(const Device& device) {
+  return const_cast<CudaDevice&>(AsCuda(device)).state();
+}
 
 void SetCudaPatience(Device& device, double seconds) { AsCuda(device).set_patience(seconds); }
 

@@ -59,6 +59,15 @@ void* CudaScratchOf(const Device& device);
 // Where a kernel says what it found wrong; Synchronize() fails the device with it (kernel_error.h).
 KernelError* CudaKernelErrorOf(const Device& device);
 
+// What kernels keep with a device, as a library's handle and its plans: destroyed with the device,
+// once its stream has ended its work, with its GPU current; and left where it never ends. Null
+// until set. Of the device's thread.
+class CudaState {
+ public:
+  virtual ~CudaState() = default;
+};
+std::unique_ptr<CudaState>& CudaStateOf(const Device& device);
+
 // --- For transports whose work on a GPU may never end: a peer died.
 // From now on a wait for the device's stream asks, again and again, whether it is to be given up;
 // then it ends, the device has failed, and nothing more is asked of the GPU by it, nor freed.

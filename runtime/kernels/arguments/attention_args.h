@@ -34,8 +34,9 @@ struct AttentionOperand {
 
 struct AttentionOperands {
   AttentionOperand q, k, v, o, lse;
-  AttentionOperand carry, max, sum;          // of the forward pass
-  AttentionOperand dout, delta, dq, dk, dv;  // of the gradient
+  AttentionOperand carry, max, sum;  // of the forward pass
+  // Of the gradient, which has an o where there is one of q's type.
+  AttentionOperand dout, delta, dq, dk, dv;
 };
 
 // One step, forward or backward.

@@ -6,6 +6,7 @@
 
 #include "dtensor/runtime/kernels/cuda/attention_step-inl.h"
 #include "dtensor/runtime/kernels/cuda/attention_tile-inl.h"
+#include "dtensor/runtime/kernels/cuda/cudnn_attention.h"
 #include "dtensor/runtime/kernels/cuda/numeric-inl.h"
 #include "dtensor/runtime/kernels/cuda/row_groups-inl.h"
 
@@ -213,6 +214,8 @@ int64_t RowsOf(const AttentionSizes& sizes) { return sizes.batch * sizes.q_heads
 absl::Status Attention(Device& device, const char* kernel, const AttentionArgs& args) {
   const AttentionSizes& sizes = args.sizes;
   if (RowsOf(sizes) == 0) return device.failure();
+  DT_ASSIGN_OR_RETURN(const bool by_cudnn, TryCudnnAttention(device, kernel, args));
+  if (by_cudnn) return absl::OkStatus();
   return WithStepRule(device, kernel, args, [&](const StepRule& step) {
     return VisitFloat(sizes.dtype, [&](auto t) {
       return WithWindow(sizes.dim, [&](auto window) {

@@ -6,6 +6,7 @@
 #include "dtensor/runtime/kernels/cuda/attention.h"
 #include "dtensor/runtime/kernels/cuda/attention_step-inl.h"
 #include "dtensor/runtime/kernels/cuda/attention_tile-inl.h"
+#include "dtensor/runtime/kernels/cuda/cudnn_attention.h"
 #include "dtensor/runtime/kernels/cuda/numeric-inl.h"
 
 namespace dtensor::kernels::cuda {
@@ -192,6 +193,8 @@ absl::Status LaunchGrads(Device& device, const char* kernel, const StepRule& ste
 }  // namespace
 
 absl::Status AttentionGrad(Device& device, const char* kernel, const AttentionArgs& args) {
+  DT_ASSIGN_OR_RETURN(const bool by_cudnn, TryCudnnAttentionGrad(device, kernel, args));
+  if (by_cudnn) return absl::OkStatus();
   return WithStepRule(device, kernel, args,
                       [&](const StepRule& step) { return LaunchGrads(device, kernel, step); });
 }

@@ -147,6 +147,16 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function
   return cudaSuccess;
 }
 
+// Of a Hopper.
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int gpu) {
+  if (gpu < 0 || gpu >= Gpus()) return Return(cudaErrorInvalidDevice);
+  if (attribute != cudaDevAttrComputeCapabilityMajor) {
+    dtensor::fake_cuda::Refuse("cudaDeviceGetAttribute", "only the compute capability is faked");
+  }
+  *value = 9;
+  return cudaSuccess;
+}
+
 // Of one bus for each GPU, so that names differ as those of real ones do.
 cudaError_t cudaDeviceGetPCIBusId(char* name, int size, int gpu) {
   if (gpu < 0 || gpu >= Gpus()) return Return(cudaErrorInvalidDevice);

@@ -1,0 +1,290 @@
+#include "dtensor/runtime/kernels/cuda/cudnn_attention.h"
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+#include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/kernels/cuda/cudnn/attention_choice.h"
+#include "dtensor/runtime/kernels/cuda/cudnn/attention_key.h"
+#include "dtensor/runtime/kernels/cuda/cudnn/attention_plans.h"
+#include "dtensor/runtime/kernels/cuda/cudnn_join-inl.h"
+
+namespace dtensor::kernels::cuda {
+namespace {
+
+// Memory of the device, given back in the stream's order.
+class Scratch {
+ public:
+  static absl::StatusOr<Scratch> Make(Device& device, int64_t bytes) {
+    DT_ASSIGN_OR_RETURN(void* const data, device.Allocate(bytes));
+    return Scratch(device, data, bytes);
+  }
+  Scratch(Scratch&& other) noexcept
+      : device_(other.device_), data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_) {}
+  ~Scratch() {
+    if (data_ != nullptr) device_.Free(data_, bytes_);
+  }
+  void* get() const { return data_; }
+
+ private:
+  Scratch(Device& device, void* data, int64_t bytes)
+      : device_(device), data_(data), bytes_(bytes) {}
+  Device& device_;
+  void* data_;
+  int64_t bytes_;
+};
+
+// [batch, rows, heads, dim], row-major, as the operands of most programs are.
+AttentionOperand RowMajorRows(int64_t rows, int64_t heads, int64_t dim) {
+  return {nullptr, rows * heads * dim, dim, heads * dim};
+}
+
+// Of a dimension of one element any stride is true; cuDNN is told a usual one.
+AttentionStrides StridesOf(const AttentionOperand& x, int64_t batch, int64_t heads, int64_t rows,
+                           int64_t dim) {
+  const AttentionOperand usual = RowMajorRows(rows, heads, dim);
+  return {batch == 1 ? usual.batch_stride : x.batch_stride,
+          heads == 1 ? usual.head_stride : x.head_stride,
+          rows == 1 ? usual.row_stride : x.row_stride};
+}
+
+AttentionKey KeyOf(const AttentionArgs& args, bool causal, int64_t batch, int64_t kv_heads) {
+  const AttentionSizes& sizes = args.sizes;
+  AttentionKey key;
+  key.causal = causal;
+  key.dtype = sizes.dtype;
+  key.batch = batch;
+  key.kv_heads = kv_heads;
+  key.q_heads = kv_heads * (sizes.q_heads / sizes.kv_heads);
+  key.q_rows = sizes.q_rows;
+  key.keys = sizes.keys;
+  key.dim = sizes.dim;
+  key.q = StridesOf(args.operands.q, batch, key.q_heads, key.q_rows, key.dim);
+  key.k = StridesOf(args.operands.k, batch, kv_heads, key.keys, key.dim);
+  key.v = StridesOf(args.operands.v, batch, kv_heads, key.keys, key.dim);
+  return key;
+}
+
+// Null where steps are not to go there, or there is no cuDNN.
+absl::StatusOr<AttentionPlans*> PlansOf(Device& device) {
+  DT_ASSIGN_OR_RETURN(AttentionPlans* const plans, AttentionPlans::Of(device));
+  return plans != nullptr && plans->allowed ? plans : nullptr;
+}
+
+absl::Status RunPlan(Device& device, AttentionPlans& plans, const AttentionPlan& plan,
+                     const AttentionPointers& pointers, double scale) {
+  DT_ASSIGN_OR_RETURN(const Scratch workspace, Scratch::Make(device, plans.WorkspaceBytes(plan)));
+  return plans.Run(plan, pointers, scale, workspace.get());
+}
+
+// --- Forward.
+
+// o and lse of the block, in memory of its own, then joined.
+absl::Status RunAndJoin(Device& device, const char* kernel, const AttentionArgs& args,
+                        AttentionPlans& plans, const AttentionPlan& plan, DType o_type) {
+  const AttentionSizes& sizes = args.sizes;
+  const int64_t rows = sizes.batch * sizes.q_heads * sizes.q_rows;
+  DT_ASSIGN_OR_RETURN(const Scratch o, Scratch::Make(device, rows * sizes.dim * SizeOf(o_type)));
+  DT_ASSIGN_OR_RETURN(const Scratch lse, Scratch::Make(device, rows * int64_t{sizeof(float)}));
+  const AttentionOperands& x = args.operands;
+  DT_RETURN_IF_ERROR(RunPlan(device, plans, plan,
+                             {x.q.data, x.k.data, x.v.data, o.get(), lse.get()}, sizes.scale));
+  BlockResult block = {RowMajorRows(sizes.q_rows, sizes.q_heads, sizes.dim),
+                       static_cast<const float*>(lse.get())};
+  block.o.data = o.get();
+  return JoinBlock(device, kernel, sizes, x, block, o_type);
+}
+
+absl::StatusOr<bool> Forward(Device& device, const char* kernel, const AttentionArgs& args,
+                             AttentionPlans& plans, bool causal, DType o_type) {
+  const AttentionSizes& sizes = args.sizes;
+  const AttentionOperands& x = args.operands;
+  // What cuDNN writes in the results' own type needs no kernel of ours.
+  const bool is_direct = sizes.first && sizes.last && o_type == sizes.out_dtype;
+  AttentionKey key = KeyOf(args, causal, sizes.batch, sizes.kv_heads);
+  key.out_dtype = o_type;
+  key.o = StridesOf(is_direct ? x.o : RowMajorRows(key.q_rows, key.q_heads, key.dim), key.batch,
+                    key.q_heads, key.q_rows, key.dim);
+  DT_ASSIGN_OR_RETURN(const AttentionPlan* const plan, plans.Find(key));
+  if (plan == nullptr) return false;
+  if (is_direct) {
+    DT_RETURN_IF_ERROR(RunPlan(device, plans, *plan,
+                               {x.q.data, x.k.data, x.v.data, x.o.data, x.lse.data}, sizes.scale));
+  } else {
+    DT_RETURN_IF_ERROR(RunAndJoin(device, kernel, args, plans, *plan, o_type));
+  }
+  return true;
+}
+
+// --- Backward.
+
+// A gradient: where cuDNN writes it, and the step's own, into which that is then put.
+struct GradientRun {
+  AttentionOperand to;
+  std::optional<Scratch> memory;  // `to`'s, where cuDNN cannot write the step's own
+  AttentionOperand into;
+  bool adds;
+};
+
+absl::StatusOr<GradientRun> MakeGradient(Device& device, const AttentionSizes& sizes,
+                                         const AttentionOperand& into, bool is_query, DType type,
+                                         bool adds) {
+  if (type == sizes.out_dtype && !adds) return GradientRun{into, std::nullopt, into, false};
+  const int64_t rows = is_query ? sizes.q_rows : sizes.keys;
+  const int64_t heads = is_query ? sizes.q_heads : sizes.kv_heads;
+  DT_ASSIGN_OR_RETURN(Scratch memory,
+                      Scratch::Make(device, sizes.batch * rows * heads * sizes.dim * SizeOf(type)));
+  AttentionOperand to = RowMajorRows(rows, heads, sizes.dim);
+  to.data = memory.get();
+  return GradientRun{to, std::move(memory), into, adds};
+}
+
+void* Offset(const AttentionOperand& x, DType dtype, int64_t batch, int64_t head) {
+  return static_cast<char*>(x.data) +
+         (batch * x.batch_stride + head * x.head_stride) * SizeOf(dtype);
+}
+
+// The types that a run's gradients have, dq's and those of keys.
+struct GradientTypes {
+  DType query, key;
+};
+
+class Backward {
+ public:
+  Backward(Device& device, const AttentionArgs& args, AttentionPlans& plans, GradientTypes types)
+      : device_(device),
+        args_(args),
+        sizes_(args.sizes),
+        runs_(RunsOf(args.sizes, plans.score_bytes)),
+        plans_(plans),
+        types_(types) {}
+
+  // Whether cuDNN has a plan.
+  absl::StatusOr<bool> Run(const char* kernel, bool causal) {
+    const AttentionOperands& x = args_.operands;
+    DT_ASSIGN_OR_RETURN(auto dq,
+                        MakeGradient(device_, sizes_, x.dq, true, types_.query, !sizes_.first));
+    DT_ASSIGN_OR_RETURN(auto dk, MakeGradient(device_, sizes_, x.dk, false, types_.key, false));
+    DT_ASSIGN_OR_RETURN(auto dv, MakeGradient(device_, sizes_, x.dv, false, types_.key, false));
+    DT_ASSIGN_OR_RETURN(const AttentionPlan* const plan, plans_.Find(Key(causal, dq, dk, dv)));
+    if (plan == nullptr) return false;
+    for (int64_t batch = 0; batch < sizes_.batch; batch += runs_.batch) {
+      for (int64_t head = 0; head < sizes_.kv_heads; head += runs_.kv_heads) {
+        DT_RETURN_IF_ERROR(
+            RunPlan(device_, plans_, *plan, Pointers(batch, head, dq, dk, dv), sizes_.scale));
+      }
+    }
+    DT_RETURN_IF_ERROR(Put(kernel, dq, sizes_.q_heads, sizes_.q_rows, types_.query));
+    DT_RETURN_IF_ERROR(Put(kernel, dk, sizes_.kv_heads, sizes_.keys, types_.key));
+    DT_RETURN_IF_ERROR(Put(kernel, dv, sizes_.kv_heads, sizes_.keys, types_.key));
+    return true;
+  }
+
+ private:
+  AttentionKey Key(bool causal, const GradientRun& dq, const GradientRun& dk,
+                   const GradientRun& dv) const {
+    const AttentionOperands& x = args_.operands;
+    AttentionKey key = KeyOf(args_, causal, runs_.batch, runs_.kv_heads);
+    key.backward = true;
+    key.out_dtype = types_.query;
+    key.kv_out_dtype = types_.key;
+    const auto queries = [&](const AttentionOperand& one) {
+      return StridesOf(one, key.batch, key.q_heads, key.q_rows, key.dim);
+    };
+    const auto keys = [&](const AttentionOperand& one) {
+      return StridesOf(one, key.batch, key.kv_heads, key.keys, key.dim);
+    };
+    key.o = queries(x.o);
+    key.dout = queries(x.dout);
+    key.dq = queries(dq.to);
+    key.dk = keys(dk.to);
+    key.dv = keys(dv.to);
+    return key;
+  }
+  AttentionPointers Pointers(int64_t batch, int64_t head, const GradientRun& dq,
+                             const GradientRun& dk, const GradientRun& dv) const {
+    const AttentionOperands& x = args_.operands;
+    const int64_t q_head = head * (sizes_.q_heads / sizes_.kv_heads);
+    const DType type = sizes_.dtype;
+    return {.q = Offset(x.q, type, batch, q_head),
+            .k = Offset(x.k, type, batch, head),
+            .v = Offset(x.v, type, batch, head),
+            .o = Offset(x.o, type, batch, q_head),
+            .lse = Offset(x.lse, DType::kF32, batch, q_head),
+            .dout = Offset(x.dout, type, batch, q_head),
+            .dq = Offset(dq.to, types_.query, batch, q_head),
+            .dk = Offset(dk.to, types_.key, batch, head),
+            .dv = Offset(dv.to, types_.key, batch, head)};
+  }
+  absl::Status Put(const char* kernel, const GradientRun& gradient, int64_t heads, int64_t rows,
+                   DType type) {
+    if (!gradient.memory) return absl::OkStatus();
+    return PutGradient(
+        device_, kernel,
+        {gradient.to, gradient.into, sizes_.batch, heads, rows, sizes_.dim, gradient.adds}, type,
+        sizes_.out_dtype);
+  }
+
+  Device& device_;
+  const AttentionArgs& args_;
+  const AttentionSizes& sizes_;
+  const AttentionRuns runs_;
+  AttentionPlans& plans_;
+  const GradientTypes types_;
+};
+
+}  // namespace
+
+absl::StatusOr<bool> TryCudnnAttention(Device& device, const char* kernel,
+                                       const AttentionArgs& args) {
+  const AttentionChoice choice = ChooseAttention(args);
+  if (!choice.by_cudnn) return false;
+  DT_ASSIGN_OR_RETURN(AttentionPlans* const plans, PlansOf(device));
+  if (plans == nullptr) return false;
+  // What is joined is not rounded before, where cuDNN can leave it wide.
+  for (const DType type : {args.sizes.out_dtype, args.sizes.dtype}) {
+    DT_ASSIGN_OR_RETURN(const bool done,
+                        Forward(device, kernel, args, *plans, choice.causal, type));
+    plans->steps += done ? 1 : 0;
+    if (done || type == args.sizes.dtype) return done;
+  }
+  return false;
+}
+
+absl::StatusOr<bool> TryCudnnAttentionGrad(Device& device, const char* kernel,
+                                           const AttentionArgs& args) {
+  DT_ASSIGN_OR_RETURN(AttentionPlans* const plans, PlansOf(device));
+  if (plans == nullptr) return false;
+  const AttentionChoice choice = ChooseAttentionGrad(args, plans->score_bytes);
+  if (!choice.by_cudnn) return false;
+  const AttentionSizes& sizes = args.sizes;
+  // cuDNN adds up the gradients of a group's heads in 16 bits alone.
+  const bool is_grouped = sizes.q_heads != sizes.kv_heads;
+  const GradientTypes wide = {sizes.out_dtype, is_grouped ? sizes.dtype : sizes.out_dtype};
+  for (const GradientTypes& types : {wide, GradientTypes{sizes.dtype, sizes.dtype}}) {
+    DT_ASSIGN_OR_RETURN(const bool done,
+                        Backward(device, args, *plans, types).Run(kernel, choice.causal));
+    plans->steps += done ? 1 : 0;
+    if (done || types.query == sizes.dtype) return done;
+  }
+  return false;
+}
+
+void AllowCudnn(Device& device, bool allowed) {
+  const auto plans = AttentionPlans::Of(device);
+  if (plans.ok() && *plans != nullptr) (*plans)->allowed = allowed;
+}
+
+void SetCudnnScoreBytes(Device& device, int64_t bytes) {
+  const auto plans = AttentionPlans::Of(device);
+  if (plans.ok() && *plans != nullptr) (*plans)->score_bytes = bytes;
+}
+
+int64_t CudnnSteps(const Device& device) {
+  const AttentionPlans* const plans = AttentionPlansOf(device);
+  return plans == nullptr ? 0 : plans->steps;
+}
+
+}  // namespace dtensor::kernels::cuda
