@@ -44,6 +44,12 @@ absl::Status ValidateGemm(const GemmProblem& p) {
   if (HasNegativeStride(p.a) || HasNegativeStride(p.b) || HasNegativeStride(p.c)) {
     return InvalidArgument({Describe(p), ": a stride is negative"});
   }
+  const bool is_part = p.whole_rows != 0;
+  if (is_part && (p.batch != 1 || p.first_row < 0 || p.first_row + p.m > p.whole_rows)) {
+    return InvalidArgument({Describe(p), ": rows from ", absl::StrCat(p.first_row),
+                            " on are no part of ", absl::StrCat(p.whole_rows),
+                            " rows of one product"});
+  }
   const bool empty = p.batch == 0 || p.m == 0 || p.n == 0;
   if (!empty && !IsRowMajor(p)) {
     return InvalidArgument({Describe(p), ": the result must be row-major, without overlap"});

@@ -51,6 +51,8 @@ class CpuDevice final : public Device {
     return absl::OkStatus();
   }
   absl::Status DoGemm(const GemmProblem& gemm) override {
+    const absl::Status rows = gemm_.CheckRows(gemm);
+    if (!rows.ok() || gemm.only_asks) return rows;
     absl::Status status = gemm_.Run(gemm);
     return status.ok() ? status : FailKernel("Gemm", status);
   }

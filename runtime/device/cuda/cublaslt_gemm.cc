@@ -34,12 +34,13 @@ struct Key {
   int64_t batch, m, n, k;
   OperandStrides a, b, c;
   uint32_t a_alignment, b_alignment, c_alignment;
+  int64_t part_rows = 0;  // of a part: m is that of the whole, whose code it takes
   friend bool operator==(const Key&, const Key&) = default;
   template <typename H>
   friend H AbslHashValue(H h, const Key& key) {
     return H::combine(std::move(h), key.dtype, key.out_dtype, key.accumulate, key.batch, key.m,
                       key.n, key.k, key.a, key.b, key.c, key.a_alignment, key.b_alignment,
-                      key.c_alignment);
+                      key.c_alignment, key.part_rows);
   }
 };
 
@@ -161,6 +162,35 @@ absl::StatusOr<Plan> MakePlan(const Key& key, cublasLtHandle_t handle) {
   return plan;
 }
 
+GemmMatrix FromRow(const GemmMatrix& x, int64_t row, DType dtype) {
+  return {static_cast<char*>(x.data) + row * x.row_stride * SizeOf(dtype), x.row_stride,
+          x.col_stride, x.batch_stride};
+}
+
+// The product of which `p` is a part.
+GemmProblem WholeOf(const GemmProblem& p) {
+  GemmProblem whole = p;
+  whole.m = p.whole_rows;
+  whole.whole_rows = whole.first_row = 0;
+  whole.a = FromRow(p.a, -p.first_row, p.dtype);
+  whole.c = FromRow(p.c, -p.first_row, p.out_dtype);
+  return whole;
+}
+
+// `whole` with fewer rows, by the same algorithm. Errors: kUnimplemented where that cannot do it.
+absl::StatusOr<Plan> MakePartPlan(const Key& key, const Plan& whole, cublasLtHandle_t handle) {
+  Plan plan = whole;
+  DT_RETURN_IF_ERROR(InitLayout(plan.a, key.dtype, key.a, key.part_rows, key.k, 1));
+  DT_RETURN_IF_ERROR(InitLayout(plan.c, key.out_dtype, key.c, key.part_rows, key.n, 1));
+  cublasLtMatmulHeuristicResult_t result;
+  const cublasStatus_t status = cublasLtMatmulAlgoCheck(handle, &plan.operation, &plan.b, &plan.a,
+                                                        &plan.c, &plan.c, &plan.algorithm, &result);
+  if (status == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= kWorkspaceBytes) return plan;
+  return absl::UnimplementedError(absl::StrCat("cuBLASLt's algorithm for a product of ", key.m,
+                                               " rows does not take ", key.part_rows,
+                                               " of them; make all at once"));
+}
+
 }  // namespace
 
 struct CublasLtGemm::Impl {
@@ -172,9 +202,34 @@ struct CublasLtGemm::Impl {
 
   absl::StatusOr<Plan*> Find(const Key& key) {
     if (const auto found = plans.find(key); found != plans.end()) return &found->second;
-    DT_ASSIGN_OR_RETURN(const Plan plan, MakePlan(key, handle));
+    absl::StatusOr<Plan> plan;
+    if (key.part_rows == 0) {
+      plan = MakePlan(key, handle);
+    } else {
+      Key whole = key;
+      whole.part_rows = 0;
+      DT_ASSIGN_OR_RETURN(const Plan* const taken, Find(whole));
+      plan = MakePartPlan(key, *taken, handle);
+    }
+    DT_RETURN_IF_ERROR(plan.status());
     if (plans.size() >= kMostPlans) plans.clear();
-    return &plans.emplace(key, plan).first->second;
+    return &plans.emplace(key, *plan).first->second;
+  }
+
+  // Of a part, or of a whole product.
+  absl::StatusOr<Plan*> PlanOf(const GemmProblem& p) {
+    if (p.whole_rows == 0) {
+      DT_ASSIGN_OR_RETURN(const Key key, MakeKey(p));
+      return Find(key);
+    }
+    DT_ASSIGN_OR_RETURN(Key key, MakeKey(WholeOf(p)));
+    key.part_rows = p.m;
+    if (AlignmentOf(p.a.data) >= key.a_alignment && AlignmentOf(p.c.data) >= key.c_alignment) {
+      return Find(key);
+    }
+    return absl::UnimplementedError(
+        absl::StrCat("rows from ", p.first_row, " on are less aligned than all ", p.whole_rows,
+                     ", whose algorithm they would need; make all at once"));
   }
 
   const cudaStream_t stream;
@@ -197,10 +252,13 @@ absl::StatusOr<std::unique_ptr<CublasLtGemm>> CublasLtGemm::Make(cudaStream_t st
   return std::unique_ptr<CublasLtGemm>(new CublasLtGemm(std::move(impl)));
 }
 
+absl::Status CublasLtGemm::CheckRows(const GemmProblem& gemm) {
+  return impl_->PlanOf(gemm).status();
+}
+
 absl::Status CublasLtGemm::Run(const GemmProblem& gemm) {
   const GemmProblem p = WithoutNeedlessBatch(gemm);
-  DT_ASSIGN_OR_RETURN(const Key key, MakeKey(p));
-  DT_ASSIGN_OR_RETURN(Plan* const plan, impl_->Find(key));
+  DT_ASSIGN_OR_RETURN(Plan* const plan, impl_->PlanOf(p));
   const float one = 1, beta = p.accumulate ? 1 : 0;
   const double wide_one = 1, wide_beta = beta;
   const bool wide = p.dtype == DType::kF64;

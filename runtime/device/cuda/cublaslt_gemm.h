@@ -26,7 +26,12 @@ class CublasLtGemm {
   // Launches it; operands are device memory. Requires: ValidateGemm(gemm) is OK, no dimension is 0,
   // the stream's device is current. Errors: kUnimplemented for integers and for operands that are
   // neither row- nor column-major; kInternal with cuBLASLt's words.
+  // A part of a product (GemmProblem::whole_rows) takes the algorithm that cuBLASLt chose for the
+  // whole. Errors: also kUnimplemented where that cannot do it, by cuBLASLt's word, or because the
+  // part is less aligned than the whole.
   absl::Status Run(const GemmProblem& gemm);
+  // What Run would return of a part, as far as it can be known before.
+  absl::Status CheckRows(const GemmProblem& gemm);
 
  private:
   struct Impl;

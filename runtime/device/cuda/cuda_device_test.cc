@@ -280,6 +280,50 @@ TEST_F(CudaDeviceTest, RowsHaveTheBitsThatTheyHaveInTheWhole) {
   }
 }
 
+// By the algorithm of the whole: the fake refuses one that nobody checked for the part.
+TEST_F(CudaDeviceTest, PartsOfAProductHaveItsBits) {
+  constexpr int64_t m = 96, n = 64, k = 64, rows = 32;
+  std::vector<float> numbers(m * k);
+  for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = 1 / (1.0f + static_cast<float>(i % 97));
+  const Tensor a = FromHost<float>(*device_, numbers, {m, k}).value();
+  const Tensor b =
+      FromHost<float>(*device_, absl::MakeConstSpan(numbers).first(k * n), {k, n}).value();
+  const std::vector<float> none(m * n, -1);
+  const Tensor whole = FromHost<float>(*device_, none, {m, n}).value();
+  const Tensor parts = FromHost<float>(*device_, none, {m, n}).value();
+  GemmProblem p = {DType::kF32, DType::kF32, 1, m, n, k};
+  p.b = {b.raw(), n, 1, 0};
+  p.a = {a.raw(), k, 1, 0};
+  p.c = {whole.raw(), n, 1, 0};
+  ASSERT_THAT(device_->Gemm(p), IsOk());
+  p.whole_rows = m;
+  p.m = rows;
+  for (p.first_row = 0; p.first_row < m; p.first_row += rows) {
+    p.a.data = a.Narrow(0, p.first_row, rows).raw();
+    p.c.data = parts.Narrow(0, p.first_row, rows).raw();
+    p.only_asks = true;
+    EXPECT_THAT(device_->Gemm(p), IsOk());
+    p.only_asks = false;
+    EXPECT_THAT(device_->Gemm(p), IsOk());
+  }
+  EXPECT_EQ(ToHost<float>(parts).value(), ToHost<float>(whole).value());
+}
+
+// Rows of 97 floats: those after the first are less aligned than the whole, whose algorithm may
+// need that.
+TEST_F(CudaDeviceTest, APartThatIsLessAlignedIsRefused) {
+  const Tensor x = FromHost<float>(*device_, std::vector<float>(97 * 97, 1), {97, 97}).value();
+  const Tensor y = FromHost<float>(*device_, std::vector<float>(97 * 97, 1), {97, 97}).value();
+  GemmProblem p = {DType::kF32, DType::kF32, 1, 1, 97, 97};
+  p.whole_rows = 97;
+  p.first_row = 1;
+  p.b = {x.raw(), 97, 1, 0};
+  p.a = {x.Narrow(0, 1, 1).raw(), 97, 1, 0};
+  p.c = {y.Narrow(0, 1, 1).raw(), 97, 1, 0};
+  EXPECT_THAT(device_->Gemm(p), StatusIs(absl::StatusCode::kUnimplemented));
+  EXPECT_THAT(device_->failure(), IsOk());
+}
+
 // Each has a workspace of its own: TSan sees one that is shared.
 TEST_F(CudaDeviceTest, TwoDevicesMultiplyAtTheSameTime) {
   DT_ASSERT_OK_AND_ASSIGN(const auto other, MakeCudaDevice(0));

@@ -118,6 +118,8 @@ class DeferredDevice final : public Device {
     return Launch("Fill", [=] { std::memset(dst, value, bytes); });
   }
   absl::Status DoGemm(const GemmProblem& gemm) override {
+    const absl::Status rows = asked_.CheckRows(gemm);
+    if (!rows.ok() || gemm.only_asks) return rows;
     return Launch("Gemm", [this, gemm] { return gemm_.Run(gemm); });
   }
 
@@ -146,7 +148,8 @@ class DeferredDevice final : public Device {
   // Of the queue's thread alone.
   std::mt19937_64 random_;
   std::uniform_int_distribution<int> delay_us_;
-  HostGemm gemm_;
+  HostGemm gemm_;       // the queue's
+  HostGemm asked_;      // this thread's
   std::thread thread_;  // last: it uses the others
 };
 

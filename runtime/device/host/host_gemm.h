@@ -19,6 +19,10 @@ class HostGemm {
   // Requires: ValidateGemm(gemm) is OK, no dimension is 0. Errors: kResourceExhausted, kInternal.
   absl::Status Run(const GemmProblem& gemm);
 
+  // Whether rows have the bits that they have in the whole (GemmProblem::whole_rows). Errors:
+  // kUnimplemented; as Run.
+  absl::Status CheckRows(const GemmProblem& gemm);
+
  private:
   template <typename T>
   absl::Status RunWidened(const GemmProblem& gemm);

@@ -7,6 +7,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "dnnl.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/device/gemm_operand.h"
@@ -154,11 +155,11 @@ absl::StatusOr<Attributes> MakeAttributes(bool accumulate) {
   return attributes;
 }
 
-// Whether oneDNN fell back on its reference code, which is slower than ours.
-bool IsReference(const Description& description) {
+// What oneDNN calls its code: "brg:avx512_core", "gemm:jit", "ref:any".
+absl::string_view NameOf(const Description& description) {
   const char* name = "";
   dnnl_primitive_desc_query(description.get(), dnnl_query_impl_info_str, 0, &name);
-  return absl::StartsWith(name, "ref");
+  return name;
 }
 
 class Primitive {
@@ -177,13 +178,16 @@ class Primitive {
     Primitive result;
     if (status == dnnl_unimplemented) return result;
     DT_RETURN_IF_ERROR(ToStatus(status, "dnnl_primitive_desc_create"));
-    if (IsReference(description)) return result;
+    const absl::string_view name = NameOf(description);
+    if (absl::StartsWith(name, "ref")) return result;  // slower than ours
+    result.by_rows_ = absl::StartsWith(name, "brg");   // the other shifts rows within its tiles
     DT_DNNL(dnnl_primitive_create, result.code_.out(), description.get());
     DT_RETURN_IF_ERROR(result.MakeMemories({&*a, &*b, &*c}, description, engine));
     return result;
   }
 
   bool exists() const { return code_.get() != nullptr; }
+  bool by_rows() const { return by_rows_; }
 
   absl::Status Run(const GemmProblem& p, Scratch& scratch, dnnl_stream_t stream) {
     dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, memory_[0].get()},
@@ -218,6 +222,7 @@ class Primitive {
   Code code_;
   Memory memory_[4];  // a, b, c, scratch
   int64_t scratch_bytes_ = 0;
+  bool by_rows_ = false;
 };
 
 }  // namespace
@@ -271,6 +276,16 @@ absl::StatusOr<bool> OneDnnGemm::Run(const GemmProblem& gemm) {
     if (!done) return false;
   }
   return true;
+}
+
+// A column is made as a row, so that rows of it are columns to oneDNN.
+absl::StatusOr<OneDnnGemm::Code> OneDnnGemm::CodeOf(const GemmProblem& gemm) {
+  const std::optional<Key> key = MakeKey(gemm);
+  if (!key) return Code::kNone;
+  const OneThread one_thread;
+  DT_ASSIGN_OR_RETURN(const Primitive* const primitive, impl_->Find(*key));
+  if (!primitive->exists()) return Code::kNone;
+  return primitive->by_rows() && gemm.n > 1 ? Code::kByRows : Code::kOther;
 }
 
 int OneDnnGemm::cached() const { return static_cast<int>(impl_->primitives.size()); }

@@ -30,6 +30,11 @@ class OneDnnGemm {
 
   int cached() const;  // primitives
 
+  // With what Run would multiply. kByRows: the bits of a row of C depend on k, n and strides alone,
+  // whatever other rows there are. Requires and errors: as Run; no memory is looked at.
+  enum class Code { kNone, kByRows, kOther };
+  absl::StatusOr<Code> CodeOf(const GemmProblem& gemm);
+
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <set>
+#include <utility>
 
 #include "dtensor/tools/cuda/fake/fake.h"
 
@@ -228,6 +230,10 @@ void RequireOperand(int gpu, const Layout& layout, const void* data, uint32_t al
   }
 }
 
+// What cublasLtMatmulAlgoCheck allowed: (the product that an algorithm was chosen for, another). Of
+// the thread, which then runs it: a lock would be an order that cuBLASLt does not promise.
+thread_local std::set<std::pair<uint64_t, uint64_t>> allowed;
+
 }  // namespace
 
 extern "C" {
@@ -345,6 +351,23 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   return CUBLAS_STATUS_SUCCESS;
 }
 
+// Any algorithm is good for any product that fits.
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t operation,
+                                       cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                       cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                       const cublasLtMatmulAlgo_t* chosen,
+                                       cublasLtMatmulHeuristicResult_t* result) {
+  const Product product = ProductOf(operation, a, b, c, d);
+  if (!product.Fits()) return CUBLAS_STATUS_INVALID_VALUE;
+  if (!product.IsSupported()) return CUBLAS_STATUS_NOT_SUPPORTED;
+  const auto algorithm = Load<Algorithm>(chosen);
+  allowed.insert({algorithm.chosen_for, product.Digest()});
+  *result = {};
+  result->workspaceSize = algorithm.workspace;
+  result->state = CUBLAS_STATUS_SUCCESS;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t operation,
                               const void* alpha, const void* a, cublasLtMatrixLayout_t a_layout,
                               const void* b, cublasLtMatrixLayout_t b_layout, const void* beta,
@@ -354,7 +377,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
   const Product product = ProductOf(operation, a_layout, b_layout, c_layout, d_layout);
   if (!product.Fits()) return CUBLAS_STATUS_INVALID_VALUE;
   const auto algorithm = Load<Algorithm>(chosen);
-  if (algorithm.chosen_for != product.Digest()) {
+  const uint64_t digest = product.Digest();
+  if (algorithm.chosen_for != digest && !allowed.contains({algorithm.chosen_for, digest})) {
     Refuse("cublasLtMatmul", "the algorithm was chosen for another product");
   }
   if (workspace_bytes < algorithm.workspace || (workspace == nullptr && workspace_bytes > 0)) {
