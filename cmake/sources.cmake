@@ -24,6 +24,8 @@ set(DTENSOR_ALGEBRA_SOURCES
   dtensor/layout/visualize.cc
   dtensor/redistribution/axis_roles.cc
   dtensor/redistribution/box_parts.cc
+  dtensor/redistribution/chunk_schedule.cc
+  dtensor/redistribution/chunk_schedule_verify.cc
   dtensor/redistribution/cost_model.cc
   dtensor/redistribution/cross_mesh_transition.cc
   dtensor/redistribution/owner_choice.cc
@@ -58,6 +60,7 @@ set(DTENSOR_ALGEBRA_HEADERS
   dtensor/layout/placement.h
   dtensor/layout/regions.h
   dtensor/layout/visualize.h
+  dtensor/redistribution/chunk_schedule.h
   dtensor/redistribution/cost_model.h
   dtensor/redistribution/redistribution_plan.h
   dtensor/redistribution/visualize.h
@@ -112,10 +115,12 @@ set(DTENSOR_DTENSOR_SOURCES
   dtensor/ops/slice.cc
   dtensor/ops/softmax.cc
   dtensor/ops/view.cc
+  dtensor/redistribution/chunked_move.cc
   dtensor/redistribution/plan_executor.cc
   dtensor/tensor/autograd.cc
   dtensor/tensor/collective_results.cc
   dtensor/tensor/context.cc
+  dtensor/tensor/context_reads.cc
   dtensor/tensor/decide.cc
   dtensor/tensor/dispatch.cc
   dtensor/tensor/distributed_tensor.cc
@@ -126,6 +131,7 @@ set(DTENSOR_DTENSOR_SOURCES
   dtensor/tensor/gradient_buckets.cc
   dtensor/tensor/implicit_moves.cc
   dtensor/tensor/join_world.cc
+  dtensor/tensor/late_values.cc
   dtensor/tensor/local_world.cc
   dtensor/tensor/noted_plan.cc
   dtensor/tensor/op.cc
@@ -288,6 +294,7 @@ set(DTENSOR_DTENSOR_HEADERS
   dtensor/ops/ops.h
   dtensor/ops/reduced_dims.h
   dtensor/ops/shard_stats.h
+  dtensor/redistribution/chunked_move.h
   dtensor/redistribution/lineage.h
   dtensor/redistribution/plan_executor.h
   dtensor/tensor/attrs.h

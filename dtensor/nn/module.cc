@@ -80,7 +80,7 @@ TensorOr AtEdges(const DistributedTensor& x, absl::Span<const ModuleEdge> edges,
     DT_ASSIGN_OR_RETURN(layout, PlaceEdge(layout, edge, *(edge.*side), x.shape()));
   }
   if (layout == x.layout()) return x;
-  return keeps ? x.Redistribute(layout) : RedistributeForUse(x, layout);
+  return keeps ? x.Redistribute(layout, {.on_use = true}) : RedistributeForUse(x, layout);
 }
 
 Parameter::Parameter(Dims shape_in, ParameterInit init_in, Dims units_in, Dims unit_parts_in)

@@ -66,14 +66,7 @@ absl::StatusOr<Operand> AsMatrix(Device& device, const Tensor& x) {
   return out;
 }
 
-// out = a b, or out + a b; `out` is row-major.
-absl::Status Gemm(Device& device, const Operand& a, const Operand& b, const Tensor& out,
-                  bool accumulate = false) {
-  DT_CHECK(a.cols == b.rows && out.numel() == a.rows * b.cols);
-  if (out.numel() == 0) return absl::OkStatus();
-  if (a.cols == 0) {  // an empty sum
-    return accumulate ? absl::OkStatus() : kernels::Fill(device, out, 0);
-  }
+GemmProblem ProblemOf(const Operand& a, const Operand& b, const Tensor& out, bool accumulate) {
   GemmProblem gemm;
   gemm.accumulate = accumulate;
   gemm.dtype = gemm.out_dtype = out.dtype();
@@ -83,7 +76,64 @@ absl::Status Gemm(Device& device, const Operand& a, const Operand& b, const Tens
   gemm.a = a.matrix;
   gemm.b = b.matrix;
   gemm.c = {out.raw(), b.cols, 1, 0};
-  return device.Gemm(gemm);
+  return gemm;
+}
+
+// out = a b, or out + a b; `out` is row-major.
+absl::Status Gemm(Device& device, const Operand& a, const Operand& b, const Tensor& out,
+                  bool accumulate = false) {
+  DT_CHECK(a.cols == b.rows && out.numel() == a.rows * b.cols);
+  if (out.numel() == 0) return absl::OkStatus();
+  if (a.cols == 0) {  // an empty sum
+    return accumulate ? absl::OkStatus() : kernels::Fill(device, out, 0);
+  }
+  return device.Gemm(ProblemOf(a, b, out, accumulate));
+}
+
+// Rows of x are rows of the product: those of [..., m, k], whatever lies before m.
+bool HasRows(const Decision& decision, int dim) {
+  return decision.operands[1]->ndim() == 2 && dim < decision.operands[0]->ndim() - 1;
+}
+
+// Whether x is a matrix as AsMatrix sees it, of which rows lie one after the other.
+absl::Status CheckRowMajor(const Tensor& x) {
+  return x.is_contiguous() ? absl::OkStatus()
+                           : absl::UnimplementedError("the operand of a product is not row-major");
+}
+
+// Rows of out = a b, or out + a b: [begin, end) of dimension `dim` of the tensors that `a`, row-major,
+// and `out` are as matrices. As many products as there are indices before that dimension.
+absl::Status GemmRows(Device& device, const Operand& a, const Operand& b, const Tensor& out,
+                      int dim, const RowRange& range, bool only_asks, bool accumulate = false) {
+  if (a.cols == 0) return absl::UnimplementedError("an empty sum has no rows of its own");
+  const absl::Span<const int64_t> shape = out.shape();
+  const int64_t inner = NumElements(shape.subspan(dim + 1).first(shape.size() - dim - 2));
+  const int64_t outer = NumElements(shape.first(dim));
+  GemmProblem gemm = ProblemOf(a, b, out, accumulate);
+  gemm.whole_rows = a.rows;
+  gemm.m = range.size() * inner;
+  gemm.only_asks = only_asks;
+  for (int64_t i = 0; i < outer && out.numel() > 0; ++i) {
+    gemm.first_row = (i * shape[dim] + range.begin) * inner;
+    gemm.a.data = static_cast<char*>(a.matrix.data) +
+                  gemm.first_row * a.matrix.row_stride * SizeOf(gemm.dtype);
+    gemm.c.data = static_cast<char*>(out.raw()) + gemm.first_row * b.cols * SizeOf(gemm.out_dtype);
+    DT_RETURN_IF_ERROR(device.Gemm(gemm));
+  }
+  return absl::OkStatus();
+}
+
+// The same of a matrix x, any strides but those that only a copy has.
+absl::Status TensorRows(Device& device, const Tensor& a, const Tensor& b, bool transposed,
+                        const Tensor& out, int dim, const RowRange& range, bool only_asks,
+                        bool accumulate = false) {
+  DT_RETURN_IF_ERROR(CheckRowMajor(a));
+  Operand second{.rows = b.shape()[0], .cols = b.shape()[1]};
+  if (!SetStrides(b, second)) return absl::UnimplementedError("a product copies its operand");
+  second.matrix.data = b.raw();
+  DT_ASSIGN_OR_RETURN(const Operand first, AsMatrix(device, a));
+  return GemmRows(device, first, transposed ? second.Transposed() : second, out, dim, range,
+                  only_asks, accumulate);
 }
 
 // "[2] f32 ..." is no matrix.
@@ -134,6 +184,17 @@ absl::Status MatMulBackward(const GradCall& call) {
   return absl::OkStatus();
 }
 
+absl::Status MatMulRows(const OpCall& call, int dim, const RowRange& rows, bool only_asks) {
+  return TensorRows(call.device(), call.operands[0], call.operands[1], false, call.results[0], dim,
+                    rows, only_asks);
+}
+
+absl::Status MatMulGradientRows(const GradCall& call, int dim, const RowRange& rows,
+                                bool only_asks) {
+  return TensorRows(call.device(), call.result_gradients[0], call.operands[1], true,
+                    call.gradients[0], dim, rows, only_asks);
+}
+
 absl::Status LinearForward(const OpCall& call) {
   DT_ASSIGN_OR_RETURN(const Operand x, AsMatrix(call.device(), call.operands[0]));
   DT_ASSIGN_OR_RETURN(const Operand w, AsMatrix(call.device(), call.operands[1]));
@@ -155,6 +216,17 @@ absl::Status LinearBackward(const GradCall& call) {
   return absl::OkStatus();
 }
 
+absl::Status LinearRows(const OpCall& call, int dim, const RowRange& rows, bool only_asks) {
+  return TensorRows(call.device(), call.operands[0], call.operands[1], true, call.results[0], dim,
+                    rows, only_asks);
+}
+
+absl::Status LinearGradientRows(const GradCall& call, int dim, const RowRange& rows,
+                                bool only_asks) {
+  return TensorRows(call.device(), call.result_gradients[0], call.operands[1], false,
+                    call.gradients[0], dim, rows, only_asks);
+}
+
 absl::Status BiasCheck(Specs operands, AttrsView) {
   const Dims &w = operands[1]->shape, &bias = operands[2]->shape;
   if (w.size() != 2 || (bias.size() == 1 && bias[0] == w[0])) return absl::OkStatus();
@@ -173,6 +245,16 @@ absl::Status LinearBiasForward(const OpCall& call) {
   return Gemm(device, x, w.Transposed(), y, /*accumulate=*/true);
 }
 
+absl::Status LinearBiasRows(const OpCall& call, int dim, const RowRange& rows, bool only_asks) {
+  Device& device = call.device();
+  if (!only_asks) {
+    const Tensor part = call.results[0].Narrow(dim, rows.begin, rows.size());
+    DT_RETURN_IF_ERROR(kernels::Copy(device, call.operands[2].BroadcastTo(part.shape()), part));
+  }
+  return TensorRows(device, call.operands[0], call.operands[1], true, call.results[0], dim, rows,
+                    only_asks, /*accumulate=*/true);
+}
+
 absl::Status LinearBiasBackward(const GradCall& call) {
   DT_RETURN_IF_ERROR(LinearBackward(call));
   if (!call.wants(2)) return absl::OkStatus();
@@ -187,6 +269,7 @@ const OpDef kMatMulOp = {
     .check = MatMulCheck,
     .every_device = {MatMulForward, MatMulBackward},
     .saved_operands = 0b11,
+    .rows = {HasRows, MatMulRows, MatMulGradientRows},
 };
 
 const OpDef kLinearOp = {
@@ -196,6 +279,7 @@ const OpDef kLinearOp = {
     .types = TypeSet::Floats(),
     .every_device = {LinearForward, LinearBackward},
     .saved_operands = 0b11,
+    .rows = {HasRows, LinearRows, LinearGradientRows},
 };
 
 // With a bias, which must be added once: k is whole. Where it is not, the product is Partial, and
@@ -207,6 +291,7 @@ const OpDef kLinearBiasOp = {
     .check = BiasCheck,
     .every_device = {LinearBiasForward, LinearBiasBackward},
     .saved_operands = 0b11,
+    .rows = {HasRows, LinearBiasRows, LinearGradientRows},
 };
 
 bool AreDefined(std::initializer_list<const TensorOr*> operands) {

@@ -15,6 +15,33 @@
 #include "dtensor/runtime/kernels/box.h"
 
 namespace dtensor {
+
+std::string DescribeMove(const RedistributionPlan& plan, const Lineage& moved) {
+  const DeviceMesh &from = plan.from().mesh(), &to = plan.to().mesh();
+  std::string text =
+      absl::StrCat(DimsToString(plan.shape()), " ", dtensor::ToString(plan.dtype()), " on ",
+                   from.ToString(), " from ", plan.from().ToString(), " to ", plan.to().ToString());
+  if (to != from) absl::StrAppend(&text, " on ", to.ToString());
+  if (plan.result_dtype() != plan.dtype()) {
+    absl::StrAppend(&text, " ", dtensor::ToString(plan.result_dtype()));
+  }
+  const std::string lineage = moved.ToString();
+  return lineage.empty() ? text : absl::StrCat(text, ", ", lineage);
+}
+
+absl::Status CheckSource(const RankRedistributionPlan& rank_plan, const Tensor& source,
+                         absl::string_view op) {
+  const RedistributionPlan& plan = rank_plan.plan();
+  if (!source.defined()) return InvalidArgument({op, ": the local tensor is undefined"});
+  if (source.dtype() == plan.dtype() && source.shape() == rank_plan.local_from())
+    return absl::OkStatus();
+  return InvalidArgument({op, ": the local tensor is ", DimsToString(source.shape()), " ",
+                          ToString(source.dtype()), " where layout ", plan.from().ToString(),
+                          " of ", DimsToString(plan.shape()), " ", ToString(plan.dtype()),
+                          " gives this rank ", DimsToString(rank_plan.local_from()),
+                          "; pass the shard that the layout names"});
+}
+
 namespace {
 
 Dims LocalShape(const Layout& layout, absl::Span<const int64_t> shape, int rank) {
@@ -43,19 +70,6 @@ std::string Label(const RedistributionPlan& plan, const RedistributionRound& rou
     return mesh.AxisNames(axes);
   };
   return absl::StrCat(all(plan.from().mesh()), "->", all(plan.to().mesh()));
-}
-
-absl::Status CheckSource(const RankRedistributionPlan& rank_plan, const Tensor& source,
-                         absl::string_view op) {
-  const RedistributionPlan& plan = rank_plan.plan();
-  if (!source.defined()) return InvalidArgument({op, ": the local tensor is undefined"});
-  if (source.dtype() == plan.dtype() && source.shape() == rank_plan.local_from())
-    return absl::OkStatus();
-  return InvalidArgument({op, ": the local tensor is ", DimsToString(source.shape()), " ",
-                          ToString(source.dtype()), " where layout ", plan.from().ToString(),
-                          " of ", DimsToString(plan.shape()), " ", ToString(plan.dtype()),
-                          " gives this rank ", DimsToString(rank_plan.local_from()),
-                          "; pass the shard that the layout names"});
 }
 
 // The result of a rank that finds all it needs in its source.
@@ -148,20 +162,9 @@ struct RoundExchange final : CallDescription, ExchangeBoxes {
   RoundExchange& operator=(const RoundExchange&) = delete;
   bool takes_part() const { return !collective.group.empty(); }
 
-  // "[8] f32 on ["tp"=2] from [tp] to [], a result of Add"
   std::string ToString() const override {
-    const RedistributionPlan& plan = plans[0]->plan();
-    const DeviceMesh &from = plan.from().mesh(), &to = plan.to().mesh();
-    std::string text = parts.size() == 1 ? "" : absl::StrCat(parts.size(), " tensors, the first ");
-    absl::StrAppend(&text, DimsToString(plan.shape()), " ", dtensor::ToString(plan.dtype()), " on ",
-                    from.ToString(), " from ", plan.from().ToString(), " to ",
-                    plan.to().ToString());
-    if (to != from) absl::StrAppend(&text, " on ", to.ToString());
-    if (plan.result_dtype() != plan.dtype()) {
-      absl::StrAppend(&text, " ", dtensor::ToString(plan.result_dtype()));
-    }
-    const std::string lineage = moved.ToString();
-    return lineage.empty() ? text : absl::StrCat(text, ", ", lineage);
+    const std::string first = DescribeMove(plans[0]->plan(), moved);
+    return parts.size() == 1 ? first : absl::StrCat(parts.size(), " tensors, the first ", first);
   }
 
   std::vector<ReceiveBox> Receives(size_t part, int rank) const override {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -63,6 +64,13 @@ struct ExchangeCaller {
   Lineage moved;
   ExchangeCause cause = {};  // of its exchanges
 };
+
+// "[8] f32 on ["tp"=2] from [tp] to [], a result of Add": for errors.
+std::string DescribeMove(const RedistributionPlan& plan, const Lineage& moved);
+
+// Whether `source` is what the plan moves from this rank. Errors: kInvalidArgument, naming `op`.
+absl::Status CheckSource(const RankRedistributionPlan& plan, const Tensor& source,
+                         absl::string_view op);
 
 // Collective over the groups of the plan; blocks the host until the peers have called it too. The
 // result is `source` if the plan is in place, which requires a source that does not overlap itself.

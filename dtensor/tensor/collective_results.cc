@@ -61,6 +61,13 @@ void KeepResults(Context& context, const CollectiveCall& call, absl::Span<const 
   }
 }
 
+bool KeepsResults(const Context& context) {
+  for (const RecomputedRun* run = context.recomputed_run(); run != nullptr; run = run->outer_) {
+    if (run->results_ != nullptr) return true;
+  }
+  return false;
+}
+
 bool UsesKeptResults(const Context& context) {
   for (const RecomputedRun* run = context.recomputed_run(); run != nullptr; run = run->outer_) {
     if (run->again_ && run->results_ != nullptr) return true;

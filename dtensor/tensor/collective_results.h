@@ -51,6 +51,7 @@ class RecomputedRun {
  private:
   friend bool TakeResults(Context&, const CollectiveCall&, absl::Span<Tensor>);
   friend void KeepResults(Context&, const CollectiveCall&, absl::Span<const Tensor>);
+  friend bool KeepsResults(const Context&);
   friend bool UsesKeptResults(const Context&);
   Context& context_;
   RecomputedRun* const outer_;  // in which this one runs
@@ -64,6 +65,8 @@ class RecomputedRun {
 bool TakeResults(Context& context, const CollectiveCall& call, absl::Span<Tensor> out);
 // For each function that runs for the first time, and keeps results.
 void KeepResults(Context& context, const CollectiveCall& call, absl::Span<const Tensor> results);
+// Whether KeepResults() keeps, or a function runs again that did.
+bool KeepsResults(const Context& context);
 // Whether a function runs again that has kept results.
 bool UsesKeptResults(const Context& context);
 

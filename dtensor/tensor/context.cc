@@ -10,7 +10,9 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/hash/hash.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "dtensor/layout/digest.h"
 #include "dtensor/layout/layout_digest.h"
 #include "dtensor/layout/regions.h"
@@ -82,6 +84,12 @@ struct Context::Tables {
   std::vector<Options> options;  // few: searched; latest use last
   Options usual;                 // of this Context
   LruCache<PlanKey, Plan> plans{kPlans};
+  // By the plan's address, which is kept; null where it is not made in chunks.
+  struct Chunks {
+    std::shared_ptr<const RankRedistributionPlan> plan;
+    std::shared_ptr<const RankChunks> chunks;
+  };
+  LruCache<const RankRedistributionPlan*, Chunks> chunks{kPlans};
   absl::flat_hash_map<uint64_t, uint64_t> made;  // how many tensors, by digest of the mesh
   absl::flat_hash_map<const void*, std::string> scope_paths;  // where scopes are noted
 
@@ -130,11 +138,26 @@ std::string Spec::ToString() const {
                       " as ", layout.ToString());
 }
 
+namespace {
+
+// "4" or "4,65536"; what is neither, or null, changes nothing.
+void ReadOverlap(const char* text, OverlapOptions& overlap) {
+  if (text == nullptr) return;
+  const std::vector<absl::string_view> parts = absl::StrSplit(text, ',');
+  OverlapOptions read = overlap;
+  if (parts.size() > 2 || !absl::SimpleAtoi(parts[0], &read.chunks)) return;
+  if (parts.size() == 2 && !absl::SimpleAtoi(parts[1], &read.min_bytes)) return;
+  overlap = read;
+}
+
+}  // namespace
+
 ContextOptions WithEnvironment(ContextOptions options) {
   if (!std::exchange(options.read_environment, false)) return options;
   const char* const file = std::getenv("DTENSOR_TRACE");
   if (options.trace_file.empty() && file != nullptr) options.trace_file = file;
   const char* const verbose = std::getenv("DTENSOR_VERBOSE");
+  if (options.overlap.chunks == 0) ReadOverlap(std::getenv("DTENSOR_OVERLAP"), options.overlap);
   if (options.notice == nullptr && verbose != nullptr && absl::string_view(verbose) == "1") {
     options.notice = [](absl::string_view line) {
       const std::string whole = absl::StrCat("dtensor: ", line, "\n");  // in one piece
@@ -150,6 +173,7 @@ Context::Context(Communicator& communicator, Device& device, const ContextOption
       simulated_clock_(ClockOf(device)),
       max_implicit_bytes_(options.max_implicit_bytes),
       notice_(options.notice),
+      overlap_(options.overlap),
       tables_(std::make_unique<Tables>(communicator.staging_bytes())),
       dispatch_cache_(std::make_unique<DispatchCache>()) {
   tables_->usual = tables_->Intern({});
@@ -245,6 +269,23 @@ absl::StatusOr<std::shared_ptr<const RankRedistributionPlan>> Context::Plan(
   return rank_plan;
 }
 
+std::shared_ptr<const RankChunks> Context::ChunksOf(
+    const std::shared_ptr<const RankRedistributionPlan>& plan) {
+  if (overlap_.chunks < 1 || plan->plan().moves_nothing()) return nullptr;
+  if (const Tables::Chunks* known = tables_->chunks.Find(plan.get())) return known->chunks;
+  std::shared_ptr<const RankChunks> chunks;
+  if (plan->plan().to().mesh().Contains(rank()) &&
+      plan->plan().Bytes().busiest >= overlap_.min_bytes) {
+    const int count = std::min(overlap_.chunks, ChunkSchedule::kMostChunks);
+    auto schedule = ChunkSchedule::Create(plan->plan(), count);
+    if (schedule != nullptr) {
+      chunks = std::make_shared<const RankChunks>(std::move(schedule), plan, rank());
+    }
+  }
+  tables_->chunks.Insert(plan.get(), {plan, chunks});
+  return chunks;
+}
+
 Lineage Context::NextLineage(const Spec& spec, const char* maker) {
   const uint64_t number = ++tables_->made[spec.mesh_digest];
   return {MixLineage(spec.mesh_digest, number), maker, number};
@@ -317,28 +358,6 @@ void Context::EndProgram() {
   ForgetReads();
   StopTrace();
   if (tracer_ != nullptr) tracer_->Detach();
-}
-
-void Context::AddRead(const Tensor& source, const std::shared_ptr<PendingRedistribution>& reader) {
-  std::erase_if(reads_, [](const Read& read) { return read.unfinished.expired(); });
-  reads_.push_back({source.storage_id(), reader, reader->unfinished()});
-}
-
-absl::Status Context::FinishReads(const Tensor& root) {
-  if (reads_.empty()) return absl::OkStatus();
-  const std::weak_ptr<const void> storage = root.storage_id();
-  const auto reads_it = [&](const Read& read) {
-    return !read.storage.owner_before(storage) && !storage.owner_before(read.storage);
-  };
-  absl::Status status;
-  for (const Read& read : reads_) {
-    if (read.unfinished.expired() || !reads_it(read)) continue;
-    const auto reader = read.reader.lock();
-    status.Update(reader != nullptr ? reader->Wait().status() : communicator_.FinishDropped());
-  }
-  std::erase_if(reads_,
-                [&](const Read& read) { return read.unfinished.expired() || reads_it(read); });
-  return status;
 }
 
 namespace {

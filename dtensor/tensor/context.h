@@ -22,6 +22,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "dtensor/layout/layout.h"
+#include "dtensor/redistribution/chunked_move.h"
 #include "dtensor/redistribution/cost_model.h"
 #include "dtensor/redistribution/lineage.h"
 #include "dtensor/redistribution/plan_executor.h"
@@ -40,6 +41,7 @@
 namespace DTENSOR_EXPORT dtensor {
 
 struct DispatchCache;  // dispatch_cache.h
+class LateValues;      // late_values.h
 class RecomputedRun;   // collective_results.h
 class ScopeObserver;   // work_scope.h
 
@@ -68,6 +70,16 @@ struct RandomState {
   uint64_t drawn = 0;  // seeds so far
 };
 
+// Products beside the redistributions of what they read and write (docs/overlap.md). All ranks have
+// the same, or their first such exchange fails the world.
+struct OverlapOptions {
+  // In how many exchanges an all-gather before a product, or a reduce-scatter behind one, is made; at
+  // most ChunkSchedule::kMostChunks. 0: at once, and nothing runs beside it.
+  int chunks = 0;
+  // What is smaller is made at once: bytes that the busiest rank receives.
+  int64_t min_bytes = int64_t{4} << 20;
+};
+
 // What is written down of a Context's program, and what it may not do by itself (docs/tracing.md).
 struct ContextOptions {
   // The world that makes the Context writes its trace here when the program is over, also when it
@@ -85,11 +97,13 @@ struct ContextOptions {
   // first: one line. On that rank's thread: tensors of several meshes have it called by several
   // threads at once. Null: nobody.
   std::function<void(absl::string_view line)> notice = nullptr;
+  OverlapOptions overlap = {};
   bool read_environment = true;  // WithEnvironment
 };
 
 // With what the environment says, where `options` say nothing: DTENSOR_TRACE is a trace_file,
-// DTENSOR_VERBOSE=1 a notice on stderr. Worlds ask once, when they are made.
+// DTENSOR_VERBOSE=1 a notice on stderr, DTENSOR_OVERLAP=4 an overlap in so many chunks,
+// DTENSOR_OVERLAP=4,65536 of what has so many bytes (what is no number is not read). Worlds ask once, when they are made.
 ContextOptions WithEnvironment(ContextOptions options);
 
 class Context {
@@ -127,6 +141,12 @@ class Context {
   absl::StatusOr<std::shared_ptr<const RankRedistributionPlan>> Plan(
       const Spec* from, const Spec* to, const RedistributionOptions* options = nullptr);
 
+  const OverlapOptions& overlap() const { return overlap_; }
+  // The plan in chunks, if overlap() says so and its schedule can; else null. Remembered with
+  // plans.
+  std::shared_ptr<const RankChunks> ChunksOf(
+      const std::shared_ptr<const RankRedistributionPlan>& plan);
+
   // The lineage of a tensor that is made now: counts those of its mesh.
   Lineage NextLineage(const Spec& spec, const char* maker);
 
@@ -159,7 +179,9 @@ class Context {
   // which they were added, and for what was dropped unread. Errors: the world's failure.
   void AddRead(const Tensor& source, const std::shared_ptr<PendingRedistribution>& reader);
   absl::Status FinishReads(const Tensor& root);
-  void ForgetReads() { reads_.clear(); }
+  // Values that are made later read `source`: FinishReads() has them made before.
+  void AddLateRead(const Tensor& source, const std::shared_ptr<LateValues>& reader);
+  void ForgetReads();
   // By who ends the Context's program, which returned `status`: after OK what it has dropped is
   // finished, while that is traced. Returns what came of both.
   absl::Status FinishProgram(absl::Status status);
@@ -217,6 +239,13 @@ class Context {
     std::weak_ptr<const void> unfinished;  // also while it is dropped
   };
   std::vector<Read> reads_;  // few or none
+  struct LateRead {
+    std::weak_ptr<const void> storage;
+    std::weak_ptr<LateValues> reader;
+  };
+  std::vector<LateRead> late_reads_;  // the same
+  absl::Status FinishLateReads(const std::weak_ptr<const void>& storage);
+  const OverlapOptions overlap_;
   std::unique_ptr<Tables> tables_;
   std::unique_ptr<DispatchCache> dispatch_cache_;
 };

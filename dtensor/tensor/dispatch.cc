@@ -13,6 +13,7 @@
 #include "dtensor/tensor/dispatch_cache.h"
 #include "dtensor/tensor/gather_members.h"
 #include "dtensor/tensor/implicit_moves.h"
+#include "dtensor/tensor/late_values.h"
 #include "dtensor/tensor/op_checks.h"
 #include "dtensor/tensor/tensor_impl.h"
 #include "dtensor/trace/trace_recorder.h"
@@ -198,23 +199,60 @@ bool ExchangesInside(const Decision& decision) {
   return false;
 }
 
+// Operand i where the kernel wants it. `gather` is set where it is operand 0, and its rows may be
+// read while they arrive.
+absl::Status FindOperand(Context& context, const Decision& decision, size_t i, uint64_t lineage,
+                         const TensorImplPtr& impl, OperandLocals& operand_locals,
+                         std::shared_ptr<LateGather>& gather) {
+  const bool stays = decision.operands[i] == impl->spec || (decision.is_alias && i == 0);
+  const bool by_rows = i == 0 && decision.op->rows.has != nullptr;
+  TensorImplPtr operand = impl;
+  if (!stays) {
+    const TraceReason reason(context.tracer(), TraceCause::kOperand, static_cast<int>(i),
+                             !decision.moves_asked_for);
+    const ExchangeCaller caller(decision.op->name, lineage + i, impl->lineage);
+    DT_ASSIGN_OR_RETURN(operand, by_rows ? RedistributeLate(impl, decision.operands[i], caller)
+                                         : RedistributeTo(impl, decision.operands[i], caller));
+  }
+  if (by_rows) gather = LateGatherOf(*operand);
+  if (gather != nullptr && !ReadsRows(decision, gather->dim())) gather = nullptr;
+  if (i > 0 || gather == nullptr) DT_RETURN_IF_ERROR(Settle(*operand));
+  if (stays) {
+    operand_locals.Add(&impl->local);
+  } else {
+    // A view of it is a value, which only its own user writes to.
+    operand_locals.Keep(decision.op->view ? operand->local.Borrow() : operand->local);
+  }
+  return absl::OkStatus();
+}
+
+// Runs the kernel, beside the operand that it reads; or puts it off, for what is asked next of its
+// result.
+absl::Status RunKernel(Context& context, const OpCall& call, LateGather* gather, bool may_be_late,
+                       LateValuesPtr& late) {
+  const Decision& decision = call.decision;
+  if (gather != nullptr && !gather->made()) {  // another operand may be the same tensor
+    const auto rows = [&](const RowRange& range, bool only_asks) {
+      return decision.op->rows.forward(call, gather->dim(), range, only_asks);
+    };
+    const auto all = [&] { return decision.functions.forward(call); };
+    return gather->MakeBeside({rows, all});
+  }
+  if (!may_be_late || !MakesResultLate(context, decision)) return decision.functions.forward(call);
+  std::vector<Tensor> operands;
+  for (size_t i = 0; i < call.operands.size(); ++i) operands.push_back(call.operands[i]);
+  late = LateResult(context, DecisionPtr(&decision), std::move(operands), call.results[0],
+                    call.values, call.lineage);
+  return absl::OkStatus();
+}
+
 absl::Status RunForward(Context& context, const Decision& decision, const CallValues& values,
                         uint64_t lineage, const Impls& operands, OperandLocals& operand_locals,
-                        Locals& result_locals) {
+                        Locals& result_locals, LateValuesPtr& late) {
+  std::shared_ptr<LateGather> gather;
   for (size_t i = 0; i < operands.size(); ++i) {
-    const TensorImplPtr& impl = *operands[i];
-    DT_RETURN_IF_ERROR(Settle(*impl));
-    if (decision.operands[i] == impl->spec || (decision.is_alias && i == 0)) {
-      operand_locals.Add(&impl->local);
-    } else {
-      const TraceReason reason(context.tracer(), TraceCause::kOperand, static_cast<int>(i),
-                               !decision.moves_asked_for);
-      DT_ASSIGN_OR_RETURN(const TensorImplPtr moved,
-                          RedistributeTo(impl, decision.operands[i],
-                                         {decision.op->name, lineage + i, impl->lineage}));
-      // A view of it is a value, which only its own user writes to.
-      operand_locals.Keep(decision.op->view ? moved->local.Borrow() : moved->local);
-    }
+    DT_RETURN_IF_ERROR(
+        FindOperand(context, decision, i, lineage, *operands[i], operand_locals, gather));
   }
   const bool kept = context.recomputed_run() != nullptr && ExchangesInside(decision);
   const CollectiveCall collective{lineage, decision.results[0]};
@@ -234,7 +272,7 @@ absl::Status RunForward(Context& context, const Decision& decision, const CallVa
   }
   const OpCall call{context, decision, operand_locals.refs(), absl::MakeSpan(result_locals),
                     values,  lineage};
-  absl::Status status = decision.functions.forward(call);
+  absl::Status status = RunKernel(context, call, gather.get(), !kept, late);
   for (size_t r = 0; status.ok() && decision.op->view && r < result_locals.size(); ++r) {
     status = CheckSet(*decision.op, "forward", r, result_locals[r], *decision.results[r]);
   }
@@ -287,8 +325,9 @@ absl::Status Perform(const OpDef& op, absl::Span<const TensorOr* const> tensors,
   OperandLocals operand_locals(operands.size());
   Locals result_locals;
   const uint64_t lineage = CallLineage(*decision, operands, values);
-  DT_RETURN_IF_ERROR(
-      RunForward(context, *decision, values, lineage, operands, operand_locals, result_locals));
+  LateValuesPtr late;
+  DT_RETURN_IF_ERROR(RunForward(context, *decision, values, lineage, operands, operand_locals,
+                                result_locals, late));
 
   std::shared_ptr<Node> node;
   const OpDef* stopped_by = nullptr;
@@ -307,6 +346,10 @@ absl::Status Perform(const OpDef& op, absl::Span<const TensorOr* const> tensors,
     TensorImplPtr impl =
         MakeImpl(context, decision->results[r], std::move(result_locals[r]), !op.view);
     impl->lineage = {MixLineage(lineage, r), op.name, 0};
+    if (late != nullptr) {
+      impl->unsettled = std::make_unique<Unsettled>();
+      impl->unsettled->late = late;
+    }
     if (op.view) {
       DT_RETURN_IF_ERROR(LinkView(**operands[0], *decision, values, static_cast<int>(r), *impl));
     }

@@ -107,6 +107,9 @@ void DistributedTensor::set_pinned(bool on) {
 
 DistributedTensor DistributedTensor::Detach() const {
   DT_REQUIRE_DEFINED(defined(), "DistributedTensor::Detach()");
+  if (impl_->unsettled != nullptr && impl_->unsettled->late != nullptr) {
+    Settle(*impl_).IgnoreError();  // as local()
+  }
   TensorImplPtr detached = MakeImpl(context(), impl_->spec, impl_->local, impl_->row_major);
   detached->lineage = impl_->lineage;
   if (const Unsettled* const from = impl_->unsettled.get(); from != nullptr) {
@@ -144,7 +147,7 @@ absl::StatusOr<DistributedTensor> DistributedTensor::Redistribute(
   const ExchangeCaller caller = RedistributeCaller(*impl_, *target);
   const bool plain = !options.plan.has_value() && !options.async && type == dtype();
   if (plain || target == impl_->spec) {
-    DT_ASSIGN_OR_RETURN(moved, RedistributedValue(impl_, target, caller));
+    DT_ASSIGN_OR_RETURN(moved, RedistributedValue(impl_, target, caller, options.on_use));
     return DistributedTensor(std::move(moved));
   }
   const RedistributionOptions* const chosen = options.plan.has_value() ? &*options.plan : nullptr;

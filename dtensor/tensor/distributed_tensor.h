@@ -50,6 +50,10 @@ struct RedistributeOptions {
   // Returns at once; the first use of the result waits, or a write to this tensor (BeforeWrite).
   // All ranks use it, or drop it unused, at the same place of the program.
   bool async = false;
+  // Where the Context overlaps (OverlapOptions), what is gathered is gathered by the first use of
+  // the result, so that a product which reads it is made meanwhile (docs/overlap.md). All ranks use
+  // it, or drop it unused, at the same place of the program. The edges of modules do so.
+  bool on_use = false;
 };
 
 class DistributedTensor {

@@ -23,7 +23,7 @@ const TensorImplPtr& SourceOf(TensorImpl& impl) {
 }  // namespace
 
 TensorOr RedistributeForUse(const DistributedTensor& x, const Layout& layout) {
-  DT_ASSIGN_OR_RETURN(DistributedTensor result, x.Redistribute(layout));
+  DT_ASSIGN_OR_RETURN(DistributedTensor result, x.Redistribute(layout, {.on_use = true}));
   TensorImpl& impl = *x.impl();
   const bool gathers = layout.mesh() == x.mesh() && !x.layout().is_partial() &&
                        !layout.is_partial() && NumParts(layout) < NumParts(x.layout());

@@ -74,4 +74,9 @@ absl::StatusOr<std::unique_ptr<PendingRedistribution>> BeginCoalesced(
                                                context.communicator(), noted);
 }
 
+ExchangeCaller NotedCaller(Context& context, const RankRedistributionPlan& plan,
+                           const ExchangeCaller& caller) {
+  return Noted(context, plan, 1, /*asynchronous=*/true, caller);
+}
+
 }  // namespace dtensor

@@ -28,6 +28,10 @@ absl::StatusOr<std::unique_ptr<PendingRedistribution>> BeginCoalesced(
     Context& context, std::vector<std::shared_ptr<const RankRedistributionPlan>> plans,
     std::vector<Tensor> sources, const ExchangeCaller& caller);
 
+// The caller of a redistribution that begins now, and is carried out by MoveInChunks().
+ExchangeCaller NotedCaller(Context& context, const RankRedistributionPlan& plan,
+                           const ExchangeCaller& caller);
+
 }  // namespace dtensor
 
 #endif  // DTENSOR_TENSOR_NOTED_PLAN_H_

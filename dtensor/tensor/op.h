@@ -20,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "dtensor/layout/regions.h"
+#include "dtensor/redistribution/chunk_schedule.h"
 #include "dtensor/rules/op_rule.h"
 #include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/device/tensor.h"
@@ -78,6 +79,7 @@ struct OpStateRequest {
   int rank;
 };
 
+struct Decision;
 struct OpCall;
 struct GradCall;
 struct OpDef;
@@ -90,6 +92,20 @@ struct OpFunctions {
   // Writes call.gradients[i] for every wanted i. The gradients that it reads may have any strides,
   // also 0: see GradCall.
   absl::Status (*backward)(const GradCall& call) = nullptr;
+};
+
+// What an operator can do for some rows alone: indices of dimension `dim`, which operand 0 and
+// result 0 have at one place, and no other operand has. So rows are made while others are on their
+// way (late_values.h), with the bits of all at once. kUnimplemented, on this rank alone, where rows
+// would have other bits (GemmProblem::whole_rows), or operands are not row-major.
+struct RowFunctions {
+  bool (*has)(const Decision& decision, int dim) = nullptr;  // alike on all ranks
+  // Rows of result 0. `only_asks`: nothing is done, the same status.
+  absl::Status (*forward)(const OpCall& call, int dim, const RowRange& rows,
+                          bool only_asks) = nullptr;
+  // Rows of the gradient of operand 0, of those of result 0.
+  absl::Status (*backward)(const GradCall& call, int dim, const RowRange& rows,
+                           bool only_asks) = nullptr;
 };
 
 // What the dispatcher worked out for (operator, specs, attributes), once. Constant afterwards. The
@@ -277,6 +293,9 @@ struct OpDef {
   // Backward is cheap and leaves sizes as they are (add, views): a gradient that arrives Partial is
   // passed on Partial, to be reduced where something needs its values.
   bool passes_partial_gradients = false;
+
+  // Without functions: all rows are made at once.
+  RowFunctions rows;
 
   // Null: what the rule finds. Errors: kInvalidArgument.
   absl::StatusOr<LayoutChoice> (*choose_layouts)(const LayoutChoiceRequest& request) = nullptr;

@@ -37,19 +37,32 @@ absl::StatusOr<Tensor> Tape::NewTensor(const Spec* spec) {
   return tensor;
 }
 
+absl::Status MakeNow(Contribution& sum) {
+  if (sum.late == nullptr) return absl::OkStatus();
+  return std::exchange(sum.late, nullptr)->Make();
+}
+
+// What comes last may be made late: beside what moves the whole sum.
+absl::Status Tape::AddTo(Contribution& sum, Contribution more) {
+  DT_RETURN_IF_ERROR(MakeNow(sum));
+  Tensor into = sum.local;
+  if (!sum.owned) {
+    DT_ASSIGN_OR_RETURN(into, NewTensor(sum.spec));
+  }
+  if (more.late != nullptr) {
+    sum.late = LateSum(context_, sum.local, into, std::move(more.late));
+  } else {
+    DT_RETURN_IF_ERROR(
+        kernels::Binary(context_.device(), kernels::BinaryOp::kAdd, sum.local, more.local, into));
+  }
+  sum.local = std::move(into);
+  sum.owned = true;
+  return absl::OkStatus();
+}
+
 absl::Status Tape::Accumulate(Slot& slot, Contribution more) {
   for (Contribution& sum : slot) {
-    if (sum.spec != more.spec) continue;
-    if (!sum.owned) {
-      DT_ASSIGN_OR_RETURN(Tensor fresh, NewTensor(sum.spec));
-      DT_RETURN_IF_ERROR(kernels::Binary(context_.device(), kernels::BinaryOp::kAdd, sum.local,
-                                         more.local, fresh));
-      sum.local = std::move(fresh);
-      sum.owned = true;
-      return absl::OkStatus();
-    }
-    return kernels::Binary(context_.device(), kernels::BinaryOp::kAdd, sum.local, more.local,
-                           sum.local);
+    if (sum.spec == more.spec) return AddTo(sum, std::move(more));
   }
   slot.push_back(std::move(more));
   return absl::OkStatus();
@@ -65,6 +78,7 @@ absl::StatusOr<Contribution> Tape::Converted(const Contribution& more, DType dty
 // To the place to which the edge leads.
 absl::Status Tape::AddAt(const Edge& edge, Contribution more) {
   if (edge.leaf != nullptr) {
+    DT_RETURN_IF_ERROR(MakeNow(more));
     auto [it, fresh] = arrived_.try_emplace(PlaceOf(edge));
     if (fresh) leaves_.push_back(edge.leaf);
     const DType dtype = edge.leaf->grad_dtype.value_or(more.spec->dtype);
@@ -92,16 +106,32 @@ absl::Status Tape::Deliver(const Edge& edge, Contribution more) {
   return Arrived(edge);
 }
 
+absl::Status Tape::MoveTo(Contribution& sum, const Spec* wanted, const ExchangeCaller& caller) {
+  if (sum.late != nullptr) {
+    DT_ASSIGN_OR_RETURN(const auto chunks, ScatterInChunks(context_, sum.spec, wanted));
+    const bool in_chunks = chunks != nullptr && sum.late->HasRows(chunks->schedule().dim());
+    if (in_chunks) {
+      DT_ASSIGN_OR_RETURN(sum.local,
+                          std::exchange(sum.late, nullptr)->MakeAndScatter(*chunks, caller));
+      sum.owned = true;
+      sum.spec = wanted;
+      return absl::OkStatus();
+    }
+    DT_RETURN_IF_ERROR(MakeNow(sum));
+  }
+  DT_ASSIGN_OR_RETURN(const auto plan, context_.Plan(sum.spec, wanted));
+  DT_ASSIGN_OR_RETURN(sum.local, RunPlan(context_, *plan, sum.local, caller));
+  sum.owned = false;
+  sum.spec = wanted;
+  return absl::OkStatus();
+}
+
 // The sum of all contributions in one layout. Those that are Partial are reduced on the way.
 absl::StatusOr<Tensor> Tape::Settle(Slot& slot, const Spec* wanted, const ExchangeCaller& caller) {
   Slot settled;
   for (Contribution& sum : slot) {
-    if (sum.spec != wanted) {
-      DT_ASSIGN_OR_RETURN(const auto plan, context_.Plan(sum.spec, wanted));
-      DT_ASSIGN_OR_RETURN(sum.local, RunPlan(context_, *plan, sum.local, caller));
-      sum.owned = false;
-      sum.spec = wanted;
-    }
+    if (sum.spec != wanted) DT_RETURN_IF_ERROR(MoveTo(sum, wanted, caller));
+    DT_RETURN_IF_ERROR(MakeNow(sum));
     DT_RETURN_IF_ERROR(Accumulate(settled, std::move(sum)));
   }
   slot.clear();
@@ -131,8 +161,61 @@ AxisList Tape::PassedAxes(const Decision& decision, const Slot& slot) {
   return AxisList(layout.partial_axes().begin(), layout.partial_axes().end());
 }
 
+absl::Status Tape::SettleGradients(const Node& node, absl::InlinedVector<Slot, 2>& slots,
+                                   const AxisList& passed, const ExchangeCaller& caller,
+                                   Call& call) {
+  const Decision& decision = *node.decision;
+  for (size_t r = 0; r < slots.size(); ++r) {
+    const Spec* wanted =
+        passed.empty() ? decision.result_gradient_specs[r] : slots[r][0].spec.get();
+    const TraceReason reason(context_.tracer(), TraceCause::kGradient, static_cast<int>(r));
+    Tensor gradient;
+    const bool by_rows = decision.op->rows.has != nullptr && slots.size() == 1 &&
+                         slots[r].size() == 1 && slots[r][0].late == nullptr &&
+                         walk_.Wants(node.edges[0]);
+    if (by_rows) {
+      DT_ASSIGN_OR_RETURN(auto chunks, GatherInChunks(context_, slots[r][0].spec, wanted));
+      if (chunks != nullptr && ReadsRows(decision, chunks->schedule().dim())) {
+        DT_ASSIGN_OR_RETURN(call.gather, LateGather::Create(context_, std::move(chunks),
+                                                            slots[r][0].local, caller));
+        gradient = call.gather->values();
+      }
+    }
+    if (call.gather == nullptr) {
+      DT_ASSIGN_OR_RETURN(gradient, Settle(slots[r], wanted, caller));
+    }
+    call.result_gradients.push_back(std::move(gradient));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Tape::RunRows(const Node& node, GradCall& grad, Call& call) {
+  const Decision& decision = *node.decision;
+  if (grad.wants(0)) grad.gradients[0];  // or it would be missed where this rank has no rows
+  if (call.gather != nullptr) {
+    const uint32_t wanted = std::exchange(grad.wanted, 1);
+    const auto rows = [&](const RowRange& range, bool only_asks) {
+      return decision.op->rows.backward(grad, call.gather->dim(), range, only_asks);
+    };
+    const auto all = [&] { return decision.functions.backward(grad); };
+    DT_RETURN_IF_ERROR(call.gather->MakeBeside({rows, all}));
+    grad.wanted = wanted & ~1u;
+    return absl::OkStatus();
+  }
+  const Edge& edge = node.edges[0];
+  const bool is_late =
+      grad.wants(0) && edge.node != nullptr && !walk_.Keeps(*edge.node, edge.index) &&
+      call.specs[0] == decision.gradients[0] && MakesGradientLate(context_, decision);
+  if (!is_late) return absl::OkStatus();
+  call.late = LateGradient(context_, node.decision,
+                           std::vector<Tensor>(node.operands.begin(), node.operands.end()),
+                           call.result_gradients[0], call.gradients[0], node.values, grad.lineage);
+  grad.wanted &= ~1u;
+  return absl::OkStatus();
+}
+
 absl::Status Tape::Visit(Node& node, absl::InlinedVector<Slot, 2>& slots) {
-  Keep(node, slots);
+  DT_RETURN_IF_ERROR(Keep(node, slots));
   if (!walk_.Runs(node)) return absl::OkStatus();
   const WorkScope scope(context_, node.scope);
   if (node.replay != nullptr) return RunAgain(node, slots);
@@ -140,48 +223,49 @@ absl::Status Tape::Visit(Node& node, absl::InlinedVector<Slot, 2>& slots) {
   const OpDef& op = *decision.op;
   const TraceSpan span(context_.tracer(), TraceKind::kOperator, op.name);
   const AxisList passed = PassedAxes(decision, slots[0]);
-  absl::InlinedVector<Tensor, 2> result_gradients;
   const ExchangeCaller caller(op.name, MixLineage(options_.lineage, node.lineage),
                               kGradientLineage);
-  for (size_t r = 0; r < slots.size(); ++r) {
-    const Spec* wanted =
-        passed.empty() ? decision.result_gradient_specs[r] : slots[r][0].spec.get();
-    const TraceReason reason(context_.tracer(), TraceCause::kGradient, static_cast<int>(r));
-    DT_ASSIGN_OR_RETURN(Tensor gradient, Settle(slots[r], wanted, caller));
-    result_gradients.push_back(std::move(gradient));
-  }
-  absl::InlinedVector<Tensor, 3> gradients(node.edges.size());
-  absl::InlinedVector<SpecPtr, 3> specs(node.edges.size());
+  Call made;
+  DT_RETURN_IF_ERROR(SettleGradients(node, slots, passed, caller, made));
+  made.gradients.resize(node.edges.size());
+  made.specs.resize(node.edges.size());
   Device& device = context_.device();
   DT_RETURN_IF_ERROR(walk_.gathers().Restore(node));
   GradCall call{context_,
                 decision,
                 SavedTensors(device, node.operands, decision.operands),
                 SavedTensors(device, node.results, decision.results),
-                result_gradients,
-                OperandGradients(absl::MakeSpan(gradients)),
+                made.result_gradients,
+                OperandGradients(absl::MakeSpan(made.gradients)),
                 node.values,
                 caller.lineage};
   for (size_t i = 0; i < node.edges.size(); ++i) {
     if (!walk_.Wants(node.edges[i])) continue;
     call.wanted |= 1u << i;
-    specs[i] = decision.gradients[i];
+    made.specs[i] = decision.gradients[i];
     if (!passed.empty()) {
-      DT_ASSIGN_OR_RETURN(const Layout layout, specs[i]->layout.WithPartial(passed));
-      DT_ASSIGN_OR_RETURN(specs[i], context_.Intern(layout, specs[i]->shape, specs[i]->dtype));
+      DT_ASSIGN_OR_RETURN(const Layout layout, made.specs[i]->layout.WithPartial(passed));
+      DT_ASSIGN_OR_RETURN(made.specs[i],
+                          context_.Intern(layout, made.specs[i]->shape, made.specs[i]->dtype));
     }
     if (!op.sets_gradients) {
-      DT_ASSIGN_OR_RETURN(gradients[i], NewTensor(specs[i]));
+      DT_ASSIGN_OR_RETURN(made.gradients[i], NewTensor(made.specs[i]));
     }
   }
-  absl::Status status = decision.functions.backward(call);
-  if (status.ok()) status = CheckBackward(call, specs);
+  const uint32_t wanted = call.wanted;
+  absl::Status status = RunRows(node, call, made);
+  if (status.ok() && (call.wanted != 0 || wanted == 0)) {
+    status = decision.functions.backward(call);
+  }
+  call.wanted = wanted;
+  if (status.ok()) status = CheckBackward(call, made.specs);
   if (!status.ok()) return context_.communicator().Fail(status);
   walk_.gathers().Release(node);
   for (size_t i = 0; i < node.edges.size(); ++i) {
     if (!walk_.Wants(node.edges[i])) continue;
     DT_RETURN_IF_ERROR(
-        Deliver(node.edges[i], {specs[i], std::move(gradients[i]), !op.sets_gradients}));
+        Deliver(node.edges[i], {made.specs[i], std::move(made.gradients[i]), !op.sets_gradients,
+                                i == 0 ? std::move(made.late) : nullptr}));
   }
   Forget(node);
   return absl::OkStatus();
@@ -235,12 +319,16 @@ void Tape::Forget(Node& node) {
 }
 
 // Of the results whose gradients are asked for. From here on two read them.
-void Tape::Keep(const Node& node, absl::InlinedVector<Slot, 2>& slots) {
+absl::Status Tape::Keep(const Node& node, absl::InlinedVector<Slot, 2>& slots) {
   for (size_t r = 0; r < slots.size(); ++r) {
     if (slots[r].empty() || !walk_.Keeps(node, static_cast<int>(r))) continue;
-    for (Contribution& sum : slots[r]) sum.owned = false;
+    for (Contribution& sum : slots[r]) {
+      DT_RETURN_IF_ERROR(MakeNow(sum));
+      sum.owned = false;
+    }
     arrived_[{&node, static_cast<int>(r)}] = slots[r];
   }
+  return absl::OkStatus();
 }
 
 absl::Status Tape::Store() {

@@ -17,6 +17,7 @@
 #include "dtensor/redistribution/plan_executor.h"
 #include "dtensor/tensor/gather_group.h"
 #include "dtensor/tensor/gradient_buckets.h"
+#include "dtensor/tensor/late_values.h"
 #include "dtensor/tensor/tape_walk.h"
 #include "dtensor/tensor/tensor_impl.h"
 
@@ -29,7 +30,11 @@ struct Contribution {
   SpecPtr spec;
   Tensor local;
   bool owned;  // nobody else reads `local`: more may be added in place
+  std::shared_ptr<LateProduct> late = nullptr;  // `local` has its values, once they are made
 };
+
+// Has the values of `sum` made.
+absl::Status MakeNow(Contribution& sum);
 
 class Tape {
  public:
@@ -67,11 +72,26 @@ class Tape {
   Slot& SlotOf(const TensorImplPtr& leaf) { return arrived_[PlaceOf({nullptr, 0, leaf})]; }
   absl::StatusOr<Tensor> NewTensor(const Spec* spec);
   absl::Status Accumulate(Slot& slot, Contribution more);
+  absl::Status AddTo(Contribution& sum, Contribution more);
   absl::StatusOr<Contribution> Converted(const Contribution& more, DType dtype);
   absl::Status AddAt(const Edge& edge, Contribution more);
   absl::Status Arrived(const Edge& edge);
   absl::Status Deliver(const Edge& edge, Contribution more);
+  absl::Status MoveTo(Contribution& sum, const Spec* wanted, const ExchangeCaller& caller);
   absl::StatusOr<Tensor> Settle(Slot& slot, const Spec* wanted, const ExchangeCaller& caller);
+  // What a node's backward is called with, and what it leaves.
+  struct Call {
+    absl::InlinedVector<Tensor, 2> result_gradients;
+    absl::InlinedVector<Tensor, 3> gradients;
+    absl::InlinedVector<SpecPtr, 3> specs;
+    std::shared_ptr<LateGather> gather;  // of result gradient 0, whose rows may be read meanwhile
+    std::shared_ptr<LateProduct> late;   // the gradient of operand 0
+  };
+  absl::Status SettleGradients(const Node& node, absl::InlinedVector<Slot, 2>& slots,
+                               const AxisList& passed, const ExchangeCaller& caller, Call& call);
+  // Puts the rows of operand 0's gradient beside what moves before or behind them, and takes it from
+  // what is wanted.
+  absl::Status RunRows(const Node& node, GradCall& grad, Call& call);
   AxisList PassedAxes(const Decision& decision, const Slot& slot);
   absl::Status Visit(Node& node, absl::InlinedVector<Slot, 2>& slots);
   absl::Status RunAgain(Node& node, absl::InlinedVector<Slot, 2>& slots);
@@ -81,7 +101,7 @@ class Tape {
   absl::Status AddToBucket(const TensorImplPtr& leaf);
   absl::Status FinishGroups();
   absl::Status FinishBuckets();
-  void Keep(const Node& node, absl::InlinedVector<Slot, 2>& slots);
+  absl::Status Keep(const Node& node, absl::InlinedVector<Slot, 2>& slots);
   absl::StatusOr<TensorImplPtr> Sum(const TensorImplPtr& tensor, Slot& slot, uint64_t lineage);
 
   Context& context_;

@@ -9,6 +9,7 @@
 #include "dtensor/runtime/kernels/copy.h"
 #include "dtensor/tensor/collective_results.h"
 #include "dtensor/tensor/distributed_tensor.h"
+#include "dtensor/tensor/late_values.h"
 #include "dtensor/tensor/noted_plan.h"
 #include "dtensor/tensor/op.h"
 #include "dtensor/tensor/replay.h"
@@ -103,6 +104,10 @@ absl::Status SettleSlowly(TensorImpl& impl) {
     DT_RETURN_IF_ERROR(status);
     unsettled.pending = nullptr;
   }
+  if (unsettled.late != nullptr) {
+    DT_RETURN_IF_ERROR(unsettled.late->Make());
+    unsettled.late = nullptr;
+  }
   CopiedView* const view = unsettled.view.get();
   if (view == nullptr) {
     impl.unsettled = nullptr;
@@ -119,8 +124,8 @@ TensorImplPtr Recall(const TensorImpl& impl, const Spec* target) {
   for (const TensorImpl::Remembered& known : impl.remembered) {
     if (known.spec != target || known.version != version) continue;
     TensorImplPtr moved = known.get();
-    const bool stale =
-        moved == nullptr || moved->unsettled != nullptr || moved->local.version() > 0;
+    if (moved == nullptr || moved->local.version() > 0) return nullptr;
+    const bool stale = moved->unsettled != nullptr && moved->unsettled->late == nullptr;
     return stale ? nullptr : moved;
   }
   return nullptr;
@@ -154,6 +159,12 @@ ExchangeCaller RedistributeCaller(const TensorImpl& impl, const Spec& target) {
   return {"Redistribute", ChangesMesh(impl, target) ? 0 : impl.lineage.id, impl.lineage};
 }
 
+std::shared_ptr<LateGather> LateGatherOf(const TensorImpl& impl) {
+  LateValues* const late = impl.unsettled == nullptr ? nullptr : impl.unsettled->late.get();
+  if (late == nullptr || late->made() || late->gather() == nullptr) return nullptr;
+  return {impl.unsettled->late, late->gather()};
+}
+
 namespace {
 
 // Where what `impl` is in the layout of `target` is remembered, or will be.
@@ -164,19 +175,66 @@ TensorImpl::Remembered& PlaceOf(TensorImpl& impl, const Spec* target) {
   return impl.remembered.emplace_back();
 }
 
-// `impl`, settled, in the layout of `target`, made now and remembered.
+LateProduct* LateProductOf(const TensorImpl& impl) {
+  LateValues* const late = impl.unsettled == nullptr ? nullptr : impl.unsettled->late.get();
+  return late == nullptr || late->made() ? nullptr : late->product();
+}
+
+// Settles `impl`, unless it is a product that is made while a reduce-scatter to `target` moves it:
+// then `chunks` is that.
+absl::Status SettleFor(TensorImpl& impl, const Spec* target,
+                       std::shared_ptr<const RankChunks>& chunks) {
+  LateProduct* const product = LateProductOf(impl);
+  if (product == nullptr || ChangesMesh(impl, *target)) return Settle(impl);
+  DT_ASSIGN_OR_RETURN(chunks, ScatterInChunks(*impl.context, impl.spec, target));
+  if (chunks != nullptr && product->HasRows(chunks->schedule().dim())) return absl::OkStatus();
+  chunks = nullptr;
+  return Settle(impl);
+}
+
+// The result of `plan`, which may be made later.
+absl::Status RunOrPutOff(TensorImpl& impl, const Spec* target,
+                         const std::shared_ptr<const RankRedistributionPlan>& plan,
+                         const ExchangeCaller& caller, bool may_be_late, Tensor& local,
+                         LateValuesPtr& late) {
+  Context& context = *impl.context;
+  std::shared_ptr<const RankChunks> chunks;
+  DT_RETURN_IF_ERROR(SettleFor(impl, target, chunks));
+  if (chunks != nullptr) {
+    DT_ASSIGN_OR_RETURN(local, LateProductOf(impl)->MakeAndScatter(*chunks, caller));
+    return Settle(impl);
+  }
+  if (may_be_late && !ChangesMesh(impl, *target) && !KeepsResults(context)) {
+    DT_ASSIGN_OR_RETURN(chunks, GatherInChunks(context, impl.spec, target));
+  }
+  if (chunks == nullptr) {
+    DT_ASSIGN_OR_RETURN(local, RunPlan(context, *plan, impl.local, caller));
+    return absl::OkStatus();
+  }
+  DT_ASSIGN_OR_RETURN(late, LateGather::Create(context, chunks, impl.local, caller));
+  local = late->values();
+  context.AddLateRead(AliasRoot(impl), late);
+  return absl::OkStatus();
+}
+
+// `impl` in the layout of `target`, made now and remembered; its product is made on the way.
 absl::StatusOr<TensorImplPtr> Move(TensorImpl& impl, const Spec* target,
-                                   const ExchangeCaller& caller) {
+                                   const ExchangeCaller& caller, bool may_be_late) {
   Context& context = *impl.context;
   DT_ASSIGN_OR_RETURN(const auto plan, context.Plan(impl.spec, target));
   const CollectiveCall call{impl.lineage.id, target};
   const bool moves = !plan->plan().moves_nothing();
   Tensor local;
+  LateValuesPtr late;
   if (!moves || !TakeResults(context, call, {&local, 1})) {
-    DT_ASSIGN_OR_RETURN(local, RunPlan(context, *plan, impl.local, caller));
+    DT_RETURN_IF_ERROR(RunOrPutOff(impl, target, plan, caller, may_be_late, local, late));
     if (moves) KeepResults(context, call, {&local, 1});
   }
   TensorImplPtr moved = MakeImpl(context, target, std::move(local), StaysRowMajor(impl, *plan));
+  if (late != nullptr) {
+    moved->unsettled = std::make_unique<Unsettled>();
+    moved->unsettled->late = std::move(late);
+  }
   moved->lineage = MovedLineage(impl, *target);
   TensorImpl::Remembered& now = PlaceOf(impl, target);
   now.spec = target;
@@ -202,29 +260,56 @@ TensorImplPtr ValueOf(const TensorImplPtr& source) {
 
 }  // namespace
 
+namespace {
+
+// Waits for `impl`, but for what another layout may be made of meanwhile.
+absl::Status SettleToMove(TensorImpl& impl, const Spec* target) {
+  std::shared_ptr<const RankChunks> chunks;
+  return SettleFor(impl, target, chunks);
+}
+
+absl::StatusOr<TensorImplPtr> RedistributeAnyhow(const TensorImplPtr& impl, const Spec* target,
+                                                 const ExchangeCaller& caller, bool may_be_late) {
+  if (impl->spec == target) return impl;
+  DT_RETURN_IF_ERROR(SettleToMove(*impl, target));
+  const TensorImplPtr& memory = Memory(impl);
+  if (memory != impl) return RedistributeAnyhow(memory, target, caller, may_be_late);
+  const TensorImplPtr known = Recall(*impl, target);
+  if (known == nullptr) return Move(*impl, target, caller, may_be_late);
+  if (!known->is_handed_out) return known;
+  DT_RETURN_IF_ERROR(Settle(*known));
+  return ValueOf(known);
+}
+
+}  // namespace
+
 absl::StatusOr<TensorImplPtr> RedistributeTo(const TensorImplPtr& impl, const Spec* target,
                                              const ExchangeCaller& caller) {
-  DT_RETURN_IF_ERROR(Settle(*impl));
-  if (impl->spec == target) return impl;
-  const TensorImplPtr& memory = Memory(impl);
-  if (memory != impl) return RedistributeTo(memory, target, caller);
-  const TensorImplPtr known = Recall(*impl, target);
-  if (known == nullptr) return Move(*impl, target, caller);
-  return known->is_handed_out ? ValueOf(known) : known;
+  DT_ASSIGN_OR_RETURN(TensorImplPtr moved,
+                      RedistributeAnyhow(impl, target, caller, /*may_be_late=*/false));
+  DT_RETURN_IF_ERROR(Settle(*moved));
+  return moved;
+}
+
+absl::StatusOr<TensorImplPtr> RedistributeLate(const TensorImplPtr& impl, const Spec* target,
+                                               const ExchangeCaller& caller) {
+  return RedistributeAnyhow(impl, target, caller, /*may_be_late=*/true);
 }
 
 absl::StatusOr<TensorImplPtr> RedistributedValue(const TensorImplPtr& impl, const Spec* target,
-                                                 const ExchangeCaller& caller) {
-  DT_RETURN_IF_ERROR(Settle(*impl));
+                                                 const ExchangeCaller& caller, bool may_be_late) {
+  DT_RETURN_IF_ERROR(SettleToMove(*impl, target));
   const TensorImplPtr& memory = Memory(impl);
   if (memory != impl) DT_RETURN_IF_ERROR(Settle(*memory));
   TensorImplPtr value;
   if (memory->spec == target) {
+    DT_RETURN_IF_ERROR(Settle(*memory));
     value = ValueOf(memory);
   } else if (const TensorImplPtr known = Recall(*memory, target); known != nullptr) {
+    DT_RETURN_IF_ERROR(Settle(*known));
     value = ValueOf(known);
   } else {
-    DT_ASSIGN_OR_RETURN(value, Move(*memory, target, caller));
+    DT_ASSIGN_OR_RETURN(value, Move(*memory, target, caller, may_be_late));
     value->is_handed_out = true;
   }
   if (impl->context->recording()) value->edge = EdgeOf(impl);

@@ -24,6 +24,8 @@
 
 namespace dtensor {
 
+class LateGather;     // late_values.h
+class LateValues;     // late_values.h
 struct GatherMember;  // gather_group.h
 struct Node;
 struct OpDef;
@@ -57,6 +59,7 @@ struct CopiedView {
 struct Unsettled {
   std::shared_ptr<PendingRedistribution> pending;  // `local` is on its way,
   size_t pending_result = 0;                       // as this result
+  std::shared_ptr<LateValues> late;                // `local` has these, once they are made
   std::unique_ptr<CopiedView> view;
   bool consumed = false;  // by a redistribution in place
 };
@@ -171,9 +174,15 @@ int64_t NumParts(const Layout& layout);
 // written to: a caller that hands it on borrows from it.
 absl::StatusOr<TensorImplPtr> RedistributeTo(const TensorImplPtr& impl, const Spec* target,
                                              const ExchangeCaller& caller);
+// The same for who may be told of values that are made later: of an all-gather (late_values.h).
+absl::StatusOr<TensorImplPtr> RedistributeLate(const TensorImplPtr& impl, const Spec* target,
+                                               const ExchangeCaller& caller);
 // The same as a tensor of its own, whose gradient is that of `impl` while the Context records.
 absl::StatusOr<TensorImplPtr> RedistributedValue(const TensorImplPtr& impl, const Spec* target,
-                                                 const ExchangeCaller& caller);
+                                                 const ExchangeCaller& caller,
+                                                 bool may_be_late = false);
+// The all-gather that `impl` waits for; null: none.
+std::shared_ptr<LateGather> LateGatherOf(const TensorImpl& impl);
 // `impl` by another plan, not remembered. Where the plan is in place, `impl` is consumed.
 absl::StatusOr<TensorImplPtr> RedistributeBy(const TensorImplPtr& impl, const Spec* target,
                                              std::shared_ptr<const RankRedistributionPlan> plan,

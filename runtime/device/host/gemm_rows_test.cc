@@ -140,8 +140,8 @@ TEST(GemmRowsTest, WhatIsNoPartIsRefused) {
   GemmProblem p = {.m = 2, .n = 2, .k = 2, .whole_rows = 3, .first_row = 2};
   p.a = p.b = {x.data(), 2, 1, 0};
   p.c = {x.data() + 32, 2, 1, 0};
-  EXPECT_THAT(device->Gemm(p), StatusIs(absl::StatusCode::kInvalidArgument,
-                                        HasSubstr("no part of 3 rows")));
+  EXPECT_THAT(device->Gemm(p),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no part of 3 rows")));
   p.first_row = 1;
   p.batch = 2;
   EXPECT_THAT(device->Gemm(p), StatusIs(absl::StatusCode::kInvalidArgument));
