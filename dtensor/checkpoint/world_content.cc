@@ -171,10 +171,11 @@ class Merger {
 
   // Of a tensor that rank `who` names.
   absl::Status NotNamed(const std::string& name, size_t who, size_t rank) const {
-    return InvalidArgument({"tensor '", name, "', which rank ", absl::StrCat(who), " saves as ",
-                            TextOf(name, who), ", lies on rank ", absl::StrCat(rank),
-                            " as well, which does not name it; each rank names all that lie on ",
-                            "it"});
+    const bool is_told = ToldOf(name, who) != nullptr;
+    return InvalidArgument(
+        {"tensor '", name, "', ", is_told ? TextOf(name, who) : "", is_told ? ", " : "",
+         "which rank ", absl::StrCat(who), " saves, lies on rank ", absl::StrCat(rank),
+         " as well, which does not name it; each rank names all that lie on ", "it"});
   }
 
   absl::Status AddAlias(size_t rank, const std::string& alias, const std::string& of) {
