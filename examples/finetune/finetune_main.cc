@@ -12,7 +12,10 @@
 #include "dtensor/hugging_face/save.h"
 #include "dtensor/parallel_plans/tensor_parallel.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/io/atomic_folder.h"
+#include "dtensor/runtime/io/file_system.h"
 #include "dtensor/tools/program/command_line.h"
+#include "dtensor/tools/program/speaker.h"
 
 namespace dtensor::finetune {
 namespace {
@@ -63,6 +66,14 @@ absl::Status ReadModel(const ModelFiles& files, TrainConfig& config) {
                           files.folder, "' has positions for ", absl::StrCat(files.positions)});
 }
 
+// Before the training: whether the folder could be made, or replaced, now.
+absl::Status CheckOut(const std::string& out) {
+  if (out.empty() || !IsSpeaker()) return absl::OkStatus();
+  const absl::Status made = AtomicFolder::Create(FileSystem::OfThisMachine(), out).status();
+  if (made.ok()) return made;
+  return InvalidArgument({"--out: ", made.message()});
+}
+
 absl::StatusOr<Corpus> LoadText(const ModelFiles& files, const std::string& path,
                                 const TrainConfig& config) {
   DT_ASSIGN_OR_RETURN(Corpus corpus, Corpus::Load(path, config.sequence, [&](auto text) {
@@ -84,7 +95,9 @@ int RunProgram(const CLI::App& app, Flags& flags) {
   }
   TrainingProgram program;
   program.read_model = [&](TrainConfig& config) {
-    return files.ok() ? ReadModel(*files, config) : files.status();
+    DT_RETURN_IF_ERROR(files.status());
+    DT_RETURN_IF_ERROR(CheckOut(flags.out));
+    return ReadModel(*files, config);
   };
   program.load_text = [&](const std::string& path, const TrainConfig& config) {
     return LoadText(*files, path, config);

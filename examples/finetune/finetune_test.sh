@@ -92,6 +92,7 @@ sed -i 's/"vocab_size": 272/"vocab_size": 200/' small/config.json
 sed -i 's/"intermediate_size": 48/"intermediate_size": 40/' other/config.json
 refuses "and config.json has a vocab_size of 200" --seq=16 --model=small
 refuses "mlp.gate_proj.weight is [48, 32], and the model's is [40, 32]" --seq=16 --model=other
+refuses "--out: " --seq=16 --model=base --out=base/config.json/in
 refuses 'preset "tpp"' --seq=16 --model=base --plan=tpp
 refuses "--seed: the run in 'run' was begun with 1, not 7" --seq=16 --model=base --save=run --resume --seed=7 "${same[@]}"
 ((failures == 0)) && echo "killed at $begin of $steps steps; all passed"
