@@ -207,6 +207,7 @@ INSTANTIATE_TEST_SUITE_P(Mistakes, NcclMistakeTest, testing::ValuesIn(kMistakes)
 // The receiver's other stream reads what comes without waiting for it.
 TEST_F(NcclRefusalsTest, AStreamReadsWhatWasReceivedWithoutWaiting) {
   const auto program = [] {
+    // Of 32 MB, TSan would compare each race with all before (FindRacyAddress), for minutes.
     constexpr size_t kMuch = size_t{64} << 10;
     RunNcclRanks(2, [](NcclRank& me) {
       float* const data = me.Filled(std::vector<float>(kMuch, 1));
