@@ -218,11 +218,11 @@ set(DTENSOR_DTENSOR_SOURCES
   runtime/io/crc32c.cc
   runtime/io/file_system.cc
   runtime/io/read_file.cc
-  runtime/io/safetensors.cc
-  runtime/io/safetensors_folder.cc
-  runtime/io/safetensors_format.cc
-  runtime/io/safetensors_header.cc
-  runtime/io/safetensors_reader.cc
+  runtime/io/safetensors/safetensors.cc
+  runtime/io/safetensors/safetensors_folder.cc
+  runtime/io/safetensors/safetensors_format.cc
+  runtime/io/safetensors/safetensors_header.cc
+  runtime/io/safetensors/safetensors_reader.cc
   runtime/io/temporary_name.cc
   runtime/kernels/arguments/box_loop.cc
   runtime/kernels/attention.cc
@@ -378,10 +378,10 @@ set(DTENSOR_DTENSOR_HEADERS
   runtime/io/crc32c.h
   runtime/io/file_system.h
   runtime/io/read_file.h
-  runtime/io/safetensors.h
-  runtime/io/safetensors_folder.h
-  runtime/io/safetensors_header.h
-  runtime/io/safetensors_reader.h
+  runtime/io/safetensors/safetensors.h
+  runtime/io/safetensors/safetensors_folder.h
+  runtime/io/safetensors/safetensors_header.h
+  runtime/io/safetensors/safetensors_reader.h
   runtime/io/temporary_name.h
   runtime/kernels/arguments/box_loop.h
   runtime/kernels/arguments/box_move.h
@@ -433,9 +433,9 @@ set(DTENSOR_PARALLEL_PLANS_SOURCES
   dtensor/generation/sampling.cc
   dtensor/hugging_face/load.cc
   dtensor/hugging_face/save.cc
-  dtensor/nn/adamw.cc
+  dtensor/nn/optim/adamw.cc
   dtensor/nn/bert.cc
-  dtensor/nn/clip.cc
+  dtensor/nn/optim/clip.cc
   dtensor/nn/config_reader.cc
   dtensor/nn/containers.cc
   dtensor/nn/dropout_layer.cc
@@ -443,13 +443,13 @@ set(DTENSOR_PARALLEL_PLANS_SOURCES
   dtensor/nn/gpt2.cc
   dtensor/nn/kv_cache.cc
   dtensor/nn/layers.cc
-  dtensor/nn/loss_scaler.cc
-  dtensor/nn/lr_schedule.cc
+  dtensor/nn/optim/loss_scaler.cc
+  dtensor/nn/optim/lr_schedule.cc
   dtensor/nn/model_config.cc
   dtensor/nn/module.cc
-  dtensor/nn/optimizer.cc
-  dtensor/nn/parameter_checks.cc
-  dtensor/nn/sgd.cc
+  dtensor/nn/optim/optimizer.cc
+  dtensor/nn/optim/parameter_checks.cc
+  dtensor/nn/optim/sgd.cc
   dtensor/nn/state_dict.cc
   dtensor/nn/transformer.cc
   dtensor/nn/transformer_config.cc
@@ -491,22 +491,22 @@ set(DTENSOR_PARALLEL_PLANS_HEADERS
   dtensor/hugging_face/load.h
   dtensor/hugging_face/save.h
   dtensor/layout/text_scanner.h
-  dtensor/nn/adamw.h
+  dtensor/nn/optim/adamw.h
   dtensor/nn/attention_module.h
   dtensor/nn/bert.h
-  dtensor/nn/clip.h
+  dtensor/nn/optim/clip.h
   dtensor/nn/containers.h
   dtensor/nn/dropout_layer.h
   dtensor/nn/gelu_mlp.h
   dtensor/nn/gpt2.h
   dtensor/nn/kv_cache.h
   dtensor/nn/layers.h
-  dtensor/nn/loss_scaler.h
-  dtensor/nn/lr_schedule.h
+  dtensor/nn/optim/loss_scaler.h
+  dtensor/nn/optim/lr_schedule.h
   dtensor/nn/model_config.h
   dtensor/nn/module.h
-  dtensor/nn/optimizer.h
-  dtensor/nn/sgd.h
+  dtensor/nn/optim/optimizer.h
+  dtensor/nn/optim/sgd.h
   dtensor/nn/state_dict.h
   dtensor/nn/transformer.h
   parallel_plans/context_parallel.h

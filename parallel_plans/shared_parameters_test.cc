@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "dtensor/nn/adamw.h"
-#include "dtensor/nn/clip.h"
+#include "dtensor/nn/optim/adamw.h"
+#include "dtensor/nn/optim/clip.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/parallel_plans/parallel_plan.h"
 #include "dtensor/parallel_plans/testing/shared_models.h"

@@ -12,7 +12,7 @@
 #include "dtensor/attention/ring_schedule.h"
 #include "dtensor/bench/gpu/figure.h"
 #include "dtensor/bench/rank_time.h"
-#include "dtensor/examples/llama/trainer.h"
+#include "dtensor/examples/training/trainer.h"
 #include "dtensor/layout/placement.h"
 #include "dtensor/runtime/comm/local/run_ranks.h"
 #include "dtensor/runtime/core/status.h"
@@ -157,7 +157,7 @@ absl::Status MeasureRing(int ranks, int gpus, const Scale& scale, const Report& 
 // --- Steps of a model under tensor and sequence parallelism, beside one rank.
 
 absl::Status TimeModel(Context& context, const Scale& scale, double* seconds) {
-  llama::TrainConfig config;
+  training::TrainConfig config;
   DT_ASSIGN_OR_RETURN(config.mesh,
                       DeviceMesh::Parse(absl::StrCat("tp=", context.communicator().size())));
   config.plan = "tp+sp";
@@ -168,7 +168,7 @@ absl::Status TimeModel(Context& context, const Scale& scale, double* seconds) {
   config.keep_gathered = true;
   config.batch = scale.Of(2, 1);
   config.sequence = scale.Of(2048, 8);
-  DT_ASSIGN_OR_RETURN(const auto trainer, llama::Trainer::Create(context, config));
+  DT_ASSIGN_OR_RETURN(const auto trainer, training::Trainer::Create(context, config));
   const std::vector<int32_t> tokens(config.batch * (config.sequence + 1), 7);
   const Scale few = {.tiny = true};  // a step is long
   DT_ASSIGN_OR_RETURN(*seconds,

@@ -11,7 +11,7 @@
 #include "dtensor/runtime/core/shortened.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/io/crc32c.h"
-#include "dtensor/runtime/io/safetensors_format.h"
+#include "dtensor/runtime/io/safetensors/safetensors_format.h"
 
 namespace dtensor {
 namespace {

@@ -13,7 +13,7 @@
 #include "dtensor/runtime/core/dtype.h"
 #include "dtensor/runtime/core/index_set.h"
 #include "dtensor/runtime/core/status.h"
-#include "dtensor/runtime/io/safetensors.h"
+#include "dtensor/runtime/io/safetensors/safetensors.h"
 
 namespace dtensor {
 namespace {

@@ -13,7 +13,7 @@
 #include "dtensor/checkpoint/testing/memory_files.h"
 #include "dtensor/checkpoint/testing/saved_tensors.h"
 #include "dtensor/runtime/core/status.h"
-#include "dtensor/runtime/io/safetensors_reader.h"
+#include "dtensor/runtime/io/safetensors/safetensors_reader.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -9,7 +9,7 @@
 #include "dtensor/runtime/core/shortened.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/io/crc32c.h"
-#include "dtensor/runtime/io/safetensors.h"
+#include "dtensor/runtime/io/safetensors/safetensors.h"
 
 namespace dtensor {
 namespace {

@@ -15,7 +15,7 @@
 #include "dtensor/runtime/core/shortened.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/io/crc32c.h"
-#include "dtensor/runtime/io/safetensors_format.h"
+#include "dtensor/runtime/io/safetensors/safetensors_format.h"
 #include "nlohmann/json.hpp"
 
 namespace dtensor {

@@ -16,7 +16,7 @@
 #include "dtensor/layout/regions.h"
 #include "dtensor/runtime/core/no_throw.h"
 #include "dtensor/runtime/core/status.h"
-#include "dtensor/runtime/io/safetensors_format.h"
+#include "dtensor/runtime/io/safetensors/safetensors_format.h"
 #include "dtensor/tensor/gather_values.h"
 
 namespace dtensor {

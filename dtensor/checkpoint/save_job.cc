@@ -16,7 +16,7 @@
 #include "dtensor/runtime/core/no_throw.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/device/device.h"
-#include "dtensor/runtime/io/safetensors_format.h"
+#include "dtensor/runtime/io/safetensors/safetensors_format.h"
 #include "dtensor/runtime/kernels/copy.h"
 
 namespace dtensor {

@@ -21,7 +21,7 @@
 #include "dtensor/checkpoint/index.h"
 #include "dtensor/runtime/device/tensor.h"
 #include "dtensor/runtime/io/file_system.h"
-#include "dtensor/runtime/io/safetensors.h"
+#include "dtensor/runtime/io/safetensors/safetensors.h"
 
 namespace dtensor {
 

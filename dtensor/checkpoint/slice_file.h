@@ -15,7 +15,7 @@
 #include "absl/types/span.h"
 #include "dtensor/checkpoint/index.h"
 #include "dtensor/runtime/io/file_system.h"
-#include "dtensor/runtime/io/safetensors.h"
+#include "dtensor/runtime/io/safetensors/safetensors.h"
 
 namespace dtensor {
 

@@ -19,7 +19,7 @@
 #include "dtensor/ops/ops.h"
 #include "dtensor/runtime/core/dims.h"
 #include "dtensor/runtime/core/status.h"
-#include "dtensor/runtime/io/safetensors_format.h"
+#include "dtensor/runtime/io/safetensors/safetensors_format.h"
 #include "dtensor/runtime/kernels/copy.h"
 #include "dtensor/tensor/gather_values.h"
 

@@ -9,7 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "dtensor/checkpoint/index.h"
 #include "dtensor/nn/module.h"
-#include "dtensor/nn/optimizer.h"
+#include "dtensor/nn/optim/optimizer.h"
 
 namespace dtensor {
 

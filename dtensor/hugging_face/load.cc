@@ -15,7 +15,7 @@
 #include "dtensor/layout/regions.h"
 #include "dtensor/nn/state_dict.h"
 #include "dtensor/runtime/core/status.h"
-#include "dtensor/runtime/io/safetensors_folder.h"
+#include "dtensor/runtime/io/safetensors/safetensors_folder.h"
 #include "dtensor/runtime/kernels/copy.h"
 #include "dtensor/runtime/kernels/elementwise.h"
 #include "dtensor/tensor/gather_values.h"

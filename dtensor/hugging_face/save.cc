@@ -15,9 +15,9 @@
 #include "dtensor/ops/ops.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/io/atomic_folder.h"
-#include "dtensor/runtime/io/safetensors.h"
-#include "dtensor/runtime/io/safetensors_folder.h"
-#include "dtensor/runtime/io/safetensors_format.h"
+#include "dtensor/runtime/io/safetensors/safetensors.h"
+#include "dtensor/runtime/io/safetensors/safetensors_folder.h"
+#include "dtensor/runtime/io/safetensors/safetensors_format.h"
 #include "dtensor/runtime/kernels/copy.h"
 #include "dtensor/tensor/gather_values.h"
 

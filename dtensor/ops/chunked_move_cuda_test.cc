@@ -56,8 +56,7 @@ absl::Status AwaitRow(Device& observer, const Tensor& tensor, int64_t row) {
   const float expected = ValueOf(row);
   float seen = 0;
   for (int i = 0; i < 2000; ++i) {
-    DT_RETURN_IF_ERROR(
-        observer.CopyToHost(&seen, tensor.Narrow(0, row, 1).raw(), sizeof(seen)));
+    DT_RETURN_IF_ERROR(observer.CopyToHost(&seen, tensor.Narrow(0, row, 1).raw(), sizeof(seen)));
     if (seen == expected) return absl::OkStatus();
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }

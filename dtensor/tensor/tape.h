@@ -89,8 +89,8 @@ class Tape {
   };
   absl::Status SettleGradients(const Node& node, absl::InlinedVector<Slot, 2>& slots,
                                const AxisList& passed, const ExchangeCaller& caller, Call& call);
-  // Puts the rows of operand 0's gradient beside what moves before or behind them, and takes it from
-  // what is wanted.
+  // Puts the rows of operand 0's gradient beside what moves before or behind them, and takes it
+  // from what is wanted.
   absl::Status RunRows(const Node& node, GradCall& grad, Call& call);
   AxisList PassedAxes(const Decision& decision, const Slot& slot);
   absl::Status Visit(Node& node, absl::InlinedVector<Slot, 2>& slots);

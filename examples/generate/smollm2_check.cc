@@ -13,7 +13,7 @@
 #include "dtensor/nn/kv_cache.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/io/read_file.h"
-#include "dtensor/runtime/io/safetensors_reader.h"
+#include "dtensor/runtime/io/safetensors/safetensors_reader.h"
 #include "dtensor/tensor/join_world.h"
 #include "nlohmann/json.hpp"
 

@@ -9,7 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/io/atomic_file.h"
-#include "dtensor/runtime/io/safetensors.h"
+#include "dtensor/runtime/io/safetensors/safetensors.h"
 #include "nlohmann/json.hpp"
 
 namespace dtensor::training {

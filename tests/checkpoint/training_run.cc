@@ -2,9 +2,9 @@
 
 #include <utility>
 
-#include "dtensor/nn/adamw.h"
-#include "dtensor/nn/clip.h"
-#include "dtensor/nn/sgd.h"
+#include "dtensor/nn/optim/adamw.h"
+#include "dtensor/nn/optim/clip.h"
+#include "dtensor/nn/optim/sgd.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/parallel_plans/presets.h"
 #include "dtensor/parallel_plans/testing/small_transformer.h"

@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "dtensor/checkpoint/training_state.h"
 #include "dtensor/layout/device_mesh.h"
-#include "dtensor/nn/optimizer.h"
+#include "dtensor/nn/optim/optimizer.h"
 #include "dtensor/nn/transformer.h"
 #include "dtensor/tensor/context.h"
 

@@ -1,5 +1,5 @@
 // The bytes of a safetensors file. What can be read can be written, and read again.
-#include "dtensor/runtime/io/safetensors.h"
+#include "dtensor/runtime/io/safetensors/safetensors.h"
 
 #include <cstdlib>
 #include <fstream>
@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "dtensor/runtime/core/dims.h"
 #include "dtensor/runtime/core/dtype.h"
-#include "dtensor/runtime/io/safetensors_reader.h"
+#include "dtensor/runtime/io/safetensors/safetensors_reader.h"
 #include "dtensor/tests/fuzz/fuzz.h"
 
 namespace dtensor::fuzz {

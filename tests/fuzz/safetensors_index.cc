@@ -3,7 +3,7 @@
 #include <map>
 #include <string>
 
-#include "dtensor/runtime/io/safetensors_folder.h"
+#include "dtensor/runtime/io/safetensors/safetensors_folder.h"
 #include "dtensor/tests/fuzz/fuzz.h"
 
 namespace dtensor::fuzz {

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "dtensor/dtensor.h"
-#include "dtensor/nn/adamw.h"
 #include "dtensor/nn/layers.h"
 #include "dtensor/nn/module.h"
+#include "dtensor/nn/optim/adamw.h"
 #include "dtensor/parallel_plans/parallel_plan.h"
 
 namespace user {

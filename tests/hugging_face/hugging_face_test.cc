@@ -19,7 +19,7 @@
 #include "dtensor/ops/ops.h"
 #include "dtensor/parallel_plans/tensor_parallel.h"
 #include "dtensor/runtime/core/status.h"
-#include "dtensor/runtime/io/safetensors_reader.h"
+#include "dtensor/runtime/io/safetensors/safetensors_reader.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "dtensor/tensor/autograd.h"
 #include "dtensor/tests/torch_cases/stored_case.h"

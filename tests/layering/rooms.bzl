@@ -28,11 +28,13 @@ ROOMS = {
     "dtensor/checkpoint": [
         "dtensor/layout",
         "dtensor/nn",
+        "dtensor/nn/optim",
         "dtensor/ops",
         "dtensor/tensor",
         "runtime/core",
         "runtime/device",
         "runtime/io",
+        "runtime/io/safetensors",
         "runtime/kernels",
     ],
     "dtensor/generation": [
@@ -50,6 +52,7 @@ ROOMS = {
         "runtime/core",
         "runtime/device",
         "runtime/io",
+        "runtime/io/safetensors",
         "runtime/kernels",
     ],
     "dtensor/layout": ["runtime/core"],
@@ -61,10 +64,17 @@ ROOMS = {
     "dtensor/nn": [
         "dtensor/attention",
         "dtensor/layout",
+        "dtensor/nn/optim",
         "dtensor/ops",
         "dtensor/tensor",
         "runtime/core",
         "runtime/device",
+        "runtime/kernels",
+    ],
+    "dtensor/nn/optim": [
+        "dtensor/ops",
+        "dtensor/tensor",
+        "runtime/core",
         "runtime/kernels",
     ],
     "dtensor/ops": [
@@ -119,6 +129,7 @@ ROOMS = {
     "parallel_plans/explain": [
         "dtensor/layout",
         "dtensor/nn",
+        "dtensor/nn/optim",
         "dtensor/ops",
         "dtensor/redistribution",
         "dtensor/tensor",
@@ -242,6 +253,10 @@ ROOMS = {
         "runtime/device",
     ],
     "runtime/io": ["runtime/core"],
+    "runtime/io/safetensors": [
+        "runtime/core",
+        "runtime/io",
+    ],
     "runtime/net": ["runtime/core"],
     "runtime/kernels": [
         "runtime/core",

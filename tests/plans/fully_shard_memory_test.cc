@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "dtensor/nn/adamw.h"
 #include "dtensor/nn/containers.h"
 #include "dtensor/nn/layers.h"
+#include "dtensor/nn/optim/adamw.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/parallel_plans/parallel_plan.h"
 #include "dtensor/runtime/core/status.h"

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "dtensor/nn/adamw.h"
+#include "dtensor/nn/optim/adamw.h"
 #include "dtensor/nn/state_dict.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/parallel_plans/fully_shard.h"

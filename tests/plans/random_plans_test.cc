@@ -16,11 +16,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "dtensor/nn/adamw.h"
 #include "dtensor/nn/containers.h"
 #include "dtensor/nn/dropout_layer.h"
 #include "dtensor/nn/gelu_mlp.h"
 #include "dtensor/nn/layers.h"
+#include "dtensor/nn/optim/adamw.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/parallel_plans/fully_shard.h"
 #include "dtensor/parallel_plans/parallel_plan.h"

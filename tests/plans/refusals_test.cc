@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "dtensor/nn/adamw.h"
 #include "dtensor/nn/containers.h"
 #include "dtensor/nn/layers.h"
+#include "dtensor/nn/optim/adamw.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/parallel_plans/parallel_plan.h"
 #include "dtensor/parallel_plans/tensor_parallel.h"

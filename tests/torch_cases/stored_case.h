@@ -11,7 +11,7 @@
 #include "dtensor/layout/layout.h"
 #include "dtensor/runtime/core/dims.h"
 #include "dtensor/runtime/core/dtype.h"
-#include "dtensor/runtime/io/safetensors_reader.h"
+#include "dtensor/runtime/io/safetensors/safetensors_reader.h"
 #include "dtensor/tensor/context.h"
 #include "dtensor/tests/torch_cases/torch_cases.h"
 

@@ -15,7 +15,7 @@
 #include "dtensor/layout/placement.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/runtime/core/status.h"
-#include "dtensor/runtime/io/safetensors_reader.h"
+#include "dtensor/runtime/io/safetensors/safetensors_reader.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "dtensor/testing/all_ops.h"
 #include "dtensor/tests/torch_cases/stored_case.h"

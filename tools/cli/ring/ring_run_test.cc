@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "dtensor/runtime/device/cpu/cpu_device.h"
 #include "dtensor/runtime/device/device.h"
-#include "dtensor/runtime/io/safetensors.h"
+#include "dtensor/runtime/io/safetensors/safetensors.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "dtensor/tools/cli/ring/ring_command.h"
 #include "gmock/gmock.h"

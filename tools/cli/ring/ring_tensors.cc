@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "dtensor/runtime/core/status.h"
-#include "dtensor/runtime/io/safetensors.h"
+#include "dtensor/runtime/io/safetensors/safetensors.h"
 #include "dtensor/runtime/kernels/arguments/numeric.h"
 #include "dtensor/runtime/kernels/elementwise.h"
 #include "dtensor/runtime/testing/doubles.h"

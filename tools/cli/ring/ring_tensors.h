@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "dtensor/attention/ring_schedule.h"
 #include "dtensor/runtime/device/tensor.h"
-#include "dtensor/runtime/io/safetensors_reader.h"
+#include "dtensor/runtime/io/safetensors/safetensors_reader.h"
 #include "dtensor/tools/cli/ring/ring_request.h"
 
 namespace dtensor::cli {

@@ -1,7 +1,7 @@
 // Memory of the fake CUDA runtime: the host's, poisoned when it is allocated and freed in the order
 // of the stream, so that sanitizers see who touches it too early or too late. Page-locked memory,
-// and a GPU's that is in no pool, is allocated and freed at once. Compiled without TSan's instrumentation (ordering.h); TSan sees
-// memcpy and memset all the same.
+// and a GPU's that is in no pool, is allocated and freed at once. Compiled without TSan's
+// instrumentation (ordering.h); TSan sees memcpy and memset all the same.
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
@@ -181,8 +181,8 @@ cudaError_t cudaFreeAsync(void* data, cudaStream_t stream) {
   return cudaSuccess;
 }
 
-// It and the next three may wait for all that the GPU does (CUDA's guide: implicit synchronization).
-// CUDA's guide: it has the same address on the host and on all GPUs.
+// It and the next three may wait for all that the GPU does (CUDA's guide: implicit
+// synchronization). It has the same address on the host and on all GPUs, says the guide too.
 cudaError_t cudaMallocHost(void** data, size_t bytes) {
   if (bytes == 0) Refuse("cudaMallocHost", "only 1 byte and more are faked");
   WaitForGpu(CurrentGpu());

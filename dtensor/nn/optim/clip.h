@@ -1,0 +1,31 @@
+// Clipping by the global norm of all gradients.
+#ifndef DTENSOR_NN_OPTIM_CLIP_H_
+#define DTENSOR_NN_OPTIM_CLIP_H_
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "dtensor/runtime/core/export.h"
+#include "dtensor/tensor/distributed_tensor.h"
+
+namespace DTENSOR_EXPORT dtensor {
+
+struct ClipResult {
+  DistributedTensor norm;   // replicated scalar f32 (f64 for f64): of all gradients together
+  DistributedTensor scale;  // min(1, max_norm / (norm + 1e-6)): hand it to Optimizer::Step
+};
+// The global norm of the parameters' gradients, each element of the global tensors counted once,
+// however it is replicated. max_norm <= 0: scale 1. Parameters without a gradient are passed over.
+// `grad_factor`: the gradients that are meant are that much times those that there are (of a loss
+// that was scaled, loss_scaler.h): norm is theirs, and scale contains the factor.
+// Collective: one all-reduce for each set of axes that shards gradients. Errors, before anything
+// moves: kInvalidArgument when there are no parameters, one is undefined, listed twice or of
+// another Context, none has a gradient, or some gradients are f64 and some are not (clip them
+// apart);
+// kFailedPrecondition when a gradient is Partial or lies elsewhere than its parameter (call
+// ReduceGradients). Then failures.
+absl::StatusOr<ClipResult> ClipByGlobalNorm(absl::Span<const DistributedTensor> parameters,
+                                            double max_norm, double grad_factor = 1);
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_NN_OPTIM_CLIP_H_

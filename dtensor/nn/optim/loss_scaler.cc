@@ -1,0 +1,77 @@
+#include "dtensor/nn/optim/loss_scaler.h"
+
+#include <cmath>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "dtensor/nn/optim/clip.h"
+#include "dtensor/ops/ops.h"
+#include "dtensor/runtime/core/status.h"
+
+namespace dtensor {
+namespace {
+
+bool IsScale(double scale) {
+  using Float = std::numeric_limits<float>;
+  return scale >= Float::min() && scale <= Float::max();
+}
+
+}  // namespace
+
+absl::StatusOr<LossScaler> LossScaler::Create(const LossScalerOptions& options) {
+  const bool ok = IsScale(options.initial_scale) && std::isfinite(options.growth_factor) &&
+                  options.growth_factor >= 1 && options.backoff_factor > 0 &&
+                  options.backoff_factor <= 1 && options.growth_interval >= 1;
+  if (ok) return LossScaler(options);
+  return InvalidArgument(
+      {"LossScaler: initial_scale ", absl::StrCat(options.initial_scale), ", growth_factor ",
+       absl::StrCat(options.growth_factor), ", backoff_factor ",
+       absl::StrCat(options.backoff_factor), ", growth_interval ",
+       absl::StrCat(options.growth_interval),
+       "; take a finite scale above 0, a factor >= 1, one in (0, 1] and an interval >= 1"});
+}
+
+TensorOr LossScaler::Scale(const TensorOr& loss) const {
+  if (!loss.ok() || !loss->defined() || SizeOf(loss->dtype()) != 2) {
+    return dtensor::Scale(loss, state_.scale);
+  }
+  return dtensor::Scale(Cast(loss, DType::kF32), state_.scale);
+}
+
+absl::StatusOr<LossScaler::StepResult> LossScaler::Step(Optimizer& optimizer, double lr,
+                                                        double max_norm) {
+  DT_ASSIGN_OR_RETURN(const ClipResult clip,
+                      ClipByGlobalNorm(optimizer.parameters(), max_norm, 1 / state_.scale));
+  StepResult result{true, clip.norm};
+  if (!clip.norm.context().device().is_meta()) {
+    DT_ASSIGN_OR_RETURN(const double norm, Item(clip.norm));
+    result.stepped = std::isfinite(norm);
+  }
+  if (result.stepped) DT_RETURN_IF_ERROR(optimizer.Step(lr, clip.scale));
+  Update(!result.stepped);
+  return result;
+}
+
+// torch's _amp_update_scale_.
+void LossScaler::Update(bool overflow) {
+  if (overflow) {
+    const double less = state_.scale * options_.backoff_factor;
+    state_ = {IsScale(less) ? less : state_.scale, 0};
+    return;
+  }
+  if (++state_.good_steps < options_.growth_interval) return;
+  const double more = state_.scale * options_.growth_factor;
+  state_ = {IsScale(more) ? more : state_.scale, 0};
+}
+
+absl::Status LossScaler::set_state(const State& state) {
+  if (!IsScale(state.scale) || state.good_steps < 0) {
+    return InvalidArgument({"LossScaler: a state of scale ", absl::StrCat(state.scale), " and ",
+                            absl::StrCat(state.good_steps),
+                            " good steps; take a finite scale above 0 and steps >= 0"});
+  }
+  state_ = state;
+  return absl::OkStatus();
+}
+
+}  // namespace dtensor

@@ -1,0 +1,240 @@
+#include "dtensor/runtime/io/safetensors/safetensors_reader.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "dtensor/runtime/core/dims.h"
+#include "dtensor/runtime/core/shortened.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/io/safetensors/safetensors_format.h"
+
+namespace dtensor {
+namespace {
+
+absl::Status CheckOrdinary(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(path, error);
+  if (!std::filesystem::exists(status)) {
+    return absl::NotFoundError(absl::StrCat("there is no file '", path, "'"));
+  }
+  if (!std::filesystem::is_regular_file(status)) {
+    return InvalidArgument({"'", path, "' is no ordinary file"});
+  }
+  return absl::OkStatus();
+}
+
+// Too many files of this process or machine are open: that says nothing of this one.
+absl::Status CannotOpen(const std::string& path, int reason) {
+  const std::string message =
+      absl::StrCat("cannot read '", path, "': ", std::generic_category().message(reason));
+  if (reason != EMFILE && reason != ENFILE) return absl::NotFoundError(message);
+  return absl::ResourceExhaustedError(absl::StrCat(message, "; raise `ulimit -n`"));
+}
+
+// Stretches of a file, in order: those that follow each other are read at once.
+class StretchReader {
+ public:
+  StretchReader(int descriptor, std::byte* out) : descriptor_(descriptor), out_(out) {}
+
+  bool Add(int64_t begin, int64_t bytes) {
+    if (begin == begin_ + bytes_) {
+      bytes_ += bytes;
+      return true;
+    }
+    if (!Flush()) return false;
+    begin_ = begin;
+    bytes_ = bytes;
+    return true;
+  }
+  // False where the file has ended before, or cannot be read.
+  bool Flush() {
+    while (bytes_ > 0) {
+      const ssize_t got = pread(descriptor_, out_, bytes_, begin_);
+      if (got < 0 && errno == EINTR) continue;
+      if (got <= 0) return false;
+      out_ += got;
+      begin_ += got;
+      bytes_ -= got;
+    }
+    return true;
+  }
+
+ private:
+  const int descriptor_;
+  std::byte* out_;
+  int64_t begin_ = 0, bytes_ = 0;
+};
+
+bool ReadAt(int descriptor, int64_t begin, size_t bytes, void* out) {
+  StretchReader reader(descriptor, static_cast<std::byte*>(out));
+  return reader.Add(begin, static_cast<int64_t>(bytes)) && reader.Flush();
+}
+
+// As many bytes as its length, which the file begins with, says.
+absl::StatusOr<std::string> ReadHeader(int descriptor, int64_t file_bytes) {
+  std::array<unsigned char, 8> prefix = {};
+  if (file_bytes < 8 || !ReadAt(descriptor, 0, 8, prefix.data())) {
+    return InvalidArgument({"it is too short for a header's length, 8 B"});
+  }
+  uint64_t length = 0;
+  for (int i = 7; i >= 0; --i) length = length << 8 | prefix[i];
+  if (length > static_cast<uint64_t>(std::min(file_bytes - 8, kMaxSafetensorsHeaderBytes))) {
+    return InvalidArgument({"it is ", absl::StrCat(file_bytes), " B long, and its header ",
+                            absl::StrCat(length), " B; a header ends within the file, and has ",
+                            absl::StrCat(kMaxSafetensorsHeaderBytes), " B or less"});
+  }
+  std::string text(length, '\0');
+  if (ReadAt(descriptor, 8, length, text.data())) return text;
+  return InvalidArgument({"its header cannot be read"});
+}
+
+absl::Status OfFile(const std::string& path, const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(),
+                      absl::StrCat("safetensors file '", path, "': ", status.message()));
+}
+
+absl::Status HasChanged(const std::string& path, absl::string_view name) {
+  return absl::UnavailableError(
+      absl::StrCat("safetensors file '", path, "': tensor '", Shortened(name),
+                   "' cannot be read; the file has changed since it was opened"));
+}
+
+// "'a', 'b'", and no more than ten.
+std::string Names(const std::map<std::string, SafetensorsInfo, std::less<>>& tensors) {
+  constexpr size_t kMost = 10;
+  std::vector<std::string> names;
+  for (const auto& [name, info] : tensors) {
+    if (names.size() == kMost) break;
+    names.push_back(absl::StrCat("'", name, "'"));
+  }
+  const size_t others = tensors.size() - names.size();
+  return absl::StrCat(names.empty() ? "none" : Shortened(absl::StrJoin(names, ", ")),
+                      others == 0 ? "" : absl::StrCat(" and ", others, " others"));
+}
+
+// The region of a tensor [shape...] of elements of `element` bytes that begins at byte `begin`.
+bool AddRegion(StretchReader& reader, int64_t begin, absl::Span<const int64_t> shape,
+               absl::Span<const IndexSet> region, int64_t element) {
+  if (region.empty()) return reader.Add(begin, element);
+  int64_t row = element;
+  for (const int64_t size : shape.subspan(1)) row *= size;
+  bool whole_rows = true;
+  for (size_t d = 1; d < region.size(); ++d) whole_rows &= region[d].size() == shape[d];
+  for (const IndexRun& run : region[0].runs()) {
+    for (int64_t j = 0; j < run.count; ++j) {
+      const int64_t first = run.begin + j * run.stride;
+      if (whole_rows) {
+        if (!reader.Add(begin + first * row, run.length * row)) return false;
+        continue;
+      }
+      for (int64_t i = first; i < first + run.length; ++i) {
+        if (!AddRegion(reader, begin + i * row, shape.subspan(1), region.subspan(1), element)) {
+          return false;
+        }
+      }
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+class SafetensorsReader::OpenFile {
+ public:
+  explicit OpenFile(int descriptor) : descriptor(descriptor) {}
+  OpenFile(const OpenFile&) = delete;
+  OpenFile& operator=(const OpenFile&) = delete;
+  ~OpenFile() { close(descriptor); }
+  const int descriptor;
+};
+
+absl::Status SafetensorsReader::CheckOffsets(int64_t data_bytes) const {
+  std::vector<const std::pair<const std::string, SafetensorsInfo>*> ascending;
+  for (const auto& tensor : header_.tensors) ascending.push_back(&tensor);
+  std::sort(ascending.begin(), ascending.end(), [](const auto* a, const auto* b) {
+    return std::pair(a->second.begin, a->second.end) < std::pair(b->second.begin, b->second.end);
+  });
+  int64_t end = 0;
+  for (const auto* tensor : ascending) {
+    const SafetensorsInfo& info = tensor->second;
+    if (info.begin != end) {
+      return OfSafetensor(
+          tensor->first,
+          InvalidArgument({"it begins at byte ", absl::StrCat(info.begin),
+                           ", and those before it end at ", absl::StrCat(end),
+                           "; tensors have no gaps between them and do not overlap"}));
+    }
+    if (info.end > data_bytes) {
+      return OfSafetensor(tensor->first,
+                          InvalidArgument({"it ends at byte ", absl::StrCat(info.end), " of the ",
+                                           absl::StrCat(data_bytes), " that follow the header"}));
+    }
+    end = info.end;
+  }
+  if (end == data_bytes) return absl::OkStatus();
+  return InvalidArgument({"its tensors end at byte ", absl::StrCat(end), " of the ",
+                          absl::StrCat(data_bytes), " that follow the header"});
+}
+
+absl::StatusOr<SafetensorsReader> SafetensorsReader::Open(const std::string& path) {
+  SafetensorsReader reader;
+  reader.path_ = path;
+  DT_RETURN_IF_ERROR(CheckOrdinary(path));
+  // By one descriptor from here on: another file may take the place of this one.
+  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) return CannotOpen(path, errno);
+  reader.file_ = std::make_shared<const OpenFile>(descriptor);
+  struct stat file = {};
+  if (fstat(descriptor, &file) != 0) return CannotOpen(path, errno);
+  const int64_t file_bytes = file.st_size;
+  const absl::StatusOr<std::string> header = ReadHeader(descriptor, file_bytes);
+  if (!header.ok()) return OfFile(path, header.status());
+  reader.data_begin_ = 8 + static_cast<int64_t>(header->size());
+  absl::StatusOr<SafetensorsHeader> parsed = ParseSafetensorsHeader(*header);
+  if (!parsed.ok()) return OfFile(path, parsed.status());
+  reader.header_ = *std::move(parsed);
+  DT_RETURN_IF_ERROR(OfFile(path, reader.CheckOffsets(file_bytes - reader.data_begin_)));
+  return reader;
+}
+
+absl::StatusOr<SafetensorsInfo> SafetensorsReader::Find(absl::string_view name) const {
+  const auto found = tensors().find(name);
+  if (found != tensors().end()) return found->second;
+  return absl::NotFoundError(absl::StrCat("safetensors file '", path_, "' has no tensor '",
+                                          Shortened(name), "'; it has ", Names(tensors())));
+}
+
+absl::StatusOr<std::vector<std::byte>> SafetensorsReader::Read(absl::string_view name) const {
+  DT_ASSIGN_OR_RETURN(const SafetensorsInfo info, Find(name));
+  std::vector<std::byte> bytes(info.end - info.begin);
+  if (ReadAt(file_->descriptor, data_begin_ + info.begin, bytes.size(), bytes.data())) return bytes;
+  return HasChanged(path_, name);
+}
+
+absl::Status SafetensorsReader::ReadRegion(absl::string_view name,
+                                           absl::Span<const IndexSet> region,
+                                           std::byte* out) const {
+  DT_ASSIGN_OR_RETURN(const SafetensorsInfo info, Find(name));
+  DT_CHECK(region.size() == info.shape.size());
+  const int64_t elements = NumElements(info.shape);
+  if (elements == 0) return absl::OkStatus();
+  StretchReader stretches(file_->descriptor, out);
+  const int64_t element = (info.end - info.begin) / elements;
+  const bool read = AddRegion(stretches, data_begin_ + info.begin, info.shape, region, element) &&
+                    stretches.Flush();
+  return read ? absl::OkStatus() : HasChanged(path_, name);
+}
+
+}  // namespace dtensor

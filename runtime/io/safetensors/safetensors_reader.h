@@ -1,0 +1,72 @@
+// Reading safetensors files: 8 bytes that say how long the header is (little-endian), the header in
+// JSON, then raw little-endian tensors. Format: https://github.com/huggingface/safetensors.
+//
+//   DT_ASSIGN_OR_RETURN(const SafetensorsReader file, SafetensorsReader::Open("x.safetensors"));
+//   DT_ASSIGN_OR_RETURN(const std::vector<std::byte> bytes, file.Read("q"));
+//
+// A file may come from anywhere: whatever it holds, Open gives a reader or says what is wrong.
+#ifndef DTENSOR_RUNTIME_IO_SAFETENSORS_SAFETENSORS_READER_H_
+#define DTENSOR_RUNTIME_IO_SAFETENSORS_SAFETENSORS_READER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "dtensor/runtime/core/export.h"
+#include "dtensor/runtime/core/index_set.h"
+#include "dtensor/runtime/io/safetensors/safetensors_header.h"
+
+namespace DTENSOR_EXPORT dtensor {
+
+class SafetensorsReader {
+ public:
+  // Reads the header. Errors, which name the file: kNotFound where there is no such file to read,
+  // kInvalidArgument, naming the tensor and what is wrong with it, for a file that
+  // - is no ordinary file, is shorter than its header, or has a header of more than 100 MB: the
+  //   format's limit, within which a million tensors fit;
+  // - has a header that is no JSON object of tensors, with each name once;
+  // - has metadata that are not texts;
+  // - has a tensor of an unknown type, with sizes that are negative, with more than 2^56 elements
+  //   or 64 dimensions, or with other bytes than its shape and type need;
+  // - has tensors that do not follow each other without gaps or overlaps, to the end of the file.
+  static absl::StatusOr<SafetensorsReader> Open(const std::string& path);
+
+  const std::string& path() const { return path_; }
+  const std::map<std::string, SafetensorsInfo, std::less<>>& tensors() const {
+    return header_.tensors;
+  }
+  const std::map<std::string, std::string>& metadata() const { return header_.metadata; }
+
+  // Errors: kNotFound, naming the tensors that there are, ten at most.
+  absl::StatusOr<SafetensorsInfo> Find(absl::string_view name) const;
+  // The tensor's bytes. Errors: of Find; kUnavailable where the file is no longer what it was.
+  absl::StatusOr<std::vector<std::byte>> Read(absl::string_view name) const;
+  // Those elements of the tensor whose indices are in the region, an index set for each dimension,
+  // row-major, to `out`, which has room for them. Reads them alone: a piece of the file for each
+  // stretch that has no gap, of the file that was opened, also where another has its name by now.
+  // Requires: `region` is within the shape that Find() gives. Errors: as Read.
+  absl::Status ReadRegion(absl::string_view name, absl::Span<const IndexSet> region,
+                          std::byte* out) const;
+
+ private:
+  class OpenFile;
+  SafetensorsReader() = default;
+  absl::Status CheckOffsets(int64_t data_bytes) const;
+
+  std::string path_;
+  std::shared_ptr<const OpenFile> file_;
+  int64_t data_begin_ = 0;  // in the file
+  SafetensorsHeader header_;
+};
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_RUNTIME_IO_SAFETENSORS_SAFETENSORS_READER_H_
