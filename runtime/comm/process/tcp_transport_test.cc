@@ -180,6 +180,18 @@ TEST_F(StrangePeer, AnnouncesMoreThanThereIsMemory) {
   EXPECT_EQ(memory, std::string(10, 'x'));
 }
 
+// Half of a message has been read aside when memory is given for it.
+TEST_F(StrangePeer, SendsUnaskedWhatMemoryComesForMeanwhile) {
+  std::string memory(10, 'x');
+  int pending = 0;
+  Says(Header(memory.size(), 4, 3) + "01234");
+  for (int i = 0; i < 5; ++i) rank_->Progress(kSlice);
+  rank_->Receive(1, 3, BytesOf(memory), pending);
+  Says("56789");
+  for (int i = 0; i < 1000 && pending > 0; ++i) rank_->Progress(kSlice);
+  EXPECT_EQ(memory, "0123456789");
+}
+
 TEST_F(StrangePeer, ClosesWithinAHeaderOrANote) {
   for (const std::string& said : {Header(5, 1, 0).substr(0, 9), Header(5, 1, 0) + "hal"}) {
     Connect();
