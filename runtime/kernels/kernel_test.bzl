@@ -31,7 +31,7 @@ def cudnn_tests(deps):
             srcs = ["attention_cudnn_test.cc"],
             args = ["--gtest_filter=*/0.Wide*:*/1.Grouped*:*/0.ACarry*"] if refuses else [],
             env = {"DTENSOR_FAKE_CUDNN": refuses},
-            tags = ["cuda_fake"] if refuses else ["cuda_sanitize", "cuda_threads", "gpu"],
+            tags = ["cuda_fake"] if refuses else ["gpu"],
             target_compatible_with = REQUIRES_FAKES if refuses else REQUIRES_CUDNN,
             deps = deps + [
                 ":kernels",
