@@ -25,7 +25,8 @@ struct LoadHuggingFaceOptions {
 };
 
 // Loads every parameter and buffer of the model from the folder's model.safetensors, or the files
-// of its index (runtime/io/safetensors/safetensors_folder.h), and returns how many bytes this rank has read.
+// of its index (runtime/io/safetensors/safetensors_folder.h), and returns how many bytes this rank
+// has read.
 //
 // Names are the model's (transformer.h, gpt2.h, bert.h). What has several paths needs one of them:
 // a head that is tied to the embedding need not be in the files. Parts of fused projections are

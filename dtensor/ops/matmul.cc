@@ -101,8 +101,9 @@ absl::Status CheckRowMajor(const Tensor& x) {
                            : absl::UnimplementedError("the operand of a product is not row-major");
 }
 
-// Rows of out = a b, or out + a b: [begin, end) of dimension `dim` of the tensors that `a`, row-major,
-// and `out` are as matrices. As many products as there are indices before that dimension.
+// Rows of out = a b, or out + a b: [begin, end) of dimension `dim` of the tensors that `a`,
+// row-major, and `out` are as matrices. As many products as there are indices before that
+// dimension.
 absl::Status GemmRows(Device& device, const Operand& a, const Operand& b, const Tensor& out,
                       int dim, const RowRange& range, bool only_asks, bool accumulate = false) {
   if (a.cols == 0) return absl::UnimplementedError("an empty sum has no rows of its own");

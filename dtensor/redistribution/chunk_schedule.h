@@ -16,9 +16,9 @@
 //              rows of         chunk 0   chunk 1   chunk 2  ...  those that nobody receives
 //
 // An all-gather asks the peers in the order of the ring, each rank beginning with the next one, so
-// that none is asked by all at once. A chunk of a reduce-scatter is a share of each rank's own rows,
-// so its rows are as many intervals as there are ranks, and each has all its terms at once: they
-// are added in the order of the whole round, with its bits.
+// that none is asked by all at once. A chunk of a reduce-scatter is a share of each rank's own
+// rows, so its rows are as many intervals as there are ranks, and each has all its terms at once:
+// they are added in the order of the whole round, with its bits.
 //
 // Wire volume is that of the plan: each element moves once, between the ranks of the plan. Only
 // there are more messages. All of it is a pure function of (plan, chunks): alike on all ranks.

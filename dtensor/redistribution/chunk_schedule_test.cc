@@ -60,7 +60,8 @@ TEST(ChunkScheduleTest, AScatterTakesAShareOfEachRanksRows) {
   DT_EXPECT_OK(schedule->Verify());
 }
 
-// Rank 1 sends nothing of rows 0 and 2, which b = 0 takes: it makes them, so that its source is whole.
+// Rank 1 sends nothing of rows 0 and 2, which b = 0 takes: it makes them, so that its source is
+// whole.
 TEST(ChunkScheduleTest, RowsThatNobodyReceivesAreMadeLast) {
   const auto schedule =
       ChunkSchedule::Create(Plan("a=2,b=2", "[] [] P(sum: a)", "[a,b] []", {4, 2}), 1);

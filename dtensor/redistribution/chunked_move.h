@@ -43,11 +43,12 @@ class RankChunks {
 using MakeRows = absl::FunctionRef<absl::Status(absl::Span<const RowRange> rows)>;
 
 // Moves `source` to `result`, tensors of the shapes that the plan gives this rank, which share no
-// memory. Of an all-gather, `make` finds its rows in `result`; of a reduce-scatter it leaves them in
-// `source`. Collective over the groups of the plan: the exchanges are halves (Communicator::Begin,
-// Finish), so what `make` launches runs beside what moves. Peers read from `source` until it
-// returns. Counted as one collective. Errors: kInvalidArgument for tensors that are not what the
-// plan says, before anything moves; the world's failure, which is also what `make` returned.
+// memory. Of an all-gather, `make` finds its rows in `result`; of a reduce-scatter it leaves them
+// in `source`. Collective over the groups of the plan: the exchanges are halves
+// (Communicator::Begin, Finish), so what `make` launches runs beside what moves. Peers read from
+// `source` until it returns. Counted as one collective. Errors: kInvalidArgument for tensors that
+// are not what the plan says, before anything moves; the world's failure, which is also what `make`
+// returned.
 absl::Status MoveInChunks(const RankChunks& chunks, const Tensor& source, const Tensor& result,
                           Communicator& communicator, const ExchangeCaller& caller, MakeRows make);
 

@@ -73,8 +73,8 @@ struct RandomState {
 // Products beside the redistributions of what they read and write (docs/overlap.md). All ranks have
 // the same, or their first such exchange fails the world.
 struct OverlapOptions {
-  // In how many exchanges an all-gather before a product, or a reduce-scatter behind one, is made; at
-  // most ChunkSchedule::kMostChunks. 0: at once, and nothing runs beside it.
+  // In how many exchanges an all-gather before a product, or a reduce-scatter behind one, is made;
+  // at most ChunkSchedule::kMostChunks. 0: at once, and nothing runs beside it.
   int chunks = 0;
   // What is smaller is made at once: bytes that the busiest rank receives.
   int64_t min_bytes = int64_t{4} << 20;
@@ -103,7 +103,8 @@ struct ContextOptions {
 
 // With what the environment says, where `options` say nothing: DTENSOR_TRACE is a trace_file,
 // DTENSOR_VERBOSE=1 a notice on stderr, DTENSOR_OVERLAP=4 an overlap in so many chunks,
-// DTENSOR_OVERLAP=4,65536 of what has so many bytes (what is no number is not read). Worlds ask once, when they are made.
+// DTENSOR_OVERLAP=4,65536 of what has so many bytes (what is no number is not read). Worlds ask
+// once, when they are made.
 ContextOptions WithEnvironment(ContextOptions options);
 
 class Context {

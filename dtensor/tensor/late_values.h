@@ -7,8 +7,8 @@
 //                 it moves row by row, while the rest is made; anybody else has it made at once.
 //
 // There are some only where the Context overlaps (OverlapOptions). Everything of a tensor that is
-// read goes through Settle(), which makes it (tensor_impl.h); what it reads itself is not written to
-// before (Context::AddLateRead). A LateGather is made where all ranks are at one place of the
+// read goes through Settle(), which makes it (tensor_impl.h); what it reads itself is not written
+// to before (Context::AddLateRead). A LateGather is made where all ranks are at one place of the
 // program, as for Redistribute() with `async`.
 #ifndef DTENSOR_TENSOR_LATE_VALUES_H_
 #define DTENSOR_TENSOR_LATE_VALUES_H_
@@ -126,8 +126,8 @@ std::shared_ptr<LateProduct> LateGradient(Context& context, DecisionPtr decision
 std::shared_ptr<LateProduct> LateSum(Context& context, Tensor sum, Tensor into,
                                      std::shared_ptr<LateProduct> more);
 
-// Whether a call of the decision may make its result late: it overlaps, and the result is a sum over
-// ranks of enough bytes. Alike on all ranks.
+// Whether a call of the decision may make its result late: it overlaps, and the result is a sum
+// over ranks of enough bytes. Alike on all ranks.
 bool MakesResultLate(Context& context, const Decision& decision);
 bool MakesGradientLate(Context& context, const Decision& decision);
 // Whether rows of operand 0 can be read while others arrive.
