@@ -380,6 +380,7 @@ set(DTENSOR_DTENSOR_HEADERS
   runtime/io/read_file.h
   runtime/io/safetensors/safetensors.h
   runtime/io/safetensors/safetensors_folder.h
+  runtime/io/safetensors/safetensors_format.h
   runtime/io/safetensors/safetensors_header.h
   runtime/io/safetensors/safetensors_reader.h
   runtime/io/temporary_name.h
@@ -433,9 +434,7 @@ set(DTENSOR_PARALLEL_PLANS_SOURCES
   dtensor/generation/sampling.cc
   dtensor/hugging_face/load.cc
   dtensor/hugging_face/save.cc
-  dtensor/nn/optim/adamw.cc
   dtensor/nn/bert.cc
-  dtensor/nn/optim/clip.cc
   dtensor/nn/config_reader.cc
   dtensor/nn/containers.cc
   dtensor/nn/dropout_layer.cc
@@ -443,10 +442,12 @@ set(DTENSOR_PARALLEL_PLANS_SOURCES
   dtensor/nn/gpt2.cc
   dtensor/nn/kv_cache.cc
   dtensor/nn/layers.cc
-  dtensor/nn/optim/loss_scaler.cc
-  dtensor/nn/optim/lr_schedule.cc
   dtensor/nn/model_config.cc
   dtensor/nn/module.cc
+  dtensor/nn/optim/adamw.cc
+  dtensor/nn/optim/clip.cc
+  dtensor/nn/optim/loss_scaler.cc
+  dtensor/nn/optim/lr_schedule.cc
   dtensor/nn/optim/optimizer.cc
   dtensor/nn/optim/parameter_checks.cc
   dtensor/nn/optim/sgd.cc
@@ -491,20 +492,20 @@ set(DTENSOR_PARALLEL_PLANS_HEADERS
   dtensor/hugging_face/load.h
   dtensor/hugging_face/save.h
   dtensor/layout/text_scanner.h
-  dtensor/nn/optim/adamw.h
   dtensor/nn/attention_module.h
   dtensor/nn/bert.h
-  dtensor/nn/optim/clip.h
   dtensor/nn/containers.h
   dtensor/nn/dropout_layer.h
   dtensor/nn/gelu_mlp.h
   dtensor/nn/gpt2.h
   dtensor/nn/kv_cache.h
   dtensor/nn/layers.h
-  dtensor/nn/optim/loss_scaler.h
-  dtensor/nn/optim/lr_schedule.h
   dtensor/nn/model_config.h
   dtensor/nn/module.h
+  dtensor/nn/optim/adamw.h
+  dtensor/nn/optim/clip.h
+  dtensor/nn/optim/loss_scaler.h
+  dtensor/nn/optim/lr_schedule.h
   dtensor/nn/optim/optimizer.h
   dtensor/nn/optim/sgd.h
   dtensor/nn/state_dict.h
@@ -552,6 +553,7 @@ set(DTENSOR_MPI_ABSL
 set(DTENSOR_CUDA_SOURCES
   runtime/device/cuda/cublaslt_gemm.cc
   runtime/device/cuda/cuda_device.cc
+  runtime/device/cuda/current_gpu.cc
   runtime/device/cuda/gpus.cc
   runtime/device/cuda/pinned_staging.cc
   runtime/device/cuda/polled_wait.cc

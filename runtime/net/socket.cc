@@ -150,6 +150,14 @@ bool IsItself(const Socket& socket) {
   return my_length == peers_length && std::memcmp(&mine, &peers, my_length) == 0;
 }
 
+// What is closed in order keeps its port for a minute: here that is the port of the one who is
+// waited for, who could not listen there.
+void CloseWithoutTrace(Socket& socket) {
+  const linger at_once = {.l_onoff = 1, .l_linger = 0};
+  setsockopt(socket.fd(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
+  socket.Close();
+}
+
 }  // namespace
 
 Socket& Socket::operator=(Socket&& other) noexcept {
@@ -320,7 +328,10 @@ absl::StatusOr<Socket> ConnectTo(const HostPort& to, NetClock::time_point deadli
       // Another address of the host may answer where this one does not.
       const NetClock::time_point most = std::min(deadline, NetClock::now() + kTry);
       int error = TryToConnect(*address, most, given_up, made);
-      if (error == 0 && IsItself(made)) error = ECONNREFUSED;
+      if (error == 0 && IsItself(made)) {
+        CloseWithoutTrace(made);
+        error = ECONNREFUSED;
+      }
       if (IsOfDescriptors(error)) {
         return NoDescriptor(absl::StrCat("cannot connect to ", to.ToString()), error);
       }

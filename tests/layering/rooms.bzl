@@ -150,6 +150,7 @@ ROOMS = {
         "runtime/device/meta",
         "runtime/interop",
         "runtime/io",
+        "runtime/io/safetensors",
         "runtime/kernels",
     ],
     "runtime/comm": [
