@@ -13,20 +13,24 @@
 namespace dtensor {
 namespace {
 
+// An average is a sum that is scaled.
+ReduceOp OpOf(const RedistributionPlan& plan) {
+  return plan.op() == ReduceOp::kAvg ? ReduceOp::kSum : plan.op();
+}
+
 // One chunk. Points into all that it is made of.
 struct ChunkExchange final : CallDescription, ExchangeBoxes {
   ChunkExchange(const RankChunks& chunks, int chunk, const Tensor& source, const Tensor& result,
                 const ExchangeCaller& caller)
-      : chunks(chunks), chunk(chunk), moved(caller.moved) {
+      : chunks(chunks),
+        chunk(chunk),
+        moved(caller.moved),
+        part{source, result, chunks.receives(chunk), OpOf(chunks.plan().plan()),
+             chunks.plan().plan().scale()} {
     const RedistributionPlan& plan = chunks.plan().plan();
     const RankRedistributionPlan::Round& round = chunks.plan().rounds()[0];
     const int count = chunks.schedule().chunks();
     boxes_digest = MixLineage(round.digest, static_cast<uint64_t>(count) * (count + 1) + chunk);
-    part.src = source;
-    part.dst = result;
-    part.receives = chunks.receives(chunk);
-    part.op = plan.op() == ReduceOp::kAvg ? ReduceOp::kSum : plan.op();
-    part.scale = plan.scale();
     collective.kind = plan.rounds()[0].kind;
     collective.axes = round.axes;
     collective.op = caller.op;

@@ -211,7 +211,7 @@ TEST(Transfer, NothingIsSentAndReceivedAtOnce) {
   std::string none;
   DT_EXPECT_OK(SendAll(near, BytesOf(absl::string_view()), NetClock::now()));
   DT_EXPECT_OK(ReceiveAll(near, BytesOf(none), NetClock::now()));
-  EXPECT_THAT(near.ReceiveSome({}), IsOkAndHolds(0u));
+  EXPECT_THAT(near.ReceiveSome(absl::Span<std::byte>()), IsOkAndHolds(0u));
 }
 
 TEST(Transfer, APeerThatClosesInTheMiddle) {
