@@ -191,8 +191,12 @@ absl::Status Tape::SettleGradients(const Node& node, absl::InlinedVector<Slot, 2
 
 absl::Status Tape::RunRows(const Node& node, GradCall& grad, Call& call) {
   const Decision& decision = *node.decision;
-  if (grad.wants(0)) grad.gradients[0];  // or it would be missed where this rank has no rows
+  // Made in rows, of which this rank may have none, or later: not to be missed as never written.
+  const auto note = [&] {
+    if (grad.wants(0)) grad.gradients[0];
+  };
   if (call.gather != nullptr) {
+    note();
     const uint32_t wanted = std::exchange(grad.wanted, 1);
     const auto rows = [&](const RowRange& range, bool only_asks) {
       return decision.op->rows.backward(grad, call.gather->dim(), range, only_asks);
@@ -207,6 +211,7 @@ absl::Status Tape::RunRows(const Node& node, GradCall& grad, Call& call) {
       grad.wants(0) && edge.node != nullptr && !walk_.Keeps(*edge.node, edge.index) &&
       call.specs[0] == decision.gradients[0] && MakesGradientLate(context_, decision);
   if (!is_late) return absl::OkStatus();
+  note();
   call.late = LateGradient(context_, node.decision,
                            std::vector<Tensor>(node.operands.begin(), node.operands.end()),
                            call.result_gradients[0], call.gradients[0], node.values, grad.lineage);
