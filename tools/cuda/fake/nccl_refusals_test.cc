@@ -96,15 +96,18 @@ class MisfitTest : public NcclRefusalsTest, public testing::WithParamInterface<M
 
 TEST_P(MisfitTest, IsAnErrorOnAllRanks) {
   setenv("DTENSOR_FAKE_NCCL_PATIENCE_MS", "1000", 1);
-  std::atomic<int> told = 0;
+  std::atomic<int> made = 0, told = 0;
+  const auto await_all = [](std::atomic<int>& ranks) {
+    for (++ranks; ranks < 3;) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  };
   RunNcclRanks(3, [&](NcclRank& me) {
+    await_all(made);  // or one that is not ready would hear of the error while it is made
     float* const data = me.Filled(std::vector<float>(32, 1));
     GetParam().calls(me, data);
     me.Await();
     EXPECT_EQ(me.AwaitError(), ncclInvalidUsage);
     EXPECT_THAT(me.Error(), HasSubstr(GetParam().error));
-    // Before one of them is gone.
-    for (++told; told < 3;) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    await_all(told);  // before one of them is gone
     me.Free(data);
     me.Abort();
   });
