@@ -14,7 +14,8 @@
 namespace dtensor {
 LaunchOptions ToLaunchOptions(const JoinOptions& options) {
   std::optional<RankGpu> gpu;
-  if (options.device == Device::Kind::kCuda) gpu = RankGpu{options.gpu, options.nccl};
+  if (options.device == Device::Kind::kCuda)
+    gpu = RankGpu{options.gpu, options.nccl, options.cuda_device};
   return {.rank = options.rank,
           .size = options.size,
           .local_rank = options.local_rank,
@@ -73,9 +74,13 @@ absl::StatusOr<std::unique_ptr<JoinedWorld>> JoinWorld(const JoinOptions& option
     return InvalidArgument({"JoinWorld: JoinOptions::device is ", ToString(options.device),
                             "; processes compute on the cpu or on a GPU (cuda)"});
   }
-  if (options.device == Device::Kind::kCpu && (options.gpu || options.nccl != nullptr)) {
-    return InvalidArgument({"JoinWorld: options give ", options.gpu ? "gpu" : "nccl",
-                            ", and JoinOptions::device is cpu; set it to kCuda"});
+  const char* const of_gpus = options.gpu               ? "gpu"
+                              : options.cuda_device     ? "cuda_device"
+                              : options.nccl != nullptr ? "nccl"
+                                                        : nullptr;
+  if (options.device == Device::Kind::kCpu && of_gpus != nullptr) {
+    return InvalidArgument(
+        {"JoinWorld: options give ", of_gpus, ", and JoinOptions::device is cpu; set it to kCuda"});
   }
   const LaunchOptions launch = ToLaunchOptions(options);
   JoinedRank joined;
@@ -109,6 +114,7 @@ absl::Status RunWorld(int n, const std::function<absl::Status(Context&)>& fn,
   }
   JoinOptions options = join;
   if (options.device == Device::Kind::kCpu) options.device = threads.device;
+  if (!options.cuda_device) options.cuda_device = threads.cuda_device;
   DT_ASSIGN_OR_RETURN(const std::unique_ptr<JoinedWorld> world, JoinWorld(options));
   return world->Leave(NoThrow([&] { return fn(world->context()); }));
 }

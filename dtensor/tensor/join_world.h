@@ -19,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/core/no_throw.h"
+#include "dtensor/runtime/device/cuda/rank_device.h"
 #include "dtensor/runtime/device/device.h"
 #include "dtensor/tensor/context.h"
 
@@ -42,6 +43,9 @@ struct JoinOptions {
   // Of those that CUDA shows this process. If it is not said: the only one that there is, or the
   // local_rank-th, and round.
   std::optional<int> gpu = {};
+  // Makes this rank's device on that GPU, for a stream or an allocator of the program's. Null: a
+  // stream of its own, and memory of CUDA's pool.
+  CudaDeviceMaker cuda_device = nullptr;
   // An ncclComm_t of the program's, of all ranks of the world in their order, each on its GPU,
   // which carries what all ranks exchange; made with blocking = 0, or a call that waits for a rank
   // that died may not return. It outlives the world, is nobody else's meanwhile, and stays the

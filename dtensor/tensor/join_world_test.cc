@@ -43,6 +43,16 @@ void OnTwoThreads(const std::function<void(int)>& fn) {
   other.join();
 }
 
+TEST(JoinWorld, RefusesWhatIsForGpus) {
+  JoinOptions options = OfRank(PairOptions(), 0);
+  options.gpu = 0;
+  EXPECT_THAT(JoinWorld(options), Refuses(HasSubstr("give gpu, and JoinOptions::device is cpu")));
+  options.gpu.reset();
+  options.cuda_device = [](int, int) { return nullptr; };
+  EXPECT_THAT(JoinWorld(options),
+              Refuses(HasSubstr("give cuda_device, and JoinOptions::device is cpu")));
+}
+
 // fn on both ranks of a world; what they left with.
 std::vector<absl::Status> OnPair(const std::function<absl::Status(Context&)>& fn) {
   const JoinOptions both = PairOptions();

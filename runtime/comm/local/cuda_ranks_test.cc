@@ -6,13 +6,17 @@
 #include <cstdint>
 #include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "dtensor/runtime/comm/local/run_ranks.h"
 #include "dtensor/runtime/core/index_set.h"
+#include "dtensor/runtime/device/cpu/cpu_device.h"
 #include "dtensor/runtime/device/cuda/cuda_device.h"
 #include "dtensor/runtime/device/cuda/gpus.h"
+#include "dtensor/runtime/device/cuda/rank_device.h"
 #include "dtensor/runtime/device/cuda/testing/cuda_gate.h"
 #include "dtensor/runtime/device/tensor.h"
 #include "dtensor/runtime/kernels/indexed.h"
@@ -23,6 +27,8 @@
 
 namespace dtensor {
 namespace {
+
+using testing::HasSubstr;
 
 using CudaRanksTest = CudaTest;  // skipped where there is no GPU
 
@@ -158,6 +164,75 @@ TEST_F(CudaRanksTest, AdoptedMemoryIsReadByOtherGpus) {
                                                              : absl::InternalError("wrong values");
       },
       {.device = Device::Kind::kCuda, .gpus = {0, 1}}));
+}
+
+// A stream of the program's for each rank, and memory of its own.
+struct Lent {
+  cudaStream_t stream = nullptr;
+  int taken = 0, given_back = 0;  // allocations, of the rank's thread
+
+  absl::StatusOr<std::unique_ptr<Device>> MakeDevice(int ordinal) {
+    if (cudaSetDevice(ordinal) != cudaSuccess ||
+        cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess) {
+      return absl::InternalError("no stream");
+    }
+    return MakeCudaDevice(ordinal, stream,
+                          {.allocate = [this](int64_t bytes, cudaStream_t) -> void* {
+                             void* data = nullptr;
+                             if (cudaMalloc(&data, bytes) != cudaSuccess) return nullptr;
+                             ++taken;
+                             return data;
+                           },
+                           .free =
+                               [this](void* data, int64_t, cudaStream_t in) {
+                                 cudaStreamSynchronize(in);
+                                 cudaFree(data);
+                                 ++given_back;
+                               }});
+  }
+};
+
+TEST_F(CudaRanksTest, TheProgramsStreamsAndMemory) {
+  std::vector<Lent> lent(2);
+  RunOptions options = {.device = Device::Kind::kCuda};
+  options.cuda_device = [&](int rank, int gpu) { return lent[rank].MakeDevice(gpu); };
+  DT_EXPECT_OK(RunLocalRanks(
+      2,
+      [&](Communicator& communicator, Device& device) -> absl::Status {
+        const int rank = communicator.rank();
+        if (CudaStreamOf(device) != lent[rank].stream) return absl::InternalError("another stream");
+        DT_ASSIGN_OR_RETURN(const auto swap, Swap::Make(rank, device));
+        DT_RETURN_IF_ERROR(communicator.Exchange(swap->collective, {&swap->part, 1}));
+        DT_ASSIGN_OR_RETURN(const std::vector<float> values, ToHost<float>(swap->theirs));
+        return values == std::vector<float>(16, 2.0f - rank) ? absl::OkStatus()
+                                                             : absl::InternalError("wrong values");
+      },
+      options));
+  for (const Lent& of_rank : lent) {
+    EXPECT_GE(of_rank.taken, 2);
+    EXPECT_EQ(of_rank.given_back, of_rank.taken);
+    EXPECT_EQ(cudaStreamDestroy(of_rank.stream), cudaSuccess);
+  }
+}
+
+TEST_F(CudaRanksTest, AnotherDeviceThanTheRanksIsRefused) {
+  const auto run = [](CudaDeviceMaker make) {
+    RunOptions options = {.device = Device::Kind::kCuda, .gpus = {0}};
+    options.cuda_device = std::move(make);
+    return RunLocalRanks(
+        2, [](Communicator&, Device&) { return absl::OkStatus(); }, options);
+  };
+  EXPECT_THAT(run([](int, int) { return MakeCpuDevice(); }),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("cuda_device of rank 0 made a cpu device, where the rank needs "
+                                 "one of GPU 0; return MakeCudaDevice")));
+  EXPECT_THAT(run([](int, int) { return nullptr; }),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("of rank 0 made none")));
+  EXPECT_THAT(run([](int rank, int gpu) -> absl::StatusOr<std::unique_ptr<Device>> {
+                if (rank == 1) return absl::NotFoundError("no stream is left");
+                return MakeCudaDevice(gpu);
+              }),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("no stream is left")));
 }
 
 // A kernel finds it on the GPU, its rank is told when it waits, and all ranks are.

@@ -14,8 +14,8 @@
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/device/cpu/cpu_device.h"
 #include "dtensor/runtime/device/cpu/resource_pages.h"
-#include "dtensor/runtime/device/cuda/cuda_device.h"
 #include "dtensor/runtime/device/cuda/gpus.h"
+#include "dtensor/runtime/device/cuda/rank_device.h"
 #include "dtensor/runtime/device/deferred/deferred_device.h"
 
 namespace dtensor {
@@ -45,6 +45,11 @@ absl::Status CheckOptions(int n, const RunOptions& options) {
     return InvalidArgument(
         {"ranks as threads: RunOptions::gpus is for the cuda device; leave it "
          "empty on ",
+         ToString(options.device)});
+  }
+  if (options.cuda_device && options.device != Device::Kind::kCuda) {
+    return InvalidArgument(
+        {"ranks as threads: RunOptions::cuda_device is for the cuda device; leave it null on ",
          ToString(options.device)});
   }
   if (options.memory != nullptr && options.device != Device::Kind::kCpu) {
@@ -177,7 +182,7 @@ LocalRanks::LocalRanks(int n, const RunOptions& options)
 absl::StatusOr<std::unique_ptr<Device>> LocalRanks::NewDevice(int rank) const {
   switch (options_.device) {
     case Device::Kind::kCuda:
-      return MakeCudaDevice(gpus_[rank % gpus_.size()]);
+      return MakeRankDevice(options_.cuda_device, rank, gpus_[rank % gpus_.size()]);
     case Device::Kind::kDeferred:
       return MakeDeferredDevice(
           {.seed = options_.seed + rank, .max_delay_us = options_.max_delay_us});

@@ -14,6 +14,7 @@
 #include "dtensor/runtime/comm/local/lent_threads.h"
 #include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/core/machine_rates.h"
+#include "dtensor/runtime/device/cuda/rank_device.h"
 #include "dtensor/runtime/device/device.h"
 
 namespace DTENSOR_EXPORT dtensor {
@@ -25,6 +26,9 @@ struct RunOptions {
   // On cuda: the GPU of rank r is gpus[r % gpus.size()]; several ranks may have one. Empty: all
   // that CUDA sees, in their order. Each must be able to read the memory of the others.
   std::vector<int> gpus = {};
+  // On cuda: makes the ranks' devices, for streams or an allocator of the program's. Null: each has
+  // a stream of its own, and memory of CUDA's pool.
+  CudaDeviceMaker cuda_device = nullptr;
   double timeout_seconds = 60;  // a peer silent for longer fails the world; above 0
   uint64_t seed = 0;            // of the random delays below
   int max_delay_us = 0;  // injected before each exchange (and launch, on deferred); 0 or more

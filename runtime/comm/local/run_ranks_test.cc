@@ -41,6 +41,15 @@ TEST(RunLocalRanks, RefusesWhatIsNoWorld) {
               StatusIs(Code::kInvalidArgument, HasSubstr("meta")));
 }
 
+TEST(RunLocalRanks, RefusesWhatIsForGpus) {
+  EXPECT_THAT(RunLocalRanks(2, Nothing, {.gpus = {0}}),
+              StatusIs(Code::kInvalidArgument, HasSubstr("gpus is for the cuda device")));
+  RunOptions options;
+  options.cuda_device = [](int, int) { return nullptr; };
+  EXPECT_THAT(RunLocalRanks(2, Nothing, options),
+              StatusIs(Code::kInvalidArgument, HasSubstr("cuda_device is for the cuda device")));
+}
+
 TEST(RunLocalRanks, RefusesTimesThatAreNone) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   for (double timeout : {std::nan(""), -kInfinity, -1.0, 0.0}) {

@@ -212,6 +212,21 @@ TEST_F(NcclWorldTest, ACommunicatorOfTheProgram) {
   });
 }
 
+TEST_F(NcclWorldTest, AStreamOfTheProgram) {
+  RunNcclRanks(2, [launched = World(2)](NcclRank& mine) {
+    LaunchedRank me = As(launched, mine.rank);
+    me.gpu->make_device = [&](int rank, int ordinal) {
+      EXPECT_EQ(rank, mine.rank);
+      return MakeCudaDevice(ordinal, mine.stream);
+    };
+    DT_EXPECT_OK(RunProcess(me, [&](ProcessWorld& world) -> absl::Status {
+      EXPECT_EQ(CudaStreamOf(world.device()), mine.stream);
+      return Gather(world, {0, 1}, 70000);
+    }));
+    EXPECT_EQ(mine.Destroy(), ncclSuccess);
+  });
+}
+
 TEST_F(NcclWorldTest, AFailedWorldRevokesIt) {
   RunNcclRanks(2, [launched = World(2)](NcclRank& mine) {
     LaunchedRank me = As(launched, mine.rank);

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "dtensor/runtime/core/export.h"
+#include "dtensor/runtime/device/cuda/rank_device.h"
 #include "dtensor/runtime/net/socket.h"
 
 struct ncclComm;  // ncclComm_t is a pointer to it
@@ -21,6 +22,7 @@ struct RankGpu {
   // local_rank-th, and round.
   std::optional<int> ordinal = {};
   ncclComm* comm = nullptr;  // the program's, of all ranks (nccl_carrier.h); null: one of its own
+  CudaDeviceMaker make_device = nullptr;  // null: MakeCudaDevice(ordinal)
 };
 
 struct LaunchedRank {

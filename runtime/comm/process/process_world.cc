@@ -12,8 +12,8 @@
 #include "dtensor/runtime/core/no_throw.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/device/cpu/cpu_device.h"
-#include "dtensor/runtime/device/cuda/cuda_device.h"
 #include "dtensor/runtime/device/cuda/gpus.h"
+#include "dtensor/runtime/device/cuda/rank_device.h"
 
 namespace dtensor {
 
@@ -81,7 +81,7 @@ absl::Status ProcessWorld::MakeDevice(std::shared_ptr<SharedArena> arena) {
   DT_RETURN_IF_ERROR(gpu_.status());
   DT_RETURN_IF_ERROR(CheckGpus(cards_));
   if (*gpu_ >= 0) {
-    DT_ASSIGN_OR_RETURN(device_, MakeCudaDevice(*gpu_));
+    DT_ASSIGN_OR_RETURN(device_, MakeRankDevice(rank_.gpu->make_device, rank(), *gpu_));
   } else {
     device_ = MakeCpuDevice(std::move(arena));
   }
