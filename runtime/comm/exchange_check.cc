@@ -141,4 +141,12 @@ absl::Status CheckSource(const Collective& collective, const ReceiveBox& box, co
   return absl::OkStatus();
 }
 
+int64_t WrittenBytes(absl::Span<const ExchangePart> parts) {
+  int64_t bytes = 0;
+  for (const ExchangePart& part : parts) {
+    for (const ReceiveBox& box : part.receives) bytes += box.elements() * SizeOf(part.dst.dtype());
+  }
+  return bytes;
+}
+
 }  // namespace dtensor

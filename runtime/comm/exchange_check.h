@@ -1,7 +1,8 @@
-// What an exchange refuses, from metadata alone.
+// What metadata alone says of an exchange: what is refused, and how much it writes.
 #ifndef DTENSOR_RUNTIME_COMM_EXCHANGE_CHECK_H_
 #define DTENSOR_RUNTIME_COMM_EXCHANGE_CHECK_H_
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
@@ -26,6 +27,9 @@ absl::Status CheckExchange(const Collective& collective, absl::Span<const Exchan
 // of dst's type. Errors: kInvalidArgument, as above.
 absl::Status CheckSource(const Collective& collective, const ReceiveBox& box, const Tensor& dst,
                          const Tensor& source, int peer);
+
+// Of this rank's results, what the boxes of all parts write, in bytes.
+int64_t WrittenBytes(absl::Span<const ExchangePart> parts);
 
 }  // namespace dtensor
 

@@ -36,13 +36,13 @@ constexpr ByDevice<FillIdentityArgs> kFillIdentity = {.name = "FillIdentity",
 }  // namespace
 
 absl::Status MoveBoxes(Device& device, const char* kernel, absl::Span<const BoxMove> moves,
-                       size_t first) {
+                       size_t first, int64_t out_bytes) {
   const bool done =
       std::all_of(moves.begin(), moves.end(), [](const BoxMove& move) { return move.is_done(); });
   if (done) return device.failure();
   const ByDevice<MoveBoxesArgs> move_boxes = {
       .name = kernel, .host = cpu::MoveBoxes, .cuda = DT_ON_CUDA(cuda::MoveBoxes), .work = WorkOf};
-  return move_boxes.Run(device, {moves[0].in, moves[0].out}, {moves, first});
+  return move_boxes.Run(device, {moves[0].in, moves[0].out}, {moves, first, out_bytes});
 }
 
 absl::Status FillIdentity(Device& device, ReduceOp op, const Tensor& out) {

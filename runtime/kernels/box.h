@@ -4,6 +4,7 @@
 #define DTENSOR_RUNTIME_KERNELS_BOX_H_
 
 #include <cstddef>
+#include <cstdint>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
@@ -17,9 +18,10 @@ namespace kernels {
 
 // All moves in one launch, so that an error means that none runs: one after the other, from the
 // first-th on and round. `kernel`, a string literal, names it in errors. Requires: none writes what
-// another reads or writes. Errors: the device's failure.
+// another reads or writes. Errors: the device's failure. `out_bytes`: of all that is written, where
+// these moves are a part of it; large results are written past the caches.
 absl::Status MoveBoxes(Device& device, const char* kernel, absl::Span<const BoxMove> moves,
-                       size_t first = 0);
+                       size_t first = 0, int64_t out_bytes = 0);
 
 // out = what changes no result of `op`: 0, 1, the least or the largest value there is. Requires:
 // `out` is row-major.

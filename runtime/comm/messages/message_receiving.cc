@@ -18,7 +18,8 @@ absl::Status MessageCommunicator::MoveOwn(const ExchangePart& part, const Receiv
   const Tensor* const sources[] = {&part.src};
   const kernels::BoxMove move(box, part.dst, sources, part.op, part.scale);
   return move.is_done() ? absl::OkStatus()
-                        : kernels::MoveBoxes(part.dst.device(), "Exchange", {&move, 1});
+                        : kernels::MoveBoxes(part.dst.device(), "Exchange", {&move, 1}, 0,
+                                             WrittenBytes({&part, 1}));
 }
 
 int64_t MessageCommunicator::BytesFrom(const Exchange& exchange, int peer) const {

@@ -315,7 +315,7 @@ template <typename WorldType>
 absl::Status PullCommunicator<WorldType>::LaunchPulls(const Membership& in) {
   if (pulls_.empty()) return absl::OkStatus();
   const size_t first = pulls_.size() * in.me / in.group->size();
-  return kernels::MoveBoxes(device_, "Exchange", pulls_, first);
+  return kernels::MoveBoxes(device_, "Exchange", pulls_, first, WrittenBytes(in.parts));
 }
 
 template <typename WorldType>

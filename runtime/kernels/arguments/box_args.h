@@ -25,6 +25,7 @@ struct CopyArgs {
 struct MoveBoxesArgs {
   absl::Span<const BoxMove> moves;  // the caller's: what runs later copies them
   size_t first;
+  int64_t out_bytes;  // of what is written in all, if that is more than by these moves
 };
 
 struct FillIdentityArgs {

@@ -1,6 +1,7 @@
 #include "dtensor/runtime/kernels/cpu/box.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <vector>
 
 #include "dtensor/runtime/kernels/cpu/box_copy.h"
@@ -12,10 +13,10 @@ namespace dtensor::kernels::cpu {
 namespace {
 
 // All at once decide whether the output is large.
-void RunMoves(absl::Span<const BoxMove> moves, size_t first) {
+void RunMoves(absl::Span<const BoxMove> moves, size_t first, int64_t out_bytes) {
   int64_t bytes = 0;
   for (const BoxMove& move : moves) bytes += move.loop.bytes();
-  const bool stream = bytes >= kStreamExchangeBytes;
+  const bool stream = std::max(bytes, out_bytes) >= kStreamExchangeBytes;
   for (size_t i = 0; i < moves.size(); ++i) {
     const BoxMove& move = moves[(first + i) % moves.size()];
     if (move.is_done()) continue;
@@ -38,10 +39,12 @@ absl::Status Copy(Device& device, const char* kernel, const CopyArgs& args) {
 absl::Status MoveBoxes(Device& device, const char* kernel, const MoveBoxesArgs& args) {
   // It runs before Launch returns: no copy.
   if (device.kind() == Device::Kind::kCpu) {
-    return device.Launch(kernel, [&args] { RunMoves(args.moves, args.first); });
+    return device.Launch(kernel, [&args] { RunMoves(args.moves, args.first, args.out_bytes); });
   }
   return device.Launch(kernel, [copy = std::vector<BoxMove>(args.moves.begin(), args.moves.end()),
-                                first = args.first] { RunMoves(copy, first); });
+                                first = args.first, out_bytes = args.out_bytes] {
+                         RunMoves(copy, first, out_bytes);
+                       });
 }
 
 absl::Status FillIdentity(Device& device, const char* kernel, const FillIdentityArgs& args) {
