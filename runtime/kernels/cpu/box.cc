@@ -42,9 +42,8 @@ absl::Status MoveBoxes(Device& device, const char* kernel, const MoveBoxesArgs& 
     return device.Launch(kernel, [&args] { RunMoves(args.moves, args.first, args.out_bytes); });
   }
   return device.Launch(kernel, [copy = std::vector<BoxMove>(args.moves.begin(), args.moves.end()),
-                                first = args.first, out_bytes = args.out_bytes] {
-                         RunMoves(copy, first, out_bytes);
-                       });
+                                first = args.first,
+                                out_bytes = args.out_bytes] { RunMoves(copy, first, out_bytes); });
 }
 
 absl::Status FillIdentity(Device& device, const char* kernel, const FillIdentityArgs& args) {
