@@ -40,6 +40,9 @@ same "memory of one host" env -u DTENSOR_TRANSPORT "${mpirun[@]}" -n 3 "$mpi"
 same "memory of two hosts, and MPI" env -u DTENSOR_TRANSPORT "${mpirun[@]}" -n 3 \
   sh -c 'DTENSOR_HOST=$((OMPI_COMM_WORLD_RANK / 2)) exec "$0" "$@"' "$mpi"
 same "MPI over TCP" "${mpirun[@]}" --mca btl tcp,self -n 3 "$mpi"
+# MPI is done with short messages before the long ones that came first.
+"${mpirun[@]}" --mca btl tcp,self -n 2 "$mpi" --uneven --steps=1 >"$work/out" 2>&1 ||
+  fail "long and short messages in turn: $(cat "$work/out")"
 # An MPI that cannot start is not missed by those who do not want it, and by nobody else.
 same "DTENSOR_TRANSPORT=tcp" "${mpirun[@]}" -x DTENSOR_TRANSPORT=tcp --mca pml none -n 3 "$mpi"
 "${mpirun[@]}" --mca pml none -n 3 "$mpi" >"$work/out" 2>&1 && fail "MPI is not used under mpirun"

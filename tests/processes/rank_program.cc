@@ -2,6 +2,7 @@
 // then does what its arguments say.
 //
 //   rank_program --steps=N [--rank=R --at=STEP --do=exit|return|throw|disagree|abort|stop|sleep]
+//   rank_program --uneven: moves boxes whose pieces are long and short in turn, before its steps
 //   rank_program --loop=redistribute|barrier|backward|read [--rank=R --after=SECONDS --do=...]
 //
 // Prints "rank R of N: FINGERPRINT", of all values it saw, or an error, on one line. The second
@@ -35,6 +36,7 @@ struct Request {
   std::string marker;  // to be found by
   std::string deed, loop, device = "cpu";
   double timeout = 60, after = 0;
+  bool uneven = false;
 };
 
 double Now() {
@@ -135,6 +137,18 @@ absl::Status Loop(const Request& request, Context& context, const DeviceMesh& me
   }
 }
 
+// The box for a peer is cut into pieces of about 1 MiB, with gaps, and of 4 KiB, without, in turn.
+absl::Status MoveUneven(Context& context, const DeviceMesh& mesh) {
+  const int64_t n = context.world_size();
+  std::vector<float> values(static_cast<size_t>(4 * n * 257 * 1024 * n));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 9973);
+  DT_ASSIGN_OR_RETURN(DistributedTensor x,
+                      Distribute<float>(context, mesh, {Shard(0)}, {4 * n, 257, 1024 * n}, values));
+  DT_ASSIGN_OR_RETURN(const auto columns, x.Redistribute({Shard(2)}));
+  DT_ASSIGN_OR_RETURN(const auto all, ToGlobal<float>(columns));
+  return all == values ? absl::OkStatus() : absl::InternalError("values changed on their way");
+}
+
 absl::Status Steps(const Request& request, Context& context, const DeviceMesh& mesh) {
   double seen = 0;
   for (int step = 0; step < request.steps; ++step) {
@@ -154,6 +168,7 @@ absl::Status Steps(const Request& request, Context& context, const DeviceMesh& m
 absl::Status RankProgram(const Request& request, Context& context) {
   DT_ASSIGN_OR_RETURN(const DeviceMesh mesh,
                       DeviceMesh::Parse(absl::StrCat("tp=", context.world_size())));
+  if (request.uneven) DT_RETURN_IF_ERROR(MoveUneven(context, mesh));
   if (request.loop.empty()) return Steps(request, context, mesh);
   const absl::Status status = Loop(request, context, mesh);
   const double now = Now();
@@ -173,6 +188,7 @@ int Main(int argc, char** argv) {
   app.add_option("--timeout", request.timeout);
   app.add_option("--loop", request.loop);
   app.add_option("--after", request.after);
+  app.add_flag("--uneven", request.uneven);
   app.add_option("--marker", request.marker);
   app.add_option("--device", request.device)->check(CLI::IsMember({"cpu", "cuda"}));
   CLI11_PARSE(app, argc, argv);

@@ -73,10 +73,10 @@ absl::Status ExchangeHalves(size_t parts, Communicator& communicator, Device& de
 }
 
 // 800 KB each, of which two are on their way at a time.
-void ExchangeManyHalves(size_t least_row_bytes) {
+void ExchangeManyHalves(size_t least_row_bytes, SendsEnd sends_end = SendsEnd::kInOrder) {
   SocketRanks sockets(2);
   DT_EXPECT_OK(RunLocalRanks(2, [&](Communicator& threads, Device& device) -> absl::Status {
-    SocketRank rank = sockets.Make(threads, device, MessageOptions(), least_row_bytes);
+    SocketRank rank = sockets.Make(threads, device, MessageOptions(), least_row_bytes, sends_end);
     for (const size_t parts : {1, 2, 9}) {
       DT_RETURN_IF_ERROR(ExchangeHalves(parts, rank.communicator(), device));
     }
@@ -86,6 +86,12 @@ void ExchangeManyHalves(size_t least_row_bytes) {
 constexpr size_t kRowBytes = kColumns / 2 * sizeof(double);
 
 TEST(MessageCommunicator, WhatIsOnItsWayIsNotPackedOver) { ExchangeManyHalves(kRowBytes + 1); }
+
+// A transport may be done with the younger of two before the older one: 4 pieces and more for the
+// peer, of which each is packed where an earlier one was.
+TEST(MessageCommunicator, WhatIsOnItsWayIsNotPackedOverWhicheverIsDoneFirst) {
+  ExchangeManyHalves(kRowBytes + 1, SendsEnd::kReordered);
+}
 
 // More rows than one call of the system takes.
 TEST(MessageCommunicator, RowsAreSentFromWhereTheyLie) { ExchangeManyHalves(kRowBytes); }

@@ -50,11 +50,22 @@ struct MessageCommunicator::Outgoing {
   // What of it was given to the transport: boxes before `box`, and of that pieces before `piece`.
   size_t box = 0, piece = 0;
   std::vector<BoxDims> pieces;
-  int pending = 0;
-  // Those that may be on their way, in turn: of two, the older one is done first.
-  Tensor staged[2];
-  size_t given = 0;  // to the transport, pieces
-  bool sent() const { return way == Way::kInNote || (go && box == boxes.size() && pending == 0); }
+  // Where a piece is on its way. The transport is done with them in any order.
+  struct Slot {
+    Tensor staged;  // what it packed, if it did: not to be touched while it is pending
+    int pending = 0;
+  };
+  Slot slots[2];
+  Slot* FreeSlot() {
+    for (Slot& slot : slots) {
+      if (slot.pending == 0) return &slot;
+    }
+    return nullptr;
+  }
+  bool sent() const {
+    const bool none_pending = slots[0].pending == 0 && slots[1].pending == 0;
+    return way == Way::kInNote || (go && box == boxes.size() && none_pending);
+  }
 };
 
 struct MessageCommunicator::Incoming {

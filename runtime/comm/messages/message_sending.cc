@@ -91,25 +91,24 @@ absl::Status MessageCommunicator::SendMore(Exchange& exchange, Outgoing& outgoin
     if (outgoing.pieces.empty()) {
       outgoing.pieces = CutBox(box.dims, piece_bytes_ / SizeOf(source.dtype()));
     }
-    if (outgoing.pending >= 2) return absl::OkStatus();
+    Outgoing::Slot* const slot = outgoing.FreeSlot();
+    if (slot == nullptr) return absl::OkStatus();
     const BoxDims& piece = outgoing.pieces[outgoing.piece];
     std::optional<TakenRows> bytes =
         RowsOf(source, piece, BoxSide::kSource, transport_.least_row_bytes());
     if (!bytes) {
-      Tensor& staged = outgoing.staged[outgoing.given % 2];
-      staged = Tensor();
-      DT_ASSIGN_OR_RETURN(staged, Tensor::Empty(device_, source.dtype(), ShapeOf(piece)));
-      DT_RETURN_IF_ERROR(PackPiece(source, piece, staged));
-      bytes = BytesOf(staged);
+      slot->staged = Tensor();
+      DT_ASSIGN_OR_RETURN(slot->staged, Tensor::Empty(device_, source.dtype(), ShapeOf(piece)));
+      DT_RETURN_IF_ERROR(PackPiece(source, piece, slot->staged));
+      bytes = BytesOf(slot->staged);
     }
     DT_RETURN_IF_ERROR(Settle());
     const uint64_t channel = exchange.group->channel;
     if (outgoing.way == Way::kUnasked) {
-      transport_.SendUnasked(outgoing.peer, channel, *bytes, outgoing.pending);
+      transport_.SendUnasked(outgoing.peer, channel, *bytes, slot->pending);
     } else {
-      transport_.Send(outgoing.peer, channel, *bytes, outgoing.pending);
+      transport_.Send(outgoing.peer, channel, *bytes, slot->pending);
     }
-    ++outgoing.given;
     if (++outgoing.piece < outgoing.pieces.size()) continue;
     ++outgoing.box;
     outgoing.piece = 0;

@@ -41,7 +41,8 @@ class MessageTransport {
   virtual std::optional<std::string> TakeNote(int peer, uint64_t channel) = 0;
 
   // `pending` counts what is not done: one more now, one less when the bytes were sent, or have
-  // come. They stay where they are until then. Both sides agree about sizes, and about nothing
+  // come. They stay where they are, and as they are, until then. What was given later may be done
+  // sooner: a short message before a long one, say. Both sides agree about sizes, and about nothing
   // else: a message may leave several rows and fill one. Requires: one row, or several of which
   // each has at least least_row_bytes().
   virtual void Send(int peer, uint64_t channel, SentRows bytes, int& pending) = 0;

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "dtensor/runtime/comm/testing/reordered_sends.h"
 #include "dtensor/runtime/comm/testing/transport_cases.h"
 #include "dtensor/runtime/net/wire.h"
 #include "dtensor/runtime/testing/socket_pair.h"
@@ -81,6 +82,19 @@ TEST_P(TransportOf, Threads) {
 }
 INSTANTIATE_TEST_SUITE_P(TcpTransport, TransportOf, testing::ValuesIn(TransportCases()),
                          [](const auto& info) { return std::string(info.param.name); });
+
+// The order in which sends are done is nobody's law: a transport with another one does as all do.
+TEST_P(TransportOf, ThreadsThatEndSendsInAnotherOrder) {
+  std::vector<std::unique_ptr<TcpTransport>> transports = Connected(kTransportCaseRanks);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < kTransportCaseRanks; ++rank) {
+    threads.emplace_back([&, rank] {
+      ReorderedSends reordered(*transports[rank]);
+      GetParam().run({rank, reordered});
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
 
 // Notes say nothing of whether messages come: ranks that wait send them too.
 TEST(TcpTransport, CountsWhatMovedOfMessages) {

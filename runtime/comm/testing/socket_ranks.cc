@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "dtensor/runtime/comm/process/tcp_transport.h"
+#include "dtensor/runtime/comm/testing/reordered_sends.h"
 #include "dtensor/runtime/comm/testing/threads_state.h"
 #include "dtensor/runtime/testing/socket_pair.h"
 
@@ -13,22 +14,27 @@ namespace dtensor {
 
 struct SocketRank::Parts {
   Parts(Communicator& threads, Device& device, std::vector<Socket> peers,
-        const MessageOptions& options, size_t least_row_bytes)
+        const MessageOptions& options, size_t least_row_bytes, SendsEnd sends_end)
       : state(threads),
-        transport(std::move(peers), least_row_bytes),
+        tcp(std::move(peers), least_row_bytes),
+        reordered(tcp),
+        transport(sends_end == SendsEnd::kInOrder ? static_cast<MessageTransport&>(tcp)
+                                                  : reordered),
         messages(threads.rank(), threads.size(), device, transport, state, options) {}
   ~Parts() {
     while (transport.is_sending()) transport.Progress(std::chrono::milliseconds(1));
   }
   ThreadsState state;
-  TcpTransport transport;
+  TcpTransport tcp;
+  ReorderedSends reordered;
+  MessageTransport& transport;
   MessageCommunicator messages;
 };
 
 SocketRank::SocketRank(Communicator& threads, Device& device, std::vector<Socket> peers,
-                       const MessageOptions& options, size_t least_row_bytes)
-    : parts_(std::make_unique<Parts>(threads, device, std::move(peers), options, least_row_bytes)) {
-}
+                       const MessageOptions& options, size_t least_row_bytes, SendsEnd sends_end)
+    : parts_(std::make_unique<Parts>(threads, device, std::move(peers), options, least_row_bytes,
+                                     sends_end)) {}
 
 SocketRank::~SocketRank() = default;
 
@@ -44,8 +50,9 @@ SocketRanks::SocketRanks(int size) {
 }
 
 SocketRank SocketRanks::Make(Communicator& threads, Device& device, const MessageOptions& options,
-                             size_t least_row_bytes) {
-  return SocketRank(threads, device, std::move(sockets_[threads.rank()]), options, least_row_bytes);
+                             size_t least_row_bytes, SendsEnd sends_end) {
+  return SocketRank(threads, device, std::move(sockets_[threads.rank()]), options, least_row_bytes,
+                    sends_end);
 }
 
 }  // namespace dtensor

@@ -21,6 +21,9 @@ namespace dtensor {
 
 // Pieces so small that boxes are cut, and little that goes at once.
 inline MessageOptions SmallPieces() { return {.piece_bytes = 64, .note_bytes = 16}; }
+// Messages to a peer are done with in the order in which they were given, as TCP's are, or in
+// another one (reordered_sends.h), as MPI's may be.
+enum class SendsEnd : bool { kInOrder, kReordered };
 // Such that of small pieces some are sent in rows, and others are packed.
 constexpr size_t kShortRowBytes = 16;
 
@@ -29,7 +32,7 @@ class SocketRank {
  public:
   // `threads` and `device` outlive it.
   SocketRank(Communicator& threads, Device& device, std::vector<Socket> peers,
-             const MessageOptions& options, size_t least_row_bytes);
+             const MessageOptions& options, size_t least_row_bytes, SendsEnd sends_end);
   ~SocketRank();
   Communicator& communicator();
 
@@ -44,7 +47,7 @@ class SocketRanks {
   // For a rank's thread; once for each rank.
   SocketRank Make(Communicator& threads, Device& device,
                   const MessageOptions& options = SmallPieces(),
-                  size_t least_row_bytes = kShortRowBytes);
+                  size_t least_row_bytes = kShortRowBytes, SendsEnd sends_end = SendsEnd::kInOrder);
 
  private:
   std::vector<std::vector<Socket>> sockets_;  // [rank][peer]

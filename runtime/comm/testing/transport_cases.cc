@@ -234,6 +234,37 @@ void MuchBothWaysAtOnce(const TransportRank& me) {
   me.Meet();
 }
 
+// Each send by itself, in whatever order: long ones and short ones in turn, which MPI ends in
+// another order than their own.
+void WhatIsDoneMayBeWrittenOver(const TransportRank& me) {
+  constexpr int kMessages = 8;
+  std::vector<std::string> texts, got;
+  for (int i = 0; i < kMessages; ++i) {
+    texts.push_back(Pattern(i % 2 == 0 ? 1 << 20 : 100, i));
+    got.emplace_back(texts.back().size(), '\0');
+  }
+  const std::vector<std::string> sent = texts;
+  std::vector<int> pending(kMessages, 0);
+  if (me.rank == 0) {
+    for (int i = 0; i < kMessages; ++i) me.transport.Send(1, 1, Const(texts[i]), pending[i]);
+  } else if (me.rank == 1) {
+    me.MoveFor(0.01);
+    for (int i = 0; i < kMessages; ++i) me.transport.Receive(0, 1, BytesOf(got[i]), pending[i]);
+  }
+  EXPECT_TRUE(me.Move([&] {
+    bool all = true;
+    for (int i = 0; i < kMessages; ++i) {
+      all &= pending[i] == 0;
+      if (me.rank == 0 && pending[i] == 0) texts[i].assign(texts[i].size(), 'x');
+    }
+    return all;
+  }));
+  if (me.rank == 1) {
+    EXPECT_TRUE(got == sent);
+  }
+  me.Meet();
+}
+
 // What others send is read meanwhile, and nothing of it is lost.
 void AMessageWhoseMemoryComesLate(const TransportRank& me) {
   const std::string sent = Pattern(1 << 20, 5);
@@ -440,6 +471,7 @@ std::vector<TransportCase> TransportCases() {
       {"UnaskedMessagesFillRows", UnaskedMessagesFillRows},
       {"NotesAhead", NotesAhead},
       {"MuchBothWaysAtOnce", MuchBothWaysAtOnce},
+      {"WhatIsDoneMayBeWrittenOver", WhatIsDoneMayBeWrittenOver},
       {"AMessageWhoseMemoryComesLate", AMessageWhoseMemoryComesLate},
       {"MessagesThatNobodyAskedFor", MessagesThatNobodyAskedFor},
       {"SizesThatDisagree", SizesThatDisagree},
