@@ -106,7 +106,8 @@ absl::Status ControlPlane::Admit() {
   for (auto& [rank, peer] : peers_) {
     absl::StatusOr<std::string> host = PeerHostOf(peer.link.socket());
     if (!host.ok()) return Gone(rank, host.status());
-    cards_[rank].host = *std::move(host);
+    // It is of this host, which others reach by the address that they know.
+    cards_[rank].host = IsLoopback(*host) ? "" : *std::move(host);
     const auto frame = peer.link.Await(NetClock::now() + kGrace);
     if (!frame.ok()) return Gone(rank, frame.status());
     if (frame->type != TypeOf(ControlMessage::kCard)) {

@@ -249,6 +249,16 @@ TEST_P(ProcessWorldTest, ARankThatCannotBeReached) {
                                            HasSubstr("did not connect to rank 0")))));
 }
 
+// Which callers seem to have 127.0.0.1: there nobody listens.
+TEST(ProcessWorldLinks, RanksOfAnotherLoopbackAddress) {
+  LaunchedRank launched = Launched(3, 3, RankWay::kTcp);
+  launched.address.host = "127.0.1.1";
+  const auto results = RunProcesses(launched, [](ProcessWorld& world) {
+    return Gather(world, {0, 1, 2}, 10);
+  });
+  EXPECT_THAT(results, Each(IsOk()));
+}
+
 // Ranks may bring a transport of their own, and rank 0 a listener, whose port nobody else takes.
 TEST(ProcessWorldLinks, AnotherTransport) {
   std::vector<Socket> ends(2);
