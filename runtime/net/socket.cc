@@ -13,9 +13,9 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 #include <memory>
 #include <thread>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
@@ -128,17 +128,23 @@ int TryToListen(const addrinfo& address, Socket& made) {
   return listens ? 0 : errno;
 }
 
-// Whether all of them are of the machine itself.
-bool AreLoopback(const addrinfo& addresses) {
-  for (const addrinfo* address = &addresses; address != nullptr; address = address->ai_next) {
-    char host[NI_MAXHOST];
-    if (getnameinfo(address->ai_addr, address->ai_addrlen, host, sizeof(host), nullptr, 0,
-                    NI_NUMERICHOST) != 0 ||
-        !IsLoopback(host)) {
-      return false;
+// At the first address that can be had, of these families in turn (AF_UNSPEC: any); where another
+// program has the port at one of them, at none: callers may try that one first. Errors: errno.
+int TryToListen(const addrinfo& addresses, std::initializer_list<int> families, Socket& made) {
+  int error = EADDRNOTAVAIL;
+  for (const int family : families) {
+    for (const addrinfo* address = &addresses; address != nullptr; address = address->ai_next) {
+      if (family != AF_UNSPEC && address->ai_family != family) continue;
+      error = TryToListen(*address, made);
+      if (error == 0 || error == EADDRINUSE || IsOfDescriptors(error)) return error;
     }
   }
-  return true;
+  return error;
+}
+
+// A name that other hosts may look up, and find another address for.
+bool IsName(const HostPort& at) {
+  return !at.host.empty() && !IsLoopback(at.host) && !Resolve(at, AI_NUMERICHOST).ok();
 }
 
 // On Linux a socket that connects to a port of its own range on the same host may meet itself.
@@ -244,21 +250,18 @@ bool IsLoopback(absl::string_view host) {
 
 absl::StatusOr<Socket> ListenAt(const HostPort& at) {
   DT_ASSIGN_OR_RETURN(Addresses addresses, Resolve(at, AI_PASSIVE));
-  const bool on_all = at.host.empty() || (!IsLoopback(at.host) && AreLoopback(*addresses));
-  if (on_all) {
-    DT_ASSIGN_OR_RETURN(addresses, Resolve({"", at.port}, AI_PASSIVE));
-  }
+  Socket made;
   int error = 0;
-  // A socket of version 6 that stands for all addresses hears those of version 4 as well.
-  for (const int family : on_all ? std::vector<int>{AF_INET6, AF_INET} : std::vector<int>{0}) {
-    for (const addrinfo* address = addresses.get(); address != nullptr;
-         address = address->ai_next) {
-      if (family != 0 && address->ai_family != family) continue;
-      Socket made;
-      error = TryToListen(*address, made);
-      if (error == 0) return made;
-    }
+  bool on_all = at.host.empty();
+  if (!on_all) error = TryToListen(*addresses, {AF_UNSPEC}, made);
+  if (error == 0 && IsName(at)) {  // one of this machine's
+    made.Close();
+    DT_ASSIGN_OR_RETURN(addresses, Resolve({"", at.port}, AI_PASSIVE));
+    on_all = true;
   }
+  // A socket of version 6 that stands for all addresses hears those of version 4 as well.
+  if (on_all) error = TryToListen(*addresses, {AF_INET6, AF_INET}, made);
+  if (error == 0) return made;
   if (IsOfDescriptors(error)) {
     return NoDescriptor(absl::StrCat("cannot listen at ", at.ToString()), error);
   }

@@ -66,10 +66,10 @@ absl::StatusOr<HostPort> ParseHostPort(absl::string_view text);
 bool IsLoopback(absl::string_view host);
 
 // Listens on `at`; port 0 takes a free one, and no host means all addresses of this machine. So
-// does a name that stands for a loopback address here, as /etc/hosts may say of a machine's own
-// name: elsewhere it stands for another.
-// Errors: kUnavailable, naming address and remedy: a port that is taken, a host that is not this
-// machine's. kResourceExhausted where the process has no descriptor left.
+// does a name of this machine other than "localhost": elsewhere it may stand for another address
+// than here, where /etc/hosts often has a loopback address for it, and it may have several.
+// Errors: kUnavailable, naming address and remedy: a port that is taken, at one of the host's
+// addresses or more, a host that is not this machine's. kResourceExhausted where the process has no descriptor left.
 absl::StatusOr<Socket> ListenAt(const HostPort& at);
 // Of a socket that listens: the port.
 absl::StatusOr<int> PortOf(const Socket& listener);
