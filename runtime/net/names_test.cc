@@ -124,5 +124,26 @@ TEST(Names, APortThatIsTakenAtOneAddressIsTaken) {
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("another program has that port")));
 }
 
+// Looking up reads files.
+TEST(Names, NoDescriptorIsLeftToLookThemUp) {
+  for (const int error : {EMFILE, ENFILE}) {
+    const Name name("node0", [=] { return Answer{EAI_SYSTEM, error}; });
+    const auto is_that =
+        StatusIs(absl::StatusCode::kResourceExhausted,
+                 AllOf(HasSubstr("node0"),
+                       HasSubstr(error == EMFILE ? "(ulimit -n)" : "(sysctl fs.file-max)")));
+    EXPECT_THAT(ListenAt({"node0", 0}), is_that);
+    EXPECT_THAT(ConnectTo({"node0", 1}, In(5)), is_that);
+  }
+}
+
+TEST(Names, LookingUpThatFailsForNow) {
+  for (const int error : {EAI_MEMORY, EAI_SYSTEM, EAI_AGAIN}) {
+    const Name name("node0", [=] { return Answer{error, ENOMEM}; });
+    EXPECT_THAT(ListenAt({"node0", 0}), StatusIs(absl::StatusCode::kUnavailable,
+                                                 HasSubstr("nobody knows node0 at the moment")));
+  }
+}
+
 }  // namespace
 }  // namespace dtensor

@@ -32,6 +32,18 @@ constexpr std::chrono::seconds kBetweenLookUps(1);
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
+bool IsOfDescriptors(int error) { return error == EMFILE || error == ENFILE; }
+
+absl::Status NoDescriptor(absl::string_view what, int error) {
+  rlimit limit = {};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  return absl::ResourceExhaustedError(absl::StrCat(
+      what, ": ", std::strerror(error), "; raise ",
+      error == ENFILE ? "the machine's limit of open files (sysctl fs.file-max)"
+                      : absl::StrCat("this process's limit of open files (ulimit -n), which is ",
+                                     static_cast<uint64_t>(limit.rlim_cur))));
+}
+
 absl::StatusOr<Addresses> Resolve(const HostPort& at, int flags) {
   addrinfo hints = {};
   hints.ai_family = AF_UNSPEC;
@@ -40,14 +52,18 @@ absl::StatusOr<Addresses> Resolve(const HostPort& at, int flags) {
   addrinfo* found = nullptr;
   const int error = getaddrinfo(at.host.empty() ? nullptr : at.host.c_str(),
                                 absl::StrCat(at.port).c_str(), &hints, &found);
-  if (error == EAI_AGAIN) {
-    return absl::UnavailableError(absl::StrCat("nobody knows ", at.host, " at the moment"));
+  const int why = errno;
+  if (error == 0) return Addresses(found, freeaddrinfo);
+  if (error == EAI_SYSTEM && IsOfDescriptors(why)) {
+    return NoDescriptor(absl::StrCat("cannot look up ", at.host), why);
   }
-  if (error != 0) {
-    return InvalidArgument({"there is no host ", at.host, " (", gai_strerror(error),
-                            "); give a name or an address that this machine can look up"});
+  if (error == EAI_AGAIN || error == EAI_SYSTEM || error == EAI_MEMORY) {
+    return absl::UnavailableError(
+        absl::StrCat("nobody knows ", at.host, " at the moment (",
+                     error == EAI_SYSTEM ? std::strerror(why) : gai_strerror(error), ")"));
   }
-  return Addresses(found, freeaddrinfo);
+  return InvalidArgument({"there is no host ", at.host, " (", gai_strerror(error),
+                          "); give a name or an address that this machine can look up"});
 }
 
 Socket NewSocket(const addrinfo& address) {
@@ -86,18 +102,6 @@ bool Await(const Socket& socket, short events, NetClock::time_point deadline) {
     if (ready > 0) return true;
     if (left <= 0) return false;
   }
-}
-
-bool IsOfDescriptors(int error) { return error == EMFILE || error == ENFILE; }
-
-absl::Status NoDescriptor(absl::string_view what, int error) {
-  rlimit limit = {};
-  getrlimit(RLIMIT_NOFILE, &limit);
-  return absl::ResourceExhaustedError(absl::StrCat(
-      what, ": ", std::strerror(error), "; raise ",
-      error == ENFILE ? "the machine's limit of open files (sysctl fs.file-max)"
-                      : absl::StrCat("this process's limit of open files (ulimit -n), which is ",
-                                     static_cast<uint64_t>(limit.rlim_cur))));
 }
 
 // One try at one address. Errors: errno.

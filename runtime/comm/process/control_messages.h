@@ -37,7 +37,7 @@ absl::StatusOr<RankStatus> ReadRankStatus(absl::string_view body, int size);
 
 // What each rank tells the others when it comes.
 struct RankCard {
-  std::string host;  // its address, as rank 0 sees it; empty: rank 0's own
+  std::string host;  // its address, as rank 0 sees it; empty: that of rank 0
   std::string text;  // what it gave to ControlPlane::Join
 };
 // What rank 0 tells all when all have come.
