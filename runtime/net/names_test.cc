@@ -145,5 +145,28 @@ TEST(Names, LookingUpThatFailsForNow) {
   }
 }
 
+// As a container's is that has not started yet.
+TEST(Names, AHostThatIsNotKnownYet) {
+  const Socket listener = ListenAt({"127.0.0.1", 0}).value();
+  for (const int error : {EAI_NONAME, EAI_NODATA, EAI_AGAIN}) {
+    const auto known = In(0.5);
+    const Name name("node0", [=] {
+      return NetClock::now() < known ? Answer{error} : Answer{.addresses = {"127.0.0.1"}};
+    });
+    DT_EXPECT_OK(ConnectTo({"node0", PortOf(listener).value()}, In(20))) << error;
+  }
+}
+
+TEST(Names, AHostThatNobodyEverKnows) {
+  const Name name("node0", [] { return Answer{EAI_NONAME}; });
+  EXPECT_THAT(ConnectTo({"node0", 1}, In(0.1)),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("there is no host node0")));
+  // Unless it is given up before.
+  const auto start = NetClock::now();
+  EXPECT_THAT(ConnectTo({"node0", 1}, In(60), [] { return absl::AbortedError("given up"); }),
+              StatusIs(absl::StatusCode::kAborted));
+  EXPECT_LT(SecondsSince(start), 30);
+}
+
 }  // namespace
 }  // namespace dtensor

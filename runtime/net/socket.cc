@@ -327,7 +327,7 @@ absl::StatusOr<Socket> ConnectTo(const HostPort& to, NetClock::time_point deadli
       addresses = Resolve(to, 0);
       resolved = NetClock::now();
     }
-    if (!addresses.ok() && !absl::IsUnavailable(addresses.status())) return addresses.status();
+    if (absl::IsResourceExhausted(addresses.status())) return addresses.status();
     last = std::string(addresses.status().message());
     for (const addrinfo* address = addresses.ok() ? addresses->get() : nullptr; address != nullptr;
          address = address->ai_next) {
@@ -350,6 +350,8 @@ absl::StatusOr<Socket> ConnectTo(const HostPort& to, NetClock::time_point deadli
     if (given_up) DT_RETURN_IF_ERROR(given_up());
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   } while (NetClock::now() < deadline);
+  // Of a host that nobody knew in all that time.
+  if (absl::IsInvalidArgument(addresses.status())) return addresses.status();
   return absl::DeadlineExceededError(
       absl::StrCat("nobody answers at ", to.ToString(), " (", last, ")"));
 }

@@ -82,8 +82,9 @@ absl::StatusOr<Socket> AcceptFrom(const Socket& listener);
 using GivenUp = std::function<absl::Status()>;
 
 // Tries until it works, or `deadline`: whoever is to listen may start later, and so may who knows
-// the host's address. Errors: kDeadlineExceeded, naming the address and what the last try met;
-// kInvalidArgument for a host that has no address; kResourceExhausted where the process has no
+// the host's address: the name of a container may be known only when that has started. Errors:
+// kDeadlineExceeded, naming the address and what the last try met; kInvalidArgument for a host that
+// has no address then; kResourceExhausted where the process has no
 // descriptor left.
 absl::StatusOr<Socket> ConnectTo(const HostPort& to, NetClock::time_point deadline,
                                  const GivenUp& given_up = nullptr);
