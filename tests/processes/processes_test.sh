@@ -110,7 +110,9 @@ lines=$("$dtrun" -n 1 sh -c 'head -c 3000000 /dev/zero | tr "\0" x' | wc -l)
 [[ $lines == 3 ]] || fail "3 MB without an end of line are $lines lines"
 "$dtrun" -n 1 sh -c "yes & sleep 0.3; seq 1 100000; echo end >'$work/end'" | head -1 >"$work/out"
 [[ $(wc -l <"$work/out") == 1 && -f $work/end ]] || fail "a reader that stops: $(cat "$work/out")"
-"$dtrun" -n 1 yes "$marker" >/dev/null &
+# A shell has what it starts in the background ignore SIGINT, and dtrun lets its ranks do so.
+hears_int() { env --default-signal=INT "$@"; }
+hears_int "$dtrun" -n 1 yes "$marker" >/dev/null &
 world=$!
 begins() { pgrep -f "^yes $marker" >/dev/null; }
 until_ 30 begins || fail "an endless printer does not begin"
@@ -120,7 +122,7 @@ wait $world
 
 # --- Signals reach the ranks, and dtrun's death is theirs.
 for signal in TERM INT KILL; do
-  "$dtrun" -n 3 "$program" --marker="$marker" --steps=100000 >"$work/out" 2>&1 &
+  hears_int "$dtrun" -n 3 "$program" --marker="$marker" --steps=100000 >"$work/out" 2>&1 &
   world=$!
   until_ 30 are_left 4 || fail "SIG$signal: $(left_behind) processes begin, not 4"
   kill -$signal $world

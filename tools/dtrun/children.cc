@@ -38,10 +38,18 @@ void RememberEnd(int, siginfo_t* info, void*) {
   if (first_failed == 0 && !ok) first_failed = info->si_pid;
 }
 
+// As nohup says of SIGHUP, and a shell of SIGINT in the background: of ranks as of dtrun.
+bool IsIgnored(int signal) {
+  struct sigaction action = {};
+  return sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
 void CatchSignals() {
   struct sigaction action = {};
   action.sa_handler = Remember;
-  for (const int signal : kPassedOn) sigaction(signal, &action, nullptr);
+  for (const int signal : kPassedOn) {
+    if (!IsIgnored(signal)) sigaction(signal, &action, nullptr);
+  }
   std::signal(SIGPIPE, SIG_IGN);  // nobody reads what ranks say: they go on
   action.sa_flags = SA_SIGINFO | SA_NOCLDSTOP;
   action.sa_sigaction = RememberEnd;
@@ -69,7 +77,9 @@ struct Pipe {
                          int out, int error, int parent, int failed) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  for (const int signal : kPassedOn) std::signal(signal, SIG_DFL);
+  for (const int signal : kPassedOn) {
+    if (!IsIgnored(signal)) std::signal(signal, SIG_DFL);
+  }
   for (const int signal : {SIGCHLD, SIGPIPE}) std::signal(signal, SIG_DFL);
   if (getppid() != parent) _exit(127);  // it died before that
   for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
