@@ -58,7 +58,9 @@ struct JoinOptions {
 // may. A process may be in several worlds, one after the other or at once, each by options that
 // name its own job, address, rank and size: what a launcher says is one world's. A child that the
 // process forks must end by _exit or exec: one that ran destructors would leave the world in its
-// parent's name.
+// parent's name. Where ranks of a host share memory the child has no tensors either, and dies of
+// SIGSEGV where it touches one; copy values first (ToGlobal). While it lives it holds this rank's
+// connections: a death of this rank is then found after the time-out.
 class JoinedWorld {
  public:
   // By JoinWorld.

@@ -110,8 +110,8 @@ lines=$("$dtrun" -n 1 sh -c 'head -c 3000000 /dev/zero | tr "\0" x' | wc -l)
 [[ $lines == 3 ]] || fail "3 MB without an end of line are $lines lines"
 "$dtrun" -n 1 sh -c "yes & sleep 0.3; seq 1 100000; echo end >'$work/end'" | head -1 >"$work/out"
 [[ $(wc -l <"$work/out") == 1 && -f $work/end ]] || fail "a reader that stops: $(cat "$work/out")"
-# A shell has what it starts in the background ignore SIGINT, and dtrun lets its ranks do so.
-hears_int() { env --default-signal=INT "$@"; }
+# A shell has what it starts in the background ignore SIGINT, and dtrun lets its ranks do so. In the background only.
+hears_int() { exec env --default-signal=INT "$@"; }
 hears_int "$dtrun" -n 1 yes "$marker" >/dev/null &
 world=$!
 begins() { pgrep -f "^yes $marker" >/dev/null; }

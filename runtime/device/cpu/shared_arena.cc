@@ -61,6 +61,8 @@ void* MapFile(int file, int64_t bytes, int protection) {
     return mapped;
   }
   madvise(mapped, bytes, MADV_HUGEPAGE);
+  // A forked child would read what its parent writes later, and its tensors would be the parent's.
+  madvise(mapped, bytes, MADV_DONTFORK);
   madvise(mapped, bytes, MADV_DONTDUMP);  // a core dump looks at each page, also of what is empty
   return mapped;
 }

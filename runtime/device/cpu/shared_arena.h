@@ -6,6 +6,9 @@
 // user's, in the same container) maps all of it, read-only: ArenaView. What lies at an offset here
 // lies at the same offset there.
 //
+// A child that the process forks has neither arena nor views: it dies (SIGSEGV) where it touches
+// one.
+//
 // Thread-compatible.
 #ifndef DTENSOR_RUNTIME_DEVICE_CPU_SHARED_ARENA_H_
 #define DTENSOR_RUNTIME_DEVICE_CPU_SHARED_ARENA_H_

@@ -53,8 +53,34 @@ TEST(SharedArenaTest, AnotherProcessReadsWhatIsWritten) {
 
 TEST(SharedArenaTest, AViewCannotBeWritten) {
   DT_ASSERT_OK_AND_ASSIGN(const auto arena, SharedArena::Create(kBytes, 0));
+  const auto write = [&] {
+    const absl::StatusOr<ArenaView> view = ArenaView::Open(arena->name());
+    if (!view.ok() || view->data()[100] != 0) return 0;
+    const_cast<volatile char*>(view->data())[100] = 1;
+    return 0;
+  };
+  EXPECT_NE(InChild(write), 0);
+}
+
+// The parent's later values, and its memory to write to, would be nobody's snapshot.
+TEST(SharedArenaTest, AForkedChildHasNoneOfIt) {
+  DT_ASSERT_OK_AND_ASSIGN(const auto arena, SharedArena::Create(kBytes, 0));
   DT_ASSERT_OK_AND_ASSIGN(const ArenaView view, ArenaView::Open(arena->name()));
-  EXPECT_DEATH(const_cast<char*>(view.data())[100] = 1, "");
+  char* const data = static_cast<char*>(arena->Map(1 << 20));
+  ASSERT_NE(data, nullptr);
+  data[0] = 7;
+  const char* const same = view.data() + (data - arena->data());
+  ASSERT_EQ(same[0], 7);
+  for (const char* const place : {static_cast<const char*>(data), same}) {
+    // 0 where the child can read it.
+    EXPECT_NE(InChild([&] { return *const_cast<const volatile char*>(place) == 7 ? 0 : 1; }), 0);
+    EXPECT_NE(InChild([&] {
+                *const_cast<volatile char*>(data) = 8;
+                return 0;
+              }),
+              0);
+  }
+  EXPECT_EQ(data[0], 7);
 }
 
 TEST(SharedArenaTest, FindsOnlyTheArenaThatIsMeant) {
