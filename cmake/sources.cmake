@@ -185,6 +185,7 @@ set(DTENSOR_DTENSOR_SOURCES
   runtime/comm/process/tcp_link.cc
   runtime/comm/process/tcp_transport.cc
   runtime/comm/process/world_joiner.cc
+  runtime/comm/quiet_thread.cc
   runtime/comm/send_list.cc
   runtime/comm/shared/board.cc
   runtime/comm/shared/board_wait.cc
@@ -346,6 +347,7 @@ set(DTENSOR_DTENSOR_HEADERS
   runtime/comm/pulls/exchange_stage.h
   runtime/comm/pulls/pull_communicator.h
   runtime/comm/pulls/spinning.h
+  runtime/comm/quiet_thread.h
   runtime/comm/send_list.h
   runtime/comm/shared/board.h
   runtime/comm/shared/host_ranks.h

@@ -1,13 +1,12 @@
 #include "dtensor/runtime/comm/mpi/call_watch.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <future>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "dtensor/runtime/comm/quiet_thread.h"
 #include "dtensor/runtime/core/no_throw.h"
 
 namespace dtensor {
@@ -19,15 +18,8 @@ constexpr milliseconds kStep(100);  // between two looks
 // For a line on stderr: its reader may have stopped, or drown in what MPI writes.
 constexpr milliseconds kSaying(2000);
 
-// The program's signals are for its own threads; and a reader of stderr that is gone raises none.
-void TakeNoSignals() {
-  sigset_t all;
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, nullptr);
-}
-
-// By a thread of its own, which a full pipe holds up, not this one. Nothing where there is none to
-// be had.
+// By a thread of its own, which a full pipe holds up, not this one; SIGPIPE it takes as little as
+// this one. Nothing where there is none to be had.
 void SayOnStderr(const std::string& line) {
   auto& said = *new std::promise<void>;  // used for as long as that thread lives
   const absl::Status begun = NoThrow([&] {
@@ -47,7 +39,9 @@ void CallMark::StayForGood() {
 }
 
 CallWatch::CallWatch(Failure failure, CallWatchOptions options)
-    : failure_(std::move(failure)), options_(std::move(options)), thread_([this] { Run(); }) {}
+    : failure_(std::move(failure)),
+      options_(std::move(options)),
+      thread_(QuietThread([this] { Run(); })) {}
 
 CallWatch::~CallWatch() {
   {
@@ -69,7 +63,6 @@ void CallWatch::Wake() {
 // --- The thread.
 
 void CallWatch::Run() {
-  TakeNoSignals();
   if (!AwaitFailure()) return;
   while (const uint64_t call = AwaitStuckCall()) {
     if (mark_.End(call)) EndProcess();

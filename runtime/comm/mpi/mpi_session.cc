@@ -8,10 +8,10 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <mutex>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/runtime/comm/mpi/call_watch.h"
+#include "dtensor/runtime/comm/quiet_thread.h"
 #include "dtensor/runtime/core/no_throw.h"
 #include "dtensor/runtime/core/status.h"
 
@@ -41,7 +41,7 @@ class Session {
     std::unique_lock lock(mutex_);
     if (state_ == State::kNone) {
       state_ = State::kStarting;
-      std::thread([this] { Run(); }).detach();
+      QuietThread([this] { Run(); }).detach();
     }
     while (state_ == State::kStarting) {
       if (changed_.wait_for(lock, microseconds(500)) != std::cv_status::timeout) continue;
@@ -74,10 +74,9 @@ class Session {
  private:
   enum class State { kNone, kStarting, kOn, kEnding, kOver };
 
-  // By the thread that has initialized MPI: the standard wants that one to finalize it.
+  // By the thread that has initialized MPI: the standard wants that one to finalize it. It takes no
+  // signals, SIGPIPE included, nor do MPI's own threads, which it makes.
   void Run() {
-    const sigset_t set = OnlySigpipe();
-    pthread_sigmask(SIG_BLOCK, &set, nullptr);
     int provided = 0;
     const int code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided);
     std::unique_lock lock(mutex_);

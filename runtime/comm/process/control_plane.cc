@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "dtensor/runtime/comm/quiet_thread.h"
 #include "dtensor/runtime/core/no_throw.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/net/admission.h"
@@ -179,7 +180,7 @@ absl::Status ControlPlane::Start() {
         absl::StrCat("no descriptor to wake a thread by (", std::strerror(errno),
                      "); raise this process's limit of open files (ulimit -n)"));
   }
-  thread_ = std::thread([this] { Run(); });
+  thread_ = QuietThread([this] { Run(); });
   return absl::OkStatus();
 }
 

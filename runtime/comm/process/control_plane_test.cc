@@ -1,6 +1,11 @@
 // Ranks as threads, each with a control plane of its own, as processes have.
 #include "dtensor/runtime/comm/process/control_plane.h"
 
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <future>
@@ -34,13 +39,16 @@ class Worlds {
     options.rank = rank;
     return options;
   }
-  // Runs fn on the ranks, each on its thread; returns what they returned.
-  std::vector<absl::Status> Run(const std::vector<int>& ranks,
-                                const std::function<absl::Status(ControlPlane&)>& fn) const {
+  // Runs fn on the ranks, each on its thread, which does `first` before it joins; returns what they
+  // returned.
+  std::vector<absl::Status> Run(
+      const std::vector<int>& ranks, const std::function<absl::Status(ControlPlane&)>& fn,
+      const std::function<void()>& first = [] {}) const {
     std::vector<absl::Status> results(ranks.size());
     std::vector<std::thread> threads;
     for (size_t i = 0; i < ranks.size(); ++i) {
       threads.emplace_back([&, i] {
+        first();
         const auto plane =
             ControlPlane::Join(OptionsOf(ranks[i]), "card of " + std::to_string(ranks[i]));
         results[i] = plane.ok() ? fn(**plane) : plane.status();
@@ -89,6 +97,37 @@ TEST(ControlPlane, GivesEachRankAllCards) {
     });
     EXPECT_THAT(results, ::testing::Each(IsOk()));
   }
+}
+
+std::atomic<bool> was_taken = false;
+
+// A program that joins, and then waits for a signal by sigwait on one thread: all its threads block
+// it, so the world's must not take it.
+TEST(ControlPlane, TheProgramsSignalsAreItsOwn) {
+  sigset_t usr1, before;
+  sigemptyset(&usr1);
+  sigaddset(&usr1, SIGUSR1);
+  struct sigaction action = {}, old_action;
+  action.sa_handler = [](int) { was_taken = true; };
+  sigaction(SIGUSR1, &action, &old_action);
+  pthread_sigmask(SIG_BLOCK, &usr1, &before);
+  std::latch all_block(2);
+  const auto results = Worlds(2).Run(
+      {0, 1},
+      [&](ControlPlane& plane) {
+        pthread_sigmask(SIG_BLOCK, &usr1, nullptr);
+        all_block.arrive_and_wait();
+        if (plane.rank() == 1) return absl::OkStatus();
+        kill(getpid(), SIGUSR1);
+        const timespec most = {5, 0};
+        EXPECT_EQ(sigtimedwait(&usr1, nullptr, &most), SIGUSR1);
+        return absl::OkStatus();
+      },
+      [&] { pthread_sigmask(SIG_UNBLOCK, &usr1, nullptr); });
+  EXPECT_THAT(results, ::testing::Each(IsOk()));
+  EXPECT_FALSE(was_taken);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  sigaction(SIGUSR1, &old_action, nullptr);
 }
 
 TEST(ControlPlane, SaysWhoIsMissing) {
