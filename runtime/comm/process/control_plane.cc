@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <utility>
 
@@ -33,6 +34,10 @@ uint8_t TypeOf(ControlMessage message) { return static_cast<uint8_t>(message); }
 
 absl::Status With(const absl::Status& status, absl::string_view before) {
   return absl::Status(status.code(), absl::StrCat(before, status.message()));
+}
+
+std::string RanksText(const std::vector<int>& ranks) {
+  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(ranks, ", "));
 }
 
 absl::Status Gone(int rank, const absl::Status& why) {
@@ -137,8 +142,7 @@ std::string ControlPlane::MissingText() const {
   for (int rank = 1; rank < size(); ++rank) {
     if (peers_.find(rank) == peers_.end()) missing.push_back(rank);
   }
-  return absl::StrCat(missing.size() == 1 ? "rank " : "ranks ", absl::StrJoin(missing, ", "),
-                      " of ", size());
+  return absl::StrCat(RanksText(missing), " of ", size());
 }
 
 absl::Status ControlPlane::Present(const std::string& card) {
@@ -256,9 +260,29 @@ std::optional<absl::Status> ControlPlane::returned(int rank) const {
 void ControlPlane::AwaitEnd() {
   std::unique_lock lock(mutex_);
   if (size() == 1) return;
-  changed_.wait(lock, [&] { return over_ || !failure_.ok(); });
+  const auto ended = [&] { return over_ || !failure_.ok(); };
+  if (!changed_.wait_for(lock, timeout_, ended)) {
+    const std::string text = AwaitedText();
+    lock.unlock();  // a reader of stderr that has stopped is not to stop the thread
+    if (!text.empty()) std::fprintf(stderr, "dtensor: %s\n", text.c_str());
+    lock.lock();
+    changed_.wait(lock, ended);
+  }
   // Rank 0 stays until the others know, and have gone: they learn it from there.
   changed_.wait_for(lock, kGrace, [&] { return told_all(); });
+}
+
+// Of those that have returned, the lowest says it for all; empty for the others.
+std::string ControlPlane::AwaitedText() const {
+  std::vector<int> awaited;
+  int first = -1;
+  for (int rank = 0; rank < size(); ++rank) {
+    if (!returned_[rank]) awaited.push_back(rank);
+    if (returned_[rank] && first < 0) first = rank;
+  }
+  if (first != options_.rank || awaited.empty()) return "";
+  return absl::StrCat(RanksText(awaited), awaited.size() == 1 ? " has" : " have", " not returned ",
+                      timeout_.count(), " s after rank ", first, ", and the world waits for that");
 }
 
 bool ControlPlane::told_all() const {

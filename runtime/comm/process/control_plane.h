@@ -72,7 +72,8 @@ class ControlPlane final : public WorldState {
   void Leave(const absl::Status& status);
   std::optional<absl::Status> returned(int rank) const override;
 
-  // Until all ranks have left, or the world failed and the others have been told.
+  // Until all ranks have left, or the world failed and the others have been told. After the
+  // time-out the lowest rank that waits so says once on stderr whom it waits for.
   void AwaitEnd();
 
  private:
@@ -106,6 +107,7 @@ class ControlPlane final : public WorldState {
   void SetFailure(const absl::Status& failure);
   void SetLeft(int rank, const absl::Status& status);
   bool told_all() const;
+  std::string AwaitedText() const;
   void Wake();
 
   const ControlPlaneOptions options_;

@@ -213,6 +213,18 @@ TEST(ControlPlane, TellsWhatOthersReturned) {
   EXPECT_THAT(results, ElementsAre(IsOk(), IsOk(), StatusIs(absl::StatusCode::kNotFound)));
 }
 
+// It may write a file for an hour, and it may be stuck: nobody ends it, and somebody says so.
+TEST(ControlPlane, SaysOnceWhoDoesNotReturn) {
+  ::testing::internal::CaptureStderr();
+  const auto results = Worlds(3, 0.5).Run({0, 1, 2}, [](ControlPlane& plane) {
+    if (plane.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+    return absl::OkStatus();
+  });
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(),
+            "dtensor: rank 1 has not returned 0.5 s after rank 0, and the world waits for that\n");
+  EXPECT_THAT(results, ::testing::Each(IsOk()));
+}
+
 TEST(ControlPlane, AClosedConnectionIsADeath) {
   const Worlds worlds(3, 30);
   NetClock::time_point died;
