@@ -192,14 +192,21 @@ ControlPlane::~ControlPlane() {
   if (thread_.joinable()) {
     if (!returned(rank())) Leave(absl::OkStatus());
     AwaitEnd();
-    {
-      const std::lock_guard lock(mutex_);
-      stop_ = true;
-    }
-    Wake();
-    thread_.join();
+    End();
   }
   if (wake_fd_ >= 0) close(wake_fd_);
+}
+
+void ControlPlane::End() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  Wake();
+  thread_.join();
+  const std::lock_guard lock(mutex_);
+  for (auto& [rank, peer] : peers_) peer.link.Close();
 }
 
 void ControlPlane::Wake() {
@@ -268,7 +275,8 @@ void ControlPlane::AwaitEnd() {
     lock.lock();
     changed_.wait(lock, ended);
   }
-  // Rank 0 stays until the others know, and have gone: they learn it from there.
+  // Rank 0 stays until the others know, and have gone: they learn it from there, and what it closes
+  // with their signs of life unread is reset, which takes back what has not reached them.
   changed_.wait_for(lock, kGrace, [&] { return told_all(); });
 }
 
@@ -289,7 +297,7 @@ bool ControlPlane::told_all() const {
   return std::all_of(peers_.begin(), peers_.end(), [&](const auto& known) {
     const auto& [rank, peer] = known;
     if (!peer.link.is_open()) return true;
-    const bool waits = options_.rank == 0 && !over_ && !returned_[rank];
+    const bool waits = options_.rank == 0 && (over_ || !returned_[rank]);
     return !peer.link.has_queued() && !waits;
   });
 }

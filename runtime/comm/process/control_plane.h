@@ -75,6 +75,8 @@ class ControlPlane final : public WorldState {
   // Until all ranks have left, or the world failed and the others have been told. After the
   // time-out the lowest rank that waits so says once on stderr whom it waits for.
   void AwaitEnd();
+  // Lets go of thread and connections; what is known stays known. Requires: AwaitEnd has returned.
+  void End();
 
  private:
   struct Peer {

@@ -287,6 +287,29 @@ TEST(ControlPlane, ComesAgainWhereTheConnectionCloses) {
   fickle.join();
 }
 
+// Who closes with something unread resets the connection, and takes back what is on its way.
+TEST(ControlPlane, Rank0StaysUntilTheOthersHaveGone) {
+  const Worlds worlds(2, 30);
+  std::atomic<bool> gone = false;
+  std::thread other([&] {
+    FramedLink link = Impostor(worlds.options(), 1);
+    link.Queue(static_cast<uint8_t>(ControlMessage::kLeave), Encode(RankStatus{1, {}}));
+    DT_EXPECT_OK(link.Flush());
+    while (link.Await(In(10))->type != static_cast<uint8_t>(ControlMessage::kOver)) {
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    gone = true;
+  });
+  const auto results = worlds.Run({0}, [](ControlPlane& plane) {
+    plane.Leave(absl::OkStatus());
+    plane.AwaitEnd();
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(gone);
+  EXPECT_THAT(results, ElementsAre(IsOk()));
+  other.join();
+}
+
 TEST(ControlPlane, ASilentProcessIsLost) {
   const Worlds worlds(3, 1);
   std::thread stopped([&] {

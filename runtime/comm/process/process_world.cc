@@ -177,6 +177,7 @@ absl::Status ProcessWorld::Leave(absl::Status status) {
   }
   device_->Synchronize().IgnoreError();
   control_->AwaitEnd();
+  control_->End();
   if (both_ != nullptr) both_->End();  // hands to the two what it kept
   if (memory_ != nullptr) memory_->communicator().End();
   if (messages_ != nullptr) messages_->End();
