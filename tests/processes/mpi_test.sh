@@ -48,6 +48,10 @@ same "DTENSOR_TRANSPORT=tcp" "${mpirun[@]}" -x DTENSOR_TRANSPORT=tcp --mca pml n
 "${mpirun[@]}" --mca pml none -n 3 "$mpi" >"$work/out" 2>&1 && fail "MPI is not used under mpirun"
 # Nobody says where rank 0 listens: told over MPI.
 same "no address" "${mpirun[@]}" -n 3 env -u OMPI_COMM_WORLD_LOCAL_SIZE "$mpi"
+# MPI is finalized though a tensor is left: mpirun fails a run where it is not.
+same "a tensor that is kept" "${mpirun[@]}" -n 3 "$mpi" --keeps
+same "a tensor that is kept, and no address" "${mpirun[@]}" -n 3 \
+  env -u OMPI_COMM_WORLD_LOCAL_SIZE "$mpi" --keeps
 
 # --- Errors of ranks.
 # COUNT TEXT COMMAND...: that many ranks say so, and no other says anything else. (With

@@ -3,6 +3,7 @@
 //
 //   rank_program --steps=N [--rank=R --at=STEP --do=exit|return|throw|disagree|abort|stop|sleep]
 //   rank_program --uneven: moves boxes whose pieces are long and short in turn, before its steps
+//   rank_program --keeps: a tensor outlives the world
 //   rank_program --loop=redistribute|barrier|backward|read [--rank=R --after=SECONDS --do=...]
 //
 // Prints "rank R of N: FINGERPRINT", of all values it saw, or an error, on one line. The second
@@ -36,7 +37,7 @@ struct Request {
   std::string marker;  // to be found by
   std::string deed, loop, device = "cpu";
   double timeout = 60, after = 0;
-  bool uneven = false;
+  bool uneven = false, keeps = false;
 };
 
 double Now() {
@@ -160,6 +161,10 @@ absl::Status Steps(const Request& request, Context& context, const DeviceMesh& m
     DT_ASSIGN_OR_RETURN(const double more, Step(context, mesh, request.size, step));
     seen = seen * 0.75 + more;
   }
+  if (request.keeps) {
+    static DistributedTensor& kept = *new DistributedTensor;
+    DT_ASSIGN_OR_RETURN(kept, Full(context, mesh, {Shard(0)}, {100}, DType::kF32, 1));
+  }
   std::printf("rank %d of %d: %a\n", context.rank(), context.world_size(), seen);
   std::fflush(stdout);
   return absl::OkStatus();
@@ -189,6 +194,7 @@ int Main(int argc, char** argv) {
   app.add_option("--loop", request.loop);
   app.add_option("--after", request.after);
   app.add_flag("--uneven", request.uneven);
+  app.add_flag("--keeps", request.keeps);
   app.add_option("--marker", request.marker);
   app.add_option("--device", request.device)->check(CLI::IsMember({"cpu", "cuda"}));
   CLI11_PARSE(app, argc, argv);

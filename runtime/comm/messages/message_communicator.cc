@@ -144,7 +144,7 @@ void MessageCommunicator::DropExchange(const Collective& collective,
   Exchange* const exchange = Find(collective);
   if (exchange == nullptr) {
     std::erase_if(finished_, [&](const auto& known) { return known.first == &collective; });
-  } else if (ended_ || !failure().ok()) {
+  } else if (!failure().ok()) {  // none is on its way where the world is over
     transport_.Cancel();
     Forget(*exchange);
   } else {

@@ -91,7 +91,8 @@ class MessageCommunicator final : public Communicator {
   // call of this is on its way.
   bool Progress();
 
-  // The world is over: forgets what is on its way. Later calls are refused.
+  // The world is over: forgets what is on its way. Later calls are refused, and do not use the
+  // transport.
   void End();
 
  private:

@@ -70,7 +70,7 @@ absl::Status MessageCommunicator::Advance(microseconds longest) {
 }
 
 bool MessageCommunicator::Progress() {
-  if (exchanges_.empty() && !transport_.is_sending()) return false;
+  if (ended_ || (exchanges_.empty() && !transport_.is_sending())) return false;
   if (const absl::Status status = Advance(microseconds(0)); !status.ok())
     Fail(status).IgnoreError();
   return transport_.is_sending() || absl::c_any_of(exchanges_, [](const auto& exchange) {

@@ -162,7 +162,6 @@ Communicator& ProcessWorld::communicator() {
 ProcessWorld::~ProcessWorld() {
   if (!is_connected_) return;
   Leave(absl::OkStatus()).IgnoreError();
-  if (links_.ended) links_.ended(control_->failure());
 }
 
 absl::Status ProcessWorld::Leave(absl::Status status) {
@@ -182,6 +181,9 @@ absl::Status ProcessWorld::Leave(absl::Status status) {
   if (memory_ != nullptr) memory_->communicator().End();
   if (messages_ != nullptr) messages_->End();
   const absl::Status failure = control_->failure();
+  // Not when this is destroyed, which never happens where a tensor outlives the world.
+  transport_ = nullptr;
+  if (links_.ended) std::exchange(links_.ended, nullptr)(failure);
   // What the program met says more, if it is that.
   const bool is_failure = absl::StartsWith(status.message(), failure.message());
   result_ = !failure.ok() ? (!status.ok() && is_failure ? status : failure)

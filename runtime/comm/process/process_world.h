@@ -35,7 +35,8 @@ struct RankLinks {
   // between each pair of ranks. All ranks say the same by `name`, or are refused.
   std::function<absl::StatusOr<std::unique_ptr<MessageTransport>>(WorldState& world)> transport;
   std::string name;
-  // Called with the world's failure, or OK, when it is destroyed, if it was ever joined.
+  // Called with the world's failure, or OK, when this rank has left, if it ever joined. Then the
+  // transport has been destroyed.
   std::function<void(const absl::Status& failure)> ended;
 };
 

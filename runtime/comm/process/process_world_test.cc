@@ -15,6 +15,7 @@
 #include "dtensor/runtime/comm/process/launch.h"
 #include "dtensor/runtime/comm/process/tcp_transport.h"
 #include "dtensor/runtime/comm/testing/process_ranks.h"
+#include "dtensor/runtime/comm/testing/reordered_sends.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/testing/socket_pair.h"
 #include "dtensor/runtime/testing/status_matchers.h"
@@ -285,6 +286,52 @@ TEST(ProcessWorldLinks, AnotherTransport) {
   };
   std::thread other([&] { DT_EXPECT_OK(run(1)); });
   DT_EXPECT_OK(run(0));
+  other.join();
+}
+
+// Notes that it is destroyed.
+class WatchedTransport final : public ReorderedSends {
+ public:
+  WatchedTransport(std::unique_ptr<TcpTransport> inner, std::atomic<int>& gone)
+      : ReorderedSends(*inner), inner_(std::move(inner)), gone_(gone) {}
+  ~WatchedTransport() override { ++gone_; }
+
+ private:
+  const std::unique_ptr<TcpTransport> inner_;
+  std::atomic<int>& gone_;
+};
+
+// A world of which a tensor is left is never destroyed; MPI is finalized all the same.
+TEST(ProcessWorldLinks, TheTransportEndsWhenItsRankLeaves) {
+  std::vector<Socket> ends(2);
+  std::tie(ends[0], ends[1]) = SocketPair();
+  const LaunchedRank launched = Launched(2, 30, RankWay::kTcp);
+  const auto run = [&](int rank) {
+    std::atomic<int> gone = 0, ended = 0;
+    RankLinks links;
+    links.name = "sockets";
+    links.transport = [&](WorldState&) {
+      std::vector<Socket> peers(2);
+      peers[1 - rank] = std::move(ends[rank]);
+      return std::make_unique<WatchedTransport>(std::make_unique<TcpTransport>(std::move(peers)),
+                                                gone);
+    };
+    links.ended = [&](const absl::Status& failure) {
+      DT_EXPECT_OK(failure);
+      EXPECT_EQ(gone, 1);
+      ++ended;
+    };
+    const auto world = ProcessWorld::Join(As(launched, rank), std::move(links));
+    DT_ASSERT_OK(world);
+    DT_EXPECT_OK((*world)->communicator().Barrier("meet"));
+    DT_EXPECT_OK((*world)->Leave(absl::OkStatus()));
+    EXPECT_EQ(ended, 1);
+    DT_EXPECT_OK((*world)->Leave(absl::OkStatus()));
+    EXPECT_EQ(ended, 1);
+    EXPECT_FALSE((*world)->communicator().Barrier("too late").ok());
+  };
+  std::thread other([&] { run(1); });
+  run(0);
   other.join();
 }
 

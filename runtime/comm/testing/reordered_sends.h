@@ -20,7 +20,7 @@
 
 namespace dtensor {
 
-class ReorderedSends final : public MessageTransport {
+class ReorderedSends : public MessageTransport {
  public:
   // Sends by `inner`, which outlives it, and which nobody else uses.
   explicit ReorderedSends(MessageTransport& inner) : inner_(inner) {}
