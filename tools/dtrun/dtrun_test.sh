@@ -26,12 +26,12 @@ for mask in $(ignored out); do
 done
 (trap - HUP INT QUIT TERM; env --default-signal=HUP,INT,QUIT "$dtrun" -n 1 cat /proc/self/status >out)
 (((16#$(ignored out) & 7) == 0)) || fail "ranks ignore $(ignored out), and dtrun does not"
-(trap '' HUP; exec "$dtrun" -n 1 sh -c 'echo up; sleep 1; echo alive' >out) &
+(trap '' HUP; exec "$dtrun" -n 1 sh -c 'echo up; sleep 1; echo alive' >lives) &
 world=$!
-for ((i = 0; i < 600; ++i)); do grep -q up out && break; sleep 0.1; done
+for ((i = 0; i < 600; ++i)); do [[ -f lives ]] && grep -q up lives && break; sleep 0.1; done
 kill -HUP $world
 wait $world || fail "SIGHUP, which is ignored, ends dtrun with $?"
-grep -q alive out || fail "SIGHUP, which dtrun ignores, ends its ranks: $(cat out)"
+grep -q alive lives || fail "SIGHUP, which dtrun ignores, ends its ranks: $(cat lives)"
 
 ((failures == 0)) || exit 1
 echo "dtrun speaks, and ignores what it is told to"

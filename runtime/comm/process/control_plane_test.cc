@@ -119,6 +119,8 @@ TEST(ControlPlane, TheProgramsSignalsAreItsOwn) {
         all_block.arrive_and_wait();
         if (plane.rank() == 1) return absl::OkStatus();
         kill(getpid(), SIGUSR1);
+        // A thread that may take it does so now.
+        std::this_thread::sleep_for(std::chrono::milliseconds(200));
         const timespec most = {5, 0};
         EXPECT_EQ(sigtimedwait(&usr1, nullptr, &most), SIGUSR1);
         return absl::OkStatus();
