@@ -334,5 +334,28 @@ TEST(GatherGroup, RefusesWhatCannotBeGathered) {
   });
 }
 
+// Its memory was given away: by a leaf that is Partial, which is gathered as a sum.
+TEST(GatherGroup, RefusesALeafThatIsNoMore) {
+  OnRanks([](Ranks& ranks) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const auto ones, Full(ranks.context, ranks.mesh, {Replicate()},
+                                              {kDim, kDim}, DType::kF32, 1));
+    const RedistributeOptions in_place{.plan = RedistributionOptions{.in_place = true}};
+    const auto gone = StatusIs(absl::StatusCode::kFailedPrecondition,
+                               HasSubstr("was redistributed in place, and is no more"));
+    DT_ASSIGN_OR_RETURN(auto leaf, ones.Redistribute({Partial()}));
+    leaf = leaf.Detach();
+    DT_RETURN_IF_ERROR(leaf.set_requires_grad(true));
+    const auto group = ranks.NewGroup();
+    DT_RETURN_IF_ERROR(group->Add(leaf, Layout::Replicated(ranks.mesh, 2)));
+    DT_ASSIGN_OR_RETURN(const auto used, ForUse(leaf));
+    const TensorOr loss = Loss(ranks, used);
+    DT_RETURN_IF_ERROR(leaf.Redistribute({Replicate()}, in_place).status());
+    EXPECT_THAT(ForUse(leaf), gone);
+    EXPECT_THAT(Backward(loss), gone);
+    EXPECT_THAT(GatherScope(group.get()).status(), gone);
+    return absl::OkStatus();
+  });
+}
+
 }  // namespace
 }  // namespace dtensor

@@ -75,7 +75,7 @@ TensorImplPtr GatherMember::Current() const {
   const TensorImplPtr of = leaf.lock();
   if (now == nullptr || of == nullptr) return nullptr;
   const bool written = now->local.defined() && now->local.version() > 0;
-  return !written && AliasRoot(*of).version() == version ? now : nullptr;
+  return !written && AliasVersion(*of) == version ? now : nullptr;
 }
 
 absl::StatusOr<std::vector<TensorImplPtr>> BeginGather(absl::Span<GatherMember* const> members) {

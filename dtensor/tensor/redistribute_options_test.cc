@@ -55,6 +55,24 @@ TEST(RedistributeOptionsTest, AnAllReduceInPlaceAllocatesNothing) {
   }
 }
 
+// What x remembers was taken: it is made again.
+TEST(RedistributeOptionsTest, WhatWasTakenInPlaceIsNotRemembered) {
+  EXPECT_THAT(RunRanks(2,
+                       [](Context& context) -> absl::Status {
+                         DT_ASSIGN_OR_RETURN(const auto x, Full(context, Mesh("a=2"), {Replicate()},
+                                                                {4}, DType::kF32, 1));
+                         DT_ASSIGN_OR_RETURN(const auto y, x.Redistribute({Partial()}));
+                         const RedistributeOptions in_place{
+                             .plan = RedistributionOptions{.in_place = true}};
+                         DT_RETURN_IF_ERROR(y.Redistribute({Replicate()}, in_place).status());
+                         DT_ASSIGN_OR_RETURN(const auto again, x.Redistribute({Partial()}));
+                         DT_ASSIGN_OR_RETURN(const auto got, ToGlobal<float>(again));
+                         EXPECT_EQ(got, std::vector<float>(4, 1));
+                         return absl::OkStatus();
+                       }),
+              IsOk());
+}
+
 // A partial axis that becomes Shard leaves a smaller tensor: it gets memory of its own.
 TEST(RedistributeOptionsTest, InPlaceOfWhatChangesItsShapeAllocates) {
   const auto scatter = [](Context& context) -> absl::Status {

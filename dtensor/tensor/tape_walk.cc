@@ -30,7 +30,8 @@ absl::Status CheckUnwritten(absl::string_view who, const Node& node) {
     return Written(who, node, "operand", i, node.decision->operands[i]);
   }
   for (const SavedSource& saved : node.saved_sources) {
-    if (AliasRoot(*saved.source).version() == saved.version) continue;
+    DT_RETURN_IF_ERROR(CheckNotConsumed(*saved.source));
+    if (AliasVersion(*saved.source) == saved.version) continue;
     return Written(who, node, "operand", saved.operand, node.decision->operands[saved.operand]);
   }
   for (size_t r = 0; r < node.results.size(); ++r) {

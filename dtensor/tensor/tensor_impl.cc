@@ -91,13 +91,16 @@ absl::Status MakeAgain(TensorImpl& impl, CopiedView& view) {
 
 }  // namespace
 
+absl::Status CheckNotConsumed(const TensorImpl& impl) {
+  if (impl.unsettled == nullptr || !impl.unsettled->consumed) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("a tensor ", impl.spec->ToString(),
+                   " was redistributed in place, and is no more; use the result of that"));
+}
+
 absl::Status SettleSlowly(TensorImpl& impl) {
+  DT_RETURN_IF_ERROR(CheckNotConsumed(impl));
   Unsettled& unsettled = *impl.unsettled;
-  if (unsettled.consumed) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("a tensor ", impl.spec->ToString(),
-                     " was redistributed in place, and is no more; use the result of that"));
-  }
   if (unsettled.pending != nullptr) {
     const absl::Status status = unsettled.pending->Wait().status();
     impl.local = unsettled.pending->result(unsettled.pending_result);
@@ -124,9 +127,10 @@ TensorImplPtr Recall(const TensorImpl& impl, const Spec* target) {
   for (const TensorImpl::Remembered& known : impl.remembered) {
     if (known.spec != target || known.version != version) continue;
     TensorImplPtr moved = known.get();
-    if (moved == nullptr || moved->local.version() > 0) return nullptr;
+    if (moved == nullptr) return nullptr;
+    // Asked first: what was taken in place has no memory whose version there is.
     const bool stale = moved->unsettled != nullptr && moved->unsettled->late == nullptr;
-    return stale ? nullptr : moved;
+    return stale || moved->local.version() > 0 ? nullptr : moved;
   }
   return nullptr;
 }

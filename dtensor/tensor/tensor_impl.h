@@ -147,6 +147,8 @@ void ClearSaved(Node& node);
 // Waits for impl.local, or makes it again. Errors: what went wrong on the way; kFailedPrecondition
 // where a redistribution in place took it.
 absl::Status SettleSlowly(TensorImpl& impl);
+// The latter alone.
+absl::Status CheckNotConsumed(const TensorImpl& impl);
 inline absl::Status Settle(TensorImpl& impl) {
   return impl.unsettled == nullptr ? absl::OkStatus() : SettleSlowly(impl);
 }
@@ -160,11 +162,16 @@ inline bool WantsGradient(const TensorImpl& impl) {
 
 // The tensor whose version counts the writes to `impl`. Requires: settled.
 const Tensor& AliasRoot(const TensorImpl& impl);
+// That version; of a tensor that has no memory, none that a tensor had.
+inline uint64_t AliasVersion(const TensorImpl& impl) {
+  const Tensor& root = AliasRoot(impl);
+  return root.defined() ? root.version() : ~uint64_t{0};
+}
 
 // Whether `value`, which was made of `source` when that had `version`, has its elements still:
 // neither was written to since. Requires: settled.
 inline bool StillEqual(const TensorImpl& value, const TensorImpl& source, uint64_t version) {
-  return value.local.version() == 0 && AliasRoot(source).version() == version;
+  return value.local.version() == 0 && AliasVersion(source) == version;
 }
 
 // Into how many parts the axes of its mesh cut a tensor.
