@@ -428,6 +428,8 @@ void RunOne(TestRandom& random, Totals& totals) {
   RunOptions options;
   options.device = SuiteDevice(deferred ? Device::Kind::kDeferred : Device::Kind::kCpu);
   options.max_delay_us = deferred ? 5 : 0;
+  // Every second one with products beside what moves (docs/overlap.md), however little that is.
+  const OverlapOptions overlap{.chunks = random.Below(2) == 0 ? 3 : 0, .min_bytes = 0};
   const absl::Status status = RunRanks(
       mesh.size(),
       [&](Context& context) -> absl::Status {
@@ -442,10 +444,10 @@ void RunOne(TestRandom& random, Totals& totals) {
         totals.refused += program.refused();
         return absl::OkStatus();
       },
-      options);
+      options, {.overlap = overlap});
   ++totals.programs;
   DT_ASSERT_OK(status) << "program " << seed << " on " << mesh_text
-                       << (deferred ? ", deferred" : "");
+                       << (deferred ? ", deferred" : "") << (overlap.chunks > 0 ? ", overlaps" : "");
 }
 
 void Report(const Totals& totals) {

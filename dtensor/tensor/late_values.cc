@@ -191,6 +191,9 @@ absl::Status LateGather::MakeAll() {
 absl::Status LateGather::MakeBeside(const ProductRows& product) {
   absl::StatusOr<bool> apart = AreApart(*chunks_, product);
   if (!apart.ok()) return Made(context_.communicator().Fail(apart.status()));
+  // Of nothing there are no rows, and a product has a result all the same: zeros, where this rank
+  // has nothing of the dimension that is summed.
+  if (values_.numel() == 0) *apart = false;
   DT_RETURN_IF_ERROR(Made(Move([&](absl::Span<const RowRange> rows) {
     return *apart ? MakeEach(rows, product) : absl::OkStatus();
   })));
