@@ -146,6 +146,7 @@ set(DTENSOR_DTENSOR_SOURCES
   dtensor/tensor/tensor_impl.cc
   dtensor/tensor/type_set.cc
   dtensor/tensor/uninitialized.cc
+  dtensor/tensor/wait_for.cc
   dtensor/trace/figure_text.cc
   dtensor/trace/trace.cc
   dtensor/trace/trace_file.cc
@@ -314,6 +315,7 @@ set(DTENSOR_DTENSOR_HEADERS
   dtensor/tensor/saved_memory.h
   dtensor/tensor/type_set.h
   dtensor/tensor/uninitialized.h
+  dtensor/tensor/wait_for.h
   dtensor/tensor/work_scope.h
   dtensor/trace/figure_text.h
   dtensor/trace/trace.h

@@ -18,6 +18,7 @@
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/io/safetensors/safetensors_format.h"
 #include "dtensor/tensor/gather_values.h"
+#include "dtensor/tensor/wait_for.h"
 
 namespace dtensor {
 namespace {
@@ -83,6 +84,17 @@ absl::StatusOr<std::string> MakeTemporary(FileSystem& files, const std::string& 
   std::string name = internal::TemporaryCheckpointName(step);
   DT_RETURN_IF_ERROR(files.MakeFolder(absl::StrCat(folder, "/", name)));
   return name;
+}
+
+// Waits for what is still to come of the tensors, and makes what is made by its first use: on all
+// ranks in the order of the names, also where the rank writes nothing of one.
+absl::Status SettleAll(const CheckpointContent& content) {
+  for (const auto& [name, tensor] : content.tensors) {
+    const absl::Status status = WaitFor(tensor);
+    if (status.ok()) continue;
+    return absl::Status(status.code(), absl::StrCat("tensor '", name, "': ", status.message()));
+  }
+  return absl::OkStatus();
 }
 
 // A part of what this rank holds, as a view of its local tensor.
@@ -228,11 +240,13 @@ bool CheckpointSaver::written() const {
 absl::Status CheckpointSaver::Begin(const CheckpointContent& content) {
   DT_RETURN_IF_ERROR(AgreeOn(context_, CheckContent(context_, content)));
   DT_ASSIGN_OR_RETURN(const WorldContent world, GatherContent(context_, folder_, content));
+  DT_RETURN_IF_ERROR(AgreeOn(context_, SettleAll(content)));
   auto pending = std::make_unique<Pending>();
   SaveJob& job = pending->job;
   job.files = options_.files != nullptr ? options_.files : &FileSystem::OfThisMachine();
   job.folder = folder_;
   job.keep_last = std::max(options_.keep_last, 0);
+  if (!options_.async) job.world = &context_.communicator();
   absl::StatusOr<std::string> temporary = std::string();
   if (context_.rank() == 0) temporary = MakeTemporary(*job.files, folder_, content.step);
   DT_RETURN_IF_ERROR(AgreeOn(context_, temporary.status()));

@@ -176,7 +176,10 @@ std::optional<absl::Status> Commit(const SaveJob& job) {
 
 SaveOutcome Run(const SaveJob& job) {
   SaveOutcome outcome;
-  const absl::StatusOr<CheckpointFile> file = WriteFile(job);
+  absl::StatusOr<CheckpointFile> file = WriteFile(job);
+  if (file.ok() && job.world != nullptr && !job.world->failure().ok()) {
+    file = job.world->failure();
+  }
   const absl::Status said = SayDone(job, file);
   outcome.written = file.ok() ? said : file.status();
   if (!said.ok() || !AllAreDone(job)) return outcome;

@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "dtensor/checkpoint/index.h"
+#include "dtensor/runtime/comm/communicator.h"
 #include "dtensor/runtime/device/tensor.h"
 #include "dtensor/runtime/io/file_system.h"
 #include "dtensor/runtime/io/safetensors/safetensors.h"
@@ -44,6 +45,9 @@ struct SaveJob {
   std::vector<int> file_ranks;  // those that write a file, ascending: index.files, by name
   int rank = 0;
   int keep_last = 0;  // 0: all
+  // Of slices that are read from tensors while they are written: their world, which is to work when
+  // they were read, or they are nobody's values. Null where they were copied before.
+  const Communicator* world = nullptr;
   std::vector<OwnSlice> slices;
 };
 
