@@ -47,6 +47,11 @@ TensorOr Ones(Context& context, const DeviceMesh& mesh, const Placements& placem
   return Full(context, mesh, placements, shape, DType::kF32, 1);
 }
 
+absl::Status Overwrite(const DistributedTensor& x) {
+  DT_RETURN_IF_ERROR(BeforeWrite(x));
+  return x.context().device().FillBytes(x.local().raw(), 0, x.local().bytes());
+}
+
 // --- Shards of nothing: the sum over ranks has a term on each.
 
 TEST(LateValues, ARankWithNothingToSumHasATermOfZeros) {
@@ -88,6 +93,100 @@ TEST(LateValues, ARankWithNothingToSumHasAGradientOfZeros) {
         chunks, Device::Kind::kDeferred))
         << chunks;
   }
+}
+
+// --- What one rank knows: its term of a sum, what strides made of a view.
+
+// x [6, 4|] and w [4, 4|], of ones: each element of their product is 4.
+absl::Status ScatterProduct(Context& context, const DeviceMesh& mesh,
+                            const std::function<void(const DistributedTensor&)>& look) {
+  DT_ASSIGN_OR_RETURN(const auto x, Ones(context, mesh, {Shard(1)}, {6, 4}));
+  DT_ASSIGN_OR_RETURN(const auto w, Ones(context, mesh, {Shard(1)}, {4, 4}));
+  DT_ASSIGN_OR_RETURN(const auto y, Linear(x, w));
+  if (context.rank() == 0) look(y);
+  DT_ASSIGN_OR_RETURN(const auto scattered, y.Redistribute({Shard(0)}));
+  DT_ASSIGN_OR_RETURN(const auto got, ToGlobal<float>(scattered));
+  EXPECT_THAT(got, Each(4));
+  return absl::OkStatus();
+}
+
+TEST(LateValues, OneRankMayLookAtItsTerm) {
+  const std::function<void(const DistributedTensor&)> looks[] = {
+      [](const DistributedTensor& y) {
+        const auto term = ToHost<float>(y.local());
+        EXPECT_THAT(term.value_or(std::vector<float>{0}), Each(2));
+      },
+      [](const DistributedTensor& y) { y.Detach(); },
+      [](const DistributedTensor& y) { y.Detach().local(); },
+  };
+  for (const auto& look : looks) {
+    DT_EXPECT_OK(OnMesh("tp=2", [&](Context& context, const DeviceMesh& mesh) {
+      return ScatterProduct(context, mesh, look);
+    }));
+  }
+}
+
+// Shards of 2 rows and of 1: on one rank the transposed rows are reshaped in place, on the other
+// they are copied, and so are not read when x is written to.
+TEST(LateValues, AWriteThatOneRanksProductReadsChangesNothingOfWhatMoves) {
+  DT_EXPECT_OK(OnMesh("tp=2", [](Context& context, const DeviceMesh& mesh) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const auto x, Ones(context, mesh, {Shard(1)}, {2, 3, 4}));
+    DT_ASSIGN_OR_RETURN(const auto w, Ones(context, mesh, {Shard(1)}, {4, 3}));
+    DT_ASSIGN_OR_RETURN(const auto rows, Reshape(Transpose(x, 1, 2), {8, 3}));
+    DT_ASSIGN_OR_RETURN(const auto y, Linear(rows, w));
+    DT_RETURN_IF_ERROR(Overwrite(x));
+    DT_ASSIGN_OR_RETURN(const auto scattered, y.Redistribute({Shard(0)}));
+    DT_ASSIGN_OR_RETURN(const auto got, ToGlobal<float>(scattered));
+    EXPECT_THAT(got, Each(3));
+    return absl::OkStatus();
+  }));
+}
+
+// An alias has the values when they are made, whoever asks, and moves as the tensor does.
+TEST(LateValues, AnAliasOfAProductIsThatProduct) {
+  DT_EXPECT_OK(OnMesh("tp=2", [](Context& context, const DeviceMesh& mesh) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const auto x, Ones(context, mesh, {Shard(1)}, {6, 4}));
+    DT_ASSIGN_OR_RETURN(const auto w, Ones(context, mesh, {Shard(1)}, {4, 4}));
+    DT_ASSIGN_OR_RETURN(const auto y, Linear(x, w));
+    const DistributedTensor alias = y.Detach();
+    if (context.rank() == 1) y.local();
+    DT_ASSIGN_OR_RETURN(const auto scattered, alias.Redistribute({Shard(0)}));
+    DT_ASSIGN_OR_RETURN(const auto got, ToGlobal<float>(scattered));
+    EXPECT_THAT(got, Each(4));
+    DT_RETURN_IF_ERROR(Overwrite(alias));
+    DT_ASSIGN_OR_RETURN(const auto zeros, ToGlobal<float>(y));
+    EXPECT_THAT(zeros, Each(0));
+    return absl::OkStatus();
+  }));
+}
+
+// --- Failures.
+
+TEST(LateValues, ReadingWhatNeverCameIsAnError) {
+  DistributedTensor kept[2];
+  const absl::Status status =
+      OnMesh("tp=2", [&](Context& context, const DeviceMesh& mesh) -> absl::Status {
+        DT_ASSIGN_OR_RETURN(const auto x, Ones(context, mesh, {Shard(0)}, {6, 4}));
+        DT_ASSIGN_OR_RETURN(kept[context.rank()],
+                            x.Redistribute({Replicate()}, {.on_use = true}));
+        if (context.rank() == 1) return absl::AbortedError("rank 1 has had enough");
+        const absl::Status read = ToGlobal<float>(kept[0]).status();
+        EXPECT_THAT(read.message(), HasSubstr("rank 1 has had enough"));
+        const NoGrad no_grad(context);
+        EXPECT_FALSE(Tanh(Reshape(kept[0], {6, 4})).ok());  // of an alias
+        return read;
+      });
+  EXPECT_THAT(status.message(), HasSubstr("rank 1 has had enough"));
+}
+
+TEST(LateValues, WhatAWorldLeftBehindCannotBeRead) {
+  std::vector<DistributedTensor> kept(2);
+  DT_EXPECT_OK(OnMesh("tp=2", [&](Context& context, const DeviceMesh& mesh) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const auto x, Ones(context, mesh, {Shard(0)}, {6, 4}));
+    DT_ASSIGN_OR_RETURN(kept[context.rank()], x.Redistribute({Replicate()}, {.on_use = true}));
+    return absl::OkStatus();
+  }));
+  EXPECT_FALSE(ToGlobal<float>(kept[0]).ok());
 }
 
 }  // namespace

@@ -349,6 +349,7 @@ absl::Status Perform(const OpDef& op, absl::Span<const TensorOr* const> tensors,
     if (late != nullptr) {
       impl->unsettled = std::make_unique<Unsettled>();
       impl->unsettled->late = late;
+      impl->put_off = decision;
     }
     if (op.view) {
       DT_RETURN_IF_ERROR(LinkView(**operands[0], *decision, values, static_cast<int>(r), *impl));

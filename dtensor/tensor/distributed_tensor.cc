@@ -107,15 +107,14 @@ void DistributedTensor::set_pinned(bool on) {
 
 DistributedTensor DistributedTensor::Detach() const {
   DT_REQUIRE_DEFINED(defined(), "DistributedTensor::Detach()");
-  if (impl_->unsettled != nullptr && impl_->unsettled->late != nullptr) {
-    Settle(*impl_).IgnoreError();  // as local()
-  }
   TensorImplPtr detached = MakeImpl(context(), impl_->spec, impl_->local, impl_->row_major);
   detached->lineage = impl_->lineage;
+  detached->put_off = impl_->put_off;
   if (const Unsettled* const from = impl_->unsettled.get(); from != nullptr) {
     detached->unsettled = std::make_unique<Unsettled>();
     detached->unsettled->pending = from->pending;
     detached->unsettled->pending_result = from->pending_result;
+    detached->unsettled->late = from->late;  // of the same memory, made once
     detached->unsettled->consumed = from->consumed;
     if (from->view != nullptr)
       detached->unsettled->view = std::make_unique<CopiedView>(*from->view);

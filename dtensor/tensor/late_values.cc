@@ -202,6 +202,27 @@ absl::Status LateGather::MakeBeside(const ProductRows& product) {
   return status.ok() ? status : context_.communicator().Fail(status);
 }
 
+namespace {
+
+absl::StatusOr<Tensor> ScatterBeside(Context& context, const RankChunks& chunks,
+                                     const Tensor& source, const ExchangeCaller& caller,
+                                     MakeRows make) {
+  Communicator& communicator = context.communicator();
+  auto result = Tensor::Empty(context.device(), source.dtype(), chunks.plan().local_to());
+  if (!result.ok()) return communicator.Fail(result.status());
+  DT_RETURN_IF_ERROR(MoveInChunks(chunks, source, *result, communicator,
+                                  NotedCaller(context, chunks.plan(), caller), make));
+  return result;
+}
+
+}  // namespace
+
+absl::StatusOr<Tensor> Scatter(Context& context, const RankChunks& chunks, const Tensor& made,
+                               const ExchangeCaller& caller) {
+  return ScatterBeside(context, chunks, made, caller,
+                       [](absl::Span<const RowRange>) { return absl::OkStatus(); });
+}
+
 absl::StatusOr<Tensor> LateProduct::MakeAndScatter(const RankChunks& chunks,
                                                    const ExchangeCaller& caller) {
   const int dim = chunks.schedule().dim();
@@ -210,19 +231,17 @@ absl::StatusOr<Tensor> LateProduct::MakeAndScatter(const RankChunks& chunks,
   };
   const auto all = [&] { return Make(); };
   const ProductRows product{make, all};
-  Communicator& communicator = context_.communicator();
-  auto result = Tensor::Empty(context_.device(), values_.dtype(), chunks.plan().local_to());
-  if (!result.ok()) return communicator.Fail(result.status());
   absl::StatusOr<bool> apart = AreApart(chunks, product);
-  if (!apart.ok()) return communicator.Fail(apart.status());
-  if (!*apart) DT_RETURN_IF_ERROR(product.all());
-  const absl::Status status = MoveInChunks(
-      chunks, values_, *result, communicator, NotedCaller(context_, chunks.plan(), caller),
-      [&](absl::Span<const RowRange> rows) {
-        return *apart ? MakeEach(rows, product) : absl::OkStatus();
+  if (!apart.ok()) return context_.communicator().Fail(apart.status());
+  if (!*apart) {
+    DT_RETURN_IF_ERROR(product.all());
+    return Scatter(context_, chunks, values_, caller);
+  }
+  auto result =
+      ScatterBeside(context_, chunks, values_, caller, [&](absl::Span<const RowRange> rows) {
+        return MakeEach(rows, product);
       });
-  if (*apart) Made(status).IgnoreError();
-  DT_RETURN_IF_ERROR(status);
+  Made(result.status()).IgnoreError();
   return result;
 }
 

@@ -113,6 +113,10 @@ class LateProduct : public LateValues {
   using LateValues::LateValues;
 };
 
+// What is made by now, moved in the same exchanges. Errors: failures.
+absl::StatusOr<Tensor> Scatter(Context& context, const RankChunks& chunks, const Tensor& made,
+                               const ExchangeCaller& caller);
+
 // Result 0 of a call of decision->op, which has rows. Keeps what it refers to.
 std::shared_ptr<LateProduct> LateResult(Context& context, DecisionPtr decision,
                                         std::vector<Tensor> operands, Tensor result,

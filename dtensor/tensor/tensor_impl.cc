@@ -184,16 +184,31 @@ LateProduct* LateProductOf(const TensorImpl& impl) {
   return late == nullptr || late->made() ? nullptr : late->product();
 }
 
-// Settles `impl`, unless it is a product that is made while a reduce-scatter to `target` moves it:
-// then `chunks` is that.
+// The reduce-scatter to `target` of a product that was put off, made or not; else null. Follows
+// from metadata alone.
+absl::StatusOr<std::shared_ptr<const RankChunks>> ProductInChunks(const TensorImpl& impl,
+                                                                  const Spec* target) {
+  std::shared_ptr<const RankChunks> chunks;
+  if (impl.put_off == nullptr || ChangesMesh(impl, *target)) return chunks;
+  DT_ASSIGN_OR_RETURN(chunks, ScatterInChunks(*impl.context, impl.spec, target));
+  if (chunks != nullptr && !ReadsRows(*impl.put_off, chunks->schedule().dim())) chunks = nullptr;
+  return chunks;
+}
+
+// Settles `impl`, unless it is a product that is made while a reduce-scatter to `target` moves it.
+// `chunks` is that, also where the product is made.
 absl::Status SettleFor(TensorImpl& impl, const Spec* target,
                        std::shared_ptr<const RankChunks>& chunks) {
+  DT_ASSIGN_OR_RETURN(chunks, ProductInChunks(impl, target));
+  const bool made_meanwhile = chunks != nullptr && LateProductOf(impl) != nullptr;
+  return made_meanwhile ? absl::OkStatus() : Settle(impl);
+}
+
+absl::StatusOr<Tensor> ScatterProduct(TensorImpl& impl, const RankChunks& chunks,
+                                      const ExchangeCaller& caller) {
   LateProduct* const product = LateProductOf(impl);
-  if (product == nullptr || ChangesMesh(impl, *target)) return Settle(impl);
-  DT_ASSIGN_OR_RETURN(chunks, ScatterInChunks(*impl.context, impl.spec, target));
-  if (chunks != nullptr && product->HasRows(chunks->schedule().dim())) return absl::OkStatus();
-  chunks = nullptr;
-  return Settle(impl);
+  if (product == nullptr) return Scatter(*impl.context, chunks, impl.local, caller);
+  return product->MakeAndScatter(chunks, caller);
 }
 
 // The result of `plan`, which may be made later.
@@ -205,7 +220,7 @@ absl::Status RunOrPutOff(TensorImpl& impl, const Spec* target,
   std::shared_ptr<const RankChunks> chunks;
   DT_RETURN_IF_ERROR(SettleFor(impl, target, chunks));
   if (chunks != nullptr) {
-    DT_ASSIGN_OR_RETURN(local, LateProductOf(impl)->MakeAndScatter(*chunks, caller));
+    DT_ASSIGN_OR_RETURN(local, ScatterProduct(impl, *chunks, caller));
     return Settle(impl);
   }
   if (may_be_late && !ChangesMesh(impl, *target) && !KeepsResults(context)) {

@@ -83,6 +83,10 @@ struct TensorImpl {
   // Of a leaf in a group, and of what ForUse() makes of it: operators save the leaf.
   std::shared_ptr<GatherMember> gather;
 
+  // Of a product that was put off: its call, also when it is made. A reduce-scatter moves it in
+  // chunks either way: one rank may have looked at its term, or written to what its product reads.
+  DecisionPtr put_off;
+
   // Of what RedistributeForUse() gathered: operators save this in its place. Of the tensor that was
   // gathered, the same, so that all share it.
   TensorImplPtr source;
