@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "dtensor/redistribution/lineage.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/elementwise.h"
@@ -30,6 +31,16 @@ struct Group {
 };
 
 }  // namespace
+
+absl::Status CheckGradientThere(absl::string_view who, const TensorImplPtr& leaf) {
+  if (leaf == nullptr || leaf->grad == nullptr || CheckNotConsumed(*leaf->grad).ok()) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat(who, ": the gradient of a leaf ", leaf->spec->ToString(), ", a tensor ",
+                   leaf->grad->spec->ToString(),
+                   ", was redistributed in place, and is no more; ClearGrad() first"));
+}
 
 absl::StatusOr<GradientReduction> ReductionOf(const TensorImpl& leaf, const TensorImpl& gradient,
                                               const ReduceGradientsOptions& options) {
@@ -107,6 +118,7 @@ absl::Status ReduceGradients(absl::Span<const DistributedTensor> leaves,
   }
   std::vector<LeafGradient> all;
   for (const DistributedTensor& leaf : leaves) {
+    DT_RETURN_IF_ERROR(CheckGradientThere("ReduceGradients", leaf.impl()));
     if (leaf.impl()->grad != nullptr) all.push_back({leaf.impl(), &leaf.impl()->grad});
   }
   return ReduceToLeaves(all, "ReduceGradients", options);

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/tensor/op.h"
+#include "dtensor/tensor/reduce_gradients.h"
 
 namespace dtensor {
 namespace {
@@ -85,8 +86,10 @@ absl::StatusOr<TapeWalk> TapeWalk::ToLeaves(absl::string_view who, const Edge& r
   DT_RETURN_IF_ERROR(ForEachNode(root.node.get(), [&](const Node& node) {
     if (node.consumed) return WalkedBefore(who, node);
     walk.gathers_.Count(node, /*reduces=*/true);
+    for (const Edge& edge : node.edges) DT_RETURN_IF_ERROR(CheckGradientThere(who, edge.leaf));
     return CheckUnwritten(who, node);
   }));
+  DT_RETURN_IF_ERROR(CheckGradientThere(who, root.leaf));
   walk.gathers_.CountEdge(root);
   return walk;
 }

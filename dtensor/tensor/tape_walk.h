@@ -24,7 +24,8 @@ inline GradientPlace PlaceOf(const Edge& edge) {
 class TapeWalk {
  public:
   // From `root` to every leaf. `who` is what the user called, for errors. Errors:
-  // kFailedPrecondition for an operator that was walked before, or whose tensors were written to.
+  // kFailedPrecondition for an operator that was walked before, or whose tensors were written to;
+  // for a leaf whose gradient is no more, to which nothing can be added.
   static absl::StatusOr<TapeWalk> ToLeaves(absl::string_view who, const Edge& root);
   // From `root` to `targets` and no further. Errors: as above; an operator that was walked before
   // counts where it may have led to a target.
