@@ -255,6 +255,7 @@ absl::StatusOr<TensorImplPtr> Move(TensorImpl& impl, const Spec* target,
     moved->unsettled->late = std::move(late);
   }
   moved->lineage = MovedLineage(impl, *target);
+  moved->moves = std::min(impl.moves + 1, TensorImpl::kMostMoves);
   TensorImpl::Remembered& now = PlaceOf(impl, target);
   now.spec = target;
   now.version = AliasRoot(impl).version();

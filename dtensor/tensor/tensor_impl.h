@@ -77,6 +77,7 @@ struct TensorImpl {
   const OpDef* stopped_by = nullptr;
   bool requires_grad = false;  // a leaf that wants a gradient
   bool pinned = false;
+  uint8_t moves = 0;  // how many redistributions led here, each remembered by what the last made
   bool row_major = false;           // `local` is, on every rank
   std::optional<DType> grad_dtype;  // of a leaf's gradient; unset: its own
   TensorImplPtr grad;
@@ -93,8 +94,11 @@ struct TensorImpl {
   uint64_t source_version = 0;  // of it, or of a group's leaf, when this was gathered of that
 
   // Redistributions of this tensor. Leaves that want gradients and what is pinned hold them weakly:
-  // parameters live on, and a gathered copy must not. The first caller gets what is remembered
-  // itself, while nobody writes to it; whoever comes later, a value that has borrowed from it.
+  // parameters live on, and a gathered copy must not. So does what is kMostMoves redistributions
+  // away from a tensor that none made, or that would keep all that follow. The first caller gets
+  // what is remembered itself, while nobody writes to it; whoever comes later, a value that has
+  // borrowed from it.
+  static constexpr int kMostMoves = 2;  // an edge's, and that for an operator behind it
   struct Remembered {
     const Spec* spec;
     uint64_t version;                // of AliasRoot()
@@ -103,7 +107,7 @@ struct TensorImpl {
     TensorImplPtr get() const { return strong != nullptr ? strong : weak.lock(); }
   };
   absl::InlinedVector<Remembered, 1> remembered;
-  bool remembers_weakly() const { return requires_grad || pinned; }
+  bool remembers_weakly() const { return requires_grad || pinned || moves >= kMostMoves; }
   bool is_handed_out = false;  // remembered, and a user may write to it
 
   // Of a redistribution's result: a tensor with the same elements as long as neither was written
