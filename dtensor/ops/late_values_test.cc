@@ -17,7 +17,6 @@
 #include "dtensor/tensor/distributed_tensor.h"
 #include "dtensor/tensor/op.h"
 #include "dtensor/tensor/testing/suite_device.h"
-#include "dtensor/tensor/work_scope.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -50,6 +49,12 @@ TensorOr Ones(Context& context, const DeviceMesh& mesh, const Placements& placem
 absl::Status Overwrite(const DistributedTensor& x) {
   DT_RETURN_IF_ERROR(BeforeWrite(x));
   return x.context().device().FillBytes(x.local().raw(), 0, x.local().bytes());
+}
+
+int64_t CallsOf(Context& context) {
+  int64_t calls = 0;
+  for (const auto& [key, traffic] : context.communicator().traffic()) calls += traffic.calls;
+  return calls;
 }
 
 // --- Shards of nothing: the sum over ranks has a term on each.
@@ -187,6 +192,57 @@ TEST(LateValues, WhatAWorldLeftBehindCannotBeRead) {
     return absl::OkStatus();
   }));
   EXPECT_FALSE(ToGlobal<float>(kept[0]).ok());
+}
+
+// --- Memory, and who is told of the work.
+
+// Of x [64, 64|] and what was made of it: its memory is its own again.
+TEST(LateValues, WhatWasMadeHoldsNothingOfWhatItWasMadeOf) {
+  DT_EXPECT_OK(OnMesh("dp=2,tp=2", [](Context& context, const DeviceMesh& mesh) -> absl::Status {
+    const RedistributeOptions in_place{.plan = RedistributionOptions{.in_place = true}};
+    DT_ASSIGN_OR_RETURN(const auto ones, Ones(context, mesh, {Replicate(), Shard(0)}, {64, 64}));
+    DT_ASSIGN_OR_RETURN(const auto x, ones.Redistribute({Partial(), Shard(0)}));
+    DT_ASSIGN_OR_RETURN(const auto gathered,
+                        x.Redistribute({Partial(), Replicate()}, {.on_use = true}));
+    DT_ASSIGN_OR_RETURN(const auto w, Ones(context, mesh, {Replicate(), Shard(0)}, {4, 64}));
+    DT_ASSIGN_OR_RETURN(const auto y, Linear(gathered, w));
+    const void* const before = x.local().raw();
+    DT_ASSIGN_OR_RETURN(const auto reduced,
+                        x.Redistribute({Replicate(), Shard(0)}, in_place));
+    EXPECT_EQ(reduced.local().raw(), before);
+    return absl::OkStatus();
+  }));
+}
+
+TEST(LateValues, AProductThatWasMadeDoesNotHoldItsOperands) {
+  DT_EXPECT_OK(OnMesh("tp=2", [](Context& context, const DeviceMesh& mesh) -> absl::Status {
+    const auto live = [&] { return context.device().memory().live_bytes; };
+    const int64_t nothing = live();
+    DT_ASSIGN_OR_RETURN(auto x, Ones(context, mesh, {Shard(1)}, {64, 64}));
+    DT_ASSIGN_OR_RETURN(auto w, Ones(context, mesh, {Shard(1)}, {64, 64}));
+    DT_ASSIGN_OR_RETURN(const auto y, Linear(x, w));
+    DT_RETURN_IF_ERROR(Overwrite(x));  // makes it, and nobody asks y
+    x = w = DistributedTensor();
+    EXPECT_LE(live() - nothing, 64 * 64 * sizeof(float));
+    return absl::OkStatus();
+  }));
+}
+
+// A dropped one is remembered by its source: it moves if that is written to, on all ranks.
+TEST(LateValues, WhatNobodyUsesMovesBeforeItsSourceIsWrittenTo) {
+  DT_EXPECT_OK(OnMesh("tp=2", [](Context& context, const DeviceMesh& mesh) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const auto x, Ones(context, mesh, {Shard(0)}, {6, 4}));
+    DT_RETURN_IF_ERROR(x.Redistribute({Replicate()}, {.on_use = true}).status());
+    EXPECT_EQ(CallsOf(context), 0);
+    DT_RETURN_IF_ERROR(Overwrite(x));
+    EXPECT_EQ(CallsOf(context), 1);
+    DT_ASSIGN_OR_RETURN(auto leaf, Ones(context, mesh, {Shard(0)}, {6, 4}));
+    DT_RETURN_IF_ERROR(leaf.set_requires_grad(true));  // which remembers nothing
+    DT_RETURN_IF_ERROR(leaf.Redistribute({Replicate()}, {.on_use = true}).status());
+    DT_RETURN_IF_ERROR(Overwrite(leaf));
+    EXPECT_EQ(CallsOf(context), 1);
+    return absl::OkStatus();
+  }));
 }
 
 }  // namespace

@@ -61,13 +61,17 @@ class Result final : public LateProduct {
     absl::Status status = decision_->functions.forward(Call(result));
     return status.ok() ? status : context_.communicator().Fail(status);
   }
+  void Forget() override {
+    refs_.clear();
+    operands_.clear();
+  }
   OpCall Call(Tensor& result) {
     return {context_,     *decision_, TensorRefs(refs_), absl::MakeSpan(&result, 1),
             call_values_, lineage_};
   }
 
   const DecisionPtr decision_;
-  const std::vector<Tensor> operands_;
+  std::vector<Tensor> operands_;
   std::vector<const Tensor*> refs_;
   const CallValues call_values_;
   const uint64_t lineage_;
@@ -96,6 +100,10 @@ class Gradient final : public LateProduct {
     absl::Status status = Run(decision_->functions.backward);
     return status.ok() ? status : context_.communicator().Fail(status);
   }
+  void Forget() override {
+    operands_.clear();
+    result_gradient_ = Tensor();
+  }
   absl::Status Run(absl::FunctionRef<absl::Status(const GradCall&)> backward) {
     absl::InlinedVector<Tensor, 3> gradients(decision_->gradients.size());
     gradients[0] = values_;
@@ -113,8 +121,8 @@ class Gradient final : public LateProduct {
   }
 
   const DecisionPtr decision_;
-  const std::vector<Tensor> operands_;
-  const Tensor result_gradient_;
+  std::vector<Tensor> operands_;
+  Tensor result_gradient_;
   const CallValues call_values_;
   const uint64_t lineage_;
 };
@@ -145,12 +153,16 @@ class Sum final : public LateProduct {
     DT_RETURN_IF_ERROR(more_->Make());
     return Add(sum_, more_->values(), values_);
   }
+  void Forget() override {
+    sum_ = Tensor();
+    more_ = nullptr;
+  }
   absl::Status Add(const Tensor& a, const Tensor& b, const Tensor& sum) {
     return kernels::Binary(context_.device(), kernels::BinaryOp::kAdd, a, b, sum);
   }
 
-  const Tensor sum_;
-  const std::shared_ptr<LateProduct> more_;
+  Tensor sum_;
+  std::shared_ptr<LateProduct> more_;
 };
 
 }  // namespace

@@ -41,7 +41,7 @@ class LateValues {
 
   bool made() const { return made_; }
   const Tensor& values() const { return values_; }  // the memory, made or not
-  // Makes them, once. Errors: failures; each time the same.
+  // Makes them, once. Errors: failures; each time the same. What they were made of is let go.
   absl::Status Make();
 
   virtual LateGather* gather() { return nullptr; }
@@ -50,8 +50,10 @@ class LateValues {
  protected:
   LateValues(Context& context, Tensor values) : context_(context), values_(std::move(values)) {}
   virtual absl::Status MakeAll() = 0;
+  virtual void Forget() = 0;  // what they are made of
   absl::Status Made(absl::Status status) {
     made_ = true;
+    Forget();
     return status_ = std::move(status);
   }
 
@@ -89,10 +91,11 @@ class LateGather final : public LateValues {
   LateGather(Context& context, std::shared_ptr<const RankChunks> chunks, const Tensor& source,
              Tensor values, const ExchangeCaller& caller);
   absl::Status MakeAll() override;
+  void Forget() override { source_ = Tensor(); }
   absl::Status Move(MakeRows make);
 
   const std::shared_ptr<const RankChunks> chunks_;
-  const Tensor source_;
+  Tensor source_;
   const std::string op_;
   ExchangeCaller caller_;  // whose op is the above
 };
