@@ -17,6 +17,7 @@
 #include "dtensor/tensor/distributed_tensor.h"
 #include "dtensor/tensor/op.h"
 #include "dtensor/tensor/testing/suite_device.h"
+#include "dtensor/tensor/work_scope.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -243,6 +244,62 @@ TEST(LateValues, WhatNobodyUsesMovesBeforeItsSourceIsWrittenTo) {
     EXPECT_EQ(CallsOf(context), 1);
     return absl::OkStatus();
   }));
+}
+
+// Adds up what is received in each scope.
+class BytesByScope : public ScopeObserver {
+ public:
+  explicit BytesByScope(Context& context) : context_(context) {
+    context_.set_scope_observer(this);
+  }
+  ~BytesByScope() override { context_.set_scope_observer(nullptr); }
+  void Enter(const void* scope) override {
+    const int64_t now = Bytes();
+    if (scope_ != nullptr) bytes_[*static_cast<const int*>(scope_)] += now - before_;
+    scope_ = scope;
+    before_ = now;
+  }
+  int64_t of(int scope) const { return bytes_[scope]; }
+
+ private:
+  int64_t Bytes() const {
+    int64_t bytes = 0;
+    for (const auto& [key, traffic] : context_.communicator().traffic()) bytes += traffic.bytes;
+    return bytes;
+  }
+  Context& context_;
+  const void* scope_ = nullptr;
+  int64_t before_ = 0;
+  int64_t bytes_[3] = {};
+};
+
+TEST(LateValues, AGatherIsTheWorkOfTheScopeThatAskedForIt) {
+  for (const int chunks : {0, 2}) {
+    for (const bool beside : {false, true}) {
+      DT_EXPECT_OK(OnMesh(
+          "tp=2",
+          [&](Context& context, const DeviceMesh& mesh) -> absl::Status {
+            const int scopes[] = {0, 1, 2};
+            DT_ASSIGN_OR_RETURN(const auto x, Ones(context, mesh, {Shard(0)}, {6, 4}));
+            DT_ASSIGN_OR_RETURN(const auto w, Ones(context, mesh, {Shard(0)}, {4, 4}));
+            BytesByScope observer(context);
+            DistributedTensor gathered;
+            {
+              const WorkScope edge(context, &scopes[0]);
+              DT_ASSIGN_OR_RETURN(gathered, x.Redistribute({Replicate()}, {.on_use = true}));
+            }
+            {
+              const WorkScope user(context, &scopes[1]);
+              DT_RETURN_IF_ERROR(beside ? Linear(gathered, w).status() : Tanh(gathered).status());
+            }
+            EXPECT_EQ(observer.of(0), 3 * 4 * sizeof(float));
+            EXPECT_EQ(observer.of(1), 0);
+            return absl::OkStatus();
+          },
+          chunks))
+          << chunks << beside;
+    }
+  }
 }
 
 }  // namespace

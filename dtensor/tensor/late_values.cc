@@ -5,6 +5,7 @@
 #include "dtensor/runtime/kernels/elementwise.h"
 #include "dtensor/tensor/noted_plan.h"
 #include "dtensor/tensor/tensor_impl.h"
+#include "dtensor/tensor/work_scope.h"
 
 namespace dtensor {
 namespace {
@@ -167,7 +168,11 @@ class Sum final : public LateProduct {
 
 }  // namespace
 
-absl::Status LateValues::Make() { return made_ ? status_ : Made(MakeAll()); }
+absl::Status LateValues::Make() {
+  if (made_) return status_;
+  const WorkScope scope(context_, scope_);
+  return Made(MakeAll());
+}
 
 LateGather::LateGather(Context& context, std::shared_ptr<const RankChunks> chunks,
                        const Tensor& source, Tensor values, const ExchangeCaller& caller)
@@ -192,8 +197,15 @@ absl::StatusOr<std::shared_ptr<LateGather>> LateGather::Create(
       new LateGather(context, std::move(chunks), source, *std::move(values), caller));
 }
 
+// What `make` does is the work of who reads the values.
 absl::Status LateGather::Move(MakeRows make) {
-  return MoveInChunks(*chunks_, source_, values_, context_.communicator(), caller_, make);
+  const void* const reader = context_.scope();
+  const WorkScope scope(context_, scope_);
+  return MoveInChunks(*chunks_, source_, values_, context_.communicator(), caller_,
+                      [&](absl::Span<const RowRange> rows) {
+                        const WorkScope of_reader(context_, reader);
+                        return make(rows);
+                      });
 }
 
 absl::Status LateGather::MakeAll() {
@@ -239,6 +251,7 @@ absl::StatusOr<Tensor> LateProduct::MakeAndScatter(const RankChunks& chunks,
                                                    const ExchangeCaller& caller) {
   const int dim = chunks.schedule().dim();
   const auto make = [&](const RowRange& rows, bool only_asks) {
+    const WorkScope scope(context_, scope_);
     return MakeRows(dim, rows, only_asks);
   };
   const auto all = [&] { return Make(); };

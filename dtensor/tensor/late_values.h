@@ -48,7 +48,8 @@ class LateValues {
   virtual LateProduct* product() { return nullptr; }
 
  protected:
-  LateValues(Context& context, Tensor values) : context_(context), values_(std::move(values)) {}
+  LateValues(Context& context, Tensor values)
+      : context_(context), values_(std::move(values)), scope_(context.scope()) {}
   virtual absl::Status MakeAll() = 0;
   virtual void Forget() = 0;  // what they are made of
   absl::Status Made(absl::Status status) {
@@ -59,6 +60,7 @@ class LateValues {
 
   Context& context_;
   const Tensor values_;
+  const void* const scope_;  // in which they were asked for: whose work they are (work_scope.h)
 
  private:
   bool made_ = false;
