@@ -302,5 +302,44 @@ TEST(LateValues, AGatherIsTheWorkOfTheScopeThatAskedForIt) {
   }
 }
 
+// --- An operator from outside whose backward reads its result.
+
+absl::Status MakeOnes(const OpCall& call) {
+  return kernels::Fill(call.device(), call.results[0], 1);
+}
+absl::Status SpreadResult(const GradCall& call) {
+  const Tensor& gradient = call.gradients[0];
+  const Tensor spread = call.results[0].View(gradient.shape(), {1, 0}, 0);
+  return kernels::Unary(call.device(), kernels::UnaryOp::kCopy, spread, gradient);
+}
+
+TEST(LateValues, AResultThatBackwardReadsIsMadeAtOnce) {
+  OpDef op{.name = "Foreign", .rule = "m k -> m"};
+  op.every_device = {MakeOnes, SpreadResult};
+  op.saved_results = 1;
+  op.rows.has = [](const Decision&, int dim) { return dim == 0; };
+  op.rows.forward = [](const OpCall&, int, const RowRange&, bool) -> absl::Status {
+    return absl::UnimplementedError("all at once");
+  };
+  op.rows.backward = [](const GradCall&, int, const RowRange&, bool) -> absl::Status {
+    return absl::UnimplementedError("all at once");
+  };
+  DT_EXPECT_OK(OnMesh(
+      "tp=2",
+      [&](Context& context, const DeviceMesh& mesh) -> absl::Status {
+        DT_ASSIGN_OR_RETURN(auto leaf, Ones(context, mesh, {Shard(1)}, {6, 4}));
+        DT_RETURN_IF_ERROR(leaf.set_requires_grad(true));
+        const TensorOr x = leaf;
+        DT_ASSIGN_OR_RETURN(const auto y, Dispatch(op, {&x}, {}));
+        EXPECT_TRUE(y.layout().is_partial());
+        DT_ASSIGN_OR_RETURN(const auto one, Ones(context, mesh, {Replicate()}, {6}));
+        DT_RETURN_IF_ERROR(Backward(y, {.gradient = one}));
+        DT_ASSIGN_OR_RETURN(const auto got, ToGlobal<float>(leaf.grad()));
+        EXPECT_THAT(got, Each(1));
+        return absl::OkStatus();
+      },
+      2, Device::Kind::kDeferred));
+}
+
 }  // namespace
 }  // namespace dtensor

@@ -294,8 +294,9 @@ std::shared_ptr<LateProduct> LateSum(Context& context, Tensor sum, Tensor into,
 }
 
 bool MakesResultLate(Context& context, const Decision& decision) {
-  return decision.op->rows.has != nullptr && decision.results.size() == 1 &&
-         IsSumOverRanks(*decision.results[0]) && IsLarge(context, *decision.results[0]);
+  return decision.op->rows.has != nullptr && decision.op->saved_results == 0 &&
+         decision.results.size() == 1 && IsSumOverRanks(*decision.results[0]) &&
+         IsLarge(context, *decision.results[0]);
 }
 
 bool MakesGradientLate(Context& context, const Decision& decision) {
