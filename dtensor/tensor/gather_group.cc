@@ -24,6 +24,13 @@ absl::Status GatherGroup::Add(const DistributedTensor& leaf, const Layout& used)
                             used.ToString(), " on ", used.mesh().ToString(),
                             "; give a layout of its mesh that is not Partial"});
   }
+  for (const GatherMember& member : members_) {
+    const TensorImplPtr other = member.leaf.lock();
+    if (other == nullptr || other->context == impl.context) continue;
+    return InvalidArgument({"GatherGroup: ", leaf.ToString(), " belongs to another Context than ",
+                            other->spec->ToString(), " of the group, which one exchange gathers; ",
+                            "give each Context a group of its own"});
+  }
   DT_ASSIGN_OR_RETURN(SpecPtr spec, impl.context->Intern(used, leaf.shape(), leaf.dtype()));
   if (spec == impl.spec) return absl::OkStatus();  // nothing to gather
   members_.push_back({this, leaf.impl(), std::move(spec), {}, 0});

@@ -357,5 +357,20 @@ TEST(GatherGroup, RefusesALeafThatIsNoMore) {
   });
 }
 
+// The exchange of a group is on one communicator.
+TEST(GatherGroup, RefusesLeavesOfTwoContexts) {
+  OnRanks([](Ranks& ranks) -> absl::Status {
+    const auto group = ranks.NewGroup();
+    const DistributedTensor first = ranks.Leaf(0, group);
+    Context other(ranks.context.communicator(), ranks.context.device());
+    DT_ASSIGN_OR_RETURN(const auto leaf,
+                        Full(other, ranks.mesh, {Shard(0)}, {kDim, kDim}, DType::kF32, 1));
+    EXPECT_THAT(group->Add(leaf, Layout::Replicated(ranks.mesh, 2)),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("belongs to another Context")));
+    return absl::OkStatus();
+  });
+}
+
 }  // namespace
 }  // namespace dtensor
