@@ -61,4 +61,9 @@ absl::StatusOr<std::unique_ptr<HostMemory>> HostMemory::Open(int rank,
   return made;
 }
 
+void HostMemory::End() {
+  communicator_->End();
+  views_.clear();  // as many addresses for each as the own one has
+}
+
 }  // namespace dtensor

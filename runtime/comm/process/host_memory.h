@@ -31,6 +31,9 @@ class HostMemory {
                                                           Device& device, WorldState& state,
                                                           std::function<bool()> meanwhile);
 
+  // The world is over: others' arenas are let go of. Calls of the communicator are refused.
+  void End();
+
   SharedCommunicator& communicator() { return *communicator_; }
   const HostRanks& ranks() const { return *ranks_; }
 

@@ -178,7 +178,7 @@ absl::Status ProcessWorld::Leave(absl::Status status) {
   control_->AwaitEnd();
   control_->End();
   if (both_ != nullptr) both_->End();  // hands to the two what it kept
-  if (memory_ != nullptr) memory_->communicator().End();
+  if (memory_ != nullptr) memory_->End();
   if (messages_ != nullptr) messages_->End();
   const absl::Status failure = control_->failure();
   // Not when this is destroyed, which never happens where a tensor outlives the world.

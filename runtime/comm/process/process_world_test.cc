@@ -3,6 +3,8 @@
 
 #include <atomic>
 #include <chrono>
+#include <fstream>
+#include <latch>
 #include <memory>
 #include <string>
 #include <thread>
@@ -10,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "dtensor/runtime/comm/process/control_plane.h"
 #include "dtensor/runtime/comm/process/host_card.h"
 #include "dtensor/runtime/comm/process/launch.h"
@@ -287,6 +290,38 @@ TEST(ProcessWorldLinks, AnotherTransport) {
   std::thread other([&] { DT_EXPECT_OK(run(1)); });
   DT_EXPECT_OK(run(0));
   other.join();
+}
+
+// Of other processes' arenas.
+int CountViews() {
+  std::ifstream maps("/proc/self/maps");
+  int views = 0;
+  for (std::string line; std::getline(maps, line);) {
+    views += absl::StrContains(line, "memfd:dtensor") && absl::StrContains(line, " r--s ") ? 1 : 0;
+  }
+  return views;
+}
+
+// Each has as many addresses as a rank's own arena. A tensor that outlives the world keeps that.
+TEST(ProcessWorldLinks, WhoHasLeftMapsNobodysMemory) {
+  std::latch all_joined(3), all_left(3);
+  const LaunchedRank launched = Launched(3, 30);
+  const auto run = [&](int rank) {
+    const auto world = ProcessWorld::Join(As(launched, rank));
+    DT_ASSERT_OK(world);
+    DT_ASSERT_OK_AND_ASSIGN(const Tensor kept, FromHost<float>((*world)->device(), {1, 2}, {2}));
+    DT_EXPECT_OK(Gather(**world, {0, 1, 2}, 1000));
+    all_joined.arrive_and_wait();
+    EXPECT_GT(CountViews(), 0);
+    DT_EXPECT_OK((*world)->Leave(absl::OkStatus()));
+    all_left.arrive_and_wait();
+    EXPECT_EQ(CountViews(), 0);
+    EXPECT_THAT(ToHost<float>(kept), IsOkAndHolds(std::vector<float>{1, 2}));
+    EXPECT_FALSE(Gather(**world, {0, 1, 2}, 1000).ok());
+  };
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 3; ++rank) threads.emplace_back([&, rank] { run(rank); });
+  for (std::thread& thread : threads) thread.join();
 }
 
 // Notes that it is destroyed.

@@ -33,6 +33,10 @@ constexpr int kCollapse = MADV_COLLAPSE;
 constexpr int kCollapse = 25;       // Linux 6.1
 #endif
 
+constexpr absl::string_view kMoreAddresses =
+    "raise the limit of addresses (ulimit -v), or leave this process's other worlds first, each of "
+    "which has taken as many for every rank of its host";
+
 absl::Status Refused(absl::string_view what, int error, absl::string_view remedy) {
   const std::string text =
       absl::StrCat("shared memory: the system refuses ", what, " (", std::strerror(error), "); ",
@@ -89,7 +93,7 @@ absl::StatusOr<std::unique_ptr<SharedArena>> SharedArena::Create(int64_t bytes, 
     mapped = MapFile(name.descriptor, bytes, PROT_READ | PROT_WRITE);
   }
   if (mapped == MAP_FAILED) {
-    return Refused("1 GiB of addresses", errno, "raise the limit of addresses (ulimit -v)");
+    return Refused("1 GiB of addresses", errno, kMoreAddresses);
   }
   made->data_ = static_cast<char*>(mapped);
   rlimit limit;  // beyond which ftruncate sends a signal
@@ -194,8 +198,7 @@ absl::StatusOr<ArenaView> ArenaView::Open(const ArenaName& name) {
   close(file);
   if (mapped == nullptr) return missing();
   if (mapped == MAP_FAILED) {
-    return Refused(absl::StrCat(name.bytes, " addresses"), error,
-                   "raise the limit of addresses (ulimit -v)");
+    return Refused(absl::StrCat(name.bytes, " addresses"), error, kMoreAddresses);
   }
   ArenaView view;
   view.data_ = static_cast<const char*>(mapped);

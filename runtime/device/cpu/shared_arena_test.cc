@@ -10,6 +10,8 @@
 #include <functional>
 #include <map>
 #include <random>
+#include <utility>
+#include <vector>
 
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "gmock/gmock.h"
@@ -154,6 +156,23 @@ TEST(SharedArenaTest, SaysWhichLimitToRaise) {
   EXPECT_EQ(InChild([&] { return refusal(RLIMIT_AS, 1 << 29, "ulimit -v"); }), 0);
   EXPECT_EQ(InChild([&] { return refusal(RLIMIT_FSIZE, 1 << 20, "ulimit -f"); }), 0);
   EXPECT_EQ(InChild([&] { return refusal(RLIMIT_NOFILE, 3, "ulimit -n"); }), 0);
+#endif
+}
+
+// 47 bits of addresses are a process's, whatever its limits are.
+TEST(SharedArenaTest, SaysWhoHasTheAddresses) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers leave a program few addresses";
+#else
+  DT_ASSERT_OK_AND_ASSIGN(const auto arena, SharedArena::Create(int64_t{1} << 45, 0));
+  std::vector<ArenaView> views;
+  absl::StatusOr<ArenaView> view = ArenaView::Open(arena->name());
+  for (; view.ok() && views.size() < 10; view = ArenaView::Open(arena->name())) {
+    views.push_back(*std::move(view));
+  }
+  EXPECT_THAT(view, StatusIs(absl::StatusCode::kResourceExhausted,
+                             AllOf(HasSubstr("addresses"), HasSubstr("ulimit -v"),
+                                   HasSubstr("leave this process's other worlds first"))));
 #endif
 }
 
