@@ -5,6 +5,7 @@
 #include <openssl/hmac.h>
 #include <openssl/rand.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <thread>
@@ -18,6 +19,7 @@ namespace dtensor {
 namespace {
 
 constexpr absl::string_view kMagic = "dtensor1";
+constexpr std::chrono::milliseconds kLook(100);  // whether to go on
 
 std::string Hmac(absl::string_view key, absl::string_view bytes) {
   unsigned char digest[EVP_MAX_MD_SIZE];
@@ -47,7 +49,13 @@ absl::Span<const std::byte> Bytes(const std::string& text) {
   return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
 }
 
-absl::StatusOr<std::string> Receive(Socket& socket, size_t size, NetClock::time_point deadline) {
+// Errors: those of `given_up`, which is asked now and then.
+absl::StatusOr<std::string> Receive(Socket& socket, size_t size, NetClock::time_point deadline,
+                                    const GivenUp& given_up) {
+  while (!AwaitReadable(socket, std::min(deadline, NetClock::now() + kLook))) {
+    if (NetClock::now() >= deadline) return absl::DeadlineExceededError("the peer says nothing");
+    if (given_up) DT_RETURN_IF_ERROR(given_up());
+  }
   std::string text(size, '\0');
   DT_RETURN_IF_ERROR(
       ReceiveAll(socket, {reinterpret_cast<std::byte*>(text.data()), text.size()}, deadline));
@@ -112,15 +120,16 @@ std::string WelcomeProof(const JobKey& key, const Hello& hello, absl::string_vie
 }
 
 absl::Status Introduce(Socket& socket, LinkKind kind, uint32_t rank, const JobKey& key,
-                       NetClock::time_point deadline) {
-  DT_ASSIGN_OR_RETURN(const std::string listeners_nonce, Receive(socket, kNonceBytes, deadline));
+                       NetClock::time_point deadline, const GivenUp& given_up) {
+  DT_ASSIGN_OR_RETURN(const std::string listeners_nonce,
+                      Receive(socket, kNonceBytes, deadline, given_up));
   const Hello hello = {kind, rank, RandomNonce()};
   DT_RETURN_IF_ERROR(SendAll(socket, Bytes(hello.Encode(key, listeners_nonce)), deadline));
-  DT_ASSIGN_OR_RETURN(const std::string verdict, Receive(socket, 1, deadline));
+  DT_ASSIGN_OR_RETURN(const std::string verdict, Receive(socket, 1, deadline, given_up));
   if (verdict[0] != static_cast<char>(Verdict::kWelcome)) {
     return Refusal(static_cast<Verdict>(verdict[0]), key, rank);
   }
-  DT_ASSIGN_OR_RETURN(const std::string proof, Receive(socket, kProofBytes, deadline));
+  DT_ASSIGN_OR_RETURN(const std::string proof, Receive(socket, kProofBytes, deadline, given_up));
   if (Equal(proof, WelcomeProof(key, hello, listeners_nonce))) return absl::OkStatus();
   return Refusal(Verdict::kStranger, key, rank);
 }
@@ -130,7 +139,7 @@ absl::StatusOr<Socket> ConnectAs(LinkKind kind, uint32_t rank, const JobKey& key
                                  const GivenUp& given_up) {
   while (true) {
     DT_ASSIGN_OR_RETURN(Socket socket, ConnectTo(to, deadline, given_up));
-    const absl::Status met = Introduce(socket, kind, rank, key, deadline);
+    const absl::Status met = Introduce(socket, kind, rank, key, deadline, given_up);
     if (met.ok()) return socket;
     if (!absl::IsUnavailable(met)) return met;
     if (given_up) DT_RETURN_IF_ERROR(given_up());

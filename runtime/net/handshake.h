@@ -59,9 +59,9 @@ Verdict ReadHello(absl::string_view bytes, const JobKey& key, absl::string_view 
 std::string WelcomeProof(const JobKey& key, const Hello& hello, absl::string_view listeners_nonce);
 
 // The caller's side, whole. Errors: kPermissionDenied, kFailedPrecondition: what the listener said,
-// or what it is not; kDeadlineExceeded; the socket's.
+// or what it is not; kDeadlineExceeded; the socket's; those of `given_up`.
 absl::Status Introduce(Socket& socket, LinkKind kind, uint32_t rank, const JobKey& key,
-                       NetClock::time_point deadline);
+                       NetClock::time_point deadline, const GivenUp& given_up = nullptr);
 
 // Connects to whoever listens there, and introduces itself; again, until `deadline`, where nobody
 // listens yet, or where the connection closes before there is a verdict, as a listener that many

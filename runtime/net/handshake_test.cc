@@ -183,5 +183,17 @@ TEST(Introduce, AListenerThatSaysNothing) {
   EXPECT_LT(SecondsSince(start), 5);
 }
 
+// A peer that was stopped in the midst of it does not keep others' failures from us.
+TEST(Connecting, IsGivenUpWhileTheListenerSaysNothing) {
+  const Socket listener = ListenAt({"127.0.0.1", 0}).value();
+  const auto start = NetClock::now();
+  const GivenUp soon = [&] {
+    return SecondsSince(start) < 0.3 ? absl::OkStatus() : absl::UnavailableError("rank 3 refuses");
+  };
+  EXPECT_THAT(
+      ConnectAs(LinkKind::kData, 1, kKey, {"127.0.0.1", PortOf(listener).value()}, In(8), soon),
+      StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 3 refuses")));
+}
+
 }  // namespace
 }  // namespace dtensor
