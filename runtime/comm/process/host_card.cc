@@ -48,7 +48,12 @@ absl::StatusOr<HostCard> ReadHostCard(absl::string_view bytes) {
 std::string HostId(absl::string_view told) {
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  struct stat processes;  // whose numbers are the same in one such namespace
+  return HostIdOf(boot, told);
+}
+
+std::string HostIdOf(absl::string_view boot, absl::string_view told) {
+  if (boot.empty()) return "";  // which would be every such host's
+  struct stat processes;        // whose numbers are the same in one such namespace
   const bool known = stat("/proc/self/ns/pid", &processes) == 0;
   return absl::StrCat(boot, " ", known ? processes.st_ino : 0, " ", geteuid(), " ", told);
 }

@@ -292,6 +292,14 @@ TEST(ProcessWorldLinks, AnotherTransport) {
   other.join();
 }
 
+TEST(HostIds, AHostThatCannotBeToldIsNobodysNeighbour) {
+  EXPECT_EQ(HostIdOf("", ""), "");
+  EXPECT_EQ(HostIdOf("", "node0"), "");
+  EXPECT_NE(HostIdOf("a boot", ""), "");
+  EXPECT_NE(HostIdOf("a boot", ""), HostIdOf("another", ""));
+  EXPECT_NE(HostIdOf("a boot", "node0"), HostIdOf("a boot", "node1"));
+}
+
 // Of other processes' arenas.
 int CountViews() {
   std::ifstream maps("/proc/self/maps");
