@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/runtime/comm/fingerprint.h"
+#include "dtensor/runtime/core/dims.h"
 #include "dtensor/runtime/core/dtype.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/copy.h"
@@ -37,6 +38,8 @@ absl::Span<const uint64_t> WordsAt(const HostRank& rank, uint64_t at) {
   if (at % sizeof(uint64_t) != 0 || at >= bytes) return {};
   return {reinterpret_cast<const uint64_t*>(rank.data + at), (bytes - at) / sizeof(uint64_t)};
 }
+
+uint64_t ReadOnce(const uint64_t& word) { return *static_cast<const volatile uint64_t*>(&word); }
 
 // Whether a view of such sizes and strides stays within so many elements.
 bool Reaches(absl::Span<const int64_t> shape, absl::Span<const int64_t> strides, int64_t offset,
@@ -185,9 +188,10 @@ const Tensor& SharedGroup::SourceOf(int index, uint64_t number, size_t part) {
   return member.sources[part];
 }
 
-// Whatever the words are, what comes of them lies in the arena.
+// Whatever the words are, what comes of them lies in the arena. Each is read once: a peer that is
+// broken may write them meanwhile.
 Tensor SharedGroup::ReadSource(Member& member, absl::Span<const uint64_t>& words) const {
-  const uint64_t head = words.empty() ? 0 : words[0];
+  const uint64_t head = words.empty() ? 0 : ReadOnce(words[0]);
   words = words.subspan(std::min<size_t>(1, words.size()));
   if (head == 0) return Tensor();
   const uint64_t type = head >> 8 & 0xff, ndim = head >> 16;
@@ -197,10 +201,13 @@ Tensor SharedGroup::ReadSource(Member& member, absl::Span<const uint64_t>& words
     return Tensor();
   }
   const auto dtype = static_cast<DType>(type);
-  const int64_t offset = static_cast<int64_t>(words[0]) / SizeOf(dtype);
+  const int64_t offset = static_cast<int64_t>(ReadOnce(words[0])) / SizeOf(dtype);
   const int64_t elements = member.host->bytes / SizeOf(dtype);
-  const auto* const sizes = reinterpret_cast<const int64_t*>(words.data() + 1);
-  const absl::Span<const int64_t> shape(sizes, ndim), strides(sizes + ndim, ndim);
+  Dims sizes;
+  for (const uint64_t& word : words.subspan(1, 2 * ndim)) {
+    sizes.push_back(static_cast<int64_t>(ReadOnce(word)));
+  }
+  const absl::Span<const int64_t> shape(sizes.data(), ndim), strides(sizes.data() + ndim, ndim);
   words.remove_prefix(1 + 2 * ndim);
   if (!Reaches(shape, strides, offset, elements)) return Tensor();
   Tensor& all = member.arena[type];

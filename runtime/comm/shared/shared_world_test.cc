@@ -2,6 +2,12 @@
 // are tested by process_world_test and tests/processes.
 #include "dtensor/runtime/comm/shared/shared_world.h"
 
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -341,6 +347,53 @@ TEST(SharedFailuresTest, WhatABrokenPeerDescribes) {
     refused += status.ok() ? 0 : 1;
   }
   EXPECT_GT(refused, kTrials / 3);
+}
+
+// Another process, which writes to the arena of that name until it is killed: the stride of each
+// description, of one dimension, which is sound and far too large in turn.
+pid_t StartScribbler(const ArenaName& name, uint64_t at, int parts) {
+  const std::string path = absl::StrCat("/proc/", name.process, "/fd/", name.descriptor);
+  const pid_t child = fork();
+  if (child != 0) return child;
+  void* const mapped = mmap(nullptr, name.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
+                            open(path.c_str(), O_RDWR), 0);
+  if (mapped == MAP_FAILED) _exit(1);
+  auto* const words = reinterpret_cast<volatile uint64_t*>(static_cast<char*>(mapped) + at);
+  for (uint64_t turn = 0;; ++turn) {
+    for (int part = 0; part < parts; ++part) words[4 * part + 3] = turn % 2 == 0 ? 1 << 30 : 1;
+  }
+}
+
+// A stride is looked at and used: it is the same both times.
+TEST(SharedFailuresTest, ADescriptionThatChangesWhileItIsRead) {
+  constexpr int kParts = 5000;
+  const std::vector<int> group = {0, 1};
+  const std::vector<ReceiveBox> receives = {{{1}, {{.length = 1}}}};
+  const Collective collective = {.op = "Take", .group = group};
+  for (int trial = 0; trial < 10; ++trial) {
+    SharedRanks ranks(2);
+    const auto shared = std::make_shared<State::Shared>();
+    SharedRank reader = ranks.Make(0, std::make_unique<State>(shared, 60));
+    SharedRank broken = ranks.Make(1, std::make_unique<State>(shared, 60));
+    DT_ASSERT_OK_AND_ASSIGN(const Tensor source, FromHost<float>(broken.device(), {4, 5}, {2}));
+    DT_ASSERT_OK_AND_ASSIGN(const Tensor result, FromHost<float>(reader.device(), {0}, {1}));
+    const Tensor none;
+    const std::vector<ExchangePart> give(kParts, {source, none, {}});
+    const std::vector<ExchangePart> take(kParts, {none, result, receives});
+    DT_ASSERT_OK(broken.communicator().Begin(collective, give));
+    const Board& board = *reinterpret_cast<Board*>(broken.arena().data());
+    const uint64_t at = FindGroup(board, FingerprintOf(group))->posts[1].at;
+    const pid_t scribbler = StartScribbler(broken.arena().name(), at, kParts);
+    ASSERT_GT(scribbler, 0);
+    DT_ASSERT_OK(reader.communicator().Begin(collective, take));
+    std::thread other([&] { broken.communicator().Finish(collective).IgnoreError(); });
+    reader.communicator().Finish(collective).IgnoreError();
+    other.join();
+    kill(scribbler, SIGKILL);
+    int status = 0;
+    waitpid(scribbler, &status, 0);
+    EXPECT_TRUE(WIFSIGNALED(status)) << "it could not write";
+  }
 }
 
 // --- Boards.
