@@ -69,7 +69,9 @@ bool IsLoopback(absl::string_view host);
 // does a name of this machine other than "localhost": elsewhere it may stand for another address
 // than here, where /etc/hosts often has a loopback address for it, and it may have several.
 // Errors: kUnavailable, naming address and remedy: a port that is taken, at one of the host's
-// addresses or more, a host that is not this machine's. kResourceExhausted where the process has no descriptor left.
+// addresses or more, a host that is not this machine's; for a name, one that cannot be looked up
+// now. kInvalidArgument for a host that has no address. kResourceExhausted where the process has no
+// descriptor left.
 absl::StatusOr<Socket> ListenAt(const HostPort& at);
 // Of a socket that listens: the port.
 absl::StatusOr<int> PortOf(const Socket& listener);

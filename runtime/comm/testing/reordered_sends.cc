@@ -22,8 +22,9 @@ void ReorderedSends::Hold(int peer, Message message) {
 }
 
 void ReorderedSends::EndNewest(Messages& held) {
-  const auto newest = std::find_if(held.rbegin(), held.rend(),
-                                   [](const Message& message) { return message.pending != nullptr; });
+  const auto newest = std::find_if(held.rbegin(), held.rend(), [](const Message& message) {
+    return message.pending != nullptr;
+  });
   if (newest == held.rend()) return;
   for (const absl::Span<const std::byte> row : newest->bytes.rows()) {
     newest->copy.append(reinterpret_cast<const char*>(row.data()), row.size());
