@@ -52,14 +52,20 @@ TensorOr Placed(const DistributedTensor& value, const DistributedTensor& like) {
   return FromLocal(context, like.layout(), like.shape(), *std::move(local));
 }
 
-// The number of steps in `value`. Waits for it.
-absl::StatusOr<int64_t> StepOf(absl::string_view who, const DistributedTensor& value) {
-  if (!value.defined() || value.dtype() != DType::kI64 || value.ndim() != 0) {
+// The number of steps in `value`, where it lies and where `like` does, whose ranks move it there
+// first: so they refuse it alike. Waits for it.
+absl::StatusOr<int64_t> StepOf(absl::string_view who, const DistributedTensor& value,
+                               const DistributedTensor& like) {
+  if (!value.defined() || value.dtype() != DType::kI64 || value.ndim() != 0 ||
+      &value.context() != &like.context()) {
     return InvalidArgument({who, "\"step\" is ", value.defined() ? value.ToString() : "undefined",
-                            " where an i64 scalar is wanted"});
+                            " where an i64 scalar of the parameter's Context is wanted"});
   }
-  if (!value.spec().on_mesh) return 0;  // nobody reads it on this rank
-  DT_ASSIGN_OR_RETURN(const std::vector<int64_t> step, ToGlobal<int64_t>(value));
+  DT_ASSIGN_OR_RETURN(const DistributedTensor moved,
+                      value.Redistribute(Layout::Replicated(like.mesh(), 0)));
+  const DistributedTensor& mine = value.spec().on_mesh ? value : moved;
+  if (!mine.spec().on_mesh) return 0;  // nobody reads it on this rank
+  DT_ASSIGN_OR_RETURN(const std::vector<int64_t> step, ToGlobal<int64_t>(mine));
   if (step[0] >= 0) return step[0];
   return InvalidArgument({who, "\"step\" is ", absl::StrCat(step[0]), "; it counts from 0"});
 }
@@ -204,7 +210,7 @@ absl::Status Optimizer::SetState(const DistributedTensor& parameter, const Optim
   }
   const NoGrad no_grad(parameter.context());
   DT_ASSIGN_OR_RETURN(const DistributedTensor step_tensor, find(kStep));
-  DT_ASSIGN_OR_RETURN(const int64_t step, StepOf(who, step_tensor));
+  DT_ASSIGN_OR_RETURN(const int64_t step, StepOf(who, step_tensor, parameter));
   std::vector<DistributedTensor> placed;
   for (size_t i = 0; i < slot.names.size(); ++i) {
     DT_ASSIGN_OR_RETURN(placed.emplace_back(), Placed(state.at(slot.names[i]), slot.tensors[i]));

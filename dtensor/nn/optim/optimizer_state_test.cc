@@ -90,6 +90,44 @@ TEST(OptimizerState, IsSetOnRanksThatAreNotOnTheMesh) {
   }));
 }
 
+// A rank of the new mesh need not be on the old one, nor the reverse.
+TEST(OptimizerState, CountsItsStepsOnAnotherMesh) {
+  for (const char* const other : {"tp=2@1,2", "tp=2@2,3", "tp=2@0..1"}) {
+    SCOPED_TRACE(other);
+    DT_EXPECT_OK(RunRanks(4, [&](Context& context) -> absl::Status {
+      const auto parameter = [&](const char* text) -> TensorOr {
+        DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse(text));
+        DT_ASSIGN_OR_RETURN(DistributedTensor p,
+                            Full(context, mesh, {Shard(0)}, {4, 3}, DType::kF32, 1));
+        DT_RETURN_IF_ERROR(p.set_requires_grad(true));
+        return p;
+      };
+      DT_ASSIGN_OR_RETURN(const DistributedTensor from, parameter("tp=2@0..1"));
+      DT_ASSIGN_OR_RETURN(const DistributedTensor to, parameter(other));
+      for (const bool adam : {true, false}) {
+        DT_ASSIGN_OR_RETURN(const auto before, Make(adam, from));
+        DT_ASSIGN_OR_RETURN(const auto after, Make(adam, to));
+        if (from.spec().on_mesh) DT_RETURN_IF_ERROR(Train(*before, 1, 3));
+        DT_ASSIGN_OR_RETURN(OptimizerState state, before->State(from));
+        DT_RETURN_IF_ERROR(after->SetState(to, state));
+        DT_ASSIGN_OR_RETURN(const OptimizerState set, after->State(to));
+        if (to.spec().on_mesh) {
+          EXPECT_THAT(ToGlobal<int64_t>(set.at("step")), IsOkAndHolds(std::vector<int64_t>{3}));
+        }
+        // What is wrong with it is said by all that see it, before anything moves.
+        DT_ASSIGN_OR_RETURN(state["step"],
+                            Full(context, Layout::Replicated(from.mesh(), 0), {}, DType::kI64, -1));
+        const absl::Status refused = after->SetState(to, state);
+        if (from.spec().on_mesh || to.spec().on_mesh) {
+          EXPECT_THAT(refused,
+                      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("it counts from 0")));
+        }
+      }
+      return absl::OkStatus();
+    }));
+  }
+}
+
 TEST(OptimizerState, HasTheParametersLayout) {
   for (const SmallPlace& place : SmallPlaces()) {
     for (const DType dtype : kTypes) {
@@ -218,7 +256,8 @@ TEST(OptimizerState, RefusesWhatDoesNotFitAndKeepsItsOwn) {
               refuses("momentum", full(matrix, {4, 3}, DType::kF32, 1), "has no \"momentum\"");
               refuses("exp_avg", full(matrix, {3, 4}, DType::kF32, 1), "Cast or Reshape it");
               refuses("exp_avg_sq", full(matrix, {4, 3}, DType::kBF16, 1), "\"exp_avg_sq\" is [4,");
-              refuses("step", full(scalar, {}, DType::kF32, 1), "an i64 scalar is wanted");
+              refuses("step", full(scalar, {}, DType::kF32, 1),
+                      "an i64 scalar of the parameter's Context is wanted");
               refuses("step", full(scalar, {}, DType::kI64, -1), "it counts from 0");
               EXPECT_THAT(adamw->State(other), StatusIs(absl::StatusCode::kInvalidArgument,
                                                         HasSubstr("AdamW::State: [4, 3] f32")));
