@@ -120,12 +120,14 @@ absl::Status Optimizer::CheckScale(const DistributedTensor& scale,
                                    const DistributedTensor& parameter) const {
   const DType wanted = AccumulatorOf(parameter.dtype());
   if (scale.dtype() == wanted && scale.ndim() == 0 && scale.layout().is_replicated() &&
-      &scale.context() == &parameter.context()) {
+      &scale.context() == &parameter.context() && scale.spec().on_mesh) {
     return absl::OkStatus();
   }
   return InvalidArgument({name_, ": grad_scale is ", scale.ToString(), " where a parameter ",
                           parameter.ToString(), " needs a replicated ", ToString(wanted),
-                          " scalar of its Context; take it from ClipByGlobalNorm, or Cast it"});
+                          " scalar of its Context that has its element on this rank; take it from ",
+                          "ClipByGlobalNorm of this optimizer's parameters, Cast or Redistribute ",
+                          "it"});
 }
 
 absl::Status Optimizer::Step(double lr, const DistributedTensor& grad_scale) {

@@ -38,7 +38,8 @@ struct ParameterGroup {
 
 // What an optimizer keeps of one parameter, by name (adamw.h, sgd.h), and
 //   "step"    how many steps the parameter has made: a replicated i64 scalar
-//   "master"  f32: the parameter as it was before it was rounded, with options.master_weights
+//   "master"  f32: the parameter as it was before it was rounded, with options.master_weights. Each
+//             step rounds it into the parameter, which no other optimizer steps then
 // All but "step" have the parameter's shape and layout, and are f32 (f64 for f64).
 using OptimizerState = std::map<std::string, DistributedTensor>;
 
@@ -58,8 +59,8 @@ class Optimizer {
   // communication. Local data of any strides will do; what is not row-major is copied on the way.
   // Errors, before anything is written: kFailedPrecondition when a gradient is
   // Partial or lies elsewhere than its parameter (call ReduceGradients); kInvalidArgument for a
-  // scale of another type, shape, layout or Context than a parameter that has a gradient needs.
-  // Then failures.
+  // scale of another type, shape, layout or Context than a parameter that has a gradient needs, or
+  // of a mesh that lacks this rank. Then failures.
   absl::Status Step(double lr, const DistributedTensor& grad_scale = {});
   void ClearGradients();
 

@@ -97,6 +97,28 @@ TEST(Optimizer, RefusesAScaleThatDoesNotFit) {
               IsOk());
 }
 
+// As one stage of a pipeline would make it: others have none of its elements.
+TEST(Optimizer, RefusesAScaleThatIsNotOnTheRank) {
+  DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const DeviceMesh first, DeviceMesh::Parse("tp=1@0..0"));
+    DT_ASSIGN_OR_RETURN(const DeviceMesh second, DeviceMesh::Parse("tp=1@1..1"));
+    DT_ASSIGN_OR_RETURN(DistributedTensor weight,
+                        Full(context, second, {Replicate()}, {4}, DType::kF32, 1));
+    DT_RETURN_IF_ERROR(weight.set_requires_grad(true));
+    DT_ASSIGN_OR_RETURN(Sgd sgd, Sgd::Create({weight}, {}));
+    DT_ASSIGN_OR_RETURN(const DistributedTensor scale,
+                        Full(context, first, {Replicate()}, {}, DType::kF32, 0.5));
+    if (context.rank() == 0) return absl::OkStatus();
+    DT_RETURN_IF_ERROR(AddSmallGradient(weight, std::vector<double>(4, 1)));
+    EXPECT_THAT(sgd.Step(0.1, scale),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         AllOf(HasSubstr("grad_scale is [] f32 on [\"tp\"=1]@0"),
+                               HasSubstr("on this rank"))));
+    EXPECT_THAT(SmallValues(weight), IsOkAndHolds(std::vector<double>(4, 1)));
+    return absl::OkStatus();
+  }));
+}
+
 TEST(Optimizer, RefusesGroupsThatOverlapNamingThem) {
   EXPECT_THAT(
       RunRanks(
