@@ -2,7 +2,9 @@
 
 #include <cmath>
 #include <limits>
+#include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/nn/optim/clip.h"
 #include "dtensor/ops/ops.h"
@@ -40,6 +42,13 @@ TensorOr LossScaler::Scale(const TensorOr& loss) const {
 
 absl::StatusOr<LossScaler::StepResult> LossScaler::Step(Optimizer& optimizer, double lr,
                                                         double max_norm) {
+  if (!optimizer.parameters().empty() &&
+      absl::c_linear_search(stepped_, optimizer.parameters()[0].impl().get())) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "LossScaler: the optimizer of a parameter ", optimizer.parameters()[0].ToString(),
+        " has made its step; call Update() when ",
+        "each optimizer has, before the next loss is scaled"));
+  }
   DT_ASSIGN_OR_RETURN(const ClipResult clip,
                       ClipByGlobalNorm(optimizer.parameters(), max_norm, 1 / state_.scale));
   StepResult result{true, clip.norm};
@@ -48,13 +57,16 @@ absl::StatusOr<LossScaler::StepResult> LossScaler::Step(Optimizer& optimizer, do
     result.stepped = std::isfinite(norm);
   }
   if (result.stepped) DT_RETURN_IF_ERROR(optimizer.Step(lr, clip.scale));
-  Update(!result.stepped);
+  stepped_.push_back(optimizer.parameters()[0].impl().get());
+  overflow_ = overflow_ || !result.stepped;
   return result;
 }
 
 // torch's _amp_update_scale_.
-void LossScaler::Update(bool overflow) {
-  if (overflow) {
+void LossScaler::Update() {
+  if (stepped_.empty()) return;
+  stepped_.clear();
+  if (std::exchange(overflow_, false)) {
     const double less = state_.scale * options_.backoff_factor;
     state_ = {IsScale(less) ? less : state_.scale, 0};
     return;
@@ -71,6 +83,8 @@ absl::Status LossScaler::set_state(const State& state) {
                             " good steps; take a finite scale above 0 and steps >= 0"});
   }
   state_ = state;
+  stepped_.clear();
+  overflow_ = false;
   return absl::OkStatus();
 }
 

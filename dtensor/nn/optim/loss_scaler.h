@@ -5,11 +5,13 @@
 //   DT_RETURN_IF_ERROR(Backward(scaler.Scale(loss)));
 //   DT_RETURN_IF_ERROR(ReduceGradients(adamw.parameters()));
 //   DT_ASSIGN_OR_RETURN(auto result, scaler.Step(adamw, lr, /*max_norm=*/1.0));
+//   scaler.Update();  // when each optimizer has made its step
 //   adamw.ClearGradients();
 #ifndef DTENSOR_NN_OPTIM_LOSS_SCALER_H_
 #define DTENSOR_NN_OPTIM_LOSS_SCALER_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "dtensor/nn/optim/optimizer.h"
@@ -41,13 +43,16 @@ class LossScaler {
   };
   // Steps with gradients divided by scale(), clipped to `max_norm` if that is above 0
   // (ClipByGlobalNorm), unless some element of some rank's gradient is infinite or NaN, or their
-  // norm in f32 is. Then no rank steps. Then sets scale() for what comes next: Backward calls that
-  // one step adds up have one scale. Collective, and reads the norm: the host waits for the
-  // gradients. On meta, which has no numbers, nothing overflows. Errors: as ClipByGlobalNorm and
-  // Optimizer::Step.
+  // norm in f32 is. Then no rank steps. scale() stays as it is: another optimizer of the same loss
+  // steps by it, too. Collective, and reads the norm: the host waits for the gradients. On meta,
+  // which has no numbers, nothing overflows. Errors: kFailedPrecondition for an optimizer that has
+  // made its step since the last Update(); as ClipByGlobalNorm and Optimizer::Step.
   absl::StatusOr<StepResult> Step(Optimizer& optimizer, double lr, double max_norm = 0);
+  // Sets scale() for the next loss, from what all steps since the last Update() have met. To be
+  // called once each has been made; without a step it does nothing.
+  void Update();
 
-  // What a checkpoint keeps.
+  // What a checkpoint keeps, behind an Update().
   struct State {
     double scale = 65536;
     int64_t good_steps = 0;  // since the scale has changed
@@ -55,16 +60,19 @@ class LossScaler {
   };
   double scale() const { return state_.scale; }
   const State& state() const { return state_; }
-  // Errors: kInvalidArgument for a scale that is not finite and above 0, or negative steps.
+  // Steps that no Update() has followed are forgotten. Errors: kInvalidArgument for a scale that is
+  // not finite and above 0, or negative steps.
   absl::Status set_state(const State& state);
 
  private:
   explicit LossScaler(const LossScalerOptions& options)
       : options_(options), state_{options.initial_scale, 0} {}
-  void Update(bool overflow);
 
   LossScalerOptions options_;
   State state_;
+  // Since the last Update(): what has stepped, by its first parameter, and whether some overflowed.
+  std::vector<const TensorImpl*> stepped_;
+  bool overflow_ = false;
 };
 
 }  // namespace dtensor

@@ -65,6 +65,7 @@ TEST(LossScaler, KeepsSmallGradients) {
     EXPECT_EQ(scaler.scale(), 65536);
     DT_RETURN_IF_ERROR(problem.AddGradient(scaler, tiny));
     DT_ASSIGN_OR_RETURN(const auto result, scaler.Step(problem.sgd, 0x1p20));
+    scaler.Update();
     EXPECT_TRUE(result.stepped);
     DT_ASSIGN_OR_RETURN(const double norm, Item(result.norm));
     EXPECT_NEAR(norm, 0x1p-26 * std::sqrt(12.0), 1e-6 * norm);
@@ -91,6 +92,7 @@ TEST(LossScaler, SkipsTheStepOnEveryRankWhenOneElementOverflows) {
     DT_ASSIGN_OR_RETURN(LossScaler scaler, LossScaler::Create({.initial_scale = 4}));
     DT_RETURN_IF_ERROR(problem.AddGradient(scaler, Values(12, 1)));
     DT_RETURN_IF_ERROR(scaler.Step(problem.sgd, 0.25).status());
+    scaler.Update();
     problem.sgd.ClearGradients();
     EXPECT_EQ(scaler.state(), (State{4, 1}));
     DT_ASSIGN_OR_RETURN(const Values before, SmallValues(problem.p));
@@ -102,6 +104,7 @@ TEST(LossScaler, SkipsTheStepOnEveryRankWhenOneElementOverflows) {
       factors[7] = bad;
       DT_RETURN_IF_ERROR(problem.AddGradient(scaler, factors));
       DT_ASSIGN_OR_RETURN(const auto result, scaler.Step(problem.sgd, 0.25));
+      scaler.Update();
       problem.sgd.ClearGradients();
       EXPECT_FALSE(result.stepped) << bad;
       scale /= 2;
@@ -122,6 +125,7 @@ TEST(LossScaler, GrowsAsTorchDoes) {
     const auto step = [&](double gradient) -> absl::Status {
       DT_RETURN_IF_ERROR(problem.AddGradient(scaler, Values(12, gradient)));
       DT_RETURN_IF_ERROR(scaler.Step(problem.sgd, 0.01).status());
+      scaler.Update();
       problem.sgd.ClearGradients();
       return absl::OkStatus();
     };
@@ -131,6 +135,42 @@ TEST(LossScaler, GrowsAsTorchDoes) {
     for (int i = 0; i < 7; ++i) {
       DT_RETURN_IF_ERROR(step(gradients[i]));
       EXPECT_EQ(scaler.state(), want[i]) << i;
+    }
+    return absl::OkStatus();
+  });
+}
+
+// Two optimizers, one loss, as with torch.amp.GradScaler: what the first one's gradients do to the
+// scale is for the next loss.
+TEST(LossScaler, DividesTheGradientsOfTwoOptimizersByTheScaleOfTheirLoss) {
+  OnEveryMesh([](Context& context, Problem first) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(DistributedTensor p,
+                        Full(context, first.p.layout(), {4, 3}, DType::kF16, 1));
+    DT_RETURN_IF_ERROR(p.set_requires_grad(true));
+    DT_ASSIGN_OR_RETURN(Sgd sgd, Sgd::Create({p}, {}));
+    Problem second{p, std::move(sgd)};
+    for (const bool overflows : {true, false}) {
+      DT_ASSIGN_OR_RETURN(LossScaler scaler,
+                          LossScaler::Create({.initial_scale = 8, .growth_interval = 1}));
+      Values factors(12, 1);
+      if (overflows) factors[7] = std::numeric_limits<double>::infinity();
+      DT_ASSIGN_OR_RETURN(const Values before, SmallValues(second.p));
+      DT_RETURN_IF_ERROR(first.AddGradient(scaler, factors));
+      DT_RETURN_IF_ERROR(second.AddGradient(scaler, Values(12, 1)));
+      DT_ASSIGN_OR_RETURN(const auto one, scaler.Step(first.sgd, 0.25));
+      DT_ASSIGN_OR_RETURN(const auto two, scaler.Step(second.sgd, 0.25));
+      EXPECT_EQ(scaler.scale(), 8);
+      EXPECT_THAT(scaler.Step(first.sgd, 0.25).status(),
+                  StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("call Update()")));
+      scaler.Update();
+      EXPECT_EQ(scaler.scale(), overflows ? 4 : 16);
+      scaler.Update();  // nothing has stepped since
+      EXPECT_EQ(scaler.scale(), overflows ? 4 : 16);
+      EXPECT_EQ(one.stepped, !overflows);
+      EXPECT_TRUE(two.stepped);
+      EXPECT_THAT(SmallValues(second.p), IsOkAndHolds(Each(before[0] - 0.25)));
+      first.sgd.ClearGradients();
+      second.sgd.ClearGradients();
     }
     return absl::OkStatus();
   });
