@@ -10,11 +10,12 @@
 namespace DTENSOR_EXPORT dtensor {
 
 struct ClipResult {
-  DistributedTensor norm;   // replicated scalar f32 (f64 for f64): of all gradients together
+  DistributedTensor norm;   // replicated scalar f32 (f64 for f64): of all gradients on a mesh
   DistributedTensor scale;  // min(1, max_norm / (norm + 1e-6)): hand it to Optimizer::Step
 };
 // The global norm of the parameters' gradients, each element of the global tensors counted once,
-// however it is replicated. max_norm <= 0: scale 1. Parameters without a gradient are passed over.
+// however it is replicated. max_norm <= 0: scale 1. Parameters without a gradient are passed over:
+// so those of other stages of a pipeline, on meshes of their own, and each stage has its own norm.
 // `grad_factor`: the gradients that are meant are that much times those that there are (of a loss
 // that was scaled, loss_scaler.h): norm is theirs, and scale contains the factor.
 // Collective: one all-reduce for each set of axes that shards gradients. Errors, before anything

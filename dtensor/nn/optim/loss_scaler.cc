@@ -9,6 +9,7 @@
 #include "dtensor/nn/optim/clip.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/tensor/gather_values.h"
 
 namespace dtensor {
 namespace {
@@ -40,6 +41,16 @@ TensorOr LossScaler::Scale(const TensorOr& loss) const {
   return dtensor::Scale(Cast(loss, DType::kF32), state_.scale);
 }
 
+absl::StatusOr<bool> LossScaler::IsFinite(const DistributedTensor& norm) const {
+  Context& context = norm.context();
+  if (context.device().is_meta()) return true;
+  DT_ASSIGN_OR_RETURN(const double value, Item(norm));
+  const bool mine = std::isfinite(value);
+  if (!options_.of_world || norm.mesh().size() == context.world_size()) return mine;
+  DT_ASSIGN_OR_RETURN(const std::vector<char> all, GatherValues<char>(context, mine ? 1 : 0));
+  return !absl::c_linear_search(all, 0);
+}
+
 absl::StatusOr<LossScaler::StepResult> LossScaler::Step(Optimizer& optimizer, double lr,
                                                         double max_norm) {
   if (!optimizer.parameters().empty() &&
@@ -52,10 +63,7 @@ absl::StatusOr<LossScaler::StepResult> LossScaler::Step(Optimizer& optimizer, do
   DT_ASSIGN_OR_RETURN(const ClipResult clip,
                       ClipByGlobalNorm(optimizer.parameters(), max_norm, 1 / state_.scale));
   StepResult result{true, clip.norm};
-  if (!clip.norm.context().device().is_meta()) {
-    DT_ASSIGN_OR_RETURN(const double norm, Item(clip.norm));
-    result.stepped = std::isfinite(norm);
-  }
+  DT_ASSIGN_OR_RETURN(result.stepped, IsFinite(clip.norm));
   if (result.stepped) DT_RETURN_IF_ERROR(optimizer.Step(lr, clip.scale));
   stepped_.push_back(optimizer.parameters()[0].impl().get());
   overflow_ = overflow_ || !result.stepped;

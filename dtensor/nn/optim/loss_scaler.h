@@ -25,9 +25,14 @@ struct LossScalerOptions {
   double growth_factor = 2;     // after growth_interval steps without an overflow
   double backoff_factor = 0.5;  // after each overflow
   int64_t growth_interval = 2000;
+  // Of which ranks' gradients none may overflow: those of the world, as stages of a pipeline share
+  // one loss; all ranks step then. False: those of the mesh that the model lies on, alone; so
+  // models on meshes of their own have scalers of their own.
+  bool of_world = true;
 };
 
-// A value: every rank has one, and all have the same numbers, for they follow from the global norm.
+// A value: every rank has one, and all have the same numbers, for they follow from what all ranks
+// know of the gradients (LossScalerOptions::of_world).
 class LossScaler {
  public:
   // Errors: kInvalidArgument unless the scales are finite and above 0, growth_factor >= 1,
@@ -44,7 +49,8 @@ class LossScaler {
   // Steps with gradients divided by scale(), clipped to `max_norm` if that is above 0
   // (ClipByGlobalNorm), unless some element of some rank's gradient is infinite or NaN, or their
   // norm in f32 is. Then no rank steps. scale() stays as it is: another optimizer of the same loss
-  // steps by it, too. Collective, and reads the norm: the host waits for the gradients. On meta,
+  // steps by it, too. Collective, over the world where parameters lie on a part of it and
+  // of_world is set; and reads the norm: the host waits for the gradients. On meta,
   // which has no numbers, nothing overflows. Errors: kFailedPrecondition for an optimizer that has
   // made its step since the last Update(); as ClipByGlobalNorm and Optimizer::Step.
   absl::StatusOr<StepResult> Step(Optimizer& optimizer, double lr, double max_norm = 0);
@@ -67,6 +73,8 @@ class LossScaler {
  private:
   explicit LossScaler(const LossScalerOptions& options)
       : options_(options), state_{options.initial_scale, 0} {}
+  // Whether the norm is, and those of the other ranks that there are.
+  absl::StatusOr<bool> IsFinite(const DistributedTensor& norm) const;
 
   LossScalerOptions options_;
   State state_;

@@ -176,6 +176,31 @@ TEST(LossScaler, DividesTheGradientsOfTwoOptimizersByTheScaleOfTheirLoss) {
   });
 }
 
+// One loss goes through all of them, so they divide by one scale.
+TEST(LossScaler, IsTheSameOnAllStagesOfAPipeline) {
+  DT_EXPECT_OK(RunRanks(3, [](Context& context) -> absl::Status {
+    const SmallPlace place = context.rank() < 2 ? SmallPlace{"tp=2@0..1", {Shard(0)}}
+                                                : SmallPlace{"tp=1@2..2", {Replicate()}};
+    DT_ASSIGN_OR_RETURN(Problem problem, Problem::Make(context, place));
+    DT_ASSIGN_OR_RETURN(LossScaler scaler, LossScaler::Create({.initial_scale = 4}));
+    Values factors(12, 1);
+    if (context.rank() < 2) factors[7] = std::numeric_limits<double>::infinity();
+    DT_RETURN_IF_ERROR(problem.AddGradient(scaler, factors));
+    DT_ASSIGN_OR_RETURN(const auto result, scaler.Step(problem.sgd, 0.25));
+    scaler.Update();
+    EXPECT_FALSE(result.stepped);
+    EXPECT_EQ(scaler.state(), (State{2, 0})) << context.rank();
+    EXPECT_THAT(SmallValues(problem.p), IsOkAndHolds(Each(1)));
+    problem.sgd.ClearGradients();
+    DT_RETURN_IF_ERROR(problem.AddGradient(scaler, Values(12, 1)));
+    DT_ASSIGN_OR_RETURN(const auto next, scaler.Step(problem.sgd, 0.25));
+    scaler.Update();
+    EXPECT_TRUE(next.stepped);
+    EXPECT_EQ(scaler.state(), (State{2, 1}));
+    return absl::OkStatus();
+  }));
+}
+
 // The factor is too large for f16, in which the loss is.
 TEST(LossScaler, ScalesNarrowLossesInF32) {
   OnEveryMesh([](Context& context, Problem problem) -> absl::Status {
@@ -187,6 +212,23 @@ TEST(LossScaler, ScalesNarrowLossesInF32) {
     EXPECT_THAT(Item(scaled), IsOkAndHolds(3 * 65536.0));
     return absl::OkStatus();
   });
+}
+
+// Two models, each with its scaler.
+TEST(LossScaler, MayBeThatOfOneMesh) {
+  DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {
+    const SmallPlace place{context.rank() == 0 ? "tp=1@0..0" : "tp=1@1..1", {Replicate()}};
+    DT_ASSIGN_OR_RETURN(Problem problem, Problem::Make(context, place));
+    DT_ASSIGN_OR_RETURN(LossScaler scaler,
+                        LossScaler::Create({.initial_scale = 4, .of_world = false}));
+    const double gradient = context.rank() == 0 ? std::nan("") : 1;
+    DT_RETURN_IF_ERROR(problem.AddGradient(scaler, Values(12, gradient)));
+    DT_ASSIGN_OR_RETURN(const auto result, scaler.Step(problem.sgd, 0.25));
+    scaler.Update();
+    EXPECT_EQ(result.stepped, context.rank() == 1);
+    EXPECT_EQ(scaler.scale(), context.rank() == 0 ? 2 : 4);
+    return absl::OkStatus();
+  }));
 }
 
 TEST(LossScaler, RunsOnMeta) {
