@@ -49,6 +49,7 @@ class TrainingLoader {
     DT_RETURN_IF_ERROR(AgreeOn(context_, FindParameters()));
     DT_RETURN_IF_ERROR(GatherKnown());
     DT_RETURN_IF_ERROR(AgreeOn(context_, Prepare()));
+    DT_RETURN_IF_ERROR(ChooseDrawn());
     const NoGrad no_grad(context_);
     absl::Status status;
     for (const FoundParameter& found : found_) {
@@ -296,11 +297,42 @@ class TrainingLoader {
     return InvalidArgument({"checkpoint '", reader_.path(), "' has '", at->second, "' as ", name});
   }
 
+  // One number, or one of each rank that saved.
+  absl::Status ReadDrawn() {
+    const auto at = index().entries.find(std::string(kDrawnEntry));
+    if (at == index().entries.end() || !absl::StrContains(at->second, ',')) {
+      return ReadNumber(kDrawnEntry, random_.drawn);
+    }
+    for (const absl::string_view text : absl::StrSplit(at->second, ',')) {
+      if (absl::SimpleAtoi(text, &drawn_.emplace_back())) continue;
+      return InvalidArgument(
+          {"checkpoint '", reader_.path(), "' has '", at->second, "' as ", kDrawnEntry});
+    }
+    return absl::OkStatus();
+  }
+
+  // Ranks of one mesh go on with one number. Collective where the checkpoint has several.
+  absl::Status ChooseDrawn() {
+    if (drawn_.empty()) return absl::OkStatus();
+    bool fits = static_cast<int>(drawn_.size()) == context_.world_size();
+    for (size_t i = 0; fits && i < found_.size(); ++i) {
+      const DeviceMesh& mesh = found_[i].named.parameter->tensor.mesh();
+      for (int position = 0; mesh.Contains(context_.rank()) && position < mesh.size(); ++position) {
+        fits = fits && drawn_[mesh.RankOf(position)] == drawn_[context_.rank()];
+      }
+    }
+    DT_ASSIGN_OR_RETURN(const std::vector<char> all, GatherValues<char>(context_, fits ? 1 : 0));
+    const bool all_fit = std::find(all.begin(), all.end(), 0) == all.end();
+    random_.drawn =
+        all_fit ? drawn_[context_.rank()] : *std::max_element(drawn_.begin(), drawn_.end());
+    return absl::OkStatus();
+  }
+
   absl::Status ReadEntries() {
     step_ = index().step;
     DT_RETURN_IF_ERROR(ReadNumber(kPositionEntry, position_));
     DT_RETURN_IF_ERROR(ReadNumber(kSeedEntry, random_.seed));
-    DT_RETURN_IF_ERROR(ReadNumber(kDrawnEntry, random_.drawn));
+    DT_RETURN_IF_ERROR(ReadDrawn());
     if (state_.loss_scaler != nullptr) {
       DT_RETURN_IF_ERROR(ReadNumber(kLossScaleEntry, scaler_.scale));
       DT_RETURN_IF_ERROR(ReadNumber(kGoodStepsEntry, scaler_.good_steps));
@@ -339,6 +371,7 @@ class TrainingLoader {
   std::map<std::string, std::vector<std::string>> saved_states_;  // by parameter
   int64_t step_ = 0, position_ = 0;
   RandomState random_;
+  std::vector<uint64_t> drawn_;  // by each rank that saved; empty: by all alike
   LossScaler::State scaler_;
   std::optional<LrSchedule> schedule_;
   std::string plan_;

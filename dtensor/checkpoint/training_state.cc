@@ -3,8 +3,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "dtensor/checkpoint/training_names.h"
 #include "dtensor/nn/state_dict.h"
 #include "dtensor/runtime/core/status.h"
@@ -62,6 +64,24 @@ void AddEntries(Context& context, const TrainingState& state, CheckpointContent&
   for (const auto& [name, text] : state.entries) add(absl::StrCat(kUserEntries, name), text);
 }
 
+// Ranks of other layers have drawn another number of seeds: then the entry has that of each rank.
+// Collective.
+absl::Status AddDrawnOfAll(Context& context, CheckpointContent& content) {
+  DT_ASSIGN_OR_RETURN(const std::vector<uint64_t> drawn,
+                      GatherValues(context, context.random().drawn));
+  if (absl::c_count(drawn, drawn[0]) == static_cast<int64_t>(drawn.size())) return absl::OkStatus();
+  content.entries[std::string(kDrawnEntry)] = absl::StrJoin(drawn, ",");
+  return absl::OkStatus();
+}
+
+// The content of all ranks, or an error of all.
+absl::StatusOr<CheckpointContent> AgreedContent(Context& context, const TrainingState& state) {
+  absl::StatusOr<CheckpointContent> content = CheckpointContentOf(context, state);
+  DT_RETURN_IF_ERROR(AgreeOn(context, content.status()));
+  DT_RETURN_IF_ERROR(AddDrawnOfAll(context, *content));
+  return content;
+}
+
 }  // namespace
 
 absl::StatusOr<CheckpointContent> CheckpointContentOf(Context& context,
@@ -85,16 +105,14 @@ absl::StatusOr<CheckpointContent> CheckpointContentOf(Context& context,
 }
 
 absl::Status SaveCheckpoint(Context& context, CheckpointSaver& saver, const TrainingState& state) {
-  const absl::StatusOr<CheckpointContent> content = CheckpointContentOf(context, state);
-  DT_RETURN_IF_ERROR(AgreeOn(context, content.status()));
-  return saver.Save(*content);
+  DT_ASSIGN_OR_RETURN(const CheckpointContent content, AgreedContent(context, state));
+  return saver.Save(content);
 }
 
 absl::Status SaveCheckpoint(Context& context, const std::string& folder, const TrainingState& state,
                             const SaveOptions& options) {
-  const absl::StatusOr<CheckpointContent> content = CheckpointContentOf(context, state);
-  DT_RETURN_IF_ERROR(AgreeOn(context, content.status()));
-  return SaveCheckpoint(context, folder, *content, options);
+  DT_ASSIGN_OR_RETURN(const CheckpointContent content, AgreedContent(context, state));
+  return SaveCheckpoint(context, folder, content, options);
 }
 
 }  // namespace dtensor

@@ -40,8 +40,8 @@ namespace DTENSOR_EXPORT dtensor {
 
 // Of all ranks alike, but for the model and its optimizer: a rank may have a part of it, as a stage
 // of a pipeline, on a mesh of some ranks (CheckpointContent). The Context's random state
-// (Context::random) is part of it, too. Gradients are not: save between ClearGradients and
-// Backward.
+// (Context::random) is part of it, too: its seed, which is that of all ranks, and how many each has
+// drawn. Gradients are not: save between ClearGradients and Backward.
 struct TrainingState {
   Module* model = nullptr;            // materialized
   Optimizer* optimizer = nullptr;     // of some of the model's parameters; null: none
@@ -55,8 +55,9 @@ struct TrainingState {
 
 inline constexpr absl::string_view kOptimizerNames = "optimizer/";
 
-// What a checkpoint of it has. No communication where parts of fused parameters lie within units.
-// Errors: kInvalidArgument for a state without a model; of StateDictOf and Optimizer::State.
+// What a checkpoint of it has, but for the number of seeds that other ranks have drawn, where these
+// differ. No communication where parts of fused parameters lie within units. Errors:
+// kInvalidArgument for a state without a model; of StateDictOf and Optimizer::State.
 absl::StatusOr<CheckpointContent> CheckpointContentOf(Context& context, const TrainingState& state);
 
 // Of CheckpointSaver::Save and CheckpointContentOf.
@@ -73,6 +74,8 @@ absl::Status SaveCheckpoint(Context& context, const std::string& folder, const T
 //   parameter's saved values become the master; where the checkpoint has them, and the optimizer
 //   none, a parameter that is as wide as the master is read from that.
 // - Without an optimizer or a scaler in `state` what the checkpoint has of them stays there.
+// - Where ranks have drawn unlike many seeds, as stages of a pipeline that drop out do, each goes
+//   on behind its own if the ranks of each mesh have as many; else all go on behind the most.
 //
 // Collective over the world. Errors, the same on all ranks: of OpenCheckpoint; kInvalidArgument,
 // before anything is written, naming it, for a parameter of the model that the checkpoint lacks, a

@@ -224,6 +224,35 @@ TEST(Stages, MayBeOfUnlikeModels) {
   }
 }
 
+// Each stage draws seeds for layers of its own: as many as these need. It goes on behind its own
+// where the stages are the same, and behind all that were drawn where they are not.
+TEST(Stages, DrawSeedsOfTheirOwn) {
+  const Stages saved = {{"tp=2@0..1", 0, 2}, {"tp=1@2..2", 2, 5}};
+  MemoryFiles files;
+  DT_EXPECT_OK(RunRanks(3, [&](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(RankState rank, Make(context, saved, 3));
+    context.random() = {.seed = 11, .drawn = context.rank() < 2 ? 7u : 5u};
+    return SaveCheckpoint(context, "run", rank.state, {.files = &files});
+  }));
+  const auto drawn = [&](const Stages& stages) {
+    std::vector<uint64_t> drawn(RanksOf(stages));
+    DT_EXPECT_OK(RunRanks(RanksOf(stages), [&](Context& context) -> absl::Status {
+      DT_ASSIGN_OR_RETURN(RankState rank, Make(context, stages, 4));
+      DT_RETURN_IF_ERROR(LoadCheckpoint(context, "run", rank.state, files).status());
+      EXPECT_EQ(context.random().seed, 11);
+      drawn[context.rank()] = context.random().drawn;
+      return absl::OkStatus();
+    }));
+    return drawn;
+  };
+  using Drawn = std::vector<uint64_t>;
+  EXPECT_EQ(drawn(saved), (Drawn{7, 7, 5}));
+  EXPECT_EQ(drawn({{"tp=2@1..2", 0, 2}, {"tp=1@0..0", 2, 5}}), (Drawn{7, 7, 7}));
+  EXPECT_EQ(drawn({{"tp=3", 0, 5}}), (Drawn{7, 7, 7}));
+  EXPECT_EQ(drawn({{"tp=1", 0, 5}}), (Drawn{7}));
+  EXPECT_EQ(drawn({{"tp=2@0..1", 0, 2}, {"tp=2@2..3", 2, 5}}), (Drawn{7, 7, 7, 7}));
+}
+
 // The error of a call that is the same on all ranks, after which the world goes on.
 absl::Status Refused(const std::function<absl::Status(Context&)>& call) {
   std::vector<absl::Status> statuses(3);
