@@ -7,7 +7,12 @@
 #include <fstream>
 #include <functional>
 #include <string>
+#include <vector>
 
+#include "dtensor/hugging_face/save.h"
+#include "dtensor/nn/model_config.h"
+#include "dtensor/ops/ops.h"
+#include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -15,6 +20,7 @@
 namespace dtensor::training {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 std::string WriteText(const std::string& name, const std::string& text) {
@@ -196,6 +202,55 @@ TEST(Train, StopsWhenItDiverges) {
   EXPECT_LT(run.losses.size(), 10);
   EXPECT_FALSE(std::isfinite(run.losses.back()));
   EXPECT_FALSE(RunOn(Small("tp=1", "tp"), corpus).diverged);
+}
+
+// With dropout, which Hugging Face's GPT-2 trains with.
+TrainConfig SmallGpt2() {
+  const std::string config = R"({"model_type": "gpt2", "vocab_size": 256, "n_positions": 32,
+    "n_embd": 16, "n_layer": 2, "n_head": 2})";
+  const std::string folder = ::testing::TempDir() + "/gpt2";
+  EXPECT_THAT(RunRanks(1,
+                       [&](Context& context) -> absl::Status {
+                         DT_ASSIGN_OR_RETURN(const auto model, ModelFromJson(config));
+                         DT_RETURN_IF_ERROR(model->Materialize(context, DeviceMesh(), 1));
+                         return SaveHuggingFace(*model, folder, {.config = config});
+                       }),
+              IsOk());
+  TrainConfig small = Small("tp=2", "none");
+  small.pretrained = PretrainedModel{config, folder};
+  small.batch = 2;
+  return small;
+}
+
+TEST(Train, IsTheSameWhereItIsEvaluatedInBetween) {
+  DT_ASSERT_OK_AND_ASSIGN(const Corpus corpus, Corpus::Load(WriteText("text", Text()), 32));
+  TrainConfig config = SmallGpt2();
+  config.steps = 27;
+  TrainOptions options;
+  options.eval_batches = 2;
+  DT_ASSERT_OK_AND_ASSIGN(const RunResult alone, Train(config, corpus, options));
+  options.stop_below = 0;
+  DT_ASSERT_OK_AND_ASSIGN(const RunResult evaluated, Train(config, corpus, options));
+  EXPECT_EQ(evaluated.losses, alone.losses);
+  EXPECT_EQ(evaluated.heldout_loss, alone.heldout_loss);
+}
+
+TEST(Trainer, EvaluatesWithoutDropout) {
+  DT_ASSERT_OK_AND_ASSIGN(const Corpus corpus, Corpus::Load(WriteText("text", Text()), 32));
+  TrainConfig config = SmallGpt2();
+  config.seed = 5;
+  DT_EXPECT_OK(RunRanks(2, [&](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const auto trainer, Trainer::Create(context, config));
+    DT_RETURN_IF_ERROR(trainer->Begin());
+    EXPECT_EQ(context.random().seed, 5) << "dropout's masks are those of --seed";
+    const std::vector<int32_t> tokens = corpus.HeldOutBatch(config.batch, 0);
+    DT_ASSIGN_OR_RETURN(const DistributedTensor first, trainer->Loss(tokens));
+    DT_ASSIGN_OR_RETURN(const DistributedTensor again, trainer->Loss(tokens));
+    EXPECT_EQ(Item(first).value(), Item(again).value());
+    EXPECT_EQ(context.random().drawn, 0);
+    EXPECT_TRUE(trainer->model().training());
+    return absl::OkStatus();
+  }));
 }
 
 // The same bits, for less memory.

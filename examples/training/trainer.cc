@@ -100,6 +100,18 @@ absl::StatusOr<std::unique_ptr<Module>> MakeModel(const TrainConfig& config) {
   return model;
 }
 
+// While it lives the model drops nothing out, and draws no seeds, which the next step would miss.
+class Evaluation {
+ public:
+  explicit Evaluation(Module& model) : model_(model) { model_.SetTraining(false); }
+  ~Evaluation() { model_.SetTraining(true); }
+  Evaluation(const Evaluation&) = delete;
+  Evaluation& operator=(const Evaluation&) = delete;
+
+ private:
+  Module& model_;
+};
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(Context& context,
@@ -121,6 +133,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(Context& context,
 }
 
 absl::Status Trainer::Begin() {
+  context_.random() = {.seed = config_.seed};  // of dropout
   if (!config_.pretrained) return absl::OkStatus();
   return LoadHuggingFace(*model_, config_.pretrained->folder).status();
 }
@@ -195,6 +208,7 @@ absl::Status Trainer::Resume(const std::string& folder) {
 
 absl::StatusOr<DistributedTensor> Trainer::Loss(absl::Span<const int32_t> tokens) {
   const NoGrad no_grad(context_);
+  const Evaluation evaluation(*model_);
   DT_ASSIGN_OR_RETURN(const DistributedTensor loss, Forward(tokens));
   return loss.Redistribute(Layout::Replicated(config_.mesh, 0));
 }

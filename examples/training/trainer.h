@@ -67,9 +67,10 @@ class Trainer {
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(Context& context,
                                                          const TrainConfig& config);
 
-  // Begins a new run: reads the weights of config.pretrained, where that is. To be called before
-  // the first step, unless Resume is, which reads the run's own. Collective; on meta it looks at
-  // names and shapes. Errors: of LoadHuggingFace.
+  // Begins a new run: reads the weights of config.pretrained, where that is, and draws dropout's
+  // masks by config.seed from here on. To be called before the first step, unless Resume is, which
+  // reads the run's own. Collective; on meta it looks at names and shapes. Errors: of
+  // LoadHuggingFace.
   absl::Status Begin();
 
   struct StepResult {
@@ -80,7 +81,7 @@ class Trainer {
   absl::StatusOr<StepResult> Step(absl::Span<const int32_t> tokens);
   // Forward and backward without a step: gradients stay in the parameters, reduced.
   absl::StatusOr<DistributedTensor> LossAndGradients(absl::Span<const int32_t> tokens);
-  // The mean loss (nats per token) of a batch, not recorded. Collective.
+  // The mean loss (nats per token) of a batch, not recorded, without dropout. Collective.
   absl::StatusOr<DistributedTensor> Loss(absl::Span<const int32_t> tokens);
 
   Module& model() { return *model_; }
