@@ -83,17 +83,29 @@ class RankRun {
  private:
   using Clock = std::chrono::steady_clock;
 
-  // Where there is something to go on from. What could not be saved later is said now.
+  // By rank 0, for all: whether there is a checkpoint. What could not be saved later is said now.
+  absl::StatusOr<bool> FindSaved() {
+    absl::Status refused;
+    int32_t found = 0;
+    if (context_.rank() == 0) {
+      refused = MakeFolders(FileSystem::OfThisMachine(), options_.save);
+      const absl::StatusOr<std::string> latest = FindCheckpoint(options_.save);
+      found = refused.ok() && latest.ok() ? 1 : 0;
+      if (found != 0 && !options_.resume) {
+        refused = InvalidArgument({"--save: there is another run's checkpoint '", *latest,
+                                   "'; go on from it by --resume, or take another folder"});
+      }
+    }
+    DT_RETURN_IF_ERROR(AgreeOn(context_, refused));
+    DT_ASSIGN_OR_RETURN(const auto all, GatherValues(context_, found));
+    return all[0] != 0;
+  }
+
+  // Where there is something to go on from.
   absl::StatusOr<bool> Resume() {
     if (options_.save.empty()) return false;
-    absl::Status made;
-    if (context_.rank() == 0) made = MakeFolders(FileSystem::OfThisMachine(), options_.save);
-    DT_RETURN_IF_ERROR(AgreeOn(context_, made));
-    if (!options_.resume) return false;
-    int32_t found = 0;  // by rank 0, for all
-    if (context_.rank() == 0) found = FindCheckpoint(options_.save).ok() ? 1 : 0;
-    DT_ASSIGN_OR_RETURN(const auto all, GatherValues(context_, found));
-    if (all[0] == 0) return false;
+    DT_ASSIGN_OR_RETURN(const bool found, FindSaved());
+    if (!found) return false;
     DT_RETURN_IF_ERROR(trainer_->Resume(options_.save));
     first_step_ = trainer_->step();
     if (context_.rank() == 0) result_.first_step = first_step_;

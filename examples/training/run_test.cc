@@ -253,6 +253,28 @@ TEST(Trainer, EvaluatesWithoutDropout) {
   }));
 }
 
+// Neither is a run written over another, nor taken for it when it is resumed.
+TEST(Train, DoesNotBeginWhereAnotherRunWasSaved) {
+  DT_ASSERT_OK_AND_ASSIGN(const Corpus corpus, Corpus::Load(WriteText("text", Text()), 32));
+  TrainConfig config = Small("tp=2", "tp");
+  config.steps = 2;
+  TrainOptions options;
+  options.save = ::testing::TempDir() + "/another_run";
+  options.save_every = 2;
+  DT_EXPECT_OK(Train(config, corpus, options));
+  config.steps = 4;
+  int steps = 0;
+  options.progress = [&](int64_t, double) { ++steps; };
+  EXPECT_THAT(
+      Train(config, corpus, options),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               AllOf(HasSubstr("--save: "), HasSubstr("step-00000002"), HasSubstr("--resume"))));
+  EXPECT_EQ(steps, 0);
+  options.resume = true;
+  DT_EXPECT_OK(Train(config, corpus, options));
+  EXPECT_EQ(steps, 2);
+}
+
 // The same bits, for less memory.
 TEST(Train, BucketsOfAnySizeGiveTheSameBits) {
   DT_ASSERT_OK_AND_ASSIGN(const Corpus corpus, Corpus::Load(WriteText("text", Text()), 32));
