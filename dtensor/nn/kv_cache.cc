@@ -31,29 +31,6 @@ absl::Status CheckMask(const std::string& path, const AttentionOptions& options)
                           "; tokens that come later must not be seen: causal, or a window"});
 }
 
-// The slots in order, whose attentions are numbered. Errors: as Create.
-absl::StatusOr<std::vector<KvCacheSlot*>> SlotsOf(Module& model) {
-  std::vector<KvCacheSlot*> slots;
-  absl::Status status;
-  int attentions = 0;
-  model.VisitModules([&](const std::string& path, Module& module) {
-    KvCacheSlot* const slot = module.kv_cache_slot();
-    if (slot != nullptr) slots.push_back(slot);
-    const AttentionOptions* const attention = module.attention();
-    if (attention == nullptr || !status.ok()) return;
-    if (slot == nullptr) {
-      status = InvalidArgument({kWho, path, " has an attention and keeps no cache (Module::",
-                                "kv_cache_slot); models that do: Transformer, Gpt2"});
-      return;
-    }
-    status = CheckMask(path, *attention);
-    slot->attention = attentions++;
-  });
-  DT_RETURN_IF_ERROR(status);
-  if (attentions > 0) return slots;
-  return InvalidArgument({kWho, "the model has no attention"});
-}
-
 // x in the layout of `cache`, but for the sequence, which is whole.
 TensorOr BesideCache(const DistributedTensor& cache, const TensorOr& x) {
   DT_ASSIGN_OR_RETURN(const Layout layout, cache.layout().WithDim(1, DimLayout()));
@@ -138,18 +115,41 @@ absl::Status WriteTokens(const DistributedTensor& cache, const TensorOr& x,
   return status.ok() ? status : context.communicator().Fail(status);
 }
 
+// In order. Errors: as Create.
+absl::StatusOr<std::vector<KvCache::Part>> KvCache::PartsOf(Module& model) {
+  std::vector<Part> parts;
+  absl::Status status;
+  int attentions = 0;
+  model.VisitModules([&](const std::string& path, Module& module) {
+    KvCacheSlot* const slot = module.kv_cache_slot();
+    if (slot != nullptr) parts.push_back({slot, -1});
+    const AttentionOptions* const attention = module.attention();
+    if (attention == nullptr || !status.ok()) return;
+    if (slot == nullptr) {
+      status = InvalidArgument({kWho, path, " has an attention and keeps no cache (Module::",
+                                "kv_cache_slot); models that do: Transformer, Gpt2"});
+      return;
+    }
+    status = CheckMask(path, *attention);
+    parts.back().attention = attentions++;
+  });
+  DT_RETURN_IF_ERROR(status);
+  if (attentions > 0) return parts;
+  return InvalidArgument({kWho, "the model has no attention"});
+}
+
 absl::StatusOr<std::unique_ptr<KvCache>> KvCache::Create(Module& model,
                                                          const KvCacheOptions& options) {
   if (options.batch < 1 || options.capacity < 1) {
     return InvalidArgument({kWho, "a batch of ", absl::StrCat(options.batch), " and a capacity of ",
                             absl::StrCat(options.capacity), " tokens; give at least 1 of each"});
   }
-  DT_ASSIGN_OR_RETURN(std::vector<KvCacheSlot*> slots, SlotsOf(model));
+  DT_ASSIGN_OR_RETURN(std::vector<Part> parts, PartsOf(model));
   model.SetTraining(false);
   std::unique_ptr<KvCache> cache(new KvCache(model, options));
-  cache->slots_ = std::move(slots);
-  cache->layers_.resize(absl::c_count_if(
-      cache->slots_, [](const KvCacheSlot* slot) { return slot->attention >= 0; }));
+  cache->parts_ = std::move(parts);
+  cache->layers_.resize(
+      absl::c_count_if(cache->parts_, [](const Part& part) { return part.attention >= 0; }));
   return cache;
 }
 
@@ -202,9 +202,9 @@ TensorOr KvCache::Append(const DistributedTensor& ids, absl::Span<const int64_t>
   const NoGrad no_grad(ids.context());
   SetPositions(ids.shape()[1], counts);
   ++pass_;
-  for (KvCacheSlot* const slot : slots_) slot->cache = this;
+  for (const Part& part : parts_) *part.slot = {this, part.attention};
   TensorOr logits = model_(ids);
-  for (KvCacheSlot* const slot : slots_) slot->cache = nullptr;
+  for (const Part& part : parts_) *part.slot = {};
   DT_RETURN_IF_ERROR(logits.status());
   for (int64_t r = 0; r < options_.batch; ++r) lengths_[r] += counts_[r];
   return logits;

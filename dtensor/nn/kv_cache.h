@@ -38,9 +38,10 @@ namespace DTENSOR_EXPORT dtensor {
 class KvCache;
 
 // Where a module looks whether it runs with a cache, and as which of the model's attentions: a
-// member of each module that has part in it (Module::kv_cache_slot).
+// member of each module that has part in it (Module::kv_cache_slot). Both are of the Append that
+// runs.
 struct KvCacheSlot {
-  KvCache* cache = nullptr;  // of the Append that runs; null: none does
+  KvCache* cache = nullptr;  // null: none does
   int attention = -1;        // -1: the module has none
 };
 
@@ -54,9 +55,9 @@ struct KvCacheOptions {
 class KvCache {
  public:
   // `model` outlives the cache. It is only evaluated from here on (SetTraining(false)). Several
-  // caches may belong to one model. No memory is taken yet. Errors: kInvalidArgument for sizes
-  // below 1, and a module with an attention that keeps no cache, or one whose queries see keys
-  // behind them, naming it.
+  // caches may belong to one model, or to models that share modules. No memory is taken yet.
+  // Errors: kInvalidArgument for sizes below 1, and a module with an attention that keeps no cache,
+  // or one whose queries see keys behind them, naming it.
   static absl::StatusOr<std::unique_ptr<KvCache>> Create(Module& model,
                                                          const KvCacheOptions& options);
 
@@ -100,6 +101,12 @@ class KvCache {
     DistributedTensor k, v;
     uint64_t pass = 0;  // in which it was written last
   };
+  // A module that has part in it, and the number of its attention, or -1.
+  struct Part {
+    KvCacheSlot* slot = nullptr;
+    int attention = -1;
+  };
+  static absl::StatusOr<std::vector<Part>> PartsOf(Module& model);
   KvCache(Module& model, const KvCacheOptions& options);
   absl::Status CheckAppend(const DistributedTensor& ids, absl::Span<const int64_t> counts) const;
   void SetPositions(int64_t s, absl::Span<const int64_t> counts);
@@ -107,7 +114,7 @@ class KvCache {
 
   Module& model_;
   const KvCacheOptions options_;
-  std::vector<KvCacheSlot*> slots_;
+  std::vector<Part> parts_;
   std::vector<Layer> layers_;
   std::vector<int64_t> lengths_;
   // Of the Append that runs.

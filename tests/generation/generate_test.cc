@@ -302,6 +302,64 @@ TEST(KvCache, GoesBack) {
   }));
 }
 
+// Some blocks of another model, as a draft model has them.
+class Draft : public Module {
+ public:
+  Draft(Module& model, std::vector<std::string> paths) {
+    model.VisitModules([&](const std::string& path, Module& module) {
+      for (const std::string& wanted : paths) {
+        if (path == wanted) parts_.push_back(&module);
+      }
+    });
+    for (size_t i = 0; i < parts_.size(); ++i) AddChild(absl::StrCat("part", i), parts_[i]);
+  }
+
+ protected:
+  TensorOr Forward(const DistributedTensor& x) override {
+    TensorOr y = x;
+    for (Module* part : parts_) y = (*part)(y);
+    return y;
+  }
+
+ private:
+  std::vector<Module*> parts_;
+};
+
+// An attention is another one of each model's, whichever model's cache was made first.
+TEST(KvCache, BelongsToAModelThatSharesModulesWithAnother) {
+  for (const bool draft_first : {false, true}) {
+    DT_EXPECT_OK(RunRanks(2, [&](Context& context) -> absl::Status {
+      TransformerConfig config = Llama();
+      config.tie_embeddings = false;
+      Placed<TransformerConfig> placed(config);
+      DT_RETURN_IF_ERROR(placed.Place(context, "tp=2"));
+      Draft draft(placed.model, {"model.embed_tokens", "model.layers.1", "model.norm", "lm_head"});
+      const auto next = [&](KvCache& cache, const std::vector<int64_t>& ids) {
+        return Values(cache.Append(*placed.Ids(context, 1, ids)));
+      };
+      std::vector<Logits> wanted;
+      for (Module* model : std::vector<Module*>{&placed.model, &draft}) {
+        DT_ASSIGN_OR_RETURN(const auto alone, KvCache::Create(*model, {.capacity = 8}));
+        for (const std::vector<int64_t>& ids : Rows{{1, 2, 3}, {4}}) {
+          DT_ASSIGN_OR_RETURN(wanted.emplace_back(), next(*alone, ids));
+        }
+      }
+      std::unique_ptr<KvCache> caches[2];
+      for (const bool is_draft : {draft_first, !draft_first}) {
+        Module& model = is_draft ? static_cast<Module&>(draft) : placed.model;
+        DT_ASSIGN_OR_RETURN(caches[is_draft ? 1 : 0], KvCache::Create(model, {.capacity = 8}));
+      }
+      EXPECT_EQ(caches[0]->num_attentions(), 2);
+      EXPECT_EQ(caches[1]->num_attentions(), 1);
+      EXPECT_THAT(next(*caches[0], {1, 2, 3}), IsOkAndHolds(wanted[0]));
+      EXPECT_THAT(next(*caches[1], {1, 2, 3}), IsOkAndHolds(wanted[2]));
+      EXPECT_THAT(next(*caches[0], {4}), IsOkAndHolds(wanted[1]));
+      EXPECT_THAT(next(*caches[1], {4}), IsOkAndHolds(wanted[3]));
+      return absl::OkStatus();
+    }));
+  }
+}
+
 TEST(KvCache, RefusesAndStaysAsItWas) {
   DT_EXPECT_OK(RunRanks(2, [&](Context& context) -> absl::Status {
     Placed<TransformerConfig> placed(Llama());
