@@ -9,6 +9,7 @@
 #include "dtensor/layout/regions.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/copy.h"
+#include "dtensor/runtime/kernels/elementwise.h"
 
 namespace dtensor {
 namespace {
@@ -35,6 +36,36 @@ absl::Status CheckMask(const std::string& path, const AttentionOptions& options)
 TensorOr BesideCache(const DistributedTensor& cache, const TensorOr& x) {
   DT_ASSIGN_OR_RETURN(const Layout layout, cache.layout().WithDim(1, DimLayout()));
   return x->Redistribute(layout);
+}
+
+// Of one row: positions [begin, end), of which this rank holds `held`.
+absl::Status ZeroTokens(Device& device, const Tensor& cache, const IndexSet& held, int64_t begin,
+                        int64_t end) {
+  for (const MatchedRun& run : MatchIndexSets(IndexSet::Interval(begin, end), held)) {
+    for (int64_t j = 0; j < run.count; ++j) {
+      const Tensor tokens = cache.Narrow(1, run.dst + j * run.dst_stride, run.length);
+      DT_RETURN_IF_ERROR(kernels::Fill(device, tokens, 0));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Of row `row` positions [begin, end), which no query sees any more. As finite as what is new.
+absl::Status Forget(const DistributedTensor& cache, int64_t row, int64_t begin, int64_t end) {
+  DT_RETURN_IF_ERROR(BeforeWrite(cache));
+  const Spec& spec = cache.spec();
+  if (!spec.on_mesh || spec.local_numel == 0) return absl::OkStatus();
+  Context& context = cache.context();
+  const auto coordinate = cache.mesh().Coordinate(context.rank());
+  const IndexSet rows = DimRegion(cache.layout(), 0, cache.shape()[0], coordinate);
+  const IndexSet held = DimRegion(cache.layout(), 1, cache.shape()[1], coordinate);
+  for (int64_t i = 0; i < rows.size(); ++i) {
+    if (rows.At(i) != row) continue;
+    const absl::Status status =
+        ZeroTokens(context.device(), cache.local().Narrow(0, i, 1), held, begin, end);
+    if (!status.ok()) return context.communicator().Fail(status);
+  }
+  return absl::OkStatus();
 }
 
 // Of one row, or of all alike: x's tokens [0, count) to positions from `start` on, of which this
@@ -215,7 +246,12 @@ absl::Status KvCache::Truncate(int64_t row, int64_t length) {
     return InvalidArgument({kWho, "there are no ", absl::StrCat(length), " tokens of row ",
                             absl::StrCat(row), " to keep"});
   }
-  lengths_[row] = length;
+  const int64_t end = std::exchange(lengths_[row], length);
+  for (const Layer& layer : layers_) {
+    if (!layer.k.defined() || length == end) continue;
+    DT_RETURN_IF_ERROR(Forget(layer.k, row, length, end));
+    DT_RETURN_IF_ERROR(Forget(layer.v, row, length, end));
+  }
   return absl::OkStatus();
 }
 

@@ -71,8 +71,10 @@ class KvCache {
 
   absl::Span<const int64_t> lengths() const { return lengths_; }  // tokens of each row
   int64_t capacity() const { return options_.capacity; }
-  // Forgets the tokens of a row from `length` on: to begin anew, or to go back. Errors:
-  // kInvalidArgument for a row that is not there, and a length that it has not.
+  // Forgets the tokens of a row from `length` on: to begin anew, or to go back. Their keys and
+  // values become 0, so that nothing of them, such as a NaN, is met by what comes in their place: a
+  // write to keys() and values(). Errors: kInvalidArgument for a row that is not there, and a
+  // length that it has not; those of BeforeWrite; failures.
   absl::Status Truncate(int64_t row, int64_t length);
   // What this rank keeps.
   int64_t local_bytes() const;

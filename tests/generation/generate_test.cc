@@ -360,6 +360,44 @@ TEST(KvCache, BelongsToAModelThatSharesModulesWithAnother) {
   }
 }
 
+// A text that ended in numbers that are none does not reach the one that begins in its row.
+TEST(KvCache, ForgetsWhatIsNotFinite) {
+  for (const char* const mesh : {"tp=1", "cp=2", "dp=2"}) {
+    SCOPED_TRACE(mesh);
+    DT_EXPECT_OK(RunRanks(DeviceMesh::Parse(mesh)->size(), [&](Context& context) -> absl::Status {
+      Placed<TransformerConfig> placed(Llama());
+      DT_RETURN_IF_ERROR(placed.Place(context, mesh));
+      KvCacheOptions options{.batch = 2, .capacity = 12};
+      if (mesh[0] == 'c') options.sequence_axis = "cp";
+      const auto begin = [&](KvCache& cache) {
+        return Values(cache.Append(*placed.Ids(context, 2, {1, 2, 3, 0, 0, 5, 6, 7, 8, 9}),
+                                   std::vector<int64_t>{3, 5}));
+      };
+      DT_ASSIGN_OR_RETURN(const auto fresh, KvCache::Create(placed.model, options));
+      DT_ASSIGN_OR_RETURN(const Logits wanted, begin(*fresh));
+      DT_ASSIGN_OR_RETURN(const auto cache, KvCache::Create(placed.model, options));
+      DT_RETURN_IF_ERROR(begin(*cache).status());
+      DT_RETURN_IF_ERROR(cache->Append(*placed.Ids(context, 2, {7, 7, 7, 7})).status());
+      for (int i = 0; i < cache->num_attentions(); ++i) {
+        for (const DistributedTensor& kept : {cache->keys(i), cache->values(i)}) {
+          const NoGrad no_grad(context);
+          Dims shape = kept.shape();
+          shape[1] = 2;
+          DT_ASSIGN_OR_RETURN(
+              const DistributedTensor bad,
+              Full(context, Layout::Replicated(kept.mesh(), 4), shape, kept.dtype(), NAN));
+          DT_RETURN_IF_ERROR(WriteTokens(kept, bad, {{3, 5}}, {{2, 2}}));
+        }
+      }
+      DT_RETURN_IF_ERROR(cache->Truncate(0, 0));
+      DT_RETURN_IF_ERROR(cache->Truncate(1, 4));
+      DT_RETURN_IF_ERROR(cache->Truncate(1, 0));
+      EXPECT_THAT(begin(*cache), IsOkAndHolds(wanted));
+      return absl::OkStatus();
+    }));
+  }
+}
+
 TEST(KvCache, RefusesAndStaysAsItWas) {
   DT_EXPECT_OK(RunRanks(2, [&](Context& context) -> absl::Status {
     Placed<TransformerConfig> placed(Llama());
