@@ -102,7 +102,13 @@ class Loader {
     return absl::OkStatus();
   }
 
-  absl::Status Write() const {
+  absl::Status Write() {
+    // Values, which the writes before do not change, where the tensors are the model's own.
+    for (auto& [parameter, tensors] : writes_) {
+      for (DistributedTensor& tensor : tensors) {
+        DT_ASSIGN_OR_RETURN(tensor, tensor.Detach().Redistribute(tensor.layout()));
+      }
+    }
     for (const auto& [parameter, tensors] : writes_) {
       const DistributedTensor& to = parameter->tensor;
       const NoGrad no_grad(to.context());

@@ -55,12 +55,11 @@ absl::StatusOr<StateDict> PartsOf(absl::string_view path, const Parameter& param
 TensorOr JoinParts(absl::string_view path, const Parameter& parameter, const StateDict& parts);
 
 // Writes the tensors into the model's memory, wherever they lie in its world, and of any type of
-// floats; they are of the model's Context. What has several paths needs one of them; of several the
-// first counts. An optimizer with master weights is made afterwards, or its masters are set as
-// well. Collective.
-// Errors: kInvalidArgument, before anything is written, for a name that the model lacks, one that
-// `state` lacks, and another shape; kFailedPrecondition for a parameter that has no memory yet;
-// failures.
+// floats; they are of the model's Context, and may be its own, under other names. What has several
+// paths needs one of them; of several the first counts. An optimizer with master weights is made
+// afterwards, or its masters are set as well. Collective. Errors: kInvalidArgument, before anything
+// is written, for a name that the model lacks, one that `state` lacks, and another shape;
+// kFailedPrecondition for a parameter that has no memory yet; failures.
 absl::Status LoadStateDict(Module& model, const StateDict& state);
 
 }  // namespace dtensor

@@ -1,8 +1,11 @@
 // A LLaMA of fused projections is the one of separate ones: results, gradients and weights after
 // five steps of AdamW by the names that checkpoints have, on every mesh, from the same separate
 // weights; and its forward communicates as often.
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/nn/state_dict.h"
@@ -160,6 +163,35 @@ TEST(StateDict, IsLoadedWhereItFitsAlone) {
     }
     return absl::OkStatus();
   }));
+}
+
+// The handles of StateDictOf are the model's own memory: layers that change places, all of them.
+TEST(StateDict, MayBeOfTheModelItself) {
+  for (const bool fused : {false, true}) {
+    DT_EXPECT_OK(RunRanks(2, [&](Context& context) -> absl::Status {
+      const DeviceMesh mesh = *DeviceMesh::Parse("tp=2");
+      Transformer model(Config(fused));
+      DT_RETURN_IF_ERROR(ApplyTensorParallel(model, context, mesh).status());
+      DT_ASSIGN_OR_RETURN(StateDict state, StateDictOf(model));
+      std::map<std::string, std::vector<float>> wanted;
+      const std::string first = "model.layers.0.", second = "model.layers.1.";
+      for (auto& [name, tensor] : state) {
+        DT_ASSIGN_OR_RETURN(wanted[name], ToGlobal<float>(tensor));
+      }
+      for (auto& [name, tensor] : state) {
+        if (name.substr(0, first.size()) != first) continue;
+        const std::string other = second + name.substr(first.size());
+        std::swap(tensor, state.at(other));
+        std::swap(wanted.at(name), wanted.at(other));
+      }
+      DT_RETURN_IF_ERROR(LoadStateDict(model, state));
+      DT_ASSIGN_OR_RETURN(const StateDict after, StateDictOf(model));
+      for (const auto& [name, tensor] : after) {
+        EXPECT_THAT(ToGlobal<float>(tensor), IsOkAndHolds(wanted.at(name))) << name;
+      }
+      return absl::OkStatus();
+    }));
+  }
 }
 
 // A head tied to its embedding is in some checkpoints once, in others twice.
