@@ -132,6 +132,7 @@ set(DTENSOR_DTENSOR_SOURCES
   dtensor/tensor/implicit_moves.cc
   dtensor/tensor/join_world.cc
   dtensor/tensor/late_values.cc
+  dtensor/tensor/local_cast.cc
   dtensor/tensor/local_world.cc
   dtensor/tensor/noted_plan.cc
   dtensor/tensor/op.cc
@@ -309,6 +310,7 @@ set(DTENSOR_DTENSOR_HEADERS
   dtensor/tensor/gather_group.h
   dtensor/tensor/gather_values.h
   dtensor/tensor/join_world.h
+  dtensor/tensor/local_cast.h
   dtensor/tensor/local_world.h
   dtensor/tensor/op.h
   dtensor/tensor/recompute.h

@@ -213,6 +213,9 @@ class TrainingLoader {
   // As `like` lies, with the values of the parts from these names.
   TensorOr Read(const FoundParameter& found, const DistributedTensor& like,
                 const std::vector<std::string>& sources) {
+    if (!like.spec().on_mesh) {  // others read it
+      return Full(context_, like.layout(), like.shape(), like.dtype(), 0);
+    }
     StateDict parts;
     const Parameter& parameter = *found.named.parameter;
     DT_ASSIGN_OR_RETURN(const StateDict likes,

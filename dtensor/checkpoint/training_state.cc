@@ -15,6 +15,11 @@
 namespace dtensor {
 namespace {
 
+// What this rank has no elements of, and cannot name by its parts, is named by those who have it.
+bool IsNamed(const NamedParameter& named) {
+  return named.parameter->parts.empty() || named.parameter->tensor.spec().on_mesh;
+}
+
 // The tensor by its parts' names, or by its own; the other paths' names are other names of these.
 absl::Status AddTensor(const NamedParameter& named, const DistributedTensor& tensor,
                        CheckpointContent& content) {
@@ -96,6 +101,7 @@ absl::StatusOr<CheckpointContent> CheckpointContentOf(Context& context,
           "SaveCheckpoint: parameter ", named.paths[0],
           " has no memory; Materialize the model, or ", "apply a plan to it, before it is saved"));
     }
+    if (!IsNamed(named)) continue;
     DT_RETURN_IF_ERROR(AddTensor(named, named.parameter->tensor, content));
     if (!optimized.Contains(*named.parameter)) continue;
     DT_RETURN_IF_ERROR(AddOptimizerState(named, *state.optimizer, content));

@@ -12,7 +12,6 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "dtensor/nn/state_dict.h"
-#include "dtensor/ops/ops.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/io/atomic_folder.h"
 #include "dtensor/runtime/io/safetensors/safetensors.h"
@@ -20,6 +19,7 @@
 #include "dtensor/runtime/io/safetensors/safetensors_format.h"
 #include "dtensor/runtime/kernels/copy.h"
 #include "dtensor/tensor/gather_values.h"
+#include "dtensor/tensor/local_cast.h"
 
 namespace dtensor {
 namespace {
@@ -92,18 +92,19 @@ bool IsOfModel(absl::string_view name) {
          name == FileName(number - 1, files);
 }
 
-// The elements of `tensor`, all of them, on rank `to` alone; nothing on others.
-absl::StatusOr<std::vector<std::byte>> BytesOn(int to, DistributedTensor tensor, DType dtype) {
-  Context& context = tensor.context();
-  const NoGrad no_grad(context);
-  DT_ASSIGN_OR_RETURN(tensor, Cast(tensor, dtype));
+// `tensor`, all of it, on rank `to` alone.
+TensorOr WholeOn(int to, const DistributedTensor& tensor) {
   DT_ASSIGN_OR_RETURN(const DeviceMesh there, DeviceMesh().OnRanks({to}));
-  DT_ASSIGN_OR_RETURN(const DistributedTensor whole,
-                      tensor.Redistribute(Layout::Replicated(there, tensor.ndim())));
-  if (context.rank() != to) return std::vector<std::byte>();
+  return tensor.Detach().Redistribute(Layout::Replicated(there, tensor.ndim()));
+}
+
+// The elements of what lies on this rank alone.
+absl::StatusOr<std::vector<std::byte>> BytesOf(const DistributedTensor& tensor, DType dtype) {
+  Context& context = tensor.context();
+  DT_ASSIGN_OR_RETURN(const DistributedTensor cast, LocalCast(tensor, dtype));
   Device& device = context.device();
   const auto read = [&]() -> absl::StatusOr<std::vector<std::byte>> {
-    DT_ASSIGN_OR_RETURN(const Tensor local, kernels::Contiguous(device, whole.local()));
+    DT_ASSIGN_OR_RETURN(const Tensor local, kernels::Contiguous(device, cast.local()));
     std::vector<std::byte> bytes(local.bytes());
     DT_RETURN_IF_ERROR(device.CopyToHost(bytes.data(), local.raw(), local.bytes()));
     DT_RETURN_IF_ERROR(device.Synchronize());
@@ -137,11 +138,12 @@ class Writer {
     std::unique_ptr<OutputFile> file;
     if (writes_) wrong = Create(name, items, file);
     for (const SavedParameter& item : items) {
-      DT_ASSIGN_OR_RETURN(const StateDict parts,
-                          PartsOf(item.path, *item.parameter, item.parameter->tensor.Detach()));
+      DT_ASSIGN_OR_RETURN(const DistributedTensor whole, WholeOn(to_, item.parameter->tensor));
+      if (!writes_) continue;
+      DT_ASSIGN_OR_RETURN(const StateDict parts, PartsOf(item.path, *item.parameter, whole));
       for (const SafetensorsEntry& entry : item.entries) {
         DT_ASSIGN_OR_RETURN(const std::vector<std::byte> bytes,
-                            BytesOn(to_, parts.at(entry.name), entry.dtype));
+                            BytesOf(parts.at(entry.name), entry.dtype));
         if (file && wrong.ok()) {
           wrong = OfTensor(entry.name, file->Append(bytes.data(), bytes.size()));
         }

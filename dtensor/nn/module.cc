@@ -9,6 +9,7 @@
 #include "dtensor/ops/ops.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/tensor/gather_again.h"
+#include "dtensor/tensor/local_cast.h"
 #include "dtensor/tensor/uninitialized.h"
 #include "dtensor/tensor/work_scope.h"
 
@@ -63,9 +64,8 @@ absl::StatusOr<Layout> PlaceEdge(const Layout& layout, const ModuleEdge& edge,
 
 // Every rank's shard of parameter.init.values, in the parameter's type.
 TensorOr OfValues(Context& context, const Layout& layout, const Parameter& parameter) {
-  const NoGrad no_grad(context);
-  return Cast(Distribute<double>(context, layout, parameter.shape, *parameter.init.values),
-              parameter.dtype);
+  return LocalCast(Distribute<double>(context, layout, parameter.shape, *parameter.init.values),
+                   parameter.dtype);
 }
 
 }  // namespace

@@ -4,14 +4,17 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dtensor/nn/containers.h"
+#include "dtensor/nn/dropout_layer.h"
 #include "dtensor/nn/layers.h"
 #include "dtensor/nn/transformer.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/testing/status_matchers.h"
+#include "dtensor/tensor/autograd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -61,7 +64,19 @@ TEST(Parameter, IsRefusedWithPiecesOrPartsThatDoNotMakeItUp) {
   EXPECT_THAT(checked({}, {{"q", int64_t{1} << 62}, {"k", 1}}), refuses("divide dimension 0"));
 }
 
-// One weight, which is something else to each of its modules.
+// Where it has no elements: as parameters that start otherwise.
+TEST(Parameter, StartsWithValuesOnRanksThatAreNotOnItsMesh) {
+  DT_EXPECT_OK(RunRanks(3, [](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse("tp=2@0..1"));
+    LinearLayer layer(2, 1, 1, {}, LinearLayer::Bias::kAdded);
+    layer.weight()->init = ParameterInit::Values({3, 4});
+    DT_RETURN_IF_ERROR(layer.Materialize(context, mesh, 1));
+    if (context.rank() == 2) return absl::OkStatus();
+    EXPECT_THAT(ToGlobal<float>(layer.weight()->tensor), IsOkAndHolds(std::vector<float>{3, 4}));
+    return absl::OkStatus();
+  }));
+}
+
 TEST(Layers, SayItForThemselvesOfASharedParameter) {
   EmbeddingLayer embedding(12, 4, 1);
   const LinearLayer head(embedding.weight());

@@ -11,6 +11,7 @@
 #include "dtensor/ops/ops.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/copy.h"
+#include "dtensor/tensor/local_cast.h"
 
 namespace dtensor {
 namespace {
@@ -52,6 +53,27 @@ TensorOr Join(const Parameter& parameter, absl::Span<const DistributedTensor> pa
     grouped.push_back(Reshape(parts[i], Grouped(parts[i].shape(), parameter.parts[i].rows)));
   }
   return Reshape(Concat(grouped, 1), parameter.shape);
+}
+
+// The tensors of all its parts, brought to the ranks of the parameter, which join them.
+absl::Status WriteOne(const Parameter& parameter, std::vector<DistributedTensor> tensors) {
+  const DistributedTensor& to = parameter.tensor;
+  const NoGrad no_grad(to.context());
+  Layout layout = to.layout();
+  if (!parameter.parts.empty()) {
+    // A part has other rows, which need not split as those of the whole do.
+    DT_ASSIGN_OR_RETURN(layout, layout.WithDim(0, DimLayout()));
+  }
+  for (DistributedTensor& tensor : tensors) {
+    if (!parameter.parts.empty() && tensor.mesh() == to.mesh()) continue;
+    DT_ASSIGN_OR_RETURN(tensor, tensor.Redistribute(layout));
+  }
+  if (!to.spec().on_mesh) return absl::OkStatus();
+  DT_ASSIGN_OR_RETURN(DistributedTensor from, Join(parameter, tensors));
+  DT_ASSIGN_OR_RETURN(from, from.Redistribute(to.layout()));
+  DT_ASSIGN_OR_RETURN(from, LocalCast(from, to.dtype()));
+  DT_RETURN_IF_ERROR(BeforeWrite(to));
+  return kernels::Copy(to.context().device(), from.local(), to.local());
 }
 
 // Reads a state for one model, and writes it when all of it is there.
@@ -109,14 +131,8 @@ class Loader {
         DT_ASSIGN_OR_RETURN(tensor, tensor.Detach().Redistribute(tensor.layout()));
       }
     }
-    for (const auto& [parameter, tensors] : writes_) {
-      const DistributedTensor& to = parameter->tensor;
-      const NoGrad no_grad(to.context());
-      TensorOr from = Join(*parameter, tensors);
-      DT_ASSIGN_OR_RETURN(from, Cast(from, to.dtype()));
-      DT_ASSIGN_OR_RETURN(from, from->Redistribute(to.layout()));
-      DT_RETURN_IF_ERROR(BeforeWrite(to));
-      DT_RETURN_IF_ERROR(kernels::Copy(to.context().device(), from->local(), to.local()));
+    for (auto& [parameter, tensors] : writes_) {
+      DT_RETURN_IF_ERROR(WriteOne(*parameter, std::move(tensors)));
     }
     return absl::OkStatus();
   }

@@ -40,7 +40,8 @@ std::vector<StoredPart> StoredPartsOf(absl::string_view path, const Parameter& p
 
 // The parameters and buffers, as they lie. What is no part is an alias, which sees later steps;
 // Redistribute or Cast what is to stay. No communication where parts lie within units. Errors:
-// kFailedPrecondition for a parameter that has no memory yet; failures.
+// kFailedPrecondition for a parameter that has no memory yet; kInvalidArgument for one that has
+// parts, on a rank that is not on its mesh; failures.
 absl::StatusOr<StateDict> StateDictOf(Module& model);
 
 // `tensor`, which has the shape of the parameter at `path`: its gradient, or a state of its

@@ -224,6 +224,42 @@ TEST(Stages, MayBeOfUnlikeModels) {
   }
 }
 
+// A rank may know tensors of others, which it has no elements of, fused or not.
+TEST(Stages, MayKnowWhatOthersHave) {
+  for (const bool fused : {false, true}) {
+    MemoryFiles files;
+    const Stage stage = {"tp=2@0..1", 0, 0, fused};
+    std::mutex mutex;
+    Values saved, loaded;
+    const auto run = [&](bool saves, Values& seen) {
+      DT_EXPECT_OK(RunRanks(3, [&](Context& context) -> absl::Status {
+        RankState rank;
+        DT_ASSIGN_OR_RETURN(rank.mesh, DeviceMesh::Parse(stage.mesh));
+        DT_ASSIGN_OR_RETURN(rank.model, MakeModel(context, stage, rank.mesh, saves ? 3 : 4));
+        rank.parameters = rank.model->Parameters();
+        DT_ASSIGN_OR_RETURN(AdamW adamw, AdamW::Create(rank.parameters, {}));
+        rank.optimizer = std::make_unique<AdamW>(std::move(adamw));
+        rank.state.model = rank.model.get();
+        rank.state.optimizer = rank.optimizer.get();
+        const bool here = rank.mesh.Contains(context.rank());
+        if (saves && here) DT_RETURN_IF_ERROR(Step(context, rank).status());
+        rank.state.step = 1;
+        DT_RETURN_IF_ERROR(saves ? SaveCheckpoint(context, "run", rank.state, {.files = &files})
+                                 : LoadCheckpoint(context, "run", rank.state, files).status());
+        if (!here) return absl::OkStatus();
+        DT_ASSIGN_OR_RETURN(const Values values, ValuesOf(context, rank));
+        const std::lock_guard lock(mutex);
+        seen = values;
+        return absl::OkStatus();
+      }));
+    };
+    run(true, saved);
+    run(false, loaded);
+    EXPECT_GT(saved.size(), 4);
+    EXPECT_EQ(loaded, saved) << fused;
+  }
+}
+
 // Each stage draws seeds for layers of its own: as many as these need. It goes on behind its own
 // where the stages are the same, and behind all that were drawn where they are not.
 TEST(Stages, DrawSeedsOfTheirOwn) {

@@ -169,6 +169,28 @@ absl::Status LoadStatus(const TransformerConfig& config, const std::string& fold
   return statuses[0];
 }
 
+// The call is all ranks' all the same.
+TEST_F(HuggingFaceFolder, IsSavedOfAModelOnSomeRanks) {
+  for (const bool fused : {false, true}) {
+    TransformerConfig config = SmallConfig();
+    config.fused_projections = fused;
+    const auto wanted = Save(config, folder_, "tp=2", {.dtype = DType::kBF16});
+    DT_ASSERT_OK_AND_ASSIGN(const SafetensorsFolder before, SafetensorsFolder::Open(folder_));
+    const std::string other = absl::StrCat(folder_, "/some", fused);
+    DT_EXPECT_OK(RunRanks(3, [&](Context& context) -> absl::Status {
+      Transformer model(config), loaded(config);
+      DT_RETURN_IF_ERROR(Place(model, context, "tp=2@1..2", 7));
+      DT_RETURN_IF_ERROR(SaveHuggingFace(model, other, {.dtype = DType::kBF16}));
+      DT_RETURN_IF_ERROR(Place(loaded, context, "tp=3", 8));
+      DT_RETURN_IF_ERROR(LoadHuggingFace(loaded, other).status());
+      DT_ASSIGN_OR_RETURN(const auto values, ValuesOf(loaded));
+      DT_RETURN_IF_ERROR(LoadHuggingFace(loaded, folder_).status());
+      EXPECT_THAT(ValuesOf(loaded), IsOkAndHolds(values));
+      return absl::OkStatus();
+    }));
+  }
+}
+
 TEST_F(HuggingFaceFolder, ThatDoesNotFitIsRefusedByName) {
   EXPECT_THAT(LoadStatus(SmallConfig(), folder_),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("there is neither")));

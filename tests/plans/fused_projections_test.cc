@@ -165,6 +165,39 @@ TEST(StateDict, IsLoadedWhereItFitsAlone) {
   }));
 }
 
+// On ranks that the model is not on, and in another type.
+TEST(StateDict, IsLoadedFromAnotherMesh) {
+  for (const bool fused : {false, true}) {
+    for (const char* const text : {"tp=2@2..3", "tp=2@1..2", "tp=3@1..3"}) {
+      SCOPED_TRACE(absl::StrCat(text, fused ? " fused" : ""));
+      DT_EXPECT_OK(RunRanks(4, [&](Context& context) -> absl::Status {
+        DT_ASSIGN_OR_RETURN(const DeviceMesh from, DeviceMesh::Parse("tp=2@0..1"));
+        DT_ASSIGN_OR_RETURN(const DeviceMesh to, DeviceMesh::Parse(text));
+        Transformer source(Config(false)), wanted(Config(false)), model(Config(fused));
+        DT_RETURN_IF_ERROR(ApplyTensorParallel(source, context, from, {.seed = 7}).status());
+        DT_ASSIGN_OR_RETURN(const StateDict state, StateDictOf(source));
+        model.SetDType(DType::kBF16);
+        TensorParallelOptions options;
+        options.seed = 8;
+        options.allow_uneven = true;
+        DT_RETURN_IF_ERROR(ApplyTensorParallel(model, context, to, options).status());
+        DT_RETURN_IF_ERROR(LoadStateDict(model, state));
+        if (!to.Contains(context.rank())) return absl::OkStatus();
+        DT_RETURN_IF_ERROR(wanted.Materialize(context, to, 7));
+        DT_ASSIGN_OR_RETURN(const StateDict loaded, StateDictOf(model));
+        DT_ASSIGN_OR_RETURN(const StateDict same, StateDictOf(wanted));
+        const NoGrad no_grad(context);
+        for (const auto& [name, tensor] : same) {
+          DT_ASSIGN_OR_RETURN(const auto rounded, Cast(Cast(tensor, DType::kBF16), DType::kF32));
+          DT_ASSIGN_OR_RETURN(const auto got, Cast(loaded.at(name), DType::kF32));
+          EXPECT_EQ(ToGlobal<float>(got).value(), ToGlobal<float>(rounded).value()) << name;
+        }
+        return absl::OkStatus();
+      }));
+    }
+  }
+}
+
 // The handles of StateDictOf are the model's own memory: layers that change places, all of them.
 TEST(StateDict, MayBeOfTheModelItself) {
   for (const bool fused : {false, true}) {

@@ -8,7 +8,7 @@
 #include "dtensor/nn/optim/parameter_checks.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/copy.h"
-#include "dtensor/runtime/kernels/elementwise.h"
+#include "dtensor/tensor/local_cast.h"
 
 namespace dtensor {
 namespace {
@@ -30,17 +30,6 @@ absl::Status CheckParameter(absl::string_view who, const DistributedTensor& para
                             " several elements have one place in memory; copy it first"});
   }
   return absl::OkStatus();
-}
-
-// Also on a rank that is not on the parameter's mesh, where no operator runs.
-TensorOr MasterOf(const DistributedTensor& parameter, DType dtype) {
-  Context& context = parameter.context();
-  DT_ASSIGN_OR_RETURN(DistributedTensor master,
-                      Full(context, parameter.layout(), parameter.shape(), dtype, 0));
-  absl::Status status =
-      kernels::Unary(context.device(), kernels::UnaryOp::kCopy, parameter.local(), master.local());
-  if (!status.ok()) return context.communicator().Fail(status);
-  return master;
 }
 
 // `value` as a tensor of its own in the layout of `like`, row-major: a redistribution is a value.
@@ -106,7 +95,7 @@ absl::Status Optimizer::Init(absl::Span<const Group> groups) {
       }
       if (group.master_weights && dtype != parameter.dtype()) {
         slot.names.push_back(kMaster);
-        DT_ASSIGN_OR_RETURN(slot.tensors.emplace_back(), MasterOf(parameter, dtype));
+        DT_ASSIGN_OR_RETURN(slot.tensors.emplace_back(), LocalCast(parameter, dtype));
       }
       index_[parameter.impl().get()] = parameters_.size();
       parameters_.push_back(parameter);
