@@ -2,6 +2,7 @@
 
 #include <numeric>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
@@ -120,11 +121,27 @@ bool AreParts(const std::vector<ParameterPart>& parts, const Dims& shape) {
   return parts.empty() || shape[0] % rows == 0;
 }
 
+bool AreUnits(const Dims& units, const Dims& shape) {
+  if (units.empty()) return true;
+  return units.size() == shape.size() &&
+         absl::c_all_of(units, [](int64_t unit) { return unit >= 1; });
+}
+
 absl::Status CheckMadeOf(absl::string_view path, const Parameter& parameter) {
   const auto refuse = [&](absl::string_view why) {
     return InvalidArgument(
         {"parameter ", path, " of shape ", DimsToString(parameter.shape), " ", why});
   };
+  for (const auto& [what, units] :
+       {std::pair("units", &parameter.units), {"unit_parts", &parameter.unit_parts}}) {
+    if (AreUnits(*units, parameter.shape)) continue;
+    return refuse(absl::StrCat("has ", what, " ", DimsToString(*units),
+                               "; give one of at least 1 for each dimension, or none"));
+  }
+  if (parameter.units.empty() && !parameter.unit_parts.empty()) {
+    return refuse(absl::StrCat("has unit_parts ", DimsToString(parameter.unit_parts),
+                               " without units; give it units of which these are parts"));
+  }
   if (!ArePieces(parameter.pieces, parameter.shape)) {
     return refuse(absl::StrCat("is not made of ", DimsToString(parameter.pieces),
                                " equal pieces; give a divisor of each dimension"));

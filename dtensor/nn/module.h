@@ -109,10 +109,11 @@ struct Parameter {
   Dims shape;
   ParameterInit init;
   // For each dimension the size of a group that is never to be cut (features of a head). Empty or
-  // 1: none.
+  // 1: none. Else as many as there are dimensions, each at least 1.
   Dims units;
   // The same for groups within these (a head, of the query heads that share a key), which are what
-  // is never cut where there are more shards than units. Empty: units are whole all the same.
+  // is never cut where there are more shards than units. Empty: units are whole all the same. Else
+  // as many as units.
   Dims unit_parts;
   // For each dimension, of how many equal pieces it is made, side by side, each of which is split
   // like a dimension of its own: of queries, keys and values in one weight each rank then has its
@@ -136,8 +137,8 @@ struct Parameter {
   // Requires: materialized. Errors: failures.
   TensorOr Value() const { return ForUse(tensor); }
   // Errors: kInvalidArgument, naming `path`, for another number of first values than `shape` has,
-  // for random ones, or training, of a type that is no float, and for pieces or parts that do not
-  // make up the shape.
+  // for random ones, or training, of a type that is no float, for units that are not one for each
+  // dimension, and for pieces or parts that do not make up the shape.
   absl::Status Check(absl::string_view path) const;
   // Memory in `layout`, and the first value that `path` gives it. No communication. Errors: those
   // of Check; failures.

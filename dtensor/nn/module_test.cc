@@ -64,6 +64,23 @@ TEST(Parameter, IsRefusedWithPiecesOrPartsThatDoNotMakeItUp) {
   EXPECT_THAT(checked({}, {{"q", int64_t{1} << 62}, {"k", 1}}), refuses("divide dimension 0"));
 }
 
+// The same of units: a plan would divide by one that is 0, and read one that is not there.
+TEST(Parameter, IsRefusedWithUnitsThatDoNotFit) {
+  const auto checked = [](Dims units, Dims unit_parts) {
+    return Parameter::New({6, 4}, ParameterInit::Constant(0), std::move(units),
+                          std::move(unit_parts))
+        ->Check("w");
+  };
+  DT_EXPECT_OK(checked({2, 1}, {}));
+  DT_EXPECT_OK(checked({2, 4}, {1, 2}));
+  EXPECT_THAT(checked({2}, {}), Refuses(HasSubstr("w of shape [6, 4] has units [2]")));
+  EXPECT_THAT(checked({2, 0}, {}), Refuses(HasSubstr("units [2, 0]")));
+  EXPECT_THAT(checked({2, -1}, {}), Refuses(HasSubstr("units [2, -1]")));
+  EXPECT_THAT(checked({2, 4}, {1}), Refuses(HasSubstr("unit_parts [1]")));
+  EXPECT_THAT(checked({2, 4}, {0, 1}), Refuses(HasSubstr("unit_parts [0, 1]")));
+  EXPECT_THAT(checked({}, {1, 1}), Refuses(HasSubstr("unit_parts [1, 1] without units")));
+}
+
 // Where it has no elements: as parameters that start otherwise.
 TEST(Parameter, StartsWithValuesOnRanksThatAreNotOnItsMesh) {
   DT_EXPECT_OK(RunRanks(3, [](Context& context) -> absl::Status {
