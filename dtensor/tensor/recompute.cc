@@ -35,18 +35,31 @@ absl::Status CheckOperands(absl::Span<const DistributedTensor> operands) {
   return absl::OkStatus();
 }
 
-// The leaves that led to the results by operators younger than `since`, in order of meeting.
-std::vector<TensorImplPtr> LeavesOf(absl::Span<const DistributedTensor> results, uint64_t since) {
-  std::vector<TensorImplPtr> leaves;
+// In order of meeting.
+struct MetLeaves {
+  std::vector<TensorImplPtr> wanted;  // that led to the results
+  std::vector<TensorImplPtr> frozen;  // of groups: saved on the way there, and want no gradient
+};
+
+// By operators younger than `since`.
+MetLeaves LeavesOf(absl::Span<const DistributedTensor> results, uint64_t since) {
+  MetLeaves leaves;
   absl::flat_hash_set<const void*> seen;
   std::vector<Edge> open;
   for (const DistributedTensor& result : results) open.push_back(EdgeOf(result.impl()));
   while (!open.empty()) {
     const Edge edge = std::move(open.back());
     open.pop_back();
-    if (edge.leaf != nullptr && seen.insert(edge.leaf.get()).second) leaves.push_back(edge.leaf);
+    if (edge.leaf != nullptr && seen.insert(edge.leaf.get()).second) {
+      leaves.wanted.push_back(edge.leaf);
+    }
     if (edge.node == nullptr || edge.node->sequence <= since) continue;
     if (!seen.insert(edge.node.get()).second) continue;
+    for (const SavedSource& saved : edge.node->saved_sources) {
+      const TensorImplPtr& leaf = saved.source;
+      if (leaf->gather == nullptr || leaf->requires_grad) continue;
+      if (seen.insert(leaf.get()).second) leaves.frozen.push_back(leaf);
+    }
     open.insert(open.end(), edge.node->edges.begin(), edge.node->edges.end());
   }
   return leaves;
@@ -64,10 +77,11 @@ void AddOperand(const TensorImplPtr& impl, Edge edge, Decision& decision, Node& 
   node.versions.push_back(root.version());
 }
 
-// The same of a leaf, which may want no gradient any more. One in a group is saved to be gathered,
-// ahead, when the function runs again.
-void AddLeaf(const TensorImplPtr& leaf, Decision& decision, Node& node) {
-  AddOperand(leaf, {nullptr, 0, leaf}, decision, node);
+// The same of a leaf, which may want no gradient any more: with an edge to itself, or, of one that
+// is frozen, to nowhere. One in a group is saved to be gathered, ahead, when the function runs
+// again.
+void AddLeaf(const TensorImplPtr& leaf, Edge edge, Decision& decision, Node& node) {
+  AddOperand(leaf, std::move(edge), decision, node);
   if (leaf->gather == nullptr) return;
   node.saved_sources.push_back(
       {static_cast<int>(node.operands.size()) - 1, leaf, node.versions.back()});
@@ -111,12 +125,13 @@ absl::Status Replay::CheckLeaves(const Node& node, absl::Span<const DistributedT
   for (size_t i = operands.size(); i < node.edges.size(); ++i) {
     before.insert(node.edges[i].leaf.get());
   }
-  for (const TensorImplPtr& leaf : LeavesOf(results, since)) {
+  for (const TensorImplPtr& leaf : LeavesOf(results, since).wanted) {
     now.insert(leaf.get());
     if (!before.contains(leaf.get())) return differ(leaf, "one more");
   }
   for (size_t i = operands.size(); i < node.edges.size(); ++i) {
     const TensorImplPtr& leaf = node.edges[i].leaf;
+    if (leaf == nullptr) continue;  // frozen
     if (!now.contains(leaf.get())) return differ(leaf, "none any more");
   }
   return absl::OkStatus();
@@ -142,7 +157,11 @@ TensorsOr Recompute(absl::Span<const DistributedTensor> operands, const Recomput
   const uint64_t since = context.NextSequence();
   DT_ASSIGN_OR_RETURN(const std::vector<DistributedTensor> results,
                       replay->Run(context, node->edges, /*again=*/false));
-  for (const TensorImplPtr& leaf : LeavesOf(results, since)) AddLeaf(leaf, *decision, *node);
+  const MetLeaves leaves = LeavesOf(results, since);
+  for (const TensorImplPtr& leaf : leaves.wanted) {
+    AddLeaf(leaf, {nullptr, 0, leaf}, *decision, *node);
+  }
+  for (const TensorImplPtr& leaf : leaves.frozen) AddLeaf(leaf, Edge(), *decision, *node);
   if (HasGroups(*node)) node->saved_sources.clear();
   node->sequence = context.NextSequence();
   std::vector<DistributedTensor> returned;

@@ -28,23 +28,28 @@ struct Counted {
   int64_t bytes = 0;  // of all collectives of a micro-batch
 };
 
-std::unique_ptr<Sequential> Stack() {
+// `frozen`: weights are not trained, and small biases are, as with adapters.
+std::unique_ptr<Sequential> Stack(bool frozen) {
   auto stack = std::make_unique<Sequential>();
   for (int64_t i = 0; i < kLayers; ++i) {
-    stack->Append(std::make_unique<LinearLayer>(kDim, kDim, 0.05));
+    auto layer = std::make_unique<LinearLayer>(
+        kDim, kDim, 0.05, LinearLayer::Units(),
+        frozen ? LinearLayer::Bias::kAdded : LinearLayer::Bias::kNone);
+    layer->weight()->trained = !frozen;
+    stack->Append(std::move(layer));
   }
   return stack;
 }
 
 absl::Status Count(Context& context, const ParallelPlan& plan, int micro_batches,
-                   const std::vector<std::string>& recompute, Counted& out) {
+                   const std::vector<std::string>& recompute, Counted& out, bool frozen = false) {
   DT_ASSIGN_OR_RETURN(const DeviceMesh mesh,
                       DeviceMesh::Parse("dp=" + std::to_string(context.world_size())));
   Device& device = context.device();
   const auto live = [&] { return device.memory().live_bytes; };
   Counted mine;
   const int64_t empty = live();
-  const auto model = Stack();
+  const auto model = Stack(frozen);
   DT_RETURN_IF_ERROR(plan.Apply(*model, context, mesh, {.seed = 1, .recompute = recompute}));
   mine.parameters = live() - empty;
   const TensorOr x =
@@ -82,11 +87,11 @@ absl::Status Count(Context& context, const ParallelPlan& plan, int micro_batches
 }
 
 Counted CountOn(int ranks, const ParallelPlan& plan, int micro_batches = 1,
-                const std::vector<std::string>& recompute = {}) {
+                const std::vector<std::string>& recompute = {}, bool frozen = false) {
   Counted counted;
   EXPECT_THAT(RunRanks(ranks,
                        [&](Context& context) {
-                         return Count(context, plan, micro_batches, recompute, counted);
+                         return Count(context, plan, micro_batches, recompute, counted, frozen);
                        }),
               IsOk());
   return counted;
@@ -148,6 +153,21 @@ TEST(FullyShardMemory, ALayerThatIsRecomputedMovesNoMore) {
       const int64_t reduced = (kLayers - 2) * kWeight / ranks;
       ExpectWithin1Percent(counted.backward_peak, kAll / ranks + reduced + 3 * kWeight, what);
     }
+  }
+}
+
+// Nor do weights that are not trained: what was gathered for the run again serves the gradients of
+// what its operators read.
+TEST(FullyShardMemory, AFrozenLayerThatIsRecomputedMovesNoMore) {
+  for (int ranks : {2, 3}) {
+    const std::string what = std::to_string(ranks) + " ranks";
+    const Counted plain = CountOn(ranks, EachLayer(), 1, {}, /*frozen=*/true);
+    const Counted counted = CountOn(ranks, EachLayer(), 1, {"{0,1,2,3,4,5}"}, /*frozen=*/true);
+    const int64_t moved = kAll * (ranks - 1) / ranks;
+    ExpectWithin1Percent(counted.gathers.bytes, 2 * moved, what);
+    EXPECT_EQ(counted.gathers.calls, 2 * kLayers) << what;
+    EXPECT_LE(counted.gathers.bytes, plain.gathers.bytes + moved / kLayers + moved / 100) << what;
+    ExpectWithin1Percent(counted.backward_peak, kAll / ranks + 2 * kWeight, what);
   }
 }
 
