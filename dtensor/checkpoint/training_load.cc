@@ -337,6 +337,11 @@ class TrainingLoader {
     DT_RETURN_IF_ERROR(ReadNumber(kSeedEntry, random_.seed));
     DT_RETURN_IF_ERROR(ReadDrawn());
     if (state_.loss_scaler != nullptr) {
+      if (!index().entries.contains(std::string(kLossScaleEntry))) {
+        return InvalidArgument({"checkpoint '", reader_.path(),
+                                "' was saved without a LossScaler; ",
+                                "load it without one, and begin with a new one"});
+      }
       DT_RETURN_IF_ERROR(ReadNumber(kLossScaleEntry, scaler_.scale));
       DT_RETURN_IF_ERROR(ReadNumber(kGoodStepsEntry, scaler_.good_steps));
       LossScaler tried = *state_.loss_scaler;
@@ -358,7 +363,7 @@ class TrainingLoader {
     context_.random() = random_;
     state_.step = step_;
     state_.position = position_;
-    state_.schedule = schedule_;
+    if (schedule_) state_.schedule = schedule_;
     state_.plan = std::move(plan_);
     state_.entries = std::move(entries_);
     return absl::OkStatus();

@@ -73,7 +73,8 @@ absl::Status SaveCheckpoint(Context& context, const std::string& folder, const T
 // - An optimizer reads what it keeps. Where it has f32 masters, and the checkpoint none, the
 //   parameter's saved values become the master; where the checkpoint has them, and the optimizer
 //   none, a parameter that is as wide as the master is read from that.
-// - Without an optimizer or a scaler in `state` what the checkpoint has of them stays there.
+// - Without an optimizer or a scaler in `state` what the checkpoint has of them stays there; a
+//   schedule in `state` stays where the checkpoint has none.
 // - Where ranks have drawn unlike many seeds, as stages of a pipeline that drop out do, each goes
 //   on behind its own if the ranks of each mesh have as many; else all go on behind the most.
 //

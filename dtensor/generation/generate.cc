@@ -21,7 +21,9 @@ absl::Status Check(const KvCache& cache, absl::Span<const std::vector<int64_t>> 
   }
   for (size_t r = 0; r < prompts.size(); ++r) {
     const int64_t size = static_cast<int64_t>(prompts[r].size());
-    if (size > 0 && options.tokens <= cache.capacity() - cache.lengths()[r] - size + 1) continue;
+    // The last one is not kept, and of none a prompt must fit all the same.
+    const int64_t room = cache.capacity() - cache.lengths()[r] - size;
+    if (size > 0 && std::max<int64_t>(options.tokens, 1) <= room + 1) continue;
     return InvalidArgument(
         {"Generate: prompt ", absl::StrCat(r), " has ", absl::StrCat(size), " tokens, and ",
          absl::StrCat(options.tokens),

@@ -31,11 +31,11 @@ struct GenerateOptions {
 
 // Adds each prompt to its row of the cache, as many as the cache has rows, one token at least each,
 // and then the tokens that follow, until all rows have ended: these are returned. The last token is
-// not in the cache. The model lies on `mesh`. Rows that have ended, and those of shorter prompts,
-// cost what the others do. Collective; every rank passes the same, and on_token answers the same on
-// all: its answer is not asked of the others. Errors: kInvalidArgument for options, prompts, and
-// tokens that do not fit into the cache, before anything runs; those of KvCache::Append and
-// SampleTokens.
+// not in the cache. With options.tokens of 0 nothing is added. The model lies on `mesh`. Rows that
+// have ended, and those of shorter prompts, cost what the others do. Collective; every rank passes
+// the same, and on_token answers the same on all: its answer is not asked of the others. Errors:
+// kInvalidArgument for options, prompts, and tokens that do not fit into the cache, before anything
+// runs; those of KvCache::Append and SampleTokens.
 absl::StatusOr<std::vector<std::vector<int64_t>>> Generate(
     KvCache& cache, Context& context, const DeviceMesh& mesh,
     absl::Span<const std::vector<int64_t>> prompts, const GenerateOptions& options);

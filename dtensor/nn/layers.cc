@@ -49,12 +49,15 @@ LinearLayer::LinearLayer(ParameterPtr weight, ParameterPtr bias, Bias use)
 LinearLayer::LinearLayer(ParameterPtr weight, ParameterPtr bias, Bias use,
                          std::vector<DimRole> roles)
     : weight_(std::move(weight)), bias_(std::move(bias)) {
-  DT_CHECK(weight_ != nullptr && weight_->shape.size() == 2);
+  DT_REQUIRE(weight_ != nullptr && weight_->shape.size() == 2,
+             "LinearLayer: the weight is null, or has not two dimensions; give one [out, in]");
   const int64_t out = weight_->shape[roles[0] == DimRole::kOutput ? 0 : 1];
   AddParameter("weight", weight_, std::move(roles));
-  DT_CHECK(bias_ != nullptr || use != Bias::kReturned);
+  DT_REQUIRE(bias_ != nullptr || use != Bias::kReturned,
+             "LinearLayer: Bias::kReturned without a bias; give one");
   if (bias_ == nullptr) return;
-  DT_CHECK(bias_->shape == Dims{out});
+  DT_REQUIRE(bias_->shape == Dims{out},
+             "LinearLayer: the bias is not [out], of the weight's output features");
   AddParameter("bias", bias_, {DimRole::kOutput});
   if (use == Bias::kReturned) SetResults({"y", "bias"});
 }
@@ -90,7 +93,8 @@ EmbeddingLayer::EmbeddingLayer(int64_t rows, int64_t dim, double stddev)
     : EmbeddingLayer(Parameter::New({rows, dim}, ParameterInit::Normal(stddev))) {}
 
 EmbeddingLayer::EmbeddingLayer(ParameterPtr weight) : weight_(std::move(weight)) {
-  DT_CHECK(weight_ != nullptr && weight_->shape.size() == 2);
+  DT_REQUIRE(weight_ != nullptr && weight_->shape.size() == 2,
+             "EmbeddingLayer: the weight is null, or has not two dimensions; give one [rows, dim]");
   AddParameter("weight", weight_, {DimRole::kRow, DimRole::kOutput});
 }
 

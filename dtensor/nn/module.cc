@@ -40,10 +40,9 @@ int64_t EvenSize(const DeviceMesh& mesh, const DimLayout& dim) {
   return NumElements({even, inner});
 }
 
-void CheckNames(absl::Span<const std::string> names) {
+bool AreNames(absl::Span<const std::string> names) {
   const absl::flat_hash_set<absl::string_view> unique(names.begin(), names.end());
-  DT_CHECK(!names.empty() && unique.size() == names.size());
-  for (const std::string& name : names) DT_CHECK(IsName(name));
+  return !names.empty() && unique.size() == names.size() && absl::c_all_of(names, IsName);
 }
 
 absl::StatusOr<Layout> PlaceEdge(const Layout& layout, const ModuleEdge& edge,
@@ -369,7 +368,9 @@ void Module::VisitParameterPaths(const std::function<void(const std::string&, Pa
 std::vector<DistributedTensor> Module::Parameters() {
   std::vector<DistributedTensor> tensors;
   VisitParameters([&](const std::string&, Parameter& parameter) {
-    DT_CHECK(parameter.tensor.defined());
+    DT_REQUIRE(parameter.tensor.defined(),
+               "Module::Parameters() of a model of which a parameter has no memory; Materialize "
+               "the model, or apply a plan to it, before");
     if (parameter.trained) tensors.push_back(parameter.tensor);
   });
   return tensors;
@@ -405,40 +406,54 @@ void Module::SkipFirstValues() {
 
 void Module::SetDType(DType dtype) {
   VisitParameters([&](const std::string&, Parameter& parameter) {
-    DT_CHECK(!parameter.tensor.defined());
+    DT_REQUIRE(!parameter.tensor.defined(),
+               "Module::SetDType() of a model of which a parameter has memory; call it before the "
+               "model is materialized, or a plan is applied to it");
     parameter.dtype = dtype;
   });
 }
 
 void Module::AddChild(std::string name, Module* child) {
-  DT_CHECK(name.find('.') == std::string::npos && child != nullptr);
+  DT_REQUIRE(child != nullptr, "Module::AddChild: the child is null");
+  DT_REQUIRE(name.find('.') == std::string::npos,
+             "Module::AddChild: a name has a '.', which separates the names of a path; leave it "
+             "out");
   // So that what is refused before SetPaths names its place all the same.
   child->VisitModules([&](const std::string& path, Module& module) {
-    DT_CHECK(&module != this);
+    DT_REQUIRE(&module != this,
+               "Module::AddChild: the child is the module itself, or contains it; a model is a "
+               "tree");
     module.path_ = Join(Join(path_, name), path);
   });
   children_.emplace_back(std::move(name), child);
 }
 
 void Module::AddParameter(std::string name, ParameterPtr parameter, std::vector<DimRole> roles) {
-  DT_CHECK(name.find('.') == std::string::npos && parameter != nullptr);
-  DT_CHECK(roles.empty() || roles.size() == parameter->shape.size());
+  DT_REQUIRE(parameter != nullptr, "Module::AddParameter: the parameter is null");
+  DT_REQUIRE(name.find('.') == std::string::npos,
+             "Module::AddParameter: a name has a '.', which separates the names of a path; leave "
+             "it out");
+  DT_REQUIRE(roles.empty() || roles.size() == parameter->shape.size(),
+             "Module::AddParameter: there are more or fewer roles than dimensions; give a role "
+             "for each dimension, or none");
   parameters_.push_back({std::move(name), std::move(parameter), std::move(roles)});
 }
 
 void Module::AddBuffer(std::string name, ParameterPtr buffer, std::vector<DimRole> roles) {
-  DT_CHECK(buffer != nullptr);
+  DT_REQUIRE(buffer != nullptr, "Module::AddBuffer: the buffer is null");
   buffer->trained = false;
   AddParameter(std::move(name), std::move(buffer), std::move(roles));
 }
 
 void Module::SetOperands(std::vector<std::string> names) {
-  CheckNames(names);
+  DT_REQUIRE(AreNames(names),
+             "Module::SetOperands: give unique names, one at least, of letters, digits and '_'");
   operands_ = std::move(names);
 }
 
 void Module::SetResults(std::vector<std::string> names) {
-  CheckNames(names);
+  DT_REQUIRE(AreNames(names),
+             "Module::SetResults: give unique names, one at least, of letters, digits and '_'");
   results_ = std::move(names);
 }
 

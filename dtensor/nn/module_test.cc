@@ -94,6 +94,39 @@ TEST(Parameter, StartsWithValuesOnRanksThatAreNotOnItsMesh) {
   }));
 }
 
+// What the caller did, and the remedy.
+TEST(ModuleDeathTest, SaysWhatItsCallerDid) {
+  LinearLayer layer(2, 1, 1);
+  EXPECT_DEATH(layer.Parameters(), "^dtensor: Module::Parameters\\(\\) .* Materialize");
+  class Parent : public Module {
+   public:
+    void Add(std::string name, Module* child) { AddChild(std::move(name), child); }
+    void AddOwn(ParameterPtr parameter, std::vector<DimRole> roles) {
+      AddParameter("weight", std::move(parameter), std::move(roles));
+    }
+    void Name(std::vector<std::string> names) { SetOperands(std::move(names)); }
+  } parent;
+  EXPECT_DEATH(parent.Add("a.b", &layer), "^dtensor: Module::AddChild: .*'\\.'");
+  EXPECT_DEATH(parent.Add("a", nullptr), "^dtensor: Module::AddChild: .*null");
+  EXPECT_DEATH(parent.Add("a", &parent), "^dtensor: Module::AddChild: .*itself");
+  EXPECT_DEATH(parent.AddOwn(nullptr, {}), "^dtensor: Module::AddParameter: .*null");
+  EXPECT_DEATH(parent.AddOwn(layer.weight(), {DimRole::kOther}),
+               "^dtensor: Module::AddParameter: .*role");
+  EXPECT_DEATH(parent.Name({"x", "x"}), "^dtensor: Module::SetOperands");
+  EXPECT_DEATH((void)std::make_unique<LinearLayer>(ParameterPtr()), "^dtensor: LinearLayer");
+  EXPECT_DEATH((void)std::make_unique<EmbeddingLayer>(ParameterPtr()), "^dtensor: EmbeddingLayer");
+  EXPECT_DEATH(
+      {
+        (void)RunRanks(1, [&](Context& context) -> absl::Status {
+          DT_RETURN_IF_ERROR(layer.Materialize(context, DeviceMesh(), 1));
+          layer.SetDType(DType::kBF16);
+          return absl::OkStatus();
+        });
+      },
+      "dtensor: Module::SetDType\\(\\)");
+}
+
+// One weight, which is something else to each of its modules.
 TEST(Layers, SayItForThemselvesOfASharedParameter) {
   EmbeddingLayer embedding(12, 4, 1);
   const LinearLayer head(embedding.weight());

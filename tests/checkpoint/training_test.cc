@@ -240,7 +240,7 @@ TEST(Training, RefusesWhatDoesNotFit) {
                               static LossScaler scaler = *LossScaler::Create();
                               run.state().loss_scaler = &scaler;
                             }),
-                invalid("has no entry training.loss_scale"));
+                invalid("was saved without a LossScaler"));
     // Of two weights of the checkpoint the model has one, by both names: the first counts.
     DT_EXPECT_OK(Load(tied, files, 1));
   }
@@ -293,6 +293,22 @@ TEST(Training, TheModelAloneIsLoadedFromMore) {
       if (absl::StartsWith(name, "optimizer/")) continue;
       EXPECT_EQ(of_name, saved.values.at(name)) << name;
     }
+    return absl::OkStatus();
+  }));
+}
+
+// What the checkpoint lacks stays the program's.
+TEST(Training, KeepsTheProgramsScheduleWhereTheCheckpointHasNone) {
+  MemoryFiles files;
+  const TrainingPlace place = {.mesh = "tp=2", .plan = "tp"};
+  DT_EXPECT_OK(RunRanks(2, [&](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const auto run, TrainingRun::Create(context, place));
+    run->state().schedule.reset();
+    DT_RETURN_IF_ERROR(SaveCheckpoint(context, "run", run->state(), {.files = &files}));
+    run->state().schedule = LrSchedule::Constant(0.25);
+    DT_RETURN_IF_ERROR(LoadCheckpoint(context, "run", run->state(), files).status());
+    if (!run->state().schedule) return absl::InternalError("the schedule is gone");
+    EXPECT_EQ(run->state().schedule->At(3), 0.25);
     return absl::OkStatus();
   }));
 }

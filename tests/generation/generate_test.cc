@@ -503,6 +503,10 @@ TEST(Generate, RefusesWhatDoesNotFit) {
     EXPECT_THAT(generate({{1}, {2}}, {.tokens = 1}), Refuses(HasSubstr("has 1 rows")));
     EXPECT_THAT(generate({{1}}, {.tokens = 1, .sampling = {.top_p = 0}}),
                 Refuses(HasSubstr("top_p")));
+    // A prompt alone fits or not, and is not added.
+    EXPECT_THAT(generate({Rows::value_type(9, 1)}, {.tokens = 0}), Refuses(HasSubstr("9 tokens")));
+    DT_RETURN_IF_ERROR(generate({Rows::value_type(8, 1)}, {.tokens = 0}).status());
+    EXPECT_THAT(cache->lengths(), testing::ElementsAre(0));
     return generate({{1, 2, 3}}, {.tokens = 6}).status();
   }));
 }
