@@ -207,7 +207,7 @@ TensorOr Module::operator()(const TensorOr& x) {
     return std::vector<DistributedTensor>{std::move(y)};
   };
   DT_ASSIGN_OR_RETURN(const std::vector<DistributedTensor> results,
-                      Recompute({*x}, again, recompute_options_));
+                      Recompute({*x}, AsItTrains(again), recompute_options_));
   return results[0];
 }
 
@@ -237,7 +237,7 @@ TensorsOr Module::Call(absl::Span<const TensorOr> operands) {
   }
   if (!recomputes_) return RunAll(given);
   const auto again = [this](absl::Span<const DistributedTensor> x) { return RunAll(x); };
-  return Recompute(given, again, recompute_options_);
+  return Recompute(given, AsItTrains(again), recompute_options_);
 }
 
 TensorsOr Module::RunAll(absl::Span<const DistributedTensor> operands) {
@@ -397,6 +397,29 @@ absl::Status Module::Materialize(Context& context, const DeviceMesh& mesh, uint6
 
 void Module::SetTraining(bool on) {
   VisitModules([on](const std::string&, Module& module) { module.training_ = on; });
+}
+
+std::vector<bool> Module::TrainingFlags() {
+  std::vector<bool> flags;
+  VisitModules([&](const std::string&, Module& module) { flags.push_back(module.training_); });
+  return flags;
+}
+
+void Module::SetTrainingFlags(const std::vector<bool>& flags) {
+  size_t i = 0;
+  VisitModules([&](const std::string&, Module& module) { module.training_ = flags[i++]; });
+}
+
+RecomputedFunction Module::AsItTrains(RecomputedFunction run) {
+  return [this, run = std::move(run),
+          then = TrainingFlags()](absl::Span<const DistributedTensor> operands) -> TensorsOr {
+    const std::vector<bool> now = TrainingFlags();
+    if (now == then) return run(operands);
+    SetTrainingFlags(then);
+    TensorsOr results = run(operands);
+    SetTrainingFlags(now);
+    return results;
+  };
 }
 
 void Module::SkipFirstValues() {

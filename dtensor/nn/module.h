@@ -252,7 +252,8 @@ class Module {
   void SetTraining(bool on);
 
   // --- What it keeps for Backward: what its operators save, or, where it recomputes (recompute.h),
-  // its operands as they come alone: it runs again there, edges and all.
+  // its operands as they come alone: it runs again there, edges and all, and trains or not as it
+  // did when it was called. It lives until then.
   bool recomputes() const { return recomputes_; }
   void set_recomputes(bool on, const RecomputeOptions& options = {}) {
     recomputes_ = on;
@@ -305,6 +306,10 @@ class Module {
   TensorOr OnlyResult(const TensorsOr& results) const;
   absl::Status WithPath(const absl::Status& status) const;
   absl::Status CheckMaterialized() const;
+  // `run`, with the training() that this module and those in it have now.
+  RecomputedFunction AsItTrains(RecomputedFunction run);
+  std::vector<bool> TrainingFlags();
+  void SetTrainingFlags(const std::vector<bool>& flags);
   void VisitFrom(const std::string& path, const ModuleVisitor& visit);
   // `seen`: what was visited before.
   void VisitNew(const std::string& path, absl::flat_hash_set<const Module*>& seen,

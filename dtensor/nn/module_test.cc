@@ -94,6 +94,27 @@ TEST(Parameter, StartsWithValuesOnRanksThatAreNotOnItsMesh) {
   }));
 }
 
+// Its gradients are those of the function that was called.
+TEST(Module, RunsAgainAsItTrainedThen) {
+  DT_EXPECT_OK(RunRanks(1, [](Context& context) -> absl::Status {
+    Sequential model;
+    model.Append(std::make_unique<DropoutLayer>(0.5));
+    model.set_recomputes(true);
+    for (const bool trains : {true, false}) {
+      model.SetTraining(trains);
+      DT_ASSIGN_OR_RETURN(DistributedTensor x,
+                          Full(context, DeviceMesh(), {}, {64}, DType::kF32, 1));
+      DT_RETURN_IF_ERROR(x.set_requires_grad(true));
+      DT_ASSIGN_OR_RETURN(const DistributedTensor y, model(x));
+      model.SetTraining(!trains);
+      DT_RETURN_IF_ERROR(Backward(Sum(y, {0})));
+      EXPECT_EQ(ToGlobal<float>(x.grad()).value(), ToGlobal<float>(y.Detach()).value());
+      EXPECT_EQ(model.training(), !trains);
+    }
+    return absl::OkStatus();
+  }));
+}
+
 // What the caller did, and the remedy.
 TEST(ModuleDeathTest, SaysWhatItsCallerDid) {
   LinearLayer layer(2, 1, 1);
