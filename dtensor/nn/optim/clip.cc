@@ -24,6 +24,11 @@ absl::Status CheckClippable(absl::Span<const DistributedTensor> parameters) {
                               "norm (", first->ToString(), " and ", parameter.ToString(),
                               "); clip them apart"});
     }
+    if (parameter.mesh() != first->mesh()) {
+      return InvalidArgument({"ClipByGlobalNorm: gradients on two meshes have no common norm (",
+                              first->ToString(), " and ", parameter.ToString(),
+                              "); clip them apart"});
+    }
   }
   if (first != nullptr) return absl::OkStatus();
   return InvalidArgument({"ClipByGlobalNorm: no parameter has a gradient; call Backward first"});

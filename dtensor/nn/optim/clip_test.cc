@@ -143,6 +143,27 @@ TEST(ClipByGlobalNorm, MixesGradientsOf16And32Bits) {
   }
 }
 
+// Before anything moves.
+TEST(ClipByGlobalNorm, RefusesGradientsOfTwoMeshes) {
+  DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {
+    std::vector<DistributedTensor> both;
+    for (const char* const mesh : {"a=2", "b=1@0..0"}) {
+      const SmallPlace place{mesh, {mesh[0] == 'a' ? Shard(0) : Replicate()}};
+      if (mesh[0] == 'b' && context.rank() == 1) continue;
+      DT_ASSIGN_OR_RETURN(both.emplace_back(), SmallParameter(context, place, {4}, DType::kF32,
+                                                              std::vector<double>(4, 1)));
+      DT_RETURN_IF_ERROR(AddSmallGradient(both.back(), std::vector<double>(4, 1)));
+    }
+    context.communicator().ResetTraffic();
+    if (context.rank() == 0) {
+      EXPECT_THAT(ClipByGlobalNorm(both, 1),
+                  StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("on two meshes")));
+      EXPECT_TRUE(context.communicator().traffic().empty());
+    }
+    return absl::OkStatus();
+  }));
+}
+
 TEST(ClipByGlobalNorm, RefusesOneTensorTwiceNamingBoth) {
   EXPECT_THAT(
       RunRanks(
