@@ -41,8 +41,8 @@ absl::Status Sgd(Device& device, const SgdStep& step, const Tensor& param, const
                  const Tensor& buffer, const Tensor& grad_scale, const Tensor& master = {});
 
 // norm[0] = factor * sqrt(sum_of_squares[0]); scale[0] = factor * min(1, max_norm / (norm + 1e-6)),
-// or factor when max_norm <= 0: what gradients that are `factor` times the ones which were summed
-// are to be multiplied by. All f32 or all f64 scalars.
+// which is NaN where the norm is, or factor when max_norm <= 0: what gradients that are `factor`
+// times the ones which were summed are to be multiplied by. All f32 or all f64 scalars.
 absl::Status ClipScale(Device& device, const Tensor& sum_of_squares, double max_norm,
                        const Tensor& norm, const Tensor& scale, double factor = 1);
 

@@ -10,8 +10,9 @@
 namespace DTENSOR_EXPORT dtensor {
 
 struct ClipResult {
-  DistributedTensor norm;   // replicated scalar f32 (f64 for f64): of all gradients on a mesh
-  DistributedTensor scale;  // min(1, max_norm / (norm + 1e-6)): hand it to Optimizer::Step
+  DistributedTensor norm;  // replicated scalar f32 (f64 for f64): of all gradients on a mesh
+  // min(1, max_norm / (norm + 1e-6)), NaN of a norm that is: hand it to Optimizer::Step.
+  DistributedTensor scale;
 };
 // The global norm of the parameters' gradients, each element of the global tensors counted once,
 // however it is replicated. max_norm <= 0: scale 1. Parameters without a gradient are passed over:
@@ -20,8 +21,8 @@ struct ClipResult {
 // that was scaled, loss_scaler.h): norm is theirs, and scale contains the factor.
 // Collective: one all-reduce for each set of axes that shards gradients. Errors, before anything
 // moves: kInvalidArgument when there are no parameters, one is undefined, listed twice or of
-// another Context, none has a gradient, or some gradients are f64 and some are not (clip them
-// apart);
+// another Context, none has a gradient, some gradients are f64 and some are not, or they lie on two
+// meshes (clip them apart);
 // kFailedPrecondition when a gradient is Partial or lies elsewhere than its parameter (call
 // ReduceGradients). Then failures.
 absl::StatusOr<ClipResult> ClipByGlobalNorm(absl::Span<const DistributedTensor> parameters,

@@ -94,6 +94,26 @@ TEST(ClipByGlobalNorm, RefusesWhatHasNoNorm) {
       IsOk());
 }
 
+// As in PyTorch, where it makes all gradients NaN: a step must not pass for one that was clipped.
+TEST(ClipByGlobalNorm, ScalesByNaNWhereTheNormIs) {
+  for (const double bad : {std::nan(""), HUGE_VAL}) {
+    DT_EXPECT_OK(RunRanks(4, [&](Context& context) -> absl::Status {
+      const SmallPlace place{"dp=2,tp=2", {Shard(0), Replicate()}};
+      std::vector<double> values(12, 1);
+      DT_ASSIGN_OR_RETURN(const DistributedTensor p,
+                          SmallParameter(context, place, {4, 3}, DType::kF32, values));
+      values[7] = bad;
+      DT_RETURN_IF_ERROR(AddSmallGradient(p, values));
+      DT_ASSIGN_OR_RETURN(const ClipResult clip, ClipByGlobalNorm({p}, 0.5));
+      DT_ASSIGN_OR_RETURN(const double norm, Item(clip.norm));
+      DT_ASSIGN_OR_RETURN(const double scale, Item(clip.scale));
+      EXPECT_FALSE(std::isfinite(norm));
+      EXPECT_TRUE(std::isnan(bad) ? std::isnan(scale) : scale == 0) << scale;
+      return absl::OkStatus();
+    }));
+  }
+}
+
 // Of gradients that are 8 times too large.
 TEST(ClipByGlobalNorm, MeansGradientsTimesAFactor) {
   EXPECT_THAT(RunRanks(4,

@@ -19,7 +19,8 @@ template <typename T>
 void Clip(const ClipScaleArgs& a) {
   const double norm =
       a.factor * std::sqrt(static_cast<double>(*static_cast<const T*>(a.sum_of_squares)));
-  const double scale = a.max_norm > 0 ? std::min(1.0, a.max_norm / (norm + 1e-6)) : 1.0;
+  // In this order NaN stays.
+  const double scale = a.max_norm > 0 ? std::min(a.max_norm / (norm + 1e-6), 1.0) : 1.0;
   *static_cast<T*>(a.norm) = static_cast<T>(norm);
   *static_cast<T*>(a.scale) = static_cast<T>(a.factor * scale);
 }

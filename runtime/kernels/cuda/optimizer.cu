@@ -105,7 +105,7 @@ __global__ void ClipScaleKernel(ClipScaleArgs a) {
   const double norm =
       a.factor * sqrt(static_cast<double>(*static_cast<const C*>(a.sum_of_squares)));
   const double share = a.max_norm / (norm + 1e-6);
-  const double scale = a.max_norm > 0 && share < 1 ? share : 1.0;
+  const double scale = a.max_norm > 0 && !(share > 1) ? share : 1.0;  // NaN stays
   *static_cast<C*>(a.norm) = static_cast<C>(norm);
   *static_cast<C*>(a.scale) = static_cast<C>(a.factor * scale);
 }
