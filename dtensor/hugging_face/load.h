@@ -34,7 +34,8 @@ struct LoadHuggingFaceOptions {
 // in the files, or be there alone. What Hugging Face's older files have beside parameters is passed
 // over: rotary_emb.inv_freq, attn.bias and attn.masked_bias of GPT-2, position_ids.
 //
-// Types: floats of f32, f64, bf16 and f16 become those of the parameter; others must be its own.
+// Types: floats of f32, f64, bf16 and f16 become those of the parameter; others must be its own. An
+// optimizer with master weights is made afterwards, or its next step undoes the load.
 //
 // Collective over the world; every rank sees the folder. On meta only names and shapes are looked
 // at. Errors, the same on all ranks: kInvalidArgument, naming file and tensor, before anything is

@@ -43,8 +43,8 @@ class GatherGroups;
 
 // What is sharded between uses: the levels of ZeRO (Rajbhandari et al. 2020).
 enum class ShardLevel : uint8_t {
-  // Optimizer states. What was gathered stays until the parameter is written to; gradients stay
-  // whole until ReduceGradients.
+  // Optimizer states. What was gathered stays until it is used after the parameter was written to;
+  // gradients stay whole until ReduceGradients.
   kOptimizer = 1,
   kGradients = 2,   // And gradients: reduced in Backward. Parameters as above.
   kParameters = 3,  // And parameters: gathered for each use.
