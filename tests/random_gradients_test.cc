@@ -314,8 +314,8 @@ TEST(RandomGradients, AreThoseOfOneRank) {
   for (const char* mesh : {"a=2", "a=3", "a=2,b=2"}) Try(mesh, 1, 50);
 }
 
-// Products beside what moves (docs/overlap.md), however little that is. The last were wrong once: on
-// a rank they sum over nothing.
+// Products beside what moves (docs/overlap.md), however little that is. The last were wrong once:
+// on a rank they sum over nothing.
 TEST(RandomGradients, OverlappedAreThoseOfOneRank) {
   const OverlapOptions overlap{.chunks = 3, .min_bytes = 0};
   for (const char* mesh : {"a=2", "a=2,b=2", "a=3,b=2"}) Try(mesh, 2, 20, overlap);

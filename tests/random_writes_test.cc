@@ -447,7 +447,8 @@ void RunOne(TestRandom& random, Totals& totals) {
       options, {.overlap = overlap});
   ++totals.programs;
   DT_ASSERT_OK(status) << "program " << seed << " on " << mesh_text
-                       << (deferred ? ", deferred" : "") << (overlap.chunks > 0 ? ", overlaps" : "");
+                       << (deferred ? ", deferred" : "")
+                       << (overlap.chunks > 0 ? ", overlaps" : "");
 }
 
 void Report(const Totals& totals) {

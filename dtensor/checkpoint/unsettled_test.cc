@@ -53,19 +53,22 @@ TEST(Unsettled, AllRanksMakeWhatOneWrites) {
   for (const bool async : {false, true}) {
     for (const bool saver_is_async : {false, true}) {
       MemoryFiles files;
-      DT_ASSERT_OK(OnRanks(4, [&](Context& context) -> absl::Status {
-        DT_ASSIGN_OR_RETURN(const auto large,
-                            Sevens(context, "dp=2,tp=2", {Shard(0), Shard(1)}, {256, 256}));
-        DT_ASSIGN_OR_RETURN(const auto x,
-                            Sevens(context, "dp=2,tp=2", {Replicate(), Shard(0)}, {6, 4}));
-        DT_ASSIGN_OR_RETURN(const auto small, x.Redistribute({Replicate(), Replicate()},
-                                                             {.async = async, .on_use = !async}));
-        CheckpointSaver saver(context, "run", {.async = saver_is_async, .files = &files});
-        DT_RETURN_IF_ERROR(
-            saver.Save({.step = 1, .tensors = {{"large", large}, {"small", small}}}));
-        return saver.Wait();
-      })) << async
-          << saver_is_async;
+      DT_ASSERT_OK(OnRanks(
+          4,
+          [&](Context& context) -> absl::Status {
+            DT_ASSIGN_OR_RETURN(const auto large,
+                                Sevens(context, "dp=2,tp=2", {Shard(0), Shard(1)}, {256, 256}));
+            DT_ASSIGN_OR_RETURN(const auto x,
+                                Sevens(context, "dp=2,tp=2", {Replicate(), Shard(0)}, {6, 4}));
+            DT_ASSIGN_OR_RETURN(
+                const auto small,
+                x.Redistribute({Replicate(), Replicate()}, {.async = async, .on_use = !async}));
+            CheckpointSaver saver(context, "run", {.async = saver_is_async, .files = &files});
+            DT_RETURN_IF_ERROR(
+                saver.Save({.step = 1, .tensors = {{"large", large}, {"small", small}}}));
+            return saver.Wait();
+          }))
+          << async << saver_is_async;
       DT_ASSERT_OK_AND_ASSIGN(const auto got, Load(files, "small", {6, 4}));
       EXPECT_THAT(got, Each(7));
     }

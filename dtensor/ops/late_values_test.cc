@@ -39,8 +39,8 @@ absl::Status OnMesh(absl::string_view text, const Body& body, int chunks = 2,
   contexts.read_environment = false;
   RunOptions options;
   options.device = SuiteDevice(device);
-  return RunRanks(mesh.size(), [&](Context& context) { return body(context, mesh); }, options,
-                  contexts);
+  return RunRanks(
+      mesh.size(), [&](Context& context) { return body(context, mesh); }, options, contexts);
 }
 
 TensorOr Ones(Context& context, const DeviceMesh& mesh, const Placements& placements, Dims shape) {
@@ -173,8 +173,7 @@ TEST(LateValues, ReadingWhatNeverCameIsAnError) {
   const absl::Status status =
       OnMesh("tp=2", [&](Context& context, const DeviceMesh& mesh) -> absl::Status {
         DT_ASSIGN_OR_RETURN(const auto x, Ones(context, mesh, {Shard(0)}, {6, 4}));
-        DT_ASSIGN_OR_RETURN(kept[context.rank()],
-                            x.Redistribute({Replicate()}, {.on_use = true}));
+        DT_ASSIGN_OR_RETURN(kept[context.rank()], x.Redistribute({Replicate()}, {.on_use = true}));
         if (context.rank() == 1) return absl::AbortedError("rank 1 has had enough");
         const absl::Status read = ToGlobal<float>(kept[0]).status();
         EXPECT_THAT(read.message(), HasSubstr("rank 1 has had enough"));
@@ -208,8 +207,7 @@ TEST(LateValues, WhatWasMadeHoldsNothingOfWhatItWasMadeOf) {
     DT_ASSIGN_OR_RETURN(const auto w, Ones(context, mesh, {Replicate(), Shard(0)}, {4, 64}));
     DT_ASSIGN_OR_RETURN(const auto y, Linear(gathered, w));
     const void* const before = x.local().raw();
-    DT_ASSIGN_OR_RETURN(const auto reduced,
-                        x.Redistribute({Replicate(), Shard(0)}, in_place));
+    DT_ASSIGN_OR_RETURN(const auto reduced, x.Redistribute({Replicate(), Shard(0)}, in_place));
     EXPECT_EQ(reduced.local().raw(), before);
     return absl::OkStatus();
   }));
@@ -249,9 +247,7 @@ TEST(LateValues, WhatNobodyUsesMovesBeforeItsSourceIsWrittenTo) {
 // Adds up what is received in each scope.
 class BytesByScope : public ScopeObserver {
  public:
-  explicit BytesByScope(Context& context) : context_(context) {
-    context_.set_scope_observer(this);
-  }
+  explicit BytesByScope(Context& context) : context_(context) { context_.set_scope_observer(this); }
   ~BytesByScope() override { context_.set_scope_observer(nullptr); }
   void Enter(const void* scope) override {
     const int64_t now = Bytes();

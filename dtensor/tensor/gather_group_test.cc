@@ -365,9 +365,9 @@ TEST(GatherGroup, RefusesLeavesOfTwoContexts) {
     Context other(ranks.context.communicator(), ranks.context.device());
     DT_ASSIGN_OR_RETURN(const auto leaf,
                         Full(other, ranks.mesh, {Shard(0)}, {kDim, kDim}, DType::kF32, 1));
-    EXPECT_THAT(group->Add(leaf, Layout::Replicated(ranks.mesh, 2)),
-                StatusIs(absl::StatusCode::kInvalidArgument,
-                         HasSubstr("belongs to another Context")));
+    EXPECT_THAT(
+        group->Add(leaf, Layout::Replicated(ranks.mesh, 2)),
+        StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("belongs to another Context")));
     return absl::OkStatus();
   });
 }

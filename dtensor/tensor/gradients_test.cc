@@ -352,33 +352,32 @@ TEST(GradientsOf, OfRandomProgramsAreAlikeOnEveryMesh) {
 // A gradient is its user's as well, who may give its memory away.
 TEST(Backward, RefusesToAddToAGradientThatIsNoMore) {
   EXPECT_THAT(
-      RunRanks(2,
-               [](Context& context) -> absl::Status {
-                 DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse("dp=2"));
-                 DT_ASSIGN_OR_RETURN(const auto x,
-                                     Full(context, mesh, {Shard(0)}, {6, 4}, DType::kF32, 2));
-                 DT_ASSIGN_OR_RETURN(auto w,
-                                     Full(context, mesh, {Replicate()}, {4, 4}, DType::kF32, 3));
-                 DT_RETURN_IF_ERROR(w.set_requires_grad(true));
-                 const auto loss = [&] { return Sum(Linear(x, w), {0, 1}); };
-                 DT_RETURN_IF_ERROR(Backward(loss()));
-                 const RedistributeOptions in_place{
-                     .plan = RedistributionOptions{.in_place = true}};
-                 DT_RETURN_IF_ERROR(w.grad().Redistribute({Replicate()}, in_place).status());
-                 for (const int64_t bucket_bytes : {0, 100}) {
-                   EXPECT_THAT(Backward(loss(), {.bucket_bytes = bucket_bytes}),
-                               StatusIs(kFailedPrecondition,
-                                        AllOf(HasSubstr("Backward: the gradient of "),
-                                              HasSubstr("ClearGrad() first"))));
-                 }
-                 EXPECT_THAT(ReduceGradients({w}),
-                             StatusIs(kFailedPrecondition,
-                                      AllOf(HasSubstr("ReduceGradients: the gradient of "),
-                                            HasSubstr("ClearGrad() first"))));
-                 DT_RETURN_IF_ERROR(GradientsOf(loss(), {w}).status());  // adds to none
-                 w.ClearGrad();
-                 return Backward(loss());
-               }),
+      RunRanks(
+          2,
+          [](Context& context) -> absl::Status {
+            DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse("dp=2"));
+            DT_ASSIGN_OR_RETURN(const auto x,
+                                Full(context, mesh, {Shard(0)}, {6, 4}, DType::kF32, 2));
+            DT_ASSIGN_OR_RETURN(auto w, Full(context, mesh, {Replicate()}, {4, 4}, DType::kF32, 3));
+            DT_RETURN_IF_ERROR(w.set_requires_grad(true));
+            const auto loss = [&] { return Sum(Linear(x, w), {0, 1}); };
+            DT_RETURN_IF_ERROR(Backward(loss()));
+            const RedistributeOptions in_place{.plan = RedistributionOptions{.in_place = true}};
+            DT_RETURN_IF_ERROR(w.grad().Redistribute({Replicate()}, in_place).status());
+            for (const int64_t bucket_bytes : {0, 100}) {
+              EXPECT_THAT(
+                  Backward(loss(), {.bucket_bytes = bucket_bytes}),
+                  StatusIs(kFailedPrecondition, AllOf(HasSubstr("Backward: the gradient of "),
+                                                      HasSubstr("ClearGrad() first"))));
+            }
+            EXPECT_THAT(
+                ReduceGradients({w}),
+                StatusIs(kFailedPrecondition, AllOf(HasSubstr("ReduceGradients: the gradient of "),
+                                                    HasSubstr("ClearGrad() first"))));
+            DT_RETURN_IF_ERROR(GradientsOf(loss(), {w}).status());  // adds to none
+            w.ClearGrad();
+            return Backward(loss());
+          }),
       IsOk());
 }
 

@@ -263,9 +263,8 @@ absl::StatusOr<Tensor> LateProduct::MakeAndScatter(const RankChunks& chunks,
     return Scatter(context_, chunks, values_, caller);
   }
   auto result =
-      ScatterBeside(context_, chunks, values_, caller, [&](absl::Span<const RowRange> rows) {
-        return MakeEach(rows, product);
-      });
+      ScatterBeside(context_, chunks, values_, caller,
+                    [&](absl::Span<const RowRange> rows) { return MakeEach(rows, product); });
   Made(result.status()).IgnoreError();
   return result;
 }

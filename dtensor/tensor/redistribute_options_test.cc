@@ -76,23 +76,23 @@ TEST(RedistributeOptionsTest, WhatWasTakenInPlaceIsNotRemembered) {
 // Who redistributes what was redistributed, and keeps the first alone, holds few of the others.
 TEST(RedistributeOptionsTest, AChainIsNotRememberedFromItsFirstTensorOn) {
   constexpr int64_t kRows = 64;
-  EXPECT_THAT(
-      RunRanks(2,
-               [](Context& context) -> absl::Status {
-                 DT_ASSIGN_OR_RETURN(const auto x, Full(context, Mesh("a=2"), {Shard(0)},
-                                                        {kRows, kRows}, DType::kF32, 7));
-                 DistributedTensor y = x;
-                 for (int round = 0; round < 10; ++round) {
-                   DT_ASSIGN_OR_RETURN(y, y.Redistribute({Replicate()}));
-                   DT_ASSIGN_OR_RETURN(y, y.Redistribute({Shard(1)}));
-                   DT_ASSIGN_OR_RETURN(y, y.Redistribute({Shard(0)}));
-                 }
-                 EXPECT_LE(context.device().memory().live_bytes, 4 * kRows * kRows * sizeof(float));
-                 DT_ASSIGN_OR_RETURN(const auto got, ToGlobal<float>(y));
-                 EXPECT_EQ(got, std::vector<float>(kRows * kRows, 7));
-                 return absl::OkStatus();
-               }),
-      IsOk());
+  EXPECT_THAT(RunRanks(2,
+                       [](Context& context) -> absl::Status {
+                         DT_ASSIGN_OR_RETURN(const auto x, Full(context, Mesh("a=2"), {Shard(0)},
+                                                                {kRows, kRows}, DType::kF32, 7));
+                         DistributedTensor y = x;
+                         for (int round = 0; round < 10; ++round) {
+                           DT_ASSIGN_OR_RETURN(y, y.Redistribute({Replicate()}));
+                           DT_ASSIGN_OR_RETURN(y, y.Redistribute({Shard(1)}));
+                           DT_ASSIGN_OR_RETURN(y, y.Redistribute({Shard(0)}));
+                         }
+                         EXPECT_LE(context.device().memory().live_bytes,
+                                   4 * kRows * kRows * sizeof(float));
+                         DT_ASSIGN_OR_RETURN(const auto got, ToGlobal<float>(y));
+                         EXPECT_EQ(got, std::vector<float>(kRows * kRows, 7));
+                         return absl::OkStatus();
+                       }),
+              IsOk());
 }
 
 // Two on a way, as an edge's and that of the operators behind it, are remembered however they are

@@ -19,8 +19,8 @@ struct LeafGradient {
   TensorImplPtr* gradient;
 };
 
-// Errors: kFailedPrecondition where the leaf, which may be null, has a gradient that a redistribution
-// in place took: a user may have given its memory away. `who` is what the user called.
+// Errors: kFailedPrecondition where the leaf, which may be null, has a gradient that was
+// redistributed in place: a user may have given its memory away. `who` is what the user called.
 absl::Status CheckGradientThere(absl::string_view who, const TensorImplPtr& leaf);
 
 // What travels of a leaf's gradient, how, and what it becomes.

@@ -12,8 +12,8 @@ namespace DTENSOR_EXPORT dtensor {
 // Waits for an asynchronous redistribution, and makes what is made by its first use (`async` and
 // `on_use` of RedistributeOptions): that is a use, which all ranks make at the same place of the
 // program. Else it communicates nothing. Launches of the device may be on their way. Errors:
-// kInvalidArgument for an undefined tensor; kFailedPrecondition where a redistribution in place took
-// it; failures.
+// kInvalidArgument for an undefined tensor; kFailedPrecondition for one that was redistributed in
+// place; failures.
 absl::Status WaitFor(const DistributedTensor& tensor);
 
 }  // namespace dtensor
