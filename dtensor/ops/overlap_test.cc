@@ -36,17 +36,20 @@ int Number(const char* name, int otherwise) {
 }
 
 // A block as sequence parallelism has it: x [batch, s|, width] is gathered, `readers` projections
-// read it, and a row-parallel one makes a sum of their results that is scattered again.
+// read it, and a row-parallel one makes a sum of their results that is scattered again. Width is
+// split by a second axis, which that leaves alone: projections sum over it.
 struct Block {
-  int ranks = 2, chunks = 2, readers = 1;
+  int tp = 2, dp = 1, chunks = 2, readers = 1;
   int64_t batch = 1, sequence = 8, width = 4, hidden = 4;
   DType dtype = DType::kF32;
   bool matmul = false, bias = false, keeps = false, recomputes = false, keeps_collectives = false;
   Device::Kind device = SuiteDevice();
 
+  int ranks() const { return tp * dp; }
+  std::string mesh() const { return absl::StrCat("tp=", tp, ",dp=", dp); }
   std::string ToString() const {
     return absl::StrCat(
-        ranks, " ranks, ", chunks, " chunks, ", readers, " readers, [", batch, ", ", sequence, ", ",
+        mesh(), ", ", chunks, " chunks, ", readers, " readers, [", batch, ", ", sequence, ", ",
         width, "] ", dtensor::ToString(dtype), ", hidden ", hidden, matmul ? " MatMul" : " Linear",
         bias ? " bias" : "", keeps ? " keeps" : "", recomputes ? " recomputes" : "",
         keeps_collectives ? " keeps collectives" : "", " on ", dtensor::ToString(device));
@@ -81,25 +84,26 @@ struct Leaves {
 
 absl::StatusOr<Leaves> MakeLeaves(Context& context, const DeviceMesh& mesh, const Block& block) {
   uint64_t stream = 0;
-  const auto leaf = [&](const Placement& placement, Dims shape) -> TensorOr {
+  const auto leaf = [&](const Placement& tp, const Placement& dp, Dims shape) -> TensorOr {
     DT_ASSIGN_OR_RETURN(DistributedTensor made,
-                        RandomNormal(context, mesh, {placement}, shape,
+                        RandomNormal(context, mesh, {tp, dp}, shape,
                                      {.seed = 7, .stream = ++stream, .dtype = block.dtype}));
     DT_RETURN_IF_ERROR(made.set_requires_grad(true));
     return made;
   };
   Leaves leaves;
   const int64_t in = block.width, mid = block.hidden;
-  DT_ASSIGN_OR_RETURN(leaves.x, leaf(Shard(1), {block.batch, block.sequence, in}));
+  DT_ASSIGN_OR_RETURN(leaves.x, leaf(Shard(1), Shard(2), {block.batch, block.sequence, in}));
   for (int i = 0; i < block.readers; ++i) {
-    DT_ASSIGN_OR_RETURN(leaves.up.emplace_back(),
-                        block.matmul ? leaf(Shard(1), {in, mid}) : leaf(Shard(0), {mid, in}));
+    DT_ASSIGN_OR_RETURN(leaves.up.emplace_back(), block.matmul
+                                                      ? leaf(Shard(1), Shard(0), {in, mid})
+                                                      : leaf(Shard(0), Shard(1), {mid, in}));
     if (block.bias) {
-      DT_ASSIGN_OR_RETURN(leaves.biases.emplace_back(), leaf(Shard(0), {mid}));
+      DT_ASSIGN_OR_RETURN(leaves.biases.emplace_back(), leaf(Shard(0), Replicate(), {mid}));
     }
   }
-  DT_ASSIGN_OR_RETURN(leaves.down,
-                      block.matmul ? leaf(Shard(0), {mid, in}) : leaf(Shard(1), {in, mid}));
+  DT_ASSIGN_OR_RETURN(leaves.down, block.matmul ? leaf(Shard(0), Shard(1), {mid, in})
+                                                : leaf(Shard(1), Shard(0), {in, mid}));
   return leaves;
 }
 
@@ -112,8 +116,10 @@ TensorOr Project(const Block& block, const TensorOr& x, const DistributedTensor&
 // Twice the same, so that what one leaves the other finds as it should.
 TensorOr RunBlock(const Block& block, const Leaves& leaves, const DistributedTensor& start) {
   const DeviceMesh& mesh = start.mesh();
-  DT_ASSIGN_OR_RETURN(const Layout split, Layout::FromPlacements(mesh, {Shard(1)}, start.shape()));
-  const Layout whole = Layout::Replicated(mesh, 3);
+  DT_ASSIGN_OR_RETURN(const Layout split,
+                      Layout::FromPlacements(mesh, {Shard(1), Shard(2)}, start.shape()));
+  DT_ASSIGN_OR_RETURN(const Layout whole,
+                      Layout::FromPlacements(mesh, {Replicate(), Shard(2)}, start.shape()));
   TensorOr x = Tanh(start);  // not a leaf: its gradient moves on its way
   DT_RETURN_IF_ERROR(x.status());
   for (int repeat = 0; repeat < 2; ++repeat) {
@@ -136,7 +142,7 @@ TensorOr RunBlock(const Block& block, const Leaves& leaves, const DistributedTen
 
 // On a simulated rank there are no bits.
 absl::Status Train(Context& context, const Block& block, Outcome& outcome) {
-  DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse(absl::StrCat("tp=", block.ranks)));
+  DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse(block.mesh()));
   DT_ASSIGN_OR_RETURN(const Leaves leaves, MakeLeaves(context, mesh, block));
   context.communicator().ResetTraffic();
   TensorOr y;
@@ -167,14 +173,14 @@ absl::Status Train(Context& context, const Block& block, Outcome& outcome) {
 }
 
 absl::StatusOr<std::vector<Outcome>> OnRanks(const Block& block, const OverlapOptions& overlap) {
-  std::vector<Outcome> outcomes(block.ranks);
+  std::vector<Outcome> outcomes(block.ranks());
   RunOptions options;
   options.device = block.device;
   ContextOptions contexts;
   contexts.overlap = overlap;
   contexts.read_environment = false;
   DT_RETURN_IF_ERROR(RunRanks(
-      block.ranks,
+      block.ranks(),
       [&](Context& context) { return Train(context, block, outcomes[context.rank()]); }, options,
       contexts));
   return outcomes;
@@ -189,7 +195,7 @@ bool ExpectSame(const Block& block) {
   EXPECT_THAT(overlapped, IsOk());
   if (!at_once.ok() || !overlapped.ok()) return false;
   int64_t more = 0;
-  for (int rank = 0; rank < block.ranks; ++rank) {
+  for (int rank = 0; rank < block.ranks(); ++rank) {
     const Outcome &expected = (*at_once)[rank], &got = (*overlapped)[rank];
     EXPECT_EQ(got.bytes, expected.bytes) << "rank " << rank;
     EXPECT_EQ(got.calls, expected.calls) << "rank " << rank;
@@ -205,13 +211,14 @@ bool ExpectSame(const Block& block) {
 Block RandomBlock(std::mt19937& random) {
   const auto up_to = [&](int n) { return 1 + static_cast<int>(random() % n); };
   Block block;
-  block.ranks = up_to(8);
+  block.dp = random() % 2 == 0 ? up_to(3) : 1;
+  block.tp = up_to(8 / block.dp);
   block.chunks = up_to(6);
   block.readers = up_to(3);
   block.batch = up_to(3);
   block.sequence = random() % 4 == 0 ? up_to(3) : up_to(40);  // also fewer than ranks
-  block.width = up_to(12);
-  block.hidden = up_to(20);
+  block.width = random() % 4 == 0 ? up_to(2) : up_to(12);
+  block.hidden = random() % 4 == 0 ? up_to(2) : up_to(20);
   const DType types[] = {DType::kF32, DType::kF64, DType::kBF16};
   block.dtype = types[random() % 3];
   block.matmul = random() % 3 == 0;
@@ -234,12 +241,12 @@ TEST(OverlapTest, RandomBlocksHaveTheBitsOfThoseThatAreMadeAtOnce) {
 // Simulate() runs the same chunks.
 TEST(OverlapTest, PredictionIsWhatIsCounted) {
   const Block block{
-      .ranks = 4, .chunks = 3, .readers = 2, .batch = 2, .sequence = 13, .bias = true};
+      .tp = 4, .dp = 2, .chunks = 3, .readers = 2, .batch = 2, .sequence = 13, .bias = true};
   const OverlapOptions overlap{.chunks = block.chunks, .min_bytes = 0};
   DT_ASSERT_OK_AND_ASSIGN(const auto counted, OnRanks(block, overlap));
-  for (int rank = 0; rank < block.ranks; ++rank) {
+  for (int rank = 0; rank < block.ranks(); ++rank) {
     Outcome predicted;
-    DT_ASSERT_OK(Simulate(rank, block.ranks,
+    DT_ASSERT_OK(Simulate(rank, block.ranks(),
                           [&](Context& context) { return Train(context, block, predicted); },
                           {.contexts = {.overlap = overlap}}));
     EXPECT_EQ(predicted.bytes, counted[rank].bytes);
@@ -256,7 +263,7 @@ absl::StatusOr<SimulatedTime> TimeOf(const Block& block, const OverlapOptions& o
   cost.set_memory_gb_per_second(3000);
   cost.set_multiply_gf_per_second(200000);
   SimulatedTime time;
-  DT_RETURN_IF_ERROR(Simulate(0, block.ranks,
+  DT_RETURN_IF_ERROR(Simulate(0, block.ranks(),
                               [&](Context& context) -> absl::Status {
                                 Outcome outcome;
                                 DT_RETURN_IF_ERROR(Train(context, block, outcome));
@@ -269,7 +276,7 @@ absl::StatusOr<SimulatedTime> TimeOf(const Block& block, const OverlapOptions& o
 
 // Of a block of a size at which products take as long as what moves; the work is the same.
 TEST(OverlapTest, WhatMovesIsHiddenBehindProducts) {
-  const Block block{.ranks = 4, .batch = 1, .sequence = 8192, .width = 4096, .hidden = 4096};
+  const Block block{.tp = 4, .batch = 1, .sequence = 8192, .width = 4096, .hidden = 4096};
   DT_ASSERT_OK_AND_ASSIGN(const SimulatedTime at_once, TimeOf(block, {}));
   DT_ASSERT_OK_AND_ASSIGN(const SimulatedTime overlapped, TimeOf(block, {.chunks = 4}));
   std::printf("at once %.0f us, of which %.0f exposed; in 4 chunks %.0f and %.0f\n",
