@@ -44,7 +44,7 @@ struct MetLeaves {
 // By operators younger than `since`.
 MetLeaves LeavesOf(absl::Span<const DistributedTensor> results, uint64_t since) {
   MetLeaves leaves;
-  absl::flat_hash_set<const void*> seen;
+  absl::flat_hash_set<const void*> seen, saved_leaves;
   std::vector<Edge> open;
   for (const DistributedTensor& result : results) open.push_back(EdgeOf(result.impl()));
   while (!open.empty()) {
@@ -57,11 +57,12 @@ MetLeaves LeavesOf(absl::Span<const DistributedTensor> results, uint64_t since) 
     if (!seen.insert(edge.node.get()).second) continue;
     for (const SavedSource& saved : edge.node->saved_sources) {
       const TensorImplPtr& leaf = saved.source;
-      if (leaf->gather == nullptr || leaf->requires_grad) continue;
-      if (seen.insert(leaf.get()).second) leaves.frozen.push_back(leaf);
+      if (leaf->gather == nullptr || !saved_leaves.insert(leaf.get()).second) continue;
+      leaves.frozen.push_back(leaf);
     }
     open.insert(open.end(), edge.node->edges.begin(), edge.node->edges.end());
   }
+  std::erase_if(leaves.frozen, [&](const auto& leaf) { return seen.contains(leaf.get()); });
   return leaves;
 }
 
