@@ -96,7 +96,7 @@ bool Answers127001(const Socket& listener) {
 // As /etc/hosts of many a machine has it.
 TEST(Names, AMachineThatIsItsOwnLoopbackListensAtAllAddresses) {
   for (const std::vector<std::string>& addresses : std::vector<std::vector<std::string>>{
-           {"127.0.1.1"}, {"127.0.1.1", "192.0.2.1"}, {"192.0.2.1", "127.0.1.1"}}) {
+           {"127.0.1.1"}, {"127.0.1.1", "198.51.100.1"}, {"198.51.100.1", "127.0.1.1"}}) {
     const Name name("node0", addresses);
     const auto listener = ListenAt({"node0", 0});
     DT_ASSERT_OK(listener);
@@ -110,7 +110,7 @@ TEST(Names, AnAddressInDigitsIsThatOneAlone) {
 }
 
 TEST(Names, AnotherMachinesIsRefused) {
-  const Name name("node1", {"192.0.2.1", "192.0.2.2"});
+  const Name name("node1", {"198.51.100.1", "203.0.113.1"});
   EXPECT_THAT(ListenAt({"node1", 0}),
               StatusIs(absl::StatusCode::kUnavailable,
                        AllOf(HasSubstr("node1:0"), HasSubstr("an address of this machine"))));
