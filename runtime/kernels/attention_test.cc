@@ -1,11 +1,13 @@
 #include "dtensor/runtime/kernels/attention.h"
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <limits>
 #include <memory>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "dtensor/runtime/core/dims.h"
 #include "dtensor/runtime/core/dtype.h"
 #include "dtensor/runtime/device/device.h"
@@ -170,6 +172,70 @@ TEST(Attention, NanIsKept) {
     EXPECT_EQ(std::isnan(out.o[i * c.dim]), i == 3) << i;
     EXPECT_EQ(std::isnan(out.lse[i]), i == 3) << i;
   }
+}
+
+constexpr uint64_t kSign = uint64_t{1} << 63, kQuiet = 0x7ff8000000000000;
+// The lowest bit of a T, and all: the NaN that GPUs make.
+template <typename T>
+constexpr uint64_t kPayloads[] = {std::is_same_v<T, float> ? uint64_t{1} << 29 : 1,
+                                  (uint64_t{1} << 51) - 1};
+
+template <typename T>
+void CheckNanWithPayload(Device& device, const Case& c, uint64_t bits) {
+  constexpr int64_t kRow = 3;
+  const auto nan = std::bit_cast<double>(bits);
+  const auto is_nan = [](double x) { return std::isnan(x); };
+  AttentionInputs in = RandomInputs<T>(c);
+  in.q[kRow * c.dim] = nan;
+  DT_ASSERT_OK_AND_ASSIGN(AttentionDoubles out, RunBoth<T>(device, c, in));
+  for (int64_t i = 0; i < c.s; ++i) {
+    EXPECT_EQ(std::isnan(out.lse[i]), i == kRow) << i;
+    for (int64_t j = 0; j < c.dim; ++j) {
+      EXPECT_EQ(std::isnan(out.o[i * c.dim + j]), i == kRow) << i;
+      EXPECT_EQ(std::isnan(out.dq[i * c.dim + j]), i == kRow) << i;
+    }
+  }
+  EXPECT_TRUE(absl::c_all_of(out.dk, is_nan));
+  EXPECT_TRUE(absl::c_all_of(out.dv, is_nan));
+  // All queries see it.
+  in = RandomInputs<T>(c);
+  in.k[(c.t - 1) * c.dim] = nan;
+  DT_ASSERT_OK_AND_ASSIGN(out, RunBoth<T>(device, c, in));
+  for (const auto* result : {&out.o, &out.lse, &out.dq, &out.dk, &out.dv}) {
+    EXPECT_TRUE(absl::c_all_of(*result, is_nan));
+  }
+  // Weights do not depend on values; the gradients of scores do.
+  in = RandomInputs<T>(c);
+  in.v[(c.t - 1) * c.dim] = nan;
+  DT_ASSERT_OK_AND_ASSIGN(out, RunBoth<T>(device, c, in));
+  for (int64_t i = 0; i < c.s; ++i) EXPECT_TRUE(std::isnan(out.o[i * c.dim])) << i;
+  EXPECT_TRUE(absl::c_none_of(out.lse, is_nan));
+  EXPECT_TRUE(absl::c_none_of(out.dv, is_nan));
+  EXPECT_TRUE(absl::c_all_of(out.dq, is_nan));
+}
+
+// The bits behind the first are not taken for an exponent.
+TEST(Attention, NanWithPayloadIsKept) {
+  const std::unique_ptr<Device> device = MakeTestDevice();
+  const int64_t supported = hwy::SupportedTargets();
+  for (int64_t left = supported; left != 0; left &= left - 1) {
+    const int64_t target = left & -left;
+    SCOPED_TRACE(hwy::TargetName(target));
+    hwy::GetChosenTarget().Update(target);
+    for (const int64_t t : {1, 2, 5, 20, 600}) {
+      const Case c = {.s = 9, .t = t, .dim = 4};
+      for (const uint64_t sign : {uint64_t{0}, kSign}) {
+        SCOPED_TRACE(t);
+        for (const uint64_t payload : kPayloads<float>) {
+          CheckNanWithPayload<float>(*device, c, sign | kQuiet | payload);
+        }
+        for (const uint64_t payload : kPayloads<double>) {
+          CheckNanWithPayload<double>(*device, c, sign | kQuiet | payload);
+        }
+      }
+    }
+  }
+  hwy::GetChosenTarget().Update(supported);
 }
 
 // Every instruction set that this machine can run.

@@ -40,6 +40,19 @@ inline constexpr int kStep = kStrip / 3;
 template <typename T>
 using VecOf = hn::Vec<hn::ScalableTag<T>>;
 
+// The greater one; x where x is NaN.
+template <class V>
+HWY_INLINE V GreaterOrNan(V a, V x) {
+  // There Max is one instruction that does so: of a NaN on x86 its second operand is the result.
+  constexpr bool kMaxDoes =
+      (HWY_ARCH_X86 || HWY_ARCH_ARM) && HWY_TARGET != HWY_EMU128 && HWY_TARGET != HWY_SCALAR;
+  if constexpr (kMaxDoes) {
+    return hn::Max(a, x);
+  } else {
+    return hn::IfThenElse(hn::Gt(a, x), a, x);
+  }
+}
+
 // 2^x. Relative error at most 2e-7 (f32) or 3e-16 (f64); 0 below the smallest normal number; x <
 // 127 (1023).
 template <class D>
@@ -48,10 +61,9 @@ HWY_INLINE hn::Vec<D> Exp2(D d, hn::Vec<D> x) {
   constexpr bool kF32 = sizeof(T) == 4;
   constexpr int kMantissa = kF32 ? 23 : 52;
   const hn::RebindToSigned<D> di;
-  // There the polynomial is exactly 1 and the exponent field becomes 0. NaN is kept: it is the
-  // second operand.
+  // There the polynomial is exactly 1 and the exponent field becomes 0.
   const auto lowest = hn::Set(d, static_cast<T>(kF32 ? -127 : -1023));
-  x = hn::Max(lowest, x);
+  x = GreaterOrNan(lowest, x);
   const auto magic =
       hn::Set(d, static_cast<T>(kF32 ? 12582912.0 : 6755399441055744.0));  // 1.5 * 2^kMantissa
   const auto shifted = hn::Add(x, magic);  // its last bits are the nearest integer
@@ -75,7 +87,9 @@ HWY_INLINE hn::Vec<D> Exp2(D d, hn::Vec<D> x) {
   }
   p = hn::MulAdd(p, f, hn::Set(d, static_cast<T>(1)));
   const auto exponent = hn::ShiftLeft<kMantissa>(hn::BitCast(di, shifted));
-  return hn::BitCast(d, hn::Add(hn::BitCast(di, p), exponent));
+  const auto power = hn::BitCast(d, hn::Add(hn::BitCast(di, p), exponent));
+  // No x is above its power; only a NaN, whose bits are no exponent, takes its place.
+  return GreaterOrNan(power, x);
 }
 
 template <typename T>
