@@ -188,19 +188,19 @@ namespace {
 absl::Status CheckOffset(const DistributedTensor& q, const DistributedTensor& k,
                          const AttentionOptions& options) {
   constexpr int64_t kMostPositions = int64_t{1} << 31;
+  const auto is_position = [](int64_t x) { return 0 <= x && x <= kMostPositions; };
   const int64_t first = options.query_offset.value_or(0);
-  int64_t offset = first;
+  int64_t offset = first;  // the last one, or one that is none
   for (const int64_t row : options.row_offsets) {
-    offset = std::max(offset, first + row);
-    if (row < 0) offset = row;
-    if (row < 0) break;
+    if (!is_position(offset)) break;
+    offset = is_position(row) ? std::max(offset, first + row) : row;
   }
   const auto refuse = [&](absl::string_view why) {
     const Spec* const specs[] = {&q.spec(), &k.spec()};
     return InvalidArgument({"Attention: query_offset is ", absl::StrCat(offset), ": ", why,
                             " (q, k: ", SpecsText(specs), ")"});
   };
-  if (offset < 0 || offset > kMostPositions) return refuse("give a position from 0 to 2^31");
+  if (!is_position(offset)) return refuse("give a position from 0 to 2^31");
   const AttentionMask::Kind kind = options.mask.kind();
   if (kind != AttentionMask::Kind::kPrefix && kind != AttentionMask::Kind::kDocuments)
     return absl::OkStatus();

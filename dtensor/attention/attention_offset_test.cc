@@ -1,8 +1,11 @@
 // Attention whose queries begin at a position of the caller's: every way to carry it out honours
 // it.
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/runtime/testing/reference_attention.h"
 #include "dtensor/runtime/testing/status_matchers.h"
@@ -160,6 +163,36 @@ TEST(AttentionOffset, RefusesPositionsThatThereAreNot) {
   const AttentionMask late = AttentionMask::Documents({0, 20}).value();
   EXPECT_THAT(refused(late, 15), StatusIs(kInvalidArgument, HasSubstr("20 positions")));
   DT_EXPECT_OK(refused(late, 16));
+}
+
+// Offsets of batch entries move queries on from there: it may not lie in front of them either.
+TEST(AttentionOffset, RowOffsetsDoNotHideAPositionThatThereIsNot) {
+  constexpr int64_t kLowest = std::numeric_limits<int64_t>::min();
+  constexpr int64_t kHighest = std::numeric_limits<int64_t>::max();
+  DT_EXPECT_OK(RunRanks(1, [&](Context& context) -> absl::Status {
+    const NoGrad no_grad(context);
+    Case c = {.mesh = "one=1", .q = "[] [] [] []", .kv = "[] [] [] []", .shapes = kShapes};
+    DT_ASSIGN_OR_RETURN(const Operands in, MakeOperands(context, c));
+    for (const AttentionMask& mask : Masks()) {
+      const auto at = [&](int64_t offset, const std::vector<int64_t>& rows) {
+        return Attention(in.q, in.k, in.v,
+                         {.mask = mask, .query_offset = offset, .row_offsets = rows})
+            .status();
+      };
+      DT_RETURN_IF_ERROR(at(2, {7, 0}));
+      for (const int64_t bad : {int64_t{-5}, kLowest, kHighest}) {
+        EXPECT_THAT(at(bad, {7, 0}),
+                    StatusIs(absl::StatusCode::kInvalidArgument,
+                             AllOf(HasSubstr(absl::StrCat("query_offset is ", bad)),
+                                   HasSubstr("0 to 2^31"))));
+      }
+      for (const int64_t bad : {int64_t{-5}, kHighest}) {
+        EXPECT_THAT(at(2, {7, bad}),
+                    StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("0 to 2^31")));
+      }
+    }
+    return absl::OkStatus();
+  }));
 }
 
 }  // namespace
