@@ -38,6 +38,17 @@ absl::Status CheckAxes(const RingProblem& problem) {
   return absl::OkStatus();
 }
 
+// A schedule has a turn for each pair of ranks.
+absl::Status CheckRanks(const RingProblem& problem) {
+  int64_t ranks = 1;
+  for (const int axis : problem.axes) ranks *= problem.q.mesh().axis_size(axis);
+  if (ranks <= RingSchedule::kMostRanks) return absl::OkStatus();
+  return InvalidArgument({"ring attention: a ring of ", absl::StrCat(ranks), " ranks on mesh ",
+                          problem.q.mesh().ToString(), "; take ",
+                          absl::StrCat(RingSchedule::kMostRanks),
+                          " or fewer, and let other axes split the batch or the heads"});
+}
+
 absl::Status CheckLayout(const RingProblem& problem, absl::string_view name, const Layout& layout) {
   const DeviceMesh& mesh = layout.mesh();
   if (layout.ndim() != 1 || layout.is_partial()) {
@@ -104,6 +115,7 @@ absl::Status CheckSizes(const RingProblem& problem) {
 
 absl::Status Check(const RingProblem& problem) {
   DT_RETURN_IF_ERROR(CheckAxes(problem));
+  DT_RETURN_IF_ERROR(CheckRanks(problem));
   DT_RETURN_IF_ERROR(CheckLayout(problem, "q", problem.q));
   DT_RETURN_IF_ERROR(CheckLayout(problem, "kv", problem.kv));
   DT_RETURN_IF_ERROR(CheckSizes(problem));

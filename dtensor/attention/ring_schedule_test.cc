@@ -416,6 +416,25 @@ RingProblem With(RingProblem problem, void (*change)(RingProblem&)) {
   return problem;
 }
 
+// A schedule has a turn for each pair of its ranks, so not every mesh may be a ring.
+TEST(RingSchedule, RefusesARingThatIsTooLarge) {
+  // The largest squares below and above 2^31, and 2^32.
+  for (const char* mesh : {"cp=4097", "cp=46341", "cp=65536", "a=1024,b=1024"}) {
+    EXPECT_THAT(
+        RingSchedule::Create(Problem(mesh, ShardOrder::Contiguous(), 1 << 20)),
+        StatusIs(kInvalid, ::testing::AllOf(HasSubstr("a ring of"), HasSubstr("take 4096"))))
+        << mesh;
+  }
+}
+
+TEST(RingSchedule, ALargeRingIsASmallPartOfALargeMesh) {
+  RingProblem problem = Problem("cp=2", ShardOrder::Contiguous(), 64);
+  const DeviceMesh mesh = DeviceMesh::Parse("dp=65536,cp=2").value();
+  problem.q = problem.kv = Layout::Parse(mesh, "[cp]").value();
+  problem.axes = {1};
+  EXPECT_EQ(Plan(problem).ring_size(), 2);
+}
+
 TEST(RingSchedule, RefusesWithTheRemedy) {
   const RingProblem good = Problem("a=2,b=2", ShardOrder::Contiguous(), 64);
   const Refusal refusals[] = {
