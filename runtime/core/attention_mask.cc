@@ -202,10 +202,15 @@ int64_t AttentionMask::Count(const IndexSet& q, const IndexSet& k) const {
 
 int64_t AttentionMask::CountInDocuments(const IndexSet& q, const IndexSet& k) const {
   int64_t pairs = 0;
-  for (size_t i = 0; i < starts_.size(); ++i) {
-    const int64_t end = i + 1 < starts_.size() ? starts_[i + 1] : kEndless;
-    const IndexSet queries = Between(q, starts_[i], end);
-    if (!queries.empty()) pairs += CountUpTo(queries, Between(k, starts_[i], end), 0);
+  IndexSet queries = q, keys = k;  // those that are left
+  while (!queries.empty() && !keys.empty()) {
+    // Documents in front of that one lack queries or keys.
+    const int64_t position = std::max(queries.runs()[0].begin, keys.runs()[0].begin);
+    const auto next = std::upper_bound(starts_.begin(), starts_.end(), position);
+    const int64_t begin = *std::prev(next), end = next == starts_.end() ? kEndless : *next;
+    pairs += CountUpTo(Between(queries, begin, end), Between(keys, begin, end), 0);
+    queries = Between(queries, end, kEndless);
+    keys = Between(keys, end, kEndless);
   }
   return pairs;
 }
