@@ -22,6 +22,12 @@ struct AttentionState : OpState {
   kernels::AttentionStep step;   // with all keys that this rank holds, but for CallValues
   std::optional<RankRing> ring;  // where both sequences are split by the same axes
   bool merges = false;           // where other axes split the keys
+
+  // Documents are in the decision's attributes as well.
+  int64_t bytes() const override {
+    const auto of_mask = static_cast<int64_t>(step.mask.starts().size() * sizeof(int64_t));
+    return 2 * of_mask + (ring ? ring->schedule().OwnBytes() : 0);
+  }
 };
 
 const AttentionState& StateOf(const Decision& decision) {

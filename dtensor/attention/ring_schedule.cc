@@ -325,6 +325,23 @@ double RingSchedule::Balance() const {
   return static_cast<double>(total) / static_cast<double>(ring_size() * slowest);
 }
 
+int64_t RingSchedule::OwnBytes() const {
+  size_t turns = 0, messages = 0;
+  for (const RingStep& step : steps_) {
+    turns += step.turns.size();
+    for (const RingTurn& turn : step.turns) {
+      for (const auto* list :
+           {&turn.sends, &turn.receives, &turn.gradient_sends, &turn.gradient_receives}) {
+        messages += list->capacity();
+      }
+    }
+  }
+  const size_t bytes = turns * sizeof(RingTurn) + messages * sizeof(RingMessage) +
+                       (q_.size() + kv_.size()) * sizeof(IndexSet) +
+                       problem_.mask.starts().size() * sizeof(int64_t);
+  return static_cast<int64_t>(bytes);
+}
+
 // One block is worked on while the next arrives. A double ring holds one more, which has come for
 // the inner ring that begins next.
 int RingSchedule::KvBuffers(int ring_rank) const {

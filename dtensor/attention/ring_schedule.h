@@ -138,6 +138,9 @@ class RingSchedule {
   RingMemory BackwardMemory(int ring_rank) const;
   int64_t PeakBytes() const;  // of the ring rank that has most
 
+  // That the schedule itself takes, on the heap.
+  int64_t OwnBytes() const;
+
   // Proves the schedule from its messages: every ring rank works once on each block of which it may
   // see anything, when it has it; what is sent is received, and the sender has it; the gradient of
   // a block holds each ring rank's share once, at its owner; blocks on their way fit their buffers.

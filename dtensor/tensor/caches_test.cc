@@ -62,6 +62,28 @@ TEST(CachesTest, OptionsAreBounded) {
   });
 }
 
+// A ring keeps a turn for each pair of its ranks, and packed sequences make other documents at each
+// step.
+TEST(CachesTest, RingsAreBoundedByTheirBytes) {
+  constexpr int kRanks = 128, kSteps = 44;
+  constexpr int64_t kLength = 8 * kRanks;
+  DT_EXPECT_OK(Simulate(0, kRanks, [](Context& context) -> absl::Status {
+    const NoGrad no_grad(context);
+    const DeviceMesh mesh = DeviceMesh::Parse("cp=128").value();
+    DT_ASSIGN_OR_RETURN(const auto x,
+                        Full(context, mesh, {Shard(1)}, {1, kLength, 1, 4}, DType::kF32, 0));
+    for (int64_t i = 1; i <= kSteps; ++i) {
+      const AttentionOptions options = {.mask = AttentionMask::Documents({0, i}).value(),
+                                        .plan = AttentionPlanKind::kRing};
+      DT_RETURN_IF_ERROR(Attention(x, x, x, options).status());
+    }
+    // Each has 128 * 128 turns of 112 bytes and more, and 64 MiB are kept.
+    EXPECT_LE(context.cache_sizes().decisions, 36);
+    EXPECT_GE(context.cache_sizes().decisions, 16);
+    return absl::OkStatus();
+  }));
+}
+
 TEST(CachesTest, ARefusedCallLeavesNothingBehind) {
   OnOneRank([](Context& context) -> absl::Status {
     DT_ASSIGN_OR_RETURN(const auto x, Zeros(context, 8));

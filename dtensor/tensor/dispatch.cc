@@ -107,7 +107,7 @@ absl::Status Find(Context& context, const OpDef& op, const Impls& operands, Attr
   if (auto* entries = decisions.Find(key); entries != nullptr) {
     entries->push_back(decision);
   } else {
-    decisions.Insert(key, {decision});
+    decisions.Insert(key, {decision}, decision->state == nullptr ? 0 : decision->state->bytes());
   }
   return absl::OkStatus();
 }

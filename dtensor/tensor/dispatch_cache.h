@@ -14,7 +14,9 @@ namespace dtensor {
 // By the hash of (operator, Specs, pinned operands, attributes, options where they matter); entries
 // are compared in full.
 struct DispatchCache {
-  LruCache<uint64_t, absl::InlinedVector<DecisionPtr, 1>> decisions{Context::kDecisions};
+  static constexpr int64_t kStateBytes = int64_t{64} << 20;  // of all decisions' OpStates
+  LruCache<uint64_t, absl::InlinedVector<DecisionPtr, 1>> decisions{Context::kDecisions,
+                                                                    kStateBytes};
 };
 
 }  // namespace dtensor

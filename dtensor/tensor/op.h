@@ -72,6 +72,8 @@ struct LayoutChoiceRequest {
 // What an operator makes of a decision, once, for its forward and backward.
 struct OpState {
   virtual ~OpState() = default;
+  // That it holds in memory, or about as many: the more, the sooner it is forgotten.
+  virtual int64_t bytes() const { return 0; }
 };
 struct OpStateRequest {
   absl::Span<const Spec* const> operands;  // as the kernel sees them

@@ -1,10 +1,12 @@
-// LruCache: at most so many entries; those used least recently make room for a new one.
+// LruCache: at most so many entries, of at most so much weight; those used least recently make room
+// for a new one.
 #ifndef DTENSOR_RUNTIME_CORE_LRU_CACHE_H_
 #define DTENSOR_RUNTIME_CORE_LRU_CACHE_H_
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -17,7 +19,8 @@ template <typename Key, typename Value>
 class LruCache {
  public:
   // Requires: capacity > 0.
-  explicit LruCache(size_t capacity) : capacity_(capacity) {}
+  explicit LruCache(size_t capacity, int64_t most_weight = std::numeric_limits<int64_t>::max() / 2)
+      : capacity_(capacity), most_weight_(most_weight) {}
 
   // Null if it is not there. Valid until the next Insert.
   Value* Find(const Key& key) {
@@ -27,10 +30,13 @@ class LruCache {
     return &found->second.value;
   }
 
-  // Requires: Find(key) == nullptr.
-  void Insert(const Key& key, Value value) {
+  // An entry heavier than all may be is there alone with those that weigh nothing.
+  // Requires: Find(key) == nullptr, 0 <= weight < 2^62.
+  void Insert(const Key& key, Value value, int64_t weight = 0) {
     if (entries_.size() == capacity_) MakeRoom();
-    entries_.insert({key, {std::move(value), ++uses_}});
+    if (weight > 0 && weight_ + weight > most_weight_) MakeLighter(weight);
+    entries_.insert({key, {std::move(value), ++uses_, weight}});
+    weight_ += weight;
   }
 
   size_t size() const { return entries_.size(); }
@@ -39,6 +45,7 @@ class LruCache {
   struct Entry {
     Value value;
     uint64_t used;  // the how manieth use was the last of this entry
+    int64_t weight;
   };
 
   // An eighth goes at once, so that nobody has to keep entries in order: a hit writes one number.
@@ -47,10 +54,38 @@ class LruCache {
     for (const auto& [key, entry] : entries_) used.push_back(entry.used);
     const auto newest = used.begin() + (std::max<size_t>(capacity_ / 8, 1) - 1);
     std::nth_element(used.begin(), newest, used.end());
-    absl::erase_if(entries_, [&](const auto& known) { return known.second.used <= *newest; });
+    Forget(*newest, /*least_weight=*/0);
+  }
+
+  // An eighth of the weight as well. What weighs nothing would not help.
+  void MakeLighter(int64_t weight) {
+    std::vector<std::pair<uint64_t, int64_t>> heavy;  // last use, weight
+    for (const auto& [key, entry] : entries_) {
+      if (entry.weight > 0) heavy.emplace_back(entry.used, entry.weight);
+    }
+    std::sort(heavy.begin(), heavy.end());
+    const int64_t most = most_weight_ - most_weight_ / 8 - weight;
+    int64_t left = weight_;
+    uint64_t newest = 0;
+    for (size_t i = 0; i < heavy.size() && left > most; ++i) {
+      newest = heavy[i].first;
+      left -= heavy[i].second;
+    }
+    Forget(newest, /*least_weight=*/1);
+  }
+
+  void Forget(uint64_t newest, int64_t least_weight) {
+    absl::erase_if(entries_, [&](const auto& known) {
+      const Entry& entry = known.second;
+      const bool forget = entry.used <= newest && entry.weight >= least_weight;
+      if (forget) weight_ -= entry.weight;
+      return forget;
+    });
   }
 
   const size_t capacity_;
+  const int64_t most_weight_;
+  int64_t weight_ = 0;  // of all entries
   uint64_t uses_ = 0;
   absl::flat_hash_map<Key, Entry> entries_;
 };
