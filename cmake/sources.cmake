@@ -62,6 +62,7 @@ set(DTENSOR_ALGEBRA_HEADERS
   dtensor/layout/visualize.h
   dtensor/redistribution/chunk_schedule.h
   dtensor/redistribution/cost_model.h
+  dtensor/redistribution/cost_model_check.h
   dtensor/redistribution/redistribution_plan.h
   dtensor/redistribution/visualize.h
   dtensor/rules/op_rule.h

@@ -10,20 +10,22 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "dtensor/redistribution/cost_model_check.h"
 #include "dtensor/runtime/core/status.h"
 
 namespace dtensor {
 namespace {
 
+bool IsRate(double rate) { return std::isfinite(rate) && rate > 0; }
+bool IsLatency(double latency) { return std::isfinite(latency) && latency >= 0; }
+
 absl::Status ParseRate(absl::string_view word, double& rate) {
-  if (absl::SimpleAtod(word, &rate) && std::isfinite(rate) && rate > 0) return absl::OkStatus();
+  if (absl::SimpleAtod(word, &rate) && IsRate(rate)) return absl::OkStatus();
   return InvalidArgument({"\"", word, "\" is not a rate above 0, in GB/s or GF/s"});
 }
 
 absl::Status ParseLatency(absl::string_view word, double& latency) {
-  if (absl::SimpleAtod(word, &latency) && std::isfinite(latency) && latency >= 0) {
-    return absl::OkStatus();
-  }
+  if (absl::SimpleAtod(word, &latency) && IsLatency(latency)) return absl::OkStatus();
   return InvalidArgument({"\"", word, "\" is not a latency of 0 or more microseconds"});
 }
 
@@ -40,6 +42,22 @@ double* RateOf(absl::string_view word, MachineRates& rates) {
   if (word == "multiply") return &rates.multiply_gf_per_second;
   if (word == "memory") return &rates.memory_gb_per_second;
   return nullptr;
+}
+
+absl::Status NoCost(absl::string_view words, double value, absl::string_view remedy) {
+  return InvalidArgument({"costs: \"", words, "\" is set to ", absl::StrCat(value), "; ", remedy});
+}
+
+absl::Status CheckRate(absl::string_view words, double rate) {
+  if (IsRate(rate)) return absl::OkStatus();
+  return NoCost(words, rate, "take a rate above 0, in GB/s or GF/s");
+}
+
+absl::Status CheckLink(absl::string_view axis, const LinkSpeed& link) {
+  if (IsRate(link.gb_per_second) && IsLatency(link.latency_us)) return absl::OkStatus();
+  const std::string words = absl::StrCat("link ", axis);
+  DT_RETURN_IF_ERROR(CheckRate(words, link.gb_per_second));
+  return NoCost(words, link.latency_us, "take a latency of 0 or more microseconds");
 }
 
 // Reads lines into rates.
@@ -108,6 +126,26 @@ absl::StatusOr<CostModel> CostModel::Parse(absl::string_view text) {
     }
   }
   return table;
+}
+
+absl::Status CheckCosts(const CostModel& costs) {
+  const MachineRates& rates = costs.rates();
+  for (const auto& [axis, link] : rates.links) DT_RETURN_IF_ERROR(CheckLink(axis, link));
+  DT_RETURN_IF_ERROR(CheckLink("*", rates.every_other_link));
+  DT_RETURN_IF_ERROR(CheckRate("copy", rates.copy_gb_per_second));
+  DT_RETURN_IF_ERROR(CheckRate("reduce", rates.reduce_gb_per_second));
+  DT_RETURN_IF_ERROR(CheckRate("multiply", rates.multiply_gf_per_second));
+  // These may be unsaid.
+  for (size_t type = 0; type < rates.gemm_gf_per_second.size(); ++type) {
+    if (rates.gemm_gf_per_second[type] == 0) continue;
+    DT_RETURN_IF_ERROR(CheckRate(absl::StrCat("gemm ", dtensor::ToString(static_cast<DType>(type))),
+                                 rates.gemm_gf_per_second[type]));
+  }
+  if (rates.memory_gb_per_second != 0) {
+    DT_RETURN_IF_ERROR(CheckRate("memory", rates.memory_gb_per_second));
+  }
+  if (IsLatency(rates.call_us)) return absl::OkStatus();
+  return NoCost("call", rates.call_us, "take 0 or more microseconds");
 }
 
 std::string CostModel::ToString() const {

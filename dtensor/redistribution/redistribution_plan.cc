@@ -10,6 +10,7 @@
 #include "dtensor/layout/digest.h"
 #include "dtensor/layout/layout_digest.h"
 #include "dtensor/layout/regions.h"
+#include "dtensor/redistribution/cost_model_check.h"
 #include "dtensor/redistribution/cross_mesh_transition.h"
 #include "dtensor/redistribution/plan_alternatives.h"
 #include "dtensor/redistribution/plan_rounds.h"
@@ -163,6 +164,7 @@ absl::StatusOr<RedistributionPlan> RedistributionPlan::Create(
     return InvalidArgument(
         {"redistribute ", Describe(from, to, shape, dtype), ": ", status.message()});
   }
+  DT_RETURN_IF_ERROR(CheckCosts(options.links));
   RedistributionPlan plan;
   plan.from_ = from;
   plan.to_ = to;

@@ -16,6 +16,7 @@
 #include "dtensor/layout/digest.h"
 #include "dtensor/layout/layout_digest.h"
 #include "dtensor/layout/regions.h"
+#include "dtensor/redistribution/cost_model_check.h"
 #include "dtensor/runtime/core/lru_cache.h"
 #include "dtensor/runtime/core/no_throw.h"
 #include "dtensor/runtime/core/status.h"
@@ -248,6 +249,7 @@ absl::Status Context::set_redistribution_options(const RedistributionOptions& op
         {"set_redistribution_options: in_place destroys what it redistributes, "
          "so no operator does it; give it to one Redistribute"});
   }
+  DT_RETURN_IF_ERROR(CheckCosts(options.links));
   tables_->usual = tables_->Intern(options);
   return absl::OkStatus();
 }

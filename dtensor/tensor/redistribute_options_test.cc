@@ -1,4 +1,5 @@
 // Redistribute() with options, and between meshes, as a program uses them.
+#include <limits>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -153,6 +154,64 @@ TEST(RedistributeOptionsTest, ACapIsRefusedOnEveryRankAndLeavesTheContextUsable)
                          EXPECT_EQ(context.redistribution_options().max_extra_bytes, 39);
                          DT_RETURN_IF_ERROR(context.set_redistribution_options({}));
                          return x.Redistribute({Replicate()}).status();
+                       }),
+              IsOk());
+}
+
+// What a table's text may not say, its setters do not smuggle in.
+TEST(RedistributeOptionsTest, RefusesCostsThatAreNone) {
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  struct Refused {
+    void (*set)(CostModel& costs, double value);
+    const char* words;
+    bool zero = true;  // is no value
+  };
+  const Refused refused[] = {
+      {[](CostModel& c, double x) {
+         c.Set("a", {x, 1});
+       },
+       "\"link a\"", false},
+      {[](CostModel& c, double x) {
+         c.Set("a", {1, x});
+       },
+       "\"link a\""},
+      {[](CostModel& c, double x) {
+         c.SetDefault({x, 1});
+       },
+       "\"link *\"", false},
+      {[](CostModel& c, double x) {
+         c.SetDefault({1, x});
+       },
+       "\"link *\""},
+      {[](CostModel& c, double x) { c.set_copy_gb_per_second(x); }, "\"copy\""},
+      {[](CostModel& c, double x) { c.set_reduce_gb_per_second(x); }, "\"reduce\""},
+      {[](CostModel& c, double x) { c.set_multiply_gf_per_second(x); }, "\"multiply\""},
+      {[](CostModel& c, double x) { c.set_gemm_gf_per_second(DType::kBF16, x); }, "\"gemm bf16\"",
+       false},
+      {[](CostModel& c, double x) { c.set_memory_gb_per_second(x); }, "\"memory\"", false},
+      {[](CostModel& c, double x) { c.set_call_us(x); }, "\"call\"", false},
+  };
+  EXPECT_THAT(RunRanks(2,
+                       [&](Context& context) -> absl::Status {
+                         const DeviceMesh mesh = Mesh("a=2");
+                         DT_ASSIGN_OR_RETURN(const auto x, Terms(context, mesh, 6));
+                         for (const auto& [set, words, zero] : refused) {
+                           for (const double value : {-5.0, kInf, -kInf, kNan, 0.0}) {
+                             RedistributionOptions options;
+                             set(options.links, value);
+                             if (value == 0 && !zero) {
+                               DT_EXPECT_OK(context.set_redistribution_options(options));
+                               continue;
+                             }
+                             const auto refuses =
+                                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(words));
+                             EXPECT_THAT(context.set_redistribution_options(options), refuses);
+                             EXPECT_THAT(x.Redistribute({Replicate()}, {.plan = options}).status(),
+                                         refuses);
+                           }
+                         }
+                         return absl::OkStatus();
                        }),
               IsOk());
 }
