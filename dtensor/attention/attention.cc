@@ -135,6 +135,7 @@ absl::StatusOr<AttentionAttrs> AttrsOf(const AttentionOptions& options, const De
                                        bool backward) {
   AttentionAttrs attrs = {options.plan, backward, {}, options.mask, options.scale, options.dropout};
   attrs.query_offset = options.query_offset.value_or(AttentionProblem::kEndTogether);
+  if (options.plan != AttentionPlanKind::kAllToAll) return attrs;
   bool named = false;
   for (const absl::string_view name : absl::StrSplit(options.all_to_all, ',', absl::SkipEmpty())) {
     const absl::StatusOr<AxisList> axes = mesh.Find(name);
@@ -150,9 +151,7 @@ absl::StatusOr<AttentionAttrs> AttrsOf(const AttentionOptions& options, const De
   attrs.all_to_all.erase(std::unique(attrs.all_to_all.begin(), attrs.all_to_all.end()),
                          attrs.all_to_all.end());
   // Axes of size 1 split nothing: where all are, nothing moves to the heads, and a ring is left.
-  if (attrs.plan == AttentionPlanKind::kAllToAll && named && attrs.all_to_all.empty()) {
-    attrs.plan = AttentionPlanKind::kRing;
-  }
+  if (named && attrs.all_to_all.empty()) attrs.plan = AttentionPlanKind::kRing;
   return attrs;
 }
 

@@ -139,6 +139,26 @@ TEST(Attention, AutomaticFollowsTheOptionsOfTheContext) {
   }));
 }
 
+// What moves to the heads is a question of all-to-all alone: no error, and no other decision.
+TEST(Attention, OtherPlansDoNotLookAtAllToAll) {
+  for (const AttentionPlanKind kind :
+       {AttentionPlanKind::kRing, AttentionPlanKind::kGather, AttentionPlanKind::kAutomatic}) {
+    const Case c = {"cp=2", "[] [cp] [] []", "[] [cp] [] []", {.plan = kind}};
+    DT_EXPECT_OK(RunRanks(2, [&](Context& context) -> absl::Status {
+      DT_ASSIGN_OR_RETURN(const Operands in, MakeOperands(context, c));
+      AttentionOptions options = c.options;
+      DT_RETURN_IF_ERROR(Attention(in.q, in.k, in.v, options).status());
+      const size_t decisions = context.cache_sizes().decisions;
+      for (const char* axes : {"cp", "up"}) {
+        options.all_to_all = axes;
+        DT_RETURN_IF_ERROR(Attention(in.q, in.k, in.v, options).status());
+      }
+      EXPECT_EQ(context.cache_sizes().decisions, decisions);
+      return absl::OkStatus();
+    }));
+  }
+}
+
 TEST(Attention, RefusesWithARemedy) {
   Case c = {"cp=3", "[] [cp] [] []", "[] [cp] [] []", {}};
   const auto error = [&](const AttentionOptions& options) {
