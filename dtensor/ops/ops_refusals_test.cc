@@ -32,6 +32,17 @@ std::vector<Refusal> Refusals() {
     return parts[0];
   };
   return {
+      {"too many parts",
+       [split](auto& m) {
+         return split(m.Zeros({1, 20000}), std::vector<int64_t>(20000, 1));
+       },
+       {"SplitTensor", "20000 parts", "[1, 20000]", "several steps"}},
+      {"positions of rows that wrap",
+       [](auto& m) {
+         return Rope(m.Zeros({1, 1, 1, 2}), RopeOptions{.offset = kMost, .row_offsets = {kMost}});
+       },
+       {"Rope",
+        "9223372036854775807 and offsets of its batch entries from 0 to 9223372036854775807"}},
       {"sizes",
        [](auto& m) {
          return MatMul(m.Zeros({2, 3}), m.Zeros({4, 2}));

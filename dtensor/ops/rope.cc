@@ -107,9 +107,10 @@ TensorOr Rope(const TensorOr& x, const RopeOptions& options) {
     most = std::max(most, row);
   }
   if (least < 0 || offset < 0 || offset >= internal::kMaxPosition - most) {
-    return InvalidArgument({"Rope: no positions are ", absl::StrCat(offset + least), " to ",
-                            absl::StrCat(offset + most),
-                            "; give offsets of 0 or more, below 2^40 in all"});
+    // No sums: they may wrap.
+    return InvalidArgument({"Rope: there are no positions for an offset of ", absl::StrCat(offset),
+                            " and offsets of its batch entries from ", absl::StrCat(least), " to ",
+                            absl::StrCat(most), "; give offsets of 0 or more, below 2^40 in all"});
   }
   if (x.ok() && x->defined()) {
     DT_RETURN_IF_ERROR(internal::CheckRowOffsets("Rope", *x, row_offsets));

@@ -78,7 +78,12 @@ absl::StatusOr<RuleText> SplitText(absl::Span<const Dims> shapes, AttrsView attr
     AddSizes(name, sizes[i], unit, out.sizes);
   }
   out.text = absl::StrCat(TermInUnits(ndim, dim, "a", unit), " -> ", absl::StrJoin(results, ", "));
-  return out;
+  if (out.text.size() <= OpRule::kMaxText) return out;
+  return InvalidArgument({"SplitTensor: ", absl::StrCat(sizes.size()), " parts of ",
+                          DimsToString(shapes[0]), " along dimension ", absl::StrCat(dim),
+                          " are too many at once; split in several steps, into ",
+                          absl::StrCat(sizes.size() * OpRule::kMaxText / out.text.size() / 2),
+                          " parts or fewer each"});
 }
 
 absl::Status SplitForward(const OpCall& call) {
