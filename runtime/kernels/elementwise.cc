@@ -145,6 +145,7 @@ absl::Status Pow(Device& device, const Tensor& a, double exponent, const Tensor&
 absl::Status PowGrad(Device& device, const Tensor& x, double exponent, const Tensor& dy,
                      const Tensor& dx) {
   CheckFloats({&x, &dy}, {&dx});
+  if (exponent == 0) return Fill(device, dx, 0);  // not 0 * dy, which may be NaN
   return kPowGrad.Run(device, {x.dtype()}, {x.dtype(), exponent, {{&x, &dy}, {&dx}}});
 }
 

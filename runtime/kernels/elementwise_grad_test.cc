@@ -198,6 +198,8 @@ TEST_P(ElementwiseGradTest, PowGradAtZeroAndBeyond) {
   for (const DType dtype : kFloats) {
     const Tensor x = Make(dtype, {3}, {0, kInf, kNaN}), dy = Make(dtype, {3}, {2, 2, 2});
     EXPECT_EQ(RunPowGrad(x, 0, dy), Doubles({0, 0, 0}));
+    // A constant has none, whatever comes from behind.
+    EXPECT_EQ(RunPowGrad(x, 0, Make(dtype, {3}, {kInf, -kInf, kNaN})), Doubles({0, 0, 0}));
     EXPECT_EQ(RunPowGrad(x, 1, dy), Doubles({2, 2, 2}));
     ExpectNear(RunPowGrad(x, 2, dy), {0, kInf, kNaN}, 0, 0);
     ExpectNear(RunPowGrad(x, 3, dy), {0, kInf, kNaN}, 0, 0);

@@ -45,8 +45,7 @@ void Pow(DType dtype, const void* a, double exponent, void* out, int64_t n, bool
 
 void PowGrad(DType dtype, const void* x, double exponent, const void* dy, void* dx, int64_t n,
              bool stream) {
-  // Not 0 * x^-1, which is NaN at 0.
-  const double lower = exponent == 0 ? 0 : exponent - 1;
+  const double lower = exponent - 1;
   VisitTarget(dtype, [&](auto t) {
     using T = decltype(t);
     WithPower(lower, [&](auto power) {
