@@ -160,17 +160,28 @@ void CrossMeshTransition::AppendFrom(int rank, const Region& region,
                                      std::vector<ReceiveBox>& boxes) const {
   const DeviceMesh& mesh = source_.mesh();
   const Region result = ResultOf(rank);
+  const bool holds = mesh.Contains(rank);
+  const Coordinate mine = holds ? mesh.Coordinate(rank) : Coordinate(mesh.num_axes(), 0);
   std::vector<std::vector<BoxPart>> dims(region.size());
   for (int d = 0; d < static_cast<int>(region.size()); ++d) {
     const AxisList axes = AxesOf(source_.dim(d));
     Coordinate holder(mesh.num_axes(), 0);
-    ForEachCoordinate(mesh, axes, absl::MakeSpan(holder), [&] {
+    const auto add = [&] {
       const IndexSet held = DimRegion(source_, d, shape_[d], holder);
       if (held.empty()) return true;
       AddParts(MatchPart(held, result[d], region[d]), mesh.PositionOf(mesh.RankAt(holder)),
                dims[d]);
       return true;
-    });
+    };
+    // Shards do not overlap: nobody else has what is in that of `rank`.
+    const bool is_here =
+        holds && DimRegion(source_, d, shape_[d], mine).CommonSize(region[d]) == region[d].size();
+    if (is_here) {
+      for (const int axis : axes) holder[axis] = mine[axis];
+      add();
+    } else {
+      ForEachCoordinate(mesh, axes, absl::MakeSpan(holder), add);
+    }
     if (dims[d].empty()) return;
     dims[d] = SortedParts(std::move(dims[d]));
   }
