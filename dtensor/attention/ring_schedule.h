@@ -99,8 +99,8 @@ class RingSchedule {
 
   // Errors: kInvalidArgument, naming the remedy, for more than kMostRanks, heads that kv_heads does
   // not divide, sizes that are negative or cannot be counted, a type that is no float, no axes, or
-  // axes that overlap, layouts that the ring's axes do not all split, or others do, a mask that does
-  // not fit.
+  // axes that overlap, layouts that the ring's axes do not all split, or others do, a mask that
+  // does not fit.
   static absl::StatusOr<RingSchedule> Create(const RingProblem& problem);
 
   const RingProblem& problem() const { return problem_; }
