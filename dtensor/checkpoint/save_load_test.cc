@@ -1,6 +1,8 @@
 // What is saved in one place is loaded in another: every element, bit by bit, and written once.
 #include <algorithm>
 #include <atomic>
+#include <filesystem>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -190,6 +192,29 @@ TEST(SaveLoad, KeepsTheLatest) {
   // Somebody went back, and what came later stays.
   DT_ASSERT_OK(SaveAt(SavedPlaces()[1], files, 3, {.keep_last = 1}));
   EXPECT_THAT(ListCheckpoints("run", files), IsOkAndHolds(ElementsAre(3, 7, 9)));
+}
+
+// An old checkpoint may be a link to another run's, which is not this one's to remove.
+TEST(SaveLoad, KeepLastRemovesALinkAndNotWhatItLeadsTo) {
+  namespace fs = std::filesystem;
+  const fs::path top = fs::path(testing::TempDir()) / "linked";
+  fs::remove_all(top);
+  const auto save = [&](const fs::path& run, int64_t step, int keep_last) {
+    return RunRanks(1, [&](Context& context) -> absl::Status {
+      DT_ASSIGN_OR_RETURN(SavedTensors tensors, MakeSavedTensors(context, SavedPlaces()[0], step));
+      return SaveCheckpoint(context, run.native(), {.step = step, .tensors = tensors},
+                            {.keep_last = keep_last});
+    });
+  };
+  DT_ASSERT_OK(save(top / "old", 1, 0));
+  fs::create_directories(top / "new");
+  fs::create_directory_symlink(top / "old/step-00000001", top / "new/step-00000001");
+  DT_ASSERT_OK(save(top / "new", 2, 1));
+  EXPECT_THAT(ListCheckpoints(top / "new"), IsOkAndHolds(ElementsAre(2)));
+  EXPECT_EQ(std::distance(fs::directory_iterator(top / "new"), fs::directory_iterator()), 1);
+  DT_ASSERT_OK_AND_ASSIGN(CheckpointReader reader, CheckpointReader::Open(top / "old"));
+  DT_EXPECT_OK(reader.Verify());
+  fs::remove_all(top);
 }
 
 // --- What is refused.

@@ -226,16 +226,17 @@ absl::Status MakeFolders(FileSystem& files, const std::string& path) {
 }
 
 absl::Status RemoveFolder(FileSystem& files, const std::string& path) {
-  const absl::StatusOr<std::vector<std::string>> names = files.List(path);
-  if (absl::IsNotFound(names.status())) return absl::OkStatus();
-  DT_RETURN_IF_ERROR(names.status());
-  for (const std::string& name : *names) {
-    const std::string in_it = absl::StrCat(path, "/", name);
-    absl::Status removed = files.Remove(in_it);
-    if (absl::IsAlreadyExists(removed)) removed = RemoveFolder(files, in_it);
-    if (!removed.ok() && !absl::IsNotFound(removed)) return removed;
+  // First, so that a link goes, and not what is in the folder that it leads to.
+  absl::Status removed = files.Remove(path);
+  if (absl::IsAlreadyExists(removed)) {
+    const absl::StatusOr<std::vector<std::string>> names = files.List(path);
+    if (absl::IsNotFound(names.status())) return absl::OkStatus();
+    DT_RETURN_IF_ERROR(names.status());
+    for (const std::string& name : *names) {
+      DT_RETURN_IF_ERROR(RemoveFolder(files, absl::StrCat(path, "/", name)));
+    }
+    removed = files.Remove(path);
   }
-  const absl::Status removed = files.Remove(path);
   return absl::IsNotFound(removed) ? absl::OkStatus() : removed;
 }
 

@@ -1,0 +1,59 @@
+#include "dtensor/runtime/io/file_system.h"
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "dtensor/runtime/testing/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace dtensor {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Each test has a folder of its own.
+class FileSystemTest : public testing::Test {
+ protected:
+  FileSystemTest()
+      : top_(fs::canonical(testing::TempDir()) /
+             testing::UnitTest::GetInstance()->current_test_info()->name()) {
+    fs::remove_all(top_);
+    fs::create_directories(top_);
+  }
+  ~FileSystemTest() override { fs::remove_all(top_); }
+
+  void Put(const fs::path& path) const {
+    fs::create_directories(path.parent_path());
+    std::ofstream(path) << "x";
+  }
+
+  FileSystem& files_ = FileSystem::OfThisMachine();
+  const fs::path top_;
+};
+
+TEST_F(FileSystemTest, RemoveFolderTakesAllThatIsInIt) {
+  Put(top_ / "a/b/c/file");
+  Put(top_ / "a/file");
+  fs::create_directory(top_ / "a/empty");
+  DT_EXPECT_OK(RemoveFolder(files_, top_ / "a"));
+  EXPECT_TRUE(fs::is_empty(top_));
+  DT_EXPECT_OK(RemoveFolder(files_, top_ / "a")) << "what is gone is no error";
+}
+
+TEST_F(FileSystemTest, RemoveFolderRemovesLinksAndNotWhatTheyLeadTo) {
+  Put(top_ / "far/in/file");
+  fs::create_directory_symlink("far", top_ / "link");
+  fs::create_directories(top_ / "a/b");
+  fs::create_directory_symlink(top_ / "far", top_ / "a/b/link");
+  fs::create_symlink("nowhere", top_ / "a/broken");
+  DT_EXPECT_OK(RemoveFolder(files_, top_ / "link"));
+  DT_EXPECT_OK(RemoveFolder(files_, top_ / "a"));
+  EXPECT_FALSE(fs::is_symlink(top_ / "link"));
+  EXPECT_FALSE(fs::exists(top_ / "a"));
+  EXPECT_TRUE(fs::exists(top_ / "far/in/file"));
+}
+
+}  // namespace
+}  // namespace dtensor
