@@ -221,6 +221,7 @@ set(DTENSOR_DTENSOR_SOURCES
   runtime/io/atomic_folder.cc
   runtime/io/crc32c.cc
   runtime/io/file_system.cc
+  runtime/io/mount_root.cc
   runtime/io/read_file.cc
   runtime/io/safetensors/safetensors.cc
   runtime/io/safetensors/safetensors_folder.cc

@@ -39,11 +39,13 @@ struct SaveHuggingFaceOptions {
 // names stay.
 //
 // Collective. Errors, the same on all ranks: kInvalidArgument for options that mean nothing, for
-// `others` that are no names of files, or are written anyhow, and for the folder in which the
-// process runs; kFailedPrecondition for a parameter without memory, and on meta; kUnavailable,
-// naming the file, where it cannot be written, and for a folder with something in it on a file
-// system that cannot exchange two (NFS): save into a new one there. Failures. The folder then has
-// what it had.
+// `others` that are no names of files, or are written anyhow, and before anything is written for
+// the folder in which the process runs, and for one where a file system is mounted (a container's
+// volume: save into a folder in it); kFailedPrecondition for a parameter without memory, and on
+// meta; kUnavailable, naming the file, where it cannot be written, and before anything is written
+// for a folder with something in it on a file system that cannot exchange two (NFS): save into a
+// new one there. Failures. The folder then has what it had. A new one that is whole and cannot take
+// its place stays beside it, as `FOLDER.new`, and the message says so.
 absl::Status SaveHuggingFace(Module& model, const std::string& folder,
                              const SaveHuggingFaceOptions& options);
 

@@ -20,12 +20,38 @@ std::string NameOf(absl::string_view place) {
   return std::string(slash == place.npos ? place : place.substr(slash + 1));
 }
 
-// A process whose folder is exchanged would stand in one that is removed.
+// A process whose folder is replaced would stand in one that is removed.
 absl::Status CheckNotCurrent(FileSystem& files, const std::string& place) {
-  DT_ASSIGN_OR_RETURN(const std::string current, files.Resolve("."));
-  if (current != place && !absl::StartsWith(current, InFolder(place, ""))) return absl::OkStatus();
+  const absl::StatusOr<std::string> current = files.Resolve(".");
+  if (!current.ok()) return absl::OkStatus();  // it is gone already
+  if (*current != place && !absl::StartsWith(*current, InFolder(place, ""))) {
+    return absl::OkStatus();
+  }
   return InvalidArgument({"'", place, "' is the folder in which this process runs, or around it, ",
                           "and cannot be replaced as a whole; name a folder in it"});
+}
+
+absl::Status CheckNotMounted(FileSystem& files, const std::string& place) {
+  if (!files.IsMountRoot(place)) return absl::OkStatus();
+  return InvalidArgument({"'", place, "' is where a file system is mounted, and cannot be ",
+                          "replaced as a whole; name a folder in it"});
+}
+
+absl::Status Exchange(FileSystem& files, const std::string& a, const std::string& b) {
+  const absl::Status exchanged = files.Exchange(a, b);
+  if (exchanged.ok()) return exchanged;
+  return absl::Status(exchanged.code(),
+                      absl::StrCat(exchanged.message(), "; what is there stays: where a file ",
+                                   "system cannot exchange folders, take a new folder"));
+}
+
+// Whether an empty folder changes places with another one, as it will have to in the end.
+absl::Status TryExchange(FileSystem& files, const std::string& folder, absl::string_view name) {
+  const std::string other = InFolder(ParentFolder(folder), TemporaryName(name));
+  DT_RETURN_IF_ERROR(files.MakeFolder(other));
+  const absl::Status exchanged = Exchange(files, folder, other);
+  files.Remove(other).IgnoreError();
+  return exchanged;
 }
 
 void RemoveAbandoned(FileSystem& files, const std::string& parent, absl::string_view name) {
@@ -36,10 +62,10 @@ void RemoveAbandoned(FileSystem& files, const std::string& parent, absl::string_
   }
 }
 
-// A file by another name; a folder by a new one of such files.
+// A file by another name; a folder by a new one of such files. What is gone is not kept.
 absl::Status KeepOne(FileSystem& files, const std::string& from, const std::string& to) {
   const absl::Status linked = files.Link(from, to);
-  if (linked.ok()) return linked;
+  if (linked.ok() || absl::IsNotFound(linked)) return absl::OkStatus();
   const absl::StatusOr<std::vector<std::string>> names = files.List(from);
   if (!names.ok()) return linked;  // it is no folder
   DT_RETURN_IF_ERROR(files.MakeFolder(to));
@@ -62,7 +88,8 @@ absl::StatusOr<std::vector<std::string>> NamesIn(FileSystem& files, const std::s
 absl::StatusOr<AtomicFolder> AtomicFolder::Create(FileSystem& files, const std::string& folder) {
   DT_ASSIGN_OR_RETURN(const std::string place, files.Resolve(folder));
   DT_ASSIGN_OR_RETURN(const std::vector<std::string> there, NamesIn(files, place));
-  if (!there.empty()) DT_RETURN_IF_ERROR(CheckNotCurrent(files, place));
+  DT_RETURN_IF_ERROR(CheckNotCurrent(files, place));
+  DT_RETURN_IF_ERROR(CheckNotMounted(files, place));
   const std::string parent = ParentFolder(place), name = NameOf(place);
   if (name.empty() || name == "." || name == "..") {
     return InvalidArgument({"'", folder, "' names no folder that could be made"});
@@ -72,6 +99,7 @@ absl::StatusOr<AtomicFolder> AtomicFolder::Create(FileSystem& files, const std::
   const std::string temporary = InFolder(parent, TemporaryName(name));
   DT_RETURN_IF_ERROR(files.MakeFolder(temporary));
   AtomicFolder made(files, place, temporary);
+  if (!there.empty()) DT_RETURN_IF_ERROR(TryExchange(files, temporary, name));
   // Before there is something in it: nobody reads what nobody could.
   const absl::Status copied = files.CopyPermissions(place, temporary);
   if (!copied.ok() && !absl::IsNotFound(copied)) return copied;
@@ -103,22 +131,34 @@ absl::Status AtomicFolder::Keep(absl::FunctionRef<bool(absl::string_view name)> 
   return absl::OkStatus();
 }
 
-absl::Status AtomicFolder::TakePlace(bool is_free) {
-  if (is_free) return files_->Rename(temporary_, place_);
-  const absl::Status exchanged = files_->Exchange(temporary_, place_);
-  if (exchanged.ok()) return exchanged;
-  return absl::Status(exchanged.code(),
-                      absl::StrCat(exchanged.message(), "; what is there stays: where a file ",
-                                   "system cannot exchange folders, take a new folder"));
-}
-
-absl::Status AtomicFolder::Commit(absl::FunctionRef<bool(absl::string_view name)> drops) {
+absl::Status AtomicFolder::TakePlace(absl::FunctionRef<bool(absl::string_view name)> drops,
+                                     bool& is_free) {
   const absl::StatusOr<std::vector<std::string>> old = files_->List(place_);
   if (!old.ok() && !absl::IsNotFound(old.status())) return old.status();
   if (old.ok()) DT_RETURN_IF_ERROR(Keep(drops));
   DT_RETURN_IF_ERROR(files_->SyncFolder(temporary_));
-  const bool is_free = !old.ok() || old->empty();
-  DT_RETURN_IF_ERROR(TakePlace(is_free));
+  is_free = !old.ok() || old->empty();
+  return is_free ? files_->Rename(temporary_, place_) : Exchange(*files_, temporary_, place_);
+}
+
+// By a name that nobody takes for what a killed process left.
+absl::Status AtomicFolder::SetAside(const absl::Status& why) {
+  constexpr int kTries = 100;
+  std::string kept = std::exchange(temporary_, "");
+  for (int i = 1; i <= kTries; ++i) {
+    const std::string name = absl::StrCat(place_, ".new", i == 1 ? "" : absl::StrCat("-", i));
+    if (!absl::IsNotFound(files_->List(name).status())) continue;
+    if (!files_->Rename(kept, name).ok()) continue;
+    kept = name;
+    break;
+  }
+  return absl::UnavailableError(
+      absl::StrCat(why.message(), "; all that is new is in '", kept, "': move it from there"));
+}
+
+absl::Status AtomicFolder::Commit(absl::FunctionRef<bool(absl::string_view name)> drops) {
+  bool is_free = true;
+  if (const absl::Status taken = TakePlace(drops, is_free); !taken.ok()) return SetAside(taken);
   // What is called so now is the old folder.
   const std::string removed = std::exchange(temporary_, "");
   const absl::Status synced = files_->SyncFolder(ParentFolder(place_));

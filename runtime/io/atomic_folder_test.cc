@@ -6,9 +6,13 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <map>
+#include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -21,12 +25,53 @@ namespace dtensor {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Pair;
 
 bool Nothing(absl::string_view) { return false; }
+
+// The machine's, but for what a test says of changing places.
+class ExchangingFiles final : public FileSystem {
+ public:
+  explicit ExchangingFiles(std::function<absl::Status(const std::string& place)> before)
+      : before_(std::move(before)) {}
+
+  absl::Status Exchange(const std::string& a, const std::string& b) override {
+    const absl::Status asked = before_(b);
+    return asked.ok() ? files_.Exchange(a, b) : asked;
+  }
+  absl::Status MakeFolder(const std::string& path) override { return files_.MakeFolder(path); }
+  absl::StatusOr<std::unique_ptr<OutputFile>> CreateFile(const std::string& path) override {
+    return files_.CreateFile(path);
+  }
+  absl::StatusOr<std::unique_ptr<InputFile>> OpenFile(const std::string& path) override {
+    return files_.OpenFile(path);
+  }
+  absl::StatusOr<std::vector<std::string>> List(const std::string& folder) override {
+    return files_.List(folder);
+  }
+  absl::Status SyncFolder(const std::string& folder) override { return files_.SyncFolder(folder); }
+  absl::Status Rename(const std::string& from, const std::string& to) override {
+    return files_.Rename(from, to);
+  }
+  absl::Status Remove(const std::string& path) override { return files_.Remove(path); }
+  absl::Status Link(const std::string& from, const std::string& to) override {
+    return files_.Link(from, to);
+  }
+  absl::Status CopyPermissions(const std::string& from, const std::string& to) override {
+    return files_.CopyPermissions(from, to);
+  }
+  absl::StatusOr<std::string> Resolve(const std::string& path) override {
+    return files_.Resolve(path);
+  }
+
+ private:
+  FileSystem& files_ = FileSystem::OfThisMachine();
+  const std::function<absl::Status(const std::string& place)> before_;
+};
 
 // Each test has a folder of its own, in which `place_` is what is replaced.
 class AtomicFolderTest : public testing::Test {
@@ -63,9 +108,13 @@ class AtomicFolderTest : public testing::Test {
   // A new folder there that has one file.
   absl::Status Replace(const fs::path& place, const std::string& text,
                        bool (*drops)(absl::string_view) = Nothing) {
-    absl::StatusOr<AtomicFolder> folder = AtomicFolder::Create(files_, place.native());
+    return ReplaceIn(files_, place, text, drops);
+  }
+  static absl::Status ReplaceIn(FileSystem& files, const fs::path& place, const std::string& text,
+                                bool (*drops)(absl::string_view) = Nothing) {
+    absl::StatusOr<AtomicFolder> folder = AtomicFolder::Create(files, place.native());
     if (!folder.ok()) return folder.status();
-    const absl::Status written = WriteText(files_, folder->path() + "/weights", text);
+    const absl::Status written = WriteText(files, folder->path() + "/weights", text);
     return written.ok() ? folder->Commit(drops) : written;
   }
   int Entries() const {
@@ -122,6 +171,57 @@ TEST_F(AtomicFolderTest, GoesWhereALinkLeads) {
   DT_ASSERT_OK(Replace(place_, "new"));
   EXPECT_EQ(fs::read_symlink(place_), "real");
   EXPECT_THAT(Files(top_ / "real"), ElementsAre(Pair("weights", "new")));
+}
+
+TEST_F(AtomicFolderTest, GoesWhereALinkWillLead) {
+  fs::create_directory_symlink("later/real", place_);
+  DT_ASSERT_OK(Replace(place_, "new"));
+  EXPECT_EQ(fs::read_symlink(place_), "later/real");
+  EXPECT_THAT(Files(top_ / "later"), ElementsAre(Pair("real/weights", "new")));
+}
+
+// What took hours to write is not lost because it cannot take its place.
+TEST_F(AtomicFolderTest, ThatCannotTakeItsPlaceIsKept) {
+  Put(place_ / "weights", "old");
+  Put(top_ / "model.v1.new/mine", "x");
+  ExchangingFiles files([&](const std::string& place) {
+    return place == place_ ? absl::UnavailableError("Device or resource busy") : absl::OkStatus();
+  });
+  const std::string kept = place_.native() + ".new-2";
+  EXPECT_THAT(ReplaceIn(files, place_, "new"),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       AllOf(HasSubstr("busy"), HasSubstr("all that is new is in '" + kept))));
+  EXPECT_THAT(Files(top_),
+              ElementsAre(Pair("model.v1.new-2/weights", "new"), Pair("model.v1.new/mine", "x"),
+                          Pair("model.v1/weights", "old")));
+}
+
+TEST_F(AtomicFolderTest, AFileSystemThatCannotExchangeIsSaidAtOnce) {
+  Put(place_ / "weights", "old");
+  ExchangingFiles files(
+      [](const std::string&) { return absl::UnavailableError("Invalid argument"); });
+  EXPECT_THAT(AtomicFolder::Create(files, place_.native()).status(),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("take a new folder")));
+  EXPECT_EQ(Entries(), 1) << "nothing is left";
+  DT_EXPECT_OK(ReplaceIn(files, top_ / "other", "new")) << "there is nothing to exchange";
+}
+
+// Nothing can be renamed over it, which would be found out at the end.
+TEST_F(AtomicFolderTest, RefusesWhereSomethingIsMounted) {
+  EXPECT_THAT(AtomicFolder::Create(files_, "/proc").status(),
+              Refuses(AllOf(HasSubstr("'/proc' is where a file system is mounted"),
+                            HasSubstr("name a folder in it"))));
+}
+
+TEST_F(AtomicFolderTest, RefusesAnEmptyFolderInWhichTheProcessRuns) {
+  const fs::path before = fs::current_path();
+  fs::create_directories(place_);
+  fs::current_path(place_);
+  EXPECT_THAT(Replace(".", "new"), Refuses(HasSubstr("in which this process runs")));
+  EXPECT_THAT(Replace(place_, "new"), Refuses(HasSubstr("in which this process runs")));
+  std::ofstream("report") << "x";
+  EXPECT_TRUE(fs::exists(place_ / "report")) << "it is still the same folder";
+  fs::current_path(before);
 }
 
 TEST_F(AtomicFolderTest, ThatIsDroppedLeavesNothing) {

@@ -16,9 +16,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/io/mount_root.h"
 
 namespace dtensor {
 namespace {
+
+namespace fs = std::filesystem;
 
 // What errno says of a call; `what` is a verb.
 absl::Status Failed(absl::string_view what, absl::string_view path, int reason = errno) {
@@ -104,6 +107,27 @@ class RealInputFile final : public InputFile {
   int64_t size_ = 0;
 };
 
+std::string WithoutSlash(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
+}
+
+// Puts what it says in place of the first link of a path; false: there is none.
+bool FollowBrokenLink(fs::path& place) {
+  fs::path begin;
+  for (auto part = place.begin(); part != place.end(); ++part) {
+    begin /= *part;
+    std::error_code error;
+    fs::path followed = fs::read_symlink(begin, error);
+    if (error) continue;
+    followed = begin.parent_path() / followed;
+    for (++part; part != place.end(); ++part) followed /= *part;
+    place = std::move(followed);
+    return true;
+  }
+  return false;
+}
+
 class RealFileSystem final : public FileSystem {
  public:
   absl::Status MakeFolder(const std::string& path) override {
@@ -172,12 +196,17 @@ class RealFileSystem final : public FileSystem {
     return Failed("set the permissions of", to);
   }
   absl::StatusOr<std::string> Resolve(const std::string& path) override {
-    std::error_code error;
-    std::string place = std::filesystem::weakly_canonical(path, error).native();
-    if (error) return Failed("find", path, error.value());
-    while (place.size() > 1 && place.back() == '/') place.pop_back();
-    return place;
+    constexpr int kMostLinks = 40;  // the kernel's own limit
+    fs::path place = path;
+    for (int i = 0; i < kMostLinks; ++i) {
+      std::error_code error;
+      place = fs::weakly_canonical(place, error);
+      if (error) return Failed("find", path, error.value());
+      if (!FollowBrokenLink(place)) return WithoutSlash(place.native());
+    }
+    return Failed("find", path, ELOOP);
   }
+  bool IsMountRoot(const std::string& path) override { return dtensor::IsMountRoot(path); }
 };
 
 }  // namespace

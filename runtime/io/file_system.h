@@ -68,8 +68,10 @@ class FileSystem {
   // `to` gets the permissions of `from`, and its owner and group where the process may set them.
   // kNotFound.
   virtual absl::Status CopyPermissions(const std::string& from, const std::string& to) = 0;
-  // Where the path leads, without symbolic links; what is not there is as it is written.
+  // Where the path leads, without symbolic links, also those that lead to what is not there yet.
   virtual absl::StatusOr<std::string> Resolve(const std::string& path) = 0;
+  // Whether something is mounted there: then nothing takes its place. False where that is unknown.
+  virtual bool IsMountRoot(const std::string&) { return false; }
 
   static FileSystem& OfThisMachine();
 };

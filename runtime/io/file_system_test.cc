@@ -55,5 +55,15 @@ TEST_F(FileSystemTest, RemoveFolderRemovesLinksAndNotWhatTheyLeadTo) {
   EXPECT_TRUE(fs::exists(top_ / "far/in/file"));
 }
 
+TEST_F(FileSystemTest, ResolveFollowsLinksThatLeadNowhere) {
+  fs::create_symlink("b", top_ / "a");
+  fs::create_symlink(top_ / "c/d", top_ / "b");
+  EXPECT_THAT(files_.Resolve(top_ / "a"), IsOkAndHolds((top_ / "c/d").native()));
+  EXPECT_THAT(files_.Resolve(top_ / "a/in/"), IsOkAndHolds((top_ / "c/d/in").native()));
+  EXPECT_THAT(files_.Resolve(top_ / "none"), IsOkAndHolds((top_ / "none").native()));
+  fs::create_symlink("round", top_ / "round");
+  EXPECT_THAT(files_.Resolve(top_ / "round"), StatusIs(absl::StatusCode::kUnavailable));
+}
+
 }  // namespace
 }  // namespace dtensor

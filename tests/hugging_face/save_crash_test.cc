@@ -152,7 +152,7 @@ TEST(SaveCrash, WhatIsNotSyncedWouldBeLost) {
   }
 }
 
-// Any one call that is refused: an error on all ranks, or no harm; nothing is left beside.
+// Any one call that is refused: an error on all ranks, or no harm, and what was there stays.
 TEST(SaveCrash, AnyCallMayFail) {
   MemoryFiles counted;
   DT_ASSERT_OK(Save(counted, kOne));
