@@ -14,6 +14,7 @@
 #include "dtensor/runtime/core/index_set.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/io/safetensors/safetensors.h"
+#include "dtensor/runtime/io/temporary_name.h"
 
 namespace dtensor {
 namespace {
@@ -53,10 +54,25 @@ class Exporter {
   Exporter(CheckpointReader& reader, const std::string& folder, FileSystem& files)
       : reader_(reader), folder_(folder), files_(files) {}
 
-  absl::Status CheckFree(const std::string& name) {
-    if (!files_.OpenFile(PathOf(name)).ok()) return absl::OkStatus();
-    return absl::AlreadyExistsError(
-        absl::StrCat("'", PathOf(name), "' is there; remove it, or take another folder"));
+  // Nothing of these names, whatever it would be.
+  absl::Status CheckFree(const std::vector<std::string>& names) {
+    DT_ASSIGN_OR_RETURN(const std::vector<std::string> there, files_.List(folder_));
+    for (const std::string& name : names) {
+      if (std::find(there.begin(), there.end(), name) != there.end()) return IsThere(name);
+    }
+    return absl::OkStatus();
+  }
+
+  // What processes left that were killed.
+  void RemoveAbandoned(const std::vector<std::string>& names) {
+    const absl::StatusOr<std::vector<std::string>> there = files_.List(folder_);
+    if (!there.ok()) return;
+    for (const std::string& other : *there) {
+      const bool left = std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+        return IsAbandoned(other, name);
+      });
+      if (left) files_.Remove(PathOf(other)).IgnoreError();
+    }
   }
 
   absl::Status WriteTensors(const std::string& file, const std::vector<std::string>& names) {
@@ -98,15 +114,29 @@ class Exporter {
   const CheckpointIndex& index() const { return reader_.index(); }
   std::string PathOf(absl::string_view name) const { return absl::StrCat(folder_, "/", name); }
 
+  absl::Status IsThere(const std::string& name) const {
+    return absl::AlreadyExistsError(
+        absl::StrCat("'", PathOf(name), "' is there; remove it, or take another folder"));
+  }
+
   absl::Status Write(const std::string& name,
                      const std::function<absl::Status(OutputFile&)>& append) {
-    const std::string temporary = PathOf(absl::StrCat(".", name, ".tmp"));
-    files_.Remove(temporary).IgnoreError();  // of a process that was killed
+    const std::string temporary = PathOf(TemporaryName(name));
     absl::Status status = CreateAndSync(temporary, append);
-    if (status.ok()) status = files_.Rename(temporary, PathOf(name));
-    if (!status.ok()) files_.Remove(temporary).IgnoreError();
+    if (status.ok()) status = Publish(temporary, name);
+    files_.Remove(temporary).IgnoreError();
     DT_RETURN_IF_ERROR(status);
     return files_.SyncFolder(folder_);
+  }
+
+  // Never over what has come by now.
+  absl::Status Publish(const std::string& temporary, const std::string& name) {
+    const absl::Status linked = files_.Link(temporary, PathOf(name));
+    if (absl::IsAlreadyExists(linked)) return IsThere(name);
+    if (linked.ok()) return linked;
+    // Where a file has one name only.
+    DT_RETURN_IF_ERROR(CheckFree({name}));
+    return files_.Rename(temporary, PathOf(name));
   }
 
   absl::Status CreateAndSync(const std::string& path,
@@ -156,9 +186,11 @@ absl::StatusOr<std::vector<std::string>> ExportCheckpoint(CheckpointReader& read
   if (tensors.size() > 1) written.emplace_back(kIndexName);
   DT_RETURN_IF_ERROR(MakeFolders(files, folder));
   Exporter exporter(reader, folder, files);
-  for (const std::string& name : written) DT_RETURN_IF_ERROR(exporter.CheckFree(name));
-  // It would be read in place of several.
-  DT_RETURN_IF_ERROR(exporter.CheckFree(FileName(0, 1)));
+  // A whole one would be read in place of several.
+  std::vector<std::string> wanted = written;
+  wanted.push_back(FileName(0, 1));
+  DT_RETURN_IF_ERROR(exporter.CheckFree(wanted));
+  exporter.RemoveAbandoned(wanted);
   for (size_t i = 0; i < tensors.size(); ++i) {
     DT_RETURN_IF_ERROR(exporter.WriteTensors(written[i], tensors[i]));
   }

@@ -24,10 +24,11 @@ struct ExportOptions {
 // model.safetensors.index.json. Of tied weights the one that was written; the others' names stand
 // in the files' metadata beside the name that they share, as safetensors' own save_model writes
 // them. Streams: no more than 16 MiB, or one row of a tensor, is in memory at a time. One process
-// does it, and any may: it needs no world. Files are written beside their places, synced, and
-// renamed, the index last. Returns the files' names. Errors: kInvalidArgument where there is
-// nothing to write; kAlreadyExists where the folder has one of the files; of
-// CheckpointReader::Read; kUnavailable.
+// does it, and any may: it needs no world. Files are written beside their places, synced, and then
+// called by their names, the index last; nothing that is there is replaced. Returns the files'
+// names. Errors: kInvalidArgument where there is nothing to write; kAlreadyExists where the folder
+// has something called as one of the files, also where another process was sooner; of
+// CheckpointReader::Read; kUnavailable. Files that were finished by then stay.
 absl::StatusOr<std::vector<std::string>> ExportCheckpoint(
     CheckpointReader& reader, const std::string& folder, const ExportOptions& options = {},
     FileSystem& files = FileSystem::OfThisMachine());

@@ -5,7 +5,10 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -93,6 +96,59 @@ TEST(Export, SeveralFilesBesideAWholeOneAreRefused) {
   DT_ASSERT_OK(ExportCheckpoint(reader, "out", {}, files).status());
   EXPECT_THAT(ExportCheckpoint(reader, "out", {.max_file_bytes = 100}, files),
               StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("model.safetensors' is there")));
+}
+
+// What cannot be opened is there, too.
+TEST(Export, WhatIsThereIsRefusedWhateverItIs) {
+  const std::string run = Folder("run5");
+  DT_ASSERT_OK(Save(SavedPlaces()[1], run));
+  DT_ASSERT_OK_AND_ASSIGN(CheckpointReader reader, CheckpointReader::Open(run));
+  std::filesystem::create_directories(Folder("link"));
+  std::filesystem::create_symlink("nowhere", Folder("link/model.safetensors"));
+  std::filesystem::create_directories(Folder("folder/model.safetensors"));
+  for (const std::string& out : {Folder("link"), Folder("folder")}) {
+    EXPECT_THAT(ExportCheckpoint(reader, out), StatusIs(absl::StatusCode::kAlreadyExists,
+                                                        HasSubstr("model.safetensors' is there")));
+  }
+  EXPECT_EQ(std::filesystem::read_symlink(Folder("link/model.safetensors")), "nowhere");
+}
+
+// One that begins while another writes takes nothing from it, and the later one is told.
+TEST(Export, TwoAtOnceLeaveOneOfThemWhole) {
+  class Meeting final : public MemoryFiles {
+   public:
+    absl::StatusOr<std::unique_ptr<OutputFile>> CreateFile(const std::string& path) override {
+      auto file = MemoryFiles::CreateFile(path);
+      if (auto meet = std::exchange(meet_, nullptr)) meet();
+      return file;
+    }
+    std::function<void()> meet_;
+  };
+  Meeting files;
+  const std::string run = Folder("run6");
+  DT_ASSERT_OK(Save(SavedPlaces()[1], run));
+  DT_ASSERT_OK_AND_ASSIGN(CheckpointReader reader, CheckpointReader::Open(run));
+  DT_ASSERT_OK_AND_ASSIGN(CheckpointReader other, CheckpointReader::Open(run));
+  files.meet_ = [&] { DT_EXPECT_OK(ExportCheckpoint(other, "out", {}, files)); };
+  EXPECT_THAT(ExportCheckpoint(reader, "out", {}, files),
+              StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("model.safetensors' is there")));
+  DT_ASSERT_OK(ExportCheckpoint(reader, "alone", {}, files));
+  EXPECT_THAT(files.Paths(), ElementsAre("alone/model.safetensors", "out/model.safetensors"));
+  EXPECT_EQ(files.Bytes("out/model.safetensors"), files.Bytes("alone/model.safetensors"));
+}
+
+// Hard links are what not every file system has.
+TEST(Export, WhereAFileHasOneNameOnly) {
+  MemoryFiles files;
+  const std::string run = Folder("run7");
+  DT_ASSERT_OK(Save(SavedPlaces()[1], run));
+  DT_ASSERT_OK_AND_ASSIGN(CheckpointReader reader, CheckpointReader::Open(run));
+  files.set_refuse([](const FileCall& call) {
+    return call.kind == FileCall::Kind::kLink ? absl::UnavailableError("Operation not permitted")
+                                              : absl::OkStatus();
+  });
+  DT_EXPECT_OK(ExportCheckpoint(reader, "out", {}, files));
+  EXPECT_THAT(files.Paths(), ElementsAre("out/model.safetensors"));
 }
 
 TEST(Export, ADiskThatIsFullLeavesNothing) {
