@@ -32,6 +32,42 @@ for ((i = 0; i < 600; ++i)); do [[ -f lives ]] && grep -q up lives && break; sle
 kill -HUP $world
 wait $world || fail "SIGHUP, which is ignored, ends dtrun with $?"
 grep -q alive lives || fail "SIGHUP, which dtrun ignores, ends its ranks: $(cat lives)"
+# A program has its arguments as they were written. is ARGUMENT... === WHAT IT PRINTS...
+is() {
+  local given=() wanted=()
+  while [[ $1 != === ]]; do given+=("$1"); shift; done
+  shift
+  [[ $# == 0 ]] || wanted=("$@")
+  "$dtrun" -n 1 "${given[@]}" >out 2>err || fail "${given[*]}: $(cat err)"
+  printf '<%s>' "${wanted[@]}" >wanted
+  [[ $(cat out) == "[0] $(cat wanted)" ]] || fail "of ${given[*]} a program gets $(cat out)"
+}
+is printf '<%s>' --from '[S(0),R]' --to R === --from '[S(0),R]' --to R
+is printf '<%s>' '[dp] []' === '[dp] []'
+is printf '<%s>' '[]' x '[a,b]' '' "[" === '[]' x '[a,b]' '' "["
+is -- printf '<%s>' a -n 5 --a_b --grace nan === a -n 5 --a_b --grace nan
+is printf '<%s>' -- a -- b === -- a -- b
+is -- printf '<%s>' -- --help === -- --help
+"$dtrun" -n 2 bash -c '[ -d / ] && [ $# == 1 ]' name '[1,2]' >out 2>err || fail "bash -c [: $(cat out err)"
+for none in "" "--" "-n 2" "-n 2 --"; do
+  read -ra words <<<"$none"
+  "$dtrun" "${words[@]}" >out 2>err
+  [[ $? == 2 ]] || fail "'$none' starts something: $(cat out)"
+  grep -q '^dtrun: there is no program to start' err || fail "'$none': $(cat err)"
+done
+
+# Numbers are decimal, and finite.
+[[ $("$dtrun" -n 010 echo x | wc -l) == 10 ]] || fail "-n 010 is not 10"
+refuses() {  # WORDS ARGUMENT...: is refused with a line that has these words
+  timeout 60 "$dtrun" "${@:2}" true >out 2>err
+  [[ $? == 2 ]] || fail "${*:2} is taken: $(cat out err)"
+  grep -qF -- "$1" err || fail "${*:2}: $(cat err)"
+}
+refuses '"0x2" is no whole number' -n 0x2
+refuses '"nan" is no finite number' --grace nan
+refuses '--grace: -1 is less than 0 seconds' --grace -1
+refuses '--ranks: 0 is not from 1 to 65536' -n 0
+refuses '--nnodes: 65537 is not from 1 to 65536' --nnodes 65537
 
 ((failures == 0)) || exit 1
 echo "dtrun speaks, and ignores what it is told to"

@@ -53,7 +53,21 @@ absl::StatusOr<std::string> LocalAddress() {
   return HostPort{"127.0.0.1", *port}.ToString();
 }
 
+// Of a flag that counts something; empty: it is right.
+std::string CheckCount(const char* flag, int count) {
+  constexpr int kMost = 65536;
+  if (1 <= count && count <= kMost) return "";
+  return absl::StrCat(flag, ": ", count, " is not from 1 to ", kMost);
+}
+
 int Run(Request request) {
+  for (const std::string& wrong :
+       {CheckCount("--ranks", request.ranks), CheckCount("--nnodes", request.nodes)}) {
+    if (!wrong.empty()) return Refuse(wrong);
+  }
+  if (request.grace_seconds < 0) {
+    return Refuse(absl::StrCat("--grace: ", request.grace_seconds, " is less than 0 seconds"));
+  }
   std::string secret = FromEnvironment("DTENSOR_SECRET"), job = FromEnvironment("DTENSOR_JOB");
   if (int64_t{request.ranks} * request.nodes > kMostRanks) {
     return Refuse(absl::StrCat(request.ranks, " ranks on each of ", request.nodes,
@@ -106,23 +120,16 @@ int Main(int argc, char** argv) {
   CLI::App app{"Starts a program as the ranks of a world: dtrun -n 4 program arguments...",
                "dtrun"};
   Request request;
-  app.add_option("-n,--ranks", request.ranks, "Processes on this machine.")
-      ->check(CLI::Range(1, 65536));
-  app.add_option("--nnodes", request.nodes, "Machines that take part, each with its own dtrun.")
-      ->check(CLI::Range(1, 65536));
+  app.add_option("-n,--ranks", request.ranks, "Processes on this machine.");
+  app.add_option("--nnodes", request.nodes, "Machines that take part, each with its own dtrun.");
   app.add_option("--node", request.node, "Which of them this is, from 0.");
   app.add_option("--address", request.address,
                  "host:port where rank 0 listens: a free port of the first machine. Needed for "
                  "several machines.");
   app.add_option("--grace", request.grace_seconds,
-                 "Seconds that the others have to end by themselves after one has failed.")
-      ->check(CLI::NonNegativeNumber);
-  app.add_option("command", request.command, "The program and its arguments.")->required();
-  app.prefix_command();
-  app.positionals_at_end();
+                 "Seconds that the others have to end by themselves after one has failed.");
   // Its own environment may be that of a rank: in a job of Slurm's, or under another dtrun.
-  if (const auto status = ParseCommandLine(app, argc, argv, /*speaks=*/true)) return *status;
-  for (const std::string& more : app.remaining()) request.command.push_back(more);
+  if (const auto status = ParseLauncherLine(app, argc, argv, request.command)) return *status;
   return Run(std::move(request));
 }
 

@@ -30,10 +30,9 @@ const CLI::Option* OptionNamed(const CLI::App& app, const std::string& argument)
   return app.get_option_no_throw(flag);
 }
 
-// How many of the arguments are the program's own: all, or those before the command line that it
-// passes on, or before what begins like a flag and is none.
+// How many of the arguments are a launcher's own: those before the command, or before what begins
+// like a flag and is none.
 int OwnArguments(const CLI::App& app, int argc, char** argv) {
-  if (!app.get_prefix_command()) return argc;
   int i = 1;
   for (; i < argc && argv[i][0] == '-'; ++i) {
     const std::string argument = argv[i];
@@ -47,11 +46,9 @@ int OwnArguments(const CLI::App& app, int argc, char** argv) {
 }
 
 // The names of flags with hyphens.
-std::vector<std::string> Arguments(const CLI::App& app, int argc, char** argv) {
+std::vector<std::string> Arguments(int argc, char** argv) {
   std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
-  const int own = OwnArguments(app, argc, argv);
-  for (int i = 0; i + 1 < own; ++i) {
-    std::string& argument = arguments[i];
+  for (std::string& argument : arguments) {
     if (!absl::StartsWith(argument, "--")) continue;
     const auto end = std::find(argument.begin(), argument.end(), '=');
     std::replace(argument.begin(), end, '_', '-');
@@ -158,6 +155,11 @@ bool AsksForJson(const CLI::App& app, const std::vector<std::string>& arguments)
   return std::find(arguments.begin(), arguments.end(), "--json") != arguments.end();
 }
 
+void AddVersion(CLI::App& app) {
+  app.set_version_flag("--version", absl::StrCat(app.get_name(), " ", DTENSOR_VERSION),
+                       "Print the version and exit");
+}
+
 void AddHelpers(CLI::App& app, std::string& shell, std::string& helped) {
   if (CommandsOf(app).empty()) return;
   app.add_subcommand("completion", "prints a script that completes this program's command lines")
@@ -188,23 +190,17 @@ std::string CommandName(const CLI::App& app) {
 }
 
 std::optional<int> ParseCommandLine(CLI::App& app, int argc, char** argv, bool speaks) {
-  app.set_version_flag("--version", absl::StrCat(app.get_name(), " ", DTENSOR_VERSION),
-                       "Print the version and exit");
+  AddVersion(app);
   std::string shell, helped;
   AddHelpers(app, shell, helped);
   CheckValues(app);
-  std::vector<std::string> arguments = Arguments(app, argc, argv);
+  std::vector<std::string> arguments = Arguments(argc, argv);
   const bool json = AsksForJson(app, arguments);
   const auto refuse = [&](const absl::Status& why) {
     if (speaks) Report(app, why, json);
     return 2;
   };
   if (const absl::Status known = Rewrite(app, arguments); !known.ok()) return refuse(known);
-  // CLI11 would pass it on.
-  const int own = OwnArguments(app, argc, argv);
-  if (own < argc && argv[own][0] == '-' && argv[own] != absl::string_view("--")) {
-    return refuse(absl::InvalidArgumentError(ExplainUnknown(app, argv[own])));
-  }
   try {
     std::reverse(arguments.begin(), arguments.end());  // as CLI11 takes them
     app.parse(arguments);
@@ -218,6 +214,24 @@ std::optional<int> ParseCommandLine(CLI::App& app, int argc, char** argv, bool s
   if (shell.empty()) return std::nullopt;
   const Shell of = shell == "zsh" ? Shell::kZsh : Shell::kBash;
   return PrintAsked(app, CompletionScript(app, of), speaks);
+}
+
+std::optional<int> ParseLauncherLine(CLI::App& app, int argc, char** argv,
+                                     std::vector<std::string>& command) {
+  AddVersion(app);
+  const auto refuse = [&](const std::string& why) {
+    PrintError(app.get_name(),
+               absl::StrCat(why, "; `", app.get_name(), " --help` lists the flags"));
+    return 2;
+  };
+  const int own = OwnArguments(app, argc, argv);
+  const bool marked = own < argc && argv[own] == absl::string_view("--");
+  if (own < argc && argv[own][0] == '-' && !marked) return refuse(ExplainUnknown(app, argv[own]));
+  // CLI11 never sees the command: it takes "[a,b]" for two arguments.
+  if (const auto status = ParseCommandLine(app, own, argv, /*speaks=*/true)) return status;
+  command.assign(argv + own + (marked ? 1 : 0), argv + argc);
+  if (command.empty()) return refuse("there is no program to start");
+  return std::nullopt;
 }
 
 void ReportError(const CLI::App& app, const absl::Status& error) {

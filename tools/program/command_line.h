@@ -20,6 +20,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -33,12 +34,17 @@ namespace dtensor {
 
 // Parses into what the app's options name. An exit status, where the program is done: 0 after
 // what was asked for was printed (--help and its like), 1 if it could not be, 2 for what is
-// refused. Of an app that takes a prefix command, what follows is left as it is.
-// `speaks`: whether this process prints. A program that is no rank itself, whatever ranks it was
-// started among (a launcher), always does. Requires: an app with a name, and with at most one
+// refused. `speaks`: whether this process prints. Requires: an app with a name, and with at most one
 // command to be given.
 std::optional<int> ParseCommandLine(CLI::App& app, int argc, char** argv,
                                     bool speaks = IsSpeaker());
+
+// The same of a program that starts another one. It is no rank itself, whatever ranks it was started
+// among, and always prints. `command` becomes what follows the app's own flags, as it is, but for
+// one `--` at its begin. Refused as well: no command. Requires: an app without positionals and
+// commands.
+std::optional<int> ParseLauncherLine(CLI::App& app, int argc, char** argv,
+                                     std::vector<std::string>& command);
 
 // As messages begin: "dtensor plan", or "dtensor" before a command is known.
 std::string CommandName(const CLI::App& app);

@@ -181,9 +181,7 @@ struct Starter {
   Starter() {
     app.add_option("-n,--num-ranks", ranks, "how many");
     app.add_option("--address", address, "where");
-    app.add_option("command", command, "what")->required();
-    app.prefix_command();
-    app.positionals_at_end();
+    app.add_option("--some", some, "of a range")->check(CLI::Range(1, 100));
   }
 
   std::optional<int> Parse(std::vector<std::string> words) {
@@ -191,14 +189,13 @@ struct Starter {
     std::vector<char*> argv;
     for (std::string& word : words) argv.push_back(word.data());
     testing::internal::CaptureStderr();
-    const auto status = ParseCommandLine(app, static_cast<int>(argv.size()), argv.data());
+    const auto status = ParseLauncherLine(app, static_cast<int>(argv.size()), argv.data(), command);
     err = testing::internal::GetCapturedStderr();
-    for (const std::string& more : app.remaining()) command.push_back(more);
     return status;
   }
 
   CLI::App app{"Starts.", "start"};
-  int ranks = 1;
+  int ranks = 1, some = 1;
   std::string address, err;
   std::vector<std::string> command;
 };
@@ -211,12 +208,31 @@ TEST(CommandLineTest, LeavesAPassedOnCommandLineAsItIs) {
         {"-n3", "--address", "a_b"}}) {
     Starter start;
     std::vector<std::string> words = own;
-    words.insert(words.end(), {"other_name", "--flag_a", "--flag_b=1"});
+    words.insert(words.end(),
+                 {"other_name", "--flag_a", "--flag_b=1", "[a,b]", "[]", "--", "-n", "5"});
     ASSERT_EQ(start.Parse(words), std::nullopt) << start.err;
     EXPECT_EQ(start.ranks, 3);
     EXPECT_EQ(start.address, "a_b");
-    EXPECT_THAT(start.command, ElementsAre("other_name", "--flag_a", "--flag_b=1"));
+    EXPECT_THAT(start.command, ElementsAre("other_name", "--flag_a", "--flag_b=1", "[a,b]", "[]",
+                                           "--", "-n", "5"));
   }
+  Starter marked;
+  ASSERT_EQ(marked.Parse({"-n", "3", "--", "--num-ranks", "5", "--"}), std::nullopt) << marked.err;
+  EXPECT_EQ(marked.ranks, 3);
+  EXPECT_THAT(marked.command, ElementsAre("--num-ranks", "5", "--"));
+}
+
+// What else is asked of a number does not let CLI11 read it.
+TEST(CommandLineTest, ANumberOfARangeIsDecimal) {
+  Starter start;
+  ASSERT_EQ(start.Parse({"--some", "010", "program"}), std::nullopt) << start.err;
+  EXPECT_EQ(start.some, 10);
+  Starter hexadecimal;
+  EXPECT_EQ(hexadecimal.Parse({"--some", "0x2", "program"}), 2);
+  EXPECT_THAT(hexadecimal.err, HasSubstr("\"0x2\" is no whole number"));
+  Starter large;
+  EXPECT_EQ(large.Parse({"--some", "101", "program"}), 2);
+  EXPECT_THAT(large.err, HasSubstr("101 not in range 1 to 100"));
 }
 
 TEST(CommandLineTest, PassesNoFlagOnThatStandsBeforeTheCommand) {
@@ -226,7 +242,7 @@ TEST(CommandLineTest, PassesNoFlagOnThatStandsBeforeTheCommand) {
               StartsWith("start: there is no flag --num-rank; did you mean --num-ranks?"));
   Starter nothing;
   EXPECT_EQ(nothing.Parse({"-n", "3"}), 2);
-  EXPECT_THAT(nothing.err, HasSubstr("command is required"));
+  EXPECT_THAT(nothing.err, StartsWith("start: there is no program to start; `start --help`"));
 }
 
 }  // namespace

@@ -56,7 +56,8 @@ std::string ReadWord(const std::string& text, std::vector<std::string> words) {
 
 // How values of this type are read; null: as they come.
 std::function<std::string(std::string&)> ReaderOf(const CLI::Option& option) {
-  const std::string type = option.get_type_name();
+  const std::string all = option.get_type_name();
+  const std::string type = all.substr(0, all.find(':'));  // of "INT:INT in [1 - 9]" as well
   if (type == "INT") {
     return [](std::string& text) { return ReadWhole<int64_t>(text, "from -2^63 to 2^63 - 1"); };
   }
