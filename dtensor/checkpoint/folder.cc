@@ -14,9 +14,23 @@ namespace dtensor {
 namespace {
 
 constexpr absl::string_view kStep = "step-";
+constexpr absl::string_view kOld = "-old";  // behind the name of a checkpoint that is removed
 
 std::string InFolder(absl::string_view folder, absl::string_view name) {
   return absl::StrCat(folder, "/", name);
+}
+
+// Old checkpoints, whoever hid them: what cannot be removed yet, as what another process has open on
+// NFS, is when the next one is saved.
+void RemoveHidden(FileSystem& files, const std::string& folder) {
+  const absl::StatusOr<std::vector<std::string>> names = files.List(folder);
+  if (!names.ok()) return;
+  for (const std::string& name : *names) {
+    const bool hidden = absl::StartsWith(name, absl::StrCat(".", kStep)) &&
+                        absl::StrContains(name, absl::StrCat(kOld, ".")) &&
+                        absl::EndsWith(name, ".tmp");
+    if (hidden) RemoveFolder(files, InFolder(folder, name)).IgnoreError();
+  }
 }
 
 }  // namespace
@@ -77,13 +91,14 @@ absl::Status internal::RemoveOlder(FileSystem& files, const std::string& folder,
   const int64_t old = static_cast<int64_t>(steps.size()) - keep;
   for (int64_t i = 0; i < old; ++i) {
     // A folder that is half removed must not look like a checkpoint.
-    const std::string hidden = InFolder(folder, TemporaryCheckpointName(steps[i]));
-    const absl::Status renamed = files.Rename(InFolder(folder, CheckpointName(steps[i])), hidden);
+    const std::string name = CheckpointName(steps[i]);
+    const std::string hidden = InFolder(folder, TemporaryName(absl::StrCat(name, kOld)));
+    const absl::Status renamed = files.Rename(InFolder(folder, name), hidden);
     if (absl::IsNotFound(renamed)) continue;  // another world was sooner
     DT_RETURN_IF_ERROR(renamed);
     DT_RETURN_IF_ERROR(files.SyncFolder(folder));
-    DT_RETURN_IF_ERROR(RemoveFolder(files, hidden));
   }
+  RemoveHidden(files, folder);
   return absl::OkStatus();
 }
 

@@ -41,7 +41,8 @@ std::string TemporaryCheckpointName(int64_t step);
 // Removes what processes of this machine that are gone were writing. What it cannot remove stays.
 void RemoveAbandoned(FileSystem& files, const std::string& folder);
 // Removes the checkpoints before the `keep` latest of those up to `step`. Each is gone as a whole,
-// or is there. Errors: kUnavailable.
+// or is there. One that has lost its name and cannot be removed is no error: the next call tries it
+// again. Errors: of FileSystem::Rename and SyncFolder.
 absl::Status RemoveOlder(FileSystem& files, const std::string& folder, int64_t step, int keep);
 
 }  // namespace internal

@@ -154,9 +154,10 @@ absl::Status KeepLast(const SaveJob& job) {
   const absl::Status removed =
       internal::RemoveOlder(*job.files, job.folder, job.index.step, job.keep_last);
   if (removed.ok()) return removed;
-  return absl::Status(removed.code(),
-                      absl::StrCat(CheckpointName(job.index.step), " is saved, but an older ",
-                                   "checkpoint cannot be removed: ", removed.message()));
+  // Not kAlreadyExists: that is said of a step.
+  return absl::UnavailableError(
+      absl::StrCat(CheckpointName(job.index.step), " is saved, but an ",
+                   "older checkpoint cannot be removed: ", removed.message()));
 }
 
 // None where another rank was sooner, or a rank had failed, which then says so itself.

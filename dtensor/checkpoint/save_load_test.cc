@@ -217,6 +217,39 @@ TEST(SaveLoad, KeepLastRemovesALinkAndNotWhatItLeadsTo) {
   fs::remove_all(top);
 }
 
+// As NFS does with a file that another process has open.
+TEST(SaveLoad, AnOldCheckpointThatCannotBeRemovedYetGoesLater) {
+  MemoryFiles files;
+  const SavedPlace& place = SavedPlaces()[5];
+  DT_ASSERT_OK(SaveAt(place, files, 1));
+  files.set_refuse([](const FileCall& call) {
+    const bool busy = call.kind == FileCall::Kind::kRemove &&
+                      absl::StrContains(call.path, "step-00000001") &&
+                      absl::EndsWith(call.path, ".tmp");
+    return busy ? absl::AlreadyExistsError("Directory not empty") : absl::OkStatus();
+  });
+  DT_EXPECT_OK(SaveAt(place, files, 2, {.keep_last = 1}));
+  EXPECT_THAT(ListCheckpoints("run", files), IsOkAndHolds(ElementsAre(2)));
+  EXPECT_EQ(files.List("run")->size(), 2);
+  files.set_refuse(nullptr);
+  DT_EXPECT_OK(SaveAt(place, files, 3, {.keep_last = 1}));
+  EXPECT_THAT(files.List("run"), IsOkAndHolds(ElementsAre("step-00000003")));
+}
+
+TEST(SaveLoad, AnOldCheckpointThatStaysIsNotAStepThatIsThere) {
+  MemoryFiles files;
+  const SavedPlace& place = SavedPlaces()[5];
+  DT_ASSERT_OK(SaveAt(place, files, 1));
+  files.set_refuse([](const FileCall& call) {
+    return call.path == "run/step-00000001" ? absl::AlreadyExistsError("Directory not empty")
+                                            : absl::OkStatus();
+  });
+  EXPECT_THAT(SaveAt(place, files, 2, {.keep_last = 1}),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       HasSubstr("step-00000002 is saved, but an older checkpoint cannot be "
+                                 "removed: Directory not empty")));
+}
+
 // --- What is refused.
 
 // The error of two ranks, which is one.
