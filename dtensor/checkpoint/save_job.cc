@@ -146,7 +146,11 @@ absl::Status CommitFolder(const SaveJob& job, const std::string& folder,
   DT_RETURN_IF_ERROR(job.files->SyncFolder(folder));
   const std::string place = absl::StrCat(job.folder, "/", CheckpointName(job.index.step));
   DT_RETURN_IF_ERROR(job.files->Rename(folder, place));
-  return job.files->SyncFolder(job.folder);
+  const absl::Status synced = job.files->SyncFolder(job.folder);
+  if (synced.ok()) return synced;
+  return absl::Status(synced.code(),
+                      absl::StrCat(CheckpointName(job.index.step),
+                                   " is saved, but may not outlast a crash: ", synced.message()));
 }
 
 absl::Status KeepLast(const SaveJob& job) {

@@ -250,6 +250,24 @@ TEST(SaveLoad, AnOldCheckpointThatStaysIsNotAStepThatIsThere) {
                                  "removed: Directory not empty")));
 }
 
+TEST(SaveLoad, ACheckpointWhoseFolderCannotBeSyncedIsSaidToBeThere) {
+  MemoryFiles files;
+  const SavedPlace& place = SavedPlaces()[5];
+  DT_ASSERT_OK(SaveAt(place, files, 1));
+  files.set_refuse([&, renamed = false](const FileCall& call) mutable {
+    if (call.kind == FileCall::Kind::kRename && call.to == "run/step-00000002") renamed = true;
+    return renamed && call.kind == FileCall::Kind::kSyncFolder && call.path == "run"
+               ? absl::UnavailableError("cannot sync the folder 'run': Input/output error")
+               : absl::OkStatus();
+  });
+  EXPECT_THAT(SaveAt(place, files, 2, {.keep_last = 1}),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       HasSubstr("step-00000002 is saved, but may not outlast a crash: cannot sync "
+                                 "the folder 'run': Input/output error")));
+  DT_EXPECT_OK(LoadAt(place, files, 2));
+  EXPECT_THAT(ListCheckpoints("run", files), IsOkAndHolds(ElementsAre(1, 2)));
+}
+
 // --- What is refused.
 
 // The error of two ranks, which is one.

@@ -163,10 +163,10 @@ class RealFileSystem final : public FileSystem {
   absl::Status SyncFolder(const std::string& folder) override {
     const Descriptor file(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     // Some file systems have no such call for folders; then there is nothing to ask for.
-    if (file.get() < 0 || (fsync(file.get()) != 0 && errno != EINVAL)) {
-      return Failed("sync the folder", folder);
-    }
-    return absl::OkStatus();
+    if (file.get() < 0) return Failed("sync the folder", folder);
+    const bool synced =
+        fsync(file.get()) == 0 || errno == EINVAL || errno == ENOTSUP || errno == ENOSYS;
+    return synced ? absl::OkStatus() : Failed("sync the folder", folder);
   }
   absl::Status Rename(const std::string& from, const std::string& to) override {
     if (rename(from.c_str(), to.c_str()) == 0) return absl::OkStatus();
