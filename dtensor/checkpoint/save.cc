@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <map>
+#include <set>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -162,10 +165,18 @@ class JobBuilder {
   void AddOwn(const std::string& name, size_t number, const Region& region) {
     const DistributedTensor& tensor = content_.tensors.at(name);
     OwnSlice& own = job_.slices.emplace_back();
-    own.entry.name = number == 0 ? name : absl::StrCat(name, "#", number);
+    own.entry.name = number == 0 ? name : FreeName(name, number);
     own.entry.dtype = tensor.dtype();
     for (const IndexSet& set : region) own.entry.shape.push_back(set.size());
     own.local = LocalPart(tensor, region);
+  }
+
+  // Of a second slice, which nobody looks for by name; a tensor may be called so.
+  std::string FreeName(const std::string& name, size_t number) {
+    std::string free;
+    do free = absl::StrCat(name, "#", number++);
+    while (content_.tensors.contains(free) || !slice_names_.insert(free).second);
+    return free;
   }
 
   Context& context_;
@@ -174,6 +185,7 @@ class JobBuilder {
   SaveJob& job_;
   std::vector<std::string> names_;
   std::map<int, FileEnd> ends_;  // by rank
+  std::set<std::string> slice_names_;
 };
 
 absl::Status TakeSnapshots(SaveJob& job) {

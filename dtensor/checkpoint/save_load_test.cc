@@ -268,6 +268,38 @@ TEST(SaveLoad, ACheckpointWhoseFolderCannotBeSyncedIsSaidToBeThere) {
   EXPECT_THAT(ListCheckpoints("run", files), IsOkAndHolds(ElementsAre(1, 2)));
 }
 
+// A rank's second slice of `w` has a name of its own in the file, whatever else there is.
+TEST(SaveLoad, ATensorMayBeCalledAsASlice) {
+  MemoryFiles files;
+  const auto run = [](const std::function<absl::Status(Context&, const DeviceMesh&)>& fn) {
+    return RunRanks(2, [&](Context& context) -> absl::Status {
+      DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse("dp=2"));
+      return fn(context, mesh);
+    });
+  };
+  DT_ASSERT_OK(run([&](Context& context, const DeviceMesh& mesh) -> absl::Status {
+    CheckpointContent content;
+    int value = 0;
+    for (const char* const name : {"w", "w#1", "w#1#1", "w#2"}) {
+      DT_ASSIGN_OR_RETURN(content.tensors[name],
+                          Full(context, mesh, {Replicate()}, {3, 3}, DType::kF32, ++value));
+    }
+    return SaveCheckpoint(context, "run", content, {.files = &files});
+  }));
+  DT_EXPECT_OK(run([&](Context& context, const DeviceMesh& mesh) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(CheckpointReader reader, OpenCheckpoint(context, "run", files));
+    int value = 0;
+    for (const char* const name : {"w", "w#1", "w#1#1", "w#2"}) {
+      DT_ASSIGN_OR_RETURN(const DistributedTensor tensor,
+                          Full(context, mesh, {Replicate()}, {3, 3}, DType::kF32, 0));
+      DT_RETURN_IF_ERROR(LoadTensors(context, reader, {{name, tensor}}));
+      ++value;
+      for (int64_t i = 0; i < 9; ++i) EXPECT_EQ(tensor.local().data<float>()[i], value) << name;
+    }
+    return absl::OkStatus();
+  }));
+}
+
 // --- What is refused.
 
 // The error of two ranks, which is one.
