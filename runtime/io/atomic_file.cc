@@ -15,6 +15,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/io/mount_root.h"
 
 namespace dtensor {
 namespace {
@@ -29,6 +30,7 @@ absl::Status CannotWrite(absl::string_view path, absl::string_view reason) {
 struct Place {
   fs::path path;  // without symbolic links at its end
   bool exists = false, in_place = false;
+  bool mounted = false;  // an ordinary file, where nothing can be renamed to
   struct stat status = {};
 };
 
@@ -62,6 +64,8 @@ absl::StatusOr<Place> Find(const std::string& path) {
   if (!place.exists) return place;
   if (access(path.c_str(), W_OK) != 0) return CannotWrite(path, std::strerror(errno));
   place.in_place |= !S_ISREG(place.status.st_mode);
+  place.mounted = !place.in_place && IsMountRoot(path);
+  place.in_place |= place.mounted;
   return place;
 }
 
@@ -120,7 +124,7 @@ absl::StatusOr<AtomicFile> AtomicFile::Create(const std::string& path) {
   DT_ASSIGN_OR_RETURN(const Place place, Find(path));
   AtomicFile file(path);
   if (place.in_place) {
-    file.stream_.reset(std::fopen(path.c_str(), "abe"));
+    file.stream_.reset(std::fopen(path.c_str(), place.mounted ? "wbe" : "abe"));
     if (file.stream_ == nullptr) return CannotWrite(path, std::strerror(errno));
     return file;
   }

@@ -12,7 +12,8 @@
 // - A symbolic link stays, and what it points to is replaced, or made. Other hard links to a file
 //   keep the old one.
 // - What cannot be renamed over is written in place, after what it has: a device, a pipe, and an
-//   open file that goes by a name, as /dev/stdout does.
+//   open file that goes by a name, as /dev/stdout does. So is a file on which another one is
+//   mounted, as one of the host in a container; Create empties that.
 //
 // One thread at a time.
 #ifndef DTENSOR_RUNTIME_IO_ATOMIC_FILE_H_

@@ -1,14 +1,18 @@
 #include "dtensor/runtime/io/atomic_file.h"
 
 #include <fcntl.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <string>
 #include <vector>
@@ -66,12 +70,44 @@ mode_t Mode(const std::string& path) {
   return status.st_mode & 07777;
 }
 
+constexpr int kNoMounts = 77;
+
+// What `run` returns in a child, whose mounts nobody else sees.
+int InMountsOfItsOwn(const std::function<int()>& run) {
+  const pid_t child = fork();
+  if (child == 0) {
+    const bool own = unshare(CLONE_NEWNS) == 0 || unshare(CLONE_NEWUSER | CLONE_NEWNS) == 0;
+    const bool alone = own && mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
+    _exit(alone ? run() : kNoMounts);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
 TEST_F(AtomicFileTest, MakesAndReplaces) {
   for (const std::string text : {"new", "another, and longer", "", "short"}) {
     DT_ASSERT_OK(WriteFileAtomically(At("a"), text));
     EXPECT_EQ(ReadText(At("a")), text);
   }
   EXPECT_THAT(Files(), ElementsAre("a"));
+}
+
+// As a container's file of the host: a name that nothing can be renamed over.
+TEST_F(AtomicFileTest, AMountedFileIsWrittenInPlace) {
+  WriteText(At("host"), "old, and longer");
+  WriteText(At("a"), "");
+  const int status = InMountsOfItsOwn([this] {
+    if (mount(At("host").c_str(), At("a").c_str(), nullptr, MS_BIND, nullptr) != 0)
+      return kNoMounts;
+    const bool asked = CheckWritable(At("a")).ok() && ReadText(At("a")) == "old, and longer";
+    const bool written = WriteFileAtomically(At("a"), "new").ok();
+    return asked && written ? 0 : 1;
+  });
+  if (status == kNoMounts) GTEST_SKIP() << "the system lets nobody mount here";
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(ReadText(At("host")), "new");
+  EXPECT_THAT(Files(), ElementsAre("a", "host")) << "nothing is left";
 }
 
 TEST_F(AtomicFileTest, UntilCommitThereIsTheOldFile) {
