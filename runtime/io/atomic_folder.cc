@@ -62,18 +62,45 @@ void RemoveAbandoned(FileSystem& files, const std::string& parent, absl::string_
   }
 }
 
-// A file by another name; a folder by a new one of such files. What is gone is not kept.
-absl::Status KeepOne(FileSystem& files, const std::string& from, const std::string& to) {
-  const absl::Status linked = files.Link(from, to);
+// A file by another name; a folder by a new one of such files, whose path below the first `from`
+// goes into `folders`. What is gone is not kept.
+absl::Status KeepOne(FileSystem& files, const std::string& from, const std::string& to,
+                     const std::string& path, std::vector<std::string>& folders) {
+  const std::string old = InFolder(from, path), kept = InFolder(to, path);
+  const absl::Status linked = files.Link(old, kept);
   if (linked.ok() || absl::IsNotFound(linked)) return absl::OkStatus();
-  const absl::StatusOr<std::vector<std::string>> names = files.List(from);
+  const absl::StatusOr<std::vector<std::string>> names = files.List(old);
   if (!names.ok()) return linked;  // it is no folder
-  DT_RETURN_IF_ERROR(files.MakeFolder(to));
+  DT_RETURN_IF_ERROR(files.MakeFolder(kept));
+  folders.push_back(path);
   for (const std::string& name : *names) {
-    DT_RETURN_IF_ERROR(KeepOne(files, InFolder(from, name), InFolder(to, name)));
+    DT_RETURN_IF_ERROR(KeepOne(files, from, to, InFolder(path, name), folders));
   }
-  DT_RETURN_IF_ERROR(files.CopyPermissions(from, to));
-  return files.SyncFolder(to);
+  DT_RETURN_IF_ERROR(files.CopyPermissions(old, kept));
+  return files.SyncFolder(kept);
+}
+
+// What came into the old folder, `from`, while the new one was about to take its place: into what
+// was kept of it.
+absl::Status KeepLate(FileSystem& files, const std::string& from, const std::string& to,
+                      const std::vector<std::string>& folders,
+                      absl::FunctionRef<bool(absl::string_view name)> drops) {
+  std::vector<std::string> all = {""}, made;
+  all.insert(all.end(), folders.begin(), folders.end());
+  for (const std::string& folder : all) {
+    const std::string prefix = folder.empty() ? "" : absl::StrCat(folder, "/");
+    DT_ASSIGN_OR_RETURN(const auto old, files.List(InFolder(from, folder)));
+    DT_ASSIGN_OR_RETURN(const auto there, files.List(InFolder(to, folder)));
+    bool came = false;
+    for (const std::string& name : old) {
+      if (std::find(there.begin(), there.end(), name) != there.end()) continue;
+      if (folder.empty() && drops(name)) continue;
+      DT_RETURN_IF_ERROR(KeepOne(files, from, to, absl::StrCat(prefix, name), made));
+      came = true;
+    }
+    if (came) DT_RETURN_IF_ERROR(files.SyncFolder(InFolder(to, folder)));
+  }
+  return absl::OkStatus();
 }
 
 // Nothing where there is no folder.
@@ -115,7 +142,8 @@ AtomicFolder::~AtomicFolder() {
   if (!temporary_.empty()) RemoveFolder(*files_, temporary_).IgnoreError();
 }
 
-absl::Status AtomicFolder::Keep(absl::FunctionRef<bool(absl::string_view name)> drops) {
+absl::Status AtomicFolder::Keep(absl::FunctionRef<bool(absl::string_view name)> drops,
+                                std::vector<std::string>& folders) {
   DT_ASSIGN_OR_RETURN(const std::vector<std::string> fresh, files_->List(temporary_));
   DT_ASSIGN_OR_RETURN(const std::vector<std::string> old, files_->List(place_));
   for (const std::string& name : old) {
@@ -125,17 +153,17 @@ absl::Status AtomicFolder::Keep(absl::FunctionRef<bool(absl::string_view name)> 
       const absl::Status copied = files_->CopyPermissions(from, to);
       if (!copied.ok() && !absl::IsNotFound(copied)) return copied;
     } else if (!drops(name)) {
-      DT_RETURN_IF_ERROR(KeepOne(*files_, from, to));
+      DT_RETURN_IF_ERROR(KeepOne(*files_, place_, temporary_, name, folders));
     }
   }
   return absl::OkStatus();
 }
 
 absl::Status AtomicFolder::TakePlace(absl::FunctionRef<bool(absl::string_view name)> drops,
-                                     bool& is_free) {
+                                     std::vector<std::string>& folders, bool& is_free) {
   const absl::StatusOr<std::vector<std::string>> old = files_->List(place_);
   if (!old.ok() && !absl::IsNotFound(old.status())) return old.status();
-  if (old.ok()) DT_RETURN_IF_ERROR(Keep(drops));
+  if (old.ok()) DT_RETURN_IF_ERROR(Keep(drops, folders));
   DT_RETURN_IF_ERROR(files_->SyncFolder(temporary_));
   is_free = !old.ok() || old->empty();
   return is_free ? files_->Rename(temporary_, place_) : Exchange(*files_, temporary_, place_);
@@ -157,8 +185,10 @@ absl::Status AtomicFolder::SetAside(const absl::Status& why) {
 }
 
 absl::Status AtomicFolder::Commit(absl::FunctionRef<bool(absl::string_view name)> drops) {
+  std::vector<std::string> folders;
   bool is_free = true;
-  if (const absl::Status taken = TakePlace(drops, is_free); !taken.ok()) return SetAside(taken);
+  const absl::Status taken = TakePlace(drops, folders, is_free);
+  if (!taken.ok()) return SetAside(taken);
   // What is called so now is the old folder.
   const std::string removed = std::exchange(temporary_, "");
   const absl::Status synced = files_->SyncFolder(ParentFolder(place_));
@@ -166,7 +196,13 @@ absl::Status AtomicFolder::Commit(absl::FunctionRef<bool(absl::string_view name)
     return absl::Status(synced.code(), absl::StrCat("the new '", place_, "' is there, but may not ",
                                                     "outlast a crash: ", synced.message()));
   }
-  if (!is_free) RemoveFolder(*files_, removed).IgnoreError();
+  if (is_free) return absl::OkStatus();
+  const absl::Status kept = KeepLate(*files_, removed, place_, folders, drops);
+  if (!kept.ok()) {
+    return absl::UnavailableError(absl::StrCat("the new '", place_, "' is there; the old one, '",
+                                               removed, "', stays: ", kept.message()));
+  }
+  RemoveFolder(*files_, removed).IgnoreError();
   return absl::OkStatus();
 }
 

@@ -11,7 +11,8 @@
 // was written is not lost where it cannot take its place in the end: it is then `my-model.new`.
 //
 // - What the old folder has and the new one lacks is kept, unless Commit is told otherwise: files
-//   and symbolic links by another name for the same file, folders by folders of such.
+//   and symbolic links by another name for the same file, folders by folders of such. So is what
+//   comes into it meanwhile, but for a file that is renamed over another one in these moments.
 // - The folder keeps its permissions, and so does a file that replaces one of its name.
 // - A symbolic link stays, and the folder that it leads to is replaced, or made.
 // - A folder with something in it changes places with the new one, which not every file system can:
@@ -23,6 +24,7 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -55,8 +57,10 @@ class AtomicFolder {
  private:
   AtomicFolder(FileSystem& files, std::string place, std::string temporary)
       : files_(&files), place_(std::move(place)), temporary_(std::move(temporary)) {}
-  absl::Status Keep(absl::FunctionRef<bool(absl::string_view name)> drops);
-  absl::Status TakePlace(absl::FunctionRef<bool(absl::string_view name)> drops, bool& is_free);
+  absl::Status Keep(absl::FunctionRef<bool(absl::string_view name)> drops,
+                    std::vector<std::string>& folders);
+  absl::Status TakePlace(absl::FunctionRef<bool(absl::string_view name)> drops,
+                         std::vector<std::string>& folders, bool& is_free);
   absl::Status SetAside(const absl::Status& why);
 
   FileSystem* files_;

@@ -224,6 +224,25 @@ TEST_F(AtomicFolderTest, RefusesAnEmptyFolderInWhichTheProcessRuns) {
   fs::current_path(before);
 }
 
+TEST_F(AtomicFolderTest, KeepsWhatComesWhileItTakesItsPlace) {
+  Put(place_ / "weights", "old");
+  Put(place_ / "in/old", "old");
+  ExchangingFiles files([&](const std::string& place) {
+    if (place != place_) return absl::OkStatus();
+    Put(place_ / "log", "late");
+    Put(place_ / "in/late", "late");
+    Put(place_ / "folder/late", "late");
+    Put(place_ / "index", "late");
+    return absl::OkStatus();
+  });
+  DT_ASSERT_OK(
+      ReplaceIn(files, place_, "new", [](absl::string_view name) { return name == "index"; }));
+  EXPECT_THAT(Files(place_),
+              ElementsAre(Pair("folder/late", "late"), Pair("in/late", "late"),
+                          Pair("in/old", "old"), Pair("log", "late"), Pair("weights", "new")));
+  EXPECT_EQ(Entries(), 1) << "nothing is left";
+}
+
 TEST_F(AtomicFolderTest, ThatIsDroppedLeavesNothing) {
   Put(place_ / "weights", "old");
   {
