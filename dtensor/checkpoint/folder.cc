@@ -20,8 +20,8 @@ std::string InFolder(absl::string_view folder, absl::string_view name) {
   return absl::StrCat(folder, "/", name);
 }
 
-// Old checkpoints, whoever hid them: what cannot be removed yet, as what another process has open on
-// NFS, is when the next one is saved.
+// Old checkpoints, whoever hid them: what cannot be removed yet, as what another process has open
+// on NFS, is when the next one is saved.
 void RemoveHidden(FileSystem& files, const std::string& folder) {
   const absl::StatusOr<std::vector<std::string>> names = files.List(folder);
   if (!names.ok()) return;
