@@ -34,15 +34,15 @@ namespace dtensor {
 
 // Parses into what the app's options name. An exit status, where the program is done: 0 after
 // what was asked for was printed (--help and its like), 1 if it could not be, 2 for what is
-// refused. `speaks`: whether this process prints. Requires: an app with a name, and with at most one
-// command to be given.
+// refused. `speaks`: whether this process prints. Requires: an app with a name, and with at most
+// one command to be given.
 std::optional<int> ParseCommandLine(CLI::App& app, int argc, char** argv,
                                     bool speaks = IsSpeaker());
 
-// The same of a program that starts another one. It is no rank itself, whatever ranks it was started
-// among, and always prints. `command` becomes what follows the app's own flags, as it is, but for
-// one `--` at its begin. Refused as well: no command. Requires: an app without positionals and
-// commands.
+// The same of a program that starts another one. It is no rank itself, whatever ranks it was
+// started among, and always prints. `command` becomes what follows the app's own flags, as it is,
+// but for one `--` at its begin. Refused as well: no command. Requires: an app without positionals
+// and commands.
 std::optional<int> ParseLauncherLine(CLI::App& app, int argc, char** argv,
                                      std::vector<std::string>& command);
 
