@@ -33,7 +33,8 @@ namespace DTENSOR_EXPORT dtensor {
 struct CheckpointContent {
   int64_t step = 0;  // the same on all ranks
   // Not Partial. A tensor is named by all ranks of its mesh, alike; other ranks may name it too,
-  // where they know it (it has no elements there). So a rank of a pipeline names its stage's.
+  // where they know it (it has no elements there). So a rank of a pipeline names its stage's. Those
+  // that are still to come (RedistributeOptions) are waited for, in the order of the names.
   std::map<std::string, DistributedTensor> tensors;
   // Other names of tensors, which are written once.
   std::map<std::string, std::string> aliases;

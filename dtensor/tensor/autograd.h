@@ -48,10 +48,10 @@ struct BackwardOptions {
 // number of bytes; kFailedPrecondition when nothing was recorded, naming the operator without a
 // backward if one led to the loss; when an operator that led to the loss was walked by an earlier
 // Backward that did not retain it, or when a tensor that backward needs was written to after an
-// operator read it. Then, in the middle, what is refused by a function that runs again
-// (recompute.h), and failures. Gradients of leaves are stored at the end, all or none: after any
-// error they are what they were before. After one in the middle, what was walked until then is
-// consumed, unless the tape is retained.
+// operator read it; when a leaf has a gradient that was redistributed in place. Then, in the
+// middle, what is refused by a function that runs again (recompute.h), and failures. Gradients of
+// leaves are stored at the end, all or none: after any error they are what they were before. After
+// one in the middle, what was walked until then is consumed, unless the tape is retained.
 absl::Status Backward(const TensorOr& loss, const BackwardOptions& options = {});
 
 // d loss / d tensor for each of `tensors`: leaves that require gradients, or results of recorded
@@ -77,7 +77,8 @@ struct ReduceGradientsOptions {
 // Terms of 16 bits are added up in f32 and their sum is rounded once, to the gradient's type.
 // Leaves without a gradient are passed over. Optimizers require it. Collective: the same leaves in
 // the same order on every rank. Errors: kInvalidArgument for an undefined leaf, or leaves of two
-// Contexts, before anything moves; failures.
+// Contexts, and kFailedPrecondition for a gradient that was redistributed in place, before anything
+// moves; failures.
 absl::Status ReduceGradients(absl::Span<const DistributedTensor> leaves,
                              const ReduceGradientsOptions& options = {});
 

@@ -51,8 +51,9 @@ struct RedistributeOptions {
   // All ranks use it, or drop it unused, at the same place of the program.
   bool async = false;
   // Where the Context overlaps (OverlapOptions), what is gathered is gathered by the first use of
-  // the result, so that a product which reads it is made meanwhile (docs/overlap.md). All ranks use
-  // it, or drop it unused, at the same place of the program. The edges of modules do so.
+  // the result, so that a product which reads it is made meanwhile (docs/overlap.md); or by a write
+  // to this tensor (BeforeWrite). All ranks use it, or drop it unused, at the same place of the
+  // program. The edges of modules do so.
   bool on_use = false;
 };
 
@@ -72,14 +73,17 @@ class DistributedTensor {
   int ndim() const { return static_cast<int>(shape().size()); }
   DType dtype() const { return spec().dtype; }
   // This rank's shard, of shape spec().local_shape; one that is on its way is waited for. If it
-  // failed to come it has any values: the Context is dead then, and whatever waits returns why.
+  // failed to come it has any values: the Context is dead then, and whatever waits returns why
+  // (wait_for.h). An operator's Partial result is a term of each rank's own: one rank alone may
+  // read it. Who writes there calls BeforeWrite() of this tensor, not that of the local one.
   const Tensor& local() const;
   std::string ToString() const { return spec().ToString(); }
 
   // The same values in another layout: at most two rounds of communication, none when nothing must
-  // move. Collective. Remembered while this tensor lives (not for parameters): asking twice gathers
-  // once, if no options are given. The result is a value of its own: writes to one tensor are not
-  // seen in the other, though memory may be shared until then (BeforeWrite). With
+  // move. Collective. Remembered while this tensor lives: asking twice gathers once, if no options
+  // are given. (Not for parameters, and not for what two such redistributions led to: those are
+  // remembered while their results live.) The result is a value of its own: writes to one tensor
+  // are not seen in the other, though memory may be shared until then (BeforeWrite). With
   // options.plan->in_place, where the plan can use it, the result takes this tensor's memory (a
   // copy, if aliases or the tape see that memory), and this tensor is gone: reading it is an error.
   // A rank that is not on the mesh may make the call too: it takes no part, and its result has no

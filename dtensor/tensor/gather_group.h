@@ -85,8 +85,8 @@ class GatherGroup {
     return scope_;
   }
   // From now on `leaf` is used in the layout `used`, of its mesh. Errors: kInvalidArgument for an
-  // undefined tensor, one that is in a group already, a layout that is of another mesh, Partial, or
-  // does not fit.
+  // undefined tensor, one that is in a group already or of another Context than the group's, a
+  // layout that is of another mesh, Partial, or does not fit.
   absl::Status Add(const DistributedTensor& leaf, const Layout& used);
 
  private:

@@ -61,9 +61,11 @@ class Tensor {
 
   // --- Writing in place.
   // To be called before memory is written through any tensor that shares it, but for memory that
-  // nobody else has seen yet. Borrowers of the storage get copies of their own, and so does this
-  // tensor's storage if it is borrowed itself; raw() may change. Counts as a write in version() of
-  // all aliases. Requires: defined(). Errors: kResourceExhausted, the device's failure.
+  // nobody else has seen yet. What a DistributedTensor has is written behind BeforeWrite() of that
+  // one, which calls this: here nobody knows which redistributions and products still read it.
+  // Borrowers of the storage get copies of their own, and so does this tensor's storage if it is
+  // borrowed itself; raw() may change. Counts as a write in version() of all aliases. Requires:
+  // defined(). Errors: kResourceExhausted, the device's failure.
   absl::Status BeforeWrite() const;
   // How often BeforeWrite() was called on an alias. Requires: defined().
   uint64_t version() const { return storage_->version; }

@@ -53,8 +53,10 @@ absl::StatusOr<Tensor> FromDlpack(Device& device, UnversionedDlpackTensor from);
 // on any device: so they are ready for every stream.
 //
 // Consumer and tensor are aliases: a write by either is seen by both. Who lets the consumer write
-// calls BeforeWrite() of the DistributedTensor (or Tensor) first, as for any write in place. What
-// is borrowed, a redistribution's result that shares its source's memory, gets its own here.
+// calls BeforeWrite() of the DistributedTensor that has the memory first, as for any write in
+// place: that of its local tensor does not wait for redistributions and products that still read
+// it, and is for memory that no DistributedTensor has. What is borrowed, a redistribution's result
+// that shares its source's memory, gets its own here.
 // Errors: kInvalidArgument for an undefined tensor; kFailedPrecondition on meta, which has no
 // values; kResourceExhausted; the device's failure.
 absl::StatusOr<DlpackTensor> ToDlpack(const Tensor& tensor);
