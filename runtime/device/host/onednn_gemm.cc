@@ -180,8 +180,8 @@ class Primitive {
     DT_RETURN_IF_ERROR(ToStatus(status, "dnnl_primitive_desc_create"));
     const absl::string_view name = NameOf(description);
     if (absl::StartsWith(name, "ref")) return result;  // slower than ours
-    // Others shift rows within their tiles. AMX has tiles, too, and oneDNN may prefer it for a whole
-    // and not for a part of it.
+    // Others shift rows within their tiles. AMX has tiles, too, and oneDNN may take it for a whole
+    // and not for a part.
     result.by_rows_ = absl::StartsWith(name, "brg") && !absl::StrContains(name, "amx");
     DT_DNNL(dnnl_primitive_create, result.code_.out(), description.get());
     DT_RETURN_IF_ERROR(result.MakeMemories({&*a, &*b, &*c}, description, engine));
