@@ -353,7 +353,6 @@ set(DTENSOR_DTENSOR_HEADERS
   runtime/comm/pulls/exchange_stage.h
   runtime/comm/pulls/pull_communicator.h
   runtime/comm/pulls/spinning.h
-  runtime/comm/quiet_thread.h
   runtime/comm/send_list.h
   runtime/comm/shared/board.h
   runtime/comm/shared/host_ranks.h
@@ -371,6 +370,7 @@ set(DTENSOR_DTENSOR_HEADERS
   runtime/device/cuda/cuda_device.h
   runtime/device/cuda/cuda_transfers.h
   runtime/device/cuda/gpus.h
+  runtime/device/cuda/rank_device.h
   runtime/device/deferred/deferred_device.h
   runtime/device/device.h
   runtime/device/gemm.h
@@ -565,6 +565,7 @@ set(DTENSOR_CUDA_SOURCES
   runtime/device/cuda/gpus.cc
   runtime/device/cuda/pinned_staging.cc
   runtime/device/cuda/polled_wait.cc
+  runtime/device/cuda/rank_device.cc
   runtime/kernels/cuda/attention.cu
   runtime/kernels/cuda/attention_grad.cu
   runtime/kernels/cuda/box.cu
