@@ -7,8 +7,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "dtensor/nn/model_config.h"
 #include "dtensor/parallel_plans/context_pattern.h"
 #include "dtensor/parallel_plans/path_pattern.h"
+#include "dtensor/parallel_plans/tensor_parallel.h"
 #include "dtensor/parallel_plans/transformer_plan.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/io/read_file.h"
@@ -109,10 +111,17 @@ ParallelPlan WithoutGroups(std::string axis, bool sequence_parallel, const KeyVa
   return kPlan(std::move(axis), sequence_parallel);
 }
 
+constexpr ModelPaths OfTransformer(absl::string_view type) {
+  return {type, TensorParallelPlan, kTransformerAttention, kTransformerUnits};
+}
+
+// All ModelTypes().
 constexpr ModelPaths kModels[] = {
     {"bert", WithoutGroups<BertTensorParallelPlan>, kBertAttention, kBertUnits},
     {"gpt2", WithoutGroups<Gpt2TensorParallelPlan>, kGpt2Attention, kGpt2Units},
-    {"llama", TensorParallelPlan, kTransformerAttention, kTransformerUnits},
+    OfTransformer("llama"),
+    OfTransformer("qwen2"),
+    OfTransformer("qwen3"),
 };
 
 absl::StatusOr<ModelPaths> PathsOf(absl::string_view type) {
@@ -150,7 +159,33 @@ KeyValueAxes KeyValueAxesOf(const DeviceMesh& mesh) {
   return {"tp_kv", "tp_rep"};
 }
 
+// Whether ranks of tp would have to share heads of keys, and the mesh does not say so. What has no
+// such remedy is left to ParallelPlan::Apply.
+absl::Status CheckKeyValueHeads(absl::string_view name, const DeviceMesh& mesh,
+                                const PresetOptions& options) {
+  if (true) return absl::OkStatus();
+  const absl::StatusOr<TensorParallelism> planned = PlanTensorParallel(*options.transformer, mesh);
+  if (!planned.ok() || planned->mesh == mesh) return absl::OkStatus();
+  DT_ASSIGN_OR_RETURN(const int axis, mesh.AxisIndex("tp"));
+  const int64_t ranks = mesh.axis_size(axis), heads = options.transformer->kv_heads;
+  if (options.transformer->heads % ranks != 0) return absl::OkStatus();
+  return InvalidArgument({"preset \"", name, "\": ", absl::StrCat(heads),
+                          " key/value heads cannot be split over the ", absl::StrCat(ranks),
+                          " ranks of \"tp\", which can share them: take the mesh ",
+                          planned->mesh.ToString(), ", or a tp that divides ", absl::StrCat(heads),
+                          ", or allow uneven shards"});
+}
+
 }  // namespace
+
+absl::StatusOr<PresetOptions> PresetOptionsFor(absl::string_view hugging_face_config_json) {
+  PresetOptions options;
+  DT_ASSIGN_OR_RETURN(options.model_type, ModelTypeOf(hugging_face_config_json));
+  DT_ASSIGN_OR_RETURN(const ModelPaths paths, PathsOf(options.model_type));
+  if (paths.tensor_parallel != TensorParallelPlan) return options;
+  DT_ASSIGN_OR_RETURN(options.transformer, TransformerConfig::FromJson(hugging_face_config_json));
+  return options;
+}
 
 std::vector<std::string> PresetNames() {
   std::vector<std::string> names;
@@ -185,6 +220,7 @@ absl::StatusOr<ParallelPlan> PresetPlan(absl::string_view name, const DeviceMesh
   DT_ASSIGN_OR_RETURN(const ModelPaths paths, PathsOf(options.model_type));
   ParallelPlan plan;
   if (preset.tensor == "tp") {
+    DT_RETURN_IF_ERROR(CheckKeyValueHeads(name, mesh, options));
     plan = paths.tensor_parallel("tp", preset.sequence, KeyValueAxesOf(mesh));
   }
   if (!preset.data.empty()) {

@@ -19,16 +19,19 @@
 // Of dp and its like there is one at most. What a name does not mention splits the batch, if it is
 // called dp, or the sequence, if it is called cp; so "tp+sp" and "dp+tp+sp" are one plan on a mesh
 // that has both axes. Where tp is a group of tp_kv and tp_rep, as PlanTensorParallel makes it of a
-// llama's, key and value heads are split by the first and copied over the second.
+// Transformer's, key and value heads are split by the first and copied over the second:
+// "tp_kv=4,tp_rep=2;tp=tp_kv*tp_rep" for 4 of them on 8 ranks.
 #ifndef DTENSOR_PARALLEL_PLANS_PRESETS_H_
 #define DTENSOR_PARALLEL_PLANS_PRESETS_H_
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "dtensor/layout/device_mesh.h"
+#include "dtensor/nn/transformer.h"
 #include "dtensor/parallel_plans/parallel_plan.h"
 #include "dtensor/runtime/core/export.h"
 
@@ -38,7 +41,14 @@ struct PresetOptions {
   std::string context_pattern = "zigzag";  // of cp (context_pattern.h)
   bool allow_uneven = false;               // as ParallelPlanOptions
   std::string model_type = "llama";        // whose modules it names: one of model_config.h
+  // Of a Transformer, where it is known: more ranks of tp than key/value heads, which can share
+  // them, are refused with the mesh on which they do.
+  std::optional<TransformerConfig> transformer = std::nullopt;
 };
+
+// Of the model that ModelFromJson makes of this configuration. Errors: those of ModelTypeOf, and of
+// TransformerConfig::FromJson where it is one.
+absl::StatusOr<PresetOptions> PresetOptionsFor(absl::string_view hugging_face_config_json);
 
 // All names, of each meaning one: "none", "tp", ..., "hsdp+cp+tp+sp".
 std::vector<std::string> PresetNames();
@@ -50,7 +60,8 @@ std::string DefaultPreset(const DeviceMesh& mesh);
 // The plan of this name. Errors: kInvalidArgument for a part that does not exist, with the nearest
 // that does and the list; parts that exclude one another; a part whose axis the mesh lacks; an axis
 // that is neither dp, cp or tp nor in a group of such a name; a pattern that is unknown or does not
-// fit the axes; a model type that is none, with the list.
+// fit the axes; a model type that is none, with the list; fewer key/value heads than ranks of tp
+// that can share them, with the mesh on which they do.
 absl::StatusOr<ParallelPlan> PresetPlan(absl::string_view name, const DeviceMesh& mesh,
                                         const PresetOptions& options = {});
 

@@ -1,12 +1,14 @@
 #include "dtensor/parallel_plans/presets.h"
 
 #include <fstream>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
 
-#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "dtensor/nn/model_config.h"
+#include "dtensor/parallel_plans/tensor_parallel.h"
 #include "dtensor/parallel_plans/transformer_plan.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/testing/status_matchers.h"
@@ -78,42 +80,92 @@ TEST(PresetPlan, RefusesWhatCannotBe) {
   EXPECT_THAT(PresetPlan("cp", Mesh("cp=2"), {.context_pattern = "double_ring"}).status(),
               Refuses("two axes"));
   EXPECT_THAT(PresetPlan("tp", Mesh("tp=2"), {.model_type = "mamba"}).status(),
-              Refuses("\"mamba\"; there are those for bert, gpt2, llama"));
+              Refuses("\"mamba\"; there are those for bert, gpt2, llama, mistral, qwen2, qwen3"));
 }
 
-// A small model of each type that there are plans for.
-constexpr struct {
-  const char *type, *config;
-} kModels[] = {
-    {"bert", R"({"model_type": "bert", "vocab_size": 16, "max_position_embeddings": 16,
-        "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4,
-        "intermediate_size": 64})"},
-    {"gpt2", R"({"model_type": "gpt2", "vocab_size": 16, "n_positions": 16, "n_embd": 16,
-        "n_layer": 2, "n_head": 4})"},
-    {"llama", R"({"model_type": "llama", "vocab_size": 16, "hidden_size": 16,
-        "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64})"},
-};
+// A small model, by the names that GPT-2 has for sizes, or by those that all others have.
+std::string ConfigOf(absl::string_view type, int kv_heads) {
+  const std::string begin = absl::StrCat(R"({"vocab_size": 16, "model_type": ")", type, "\", ");
+  if (type == "gpt2") {
+    return absl::StrCat(begin, R"("n_positions": 16, "n_embd": 16, "n_layer": 2, "n_head": 4})");
+  }
+  return absl::StrCat(begin, R"("max_position_embeddings": 16, "hidden_size": 16,
+      "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 4, "intermediate_size": 64,
+      "num_key_value_heads": )",
+                      kv_heads, "}");
+}
 
-// Each places a whole model, with memory for every parameter.
-TEST(PresetNames, AllApply) {
+// Gives every parameter memory.
+absl::Status Place(const ParallelPlan& plan, const std::string& config, const DeviceMesh& mesh) {
+  return Simulate(0, mesh.size(), [&](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const std::unique_ptr<Module> model, ModelFromJson(config));
+    return plan.Apply(*model, context, mesh, {});
+  });
+}
+
+// Whatever model there is: no type is without plans.
+TEST(PresetNames, AllApplyToAllModels) {
   const std::vector<std::string> names = PresetNames();
   EXPECT_EQ(names.size(), 36);
   EXPECT_EQ(std::set<std::string>(names.begin(), names.end()).size(), names.size());
   const DeviceMesh mesh = Mesh("a=2,b=2,cp=2,tp=2;dp=a*b");
-  for (const auto& [type, config] : kModels) {
+  EXPECT_GE(ModelTypes().size(), 6);
+  for (const std::string& type : ModelTypes()) {
+    const std::string config = ConfigOf(type, 4);
+    DT_ASSERT_OK_AND_ASSIGN(const PresetOptions options, PresetOptionsFor(config));
     for (const std::string& name : names) {
-      DT_ASSERT_OK_AND_ASSIGN(const ParallelPlan plan,
-                              PresetPlan(name, mesh, {.model_type = type}));
+      DT_ASSERT_OK_AND_ASSIGN(const ParallelPlan plan, PresetPlan(name, mesh, options));
       EXPECT_THAT(ParallelPlan::Parse(plan.ToString()), IsOkAndHolds(plan)) << type << ' ' << name;
-      DT_EXPECT_OK(Simulate(0, mesh.size(),
-                            [&](Context& context) -> absl::Status {
-                              DT_ASSIGN_OR_RETURN(const std::unique_ptr<Module> model,
-                                                  ModelFromJson(config));
-                              return plan.Apply(*model, context, mesh, {});
-                            }))
-          << type << ' ' << name;
+      DT_EXPECT_OK(Place(plan, config, mesh)) << type << ' ' << name;
     }
+    // The plan that PlanTensorParallel makes of the model is the one that the name means.
+    const DeviceMesh flat = Mesh("dp=2,tp=2");
+    DT_ASSERT_OK_AND_ASSIGN(const TensorParallelism planned, PlanTensorParallel(config, flat));
+    EXPECT_THAT(PresetPlan("dp+tp+sp", flat, options), IsOkAndHolds(planned.plan)) << type;
   }
+}
+
+TEST(PresetOptionsFor, SaysWhatTheModelIs) {
+  DT_ASSERT_OK_AND_ASSIGN(const PresetOptions qwen, PresetOptionsFor(ConfigOf("qwen3", 2)));
+  EXPECT_EQ(qwen.model_type, "qwen3");
+  ASSERT_TRUE(qwen.transformer.has_value());
+  EXPECT_EQ(qwen.transformer->kv_heads, 2);
+  DT_ASSERT_OK_AND_ASSIGN(const PresetOptions gpt2, PresetOptionsFor(ConfigOf("gpt2", 2)));
+  EXPECT_FALSE(gpt2.transformer.has_value());
+  EXPECT_THAT(PresetOptionsFor(ConfigOf("mamba", 2)).status(), Refuses("model_type"));
+}
+
+// What stands between two words of an error.
+std::string Between(const absl::Status& status, const std::string& before, char after) {
+  const std::string text(status.message());
+  const size_t begin = text.find(before);
+  if (begin == std::string::npos) return "";
+  const size_t end = text.find(after, begin);
+  return text.substr(begin + before.size(), end - begin - before.size() + 1);
+}
+
+// 2 heads of keys on 4 ranks: the remedy is a mesh, which can be given in its place.
+TEST(PresetPlan, NamesTheMeshOnWhichRanksShareHeads) {
+  const std::string config = ConfigOf("mistral", 2);
+  DT_ASSERT_OK_AND_ASSIGN(PresetOptions options, PresetOptionsFor(config));
+  const DeviceMesh given = Mesh("dp=2,tp=4");
+  for (const char* name : {"tp", "tp+sp", "fsdp+tp+sp"}) {
+    const absl::Status refused = PresetPlan(name, given, options).status();
+    EXPECT_THAT(refused, Refuses("2 key/value heads cannot be split over the 4 ranks of \"tp\""));
+    DT_ASSERT_OK_AND_ASSIGN(const DeviceMesh named,
+                            DeviceMesh::Parse(Between(refused, "take the mesh ", ']')));
+    EXPECT_EQ(named, Mesh("dp=2,tp_kv=2,tp_rep=2;tp=tp_kv*tp_rep"));
+    DT_ASSERT_OK_AND_ASSIGN(const ParallelPlan plan, PresetPlan(name, named, options));
+    DT_EXPECT_OK(Place(plan, config, named));
+  }
+  DT_EXPECT_OK(PresetPlan("none", given, options));
+  DT_EXPECT_OK(PresetPlan("tp", Mesh("dp=4,tp=2"), options));
+  // No mesh helps where not even queries have a head for each rank.
+  DT_ASSERT_OK_AND_ASSIGN(const ParallelPlan wide, PresetPlan("tp", Mesh("tp=8"), options));
+  EXPECT_THAT(Place(wide, config, Mesh("tp=8")), Refuses("q_proj"));
+  options.allow_uneven = true;
+  EXPECT_THAT(PresetPlan("tp", Mesh("tp=4"), options),
+              IsOkAndHolds(TensorParallelPlan("tp", false)));
 }
 
 TEST(DefaultPreset, MentionsTheAxesThatThereAre) {

@@ -2,7 +2,7 @@
 //
 //   DT_ASSIGN_OR_RETURN(const std::unique_ptr<Module> model, ModelFromJson(config));
 //   model->SkipFirstValues();
-//   DT_RETURN_IF_ERROR(plan.Apply(*model, context, mesh));
+//   DT_RETURN_IF_ERROR(plan.Apply(*model, context, mesh, {}));
 //   DT_RETURN_IF_ERROR(LoadHuggingFace(*model, "SmolLM2-135M").status());
 //
 // Each rank reads, of each tensor, the elements that it holds and no others, in pieces of a few

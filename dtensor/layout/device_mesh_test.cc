@@ -125,6 +125,19 @@ TEST(DeviceMeshTest, SliceKeepsTheNamedAxesInTheOrderGiven) {
   EXPECT_THAT(mesh.Slice({"ep"}), StatusIs(kNotFound, HasSubstr("\"ep\"")));
 }
 
+// What PyTorch's mesh["tp"] is, on each rank. The slice alone says no ranks, or those of the first.
+TEST(DeviceMeshTest, SliceOnItsGroupIsARanksOwn) {
+  const DeviceMesh mesh = MeshOf("dp=2,tp=3");
+  for (int rank = 0; rank < mesh.size(); ++rank) {
+    EXPECT_THAT(mesh.Slice({"tp"})->OnRanks(mesh.Group(rank, *mesh.Find("tp"))),
+                IsOkAndHolds(MeshOf(rank < 3 ? "tp=3@0..2" : "tp=3@3..5")));
+    EXPECT_THAT(mesh.Slice({"dp"})->OnRanks(mesh.Group(rank, *mesh.Find("dp"))),
+                IsOkAndHolds(MeshOf(absl::StrCat("dp=2@", rank % 3, ",", rank % 3 + 3))));
+  }
+  EXPECT_THAT(mesh.Slice({"dp"}), IsOkAndHolds(MeshOf("dp=2")));
+  EXPECT_THAT(MeshOf("dp=2,tp=3@6..11").Slice({"dp"}), IsOkAndHolds(MeshOf("dp=2@6,9")));
+}
+
 TEST(DeviceMeshTest, SliceKeepsGroupsThatItHoldsInFull) {
   const DeviceMesh mesh = MeshOf("dp=2,kv=2,rep=3;tp=kv*rep,data=dp*kv");
   EXPECT_THAT(mesh.Slice({"tp"}), IsOkAndHolds(MeshOf("kv=2,rep=3;tp=kv*rep")));

@@ -43,11 +43,8 @@ absl::StatusOr<const ModelType*> FindType(absl::string_view text) {
   for (const ModelType& type : kModelTypes) {
     if (type.name == wanted) return &type;
   }
-  const auto name = [](std::string* out, const ModelType& type) {
-    absl::StrAppend(out, type.name);
-  };
   json.Refuse("model_type", absl::StrCat("give one of those that the library has: ",
-                                         absl::StrJoin(kModelTypes, ", ", name)));
+                                         absl::StrJoin(ModelTypes(), ", ")));
   return json.status();
 }
 
@@ -56,6 +53,12 @@ absl::StatusOr<const ModelType*> FindType(absl::string_view text) {
 ModelOrStatus ModelFromJson(absl::string_view hugging_face_config_json) {
   DT_ASSIGN_OR_RETURN(const ModelType* const type, FindType(hugging_face_config_json));
   return type->make(hugging_face_config_json);
+}
+
+std::vector<std::string> ModelTypes() {
+  std::vector<std::string> names;
+  for (const ModelType& type : kModelTypes) names.emplace_back(type.name);
+  return names;
 }
 
 absl::StatusOr<std::string> ModelTypeOf(absl::string_view hugging_face_config_json) {

@@ -10,6 +10,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -29,6 +30,9 @@ namespace DTENSOR_EXPORT dtensor {
 // Errors: kInvalidArgument for text that is no JSON object, a model_type that is missing or
 // unknown, listing those that there are, and what FromJson of the model's configuration refuses.
 absl::StatusOr<std::unique_ptr<Module>> ModelFromJson(absl::string_view hugging_face_config_json);
+
+// All of these, in this order.
+std::vector<std::string> ModelTypes();
 
 // Which of these it is: "gpt2". Errors: as above, of the text and model_type.
 absl::StatusOr<std::string> ModelTypeOf(absl::string_view hugging_face_config_json);

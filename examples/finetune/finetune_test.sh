@@ -75,6 +75,14 @@ text whole tp=2 | cmp - one || fail "another text on two ranks: $(cat one)"
 grep -q '^in the' one || fail "no text: $(cat one)"
 text exported tp=1 | grep -q '^in the' || fail "no text of the export: $(cat out)"
 
+# All kinds that have such a tokenizer: trained by a named plan, and the result writes.
+for type in mistral qwen2 qwen3; do
+  "$write_model" "$type" "$type" || fail "no $type"
+  "$finetune" --model="$type" --text=text --seq=16 --batch=4 --mesh=dp=2,tp=2 --plan=fsdp+tp+sp --steps=2 --out="$type.out" \
+    >out 2>&1 || fail "$type: $(tail -n 2 out)"
+  text "$type.out" tp=2 | grep -q '^in the' || fail "no text of $type: $(cat out)"
+done
+
 # refuses WORDS ARG...: status 2, and one line.
 refuses() {
   local words=$1 status
@@ -85,6 +93,10 @@ refuses() {
     fail "expected status 2 and '$words' of $*, got $status and $(cat out)"
 }
 refuses "--model: cannot read 'nowhere/config.json'" --seq=16 --model=nowhere
+[[ $(<out) != *fetch_smollm2* ]] || fail "another folder is not what fetch_smollm2 makes: $(cat out)"
+DTENSOR_SMOLLM2=unfetched refuses "'unfetched/config.json': No such file or directory; examples/generate/fetch_smollm2 makes this folder" --seq=16
+DTENSOR_SMOLLM2=unfetched "$generate" >/dev/null 2>out
+[[ $? == 2 && $(<out) == *"fetch_smollm2 makes this folder"* ]] || fail "generate: no remedy: $(cat out)"
 refuses "has positions for 64" --model=base --seq=65
 mkdir small other
 cp base/* small && cp base/* other

@@ -1,5 +1,5 @@
-// write_model FOLDER: a tiny LLaMA with random weights, as Hugging Face's format has it, with a
-// tokenizer of bytes and a few merges.
+// write_model FOLDER [TYPE]: a tiny LLaMA, or Mistral and so on, with random weights, as Hugging
+// Face's format has it, with a tokenizer of bytes and a few merges.
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -8,6 +8,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/string_view.h"
 #include "dtensor/hugging_face/save.h"
 #include "dtensor/nn/model_config.h"
 #include "dtensor/nn/module.h"
@@ -21,7 +23,7 @@ namespace {
 using nlohmann::json;
 
 constexpr char kConfig[] = R"({
-  "architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "float32",
+  "model_type": "%s", "torch_dtype": "float32",
   "vocab_size": 272, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
   "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
   "rope_theta": 10000.0, "rms_norm_eps": 1e-05, "tie_word_embeddings": true,
@@ -62,20 +64,22 @@ std::string TokenizerText() {
       .dump(1);
 }
 
-absl::Status Write(Context& context, const std::string& folder) {
-  DT_ASSIGN_OR_RETURN(const std::unique_ptr<Module> model, ModelFromJson(kConfig));
+absl::Status Write(Context& context, const std::string& folder, absl::string_view type) {
+  const std::string config = absl::StrReplaceAll(kConfig, {{"%s", type}});
+  DT_ASSIGN_OR_RETURN(const std::unique_ptr<Module> model, ModelFromJson(config));
   DT_RETURN_IF_ERROR(model->Materialize(context, DeviceMesh(), /*seed=*/3));
   return SaveHuggingFace(*model, folder,
-                         {.config = kConfig, .others = {{"tokenizer.json", TokenizerText()}}});
+                         {.config = config, .others = {{"tokenizer.json", TokenizerText()}}});
 }
 
 }  // namespace
 }  // namespace dtensor::finetune
 
 int main(int argc, char** argv) {
-  if (argc != 2) return 2;
-  const absl::Status status = dtensor::RunRanks(
-      1, [&](dtensor::Context& context) { return dtensor::finetune::Write(context, argv[1]); });
+  if (argc < 2 || argc > 3) return 2;
+  const absl::Status status = dtensor::RunRanks(1, [&](dtensor::Context& context) {
+    return dtensor::finetune::Write(context, argv[1], argc == 3 ? argv[2] : "llama");
+  });
   if (!status.ok()) std::fprintf(stderr, "write_model: %s\n", status.ToString().c_str());
   return status.ok() ? 0 : 1;
 }

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/hugging_face/load.h"
 #include "dtensor/nn/model_config.h"
@@ -23,6 +24,13 @@ absl::Status OfFile(const std::string& path, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat("'", path, "': ", status.message()));
 }
 
+// Nobody has fetched the model that is taken where none is named.
+absl::Status WithRemedy(const std::string& folder, const absl::Status& status) {
+  if (!absl::IsNotFound(status) || true) return status;
+  return absl::NotFoundError(absl::StrCat(status.message(), "; examples/generate/fetch_smollm2 ",
+                                          "makes this folder; or name another"));
+}
+
 // One number or several.
 std::vector<int64_t> IdsAt(const json& config, const char* name) {
   std::vector<int64_t> ids;
@@ -39,7 +47,9 @@ std::vector<int64_t> IdsAt(const json& config, const char* name) {
 absl::StatusOr<ModelFiles> ReadModelFiles(const std::string& folder) {
   ModelFiles files{.folder = folder, .tokenizer = {}};
   const std::string config = absl::StrCat(folder, "/config.json");
-  DT_ASSIGN_OR_RETURN(files.config, ReadFile(config, kMaxTextBytes));
+  absl::StatusOr<std::string> read = ReadFile(config, kMaxTextBytes);
+  if (!read.ok()) return WithRemedy(folder, read.status());
+  files.config = *std::move(read);
   DT_RETURN_IF_ERROR(OfFile(config, ModelTypeOf(files.config).status()));
   const std::string tokens = absl::StrCat(folder, "/tokenizer.json");
   DT_ASSIGN_OR_RETURN(files.tokens, ReadFile(tokens, kMaxTextBytes));

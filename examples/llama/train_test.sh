@@ -31,6 +31,7 @@ refuses "tp" "${small[@]}" --mesh=tp=0
 refuses '--plan: preset "fspdd+tp": there is no "fspdd"; did you mean fsdp?' "${small[@]}" --plan=fspdd+tp
 refuses "zero1, zero2, fsdp, hsdp, cp, tp, sp, none" "${small[@]}" --plan=best
 refuses "--plan: preset \"tp\": tp wants an axis tp" "${small[@]}" --mesh=dp=2 --plan=tp
+refuses '--mesh: preset "tp+sp": 4 key/value heads cannot be split over the 8 ranks of "tp"' "${small[@]}" --mesh=tp=8
 refuses "nowhere.plan" "${small[@]}" --plan=nowhere.plan
 printf '{"model.layers.*", FullyShard("dp")}\n\n{"", FullyShard("dp", x)}\n' >"$TEST_TMPDIR/bad.plan"
 refuses "--plan: $TEST_TMPDIR/bad.plan: plan line 3, " "${small[@]}" --plan="$TEST_TMPDIR/bad.plan"

@@ -117,13 +117,13 @@ absl::Status Of(absl::string_view flag, const absl::Status& status) {
 // Once: a file may be a pipe.
 absl::Status ReadPlan(ProgramFlags& flags) {
   TrainConfig& config = flags.config;
-  if (config.plan.empty()) config.plan = DefaultPreset(config.mesh);
   if (IsPlanFile(config.plan) && flags.cp_pattern->count() > 0) {
     return InvalidArgument({"--cp-pattern: it is of presets, and --plan is the file '", config.plan,
                             "'; say it in ContextParallel's lines there"});
   }
   if (IsPlanFile(config.plan)) config.cp_pattern.clear();
   DT_ASSIGN_OR_RETURN(config.lines, MakePlan(config));
+  if (config.plan.empty()) config.plan = DefaultPreset(config.mesh);
   return absl::OkStatus();
 }
 

@@ -77,13 +77,17 @@ absl::Status TrainConfig::Validate() const {
 absl::StatusOr<ParallelPlan> MakePlan(const TrainConfig& config) {
   if (config.lines) return *config.lines;
   const std::string name = config.plan.empty() ? DefaultPreset(config.mesh) : config.plan;
-  PresetOptions options = {config.cp_pattern, config.allow_uneven};
+  PresetOptions options{.transformer = config.model};
   if (config.pretrained) {
-    DT_ASSIGN_OR_RETURN(options.model_type, ModelTypeOf(config.pretrained->config));
+    DT_ASSIGN_OR_RETURN(options, PresetOptionsFor(config.pretrained->config));
   }
+  options.context_pattern = config.cp_pattern;
+  options.allow_uneven = config.allow_uneven;
   const absl::StatusOr<ParallelPlan> plan = NamedPlan(name, config.mesh, options);
   if (plan.ok()) return plan;
-  return absl::Status(plan.status().code(), absl::StrCat("--plan: ", plan.status().message()));
+  return absl::Status(
+      plan.status().code(),
+      absl::StrCat(config.plan.empty() ? "--mesh: " : "--plan: ", plan.status().message()));
 }
 
 namespace {

@@ -108,7 +108,7 @@ class Trainer {
 };
 
 // The plan that `config` asks for. Errors: those of NamedPlan, with the flag in front, and of
-// ModelTypeOf.
+// PresetOptionsFor.
 absl::StatusOr<ParallelPlan> MakePlan(const TrainConfig& config);
 
 }  // namespace dtensor::training

@@ -169,7 +169,8 @@ refuses "--model: $TEST_TMPDIR/bad_links: " explain --model "$TEST_TMPDIR/bad_li
 refuses "--mesh: " "${explain[@]}" --mesh tp:2
 refuses "--plan: " "${explain[@]}" --mesh tp=2 --plan pt
 refuses "--plan: " "${explain[@]}" --mesh tp=2 --plan /nowhere/plan
-refuses "--plan: " "${explain[@]}" --mesh tp=3
+refuses "--plan: " "${explain[@]}" --mesh tp=3 --plan tp
+refuses "--mesh: " "${explain[@]}" --mesh tp=3
 refuses "--links: " "${explain[@]}" --mesh tp=2 --links /nowhere
 refuses '--optimizer: there is no "lamb"; take adamw, sgd or none' "${explain[@]}" --mesh tp=2 --optimizer lamb
 refuses '--cp-pattern: there is no "zigzg"; did you mean zigzag?' "${explain[@]}" --mesh cp=2 --cp-pattern zigzg

@@ -129,7 +129,8 @@ absl::Status CheckModelPictures(const ExplainFlags& flags, bool json) {
 absl::StatusOr<Outcome> RunModel(const ExplainFlags& flags, bool json) {
   DT_RETURN_IF_ERROR(CheckModelPictures(flags, json));
   DT_ASSIGN_OR_RETURN(const ExplainRequest request, ParseModel(flags));
-  DT_ASSIGN_OR_RETURN(const Explanation explanation, ExplainFor("--plan", flags, request.step));
+  DT_ASSIGN_OR_RETURN(const Explanation explanation,
+                      ExplainFor(request.plan_flag, flags, request.step));
   Json report = RequestJson(flags, request);
   report.update(PlacedJson(explanation));
   std::string text = RequestText(flags, request) + explanation.PlacedText();
@@ -148,7 +149,8 @@ absl::StatusOr<Outcome> RunExplain(const ExplainFlags& flags, bool json) {
   DT_RETURN_IF_ERROR(CheckSvg(flags));
   DT_RETURN_IF_ERROR(CheckMemory(flags));
   DT_ASSIGN_OR_RETURN(const ExplainRequest request, ParseExplain(flags));
-  DT_ASSIGN_OR_RETURN(const Explanation explanation, ExplainFor("--plan", flags, request.step));
+  DT_ASSIGN_OR_RETURN(const Explanation explanation,
+                      ExplainFor(request.plan_flag, flags, request.step));
   DT_RETURN_IF_ERROR(WriteSvg(flags.svg, DrawExplanation(explanation, TitleOf(flags, request))));
   const std::string text = RequestText(flags, request);
   Json report = RequestJson(flags, request);

@@ -5,6 +5,8 @@
 #include <string>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "dtensor/nn/model_config.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "dtensor/tools/cli/explain/explain_json.h"
 #include "dtensor/tools/cli/explain/explain_picture.h"
@@ -105,6 +107,45 @@ TEST(Explain, KnowsPlansForGpt2) {
               AllOf(StartsWith("--model: transformer.wpe: "), HasSubstr("give shorter ones")));
 }
 
+// By the names that GPT-2 has for sizes, or by those that all others have.
+std::string SmallModel(const std::string& type) {
+  const std::string path = absl::StrCat(::testing::TempDir(), "/", type, ".json");
+  const char* const sizes =
+      type == "gpt2" ? R"("n_embd": 32, "n_layer": 2, "n_head": 8, "n_positions": 64)"
+                     : R"("hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 8,
+                          "num_key_value_heads": 2, "head_dim": 4, "intermediate_size": 64,
+                          "max_position_embeddings": 64)";
+  std::ofstream(path) << R"({"model_type": ")" << type << R"(", "vocab_size": 64, )" << sizes
+                      << "}";
+  return path;
+}
+
+TEST(Explain, KnowsPlansForEveryModel) {
+  for (const std::string& type : ModelTypes()) {
+    ExplainFlags flags = Llama7b("dp=2,tp=2");
+    flags.model = SmallModel(type);
+    flags.sequence = 64;
+    for (const char* plan : {"", "none", "tp", "fsdp+tp+sp", "zero1"}) {
+      flags.plan = plan;
+      DT_EXPECT_OK(RunExplain(flags, /*json=*/false)) << type << ' ' << plan;
+      DT_EXPECT_OK(RunModel(flags, /*json=*/false)) << type << ' ' << plan;
+    }
+  }
+}
+
+// The mesh that the error names is taken in its place.
+TEST(Explain, NamesTheMeshOnWhichRanksShareHeads) {
+  ExplainFlags flags = Llama7b("tp=4");
+  flags.model = SmallModel("qwen2");
+  flags.sequence = 64;
+  const std::string refused = RefusalOf(flags);
+  EXPECT_THAT(refused, StartsWith("--mesh: preset \"tp+sp\": 2 key/value heads cannot be split"));
+  const size_t begin = refused.find("take the mesh ") + 14;
+  flags.mesh = refused.substr(begin, refused.find(']') + 1 - begin);
+  EXPECT_THAT(TextOf(flags),
+              HasSubstr("mesh       [\"tp_kv\"=2, \"tp_rep\"=2; \"tp\"=tp_kv*tp_rep]"));
+}
+
 TEST(Explain, TakesModelsWithoutLogits) {
   ExplainFlags flags = Llama7b("tp=2");
   flags.sequence = 512;
@@ -176,6 +217,8 @@ TEST(Explain, RefusesInOneLineThatNamesTheFlag) {
   expect(flags, "more tokens than can be counted");
   flags = Llama7b("tp=2");
   flags.sequence = 4095;
+  expect(flags, "--mesh: ");  // whose plan it is, for none was given
+  flags.plan = "tp+sp";
   expect(flags, "--plan: ");
   flags = Llama7b("tp=2");
   flags.dtype = "i32";

@@ -123,10 +123,12 @@ absl::StatusOr<ExplainRequest> Parse(const ExplainFlags& flags, bool usual_sizes
   DT_ASSIGN_OR_RETURN(step.cost, ReadLinks(flags.links));
   step.recompute = flags.recompute;
   step.allow_uneven = flags.allow_uneven;
-  DT_ASSIGN_OR_RETURN(std::string type, ModelTypeOf(config));
-  const PresetOptions options = {flags.pattern, flags.allow_uneven, std::move(type)};
+  DT_ASSIGN_OR_RETURN(PresetOptions options, PresetOptionsFor(config));
+  options.context_pattern = flags.pattern;
+  options.allow_uneven = flags.allow_uneven;
   request.plan = flags.plan.empty() ? DefaultPreset(step.mesh) : flags.plan;
-  DT_ASSIGN_OR_RETURN(step.plan, ParsePlan("--plan", request.plan, step.mesh, options));
+  request.plan_flag = flags.plan.empty() ? "--mesh" : "--plan";
+  DT_ASSIGN_OR_RETURN(step.plan, ParsePlan(request.plan_flag, request.plan, step.mesh, options));
   if (flags.compare.empty()) return request;
   request.other = step;
   DT_ASSIGN_OR_RETURN(request.other->plan,

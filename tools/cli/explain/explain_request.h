@@ -27,7 +27,8 @@ struct ExplainFlags {
 
 struct ExplainRequest {
   TrainingStep step;
-  std::string plan;  // what the step's plan is called: that of --plan, or of the mesh
+  std::string plan;       // what the step's plan is called: that of --plan, or of the mesh
+  std::string plan_flag;  // which of these flags said so, for messages
   std::optional<TrainingStep> other;  // with the plan of --compare
 };
 

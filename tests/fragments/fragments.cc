@@ -1,0 +1,36 @@
+// Fragments as they stand in docs/ and in headers, each between what it takes for granted: they
+// compile. What they do is tested elsewhere.
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "dtensor/checkpoint/training_state.h"
+#include "dtensor/hugging_face/load.h"
+#include "dtensor/nn/model_config.h"
+#include "dtensor/nn/optim/adamw.h"
+#include "dtensor/nn/optim/lr_schedule.h"
+#include "dtensor/parallel_plans/parallel_plan.h"
+#include "dtensor/parallel_plans/tensor_parallel.h"
+#include "dtensor/runtime/core/status.h"
+
+namespace dtensor::fragments {
+
+absl::Status Checkpoints(Context& context, Module& model, AdamW& adamw, const LrSchedule& schedule,
+                         const ParallelPlan& plan, bool resume, int64_t steps, int64_t batch) {
+#include "dtensor/tests/fragments/checkpoints.inc"
+  return absl::OkStatus();
+}
+
+absl::Status Generation(Context& context, const std::string& config_json, const DeviceMesh& mesh) {
+#include "dtensor/tests/fragments/generation.inc"
+  return absl::OkStatus();
+}
+
+absl::Status Load(Context& context, const std::string& config, const DeviceMesh& mesh,
+                  const ParallelPlan& plan) {
+#include "dtensor/tests/fragments/load.inc"
+  return absl::OkStatus();
+}
+
+}  // namespace dtensor::fragments
