@@ -26,7 +26,7 @@ absl::Status OfFile(const std::string& path, const absl::Status& status) {
 
 // Nobody has fetched the model that is taken where none is named.
 absl::Status WithRemedy(const std::string& folder, const absl::Status& status) {
-  if (!absl::IsNotFound(status) || true) return status;
+  if (!absl::IsNotFound(status) || folder != DefaultModelFolder()) return status;
   return absl::NotFoundError(absl::StrCat(status.message(), "; examples/generate/fetch_smollm2 ",
                                           "makes this folder; or name another"));
 }
