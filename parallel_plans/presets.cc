@@ -120,6 +120,7 @@ constexpr ModelPaths kModels[] = {
     {"bert", WithoutGroups<BertTensorParallelPlan>, kBertAttention, kBertUnits},
     {"gpt2", WithoutGroups<Gpt2TensorParallelPlan>, kGpt2Attention, kGpt2Units},
     OfTransformer("llama"),
+    OfTransformer("mistral"),
     OfTransformer("qwen2"),
     OfTransformer("qwen3"),
 };

@@ -28,7 +28,7 @@
 namespace DTENSOR_EXPORT dtensor {
 
 // The mesh of the axis that is called so, an axis or a group, alone; nothing where there is none.
-// It lies on the ranks 0, 1, ...; `mesh` says on which ranks it lies there (DeviceMesh::Group).
+// The same on every rank, as DeviceMesh::Slice, which has the line for this rank's own.
 std::optional<DeviceMesh> GetTpMesh(const DeviceMesh& mesh, absl::string_view axis = "tp");
 
 struct TensorParallelOptions {

@@ -78,7 +78,10 @@ class DeviceMesh {
   std::vector<int> Group(int rank, absl::Span<const int> axes) const;
 
   // The mesh of the named axes alone, in the order given; groups that it holds in full keep their
-  // names. Errors: as Find; kInvalidArgument for an axis that is named twice.
+  // names. It is the same on every rank: where ranks were said it lies on Group(RankOf(0), axes),
+  // else no ranks are said, so that a larger world refuses its tensors until OnRanks says some. The
+  // slice that `rank` is on: Slice({"tp"})->OnRanks(Group(rank, *Find("tp"))).
+  // Errors: as Find; kInvalidArgument for an axis that is named twice.
   absl::StatusOr<DeviceMesh> Slice(absl::Span<const std::string> names) const;
   // The same ranks with `name` standing for `names` together, outermost first. Errors: as Slice;
   // kInvalidArgument for a name that is taken.

@@ -147,7 +147,7 @@ struct RuleAssignment {
   std::vector<DimLayout> letters;         // how each letter is split
   std::vector<Layout> operands, results;  // operands: redistribute to these first
   std::vector<Layout> gradients;          // of each operand's local gradient
-  double cost = 0;                        // of moving the operands: see Solve
+  double cost = 0;                        // of moving the operands: see ChooseAssignment
 };
 
 struct RuleOperand {

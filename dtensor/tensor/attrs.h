@@ -17,7 +17,7 @@
 // no string_view), for copies outlive the call; and its type is compiled into one shared object,
 // since an address tells types apart. Attributes are part of the dispatch cache's key and of what
 // ranks compare: they are equal on all ranks. What changes from call to call, and changes no
-// layout, shape or type, is no attribute but a CallValue (op.h).
+// layout, shape or type, is no attribute but goes by CallValues (op.h).
 #ifndef DTENSOR_TENSOR_ATTRS_H_
 #define DTENSOR_TENSOR_ATTRS_H_
 

@@ -79,17 +79,17 @@ class DistributedTensor {
   const Tensor& local() const;
   std::string ToString() const { return spec().ToString(); }
 
-  // The same values in another layout: at most two rounds of communication, none when nothing must
-  // move. Collective. Remembered while this tensor lives: asking twice gathers once, if no options
-  // are given. (Not for parameters, and not for what two such redistributions led to: those are
-  // remembered while their results live.) The result is a value of its own: writes to one tensor
-  // are not seen in the other, though memory may be shared until then (BeforeWrite). With
-  // options.plan->in_place, where the plan can use it, the result takes this tensor's memory (a
-  // copy, if aliases or the tape see that memory), and this tensor is gone: reading it is an error.
-  // A rank that is not on the mesh may make the call too: it takes no part, and its result has no
-  // elements either. Errors: kInvalidArgument for an undefined tensor, or placements that do not
-  // fit, naming them and the shape, or a type that needs a Cast; kResourceExhausted for a cap that
-  // is too small; failures.
+  // The same values in another layout: none, one or two rounds of communication, and one more for
+  // each further speed of link in the options' table, if they have one. Collective. Remembered
+  // while this tensor lives: asking twice gathers once, if no options are given. (Not for
+  // parameters, and not for what two such redistributions led to: those are remembered while their
+  // results live.) The result is a value of its own: writes to one tensor are not seen in the
+  // other, though memory may be shared until then (BeforeWrite). With options.plan->in_place, where
+  // the plan can use it, the result takes this tensor's memory (a copy, if aliases or the tape see
+  // that memory), and this tensor is gone: reading it is an error. A rank that is not on the mesh
+  // may make the call too: it takes no part, and its result has no elements either. Errors:
+  // kInvalidArgument for an undefined tensor, or placements that do not fit, naming them and the
+  // shape, or a type that needs a Cast; kResourceExhausted for a cap that is too small; failures.
   //
   // The target may be on another mesh of this world: every rank of both makes the call, the ranks
   // of the target's mesh that are not on this one with a tensor of this mesh all the same (made by
@@ -161,10 +161,11 @@ DTENSOR_EXPORT TensorOr Distribute(Context& context, const DeviceMesh& mesh,
 template <typename T>
 DTENSOR_EXPORT TensorOr Distribute(Context& context, const Layout& layout,
                                    absl::Span<const int64_t> shape, absl::Span<const T> values);
-// This rank's shard as it is, on context.device(), or its term where the layout is Partial: the
-// only way to make a Partial tensor. Errors: also when `local` is undefined, lies on another
-// device, or has not the local shape that the layout gives. That may happen on one rank alone:
-// return it, so that ranks which wait for this one get an error that names it.
+// This rank's shard as it is, on context.device(), or its term where the layout is Partial, which
+// no other maker makes. A leaf: no gradient goes to where `local` came from. Errors: also when
+// `local` is undefined, lies on another device, or has not the local shape that the layout gives.
+// That may happen on one rank alone: return it, so that ranks which wait for this one get an error
+// that names it.
 TensorOr FromLocal(Context& context, const DeviceMesh& mesh, absl::Span<const Placement> placements,
                    absl::Span<const int64_t> shape, Tensor local);
 TensorOr FromLocal(Context& context, const Layout& layout, absl::Span<const int64_t> shape,

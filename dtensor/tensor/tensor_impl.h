@@ -143,7 +143,7 @@ struct Node {
   absl::InlinedVector<Edge, 3> edges;  // of the operands
   // Up to the last that backward reads; others among them are undefined.
   absl::InlinedVector<Tensor, 3> operands, results;
-  // Of the operands, when they were read. `bases` are those of CopiedViews.
+  // Of the operands, when they were read. `bases`: of those that had a CopiedView.
   absl::InlinedVector<uint64_t, 3> versions;
   std::vector<std::pair<int, Tensor>> bases;  // (operand, base)
   std::vector<SavedSource> saved_sources;     // whose `operands` are undefined until then

@@ -18,18 +18,18 @@ namespace dtensor::fragments {
 
 absl::Status Checkpoints(Context& context, Module& model, AdamW& adamw, const LrSchedule& schedule,
                          const ParallelPlan& plan, bool resume, int64_t steps, int64_t batch) {
-#include "dtensor/tests/fragments/checkpoints.inc"
+#include "tests/fragments/checkpoints.inc"
   return absl::OkStatus();
 }
 
 absl::Status Generation(Context& context, const std::string& config_json, const DeviceMesh& mesh) {
-#include "dtensor/tests/fragments/generation.inc"
+#include "tests/fragments/generation.inc"
   return absl::OkStatus();
 }
 
 absl::Status Load(Context& context, const std::string& config, const DeviceMesh& mesh,
                   const ParallelPlan& plan) {
-#include "dtensor/tests/fragments/load.inc"
+#include "tests/fragments/load.inc"
   return absl::OkStatus();
 }
 

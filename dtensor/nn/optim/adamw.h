@@ -1,5 +1,5 @@
 // AdamW: Adam with decoupled weight decay (Loshchilov, Hutter: arXiv:1711.05101), as
-// torch.optim.AdamW. In step t of a parameter p with gradient g:
+// torch.optim.AdamW, with other defaults. In step t of a parameter p with gradient g:
 //
 //   exp_avg    = beta1 exp_avg + (1 - beta1) g
 //   exp_avg_sq = beta2 exp_avg_sq + (1 - beta2) g^2
