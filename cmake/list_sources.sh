@@ -51,7 +51,8 @@ echo
 echo "# One or the other, by DTENSOR_CUDA."
 cuda=$(paths "$folder/dtensor_srcs" | grep '/cuda/.*\.cc$\|/cuda/.*\.cu$' | grep -v /cudnn/)
 grep -v '_stub\.cc$' <<<"$cuda" | list DTENSOR_CUDA_SOURCES
-grep '_stub\.cc$' <<<"$cuda" | list DTENSOR_NO_CUDA_SOURCES
+# What is asked of a program's device needs no CUDA.
+grep '_stub\.cc$\|/rank_device\.cc$' <<<"$cuda" | list DTENSOR_NO_CUDA_SOURCES
 # The same by what else is there. Which steps are cuDNN's is a choice that needs no cuDNN.
 for library in cudnn nccl; do
   all_of_it=$(paths "$folder/dtensor_srcs" | grep "/$library/.*\.cc$")

@@ -587,6 +587,7 @@ set(DTENSOR_CUDA_SOURCES
 set(DTENSOR_NO_CUDA_SOURCES
   runtime/device/cuda/cuda_device_stub.cc
   runtime/device/cuda/gpus_stub.cc
+  runtime/device/cuda/rank_device.cc
 )
 set(DTENSOR_CUDNN_SOURCES
   runtime/kernels/cuda/cudnn/attention_choice.cc
