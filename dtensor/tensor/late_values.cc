@@ -212,6 +212,8 @@ absl::Status LateGather::MakeAll() {
   return Move([](absl::Span<const RowRange>) { return absl::OkStatus(); });
 }
 
+void LateGather::Forget() { source_ = Tensor(); }
+
 absl::Status LateGather::MakeBeside(const ProductRows& product) {
   absl::StatusOr<bool> apart = AreApart(*chunks_, product);
   if (!apart.ok()) return Made(context_.communicator().Fail(apart.status()));

@@ -93,7 +93,7 @@ class LateGather final : public LateValues {
   LateGather(Context& context, std::shared_ptr<const RankChunks> chunks, const Tensor& source,
              Tensor values, const ExchangeCaller& caller);
   absl::Status MakeAll() override;
-  void Forget() override { source_ = Tensor(); }
+  void Forget() override;
   absl::Status Move(MakeRows make);
 
   const std::shared_ptr<const RankChunks> chunks_;
