@@ -23,7 +23,8 @@ LaunchOptions ToLaunchOptions(const JoinOptions& options) {
           .job = options.job,
           .secret = options.secret,
           .timeout_seconds = options.timeout_seconds,
-          .gpu = gpu};
+          .gpu = gpu,
+          .report = options.report};
 }
 
 namespace {

@@ -17,6 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "dtensor/runtime/comm/local/run_ranks.h"
 #include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/core/no_throw.h"
 #include "dtensor/runtime/device/cuda/rank_device.h"
@@ -51,6 +52,9 @@ struct JoinOptions {
   // that died may not return. It outlives the world, is nobody else's meanwhile, and stays the
   // program's to destroy; if the world fails it is revoked. Null: NCCL makes one.
   ncclComm* nccl = nullptr;
+  // Told, once, when a rank has not returned a time-out after the others, which wait for it
+  // (kDeadlineExceeded): on the thread that leaves, by the lowest of those. Null: nobody.
+  std::function<void(const absl::Status&)> report = PrintOnStderr;
   ContextOptions contexts = {};  // of this rank; of RunWorld's threads as well
 };
 

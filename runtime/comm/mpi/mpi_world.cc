@@ -247,6 +247,7 @@ absl::StatusOr<JoinedRank> JoinOver(MPI_Comm comm, const LaunchOptions& options,
   MPI_Comm_size(comm, &me.size);
   me.timeout_seconds = options.timeout_seconds;
   me.gpu = options.gpu;
+  me.report = options.report;
   me.launcher = "MPI";
   me.host = Variable("DTENSOR_HOST");
   auto transport = ReadTransport([](const char* name) { return std::getenv(name); });

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <utility>
 
@@ -269,9 +268,14 @@ void ControlPlane::AwaitEnd() {
   if (size() == 1) return;
   const auto ended = [&] { return over_ || !failure_.ok(); };
   if (!changed_.wait_for(lock, timeout_, ended)) {
-    const std::string text = AwaitedText();
-    lock.unlock();  // a reader of stderr that has stopped is not to stop the thread
-    if (!text.empty()) std::fprintf(stderr, "dtensor: %s\n", text.c_str());
+    const absl::Status waits = StillWaits();
+    lock.unlock();  // who is told may take time, and is not to stop the thread
+    if (!waits.ok() && options_.report) {
+      NoThrow([&] {
+        options_.report(waits);
+        return absl::OkStatus();
+      }).IgnoreError();
+    }
     lock.lock();
     changed_.wait(lock, ended);
   }
@@ -280,17 +284,18 @@ void ControlPlane::AwaitEnd() {
   changed_.wait_for(lock, kGrace, [&] { return told_all(); });
 }
 
-// Of those that have returned, the lowest says it for all; empty for the others.
-std::string ControlPlane::AwaitedText() const {
+// Of those that have returned, the lowest says it for all; OK of the others.
+absl::Status ControlPlane::StillWaits() const {
   std::vector<int> awaited;
   int first = -1;
   for (int rank = 0; rank < size(); ++rank) {
     if (!returned_[rank]) awaited.push_back(rank);
     if (returned_[rank] && first < 0) first = rank;
   }
-  if (first != options_.rank || awaited.empty()) return "";
-  return absl::StrCat(RanksText(awaited), awaited.size() == 1 ? " has" : " have", " not returned ",
-                      timeout_.count(), " s after rank ", first, ", and the world waits for that");
+  if (first != options_.rank || awaited.empty()) return absl::OkStatus();
+  return absl::DeadlineExceededError(
+      absl::StrCat(RanksText(awaited), awaited.size() == 1 ? " has" : " have", " not returned ",
+                   timeout_.count(), " s after rank ", first, ", and the world waits for that"));
 }
 
 bool ControlPlane::told_all() const {

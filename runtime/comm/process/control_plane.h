@@ -41,6 +41,9 @@ struct ControlPlaneOptions {
   std::string job, secret;
   // For all ranks to come; and of silence, afterwards: rank 0's for all ranks.
   double timeout_seconds = 60;
+  // Told once, on the thread that waits for the end, when a rank has not returned a time-out after
+  // this one, which is the lowest that has (kDeadlineExceeded). Null: nobody.
+  std::function<void(const absl::Status&)> report = nullptr;
 };
 
 // Thread-safe.
@@ -72,8 +75,8 @@ class ControlPlane final : public WorldState {
   void Leave(const absl::Status& status);
   std::optional<absl::Status> returned(int rank) const override;
 
-  // Until all ranks have left, or the world failed and the others have been told. After the
-  // time-out the lowest rank that waits so says once on stderr whom it waits for.
+  // Until all ranks have left, or the world failed and the others have been told. What
+  // takes longer than the time-out is reported (ControlPlaneOptions::report).
   void AwaitEnd();
   // Lets go of thread and connections; what is known stays known. Requires: AwaitEnd has returned.
   void End();
@@ -109,7 +112,7 @@ class ControlPlane final : public WorldState {
   void SetFailure(const absl::Status& failure);
   void SetLeft(int rank, const absl::Status& status);
   bool told_all() const;
-  std::string AwaitedText() const;
+  absl::Status StillWaits() const;
   void Wake();
 
   const ControlPlaneOptions options_;

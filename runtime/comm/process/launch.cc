@@ -191,6 +191,7 @@ absl::StatusOr<LaunchedRank> ReadLaunch(const LaunchOptions& options,
   out.launcher = "nobody";
   out.timeout_seconds = options.timeout_seconds;
   out.gpu = options.gpu;
+  out.report = options.report;
   if (!(options.timeout_seconds > 0)) {
     return InvalidArgument({"JoinWorld: timeout_seconds must be above 0, not ",
                             absl::StrCat(options.timeout_seconds)});

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "dtensor/runtime/core/export.h"
@@ -35,7 +36,8 @@ struct LaunchedRank {
   // "tcp" or "mpi": messages alone, which go by that. Empty: ranks of a host share memory, and
   // others' messages go by MPI where the program joins by it, else by TCP.
   std::string transport;
-  std::optional<RankGpu> gpu;  // else it computes on the cpu
+  std::optional<RankGpu> gpu;                       // else it computes on the cpu
+  std::function<void(const absl::Status&)> report;  // as ControlPlaneOptions
   // Who said so: "options", "dtrun", "torchrun", "OpenMPI", "Slurm", "nobody".
   std::string launcher;
 };
@@ -47,6 +49,7 @@ struct LaunchOptions {
   std::string job, secret;
   double timeout_seconds = 60;
   std::optional<RankGpu> gpu = {};
+  std::function<void(const absl::Status&)> report = nullptr;
   // Whoever joins has another way to find rank 0: where nothing says it, LaunchedRank::address is
   // nowhere.
   bool may_lack_address = false;

@@ -63,9 +63,10 @@ absl::Status ProcessWorld::Meet() {
       own.arena = (*arena_)->name();
     }
   }
-  DT_ASSIGN_OR_RETURN(control_, ControlPlane::Join({rank(), size(), rank_.address, rank_.job,
-                                                    rank_.secret, rank_.timeout_seconds},
-                                                   Encode(own), std::move(links_.listener)));
+  DT_ASSIGN_OR_RETURN(control_,
+                      ControlPlane::Join({rank(), size(), rank_.address, rank_.job, rank_.secret,
+                                          rank_.timeout_seconds, rank_.report},
+                                         Encode(own), std::move(links_.listener)));
   for (const RankCard& card : control_->cards()) {
     DT_ASSIGN_OR_RETURN(cards_.emplace_back(), ReadHostCard(card.text));
   }
