@@ -49,8 +49,8 @@ class LossScaler {
   // Steps with gradients divided by scale(), clipped to `max_norm` if that is above 0
   // (ClipByGlobalNorm), unless some element of some rank's gradient is infinite or NaN, or their
   // norm in f32 is. Then no rank steps. scale() stays as it is: another optimizer of the same loss
-  // steps by it, too. Collective, over the world where parameters lie on a part of it and of_world is
-  // set; and reads the norm: the host waits for the gradients. On meta, which has no numbers,
+  // steps by it, too. Collective, over the world where parameters lie on a part of it and of_world
+  // is set; and reads the norm: the host waits for the gradients. On meta, which has no numbers,
   // nothing overflows. Errors: kFailedPrecondition for an optimizer that has made its step since
   // the last Update(); as ClipByGlobalNorm and Optimizer::Step.
   absl::StatusOr<StepResult> Step(Optimizer& optimizer, double lr, double max_norm = 0);
