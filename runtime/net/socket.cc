@@ -121,15 +121,18 @@ int TryToConnect(const addrinfo& address, NetClock::time_point deadline, const G
   return error;
 }
 
-// One try at one address. Errors: errno.
-int TryToListen(const addrinfo& address, Socket& made) {
+// One try each at one address. Errors: errno.
+int TryToBind(const addrinfo& address, Socket& made) {
   made = NewSocket(address);
   if (!made.is_open()) return errno;
   SetOption(made, SOL_SOCKET, SO_REUSEADDR, 1);
   if (address.ai_family == AF_INET6) SetOption(made, IPPROTO_IPV6, IPV6_V6ONLY, 0);
-  const bool listens = bind(made.fd(), address.ai_addr, address.ai_addrlen) == 0 &&
-                       listen(made.fd(), SOMAXCONN) == 0;
-  return listens ? 0 : errno;
+  return bind(made.fd(), address.ai_addr, address.ai_addrlen) == 0 ? 0 : errno;
+}
+int TryToListen(const addrinfo& address, Socket& made) {
+  const int error = TryToBind(address, made);
+  if (error != 0) return error;
+  return listen(made.fd(), SOMAXCONN) == 0 ? 0 : errno;
 }
 
 // At the first address that can be had, of these families in turn (AF_UNSPEC: any); where another
@@ -275,10 +278,20 @@ absl::StatusOr<Socket> ListenAt(const HostPort& at) {
                                        : "give an address of this machine"));
 }
 
-absl::StatusOr<int> PortOf(const Socket& listener) {
+// Linux lets several sockets have a port if all say SO_REUSEADDR, and none listens yet.
+absl::StatusOr<Socket> ReservePort() {
+  DT_ASSIGN_OR_RETURN(const Addresses addresses, Resolve({"127.0.0.1", 0}, AI_PASSIVE));
+  Socket made;
+  const int error = TryToBind(*addresses, made);
+  if (error == 0) return made;
+  if (IsOfDescriptors(error)) return NoDescriptor("no port can be reserved", error);
+  return absl::UnavailableError(absl::StrCat("127.0.0.1 has no free port: ", std::strerror(error)));
+}
+
+absl::StatusOr<int> PortOf(const Socket& socket) {
   sockaddr_storage address = {};
   socklen_t length = sizeof(address);
-  if (getsockname(listener.fd(), reinterpret_cast<sockaddr*>(&address), &length) != 0) {
+  if (getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&address), &length) != 0) {
     return Broken(errno);
   }
   const bool v6 = address.ss_family == AF_INET6;

@@ -73,8 +73,12 @@ bool IsLoopback(absl::string_view host);
 // now. kInvalidArgument for a host that has no address. kResourceExhausted where the process has no
 // descriptor left.
 absl::StatusOr<Socket> ListenAt(const HostPort& at);
-// Of a socket that listens: the port.
-absl::StatusOr<int> PortOf(const Socket& listener);
+// A free port of 127.0.0.1 for somebody else to listen at, in this process or another: as long as
+// the socket is open, the system gives it to nobody who lets it choose, as who connects does.
+// Errors: kUnavailable, kResourceExhausted.
+absl::StatusOr<Socket> ReservePort();
+// Of a socket that listens, or reserves: the port.
+absl::StatusOr<int> PortOf(const Socket& socket);
 // Of a connection: the peer's address, without its port.
 absl::StatusOr<std::string> PeerHostOf(const Socket& connection);
 // The next connection, or a closed socket if nobody waits. Errors: kResourceExhausted where the

@@ -1,9 +1,12 @@
 #include "dtensor/runtime/net/socket.h"
 
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <cerrno>
 #include <chrono>
+#include <cstdint>
 #include <string>
 #include <thread>
 #include <utility>
@@ -173,6 +176,44 @@ TEST(Connecting, SaysWhereNobodyAnswers) {
                              HasSubstr("refused"))));
   EXPECT_GE(SecondsSince(start), 0.19);
   EXPECT_LT(SecondsSince(start), 5);
+}
+
+// Connects from this port alone: errno, or ENOTSUP where the system cannot be told so.
+int ConnectFrom(int port, int to) {
+  constexpr int kLocalPortRange = 51;  // IP_LOCAL_PORT_RANGE, of Linux 6.3
+  Socket socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const uint32_t range = static_cast<uint32_t>(port) << 16 | static_cast<uint32_t>(port);
+  if (setsockopt(socket.fd(), IPPROTO_IP, kLocalPortRange, &range, sizeof(range)) != 0) {
+    return ENOTSUP;
+  }
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(to));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  return connect(socket.fd(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 ? 0
+                                                                                           : errno;
+}
+
+TEST(Reserving, LetsNobodyConnectFromThere) {
+  const Socket other = ListenAt({"127.0.0.1", 0}).value();
+  Socket reserved = ReservePort().value();
+  const int port = PortOf(reserved).value(), to = PortOf(other).value();
+  const int error = ConnectFrom(port, to);
+  if (error == ENOTSUP) GTEST_SKIP() << "before Linux 6.3 a socket has no range of ports";
+  EXPECT_EQ(error, EADDRNOTAVAIL);
+  reserved.Close();
+  EXPECT_EQ(ConnectFrom(port, to), 0) << "what is not reserved is had";
+}
+
+TEST(Reserving, LetsListenWhoKnows) {
+  const Socket reserved = ReservePort().value();
+  const int port = PortOf(reserved).value();
+  EXPECT_THAT(ConnectTo({"127.0.0.1", port}, In(0.1)),
+              StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("refused")));
+  for (int again = 0; again < 2; ++again) {
+    const Socket listener = ListenAt({"127.0.0.1", port}).value();
+    DT_EXPECT_OK(ConnectTo({"127.0.0.1", port}, In(20)));
+  }
 }
 
 // A port of the range that connecting sockets get theirs from, at which nobody listens.

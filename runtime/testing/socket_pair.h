@@ -6,6 +6,8 @@
 
 #include <chrono>
 #include <cstddef>
+#include <deque>
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -45,8 +47,13 @@ inline std::string Pattern(size_t size, int seed) {
   return bytes;
 }
 
-// A port of this machine that was free a moment ago.
-inline int FreePort() { return PortOf(*ListenAt({"127.0.0.1", 0})).value(); }
+// A port of this machine that is free, and stays so for whom the test means to listen there.
+inline int FreePort() {
+  static std::deque<Socket>* const reserved = new std::deque<Socket>;
+  static std::mutex mutex;
+  const std::lock_guard<std::mutex> lock(mutex);
+  return PortOf(reserved->emplace_back(ReservePort().value())).value();
+}
 
 }  // namespace dtensor
 

@@ -94,7 +94,7 @@ struct Outcome {
 class World {
  public:
   World(const Request& request, const Trial& trial, const std::string& folder) : trial_(trial) {
-    const HostPort rank0 = {"127.0.0.1", PortOf(*ListenAt({"127.0.0.1", 0})).value()};
+    const HostPort rank0 = {"127.0.0.1", PortOf(reserved_).value()};
     if (is_network()) proxy_ = std::make_unique<Proxy>(kRanks, rank0);
     std::vector<std::string> command = {request.program, "--loop=" + trial.moment,
                                         absl::StrCat("--timeout=", kTimeout), "--steps=100000000"};
@@ -214,6 +214,7 @@ class World {
   }
 
   const Trial trial_;
+  const Socket reserved_ = ReservePort().value();
   std::unique_ptr<Proxy> proxy_;
   std::vector<std::unique_ptr<RankProcess>> ranks_;
 };

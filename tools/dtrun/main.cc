@@ -12,6 +12,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/net/socket.h"
 #include "dtensor/tools/dtrun/children.h"
 #include "dtensor/tools/program/command_line.h"
@@ -44,13 +45,10 @@ std::string FromEnvironment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// Free a moment ago.
-absl::StatusOr<std::string> LocalAddress() {
-  const auto socket = ListenAt({"127.0.0.1", 0});
-  if (!socket.ok()) return socket.status();
-  const auto port = PortOf(*socket);
-  if (!port.ok()) return port.status();
-  return HostPort{"127.0.0.1", *port}.ToString();
+absl::StatusOr<std::string> LocalAddress(Socket& reserved) {
+  DT_ASSIGN_OR_RETURN(reserved, ReservePort());
+  DT_ASSIGN_OR_RETURN(const int port, PortOf(reserved));
+  return HostPort{"127.0.0.1", port}.ToString();
 }
 
 // Of a flag that counts something; empty: it is right.
@@ -84,8 +82,9 @@ int Run(Request request) {
   }
   if (secret.empty()) secret = RandomText();
   if (job.empty() && request.nodes == 1) job = RandomText();
+  Socket reserved;  // until rank 0 listens
   if (request.address.empty()) {
-    const auto address = LocalAddress();
+    const auto address = LocalAddress(reserved);
     if (!address.ok()) return Refuse(std::string(address.status().message()));
     request.address = *address;
   } else if (const auto read = ParseHostPort(request.address); !read.ok()) {
