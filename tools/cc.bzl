@@ -186,7 +186,8 @@ def dt_test(name, srcs, deps = [], size = "small", tags = [], copts = [], with_m
 
     Tags with a meaning: `slow` and `gpu` are left out of the default run (a `gpu` test skips itself
     where there is no GPU, which fails under --config=gpu); `sanitize` is run under ASan and UBSan by
-    .ci/run, `threads`, where threads meet, under TSan; `exclusive` runs alone; `cpu:2` reserves two cores.
+    .ci/run, `threads`, where threads meet, under TSan; `exclusive` runs alone; `cpu:2` reserves two cores,
+    and `cpu:1024` all (MPIRUN_TAGS).
 
     Args:
       name: as in cc_test; so are srcs, size and tags.
@@ -260,6 +261,10 @@ def dt_test_with_slow_cases(name, size = "small", slow_size = "large", tags = []
         **kwargs
     )
 
+# Of tests that call mpirun: none runs beside another, however many cores there are. In sandboxes each
+# mpirun has the same process id, and so the same ports, and names for memory that ranks share.
+MPIRUN_TAGS = ["cpu:1024"]
+
 def dt_mpi_test(name, ranks, srcs, deps = [], size = "small", tags = [], args = [], **kwargs):
     """A program that runs as `ranks` processes under mpirun; passes when all of them exit with 0."""
     dt_binary(
@@ -278,6 +283,6 @@ def dt_mpi_test(name, ranks, srcs, deps = [], size = "small", tags = [], args = 
             "$(rootpath :{}_rank)".format(name),
         ] + args,
         data = [":{}_rank".format(name)],
-        tags = tags + ["cpu:2"],
+        tags = tags + MPIRUN_TAGS,
         target_compatible_with = kwargs.get("target_compatible_with", []),
     )
