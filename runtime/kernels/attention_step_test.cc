@@ -253,6 +253,38 @@ TEST(AttentionStep, OddStrides) {
   ExpectClose(out, ReferenceAttention(c.Problem(), in), kLimit<BFloat16>);
 }
 
+// Views that begin at one address, with other strides, and a row that is broadcast: the bits of
+// operands that share nothing. (cuDNN takes no step of fewer than 64 rows.)
+TEST(AttentionStep, OperandsOfOneMemory) {
+  const Case c = {.s = 50, .t = 50, .dim = 64, .causal = true};
+  const std::unique_ptr<Device> device = MakeTestDevice();
+  const AttentionInputs in = RandomInputs<BFloat16>({.s = 2 * c.s, .t = 1, .dim = c.dim});
+  const std::vector<BFloat16> memory(in.q.begin(), in.q.end());
+  const Tensor all = FromHost<BFloat16>(*device, memory, {2 * c.s * c.dim}).value();
+  const auto run = [&](auto operand) {
+    const Tensor q = operand(c.dim), v = operand(2 * c.dim), dout = operand(0);
+    const Rows<BFloat16> rows = MakeRows<BFloat16>(*device, c, RandomInputs<BFloat16>(c)).value();
+    const Tensor dk = Filled<float>(*device, c.KShape(), c.memory, kNan).value();
+    const Tensor dv = Filled<float>(*device, c.KShape(), c.memory, kNan).value();
+    DT_EXPECT_OK(Attention(*device, q, q, v, c.Scale(), true, rows.o, rows.lse));
+    DT_EXPECT_OK(
+        AttentionGrad(*device, q, q, v, rows.o, rows.lse, dout, c.Scale(), true, rows.dq, dk, dv));
+    return AttentionDoubles{*ToDoubles(rows.o), *ToDoubles(rows.lse), *ToDoubles(rows.dq),
+                            *ToDoubles(dk), *ToDoubles(dv)};
+  };
+  const AttentionDoubles shared = run([&](int64_t stride) {
+    return all.View({1, c.s, 1, c.dim}, {2 * c.s * c.dim, stride, c.dim, 1}, 0);
+  });
+  const AttentionDoubles apart = run([&](int64_t stride) {
+    std::vector<BFloat16> rows;
+    for (int64_t row = 0; row < c.s; ++row) {
+      rows.insert(rows.end(), memory.begin() + row * stride, memory.begin() + row * stride + c.dim);
+    }
+    return FromHost<BFloat16>(*device, rows, {1, c.s, 1, c.dim}).value();
+  });
+  ExpectSameBits(shared, apart);
+}
+
 TYPED_TEST(AttentionStepTest, MergesPartsInAnyType) {
   using Wide = Stats<TypeParam>;
   const Case c = WithPositions({.batch = 2,

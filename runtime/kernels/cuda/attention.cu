@@ -2,8 +2,10 @@
 
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
+#include "dtensor/runtime/kernels/cuda/attention_matrix-inl.h"
 #include "dtensor/runtime/kernels/cuda/attention_step-inl.h"
 #include "dtensor/runtime/kernels/cuda/attention_tile-inl.h"
 #include "dtensor/runtime/kernels/cuda/cudnn_attention.h"
@@ -18,29 +20,38 @@ __device__ constexpr T Lowest() {
   return -std::numeric_limits<T>::infinity();
 }
 
+// What a block computes with: tensor cores where products of the type are exact in f32.
+template <typename In>
+using ForwardTiles = std::conditional_t<sizeof(In) == 2, MatrixTiles<In>, ScalarTiles<In>>;
+
 // The query rows of a block, and what they have gathered: the largest score so far, the sum of
-// exponentials, and the sum of values, not yet divided by it.
-template <typename In, int kWindow>
+// exponentials, and the sum of values, not yet divided by it, nor scaled for weights that are
+// dropped: what values are multiplied by is at most 1.
+template <typename Tiles, int kWindow>
 struct ForwardRows {
-  using T = Compute<In>;
+  using In = typename Tiles::In;
+  using T = typename Tiles::T;
+  static constexpr int kRowsOfLane = Tiles::kRowsOfLane;
 
   __device__ ForwardRows(const StepRule& step, int64_t batch, int64_t head, int64_t first,
                          int64_t window)
       : step(step), batch(batch), head(head), first(first), window(window) {
-    for (int r = 0; r < kRowsOfWarp; ++r) {
+    for (int r = 0; r < kRowsOfLane; ++r) {
       max[r] = Lowest<T>();
       sum[r] = 0;
       if (step.sizes.first || !IsThere(r)) continue;
       max[r] = *StatisticAt(step.operands.max, r);
       sum[r] = *StatisticAt(step.operands.sum, r);
     }
-    values.ForEach(window, window + kWindow * kChunk, [&](T& value, int r, int64_t feature) {
-      const bool carried = !step.sizes.first && IsThere(r) && feature < step.sizes.dim;
-      value = carried ? ValueRow<T>(step.operands.carry, r)[feature] : T{0};
+    const T factor = step.sizes.drops ? static_cast<T>(1 / step.drop.scale) : T{1};
+    values = {};
+    if (step.sizes.first) return;
+    ForEachSum(values, window, step.sizes.dim, [&](T& value, int r, int64_t feature) {
+      if (IsThere(r)) value = ValueRow<T>(step.operands.carry, r)[feature] * factor;
     });
   }
 
-  __device__ int64_t RowOf(int r) const { return first + WarpRow() + r; }
+  __device__ int64_t RowOf(int r) const { return first + Tiles::RowOf(r); }
   __device__ bool IsThere(int r) const { return RowOf(r) < step.sizes.q_rows; }
   __device__ T* StatisticAt(const AttentionOperand& x, int r) const { return ValueRow<T>(x, r); }
   template <typename V>
@@ -50,37 +61,39 @@ struct ForwardRows {
   }
 
   // Scores of a tile become weights, and what was gathered is made relative to the new maximum.
-  __device__ void Weigh(int64_t key, T (&scores)[kRowsOfWarp], T* weights) {
-    const T scale = static_cast<T>(step.sizes.scale * kLog2E);
-    for (int r = 0; r < kRowsOfWarp; ++r) {
-      const int64_t column = key + LaneOf();
+  __device__ void Weigh(int64_t key, typename Tiles::Scores& scores) {
+#pragma unroll
+    for (int r = 0; r < kRowsOfLane; ++r) {
       const SeenKeys seen = IsThere(r) ? step.seen[RowOf(r)] : SeenKeys{0, 0};
-      const bool sees = column >= seen.begin && column < seen.end;
-      const T score = sees ? scores[r] * scale : Lowest<T>();
-      const T top = FoldLanes<kWarp>(score, [](T a, T b) { return b > a ? b : a; });
+      const T largest = Mask(key, seen, scores.at[r]);
+      const T top = FoldLanes<Tiles::kLanesOfRow>(largest, [](T a, T b) { return b > a ? b : a; });
       const T larger = top > max[r] ? top : max[r];
       const T shift = larger == Lowest<T>() ? T{0} : larger;  // -inf - -inf is NaN
-      T weight = exp2(score - shift);
+      T total = 0;
+#pragma unroll
+      for (T& score : scores.at[r]) total += score = exp2(score - shift);
       const T kept = exp2(max[r] - shift);
       // Before weights are dropped: the sum is of all.
-      sum[r] = fma(sum[r], kept, SumLanes<kWarp>(weight));
+      sum[r] = fma(sum[r], kept, SumLanes<Tiles::kLanesOfRow>(total));
       max[r] = larger;
-      if (step.sizes.drops && sees) weight *= step.FactorOf<T>(batch, head, RowOf(r), column);
-      weights[(WarpRow() + r) * kColumns + LaneOf()] = weight;
+      if (step.sizes.drops) Drop(RowOf(r), key, seen, scores.at[r]);
+#pragma unroll
       for (T& value : values.at[r]) value *= kept;
     }
-    __syncwarp();
   }
 
   // Into the carry, or as results.
   __device__ void Store() {
-    const bool last = step.sizes.last, wide = step.sizes.out_dtype != step.sizes.dtype;
-    T factor[kRowsOfWarp];
-    for (int r = 0; r < kRowsOfWarp; ++r) factor[r] = !last ? 1 : sum[r] == 0 ? 0 : 1 / sum[r];
-    values.ForEach(window, step.sizes.dim, [&](T& value, int r, int64_t feature) {
+    const bool last = step.sizes.last, wide = step.is_wide();
+    const T scale = step.sizes.drops ? static_cast<T>(step.drop.scale) : T{1};
+    T factor[kRowsOfLane];
+    for (int r = 0; r < kRowsOfLane; ++r) {
+      factor[r] = scale * (!last ? T{1} : sum[r] == 0 ? T{0} : 1 / sum[r]);
+    }
+    ForEachSum(values, window, step.sizes.dim, [&](T& value, int r, int64_t feature) {
       if (!IsThere(r)) return;
       if (!last) {
-        ValueRow<T>(step.operands.carry, r)[feature] = value;
+        ValueRow<T>(step.operands.carry, r)[feature] = value * factor[r];
       } else if (wide) {
         ValueRow<T>(step.operands.o, r)[feature] = value * factor[r];
       } else {
@@ -91,8 +104,8 @@ struct ForwardRows {
 
   // Once all windows have read what was carried.
   __device__ void StoreStatistics() {
-    for (int r = 0; r < kRowsOfWarp; ++r) {
-      if (!IsThere(r) || LaneOf() != 0) continue;
+    for (int r = 0; r < kRowsOfLane; ++r) {
+      if (!IsThere(r) || LaneOf() % Tiles::kLanesOfRow != 0) continue;
       if (step.sizes.last) {
         *StatisticAt(step.operands.lse, r) =
             sum[r] == 0 ? Lowest<T>() : static_cast<T>(kLn2) * (max[r] + log2(sum[r]));
@@ -105,15 +118,46 @@ struct ForwardRows {
 
   const StepRule& step;
   const int64_t batch, head, first, window;
-  T max[kRowsOfWarp], sum[kRowsOfWarp];
-  TileSums<T, kWindow> values;
+  T max[kRowsOfLane], sum[kRowsOfLane];
+  typename Tiles::template Sums<kWindow> values;
+
+ private:
+  static constexpr int kColumnsOfLane = Tiles::kColumnsOfLane;
+
+  // Scores in units of log(2), of the keys that are seen. Returns the largest.
+  __device__ T Mask(int64_t key, const SeenKeys& seen, T (&scores)[kColumnsOfLane]) const {
+    const T scale = static_cast<T>(step.sizes.scale * kLog2E);
+    T largest = Lowest<T>();
+#pragma unroll
+    for (int c = 0; c < kColumnsOfLane; ++c) {
+      const int64_t column = key + Tiles::ColumnOf(c);
+      const bool sees = column >= seen.begin && column < seen.end;
+      scores[c] = sees ? scores[c] * scale : Lowest<T>();
+      if (scores[c] > largest) largest = scores[c];
+    }
+    return largest;
+  }
+
+  __device__ void Drop(int64_t row, int64_t key, const SeenKeys& seen,
+                       T (&weights)[kColumnsOfLane]) const {
+#pragma unroll
+    for (int c = 0; c < kColumnsOfLane; ++c) {
+      const int64_t column = key + Tiles::ColumnOf(c);
+      const bool sees = column >= seen.begin && column < seen.end;
+      if (sees && !step.Keeps(batch, head, row, column)) weights[c] = 0;
+    }
+  }
 };
 
 // A block for kRows queries of one head.
 template <typename In, int kWindow>
-__global__ void __launch_bounds__(kTileThreads) ForwardKernel(StepRule step) {
-  using T = Compute<In>;
-  DT_TILE_MEMORY(T, memory);
+__global__ void __launch_bounds__(kTileThreads)
+    ForwardKernel(const __grid_constant__ StepRule step) {
+  using Tiles = ForwardTiles<In>;
+  using Memory = typename Tiles::template Memory<1>;
+  constexpr int kRows = Tiles::kRows;
+  DT_SHARED(Memory, memory, 1);
+  Tiles tiles(memory[0]);
   const AttentionSizes& sizes = step.sizes;
   const int64_t first = int64_t{blockIdx.x} * kRows;
   const int64_t count = Lesser(kRows, sizes.q_rows - first);
@@ -123,19 +167,19 @@ __global__ void __launch_bounds__(kTileThreads) ForwardKernel(StepRule step) {
     const int64_t batch = y / sizes.q_heads, head = y % sizes.q_heads;
     const int64_t kv_head = head / (sizes.q_heads / sizes.kv_heads);
     const TileRows<In> queries(step.operands.q, batch, head, first, count);
-    for (int64_t window = 0; window == 0 || window < sizes.dim; window += kWindow * kChunk) {
-      ForwardRows<In, kWindow> rows(step, batch, head, first, window);
+    for (int64_t window = 0; window == 0 || window < sizes.dim; window += kWindow * kFeatures) {
+      ForwardRows<Tiles, kWindow> rows(step, batch, head, first, window);
       for (int64_t key = begin; key < end; key += kColumns) {
         const int64_t keys = Lesser(kColumns, sizes.keys - key);
-        T scores[kRowsOfWarp];
-        ScoreTile(memory, queries, TileRows<In>(step.operands.k, batch, kv_head, key, keys),
-                  sizes.dim, scores);
-        rows.Weigh(key, scores, memory.weights);
-        GatherTile(memory, memory.weights, TileRows<In>(step.operands.v, batch, kv_head, key, keys),
-                   window, sizes.dim, rows.values);
+        const TileRows<In> k(step.operands.k, batch, kv_head, key, keys);
+        const TileRows<In> v(step.operands.v, batch, kv_head, key, keys);
+        typename Tiles::Scores scores;
+        tiles.template Score<0>(queries, k, sizes.dim, scores);
+        rows.Weigh(key, scores);
+        tiles.template Gather<kWindow>(scores, v, window, sizes.dim, step.is_wide(), rows.values);
       }
       rows.Store();
-      if (window + kWindow * kChunk >= sizes.dim) rows.StoreStatistics();
+      if (window + kWindow * kFeatures >= sizes.dim) rows.StoreStatistics();
     }
   }
 }
@@ -218,8 +262,9 @@ absl::Status Attention(Device& device, const char* kernel, const AttentionArgs& 
   if (by_cudnn) return absl::OkStatus();
   return WithStepRule(device, kernel, args, [&](const StepRule& step) {
     return VisitFloat(sizes.dtype, [&](auto t) {
-      return WithWindow(sizes.dim, [&](auto window) {
-        return Launch(device, kernel, TileBlocks(sizes.q_rows, sizes.batch * sizes.q_heads),
+      using Tiles = ForwardTiles<decltype(t)>;
+      return WithWindow<Tiles>(sizes.dim, [&](auto window) {
+        return Launch(device, kernel, TileBlocks<Tiles>(sizes.q_rows, sizes.batch * sizes.q_heads),
                       kTileThreads, ForwardKernel<decltype(t), window>, step);
       });
     });

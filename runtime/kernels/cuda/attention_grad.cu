@@ -1,9 +1,11 @@
 // Gradients of attention.h.
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/cuda/attention.h"
+#include "dtensor/runtime/kernels/cuda/attention_matrix-inl.h"
 #include "dtensor/runtime/kernels/cuda/attention_step-inl.h"
 #include "dtensor/runtime/kernels/cuda/attention_tile-inl.h"
 #include "dtensor/runtime/kernels/cuda/cudnn_attention.h"
@@ -11,6 +13,11 @@
 
 namespace dtensor::kernels::cuda {
 namespace {
+
+// What a block computes with. Gradients of Float16 may be too large or too small for it.
+template <typename In>
+using GradTiles =
+    std::conditional_t<std::is_same_v<In, BFloat16>, MatrixTiles<In>, ScalarTiles<In>>;
 
 // Where a block is: a batch entry and a query head, with the key head that it reads.
 struct Place {
@@ -41,19 +48,23 @@ __device__ PairGrad<T> GradOfPair(const StepRule& step, const Place& at, int64_t
   const T lse = StatisticAt<T>(step.operands.lse, at, query) * static_cast<T>(kLog2E);
   const T delta = StatisticAt<T>(step.operands.delta, at, query);
   const T p = exp2(score * scale - lse);
-  const T z = step.sizes.drops ? step.FactorOf<T>(at.batch, at.head, query, key) : T{1};
+  T z = 1;
+  if (step.sizes.drops) {
+    z = step.Keeps(at.batch, at.head, query, key) ? static_cast<T>(step.drop.scale) : T{0};
+  }
   return {z * p, p * (z * dout_v - delta)};
 }
 
 // Writes sums to rows [first, ...) of a gradient, in its type, or adds to them.
-template <typename In, typename T, int kWindow>
+template <typename Tiles, typename Sums, typename T = typename Tiles::T>
 __device__ void StoreGrad(const StepRule& step, const AttentionOperand& to, int64_t batch,
-                          int64_t head, int64_t first, int64_t rows, T factor, bool adds,
-                          int64_t window, TileSums<T, kWindow>& sums) {
-  const bool wide = step.sizes.out_dtype != step.sizes.dtype;
+                          int64_t head, int64_t first, int64_t rows, typename Tiles::T factor,
+                          bool adds, int64_t window, Sums& sums) {
+  using In = typename Tiles::In;
+  const bool wide = step.is_wide();
   const int64_t offset = batch * to.batch_stride + head * to.head_stride;
-  sums.ForEach(window, step.sizes.dim, [&](T& sum, int r, int64_t feature) {
-    const int64_t row = first + WarpRow() + r;
+  ForEachSum(sums, window, step.sizes.dim, [&](T& sum, int r, int64_t feature) {
+    const int64_t row = first + Tiles::RowOf(r);
     if (row >= rows) return;
     const int64_t at = offset + row * to.row_stride + feature;
     const T value = sum * factor;
@@ -69,9 +80,13 @@ __device__ void StoreGrad(const StepRule& step, const AttentionOperand& to, int6
 
 // dq: a block for kRows queries of one head.
 template <typename In, int kWindow>
-__global__ void __launch_bounds__(kTileThreads) QueryGradKernel(StepRule step) {
-  using T = Compute<In>;
-  DT_TILE_MEMORY(T, memory);
+__global__ void __launch_bounds__(kTileThreads)
+    QueryGradKernel(const __grid_constant__ StepRule step) {
+  using Tiles = GradTiles<In>;
+  using Memory = typename Tiles::template Memory<2>;
+  constexpr int kRows = Tiles::kRows;
+  DT_SHARED(Memory, memory, 1);
+  Tiles tiles(memory[0]);
   const AttentionSizes& sizes = step.sizes;
   const AttentionOperands& x = step.operands;
   const int64_t first = int64_t{blockIdx.x} * kRows;
@@ -83,25 +98,29 @@ __global__ void __launch_bounds__(kTileThreads) QueryGradKernel(StepRule step) {
     const Place at = {y / sizes.q_heads, head, head / (sizes.q_heads / sizes.kv_heads)};
     const TileRows<In> queries(x.q, at.batch, head, first, count);
     const TileRows<In> dout(x.dout, at.batch, head, first, count);
-    for (int64_t window = 0; window == 0 || window < sizes.dim; window += kWindow * kChunk) {
-      TileSums<T, kWindow> dq = {};
+    for (int64_t window = 0; window == 0 || window < sizes.dim; window += kWindow * kFeatures) {
+      typename Tiles::template Sums<kWindow> dq = {};
       for (int64_t key = begin; key < end; key += kColumns) {
         const int64_t keys = Lesser(kColumns, sizes.keys - key);
         const TileRows<In> k(x.k, at.batch, at.kv_head, key, keys);
         const TileRows<In> v(x.v, at.batch, at.kv_head, key, keys);
-        T scores[kRowsOfWarp], products[kRowsOfWarp];
-        ScoreTile(memory, queries, k, sizes.dim, scores);
-        ScoreTile(memory, dout, v, sizes.dim, products);
-        for (int r = 0; r < kRowsOfWarp; ++r) {
-          const PairGrad<T> grad =
-              GradOfPair(step, at, first + WarpRow() + r, key + LaneOf(), scores[r], products[r]);
-          memory.weights[(WarpRow() + r) * kColumns + LaneOf()] = grad.ds;
+        typename Tiles::Scores scores, products;
+        tiles.template Score<1>(dout, v, sizes.dim, products);
+        tiles.template Score<0>(queries, k, sizes.dim, scores);
+#pragma unroll
+        for (int r = 0; r < Tiles::kRowsOfLane; ++r) {
+#pragma unroll
+          for (int c = 0; c < Tiles::kColumnsOfLane; ++c) {
+            auto& score = scores.at[r][c];
+            score = GradOfPair(step, at, first + Tiles::RowOf(r), key + Tiles::ColumnOf(c), score,
+                               products.at[r][c])
+                        .ds;
+          }
         }
-        __syncwarp();
-        GatherTile(memory, memory.weights, k, window, sizes.dim, dq);
+        tiles.template Gather<kWindow>(scores, k, window, sizes.dim, step.is_wide(), dq);
       }
-      StoreGrad<In>(step, x.dq, at.batch, head, first, sizes.q_rows, static_cast<T>(sizes.scale),
-                    !sizes.first, window, dq);
+      StoreGrad<Tiles>(step, x.dq, at.batch, head, first, sizes.q_rows,
+                       static_cast<typename Tiles::T>(sizes.scale), !sizes.first, window, dq);
     }
   }
 }
@@ -130,10 +149,13 @@ __device__ QueryRange QueriesThatSee(const StepRule& step, int64_t key, int64_t 
 
 // dk and dv: a block for kRows keys of one key head. Query heads and rows in ascending order.
 template <typename In, int kWindow>
-__global__ void __launch_bounds__(kTileThreads) KeyGradKernel(StepRule step) {
-  using T = Compute<In>;
-  DT_TILE_MEMORY(T, memory);
-  DT_SHARED(T, all_ds, kRows * kColumns);
+__global__ void __launch_bounds__(kTileThreads)
+    KeyGradKernel(const __grid_constant__ StepRule step) {
+  using Tiles = GradTiles<In>;
+  using Memory = typename Tiles::template Memory<2>;
+  constexpr int kRows = Tiles::kRows;
+  DT_SHARED(Memory, memory, 1);
+  Tiles tiles(memory[0]);
   const AttentionSizes& sizes = step.sizes;
   const AttentionOperands& x = step.operands;
   const int64_t first = int64_t{blockIdx.x} * kRows;
@@ -144,31 +166,36 @@ __global__ void __launch_bounds__(kTileThreads) KeyGradKernel(StepRule step) {
     const int64_t batch = y / sizes.kv_heads, kv_head = y % sizes.kv_heads;
     const TileRows<In> k(x.k, batch, kv_head, first, count);
     const TileRows<In> v(x.v, batch, kv_head, first, count);
-    for (int64_t window = 0; window == 0 || window < sizes.dim; window += kWindow * kChunk) {
-      TileSums<T, kWindow> dk = {}, dv = {};
+    for (int64_t window = 0; window == 0 || window < sizes.dim; window += kWindow * kFeatures) {
+      typename Tiles::template Sums<kWindow> dk = {}, dv = {};
       for (int64_t i = 0; i < group; ++i) {
         const Place at = {batch, kv_head * group + i, kv_head};
         for (int64_t query = range.begin; query < range.end; query += kColumns) {
           const int64_t queries = Lesser(kColumns, sizes.q_rows - query);
           const TileRows<In> q(x.q, batch, at.head, query, queries);
           const TileRows<In> dout(x.dout, batch, at.head, query, queries);
-          T scores[kRowsOfWarp], products[kRowsOfWarp];
-          ScoreTile(memory, k, q, sizes.dim, scores);
-          ScoreTile(memory, v, dout, sizes.dim, products);
-          for (int r = 0; r < kRowsOfWarp; ++r) {
-            const PairGrad<T> grad = GradOfPair(step, at, query + LaneOf(), first + WarpRow() + r,
-                                                scores[r], products[r]);
-            memory.weights[(WarpRow() + r) * kColumns + LaneOf()] = grad.weight;
-            all_ds[(WarpRow() + r) * kColumns + LaneOf()] = grad.ds;
+          typename Tiles::Scores scores, products;
+          tiles.template Score<0>(k, q, sizes.dim, scores);
+          tiles.template Score<1>(v, dout, sizes.dim, products);
+#pragma unroll
+          for (int r = 0; r < Tiles::kRowsOfLane; ++r) {
+#pragma unroll
+            for (int c = 0; c < Tiles::kColumnsOfLane; ++c) {
+              auto &score = scores.at[r][c], &product = products.at[r][c];
+              const auto grad = GradOfPair(step, at, query + Tiles::ColumnOf(c),
+                                           first + Tiles::RowOf(r), score, product);
+              score = grad.ds;
+              product = grad.weight;
+            }
           }
-          __syncwarp();
-          GatherTile(memory, memory.weights, dout, window, sizes.dim, dv);
-          GatherTile(memory, static_cast<const T*>(all_ds), q, window, sizes.dim, dk);
+          tiles.template Gather<kWindow>(products, dout, window, sizes.dim, step.is_wide(), dv);
+          tiles.template Gather<kWindow>(scores, q, window, sizes.dim, step.is_wide(), dk);
         }
       }
-      StoreGrad<In>(step, x.dk, batch, kv_head, first, sizes.keys, static_cast<T>(sizes.scale),
-                    false, window, dk);
-      StoreGrad<In>(step, x.dv, batch, kv_head, first, sizes.keys, T{1}, false, window, dv);
+      StoreGrad<Tiles>(step, x.dk, batch, kv_head, first, sizes.keys,
+                       static_cast<typename Tiles::T>(sizes.scale), false, window, dk);
+      StoreGrad<Tiles>(step, x.dv, batch, kv_head, first, sizes.keys, typename Tiles::T{1}, false,
+                       window, dv);
     }
   }
 }
@@ -176,15 +203,16 @@ __global__ void __launch_bounds__(kTileThreads) KeyGradKernel(StepRule step) {
 absl::Status LaunchGrads(Device& device, const char* kernel, const StepRule& step) {
   const AttentionSizes& sizes = step.sizes;
   return VisitFloat(sizes.dtype, [&](auto t) {
-    return WithWindow(sizes.dim, [&](auto window) -> absl::Status {
-      using In = decltype(t);
+    using In = decltype(t);
+    using Tiles = GradTiles<In>;
+    return WithWindow<Tiles>(sizes.dim, [&](auto window) -> absl::Status {
       if (sizes.q_rows * sizes.batch * sizes.q_heads > 0) {
         DT_RETURN_IF_ERROR(Launch(device, kernel,
-                                  TileBlocks(sizes.q_rows, sizes.batch * sizes.q_heads),
+                                  TileBlocks<Tiles>(sizes.q_rows, sizes.batch * sizes.q_heads),
                                   kTileThreads, QueryGradKernel<In, window>, step));
       }
       if (sizes.keys * sizes.batch * sizes.kv_heads == 0) return device.failure();
-      return Launch(device, kernel, TileBlocks(sizes.keys, sizes.batch * sizes.kv_heads),
+      return Launch(device, kernel, TileBlocks<Tiles>(sizes.keys, sizes.batch * sizes.kv_heads),
                     kTileThreads, KeyGradKernel<In, window>, step);
     });
   });

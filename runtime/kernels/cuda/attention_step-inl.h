@@ -74,9 +74,10 @@ struct StepRule {
   DropRule drop;
   const SeenKeys* seen;  // of each query row
 
-  // What the weight of a query row and a key is multiplied by, where some are dropped.
-  template <typename T>
-  __device__ T FactorOf(int64_t batch, int64_t head, int64_t query, int64_t key) const {
+  // Whether results are in the type that is computed in, wider than the operands'.
+  __device__ bool is_wide() const { return sizes.out_dtype != sizes.dtype; }
+  // Whether the weight of a query row and a key is kept, where some are dropped.
+  __device__ bool Keeps(int64_t batch, int64_t head, int64_t query, int64_t key) const {
     const auto position = static_cast<uint32_t>(k_positions.At(key));
     const auto words = Philox(
         {position / 4, static_cast<uint32_t>(q_positions.At(query)),
@@ -84,7 +85,7 @@ struct StepRule {
         {static_cast<uint32_t>(drop.seed), static_cast<uint32_t>(drop.seed >> 32)});
     const uint32_t w = position % 4;
     const uint32_t word = w < 2 ? (w == 0 ? words[0] : words[1]) : (w == 2 ? words[2] : words[3]);
-    return (word >> 8) >= drop.threshold ? static_cast<T>(drop.scale) : T{0};
+    return (word >> 8) >= drop.threshold;
   }
 };
 

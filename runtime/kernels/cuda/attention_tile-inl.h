@@ -1,12 +1,20 @@
 // Products of tiles, of which attention's kernels are made.
 //
-// A block has kRows rows of its own (queries forward and for dq, keys for dk and dv), kRowsOfWarp
-// of them in each warp, and meets tiles of kColumns others, one for each lane of a warp. Rows come
-// into shared memory in chunks of kChunk features, so that heads may have any size.
+// A block has kRows rows of its own (queries forward and for dq, keys for dk and dv), some for each
+// warp, and meets tiles of kColumns others. Rows come into shared memory in chunks of features, so
+// that heads may have any size. There are two kinds of tiles, which differ in which elements a lane
+// has: ScalarTiles, here, and MatrixTiles (attention_matrix-inl.h). Each says:
 //
-//   ScoreTile    scores[r] of a lane: its column times row r of its warp
-//   GatherTile   sums[r] of a lane: weights of row r times all columns, for the features that the
-//                lane has: lane, lane + 32, ...
+//   kRowsOfLane, kColumnsOfLane   what a lane has of [kRows, kColumns]: Scores
+//   RowOf(r), ColumnOf(c)         where its row r and its column c lie in the tile
+//   kLanesOfRow                   adjacent lanes, which share rows
+//   Sums<kWindow>                 what it has of [kRows, kWindow * kFeatures]
+//   Memory<kSlots>                a block's shared memory, where Score is called with kSlots slots
+//   Score<slot>                   rows times columns, over all features. A slot is for one operand.
+//   Gather                        adds weights times columns to sums, for some features; `precise`:
+//                                 with weights as they are, not rounded
+//
+// All threads of the block call Score and Gather.
 #ifndef DTENSOR_RUNTIME_KERNELS_CUDA_ATTENTION_TILE_INL_H_
 #define DTENSOR_RUNTIME_KERNELS_CUDA_ATTENTION_TILE_INL_H_
 
@@ -22,22 +30,8 @@
 
 namespace dtensor::kernels::cuda {
 
-inline constexpr int kTileThreads = 128, kRowsOfWarp = 4, kColumns = kWarp, kChunk = 64;
-inline constexpr int kRows = kTileThreads / kWarp * kRowsOfWarp;
-inline constexpr int kColumnStride = kChunk + 1;  // in shared memory: no two lanes meet in a bank
-
-// A block's shared memory; T is what is computed in.
-template <typename T>
-struct TileMemory {
-  T* rows;     // [kRows, kChunk]
-  T* columns;  // [kColumns, kColumnStride]
-  T* weights;  // [kRows, kColumns]: of all columns, by the warp that has the row
-};
-#define DT_TILE_MEMORY(T, memory)                          \
-  DT_SHARED(T, memory##_rows, kRows* kChunk);              \
-  DT_SHARED(T, memory##_columns, kColumns* kColumnStride); \
-  DT_SHARED(T, memory##_weights, kRows* kColumns);         \
-  const TileMemory<T> memory = {memory##_rows, memory##_columns, memory##_weights}
+inline constexpr int kTileThreads = 128, kTileWarps = kTileThreads / kWarp;
+inline constexpr int kColumns = 32, kFeatures = 64;
 
 // Rows [first, first + count) of one head of an operand.
 template <typename In>
@@ -52,98 +46,138 @@ struct TileRows {
   int64_t stride, count;
 };
 
-// Their features [begin, begin + kChunk) as kN rows of `to`; zeros beyond what there is.
-template <int kN, typename T, typename In>
-__device__ void LoadChunk(const TileRows<In>& from, int64_t begin, int64_t dim, T* to, int stride) {
-  for (int i = threadIdx.x; i < kN * kChunk; i += kTileThreads) {
-    const int row = i / kChunk, feature = i % kChunk;
-    const bool is_there = row < from.count && begin + feature < dim;
-    to[row * stride + feature] =
-        is_there ? T(Widen(from.data[row * from.stride + begin + feature])) : T{0};
-  }
-}
-
 __device__ inline int LaneOf() { return threadIdx.x % kWarp; }
-// The first row of this thread's warp.
-__device__ inline int WarpRow() { return threadIdx.x / kWarp * kRowsOfWarp; }
+__device__ inline int WarpOf() { return threadIdx.x / kWarp; }
 
-// All threads of the block call it.
-template <typename T, typename In>
-__device__ void ScoreTile(const TileMemory<T>& memory, const TileRows<In>& rows,
-                          const TileRows<In>& columns, int64_t dim, T (&scores)[kRowsOfWarp]) {
-  for (T& score : scores) score = 0;
-  const T* const a = memory.rows + WarpRow() * kChunk;
-  const T* const b = memory.columns + LaneOf() * kColumnStride;
-  for (int64_t begin = 0; begin < dim; begin += kChunk) {
-    __syncthreads();
-    LoadChunk<kRows>(rows, begin, dim, memory.rows, kChunk);
-    LoadChunk<kColumns>(columns, begin, dim, memory.columns, kColumnStride);
-    __syncthreads();
-    for (int f = 0; f < kChunk; ++f) {
-      for (int r = 0; r < kRowsOfWarp; ++r) scores[r] = fma(a[r * kChunk + f], b[f], scores[r]);
-    }
-  }
-}
+// A lane has one column, and all rows of its warp; for types without tensor cores of their
+// precision.
+template <typename In_>
+struct ScalarTiles {
+  using In = In_;
+  using T = Compute<In>;
+  static constexpr int kRowsOfLane = 4, kColumnsOfLane = 1, kLanesOfRow = kWarp;
+  static constexpr int kRows = kTileWarps * kRowsOfLane, kMostWindow = 4;
+  // In shared memory: no two lanes meet in a bank.
+  static constexpr int kColumnStride = kFeatures + 1;
 
-// The features of a window of kWindow chunks that a lane has.
-template <typename T, int kWindow>
-struct TileSums {
-  static constexpr int kEach = kChunk / kWarp;  // of a chunk
-  T at[kRowsOfWarp][kWindow * kEach];
+  template <int kSlots>
+  struct Memory {
+    T rows[kRows * kFeatures];
+    T columns[kColumns * kColumnStride];
+    T weights[kRows * kColumns];  // of all columns, by the warp that has the row
+  };
+  struct Scores {
+    T at[kRowsOfLane][kColumnsOfLane];
+  };
+  // A lane has features `lane`, lane + 32, ...
+  template <int kWindow>
+  struct Sums {
+    static constexpr int kEach = kFeatures / kWarp;  // of a chunk
+    T at[kRowsOfLane][kWindow * kEach];
+    static __device__ int FeatureOf(int e) { return e * kWarp + LaneOf(); }
+  };
 
-  // Calls fn(sum, r, feature) for each, where `feature` is of the head, at most `dim`.
-  template <typename Fn>
-  __device__ void ForEach(int64_t window, int64_t dim, Fn fn) {
-#pragma unroll
-    for (int r = 0; r < kRowsOfWarp; ++r) {
-#pragma unroll
-      for (int e = 0; e < kWindow * kEach; ++e) {
-        const int64_t feature = window + e * kWarp + LaneOf();
-        if (feature < dim) fn(at[r][e], r, feature);
-      }
-    }
-  }
-};
+  template <int kSlots>
+  explicit __device__ ScalarTiles(Memory<kSlots>& memory)
+      : rows_(memory.rows), columns_(memory.columns), weights_(memory.weights) {}
 
-// Adds to the sums. `weights` of this warp's rows are in shared memory. All threads of the block
-// call it.
-template <typename T, typename In, int kWindow>
-__device__ void GatherTile(const TileMemory<T>& memory, const T* weights,
-                           const TileRows<In>& columns, int64_t window, int64_t dim,
-                           TileSums<T, kWindow>& sums) {
-  const T* const w = weights + WarpRow() * kColumns;
+  static __device__ int RowOf(int r) { return WarpOf() * kRowsOfLane + r; }
+  static __device__ int ColumnOf(int) { return LaneOf(); }
+
+  template <int kSlot>
+  __device__ void Score(const TileRows<In>& rows, const TileRows<In>& columns, int64_t dim,
+                        Scores& scores) {
+    for (auto& score : scores.at) score[0] = 0;
+    const T* const a = rows_ + RowOf(0) * kFeatures;
+    const T* const b = columns_ + LaneOf() * kColumnStride;
+    for (int64_t begin = 0; begin < dim; begin += kFeatures) {
+      __syncthreads();
+      Load<kRows>(rows, begin, dim, rows_, kFeatures);
+      Load<kColumns>(columns, begin, dim, columns_, kColumnStride);
+      __syncthreads();
+      for (int f = 0; f < kFeatures; ++f) {
 #pragma unroll
-  for (int c = 0; c < kWindow; ++c) {
-    const int64_t begin = window + c * kChunk;
-    if (begin >= dim) break;
-    __syncthreads();
-    LoadChunk<kColumns>(columns, begin, dim, memory.columns, kColumnStride);
-    __syncthreads();
-    for (int j = 0; j < kColumns; ++j) {
-      const T* const b = memory.columns + j * kColumnStride + LaneOf();
-#pragma unroll
-      for (int e = 0; e < TileSums<T, kWindow>::kEach; ++e) {
-        for (int r = 0; r < kRowsOfWarp; ++r) {
-          T& sum = sums.at[r][c * TileSums<T, kWindow>::kEach + e];
-          sum = fma(w[r * kColumns + j], b[e * kWarp], sum);
+        for (int r = 0; r < kRowsOfLane; ++r) {
+          scores.at[r][0] = fma(a[r * kFeatures + f], b[f], scores.at[r][0]);
         }
       }
     }
   }
+
+  template <int kWindow>
+  __device__ void Gather(const Scores& weights, const TileRows<In>& columns, int64_t window,
+                         int64_t dim, bool /*precise*/, Sums<kWindow>& sums) {
+    __syncwarp();  // what was gathered before is read
+    for (int r = 0; r < kRowsOfLane; ++r) {
+      weights_[RowOf(r) * kColumns + LaneOf()] = weights.at[r][0];
+    }
+    __syncwarp();
+    const T* const w = weights_ + RowOf(0) * kColumns;
+#pragma unroll
+    for (int c = 0; c < kWindow; ++c) {
+      const int64_t begin = window + c * kFeatures;
+      if (begin >= dim) break;
+      __syncthreads();
+      Load<kColumns>(columns, begin, dim, columns_, kColumnStride);
+      __syncthreads();
+      for (int j = 0; j < kColumns; ++j) {
+        const T* const b = columns_ + j * kColumnStride + LaneOf();
+#pragma unroll
+        for (int e = 0; e < Sums<kWindow>::kEach; ++e) {
+#pragma unroll
+          for (int r = 0; r < kRowsOfLane; ++r) {
+            T& sum = sums.at[r][c * Sums<kWindow>::kEach + e];
+            sum = fma(w[r * kColumns + j], b[e * kWarp], sum);
+          }
+        }
+      }
+    }
+  }
+
+ private:
+  // Features [begin, begin + kFeatures) as kN rows of `to`; zeros beyond what there is.
+  template <int kN>
+  static __device__ void Load(const TileRows<In>& from, int64_t begin, int64_t dim, T* to,
+                              int stride) {
+    for (int i = threadIdx.x; i < kN * kFeatures; i += kTileThreads) {
+      const int row = i / kFeatures, feature = i % kFeatures;
+      const bool is_there = row < from.count && begin + feature < dim;
+      to[row * stride + feature] =
+          is_there ? T(Widen(from.data[row * from.stride + begin + feature])) : T{0};
+    }
+  }
+
+  T *rows_, *columns_, *weights_;
+};
+
+// Calls fn(sum, r, feature) for what a lane has of the window, where `feature` is of the head.
+template <typename Sums, typename Fn>
+__device__ void ForEachSum(Sums& sums, int64_t window, int64_t dim, Fn fn) {
+#pragma unroll
+  for (int r = 0; r < static_cast<int>(std::extent_v<decltype(Sums::at), 0>); ++r) {
+#pragma unroll
+    for (int e = 0; e < static_cast<int>(std::extent_v<decltype(Sums::at), 1>); ++e) {
+      const int64_t feature = window + Sums::FeatureOf(e);
+      if (feature < dim) fn(sums.at[r][e], r, feature);
+    }
+  }
 }
 
-// Calls launch(window) with the chunks of features that a block gathers at once, as a constant:
-// heads of more features take several windows.
-template <typename Fn>
+// Calls launch(window) with the chunks of kFeatures features that a block gathers at once, as a
+// constant: heads of more features take several windows.
+template <typename Tiles, typename Fn>
 absl::Status WithWindow(int64_t dim, Fn launch) {
-  if (dim <= kChunk) return launch(std::integral_constant<int, 1>());
-  if (dim <= 2 * kChunk) return launch(std::integral_constant<int, 2>());
-  return launch(std::integral_constant<int, 4>());
+  if (dim <= kFeatures) return launch(std::integral_constant<int, 1>());
+  if constexpr (Tiles::kMostWindow > 2) {
+    if (dim > 2 * kFeatures) return launch(std::integral_constant<int, Tiles::kMostWindow>());
+  }
+  return launch(std::integral_constant<int, 2>());
 }
 
-// Blocks for all tiles of kRows of `rows` rows, and along y for `others`, which may be any number.
-inline dim3 TileBlocks(int64_t rows, int64_t others) {
-  return dim3(static_cast<unsigned>((rows + kRows - 1) / kRows),
+// Blocks for all tiles of `rows` rows, and along y for `others`, which may be any number.
+template <typename Tiles>
+dim3 TileBlocks(int64_t rows, int64_t others) {
+  return dim3(static_cast<unsigned>((rows + Tiles::kRows - 1) / Tiles::kRows),
               static_cast<unsigned>(std::min<int64_t>(others, 65535)));
 }
 

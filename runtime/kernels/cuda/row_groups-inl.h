@@ -67,9 +67,10 @@ absl::Status LaunchRowKernel(Device& device, const char* name, const Args& args,
 }
 
 // f over the values of a group's lanes, for each of them. All lanes call it. f(a, b) is f(b, a).
+// A group of less than a warp begins at a multiple of kLanes, a power of 2.
 template <int kLanes, typename T, typename F>
 __device__ T FoldLanes(T value, F f) {
-  for (int bits = kWarp / 2; bits > 0; bits /= 2) {
+  for (int bits = (kLanes < kWarp ? kLanes : kWarp) / 2; bits > 0; bits /= 2) {
     value = f(value, __shfl_xor_sync(0xffffffff, value, bits));
   }
   if constexpr (kLanes > kWarp) {

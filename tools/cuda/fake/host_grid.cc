@@ -112,6 +112,7 @@ class Executor {
   void WaitForBlock(int line);
   void WaitForWarp(unsigned mask, int line);
   uint64_t Shuffle(unsigned mask, uint64_t bits, int lane, int line);
+  void FromAllLanes(uint64_t bits, uint64_t (&all)[kWarpSize], int line);
   void* Shared(const void* site, size_t bytes);
 
  private:
@@ -119,6 +120,7 @@ class Executor {
   void StartThread(int i);
   void Resume(int i);
   void Suspend(bool ended);
+  unsigned Bring(unsigned mask, uint64_t bits, int line);
   static void Entry();
   void Wait(Barrier& barrier, int expected, int first, int end, int line, const char* call);
   unsigned Random() { return random_ = random_ * 1664525u + 1013904223u, random_ >> 8; }
@@ -243,15 +245,29 @@ void Executor::WaitForWarp(unsigned mask, int line) {
   Wait(barriers_[1 + warp], WarpEnd(warp) - first, first, WarpEnd(warp), line, "a warp");
 }
 
-uint64_t Executor::Shuffle(unsigned mask, uint64_t bits, int lane, int line) {
-  const int me = current_, warp = me / kWarpSize;
-  // Who is at the next shuffle writes to the other place; nobody is two ahead.
-  const unsigned place = barriers_[1 + warp].generation & 1;
+// Where it is brought to. Who is at the next exchange writes to the other place; nobody is two
+// ahead.
+unsigned Executor::Bring(unsigned mask, uint64_t bits, int line) {
+  const int me = current_;
+  const unsigned place = barriers_[1 + me / kWarpSize].generation & 1;
   fibers_[me].brought[place] = bits;
   WaitForWarp(mask, line);
+  return place;
+}
+
+uint64_t Executor::Shuffle(unsigned mask, uint64_t bits, int lane, int line) {
+  const int me = current_, warp = me / kWarpSize;
+  const unsigned place = Bring(mask, bits, line);
   const int from = warp * kWarpSize + lane;
   if (lane < 0 || from >= WarpEnd(warp)) return fibers_[me].brought[place];
   return fibers_[from].brought[place];
+}
+
+void Executor::FromAllLanes(uint64_t bits, uint64_t (&all)[kWarpSize], int line) {
+  const int first = current_ / kWarpSize * kWarpSize;
+  const unsigned place = Bring(~0u, bits, line);
+  if (first + kWarpSize > threads_) Refuse("a warp", "it has not all of its lanes");
+  for (int lane = 0; lane < kWarpSize; ++lane) all[lane] = fibers_[first + lane].brought[place];
 }
 
 // Each block has a piece of its own, for no barrier orders two blocks.
@@ -335,6 +351,9 @@ void SyncThreads(int line) { TheExecutor().WaitForBlock(line); }
 void SyncWarp(unsigned mask, int line) { TheExecutor().WaitForWarp(mask, line); }
 uint64_t Shuffle(unsigned mask, uint64_t bits, int lane, int line) {
   return TheExecutor().Shuffle(mask, bits, lane, line);
+}
+void FromAllLanes(uint64_t bits, uint64_t (&all)[kWarpSize], int line) {
+  TheExecutor().FromAllLanes(bits, all, line);
 }
 void* Shared(const void* site, size_t bytes) { return TheExecutor().Shared(site, bytes); }
 

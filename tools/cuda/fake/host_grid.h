@@ -37,6 +37,8 @@ void SyncThreads(int line);
 void SyncWarp(unsigned mask, int line);
 // What `lane` of this warp brought, once all lanes of `mask` have brought theirs.
 uint64_t Shuffle(unsigned mask, uint64_t bits, int lane, int line);
+// What each lane of this warp brought.
+void FromAllLanes(uint64_t bits, uint64_t (&all)[kWarpSize], int line);
 // This block's memory for `site`, an array in a kernel's source.
 void* Shared(const void* site, size_t bytes);
 
@@ -79,6 +81,8 @@ inline unsigned atomicCAS(unsigned* address, unsigned expected, unsigned value) 
   __atomic_compare_exchange_n(address, &expected, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
   return expected;  // what was there
 }
+
+#define DT_FROM_ALL_LANES(bits, all) ::dtensor::fake_cuda::FromAllLanes(bits, all, __LINE__)
 
 #undef __global__
 #define __global__
