@@ -1,6 +1,8 @@
 #include "dtensor/runtime/kernels/extremum.h"
 
+#include <algorithm>
 #include <limits>
+#include <vector>
 
 #include "dtensor/runtime/core/index_set.h"
 #include "dtensor/runtime/testing/kernel_fixture.h"
@@ -68,6 +70,71 @@ TEST_P(ExtremumTest, ArgMaxIsTheFirstOfTheLargest) {
   }
 }
 
+// Rows so long that several groups of threads share one: the first of the largest may lie anywhere.
+TEST_P(ExtremumTest, ArgMaxOfALongRow) {
+  const int64_t n = 100003;
+  const std::vector<std::vector<int64_t>> tops = {
+      {0, n - 1}, {n - 1}, {4000, 4001}, {4001, 4000, 90000}, {73337, 73338}, {255, 256, 50000}};
+  for (const DType dtype : kNumbers) {
+    const Doubles low = RandomWhole(n, -50, 50);
+    for (const std::vector<int64_t>& at : tops) {
+      Doubles values = low;
+      for (const int64_t i : at) values[i] = 60;
+      const auto first = static_cast<double>(*std::min_element(at.begin(), at.end()));
+      EXPECT_EQ(ArgMax(Make(dtype, {n}, values), 0), Doubles{first});
+    }
+    EXPECT_EQ(ArgMax(Make(dtype, {n}, Doubles(n, -3)), 0), Doubles{0});
+    Doubles values = low;
+    values[12345] = values[99999] = 60;
+    EXPECT_EQ(ArgMaxInParts(Make(dtype, {n}, values), 0, {0, 20000, 20000, n}), Doubles{12345});
+    EXPECT_EQ(ArgMax(MakeInside(dtype, 1, n, values), 1), Doubles{12345});
+    EXPECT_EQ(ArgMax(MakeInside(dtype, n, 1, values), 0), Doubles{12345});
+    EXPECT_EQ(ArgMax(Make(dtype, {1}, {7}).BroadcastTo({n}), 0), Doubles{0});
+  }
+  EXPECT_EQ(ArgMax(Make(DType::kI64, {n}, Doubles(n, -0x1p63)), 0), Doubles{0});
+}
+
+TEST_P(ExtremumTest, ArgMaxOfALongRowWithNaNs) {
+  const int64_t n = 100003;
+  for (const DType dtype : kFloats) {
+    Doubles values = RandomWhole(n, -50, 50);
+    values[17] = kInf;
+    EXPECT_EQ(ArgMax(Make(dtype, {n}, values), 0), Doubles{17});
+    values[88888] = values[99999] = kNaN;
+    EXPECT_EQ(ArgMax(Make(dtype, {n}, values), 0), Doubles{88888});
+    EXPECT_EQ(ArgMax(Make(dtype, {n}, Doubles(n, kNaN)), 0), Doubles{0});
+    EXPECT_EQ(ArgMax(Make(dtype, {n}, Doubles(n, -kInf)), 0), Doubles{0});
+  }
+}
+
+// Few outputs and many, whose elements lie beside each other or apart.
+TEST_P(ExtremumTest, ArgMaxAlongEitherDimension) {
+  const int64_t shapes[][2] = {{5003, 3}, {3, 5003}, {1031, 37}, {259, 311}, {2, 1025}};
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI64}) {
+    for (const auto& [rows, columns] : shapes) {
+      const Doubles values = RandomWhole(rows * columns, -50, 50, rows);  // many tie
+      Doubles by_row(rows), by_column(columns);
+      for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t c = 0; c < columns; ++c) {
+          const double x = values[r * columns + c];
+          const auto row = static_cast<int64_t>(by_column[c]);
+          const auto column = static_cast<int64_t>(by_row[r]);
+          if (x > values[row * columns + c]) by_column[c] = static_cast<double>(r);
+          if (x > values[r * columns + column]) by_row[r] = static_cast<double>(c);
+        }
+      }
+      for (const Tensor& x :
+           {Make(dtype, {rows, columns}, values), MakeTransposed(dtype, rows, columns, values),
+            MakeInside(dtype, rows, columns, values)}) {
+        EXPECT_EQ(ArgMax(x, 0), by_column) << rows << " x " << columns;
+        EXPECT_EQ(ArgMax(x, 1), by_row) << rows << " x " << columns;
+      }
+      const Tensor x = Make(dtype, {rows, columns}, values);
+      EXPECT_EQ(ArgMaxInParts(x, 0, {0, 1, rows / 2, rows}), by_column) << rows << " x " << columns;
+    }
+  }
+}
+
 TEST_P(ExtremumTest, ArgMaxOfWhatIsNoNumber) {
   for (const DType dtype : kFloats) {
     const Tensor x = Make(
@@ -96,6 +163,21 @@ TEST_P(ExtremumTest, ArgMaxOfDealtIndices) {
   EXPECT_EQ(got[3], 1);
 }
 
+// More runs than fit among a kernel's arguments, and more elements than one group goes through.
+TEST_P(ExtremumTest, ArgMaxOfManyDealtIndices) {
+  std::vector<dtensor::IndexRun> dealt;
+  for (int64_t r = 0; r < 9; ++r) dealt.push_back({r * 10000 + r, 1000 + r, 2000, 3});
+  const IndexSet indices = IndexSet::FromIntervals(dealt);
+  const int64_t n = indices.size();
+  ASSERT_EQ(n, 9 * 3000 + 3 * 36);
+  Doubles values(n, 1);
+  // Of the last run, which has 3 times 1008: the second of the second 1008.
+  values[n - 1008 - 1007] = 2;
+  const Tensor stats = Empty(DType::kI64, {2});
+  ASSERT_THAT(ArgMaxStats(device(), Make(DType::kF32, {n}, values), 0, indices, stats), IsOk());
+  EXPECT_EQ(Read(stats)[1], 80008 + 2000 + 1);
+}
+
 TEST_P(ExtremumTest, CountsTies) {
   for (const DType dtype : kNumbers) {
     const Tensor x = Make(dtype, {2, 3, 2}, {1, 5, 3, 5, 3, 2, 4, 4, 4, 4, 0, 1});
@@ -109,6 +191,65 @@ TEST_P(ExtremumTest, CountsTies) {
   }
   EXPECT_EQ(Ties(Empty(DType::kF32, {2, 0}), Make(DType::kF32, {2}, {1, 2}), {1}), (Doubles{0, 0}));
   EXPECT_EQ(Ties(Empty(DType::kF32, {0, 2}), Empty(DType::kF32, {0}), {1}), Doubles());
+}
+
+TEST_P(ExtremumTest, CountsManyTies) {
+  const int64_t n = 100003;
+  for (const DType dtype : kNumbers) {
+    EXPECT_EQ(Ties(Make(dtype, {n}, Doubles(n, 0)), Make(dtype, {}, {0}), {0}), Doubles{n});
+    EXPECT_EQ(Ties(Make(dtype, {n}, Doubles(n, 0)), Make(dtype, {}, {1}), {0}), Doubles{0});
+    Doubles values = RandomWhole(n, -50, 50);
+    values[0] = values[4000] = values[4001] = values[n - 1] = 60;
+    for (const Tensor& x : {Make(dtype, {1, n}, values), MakeInside(dtype, 1, n, values),
+                            MakeTransposed(dtype, 1, n, values)}) {
+      EXPECT_EQ(Ties(x, Make(dtype, {}, {60}), {0, 1}), Doubles{4});
+    }
+    EXPECT_EQ(Ties(MakeInside(dtype, n, 1, values), Make(dtype, {1}, {60}), {0}), Doubles{4});
+    EXPECT_EQ(Ties(Make(dtype, {1}, {7}).BroadcastTo({n}), Make(dtype, {}, {7}), {0}), Doubles{n});
+  }
+  for (const DType dtype : kFloats) {
+    EXPECT_EQ(Ties(Make(dtype, {n}, Doubles(n, kNaN)), Make(dtype, {}, {kNaN}), {0}), Doubles{0});
+    EXPECT_EQ(Ties(Make(dtype, {n}, Doubles(n, -0.)), Make(dtype, {}, {0}), {0}), Doubles{n});
+  }
+}
+
+// Every set of dimensions of views, against an extremum of odd strides too.
+TEST_P(ExtremumTest, CountsTiesOverAnyDimensions) {
+  const int64_t shapes[][3] = {{1031, 3, 5}, {3, 1031, 5}, {5, 3, 1031}, {259, 5, 67}, {1, 700, 9}};
+  for (const auto& [a, b, c] : shapes) {
+    const Doubles values = RandomWhole(a * b * c, 0, 3, a);
+    const Tensor plain = Make(DType::kF32, {a, b, c}, values);
+    const Tensor inside =
+        MakeInside(DType::kF32, a * b, c, values).View({a, b, c}, {b * (c + 3), c + 3, 1}, 0);
+    for (int mask = 1; mask < 8; ++mask) {
+      std::vector<int> dims;
+      Dims kept, place(3, 0);  // of one output
+      for (int d = 2; d >= 0; --d) {
+        if (mask >> d & 1) {
+          dims.insert(dims.begin(), d);
+        } else {
+          place[d] = NumElements(kept);
+          kept.insert(kept.begin(), plain.size(d));
+        }
+      }
+      const int64_t outputs = NumElements(kept);
+      const Doubles extremum = RandomWhole(outputs, 0, 3, mask);
+      Doubles want(outputs, 0);
+      for (int64_t i = 0; i < a * b * c; ++i) {
+        const int64_t at = i / (b * c) * place[0] + i / c % b * place[1] + i % c * place[2];
+        want[at] += values[i] == extremum[at];
+      }
+      Dims apart = RowMajorStrides(kept);
+      for (int64_t& stride : apart) stride *= 2;
+      Doubles doubled(2 * outputs, 9);
+      for (int64_t i = 0; i < outputs; ++i) doubled[2 * i] = extremum[i];
+      const Tensor odd = Make(DType::kF32, {2 * outputs}, doubled).View(kept, apart, 0);
+      for (const Tensor& x : {plain, inside}) {
+        EXPECT_EQ(Ties(x, Make(DType::kF32, kept, extremum), dims), want) << a << " mask " << mask;
+        EXPECT_EQ(Ties(x, odd, dims), want) << a << " mask " << mask;
+      }
+    }
+  }
 }
 
 TEST_P(ExtremumTest, SharesGradientsEvenly) {

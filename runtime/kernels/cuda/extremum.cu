@@ -1,16 +1,20 @@
 #include "dtensor/runtime/kernels/cuda/extremum.h"
 
+#include <algorithm>
+#include <array>
 #include <bit>
 #include <cstdint>
 #include <limits>
 
-#include "dtensor/runtime/core/status.h"
+#include "absl/types/span.h"
+#include "dtensor/runtime/core/reduce_op.h"
 #include "dtensor/runtime/kernels/arguments/index_lookup.h"
 #include "dtensor/runtime/kernels/cuda/ids-inl.h"
 #include "dtensor/runtime/kernels/cuda/index_lookup-inl.h"
 #include "dtensor/runtime/kernels/cuda/map-inl.h"
 #include "dtensor/runtime/kernels/cuda/numeric-inl.h"
-#include "dtensor/runtime/kernels/cuda/row_groups-inl.h"
+#include "dtensor/runtime/kernels/cuda/reduce_op-inl.h"
+#include "dtensor/runtime/kernels/cuda/reduction-inl.h"
 
 namespace dtensor::kernels::cuda {
 namespace {
@@ -36,60 +40,79 @@ struct Candidate {
 };
 
 // The larger key; of equal ones the first.
-__device__ Candidate Better(Candidate a, Candidate b) {
-  const bool second = b.key > a.key || (b.key == a.key && b.position < a.position);
-  return second ? b : a;
-}
-
-struct ArgMaxPass {
-  const void* x;
-  StridedLoop<1> kept;
-  int64_t outputs, n, stride;
-  IndexRuns indices;
-  int64_t* stats;
+struct Better {
+  __device__ Candidate operator()(Candidate a, Candidate b) const {
+    const bool second = b.key > a.key || (b.key == a.key && b.position < a.position);
+    return second ? b : a;
+  }
+  // No elements: every shard that has some is larger, or has a lower index.
+  __device__ static Candidate Identity() { return {kLeast, kMost}; }
 };
 
-// A warp for each output.
 template <typename T>
-__global__ void ArgMaxKernel(ArgMaxPass a) {
-  ForEachRow<kWarp>(a.outputs, [&](int64_t output, int lane) {
-    const T* x =
-        static_cast<const T*>(a.x) + OffsetsOf(a.kept, static_cast<uint64_t>(output)).at[0];
-    // No elements: every shard that has some is larger, or has a lower index.
-    Candidate best = {kLeast, kMost};
-    for (int64_t i = lane; i < a.n; i += kWarp) {
-      best = Better(best, {OrderedKey(x[i * a.stride]), i});
-    }
-    for (int bits = kWarp / 2; bits > 0; bits /= 2) {
-      const int64_t key = __shfl_xor_sync(0xffffffff, best.key, bits);
-      const int64_t position = __shfl_xor_sync(0xffffffff, best.position, bits);
-      best = Better(best, {key, position});
-    }
-    if (lane != 0) return;
-    a.stats[2 * output] = best.key;
-    a.stats[2 * output + 1] = a.n == 0 ? kMost : a.indices.At(best.position);
-  });
-}
+struct CandidateTerms {
+  const void* x;
+  StridedLoop<1> kept;
+
+  __device__ auto Of(int64_t output) const {
+    const T* row = static_cast<const T*>(x) + OffsetsOf(kept, static_cast<uint64_t>(output)).at[0];
+    return [row](int64_t at, int64_t i) { return Candidate{OrderedKey(row[at]), i}; };
+  }
+};
+
+struct StoreStats {
+  IndexRuns indices;
+  int64_t* stats;
+
+  __device__ void operator()(int64_t output, Candidate best) const {
+    stats[2 * output] = best.key;
+    stats[2 * output + 1] = best.position == kMost ? kMost : indices.At(best.position);
+  }
+};
 
 __global__ void ArgMaxMergeKernel(ArgMaxMergeArgs a) {
   ForEachPiece<int64_t>(a.rows, [&](int64_t r) {
-    Candidate best = {kLeast, kMost};
+    Candidate best = Better::Identity();
     for (int64_t p = 0; p < a.shards; ++p) {
       const int64_t at = 2 * (p * a.rows + r);
-      best = Better(best, {ElementOf<int64_t>(a.stats, at), ElementOf<int64_t>(a.stats, at + 1)});
+      best = Better()(best, {ElementOf<int64_t>(a.stats, at), ElementOf<int64_t>(a.stats, at + 1)});
     }
     a.out[r] = best.position;
   });
 }
 
-// Sums of whole numbers are the same in any order.
+// 1 for each element that is equal to its output's extremum.
 template <typename T>
-__global__ void CountTiesKernel(CountTiesArgs a, int64_t n) {
-  ForEachElement(a.loop, 0, n, [&](int64_t, const Offsets<3>& offsets) {
-    const T x = static_cast<const T*>(a.x)[offsets.at[0]];
-    if (Widen(x) != Widen(static_cast<const T*>(a.extremum)[offsets.at[1]])) return;
-    atomicAdd(reinterpret_cast<unsigned long long*>(a.count + offsets.at[2]), 1ull);
-  });
+struct TieTerms {
+  const void *x, *extremum;
+  StridedLoop<2> kept;
+
+  __device__ auto Of(int64_t output) const {
+    const Offsets<2> from = OffsetsOf(kept, static_cast<uint64_t>(output));
+    const T* row = static_cast<const T*>(x) + from.at[0];
+    const auto wanted = Widen(static_cast<const T*>(extremum)[from.at[1]]);
+    return [row, wanted](int64_t at, int64_t) -> int64_t { return Widen(row[at]) == wanted; };
+  }
+};
+
+struct StoreCount {
+  int64_t* count;
+  __device__ void operator()(int64_t output, int64_t ties) const { count[output] = ties; }
+};
+
+// Over the first N operands, the dimensions along which count, which is contiguous, is broadcast;
+// or the others.
+template <int N>
+StridedLoop<N> DimsOf(const StridedLoop<3>& loop, bool broadcast) {
+  Dims shape, strides[N];
+  for (int d = loop.ndim() - 1; d >= 0; --d) {
+    if ((loop.stride(d, 2) == 0) != broadcast) continue;
+    shape.push_back(loop.size(d));
+    for (int k = 0; k < N; ++k) strides[k].push_back(loop.stride(d, k));
+  }
+  std::array<absl::Span<const int64_t>, N> spans;
+  std::copy_n(strides, N, spans.begin());
+  return StridedLoop<N>(shape, spans);
 }
 
 // As PyTorch: the quotient is NaN where nothing is equal, and so is its product with zero.
@@ -106,12 +129,13 @@ __global__ void ShareAmongTiesKernel(ShareAmongTiesArgs a, int64_t n) {
 }  // namespace
 
 absl::Status ArgMaxStats(Device& device, const char* kernel, const ArgMaxStatsArgs& args) {
-  const int64_t outputs = ElementsOf(args.kept);
-  if (outputs == 0) return device.failure();
+  const int64_t outputs = ElementsOf(args.kept), n[] = {args.n}, stride[] = {args.stride};
+  const StridedLoop<1> reduced(n, {stride});
   return WithIndexRuns(device, kernel, IndexLookup(args.indices), [&](const IndexRuns& indices) {
-    const ArgMaxPass pass = {args.x, args.kept, outputs, args.n, args.stride, indices, args.stats};
     return VisitDType(args.dtype, [&](auto t) {
-      return LaunchRows<kWarp>(device, kernel, outputs, ArgMaxKernel<decltype(t)>, pass);
+      return ReduceTerms<Better>(device, kernel, outputs, reduced,
+                                 CandidateTerms<decltype(t)>{args.x, args.kept},
+                                 StoreStats{indices, args.stats});
     });
   });
 }
@@ -122,9 +146,15 @@ absl::Status ArgMaxMerge(Device& device, const char* kernel, const ArgMaxMergeAr
 }
 
 absl::Status CountTies(Device& device, const char* kernel, const CountTiesArgs& args) {
-  DT_RETURN_IF_ERROR(device.FillBytes(args.count, 0, args.outputs * SizeOf(DType::kI64)));
+  if (args.loop.empty()) {
+    return device.FillBytes(args.count, 0, args.outputs * SizeOf(DType::kI64));
+  }
+  const StridedLoop<2> kept = DimsOf<2>(args.loop, false);
+  const StridedLoop<1> reduced = DimsOf<1>(args.loop, true);
   return VisitDType(args.dtype, [&](auto t) {
-    return LaunchMap(device, kernel, args.loop, CountTiesKernel<decltype(t)>, args);
+    return ReduceTerms<Combine<ReduceOp::kSum, int64_t>>(
+        device, kernel, args.outputs, reduced, TieTerms<decltype(t)>{args.x, args.extremum, kept},
+        StoreCount{args.count});
   });
 }
 

@@ -3,6 +3,7 @@
 #define DTENSOR_RUNTIME_KERNELS_CUDA_ROW_GROUPS_INL_H_
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -66,12 +67,27 @@ absl::Status LaunchRowKernel(Device& device, const char* name, const Args& args,
   });
 }
 
+// The value of the lane of this warp whose number differs in `bits`. All lanes call it.
+template <typename T>
+__device__ T OtherLane(T value, int bits) {
+  if constexpr (std::is_arithmetic_v<T>) {
+    return __shfl_xor_sync(0xffffffff, value, bits);
+  } else {
+    struct Words {
+      uint64_t at[sizeof(T) / sizeof(uint64_t)];
+    };
+    auto words = std::bit_cast<Words>(value);
+    for (uint64_t& word : words.at) word = __shfl_xor_sync(0xffffffff, word, bits);
+    return std::bit_cast<T>(words);
+  }
+}
+
 // f over the values of a group's lanes, for each of them. All lanes call it. f(a, b) is f(b, a).
 // A group of less than a warp begins at a multiple of kLanes, a power of 2.
 template <int kLanes, typename T, typename F>
 __device__ T FoldLanes(T value, F f) {
   for (int bits = (kLanes < kWarp ? kLanes : kWarp) / 2; bits > 0; bits /= 2) {
-    value = f(value, __shfl_xor_sync(0xffffffff, value, bits));
+    value = f(value, OtherLane(value, bits));
   }
   if constexpr (kLanes > kWarp) {
     DT_SHARED(T, warps, kLanes / kWarp);

@@ -74,9 +74,6 @@ inline int LaneBelow(int lane) { return lane < kWarpSize ? lane : Lane(); }
 }  // namespace dtensor::fake_cuda
 
 // As CUDA's, which order nothing else.
-inline unsigned long long atomicAdd(unsigned long long* address, unsigned long long value) {
-  return __atomic_fetch_add(address, value, __ATOMIC_RELAXED);
-}
 inline unsigned atomicCAS(unsigned* address, unsigned expected, unsigned value) {
   __atomic_compare_exchange_n(address, &expected, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
   return expected;  // what was there
