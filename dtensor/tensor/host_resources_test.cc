@@ -122,8 +122,8 @@ TEST(HostThreads, BetweenRunsTheyAreThePrograms) {
 
 TEST(HostThreads, APoolThatIsTooSmallIsAnErrorAndRunsNoRank) {
   Pool pool(2);
-  DT_ASSERT_OK_AND_ASSIGN(LocalWorld world, LocalWorld::Create(3, {.timeout_seconds = 0.2,
-                                                                   .executor = pool.executor()}));
+  DT_ASSERT_OK_AND_ASSIGN(
+      LocalWorld world, LocalWorld::Create(3, {.timeout_seconds = 1, .executor = pool.executor()}));
   std::atomic<int> ran = 0;
   EXPECT_THAT(world.Run([&](Context&) {
     ++ran;
@@ -155,8 +155,8 @@ TEST(HostThreads, APoolThatBlocksWhileItIsFullIsAnErrorInTime) {
       fn();
     });
   };
-  EXPECT_THAT(RunRanks(4, Nothing, {.timeout_seconds = 0.2, .executor = one_waits}),
-              StatusIs(Code::kDeadlineExceeded, HasSubstr("2 of 4 threads in 0.2 s")));
+  EXPECT_THAT(RunRanks(4, Nothing, {.timeout_seconds = 1, .executor = one_waits}),
+              StatusIs(Code::kDeadlineExceeded, HasSubstr("2 of 4 threads in 1 s")));
   DT_EXPECT_OK(RunRanks(2, MeetsItsPeer, {.executor = one_waits})) << "its threads are free again";
 }
 
@@ -164,7 +164,7 @@ TEST(HostThreads, APoolThatBlocksWhileItIsFullIsAnErrorInTime) {
 TEST(HostThreads, AnExecutorThatWaitsIsAnErrorInTime) {
   const Executor waits = [](std::function<void()> fn) { std::thread(std::move(fn)).join(); };
   for (const int n : {1, 2}) {
-    EXPECT_THAT(RunRanks(n, Nothing, {.timeout_seconds = 0.2, .executor = waits}),
+    EXPECT_THAT(RunRanks(n, Nothing, {.timeout_seconds = 1, .executor = waits}),
                 StatusIs(Code::kDeadlineExceeded, HasSubstr("1 of ")));
   }
 }

@@ -220,7 +220,7 @@ void Inject(Fault fault, Device::Kind device, uint64_t seed) {
                                         return ranks[context.rank()];
                                       },
                                       {.device = device,
-                                       .timeout_seconds = fault == Fault::kSilence ? 1.0 : 60,
+                                       .timeout_seconds = fault == Fault::kSilence ? 2.0 : 60,
                                        .seed = seed,
                                        .max_delay_us = seed % 2 == 0 ? 0 : 200,
                                        .report = nullptr});
@@ -257,7 +257,7 @@ TEST_P(FaultInjection, EndsEveryRankAndNamesTheCulprit) {
   for (uint64_t seed = 0; seed < 60; ++seed) Inject(fault.fault, device, seed);
 }
 
-// These take a second each, of which they sleep most: side by side, as worlds of one process.
+// Silences take two seconds each, of which they sleep most: side by side, as worlds of one process.
 class SlowFaultInjection : public ::testing::TestWithParam<Fault> {};
 INSTANTIATE_TEST_SUITE_P(Faults, SlowFaultInjection,
                          ::testing::Values(Fault::kSilence, Fault::kDrop), [](const auto& info) {

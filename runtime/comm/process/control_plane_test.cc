@@ -10,6 +10,7 @@
 #include <functional>
 #include <future>
 #include <latch>
+#include <mutex>
 #include <random>
 #include <string>
 #include <thread>
@@ -220,15 +221,19 @@ TEST(ControlPlane, TellsWhatOthersReturned) {
 
 // It may write a file for an hour, and it may be stuck: nobody ends it, and somebody says so.
 TEST(ControlPlane, SaysOnceWhoDoesNotReturn) {
+  std::mutex mutex;
   std::vector<absl::Status> told;  // by one rank alone
-  Worlds worlds(3, 0.5);
-  worlds.set_report([&](const absl::Status& trouble) { told.push_back(trouble); });
+  Worlds worlds(3, 2);
+  worlds.set_report([&](const absl::Status& trouble) {
+    const std::lock_guard lock(mutex);
+    told.push_back(trouble);
+  });
   const auto results = worlds.Run({0, 1, 2}, [](ControlPlane& plane) {
-    if (plane.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+    if (plane.rank() == 1) std::this_thread::sleep_for(std::chrono::seconds(5));
     return absl::OkStatus();
   });
   EXPECT_THAT(told, ::testing::ElementsAre(absl::DeadlineExceededError(
-                        "rank 1 has not returned 0.5 s after rank 0, and the world waits for "
+                        "rank 1 has not returned 2 s after rank 0, and the world waits for "
                         "that")));
   EXPECT_THAT(results, ::testing::Each(IsOk()));
 }
@@ -242,7 +247,7 @@ TEST(ControlPlane, AClosedConnectionIsADeath) {
   });
   const auto results = worlds.Run({0, 1}, [](ControlPlane& plane) { return AwaitFailure(plane); });
   killed.join();
-  EXPECT_LT(SecondsSince(died), 3);
+  EXPECT_LT(SecondsSince(died), 15);  // and not 30
   EXPECT_THAT(results, ::testing::Each(StatusIs(absl::StatusCode::kUnavailable,
                                                 HasSubstr("rank 2: its process is gone"))));
 }
@@ -319,21 +324,22 @@ TEST(ControlPlane, Rank0StaysUntilTheOthersHaveGone) {
 }
 
 TEST(ControlPlane, ASilentProcessIsLost) {
-  const Worlds worlds(3, 1);
+  const Worlds worlds(3, 2);
+  std::latch over(1);
   std::thread stopped([&] {
     const FramedLink link = Impostor(worlds.options(), 2);
-    std::this_thread::sleep_for(std::chrono::milliseconds(3500));
+    over.wait();
   });
   const auto start = NetClock::now();
   const auto results = worlds.Run({0, 1}, [&](ControlPlane& plane) {
     const absl::Status failure = AwaitFailure(plane);
-    EXPECT_GT(SecondsSince(start), 0.9);
-    EXPECT_LT(SecondsSince(start), 2.5);
+    EXPECT_GT(SecondsSince(start), 1.9);
     return failure;
   });
   EXPECT_THAT(results,
               ::testing::Each(StatusIs(absl::StatusCode::kDeadlineExceeded,
                                        HasSubstr("rank 2: its process has given no sign"))));
+  over.count_down();
   stopped.join();
 }
 

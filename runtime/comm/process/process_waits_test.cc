@@ -1,4 +1,5 @@
 // Waits of ranks that lead nowhere: what each rank is told, and whose name it says.
+#include <atomic>
 #include <chrono>
 #include <string>
 #include <thread>
@@ -85,18 +86,23 @@ TEST(ProcessWaits, MessagesGoOnWhileMemoryIsWaitedFor) {
 
 // Rank 0 waits longer than rank 1, for rank 1, which is not the one that is silent.
 TEST(ProcessWaits, WhoWaitsIsNotSilent) {
-  const auto results = RunProcesses(Launched(3, 2), [](ProcessWorld& world) {
+  std::atomic<bool> rank0_begins = false;
+  const auto results = RunProcesses(Launched(3, 4), [&](ProcessWorld& world) {
     DT_RETURN_IF_ERROR(Gather(world, {0, 1, 2}, 10));
     if (world.rank() == 2) {
       while (world.communicator().failure().ok()) Sleep(5);
       return absl::OkStatus();
     }
-    if (world.rank() == 0) return Gather(world, {0, 1}, 10);
-    Sleep(400);
+    if (world.rank() == 0) {
+      rank0_begins = true;
+      return Gather(world, {0, 1}, 10);
+    }
+    while (!rank0_begins && world.communicator().failure().ok()) Sleep(5);
+    Sleep(1000);
     return Gather(world, {1, 2}, 10);
   });
   EXPECT_THAT(results, Each(StatusIs(absl::StatusCode::kDeadlineExceeded,
-                                     AllOf(HasSubstr("rank 2: silent for 2 s while rank 0"),
+                                     AllOf(HasSubstr("rank 2: silent for 4 s while rank 0"),
                                            HasSubstr("for rank 1, which waits in op \"Gather\""),
                                            HasSubstr("for rank 2")))));
 }
