@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <deque>
+#include <fstream>
 #include <memory>
 #include <random>
 #include <set>
@@ -192,7 +193,8 @@ TEST_F(AdmissionTest, AFloodOfStrangers) {
     ranks.emplace_back([&, rank] {
       while (called < 2500 * rank) std::this_thread::sleep_for(std::chrono::milliseconds(1));
       const auto start = NetClock::now();
-      DT_EXPECT_OK(CallAs(rank));
+      // Who gets no core for 100 ms is let go, and comes again.
+      DT_EXPECT_OK(ConnectAs(LinkKind::kControl, rank, kKey, at_, In(20)));
       EXPECT_LT(SecondsSince(start), 20);
     });
   }
@@ -206,6 +208,9 @@ TEST_F(AdmissionTest, AFloodOfStrangers) {
 
 // Strangers wait in the listener's queue already, many more than are heard at once.
 TEST_F(AdmissionTest, ARankBehindManyThatWait) {
+  int most = 0;  // in a queue: 128 where Linux is older than 5.4
+  ASSERT_TRUE(std::ifstream("/proc/sys/net/core/somaxconn") >> most);
+  if (most < 700) GTEST_SKIP() << "net.core.somaxconn is " << most;
   awaited_ = {1};
   std::vector<Socket> idle;
   for (int i = 0; i < 400; ++i) idle.push_back(Call());

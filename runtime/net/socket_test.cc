@@ -147,13 +147,10 @@ TEST(Listening, SaysWhoCame) {
   EXPECT_THAT(PeerHostOf(Connected("::1").far), IsOkAndHolds("::1"));
 }
 
+// One that no server of names is asked for; of others: names_test.cc.
 TEST(Connecting, RefusesAHostThatDoesNotExist) {
-  for (const char* host : {"no.such.host.invalid", "1.2.3.4.5", "a b"}) {
-    const auto start = NetClock::now();
-    EXPECT_THAT(ConnectTo({host, 80}, In(0.2)),
-                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(host)));
-    EXPECT_LT(SecondsSince(start), 15);
-  }
+  EXPECT_THAT(ConnectTo({"a b", 80}, In(0.2)),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("a b")));
 }
 
 TEST(Connecting, WaitsForWhoListensLater) {
@@ -221,8 +218,12 @@ TEST(Connecting, DoesNotMeetItself) {
   Socket bound = ListenAt({"127.0.0.1", 0}).value();
   const int port = PortOf(bound).value();
   bound.Close();
-  EXPECT_THAT(ConnectTo({"127.0.0.1", port}, In(0.5)),
-              StatusIs(absl::StatusCode::kDeadlineExceeded));
+  const auto socket = ConnectTo({"127.0.0.1", port}, In(0.5));
+  if (socket.ok()) {  // another program's listener, which has been given that port
+    EXPECT_NE(PortOf(*socket).value(), port);
+    return;
+  }
+  EXPECT_THAT(socket, StatusIs(absl::StatusCode::kDeadlineExceeded));
 }
 
 TEST(Waiting, EndsAtTheDeadline) {

@@ -167,7 +167,8 @@ TEST(Strangers, AWorldThatRunsListensNowhere) {
       ports.push_back(launched.address.port);
       Stranger stranger(launched, 3);
       for (int call = 0; call < kCalls; ++call) {
-        EXPECT_FALSE(stranger.Call(ports[static_cast<size_t>(call) % ports.size()]));
+        if (!stranger.Call(ports[static_cast<size_t>(call) % ports.size()])) continue;
+        EXPECT_THAT(OpenPorts(), IsEmpty()) << "only another program's may be what was ours";
       }
     }
     return GatherSome(world);
