@@ -26,10 +26,12 @@ for mask in $(ignored out); do
 done
 (trap - HUP INT QUIT TERM; env --default-signal=HUP,INT,QUIT "$dtrun" -n 1 cat /proc/self/status >out)
 (((16#$(ignored out) & 7) == 0)) || fail "ranks ignore $(ignored out), and dtrun does not"
-(trap '' HUP; exec "$dtrun" -n 1 sh -c 'echo up; sleep 1; echo alive' >lives) &
+(trap '' HUP; exec "$dtrun" -n 1 sh -c \
+  'echo up; until [ -f hung_up ]; do sleep 0.1; done; sleep 1; echo alive' >lives) &
 world=$!
 for ((i = 0; i < 600; ++i)); do [[ -f lives ]] && grep -q up lives && break; sleep 0.1; done
-kill -HUP $world
+kill -HUP $world || fail "dtrun is not there to hear SIGHUP: $(cat lives)"
+touch hung_up
 wait $world || fail "SIGHUP, which is ignored, ends dtrun with $?"
 grep -q alive lives || fail "SIGHUP, which dtrun ignores, ends its ranks: $(cat lives)"
 # A program has its arguments as they were written. is ARGUMENT... === WHAT IT PRINTS...
