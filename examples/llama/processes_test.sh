@@ -68,11 +68,14 @@ TEXTS="text text other text" once "rank 2 has another text than rank 0" 4 --mesh
 "$dtrun" -n 2 "$train" --help >out 2>err || fail "--help fails"
 [[ $(grep -c -- '--mesh' out) == "$("$train" --help | grep -c -- --mesh)" ]] || fail "--help is printed twice"
 
-# A rank that dies is named by the other.
+# A rank that dies is named by the other. It is killed once rank 0 has told of a step.
 cat >dying <<'SCRIPT'
 #!/usr/bin/env bash
 if ((DTENSOR_RANK == 1)); then
-  (sleep 1 && kill -KILL $$) &
+  (
+    for _ in $(seq 1 600); do grep -q '^\[0\] step ' err && break; sleep 0.1; done
+    kill -KILL $$
+  ) &
 fi
 exec "$@"
 SCRIPT

@@ -1,7 +1,8 @@
 // Faults at random moments of worlds of processes: whatever happens to a rank, every other one
 // returns an error that names it and the operation, soon, and nothing is left behind.
 //
-//   faults --program=rank_program [--times=2] [--seed=N] [--only=FAULT] [--way=WAY] [--strict]
+//   faults --program=rank_program [--times=2] [--seed=N] [--only=FAULT] [--way=WAY] [--timeout=3]
+//          [--strict]
 //
 // Each fault is tried so often, in redistributions, barriers, backward passes and reads of values
 // in turn. --strict: within 1 s of a death, and within the time-out and 1 s of a silence; without
@@ -36,14 +37,13 @@ namespace dtensor::processes {
 namespace {
 
 constexpr int kRanks = 3;
-constexpr double kTimeout = 2;
 const char* const kMoments[] = {"redistribute", "barrier", "backward", "read"};
 
 struct Fault {
   std::string name;
   // What every other rank says; V is the rank that it happens to. Of the operator, see Check().
   std::string says;
-  double within;    // seconds until they do
+  double within;    // seconds until they do, after the time-out if it is silent
   std::string own;  // what the rank itself says, if anything
 };
 const std::string kGone = "rank V: its process is gone";
@@ -52,9 +52,9 @@ const std::string kOther = "rank [0-2]: ";
 const std::vector<Fault> kFaults = {
     {"kill", kGone, 1, ""},
     {"abort", kGone, 1, ""},
-    {"stop", kSilent, kTimeout + 1, ""},
+    {"stop", kSilent, 1, ""},
     {"network_closes", kGone, 1, kOther + "its process is gone"},
-    {"network_stops", kSilent, kTimeout + 1, kOther + "(silent for|its process has given no sign)"},
+    {"network_stops", kSilent, 1, kOther + "(silent for|its process has given no sign)"},
     {"return", "rank V: the dog ate it", 1, ""},
     {"leave", "rank V: returned while rank", 1, ""},
     {"disagree", "ranks disagree about call.*rank V makes", 1, "ranks disagree about call"},
@@ -64,10 +64,14 @@ const std::vector<Fault> kFaults = {
 
 bool IsOfNccl(const Fault& fault) { return fault.name == "call"; }
 bool IsNetwork(const Fault& fault) { return fault.name.rfind("network", 0) == 0; }
+bool IsSilent(const Fault& fault) { return fault.says == kSilent; }
 
 struct Request {
   std::string program, only, way;
-  int times = 2, parallel = 3;
+  int times = 2;
+  // Ranks spin; one that gets no core for as long as the time-out is blamed.
+  int parallel = std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, 3);
+  double timeout = 3;  // seconds
   unsigned seed = 0;
   bool strict = false;
 };
@@ -81,7 +85,8 @@ struct Trial {
   const Fault& fault;
   std::string moment;
   int victim;
-  double after;  // seconds in which ranks do that
+  double after;   // seconds in which ranks do that
+  double within;  // seconds until others say what they must
   unsigned seed;
   std::string way;
 };
@@ -93,11 +98,12 @@ struct Outcome {
 
 class World {
  public:
-  World(const Request& request, const Trial& trial, const std::string& folder) : trial_(trial) {
+  World(const Request& request, const Trial& trial, const std::string& folder)
+      : trial_(trial), timeout_(request.timeout) {
     const HostPort rank0 = {"127.0.0.1", PortOf(reserved_).value()};
     if (is_network()) proxy_ = std::make_unique<Proxy>(kRanks, rank0);
     std::vector<std::string> command = {request.program, "--loop=" + trial.moment,
-                                        absl::StrCat("--timeout=", kTimeout), "--steps=100000000"};
+                                        absl::StrCat("--timeout=", timeout_), "--steps=100000000"};
     if (trial.way == kNccl) command.push_back("--device=cuda");
     if (!is_network() && trial.fault.name != "suspend" && !IsOfNccl(trial.fault)) {
       for (const std::string& more :
@@ -164,7 +170,7 @@ class World {
   void Check(int rank, const std::string& says, double struck, Outcome& outcome) {
     RankProcess& process = *ranks_[rank];
     // Late ones are waited for, to say how late.
-    const bool ends = process.AwaitEnd(struck + trial_.fault.within + 20);
+    const bool ends = process.AwaitEnd(struck + trial_.within + 20);
     const std::string error = process.AwaitLine("error at ", Now());
     double at = 0;
     const std::string name = absl::StrCat("rank ", rank, " ");
@@ -192,7 +198,7 @@ class World {
     for (const int signal : {SIGSTOP, SIGCONT}) {
       std::shuffle(order.begin(), order.end(), random);
       for (const int rank : order) ranks_[rank]->Signal(signal);
-      if (signal == SIGSTOP) Sleep(kTimeout * 1.5);
+      if (signal == SIGSTOP) Sleep(timeout_ * 1.5);
     }
     for (auto& rank : ranks_) {
       const size_t before = rank->output().size();
@@ -214,6 +220,7 @@ class World {
   }
 
   const Trial trial_;
+  const double timeout_;
   const Socket reserved_ = ReservePort().value();
   std::unique_ptr<Proxy> proxy_;
   std::vector<std::unique_ptr<RankProcess>> ranks_;
@@ -275,7 +282,8 @@ class Trials {
     const std::string& way = IsNetwork(fault)       ? kWays[0]
                              : request_.way.empty() ? kWays[seed % kWays.size()]
                                                     : request_.way;
-    trials_.push_back({fault, moment, who, when, seed, way});
+    const double within = fault.within + (IsSilent(fault) ? request_.timeout : 0);
+    trials_.push_back({fault, moment, who, when, within, seed, way});
   }
 
   void Work() {
@@ -293,7 +301,7 @@ class Trials {
       for (int i = 0; i < 3 && absl::StrContains(outcome.wrong, "Address already in use"); ++i) {
         outcome = World(request_, trial, folder_).Run();
       }
-      const double most = trial.fault.within + (request_.strict ? 0 : 4);
+      const double most = trial.within + (request_.strict ? 0 : 4);
       if (outcome.wrong.empty() && outcome.slowest > most) {
         outcome.wrong = absl::StrCat("takes ", outcome.slowest, " s, which is more than ", most);
       }
@@ -346,6 +354,7 @@ int Main(int argc, char** argv) {
   app.add_option("--way", request.way, "How ranks reach each other; none: now so, now so.")
       ->check(CLI::IsMember(ways));
   app.add_option("--parallel", request.parallel, "Worlds at a time.");
+  app.add_option("--timeout", request.timeout, "Of the worlds, in seconds.");
   app.add_flag("--strict", request.strict);
   CLI11_PARSE(app, argc, argv);
   std::printf("--seed=%u --times=%d\n", request.seed, request.times);

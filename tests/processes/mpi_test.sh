@@ -84,9 +84,9 @@ says 3 'MPI has started as rank . of 3, where OpenMPI says . of 4' "${recovery[@
   env -u OMPI_COMM_WORLD_LOCAL_SIZE OMPI_COMM_WORLD_SIZE=4 "$mpi"
 
 says 1 'rank 1 of 2 did not come within 1 s' "${recovery[@]}" \
-  -n 1 "$mpi" --timeout=1 : -n 1 sleep 2
+  -n 1 "$mpi" --timeout=1 : -n 1 sleep 5
 says 1 'not all ranks have initialized MPI within 1 s' "${recovery[@]}" \
-  -n 1 sleep 2 : -n 1 env -u OMPI_COMM_WORLD_LOCAL_SIZE "$mpi" --timeout=1
+  -n 1 sleep 5 : -n 1 env -u OMPI_COMM_WORLD_LOCAL_SIZE "$mpi" --timeout=1
 
 # --- Killed, at any moment; over shared memory and over TCP, of which OpenMPI's raises SIGPIPE.
 for ((i = 0; i < times; ++i)); do

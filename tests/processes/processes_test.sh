@@ -5,7 +5,7 @@
 set -uo pipefail
 dtrun=$PWD/$1 program=$PWD/$2
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+trap 'kill "${keeper:-}" 2>/dev/null; rm -rf "$work"' EXIT
 failures=0
 
 fail() { echo "FAILED: $*"; failures=$((failures + 1)); }
@@ -41,20 +41,28 @@ if command -v mpirun >/dev/null; then
   got=$(mpirun --allow-run-as-root --oversubscribe -n 3 "$program" --steps=3 | fingerprint)
   [[ $got == "$want" ]] || fail "mpirun -n 3: $got, threads $want"
 fi
-port=$((21000 + $$ % 9000))
+# A port that no other program is given: a dtrun keeps it for its rank 0, which does not listen.
+"$dtrun" -n 1 sh -c 'echo "$DTENSOR_ADDRESS"; exec sleep 1000' >"$work/address" &
+keeper=$!
+is_known() { grep -q ':[0-9]*$' "$work/address"; }
+until_ 30 is_known || fail "dtrun gives no address: $(cat "$work/address")"
+port=$(sed 's/.*://' "$work/address")
+ranks=()
 for rank in 0 1 2; do  # torchrun's variables
   RANK=$rank WORLD_SIZE=3 LOCAL_RANK=$rank MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
     "$program" --steps=3 >"$work/$rank" &
+  ranks+=($!)
 done
-wait
+wait "${ranks[@]}"
 got=$(cat "$work"/[012] | fingerprint)
 [[ $got == "$want" ]] || fail "by torchrun's variables: $got, threads $want"
 
 # --- Two nodes, which are folders of one machine here.
 export DTENSOR_SECRET=two-nodes
-"$dtrun" -n 2 --nnodes 2 --node 1 --address "127.0.0.1:$((port + 1))" "$program" --steps=3 >"$work/b" &
-"$dtrun" -n 2 --nnodes 2 --node 0 --address "127.0.0.1:$((port + 1))" "$program" --steps=3 >"$work/a"
-wait
+"$dtrun" -n 2 --nnodes 2 --node 1 --address "127.0.0.1:$port" "$program" --steps=3 >"$work/b" &
+other=$!
+"$dtrun" -n 2 --nnodes 2 --node 0 --address "127.0.0.1:$port" "$program" --steps=3 >"$work/a"
+wait $other
 unset DTENSOR_SECRET
 got=$(cat "$work/a" "$work/b" | fingerprint)
 [[ -n $got && $got == "$("$program" --threads=4 --steps=3 | fingerprint)" ]] || fail "two nodes: $got"
@@ -93,9 +101,9 @@ ends() {  # STATUS ARGUMENTS...
   [[ $status == "$1" ]] || fail "dtrun ${*:2}: status $status, not $1: $(cat "$work/out")"
 }
 ends 137 -n 2 sh -c '[ $DTENSOR_RANK = 0 ] && exit 1; sleep 0.3; kill -9 $$'
-ends 134 -n 3 sh -c '[ $DTENSOR_RANK = 0 ] && exit 1; sleep 0.$DTENSOR_RANK; kill -$((DTENSOR_RANK == 1 ? 6 : 9)) $$'
+ends 134 -n 3 sh -c 'case $DTENSOR_RANK in 0) exit 1;; 1) sleep 0.1; kill -6 $$;; 2) sleep 1; kill -9 $$;; esac'
 ends 137 -n 2 sh -c '[ $DTENSOR_RANK = 0 ] && exit 1; sleep 0.3; sh -c "kill -9 \$\$"; exit $?'  # behind a shell
-ends 3 -n 2 sh -c '[ $DTENSOR_RANK = 1 ] && exit 3; sleep 0.3; exit 1'
+ends 3 -n 2 sh -c '[ $DTENSOR_RANK = 1 ] && exit 3; sleep 1; exit 1'
 ends 3 --grace 0.1 -n 2 sh -c '[ $DTENSOR_RANK = 1 ] && exit 3; exec sleep 60'
 # Rank 0 ends well at the moment at which another is killed.
 for ((i = 0; i < 5; ++i)); do
