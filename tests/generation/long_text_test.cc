@@ -1,7 +1,6 @@
 // 10,000 tokens take no more memory than the first ones: what tensors take, what the Context
 // remembers, what the heap has, and what the process holds of the machine's memory.
 #include <malloc.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -42,10 +41,14 @@ TransformerConfig Llama() {
 }
 
 int64_t ResidentBytes() {
-  std::ifstream statm("/proc/self/statm");
-  int64_t mapped = 0, resident = 0;
-  statm >> mapped >> resident;
-  return resident * sysconf(_SC_PAGESIZE);
+  // Exact, unlike /proc/self/statm of many cores.
+  std::ifstream rollup("/proc/self/smaps_rollup");
+  std::string word;
+  while (rollup >> word && word != "Rss:") {
+  }
+  int64_t kib = 0;
+  EXPECT_TRUE(rollup >> kib);
+  return kib << 10;
 }
 
 // Of this rank, but for the heap and the process's memory, which its ranks share.

@@ -248,7 +248,7 @@ TEST(RunLocalRanks, TooFewThreadsAreAnError) {
   ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
   tight = before;
   // Room for the stacks of some ranks.
-  tight.rlim_cur = pages * sysconf(_SC_PAGESIZE) + (100 << 20);
+  tight.rlim_cur = pages * sysconf(_SC_PAGESIZE) + (30 << 20);
   for (Device::Kind device : {Device::Kind::kCpu, Device::Kind::kDeferred}) {
     std::atomic<int> ran = 0;
     ASSERT_EQ(setrlimit(RLIMIT_AS, &tight), 0);

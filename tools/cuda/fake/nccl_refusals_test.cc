@@ -282,7 +282,7 @@ TEST_F(NcclRefusalsTest, ADeathIsAnErrorOnTheOthers) {
   while (me.End(ncclAllGather(data, data + 4, 1, ncclFloat32, me.comm, me.stream)) == ncclSuccess) {
     if (me.AwaitError() != ncclSuccess) break;
   }
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(2));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
   EXPECT_EQ(me.AwaitError(), ncclRemoteError);
   EXPECT_THAT(me.Error(), HasSubstr("rank 2 is gone"));
   me.Free(data);
