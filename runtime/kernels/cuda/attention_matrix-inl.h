@@ -53,8 +53,7 @@ struct MatrixTiles {
     const int lane = LaneOf();
     const In* const a_row =
         rows_[kSlot] + (WarpOf() * kRowsOfWarp + lane % 16) * kStride + lane / 16 * 8;
-    const In* const b_row =
-        columns_ + (lane / 16 * 8 + lane % 8) * kStride + lane / 8 % 2 * 8;
+    const In* const b_row = columns_ + (lane / 16 * 8 + lane % 8) * kStride + lane / 8 % 2 * 8;
     for (int64_t begin = 0; begin < dim; begin += kChunk) {
       Bring<kSlot>(&rows, columns, begin, dim);
       const int features = static_cast<int>(Lesser(dim - begin, kChunk));
@@ -127,8 +126,8 @@ struct MatrixTiles {
     }
   }
 
-  // A chunk of features from `begin` on, of rows (unless null) and of columns, but for what is there
-  // already: it is known by where it comes from.
+  // A chunk of features from `begin` on, of rows (unless null) and of columns, but for what is
+  // there already: it is known by where it comes from.
   template <int kSlot>
   __device__ void Bring(const TileRows<In>* rows, const TileRows<In>& columns, int64_t begin,
                         int64_t dim) {

@@ -141,9 +141,8 @@ absl::Status ReduceTerms(Device& device, const char* name, int64_t outputs,
                          const StridedLoop<1>& reduced, const Terms& terms, const Store& store) {
   using Value = internal::ValueOf<Op>;
   if (outputs == 0) return device.failure();
-  const internal::Split split =
-      internal::SplitOf(outputs, ElementsOf(reduced), internal::ReadsColumns(terms.kept, reduced),
-                        sizeof(Value));
+  const internal::Split split = internal::SplitOf(
+      outputs, ElementsOf(reduced), internal::ReadsColumns(terms.kept, reduced), sizeof(Value));
   auto* const partial = static_cast<Value*>(CudaScratchOf(device));
   DT_RETURN_IF_ERROR((internal::LaunchPass<Op, Terms, Store>(
       device, name, {outputs, reduced, terms, store, split, partial})));
