@@ -214,6 +214,62 @@ TEST_P(ElementwiseTest, Broadcasts) {
   }
 }
 
+// Of [2, 3, n] elements, the first from `begin` on of rows of `stride`.
+struct Slice {
+  int64_t begin, stride;
+};
+constexpr Slice kSlices[] = {{0, 0}, {1, 0}, {2, 1}, {4, 2}, {8, 8}, {16, 16}, {16, 5}};
+
+// Inner sizes that packs of 16 bytes divide and that they do not, with operands that are whole, or
+// parts of wider rows from even and odd offsets on, or one row, or one value for a row or for all.
+TEST_P(ElementwiseTest, SlicesAndBroadcastsOfAllTypes) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kF64, DType::kI32,
+                            DType::kI64, DType::kBool}) {
+    for (const int64_t n : {1, 2, 4, 6, 8, 12, 16, 31, 48}) {
+      const auto make = [&](absl::Span<const int64_t> shape, uint64_t seed) {
+        return Make(dtype, shape, RandomWhole(NumElements(shape), -9, 9, seed));
+      };
+      std::vector<Tensor> operands = {make({n}, 1), make({2, 1, 1}, 2), make({3, 1}, 3),
+                                      make({}, 4), make({2, 1, n}, 5)};
+      for (Tensor& operand : operands) operand = operand.BroadcastTo({2, 3, n});
+      for (const Slice& slice : kSlices) {
+        const int64_t width = slice.begin + n + slice.stride;
+        operands.push_back(make({2, 3, width}, 6).Narrow(2, slice.begin, n));
+      }
+      for (const Tensor& a : operands) {
+        for (const Tensor& b : {operands[0], operands[1], operands[5], operands[8]}) {
+          const Doubles want = Rounded(dtype, Map(BinaryOp::kMax, Read(a), Read(b)));
+          ASSERT_EQ(RunBinary(BinaryOp::kMax, a, b), want) << ToString(dtype).data() << " n " << n;
+        }
+      }
+    }
+  }
+}
+
+// Outputs from addresses where a pack may not be, and in place.
+TEST_P(ElementwiseTest, BroadcastsIntoSlicesAndInPlace) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF64, DType::kI32}) {
+    for (const int64_t n : {6, 8, 31}) {
+      const Doubles values = RandomWhole(5 * n, -50, 50, 1), bias = RandomWhole(n, -50, 50, 2);
+      Doubles want = values;
+      for (int64_t i = 0; i < 5 * n; ++i) want[i] += bias[i % n];
+      const Tensor row = Make(dtype, {n}, bias).BroadcastTo({5, n});
+      for (const int64_t begin : {0, 1, 2, 8}) {
+        const Tensor memory = Empty(dtype, {begin + 5 * n + 1});
+        const Tensor out = memory.View({5, n}, {n, 1}, begin);
+        ASSERT_THAT(Fill(device(), memory, 7), IsOk());
+        ASSERT_THAT(Binary(device(), BinaryOp::kAdd, Make(dtype, {5, n}, values), row, out),
+                    IsOk());
+        EXPECT_EQ(Read(out), want);
+        EXPECT_EQ(Read(memory)[begin + 5 * n], 7);
+        EXPECT_EQ(Read(memory)[std::max<int64_t>(begin - 1, 0)], begin > 0 ? 7 : want[0]);
+        ASSERT_THAT(Binary(device(), BinaryOp::kSub, out, row, out), IsOk());
+        EXPECT_EQ(Read(out), values);
+      }
+    }
+  }
+}
+
 TEST_P(ElementwiseTest, ThreeDimensionsPermuted) {
   const Doubles values = RandomWhole(2 * 5 * 3 * 4, -9, 9);
   const Tensor x = Make(DType::kF32, {2, 5, 3, 4}, values).Transpose(1, 2);
@@ -394,6 +450,28 @@ TEST_P(ElementwiseTest, CopyOfStridedViews) {
     const Doubles want = Rounded(dtype, values);
     EXPECT_EQ(Copy(MakeTransposed(dtype, 70, 90, values), dtype), want);
     EXPECT_EQ(Copy(MakeInside(dtype, 70, 90, values), dtype), want);
+  }
+}
+
+// Packs of the wider type's elements, of fewer bytes of the other.
+TEST_P(ElementwiseTest, CopyConvertsSlicesAndBroadcasts) {
+  constexpr DType kSome[] = {DType::kF32, DType::kF64, DType::kBF16, DType::kI64, DType::kBool};
+  for (const DType from : kSome) {
+    for (const int64_t n : {2, 6, 8, 16, 31}) {
+      for (const int64_t begin : {0, 1, 2, 8, 16}) {
+        const Tensor wide = Make(from, {5, 48}, RandomWhole(5 * 48, -100, 100));
+        const Tensor part = wide.Narrow(1, begin, n);
+        const Tensor rows = wide.Narrow(0, 1, 1).Narrow(1, begin, n).BroadcastTo({5, n});
+        const Tensor columns = wide.Narrow(1, begin, 1).BroadcastTo({5, n});
+        for (const DType to : kSome) {
+          if (to == from) continue;
+          SCOPED_TRACE(testing::Message() << ToString(from).data() << ToString(to).data() << n);
+          for (const Tensor& x : {part, rows, columns}) {
+            ASSERT_EQ(Copy(x, to), Rounded(to, Read(x)));
+          }
+        }
+      }
+    }
   }
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 #include <utility>
 
 #include "dtensor/runtime/kernels/arguments/strided_loop.h"
@@ -83,6 +84,20 @@ struct alignas(sizeof(T) * V) Pack {
   T at[V];
 };
 
+// Whether no V neighbours in row-major order, from a multiple of V on, are of two innermost rows.
+template <int V, int N>
+__host__ __device__ bool WholePacks(const StridedLoop<N>& loop) {
+  return loop.ndim() <= 1 || loop.size(0) % V == 0;
+}
+// Whether they also lie beside each other in operand k, which begins at `data`, where a pack may.
+template <int V, typename T, int N>
+__host__ __device__ bool FitsPacks(const T* data, const StridedLoop<N>& loop, int k) {
+  bool fits = WholePacks<V>(loop) && loop.inner_stride(k) == 1 &&
+              reinterpret_cast<uintptr_t>(data) % sizeof(Pack<T, V>) == 0;
+  for (int d = 1; d < loop.ndim(); ++d) fits = fits && loop.stride(d, k) % V == 0;
+  return fits;
+}
+
 namespace internal {
 
 template <typename... In, size_t... I, int kIn, int kOut, typename Fn>
@@ -101,17 +116,39 @@ __device__ void StoreAt(const StridedOperands<kIn, kOut>& x, int64_t i, Two<Out>
   reinterpret_cast<Out*>(x.out[1])[i] = value.second;
 }
 
-// All inputs are read in one piece, from addresses that packs may have.
+// Each input is read in packs, or, where it has one value along the innermost dimension, once for a
+// pack; all outputs are written in packs.
 template <int V, typename Out, typename... In, size_t... I, int kIn, int kOut>
 __device__ bool FitPacks(Inputs<In...>, std::index_sequence<I...>,
                          const StridedOperands<kIn, kOut>& x) {
-  bool fit = x.loop.ndim() <= 1;
-  for (int k = 0; k < kIn; ++k) fit = fit && x.loop.inner_stride(k) == 1;
-  fit = fit && ((reinterpret_cast<uintptr_t>(x.in[I]) % sizeof(Pack<In, V>) == 0) && ...);
+  bool fit = WholePacks<V>(x.loop);
+  fit = fit && ((x.loop.inner_stride(I) == 0 ||
+                 FitsPacks<V>(reinterpret_cast<const In*>(x.in[I]), x.loop, I)) &&
+                ...);
   for (int k = 0; k < kOut; ++k) {
     fit = fit && reinterpret_cast<uintptr_t>(x.out[k]) % sizeof(Pack<Out, V>) == 0;
   }
   return fit;
+}
+
+template <int kIn, int kOut>
+__device__ bool HasSplats(const StridedOperands<kIn, kOut>& x) {
+  bool has = false;
+  for (int k = 0; k < kIn; ++k) has = has || x.loop.inner_stride(k) == 0;
+  return has;
+}
+
+// V neighbours, or V times the one value that there is.
+template <int V, bool kSplats, typename T>
+__device__ Pack<T, V> LoadOrSplat(const T* from, int64_t stride) {
+  if constexpr (kSplats) {
+    if (stride == 0) {
+      Pack<T, V> pack;
+      for (int v = 0; v < V; ++v) pack.at[v] = *from;
+      return pack;
+    }
+  }
+  return *reinterpret_cast<const Pack<T, V>*>(from);
 }
 
 template <typename Out, int V>
@@ -124,15 +161,19 @@ __device__ void Put(Pack<Out, V>* packs, int v, Two<Out> value) {
   packs[1].at[v] = value.second;
 }
 
-template <int V, typename Out, typename... In, size_t... I, int kIn, int kOut, typename Fn>
+// Of pack p of a loop that FitPacks. Without splats no branch keeps loads apart.
+template <int V, bool kSplats, typename Out, typename... In, size_t... I, int kIn, int kOut,
+          typename Fn>
 __device__ void MapPack(Inputs<In...>, std::index_sequence<I...>,
                         const StridedOperands<kIn, kOut>& x, int64_t p, Fn fn) {
+  const Offsets<kIn> offsets = OffsetsOf(x.loop, static_cast<uint64_t>(p) * V);
   const auto apply = [&](const Pack<In, V>&... in) {
     Pack<Out, V> out[kOut];
     for (int v = 0; v < V; ++v) Put<Out, V>(out, v, fn(in.at[v]...));
     for (int k = 0; k < kOut; ++k) reinterpret_cast<Pack<Out, V>*>(x.out[k])[p] = out[k];
   };
-  apply(reinterpret_cast<const Pack<In, V>*>(x.in[I])[p]...);
+  apply(LoadOrSplat<V, kSplats>(reinterpret_cast<const In*>(x.in[I]) + offsets.at[I],
+                                x.loop.inner_stride(I))...);
 }
 
 }  // namespace internal
@@ -147,8 +188,11 @@ __device__ void Map(Inputs<In...> inputs, const StridedOperands<kIn, kOut>& x, i
   int64_t packed = 0;
   if (internal::FitPacks<V, Out>(inputs, kEach, x)) {
     packed = n / V * V;
-    ForEachPiece<int64_t>(n / V,
-                          [&](int64_t p) { internal::MapPack<V, Out>(inputs, kEach, x, p, fn); });
+    const auto map = [&](auto splats) {
+      ForEachPiece<int64_t>(
+          n / V, [&](int64_t p) { internal::MapPack<V, splats, Out>(inputs, kEach, x, p, fn); });
+    };
+    internal::HasSplats(x) ? map(std::true_type()) : map(std::false_type());
   }
   ForEachElement(x.loop, packed, n, [&](int64_t i, const Offsets<kIn>& offsets) {
     internal::StoreAt<Out>(x, i, internal::ApplyAt(inputs, kEach, x, offsets, fn));
