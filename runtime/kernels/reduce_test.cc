@@ -119,6 +119,99 @@ TEST_P(ReduceTest, AnyStrides) {
   EXPECT_EQ(Run(ReduceOp::kSum, broadcast, {0}, {700}), Doubles(700, 6));
 }
 
+// Rows that are split and rows that are not, with ends within a pack, from any address: the same
+// bits as of a tensor of its own.
+TEST_P(ReduceTest, TheSameBitsFromEveryAddress) {
+  for (const DType dtype : kFloats) {
+    for (const int64_t n : {1, 5, 31, 64, 333, 1024, 1027, 9001}) {
+      const Doubles values = Rounded(dtype, RandomValues(3 * n, -1, 1, n));
+      const Tensor x = Make(dtype, {3, n}, values), squares = Empty(AccumulatorOf(dtype), {});
+      const Doubles want = Run(ReduceOp::kSum, x, {1}, {3}, AccumulatorOf(dtype));
+      const Doubles want_all = Run(ReduceOp::kSum, x, {0, 1}, {}, AccumulatorOf(dtype));
+      ASSERT_THAT(kernels::SumOfSquares(device(), x, squares), IsOk());
+      const Doubles want_squares = Read(squares);
+      for (const int64_t begin : {1, 2, 4, 8}) {
+        Doubles memory(begin, 7);
+        memory.insert(memory.end(), values.begin(), values.end());
+        const Tensor y = Make(dtype, {begin + 3 * n}, memory).View({3, n}, {n, 1}, begin);
+        EXPECT_EQ(Run(ReduceOp::kSum, y, {1}, {3}, AccumulatorOf(dtype)), want);
+        EXPECT_EQ(Run(ReduceOp::kSum, y, {0, 1}, {}, AccumulatorOf(dtype)), want_all);
+        ASSERT_THAT(kernels::SumOfSquares(device(), y, squares), IsOk());
+        EXPECT_EQ(Read(squares), want_squares);
+      }
+    }
+  }
+}
+
+// Terms of two dimensions that do not join, of rows that packs divide and that they do not.
+TEST_P(ReduceTest, SlicesOfAllTypes) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kF64, DType::kI32,
+                            DType::kI64, DType::kBool}) {
+    for (const int64_t n : {2, 6, 8, 16, 31, 48}) {
+      for (const int64_t begin : {0, 1, 2, 4, 8, 16}) {
+        for (const int64_t rest : {0, 1, 2, 8, 16}) {
+          const Doubles values = RandomWhole(2 * 3 * (begin + n + rest), -4, 5);
+          const Tensor x = Make(dtype, {2, 3, begin + n + rest}, values).Narrow(2, begin, n);
+          const Doubles part = Read(x);
+          SCOPED_TRACE(testing::Message() << ToString(dtype).data() << " n " << n << " from "
+                                          << begin << " rest " << rest);
+          for (const int mask : {4, 6, 7, 1, 3}) {
+            std::vector<int> dims;
+            Dims shape;
+            for (int d = 0; d < 3; ++d) {
+              if (mask >> d & 1) {
+                dims.push_back(d);
+              } else {
+                shape.push_back(x.size(d));
+              }
+            }
+            // Bools are added by xor.
+            const ReduceOp op = dtype == DType::kBool ? ReduceOp::kMax : ReduceOp::kSum;
+            ASSERT_EQ(Run(op, x, dims, shape), Rounded(dtype, Reference(op, part, 2, 3, n, mask)));
+          }
+        }
+      }
+    }
+  }
+}
+
+// Sums down columns, in several parts, of [blocks, rows, n] within wider rows, which packs divide
+// and which they do not: each column's terms are added in one order, whatever lies beside it.
+struct Columns {
+  int64_t blocks, n, width;
+};
+constexpr Columns kColumns[] = {{2, 512, 536}, {1, 512, 536}, {1, 512, 537},
+                                {2, 512, 537}, {2, 521, 545}, {1, 518, 542}};
+
+TEST_P(ReduceTest, ColumnsOfSlices) {
+  const int64_t rows = 131;
+  for (const DType dtype :
+       {DType::kF32, DType::kBF16, DType::kF16, DType::kF64, DType::kI32, DType::kI64}) {
+    for (const auto [blocks, n, width] : kColumns) {
+      const Doubles values = Rounded(dtype, RandomValues(blocks * rows * width, -9, 9));
+      const Tensor wide = Make(dtype, {blocks, rows, width}, values);
+      const DType out = AccumulatorOf(dtype);
+      const Doubles want = Run(ReduceOp::kSum, wide, {1}, {blocks, width}, out);
+      for (const int64_t begin : {0, 1, 2, 8, 24}) {
+        SCOPED_TRACE(testing::Message() << ToString(dtype).data() << " " << blocks << " x " << n
+                                        << " of " << width << " from " << begin);
+        const Doubles got = Run(ReduceOp::kSum, wide.Narrow(2, begin, n), {1}, {blocks, n}, out);
+        for (int64_t i = 0; i < blocks * n; ++i) {
+          const int64_t block = i / n, column = begin + i % n;
+          ASSERT_EQ(got[i], want[block * width + column]);
+          double sum = 0, size = 0;
+          for (int64_t r = 0; r < rows; ++r) {
+            const double v = values[(block * rows + r) * width + column];
+            sum += v;
+            size += std::abs(v);
+          }
+          ASSERT_NEAR(got[i], sum, size * 1e-6);
+        }
+      }
+    }
+  }
+}
+
 TEST_P(ReduceTest, NarrowFloatsAccumulateInF32) {
   // In bf16 itself the sum would stay at 256: 256 + 1 rounds to 256.
   const Tensor x = Make(DType::kBF16, {1000}, Doubles(1000, 1));

@@ -9,6 +9,7 @@
 #include "dtensor/runtime/device/cuda/cuda_device.h"
 #include "dtensor/runtime/kernels/cuda/launch-inl.h"
 #include "dtensor/runtime/kernels/cuda/numeric-inl.h"
+#include "dtensor/runtime/kernels/cuda/row_groups-inl.h"
 
 namespace dtensor::kernels::cuda {
 
@@ -17,29 +18,37 @@ template <typename T, int N>
 struct ColumnOutputs {
   T* at[N];
 };
-template <typename C, int N>
+// Of a row, for the columns of a pack.
+template <typename T, int N>
 struct ColumnTerms {
-  C at[N];
+  Compute<T> at[N][kPack<T>];
 };
 
 namespace internal {
 
-// Of each part of the rows: partial[(part * N + k) * n + column]; of one part, the results.
+// Of each part of the rows: partial[(part * N + k) * n + column]; of one part, the results. A
+// thread for each part of a pack of columns.
 template <typename T, int N, typename Term>
 __global__ void PartColumnsKernel(Term term, int64_t rows, int64_t part, int64_t parts, int64_t n,
                                   Compute<T>* partial, ColumnOutputs<T, N> out) {
-  ForEachPiece<int64_t>(parts * n, [&](int64_t piece) {
-    const int64_t p = piece / n, column = piece % n;
-    ColumnTerms<Compute<T>, N> sums = {};
+  constexpr int V = kPack<T>;
+  const int64_t packs = (n + V - 1) / V;
+  ForEachPiece<int64_t>(parts * packs, [&](int64_t piece) {
+    const int64_t p = piece / packs, column = piece % packs * V;
+    ColumnTerms<T, N> sums = {};
     for (int64_t r = p * part; r < Lesser((p + 1) * part, rows); ++r) {
-      const ColumnTerms<Compute<T>, N> one = term(r, column);
-      for (int k = 0; k < N; ++k) sums.at[k] += one.at[k];
+      const ColumnTerms<T, N> one = term(r, column);
+      for (int k = 0; k < N; ++k) {
+        for (int v = 0; v < V; ++v) sums.at[k][v] += one.at[k][v];
+      }
     }
     for (int k = 0; k < N; ++k) {
-      if (parts == 1) {
-        out.at[k][column] = Round<T>(sums.at[k]);
-      } else {
-        partial[(p * N + k) * n + column] = sums.at[k];
+      for (int v = 0; v < V && column + v < n; ++v) {
+        if (parts == 1) {
+          out.at[k][column + v] = Round<T>(sums.at[k][v]);
+        } else {
+          partial[(p * N + k) * n + column + v] = sums.at[k][v];
+        }
       }
     }
   });
@@ -58,19 +67,21 @@ __global__ void AllColumnsKernel(const Compute<T>* partial, int64_t parts, int64
 
 }  // namespace internal
 
-// out.at[k][column] = the sum of term(row, column).at[k] over rows, ascending in parts that depend
-// on rows and n alone. `term` is a plain value.
+// out.at[k][column + v] = the sum of term(row, column).at[k][v] over rows, ascending in parts that
+// depend on rows, n and T alone. `term` is a plain value, and is asked for whole packs of columns;
+// what it gives for those beyond n does not matter.
 template <typename T, int N, typename Term>
 absl::Status SumColumns(Device& device, const char* name, int64_t rows, int64_t n, const Term& term,
                         const ColumnOutputs<T, N>& out) {
-  constexpr int64_t kLeast = 64, kMost = 1 << 17;  // rows of a part; parts of all columns
+  constexpr int64_t kLeast = 64, kMost = 1 << 19;  // rows of a part; parts of all columns
   if (n == 0) return device.failure();
   const int64_t room = kCudaScratchBytes / static_cast<int64_t>(sizeof(Compute<T>)) / (N * n);
   const int64_t parts =
       std::max<int64_t>(std::min({(rows + kLeast - 1) / kLeast, kMost / n, room}), 1);
   const int64_t part = std::max<int64_t>((rows + parts - 1) / parts, 1);
+  const int64_t packs = (n + kPack<T> - 1) / kPack<T>;
   auto* const partial = static_cast<Compute<T>*>(CudaScratchOf(device));
-  DT_RETURN_IF_ERROR(Launch(device, name, BlocksFor(parts * n), kThreads,
+  DT_RETURN_IF_ERROR(Launch(device, name, BlocksFor(parts * packs), kThreads,
                             internal::PartColumnsKernel<T, N, Term>, term, rows, part, parts, n,
                             partial, out));
   if (parts == 1) return absl::OkStatus();

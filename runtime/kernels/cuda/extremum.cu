@@ -51,12 +51,16 @@ struct Better {
 
 template <typename T>
 struct CandidateTerms {
+  using Element = T;
   const void* x;
   StridedLoop<1> kept;
 
-  __device__ auto Of(int64_t output) const {
-    const T* row = static_cast<const T*>(x) + OffsetsOf(kept, static_cast<uint64_t>(output)).at[0];
-    return [row](int64_t at, int64_t i) { return Candidate{OrderedKey(row[at]), i}; };
+  struct Term {
+    const T* row;
+    __device__ Candidate operator()(T value, int64_t i) const { return {OrderedKey(value), i}; }
+  };
+  __device__ Term Of(int64_t output) const {
+    return {static_cast<const T*>(x) + OffsetsOf(kept, static_cast<uint64_t>(output)).at[0]};
   }
 };
 
@@ -84,14 +88,19 @@ __global__ void ArgMaxMergeKernel(ArgMaxMergeArgs a) {
 // 1 for each element that is equal to its output's extremum.
 template <typename T>
 struct TieTerms {
+  using Element = T;
   const void *x, *extremum;
   StridedLoop<2> kept;
 
-  __device__ auto Of(int64_t output) const {
+  struct Term {
+    const T* row;
+    Compute<T> wanted;
+    __device__ int64_t operator()(T value, int64_t) const { return Widen(value) == wanted; }
+  };
+  __device__ Term Of(int64_t output) const {
     const Offsets<2> from = OffsetsOf(kept, static_cast<uint64_t>(output));
-    const T* row = static_cast<const T*>(x) + from.at[0];
-    const auto wanted = Widen(static_cast<const T*>(extremum)[from.at[1]]);
-    return [row, wanted](int64_t at, int64_t) -> int64_t { return Widen(row[at]) == wanted; };
+    return {static_cast<const T*>(x) + from.at[0],
+            Widen(static_cast<const T*>(extremum)[from.at[1]])};
   }
 };
 

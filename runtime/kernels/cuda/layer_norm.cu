@@ -167,16 +167,22 @@ __global__ void GradKernel(LayerNormGradArgs a, int64_t rows) {
   });
 }
 
-// dy * xhat and dy of an element.
+// dy * xhat and dy of a pack of a row.
 template <typename T>
 struct ParameterTerms {
   RowOperands<2> rows;
   StridedInput mean, rstd;
-  __device__ ColumnTerms<Compute<T>, 2> operator()(int64_t r, int64_t column) const {
-    const RowInput<T> x(rows, 0, r), dy(rows, 1, r);
-    const auto grad = Widen(dy.row[column * dy.stride]);
-    const auto centred = Widen(x.row[column * x.stride]) - ElementOf<Compute<T>>(mean, r);
-    return {{grad * (centred * ElementOf<Compute<T>>(rstd, r)), grad}};
+  __device__ ColumnTerms<T, 2> operator()(int64_t r, int64_t column) const {
+    const Pack<T, kPack<T>> x = RowInput<T>(rows, 0, r).Load(column),
+                            dy = RowInput<T>(rows, 1, r).Load(column);
+    const auto centre = ElementOf<Compute<T>>(mean, r), scale = ElementOf<Compute<T>>(rstd, r);
+    ColumnTerms<T, 2> terms;
+    for (int v = 0; v < kPack<T>; ++v) {
+      const auto grad = Widen(dy.at[v]);
+      terms.at[0][v] = grad * ((Widen(x.at[v]) - centre) * scale);
+      terms.at[1][v] = grad;
+    }
+    return terms;
   }
 };
 

@@ -98,15 +98,20 @@ __global__ void RmsNormGradKernel(RmsNormGradArgs a, int64_t rows) {
   });
 }
 
-// dy * xhat of an element.
+// dy * xhat of a pack of a row.
 template <typename T>
 struct WeightTerm {
   RowOperands<2> rows;
   StridedInput rstd;
-  __device__ ColumnTerms<Compute<T>, 1> operator()(int64_t r, int64_t column) const {
-    const RowInput<T> x(rows, 0, r), dy(rows, 1, r);
-    const auto xhat = Widen(x.row[column * x.stride]) * ElementOf<Compute<T>>(rstd, r);
-    return {{Widen(dy.row[column * dy.stride]) * xhat}};
+  __device__ ColumnTerms<T, 1> operator()(int64_t r, int64_t column) const {
+    const Pack<T, kPack<T>> x = RowInput<T>(rows, 0, r).Load(column),
+                            dy = RowInput<T>(rows, 1, r).Load(column);
+    const auto scale = ElementOf<Compute<T>>(rstd, r);
+    ColumnTerms<T, 1> terms;
+    for (int v = 0; v < kPack<T>; ++v) {
+      terms.at[0][v] = Widen(dy.at[v]) * (Widen(x.at[v]) * scale);
+    }
+    return terms;
   }
 };
 

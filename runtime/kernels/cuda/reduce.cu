@@ -48,13 +48,24 @@ absl::Status Reduce(Device& device, const char* kernel, const ReduceArgs& args) 
 namespace {
 
 template <typename T>
-struct SquareTerm {
-  StridedOperands<1, 0> x;
-  __device__ Sums<1> operator()(int64_t i) const {
-    const int64_t at = OffsetsOf(x.loop, static_cast<uint64_t>(i)).at[0];
-    const auto value = static_cast<double>(Widen(reinterpret_cast<const T*>(x.in[0])[at]));
-    return {{value * value}};
+struct SquareTerms {
+  static constexpr int kTerms = kPack<T>;
+  explicit SquareTerms(const StridedOperands<1, 0>& operands)
+      : x(reinterpret_cast<const T*>(operands.in[0])),
+        loop(operands.loop),
+        fits(FitsPacks<kTerms>(x, loop, 0)) {}
+  __device__ Sums<1> operator()(int64_t i, int64_t end) const {
+    Sums<1> sum = {};
+    ForEachOfPack<kTerms, uint64_t>(x, loop, fits, i, end, [&](T element, int64_t) {
+      const auto value = static_cast<double>(Widen(element));
+      sum.at[0] += value * value;
+    });
+    return sum;
   }
+
+  const T* x;
+  StridedLoop<1> loop;
+  bool fits;
 };
 
 template <typename T>
@@ -70,7 +81,7 @@ struct StoreSum {
 absl::Status SumOfSquares(Device& device, const char* kernel, const SumOfSquaresArgs& args) {
   return VisitFloat(args.dtype, [&](auto t) {
     using T = decltype(t);
-    return SumTerms<1>(device, kernel, ElementsOf(args.x.loop), SquareTerm<T>{args.x},
+    return SumTerms<1>(device, kernel, ElementsOf(args.x.loop), SquareTerms<T>(args.x),
                        StoreSum<T>{args.out});
   });
 }

@@ -4,6 +4,7 @@
 #define DTENSOR_RUNTIME_KERNELS_CUDA_REDUCTION_INL_H_
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 
 #include "dtensor/runtime/core/status.h"
@@ -15,27 +16,49 @@
 namespace dtensor::kernels::cuda {
 
 // The elements of x, in the type that they are computed in. As all types of terms: `kept` goes
-// through the outputs, its first operand is what is reduced, and Of(output) gives term(at, i), for
-// term i, which lies `at` elements from the output's first.
+// through the outputs, its first operand is x, and Of(output) gives `row`, the output's first
+// element, and a function that makes a term of element `i` of the output, which is `value`.
 template <typename T>
 struct ElementTerms {
+  using Element = T;
   const void* x;
   StridedLoop<1> kept;
 
-  __device__ auto Of(int64_t output) const {
-    const T* row = static_cast<const T*>(x) + OffsetsOf(kept, static_cast<uint64_t>(output)).at[0];
-    return [row](int64_t at, int64_t) { return static_cast<Compute<T>>(Widen(row[at])); };
+  struct Term {
+    const T* row;
+    __device__ auto operator()(T value, int64_t) const {
+      return static_cast<Compute<T>>(Widen(value));
+    }
+  };
+  __device__ Term Of(int64_t output) const {
+    return {static_cast<const T*>(x) + OffsetsOf(kept, static_cast<uint64_t>(output)).at[0]};
   }
 };
+
+// On the GPU: fn(value, t) for V terms t from `i` on, a multiple of V, as far as they are before
+// `end`; read at once if they fit (FitsPacks), and always in their order.
+template <int V, typename Index, typename T, typename Fn>
+__device__ void ForEachOfPack(const T* x, const StridedLoop<1>& loop, bool fits, int64_t i,
+                              int64_t end, Fn fn) {
+  if (fits && i + V <= end) {
+    const T* const from = x + OffsetsOf(loop, static_cast<Index>(i)).at[0];
+    const Pack<T, V> pack = *reinterpret_cast<const Pack<T, V>*>(from);
+    for (int v = 0; v < V; ++v) fn(pack.at[v], i + v);
+    return;
+  }
+  for (int64_t t = i; t < Lesser(i + V, end); ++t) {
+    fn(x[OffsetsOf(loop, static_cast<Index>(t)).at[0]], t);
+  }
+}
 
 namespace internal {
 
 template <typename Op>
 using ValueOf = decltype(Op::Identity());
 
-// Each output's terms are split into parts of `part` neighbours, the last one shorter. With one
-// part, results; with several, partial results [parts, outputs], which the second pass reduces as
-// any other columns.
+// Each output's terms are split into parts of `part` neighbours, in whole packs, the last one
+// shorter. With one part, results; with several, partial results [parts, outputs], which the second
+// pass reduces as any other columns.
 struct Split {
   int64_t terms, part, parts;
   bool partial;
@@ -62,16 +85,19 @@ struct ReductionPass {
 // A group of lanes for each part of each output: for terms that lie beside each other.
 template <int kLanes, typename Op, typename Terms, typename Store>
 __global__ void ReduceRowsKernel(const __grid_constant__ ReductionPass<Op, Terms, Store> p) {
+  constexpr int V = kPack<typename Terms::Element>;
   ForEachRow<kLanes>(p.outputs * p.split.parts, [&](int64_t row, int lane) {
     const int64_t output = row % p.outputs, part = row / p.outputs;
     const auto term = p.terms.Of(output);
     const int64_t begin = part * p.split.part;
     const int64_t end = Lesser(begin + p.split.part, p.split.terms);
+    const bool fits = FitsPacks<V>(term.row, p.reduced, 0);
     ValueOf<Op> value = Op::Identity();
     WithIndex(p.split.terms, [&](auto n) {
-      using Index = decltype(n);
-      for (int64_t i = begin + lane; i < end; i += kLanes) {
-        value = Op()(value, term(OffsetsOf(p.reduced, static_cast<Index>(i)).at[0], i));
+      for (int64_t i = begin + lane * V; i < end; i += kLanes * V) {
+        ForEachOfPack<V, decltype(n)>(
+            term.row, p.reduced, fits, i, end,
+            [&](auto element, int64_t t) { value = Op()(value, term(element, t)); });
       }
     });
     value = FoldLanes<kLanes>(value, Op());
@@ -79,24 +105,56 @@ __global__ void ReduceRowsKernel(const __grid_constant__ ReductionPass<Op, Terms
   });
 }
 
-// A thread for each part of each output: neighbours read neighbours.
+// A thread for each part of V outputs: neighbours read neighbours. V beside each other are read at
+// once, and each has its terms in the same order.
+template <int V, typename Op, typename Terms, typename Store>
+__device__ void ReduceColumns(const ReductionPass<Op, Terms, Store>& p) {
+  using Columns = Pack<typename Terms::Element, V>;
+  constexpr int64_t kBlock = 64;  // terms of one chain of additions
+  constexpr int kAhead = 4;       // of which so many are read before they are added
+  const int64_t columns = p.outputs / V;
+  ForEachPiece<int64_t>(columns * p.split.parts, [&](int64_t piece) {
+    const int64_t output = piece % columns * V, part = piece / columns;
+    typename Terms::Term term[V];
+    ValueOf<Op> total[V], value[V];
+    for (int v = 0; v < V; ++v) {
+      term[v] = p.terms.Of(output + v);
+      total[v] = Op::Identity();
+    }
+    const int64_t end = Lesser((part + 1) * p.split.part, p.split.terms);
+    for (int64_t begin = part * p.split.part; begin < end; begin += kBlock) {
+      for (int v = 0; v < V; ++v) value[v] = Op::Identity();
+      const int64_t stop = Lesser(begin + kBlock, end);
+      for (int64_t i = begin; i < stop; i += kAhead) {
+        Columns rows[kAhead];
+        for (int a = 0; a < kAhead && i + a < stop; ++a) {
+          const int64_t at = OffsetsOf(p.reduced, static_cast<uint64_t>(i + a)).at[0];
+          rows[a] = *reinterpret_cast<const Columns*>(term[0].row + at);
+        }
+        for (int a = 0; a < kAhead && i + a < stop; ++a) {
+          for (int v = 0; v < V; ++v) value[v] = Op()(value[v], term[v](rows[a].at[v], i + a));
+        }
+      }
+      for (int v = 0; v < V; ++v) total[v] = Op()(total[v], value[v]);
+    }
+    for (int v = 0; v < V; ++v) p.Put(part, output + v, total[v]);
+  });
+}
+
+// Whether each row of the outputs' terms is of whole packs, from where packs may be.
+template <int V, typename Op, typename Terms, typename Store>
+__device__ bool HasPackedColumns(const ReductionPass<Op, Terms, Store>& p) {
+  const auto* const x = static_cast<const typename Terms::Element*>(p.terms.x);
+  bool fits = p.outputs % V == 0 && FitsPacks<V>(x, p.terms.kept, 0);
+  for (int d = 0; d < p.reduced.ndim(); ++d) fits = fits && p.reduced.stride(d, 0) % V == 0;
+  return fits;
+}
+
 template <typename Op, typename Terms, typename Store>
 __global__ void ReduceColumnsKernel(const __grid_constant__ ReductionPass<Op, Terms, Store> p) {
-  constexpr int64_t kBlock = 64;  // terms of one chain of additions
-  ForEachPiece<int64_t>(p.outputs * p.split.parts, [&](int64_t piece) {
-    const int64_t output = piece % p.outputs, part = piece / p.outputs;
-    const auto term = p.terms.Of(output);
-    const int64_t end = Lesser((part + 1) * p.split.part, p.split.terms);
-    ValueOf<Op> total = Op::Identity();
-    for (int64_t begin = part * p.split.part; begin < end; begin += kBlock) {
-      ValueOf<Op> value = Op::Identity();
-      for (int64_t i = begin; i < Lesser(begin + kBlock, end); ++i) {
-        value = Op()(value, term(OffsetsOf(p.reduced, static_cast<uint64_t>(i)).at[0], i));
-      }
-      total = Op()(total, value);
-    }
-    p.Put(part, output, total);
-  });
+  constexpr int V = kPack<typename Terms::Element>;
+  if (HasPackedColumns<V>(p)) return ReduceColumns<V>(p);
+  ReduceColumns<1>(p);
 }
 
 // Neighbouring outputs lie beside each other, and their terms do not.
@@ -109,11 +167,11 @@ bool ReadsColumns(const StridedLoop<N>& kept, const StridedLoop<1>& reduced) {
 // scratch has room for.
 inline Split SplitOf(int64_t outputs, int64_t terms, bool columns, int64_t bytes) {
   const int64_t least = columns ? 128 : 4096;  // terms of a part
-  const int64_t wanted = (columns ? int64_t{1} << 17 : int64_t{1} << 10) / outputs;
+  const int64_t wanted = (columns ? int64_t{1} << 18 : int64_t{1} << 10) / outputs;
   const int64_t room = kCudaScratchBytes / bytes / outputs;
   const int64_t parts = std::min({(terms + least - 1) / least, wanted, room});
   if (parts <= 1) return {terms, std::max<int64_t>(terms, 1), 1, false};
-  const int64_t part = (terms + parts - 1) / parts;
+  const int64_t part = PartOf(terms, parts, kPack<std::byte>);
   return {terms, part, (terms + part - 1) / part, true};
 }
 

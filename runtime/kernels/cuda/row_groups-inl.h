@@ -130,6 +130,11 @@ __device__ void StorePack(const Pack<T, V>& pack, T* row, bool fits, int64_t i, 
 template <typename T>
 inline constexpr int kPack = 16 / sizeof(T);
 
+// How many of n are in each of `parts` parts, in whole units; the last parts may be shorter.
+inline int64_t PartOf(int64_t n, int64_t parts, int64_t unit) {
+  return (n + parts * unit - 1) / (parts * unit) * unit;
+}
+
 // On the GPU: calls fn(i) for the packs of a row of n elements that are this lane's, which are the
 // same whatever the strides and addresses: a row's sums have the same bits.
 template <typename T, int kLanes, typename Fn>

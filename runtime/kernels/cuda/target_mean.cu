@@ -12,10 +12,11 @@ namespace {
 // Of the rows that have a target: the loss, and one.
 template <typename T>
 struct LossTerm {
+  static constexpr int kTerms = 1;
   Ids targets;
   StridedInput loss;
   int64_t ignore;
-  __device__ Sums<2> operator()(int64_t i) const {
+  __device__ Sums<2> operator()(int64_t i, int64_t) const {
     if (targets[i] == ignore) return {};
     return {{static_cast<double>(Widen(ElementOf<T>(loss, i))), 1}};
   }

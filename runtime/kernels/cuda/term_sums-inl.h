@@ -29,13 +29,14 @@ __device__ Sums<N> FoldSums(Sums<N> sums) {
 }
 
 // A block for each part of the terms: partial[block] is its sums.
-template <int N, typename Term>
-__global__ void PartSumsKernel(Term term, int64_t n, int64_t part, Sums<N>* partial) {
+template <int N, typename Terms>
+__global__ void PartSumsKernel(Terms terms, int64_t n, int64_t part, Sums<N>* partial) {
   Sums<N> sums = {};
   const int64_t begin = blockIdx.x * part, end = Lesser(begin + part, n);
-  for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) {
-    const Sums<N> one = term(i);
-    for (int k = 0; k < N; ++k) sums.at[k] += one.at[k];
+  for (int64_t i = begin + int64_t{threadIdx.x} * Terms::kTerms; i < end;
+       i += kThreads * Terms::kTerms) {
+    const Sums<N> some = terms(i, end);
+    for (int k = 0; k < N; ++k) sums.at[k] += some.at[k];
   }
   sums = FoldSums(sums);
   if (threadIdx.x == 0) partial[blockIdx.x] = sums;
@@ -53,18 +54,19 @@ __global__ void AllSumsKernel(const Sums<N>* partial, int parts, Store store) {
 
 }  // namespace internal
 
-// On the GPU store(sums) is called once, by one thread, with the sums of term(i) for i < n, which
-// are Sums<N> too. Both are plain values. Terms are added in an order that depends on n alone.
-template <int N, typename Term, typename Store>
-absl::Status SumTerms(Device& device, const char* name, int64_t n, const Term& term,
+// On the GPU store(sums) is called once, by one thread, with the sums of n terms. terms(i, end) is
+// those of Terms::kTerms of them from i on, a multiple of it, as far as they are before `end`:
+// Sums<N> too. Both are plain values. The order of additions depends on n and Terms::kTerms alone.
+template <int N, typename Terms, typename Store>
+absl::Status SumTerms(Device& device, const char* name, int64_t n, const Terms& terms,
                       const Store& store) {
   constexpr int64_t kLeast = 16 * kThreads, kMost = 1024;  // terms of a part; parts
   const int64_t parts = std::clamp<int64_t>((n + kLeast - 1) / kLeast, 1, kMost);
-  const int64_t part = std::max<int64_t>((n + parts - 1) / parts, 1);
+  const int64_t part = std::max<int64_t>(PartOf(n, parts, Terms::kTerms), 1);
   auto* const partial = static_cast<Sums<N>*>(CudaScratchOf(device));
   static_assert(kMost * sizeof(Sums<N>) <= kCudaScratchBytes);
   DT_RETURN_IF_ERROR(Launch(device, name, static_cast<unsigned>(parts), kThreads,
-                            internal::PartSumsKernel<N, Term>, term, n, part, partial));
+                            internal::PartSumsKernel<N, Terms>, terms, n, part, partial));
   return Launch(device, name, 1, kThreads, internal::AllSumsKernel<N, Store>,
                 static_cast<const Sums<N>*>(partial), static_cast<int>(parts), store);
 }
