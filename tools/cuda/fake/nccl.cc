@@ -5,9 +5,15 @@
 //   DTENSOR_FAKE_NCCL_DIES=N          the process kills itself in the midst of the N-th group that
 //                                     it runs, and says when on stdout: "fault at SECONDS"
 //   DTENSOR_FAKE_NCCL_ABORT=hangs     ncclCommAbort and ncclCommRevoke never return
+//   DTENSOR_FAKE_NCCL_GROUP=stuck     what is launched stays in progress until it is aborted, as
+//                                     where NCCL connects to a rank that died
+//   DTENSOR_FAKE_NCCL_INIT=late       ncclCommInitRankConfig returns when the ranks have met: with a
+//                                     communicator and its error where they do not fit
+//   NCCL_COMM_BLOCKING=0 or 1         as NCCL's own: before what the configuration says
 //   DTENSOR_FAKE_NCCL_PATIENCE_MS=N   a call that waits so long for a peer's is an error; else none
 #include <nccl.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -139,15 +145,25 @@ ncclResult_t Call(const char* call, ncclComm_t comm, cudaStream_t stream, const 
   return alone ? EndGroup() : ncclSuccess;
 }
 
+bool Says(const char* variable, const char* value) {
+  const char* const said = std::getenv(variable);
+  return said != nullptr && std::strcmp(said, value) == 0;
+}
+
+// What a communicator that does not block, and is in progress, refuses.
+ncclResult_t Ready(ncclComm_t comm) {
+  return !comm->blocking && comm->in_progress() ? ncclInvalidArgument : ncclSuccess;
+}
+
 ncclResult_t Begin(ncclComm_t* made, int size, const ncclUniqueId& id, int rank, bool blocking) {
   if (size < 1 || rank < 0 || rank >= size) return ncclInvalidArgument;
   if (group.depth > 0) Refuse("ncclCommInitRankConfig", "within a group it is not faked");
   const std::string text(id.internal, strnlen(id.internal, sizeof(id.internal)));
   *made = AllComms().Add(new ncclComm(text, size, rank, CurrentGpu(), blocking));
   (*made)->Start();
-  if (!blocking) return ncclInProgress;
+  if (!blocking && !Says("DTENSOR_FAKE_NCCL_INIT", "late")) return ncclInProgress;
   const ncclResult_t error = Await(*made);
-  if (error == ncclSuccess) return error;
+  if (error == ncclSuccess || !blocking) return error;
   (*made)->Stop();
   AllComms().End(*made);
   *made = nullptr;
@@ -163,8 +179,10 @@ using dtensor::fake_cuda::Call;
 using dtensor::fake_cuda::EndGroup;
 using dtensor::fake_cuda::group;
 using dtensor::fake_cuda::NcclOpKind;
+using dtensor::fake_cuda::Ready;
 using dtensor::fake_cuda::Refuse;
 using dtensor::fake_cuda::RequireChosen;
+using dtensor::fake_cuda::Says;
 using dtensor::fake_cuda::SleepMicroseconds;
 
 extern "C" {
@@ -182,17 +200,20 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
   if (config->magic != 0xcafebeef) {
     Refuse("ncclCommInitRankConfig", "the configuration is not NCCL_CONFIG_INITIALIZER's");
   }
-  return dtensor::fake_cuda::Begin(comm, size, id, rank, config->blocking != 0);
+  bool blocking = config->blocking != 0;
+  if (Says("NCCL_COMM_BLOCKING", "0")) blocking = false;
+  if (Says("NCCL_COMM_BLOCKING", "1")) blocking = true;
+  return dtensor::fake_cuda::Begin(comm, size, id, rank, blocking);
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
   AllComms().Require("ncclCommGetAsyncError", comm);
-  *error = comm->error();
-  if (*error == ncclSuccess && comm->in_progress()) *error = ncclInProgress;
+  *error = comm->Poll();
   return ncclSuccess;
 }
 
 const char* ncclGetLastError(ncclComm_t comm) {
+  if (comm == nullptr) return "";
   return AllComms().Require("ncclGetLastError", comm)->error_text();
 }
 
@@ -219,15 +240,15 @@ const char* ncclGetErrorString(ncclResult_t result) {
 
 ncclResult_t ncclCommCount(const ncclComm_t comm, int* size) {
   *size = AllComms().Require("ncclCommCount", comm)->size;
-  return ncclSuccess;
+  return Ready(comm);
 }
 ncclResult_t ncclCommUserRank(const ncclComm_t comm, int* rank) {
   *rank = AllComms().Require("ncclCommUserRank", comm)->rank;
-  return ncclSuccess;
+  return Ready(comm);
 }
 ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int* gpu) {
   *gpu = AllComms().Require("ncclCommCuDevice", comm)->gpu;
-  return ncclSuccess;
+  return Ready(comm);
 }
 
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
@@ -268,6 +289,11 @@ ncclResult_t ncclCommRevoke(ncclComm_t comm, int flags) {
   if (flags != NCCL_REVOKE_DEFAULT) return ncclInvalidArgument;
   AllComms().Require("ncclCommRevoke", comm);
   RequireChosen("ncclCommRevoke", comm->gpu);
+  if (!comm->blocking && comm->has_group()) {
+    Refuse("ncclCommRevoke",
+           "a group is in progress, or failed, or nobody asked for its end: NCCL "
+           "2.28 frees it, and frees it again when it is asked");
+  }
   if (comm->is_stopped() || !comm->Revoke()) return ncclInvalidArgument;
   if (!comm->blocking) return ncclInProgress;
   while (comm->in_progress()) SleepMicroseconds(50);

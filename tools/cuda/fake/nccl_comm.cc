@@ -45,7 +45,7 @@ ncclComm::ncclComm(const std::string& id, int size_in, int rank_in, int gpu_in, 
       gone_(size_in, false) {}
 
 void ncclComm::Start() {
-  in_progress_ = working_ = true;
+  in_progress_ = has_group_ = working_ = true;
   std::thread([this] { Work(); }).detach();
 }
 
@@ -96,8 +96,9 @@ void ncclComm::Launch(std::vector<Op> ops, cudaStream_t stream) {
     Refuse("ncclGroupEnd", "only one stream for each communicator is faked");
   }
   stream_ = stream;
-  in_progress_ = true;
+  in_progress_ = has_group_ = true;
   __atomic_add_fetch(&launched_, 1, __ATOMIC_ACQ_REL);
+  if (Says("DTENSOR_FAKE_NCCL_GROUP", "stuck")) return;
   tasks_.push_back([this, ops = std::move(ops), stream] {
     Enqueue(stream, [this, ops] {
       __atomic_add_fetch(&running_, 1, __ATOMIC_SEQ_CST);
@@ -144,6 +145,19 @@ void ncclComm::Stop() {
 bool ncclComm::in_progress() {
   const std::lock_guard lock(mutex_);
   return in_progress_;
+}
+
+ncclResult_t ncclComm::Poll() {
+  const std::lock_guard lock(mutex_);
+  const ncclResult_t error = revoked_ ? ncclSuccess : error_;
+  if (error == ncclSuccess && in_progress_) return ncclInProgress;
+  if (error == ncclSuccess) has_group_ = false;
+  return error;
+}
+
+bool ncclComm::has_group() {
+  const std::lock_guard lock(mutex_);
+  return has_group_;
 }
 
 bool ncclComm::is_revoked() {

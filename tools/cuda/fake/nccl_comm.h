@@ -68,6 +68,10 @@ struct ncclComm {
   bool Revoke();
 
   bool in_progress();
+  // What ncclCommGetAsyncError says, which is where NCCL lets go of a group that has ended.
+  ncclResult_t Poll();
+  // Whether there is a group that it has not let go of.
+  bool has_group();
   bool is_revoked();
   bool is_finalized();
   bool is_stopped() { return __atomic_load_n(&stopped_, __ATOMIC_ACQUIRE); }
@@ -101,7 +105,7 @@ struct ncclComm {
   std::vector<std::string> heard_;  // [peer], of a word that has not all come
   std::vector<bool> said_bye_, gone_;
   bool in_progress_ = false, met_ = false, finalizing_ = false, finalized_ = false;
-  bool revoked_ = false;
+  bool revoked_ = false, has_group_ = false;
   ncclResult_t error_ = ncclSuccess;
   std::string error_text_;
   cudaStream_t stream_ = nullptr;

@@ -176,6 +176,20 @@ const Mistake kMistakes[] = {
        ncclCommDestroy(me.comm);
      },
      "ncclCommDestroy: the communicator is in progress"},
+    {"ItIsRevokedWhileAGroupIsInProgress",
+     [](NcclRank& me, float* data) {
+       setenv("DTENSOR_FAKE_NCCL_GROUP", "stuck", 1);
+       ncclAllGather(data, data + 1, 1, ncclFloat32, me.comm, me.stream);
+       ncclCommRevoke(me.comm, NCCL_REVOKE_DEFAULT);
+     },
+     "ncclCommRevoke: a group is in progress"},
+    {"ItIsRevokedBeforeTheEndOfAGroupIsAskedFor",
+     [](NcclRank& me, float* data) {
+       ncclAllGather(data, data + 1, 1, ncclFloat32, me.comm, me.stream);
+       std::this_thread::sleep_for(std::chrono::milliseconds(50));
+       ncclCommRevoke(me.comm, NCCL_REVOKE_DEFAULT);
+     },
+     "ncclCommRevoke: a group is in progress"},
     {"ItIsForgotten", [](NcclRank&, float*) {}, "not destroyed: NCCL communicator"},
     {"AGroupEndsThatDidNotBegin", [](NcclRank&, float*) { ncclGroupEnd(); },
      "no group was started"},
@@ -230,6 +244,55 @@ TEST_F(NcclRefusalsTest, AStreamReadsWhatWasReceivedWithoutWaiting) {
   EXPECT_EXIT(program(), ExitedWithCode(66), "data race");
 }
 #endif
+
+// --- What NCCL does in some environments.
+
+TEST_F(NcclRefusalsTest, AnInitMayReturnAnErrorWithACommunicator) {
+  setenv("DTENSOR_FAKE_NCCL_INIT", "late", 1);
+  ncclUniqueId id;
+  ncclGetUniqueId(&id);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 2; ++i) {
+    threads.emplace_back([&, i] {
+      cudaSetDevice(0);
+      ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+      config.blocking = 0;
+      ncclComm_t comm = nullptr;
+      EXPECT_EQ(ncclCommInitRankConfig(&comm, 2, id, i, &config), ncclInvalidUsage);
+      ASSERT_NE(comm, nullptr);
+      EXPECT_THAT(ncclGetLastError(comm), HasSubstr("Duplicate GPU"));
+      ncclCommAbort(comm);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  unsetenv("DTENSOR_FAKE_NCCL_INIT");
+}
+
+TEST_F(NcclRefusalsTest, TheEnvironmentMakesACommunicatorBlock) {
+  setenv("NCCL_COMM_BLOCKING", "1", 1);
+  ncclUniqueId id;
+  ncclGetUniqueId(&id);
+  cudaSetDevice(0);
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  ncclComm_t comm = nullptr;
+  EXPECT_EQ(ncclCommInitRankConfig(&comm, 1, id, 0, &config), ncclSuccess);
+  ncclCommAbort(comm);
+  unsetenv("NCCL_COMM_BLOCKING");
+}
+
+TEST_F(NcclRefusalsTest, ACommunicatorThatIsBeingMadeDoesNotSayItsRank) {
+  ncclUniqueId id;
+  ncclGetUniqueId(&id);
+  cudaSetDevice(0);
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  ncclComm_t comm = nullptr;
+  EXPECT_EQ(ncclCommInitRankConfig(&comm, 2, id, 0, &config), ncclInProgress);
+  int size = 0;
+  EXPECT_EQ(ncclCommCount(comm, &size), ncclInvalidArgument);
+  ncclCommAbort(comm);
+}
 
 // --- Processes. A child is this program again, with the one test below.
 
