@@ -54,6 +54,17 @@ struct NcclGroup::State {
   std::mutex mutex;  // of each call to NCCL, but for an abort that waited long enough
   std::atomic<bool> over = false, is_aborted = false;
 
+  // Of the mutex, which an abort that hangs keeps: no wait for it is without an end. Errors:
+  // stop's; kAborted where it is over.
+  absl::StatusOr<std::unique_lock<std::mutex>> Lock(const NcclStop& stop) {
+    for (const Clock::time_point start = Clock::now();; Pause(Clock::now() - start)) {
+      std::unique_lock lock(mutex, std::try_to_lock);
+      if (lock && !over) return lock;
+      if (lock) lock.unlock();
+      DT_RETURN_IF_ERROR(stop());
+      if (over) return Aborted();
+    }
+  }
   // Requires: the mutex is held, and not over.
   absl::Status Error(ncclResult_t result) const {
     const char* const text = ncclGetLastError(comm);
@@ -148,8 +159,7 @@ absl::Status NcclGroup::Await(const NcclStop& stop) {
   const Clock::time_point start = Clock::now();
   while (true) {
     {
-      const std::lock_guard lock(state_->mutex);
-      if (state_->over) return Aborted();
+      DT_ASSIGN_OR_RETURN(const std::unique_lock<std::mutex> lock, state_->Lock(stop));
       ncclResult_t result = ncclInternalError;
       ncclCommGetAsyncError(state_->comm, &result);
       if (result == ncclSuccess) return absl::OkStatus();
@@ -162,8 +172,7 @@ absl::Status NcclGroup::Await(const NcclStop& stop) {
 
 absl::Status NcclGroup::Call(Calls calls, const NcclStop& stop) {
   {
-    const std::lock_guard lock(state_->mutex);
-    if (state_->over) return Aborted();
+    DT_ASSIGN_OR_RETURN(const std::unique_lock<std::mutex> lock, state_->Lock(stop));
     ncclGroupStart();
     const ncclResult_t called = calls(state_->comm);
     const ncclResult_t ended = ncclGroupEnd();
@@ -185,24 +194,25 @@ absl::Status NcclGroup::failure() const {
 
 absl::Status NcclGroup::End(const NcclStop& stop) {
   if (state_->over) return absl::OkStatus();
-  absl::Status status;
+  const absl::Status status = Finish(stop);
+  if (!status.ok()) AbortAll({this}, Clock::now() + 2 * kCallReturns);
+  return status;
+}
+
+absl::Status NcclGroup::Finish(const NcclStop& stop) {
   if (!state_->is_callers) {
     {
-      const std::lock_guard lock(state_->mutex);
+      DT_ASSIGN_OR_RETURN(const std::unique_lock<std::mutex> lock, state_->Lock(stop));
       const ncclResult_t begun = ncclCommFinalize(state_->comm);
-      if (begun != ncclSuccess && begun != ncclInProgress) status = state_->Error(begun);
+      if (begun != ncclSuccess && begun != ncclInProgress) return state_->Error(begun);
     }
-    if (status.ok()) status = Await(stop);
+    DT_RETURN_IF_ERROR(Await(stop));
   }
-  if (!status.ok()) {
-    AbortAll({this}, Clock::now() + 2 * kCallReturns);
-    return status;
-  }
-  const std::lock_guard lock(state_->mutex);
+  DT_ASSIGN_OR_RETURN(const std::unique_lock<std::mutex> lock, state_->Lock(stop));
   if (state_->over.exchange(true)) return Aborted();
   is_ended_ = true;
   if (!state_->is_callers) ncclCommDestroy(state_->comm);
-  return status;
+  return absl::OkStatus();
 }
 
 bool NcclGroup::AbortAll(const std::vector<NcclGroup*>& groups, Deadline deadline) {

@@ -57,6 +57,7 @@ class NcclGroup {
   struct State;  // which threads that hang may have for longer
   explicit NcclGroup(std::shared_ptr<State> state) : state_(std::move(state)) {}
   absl::Status Await(const NcclStop& stop);
+  absl::Status Finish(const NcclStop& stop);
 
   const std::shared_ptr<State> state_;
   std::atomic<bool> is_ended_ = false;
