@@ -73,7 +73,7 @@ class NcclCarrier final : public ExchangeCarrier {
         round_bytes_(RoundBytes(size, options.round_bytes)),
         schedules_(rank, round_bytes_) {}
 
-  absl::Status Start(ncclComm_t callers) {
+  absl::Status Start(const NcclOptions& options) {
     DT_ASSIGN_OR_RETURN(stream_, MakeUrgentStream(device_.ordinal()));
     DT_ASSIGN_OR_RETURN(queue_, MakeCudaDevice(device_.ordinal(), stream_));
     queue_->set_failure_handler([this](const absl::Status& failure) { device_.Fail(failure); });
@@ -84,11 +84,12 @@ class NcclCarrier final : public ExchangeCarrier {
     for (Device* const device : {&device_, queue_.get()}) {
       SetCudaWaitLimit(*device, [gave_up = watch_->gave_up()] { return gave_up->load(); });
     }
-    if (callers == nullptr) return absl::OkStatus();
+    if (options.comm == nullptr) return absl::OkStatus();
     std::vector<int> everyone(size_);
     std::iota(everyone.begin(), everyone.end(), 0);
-    DT_ASSIGN_OR_RETURN(groups_[everyone],
-                        NcclGroup::Adopt(callers, size_, rank_, device_.ordinal()));
+    DT_ASSIGN_OR_RETURN(
+        groups_[everyone],
+        NcclGroup::Adopt(options.comm, size_, rank_, device_.ordinal(), options.comm_is_gone));
     watch_->Add(*groups_[everyone]);
     return absl::OkStatus();
   }
@@ -204,7 +205,7 @@ absl::StatusOr<std::unique_ptr<ExchangeCarrier>> MakeNcclCarrier(int rank, int s
                                                                  WorldState& world,
                                                                  const NcclOptions& options) {
   auto carrier = std::make_unique<NcclCarrier>(rank, size, device, world, options);
-  DT_RETURN_IF_ERROR(carrier->Start(options.comm));
+  DT_RETURN_IF_ERROR(carrier->Start(options));
   return carrier;
 }
 

@@ -21,8 +21,8 @@ using Clock = std::chrono::steady_clock;
 
 // An abort does not wait for longer for a call of the library that does not return.
 constexpr std::chrono::seconds kCallReturns(1);
-// Nor for a revocation.
-constexpr std::chrono::milliseconds kRevoked(900);
+// Nor for a revocation, nor for what is in progress before it.
+constexpr std::chrono::milliseconds kQuiet(200), kRevoked(700);
 
 absl::Status Aborted() { return absl::AbortedError("its NCCL communicator was aborted"); }
 
@@ -53,6 +53,7 @@ struct NcclGroup::State {
   bool is_callers = false;
   std::mutex mutex;  // of each call to NCCL, but for an abort that waited long enough
   std::atomic<bool> over = false, is_aborted = false;
+  std::shared_ptr<std::atomic<bool>> is_gone;  // for a caller, who asks; or null
 
   // Of the mutex, which an abort that hangs keeps: no wait for it is without an end. Errors:
   // stop's; kAborted where it is over.
@@ -79,11 +80,20 @@ struct NcclGroup::State {
     const std::unique_lock lock = LockWithin(mutex, kCallReturns);
     // A thread of its own, where NCCL would choose again what it found: GPU 0.
     cudaSetDevice(gpu);
-    if (is_callers) {
-      Revoke();
-    } else {
-      ncclCommAbort(comm);
-      is_aborted = true;
+    if (is_callers && lock && IsQuiet()) return Revoke();
+    if (is_gone != nullptr) *is_gone = true;
+    ncclCommAbort(comm);
+    is_aborted = true;
+  }
+  // Whether nothing is in progress, and nothing failed. NCCL 2.28 to 2.30 free a group when its
+  // communicator is revoked, and once more when they are asked for its end, unless they had told it.
+  // Requires: the mutex is held.
+  bool IsQuiet() const {
+    ncclResult_t result = ncclInternalError;
+    for (const Clock::time_point until = Clock::now() + kQuiet;;) {
+      if (ncclCommGetAsyncError(comm, &result) != ncclSuccess) return false;
+      if (result != ncclInProgress || Clock::now() > until) return result == ncclSuccess;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   }
   // Until NCCL has let go of it, for its owner destroys it next.
@@ -136,11 +146,12 @@ absl::StatusOr<std::unique_ptr<NcclGroup>> NcclGroup::Connect(absl::string_view 
 }
 
 absl::StatusOr<std::unique_ptr<NcclGroup>> NcclGroup::Adopt(ncclComm_t comm, int size, int rank,
-                                                            int gpu) {
+                                                            int gpu, Flag is_gone) {
   const auto state = std::make_shared<State>();
   state->comm = comm;
   state->gpu = gpu;
   state->is_callers = true;
+  state->is_gone = std::move(is_gone);
   int its[3] = {-1, -1, -1};
   const bool known = ncclCommCount(comm, &its[0]) == ncclSuccess &&
                      ncclCommUserRank(comm, &its[1]) == ncclSuccess &&

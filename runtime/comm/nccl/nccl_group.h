@@ -32,9 +32,11 @@ class NcclGroup {
   // kUnavailable, with NCCL's words; stop's. What was begun is aborted then.
   static absl::StatusOr<std::unique_ptr<NcclGroup>> Connect(absl::string_view id, int size,
                                                             int rank, const NcclStop& stop);
-  // The caller's, who destroys it. Errors: kInvalidArgument for one of other ranks, or another GPU.
+  // The caller's, who destroys it, unless `is_gone` is set, which it is before an abort. Errors:
+  // kInvalidArgument for one of other ranks, or another GPU.
+  using Flag = std::shared_ptr<std::atomic<bool>>;
   static absl::StatusOr<std::unique_ptr<NcclGroup>> Adopt(ncclComm_t comm, int size, int rank,
-                                                          int gpu);
+                                                          int gpu, Flag is_gone = nullptr);
   ~NcclGroup();  // requires: ended, or aborted
 
   // Calls `calls` as one group, and returns when its work is on its stream. Errors: kUnavailable,
@@ -49,7 +51,8 @@ class NcclGroup {
 
   // Lets go of what is on its way, undone, in all of them, on threads of their own; waits for them
   // until the deadline, and no longer: an abort may hang. A caller's communicator is revoked, and
-  // done when NCCL says that it is quiescent. Returns whether all are done.
+  // done when NCCL says that it is quiescent; where it does not come to rest within 0.2 s, or has
+  // failed, it is aborted as others are. Returns whether all are done.
   using Deadline = std::chrono::steady_clock::time_point;
   static bool AbortAll(const std::vector<NcclGroup*>& groups, Deadline deadline);
 

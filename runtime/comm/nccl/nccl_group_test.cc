@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "dtensor/runtime/testing/status_matchers.h"
+#include "dtensor/tools/cuda/fake/nccl_testing.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -122,6 +123,62 @@ TEST_F(NcclGroupTest, NobodyWaitsForAnAbortThatHangs) {
     DT_EXPECT_OK(group->End(GoOn));
   });
 }
+
+// --- A communicator of the program's, of which an abort must not lead to what NCCL frees twice.
+
+class CallersGroupTest : public NcclGroupTest {
+ protected:
+  CallersGroupTest() {
+    ncclUniqueId id;
+    ncclGetUniqueId(&id);
+    EXPECT_EQ(own_.Init(id), ncclSuccess);
+    group_ = *NcclGroup::Adopt(own_.comm, 1, 0, 0, is_gone_);
+  }
+  ~CallersGroupTest() override { cudaStreamDestroy(own_.stream); }
+  bool Abort() { return NcclGroup::AbortAll({group_.get()}, Clock::now() + seconds(20)); }
+
+  NcclRank own_{.rank = 0, .size = 1, .gpu = 0};
+  const std::shared_ptr<std::atomic<bool>> is_gone_ = std::make_shared<std::atomic<bool>>(false);
+  std::unique_ptr<NcclGroup> group_;
+};
+
+TEST_F(CallersGroupTest, AnIdleOneIsRevoked) {
+  DT_EXPECT_OK(Gather(*group_));
+  EXPECT_TRUE(Abort());
+  EXPECT_FALSE(*is_gone_);
+  EXPECT_EQ(own_.Await(), ncclSuccess);
+  EXPECT_EQ(ncclCommDestroy(own_.comm), ncclSuccess);
+}
+
+TEST_F(CallersGroupTest, OneThatIsInProgressIsAborted) {
+  const Variable stuck("DTENSOR_FAKE_NCCL_GROUP", "stuck");
+  std::atomic<bool> calls = false;
+  std::thread caller([&] {
+    cudaSetDevice(0);
+    const auto stop = [&] {
+      calls = true;
+      return absl::OkStatus();
+    };
+    EXPECT_THAT(Gather(*group_, stop), StatusIs(absl::StatusCode::kAborted));
+  });
+  while (!calls) std::this_thread::sleep_for(milliseconds(1));
+  EXPECT_TRUE(Abort());
+  caller.join();
+  EXPECT_TRUE(*is_gone_);
+}
+
+TEST_F(CallersGroupTest, OneOfWhichNcclReportsAnErrorIsAborted) {
+  // A message to itself that it does not receive.
+  const auto send = [&](ncclComm_t comm) {
+    return ncclSend(data_, 1, ncclUint8, 0, comm, stream_);
+  };
+  DT_EXPECT_OK(group_->Call(send, GoOn));
+  EXPECT_EQ(own_.AwaitError(), ncclInvalidUsage);
+  EXPECT_TRUE(Abort());
+  EXPECT_TRUE(*is_gone_);
+}
+
+// --- What begins, and what is given up.
 
 }  // namespace
 }  // namespace dtensor
