@@ -204,6 +204,7 @@ class NcclCarrier final : public ExchangeCarrier {
 absl::StatusOr<std::unique_ptr<ExchangeCarrier>> MakeNcclCarrier(int rank, int size, Device& device,
                                                                  WorldState& world,
                                                                  const NcclOptions& options) {
+  DT_RETURN_IF_ERROR(CheckNcclEnvironment());
   auto carrier = std::make_unique<NcclCarrier>(rank, size, device, world, options);
   DT_RETURN_IF_ERROR(carrier->Start(options));
   return carrier;

@@ -46,8 +46,8 @@ struct NcclOptions {
 };
 
 // For a rank's thread; `device`, a GPU's, and `world` outlive it. Errors: kInvalidArgument for a
-// communicator of another rank, size or GPU; kUnavailable when the library was built without
-// --config=cuda.
+// communicator of another rank, size or GPU; kFailedPrecondition where NCCL_COMM_BLOCKING=1 makes
+// calls of NCCL block; kUnavailable when the library was built without --config=cuda.
 absl::StatusOr<std::unique_ptr<ExchangeCarrier>> MakeNcclCarrier(int rank, int size, Device& device,
                                                                  WorldState& world,
                                                                  const NcclOptions& options = {});

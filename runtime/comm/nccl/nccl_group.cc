@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <thread>
@@ -108,9 +109,19 @@ struct NcclGroup::State {
   }
 };
 
+absl::Status CheckNcclEnvironment() {
+  const char* const blocks = std::getenv("NCCL_COMM_BLOCKING");
+  if (blocks == nullptr || std::strtol(blocks, nullptr, 0) != 1) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "NCCL_COMM_BLOCKING=1, in the environment or in nccl.conf, makes NCCL wait for good for a "
+      "rank "
+      "that died; unset it, or set it to 0");
+}
+
 absl::StatusOr<std::string> NewNcclId() {
   ncclUniqueId id;
   const ncclResult_t result = ncclGetUniqueId(&id);
+  DT_RETURN_IF_ERROR(CheckNcclEnvironment());  // of which nccl.conf is a part from now on
   if (result == ncclSuccess) return std::string(id.internal, sizeof(id.internal));
   return absl::UnavailableError(
       absl::StrCat("NCCL: ncclGetUniqueId: ", ncclGetErrorString(result)));

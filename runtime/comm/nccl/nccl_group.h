@@ -22,7 +22,11 @@ namespace dtensor {
 // Why a wait is to end; OK while it may go on.
 using NcclStop = std::function<absl::Status()>;
 
-// A name for a communicator that is to be made, for all its ranks.
+// Errors: kFailedPrecondition where NCCL is told to block whatever a program asks for.
+absl::Status CheckNcclEnvironment();
+
+// A name for a communicator that is to be made, for all its ranks. Errors: the environment's;
+// kUnavailable, with NCCL's words.
 absl::StatusOr<std::string> NewNcclId();
 
 // One thread calls Call and End; any calls failure, and AbortAll.

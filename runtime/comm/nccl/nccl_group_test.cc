@@ -124,6 +124,17 @@ TEST_F(NcclGroupTest, NobodyWaitsForAnAbortThatHangs) {
   });
 }
 
+// As nccl.conf is told of: with the first call of NCCL.
+TEST_F(NcclGroupTest, AnEnvironmentInWhichCallsBlock) {
+  {
+    const Variable blocks("NCCL_COMM_BLOCKING", "1");
+    EXPECT_THAT(NewNcclId(), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                      HasSubstr("unset it, or set it to 0")));
+  }
+  const Variable blocks("NCCL_COMM_BLOCKING", "0");
+  DT_EXPECT_OK(NewNcclId());
+}
+
 // --- A communicator of the program's, of which an abort must not lead to what NCCL frees twice.
 
 class CallersGroupTest : public NcclGroupTest {

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <string>
@@ -107,6 +108,15 @@ TEST_F(NcclWorldTest, TwoRanksOfOneGpu) {
                             AllOf(HasSubstr("ranks 0 and 1 compute on one GPU"),
                                   HasSubstr("start no more ranks on a host than it has GPUs")))));
   EXPECT_EQ(results[0], results[1]);
+}
+
+TEST_F(NcclWorldTest, CallsOfNcclThatBlock) {
+  setenv("NCCL_COMM_BLOCKING", "1", 1);
+  const auto results = RunProcesses(World(2), Nothing);
+  unsetenv("NCCL_COMM_BLOCKING");
+  EXPECT_THAT(results, Each(StatusIs(absl::StatusCode::kFailedPrecondition,
+                                     AllOf(HasSubstr("NCCL_COMM_BLOCKING=1"),
+                                           HasSubstr("unset it, or set it to 0")))));
 }
 
 TEST_F(NcclWorldTest, AGpuThatIsNotThere) {
