@@ -140,10 +140,8 @@ absl::StatusOr<std::unique_ptr<NcclGroup>> NcclGroup::Connect(absl::string_view 
   const auto state = std::make_shared<State>();
   if (cudaGetDevice(&state->gpu) != cudaSuccess) cudaGetLastError();
   const ncclResult_t begun = ncclCommInitRankConfig(&state->comm, size, name, rank, &config);
-  if (begun != ncclSuccess && begun != ncclInProgress) {
-    return absl::UnavailableError(
-        absl::StrCat("NCCL: ncclCommInitRankConfig: ", ncclGetErrorString(begun)));
-  }
+  // There may be a communicator all the same, which is to be aborted, and says more.
+  if (state->comm == nullptr) return state->Error(begun);
   auto group = std::unique_ptr<NcclGroup>(new NcclGroup(state));
   if (const absl::Status status = group->Await(stop); !status.ok()) {
     AbortAll({group.get()}, Clock::now() + 2 * kCallReturns);

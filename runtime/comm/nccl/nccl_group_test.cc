@@ -191,5 +191,22 @@ TEST_F(CallersGroupTest, OneOfWhichNcclReportsAnErrorIsAborted) {
 
 // --- What begins, and what is given up.
 
+// Two ranks of a GPU, where NCCL tells it at once: with a communicator, which is aborted as well.
+TEST_F(NcclGroupTest, AnErrorThatComesWithACommunicator) {
+  const Variable late("DTENSOR_FAKE_NCCL_INIT", "late");
+  const std::string id = *NewNcclId();
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back([&, rank] {
+      cudaSetDevice(0);
+      EXPECT_THAT(NcclGroup::Connect(id, 2, rank, GoOn).status(),
+                  StatusIs(absl::StatusCode::kInvalidArgument,
+                           testing::AllOf(HasSubstr("Duplicate GPU"),
+                                          HasSubstr("start no more ranks on a host"))));
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+}
+
 }  // namespace
 }  // namespace dtensor
