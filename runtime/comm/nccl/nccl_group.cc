@@ -191,16 +191,20 @@ absl::Status NcclGroup::Await(const NcclStop& stop) {
 }
 
 absl::Status NcclGroup::Call(Calls calls, const NcclStop& stop) {
-  {
-    DT_ASSIGN_OR_RETURN(const std::unique_lock<std::mutex> lock, state_->Lock(stop));
-    ncclGroupStart();
-    const ncclResult_t called = calls(state_->comm);
-    const ncclResult_t ended = ncclGroupEnd();
-    for (const ncclResult_t result : {called, ended}) {
-      if (result != ncclSuccess && result != ncclInProgress) return state_->Error(result);
-    }
+  DT_RETURN_IF_ERROR(stop());
+  DT_ASSIGN_OR_RETURN(std::unique_lock<std::mutex> lock, state_->Lock(stop));
+  ncclGroupStart();
+  const ncclResult_t called = calls(state_->comm);
+  const ncclResult_t ended = ncclGroupEnd();
+  absl::Status status;
+  for (const ncclResult_t result : {called, ended}) {
+    if (!status.ok() || result == ncclSuccess || result == ncclInProgress) continue;
+    status = state_->Error(result);
   }
-  return Await(stop);
+  lock.unlock();
+  if (status.ok()) status = Await(stop);
+  if (!status.ok()) AbortAll({this}, Clock::now() + 2 * kCallReturns);
+  return status;
 }
 
 absl::Status NcclGroup::failure() const {

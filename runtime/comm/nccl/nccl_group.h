@@ -44,7 +44,8 @@ class NcclGroup {
   ~NcclGroup();  // requires: ended, or aborted
 
   // Calls `calls` as one group, and returns when its work is on its stream. Errors: kUnavailable,
-  // with NCCL's words; stop's; kAborted once it was aborted.
+  // with NCCL's words; stop's; kAborted once it was aborted. What was begun is aborted then: NCCL's
+  // thread launches nothing later on memory that its owner frees.
   using Calls = absl::FunctionRef<ncclResult_t(ncclComm_t)>;
   absl::Status Call(Calls calls, const NcclStop& stop);
   // What NCCL says is wrong. OK while it works, or once it was aborted.

@@ -208,5 +208,17 @@ TEST_F(NcclGroupTest, AnErrorThatComesWithACommunicator) {
   for (std::thread& rank : ranks) rank.join();
 }
 
+// NCCL's thread may launch what is in progress later, when its memory is somebody else's.
+TEST_F(NcclGroupTest, ACallThatIsGivenUpIsAborted) {
+  const Variable stuck("DTENSOR_FAKE_NCCL_GROUP", "stuck");
+  const std::unique_ptr<NcclGroup> group = Connect();
+  const auto begin = Clock::now();
+  const auto stop = [&] {
+    return Clock::now() - begin < milliseconds(50) ? absl::OkStatus() : absl::DataLossError("dog");
+  };
+  EXPECT_THAT(Gather(*group, stop), StatusIs(absl::StatusCode::kDataLoss));
+  EXPECT_TRUE(IsAborted(*group));
+}
+
 }  // namespace
 }  // namespace dtensor
