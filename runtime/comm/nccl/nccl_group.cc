@@ -242,23 +242,24 @@ absl::Status NcclGroup::Finish(const NcclStop& stop) {
 bool NcclGroup::AbortAll(const std::vector<NcclGroup*>& groups, Deadline deadline) {
   std::vector<std::shared_ptr<State>> aborting;
   for (NcclGroup* const group : groups) {
-    if (group->is_ended_) continue;
-    aborting.push_back(group->state_);
-    if (group->state_->over.exchange(true)) continue;  // by another thread
-    const absl::Status started = NoThrow([&] {
-      std::thread([state = group->state_] { state->Abort(); }).detach();
-      return absl::OkStatus();
-    });
-    if (!started.ok()) return false;
+    if (!group->is_ended_) aborting.push_back(group->state_);
   }
-  const auto all_are = [&] {
-    return std::all_of(aborting.begin(), aborting.end(),
-                       [](const auto& state) { return state->is_aborted.load(); });
-  };
-  while (!all_are() && Clock::now() < deadline) {
+  while (true) {
+    for (const auto& state : aborting) BeginAbort(state);  // again where there was no thread
+    const bool all_are = std::all_of(aborting.begin(), aborting.end(),
+                                     [](const auto& state) { return state->is_aborted.load(); });
+    if (all_are || Clock::now() >= deadline) return all_are;
     std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
-  return all_are();
+}
+
+void NcclGroup::BeginAbort(const std::shared_ptr<State>& state) {
+  if (state->over.exchange(true)) return;
+  const absl::Status started = NoThrow([&] {
+    std::thread([state] { state->Abort(); }).detach();
+    return absl::OkStatus();
+  });
+  if (!started.ok()) state->over = false;
 }
 
 }  // namespace dtensor

@@ -64,6 +64,7 @@ class NcclGroup {
  private:
   struct State;  // which threads that hang may have for longer
   explicit NcclGroup(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  static void BeginAbort(const std::shared_ptr<State>& state);
   absl::Status Await(const NcclStop& stop);
   absl::Status Finish(const NcclStop& stop);
 

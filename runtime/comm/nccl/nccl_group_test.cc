@@ -220,5 +220,21 @@ TEST_F(NcclGroupTest, ACallThatIsGivenUpIsAborted) {
   EXPECT_TRUE(IsAborted(*group));
 }
 
+TEST_F(NcclGroupTest, ThereIsNoThreadForAWhile) {
+  const std::unique_ptr<NcclGroup> groups[] = {Connect(), Connect()};
+  refused_threads = 3;
+  EXPECT_TRUE(NcclGroup::AbortAll({groups[0].get(), groups[1].get()}, Clock::now() + seconds(20)));
+  EXPECT_EQ(refused_threads, 0);
+}
+
+TEST_F(NcclGroupTest, ThereIsNoThread) {
+  const std::unique_ptr<NcclGroup> group = Connect();
+  refused_threads = 1 << 20;
+  EXPECT_FALSE(NcclGroup::AbortAll({group.get()}, Clock::now() + milliseconds(20)));
+  refused_threads = 0;
+  DT_EXPECT_OK(Gather(*group)) << "it is not aborted, and may be later";
+  EXPECT_TRUE(NcclGroup::AbortAll({group.get()}, Clock::now() + seconds(20)));
+}
+
 }  // namespace
 }  // namespace dtensor
