@@ -77,7 +77,8 @@ class GatherFinder {
  private:
   std::optional<CarriedGather> FindPart(size_t part) {
     CarriedGather gather{part, sizes_[part]};
-    std::map<int, BoxDims> given;  // by each rank, as the first who receives it has it
+    std::map<int, BoxDims> given;    // by each rank, as the first who receives it has it
+    const BoxDims* shape = nullptr;  // that of the first of these
     for (const int receiver : collective_.group) {
       std::map<int, BoxDims> from;
       for (const ReceiveBox& box : collective_.boxes->Receives(part, receiver)) {
@@ -89,9 +90,8 @@ class GatherFinder {
       if (from.size() + 1 != collective_.group.size()) return std::nullopt;
       for (const auto& [peer, dims] : from) {
         const BoxDims& first = given.emplace(peer, dims).first->second;
-        if (!HaveOneShape(dims, given.begin()->second) || !HaveOneSource(dims, first)) {
-          return std::nullopt;
-        }
+        if (shape == nullptr) shape = &first;
+        if (!HaveOneShape(dims, *shape) || !HaveOneSource(dims, first)) return std::nullopt;
       }
       if (receiver == rank_) gather.from = std::move(from);
     }

@@ -199,5 +199,18 @@ TEST(CarrySchedule, AnotherPatternIsNoGather) {
   }
 }
 
+// Of two ranks each receives one other's alone.
+TEST(CarrySchedule, TwoRanksThatGiveUnlikePartsAreNoGather) {
+  const std::vector<int> group = {0, 1};
+  Boxes::Table table;
+  for (const int rank : group) table[{0, rank}] = {Piece({0}, 0, 0, 3), Piece({1}, 0, 3, 2)};
+  const Boxes boxes(std::move(table));
+  const Collective collective = {
+      .kind = CollectiveKind::kAllGather, .native = true, .group = group, .boxes = &boxes};
+  const auto all = OfAll(collective, {4}, 8);
+  for (const CarrySchedule& one : all) EXPECT_THAT(one.gathers, IsEmpty());
+  ExpectThatPairsAgree(group, all, 8);
+}
+
 }  // namespace
 }  // namespace dtensor
