@@ -28,8 +28,12 @@ NcclWatch::NcclWatch(int rank, Device& device, WorldState& world)
 NcclWatch::~NcclWatch() { Stop(); }
 
 void NcclWatch::Add(NcclGroup& group) {
-  const std::lock_guard lock(mutex_);
-  groups_.push_back(&group);
+  {
+    const std::lock_guard lock(mutex_);
+    groups_.push_back(&group);
+    if (!has_aborted_) return;
+  }
+  NcclGroup::AbortAll({&group}, Clock::now() + kAbortEnds);
 }
 
 void NcclWatch::Launched(const std::string& call, DeviceEvent ready, DeviceEvent done) {
@@ -133,6 +137,7 @@ void NcclWatch::Abort() {
   {
     const std::lock_guard lock(mutex_);
     groups = groups_;
+    has_aborted_ = true;
   }
   NcclGroup::AbortAll(groups, Clock::now() + kAbortEnds);
 }

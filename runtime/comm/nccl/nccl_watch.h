@@ -32,12 +32,13 @@ class NcclWatch {
   NcclWatch(int rank, Device& device, WorldState& world);
   ~NcclWatch();  // Stop
 
-  // `group` outlives it, or its Stop.
+  // `group` outlives it, or its Stop. Aborted at once where all others were.
   void Add(NcclGroup& group);
   // An exchange, of which `done` is the end; its time begins with `ready`. `call` names it in
   // errors: op "..." of ranks [0, 1].
   void Launched(const std::string& call, DeviceEvent ready, DeviceEvent done);
-  // Aborts all communicators, once, unless they were; for whoever must not touch memory any more.
+  // Aborts all communicators, once, unless they were, and those that are added later; for whoever
+  // must not touch memory any more.
   void Abort();
   // Watches no more.
   void Stop();
@@ -67,7 +68,7 @@ class NcclWatch {
   std::vector<NcclGroup*> groups_;
   std::list<Flight> flights_;
   std::string last_call_;
-  bool stop_ = false;
+  bool stop_ = false, has_aborted_ = false;
   const std::shared_ptr<std::atomic<bool>> gave_up_ = std::make_shared<std::atomic<bool>>(false);
   std::thread thread_;
 };
