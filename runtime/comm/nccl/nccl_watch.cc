@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,12 +14,13 @@ namespace dtensor {
 namespace {
 
 using std::chrono::duration;
+using std::chrono::duration_cast;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr milliseconds kBusy(5), kIdle(100);  // between two looks
 constexpr seconds kAbortEnds(2);
-constexpr seconds kStreamEnds(1);  // after that
+constexpr seconds kStreamEnds(1);  // after that, what has begun
 
 }  // namespace
 
@@ -127,9 +129,7 @@ void NcclWatch::FailWith(const absl::Status& failure) {
     device_.Fail(absl::Status(failure.code(), message));
   }
   Abort();
-  const Clock::time_point until = Clock::now() + kStreamEnds;
-  while (!AllDone() && Clock::now() < until) std::this_thread::sleep_for(milliseconds(1));
-  if (!AllDone()) *gave_up_ = true;
+  if (!AwaitEnds()) *gave_up_ = true;
 }
 
 void NcclWatch::Abort() {
@@ -142,10 +142,26 @@ void NcclWatch::Abort() {
   NcclGroup::AbortAll(groups, Clock::now() + kAbortEnds);
 }
 
-bool NcclWatch::AllDone() {
-  const std::lock_guard lock(mutex_);
-  return std::all_of(flights_.begin(), flights_.end(),
-                     [](const Flight& flight) { return HasHappened(flight.done); });
+bool NcclWatch::AwaitEnds() {
+  std::optional<Clock::time_point> begun;  // what is in front
+  const Clock::time_point until =
+      Clock::now() + duration_cast<Clock::duration>(duration<double>(world_.timeout_seconds()));
+  for (;; std::this_thread::sleep_for(milliseconds(1))) {
+    const std::lock_guard lock(mutex_);
+    if (flights_.remove_if([](const Flight& flight) { return HasHappened(flight.done); }) > 0) {
+      begun.reset();
+    }
+    if (flights_.empty()) return true;
+    const Clock::time_point now = Clock::now();
+    if (HasHappened(flights_.front().ready)) {
+      if (!begun) begun = now;
+      if (now - *begun > kStreamEnds) return false;
+    } else if (stop_) {
+      return true;
+    } else if (now > until) {
+      return false;
+    }
+  }
 }
 
 }  // namespace dtensor

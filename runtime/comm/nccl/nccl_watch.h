@@ -4,8 +4,9 @@
 // It fails the world where NCCL says that something is wrong, or where an exchange that all its
 // ranks have launched does not end within the world's time-out. When the world has failed, by
 // whomever, it fails the device, so that nobody takes what has not come for values, and aborts all
-// communicators, for their kernels would never end. Where that does not help within some seconds,
-// the device is given up: waits for it end, and nothing is asked of the GPU any more.
+// communicators, for their kernels would never end. Where what has begun does not end within some
+// seconds then, the device is given up: waits for it end, and nothing is asked of the GPU any more.
+// What is behind other work of the GPU has not begun, and is waited for.
 #ifndef DTENSOR_RUNTIME_COMM_NCCL_NCCL_WATCH_H_
 #define DTENSOR_RUNTIME_COMM_NCCL_NCCL_WATCH_H_
 
@@ -58,7 +59,9 @@ class NcclWatch {
   bool Look(std::chrono::duration<double> since);  // false: the world has failed
   void FailWith(const absl::Status& failure);
   absl::Status FailureOfGroups();
-  bool AllDone();
+  // Of what was launched, undone. False where it has begun and does not end, or does not begin
+  // within the time-out; true as well where it has not begun and nobody watches any more.
+  bool AwaitEnds();
 
   const int rank_;
   Device& device_;

@@ -93,5 +93,37 @@ TEST_F(NcclWatchTest, WhoComesAfterTheAbortIsAborted) {
   EXPECT_TRUE(NcclGroup::AbortAll({late.get()}, Clock::now())) << "it was not";
 }
 
+TEST_F(NcclWatchTest, WhatHasBegunAndDoesNotEndIsGivenUp) {
+  const DeviceEvent ready = device_->Record();
+  Occupy();
+  watch_->Launched("op", ready, device_->Record());
+  FailTheWorld();
+  EXPECT_TRUE(GivesUpWithin(seconds(15)));
+}
+
+// What the GPU was given before takes its time.
+TEST_F(NcclWatchTest, WhatIsBehindOtherWorkIsNot) {
+  Occupy();
+  const DeviceEvent ready = device_->Record();
+  watch_->Launched("op", ready, device_->Record());
+  FailTheWorld();
+  EXPECT_FALSE(GivesUpWithin(seconds(4)));
+  EXPECT_THAT(device_->failure(), StatusIs(absl::StatusCode::kDataLoss));
+  Free();
+  watch_->Stop();
+  EXPECT_FALSE(gave_up());
+}
+
+TEST_F(NcclWatchTest, NobodyIsHeldUpByOtherWork) {
+  Occupy();
+  const DeviceEvent ready = device_->Record();
+  watch_->Launched("op", ready, device_->Record());
+  FailTheWorld();
+  const auto begin = Clock::now();
+  watch_->Stop();
+  EXPECT_LT(Clock::now() - begin, seconds(30));
+  EXPECT_FALSE(gave_up());
+}
+
 }  // namespace
 }  // namespace dtensor
