@@ -15,7 +15,7 @@ namespace dtensor {
 LaunchOptions ToLaunchOptions(const JoinOptions& options) {
   std::optional<RankGpu> gpu;
   if (options.device == Device::Kind::kCuda)
-    gpu = RankGpu{options.gpu, options.nccl, options.cuda_device};
+    gpu = RankGpu{options.gpu, options.nccl, options.nccl_is_gone, options.cuda_device};
   return {.rank = options.rank,
           .size = options.size,
           .local_rank = options.local_rank,

@@ -10,6 +10,7 @@
 #ifndef DTENSOR_TENSOR_JOIN_WORLD_H_
 #define DTENSOR_TENSOR_JOIN_WORLD_H_
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -52,6 +53,10 @@ struct JoinOptions {
   // that died may not return. It outlives the world, is nobody else's meanwhile, and stays the
   // program's to destroy; if the world fails it is revoked. Null: NCCL makes one.
   ncclComm* nccl = nullptr;
+  // Set where NCCL cannot revoke it, for it has failed or what is on its way does not end: it is
+  // aborted then, and the program neither touches nor destroys it. For the program to look at when
+  // the world is gone. May be null.
+  std::shared_ptr<std::atomic<bool>> nccl_is_gone = nullptr;
   // Told, once, when a rank has not returned a time-out after the others, which wait for it
   // (kDeadlineExceeded): on the thread that leaves, by the lowest of those. Null: nobody.
   std::function<void(const absl::Status&)> report = PrintOnStderr;

@@ -87,7 +87,7 @@ struct NcclGroup::State {
     is_aborted = true;
   }
   // Whether nothing is in progress, and nothing failed. NCCL 2.28 to 2.30 free a group when its
-  // communicator is revoked, and once more when they are asked for its end, unless they had told it.
+  // communicator is revoked, and again when they are asked for its end, unless they had told it.
   // Requires: the mutex is held.
   bool IsQuiet() const {
     ncclResult_t result = ncclInternalError;
@@ -114,8 +114,7 @@ absl::Status CheckNcclEnvironment() {
   if (blocks == nullptr || std::strtol(blocks, nullptr, 0) != 1) return absl::OkStatus();
   return absl::FailedPreconditionError(
       "NCCL_COMM_BLOCKING=1, in the environment or in nccl.conf, makes NCCL wait for good for a "
-      "rank "
-      "that died; unset it, or set it to 0");
+      "rank that died; unset it, or set it to 0");
 }
 
 absl::StatusOr<std::string> NewNcclId() {

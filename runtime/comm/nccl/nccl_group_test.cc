@@ -1,4 +1,4 @@
-// What a communicator's abort does and does not wait for, with the faults that the fake of NCCL makes.
+// What a communicator's abort does and does not wait for, with the faults that the fake makes.
 #include "dtensor/runtime/comm/nccl/nccl_group.h"
 
 #include <cuda_runtime_api.h>

@@ -2,6 +2,7 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
@@ -241,6 +242,7 @@ TEST_F(NcclWorldTest, AFailedWorldRevokesIt) {
   RunNcclRanks(2, [launched = World(2)](NcclRank& mine) {
     LaunchedRank me = As(launched, mine.rank);
     me.gpu->comm = mine.comm;
+    me.gpu->comm_is_gone = std::make_shared<std::atomic<bool>>(false);
     EXPECT_THAT(RunProcess(me,
                            [](ProcessWorld& world) -> absl::Status {
                              DT_RETURN_IF_ERROR(Gather(world, {0, 1}, 1000));
@@ -248,6 +250,7 @@ TEST_F(NcclWorldTest, AFailedWorldRevokesIt) {
                                                       : Gather(world, {0, 1}, 1000);
                            }),
                 StatusIs(absl::StatusCode::kDataLoss, HasSubstr("the dog ate it")));
+    EXPECT_FALSE(*me.gpu->comm_is_gone);
     EXPECT_EQ(mine.Await(), ncclSuccess);
     EXPECT_EQ(ncclCommDestroy(mine.comm), ncclSuccess);
     cudaStreamDestroy(mine.stream);

@@ -2,7 +2,9 @@
 #ifndef DTENSOR_RUNTIME_COMM_PROCESS_LAUNCH_H_
 #define DTENSOR_RUNTIME_COMM_PROCESS_LAUNCH_H_
 
+#include <atomic>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -23,7 +25,8 @@ struct RankGpu {
   // local_rank-th, and round.
   std::optional<int> ordinal = {};
   ncclComm* comm = nullptr;  // the program's, of all ranks (nccl_carrier.h); null: one of its own
-  CudaDeviceMaker make_device = nullptr;  // null: MakeCudaDevice(ordinal)
+  std::shared_ptr<std::atomic<bool>> comm_is_gone = nullptr;  // set before that is aborted
+  CudaDeviceMaker make_device = nullptr;                      // null: MakeCudaDevice(ordinal)
 };
 
 struct LaunchedRank {

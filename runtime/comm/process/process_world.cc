@@ -121,8 +121,9 @@ absl::Status ProcessWorld::Connect() {
 absl::Status ProcessWorld::ConnectMessages() {
   DT_ASSIGN_OR_RETURN(transport_, ConnectHosts());
   if (rank_.gpu) {
-    DT_ASSIGN_OR_RETURN(
-        carrier_, MakeNcclCarrier(rank(), size(), *device_, *control_, {.comm = rank_.gpu->comm}));
+    DT_ASSIGN_OR_RETURN(carrier_, MakeNcclCarrier(rank(), size(), *device_, *control_,
+                                                  {.comm = rank_.gpu->comm,
+                                                   .comm_is_gone = rank_.gpu->comm_is_gone}));
   }
   messages_ = std::make_unique<MessageCommunicator>(
       rank(), size(), *device_, *transport_, *control_, MessageOptions{.carrier = carrier_.get()});

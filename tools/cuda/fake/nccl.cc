@@ -7,8 +7,8 @@
 //   DTENSOR_FAKE_NCCL_ABORT=hangs     ncclCommAbort and ncclCommRevoke never return
 //   DTENSOR_FAKE_NCCL_GROUP=stuck     what is launched stays in progress until it is aborted, as
 //                                     where NCCL connects to a rank that died
-//   DTENSOR_FAKE_NCCL_INIT=late       ncclCommInitRankConfig returns when the ranks have met: with a
-//                                     communicator and its error where they do not fit
+//   DTENSOR_FAKE_NCCL_INIT=late       ncclCommInitRankConfig returns when the ranks have met: a
+//                                     communicator with its error where they do not fit
 //   NCCL_COMM_BLOCKING=0 or 1         as NCCL's own: before what the configuration says
 //   DTENSOR_FAKE_NCCL_PATIENCE_MS=N   a call that waits so long for a peer's is an error; else none
 #include <nccl.h>
