@@ -184,6 +184,61 @@ TYPED_TEST(AttentionCudnnTest, BackwardInSeveralRuns) {
   EXPECT_EQ(CudnnSteps(*device), RefusesAll() ? 0 : 11);  // forward alone
 }
 
+// The statistics of a run's heads begin where those of the heads before them end.
+TYPED_TEST(AttentionCudnnTest, BackwardInRunsOfOddManyRows) {
+  const Case c = {.s = 65, .t = 65, .q_heads = 2, .kv_heads = 2, .dim = 16, .causal = true};
+  const std::unique_ptr<Device> device = MakeTestDevice();
+  SetCudnnScoreBytes(*device, 2 * c.s * c.t);
+  const AttentionInputs in = RandomInputs<TypeParam>(c);
+  const auto out = RunAll<TypeParam>(*device, c, in);
+  DT_ASSERT_OK(out.status());
+  ExpectClose(*out, ReferenceAttention(c.Problem(), in), LimitOf<TypeParam>());
+  EXPECT_EQ(CudnnSteps(*device), RefusesAll() ? 0 : 2);
+}
+
+// One entry of a batch, as where entries see keys at positions of their own.
+TYPED_TEST(AttentionCudnnTest, StatisticsMayBeginAnywhere) {
+  const Case c = {.s = 65, .t = 65, .dim = 16, .causal = true};
+  const std::unique_ptr<Device> device = MakeTestDevice();
+  const AttentionInputs in = RandomInputs<TypeParam>(c);
+  DT_ASSERT_OK_AND_ASSIGN(const auto whole, RunAll<TypeParam>(*device, c, in));
+  const auto make = [&](const Dims& shape, const Doubles& values) {
+    return FromValues<TypeParam>(*device, shape, c.memory, values).value();
+  };
+  const Tensor q = make(c.QShape(), in.q), k = make(c.KShape(), in.k), v = make(c.KShape(), in.v);
+  const Tensor o = make(c.QShape(), in.q);
+  DT_ASSERT_OK_AND_ASSIGN(const Tensor all, Tensor::Empty(*device, DType::kF32, {2 * c.s}));
+  DT_ASSERT_OK(device->FillBytes(all.raw(), 0, all.bytes()));
+  const Tensor lse = all.View({1, 1, c.s}, {c.s, c.s, 1}, c.s);
+  DT_ASSERT_OK(Attention(*device, q, k, v, c.Step(), nullptr, o, lse));
+  DT_ASSERT_OK_AND_ASSIGN(const Doubles there, ToDoubles(lse));
+  EXPECT_EQ(there, whole.lse);
+  EXPECT_THAT(ToDoubles(all.View({c.s}, {1}, 0)), IsOkAndHolds(Doubles(c.s, 0)));
+  EXPECT_EQ(CudnnSteps(*device), RefusesAll() ? 0 : 3);
+}
+
+// o of a step's keys and those before them is rounded once: as the wide one is, rounded.
+TYPED_TEST(AttentionCudnnTest, TheLastBlockOfACarryIsNotRoundedFirst) {
+  Case c = {.s = 96, .t = 192, .q_heads = 2, .kv_heads = 2, .dim = 16};
+  c = WithPositions(c, AttentionMask::Full());
+  const std::unique_ptr<Device> device = MakeTestDevice();
+  const AttentionInputs in = RandomInputs<TypeParam>(c);
+  DT_ASSERT_OK_AND_ASSIGN(const Rows<TypeParam> rows, MakeRows<TypeParam>(*device, c, in));
+  DT_ASSERT_OK_AND_ASSIGN(const Tensor wide, Filled<float>(*device, c.QShape(), c.memory, kNan));
+  for (const Tensor& o : {rows.o, wide}) {
+    for (size_t i = 0; i < 2; ++i) {
+      DT_ASSERT_OK_AND_ASSIGN(const auto b,
+                              BlockOf<TypeParam>(*device, c, in, Contiguous(c.t, 2), i));
+      DT_ASSERT_OK(Attention(*device, rows.q, b.k, b.v, b.step, &rows.carry, o, rows.lse));
+    }
+  }
+  DT_ASSERT_OK_AND_ASSIGN(const Doubles values, ToDoubles(wide));
+  DT_ASSERT_OK_AND_ASSIGN(const Tensor rounded,
+                          FromValues<TypeParam>(*device, c.QShape(), c.memory, values));
+  DT_ASSERT_OK_AND_ASSIGN(const Doubles once, ToDoubles(rounded));
+  EXPECT_THAT(ToDoubles(rows.o), IsOkAndHolds(once));
+}
+
 TEST(AttentionCudnn, BitsAreTheSame) {
   const Case c = {.batch = 2, .s = 192, .t = 192, .q_heads = 4, .kv_heads = 2, .causal = true};
   const AttentionInputs in = RandomInputs<BFloat16>(c);

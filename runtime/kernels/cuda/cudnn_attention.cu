@@ -73,10 +73,23 @@ absl::StatusOr<AttentionPlans*> PlansOf(Device& device) {
   return plans != nullptr && plans->allowed ? plans : nullptr;
 }
 
+bool IsAligned(const void* data) {
+  return reinterpret_cast<uintptr_t>(data) % kCudnnAlignment == 0;
+}
+
+// Of `rows` queries, whose statistics are row-major. These begin where those before them end, which
+// is less aligned than cuDNN is told: then they are copied to where they are, or from there.
 absl::Status RunPlan(Device& device, AttentionPlans& plans, const AttentionPlan& plan,
-                     const AttentionPointers& pointers, double scale) {
+                     AttentionPointers pointers, double scale, int64_t rows) {
   DT_ASSIGN_OR_RETURN(const Scratch workspace, Scratch::Make(device, plans.WorkspaceBytes(plan)));
-  return plans.Run(plan, pointers, scale, workspace.get());
+  if (IsAligned(pointers.lse)) return plans.Run(plan, pointers, scale, workspace.get());
+  const int64_t bytes = rows * int64_t{sizeof(float)};
+  DT_ASSIGN_OR_RETURN(const Scratch lse, Scratch::Make(device, bytes));
+  void* const theirs = std::exchange(pointers.lse, lse.get());
+  const bool is_read = pointers.dout != nullptr;
+  if (is_read) DT_RETURN_IF_ERROR(device.CopyOnDevice(lse.get(), theirs, bytes));
+  DT_RETURN_IF_ERROR(plans.Run(plan, pointers, scale, workspace.get()));
+  return is_read ? absl::OkStatus() : device.CopyOnDevice(theirs, lse.get(), bytes);
 }
 
 // --- Forward.
@@ -89,8 +102,8 @@ absl::Status RunAndJoin(Device& device, const char* kernel, const AttentionArgs&
   DT_ASSIGN_OR_RETURN(const Scratch o, Scratch::Make(device, rows * sizes.dim * SizeOf(o_type)));
   DT_ASSIGN_OR_RETURN(const Scratch lse, Scratch::Make(device, rows * int64_t{sizeof(float)}));
   const AttentionOperands& x = args.operands;
-  DT_RETURN_IF_ERROR(RunPlan(device, plans, plan,
-                             {x.q.data, x.k.data, x.v.data, o.get(), lse.get()}, sizes.scale));
+  DT_RETURN_IF_ERROR(RunPlan(
+      device, plans, plan, {x.q.data, x.k.data, x.v.data, o.get(), lse.get()}, sizes.scale, rows));
   BlockResult block = {RowMajorRows(sizes.q_rows, sizes.q_heads, sizes.dim),
                        static_cast<const float*>(lse.get())};
   block.o.data = o.get();
@@ -111,7 +124,8 @@ absl::StatusOr<bool> Forward(Device& device, const char* kernel, const Attention
   if (plan == nullptr) return false;
   if (is_direct) {
     DT_RETURN_IF_ERROR(RunPlan(device, plans, *plan,
-                               {x.q.data, x.k.data, x.v.data, x.o.data, x.lse.data}, sizes.scale));
+                               {x.q.data, x.k.data, x.v.data, x.o.data, x.lse.data}, sizes.scale,
+                               key.rows()));
   } else {
     DT_RETURN_IF_ERROR(RunAndJoin(device, kernel, args, plans, *plan, o_type));
   }
@@ -168,12 +182,13 @@ class Backward {
                         MakeGradient(device_, sizes_, x.dq, true, types_.query, !sizes_.first));
     DT_ASSIGN_OR_RETURN(auto dk, MakeGradient(device_, sizes_, x.dk, false, types_.key, false));
     DT_ASSIGN_OR_RETURN(auto dv, MakeGradient(device_, sizes_, x.dv, false, types_.key, false));
-    DT_ASSIGN_OR_RETURN(const AttentionPlan* const plan, plans_.Find(Key(causal, dq, dk, dv)));
+    const AttentionKey key = Key(causal, dq, dk, dv);
+    DT_ASSIGN_OR_RETURN(const AttentionPlan* const plan, plans_.Find(key));
     if (plan == nullptr) return false;
     for (int64_t batch = 0; batch < sizes_.batch; batch += runs_.batch) {
       for (int64_t head = 0; head < sizes_.kv_heads; head += runs_.kv_heads) {
-        DT_RETURN_IF_ERROR(
-            RunPlan(device_, plans_, *plan, Pointers(batch, head, dq, dk, dv), sizes_.scale));
+        DT_RETURN_IF_ERROR(RunPlan(device_, plans_, *plan, Pointers(batch, head, dq, dk, dv),
+                                   sizes_.scale, key.rows()));
       }
     }
     DT_RETURN_IF_ERROR(Put(kernel, dq, sizes_.q_heads, sizes_.q_rows, types_.query));
@@ -244,7 +259,8 @@ absl::StatusOr<bool> TryCudnnAttention(Device& device, const char* kernel,
   DT_ASSIGN_OR_RETURN(AttentionPlans* const plans, PlansOf(device));
   if (plans == nullptr) return false;
   // What is joined is not rounded before, where cuDNN can leave it wide.
-  for (const DType type : {args.sizes.out_dtype, args.sizes.dtype}) {
+  const bool is_whole = args.sizes.first && args.sizes.last;
+  for (const DType type : {is_whole ? args.sizes.out_dtype : DType::kF32, args.sizes.dtype}) {
     DT_ASSIGN_OR_RETURN(const bool done,
                         Forward(device, kernel, args, *plans, choice.causal, type));
     plans->steps += done ? 1 : 0;
