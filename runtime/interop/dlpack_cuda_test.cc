@@ -1,10 +1,14 @@
 // DLPack on a GPU, and the stream that work goes to.
 #include <cuda_runtime_api.h>
 
+#include <chrono>
+#include <cstdint>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "dtensor/runtime/device/cuda/cuda_device.h"
+#include "dtensor/runtime/device/cuda/testing/cuda_gate.h"
 #include "dtensor/runtime/device/device.h"
 #include "dtensor/runtime/device/tensor.h"
 #include "dtensor/runtime/interop/dlpack.h"
@@ -34,6 +38,24 @@ TEST_F(DlpackCudaTest, ThereAndBack) {
   ASSERT_THAT(device_->Synchronize(), IsOk());
   EXPECT_EQ(device_->tensors(), 0);
   EXPECT_EQ(device_->memory().live_bytes, 0);
+}
+
+// Its memory comes back while the device is destroyed, as nothing waited before.
+TEST_F(DlpackCudaTest, WhatIsLetGoWithTheDeviceIsFreed) {
+  constexpr int64_t kMuch = 1 << 24;
+  DT_ASSERT_OK_AND_ASSIGN(Tensor tensor, Tensor::Empty(*device_, DType::kF32, {kMuch}));
+  DT_ASSERT_OK_AND_ASSIGN(DlpackTensor out, ToDlpack(tensor));
+  tensor = Tensor();
+  DT_ASSERT_OK_AND_ASSIGN(Tensor back, FromDlpack(*device_, std::move(out)));
+  CudaGate gate;
+  ASSERT_THAT(gate.HoldUp(*device_), IsOk());
+  back = Tensor();  // and the deleter waits for the gate
+  std::thread opens([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    gate.Open();
+  });
+  device_.reset();  // the fake says at the end of the program what was not freed
+  opens.join();
 }
 
 TEST_F(DlpackCudaTest, WorkGoesToTheProgramsStream) {

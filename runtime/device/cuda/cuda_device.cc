@@ -53,7 +53,8 @@ class CudaDevice final : public Device {
   void set_wait_limit(std::function<bool()> gives_up) { wait_.set_gives_up(std::move(gives_up)); }
 
   absl::Status Start() {
-    DT_RETURN_IF_ERROR(MakeCurrent());
+    const CurrentGpu current(ordinal());
+    DT_RETURN_IF_ERROR(current.status());
     if (has_own_stream_) DT_CUDA(cudaStreamCreateWithFlags, &stream_, cudaStreamNonBlocking);
     queue_ = stream_;
     // Freed memory stays with the process, as the cpu device's does.
@@ -68,17 +69,19 @@ class CudaDevice final : public Device {
   }
 
   ~CudaDevice() override {
+    const CurrentGpu current(ordinal());
     if (gemm_ != nullptr) {  // it was started
-      TakeBack();
-      // There is nobody left to tell of errors. What is deferred may defer more.
-      do Finish().IgnoreError();
-      while (!deferred_.empty() && !works_on_);
+      // There is nobody left to tell of errors. What is deferred may defer more, and give memory
+      // back.
+      do {
+        Finish().IgnoreError();
+        TakeBack();
+      } while (!deferred_.empty() && !works_on_);
     }
     if (works_on_) {
       Abandon();
       return;
     }
-    MakeCurrent().IgnoreError();
     state_.reset();
     gemm_.reset();
     if (kernel_error_ != nullptr) cudaFreeHost(kernel_error_);
@@ -132,7 +135,8 @@ class CudaDevice final : public Device {
       freed_.emplace_back(data, bytes);
       return;
     }
-    if (absl::Status status = MakeCurrent(); !status.ok()) return Fail(status);
+    const CurrentGpu current(ordinal());  // the thread may be none of ours
+    if (!current.status().ok()) return Fail(current.status());
     if (allocator_.allocate) return allocator_.free(data, bytes, stream_);
     Fail(ToStatus(cudaFreeAsync(data, stream_), "cudaFreeAsync"));
   }
@@ -155,6 +159,7 @@ class CudaDevice final : public Device {
     state_.release();
     gemm_.release();
     staging_.Leak();
+    deferred_.Leak();
   }
 
   // What the pool holds while the stream works on, what is in use among it.
@@ -172,8 +177,14 @@ class CudaDevice final : public Device {
     DT_CUDA(cudaMemPoolTrimTo, pool, 0);
     return absl::OkStatus();
   }
-  void DoSetKeptBytes(int64_t bytes) override { Fail(KeepBytes(bytes)); }
-  void DoTrim() override { Fail(TrimPool()); }
+  void DoSetKeptBytes(int64_t bytes) override {
+    const CurrentGpu current(ordinal());
+    Fail(KeepBytes(bytes));
+  }
+  void DoTrim() override {
+    const CurrentGpu current(ordinal());
+    Fail(TrimPool());
+  }
 
   absl::Status LaunchHost(const char* kernel, std::function<absl::Status()>) override {
     return absl::UnimplementedError(
@@ -221,6 +232,7 @@ class CudaDevice final : public Device {
     return MakeWait(queue_, *point);
   }
   absl::Status DoSynchronize() override {
+    const CurrentGpu current(ordinal());
     DT_RETURN_IF_ERROR(Finish());
     return ToStatus(*kernel_error_);
   }
@@ -333,7 +345,8 @@ bool HasHappened(const DeviceEvent& event) {
 }
 
 absl::StatusOr<cudaStream_t> MakeUrgentStream(int ordinal) {
-  DT_CUDA(cudaSetDevice, ordinal);
+  const CurrentGpu current(ordinal);
+  DT_RETURN_IF_ERROR(current.status());
   int least = 0, greatest = 0;
   DT_CUDA(cudaDeviceGetStreamPriorityRange, &least, &greatest);
   cudaStream_t stream = nullptr;

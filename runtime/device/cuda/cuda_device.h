@@ -34,6 +34,10 @@ struct CudaAllocator {
 // CUDA's pool. Errors: kUnavailable when the library was built without --config=cuda or there is no
 // such GPU; kInvalidArgument for half an allocator.
 //
+// The calling thread's current GPU stays what it was: here, where the device is destroyed, waited for
+// or trimmed, and where its tensors go. What launches or allocates makes the device's GPU the
+// current one.
+//
 // Copies from and to memory of the host that is not page-locked go through memory that is: their
 // source has been read, and their destination written, when they return.
 absl::StatusOr<std::unique_ptr<Device>> MakeCudaDevice(
@@ -42,8 +46,8 @@ absl::StatusOr<std::unique_ptr<Device>> MakeCudaDevice(
 
 // How long the host still waits for the GPU once the device has failed: 10 s unless set. A kernel
 // that waits for a rank that is gone never ends; Synchronize() then returns, the memory of what was
-// launched stays where it is, for good, and nothing else of the device is freed. Requires: a cuda
-// device.
+// launched stays where it is, for good, and nothing else of the device is freed: deleters of memory
+// that it was given do not run. Requires: a cuda device.
 void SetCudaPatience(Device& device, double seconds);
 
 // --- For launches of kernels. Requires: a cuda device.

@@ -144,6 +144,37 @@ TEST(CudaThreadsTest, AnotherThreadKeepsItsGpu) {
   EXPECT_EQ(seen, mine);
 }
 
+// The caller's GPU is the caller's: a device is made, waited for and destroyed on any thread.
+TEST(CudaThreadsTest, ADevicesThreadKeepsItsGpu) {
+  DT_ASSERT_OK_AND_ASSIGN(const int gpus, CountGpus());
+  if (gpus < 2) {
+    RecordProperty("needs_gpus", 2);
+    GTEST_SKIP() << "there is one GPU";
+  }
+  const auto current = [] {
+    int gpu = -1;
+    cudaGetDevice(&gpu);
+    return gpu;
+  };
+  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+  DT_ASSERT_OK_AND_ASSIGN(auto device, MakeCudaDevice(1));
+  EXPECT_EQ(current(), 0) << "made";
+  DT_ASSERT_OK_AND_ASSIGN(cudaStream_t const stream, MakeUrgentStream(1));
+  EXPECT_EQ(current(), 0) << "made a stream";
+  DestroyStream(stream);
+  DT_ASSERT_OK_AND_ASSIGN(Tensor tensor, Tensor::Empty(*device, DType::kF32, {4}));
+  cudaSetDevice(0);
+  tensor = Tensor();
+  EXPECT_EQ(current(), 0) << "freed";
+  ASSERT_THAT(device->Synchronize(), IsOk());
+  EXPECT_EQ(current(), 0) << "waited for";
+  device->set_kept_bytes(0);
+  device->Trim();
+  EXPECT_EQ(current(), 0) << "trimmed";
+  device.reset();
+  EXPECT_EQ(current(), 0) << "destroyed";
+}
+
 // --- Errors.
 
 TEST_F(CudaDeviceTest, AKernelsErrorFailsTheDeviceThatWaits) {

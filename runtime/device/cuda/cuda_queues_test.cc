@@ -184,6 +184,8 @@ TEST_F(CudaQueuesTest, ADeviceWhoseWorkNeverEndsIsGivenUp) {
     CudaGate gate;
     SetCudaPatience(*device, 0.05);
     gate.HoldUp(*device).IgnoreError();
+    // What deleters of adopted memory hang on: the GPU may still use it.
+    device->Defer([memory = std::shared_ptr<void>(&gate, [](void*) { std::_Exit(1); })] {});
     device->Fail(absl::AbortedError("rank 3 is gone"));
     device.reset();
     std::_Exit(0);

@@ -30,6 +30,13 @@ class DeferredQueue {
     return entries_.empty();
   }
 
+  // Nothing of it runs any more, nor does what the functions hold go.
+  void Leak() {
+    std::lock_guard lock(mutex_);
+    new std::deque<Entry>(std::move(entries_));
+    entries_.clear();
+  }
+
   // Runs the first functions of the queue, as many as are done.
   void Run() { RunBefore(0); }
   // The same, where all before `end` are done: the device's work is, since End() gave that.

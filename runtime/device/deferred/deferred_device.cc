@@ -86,6 +86,9 @@ class DeferredDevice final : public Device {
     TakeBack();
     queue_.Close();
     thread_.join();
+    // A foreign deleter in the queue may have let go of memory of this device.
+    TakeBack();
+    RunTasks();
   }
 
  private:
