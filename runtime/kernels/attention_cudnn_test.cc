@@ -24,10 +24,11 @@
 namespace dtensor::kernels {
 namespace {
 
-// A fake cuDNN that is told to refuse all plans.
+// A fake cuDNN that is told to refuse all plans, to make none, or not to start.
 bool RefusesAll() {
   const char* const said = std::getenv("DTENSOR_FAKE_CUDNN");
-  return said != nullptr && std::string(said) == "none";
+  const std::string what = said == nullptr ? "" : said;
+  return what == "none" || what == "broken" || what == "absent";
 }
 
 // All keys in one step, o in q's type or wide, gradients of type G.
@@ -237,6 +238,18 @@ TYPED_TEST(AttentionCudnnTest, TheLastBlockOfACarryIsNotRoundedFirst) {
                           FromValues<TypeParam>(*device, c.QShape(), c.memory, values));
   DT_ASSERT_OK_AND_ASSIGN(const Doubles once, ToDoubles(rounded));
   EXPECT_THAT(ToDoubles(rows.o), IsOkAndHolds(once));
+}
+
+// Whether it can start or not.
+TEST(AttentionCudnn, WhatIsNotAllowedHasNotFailed) {
+  const Case c = {.s = 64, .t = 64, .dim = 16, .causal = true};
+  const std::unique_ptr<Device> device = MakeTestDevice();
+  AllowCudnn(*device, false);
+  SetCudnnScoreBytes(*device, 1);
+  const AttentionInputs in = RandomInputs<float>(c);
+  DT_ASSERT_OK((RunAll<float, float, float>(*device, c, in).status()));
+  DT_EXPECT_OK(device->failure());
+  EXPECT_EQ(CudnnSteps(*device), 0);
 }
 
 TEST(AttentionCudnn, BitsAreTheSame) {

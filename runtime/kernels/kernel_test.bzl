@@ -23,13 +23,13 @@ def kernel_test(name, deps = [], threads_meet = True, quick = None, sanitized = 
         _test(name, "_cuda_sanitized_test", sanitized, sanitizers, deps)
 
 def cudnn_tests(deps):
-    """Makes attention_cudnn_test: of GPUs alone. Over fakes some of it also with a cuDNN that refuses f32, or all."""
-    for refuses in ["", "narrow", "none"]:
+    """Makes attention_cudnn_test: of GPUs alone. Over fakes some of it also with a cuDNN that refuses f32, or all, or fails."""
+    for refuses in ["", "narrow", "none", "absent", "broken"]:
         dt_test(
             name = "attention_cudnn_{}test".format(refuses + "_" if refuses else ""),
             size = "medium",
             srcs = ["attention_cudnn_test.cc"],
-            args = ["--gtest_filter=*/0.Wide*:*/1.Grouped*:*/0.ACarry*"] if refuses else [],
+            args = ["--gtest_filter=*/0.Wide*:*/1.Grouped*:*/0.ACarry*:*Failed*"] if refuses else [],
             env = {"DTENSOR_FAKE_CUDNN": refuses},
             tags = ["cuda_fake"] if refuses else ["gpu"],
             target_compatible_with = REQUIRES_FAKES if refuses else REQUIRES_CUDNN,

@@ -68,8 +68,8 @@ AttentionKey KeyOf(const AttentionArgs& args, bool causal, int64_t batch, int64_
 }
 
 // Null where steps are not to go there, or there is no cuDNN.
-absl::StatusOr<AttentionPlans*> PlansOf(Device& device) {
-  DT_ASSIGN_OR_RETURN(AttentionPlans* const plans, AttentionPlans::Of(device));
+AttentionPlans* PlansOf(Device& device) {
+  AttentionPlans* const plans = AttentionPlans::Of(device);
   return plans != nullptr && plans->allowed ? plans : nullptr;
 }
 
@@ -256,7 +256,7 @@ absl::StatusOr<bool> TryCudnnAttention(Device& device, const char* kernel,
                                        const AttentionArgs& args) {
   const AttentionChoice choice = ChooseAttention(args);
   if (!choice.by_cudnn) return false;
-  DT_ASSIGN_OR_RETURN(AttentionPlans* const plans, PlansOf(device));
+  AttentionPlans* const plans = PlansOf(device);
   if (plans == nullptr) return false;
   // What is joined is not rounded before, where cuDNN can leave it wide.
   const bool is_whole = args.sizes.first && args.sizes.last;
@@ -271,7 +271,7 @@ absl::StatusOr<bool> TryCudnnAttention(Device& device, const char* kernel,
 
 absl::StatusOr<bool> TryCudnnAttentionGrad(Device& device, const char* kernel,
                                            const AttentionArgs& args) {
-  DT_ASSIGN_OR_RETURN(AttentionPlans* const plans, PlansOf(device));
+  AttentionPlans* const plans = PlansOf(device);
   if (plans == nullptr) return false;
   const AttentionChoice choice = ChooseAttentionGrad(args, plans->score_bytes);
   if (!choice.by_cudnn) return false;
@@ -289,13 +289,13 @@ absl::StatusOr<bool> TryCudnnAttentionGrad(Device& device, const char* kernel,
 }
 
 void AllowCudnn(Device& device, bool allowed) {
-  const auto plans = AttentionPlans::Of(device);
-  if (plans.ok() && *plans != nullptr) (*plans)->allowed = allowed;
+  AttentionPlans* const plans = AttentionPlans::Of(device);
+  if (plans != nullptr) plans->allowed = allowed;
 }
 
 void SetCudnnScoreBytes(Device& device, int64_t bytes) {
-  const auto plans = AttentionPlans::Of(device);
-  if (plans.ok() && *plans != nullptr) (*plans)->score_bytes = bytes;
+  AttentionPlans* const plans = AttentionPlans::Of(device);
+  if (plans != nullptr) plans->score_bytes = bytes;
 }
 
 int64_t CudnnSteps(const Device& device) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <string>
@@ -83,12 +84,21 @@ const char* cudnnGetErrorString(cudnnStatus_t status) {
       return "CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED";
     case CUDNN_STATUS_NOT_SUPPORTED:
       return "CUDNN_STATUS_NOT_SUPPORTED";
+    case CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED:
+      return "CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED";
+    case CUDNN_STATUS_INTERNAL_ERROR_COMPILATION_FAILED:
+      return "CUDNN_STATUS_INTERNAL_ERROR_COMPILATION_FAILED";
     default:
       return "CUDNN_STATUS_BAD_PARAM";
   }
 }
 
+// DTENSOR_FAKE_CUDNN=absent: only libcudnn.so itself is installed.
 cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
+  const char* const said = std::getenv("DTENSOR_FAKE_CUDNN");
+  if (said != nullptr && std::strcmp(said, "absent") == 0) {
+    return CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED;
+  }
   *handle = new cudnnContext{dtensor::fake_cuda::CurrentGpu(), nullptr};
   return CUDNN_STATUS_SUCCESS;
 }

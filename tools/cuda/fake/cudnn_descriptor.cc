@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
+#include <cstring>
 #include <mutex>
 #include <set>
 #include <string>
@@ -176,11 +178,12 @@ cudnnStatus_t CudnnDescriptor::Get(cudnnBackendAttributeName_t name,
   Refuse("cudnnBackendGetAttribute", "an attribute that is not faked");
 }
 
-// Two: the first cannot be made into a plan, as happens.
+// Three: the first two cannot be made into a plan, as happens: one is not for the graph after all,
+// the other's kernel does not compile. DTENSOR_FAKE_CUDNN=broken: nor does the third's.
 cudnnStatus_t CudnnDescriptor::GetEngines(int64_t most, int64_t* count, void* values) const {
   *count = 0;
   if (!WhyNotSupported(graph_).empty()) return CUDNN_STATUS_SUCCESS;
-  for (; *count < std::min<int64_t>(most, 2); ++*count) {
+  for (; *count < std::min<int64_t>(most, 3); ++*count) {
     auto& config = Of(static_cast<cudnnBackendDescriptor_t*>(values)[*count]);
     if (config.kind_ != CUDNN_BACKEND_ENGINECFG_DESCRIPTOR) return CUDNN_STATUS_BAD_PARAM;
     config.graph_ = graph_;
@@ -354,6 +357,11 @@ cudnnStatus_t CudnnDescriptor::FinalizeFromGraph(cudnnBackendAttributeName_t nam
   const int needed = is_plan ? CUDNN_ATTR_EXECUTION_PLAN_HANDLE : CUDNN_ATTR_ENGINEHEUR_MODE;
   if (attributes_.count(needed) == 0) return CUDNN_STATUS_BAD_PARAM;
   if (is_plan && of->operation_.mode == 0) return CUDNN_STATUS_NOT_SUPPORTED;
+  const char* const said = std::getenv("DTENSOR_FAKE_CUDNN");
+  const bool is_broken = said != nullptr && std::strcmp(said, "broken") == 0;
+  if (is_plan && (of->operation_.mode == 1 || is_broken)) {
+    return CUDNN_STATUS_INTERNAL_ERROR_COMPILATION_FAILED;
+  }
   graph_ = of->graph_;
   return CUDNN_STATUS_SUCCESS;
 }

@@ -29,6 +29,10 @@ namespace {
 constexpr size_t kLeastVersion = 91900;  // of which the graphs were copied; older ones have gaps
 constexpr size_t kMostPlans = 1024;
 
+// Before anything is launched: the portable kernel computes what cuDNN cannot, for whatever reason.
+// What is wrong with the GPU itself, that kernel meets as well.
+bool IsRefusal(const absl::Status& status) { return !absl::IsResourceExhausted(status); }
+
 class Plans final : public AttentionPlans {
  public:
   explicit Plans(Device& device) : device_(device) {}
@@ -37,22 +41,13 @@ class Plans final : public AttentionPlans {
     if (handle_ != nullptr) cudnnDestroy(handle_);
   }
 
-  absl::Status Start() {
-    DT_RETURN_IF_ERROR(BeginCudaLaunch(device_).status());  // the handle is of the current GPU
-    int major = 0;
-    DT_RETURN_IF_ERROR(EndCudaLaunch(
-        device_, "cudaDeviceGetAttribute",
-        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device_.ordinal())));
-    has_backward_ = major == 8 || major == 9;
-    return Checked(ToStatus(cudnnCreate(&handle_), "cudnnCreate"));
-  }
-
   absl::StatusOr<const AttentionPlan*> Find(const AttentionKey& key) override {
-    if (key.backward && !has_backward_) return nullptr;
     if (const auto found = plans_.find(key); found != plans_.end()) return found->second.get();
     DT_RETURN_IF_ERROR(BeginCudaLaunch(device_).status());
+    DT_RETURN_IF_ERROR(Start());
+    if (handle_ == nullptr || (key.backward && !has_backward_)) return nullptr;
     auto made = Make(key);
-    if (!made.ok() && !absl::IsUnimplemented(made.status())) return Checked(made.status());
+    if (!made.ok() && !IsRefusal(made.status())) return Checked(made.status());
     if (plans_.size() >= kMostPlans) plans_.clear();
     return plans_.emplace(key, made.ok() ? *std::move(made) : nullptr).first->second.get();
   }
@@ -85,6 +80,21 @@ class Plans final : public AttentionPlans {
   }
 
  private:
+  // Once; there is a handle then, or cuDNN cannot start. The handle is of the current GPU.
+  absl::Status Start() {
+    if (is_started_) return absl::OkStatus();
+    is_started_ = true;
+    int major = 0;
+    DT_RETURN_IF_ERROR(EndCudaLaunch(
+        device_, "cudaDeviceGetAttribute",
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device_.ordinal())));
+    has_backward_ = major == 8 || major == 9;
+    const absl::Status made = ToStatus(cudnnCreate(&handle_), "cudnnCreate");
+    if (made.ok()) return made;
+    handle_ = nullptr;
+    return IsRefusal(made) ? absl::OkStatus() : Checked(made);
+  }
+
   absl::StatusOr<std::unique_ptr<AttentionPlan>> Make(const AttentionKey& key) {
     auto plan = std::make_unique<AttentionPlan>();
     plan->key = key;
@@ -105,6 +115,7 @@ class Plans final : public AttentionPlans {
 
   Device& device_;
   cudnnHandle_t handle_ = nullptr;
+  bool is_started_ = false;
   bool has_backward_ = false;
   absl::flat_hash_map<AttentionKey, std::unique_ptr<AttentionPlan>> plans_;  // null: refused
 };
@@ -115,12 +126,10 @@ AttentionPlans* AttentionPlansOf(const Device& device) {
   return static_cast<AttentionPlans*>(CudaStateOf(device).get());
 }
 
-absl::StatusOr<AttentionPlans*> AttentionPlans::Of(Device& device) {
+AttentionPlans* AttentionPlans::Of(Device& device) {
   if (AttentionPlans* const plans = AttentionPlansOf(device); plans != nullptr) return plans;
   if (cudnnGetVersion() < kLeastVersion) return nullptr;
-  auto plans = std::make_unique<Plans>(device);
-  DT_RETURN_IF_ERROR(plans->Start());
-  CudaStateOf(device) = std::move(plans);
+  CudaStateOf(device) = std::make_unique<Plans>(device);
   return AttentionPlansOf(device);
 }
 

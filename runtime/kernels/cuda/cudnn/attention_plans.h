@@ -26,19 +26,21 @@ struct AttentionPointers {
   void *dout = nullptr, *dq = nullptr, *dk = nullptr, *dv = nullptr;
 };
 
-// Of a device, made when first asked for. Used by the device's thread.
+// Of a device, made when first asked for. Used by the device's thread. cuDNN itself is started by
+// the first Find().
 class AttentionPlans : public CudaState {
  public:
-  // Null without cuDNN 9.19 or newer. Errors: the device's failure; cuDNN's, which fail the device.
-  static absl::StatusOr<AttentionPlans*> Of(Device& device);
+  // Null without cuDNN 9.19 or newer.
+  static AttentionPlans* Of(Device& device);
 
-  // Null where cuDNN has no kernels for it. Backward is asked for on GPUs of compute capability 8.x
+  // Null where cuDNN has no kernels for it, cannot make any (of no engine that it offers), or cannot
+  // start. Backward is asked for on GPUs of compute capability 8.x
   // and 9.x alone: on newer ones the graph may be served by engines that add up in any order. The
-  // plan lives until the next call. Errors: as Of.
+  // plan lives until the next call. Errors: the device's failure; no memory, which fails the device.
   virtual absl::StatusOr<const AttentionPlan*> Find(const AttentionKey& key) = 0;
   // Of a run, 256-byte aligned.
   virtual int64_t WorkspaceBytes(const AttentionPlan& plan) const = 0;
-  // Launches a run. Errors: as Of.
+  // Launches a run. Errors: the device's failure; cuDNN's, which fail the device.
   virtual absl::Status Run(const AttentionPlan& plan, const AttentionPointers& pointers,
                            double scale, void* workspace) = 0;
 

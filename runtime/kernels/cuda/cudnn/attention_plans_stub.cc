@@ -3,7 +3,7 @@
 
 namespace dtensor::kernels::cuda {
 
-absl::StatusOr<AttentionPlans*> AttentionPlans::Of(Device&) { return nullptr; }
+AttentionPlans* AttentionPlans::Of(Device&) { return nullptr; }
 AttentionPlans* AttentionPlansOf(const Device&) { return nullptr; }
 
 }  // namespace dtensor::kernels::cuda

@@ -250,7 +250,8 @@ absl::StatusOr<GraphPlan> Graph::MakePlan(cudnnHandle_t handle) && {
   absl::Status refusal = absl::UnimplementedError("cuDNN has no engine for this graph");
   for (Descriptor& engine : engines) {
     auto plan = PlanOf(handle, std::move(engine));
-    if (plan.ok() || !absl::IsUnimplemented(plan.status())) return plan;
+    // Engines are compiled here, which may fail, too.
+    if (plan.ok() || absl::IsResourceExhausted(plan.status())) return plan;
     refusal = plan.status();
   }
   return refusal;

@@ -69,8 +69,8 @@ class Graph {
   void Reinterpret(Node x, Node y);
 
   // cuDNN's first choice that it can make. May take long: it compiles. The graph is used up.
-  // Errors: kUnimplemented where cuDNN has no kernels for it; kInternal, with cuDNN's words, of
-  // anything that failed from the first node on.
+  // Errors, with cuDNN's words: kUnimplemented where it has no kernels for it; kResourceExhausted;
+  // else kInternal, of anything that failed from the first node on, the last engine among it.
   absl::StatusOr<GraphPlan> MakePlan(cudnnHandle_t handle) &&;
 
  private:
