@@ -84,9 +84,12 @@ class Device {
   // Freed memory is kept, to be handed out again: unless set, as much as there was in use at one
   // time since the last Trim(), beyond which what was freed first goes back to the system. Applies
   // at once; 0 keeps none. Counts blocks of 2 MiB and more on cpu; nothing is kept on deferred and
-  // meta. Requires: bytes >= 0.
+  // meta. On cuda it is the pool of the GPU, which all devices of this process there share; what is
+  // free goes back when the program next waits for the GPU by CUDA's own calls
+  // (cudaDeviceSynchronize), not at once. Requires: bytes >= 0.
   void set_kept_bytes(int64_t bytes);
-  // Gives back what is free: on cpu and cuda, but for memory that shares pages with what is in use.
+  // Gives back what is free: on cpu and cuda, but for memory that shares pages with what is in use,
+  // and, on cuda, what CUDA has not yet seen to be done with.
   void Trim();
   // Memory that tensors refer to; counted by Tensor, views once.
   int64_t tensors() const {

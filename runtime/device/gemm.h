@@ -4,7 +4,8 @@
 //
 // Strides are in elements and not negative. Fast where one stride of A and of B is 1 and the other
 // at least the size of that dimension (row-major or column-major, with a free leading dimension),
-// as long as k, m, n are larger than 1; other strides, 0 included, cost a copy. C is row-major:
+// as long as k, m, n are larger than 1; other strides, 0 included, cost a copy, and are
+// kUnimplemented on cuda, as products of integers are: copy or convert them first. C is row-major:
 // column stride 1 where n > 1, rows and matrices that do not overlap. A and B may share memory, C
 // with neither.
 //

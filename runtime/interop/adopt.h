@@ -7,7 +7,9 @@
 // what was saved for backward, and what peers still read. Then `deleter` runs, once, in the order
 // of the device's work. It may run on another thread (the deferred device's, or that of whoever
 // lets go of an exported tensor last), and after the Context and its world have ended. Without a
-// deleter the memory must outlive all of these: tell by device.tensors(), or copy (FromHost).
+// deleter the memory must outlive all of these: tell by device.tensors(), or copy (FromHost). Where
+// a GPU's work never ends (SetCudaPatience) the deleter never runs: the GPU may still use the
+// memory.
 //
 // Ranks that are threads read adopted memory as their own; between GPUs, what cudaMalloc gave, and
 // CUDA's default pool, but of a pool of the program's own only what that pool is opened for

@@ -41,14 +41,18 @@ using UnversionedDlpackTensor = std::unique_ptr<DLManagedTensor, CallDlpackDelet
 // returns, else when the last reference to the memory is gone, as adopt.h says (by which thread,
 // too: Python's take the GIL themselves). Read-only memory is read, and copied before anything is
 // written to the tensor. On cuda the producer has made its values ready for the device's stream:
-// hand it CudaStreamOf(device).
+// hand it CudaStreamOf(device), or 1 where that is null: Python's `stream` calls the default one
+// so, and has no 0.
 // Errors: kInvalidArgument, with the remedy, for a null handle, another device or major version,
 // types that the library lacks, vectors (lanes), more than 64 dimensions, and as AdoptMemory.
 absl::StatusOr<Tensor> FromDlpack(Device& device, DlpackTensor from);
 absl::StatusOr<Tensor> FromDlpack(Device& device, UnversionedDlpackTensor from);
 
 // `tensor`'s memory for another program, until it calls the deleter: on any thread, at any time, as
-// well after the Context and its world have ended, whose memory stays that long. (A device that was
+// well after the Context and its world have ended, whose memory stays that long. On cuda the
+// consumer calls it once its work on the memory has ended, on whatever stream, or the device's
+// stream has been made to wait for that work (cudaStreamWaitEvent): the memory is handed out again
+// in the order of the device's stream, and the consumer's is unknown here. (A device that was
 // made by itself outlives what was exported from it.) Waits until the values are there, on the host
 // on any device: so they are ready for every stream.
 //

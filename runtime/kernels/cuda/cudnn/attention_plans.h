@@ -33,10 +33,10 @@ class AttentionPlans : public CudaState {
   // Null without cuDNN 9.19 or newer.
   static AttentionPlans* Of(Device& device);
 
-  // Null where cuDNN has no kernels for it, cannot make any (of no engine that it offers), or cannot
-  // start. Backward is asked for on GPUs of compute capability 8.x
-  // and 9.x alone: on newer ones the graph may be served by engines that add up in any order. The
-  // plan lives until the next call. Errors: the device's failure; no memory, which fails the device.
+  // Null where cuDNN has no kernels for it, cannot make any, or cannot start. Backward is asked for
+  // on GPUs of compute capability 8.x and 9.x alone: on newer ones the graph may be served by
+  // engines that add up in any order. The plan lives until the next call. Errors: the device's
+  // failure; no memory, which fails the device.
   virtual absl::StatusOr<const AttentionPlan*> Find(const AttentionKey& key) = 0;
   // Of a run, 256-byte aligned.
   virtual int64_t WorkspaceBytes(const AttentionPlan& plan) const = 0;
