@@ -58,7 +58,7 @@ class CudaDevice final : public Device {
     if (has_own_stream_) DT_CUDA(cudaStreamCreateWithFlags, &stream_, cudaStreamNonBlocking);
     queue_ = stream_;
     // Freed memory stays with the process, as the cpu device's does.
-    DT_RETURN_IF_ERROR(KeepBytes(UINT64_MAX));
+    if (!allocator_.allocate) DT_RETURN_IF_ERROR(KeepBytes(UINT64_MAX));
     DT_CUDA(cudaMallocAsync, &scratch_, kCudaScratchBytes, stream_);
     void* error = nullptr;
     DT_CUDA(cudaMallocHost, &error, sizeof(KernelError));
@@ -178,10 +178,12 @@ class CudaDevice final : public Device {
     return absl::OkStatus();
   }
   void DoSetKeptBytes(int64_t bytes) override {
+    if (allocator_.allocate) return;  // the pool is the program's
     const CurrentGpu current(ordinal());
     Fail(KeepBytes(bytes));
   }
   void DoTrim() override {
+    if (allocator_.allocate) return;
     const CurrentGpu current(ordinal());
     Fail(TrimPool());
   }
@@ -302,6 +304,11 @@ absl::StatusOr<std::unique_ptr<Device>> MakeCudaDevice(int ordinal,
   if (static_cast<bool>(allocator.allocate) != static_cast<bool>(allocator.free)) {
     return absl::InvalidArgumentError(
         "MakeCudaDevice: an allocator needs both `allocate` and `free`, or neither");
+  }
+  if (stream == cudaStreamPerThread) {
+    return absl::InvalidArgumentError(
+        "MakeCudaDevice: cudaStreamPerThread is another stream on each thread, and a device has "
+        "one; make a stream, or give nullptr, CUDA's default one");
   }
   auto device = std::make_unique<CudaDevice>(ordinal, stream, allocator);
   DT_RETURN_IF_ERROR(device->Start());

@@ -32,10 +32,10 @@ struct CudaAllocator {
 // outlives the device and stays the program's to destroy. With `allocator`, tensors' memory is from
 // there, which must outlive them, and set_kept_bytes and Trim are its own business; else from
 // CUDA's pool. Errors: kUnavailable when the library was built without --config=cuda or there is no
-// such GPU; kInvalidArgument for half an allocator.
+// such GPU; kInvalidArgument for half an allocator and for cudaStreamPerThread.
 //
-// The calling thread's current GPU stays what it was: here, where the device is destroyed, waited for
-// or trimmed, and where its tensors go. What launches or allocates makes the device's GPU the
+// The calling thread's current GPU stays what it was: here, where the device is destroyed, waited
+// for or trimmed, and where its tensors go. What launches or allocates makes the device's GPU the
 // current one.
 //
 // Copies from and to memory of the host that is not page-locked go through memory that is: their

@@ -284,6 +284,11 @@ TEST_F(CudaQueuesTest, MemoryIsFromTheProgramsAllocator) {
   EXPECT_THAT(device->failure(), IsOk());
 }
 
+TEST_F(CudaQueuesTest, AStreamForEachThreadIsRefused) {
+  EXPECT_THAT(MakeCudaDevice(0, cudaStreamPerThread),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("each thread")));
+}
+
 TEST_F(CudaQueuesTest, HalfAnAllocatorIsRefused) {
   const CudaAllocator half = {.allocate = [](int64_t, cudaStream_t) -> void* { return nullptr; }};
   EXPECT_THAT(MakeCudaDevice(0, std::nullopt, half),
