@@ -54,6 +54,12 @@ absl::StatusOr<Key> MakeKey(const GemmProblem& p) {
     return absl::UnimplementedError(absl::StrCat("there is no product of ", ToString(p.dtype),
                                                  " on cuda; convert the operands to f64 first"));
   }
+  if (p.batch > std::numeric_limits<int32_t>::max()) {
+    return absl::UnimplementedError(
+        absl::StrCat("a product of ", p.batch,
+                     " matrices is too many for cuda, which counts to 2^31 - 1; make "
+                     "it in parts"));
+  }
   const auto a = StridesOf(p.a, p.m, p.k, p.batch);
   const auto b = StridesOf(p.b, p.k, p.n, p.batch);
   const auto c = StridesOf(p.c, p.m, p.n, p.batch);
@@ -257,7 +263,9 @@ absl::Status CublasLtGemm::CheckRows(const GemmProblem& gemm) {
 }
 
 absl::Status CublasLtGemm::Run(const GemmProblem& gemm) {
-  const GemmProblem p = WithoutNeedlessBatch(gemm);
+  GemmProblem p = WithoutNeedlessBatch(gemm);
+  // Columns of one A that reach into those of the next are a matrix each, and together none.
+  if (!StridesOf(p.a, p.m, p.k, p.batch)) p = gemm;
   DT_ASSIGN_OR_RETURN(Plan* const plan, impl_->PlanOf(p));
   const float one = 1, beta = p.accumulate ? 1 : 0;
   const double wide_one = 1, wide_beta = beta;

@@ -291,6 +291,17 @@ CudaDevice& AsCuda(Device& device) {
   return const_cast<CudaDevice&>(AsCuda(std::as_const(device)));
 }
 
+absl::Status CheckIsOf(int ordinal, cudaStream_t stream) {
+  const CurrentGpu current(ordinal);
+  DT_RETURN_IF_ERROR(current.status());
+  int gpu = ordinal;
+  DT_CUDA(cudaStreamGetDevice, stream, &gpu);
+  if (gpu == ordinal) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("MakeCudaDevice: the stream is of GPU ", gpu,
+                                                 ", the device of GPU ", ordinal,
+                                                 "; give the ordinal of the stream's GPU"));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Device>> MakeCudaDevice(int ordinal,
@@ -310,6 +321,7 @@ absl::StatusOr<std::unique_ptr<Device>> MakeCudaDevice(int ordinal,
         "MakeCudaDevice: cudaStreamPerThread is another stream on each thread, and a device has "
         "one; make a stream, or give nullptr, CUDA's default one");
   }
+  if (stream.value_or(nullptr) != nullptr) DT_RETURN_IF_ERROR(CheckIsOf(ordinal, *stream));
   auto device = std::make_unique<CudaDevice>(ordinal, stream, allocator);
   DT_RETURN_IF_ERROR(device->Start());
   return device;

@@ -32,7 +32,8 @@ struct CudaAllocator {
 // outlives the device and stays the program's to destroy. With `allocator`, tensors' memory is from
 // there, which must outlive them, and set_kept_bytes and Trim are its own business; else from
 // CUDA's pool. Errors: kUnavailable when the library was built without --config=cuda or there is no
-// such GPU; kInvalidArgument for half an allocator and for cudaStreamPerThread.
+// such GPU; kInvalidArgument for half an allocator, cudaStreamPerThread and a stream
+// of another GPU.
 //
 // The calling thread's current GPU stays what it was: here, where the device is destroyed, waited
 // for or trimmed, and where its tensors go. What launches or allocates makes the device's GPU the

@@ -355,6 +355,16 @@ TEST_F(CudaDeviceTest, APartThatIsLessAlignedIsRefused) {
   EXPECT_THAT(device_->failure(), IsOk());
 }
 
+// cuBLASLt's count of them has 32 bits.
+TEST_F(CudaDeviceTest, MoreMatricesThanCanBeCountedAreRefused) {
+  const Tensor x = FromHost<float>(*device_, std::vector<float>(4), {4}).value();
+  GemmProblem p = {DType::kF32, DType::kF32, (int64_t{1} << 32) + 5, 1, 1, 1};
+  p.a = p.b = {x.raw(), 1, 1, 0};
+  p.c = {x.raw(), 1, 1, 1};
+  p.only_asks = true;
+  EXPECT_THAT(device_->Gemm(p), StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("in parts")));
+}
+
 // Each has a workspace of its own: TSan sees one that is shared.
 TEST_F(CudaDeviceTest, TwoDevicesMultiplyAtTheSameTime) {
   DT_ASSERT_OK_AND_ASSIGN(const auto other, MakeCudaDevice(0));

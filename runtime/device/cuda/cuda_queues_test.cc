@@ -17,6 +17,7 @@
 #include "dtensor/runtime/device/cuda/cuda_device.h"
 #include "dtensor/runtime/device/cuda/cuda_point.h"
 #include "dtensor/runtime/device/cuda/cuda_transfers.h"
+#include "dtensor/runtime/device/cuda/gpus.h"
 #include "dtensor/runtime/device/cuda/pinned_staging.h"
 #include "dtensor/runtime/device/cuda/testing/cuda_gate.h"
 #include "dtensor/runtime/device/device.h"
@@ -287,6 +288,20 @@ TEST_F(CudaQueuesTest, MemoryIsFromTheProgramsAllocator) {
 TEST_F(CudaQueuesTest, AStreamForEachThreadIsRefused) {
   EXPECT_THAT(MakeCudaDevice(0, cudaStreamPerThread),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("each thread")));
+}
+
+TEST_F(CudaQueuesTest, AStreamOfAnotherGpuIsRefused) {
+  DT_ASSERT_OK_AND_ASSIGN(const int gpus, CountGpus());
+  if (gpus < 2) {
+    RecordProperty("needs_gpus", 2);
+    GTEST_SKIP() << "there is one GPU";
+  }
+  DT_ASSERT_OK_AND_ASSIGN(cudaStream_t const stream, MakeUrgentStream(1));
+  EXPECT_THAT(MakeCudaDevice(0, stream),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("of GPU 1")));
+  cudaSetDevice(1);
+  DestroyStream(stream);
+  cudaSetDevice(0);
 }
 
 TEST_F(CudaQueuesTest, HalfAnAllocatorIsRefused) {

@@ -293,6 +293,11 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, i
   return cudaStreamCreateWithFlags(stream, flags);
 }
 
+cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* gpu) {
+  *gpu = dtensor::fake_cuda::GpuOf(stream);
+  return cudaSuccess;
+}
+
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   TheRuntime().Destroy(stream);
   return cudaSuccess;
