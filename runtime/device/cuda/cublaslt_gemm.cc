@@ -3,6 +3,7 @@
 #include <cublasLt.h>
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <utility>
 
