@@ -6,8 +6,8 @@
 // at least the size of that dimension (row-major or column-major, with a free leading dimension),
 // as long as k, m, n are larger than 1; other strides, 0 included, cost a copy, and are
 // kUnimplemented on cuda, as products of integers (copy or convert them first) and of more than
-// 2^31 - 1 matrices are. C is row-major: column stride 1 where n > 1, rows and matrices that do not overlap. A and B may share memory, C
-// with neither.
+// 2^31 - 1 matrices are. C is row-major: column stride 1 where n > 1, rows and matrices that do not
+// overlap. A and B may share memory, C with neither.
 //
 // f32, f64, bf16, f16, i32, i64. Sums are taken in f32 for bf16 and f16 and in the type itself for
 // the rest (integers wrap around); with accumulate, C is added before the one rounding to
