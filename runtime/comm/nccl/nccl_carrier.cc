@@ -89,7 +89,8 @@ class NcclCarrier final : public ExchangeCarrier {
     std::iota(everyone.begin(), everyone.end(), 0);
     DT_ASSIGN_OR_RETURN(
         groups_[everyone],
-        NcclGroup::Adopt(options.comm, size_, rank_, device_.ordinal(), options.comm_is_gone));
+        NcclGroup::Adopt(options.comm, size_, rank_, device_.ordinal(),
+                         Until(world_.timeout_seconds(), "making"), options.comm_is_gone));
     watch_->Add(*groups_[everyone]);
     return absl::OkStatus();
   }

@@ -154,17 +154,19 @@ absl::StatusOr<std::unique_ptr<NcclGroup>> NcclGroup::Connect(absl::string_view 
 }
 
 absl::StatusOr<std::unique_ptr<NcclGroup>> NcclGroup::Adopt(ncclComm_t comm, int size, int rank,
-                                                            int gpu, Flag is_gone) {
+                                                            int gpu, const NcclStop& stop,
+                                                            Flag is_gone) {
   const auto state = std::make_shared<State>();
   state->comm = comm;
   state->gpu = gpu;
   state->is_callers = true;
   state->is_gone = std::move(is_gone);
+  auto group = std::unique_ptr<NcclGroup>(new NcclGroup(state));
+  DT_RETURN_IF_ERROR(group->Await(stop));
   int its[3] = {-1, -1, -1};
   const bool known = ncclCommCount(comm, &its[0]) == ncclSuccess &&
                      ncclCommUserRank(comm, &its[1]) == ncclSuccess &&
                      ncclCommCuDevice(comm, &its[2]) == ncclSuccess;
-  auto group = std::unique_ptr<NcclGroup>(new NcclGroup(state));
   if (known && its[0] == size && its[1] == rank && its[2] == gpu) return group;
   if (!known) return InvalidArgument({"the NCCL communicator that is given does not say its rank"});
   return absl::InvalidArgumentError(

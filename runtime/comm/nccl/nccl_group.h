@@ -36,11 +36,13 @@ class NcclGroup {
   // kUnavailable, with NCCL's words; stop's. What was begun is aborted then.
   static absl::StatusOr<std::unique_ptr<NcclGroup>> Connect(absl::string_view id, int size,
                                                             int rank, const NcclStop& stop);
-  // The caller's, who destroys it, unless `is_gone` is set, which it is before an abort. Errors:
-  // kInvalidArgument for one of other ranks, or another GPU.
+  // The caller's, who destroys it, unless `is_gone` is set, which it is before an abort. Waits
+  // until it is made. Errors: kInvalidArgument for one of other ranks, or another GPU; what NCCL
+  // reports of it; stop's.
   using Flag = std::shared_ptr<std::atomic<bool>>;
   static absl::StatusOr<std::unique_ptr<NcclGroup>> Adopt(ncclComm_t comm, int size, int rank,
-                                                          int gpu, Flag is_gone = nullptr);
+                                                          int gpu, const NcclStop& stop,
+                                                          Flag is_gone = nullptr);
   ~NcclGroup();  // requires: ended, or aborted
 
   // Calls `calls` as one group, and returns when its work is on its stream. Errors: kUnavailable,

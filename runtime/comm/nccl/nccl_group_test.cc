@@ -143,7 +143,7 @@ class CallersGroupTest : public NcclGroupTest {
     ncclUniqueId id;
     ncclGetUniqueId(&id);
     EXPECT_EQ(own_.Init(id), ncclSuccess);
-    group_ = *NcclGroup::Adopt(own_.comm, 1, 0, 0, is_gone_);
+    group_ = *NcclGroup::Adopt(own_.comm, 1, 0, 0, GoOn, is_gone_);
   }
   ~CallersGroupTest() override { cudaStreamDestroy(own_.stream); }
   bool Abort() { return NcclGroup::AbortAll({group_.get()}, Clock::now() + seconds(20)); }
@@ -187,6 +187,44 @@ TEST_F(CallersGroupTest, OneOfWhichNcclReportsAnErrorIsAborted) {
   EXPECT_EQ(own_.AwaitError(), ncclInvalidUsage);
   EXPECT_TRUE(Abort());
   EXPECT_TRUE(*is_gone_);
+}
+
+TEST_F(NcclGroupTest, OneThatIsInTheMaking) {
+  ncclUniqueId id;
+  ncclGetUniqueId(&id);
+  std::atomic<bool> waits = false;
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back([&, rank] {
+      while (rank == 1 && !waits) std::this_thread::sleep_for(milliseconds(1));
+      cudaSetDevice(rank);
+      ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+      config.blocking = 0;
+      ncclComm_t comm = nullptr;
+      ASSERT_EQ(ncclCommInitRankConfig(&comm, 2, id, rank, &config), ncclInProgress);
+      const auto stop = [&] {
+        waits = true;
+        return absl::OkStatus();
+      };
+      DT_EXPECT_OK(NcclGroup::Adopt(comm, 2, rank, rank, stop));
+      waits = true;
+      ncclCommAbort(comm);
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+}
+
+TEST_F(NcclGroupTest, OneThatIsNotMadeInTime) {
+  ncclUniqueId id;
+  ncclGetUniqueId(&id);
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  ncclComm_t comm = nullptr;
+  ASSERT_EQ(ncclCommInitRankConfig(&comm, 2, id, 0, &config), ncclInProgress);
+  const auto stop = [] { return absl::DeadlineExceededError("it is late"); };
+  EXPECT_THAT(NcclGroup::Adopt(comm, 2, 0, 0, stop).status(),
+              StatusIs(absl::StatusCode::kDeadlineExceeded));
+  EXPECT_EQ(ncclCommAbort(comm), ncclSuccess) << "it is the caller's";
 }
 
 // --- What begins, and what is given up.
