@@ -34,12 +34,12 @@ struct NcclOptions {
   // the world's ranks.
   int64_t round_bytes = 0;
   // A communicator of the program's, of all ranks of the world in their order, which is used for
-  // the group of all. It may still be in the making, which is awaited. It outlives the world, and is
-  // not used by others meanwhile. When the world fails it is revoked (ncclCommRevoke), and stays the
-  // program's to destroy: once ncclCommGetAsyncError says ncclSuccess, and no more ncclInProgress.
-  // Where NCCL reports an error of it, or what is in progress on it does not end within 0.2 s, it
-  // cannot be revoked, and is aborted (ncclCommAbort): the program must not touch it any more, nor
-  // destroy it.
+  // the group of all. It may still be in the making, which is awaited. It outlives the world, and
+  // is not used by others meanwhile. When the world fails it is revoked (ncclCommRevoke), and stays
+  // the program's to destroy: once ncclCommGetAsyncError says ncclSuccess, and no more
+  // ncclInProgress. Where NCCL reports an error of it, or what is in progress on it does not end
+  // within 0.2 s, it cannot be revoked, and is aborted (ncclCommAbort): the program must not touch
+  // it any more, nor destroy it.
   ncclComm* comm = nullptr;
   // Set before that. For the program to look at when the world is gone, in front of its own
   // ncclCommGetAsyncError. May be null.
