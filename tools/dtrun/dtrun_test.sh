@@ -17,6 +17,15 @@ for rank in "RANK=1 WORLD_SIZE=2" "DTENSOR_RANK=1 DTENSOR_SIZE=2" "SLURM_PROCID=
   grep -q -- '--nnodes' out || fail "$rank: --help prints $(cat out err)"
 done
 
+# The port that it chose is its own until all have ended, by a socket that no rank has; of one that it was
+# told it has none.
+sockets() { grep -c 'socket:' "$1"; }
+"$dtrun" -n 2 sh -c '[ $DTENSOR_RANK = 1 ] || ls -l /proc/$PPID/fd; ls -l /proc/$$/fd >fds.$DTENSOR_RANK' >out
+[[ $(sockets out) == 1 ]] || fail "dtrun does not keep its port: $(cat out)"
+[[ $(cat fds.0 fds.1 | sockets -) == 0 ]] || fail "ranks have dtrun's socket: $(cat fds.0 fds.1)"
+"$dtrun" -n 1 --address 127.0.0.1:29500 sh -c 'ls -l /proc/$PPID/fd' >out
+[[ $(sockets out) == 0 ]] || fail "dtrun has a port of its own beside --address: $(cat out)"
+
 # What it was told to ignore, ranks ignore as well: nohup dtrun ... & outlives its terminal, and Ctrl-C is
 # not for what runs in the background.
 ignored() { sed -n 's/.*SigIgn:[[:space:]]*//p' "$1"; }  # a bit for each signal, from SIGHUP on

@@ -82,7 +82,7 @@ int Run(Request request) {
   }
   if (secret.empty()) secret = RandomText();
   if (job.empty() && request.nodes == 1) job = RandomText();
-  Socket reserved;  // until rank 0 listens
+  Socket reserved;  // until all have ended: nobody tells when rank 0 listens
   if (request.address.empty()) {
     const auto address = LocalAddress(reserved);
     if (!address.ok()) return Refuse(std::string(address.status().message()));

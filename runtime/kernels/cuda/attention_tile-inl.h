@@ -12,7 +12,7 @@
 //   Memory<kSlots>                a block's shared memory, where Score is called with kSlots slots
 //   Score<slot>                   rows times columns, over all features. A slot is for one operand.
 //   Gather                        adds weights times columns to sums, for some features; `precise`:
-//                                 with weights as they are, not rounded
+//                                 of weights to 2^-18 at least, not in In's precision
 //
 // All threads of the block call Score and Gather.
 #ifndef DTENSOR_RUNTIME_KERNELS_CUDA_ATTENTION_TILE_INL_H_

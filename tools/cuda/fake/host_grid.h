@@ -73,12 +73,13 @@ inline int LaneBelow(int lane) { return lane < kWarpSize ? lane : Lane(); }
 
 }  // namespace dtensor::fake_cuda
 
-// As CUDA's, which order nothing else.
+// As CUDA's, which orders nothing else.
 inline unsigned atomicCAS(unsigned* address, unsigned expected, unsigned value) {
   __atomic_compare_exchange_n(address, &expected, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
   return expected;  // what was there
 }
 
+// For the host's version of what a warp does by an instruction that g++ does not know.
 #define DT_FROM_ALL_LANES(bits, all) ::dtensor::fake_cuda::FromAllLanes(bits, all, __LINE__)
 
 #undef __global__
