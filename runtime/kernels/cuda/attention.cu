@@ -21,13 +21,14 @@ __device__ constexpr T Lowest() {
 }
 
 // What a block computes with: tensor cores where products of the type are exact in f32.
-template <typename In>
-using ForwardTiles = std::conditional_t<sizeof(In) == 2, MatrixTiles<In>, ScalarTiles<In>>;
+template <typename In, int kWindow>
+using ForwardTiles =
+    std::conditional_t<sizeof(In) == 2, MatrixTiles<In, 2, 32, kWindow>, ScalarTiles<In, kWindow>>;
 
 // The query rows of a block, and what they have gathered: the largest score so far, the sum of
 // exponentials, and the sum of values, not yet divided by it, nor scaled for weights that are
 // dropped: what values are multiplied by is at most 1.
-template <typename Tiles, int kWindow>
+template <typename Tiles>
 struct ForwardRows {
   using In = typename Tiles::In;
   using T = typename Tiles::T;
@@ -39,12 +40,13 @@ struct ForwardRows {
     for (int r = 0; r < kRowsOfLane; ++r) {
       max[r] = Lowest<T>();
       sum[r] = 0;
+      seen[r] = IsThere(r) ? step.seen[RowOf(r)] : SeenKeys{0, 0};
       if (step.sizes.first || !IsThere(r)) continue;
       max[r] = *StatisticAt(step.operands.max, r);
       sum[r] = *StatisticAt(step.operands.sum, r);
     }
     const T factor = step.sizes.drops ? static_cast<T>(1 / step.drop.scale) : T{1};
-    values = {};
+    Clear(values.at);
     if (step.sizes.first) return;
     ForEachSum(values, window, step.sizes.dim, [&](T& value, int r, int64_t feature) {
       if (IsThere(r)) value = ValueRow<T>(step.operands.carry, r)[feature] * factor;
@@ -61,22 +63,27 @@ struct ForwardRows {
   }
 
   // Scores of a tile become weights, and what was gathered is made relative to the new maximum.
-  __device__ void Weigh(int64_t key, typename Tiles::Scores& scores) {
+  // `all` says that all rows see all keys of the tile.
+  __device__ void Weigh(int64_t key, bool all, typename Tiles::Scores& scores) {
 #pragma unroll
     for (int r = 0; r < kRowsOfLane; ++r) {
-      const SeenKeys seen = IsThere(r) ? step.seen[RowOf(r)] : SeenKeys{0, 0};
-      const T largest = Mask(key, seen, scores.at[r]);
-      const T top = FoldLanes<Tiles::kLanesOfRow>(largest, [](T a, T b) { return b > a ? b : a; });
-      const T larger = top > max[r] ? top : max[r];
+      Scale(scores.at[r]);
+      if (!all) Hide(Seen(seen[r], key), scores.at[r]);
+      const T largest = LargestOf(scores.at[r]);
+      const T top = FoldLanes<Tiles::kLanesOfRow>(largest, [](T a, T b) { return fmax(a, b); });
+      const T larger = fmax(top, max[r]);
       const T shift = larger == Lowest<T>() ? T{0} : larger;  // -inf - -inf is NaN
       T total = 0;
 #pragma unroll
-      for (T& score : scores.at[r]) total += score = exp2(score - shift);
+      for (int c = 0; c < kColumnsOfLane; ++c) {
+        total += scores.at[r][c] = exp2(scores.at[r][c] - shift);
+      }
       const T kept = exp2(max[r] - shift);
       // Before weights are dropped: the sum is of all.
       sum[r] = fma(sum[r], kept, SumLanes<Tiles::kLanesOfRow>(total));
       max[r] = larger;
-      if (step.sizes.drops) Drop(RowOf(r), key, seen, scores.at[r]);
+      if (step.sizes.drops) Drop(r, key, scores.at[r]);
+      if (!__any_sync(0xffffffff, kept != 1)) continue;
 #pragma unroll
       for (T& value : values.at[r]) value *= kept;
     }
@@ -118,65 +125,83 @@ struct ForwardRows {
 
   const StepRule& step;
   const int64_t batch, head, first, window;
+  SeenKeys seen[kRowsOfLane];
   T max[kRowsOfLane], sum[kRowsOfLane];
-  typename Tiles::template Sums<kWindow> values;
+  typename Tiles::Sums values;
 
  private:
   static constexpr int kColumnsOfLane = Tiles::kColumnsOfLane;
 
-  // Scores in units of log(2), of the keys that are seen. Returns the largest.
-  __device__ T Mask(int64_t key, const SeenKeys& seen, T (&scores)[kColumnsOfLane]) const {
+  using Seen = SeenOfTile<Tiles::kColumns>;
+
+  // To units of log(2).
+  __device__ void Scale(T (&scores)[kColumnsOfLane]) const {
     const T scale = static_cast<T>(step.sizes.scale * kLog2E);
-    T largest = Lowest<T>();
+#pragma unroll
+    for (T& score : scores) score *= scale;
+  }
+
+  static __device__ void Hide(const Seen& seen, T (&scores)[kColumnsOfLane]) {
 #pragma unroll
     for (int c = 0; c < kColumnsOfLane; ++c) {
-      const int64_t column = key + Tiles::ColumnOf(c);
-      const bool sees = column >= seen.begin && column < seen.end;
-      scores[c] = sees ? scores[c] * scale : Lowest<T>();
-      if (scores[c] > largest) largest = scores[c];
+      if (!seen.Has(Tiles::ColumnOf(c))) scores[c] = Lowest<T>();
     }
+  }
+
+  static __device__ T LargestOf(const T (&scores)[kColumnsOfLane]) {
+    T largest = Lowest<T>();
+#pragma unroll
+    for (int c = 0; c < kColumnsOfLane; ++c) largest = fmax(largest, scores[c]);  // without NaN
     return largest;
   }
 
-  __device__ void Drop(int64_t row, int64_t key, const SeenKeys& seen,
-                       T (&weights)[kColumnsOfLane]) const {
+  __device__ void Drop(int r, int64_t key, T (&weights)[kColumnsOfLane]) const {
+    const Seen tile(seen[r], key);
+    uint32_t dropped = 0;  // a bit for each: the long way to it does not touch registers of weights
+#pragma unroll 1
+    for (int c = 0; c < kColumnsOfLane; ++c) {
+      const int column = Tiles::ColumnOf(c);
+      const bool drops = tile.Has(column) && !step.Keeps(batch, head, RowOf(r), key + column);
+      dropped |= uint32_t{drops} << c;
+    }
 #pragma unroll
     for (int c = 0; c < kColumnsOfLane; ++c) {
-      const int64_t column = key + Tiles::ColumnOf(c);
-      const bool sees = column >= seen.begin && column < seen.end;
-      if (sees && !step.Keeps(batch, head, row, column)) weights[c] = 0;
+      if ((dropped >> c & 1) != 0) weights[c] = 0;
     }
   }
 };
 
-// A block for kRows queries of one head.
+// A block for kRows queries of one head. Rows that see most come last, and go first.
 template <typename In, int kWindow>
-__global__ void __launch_bounds__(kTileThreads)
+__global__ void __launch_bounds__(kTileThreads, 2)
     ForwardKernel(const __grid_constant__ StepRule step) {
-  using Tiles = ForwardTiles<In>;
+  using Tiles = ForwardTiles<In, kWindow>;
   using Memory = typename Tiles::template Memory<1>;
-  constexpr int kRows = Tiles::kRows;
+  constexpr int kRows = Tiles::kRows, kColumns = Tiles::kColumns;
   DT_SHARED(Memory, memory, 1);
   Tiles tiles(memory[0]);
   const AttentionSizes& sizes = step.sizes;
-  const int64_t first = int64_t{blockIdx.x} * kRows;
+  const int64_t first = int64_t{gridDim.x - 1 - blockIdx.x} * kRows;
   const int64_t count = Lesser(kRows, sizes.q_rows - first);
-  const int64_t begin = step.seen[first].begin / kColumns * kColumns;
-  const int64_t end = step.seen[first + count - 1].end;
+  const SeenKeys low = step.seen[first], high = step.seen[first + count - 1];
+  const int64_t begin = low.begin / kColumns * kColumns, end = high.end;
   for (int64_t y = blockIdx.y; y < sizes.batch * sizes.q_heads; y += gridDim.y) {
     const int64_t batch = y / sizes.q_heads, head = y % sizes.q_heads;
     const int64_t kv_head = head / (sizes.q_heads / sizes.kv_heads);
     const TileRows<In> queries(step.operands.q, batch, head, first, count);
+    const auto tile_of = [&](const AttentionOperand& x, int64_t key) {
+      const int64_t keys = key < end ? Lesser(kColumns, sizes.keys - key) : 0;
+      return TileRows<In>(x, batch, kv_head, key, keys);
+    };
     for (int64_t window = 0; window == 0 || window < sizes.dim; window += kWindow * kFeatures) {
-      ForwardRows<Tiles, kWindow> rows(step, batch, head, first, window);
+      ForwardRows<Tiles> rows(step, batch, head, first, window);
       for (int64_t key = begin; key < end; key += kColumns) {
-        const int64_t keys = Lesser(kColumns, sizes.keys - key);
-        const TileRows<In> k(step.operands.k, batch, kv_head, key, keys);
-        const TileRows<In> v(step.operands.v, batch, kv_head, key, keys);
+        const TileRows<In> k = tile_of(step.operands.k, key), v = tile_of(step.operands.v, key);
         typename Tiles::Scores scores;
-        tiles.template Score<0>(queries, k, sizes.dim, scores);
-        rows.Weigh(key, scores);
-        tiles.template Gather<kWindow>(scores, v, window, sizes.dim, step.is_wide(), rows.values);
+        tiles.template Score<0>(queries, k, sizes.dim, v, scores);
+        rows.Weigh(key, high.begin <= key && low.end >= key + kColumns, scores);
+        tiles.template Gather<1>(scores, v, window, sizes.dim, step.is_wide(),
+                                 tile_of(step.operands.k, key + kColumns), rows.values);
       }
       rows.Store();
       if (window + kWindow * kFeatures >= sizes.dim) rows.StoreStatistics();
@@ -262,10 +287,11 @@ absl::Status Attention(Device& device, const char* kernel, const AttentionArgs& 
   if (by_cudnn) return absl::OkStatus();
   return WithStepRule(device, kernel, args, [&](const StepRule& step) {
     return VisitFloat(sizes.dtype, [&](auto t) {
-      using Tiles = ForwardTiles<decltype(t)>;
-      return WithWindow<Tiles>(sizes.dim, [&](auto window) {
+      using In = decltype(t);
+      return WithWindow<ForwardTiles<In, 1>::kMostWindow>(sizes.dim, [&](auto window) {
+        using Tiles = ForwardTiles<In, window>;
         return Launch(device, kernel, TileBlocks<Tiles>(sizes.q_rows, sizes.batch * sizes.q_heads),
-                      kTileThreads, ForwardKernel<decltype(t), window>, step);
+                      kTileThreads, ForwardKernel<In, window>, step);
       });
     });
   });

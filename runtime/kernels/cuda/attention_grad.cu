@@ -15,9 +15,9 @@ namespace dtensor::kernels::cuda {
 namespace {
 
 // What a block computes with. Gradients of Float16 may be too large or too small for it.
-template <typename In>
-using GradTiles =
-    std::conditional_t<std::is_same_v<In, BFloat16>, MatrixTiles<In>, ScalarTiles<In>>;
+template <typename In, int kWindow>
+using GradTiles = std::conditional_t<std::is_same_v<In, BFloat16>, MatrixTiles<In, 1, 32, kWindow>,
+                                     ScalarTiles<In, kWindow>>;
 
 // Where a block is: a batch entry and a query head, with the key head that it reads.
 struct Place {
@@ -30,29 +30,39 @@ __device__ const T& StatisticAt(const AttentionOperand& x, const Place& at, int6
       x.data)[at.batch * x.batch_stride + at.head * x.head_stride + row * x.row_stride];
 }
 
+// What pairs with a query need of it; lse in units of log(2). A row that saw nothing has a lse of
+// -inf, and sees nothing.
+template <typename T>
+struct QueryRow {
+  int64_t query;
+  SeenKeys seen;
+  T lse, delta;
+};
+template <typename T>
+__device__ QueryRow<T> QueryRowAt(const StepRule& step, const Place& at, int64_t query) {
+  if (query >= step.sizes.q_rows) return {query, {0, 0}, 0, 0};
+  return {query, step.seen[query],
+          StatisticAt<T>(step.operands.lse, at, query) * static_cast<T>(kLog2E),
+          StatisticAt<T>(step.operands.delta, at, query)};
+}
+
 // What a pair of a query and a key adds: the weight to dv, `ds` to dq and dk.
 template <typename T>
 struct PairGrad {
   T weight, ds;
 };
 
-// From the products q k and do v of a pair that may be out of sight. A row that saw nothing has a
-// lse of -inf, and sees nothing.
+// From the products q k and do v of a pair.
 template <typename T>
-__device__ PairGrad<T> GradOfPair(const StepRule& step, const Place& at, int64_t query, int64_t key,
-                                  T score, T dout_v) {
-  if (query >= step.sizes.q_rows) return {0, 0};
-  const SeenKeys seen = step.seen[query];
-  if (key < seen.begin || key >= seen.end) return {0, 0};
+__device__ PairGrad<T> GradOfPair(const StepRule& step, const Place& at, const QueryRow<T>& row,
+                                  int64_t key, bool sees, T score, T dout_v) {
   const T scale = static_cast<T>(step.sizes.scale * kLog2E);
-  const T lse = StatisticAt<T>(step.operands.lse, at, query) * static_cast<T>(kLog2E);
-  const T delta = StatisticAt<T>(step.operands.delta, at, query);
-  const T p = exp2(score * scale - lse);
+  const T p = exp2(score * scale - row.lse);
   T z = 1;
-  if (step.sizes.drops) {
-    z = step.Keeps(at.batch, at.head, query, key) ? static_cast<T>(step.drop.scale) : T{0};
+  if (step.sizes.drops && sees) {
+    z = step.Keeps(at.batch, at.head, row.query, key) ? static_cast<T>(step.drop.scale) : T{0};
   }
-  return {z * p, p * (z * dout_v - delta)};
+  return {sees ? z * p : T{0}, sees ? p * (z * dout_v - row.delta) : T{0}};
 }
 
 // Writes sums to rows [first, ...) of a gradient, in its type, or adds to them.
@@ -78,18 +88,19 @@ __device__ void StoreGrad(const StepRule& step, const AttentionOperand& to, int6
   });
 }
 
-// dq: a block for kRows queries of one head.
+// dq: a block for kRows queries of one head. Rows that see most come last, and go first.
 template <typename In, int kWindow>
-__global__ void __launch_bounds__(kTileThreads)
+__global__ void __launch_bounds__(kTileThreads, 2)
     QueryGradKernel(const __grid_constant__ StepRule step) {
-  using Tiles = GradTiles<In>;
+  using Tiles = GradTiles<In, kWindow>;
+  using T = typename Tiles::T;
   using Memory = typename Tiles::template Memory<2>;
-  constexpr int kRows = Tiles::kRows;
+  constexpr int kRows = Tiles::kRows, kColumns = Tiles::kColumns;
   DT_SHARED(Memory, memory, 1);
   Tiles tiles(memory[0]);
   const AttentionSizes& sizes = step.sizes;
   const AttentionOperands& x = step.operands;
-  const int64_t first = int64_t{blockIdx.x} * kRows;
+  const int64_t first = int64_t{gridDim.x - 1 - blockIdx.x} * kRows;
   const int64_t count = Lesser(kRows, sizes.q_rows - first);
   const int64_t begin = step.seen[first].begin / kColumns * kColumns;
   const int64_t end = step.seen[first + count - 1].end;
@@ -98,29 +109,38 @@ __global__ void __launch_bounds__(kTileThreads)
     const Place at = {y / sizes.q_heads, head, head / (sizes.q_heads / sizes.kv_heads)};
     const TileRows<In> queries(x.q, at.batch, head, first, count);
     const TileRows<In> dout(x.dout, at.batch, head, first, count);
+    const auto tile_of = [&](const AttentionOperand& of, int64_t key) {
+      const int64_t keys = key < end ? Lesser(kColumns, sizes.keys - key) : 0;
+      return TileRows<In>(of, at.batch, at.kv_head, key, keys);
+    };
+    QueryRow<T> row_of[Tiles::kRowsOfLane];
+    for (int r = 0; r < Tiles::kRowsOfLane; ++r) {
+      row_of[r] = QueryRowAt<T>(step, at, first + Tiles::RowOf(r));
+    }
     for (int64_t window = 0; window == 0 || window < sizes.dim; window += kWindow * kFeatures) {
-      typename Tiles::template Sums<kWindow> dq = {};
+      typename Tiles::Sums dq;
+      Clear(dq.at);
       for (int64_t key = begin; key < end; key += kColumns) {
-        const int64_t keys = Lesser(kColumns, sizes.keys - key);
-        const TileRows<In> k(x.k, at.batch, at.kv_head, key, keys);
-        const TileRows<In> v(x.v, at.batch, at.kv_head, key, keys);
+        const TileRows<In> k = tile_of(x.k, key), v = tile_of(x.v, key);
         typename Tiles::Scores scores, products;
-        tiles.template Score<1>(dout, v, sizes.dim, products);
-        tiles.template Score<0>(queries, k, sizes.dim, scores);
+        tiles.template Score<1>(dout, v, sizes.dim, k, products);
+        tiles.template Score<0>(queries, k, sizes.dim, tile_of(x.v, key + kColumns), scores);
 #pragma unroll
         for (int r = 0; r < Tiles::kRowsOfLane; ++r) {
+          const SeenOfTile<kColumns> seen(row_of[r].seen, key);
 #pragma unroll
           for (int c = 0; c < Tiles::kColumnsOfLane; ++c) {
-            auto& score = scores.at[r][c];
-            score = GradOfPair(step, at, first + Tiles::RowOf(r), key + Tiles::ColumnOf(c), score,
+            T& score = scores.at[r][c];
+            const int column = Tiles::ColumnOf(c);
+            score = GradOfPair(step, at, row_of[r], key + column, seen.Has(column), score,
                                products.at[r][c])
                         .ds;
           }
         }
-        tiles.template Gather<kWindow>(scores, k, window, sizes.dim, step.is_wide(), dq);
+        tiles.template Gather<0>(scores, k, window, sizes.dim, step.is_wide(), TileRows<In>{}, dq);
       }
-      StoreGrad<Tiles>(step, x.dq, at.batch, head, first, sizes.q_rows,
-                       static_cast<typename Tiles::T>(sizes.scale), !sizes.first, window, dq);
+      StoreGrad<Tiles>(step, x.dq, at.batch, head, first, sizes.q_rows, static_cast<T>(sizes.scale),
+                       !sizes.first, window, dq);
     }
   }
 }
@@ -149,11 +169,12 @@ __device__ QueryRange QueriesThatSee(const StepRule& step, int64_t key, int64_t 
 
 // dk and dv: a block for kRows keys of one key head. Query heads and rows in ascending order.
 template <typename In, int kWindow>
-__global__ void __launch_bounds__(kTileThreads)
+__global__ void __launch_bounds__(kTileThreads, 2)
     KeyGradKernel(const __grid_constant__ StepRule step) {
-  using Tiles = GradTiles<In>;
+  using Tiles = GradTiles<In, kWindow>;
+  using T = typename Tiles::T;
   using Memory = typename Tiles::template Memory<2>;
-  constexpr int kRows = Tiles::kRows;
+  constexpr int kRows = Tiles::kRows, kColumns = Tiles::kColumns;
   DT_SHARED(Memory, memory, 1);
   Tiles tiles(memory[0]);
   const AttentionSizes& sizes = step.sizes;
@@ -167,35 +188,43 @@ __global__ void __launch_bounds__(kTileThreads)
     const TileRows<In> k(x.k, batch, kv_head, first, count);
     const TileRows<In> v(x.v, batch, kv_head, first, count);
     for (int64_t window = 0; window == 0 || window < sizes.dim; window += kWindow * kFeatures) {
-      typename Tiles::template Sums<kWindow> dk = {}, dv = {};
+      typename Tiles::Sums dk, dv;
+      Clear(dk.at);
+      Clear(dv.at);
       for (int64_t i = 0; i < group; ++i) {
         const Place at = {batch, kv_head * group + i, kv_head};
+        const auto tile_of = [&](const AttentionOperand& of, int64_t query) {
+          const int64_t queries = query < range.end ? Lesser(kColumns, sizes.q_rows - query) : 0;
+          return TileRows<In>(of, batch, at.head, query, queries);
+        };
         for (int64_t query = range.begin; query < range.end; query += kColumns) {
-          const int64_t queries = Lesser(kColumns, sizes.q_rows - query);
-          const TileRows<In> q(x.q, batch, at.head, query, queries);
-          const TileRows<In> dout(x.dout, batch, at.head, query, queries);
+          const TileRows<In> q = tile_of(x.q, query), dout = tile_of(x.dout, query);
           typename Tiles::Scores scores, products;
-          tiles.template Score<0>(k, q, sizes.dim, scores);
-          tiles.template Score<1>(v, dout, sizes.dim, products);
+          tiles.template Score<0>(k, q, sizes.dim, dout, scores);
+          tiles.template Score<1>(v, dout, sizes.dim, TileRows<In>{}, products);
 #pragma unroll
-          for (int r = 0; r < Tiles::kRowsOfLane; ++r) {
+          for (int c = 0; c < Tiles::kColumnsOfLane; ++c) {
+            const QueryRow<T> row = QueryRowAt<T>(step, at, query + Tiles::ColumnOf(c));
+            const SeenOfTile<kRows> seen(row.seen, first);
 #pragma unroll
-            for (int c = 0; c < Tiles::kColumnsOfLane; ++c) {
-              auto &score = scores.at[r][c], &product = products.at[r][c];
-              const auto grad = GradOfPair(step, at, query + Tiles::ColumnOf(c),
-                                           first + Tiles::RowOf(r), score, product);
+            for (int r = 0; r < Tiles::kRowsOfLane; ++r) {
+              T &score = scores.at[r][c], &product = products.at[r][c];
+              const int key = Tiles::RowOf(r);
+              const auto grad =
+                  GradOfPair(step, at, row, first + key, seen.Has(key), score, product);
               score = grad.ds;
               product = grad.weight;
             }
           }
-          tiles.template Gather<kWindow>(products, dout, window, sizes.dim, step.is_wide(), dv);
-          tiles.template Gather<kWindow>(scores, q, window, sizes.dim, step.is_wide(), dk);
+          tiles.template Gather<0>(scores, q, window, sizes.dim, step.is_wide(), TileRows<In>{},
+                                   dk);
+          tiles.template Gather<1>(products, dout, window, sizes.dim, step.is_wide(),
+                                   tile_of(x.q, query + kColumns), dv);
         }
       }
-      StoreGrad<Tiles>(step, x.dk, batch, kv_head, first, sizes.keys,
-                       static_cast<typename Tiles::T>(sizes.scale), false, window, dk);
-      StoreGrad<Tiles>(step, x.dv, batch, kv_head, first, sizes.keys, typename Tiles::T{1}, false,
-                       window, dv);
+      StoreGrad<Tiles>(step, x.dk, batch, kv_head, first, sizes.keys, static_cast<T>(sizes.scale),
+                       false, window, dk);
+      StoreGrad<Tiles>(step, x.dv, batch, kv_head, first, sizes.keys, T{1}, false, window, dv);
     }
   }
 }
@@ -204,8 +233,8 @@ absl::Status LaunchGrads(Device& device, const char* kernel, const StepRule& ste
   const AttentionSizes& sizes = step.sizes;
   return VisitFloat(sizes.dtype, [&](auto t) {
     using In = decltype(t);
-    using Tiles = GradTiles<In>;
-    return WithWindow<Tiles>(sizes.dim, [&](auto window) -> absl::Status {
+    return WithWindow<GradTiles<In, 1>::kMostWindow>(sizes.dim, [&](auto window) -> absl::Status {
+      using Tiles = GradTiles<In, window>;
       if (sizes.q_rows * sizes.batch * sizes.q_heads > 0) {
         DT_RETURN_IF_ERROR(Launch(device, kernel,
                                   TileBlocks<Tiles>(sizes.q_rows, sizes.batch * sizes.q_heads),

@@ -1,46 +1,50 @@
 // Tiles whose products tensor cores make (matrix-inl.h), of BFloat16 or Float16: see
 // attention_tile-inl.h. Products are summed in f32. Weights meet other columns in the operands'
 // type: rounded, or, for results in f32, as a sum of two.
+//
+// Shared memory has packs of 8 features: row r has pack p at p ^ r % 8, so that those at one p, of
+// eight rows, lie in no bank together.
 #ifndef DTENSOR_RUNTIME_KERNELS_CUDA_ATTENTION_MATRIX_INL_H_
 #define DTENSOR_RUNTIME_KERNELS_CUDA_ATTENTION_MATRIX_INL_H_
 
 #include <cstdint>
 
+#include "dtensor/runtime/kernels/cuda/async_copy-inl.h"
 #include "dtensor/runtime/kernels/cuda/attention_tile-inl.h"
 #include "dtensor/runtime/kernels/cuda/matrix-inl.h"
 
 namespace dtensor::kernels::cuda {
 
-// A warp has 16 rows. Of each 8 columns, or features, a lane has two neighbours, in rows g and
-// g + 8, as matrix-inl.h says of c.
-template <typename In_>
+// A warp has kGroups times 16 rows. Of each 8 columns, or features, a lane has two neighbours, in
+// rows g and g + 8 of each group, as matrix-inl.h says of c.
+template <typename In_, int kGroups, int kColumns_, int kWindow_>
 struct MatrixTiles {
   using In = In_;
   using T = float;
-  static constexpr int kRowsOfLane = 2, kLanesOfRow = 4, kColumnsOfLane = kColumns / kLanesOfRow;
-  static constexpr int kRowsOfWarp = 16, kRows = kTileWarps * kRowsOfWarp, kMostWindow = 2;
-  static constexpr int kChunk = kMostWindow * kFeatures;
-  // 16 bytes more than a multiple of 128: eight rows, from each 16 bytes, meet in no bank.
-  static constexpr int kStride = kChunk + 8;
+  static constexpr int kColumns = kColumns_, kWindow = kWindow_, kMostWindow = 2;
+  static constexpr int kRowsOfLane = 2 * kGroups, kLanesOfRow = 4;
+  static constexpr int kColumnsOfLane = kColumns / kLanesOfRow;
+  static constexpr int kRowsOfWarp = 16 * kGroups, kRows = kTileWarps * kRowsOfWarp;
+  static constexpr int kChunk = kWindow * kFeatures, kPacks = kChunk / kPack<In>;
 
   template <int kSlots>
   struct alignas(16) Memory {
-    In rows[kSlots][kRows * kStride];
-    In columns[kColumns * kStride];
+    In rows[kSlots][kRows * kChunk];
+    In columns[2][kColumns * kChunk];
   };
   struct Scores {
     float at[kRowsOfLane][kColumnsOfLane];
   };
-  template <int kWindow>
   struct Sums {
-    float at[kRowsOfLane][kWindow * kFeatures / kLanesOfRow];
+    float at[kRowsOfLane][kChunk / kLanesOfRow];
     static __device__ int FeatureOf(int e) { return ColumnOf(e); }
   };
 
   template <int kSlots>
-  explicit __device__ MatrixTiles(Memory<kSlots>& memory) : columns_(memory.columns) {
+  explicit __device__ MatrixTiles(Memory<kSlots>& memory) {
     static_assert(kSlots <= 2 && sizeof(memory) <= 48 << 10);
     for (int slot = 0; slot < kSlots; ++slot) rows_[slot] = memory.rows[slot];
+    for (int slot = 0; slot < 2; ++slot) columns_[slot] = memory.columns[slot];
   }
 
   static __device__ int RowOf(int r) { return WarpOf() * kRowsOfWarp + LaneOf() / 4 + 8 * r; }
@@ -48,124 +52,187 @@ struct MatrixTiles {
 
   template <int kSlot>
   __device__ void Score(const TileRows<In>& rows, const TileRows<In>& columns, int64_t dim,
-                        Scores& scores) {
-    scores = {};
+                        const TileRows<In>& next, Scores& scores) {
+    Clear(scores.at);
     const int lane = LaneOf();
-    const In* const a_row =
-        rows_[kSlot] + (WarpOf() * kRowsOfWarp + lane % 16) * kStride + lane / 16 * 8;
-    const In* const b_row = columns_ + (lane / 16 * 8 + lane % 8) * kStride + lane / 8 % 2 * 8;
+    const In* const a = rows_[kSlot] + WarpOf() * kRowsOfWarp * kChunk;
+    const int a_at = PackAt(lane % 16, lane / 16);
+    const int b_at = PackAt(lane / 16 * 8 + lane % 8, lane / 8 % 2);
     for (int64_t begin = 0; begin < dim; begin += kChunk) {
-      Bring<kSlot>(&rows, columns, begin, dim);
-      const int features = static_cast<int>(Lesser(dim - begin, kChunk));
-      for (int f = 0; f < features; f += 16) {
-        const MatrixPart a = LoadMatrices(a_row + f);
+      Bring<kSlot>(&rows, columns, begin, dim, next);
+#pragma unroll 1
+      for (int half = 0; half < kChunk && begin + half < dim; half += kFeatures) {
+        ForEachPart(dim - begin - half, [&](int f) {
+          MatrixPart left[kGroups];
 #pragma unroll
-        for (int n = 0; n < kColumns; n += 16) {
-          const MatrixPart b = LoadMatrices(b_row + n * kStride + f);
-          Multiply(a, b, scores.at, n);
-        }
+          for (int g = 0; g < kGroups; ++g) {
+            left[g] = LoadMatrices(a + g * 16 * kChunk + half + (a_at ^ f));
+          }
+          const In* const b = columns_[kSlot] + half + (b_at ^ f);
+#pragma unroll
+          for (int n = 0; n < kColumns; n += 16) {
+            const MatrixPart right = LoadMatrices(b + n * kChunk);
+#pragma unroll
+            for (int g = 0; g < kGroups; ++g) Multiply(left[g], right, g, n, scores.at);
+          }
+        });
       }
     }
   }
 
-  template <int kWindow>
+  template <int kSlot>
   __device__ void Gather(const Scores& weights, const TileRows<In>& columns, int64_t window,
-                         int64_t dim, bool precise, Sums<kWindow>& sums) {
-    Bring<0>(nullptr, columns, window, dim);
-    Scores left;
-    AddProducts(Rounded(weights, left), window, dim, sums);
-    if (precise) AddProducts(Rounded(left, left), window, dim, sums);
+                         int64_t dim, bool precise, const TileRows<In>& next, Sums& sums) {
+    Bring<kSlot>(nullptr, columns, window, dim, next);
+    if (precise) {
+      AddProducts<kSlot, 2>(weights, dim - window, sums);
+    } else {
+      AddProducts<kSlot, 1>(weights, dim - window, sums);
+    }
   }
 
  private:
-  // Weights as the left operand of products.
+  // Weights as the left operand of products: rounded, and, of two parts, what that has lost.
+  template <int kParts>
   struct Left {
-    MatrixPart at[kColumns / 16];
+    MatrixPart at[kParts][kGroups][kColumns / 16];
   };
-  // `left` is what rounding has lost, and may be `weights`.
-  static __device__ Left Rounded(const Scores& weights, Scores& left) {
-    Left parts;
+  template <int kParts>
+  static __device__ Left<kParts> LeftOf(const Scores& weights) {
+    Left<kParts> left;
 #pragma unroll
-    for (int n = 0; n < kColumns / 16; ++n) {
+    for (int e = 0; e < kGroups * kColumns / 4; ++e) {
+      const int i = e % 4, g = e / 4 % kGroups, n = e / 4 / kGroups;
+      float first = weights.at[2 * g + i % 2][4 * n + i / 2 * 2];
+      float second = weights.at[2 * g + i % 2][4 * n + i / 2 * 2 + 1];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int row = i % 2, column = 4 * n + i / 2 * 2;
-        const In first = Round<In>(weights.at[row][column]);
-        const In second = Round<In>(weights.at[row][column + 1]);
-        left.at[row][column] = weights.at[row][column] - Widen(first);
-        left.at[row][column + 1] = weights.at[row][column + 1] - Widen(second);
-        parts.at[n].at[i] = PackPair(first, second);
+      for (int part = 0; part < kParts; ++part) {
+        const uint32_t pair = RoundPair<In>(first, second);
+        left.at[part][g][n].at[i] = pair;
+        first -= ElementOf<In>(pair, 0);
+        second -= ElementOf<In>(pair, 1);
       }
     }
-    return parts;
+    return left;
   }
 
-  template <int kWindow>
-  __device__ void AddProducts(const Left& weights, int64_t window, int64_t dim,
-                              Sums<kWindow>& sums) const {
-    const int lane = LaneOf();
-    const In* const b_row = columns_ + lane % 16 * kStride + lane / 16 * 8;
+  template <int kSlot, int kParts>
+  __device__ void AddProducts(const Scores& weights, int64_t features, Sums& sums) const {
+    const Left<kParts> left = LeftOf<kParts>(weights);
+    const int lane = LaneOf(), b_at = PackAt(lane % 16, lane / 16);
 #pragma unroll
-    for (int f = 0; f < kWindow * kFeatures; f += 16) {
-      if (window + f >= dim) break;
+    for (int half = 0; half < kChunk; half += kFeatures) {
+      ForEachPart(features - half, [&](int f) {
+        const In* const b = columns_[kSlot] + half + (b_at ^ f);
 #pragma unroll
-      for (int n = 0; n < kColumns / 16; ++n) {
-        Multiply(weights.at[n], LoadTransposed(b_row + n * 16 * kStride + f), sums.at, f);
+        for (int n = 0; n < kColumns / 16; ++n) {
+          const MatrixPart right = LoadTransposed(b + n * 16 * kChunk);
+#pragma unroll
+          for (int part = 0; part < kParts; ++part) {
+#pragma unroll
+            for (int g = 0; g < kGroups; ++g) {
+              Multiply(left.at[part][g][n], right, g, half + f, sums.at);
+            }
+          }
+        }
+      });
+    }
+  }
+
+  // Calls fn(f) for the parts of 16 features, of kFeatures, that there are of `features`.
+  template <typename Fn>
+  static __device__ void ForEachPart(int64_t features, Fn fn) {
+    if (features >= kFeatures) {  // without questions in between
+#pragma unroll
+      for (int f = 0; f < kFeatures; f += 16) fn(f);
+    } else {
+#pragma unroll
+      for (int f = 0; f < kFeatures; f += 16) {
+        if (f < features) fn(f);
       }
     }
   }
 
-  // c[:, at : at + 16] += a b, of the two b in a part.
+  // c[:, at : at + 16] += a b of a group's rows, of the two b in a part.
   template <int kN>
-  static __device__ void Multiply(const MatrixPart& a, const MatrixPart& b,
-                                  float (&c)[kRowsOfLane][kN], int at) {
+  static __device__ void Multiply(const MatrixPart& a, const MatrixPart& b, int group, int at,
+                                  float (&c)[kRowsOfLane][kN]) {
+    float(&low)[kN] = c[2 * group], (&high)[kN] = c[2 * group + 1];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int e = at / 4 + 2 * i;
-      MultiplyAdd<In>(a, b.at[2 * i], b.at[2 * i + 1], c[0][e], c[0][e + 1], c[1][e], c[1][e + 1]);
+      MultiplyAdd<In>(a, b.at[2 * i], b.at[2 * i + 1], low[e], low[e + 1], high[e], high[e + 1]);
     }
   }
 
-  // A chunk of features from `begin` on, of rows (unless null) and of columns, but for what is
-  // there already: it is known by where it comes from.
+  // Where a row's pack lies, from the first row's first element. A pack that is an even number of
+  // packs further lies at this ^ the features between.
+  static __device__ int PackAt(int row, int pack) {
+    return row * kChunk + (pack ^ row % 8) * kPack<In>;
+  }
+
+  // Has a chunk of features from `begin` on, of rows (unless null) and of columns, in the slot, but
+  // for what is there already: it is known by where it comes from. Then begins to bring `next`,
+  // where heads have one chunk, to the other slot's columns, which no thread reads any more.
   template <int kSlot>
   __device__ void Bring(const TileRows<In>* rows, const TileRows<In>& columns, int64_t begin,
-                        int64_t dim) {
+                        int64_t dim, const TileRows<In>& next) {
     const bool needs_rows = rows != nullptr && rows_from_[kSlot] != rows->data + begin;
-    const bool needs_columns =
-        columns_from_ != columns.data + begin || columns_stride_ != columns.stride;
-    if (!needs_rows && !needs_columns) return;
-    __syncthreads();
-    if (needs_rows) {
-      Load<kRows>(*rows, begin, dim, rows_[kSlot]);
-      rows_from_[kSlot] = rows->data + begin;
+    const bool needs_columns = columns_from_[kSlot] != columns.data + begin;
+    if (needs_rows || needs_columns) {
+      copies_.Wait();
+      __syncthreads();
     }
-    if (needs_columns) {
-      Load<kColumns>(columns, begin, dim, columns_);
-      columns_from_ = columns.data + begin;
-      columns_stride_ = columns.stride;
-    }
+    if (needs_rows) Begin<kSlot, kRows>(*rows, begin, dim, rows_[kSlot], rows_from_[kSlot]);
+    if (needs_columns) BeginColumns<kSlot>(columns, begin, dim);
+    const bool has_next = next.count > 0 && dim <= kChunk;
+    if (is_there_[kSlot] && !has_next) return;
+    copies_.Wait();
     __syncthreads();
+    is_there_[0] = is_there_[1] = true;
+    if (has_next) BeginColumns<1 - kSlot>(next, 0, dim);
+  }
+
+  template <int kSlot>
+  __device__ void BeginColumns(const TileRows<In>& columns, int64_t begin, int64_t dim) {
+    Begin<kSlot, kColumns>(columns, begin, dim, columns_[kSlot], columns_from_[kSlot]);
   }
 
   // kN rows of `to`, in packs; zeros beyond what there is, up to a multiple of 16 features.
-  template <int kN>
-  static __device__ void Load(const TileRows<In>& from, int64_t begin, int64_t dim, In* to) {
-    constexpr int kPacks = kChunk / kPack<In>;
-    const int64_t n = Lesser(dim - begin, kChunk);
-    const bool fits = FitsPacks<kPack<In>>(from.data + begin, 1) && from.stride % kPack<In> == 0;
-    for (int i = threadIdx.x; i < kN * kPacks; i += kTileThreads) {
-      const int row = i / kPacks, feature = i % kPacks * kPack<In>;
-      if (feature >= (n + 15) / 16 * 16) continue;
-      const In* const source = from.data + row * from.stride + begin;
-      *reinterpret_cast<Pack<In, kPack<In>>*>(to + row * kStride + feature) =
-          LoadPack<kPack<In>>(source, 1, fits, feature, row < from.count ? n : 0, In{});
+  template <int kSlot, int kN>
+  __device__ void Begin(const TileRows<In>& from, int64_t begin, int64_t dim, In* to,
+                        const In*& is_from) {
+    is_from = from.data + begin;
+    is_there_[kSlot] = false;
+    const int feature = threadIdx.x % kPacks * kPack<In>;
+    const int n = static_cast<int>(Lesser(dim - begin, kChunk));
+    if (feature >= (n + 15) / 16 * 16) return;
+    const int there = feature < n ? (n - feature < kPack<In> ? n - feature : kPack<In>) : 0;
+    constexpr int kRowsAtOnce = kTileThreads / kPacks;
+    static_assert(kN % kRowsAtOnce == 0 && kRowsAtOnce % 8 == 0);
+    const int row = threadIdx.x / kPacks;
+    const In* source = is_from + row * from.stride + feature;
+    In* const pack = to + PackAt(row, feature / kPack<In>);
+    const int rows = static_cast<int>(from.count);
+    const auto count_of = [&](int i) { return row + i * kRowsAtOnce < rows ? there : 0; };
+    if (FitsPacks<kPack<In>>(is_from, 1) && from.stride % kPack<In> == 0) {
+#pragma unroll
+      for (int i = 0; i < kN / kRowsAtOnce; ++i, source += kRowsAtOnce * from.stride) {
+        copies_.Begin(source, pack + i * kRowsAtOnce * kChunk, count_of(i) * sizeof(In));
+      }
+    } else {
+#pragma unroll 1
+      for (int i = 0; i < kN / kRowsAtOnce; ++i, source += kRowsAtOnce * from.stride) {
+        *reinterpret_cast<Pack<In, kPack<In>>*>(pack + i * kRowsAtOnce * kChunk) =
+            LoadPack<kPack<In>>(source, 1, false, 0, count_of(i), In{});
+      }
     }
   }
 
-  In *rows_[2], *columns_;
-  const In *rows_from_[2] = {}, *columns_from_ = nullptr;
-  int64_t columns_stride_ = 0;
+  In *rows_[2], *columns_[2];
+  const In *rows_from_[2] = {}, *columns_from_[2] = {};
+  bool is_there_[2] = {true, true};  // what all threads have begun to bring to a slot
+  AsyncCopies copies_;
 };
 
 }  // namespace dtensor::kernels::cuda

@@ -27,6 +27,20 @@ struct SeenKeys {
   int64_t begin, end;
 };
 
+// Of kKeys keys from `key` on, those that a row sees: [begin, end), counted from `key`.
+template <int kKeys>
+struct SeenOfTile {
+  __device__ SeenOfTile(const SeenKeys& seen, int64_t key)
+      : begin(Within(seen.begin - key)), end(Within(seen.end - key)) {}
+  __device__ bool Has(int offset) const { return offset >= begin && offset < end; }
+  int begin, end;
+
+ private:
+  static __device__ int Within(int64_t offset) {
+    return offset < 0 ? 0 : offset < kKeys ? static_cast<int>(offset) : kKeys;
+  }
+};
+
 // AttentionMask, flat.
 struct MaskRule {
   AttentionMask::Kind kind;

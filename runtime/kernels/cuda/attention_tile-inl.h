@@ -8,13 +8,15 @@
 //   kRowsOfLane, kColumnsOfLane   what a lane has of [kRows, kColumns]: Scores
 //   RowOf(r), ColumnOf(c)         where its row r and its column c lie in the tile
 //   kLanesOfRow                   adjacent lanes, which share rows
-//   Sums<kWindow>                 what it has of [kRows, kWindow * kFeatures]
+//   Sums                          what it has of [kRows, kWindow * kFeatures]
 //   Memory<kSlots>                a block's shared memory, where Score is called with kSlots slots
-//   Score<slot>                   rows times columns, over all features. A slot is for one operand.
-//   Gather                        adds weights times columns to sums, for some features; `precise`:
+//   Score<slot>                   rows times columns, over all features
+//   Gather<slot>                  adds weights times columns to sums, for some features; `precise`:
 //                                 of weights to 2^-18 at least, not in In's precision
 //
-// All threads of the block call Score and Gather.
+// A slot is for one operand's rows and for one operand's columns. What the other slot needs next,
+// its columns, may be brought meanwhile: `next`, or none of 0 rows. All threads of the block call
+// Score and Gather.
 #ifndef DTENSOR_RUNTIME_KERNELS_CUDA_ATTENTION_TILE_INL_H_
 #define DTENSOR_RUNTIME_KERNELS_CUDA_ATTENTION_TILE_INL_H_
 
@@ -31,7 +33,7 @@
 namespace dtensor::kernels::cuda {
 
 inline constexpr int kTileThreads = 128, kTileWarps = kTileThreads / kWarp;
-inline constexpr int kColumns = 32, kFeatures = 64;
+inline constexpr int kFeatures = 64;
 
 // Rows [first, first + count) of one head of an operand.
 template <typename In>
@@ -42,6 +44,7 @@ struct TileRows {
              first * x.row_stride),
         stride(x.row_stride),
         count(count) {}
+  __device__ TileRows() : data(nullptr), stride(0), count(0) {}
   const In* data;
   int64_t stride, count;
 };
@@ -49,14 +52,25 @@ struct TileRows {
 __device__ inline int LaneOf() { return threadIdx.x % kWarp; }
 __device__ inline int WarpOf() { return threadIdx.x / kWarp; }
 
+// Zeros, in registers: what `= {}` makes of a long array may be a loop, which needs memory.
+template <typename T, int kRows, int kN>
+__device__ void Clear(T (&values)[kRows][kN]) {
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+    for (int e = 0; e < kN; ++e) values[r][e] = 0;
+  }
+}
+
 // A lane has one column, and all rows of its warp; for types without tensor cores of their
 // precision.
-template <typename In_>
+template <typename In_, int kWindow_>
 struct ScalarTiles {
   using In = In_;
   using T = Compute<In>;
+  static constexpr int kColumns = kWarp, kWindow = kWindow_, kMostWindow = 4;
   static constexpr int kRowsOfLane = 4, kColumnsOfLane = 1, kLanesOfRow = kWarp;
-  static constexpr int kRows = kTileWarps * kRowsOfLane, kMostWindow = 4;
+  static constexpr int kRows = kTileWarps * kRowsOfLane;
   // In shared memory: no two lanes meet in a bank.
   static constexpr int kColumnStride = kFeatures + 1;
 
@@ -70,7 +84,6 @@ struct ScalarTiles {
     T at[kRowsOfLane][kColumnsOfLane];
   };
   // A lane has features `lane`, lane + 32, ...
-  template <int kWindow>
   struct Sums {
     static constexpr int kEach = kFeatures / kWarp;  // of a chunk
     T at[kRowsOfLane][kWindow * kEach];
@@ -86,8 +99,8 @@ struct ScalarTiles {
 
   template <int kSlot>
   __device__ void Score(const TileRows<In>& rows, const TileRows<In>& columns, int64_t dim,
-                        Scores& scores) {
-    for (auto& score : scores.at) score[0] = 0;
+                        const TileRows<In>& /*next*/, Scores& scores) {
+    Clear(scores.at);
     const T* const a = rows_ + RowOf(0) * kFeatures;
     const T* const b = columns_ + LaneOf() * kColumnStride;
     for (int64_t begin = 0; begin < dim; begin += kFeatures) {
@@ -104,9 +117,9 @@ struct ScalarTiles {
     }
   }
 
-  template <int kWindow>
+  template <int kSlot>
   __device__ void Gather(const Scores& weights, const TileRows<In>& columns, int64_t window,
-                         int64_t dim, bool /*precise*/, Sums<kWindow>& sums) {
+                         int64_t dim, bool /*precise*/, const TileRows<In>& /*next*/, Sums& sums) {
     __syncwarp();  // what was gathered before is read
     for (int r = 0; r < kRowsOfLane; ++r) {
       weights_[RowOf(r) * kColumns + LaneOf()] = weights.at[r][0];
@@ -123,10 +136,10 @@ struct ScalarTiles {
       for (int j = 0; j < kColumns; ++j) {
         const T* const b = columns_ + j * kColumnStride + LaneOf();
 #pragma unroll
-        for (int e = 0; e < Sums<kWindow>::kEach; ++e) {
+        for (int e = 0; e < Sums::kEach; ++e) {
 #pragma unroll
           for (int r = 0; r < kRowsOfLane; ++r) {
-            T& sum = sums.at[r][c * Sums<kWindow>::kEach + e];
+            T& sum = sums.at[r][c * Sums::kEach + e];
             sum = fma(w[r * kColumns + j], b[e * kWarp], sum);
           }
         }
@@ -163,13 +176,13 @@ __device__ void ForEachSum(Sums& sums, int64_t window, int64_t dim, Fn fn) {
   }
 }
 
-// Calls launch(window) with the chunks of kFeatures features that a block gathers at once, as a
-// constant: heads of more features take several windows.
-template <typename Tiles, typename Fn>
+// Calls launch(window) with the chunks of kFeatures features, up to kMost, that a block gathers at
+// once, as a constant: heads of more features take several windows.
+template <int kMost, typename Fn>
 absl::Status WithWindow(int64_t dim, Fn launch) {
   if (dim <= kFeatures) return launch(std::integral_constant<int, 1>());
-  if constexpr (Tiles::kMostWindow > 2) {
-    if (dim > 2 * kFeatures) return launch(std::integral_constant<int, Tiles::kMostWindow>());
+  if constexpr (kMost > 2) {
+    if (dim > 2 * kFeatures) return launch(std::integral_constant<int, kMost>());
   }
   return launch(std::integral_constant<int, 2>());
 }

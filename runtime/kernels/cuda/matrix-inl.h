@@ -26,15 +26,28 @@ struct MatrixPart {
   uint32_t at[4];
 };
 
-// Two elements of a row, the left one first.
+// Element `half` of a register.
 template <typename In>
-__device__ uint32_t PackPair(In left, In right) {
-  return static_cast<uint32_t>(left.bits) | static_cast<uint32_t>(right.bits) << 16;
+__device__ float ElementOf(uint32_t pair, int half) {
+  In element;
+  element.bits = static_cast<uint16_t>(pair >> (16 * half));
+  return Widen(element);
 }
 
 namespace internal {
 
 #ifdef __CUDACC__
+
+template <typename In>
+__device__ uint32_t RoundPair(float left, float right) {
+  uint32_t pair;
+  if constexpr (std::is_same_v<In, BFloat16>) {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(right), "f"(left));
+  } else {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(right), "f"(left));
+  }
+  return pair;
+}
 
 template <typename In>
 __device__ void MultiplyAdd(const MatrixPart& a, uint32_t b0, uint32_t b1, float& c0, float& c1,
@@ -72,12 +85,9 @@ __device__ MatrixPart LoadMatrices(const void* row) {
 
 #else
 
-// Element `half` of a register.
 template <typename In>
-float ElementOf(uint32_t pair, int half) {
-  In element;
-  element.bits = static_cast<uint16_t>(pair >> (16 * half));
-  return Widen(element);
+uint32_t RoundPair(float left, float right) {
+  return Round<In>(left).bits | uint32_t{Round<In>(right).bits} << 16;
 }
 
 inline uint64_t Joined(uint32_t low, uint32_t high) { return low | uint64_t{high} << 32; }
@@ -127,6 +137,12 @@ MatrixPart LoadMatrices(const void* row) {
 #endif
 
 }  // namespace internal
+
+// Two elements of a row, rounded to nearest, ties to even.
+template <typename In>
+__device__ uint32_t RoundPair(float left, float right) {
+  return internal::RoundPair<In>(left, right);
+}
 
 // c += a b, of BFloat16 or Float16; c in its four elements.
 template <typename In>

@@ -355,6 +355,12 @@ uint64_t Shuffle(unsigned mask, uint64_t bits, int lane, int line) {
 void FromAllLanes(uint64_t bits, uint64_t (&all)[kWarpSize], int line) {
   TheExecutor().FromAllLanes(bits, all, line);
 }
+bool AnyLane(unsigned mask, bool holds, int line) {
+  if (mask != ~0u) Refuse("__any_sync", "of a whole warp alone is what is faked");
+  uint64_t all[kWarpSize];
+  FromAllLanes(holds, all, line);
+  return std::find(std::begin(all), std::end(all), 1) != std::end(all);
+}
 void* Shared(const void* site, size_t bytes) { return TheExecutor().Shared(site, bytes); }
 
 void RunGrid(dim3 blocks, dim3 threads, const std::function<void()>& thread) {

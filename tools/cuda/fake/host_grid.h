@@ -39,6 +39,8 @@ void SyncWarp(unsigned mask, int line);
 uint64_t Shuffle(unsigned mask, uint64_t bits, int lane, int line);
 // What each lane of this warp brought.
 void FromAllLanes(uint64_t bits, uint64_t (&all)[kWarpSize], int line);
+// Whether `holds` for any lane of this warp.
+bool AnyLane(unsigned mask, bool holds, int line);
 // This block's memory for `site`, an array in a kernel's source.
 void* Shared(const void* site, size_t bytes);
 
@@ -99,6 +101,7 @@ inline unsigned atomicCAS(unsigned* address, unsigned expected, unsigned value) 
 #define gridDim (::dtensor::fake_cuda::built_ins.blocks)
 #define __syncthreads() ::dtensor::fake_cuda::SyncThreads(__LINE__)
 #define __syncwarp() ::dtensor::fake_cuda::SyncWarp(~0u, __LINE__)
+#define __any_sync(mask, holds) ::dtensor::fake_cuda::AnyLane(mask, holds, __LINE__)
 #define __shfl_sync(mask, value, lane) ::dtensor::fake_cuda::ShuffleAs(mask, value, lane, __LINE__)
 #define __shfl_xor_sync(mask, value, bits)                                                 \
   ::dtensor::fake_cuda::ShuffleAs(                                                         \

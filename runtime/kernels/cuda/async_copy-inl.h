@@ -1,0 +1,67 @@
+// Copies from a GPU's memory into a block's shared memory that go on while their thread does
+// something else (PTX's cp.async, sm_80 and later). On the host grid they happen when they are
+// waited for, so that what is read too early is not there.
+#ifndef DTENSOR_RUNTIME_KERNELS_CUDA_ASYNC_COPY_INL_H_
+#define DTENSOR_RUNTIME_KERNELS_CUDA_ASYNC_COPY_INL_H_
+
+#include <cstdint>
+
+#include "dtensor/tools/cuda/kernel-inl.h"
+
+#ifndef __CUDACC__
+#include <cstring>
+#include <vector>
+
+#include "dtensor/runtime/core/status.h"
+#endif
+
+namespace dtensor::kernels::cuda {
+
+// Of one thread.
+class AsyncCopies {
+ public:
+  // Begins to copy `bytes` <= 16, behind which zeros follow up to 16. `from` and `to` are multiples
+  // of 16; what is copied does not change, and nobody touches `to`, until it is there.
+  __device__ void Begin(const void* from, void* to, int bytes) {
+#ifdef __CUDACC__
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
+                     static_cast<uint32_t>(__cvta_generic_to_shared(to))),
+                 "l"(__cvta_generic_to_global(from)), "r"(bytes)
+                 : "memory");
+#else
+    DT_CHECK(reinterpret_cast<uintptr_t>(from) % 16 == 0 && bytes >= 0 && bytes <= 16);
+    DT_CHECK(reinterpret_cast<uintptr_t>(to) % 16 == 0);
+    std::memset(to, 0xFF, 16);
+    begun_.push_back({from, to, bytes});
+#endif
+  }
+
+  // What this thread has begun is there: for itself; for others behind a barrier.
+  __device__ void Wait() {
+#ifdef __CUDACC__
+    asm volatile("cp.async.wait_all;" ::: "memory");
+#else
+    for (const Copy& copy : begun_) {
+      std::memset(copy.to, 0, 16);
+      std::memcpy(copy.to, copy.from, copy.bytes);
+    }
+    begun_.clear();
+#endif
+  }
+
+#ifndef __CUDACC__
+  ~AsyncCopies() { DT_CHECK(begun_.empty()); }
+
+ private:
+  struct Copy {
+    const void* from;
+    void* to;
+    int bytes;
+  };
+  std::vector<Copy> begun_;
+#endif
+};
+
+}  // namespace dtensor::kernels::cuda
+
+#endif  // DTENSOR_RUNTIME_KERNELS_CUDA_ASYNC_COPY_INL_H_
