@@ -38,7 +38,8 @@ TEST_F(GpuBenchmarkTest, OneGpu) {
   DT_ASSERT_OK(MeasureOneGpu(*device, {.tiny = true}, Reporter()));
   EXPECT_THAT(names_, IsSupersetOf({"memory/copy", "memory/adamw", "product/bf16/32",
                                     "attention/fwd/64/16/causal/cudnn",
-                                    "attention/bwd/64/16/causal/portable", "host/operator/add"}));
+                                    "attention/bwd/64/16/causal/portable",
+                                    "attention/fwd/64/16/striped/portable", "host/operator/add"}));
 }
 
 TEST_F(GpuBenchmarkTest, Ranks) {

@@ -106,10 +106,17 @@ class AttentionRun {
     return kernels::AttentionGrad(device_, q_, k_, v_, o_, lse_, dout_, scale_, row_.causal, dq_,
                                   dk_, dv_);
   }
-  // The portable kernel under a mask that cuDNN is not asked for: each query sees `width` keys.
+  // Under masks that cuDNN is not asked for. Each query sees `width` keys:
   absl::Status Window(int64_t width) const {
     kernels::AttentionStep step = kernels::WholeAttention(scale_, true, row_.s, row_.s);
     DT_ASSIGN_OR_RETURN(step.mask, AttentionMask::Window(width));
+    return kernels::Attention(device_, q_, k_, v_, step, nullptr, o_, lse_);
+  }
+  // A block of a striped ring of two ranks: queries at even positions, keys at odd ones.
+  absl::Status Striped() const {
+    kernels::AttentionStep step = kernels::WholeAttention(scale_, true, row_.s, row_.s);
+    step.q_positions = IndexSet::FromIntervals({IndexRun{0, 1, 2, row_.s}});
+    step.k_positions = IndexSet::FromIntervals({IndexRun{1, 1, 2, row_.s}});
     return kernels::Attention(device_, q_, k_, v_, step, nullptr, o_, lse_);
   }
 
@@ -128,11 +135,36 @@ double PairFlops(const AttentionRow& row, double pairs) {
   return 2.0 * pairs * static_cast<double>(row.heads * row.dim);
 }
 
+// The portable kernel under other masks, beside its rate under the causal one.
+absl::Status MeasureMasks(Device& device, const Scale& scale, const AttentionRow& row,
+                          const AttentionRun& run, double causal, const Report& report) {
+  const int64_t width = row.s / 4;
+  const auto s = static_cast<double>(row.s), w = static_cast<double>(width);
+  struct Masked {
+    const char* name;
+    double pairs;
+    std::function<absl::Status()> call;
+  };
+  const Masked masks[] = {
+      {"window", w * (w + 1) / 2 + (s - w) * w, [&] { return run.Window(width); }},
+      {"striped", s * (s - 1) / 2, [&] { return run.Striped(); }}};
+  kernels::AllowCudnn(device, false);
+  for (const Masked& mask : masks) {
+    DT_ASSIGN_OR_RETURN(const double seconds, SecondsOf(device, scale, mask.call));
+    const double rate = 2 * PairFlops(row, mask.pairs) / seconds / 1e12;
+    report({absl::StrCat("attention/fwd/", row.s, "/", row.dim, "/", mask.name, "/portable"), rate,
+            "TF/s", "the causal mask", rate / causal, ""});
+  }
+  kernels::AllowCudnn(device, true);
+  return absl::OkStatus();
+}
+
 absl::Status MeasureAttention(Device& device, const Scale& scale, const AttentionRow& row,
                               const Report& report) {
   DT_ASSIGN_OR_RETURN(const AttentionRun run, AttentionRun::Make(device, row));
   const auto s = static_cast<double>(row.s);
   const double pairs = row.causal ? s * (s + 1) / 2 : s * s;
+  double forward = 0;  // by the portable kernel
   for (const bool backward : {false, true}) {
     const double flops = (backward ? 5 : 2) * PairFlops(row, pairs);
     const std::string name = absl::StrCat("attention/", backward ? "bwd/" : "fwd/", row.s, "/",
@@ -151,17 +183,9 @@ absl::Status MeasureAttention(Device& device, const Scale& scale, const Attentio
     const char* const who = steps > 0 ? "" : "cuDNN does not compute it here";
     report({name + "/cudnn", rates[1], "TF/s", "", 0, who});
     report({name + "/portable", rates[0], "TF/s", "cuDNN", rates[0] / rates[1], who});
+    if (!backward) forward = rates[0];
   }
-  if (!row.causal) return absl::OkStatus();
-  kernels::AllowCudnn(device, false);
-  const int64_t width = row.s / 4;
-  DT_ASSIGN_OR_RETURN(const double seconds,
-                      SecondsOf(device, scale, [&] { return run.Window(width); }));
-  kernels::AllowCudnn(device, true);
-  const double w = static_cast<double>(width);
-  report({absl::StrCat("attention/fwd/", row.s, "/", row.dim, "/window/portable"),
-          2 * PairFlops(row, w * (w + 1) / 2 + (s - w) * w) / seconds / 1e12, "TF/s", "", 0, ""});
-  return absl::OkStatus();
+  return row.causal ? MeasureMasks(device, scale, row, run, forward, report) : absl::OkStatus();
 }
 
 // --- The host.

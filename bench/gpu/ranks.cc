@@ -61,14 +61,29 @@ struct Exchange {
   const char* name;
   Placement from, to;
   double bus;  // factor, where n ranks have (n - 1) / n of it
+  // What each of n ranks reads and writes of memory, in tensors: a + b / n.
+  double a, b;
 };
-const Exchange kExchanges[] = {{"all_gather", Shard(0), Replicate(), 1},
-                               {"reduce_scatter", Partial(), Shard(0), 1},
-                               {"all_reduce", Partial(), Replicate(), 2},
-                               {"all_to_all", Shard(0), Shard(1), 1}};
+const Exchange kExchanges[] = {{"all_gather", Shard(0), Replicate(), 1, 2, 0},
+                               {"reduce_scatter", Partial(), Shard(0), 1, 1, 1},
+                               {"all_reduce", Partial(), Replicate(), 2, 3, 1},
+                               {"all_to_all", Shard(0), Shard(1), 1, 0, 2}};
 
+// Bytes that a copy on the GPU reads and writes in a second.
+absl::StatusOr<double> CopyRate(Device& device, const Scale& scale) {
+  const int64_t n = scale.Of(64 << 20, 1 << 10);
+  DT_ASSIGN_OR_RETURN(const Tensor x, Tensor::Empty(device, DType::kF32, {n}));
+  DT_ASSIGN_OR_RETURN(const Tensor y, Tensor::Empty(device, DType::kF32, {n}));
+  DT_RETURN_IF_ERROR(kernels::Fill(device, x, 1));
+  DT_ASSIGN_OR_RETURN(const double seconds, SecondsOf(device, scale, [&] {
+                        return device.CopyOnDevice(y.raw(), x.raw(), x.bytes());
+                      }));
+  return 2 * static_cast<double>(x.bytes()) / seconds;
+}
+
+// `copy` is the rate of a copy where all ranks share a GPU, else 0.
 absl::Status MeasureExchange(Context& context, const Scale& scale, const Exchange& exchange,
-                             int64_t bytes, const Report& report) {
+                             int64_t bytes, double copy, const Report& report) {
   const int n = context.communicator().size();
   DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse(absl::StrCat("x=", n)));
   const int64_t columns = 1024, rows = std::max<int64_t>(bytes / 4 / columns, n);
@@ -87,8 +102,12 @@ absl::Status MeasureExchange(Context& context, const Scale& scale, const Exchang
   const double counted = 4.0 * static_cast<double>(shape[0] * columns) / (of_rank ? n : 1);
   const double algorithm = counted / seconds / 1e9;
   const double bus = algorithm * exchange.bus * (n - 1) / n;
+  // Of all ranks together, which is what one GPU does for them.
+  const double moved =
+      4.0 * static_cast<double>(shape[0] * columns) * (exchange.a * n + exchange.b);
   report({absl::StrCat("exchange/", exchange.name, "/", n, "/", bytes >> 10, "KiB"), algorithm,
-          "GB/s", "", 0, absl::StrCat("bus ", bus, " GB/s")});
+          "GB/s", copy > 0 ? "the copy" : "", copy > 0 ? moved / seconds / copy : 0,
+          absl::StrCat("bus ", bus, " GB/s")});
   return absl::OkStatus();
 }
 
@@ -199,10 +218,17 @@ absl::Status MeasureRanks(int ranks, const Scale& scale, const Report& report) {
   const std::vector<int64_t> sizes =
       scale.tiny ? std::vector<int64_t>{1 << 13}
                  : std::vector<int64_t>{1 << 16, 1 << 20, 16 << 20, 256 << 20};
+  double copy = 0;
+  if (gpus == 1) {
+    DT_RETURN_IF_ERROR(OnRanks(1, [&](Context& context) -> absl::Status {
+      DT_ASSIGN_OR_RETURN(copy, CopyRate(context.device(), scale));
+      return absl::OkStatus();
+    }));
+  }
   DT_RETURN_IF_ERROR(OnRanks(ranks, [&](Context& context) -> absl::Status {
     for (const Exchange& exchange : kExchanges) {
       for (const int64_t bytes : sizes) {
-        DT_RETURN_IF_ERROR(MeasureExchange(context, scale, exchange, bytes, report));
+        DT_RETURN_IF_ERROR(MeasureExchange(context, scale, exchange, bytes, copy, report));
       }
     }
     return absl::OkStatus();
