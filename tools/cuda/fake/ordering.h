@@ -6,7 +6,12 @@
 #ifndef DTENSOR_TOOLS_CUDA_FAKE_ORDERING_H_
 #define DTENSOR_TOOLS_CUDA_FAKE_ORDERING_H_
 
+#include <linux/futex.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
+
+#include <climits>
 
 extern "C" {
 [[gnu::weak]] void __tsan_acquire(void* address);
@@ -27,6 +32,16 @@ inline void Acquire(void* address) {
 inline void SleepMicroseconds(long microseconds) {
   const timespec time = {0, microseconds * 1000};
   nanosleep(&time, nullptr);
+}
+
+// Sleeps while *word is `value`, or less long; wakes whoever sleeps there, if it is there still.
+// System calls too: many streams wait at once, and would take a core by asking.
+inline void SleepWhile(const int* word, int value) {
+  const timespec time = {1, 0};
+  syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, &time, nullptr, 0);
+}
+inline void Wake(const int* word) {
+  syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
 }
 
 class SpinLock {
@@ -51,21 +66,22 @@ class Gate {
 
   void Open() {
     Release(this);
-    __atomic_store_n(&open_, true, __ATOMIC_RELEASE);
+    __atomic_store_n(&open_, 1, __ATOMIC_RELEASE);
+    Wake(&open_);
   }
   bool IsOpen() {
-    if (!__atomic_load_n(&open_, __ATOMIC_ACQUIRE)) return false;
+    if (__atomic_load_n(&open_, __ATOMIC_ACQUIRE) == 0) return false;
     Acquire(this);
     return true;
   }
   void Wait() {
-    while (!IsOpen()) SleepMicroseconds(10);
+    while (!IsOpen()) SleepWhile(&open_, 0);
   }
 
  private:
   ~Gate() = default;
   int holders_ = 1;
-  bool open_ = false;
+  int open_ = 0;
 };
 
 }  // namespace dtensor::fake_cuda

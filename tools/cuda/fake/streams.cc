@@ -22,7 +22,9 @@ using dtensor::fake_cuda::Release;
 using dtensor::fake_cuda::RequireChosen;
 using dtensor::fake_cuda::Return;
 using dtensor::fake_cuda::SleepMicroseconds;
+using dtensor::fake_cuda::SleepWhile;
 using dtensor::fake_cuda::SpinLock;
+using dtensor::fake_cuda::Wake;
 
 // Its thread goes on after cudaStreamDestroy until its work is done.
 struct CUstream_st {
@@ -36,10 +38,13 @@ struct CUstream_st {
   void Push(std::function<void()> work) {
     auto* const operation = new Operation{std::move(work)};
     Release(operation);
-    std::lock_guard lock(mutex_);
-    (last_ == nullptr ? first_ : last_->next) = operation;
-    last_ = operation;
-    ++pushed_;
+    {
+      std::lock_guard lock(mutex_);
+      (last_ == nullptr ? first_ : last_->next) = operation;
+      last_ = operation;
+      ++pushed_;
+    }
+    WakeThread();
   }
   // How many pieces of work it was given, and has done.
   uint64_t pushed() {
@@ -48,8 +53,11 @@ struct CUstream_st {
   }
   uint64_t done() const { return __atomic_load_n(&done_, __ATOMIC_ACQUIRE); }
   void Close() {
-    std::lock_guard lock(mutex_);
-    closed_ = true;
+    {
+      std::lock_guard lock(mutex_);
+      closed_ = true;
+    }
+    WakeThread();
   }
 
  private:
@@ -63,6 +71,7 @@ struct CUstream_st {
   // Null when the stream ends.
   Operation* Next() {
     while (true) {
+      const int news = __atomic_load_n(&news_, __ATOMIC_ACQUIRE);
       {
         std::lock_guard lock(mutex_);
         if (Operation* const operation = first_; operation != nullptr) {
@@ -72,8 +81,12 @@ struct CUstream_st {
         }
         if (closed_) return nullptr;
       }
-      SleepMicroseconds(10);
+      SleepWhile(&news_, news);
     }
+  }
+  void WakeThread() {
+    __atomic_add_fetch(&news_, 1, __ATOMIC_RELEASE);
+    Wake(&news_);
   }
   void Run();
 
@@ -90,6 +103,7 @@ struct CUstream_st {
   Operation *first_ = nullptr, *last_ = nullptr;
   uint64_t pushed_ = 0, done_ = 0;  // done_: atomic
   bool closed_ = false;
+  int news_ = 0;  // atomic: changes with each
 };
 
 struct CUevent_st {
