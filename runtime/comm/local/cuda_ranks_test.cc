@@ -18,6 +18,7 @@
 #include "dtensor/runtime/device/cuda/gpus.h"
 #include "dtensor/runtime/device/cuda/rank_device.h"
 #include "dtensor/runtime/device/cuda/testing/cuda_gate.h"
+#include "dtensor/runtime/device/cuda/testing/program_pool.h"
 #include "dtensor/runtime/device/tensor.h"
 #include "dtensor/runtime/kernels/indexed.h"
 #include "dtensor/runtime/testing/cuda_fixture.h"
@@ -49,6 +50,12 @@ struct Swap {
     swap->part.receives = swap->boxes;
     swap->collective = {.op = "Swap", .group = swap->group, .digest = 1};
     return swap;
+  }
+  // Whether `theirs` has the other rank's values.
+  absl::Status CheckTheirs(int rank) const {
+    DT_ASSIGN_OR_RETURN(const std::vector<float> values, ToHost<float>(theirs));
+    return values == std::vector<float>(16, 2.0f - rank) ? absl::OkStatus()
+                                                         : absl::InternalError("wrong values");
   }
 };
 
@@ -159,11 +166,28 @@ TEST_F(CudaRanksTest, AdoptedMemoryIsReadByOtherGpus) {
         swap->mine =
             Tensor::Adopt(device, data, DType::kF32, {16}, {1}, [data] { cudaFree(data); });
         DT_RETURN_IF_ERROR(communicator.Exchange(swap->collective, {&swap->part, 1}));
-        DT_ASSIGN_OR_RETURN(const std::vector<float> values, ToHost<float>(swap->theirs));
-        return values == std::vector<float>(16, 2.0f - rank) ? absl::OkStatus()
-                                                             : absl::InternalError("wrong values");
+        return swap->CheckTheirs(rank);
       },
       {.device = Device::Kind::kCuda, .gpus = {0, 1}}));
+}
+
+// A program that allocates from pools of its own, which give no other GPU access.
+TEST_F(CudaRanksTest, RanksReadEachOthersMemoryWhateverPoolIsCurrent) {
+  DT_ASSERT_OK_AND_ASSIGN(const int gpus, CountGpus());
+  if (gpus < 2) {
+    RecordProperty("needs_gpus", 2);
+    GTEST_SKIP() << "one GPU has no peer";
+  }
+  const ProgramPool pools[] = {ProgramPool(0), ProgramPool(1)};
+  for (const ProgramPool& pool : pools) ASSERT_TRUE(pool.ok());
+  DT_EXPECT_OK(
+      RunLocalRanks(2,
+                    [](Communicator& communicator, Device& device) -> absl::Status {
+                      DT_ASSIGN_OR_RETURN(const auto swap, Swap::Make(communicator.rank(), device));
+                      DT_RETURN_IF_ERROR(communicator.Exchange(swap->collective, {&swap->part, 1}));
+                      return swap->CheckTheirs(communicator.rank());
+                    },
+                    {.device = Device::Kind::kCuda, .gpus = {0, 1}}));
 }
 
 // A stream of the program's for each rank, and memory of its own.

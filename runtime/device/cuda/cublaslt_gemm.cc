@@ -248,10 +248,11 @@ struct CublasLtGemm::Impl {
 CublasLtGemm::CublasLtGemm(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 CublasLtGemm::~CublasLtGemm() = default;
 
-absl::StatusOr<std::unique_ptr<CublasLtGemm>> CublasLtGemm::Make(cudaStream_t stream) {
+absl::StatusOr<std::unique_ptr<CublasLtGemm>> CublasLtGemm::Make(cudaMemPool_t pool,
+                                                                 cudaStream_t stream) {
   auto impl = std::make_unique<Impl>(stream);
   DT_CUBLAS(cublasLtCreate, &impl->handle);
-  if (cudaMallocAsync(&impl->workspace, kWorkspaceBytes, stream) != cudaSuccess) {
+  if (cudaMallocFromPoolAsync(&impl->workspace, kWorkspaceBytes, pool, stream) != cudaSuccess) {
     impl->workspace = nullptr;
     cudaGetLastError();  // or the next call would report it again
     return absl::ResourceExhaustedError("the GPU has no 32 MiB left for products to work in");

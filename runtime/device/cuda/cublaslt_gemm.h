@@ -19,8 +19,10 @@ namespace dtensor {
 
 class CublasLtGemm {
  public:
-  // For `stream` of the current CUDA device, which outlives the result.
-  static absl::StatusOr<std::unique_ptr<CublasLtGemm>> Make(cudaStream_t stream);
+  // For `stream` of the current CUDA device, which outlives the result, as `pool` does, where its
+  // workspace comes from.
+  static absl::StatusOr<std::unique_ptr<CublasLtGemm>> Make(cudaMemPool_t pool,
+                                                            cudaStream_t stream);
   ~CublasLtGemm();
 
   // Launches it; operands are device memory. Requires: ValidateGemm(gemm) is OK, no dimension is 0,

@@ -58,13 +58,14 @@ class CudaDevice final : public Device {
     if (has_own_stream_) DT_CUDA(cudaStreamCreateWithFlags, &stream_, cudaStreamNonBlocking);
     queue_ = stream_;
     // Freed memory stays with the process, as the cpu device's does.
+    DT_CUDA(cudaDeviceGetDefaultMemPool, &pool_, ordinal());
     if (!allocator_.allocate) DT_RETURN_IF_ERROR(KeepBytes(UINT64_MAX));
-    DT_CUDA(cudaMallocAsync, &scratch_, kCudaScratchBytes, stream_);
+    DT_CUDA(cudaMallocFromPoolAsync, &scratch_, kCudaScratchBytes, pool_, stream_);
     void* error = nullptr;
     DT_CUDA(cudaMallocHost, &error, sizeof(KernelError));
     kernel_error_ = new (error) KernelError{};
     DT_RETURN_IF_ERROR(staging_.Reserve());
-    DT_ASSIGN_OR_RETURN(gemm_, CublasLtGemm::Make(stream_));
+    DT_ASSIGN_OR_RETURN(gemm_, CublasLtGemm::Make(pool_, stream_));
     return absl::OkStatus();
   }
 
@@ -125,7 +126,7 @@ class CudaDevice final : public Device {
       return absl::ResourceExhaustedError(
           absl::StrCat("the program's allocator has no ", bytes, " bytes on GPU ", ordinal()));
     }
-    DT_CUDA(cudaMallocAsync, &data, bytes, queue_);
+    DT_CUDA(cudaMallocFromPoolAsync, &data, bytes, pool_, queue_);
     return data;
   }
   void DoFree(void* data, int64_t bytes) override {
@@ -165,16 +166,12 @@ class CudaDevice final : public Device {
   // What the pool holds while the stream works on, what is in use among it.
   absl::Status KeepBytes(uint64_t bytes) {
     DT_RETURN_IF_ERROR(MakeCurrent());
-    cudaMemPool_t pool;
-    DT_CUDA(cudaDeviceGetDefaultMemPool, &pool, ordinal());
-    DT_CUDA(cudaMemPoolSetAttribute, pool, cudaMemPoolAttrReleaseThreshold, &bytes);
+    DT_CUDA(cudaMemPoolSetAttribute, pool_, cudaMemPoolAttrReleaseThreshold, &bytes);
     return absl::OkStatus();
   }
   absl::Status TrimPool() {
     DT_RETURN_IF_ERROR(Finish());
-    cudaMemPool_t pool;
-    DT_CUDA(cudaDeviceGetDefaultMemPool, &pool, ordinal());
-    DT_CUDA(cudaMemPoolTrimTo, pool, 0);
+    DT_CUDA(cudaMemPoolTrimTo, pool_, 0);
     return absl::OkStatus();
   }
   void DoSetKeptBytes(int64_t bytes) override {
@@ -267,7 +264,9 @@ class CudaDevice final : public Device {
 
   const bool has_own_stream_;
   cudaStream_t stream_;
-  cudaStream_t transfers_ = nullptr;              // from the first transfers on
+  cudaStream_t transfers_ = nullptr;  // from the first transfers on
+  // The GPU's default one, which AllowPeerReads opens; the program may have made another current.
+  cudaMemPool_t pool_ = nullptr;
   cudaStream_t queue_ = nullptr;                  // the one of both that is given work
   uint64_t work_ = 0;                             // how much the device was given
   std::vector<std::pair<void*, int64_t>> freed_;  // since transfers began

@@ -20,6 +20,7 @@
 #include "dtensor/runtime/device/cuda/gpus.h"
 #include "dtensor/runtime/device/cuda/pinned_staging.h"
 #include "dtensor/runtime/device/cuda/testing/cuda_gate.h"
+#include "dtensor/runtime/device/cuda/testing/program_pool.h"
 #include "dtensor/runtime/device/device.h"
 #include "dtensor/runtime/device/tensor.h"
 #include "dtensor/runtime/testing/cuda_fixture.h"
@@ -283,6 +284,17 @@ TEST_F(CudaQueuesTest, MemoryIsFromTheProgramsAllocator) {
   EXPECT_THAT(device->Allocate(1 << 21), StatusIs(absl::StatusCode::kResourceExhausted,
                                                   HasSubstr("allocator has no 2097152")));
   EXPECT_THAT(device->failure(), IsOk());
+}
+
+// Whose access, threshold and end are the program's.
+TEST_F(CudaQueuesTest, MemoryIsNotFromTheProgramsPool) {
+  const ProgramPool pool(0);
+  ASSERT_TRUE(pool.ok());
+  DT_ASSERT_OK_AND_ASSIGN(const auto device, MakeCudaDevice(0));
+  const uint64_t used = ProgramPool::UsedOfDefault(0);
+  DT_ASSERT_OK_AND_ASSIGN(const Tensor t, Tensor::Empty(*device, DType::kF32, {1 << 20}));
+  EXPECT_GE(ProgramPool::UsedOfDefault(0), used + t.bytes());
+  EXPECT_EQ(pool.used(), 0);
 }
 
 TEST_F(CudaQueuesTest, AStreamForEachThreadIsRefused) {

@@ -41,7 +41,7 @@ absl::Status LetReadOutsideOfPools(int reader, int gpu) {
   return absl::OkStatus();
 }
 
-// Devices allocate from the pool of their GPU, which that does not open.
+// Devices allocate from the default pool of their GPU, which that does not open.
 absl::Status LetRead(const std::set<int>& readers, int gpu) {
   std::vector<cudaMemAccessDesc> access;
   for (const int reader : readers) {

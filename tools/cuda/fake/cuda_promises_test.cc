@@ -168,6 +168,36 @@ TEST_F(CudaPromisesTest, MoreMemoryThanThereIsIsAnError) {
   EXPECT_EQ(cudaGetLastError(), cudaSuccess);
 }
 
+// cudaMallocAsync takes from the GPU's current pool, cudaMallocFromPoolAsync from the one that is
+// named; what is taken stays when the pool is destroyed, and its GPU has the default one again.
+TEST_F(CudaPromisesTest, MemoryIsFromTheCurrentPool) {
+  cudaMemPool_t common, own;
+  cudaMemPoolProps props = {};
+  props.allocType = cudaMemAllocationTypePinned;
+  props.location.type = cudaMemLocationTypeDevice;
+  ASSERT_EQ(cudaDeviceGetDefaultMemPool(&common, 0), cudaSuccess);
+  ASSERT_EQ(cudaMemPoolCreate(&own, &props), cudaSuccess);
+  const auto used = [](cudaMemPool_t pool) {
+    uint64_t bytes = 0;
+    EXPECT_EQ(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, &bytes), cudaSuccess);
+    return bytes;
+  };
+  const uint64_t before = used(common);
+  void* named = nullptr;
+  ASSERT_EQ(cudaDeviceSetMemPool(0, own), cudaSuccess);
+  EXPECT_EQ(cudaMallocFromPoolAsync(&named, 64, common, stream_), cudaSuccess);
+  EXPECT_EQ(used(own), 0);
+  EXPECT_GT(used(common), before);
+  auto* const current = Allocate<uint8_t>(64);
+  EXPECT_GE(used(own), 64);
+  EXPECT_EQ(cudaFreeAsync(named, stream_), cudaSuccess);
+  EXPECT_EQ(cudaMemPoolDestroy(own), cudaSuccess);
+  Fill(current, 3, 64, stream_);
+  EXPECT_THAT(Values(current, 64, stream_), Each(3));
+  EXPECT_EQ(cudaFreeAsync(current, stream_), cudaSuccess);
+  EXPECT_EQ(cudaFreeAsync(Allocate<uint8_t>(64), stream_), cudaSuccess);
+}
+
 TEST_F(CudaPromisesTest, AGpuThatIsNotThereIsAnError) {
   EXPECT_EQ(cudaSetDevice(1000), cudaErrorInvalidDevice);
   EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidDevice);

@@ -235,6 +235,33 @@ const Mistake kMistakes[] = {
        cudaMemPoolSetAttribute(pool, cudaMemPoolAttrUsedMemHigh, &value);
      },
      "only cudaMemPoolAttrReleaseThreshold"},
+    {"APoolIsOfTheHost",
+     [] {
+       cudaMemPool_t pool;
+       cudaMemPoolProps props = {};
+       props.allocType = cudaMemAllocationTypePinned;
+       props.location.type = cudaMemLocationTypeHost;
+       cudaMemPoolCreate(&pool, &props);
+     },
+     "only pools of a GPU's own memory"},
+    {"APoolIsOfAnotherGpu",
+     [] {
+       cudaMemPool_t pool;
+       cudaDeviceGetDefaultMemPool(&pool, 1);
+       void* data;
+       cudaMallocFromPoolAsync(&data, 16, pool, Gpu().stream);
+     },
+     "only a pool of the stream's own GPU"},
+    {"APoolIsNotDestroyed",
+     [] {
+       cudaMemPool_t pool;
+       cudaMemPoolProps props = {};
+       props.allocType = cudaMemAllocationTypePinned;
+       props.location.type = cudaMemLocationTypeDevice;
+       cudaMemPoolCreate(&pool, &props);
+       std::exit(0);
+     },
+     "a pool was not destroyed"},
     {"AnOperandIsLessAlignedThanWasSaid", [] { Multiply({.offset = 1}); },
      "less aligned than the algorithm"},
     {"AnAlgorithmIsOfAnotherProduct", [] { Multiply({.other_algorithm = true}); },

@@ -39,19 +39,31 @@ struct Block {
   size_t bytes;
   int gpu;
   From from;
+  int pool;  // where it is from one
+};
+
+// The first are GPUs' default ones, a program's come behind them.
+constexpr int kMostPools = 64;
+struct Pool {
+  int gpu;
+  bool is_open;
+  size_t used;
+  bool lets_read[kMostGpus];
 };
 
 class Memory {
  public:
-  void* Allocate(int gpu, size_t bytes, From from) {
-    std::lock_guard lock(mutex_);
-    void* data = nullptr;
-    if (bytes > kBytesOfGpu - used_[gpu] || posix_memalign(&data, kAlignment, bytes) != 0) {
-      return nullptr;
+  Memory() {
+    for (int gpu = 0; gpu < kMostGpus; ++gpu) {
+      pools_[gpu] = {gpu, true, 0, {}};
+      current_[gpu] = gpu;
     }
-    used_[gpu] += bytes;
-    blocks_[reinterpret_cast<uintptr_t>(data)] = {bytes, gpu, from};
-    return data;
+  }
+
+  void* Allocate(int gpu, size_t bytes, From from) { return Allocate(gpu, bytes, from, -1); }
+  // From the GPU's current pool, or the given one.
+  void* AllocateFromPool(int gpu, size_t bytes, int pool) {
+    return Allocate(gpu, bytes, From::kPool, pool);
   }
   // From now on no call may name it.
   Block Take(const char* call, void* data, From from) {
@@ -62,6 +74,7 @@ class Memory {
     }
     const Block block = found->second;
     used_[block.gpu] -= block.bytes;
+    if (from == From::kPool) pools_[block.pool].used -= block.bytes;
     blocks_.erase(found);
     return block;
   }
@@ -81,9 +94,43 @@ class Memory {
     const Block* const block = Find("", data, 0);
     return block == nullptr ? -1 : block->gpu;
   }
-  void LetRead(int reader, int owner) {
+
+  // Null where there is none, or no more.
+  Pool* FindPool(cudaMemPool_t pool) {
     std::lock_guard lock(mutex_);
-    lets_read_[owner][reader] = true;
+    for (Pool& one : pools_) {
+      if (pool == reinterpret_cast<cudaMemPool_t>(&one)) return one.is_open ? &one : nullptr;
+    }
+    return nullptr;
+  }
+  cudaMemPool_t DefaultPool(int gpu) { return reinterpret_cast<cudaMemPool_t>(&pools_[gpu]); }
+  int NumberOf(const Pool* pool) const { return static_cast<int>(pool - pools_); }
+  cudaMemPool_t MakePool(int gpu) {
+    std::lock_guard lock(mutex_);
+    for (int i = kMostGpus; i < kMostPools; ++i) {
+      if (pools_[i].is_open || pools_[i].used > 0) continue;
+      pools_[i] = {gpu, true, 0, {}};
+      return reinterpret_cast<cudaMemPool_t>(&pools_[i]);
+    }
+    Refuse("cudaMemPoolCreate", "more pools than are faked");
+  }
+  void SetCurrent(const Pool* pool) {
+    std::lock_guard lock(mutex_);
+    current_[pool->gpu] = NumberOf(pool);
+  }
+  // What is allocated from it stays. Its GPU has its default pool again.
+  void EndPool(Pool* pool) {
+    std::lock_guard lock(mutex_);
+    pool->is_open = false;
+    if (current_[pool->gpu] == NumberOf(pool)) current_[pool->gpu] = pool->gpu;
+  }
+  size_t UsedOf(const Pool* pool) {
+    std::lock_guard lock(mutex_);
+    return pool->used;
+  }
+  void LetRead(int reader, Pool* pool) {
+    std::lock_guard lock(mutex_);
+    pool->lets_read[reader] = true;
   }
   void RequireAccess(int gpu, const void* arguments, size_t bytes) {
     std::lock_guard lock(mutex_);
@@ -94,7 +141,7 @@ class Memory {
       const Block* const block = Find("a launch", address, 0);
       if (block == nullptr || block->gpu == gpu || block->from == From::kHost) continue;
       const bool is_pools = block->from == From::kPool;
-      if (is_pools ? lets_read_[block->gpu][gpu]
+      if (is_pools ? pools_[block->pool].lets_read[gpu]
                    : dtensor::fake_cuda::IsPeerEnabled(gpu, block->gpu)) {
         continue;
       }
@@ -103,11 +150,28 @@ class Memory {
     }
   }
   ~Memory() {
-    if (!blocks_.empty() && !ForgivesLeaks())
-      Refuse("at the end of the program", "memory was not freed");
+    if (ForgivesLeaks()) return;
+    if (!blocks_.empty()) Refuse("at the end of the program", "memory was not freed");
+    for (int i = kMostGpus; i < kMostPools; ++i) {
+      if (pools_[i].is_open) Refuse("at the end of the program", "a pool was not destroyed");
+    }
   }
 
  private:
+  void* Allocate(int gpu, size_t bytes, From from, int pool) {
+    std::lock_guard lock(mutex_);
+    void* data = nullptr;
+    if (bytes > kBytesOfGpu - used_[gpu] || posix_memalign(&data, kAlignment, bytes) != 0) {
+      return nullptr;
+    }
+    used_[gpu] += bytes;
+    if (from == From::kPool) {
+      if (pool < 0) pool = current_[gpu];
+      pools_[pool].used += bytes;
+    }
+    blocks_[reinterpret_cast<uintptr_t>(data)] = {bytes, gpu, from, pool};
+    return data;
+  }
   // The block that has all of it; null if it begins in none.
   const Block* Find(const char* call, const void* data, size_t bytes) const {
     const auto address = reinterpret_cast<uintptr_t>(data);
@@ -125,7 +189,8 @@ class Memory {
   SpinLock mutex_;
   std::map<uintptr_t, Block> blocks_;
   size_t used_[kMostGpus + 1] = {};
-  bool lets_read_[kMostGpus][kMostGpus] = {};  // [owner of a pool][reader]
+  Pool pools_[kMostPools] = {};
+  int current_[kMostGpus];  // each GPU's pool
 };
 
 Memory& AllMemory() {
@@ -133,14 +198,18 @@ Memory& AllMemory() {
   return memory;
 }
 
-// What a pool's handle points to; there is nothing to know of it.
-char pools[kMostGpus];
+// Memory of the stream's GPU, of a number in Memory's pools; -1: of the current one.
+cudaError_t AllocateInOrder(void** data, size_t bytes, int pool, cudaStream_t stream) {
+  if (bytes == 0) return Return(cudaErrorInvalidValue);
+  void* const memory = AllMemory().AllocateFromPool(GpuOf(stream), bytes, pool);
+  if (memory == nullptr) return Return(cudaErrorMemoryAllocation);
+  Enqueue(stream, [memory, bytes] { std::memset(memory, kPoison, bytes); });
+  *data = memory;
+  return cudaSuccess;
+}
 
-bool IsPool(cudaMemPool_t pool) {
-  for (char& one : pools) {
-    if (pool == reinterpret_cast<cudaMemPool_t>(&one)) return true;
-  }
-  return false;
+bool IsGpu(const cudaMemLocation& where) {
+  return where.type == cudaMemLocationTypeDevice && where.id >= 0 && where.id < Gpus();
 }
 
 }  // namespace
@@ -164,12 +233,17 @@ void RequireAccess(int gpu, const void* arguments, size_t bytes) {
 extern "C" {
 
 cudaError_t cudaMallocAsync(void** data, size_t bytes, cudaStream_t stream) {
-  if (bytes == 0) return Return(cudaErrorInvalidValue);
-  void* const memory = AllMemory().Allocate(GpuOf(stream), bytes, From::kPool);
-  if (memory == nullptr) return Return(cudaErrorMemoryAllocation);
-  Enqueue(stream, [memory, bytes] { std::memset(memory, kPoison, bytes); });
-  *data = memory;
-  return cudaSuccess;
+  return AllocateInOrder(data, bytes, -1, stream);
+}
+
+cudaError_t cudaMallocFromPoolAsync(void** data, size_t bytes, cudaMemPool_t pool,
+                                    cudaStream_t stream) {
+  const Pool* const found = AllMemory().FindPool(pool);
+  if (found == nullptr) return Return(cudaErrorInvalidValue);
+  if (found->gpu != GpuOf(stream)) {
+    Refuse("cudaMallocFromPoolAsync", "only a pool of the stream's own GPU is faked");
+  }
+  return AllocateInOrder(data, bytes, AllMemory().NumberOf(found), stream);
 }
 
 cudaError_t cudaFreeAsync(void* data, cudaStream_t stream) {
@@ -245,7 +319,41 @@ cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t st
 
 cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int gpu) {
   if (gpu < 0 || gpu >= Gpus()) return Return(cudaErrorInvalidDevice);
-  *pool = reinterpret_cast<cudaMemPool_t>(&pools[gpu]);
+  *pool = AllMemory().DefaultPool(gpu);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* wanted) {
+  if (wanted->allocType != cudaMemAllocationTypePinned || !IsGpu(wanted->location)) {
+    Refuse("cudaMemPoolCreate", "only pools of a GPU's own memory are faked");
+  }
+  *pool = AllMemory().MakePool(wanted->location.id);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) {
+  Pool* const found = AllMemory().FindPool(pool);
+  if (found == nullptr || pool == AllMemory().DefaultPool(found->gpu)) {
+    return Return(cudaErrorInvalidValue);
+  }
+  AllMemory().EndPool(found);
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceSetMemPool(int gpu, cudaMemPool_t pool) {
+  const Pool* const found = AllMemory().FindPool(pool);
+  if (found == nullptr || found->gpu != gpu) return Return(cudaErrorInvalidValue);
+  AllMemory().SetCurrent(found);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value) {
+  if (attribute != cudaMemPoolAttrUsedMemCurrent) {
+    Refuse("cudaMemPoolGetAttribute", "only cudaMemPoolAttrUsedMemCurrent is faked");
+  }
+  const Pool* const found = AllMemory().FindPool(pool);
+  if (found == nullptr) return Return(cudaErrorInvalidValue);
+  *static_cast<uint64_t*>(value) = AllMemory().UsedOf(found);
   return cudaSuccess;
 }
 
@@ -253,7 +361,7 @@ cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribut
   if (attribute != cudaMemPoolAttrReleaseThreshold) {
     Refuse("cudaMemPoolSetAttribute", "only cudaMemPoolAttrReleaseThreshold is faked");
   }
-  return IsPool(pool) ? cudaSuccess : Return(cudaErrorInvalidValue);
+  return AllMemory().FindPool(pool) != nullptr ? cudaSuccess : Return(cudaErrorInvalidValue);
 }
 
 cudaError_t cudaDeviceCanAccessPeer(int* can, int gpu, int peer) {
@@ -263,22 +371,20 @@ cudaError_t cudaDeviceCanAccessPeer(int* can, int gpu, int peer) {
 }
 
 cudaError_t cudaMemPoolSetAccess(cudaMemPool_t pool, const cudaMemAccessDesc* access, size_t n) {
-  if (!IsPool(pool)) return Return(cudaErrorInvalidValue);
+  Pool* const found = AllMemory().FindPool(pool);
+  if (found == nullptr) return Return(cudaErrorInvalidValue);
   for (size_t i = 0; i < n; ++i) {
-    const cudaMemLocation& where = access[i].location;
-    if (where.type != cudaMemLocationTypeDevice || where.id < 0 || where.id >= Gpus()) {
-      return Return(cudaErrorInvalidDevice);
-    }
+    if (!IsGpu(access[i].location)) return Return(cudaErrorInvalidDevice);
     if (access[i].flags != cudaMemAccessFlagsProtReadWrite) {
       Refuse("cudaMemPoolSetAccess", "only access to read and write is faked");
     }
-    AllMemory().LetRead(where.id, static_cast<int>(reinterpret_cast<char*>(pool) - pools));
+    AllMemory().LetRead(access[i].location.id, found);
   }
   return cudaSuccess;
 }
 
 cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t) {
-  return IsPool(pool) ? cudaSuccess : Return(cudaErrorInvalidValue);
+  return AllMemory().FindPool(pool) != nullptr ? cudaSuccess : Return(cudaErrorInvalidValue);
 }
 
 }  // extern "C"
