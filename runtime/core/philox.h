@@ -10,18 +10,20 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-inline constexpr uint32_t kPhiloxMultiplier[2] = {0xD2511F53, 0xCD9E8D57};
-inline constexpr uint32_t kPhiloxKeyStep[2] = {0x9E3779B9, 0xBB67AE85};
+// Not arrays: in code for GPUs nvcc makes a trap of what reads one of the host's, and says nothing
+// (tools/cuda/check_traps).
+inline constexpr uint32_t kPhiloxMultiplier0 = 0xD2511F53, kPhiloxMultiplier1 = 0xCD9E8D57;
+inline constexpr uint32_t kPhiloxKeyStep0 = 0x9E3779B9, kPhiloxKeyStep1 = 0xBB67AE85;
 inline constexpr int kPhiloxRounds = 10;
 
 constexpr std::array<uint32_t, 4> Philox(std::array<uint32_t, 4> counter,
                                          std::array<uint32_t, 2> key) {
   for (int round = 0; round < kPhiloxRounds; ++round) {
-    const uint64_t p0 = uint64_t{kPhiloxMultiplier[0]} * counter[0];
-    const uint64_t p1 = uint64_t{kPhiloxMultiplier[1]} * counter[2];
+    const uint64_t p0 = uint64_t{kPhiloxMultiplier0} * counter[0];
+    const uint64_t p1 = uint64_t{kPhiloxMultiplier1} * counter[2];
     counter = {static_cast<uint32_t>(p1 >> 32) ^ counter[1] ^ key[0], static_cast<uint32_t>(p1),
                static_cast<uint32_t>(p0 >> 32) ^ counter[3] ^ key[1], static_cast<uint32_t>(p0)};
-    key = {key[0] + kPhiloxKeyStep[0], key[1] + kPhiloxKeyStep[1]};
+    key = {key[0] + kPhiloxKeyStep0, key[1] + kPhiloxKeyStep1};
   }
   return counter;
 }

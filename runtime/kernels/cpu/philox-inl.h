@@ -34,7 +34,7 @@ HWY_INLINE void MulWide(D d, V a, V b, V& lower, V& upper) {
 // The words of lane i at words + 4 * i.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE void PhiloxVector(D d, V c0, V c1, V c2, V c3, uint64_t seed, uint32_t* words) {
-  const V m0 = hn::Set(d, kPhiloxMultiplier[0]), m1 = hn::Set(d, kPhiloxMultiplier[1]);
+  const V m0 = hn::Set(d, kPhiloxMultiplier0), m1 = hn::Set(d, kPhiloxMultiplier1);
   uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
   for (int round = 0; round < kPhiloxRounds; ++round) {
     V lower0, upper0, lower1, upper1;
@@ -44,8 +44,8 @@ HWY_INLINE void PhiloxVector(D d, V c0, V c1, V c2, V c3, uint64_t seed, uint32_
     c1 = lower1;
     c2 = hn::Xor(hn::Xor(upper0, c3), hn::Set(d, k1));
     c3 = lower0;
-    k0 += kPhiloxKeyStep[0];
-    k1 += kPhiloxKeyStep[1];
+    k0 += kPhiloxKeyStep0;
+    k1 += kPhiloxKeyStep1;
   }
   hn::StoreInterleaved4(c0, c1, c2, c3, d, words);
 }
