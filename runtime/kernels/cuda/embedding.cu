@@ -74,20 +74,28 @@ __device__ Pack<T, V> LoadGrad(const SumRowsArgs& a, int64_t i) {
 // Adds up V columns over the tokens of the row whose first is at `i` of the order.
 template <typename T, int V>
 __device__ void SumRow(const SumRowsArgs& a, int64_t i, int64_t column, Compute<T> (&sum)[V]) {
-  constexpr int kAhead = 4;  // tokens that are read at once
+  // Tokens that are read at once, first where they are, then all: a row may be that of half of the
+  // tokens, as padding's is, and each wait is one for memory.
+  constexpr int kAhead = 8;
   const uint64_t row = a.order.RowAt(i);
   bool more = true;
   while (more) {
+    int64_t token[kAhead];
     Pack<T, V> grads[kAhead];
-    bool is_here[kAhead];
+#pragma unroll
     for (int k = 0; k < kAhead; ++k) {
-      is_here[k] = i + k < a.order.size && a.order.RowAt(i + k) == row;
-      if (is_here[k]) grads[k] = LoadGrad<T, V>(a, a.order.TokenAt(i + k) * a.d + column);
+      const bool is_here = i + k < a.order.size && a.order.RowAt(i + k) == row;
+      token[k] = is_here ? a.order.TokenAt(i + k) : -1;
     }
+#pragma unroll
     for (int k = 0; k < kAhead; ++k) {
-      for (int v = 0; v < V && is_here[k]; ++v) sum[v] += Widen(grads[k].at[v]);
+      if (token[k] >= 0) grads[k] = LoadGrad<T, V>(a, token[k] * a.d + column);
     }
-    more = is_here[kAhead - 1];
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      for (int v = 0; v < V && token[k] >= 0; ++v) sum[v] += Widen(grads[k].at[v]);
+    }
+    more = token[kAhead - 1] >= 0;
     i += kAhead;
   }
 }

@@ -15,22 +15,35 @@
 
 namespace dtensor::kernels::cuda {
 
+// a / b of numbers from 0 on: divisions of 64 bits are slow.
+__device__ inline int64_t Divide(int64_t a, int64_t b) {
+  if ((a | b) >> 32 != 0) return a / b;
+  return static_cast<uint32_t>(a) / static_cast<uint32_t>(b);
+}
+
+// A global row-major index, and for how many elements of the shard, this one too, the next is one
+// more.
+struct GlobalPlace {
+  int64_t index, consecutive;
+};
+
 // Among a kernel's arguments: GlobalRuns, flat.
 struct GlobalElements {
   static constexpr int kMaxDims = 32, kNear = 8;
 
-  // The global row-major index of the shard's i-th element, row-major.
-  __device__ int64_t operator[](int64_t i) const {
-    int64_t rest = i / whole, global = 0, scale = 1;
+  // Of the shard's i-th element, row-major.
+  __device__ GlobalPlace At(int64_t i) const {
+    const int64_t outermost = Divide(i, whole), within = i - outermost * whole;
+    int64_t rest = outermost, global = 0, scale = 1;
     for (int d = ndim - 1; d >= 0; --d) {
-      const int64_t outer = d > 0 ? rest / size[d] : 0, position = rest - outer * size[d];
+      const int64_t outer = d > 0 ? Divide(rest, size[d]) : 0, position = rest - outer * size[d];
       int64_t r = first[d];
       while (r + 1 < first[d + 1] && runs[r + 1].position <= position) ++r;
       global += runs[r].At(position) * scale;
       scale *= global_size[d];
       rest = outer;
     }
-    return global * whole + i % whole;
+    return {global * whole + within, whole - within};
   }
 
   List<PlacedRun, kNear> runs;  // dimension d has those from first[d] to first[d + 1]

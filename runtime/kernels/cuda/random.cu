@@ -8,27 +8,54 @@
 #include "dtensor/runtime/kernels/cuda/global_runs-inl.h"
 #include "dtensor/runtime/kernels/cuda/ids-inl.h"
 #include "dtensor/runtime/kernels/cuda/numeric-inl.h"
+#include "dtensor/runtime/kernels/cuda/row_groups-inl.h"
 
 namespace dtensor::kernels::cuda {
 namespace {
 
 constexpr int kWords = 4;  // of a block of Philox; elements that a thread has
 
-// Calls fn(i, words, w) for this thread's elements i of a shard of n: `words` are the block that
-// belongs to an element, and words[w] the element's own. A block serves all that share it.
-template <typename Fn>
-__device__ void ForEachWord(const GlobalElements& elements, RandomKey key, int64_t n, Fn fn) {
-  ForEachPiece<int64_t>((n + kWords - 1) / kWords, [&](int64_t piece) {
-    int64_t block = -1;
-    std::array<uint32_t, kWords> words = {};
-    for (int64_t i = piece * kWords; i < Lesser((piece + 1) * kWords, n); ++i) {
-      const int64_t global = elements[i];
-      if (global / kWords != block) {
-        block = global / kWords;
-        words = PhiloxBlock(key.seed, key.stream, static_cast<uint64_t>(block));
-      }
-      fn(i, words, static_cast<int>(global % kWords));
+// The block of words that belongs to an element; it serves all that share it.
+class WordBlock {
+ public:
+  explicit __device__ WordBlock(RandomKey key) : key_(key) {}
+  __device__ const std::array<uint32_t, kWords>& Of(uint64_t global) {
+    if (global / kWords != number_) {
+      number_ = global / kWords;
+      words_ = PhiloxBlock(key_.seed, key_.stream, number_);
     }
+    return words_;
+  }
+
+ private:
+  const RandomKey key_;
+  uint64_t number_ = ~uint64_t{0};
+  std::array<uint32_t, kWords> words_ = {};
+};
+
+// out[i] = fn(i, words, w) for this thread's elements i of a shard of n: words[w] is the element's
+// own, of its block.
+template <typename T, typename Fn>
+__device__ void FillByWords(const GlobalElements& elements, RandomKey key, int64_t n, T* out,
+                            Fn fn) {
+  const bool fits = FitsPacks<kWords>(out, 1);
+  ForEachPiece<int64_t>((n + kWords - 1) / kWords, [&](int64_t piece) {
+    const int64_t first = piece * kWords;
+    WordBlock block(key);
+    const auto value = [&](int64_t i, uint64_t global) {
+      return fn(i, block.Of(global), static_cast<int>(global % kWords));
+    };
+    const GlobalPlace place = elements.At(first);
+    if (place.consecutive < kWords || first + kWords > n) {
+      for (int64_t i = first; i < Lesser(first + kWords, n); ++i) {
+        out[i] = value(i, elements.At(i).index);
+      }
+      return;
+    }
+    Pack<T, kWords> pack;
+#pragma unroll
+    for (int v = 0; v < kWords; ++v) pack.at[v] = value(first + v, place.index + v);
+    StorePack<kWords>(pack, out, fits, first, n);
   });
 }
 
@@ -50,8 +77,8 @@ __device__ double NormalAt(const std::array<uint32_t, kWords>& words, int w) {
 template <typename T>
 __global__ void NormalKernel(GlobalElements elements, RandomKey key, double mean, double stddev,
                              T* out, int64_t n) {
-  ForEachWord(elements, key, n, [&](int64_t i, const auto& words, int w) {
-    out[i] = Convert<T>(mean + stddev * NormalAt(words, w));
+  FillByWords(elements, key, n, out, [&](int64_t, const auto& words, int w) {
+    return Convert<T>(mean + stddev * NormalAt(words, w));
   });
 }
 
@@ -71,16 +98,16 @@ __device__ T Uniform(uint32_t word) {
 
 template <typename T>
 __global__ void UniformKernel(GlobalElements elements, RandomKey key, T* out, int64_t n) {
-  ForEachWord(elements, key, n,
-              [&](int64_t i, const auto& words, int w) { out[i] = Uniform<T>(WordAt(words, w)); });
+  FillByWords(elements, key, n, out,
+              [&](int64_t, const auto& words, int w) { return Uniform<T>(WordAt(words, w)); });
 }
 
 template <typename T>
 __global__ void DropoutKernel(GlobalElements elements, RandomKey key, StridedInput x,
                               uint32_t threshold, Compute<T> scale, T* out, int64_t n) {
-  ForEachWord(elements, key, n, [&](int64_t i, const auto& words, int w) {
+  FillByWords(elements, key, n, out, [&](int64_t i, const auto& words, int w) {
     const bool drops = (WordAt(words, w) >> 8) < threshold;
-    out[i] = Round<T>(drops ? Compute<T>{0} : Widen(ElementOf<T>(x, i)) * scale);
+    return Round<T>(drops ? Compute<T>{0} : Widen(ElementOf<T>(x, i)) * scale);
   });
 }
 
