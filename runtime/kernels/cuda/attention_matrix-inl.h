@@ -84,6 +84,7 @@ struct MatrixTiles {
   __device__ void Gather(const Scores& weights, const TileRows<In>& columns, int64_t window,
                          int64_t dim, bool precise, const TileRows<In>& next, Sums& sums) {
     Bring<kSlot>(nullptr, columns, window, dim, next);
+    __syncwarp();  // lanes that made weights in different ways are together again
     if (precise) {
       AddProducts<kSlot, 2>(weights, dim - window, sums);
     } else {

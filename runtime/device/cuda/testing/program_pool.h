@@ -36,8 +36,7 @@ class ProgramPool {
  private:
   static uint64_t UsedOf(cudaMemPool_t pool) {
     uint64_t bytes = 0;
-    const cudaError_t error =
-        cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, &bytes);
+    const cudaError_t error = cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, &bytes);
     return error == cudaSuccess ? bytes : UINT64_MAX;
   }
 
