@@ -11,7 +11,7 @@
 namespace DTENSOR_EXPORT dtensor {
 
 // Not arrays: in code for GPUs nvcc makes a trap of what reads one of the host's, and says nothing
-// (tools/cuda/check_traps).
+// (tools/cuda/compile_kernels).
 inline constexpr uint32_t kPhiloxMultiplier0 = 0xD2511F53, kPhiloxMultiplier1 = 0xCD9E8D57;
 inline constexpr uint32_t kPhiloxKeyStep0 = 0x9E3779B9, kPhiloxKeyStep1 = 0xBB67AE85;
 inline constexpr int kPhiloxRounds = 10;

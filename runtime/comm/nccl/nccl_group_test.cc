@@ -193,6 +193,7 @@ TEST_F(NcclGroupTest, OneThatIsInTheMaking) {
   ncclUniqueId id;
   ncclGetUniqueId(&id);
   std::atomic<bool> waits = false;
+  std::atomic<int> adopted = 0;
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < 2; ++rank) {
     ranks.emplace_back([&, rank] {
@@ -208,6 +209,8 @@ TEST_F(NcclGroupTest, OneThatIsInTheMaking) {
       };
       DT_EXPECT_OK(NcclGroup::Adopt(comm, 2, rank, rank, stop));
       waits = true;
+      ++adopted;  // a rank that aborts sooner is gone for the other, which still asks
+      while (adopted < 2) std::this_thread::sleep_for(milliseconds(1));
       ncclCommAbort(comm);
     });
   }

@@ -161,9 +161,6 @@ class Handles {
     if (open_.empty()) return;
     Refuse("at the end of the program", (std::string("not destroyed: ") + kind_).c_str());
   }
-  ~Handles() {
-    for (const Handle handle : ended_) delete handle;
-  }
 
  private:
   const char* const kind_;
@@ -231,7 +228,8 @@ class Runtime {
     event->Record(nullptr);
   }
 
-  ~Runtime() {
+  // At the end of the program. What there is stays: threads of streams may still look at it.
+  void End() {
     if (dtensor::fake_cuda::ForgivesLeaks()) return;
     streams_.RequireNoneLeft();
     events_.RequireNoneLeft();
@@ -239,7 +237,6 @@ class Runtime {
       if (stream != nullptr) stream->Close();
     }
     while (__atomic_load_n(&running_, __ATOMIC_ACQUIRE) > 0) SleepMicroseconds(10);
-    for (const cudaStream_t stream : default_) delete stream;
   }
 
  private:
@@ -257,8 +254,12 @@ class Runtime {
 };
 
 Runtime& TheRuntime() {
-  static Runtime runtime;
-  return runtime;
+  static Runtime* const runtime = new Runtime;
+  struct AtEnd {
+    ~AtEnd() { runtime->End(); }
+  };
+  static const AtEnd at_end;
+  return *runtime;
 }
 
 }  // namespace
