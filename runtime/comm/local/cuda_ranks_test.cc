@@ -63,12 +63,14 @@ struct Swap {
 // which the launching thread would open later. So each kernel is launched once before that, and no
 // rank closes a gate while another loads.
 absl::Status LoadSwap(Communicator& communicator, Device& device, Swap& swap) {
-  CudaGate open;
-  open.Open();
-  DT_RETURN_IF_ERROR(open.HoldUp(device));
-  DT_RETURN_IF_ERROR(communicator.Exchange(swap.collective, {&swap.part, 1}));
-  DT_RETURN_IF_ERROR(device.FillBytes(swap.theirs.raw(), 0, swap.theirs.bytes()));
-  DT_RETURN_IF_ERROR(device.Synchronize());
+  {  // freed before the barrier: that may wait for others' gates as well
+    CudaGate open;
+    open.Open();
+    DT_RETURN_IF_ERROR(open.HoldUp(device));
+    DT_RETURN_IF_ERROR(communicator.Exchange(swap.collective, {&swap.part, 1}));
+    DT_RETURN_IF_ERROR(device.FillBytes(swap.theirs.raw(), 0, swap.theirs.bytes()));
+    DT_RETURN_IF_ERROR(device.Synchronize());
+  }
   return communicator.Barrier("all kernels are loaded");
 }
 
