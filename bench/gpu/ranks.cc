@@ -61,7 +61,8 @@ struct Exchange {
   const char* name;
   Placement from, to;
   double bus;  // factor, where n ranks have (n - 1) / n of it
-  // What each of n ranks reads and writes of memory, in tensors: a + b / n.
+  // What each of n ranks reads and writes of memory, in tensors: a + b / n; of an all-reduce, as a
+  // reduce-scatter and an all-gather.
   double a, b;
 };
 const Exchange kExchanges[] = {{"all_gather", Shard(0), Replicate(), 1, 2, 0},

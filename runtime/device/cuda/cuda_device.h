@@ -30,10 +30,10 @@ struct CudaAllocator {
 // With `stream`, a stream of that GPU which the program has (null: CUDA's default one), all work of
 // the device goes there, in order with the program's own, and neither waits on the host. The stream
 // outlives the device and stays the program's to destroy. With `allocator`, tensors' memory is from
-// there, which must outlive them, and set_kept_bytes and Trim are its own business; else from
-// CUDA's pool. Errors: kUnavailable when the library was built without --config=cuda or there is no
-// such GPU; kInvalidArgument for half an allocator, cudaStreamPerThread and a stream
-// of another GPU.
+// there, which must outlive them, and set_kept_bytes and Trim are its own business; else from the
+// GPU's default pool. Errors: kUnavailable when the library was built without --config=cuda or
+// there is no such GPU; kInvalidArgument for half an allocator, cudaStreamPerThread and a stream of
+// another GPU.
 //
 // The calling thread's current GPU stays what it was: here, where the device is destroyed, waited
 // for or trimmed, and where its tensors go. What launches or allocates makes the device's GPU the

@@ -173,7 +173,7 @@ struct ForwardRows {
 
 // A block for kRows queries of one head. Rows that see most come last, and go first.
 template <typename In, int kWindow>
-__global__ void __launch_bounds__(kTileThreads, 2)
+__global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     ForwardKernel(const __grid_constant__ StepRule step) {
   using Tiles = ForwardTiles<In, kWindow>;
   using Memory = typename Tiles::template Memory<1>;

@@ -90,7 +90,7 @@ __device__ void StoreGrad(const StepRule& step, const AttentionOperand& to, int6
 
 // dq: a block for kRows queries of one head. Rows that see most come last, and go first.
 template <typename In, int kWindow>
-__global__ void __launch_bounds__(kTileThreads, 2)
+__global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     QueryGradKernel(const __grid_constant__ StepRule step) {
   using Tiles = GradTiles<In, kWindow>;
   using T = typename Tiles::T;
@@ -169,7 +169,7 @@ __device__ QueryRange QueriesThatSee(const StepRule& step, int64_t key, int64_t 
 
 // dk and dv: a block for kRows keys of one key head. Query heads and rows in ascending order.
 template <typename In, int kWindow>
-__global__ void __launch_bounds__(kTileThreads, 2)
+__global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     KeyGradKernel(const __grid_constant__ StepRule step) {
   using Tiles = GradTiles<In, kWindow>;
   using T = typename Tiles::T;

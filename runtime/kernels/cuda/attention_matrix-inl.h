@@ -232,7 +232,8 @@ struct MatrixTiles {
 
   In *rows_[2], *columns_[2];
   const In *rows_from_[2] = {}, *columns_from_[2] = {};
-  bool is_there_[2] = {true, true};  // what all threads have begun to bring to a slot
+  // Whether what was begun for a slot has come, for all threads.
+  bool is_there_[2] = {true, true};
   AsyncCopies copies_;
 };
 

@@ -34,6 +34,8 @@ namespace dtensor::kernels::cuda {
 
 inline constexpr int kTileThreads = 128, kTileWarps = kTileThreads / kWarp;
 inline constexpr int kFeatures = 64;
+// Of a processor at once: so that a thread has as many registers as it can name, 255.
+inline constexpr int kTileBlocks = 2;
 
 // Rows [first, first + count) of one head of an operand.
 template <typename In>

@@ -18,6 +18,14 @@ using testing::ExitedWithCode;
 constexpr int kRefused = 67;  // fake.h
 constexpr size_t kMuch = size_t{64} << 20;
 
+void MakePool(cudaMemLocationType where) {
+  cudaMemPool_t pool;
+  cudaMemPoolProps props = {};
+  props.allocType = cudaMemAllocationTypePinned;
+  props.location.type = where;
+  cudaMemPoolCreate(&pool, &props);
+}
+
 struct Gpu {
   Gpu() { cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking); }
   void* Allocate(size_t bytes) {
@@ -235,14 +243,7 @@ const Mistake kMistakes[] = {
        cudaMemPoolSetAttribute(pool, cudaMemPoolAttrUsedMemHigh, &value);
      },
      "only cudaMemPoolAttrReleaseThreshold"},
-    {"APoolIsOfTheHost",
-     [] {
-       cudaMemPool_t pool;
-       cudaMemPoolProps props = {};
-       props.allocType = cudaMemAllocationTypePinned;
-       props.location.type = cudaMemLocationTypeHost;
-       cudaMemPoolCreate(&pool, &props);
-     },
+    {"APoolIsOfTheHost", [] { MakePool(cudaMemLocationTypeHost); },
      "only pools of a GPU's own memory"},
     {"APoolIsOfAnotherGpu",
      [] {
@@ -254,11 +255,7 @@ const Mistake kMistakes[] = {
      "only a pool of the stream's own GPU"},
     {"APoolIsNotDestroyed",
      [] {
-       cudaMemPool_t pool;
-       cudaMemPoolProps props = {};
-       props.allocType = cudaMemAllocationTypePinned;
-       props.location.type = cudaMemLocationTypeDevice;
-       cudaMemPoolCreate(&pool, &props);
+       MakePool(cudaMemLocationTypeDevice);
        std::exit(0);
      },
      "a pool was not destroyed"},

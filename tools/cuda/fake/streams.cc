@@ -109,7 +109,6 @@ struct CUstream_st {
 struct CUevent_st {
  public:
   explicit CUevent_st(int gpu) : gpu_(gpu) {}
-  ~CUevent_st() { Record(nullptr); }
 
   int gpu() const { return gpu_; }
 
