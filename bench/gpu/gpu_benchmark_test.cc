@@ -39,7 +39,8 @@ TEST_F(GpuBenchmarkTest, OneGpu) {
   EXPECT_THAT(names_, IsSupersetOf({"memory/copy", "memory/adamw", "product/bf16/32",
                                     "attention/fwd/64/16/causal/cudnn",
                                     "attention/bwd/64/16/causal/portable",
-                                    "attention/fwd/64/16/striped/portable", "host/operator/add"}));
+                                    "attention/fwd/64/16/striped/portable",
+                                    "attention/decode/64/128", "host/operator/add"}));
 }
 
 TEST_F(GpuBenchmarkTest, Ranks) {

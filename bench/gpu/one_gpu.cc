@@ -36,7 +36,8 @@ absl::StatusOr<Tensor> Noise(Device& device, DType dtype, const Dims& shape) {
 
 // --- Memory.
 
-absl::Status MeasureMemory(Device& device, const Scale& scale, const Report& report) {
+// Returns what a copy reaches, in GB/s.
+absl::StatusOr<double> MeasureMemory(Device& device, const Scale& scale, const Report& report) {
   const int64_t columns = 4096, rows = scale.Of(32768, 4);  // 256 MiB in bf16
   const DType dtype = DType::kBF16;
   DT_ASSIGN_OR_RETURN(const Tensor x, Noise(device, dtype, {rows, columns}));
@@ -74,7 +75,7 @@ absl::Status MeasureMemory(Device& device, const Scale& scale, const Report& rep
     const double rate = static_cast<double>(bytes) / seconds / 1e9;
     report({name, rate, "GB/s", "the copy", rate / limit, ""});
   }
-  return absl::OkStatus();
+  return limit;
 }
 
 // --- Attention.
@@ -188,6 +189,25 @@ absl::Status MeasureAttention(Device& device, const Scale& scale, const Attentio
   return row.causal ? MeasureMasks(device, scale, row, run, forward, report) : absl::OkStatus();
 }
 
+// A text's next token: one query of each head, and keys and values that are read once.
+absl::Status MeasureDecoding(Device& device, const Scale& scale, double copy,
+                             const Report& report) {
+  const int64_t keys = scale.Of(32768, 64), heads = 32, kv_heads = 8, dim = 128;
+  const DType dtype = DType::kBF16;
+  DT_ASSIGN_OR_RETURN(const Tensor q, Noise(device, dtype, {1, 1, heads, dim}));
+  DT_ASSIGN_OR_RETURN(const Tensor o, Noise(device, dtype, {1, 1, heads, dim}));
+  DT_ASSIGN_OR_RETURN(const Tensor k, Noise(device, dtype, {1, keys, kv_heads, dim}));
+  DT_ASSIGN_OR_RETURN(const Tensor v, Noise(device, dtype, {1, keys, kv_heads, dim}));
+  DT_ASSIGN_OR_RETURN(const Tensor lse, Tensor::Empty(device, DType::kF32, {1, heads, 1}));
+  DT_ASSIGN_OR_RETURN(const double seconds, SecondsOf(device, scale, [&] {
+                        return kernels::Attention(device, q, k, v, 0.1, true, o, lse);
+                      }));
+  const double rate = static_cast<double>(k.bytes() + v.bytes()) / seconds / 1e9;
+  report({absl::StrCat("attention/decode/", keys, "/", dim), rate, "GB/s", "the copy", rate / copy,
+          ""});
+  return absl::OkStatus();
+}
+
 // --- The host.
 
 // Of calls that nobody waits for, as many as a queue holds easily.
@@ -230,7 +250,7 @@ absl::Status MeasureHost(Device& device, const Scale& scale, const Report& repor
 }  // namespace
 
 absl::Status MeasureOneGpu(Device& device, const Scale& scale, const Report& report) {
-  DT_RETURN_IF_ERROR(MeasureMemory(device, scale, report));
+  DT_ASSIGN_OR_RETURN(const double copy, MeasureMemory(device, scale, report));
   DT_RETURN_IF_ERROR(MeasureProducts(device, scale, report));
   const std::vector<AttentionRow> rows = scale.tiny
                                              ? std::vector<AttentionRow>{{64, 2, 1, 16, true}}
@@ -241,6 +261,7 @@ absl::Status MeasureOneGpu(Device& device, const Scale& scale, const Report& rep
   for (const AttentionRow& row : rows) {
     DT_RETURN_IF_ERROR(MeasureAttention(device, scale, row, report));
   }
+  DT_RETURN_IF_ERROR(MeasureDecoding(device, scale, copy, report));
   return MeasureHost(device, scale, report);
 }
 

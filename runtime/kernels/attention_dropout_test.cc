@@ -62,6 +62,15 @@ TYPED_TEST(AttentionDropoutTest, DropsWhatPhiloxSays) {
   }
 }
 
+// One query for each head, whose keys a GPU's kernel divides.
+TYPED_TEST(AttentionDropoutTest, OneQueryOfManyKeys) {
+  const Case c = Dropped({.batch = 2, .s = 1, .t = 1100, .q_heads = 4, .kv_heads = 2, .dim = 24},
+                         0.4, AttentionMask::Full());
+  const AttentionInputs in = RandomInputs<TypeParam>(c);
+  ExpectClose(ResultsOf<TypeParam>(c, in, Contiguous(c.t, 1)), ReferenceAttention(c.Problem(), in),
+              kLimit<TypeParam>);
+}
+
 // All scores are 0 and value j is the j-th unit vector, so that o shows the mask.
 AttentionInputs MaskInputs(const Case& c) {
   AttentionInputs in;

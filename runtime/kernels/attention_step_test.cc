@@ -93,7 +93,8 @@ TYPED_TEST(AttentionStepTest, GradientsPastTheCaches) {
 TYPED_TEST(AttentionStepTest, CrossAttention) {
   Check<TypeParam>(WithPositions({.s = 3, .t = 201, .q_heads = 2, .dim = 64}, AttentionMask()),
                    Contiguous(201, 7));
-  Check<TypeParam>(WithPositions({.s = 1, .t = 50, .dim = 24}, AttentionMask()), Striped(50, 3));
+  const Case one = {.batch = 2, .s = 1, .t = 50, .q_heads = 6, .kv_heads = 2, .dim = 24};
+  Check<TypeParam>(WithPositions(one, AttentionMask()), Striped(50, 3));
 }
 
 // More keys than the kernel's own blocks have, and windows that begin in the middle of them.
@@ -104,6 +105,26 @@ TYPED_TEST(AttentionStepTest, ManyKeys) {
     Check<TypeParam>(WithPositions(c, mask), Contiguous(c.t, 1));
     Check<TypeParam>(WithPositions(c, mask), Zigzag(c.t, 2));
   }
+}
+
+// Text that is generated: a GPU's kernel divides the keys, and some parts see nothing of them.
+TYPED_TEST(AttentionStepTest, FewQueriesAtTheEndOfManyKeys) {
+  for (const AttentionMask& mask :
+       {AttentionMask::Causal(), *AttentionMask::Window(200), *AttentionMask::Window(700),
+        *AttentionMask::Prefix(1100), *AttentionMask::Documents({0, 600, 1099})}) {
+    for (const int64_t s : {1, 16}) {
+      Case c = {.batch = 2, .s = s, .t = 1100, .q_heads = 2, .kv_heads = 1, .dim = 24};
+      c.mask = mask;
+      c.q_positions = IndexSet::Interval(1100 - s, 1100);
+      c.k_positions = IndexSet::Interval(0, 1100);
+      Check<TypeParam>(c, Contiguous(c.t, 1));
+    }
+  }
+  Case c = WithPositions({.s = 7, .t = 1050, .dim = 16}, AttentionMask::Causal());  // at the begin
+  Check<TypeParam>(c, Contiguous(c.t, 1));
+  c.q_positions = IndexSet::Interval(3000, 3007);
+  c.mask = *AttentionMask::Window(5);  // nothing at all
+  Check<TypeParam>(c, Contiguous(c.t, 1));
 }
 
 // Errors do not grow with the number of parts.

@@ -114,6 +114,35 @@ TYPED_TEST(AttentionTest, ManyKeys) {
   Check<TypeParam>({.s = 700, .t = 600, .dim = 64, .causal = true});
 }
 
+// A GPU's kernel divides the keys among blocks.
+TYPED_TEST(AttentionTest, FewQueriesManyKeys) {
+  for (const int64_t s : {1, 32, 33}) {
+    Check<TypeParam>({.s = s, .t = 1025, .q_heads = 4, .kv_heads = 2, .dim = 20, .causal = true});
+  }
+  Check<TypeParam>({.batch = 2, .s = 1, .t = 1700, .dim = 128, .memory = Memory::kSeqBatchHead});
+  Check<TypeParam>({.s = 2, .t = 1024, .dim = 160});
+  Check<TypeParam>({.batch = 2, .s = 1, .t = 90, .q_heads = 10, .kv_heads = 2, .causal = true});
+}
+
+// So many that parts are longer than usual. Gradients are sums over all keys in f32, and less exact.
+TEST(Attention, OneQueryOfVeryManyKeys) {
+  const Case c = {.s = 1, .t = 34000, .dim = 8};
+  const std::unique_ptr<Device> device = MakeTestDevice();
+  const AttentionInputs in = RandomInputs<float>(c);
+  DT_ASSERT_OK_AND_ASSIGN(const Tensor q, FromValues<float>(*device, c.QShape(), c.memory, in.q));
+  DT_ASSERT_OK_AND_ASSIGN(const Tensor k, FromValues<float>(*device, c.KShape(), c.memory, in.k));
+  DT_ASSERT_OK_AND_ASSIGN(const Tensor v, FromValues<float>(*device, c.KShape(), c.memory, in.v));
+  DT_ASSERT_OK_AND_ASSIGN(const Tensor o, Filled<float>(*device, c.QShape(), c.memory, 0));
+  DT_ASSERT_OK_AND_ASSIGN(const Tensor lse, Tensor::Empty(*device, DType::kF32, {1, 1, 1}));
+  DT_ASSERT_OK(Attention(*device, q, k, v, c.Scale(), false, o, lse));
+  AttentionReference expected = ReferenceAttention(c.Problem(), in);
+  DT_ASSERT_OK_AND_ASSIGN(const Doubles results, ToDoubles(o));
+  DT_ASSERT_OK_AND_ASSIGN(const Doubles sums, ToDoubles(lse));
+  ASSERT_EQ(results.size(), expected.o.size());
+  for (size_t i = 0; i < results.size(); ++i) EXPECT_NEAR(results[i], expected.o[i], 3e-8);
+  EXPECT_NEAR(sums[0], expected.lse[0], 3e-5);
+}
+
 TYPED_TEST(AttentionTest, Empty) {
   Check<TypeParam>({.batch = 0, .s = 5, .t = 5});
   Check<TypeParam>({.s = 0, .t = 5});
@@ -162,8 +191,8 @@ TEST(Attention, GradientsAreFiniteDifferences) {
   }
 }
 
-TEST(Attention, NanIsKept) {
-  const Case c = {.s = 20, .t = 20};
+void CheckNanIsKept(const Case& c) {
+  SCOPED_TRACE(ToString(c));
   const std::unique_ptr<Device> device = MakeTestDevice();
   AttentionInputs in = RandomInputs<float>(c);
   in.q[3 * c.dim] = std::numeric_limits<double>::quiet_NaN();
@@ -172,6 +201,11 @@ TEST(Attention, NanIsKept) {
     EXPECT_EQ(std::isnan(out.o[i * c.dim]), i == 3) << i;
     EXPECT_EQ(std::isnan(out.lse[i]), i == 3) << i;
   }
+}
+
+TEST(Attention, NanIsKept) {
+  CheckNanIsKept({.s = 20, .t = 20});
+  CheckNanIsKept({.s = 5, .t = 1100});
 }
 
 constexpr uint64_t kSign = uint64_t{1} << 63, kQuiet = 0x7ff8000000000000;

@@ -1,16 +1,18 @@
 #include "dtensor/runtime/kernels/cuda/attention.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <type_traits>
-#include <vector>
 
 #include "dtensor/runtime/kernels/cuda/attention_matrix-inl.h"
+#include "dtensor/runtime/kernels/cuda/attention_merge-inl.h"
 #include "dtensor/runtime/kernels/cuda/attention_step-inl.h"
 #include "dtensor/runtime/kernels/cuda/attention_tile-inl.h"
 #include "dtensor/runtime/kernels/cuda/cudnn_attention.h"
 #include "dtensor/runtime/kernels/cuda/numeric-inl.h"
 #include "dtensor/runtime/kernels/cuda/row_groups-inl.h"
+#include "dtensor/runtime/kernels/cuda/scratch-inl.h"
 
 namespace dtensor::kernels::cuda {
 namespace {
@@ -20,10 +22,21 @@ __device__ constexpr T Lowest() {
   return -std::numeric_limits<T>::infinity();
 }
 
+constexpr int kKeysOfTile = 32;
+
 // What a block computes with: tensor cores where products of the type are exact in f32.
 template <typename In, int kWindow>
-using ForwardTiles =
-    std::conditional_t<sizeof(In) == 2, MatrixTiles<In, 2, 32, kWindow>, ScalarTiles<In, kWindow>>;
+using ForwardTiles = std::conditional_t<sizeof(In) == 2, MatrixTiles<In, 2, kKeysOfTile, kWindow>,
+                                        ScalarTiles<In, kWindow>>;
+
+// Keys that blocks share. Where few queries meet many keys, as when a text is generated, there is
+// one block of queries for a head, and most of a GPU would have none.
+struct KeyParts {
+  int64_t keys, count;       // of each part but the last, a multiple of kKeysOfTile; parts
+  int64_t o_step, lse_step;  // from a part's results, which are wide, to the next one's
+
+  bool is_split() const { return count > 1; }
+};
 
 // The query rows of a block, and what they have gathered: the largest score so far, the sum of
 // exponentials, and the sum of values, not yet divided by it, nor scaled for weights that are
@@ -34,13 +47,13 @@ struct ForwardRows {
   using T = typename Tiles::T;
   static constexpr int kRowsOfLane = Tiles::kRowsOfLane;
 
-  __device__ ForwardRows(const StepRule& step, int64_t batch, int64_t head, int64_t first,
-                         int64_t window)
-      : step(step), batch(batch), head(head), first(first), window(window) {
+  __device__ ForwardRows(const StepRule& step, const KeyParts& parts, int64_t batch, int64_t head,
+                         int64_t first, int64_t window)
+      : step(step), parts(parts), batch(batch), head(head), first(first), window(window) {
     for (int r = 0; r < kRowsOfLane; ++r) {
       max[r] = Lowest<T>();
       sum[r] = 0;
-      seen[r] = IsThere(r) ? step.seen[RowOf(r)] : SeenKeys{0, 0};
+      seen[r] = IsThere(r) ? step.SeenBy(RowOf(r)) : SeenKeys{0, 0};
       if (step.sizes.first || !IsThere(r)) continue;
       max[r] = *StatisticAt(step.operands.max, r);
       sum[r] = *StatisticAt(step.operands.sum, r);
@@ -91,7 +104,7 @@ struct ForwardRows {
 
   // Into the carry, or as results.
   __device__ void Store() {
-    const bool last = step.sizes.last, wide = step.is_wide();
+    const bool last = step.sizes.last, wide = step.is_wide() || parts.count > 1;
     const T scale = step.sizes.drops ? static_cast<T>(step.drop.scale) : T{1};
     T factor[kRowsOfLane];
     for (int r = 0; r < kRowsOfLane; ++r) {
@@ -102,7 +115,7 @@ struct ForwardRows {
       if (!last) {
         ValueRow<T>(step.operands.carry, r)[feature] = value * factor[r];
       } else if (wide) {
-        ValueRow<T>(step.operands.o, r)[feature] = value * factor[r];
+        ValueRow<T>(step.operands.o, r)[blockIdx.z * parts.o_step + feature] = value * factor[r];
       } else {
         ValueRow<In>(step.operands.o, r)[feature] = Round<In>(value * factor[r]);
       }
@@ -114,7 +127,7 @@ struct ForwardRows {
     for (int r = 0; r < kRowsOfLane; ++r) {
       if (!IsThere(r) || LaneOf() % Tiles::kLanesOfRow != 0) continue;
       if (step.sizes.last) {
-        *StatisticAt(step.operands.lse, r) =
+        StatisticAt(step.operands.lse, r)[blockIdx.z * parts.lse_step] =
             sum[r] == 0 ? Lowest<T>() : static_cast<T>(kLn2) * (max[r] + log2(sum[r]));
       } else {
         *StatisticAt(step.operands.max, r) = max[r];
@@ -124,6 +137,7 @@ struct ForwardRows {
   }
 
   const StepRule& step;
+  const KeyParts& parts;
   const int64_t batch, head, first, window;
   SeenKeys seen[kRowsOfLane];
   T max[kRowsOfLane], sum[kRowsOfLane];
@@ -171,10 +185,11 @@ struct ForwardRows {
   }
 };
 
-// A block for kRows queries of one head. Rows that see most come last, and go first.
+// A block for kRows queries of one head, and for a part of the keys. Rows that see most come last,
+// and go first.
 template <typename In, int kWindow>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
-    ForwardKernel(const __grid_constant__ StepRule step) {
+    ForwardKernel(const __grid_constant__ StepRule step, const __grid_constant__ KeyParts parts) {
   using Tiles = ForwardTiles<In, kWindow>;
   using Memory = typename Tiles::template Memory<1>;
   constexpr int kRows = Tiles::kRows, kColumns = Tiles::kColumns;
@@ -183,8 +198,10 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
   const AttentionSizes& sizes = step.sizes;
   const int64_t first = int64_t{gridDim.x - 1 - blockIdx.x} * kRows;
   const int64_t count = Lesser(kRows, sizes.q_rows - first);
-  const SeenKeys low = step.seen[first], high = step.seen[first + count - 1];
-  const int64_t begin = low.begin / kColumns * kColumns, end = high.end;
+  const SeenKeys low = step.SeenBy(first), high = step.SeenBy(first + count - 1);
+  const int64_t part = blockIdx.z * parts.keys;
+  const int64_t begin = low.begin > part ? low.begin / kColumns * kColumns : part;
+  const int64_t end = Lesser(high.end, part + parts.keys);
   for (int64_t y = blockIdx.y; y < sizes.batch * sizes.q_heads; y += gridDim.y) {
     const int64_t batch = y / sizes.q_heads, head = y % sizes.q_heads;
     const int64_t kv_head = head / (sizes.q_heads / sizes.kv_heads);
@@ -194,7 +211,7 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
       return TileRows<In>(x, batch, kv_head, key, keys);
     };
     for (int64_t window = 0; window == 0 || window < sizes.dim; window += kWindow * kFeatures) {
-      ForwardRows<Tiles> rows(step, batch, head, first, window);
+      ForwardRows<Tiles> rows(step, parts, batch, head, first, window);
       for (int64_t key = begin; key < end; key += kColumns) {
         const TileRows<In> k = tile_of(step.operands.k, key), v = tile_of(step.operands.v, key);
         typename Tiles::Scores scores;
@@ -231,52 +248,79 @@ __global__ void DeltaKernel(AttentionDeltaArgs a) {
   });
 }
 
-// One part of a merge.
-struct MergePart {
-  AttentionOperand o, lse;
-};
+// Where each head has one query, those that share keys are rows of one head, which meet them once.
+StepRule HeadsAsRows(StepRule step) {
+  AttentionSizes& sizes = step.sizes;
+  const int64_t group = sizes.q_heads / sizes.kv_heads;
+  if (sizes.q_rows != 1 || sizes.drops) return step;
+  AttentionOperands& x = step.operands;
+  for (AttentionOperand* const of_q : {&x.q, &x.o, &x.lse, &x.carry, &x.max, &x.sum}) {
+    of_q->row_stride = of_q->head_stride;
+    of_q->head_stride *= group;
+  }
+  sizes.q_heads = sizes.kv_heads;
+  sizes.q_rows = group;
+  return step;
+}
 
-struct MergePass {
-  AttentionSizes sizes;
-  List<MergePart, 4> parts;
-  AttentionOperand o, lse;
-};
+// Of the rows' and keys' numbers alone, so that a head has the same bits among any others.
+KeyParts PartsOf(const AttentionSizes& sizes) {
+  constexpr int64_t kFewRows = 32, kLeast = 512, kMost = 64;
+  const bool is_whole = sizes.first && sizes.last;
+  const int64_t rows = RowsOf(sizes);
+  const int64_t wanted = is_whole && sizes.q_rows <= kFewRows ? sizes.keys / kLeast : 1;
+  const int64_t count = std::clamp<int64_t>(wanted, 1, kMost);
+  const int64_t tiles = (sizes.keys + kKeysOfTile - 1) / kKeysOfTile;
+  const int64_t keys = (tiles + count - 1) / count * kKeysOfTile;
+  return {keys, count, rows * sizes.dim, rows};
+}
 
-// A warp for each row. o and lse may be one part's: the lanes have read it before they write.
-template <typename Out>
-__global__ void MergeKernel(MergePass a) {
-  using T = Compute<Out>;
-  const AttentionSizes& sizes = a.sizes;
-  ForEachRow<kWarp>(sizes.batch * sizes.q_heads * sizes.q_rows, [&](int64_t i, int lane) {
-    const int64_t row = i % sizes.q_rows, y = i / sizes.q_rows;
-    const int64_t batch = y / sizes.q_heads, head = y % sizes.q_heads;
-    const auto lse_of = [&](int64_t p) {
-      return *TileRows<T>(a.parts[p].lse, batch, head, row, 1).data;
-    };
-    T top = Lowest<T>(), sum = 0;
-    for (int64_t p = 0; p < a.parts.size; ++p) top = lse_of(p) > top ? lse_of(p) : top;
-    const auto weight_of = [&](int64_t p) {
-      const T lse = lse_of(p);
-      return lse == Lowest<T>() ? T{0} : exp(lse - top);
-    };
-    for (int64_t p = 0; p < a.parts.size; ++p) sum += weight_of(p);
-    auto* const o = const_cast<Out*>(TileRows<Out>(a.o, batch, head, row, 1).data);
-    for (int64_t f = lane; f < sizes.dim; f += kWarp) {
-      T value = 0;
-      for (int64_t p = 0; p < a.parts.size; ++p) {
-        const T weight = sum == 0 ? T{0} : weight_of(p) / sum;
-        if (weight == 0) continue;  // it may hold anything
-        value = fma(weight, TileRows<T>(a.parts[p].o, batch, head, row, 1).data[f], value);
-      }
-      o[f] = Round<Out>(value);
-    }
-    __syncwarp();
-    auto* const lse = const_cast<T*>(TileRows<T>(a.lse, batch, head, row, 1).data);
-    if (lane == 0) *lse = sum == 0 ? Lowest<T>() : top + log(sum);
+absl::Status LaunchForward(Device& device, const char* kernel, const StepRule& step,
+                           const KeyParts& parts) {
+  const AttentionSizes& sizes = step.sizes;
+  return VisitFloat(sizes.dtype, [&](auto t) {
+    using In = decltype(t);
+    return WithWindow<ForwardTiles<In, 1>::kMostWindow>(sizes.dim, [&](auto window) {
+      using Tiles = ForwardTiles<In, window>;
+      static_assert(Tiles::kColumns == kKeysOfTile);
+      dim3 blocks = TileBlocks<Tiles>(sizes.q_rows, sizes.batch * sizes.q_heads);
+      blocks.z = static_cast<unsigned>(parts.count);
+      return Launch(device, kernel, blocks, kTileThreads, ForwardKernel<In, window>, step, parts);
+    });
   });
 }
 
-int64_t RowsOf(const AttentionSizes& sizes) { return sizes.batch * sizes.q_heads * sizes.q_rows; }
+// Results of parts, one behind the other.
+struct SteppedParts {
+  MergePart first;
+  int64_t size, o_bytes, lse_bytes;
+
+  __device__ MergePart operator[](int64_t p) const {
+    MergePart part = first;
+    part.o.data = static_cast<char*>(part.o.data) + p * o_bytes;
+    part.lse.data = static_cast<char*>(part.lse.data) + p * lse_bytes;
+    return part;
+  }
+};
+
+// Each part's results, then all of them in the parts' order.
+absl::Status ForwardInParts(Device& device, const char* kernel, const StepRule& step,
+                            const KeyParts& parts) {
+  const AttentionSizes& sizes = step.sizes;
+  const int64_t wide = sizes.dtype == DType::kF64 ? sizeof(double) : sizeof(float);
+  const int64_t o_bytes = parts.o_step * wide, lse_bytes = parts.lse_step * wide;
+  DT_ASSIGN_OR_RETURN(const Scratch o, Scratch::Make(device, parts.count * o_bytes));
+  DT_ASSIGN_OR_RETURN(const Scratch lse, Scratch::Make(device, parts.count * lse_bytes));
+  const int64_t rows = sizes.q_rows, dim = sizes.dim;
+  const MergePart first = {{o.get(), sizes.q_heads * rows * dim, rows * dim, dim},
+                           {lse.get(), sizes.q_heads * rows, rows, 1}};
+  StepRule of_parts = step;
+  of_parts.operands.o = first.o;
+  of_parts.operands.lse = first.lse;
+  DT_RETURN_IF_ERROR(LaunchForward(device, kernel, of_parts, parts));
+  return MergeParts(device, kernel, sizes, SteppedParts{first, parts.count, o_bytes, lse_bytes},
+                    {step.operands.o, step.operands.lse});
+}
 
 }  // namespace
 
@@ -285,15 +329,11 @@ absl::Status Attention(Device& device, const char* kernel, const AttentionArgs& 
   if (RowsOf(sizes) == 0) return device.failure();
   DT_ASSIGN_OR_RETURN(const bool by_cudnn, TryCudnnAttention(device, kernel, args));
   if (by_cudnn) return absl::OkStatus();
-  return WithStepRule(device, kernel, args, [&](const StepRule& step) {
-    return VisitFloat(sizes.dtype, [&](auto t) {
-      using In = decltype(t);
-      return WithWindow<ForwardTiles<In, 1>::kMostWindow>(sizes.dim, [&](auto window) {
-        using Tiles = ForwardTiles<In, window>;
-        return Launch(device, kernel, TileBlocks<Tiles>(sizes.q_rows, sizes.batch * sizes.q_heads),
-                      kTileThreads, ForwardKernel<In, window>, step);
-      });
-    });
+  return WithStepRule(device, kernel, args, [&](const StepRule& all) {
+    const StepRule step = HeadsAsRows(all);
+    const KeyParts parts = PartsOf(step.sizes);
+    return parts.is_split() ? ForwardInParts(device, kernel, step, parts)
+                            : LaunchForward(device, kernel, step, parts);
   });
 }
 
@@ -302,21 +342,6 @@ absl::Status AttentionDelta(Device& device, const char* kernel, const AttentionD
   if (rows == 0) return device.failure();
   return VisitFloat(args.sizes.dtype, [&](auto t) {
     return LaunchRows<kWarp>(device, kernel, rows, DeltaKernel<decltype(t)>, args);
-  });
-}
-
-absl::Status MergeAttention(Device& device, const char* kernel, const AttentionMergeArgs& args) {
-  const int64_t rows = RowsOf(args.sizes);
-  if (rows == 0) return device.failure();
-  std::vector<MergePart> parts;
-  for (size_t p = 0; p < args.parts.o.size(); ++p) {
-    parts.push_back({args.parts.o[p], args.parts.lse[p]});
-  }
-  return WithList<4>(device, kernel, absl::MakeConstSpan(parts), [&](const auto& list) {
-    const MergePass pass = {args.sizes, list, args.o, args.lse};
-    return VisitFloat(args.sizes.out_dtype, [&](auto t) {
-      return LaunchRows<kWarp>(device, kernel, rows, MergeKernel<decltype(t)>, pass);
-    });
   });
 }
 

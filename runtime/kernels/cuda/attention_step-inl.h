@@ -86,10 +86,12 @@ struct StepRule {
   AttentionOperands operands;
   IndexRuns q_positions, k_positions;
   DropRule drop;
-  const SeenKeys* seen;  // of each query row
+  const SeenKeys* seen;  // of each query row, or of seen_rows = 1 for all
+  int64_t seen_rows;
 
   // Whether results are in the type that is computed in, wider than the operands'.
   __device__ bool is_wide() const { return sizes.out_dtype != sizes.dtype; }
+  __device__ SeenKeys SeenBy(int64_t row) const { return seen[Lesser(row, seen_rows - 1)]; }
   // Whether the weight of a query row and a key is kept, where some are dropped.
   __device__ bool Keeps(int64_t batch, int64_t head, int64_t query, int64_t key) const {
     const auto position = static_cast<uint32_t>(k_positions.At(key));
@@ -159,7 +161,7 @@ absl::Status WithStepRule(Device& device, const char* kernel, const AttentionArg
         return with_runs(args.heads, [&](const IndexRuns& heads) {
           return launch(StepRule{args.sizes, args.operands, q, k,
                                  internal::DropRuleOf(args, batches, heads),
-                                 static_cast<const SeenKeys*>(args.scratch)});
+                                 static_cast<const SeenKeys*>(args.scratch), args.sizes.q_rows});
         });
       });
     });

@@ -10,31 +10,10 @@
 #include "dtensor/runtime/kernels/cuda/cudnn/attention_key.h"
 #include "dtensor/runtime/kernels/cuda/cudnn/attention_plans.h"
 #include "dtensor/runtime/kernels/cuda/cudnn_join-inl.h"
+#include "dtensor/runtime/kernels/cuda/scratch-inl.h"
 
 namespace dtensor::kernels::cuda {
 namespace {
-
-// Memory of the device, given back in the stream's order.
-class Scratch {
- public:
-  static absl::StatusOr<Scratch> Make(Device& device, int64_t bytes) {
-    DT_ASSIGN_OR_RETURN(void* const data, device.Allocate(bytes));
-    return Scratch(device, data, bytes);
-  }
-  Scratch(Scratch&& other) noexcept
-      : device_(other.device_), data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_) {}
-  ~Scratch() {
-    if (data_ != nullptr) device_.Free(data_, bytes_);
-  }
-  void* get() const { return data_; }
-
- private:
-  Scratch(Device& device, void* data, int64_t bytes)
-      : device_(device), data_(data), bytes_(bytes) {}
-  Device& device_;
-  void* data_;
-  int64_t bytes_;
-};
 
 // [batch, rows, heads, dim], row-major, as the operands of most programs are.
 AttentionOperand RowMajorRows(int64_t rows, int64_t heads, int64_t dim) {
