@@ -78,7 +78,7 @@ class NcclCarrier final : public ExchangeCarrier {
     DT_ASSIGN_OR_RETURN(queue_, MakeCudaDevice(device_.ordinal(), stream_));
     queue_->set_failure_handler([this](const absl::Status& failure) { device_.Fail(failure); });
     DT_RETURN_IF_ERROR(NoThrow([&] {
-      watch_ = std::make_unique<NcclWatch>(rank_, device_, world_);
+      watch_ = std::make_unique<NcclWatch>(rank_, device_, *queue_, world_);
       return absl::OkStatus();
     }));
     for (Device* const device : {&device_, queue_.get()}) {
@@ -117,14 +117,14 @@ class NcclCarrier final : public ExchangeCarrier {
     DT_RETURN_IF_ERROR(device_.failure());
     DT_ASSIGN_OR_RETURN(NcclGroup* const group, GroupOf(exchange));
     DT_RETURN_IF_ERROR(queue_->Wait(exchange.begun));
-    const DeviceEvent ready = queue_->Record();
+    watch_->Begin(absl::StrCat("op \"", exchange.collective.op, "\" of ranks [",
+                               absl::StrJoin(exchange.collective.group, ", "), "]"),
+                  queue_->Record());
     Carried carried;
     const absl::Status launched = Launch(exchange, *group, carried);
     if (!launched.ok()) watch_->Abort();  // nothing of it may begin later
     const DeviceEvent done = queue_->Record();
-    watch_->Launched(absl::StrCat("op \"", exchange.collective.op, "\" of ranks [",
-                                  absl::StrJoin(exchange.collective.group, ", "), "]"),
-                     ready, done);
+    watch_->Launched(done);
     const absl::Status behind = device_.Wait(done);
     DT_RETURN_IF_ERROR(launched);
     DT_RETURN_IF_ERROR(behind);
@@ -132,6 +132,7 @@ class NcclCarrier final : public ExchangeCarrier {
   }
 
   void End() override {
+    queue_->Synchronize().IgnoreError();  // while somebody looks after peers that die meanwhile
     watch_->Stop();
     for (auto& [ranks, group] : groups_) group->End(Until(kEnds, "ending")).IgnoreError();
   }

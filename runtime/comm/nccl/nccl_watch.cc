@@ -24,8 +24,8 @@ constexpr seconds kStreamEnds(1);  // after that, what has begun
 
 }  // namespace
 
-NcclWatch::NcclWatch(int rank, Device& device, WorldState& world)
-    : rank_(rank), device_(device), world_(world), thread_([this] { Run(); }) {}
+NcclWatch::NcclWatch(int rank, Device& device, Device& queue, WorldState& world)
+    : rank_(rank), device_(device), queue_(queue), world_(world), thread_([this] { Run(); }) {}
 
 NcclWatch::~NcclWatch() { Stop(); }
 
@@ -38,12 +38,19 @@ void NcclWatch::Add(NcclGroup& group) {
   NcclGroup::AbortAll({&group}, Clock::now() + kAbortEnds);
 }
 
-void NcclWatch::Launched(const std::string& call, DeviceEvent ready, DeviceEvent done) {
+void NcclWatch::Begin(const std::string& call, DeviceEvent ready) {
   const std::lock_guard lock(mutex_);
-  flights_.push_back({call, std::move(ready), std::move(done)});
+  flights_.push_back({call, std::move(ready), std::nullopt});
   last_call_ = call;
   changed_.notify_all();
 }
+
+void NcclWatch::Launched(DeviceEvent done) {
+  const std::lock_guard lock(mutex_);
+  flights_.back().done = std::move(done);
+}
+
+bool NcclWatch::HasLanded(const Flight& flight) { return flight.done && HasHappened(*flight.done); }
 
 void NcclWatch::Stop() {
   {
@@ -95,7 +102,7 @@ bool NcclWatch::Look(duration<double> since) {
   std::string late;
   {
     const std::lock_guard lock(mutex_);
-    flights_.remove_if([](const Flight& flight) { return HasHappened(flight.done); });
+    flights_.remove_if(HasLanded);
     // One is behind the other.
     if (!flights_.empty() && HasHappened(flights_.front().ready)) {
       Flight& first = flights_.front();
@@ -126,7 +133,9 @@ void NcclWatch::FailWith(const absl::Status& failure) {
     if (!last_call_.empty()) {
       absl::StrAppend(&message, " (rank ", rank_, " met it behind ", last_call_, ")");
     }
-    device_.Fail(absl::Status(failure.code(), message));
+    for (Device* const device : {&device_, &queue_}) {
+      device->Fail(absl::Status(failure.code(), message));
+    }
   }
   Abort();
   if (!AwaitEnds()) *gave_up_ = true;
@@ -148,12 +157,10 @@ bool NcclWatch::AwaitEnds() {
       Clock::now() + duration_cast<Clock::duration>(duration<double>(world_.timeout_seconds()));
   for (;; std::this_thread::sleep_for(milliseconds(1))) {
     const std::lock_guard lock(mutex_);
-    if (flights_.remove_if([](const Flight& flight) { return HasHappened(flight.done); }) > 0) {
-      begun.reset();
-    }
+    if (flights_.remove_if(HasLanded) > 0) begun.reset();
     if (flights_.empty()) return true;
     const Clock::time_point now = Clock::now();
-    if (HasHappened(flights_.front().ready)) {
+    if (flights_.front().done && HasHappened(flights_.front().ready)) {
       if (!begun) begun = now;
       if (now - *begun > kStreamEnds) return false;
     } else if (stop_) {

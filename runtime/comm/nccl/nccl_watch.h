@@ -3,7 +3,7 @@
 //
 // It fails the world where NCCL says that something is wrong, or where an exchange that all its
 // ranks have launched does not end within the world's time-out. When the world has failed, by
-// whomever, it fails the device, so that nobody takes what has not come for values, and aborts all
+// whomever, it fails the devices, so that nobody takes what has not come for values, and aborts all
 // communicators, for their kernels would never end. Where what has begun does not end within some
 // seconds then, the device is given up: waits for it end, and nothing is asked of the GPU any more.
 // What is behind other work of the GPU has not begun, and is waited for.
@@ -16,6 +16,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -29,15 +30,18 @@ namespace dtensor {
 
 class NcclWatch {
  public:
-  // `device` and `world` outlive it. Throws std::system_error where there is no thread to be had.
-  NcclWatch(int rank, Device& device, WorldState& world);
+  // `device`, the rank's, `queue`, what exchanges are launched on, and `world` outlive it; of the
+  // devices that is until Stop. Throws std::system_error where there is no thread to be had.
+  NcclWatch(int rank, Device& device, Device& queue, WorldState& world);
   ~NcclWatch();  // Stop
 
   // `group` outlives it, or its Stop. Aborted at once where all others were.
   void Add(NcclGroup& group);
-  // An exchange, of which `done` is the end; its time begins with `ready`. `call` names it in
-  // errors: op "..." of ranks [0, 1].
-  void Launched(const std::string& call, DeviceEvent ready, DeviceEvent done);
+  // An exchange is about to be launched; its time begins with `ready`. `call` names it in errors:
+  // op "..." of ranks [0, 1].
+  void Begin(const std::string& call, DeviceEvent ready);
+  // That is launched, or will not be; `done` is its end.
+  void Launched(DeviceEvent done);
   // Aborts all communicators, once, unless they were, and those that are added later; for whoever
   // must not touch memory any more.
   void Abort();
@@ -51,20 +55,25 @@ class NcclWatch {
   using Clock = std::chrono::steady_clock;
   struct Flight {
     std::string call;
-    DeviceEvent ready, done;
+    DeviceEvent ready;
+    std::optional<DeviceEvent> done;          // none while the host still launches it
     std::chrono::duration<double> waited{0};  // but for time in which this process was stopped
   };
+
+  static bool HasLanded(const Flight& flight);
 
   void Run();
   bool Look(std::chrono::duration<double> since);  // false: the world has failed
   void FailWith(const absl::Status& failure);
   absl::Status FailureOfGroups();
-  // Of what was launched, undone. False where it has begun and does not end, or does not begin
-  // within the time-out; true as well where it has not begun and nobody watches any more.
+  // Of what was launched, undone. False where it has begun and does not end, or does not begin, or
+  // is not launched, within the time-out; true as well where it has not begun and nobody watches any
+  // more.
   bool AwaitEnds();
 
   const int rank_;
   Device& device_;
+  Device& queue_;
   WorldState& world_;
   std::mutex mutex_;
   std::condition_variable changed_;

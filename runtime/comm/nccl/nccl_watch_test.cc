@@ -55,11 +55,13 @@ class NcclWatchTest : public testing::Test {
     EXPECT_EQ(busy_.Init(id), ncclSuccess);
     data_ = busy_.Filled({1});
     device_ = *MakeCudaDevice(0, busy_.stream);
-    watch_ = std::make_unique<NcclWatch>(0, *device_, world_);
+    queue_ = *MakeCudaDevice(0, busy_.stream);
+    watch_ = std::make_unique<NcclWatch>(0, *device_, *queue_, world_);
   }
   ~NcclWatchTest() override {
     watch_->Stop();
     if (busy_.comm != nullptr) Free();
+    queue_.reset();
     device_.reset();
     busy_.Free(data_);
     cudaStreamSynchronize(busy_.stream);
@@ -70,6 +72,11 @@ class NcclWatchTest : public testing::Test {
   void Occupy() { busy_.End(ncclSend(data_, 1, ncclFloat32, 0, busy_.comm, busy_.stream)); }
   void Free() { ncclCommAbort(std::exchange(busy_.comm, nullptr)); }
   void FailTheWorld() { world_.Fail(0, absl::DataLossError("the dog ate it")).IgnoreError(); }
+  // A flight whose end is what the stream has now.
+  void Launch(const DeviceEvent& ready) {
+    watch_->Begin("op", ready);
+    watch_->Launched(queue_->Record());
+  }
   bool gave_up() const { return *watch_->gave_up(); }
   bool GivesUpWithin(milliseconds longest) const {
     for (const auto until = Clock::now() + longest; !gave_up() && Clock::now() < until;) {
@@ -81,7 +88,7 @@ class NcclWatchTest : public testing::Test {
   OneRank world_;
   NcclRank busy_{.rank = 0, .size = 1, .gpu = 0};
   float* data_ = nullptr;
-  std::unique_ptr<Device> device_;
+  std::unique_ptr<Device> device_, queue_;
   std::unique_ptr<NcclWatch> watch_;
 };
 
@@ -96,7 +103,7 @@ TEST_F(NcclWatchTest, WhoComesAfterTheAbortIsAborted) {
 TEST_F(NcclWatchTest, WhatHasBegunAndDoesNotEndIsGivenUp) {
   const DeviceEvent ready = device_->Record();
   Occupy();
-  watch_->Launched("op", ready, device_->Record());
+  Launch(ready);
   FailTheWorld();
   EXPECT_TRUE(GivesUpWithin(seconds(15)));
 }
@@ -104,20 +111,29 @@ TEST_F(NcclWatchTest, WhatHasBegunAndDoesNotEndIsGivenUp) {
 // What the GPU was given before takes its time.
 TEST_F(NcclWatchTest, WhatIsBehindOtherWorkIsNot) {
   Occupy();
-  const DeviceEvent ready = device_->Record();
-  watch_->Launched("op", ready, device_->Record());
+  Launch(queue_->Record());
   FailTheWorld();
   EXPECT_FALSE(GivesUpWithin(seconds(4)));
   EXPECT_THAT(device_->failure(), StatusIs(absl::StatusCode::kDataLoss));
+  EXPECT_THAT(queue_->failure(), StatusIs(absl::StatusCode::kDataLoss)) << "who waits for it?";
   Free();
   watch_->Stop();
   EXPECT_FALSE(gave_up());
 }
 
+// The host is in the midst of a launch when the world fails: what it launches is looked after.
+TEST_F(NcclWatchTest, WhatIsStillBeingLaunchedIsGivenUpAsWell) {
+  watch_->Begin("op", queue_->Record());
+  FailTheWorld();
+  EXPECT_FALSE(GivesUpWithin(milliseconds(1500))) << "there may be nothing to wait for";
+  Occupy();
+  watch_->Launched(queue_->Record());
+  EXPECT_TRUE(GivesUpWithin(seconds(15)));
+}
+
 TEST_F(NcclWatchTest, NobodyIsHeldUpByOtherWork) {
   Occupy();
-  const DeviceEvent ready = device_->Record();
-  watch_->Launched("op", ready, device_->Record());
+  Launch(queue_->Record());
   FailTheWorld();
   const auto begin = Clock::now();
   watch_->Stop();

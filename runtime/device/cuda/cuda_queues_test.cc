@@ -74,9 +74,10 @@ class CudaQueuesTest : public CudaTest {
 // --- Transfers.
 
 TEST_F(CudaQueuesTest, TransfersRunBesideWhatWasLaunchedSince) {
-  CudaGate gate;
-  // Before the gate closes: CUDA may wait for all of the GPU's work to make a device.
+  // CUDA may wait for all of the GPU's work to make a device, or at its end: the gate is closed later,
+  // and opened before.
   DT_ASSERT_OK_AND_ASSIGN(const auto other, MakeCudaDevice(0));
+  CudaGate gate;
   const Tensor t = Bytes(*device_, 64);
   ASSERT_THAT(device_->FillBytes(t.raw(), 1, 64), IsOk());
   const DeviceEvent begin = device_->Record();
@@ -161,6 +162,25 @@ TEST_F(CudaQueuesTest, AWaitEndsWhenTheDeviceIsFailed) {
   SetCudaPatience(*device_, 60);
   EXPECT_EQ(device_->Synchronize(), absl::AbortedError("rank 3 is gone"));
   EXPECT_TRUE(ran);
+}
+
+// A rank that ends waits for its GPU more than once.
+TEST_F(CudaQueuesTest, PatienceIsNotHadTwice) {
+  using Clock = std::chrono::steady_clock;
+  constexpr std::chrono::seconds kPatience(2);
+  CudaGate gate;
+  SetCudaPatience(*device_, kPatience.count());
+  ASSERT_THAT(gate.HoldUp(*device_), IsOk());
+  device_->Fail(absl::AbortedError("rank 3 is gone"));
+  const Clock::time_point begin = Clock::now();
+  EXPECT_THAT(device_->Synchronize(), Not(IsOk()));
+  const Clock::time_point between = Clock::now();
+  EXPECT_GE(between - begin, kPatience);
+  EXPECT_THAT(device_->Synchronize(), Not(IsOk()));
+  EXPECT_LT(Clock::now() - between, kPatience);
+  gate.Open();
+  SetCudaPatience(*device_, 60);
+  EXPECT_EQ(device_->Synchronize(), absl::AbortedError("rank 3 is gone"));
 }
 
 TEST_F(CudaQueuesTest, AReadEndsWhenTheDeviceIsFailed) {

@@ -21,7 +21,7 @@ class PinnedStaging {
   static constexpr int64_t kSlotBytes = int64_t{1} << 20;
 
   // Requires: both outlive it.
-  PinnedStaging(const std::shared_ptr<EventPool>& events, const PolledWait& wait)
+  PinnedStaging(const std::shared_ptr<EventPool>& events, PolledWait& wait)
       : events_(events), wait_(wait) {}
   // The streams' work is done, or whoever destroys this gives it up with Leak().
   ~PinnedStaging();
@@ -50,7 +50,7 @@ class PinnedStaging {
   absl::Status Copy(Slot& slot, void* dst, const void* src, int64_t bytes, cudaStream_t stream);
 
   const std::shared_ptr<EventPool>& events_;
-  const PolledWait& wait_;
+  PolledWait& wait_;
   Slot slots_[2];
   int next_ = 0;
 };

@@ -1,5 +1,6 @@
 #include "dtensor/runtime/device/cuda/polled_wait.h"
 
+#include <algorithm>
 #include <optional>
 #include <thread>
 
@@ -14,12 +15,14 @@ using Clock = std::chrono::steady_clock;
 // What most waits for small work take; asking is dear to others on the GPU's bus.
 constexpr auto kAskAtOnce = std::chrono::microseconds(200);
 constexpr auto kPause = std::chrono::microseconds(20);
+constexpr std::chrono::duration<double> kAgain(0.1);  // the patience of one that has given up
 
 }  // namespace
 
-absl::Status PolledWait::For(const CudaPoint& point) const {
+absl::Status PolledWait::For(const CudaPoint& point) {
   const auto start = Clock::now();
   std::optional<Clock::time_point> failed;  // seen to be
+  const auto patience = gave_up_ ? std::min(patience_, kAgain) : patience_;
   while (true) {
     const cudaError_t error = cudaEventQuery(point.get());
     if (error != cudaErrorNotReady) return ToStatus(error, "cudaEventQuery");
@@ -30,7 +33,8 @@ absl::Status PolledWait::For(const CudaPoint& point) const {
     }
     const auto now = Clock::now();
     if (!failed && !device_.failure().ok()) failed = now;
-    if (failed && now - *failed > patience_) {
+    if (failed && now - *failed > patience) {
+      gave_up_ = true;
       return absl::DeadlineExceededError(
           absl::StrCat("the GPU did not end its work within ", patience_.count(),
                        " s after this: ", device_.failure().message()));
