@@ -91,9 +91,9 @@ TEST_F(CudaRanksTest, AnExchangeRunsBesideKernels) {
   DT_EXPECT_OK(RunLocalRanks(
       2,
       [](Communicator& communicator, Device& device) -> absl::Status {
-        CudaGate gate;
         DT_ASSIGN_OR_RETURN(const auto swap, Swap::Make(communicator.rank(), device));
         DT_ASSIGN_OR_RETURN(const auto observer, MakeCudaDevice(device.ordinal()));
+        CudaGate gate;  // goes before the observer, whose end waits for what it holds up
         DT_RETURN_IF_ERROR(LoadSwap(communicator, device, *swap));
         DT_RETURN_IF_ERROR(communicator.Begin(swap->collective, {&swap->part, 1}));
         DT_RETURN_IF_ERROR(gate.HoldUp(device));
@@ -102,6 +102,8 @@ TEST_F(CudaRanksTest, AnExchangeRunsBesideKernels) {
         const absl::Status arrived = AwaitValue(*observer, swap->theirs, theirs);
         gate.Open();
         DT_RETURN_IF_ERROR(arrived);
+        // What this rank frees may wait for the other's gate, with a lock that its launches need.
+        DT_RETURN_IF_ERROR(communicator.Barrier("both gates are open"));
         DT_ASSIGN_OR_RETURN(const std::vector<float> values, ToHost<float>(swap->theirs));
         return values == std::vector<float>(16, theirs) ? absl::OkStatus()
                                                         : absl::InternalError("wrong values");
