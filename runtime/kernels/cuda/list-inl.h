@@ -14,6 +14,7 @@
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/device/device.h"
 #include "dtensor/runtime/kernels/cuda/launch-inl.h"
+#include "dtensor/runtime/kernels/cuda/scratch-inl.h"
 
 namespace dtensor::kernels::cuda {
 
@@ -65,13 +66,11 @@ absl::Status WithList(Device& device, const char* name, absl::Span<const T> valu
     return launch(list);
   }
   const int64_t bytes = (values.size() * sizeof(T) + 7) / 8 * 8;
-  DT_ASSIGN_OR_RETURN(void* const far, device.Allocate(bytes));
-  list.far = static_cast<const T*>(far);
-  const absl::Status written =
-      internal::WriteList(device, name, far, values.data(), values.size() * sizeof(T));
-  const absl::Status status = written.ok() ? launch(list) : written;
-  device.Free(far, bytes);  // behind the kernel
-  return status;
+  DT_ASSIGN_OR_RETURN(const Scratch far, Scratch::Make(device, bytes));
+  list.far = static_cast<const T*>(far.get());
+  DT_RETURN_IF_ERROR(
+      internal::WriteList(device, name, far.get(), values.data(), values.size() * sizeof(T)));
+  return launch(list);
 }
 
 }  // namespace dtensor::kernels::cuda

@@ -19,6 +19,7 @@
 #include "dtensor/runtime/kernels/cuda/ids-inl.h"
 #include "dtensor/runtime/kernels/cuda/index_lookup-inl.h"
 #include "dtensor/runtime/kernels/cuda/launch-inl.h"
+#include "dtensor/runtime/kernels/cuda/scratch-inl.h"
 
 namespace dtensor::kernels::cuda {
 
@@ -122,13 +123,12 @@ absl::Status WithTokenOrder(Device& device, const char* name, const Ids& ids, in
                      " rows are more than a GPU's kernel can count; split the ids"));
   }
   const int64_t bytes = 2 * tokens * static_cast<int64_t>(sizeof(uint64_t));
-  DT_ASSIGN_OR_RETURN(void* const memory, device.Allocate(bytes));
-  absl::Status status = WithIndexRuns(device, name, lookup, [&](const IndexRuns& rows) {
-    return internal::SortTokens(device, name, ids, rows, static_cast<uint64_t*>(memory), order);
-  });
-  if (status.ok()) status.Update(launch(order));
-  device.Free(memory, bytes);  // behind the kernels
-  return status;
+  DT_ASSIGN_OR_RETURN(const Scratch memory, Scratch::Make(device, bytes));
+  DT_RETURN_IF_ERROR(WithIndexRuns(device, name, lookup, [&](const IndexRuns& rows) {
+    return internal::SortTokens(device, name, ids, rows, static_cast<uint64_t*>(memory.get()),
+                                order);
+  }));
+  return launch(order);
 }
 
 }  // namespace dtensor::kernels::cuda
