@@ -77,6 +77,41 @@ TEST_F(NcclPromisesTest, AGroupIsInTheOrderOfItsStream) {
   });
 }
 
+// Messages of one pair in one group, of many lengths and two types, to itself where there is one
+// rank: the k-th that is received is the k-th that was sent.
+TEST_F(NcclPromisesTest, MessagesOfAPairKeepTheirOrder) {
+  constexpr size_t kSpace = size_t{4} << 20;  // bytes
+  const size_t counts[] = {1, 0, 3, 4097, 16, 1000003, 2, 0, 70000, 1};
+  RunNcclRanks(ranks_, [&](NcclRank& me) {
+    const auto byte_of = [](int rank, int i) { return static_cast<unsigned char>(40 * rank + i); };
+    auto* const from = reinterpret_cast<char*>(me.Filled(std::vector<float>(kSpace / 4)));
+    auto* const to = reinterpret_cast<char*>(me.Filled(std::vector<float>(kSpace / 4)));
+    std::vector<unsigned char> expected, got;
+    const int next = (me.rank + 1) % me.size, last = (me.rank + me.size - 1) % me.size;
+    size_t at = 0;
+    ncclGroupStart();
+    for (int i = 0; i < 10; ++i) {
+      const ncclDataType_t type = i % 2 == 0 ? ncclUint8 : ncclBfloat16;
+      const size_t bytes = counts[i] * (i % 2 + 1);
+      at += at % 2;  // of bf16
+      expected.resize(at);
+      expected.insert(expected.end(), bytes, byte_of(last, i));
+      if (bytes > 0) cudaMemsetAsync(from + at, byte_of(me.rank, i), bytes, me.stream);
+      EXPECT_EQ(ncclSend(from + at, counts[i], type, next, me.comm, me.stream), ncclSuccess);
+      EXPECT_EQ(ncclRecv(to + at, counts[i], type, last, me.comm, me.stream), ncclSuccess);
+      at += bytes;
+    }
+    EXPECT_EQ(me.End(ncclGroupEnd()), ncclSuccess);
+    got.resize(expected.size());
+    cudaMemcpyAsync(got.data(), to, got.size(), cudaMemcpyDefault, me.stream);
+    cudaStreamSynchronize(me.stream);
+    EXPECT_TRUE(got == expected);
+    me.Free(reinterpret_cast<float*>(from));
+    me.Free(reinterpret_cast<float*>(to));
+    EXPECT_EQ(me.Destroy(), ncclSuccess);
+  });
+}
+
 TEST_F(NcclPromisesTest, AnAllGatherIsInTheOrderOfRanks) {
   RunNcclRanks(ranks_, [&](NcclRank& me) {
     const auto mine = static_cast<float>(me.rank);
@@ -157,6 +192,44 @@ TEST_F(NcclPromisesTest, AnAbortLetsTheStreamGo) {
       }
     });
   }
+}
+
+// What was launched for this rank alone may be on its way.
+TEST_F(NcclPromisesTest, AnAbortBehindMessagesToItself) {
+  RunNcclRanks(1, [&](NcclRank& me) {
+    constexpr size_t kMuch = size_t{4} << 20;
+    float* const from = me.Filled(std::vector<float>(kMuch));
+    float* const to = me.Filled(std::vector<float>(kMuch));
+    for (int i = 0; i < 3; ++i) {
+      ncclGroupStart();
+      ncclSend(from, kMuch, ncclFloat32, 0, me.comm, me.stream);
+      ncclRecv(to, kMuch, ncclFloat32, 0, me.comm, me.stream);
+      EXPECT_EQ(me.End(ncclGroupEnd()), ncclSuccess);
+    }
+    EXPECT_EQ(ncclCommAbort(me.comm), ncclSuccess);
+    me.Free(from);
+    me.Free(to);
+    EXPECT_EQ(cudaStreamSynchronize(me.stream), cudaSuccess);
+    cudaStreamDestroy(me.stream);
+  });
+}
+
+// A communicator that does not block is in progress until all ranks are there, and an abort ends
+// that: of two ranks the second never comes.
+TEST_F(NcclPromisesTest, ACommunicatorThatIsNeverMade) {
+  ncclUniqueId id;
+  ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
+  cudaSetDevice(0);
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  ncclComm_t comm = nullptr;
+  EXPECT_EQ(ncclCommInitRankConfig(&comm, 2, id, 0, &config), ncclInProgress);
+  ASSERT_NE(comm, nullptr);
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  ncclResult_t state = ncclSuccess;
+  EXPECT_EQ(ncclCommGetAsyncError(comm, &state), ncclSuccess);
+  EXPECT_EQ(state, ncclInProgress);
+  EXPECT_EQ(ncclCommAbort(comm), ncclSuccess);
 }
 
 TEST_F(NcclPromisesTest, TwoRanksOfOneGpuAreRefused) {
