@@ -87,7 +87,9 @@ absl::Status MessageCommunicator::DisagreeWith(Exchange& exchange, int peer,
                                                const CallSummary& mine) {
   const Incoming& incoming = exchange.incoming.at(peer);
   const Clock::time_point deadline = Clock::now() + std::chrono::seconds(2);
-  while (!incoming.summary && Clock::now() < deadline && transport_.lost(peer).ok()) {
+  // A peer that hears of the failure while it waits for calls tells nothing any more.
+  while (!incoming.summary && Clock::now() < deadline && transport_.lost(peer).ok() &&
+         failure().ok()) {
     DT_RETURN_IF_ERROR(Advance(microseconds(1000)));
   }
   const CallSummary unknown = {"?", "?", "it does not say", false};

@@ -68,7 +68,7 @@ class NcclWorldTest : public testing::Test {
 };
 
 TEST_F(NcclWorldTest, Exchanges) {
-  for (const int size : {1, 2, 4}) {
+  for (const int size : {2, 4}) {
     if (size > gpus_) continue;
     std::vector<int> everyone;
     for (int rank = 0; rank < size; ++rank) everyone.push_back(rank);
