@@ -11,6 +11,8 @@
 #include <thread>
 #include <vector>
 
+#include "gtest/gtest.h"
+
 namespace dtensor {
 
 // How soon every rank says an error that the fake of NCCL finds, where nothing slows it down.
@@ -92,16 +94,15 @@ inline void RunNcclRanks(
     int size, const std::function<void(NcclRank&)>& fn,
     const std::function<int(int)>& gpu_of = [](int rank) { return rank; }) {
   ncclUniqueId id;
-  ncclGetUniqueId(&id);
+  ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
   std::vector<std::thread> threads;
   for (int i = 0; i < size; ++i) {
     threads.emplace_back([&, i] {
       NcclRank rank{.rank = i, .size = size, .gpu = gpu_of(i)};
-      if (rank.Init(id) == ncclSuccess) {
-        fn(rank);
-      } else {
-        rank.Abort();
-      }
+      const ncclResult_t made = rank.Init(id);
+      if (made == ncclSuccess) return fn(rank);
+      ADD_FAILURE() << "rank " << i << ": no communicator: " << ncclGetErrorString(made);
+      rank.Abort();
     });
   }
   for (std::thread& thread : threads) thread.join();
