@@ -1,5 +1,6 @@
 #include "dtensor/runtime/kernels/elementwise.h"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <initializer_list>
@@ -97,18 +98,18 @@ absl::Status Binary(Device& device, BinaryOp op, const Tensor& a, const Tensor& 
 
 absl::Status AddN(Device& device, absl::Span<const Tensor> terms, const Tensor& out) {
   DT_CHECK(!terms.empty() && terms.size() <= kMaxTerms && out.dtype() != DType::kBool);
-  // Operands that are not there are the output itself, which costs nothing to walk over.
+  // Operands that are not there are one term again, for a GPU reads them too, and the output has no
+  // values yet: a contiguous one where there is, which costs least to walk over.
+  const auto* const dense =
+      std::find_if(terms.begin(), terms.end(), [](const Tensor& t) { return t.is_contiguous(); });
   std::array<const Tensor*, kMaxTerms> inputs;
-  inputs.fill(&out);
-  bool in_place = false;
+  inputs.fill(dense == terms.end() ? &terms[0] : &*dense);
   for (size_t i = 0; i < terms.size(); ++i) {
     CheckAlike(terms[i], out);
     inputs[i] = &terms[i];
-    in_place |= terms[i].SharesStorageWith(out);
   }
   CheckOut(terms[0], out);
-  AddNArgs args = {out.dtype(), static_cast<int>(terms.size()), {inputs, {&out}}};
-  args.operands.in_place = in_place;
+  const AddNArgs args = {out.dtype(), static_cast<int>(terms.size()), {inputs, {&out}}};
   return kAddN.Run(device, {out.dtype()}, args);
 }
 
