@@ -165,7 +165,7 @@ TEST_P(ReduceTest, SlicesOfAllTypes) {
                 shape.push_back(x.size(d));
               }
             }
-            // Bools are added by xor.
+            // Bools have no sum here: kMax ors them.
             const ReduceOp op = dtype == DType::kBool ? ReduceOp::kMax : ReduceOp::kSum;
             ASSERT_EQ(Run(op, x, dims, shape), Rounded(dtype, Reference(op, part, 2, 3, n, mask)));
           }
