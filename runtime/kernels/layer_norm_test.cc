@@ -174,6 +174,40 @@ TEST_P(LayerNormTest, OfViews) {
   }
 }
 
+// Rows that a GPU reads once, for all gradients at a time, and twice where they lie otherwise; a
+// shard that is all there is has the bits of rows that are whole.
+TEST_P(LayerNormTest, LongRowsGradHasTheSameBitsFromEveryAddress) {
+  for (const DType dtype : kFloats) {
+    const DType wide = AccumulatorOf(dtype);
+    for (const int64_t n : {1032, 2056, 4104}) {
+      if (n > 2048 && dtype != DType::kF32 && dtype != DType::kBF16) continue;  // they take long
+      const int64_t rows = 19;
+      const Doubles x = RandomValues(rows * n, -2, 2, 1), dy = RandomValues(rows * n, -1, 1, 2);
+      const Doubles w = RandomValues(n, 0.5, 1.5, 3);
+      const Tensor weight = Make(dtype, {n}, w), grad = Make(dtype, {rows, n}, dy);
+      const Tensor mean = Make(wide, {rows}, RandomValues(rows, -1, 1, 4)),
+                   rstd = Make(wide, {rows}, RandomValues(rows, 0.5, 1.5, 5));
+      const Tensor plain = Make(dtype, {rows, n}, x), sums = Empty(wide, {1, rows, 2});
+      const Grads want = RunGrad(plain, weight, mean, rstd, grad);
+      const Grads inside = RunGrad(MakeInside(dtype, rows, n, x), weight, mean, rstd, grad);
+      EXPECT_EQ(inside.dx, want.dx) << n;
+      EXPECT_EQ(inside.dweight, want.dweight) << n;
+      EXPECT_EQ(inside.dbias, want.dbias) << n;
+      ASSERT_THAT(LayerNormGradSums(device(), plain, weight, mean, rstd, grad,
+                                    sums.View({rows, 2}, {2, 1}, 0)),
+                  IsOk());
+      const Grads staged = RunGrad(plain, weight, mean, rstd, grad, &sums, n);
+      EXPECT_EQ(staged.dx, want.dx) << n;
+      EXPECT_EQ(staged.dweight, want.dweight) << n;
+      const Grads reference = ReferenceGrad(Rounded(dtype, x), Rounded(dtype, w),
+                                            {{}, Read(mean), Read(rstd)}, Rounded(dtype, dy));
+      ExpectNear(want.dx, reference.dx, Epsilon(dtype), Bound(dtype));
+      ExpectNear(want.dweight, reference.dweight, Epsilon(dtype), 10 * Bound(dtype));
+      ExpectNear(want.dbias, reference.dbias, Epsilon(dtype), 10 * Bound(dtype));
+    }
+  }
+}
+
 // Shards of 5, 0 and the other columns, about a mean that is large: each makes its statistics, and
 // all merge them.
 TEST_P(LayerNormTest, InStagesItIsThatOfWholeRows) {
@@ -250,7 +284,7 @@ TEST_P(LayerNormTest, RowsOfTwoStrides) {
 
 TEST_P(LayerNormTest, OutputsInPlace) {
   for (const DType dtype : kFloats) {
-    for (const int64_t n : {5, 64, 1027}) {
+    for (const int64_t n : {5, 64, 1027, 1032}) {
       const int64_t rows = n > 1024 ? 9 : 70;
       const Doubles x = RandomValues(rows * n, -2, 2, 1), dy = RandomValues(rows * n, -1, 1, 2);
       const auto make = [&](const Doubles& values) { return Make(dtype, {rows, n}, values); };

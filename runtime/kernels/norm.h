@@ -25,8 +25,9 @@ absl::Status RmsNorm(Device& device, const Tensor& x, const Tensor& weight, doub
 // squares[...] f32 (f64 for f64) = sum(x^2).
 absl::Status RowSquares(Device& device, const Tensor& x, const Tensor& squares);
 // dx = rstd * (dy * weight - xhat * mean(dy * weight * xhat)), xhat = x * rstd; dweight = sum over
-// rows of dy * xhat, in f32, ascending (in blocks of 256 rows). dweight: [n] of x's type. stats: of
-// RmsNormGradDots.
+// rows of dy * xhat, in f32 (f64 for f64): rows are added one by one in blocks, of 256 rows on the
+// host and of at most 64 on a GPU, and then the blocks. Which rows are a block depends on shapes
+// and the type alone. dweight: [n] of x's type. stats: of RmsNormGradDots.
 absl::Status RmsNormGrad(Device& device, const Tensor& x, const Tensor& weight, const Tensor& rstd,
                          const Tensor& dy, const Tensor& dx, const Tensor& dweight,
                          const Tensor* stats = nullptr, int64_t total = 0);

@@ -142,29 +142,56 @@ TEST_P(NormTest, RmsNormGradOfViews) {
   EXPECT_EQ(got.dweight, want.dweight);
 }
 
+// Rows that a GPU reads once, for all gradients at a time, and twice where they lie otherwise: from
+// odd addresses, within others. Of one row, of a part of the rows and of several.
+TEST_P(NormTest, LongRowsGradHasTheSameBitsFromEveryAddress) {
+  for (const DType dtype : kFloats) {
+    for (const int64_t n : {1032, 2056, 4104, 8200}) {
+      if (n > 4096 && dtype != DType::kF32 && dtype != DType::kBF16) continue;  // they take long
+      for (const int64_t rows : {1, 19}) {
+        const Doubles x = RandomValues(rows * n, -2, 2, 1), dy = RandomValues(rows * n, -1, 1, 2);
+        const Doubles w = RandomValues(n, 0.5, 1.5, 3);
+        const Tensor rstd = Make(AccumulatorOf(dtype), {rows}, RandomValues(rows, 0.5, 1.5, 4));
+        const Tensor weight = Make(dtype, {n}, w), grad = Make(dtype, {rows, n}, dy);
+        const RmsNormGrads want = RunRmsNormGrad(Make(dtype, {rows, n}, x), weight, rstd, grad);
+        const RmsNormGrads inside =
+            RunRmsNormGrad(MakeInside(dtype, rows, n, x), weight, rstd, grad);
+        EXPECT_EQ(inside.dx, want.dx) << n;
+        EXPECT_EQ(inside.dweight, want.dweight) << n;
+        const RmsNormGrads reference = ReferenceRmsNormGrad(Rounded(dtype, x), Rounded(dtype, w),
+                                                            Read(rstd), Rounded(dtype, dy));
+        ExpectNear(want.dx, reference.dx, Epsilon(dtype), dtype == DType::kF64 ? 1e-13 : 2e-6);
+        ExpectNear(want.dweight, reference.dweight, Epsilon(dtype),
+                   dtype == DType::kF64 ? 1e-13 : 1e-5);
+      }
+    }
+  }
+}
+
 // Two dimensions of rows that do not join, also in the statistics.
 TEST_P(NormTest, RowsOfTwoStrides) {
-  const int64_t n = 40;
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF64}) {
-    const DType statistics = AccumulatorOf(dtype);
-    const Tensor x = Make(dtype, {3, 2, n}, RandomValues(6 * n, -2, 2, 1)).Transpose(0, 1);
-    const Tensor dy = Make(dtype, {3, 2, n}, RandomValues(6 * n, -1, 1, 2)).Transpose(0, 1);
-    const Tensor rstd = Make(statistics, {3, 2}, RandomValues(6, 0.5, 1.5, 3)).Transpose(0, 1);
-    const Tensor w = Make(dtype, {2 * n}, RandomValues(2 * n, 0.5, 1.5, 4)).View({n}, {2}, 1);
-    const Tensor rows = Make(dtype, {2, 3, n}, Read(x)), weight = Make(dtype, {n}, Read(w));
-    EXPECT_EQ(RunRmsNorm(x, w).y, RunRmsNorm(rows, weight).y);
-    EXPECT_EQ(RunRmsNorm(x, w).rstd, RunRmsNorm(rows, weight).rstd);
-    const RmsNormGrads got = RunRmsNormGrad(x, w, rstd, dy);
-    const RmsNormGrads want = RunRmsNormGrad(rows, weight, Make(statistics, {2, 3}, Read(rstd)),
-                                             Make(dtype, {2, 3, n}, Read(dy)));
-    EXPECT_EQ(got.dx, want.dx);
-    EXPECT_EQ(got.dweight, want.dweight);
+    for (const int64_t n : {40, 1032}) {
+      const DType statistics = AccumulatorOf(dtype);
+      const Tensor x = Make(dtype, {3, 2, n}, RandomValues(6 * n, -2, 2, 1)).Transpose(0, 1);
+      const Tensor dy = Make(dtype, {3, 2, n}, RandomValues(6 * n, -1, 1, 2)).Transpose(0, 1);
+      const Tensor rstd = Make(statistics, {3, 2}, RandomValues(6, 0.5, 1.5, 3)).Transpose(0, 1);
+      const Tensor w = Make(dtype, {2 * n}, RandomValues(2 * n, 0.5, 1.5, 4)).View({n}, {2}, 1);
+      const Tensor rows = Make(dtype, {2, 3, n}, Read(x)), weight = Make(dtype, {n}, Read(w));
+      EXPECT_EQ(RunRmsNorm(x, w).y, RunRmsNorm(rows, weight).y);
+      EXPECT_EQ(RunRmsNorm(x, w).rstd, RunRmsNorm(rows, weight).rstd);
+      const RmsNormGrads got = RunRmsNormGrad(x, w, rstd, dy);
+      const RmsNormGrads want = RunRmsNormGrad(rows, weight, Make(statistics, {2, 3}, Read(rstd)),
+                                               Make(dtype, {2, 3, n}, Read(dy)));
+      EXPECT_EQ(got.dx, want.dx);
+      EXPECT_EQ(got.dweight, want.dweight);
+    }
   }
 }
 
 TEST_P(NormTest, OutputsInPlace) {
   for (const DType dtype : kFloats) {
-    for (const int64_t n : {5, 64, 1027}) {
+    for (const int64_t n : {5, 64, 1027, 1032}) {
       const int64_t rows = n > 1024 ? 9 : 70;
       const Doubles x = RandomValues(rows * n, -2, 2, 1), dy = RandomValues(rows * n, -1, 1, 2);
       const auto make = [&](const Doubles& values) { return Make(dtype, {rows, n}, values); };
@@ -215,6 +242,38 @@ TEST_P(NormTest, WeightGradientAccumulatesInF32) {
   EXPECT_EQ(RunRmsNormGrad(x, one, rstd, x).dweight, Doubles{2000});
 }
 
+// Equal terms, whose sum a chain of additions takes too small or too large at many steps: by 1e-3
+// of it here, and by 2e-5 if the sums of 64 rows each were such a chain.
+TEST_P(NormTest, WeightGradientOfManyRowsLosesFewBits) {
+  const int64_t rows = 131077;
+  const Tensor x = Make(DType::kF32, {1, 1}, {0.3}).BroadcastTo({rows, 1});
+  const Tensor one = Make(DType::kF32, {1}, {1});
+  const Tensor ones = Make(DType::kF32, {1, 1}, {1}).BroadcastTo({rows, 1});
+  const Tensor rstd = one.BroadcastTo({rows});
+  const Doubles sum = {static_cast<double>(rows) * double{0.3f}};
+  ExpectNear(RunRmsNormGrad(x, one, rstd, ones).dweight, sum, 1e-5, 0);
+}
+
+// On a GPU parts of more rows than are added one by one; each is 2^-k of the column's, which every
+// order of addition gives exactly.
+TEST_P(NormTest, WeightGradientOfManyLongRows) {
+  const int64_t rows = 66001, n = 1032;
+  Doubles of_columns(n);
+  for (int64_t i = 0; i < n; ++i) of_columns[i] = std::exp2(-static_cast<double>(i % 7));
+  const Tensor x = Make(DType::kBF16, {1, n}, of_columns).BroadcastTo({rows, n});
+  const Tensor ones = Make(DType::kBF16, {1, n}, Doubles(n, 1));
+  const Tensor rstd = Make(DType::kF32, {1}, {1}).BroadcastTo({rows});
+  const Tensor dx = Empty(DType::kBF16, {rows, n}), dweight = Empty(DType::kBF16, {n});
+  ASSERT_THAT(RmsNormGrad(device(), x, ones.View({n}, {1}, 0), rstd, ones.BroadcastTo({rows, n}),
+                          dx, dweight),
+              IsOk());
+  Doubles want = of_columns;
+  for (double& v : want) v *= static_cast<double>(rows);
+  EXPECT_EQ(Read(dweight), Rounded(DType::kBF16, want));
+  const Doubles first = Read(dx.Narrow(0, 0, 1));
+  EXPECT_EQ(Read(dx.Narrow(0, rows - 1, 1)), first);
+}
+
 // Rows that begin at every place in a cache line, written past the caches.
 TEST_P(NormTest, RmsNormOfLargeTensors) {
   const int64_t n = 1021, few = 7, rows = (int64_t{9} << 20) / 4 / n;
@@ -241,6 +300,25 @@ TEST_P(NormTest, RmsNormOfLargeTensors) {
                            all_rstd, Rounded(DType::kF32, repeated(dy)))
           .dweight;
   ExpectNear(grads.dweight, reference, 2e-6, 1e-3);
+}
+
+// On a GPU parts of rows of whole packs are read once, as whole rows are.
+TEST_P(NormTest, LongRowsGradInStagesIsThatOfWholeRows) {
+  const int64_t rows = 5, n = 1032;
+  for (const DType dtype : kFloats) {
+    const DType statistics = AccumulatorOf(dtype);
+    const Tensor x = Make(dtype, {rows, n}, RandomValues(rows * n, -2, 2, 1));
+    const Tensor dy = Make(dtype, {rows, n}, RandomValues(rows * n, -1, 1, 2));
+    const Tensor weight = Make(dtype, {n}, RandomValues(n, 0.5, 1.5, 3));
+    const Tensor rstd = Make(statistics, {rows}, RandomValues(rows, 0.5, 1.5, 4));
+    const Tensor dots = Empty(statistics, {1, rows}), dx = Empty(dtype, {rows, n}),
+                 dweight = Empty(dtype, {n});
+    ASSERT_THAT(RmsNormGradDots(device(), x, weight, dy, dots.View({rows}, {1}, 0)), IsOk());
+    ASSERT_THAT(RmsNormGrad(device(), x, weight, rstd, dy, dx, dweight, &dots, n), IsOk());
+    const RmsNormGrads want = RunRmsNormGrad(x, weight, rstd, dy);
+    EXPECT_EQ(Read(dx), want.dx);
+    EXPECT_EQ(Read(dweight), want.dweight);
+  }
 }
 
 // Shards of 5, 0 and the other columns: each makes its statistics, and all merge them.

@@ -59,7 +59,7 @@ absl::StatusOr<CUstream_st*> BeginCudaLaunch(Device& device);
 absl::Status EndCudaLaunch(Device& device, const char* kernel, int error);
 // kCudaScratchBytes of the GPU's memory, 256-byte aligned, for what kernels launched one after the
 // other hand on: whatever it holds is gone with the next function that uses it.
-inline constexpr int64_t kCudaScratchBytes = 4 << 20;
+inline constexpr int64_t kCudaScratchBytes = 8 << 20;
 void* CudaScratchOf(const Device& device);
 // Where a kernel says what it found wrong; Synchronize() fails the device with it (kernel_error.h).
 KernelError* CudaKernelErrorOf(const Device& device);

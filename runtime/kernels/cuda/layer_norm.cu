@@ -1,11 +1,12 @@
 // LayerNorm of norm.h.
+#include <array>
 #include <cstdint>
 
 #include "dtensor/runtime/core/status.h"
-#include "dtensor/runtime/kernels/cuda/column_sums-inl.h"
 #include "dtensor/runtime/kernels/cuda/ids-inl.h"
 #include "dtensor/runtime/kernels/cuda/map-inl.h"
 #include "dtensor/runtime/kernels/cuda/norm.h"
+#include "dtensor/runtime/kernels/cuda/norm_grad-inl.h"
 #include "dtensor/runtime/kernels/cuda/numeric-inl.h"
 #include "dtensor/runtime/kernels/cuda/row_groups-inl.h"
 #include "dtensor/runtime/kernels/cuda/shard_stats-inl.h"
@@ -95,96 +96,50 @@ __global__ void RowMomentsKernel(RowMomentsArgs a, int64_t rows) {
   });
 }
 
-// One row of a gradient: what both its passes read.
-template <typename T>
-struct GradRow {
-  template <typename Args>
-  __device__ GradRow(const Args& a, int64_t r)
-      : x(a.rows, 0, r),
-        dy(a.rows, 1, r),
-        weight(a.weight, a.rows.n),
-        mean(ElementOf<Compute<T>>(a.mean, r)),
-        rstd(ElementOf<Compute<T>>(a.rstd, r)) {}
-  __device__ Compute<T> Normalized(T value) const { return (Widen(value) - mean) * rstd; }
-
-  RowInput<T> x, dy, weight;
-  Compute<T> mean, rstd;
-};
-
 // Of g = dy * weight, and of g * xhat.
 template <typename C>
 struct GradSums {
   C g, dot;
+
+  friend __device__ GradSums operator+(const GradSums& a, const GradSums& b) {
+    return {a.g + b.g, a.dot + b.dot};
+  }
 };
 
-template <typename T, int kLanes>
-__device__ GradSums<Compute<T>> GradSumsOfRow(const GradRow<T>& row, int lane) {
+// One row of the gradient, as norm_grad-inl.h asks for it.
+template <typename T>
+struct LayerGradRow {
   using C = Compute<T>;
-  GradSums<C> sums = {0, 0};
-  ForEachPack<T, kLanes>(row.x.n, lane, [&](int64_t i) {
-    const Pack<T, kPack<T>> values = row.x.Load(i), grads = row.dy.Load(i),
-                            scale = row.weight.Load(i);
-    for (int v = 0; v < kPack<T>; ++v) {
-      const C g = Widen(grads.at[v]) * Widen(scale.at[v]);  // 0 beyond the row's end
-      sums.g += g;
-      sums.dot += g * row.Normalized(values.at[v]);
-    }
-  });
-  return {SumLanes<kLanes>(sums.g), SumLanes<kLanes>(sums.dot)};
-}
+  using Sums = GradSums<C>;
+  static constexpr int kParameters = 2;
+
+  template <typename Args>
+  __device__ LayerGradRow(const Args& a, int64_t r)
+      : mean(ElementOf<C>(a.mean, r)), rstd(ElementOf<C>(a.rstd, r)) {}
+
+  __device__ C Normalized(C x) const { return (x - mean) * rstd; }
+
+  __device__ Sums Term(C x, C g) const { return {g, g * Normalized(x)}; }
+  __device__ static Sums OfShards(const ShardStatsInput& stats, int64_t r) {
+    return {AddShards<2, C>(stats, r, 0), AddShards<2, C>(stats, r, 1)};
+  }
+  __device__ void Take(const Sums& sums, C total) {
+    mean_g = sums.g / total;
+    mean_dot = sums.dot / total;
+  }
+  __device__ C Dx(C x, C g) const { return rstd * fma(-Normalized(x), mean_dot, g - mean_g); }
+  __device__ C Parameter(int k, C x, C dy) const { return k == 0 ? dy * Normalized(x) : dy; }
+
+  C mean, rstd, mean_g = 0, mean_dot = 0;
+};
 
 template <typename T, int kLanes>
 __global__ void GradSumsKernel(LayerNormGradSumsArgs a, int64_t rows) {
   ForEachRow<kLanes>(rows, [&](int64_t r, int lane) {
-    const GradSums<Compute<T>> sums = GradSumsOfRow<T, kLanes>(GradRow<T>(a, r), lane);
+    const auto sums = SumsOfRow<kLanes>(LayerGradRow<T>(a, r), GradRow<T>(a, r), lane);
     if (lane == 0) static_cast<GradSums<Compute<T>>*>(a.sums)[r] = sums;
   });
 }
-
-template <typename T, int kLanes>
-__global__ void GradKernel(LayerNormGradArgs a, int64_t rows) {
-  using C = Compute<T>;
-  ForEachRow<kLanes>(rows, [&](int64_t r, int lane) {
-    const GradRow<T> row(a, r);
-    GradSums<C> sums;
-    if (a.stats.shards == 0) {
-      sums = GradSumsOfRow<T, kLanes>(row, lane);
-    } else {
-      sums = {AddShards<2, C>(a.stats, r, 0), AddShards<2, C>(a.stats, r, 1)};
-    }
-    const C mean_g = sums.g / static_cast<C>(a.total),
-            mean_dot = sums.dot / static_cast<C>(a.total);
-    const RowOutput<T> dx(a.dx, a.rows.n, r);
-    ForEachPack<T, kLanes>(a.rows.n, lane, [&](int64_t i) {
-      const Pack<T, kPack<T>> values = row.x.Load(i), scale = row.weight.Load(i);
-      Pack<T, kPack<T>> grads = row.dy.Load(i);
-      for (int v = 0; v < kPack<T>; ++v) {
-        const C centred = Widen(grads.at[v]) * Widen(scale.at[v]) - mean_g;
-        grads.at[v] = Round<T>(row.rstd * fma(-row.Normalized(values.at[v]), mean_dot, centred));
-      }
-      dx.Store(i, grads);
-    });
-  });
-}
-
-// dy * xhat and dy of a pack of a row.
-template <typename T>
-struct ParameterTerms {
-  RowOperands<2> rows;
-  StridedInput mean, rstd;
-  __device__ ColumnTerms<T, 2> operator()(int64_t r, int64_t column) const {
-    const Pack<T, kPack<T>> x = RowInput<T>(rows, 0, r).Load(column),
-                            dy = RowInput<T>(rows, 1, r).Load(column);
-    const auto centre = ElementOf<Compute<T>>(mean, r), scale = ElementOf<Compute<T>>(rstd, r);
-    ColumnTerms<T, 2> terms;
-    for (int v = 0; v < kPack<T>; ++v) {
-      const auto grad = Widen(dy.at[v]);
-      terms.at[0][v] = grad * ((Widen(x.at[v]) - centre) * scale);
-      terms.at[1][v] = grad;
-    }
-    return terms;
-  }
-};
 
 }  // namespace
 
@@ -204,16 +159,8 @@ absl::Status LayerNormGradSums(Device& device, const char* kernel,
                          [](auto t, auto lanes) { return GradSumsKernel<decltype(t), lanes>; });
 }
 
-// Parameters first: dx may be x's or dy's own memory.
 absl::Status LayerNormGrad(Device& device, const char* kernel, const LayerNormGradArgs& args) {
-  DT_RETURN_IF_ERROR(VisitFloat(args.dtype, [&](auto t) {
-    using T = decltype(t);
-    return SumColumns<T, 2>(device, kernel, ElementsOf(args.rows.loop), args.rows.n,
-                            ParameterTerms<T>{args.rows, args.mean, args.rstd},
-                            {{static_cast<T*>(args.dweight), static_cast<T*>(args.dbias)}});
-  }));
-  return LaunchRowKernel(device, kernel, args,
-                         [](auto t, auto lanes) { return GradKernel<decltype(t), lanes>; });
+  return NormGrad<LayerGradRow>(device, kernel, args, std::array{args.dweight, args.dbias});
 }
 
 }  // namespace dtensor::kernels::cuda

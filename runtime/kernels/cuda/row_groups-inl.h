@@ -46,10 +46,11 @@ absl::Status LaunchRows(Device& device, const char* name, int64_t rows, void (*k
   return Launch(device, name, BlocksForRows<kLanes>(rows), kThreads, kernel, args);
 }
 
+inline constexpr int64_t kMostOfAWarp = 1024;  // elements of a row; a longer one is a block's
+
 // Calls fn(lanes) with as many lanes, as a constant, as go through rows of n elements.
 template <typename Fn>
 absl::Status WithLanes(int64_t n, Fn fn) {
-  constexpr int64_t kMostOfAWarp = 1024;
   if (n <= kMostOfAWarp) return fn(std::integral_constant<int, kWarp>());
   return fn(std::integral_constant<int, kThreads>());
 }
@@ -102,7 +103,7 @@ __device__ T FoldLanes(T value, F f) {
 
 // Whether a row's packs of V elements may be read, or written, at once.
 template <int V, typename T>
-__device__ bool FitsPacks(const T* row, int64_t stride) {
+__host__ __device__ bool FitsPacks(const T* row, int64_t stride) {
   return stride == 1 && reinterpret_cast<uintptr_t>(row) % sizeof(Pack<T, V>) == 0;
 }
 
@@ -129,6 +130,18 @@ __device__ void StorePack(const Pack<T, V>& pack, T* row, bool fits, int64_t i, 
 // Elements of a row that are read and written at once.
 template <typename T>
 inline constexpr int kPack = 16 / sizeof(T);
+
+// Whether all rows of all operands are of whole packs, each from where a pack may be.
+template <typename T, int kIn>
+bool HasWholePacks(const RowOperands<kIn>& rows) {
+  constexpr int V = kPack<T>;
+  bool whole = rows.n % V == 0;
+  for (int k = 0; k < kIn; ++k) {
+    whole = whole && FitsPacks<V>(reinterpret_cast<const T*>(rows.in[k]), rows.stride[k]);
+    for (int d = 0; d < rows.loop.ndim(); ++d) whole = whole && rows.loop.stride(d, k) % V == 0;
+  }
+  return whole;
+}
 
 // How many of n are in each of `parts` parts, in whole units; the last parts may be shorter.
 inline int64_t PartOf(int64_t n, int64_t parts, int64_t unit) {
@@ -163,6 +176,10 @@ struct RowInput {
   __device__ Pack<T, kPack<T>> Load(int64_t i) const {
     return LoadPack<kPack<T>>(row, stride, fits, i, n, T{});
   }
+  // Of rows that are known to have whole packs.
+  __device__ Pack<T, kPack<T>> LoadWhole(int64_t i) const {
+    return *reinterpret_cast<const Pack<T, kPack<T>>*>(row + i);
+  }
 
   const T* row;
   int64_t stride, n;
@@ -177,6 +194,9 @@ struct RowOutput {
 
   __device__ void Store(int64_t i, const Pack<T, kPack<T>>& pack) const {
     StorePack<kPack<T>>(pack, row, fits, i, n);
+  }
+  __device__ void StoreWhole(int64_t i, const Pack<T, kPack<T>>& pack) const {
+    *reinterpret_cast<Pack<T, kPack<T>>*>(row + i) = pack;
   }
 
   T* row;

@@ -1,0 +1,254 @@
+// Gradients of norms: what RMSNorm's and LayerNorm's share.
+//
+// A norm brings a type Norm<T>, of one row, which is made of the kernel's arguments and the row's
+// number. Values are in Compute<T>, g = dy * weight.
+//
+//   Sums               what is summed up over the row; two of them can be added
+//   Term(x, g)         an element's share of them
+//   OfShards(args, r)  the sums of a row over all shards
+//   Take(sums, total)  keeps what Dx needs of them; total: a row's elements on all shards
+//   Dx(x, g)           the gradient of x
+//   kParameters        how many parameters' gradients are sums over rows
+//   Parameter(k, x, dy)  an element's share of the k-th
+//
+// Its arguments have rows (x, dy), weight, stats, total and dx. dx may be x's or dy's own memory:
+// every thread reads what it needs of an element before it writes there.
+#ifndef DTENSOR_RUNTIME_KERNELS_CUDA_NORM_GRAD_INL_H_
+#define DTENSOR_RUNTIME_KERNELS_CUDA_NORM_GRAD_INL_H_
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <type_traits>
+
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/device/cuda/cuda_device.h"
+#include "dtensor/runtime/kernels/arguments/strided_loop.h"
+#include "dtensor/runtime/kernels/cuda/column_sums-inl.h"
+#include "dtensor/runtime/kernels/cuda/launch-inl.h"
+#include "dtensor/runtime/kernels/cuda/map-inl.h"
+#include "dtensor/runtime/kernels/cuda/numeric-inl.h"
+#include "dtensor/runtime/kernels/cuda/row_groups-inl.h"
+
+namespace dtensor::kernels::cuda {
+
+// The operands of one row.
+template <typename T>
+struct GradRow {
+  template <typename Args>
+  __device__ GradRow(const Args& a, int64_t r)
+      : x(a.rows, 0, r), dy(a.rows, 1, r), weight(a.weight, a.rows.n) {}
+
+  RowInput<T> x, dy, weight;
+};
+
+namespace internal {
+
+template <typename T>
+using RowPack = Pack<T, kPack<T>>;
+
+template <typename Norm, typename T>
+__device__ void AddTerms(const Norm& norm, const RowPack<T>& x, const RowPack<T>& dy,
+                         const RowPack<T>& weight, typename Norm::Sums& sums) {
+  for (int v = 0; v < kPack<T>; ++v) {
+    sums = sums + norm.Term(Widen(x.at[v]), Widen(dy.at[v]) * Widen(weight.at[v]));
+  }
+}
+
+template <typename Norm, typename T>
+__device__ RowPack<T> DxOf(const Norm& norm, const RowPack<T>& x, const RowPack<T>& dy,
+                           const RowPack<T>& weight) {
+  RowPack<T> dx;
+  for (int v = 0; v < kPack<T>; ++v) {
+    dx.at[v] = Round<T>(norm.Dx(Widen(x.at[v]), Widen(dy.at[v]) * Widen(weight.at[v])));
+  }
+  return dx;
+}
+
+template <typename Norm, typename T>
+__device__ ColumnTerms<T, Norm::kParameters> ParametersOf(const Norm& norm, const RowPack<T>& x,
+                                                          const RowPack<T>& dy) {
+  ColumnTerms<T, Norm::kParameters> terms;
+  for (int k = 0; k < Norm::kParameters; ++k) {
+    for (int v = 0; v < kPack<T>; ++v) {
+      terms.at[k][v] = norm.Parameter(k, Widen(x.at[v]), Widen(dy.at[v]));
+    }
+  }
+  return terms;
+}
+
+}  // namespace internal
+
+// The sums of a row, for all lanes of its group.
+template <int kLanes, typename Norm, typename T>
+__device__ typename Norm::Sums SumsOfRow(const Norm& norm, const GradRow<T>& row, int lane) {
+  typename Norm::Sums sums = {};
+  ForEachPack<T, kLanes>(row.x.n, lane, [&](int64_t i) {
+    internal::AddTerms<Norm, T>(norm, row.x.Load(i), row.dy.Load(i), row.weight.Load(i), sums);
+  });
+  return SumLanes<kLanes>(sums);
+}
+
+namespace internal {
+
+// --- In two passes, of any rows: SumColumns, and then dx.
+
+template <typename Norm, typename T, typename Args>
+struct ParameterTerms {
+  Args args;
+  __device__ auto operator()(int64_t r, int64_t column) const {
+    return ParametersOf<Norm, T>(Norm(args, r), RowInput<T>(args.rows, 0, r).Load(column),
+                                 RowInput<T>(args.rows, 1, r).Load(column));
+  }
+};
+
+template <typename Norm, typename T, int kLanes, typename Args>
+__global__ void DxKernel(const __grid_constant__ Args a, int64_t rows) {
+  ForEachRow<kLanes>(rows, [&](int64_t r, int lane) {
+    const GradRow<T> row(a, r);
+    Norm norm(a, r);
+    norm.Take(a.stats.shards == 0 ? SumsOfRow<kLanes>(norm, row, lane) : Norm::OfShards(a.stats, r),
+              static_cast<Compute<T>>(a.total));
+    const RowOutput<T> dx(a.dx, a.rows.n, r);
+    ForEachPack<T, kLanes>(a.rows.n, lane, [&](int64_t i) {
+      dx.Store(i, DxOf<Norm, T>(norm, row.x.Load(i), row.dy.Load(i), row.weight.Load(i)));
+    });
+  });
+}
+
+// --- In one pass, which reads x and dy once: of long rows of whole packs. A block for each part of
+// the rows, whose threads keep their packs of a row, and the sums of their own columns, in
+// registers. All sums are made in the order of the two passes: the results have the same bits.
+
+// Columns of a thread at most: what it keeps for more would not fit into its registers.
+template <typename T>
+inline constexpr int kMostColumns = sizeof(T) > sizeof(float) ? 16 : 32;
+
+// Calls fn(k, i) for the packs of this thread, from element i on; k is a constant to the compiler.
+template <typename T, int kPacks, typename Fn>
+__device__ void ForEachOwnPack(int64_t n, Fn fn) {
+#pragma unroll
+  for (int k = 0; k < kPacks; ++k) {
+    const int64_t i = (int64_t{k} * kThreads + threadIdx.x) * kPack<T>;
+    if (i < n) fn(k, i);
+  }
+}
+
+// dx of a row; adds to `sums`, for each of this thread's packs.
+template <typename Norm, typename T, int kPacks, typename Args>
+__device__ void GradOfRow(const Args& a, int64_t r,
+                          ColumnTerms<T, Norm::kParameters> (&sums)[kPacks]) {
+  const GradRow<T> row(a, r);
+  const int64_t n = a.rows.n;
+  RowPack<T> x[kPacks], dy[kPacks];
+  ForEachOwnPack<T, kPacks>(n, [&](int k, int64_t i) {
+    x[k] = row.x.LoadWhole(i);
+    dy[k] = row.dy.LoadWhole(i);
+  });
+  Norm norm(a, r);
+  typename Norm::Sums of_row = {};
+  ForEachOwnPack<T, kPacks>(n, [&](int k, int64_t i) {
+    AddTerms<Norm, T>(norm, x[k], dy[k], row.weight.LoadWhole(i), of_row);
+  });
+  norm.Take(a.stats.shards == 0 ? SumLanes<kThreads>(of_row) : Norm::OfShards(a.stats, r),
+            static_cast<Compute<T>>(a.total));
+  const RowOutput<T> dx(a.dx, n, r);
+  ForEachOwnPack<T, kPacks>(n, [&](int k, int64_t i) {
+    dx.StoreWhole(i, DxOf<Norm, T>(norm, x[k], dy[k], row.weight.LoadWhole(i)));
+    sums[k].Add(ParametersOf<Norm, T>(norm, x[k], dy[k]));
+  });
+}
+
+// total = sums, or += where it is there already; of a pack of columns, n sums of the next parameter
+// apart.
+template <typename T, int N>
+__device__ void KeepSums(const ColumnTerms<T, N>& sums, bool first, int64_t n, Compute<T>* total) {
+  using Columns = Pack<Compute<T>, kPack<T>>;
+  for (int k = 0; k < N; ++k) {
+    Columns* const at = reinterpret_cast<Columns*>(total + k * n);
+    Columns columns = first ? Columns{} : *at;
+    for (int v = 0; v < kPack<T>; ++v) columns.at[v] += sums.at[k][v];
+    *at = columns;
+  }
+}
+
+template <typename Norm, typename T, int kPacks, typename Args>
+__global__ void __launch_bounds__(kThreads)
+    OnePassKernel(const __grid_constant__ Args a, ColumnParts parts, Compute<T>* partial) {
+  constexpr int N = Norm::kParameters;
+  const int64_t n = a.rows.n, p = blockIdx.x;
+  ForEachColumnBlock(parts, p, [&](int64_t begin, int64_t end) {
+    ColumnTerms<T, N> sums[kPacks] = {};
+    for (int64_t r = begin; r < end; ++r) GradOfRow<Norm, T>(a, r, sums);
+    ForEachOwnPack<T, kPacks>(n, [&](int k, int64_t i) {
+      KeepSums<T, N>(sums[k], begin == p * parts.part, n, partial + p * N * n + i);
+    });
+  });
+}
+
+template <typename T, typename Args>
+bool FitsOnePass(const Args& a) {
+  constexpr int V = kPack<T>;
+  return a.rows.n > kMostOfAWarp && a.rows.n <= kMostColumns<T> * kThreads &&
+         HasWholePacks<T>(a.rows) &&
+         FitsPacks<V>(reinterpret_cast<const T*>(a.weight.data), a.weight.loop, 0) &&
+         FitsPacks<V>(static_cast<const T*>(a.dx), 1);
+}
+
+// Calls fn(packs) with as many, as a constant, as a thread needs for rows of n elements.
+template <typename T, int kColumns = 8, typename Fn>
+absl::Status WithPacks(int64_t n, Fn fn) {
+  if constexpr (kColumns < kMostColumns<T>) {
+    if (n > kColumns * kThreads) return WithPacks<T, kColumns * 2>(n, fn);
+  }
+  return fn(std::integral_constant<int, kColumns / kPack<T>>());
+}
+
+template <typename Norm, typename T, int N, typename Args>
+absl::Status OnePass(Device& device, const char* name, const Args& a, int64_t rows,
+                     const ColumnOutputs<T, N>& out) {
+  const ColumnParts parts = ColumnPartsOf<T, N>(rows, a.rows.n);
+  auto* const partial = static_cast<Compute<T>*>(CudaScratchOf(device));
+  DT_RETURN_IF_ERROR(WithPacks<T>(a.rows.n, [&](auto packs) {
+    return Launch(device, name, static_cast<unsigned>(parts.parts), kThreads,
+                  OnePassKernel<Norm, T, packs, Args>, a, parts, partial);
+  }));
+  return AddColumnParts<T, N>(device, name, parts.parts, a.rows.n, out);
+}
+
+// The parameters first: dx may be x's or dy's own memory.
+template <typename Norm, typename T, int N, typename Args>
+absl::Status TwoPasses(Device& device, const char* name, const Args& a, int64_t rows,
+                       const ColumnOutputs<T, N>& out) {
+  DT_RETURN_IF_ERROR(
+      (SumColumns<T, N>(device, name, rows, a.rows.n, ParameterTerms<Norm, T, Args>{a}, out)));
+  if (rows == 0) return absl::OkStatus();
+  return WithLanes(a.rows.n, [&](auto lanes) {
+    return Launch(device, name, BlocksForRows<lanes>(rows), kThreads,
+                  DxKernel<Norm, T, lanes, Args>, a, rows);
+  });
+}
+
+}  // namespace internal
+
+// dx, and into `parameters` the gradients that are sums over rows.
+template <template <typename> class Norm, size_t N, typename Args>
+absl::Status NormGrad(Device& device, const char* name, const Args& a,
+                      const std::array<void*, N>& parameters) {
+  return VisitFloat(a.dtype, [&](auto t) {
+    using T = decltype(t);
+    static_assert(N == Norm<T>::kParameters);
+    constexpr int kOutputs = N;
+    ColumnOutputs<T, kOutputs> out;
+    for (size_t k = 0; k < N; ++k) out.at[k] = static_cast<T*>(parameters[k]);
+    const int64_t rows = ElementsOf(a.rows.loop);
+    if (rows > 0 && internal::FitsOnePass<T>(a)) {
+      return internal::OnePass<Norm<T>, T, kOutputs>(device, name, a, rows, out);
+    }
+    return internal::TwoPasses<Norm<T>, T, kOutputs>(device, name, a, rows, out);
+  });
+}
+
+}  // namespace dtensor::kernels::cuda
+
+#endif  // DTENSOR_RUNTIME_KERNELS_CUDA_NORM_GRAD_INL_H_
