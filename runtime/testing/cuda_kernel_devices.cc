@@ -5,7 +5,7 @@
 namespace dtensor::kernels {
 namespace {
 
-// Skips every test where there is no GPU.
+// Skips every test where there is no GPU; tools/cuda/require_gpu.cc makes a failure of that.
 class NeedsGpu final : public testing::Environment {
  public:
   void SetUp() override {

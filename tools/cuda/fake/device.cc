@@ -79,7 +79,7 @@ int Gpus() {
     const char* const said = std::getenv("DTENSOR_FAKE_GPUS");
     if (said == nullptr) return 2;
     const int count = std::atoi(said);
-    if (count < 1 || count > kMostGpus) Refuse("DTENSOR_FAKE_GPUS", "there are 1 to 8 fake GPUs");
+    if (count < 0 || count > kMostGpus) Refuse("DTENSOR_FAKE_GPUS", "there are 0 to 8 fake GPUs");
     return count;
   }();
   return gpus;
@@ -109,7 +109,7 @@ extern "C" {
 cudaError_t cudaGetDeviceCount(int* count) {
   [[maybe_unused]] static const int said = std::fputs("fake CUDA: there is no GPU\n", stderr);
   *count = Gpus();
-  return cudaSuccess;
+  return *count == 0 ? Return(cudaErrorNoDevice) : cudaSuccess;
 }
 
 cudaError_t cudaGetDevice(int* gpu) {
@@ -181,6 +181,8 @@ const char* cudaGetErrorString(cudaError_t error) {
       return "out of memory";
     case cudaErrorInvalidDevice:
       return "invalid device ordinal";
+    case cudaErrorNoDevice:
+      return "no CUDA-capable device is detected";
     case cudaErrorInvalidResourceHandle:
       return "invalid resource handle";
     case cudaErrorNotReady:

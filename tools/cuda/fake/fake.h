@@ -14,7 +14,7 @@
 
 namespace dtensor::fake_cuda {
 
-// Two, or as many as DTENSOR_FAKE_GPUS says, of 4 GiB each.
+// Two, or as many as DTENSOR_FAKE_GPUS says, of 4 GiB each; 0 is a machine without any.
 inline constexpr int kMostGpus = 8;
 int Gpus();
 
