@@ -133,8 +133,8 @@ absl::Status InitPreference(cublasLtMatmulPreferenceOpaque_t& preference, const 
   const size_t workspace = kWorkspaceBytes;
   DT_CUBLAS(cublasLtMatmulPreferenceSetAttribute, &preference,
             CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof(workspace));
-  // No sum in parts: into how many would depend on the shape, so that a chunk of the rows had other
-  // bits than the same rows of the whole.
+  // No sum in parts that a second kernel adds up (split-K), which may round them to the result's
+  // type. In which order a kernel adds is its own: other shapes may get other ones.
   const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_NONE;
   DT_CUBLAS(cublasLtMatmulPreferenceSetAttribute, &preference,
             CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof(reductions));

@@ -5,19 +5,15 @@
 
 #include <cstdint>
 #include <cstdlib>
-#include <random>
-#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "dtensor/runtime/core/dtype.h"
-#include "dtensor/runtime/device/cpu/cpu_device.h"
 #include "dtensor/runtime/device/cuda/gpus.h"
 #include "dtensor/runtime/device/cuda/kernel_error.h"
 #include "dtensor/runtime/device/device.h"
-#include "dtensor/runtime/device/gemm.h"
 #include "dtensor/runtime/device/tensor.h"
 #include "dtensor/runtime/testing/cuda_fixture.h"
 #include "dtensor/runtime/testing/status_matchers.h"
@@ -215,179 +211,6 @@ TEST_F(CudaDeviceTest, AnErrorThatNobodyWaitedForIsDropped) {
   device_.reset();
   EXPECT_FALSE(told);
 }
-
-// Small integers, whose sums are exact, against the cpu device; twice, for the same bits.
-class CudaProductTest : public CudaDeviceTest, public testing::WithParamInterface<DType> {
- protected:
-  // With `pad` elements behind each row or column of an operand.
-  template <typename T>
-  std::vector<T> Gemm(Device& device, bool a_columns, bool b_columns, int64_t batch, int64_t pad) {
-    const int64_t m = 65, n = 34, k = 129;
-    const int64_t a_leading = (a_columns ? m : k) + pad, b_leading = (b_columns ? k : n) + pad;
-    const int64_t a_size = a_leading * (a_columns ? k : m), c_size = m * (n + pad);
-    const Tensor a = Numbers<T>(device, batch * a_size, 1);
-    const Tensor b = Numbers<T>(device, b_leading * (b_columns ? n : k), 2);
-    const Tensor c = Numbers<T>(device, batch * c_size, 3);
-    GemmProblem p = {GetParam(), GetParam(), batch, m, n, k};
-    p.a = {a.raw(), a_columns ? 1 : a_leading, a_columns ? a_leading : 1, a_size};
-    p.b = {b.raw(), b_columns ? 1 : b_leading, b_columns ? b_leading : 1, 0};
-    p.c = {c.raw(), n + pad, 1, c_size};
-    p.accumulate = batch > 1;
-    EXPECT_THAT(device.Gemm(p), IsOk());
-    return ToHost<T>(c).value();
-  }
-  template <typename T>
-  Tensor Numbers(Device& device, int64_t count, uint64_t seed) {
-    std::mt19937_64 random(seed);
-    std::vector<T> values(count);
-    for (T& value : values) value = T(static_cast<float>(static_cast<int>(random() % 7) - 3));
-    return FromHost<T>(device, values, {count}).value();
-  }
-};
-
-TEST_P(CudaProductTest, AgreesWithTheCpu) {
-  const auto cpu = MakeCpuDevice();
-  VisitDType(GetParam(), [&](auto element) {
-    using T = decltype(element);
-    if constexpr (!std::is_same_v<T, bool>) {
-      for (int bits = 0; bits < 16; ++bits) {
-        const bool a = bits & 1, b = bits & 2;
-        const int64_t batch = bits & 4 ? 3 : 1, pad = bits & 8 ? 3 : 0;
-        const auto expected = Gemm<T>(*cpu, a, b, batch, pad);
-        for (int i = 0; i < 2; ++i) {
-          const auto result = Gemm<T>(*device_, a, b, batch, pad);
-          ASSERT_EQ(result.size(), expected.size());
-          for (size_t j = 0; j < result.size(); ++j) {
-            ASSERT_EQ(static_cast<float>(result[j]), static_cast<float>(expected[j])) << bits;
-          }
-        }
-      }
-    }
-  });
-}
-
-// 256 + 1 has more bits than bf16, and -256 takes what is left of it: parts of a sum are added in
-// f32.
-TEST_F(CudaDeviceTest, PartsOfASumAreNotRounded) {
-  const auto tensor = [&](std::vector<float> values) {
-    std::vector<BFloat16> narrow;
-    for (const float value : values) narrow.push_back(BFloat16(value));
-    return FromHost<BFloat16>(*device_, narrow, {static_cast<int64_t>(values.size())}).value();
-  };
-  const Tensor a = tensor({256, 1, -256, 0}), b = tensor({1, 1, 1, 1}), c = tensor({0});
-  GemmProblem p = {DType::kBF16, DType::kBF16, 1, 1, 1, 4};
-  p.a = {a.raw(), 4, 1, 4};
-  p.b = {b.raw(), 1, 1, 4};
-  p.c = {c.raw(), 1, 1, 1};
-  ASSERT_THAT(device_->Gemm(p), IsOk());
-  DT_ASSERT_OK_AND_ASSIGN(const std::vector<BFloat16> sum, ToHost<BFloat16>(c));
-  EXPECT_EQ(static_cast<float>(sum[0]), 1);
-}
-
-// A chunk of the rows, less aligned than the whole, as when a product begins before all of its
-// operand is there.
-TEST_F(CudaDeviceTest, RowsHaveTheBitsThatTheyHaveInTheWhole) {
-  constexpr int64_t m = 128, n = 64, k = 97, rows = 16;
-  std::mt19937 random(5);
-  std::uniform_real_distribution<float> number(-1, 1);
-  const auto numbers = [&](int64_t rows, int64_t columns) {
-    std::vector<float> values(rows * columns);
-    for (float& value : values) value = number(random);
-    return FromHost<float>(*device_, values, {rows, columns}).value();
-  };
-  const Tensor a = numbers(m, k), b = numbers(k, n), whole = numbers(m, n), part = numbers(rows, n);
-  const auto multiply = [&](const Tensor& x, const Tensor& y) {
-    GemmProblem p = {DType::kF32, DType::kF32, 1, x.size(0), n, k};
-    p.a = {x.raw(), k, 1, 0};
-    p.b = {b.raw(), n, 1, 0};
-    p.c = {y.raw(), n, 1, 0};
-    ASSERT_THAT(device_->Gemm(p), IsOk());
-  };
-  multiply(a, whole);
-  for (int64_t first = 0; first < m; first += rows) {
-    multiply(a.Narrow(0, first, rows), part);
-    const auto expected = ToHost<float>(whole.Narrow(0, first, rows));
-    EXPECT_EQ(ToHost<float>(part).value(), expected.value());
-  }
-}
-
-// By the algorithm of the whole: the fake refuses one that nobody checked for the part.
-TEST_F(CudaDeviceTest, PartsOfAProductHaveItsBits) {
-  constexpr int64_t m = 96, n = 64, k = 64, rows = 32;
-  std::vector<float> numbers(m * k);
-  for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = 1 / (1.0f + static_cast<float>(i % 97));
-  const Tensor a = FromHost<float>(*device_, numbers, {m, k}).value();
-  const Tensor b =
-      FromHost<float>(*device_, absl::MakeConstSpan(numbers).first(k * n), {k, n}).value();
-  const std::vector<float> none(m * n, -1);
-  const Tensor whole = FromHost<float>(*device_, none, {m, n}).value();
-  const Tensor parts = FromHost<float>(*device_, none, {m, n}).value();
-  GemmProblem p = {DType::kF32, DType::kF32, 1, m, n, k};
-  p.b = {b.raw(), n, 1, 0};
-  p.a = {a.raw(), k, 1, 0};
-  p.c = {whole.raw(), n, 1, 0};
-  ASSERT_THAT(device_->Gemm(p), IsOk());
-  p.whole_rows = m;
-  p.m = rows;
-  for (p.first_row = 0; p.first_row < m; p.first_row += rows) {
-    p.a.data = a.Narrow(0, p.first_row, rows).raw();
-    p.c.data = parts.Narrow(0, p.first_row, rows).raw();
-    p.only_asks = true;
-    EXPECT_THAT(device_->Gemm(p), IsOk());
-    p.only_asks = false;
-    EXPECT_THAT(device_->Gemm(p), IsOk());
-  }
-  EXPECT_EQ(ToHost<float>(parts).value(), ToHost<float>(whole).value());
-}
-
-// Rows of 97 floats: those after the first are less aligned than the whole, whose algorithm may
-// need that.
-TEST_F(CudaDeviceTest, APartThatIsLessAlignedIsRefused) {
-  const Tensor x = FromHost<float>(*device_, std::vector<float>(97 * 97, 1), {97, 97}).value();
-  const Tensor y = FromHost<float>(*device_, std::vector<float>(97 * 97, 1), {97, 97}).value();
-  GemmProblem p = {DType::kF32, DType::kF32, 1, 1, 97, 97};
-  p.whole_rows = 97;
-  p.first_row = 1;
-  p.b = {x.raw(), 97, 1, 0};
-  p.a = {x.Narrow(0, 1, 1).raw(), 97, 1, 0};
-  p.c = {y.Narrow(0, 1, 1).raw(), 97, 1, 0};
-  EXPECT_THAT(device_->Gemm(p), StatusIs(absl::StatusCode::kUnimplemented));
-  EXPECT_THAT(device_->failure(), IsOk());
-}
-
-// cuBLASLt's count of them has 32 bits.
-TEST_F(CudaDeviceTest, MoreMatricesThanCanBeCountedAreRefused) {
-  const Tensor x = FromHost<float>(*device_, std::vector<float>(4), {4}).value();
-  GemmProblem p = {DType::kF32, DType::kF32, (int64_t{1} << 32) + 5, 1, 1, 1};
-  p.a = p.b = {x.raw(), 1, 1, 0};
-  p.c = {x.raw(), 1, 1, 1};
-  p.only_asks = true;
-  EXPECT_THAT(device_->Gemm(p), StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("in parts")));
-}
-
-// Each has a workspace of its own: TSan sees one that is shared.
-TEST_F(CudaDeviceTest, TwoDevicesMultiplyAtTheSameTime) {
-  DT_ASSERT_OK_AND_ASSIGN(const auto other, MakeCudaDevice(0));
-  const std::vector<float> ones(64 * 64, 1);
-  for (int round = 0; round < 4; ++round) {
-    std::vector<Tensor> results;
-    for (Device* device : {device_.get(), other.get()}) {
-      const Tensor a = FromHost<float>(*device, ones, {64, 64}).value();
-      results.push_back(FromHost<float>(*device, ones, {64, 64}).value());
-      GemmProblem p = {DType::kF32, DType::kF32, 1, 64, 64, 64};
-      p.a = p.b = {a.raw(), 64, 1, 0};
-      p.c = {results.back().raw(), 64, 1, 0};
-      ASSERT_THAT(device->Gemm(p), IsOk());
-    }
-    for (const Tensor& c : results) {
-      EXPECT_THAT(ToHost<float>(c), IsOkAndHolds(std::vector<float>(64 * 64, 64)));
-    }
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(DTypes, CudaProductTest,
-                         testing::Values(DType::kF32, DType::kF64, DType::kBF16, DType::kF16),
-                         [](const auto& info) { return std::string(ToString(info.param)); });
 
 }  // namespace
 }  // namespace dtensor

@@ -11,6 +11,7 @@
 #include <set>
 #include <utility>
 
+#include "dtensor/tools/cuda/fake/cublaslt_counts.h"
 #include "dtensor/tools/cuda/fake/fake.h"
 
 using dtensor::fake_cuda::Enqueue;
@@ -109,6 +110,15 @@ void Put(cudaDataType_t type, void* data, int64_t i, double value) {
   }
 }
 
+// To the 11 bits that TF32 keeps, to the nearest, as tensor cores take their operands.
+double RoundedToTf32(double value) {
+  uint32_t bits;
+  const auto narrow = static_cast<float>(value);
+  std::memcpy(&bits, &narrow, sizeof(bits));
+  bits = (bits + 0x1000) & ~0x1FFFu;
+  return Load<float>(&bits);
+}
+
 double Rounded(cudaDataType_t type, double value) {
   double kept[1];
   Put(type, kept, 0, value);
@@ -135,15 +145,18 @@ struct Product {
     return k() == b_rows && a.batch == b.batch && is_result(c) && is_result(d) && is_matrix(a) &&
            is_matrix(b) && is_matrix(c) && is_matrix(d);
   }
-  // The types that our own code asks for, of those that cuBLASLt has.
+  bool is_tf32() const { return operation.compute == CUBLAS_COMPUTE_32F_FAST_TF32; }
+  // The types that our own code asks for, of those that cuBLASLt has; and TF32, which it must not
+  // ask for: its values then say so.
   bool IsSupported() const {
     if (a.type != b.type) return false;
     if (operation.compute == CUBLAS_COMPUTE_64F) {
       return operation.scale == CUDA_R_64F && a.type == CUDA_R_64F && d.type == CUDA_R_64F;
     }
     const bool narrow = a.type == CUDA_R_16BF || a.type == CUDA_R_16F;
-    return operation.compute == CUBLAS_COMPUTE_32F && operation.scale == CUDA_R_32F &&
-           (a.type == CUDA_R_32F || narrow) && (d.type == CUDA_R_32F || d.type == a.type);
+    return (operation.compute == CUBLAS_COMPUTE_32F || is_tf32()) &&
+           operation.scale == CUDA_R_32F && (a.type == CUDA_R_32F || (narrow && !is_tf32())) &&
+           (d.type == CUDA_R_32F || d.type == a.type);
   }
   uint64_t Digest() const {
     uint64_t digest = 14695981039346656037u;
@@ -178,13 +191,17 @@ struct Operands {
 double Sum(const Product& p, const Operands& x, int64_t batch, uint64_t row, uint64_t column,
            uint64_t from, uint64_t to) {
   const bool wide = p.operation.compute == CUBLAS_COMPUTE_64F;
+  const auto operand = [&](const Layout& layout, const void* data, int64_t at) {
+    const double value = Get(layout.type, data, at);
+    return p.is_tf32() ? RoundedToTf32(value) : value;
+  };
   double sum = 0;
   for (uint64_t i = from; i < to; ++i) {
     const int64_t a = p.operation.a == CUBLAS_OP_N ? row + i * p.a.leading : i + row * p.a.leading;
     const int64_t b =
         p.operation.b == CUBLAS_OP_N ? i + column * p.b.leading : column + i * p.b.leading;
-    sum += Get(p.a.type, x.a, batch * p.a.batch_stride + a) *
-           Get(p.b.type, x.b, batch * p.b.batch_stride + b);
+    sum += operand(p.a, x.a, batch * p.a.batch_stride + a) *
+           operand(p.b, x.b, batch * p.b.batch_stride + b);
     if (!wide) sum = static_cast<float>(sum);
   }
   return sum;
@@ -234,7 +251,15 @@ void RequireOperand(int gpu, const Layout& layout, const void* data, uint32_t al
 // the thread, which then runs it: a lock would be an order that cuBLASLt does not promise.
 thread_local std::set<std::pair<uint64_t, uint64_t>> allowed;
 
+thread_local int64_t heuristics_asked = 0;
+
 }  // namespace
+
+namespace dtensor::fake_cuda {
+
+int64_t HeuristicsAsked() { return heuristics_asked; }
+
+}  // namespace dtensor::fake_cuda
 
 extern "C" {
 
@@ -333,6 +358,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
                                               cublasLtMatmulPreference_t preference, int most,
                                               cublasLtMatmulHeuristicResult_t* results,
                                               int* found) {
+  ++heuristics_asked;
   *found = 0;
   const Product product = ProductOf(operation, a, b, c, d);
   if (most < 1 || !product.Fits()) return CUBLAS_STATUS_INVALID_VALUE;
