@@ -2,16 +2,18 @@
 #ifndef DTENSOR_BENCH_GPU_FIGURE_H_
 #define DTENSOR_BENCH_GPU_FIGURE_H_
 
-#include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/device/device.h"
+
+namespace dtensor {
+class Context;
+}  // namespace dtensor
 
 namespace dtensor::bench {
 
@@ -34,31 +36,27 @@ struct Scale {
   int64_t Of(int64_t size, int64_t of_tiny) const { return tiny ? of_tiny : size; }
 };
 
-// Seconds of one call, of the fastest round: the host waits once for each round's calls, so that
-// what a launch costs it is hidden as in programs. Errors: of the calls; the device's failure.
-template <typename Fn>
-absl::StatusOr<double> SecondsOf(Device& device, const Scale& scale, const Fn& call) {
-  using Clock = std::chrono::steady_clock;
-  DT_RETURN_IF_ERROR(call());  // plans are made, memory is there
-  DT_RETURN_IF_ERROR(device.Synchronize());
-  double fastest = 0;
-  for (int round = 0; round < scale.rounds(); ++round) {
-    const auto begin = Clock::now();
-    for (int i = 0; i < scale.calls(); ++i) DT_RETURN_IF_ERROR(call());
-    DT_RETURN_IF_ERROR(device.Synchronize());
-    const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-    fastest = round == 0 ? seconds : std::min(fastest, seconds);
-  }
-  return fastest / scale.calls();
-}
+using Call = std::function<absl::Status()>;
 
-// One GPU: a copy, kernels that memory bounds, products, attention, what a launch costs the host.
+// Seconds of one call of each, of its fastest round. Rounds are taken in turn, so that what else
+// happens to the machine meanwhile happens to all. The host waits once for each round's calls, so
+// that what a launch costs it is hidden as in programs. Errors: of the calls; the device's failure.
+absl::StatusOr<std::vector<double>> SecondsInTurn(Device& device, const Scale& scale,
+                                                  const std::vector<Call>& calls);
+absl::StatusOr<double> SecondsOf(Device& device, const Scale& scale, const Call& call);
+
+// One GPU: what follows, attention, what a launch costs the host.
 absl::Status MeasureOneGpu(Device& device, const Scale& scale, const Report& report);
+// A copy, and kernels that memory bounds. Returns what the copy reaches, in GB/s.
+absl::StatusOr<double> MeasureMemory(Device& device, const Scale& scale, const Report& report);
 // Products beside bare calls of cuBLASLt, in turn.
 absl::Status MeasureProducts(Device& device, const Scale& scale, const Report& report);
 // `ranks` threads on the GPUs that there are, one each or sharing them: exchanges, a ring, a
 // tensor-parallel model.
 absl::Status MeasureRanks(int ranks, const Scale& scale, const Report& report);
+// The exchanges alone, of a world of processes on one host with a GPU each: by NCCL. Collective;
+// rank 0 reports.
+absl::Status MeasureNccl(Context& context, const Scale& scale, const Report& report);
 
 }  // namespace dtensor::bench
 

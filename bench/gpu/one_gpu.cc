@@ -1,8 +1,12 @@
 // What one GPU does: see figure.h.
+#ifdef DTENSOR_HAS_CUDNN
+#include <cudnn.h>
+#endif
+
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -10,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/bench/gpu/figure.h"
+#include "dtensor/bench/gpu/noise.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/runtime/comm/simulated/simulated_communicator.h"
 #include "dtensor/runtime/core/index_set.h"
@@ -18,67 +23,19 @@
 #include "dtensor/runtime/kernels/attention.h"
 #include "dtensor/runtime/kernels/cudnn.h"
 #include "dtensor/runtime/kernels/elementwise.h"
-#include "dtensor/runtime/kernels/indexed.h"
-#include "dtensor/runtime/kernels/norm.h"
-#include "dtensor/runtime/kernels/optimizer.h"
-#include "dtensor/runtime/kernels/softmax.h"
 
 namespace dtensor::bench {
 namespace {
 
-absl::StatusOr<Tensor> Noise(Device& device, DType dtype, const Dims& shape) {
-  DT_ASSIGN_OR_RETURN(const Tensor tensor, Tensor::Empty(device, dtype, shape));
-  std::vector<IndexSet> region;
-  for (const int64_t size : shape) region.push_back(IndexSet::Interval(0, size));
-  DT_RETURN_IF_ERROR(kernels::RandomNormal(device, region, shape, 1, 2, 0, 1, tensor));
-  return tensor;
-}
-
-// --- Memory.
-
-// Returns what a copy reaches, in GB/s.
-absl::StatusOr<double> MeasureMemory(Device& device, const Scale& scale, const Report& report) {
-  const int64_t columns = 4096, rows = scale.Of(32768, 4);  // 256 MiB in bf16
-  const DType dtype = DType::kBF16;
-  DT_ASSIGN_OR_RETURN(const Tensor x, Noise(device, dtype, {rows, columns}));
-  DT_ASSIGN_OR_RETURN(const Tensor y, Noise(device, dtype, {rows, columns}));
-  DT_ASSIGN_OR_RETURN(const Tensor z, Noise(device, dtype, {rows, columns}));
-  DT_ASSIGN_OR_RETURN(const Tensor weight, Noise(device, dtype, {columns}));
-  DT_ASSIGN_OR_RETURN(const Tensor rstd, Noise(device, DType::kF32, {rows}));
-  DT_ASSIGN_OR_RETURN(const Tensor m, Noise(device, DType::kF32, {rows, columns}));
-  DT_ASSIGN_OR_RETURN(const Tensor v, Tensor::Empty(device, DType::kF32, {rows, columns}));
-  DT_RETURN_IF_ERROR(kernels::Fill(device, v, 1));
-  DT_ASSIGN_OR_RETURN(const double copy, SecondsOf(device, scale, [&] {
-                        return device.CopyOnDevice(y.raw(), x.raw(), x.bytes());
-                      }));
-  const double limit = 2 * static_cast<double>(x.bytes()) / copy / 1e9;
-  report({"memory/copy", limit, "GB/s", "", 0, ""});
-
-  using Call = std::function<absl::Status()>;
-  const std::tuple<const char*, int64_t, Call> kernels[] = {
-      {"memory/add", 3 * x.bytes(),
-       [&] { return kernels::Binary(device, kernels::BinaryOp::kAdd, x, y, z); }},
-      {"memory/silu_mul", 3 * x.bytes(), [&] { return kernels::SiluMul(device, x, y, z); }},
-      {"memory/transpose", 2 * x.bytes(),
-       [&] {
-         return kernels::Unary(device, kernels::UnaryOp::kCopy, x.Transpose(0, 1),
-                               *z.Reshape({columns, rows}));
-       }},
-      {"memory/softmax", 2 * x.bytes(),
-       [&] { return kernels::Softmax(device, kernels::SoftmaxForm::kPlain, x, z); }},
-      {"memory/rms_norm", 2 * x.bytes(),
-       [&] { return kernels::RmsNorm(device, x, weight, 1e-5, z, rstd); }},
-      {"memory/adamw", 3 * x.bytes() + 4 * m.bytes(),
-       [&] { return kernels::AdamW(device, {.lr = 1e-4}, z, y, m, v, Tensor()); }}};
-  for (const auto& [name, bytes, call] : kernels) {
-    DT_ASSIGN_OR_RETURN(const double seconds, SecondsOf(device, scale, call));
-    const double rate = static_cast<double>(bytes) / seconds / 1e9;
-    report({name, rate, "GB/s", "the copy", rate / limit, ""});
-  }
-  return limit;
-}
-
 // --- Attention.
+
+std::string CudnnName() {
+#ifdef DTENSOR_HAS_CUDNN
+  return absl::StrCat("cuDNN ", cudnnGetVersion());
+#else
+  return "cuDNN (the program is built without it)";
+#endif
+}
 
 struct AttentionRow {
   int64_t s, heads, kv_heads, dim;
@@ -96,29 +53,41 @@ class AttentionRun {
     for (Tensor* x : {&run.k_, &run.v_, &run.dk_, &run.dv_}) {
       DT_ASSIGN_OR_RETURN(*x, Noise(device, DType::kBF16, k));
     }
-    DT_ASSIGN_OR_RETURN(run.lse_, Tensor::Empty(device, DType::kF32, {1, row.heads, row.s}));
+    for (Tensor* x : {&run.lse_, &run.delta_}) {
+      DT_ASSIGN_OR_RETURN(*x, Tensor::Empty(device, DType::kF32, {1, row.heads, row.s}));
+    }
     return run;
   }
 
-  absl::Status Forward() const {
-    return kernels::Attention(device_, q_, k_, v_, scale_, row_.causal, o_, lse_);
-  }
-  absl::Status Backward() const {
+  absl::Status Run(bool backward) const {
+    if (!backward) {
+      return kernels::Attention(device_, q_, k_, v_, scale_, row_.causal, o_, lse_);
+    }
     return kernels::AttentionGrad(device_, q_, k_, v_, o_, lse_, dout_, scale_, row_.causal, dq_,
                                   dk_, dv_);
   }
-  // Under masks that cuDNN is not asked for. Each query sees `width` keys:
-  absl::Status Window(int64_t width) const {
-    kernels::AttentionStep step = kernels::WholeAttention(scale_, true, row_.s, row_.s);
-    DT_ASSIGN_OR_RETURN(step.mask, AttentionMask::Window(width));
-    return kernels::Attention(device_, q_, k_, v_, step, nullptr, o_, lse_);
+  // Under a mask that cuDNN is not asked for.
+  absl::Status RunStep(bool backward, const kernels::AttentionStep& step) const {
+    if (!backward) return kernels::Attention(device_, q_, k_, v_, step, nullptr, o_, lse_);
+    DT_RETURN_IF_ERROR(kernels::AttentionDelta(device_, o_, dout_, delta_));
+    return kernels::AttentionGrad(device_, q_, k_, v_, lse_, delta_, dout_, step, dq_, dk_, dv_,
+                                  &o_);
+  }
+  kernels::AttentionStep Causal() const {
+    return kernels::WholeAttention(scale_, true, row_.s, row_.s);
+  }
+  // Each query sees `width` keys.
+  kernels::AttentionStep Window(int64_t width) const {
+    kernels::AttentionStep step = Causal();
+    step.mask = *AttentionMask::Window(width);
+    return step;
   }
   // A block of a striped ring of two ranks: queries at even positions, keys at odd ones.
-  absl::Status Striped() const {
-    kernels::AttentionStep step = kernels::WholeAttention(scale_, true, row_.s, row_.s);
+  kernels::AttentionStep Striped() const {
+    kernels::AttentionStep step = Causal();
     step.q_positions = IndexSet::FromIntervals({IndexRun{0, 1, 2, row_.s}});
     step.k_positions = IndexSet::FromIntervals({IndexRun{1, 1, 2, row_.s}});
-    return kernels::Attention(device_, q_, k_, v_, step, nullptr, o_, lse_);
+    return step;
   }
 
  private:
@@ -128,7 +97,7 @@ class AttentionRun {
   Device& device_;
   AttentionRow row_;
   double scale_;
-  Tensor q_, k_, v_, o_, lse_, dout_, dq_, dk_, dv_;
+  Tensor q_, k_, v_, o_, lse_, delta_, dout_, dq_, dk_, dv_;
 };
 
 // Products of q and k that the mask leaves, of 2 flops a feature.
@@ -136,57 +105,79 @@ double PairFlops(const AttentionRow& row, double pairs) {
   return 2.0 * pairs * static_cast<double>(row.heads * row.dim);
 }
 
+double FlopsOf(const AttentionRow& row, bool backward, double pairs) {
+  return (backward ? 5 : 2) * PairFlops(row, pairs);
+}
+
+std::string NameOf(const AttentionRow& row, bool backward, const char* mask, const char* by) {
+  return absl::StrCat("attention/", backward ? "bwd/" : "fwd/", row.s, "/", row.dim, "/", mask, "/",
+                      by);
+}
+
 // The portable kernel under other masks, beside its rate under the causal one.
 absl::Status MeasureMasks(Device& device, const Scale& scale, const AttentionRow& row,
-                          const AttentionRun& run, double causal, const Report& report) {
+                          const AttentionRun& run, bool backward, const Report& report) {
   const int64_t width = row.s / 4;
   const auto s = static_cast<double>(row.s), w = static_cast<double>(width);
   struct Masked {
     const char* name;
     double pairs;
-    std::function<absl::Status()> call;
+    kernels::AttentionStep step;
   };
-  const Masked masks[] = {
-      {"window", w * (w + 1) / 2 + (s - w) * w, [&] { return run.Window(width); }},
-      {"striped", s * (s - 1) / 2, [&] { return run.Striped(); }}};
-  kernels::AllowCudnn(device, false);
+  const Masked masks[] = {{"causal", s * (s + 1) / 2, run.Causal()},
+                          {"window", w * (w + 1) / 2 + (s - w) * w, run.Window(width)},
+                          {"striped", s * (s - 1) / 2, run.Striped()}};
+  std::vector<Call> calls;
   for (const Masked& mask : masks) {
-    DT_ASSIGN_OR_RETURN(const double seconds, SecondsOf(device, scale, mask.call));
-    const double rate = 2 * PairFlops(row, mask.pairs) / seconds / 1e12;
-    report({absl::StrCat("attention/fwd/", row.s, "/", row.dim, "/", mask.name, "/portable"), rate,
-            "TF/s", "the causal mask", rate / causal, ""});
+    calls.push_back([&] { return run.RunStep(backward, mask.step); });
   }
+  kernels::AllowCudnn(device, false);
+  DT_ASSIGN_OR_RETURN(const std::vector<double> seconds, SecondsInTurn(device, scale, calls));
   kernels::AllowCudnn(device, true);
+  const double causal = FlopsOf(row, backward, masks[0].pairs) / seconds[0];
+  for (const int i : {1, 2}) {
+    const double rate = FlopsOf(row, backward, masks[i].pairs) / seconds[i];
+    report({NameOf(row, backward, masks[i].name, "portable"), rate / 1e12, "TF/s",
+            "the causal mask", rate / causal, ""});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MeasurePass(Device& device, const Scale& scale, const AttentionRow& row,
+                         const AttentionRun& run, bool backward, const Report& report) {
+  const auto by = [&](bool cudnn) {
+    return [&, cudnn] {
+      kernels::AllowCudnn(device, cudnn);
+      return run.Run(backward);
+    };
+  };
+  const int64_t before = kernels::CudnnSteps(device);
+  DT_ASSIGN_OR_RETURN(const std::vector<double> seconds,
+                      SecondsInTurn(device, scale, {by(false), by(true)}));
+  const auto s = static_cast<double>(row.s);
+  const double flops = FlopsOf(row, backward, row.causal ? s * (s + 1) / 2 : s * s);
+  const double portable = flops / seconds[0] / 1e12, cudnn = flops / seconds[1] / 1e12;
+  const char* const mask = row.causal ? "causal" : "full";
+  const std::string name = NameOf(row, backward, mask, "portable");
+  if (kernels::CudnnSteps(device) == before) {  // both were the portable kernel
+    report({name, portable, "TF/s", "", 0, CudnnName() + " does not compute it here"});
+  } else {
+    report({NameOf(row, backward, mask, "cudnn"), cudnn, "TF/s", "", 0, CudnnName()});
+    report({name, portable, "TF/s", "cuDNN", portable / cudnn, ""});
+  }
   return absl::OkStatus();
 }
 
 absl::Status MeasureAttention(Device& device, const Scale& scale, const AttentionRow& row,
                               const Report& report) {
   DT_ASSIGN_OR_RETURN(const AttentionRun run, AttentionRun::Make(device, row));
-  const auto s = static_cast<double>(row.s);
-  const double pairs = row.causal ? s * (s + 1) / 2 : s * s;
-  double forward = 0;  // by the portable kernel
   for (const bool backward : {false, true}) {
-    const double flops = (backward ? 5 : 2) * PairFlops(row, pairs);
-    const std::string name = absl::StrCat("attention/", backward ? "bwd/" : "fwd/", row.s, "/",
-                                          row.dim, row.causal ? "/causal" : "/full");
-    double rates[2] = {};  // portable, cuDNN
-    int64_t steps = 0;
-    for (const bool cudnn : {false, true}) {
-      kernels::AllowCudnn(device, cudnn);
-      const int64_t before = kernels::CudnnSteps(device);
-      DT_ASSIGN_OR_RETURN(const double seconds, SecondsOf(device, scale, [&] {
-                            return backward ? run.Backward() : run.Forward();
-                          }));
-      rates[cudnn] = flops / seconds / 1e12;
-      steps = kernels::CudnnSteps(device) - before;
+    DT_RETURN_IF_ERROR(MeasurePass(device, scale, row, run, backward, report));
+    if (row.causal) {
+      DT_RETURN_IF_ERROR(MeasureMasks(device, scale, row, run, backward, report));
     }
-    const char* const who = steps > 0 ? "" : "cuDNN does not compute it here";
-    report({name + "/cudnn", rates[1], "TF/s", "", 0, who});
-    report({name + "/portable", rates[0], "TF/s", "cuDNN", rates[0] / rates[1], who});
-    if (!backward) forward = rates[0];
   }
-  return row.causal ? MeasureMasks(device, scale, row, run, forward, report) : absl::OkStatus();
+  return absl::OkStatus();
 }
 
 // A text's next token: one query of each head, and keys and values that are read once.

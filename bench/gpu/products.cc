@@ -4,14 +4,15 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/bench/gpu/figure.h"
+#include "dtensor/bench/gpu/noise.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/device/cuda/cuda_device.h"
 #include "dtensor/runtime/device/gemm.h"
 #include "dtensor/runtime/device/tensor.h"
-#include "dtensor/runtime/kernels/elementwise.h"
 
 namespace dtensor::bench {
 namespace {
@@ -69,8 +70,7 @@ class BareProduct {
 absl::Status MeasureProduct(Device& device, const Scale& scale, int64_t n, const Report& report) {
   Tensor a, b, c;
   for (Tensor* x : {&a, &b, &c}) {
-    DT_ASSIGN_OR_RETURN(*x, Tensor::Empty(device, DType::kBF16, {n, n}));
-    DT_RETURN_IF_ERROR(kernels::Fill(device, *x, 0.5));
+    DT_ASSIGN_OR_RETURN(*x, Noise(device, DType::kBF16, {n, n}));
   }
   BareProduct bare(device, n, a, b, c);
   const GemmProblem gemm = {.dtype = DType::kBF16,
@@ -81,9 +81,11 @@ absl::Status MeasureProduct(Device& device, const Scale& scale, int64_t n, const
                             .a = {a.raw(), n, 1, 0},
                             .b = {b.raw(), n, 1, 0},
                             .c = {c.raw(), n, 1, 0}};
-  DT_ASSIGN_OR_RETURN(const double of_bare, SecondsOf(device, scale, [&] { return bare.Run(); }));
-  DT_ASSIGN_OR_RETURN(const double ours,
-                      SecondsOf(device, scale, [&] { return device.Gemm(gemm); }));
+  DT_ASSIGN_OR_RETURN(
+      const std::vector<double> seconds,
+      SecondsInTurn(device, scale,
+                    {[&] { return bare.Run(); }, [&] { return device.Gemm(gemm); }}));
+  const double of_bare = seconds[0], ours = seconds[1];
   const double flops =
       2.0 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n);
   report({absl::StrCat("product/bf16/", n), flops / ours / 1e12, "TF/s", "bare cuBLASLt",

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "dtensor/attention/ring_executor.h"
 #include "dtensor/attention/ring_schedule.h"
+#include "dtensor/bench/gpu/bare_nccl.h"
 #include "dtensor/bench/gpu/figure.h"
 #include "dtensor/bench/rank_time.h"
 #include "dtensor/examples/training/trainer.h"
@@ -24,18 +25,28 @@
 namespace dtensor::bench {
 namespace {
 
-// Seconds of one call on all ranks, of the fastest round.
-template <typename Fn>
-absl::StatusOr<double> RankSeconds(Context& context, const Scale& scale, const Fn& call) {
-  double fastest = 0;
+// Seconds of one call of each on all ranks, of its fastest round; rounds are taken in turn.
+absl::StatusOr<std::vector<double>> RankSecondsInTurn(Context& context, const Scale& scale,
+                                                      const std::vector<Call>& calls) {
+  std::vector<double> fastest(calls.size());
   for (int round = 0; round < 1 + scale.rounds(); ++round) {  // the first makes plans
-    DT_ASSIGN_OR_RETURN(const double seconds, TimeOnAllRanks(context, [&]() -> absl::Status {
-                          for (int i = 0; i < scale.calls(); ++i) DT_RETURN_IF_ERROR(call());
-                          return absl::OkStatus();
-                        }));
-    if (round > 0) fastest = round == 1 ? seconds : std::min(fastest, seconds);
+    for (size_t which = 0; which < calls.size(); ++which) {
+      DT_ASSIGN_OR_RETURN(const double seconds, TimeOnAllRanks(context, [&]() -> absl::Status {
+                            for (int i = 0; i < scale.calls(); ++i) {
+                              DT_RETURN_IF_ERROR(calls[which]());
+                            }
+                            return absl::OkStatus();
+                          }));
+      const double one = seconds / scale.calls();
+      if (round > 0) fastest[which] = round == 1 ? one : std::min(fastest[which], one);
+    }
   }
-  return fastest / scale.calls();
+  return fastest;
+}
+
+absl::StatusOr<double> RankSeconds(Context& context, const Scale& scale, const Call& call) {
+  DT_ASSIGN_OR_RETURN(const std::vector<double> seconds, RankSecondsInTurn(context, scale, {call}));
+  return seconds[0];
 }
 
 using MeasureOnRank = std::function<absl::Status(Context&)>;
@@ -70,6 +81,10 @@ const Exchange kExchanges[] = {{"all_gather", Shard(0), Replicate(), 1, 2, 0},
                                {"all_reduce", Partial(), Replicate(), 2, 3, 1},
                                {"all_to_all", Shard(0), Shard(1), 1, 0, 2}};
 
+int64_t RoundUp(int64_t size, int64_t to) {
+  return std::max<int64_t>((size + to - 1) / to, 1) * to;
+}
+
 // Bytes that a copy on the GPU reads and writes in a second.
 absl::StatusOr<double> CopyRate(Device& device, const Scale& scale) {
   const int64_t n = scale.Of(64 << 20, 1 << 10);
@@ -82,33 +97,75 @@ absl::StatusOr<double> CopyRate(Device& device, const Scale& scale) {
   return 2 * static_cast<double>(x.bytes()) / seconds;
 }
 
-// `copy` is the rate of a copy where all ranks share a GPU, else 0.
-absl::Status MeasureExchange(Context& context, const Scale& scale, const Exchange& exchange,
-                             int64_t bytes, double copy, const Report& report) {
+// Whose exchanges are measured, and beside what.
+struct Beside {
+  const char* by;
+  double copy = 0;           // the rate of a copy where all ranks share a GPU, else 0
+  BareNccl* bare = nullptr;  // calls of NCCL's own, for what it has
+};
+
+// NCCL's own call for an exchange that gives this rank so many elements for its `local`; null where
+// it has none, or adds in an order of its own.
+absl::StatusOr<Call> BareCall(Context& context, const Beside& beside, const Exchange& exchange,
+                              const Tensor& local, int64_t elements) {
+  if (beside.bare == nullptr || exchange.from != Shard(0)) return Call();
+  DT_ASSIGN_OR_RETURN(const Tensor result,
+                      Tensor::Empty(context.device(), DType::kF32, {elements}));
+  return Call([local, result, bare = beside.bare, gathers = exchange.to == Replicate()] {
+    return gathers ? bare->AllGather(local, result) : bare->AllToAll(local, result);
+  });
+}
+
+absl::Status MeasureExchange(Context& context, const Scale& scale, const Beside& beside,
+                             const Exchange& exchange, int64_t bytes, const Report& report) {
   const int n = context.communicator().size();
   DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse(absl::StrCat("x=", n)));
-  const int64_t columns = 1024, rows = std::max<int64_t>(bytes / 4 / columns, n);
+  // As many rows and columns as are split alike.
+  const int64_t columns = RoundUp(1024, n), rows = RoundUp(bytes / 4 / columns, n);
   const bool is_part = exchange.from == Shard(0);
   DT_ASSIGN_OR_RETURN(const Tensor local, Tensor::Empty(context.device(), DType::kF32,
                                                         {is_part ? rows / n : rows, columns}));
   DT_RETURN_IF_ERROR(kernels::Fill(context.device(), local, 1));
-  const Dims shape = {is_part ? rows / n * n : rows, columns};
-  DT_ASSIGN_OR_RETURN(const double seconds, RankSeconds(context, scale, [&] {
-                        // Another tensor each time: what was moved before is not remembered.
-                        const TensorOr x = FromLocal(context, mesh, {exchange.from}, shape, local);
-                        return x.ok() ? x->Redistribute({exchange.to}).status() : x.status();
-                      }));
-  if (context.rank() != 0) return absl::OkStatus();
+  const Dims shape = {rows, columns};
   const bool of_rank = exchange.to == Shard(1);
-  const double counted = 4.0 * static_cast<double>(shape[0] * columns) / (of_rank ? n : 1);
-  const double algorithm = counted / seconds / 1e9;
+  const int64_t counted = rows * columns / (of_rank ? n : 1);  // elements
+  std::vector<Call> calls = {[&] {
+    // Another tensor each time: what was moved before is not remembered.
+    const TensorOr x = FromLocal(context, mesh, {exchange.from}, shape, local);
+    return x.ok() ? x->Redistribute({exchange.to}).status() : x.status();
+  }};
+  DT_ASSIGN_OR_RETURN(const Call bare, BareCall(context, beside, exchange, local, counted));
+  if (bare != nullptr) calls.push_back(bare);
+  DT_ASSIGN_OR_RETURN(const std::vector<double> seconds, RankSecondsInTurn(context, scale, calls));
+  if (context.rank() != 0) return absl::OkStatus();
+  const double algorithm = 4 * static_cast<double>(counted) / seconds[0] / 1e9;
   const double bus = algorithm * exchange.bus * (n - 1) / n;
-  // Of all ranks together, which is what one GPU does for them.
-  const double moved =
-      4.0 * static_cast<double>(shape[0] * columns) * (exchange.a * n + exchange.b);
-  report({absl::StrCat("exchange/", exchange.name, "/", n, "/", bytes >> 10, "KiB"), algorithm,
-          "GB/s", copy > 0 ? "the copy" : "", copy > 0 ? moved / seconds / copy : 0,
-          absl::StrCat("bus ", bus, " GB/s")});
+  Figure figure = {absl::StrCat(beside.by, "/", exchange.name, "/", n, "/", bytes >> 10, "KiB"),
+                   algorithm, "GB/s"};
+  figure.remarks = absl::StrCat("bus ", bus, " GB/s");
+  if (beside.copy > 0) {
+    // Of all ranks together, which is what one GPU does for them.
+    const double moved = 4.0 * static_cast<double>(rows * columns) * (exchange.a * n + exchange.b);
+    figure.limit = "the copy";
+    figure.share = moved / seconds[0] / beside.copy;
+  } else if (bare != nullptr) {
+    figure.limit = "bare NCCL";
+    figure.share = seconds[1] / seconds[0];
+  }
+  report(figure);
+  return absl::OkStatus();
+}
+
+absl::Status MeasureExchanges(Context& context, const Scale& scale, const Beside& beside,
+                              const Report& report) {
+  const std::vector<int64_t> sizes =
+      scale.tiny ? std::vector<int64_t>{1 << 13}
+                 : std::vector<int64_t>{1 << 16, 1 << 20, 16 << 20, 256 << 20};
+  for (const Exchange& exchange : kExchanges) {
+    for (const int64_t bytes : sizes) {
+      DT_RETURN_IF_ERROR(MeasureExchange(context, scale, beside, exchange, bytes, report));
+    }
+  }
   return absl::OkStatus();
 }
 
@@ -216,9 +273,6 @@ absl::Status MeasureModel(int ranks, int gpus, const Scale& scale, const Report&
 
 absl::Status MeasureRanks(int ranks, const Scale& scale, const Report& report) {
   DT_ASSIGN_OR_RETURN(const int gpus, CountGpus());
-  const std::vector<int64_t> sizes =
-      scale.tiny ? std::vector<int64_t>{1 << 13}
-                 : std::vector<int64_t>{1 << 16, 1 << 20, 16 << 20, 256 << 20};
   double copy = 0;
   if (gpus == 1) {
     DT_RETURN_IF_ERROR(OnRanks(1, [&](Context& context) -> absl::Status {
@@ -226,16 +280,16 @@ absl::Status MeasureRanks(int ranks, const Scale& scale, const Report& report) {
       return absl::OkStatus();
     }));
   }
-  DT_RETURN_IF_ERROR(OnRanks(ranks, [&](Context& context) -> absl::Status {
-    for (const Exchange& exchange : kExchanges) {
-      for (const int64_t bytes : sizes) {
-        DT_RETURN_IF_ERROR(MeasureExchange(context, scale, exchange, bytes, copy, report));
-      }
-    }
-    return absl::OkStatus();
+  DT_RETURN_IF_ERROR(OnRanks(ranks, [&](Context& context) {
+    return MeasureExchanges(context, scale, {.by = "exchange", .copy = copy}, report);
   }));
   DT_RETURN_IF_ERROR(MeasureRing(ranks, gpus, scale, report));
   return MeasureModel(ranks, gpus, scale, report);
+}
+
+absl::Status MeasureNccl(Context& context, const Scale& scale, const Report& report) {
+  DT_ASSIGN_OR_RETURN(const std::unique_ptr<BareNccl> bare, BareNccl::Make(context));
+  return MeasureExchanges(context, scale, {.by = "nccl", .bare = bare.get()}, report);
 }
 
 }  // namespace dtensor::bench
