@@ -81,7 +81,8 @@ absl::Status TargetMeanGrad(Device& device, const Tensor& targets, int64_t ignor
 
 // Random numbers keyed by the global index: element with global row-major index g of the tensor
 // gets the same value on every mesh. Philox4x32-10 with key `seed` and counter (g / 4, stream);
-// Box-Muller in f64. `region` has one set per dimension of `out` (the indices this rank holds),
+// Box-Muller in f64, of operations that processors and GPUs round alike (arguments/normal_pair.h),
+// and rounded once. `region` has one set per dimension of `out` (the indices this rank holds),
 // `shape` is the global shape.
 absl::Status RandomNormal(Device& device, absl::Span<const IndexSet> region,
                           absl::Span<const int64_t> shape, uint64_t seed, uint64_t stream,

@@ -4,6 +4,7 @@
 
 #include "dtensor/runtime/core/index_set.h"
 #include "dtensor/runtime/core/philox.h"
+#include "dtensor/runtime/kernels/arguments/normal_pair.h"
 #include "dtensor/runtime/kernels/indexed.h"
 #include "dtensor/runtime/testing/kernel_fixture.h"
 #include "dtensor/runtime/testing/status_matchers.h"
@@ -72,6 +73,24 @@ TEST_P(RandomTest, UniformIsPhiloxOfTheGlobalIndex) {
   for (uint64_t g = 0; g < got.size(); ++g) {
     const uint32_t word = PhiloxBlock(seed, stream, g / 4)[g % 4];
     ASSERT_EQ(got[g], (word >> 8) * 0x1p-24) << g;
+  }
+}
+
+// Bit by bit, whatever the instruction set or the GPU: in whole packs and vectors, and in a shard
+// whose first element is the second of a pair.
+TEST_P(RandomTest, NormalsAreBoxMullersOfTheGlobalIndex) {
+  const int64_t n = 20011, first = 4093;
+  Doubles want(n);
+  for (int64_t g = 0; g < n; ++g) {
+    const Words words = PhiloxBlock(1, 2, g / 4);
+    const NormalPair pair = NormalsOf(words[g % 4 / 2 * 2], words[g % 4 / 2 * 2 + 1]);
+    want[g] = ShiftedNormal(g % 2 == 0 ? pair.first : pair.second, 3, 0.5);
+  }
+  for (const DType dtype : kFloats) {
+    const Doubles rounded = Rounded(dtype, want);
+    EXPECT_EQ(Normal(dtype, Whole({n}), {n}), rounded);
+    EXPECT_EQ(Normal(dtype, {IndexSet::Interval(first, n)}, {n}),
+              Doubles(rounded.begin() + first, rounded.end()));
   }
 }
 

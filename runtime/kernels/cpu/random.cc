@@ -1,8 +1,8 @@
 #include <algorithm>
-#include <cmath>
 #include <type_traits>
 #include <vector>
 
+#include "dtensor/runtime/kernels/arguments/normal_pair.h"
 #include "dtensor/runtime/kernels/arguments/numeric.h"
 #include "dtensor/runtime/kernels/cpu/indexed.h"
 #include "dtensor/runtime/kernels/cpu/launch.h"
@@ -33,14 +33,12 @@ void ForEachWords(const GlobalRuns& runs, RandomKey key, Fn&& fn) {
   });
 }
 
-// Box-Muller: each pair of words gives a pair of independent normals.
-void NormalPairs(const uint32_t* words, int64_t n, double* normals) {
-  constexpr double kScale = 0x1p-32, kTwoPi = 6.283185307179586477;
+// The n normal numbers of n words, n even.
+void FillNormals(const uint32_t* words, int64_t n, double* normals) {
   for (int64_t i = 0; i < n; i += 2) {
-    const double radius = std::sqrt(-2 * std::log((words[i] + 0.5) * kScale));  // never log(0)
-    const double angle = kTwoPi * kScale * words[i + 1];
-    normals[i] = radius * std::cos(angle);
-    normals[i + 1] = radius * std::sin(angle);
+    const NormalPair pair = NormalsOf(words[i], words[i + 1]);
+    normals[i] = pair.first;
+    normals[i + 1] = pair.second;
   }
 }
 
@@ -57,9 +55,11 @@ template <typename T>
 void FillNormal(const RandomNormalArgs& a) {
   const auto fill = [&](const uint32_t* words, int64_t skip, int64_t n, int64_t done) {
     double normals[kWords];
-    NormalPairs(words, (skip + n + 3) / 4 * 4, normals);
+    FillNormals(words, (skip + n + 3) / 4 * 4, normals);
     T* dst = static_cast<T*>(a.out) + done;
-    for (int64_t i = 0; i < n; ++i) dst[i] = Cast<T>(a.mean + a.stddev * normals[skip + i]);
+    for (int64_t i = 0; i < n; ++i) {
+      dst[i] = Cast<T>(ShiftedNormal(normals[skip + i], a.mean, a.stddev));
+    }
   };
   ForEachWords(a.runs, a.key, fill);
 }

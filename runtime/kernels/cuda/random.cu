@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "dtensor/runtime/core/philox.h"
+#include "dtensor/runtime/kernels/arguments/normal_pair.h"
 #include "dtensor/runtime/kernels/cuda/global_runs-inl.h"
 #include "dtensor/runtime/kernels/cuda/ids-inl.h"
 #include "dtensor/runtime/kernels/cuda/numeric-inl.h"
@@ -15,16 +16,25 @@ namespace {
 
 constexpr int kWords = 4;  // of a block of Philox; elements that a thread has
 
-// The block of words that belongs to an element; it serves all that share it.
-class WordBlock {
+// Not through an index that only runs know: registers have none.
+__device__ uint32_t WordAt(const std::array<uint32_t, kWords>& words, int w) {
+  const uint32_t lower = w == 0 ? words[0] : words[1], upper = w == 2 ? words[2] : words[3];
+  return w < 2 ? lower : upper;
+}
+
+// Each element's word, of a block of Philox that is computed once for all that share it.
+class Words {
  public:
-  explicit __device__ WordBlock(RandomKey key) : key_(key) {}
-  __device__ const std::array<uint32_t, kWords>& Of(uint64_t global) {
+  explicit __device__ Words(RandomKey key) : key_(key) {}
+  __device__ const std::array<uint32_t, kWords>& BlockOf(uint64_t global) {
     if (global / kWords != number_) {
       number_ = global / kWords;
       words_ = PhiloxBlock(key_.seed, key_.stream, number_);
     }
     return words_;
+  }
+  __device__ uint32_t At(uint64_t global) {
+    return WordAt(BlockOf(global), static_cast<int>(global % kWords));
   }
 
  private:
@@ -33,18 +43,34 @@ class WordBlock {
   std::array<uint32_t, kWords> words_ = {};
 };
 
-// out[i] = fn(i, words, w) for this thread's elements i of a shard of n: words[w] is the element's
-// own, of its block.
-template <typename T, typename Fn>
-__device__ void FillByWords(const GlobalElements& elements, RandomKey key, int64_t n, T* out,
-                            Fn fn) {
+// Each element's normal number, of a pair that is computed once for both.
+class Normals {
+ public:
+  explicit __device__ Normals(RandomKey key) : words_(key) {}
+  __device__ double At(uint64_t global) {
+    if (global / 2 != number_) {
+      number_ = global / 2;
+      const auto& words = words_.BlockOf(global);
+      const bool lower = global % kWords < 2;
+      pair_ = NormalsOf(lower ? words[0] : words[2], lower ? words[1] : words[3]);
+    }
+    return global % 2 == 0 ? pair_.first : pair_.second;
+  }
+
+ private:
+  Words words_;
+  uint64_t number_ = ~uint64_t{0};
+  NormalPair pair_ = {};
+};
+
+// out[i] = fn(i, what Numbers has for the element) for this thread's elements i of a shard of n.
+template <typename Numbers, typename T, typename Fn>
+__device__ void FillBy(const GlobalElements& elements, RandomKey key, int64_t n, T* out, Fn fn) {
   const bool fits = FitsPacks<kWords>(out, 1);
   ForEachPiece<int64_t>((n + kWords - 1) / kWords, [&](int64_t piece) {
     const int64_t first = piece * kWords;
-    WordBlock block(key);
-    const auto value = [&](int64_t i, uint64_t global) {
-      return fn(i, block.Of(global), static_cast<int>(global % kWords));
-    };
+    Numbers numbers(key);
+    const auto value = [&](int64_t i, uint64_t global) { return fn(i, numbers.At(global)); };
     const GlobalPlace place = elements.At(first);
     if (place.consecutive < kWords || first + kWords > n) {
       for (int64_t i = first; i < Lesser(first + kWords, n); ++i) {
@@ -59,26 +85,11 @@ __device__ void FillByWords(const GlobalElements& elements, RandomKey key, int64
   });
 }
 
-// Not through an index that only runs know: registers have none.
-__device__ uint32_t WordAt(const std::array<uint32_t, kWords>& words, int w) {
-  const uint32_t lower = w == 0 ? words[0] : words[1], upper = w == 2 ? words[2] : words[3];
-  return w < 2 ? lower : upper;
-}
-
-// Box-Muller: a pair of words gives two independent normals.
-__device__ double NormalAt(const std::array<uint32_t, kWords>& words, int w) {
-  constexpr double kScale = 0x1p-32, kTwoPi = 6.283185307179586477;
-  const uint32_t first = w < 2 ? words[0] : words[2], second = w < 2 ? words[1] : words[3];
-  const double radius = sqrt(-2 * log((first + 0.5) * kScale));  // never log(0)
-  const double angle = kTwoPi * kScale * second;
-  return radius * (w % 2 == 0 ? cos(angle) : sin(angle));
-}
-
 template <typename T>
 __global__ void NormalKernel(GlobalElements elements, RandomKey key, double mean, double stddev,
                              T* out, int64_t n) {
-  FillByWords(elements, key, n, out, [&](int64_t, const auto& words, int w) {
-    return Convert<T>(mean + stddev * NormalAt(words, w));
+  FillBy<Normals>(elements, key, n, out, [&](int64_t, double normal) {
+    return Convert<T>(ShiftedNormal(normal, mean, stddev));
   });
 }
 
@@ -98,15 +109,14 @@ __device__ T Uniform(uint32_t word) {
 
 template <typename T>
 __global__ void UniformKernel(GlobalElements elements, RandomKey key, T* out, int64_t n) {
-  FillByWords(elements, key, n, out,
-              [&](int64_t, const auto& words, int w) { return Uniform<T>(WordAt(words, w)); });
+  FillBy<Words>(elements, key, n, out, [](int64_t, uint32_t word) { return Uniform<T>(word); });
 }
 
 template <typename T>
 __global__ void DropoutKernel(GlobalElements elements, RandomKey key, StridedInput x,
                               uint32_t threshold, Compute<T> scale, T* out, int64_t n) {
-  FillByWords(elements, key, n, out, [&](int64_t i, const auto& words, int w) {
-    const bool drops = (WordAt(words, w) >> 8) < threshold;
+  FillBy<Words>(elements, key, n, out, [&](int64_t i, uint32_t word) {
+    const bool drops = (word >> 8) < threshold;
     return Round<T>(drops ? Compute<T>{0} : Widen(ElementOf<T>(x, i)) * scale);
   });
 }
