@@ -1,4 +1,5 @@
-// On which device a test's ranks compute that could do so on any.
+// On which device a test's ranks compute that could do so on any. Where they should on GPUs, and
+// there is none, all tests of the program are skipped.
 #ifndef DTENSOR_TENSOR_TESTING_SUITE_DEVICE_H_
 #define DTENSOR_TENSOR_TESTING_SUITE_DEVICE_H_
 
