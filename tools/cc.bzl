@@ -184,8 +184,8 @@ def dt_benchmark(name, srcs, deps = [], **kwargs):
 def dt_test(name, srcs, deps = [], size = "small", tags = [], copts = [], with_mpi = False, **kwargs):
     """A GoogleTest program (gmock and main are linked), with our warnings.
 
-    Tags with a meaning: `slow` and `gpu` are left out of the default run (a `gpu` test skips itself
-    where there is no GPU, which fails under --config=gpu); `sanitize` is run under ASan and UBSan by
+    Tags with a meaning: `slow` and `gpu` are left out of the default run (a `gpu` test, which
+    --config=cuda runs, skips itself where there is no GPU, which fails under --config=gpu); `sanitize` is run under ASan and UBSan by
     .ci/run, `threads`, where threads meet, under TSan; `exclusive` runs alone; `cpu:2` reserves two cores,
     and `cpu:1024` all (MPIRUN_TAGS).
 
