@@ -15,6 +15,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 
 namespace dtensor::kernels {
@@ -116,10 +117,12 @@ constexpr UnitPoint PointOfUniform(uint32_t word) {
 
 }  // namespace box_muller
 
-// Two independent normal numbers of two independent words.
+// Two independent normal numbers of two independent words. Not in a constant expression: NaN there.
 constexpr NormalPair NormalsOf(uint32_t first, uint32_t second) {
   const double square = box_muller::Product(-2, box_muller::LogOfUniform(first));
-  const double radius = std::sqrt(square);  // never of infinity: the logarithm is never of 0
+  // std::sqrt is no constant expression to some compilers, which refuse a function that never is one.
+  constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+  const double radius = std::is_constant_evaluated() ? kNone : std::sqrt(square);
   const box_muller::UnitPoint point = box_muller::PointOfUniform(second);
   return {box_muller::Product(radius, point.cosine), box_muller::Product(radius, point.sine)};
 }
