@@ -40,12 +40,12 @@ class GpuBenchmarkTest : public testing::Test {
 TEST_F(GpuBenchmarkTest, OneGpu) {
   DT_ASSERT_OK_AND_ASSIGN(const auto device, MakeCudaDevice(0));
   DT_ASSERT_OK(MeasureOneGpu(*device, {.tiny = true}, Reporter()));
-  EXPECT_THAT(names_, IsSupersetOf({"memory/copy", "memory/adamw", "memory/rms_norm_grad",
-                                    "memory/embedding", "memory/cross_entropy", "product/bf16/32",
-                                    "attention/bwd/64/16/causal/portable",
-                                    "attention/fwd/64/16/striped/portable",
-                                    "attention/bwd/64/16/window/portable", "attention/decode/64/128",
-                                    "host/operator/add"}));
+  EXPECT_THAT(names_,
+              IsSupersetOf(
+                  {"memory/copy", "memory/adamw", "memory/rms_norm_grad", "memory/embedding",
+                   "memory/cross_entropy", "product/bf16/32", "attention/bwd/64/16/causal/portable",
+                   "attention/fwd/64/16/striped/portable", "attention/bwd/64/16/window/portable",
+                   "attention/decode/64/128", "host/operator/add"}));
   // What cuDNN does not compute has no share of it.
   const bool by_cudnn = kernels::CudnnSteps(*device) > 0;
   EXPECT_EQ(names_.count("attention/fwd/64/16/causal/cudnn"), by_cudnn ? 1 : 0);
