@@ -1,11 +1,8 @@
 // Over the fakes: what goes wrong with NCCL beneath a world is an error on every rank, in under
 // 2 s, that says what was called, who and what. Deaths, at some call of NCCL's: tests/processes.
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
-#include <string>
-#include <thread>
 #include <vector>
 
 #include "dtensor/runtime/comm/process/process_world.h"
@@ -102,7 +99,8 @@ TEST(NcclWorldFailuresTest, ARankFailsWhileOthersAreInNccl) {
   std::vector<absl::Status> of_devices(3);
   const auto results = AfterFault([&](ProcessWorld& world) -> absl::Status {
     DT_RETURN_IF_ERROR(Exchange(world, world.rank() == 0 ? 0 : 4));
-    DT_RETURN_IF_ERROR(world.communicator().Barrier("launched"));
+    // In which others may hear of the failure already.
+    world.communicator().Barrier("launched").IgnoreError();
     if (world.rank() == 2) return world.communicator().Fail(absl::DataLossError("the dog ate it"));
     of_devices[world.rank()] = world.device().Synchronize();
     return of_devices[world.rank()];
@@ -112,23 +110,6 @@ TEST(NcclWorldFailuresTest, ARankFailsWhileOthersAreInNccl) {
   EXPECT_THAT(of_devices[1], StatusIs(absl::StatusCode::kDataLoss,
                                       AllOf(HasSubstr("rank 2: the dog ate it"),
                                             HasSubstr("behind op \"Believe\" of ranks"))));
-}
-
-// Rank 0 waits for what rank 1, which called something else, has to say of it.
-TEST(NcclWorldFailuresTest, ARankFailsThatDisagreed) {
-  const auto results = AfterFault([](ProcessWorld& world) -> absl::Status {
-    if (world.rank() == 2) return absl::OkStatus();
-    const int pair[] = {0, 1};
-    const Collective mine = {.op = "Mine", .group = pair, .digest = 7u + world.rank()};
-    Communicator& communicator = world.communicator();
-    if (world.rank() == 0) return communicator.Exchange(mine, {});
-    DT_RETURN_IF_ERROR(communicator.Begin(mine, {}));
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));
-    communicator.Fail(absl::DataLossError("the dog ate it")).IgnoreError();
-    return communicator.Finish(mine);
-  });
-  EXPECT_THAT(results,
-              Each(StatusIs(absl::StatusCode::kDataLoss, HasSubstr("rank 1: the dog ate it"))));
 }
 
 }  // namespace
