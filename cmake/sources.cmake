@@ -568,6 +568,7 @@ set(DTENSOR_CUDA_SOURCES
   runtime/device/cuda/rank_device.cc
   runtime/kernels/cuda/attention.cu
   runtime/kernels/cuda/attention_grad.cu
+  runtime/kernels/cuda/attention_merge.cu
   runtime/kernels/cuda/box.cu
   runtime/kernels/cuda/comparison.cu
   runtime/kernels/cuda/cross_entropy.cu
