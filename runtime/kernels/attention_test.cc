@@ -124,7 +124,8 @@ TYPED_TEST(AttentionTest, FewQueriesManyKeys) {
   Check<TypeParam>({.batch = 2, .s = 1, .t = 90, .q_heads = 10, .kv_heads = 2, .causal = true});
 }
 
-// So many that parts are longer than usual. Gradients are sums over all keys in f32, and less exact.
+// So many that parts are longer than usual. Gradients are sums over all keys in f32, and less
+// exact.
 TEST(Attention, OneQueryOfVeryManyKeys) {
   const Case c = {.s = 1, .t = 34000, .dim = 8};
   const std::unique_ptr<Device> device = MakeTestDevice();

@@ -67,8 +67,8 @@ class NcclWatch {
   void FailWith(const absl::Status& failure);
   absl::Status FailureOfGroups();
   // Of what was launched, undone. False where it has begun and does not end, or does not begin, or
-  // is not launched, within the time-out; true as well where it has not begun and nobody watches any
-  // more.
+  // is not launched, within the time-out; true as well where it has not begun and nobody watches
+  // any more.
   bool AwaitEnds();
 
   const int rank_;

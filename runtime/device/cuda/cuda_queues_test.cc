@@ -74,8 +74,8 @@ class CudaQueuesTest : public CudaTest {
 // --- Transfers.
 
 TEST_F(CudaQueuesTest, TransfersRunBesideWhatWasLaunchedSince) {
-  // CUDA may wait for all of the GPU's work to make a device, or at its end: the gate is closed later,
-  // and opened before.
+  // CUDA may wait for all of the GPU's work to make a device, or at its end: the gate is closed
+  // later, and opened before.
   DT_ASSERT_OK_AND_ASSIGN(const auto other, MakeCudaDevice(0));
   CudaGate gate;
   const Tensor t = Bytes(*device_, 64);

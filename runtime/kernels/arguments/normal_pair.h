@@ -120,7 +120,7 @@ constexpr UnitPoint PointOfUniform(uint32_t word) {
 // Two independent normal numbers of two independent words. Not in a constant expression: NaN there.
 constexpr NormalPair NormalsOf(uint32_t first, uint32_t second) {
   const double square = box_muller::Product(-2, box_muller::LogOfUniform(first));
-  // std::sqrt is no constant expression to some compilers, which refuse a function that never is one.
+  // To some compilers std::sqrt is no constant expression, and they refuse what never is one.
   constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
   const double radius = std::is_constant_evaluated() ? kNone : std::sqrt(square);
   const box_muller::UnitPoint point = box_muller::PointOfUniform(second);
