@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstdint>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -17,8 +18,11 @@ absl::StatusOr<std::unique_ptr<BareNccl>> BareNccl::Make(Context& context) {
   absl::Status made;
   std::unique_ptr<BareNccl> bare(new BareNccl(context));
   if (context.rank() == 0) made = bare->Checked(ncclGetUniqueId(&id));
+  const auto error = static_cast<int64_t>(made.code());
+  DT_ASSIGN_OR_RETURN(const std::vector<int64_t> errors, GatherValues(context, error));
   DT_ASSIGN_OR_RETURN(const std::vector<ncclUniqueId> ids, GatherValues(context, id));
   DT_RETURN_IF_ERROR(made);
+  if (errors[0] != 0) return absl::AbortedError("rank 0 has no id of NCCL's for the others");
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   DT_RETURN_IF_ERROR(bare->Checked(
       ncclCommInitRankConfig(&bare->comm_, context.world_size(), ids[0], context.rank(), &config)));
