@@ -24,7 +24,7 @@ def kernel_test(name, deps = [], threads_meet = True, quick = None, sanitized = 
 
 def cudnn_tests(deps):
     """Makes attention_cudnn_test: of GPUs alone. Over fakes some of it also with a cuDNN that refuses f32, or all, or fails."""
-    for refuses in ["", "narrow", "none", "absent", "broken"]:
+    for refuses in ["", "none", "absent", "broken"]:
         dt_test(
             name = "attention_cudnn_{}test".format(refuses + "_" if refuses else ""),
             size = "medium",

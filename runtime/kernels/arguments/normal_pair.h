@@ -115,14 +115,24 @@ constexpr UnitPoint PointOfUniform(uint32_t word) {
   return {(quarter + 1) & 2 ? -cosine : cosine, quarter & 2 ? -sine : sine};
 }
 
+// The square root. To some compilers std::sqrt is no constant expression, and they refuse what
+// never is one: NaN in a constant expression. (A GPU's code must not ask whether it is in one: nvcc
+// 13.0 takes the initializer of a const variable for that.)
+constexpr double Root(double x) {
+#ifdef __CUDA_ARCH__
+  return __dsqrt_rn(x);
+#else
+  if (std::is_constant_evaluated()) return std::numeric_limits<double>::quiet_NaN();
+  return std::sqrt(x);
+#endif
+}
+
 }  // namespace box_muller
 
 // Two independent normal numbers of two independent words. Not in a constant expression: NaN there.
 constexpr NormalPair NormalsOf(uint32_t first, uint32_t second) {
   const double square = box_muller::Product(-2, box_muller::LogOfUniform(first));
-  // To some compilers std::sqrt is no constant expression, and they refuse what never is one.
-  constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
-  const double radius = std::is_constant_evaluated() ? kNone : std::sqrt(square);
+  const double radius = box_muller::Root(square);
   const box_muller::UnitPoint point = box_muller::PointOfUniform(second);
   return {box_muller::Product(radius, point.cosine), box_muller::Product(radius, point.sine)};
 }

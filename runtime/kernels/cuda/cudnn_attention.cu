@@ -75,10 +75,10 @@ absl::Status RunPlan(Device& device, AttentionPlans& plans, const AttentionPlan&
 
 // o and lse of the block, in memory of its own, then joined.
 absl::Status RunAndJoin(Device& device, const char* kernel, const AttentionArgs& args,
-                        AttentionPlans& plans, const AttentionPlan& plan, DType o_type) {
+                        AttentionPlans& plans, const AttentionPlan& plan) {
   const AttentionSizes& sizes = args.sizes;
   const int64_t rows = sizes.batch * sizes.q_heads * sizes.q_rows;
-  DT_ASSIGN_OR_RETURN(const Scratch o, Scratch::Make(device, rows * sizes.dim * SizeOf(o_type)));
+  DT_ASSIGN_OR_RETURN(const Scratch o, Scratch::Make(device, rows * sizes.dim * SizeOf(sizes.dtype)));
   DT_ASSIGN_OR_RETURN(const Scratch lse, Scratch::Make(device, rows * int64_t{sizeof(float)}));
   const AttentionOperands& x = args.operands;
   DT_RETURN_IF_ERROR(RunPlan(
@@ -86,17 +86,16 @@ absl::Status RunAndJoin(Device& device, const char* kernel, const AttentionArgs&
   BlockResult block = {RowMajorRows(sizes.q_rows, sizes.q_heads, sizes.dim),
                        static_cast<const float*>(lse.get())};
   block.o.data = o.get();
-  return JoinBlock(device, kernel, sizes, x, block, o_type);
+  return JoinBlock(device, kernel, sizes, x, block);
 }
 
 absl::StatusOr<bool> Forward(Device& device, const char* kernel, const AttentionArgs& args,
-                             AttentionPlans& plans, bool causal, DType o_type) {
+                             AttentionPlans& plans, bool causal) {
   const AttentionSizes& sizes = args.sizes;
   const AttentionOperands& x = args.operands;
   // What cuDNN writes in the results' own type needs no kernel of ours.
-  const bool is_direct = sizes.first && sizes.last && o_type == sizes.out_dtype;
+  const bool is_direct = sizes.first && sizes.last;
   AttentionKey key = KeyOf(args, causal, sizes.batch, sizes.kv_heads);
-  key.out_dtype = o_type;
   key.o = StridesOf(is_direct ? x.o : RowMajorRows(key.q_rows, key.q_heads, key.dim), key.batch,
                     key.q_heads, key.q_rows, key.dim);
   DT_ASSIGN_OR_RETURN(const AttentionPlan* const plan, plans.Find(key));
@@ -106,7 +105,7 @@ absl::StatusOr<bool> Forward(Device& device, const char* kernel, const Attention
                                {x.q.data, x.k.data, x.v.data, x.o.data, x.lse.data}, sizes.scale,
                                key.rows()));
   } else {
-    DT_RETURN_IF_ERROR(RunAndJoin(device, kernel, args, plans, *plan, o_type));
+    DT_RETURN_IF_ERROR(RunAndJoin(device, kernel, args, plans, *plan));
   }
   return true;
 }
@@ -122,13 +121,12 @@ struct GradientRun {
 };
 
 absl::StatusOr<GradientRun> MakeGradient(Device& device, const AttentionSizes& sizes,
-                                         const AttentionOperand& into, bool is_query, DType type,
-                                         bool adds) {
-  if (type == sizes.out_dtype && !adds) return GradientRun{into, std::nullopt, into, false};
+                                         const AttentionOperand& into, bool is_query, bool adds) {
+  if (sizes.out_dtype == sizes.dtype && !adds) return GradientRun{into, std::nullopt, into, false};
   const int64_t rows = is_query ? sizes.q_rows : sizes.keys;
   const int64_t heads = is_query ? sizes.q_heads : sizes.kv_heads;
   DT_ASSIGN_OR_RETURN(Scratch memory,
-                      Scratch::Make(device, sizes.batch * rows * heads * sizes.dim * SizeOf(type)));
+                      Scratch::Make(device, sizes.batch * rows * heads * sizes.dim * SizeOf(sizes.dtype)));
   AttentionOperand to = RowMajorRows(rows, heads, sizes.dim);
   to.data = memory.get();
   return GradientRun{to, std::move(memory), into, adds};
@@ -139,28 +137,21 @@ void* Offset(const AttentionOperand& x, DType dtype, int64_t batch, int64_t head
          (batch * x.batch_stride + head * x.head_stride) * SizeOf(dtype);
 }
 
-// The types that a run's gradients have, dq's and those of keys.
-struct GradientTypes {
-  DType query, key;
-};
-
 class Backward {
  public:
-  Backward(Device& device, const AttentionArgs& args, AttentionPlans& plans, GradientTypes types)
+  Backward(Device& device, const AttentionArgs& args, AttentionPlans& plans)
       : device_(device),
         args_(args),
         sizes_(args.sizes),
         runs_(RunsOf(args.sizes, plans.score_bytes)),
-        plans_(plans),
-        types_(types) {}
+        plans_(plans) {}
 
   // Whether cuDNN has a plan.
   absl::StatusOr<bool> Run(const char* kernel, bool causal) {
     const AttentionOperands& x = args_.operands;
-    DT_ASSIGN_OR_RETURN(auto dq,
-                        MakeGradient(device_, sizes_, x.dq, true, types_.query, !sizes_.first));
-    DT_ASSIGN_OR_RETURN(auto dk, MakeGradient(device_, sizes_, x.dk, false, types_.key, false));
-    DT_ASSIGN_OR_RETURN(auto dv, MakeGradient(device_, sizes_, x.dv, false, types_.key, false));
+    DT_ASSIGN_OR_RETURN(auto dq, MakeGradient(device_, sizes_, x.dq, true, !sizes_.first));
+    DT_ASSIGN_OR_RETURN(auto dk, MakeGradient(device_, sizes_, x.dk, false, false));
+    DT_ASSIGN_OR_RETURN(auto dv, MakeGradient(device_, sizes_, x.dv, false, false));
     const AttentionKey key = Key(causal, dq, dk, dv);
     DT_ASSIGN_OR_RETURN(const AttentionPlan* const plan, plans_.Find(key));
     if (plan == nullptr) return false;
@@ -170,9 +161,9 @@ class Backward {
                                    sizes_.scale, key.rows()));
       }
     }
-    DT_RETURN_IF_ERROR(Put(kernel, dq, sizes_.q_heads, sizes_.q_rows, types_.query));
-    DT_RETURN_IF_ERROR(Put(kernel, dk, sizes_.kv_heads, sizes_.keys, types_.key));
-    DT_RETURN_IF_ERROR(Put(kernel, dv, sizes_.kv_heads, sizes_.keys, types_.key));
+    DT_RETURN_IF_ERROR(Put(kernel, dq, sizes_.q_heads, sizes_.q_rows));
+    DT_RETURN_IF_ERROR(Put(kernel, dk, sizes_.kv_heads, sizes_.keys));
+    DT_RETURN_IF_ERROR(Put(kernel, dv, sizes_.kv_heads, sizes_.keys));
     return true;
   }
 
@@ -182,8 +173,6 @@ class Backward {
     const AttentionOperands& x = args_.operands;
     AttentionKey key = KeyOf(args_, causal, runs_.batch, runs_.kv_heads);
     key.backward = true;
-    key.out_dtype = types_.query;
-    key.kv_out_dtype = types_.key;
     const auto queries = [&](const AttentionOperand& one) {
       return StridesOf(one, key.batch, key.q_heads, key.q_rows, key.dim);
     };
@@ -208,17 +197,16 @@ class Backward {
             .o = Offset(x.o, type, batch, q_head),
             .lse = Offset(x.lse, DType::kF32, batch, q_head),
             .dout = Offset(x.dout, type, batch, q_head),
-            .dq = Offset(dq.to, types_.query, batch, q_head),
-            .dk = Offset(dk.to, types_.key, batch, head),
-            .dv = Offset(dv.to, types_.key, batch, head)};
+            .dq = Offset(dq.to, type, batch, q_head),
+            .dk = Offset(dk.to, type, batch, head),
+            .dv = Offset(dv.to, type, batch, head)};
   }
-  absl::Status Put(const char* kernel, const GradientRun& gradient, int64_t heads, int64_t rows,
-                   DType type) {
+  absl::Status Put(const char* kernel, const GradientRun& gradient, int64_t heads, int64_t rows) {
     if (!gradient.memory) return absl::OkStatus();
     return PutGradient(
         device_, kernel,
-        {gradient.to, gradient.into, sizes_.batch, heads, rows, sizes_.dim, gradient.adds}, type,
-        sizes_.out_dtype);
+        {gradient.to, gradient.into, sizes_.batch, heads, rows, sizes_.dim, gradient.adds},
+        sizes_.dtype, sizes_.out_dtype);
   }
 
   Device& device_;
@@ -226,7 +214,6 @@ class Backward {
   const AttentionSizes& sizes_;
   const AttentionRuns runs_;
   AttentionPlans& plans_;
-  const GradientTypes types_;
 };
 
 }  // namespace
@@ -237,15 +224,9 @@ absl::StatusOr<bool> TryCudnnAttention(Device& device, const char* kernel,
   if (!choice.by_cudnn) return false;
   AttentionPlans* const plans = PlansOf(device);
   if (plans == nullptr) return false;
-  // What is joined is not rounded before, where cuDNN can leave it wide.
-  const bool is_whole = args.sizes.first && args.sizes.last;
-  for (const DType type : {is_whole ? args.sizes.out_dtype : DType::kF32, args.sizes.dtype}) {
-    DT_ASSIGN_OR_RETURN(const bool done,
-                        Forward(device, kernel, args, *plans, choice.causal, type));
-    plans->steps += done ? 1 : 0;
-    if (done || type == args.sizes.dtype) return done;
-  }
-  return false;
+  DT_ASSIGN_OR_RETURN(const bool done, Forward(device, kernel, args, *plans, choice.causal));
+  plans->steps += done ? 1 : 0;
+  return done;
 }
 
 absl::StatusOr<bool> TryCudnnAttentionGrad(Device& device, const char* kernel,
@@ -254,17 +235,9 @@ absl::StatusOr<bool> TryCudnnAttentionGrad(Device& device, const char* kernel,
   if (plans == nullptr) return false;
   const AttentionChoice choice = ChooseAttentionGrad(args, plans->score_bytes);
   if (!choice.by_cudnn) return false;
-  const AttentionSizes& sizes = args.sizes;
-  // cuDNN adds up the gradients of a group's heads in 16 bits alone.
-  const bool is_grouped = sizes.q_heads != sizes.kv_heads;
-  const GradientTypes wide = {sizes.out_dtype, is_grouped ? sizes.dtype : sizes.out_dtype};
-  for (const GradientTypes& types : {wide, GradientTypes{sizes.dtype, sizes.dtype}}) {
-    DT_ASSIGN_OR_RETURN(const bool done,
-                        Backward(device, args, *plans, types).Run(kernel, choice.causal));
-    plans->steps += done ? 1 : 0;
-    if (done || types.query == sizes.dtype) return done;
-  }
-  return false;
+  DT_ASSIGN_OR_RETURN(const bool done, Backward(device, args, *plans).Run(kernel, choice.causal));
+  plans->steps += done ? 1 : 0;
+  return done;
 }
 
 void AllowCudnn(Device& device, bool allowed) {

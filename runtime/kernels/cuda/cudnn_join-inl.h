@@ -107,27 +107,23 @@ __global__ void PutKernel(PutPass a) {
   });
 }
 
-// Calls fn(T{}) with the operands' type, of 16 bits, or float.
+// Call fn(T{}) with the operands' type, of 16 bits; with it, or float.
+template <typename Fn>
+absl::Status VisitNarrow(DType dtype, Fn fn) {
+  return dtype == DType::kBF16 ? fn(BFloat16()) : fn(Float16());
+}
 template <typename Fn>
 absl::Status VisitResult(DType dtype, Fn fn) {
-  switch (dtype) {
-    case DType::kBF16:
-      return fn(BFloat16());
-    case DType::kF16:
-      return fn(Float16());
-    default:
-      return fn(float());
-  }
+  return dtype == DType::kF32 ? fn(float()) : VisitNarrow(dtype, fn);
 }
 
 }  // namespace internal
 
 // Into the carry, or the results: what sizes.first and last say (attention.h).
 inline absl::Status JoinBlock(Device& device, const char* kernel, const AttentionSizes& sizes,
-                              const AttentionOperands& operands, const BlockResult& block,
-                              DType block_type) {
+                              const AttentionOperands& operands, const BlockResult& block) {
   const internal::JoinPass pass = {sizes, operands, block};
-  return internal::VisitResult(block_type, [&](auto b) {
+  return internal::VisitNarrow(sizes.dtype, [&](auto b) {
     return internal::VisitResult(sizes.out_dtype, [&](auto o) {
       return LaunchRows<kWarp>(device, kernel, sizes.batch * sizes.q_heads * sizes.q_rows,
                                internal::JoinKernel<decltype(b), decltype(o)>, pass);
@@ -137,7 +133,7 @@ inline absl::Status JoinBlock(Device& device, const char* kernel, const Attentio
 
 inline absl::Status PutGradient(Device& device, const char* kernel, const PutPass& pass, DType from,
                                 DType into) {
-  return internal::VisitResult(from, [&](auto f) {
+  return internal::VisitNarrow(from, [&](auto f) {
     return internal::VisitResult(into, [&](auto t) {
       return LaunchRows<kWarp>(device, kernel, pass.batch * pass.heads * pass.rows,
                                internal::PutKernel<decltype(f), decltype(t)>, pass);

@@ -142,8 +142,9 @@ TEST_F(CudaPromisesTest, AnEventThatWasNotRecordedHasHappened) {
   EXPECT_EQ(cudaEventDestroy(event), cudaSuccess);
 }
 
-// Who asks must clear it (cuda_device.cc).
-TEST_F(CudaPromisesTest, NotReadyIsTheLastError) {
+// Nowhere is it said whether that is the last error then (CUDA 13.0: no). Who asks clears it
+// (polled_wait.cc).
+TEST_F(CudaPromisesTest, NotReadyIsNoErrorThatStays) {
   auto* const data = Allocate<uint8_t>(kMuch);
   const cudaEvent_t event = MakeEvent();
   bool seen = false;  // the host may be kept busy for longer than the GPU
@@ -153,7 +154,8 @@ TEST_F(CudaPromisesTest, NotReadyIsTheLastError) {
     seen = cudaEventQuery(event) == cudaErrorNotReady;
   }
   EXPECT_TRUE(seen);
-  EXPECT_EQ(cudaGetLastError(), cudaErrorNotReady);
+  const cudaError_t last = cudaGetLastError();
+  EXPECT_TRUE(last == cudaErrorNotReady || last == cudaSuccess) << last;
   EXPECT_EQ(cudaGetLastError(), cudaSuccess);
   EXPECT_EQ(cudaEventSynchronize(event), cudaSuccess);
   EXPECT_EQ(cudaEventQuery(event), cudaSuccess);

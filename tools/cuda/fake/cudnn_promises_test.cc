@@ -126,13 +126,10 @@ TEST_F(CudnnPromisesTest, WhatIsNotServedIsNotSupported) {
   key.dim = 100;
   key.q = key.k = key.v = key.o = {6400, 100, 100};
   EXPECT_EQ(PlanOf(key).status().code(), absl::StatusCode::kUnimplemented);
-  // Gradients of keys that heads share, in f32.
   key = TestKey(true);
   key.q_heads = 2;
   key.q = key.o = key.dout = key.dq = {2 * kTestElements, kTestFeatures, 2 * kTestFeatures};
   EXPECT_TRUE(PlanOf(key).ok());
-  key.kv_out_dtype = DType::kF32;
-  EXPECT_EQ(PlanOf(key).status().code(), absl::StatusCode::kUnimplemented);
 }
 
 }  // namespace

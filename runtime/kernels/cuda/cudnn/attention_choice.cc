@@ -44,6 +44,9 @@ AttentionChoice ChooseBlock(const AttentionArgs& args) {
   if (sizes.dtype != DType::kBF16 && sizes.dtype != DType::kF16) {
     return Portable("operands are not of 16 bits");
   }
+  if (sizes.first && sizes.last && sizes.out_dtype != sizes.dtype) {
+    return Portable("results are wider than the operands");
+  }
   if (sizes.drops) return Portable("weights are dropped");
   if (sizes.dim % 8 != 0 || sizes.dim > kMostCudnnFeatures) {
     return Portable("a head's features are not a multiple of 8, up to 128");

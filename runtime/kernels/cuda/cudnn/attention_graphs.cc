@@ -20,14 +20,14 @@ class Builder {
 
  private:
   // Of a head's rows.
-  Node Rows(int64_t id, DType dtype, int64_t heads, int64_t rows, const AttentionStrides& s) {
-    return graph_.Memory(id, dtype, {key_.batch, heads, rows, key_.dim}, {s[0], s[1], s[2], 1});
+  Node Rows(int64_t id, int64_t heads, int64_t rows, const AttentionStrides& s) {
+    return graph_.Memory(id, key_.dtype, {key_.batch, heads, rows, key_.dim}, {s[0], s[1], s[2], 1});
   }
-  Node Queries(int64_t id, DType dtype, const AttentionStrides& s) {
-    return Rows(id, dtype, key_.q_heads, key_.q_rows, s);
+  Node Queries(int64_t id, const AttentionStrides& s) {
+    return Rows(id, key_.q_heads, key_.q_rows, s);
   }
-  Node Keys(int64_t id, DType dtype, const AttentionStrides& s) {
-    return Rows(id, dtype, key_.kv_heads, key_.keys, s);
+  Node Keys(int64_t id, const AttentionStrides& s) {
+    return Rows(id, key_.kv_heads, key_.keys, s);
   }
   Node TransposedKeys(int64_t id, const AttentionStrides& s) {
     return graph_.Memory(id, key_.dtype, {key_.batch, key_.kv_heads, key_.dim, key_.keys},
@@ -96,8 +96,8 @@ class Builder {
 
 Graph Builder::Forward() && {
   const Node scale = graph_.Scalar(kIdScale);
-  const Node q = Queries(kIdQ, key_.dtype, key_.q), k = TransposedKeys(kIdK, key_.k);
-  const Node v = Keys(kIdV, key_.dtype, key_.v);
+  const Node q = Queries(kIdQ, key_.q), k = TransposedKeys(kIdK, key_.k);
+  const Node v = Keys(kIdV, key_.v);
   const Node scores = Masked(ScaledScores(q, k, scale));
   const Node max = Reduced(CUDNN_REDUCE_TENSOR_MAX, scores, Stat());
   const Node shifted = Mapped(CUDNN_POINTWISE_SUB, scores, max, Scores());
@@ -106,15 +106,15 @@ Graph Builder::Forward() && {
   const Node log_sum = Mapped(CUDNN_POINTWISE_LOG, sum, Stat());
   Mapped(CUDNN_POINTWISE_ADD, max, log_sum, Statistic(kIdLse));
   const Node p = Mapped(CUDNN_POINTWISE_DIV, weights, sum, Scores(CudnnType(key_.dtype)));
-  graph_.Multiply(p, v, Queries(kIdO, key_.out_dtype, key_.o));
+  graph_.Multiply(p, v, Queries(kIdO, key_.o));
   return std::move(graph_);
 }
 
 Graph Builder::Backward() && {
   const Node scale = graph_.Scalar(kIdScale), one = graph_.Scalar(kIdOne);
-  const Node q = Queries(kIdQ, key_.dtype, key_.q), k = TransposedKeys(kIdK, key_.k);
-  const Node v = TransposedKeys(kIdV, key_.v), o = Queries(kIdO, key_.dtype, key_.o);
-  const Node dout = Queries(kIdDout, key_.dtype, key_.dout), lse = Statistic(kIdLse);
+  const Node q = Queries(kIdQ, key_.q), k = TransposedKeys(kIdK, key_.k);
+  const Node v = TransposedKeys(kIdV, key_.v), o = Queries(kIdO, key_.o);
+  const Node dout = Queries(kIdDout, key_.dout), lse = Statistic(kIdLse);
   const Dims4 rows = {key_.batch, key_.q_heads, key_.q_rows, key_.dim};
 
   // delta = rowsum(do * o)
@@ -125,7 +125,7 @@ Graph Builder::Backward() && {
   // p = exp(scale q k^T - lse), dv = p^T do
   const Node scores = Masked(Mapped(CUDNN_POINTWISE_SUB, ScaledScores(q, k, scale), lse, Scores()));
   const Node p = Mapped(CUDNN_POINTWISE_EXP, scores, Scores());
-  KeyGradient(p, dout, Keys(kIdDv, key_.kv_out_dtype, key_.dv));
+  KeyGradient(p, dout, Keys(kIdDv, key_.dv));
 
   // ds = scale p (do v^T - delta), dk = ds^T q, dq = ds k
   const Node dp = Scores();
@@ -133,13 +133,13 @@ Graph Builder::Backward() && {
   const Node centered = Mapped(CUDNN_POINTWISE_SUB, dp, delta, Scores());
   const Node weighted = Mapped(CUDNN_POINTWISE_MUL, centered, p, Scores());
   const Node ds = Mapped(CUDNN_POINTWISE_MUL, weighted, scale, Scores());
-  KeyGradient(ds, q, Keys(kIdDk, key_.kv_out_dtype, key_.dk));
+  KeyGradient(ds, q, Keys(kIdDk, key_.dk));
   const Node straight =
       graph_.Virtual(CUDNN_DATA_FLOAT, {key_.batch, key_.kv_heads, key_.keys, key_.dim},
                      {key_.k[0], key_.k[1], key_.k[2], 1});
   graph_.Reinterpret(k, straight);
   // dq is this product itself. With a sum in memory in between, cuDNN would add to it in any order.
-  graph_.Multiply(ds, straight, Queries(kIdDq, key_.out_dtype, key_.dq));
+  graph_.Multiply(ds, straight, Queries(kIdDq, key_.dq));
   return std::move(graph_);
 }
 

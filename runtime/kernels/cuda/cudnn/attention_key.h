@@ -16,10 +16,10 @@ using AttentionStrides = std::array<int64_t, 3>;
 // What a graph depends on: with equal keys, two are one.
 struct AttentionKey {
   bool backward = false;
-  bool causal = false;                // row i sees keys j <= i; else all
-  DType dtype = DType::kBF16;         // of q, k, v; backward: o and its gradient as well
-  DType out_dtype = DType::kBF16;     // forward: of o; backward: of dq
-  DType kv_out_dtype = DType::kBF16;  // backward: of dk and dv
+  bool causal = false;  // row i sees keys j <= i; else all
+  // Of all operands and results but the statistics. Results in f32 have engines, says cuDNN 9.19,
+  // and come out wrong, or not at all (H200, 2026-11-26).
+  DType dtype = DType::kBF16;
   int64_t batch = 0, q_heads = 0, kv_heads = 0, q_rows = 0, keys = 0, dim = 0;
   AttentionStrides q = {}, k = {}, v = {}, o = {};
   AttentionStrides dout = {}, dq = {}, dk = {}, dv = {};  // backward
@@ -28,9 +28,9 @@ struct AttentionKey {
   friend bool operator==(const AttentionKey&, const AttentionKey&) = default;
   template <typename H>
   friend H AbslHashValue(H h, const AttentionKey& key) {
-    return H::combine(std::move(h), key.backward, key.causal, key.dtype, key.out_dtype,
-                      key.kv_out_dtype, key.batch, key.q_heads, key.kv_heads, key.q_rows, key.keys,
-                      key.dim, key.q, key.k, key.v, key.o, key.dout, key.dq, key.dk, key.dv);
+    return H::combine(std::move(h), key.backward, key.causal, key.dtype, key.batch, key.q_heads,
+                      key.kv_heads, key.q_rows, key.keys, key.dim, key.q, key.k, key.v, key.o,
+                      key.dout, key.dq, key.dk, key.dv);
   }
 };
 
