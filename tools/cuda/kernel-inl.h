@@ -21,19 +21,37 @@
   T(&name)[n] = *static_cast<T(*)[n]>(::dtensor::fake_cuda::Shared(&name##_site, sizeof(T[n])))
 #endif
 
+// T& name in the block's shared memory, which may be more than the 48 KiB of arrays: of a kernel
+// that is launched with sizeof(T) bytes of it, and has this once.
+#ifdef __CUDACC__
+#define DT_LARGE_SHARED(T, name)             \
+  extern __shared__ uint4 dt_large_shared[]; \
+  T& name = *reinterpret_cast<T*>(dt_large_shared)
+#else
+#define DT_LARGE_SHARED(T, name) \
+  DT_SHARED(T, name##_array, 1); \
+  T& name = name##_array[0]
+#endif
+
 namespace dtensor {
 
-// kernel<<<blocks, threads, 0, stream>>>(args...), with what the launch returns. Arguments are
-// copied as bytes, at most 4 KB of them.
+// kernel<<<blocks, threads, large_bytes, stream>>>(args...), with what the launch returns.
+// Arguments are copied as bytes, at most 4 KB of them. `large_bytes`: of DT_LARGE_SHARED.
 template <typename... P>
-cudaError_t LaunchKernel(cudaStream_t stream, dim3 blocks, dim3 threads, void (*kernel)(P...),
+cudaError_t LaunchKernel(cudaStream_t stream, dim3 blocks, dim3 threads,
+                         [[maybe_unused]] size_t large_bytes, void (*kernel)(P...),
                          const std::type_identity_t<P>&... args) {
   static_assert((std::is_trivially_copyable_v<P> && ...));
   static_assert((sizeof(P) + ... + 0) <= 4000);
 #ifdef __CUDACC__
+  if (large_bytes > 48 << 10) {  // of this GPU's own
+    const cudaError_t error = cudaFuncSetAttribute(
+        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(large_bytes));
+    if (error != cudaSuccess) return error;
+  }
   const void* pointers[] = {&args..., nullptr};
   return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), blocks, threads,
-                          const_cast<void**>(pointers), 0, stream);
+                          const_cast<void**>(pointers), large_bytes, stream);
 #else
   const fake_cuda::Kernel::Argument arguments[] = {{&args, sizeof(args)}..., {}};
   fake_cuda::LaunchGrid(stream, blocks, threads, {reinterpret_cast<const void*>(kernel), arguments},

@@ -5,6 +5,8 @@
 
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/cuda/attention.h"
+#include "dtensor/runtime/kernels/cuda/attention_flash.h"
+#include "dtensor/runtime/kernels/cuda/attention_grad-inl.h"
 #include "dtensor/runtime/kernels/cuda/attention_matrix-inl.h"
 #include "dtensor/runtime/kernels/cuda/attention_step-inl.h"
 #include "dtensor/runtime/kernels/cuda/attention_tile-inl.h"
@@ -18,17 +20,6 @@ namespace {
 template <typename In, int kWindow>
 using GradTiles = std::conditional_t<std::is_same_v<In, BFloat16>, MatrixTiles<In, 1, 32, kWindow>,
                                      ScalarTiles<In, kWindow>>;
-
-// Where a block is: a batch entry and a query head, with the key head that it reads.
-struct Place {
-  int64_t batch, head, kv_head;
-};
-
-template <typename T>
-__device__ const T& StatisticAt(const AttentionOperand& x, const Place& at, int64_t row) {
-  return static_cast<const T*>(
-      x.data)[at.batch * x.batch_stride + at.head * x.head_stride + row * x.row_stride];
-}
 
 // What pairs with a query need of it; lse in units of log(2). A row that saw nothing has a lse of
 // -inf, and sees nothing.
@@ -63,29 +54,6 @@ __device__ PairGrad<T> GradOfPair(const StepRule& step, const Place& at, const Q
     z = step.Keeps(at.batch, at.head, row.query, key) ? static_cast<T>(step.drop.scale) : T{0};
   }
   return {sees ? z * p : T{0}, sees ? p * (z * dout_v - row.delta) : T{0}};
-}
-
-// Writes sums to rows [first, ...) of a gradient, in its type, or adds to them.
-template <typename Tiles, typename Sums, typename T = typename Tiles::T>
-__device__ void StoreGrad(const StepRule& step, const AttentionOperand& to, int64_t batch,
-                          int64_t head, int64_t first, int64_t rows, typename Tiles::T factor,
-                          bool adds, int64_t window, Sums& sums) {
-  using In = typename Tiles::In;
-  const bool wide = step.is_wide();
-  const int64_t offset = batch * to.batch_stride + head * to.head_stride;
-  ForEachSum(sums, window, step.sizes.dim, [&](T& sum, int r, int64_t feature) {
-    const int64_t row = first + Tiles::RowOf(r);
-    if (row >= rows) return;
-    const int64_t at = offset + row * to.row_stride + feature;
-    const T value = sum * factor;
-    if (wide) {
-      T& out = static_cast<T*>(to.data)[at];
-      out = adds ? out + value : value;
-    } else {
-      In& out = static_cast<In*>(to.data)[at];
-      out = Round<In>(adds ? T(Widen(out)) + value : value);
-    }
-  });
 }
 
 // dq: a block for kRows queries of one head. Rows that see most come last, and go first.
@@ -143,28 +111,6 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
                        !sizes.first, window, dq);
     }
   }
-}
-
-// Queries [begin, end) that see some of the keys [key, key + count): what rows see ascends.
-struct QueryRange {
-  int64_t begin, end;
-};
-__device__ QueryRange QueriesThatSee(const StepRule& step, int64_t key, int64_t count) {
-  // The first row for which `passed` holds; it holds for all rows behind that.
-  const auto first_of = [&](auto passed) {
-    int64_t low = 0, high = step.sizes.q_rows;
-    while (low < high) {
-      const int64_t middle = (low + high) / 2;
-      if (passed(step.seen[middle])) {
-        high = middle;
-      } else {
-        low = middle + 1;
-      }
-    }
-    return low;
-  };
-  return {first_of([&](const SeenKeys& seen) { return seen.end > key; }),
-          first_of([&](const SeenKeys& seen) { return seen.begin >= key + count; })};
 }
 
 // dk and dv: a block for kRows keys of one key head. Query heads and rows in ascending order.
@@ -231,6 +177,7 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
 
 absl::Status LaunchGrads(Device& device, const char* kernel, const StepRule& step) {
   const AttentionSizes& sizes = step.sizes;
+  if (IsFlashGrad(sizes)) return FlashGrads(device, kernel, step);
   return VisitFloat(sizes.dtype, [&](auto t) {
     using In = decltype(t);
     return WithWindow<GradTiles<In, 1>::kMostWindow>(sizes.dim, [&](auto window) -> absl::Status {

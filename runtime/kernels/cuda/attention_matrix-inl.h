@@ -15,6 +15,53 @@
 
 namespace dtensor::kernels::cuda {
 
+// Where a row's pack lies in shared memory, from the first row's first element. A pack that is an
+// even number of packs further lies at this ^ the features between.
+template <typename In, int kRowSize>
+__device__ int PackAt(int row, int pack) {
+  return row * kRowSize + (pack ^ row % 8) * kPack<In>;
+}
+
+// c[:, at : at + 16] += a b of a group of 16 rows, of the two b in a part. c has what a lane has of
+// a warp's rows.
+template <typename In, int kRows, int kN>
+__device__ void MultiplyGroup(const MatrixPart& a, const MatrixPart& b, int group, int at,
+                              float (&c)[kRows][kN]) {
+  float(&low)[kN] = c[2 * group], (&high)[kN] = c[2 * group + 1];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int e = at / 4 + 2 * i;
+    MultiplyAdd<In>(a, b.at[2 * i], b.at[2 * i + 1], low[e], low[e + 1], high[e], high[e + 1]);
+  }
+}
+
+// Weights of kGroups times 16 rows as the left operand of products: rounded, and, of two parts,
+// what that has lost.
+template <int kParts, int kGroups, int kColumns>
+struct LeftWeights {
+  MatrixPart at[kParts][kGroups][kColumns / 16];
+};
+template <typename In, int kParts, int kRows, int kN>
+__device__ LeftWeights<kParts, kRows / 2, 4 * kN> LeftOf(const float (&weights)[kRows][kN]) {
+  constexpr int kGroups = kRows / 2, kColumns = 4 * kN;
+  LeftWeights<kParts, kGroups, kColumns> left;
+#pragma unroll
+  for (int e = 0; e < kGroups * kColumns / 4; ++e) {
+    const int i = e % 4, g = e / 4 % kGroups, n = e / 4 / kGroups;
+    float first = weights[2 * g + i % 2][4 * n + i / 2 * 2];
+    float second = weights[2 * g + i % 2][4 * n + i / 2 * 2 + 1];
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      const uint32_t pair = RoundPair<In>(first, second);
+      left.at[part][g][n].at[i] = pair;
+      if (part + 1 == kParts) break;
+      first -= ElementOf<In>(pair, 0);
+      second -= ElementOf<In>(pair, 1);
+    }
+  }
+  return left;
+}
+
 // A warp has kGroups times 16 rows. Of each 8 columns, or features, a lane has two neighbours, in
 // rows g and g + 8 of each group, as matrix-inl.h says of c.
 template <typename In_, int kGroups, int kColumns_, int kWindow_>
@@ -56,8 +103,8 @@ struct MatrixTiles {
     Clear(scores.at);
     const int lane = LaneOf();
     const In* const a = rows_[kSlot] + WarpOf() * kRowsOfWarp * kChunk;
-    const int a_at = PackAt(lane % 16, lane / 16);
-    const int b_at = PackAt(lane / 16 * 8 + lane % 8, lane / 8 % 2);
+    const int a_at = At(lane % 16, lane / 16);
+    const int b_at = At(lane / 16 * 8 + lane % 8, lane / 8 % 2);
     for (int64_t begin = 0; begin < dim; begin += kChunk) {
       Bring<kSlot>(&rows, columns, begin, dim, next);
 #pragma unroll 1
@@ -73,7 +120,7 @@ struct MatrixTiles {
           for (int n = 0; n < kColumns; n += 16) {
             const MatrixPart right = LoadMatrices(b + n * kChunk);
 #pragma unroll
-            for (int g = 0; g < kGroups; ++g) Multiply(left[g], right, g, n, scores.at);
+            for (int g = 0; g < kGroups; ++g) MultiplyGroup<In>(left[g], right, g, n, scores.at);
           }
         });
       }
@@ -93,34 +140,10 @@ struct MatrixTiles {
   }
 
  private:
-  // Weights as the left operand of products: rounded, and, of two parts, what that has lost.
-  template <int kParts>
-  struct Left {
-    MatrixPart at[kParts][kGroups][kColumns / 16];
-  };
-  template <int kParts>
-  static __device__ Left<kParts> LeftOf(const Scores& weights) {
-    Left<kParts> left;
-#pragma unroll
-    for (int e = 0; e < kGroups * kColumns / 4; ++e) {
-      const int i = e % 4, g = e / 4 % kGroups, n = e / 4 / kGroups;
-      float first = weights.at[2 * g + i % 2][4 * n + i / 2 * 2];
-      float second = weights.at[2 * g + i % 2][4 * n + i / 2 * 2 + 1];
-#pragma unroll
-      for (int part = 0; part < kParts; ++part) {
-        const uint32_t pair = RoundPair<In>(first, second);
-        left.at[part][g][n].at[i] = pair;
-        first -= ElementOf<In>(pair, 0);
-        second -= ElementOf<In>(pair, 1);
-      }
-    }
-    return left;
-  }
-
   template <int kSlot, int kParts>
   __device__ void AddProducts(const Scores& weights, int64_t features, Sums& sums) const {
-    const Left<kParts> left = LeftOf<kParts>(weights);
-    const int lane = LaneOf(), b_at = PackAt(lane % 16, lane / 16);
+    const auto left = LeftOf<In, kParts>(weights.at);
+    const int lane = LaneOf(), b_at = At(lane % 16, lane / 16);
 #pragma unroll
     for (int half = 0; half < kChunk; half += kFeatures) {
       ForEachPart(features - half, [&](int f) {
@@ -132,13 +155,15 @@ struct MatrixTiles {
           for (int part = 0; part < kParts; ++part) {
 #pragma unroll
             for (int g = 0; g < kGroups; ++g) {
-              Multiply(left.at[part][g][n], right, g, half + f, sums.at);
+              MultiplyGroup<In>(left.at[part][g][n], right, g, half + f, sums.at);
             }
           }
         }
       });
     }
   }
+
+  static __device__ int At(int row, int pack) { return PackAt<In, kChunk>(row, pack); }
 
   // Calls fn(f) for the parts of 16 features, of kFeatures, that there are of `features`.
   template <typename Fn>
@@ -152,24 +177,6 @@ struct MatrixTiles {
         if (f < features) fn(f);
       }
     }
-  }
-
-  // c[:, at : at + 16] += a b of a group's rows, of the two b in a part.
-  template <int kN>
-  static __device__ void Multiply(const MatrixPart& a, const MatrixPart& b, int group, int at,
-                                  float (&c)[kRowsOfLane][kN]) {
-    float(&low)[kN] = c[2 * group], (&high)[kN] = c[2 * group + 1];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int e = at / 4 + 2 * i;
-      MultiplyAdd<In>(a, b.at[2 * i], b.at[2 * i + 1], low[e], low[e + 1], high[e], high[e + 1]);
-    }
-  }
-
-  // Where a row's pack lies, from the first row's first element. A pack that is an even number of
-  // packs further lies at this ^ the features between.
-  static __device__ int PackAt(int row, int pack) {
-    return row * kChunk + (pack ^ row % 8) * kPack<In>;
   }
 
   // Has a chunk of features from `begin` on, of rows (unless null) and of columns, in the slot, but
@@ -213,7 +220,7 @@ struct MatrixTiles {
     static_assert(kN % kRowsAtOnce == 0 && kRowsAtOnce % 8 == 0);
     const int row = threadIdx.x / kPacks;
     const In* source = is_from + row * from.stride + feature;
-    In* const pack = to + PackAt(row, feature / kPack<In>);
+    In* const pack = to + At(row, feature / kPack<In>);
     const int rows = static_cast<int>(from.count);
     const auto count_of = [&](int i) { return row + i * kRowsAtOnce < rows ? there : 0; };
     if (FitsPacks<kPack<In>>(is_from, 1) && from.stride % kPack<In> == 0) {

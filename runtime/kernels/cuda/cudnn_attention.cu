@@ -6,6 +6,7 @@
 
 #include "dtensor/runtime/core/dtype.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/kernels/cuda/attention_rows-inl.h"
 #include "dtensor/runtime/kernels/cuda/cudnn/attention_choice.h"
 #include "dtensor/runtime/kernels/cuda/cudnn/attention_key.h"
 #include "dtensor/runtime/kernels/cuda/cudnn/attention_plans.h"
@@ -15,15 +16,10 @@
 namespace dtensor::kernels::cuda {
 namespace {
 
-// [batch, rows, heads, dim], row-major, as the operands of most programs are.
-AttentionOperand RowMajorRows(int64_t rows, int64_t heads, int64_t dim) {
-  return {nullptr, rows * heads * dim, dim, heads * dim};
-}
-
 // Of a dimension of one element any stride is true; cuDNN is told a usual one.
 AttentionStrides StridesOf(const AttentionOperand& x, int64_t batch, int64_t heads, int64_t rows,
                            int64_t dim) {
-  const AttentionOperand usual = RowMajorRows(rows, heads, dim);
+  const AttentionOperand usual = RowMajorRows(nullptr, rows, heads, dim);
   return {batch == 1 ? usual.batch_stride : x.batch_stride,
           heads == 1 ? usual.head_stride : x.head_stride,
           rows == 1 ? usual.row_stride : x.row_stride};
@@ -78,14 +74,14 @@ absl::Status RunAndJoin(Device& device, const char* kernel, const AttentionArgs&
                         AttentionPlans& plans, const AttentionPlan& plan) {
   const AttentionSizes& sizes = args.sizes;
   const int64_t rows = sizes.batch * sizes.q_heads * sizes.q_rows;
-  DT_ASSIGN_OR_RETURN(const Scratch o, Scratch::Make(device, rows * sizes.dim * SizeOf(sizes.dtype)));
+  DT_ASSIGN_OR_RETURN(const Scratch o,
+                      Scratch::Make(device, rows * sizes.dim * SizeOf(sizes.dtype)));
   DT_ASSIGN_OR_RETURN(const Scratch lse, Scratch::Make(device, rows * int64_t{sizeof(float)}));
   const AttentionOperands& x = args.operands;
   DT_RETURN_IF_ERROR(RunPlan(
       device, plans, plan, {x.q.data, x.k.data, x.v.data, o.get(), lse.get()}, sizes.scale, rows));
-  BlockResult block = {RowMajorRows(sizes.q_rows, sizes.q_heads, sizes.dim),
-                       static_cast<const float*>(lse.get())};
-  block.o.data = o.get();
+  const BlockResult block = {RowMajorRows(o.get(), sizes.q_rows, sizes.q_heads, sizes.dim),
+                             static_cast<const float*>(lse.get())};
   return JoinBlock(device, kernel, sizes, x, block);
 }
 
@@ -96,8 +92,8 @@ absl::StatusOr<bool> Forward(Device& device, const char* kernel, const Attention
   // What cuDNN writes in the results' own type needs no kernel of ours.
   const bool is_direct = sizes.first && sizes.last;
   AttentionKey key = KeyOf(args, causal, sizes.batch, sizes.kv_heads);
-  key.o = StridesOf(is_direct ? x.o : RowMajorRows(key.q_rows, key.q_heads, key.dim), key.batch,
-                    key.q_heads, key.q_rows, key.dim);
+  key.o = StridesOf(is_direct ? x.o : RowMajorRows(nullptr, key.q_rows, key.q_heads, key.dim),
+                    key.batch, key.q_heads, key.q_rows, key.dim);
   DT_ASSIGN_OR_RETURN(const AttentionPlan* const plan, plans.Find(key));
   if (plan == nullptr) return false;
   if (is_direct) {
@@ -125,10 +121,9 @@ absl::StatusOr<GradientRun> MakeGradient(Device& device, const AttentionSizes& s
   if (sizes.out_dtype == sizes.dtype && !adds) return GradientRun{into, std::nullopt, into, false};
   const int64_t rows = is_query ? sizes.q_rows : sizes.keys;
   const int64_t heads = is_query ? sizes.q_heads : sizes.kv_heads;
-  DT_ASSIGN_OR_RETURN(Scratch memory,
-                      Scratch::Make(device, sizes.batch * rows * heads * sizes.dim * SizeOf(sizes.dtype)));
-  AttentionOperand to = RowMajorRows(rows, heads, sizes.dim);
-  to.data = memory.get();
+  DT_ASSIGN_OR_RETURN(Scratch memory, Scratch::Make(device, sizes.batch * rows * heads * sizes.dim *
+                                                                SizeOf(sizes.dtype)));
+  const AttentionOperand to = RowMajorRows(memory.get(), rows, heads, sizes.dim);
   return GradientRun{to, std::move(memory), into, adds};
 }
 
@@ -203,7 +198,7 @@ class Backward {
   }
   absl::Status Put(const char* kernel, const GradientRun& gradient, int64_t heads, int64_t rows) {
     if (!gradient.memory) return absl::OkStatus();
-    return PutGradient(
+    return PutRows(
         device_, kernel,
         {gradient.to, gradient.into, sizes_.batch, heads, rows, sizes_.dim, gradient.adds},
         sizes_.dtype, sizes_.out_dtype);

@@ -9,6 +9,7 @@
 #include "dtensor/runtime/core/dtype.h"
 #include "dtensor/runtime/device/device.h"
 #include "dtensor/runtime/kernels/arguments/attention_args.h"
+#include "dtensor/runtime/kernels/cuda/attention_rows-inl.h"
 #include "dtensor/runtime/kernels/cuda/attention_step-inl.h"
 #include "dtensor/runtime/kernels/cuda/numeric-inl.h"
 #include "dtensor/runtime/kernels/cuda/row_groups-inl.h"
@@ -22,19 +23,6 @@ struct BlockResult {
 };
 
 namespace internal {
-
-struct RowPlace {
-  int64_t batch, head, row;
-};
-__device__ inline RowPlace PlaceOfRow(int64_t i, int64_t heads, int64_t rows) {
-  const int64_t y = i / rows;
-  return {y / heads, y % heads, i % rows};
-}
-template <typename T>
-__device__ T* RowAt(const AttentionOperand& x, const RowPlace& at) {
-  return static_cast<T*>(x.data) + at.batch * x.batch_stride + at.head * x.head_stride +
-         at.row * x.row_stride;
-}
 
 struct JoinPass {
   AttentionSizes sizes;
@@ -85,40 +73,6 @@ __global__ void JoinKernel(JoinPass a) {
 
 }  // namespace internal
 
-// A gradient's rows, put into others of another type, or added to them.
-struct PutPass {
-  AttentionOperand from, into;
-  int64_t batch, heads, rows, dim;
-  bool adds;
-};
-
-namespace internal {
-
-template <typename From, typename Into>
-__global__ void PutKernel(PutPass a) {
-  ForEachRow<kWarp>(a.batch * a.heads * a.rows, [&](int64_t i, int lane) {
-    const RowPlace at = PlaceOfRow(i, a.heads, a.rows);
-    const auto* const from = RowAt<const From>(a.from, at);
-    auto* const into = RowAt<Into>(a.into, at);
-    for (int64_t f = lane; f < a.dim; f += kWarp) {
-      const float value = Widen(from[f]);
-      into[f] = Round<Into>(a.adds ? Widen(into[f]) + value : value);
-    }
-  });
-}
-
-// Call fn(T{}) with the operands' type, of 16 bits; with it, or float.
-template <typename Fn>
-absl::Status VisitNarrow(DType dtype, Fn fn) {
-  return dtype == DType::kBF16 ? fn(BFloat16()) : fn(Float16());
-}
-template <typename Fn>
-absl::Status VisitResult(DType dtype, Fn fn) {
-  return dtype == DType::kF32 ? fn(float()) : VisitNarrow(dtype, fn);
-}
-
-}  // namespace internal
-
 // Into the carry, or the results: what sizes.first and last say (attention.h).
 inline absl::Status JoinBlock(Device& device, const char* kernel, const AttentionSizes& sizes,
                               const AttentionOperands& operands, const BlockResult& block) {
@@ -127,16 +81,6 @@ inline absl::Status JoinBlock(Device& device, const char* kernel, const Attentio
     return internal::VisitResult(sizes.out_dtype, [&](auto o) {
       return LaunchRows<kWarp>(device, kernel, sizes.batch * sizes.q_heads * sizes.q_rows,
                                internal::JoinKernel<decltype(b), decltype(o)>, pass);
-    });
-  });
-}
-
-inline absl::Status PutGradient(Device& device, const char* kernel, const PutPass& pass, DType from,
-                                DType into) {
-  return internal::VisitNarrow(from, [&](auto f) {
-    return internal::VisitResult(into, [&](auto t) {
-      return LaunchRows<kWarp>(device, kernel, pass.batch * pass.heads * pass.rows,
-                               internal::PutKernel<decltype(f), decltype(t)>, pass);
     });
   });
 }

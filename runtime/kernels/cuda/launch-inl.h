@@ -21,7 +21,16 @@ template <typename... P>
 absl::Status Launch(Device& device, const char* name, dim3 blocks, int threads,
                     void (*kernel)(P...), const std::type_identity_t<P>&... args) {
   DT_ASSIGN_OR_RETURN(const cudaStream_t stream, BeginCudaLaunch(device));
-  return EndCudaLaunch(device, name, LaunchKernel(stream, blocks, threads, kernel, args...));
+  return EndCudaLaunch(device, name, LaunchKernel(stream, blocks, threads, 0, kernel, args...));
+}
+
+// Of a kernel that has a Memory by DT_LARGE_SHARED.
+template <typename Memory, typename... P>
+absl::Status LaunchLarge(Device& device, const char* name, dim3 blocks, int threads,
+                         void (*kernel)(P...), const std::type_identity_t<P>&... args) {
+  DT_ASSIGN_OR_RETURN(const cudaStream_t stream, BeginCudaLaunch(device));
+  return EndCudaLaunch(device, name,
+                       LaunchKernel(stream, blocks, threads, sizeof(Memory), kernel, args...));
 }
 
 // Enough blocks of kThreads for n > 0 pieces of work, a thread each; the threads of fewer go round

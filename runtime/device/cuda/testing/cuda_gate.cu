@@ -39,7 +39,7 @@ CudaGate::~CudaGate() {
 
 absl::Status CudaGate::HoldUp(Device& device) {
   DT_ASSIGN_OR_RETURN(const cudaStream_t stream, BeginCudaLaunch(device));
-  return EndCudaLaunch(device, "CudaGate", LaunchKernel(stream, 1, 1, WaitKernel, open_));
+  return EndCudaLaunch(device, "CudaGate", LaunchKernel(stream, 1, 1, 0, WaitKernel, open_));
 }
 
 void CudaGate::Open() { __atomic_store_n(open_, 1, __ATOMIC_RELEASE); }

@@ -21,14 +21,13 @@ class Builder {
  private:
   // Of a head's rows.
   Node Rows(int64_t id, int64_t heads, int64_t rows, const AttentionStrides& s) {
-    return graph_.Memory(id, key_.dtype, {key_.batch, heads, rows, key_.dim}, {s[0], s[1], s[2], 1});
+    return graph_.Memory(id, key_.dtype, {key_.batch, heads, rows, key_.dim},
+                         {s[0], s[1], s[2], 1});
   }
   Node Queries(int64_t id, const AttentionStrides& s) {
     return Rows(id, key_.q_heads, key_.q_rows, s);
   }
-  Node Keys(int64_t id, const AttentionStrides& s) {
-    return Rows(id, key_.kv_heads, key_.keys, s);
-  }
+  Node Keys(int64_t id, const AttentionStrides& s) { return Rows(id, key_.kv_heads, key_.keys, s); }
   Node TransposedKeys(int64_t id, const AttentionStrides& s) {
     return graph_.Memory(id, key_.dtype, {key_.batch, key_.kv_heads, key_.dim, key_.keys},
                          {s[0], s[1], 1, s[2]});

@@ -1,0 +1,171 @@
+// What attention's kernels for the heads that most models have are made of, in the manner of
+// FlashAttention-2 (Dao, 2023): products of tensor cores, up to 128 features, all of a tile at once.
+#ifndef DTENSOR_RUNTIME_KERNELS_CUDA_ATTENTION_FLASH_INL_H_
+#define DTENSOR_RUNTIME_KERNELS_CUDA_ATTENTION_FLASH_INL_H_
+
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/device/device.h"
+#include "dtensor/runtime/kernels/arguments/attention_args.h"
+#include "dtensor/runtime/kernels/cuda/async_copy-inl.h"
+#include "dtensor/runtime/kernels/cuda/attention_matrix-inl.h"
+#include "dtensor/runtime/kernels/cuda/attention_rows-inl.h"
+#include "dtensor/runtime/kernels/cuda/attention_tile-inl.h"
+#include "dtensor/runtime/kernels/cuda/matrix-inl.h"
+#include "dtensor/runtime/kernels/cuda/numeric-inl.h"
+#include "dtensor/runtime/kernels/cuda/row_groups-inl.h"
+#include "dtensor/runtime/kernels/cuda/scratch-inl.h"
+
+namespace dtensor::kernels::cuda {
+
+// 2^x, to 2^-22 of it; 0 below 2^-126.
+__device__ inline float Exp2(float x) {
+#ifdef __CUDACC__
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  return exp2f(x);
+#endif
+}
+
+// What a lane has of a block's rows and of the 64 others of a tile, laid out as in MatrixTiles: a
+// warp has kGroups times 16 rows. kDim: features, rounded up.
+template <typename In_, int kDim_, int kGroups>
+struct FlashTiles {
+  using In = In_;
+  using T = float;
+  static constexpr int kDim = kDim_, kColumns = 64;
+  static constexpr int kRowsOfLane = 2 * kGroups, kLanesOfRow = 4;
+  static constexpr int kColumnsOfLane = kColumns / kLanesOfRow;
+  static constexpr int kRowsOfWarp = 16 * kGroups, kRows = kTileWarps * kRowsOfWarp;
+
+  struct Scores {
+    float at[kRowsOfLane][kColumnsOfLane];
+  };
+  struct Sums {
+    float at[kRowsOfLane][kDim / kLanesOfRow];
+    static __device__ int FeatureOf(int e) { return ColumnOf(e); }
+  };
+  static __device__ int RowOf(int r) { return WarpOf() * kRowsOfWarp + LaneOf() / 4 + 8 * r; }
+  static __device__ int ColumnOf(int c) { return c / 2 * 8 + LaneOf() % 4 * 2 + c % 2; }
+
+  // Calls fn(f) for the parts of 16 features; without questions where there are many.
+  template <typename Fn>
+  static __device__ void ForEachPart(int dim, Fn fn) {
+#pragma unroll
+    for (int f = 0; f < kDim; f += 16) {
+      if (kDim > 64 || f < dim) fn(f);
+    }
+  }
+
+  // Rows times columns, both in shared memory, in packs (PackAt).
+  static __device__ void Score(const In* rows, const In* columns, int dim, Scores& scores) {
+    Clear(scores.at);
+    const int lane = LaneOf();
+    const In* const a = rows + WarpOf() * kRowsOfWarp * kDim;
+    const int a_at = PackAt<In, kDim>(lane % 16, lane / 16);
+    const int b_at = PackAt<In, kDim>(lane / 16 * 8 + lane % 8, lane / 8 % 2);
+    ForEachPart(dim, [&](int f) {
+      MatrixPart left[kGroups];
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) left[g] = LoadMatrices(a + g * 16 * kDim + (a_at ^ f));
+#pragma unroll
+      for (int n = 0; n < kColumns; n += 16) {
+        const MatrixPart right = LoadMatrices(columns + n * kDim + (b_at ^ f));
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) MultiplyGroup<In>(left[g], right, g, n, scores.at);
+      }
+    });
+  }
+
+  // Adds weights times columns; weights go as a sum of kParts numbers of the operands' type.
+  template <int kParts>
+  static __device__ void Gather(const Scores& weights, const In* columns, int dim, Sums& sums) {
+    const auto left = LeftOf<In, kParts>(weights.at);
+    const int lane = LaneOf(), b_at = PackAt<In, kDim>(lane % 16, lane / 16);
+    ForEachPart(dim, [&](int f) {
+#pragma unroll
+      for (int n = 0; n < kColumns / 16; ++n) {
+        const MatrixPart right = LoadTransposed(columns + n * 16 * kDim + (b_at ^ f));
+#pragma unroll
+        for (int part = 0; part < kParts; ++part) {
+#pragma unroll
+          for (int g = 0; g < kGroups; ++g) {
+            MultiplyGroup<In>(left.at[part][g][n], right, g, f, sums.at);
+          }
+        }
+      }
+    });
+  }
+};
+
+// Brings rows to shared memory, in packs of 8 features, of which there are whole ones.
+template <typename In, int kDim>
+class RowCopies {
+ public:
+  // kN rows of `to`; zeros beyond what there is.
+  template <int kN>
+  __device__ void Begin(const TileRows<In>& from, int dim, In* to) {
+    constexpr int kPacks = kDim / kPack<In>, kRowsAtOnce = kTileThreads / kPacks;
+    static_assert(kN % kRowsAtOnce == 0 && kRowsAtOnce % 8 == 0);
+    const int pack = threadIdx.x % kPacks, row = threadIdx.x / kPacks;
+    const int rows = pack * kPack<In> < dim ? static_cast<int>(from.count) : 0;
+    const In* source = from.data + row * from.stride + pack * kPack<In>;
+    In* const packs = to + PackAt<In, kDim>(row, pack);
+#pragma unroll
+    for (int i = 0; i < kN / kRowsAtOnce; ++i, source += kRowsAtOnce * from.stride) {
+      copies_.Begin(source, packs + i * kRowsAtOnce * kDim, row + i * kRowsAtOnce < rows ? 16 : 0);
+    }
+  }
+
+  // What was begun is there, for all threads; and all have left what comes next.
+  __device__ void Meet() {
+    copies_.Wait();
+    __syncthreads();
+  }
+
+ private:
+  AsyncCopies copies_;
+};
+
+// An operand, or a copy of it where its rows do not begin at multiples of 16 bytes.
+struct Aligned {
+  AttentionOperand x;
+  std::optional<Scratch> memory;
+};
+inline absl::StatusOr<Aligned> Align(Device& device, const char* kernel, const AttentionSizes& sizes,
+                              const AttentionOperand& x, int64_t heads, int64_t rows) {
+  constexpr int64_t kUnit = 8;  // elements
+  if (reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.batch_stride % kUnit == 0 &&
+      x.head_stride % kUnit == 0 && x.row_stride % kUnit == 0) {
+    return Aligned{x, std::nullopt};
+  }
+  const int64_t elements = sizes.batch * rows * heads * sizes.dim;
+  DT_ASSIGN_OR_RETURN(Scratch memory, Scratch::Make(device, elements * SizeOf(sizes.dtype)));
+  const AttentionOperand copy = RowMajorRows(memory.get(), rows, heads, sizes.dim);
+  if (elements > 0) {
+    DT_RETURN_IF_ERROR(PutRows(device, kernel,
+                               {x, copy, sizes.batch, heads, rows, sizes.dim, /*adds=*/false},
+                               sizes.dtype, sizes.dtype));
+  }
+  return Aligned{copy, std::move(memory)};
+}
+
+// Calls fn with whether it `is`, as a constant.
+template <typename Fn>
+absl::Status WithConstant(bool is, Fn fn) {
+  return is ? fn(std::true_type()) : fn(std::false_type());
+}
+
+}  // namespace dtensor::kernels::cuda
+
+#endif  // DTENSOR_RUNTIME_KERNELS_CUDA_ATTENTION_FLASH_INL_H_

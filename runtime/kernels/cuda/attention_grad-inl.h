@@ -1,0 +1,73 @@
+// What both kinds of attention's gradient kernels are made of: the general ones (attention_grad.cu),
+// and those of flash attention (attention_flash_grad.cu).
+#ifndef DTENSOR_RUNTIME_KERNELS_CUDA_ATTENTION_GRAD_INL_H_
+#define DTENSOR_RUNTIME_KERNELS_CUDA_ATTENTION_GRAD_INL_H_
+
+#include <cstdint>
+
+#include "dtensor/runtime/kernels/arguments/attention_args.h"
+#include "dtensor/runtime/kernels/cuda/attention_step-inl.h"
+#include "dtensor/runtime/kernels/cuda/attention_tile-inl.h"
+#include "dtensor/runtime/kernels/cuda/numeric-inl.h"
+
+namespace dtensor::kernels::cuda {
+
+// Where a block is: a batch entry and a query head, with the key head that it reads.
+struct Place {
+  int64_t batch, head, kv_head;
+};
+
+template <typename T>
+__device__ const T& StatisticAt(const AttentionOperand& x, const Place& at, int64_t row) {
+  return static_cast<const T*>(
+      x.data)[at.batch * x.batch_stride + at.head * x.head_stride + row * x.row_stride];
+}
+
+// Writes sums to rows [first, ...) of a gradient, in its type, or adds to them.
+template <typename Tiles, typename Sums, typename T = typename Tiles::T>
+__device__ void StoreGrad(const StepRule& step, const AttentionOperand& to, int64_t batch,
+                          int64_t head, int64_t first, int64_t rows, typename Tiles::T factor,
+                          bool adds, int64_t window, Sums& sums) {
+  using In = typename Tiles::In;
+  const bool wide = step.is_wide();
+  const int64_t offset = batch * to.batch_stride + head * to.head_stride;
+  ForEachSum(sums, window, step.sizes.dim, [&](T& sum, int r, int64_t feature) {
+    const int64_t row = first + Tiles::RowOf(r);
+    if (row >= rows) return;
+    const int64_t at = offset + row * to.row_stride + feature;
+    const T value = sum * factor;
+    if (wide) {
+      T& out = static_cast<T*>(to.data)[at];
+      out = adds ? out + value : value;
+    } else {
+      In& out = static_cast<In*>(to.data)[at];
+      out = Round<In>(adds ? T(Widen(out)) + value : value);
+    }
+  });
+}
+
+// Queries [begin, end) that see some of the keys [key, key + count): what rows see ascends.
+struct QueryRange {
+  int64_t begin, end;
+};
+__device__ inline QueryRange QueriesThatSee(const StepRule& step, int64_t key, int64_t count) {
+  // The first row for which `passed` holds; it holds for all rows behind that.
+  const auto first_of = [&](auto passed) {
+    int64_t low = 0, high = step.sizes.q_rows;
+    while (low < high) {
+      const int64_t middle = (low + high) / 2;
+      if (passed(step.seen[middle])) {
+        high = middle;
+      } else {
+        low = middle + 1;
+      }
+    }
+    return low;
+  };
+  return {first_of([&](const SeenKeys& seen) { return seen.end > key; }),
+          first_of([&](const SeenKeys& seen) { return seen.begin >= key + count; })};
+}
+
+}  // namespace dtensor::kernels::cuda
+
+#endif  // DTENSOR_RUNTIME_KERNELS_CUDA_ATTENTION_GRAD_INL_H_
