@@ -44,6 +44,11 @@ struct LabelledRows {
   __device__ int64_t TargetAt(int64_t row) const {
     return wide_targets ? *targets.At<int64_t>(row) : *targets.At<int32_t>(row);
   }
+  // The first `count` logits of a row.
+  template <typename T>
+  __device__ RowInput<T> LogitsAt(int64_t row, int64_t count) const {
+    return {reinterpret_cast<const std::byte*>(logits.At<T>(row)), stride, count};
+  }
 
   PerRow logits, targets;
   bool wide_targets;
@@ -60,21 +65,26 @@ struct StatsArgs {
 };
 
 template <typename T, int kLanes>
-__global__ void StatsKernel(StatsArgs a) {
+__global__ void __launch_bounds__(kThreads, 4) StatsKernel(StatsArgs a) {
   using C = Compute<T>;
   ForEachRow<kLanes>(a.x.rows, [&](int64_t row, int lane) {
-    const T* const logits = a.x.logits.At<T>(row);
-    RunningStats<C> stats = StatsOfLane<T, kLanes>(logits, a.x.stride, a.x.n, lane);
+    // The target's logit comes while the lanes join their statistics.
+    const int64_t target = a.x.TargetAt(row);
+    const RowInput<T> logits = a.x.LogitsAt<T>(row, a.x.n);
+    RunningStats<C> stats = StatsOfLane<T, kLanes>(logits, lane, a.smooth);
+    int64_t column = -1;
+    T of_target = {};
+    if (lane == 0 && target != a.x.ignore && a.check.Passes(target, row)) {
+      column = a.x.classes.PositionOf(target);
+      if (column >= 0) of_target = logits.row[column * logits.stride];
+    }
     MergeLanes<kLanes>(a.smooth, stats);
     if (lane != 0) return;
-    const int64_t target = a.x.TargetAt(row);
-    const bool counts = target != a.x.ignore && a.check.Passes(target, row);
-    const int64_t column = counts ? a.x.classes.PositionOf(target) : -1;
     const int width = a.smooth ? 4 : 3;
     C* const out = static_cast<C*>(a.stats) + row * width;
     out[0] = stats.max;
     out[1] = stats.sum_exp;
-    out[2] = column < 0 ? C{0} : Widen(logits[column * a.x.stride]);
+    out[2] = column < 0 ? C{0} : Widen(of_target);
     if (a.smooth) out[3] = stats.sum;
   });
 }
@@ -125,31 +135,49 @@ struct GradArgs {
   void* dlogits;
 };
 
-template <typename T, int kLanes>
-__global__ void GradKernel(GradArgs a) {
+// What the gradients of one row are made of.
+template <typename T>
+struct GradRow {
   using C = Compute<T>;
-  constexpr int V = 16 / sizeof(T);
+
+  // `excess` is what is too much of each probability.
+  __device__ T At(C logit, bool is_target) const {
+    C excess = ExpOfShifted<T>(logit - lse) - at_each;
+    if (is_target) excess -= at_target;
+    return Round<T>(excess * dloss);
+  }
+
+  C lse, dloss, at_target, at_each;
+};
+
+template <typename T, int kLanes>
+__global__ void __launch_bounds__(kThreads, 4) GradKernel(GradArgs a) {
+  using C = Compute<T>;
   const C at_target = static_cast<C>(a.at_target), at_each = static_cast<C>(a.at_each);
   ForEachRow<kLanes>(a.x.rows, [&](int64_t row, int lane) {
     const int64_t target = a.x.TargetAt(row);
+    const int64_t column = a.x.classes.PositionOf(target);
+    const GradRow<T> grad = {*a.lse.At<C>(row), *a.dloss.At<C>(row), at_target, at_each};
     // Zeros where it is ignored, whatever stands elsewhere.
     const int64_t n = target == a.x.ignore ? 0 : a.x.n;
-    const int64_t column = a.x.classes.PositionOf(target);
-    const C lse = *a.lse.At<C>(row), dloss = *a.dloss.At<C>(row);
-    const T* const logits = a.x.logits.At<T>(row);
-    T* const out = static_cast<T*>(a.dlogits) + row * a.width;
-    const bool fits = FitsPacks<V>(logits, a.x.stride), out_fits = FitsPacks<V>(out, 1);
-    for (int64_t i = int64_t{lane} * V; i < a.width; i += int64_t{kLanes} * V) {
-      const Pack<T, V> in = LoadPack<V>(logits, a.x.stride, fits, i, n, T{});
-      Pack<T, V> grads;
-      for (int v = 0; v < V; ++v) {
-        // What is too much of each probability.
-        C excess = exp(Widen(in.at[v]) - lse) - at_each;
-        if (i + v == column) excess -= at_target;
-        grads.at[v] = Round<T>(i + v < n ? excess * dloss : C{0});
-      }
-      StorePack<V>(grads, out, out_fits, i, a.width);
-    }
+    const RowInput<T> logits = a.x.LogitsAt<T>(row, n);
+    const RowOutput<T> out(a.dlogits, a.width, row);
+    ForEachPart<T, kLanes, 4>(logits, lane, out.fits, [&](int64_t begin, const auto& part) {
+      const int64_t past = column - begin;  // in 32 bits for the elements
+      const int at = past >= 0 && past < part.n ? static_cast<int>(past) : -1;
+      part.ForEach([&](const auto& words, int i, auto whole) {
+        const Widened<T> wide = WidenAll(words);
+        Pack<T, kPack<T>> grads;
+        for (int v = 0; v < kPack<T>; ++v) {
+          const bool here = whole || i + v < part.n;
+          grads.at[v] = here ? grad.At(wide.at[v], i + v == at) : Round<T>(C{0});
+        }
+        StoreTo(out, begin + i, grads, whole);
+      });
+    });
+    // From the first pack on that has no logits.
+    const int64_t rest = (n + kPack<T> - 1) / kPack<T> * kPack<T>;
+    ForEachPack<T, kLanes>(a.width - rest, lane, [&](int64_t i) { out.Store(rest + i, {}); });
   });
 }
 

@@ -1,6 +1,7 @@
 #include "dtensor/runtime/kernels/cuda/softmax.h"
 
 #include <cstdint>
+#include <type_traits>
 
 #include "dtensor/runtime/kernels/cuda/ids-inl.h"
 #include "dtensor/runtime/kernels/cuda/map-inl.h"
@@ -14,8 +15,7 @@ namespace {
 // Of the whole row, in each lane.
 template <typename T, int kLanes>
 __device__ RunningStats<Compute<T>> StatsOfRow(const RowOperands<1>& rows, int64_t r, int lane) {
-  const RowInput<T> x(rows, 0, r);
-  RunningStats<Compute<T>> stats = StatsOfLane<T, kLanes>(x.row, x.stride, x.n, lane);
+  RunningStats<Compute<T>> stats = StatsOfLane<T, kLanes>(RowInput<T>(rows, 0, r), lane, false);
   MergeLanes<kLanes>(false, stats);
   return stats;
 }
@@ -41,24 +41,144 @@ __device__ RunningStats<Compute<T>> StatsFor(const SoftmaxMergeArgs& a, int64_t 
   return all;
 }
 
-// kLog: (x - max) - log sum, both of which are small where x is not.
-template <typename T, int kLanes, typename Args>
-__global__ void SoftmaxKernel(Args a, int64_t rows) {
+// How a row's results come from x - max. kLog: less log sum; both are small where x is not.
+template <typename T, SoftmaxForm kForm>
+struct Results {
   using C = Compute<T>;
-  ForEachRow<kLanes>(rows, [&](int64_t r, int lane) {
-    const RunningStats<C> stats = StatsFor<T, kLanes>(a, r, lane);
-    const C base = stats.Base(stats.max), sum = stats.sum_exp;
-    const C scale = sum == 0 ? C{0} : C{1} / sum, log_sum = sum == 0 ? C{0} : log(sum);
-    const RowInput<T> x(a.rows, 0, r);
-    const RowOutput<T> y(a.y, a.rows.n, r);
-    ForEachPack<T, kLanes>(a.rows.n, lane, [&](int64_t i) {
-      Pack<T, kPack<T>> pack = x.Load(i);
-      for (T& value : pack.at) {
-        const C shifted = Widen(value) - base;
-        value = Round<T>(a.form == SoftmaxForm::kLog ? shifted - log_sum : exp(shifted) * scale);
-      }
-      y.Store(i, pack);
+  static constexpr bool kLog = kForm == SoftmaxForm::kLog;
+
+  __device__ explicit Results(C sum) : term(sum == 0 ? C{0} : kLog ? log(sum) : C{1} / sum) {}
+  __device__ T Of(C shifted) const {
+    return kLog ? Round<T>(shifted - term) : OfExp(ExpOfShifted<T>(shifted));
+  }
+  __device__ T OfExp(C exp) const { return Round<T>(exp * term); }
+  __device__ Pack<T, kPack<T>> OfPack(const Words<T>& words, C base) const {
+    const Widened<T> x = WidenAll(words);
+    Pack<T, kPack<T>> pack;
+    for (int v = 0; v < kPack<T>; ++v) pack.at[v] = Of(x.at[v] - base);
+    return pack;
+  }
+
+  C term;
+};
+
+// In two passes: of rows that registers do not hold, and of shards.
+template <typename T, int kLanes, SoftmaxForm kForm, typename Args>
+__device__ void SoftmaxOfRow(const Args& a, int64_t r, int lane) {
+  const RunningStats<Compute<T>> stats = StatsFor<T, kLanes>(a, r, lane);
+  const Compute<T> base = stats.Base(stats.max);
+  const Results<T, kForm> results(stats.sum_exp);
+  const RowInput<T> x(a.rows, 0, r);
+  const RowOutput<T> y(a.y, a.rows.n, r);
+  ForEachPart<T, kLanes, 4>(x, lane, y.fits, [&](int64_t begin, const auto& part) {
+    part.ForEach([&](const auto& words, int i, auto whole) {
+      StoreTo(y, begin + i, results.OfPack(words, base), whole);
     });
+  });
+}
+
+template <typename T, int kLanes, typename Args>
+__global__ void __launch_bounds__(kThreads, 2) SoftmaxKernel(Args a, int64_t rows) {
+  ForEachRow<kLanes>(rows, [&](int64_t r, int lane) {
+    if (a.form == SoftmaxForm::kLog) {
+      SoftmaxOfRow<T, kLanes, SoftmaxForm::kLog>(a, r, lane);
+    } else {
+      SoftmaxOfRow<T, kLanes, SoftmaxForm::kPlain>(a, r, lane);
+    }
+  });
+}
+
+// --- In one pass: of rows that the registers of a group hold. Each element is read once and has
+// one exp. A group's lanes have as many elements as they can hold, so that what each does for a row
+// as a whole counts for little.
+
+template <typename T>
+inline constexpr int kKept = sizeof(T) > sizeof(float) ? 16 : 32;  // elements of a lane
+
+template <int kLanes>
+inline constexpr int kThreadsFor = kLanes == kWarp ? kThreads : kLanes;  // of a block
+
+// row_groups-inl.h's, also of blocks of fewer threads.
+template <int kLanes, typename Fn>
+__device__ void ForEachKeptRow(int64_t rows, Fn fn) {
+  if constexpr (kLanes == kWarp) {
+    ForEachRow<kLanes>(rows, fn);
+  } else {
+    for (int64_t r = blockIdx.x; r < rows; r += gridDim.x) fn(r, static_cast<int>(threadIdx.x));
+  }
+}
+
+// Beside a row's packs, where it has whole ones: exp(x - max).
+template <typename T, int kLanes, SoftmaxForm kForm>
+struct KeptRow {
+  using C = Compute<T>;
+  static constexpr int V = kPack<T>, kPacks = kKept<T> / V;
+
+  __device__ C SumOfLane() {
+    C sum = 0;
+    if (!x.whole || kForm == SoftmaxForm::kLog) {
+      x.ForEach([&](const auto& words, int, auto) { sum += SumOfExps(words, base); });
+      return sum;
+    }
+    x.ForEachKept([&](int k, const auto& words, int) {
+      const Widened<T> wide = WidenAll(words);
+      C sum_here = 0;
+      for (int v = 0; v < V; ++v) sum_here += exps[k][v] = ExpOfShifted<T>(wide.at[v] - base);
+      sum += sum_here;
+    });
+    return sum;
+  }
+  __device__ void Store(const Results<T, kForm>& results, const RowOutput<T>& y) const {
+    if (!x.whole || kForm == SoftmaxForm::kLog) {
+      x.ForEach([&](const auto& words, int i, auto whole) {
+        StoreTo(y, i, results.OfPack(words, base), whole);
+      });
+      return;
+    }
+    x.ForEachKept([&](int k, const auto&, int i) {
+      Pack<T, V> pack;
+      for (int v = 0; v < V; ++v) pack.at[v] = results.OfExp(exps[k][v]);
+      y.StoreWhole(i, pack);
+    });
+  }
+
+  RowPart<T, kLanes, kPacks> x;
+  C base = 0;
+  C exps[kPacks][V];
+};
+
+template <typename T, int kLanes, SoftmaxForm kForm>
+__global__ void __launch_bounds__(kThreadsFor<kLanes>, 1024 / kThreadsFor<kLanes>)
+    KeptKernel(SoftmaxArgs a, int64_t rows) {
+  using C = Compute<T>;
+  ForEachKeptRow<kLanes>(rows, [&](int64_t r, int lane) {
+    const RowOutput<T> y(a.y, a.rows.n, r);
+    KeptRow<T, kLanes, kForm> row = {{RowInput<T>(a.rows, 0, r), 0, lane, y.fits}};
+    row.base = RunningStats<C>::Base(LargestOfLanes<kLanes>(LargestOf(row.x, kLowest<C>)));
+    row.Store(Results<T, kForm>(SumLanes<kLanes>(row.SumOfLane())), y);
+  });
+}
+
+// Calls fn(lanes) with as many lanes, as a constant, as hold rows of n elements; 0: no group does.
+template <typename T, typename Fn>
+absl::Status WithLanesThatHold(int64_t n, Fn fn) {
+  if (n <= kWarp * kKept<T>) return fn(std::integral_constant<int, kWarp>());
+  if (n <= kThreads / 2 * kKept<T>) return fn(std::integral_constant<int, kThreads / 2>());
+  if (n <= kThreads * kKept<T>) return fn(std::integral_constant<int, kThreads>());
+  return fn(std::integral_constant<int, 0>());
+}
+
+template <typename T, SoftmaxForm kForm>
+absl::Status LaunchSoftmax(Device& device, const char* name, const SoftmaxArgs& a, int64_t rows) {
+  return WithLanesThatHold<T>(a.rows.n, [&](auto lanes) {
+    if constexpr (lanes == 0) {
+      return Launch(device, name, BlocksForRows<kThreads>(rows), kThreads,
+                    SoftmaxKernel<T, kThreads, SoftmaxArgs>, a, rows);
+    } else {
+      constexpr int kGroups = lanes == kWarp ? kWarp : kThreads;  // a block's, or several in one
+      return Launch(device, name, BlocksForRows<kGroups>(rows), kThreadsFor<lanes>,
+                    KeptKernel<T, lanes, kForm>, a, rows);
+    }
   });
 }
 
@@ -134,8 +254,13 @@ __global__ void GradSumsKernel(SoftmaxGradSumsArgs a, int64_t rows) {
 }  // namespace
 
 absl::Status Softmax(Device& device, const char* kernel, const SoftmaxArgs& args) {
-  return LaunchRowKernel(device, kernel, args, [](auto t, auto lanes) {
-    return SoftmaxKernel<decltype(t), lanes, SoftmaxArgs>;
+  const int64_t rows = ElementsOf(args.rows.loop);
+  if (rows == 0) return device.failure();
+  return VisitFloat(args.dtype, [&](auto t) {
+    using T = decltype(t);
+    return args.form == SoftmaxForm::kLog
+               ? LaunchSoftmax<T, SoftmaxForm::kLog>(device, kernel, args, rows)
+               : LaunchSoftmax<T, SoftmaxForm::kPlain>(device, kernel, args, rows);
   });
 }
 
