@@ -108,10 +108,12 @@ __device__ Compute<T> LargerOf(Compute<T> larger, const Words<T>& words) {
                                         LargerPair<T>(words.at[2], words.at[3]));
     const auto two = std::bit_cast<Pack<T, 2>>(pair);
     return LargerNumber(larger, LargerNumber(Widen(two.at[0]), Widen(two.at[1])));
-  }
+  } else
 #endif
-  for (const Compute<T> x : WidenAll(words).at) larger = LargerNumber(larger, x);
-  return larger;
+  {
+    for (const Compute<T> x : WidenAll(words).at) larger = LargerNumber(larger, x);
+    return larger;
+  }
 }
 
 template <typename T>
