@@ -4,6 +4,7 @@
 
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/cuda/ids-inl.h"
+#include "dtensor/runtime/kernels/cuda/kept_row-inl.h"
 #include "dtensor/runtime/kernels/cuda/map-inl.h"
 #include "dtensor/runtime/kernels/cuda/norm.h"
 #include "dtensor/runtime/kernels/cuda/norm_grad-inl.h"
@@ -19,38 +20,88 @@ struct Moments {
   double count, mean, squares;  // squares of x - mean, added up
 };
 
-// The first pass only says where the second is centred: what the sum of a long row lost is put back
-// there (the corrected two-pass algorithm of Chan, Golub & LeVeque).
-template <typename T, int kLanes>
-__device__ Moments MomentsOfRow(const RowInput<T>& x, int lane) {
+// Of x - near, added up, and of its square.
+template <typename C>
+struct Deviations {
+  C sum, squares;
+
+  template <typename Other>
+  __device__ explicit operator Deviations<Other>() const {
+    return {static_cast<Other>(sum), static_cast<Other>(squares)};
+  }
+  friend __device__ Deviations operator+(const Deviations& a, const Deviations& b) {
+    return {a.sum + b.sum, a.squares + b.squares};
+  }
+};
+
+template <typename C, int V>
+__device__ Deviations<C> DeviationsOf(const Pack<C, V>& values, int elements, C near) {
+  Deviations<C> all = {};
+  for (int v = 0; v < V && v < elements; ++v) {
+    const C difference = values.at[v] - near;
+    all.sum += difference;
+    all.squares = fma(difference, difference, all.squares);
+  }
+  return all;
+}
+
+// A lane's, in chains of kMostKept packs, which are added in f64: of a row that is kept there
+// is one, whose sum has the same bits in both types.
+template <typename T, int kLanes, int kPacks>
+__device__ Deviations<Compute<T>> DeviationsOf(const LanePacks<T, kLanes, kPacks>& x,
+                                               Compute<T> near) {
+  Deviations<Compute<T>> chain = {};
+  Deviations<double> all = {};
+  x.ForEach([&](int64_t, int k, int elements, const auto& values) {
+    chain = chain + DeviationsOf(values, elements, near);
+    if (kPacks > 0 || (k + 1) % kMostKept<kLanes> != 0) return;
+    all = all + static_cast<Deviations<double>>(chain);
+    chain = {};
+  });
+  if constexpr (kPacks > 0) return chain;
+  return static_cast<Deviations<Compute<T>>>(all + static_cast<Deviations<double>>(chain));
+}
+
+// Of all lanes, for those of the group's first warp: each warp's in C, and theirs in f64. All lanes
+// call it, and wait for each other before they call it again.
+template <int kLanes, typename C>
+__device__ Deviations<double> SumDeviations(const Deviations<C>& of_lane) {
+  auto sums = static_cast<Deviations<double>>(SumLanes<kWarp>(of_lane));
+  if constexpr (kLanes > kWarp) {
+    constexpr int kWarps = kLanes / kWarp;
+    DT_SHARED(Deviations<double>, of_warps, kWarps);
+    if (threadIdx.x % kWarp == 0) of_warps[threadIdx.x / kWarp] = sums;
+    __syncthreads();
+    if (threadIdx.x < kWarp) sums = SumLanes<kWarps>(of_warps[threadIdx.x % kWarps]);
+  }
+  return sums;
+}
+
+// For those of the group's first warp. The first pass only says where the second is centred: what
+// the sum of a long row lost is put back there (the corrected two-pass algorithm of Chan, Golub &
+// LeVeque).
+template <typename T, int kLanes, int kPacks>
+__device__ Moments MomentsOfRow(const LanePacks<T, kLanes, kPacks>& x, int64_t n) {
   using C = Compute<T>;
-  const double divisor = static_cast<double>(x.n > 0 ? x.n : 1);
   C sum = 0;
-  ForEachPack<T, kLanes>(x.n, lane, [&](int64_t i) {
-    for (const T& value : x.Load(i).at) sum += Widen(value);
+  x.ForEach([&](int64_t, int, int, const auto& values) {
+    C of_pack = 0;
+    for (const C value : values.at) of_pack += value;
+    sum += of_pack;
   });
-  const C near = SumLanes<kLanes>(sum) / static_cast<C>(divisor);
-  double rest = 0, about_near = 0;
-  ForEachPack<T, kLanes>(x.n, lane, [&](int64_t i) {
-    const Pack<T, kPack<T>> values = x.Load(i);
-    C part = 0, squares = 0;
-    for (int v = 0; v < kPack<T> && i + v < x.n; ++v) {
-      const C difference = Widen(values.at[v]) - near;
-      part += difference;
-      squares = fma(difference, difference, squares);
-    }
-    rest += part;
-    about_near += squares;
-  });
-  rest = SumLanes<kLanes>(rest);
-  const double squares = SumLanes<kLanes>(about_near) - rest * rest / divisor;
-  return {static_cast<double>(x.n), static_cast<double>(near) + rest / divisor,
+  const C near = SumLanes<kLanes>(sum) / static_cast<C>(n > 0 ? n : 1);
+  const Deviations<double> rest = SumDeviations<kLanes>(DeviationsOf(x, near));
+  if (kLanes > kWarp && threadIdx.x >= kWarp) return {};
+  const double mean = rest.sum / static_cast<double>(n > 0 ? n : 1);
+  const double squares = rest.squares - rest.sum * mean;
+  return {static_cast<double>(n), static_cast<double>(near) + mean,
           squares < 0 ? 0 : squares};  // NaN stays
 }
 
 // Of all shards together: Chan, Golub & LeVeque.
 __device__ Moments MergeMoments(const ShardStatsInput& stats, int64_t row) {
   Moments all = {0, 0, 0};
+#pragma unroll 1  // or it takes registers from the rows of no shards
   for (int64_t p = 0; p < stats.shards; ++p) {
     const Moments shard = static_cast<const Moments*>(stats.data)[p * stats.rows + row];
     if (shard.count == 0) continue;
@@ -63,35 +114,65 @@ __device__ Moments MergeMoments(const ShardStatsInput& stats, int64_t row) {
   return all;
 }
 
-template <typename T, int kLanes>
-__global__ void LayerNormKernel(LayerNormArgs a, int64_t rows) {
+// What elements are normalized with.
+template <typename C>
+struct Normalizer {
+  C mean, rstd;
+};
+
+// For all lanes: f64 is slow, and one warp of a group is enough for it.
+template <typename T, int kLanes, int kPacks>
+__device__ Normalizer<Compute<T>> NormalizerOf(const LayerNormArgs& a, int64_t r,
+                                               const LanePacks<T, kLanes, kPacks>& x) {
+  using C = Compute<T>;
+  Moments m = {};
+  if (a.stats.shards == 0) m = MomentsOfRow(x, a.rows.n);
+  const auto finish = [&]() -> Normalizer<C> {
+    if (a.stats.shards > 0) m = MergeMoments(a.stats, r);
+    const double variance = m.squares / (m.count > 0 ? m.count : 1);
+    return {static_cast<C>(m.mean), static_cast<C>(1 / sqrt(variance + a.eps))};
+  };
+  if constexpr (kLanes == kWarp) return finish();
+  DT_SHARED(Normalizer<C>, of_row, 1);
+  if (threadIdx.x < kWarp) {
+    const Normalizer<C> own = finish();
+    if (threadIdx.x == 0) of_row[0] = own;
+  }
+  __syncthreads();
+  const Normalizer<C> all = of_row[0];
+  __syncthreads();  // the next row's is written there
+  return all;
+}
+
+template <typename T, int kLanes, int kPacks>
+__global__ void __launch_bounds__(kThreads, kKeptBlocks<kPacks>)
+    LayerNormKernel(const __grid_constant__ LayerNormArgs a, int64_t rows) {
   using C = Compute<T>;
   ForEachRow<kLanes>(rows, [&](int64_t r, int lane) {
-    const RowInput<T> x(a.rows, 0, r), weight(a.weight, a.rows.n), bias(a.bias, a.rows.n);
-    const Moments m =
-        a.stats.shards == 0 ? MomentsOfRow<T, kLanes>(x, lane) : MergeMoments(a.stats, r);
-    const double variance = m.squares / (m.count > 0 ? m.count : 1);
-    const C mean = static_cast<C>(m.mean), rstd = static_cast<C>(1 / sqrt(variance + a.eps));
+    const LanePacks<T, kLanes, kPacks> x(RowAt<T>(a.rows, 0, r), lane);
+    const RowInput<T> weight(a.weight, a.rows.n), bias(a.bias, a.rows.n);
+    const Normalizer<C> by = NormalizerOf(a, r, x);
     const RowOutput<T> y(a.y, a.rows.n, r);
-    ForEachPack<T, kLanes>(a.rows.n, lane, [&](int64_t i) {
-      Pack<T, kPack<T>> values = x.Load(i);
-      const Pack<T, kPack<T>> scale = weight.Load(i), shift = bias.Load(i);
+    x.ForEach([&](int64_t i, int, int, auto values) {
+      const auto scale = LoadBeside<kPacks>(weight, i), shift = LoadBeside<kPacks>(bias, i);
       for (int v = 0; v < kPack<T>; ++v) {
-        const C xhat = (Widen(values.at[v]) - mean) * rstd;
-        values.at[v] = Round<T>(fma(xhat, Widen(scale.at[v]), Widen(shift.at[v])));
+        const C xhat = (values.at[v] - by.mean) * by.rstd;
+        values.at[v] = fma(xhat, scale.at[v], shift.at[v]);
       }
-      y.Store(i, values);
+      StoreBeside<kPacks>(y, i, values);
     });
     if (lane != 0) return;
-    static_cast<C*>(a.mean)[r] = mean;
-    static_cast<C*>(a.rstd)[r] = rstd;
+    static_cast<C*>(a.mean)[r] = by.mean;
+    static_cast<C*>(a.rstd)[r] = by.rstd;
   });
 }
 
-template <typename T, int kLanes>
-__global__ void RowMomentsKernel(RowMomentsArgs a, int64_t rows) {
+template <typename T, int kLanes, int kPacks>
+__global__ void __launch_bounds__(kThreads, kKeptBlocks<kPacks>)
+    RowMomentsKernel(const __grid_constant__ RowMomentsArgs a, int64_t rows) {
   ForEachRow<kLanes>(rows, [&](int64_t r, int lane) {
-    const Moments moments = MomentsOfRow<T, kLanes>(RowInput<T>(a.rows, 0, r), lane);
+    const LanePacks<T, kLanes, kPacks> x(RowAt<T>(a.rows, 0, r), lane);
+    const Moments moments = MomentsOfRow(x, a.rows.n);
     if (lane == 0) reinterpret_cast<Moments*>(a.moments)[r] = moments;
   });
 }
@@ -144,13 +225,19 @@ __global__ void GradSumsKernel(LayerNormGradSumsArgs a, int64_t rows) {
 }  // namespace
 
 absl::Status LayerNorm(Device& device, const char* kernel, const LayerNormArgs& args) {
-  return LaunchRowKernel(device, kernel, args,
-                         [](auto t, auto lanes) { return LayerNormKernel<decltype(t), lanes>; });
+  return LaunchKeptRows(
+      device, kernel, args,
+      [&](auto t) {
+        using T = decltype(t);
+        return FitsKept<T>(args.weight) && FitsKept<T>(args.bias) && FitsKept<T>(args.y);
+      },
+      [](auto t, auto lanes, auto packs) { return LayerNormKernel<decltype(t), lanes, packs>; });
 }
 
 absl::Status RowMoments(Device& device, const char* kernel, const RowMomentsArgs& args) {
-  return LaunchRowKernel(device, kernel, args,
-                         [](auto t, auto lanes) { return RowMomentsKernel<decltype(t), lanes>; });
+  return LaunchKeptRows(
+      device, kernel, args, [](auto) { return true; },
+      [](auto t, auto lanes, auto packs) { return RowMomentsKernel<decltype(t), lanes, packs>; });
 }
 
 absl::Status LayerNormGradSums(Device& device, const char* kernel,

@@ -5,6 +5,7 @@
 
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/cuda/ids-inl.h"
+#include "dtensor/runtime/kernels/cuda/kept_row-inl.h"
 #include "dtensor/runtime/kernels/cuda/map-inl.h"
 #include "dtensor/runtime/kernels/cuda/norm_grad-inl.h"
 #include "dtensor/runtime/kernels/cuda/numeric-inl.h"
@@ -14,42 +15,43 @@
 namespace dtensor::kernels::cuda {
 namespace {
 
-template <typename T, int kLanes>
-__device__ Compute<T> SquaresOfRow(const RowInput<T>& x, int lane) {
+template <typename T, int kLanes, int kPacks>
+__device__ Compute<T> SquaresOfRow(const LanePacks<T, kLanes, kPacks>& x) {
   Compute<T> sum = 0;
-  ForEachPack<T, kLanes>(x.n, lane, [&](int64_t i) {
-    const Pack<T, kPack<T>> values = x.Load(i);
-    for (int v = 0; v < kPack<T>; ++v) sum += Widen(values.at[v]) * Widen(values.at[v]);
+  x.ForEach([&](int64_t, int, int, const auto& values) {
+    Compute<T> of_pack = 0;
+    for (const Compute<T> value : values.at) of_pack = fma(value, value, of_pack);
+    sum += of_pack;
   });
   return SumLanes<kLanes>(sum);
 }
 
-template <typename T, int kLanes>
-__global__ void RmsNormKernel(RmsNormArgs a, int64_t rows) {
+template <typename T, int kLanes, int kPacks>
+__global__ void __launch_bounds__(kThreads, kKeptBlocks<kPacks>)
+    RmsNormKernel(const __grid_constant__ RmsNormArgs a, int64_t rows) {
   using C = Compute<T>;
   ForEachRow<kLanes>(rows, [&](int64_t r, int lane) {
-    const RowInput<T> x(a.rows, 0, r), weight(a.weight, a.rows.n);
-    const C squares =
-        a.stats.shards == 0 ? SquaresOfRow<T, kLanes>(x, lane) : AddShards<1, C>(a.stats, r, 0);
+    const LanePacks<T, kLanes, kPacks> x(RowAt<T>(a.rows, 0, r), lane);
+    const RowInput<T> weight(a.weight, a.rows.n);
+    const C squares = a.stats.shards == 0 ? SquaresOfRow(x) : AddShards<1, C>(a.stats, r, 0);
     const C count = static_cast<C>(a.total > 0 ? a.total : 1);
     const C rstd = C{1} / sqrt(squares / count + static_cast<C>(a.eps));
     const RowOutput<T> y(a.y, a.rows.n, r);
-    ForEachPack<T, kLanes>(a.rows.n, lane, [&](int64_t i) {
-      Pack<T, kPack<T>> values = x.Load(i);
-      const Pack<T, kPack<T>> scale = weight.Load(i);
-      for (int v = 0; v < kPack<T>; ++v) {
-        values.at[v] = Round<T>(Widen(values.at[v]) * rstd * Widen(scale.at[v]));
-      }
-      y.Store(i, values);
+    x.ForEach([&](int64_t i, int, int, auto values) {
+      const auto scale = LoadBeside<kPacks>(weight, i);
+      for (int v = 0; v < kPack<T>; ++v) values.at[v] = values.at[v] * rstd * scale.at[v];
+      StoreBeside<kPacks>(y, i, values);
     });
     if (lane == 0) static_cast<C*>(a.rstd)[r] = rstd;
   });
 }
 
-template <typename T, int kLanes>
-__global__ void RowSquaresKernel(RowSquaresArgs a, int64_t rows) {
+template <typename T, int kLanes, int kPacks>
+__global__ void __launch_bounds__(kThreads, kKeptBlocks<kPacks>)
+    RowSquaresKernel(const __grid_constant__ RowSquaresArgs a, int64_t rows) {
   ForEachRow<kLanes>(rows, [&](int64_t r, int lane) {
-    const Compute<T> squares = SquaresOfRow<T, kLanes>(RowInput<T>(a.rows, 0, r), lane);
+    const Compute<T> squares =
+        SquaresOfRow(LanePacks<T, kLanes, kPacks>(RowAt<T>(a.rows, 0, r), lane));
     if (lane == 0) static_cast<Compute<T>*>(a.squares)[r] = squares;
   });
 }
@@ -87,13 +89,19 @@ __global__ void DotsKernel(RmsNormGradDotsArgs a, int64_t rows) {
 }  // namespace
 
 absl::Status RmsNorm(Device& device, const char* kernel, const RmsNormArgs& args) {
-  return LaunchRowKernel(device, kernel, args,
-                         [](auto t, auto lanes) { return RmsNormKernel<decltype(t), lanes>; });
+  return LaunchKeptRows(
+      device, kernel, args,
+      [&](auto t) {
+        using T = decltype(t);
+        return FitsKept<T>(args.weight) && FitsKept<T>(args.y);
+      },
+      [](auto t, auto lanes, auto packs) { return RmsNormKernel<decltype(t), lanes, packs>; });
 }
 
 absl::Status RowSquares(Device& device, const char* kernel, const RowSquaresArgs& args) {
-  return LaunchRowKernel(device, kernel, args,
-                         [](auto t, auto lanes) { return RowSquaresKernel<decltype(t), lanes>; });
+  return LaunchKeptRows(
+      device, kernel, args, [](auto) { return true; },
+      [](auto t, auto lanes, auto packs) { return RowSquaresKernel<decltype(t), lanes, packs>; });
 }
 
 absl::Status RmsNormGradDots(Device& device, const char* kernel, const RmsNormGradDotsArgs& args) {

@@ -1,0 +1,181 @@
+// Rows that a group of threads reads once, however often it goes through them: each lane keeps its
+// packs in registers.
+#ifndef DTENSOR_RUNTIME_KERNELS_CUDA_KEPT_ROW_INL_H_
+#define DTENSOR_RUNTIME_KERNELS_CUDA_KEPT_ROW_INL_H_
+
+#include <bit>
+#include <cstdint>
+#include <type_traits>
+
+#include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/device/device.h"
+#include "dtensor/runtime/kernels/arguments/numeric.h"
+#include "dtensor/runtime/kernels/arguments/strided_loop.h"
+#include "dtensor/runtime/kernels/cuda/launch-inl.h"
+#include "dtensor/runtime/kernels/cuda/map-inl.h"
+#include "dtensor/runtime/kernels/cuda/numeric-inl.h"
+#include "dtensor/runtime/kernels/cuda/row_groups-inl.h"
+
+namespace dtensor::kernels::cuda {
+
+// Packs of a lane at most: a warp keeps 8 KB, whose lanes then are so busy that what they do once
+// for a row, folds first, costs little.
+template <int kLanes>
+inline constexpr int kMostKept = kLanes == kWarp ? 16 : 8;
+
+// A pack as what registers hold: two narrow elements share one, until they are widened.
+template <typename T>
+struct Words {
+  uint32_t at[sizeof(Pack<T, kPack<T>>) / sizeof(uint32_t)];
+};
+
+// All elements of a pack, in the type that they are computed in.
+template <typename T>
+__device__ Pack<Compute<T>, kPack<T>> WidenPack(const Words<T>& words) {
+  Pack<Compute<T>, kPack<T>> wide;
+  if constexpr (std::is_same_v<T, BFloat16>) {  // the upper halves of floats
+    for (int v = 0; v < kPack<T>; v += 2) {
+      const uint32_t word = words.at[v / 2];
+      wide.at[v] = std::bit_cast<float>(word << 16);
+      wide.at[v + 1] = std::bit_cast<float>(word & 0xffff0000);
+    }
+  } else {
+    const auto pack = std::bit_cast<Pack<T, kPack<T>>>(words);
+    for (int v = 0; v < kPack<T>; ++v) wide.at[v] = Widen(pack.at[v]);
+  }
+  return wide;
+}
+
+// Row r of operand k; mostly rows are one stride apart.
+template <typename T, int kIn>
+__device__ RowInput<T> RowAt(const RowOperands<kIn>& rows, int k, int64_t r) {
+  if (rows.loop.ndim() != 1) return RowInput<T>(rows, k, r);
+  const int64_t at = r * rows.loop.stride(0, k);
+  return RowInput<T>(rows.in[k] + at * static_cast<int64_t>(sizeof(T)), rows.stride[k], rows.n);
+}
+
+// This lane's packs of a row: the same elements, in the same order, as ForEachPack's. With kPacks >
+// 0 all are loaded at once, of a row that has whole packs and no more than kPacks for a lane; with
+// 0, of any row, each time that one is asked for.
+template <typename T, int kLanes, int kPacks>
+class LanePacks {
+ public:
+  static constexpr int V = kPack<T>;
+
+  __device__ LanePacks(const RowInput<T>& x, int lane) : n_(static_cast<int>(x.n)), lane_(lane) {
+#pragma unroll
+    for (int k = 0; k < kPacks; ++k) {
+      packs_[k] = {};
+      if (At(k) < n_) packs_[k] = std::bit_cast<Words<T>>(x.LoadWhole(At(k)));
+    }
+  }
+
+  // Calls fn(i, k, elements, pack): the k-th pack is from element i on, and so many of its elements
+  // are of the row; zeros follow.
+  template <typename Fn>
+  __device__ void ForEach(Fn fn) const {
+#pragma unroll
+    for (int k = 0; k < kPacks; ++k) {
+      if (At(k) < n_) fn(int64_t{At(k)}, k, V, WidenPack<T>(packs_[k]));
+    }
+  }
+
+ private:
+  __device__ int At(int k) const { return (k * kLanes + lane_) * V; }
+
+  int n_, lane_;
+  Words<T> packs_[kPacks];
+};
+
+template <typename T, int kLanes>
+class LanePacks<T, kLanes, 0> {
+ public:
+  static constexpr int V = kPack<T>;
+
+  __device__ LanePacks(const RowInput<T>& x, int lane) : x_(x), lane_(lane) {}
+
+  template <typename Fn>
+  __device__ void ForEach(Fn fn) const {
+    int k = 0;
+    ForEachPack<T, kLanes>(x_.n, lane_, [&](int64_t i) {
+      const auto pack = WidenPack<T>(std::bit_cast<Words<T>>(x_.Load(i)));
+      fn(i, k++, static_cast<int>(Lesser(V, x_.n - i)), pack);
+    });
+  }
+
+ private:
+  RowInput<T> x_;
+  int lane_;
+};
+
+// A pack of a vector beside a row of LanePacks, from element i on.
+template <int kPacks, typename T>
+__device__ Pack<Compute<T>, kPack<T>> LoadBeside(const RowInput<T>& vector, int64_t i) {
+  return WidenPack<T>(std::bit_cast<Words<T>>(kPacks > 0 ? vector.LoadWhole(i) : vector.Load(i)));
+}
+
+// Writes y from element i on, where a pack of a row of LanePacks is: the values rounded.
+template <int kPacks, typename T>
+__device__ void StoreBeside(const RowOutput<T>& y, int64_t i,
+                            const Pack<Compute<T>, kPack<T>>& values) {
+  Pack<T, kPack<T>> pack;
+  for (int v = 0; v < kPack<T>; ++v) pack.at[v] = Round<T>(values.at[v]);
+  if constexpr (kPacks > 0) {
+    y.StoreWhole(i, pack);
+  } else {
+    y.Store(i, pack);
+  }
+}
+
+// Blocks that an SM must have registers for, so that its threads together have enough loads under
+// way.
+template <int kPacks>
+inline constexpr int kKeptBlocks = kPacks == 4 ? 4 : 2;
+
+// Calls fn(lanes, packs), constants: a warp or a block for each row, and as many packs as a lane
+// keeps of `whole` packs of n elements, or 0. Lanes are of n and T alone.
+template <typename T, int kLanes = kWarp, int kPacks = 4, typename Fn>
+absl::Status WithKeptPacks(int64_t n, bool whole, Fn fn) {
+  constexpr std::integral_constant<int, kLanes> kOf;
+  if (whole && n <= int64_t{kPacks} * kLanes * kPack<T>) {
+    return fn(kOf, std::integral_constant<int, kPacks>());
+  }
+  if constexpr (kPacks < kMostKept<kLanes>) {
+    return WithKeptPacks<T, kLanes, kPacks * 2>(n, whole, fn);
+  } else if constexpr (kLanes == kWarp) {
+    if (n > int64_t{kPacks} * kLanes * kPack<T>) return WithKeptPacks<T, kThreads>(n, whole, fn);
+  }
+  return fn(kOf, std::integral_constant<int, 0>());
+}
+
+// Whether a vector beside the rows, or the row-major result, is of whole packs if the rows are.
+template <typename T>
+bool FitsKept(const StridedInput& vector) {
+  return FitsPacks<kPack<T>>(reinterpret_cast<const T*>(vector.data), vector.loop, 0);
+}
+template <typename T>
+bool FitsKept(const void* result) {
+  return FitsPacks<kPack<T>>(static_cast<const T*>(result), 1);
+}
+
+// As LaunchRowKernel, of make(T{}, lanes, packs), a kernel whose rows are LanePacks; fits(T{}) is
+// whether all that it reads and writes beside args.rows has whole packs.
+template <typename Args, typename Fits, typename Make>
+absl::Status LaunchKeptRows(Device& device, const char* name, const Args& args, Fits fits,
+                            Make make) {
+  const int64_t rows = ElementsOf(args.rows.loop);
+  if (rows == 0) return device.failure();
+  return VisitFloat(args.dtype, [&](auto t) {
+    using T = decltype(t);
+    const bool whole = HasWholePacks<T>(args.rows) && fits(t);
+    return WithKeptPacks<T>(args.rows.n, whole, [&](auto lanes, auto packs) {
+      void (*const kernel)(Args, int64_t) = make(t, lanes, packs);
+      return Launch(device, name, BlocksForRows<lanes>(rows), kThreads, kernel, args, rows);
+    });
+  });
+}
+
+}  // namespace dtensor::kernels::cuda
+
+#endif  // DTENSOR_RUNTIME_KERNELS_CUDA_KEPT_ROW_INL_H_
