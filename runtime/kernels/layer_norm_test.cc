@@ -12,7 +12,7 @@ namespace dtensor::kernels {
 namespace {
 
 constexpr double kEps = 1e-5;
-// On a GPU rows above 1024 are a block's, not a warp's.
+// On a GPU rows above 1024 are a block's, not a warp's, where gradients are concerned.
 constexpr int64_t kWidths[] = {1, 3, 8, 16, 17, 64, 100, 333, 1027, 2048};
 
 struct Result {
@@ -103,6 +103,29 @@ TEST_P(LayerNormTest, OfAllTypesAndWidths) {
       ExpectNear(got.y, want.y, Epsilon(dtype), Bound(dtype));
       ExpectNear(got.mean, want.mean, Bound(dtype), Bound(dtype));
       ExpectNear(got.rstd, want.rstd, Bound(dtype), 0);
+    }
+  }
+}
+
+// Rows of so many bytes that a GPU keeps one in a warp, in a block, and in neither, and from where
+// it may not keep any.
+TEST_P(LayerNormTest, LongRowsHaveTheSameBitsFromEveryAddress) {
+  for (const DType dtype : kFloats) {
+    for (const int64_t bytes : {4112, 8192, 8208, 20'000, 40'000}) {
+      const int64_t rows = 3, n = bytes / SizeOf(dtype);
+      const Doubles x = Rounded(dtype, RandomValues(rows * n, -2, 2, 1));
+      const Doubles w = Rounded(dtype, RandomValues(n, 0.5, 1.5, 2));
+      const Doubles b = Rounded(dtype, RandomValues(n, -1, 1, 3));
+      const Parameters parameters = {Make(dtype, {n}, w), Make(dtype, {n}, b)};
+      const Result reference = Reference(x, w, b);
+      const Result want = Run(Make(dtype, {rows, n}, x), parameters);
+      ExpectNear(want.y, reference.y, Epsilon(dtype), Bound(dtype));
+      ExpectNear(want.mean, reference.mean, Bound(dtype), Bound(dtype));
+      ExpectNear(want.rstd, reference.rstd, Bound(dtype), 0);
+      const Result got = Run(MakeInside(dtype, rows, n, x), parameters);
+      EXPECT_EQ(got.y, want.y) << bytes;
+      EXPECT_EQ(got.mean, want.mean) << bytes;
+      EXPECT_EQ(got.rstd, want.rstd) << bytes;
     }
   }
 }

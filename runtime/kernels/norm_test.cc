@@ -95,6 +95,26 @@ TEST_P(NormTest, RmsNormOfAllTypesAndWidths) {
   }
 }
 
+// Rows of so many bytes that a GPU keeps one in a warp, in a block, and in neither, and from where
+// it may not keep any.
+TEST_P(NormTest, LongRowsHaveTheSameBitsFromEveryAddress) {
+  for (const DType dtype : kFloats) {
+    for (const int64_t bytes : {4112, 8192, 8208, 20'000, 40'000}) {
+      const int64_t rows = 3, n = bytes / SizeOf(dtype);
+      const Doubles x = Rounded(dtype, RandomValues(rows * n, -2, 2, 1));
+      const Doubles w = Rounded(dtype, RandomValues(n, 0.5, 1.5, 2));
+      const Tensor weight = Make(dtype, {n}, w);
+      const RmsNormResult reference = ReferenceRmsNorm(x, w, kEps);
+      const RmsNormResult want = RunRmsNorm(Make(dtype, {rows, n}, x), weight);
+      ExpectNear(want.y, reference.y, Epsilon(dtype), 1e-7);  // subnormal in f16
+      ExpectNear(want.rstd, reference.rstd, dtype == DType::kF64 ? 1e-13 : 4e-6, 0);
+      const RmsNormResult got = RunRmsNorm(MakeInside(dtype, rows, n, x), weight);
+      EXPECT_EQ(got.y, want.y) << bytes;
+      EXPECT_EQ(got.rstd, want.rstd) << bytes;
+    }
+  }
+}
+
 TEST_P(NormTest, RmsNormOfViews) {
   const int64_t rows = 9, n = 70;
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF64}) {

@@ -109,10 +109,10 @@ class LanePacks<T, kLanes, 0> {
   int lane_;
 };
 
-// A pack of a vector beside a row of LanePacks, from element i on.
-template <int kPacks, typename T>
-__device__ Pack<Compute<T>, kPack<T>> LoadBeside(const RowInput<T>& vector, int64_t i) {
-  return WidenPack<T>(std::bit_cast<Words<T>>(kPacks > 0 ? vector.LoadWhole(i) : vector.Load(i)));
+// The pack of a row from element i on; kWhole if it is known to have whole packs.
+template <bool kWhole, typename T>
+__device__ Pack<Compute<T>, kPack<T>> LoadWide(const RowInput<T>& row, int64_t i) {
+  return WidenPack<T>(std::bit_cast<Words<T>>(kWhole ? row.LoadWhole(i) : row.Load(i)));
 }
 
 // Writes y from element i on, where a pack of a row of LanePacks is: the values rounded.

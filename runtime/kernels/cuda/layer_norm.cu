@@ -153,8 +153,9 @@ __global__ void __launch_bounds__(kThreads, kKeptBlocks<kPacks>)
     const RowInput<T> weight(a.weight, a.rows.n), bias(a.bias, a.rows.n);
     const Normalizer<C> by = NormalizerOf(a, r, x);
     const RowOutput<T> y(a.y, a.rows.n, r);
-    x.ForEach([&](int64_t i, int, int, auto values) {
-      const auto scale = LoadBeside<kPacks>(weight, i), shift = LoadBeside<kPacks>(bias, i);
+    x.ForEach([&](int64_t i, int, int, const auto& pack) {
+      auto values = pack;
+      const auto scale = LoadWide<(kPacks > 0)>(weight, i), shift = LoadWide<(kPacks > 0)>(bias, i);
       for (int v = 0; v < kPack<T>; ++v) {
         const C xhat = (values.at[v] - by.mean) * by.rstd;
         values.at[v] = fma(xhat, scale.at[v], shift.at[v]);

@@ -37,8 +37,9 @@ __global__ void __launch_bounds__(kThreads, kKeptBlocks<kPacks>)
     const C count = static_cast<C>(a.total > 0 ? a.total : 1);
     const C rstd = C{1} / sqrt(squares / count + static_cast<C>(a.eps));
     const RowOutput<T> y(a.y, a.rows.n, r);
-    x.ForEach([&](int64_t i, int, int, auto values) {
-      const auto scale = LoadBeside<kPacks>(weight, i);
+    x.ForEach([&](int64_t i, int, int, const auto& pack) {
+      auto values = pack;
+      const auto scale = LoadWide<(kPacks > 0)>(weight, i);
       for (int v = 0; v < kPack<T>; ++v) values.at[v] = values.at[v] * rstd * scale.at[v];
       StoreBeside<kPacks>(y, i, values);
     });

@@ -18,6 +18,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <type_traits>
 
@@ -25,6 +26,7 @@
 #include "dtensor/runtime/device/cuda/cuda_device.h"
 #include "dtensor/runtime/kernels/arguments/strided_loop.h"
 #include "dtensor/runtime/kernels/cuda/column_sums-inl.h"
+#include "dtensor/runtime/kernels/cuda/kept_row-inl.h"
 #include "dtensor/runtime/kernels/cuda/launch-inl.h"
 #include "dtensor/runtime/kernels/cuda/map-inl.h"
 #include "dtensor/runtime/kernels/cuda/numeric-inl.h"
@@ -37,30 +39,31 @@ template <typename T>
 struct GradRow {
   template <typename Args>
   __device__ GradRow(const Args& a, int64_t r)
-      : x(a.rows, 0, r), dy(a.rows, 1, r), weight(a.weight, a.rows.n) {}
+      : x(RowAt<T>(a.rows, 0, r)), dy(RowAt<T>(a.rows, 1, r)), weight(a.weight, a.rows.n) {}
 
   RowInput<T> x, dy, weight;
 };
 
 namespace internal {
 
+// A pack of a row, widened.
 template <typename T>
-using RowPack = Pack<T, kPack<T>>;
+using RowPack = Pack<Compute<T>, kPack<T>>;
 
 template <typename Norm, typename T>
 __device__ void AddTerms(const Norm& norm, const RowPack<T>& x, const RowPack<T>& dy,
                          const RowPack<T>& weight, typename Norm::Sums& sums) {
   for (int v = 0; v < kPack<T>; ++v) {
-    sums = sums + norm.Term(Widen(x.at[v]), Widen(dy.at[v]) * Widen(weight.at[v]));
+    sums = sums + norm.Term(x.at[v], dy.at[v] * weight.at[v]);
   }
 }
 
 template <typename Norm, typename T>
-__device__ RowPack<T> DxOf(const Norm& norm, const RowPack<T>& x, const RowPack<T>& dy,
-                           const RowPack<T>& weight) {
-  RowPack<T> dx;
+__device__ Pack<T, kPack<T>> DxOf(const Norm& norm, const RowPack<T>& x, const RowPack<T>& dy,
+                                  const RowPack<T>& weight) {
+  Pack<T, kPack<T>> dx;
   for (int v = 0; v < kPack<T>; ++v) {
-    dx.at[v] = Round<T>(norm.Dx(Widen(x.at[v]), Widen(dy.at[v]) * Widen(weight.at[v])));
+    dx.at[v] = Round<T>(norm.Dx(x.at[v], dy.at[v] * weight.at[v]));
   }
   return dx;
 }
@@ -71,7 +74,7 @@ __device__ ColumnTerms<T, Norm::kParameters> ParametersOf(const Norm& norm, cons
   ColumnTerms<T, Norm::kParameters> terms;
   for (int k = 0; k < Norm::kParameters; ++k) {
     for (int v = 0; v < kPack<T>; ++v) {
-      terms.at[k][v] = norm.Parameter(k, Widen(x.at[v]), Widen(dy.at[v]));
+      terms.at[k][v] = norm.Parameter(k, x.at[v], dy.at[v]);
     }
   }
   return terms;
@@ -84,7 +87,8 @@ template <int kLanes, typename Norm, typename T>
 __device__ typename Norm::Sums SumsOfRow(const Norm& norm, const GradRow<T>& row, int lane) {
   typename Norm::Sums sums = {};
   ForEachPack<T, kLanes>(row.x.n, lane, [&](int64_t i) {
-    internal::AddTerms<Norm, T>(norm, row.x.Load(i), row.dy.Load(i), row.weight.Load(i), sums);
+    internal::AddTerms<Norm, T>(norm, LoadWide<false>(row.x, i), LoadWide<false>(row.dy, i),
+                                LoadWide<false>(row.weight, i), sums);
   });
   return SumLanes<kLanes>(sums);
 }
@@ -97,8 +101,8 @@ template <typename Norm, typename T, typename Args>
 struct ParameterTerms {
   Args args;
   __device__ auto operator()(int64_t r, int64_t column) const {
-    return ParametersOf<Norm, T>(Norm(args, r), RowInput<T>(args.rows, 0, r).Load(column),
-                                 RowInput<T>(args.rows, 1, r).Load(column));
+    return ParametersOf<Norm, T>(Norm(args, r), LoadWide<false>(RowAt<T>(args.rows, 0, r), column),
+                                 LoadWide<false>(RowAt<T>(args.rows, 1, r), column));
   }
 };
 
@@ -111,7 +115,8 @@ __global__ void DxKernel(const __grid_constant__ Args a, int64_t rows) {
               static_cast<Compute<T>>(a.total));
     const RowOutput<T> dx(a.dx, a.rows.n, r);
     ForEachPack<T, kLanes>(a.rows.n, lane, [&](int64_t i) {
-      dx.Store(i, DxOf<Norm, T>(norm, row.x.Load(i), row.dy.Load(i), row.weight.Load(i)));
+      dx.Store(i, DxOf<Norm, T>(norm, LoadWide<false>(row.x, i), LoadWide<false>(row.dy, i),
+                                LoadWide<false>(row.weight, i)));
     });
   });
 }
@@ -134,29 +139,68 @@ __device__ void ForEachOwnPack(int64_t n, Fn fn) {
   }
 }
 
+// What a thread keeps of a row: its packs of x and dy, and what the norm is made of.
+template <typename Norm, typename T, int kPacks>
+struct OwnOfRow {
+  template <typename Args>
+  __device__ OwnOfRow(const Args& a, int64_t r) : norm(a, r) {
+    const RowInput<T> of_x = RowAt<T>(a.rows, 0, r), of_dy = RowAt<T>(a.rows, 1, r);
+    ForEachOwnPack<T, kPacks>(a.rows.n, [&](int k, int64_t i) {
+      x[k] = std::bit_cast<Words<T>>(of_x.LoadWhole(i));
+      dy[k] = std::bit_cast<Words<T>>(of_dy.LoadWhole(i));
+    });
+  }
+
+  Norm norm;
+  Words<T> x[kPacks] = {}, dy[kPacks] = {};
+};
+
+// Whether registers hold the next row too, which is then on its way while this one is worked on.
+template <typename Norm, typename T, int kPacks>
+inline constexpr bool kReadsAhead =
+    2 * sizeof(OwnOfRow<Norm, T, kPacks>) + kPacks * sizeof(ColumnTerms<T, Norm::kParameters>) <=
+    144 * sizeof(uint32_t);
+
 // dx of a row; adds to `sums`, for each of this thread's packs.
 template <typename Norm, typename T, int kPacks, typename Args>
-__device__ void GradOfRow(const Args& a, int64_t r,
+__device__ void GradOfRow(const Args& a, int64_t r, const OwnOfRow<Norm, T, kPacks>& own,
+                          const Words<T> (&weight)[kPacks],
                           ColumnTerms<T, Norm::kParameters> (&sums)[kPacks]) {
-  const GradRow<T> row(a, r);
   const int64_t n = a.rows.n;
-  RowPack<T> x[kPacks], dy[kPacks];
-  ForEachOwnPack<T, kPacks>(n, [&](int k, int64_t i) {
-    x[k] = row.x.LoadWhole(i);
-    dy[k] = row.dy.LoadWhole(i);
-  });
-  Norm norm(a, r);
+  Norm norm = own.norm;
   typename Norm::Sums of_row = {};
-  ForEachOwnPack<T, kPacks>(n, [&](int k, int64_t i) {
-    AddTerms<Norm, T>(norm, x[k], dy[k], row.weight.LoadWhole(i), of_row);
+  ForEachOwnPack<T, kPacks>(n, [&](int k, int64_t) {
+    AddTerms<Norm, T>(norm, WidenPack<T>(own.x[k]), WidenPack<T>(own.dy[k]),
+                      WidenPack<T>(weight[k]), of_row);
   });
   norm.Take(a.stats.shards == 0 ? SumLanes<kThreads>(of_row) : Norm::OfShards(a.stats, r),
             static_cast<Compute<T>>(a.total));
   const RowOutput<T> dx(a.dx, n, r);
   ForEachOwnPack<T, kPacks>(n, [&](int k, int64_t i) {
-    dx.StoreWhole(i, DxOf<Norm, T>(norm, x[k], dy[k], row.weight.LoadWhole(i)));
-    sums[k].Add(ParametersOf<Norm, T>(norm, x[k], dy[k]));
+    const RowPack<T> x = WidenPack<T>(own.x[k]), dy = WidenPack<T>(own.dy[k]);
+    dx.StoreWhole(i, DxOf<Norm, T>(norm, x, dy, WidenPack<T>(weight[k])));
+    sums[k].Add(ParametersOf<Norm, T>(norm, x, dy));
   });
+}
+
+// Of the rows [begin, end).
+template <typename Norm, typename T, int kPacks, typename Args>
+__device__ void GradOfRows(const Args& a, int64_t begin, int64_t end,
+                           const Words<T> (&weight)[kPacks],
+                           ColumnTerms<T, Norm::kParameters> (&sums)[kPacks]) {
+  using Own = OwnOfRow<Norm, T, kPacks>;
+  if constexpr (kReadsAhead<Norm, T, kPacks>) {
+    Own own(a, begin);
+    for (int64_t r = begin; r < end; ++r) {
+      const Own next(a, Lesser(r + 1, end - 1));  // before dx is written, which may be where x is
+      GradOfRow<Norm, T, kPacks>(a, r, own, weight, sums);
+      own = next;
+    }
+  } else {
+    for (int64_t r = begin; r < end; ++r) {
+      GradOfRow<Norm, T, kPacks>(a, r, Own(a, r), weight, sums);
+    }
+  }
 }
 
 // total = sums, or += where it is there already; of a pack of columns, n sums of the next parameter
@@ -173,13 +217,17 @@ __device__ void KeepSums(const ColumnTerms<T, N>& sums, bool first, int64_t n, C
 }
 
 template <typename Norm, typename T, int kPacks, typename Args>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kPacks <= 2 ? 2 : 1)
     OnePassKernel(const __grid_constant__ Args a, ColumnParts parts, Compute<T>* partial) {
   constexpr int N = Norm::kParameters;
   const int64_t n = a.rows.n, p = blockIdx.x;
+  const RowInput<T> of_weight(a.weight, n);
+  Words<T> weight[kPacks] = {};
+  ForEachOwnPack<T, kPacks>(
+      n, [&](int k, int64_t i) { weight[k] = std::bit_cast<Words<T>>(of_weight.LoadWhole(i)); });
   ForEachColumnBlock(parts, p, [&](int64_t begin, int64_t end) {
     ColumnTerms<T, N> sums[kPacks] = {};
-    for (int64_t r = begin; r < end; ++r) GradOfRow<Norm, T>(a, r, sums);
+    GradOfRows<Norm, T, kPacks>(a, begin, end, weight, sums);
     ForEachOwnPack<T, kPacks>(n, [&](int k, int64_t i) {
       KeepSums<T, N>(sums[k], begin == p * parts.part, n, partial + p * N * n + i);
     });

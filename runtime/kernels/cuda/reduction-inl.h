@@ -4,6 +4,7 @@
 #define DTENSOR_RUNTIME_KERNELS_CUDA_REDUCTION_INL_H_
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -58,10 +59,11 @@ using ValueOf = decltype(Op::Identity());
 
 // Each output's terms are split into parts of `part` neighbours, in whole packs, the last one
 // shorter. With one part, results; with several, partial results [parts, outputs], which the second
-// pass reduces as any other columns.
+// pass reduces as any other columns. Of columns, so many groups of a block's threads share a part.
 struct Split {
   int64_t terms, part, parts;
   bool partial;
+  int groups;
 };
 
 template <typename Op, typename Terms, typename Store>
@@ -105,40 +107,80 @@ __global__ void ReduceRowsKernel(const __grid_constant__ ReductionPass<Op, Terms
   });
 }
 
-// A thread for each part of V outputs: neighbours read neighbours. V beside each other are read at
-// once, and each has its terms in the same order.
+// Adds what is a group's of a part of V outputs beside each other, from `output` on: every
+// split.groups-th term, in ascending order, in chains whose results are added. offset(i) is where
+// term i of an output is, from its first.
+template <int V, typename Op, typename Terms, typename Store, typename Offset>
+__device__ void AddColumnTerms(const ReductionPass<Op, Terms, Store>& p, int64_t output,
+                               int64_t part, int group, Offset offset, ValueOf<Op> (&total)[V]) {
+  using Columns = Pack<typename Terms::Element, V>;
+  constexpr int64_t kChain = 64;
+  constexpr int kAhead = 4;  // terms that are read before they are added
+  typename Terms::Term term[V];
+  for (int v = 0; v < V; ++v) term[v] = p.terms.Of(output + v);
+  const auto load = [&](int64_t i) {
+    return *reinterpret_cast<const Columns*>(term[0].row + offset(i));
+  };
+  const int64_t step = p.split.groups;
+  const int64_t end = Lesser((part + 1) * p.split.part, p.split.terms);
+  for (int64_t i = part * p.split.part + group; i < end;) {
+    ValueOf<Op> chain[V];
+    for (int v = 0; v < V; ++v) chain[v] = Op::Identity();
+    const auto add = [&](const Columns& columns, int64_t t) {
+      for (int v = 0; v < V; ++v) chain[v] = Op()(chain[v], term[v](columns.at[v], t));
+    };
+    const int64_t stop = Lesser(i + kChain * step, end);
+    for (; i + (kAhead - 1) * step < stop; i += kAhead * step) {
+      Columns columns[kAhead];
+      for (int a = 0; a < kAhead; ++a) columns[a] = load(i + a * step);
+      for (int a = 0; a < kAhead; ++a) add(columns[a], i + a * step);
+    }
+    for (; i < stop; i += step) add(load(i), i);
+    for (int v = 0; v < V; ++v) total[v] = Op()(total[v], chain[v]);
+  }
+}
+
+// For the first of `groups` of a block's threads, what all of them have: by a tree.
+template <int V, typename Op>
+__device__ void FoldGroups(int groups, ValueOf<Op> (&values)[V]) {
+  constexpr int kMost = kThreads / 2;  // threads that give theirs away
+  DT_SHARED(ValueOf<Op>, given, kMost * V);
+  const int thread = static_cast<int>(threadIdx.x);
+  for (int rest = kThreads / 2; rest >= kThreads / groups; rest /= 2) {
+    if (thread >= rest && thread < 2 * rest) {
+      for (int v = 0; v < V; ++v) given[v * kMost + thread - rest] = values[v];
+    }
+    __syncthreads();
+    if (thread < rest) {
+      for (int v = 0; v < V; ++v) values[v] = Op()(values[v], given[v * kMost + thread]);
+    }
+    __syncthreads();
+  }
+}
+
+// A block for each part of as many columns as a group has threads, V outputs a column: neighbours
+// read neighbours. V beside each other are read at once, and each has its terms in the same order.
 template <int V, typename Op, typename Terms, typename Store>
 __device__ void ReduceColumns(const ReductionPass<Op, Terms, Store>& p) {
-  using Columns = Pack<typename Terms::Element, V>;
-  constexpr int64_t kBlock = 64;  // terms of one chain of additions
-  constexpr int kAhead = 4;       // of which so many are read before they are added
-  const int64_t columns = p.outputs / V;
-  ForEachPiece<int64_t>(columns * p.split.parts, [&](int64_t piece) {
-    const int64_t output = piece % columns * V, part = piece / columns;
-    typename Terms::Term term[V];
-    ValueOf<Op> total[V], value[V];
-    for (int v = 0; v < V; ++v) {
-      term[v] = p.terms.Of(output + v);
-      total[v] = Op::Identity();
+  const int lanes = kThreads / p.split.groups;
+  const int group = threadIdx.x / lanes, lane = threadIdx.x % lanes;
+  const int64_t columns = p.outputs / V, tiles = (columns + lanes - 1) / lanes;
+  for (int64_t piece = blockIdx.x; piece < tiles * p.split.parts; piece += gridDim.x) {
+    const int64_t column = piece % tiles * lanes + lane, part = piece / tiles;
+    ValueOf<Op> total[V];
+    for (int v = 0; v < V; ++v) total[v] = Op::Identity();
+    const auto add = [&](auto offset) {
+      if (column < columns) AddColumnTerms<V>(p, column * V, part, group, offset, total);
+    };
+    if (p.reduced.ndim() == 1) {
+      add([stride = p.reduced.stride(0, 0)](int64_t i) { return i * stride; });
+    } else {
+      add([&](int64_t i) { return OffsetsOf(p.reduced, static_cast<uint64_t>(i)).at[0]; });
     }
-    const int64_t end = Lesser((part + 1) * p.split.part, p.split.terms);
-    for (int64_t begin = part * p.split.part; begin < end; begin += kBlock) {
-      for (int v = 0; v < V; ++v) value[v] = Op::Identity();
-      const int64_t stop = Lesser(begin + kBlock, end);
-      for (int64_t i = begin; i < stop; i += kAhead) {
-        Columns rows[kAhead];
-        for (int a = 0; a < kAhead && i + a < stop; ++a) {
-          const int64_t at = OffsetsOf(p.reduced, static_cast<uint64_t>(i + a)).at[0];
-          rows[a] = *reinterpret_cast<const Columns*>(term[0].row + at);
-        }
-        for (int a = 0; a < kAhead && i + a < stop; ++a) {
-          for (int v = 0; v < V; ++v) value[v] = Op()(value[v], term[v](rows[a].at[v], i + a));
-        }
-      }
-      for (int v = 0; v < V; ++v) total[v] = Op()(total[v], value[v]);
-    }
-    for (int v = 0; v < V; ++v) p.Put(part, output + v, total[v]);
-  });
+    FoldGroups<V, Op>(p.split.groups, total);
+    if (group > 0 || column >= columns) continue;
+    for (int v = 0; v < V; ++v) p.Put(part, column * V + v, total[v]);
+  }
 }
 
 // Whether each row of the outputs' terms is of whole packs, from where packs may be.
@@ -150,8 +192,13 @@ __device__ bool HasPackedColumns(const ReductionPass<Op, Terms, Store>& p) {
   return fits;
 }
 
+// Blocks of an SM at least, of values that leave registers for them.
+template <typename Op, int V>
+inline constexpr int kColumnBlocks = sizeof(ValueOf<Op>) * V <= 32 ? 4 : 1;
+
 template <typename Op, typename Terms, typename Store>
-__global__ void ReduceColumnsKernel(const __grid_constant__ ReductionPass<Op, Terms, Store> p) {
+__global__ void __launch_bounds__(kThreads, kColumnBlocks<Op, kPack<typename Terms::Element>>)
+    ReduceColumnsKernel(const __grid_constant__ ReductionPass<Op, Terms, Store> p) {
   constexpr int V = kPack<typename Terms::Element>;
   if (HasPackedColumns<V>(p)) return ReduceColumns<V>(p);
   ReduceColumns<1>(p);
@@ -163,26 +210,45 @@ bool ReadsColumns(const StridedLoop<N>& kept, const StridedLoop<1>& reduced) {
   return kept.inner_size() > 1 && kept.inner_stride(0) == 1 && reduced.inner_stride(0) != 1;
 }
 
-// More parts where there are few outputs: of the shape alone, and as many values of `bytes` as
-// scratch has room for.
-inline Split SplitOf(int64_t outputs, int64_t terms, bool columns, int64_t bytes) {
-  const int64_t least = columns ? 128 : 4096;  // terms of a part
-  const int64_t wanted = (columns ? int64_t{1} << 18 : int64_t{1} << 10) / outputs;
+// As many groups as their `most` lanes of a block leave room for, each of at least `least` terms of
+// a part or of all: a power of 2.
+inline int GroupsOf(int64_t packs, int64_t terms, int64_t most, int64_t least) {
+  const auto lanes = std::min<int64_t>(most, std::bit_ceil(static_cast<uint64_t>(packs)));
+  const auto wanted = std::bit_floor(static_cast<uint64_t>(std::max<int64_t>(terms / least, 1)));
+  return static_cast<int>(std::min<int64_t>(kThreads / lanes, wanted));
+}
+
+// So many parts that a GPU is busy: of the shape and the type alone, and as many values of `bytes`
+// as scratch has room for.
+inline Split SplitInto(int64_t wanted, int64_t outputs, int64_t terms, int64_t least, int64_t bytes,
+                       int groups) {
   const int64_t room = kCudaScratchBytes / bytes / outputs;
   const int64_t parts = std::min({(terms + least - 1) / least, wanted, room});
-  if (parts <= 1) return {terms, std::max<int64_t>(terms, 1), 1, false};
+  if (parts <= 1) return {terms, std::max<int64_t>(terms, 1), 1, false, groups};
   const int64_t part = PartOf(terms, parts, kPack<std::byte>);
-  return {terms, part, (terms + part - 1) / part, true};
+  return {terms, part, (terms + part - 1) / part, true, groups};
+}
+
+// Of columns in packs of V outputs; of rows, if V is 0.
+inline Split SplitOf(int64_t outputs, int64_t terms, int V, int64_t bytes) {
+  if (V == 0) return SplitInto((int64_t{1} << 10) / outputs, outputs, terms, 4096, bytes, 1);
+  constexpr int64_t kOfThread = 16, kBlocks = 4096;  // terms at least; blocks that are enough
+  const int64_t packs = (outputs + V - 1) / V;
+  const int groups = GroupsOf(packs, terms, kWarp, kOfThread);
+  const int64_t tile = kThreads / groups, tiles = (packs + tile - 1) / tile;
+  return SplitInto(kBlocks / tiles, outputs, terms, groups * kOfThread, bytes, groups);
 }
 
 template <typename Op, typename Terms, typename Store>
 absl::Status LaunchPass(Device& device, const char* name,
                         const ReductionPass<Op, Terms, Store>& pass) {
-  const int64_t pieces = pass.outputs * pass.split.parts;
-  if (ReadsColumns(pass.terms.kept, pass.reduced) && pieces >= 512) {
-    return Launch(device, name, BlocksFor(pieces), kThreads, ReduceColumnsKernel<Op, Terms, Store>,
-                  pass);
+  if (ReadsColumns(pass.terms.kept, pass.reduced)) {
+    const int64_t lanes = kPack<typename Terms::Element> * (kThreads / pass.split.groups);
+    const int64_t blocks = (pass.outputs + lanes - 1) / lanes * pass.split.parts;
+    return Launch(device, name, BlocksForRows<kThreads>(blocks), kThreads,
+                  ReduceColumnsKernel<Op, Terms, Store>, pass);
   }
+  const int64_t pieces = pass.outputs * pass.split.parts;
   return WithLanes(pass.split.part, [&](auto lanes) {
     return LaunchRows<lanes>(device, name, pieces, ReduceRowsKernel<lanes, Op, Terms, Store>, pass);
   });
@@ -199,12 +265,17 @@ absl::Status ReduceTerms(Device& device, const char* name, int64_t outputs,
                          const StridedLoop<1>& reduced, const Terms& terms, const Store& store) {
   using Value = internal::ValueOf<Op>;
   if (outputs == 0) return device.failure();
-  const internal::Split split = internal::SplitOf(
-      outputs, ElementsOf(reduced), internal::ReadsColumns(terms.kept, reduced), sizeof(Value));
+  const int packed =
+      internal::ReadsColumns(terms.kept, reduced) ? kPack<typename Terms::Element> : 0;
+  const internal::Split split =
+      internal::SplitOf(outputs, ElementsOf(reduced), packed, sizeof(Value));
   auto* const partial = static_cast<Value*>(CudaScratchOf(device));
   DT_RETURN_IF_ERROR((internal::LaunchPass<Op, Terms, Store>(
       device, name, {outputs, reduced, terms, store, split, partial})));
   if (!split.partial) return absl::OkStatus();
+  // Partial results are few, and in caches.
+  const int groups =
+      internal::GroupsOf((outputs + kPack<Value> - 1) / kPack<Value>, split.parts, kWarp / 4, 8);
   const int64_t sizes[] = {outputs}, one[] = {1}, parts[] = {split.parts};
   return internal::LaunchPass<Op, ElementTerms<Value>, Store>(
       device, name,
@@ -212,7 +283,7 @@ absl::Status ReduceTerms(Device& device, const char* name, int64_t outputs,
        StridedLoop<1>(parts, {sizes}),
        {partial, StridedLoop<1>(sizes, {one})},
        store,
-       {split.parts, split.parts, 1, false},
+       {split.parts, split.parts, 1, false, groups},
        nullptr});
 }
 
