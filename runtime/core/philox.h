@@ -16,13 +16,25 @@ inline constexpr uint32_t kPhiloxMultiplier0 = 0xD2511F53, kPhiloxMultiplier1 = 
 inline constexpr uint32_t kPhiloxKeyStep0 = 0x9E3779B9, kPhiloxKeyStep1 = 0xBB67AE85;
 inline constexpr int kPhiloxRounds = 10;
 
+// The words of a product. From 64 bits nvcc adds a zero to the upper one, a third of a round.
+struct PhiloxProduct {
+  uint32_t upper, lower;
+};
+constexpr PhiloxProduct PhiloxMultiply(uint32_t a, uint32_t b) {
+#ifdef __CUDA_ARCH__
+  return {__umulhi(a, b), a * b};
+#else
+  const uint64_t product = uint64_t{a} * b;
+  return {static_cast<uint32_t>(product >> 32), static_cast<uint32_t>(product)};
+#endif
+}
+
 constexpr std::array<uint32_t, 4> Philox(std::array<uint32_t, 4> counter,
                                          std::array<uint32_t, 2> key) {
   for (int round = 0; round < kPhiloxRounds; ++round) {
-    const uint64_t p0 = uint64_t{kPhiloxMultiplier0} * counter[0];
-    const uint64_t p1 = uint64_t{kPhiloxMultiplier1} * counter[2];
-    counter = {static_cast<uint32_t>(p1 >> 32) ^ counter[1] ^ key[0], static_cast<uint32_t>(p1),
-               static_cast<uint32_t>(p0 >> 32) ^ counter[3] ^ key[1], static_cast<uint32_t>(p0)};
+    const PhiloxProduct p0 = PhiloxMultiply(kPhiloxMultiplier0, counter[0]);
+    const PhiloxProduct p1 = PhiloxMultiply(kPhiloxMultiplier1, counter[2]);
+    counter = {p1.upper ^ counter[1] ^ key[0], p1.lower, p0.upper ^ counter[3] ^ key[1], p0.lower};
     key = {key[0] + kPhiloxKeyStep0, key[1] + kPhiloxKeyStep1};
   }
   return counter;

@@ -40,18 +40,21 @@ TEST_P(CopyTest, IntoATransposedView) {
   EXPECT_EQ(Read(dst.Transpose(0, 1)), values);
 }
 
-// Planes of a larger tensor, with full and partial tiles, from each order of dimensions to another.
+// Planes of a larger tensor, with full and partial tiles, from each order of dimensions to another:
+// of elements that do and that do not come in packs.
 TEST_P(CopyTest, TransposesPlanes) {
-  const std::vector<int64_t> shape = {3, 37, 66};
-  for (const DType dtype : {DType::kBool, DType::kBF16, DType::kF32, DType::kI64}) {
-    const Tensor x = Make(dtype, shape, RandomWhole(3 * 37 * 66, 0, 2));
-    for (const auto& [a, b] : {std::pair{0, 1}, {0, 2}, {1, 2}}) {
-      const Tensor turned = x.Transpose(a, b);
-      const Tensor copy = Duplicate(device(), turned).value();
-      EXPECT_TRUE(copy.is_contiguous());
-      EXPECT_EQ(Read(copy), Read(turned)) << ToString(dtype) << " " << a << " and " << b;
-      ASSERT_THAT(Copy(device(), x, copy.View(shape, x.strides(), 0)), IsOk());
-      EXPECT_EQ(Read(copy.View(shape, x.strides(), 0)), Read(x));
+  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{3, 37, 66}, {2, 136, 144}}) {
+    const int64_t n = shape[0] * shape[1] * shape[2];
+    for (const DType dtype : {DType::kBool, DType::kBF16, DType::kF32, DType::kI64}) {
+      const Tensor x = Make(dtype, shape, RandomWhole(n, 0, dtype == DType::kBool ? 2 : 200));
+      for (const auto& [a, b] : {std::pair{0, 1}, {0, 2}, {1, 2}}) {
+        const Tensor turned = x.Transpose(a, b);
+        const Tensor copy = Duplicate(device(), turned).value();
+        EXPECT_TRUE(copy.is_contiguous());
+        EXPECT_EQ(Read(copy), Read(turned)) << ToString(dtype) << " " << a << " and " << b;
+        ASSERT_THAT(Copy(device(), x, copy.View(shape, x.strides(), 0)), IsOk());
+        EXPECT_EQ(Read(copy.View(shape, x.strides(), 0)), Read(x));
+      }
     }
   }
 }

@@ -26,6 +26,7 @@ struct PlacedRun {
   // The index at `place` of the set. Requires: it is in this run.
   constexpr int64_t At(int64_t place) const {
     const int64_t k = place - position;
+    if (stride == 0) return begin + k;  // without a division
     return begin + k / length * stride + k % length;
   }
 };

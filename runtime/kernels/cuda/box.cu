@@ -81,8 +81,8 @@ __device__ void CopyTiles(const Share<Index>& share, Bits* tile) {
   const int x = threadIdx.x % kTile;
   for (Index t = share.block; t < share.n(); t += static_cast<Index>(share.part.blocks)) {
     const auto unit = share.At(t);
-    const int64_t columns = plane.columns - static_cast<int64_t>(unit.inner[0]) * kTile;
-    const int64_t rows = plane.rows - static_cast<int64_t>(unit.inner[1]) * kTile;
+    const int64_t rows = plane.rows - static_cast<int64_t>(unit.inner[0]) * kTile;
+    const int64_t columns = plane.columns - static_cast<int64_t>(unit.inner[1]) * kTile;
     const auto* const from = share.template In<const std::byte>(1, unit);
     auto* const to = share.template In<std::byte>(0, unit);
     for (int y = threadIdx.x / kTile; y < kTile; y += kThreads / kTile) {
@@ -98,18 +98,70 @@ __device__ void CopyTiles(const Share<Index>& share, Bits* tile) {
   }
 }
 
+// The same in packs on both sides. A thread turns a square in its registers. In each row of the
+// tile packs are swapped as the row's square says: those of a column, which are written at once,
+// are in different banks.
+template <typename Bits, typename Index>
+__device__ void CopyPackedTiles(const Share<Index>& share, std::byte* memory) {
+  constexpr int V = TurnedPack(sizeof(Bits));
+  using Row = Pack<Bits, V>;
+  auto* const tile = reinterpret_cast<Row*>(memory);
+  const Plane plane = PlaneOf(share.words, share.part);
+  const int x = threadIdx.x % kSide, y = threadIdx.x / kSide;
+  for (Index t = share.block; t < share.n(); t += static_cast<Index>(share.part.blocks)) {
+    const auto unit = share.At(t);
+    const int64_t rows = plane.rows - static_cast<int64_t>(unit.inner[0]) * (kSide * V);
+    const int64_t columns = plane.columns - static_cast<int64_t>(unit.inner[1]) * (kSide * V);
+    if (y * V < columns && x * V < rows) {
+      const auto* const from =
+          share.template In<const std::byte>(1, unit) + y * V * plane.column_src;
+      Row square[V];
+#pragma unroll
+      for (int k = 0; k < V; ++k) {
+        square[k] = reinterpret_cast<const Row*>(from + k * plane.column_src)[x];
+      }
+#pragma unroll
+      for (int k = 0; k < V; ++k) {
+        Row turned;
+#pragma unroll
+        for (int v = 0; v < V; ++v) turned.at[v] = square[v].at[k];
+        tile[(x * V + k) * kSide + (y ^ x)] = turned;
+      }
+    }
+    __syncthreads();
+    if (y * V < rows && x * V < columns) {
+      auto* const to = share.template In<std::byte>(0, unit) + y * V * plane.row_dst;
+#pragma unroll
+      for (int k = 0; k < V; ++k) {
+        reinterpret_cast<Row*>(to + k * plane.row_dst)[x] = tile[(y * V + k) * kSide + (x ^ y)];
+      }
+    }
+    __syncthreads();
+  }
+}
+
+template <typename Bits, typename Index>
+__device__ void Transpose(const Share<Index>& share, std::byte* tile) {
+  if (share.part.packed) return CopyPackedTiles<Bits>(share, tile);
+  CopyTiles(share, reinterpret_cast<Bits*>(tile));
+}
+
 template <typename Index>
 __device__ void TransposeBySize(const Share<Index>& share) {
-  DT_SHARED(uint64_t, tile, kTile * kPitch);
+  using Pack16 = Pack<uint64_t, 2>;
+  constexpr int kPacks = kThreads * TurnedPack(sizeof(uint16_t));  // the largest tile is theirs
+  static_assert(sizeof(Pack16) * kPacks >= sizeof(uint64_t) * kTile * kPitch);
+  DT_SHARED(Pack16, tile, kPacks);
+  auto* const bytes = reinterpret_cast<std::byte*>(tile);
   switch (share.part.unit_bytes) {
     case 1:
-      return CopyTiles(share, reinterpret_cast<uint8_t*>(tile));
+      return Transpose<uint8_t>(share, bytes);
     case 2:
-      return CopyTiles(share, reinterpret_cast<uint16_t*>(tile));
+      return Transpose<uint16_t>(share, bytes);
     case 4:
-      return CopyTiles(share, reinterpret_cast<uint32_t*>(tile));
+      return Transpose<uint32_t>(share, bytes);
     default:
-      return CopyTiles(share, tile);
+      return Transpose<uint64_t>(share, bytes);
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include "dtensor/runtime/core/dtype.h"
 #include "dtensor/runtime/core/reduce_op.h"
+#include "dtensor/runtime/kernels/cuda/launch-inl.h"
 #include "dtensor/runtime/kernels/cuda/list-inl.h"
 #include "dtensor/tools/cuda/kernel-inl.h"
 
@@ -27,7 +28,7 @@ struct BoxPart {
   int32_t operands;    // the destination, then the sources
   uint8_t loops;       // at least one
   uint8_t unit_bytes;  // kCopy: of a unit; kTranspose: of an element
-  bool packed;         // kReduce: units are packs of ReducePack() elements
+  bool packed;         // kReduce: units are packs of ReducePack() elements; kTranspose: see there
   BoxWork work;
   DType in, out;  // kReduce
   ReduceOp op;    // kReduce
@@ -103,18 +104,24 @@ __device__ inline const BoxPart& PartOf(const BoxParts& parts, int64_t block) {
 
 // The two innermost loops of a transposed copy: the destination's rows have no gaps, nor have the
 // source's columns.
-inline constexpr int kTile = 32;
 struct Plane {
   int64_t rows, columns;
   int64_t row_dst, column_src;
-  int64_t row_tiles, column_tiles;
 };
 
 // On the GPU.
 __device__ inline Plane PlaneOf(const BoxWords& words, const BoxPart& part) {
-  const int loop = part.words + part.operands;
-  const int at = loop + part.loops * (part.operands + 1);
-  return {words[at], words[at + 1], words[at + 2], words[at + 3], words[loop + 3], words[loop]};
+  const int at = part.words + part.operands + part.loops * (part.operands + 1);
+  return {words[at], words[at + 1], words[at + 2], words[at + 3]};
+}
+
+// Its tiles are squares. Where both sides are made of packs of TurnedPack() elements, a thread
+// turns a square of so many packs, and kSide * kSide of them make a tile.
+inline constexpr int kTile = 32, kSide = 16;
+static_assert(kSide * kSide == kThreads);
+constexpr int64_t TurnedPack(int64_t bytes) { return std::min<int64_t>(16 / bytes, 8); }
+constexpr int64_t TileSide(int64_t bytes, bool packed) {
+  return packed ? kSide * TurnedPack(bytes) : kTile;
 }
 
 // How many neighbours are reduced at once: as 16 bytes hold of the wider type, but no more than 8,

@@ -112,17 +112,34 @@ class BoxTable {
   }
 
   void AddTransposed(const BoxLoop& loop) {
-    BoxPart part = {.work = BoxWork::kTranspose};
+    const int64_t bytes = loop.element_bytes();
+    BoxPart part = {.packed = TurnsPacks(loop), .work = BoxWork::kTranspose};
     Begin(loop, 0, part);
-    part.unit_bytes = static_cast<uint8_t>(loop.element_bytes());
+    part.unit_bytes = static_cast<uint8_t>(bytes);
     const int column = loop.depth() - 1, row = column - 1;
     const int64_t rows = loop.size(row), columns = loop.size(column);
-    AddLoop(loop, column, (columns + kTile - 1) / kTile, kTile, part);
-    AddLoop(loop, row, (rows + kTile - 1) / kTile, kTile, part);
+    const int64_t side = TileSide(bytes, part.packed);
+    // Tiles that are read at one time are neighbours in the source: what is written waits in the
+    // cache until its own are there.
+    AddLoop(loop, row, (rows + side - 1) / side, side, part);
+    AddLoop(loop, column, (columns + side - 1) / side, side, part);
     for (int d = row - 1; d >= 0; --d) AddLoop(loop, d, loop.size(d), 1, part);
     const int64_t plane[] = {rows, columns, loop.stride(row, 0), loop.stride(column, 1)};
     words_.insert(words_.end(), std::begin(plane), std::end(plane));
     End(std::min<int64_t>(part.units, 1 << 16), part);
+  }
+  // Whether both sides of a transposed copy are made of packs.
+  static bool TurnsPacks(const BoxLoop& loop) {
+    const int64_t pack = TurnedPack(loop.element_bytes()), bytes = pack * loop.element_bytes();
+    const int last = loop.depth() - 1;
+    bool turns = loop.size(last) % pack == 0 && loop.size(last - 1) % pack == 0;
+    for (int i = 0; i < 2; ++i) {
+      turns = turns && reinterpret_cast<uintptr_t>(loop.base(i)) % bytes == 0;
+      const int dense = last - i;  // the loop along which operand i has no gaps
+      for (int d = 0; d <= last; ++d)
+        turns = turns && (d == dense || loop.stride(d, i) % bytes == 0);
+    }
+    return turns;
   }
 
   void Begin(const BoxLoop& loop, int64_t begin, BoxPart& part) {

@@ -8,6 +8,7 @@
 #include "dtensor/runtime/kernels/cuda/index_lookup-inl.h"
 #include "dtensor/runtime/kernels/cuda/map-inl.h"
 #include "dtensor/runtime/kernels/cuda/numeric-inl.h"
+#include "dtensor/runtime/kernels/cuda/pack_words-inl.h"
 #include "dtensor/runtime/kernels/cuda/row_groups-inl.h"
 #include "dtensor/runtime/kernels/cuda/token_order-inl.h"
 
@@ -58,66 +59,106 @@ TableRows InPieces(const TableRows& t) {
 struct SumRowsArgs {
   TokenOrder order;
   StridedInput dy;
-  int64_t d;
+  int64_t num_rows, d;
   void* dtable;
 };
 
 template <typename T, int V>
-__device__ Pack<T, V> LoadGrad(const SumRowsArgs& a, int64_t i) {
+__device__ PackWords<T, V> LoadGrad(const SumRowsArgs& a, int64_t i) {
   if constexpr (V == 1) {
-    return {{ElementOf<T>(a.dy, i)}};
+    return PackWords<T, V>::Of({{ElementOf<T>(a.dy, i)}});
   } else {
-    return *reinterpret_cast<const Pack<T, V>*>(reinterpret_cast<const T*>(a.dy.data) + i);
+    return PackWords<T, V>::Load(reinterpret_cast<const T*>(a.dy.data) + i);
   }
 }
 
-// Adds up V columns over the tokens of the row whose first is at `i` of the order.
 template <typename T, int V>
-__device__ void SumRow(const SumRowsArgs& a, int64_t i, int64_t column, Compute<T> (&sum)[V]) {
+__device__ void Add(const PackWords<T, V>& grads, Compute<T> (&sum)[V]) {
+  const Pack<T, V> pack = grads.pack();
+  for (int v = 0; v < V; ++v) sum[v] += Widen(pack.at[v]);
+}
+
+// Adds up V columns over the tokens of a row.
+template <typename T, int V>
+__device__ void SumRow(const SumRowsArgs& a, RowTokens tokens, int64_t column,
+                       Compute<T> (&sum)[V]) {
   // Tokens that are read at once, first where they are, then all: a row may be that of half of the
   // tokens, as padding's is, and each wait is one for memory.
   constexpr int kAhead = 8;
-  const uint64_t row = a.order.RowAt(i);
-  bool more = true;
-  while (more) {
+  for (int64_t i = tokens.begin; i < tokens.end; i += kAhead) {
     int64_t token[kAhead];
-    Pack<T, V> grads[kAhead];
+    PackWords<T, V> grads[kAhead];
 #pragma unroll
-    for (int k = 0; k < kAhead; ++k) {
-      const bool is_here = i + k < a.order.size && a.order.RowAt(i + k) == row;
-      token[k] = is_here ? a.order.TokenAt(i + k) : -1;
-    }
+    for (int k = 0; k < kAhead; ++k) token[k] = i + k < tokens.end ? a.order.TokenAt(i + k) : -1;
 #pragma unroll
     for (int k = 0; k < kAhead; ++k) {
       if (token[k] >= 0) grads[k] = LoadGrad<T, V>(a, token[k] * a.d + column);
     }
 #pragma unroll
     for (int k = 0; k < kAhead; ++k) {
-      for (int v = 0; v < V && token[k] >= 0; ++v) sum[v] += Widen(grads[k].at[v]);
+      if (token[k] >= 0) Add<T, V>(grads[k], sum);
     }
-    more = token[kAhead - 1] >= 0;
-    i += kAhead;
   }
 }
 
-// A thread for V columns of each token: that of a row's first token adds up all.
 template <typename T, int V>
-__global__ void SumRowsKernel(SumRowsArgs a) {
-  WithIndex(a.order.size * (a.d / V), [&](auto n) {
-    using Index = decltype(n);
-    const auto packs = static_cast<Index>(a.d / V);
-    ForEachPiece<Index>(n, [&](Index piece) {
-      const auto i = static_cast<int64_t>(piece / packs);
-      const uint64_t row = a.order.RowAt(i);
-      if (row == a.order.no_row || (i > 0 && a.order.RowAt(i - 1) == row)) return;
-      const int64_t column = static_cast<int64_t>(piece % packs) * V;
+__device__ void StoreRow(const SumRowsArgs& a, int64_t row, int64_t column,
+                         const Compute<T> (&sum)[V]) {
+  Pack<T, V> rounded;
+  for (int v = 0; v < V; ++v) rounded.at[v] = Round<T>(sum[v]);
+  PackWords<T, V>::Of(rounded).Store(static_cast<T*>(a.dtable) + row * a.d + column);
+}
+
+// Reads V columns of the first tokens of a few rows at once: most rows have one, or none. Stores
+// the rows that have no more, and says whether there are others.
+constexpr int kRowsOfThread = 4;
+template <typename T, int V>
+__device__ bool CopyFirstTokens(const SumRowsArgs& a, int64_t first, int64_t column) {
+  int64_t at[kRowsOfThread];
+  bool is_long[kRowsOfThread];
+  PackWords<T, V> grads[kRowsOfThread] = {};
+#pragma unroll
+  for (int k = 0; k < kRowsOfThread; ++k) {
+    const RowTokens row = first + k < a.num_rows ? a.order.rows[first + k] : RowTokens{0, 0};
+    at[k] = row.begin < row.end ? row.begin : -1;
+    is_long[k] = row.end - row.begin > 1;
+  }
+#pragma unroll
+  for (int k = 0; k < kRowsOfThread; ++k) at[k] = at[k] < 0 ? -1 : a.order.TokenAt(at[k]);
+#pragma unroll
+  for (int k = 0; k < kRowsOfThread; ++k) {
+    if (at[k] >= 0) grads[k] = LoadGrad<T, V>(a, at[k] * a.d + column);
+  }
+  bool more = false;
+#pragma unroll
+  for (int k = 0; k < kRowsOfThread; ++k) {
+    more = more || is_long[k];
+    if (is_long[k] || first + k >= a.num_rows) continue;
+    Compute<T> sum[V] = {};
+    Add<T, V>(grads[k], sum);
+    StoreRow<T, V>(a, first + k, column, sum);
+  }
+  return more;
+}
+
+// A thread for V columns of kRowsOfThread rows.
+template <typename T, int V>
+__global__ void __launch_bounds__(kThreads, 3)
+    SumRowsKernel(const __grid_constant__ SumRowsArgs a) {
+  const int64_t packs = a.d / V, groups = (a.num_rows + kRowsOfThread - 1) / kRowsOfThread;
+  ForEachPiece<int64_t>(groups * packs, [&](int64_t piece) {
+    const int64_t group = Divide(piece, packs), first = group * kRowsOfThread;
+    const int64_t column = (piece - group * packs) * V;
+    if (!CopyFirstTokens<T, V>(a, first, column)) return;
+    const int64_t end = Lesser(first + kRowsOfThread, a.num_rows);
+#pragma unroll 1
+    for (int64_t row = first; row < end; ++row) {
+      const RowTokens tokens = a.order.rows[row];
+      if (tokens.end - tokens.begin <= 1) continue;
       Compute<T> sum[V] = {};
-      SumRow<T, V>(a, i, column, sum);
-      Pack<T, V> rounded;
-      for (int v = 0; v < V; ++v) rounded.at[v] = Round<T>(sum[v]);
-      T* const to = static_cast<T*>(a.dtable) + static_cast<int64_t>(row) * a.d + column;
-      *reinterpret_cast<Pack<T, V>*>(to) = rounded;
-    });
+      SumRow<T, V>(a, tokens, column, sum);
+      StoreRow<T, V>(a, row, column, sum);
+    }
   });
 }
 
@@ -127,7 +168,8 @@ absl::Status SumRows(Device& device, const char* kernel, const SumRowsArgs& args
   const bool packs = args.dy.contiguous && args.d % V == 0 &&
                      reinterpret_cast<uintptr_t>(args.dy.data) % 16 == 0 &&
                      reinterpret_cast<uintptr_t>(args.dtable) % 16 == 0;
-  const int64_t pieces = args.order.size * args.d / (packs ? V : 1);
+  const int64_t groups = (args.num_rows + kRowsOfThread - 1) / kRowsOfThread;
+  const int64_t pieces = groups * args.d / (packs ? V : 1);
   return Launch(device, kernel, BlocksFor(pieces), kThreads,
                 packs ? SumRowsKernel<T, V> : SumRowsKernel<T, 1>, args);
 }
@@ -156,15 +198,15 @@ absl::Status Embedding(Device& device, const char* kernel, const EmbeddingArgs& 
 
 absl::Status EmbeddingGrad(Device& device, const char* kernel, const EmbeddingGradArgs& args) {
   const int64_t bytes = args.num_rows * args.d * SizeOf(args.dtype);
-  DT_RETURN_IF_ERROR(device.FillBytes(args.dtable, 0, bytes));
-  if (bytes == 0 || args.tokens == 0) return device.failure();
-  return WithTokenOrder(device, kernel, Ids(args.ids, args.id_dtype), args.tokens, args.rows,
-                        args.num_rows, [&](const TokenOrder& order) {
-                          const SumRowsArgs sum = {order, args.dy, args.d, args.dtable};
-                          return VisitFloat(args.dtype, [&](auto t) {
-                            return SumRows<decltype(t)>(device, kernel, sum);
-                          });
-                        });
+  if (bytes == 0) return device.failure();
+  if (args.tokens == 0) return device.FillBytes(args.dtable, 0, bytes);
+  return WithTokenOrder(
+      device, kernel, Ids(args.ids, args.id_dtype), args.tokens, args.rows, args.num_rows,
+      [&](const TokenOrder& order) {
+        const SumRowsArgs sum = {order, args.dy, args.num_rows, args.d, args.dtable};
+        return VisitFloat(args.dtype,
+                          [&](auto t) { return SumRows<decltype(t)>(device, kernel, sum); });
+      });
 }
 
 }  // namespace dtensor::kernels::cuda

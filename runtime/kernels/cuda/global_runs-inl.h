@@ -11,15 +11,10 @@
 #include "dtensor/runtime/device/device.h"
 #include "dtensor/runtime/kernels/arguments/global_runs.h"
 #include "dtensor/runtime/kernels/arguments/index_lookup.h"
+#include "dtensor/runtime/kernels/cuda/launch-inl.h"
 #include "dtensor/runtime/kernels/cuda/list-inl.h"
 
 namespace dtensor::kernels::cuda {
-
-// a / b of numbers from 0 on: divisions of 64 bits are slow.
-__device__ inline int64_t Divide(int64_t a, int64_t b) {
-  if ((a | b) >> 32 != 0) return a / b;
-  return static_cast<uint32_t>(a) / static_cast<uint32_t>(b);
-}
 
 // A global row-major index, and for how many elements of the shard, this one too, the next is one
 // more.
@@ -33,6 +28,7 @@ struct GlobalElements {
 
   // Of the shard's i-th element, row-major.
   __device__ GlobalPlace At(int64_t i) const {
+    if (ndim == 0) return {i, whole - i};
     const int64_t outermost = Divide(i, whole), within = i - outermost * whole;
     int64_t rest = outermost, global = 0, scale = 1;
     for (int d = ndim - 1; d >= 0; --d) {

@@ -42,6 +42,12 @@ inline unsigned BlocksFor(int64_t n) {
 
 __device__ inline int64_t Lesser(int64_t a, int64_t b) { return a < b ? a : b; }
 
+// a / b of numbers from 0 on: divisions of 64 bits are slow.
+__device__ inline int64_t Divide(int64_t a, int64_t b) {
+  if ((a | b) >> 32 != 0) return a / b;
+  return static_cast<uint32_t>(a) / static_cast<uint32_t>(b);
+}
+
 // On the GPU: calls fn(i) for this thread's pieces, of all n that the threads of a grid share.
 // `Index` holds n and the grid's size, which is below 2^21.
 template <typename Index, typename Fn>

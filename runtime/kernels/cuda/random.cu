@@ -14,7 +14,10 @@
 namespace dtensor::kernels::cuda {
 namespace {
 
-constexpr int kWords = 4;  // of a block of Philox; elements that a thread has
+constexpr int kWords = 4;  // of a block of Philox
+// That a thread has at a time: 16 bytes, or the elements of a block.
+template <typename T>
+inline constexpr int kElements = sizeof(T) < 4 ? 8 : kWords;
 
 // Not through an index that only runs know: registers have none.
 __device__ uint32_t WordAt(const std::array<uint32_t, kWords>& words, int w) {
@@ -36,6 +39,10 @@ class Words {
   __device__ uint32_t At(uint64_t global) {
     return WordAt(BlockOf(global), static_cast<int>(global % kWords));
   }
+  // Of all elements of a block.
+  static __device__ std::array<uint32_t, kWords> Of(const std::array<uint32_t, kWords>& block) {
+    return block;
+  }
 
  private:
   const RandomKey key_;
@@ -56,6 +63,10 @@ class Normals {
     }
     return global % 2 == 0 ? pair_.first : pair_.second;
   }
+  static __device__ std::array<double, kWords> Of(const std::array<uint32_t, kWords>& block) {
+    const NormalPair lower = NormalsOf(block[0], block[1]), upper = NormalsOf(block[2], block[3]);
+    return {lower.first, lower.second, upper.first, upper.second};
+  }
 
  private:
   Words words_;
@@ -63,32 +74,85 @@ class Normals {
   NormalPair pair_ = {};
 };
 
-// out[i] = fn(i, what Numbers has for the element) for this thread's elements i of a shard of n.
-template <typename Numbers, typename T, typename Fn>
-__device__ void FillBy(const GlobalElements& elements, RandomKey key, int64_t n, T* out, Fn fn) {
-  const bool fits = FitsPacks<kWords>(out, 1);
-  ForEachPiece<int64_t>((n + kWords - 1) / kWords, [&](int64_t piece) {
-    const int64_t first = piece * kWords;
-    Numbers numbers(key);
-    const auto value = [&](int64_t i, uint64_t global) { return fn(i, numbers.At(global)); };
+// What has no input has this one.
+struct NoInput {
+  template <int V>
+  __device__ bool FitsPacks() const {
+    return true;
+  }
+  template <int V>
+  __device__ NoInput PackAt(int64_t) const {
+    return {};
+  }
+  __device__ NoInput At(int64_t) const { return {}; }
+  __device__ NoInput operator[](int) const { return {}; }
+};
+
+template <typename T>
+struct Input {
+  template <int V>
+  struct Values {
+    Pack<T, V> pack;
+    __device__ T operator[](int v) const { return pack.at[v]; }
+  };
+
+  template <int V>
+  __device__ bool FitsPacks() const {
+    return x.contiguous && cuda::FitsPacks<V>(reinterpret_cast<const T*>(x.data), 1);
+  }
+  template <int V>
+  __device__ Values<V> PackAt(int64_t i) const {
+    return {*reinterpret_cast<const Pack<T, V>*>(x.data + i * static_cast<int64_t>(sizeof(T)))};
+  }
+  __device__ T At(int64_t i) const { return ElementOf<T>(x, i); }
+
+  const StridedInput& x;
+};
+
+// The elements from `first` to `end`, one by one.
+template <typename Numbers, typename T, typename X, typename Fn>
+__device__ void FillEach(const GlobalElements& elements, RandomKey key, const X& x, int64_t first,
+                         int64_t end, T* out, Fn fn) {
+  Numbers numbers(key);
+  GlobalPlace place = {};
+  for (int64_t i = first; i < end; ++i) {
+    if (place.consecutive == 0) place = elements.At(i);
+    out[i] = fn(x.At(i), numbers.At(place.index));
+    ++place.index;
+    --place.consecutive;
+  }
+}
+
+// out[i] = fn(x's element, what Numbers has for it) for this thread's elements i of a shard of n.
+template <typename Numbers, typename T, typename X, typename Fn>
+__device__ void FillBy(const GlobalElements& elements, RandomKey key, const X& x, int64_t n, T* out,
+                       Fn fn) {
+  constexpr int V = kElements<T>;
+  const bool fits = FitsPacks<V>(out, 1) && x.template FitsPacks<V>();
+  ForEachPiece<int64_t>((n + V - 1) / V, [&](int64_t piece) {
+    const int64_t first = piece * V;
     const GlobalPlace place = elements.At(first);
-    if (place.consecutive < kWords || first + kWords > n) {
-      for (int64_t i = first; i < Lesser(first + kWords, n); ++i) {
-        out[i] = value(i, elements.At(i).index);
-      }
-      return;
+    const bool whole = place.consecutive >= V && first + V <= n && place.index % kWords == 0;
+    if (!fits || !whole) {
+      return FillEach<Numbers>(elements, key, x, first, Lesser(first + V, n), out, fn);
     }
-    Pack<T, kWords> pack;
+    const auto in = x.template PackAt<V>(first);
+    Pack<T, V> pack;
 #pragma unroll
-    for (int v = 0; v < kWords; ++v) pack.at[v] = value(first + v, place.index + v);
-    StorePack<kWords>(pack, out, fits, first, n);
+    for (int w = 0; w < V; w += kWords) {
+      const uint64_t number = static_cast<uint64_t>(place.index) / kWords + w / kWords;
+      const auto block = Numbers::Of(PhiloxBlock(key.seed, key.stream, number));
+#pragma unroll
+      for (int k = 0; k < kWords; ++k) pack.at[w + k] = fn(in[w + k], block[k]);
+    }
+    *reinterpret_cast<Pack<T, V>*>(out + first) = pack;
   });
 }
 
 template <typename T>
 __global__ void NormalKernel(GlobalElements elements, RandomKey key, double mean, double stddev,
                              T* out, int64_t n) {
-  FillBy<Normals>(elements, key, n, out, [&](int64_t, double normal) {
+  FillBy<Normals>(elements, key, NoInput(), n, out, [&](NoInput, double normal) {
     return Convert<T>(ShiftedNormal(normal, mean, stddev));
   });
 }
@@ -109,56 +173,62 @@ __device__ T Uniform(uint32_t word) {
 
 template <typename T>
 __global__ void UniformKernel(GlobalElements elements, RandomKey key, T* out, int64_t n) {
-  FillBy<Words>(elements, key, n, out, [](int64_t, uint32_t word) { return Uniform<T>(word); });
+  FillBy<Words>(elements, key, NoInput(), n, out,
+                [](NoInput, uint32_t word) { return Uniform<T>(word); });
 }
 
 template <typename T>
-__global__ void DropoutKernel(GlobalElements elements, RandomKey key, StridedInput x,
-                              uint32_t threshold, Compute<T> scale, T* out, int64_t n) {
-  FillBy<Words>(elements, key, n, out, [&](int64_t i, uint32_t word) {
-    const bool drops = (word >> 8) < threshold;
-    return Round<T>(drops ? Compute<T>{0} : Widen(ElementOf<T>(x, i)) * scale);
+__global__ void DropoutKernel(const __grid_constant__ GlobalElements elements, RandomKey key,
+                              const __grid_constant__ StridedInput x, uint32_t threshold,
+                              Compute<T> scale, T* out, int64_t n) {
+  FillBy<Words>(elements, key, Input<T>{x}, n, out, [&](T element, uint32_t word) {
+    const T kept = Round<T>(Widen(element) * scale);
+    return (word >> 8) < threshold ? T{} : kept;
   });
 }
 
-// Calls launch(elements, n, blocks) for the n > 0 elements of a shard.
+// Calls launch(elements, n) for the n > 0 elements of a shard.
 template <typename Fn>
 absl::Status WithElements(Device& device, const char* kernel, const GlobalRuns& runs, Fn launch) {
   const int64_t n = runs.size();
   if (n == 0) return device.failure();
-  return WithGlobalElements(device, kernel, runs, [&](const GlobalElements& elements) {
-    return launch(elements, n, BlocksFor((n + kWords - 1) / kWords));
-  });
+  return WithGlobalElements(device, kernel, runs,
+                            [&](const GlobalElements& elements) { return launch(elements, n); });
+}
+
+template <typename T>
+unsigned BlocksOf(int64_t n) {
+  return BlocksFor((n + kElements<T> - 1) / kElements<T>);
 }
 
 }  // namespace
 
 absl::Status RandomNormal(Device& device, const char* kernel, const RandomNormalArgs& args) {
-  return WithElements(device, kernel, args.runs, [&](const auto& elements, int64_t n, auto blocks) {
+  return WithElements(device, kernel, args.runs, [&](const auto& elements, int64_t n) {
     return VisitFloat(args.dtype, [&](auto t) {
       using T = decltype(t);
-      return Launch(device, kernel, blocks, kThreads, NormalKernel<T>, elements, args.key,
+      return Launch(device, kernel, BlocksOf<T>(n), kThreads, NormalKernel<T>, elements, args.key,
                     args.mean, args.stddev, static_cast<T*>(args.out), n);
     });
   });
 }
 
 absl::Status RandomUniform(Device& device, const char* kernel, const RandomUniformArgs& args) {
-  return WithElements(device, kernel, args.runs, [&](const auto& elements, int64_t n, auto blocks) {
+  return WithElements(device, kernel, args.runs, [&](const auto& elements, int64_t n) {
     return VisitFloat(args.dtype, [&](auto t) {
       using T = decltype(t);
-      return Launch(device, kernel, blocks, kThreads, UniformKernel<T>, elements, args.key,
+      return Launch(device, kernel, BlocksOf<T>(n), kThreads, UniformKernel<T>, elements, args.key,
                     static_cast<T*>(args.out), n);
     });
   });
 }
 
 absl::Status Dropout(Device& device, const char* kernel, const DropoutArgs& args) {
-  return WithElements(device, kernel, args.runs, [&](const auto& elements, int64_t n, auto blocks) {
+  return WithElements(device, kernel, args.runs, [&](const auto& elements, int64_t n) {
     return VisitFloat(args.dtype, [&](auto t) {
       using T = decltype(t);
-      return Launch(device, kernel, blocks, kThreads, DropoutKernel<T>, elements, args.key, args.x,
-                    args.threshold, static_cast<Compute<T>>(args.scale),
+      return Launch(device, kernel, BlocksOf<T>(n), kThreads, DropoutKernel<T>, elements, args.key,
+                    args.x, args.threshold, static_cast<Compute<T>>(args.scale),
                     reinterpret_cast<T*>(args.out), n);
     });
   });

@@ -12,12 +12,12 @@
 #include "dtensor/runtime/kernels/cuda/list-inl.h"
 #include "dtensor/runtime/kernels/cuda/map-inl.h"
 #include "dtensor/runtime/kernels/cuda/numeric-inl.h"
+#include "dtensor/runtime/kernels/cuda/pack_words-inl.h"
 
 namespace dtensor::kernels::cuda {
 namespace {
 
-constexpr int kThreadsOfToken = 128;
-constexpr int kAngles = 256;  // pairs of a head that are turned at a time
+constexpr int kAngles = kThreads;  // of a block: one is each thread's to find
 
 using Frequencies = List<double, 64>;  // heads of 128 elements and shorter need no memory
 
@@ -31,70 +31,111 @@ struct RotateArgs {
   std::byte* y;
 };
 
-// The cosines and sines of `n` angles from `first` on. A thread has a few of them; those of all
-// heads are the same.
+// Where a token begins.
+__device__ int64_t OffsetOf(const RotateArgs& a, int64_t token) {
+  int64_t offset = 0;
+  WithIndex(a.count,
+            [&](auto n) { offset = OffsetsOf(a.tokens, static_cast<decltype(n)>(token)).at[0]; });
+  return offset;
+}
+
+// What a block turns: of `slots` tokens the `n` pairs of each head from `first` on. Of short heads
+// it has several tokens, of very long ones a part.
+struct TokenGroup {
+  __device__ explicit TokenGroup(const RotateArgs& a) {
+    const auto parts = static_cast<uint32_t>((a.half + kAngles - 1) / kAngles);
+    const uint32_t group = blockIdx.x / parts;
+    first = static_cast<int64_t>(blockIdx.x - group * parts) * kAngles;
+    n = static_cast<int>(Lesser(a.half - first, kAngles));
+    const int most = kAngles / n;
+    slots = parts == 1 ? most : 1;
+    token = static_cast<int64_t>(group) * slots;
+    slots = static_cast<int>(Lesser(slots, a.count - token));
+  }
+  int64_t token, first;
+  int slots, n;
+};
+
+// The cosines and sines of a group: those of all heads of a token are the same.
 template <typename C>
-__device__ void FindAngles(const RotateArgs& a, int64_t position, int64_t first, int n, C* cosines,
-                           C* sines) {
-  for (int i = threadIdx.x; i < n; i += blockDim.x) {
-    const double angle = static_cast<double>(position) * a.frequencies[first + i];
-    const C sine = static_cast<C>(sin(angle));
-    cosines[i] = static_cast<C>(cos(angle));
-    sines[i] = a.inverse ? -sine : sine;
-  }
+__device__ void FindAngles(const RotateArgs& a, const TokenGroup& group, C* cosines, C* sines) {
+  const int i = threadIdx.x, slot = i / group.n;
+  if (slot >= group.slots) return;
+  const int64_t token = group.token + slot;
+  const int64_t position = a.positions.At(token - Divide(token, a.length) * a.length);
+  const double angle =
+      static_cast<double>(position) * a.frequencies[group.first + (i - slot * group.n)];
+  double sine, cosine;
+  sincos(angle, &sine, &cosine);
+  cosines[i] = static_cast<C>(cosine);
+  sines[i] = static_cast<C>(a.inverse ? -sine : sine);
 }
 
-// V pairs of one head: y0 and y1 are as far apart as x0 and x1, in their own units.
+// V pairs of one head.
 template <typename T, int V>
-__device__ void RotatePack(const T* x0, const T* x1, const Compute<T>* cosines,
-                           const Compute<T>* sines, T* y0, T* y1) {
-  const auto first = *reinterpret_cast<const Pack<T, V>*>(x0);
-  const auto second = *reinterpret_cast<const Pack<T, V>*>(x1);
-  Pack<T, V> out0, out1;
-  for (int v = 0; v < V; ++v) {
-    const auto a = Widen(first.at[v]), b = Widen(second.at[v]);
-    const auto c = cosines[v], s = sines[v];
-    out0.at[v] = Round<T>(fma(-b, s, a * c));
-    out1.at[v] = Round<T>(fma(a, s, b * c));
-  }
-  *reinterpret_cast<Pack<T, V>*>(y0) = out0;
-  *reinterpret_cast<Pack<T, V>*>(y1) = out1;
-}
+struct Pairs {
+  using Words = PackWords<T, V>;
+  Words first, second;
 
-// The pairs from `first` on of all heads of a token. The block's threads share out heads and packs.
-template <typename T, int V>
-__device__ void RotateHeads(const RotateArgs& a, const T* x, int64_t first, int n,
-                            const Compute<T>* cosines, const Compute<T>* sines, T* y) {
-  const int packs = n / V, width = packs < kThreadsOfToken ? packs : kThreadsOfToken;
-  const int rows = kThreadsOfToken / width, row = threadIdx.x / width;
-  if (row >= rows) return;
-  for (int64_t head = row; head < a.heads; head += rows) {
-    for (int pack = threadIdx.x % width; pack < packs; pack += width) {
-      const int i = pack * V;
-      const T* const x0 = x + head * a.head_stride + (first + i) * a.stride;
-      T* const y0 = y + head * 2 * a.half + first + i;
-      RotatePack<T, V>(x0, x0 + a.half * a.stride, cosines + i, sines + i, y0, y0 + a.half);
+  __device__ Pairs Turned(const Pack<Compute<T>, V>& cosines,
+                          const Pack<Compute<T>, V>& sines) const {
+    const Pack<T, V> x0 = first.pack(), x1 = second.pack();
+    Pack<T, V> y0, y1;
+    for (int v = 0; v < V; ++v) {
+      const auto a = Widen(x0.at[v]), b = Widen(x1.at[v]);
+      const auto c = cosines.at[v], s = sines.at[v];
+      y0.at[v] = Round<T>(fma(-b, s, a * c));
+      y1.at[v] = Round<T>(fma(a, s, b * c));
     }
+    return {Words::Of(y0), Words::Of(y1)};
   }
-}
+};
 
-// A block turns a token.
+// A thread turns V pairs of some heads of one token: those whose numbers are `step` apart.
 template <typename T, int V>
-__global__ void RotateKernel(RotateArgs a) {
+__global__ void __launch_bounds__(kThreads, 4) RotateKernel(const __grid_constant__ RotateArgs a) {
   using C = Compute<T>;
-  DT_SHARED(C, cosines, kAngles);
-  DT_SHARED(C, sines, kAngles);
-  for (int64_t token = blockIdx.x; token < a.count; token += gridDim.x) {
-    const int64_t position = a.positions.At(token % a.length);
-    const int64_t offset = OffsetsOf(a.tokens, static_cast<uint64_t>(token)).at[0];
-    const T* const x = reinterpret_cast<const T*>(a.x) + offset;
-    T* const y = reinterpret_cast<T*>(a.y) + token * a.heads * 2 * a.half;
-    for (int64_t first = 0; first < a.half; first += kAngles) {
-      const int n = a.half - first < kAngles ? static_cast<int>(a.half - first) : kAngles;
-      FindAngles(a, position, first, n, cosines, sines);
+  using Angles = Pack<C, V>;
+  using Words = PackWords<T, V>;
+  DT_SHARED(Angles, cosines, kAngles / V);
+  DT_SHARED(Angles, sines, kAngles / V);
+  constexpr int kAhead = 2;  // heads that are read at once
+  const TokenGroup group(a);
+  const int packs = group.n / V, step = kThreads / (group.slots * packs);
+  const int slot = threadIdx.x / (step * packs), within = threadIdx.x - slot * step * packs;
+  const int row = within / packs, pack = within - row * packs;
+  const int64_t token = group.token + slot, from = group.first + pack * V;
+  const T *x0 = nullptr, *x1 = nullptr;
+  T* y = nullptr;
+  int64_t heads = 0;  // threads beyond the last slot turn none
+  if (slot < group.slots) {
+    heads = a.heads;
+    x0 = reinterpret_cast<const T*>(a.x) + OffsetOf(a, token) + from * a.stride;
+    x1 = x0 + a.half * a.stride;
+    y = reinterpret_cast<T*>(a.y) + token * a.heads * 2 * a.half + from;
+  }
+  // The first heads are on their way while angles are found.
+  for (int64_t begin = 0; begin < a.heads; begin += kAhead * step) {
+    Pairs<T, V> pairs[kAhead];
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      const int64_t head = begin + row + k * step;
+      if (head >= heads) break;
+      pairs[k] = {Words::Load(x0 + head * a.head_stride), Words::Load(x1 + head * a.head_stride)};
+    }
+    if (begin == 0) {
+      FindAngles(a, group, reinterpret_cast<C*>(cosines), reinterpret_cast<C*>(sines));
       __syncthreads();
-      RotateHeads<T, V>(a, x, first, n, cosines, sines, y);
-      __syncthreads();  // the next angles go there
+    }
+    const int angles = slot * packs + pack;
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      const int64_t head = begin + row + k * step;
+      if (head >= heads) break;
+      const Pairs<T, V> turned = pairs[k].Turned(cosines[angles], sines[angles]);
+      T* const to = y + head * 2 * a.half;
+      turned.first.Store(to);
+      turned.second.Store(to + a.half);
     }
   }
 }
@@ -109,13 +150,15 @@ bool IsInPacks(const RotateArgs& a, int64_t size, int64_t V) {
 }
 
 absl::Status Rotate(Device& device, const char* kernel, DType dtype, const RotateArgs& args) {
-  const auto blocks = static_cast<unsigned>(std::min<int64_t>(args.count, 1 << 20));
+  const int64_t parts = (args.half + kAngles - 1) / kAngles;
+  const int64_t slots = parts == 1 ? kAngles / args.half : 1;
+  const auto blocks = static_cast<unsigned>((args.count + slots - 1) / slots * parts);
   return VisitFloat(dtype, [&](auto t) {
     using T = decltype(t);
     constexpr int V = 16 / sizeof(T);
     const bool packs = IsInPacks(args, sizeof(T), V);
-    return Launch(device, kernel, blocks, kThreadsOfToken,
-                  packs ? RotateKernel<T, V> : RotateKernel<T, 1>, args);
+    return Launch(device, kernel, blocks, kThreads, packs ? RotateKernel<T, V> : RotateKernel<T, 1>,
+                  args);
   });
 }
 

@@ -1,14 +1,15 @@
 // Tokens by the row of a table that each has, and among those of one row in their own order: what
 // sums over the tokens of a row go by, so that they have the same bits each time.
 //
-// Row and token make one number, so that no two are equal, and any sort of them is this one: pairs
+// Row and token make one number, so that no two are equal, and any sort of them is this one: groups
 // of sorted runs are merged until there is one run. Where a number goes is found by itself: behind
-// those before it in its own run, and those of the other run that are smaller.
+// those before it in its own run, and those of the others that are smaller.
 #ifndef DTENSOR_RUNTIME_KERNELS_CUDA_TOKEN_ORDER_INL_H_
 #define DTENSOR_RUNTIME_KERNELS_CUDA_TOKEN_ORDER_INL_H_
 
 #include <algorithm>
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 
@@ -23,9 +24,15 @@
 
 namespace dtensor::kernels::cuda {
 
+// Those of the order that have one row.
+struct RowTokens {
+  int64_t begin, end;
+};
+
 // Among a kernel's arguments: in ascending order, those of no row last.
 struct TokenOrder {
   const uint64_t* keys;
+  RowTokens* rows;  // for each row
   int64_t size;
   int shift;  // a key is row << shift | token
   uint64_t no_row;
@@ -38,24 +45,20 @@ struct TokenOrder {
 
 namespace internal {
 
-constexpr int kTile = 1024;  // keys that a block sorts by itself
+constexpr int kTile = 4096;  // keys that a block sorts by itself
+constexpr int kTileThreads = 1024, kKeys = kTile / kTileThreads;
+constexpr int kRuns = 8;  // that are merged at once
 
-// Where the key at i, in sorted runs of `run` keys each, a power of 2, comes to be when each second
-// one is merged into the one before it.
-__device__ inline int64_t PlaceInMerged(const uint64_t* keys, int64_t n, int64_t run, int64_t i) {
-  const uint64_t key = keys[i];
-  const int64_t own = i & ~(run - 1), other = own ^ run;
-  const int64_t other_begin = other < n ? other : n;
-  int64_t low = other_begin, high = n - other_begin < run ? n : other_begin + run;
-  while (low < high) {
-    const int64_t middle = low + (high - low) / 2;
-    if (keys[middle] < key) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
+// How many of n sorted keys, of which there are at most `most`, a power of 2, are smaller. All
+// threads take as many steps, and no branch keeps the loads of several searches apart.
+template <typename Index>
+__device__ Index CountSmaller(const uint64_t* keys, Index n, Index most, uint64_t key) {
+  Index low = 0;
+  for (Index step = most; step > 0; step /= 2) {
+    const Index next = low + step;
+    if (next <= n && keys[next - 1] < key) low = next;
   }
-  return (own < other ? own : other) + (i - own) + (low - other_begin);
+  return low;
 }
 
 struct TileArgs {
@@ -65,46 +68,96 @@ struct TileArgs {
   uint64_t* keys;  // where they go
 };
 
-static __global__ void SortTilesKernel(TileArgs a) {
-  DT_SHARED(uint64_t, tile, 2 * kTile);
-  uint64_t *from = tile, *to = tile + kTile;
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * kTile;
-  const int n = static_cast<int>(a.order.size - first < kTile ? a.order.size - first : kTile);
-  for (int i = threadIdx.x; i < n; i += blockDim.x) {
-    const int64_t position = a.rows.PositionOf(a.ids[first + i]);
-    const uint64_t row = position < 0 ? a.order.no_row : position;
-    from[i] = row << a.order.shift | static_cast<uint64_t>(first + i);
-  }
+// One tile's keys are sorted in place: each thread has its keys in registers while others move.
+__device__ inline void SortTile(uint64_t* tile, int n) {
   for (int run = 1; run < kTile; run *= 2) {
+    uint64_t key[kKeys];
+    int place[kKeys];
     __syncthreads();
-    for (int i = threadIdx.x; i < n; i += blockDim.x) to[PlaceInMerged(from, n, run, i)] = from[i];
-    uint64_t* const sorted = to;
-    to = from;
-    from = sorted;
+#pragma unroll
+    for (int k = 0; k < kKeys; ++k) {
+      const int i = k * kTileThreads + threadIdx.x, own = i & ~(run - 1), other = own ^ run;
+      const int others = other >= n ? 0 : n - other < run ? n - other : run;
+      key[k] = i < n ? tile[i] : 0;
+      place[k] = (own & other) + (i - own) + CountSmaller(tile + other, others, run, key[k]);
+    }
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < kKeys; ++k) {
+      if (k * kTileThreads + static_cast<int>(threadIdx.x) < n) tile[place[k]] = key[k];
+    }
   }
   __syncthreads();
-  for (int i = threadIdx.x; i < n; i += blockDim.x) a.keys[first + i] = from[i];
 }
 
+// A block for each tile; those behind them clear what is known of rows.
+static __global__ void __launch_bounds__(kTileThreads)
+    SortTilesKernel(TileArgs a, int64_t num_rows) {
+  DT_SHARED(uint64_t, tile, kTile);
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * kTile;
+  if (first >= a.order.size) {
+    const int64_t tiles = (a.order.size + kTile - 1) / kTile;
+    const int64_t step = (gridDim.x - tiles) * kTileThreads;
+    for (int64_t i = (blockIdx.x - tiles) * kTileThreads + threadIdx.x; i < num_rows; i += step) {
+      a.order.rows[i] = {0, 0};
+    }
+    return;
+  }
+  const int n = static_cast<int>(Lesser(a.order.size - first, kTile));
+  for (int i = threadIdx.x; i < n; i += kTileThreads) {
+    const int64_t position = a.rows.PositionOf(a.ids[first + i]);
+    const uint64_t row = position < 0 ? a.order.no_row : position;
+    tile[i] = row << a.order.shift | static_cast<uint64_t>(first + i);
+  }
+  SortTile(tile, n);
+  for (int i = threadIdx.x; i < n; i += kTileThreads) a.keys[first + i] = tile[i];
+}
+
+// Of groups of kRuns sorted runs of `run` keys each, a power of 2, one run each.
 static __global__ void MergeKernel(const uint64_t* from, int64_t n, int64_t run, uint64_t* to) {
-  ForEachPiece<int64_t>(n, [&](int64_t i) { to[PlaceInMerged(from, n, run, i)] = from[i]; });
+  ForEachPiece<int64_t>(n, [&](int64_t i) {
+    const uint64_t key = from[i];
+    const int64_t first = i / (run * kRuns) * (run * kRuns), own = i & ~(run - 1);
+    int64_t smaller[kRuns];
+#pragma unroll
+    for (int r = 0; r < kRuns; ++r) {
+      const int64_t other = first + r * run;
+      // Of its own run: those before it.
+      smaller[r] = other == own ? i - own
+                   : other >= n ? 0
+                                : CountSmaller(from + other, Lesser(n - other, run), run, key);
+    }
+    int64_t place = first;
+    for (int r = 0; r < kRuns; ++r) place += smaller[r];
+    to[place] = key;
+  });
+}
+
+static __global__ void FindRowsKernel(TokenOrder order) {
+  ForEachPiece<int64_t>(order.size, [&](int64_t i) {
+    const uint64_t row = order.RowAt(i);
+    if (row == order.no_row) return;
+    if (i == 0 || order.RowAt(i - 1) != row) order.rows[row].begin = i;
+    if (i + 1 == order.size || order.RowAt(i + 1) != row) order.rows[row].end = i + 1;
+  });
 }
 
 // Sorts into one of the two halves of `memory`, where order.keys then points.
 inline absl::Status SortTokens(Device& device, const char* name, const Ids& ids,
-                               const IndexRuns& rows, uint64_t* memory, TokenOrder& order) {
+                               const IndexRuns& rows, int64_t num_rows, uint64_t* memory,
+                               TokenOrder& order) {
   const int64_t n = order.size;
   uint64_t *keys = memory, *next = memory + n;
   const auto tiles = static_cast<unsigned>((n + kTile - 1) / kTile);
-  DT_RETURN_IF_ERROR(
-      Launch(device, name, tiles, kThreads, SortTilesKernel, TileArgs{ids, rows, order, keys}));
-  for (int64_t run = kTile; run < n; run *= 2) {
+  DT_RETURN_IF_ERROR(Launch(device, name, tiles + BlocksFor(num_rows), kTileThreads,
+                            SortTilesKernel, TileArgs{ids, rows, order, keys}, num_rows));
+  for (int64_t run = kTile; run < n; run *= kRuns) {
     DT_RETURN_IF_ERROR(
         Launch(device, name, BlocksFor(n), kThreads, MergeKernel, keys, n, run, next));
     std::swap(keys, next);
   }
   order.keys = keys;
-  return absl::OkStatus();
+  return Launch(device, name, BlocksFor(n), kThreads, FindRowsKernel, order);
 }
 
 }  // namespace internal
@@ -116,17 +169,19 @@ template <typename Fn>
 absl::Status WithTokenOrder(Device& device, const char* name, const Ids& ids, int64_t tokens,
                             const IndexLookup& lookup, int64_t num_rows, Fn launch) {
   const uint64_t last = tokens - 1, no_row = num_rows;
-  TokenOrder order = {nullptr, tokens, static_cast<int>(std::bit_width(last)), no_row};
+  TokenOrder order = {nullptr, nullptr, tokens, static_cast<int>(std::bit_width(last)), no_row};
   if (order.shift + std::bit_width(no_row) > 64) {
     return absl::UnimplementedError(
         absl::StrCat(name, ": ", tokens, " ids and ", num_rows,
                      " rows are more than a GPU's kernel can count; split the ids"));
   }
-  const int64_t bytes = 2 * tokens * static_cast<int64_t>(sizeof(uint64_t));
+  const int64_t keys = 2 * tokens * static_cast<int64_t>(sizeof(uint64_t));
+  const int64_t bytes = keys + num_rows * static_cast<int64_t>(sizeof(RowTokens));
   DT_ASSIGN_OR_RETURN(const Scratch memory, Scratch::Make(device, bytes));
+  order.rows = reinterpret_cast<RowTokens*>(static_cast<std::byte*>(memory.get()) + keys);
   DT_RETURN_IF_ERROR(WithIndexRuns(device, name, lookup, [&](const IndexRuns& rows) {
-    return internal::SortTokens(device, name, ids, rows, static_cast<uint64_t*>(memory.get()),
-                                order);
+    return internal::SortTokens(device, name, ids, rows, num_rows,
+                                static_cast<uint64_t*>(memory.get()), order);
   }));
   return launch(order);
 }
