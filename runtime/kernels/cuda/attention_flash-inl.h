@@ -1,5 +1,6 @@
 // What attention's kernels for the heads that most models have are made of, in the manner of
-// FlashAttention-2 (Dao, 2023): products of tensor cores, up to 128 features, all of a tile at once.
+// FlashAttention-2 (Dao, 2023): products of tensor cores, up to 128 features, all of a tile at
+// once.
 #ifndef DTENSOR_RUNTIME_KERNELS_CUDA_ATTENTION_FLASH_INL_H_
 #define DTENSOR_RUNTIME_KERNELS_CUDA_ATTENTION_FLASH_INL_H_
 
@@ -19,23 +20,13 @@
 #include "dtensor/runtime/kernels/cuda/attention_matrix-inl.h"
 #include "dtensor/runtime/kernels/cuda/attention_rows-inl.h"
 #include "dtensor/runtime/kernels/cuda/attention_tile-inl.h"
+#include "dtensor/runtime/kernels/cuda/math-inl.h"
 #include "dtensor/runtime/kernels/cuda/matrix-inl.h"
 #include "dtensor/runtime/kernels/cuda/numeric-inl.h"
 #include "dtensor/runtime/kernels/cuda/row_groups-inl.h"
 #include "dtensor/runtime/kernels/cuda/scratch-inl.h"
 
 namespace dtensor::kernels::cuda {
-
-// 2^x, to 2^-22 of it; 0 below 2^-126.
-__device__ inline float Exp2(float x) {
-#ifdef __CUDACC__
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-#else
-  return exp2f(x);
-#endif
-}
 
 // What a lane has of a block's rows and of the 64 others of a tile, laid out as in MatrixTiles: a
 // warp has kGroups times 16 rows. kDim: features, rounded up.
@@ -142,8 +133,9 @@ struct Aligned {
   AttentionOperand x;
   std::optional<Scratch> memory;
 };
-inline absl::StatusOr<Aligned> Align(Device& device, const char* kernel, const AttentionSizes& sizes,
-                              const AttentionOperand& x, int64_t heads, int64_t rows) {
+inline absl::StatusOr<Aligned> Align(Device& device, const char* kernel,
+                                     const AttentionSizes& sizes, const AttentionOperand& x,
+                                     int64_t heads, int64_t rows) {
   constexpr int64_t kUnit = 8;  // elements
   if (reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.batch_stride % kUnit == 0 &&
       x.head_stride % kUnit == 0 && x.row_stride % kUnit == 0) {

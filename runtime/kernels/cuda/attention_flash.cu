@@ -7,6 +7,7 @@
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/cuda/attention_flash-inl.h"
 #include "dtensor/runtime/kernels/cuda/attention_tile-inl.h"
+#include "dtensor/runtime/kernels/cuda/math-inl.h"
 #include "dtensor/runtime/kernels/cuda/row_groups-inl.h"
 
 namespace dtensor::kernels::cuda {
@@ -50,7 +51,7 @@ __device__ void Weigh(float scale, typename Tiles::Scores& scores, ForwardRows<T
   for (int r = 0; r < kRows; ++r) {
     const float larger = fmaxf(top[r] * scale, rows.max[r]);
     shift[r] = larger == Lowest<float>() ? 0 : larger;  // -inf - -inf is NaN
-    kept[r] = Exp2(rows.max[r] - shift[r]);
+    kept[r] = QuickExp2(rows.max[r] - shift[r]);
     rows.max[r] = larger;
     moves = moves || kept[r] != 1;
     total[r] = 0;
@@ -59,7 +60,7 @@ __device__ void Weigh(float scale, typename Tiles::Scores& scores, ForwardRows<T
   for (int c = 0; c < Tiles::kColumnsOfLane; ++c) {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      total[r] += scores.at[r][c] = Exp2(fmaf(scores.at[r][c], scale, -shift[r]));
+      total[r] += scores.at[r][c] = QuickExp2(fmaf(scores.at[r][c], scale, -shift[r]));
     }
   }
 #pragma unroll

@@ -1,5 +1,5 @@
-// Gradients of attention_flash.h: a kernel for dq, with rows of queries, and one for dk and dv, with
-// rows of keys. Each block has 64 rows, of two operands, and meets tiles of 64 others, of two
+// Gradients of attention_flash.h: a kernel for dq, with rows of queries, and one for dk and dv,
+// with rows of keys. Each block has 64 rows, of two operands, and meets tiles of 64 others, of two
 // operands too, of which the next come while one is computed with.
 #include <cmath>
 #include <cstdint>
@@ -10,6 +10,7 @@
 #include "dtensor/runtime/kernels/cuda/attention_flash.h"
 #include "dtensor/runtime/kernels/cuda/attention_grad-inl.h"
 #include "dtensor/runtime/kernels/cuda/attention_tile-inl.h"
+#include "dtensor/runtime/kernels/cuda/math-inl.h"
 
 namespace dtensor::kernels::cuda {
 namespace {
@@ -27,7 +28,7 @@ template <typename In, int kDim>
 struct alignas(16) GradMemory {
   using Tiles = GradTiles<In, kDim>;
   In rows[2][Tiles::kRows * kDim];
-  In columns[2][2][Tiles::kColumns * kDim];          // [slot][operand]
+  In columns[2][2][Tiles::kColumns * kDim];        // [slot][operand]
   QueryStatistics<Tiles::kColumns> statistics[2];  // where columns are queries
 };
 
@@ -99,7 +100,7 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
 #pragma unroll
         for (int r = 0; r < Tiles::kRowsOfLane; ++r) {
           float& score = scores.at[r][c];
-          score = Exp2(fmaf(score, scale, -row_of[r].lse));
+          score = QuickExp2(fmaf(score, scale, -row_of[r].lse));
         }
       }
       if (high.begin > key || low.end < key + kColumns) {
@@ -189,8 +190,7 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
       QueryStatistic statistic = {};  // on its way while this tile is computed with
       if (next.group < group) statistic = begin_tile(next, 1 - slot);
       const int64_t last = Lesser(tile.query + kColumns, sizes.q_rows) - 1;
-      const bool all =
-          step.seen[last].begin <= first && step.seen[tile.query].end >= first + kRows;
+      const bool all = step.seen[last].begin <= first && step.seen[tile.query].end >= first + kRows;
       const In *const q = memory.columns[slot][0], *const dout = memory.columns[slot][1];
       const auto& statistics = memory.statistics[slot];
       typename Tiles::Scores scores, products;
@@ -202,7 +202,7 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
 #pragma unroll
         for (int r = 0; r < Tiles::kRowsOfLane; ++r) {
           float& score = scores.at[r][c];
-          score = Exp2(fmaf(score, scale, -lse));
+          score = QuickExp2(fmaf(score, scale, -lse));
         }
       }
       if (!all) {
@@ -230,8 +230,8 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
       put_statistic(statistic, 1 - slot);
     }
     __syncthreads();  // all have left the memory
-    StoreGrad<Tiles>(step, x.dk, batch, kv_head, first, sizes.keys,
-                     static_cast<float>(sizes.scale), false, 0, dk);
+    StoreGrad<Tiles>(step, x.dk, batch, kv_head, first, sizes.keys, static_cast<float>(sizes.scale),
+                     false, 0, dk);
     StoreGrad<Tiles>(step, x.dv, batch, kv_head, first, sizes.keys, 1, false, 0, dv);
   }
 }
@@ -270,7 +270,7 @@ absl::Status FlashGrads(Device& device, const char* kernel, const StepRule& step
   aligned.operands.v = v.x;
   return WithConstant(sizes.dim > 64, [&](auto is_large) {
     return WithConstant(sizes.out_dtype != sizes.dtype, [&](auto is_wide) {
-      return Launch<BFloat16, is_large ? 128 : 64, is_wide>(device, kernel, aligned);
+      return Launch < BFloat16, is_large ? 128 : 64, is_wide > (device, kernel, aligned);
     });
   });
 }

@@ -1,5 +1,5 @@
-// What both kinds of attention's gradient kernels are made of: the general ones (attention_grad.cu),
-// and those of flash attention (attention_flash_grad.cu).
+// What both kinds of attention's gradient kernels are made of: the general ones
+// (attention_grad.cu), and those of flash attention (attention_flash_grad.cu).
 #ifndef DTENSOR_RUNTIME_KERNELS_CUDA_ATTENTION_GRAD_INL_H_
 #define DTENSOR_RUNTIME_KERNELS_CUDA_ATTENTION_GRAD_INL_H_
 

@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(kThreads, 4) GradKernel(GradArgs a) {
       const int64_t past = column - begin;  // in 32 bits for the elements
       const int at = past >= 0 && past < part.n ? static_cast<int>(past) : -1;
       part.ForEach([&](const auto& words, int i, auto whole) {
-        const Widened<T> wide = WidenAll(words);
+        const WidePack<T> wide = WidenPack(words);
         Pack<T, kPack<T>> grads;
         for (int v = 0; v < kPack<T>; ++v) {
           const bool here = whole || i + v < part.n;

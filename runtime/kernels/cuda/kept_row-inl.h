@@ -15,6 +15,7 @@
 #include "dtensor/runtime/kernels/cuda/launch-inl.h"
 #include "dtensor/runtime/kernels/cuda/map-inl.h"
 #include "dtensor/runtime/kernels/cuda/numeric-inl.h"
+#include "dtensor/runtime/kernels/cuda/pack_words-inl.h"
 #include "dtensor/runtime/kernels/cuda/row_groups-inl.h"
 
 namespace dtensor::kernels::cuda {
@@ -23,29 +24,6 @@ namespace dtensor::kernels::cuda {
 // for a row, folds first, costs little.
 template <int kLanes>
 inline constexpr int kMostKept = kLanes == kWarp ? 16 : 8;
-
-// A pack as what registers hold: two narrow elements share one, until they are widened.
-template <typename T>
-struct Words {
-  uint32_t at[sizeof(Pack<T, kPack<T>>) / sizeof(uint32_t)];
-};
-
-// All elements of a pack, in the type that they are computed in.
-template <typename T>
-__device__ Pack<Compute<T>, kPack<T>> WidenPack(const Words<T>& words) {
-  Pack<Compute<T>, kPack<T>> wide;
-  if constexpr (std::is_same_v<T, BFloat16>) {  // the upper halves of floats
-    for (int v = 0; v < kPack<T>; v += 2) {
-      const uint32_t word = words.at[v / 2];
-      wide.at[v] = std::bit_cast<float>(word << 16);
-      wide.at[v + 1] = std::bit_cast<float>(word & 0xffff0000);
-    }
-  } else {
-    const auto pack = std::bit_cast<Pack<T, kPack<T>>>(words);
-    for (int v = 0; v < kPack<T>; ++v) wide.at[v] = Widen(pack.at[v]);
-  }
-  return wide;
-}
 
 // Row r of operand k; mostly rows are one stride apart.
 template <typename T, int kIn>
@@ -111,14 +89,13 @@ class LanePacks<T, kLanes, 0> {
 
 // The pack of a row from element i on; kWhole if it is known to have whole packs.
 template <bool kWhole, typename T>
-__device__ Pack<Compute<T>, kPack<T>> LoadWide(const RowInput<T>& row, int64_t i) {
+__device__ WidePack<T> LoadWide(const RowInput<T>& row, int64_t i) {
   return WidenPack<T>(std::bit_cast<Words<T>>(kWhole ? row.LoadWhole(i) : row.Load(i)));
 }
 
 // Writes y from element i on, where a pack of a row of LanePacks is: the values rounded.
 template <int kPacks, typename T>
-__device__ void StoreBeside(const RowOutput<T>& y, int64_t i,
-                            const Pack<Compute<T>, kPack<T>>& values) {
+__device__ void StoreBeside(const RowOutput<T>& y, int64_t i, const WidePack<T>& values) {
   Pack<T, kPack<T>> pack;
   for (int v = 0; v < kPack<T>; ++v) pack.at[v] = Round<T>(values.at[v]);
   if constexpr (kPacks > 0) {

@@ -46,21 +46,17 @@ struct GradRow {
 
 namespace internal {
 
-// A pack of a row, widened.
-template <typename T>
-using RowPack = Pack<Compute<T>, kPack<T>>;
-
 template <typename Norm, typename T>
-__device__ void AddTerms(const Norm& norm, const RowPack<T>& x, const RowPack<T>& dy,
-                         const RowPack<T>& weight, typename Norm::Sums& sums) {
+__device__ void AddTerms(const Norm& norm, const WidePack<T>& x, const WidePack<T>& dy,
+                         const WidePack<T>& weight, typename Norm::Sums& sums) {
   for (int v = 0; v < kPack<T>; ++v) {
     sums = sums + norm.Term(x.at[v], dy.at[v] * weight.at[v]);
   }
 }
 
 template <typename Norm, typename T>
-__device__ Pack<T, kPack<T>> DxOf(const Norm& norm, const RowPack<T>& x, const RowPack<T>& dy,
-                                  const RowPack<T>& weight) {
+__device__ Pack<T, kPack<T>> DxOf(const Norm& norm, const WidePack<T>& x, const WidePack<T>& dy,
+                                  const WidePack<T>& weight) {
   Pack<T, kPack<T>> dx;
   for (int v = 0; v < kPack<T>; ++v) {
     dx.at[v] = Round<T>(norm.Dx(x.at[v], dy.at[v] * weight.at[v]));
@@ -69,8 +65,8 @@ __device__ Pack<T, kPack<T>> DxOf(const Norm& norm, const RowPack<T>& x, const R
 }
 
 template <typename Norm, typename T>
-__device__ ColumnTerms<T, Norm::kParameters> ParametersOf(const Norm& norm, const RowPack<T>& x,
-                                                          const RowPack<T>& dy) {
+__device__ ColumnTerms<T, Norm::kParameters> ParametersOf(const Norm& norm, const WidePack<T>& x,
+                                                          const WidePack<T>& dy) {
   ColumnTerms<T, Norm::kParameters> terms;
   for (int k = 0; k < Norm::kParameters; ++k) {
     for (int v = 0; v < kPack<T>; ++v) {
@@ -177,7 +173,7 @@ __device__ void GradOfRow(const Args& a, int64_t r, const OwnOfRow<Norm, T, kPac
             static_cast<Compute<T>>(a.total));
   const RowOutput<T> dx(a.dx, n, r);
   ForEachOwnPack<T, kPacks>(n, [&](int k, int64_t i) {
-    const RowPack<T> x = WidenPack<T>(own.x[k]), dy = WidenPack<T>(own.dy[k]);
+    const WidePack<T> x = WidenPack<T>(own.x[k]), dy = WidenPack<T>(own.dy[k]);
     dx.StoreWhole(i, DxOf<Norm, T>(norm, x, dy, WidenPack<T>(weight[k])));
     sums[k].Add(ParametersOf<Norm, T>(norm, x, dy));
   });

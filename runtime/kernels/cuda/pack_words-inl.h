@@ -6,7 +6,10 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "dtensor/runtime/kernels/arguments/numeric.h"
 #include "dtensor/runtime/kernels/cuda/map-inl.h"
+#include "dtensor/runtime/kernels/cuda/numeric-inl.h"
+#include "dtensor/runtime/kernels/cuda/row_groups-inl.h"
 
 namespace dtensor::kernels::cuda {
 
@@ -37,6 +40,30 @@ struct alignas(sizeof(T) * V) PackWords {
     *reinterpret_cast<PackWords*>(to) = *this;
   }
 };
+
+// The same of a pack of a row (kPack), which is to be widened.
+template <typename T>
+struct alignas(16) Words {
+  uint32_t at[4];
+};
+
+// All elements, in the type that they are computed in.
+template <typename T>
+using WidePack = Pack<Compute<T>, kPack<T>>;
+template <typename T>
+__device__ WidePack<T> WidenPack(const Words<T>& words) {
+  WidePack<T> wide;
+  if constexpr (std::is_same_v<T, BFloat16>) {  // the upper halves of floats: an instruction each
+    for (int w = 0; w < 4; ++w) {
+      wide.at[2 * w] = std::bit_cast<float>(words.at[w] << 16);
+      wide.at[2 * w + 1] = std::bit_cast<float>(words.at[w] & 0xffff0000);
+    }
+  } else {
+    const auto pack = std::bit_cast<Pack<T, kPack<T>>>(words);
+    for (int v = 0; v < kPack<T>; ++v) wide.at[v] = Widen(pack.at[v]);
+  }
+  return wide;
+}
 
 }  // namespace dtensor::kernels::cuda
 

@@ -53,7 +53,7 @@ struct Results {
   }
   __device__ T OfExp(C exp) const { return Round<T>(exp * term); }
   __device__ Pack<T, kPack<T>> OfPack(const Words<T>& words, C base) const {
-    const Widened<T> x = WidenAll(words);
+    const WidePack<T> x = WidenPack(words);
     Pack<T, kPack<T>> pack;
     for (int v = 0; v < kPack<T>; ++v) pack.at[v] = Of(x.at[v] - base);
     return pack;
@@ -121,7 +121,7 @@ struct KeptRow {
       return sum;
     }
     x.ForEachKept([&](int k, const auto& words, int) {
-      const Widened<T> wide = WidenAll(words);
+      const WidePack<T> wide = WidenPack(words);
       C sum_here = 0;
       for (int v = 0; v < V; ++v) sum_here += exps[k][v] = ExpOfShifted<T>(wide.at[v] - base);
       sum += sum_here;

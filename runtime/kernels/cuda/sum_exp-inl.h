@@ -9,7 +9,9 @@
 #include <type_traits>
 
 #include "dtensor/runtime/kernels/cuda/map-inl.h"
+#include "dtensor/runtime/kernels/cuda/math-inl.h"
 #include "dtensor/runtime/kernels/cuda/numeric-inl.h"
+#include "dtensor/runtime/kernels/cuda/pack_words-inl.h"
 #include "dtensor/runtime/kernels/cuda/row_groups-inl.h"
 
 namespace dtensor::kernels::cuda {
@@ -36,17 +38,6 @@ __device__ C LargerNumber(C a, C b) {
   return fmax(a, b);
 }
 
-// 2^x as the hardware has it: with a relative error of 2^-22, and 0 below 2^-126.
-__device__ inline float QuickExp2(float x) {
-#ifdef __CUDACC__
-  float power;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
-  return power;
-#else
-  return exp2f(x);
-#endif
-}
-
 // exp(x), where x is an element of type T less its row's largest, or less the row's log-sum-exp.
 // Elements of 16 bits, and so the results, are a thousand times as coarse as QuickExp2, and x is
 // nearly exact: rounding x log2 e costs |x| 2^-24, where exp(x) is small. It has a third of exp's
@@ -58,31 +49,6 @@ __device__ Compute<T> ExpOfShifted(Compute<T> x) {
   } else {
     return exp(x);
   }
-}
-
-// A pack as it comes from memory: elements of 16 bits would have a register each.
-template <typename T>
-struct alignas(16) Words {
-  uint32_t at[4];
-};
-
-template <typename T>
-struct Widened {
-  Compute<T> at[kPack<T>];
-};
-template <typename T>
-__device__ Widened<T> WidenAll(const Words<T>& words) {
-  Widened<T> wide;
-  if constexpr (std::is_same_v<T, BFloat16>) {  // by one instruction each
-    for (int w = 0; w < 4; ++w) {
-      wide.at[2 * w] = std::bit_cast<float>(words.at[w] << 16);
-      wide.at[2 * w + 1] = std::bit_cast<float>(words.at[w] & 0xffff0000u);
-    }
-  } else {
-    const auto pack = std::bit_cast<Pack<T, kPack<T>>>(words);
-    for (int v = 0; v < kPack<T>; ++v) wide.at[v] = Widen(pack.at[v]);
-  }
-  return wide;
 }
 
 #ifdef __CUDACC__
@@ -111,7 +77,7 @@ __device__ Compute<T> LargerOf(Compute<T> larger, const Words<T>& words) {
   } else
 #endif
   {
-    for (const Compute<T> x : WidenAll(words).at) larger = LargerNumber(larger, x);
+    for (const Compute<T> x : WidenPack(words).at) larger = LargerNumber(larger, x);
     return larger;
   }
 }
@@ -119,7 +85,7 @@ __device__ Compute<T> LargerOf(Compute<T> larger, const Words<T>& words) {
 template <typename T>
 __device__ Compute<T> SumOfExps(const Words<T>& words, Compute<T> base) {
   Compute<T> sum = 0;
-  for (const Compute<T> x : WidenAll(words).at) sum += ExpOfShifted<T>(x - base);
+  for (const Compute<T> x : WidenPack(words).at) sum += ExpOfShifted<T>(x - base);
   return sum;
 }
 
@@ -211,7 +177,7 @@ __device__ RunningStats<Compute<T>> StatsOfLane(const RowInput<T>& x, int lane, 
     part.ForEach([&](const auto& words, int, auto) { stats.sum_exp += SumOfExps(words, base); });
     if (!with_sum) return;
     part.ForEach([&](const auto& words, int i, auto) {
-      const Widened<T> wide = WidenAll(words);
+      const WidePack<T> wide = WidenPack(words);
       for (int v = 0; v < kPack<T>; ++v) {
         if (i + v < part.n) stats.sum += wide.at[v];
       }
