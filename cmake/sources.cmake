@@ -567,6 +567,8 @@ set(DTENSOR_CUDA_SOURCES
   runtime/device/cuda/polled_wait.cc
   runtime/device/cuda/rank_device.cc
   runtime/kernels/cuda/attention.cu
+  runtime/kernels/cuda/attention_flash.cu
+  runtime/kernels/cuda/attention_flash_grad.cu
   runtime/kernels/cuda/attention_grad.cu
   runtime/kernels/cuda/attention_merge.cu
   runtime/kernels/cuda/box.cu
