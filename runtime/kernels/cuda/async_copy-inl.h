@@ -32,7 +32,16 @@ class AsyncCopies {
     DT_CHECK(reinterpret_cast<uintptr_t>(from) % 16 == 0 && bytes >= 0 && bytes <= 16);
     DT_CHECK(reinterpret_cast<uintptr_t>(to) % 16 == 0);
     std::memset(to, 0xFF, 16);
-    begun_.push_back({from, to, bytes});
+    begun_.push_back({from, to, bytes, groups_});
+#endif
+  }
+
+  // What was begun since the last Commit, nothing perhaps, is a group.
+  __device__ void Commit() {
+#ifdef __CUDACC__
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#else
+    ++groups_;
 #endif
   }
 
@@ -41,11 +50,15 @@ class AsyncCopies {
 #ifdef __CUDACC__
     asm volatile("cp.async.wait_all;" ::: "memory");
 #else
-    for (const Copy& copy : begun_) {
-      std::memset(copy.to, 0, 16);
-      std::memcpy(copy.to, copy.from, copy.bytes);
-    }
-    begun_.clear();
+    Arrive(groups_);
+#endif
+  }
+  // The same of all groups but the last.
+  __device__ void WaitButLast() {
+#ifdef __CUDACC__
+    asm volatile("cp.async.wait_group 1;" ::: "memory");
+#else
+    Arrive(groups_ - 2);
 #endif
   }
 
@@ -56,9 +69,19 @@ class AsyncCopies {
   struct Copy {
     const void* from;
     void* to;
-    int bytes;
+    int bytes, group;
   };
+  void Arrive(int last_group) {
+    std::erase_if(begun_, [&](const Copy& copy) {
+      if (copy.group > last_group) return false;
+      std::memset(copy.to, 0, 16);
+      std::memcpy(copy.to, copy.from, copy.bytes);
+      return true;
+    });
+  }
+
   std::vector<Copy> begun_;
+  int groups_ = 0;
 #endif
 };
 

@@ -27,35 +27,32 @@ using ForwardTiles =
 // A block for kRows queries of one head, and for a part of the keys.
 template <typename In, int kWindow>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
-    ForwardKernel(const __grid_constant__ StepRule step, const __grid_constant__ KeyParts parts) {
+    ForwardKernel(const __grid_constant__ StepRule step, const __grid_constant__ KeyParts parts,
+                  const __grid_constant__ TileOrder order) {
   using Tiles = ForwardTiles<In, kWindow>;
   using Memory = typename Tiles::template Memory<1>;
   constexpr int kRows = Tiles::kRows, kColumns = Tiles::kColumns;
   DT_SHARED(Memory, memory, 1);
   Tiles tiles(memory[0]);
   const AttentionSizes& sizes = step.sizes;
-  const ForwardBlock block(step, parts, kRows, kColumns);
-  for (int64_t y = blockIdx.y; y < sizes.batch * sizes.q_heads; y += gridDim.y) {
-    const int64_t batch = y / sizes.q_heads, head = y % sizes.q_heads;
-    const int64_t kv_head = head / (sizes.q_heads / sizes.kv_heads);
-    const TileRows<In> queries(step.operands.q, batch, head, block.first, block.count);
-    const auto tile_of = [&](const AttentionOperand& x, int64_t key) {
-      const int64_t keys = key < block.end ? Lesser(kColumns, sizes.keys - key) : 0;
-      return TileRows<In>(x, batch, kv_head, key, keys);
-    };
-    for (int64_t window = 0; window == 0 || window < sizes.dim; window += kWindow * kFeatures) {
-      ForwardRows<Tiles> rows(step, parts, batch, head, block.first, window);
-      for (int64_t key = block.begin; key < block.end; key += kColumns) {
-        const TileRows<In> k = tile_of(step.operands.k, key), v = tile_of(step.operands.v, key);
-        typename Tiles::Scores scores;
-        tiles.template Score<0>(queries, k, sizes.dim, v, scores);
-        rows.Weigh(key, block.SeesAll(key, kColumns), scores);
-        tiles.template Gather<1>(scores, v, window, sizes.dim, step.is_wide(),
-                                 tile_of(step.operands.k, key + kColumns), rows.values);
-      }
-      rows.Store();
-      if (window + kWindow * kFeatures >= sizes.dim) rows.StoreStatistics();
+  const ForwardBlock block(step, parts, order.At(blockIdx.x), kRows, kColumns);
+  const TileRows<In> queries(step.operands.q, block.batch, block.head, block.first, block.count);
+  const auto tile_of = [&](const AttentionOperand& x, int64_t key) {
+    const int64_t keys = key < block.end ? Lesser(kColumns, sizes.keys - key) : 0;
+    return TileRows<In>(x, block.batch, block.kv_head, key, keys);
+  };
+  for (int64_t window = 0; window == 0 || window < sizes.dim; window += kWindow * kFeatures) {
+    ForwardRows<Tiles> rows(step, parts, block, window);
+    for (int64_t key = block.begin; key < block.end; key += kColumns) {
+      const TileRows<In> k = tile_of(step.operands.k, key), v = tile_of(step.operands.v, key);
+      typename Tiles::Scores scores;
+      tiles.template Score<0>(queries, k, sizes.dim, v, scores);
+      rows.Weigh(key, block.SeesAll(key, kColumns), scores);
+      tiles.template Gather<1>(scores, v, window, sizes.dim, step.is_wide(),
+                               tile_of(step.operands.k, key + kColumns), rows.values);
     }
+    rows.Store();
+    if (window + kWindow * kFeatures >= sizes.dim) rows.StoreStatistics();
   }
 }
 
@@ -116,9 +113,11 @@ absl::Status LaunchForward(Device& device, const char* kernel, const StepRule& s
     return WithWindow<ForwardTiles<In, 1>::kMostWindow>(sizes.dim, [&](auto window) {
       using Tiles = ForwardTiles<In, window>;
       static_assert(kKeysOfPart % Tiles::kColumns == 0);
-      dim3 blocks = TileBlocks<Tiles>(sizes.q_rows, sizes.batch * sizes.q_heads);
+      const auto order = TileOrder::OfQueries(sizes, Tiles::kRows);
+      dim3 blocks = order.blocks();
       blocks.z = static_cast<unsigned>(parts.count);
-      return Launch(device, kernel, blocks, kTileThreads, ForwardKernel<In, window>, step, parts);
+      return Launch(device, kernel, blocks, kTileThreads, ForwardKernel<In, window>, step, parts,
+                    order);
     });
   });
 }

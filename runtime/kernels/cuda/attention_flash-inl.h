@@ -118,9 +118,16 @@ class RowCopies {
     }
   }
 
+  __device__ void Commit() { copies_.Commit(); }
+
   // What was begun is there, for all threads; and all have left what comes next.
   __device__ void Meet() {
     copies_.Wait();
+    __syncthreads();
+  }
+  // The same but for what was begun before the last Commit, and since the one before that.
+  __device__ void MeetButLast() {
+    copies_.WaitButLast();
     __syncthreads();
   }
 

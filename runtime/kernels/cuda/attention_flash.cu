@@ -16,12 +16,14 @@ namespace {
 template <typename In, int kDim>
 using ForwardTiles = FlashTiles<In, kDim, 2>;
 
-// A block's queries and a tile of keys and values, in packs.
+// A block's queries, in packs; and in turn a tile's keys, its values, the next one's keys, and so
+// on: one is computed with while two come.
 template <typename In, int kDim>
 struct alignas(16) ForwardMemory {
   In q[ForwardTiles<In, kDim>::kRows * kDim];
-  In k[ForwardTiles<In, kDim>::kColumns * kDim];
-  In v[ForwardTiles<In, kDim>::kColumns * kDim];
+  In columns[3][ForwardTiles<In, kDim>::kColumns * kDim];
+
+  static __device__ int Next(int slot) { return slot == 2 ? 0 : slot + 1; }
 };
 
 // The sign of each element, the other way round.
@@ -30,8 +32,10 @@ __device__ void Negate(In* elements) {
   for (int i = threadIdx.x; i < kN; i += kTileThreads) elements[i].bits ^= 0x8000;
 }
 
-// Scores become weights, and what was gathered is made relative to the new maximum. `scale` > 0.
-// Each lane adds up its own weights.
+// Scores become weights, relative to a score of the row that no other exceeds by more than kSlack:
+// weights are at most 2^kSlack, and sums seldom have to be made relative to another score, which is
+// an eighth of this kernel's instructions. `scale` > 0. Each lane adds up its own weights.
+constexpr float kSlack = 8;
 template <typename Tiles>
 __device__ void Weigh(float scale, typename Tiles::Scores& scores, ForwardRows<Tiles>& rows) {
   constexpr int kRows = Tiles::kRowsOfLane;
@@ -49,10 +53,11 @@ __device__ void Weigh(float scale, typename Tiles::Scores& scores, ForwardRows<T
   bool moves = false;
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
-    const float larger = fmaxf(top[r] * scale, rows.max[r]);
-    shift[r] = larger == Lowest<float>() ? 0 : larger;  // -inf - -inf is NaN
+    const float scaled = top[r] * scale;
+    const float chosen = scaled > rows.max[r] + kSlack ? scaled : rows.max[r];
+    shift[r] = chosen == Lowest<float>() ? 0 : chosen;  // -inf - -inf is NaN
     kept[r] = QuickExp2(rows.max[r] - shift[r]);
-    rows.max[r] = larger;
+    rows.max[r] = chosen;
     moves = moves || kept[r] != 1;
     total[r] = 0;
   }
@@ -73,62 +78,64 @@ __device__ void Weigh(float scale, typename Tiles::Scores& scores, ForwardRows<T
   }
 }
 
-// A block for 128 queries of one head, and for a part of the keys. Values come while scores are
-// computed, and the next keys while values are gathered.
+// A block for 128 queries of one head, and for a part of the keys.
 template <typename In, int kDim, bool kWide>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
-    FlashKernel(const __grid_constant__ StepRule step, const __grid_constant__ KeyParts parts) {
+    FlashKernel(const __grid_constant__ StepRule step, const __grid_constant__ KeyParts parts,
+                const __grid_constant__ TileOrder order) {
   using Tiles = ForwardTiles<In, kDim>;
   using Memory = ForwardMemory<In, kDim>;
   constexpr int kRows = Tiles::kRows, kColumns = Tiles::kColumns;
   DT_LARGE_SHARED(Memory, memory);
   RowCopies<In, kDim> copies;
   const AttentionSizes& sizes = step.sizes;
-  const ForwardBlock block(step, parts, kRows, kColumns);
+  const ForwardBlock block(step, parts, order.At(blockIdx.x), kRows, kColumns);
   const int dim = static_cast<int>(sizes.dim);
   const float scale = static_cast<float>(fabs(sizes.scale) * kLog2E);
   const bool has_rows = WarpOf() * Tiles::kRowsOfWarp < block.count;
-  for (int64_t y = blockIdx.y; y < sizes.batch * sizes.q_heads; y += gridDim.y) {
-    const int64_t batch = y / sizes.q_heads, head = y % sizes.q_heads;
-    const int64_t kv_head = head / (sizes.q_heads / sizes.kv_heads);
-    const auto tile_of = [&](const AttentionOperand& x, int64_t key) {
-      return TileRows<In>(x, batch, kv_head, key, Lesser(kColumns, sizes.keys - key));
-    };
-    ForwardRows<Tiles> rows(step, parts, batch, head, block.first, 0);
-    if (LaneOf() % Tiles::kLanesOfRow != 0) {  // one lane has what was carried
+  const auto tile_of = [&](const AttentionOperand& x, int64_t key) {
+    return TileRows<In>(x, block.batch, block.kv_head, key, Lesser(kColumns, sizes.keys - key));
+  };
+  ForwardRows<Tiles> rows(step, parts, block, 0);
+  if (LaneOf() % Tiles::kLanesOfRow != 0) {  // one lane has what was carried
 #pragma unroll
-      for (float& sum : rows.sum) sum = 0;
-    }
-    if (block.begin < block.end) {
-      const TileRows<In> queries(step.operands.q, batch, head, block.first, block.count);
-      copies.template Begin<kRows>(queries, dim, memory.q);
-      copies.template Begin<kColumns>(tile_of(step.operands.k, block.begin), dim, memory.k);
-      if (sizes.scale < 0) {
-        copies.Meet();
-        Negate<In, kRows * kDim>(memory.q);
-      }
-    }
-    for (int64_t key = block.begin; key < block.end; key += kColumns) {
-      copies.Meet();
-      copies.template Begin<kColumns>(tile_of(step.operands.v, key), dim, memory.v);
-      typename Tiles::Scores scores;
-      if (has_rows) Tiles::Score(memory.q, memory.k, dim, scores);
-      copies.Meet();
-      if (key + kColumns < block.end) {
-        copies.template Begin<kColumns>(tile_of(step.operands.k, key + kColumns), dim, memory.k);
-      }
-      if (!has_rows) continue;
-      if (!block.SeesAll(key, kColumns)) rows.Hide(key, scores);
-      Weigh(scale, scores, rows);
-      Tiles::template Gather<kWide ? 2 : 1>(scores, memory.v, dim, rows.values);
-    }
-    __syncthreads();  // all have left the memory
-    if (!has_rows) continue;
-#pragma unroll
-    for (float& sum : rows.sum) sum = SumLanes<Tiles::kLanesOfRow>(sum);
-    rows.Store();
-    rows.StoreStatistics();
+    for (float& sum : rows.sum) sum = 0;
   }
+  const auto begin_tile = [&](const AttentionOperand& x, int64_t key, int slot) {
+    if (key < block.end)
+      copies.template Begin<kColumns>(tile_of(x, key), dim, memory.columns[slot]);
+    copies.Commit();
+  };
+  if (block.begin < block.end) {
+    const TileRows<In> queries(step.operands.q, block.batch, block.head, block.first, block.count);
+    copies.template Begin<kRows>(queries, dim, memory.q);
+    begin_tile(step.operands.k, block.begin, 0);
+    begin_tile(step.operands.v, block.begin, 1);
+    if (sizes.scale < 0) {
+      copies.Meet();
+      Negate<In, kRows * kDim>(memory.q);
+    }
+  }
+  int k = 0;
+  for (int64_t key = block.begin; key < block.end; key += kColumns) {
+    const int v = Memory::Next(k), next_k = Memory::Next(v);
+    copies.MeetButLast();
+    begin_tile(step.operands.k, key + kColumns, next_k);
+    typename Tiles::Scores scores;
+    if (has_rows) Tiles::Score(memory.q, memory.columns[k], dim, scores);
+    copies.MeetButLast();
+    begin_tile(step.operands.v, key + kColumns, k);
+    k = next_k;
+    if (!has_rows) continue;
+    if (!block.SeesAll(key, kColumns)) rows.Hide(key, scores);
+    Weigh(scale, scores, rows);
+    Tiles::template Gather<kWide ? 2 : 1>(scores, memory.columns[v], dim, rows.values);
+  }
+  if (!has_rows) return;
+#pragma unroll
+  for (float& sum : rows.sum) sum = SumLanes<Tiles::kLanesOfRow>(sum);
+  rows.Store();
+  rows.StoreStatistics();
 }
 
 template <typename In, int kDim, bool kWide>
@@ -136,11 +143,12 @@ absl::Status LaunchFlash(Device& device, const char* kernel, const StepRule& ste
                          const KeyParts& parts) {
   using Tiles = ForwardTiles<In, kDim>;
   const AttentionSizes& sizes = step.sizes;
-  dim3 blocks = TileBlocks<Tiles>(sizes.q_rows, sizes.batch * sizes.q_heads);
+  const auto order = TileOrder::OfQueries(sizes, Tiles::kRows);
+  dim3 blocks = order.blocks();
   blocks.z = static_cast<unsigned>(parts.count);
   static_assert(kKeysOfPart % Tiles::kColumns == 0);
   return LaunchLarge<ForwardMemory<In, kDim>>(device, kernel, blocks, kTileThreads,
-                                              FlashKernel<In, kDim, kWide>, step, parts);
+                                              FlashKernel<In, kDim, kWide>, step, parts, order);
 }
 
 }  // namespace

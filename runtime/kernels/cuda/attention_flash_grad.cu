@@ -35,7 +35,7 @@ struct alignas(16) GradMemory {
 struct QueryStatistic {
   float lse, delta;
 };
-__device__ QueryStatistic StatisticOf(const StepRule& step, const Place& at, int64_t query) {
+__device__ QueryStatistic StatisticOf(const StepRule& step, const HeadPlace& at, int64_t query) {
   constexpr float kNone = std::numeric_limits<float>::infinity();
   if (query >= step.sizes.q_rows) return {kNone, 0};
   const float lse = StatisticAt<float>(step.operands.lse, at, query);
@@ -50,7 +50,8 @@ __device__ float ScaleOf(const StepRule& step) {
 // dq: a block for 64 queries of one head. Rows that see most come last, and go first.
 template <typename In, int kDim, bool kWide>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
-    QueryGradKernel(const __grid_constant__ StepRule step) {
+    QueryGradKernel(const __grid_constant__ StepRule step,
+                    const __grid_constant__ TileOrder order) {
   using Tiles = GradTiles<In, kDim>;
   using Memory = GradMemory<In, kDim>;
   constexpr int kRows = Tiles::kRows, kColumns = Tiles::kColumns;
@@ -60,74 +61,71 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
   const AttentionOperands& x = step.operands;
   const int dim = static_cast<int>(sizes.dim);
   const float scale = ScaleOf(step);
-  const int64_t first = int64_t{gridDim.x - 1 - blockIdx.x} * kRows;
+  const BlockPlace block = order.At(blockIdx.x);
+  const HeadPlace at(sizes, block.head);
+  const int64_t first = block.tile * kRows;
   const int64_t count = Lesser(kRows, sizes.q_rows - first);
   const SeenKeys low = step.SeenBy(first), high = step.SeenBy(first + count - 1);
-  for (int64_t y = blockIdx.y; y < sizes.batch * sizes.q_heads; y += gridDim.y) {
-    const int64_t head = y % sizes.q_heads;
-    const Place at = {y / sizes.q_heads, head, head / (sizes.q_heads / sizes.kv_heads)};
-    const auto begin_tile = [&](int64_t key, int slot) {
-      const int64_t keys = Lesser(kColumns, sizes.keys - key);
-      const TileRows<In> k(x.k, at.batch, at.kv_head, key, keys);
-      const TileRows<In> v(x.v, at.batch, at.kv_head, key, keys);
-      copies.template Begin<kColumns>(k, dim, memory.columns[slot][0]);
-      copies.template Begin<kColumns>(v, dim, memory.columns[slot][1]);
-    };
-    QueryStatistic row_of[Tiles::kRowsOfLane];
-    for (int r = 0; r < Tiles::kRowsOfLane; ++r) {
-      row_of[r] = StatisticOf(step, at, first + Tiles::RowOf(r));
-    }
-    typename Tiles::Sums dq;
-    Clear(dq.at);
-    const int64_t begin = low.begin / kColumns * kColumns;
-    if (begin < high.end) {
-      const TileRows<In> q(x.q, at.batch, head, first, count);
-      const TileRows<In> dout(x.dout, at.batch, head, first, count);
-      copies.template Begin<kRows>(q, dim, memory.rows[0]);
-      copies.template Begin<kRows>(dout, dim, memory.rows[1]);
-      begin_tile(begin, 0);
-    }
-    int slot = 0;
-    for (int64_t key = begin; key < high.end; key += kColumns, slot = 1 - slot) {
-      copies.Meet();
-      if (key + kColumns < high.end) begin_tile(key + kColumns, 1 - slot);
-      const In *const k = memory.columns[slot][0], *const v = memory.columns[slot][1];
-      typename Tiles::Scores scores, products;
-      Tiles::Score(memory.rows[0], k, dim, scores);
-      Tiles::Score(memory.rows[1], v, dim, products);
-#pragma unroll
-      for (int c = 0; c < Tiles::kColumnsOfLane; ++c) {
-#pragma unroll
-        for (int r = 0; r < Tiles::kRowsOfLane; ++r) {
-          float& score = scores.at[r][c];
-          score = QuickExp2(fmaf(score, scale, -row_of[r].lse));
-        }
-      }
-      if (high.begin > key || low.end < key + kColumns) {
-#pragma unroll
-        for (int r = 0; r < Tiles::kRowsOfLane; ++r) {
-          const int64_t row = first + Tiles::RowOf(r);
-          const SeenKeys keys = row < sizes.q_rows ? step.SeenBy(row) : SeenKeys{0, 0};
-          const SeenOfTile<kColumns> seen(keys, key);
-#pragma unroll
-          for (int c = 0; c < Tiles::kColumnsOfLane; ++c) {
-            if (!seen.Has(Tiles::ColumnOf(c))) scores.at[r][c] = 0;
-          }
-        }
-      }
-#pragma unroll
-      for (int c = 0; c < Tiles::kColumnsOfLane; ++c) {
-#pragma unroll
-        for (int r = 0; r < Tiles::kRowsOfLane; ++r) {
-          scores.at[r][c] *= products.at[r][c] - row_of[r].delta;
-        }
-      }
-      Tiles::template Gather<kWide ? 2 : 1>(scores, k, dim, dq);
-    }
-    __syncthreads();  // all have left the memory
-    StoreGrad<Tiles>(step, x.dq, at.batch, head, first, sizes.q_rows,
-                     static_cast<float>(sizes.scale), !sizes.first, 0, dq);
+  const auto begin_tile = [&](int64_t key, int slot) {
+    const int64_t keys = Lesser(kColumns, sizes.keys - key);
+    const TileRows<In> k(x.k, at.batch, at.kv_head, key, keys);
+    const TileRows<In> v(x.v, at.batch, at.kv_head, key, keys);
+    copies.template Begin<kColumns>(k, dim, memory.columns[slot][0]);
+    copies.template Begin<kColumns>(v, dim, memory.columns[slot][1]);
+  };
+  QueryStatistic row_of[Tiles::kRowsOfLane];
+  for (int r = 0; r < Tiles::kRowsOfLane; ++r) {
+    row_of[r] = StatisticOf(step, at, first + Tiles::RowOf(r));
   }
+  typename Tiles::Sums dq;
+  Clear(dq.at);
+  const int64_t begin = low.begin / kColumns * kColumns;
+  if (begin < high.end) {
+    const TileRows<In> q(x.q, at.batch, at.head, first, count);
+    const TileRows<In> dout(x.dout, at.batch, at.head, first, count);
+    copies.template Begin<kRows>(q, dim, memory.rows[0]);
+    copies.template Begin<kRows>(dout, dim, memory.rows[1]);
+    begin_tile(begin, 0);
+  }
+  int slot = 0;
+  for (int64_t key = begin; key < high.end; key += kColumns, slot = 1 - slot) {
+    copies.Meet();
+    if (key + kColumns < high.end) begin_tile(key + kColumns, 1 - slot);
+    const In *const k = memory.columns[slot][0], *const v = memory.columns[slot][1];
+    typename Tiles::Scores scores, products;
+    Tiles::Score(memory.rows[0], k, dim, scores);
+    Tiles::Score(memory.rows[1], v, dim, products);
+#pragma unroll
+    for (int c = 0; c < Tiles::kColumnsOfLane; ++c) {
+#pragma unroll
+      for (int r = 0; r < Tiles::kRowsOfLane; ++r) {
+        float& score = scores.at[r][c];
+        score = QuickExp2(fmaf(score, scale, -row_of[r].lse));
+      }
+    }
+    if (high.begin > key || low.end < key + kColumns) {
+#pragma unroll
+      for (int r = 0; r < Tiles::kRowsOfLane; ++r) {
+        const int64_t row = first + Tiles::RowOf(r);
+        const SeenKeys keys = row < sizes.q_rows ? step.SeenBy(row) : SeenKeys{0, 0};
+        const SeenOfTile<kColumns> seen(keys, key);
+#pragma unroll
+        for (int c = 0; c < Tiles::kColumnsOfLane; ++c) {
+          if (!seen.Has(Tiles::ColumnOf(c))) scores.at[r][c] = 0;
+        }
+      }
+    }
+#pragma unroll
+    for (int c = 0; c < Tiles::kColumnsOfLane; ++c) {
+#pragma unroll
+      for (int r = 0; r < Tiles::kRowsOfLane; ++r) {
+        scores.at[r][c] *= products.at[r][c] - row_of[r].delta;
+      }
+    }
+    Tiles::template Gather<kWide ? 2 : 1>(scores, k, dim, dq);
+  }
+  StoreGrad<Tiles>(step, x.dq, at.batch, at.head, first, sizes.q_rows,
+                   static_cast<float>(sizes.scale), !sizes.first, 0, dq);
 }
 
 // Queries of one tile and head, for a block's keys.
@@ -138,7 +136,7 @@ struct QueryTile {
 // dk and dv: a block for 64 keys of one key head. Query heads and rows in ascending order.
 template <typename In, int kDim, bool kWide>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
-    KeyGradKernel(const __grid_constant__ StepRule step) {
+    KeyGradKernel(const __grid_constant__ StepRule step, const __grid_constant__ TileOrder order) {
   using Tiles = GradTiles<In, kDim>;
   using Memory = GradMemory<In, kDim>;
   constexpr int kRows = Tiles::kRows, kColumns = Tiles::kColumns;
@@ -148,92 +146,90 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
   const AttentionOperands& x = step.operands;
   const int dim = static_cast<int>(sizes.dim);
   const float scale = ScaleOf(step);
-  const int64_t first = int64_t{blockIdx.x} * kRows;
+  const BlockPlace block = order.At(blockIdx.x);
+  const int64_t batch = block.head / sizes.kv_heads, kv_head = block.head % sizes.kv_heads;
+  const int64_t first = block.tile * kRows;
   const int64_t count = Lesser(kRows, sizes.keys - first);
   const int64_t group = sizes.q_heads / sizes.kv_heads;
   const QueryRange range = QueriesThatSee(step, first, count);
-  for (int64_t y = blockIdx.y; y < sizes.batch * sizes.kv_heads; y += gridDim.y) {
-    const int64_t batch = y / sizes.kv_heads, kv_head = y % sizes.kv_heads;
-    const auto begin_tile = [&](const QueryTile& tile, int slot) {
-      const Place at = {batch, kv_head * group + tile.group, kv_head};
-      const int64_t queries = Lesser(kColumns, sizes.q_rows - tile.query);
-      const TileRows<In> q(x.q, batch, at.head, tile.query, queries);
-      const TileRows<In> dout(x.dout, batch, at.head, tile.query, queries);
-      copies.template Begin<kColumns>(q, dim, memory.columns[slot][0]);
-      copies.template Begin<kColumns>(dout, dim, memory.columns[slot][1]);
-      return threadIdx.x < kColumns ? StatisticOf(step, at, tile.query + threadIdx.x)
-                                    : QueryStatistic{};
-    };
-    const auto put_statistic = [&](const QueryStatistic& one, int slot) {
-      if (threadIdx.x >= kColumns) return;
-      memory.statistics[slot].lse[threadIdx.x] = one.lse;
-      memory.statistics[slot].delta[threadIdx.x] = one.delta;
-    };
-    const auto next_of = [&](QueryTile tile) {
-      tile.query += kColumns;
-      return tile.query < range.end ? tile : QueryTile{tile.group + 1, range.begin};
-    };
-    typename Tiles::Sums dk, dv;
-    Clear(dk.at);
-    Clear(dv.at);
-    QueryTile tile = {range.begin < range.end ? 0 : group, range.begin};
-    if (tile.group < group) {
-      const TileRows<In> k(x.k, batch, kv_head, first, count);
-      const TileRows<In> v(x.v, batch, kv_head, first, count);
-      copies.template Begin<kRows>(k, dim, memory.rows[0]);
-      copies.template Begin<kRows>(v, dim, memory.rows[1]);
-      put_statistic(begin_tile(tile, 0), 0);
-    }
-    for (int slot = 0; tile.group < group; tile = next_of(tile), slot = 1 - slot) {
-      copies.Meet();
-      const QueryTile next = next_of(tile);
-      QueryStatistic statistic = {};  // on its way while this tile is computed with
-      if (next.group < group) statistic = begin_tile(next, 1 - slot);
-      const int64_t last = Lesser(tile.query + kColumns, sizes.q_rows) - 1;
-      const bool all = step.seen[last].begin <= first && step.seen[tile.query].end >= first + kRows;
-      const In *const q = memory.columns[slot][0], *const dout = memory.columns[slot][1];
-      const auto& statistics = memory.statistics[slot];
-      typename Tiles::Scores scores, products;
-      Tiles::Score(memory.rows[0], q, dim, scores);
-      Tiles::Score(memory.rows[1], dout, dim, products);
-#pragma unroll
-      for (int c = 0; c < Tiles::kColumnsOfLane; ++c) {
-        const float lse = statistics.lse[Tiles::ColumnOf(c)];
-#pragma unroll
-        for (int r = 0; r < Tiles::kRowsOfLane; ++r) {
-          float& score = scores.at[r][c];
-          score = QuickExp2(fmaf(score, scale, -lse));
-        }
-      }
-      if (!all) {
-#pragma unroll
-        for (int c = 0; c < Tiles::kColumnsOfLane; ++c) {
-          const int64_t query = tile.query + Tiles::ColumnOf(c);
-          const SeenKeys keys = query <= last ? step.seen[query] : SeenKeys{0, 0};
-          const SeenOfTile<kRows> seen(keys, first);
-#pragma unroll
-          for (int r = 0; r < Tiles::kRowsOfLane; ++r) {
-            if (!seen.Has(Tiles::RowOf(r))) scores.at[r][c] = 0;
-          }
-        }
-      }
-      Tiles::template Gather<kWide ? 2 : 1>(scores, dout, dim, dv);
-#pragma unroll
-      for (int c = 0; c < Tiles::kColumnsOfLane; ++c) {
-        const float delta = statistics.delta[Tiles::ColumnOf(c)];
-#pragma unroll
-        for (int r = 0; r < Tiles::kRowsOfLane; ++r) {
-          scores.at[r][c] *= products.at[r][c] - delta;
-        }
-      }
-      Tiles::template Gather<kWide ? 2 : 1>(scores, q, dim, dk);
-      put_statistic(statistic, 1 - slot);
-    }
-    __syncthreads();  // all have left the memory
-    StoreGrad<Tiles>(step, x.dk, batch, kv_head, first, sizes.keys, static_cast<float>(sizes.scale),
-                     false, 0, dk);
-    StoreGrad<Tiles>(step, x.dv, batch, kv_head, first, sizes.keys, 1, false, 0, dv);
+  const auto begin_tile = [&](const QueryTile& tile, int slot) {
+    const HeadPlace at = {batch, kv_head * group + tile.group, kv_head};
+    const int64_t queries = Lesser(kColumns, sizes.q_rows - tile.query);
+    const TileRows<In> q(x.q, batch, at.head, tile.query, queries);
+    const TileRows<In> dout(x.dout, batch, at.head, tile.query, queries);
+    copies.template Begin<kColumns>(q, dim, memory.columns[slot][0]);
+    copies.template Begin<kColumns>(dout, dim, memory.columns[slot][1]);
+    return threadIdx.x < kColumns ? StatisticOf(step, at, tile.query + threadIdx.x)
+                                  : QueryStatistic{};
+  };
+  const auto put_statistic = [&](const QueryStatistic& one, int slot) {
+    if (threadIdx.x >= kColumns) return;
+    memory.statistics[slot].lse[threadIdx.x] = one.lse;
+    memory.statistics[slot].delta[threadIdx.x] = one.delta;
+  };
+  const auto next_of = [&](QueryTile tile) {
+    tile.query += kColumns;
+    return tile.query < range.end ? tile : QueryTile{tile.group + 1, range.begin};
+  };
+  typename Tiles::Sums dk, dv;
+  Clear(dk.at);
+  Clear(dv.at);
+  QueryTile tile = {range.begin < range.end ? 0 : group, range.begin};
+  if (tile.group < group) {
+    const TileRows<In> k(x.k, batch, kv_head, first, count);
+    const TileRows<In> v(x.v, batch, kv_head, first, count);
+    copies.template Begin<kRows>(k, dim, memory.rows[0]);
+    copies.template Begin<kRows>(v, dim, memory.rows[1]);
+    put_statistic(begin_tile(tile, 0), 0);
   }
+  for (int slot = 0; tile.group < group; tile = next_of(tile), slot = 1 - slot) {
+    copies.Meet();
+    const QueryTile next = next_of(tile);
+    QueryStatistic statistic = {};  // on its way while this tile is computed with
+    if (next.group < group) statistic = begin_tile(next, 1 - slot);
+    const int64_t last = Lesser(tile.query + kColumns, sizes.q_rows) - 1;
+    const bool all = step.seen[last].begin <= first && step.seen[tile.query].end >= first + kRows;
+    const In *const q = memory.columns[slot][0], *const dout = memory.columns[slot][1];
+    const auto& statistics = memory.statistics[slot];
+    typename Tiles::Scores scores, products;
+    Tiles::Score(memory.rows[0], q, dim, scores);
+    Tiles::Score(memory.rows[1], dout, dim, products);
+#pragma unroll
+    for (int c = 0; c < Tiles::kColumnsOfLane; ++c) {
+      const float lse = statistics.lse[Tiles::ColumnOf(c)];
+#pragma unroll
+      for (int r = 0; r < Tiles::kRowsOfLane; ++r) {
+        float& score = scores.at[r][c];
+        score = QuickExp2(fmaf(score, scale, -lse));
+      }
+    }
+    if (!all) {
+#pragma unroll
+      for (int c = 0; c < Tiles::kColumnsOfLane; ++c) {
+        const int64_t query = tile.query + Tiles::ColumnOf(c);
+        const SeenKeys keys = query <= last ? step.seen[query] : SeenKeys{0, 0};
+        const SeenOfTile<kRows> seen(keys, first);
+#pragma unroll
+        for (int r = 0; r < Tiles::kRowsOfLane; ++r) {
+          if (!seen.Has(Tiles::RowOf(r))) scores.at[r][c] = 0;
+        }
+      }
+    }
+    Tiles::template Gather<kWide ? 2 : 1>(scores, dout, dim, dv);
+#pragma unroll
+    for (int c = 0; c < Tiles::kColumnsOfLane; ++c) {
+      const float delta = statistics.delta[Tiles::ColumnOf(c)];
+#pragma unroll
+      for (int r = 0; r < Tiles::kRowsOfLane; ++r) {
+        scores.at[r][c] *= products.at[r][c] - delta;
+      }
+    }
+    Tiles::template Gather<kWide ? 2 : 1>(scores, q, dim, dk);
+    put_statistic(statistic, 1 - slot);
+  }
+  StoreGrad<Tiles>(step, x.dk, batch, kv_head, first, sizes.keys, static_cast<float>(sizes.scale),
+                   false, 0, dk);
+  StoreGrad<Tiles>(step, x.dv, batch, kv_head, first, sizes.keys, 1, false, 0, dv);
 }
 
 template <typename In, int kDim, bool kWide>
@@ -242,14 +238,14 @@ absl::Status Launch(Device& device, const char* kernel, const StepRule& step) {
   using Memory = GradMemory<In, kDim>;
   const AttentionSizes& sizes = step.sizes;
   if (sizes.q_rows * sizes.batch * sizes.q_heads > 0) {
-    DT_RETURN_IF_ERROR(LaunchLarge<Memory>(
-        device, kernel, TileBlocks<Tiles>(sizes.q_rows, sizes.batch * sizes.q_heads), kTileThreads,
-        QueryGradKernel<In, kDim, kWide>, step));
+    const auto order = TileOrder::OfQueries(sizes, Tiles::kRows);
+    DT_RETURN_IF_ERROR(LaunchLarge<Memory>(device, kernel, order.blocks(), kTileThreads,
+                                           QueryGradKernel<In, kDim, kWide>, step, order));
   }
   if (sizes.keys * sizes.batch * sizes.kv_heads == 0) return device.failure();
-  return LaunchLarge<Memory>(device, kernel,
-                             TileBlocks<Tiles>(sizes.keys, sizes.batch * sizes.kv_heads),
-                             kTileThreads, KeyGradKernel<In, kDim, kWide>, step);
+  const auto order = TileOrder::OfKeys(sizes, Tiles::kRows);
+  return LaunchLarge<Memory>(device, kernel, order.blocks(), kTileThreads,
+                             KeyGradKernel<In, kDim, kWide>, step, order);
 }
 
 }  // namespace

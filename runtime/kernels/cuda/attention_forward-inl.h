@@ -30,12 +30,13 @@ struct KeyParts {
   bool is_split() const { return count > 1; }
 };
 
-// What a block of a forward kernel does: `count` query rows from `first` on, and keys [begin, end),
-// in tiles from `begin` on. All of the rows see keys [all_begin, all_end).
-struct ForwardBlock {
-  // Of blocks of kRows rows along x. Rows that see most come last, and go first.
-  __device__ ForwardBlock(const StepRule& step, const KeyParts& parts, int rows, int columns)
-      : first(int64_t{gridDim.x - 1 - blockIdx.x} * rows),
+// What a block of a forward kernel does: `count` query rows of a head from `first` on, and keys
+// [begin, end), in tiles from `begin` on. All of the rows see keys [all_begin, all_end).
+struct ForwardBlock : HeadPlace {
+  __device__ ForwardBlock(const StepRule& step, const KeyParts& parts, const BlockPlace& at,
+                          int rows, int columns)
+      : HeadPlace(step.sizes, at.head),
+        first(at.tile * rows),
         count(Lesser(rows, step.sizes.q_rows - first)) {
     const SeenKeys low = step.SeenBy(first), high = step.SeenBy(first + count - 1);
     const int64_t part = blockIdx.z * parts.keys;
@@ -62,9 +63,14 @@ struct ForwardRows {
   static constexpr int kRowsOfLane = Tiles::kRowsOfLane;
   static constexpr int kColumnsOfLane = Tiles::kColumnsOfLane;
 
-  __device__ ForwardRows(const StepRule& step, const KeyParts& parts, int64_t batch, int64_t head,
-                         int64_t first, int64_t window)
-      : step(step), parts(parts), batch(batch), head(head), first(first), window(window) {
+  __device__ ForwardRows(const StepRule& step, const KeyParts& parts, const ForwardBlock& block,
+                         int64_t window)
+      : step(step),
+        parts(parts),
+        batch(block.batch),
+        head(block.head),
+        first(block.first),
+        window(window) {
     for (int r = 0; r < kRowsOfLane; ++r) {
       max[r] = Lowest<T>();
       sum[r] = 0;

@@ -12,13 +12,8 @@
 
 namespace dtensor::kernels::cuda {
 
-// Where a block is: a batch entry and a query head, with the key head that it reads.
-struct Place {
-  int64_t batch, head, kv_head;
-};
-
 template <typename T>
-__device__ const T& StatisticAt(const AttentionOperand& x, const Place& at, int64_t row) {
+__device__ const T& StatisticAt(const AttentionOperand& x, const HeadPlace& at, int64_t row) {
   return static_cast<const T*>(
       x.data)[at.batch * x.batch_stride + at.head * x.head_stride + row * x.row_stride];
 }

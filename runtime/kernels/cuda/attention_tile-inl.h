@@ -189,12 +189,69 @@ absl::Status WithWindow(int64_t dim, Fn launch) {
   return launch(std::integral_constant<int, 2>());
 }
 
-// Blocks for all tiles of `rows` rows, and along y for `others`, which may be any number.
-template <typename Tiles>
-dim3 TileBlocks(int64_t rows, int64_t others) {
-  return dim3(static_cast<unsigned>((rows + Tiles::kRows - 1) / Tiles::kRows),
-              static_cast<unsigned>(std::min<int64_t>(others, 65535)));
-}
+// A batch entry and a query head, with the key head that it reads.
+struct HeadPlace {
+  __device__ HeadPlace(int64_t batch, int64_t head, int64_t kv_head)
+      : batch(batch), head(head), kv_head(kv_head) {}
+  // Query head `y` of all batch entries'.
+  __device__ HeadPlace(const AttentionSizes& sizes, int64_t y)
+      : batch(y / sizes.q_heads),
+        head(y % sizes.q_heads),
+        kv_head(head / (sizes.q_heads / sizes.kv_heads)) {}
+  int64_t batch, head, kv_head;
+};
+
+// A block's tile of rows, and its head among all batch entries'.
+struct BlockPlace {
+  int64_t tile, head;
+};
+
+// Where the blocks of a grid are, which start in the order of their numbers. First those of all
+// heads' longest tiles, then those of the next ones: what runs at the end is short, and no head's
+// longest tile starts when the others are done. That is so for as many heads at a time as the L2
+// holds the other operands of.
+class TileOrder {
+ public:
+  // Tiles of queries: of a causal mask the last rows see most, and go first. Heads that share keys
+  // are neighbours.
+  static TileOrder OfQueries(const AttentionSizes& sizes, int rows) {
+    return {sizes.q_rows,
+            rows,
+            sizes.batch * sizes.q_heads,
+            sizes.keys * BytesOfRow(sizes),
+            sizes.q_heads / sizes.kv_heads,
+            true};
+  }
+  // Tiles of keys: the first ones are seen by most.
+  static TileOrder OfKeys(const AttentionSizes& sizes, int rows) {
+    const int64_t queries = sizes.q_rows * (sizes.q_heads / sizes.kv_heads);
+    return {sizes.keys, rows, sizes.batch * sizes.kv_heads, queries * BytesOfRow(sizes), 1, false};
+  }
+
+  dim3 blocks() const { return dim3(static_cast<unsigned>(tiles_ * heads_)); }
+  __device__ BlockPlace At(int64_t block) const {
+    const int64_t first = block / (at_once_ * tiles_) * at_once_, rest = block - first * tiles_;
+    const int64_t width = Lesser(at_once_, heads_ - first), n = rest / width;
+    return {last_first_ ? tiles_ - 1 - n : n, first + rest - n * width};
+  }
+
+ private:
+  // `sharing` neighbours meet the same `bytes` of other operands.
+  TileOrder(int64_t rows, int rows_of_tile, int64_t heads, int64_t bytes, int64_t sharing,
+            bool last_first)
+      : tiles_((rows + rows_of_tile - 1) / rows_of_tile),
+        heads_(heads),
+        at_once_(std::max<int64_t>(kHeldBytes / std::max<int64_t>(bytes, 1), 1) * sharing),
+        last_first_(last_first) {}
+
+  static constexpr int64_t kHeldBytes = 32 << 20;  // an A100's L2 has 40 MiB, an H200's 50
+  static int64_t BytesOfRow(const AttentionSizes& sizes) {
+    return 2 * sizes.dim * SizeOf(sizes.dtype);
+  }
+
+  int64_t tiles_, heads_, at_once_;
+  bool last_first_;
+};
 
 }  // namespace dtensor::kernels::cuda
 
