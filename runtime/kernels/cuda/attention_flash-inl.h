@@ -19,6 +19,7 @@
 #include "dtensor/runtime/kernels/cuda/async_copy-inl.h"
 #include "dtensor/runtime/kernels/cuda/attention_matrix-inl.h"
 #include "dtensor/runtime/kernels/cuda/attention_rows-inl.h"
+#include "dtensor/runtime/kernels/cuda/attention_step-inl.h"
 #include "dtensor/runtime/kernels/cuda/attention_tile-inl.h"
 #include "dtensor/runtime/kernels/cuda/math-inl.h"
 #include "dtensor/runtime/kernels/cuda/matrix-inl.h"
@@ -135,18 +136,15 @@ class RowCopies {
   AsyncCopies copies_;
 };
 
-// An operand, or a copy of it where its rows do not begin at multiples of 16 bytes.
-struct Aligned {
-  AttentionOperand x;
-  std::optional<Scratch> memory;
-};
-inline absl::StatusOr<Aligned> Align(Device& device, const char* kernel,
-                                     const AttentionSizes& sizes, const AttentionOperand& x,
-                                     int64_t heads, int64_t rows) {
+// Where an operand's rows do not begin at multiples of 16 bytes it becomes a copy of them, in
+// memory that is then returned.
+inline absl::StatusOr<std::optional<Scratch>> Align(Device& device, const char* kernel,
+                                                    const AttentionSizes& sizes, int64_t heads,
+                                                    int64_t rows, AttentionOperand& x) {
   constexpr int64_t kUnit = 8;  // elements
   if (reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.batch_stride % kUnit == 0 &&
       x.head_stride % kUnit == 0 && x.row_stride % kUnit == 0) {
-    return Aligned{x, std::nullopt};
+    return std::nullopt;
   }
   const int64_t elements = sizes.batch * rows * heads * sizes.dim;
   DT_ASSIGN_OR_RETURN(Scratch memory, Scratch::Make(device, elements * SizeOf(sizes.dtype)));
@@ -156,13 +154,32 @@ inline absl::StatusOr<Aligned> Align(Device& device, const char* kernel,
                                {x, copy, sizes.batch, heads, rows, sizes.dim, /*adds=*/false},
                                sizes.dtype, sizes.dtype));
   }
-  return Aligned{copy, std::move(memory)};
+  x = copy;
+  return memory;
 }
 
 // Calls fn with whether it `is`, as a constant.
 template <typename Fn>
 absl::Status WithConstant(bool is, Fn fn) {
   return is ? fn(std::true_type()) : fn(std::false_type());
+}
+
+// Calls launch(features, is_wide, step): as constants the most features that there may be, and
+// whether results are wider than operands; and a step of aligned operands.
+template <typename Fn>
+absl::Status WithFlashStep(Device& device, const char* kernel, StepRule step, Fn launch) {
+  const AttentionSizes& s = step.sizes;
+  AttentionOperands& x = step.operands;
+  DT_ASSIGN_OR_RETURN(const auto q, Align(device, kernel, s, s.q_heads, s.q_rows, x.q));
+  DT_ASSIGN_OR_RETURN(const auto dout, Align(device, kernel, s, s.q_heads, s.q_rows, x.dout));
+  DT_ASSIGN_OR_RETURN(const auto k, Align(device, kernel, s, s.kv_heads, s.keys, x.k));
+  DT_ASSIGN_OR_RETURN(const auto v, Align(device, kernel, s, s.kv_heads, s.keys, x.v));
+  return WithConstant(s.dim > 64, [&](auto is_large) {
+    constexpr int kDim = is_large ? 128 : 64;
+    return WithConstant(s.out_dtype != s.dtype, [&](auto is_wide) {
+      return launch(std::integral_constant<int, kDim>(), is_wide, step);
+    });
+  });
 }
 
 }  // namespace dtensor::kernels::cuda

@@ -155,24 +155,12 @@ absl::Status LaunchFlash(Device& device, const char* kernel, const StepRule& ste
 
 absl::Status FlashForward(Device& device, const char* kernel, const StepRule& step,
                           const KeyParts& parts) {
-  const AttentionSizes& sizes = step.sizes;
-  const auto align = [&](const AttentionOperand& x, int64_t heads, int64_t rows) {
-    return Align(device, kernel, sizes, x, heads, rows);
-  };
-  DT_ASSIGN_OR_RETURN(const auto q, align(step.operands.q, sizes.q_heads, sizes.q_rows));
-  DT_ASSIGN_OR_RETURN(const auto k, align(step.operands.k, sizes.kv_heads, sizes.keys));
-  DT_ASSIGN_OR_RETURN(const auto v, align(step.operands.v, sizes.kv_heads, sizes.keys));
-  StepRule aligned = step;
-  aligned.operands.q = q.x;
-  aligned.operands.k = k.x;
-  aligned.operands.v = v.x;
-  return WithConstant(sizes.dtype == DType::kBF16, [&](auto is_bf16) {
+  return WithConstant(step.sizes.dtype == DType::kBF16, [&](auto is_bf16) {
     using In = std::conditional_t<is_bf16, BFloat16, Float16>;
-    return WithConstant(sizes.dim > 64, [&](auto is_large) {
-      return WithConstant(sizes.out_dtype != sizes.dtype, [&](auto is_wide) {
-        return LaunchFlash < In, is_large ? 128 : 64, is_wide > (device, kernel, aligned, parts);
-      });
-    });
+    return WithFlashStep(
+        device, kernel, step, [&](auto features, auto is_wide, const StepRule& aligned) {
+          return LaunchFlash<In, features, is_wide>(device, kernel, aligned, parts);
+        });
   });
 }
 

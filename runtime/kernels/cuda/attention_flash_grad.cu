@@ -233,7 +233,7 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
 }
 
 template <typename In, int kDim, bool kWide>
-absl::Status Launch(Device& device, const char* kernel, const StepRule& step) {
+absl::Status LaunchGrads(Device& device, const char* kernel, const StepRule& step) {
   using Tiles = GradTiles<In, kDim>;
   using Memory = GradMemory<In, kDim>;
   const AttentionSizes& sizes = step.sizes;
@@ -251,24 +251,10 @@ absl::Status Launch(Device& device, const char* kernel, const StepRule& step) {
 }  // namespace
 
 absl::Status FlashGrads(Device& device, const char* kernel, const StepRule& step) {
-  const AttentionSizes& sizes = step.sizes;
-  const auto align = [&](const AttentionOperand& x, int64_t heads, int64_t rows) {
-    return Align(device, kernel, sizes, x, heads, rows);
-  };
-  DT_ASSIGN_OR_RETURN(const auto q, align(step.operands.q, sizes.q_heads, sizes.q_rows));
-  DT_ASSIGN_OR_RETURN(const auto dout, align(step.operands.dout, sizes.q_heads, sizes.q_rows));
-  DT_ASSIGN_OR_RETURN(const auto k, align(step.operands.k, sizes.kv_heads, sizes.keys));
-  DT_ASSIGN_OR_RETURN(const auto v, align(step.operands.v, sizes.kv_heads, sizes.keys));
-  StepRule aligned = step;
-  aligned.operands.q = q.x;
-  aligned.operands.dout = dout.x;
-  aligned.operands.k = k.x;
-  aligned.operands.v = v.x;
-  return WithConstant(sizes.dim > 64, [&](auto is_large) {
-    return WithConstant(sizes.out_dtype != sizes.dtype, [&](auto is_wide) {
-      return Launch < BFloat16, is_large ? 128 : 64, is_wide > (device, kernel, aligned);
-    });
-  });
+  return WithFlashStep(device, kernel, step,
+                       [&](auto features, auto is_wide, const StepRule& aligned) {
+                         return LaunchGrads<BFloat16, features, is_wide>(device, kernel, aligned);
+                       });
 }
 
 }  // namespace dtensor::kernels::cuda
