@@ -121,6 +121,10 @@ TYPED_TEST(AttentionTest, FewQueriesManyKeys) {
   }
   Check<TypeParam>({.batch = 2, .s = 1, .t = 1700, .dim = 128, .memory = Memory::kSeqBatchHead});
   Check<TypeParam>({.s = 2, .t = 1024, .dim = 160});
+  for (const int64_t s : {5, 16, 17}) {
+    Check<TypeParam>({.s = s, .t = 1100, .q_heads = 2, .kv_heads = 2, .dim = 64, .causal = true});
+  }
+  Check<TypeParam>({.s = 1, .t = 1030, .q_heads = 12, .kv_heads = 1, .dim = 72, .causal = true});
   Check<TypeParam>({.batch = 2, .s = 1, .t = 90, .q_heads = 10, .kv_heads = 2, .causal = true});
 }
 

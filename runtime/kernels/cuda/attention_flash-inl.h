@@ -29,16 +29,19 @@
 
 namespace dtensor::kernels::cuda {
 
-// What a lane has of a block's rows and of the 64 others of a tile, laid out as in MatrixTiles: a
-// warp has kGroups times 16 rows. kDim: features, rounded up.
-template <typename In_, int kDim_, int kGroups>
+// What a lane has of a block's rows and of a tile of 64 others, laid out as in MatrixTiles: a warp
+// has kGroups times 16 rows, and meets the whole tile; or kShareRows: the warps have the same rows,
+// and a quarter of the tile each. kDim: features, rounded up.
+template <typename In_, int kDim_, int kGroups, bool kShareRows_ = false>
 struct FlashTiles {
   using In = In_;
   using T = float;
-  static constexpr int kDim = kDim_, kColumns = 64;
+  static constexpr bool kShareRows = kShareRows_;
+  static constexpr int kDim = kDim_, kTile = 64, kColumns = kShareRows ? kTile / kTileWarps : kTile;
   static constexpr int kRowsOfLane = 2 * kGroups, kLanesOfRow = 4;
   static constexpr int kColumnsOfLane = kColumns / kLanesOfRow;
-  static constexpr int kRowsOfWarp = 16 * kGroups, kRows = kTileWarps * kRowsOfWarp;
+  static constexpr int kRowsOfWarp = 16 * kGroups;
+  static constexpr int kRows = kShareRows ? kRowsOfWarp : kTileWarps * kRowsOfWarp;
 
   struct Scores {
     float at[kRowsOfLane][kColumnsOfLane];
@@ -47,7 +50,11 @@ struct FlashTiles {
     float at[kRowsOfLane][kDim / kLanesOfRow];
     static __device__ int FeatureOf(int e) { return ColumnOf(e); }
   };
-  static __device__ int RowOf(int r) { return WarpOf() * kRowsOfWarp + LaneOf() / 4 + 8 * r; }
+  // This warp's first row, and first column of a tile.
+  static __device__ int FirstRow() { return kShareRows ? 0 : WarpOf() * kRowsOfWarp; }
+  static __device__ int FirstColumn() { return kShareRows ? WarpOf() * kColumns : 0; }
+  static __device__ int RowOf(int r) { return FirstRow() + LaneOf() / 4 + 8 * r; }
+  // Of this warp's columns.
   static __device__ int ColumnOf(int c) { return c / 2 * 8 + LaneOf() % 4 * 2 + c % 2; }
 
   // Calls fn(f) for the parts of 16 features; without questions where there are many.
@@ -63,7 +70,8 @@ struct FlashTiles {
   static __device__ void Score(const In* rows, const In* columns, int dim, Scores& scores) {
     Clear(scores.at);
     const int lane = LaneOf();
-    const In* const a = rows + WarpOf() * kRowsOfWarp * kDim;
+    const In* const a = rows + FirstRow() * kDim;
+    const In* const b = columns + FirstColumn() * kDim;
     const int a_at = PackAt<In, kDim>(lane % 16, lane / 16);
     const int b_at = PackAt<In, kDim>(lane / 16 * 8 + lane % 8, lane / 8 % 2);
     ForEachPart(dim, [&](int f) {
@@ -72,7 +80,7 @@ struct FlashTiles {
       for (int g = 0; g < kGroups; ++g) left[g] = LoadMatrices(a + g * 16 * kDim + (a_at ^ f));
 #pragma unroll
       for (int n = 0; n < kColumns; n += 16) {
-        const MatrixPart right = LoadMatrices(columns + n * kDim + (b_at ^ f));
+        const MatrixPart right = LoadMatrices(b + n * kDim + (b_at ^ f));
 #pragma unroll
         for (int g = 0; g < kGroups; ++g) MultiplyGroup<In>(left[g], right, g, n, scores.at);
       }
@@ -84,10 +92,11 @@ struct FlashTiles {
   static __device__ void Gather(const Scores& weights, const In* columns, int dim, Sums& sums) {
     const auto left = LeftOf<In, kParts>(weights.at);
     const int lane = LaneOf(), b_at = PackAt<In, kDim>(lane % 16, lane / 16);
+    const In* const b = columns + FirstColumn() * kDim;
     ForEachPart(dim, [&](int f) {
 #pragma unroll
       for (int n = 0; n < kColumns / 16; ++n) {
-        const MatrixPart right = LoadTransposed(columns + n * 16 * kDim + (b_at ^ f));
+        const MatrixPart right = LoadTransposed(b + n * 16 * kDim + (b_at ^ f));
 #pragma unroll
         for (int part = 0; part < kParts; ++part) {
 #pragma unroll

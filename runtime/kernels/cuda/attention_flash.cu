@@ -13,15 +13,17 @@
 namespace dtensor::kernels::cuda {
 namespace {
 
-template <typename In, int kDim>
-using ForwardTiles = FlashTiles<In, kDim, 2>;
+// Up to 16 rows are all warps'.
+template <typename In, int kDim, bool kFewRows>
+using ForwardTiles = FlashTiles<In, kDim, kFewRows ? 1 : 2, kFewRows>;
 
 // A block's queries, in packs; and in turn a tile's keys, its values, the next one's keys, and so
 // on: one is computed with while two come.
-template <typename In, int kDim>
+template <typename Tiles>
 struct alignas(16) ForwardMemory {
-  In q[ForwardTiles<In, kDim>::kRows * kDim];
-  In columns[3][ForwardTiles<In, kDim>::kColumns * kDim];
+  using In = typename Tiles::In;
+  In q[Tiles::kRows * Tiles::kDim];
+  In columns[3][Tiles::kTile * Tiles::kDim];
 
   static __device__ int Next(int slot) { return slot == 2 ? 0 : slot + 1; }
 };
@@ -78,23 +80,63 @@ __device__ void Weigh(float scale, typename Tiles::Scores& scores, ForwardRows<T
   }
 }
 
-// A block for 128 queries of one head, and for a part of the keys.
-template <typename In, int kDim, bool kWide>
-__global__ void __launch_bounds__(kTileThreads, kTileBlocks)
+// What warps that share rows have gathered, joined in their order: then the first warp has all.
+// `memory` holds a lane's numbers beside the other lanes'.
+template <typename Tiles>
+__device__ void JoinWarps(ForwardRows<Tiles>& rows, float* memory) {
+  constexpr int kRows = Tiles::kRowsOfLane, kValues = Tiles::kDim / Tiles::kLanesOfRow;
+  static_assert(kTileWarps * kRows * (2 + kValues) * kWarp * sizeof(float) <=
+                sizeof(ForwardMemory<Tiles>::columns));
+  const auto at = [&](int warp, int r) {
+    return memory + (warp * kRows + r) * (2 + kValues) * kWarp + LaneOf();
+  };
+  __syncthreads();  // all have left the memory
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    float* const to = at(WarpOf(), r);
+    to[0] = rows.max[r];
+    to[kWarp] = rows.sum[r];
+#pragma unroll
+    for (int e = 0; e < kValues; ++e) to[(2 + e) * kWarp] = rows.values.at[r][e];
+  }
+  __syncthreads();
+  if (WarpOf() != 0) return;
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    for (int warp = 1; warp < kTileWarps; ++warp) rows.max[r] = fmaxf(rows.max[r], at(warp, r)[0]);
+    const float shift = rows.max[r] == Lowest<float>() ? 0 : rows.max[r];
+    rows.sum[r] = 0;
+#pragma unroll
+    for (float& value : rows.values.at[r]) value = 0;
+    for (int warp = 0; warp < kTileWarps; ++warp) {
+      const float* const from = at(warp, r);
+      const float kept = QuickExp2(from[0] - shift);
+      rows.sum[r] = fmaf(from[kWarp], kept, rows.sum[r]);
+#pragma unroll
+      for (int e = 0; e < kValues; ++e) {
+        rows.values.at[r][e] = fmaf(from[(2 + e) * kWarp], kept, rows.values.at[r][e]);
+      }
+    }
+  }
+}
+
+// A block for some queries of one head, and for a part of the keys.
+template <typename Tiles, bool kWide>
+__global__ void __launch_bounds__(kTileThreads, Tiles::kShareRows ? 3 : kTileBlocks)
     FlashKernel(const __grid_constant__ StepRule step, const __grid_constant__ KeyParts parts,
                 const __grid_constant__ TileOrder order) {
-  using Tiles = ForwardTiles<In, kDim>;
-  using Memory = ForwardMemory<In, kDim>;
-  constexpr int kRows = Tiles::kRows, kColumns = Tiles::kColumns;
+  using In = typename Tiles::In;
+  using Memory = ForwardMemory<Tiles>;
+  constexpr int kRows = Tiles::kRows, kTile = Tiles::kTile;
   DT_LARGE_SHARED(Memory, memory);
-  RowCopies<In, kDim> copies;
+  RowCopies<In, Tiles::kDim> copies;
   const AttentionSizes& sizes = step.sizes;
-  const ForwardBlock block(step, parts, order.At(blockIdx.x), kRows, kColumns);
+  const ForwardBlock block(step, parts, order.At(blockIdx.x), kRows, kTile);
   const int dim = static_cast<int>(sizes.dim);
   const float scale = static_cast<float>(fabs(sizes.scale) * kLog2E);
-  const bool has_rows = WarpOf() * Tiles::kRowsOfWarp < block.count;
+  const bool has_rows = Tiles::FirstRow() < block.count;
   const auto tile_of = [&](const AttentionOperand& x, int64_t key) {
-    return TileRows<In>(x, block.batch, block.kv_head, key, Lesser(kColumns, sizes.keys - key));
+    return TileRows<In>(x, block.batch, block.kv_head, key, Lesser(kTile, sizes.keys - key));
   };
   ForwardRows<Tiles> rows(step, parts, block, 0);
   if (LaneOf() % Tiles::kLanesOfRow != 0) {  // one lane has what was carried
@@ -102,8 +144,7 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     for (float& sum : rows.sum) sum = 0;
   }
   const auto begin_tile = [&](const AttentionOperand& x, int64_t key, int slot) {
-    if (key < block.end)
-      copies.template Begin<kColumns>(tile_of(x, key), dim, memory.columns[slot]);
+    if (key < block.end) copies.template Begin<kTile>(tile_of(x, key), dim, memory.columns[slot]);
     copies.Commit();
   };
   if (block.begin < block.end) {
@@ -113,42 +154,45 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     begin_tile(step.operands.v, block.begin, 1);
     if (sizes.scale < 0) {
       copies.Meet();
-      Negate<In, kRows * kDim>(memory.q);
+      Negate<In, kRows * Tiles::kDim>(memory.q);
     }
   }
   int k = 0;
-  for (int64_t key = block.begin; key < block.end; key += kColumns) {
+  for (int64_t key = block.begin; key < block.end; key += kTile) {
     const int v = Memory::Next(k), next_k = Memory::Next(v);
     copies.MeetButLast();
-    begin_tile(step.operands.k, key + kColumns, next_k);
+    begin_tile(step.operands.k, key + kTile, next_k);
     typename Tiles::Scores scores;
     if (has_rows) Tiles::Score(memory.q, memory.columns[k], dim, scores);
     copies.MeetButLast();
-    begin_tile(step.operands.v, key + kColumns, k);
+    begin_tile(step.operands.v, key + kTile, k);
     k = next_k;
     if (!has_rows) continue;
-    if (!block.SeesAll(key, kColumns)) rows.Hide(key, scores);
+    if (!block.SeesAll(key, kTile)) rows.Hide(key + Tiles::FirstColumn(), scores);
     Weigh(scale, scores, rows);
     Tiles::template Gather<kWide ? 2 : 1>(scores, memory.columns[v], dim, rows.values);
   }
   if (!has_rows) return;
 #pragma unroll
   for (float& sum : rows.sum) sum = SumLanes<Tiles::kLanesOfRow>(sum);
+  if constexpr (Tiles::kShareRows) {
+    JoinWarps(rows, reinterpret_cast<float*>(memory.columns));
+    if (WarpOf() != 0) return;
+  }
   rows.Store();
   rows.StoreStatistics();
 }
 
-template <typename In, int kDim, bool kWide>
+template <typename Tiles, bool kWide>
 absl::Status LaunchFlash(Device& device, const char* kernel, const StepRule& step,
                          const KeyParts& parts) {
-  using Tiles = ForwardTiles<In, kDim>;
-  const AttentionSizes& sizes = step.sizes;
-  const auto order = TileOrder::OfQueries(sizes, Tiles::kRows);
+  using Memory = ForwardMemory<Tiles>;
+  static_assert(kKeysOfPart % Tiles::kTile == 0);
+  const auto order = TileOrder::OfQueries(step.sizes, Tiles::kRows);
   dim3 blocks = order.blocks();
   blocks.z = static_cast<unsigned>(parts.count);
-  static_assert(kKeysOfPart % Tiles::kColumns == 0);
-  return LaunchLarge<ForwardMemory<In, kDim>>(device, kernel, blocks, kTileThreads,
-                                              FlashKernel<In, kDim, kWide>, step, parts, order);
+  return LaunchLarge<Memory>(device, kernel, blocks, kTileThreads, FlashKernel<Tiles, kWide>, step,
+                             parts, order);
 }
 
 }  // namespace
@@ -157,10 +201,14 @@ absl::Status FlashForward(Device& device, const char* kernel, const StepRule& st
                           const KeyParts& parts) {
   return WithConstant(step.sizes.dtype == DType::kBF16, [&](auto is_bf16) {
     using In = std::conditional_t<is_bf16, BFloat16, Float16>;
-    return WithFlashStep(
-        device, kernel, step, [&](auto features, auto is_wide, const StepRule& aligned) {
-          return LaunchFlash<In, features, is_wide>(device, kernel, aligned, parts);
-        });
+    const bool few = parts.is_split() && step.sizes.q_rows <= 16;
+    return WithConstant(few, [&](auto has_few) {
+      return WithFlashStep(device, kernel, step,
+                           [&](auto features, auto is_wide, const StepRule& aligned) {
+                             return LaunchFlash<ForwardTiles<In, features, has_few>, is_wide>(
+                                 device, kernel, aligned, parts);
+                           });
+    });
   });
 }
 

@@ -34,11 +34,13 @@ struct MergePass {
 
 namespace internal {
 
-// A warp for each row. o and lse may be one part's: the lanes have read it before they write.
+// A warp for each row, whose lanes weigh a part each, and then add up features of all parts. o and
+// lse may be one part's: the lanes have read it before they write.
 template <typename Out, typename Parts>
 __global__ void MergeKernel(const __grid_constant__ MergePass<Parts> a) {
   using T = Compute<Out>;
   constexpr T kNone = -std::numeric_limits<T>::infinity();
+  constexpr int kFeaturesOfLane = 4, kPartsAhead = 8;  // what is read at once
   const AttentionSizes& sizes = a.sizes;
   const Parts& parts = a.parts;
   ForEachRow<kWarp>(sizes.batch * sizes.q_heads * sizes.q_rows, [&](int64_t i, int lane) {
@@ -47,22 +49,46 @@ __global__ void MergeKernel(const __grid_constant__ MergePass<Parts> a) {
     const auto lse_of = [&](int64_t p) {
       return *TileRows<T>(parts[p].lse, batch, head, row, 1).data;
     };
+    const auto larger = [](T a, T b) { return a > b ? a : b; };  // b is never NaN
     T top = kNone, sum = 0;
-    for (int64_t p = 0; p < parts.size; ++p) top = lse_of(p) > top ? lse_of(p) : top;
+    for (int64_t p = lane; p < parts.size; p += kWarp) top = larger(lse_of(p), top);
+    top = FoldLanes<kWarp>(top, larger);
     const auto weight_of = [&](int64_t p) {
-      const T lse = lse_of(p);
+      const T lse = p < parts.size ? lse_of(p) : kNone;
       return lse == kNone ? T{0} : exp(lse - top);
     };
-    for (int64_t p = 0; p < parts.size; ++p) sum += weight_of(p);
+    for (int64_t p = lane; p < parts.size; p += kWarp) sum += weight_of(p);
+    sum = SumLanes<kWarp>(sum);
     auto* const o = const_cast<Out*>(TileRows<Out>(a.to.o, batch, head, row, 1).data);
-    for (int64_t f = lane; f < sizes.dim; f += kWarp) {
-      T value = 0;
-      for (int64_t p = 0; p < parts.size; ++p) {
-        const T weight = sum == 0 ? T{0} : weight_of(p) / sum;
-        if (weight == 0) continue;  // it may hold anything
-        value = fma(weight, TileRows<T>(parts[p].o, batch, head, row, 1).data[f], value);
+    for (int64_t feature = lane; feature - lane < sizes.dim; feature += kFeaturesOfLane * kWarp) {
+      T values[kFeaturesOfLane] = {};
+      for (int64_t first = 0; first < parts.size; first += kWarp) {
+        const T own = sum == 0 ? T{0} : weight_of(first + lane) / sum;
+        for (int ahead = 0; ahead < kWarp && first + ahead < parts.size; ahead += kPartsAhead) {
+          T weights[kPartsAhead], next[kPartsAhead][kFeaturesOfLane] = {};
+#pragma unroll
+          for (int k = 0; k < kPartsAhead; ++k) {
+            weights[k] = __shfl_sync(0xffffffff, own, ahead + k);
+            if (weights[k] == 0) continue;  // it may hold anything
+            const T* const from =
+                TileRows<T>(parts[first + ahead + k].o, batch, head, row, 1).data + feature;
+#pragma unroll
+            for (int f = 0; f < kFeaturesOfLane; ++f) {
+              if (feature + f * kWarp < sizes.dim) next[k][f] = from[f * kWarp];
+            }
+          }
+#pragma unroll
+          for (int k = 0; k < kPartsAhead; ++k) {
+#pragma unroll
+            for (int f = 0; f < kFeaturesOfLane; ++f) {
+              values[f] = fma(weights[k], next[k][f], values[f]);
+            }
+          }
+        }
       }
-      o[f] = Round<Out>(value);
+      for (int f = 0; f < kFeaturesOfLane; ++f) {
+        if (feature + f * kWarp < sizes.dim) o[feature + f * kWarp] = Round<Out>(values[f]);
+      }
     }
     __syncwarp();
     auto* const lse = const_cast<T*>(TileRows<T>(a.to.lse, batch, head, row, 1).data);
