@@ -6,6 +6,8 @@
 
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/cuda/attention_flash-inl.h"
+#include "dtensor/runtime/kernels/cuda/attention_forward-inl.h"
+#include "dtensor/runtime/kernels/cuda/attention_step-inl.h"
 #include "dtensor/runtime/kernels/cuda/attention_tile-inl.h"
 #include "dtensor/runtime/kernels/cuda/math-inl.h"
 #include "dtensor/runtime/kernels/cuda/row_groups-inl.h"

@@ -7,10 +7,11 @@
 #include "dtensor/runtime/core/dtype.h"
 #include "dtensor/runtime/device/device.h"
 #include "dtensor/runtime/kernels/arguments/attention_args.h"
-#include "dtensor/runtime/kernels/cuda/attention_forward-inl.h"
-#include "dtensor/runtime/kernels/cuda/attention_step-inl.h"
 
 namespace dtensor::kernels::cuda {
+
+struct StepRule;
+struct KeyParts;
 
 // Whether a step is this kernel's, whatever its mask, carry, strides and addresses; else it is the
 // general one's (attention.cu).

@@ -54,7 +54,7 @@ __global__ void MergeKernel(const __grid_constant__ MergePass<Parts> a) {
     for (int64_t p = lane; p < parts.size; p += kWarp) top = larger(lse_of(p), top);
     top = FoldLanes<kWarp>(top, larger);
     const auto weight_of = [&](int64_t p) {
-      const T lse = p < parts.size ? lse_of(p) : kNone;
+      const T lse = lse_of(p);
       return lse == kNone ? T{0} : exp(lse - top);
     };
     for (int64_t p = lane; p < parts.size; p += kWarp) sum += weight_of(p);
@@ -63,7 +63,9 @@ __global__ void MergeKernel(const __grid_constant__ MergePass<Parts> a) {
     for (int64_t feature = lane; feature - lane < sizes.dim; feature += kFeaturesOfLane * kWarp) {
       T values[kFeaturesOfLane] = {};
       for (int64_t first = 0; first < parts.size; first += kWarp) {
-        const T own = sum == 0 ? T{0} : weight_of(first + lane) / sum;
+        // Of parts that are not there 0, also where the sum is NaN.
+        const bool is_there = first + lane < parts.size && sum != 0;
+        const T own = is_there ? weight_of(first + lane) / sum : T{0};
         for (int ahead = 0; ahead < kWarp && first + ahead < parts.size; ahead += kPartsAhead) {
           T weights[kPartsAhead], next[kPartsAhead][kFeaturesOfLane] = {};
 #pragma unroll

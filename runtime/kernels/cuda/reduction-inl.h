@@ -140,21 +140,29 @@ __device__ void AddColumnTerms(const ReductionPass<Op, Terms, Store>& p, int64_t
   }
 }
 
-// For the first of `groups` of a block's threads, what all of them have: by a tree.
+// For the first of `groups` of a block's threads, what all of them have: by a tree, and some values
+// at a time, for shared memory is small.
 template <int V, typename Op>
 __device__ void FoldGroups(int groups, ValueOf<Op> (&values)[V]) {
   constexpr int kMost = kThreads / 2;  // threads that give theirs away
-  DT_SHARED(ValueOf<Op>, given, kMost * V);
+  constexpr int kAtOnce = std::min<int>(V, 64 / sizeof(ValueOf<Op>));
+  static_assert(V % kAtOnce == 0);
+  DT_SHARED(ValueOf<Op>, given, kMost * kAtOnce);
   const int thread = static_cast<int>(threadIdx.x);
   for (int rest = kThreads / 2; rest >= kThreads / groups; rest /= 2) {
-    if (thread >= rest && thread < 2 * rest) {
-      for (int v = 0; v < V; ++v) given[v * kMost + thread - rest] = values[v];
+#pragma unroll
+    for (int first = 0; first < V; first += kAtOnce) {
+      if (thread >= rest && thread < 2 * rest) {
+        for (int v = 0; v < kAtOnce; ++v) given[v * kMost + thread - rest] = values[first + v];
+      }
+      __syncthreads();
+      if (thread < rest) {
+        for (int v = 0; v < kAtOnce; ++v) {
+          values[first + v] = Op()(values[first + v], given[v * kMost + thread]);
+        }
+      }
+      __syncthreads();
     }
-    __syncthreads();
-    if (thread < rest) {
-      for (int v = 0; v < V; ++v) values[v] = Op()(values[v], given[v * kMost + thread]);
-    }
-    __syncthreads();
   }
 }
 
