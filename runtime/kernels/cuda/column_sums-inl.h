@@ -76,7 +76,7 @@ __global__ void PartColumnsKernel(const __grid_constant__ Term term, ColumnParts
     ColumnTerms<T, N> total = {};
     ForEachColumnBlock(parts, p, [&](int64_t begin, int64_t end) {
       ColumnTerms<T, N> sums = {};
-      for (int64_t r = begin; r < end; ++r) sums.Add(term(r, column));
+      for (int64_t r = begin; r < end; ++r) term(r, column, sums);
       total.Add(sums);
     });
     for (int k = 0; k < N; ++k) {
@@ -124,9 +124,9 @@ absl::Status AddColumnParts(Device& device, const char* name, int64_t parts, int
                 parts, n, out);
 }
 
-// out.at[k][column + v] = the sum of term(row, column).at[k][v] over rows, in the order said above.
-// `term` is a plain value, and is asked for whole packs of columns; what it gives for those beyond
-// n does not matter.
+// out.at[k][column + v] = the sum over rows, in the order said above, of what term(row, column,
+// sums) adds to sums.at[k][v]. `term` is a plain value, and is asked for whole packs of columns;
+// what it adds for those beyond n does not matter.
 template <typename T, int N, typename Term>
 absl::Status SumColumns(Device& device, const char* name, int64_t rows, int64_t n, const Term& term,
                         const ColumnOutputs<T, N>& out) {

@@ -78,18 +78,18 @@ __device__ void Add(const PackWords<T, V>& grads, Compute<T> (&sum)[V]) {
   for (int v = 0; v < V; ++v) sum[v] += Widen(pack.at[v]);
 }
 
-// Adds up V columns over the tokens of a row.
+// Adds up V columns over the tokens of a row, from the i-th of the order on.
 template <typename T, int V>
-__device__ void SumRow(const SumRowsArgs& a, RowTokens tokens, int64_t column,
+__device__ void SumRow(const SumRowsArgs& a, int64_t row, int64_t i, int64_t column,
                        Compute<T> (&sum)[V]) {
   // Tokens that are read at once, first where they are, then all: a row may be that of half of the
   // tokens, as padding's is, and each wait is one for memory.
   constexpr int kAhead = 8;
-  for (int64_t i = tokens.begin; i < tokens.end; i += kAhead) {
+  for (bool more = true; more; i += kAhead) {
     int64_t token[kAhead];
     PackWords<T, V> grads[kAhead];
 #pragma unroll
-    for (int k = 0; k < kAhead; ++k) token[k] = i + k < tokens.end ? a.order.TokenAt(i + k) : -1;
+    for (int k = 0; k < kAhead; ++k) token[k] = a.order.TokenOf(row, i + k);
 #pragma unroll
     for (int k = 0; k < kAhead; ++k) {
       if (token[k] >= 0) grads[k] = LoadGrad<T, V>(a, token[k] * a.d + column);
@@ -98,6 +98,7 @@ __device__ void SumRow(const SumRowsArgs& a, RowTokens tokens, int64_t column,
     for (int k = 0; k < kAhead; ++k) {
       if (token[k] >= 0) Add<T, V>(grads[k], sum);
     }
+    more = token[kAhead - 1] >= 0;
   }
 }
 
@@ -114,26 +115,21 @@ __device__ void StoreRow(const SumRowsArgs& a, int64_t row, int64_t column,
 constexpr int kRowsOfThread = 4;
 template <typename T, int V>
 __device__ bool CopyFirstTokens(const SumRowsArgs& a, int64_t first, int64_t column) {
-  int64_t at[kRowsOfThread];
-  bool is_long[kRowsOfThread];
+  RowTokens of_row[kRowsOfThread];
   PackWords<T, V> grads[kRowsOfThread] = {};
 #pragma unroll
   for (int k = 0; k < kRowsOfThread; ++k) {
-    const RowTokens row = first + k < a.num_rows ? a.order.rows[first + k] : RowTokens{0, 0};
-    at[k] = row.begin < row.end ? row.begin : -1;
-    is_long[k] = row.end - row.begin > 1;
+    of_row[k] = first + k < a.num_rows ? a.order.rows[first + k] : RowTokens{-1, 0};
   }
 #pragma unroll
-  for (int k = 0; k < kRowsOfThread; ++k) at[k] = at[k] < 0 ? -1 : a.order.TokenAt(at[k]);
-#pragma unroll
   for (int k = 0; k < kRowsOfThread; ++k) {
-    if (at[k] >= 0) grads[k] = LoadGrad<T, V>(a, at[k] * a.d + column);
+    if (of_row[k].first >= 0) grads[k] = LoadGrad<T, V>(a, of_row[k].first * a.d + column);
   }
   bool more = false;
 #pragma unroll
   for (int k = 0; k < kRowsOfThread; ++k) {
-    more = more || is_long[k];
-    if (is_long[k] || first + k >= a.num_rows) continue;
+    more = more || of_row[k].others > 0;
+    if (of_row[k].others > 0 || first + k >= a.num_rows) continue;
     Compute<T> sum[V] = {};
     Add<T, V>(grads[k], sum);
     StoreRow<T, V>(a, first + k, column, sum);
@@ -154,9 +150,10 @@ __global__ void __launch_bounds__(kThreads, 3)
 #pragma unroll 1
     for (int64_t row = first; row < end; ++row) {
       const RowTokens tokens = a.order.rows[row];
-      if (tokens.end - tokens.begin <= 1) continue;
+      if (tokens.others == 0) continue;
       Compute<T> sum[V] = {};
-      SumRow<T, V>(a, tokens, column, sum);
+      Add<T, V>(LoadGrad<T, V>(a, tokens.first * a.d + column), sum);
+      SumRow<T, V>(a, row, tokens.others, column, sum);
       StoreRow<T, V>(a, row, column, sum);
     }
   });

@@ -198,10 +198,21 @@ struct LayerGradRow {
   template <typename Args>
   __device__ LayerGradRow(const Args& a, int64_t r)
       : mean(ElementOf<C>(a.mean, r)), rstd(ElementOf<C>(a.rstd, r)) {}
+  template <typename Args>
+  __device__ LayerGradRow(const Args& a, int64_t r, EvenRow)
+      : mean(reinterpret_cast<const C*>(a.mean.data)[r]),
+        rstd(reinterpret_cast<const C*>(a.rstd.data)[r]) {}
+  template <typename Args>
+  static bool HasContiguousStatistics(const Args& a) {
+    return a.mean.contiguous && a.rstd.contiguous;
+  }
 
   __device__ C Normalized(C x) const { return (x - mean) * rstd; }
 
-  __device__ Sums Term(C x, C g) const { return {g, g * Normalized(x)}; }
+  __device__ void Add(C x, C g, Sums& sums) const {
+    sums.g += g;
+    sums.dot = fma(g, Normalized(x), sums.dot);
+  }
   __device__ static Sums OfShards(const ShardStatsInput& stats, int64_t r) {
     return {AddShards<2, C>(stats, r, 0), AddShards<2, C>(stats, r, 1)};
   }
@@ -210,7 +221,9 @@ struct LayerGradRow {
     mean_dot = sums.dot / total;
   }
   __device__ C Dx(C x, C g) const { return rstd * fma(-Normalized(x), mean_dot, g - mean_g); }
-  __device__ C Parameter(int k, C x, C dy) const { return k == 0 ? dy * Normalized(x) : dy; }
+  __device__ void AddParameter(int k, C x, C dy, C& sum) const {
+    sum = k == 0 ? fma(dy, Normalized(x), sum) : sum + dy;
+  }
 
   C mean, rstd, mean_g = 0, mean_dot = 0;
 };

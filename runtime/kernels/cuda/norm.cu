@@ -67,14 +67,17 @@ struct RmsGradRow {
 
   RmsGradRow() = default;
   __device__ RmsGradRow(const RmsNormGradArgs& a, int64_t r) : rstd(ElementOf<C>(a.rstd, r)) {}
+  __device__ RmsGradRow(const RmsNormGradArgs& a, int64_t r, EvenRow)
+      : rstd(reinterpret_cast<const C*>(a.rstd.data)[r]) {}
+  static bool HasContiguousStatistics(const RmsNormGradArgs& a) { return a.rstd.contiguous; }
 
-  __device__ static C Term(C x, C g) { return g * x; }
+  __device__ static void Add(C x, C g, Sums& sum) { sum = fma(g, x, sum); }
   __device__ static C OfShards(const ShardStatsInput& stats, int64_t r) {
     return AddShards<1, C>(stats, r, 0);
   }
   __device__ void Take(C dot, C total) { mean_dot = dot * rstd / total; }
   __device__ C Dx(C x, C g) const { return rstd * fma(-(x * rstd), mean_dot, g); }
-  __device__ C Parameter(int, C x, C dy) const { return dy * (x * rstd); }
+  __device__ void AddParameter(int, C x, C dy, C& sum) const { sum = fma(dy, x * rstd, sum); }
 
   C rstd = 0, mean_dot = 0;
 };

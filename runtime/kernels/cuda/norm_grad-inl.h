@@ -1,15 +1,16 @@
 // Gradients of norms: what RMSNorm's and LayerNorm's share.
 //
 // A norm brings a type Norm<T>, of one row, which is made of the kernel's arguments and the row's
-// number. Values are in Compute<T>, g = dy * weight.
+// number, and EvenRow() where HasContiguousStatistics(args). Values are in Compute<T>, g = dy *
+// weight.
 //
 //   Sums               what is summed up over the row; two of them can be added
-//   Term(x, g)         an element's share of them
+//   Add(x, g, sums)    adds an element's share to them
 //   OfShards(args, r)  the sums of a row over all shards
 //   Take(sums, total)  keeps what Dx needs of them; total: a row's elements on all shards
 //   Dx(x, g)           the gradient of x
 //   kParameters        how many parameters' gradients are sums over rows
-//   Parameter(k, x, dy)  an element's share of the k-th
+//   AddParameter(k, x, dy, sum)  adds an element's share of the k-th
 //
 // Its arguments have rows (x, dy), weight, stats, total and dx. dx may be x's or dy's own memory:
 // every thread reads what it needs of an element before it writes there.
@@ -19,6 +20,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
@@ -33,6 +35,8 @@
 #include "dtensor/runtime/kernels/cuda/row_groups-inl.h"
 
 namespace dtensor::kernels::cuda {
+
+struct EvenRow {};  // for a Norm of statistics that are contiguous
 
 // The operands of one row.
 template <typename T>
@@ -50,7 +54,7 @@ template <typename Norm, typename T>
 __device__ void AddTerms(const Norm& norm, const WidePack<T>& x, const WidePack<T>& dy,
                          const WidePack<T>& weight, typename Norm::Sums& sums) {
   for (int v = 0; v < kPack<T>; ++v) {
-    sums = sums + norm.Term(x.at[v], dy.at[v] * weight.at[v]);
+    norm.Add(x.at[v], dy.at[v] * weight.at[v], sums);
   }
 }
 
@@ -65,15 +69,11 @@ __device__ Pack<T, kPack<T>> DxOf(const Norm& norm, const WidePack<T>& x, const 
 }
 
 template <typename Norm, typename T>
-__device__ ColumnTerms<T, Norm::kParameters> ParametersOf(const Norm& norm, const WidePack<T>& x,
-                                                          const WidePack<T>& dy) {
-  ColumnTerms<T, Norm::kParameters> terms;
+__device__ void AddParameters(const Norm& norm, const WidePack<T>& x, const WidePack<T>& dy,
+                              ColumnTerms<T, Norm::kParameters>& sums) {
   for (int k = 0; k < Norm::kParameters; ++k) {
-    for (int v = 0; v < kPack<T>; ++v) {
-      terms.at[k][v] = norm.Parameter(k, x.at[v], dy.at[v]);
-    }
+    for (int v = 0; v < kPack<T>; ++v) norm.AddParameter(k, x.at[v], dy.at[v], sums.at[k][v]);
   }
-  return terms;
 }
 
 }  // namespace internal
@@ -96,9 +96,10 @@ namespace internal {
 template <typename Norm, typename T, typename Args>
 struct ParameterTerms {
   Args args;
-  __device__ auto operator()(int64_t r, int64_t column) const {
-    return ParametersOf<Norm, T>(Norm(args, r), LoadWide<false>(RowAt<T>(args.rows, 0, r), column),
-                                 LoadWide<false>(RowAt<T>(args.rows, 1, r), column));
+  __device__ void operator()(int64_t r, int64_t column,
+                             ColumnTerms<T, Norm::kParameters>& sums) const {
+    AddParameters<Norm, T>(Norm(args, r), LoadWide<false>(RowAt<T>(args.rows, 0, r), column),
+                           LoadWide<false>(RowAt<T>(args.rows, 1, r), column), sums);
   }
 };
 
@@ -135,16 +136,28 @@ __device__ void ForEachOwnPack(int64_t n, Fn fn) {
   }
 }
 
-// What a thread keeps of a row: its packs of x and dy, and what the norm is made of.
-template <typename Norm, typename T, int kPacks>
+// What a thread keeps of a row: its packs of x and dy, and what the norm is made of. kEven: rows
+// are one stride apart and statistics contiguous (IsEven), which is said here so that a loop over
+// rows has none of the code of others, which would be most of it.
+template <typename Norm, typename T, int kPacks, bool kEven>
 struct OwnOfRow {
   template <typename Args>
-  __device__ OwnOfRow(const Args& a, int64_t r) : norm(a, r) {
-    const RowInput<T> of_x = RowAt<T>(a.rows, 0, r), of_dy = RowAt<T>(a.rows, 1, r);
+  __device__ OwnOfRow(const Args& a, int64_t r) : norm(NormOf(a, r)) {
+    const T *const of_x = RowOf(a.rows, 0, r), *const of_dy = RowOf(a.rows, 1, r);
     ForEachOwnPack<T, kPacks>(a.rows.n, [&](int k, int64_t i) {
-      x[k] = std::bit_cast<Words<T>>(of_x.LoadWhole(i));
-      dy[k] = std::bit_cast<Words<T>>(of_dy.LoadWhole(i));
+      x[k] = *reinterpret_cast<const Words<T>*>(of_x + i);
+      dy[k] = *reinterpret_cast<const Words<T>*>(of_dy + i);
     });
+  }
+
+  template <typename Args>
+  __device__ static Norm NormOf(const Args& a, int64_t r) {
+    if constexpr (kEven) return Norm(a, r, EvenRow());
+    return Norm(a, r);
+  }
+  __device__ static const T* RowOf(const RowOperands<2>& rows, int k, int64_t r) {
+    if constexpr (!kEven) return RowAt<T>(rows, k, r).row;
+    return reinterpret_cast<const T*>(rows.in[k]) + r * rows.loop.stride(0, k);
   }
 
   Norm norm;
@@ -153,13 +166,30 @@ struct OwnOfRow {
 
 // Whether registers hold the next row too, which is then on its way while this one is worked on.
 template <typename Norm, typename T, int kPacks>
-inline constexpr bool kReadsAhead =
-    2 * sizeof(OwnOfRow<Norm, T, kPacks>) + kPacks * sizeof(ColumnTerms<T, Norm::kParameters>) <=
-    144 * sizeof(uint32_t);
+constexpr bool ReadsAhead() {
+  constexpr size_t kRow = sizeof(OwnOfRow<Norm, T, kPacks, true>);
+  constexpr size_t kSums = kPacks * sizeof(ColumnTerms<T, Norm::kParameters>);
+  return 2 * kRow + kSums <= 144 * sizeof(uint32_t);
+}
+
+// As SumLanes over a block, with one barrier: calls take turns with two pieces of memory, and who
+// writes to one again has met all at the barrier of the other. `call` counts them.
+template <typename Sums>
+__device__ Sums SumBlock(Sums sums, int64_t call) {
+  constexpr int kWarps = kThreads / kWarp;
+  DT_SHARED(Sums, warps, 2 * kWarps);
+  sums = SumLanes<kWarp>(sums);
+  Sums* const of_call = warps + (call & 1) * kWarps;
+  if (threadIdx.x % kWarp == 0) of_call[threadIdx.x / kWarp] = sums;
+  __syncthreads();
+  sums = of_call[0];
+  for (int w = 1; w < kWarps; ++w) sums = sums + of_call[w];
+  return sums;
+}
 
 // dx of a row; adds to `sums`, for each of this thread's packs.
-template <typename Norm, typename T, int kPacks, typename Args>
-__device__ void GradOfRow(const Args& a, int64_t r, const OwnOfRow<Norm, T, kPacks>& own,
+template <typename Norm, typename T, int kPacks, bool kEven, typename Args>
+__device__ void GradOfRow(const Args& a, int64_t r, const OwnOfRow<Norm, T, kPacks, kEven>& own,
                           const Words<T> (&weight)[kPacks],
                           ColumnTerms<T, Norm::kParameters> (&sums)[kPacks]) {
   const int64_t n = a.rows.n;
@@ -169,32 +199,32 @@ __device__ void GradOfRow(const Args& a, int64_t r, const OwnOfRow<Norm, T, kPac
     AddTerms<Norm, T>(norm, WidenPack<T>(own.x[k]), WidenPack<T>(own.dy[k]),
                       WidenPack<T>(weight[k]), of_row);
   });
-  norm.Take(a.stats.shards == 0 ? SumLanes<kThreads>(of_row) : Norm::OfShards(a.stats, r),
+  norm.Take(a.stats.shards == 0 ? SumBlock(of_row, r) : Norm::OfShards(a.stats, r),
             static_cast<Compute<T>>(a.total));
   const RowOutput<T> dx(a.dx, n, r);
   ForEachOwnPack<T, kPacks>(n, [&](int k, int64_t i) {
     const WidePack<T> x = WidenPack<T>(own.x[k]), dy = WidenPack<T>(own.dy[k]);
     dx.StoreWhole(i, DxOf<Norm, T>(norm, x, dy, WidenPack<T>(weight[k])));
-    sums[k].Add(ParametersOf<Norm, T>(norm, x, dy));
+    AddParameters<Norm, T>(norm, x, dy, sums[k]);
   });
 }
 
 // Of the rows [begin, end).
-template <typename Norm, typename T, int kPacks, typename Args>
+template <typename Norm, typename T, int kPacks, bool kEven, typename Args>
 __device__ void GradOfRows(const Args& a, int64_t begin, int64_t end,
                            const Words<T> (&weight)[kPacks],
                            ColumnTerms<T, Norm::kParameters> (&sums)[kPacks]) {
-  using Own = OwnOfRow<Norm, T, kPacks>;
-  if constexpr (kReadsAhead<Norm, T, kPacks>) {
+  using Own = OwnOfRow<Norm, T, kPacks, kEven>;
+  if constexpr (ReadsAhead<Norm, T, kPacks>()) {
     Own own(a, begin);
     for (int64_t r = begin; r < end; ++r) {
       const Own next(a, Lesser(r + 1, end - 1));  // before dx is written, which may be where x is
-      GradOfRow<Norm, T, kPacks>(a, r, own, weight, sums);
+      GradOfRow<Norm, T, kPacks, kEven>(a, r, own, weight, sums);
       own = next;
     }
   } else {
     for (int64_t r = begin; r < end; ++r) {
-      GradOfRow<Norm, T, kPacks>(a, r, Own(a, r), weight, sums);
+      GradOfRow<Norm, T, kPacks, kEven>(a, r, Own(a, r), weight, sums);
     }
   }
 }
@@ -212,7 +242,7 @@ __device__ void KeepSums(const ColumnTerms<T, N>& sums, bool first, int64_t n, C
   }
 }
 
-template <typename Norm, typename T, int kPacks, typename Args>
+template <typename Norm, typename T, int kPacks, bool kEven, typename Args>
 __global__ void __launch_bounds__(kThreads, kPacks <= 2 ? 2 : 1)
     OnePassKernel(const __grid_constant__ Args a, ColumnParts parts, Compute<T>* partial) {
   constexpr int N = Norm::kParameters;
@@ -223,7 +253,7 @@ __global__ void __launch_bounds__(kThreads, kPacks <= 2 ? 2 : 1)
       n, [&](int k, int64_t i) { weight[k] = std::bit_cast<Words<T>>(of_weight.LoadWhole(i)); });
   ForEachColumnBlock(parts, p, [&](int64_t begin, int64_t end) {
     ColumnTerms<T, N> sums[kPacks] = {};
-    GradOfRows<Norm, T, kPacks>(a, begin, end, weight, sums);
+    GradOfRows<Norm, T, kPacks, kEven>(a, begin, end, weight, sums);
     ForEachOwnPack<T, kPacks>(n, [&](int k, int64_t i) {
       KeepSums<T, N>(sums[k], begin == p * parts.part, n, partial + p * N * n + i);
     });
@@ -237,6 +267,12 @@ bool FitsOnePass(const Args& a) {
          HasWholePacks<T>(a.rows) &&
          FitsPacks<V>(reinterpret_cast<const T*>(a.weight.data), a.weight.loop, 0) &&
          FitsPacks<V>(static_cast<const T*>(a.dx), 1);
+}
+
+// Whether rows are as OwnOfRow's kEven has them.
+template <typename Norm, typename Args>
+bool IsEven(const Args& a) {
+  return a.rows.loop.ndim() == 1 && Norm::HasContiguousStatistics(a);
 }
 
 // Calls fn(packs) with as many, as a constant, as a thread needs for rows of n elements.
@@ -255,7 +291,9 @@ absl::Status OnePass(Device& device, const char* name, const Args& a, int64_t ro
   auto* const partial = static_cast<Compute<T>*>(CudaScratchOf(device));
   DT_RETURN_IF_ERROR(WithPacks<T>(a.rows.n, [&](auto packs) {
     return Launch(device, name, static_cast<unsigned>(parts.parts), kThreads,
-                  OnePassKernel<Norm, T, packs, Args>, a, parts, partial);
+                  IsEven<Norm>(a) ? OnePassKernel<Norm, T, packs, true, Args>
+                                  : OnePassKernel<Norm, T, packs, false, Args>,
+                  a, parts, partial);
   }));
   return AddColumnParts<T, N>(device, name, parts.parts, a.rows.n, out);
 }

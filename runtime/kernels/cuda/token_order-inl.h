@@ -24,9 +24,11 @@
 
 namespace dtensor::kernels::cuda {
 
-// Those of the order that have one row.
-struct RowTokens {
-  int64_t begin, end;
+// Those of one row: the first of them itself, for most rows have one, and where in the order the
+// others begin.
+struct alignas(16) RowTokens {
+  int64_t first;   // -1: none
+  int64_t others;  // 0: none
 };
 
 // Among a kernel's arguments: in ascending order, those of no row last.
@@ -38,14 +40,20 @@ struct TokenOrder {
   uint64_t no_row;
 
   __device__ uint64_t RowAt(int64_t i) const { return keys[i] >> shift; }
-  __device__ int64_t TokenAt(int64_t i) const {
-    return static_cast<int64_t>(keys[i] & ((uint64_t{1} << shift) - 1));
+  // The i-th, if there is one and it has this row, or -1.
+  __device__ int64_t TokenOf(uint64_t row, int64_t i) const {
+    if (i >= size) return -1;
+    const uint64_t key = keys[i];
+    if (key >> shift != row) return -1;
+    return static_cast<int64_t>(key & ((uint64_t{1} << shift) - 1));
   }
 };
 
 namespace internal {
 
-constexpr int kTile = 4096;  // keys that a block sorts by itself
+// Keys that a block sorts by itself: so few that many processors sort, for the merges behind it
+// are quick.
+constexpr int kTile = 1024;
 constexpr int kTileThreads = 1024, kKeys = kTile / kTileThreads;
 constexpr int kRuns = 8;  // that are merged at once
 
@@ -99,7 +107,7 @@ static __global__ void __launch_bounds__(kTileThreads)
     const int64_t tiles = (a.order.size + kTile - 1) / kTile;
     const int64_t step = (gridDim.x - tiles) * kTileThreads;
     for (int64_t i = (blockIdx.x - tiles) * kTileThreads + threadIdx.x; i < num_rows; i += step) {
-      a.order.rows[i] = {0, 0};
+      a.order.rows[i] = {-1, 0};
     }
     return;
   }
@@ -136,9 +144,8 @@ static __global__ void MergeKernel(const uint64_t* from, int64_t n, int64_t run,
 static __global__ void FindRowsKernel(TokenOrder order) {
   ForEachPiece<int64_t>(order.size, [&](int64_t i) {
     const uint64_t row = order.RowAt(i);
-    if (row == order.no_row) return;
-    if (i == 0 || order.RowAt(i - 1) != row) order.rows[row].begin = i;
-    if (i + 1 == order.size || order.RowAt(i + 1) != row) order.rows[row].end = i + 1;
+    if (row == order.no_row || (i > 0 && order.RowAt(i - 1) == row)) return;
+    order.rows[row] = {order.TokenOf(row, i), order.TokenOf(row, i + 1) < 0 ? 0 : i + 1};
   });
 }
 
