@@ -187,6 +187,31 @@ TEST_P(BoxRandomTest, LongRows) {
   }
 }
 
+// More than all threads of a launch take at once, in any number of loops that cannot be joined.
+TEST_P(BoxRandomTest, ManyElements) {
+  Random random(box_testing::Seed());
+  for (int loops = 1; loops <= 6; ++loops) {
+    ReceiveBox box;
+    int64_t elements = 1;
+    for (int d = 0; d < loops; ++d) {
+      const int64_t left = 150'000 / elements;
+      const int64_t n = d + 1 < loops ? random.In(3, 9) : left;
+      box.dims.push_back({.src = random.In(1, 2), .dst = random.In(1, 2), .length = n});
+      elements *= n;
+    }
+    std::vector<Move> moves(2);
+    for (size_t i = 0; i < moves.size(); ++i) {
+      moves[i].box = box;
+      moves[i].dst = RandomTwin(random, DType::kBF16, box_testing::DstShape(box), 1);
+      for (size_t k = 0; k < 1 + i; ++k) {
+        moves[i].sources.push_back(
+            RandomTwin(random, DType::kBF16, box_testing::SourceShape(box), 0));
+      }
+    }
+    ExpectMoved(moves);
+  }
+}
+
 // What is copied is only moved, whatever it means.
 TEST_P(BoxRandomTest, CopiesKeepAllBits) {
   const std::vector<int64_t> shape = {3, 40, 70}, turned = {1, 210, 3};

@@ -15,49 +15,57 @@ namespace dtensor::kernels::cuda {
 namespace {
 
 // One part, and which of its blocks this is.
-template <typename Index>
+template <typename Index, bool kDeep>
 struct Share {
+  using Walk = BoxWalk<Index, kDeep>;
   using Unit = BoxUnit<Index>;
+  using Operand = BoxOperand<Index>;
   const BoxWords& words;
-  const BoxPart& part;
+  const BoxPart part;  // in registers
   Index block;
 
-  // Of the units: how many, this thread's first, and from each to its next.
+  // The units of this thread.
+  __device__ Walk Units() const {
+    return Walk(words, part, block * kThreads + threadIdx.x,
+                static_cast<Index>(part.blocks) * kThreads);
+  }
+  // Those of this block are the block'th and each so many behind it.
   __device__ Index n() const { return static_cast<Index>(part.units); }
-  __device__ Index first() const { return block * kThreads + threadIdx.x; }
-  __device__ Index step() const { return static_cast<Index>(part.blocks) * kThreads; }
-
+  __device__ Index blocks() const { return static_cast<Index>(part.blocks); }
   __device__ Unit At(Index i) const { return UnitOf(words, part, i); }
-  // Where that is in an operand.
+
+  __device__ Operand Of(int operand) const { return OperandOf<Index>(words, part, operand); }
+  // Where a unit is in an operand.
   template <typename T>
-  __device__ T* In(int operand, const Unit& unit) const {
-    return reinterpret_cast<T*>(UnitAt(words, part, operand, unit));
+  __device__ T* In(const Operand& operand, const Unit& unit) const {
+    return reinterpret_cast<T*>(UnitAt<kDeep>(words, part, operand, unit));
   }
 };
 
-template <typename Bits, typename Index>
-__device__ void CopyUnits(const Share<Index>& share) {
-  const Index n = share.n(), step = share.step();
-  for (Index first = share.first(); first < n; first += kCopiesAhead * step) {
+template <typename Bits, typename Share>
+__device__ void CopyUnits(const Share& share) {
+  const auto dst = share.Of(0), src = share.Of(1);
+  for (auto walk = share.Units(); walk.more();) {
     Bits units[kCopiesAhead];
     Bits* to[kCopiesAhead];
+    int n = 0;
 #pragma unroll
     for (int k = 0; k < kCopiesAhead; ++k) {
-      if (first + k * step >= n) break;
-      const auto unit = share.At(first + k * step);
-      units[k] = *share.template In<const Bits>(1, unit);
-      to[k] = share.template In<Bits>(0, unit);
+      if (!walk.more()) break;
+      units[k] = *share.template In<const Bits>(src, walk.unit());
+      to[k] = share.template In<Bits>(dst, walk.unit());
+      walk.Next();
+      n = k + 1;
     }
 #pragma unroll
     for (int k = 0; k < kCopiesAhead; ++k) {
-      if (first + k * step >= n) break;
-      *to[k] = units[k];
+      if (k < n) *to[k] = units[k];
     }
   }
 }
 
-template <typename Index>
-__device__ void CopyBySize(const Share<Index>& share) {
+template <typename Share>
+__device__ void CopyBySize(const Share& share) {
   switch (share.part.unit_bytes) {
     case 1:
       return CopyUnits<uint8_t>(share);
@@ -75,16 +83,16 @@ __device__ void CopyBySize(const Share<Index>& share) {
 // Tile by tile through shared memory: neighbouring threads read neighbours of the source, and write
 // neighbours of the destination. A tile's rows there are one element apart, for the banks' sake.
 constexpr int kPitch = kTile + 1;
-template <typename Bits, typename Index>
-__device__ void CopyTiles(const Share<Index>& share, Bits* tile) {
+template <typename Bits, typename Share>
+__device__ void CopyTiles(const Share& share, Bits* tile) {
   const Plane plane = PlaneOf(share.words, share.part);
   const int x = threadIdx.x % kTile;
-  for (Index t = share.block; t < share.n(); t += static_cast<Index>(share.part.blocks)) {
+  for (auto t = share.block; t < share.n(); t += share.blocks()) {
     const auto unit = share.At(t);
     const int64_t rows = plane.rows - static_cast<int64_t>(unit.inner[0]) * kTile;
     const int64_t columns = plane.columns - static_cast<int64_t>(unit.inner[1]) * kTile;
-    const auto* const from = share.template In<const std::byte>(1, unit);
-    auto* const to = share.template In<std::byte>(0, unit);
+    const auto* const from = share.template In<const std::byte>(share.Of(1), unit);
+    auto* const to = share.template In<std::byte>(share.Of(0), unit);
     for (int y = threadIdx.x / kTile; y < kTile; y += kThreads / kTile) {
       if (y >= columns || x >= rows) continue;
       tile[y * kPitch + x] = reinterpret_cast<const Bits*>(from + y * plane.column_src)[x];
@@ -101,20 +109,20 @@ __device__ void CopyTiles(const Share<Index>& share, Bits* tile) {
 // The same in packs on both sides. A thread turns a square in its registers. In each row of the
 // tile packs are swapped as the row's square says: those of a column, which are written at once,
 // are in different banks.
-template <typename Bits, typename Index>
-__device__ void CopyPackedTiles(const Share<Index>& share, std::byte* memory) {
+template <typename Bits, typename Share>
+__device__ void CopyPackedTiles(const Share& share, std::byte* memory) {
   constexpr int V = TurnedPack(sizeof(Bits));
   using Row = Pack<Bits, V>;
   auto* const tile = reinterpret_cast<Row*>(memory);
   const Plane plane = PlaneOf(share.words, share.part);
   const int x = threadIdx.x % kSide, y = threadIdx.x / kSide;
-  for (Index t = share.block; t < share.n(); t += static_cast<Index>(share.part.blocks)) {
+  for (auto t = share.block; t < share.n(); t += share.blocks()) {
     const auto unit = share.At(t);
     const int64_t rows = plane.rows - static_cast<int64_t>(unit.inner[0]) * (kSide * V);
     const int64_t columns = plane.columns - static_cast<int64_t>(unit.inner[1]) * (kSide * V);
     if (y * V < columns && x * V < rows) {
       const auto* const from =
-          share.template In<const std::byte>(1, unit) + y * V * plane.column_src;
+          share.template In<const std::byte>(share.Of(1), unit) + y * V * plane.column_src;
       Row square[V];
 #pragma unroll
       for (int k = 0; k < V; ++k) {
@@ -130,7 +138,7 @@ __device__ void CopyPackedTiles(const Share<Index>& share, std::byte* memory) {
     }
     __syncthreads();
     if (y * V < rows && x * V < columns) {
-      auto* const to = share.template In<std::byte>(0, unit) + y * V * plane.row_dst;
+      auto* const to = share.template In<std::byte>(share.Of(0), unit) + y * V * plane.row_dst;
 #pragma unroll
       for (int k = 0; k < V; ++k) {
         reinterpret_cast<Row*>(to + k * plane.row_dst)[x] = tile[(y * V + k) * kSide + (x ^ y)];
@@ -140,14 +148,14 @@ __device__ void CopyPackedTiles(const Share<Index>& share, std::byte* memory) {
   }
 }
 
-template <typename Bits, typename Index>
-__device__ void Transpose(const Share<Index>& share, std::byte* tile) {
+template <typename Bits, typename Share>
+__device__ void Transpose(const Share& share, std::byte* tile) {
   if (share.part.packed) return CopyPackedTiles<Bits>(share, tile);
   CopyTiles(share, reinterpret_cast<Bits*>(tile));
 }
 
-template <typename Index>
-__device__ void TransposeBySize(const Share<Index>& share) {
+template <typename Share>
+__device__ void TransposeBySize(const Share& share) {
   using Pack16 = Pack<uint64_t, 2>;
   constexpr int kPacks = kThreads * TurnedPack(sizeof(uint16_t));  // the largest tile is theirs
   static_assert(sizeof(Pack16) * kPacks >= sizeof(uint64_t) * kTile * kPitch);
@@ -199,18 +207,17 @@ __device__ void Store(const BoxPart& part, const C (&terms)[V], std::byte* to) {
 }
 
 // V neighbours at once. The destination may be one of the sources: it is written last.
-template <typename In, int V, typename Index>
-__device__ void ReduceUnits(const Share<Index>& share) {
+template <typename In, int V, typename Share>
+__device__ void ReduceUnits(const Share& share) {
   const int end = share.part.operands;
-  for (Index i = share.first(); i < share.n(); i += share.step()) {
-    const auto unit = share.At(i);
+  for (auto walk = share.Units(); walk.more(); walk.Next()) {
     Compute<In> terms[V];
     for (int first = 1; first < end; first += kTermsAhead) {
       Pack<In, V> next[kTermsAhead];
 #pragma unroll
       for (int k = 0; k < kTermsAhead; ++k) {
         if (first + k >= end) break;
-        next[k] = *share.template In<const Pack<In, V>>(first + k, unit);
+        next[k] = *share.template In<const Pack<In, V>>(share.Of(first + k), walk.unit());
       }
 #pragma unroll
       for (int k = 0; k < kTermsAhead; ++k) {
@@ -224,12 +231,12 @@ __device__ void ReduceUnits(const Share<Index>& share) {
         });
       }
     }
-    Store(share.part, terms, share.template In<std::byte>(0, unit));
+    Store(share.part, terms, share.template In<std::byte>(share.Of(0), walk.unit()));
   }
 }
 
-template <typename In, typename Index>
-__device__ void ReduceOf(In, const Share<Index>& share) {
+template <typename In, typename Share>
+__device__ void ReduceOf(In, const Share& share) {
   constexpr int V = ReducePack(sizeof(In), sizeof(In));
   if (!share.part.packed) return ReduceUnits<In, 1>(share);
   if constexpr (kIsHalf<In>) {
@@ -239,8 +246,8 @@ __device__ void ReduceOf(In, const Share<Index>& share) {
   ReduceUnits<In, V>(share);
 }
 
-template <typename Index>
-__device__ void ReduceByType(const Share<Index>& share) {
+template <typename Share>
+__device__ void ReduceByType(const Share& share) {
   switch (share.part.in) {
     case DType::kF32:
       return ReduceOf(float{}, share);
@@ -259,12 +266,14 @@ __device__ void ReduceByType(const Share<Index>& share) {
   }
 }
 
-// All parts at once: each block finds its own.
-template <typename Index>
-__global__ void __launch_bounds__(kThreads, 4)
+// All parts at once: each block finds its own. Few boxes are deep: registers and code for those are
+// kept out of the others' way.
+template <typename Index, bool kDeep>
+__global__ void __launch_bounds__(kThreads, kDeep ? 2 : 4)
     MoveKernel(const __grid_constant__ BoxParts parts, const __grid_constant__ BoxWords words) {
   const BoxPart& part = PartOf(parts, blockIdx.x);
-  const Share<Index> share = {words, part, static_cast<Index>(blockIdx.x - part.first_block)};
+  const Share<Index, kDeep> share = {words, part,
+                                     static_cast<Index>(blockIdx.x - part.first_block)};
   switch (part.work) {
     case BoxWork::kCopy:
       return CopyBySize(share);
@@ -277,10 +286,13 @@ __global__ void __launch_bounds__(kThreads, 4)
 
 absl::Status LaunchTable(Device& device, const char* kernel, const BoxTable& table) {
   if (table.blocks() == 0) return device.failure();
+  const auto move = table.is_large()  ? MoveKernel<uint64_t, true>
+                    : table.is_deep() ? MoveKernel<uint32_t, true>
+                                      : MoveKernel<uint32_t, false>;
   return WithList<kNearParts>(device, kernel, table.parts(), [&](const BoxParts& parts) {
     return WithList<kNearWords>(device, kernel, table.words(), [&](const BoxWords& words) {
-      return Launch(device, kernel, static_cast<unsigned>(table.blocks()), kThreads,
-                    table.is_large() ? MoveKernel<uint64_t> : MoveKernel<uint32_t>, parts, words);
+      return Launch(device, kernel, static_cast<unsigned>(table.blocks()), kThreads, move, parts,
+                    words);
     });
   });
 }

@@ -40,11 +40,16 @@ inline constexpr int kNearParts = 16, kNearWords = 380;
 using BoxParts = List<BoxPart, kNearParts>;
 using BoxWords = List<int64_t, kNearWords>;
 
+// On the GPU: where the words of a loop begin.
+__device__ inline int LoopAt(const BoxPart& part, int d) {
+  return part.words + part.operands + d * (part.operands + 1);
+}
+
 // On the GPU: how often the loops of a part have stepped where a unit lies: the innermost ones, and
 // all others together. `Index` holds the number of units.
 template <typename Index>
 struct BoxUnit {
-  static constexpr int kInner = 4;
+  static constexpr int kInner = 3;
   Index inner[kInner], outer;
 };
 template <typename Index>
@@ -54,7 +59,7 @@ __device__ BoxUnit<Index> UnitOf(const BoxWords& words, const BoxPart& part, Ind
   for (int d = 0; d < unit.kInner; ++d) {
     Index rest = 0, size = 1;
     if (d + 1 < part.loops) {
-      size = static_cast<Index>(words[part.words + part.operands + d * (part.operands + 1)]);
+      size = static_cast<Index>(words[LoopAt(part, d)]);
       rest = i / size;
     }
     unit.inner[d] = i - rest * size;
@@ -64,6 +69,63 @@ __device__ BoxUnit<Index> UnitOf(const BoxWords& words, const BoxPart& part, Ind
   return unit;
 }
 
+// On the GPU: every step'th unit of a part from `first` on. Each lies a constant number of steps of
+// each loop behind the last, but for carries: only the first one is divided. Where !kDeep no part
+// has more than the innermost loops.
+template <typename Index, bool kDeep>
+class BoxWalk {
+ public:
+  using Unit = BoxUnit<Index>;
+  __device__ BoxWalk(const BoxWords& words, const BoxPart& part, Index first, Index step)
+      : n_(static_cast<Index>(part.units)),
+        i_(first),
+        step_(step),
+        unit_(UnitOf(words, part, first)),
+        by_(UnitOf(words, part, step)) {
+#pragma unroll
+    for (int d = 0; d < Unit::kInner; ++d) {
+      const bool carries = d + 1 < part.loops;
+      size_[d] = carries ? static_cast<Index>(words[LoopAt(part, d)]) : ~Index{0};
+    }
+  }
+
+  __device__ bool more() const { return i_ < n_; }
+  __device__ const Unit& unit() const { return unit_; }
+  __device__ void Next() {
+    i_ += step_;
+    Index carry = 0;
+#pragma unroll
+    for (int d = 0; d < Unit::kInner; ++d) {
+      const Index next = unit_.inner[d] + by_.inner[d] + carry;
+      carry = (kDeep || d + 1 < Unit::kInner) && next >= size_[d] ? 1 : 0;
+      unit_.inner[d] = next - (carry != 0 ? size_[d] : 0);
+    }
+    if (kDeep) unit_.outer += by_.outer + carry;
+  }
+
+ private:
+  Index n_, i_, step_;
+  Unit unit_, by_;
+  Index size_[Unit::kInner];
+};
+
+// On the GPU: an operand's address and what the innermost loops step in it, in registers: what is
+// stored meanwhile might be words, for all that a compiler knows.
+template <typename Index>
+struct BoxOperand {
+  int operand;
+  int64_t base, stride[BoxUnit<Index>::kInner];
+};
+template <typename Index>
+__device__ BoxOperand<Index> OperandOf(const BoxWords& words, const BoxPart& part, int operand) {
+  BoxOperand<Index> found = {operand, words[part.words + operand], {}};
+#pragma unroll
+  for (int d = 0; d < BoxUnit<Index>::kInner; ++d) {
+    found.stride[d] = d < part.loops ? words[LoopAt(part, d) + 1 + operand] : 0;
+  }
+  return found;
+}
+
 // On the GPU: where a unit lies in an operand.
 template <typename Index>
 __device__ int64_t OuterOffset(const BoxWords& words, const BoxPart& part, int operand,
@@ -71,24 +133,28 @@ __device__ int64_t OuterOffset(const BoxWords& words, const BoxPart& part, int o
   int64_t offset = 0;
 #pragma unroll 1
   for (int d = BoxUnit<Index>::kInner; d < part.loops; ++d) {
-    const int loop = part.words + part.operands + d * (part.operands + 1);
-    const Index size = static_cast<Index>(words[loop]), rest = outer / size;
+    const int loop = LoopAt(part, d);
+    Index rest = 0, size = 1;
+    if (d + 1 < part.loops) {
+      size = static_cast<Index>(words[loop]);
+      rest = outer / size;
+    }
     offset += static_cast<int64_t>(outer - rest * size) * words[loop + 1 + operand];
     outer = rest;
   }
   return offset;
 }
-template <typename Index>
-__device__ std::byte* UnitAt(const BoxWords& words, const BoxPart& part, int operand,
-                             const BoxUnit<Index>& unit) {
-  int64_t address = words[part.words + operand];
+template <bool kDeep, typename Index>
+__device__ std::byte* UnitAt(const BoxWords& words, const BoxPart& part,
+                             const BoxOperand<Index>& in, const BoxUnit<Index>& unit) {
+  int64_t address = in.base;
 #pragma unroll
   for (int d = 0; d < unit.kInner; ++d) {
-    if (d >= part.loops) break;
-    const int loop = part.words + part.operands + d * (part.operands + 1);
-    address += static_cast<int64_t>(unit.inner[d]) * words[loop + 1 + operand];
+    address += static_cast<int64_t>(unit.inner[d]) * in.stride[d];
   }
-  if (part.loops > unit.kInner) address += OuterOffset(words, part, operand, unit.outer);
+  if constexpr (kDeep) {
+    if (part.loops > unit.kInner) address += OuterOffset(words, part, in.operand, unit.outer);
+  }
   return reinterpret_cast<std::byte*>(address);
 }
 

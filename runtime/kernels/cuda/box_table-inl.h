@@ -47,6 +47,7 @@ class BoxTable {
   absl::Span<const int64_t> words() const { return words_; }
   int64_t blocks() const { return blocks_; }
   bool is_large() const { return is_large_; }  // the units of some part need 64 bits
+  bool is_deep() const { return is_deep_; }    // some part has more loops than the innermost ones
 
  private:
   // Of each row, elements [head, head + n * pack) in packs.
@@ -107,8 +108,17 @@ class BoxTable {
     const int last = loop.depth() - 1;
     AddLoop(loop, last, n, pack, part);
     for (int d = last - 1; d >= 0; --d) AddLoop(loop, d, loop.size(d), 1, part);
+    End(BlocksOf(part), part);
+  }
+
+  // A thread finds its first unit by divisions, and then goes on by additions (BoxWalk): it gets
+  // several rounds, but where blocks would be too few for all processors.
+  static int64_t BlocksOf(const BoxPart& part) {
+    constexpr int64_t kRounds = 4, kEnough = 512;
     const int64_t ahead = part.work == BoxWork::kCopy ? kCopiesAhead : 1;
-    End(BlocksFor((part.units + ahead - 1) / ahead), part);
+    const int64_t rounds = (part.units + ahead - 1) / ahead;
+    const int64_t most = BlocksFor(rounds), least = BlocksFor((rounds + kRounds - 1) / kRounds);
+    return std::min(most, std::max(least, kEnough));
   }
 
   void AddTransposed(const BoxLoop& loop) {
@@ -161,6 +171,7 @@ class BoxTable {
     part.first_block = blocks_;
     part.blocks = blocks;
     is_large_ = is_large_ || part.units >= int64_t{1} << 31;
+    is_deep_ = is_deep_ || part.loops > BoxUnit<uint32_t>::kInner;
     blocks_ += blocks;
     parts_.push_back(part);
   }
@@ -168,7 +179,7 @@ class BoxTable {
   std::vector<BoxPart> parts_;
   std::vector<int64_t> words_;
   int64_t blocks_ = 0;
-  bool is_large_ = false;
+  bool is_large_ = false, is_deep_ = false;
 };
 
 }  // namespace dtensor::kernels::cuda
