@@ -81,7 +81,7 @@ struct NcclGroup::State {
     const std::unique_lock lock = LockWithin(mutex, kCallReturns);
     // A thread of its own, where NCCL would choose again what it found: GPU 0.
     cudaSetDevice(gpu);
-    if (is_callers && lock && IsQuiet()) return Revoke();
+    if (is_callers && lock && IsQuiet() && Revoke()) return;
     if (is_gone != nullptr) *is_gone = true;
     ncclCommAbort(comm);
     is_aborted = true;
@@ -97,15 +97,18 @@ struct NcclGroup::State {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   }
-  // Until NCCL has let go of it, for its owner destroys it next.
-  void Revoke() {
+  // Until NCCL has let go of it, for its owner destroys it next; or is still at it when the time is
+  // over, and the owner asks. False: it will not.
+  bool Revoke() {
     ncclResult_t result = ncclCommRevoke(comm, NCCL_REVOKE_DEFAULT);
     const Clock::time_point until = Clock::now() + kRevoked;
     while (result == ncclInProgress && Clock::now() < until) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      if (ncclCommGetAsyncError(comm, &result) != ncclSuccess) return;
+      const ncclResult_t asked = ncclCommGetAsyncError(comm, &result);
+      if (asked != ncclSuccess) result = asked;
     }
-    is_aborted = result != ncclInProgress;
+    is_aborted = result == ncclSuccess;
+    return is_aborted || result == ncclInProgress;
   }
 };
 

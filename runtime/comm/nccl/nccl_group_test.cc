@@ -189,6 +189,13 @@ TEST_F(CallersGroupTest, OneOfWhichNcclReportsAnErrorIsAborted) {
   EXPECT_TRUE(*is_gone_);
 }
 
+TEST_F(CallersGroupTest, OneThatCannotBeRevokedIsAborted) {
+  EXPECT_EQ(ncclCommRevoke(own_.comm, NCCL_REVOKE_DEFAULT), ncclInProgress);
+  EXPECT_EQ(own_.Await(), ncclSuccess);
+  EXPECT_TRUE(Abort());
+  EXPECT_TRUE(*is_gone_);
+}
+
 TEST_F(NcclGroupTest, OneThatIsInTheMaking) {
   ncclUniqueId id;
   ncclGetUniqueId(&id);

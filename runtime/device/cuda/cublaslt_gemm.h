@@ -2,8 +2,7 @@
 //
 // A plan holds cuBLASLt's descriptors and the algorithm that it chose for a shape, so that a
 // repeated shape costs a look-up and a launch, and gives the same bits. f32 is multiplied in f32,
-// not in TF32. Written against the documentation: it has been compiled and linked, and not yet run
-// on a GPU.
+// not in TF32.
 #ifndef DTENSOR_RUNTIME_DEVICE_CUDA_CUBLASLT_GEMM_H_
 #define DTENSOR_RUNTIME_DEVICE_CUDA_CUBLASLT_GEMM_H_
 

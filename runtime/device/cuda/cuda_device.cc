@@ -1,7 +1,6 @@
 #include "dtensor/runtime/device/cuda/cuda_device.h"
 
-// A device whose queue is a CUDA stream. It runs over fakes of CUDA's libraries (docs/cuda.md), and
-// has not yet run on a GPU.
+// A device whose queue is a CUDA stream. docs/status.md says on which GPUs it has run.
 
 #include <cuda_runtime_api.h>
 

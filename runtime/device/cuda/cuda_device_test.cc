@@ -84,6 +84,16 @@ TEST_F(CudaDeviceTest, WhatIsNotDoneYetLeavesNoError) {
   EXPECT_THAT(device_->Synchronize(), IsOk());
 }
 
+// As one of a launch by the program, on its own stream, that it has not looked at yet.
+TEST_F(CudaDeviceTest, AnErrorOfTheProgramsIsLeftToIt) {
+  DT_ASSERT_OK_AND_ASSIGN(const Tensor t, Tensor::Empty(*device_, DType::kI32, {1 << 26}));
+  EXPECT_EQ(cudaSetDevice(-1), cudaErrorInvalidDevice);
+  for (int i = 0; i < 4; ++i) ASSERT_THAT(device_->FillBytes(t.raw(), i, t.bytes()), IsOk());
+  device_->Defer([] {});
+  EXPECT_THAT(device_->Synchronize(), IsOk());
+  EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidDevice);
+}
+
 // What a kernel does that finds a wrong index; kernels that do are tested where they are.
 void WriteError(Device& device, const KernelError* error) {
   ASSERT_THAT(device.CopyFromHost(CudaKernelErrorOf(device), error, sizeof(*error)), IsOk());

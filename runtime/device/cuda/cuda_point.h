@@ -74,11 +74,7 @@ class CudaPoint final : public DeviceEvent::State {
     cudaEventSynchronize(event_);
   }
   // Requires: the thread has chosen a GPU.
-  bool reached() const {
-    if (cudaEventQuery(event_) != cudaErrorNotReady) return true;
-    cudaGetLastError();  // or who checks a launch next would find it
-    return false;
-  }
+  bool reached() const { return IsReady(cudaEventQuery(event_)); }
   cudaEvent_t get() const { return event_; }
   uint64_t work() const { return work_; }  // how much the device had been given
 

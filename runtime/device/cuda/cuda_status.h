@@ -21,6 +21,15 @@ inline absl::Status ToStatus(cudaError_t error, const char* call) {
   return absl::ResourceExhaustedError(message);
 }
 
+// Whether an event or a stream has come to its end, by what asking it returned. Before CUDA 13
+// asking leaves cudaErrorNotReady behind, which who checks a launch next would find; what else is
+// there is somebody's.
+inline bool IsReady(cudaError_t asked) {
+  if (asked != cudaErrorNotReady) return true;
+  if (cudaPeekAtLastError() == cudaErrorNotReady) cudaGetLastError();
+  return false;
+}
+
 // Returns from the function unless function(...) succeeds.
 #define DT_CUDA(function, ...) \
   DT_RETURN_IF_ERROR(::dtensor::ToStatus(function(__VA_ARGS__), #function))

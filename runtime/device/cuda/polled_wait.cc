@@ -25,8 +25,7 @@ absl::Status PolledWait::For(const CudaPoint& point) {
   const auto patience = gave_up_ ? std::min(patience_, kAgain) : patience_;
   while (true) {
     const cudaError_t error = cudaEventQuery(point.get());
-    if (error != cudaErrorNotReady) return ToStatus(error, "cudaEventQuery");
-    cudaGetLastError();  // or who checks a launch next would find it
+    if (IsReady(error)) return ToStatus(error, "cudaEventQuery");
     if (gives_up_ && gives_up_()) {
       return absl::DeadlineExceededError(
           "a kernel on the GPU does not end, and could not be aborted; end this process");

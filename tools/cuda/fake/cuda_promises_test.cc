@@ -143,7 +143,7 @@ TEST_F(CudaPromisesTest, AnEventThatWasNotRecordedHasHappened) {
 }
 
 // Nowhere is it said whether that is the last error then (CUDA 13.0: no). Who asks clears it
-// (polled_wait.cc).
+// (cuda_status.h).
 TEST_F(CudaPromisesTest, NotReadyIsNoErrorThatStays) {
   auto* const data = Allocate<uint8_t>(kMuch);
   const cudaEvent_t event = MakeEvent();
@@ -166,7 +166,9 @@ TEST_F(CudaPromisesTest, NotReadyIsNoErrorThatStays) {
 TEST_F(CudaPromisesTest, MoreMemoryThanThereIsIsAnError) {
   void* data = nullptr;
   EXPECT_EQ(cudaMallocAsync(&data, size_t{1} << 40, stream_), cudaErrorMemoryAllocation);
+  EXPECT_EQ(cudaPeekAtLastError(), cudaErrorMemoryAllocation);
   EXPECT_EQ(cudaGetLastError(), cudaErrorMemoryAllocation);
+  EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
   EXPECT_EQ(cudaGetLastError(), cudaSuccess);
 }
 

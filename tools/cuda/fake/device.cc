@@ -165,6 +165,8 @@ cudaError_t cudaDeviceGetPCIBusId(char* name, int size, int gpu) {
   return cudaSuccess;
 }
 
+cudaError_t cudaPeekAtLastError() { return dtensor::fake_cuda::last_error; }
+
 cudaError_t cudaGetLastError() {
   const cudaError_t error = dtensor::fake_cuda::last_error;
   dtensor::fake_cuda::last_error = cudaSuccess;
