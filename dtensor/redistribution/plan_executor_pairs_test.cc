@@ -272,7 +272,7 @@ TEST(ExecutorPairsTest, EveryPairOnThreeAxes) {
       RunAllPairs("a=2,b=2,c=2", {{}, {3}, {8}}, ReduceOp::kSum, ContiguousOrder(), DType::kF32));
 }
 
-// Other owners, gathers in stages, in two halves, to another type: the same values.
+// Other owners, gathers in stages, in two halves, in chunks, to another type: the same values.
 TEST(ExecutorPairsTest, EveryWay) {
   std::vector<Way> ways = {{{.objective = RedistributionObjective::kBusiest}},
                            {{.objective = RedistributionObjective::kLatency}},
@@ -280,7 +280,9 @@ TEST(ExecutorPairsTest, EveryWay) {
                            {{.in_place = true}},
                            {{.in_place = true}, true},
                            {{.dtype = DType::kBF16}},
-                           {{.dtype = DType::kF16}, true}};
+                           {{.dtype = DType::kF16}, true},
+                           {.chunks = 2},
+                           {.chunks = 3}};
   for (absl::string_view slow : {"a", "b"}) {
     ways.emplace_back().options.links.Set(std::string(slow), {10, 0.1});
     ways.push_back({ways.back().options, true});

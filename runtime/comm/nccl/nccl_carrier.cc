@@ -1,6 +1,6 @@
 #include "dtensor/runtime/comm/nccl/nccl_carrier.h"
 
-// It runs over fakes of CUDA's libraries and of NCCL (docs/cuda.md), and has not yet run on a GPU.
+// It has never run on several GPUs; docs/status.md says what has.
 
 #include <nccl.h>
 

@@ -32,12 +32,13 @@ class NcclCarrierTest : public testing::Test {
     const auto gpus = CountGpus();
     if (!gpus.ok()) GTEST_SKIP() << gpus.status();
     gpus_ = *gpus;
-    if (Has(2)) return;
-    RecordProperty("needs_gpus", 2);
-    GTEST_SKIP() << "there are no two GPUs";
+    if (!Has(2)) GTEST_SKIP() << "there are no two GPUs";
   }
   // Whether there is a GPU for each rank.
-  bool Has(int ranks) const { return ranks <= gpus_; }
+  bool Has(int ranks) {
+    if (ranks > gpus_) RecordProperty("needs_gpus", ranks);
+    return ranks <= gpus_;
+  }
 
   static absl::Status Run(int ranks, int64_t round_bytes, const RankFunction& fn) {
     SocketRanks sockets(ranks);
@@ -63,7 +64,7 @@ class NcclCarrierTest : public testing::Test {
 TEST_F(NcclCarrierTest, RandomExchanges) {
   const uint64_t seed = box_testing::Seed();
   for (const int ranks : {2, 3, 4}) {
-    if (!Has(ranks)) continue;
+    if (!Has(ranks)) GTEST_SKIP() << "there are no " << ranks << " GPUs";
     for (const int64_t round_bytes : {64, 1000, 0}) {
       DT_EXPECT_OK(Run(ranks, round_bytes,
                        [&](Communicator& communicator, Device& device) {
@@ -133,7 +134,7 @@ absl::Status Gather(Communicator& communicator, Device& device, int64_t n, bool 
 
 TEST_F(NcclCarrierTest, NativeAllGathers) {
   for (const int ranks : {2, 4}) {
-    if (!Has(ranks)) continue;
+    if (!Has(ranks)) GTEST_SKIP() << "there are no " << ranks << " GPUs";
     for (const int64_t round_bytes : {400, 0}) {
       DT_EXPECT_OK(Run(ranks, round_bytes, [&](Communicator& communicator, Device& device) {
         for (const bool columns : {false, true}) {
