@@ -33,6 +33,14 @@
   T& name = name##_array[0]
 #endif
 
+// The type of a kernel's argument that is so long that a copy for each thread would be most of what
+// the host grid does.
+#ifdef __CUDACC__
+#define DT_GRID_CONSTANT(...) const __grid_constant__ __VA_ARGS__
+#else
+#define DT_GRID_CONSTANT(...) const __VA_ARGS__&
+#endif
+
 namespace dtensor {
 
 // kernel<<<blocks, threads, large_bytes, stream>>>(args...), with what the launch returns.
@@ -41,7 +49,7 @@ template <typename... P>
 cudaError_t LaunchKernel(cudaStream_t stream, dim3 blocks, dim3 threads,
                          [[maybe_unused]] size_t large_bytes, void (*kernel)(P...),
                          const std::type_identity_t<P>&... args) {
-  static_assert((std::is_trivially_copyable_v<P> && ...));
+  static_assert((std::is_trivially_copyable_v<std::remove_cvref_t<P>> && ...));
   static_assert((sizeof(P) + ... + 0) <= 4000);
 #ifdef __CUDACC__
   if (large_bytes > 48 << 10) {  // of this GPU's own

@@ -12,9 +12,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What most waits for small work take; asking is dear to others on the GPU's bus.
+// What most waits for small work take; asking is dear to others on the GPU's bus, and waking up to
+// others on this core. Pauses then are a part of what was waited, which is how much longer a wait
+// is at most.
 constexpr auto kAskAtOnce = std::chrono::microseconds(200);
-constexpr auto kPause = std::chrono::microseconds(20);
+constexpr Clock::duration kLeastPause = std::chrono::microseconds(20);
+constexpr Clock::duration kMostPause = std::chrono::milliseconds(2);
+constexpr int kPauseOfWait = 64;
 constexpr std::chrono::duration<double> kAgain(0.1);  // the patience of one that has given up
 
 }  // namespace
@@ -41,7 +45,8 @@ absl::Status PolledWait::For(const CudaPoint& point) {
     if (now - start < kAskAtOnce) {
       std::this_thread::yield();
     } else {
-      std::this_thread::sleep_for(kPause);
+      std::this_thread::sleep_for(
+          std::clamp((now - start) / kPauseOfWait, kLeastPause, kMostPause));
     }
   }
 }

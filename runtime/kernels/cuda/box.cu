@@ -270,7 +270,7 @@ __device__ void ReduceByType(const Share& share) {
 // kept out of the others' way.
 template <typename Index, bool kDeep>
 __global__ void __launch_bounds__(kThreads, kDeep ? 2 : 4)
-    MoveKernel(const __grid_constant__ BoxParts parts, const __grid_constant__ BoxWords words) {
+    MoveKernel(DT_GRID_CONSTANT(BoxParts) parts, DT_GRID_CONSTANT(BoxWords) words) {
   const BoxPart& part = PartOf(parts, blockIdx.x);
   const Share<Index, kDeep> share = {words, part,
                                      static_cast<Index>(blockIdx.x - part.first_block)};

@@ -52,12 +52,14 @@ DtensorSwitchStack:
 
 namespace dtensor::fake_cuda {
 
-thread_local BuiltIns built_ins;
+constinit thread_local BuiltIns built_ins;
 
 namespace {
 
 constexpr unsigned kNoOrder = 1;  // __tsan_switch_to_fiber_no_sync
-constexpr size_t kStackBytes = 256 << 10;
+constexpr size_t kStackBytes = 320 << 10;
+// Stacks begin at addresses unlike enough that threads do not push each other's out of the cache.
+constexpr size_t kUnlike = 9 * 64, kUnlikeBytes = 64 << 10;
 constexpr size_t kArenaBytes = 64 << 20;  // of shared memory, for the blocks of one grid
 constexpr size_t kGap = 64;               // between shared arrays
 constexpr int kMaxThreads = 1024;
@@ -88,13 +90,13 @@ struct Barrier {
   int waiting = 0, line = 0;
   unsigned generation = 0;
   char order[2];
+  uint64_t brought[2][kWarpSize];  // to shuffles of a warp, in turn
 };
 
 struct Fiber {
   Pages stack{kStackBytes};
   void* stack_pointer = nullptr;
   void* tsan = nullptr;
-  uint64_t brought[2];  // to shuffles, in turn
 };
 
 // The grids of one stream: its threads' stacks, and where they are.
@@ -120,11 +122,11 @@ class Executor {
   void StartThread(int i);
   void Resume(int i);
   void Suspend(bool ended);
-  unsigned Bring(unsigned mask, uint64_t bits, int line);
+  const uint64_t* Bring(unsigned mask, uint64_t bits, int line);
   static void Entry();
   void Wait(Barrier& barrier, int expected, int first, int end, int line, const char* call);
   unsigned Random() { return random_ = random_ * 1664525u + 1013904223u, random_ >> 8; }
-  int WarpEnd(int warp) const { return std::min(threads_, (warp + 1) * kWarpSize); }
+  int Lanes(int warp) const { return std::min(threads_ - warp * kWarpSize, kWarpSize); }
 
   std::vector<Fiber> fibers_;
   int threads_ = 0, ended_ = 0, current_ = -1;
@@ -175,7 +177,8 @@ void Executor::StartThread(int i) {
   Fiber& fiber = fibers_[i];
   // What DtensorSwitchStack pops: six registers, and where it returns to. A function begins with
   // its stack 8 bytes off a multiple of 16.
-  void** const top = reinterpret_cast<void**>(fiber.stack.data() + kStackBytes) - 2;
+  const size_t bytes = kStackBytes - i * kUnlike % kUnlikeBytes;
+  void** const top = reinterpret_cast<void**>(fiber.stack.data() + bytes) - 2;
   *top = reinterpret_cast<void*>(&Entry);
   std::fill_n(top - 6, 6, nullptr);
   fiber.stack_pointer = top - 6;
@@ -241,33 +244,29 @@ void Executor::WaitForBlock(int line) {
 
 void Executor::WaitForWarp(unsigned mask, int line) {
   if (mask != ~0u) Refuse("a warp", "only masks of all lanes are faked");
-  const int warp = current_ / kWarpSize, first = warp * kWarpSize;
-  Wait(barriers_[1 + warp], WarpEnd(warp) - first, first, WarpEnd(warp), line, "a warp");
+  const int warp = current_ / kWarpSize, first = warp * kWarpSize, lanes = Lanes(warp);
+  Wait(barriers_[1 + warp], lanes, first, first + lanes, line, "a warp");
 }
 
-// Where it is brought to. Who is at the next exchange writes to the other place; nobody is two
-// ahead.
-unsigned Executor::Bring(unsigned mask, uint64_t bits, int line) {
-  const int me = current_;
-  const unsigned place = barriers_[1 + me / kWarpSize].generation & 1;
-  fibers_[me].brought[place] = bits;
+// What all lanes of the warp brought. Who is at the next exchange writes to the other place; nobody
+// is two ahead.
+const uint64_t* Executor::Bring(unsigned mask, uint64_t bits, int line) {
+  Barrier& warp = barriers_[1 + current_ / kWarpSize];
+  uint64_t* const brought = warp.brought[warp.generation & 1];
+  brought[current_ % kWarpSize] = bits;
   WaitForWarp(mask, line);
-  return place;
+  return brought;
 }
 
 uint64_t Executor::Shuffle(unsigned mask, uint64_t bits, int lane, int line) {
-  const int me = current_, warp = me / kWarpSize;
-  const unsigned place = Bring(mask, bits, line);
-  const int from = warp * kWarpSize + lane;
-  if (lane < 0 || from >= WarpEnd(warp)) return fibers_[me].brought[place];
-  return fibers_[from].brought[place];
+  const uint64_t* const brought = Bring(mask, bits, line);
+  return lane >= 0 && lane < Lanes(current_ / kWarpSize) ? brought[lane] : bits;
 }
 
 void Executor::FromAllLanes(uint64_t bits, uint64_t (&all)[kWarpSize], int line) {
-  const int first = current_ / kWarpSize * kWarpSize;
-  const unsigned place = Bring(~0u, bits, line);
-  if (first + kWarpSize > threads_) Refuse("a warp", "it has not all of its lanes");
-  for (int lane = 0; lane < kWarpSize; ++lane) all[lane] = fibers_[first + lane].brought[place];
+  const uint64_t* const brought = Bring(~0u, bits, line);
+  if (Lanes(current_ / kWarpSize) < kWarpSize) Refuse("a warp", "it has not all of its lanes");
+  std::copy_n(brought, kWarpSize, all);
 }
 
 // Each block has a piece of its own, for no barrier orders two blocks.

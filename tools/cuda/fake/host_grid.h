@@ -24,10 +24,10 @@
 namespace dtensor::fake_cuda {
 
 struct BuiltIns {
-  uint3 thread, block;
+  uint3 thread = {}, block = {};
   dim3 threads, blocks;  // of a block, of the grid
 };
-extern thread_local BuiltIns built_ins;
+extern constinit thread_local BuiltIns built_ins;  // no function makes it at first use
 
 inline constexpr int kWarpSize = 32;
 inline constexpr size_t kSharedBytes = 227 << 10;  // of one block, as sm_90 has
