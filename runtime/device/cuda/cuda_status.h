@@ -21,9 +21,9 @@ inline absl::Status ToStatus(cudaError_t error, const char* call) {
   return absl::ResourceExhaustedError(message);
 }
 
-// Whether an event or a stream has come to its end, by what asking it returned. Before CUDA 13
-// asking leaves cudaErrorNotReady behind, which who checks a launch next would find; what else is
-// there is somebody's.
+// Whether an event or a stream has come to its end, or to an error, by what asking it returned.
+// Before CUDA 13 asking leaves cudaErrorNotReady behind, which who checks a launch next would find;
+// what else is there is somebody's.
 inline bool IsReady(cudaError_t asked) {
   if (asked != cudaErrorNotReady) return true;
   if (cudaPeekAtLastError() == cudaErrorNotReady) cudaGetLastError();

@@ -19,7 +19,6 @@ template <typename Index, bool kDeep>
 struct Share {
   using Walk = BoxWalk<Index, kDeep>;
   using Unit = BoxUnit<Index>;
-  using Operand = BoxOperand<Index>;
   const BoxWords& words;
   const BoxPart part;  // in registers
   Index block;
@@ -34,10 +33,10 @@ struct Share {
   __device__ Index blocks() const { return static_cast<Index>(part.blocks); }
   __device__ Unit At(Index i) const { return UnitOf(words, part, i); }
 
-  __device__ Operand Of(int operand) const { return OperandOf<Index>(words, part, operand); }
+  __device__ BoxOperand Of(int operand) const { return OperandOf(words, part, operand); }
   // Where a unit is in an operand.
   template <typename T>
-  __device__ T* In(const Operand& operand, const Unit& unit) const {
+  __device__ T* In(const BoxOperand& operand, const Unit& unit) const {
     return reinterpret_cast<T*>(UnitAt<kDeep>(words, part, operand, unit));
   }
 };

@@ -45,18 +45,20 @@ __device__ inline int LoopAt(const BoxPart& part, int d) {
   return part.words + part.operands + d * (part.operands + 1);
 }
 
+// Loops whose steps are counted apart, in registers.
+inline constexpr int kInnerLoops = 3;
+
 // On the GPU: how often the loops of a part have stepped where a unit lies: the innermost ones, and
 // all others together. `Index` holds the number of units.
 template <typename Index>
 struct BoxUnit {
-  static constexpr int kInner = 3;
-  Index inner[kInner], outer;
+  Index inner[kInnerLoops], outer;
 };
 template <typename Index>
 __device__ BoxUnit<Index> UnitOf(const BoxWords& words, const BoxPart& part, Index i) {
   BoxUnit<Index> unit;
 #pragma unroll
-  for (int d = 0; d < unit.kInner; ++d) {
+  for (int d = 0; d < kInnerLoops; ++d) {
     Index rest = 0, size = 1;
     if (d + 1 < part.loops) {
       size = static_cast<Index>(words[LoopAt(part, d)]);
@@ -83,7 +85,7 @@ class BoxWalk {
         unit_(UnitOf(words, part, first)),
         by_(UnitOf(words, part, step)) {
 #pragma unroll
-    for (int d = 0; d < Unit::kInner; ++d) {
+    for (int d = 0; d < kInnerLoops; ++d) {
       const bool carries = d + 1 < part.loops;
       size_[d] = carries ? static_cast<Index>(words[LoopAt(part, d)]) : ~Index{0};
     }
@@ -95,9 +97,9 @@ class BoxWalk {
     i_ += step_;
     Index carry = 0;
 #pragma unroll
-    for (int d = 0; d < Unit::kInner; ++d) {
+    for (int d = 0; d < kInnerLoops; ++d) {
       const Index next = unit_.inner[d] + by_.inner[d] + carry;
-      carry = (kDeep || d + 1 < Unit::kInner) && next >= size_[d] ? 1 : 0;
+      carry = (kDeep || d + 1 < kInnerLoops) && next >= size_[d] ? 1 : 0;
       unit_.inner[d] = next - (carry != 0 ? size_[d] : 0);
     }
     if (kDeep) unit_.outer += by_.outer + carry;
@@ -106,21 +108,19 @@ class BoxWalk {
  private:
   Index n_, i_, step_;
   Unit unit_, by_;
-  Index size_[Unit::kInner];
+  Index size_[kInnerLoops];
 };
 
 // On the GPU: an operand's address and what the innermost loops step in it, in registers: what is
 // stored meanwhile might be words, for all that a compiler knows.
-template <typename Index>
 struct BoxOperand {
   int operand;
-  int64_t base, stride[BoxUnit<Index>::kInner];
+  int64_t base, stride[kInnerLoops];
 };
-template <typename Index>
-__device__ BoxOperand<Index> OperandOf(const BoxWords& words, const BoxPart& part, int operand) {
-  BoxOperand<Index> found = {operand, words[part.words + operand], {}};
+__device__ inline BoxOperand OperandOf(const BoxWords& words, const BoxPart& part, int operand) {
+  BoxOperand found = {operand, words[part.words + operand], {}};
 #pragma unroll
-  for (int d = 0; d < BoxUnit<Index>::kInner; ++d) {
+  for (int d = 0; d < kInnerLoops; ++d) {
     found.stride[d] = d < part.loops ? words[LoopAt(part, d) + 1 + operand] : 0;
   }
   return found;
@@ -132,7 +132,7 @@ __device__ int64_t OuterOffset(const BoxWords& words, const BoxPart& part, int o
                                Index outer) {
   int64_t offset = 0;
 #pragma unroll 1
-  for (int d = BoxUnit<Index>::kInner; d < part.loops; ++d) {
+  for (int d = kInnerLoops; d < part.loops; ++d) {
     const int loop = LoopAt(part, d);
     Index rest = 0, size = 1;
     if (d + 1 < part.loops) {
@@ -145,15 +145,15 @@ __device__ int64_t OuterOffset(const BoxWords& words, const BoxPart& part, int o
   return offset;
 }
 template <bool kDeep, typename Index>
-__device__ std::byte* UnitAt(const BoxWords& words, const BoxPart& part,
-                             const BoxOperand<Index>& in, const BoxUnit<Index>& unit) {
+__device__ std::byte* UnitAt(const BoxWords& words, const BoxPart& part, const BoxOperand& in,
+                             const BoxUnit<Index>& unit) {
   int64_t address = in.base;
 #pragma unroll
-  for (int d = 0; d < unit.kInner; ++d) {
+  for (int d = 0; d < kInnerLoops; ++d) {
     address += static_cast<int64_t>(unit.inner[d]) * in.stride[d];
   }
   if constexpr (kDeep) {
-    if (part.loops > unit.kInner) address += OuterOffset(words, part, in.operand, unit.outer);
+    if (part.loops > kInnerLoops) address += OuterOffset(words, part, in.operand, unit.outer);
   }
   return reinterpret_cast<std::byte*>(address);
 }

@@ -171,7 +171,7 @@ class BoxTable {
     part.first_block = blocks_;
     part.blocks = blocks;
     is_large_ = is_large_ || part.units >= int64_t{1} << 31;
-    is_deep_ = is_deep_ || part.loops > BoxUnit<uint32_t>::kInner;
+    is_deep_ = is_deep_ || part.loops > kInnerLoops;
     blocks_ += blocks;
     parts_.push_back(part);
   }
