@@ -135,10 +135,11 @@ struct RoundExchange final : CallDescription, ExchangeBoxes {
       : s(s), plans(plans.begin(), plans.end()), moved(caller.moved) {
     const RankRedistributionPlan::Round& first = plans[0]->rounds()[s];
     const RedistributionRound& round = plans[0]->plan().rounds()[s];
-    collective.native = true;
+    collective.native = collective.sums_in_any_order = true;
     for (size_t i = 0; i < plans.size(); ++i) {
       const RedistributionPlan& plan = plans[i]->plan();
       collective.native &= plan.rounds()[s].native;
+      collective.sums_in_any_order &= plan.rounds()[s].sums_in_any_order;
       const std::vector<ReceiveBox>& receives = plans[i]->rounds()[s].receives;
       if (round.from_source) {  // every element of the result comes by it, once
         const ReduceOp op = plan.op() == ReduceOp::kAvg ? ReduceOp::kSum : plan.op();

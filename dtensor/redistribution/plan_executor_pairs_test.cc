@@ -282,7 +282,9 @@ TEST(ExecutorPairsTest, EveryWay) {
                            {{.dtype = DType::kBF16}},
                            {{.dtype = DType::kF16}, true},
                            {.chunks = 2},
-                           {.chunks = 3}};
+                           {.chunks = 3},
+                           {{.sums_in_any_order = true}},
+                           {{.in_place = true, .sums_in_any_order = true}, true}};
   for (absl::string_view slow : {"a", "b"}) {
     ways.emplace_back().options.links.Set(std::string(slow), {10, 0.1});
     ways.push_back({ways.back().options, true});
@@ -363,6 +365,17 @@ TEST(ExecutorPairsTest, EveryTypeAndOp) {
         DT_EXPECT_OK(RunAllPairs(mesh, {{}, {5}, {2, 3}}, op, ContiguousOrder(), dtype))
             << mesh << " " << ToString(dtype) << " " << ToString(op);
       }
+    }
+  }
+}
+
+// Sums of the oracle's data have one value in any order.
+TEST(ExecutorPairsTest, EveryTypeInAnyOrder) {
+  for (DType dtype : {DType::kF32, DType::kF64, DType::kBF16, DType::kF16}) {
+    for (absl::string_view mesh : {"a=3", "a=4", "a=2,b=2"}) {
+      DT_EXPECT_OK(RunAllPairs(mesh, {{8}, {4, 3}}, ReduceOp::kSum, ContiguousOrder(), dtype, {},
+                               {{.sums_in_any_order = true}}))
+          << mesh << " " << ToString(dtype);
     }
   }
 }

@@ -1,6 +1,7 @@
 // What a plan tells a transport: which rounds may be native collectives, and what staging costs.
 #include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "dtensor/redistribution/redistribution_plan.h"
@@ -62,6 +63,34 @@ TEST(PlanTransportTest, RoundsAreNativeWhereAllRanksReceiveAlike) {
   EXPECT_EQ(Native("a=2,b=2", "[] P(sum: a,b)", "[]", {8}, latency), "yes");
   EXPECT_EQ(Native("a=2,b=2", "[] P(sum: a,b)", "[b]", {8}, latency), "no");
   EXPECT_EQ(Native("a=2,b=2", "[] P(sum: a,b)", "[a]", {8}, latency), "no");
+}
+
+// "yes no" of its rounds, and what the digest says of the option.
+std::string AnyOrder(absl::string_view mesh, absl::string_view from, absl::string_view to,
+                     Dims shape, RedistributionOptions options = {}) {
+  const uint64_t in_order = Plan(mesh, from, to, shape, options)->digest();
+  options.sums_in_any_order = true;
+  const auto plan = Plan(mesh, from, to, shape, options);
+  std::string text = absl::StrJoin(plan->rounds(), " ", [](std::string* out, const auto& round) {
+    absl::StrAppend(out, round.sums_in_any_order ? "yes" : "no");
+  });
+  EXPECT_EQ(plan->digest() != in_order, absl::StrContains(text, "yes")) << text;
+  return text;
+}
+
+TEST(PlanTransportTest, SumsAreInAnyOrderWhereEachIsOneRanksAlone) {
+  EXPECT_EQ(AnyOrder("a=4", "[] P(sum: a)", "[a]", {8}), "yes");
+  EXPECT_EQ(AnyOrder("a=4", "[] P(avg: a)", "[a]", {8}), "yes");
+  EXPECT_EQ(AnyOrder("a=4", "[] P(sum: a)", "[a]", {6}), "no");     // uneven
+  EXPECT_EQ(AnyOrder("a=4", "[] P(max: a)", "[a]", {8}), "no");     // no sum
+  EXPECT_EQ(AnyOrder("a=4", "[] P(sum: a)", "[]", {8}), "yes no");  // and then it is gathered
+  EXPECT_EQ(AnyOrder("a=4", "[a] []", "[] []", {8, 3}), "no");
+  EXPECT_EQ(AnyOrder("a=4", "[] P(sum: a)", "[a]", {8}, {.dtype = DType::kBF16}), "no");
+  EXPECT_EQ(AnyOrder("a=2,b=2", "[] P(sum: a,b)", "[a,b]", {8}), "yes");
+  // Every rank would add for itself, each in another order.
+  EXPECT_EQ(
+      AnyOrder("a=4", "[] P(sum: a)", "[]", {4}, {.objective = RedistributionObjective::kLatency}),
+      "no");
 }
 
 TEST(PlanTransportTest, VerifyFindsRoundsThatAreNotNative) {

@@ -106,6 +106,8 @@ uint64_t DigestOf(const RedistributionPlan& plan, const OwnerChoice& chosen) {
     digest.Add(static_cast<int64_t>(round.size()));
     for (int axis : round) digest.Add(axis);
   }
+  for (const RedistributionRound& round : plan.rounds())
+    digest.Add(int64_t{round.sums_in_any_order});
   return digest.value();
 }
 
@@ -171,6 +173,7 @@ absl::StatusOr<RedistributionPlan> RedistributionPlan::Create(
   plan.shape_.assign(shape.begin(), shape.end());
   plan.dtype_ = dtype;
   plan.result_dtype_ = options.dtype.value_or(dtype);
+  plan.allows_any_order_ = options.sums_in_any_order;
   if (!ConvertsOnTheWay(dtype, plan.result_dtype_)) {
     return InvalidArgument({"redistribute ", Describe(from, to, shape, dtype), ": ",
                             dtensor::ToString(dtype), " does not become ",
@@ -191,9 +194,13 @@ void RedistributionPlan::Choose(SameMeshTransition transition) {
   const SameMeshTransition& t = *same_mesh_;
   rounds_ = RoundsOf(t);
   SetScale();
+  const bool adds = IsFloat(dtype_) && (op_ == ReduceOp::kSum || op_ == ReduceOp::kAvg);
   for (RedistributionRound& round : rounds_) {
     const bool scales = scale_ != 1 && round.from_source && !round.reduces;
     round.native = dtype_ == result_dtype_ && !scales && MayBeNative(t, round);
+    // Ranks that make the same sum, each in an order of its own, would differ.
+    const bool once = round.pivot || round.kind == CollectiveKind::kReduceScatter;
+    round.sums_in_any_order = allows_any_order_ && round.native && round.reduces && once && adds;
   }
   is_view_ = rounds_.empty() && dtype_ == result_dtype_ && scale_ == 1 && t.roles().IsView();
   fills_identity_ = !t.roles().created().empty();

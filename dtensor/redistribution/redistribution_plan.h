@@ -73,6 +73,12 @@ struct RedistributionOptions {
   // source's place, and each element has one owner even where every rank reducing for itself would
   // move no more.
   bool in_place = false;
+  // Sums of floats may be made by a collective of the transport's own, where ranks are served alike
+  // (RedistributionRound::native): in its order, and rounded to their type after each addition.
+  // NCCL has one, between processes with GPUs; others add as always. The ranks that have an element
+  // from one group of ranks that reduces have the same bits; replicas that another group reduces,
+  // another transport or another run may have others.
+  bool sums_in_any_order = false;
   // The result's type; the source's if unset. Elements are converted where they are received, and
   // sums rounded once. Between f32, bf16 and f16 alone: cast others before or after.
   std::optional<DType> dtype;
@@ -97,6 +103,8 @@ struct RedistributionRound {
   // peer as from every other, and as much as each other, of one type. Follows from the layouts and
   // the shape: alike on all ranks.
   bool native = false;
+  // The options allow it, it is native, adds floats, and each sum is one rank's alone.
+  bool sums_in_any_order = false;
 };
 
 // Bytes that ranks receive from others, in one round or in all.
@@ -201,6 +209,7 @@ class RedistributionPlan {
   DType dtype_ = DType::kF32, result_dtype_ = DType::kF32;
   std::vector<RedistributionRound> rounds_;
   bool is_view_ = false, in_place_ = false, fills_identity_ = false;
+  bool allows_any_order_ = false;
   ReduceOp op_ = ReduceOp::kSum;
   double scale_ = 1;
   int64_t staging_bytes_ = 0;  // 0 without rounds

@@ -95,6 +95,10 @@ struct Collective {
   // peer as from every other, and as much as every other rank. Where elements lie, and what they
   // are scaled by, the parts say all the same. Alike on all ranks.
   bool native = false;
+  // A native reduction may add in the backend's order and with its roundings, so with other bits
+  // than elsewhere. Alike on all ranks. Requires: sums of floats, each for one rank alone, whose
+  // bits would differ from another's.
+  bool sums_in_any_order = false;
   absl::string_view axes;       // label for counters and errors: "tp", "dp,tp"
   absl::string_view op;         // what the user called: "Redistribute [tp] [] -> [] []"
   absl::Span<const int> group;  // world ranks that take part, ascending, this rank among them

@@ -62,6 +62,11 @@ absl::Status CheckOperation(const Collective& collective, const ExchangePart& pa
     return Refuse(collective,
                   absl::StrCat("there is no ", ToString(part.op), " of ", ToString(dtype)));
   }
+  const bool adds = part.op == ReduceOp::kSum || part.op == ReduceOp::kAvg;
+  if (box.peers.size() > 1 && collective.sums_in_any_order && !(floats && adds)) {
+    return Refuse(collective, absl::StrCat("sums_in_any_order is of sums of floats, not of ",
+                                           ToString(part.op), " of ", ToString(dtype)));
+  }
   if (part.scale != 1 && !floats) {
     return Refuse(collective, absl::StrCat("only floats can be scaled, not ", ToString(dtype)));
   }

@@ -2,6 +2,7 @@
 #ifndef DTENSOR_RUNTIME_COMM_NCCL_CARRIED_CALL_H_
 #define DTENSOR_RUNTIME_COMM_NCCL_CARRIED_CALL_H_
 
+#include <algorithm>
 #include <cstdint>
 
 #include "absl/algorithm/container.h"
@@ -26,10 +27,17 @@ struct CarriedCall {
   cudaStream_t stream;  // the queue's
   NcclGroup& group;
   NcclStop stop;
+  int64_t staging_bytes;  // which nothing exceeds; alike on all ranks
 
   // The rank that NCCL knows it by.
   int NumberOf(int peer) const {
     return static_cast<int>(absl::c_lower_bound(ranks, peer) - ranks.begin());
+  }
+  // How many elements one native collective has of each rank, where those of all ranks are staged,
+  // and a rank's own besides.
+  int64_t MostOfEach(int64_t element_bytes) const {
+    const auto staged = static_cast<int64_t>(ranks.size() + 1);
+    return std::max<int64_t>(1, staging_bytes / (staged * element_bytes));
   }
 };
 

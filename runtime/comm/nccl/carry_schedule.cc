@@ -105,6 +105,33 @@ class GatherFinder {
   const int rank_;
 };
 
+// By what all ranks receive, too. Empty if some box is no sum of all ranks', or not for one rank
+// alone: NCCL adds in another order for each.
+std::vector<CarriedReduction> ReductionsOf(const Collective& collective,
+                                           absl::Span<const int64_t> sizes) {
+  std::vector<CarriedReduction> reductions;
+  if (!collective.native || !collective.sums_in_any_order) return reductions;
+  for (size_t part = 0; part < sizes.size(); ++part) {
+    const size_t begin = reductions.size();
+    for (const int receiver : collective.group) {
+      const std::vector<ReceiveBox> boxes = collective.boxes->Receives(part, receiver);
+      if (receiver == collective.group[0]) {
+        reductions.resize(begin + boxes.size(), {part, sizes[part]});
+      }
+      if (boxes.empty() || begin + boxes.size() != reductions.size()) return {};
+      for (size_t i = 0; i < boxes.size(); ++i) {
+        std::map<int, BoxDims>& to = reductions[begin + i].to;
+        const BoxDims& dims = to.emplace(receiver, boxes[i].dims).first->second;
+        const BoxDims& first = to.begin()->second;
+        if (boxes[i].elements() == 0 || !HaveOneShape(dims, first)) return {};
+        if (receiver != collective.group[0] && HaveOneSource(dims, first)) return {};
+        if (!absl::c_is_permutation(boxes[i].peers, collective.group)) return {};
+      }
+    }
+  }
+  return reductions;
+}
+
 }  // namespace
 
 CarrySchedule ScheduleOf(const Collective& collective, absl::Span<const int64_t> sizes, int rank,
@@ -119,7 +146,8 @@ CarrySchedule ScheduleOf(const Collective& collective, absl::Span<const int64_t>
     }
   }
   schedule.gathers = GatherFinder(collective, sizes, rank).Find();
-  if (!schedule.gathers.empty()) return schedule;
+  schedule.reductions = ReductionsOf(collective, sizes);
+  if (!schedule.gathers.empty() || !schedule.reductions.empty()) return schedule;
   const auto at = [&](size_t round) -> CarriedRound& {
     if (schedule.rounds.size() <= round) schedule.rounds.resize(round + 1);
     return schedule.rounds[round];
@@ -145,6 +173,7 @@ const CarrySchedule& CarrySchedules::Of(const Collective& collective,
                                         absl::Span<const int64_t> sizes) {
   Key key(collective.boxes->digest(), {sizes.begin(), sizes.end()});
   key.second.push_back(collective.native ? static_cast<int64_t>(collective.kind) : -1);
+  key.second.push_back(collective.sums_in_any_order ? 1 : 0);
   if (const CarrySchedule* known = schedules_.Find(key); known != nullptr) return *known;
   schedules_.Insert(key, ScheduleOf(collective, sizes, rank_, round_bytes_));
   return *schedules_.Find(key);

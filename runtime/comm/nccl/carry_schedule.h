@@ -45,9 +45,19 @@ struct CarriedGather {
   std::map<int, BoxDims> from;  // each other rank, to where
 };
 
+// Of one box of each rank: a sum of what all ranks have for it, which is as large as every other
+// rank's, so that one native reduce-scatter makes them.
+struct CarriedReduction {
+  size_t part = 0;
+  int64_t element_bytes = 0;
+  std::map<int, BoxDims> to;  // by receiver: src in this rank's source, dst in its result
+};
+
 struct CarrySchedule {
   std::vector<CarriedRound> rounds;
-  std::vector<CarriedGather> gathers;              // in place of rounds, where all parts are such
+  // In place of rounds, where all parts are such.
+  std::vector<CarriedGather> gathers;
+  std::vector<CarriedReduction> reductions;
   std::vector<std::pair<size_t, ReceiveBox>> own;  // what this rank receives from itself alone
   int64_t messages = 0;                            // boxes from other ranks
 };

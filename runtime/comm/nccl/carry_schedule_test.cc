@@ -199,6 +199,75 @@ TEST(CarrySchedule, AnotherPatternIsNoGather) {
   }
 }
 
+// --- Native reductions.
+
+Boxes::Table Reduction(const std::vector<int>& group, int64_t n) {
+  Boxes::Table table;
+  for (size_t i = 0; i < group.size(); ++i) {
+    table[{0, group[i]}] = {Piece(group, static_cast<int64_t>(i) * n, 0, n)};
+  }
+  return table;
+}
+
+Collective AnyOrder(const std::vector<int>& group, const Boxes& boxes) {
+  return {.kind = CollectiveKind::kReduceScatter,
+          .native = true,
+          .sums_in_any_order = true,
+          .group = group,
+          .boxes = &boxes};
+}
+
+TEST(CarrySchedule, SumsInAnyOrderAreOneReduction) {
+  const std::vector<int> group = {1, 2, 4};
+  Boxes::Table table = Reduction(group, 5);
+  std::reverse(table[{0, 2}][0].peers.begin(), table[{0, 2}][0].peers.end());
+  const Boxes boxes(std::move(table));
+  Collective collective = AnyOrder(group, boxes);
+  for (const CarrySchedule& one : OfAll(collective, {2}, 100)) {
+    EXPECT_THAT(one.rounds, IsEmpty());
+    ASSERT_THAT(one.reductions, SizeIs(1));
+    ASSERT_THAT(one.reductions[0].to, SizeIs(3));
+    EXPECT_EQ(one.reductions[0].to.at(4)[0].src, 10);
+    EXPECT_EQ(one.messages, 2);
+  }
+  collective.sums_in_any_order = false;
+  for (const CarrySchedule& one : OfAll(collective, {2}, 100)) {
+    EXPECT_THAT(one.reductions, IsEmpty());
+    EXPECT_THAT(one.rounds, SizeIs(1));
+  }
+}
+
+// What a rank receives may be two boxes, which all others have as well.
+TEST(CarrySchedule, EachBoxIsAReduction) {
+  const std::vector<int> group = {0, 1};
+  Boxes::Table table;
+  for (const int rank : group) {
+    table[{0, rank}] = {Piece(group, 3 * rank, 0, 3), Piece(group, 6 + 2 * rank, 3, 2)};
+  }
+  const Boxes boxes(std::move(table));
+  for (const CarrySchedule& one : OfAll(AnyOrder(group, boxes), {2}, 100)) {
+    EXPECT_THAT(one.rounds, IsEmpty());
+    EXPECT_THAT(one.reductions, SizeIs(2));
+  }
+}
+
+TEST(CarrySchedule, AnotherPatternIsNoReduction) {
+  const std::vector<int> group = {0, 1, 2};
+  std::vector<Boxes::Table> tables(6, Reduction(group, 4));
+  tables[0][{0, 2}].clear();                            // one rank receives nothing
+  tables[1][{0, 1}] = {Piece(group, 4, 0, 3)};          // or less
+  tables[2][{0, 1}] = {Piece({0, 2}, 4, 0, 4)};         // or not of all
+  tables[3][{0, 1}] = {Piece({0, 1, 1}, 4, 0, 4)};      // or of one twice
+  tables[4][{0, 1}].push_back(Piece(group, 30, 4, 1));  // or more
+  for (const int rank : group) tables[5][{0, rank}] = {Piece(group, 0, 0, 4)};  // all the same
+  for (Boxes::Table& table : tables) {
+    const Boxes boxes(std::move(table));
+    const auto all = OfAll(AnyOrder(group, boxes), {4}, 1000);
+    for (const CarrySchedule& one : all) EXPECT_THAT(one.reductions, IsEmpty());
+    ExpectThatPairsAgree(group, all, 1000);
+  }
+}
+
 // Of two ranks each receives one other's alone.
 TEST(CarrySchedule, TwoRanksThatGiveUnlikePartsAreNoGather) {
   const std::vector<int> group = {0, 1};

@@ -1,6 +1,5 @@
 #include "dtensor/runtime/comm/nccl/gather_launch.h"
 
-#include <algorithm>
 #include <map>
 #include <optional>
 #include <utility>
@@ -73,11 +72,8 @@ absl::Status LaunchPiece(const CarriedCall& call, size_t number, const GatherPie
 
 }  // namespace
 
-absl::Status LaunchGather(const CarriedCall& call, const CarriedGather& gather, int64_t round_bytes,
-                          int64_t& bytes) {
-  const auto ranks = static_cast<int64_t>(call.ranks.size());
-  const int64_t most = std::max<int64_t>(1, round_bytes / (ranks * gather.element_bytes));
-  for (const GatherPiece& piece : Cut(gather, most)) {
+absl::Status LaunchGather(const CarriedCall& call, const CarriedGather& gather, int64_t& bytes) {
+  for (const GatherPiece& piece : Cut(gather, call.MostOfEach(gather.element_bytes))) {
     DT_RETURN_IF_ERROR(LaunchPiece(call, gather.part, piece, bytes));
   }
   return absl::OkStatus();

@@ -11,8 +11,7 @@
 namespace dtensor {
 
 // Launches it, and adds to `bytes` what NCCL was told to receive from others.
-absl::Status LaunchGather(const CarriedCall& call, const CarriedGather& gather, int64_t round_bytes,
-                          int64_t& bytes);
+absl::Status LaunchGather(const CarriedCall& call, const CarriedGather& gather, int64_t& bytes);
 
 }  // namespace dtensor
 

@@ -19,6 +19,7 @@
 #include "dtensor/runtime/comm/nccl/gather_launch.h"
 #include "dtensor/runtime/comm/nccl/nccl_group.h"
 #include "dtensor/runtime/comm/nccl/nccl_watch.h"
+#include "dtensor/runtime/comm/nccl/reduction_launch.h"
 #include "dtensor/runtime/comm/nccl/round_launch.h"
 #include "dtensor/runtime/core/no_throw.h"
 #include "dtensor/runtime/core/status.h"
@@ -168,9 +169,13 @@ class NcclCarrier final : public ExchangeCarrier {
                               *queue_,
                               stream_,
                               group,
-                              Until(world_.timeout_seconds(), "launching on")};
+                              Until(world_.timeout_seconds(), "launching on"),
+                              staging_bytes()};
     for (const CarriedGather& gather : schedule.gathers) {
-      DT_RETURN_IF_ERROR(LaunchGather(call, gather, round_bytes_, carried.bytes));
+      DT_RETURN_IF_ERROR(LaunchGather(call, gather, carried.bytes));
+    }
+    for (const CarriedReduction& reduction : schedule.reductions) {
+      DT_RETURN_IF_ERROR(LaunchReduction(call, reduction, carried.bytes));
     }
     for (const CarriedRound& round : schedule.rounds) {
       DT_RETURN_IF_ERROR(LaunchRound(call, round, carried.bytes));

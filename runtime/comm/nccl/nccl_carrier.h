@@ -2,10 +2,11 @@
 //
 // Everything is grouped sends and receives of packed boxes: the GPU packs what others receive, NCCL
 // moves it, and the GPU combines terms in the order listed, so with the bits that threads have.
-// Only an all-gather that a plan calls native is NCCL's own; NCCL's reductions, which add in other
-// orders, are not used. All of it is launched on a stream of its own, before other work, behind
-// what the device had launched when the exchange began; the device's later work waits for it there.
-// So it runs beside what was launched between the exchange's two halves.
+// NCCL's own are all-gathers that a plan calls native, and reduce-scatters of which it says that
+// sums may be made in any order: theirs are other bits. All of it is launched on a stream of its
+// own, before other work, behind what the device had launched when the exchange began; the device's
+// later work waits for it there. So it runs beside what was launched between the exchange's two
+// halves.
 //
 // A group of ranks gets a communicator when it first exchanges something, which stays until the
 // world ends: in the order of the exchanges, so in one order on all ranks. Its id goes with the

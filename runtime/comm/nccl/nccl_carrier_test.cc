@@ -148,6 +148,103 @@ TEST_F(NcclCarrierTest, NativeAllGathers) {
   }
 }
 
+// Each rank receives the sum of its rows, or columns.
+class ReductionBoxes final : public ExchangeBoxes {
+ public:
+  ReductionBoxes(int ranks, int64_t n, bool columns) : ranks_(ranks), n_(n), columns_(columns) {}
+  std::vector<ReceiveBox> Receives(size_t, int rank) const override {
+    ReceiveBox box{.dims = {{.length = n_}, {.length = n_}}};
+    for (int peer = 0; peer < ranks_; ++peer) box.peers.push_back(peer);
+    box.dims[columns_ ? 1 : 0].src = rank * n_;
+    return {box};
+  }
+  uint64_t digest() const override { return static_cast<uint64_t>(n_ * 2 + (columns_ ? 1 : 0)); }
+
+ private:
+  const int ranks_;
+  const int64_t n_;
+  const bool columns_;
+};
+
+// Whole numbers, which have one sum in any order.
+absl::Status Reduce(Communicator& communicator, Device& device, int64_t n, bool columns,
+                    double scale) {
+  const int ranks = communicator.size(), rank = communicator.rank();
+  const Dims shape = columns ? Dims{n, ranks * n} : Dims{ranks * n, n};
+  std::vector<float> values(ranks * n * n);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(rank * 10000 + i % 999);
+  DT_ASSIGN_OR_RETURN(const Tensor source, FromHost<float>(device, values, shape));
+  DT_ASSIGN_OR_RETURN(const Tensor result, Tensor::Empty(device, DType::kF32, {n, n}));
+  const ReductionBoxes boxes(ranks, n, columns);
+  const std::vector<ReceiveBox> receives = boxes.Receives(0, rank);
+  const ExchangePart part{source, result, receives, ReduceOp::kSum, scale};
+  std::vector<int> everyone;
+  for (int peer = 0; peer < ranks; ++peer) everyone.push_back(peer);
+  const Collective collective = {.kind = CollectiveKind::kReduceScatter,
+                                 .native = true,
+                                 .sums_in_any_order = true,
+                                 .axes = "tp",
+                                 .op = "Reduce",
+                                 .group = everyone,
+                                 .boxes = &boxes};
+  communicator.ResetTraffic();
+  DT_RETURN_IF_ERROR(communicator.Exchange(collective, {&part, 1}));
+  const CommunicatorTraffic& traffic =
+      communicator.traffic().at({"tp", CollectiveKind::kReduceScatter});
+  EXPECT_EQ(traffic.messages, ranks - 1);
+  EXPECT_EQ(traffic.bytes, (ranks - 1) * n * n * 4);
+  DT_ASSIGN_OR_RETURN(const std::vector<float> got, ToHost<float>(result));
+  for (int64_t i = 0; i < n * n; ++i) {
+    const int64_t row = i / n + (columns ? 0 : rank * n), column = i % n + (columns ? rank * n : 0);
+    const int64_t all = 10000 * (ranks - 1) / 2 + (row * shape[1] + column) % 999;
+    if (got[i] != static_cast<float>(scale * static_cast<double>(ranks * all))) {
+      return absl::DataLossError(absl::StrCat("element ", i));
+    }
+  }
+  return absl::OkStatus();
+}
+
+TEST_F(NcclCarrierTest, NativeReductions) {
+  for (const int ranks : {2, 3, 4}) {
+    if (!Has(ranks)) GTEST_SKIP() << "there are no " << ranks << " GPUs";
+    for (const int64_t round_bytes : {400, 0}) {
+      DT_EXPECT_OK(Run(ranks, round_bytes, [&](Communicator& communicator, Device& device) {
+        for (const bool columns : {false, true}) {
+          for (const int64_t n : {1, 7, 40}) {
+            for (const double scale : {1.0, 0.5}) {
+              DT_RETURN_IF_ERROR(Reduce(communicator, device, n, columns, scale));
+            }
+          }
+        }
+        return absl::OkStatus();
+      }));
+    }
+  }
+}
+
+// What has another sum in another order is refused before any rank hears of it.
+TEST_F(NcclCarrierTest, OtherReductionsAreNotInAnyOrder) {
+  DT_EXPECT_OK(Run(2, 0, [&](Communicator& communicator, Device& device) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const Tensor source, Tensor::Empty(device, DType::kF32, {2, 1}));
+    DT_ASSIGN_OR_RETURN(const Tensor result, Tensor::Empty(device, DType::kF32, {1, 1}));
+    const ReductionBoxes boxes(2, 1, false);
+    const std::vector<ReceiveBox> receives = boxes.Receives(0, communicator.rank());
+    const ExchangePart part{source, result, receives, ReduceOp::kMax};
+    const std::vector<int> both = {0, 1};
+    const Collective collective = {.kind = CollectiveKind::kReduceScatter,
+                                   .native = true,
+                                   .sums_in_any_order = true,
+                                   .axes = "tp",
+                                   .op = "Reduce",
+                                   .group = both,
+                                   .boxes = &boxes};
+    EXPECT_THAT(communicator.Exchange(collective, {&part, 1}),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         testing::HasSubstr("sums of floats, not of max of f32")));
+    return Reduce(communicator, device, 3, false, 1);
+  }));
+}
+
 TEST_F(NcclCarrierTest, StagingIsTheSameOnAllRanks) {
   std::vector<int64_t> bytes(2);
   DT_EXPECT_OK(Run(2, 1000, [&](Communicator& communicator, Device&) {

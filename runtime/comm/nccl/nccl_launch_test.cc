@@ -14,6 +14,7 @@
 #include "dtensor/runtime/comm/nccl/carry_schedule.h"
 #include "dtensor/runtime/comm/nccl/gather_launch.h"
 #include "dtensor/runtime/comm/nccl/nccl_group.h"
+#include "dtensor/runtime/comm/nccl/reduction_launch.h"
 #include "dtensor/runtime/comm/nccl/round_launch.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/device/cuda/cuda_device.h"
@@ -119,7 +120,7 @@ class NcclLaunchTest : public CudaTest {
   }
 
   CarriedCall Call(absl::Span<const ExchangePart> parts) {
-    return {kMe, kNumbered, parts, *device_, CudaStreamOf(*device_), *group_, GoOn};
+    return {kMe, kNumbered, parts, *device_, CudaStreamOf(*device_), *group_, GoOn, 1 << 20};
   }
   Tensor Upload(const Backed& backed) {
     const auto bytes = static_cast<int64_t>(backed.bytes.size());
@@ -220,7 +221,7 @@ TEST_F(NcclLaunchTest, AGather) {
   for (int64_t i = 0; i < kRows * kColumns; ++i) {
     expected[i] = values[i / kColumns * (kColumns + 2) + 1 + i % kColumns];
   }
-  for (const int64_t round_bytes : {16, 1 << 20}) {
+  for (const int64_t staging_bytes : {16, 1 << 20}) {
     DT_ASSERT_OK_AND_ASSIGN(const Tensor source,
                             FromHost<float>(*device_, values, {kRows, kColumns + 2}));
     DT_ASSERT_OK_AND_ASSIGN(
@@ -229,9 +230,57 @@ TEST_F(NcclLaunchTest, AGather) {
     const ExchangePart part{source, result, {}};
     const CarriedGather gather = {0, 4, given, {{kImage, given}}};
     int64_t bytes = 0;
-    DT_EXPECT_OK(LaunchGather(Call({&part, 1}), gather, round_bytes, bytes));
+    CarriedCall call = Call({&part, 1});
+    call.staging_bytes = staging_bytes;
+    DT_EXPECT_OK(LaunchGather(call, gather, bytes));
+    EXPECT_EQ(bytes, 0);  // NCCL has one rank
     DT_ASSERT_OK_AND_ASSIGN(const std::vector<float> got, ToHost<float>(result));
     EXPECT_EQ(got, expected);
+  }
+}
+
+// A sum of one rank's terms: of columns, which are packed, in pieces or whole, scaled or of another
+// type; and of what lies in one run on both sides, which is not, in its own place as well.
+TEST_F(NcclLaunchTest, AReduction) {
+  constexpr int64_t kRows = 7, kColumns = 5;
+  constexpr int kAlone[] = {kMe};
+  const auto reduce = [&](const ExchangePart& part, const BoxDims& dims, int64_t staging_bytes) {
+    const CarriedReduction reduction = {0, SizeOf(part.src.dtype()), {{kMe, dims}}};
+    CarriedCall call = Call({&part, 1});
+    call.ranks = kAlone;
+    call.staging_bytes = staging_bytes;
+    int64_t bytes = 0;
+    DT_EXPECT_OK(LaunchReduction(call, reduction, bytes));
+    EXPECT_EQ(bytes, 0);
+  };
+  const BoxDims columns = {{.length = kRows}, {.src = 1, .length = kColumns}};
+  std::vector<float> values(kRows * (kColumns + 2)), expected(kRows * kColumns);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
+  for (int64_t i = 0; i < kRows * kColumns; ++i) {
+    expected[i] = values[i / kColumns * (kColumns + 2) + 1 + i % kColumns] / 2;
+  }
+  DT_ASSERT_OK_AND_ASSIGN(const Tensor source,
+                          FromHost<float>(*device_, values, {kRows, kColumns + 2}));
+  for (const int64_t staging_bytes : {16, 1 << 20}) {
+    DT_ASSERT_OK_AND_ASSIGN(const Tensor halves,
+                            Tensor::Empty(*device_, DType::kBF16, {kRows, kColumns}));
+    reduce({source, halves, {}, ReduceOp::kSum, 0.5}, columns, staging_bytes);
+    DT_ASSERT_OK_AND_ASSIGN(const std::vector<BFloat16> got, ToHost<BFloat16>(halves));
+    for (size_t i = 0; i < got.size(); ++i) {
+      EXPECT_EQ(static_cast<float>(got[i]), expected[i]) << i;
+    }
+  }
+  const BoxDims run = {{.src = 2, .dst = 2, .length = 3}, {.length = kColumns + 2}};
+  DT_ASSERT_OK_AND_ASSIGN(
+      const Tensor apart,
+      FromHost<float>(*device_, std::vector<float>(values.size(), -1), {kRows, kColumns + 2}));
+  for (const Tensor* const to : {&apart, &source}) {
+    reduce({source, *to, {}}, run, 1 << 20);
+    DT_ASSERT_OK_AND_ASSIGN(const std::vector<float> got, ToHost<float>(*to));
+    for (size_t i = 0; i < got.size(); ++i) {
+      const bool is_inside = i >= 14 && i < 35;
+      EXPECT_EQ(got[i], is_inside || to == &source ? values[i] : -1) << i;
+    }
   }
 }
 

@@ -114,6 +114,15 @@ ncclResult_t EndGroup() {
   return result;
 }
 
+// A collective's memory is two pieces, or this rank's block of the larger one is the other.
+void RequireApartOrInPlace(const char* call, const NcclOp& op, size_t before, size_t read,
+                           size_t written) {
+  const auto from = reinterpret_cast<uintptr_t>(op.from), to = reinterpret_cast<uintptr_t>(op.to);
+  const bool is_apart = from + read <= to || to + written <= from;
+  const bool is_own = read < written ? from == to + before : to == from + before;
+  if (!is_apart && !is_own) Refuse(call, "it writes to what it reads, and not in its own place");
+}
+
 ncclResult_t Call(const char* call, ncclComm_t comm, cudaStream_t stream, const NcclOp& op) {
   AllComms().Require(call, comm);
   RequireChosen(call, comm->gpu);
@@ -123,13 +132,16 @@ ncclResult_t Call(const char* call, ncclComm_t comm, cudaStream_t stream, const 
     Refuse(call, "the communicator is in progress: ncclCommGetAsyncError says when it is not");
   }
   ncclResult_t error = comm->error();
-  const bool has_peer = op.kind != NcclOpKind::kAllGather;
+  const bool has_peer = op.kind == NcclOpKind::kSend || op.kind == NcclOpKind::kRecv;
   if (has_peer && (op.peer < 0 || op.peer >= comm->size)) error = ncclInvalidArgument;
   if (op.type < 0 || op.type >= ncclNumTypes) error = ncclInvalidArgument;
   if (GpuOf(stream) != comm->gpu) Refuse(call, "the stream is of another GPU");
   const size_t bytes = op.count * BytesOf(op.type);
-  if (op.from != nullptr) RequireOnGpu(call, comm->gpu, op.from, bytes);
-  if (op.to != nullptr) RequireOnGpu(call, comm->gpu, op.to, has_peer ? bytes : bytes * comm->size);
+  const size_t read = bytes * op.from_blocks(comm->size),
+               written = bytes * op.to_blocks(comm->size);
+  if (op.from != nullptr) RequireOnGpu(call, comm->gpu, op.from, read);
+  if (op.to != nullptr) RequireOnGpu(call, comm->gpu, op.to, written);
+  if (!has_peer) RequireApartOrInPlace(call, op, comm->rank * bytes, read, written);
   if (error != ncclSuccess) {
     if (group.error == ncclSuccess && group.depth > 0) group.error = error;
     return error;
@@ -323,6 +335,15 @@ ncclResult_t ncclRecv(void* to, size_t count, ncclDataType_t type, int peer, ncc
 ncclResult_t ncclAllGather(const void* from, void* to, size_t count, ncclDataType_t type,
                            ncclComm_t comm, cudaStream_t stream) {
   return Call("ncclAllGather", comm, stream, {NcclOpKind::kAllGather, from, to, count, type, -1});
+}
+
+ncclResult_t ncclReduceScatter(const void* from, void* to, size_t count, ncclDataType_t type,
+                               ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+  const bool is_float =
+      type == ncclFloat16 || type == ncclBfloat16 || type == ncclFloat32 || type == ncclFloat64;
+  if (op != ncclSum || !is_float) Refuse("ncclReduceScatter", "only sums of floats are faked");
+  return Call("ncclReduceScatter", comm, stream,
+              {NcclOpKind::kReduceScatter, from, to, count, type, -1});
 }
 
 }  // extern "C"

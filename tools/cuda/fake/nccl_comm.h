@@ -34,14 +34,17 @@ class HostLock {
   SpinLock spin_;
 };
 
-enum class NcclOpKind : uint32_t { kSend = 1, kRecv, kAllGather };
+enum class NcclOpKind : uint32_t { kSend = 1, kRecv, kAllGather, kReduceScatter };
 struct NcclOp {
   NcclOpKind kind;
   const void* from;
   void* to;
-  size_t count;  // of elements; of a kAllGather, those of one rank
+  size_t count;  // of elements; of a collective, those of one rank
   ncclDataType_t type;
-  int peer;  // none of a kAllGather
+  int peer;  // none of a collective
+  bool is_collective() const { return peer < 0; }
+  size_t from_blocks(int ranks) const { return kind == NcclOpKind::kReduceScatter ? ranks : 1; }
+  size_t to_blocks(int ranks) const { return kind == NcclOpKind::kAllGather ? ranks : 1; }
 };
 size_t BytesOf(ncclDataType_t type);
 
@@ -91,6 +94,7 @@ struct ncclComm {
   void Fail(ncclResult_t error, const std::string& text, bool tell);
   void Run(const std::vector<Op>& ops);  // on the stream
   std::string MoveOwn(const std::vector<Op>& ops);
+  void Add(const Op& op, const std::vector<char>& terms);
   bool Send(int peer, Batch& batch);
   bool Receive(int peer, Batch& batch);
   bool HeaderFits(int peer, const Transfer& transfer);

@@ -82,6 +82,15 @@ const Misfit kMisfits[] = {
        ncclAllGather(data, data + 4, 1 + me.rank / 2, ncclFloat32, me.comm, me.stream);
      },
      "float32 to all from rank"},
+    {"AGatherAndASum",
+     [](NcclRank& me, float* data) {
+       if (me.rank == 0) {
+         ncclAllGather(data, data + 4, 1, ncclFloat32, me.comm, me.stream);
+       } else {
+         ncclReduceScatter(data, data + 4, 1, ncclFloat32, ncclSum, me.comm, me.stream);
+       }
+     },
+     "receives 1 float32 to a"},
     {"ACollectiveThatOneDoesNotCall",
      [](NcclRank& me, float* data) {
        if (me.rank != 2) ncclAllGather(data, data + 4, 1, ncclFloat32, me.comm, me.stream);

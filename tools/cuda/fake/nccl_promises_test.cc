@@ -128,6 +128,29 @@ TEST_F(NcclPromisesTest, AnAllGatherIsInTheOrderOfRanks) {
   });
 }
 
+// Each rank has its own block of the sum, in place as well; of numbers that any order adds alike.
+TEST_F(NcclPromisesTest, AReduceScatterAddsEachRanksBlock) {
+  for (const bool in_place : {false, true}) {
+    RunNcclRanks(ranks_, [&](NcclRank& me) {
+      std::vector<float> mine;
+      for (int peer = 0; peer < me.size; ++peer) {
+        for (const int i : {0, 1})
+          mine.push_back(static_cast<float>(100 * peer + 10 * i + me.rank));
+      }
+      float* const from = me.Filled(mine);
+      float* const apart = me.Filled({-1, -1});
+      float* const to = in_place ? from + 2 * me.rank : apart;
+      EXPECT_EQ(me.End(ncclReduceScatter(from, to, 2, ncclFloat32, ncclSum, me.comm, me.stream)),
+                ncclSuccess);
+      const auto sum = static_cast<float>(me.size * 100 * me.rank + me.size * (me.size - 1) / 2);
+      EXPECT_THAT(me.Values(to, 2), ElementsAre(sum, sum + static_cast<float>(10 * me.size)));
+      me.Free(from);
+      me.Free(apart);
+      EXPECT_EQ(me.Destroy(), ncclSuccess);
+    });
+  }
+}
+
 TEST_F(NcclPromisesTest, ACommunicatorKnowsItsRanks) {
   RunNcclRanks(ranks_, [&](NcclRank& me) {
     int size = 0, rank = -1, gpu = -1;

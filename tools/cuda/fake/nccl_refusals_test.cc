@@ -51,6 +51,11 @@ const Mistake kMistakes[] = {
        ncclAllGather(data, data, 65, ncclFloat32, me.comm, me.stream);
      },
      "ncclAllGather: it reaches beyond the end"},
+    {"ASumWritesToWhatItReads",
+     [](NcclRank& me, float* data) {
+       ncclReduceScatter(data, data + 1, 2, ncclFloat32, ncclSum, me.comm, me.stream);
+     },
+     "ncclReduceScatter: it writes to what it reads"},
     {"AStreamOfAnotherGpu",
      [](NcclRank& me, float* data) {
        cudaSetDevice(1);

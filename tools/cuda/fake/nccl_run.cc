@@ -1,6 +1,8 @@
 // What the kernels of the fake NCCL do, on their stream. Memory is read and written by memcpy,
 // which TSan sees; what is between lies on the stream's own stack, and makes no order (ordering.h).
 // A kernel that fails, or whose peer is gone, goes on until its communicator is aborted, as NCCL's.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <signal.h>
 #include <time.h>
 
@@ -24,10 +26,12 @@ namespace {
 constexpr size_t kChunk = 32 << 10;
 
 struct Header {
-  uint32_t collective;  // or of a pair
+  uint32_t collective;  // its kind; 0: of a pair
   uint32_t type;
   uint64_t count;
 };
+
+constexpr auto kReduceKind = static_cast<uint32_t>(NcclOpKind::kReduceScatter);
 
 const char* NameOf(uint32_t type) {
   constexpr const char* kNames[] = {"int8",   "uint8",   "int32",   "uint32",  "int64",
@@ -36,8 +40,10 @@ const char* NameOf(uint32_t type) {
 }
 
 std::string TextOf(const Header& header) {
-  return std::to_string(header.count) + " " + NameOf(header.type) +
-         (header.collective != 0 ? " to all" : "");
+  const char* const what = header.collective == 0             ? ""
+                           : header.collective == kReduceKind ? " to add"
+                                                              : " to all";
+  return std::to_string(header.count) + " " + NameOf(header.type) + what;
 }
 
 // How long a call may wait for a peer, in ms; 0: for ever, as NCCL.
@@ -86,14 +92,20 @@ void ncclComm::Run(const std::vector<Op>& ops) {
   Batch batch;
   batch.out.resize(size);
   batch.in.resize(size);
-  for (const Op& op : ops) {
+  std::vector<std::vector<char>> terms(ops.size());  // of sums, by rank
+  for (size_t i = 0; i < ops.size(); ++i) {
+    const Op& op = ops[i];
     const size_t bytes = op.count * BytesOf(op.type);
-    const bool to_all = op.kind == NcclOpKind::kAllGather;
-    const Header header = {to_all, static_cast<uint32_t>(op.type), op.count};
+    const bool gathers = op.kind == NcclOpKind::kAllGather;
+    const bool reduces = op.kind == NcclOpKind::kReduceScatter;
+    if (reduces) terms[i].resize(size * bytes);
+    const Header header = {op.is_collective() ? static_cast<uint32_t>(op.kind) : 0,
+                           static_cast<uint32_t>(op.type), op.count};
     for (int peer = 0; peer < size; ++peer) {
-      if (peer == rank || (!to_all && peer != op.peer)) continue;
-      const auto* const from = static_cast<const char*>(op.from);
-      auto* const to = static_cast<char*>(op.to) + (to_all ? peer * bytes : 0);
+      if (peer == rank || (!op.is_collective() && peer != op.peer)) continue;
+      const auto* const from = static_cast<const char*>(op.from) + (reduces ? peer * bytes : 0);
+      auto* const to = reduces ? terms[i].data() + peer * bytes
+                               : static_cast<char*>(op.to) + (gathers ? peer * bytes : 0);
       if (op.kind != NcclOpKind::kRecv) {
         batch.out[peer].push_back({.header = header, .from = from, .bytes = bytes});
       }
@@ -121,6 +133,50 @@ void ncclComm::Run(const std::vector<Op>& ops) {
     if (patience > 0 && idle_us > patience * 1000 && !is_failed()) LosePatience(batch);
   }
   while (!wrong.empty() && !is_stopped()) SleepMicroseconds(100);
+  for (size_t i = 0; i < ops.size() && batch.done(); ++i) {
+    if (ops[i].kind == NcclOpKind::kReduceScatter) Add(ops[i], terms[i]);
+  }
+}
+
+namespace {
+
+// to[i] = terms[first][i] + terms[first + 1][i] + ..., and round, rounded each time.
+template <typename T>
+void AddRounded(size_t count, int ranks, int first, const std::vector<char>& terms, void* to) {
+  const auto* const data = reinterpret_cast<const T*>(terms.data());
+  for (size_t i = 0; i < count; ++i) {
+    T sum = data[first * count + i];
+    for (int k = 1; k < ranks; ++k) {
+      const T term = data[(first + k) % ranks * count + i];
+      if constexpr (sizeof(T) == 2) {
+        sum = static_cast<T>(static_cast<float>(sum) + static_cast<float>(term));
+      } else {
+        sum += term;
+      }
+    }
+    std::memcpy(static_cast<char*>(to) + i * sizeof(T), &sum, sizeof(T));
+  }
+}
+
+}  // namespace
+
+// In a ring's order: a rank's sum begins at its neighbour, and comes to it at last.
+void ncclComm::Add(const Op& op, const std::vector<char>& others) {
+  std::vector<char> terms = others;
+  const size_t bytes = op.count * BytesOf(op.type);
+  if (bytes == 0) return;
+  std::memcpy(terms.data() + rank * bytes, static_cast<const char*>(op.from) + rank * bytes, bytes);
+  const int first = (rank + 1) % size;
+  switch (op.type) {
+    case ncclFloat16:
+      return AddRounded<__half>(op.count, size, first, terms, op.to);
+    case ncclBfloat16:
+      return AddRounded<__nv_bfloat16>(op.count, size, first, terms, op.to);
+    case ncclFloat32:
+      return AddRounded<float>(op.count, size, first, terms, op.to);
+    default:
+      return AddRounded<double>(op.count, size, first, terms, op.to);
+  }
 }
 
 // What a rank sends itself, it receives in the same group.
