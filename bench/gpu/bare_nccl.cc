@@ -44,6 +44,11 @@ absl::Status BareNccl::AllGather(const Tensor& mine, const Tensor& all) {
                                comm_, CudaStreamOf(context_.device())));
 }
 
+absl::Status BareNccl::ReduceScatter(const Tensor& from, const Tensor& to) {
+  return Checked(ncclReduceScatter(from.raw(), to.raw(), to.bytes() / sizeof(float), ncclFloat,
+                                   ncclSum, comm_, CudaStreamOf(context_.device())));
+}
+
 absl::Status BareNccl::AllToAll(const Tensor& from, const Tensor& to) {
   const int64_t part = from.bytes() / context_.world_size();
   const size_t count = part / sizeof(float);

@@ -24,6 +24,8 @@ class BareNccl {
 
   // Of f32. `all` has the tensors of all ranks, one behind the other. Collective.
   absl::Status AllGather(const Tensor& mine, const Tensor& all);
+  // Rank r receives the sum of the r-th of as many equal parts as there are ranks. Collective.
+  absl::Status ReduceScatter(const Tensor& from, const Tensor& to);
   // Rank r is sent the r-th of as many equal parts as there are ranks. Collective.
   absl::Status AllToAll(const Tensor& from, const Tensor& to);
 

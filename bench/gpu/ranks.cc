@@ -75,11 +75,14 @@ struct Exchange {
   // What each of n ranks reads and writes of memory, in tensors: a + b / n; of an all-reduce, as a
   // reduce-scatter and an all-gather.
   double a, b;
+  bool in_any_order = false;  // sums, by NCCL
 };
 const Exchange kExchanges[] = {{"all_gather", Shard(0), Replicate(), 1, 2, 0},
                                {"reduce_scatter", Partial(), Shard(0), 1, 1, 1},
                                {"all_reduce", Partial(), Replicate(), 2, 3, 1},
-                               {"all_to_all", Shard(0), Shard(1), 1, 0, 2}};
+                               {"all_to_all", Shard(0), Shard(1), 1, 0, 2},
+                               {"reduce_scatter_any_order", Partial(), Shard(0), 1, 1, 1, true},
+                               {"all_reduce_any_order", Partial(), Replicate(), 2, 3, 1, true}};
 
 int64_t RoundUp(int64_t size, int64_t to) {
   return std::max<int64_t>((size + to - 1) / to, 1) * to;
@@ -104,14 +107,17 @@ struct Beside {
   BareNccl* bare = nullptr;  // calls of NCCL's own, for what it has
 };
 
-// NCCL's own call for an exchange that gives this rank so many elements for its `local`; null where
-// it has none, or adds in an order of its own.
+// NCCL's own call for an exchange that gives this rank so many elements for its `local`; null for
+// an all-reduce.
 absl::StatusOr<Call> BareCall(Context& context, const Beside& beside, const Exchange& exchange,
                               const Tensor& local, int64_t elements) {
-  if (beside.bare == nullptr || exchange.from != Shard(0)) return Call();
+  const bool adds = exchange.from == Partial(), gathers = exchange.to == Replicate();
+  if (beside.bare == nullptr || (adds && gathers)) return Call();
+  const int64_t received = adds ? elements / context.world_size() : elements;
   DT_ASSIGN_OR_RETURN(const Tensor result,
-                      Tensor::Empty(context.device(), DType::kF32, {elements}));
-  return Call([local, result, bare = beside.bare, gathers = exchange.to == Replicate()] {
+                      Tensor::Empty(context.device(), DType::kF32, {received}));
+  return Call([local, result, bare = beside.bare, adds, gathers] {
+    if (adds) return bare->ReduceScatter(local, result);
     return gathers ? bare->AllGather(local, result) : bare->AllToAll(local, result);
   });
 }
@@ -129,10 +135,12 @@ absl::Status MeasureExchange(Context& context, const Scale& scale, const Beside&
   const Dims shape = {rows, columns};
   const bool of_rank = exchange.to == Shard(1);
   const int64_t counted = rows * columns / (of_rank ? n : 1);  // elements
+  RedistributeOptions options;
+  if (exchange.in_any_order) options.plan = RedistributionOptions{.sums_in_any_order = true};
   std::vector<Call> calls = {[&] {
     // Another tensor each time: what was moved before is not remembered.
     const TensorOr x = FromLocal(context, mesh, {exchange.from}, shape, local);
-    return x.ok() ? x->Redistribute({exchange.to}).status() : x.status();
+    return x.ok() ? x->Redistribute({exchange.to}, options).status() : x.status();
   }};
   DT_ASSIGN_OR_RETURN(const Call bare, BareCall(context, beside, exchange, local, counted));
   if (bare != nullptr) calls.push_back(bare);
@@ -162,6 +170,7 @@ absl::Status MeasureExchanges(Context& context, const Scale& scale, const Beside
       scale.tiny ? std::vector<int64_t>{1 << 13}
                  : std::vector<int64_t>{1 << 16, 1 << 20, 16 << 20, 256 << 20};
   for (const Exchange& exchange : kExchanges) {
+    if (exchange.in_any_order && beside.bare == nullptr) continue;
     for (const int64_t bytes : sizes) {
       DT_RETURN_IF_ERROR(MeasureExchange(context, scale, beside, exchange, bytes, report));
     }
