@@ -2,7 +2,6 @@
 #ifndef DTENSOR_RUNTIME_COMM_NCCL_CARRIED_CALL_H_
 #define DTENSOR_RUNTIME_COMM_NCCL_CARRIED_CALL_H_
 
-#include <algorithm>
 #include <cstdint>
 
 #include "absl/algorithm/container.h"
@@ -32,12 +31,6 @@ struct CarriedCall {
   // The rank that NCCL knows it by.
   int NumberOf(int peer) const {
     return static_cast<int>(absl::c_lower_bound(ranks, peer) - ranks.begin());
-  }
-  // How many elements one native collective has of each rank, where those of all ranks are staged,
-  // and a rank's own besides.
-  int64_t MostOfEach(int64_t element_bytes) const {
-    const auto staged = static_cast<int64_t>(ranks.size() + 1);
-    return std::max<int64_t>(1, staging_bytes / (staged * element_bytes));
   }
 };
 

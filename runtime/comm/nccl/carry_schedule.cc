@@ -63,11 +63,11 @@ class GatherFinder {
       : collective_(collective), sizes_(sizes), rank_(rank) {}
 
   // Empty if not every part is a gather.
-  std::vector<CarriedGather> Find() {
-    std::vector<CarriedGather> gathers;
+  std::vector<CarriedCollective> Find() {
+    std::vector<CarriedCollective> gathers;
     if (!collective_.native || collective_.kind != CollectiveKind::kAllGather) return gathers;
     for (size_t part = 0; part < sizes_.size(); ++part) {
-      std::optional<CarriedGather> gather = FindPart(part);
+      std::optional<CarriedCollective> gather = FindPart(part);
       if (!gather) return {};
       gathers.push_back(*std::move(gather));
     }
@@ -75,8 +75,8 @@ class GatherFinder {
   }
 
  private:
-  std::optional<CarriedGather> FindPart(size_t part) {
-    CarriedGather gather{part, sizes_[part]};
+  std::optional<CarriedCollective> FindPart(size_t part) {
+    CarriedCollective gather{part, sizes_[part]};
     std::map<int, BoxDims> given;    // by each rank, as the first who receives it has it
     const BoxDims* shape = nullptr;  // that of the first of these
     for (const int receiver : collective_.group) {
@@ -93,10 +93,17 @@ class GatherFinder {
         if (shape == nullptr) shape = &first;
         if (!HaveOneShape(dims, *shape) || !HaveOneSource(dims, first)) return std::nullopt;
       }
-      if (receiver == rank_) gather.from = std::move(from);
+      if (receiver == rank_) gather.boxes = std::move(from);
     }
-    gather.source = given.at(rank_);
-    if (NumElements(ShapeOf(gather.source)) == 0) return std::nullopt;
+    const BoxDims& mine = gather.boxes[rank_] = given.at(rank_);
+    if (NumElements(ShapeOf(mine)) == 0) return std::nullopt;
+    for (const ReceiveBox& box : collective_.boxes->Receives(part, rank_)) {
+      if (!IsOwn(box, rank_) || box.peers.size() != 1) continue;
+      if (!HaveOneShape(box.dims, mine) || !HaveOneSource(box.dims, mine)) continue;
+      gather.boxes[rank_] = box.dims;
+      gather.gathers_own = true;
+      break;
+    }
     return gather;
   }
 
@@ -107,20 +114,20 @@ class GatherFinder {
 
 // By what all ranks receive, too. Empty if some box is no sum of all ranks', or not for one rank
 // alone: NCCL adds in another order for each.
-std::vector<CarriedReduction> ReductionsOf(const Collective& collective,
-                                           absl::Span<const int64_t> sizes) {
-  std::vector<CarriedReduction> reductions;
+std::vector<CarriedCollective> ReductionsOf(const Collective& collective,
+                                            absl::Span<const int64_t> sizes) {
+  std::vector<CarriedCollective> reductions;
   if (!collective.native || !collective.sums_in_any_order) return reductions;
   for (size_t part = 0; part < sizes.size(); ++part) {
     const size_t begin = reductions.size();
     for (const int receiver : collective.group) {
       const std::vector<ReceiveBox> boxes = collective.boxes->Receives(part, receiver);
       if (receiver == collective.group[0]) {
-        reductions.resize(begin + boxes.size(), {part, sizes[part]});
+        reductions.resize(begin + boxes.size(), {part, sizes[part], /*reduces=*/true});
       }
       if (boxes.empty() || begin + boxes.size() != reductions.size()) return {};
       for (size_t i = 0; i < boxes.size(); ++i) {
-        std::map<int, BoxDims>& to = reductions[begin + i].to;
+        std::map<int, BoxDims>& to = reductions[begin + i].boxes;
         const BoxDims& dims = to.emplace(receiver, boxes[i].dims).first->second;
         const BoxDims& first = to.begin()->second;
         if (boxes[i].elements() == 0 || !HaveOneShape(dims, first)) return {};
@@ -145,9 +152,9 @@ CarrySchedule ScheduleOf(const Collective& collective, absl::Span<const int64_t>
       schedule.messages += box.peers.size() - absl::c_count(box.peers, rank);
     }
   }
-  schedule.gathers = GatherFinder(collective, sizes, rank).Find();
-  schedule.reductions = ReductionsOf(collective, sizes);
-  if (!schedule.gathers.empty() || !schedule.reductions.empty()) return schedule;
+  schedule.collectives = GatherFinder(collective, sizes, rank).Find();
+  if (schedule.collectives.empty()) schedule.collectives = ReductionsOf(collective, sizes);
+  if (!schedule.collectives.empty()) return schedule;
   const auto at = [&](size_t round) -> CarriedRound& {
     if (schedule.rounds.size() <= round) schedule.rounds.resize(round + 1);
     return schedule.rounds[round];

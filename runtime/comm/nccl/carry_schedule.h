@@ -36,28 +36,22 @@ struct CarriedRound {
   std::map<int, std::vector<CarriedPiece>> sends;  // by receiver
 };
 
-// Of one part: each rank gives all others the same elements, as many as every other rank, so that
-// one native all-gather moves them.
-struct CarriedGather {
+// What one call of NCCL's own does for a part. A gather: each rank gives all others the same
+// elements, as many as every other rank. A reduction: each rank receives one sum of what all have
+// for it, as large as every other rank's.
+struct CarriedCollective {
   size_t part = 0;
   int64_t element_bytes = 0;
-  BoxDims source;               // what this rank gives: src alone counts
-  std::map<int, BoxDims> from;  // each other rank, to where
-};
-
-// Of one box of each rank: a sum of what all ranks have for it, which is as large as every other
-// rank's, so that one native reduce-scatter makes them.
-struct CarriedReduction {
-  size_t part = 0;
-  int64_t element_bytes = 0;
-  std::map<int, BoxDims> to;  // by receiver: src in this rank's source, dst in its result
+  bool reduces = false;
+  // Of a gather, by giver: this rank's src, others' dst. Of a reduction, by receiver: src in this
+  // rank's source, and this rank's dst.
+  std::map<int, BoxDims> boxes;
+  bool gathers_own = false;  // a gather: this rank's box has a dst, where it receives from itself
 };
 
 struct CarrySchedule {
   std::vector<CarriedRound> rounds;
-  // In place of rounds, where all parts are such.
-  std::vector<CarriedGather> gathers;
-  std::vector<CarriedReduction> reductions;
+  std::vector<CarriedCollective> collectives;      // in place of rounds, where all parts are such
   std::vector<std::pair<size_t, ReceiveBox>> own;  // what this rank receives from itself alone
   int64_t messages = 0;                            // boxes from other ranks
 };

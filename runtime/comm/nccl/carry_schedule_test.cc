@@ -172,13 +172,35 @@ TEST(CarrySchedule, ANativeAllGatherIsOne) {
       .kind = CollectiveKind::kAllGather, .native = true, .group = group, .boxes = &boxes};
   for (const CarrySchedule& one : OfAll(collective, {2}, 100)) {
     EXPECT_THAT(one.rounds, IsEmpty());
-    ASSERT_THAT(one.gathers, SizeIs(1));
-    EXPECT_THAT(one.gathers[0].from, SizeIs(2));
+    ASSERT_THAT(one.collectives, SizeIs(1));
+    EXPECT_FALSE(one.collectives[0].reduces);
+    EXPECT_TRUE(one.collectives[0].gathers_own);
+    EXPECT_THAT(one.collectives[0].boxes, SizeIs(3));
     EXPECT_THAT(one.own, SizeIs(1));
     EXPECT_EQ(one.messages, 2);
   }
   collective.native = false;
-  for (const CarrySchedule& one : OfAll(collective, {2}, 100)) EXPECT_THAT(one.gathers, IsEmpty());
+  for (const CarrySchedule& one : OfAll(collective, {2}, 100))
+    EXPECT_THAT(one.collectives, IsEmpty());
+}
+
+// As behind a reduce-scatter, where each rank's own lies in the result already.
+TEST(CarrySchedule, AGatherMayLackItsOwn) {
+  const std::vector<int> group = {0, 1};
+  Boxes::Table table;
+  for (const int rank : group)
+    table[{0, rank}] = {Piece({1 - rank}, 3 - 3 * rank, 3 - 3 * rank, 3)};
+  const Boxes boxes(std::move(table));
+  const Collective collective = {
+      .kind = CollectiveKind::kAllGather, .native = true, .group = group, .boxes = &boxes};
+  const auto all = OfAll(collective, {4}, 100);
+  for (const int rank : group) {
+    ASSERT_THAT(all[rank].collectives, SizeIs(1));
+    const CarriedCollective& gather = all[rank].collectives[0];
+    EXPECT_FALSE(gather.gathers_own);
+    EXPECT_EQ(gather.boxes.at(rank)[0].src, 3 * rank);
+    EXPECT_EQ(gather.boxes.at(1 - rank)[0].dst, 3 - 3 * rank);
+  }
 }
 
 // What a plan calls native and NCCL cannot do goes by sends, on all ranks.
@@ -194,7 +216,7 @@ TEST(CarrySchedule, AnotherPatternIsNoGather) {
     const Collective collective = {
         .kind = CollectiveKind::kAllGather, .native = true, .group = group, .boxes = &boxes};
     const auto all = OfAll(collective, {4}, 1000);
-    for (const CarrySchedule& one : all) EXPECT_THAT(one.gathers, IsEmpty());
+    for (const CarrySchedule& one : all) EXPECT_THAT(one.collectives, IsEmpty());
     ExpectThatPairsAgree(group, all, 1000);
   }
 }
@@ -225,14 +247,15 @@ TEST(CarrySchedule, SumsInAnyOrderAreOneReduction) {
   Collective collective = AnyOrder(group, boxes);
   for (const CarrySchedule& one : OfAll(collective, {2}, 100)) {
     EXPECT_THAT(one.rounds, IsEmpty());
-    ASSERT_THAT(one.reductions, SizeIs(1));
-    ASSERT_THAT(one.reductions[0].to, SizeIs(3));
-    EXPECT_EQ(one.reductions[0].to.at(4)[0].src, 10);
+    ASSERT_THAT(one.collectives, SizeIs(1));
+    EXPECT_TRUE(one.collectives[0].reduces);
+    ASSERT_THAT(one.collectives[0].boxes, SizeIs(3));
+    EXPECT_EQ(one.collectives[0].boxes.at(4)[0].src, 10);
     EXPECT_EQ(one.messages, 2);
   }
   collective.sums_in_any_order = false;
   for (const CarrySchedule& one : OfAll(collective, {2}, 100)) {
-    EXPECT_THAT(one.reductions, IsEmpty());
+    EXPECT_THAT(one.collectives, IsEmpty());
     EXPECT_THAT(one.rounds, SizeIs(1));
   }
 }
@@ -247,7 +270,7 @@ TEST(CarrySchedule, EachBoxIsAReduction) {
   const Boxes boxes(std::move(table));
   for (const CarrySchedule& one : OfAll(AnyOrder(group, boxes), {2}, 100)) {
     EXPECT_THAT(one.rounds, IsEmpty());
-    EXPECT_THAT(one.reductions, SizeIs(2));
+    EXPECT_THAT(one.collectives, SizeIs(2));
   }
 }
 
@@ -263,7 +286,7 @@ TEST(CarrySchedule, AnotherPatternIsNoReduction) {
   for (Boxes::Table& table : tables) {
     const Boxes boxes(std::move(table));
     const auto all = OfAll(AnyOrder(group, boxes), {4}, 1000);
-    for (const CarrySchedule& one : all) EXPECT_THAT(one.reductions, IsEmpty());
+    for (const CarrySchedule& one : all) EXPECT_THAT(one.collectives, IsEmpty());
     ExpectThatPairsAgree(group, all, 1000);
   }
 }
@@ -277,7 +300,7 @@ TEST(CarrySchedule, TwoRanksThatGiveUnlikePartsAreNoGather) {
   const Collective collective = {
       .kind = CollectiveKind::kAllGather, .native = true, .group = group, .boxes = &boxes};
   const auto all = OfAll(collective, {4}, 8);
-  for (const CarrySchedule& one : all) EXPECT_THAT(one.gathers, IsEmpty());
+  for (const CarrySchedule& one : all) EXPECT_THAT(one.collectives, IsEmpty());
   ExpectThatPairsAgree(group, all, 8);
 }
 

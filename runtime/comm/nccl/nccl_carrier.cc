@@ -16,10 +16,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "dtensor/runtime/comm/nccl/carry_schedule.h"
-#include "dtensor/runtime/comm/nccl/gather_launch.h"
+#include "dtensor/runtime/comm/nccl/native_launch.h"
 #include "dtensor/runtime/comm/nccl/nccl_group.h"
 #include "dtensor/runtime/comm/nccl/nccl_watch.h"
-#include "dtensor/runtime/comm/nccl/reduction_launch.h"
 #include "dtensor/runtime/comm/nccl/round_launch.h"
 #include "dtensor/runtime/core/no_throw.h"
 #include "dtensor/runtime/core/status.h"
@@ -171,12 +170,7 @@ class NcclCarrier final : public ExchangeCarrier {
                               group,
                               Until(world_.timeout_seconds(), "launching on"),
                               staging_bytes()};
-    for (const CarriedGather& gather : schedule.gathers) {
-      DT_RETURN_IF_ERROR(LaunchGather(call, gather, carried.bytes));
-    }
-    for (const CarriedReduction& reduction : schedule.reductions) {
-      DT_RETURN_IF_ERROR(LaunchReduction(call, reduction, carried.bytes));
-    }
+    DT_RETURN_IF_ERROR(LaunchNative(call, schedule.collectives, carried.bytes));
     for (const CarriedRound& round : schedule.rounds) {
       DT_RETURN_IF_ERROR(LaunchRound(call, round, carried.bytes));
     }

@@ -105,7 +105,11 @@ absl::Status Gather(Communicator& communicator, Device& device, int64_t n, bool 
   DT_ASSIGN_OR_RETURN(const Tensor result, Tensor::Empty(device, DType::kF32, shape));
   const GatherBoxes boxes(ranks, n, columns);
   const std::vector<ReceiveBox> receives = boxes.Receives(0, rank);
-  const ExchangePart part{source, result, receives};
+  // Another part of another type, in one group with the first: all that each rank has is its rank.
+  const std::vector<int64_t> ranks_own(n * n, rank);
+  DT_ASSIGN_OR_RETURN(const Tensor other, FromHost<int64_t>(device, ranks_own, {n, n}));
+  DT_ASSIGN_OR_RETURN(const Tensor others, Tensor::Empty(device, DType::kI64, shape));
+  const ExchangePart parts[] = {{source, result, receives}, {other, others, receives}};
   std::vector<int> everyone;
   for (int peer = 0; peer < ranks; ++peer) everyone.push_back(peer);
   const Collective collective = {.kind = CollectiveKind::kAllGather,
@@ -115,17 +119,18 @@ absl::Status Gather(Communicator& communicator, Device& device, int64_t n, bool 
                                  .group = everyone,
                                  .boxes = &boxes};
   communicator.ResetTraffic();
-  DT_RETURN_IF_ERROR(communicator.Exchange(collective, {&part, 1}));
+  DT_RETURN_IF_ERROR(communicator.Exchange(collective, parts));
   const CommunicatorTraffic& traffic =
       communicator.traffic().at({"tp", CollectiveKind::kAllGather});
-  EXPECT_EQ(traffic.messages, ranks - 1);
-  EXPECT_EQ(traffic.bytes, (ranks - 1) * n * n * 4);
+  EXPECT_EQ(traffic.messages, 2 * (ranks - 1));
+  EXPECT_EQ(traffic.bytes, (ranks - 1) * n * n * 12);
   DT_ASSIGN_OR_RETURN(const std::vector<float> got, ToHost<float>(result));
+  DT_ASSIGN_OR_RETURN(const std::vector<int64_t> of_others, ToHost<int64_t>(others));
   for (int64_t i = 0; i < static_cast<int64_t>(got.size()); ++i) {
     const int64_t row = i / shape[1], column = i % shape[1];
     const int64_t peer = (columns ? column : row) / n;
     const int64_t at = columns ? row * n + column % n : row % n * n + column;
-    if (got[i] != static_cast<float>(peer * 10000 + at % 999)) {
+    if (got[i] != static_cast<float>(peer * 10000 + at % 999) || of_others[i] != peer) {
       return absl::DataLossError(absl::StrCat("element ", i));
     }
   }
@@ -177,7 +182,11 @@ absl::Status Reduce(Communicator& communicator, Device& device, int64_t n, bool 
   DT_ASSIGN_OR_RETURN(const Tensor result, Tensor::Empty(device, DType::kF32, {n, n}));
   const ReductionBoxes boxes(ranks, n, columns);
   const std::vector<ReceiveBox> receives = boxes.Receives(0, rank);
-  const ExchangePart part{source, result, receives, ReduceOp::kSum, scale};
+  const std::vector<BFloat16> ranks_own(ranks * n * n, BFloat16(static_cast<float>(rank)));
+  DT_ASSIGN_OR_RETURN(const Tensor other, FromHost<BFloat16>(device, ranks_own, shape));
+  DT_ASSIGN_OR_RETURN(const Tensor others, Tensor::Empty(device, DType::kBF16, {n, n}));
+  const ExchangePart parts[] = {{source, result, receives, ReduceOp::kSum, scale},
+                                {other, others, receives}};
   std::vector<int> everyone;
   for (int peer = 0; peer < ranks; ++peer) everyone.push_back(peer);
   const Collective collective = {.kind = CollectiveKind::kReduceScatter,
@@ -188,16 +197,19 @@ absl::Status Reduce(Communicator& communicator, Device& device, int64_t n, bool 
                                  .group = everyone,
                                  .boxes = &boxes};
   communicator.ResetTraffic();
-  DT_RETURN_IF_ERROR(communicator.Exchange(collective, {&part, 1}));
+  DT_RETURN_IF_ERROR(communicator.Exchange(collective, parts));
   const CommunicatorTraffic& traffic =
       communicator.traffic().at({"tp", CollectiveKind::kReduceScatter});
-  EXPECT_EQ(traffic.messages, ranks - 1);
-  EXPECT_EQ(traffic.bytes, (ranks - 1) * n * n * 4);
+  EXPECT_EQ(traffic.messages, 2 * (ranks - 1));
+  EXPECT_EQ(traffic.bytes, (ranks - 1) * n * n * 6);
   DT_ASSIGN_OR_RETURN(const std::vector<float> got, ToHost<float>(result));
+  DT_ASSIGN_OR_RETURN(const std::vector<BFloat16> of_others, ToHost<BFloat16>(others));
+  const auto sum_of_ranks = static_cast<float>(ranks * (ranks - 1) / 2);
   for (int64_t i = 0; i < n * n; ++i) {
     const int64_t row = i / n + (columns ? 0 : rank * n), column = i % n + (columns ? rank * n : 0);
     const int64_t all = 10000 * (ranks - 1) / 2 + (row * shape[1] + column) % 999;
-    if (got[i] != static_cast<float>(scale * static_cast<double>(ranks * all))) {
+    if (got[i] != static_cast<float>(scale * static_cast<double>(ranks * all)) ||
+        static_cast<float>(of_others[i]) != sum_of_ranks) {
       return absl::DataLossError(absl::StrCat("element ", i));
     }
   }

@@ -12,9 +12,8 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "dtensor/runtime/comm/nccl/carry_schedule.h"
-#include "dtensor/runtime/comm/nccl/gather_launch.h"
+#include "dtensor/runtime/comm/nccl/native_launch.h"
 #include "dtensor/runtime/comm/nccl/nccl_group.h"
-#include "dtensor/runtime/comm/nccl/reduction_launch.h"
 #include "dtensor/runtime/comm/nccl/round_launch.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/device/cuda/cuda_device.h"
@@ -221,18 +220,18 @@ TEST_F(NcclLaunchTest, AGather) {
   for (int64_t i = 0; i < kRows * kColumns; ++i) {
     expected[i] = values[i / kColumns * (kColumns + 2) + 1 + i % kColumns];
   }
-  for (const int64_t staging_bytes : {16, 1 << 20}) {
+  for (const int64_t staging_bytes : {64, 1 << 20}) {
     DT_ASSERT_OK_AND_ASSIGN(const Tensor source,
                             FromHost<float>(*device_, values, {kRows, kColumns + 2}));
     DT_ASSERT_OK_AND_ASSIGN(
         const Tensor result,
         FromHost<float>(*device_, std::vector<float>(expected.size(), -1), {kRows, kColumns}));
     const ExchangePart part{source, result, {}};
-    const CarriedGather gather = {0, 4, given, {{kImage, given}}};
+    const CarriedCollective gather = {0, 4, false, {{kMe, given}, {kImage, given}}};
     int64_t bytes = 0;
     CarriedCall call = Call({&part, 1});
     call.staging_bytes = staging_bytes;
-    DT_EXPECT_OK(LaunchGather(call, gather, bytes));
+    DT_EXPECT_OK(LaunchNative(call, {&gather, 1}, bytes));
     EXPECT_EQ(bytes, 0);  // NCCL has one rank
     DT_ASSERT_OK_AND_ASSIGN(const std::vector<float> got, ToHost<float>(result));
     EXPECT_EQ(got, expected);
@@ -245,12 +244,12 @@ TEST_F(NcclLaunchTest, AReduction) {
   constexpr int64_t kRows = 7, kColumns = 5;
   constexpr int kAlone[] = {kMe};
   const auto reduce = [&](const ExchangePart& part, const BoxDims& dims, int64_t staging_bytes) {
-    const CarriedReduction reduction = {0, SizeOf(part.src.dtype()), {{kMe, dims}}};
+    const CarriedCollective reduction = {0, SizeOf(part.src.dtype()), true, {{kMe, dims}}};
     CarriedCall call = Call({&part, 1});
     call.ranks = kAlone;
     call.staging_bytes = staging_bytes;
     int64_t bytes = 0;
-    DT_EXPECT_OK(LaunchReduction(call, reduction, bytes));
+    DT_EXPECT_OK(LaunchNative(call, {&reduction, 1}, bytes));
     EXPECT_EQ(bytes, 0);
   };
   const BoxDims columns = {{.length = kRows}, {.src = 1, .length = kColumns}};
@@ -261,7 +260,7 @@ TEST_F(NcclLaunchTest, AReduction) {
   }
   DT_ASSERT_OK_AND_ASSIGN(const Tensor source,
                           FromHost<float>(*device_, values, {kRows, kColumns + 2}));
-  for (const int64_t staging_bytes : {16, 1 << 20}) {
+  for (const int64_t staging_bytes : {64, 1 << 20}) {
     DT_ASSERT_OK_AND_ASSIGN(const Tensor halves,
                             Tensor::Empty(*device_, DType::kBF16, {kRows, kColumns}));
     reduce({source, halves, {}, ReduceOp::kSum, 0.5}, columns, staging_bytes);

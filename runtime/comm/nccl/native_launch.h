@@ -1,0 +1,22 @@
+// NCCL's own collectives of an exchange, all of them in as few groups as its staging allows: NCCL
+// launches a group at once.
+#ifndef DTENSOR_RUNTIME_COMM_NCCL_NATIVE_LAUNCH_H_
+#define DTENSOR_RUNTIME_COMM_NCCL_NATIVE_LAUNCH_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "dtensor/runtime/comm/nccl/carried_call.h"
+#include "dtensor/runtime/comm/nccl/carry_schedule.h"
+
+namespace dtensor {
+
+// Launches them, and adds to `bytes` what NCCL was told to receive of others, terms of sums among
+// it. Requires: what is reduced are sums of floats.
+absl::Status LaunchNative(const CarriedCall& call, absl::Span<const CarriedCollective> collectives,
+                          int64_t& bytes);
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_RUNTIME_COMM_NCCL_NATIVE_LAUNCH_H_
