@@ -1,7 +1,7 @@
 // Products beside the all-gathers before them and the reduce-scatters behind them: the bits, bytes
 // and collectives of what is made at once (docs/overlap.md).
 //
-// DTENSOR_OVERLAP_CASES=N runs N random blocks (40 unless set; 8 on GPUs), DTENSOR_OVERLAP_SEED
+// DTENSOR_OVERLAP_CASES=N runs N random blocks (40 unless set; 20 on GPUs), DTENSOR_OVERLAP_SEED
 // others.
 #include <cstdint>
 #include <cstdio>
@@ -242,7 +242,7 @@ Block RandomBlock(std::mt19937& random) {
 TEST(OverlapTest, RandomBlocksHaveTheBitsOfThoseThatAreMadeAtOnce) {
   std::mt19937 random(Number("DTENSOR_OVERLAP_SEED", 1));
   const bool on_gpus = SuiteDevice() == Device::Kind::kCuda;
-  const int count = Number("DTENSOR_OVERLAP_CASES", on_gpus ? 8 : 40);
+  const int count = Number("DTENSOR_OVERLAP_CASES", on_gpus ? 20 : 40);
   int in_chunks = 0, done = 0, fitting = 0;
   for (int drawn = 0; fitting < count && drawn < 100 * count && !HasFailure(); ++drawn) {
     const Block block = RandomBlock(random);
