@@ -179,6 +179,12 @@ TEST(RingExecutorTest, ARingOfRings) {
   }
 }
 
+TEST(RingExecutorTest, ARingOfEight) {
+  ExpectRight({"cp=8", {Shard(0, ShardOrder::Zigzag())}, 37, 37});
+  ExpectRight({"cp=8", {Shard(0)}, 12, 40});  // two ranks without queries
+  ExpectRight({"node=2,cp=4", {Shard(0), Shard(0)}, 32, 32});
+}
+
 TEST(RingExecutorTest, CrossAttentionAndEmptyShards) {
   ExpectRight({"cp=4", {Shard(0)}, 6, 23});
   ExpectRight({"cp=4", {Shard(0)}, 16, 16});
