@@ -59,6 +59,20 @@ TEST_P(CopyTest, TransposesPlanes) {
   }
 }
 
+// More tiles than a launch on a GPU has blocks, which go from one to the next.
+TEST_P(CopyTest, TransposesManyTiles) {
+  const std::pair<DType, std::vector<int64_t>> cases[] = {{DType::kI64, {600, 16, 24}},
+                                                          {DType::kBF16, {600, 16, 24}},
+                                                          {DType::kF32, {600, 17, 19}},
+                                                          {DType::kI64, {1, 1056, 544}},
+                                                          {DType::kF32, {1, 1055, 543}}};
+  for (const auto& [dtype, shape] : cases) {
+    const Tensor x = Make(dtype, shape, RandomWhole(shape[0] * shape[1] * shape[2], 0, 200));
+    const Tensor turned = x.Transpose(1, 2);
+    EXPECT_TRUE(Read(Duplicate(device(), turned).value()) == Read(turned)) << ToString(dtype);
+  }
+}
+
 TEST_P(CopyTest, ManyDimensions) {
   const Tensor x =
       Make(DType::kF32, {2, 3, 2, 3, 2, 3, 2}, RandomWhole(2 * 3 * 2 * 3 * 2 * 3 * 2, -99, 99));

@@ -82,9 +82,7 @@ class GroupLaunch {
   };
 
   int64_t ranks() const { return static_cast<int64_t>(call_.ranks.size()); }
-  const ExchangePart& PartOf(const Piece& piece) const {
-    return call_.parts[piece.part];
-  }
+  const ExchangePart& PartOf(const Piece& piece) const { return call_.parts[piece.part]; }
 
   static std::byte* DataOf(const std::optional<absl::Span<std::byte>>& run) {
     return run ? run->data() : nullptr;

@@ -28,10 +28,10 @@ struct Share {
     return Walk(words, part, block * kThreads + threadIdx.x,
                 static_cast<Index>(part.blocks) * kThreads);
   }
-  // Those of this block are the block'th and each so many behind it.
-  __device__ Index n() const { return static_cast<Index>(part.units); }
-  __device__ Index blocks() const { return static_cast<Index>(part.blocks); }
-  __device__ Unit At(Index i) const { return UnitOf(words, part, i); }
+  // Those of this block.
+  __device__ Walk Tiles() const {
+    return Walk(words, part, block, static_cast<Index>(part.blocks));
+  }
 
   __device__ BoxOperand Of(int operand) const { return OperandOf(words, part, operand); }
   // Where a unit is in an operand.
@@ -85,13 +85,14 @@ constexpr int kPitch = kTile + 1;
 template <typename Bits, typename Share>
 __device__ void CopyTiles(const Share& share, Bits* tile) {
   const Plane plane = PlaneOf(share.words, share.part);
+  const auto dst = share.Of(0), src = share.Of(1);
   const int x = threadIdx.x % kTile;
-  for (auto t = share.block; t < share.n(); t += share.blocks()) {
-    const auto unit = share.At(t);
+  for (auto walk = share.Tiles(); walk.more(); walk.Next()) {
+    const auto& unit = walk.unit();
     const int64_t rows = plane.rows - static_cast<int64_t>(unit.inner[0]) * kTile;
     const int64_t columns = plane.columns - static_cast<int64_t>(unit.inner[1]) * kTile;
-    const auto* const from = share.template In<const std::byte>(share.Of(1), unit);
-    auto* const to = share.template In<std::byte>(share.Of(0), unit);
+    const auto* const from = share.template In<const std::byte>(src, unit);
+    auto* const to = share.template In<std::byte>(dst, unit);
     for (int y = threadIdx.x / kTile; y < kTile; y += kThreads / kTile) {
       if (y >= columns || x >= rows) continue;
       tile[y * kPitch + x] = reinterpret_cast<const Bits*>(from + y * plane.column_src)[x];
@@ -107,26 +108,35 @@ __device__ void CopyTiles(const Share& share, Bits* tile) {
 
 // The same in packs on both sides. A thread turns a square in its registers. In each row of the
 // tile packs are swapped as the row's square says: those of a column, which are written at once,
-// are in different banks.
+// are in different banks. While a tile is written the next one is read.
 template <typename Bits, typename Share>
 __device__ void CopyPackedTiles(const Share& share, std::byte* memory) {
   constexpr int V = TurnedPack(sizeof(Bits));
   using Row = Pack<Bits, V>;
   auto* const tile = reinterpret_cast<Row*>(memory);
   const Plane plane = PlaneOf(share.words, share.part);
+  const auto dst = share.Of(0), src = share.Of(1);
   const int x = threadIdx.x % kSide, y = threadIdx.x / kSide;
-  for (auto t = share.block; t < share.n(); t += share.blocks()) {
-    const auto unit = share.At(t);
-    const int64_t rows = plane.rows - static_cast<int64_t>(unit.inner[0]) * (kSide * V);
-    const int64_t columns = plane.columns - static_cast<int64_t>(unit.inner[1]) * (kSide * V);
-    if (y * V < columns && x * V < rows) {
-      const auto* const from =
-          share.template In<const std::byte>(share.Of(1), unit) + y * V * plane.column_src;
-      Row square[V];
+  // Whether a square that begins so many packs behind the tile's begin is in the plane.
+  const auto is_inside = [&](const auto& unit, int row, int column) {
+    return static_cast<int64_t>(unit.inner[0]) * kSide + row < plane.rows / V &&
+           static_cast<int64_t>(unit.inner[1]) * kSide + column < plane.columns / V;
+  };
+  Row square[V];
+  const auto read = [&](const auto& unit) {
+    if (!is_inside(unit, x, y)) return;
+    const auto* const from =
+        share.template In<const std::byte>(src, unit) + y * V * plane.column_src;
 #pragma unroll
-      for (int k = 0; k < V; ++k) {
-        square[k] = reinterpret_cast<const Row*>(from + k * plane.column_src)[x];
-      }
+    for (int k = 0; k < V; ++k) {
+      square[k] = reinterpret_cast<const Row*>(from + k * plane.column_src)[x];
+    }
+  };
+  auto walk = share.Tiles();
+  if (walk.more()) read(walk.unit());
+  while (walk.more()) {
+    const auto unit = walk.unit();
+    if (is_inside(unit, x, y)) {
 #pragma unroll
       for (int k = 0; k < V; ++k) {
         Row turned;
@@ -136,8 +146,10 @@ __device__ void CopyPackedTiles(const Share& share, std::byte* memory) {
       }
     }
     __syncthreads();
-    if (y * V < rows && x * V < columns) {
-      auto* const to = share.template In<std::byte>(share.Of(0), unit) + y * V * plane.row_dst;
+    walk.Next();
+    if (walk.more()) read(walk.unit());
+    if (is_inside(unit, y, x)) {
+      auto* const to = share.template In<std::byte>(dst, unit) + y * V * plane.row_dst;
 #pragma unroll
       for (int k = 0; k < V; ++k) {
         reinterpret_cast<Row*>(to + k * plane.row_dst)[x] = tile[(y * V + k) * kSide + (x ^ y)];
@@ -266,7 +278,7 @@ __device__ void ReduceByType(const Share& share) {
 }
 
 // All parts at once: each block finds its own. Few boxes are deep: registers and code for those are
-// kept out of the others' way.
+// kept out of the others' way, as are transposes, which need many and shared memory.
 template <typename Index, bool kDeep>
 __global__ void __launch_bounds__(kThreads, kDeep ? 2 : 4)
     MoveKernel(DT_GRID_CONSTANT(BoxParts) parts, DT_GRID_CONSTANT(BoxWords) words) {
@@ -276,25 +288,53 @@ __global__ void __launch_bounds__(kThreads, kDeep ? 2 : 4)
   switch (part.work) {
     case BoxWork::kCopy:
       return CopyBySize(share);
-    case BoxWork::kTranspose:
-      return TransposeBySize(share);
     case BoxWork::kReduce:
       return ReduceByType(share);
   }
 }
+template <bool kDeep>
+__global__ void __launch_bounds__(kThreads, 2)
+    TransposeKernel(DT_GRID_CONSTANT(BoxParts) parts, DT_GRID_CONSTANT(BoxWords) words) {
+  const BoxPart& part = PartOf(parts, blockIdx.x);
+  TransposeBySize(
+      Share<uint32_t, kDeep>{words, part, static_cast<uint32_t>(blockIdx.x - part.first_block)});
+}
 
-absl::Status LaunchTable(Device& device, const char* kernel, const BoxTable& table) {
+using BoxKernel = decltype(&TransposeKernel<false>);
+
+absl::Status LaunchTable(Device& device, const char* name, const BoxTable& table,
+                         BoxKernel kernel) {
   if (table.blocks() == 0) return device.failure();
-  const auto move = table.is_large()  ? MoveKernel<uint64_t, true>
-                    : table.is_deep() ? MoveKernel<uint32_t, true>
-                                      : MoveKernel<uint32_t, false>;
-  return WithList<kNearParts>(device, kernel, table.parts(), [&](const BoxParts& parts) {
-    return WithList<kNearWords>(device, kernel, table.words(), [&](const BoxWords& words) {
-      return Launch(device, kernel, static_cast<unsigned>(table.blocks()), kThreads, move, parts,
+  return WithList<kNearParts>(device, name, table.parts(), [&](const BoxParts& parts) {
+    return WithList<kNearWords>(device, name, table.words(), [&](const BoxWords& words) {
+      return Launch(device, name, static_cast<unsigned>(table.blocks()), kThreads, kernel, parts,
                     words);
     });
   });
 }
+
+// Boxes that move together.
+class BoxLaunch {
+ public:
+  void Add(const BoxLoop& copy) {
+    const int across = BoxTable::TransposedLoop(copy);
+    if (across < 0) return moves_.AddCopy(copy);
+    transposes_.AddTransposed(copy, across);
+  }
+  void Add(const BoxMove& move) { move.copies() ? Add(move.loop) : moves_.AddReduction(move); }
+
+  absl::Status Run(Device& device, const char* name) {
+    DT_RETURN_IF_ERROR(LaunchTable(device, name, moves_,
+                                   moves_.is_large()  ? MoveKernel<uint64_t, true>
+                                   : moves_.is_deep() ? MoveKernel<uint32_t, true>
+                                                      : MoveKernel<uint32_t, false>));
+    return LaunchTable(device, name, transposes_,
+                       transposes_.is_deep() ? TransposeKernel<true> : TransposeKernel<false>);
+  }
+
+ private:
+  BoxTable moves_, transposes_;
+};
 
 template <typename T>
 __global__ void FillKernel(T* out, T value, int64_t n) {
@@ -304,23 +344,18 @@ __global__ void FillKernel(T* out, T value, int64_t n) {
 }  // namespace
 
 absl::Status Copy(Device& device, const char* kernel, const CopyArgs& args) {
-  BoxTable table;
-  if (!args.loop.in_place()) table.AddCopy(args.loop);
-  return LaunchTable(device, kernel, table);
+  BoxLaunch launch;
+  if (!args.loop.in_place()) launch.Add(args.loop);
+  return launch.Run(device, kernel);
 }
 
 absl::Status MoveBoxes(Device& device, const char* kernel, const MoveBoxesArgs& args) {
-  BoxTable table;
+  BoxLaunch launch;
   for (size_t i = 0; i < args.moves.size(); ++i) {
     const BoxMove& move = args.moves[(args.first + i) % args.moves.size()];
-    if (move.is_done()) continue;
-    if (move.copies()) {
-      table.AddCopy(move.loop);
-    } else {
-      table.AddReduction(move);
-    }
+    if (!move.is_done()) launch.Add(move);
   }
-  return LaunchTable(device, kernel, table);
+  return launch.Run(device, kernel);
 }
 
 absl::Status FillIdentity(Device& device, const char* kernel, const FillIdentityArgs& args) {

@@ -14,7 +14,7 @@
 
 namespace dtensor::kernels::cuda {
 
-enum class BoxWork : uint8_t { kCopy, kTranspose, kReduce };
+enum class BoxWork : uint8_t { kCopy, kReduce };
 
 // So many loads of a thread are under way before the first of them is waited for.
 inline constexpr int kCopiesAhead = 4, kTermsAhead = 2;
@@ -27,15 +27,15 @@ struct BoxPart {
   int32_t words;       // where BoxWords tell of it
   int32_t operands;    // the destination, then the sources
   uint8_t loops;       // at least one
-  uint8_t unit_bytes;  // kCopy: of a unit; kTranspose: of an element
-  bool packed;         // kReduce: units are packs of ReducePack() elements; kTranspose: see there
-  BoxWork work;
-  DType in, out;  // kReduce
-  ReduceOp op;    // kReduce
+  uint8_t unit_bytes;  // kCopy: of a unit; of a transposed copy: of an element
+  bool packed;         // kReduce: units are packs of ReducePack() elements; see also Plane
+  BoxWork work;        // none of a transposed copy, which has a kernel of its own
+  DType in, out;       // kReduce
+  ReduceOp op;         // kReduce
 };
 
 // For each part: addresses of the operands; for each loop, innermost first, its size and what it
-// steps in each operand; behind them, of a kTranspose, a Plane. All in bytes.
+// steps in each operand; behind them, of a transposed copy, a Plane. All in bytes.
 inline constexpr int kNearParts = 16, kNearWords = 380;
 using BoxParts = List<BoxPart, kNearParts>;
 using BoxWords = List<int64_t, kNearWords>;

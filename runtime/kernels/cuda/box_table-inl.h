@@ -19,16 +19,44 @@ namespace dtensor::kernels::cuda {
 // alike moves in packs.
 class BoxTable {
  public:
-  void AddCopy(BoxLoop loop) {
-    const int across = TransposedLoop(loop);
-    if (across >= 0) {
-      loop.MoveBesideLast(across);
-      return AddTransposed(loop);
+  // The loop along which the source has no gaps, where that is not the destination's, and both are
+  // long; else -1.
+  static int TransposedLoop(const BoxLoop& loop) {
+    const int last = loop.depth() - 1;
+    if (last < 1 || !loop.contiguous(0) || loop.contiguous(1)) return -1;
+    if (loop.size(last) < kTile / 2) return -1;
+    for (int d = 0; d < last; ++d) {
+      if (loop.stride(d, 1) == loop.element_bytes() && loop.size(d) >= kTile / 2) return d;
     }
+    return -1;
+  }
+
+  void AddCopy(const BoxLoop& loop) {
     const int64_t n = LastSize(loop);
     int64_t pack = 16 / loop.element_bytes();
     while (pack > 1 && !PacksOf(loop, pack).worthwhile(n)) pack /= 2;
     Cut(loop, pack, {.work = BoxWork::kCopy});
+  }
+
+  // Of a loop that TransposedLoop() said. Of so many tiles that they took 64 bits no GPU has the
+  // memory.
+  void AddTransposed(BoxLoop loop, int across) {
+    loop.MoveBesideLast(across);
+    const int64_t bytes = loop.element_bytes();
+    BoxPart part = {.packed = TurnsPacks(loop)};
+    Begin(loop, 0, part);
+    part.unit_bytes = static_cast<uint8_t>(bytes);
+    const int column = loop.depth() - 1, row = column - 1;
+    const int64_t rows = loop.size(row), columns = loop.size(column);
+    const int64_t side = TileSide(bytes, part.packed);
+    // Tiles that are read at one time are neighbours in the source: what is written waits in the
+    // cache until its own are there.
+    AddLoop(loop, row, (rows + side - 1) / side, side, part);
+    AddLoop(loop, column, (columns + side - 1) / side, side, part);
+    for (int d = row - 1; d >= 0; --d) AddLoop(loop, d, loop.size(d), 1, part);
+    const int64_t plane[] = {rows, columns, loop.stride(row, 0), loop.stride(column, 1)};
+    words_.insert(words_.end(), std::begin(plane), std::end(plane));
+    End(BlocksOfTiles(part.units), part);
   }
 
   void AddReduction(const BoxMove& move) {
@@ -78,18 +106,6 @@ class BoxTable {
     return {head, std::max<int64_t>(LastSize(loop) - head, 0) / pack, pack};
   }
 
-  // The loop along which the source has no gaps, where that is not the destination's, and both are
-  // long.
-  static int TransposedLoop(const BoxLoop& loop) {
-    const int last = loop.depth() - 1;
-    if (last < 1 || !loop.contiguous(0) || loop.contiguous(1)) return -1;
-    if (loop.size(last) < kTile / 2) return -1;
-    for (int d = 0; d < last; ++d) {
-      if (loop.stride(d, 1) == loop.element_bytes() && loop.size(d) >= kTile / 2) return d;
-    }
-    return -1;
-  }
-
   // Packs, and the elements before and behind them.
   void Cut(const BoxLoop& loop, int64_t pack, const BoxPart& part) {
     const Packs packs = pack > 1 ? PacksOf(loop, pack) : Packs{0, 0, 1};
@@ -113,30 +129,18 @@ class BoxTable {
 
   // A thread finds its first unit by divisions, and then goes on by additions (BoxWalk): it gets
   // several rounds, but where blocks would be too few for all processors.
+  static constexpr int64_t kRounds = 4, kEnough = 512;
   static int64_t BlocksOf(const BoxPart& part) {
-    constexpr int64_t kRounds = 4, kEnough = 512;
     const int64_t ahead = part.work == BoxWork::kCopy ? kCopiesAhead : 1;
     const int64_t rounds = (part.units + ahead - 1) / ahead;
     const int64_t most = BlocksFor(rounds), least = BlocksFor((rounds + kRounds - 1) / kRounds);
     return std::min(most, std::max(least, kEnough));
   }
 
-  void AddTransposed(const BoxLoop& loop) {
-    const int64_t bytes = loop.element_bytes();
-    BoxPart part = {.packed = TurnsPacks(loop), .work = BoxWork::kTranspose};
-    Begin(loop, 0, part);
-    part.unit_bytes = static_cast<uint8_t>(bytes);
-    const int column = loop.depth() - 1, row = column - 1;
-    const int64_t rows = loop.size(row), columns = loop.size(column);
-    const int64_t side = TileSide(bytes, part.packed);
-    // Tiles that are read at one time are neighbours in the source: what is written waits in the
-    // cache until its own are there.
-    AddLoop(loop, row, (rows + side - 1) / side, side, part);
-    AddLoop(loop, column, (columns + side - 1) / side, side, part);
-    for (int d = row - 1; d >= 0; --d) AddLoop(loop, d, loop.size(d), 1, part);
-    const int64_t plane[] = {rows, columns, loop.stride(row, 0), loop.stride(column, 1)};
-    words_.insert(words_.end(), std::begin(plane), std::end(plane));
-    End(std::min<int64_t>(part.units, 1 << 16), part);
+  // A block reads its next tile while it writes one.
+  static int64_t BlocksOfTiles(int64_t tiles) {
+    const int64_t least = std::min((tiles + kRounds - 1) / kRounds, int64_t{1} << 16);
+    return std::min(tiles, std::max(least, kEnough));
   }
   // Whether both sides of a transposed copy are made of packs.
   static bool TurnsPacks(const BoxLoop& loop) {
