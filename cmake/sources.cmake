@@ -605,7 +605,7 @@ set(DTENSOR_NO_CUDNN_SOURCES
 )
 set(DTENSOR_NCCL_SOURCES
   runtime/comm/nccl/carry_schedule.cc
-  runtime/comm/nccl/gather_launch.cc
+  runtime/comm/nccl/native_launch.cc
   runtime/comm/nccl/nccl_carrier.cc
   runtime/comm/nccl/nccl_group.cc
   runtime/comm/nccl/nccl_watch.cc
