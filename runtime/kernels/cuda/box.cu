@@ -17,6 +17,7 @@ namespace {
 // One part, and which of its blocks this is.
 template <typename Index, bool kDeep>
 struct Share {
+  static constexpr bool kIsDeep = kDeep;
   using Walk = BoxWalk<Index, kDeep>;
   using Unit = BoxUnit<Index>;
   const BoxWords& words;
@@ -33,6 +34,7 @@ struct Share {
     return Walk(words, part, block, static_cast<Index>(part.blocks));
   }
 
+  __device__ int64_t Base(int operand) const { return words[part.words + operand]; }
   __device__ BoxOperand Of(int operand) const { return OperandOf(words, part, operand); }
   // Where a unit is in an operand.
   template <typename T>
@@ -217,44 +219,63 @@ __device__ void Store(const BoxPart& part, const C (&terms)[V], std::byte* to) {
   if constexpr (V * sizeof(C) <= 16) StoreAs(C{}, part.scale, terms, to);
 }
 
-// V neighbours at once. The destination may be one of the sources: it is written last.
-template <typename In, int V, typename Share>
+// V neighbours at once. The destination may be one of the sources: it is written last. kAlike: the
+// sources step alike, so that a unit lies as far from the base of each.
+template <typename In, int V, bool kAlike, typename Share>
 __device__ void ReduceUnits(const Share& share) {
+  using Term = Pack<In, V>;
   const int end = share.part.operands;
+  const auto dst = share.Of(0);
+  auto steps = share.Of(1);
+  steps.base = 0;
   for (auto walk = share.Units(); walk.more(); walk.Next()) {
-    Compute<In> terms[V];
+    const auto offset =
+        reinterpret_cast<int64_t>(share.template In<const std::byte>(steps, walk.unit()));
+    const auto term = [&](int operand) {
+      if (!kAlike) return *share.template In<const Term>(share.Of(operand), walk.unit());
+      return *reinterpret_cast<const Term*>(offset + share.Base(operand));
+    };
+    Compute<In> sums[V];
     for (int first = 1; first < end; first += kTermsAhead) {
-      Pack<In, V> next[kTermsAhead];
+      Term next[kTermsAhead];
 #pragma unroll
       for (int k = 0; k < kTermsAhead; ++k) {
-        if (first + k >= end) break;
-        next[k] = *share.template In<const Pack<In, V>>(share.Of(first + k), walk.unit());
+        if (first + k < end) next[k] = term(first + k);
       }
 #pragma unroll
       for (int k = 0; k < kTermsAhead; ++k) {
         if (first + k >= end) break;
         if (first + k == 1) {
-          for (int v = 0; v < V; ++v) terms[v] = Widen(next[k].at[v]);
+          for (int v = 0; v < V; ++v) sums[v] = Widen(next[k].at[v]);
           continue;
         }
         WithReduceOp<Compute<In>>(share.part.op, [&](auto f) {
-          for (int v = 0; v < V; ++v) terms[v] = f(terms[v], Widen(next[k].at[v]));
+          for (int v = 0; v < V; ++v) sums[v] = f(sums[v], Widen(next[k].at[v]));
         });
       }
     }
-    Store(share.part, terms, share.template In<std::byte>(share.Of(0), walk.unit()));
+    Store(share.part, sums, share.template In<std::byte>(dst, walk.unit()));
   }
+}
+
+// What is most of the work.
+template <typename In, int V, typename Share>
+__device__ void ReducePacks(const Share& share) {
+  if constexpr (!Share::kIsDeep) {
+    if (share.part.alike) return ReduceUnits<In, V, true>(share);
+  }
+  ReduceUnits<In, V, false>(share);
 }
 
 template <typename In, typename Share>
 __device__ void ReduceOf(In, const Share& share) {
   constexpr int V = ReducePack(sizeof(In), sizeof(In));
-  if (!share.part.packed) return ReduceUnits<In, 1>(share);
+  if (!share.part.packed) return ReduceUnits<In, 1, false>(share);
   if constexpr (kIsHalf<In>) {
     constexpr int kWidened = ReducePack(sizeof(In), sizeof(float));
-    if (share.part.out == DType::kF32) return ReduceUnits<In, kWidened>(share);
+    if (share.part.out == DType::kF32) return ReducePacks<In, kWidened>(share);
   }
-  ReduceUnits<In, V>(share);
+  ReducePacks<In, V>(share);
 }
 
 template <typename Share>

@@ -29,6 +29,7 @@ struct BoxPart {
   uint8_t loops;       // at least one
   uint8_t unit_bytes;  // kCopy: of a unit; of a transposed copy: of an element
   bool packed;         // kReduce: units are packs of ReducePack() elements; see also Plane
+  bool alike;          // kReduce: all sources step alike in all loops
   BoxWork work;        // none of a transposed copy, which has a kernel of its own
   DType in, out;       // kReduce
   ReduceOp op;         // kReduce

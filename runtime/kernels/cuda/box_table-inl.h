@@ -65,6 +65,7 @@ class BoxTable {
     if (!PacksOf(loop, pack).worthwhile(LastSize(loop))) pack = 1;
     Cut(loop, pack,
         {.scale = move.scale,
+         .alike = SourcesStepAlike(loop),
          .work = BoxWork::kReduce,
          .in = move.in,
          .out = move.out,
@@ -104,6 +105,15 @@ class BoxTable {
       if (!fits) return {0, 0, pack};
     }
     return {head, std::max<int64_t>(LastSize(loop) - head, 0) / pack, pack};
+  }
+
+  static bool SourcesStepAlike(const BoxLoop& loop) {
+    for (int d = 0; d < loop.depth(); ++d) {
+      for (int i = 2; i < loop.operands(); ++i) {
+        if (loop.stride(d, i) != loop.stride(d, 1)) return false;
+      }
+    }
+    return true;
   }
 
   // Packs, and the elements before and behind them.
