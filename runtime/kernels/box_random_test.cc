@@ -169,16 +169,18 @@ TEST_P(BoxRandomTest, LongRows) {
     const ReduceOp op = dtype == DType::kBool ? ReduceOp::kMax : ReduceOp::kSum;
     for (const int64_t rows : {1, 3}) {
       for (const int64_t stride : {1, 2}) {
-        std::vector<Move> moves(2);
+        std::vector<Move> moves(3);
         for (size_t i = 0; i < moves.size(); ++i) {
           const int64_t n = rows == 1 ? 5001 : random.In(1000, 1100), begin = random.In(0, 15);
           moves[i].box = {{}, {{.length = rows}, {.src = begin, .dst = begin, .length = n}}};
           moves[i].op = op;
           const int64_t width = (begin + n + 31) / 16 * 16;
           moves[i].dst = StridedTwin(random, dtype, {rows, width}, {width, 1}, 16);
-          for (size_t k = 0; k < 1 + 2 * i; ++k) {
+          for (int64_t k = 0; k < 1 + 2 * static_cast<int64_t>(i); ++k) {
+            // Those of the last one step unlike.
+            const int64_t row = stride * (i < 2 ? width : width + 16 * k);
             moves[i].sources.push_back(
-                StridedTwin(random, dtype, {rows, width}, {stride * width, stride}, 16));
+                StridedTwin(random, dtype, {rows, width}, {row, stride}, 16));
           }
         }
         ExpectMoved(moves);
