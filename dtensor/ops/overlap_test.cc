@@ -224,7 +224,8 @@ Block RandomBlock(std::mt19937& random) {
   block.chunks = up_to(6);
   block.readers = up_to(3);
   block.batch = up_to(3);
-  block.sequence = random() % 4 == 0 ? up_to(3) : up_to(40);  // also fewer than ranks
+  // Also fewer rows than ranks.
+  block.sequence = random() % 4 == 0 ? up_to(3) : up_to(20 * block.tp);
   block.width = random() % 4 == 0 ? up_to(2) : up_to(12);
   block.hidden = random() % 4 == 0 ? up_to(2) : up_to(20);
   const DType types[] = {DType::kF32, DType::kF64, DType::kBF16};
