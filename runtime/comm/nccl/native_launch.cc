@@ -23,6 +23,7 @@ std::vector<Piece> Cut(const CarriedCollective& collective, int64_t most) {
     pieces.resize(cut.size());
     for (size_t i = 0; i < cut.size(); ++i) {
       pieces[i].part = collective.part;
+      pieces[i].element_bytes = collective.element_bytes;
       pieces[i].reduces = collective.reduces;
       pieces[i].gathers_own = collective.gathers_own;
       pieces[i].elements = NumElements(ShapeOf(cut[i]));
@@ -174,7 +175,7 @@ class GroupLaunch {
   std::vector<kernels::BoxMove> packs_, unpacks_;
 };
 
-// How a rank stages at most: by boxes alone, so that all ranks make the same groups.
+// What a rank stages at most: by boxes alone, so that all ranks make the same groups.
 int64_t MostStaged(const Piece& piece, int64_t ranks) {
   return Staging::Aligned(ranks * piece.bytes) + Staging::Aligned(piece.bytes);
 }

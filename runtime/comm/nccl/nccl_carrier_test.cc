@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -96,6 +97,12 @@ class GatherBoxes final : public ExchangeBoxes {
   const bool columns_;
 };
 
+std::vector<int> Everyone(int ranks) {
+  std::vector<int> everyone(ranks);
+  std::iota(everyone.begin(), everyone.end(), 0);
+  return everyone;
+}
+
 absl::Status Gather(Communicator& communicator, Device& device, int64_t n, bool columns) {
   const int ranks = communicator.size(), rank = communicator.rank();
   std::vector<float> values(n * n);
@@ -110,8 +117,7 @@ absl::Status Gather(Communicator& communicator, Device& device, int64_t n, bool 
   DT_ASSIGN_OR_RETURN(const Tensor other, FromHost<int64_t>(device, ranks_own, {n, n}));
   DT_ASSIGN_OR_RETURN(const Tensor others, Tensor::Empty(device, DType::kI64, shape));
   const ExchangePart parts[] = {{source, result, receives}, {other, others, receives}};
-  std::vector<int> everyone;
-  for (int peer = 0; peer < ranks; ++peer) everyone.push_back(peer);
+  const std::vector<int> everyone = Everyone(ranks);
   const Collective collective = {.kind = CollectiveKind::kAllGather,
                                  .native = true,
                                  .axes = "tp",
@@ -171,6 +177,17 @@ class ReductionBoxes final : public ExchangeBoxes {
   const bool columns_;
 };
 
+// Points to both.
+Collective InAnyOrder(const std::vector<int>& group, const ReductionBoxes& boxes) {
+  return {.kind = CollectiveKind::kReduceScatter,
+          .native = true,
+          .sums_in_any_order = true,
+          .axes = "tp",
+          .op = "Reduce",
+          .group = group,
+          .boxes = &boxes};
+}
+
 // Whole numbers, which have one sum in any order.
 absl::Status Reduce(Communicator& communicator, Device& device, int64_t n, bool columns,
                     double scale) {
@@ -187,15 +204,8 @@ absl::Status Reduce(Communicator& communicator, Device& device, int64_t n, bool 
   DT_ASSIGN_OR_RETURN(const Tensor others, Tensor::Empty(device, DType::kBF16, {n, n}));
   const ExchangePart parts[] = {{source, result, receives, ReduceOp::kSum, scale},
                                 {other, others, receives}};
-  std::vector<int> everyone;
-  for (int peer = 0; peer < ranks; ++peer) everyone.push_back(peer);
-  const Collective collective = {.kind = CollectiveKind::kReduceScatter,
-                                 .native = true,
-                                 .sums_in_any_order = true,
-                                 .axes = "tp",
-                                 .op = "Reduce",
-                                 .group = everyone,
-                                 .boxes = &boxes};
+  const std::vector<int> everyone = Everyone(ranks);
+  const Collective collective = InAnyOrder(everyone, boxes);
   communicator.ResetTraffic();
   DT_RETURN_IF_ERROR(communicator.Exchange(collective, parts));
   const CommunicatorTraffic& traffic =
@@ -242,14 +252,8 @@ TEST_F(NcclCarrierTest, OtherReductionsAreNotInAnyOrder) {
     const ReductionBoxes boxes(2, 1, false);
     const std::vector<ReceiveBox> receives = boxes.Receives(0, communicator.rank());
     const ExchangePart part{source, result, receives, ReduceOp::kMax};
-    const std::vector<int> both = {0, 1};
-    const Collective collective = {.kind = CollectiveKind::kReduceScatter,
-                                   .native = true,
-                                   .sums_in_any_order = true,
-                                   .axes = "tp",
-                                   .op = "Reduce",
-                                   .group = both,
-                                   .boxes = &boxes};
+    const std::vector<int> both = Everyone(2);
+    const Collective collective = InAnyOrder(both, boxes);
     EXPECT_THAT(communicator.Exchange(collective, {&part, 1}),
                 StatusIs(absl::StatusCode::kInvalidArgument,
                          testing::HasSubstr("sums of floats, not of max of f32")));
