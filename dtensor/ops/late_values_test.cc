@@ -184,14 +184,37 @@ TEST(LateValues, ReadingWhatNeverCameIsAnError) {
   EXPECT_THAT(status.message(), HasSubstr("rank 1 has had enough"));
 }
 
-TEST(LateValues, WhatAWorldLeftBehindCannotBeRead) {
-  std::vector<DistributedTensor> kept(2);
+// Nobody used it: it is made when the program ends.
+TEST(LateValues, WhatAWorldLeftBehindCanBeRead) {
+  std::vector<DistributedTensor> kept(2), products(2);
   DT_EXPECT_OK(OnMesh("tp=2", [&](Context& context, const DeviceMesh& mesh) -> absl::Status {
+    const int rank = context.rank();
     DT_ASSIGN_OR_RETURN(const auto x, Ones(context, mesh, {Shard(0)}, {6, 4}));
-    DT_ASSIGN_OR_RETURN(kept[context.rank()], x.Redistribute({Replicate()}, {.on_use = true}));
+    DT_ASSIGN_OR_RETURN(kept[rank], x.Redistribute({Replicate()}, {.on_use = true}));
+    DT_ASSIGN_OR_RETURN(const auto y, Ones(context, mesh, {Shard(1)}, {6, 4}));
+    DT_ASSIGN_OR_RETURN(const auto w, Ones(context, mesh, {Shard(1)}, {3, 4}));
+    DT_ASSIGN_OR_RETURN(products[rank], Linear(y, w));
     return absl::OkStatus();
   }));
-  EXPECT_FALSE(ToGlobal<float>(kept[0]).ok());
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_THAT(ToHost<float>(kept[rank].local()), IsOkAndHolds(Each(1)));
+    EXPECT_THAT(ToHost<float>(products[rank].local()), IsOkAndHolds(Each(2)));  // a term
+  }
+  EXPECT_THAT(ToGlobal<float>(kept[0]), IsOkAndHolds(Each(1)));
+}
+
+TEST(LateValues, WhatOneRankAloneKeepsIsAnError) {
+  DistributedTensor kept;
+  EXPECT_THAT(
+      OnMesh("tp=2",
+             [&](Context& context, const DeviceMesh& mesh) -> absl::Status {
+               DT_ASSIGN_OR_RETURN(const auto x, Ones(context, mesh, {Shard(0)}, {6, 4}));
+               DT_ASSIGN_OR_RETURN(const auto y, x.Redistribute({Replicate()}, {.on_use = true}));
+               if (context.rank() == 1) return absl::OkStatus();
+               kept = y;
+               return absl::OkStatus();
+             }),
+      StatusIs(absl::StatusCode::kAborted, HasSubstr("rank 1: returned while rank 0 waits")));
 }
 
 // --- Memory, and who is told of the work.

@@ -351,7 +351,7 @@ RankTrace Context::trace() const {
 }
 
 absl::Status Context::FinishProgram(absl::Status status) {
-  if (status.ok()) status = communicator_.FinishDropped();
+  if (status.ok()) status = FinishBegun();
   EndProgram();
   return status;
 }

@@ -175,16 +175,21 @@ class Context {
   RandomState& random() { return random_; }
   uint64_t NextSeed();
 
-  // A redistribution that is on its way reads `source` of this rank. Aliases are not written to
-  // before it is over: FinishReads() waits for those of the storage of `root`, in the order in
-  // which they were added, and for what was dropped unread. Errors: the world's failure.
+  // A redistribution is on its way, and reads `source` of this rank (undefined: nothing that may be
+  // written to). Aliases are not written to before it is over: FinishReads() waits for those of the
+  // storage of `root`, in the order in which they were added, and for what was dropped unread.
+  // Errors: the world's failure.
   void AddRead(const Tensor& source, const std::shared_ptr<PendingRedistribution>& reader);
   absl::Status FinishReads(const Tensor& root);
   // Values that are made later read `source`: FinishReads() has them made before.
   void AddLateRead(const Tensor& source, const std::shared_ptr<LateValues>& reader);
   void ForgetReads();
-  // By who ends the Context's program, which returned `status`: after OK what it has dropped is
-  // finished, while that is traced. Returns what came of both.
+  // Finishes what the program has begun: makes what is made by its first use, and waits for
+  // redistributions, kept or dropped. So whoever looks at tensors afterwards, without the other
+  // ranks, finds their values. Collective. Errors: failures.
+  absl::Status FinishBegun();
+  // By who ends the Context's program, which returned `status`: FinishBegun() after OK, while that
+  // is traced. Returns what came of both.
   absl::Status FinishProgram(absl::Status status);
   // Nothing is traced any more. By who lets go of a Context whose world may be over.
   void EndProgram();

@@ -29,6 +29,16 @@ void Context::AddLateRead(const Tensor& source, const std::shared_ptr<LateValues
   late_reads_.push_back({source.storage_id(), reader});
 }
 
+absl::Status Context::FinishBegun() {
+  for (const LateRead& read : std::exchange(late_reads_, {})) {
+    if (const auto values = read.reader.lock()) DT_RETURN_IF_ERROR(values->Make());
+  }
+  for (const Read& read : std::exchange(reads_, {})) {
+    if (const auto reader = read.reader.lock()) DT_RETURN_IF_ERROR(reader->Wait().status());
+  }
+  return communicator_.FinishDropped();
+}
+
 void Context::ForgetReads() {
   reads_.clear();
   late_reads_.clear();

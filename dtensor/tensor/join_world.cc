@@ -1,9 +1,8 @@
 #include "dtensor/tensor/join_world.h"
 
-#include <mutex>
 #include <utility>
-#include <vector>
 
+#include "dtensor/runtime/comm/kept_worlds.h"
 #include "dtensor/runtime/comm/process/launch.h"
 #include "dtensor/runtime/comm/process/process_world.h"
 #include "dtensor/runtime/comm/process/world_joiner.h"
@@ -29,15 +28,16 @@ LaunchOptions ToLaunchOptions(const JoinOptions& options) {
 
 namespace {
 
-// For ever: what the tensors of a world that has ended refer to. A process is in few worlds.
-void Keep(std::unique_ptr<ProcessWorld> world, std::unique_ptr<Context> context) {
-  // Never destroyed: tensors in static variables may be the last ones.
-  static auto& mutex = *new std::mutex;
-  static auto& kept =
-      *new std::vector<std::pair<std::unique_ptr<ProcessWorld>, std::unique_ptr<Context>>>;
-  world->device().set_kept_bytes(0);
-  const std::lock_guard lock(mutex);
-  kept.emplace_back(std::move(world), std::move(context));
+// What the tensors of a world that has ended refer to.
+struct LeftWorld {
+  std::unique_ptr<ProcessWorld> world;
+  std::unique_ptr<Context> context;
+  bool has_tensors() const { return world->device().tensors() > 0; }
+};
+
+KeptWorlds<LeftWorld>& Kept() {
+  static auto& kept = *new KeptWorlds<LeftWorld>;
+  return kept;
 }
 
 }  // namespace
@@ -51,7 +51,8 @@ JoinedWorld::JoinedWorld(std::unique_ptr<ProcessWorld> world, int local_rank,
 
 JoinedWorld::~JoinedWorld() {
   Leave(exceptions_.status()).IgnoreError();
-  if (world_->device().tensors() > 0) Keep(std::move(world_), std::move(context_));
+  if (world_->device().tensors() > 0) world_->device().set_kept_bytes(0);
+  Kept().LetGo(std::unique_ptr<LeftWorld>(new LeftWorld{std::move(world_), std::move(context_)}));
 }
 
 std::string JoinedWorld::trace_file() const {
@@ -83,6 +84,7 @@ absl::StatusOr<std::unique_ptr<JoinedWorld>> JoinWorld(const JoinOptions& option
     return InvalidArgument(
         {"JoinWorld: options give ", of_gpus, ", and JoinOptions::device is cpu; set it to kCuda"});
   }
+  Kept().LetGo(nullptr);  // a world takes a range of addresses, of which there are few
   const LaunchOptions launch = ToLaunchOptions(options);
   JoinedRank joined;
   if (const WorldJoiner joiner = world_joiner(); joiner != nullptr) {

@@ -131,7 +131,8 @@ absl::Status LocalWorld::Run(const std::function<absl::Status(Context&)>& fn) {
       if (context == nullptr) {
         context = std::make_shared<Context>(communicator, device, state.options->contexts);
       }
-      return fn(*context);
+      DT_RETURN_IF_ERROR(fn(*context));
+      return context->FinishBegun();
     };
   }
   return state().ranks->Run(with_context);

@@ -8,7 +8,8 @@
 // work.
 //
 // Worlds know nothing of each other: there may be several in a process, one after the other and at
-// the same time. Tensors of two of them never meet in an operator.
+// the same time. Tensors of two of them never meet in an operator. A child that the process forks
+// has none of their threads, and must end by _exit or exec.
 #ifndef DTENSOR_TENSOR_LOCAL_WORLD_H_
 #define DTENSOR_TENSOR_LOCAL_WORLD_H_
 
@@ -71,7 +72,8 @@ class LocalWorld {
 
   // Calls fn on each rank, on the thread (with RunOptions::executor: on any) and with the Context
   // that it had in the call before, and waits for all. Between two calls the ranks sleep, and the
-  // caller may hold what they made: look at it, drop it, hand it to the next call.
+  // caller may hold what they made: look at it, drop it, hand it to the next call. What fn has
+  // begun, and kept or dropped, is finished (Context::FinishBegun).
   //
   // An exception that leaves fn is its rank's error. Where fn returned errors on all ranks, as a
   // refusal is, they are at the same point of the program, and the next call may go on; where it

@@ -114,6 +114,28 @@ TEST(LocalWorld, TensorsGoFromCallToCall) {
 }
 
 // A refusal is the same on all ranks, which are at the same point of their program.
+// The caller looks between two calls, where no rank can help.
+TEST(LocalWorld, WhatARunHasBegunIsDoneWhenItReturns) {
+  const ContextOptions overlaps = {.overlap = {.chunks = 2, .min_bytes = 0}};
+  auto world = LocalWorld::Create(2, Silent(10), overlaps);
+  DT_ASSERT_OK(world.status());
+  std::vector<DistributedTensor> begun(2), late(2);
+  for (int call = 0; call < 3; ++call) {
+    DT_ASSERT_OK(world->Run([&](Context& context) -> absl::Status {
+      const int rank = context.rank();
+      DT_ASSIGN_OR_RETURN(const auto x, Numbers(context));
+      DT_ASSIGN_OR_RETURN(begun[rank], x.Redistribute({Replicate()}, {.async = true}));
+      DT_ASSIGN_OR_RETURN(const auto y, Numbers(context));
+      DT_ASSIGN_OR_RETURN(late[rank], y.Redistribute({Replicate()}, {.on_use = true}));
+      return absl::OkStatus();
+    }));
+    for (int rank = 0; rank < 2; ++rank) {
+      EXPECT_THAT(ToHost<float>(begun[rank].local()), IsOkAndHolds(std::vector<float>{1, 2, 3}));
+      EXPECT_THAT(ToHost<float>(late[rank].local()), IsOkAndHolds(std::vector<float>{1, 2, 3}));
+    }
+  }
+}
+
 TEST(LocalWorld, GoesOnAfterAnErrorOnAllRanks) {
   LocalWorld world = World(2);
   const auto refuse = [](Context& context) {
@@ -371,6 +393,8 @@ TEST(LocalWorld, WorldsPinToCoresOfTheirOwn) {
   worlds.clear();
   EXPECT_TRUE(CanPin(n));
   EXPECT_FALSE(CanPin(n + 1));
+  EXPECT_FALSE(CanPin(0));
+  EXPECT_FALSE(CanPin(-1));
   EXPECT_EQ(CoresOfThisThread(), all);
   EXPECT_THAT(World(1, {.pin_threads = true}).Take(0),
               StatusIs(Code::kInvalidArgument, HasSubstr("pin_threads")));

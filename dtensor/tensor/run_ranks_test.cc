@@ -159,18 +159,44 @@ TEST_P(Outliving, TensorsCanBeLookedAt) {
               StatusIs(Code::kFailedPrecondition, HasSubstr("the world is over")));
 }
 
+// What is on its way when the program ends has come afterwards, whoever keeps it.
 TEST_P(Outliving, SoDoesAResultThatIsOnItsWay) {
+  std::vector<DistributedTensor> all(2), kept(2), taken(2);
+  DT_ASSERT_OK(RunRanks(
+      2,
+      [&](Context& context) -> absl::Status {
+        const int rank = context.rank();
+        DT_ASSIGN_OR_RETURN(const auto x, Twos(context, {2}));
+        DT_ASSIGN_OR_RETURN(all[rank], x.Redistribute({Replicate()}, {.async = true}));
+        DT_ASSIGN_OR_RETURN(const auto y, Twos(context, {4}));
+        DT_ASSIGN_OR_RETURN(const auto once, y.Redistribute({Replicate()}, {.async = true}));
+        if (rank == 1) kept[rank] = once;
+        DT_ASSIGN_OR_RETURN(const auto z, Twos(context, {6}));
+        const RedistributionOptions in_place = {.in_place = true};
+        DT_ASSIGN_OR_RETURN(taken[rank],
+                            z.Redistribute({Replicate()}, {.plan = in_place, .async = true}));
+        return absl::OkStatus();
+      },
+      {.device = GetParam(), .timeout_seconds = 10}));
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_THAT(ToHost<float>(all[rank].local()), IsOkAndHolds(std::vector<float>(2, 2)));
+    EXPECT_THAT(ToHost<float>(taken[rank].local()), IsOkAndHolds(std::vector<float>(6, 2)));
+  }
+  EXPECT_THAT(ToHost<float>(kept[1].local()), IsOkAndHolds(std::vector<float>(4, 2)));
+  EXPECT_THAT(ToGlobal<float>(kept[1]), IsOkAndHolds(std::vector<float>(4, 2)));
+}
+
+TEST_P(Outliving, SoDoesAResultThatNeverCame) {
   DistributedTensor kept;
-  EXPECT_FALSE(RunRanks(2,
-                        [&](Context& context) -> absl::Status {
-                          DT_ASSIGN_OR_RETURN(const auto x, Twos(context, {2}));
-                          DT_ASSIGN_OR_RETURN(const auto y,
-                                              x.Redistribute({Replicate()}, {.async = true}));
-                          if (context.rank() == 1) kept = y;
-                          return absl::OkStatus();
-                        },
-                        {.device = GetParam(), .timeout_seconds = 10})
-                   .ok());
+  EXPECT_THAT(RunRanks(2,
+                       [&](Context& context) -> absl::Status {
+                         DT_ASSIGN_OR_RETURN(const auto x, Twos(context, {2}));
+                         if (context.rank() == 0) return absl::AbortedError("had enough");
+                         DT_ASSIGN_OR_RETURN(kept, x.Redistribute({Replicate()}, {.async = true}));
+                         return absl::OkStatus();
+                       },
+                       {.device = GetParam(), .timeout_seconds = 10}),
+              StatusIs(Code::kAborted, HasSubstr("had enough")));
   EXPECT_FALSE(ToGlobal<float>(kept).ok());
   EXPECT_THAT(kept.local().shape(), ElementsAre(2));
 }

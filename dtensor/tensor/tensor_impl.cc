@@ -380,11 +380,11 @@ absl::StatusOr<TensorImplPtr> RedistributeBy(const TensorImplPtr& impl, const Sp
   // Peers read it while this rank goes on: a lender's next write must not move it.
   if (absl::Status status = source.EndBorrow(); !status.ok())
     return context.communicator().Fail(status);
-  const bool reads = root.defined() && !plan->plan().moves_nothing();
+  if (plan->plan().moves_nothing()) root = Tensor();
   moved->unsettled = std::make_unique<Unsettled>();
   DT_ASSIGN_OR_RETURN(moved->unsettled->pending,
                       BeginPlan(context, std::move(plan), source, caller));
-  if (reads) context.AddRead(root, moved->unsettled->pending);
+  context.AddRead(root, moved->unsettled->pending);
   return moved;
 }
 

@@ -141,12 +141,12 @@ absl::StatusOr<Socket> ConnectAs(LinkKind kind, uint32_t rank, const JobKey& key
     DT_ASSIGN_OR_RETURN(Socket socket, ConnectTo(to, deadline, given_up));
     const absl::Status met = Introduce(socket, kind, rank, key, deadline, given_up);
     if (met.ok()) return socket;
-    if (!absl::IsUnavailable(met)) return met;
+    if (!absl::IsUnavailable(met) && !absl::IsDeadlineExceeded(met)) return met;
     if (given_up) DT_RETURN_IF_ERROR(given_up());
     if (NetClock::now() >= deadline) {
-      return absl::DeadlineExceededError(absl::StrCat("what listens at ", to.ToString(),
-                                                      " does not let this rank in: ", met.message(),
-                                                      "; another program may have that port"));
+      return absl::DeadlineExceededError(absl::StrCat(
+          "what listens at ", to.ToString(), " does not let this rank in: ", met.message(),
+          "; another program may have that port, or the rank there has been stopped"));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }

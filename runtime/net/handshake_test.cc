@@ -5,6 +5,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "dtensor/runtime/testing/socket_pair.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "gmock/gmock.h"
@@ -13,6 +14,7 @@
 namespace dtensor {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 const JobKey kKey = {"job 1", "a secret", 4};
@@ -181,6 +183,15 @@ TEST(Introduce, AListenerThatSaysNothing) {
   EXPECT_THAT(Introduce(near, LinkKind::kControl, 2, kKey, In(0.1)),
               StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("says nothing")));
   EXPECT_LT(SecondsSince(start), 5);
+}
+
+TEST(Connecting, SaysWhichListenerSaysNothing) {
+  const Socket listener = ListenAt({"127.0.0.1", 0}).value();
+  const int port = PortOf(listener).value();
+  EXPECT_THAT(ConnectAs(LinkKind::kControl, 1, kKey, {"127.0.0.1", port}, In(0.2)),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       AllOf(HasSubstr(absl::StrCat("what listens at 127.0.0.1:", port)),
+                             HasSubstr("says nothing"), HasSubstr("has been stopped"))));
 }
 
 // A peer that was stopped in the midst of it does not keep others' failures from us.

@@ -19,7 +19,8 @@
 namespace dtensor::dtrun {
 namespace {
 
-constexpr std::array<int, 6> kPassedOn = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
+constexpr std::array<int, 7> kPassedOn = {SIGINT,  SIGTERM, SIGHUP, SIGQUIT,
+                                          SIGUSR1, SIGUSR2, SIGTSTP};
 constexpr std::chrono::seconds kBeforeKilling(2);
 constexpr int kMostLeft = 64;  // reads
 constexpr size_t kLongestLine = 1 << 20;
@@ -164,9 +165,10 @@ void Children::PassSignalsOn() {
   for (const int signal : kPassedOn) {
     if (arrived[signal] == 0) continue;
     arrived[signal] = 0;
-    for (const Child& child : children_) {
-      if (!child.ended) kill(-child.pid, signal);
-    }
+    SignalAll(signal);
+    if (signal != SIGTSTP) continue;
+    raise(SIGSTOP);  // as the ranks; whoever lets this process go on means them, too
+    SignalAll(SIGCONT);
   }
 }
 

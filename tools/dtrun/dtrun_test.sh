@@ -43,6 +43,26 @@ kill -HUP $world || fail "dtrun is not there to hear SIGHUP: $(cat lives)"
 touch hung_up
 wait $world || fail "SIGHUP, which is ignored, ends dtrun with $?"
 grep -q alive lives || fail "SIGHUP, which dtrun ignores, ends its ranks: $(cat lives)"
+
+# Ctrl-Z stops ranks as well, and fg lets them go on.
+state() { sed -n 's/^State:[[:space:]]*\(.\).*/\1/p' "/proc/$1/status"; }
+awaits() {  # PROCESS STATES
+  for ((i = 0; i < 100; ++i)); do [[ $(state "$1") == [$2] ]] && return; sleep 0.1; done
+  fail "process $1 is in state $(state "$1"), not one of $2"
+}
+(exec env --default-signal=TSTP "$dtrun" -n 1 sh -c \
+  'echo $$ >process; until [ -f go_on ]; do sleep 0.1; done; echo done' >stops) &
+world=$!
+for ((i = 0; i < 600; ++i)); do [[ -s process ]] && break; sleep 0.1; done
+kill -TSTP $world
+awaits $world T
+awaits "$(cat process)" T
+kill -CONT $world
+awaits "$(cat process)" RSD
+touch go_on
+wait $world || fail "after SIGTSTP and SIGCONT dtrun ends with $?"
+grep -q done stops || fail "after SIGTSTP and SIGCONT a rank prints $(cat stops)"
+
 # A program has its arguments as they were written. is ARGUMENT... === WHAT IT PRINTS...
 is() {
   local given=() wanted=()

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "dtensor/runtime/core/status.h"
 
 namespace dtensor {
 namespace {
@@ -41,6 +42,7 @@ std::vector<int> AllowedCores() {
 }  // namespace
 
 absl::StatusOr<CoreClaim> CoreClaim::Make(int n) {
+  if (n < 1) return InvalidArgument({"pin_threads: ", absl::StrCat(n), " ranks; at least one"});
   const std::vector<int> allowed = AllowedCores();
   if (allowed.empty()) return absl::UnimplementedError("pin_threads: this system does not pin");
   Claimed& claimed = AllClaimed();

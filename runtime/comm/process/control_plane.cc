@@ -62,13 +62,13 @@ absl::StatusOr<std::unique_ptr<ControlPlane>> ControlPlane::Join(const ControlPl
              "ControlPlane::Join: the rank must be one of the world's");
   std::unique_ptr<ControlPlane> made(new ControlPlane(options));
   made->listener_ = std::move(listener);
-  const absl::Status status = options.rank == 0 ? made->Gather(card) : made->Present(card);
+  absl::Status status = options.rank == 0 ? made->Gather(card) : made->Present(card);
+  if (status.ok()) status = NoThrow([&] { return made->Start(); });
   if (!status.ok()) {
     return With(status,
                 absl::StrCat("rank ", options.rank, " of ", options.size,
                              " cannot join the world at ", options.address.ToString(), ": "));
   }
-  DT_RETURN_IF_ERROR(NoThrow([&] { return made->Start(); }));
   return made;
 }
 

@@ -150,9 +150,10 @@ absl::StatusOr<std::unique_ptr<MessageTransport>> ProcessWorld::ConnectByTcp() {
     addresses.push_back({host.empty() ? rank_.address.host : host, cards_[peer].port});
   }
   const JobKey key = {rank_.job, rank_.secret, static_cast<uint32_t>(size())};
-  return TcpTransport::Connect(rank(), key, std::move(listener_), addresses,
-                               DeadlineIn(control_->timeout_seconds()),
-                               [control = control_.get()] { return control->failure(); });
+  return TcpTransport::Connect(
+      rank(), key, std::move(listener_), addresses, DeadlineIn(control_->timeout_seconds()),
+      [control = control_.get()] { return control->failure(); },
+      [&](const absl::Status& status) { control_->Fail(rank(), status).IgnoreError(); });
 }
 
 Communicator& ProcessWorld::communicator() {

@@ -22,11 +22,14 @@ TcpTransport::TcpTransport(std::vector<Socket> peers, size_t least_row_bytes)
 
 TcpTransport::~TcpTransport() = default;
 
-absl::StatusOr<std::unique_ptr<TcpTransport>> TcpTransport::Connect(
-    int rank, const JobKey& key, Socket listener, const std::vector<HostPort>& addresses,
-    NetClock::time_point deadline, const GivenUp& given_up) {
+namespace {
+
+// Every pair of ranks, as far as it comes: peers[r] is open where rank r is connected.
+absl::Status ConnectPeers(int rank, const JobKey& key, Socket listener,
+                          const std::vector<HostPort>& addresses, NetClock::time_point deadline,
+                          const GivenUp& given_up, std::vector<Socket>& peers) {
   const int size = static_cast<int>(addresses.size());
-  std::vector<Socket> peers(size);
+  peers.resize(size);
   for (int peer = 0; peer < rank; ++peer) {
     DT_ASSIGN_OR_RETURN(peers[peer],
                         ConnectAs(LinkKind::kData, rank, key, addresses[peer], deadline, given_up));
@@ -52,7 +55,21 @@ absl::StatusOr<std::unique_ptr<TcpTransport>> TcpTransport::Connect(
         absl::StrCat("ranks ", absl::StrJoin(absent, ", "), " did not connect to rank ", rank,
                      " at ", addresses[rank].ToString(), "; can their hosts reach that address?"));
   }
-  return std::make_unique<TcpTransport>(std::move(peers));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<TcpTransport>> TcpTransport::Connect(
+    int rank, const JobKey& key, Socket listener, const std::vector<HostPort>& addresses,
+    NetClock::time_point deadline, const GivenUp& given_up,
+    absl::FunctionRef<void(const absl::Status&)> failed) {
+  std::vector<Socket> peers;
+  absl::Status status =
+      ConnectPeers(rank, key, std::move(listener), addresses, deadline, given_up, peers);
+  if (status.ok()) return std::make_unique<TcpTransport>(std::move(peers));
+  failed(status);
+  return status;
 }
 
 void TcpTransport::SendNote(int peer, uint64_t channel, absl::string_view note) {

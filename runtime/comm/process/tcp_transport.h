@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -29,11 +30,14 @@ namespace dtensor {
 class TcpTransport final : public MessageTransport {
  public:
   // Connects every pair of ranks: to those below at their addresses, which listen since before the
-  // world was complete; those above come to `listener`. Errors: kDeadlineExceeded, naming the ranks
-  // that are missing; what Introduce() says; that of `given_up`.
+  // world was complete; those above come to `listener`. `failed` is called with an error while the
+  // connections that there are still stand: once they break, peers say why themselves. Errors:
+  // kDeadlineExceeded, naming the ranks that are missing; what Introduce() says; that of
+  // `given_up`.
   static absl::StatusOr<std::unique_ptr<TcpTransport>> Connect(
       int rank, const JobKey& key, Socket listener, const std::vector<HostPort>& addresses,
-      NetClock::time_point deadline, const GivenUp& given_up = nullptr);
+      NetClock::time_point deadline, const GivenUp& given_up,
+      absl::FunctionRef<void(const absl::Status&)> failed);
 
   // Of connections that are there: [rank], closed for the rank itself. Rows of `least_row_bytes`
   // are sent and read where they lie: of 512 bytes, that takes as long as a pass over memory.

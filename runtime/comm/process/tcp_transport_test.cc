@@ -12,6 +12,7 @@
 
 #include "dtensor/runtime/comm/testing/reordered_sends.h"
 #include "dtensor/runtime/comm/testing/transport_cases.h"
+#include "dtensor/runtime/net/admission.h"
 #include "dtensor/runtime/net/wire.h"
 #include "dtensor/runtime/testing/socket_pair.h"
 #include "dtensor/runtime/testing/status_matchers.h"
@@ -97,6 +98,32 @@ TEST_P(TransportOf, ThreadsThatEndSendsInAnotherOrder) {
 }
 
 // Notes say nothing of whether messages come: ranks that wait send them too.
+// Rank 1 of 3 finds rank 0 and waits for rank 2 in vain: whoever hears of it may take a while to
+// tell the others, who see a broken connection afterwards.
+TEST(TcpTransport, ConnectionsStandWhileAFailureIsTold) {
+  const JobKey key = {"job", "secret", 3};
+  Socket far = ListenAt({"127.0.0.1", 0}).value(), near = ListenAt({"127.0.0.1", 0}).value();
+  const std::vector<HostPort> addresses = {
+      {"127.0.0.1", PortOf(far).value()}, {"127.0.0.1", PortOf(near).value()}, {"127.0.0.1", 1}};
+  std::optional<Admitted> guest;
+  std::thread rank0([&] {
+    Admission door(std::move(far), LinkKind::kData, key, [](int) { return true; });
+    guest = door.Next(In(20)).value();
+  });
+  bool told = false;
+  const auto connected = TcpTransport::Connect(
+      1, key, std::move(near), addresses, In(0.5), nullptr, [&](const absl::Status& status) {
+        rank0.join();
+        told = true;
+        EXPECT_THAT(status, StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("ranks 2 ")));
+        ASSERT_TRUE(guest.has_value());
+        EXPECT_FALSE(AwaitReadable(guest->socket, In(0.05)));
+      });
+  EXPECT_FALSE(connected.ok());
+  ASSERT_TRUE(told);
+  EXPECT_TRUE(AwaitReadable(guest->socket, In(20)));  // its end
+}
+
 TEST(TcpTransport, CountsWhatMovedOfMessages) {
   Ranks ranks(2);
   const std::string message = Pattern(100000, 1);

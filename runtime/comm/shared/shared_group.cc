@@ -63,8 +63,9 @@ CallSummary Summarize(const Collective& collective, size_t parts) {
 
 }  // namespace
 
-SharedGroup::SharedGroup(HostRanks& host, absl::Span<const int> ranks)
+SharedGroup::SharedGroup(HostRanks& host, const WorldState& world, absl::Span<const int> ranks)
     : host_(host),
+      world_(world),
       ranks_(ranks.begin(), ranks.end()),
       key_(FingerprintOf(ranks)),
       members_(ranks.size()),
@@ -246,7 +247,9 @@ CallSummary SharedGroup::SummaryOf(int index, uint64_t number) const {
   const Board& board = members_[index].host->board();
   const auto until = std::chrono::steady_clock::now() + kAwaitSummary;
   while (!board.disagrees.load(std::memory_order_acquire)) {
-    if (std::chrono::steady_clock::now() > until) return {"?", "?", "something else", false};
+    if (world_.failed() || std::chrono::steady_clock::now() > until) {
+      return {"?", "?", "something else", false};
+    }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   return {Read(board.op), Read(board.kind), Read(board.what), board.described};

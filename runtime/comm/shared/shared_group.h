@@ -20,6 +20,7 @@
 #include "dtensor/runtime/comm/pulls/exchange_stage.h"
 #include "dtensor/runtime/comm/shared/board.h"
 #include "dtensor/runtime/comm/shared/host_ranks.h"
+#include "dtensor/runtime/comm/world_state.h"
 #include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/device/device.h"
 #include "dtensor/runtime/device/tensor.h"
@@ -29,8 +30,9 @@ namespace DTENSOR_EXPORT dtensor {
 // Of one rank's thread; `host` outlives it.
 class SharedGroup {
  public:
-  // Requires: the ranks are of this host, ascending, the host's own among them.
-  SharedGroup(HostRanks& host, absl::Span<const int> ranks);
+  // `world` outlives it, too. Requires: the ranks are of this host, ascending, the host's own among
+  // them.
+  SharedGroup(HostRanks& host, const WorldState& world, absl::Span<const int> ranks);
   ~SharedGroup();
   SharedGroup(const SharedGroup&) = delete;
   SharedGroup& operator=(const SharedGroup&) = delete;
@@ -62,7 +64,8 @@ class SharedGroup {
   bool has_withdrawn(int member) const {
     return members_[member].host->board().withdrawn.load(std::memory_order_relaxed);
   }
-  // Of a peer that disagrees as well, and says so: waits for that, some seconds.
+  // Of a peer that disagrees as well, and says so: waits for that, some seconds, unless the world
+  // fails: a peer that hears of that first says nothing.
   CallSummary SummaryOf(int member, uint64_t number) const;
   bool ReadsFrom(int reader, int member, uint64_t number) const {
     return size() > kMostReadBits || (post(reader, number).reads & ReadBit(member)) != 0;
@@ -104,6 +107,7 @@ class SharedGroup {
   void Publish(ExchangeStage stage, uint64_t number);
 
   HostRanks& host_;
+  const WorldState& world_;
   const std::vector<int> ranks_;
   const uint64_t key_;
   std::vector<Member> members_;

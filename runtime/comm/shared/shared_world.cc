@@ -33,7 +33,7 @@ SharedWorld::SharedWorld(int size, HostRanks& host, WorldState& state,
       spinning_(static_cast<int>(host.all().size())) {}
 
 std::shared_ptr<SharedGroup> SharedWorld::GroupOf(absl::Span<const int> ranks) {
-  return std::make_shared<SharedGroup>(host_, ranks);
+  return std::make_shared<SharedGroup>(host_, state_, ranks);
 }
 
 absl::Status SharedWorld::Fail(int rank, const absl::Status& reason) {

@@ -219,6 +219,18 @@ TEST(SharedFailuresTest, RanksThatDisagree) {
                   HasSubstr("op \"One\" (exchange, 0 tensors, digest 8)")));
 }
 
+// Whoever hears of it before it has compared calls says nothing of its own: nobody waits for that.
+TEST(SharedFailuresTest, RanksThatDisagreeSaySoAtOnce) {
+  const auto start = std::chrono::steady_clock::now();
+  for (int world = 0; world < 50; ++world) {
+    RunAll(4, 60, [](SharedRank& rank) {
+      const int me = rank.communicator().rank();
+      return Meet(rank, {0, 1, 2, 3}, "One", me == 1 ? 7 : 8);
+    });
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+}
+
 TEST(SharedFailuresTest, RanksThatWaitForEachOtherInACycle) {
   const auto start = std::chrono::steady_clock::now();
   ExpectAll(RunAll(3, 60,
