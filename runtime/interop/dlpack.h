@@ -7,9 +7,9 @@
 //   DT_ASSIGN_OR_RETURN(DlpackTensor out, ToDlpack(x->local()));
 //   consumer(out.release());  // who calls its deleter
 //
-// Types: f32, f64, bf16, f16, i32, i64, bool (bytes that are 0 or 1). Devices: host memory (kDLCPU, and pinned:
-// kDLCUDAHost, kDLROCMHost) is for cpu and deferred, kDLCUDA of the same ordinal for cuda. Any
-// strides from 0 on, offsets, scalars, and sizes of 0.
+// Types: f32, f64, bf16, f16, i32, i64, bool (bytes that are 0 or 1). Devices: host memory (kDLCPU,
+// and pinned: kDLCUDAHost, kDLROCMHost) is for cpu and deferred, kDLCUDA of the same ordinal for
+// cuda. Any strides from 0 on, offsets, scalars, and sizes of 0.
 #ifndef DTENSOR_RUNTIME_INTEROP_DLPACK_H_
 #define DTENSOR_RUNTIME_INTEROP_DLPACK_H_
 
