@@ -1,8 +1,9 @@
 // Law 11: a tensor's value changes only by a write that its user asked for. Random programs of
 // views, redistributions (remembered, in place, asynchronous), writes, optimizer steps and backward
 // passes give what write_reference.h gives, on every mesh and device, or are refused for one of two
-// reasons. Each is traced, and the trace's sums are the counters. DTENSOR_SEED repeats a run;
-// DTENSOR_SECONDS is how long the slow one lasts.
+// reasons. What they keep and never ask for is there when they have ended. Each is traced, and the
+// trace's sums are the counters. DTENSOR_SEED repeats a run; DTENSOR_SECONDS is how long the slow
+// one lasts.
 #include <algorithm>
 #include <cmath>
 #include <iostream>
@@ -55,11 +56,27 @@ absl::Status Differs(const std::string& what, const Values& got, const Values& w
       absl::StrCat(what, ": got ", absl::StrJoin(got, " "), ", want ", absl::StrJoin(want, " ")));
 }
 
+// What a program keeps of one rank, replicated, and nobody has read.
+struct Kept {
+  DistributedTensor tensor;
+  Ref ref;
+};
+
+absl::Status Compare(const Values& got, const Values& want, const char* what) {
+  if (got.size() != want.size()) return Differs(what, got, want);
+  double largest = 1;
+  for (double value : want) largest = std::max(largest, std::abs(value));
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (!(std::abs(got[i] - want[i]) <= 1e-9 * largest)) return Differs(what, got, want);
+  }
+  return absl::OkStatus();
+}
+
 // One rank's run of a program. All ranks draw the same numbers.
 class Program {
  public:
-  Program(Context& context, const DeviceMesh& mesh, uint64_t seed)
-      : context_(context), mesh_(mesh), engine_(seed) {}
+  Program(Context& context, const DeviceMesh& mesh, uint64_t seed, std::vector<Kept>& kept)
+      : context_(context), mesh_(mesh), engine_(seed), kept_(kept) {}
 
   absl::Status Run() {
     DT_RETURN_IF_ERROR(Create());
@@ -150,7 +167,7 @@ class Program {
 
   absl::Status Step() {
     if (handles_.empty()) return Create();
-    switch (Below(16)) {
+    switch (Below(17)) {
       case 0:
         return Create();
       case 1:
@@ -178,6 +195,8 @@ class Program {
         reference_.recording = Below(4) != 0;
         context_.set_recording(reference_.recording);
         return absl::OkStatus();
+      case 15:
+        return Keep();
       default:
         handles_.erase(handles_.begin() + Below(static_cast<int>(handles_.size())));
         return absl::OkStatus();
@@ -269,6 +288,17 @@ class Program {
     const RedistributeOptions options{.async = Below(3) == 0};
     return Add(x.tensor.Redistribute(RandomPlacements(x.ref.shape, true), options),
                reference_.Value(x.ref), false);
+  }
+
+  absl::Status Keep() {
+    const Handle x = Any();
+    Log("keep", x);
+    const bool async = Below(2) == 0;
+    const Placements whole(mesh_.num_axes(), Replicate());
+    DT_ASSIGN_OR_RETURN(const auto kept,
+                        x.tensor.Redistribute(whole, {.async = async, .on_use = !async}));
+    kept_.push_back({kept, reference_.Value(x.ref)});
+    return absl::OkStatus();
   }
 
   absl::Status ReduceInPlace() {
@@ -385,24 +415,17 @@ class Program {
     return absl::OkStatus();
   }
 
-  absl::Status Compare(const DistributedTensor& tensor, const Values& want, const char* what) {
-    DT_ASSIGN_OR_RETURN(const Values got, ToGlobal<double>(tensor));
-    if (got.size() != want.size()) return Differs(what, got, want);
-    double largest = 1;
-    for (double value : want) largest = std::max(largest, std::abs(value));
-    for (size_t i = 0; i < got.size(); ++i) {
-      if (!(std::abs(got[i] - want[i]) <= 1e-9 * largest)) return Differs(what, got, want);
-    }
-    return absl::OkStatus();
+  absl::Status Check(const Handle& x) {
+    DT_ASSIGN_OR_RETURN(const Values got, ToGlobal<double>(x.tensor));
+    return Compare(got, x.ref.Read(), "value");
   }
-
-  absl::Status Check(const Handle& x) { return Compare(x.tensor, x.ref.Read(), "value"); }
 
   absl::Status CheckGradient(const Handle& leaf) {
     if (leaf.tensor.grad().defined() != leaf.ref.node->has_gradient)
       return absl::InternalError("a gradient is there that should not be, or is not");
     if (!leaf.ref.node->has_gradient) return absl::OkStatus();
-    return Compare(leaf.tensor.grad(), leaf.ref.node->gradient, "gradient");
+    DT_ASSIGN_OR_RETURN(const Values got, ToGlobal<double>(leaf.tensor.grad()));
+    return Compare(got, leaf.ref.node->gradient, "gradient");
   }
 
   Context& context_;
@@ -411,6 +434,7 @@ class Program {
   Reference reference_;
   std::vector<Handle> handles_, leaves_;
   std::vector<DistributedTensor> consumed_;
+  std::vector<Kept>& kept_;
   std::string log_;
   int operations_ = 0;
   bool refused_ = false;
@@ -419,6 +443,12 @@ class Program {
 struct Totals {
   int64_t programs = 0, operations = 0, refused = 0;
 };
+
+// Where no rank can help any more.
+absl::Status CheckKept(const Kept& kept) {
+  DT_ASSIGN_OR_RETURN(const Values got, ToHost<double>(kept.tensor.local()));
+  return Compare(got, kept.ref.Read(), "kept");
+}
 
 void RunOne(TestRandom& random, Totals& totals) {
   const uint64_t seed = (uint64_t{1} << 20) * random.Below(1 << 20) + random.Below(1 << 20);
@@ -430,21 +460,31 @@ void RunOne(TestRandom& random, Totals& totals) {
   options.max_delay_us = deferred ? 5 : 0;
   // Every second one with products beside what moves (docs/overlap.md), however little that is.
   const OverlapOptions overlap{.chunks = random.Below(2) == 0 ? 3 : 0, .min_bytes = 0};
-  const absl::Status status = RunRanks(
+  std::vector<std::vector<Kept>> kept(mesh.size());
+  std::vector<std::string> logs(mesh.size());
+  absl::Status status = RunRanks(
       mesh.size(),
       [&](Context& context) -> absl::Status {
         context.StartTrace();
-        Program program(context, mesh, seed);
+        Program program(context, mesh, seed, kept[context.rank()]);
         absl::Status status = program.Run();
         if (status.ok()) status = CheckTrace(context);
         if (!status.ok())
           return absl::Status(status.code(), absl::StrCat(status.message(), program.log()));
+        logs[context.rank()] = program.log();
         if (context.rank() != 0) return absl::OkStatus();
         totals.operations += program.operations();
         totals.refused += program.refused();
         return absl::OkStatus();
       },
       options, {.overlap = overlap});
+  for (int rank = 0; rank < mesh.size() && status.ok(); ++rank) {
+    for (const Kept& left : kept[rank]) status.Update(CheckKept(left));
+    if (!status.ok()) {
+      status = absl::InternalError(
+          absl::StrCat("rank ", rank, " of what is over: ", status.message(), logs[rank]));
+    }
+  }
   ++totals.programs;
   DT_ASSERT_OK(status) << "program " << seed << " on " << mesh_text
                        << (deferred ? ", deferred" : "")
