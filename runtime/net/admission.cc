@@ -6,6 +6,7 @@
 #include <chrono>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "dtensor/runtime/core/status.h"
 
 namespace dtensor {
@@ -76,12 +77,31 @@ bool Admission::Hear(Caller& caller, std::optional<Admitted>& admitted) {
   if (verdict == Verdict::kWelcome && !is_awaited_(static_cast<int>(hello.rank))) {
     verdict = Verdict::kWrongRank;
   }
+  if (verdict == Verdict::kStranger) ++strangers_;
+  if (verdict == Verdict::kWrongSize) of_wrong_size_ = hello.rank;
+  if (verdict == Verdict::kWrongRank) of_wrong_rank_ = hello.rank;
   std::string answer(1, static_cast<char>(verdict));
   if (verdict == Verdict::kWelcome) answer += WelcomeProof(key_, hello, caller.nonce);
   if (SendShort(caller.socket, answer) && verdict == Verdict::kWelcome) {
     admitted = Admitted{static_cast<int>(hello.rank), std::move(caller.socket)};
   }
   return false;
+}
+
+std::string Admission::TurnedAway() const {
+  std::string text;
+  if (of_wrong_size_) {
+    absl::StrAppend(&text, "; rank ", *of_wrong_size_,
+                    " called, and says that its world has another number of ranks");
+  }
+  if (of_wrong_rank_) {
+    absl::StrAppend(&text, "; another rank ", *of_wrong_rank_, " called");
+  }
+  if (strangers_ > 0) {
+    absl::StrAppend(&text, "; ", strangers_, strangers_ == 1 ? " caller was" : " callers were",
+                    " of another job, or had another secret");
+  }
+  return text;
 }
 
 }  // namespace dtensor

@@ -6,6 +6,7 @@
 #ifndef DTENSOR_RUNTIME_NET_ADMISSION_H_
 #define DTENSOR_RUNTIME_NET_ADMISSION_H_
 
+#include <cstdint>
 #include <functional>
 #include <list>
 #include <optional>
@@ -34,6 +35,9 @@ class Admission {
 
   // The next one that is let in, or nobody by `deadline`. Errors: of the listener.
   absl::StatusOr<std::optional<Admitted>> Next(NetClock::time_point deadline);
+  // Who called so far and was not let in, for whoever says that a rank has not come: "; rank 2
+  // called, ..." for each reason, with the last rank of it. Empty: nobody.
+  std::string TurnedAway() const;
 
  private:
   static constexpr size_t kMostCallers = 256;
@@ -55,6 +59,8 @@ class Admission {
   const JobKey key_;
   const std::function<bool(int)> is_awaited_;
   std::list<Caller> callers_;
+  int strangers_ = 0;
+  std::optional<uint32_t> of_wrong_size_, of_wrong_rank_;  // the last one's rank
 };
 
 }  // namespace dtensor

@@ -119,6 +119,23 @@ TEST_F(AdmissionTest, TwoCallersOfOneRank) {
   EXPECT_EQ(welcome, 1);
 }
 
+TEST_F(AdmissionTest, SaysWhoWasTurnedAway) {
+  EXPECT_EQ(door_->TurnedAway(), "");
+  awaited_ = {1};
+  std::thread callers([this] {
+    EXPECT_FALSE(CallAs(1, {"job", "guessed", 8}).ok());
+    EXPECT_FALSE(CallAs(1, {"another", "a secret", 8}).ok());
+    EXPECT_FALSE(CallAs(2, {"job", "a secret", 7}).ok());
+    EXPECT_FALSE(CallAs(3).ok());
+    DT_EXPECT_OK(CallAs(1));
+  });
+  LetIn(20);
+  callers.join();
+  EXPECT_EQ(door_->TurnedAway(),
+            "; rank 2 called, and says that its world has another number of ranks; another rank 3 "
+            "called; 2 callers were of another job, or had another secret");
+}
+
 TEST_F(AdmissionTest, RefusesWhoIsNotOfTheJob) {
   awaited_ = {1};
   std::thread callers([this] {

@@ -104,9 +104,9 @@ absl::Status ControlPlane::Admit() {
     }
     DT_RETURN_IF_ERROR(CheckGuests());
     if (NetClock::now() < deadline) continue;
-    return absl::DeadlineExceededError(absl::StrCat(MissingText(), " did not come within ",
-                                                    options_.timeout_seconds,
-                                                    " s; start them, or wait longer"));
+    return absl::DeadlineExceededError(
+        absl::StrCat(MissingText(), " did not come within ", options_.timeout_seconds, " s",
+                     door.TurnedAway(), "; start them, or wait longer"));
   }
   for (auto& [rank, peer] : peers_) {
     absl::StatusOr<std::string> host = PeerHostOf(peer.link.socket());
