@@ -179,11 +179,10 @@ __global__ void UniformKernel(GlobalElements elements, RandomKey key, T* out, in
 
 template <typename T>
 __global__ void DropoutKernel(const __grid_constant__ GlobalElements elements, RandomKey key,
-                              const __grid_constant__ StridedInput x, uint32_t threshold,
+                              const __grid_constant__ StridedInput x, uint32_t limit,
                               Compute<T> scale, T* out, int64_t n) {
   FillBy<Words>(elements, key, Input<T>{x}, n, out, [&](T element, uint32_t word) {
-    const T kept = Round<T>(Widen(element) * scale);
-    return (word >> 8) < threshold ? T{} : kept;
+    return Round<T>(word < limit ? 0 : Widen(element) * scale);
   });
 }
 
@@ -225,10 +224,12 @@ absl::Status RandomUniform(Device& device, const char* kernel, const RandomUnifo
 
 absl::Status Dropout(Device& device, const char* kernel, const DropoutArgs& args) {
   return WithElements(device, kernel, args.runs, [&](const auto& elements, int64_t n) {
+    // Of a word its upper 24 bits are below the threshold: the word is below 2^8 times that.
+    if (args.threshold >> 24 != 0) return device.FillBytes(args.out, 0, n * SizeOf(args.dtype));
     return VisitFloat(args.dtype, [&](auto t) {
       using T = decltype(t);
       return Launch(device, kernel, BlocksOf<T>(n), kThreads, DropoutKernel<T>, elements, args.key,
-                    args.x, args.threshold, static_cast<Compute<T>>(args.scale),
+                    args.x, args.threshold << 8, static_cast<Compute<T>>(args.scale),
                     reinterpret_cast<T*>(args.out), n);
     });
   });
