@@ -3,7 +3,7 @@
 load("//tools:cc.bzl", "dt_test")
 load("//tools/cuda:defs.bzl", "REQUIRES_CUDA", "REQUIRES_CUDNN", "REQUIRES_FAKES")
 
-def kernel_test(name, deps = [], threads_meet = True, quick = None, sanitized = None):
+def kernel_test(name, deps = [], threads_meet = True, quick = None, sanitized = None, of_sm_80 = False):
     """Makes `name`_test and `name`_cuda_test of `name`_test.cc.
 
     Args:
@@ -13,10 +13,13 @@ def kernel_test(name, deps = [], threads_meet = True, quick = None, sanitized = 
       quick: cases, as --gtest_filter has them, if all take long where a GPU is faked: `name`_cuda_test has
         those, and `name`_cuda_slow_test all.
       sanitized: what sanitizers run of the cases on a GPU, if that is not all; "" is nothing.
+      of_sm_80: whether GPUs of capability 9.0 have kernels of their own; `name`_sm80_cuda_test has the others' too.
     """
     sanitizers = ["cuda_sanitize"] + (["cuda_threads"] if threads_meet else [])
     _test(name, "_test", None, ["sanitize"], deps)
     _test(name, "_cuda_test", quick, ["gpu"] + (sanitizers if sanitized == None else []), deps)
+    if of_sm_80:
+        _test(name, "_sm80_cuda_test", quick, ["gpu"] + (sanitizers if sanitized == None else []), deps, {"DTENSOR_TEST_CAPABILITY": "80"})
     if quick:
         _test(name, "_cuda_slow_test", None, ["gpu", "slow"], deps)
     if sanitized:
@@ -40,13 +43,14 @@ def cudnn_tests(deps):
             ],
         )
 
-def _test(name, suffix, cases, tags, deps):
+def _test(name, suffix, cases, tags, deps, env = {}):
     on_gpu = suffix != "_test"
     dt_test(
         name = name + suffix,
         size = "medium",
         srcs = [name + "_test.cc"],
         args = ["--gtest_filter=" + cases] if cases else [],
+        env = env,
         tags = tags,
         target_compatible_with = REQUIRES_CUDA if on_gpu else [],
         deps = [

@@ -1,3 +1,7 @@
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
 #include "dtensor/runtime/device/cuda/cuda_device.h"
 #include "dtensor/runtime/testing/kernel_devices.h"
 #include "gtest/gtest.h"
@@ -22,11 +26,15 @@ class NeedsGpu final : public testing::Environment {
 
 std::vector<KernelTestParam> KernelTestParams() { return {{"Cuda", Device::Kind::kCuda, 0}}; }
 
+// With the kernels of GPUs of $DTENSOR_TEST_CAPABILITY, if it is set.
 absl::StatusOr<std::unique_ptr<Device>> MakeKernelTestDevice(const KernelTestParam&) {
-  return MakeCudaDevice(0);
+  auto device = MakeCudaDevice(0);
+  const char* const capability = std::getenv("DTENSOR_TEST_CAPABILITY");
+  if (device.ok() && capability != nullptr) LimitCudaCapability(**device, std::atoi(capability));
+  return device;
 }
 
-std::unique_ptr<Device> MakeTestDevice() { return *MakeCudaDevice(0); }
+std::unique_ptr<Device> MakeTestDevice() { return *MakeKernelTestDevice({}); }
 std::unique_ptr<Device> MakeLateTestDevice() { return MakeTestDevice(); }
 
 void EndKernelTest() {}

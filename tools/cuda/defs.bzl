@@ -34,7 +34,7 @@ REQUIRES_FAKES = select({
     "//conditions:default": ["//tools/cuda:needs_config_cuda"],
 })
 
-def dt_cuda_library(name, srcs, hdrs = [], internal_hdrs = [], deps = [], testonly = False, visibility = None):
+def dt_cuda_library(name, srcs, hdrs = [], internal_hdrs = [], sm_90a_srcs = [], deps = [], testonly = False, visibility = None):
     """A library of kernels: .cu sources that nvcc compiles, or, where CUDA is faked, g++ over the host grid.
 
     Any dt_library may depend on it; skipped without --config=cuda. Its headers are included as a
@@ -45,6 +45,8 @@ def dt_cuda_library(name, srcs, hdrs = [], internal_hdrs = [], deps = [], teston
       srcs: .cu files. They include "dtensor/tools/cuda/kernel-inl.h".
       hdrs: headers.
       internal_hdrs: -inl.h files, for sources of kernels alone.
+      sm_90a_srcs: those of srcs with instructions of capability 9.0 that newer GPUs do not have: where 90 is among
+        --//tools/cuda:archs they are compiled for sm_90a, with DTENSOR_SM_90A defined, and their PTX without.
       deps: libraries. The CUDA runtime and kernel-inl.h need not be named.
       testonly: for helpers of tests.
       visibility: that of the package if None.
@@ -61,6 +63,7 @@ def dt_cuda_library(name, srcs, hdrs = [], internal_hdrs = [], deps = [], teston
     cuda_library(
         name = name + "_nvcc",
         srcs = srcs,
+        sm_90a_srcs = sm_90a_srcs,
         target_compatible_with = _REQUIRES_NVCC,
         testonly = testonly,
         visibility = ["//visibility:private"],

@@ -21,11 +21,12 @@
   T(&name)[n] = *static_cast<T(*)[n]>(::dtensor::fake_cuda::Shared(&name##_site, sizeof(T[n])))
 #endif
 
-// T& name in the block's shared memory, which may be more than the 48 KiB of arrays: of a kernel
-// that is launched with sizeof(T) bytes of it, and has this once.
+// T& name in the block's shared memory, at a multiple of 1024 bytes, which may be more than the
+// 48 KiB of arrays: of a kernel that is launched with sizeof(T) bytes of it, has this once, and no
+// other shared memory.
 #ifdef __CUDACC__
-#define DT_LARGE_SHARED(T, name)             \
-  extern __shared__ uint4 dt_large_shared[]; \
+#define DT_LARGE_SHARED(T, name)                             \
+  extern __shared__ __align__(1024) uint4 dt_large_shared[]; \
   T& name = *reinterpret_cast<T*>(dt_large_shared)
 #else
 #define DT_LARGE_SHARED(T, name) \

@@ -4,6 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -48,6 +49,8 @@ class CudaDevice final : public Device {
   void set_patience(double seconds) { wait_.set_patience(std::chrono::duration<double>(seconds)); }
   void* scratch() const { return scratch_; }
   KernelError* kernel_error() const { return kernel_error_; }
+  int capability() const { return capability_; }
+  void limit_capability(int at_most) { capability_ = std::min(capability_, at_most); }
   std::unique_ptr<CudaState>& state() { return state_; }
   void set_wait_limit(std::function<bool()> gives_up) { wait_.set_gives_up(std::move(gives_up)); }
 
@@ -57,6 +60,10 @@ class CudaDevice final : public Device {
     if (has_own_stream_) DT_CUDA(cudaStreamCreateWithFlags, &stream_, cudaStreamNonBlocking);
     queue_ = stream_;
     // Freed memory stays with the process, as the cpu device's does.
+    int major = 0, minor = 0;
+    DT_CUDA(cudaDeviceGetAttribute, &major, cudaDevAttrComputeCapabilityMajor, ordinal());
+    DT_CUDA(cudaDeviceGetAttribute, &minor, cudaDevAttrComputeCapabilityMinor, ordinal());
+    capability_ = 10 * major + minor;
     DT_CUDA(cudaDeviceGetDefaultMemPool, &pool_, ordinal());
     if (!allocator_.allocate) DT_RETURN_IF_ERROR(KeepBytes(UINT64_MAX));
     DT_CUDA(cudaMallocFromPoolAsync, &scratch_, kCudaScratchBytes, pool_, stream_);
@@ -270,6 +277,7 @@ class CudaDevice final : public Device {
   uint64_t work_ = 0;                             // how much the device was given
   std::vector<std::pair<void*, int64_t>> freed_;  // since transfers began
   const CudaAllocator allocator_;
+  int capability_ = 0;
   bool works_on_ = false;  // after a wait that gave up
   PolledWait wait_{*this};
   const std::shared_ptr<EventPool> events_ = std::make_shared<EventPool>(ordinal());
@@ -345,6 +353,10 @@ cudaStream_t CudaStreamOf(const Device& device) { return AsCuda(device).stream()
 void* CudaScratchOf(const Device& device) { return AsCuda(device).scratch(); }
 
 KernelError* CudaKernelErrorOf(const Device& device) { return AsCuda(device).kernel_error(); }
+
+int CudaCapabilityOf(const Device& device) { return AsCuda(device).capability(); }
+
+void LimitCudaCapability(Device& device, int at_most) { AsCuda(device).limit_capability(at_most); }
 
 std::unique_ptr<CudaState>& CudaStateOf(const Device& device) {
   return const_cast<CudaDevice&>(AsCuda(device)).state();

@@ -51,6 +51,12 @@ absl::StatusOr<std::unique_ptr<Device>> MakeCudaDevice(
 // that it was given do not run. Requires: a cuda device.
 void SetCudaPatience(Device& device, double seconds);
 
+// The GPU's compute capability, 90 for 9.0: some kernels are of one alone. Requires: a cuda device.
+int CudaCapabilityOf(const Device& device);
+// From now on the device's kernels are those that GPUs of at most this capability have: to test
+// them on newer ones. Requires: a cuda device.
+void LimitCudaCapability(Device& device, int at_most);
+
 // --- For launches of kernels. Requires: a cuda device.
 // Makes the device's GPU this thread's current one, and returns its stream. Errors: the device's
 // failure.

@@ -25,6 +25,17 @@ void SetCudaPatience(Device&, double) {
              "SetCudaPatience: this program was built without CUDA, so the device is not a GPU");
 }
 
+int CudaCapabilityOf(const Device&) {
+  DT_REQUIRE(false,
+             "CudaCapabilityOf: this program was built without CUDA, so the device is not a GPU");
+}
+
+void LimitCudaCapability(Device&, int) {
+  DT_REQUIRE(
+      false,
+      "LimitCudaCapability: this program was built without CUDA, so the device is not a GPU");
+}
+
 CudaTransfers::CudaTransfers(Device&, const DeviceEvent&) {}
 CudaTransfers::~CudaTransfers() = default;
 

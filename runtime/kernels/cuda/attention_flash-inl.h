@@ -1,6 +1,6 @@
 // What attention's kernels for the heads that most models have are made of, in the manner of
 // FlashAttention-2 (Dao, 2023): products of tensor cores, up to 128 features, all of a tile at
-// once.
+// once. Shared memory has rows in panels of 64 features (warpgroup-inl.h), one behind the other.
 #ifndef DTENSOR_RUNTIME_KERNELS_CUDA_ATTENTION_FLASH_INL_H_
 #define DTENSOR_RUNTIME_KERNELS_CUDA_ATTENTION_FLASH_INL_H_
 
@@ -26,6 +26,7 @@
 #include "dtensor/runtime/kernels/cuda/numeric-inl.h"
 #include "dtensor/runtime/kernels/cuda/row_groups-inl.h"
 #include "dtensor/runtime/kernels/cuda/scratch-inl.h"
+#include "dtensor/runtime/kernels/cuda/warpgroup-inl.h"
 
 namespace dtensor::kernels::cuda {
 
@@ -36,7 +37,7 @@ template <typename In_, int kDim_, int kGroups, bool kShareRows_ = false>
 struct FlashTiles {
   using In = In_;
   using T = float;
-  static constexpr bool kShareRows = kShareRows_;
+  static constexpr bool kShareRows = kShareRows_, kIsWarpgroup = false, kHasPairs = true;
   static constexpr int kDim = kDim_, kTile = 64, kColumns = kShareRows ? kTile / kTileWarps : kTile;
   static constexpr int kRowsOfLane = 2 * kGroups, kLanesOfRow = 4;
   static constexpr int kColumnsOfLane = kColumns / kLanesOfRow;
@@ -66,37 +67,50 @@ struct FlashTiles {
     }
   }
 
-  // Rows times columns, both in shared memory, in packs (PackAt).
+  // Of kN rows in shared memory, those from `row` on in the panel of a feature.
+  template <int kN>
+  static __device__ const In* PanelOf(const In* rows, int row, int feature) {
+    return rows + (feature / kPanelColumns * kN + row) * kPanelColumns;
+  }
+
+  // Rows times columns, both in shared memory.
   static __device__ void Score(const In* rows, const In* columns, int dim, Scores& scores) {
     Clear(scores.at);
     const int lane = LaneOf();
-    const In* const a = rows + FirstRow() * kDim;
-    const In* const b = columns + FirstColumn() * kDim;
-    const int a_at = PackAt<In, kDim>(lane % 16, lane / 16);
-    const int b_at = PackAt<In, kDim>(lane / 16 * 8 + lane % 8, lane / 8 % 2);
+    const int a_at = PackAt<In, kPanelColumns>(lane % 16, lane / 16);
+    const int b_at = PackAt<In, kPanelColumns>(lane / 16 * 8 + lane % 8, lane / 8 % 2);
     ForEachPart(dim, [&](int f) {
+      const In* const a = PanelOf<kRows>(rows, FirstRow(), f) + (a_at ^ f % kPanelColumns);
+      const In* const b = PanelOf<kTile>(columns, FirstColumn(), f) + (b_at ^ f % kPanelColumns);
       MatrixPart left[kGroups];
 #pragma unroll
-      for (int g = 0; g < kGroups; ++g) left[g] = LoadMatrices(a + g * 16 * kDim + (a_at ^ f));
+      for (int g = 0; g < kGroups; ++g) left[g] = LoadMatrices(a + g * 16 * kPanelColumns);
 #pragma unroll
       for (int n = 0; n < kColumns; n += 16) {
-        const MatrixPart right = LoadMatrices(b + n * kDim + (b_at ^ f));
+        const MatrixPart right = LoadMatrices(b + n * kPanelColumns);
 #pragma unroll
         for (int g = 0; g < kGroups; ++g) MultiplyGroup<In>(left[g], right, g, n, scores.at);
       }
     });
   }
 
+  // Of two pairs of operands.
+  static __device__ void Score(const In* const (&rows)[2], const In* const (&columns)[2], int dim,
+                               Scores& first, Scores& second) {
+    Score(rows[0], columns[0], dim, first);
+    Score(rows[1], columns[1], dim, second);
+  }
+
   // Adds weights times columns; weights go as a sum of kParts numbers of the operands' type.
   template <int kParts>
   static __device__ void Gather(const Scores& weights, const In* columns, int dim, Sums& sums) {
     const auto left = LeftOf<In, kParts>(weights.at);
-    const int lane = LaneOf(), b_at = PackAt<In, kDim>(lane % 16, lane / 16);
-    const In* const b = columns + FirstColumn() * kDim;
+    const int lane = LaneOf(), b_at = PackAt<In, kPanelColumns>(lane % 16, lane / 16);
     ForEachPart(dim, [&](int f) {
+      const In* const b = PanelOf<kTile>(columns, FirstColumn(), f) + (b_at ^ f % kPanelColumns);
 #pragma unroll
       for (int n = 0; n < kColumns / 16; ++n) {
-        const MatrixPart right = LoadTransposed(b + n * 16 * kDim + (b_at ^ f));
+        const MatrixPart right = LoadTransposed(b + n * 16 * kPanelColumns);
 #pragma unroll
         for (int part = 0; part < kParts; ++part) {
 #pragma unroll
@@ -106,6 +120,69 @@ struct FlashTiles {
         }
       }
     });
+  }
+};
+
+// The same with products of a warpgroup, of its 64 rows, and of all kDim features without questions
+// in between, which would end what is under way.
+template <typename In_, int kDim_>
+struct WarpgroupTiles : FlashTiles<In_, kDim_, 1> {
+  using Base = FlashTiles<In_, kDim_, 1>;
+  using In = In_;
+  using Base::kDim;
+  using Base::kRows;
+  using Base::kTile;
+  using typename Base::Scores;
+  using typename Base::Sums;
+  static constexpr bool kIsWarpgroup = true;
+  static_assert(kRows == 64 && kTile == kPanelColumns);
+
+  static __device__ void Score(const In* rows, const In* columns, int, Scores& scores) {
+    Clear(scores.at);
+    WarpgroupProducts<In> products;
+    products.Begin(scores.at);
+    BeginScore(products, rows, columns, scores);
+    products.End(scores.at);
+  }
+  static __device__ void Score(const In* const (&rows)[2], const In* const (&columns)[2], int,
+                               Scores& first, Scores& second) {
+    Clear(first.at);
+    Clear(second.at);
+    WarpgroupProducts<In> products;
+    products.Begin(first.at, second.at);
+    BeginScore(products, rows[0], columns[0], first);
+    BeginScore(products, rows[1], columns[1], second);
+    products.End(first.at, second.at);
+  }
+
+  template <int kParts>
+  static __device__ void Gather(const Scores& weights, const In* columns, int, Sums& sums) {
+    const auto left = LeftOf<In, kParts>(weights.at);
+    WarpgroupProducts<In> products;
+    products.Begin(sums.at);
+#pragma unroll
+    for (int n = 0; n < kTile; n += 16) {
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+#pragma unroll
+        for (int f = 0; f < kDim; f += kPanelColumns) {
+          products.MultiplyColumns(left.at[part][0][n / 16],
+                                   Base::template PanelOf<kTile>(columns, 0, f), n, sums.at, f);
+        }
+      }
+    }
+    products.End(sums.at);
+  }
+
+ private:
+  static __device__ void BeginScore(WarpgroupProducts<In>& products, const In* rows,
+                                    const In* columns, Scores& scores) {
+#pragma unroll
+    for (int f = 0; f < kDim; f += 16) {
+      products.MultiplyRows(Base::template PanelOf<kRows>(rows, 0, f),
+                            Base::template PanelOf<kTile>(columns, 0, f), f % kPanelColumns,
+                            scores.at, 0);
+    }
   }
 };
 
@@ -121,10 +198,13 @@ class RowCopies {
     const int pack = threadIdx.x % kPacks, row = threadIdx.x / kPacks;
     const int rows = pack * kPack<In> < dim ? static_cast<int>(from.count) : 0;
     const In* source = from.data + row * from.stride + pack * kPack<In>;
-    In* const packs = to + PackAt<In, kDim>(row, pack);
+    constexpr int kPanelPacks = kPanelColumns / kPack<In>;
+    In* const packs = to + pack / kPanelPacks * kN * kPanelColumns +
+                      PackAt<In, kPanelColumns>(row, pack % kPanelPacks);
 #pragma unroll
     for (int i = 0; i < kN / kRowsAtOnce; ++i, source += kRowsAtOnce * from.stride) {
-      copies_.Begin(source, packs + i * kRowsAtOnce * kDim, row + i * kRowsAtOnce < rows ? 16 : 0);
+      copies_.Begin(source, packs + i * kRowsAtOnce * kPanelColumns,
+                    row + i * kRowsAtOnce < rows ? 16 : 0);
     }
   }
 
@@ -133,11 +213,13 @@ class RowCopies {
   // What was begun is there, for all threads; and all have left what comes next.
   __device__ void Meet() {
     copies_.Wait();
+    PublishShared();
     __syncthreads();
   }
   // The same but for what was begun before the last Commit, and since the one before that.
   __device__ void MeetButLast() {
     copies_.WaitButLast();
+    PublishShared();
     __syncthreads();
   }
 
@@ -171,6 +253,16 @@ inline absl::StatusOr<std::optional<Scratch>> Align(Device& device, const char* 
 template <typename Fn>
 absl::Status WithConstant(bool is, Fn fn) {
   return is ? fn(std::true_type()) : fn(std::false_type());
+}
+
+// The same with whether products are a warpgroup's on this GPU.
+template <typename Fn>
+absl::Status WithWarpgroups(const Device& device, Fn fn) {
+  if constexpr (kWarpgroupsAreCompiled) {
+    return WithConstant(CudaCapabilityOf(device) == kWarpgroupCapability, fn);
+  } else {
+    return fn(std::false_type());
+  }
 }
 
 // Calls launch(features, is_wide, step): as constants the most features that there may be, and

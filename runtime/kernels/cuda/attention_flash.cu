@@ -16,13 +16,18 @@ namespace dtensor::kernels::cuda {
 namespace {
 
 // Up to 16 rows are all warps'.
-template <typename In, int kDim, bool kFewRows>
-using ForwardTiles = FlashTiles<In, kDim, kFewRows ? 1 : 2, kFewRows>;
+template <typename In, int kDim, bool kFewRows, bool kWarpgroups>
+using ForwardTiles = std::conditional_t<kWarpgroups && !kFewRows, WarpgroupTiles<In, kDim>,
+                                        FlashTiles<In, kDim, kFewRows ? 1 : 2, kFewRows>>;
+// Of a processor at once. Three take turns with its tensor cores: products of one go on while
+// others weigh.
+template <typename Tiles>
+inline constexpr int kForwardBlocks = Tiles::kShareRows || Tiles::kIsWarpgroup ? 3 : kTileBlocks;
 
 // A block's queries, in packs; and in turn a tile's keys, its values, the next one's keys, and so
 // on: one is computed with while two come.
 template <typename Tiles>
-struct alignas(16) ForwardMemory {
+struct alignas(kPanelAlignment) ForwardMemory {
   using In = typename Tiles::In;
   In q[Tiles::kRows * Tiles::kDim];
   In columns[3][Tiles::kTile * Tiles::kDim];
@@ -124,9 +129,10 @@ __device__ void JoinWarps(ForwardRows<Tiles>& rows, float* memory) {
 
 // A block for some queries of one head, and for a part of the keys.
 template <typename Tiles, bool kWide>
-__global__ void __launch_bounds__(kTileThreads, Tiles::kShareRows ? 3 : kTileBlocks)
+__global__ void __launch_bounds__(kTileThreads, kForwardBlocks<Tiles>)
     FlashKernel(const __grid_constant__ StepRule step, const __grid_constant__ KeyParts parts,
                 const __grid_constant__ TileOrder order) {
+  if constexpr (Tiles::kIsWarpgroup && !kHasWarpgroups) return;
   using In = typename Tiles::In;
   using Memory = ForwardMemory<Tiles>;
   constexpr int kRows = Tiles::kRows, kTile = Tiles::kTile;
@@ -136,7 +142,7 @@ __global__ void __launch_bounds__(kTileThreads, Tiles::kShareRows ? 3 : kTileBlo
   const ForwardBlock block(step, parts, order.At(blockIdx.x), kRows, kTile);
   const int dim = static_cast<int>(sizes.dim);
   const float scale = static_cast<float>(fabs(sizes.scale) * kLog2E);
-  const bool has_rows = Tiles::FirstRow() < block.count;
+  const bool has_rows = Tiles::kIsWarpgroup || Tiles::FirstRow() < block.count;
   const auto tile_of = [&](const AttentionOperand& x, int64_t key) {
     return TileRows<In>(x, block.batch, block.kv_head, key, Lesser(kTile, sizes.keys - key));
   };
@@ -205,11 +211,13 @@ absl::Status FlashForward(Device& device, const char* kernel, const StepRule& st
     using In = std::conditional_t<is_bf16, BFloat16, Float16>;
     const bool few = parts.is_split() && step.sizes.q_rows <= 16;
     return WithConstant(few, [&](auto has_few) {
-      return WithFlashStep(device, kernel, step,
-                           [&](auto features, auto is_wide, const StepRule& aligned) {
-                             return LaunchFlash<ForwardTiles<In, features, has_few>, is_wide>(
-                                 device, kernel, aligned, parts);
-                           });
+      return WithWarpgroups(device, [&](auto has_warpgroups) {
+        return WithFlashStep(device, kernel, step,
+                             [&](auto features, auto is_wide, const StepRule& aligned) {
+                               using Tiles = ForwardTiles<In, features, has_few, has_warpgroups>;
+                               return LaunchFlash<Tiles, is_wide>(device, kernel, aligned, parts);
+                             });
+      });
     });
   });
 }

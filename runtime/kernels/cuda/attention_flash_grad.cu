@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/cuda/attention_flash-inl.h"
@@ -15,8 +16,9 @@
 namespace dtensor::kernels::cuda {
 namespace {
 
-template <typename In, int kDim>
-using GradTiles = FlashTiles<In, kDim, 1>;
+template <typename In, int kDim, bool kWarpgroups>
+using GradTiles =
+    std::conditional_t<kWarpgroups, WarpgroupTiles<In, kDim>, FlashTiles<In, kDim, 1>>;
 
 // Of queries: lse in units of log(2), of a row that is not there, or saw nothing, infinite; delta.
 template <int kN>
@@ -24,12 +26,12 @@ struct QueryStatistics {
   float lse[kN], delta[kN];
 };
 
-template <typename In, int kDim>
-struct alignas(16) GradMemory {
-  using Tiles = GradTiles<In, kDim>;
-  In rows[2][Tiles::kRows * kDim];
-  In columns[2][2][Tiles::kColumns * kDim];        // [slot][operand]
-  QueryStatistics<Tiles::kColumns> statistics[2];  // where columns are queries
+template <typename Tiles>
+struct alignas(kPanelAlignment) GradMemory {
+  using In = typename Tiles::In;
+  In rows[2][Tiles::kRows * Tiles::kDim];
+  In columns[2][2][Tiles::kColumns * Tiles::kDim];  // [slot][operand]
+  QueryStatistics<Tiles::kColumns> statistics[2];   // where columns are queries
 };
 
 struct QueryStatistic {
@@ -48,15 +50,17 @@ __device__ float ScaleOf(const StepRule& step) {
 }
 
 // dq: a block for 64 queries of one head. Rows that see most come last, and go first.
-template <typename In, int kDim, bool kWide>
+template <typename Tiles, bool kWide>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     QueryGradKernel(const __grid_constant__ StepRule step,
                     const __grid_constant__ TileOrder order) {
-  using Tiles = GradTiles<In, kDim>;
-  using Memory = GradMemory<In, kDim>;
+  if constexpr (Tiles::kIsWarpgroup && !kHasWarpgroups) return;
+  using In = typename Tiles::In;
+  using Memory = GradMemory<Tiles>;
   constexpr int kRows = Tiles::kRows, kColumns = Tiles::kColumns;
   DT_LARGE_SHARED(Memory, memory);
-  RowCopies<In, kDim> copies;
+  RowCopies<In, Tiles::kDim> copies;
+  const In* const rows[] = {memory.rows[0], memory.rows[1]};
   const AttentionSizes& sizes = step.sizes;
   const AttentionOperands& x = step.operands;
   const int dim = static_cast<int>(sizes.dim);
@@ -91,10 +95,9 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
   for (int64_t key = begin; key < high.end; key += kColumns, slot = 1 - slot) {
     copies.Meet();
     if (key + kColumns < high.end) begin_tile(key + kColumns, 1 - slot);
-    const In *const k = memory.columns[slot][0], *const v = memory.columns[slot][1];
+    const In* const columns[] = {memory.columns[slot][0], memory.columns[slot][1]};
     typename Tiles::Scores scores, products;
-    Tiles::Score(memory.rows[0], k, dim, scores);
-    Tiles::Score(memory.rows[1], v, dim, products);
+    Tiles::Score(rows, columns, dim, scores, products);
 #pragma unroll
     for (int c = 0; c < Tiles::kColumnsOfLane; ++c) {
 #pragma unroll
@@ -122,7 +125,7 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
         scores.at[r][c] *= products.at[r][c] - row_of[r].delta;
       }
     }
-    Tiles::template Gather<kWide ? 2 : 1>(scores, k, dim, dq);
+    Tiles::template Gather<kWide ? 2 : 1>(scores, columns[0], dim, dq);
   }
   StoreGrad<Tiles>(step, x.dq, at.batch, at.head, first, sizes.q_rows,
                    static_cast<float>(sizes.scale), !sizes.first, 0, dq);
@@ -134,23 +137,26 @@ struct QueryTile {
 };
 
 // dk and dv: a block for 64 keys of one key head. Query heads and rows in ascending order.
-template <typename In, int kDim, bool kWide>
+template <typename Tiles, bool kWide>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     KeyGradKernel(const __grid_constant__ StepRule step, const __grid_constant__ TileOrder order) {
-  using Tiles = GradTiles<In, kDim>;
-  using Memory = GradMemory<In, kDim>;
+  if constexpr (Tiles::kIsWarpgroup && !kHasWarpgroups) return;
+  using In = typename Tiles::In;
+  using Memory = GradMemory<Tiles>;
   constexpr int kRows = Tiles::kRows, kColumns = Tiles::kColumns;
   DT_LARGE_SHARED(Memory, memory);
-  RowCopies<In, kDim> copies;
+  RowCopies<In, Tiles::kDim> copies;
+  const In* const rows[] = {memory.rows[0], memory.rows[1]};
   const AttentionSizes& sizes = step.sizes;
   const AttentionOperands& x = step.operands;
   const int dim = static_cast<int>(sizes.dim);
   const float scale = ScaleOf(step);
   const BlockPlace block = order.At(blockIdx.x);
-  const int64_t batch = block.head / sizes.kv_heads, kv_head = block.head % sizes.kv_heads;
+  const int64_t batch = Divide(block.head, sizes.kv_heads);
+  const int64_t kv_head = block.head - batch * sizes.kv_heads;
   const int64_t first = block.tile * kRows;
   const int64_t count = Lesser(kRows, sizes.keys - first);
-  const int64_t group = sizes.q_heads / sizes.kv_heads;
+  const int64_t group = Divide(sizes.q_heads, sizes.kv_heads);
   const QueryRange range = QueriesThatSee(step, first, count);
   const auto begin_tile = [&](const QueryTile& tile, int slot) {
     const HeadPlace at = {batch, kv_head * group + tile.group, kv_head};
@@ -189,11 +195,10 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     if (next.group < group) statistic = begin_tile(next, 1 - slot);
     const int64_t last = Lesser(tile.query + kColumns, sizes.q_rows) - 1;
     const bool all = step.seen[last].begin <= first && step.seen[tile.query].end >= first + kRows;
-    const In *const q = memory.columns[slot][0], *const dout = memory.columns[slot][1];
+    const In* const columns[] = {memory.columns[slot][0], memory.columns[slot][1]};
     const auto& statistics = memory.statistics[slot];
     typename Tiles::Scores scores, products;
-    Tiles::Score(memory.rows[0], q, dim, scores);
-    Tiles::Score(memory.rows[1], dout, dim, products);
+    Tiles::Score(rows, columns, dim, scores, products);
 #pragma unroll
     for (int c = 0; c < Tiles::kColumnsOfLane; ++c) {
       const float lse = statistics.lse[Tiles::ColumnOf(c)];
@@ -215,7 +220,7 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
         }
       }
     }
-    Tiles::template Gather<kWide ? 2 : 1>(scores, dout, dim, dv);
+    Tiles::template Gather<kWide ? 2 : 1>(scores, columns[1], dim, dv);
 #pragma unroll
     for (int c = 0; c < Tiles::kColumnsOfLane; ++c) {
       const float delta = statistics.delta[Tiles::ColumnOf(c)];
@@ -224,7 +229,7 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
         scores.at[r][c] *= products.at[r][c] - delta;
       }
     }
-    Tiles::template Gather<kWide ? 2 : 1>(scores, q, dim, dk);
+    Tiles::template Gather<kWide ? 2 : 1>(scores, columns[0], dim, dk);
     put_statistic(statistic, 1 - slot);
   }
   StoreGrad<Tiles>(step, x.dk, batch, kv_head, first, sizes.keys, static_cast<float>(sizes.scale),
@@ -232,29 +237,31 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
   StoreGrad<Tiles>(step, x.dv, batch, kv_head, first, sizes.keys, 1, false, 0, dv);
 }
 
-template <typename In, int kDim, bool kWide>
+template <typename Tiles, bool kWide>
 absl::Status LaunchGrads(Device& device, const char* kernel, const StepRule& step) {
-  using Tiles = GradTiles<In, kDim>;
-  using Memory = GradMemory<In, kDim>;
+  using Memory = GradMemory<Tiles>;
   const AttentionSizes& sizes = step.sizes;
   if (sizes.q_rows * sizes.batch * sizes.q_heads > 0) {
     const auto order = TileOrder::OfQueries(sizes, Tiles::kRows);
     DT_RETURN_IF_ERROR(LaunchLarge<Memory>(device, kernel, order.blocks(), kTileThreads,
-                                           QueryGradKernel<In, kDim, kWide>, step, order));
+                                           QueryGradKernel<Tiles, kWide>, step, order));
   }
   if (sizes.keys * sizes.batch * sizes.kv_heads == 0) return device.failure();
   const auto order = TileOrder::OfKeys(sizes, Tiles::kRows);
   return LaunchLarge<Memory>(device, kernel, order.blocks(), kTileThreads,
-                             KeyGradKernel<In, kDim, kWide>, step, order);
+                             KeyGradKernel<Tiles, kWide>, step, order);
 }
 
 }  // namespace
 
 absl::Status FlashGrads(Device& device, const char* kernel, const StepRule& step) {
-  return WithFlashStep(device, kernel, step,
-                       [&](auto features, auto is_wide, const StepRule& aligned) {
-                         return LaunchGrads<BFloat16, features, is_wide>(device, kernel, aligned);
-                       });
+  return WithWarpgroups(device, [&](auto has_warpgroups) {
+    return WithFlashStep(device, kernel, step,
+                         [&](auto features, auto is_wide, const StepRule& aligned) {
+                           using Tiles = GradTiles<BFloat16, features, has_warpgroups>;
+                           return LaunchGrads<Tiles, is_wide>(device, kernel, aligned);
+                         });
+  });
 }
 
 }  // namespace dtensor::kernels::cuda

@@ -147,16 +147,16 @@ struct ForwardRows {
     for (int r = 0; r < kRowsOfLane; ++r) {
       factor[r] = scale * (!last ? T{1} : sum[r] == 0 ? T{0} : 1 / sum[r]);
     }
-    ForEachSum(values, window, step.sizes.dim, [&](T& value, int r, int64_t feature) {
-      if (!IsThere(r)) return;
-      if (!last) {
-        ValueRow<T>(step.operands.carry, r)[feature] = value * factor[r];
-      } else if (wide) {
-        ValueRow<T>(step.operands.o, r)[blockIdx.z * parts.o_step + feature] = value * factor[r];
-      } else {
-        ValueRow<In>(step.operands.o, r)[feature] = Round<In>(value * factor[r]);
-      }
-    });
+    if (last && !wide) {
+      PutSums<Tiles>(values, window, step.sizes.dim, factor, false, [&](int r) {
+        return IsThere(r) ? ValueRow<In>(step.operands.o, r) : nullptr;
+      });
+      return;
+    }
+    const AttentionOperand& to = last ? step.operands.o : step.operands.carry;
+    const int64_t offset = last ? blockIdx.z * parts.o_step : 0;
+    PutSums<Tiles>(values, window, step.sizes.dim, factor, false,
+                   [&](int r) { return IsThere(r) ? ValueRow<T>(to, r) + offset : nullptr; });
   }
 
   // Once all windows have read what was carried.

@@ -24,21 +24,20 @@ __device__ void StoreGrad(const StepRule& step, const AttentionOperand& to, int6
                           int64_t head, int64_t first, int64_t rows, typename Tiles::T factor,
                           bool adds, int64_t window, Sums& sums) {
   using In = typename Tiles::In;
-  const bool wide = step.is_wide();
   const int64_t offset = batch * to.batch_stride + head * to.head_stride;
-  ForEachSum(sums, window, step.sizes.dim, [&](T& sum, int r, int64_t feature) {
-    const int64_t row = first + Tiles::RowOf(r);
-    if (row >= rows) return;
-    const int64_t at = offset + row * to.row_stride + feature;
-    const T value = sum * factor;
-    if (wide) {
-      T& out = static_cast<T*>(to.data)[at];
-      out = adds ? out + value : value;
-    } else {
-      In& out = static_cast<In*>(to.data)[at];
-      out = Round<In>(adds ? T(Widen(out)) + value : value);
-    }
-  });
+  T factors[Tiles::kRowsOfLane];
+  for (T& each : factors) each = factor;
+  const auto put = [&]<typename V>(V* data) {
+    PutSums<Tiles>(sums, window, step.sizes.dim, factors, adds, [&](int r) {
+      const int64_t row = first + Tiles::RowOf(r);
+      return row < rows ? data + offset + row * to.row_stride : nullptr;
+    });
+  };
+  if (step.is_wide()) {
+    put(static_cast<T*>(to.data));
+  } else {
+    put(static_cast<In*>(to.data));
+  }
 }
 
 // Queries [begin, end) that see some of the keys [key, key + count): what rows see ascends.

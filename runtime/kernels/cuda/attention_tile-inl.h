@@ -9,6 +9,8 @@
 //   RowOf(r), ColumnOf(c)         where its row r and its column c lie in the tile
 //   kLanesOfRow                   adjacent lanes, which share rows
 //   Sums                          what it has of [kRows, kWindow * kFeatures]
+//   kHasPairs                     there where sums 2 e and 2 e + 1 are of neighbouring features, of
+//                                 which there is an even number
 //   Memory<kSlots>                a block's shared memory, where Score is called with kSlots slots
 //   Score<slot>                   rows times columns, over all features
 //   Gather<slot>                  adds weights times columns to sums, for some features; `precise`:
@@ -178,6 +180,37 @@ __device__ void ForEachSum(Sums& sums, int64_t window, int64_t dim, Fn fn) {
   }
 }
 
+// Puts what a lane has of the window, times factor[r] for its row r, to row_of(r), where a row's
+// first feature is, or null; or adds it to what is there.
+template <typename Tiles, typename RowOf,
+          typename V = std::remove_pointer_t<std::invoke_result_t<RowOf, int>>>
+__device__ void PutSums(const typename Tiles::Sums& sums, int64_t window, int64_t dim,
+                        const typename Tiles::T (&factor)[Tiles::kRowsOfLane], bool adds,
+                        RowOf row_of) {
+  using T = typename Tiles::T;
+  using Sums = typename Tiles::Sums;
+  constexpr bool kHasPairs = requires { Tiles::kHasPairs; };
+  constexpr int kStep = kHasPairs ? 2 : 1;
+#pragma unroll
+  for (int r = 0; r < Tiles::kRowsOfLane; ++r) {
+    V* const row = row_of(r);
+    if (row == nullptr) continue;
+    const bool fits = reinterpret_cast<uintptr_t>(row + window) % (kStep * sizeof(V)) == 0;
+#pragma unroll
+    for (int e = 0; e < static_cast<int>(std::extent_v<decltype(Sums::at), 1>); e += kStep) {
+      const int64_t feature = window + Sums::FeatureOf(e);
+      if (feature >= dim) continue;
+      Pack<V, kStep> pack;
+#pragma unroll
+      for (int i = 0; i < kStep; ++i) {
+        const T value = sums.at[r][e + i] * factor[r];
+        pack.at[i] = Round<V>(adds ? T(Widen(row[feature + i])) + value : value);
+      }
+      StorePack<kStep>(pack, row, fits, feature, dim);
+    }
+  }
+}
+
 // Calls launch(window) with the chunks of kFeatures features, up to kMost, that a block gathers at
 // once, as a constant: heads of more features take several windows.
 template <int kMost, typename Fn>
@@ -195,9 +228,9 @@ struct HeadPlace {
       : batch(batch), head(head), kv_head(kv_head) {}
   // Query head `y` of all batch entries'.
   __device__ HeadPlace(const AttentionSizes& sizes, int64_t y)
-      : batch(y / sizes.q_heads),
-        head(y % sizes.q_heads),
-        kv_head(head / (sizes.q_heads / sizes.kv_heads)) {}
+      : batch(Divide(y, sizes.q_heads)),
+        head(y - batch * sizes.q_heads),
+        kv_head(Divide(head, Divide(sizes.q_heads, sizes.kv_heads))) {}
   int64_t batch, head, kv_head;
 };
 
@@ -230,8 +263,9 @@ class TileOrder {
 
   dim3 blocks() const { return dim3(static_cast<unsigned>(tiles_ * heads_)); }
   __device__ BlockPlace At(int64_t block) const {
-    const int64_t first = block / (at_once_ * tiles_) * at_once_, rest = block - first * tiles_;
-    const int64_t width = Lesser(at_once_, heads_ - first), n = rest / width;
+    const int64_t first = Divide(block, at_once_ * tiles_) * at_once_;
+    const int64_t rest = block - first * tiles_;
+    const int64_t width = Lesser(at_once_, heads_ - first), n = Divide(rest, width);
     return {last_first_ ? tiles_ - 1 - n : n, first + rest - n * width};
   }
 

@@ -150,10 +150,13 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function
 // Of a Hopper.
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int gpu) {
   if (gpu < 0 || gpu >= Gpus()) return Return(cudaErrorInvalidDevice);
-  if (attribute != cudaDevAttrComputeCapabilityMajor) {
+  if (attribute == cudaDevAttrComputeCapabilityMajor) {
+    *value = 9;
+  } else if (attribute == cudaDevAttrComputeCapabilityMinor) {
+    *value = 0;
+  } else {
     dtensor::fake_cuda::Refuse("cudaDeviceGetAttribute", "only the compute capability is faked");
   }
-  *value = 9;
   return cudaSuccess;
 }
 

@@ -61,7 +61,7 @@ constexpr size_t kStackBytes = 320 << 10;
 // Stacks begin at addresses unlike enough that threads do not push each other's out of the cache.
 constexpr size_t kUnlike = 9 * 64, kUnlikeBytes = 64 << 10;
 constexpr size_t kArenaBytes = 64 << 20;  // of shared memory, for the blocks of one grid
-constexpr size_t kGap = 64;               // between shared arrays
+constexpr size_t kGap = 1024;             // between shared arrays, at multiples of which they begin
 constexpr int kMaxThreads = 1024;
 
 class Pages {

@@ -84,10 +84,7 @@ class Plans final : public AttentionPlans {
   absl::Status Start() {
     if (is_started_) return absl::OkStatus();
     is_started_ = true;
-    int major = 0;
-    DT_RETURN_IF_ERROR(EndCudaLaunch(
-        device_, "cudaDeviceGetAttribute",
-        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device_.ordinal())));
+    const int major = CudaCapabilityOf(device_) / 10;
     has_backward_ = major == 8 || major == 9;
     const absl::Status made = ToStatus(cudnnCreate(&handle_), "cudnnCreate");
     if (made.ok()) return made;
