@@ -108,7 +108,7 @@ TensorOr Sum(const TensorOr& x, absl::Span<const int> dims);  // of numbers (not
 // The sum divided by the global count, each rank's term before it is rounded to x's type. Of
 // floats.
 TensorOr Mean(const TensorOr& x, absl::Span<const int> dims);
-// Of floats, over all dimensions: an f32 scalar (f64 for f64). Not differentiable.
+// Of floats, over all dimensions: an f32 scalar (f64 for f64).
 TensorOr SumOfSquares(const TensorOr& x);
 
 // --- Largest and smallest, of numbers (not bool), over dimensions that have elements: "d0 d1^ ->

@@ -80,6 +80,27 @@ absl::Status SumOfSquaresForward(const OpCall& call) {
   return kernels::SumOfSquares(call.device(), call.operands[0], call.results[0]);
 }
 
+// 2 x dy, for 16 bits in f32, as the sum is: dy may be more, or less, than they hold.
+absl::Status SumOfSquaresBackward(const GradCall& call) {
+  Device& device = call.device();
+  const Tensor& x = call.operands[0];
+  const Tensor& dy = call.result_gradients[0];
+  const auto like = [&](const Tensor& t, DType dtype) {
+    return Tensor::Empty(device, dtype, t.shape());
+  };
+  DT_ASSIGN_OR_RETURN(const Tensor twice, like(dy, dy.dtype()));
+  DT_RETURN_IF_ERROR(kernels::Affine(device, dy, 2, 0, twice));
+  const Tensor factor = twice.BroadcastTo(x.shape());
+  const Tensor& dx = call.gradients[0];
+  if (x.dtype() == dy.dtype()) {
+    return kernels::Binary(device, kernels::BinaryOp::kMul, x, factor, dx);
+  }
+  DT_ASSIGN_OR_RETURN(const Tensor wide, like(x, dy.dtype()));
+  DT_RETURN_IF_ERROR(kernels::Unary(device, kernels::UnaryOp::kCopy, x, wide));
+  DT_RETURN_IF_ERROR(kernels::Binary(device, kernels::BinaryOp::kMul, wide, factor, wide));
+  return kernels::Unary(device, kernels::UnaryOp::kCopy, wide, dx);
+}
+
 DType SumOfSquaresType(Specs operands, AttrsView, int) { return AccumulatorOf(operands[0]->dtype); }
 
 const OpDef kSumOp = {
@@ -107,7 +128,8 @@ const OpDef kSumOfSquaresOp = {
     .describe = ScalarRule,
     .types = TypeSet::Floats(),
     .result_dtype = SumOfSquaresType,
-    .every_device = {SumOfSquaresForward},
+    .every_device = {SumOfSquaresForward, SumOfSquaresBackward},
+    .saved_operands = 0b1,
 };
 
 }  // namespace

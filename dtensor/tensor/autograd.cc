@@ -50,12 +50,16 @@ absl::Status CheckLoss(absl::string_view who, const TensorOr& loss,
     return NoGradientPasses(who, "the loss", spec);
   }
   if (given) DT_RETURN_IF_ERROR(CheckGradient(who, spec, options.gradient, loss->context()));
+  const bool is_recorded = EdgeOf(loss->impl()).wanted();
   if (const OpDef* stopped_by = loss->impl()->stopped_by; stopped_by != nullptr) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(who, ": no gradient reaches what led to the loss: the operator ",
-                     stopped_by->name, " has no backward"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        who,
+        is_recorded ? ": no gradient reaches part of what led to the loss: the operator "
+                    : ": no gradient reaches what led to the loss: the operator ",
+        stopped_by->name, " has no backward",
+        is_recorded ? "; Detach() what it is given, if that is a constant" : ""));
   }
-  if (EdgeOf(loss->impl()).wanted()) return absl::OkStatus();
+  if (is_recorded) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat(who, ": nothing was recorded; set_requires_grad(true) on the parameters, and ",
                    "keep recording on"));

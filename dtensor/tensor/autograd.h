@@ -40,18 +40,20 @@ struct BackwardOptions {
   bool allow_unused = false;
 };
 
-// d loss / d leaf, added to grad() of every leaf that requires gradients. Collective. `loss` has
-// one element, or comes with its gradient, and a floating type; a loss that is Partial stands for
-// its sum. The tape is consumed, unless it is retained.
-// Errors, all before anything runs: kInvalidArgument for an undefined loss, another shape or type,
-// one that is Partial by another op than sum or avg, a gradient that does not fit it, or a negative
-// number of bytes; kFailedPrecondition when nothing was recorded, naming the operator without a
-// backward if one led to the loss; when an operator that led to the loss was walked by an earlier
-// Backward that did not retain it, or when a tensor that backward needs was written to after an
-// operator read it; when a leaf has a gradient that was redistributed in place. Then, in the
-// middle, what is refused by a function that runs again (recompute.h), and failures. Gradients of
-// leaves are stored at the end, all or none: after any error they are what they were before. After
-// one in the middle, what was walked until then is consumed, unless the tape is retained.
+// d loss / d leaf, added to grad() of every leaf that required gradients when an operator read it.
+// Collective. `loss` has one element, or comes with its gradient, and a floating type; a loss that
+// is Partial stands for its sum. The tape is consumed, unless it is retained. Errors, all before
+// anything runs: kInvalidArgument for an undefined loss, another shape or type, one that is Partial
+// by another op than sum or avg, a gradient that does not fit it, or a negative number of bytes;
+// kFailedPrecondition when nothing was recorded, and when an operator without a backward made
+// floats of floats that want a gradient, and these led to the loss, naming it; when an operator
+// that led to the loss was walked by an earlier Backward that did not retain it, or when a tensor
+// that backward needs was written to after an operator read it; when a leaf has a gradient that was
+// redistributed in place. Then, in the middle, what is refused by a function that runs again
+// (recompute.h), a gradient's redistribution that a cap refuses
+// (RedistributionOptions::max_extra_bytes), and failures. Gradients of leaves are stored at the
+// end, all or none: after any error they are what they were before. After one in the middle, what
+// was walked until then is consumed, unless the tape is retained.
 absl::Status Backward(const TensorOr& loss, const BackwardOptions& options = {});
 
 // d loss / d tensor for each of `tensors`: leaves that require gradients, or results of recorded

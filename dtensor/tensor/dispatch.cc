@@ -287,6 +287,8 @@ absl::Status LinkView(const TensorImpl& source, const Decision& decision, const 
   constexpr size_t kMostSteps = 1000;
   const OpDef& op = *decision.op;
   if (!decision.is_alias) return absl::OkStatus();
+  view.is_expanded =
+      source.is_expanded || NumElements(view.spec->shape) > NumElements(source.spec->shape);
   const bool copied = &AliasRoot(source) != &source.local;
   if (!copied && (!op.reshapes || source.row_major)) {
     view.row_major = op.reshapes;
@@ -302,6 +304,28 @@ absl::Status LinkView(const TensorImpl& source, const Decision& decision, const 
   view.unsettled = std::make_unique<Unsettled>();
   view.unsettled->view = std::make_unique<CopiedView>(std::move(made));
   return absl::OkStatus();
+}
+
+// What ends the record, here or before: TensorImpl::stopped_by.
+struct Stop {
+  bool wants_gradient = false;  // an operand does
+  const OpDef* by = nullptr;
+  bool loses_gradient = false;
+};
+Stop StopOf(const OpDef& op, bool has_backward, const Impls& operands) {
+  Stop stop;
+  for (const TensorImplPtr* const impl : operands) {
+    const TensorImpl& operand = **impl;
+    stop.wants_gradient = stop.wants_gradient || WantsGradient(operand);
+    if (operand.stopped_by == nullptr || stop.loses_gradient) continue;
+    stop.by = operand.stopped_by;
+    stop.loses_gradient = operand.loses_gradient;
+  }
+  if (stop.wants_gradient && !has_backward && !stop.loses_gradient) {
+    stop.by = &op;
+    stop.loses_gradient = true;
+  }
+  return stop;
 }
 
 absl::Status Perform(const OpDef& op, absl::Span<const TensorOr* const> tensors, AttrsView attrs,
@@ -330,17 +354,14 @@ absl::Status Perform(const OpDef& op, absl::Span<const TensorOr* const> tensors,
                                 result_locals, late));
 
   std::shared_ptr<Node> node;
-  const OpDef* stopped_by = nullptr;
-  for (size_t i = 0; context.recording() && i < operands.size(); ++i) {
-    const TensorImpl& operand = **operands[i];
-    if (operand.stopped_by != nullptr) stopped_by = operand.stopped_by;
-    if (!WantsGradient(operand)) continue;
-    stopped_by = has_backward ? nullptr : &op;
-    if (!has_backward) break;
-    node = Record(context, *decision, operands, operand_locals, result_locals);
-    node->values = values;
-    node->lineage = lineage;
-    break;
+  Stop stop;
+  if (context.recording()) {
+    stop = StopOf(op, has_backward, operands);
+    if (stop.wants_gradient && has_backward) {
+      node = Record(context, *decision, operands, operand_locals, result_locals);
+      node->values = values;
+      node->lineage = lineage;
+    }
   }
   for (size_t r = 0; r < decision->results.size(); ++r) {
     TensorImplPtr impl =
@@ -362,7 +383,8 @@ absl::Status Perform(const OpDef& op, absl::Span<const TensorOr* const> tensors,
     }
     impl->edge.node = node;
     impl->edge.index = static_cast<int>(r);
-    impl->stopped_by = stopped_by;
+    impl->loses_gradient = stop.loses_gradient && IsFloat(impl->spec->dtype);
+    if (node == nullptr || impl->loses_gradient) impl->stopped_by = stop.by;
     out.emplace_back(std::move(impl));
   }
   return absl::OkStatus();

@@ -16,20 +16,6 @@
 
 namespace dtensor {
 
-namespace {
-
-// A tensor that begins to remember weakly lets go of what it holds.
-void Weaken(TensorImpl& impl) {
-  if (!impl.remembers_weakly()) return;
-  for (TensorImpl::Remembered& known : impl.remembered) {
-    if (known.strong == nullptr) continue;
-    known.weak = known.strong;
-    known.strong = nullptr;
-  }
-}
-
-}  // namespace
-
 Context& DistributedTensor::context() const {
   DT_REQUIRE_DEFINED(defined(), "DistributedTensor::context()");
   return *impl_->context;
@@ -59,7 +45,7 @@ absl::Status DistributedTensor::set_requires_grad(bool on) {
                      " is the result of a recorded operator; Detach() it first"));
   }
   impl_->requires_grad = on;
-  Weaken(*impl_);
+  if (!impl_->remembers()) impl_->remembered.clear();
   return absl::OkStatus();
 }
 DistributedTensor DistributedTensor::grad() const {
@@ -102,7 +88,7 @@ bool DistributedTensor::pinned() const {
 void DistributedTensor::set_pinned(bool on) {
   DT_REQUIRE_DEFINED(defined(), "DistributedTensor::set_pinned()");
   impl_->pinned = on;
-  Weaken(*impl_);
+  if (!impl_->remembers()) impl_->remembered.clear();
 }
 
 DistributedTensor DistributedTensor::Detach() const {
@@ -110,6 +96,7 @@ DistributedTensor DistributedTensor::Detach() const {
   TensorImplPtr detached = MakeImpl(context(), impl_->spec, impl_->local, impl_->row_major);
   detached->lineage = impl_->lineage;
   detached->put_off = impl_->put_off;
+  detached->is_expanded = impl_->is_expanded;
   if (const Unsettled* const from = impl_->unsettled.get(); from != nullptr) {
     detached->unsettled = std::make_unique<Unsettled>();
     detached->unsettled->pending = from->pending;

@@ -81,20 +81,20 @@ class DistributedTensor {
 
   // The same values in another layout: none, one or two rounds of communication, and one more for
   // each further speed of link in the options' table, if they have one. Collective. Remembered
-  // while this tensor lives: asking twice gathers once, if no options are given. (Not for
-  // parameters, and not for what two such redistributions led to: those are remembered while their
-  // results live.) The result is a value of its own: writes to one tensor are not seen in the
-  // other, though memory may be shared until then (BeforeWrite). With options.plan->in_place, where
-  // the plan can use it, the result takes this tensor's memory (a copy, if aliases or the tape see
-  // that memory), and this tensor is gone: reading it is an error. A rank that is not on the mesh
-  // may make the call too: it takes no part, and its result has no elements either. Errors:
-  // kInvalidArgument for an undefined tensor, or placements that do not fit, naming them and the
-  // shape, or a type that needs a Cast; kResourceExhausted for a cap that is too small; failures.
+  // while this tensor lives: asking twice gathers once, if no options are given. (Not of
+  // parameters, nor of what two such redistributions led to, nor on another mesh.) The result is a
+  // value of its own: writes to one tensor are not seen in the other, though memory may be shared
+  // until then (BeforeWrite). With options.plan->in_place, where the plan can use it, the result
+  // takes this tensor's memory (a copy, if aliases or the tape see that memory), and this tensor is
+  // gone: reading it is an error. A rank that is not on the mesh may make the call too: it takes no
+  // part, and its result has no elements either. Errors: kInvalidArgument for an undefined tensor,
+  // or placements that do not fit, naming them and the shape, or a type that needs a Cast;
+  // kResourceExhausted for a cap that is too small; failures.
   //
   // The target may be on another mesh of this world: every rank of both makes the call, the ranks
   // of the target's mesh that are not on this one with a tensor of this mesh all the same (made by
   // Full or FromLocal: there it has no elements). Such a move is not recorded: Detach() what wants
-  // a gradient.
+  // a gradient, or the source's ranks refuse while the others wait.
   absl::StatusOr<DistributedTensor> Redistribute(const Layout& layout,
                                                  const RedistributeOptions& options = {}) const;
   absl::StatusOr<DistributedTensor> Redistribute(absl::Span<const Placement> placements,
@@ -143,6 +143,9 @@ using TensorOr = absl::StatusOr<DistributedTensor>;
 // operator, a Reshape of what is not row-major, and data of which several elements have one place
 // in memory; failures.
 absl::Status BeforeWrite(const DistributedTensor& tensor);
+// The same errors, in the name of `who`, and nothing else: for calls that write to several tensors
+// or to none. What is asynchronous is waited for.
+absl::Status CheckWritable(absl::string_view who, const DistributedTensor& tensor);
 
 // --- Making tensors. All take the global shape; none communicates. Placements are one for each
 // axis of `mesh`, which lies on all ranks of the world, or on those that it names

@@ -15,6 +15,7 @@
 #include "dtensor/tensor/autograd.h"
 #include "dtensor/tensor/dispatch.h"
 #include "dtensor/tensor/op.h"
+#include "dtensor/tensor/recompute.h"
 #include "dtensor/testing/op_cases.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -235,8 +236,26 @@ TEST(OpDef, BackwardNamesTheOperatorThatHasNone) {
               StatusIs(kFailedPrecondition, HasSubstr("the operator Foreign has no backward")));
   DT_EXPECT_OK(OnMesh("tp=2", [&](Context& context, const DeviceMesh& mesh) -> absl::Status {
     const TensorOr x = Leaf(context, mesh, "[tp]", {2}, {1, 2});
+    // Beside what is recorded, too, however far behind; but where it is meant as a constant.
     const TensorOr passed = Dispatch(op, {&x}, {});
-    DT_RETURN_IF_ERROR(Backward(Sum(Add(passed, x), {0})));  // as a constant
+    DT_ASSIGN_OR_RETURN(const DistributedTensor moved, passed->Redistribute({Replicate()}));
+    const auto twice = [](absl::Span<const DistributedTensor> given) -> TensorsOr {
+      DT_ASSIGN_OR_RETURN(auto y, Scale(given[0], 2));
+      return std::vector<DistributedTensor>{y, given[0]};
+    };
+    DT_ASSIGN_OR_RETURN(const auto again, Recompute({*passed}, twice));
+    for (const TensorOr& loss :
+         {Sum(Add(passed, x), {0}), Sum(Add(Scale(moved, 2), x), {0}), Sum(Add(again[0], x), {0}),
+          Sum(Add(again[1], x), {0}), Sum(Where(Greater(passed, x), x, Mul(x, passed)), {0})}) {
+      EXPECT_THAT(Backward(loss), StatusIs(kFailedPrecondition,
+                                           HasSubstr("part of what led to the loss: the operator "
+                                                     "Foreign has no backward; Detach()")));
+      EXPECT_FALSE(x->grad().defined());
+    }
+    const TensorOr constant_x = x->Detach();
+    const TensorOr mask = Cast(Greater(Dispatch(op, {&x}, {}), constant_x), DType::kF64);
+    DT_RETURN_IF_ERROR(
+        Backward(Sum(AddN({Dispatch(op, {&constant_x}, {}), x, Mul(mask, x)}), {0})));
     DT_ASSIGN_OR_RETURN(const auto gradient, GlobalValues(x->grad()));
     EXPECT_THAT(gradient, Each(1));
     DT_ASSIGN_OR_RETURN(const auto constant, Leaf(context, mesh, "[tp]", {2}, {1, 2}, false));
@@ -302,7 +321,7 @@ TEST(PartialByAnotherOp, IsNotReducedWhereAGradientIsWanted) {
       // Where none is wanted, or it does not go there, the values are reduced.
       DT_ASSIGN_OR_RETURN(const auto values, GlobalValues(x));
       EXPECT_THAT(values, ElementsAre(3, 4));
-      DT_EXPECT_OK(SumOfSquares(x));
+      DT_EXPECT_OK(ArgMax(x, 0));
       DT_RETURN_IF_ERROR(Backward(Sum(Mul(x.Detach(), w), {0})));
       DT_ASSIGN_OR_RETURN(const auto gradient, GlobalValues(w.grad()));
       EXPECT_THAT(gradient, ElementsAre(3, 4));
@@ -321,7 +340,7 @@ TEST(PartialByAnotherOp, IsNotReducedByWhatIsRemembered) {
     DT_ASSIGN_OR_RETURN(const auto before, x.Redistribute({Replicate()}));
     DT_RETURN_IF_ERROR(x.set_requires_grad(true));
     EXPECT_THAT(x.Redistribute({Replicate()}), NoGradient("Redistribute", "max"));
-    DT_EXPECT_OK(SumOfSquares(x));
+    DT_EXPECT_OK(ArgMax(x, 0));
     EXPECT_THAT(Silu(x), NoGradient("Silu", "max"));
     return absl::OkStatus();
   }));

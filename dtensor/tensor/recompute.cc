@@ -41,19 +41,27 @@ struct MetLeaves {
   std::vector<TensorImplPtr> frozen;  // of groups: saved on the way there, and want no gradient
 };
 
+// Whether an operator younger than `since` gave it.
+bool IsMadeSince(uint64_t since, const Edge& edge) {
+  return edge.node != nullptr && edge.node->sequence > since;
+}
+
 // By operators younger than `since`.
 MetLeaves LeavesOf(absl::Span<const DistributedTensor> results, uint64_t since) {
   MetLeaves leaves;
   absl::flat_hash_set<const void*> seen, saved_leaves;
   std::vector<Edge> open;
-  for (const DistributedTensor& result : results) open.push_back(EdgeOf(result.impl()));
+  for (const DistributedTensor& result : results) {
+    const Edge edge = EdgeOf(result.impl());
+    if (IsMadeSince(since, edge)) open.push_back(edge);
+  }
   while (!open.empty()) {
     const Edge edge = std::move(open.back());
     open.pop_back();
     if (edge.leaf != nullptr && seen.insert(edge.leaf.get()).second) {
       leaves.wanted.push_back(edge.leaf);
     }
-    if (edge.node == nullptr || edge.node->sequence <= since) continue;
+    if (!IsMadeSince(since, edge)) continue;
     if (!seen.insert(edge.node.get()).second) continue;
     for (const SavedSource& saved : edge.node->saved_sources) {
       const TensorImplPtr& leaf = saved.source;
@@ -95,6 +103,14 @@ bool HasGroups(const Node& node) {
   });
 }
 
+// Without its edge, and with what it says of gradients that ended on the way to it.
+DistributedTensor AliasOf(const DistributedTensor& tensor) {
+  DistributedTensor alias = tensor.Detach();
+  alias.impl()->stopped_by = tensor.impl()->stopped_by;
+  alias.impl()->loses_gradient = tensor.impl()->loses_gradient;
+  return alias;
+}
+
 }  // namespace
 
 TensorsOr Replay::Run(Context& context, absl::Span<const Edge> edges, bool again) const {
@@ -103,7 +119,7 @@ TensorsOr Replay::Run(Context& context, absl::Span<const Edge> edges, bool again
   // These go when the run is over, and with them the redistributions that they remember.
   std::vector<DistributedTensor> aliases;
   for (size_t i = 0; i < operands.size(); ++i) {
-    aliases.push_back(operands[i].Detach());
+    aliases.push_back(AliasOf(operands[i]));
     aliases.back().impl()->edge = edges[i];
   }
   TensorsOr returned = fn(aliases);
@@ -152,7 +168,7 @@ TensorsOr Recompute(absl::Span<const DistributedTensor> operands, const Recomput
   const CountedPtr<Decision> decision(new Decision);
   decision->op = &kRecomputeOp;
   for (const DistributedTensor& operand : operands) {
-    replay->operands.push_back(operand.Detach());
+    replay->operands.push_back(AliasOf(operand));
     AddOperand(operand.impl(), EdgeOf(operand.impl()), *decision, *node);
   }
   const uint64_t since = context.NextSequence();
@@ -171,11 +187,11 @@ TensorsOr Recompute(absl::Span<const DistributedTensor> operands, const Recomput
     decision->results.push_back(result.spec.get());
     decision->kept.push_back(result.spec);
     node->lineage = MixLineage(node->lineage, result.lineage.id);
-    returned.push_back(results[r].Detach());
-    if (EdgeOf(results[r].impl()).wanted()) {
-      returned[r].impl()->edge = {node, static_cast<int>(r), nullptr};
-    }
-    returned[r].impl()->stopped_by = result.stopped_by;
+    returned.push_back(AliasOf(results[r]));
+    // What fn was given, or read, and returns has the gradient that it has without Recompute.
+    const Edge edge = EdgeOf(results[r].impl());
+    returned[r].impl()->edge =
+        IsMadeSince(since, edge) ? Edge{node, static_cast<int>(r), nullptr} : edge;
   }
   node->decision = DecisionPtr(decision.get());
   node->scope = context.scope();

@@ -206,6 +206,34 @@ TEST(Recompute, PassesOperandsThroughAndNeedsNoGradientOfThem) {
   }));
 }
 
+// In whose order terms are added: 1e8 + 1 is 1e8 in f32.
+TEST(Recompute, WhatItPassesThroughHasTheGradientThatItHasWithout) {
+  DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse("tp=2"));
+    std::vector<std::vector<float>> gradients;
+    for (const bool recomputes : {false, true}) {
+      DT_ASSIGN_OR_RETURN(auto w, Full(context, mesh, {Replicate()}, {2}, DType::kF32, 1));
+      DT_RETURN_IF_ERROR(w.set_requires_grad(true));
+      DT_ASSIGN_OR_RETURN(const auto x, Scale(w, 1));
+      const auto fn = [&](absl::Span<const DistributedTensor> given) -> TensorsOr {
+        DT_ASSIGN_OR_RETURN(const auto moved, given[0].Redistribute({Shard(0)}));
+        DT_ASSIGN_OR_RETURN(const auto twice, Scale(given[0], 2));
+        return Tensors{given[0], moved, twice, w};
+      };
+      DT_ASSIGN_OR_RETURN(const auto y, recomputes ? Recompute({x}, fn) : fn({{x}}));
+      const auto sum = [](const TensorOr& term, double factor) {
+        return Sum(Scale(term, factor), {0});
+      };
+      DT_RETURN_IF_ERROR(Backward(AddN({sum(y[0], -1e8), sum(x, 1), sum(y[1], 1e8), sum(y[2], 1),
+                                        sum(y[3], -1e8), sum(w, 1), sum(y[3], 1e8)})));
+      DT_RETURN_IF_ERROR(ReduceGradients({w}));
+      DT_ASSIGN_OR_RETURN(gradients.emplace_back(), ToGlobal<float>(w.grad()));
+    }
+    EXPECT_EQ(gradients[0], gradients[1]);
+    return absl::OkStatus();
+  }));
+}
+
 TEST(Recompute, RunsOnceWhereNothingIsRecorded) {
   DT_EXPECT_OK(OnMeshes([](Context& context, const DeviceMesh& mesh) -> absl::Status {
     DT_ASSIGN_OR_RETURN(const Layers layers, MakeLayers(context, mesh));

@@ -121,13 +121,12 @@ absl::Status SettleSlowly(TensorImpl& impl) {
 
 namespace {
 
-// What `impl` remembers of `target`, if it is alive, of the values `impl` has now, and as it was.
+// What `impl` remembers of `target`, of the values `impl` has now, and as it was.
 TensorImplPtr Recall(const TensorImpl& impl, const Spec* target) {
   const uint64_t version = AliasRoot(impl).version();
   for (const TensorImpl::Remembered& known : impl.remembered) {
     if (known.spec != target || known.version != version) continue;
-    TensorImplPtr moved = known.get();
-    if (moved == nullptr) return nullptr;
+    const TensorImplPtr& moved = known.moved;
     // Asked first: what was taken in place has no memory whose version there is.
     const bool stale = moved->unsettled != nullptr && moved->unsettled->late == nullptr;
     return stale || moved->local.version() > 0 ? nullptr : moved;
@@ -135,16 +134,19 @@ TensorImplPtr Recall(const TensorImpl& impl, const Spec* target) {
   return nullptr;
 }
 
-// The result of a redistribution is row-major where its source is, unless it is a part of that.
-bool StaysRowMajor(const TensorImpl& source, const RankRedistributionPlan& plan) {
-  return source.row_major && !plan.plan().is_view();
-}
-
+// Then ranks of the target's mesh may know the source by a stand-in, which nothing led to: what it
+// remembers, how it lies and what it was says nothing of the source.
 bool ChangesMesh(const TensorImpl& impl, const Spec& target) {
   return impl.spec->mesh_digest != target.mesh_digest;
 }
 
-// What moves to another mesh is counted there: ranks of the target know the source by a stand-in.
+// The result of a redistribution is row-major where its source is, unless it is a part of that.
+bool StaysRowMajor(const TensorImpl& source, const Spec& target,
+                   const RankRedistributionPlan& plan) {
+  return source.row_major && !plan.plan().is_view() && !ChangesMesh(source, target);
+}
+
+// What moves to another mesh is counted there.
 Lineage MovedLineage(const TensorImpl& impl, const Spec& target) {
   return ChangesMesh(impl, target) ? impl.context->NextLineage(target, "Redistribute")
                                    : impl.lineage;
@@ -236,34 +238,31 @@ absl::Status RunOrPutOff(TensorImpl& impl, const Spec* target,
   return absl::OkStatus();
 }
 
-// `impl` in the layout of `target`, made now and remembered; its product is made on the way.
+// `impl` in the layout of `target`, made now, and remembered where that may be; its product is made
+// on the way.
 absl::StatusOr<TensorImplPtr> Move(TensorImpl& impl, const Spec* target,
                                    const ExchangeCaller& caller, bool may_be_late) {
   Context& context = *impl.context;
   DT_ASSIGN_OR_RETURN(const auto plan, context.Plan(impl.spec, target));
   const CollectiveCall call{impl.lineage.id, target};
-  const bool moves = !plan->plan().moves_nothing();
+  const bool changes_mesh = ChangesMesh(impl, *target);
+  const bool moves = !plan->plan().moves_nothing() && !changes_mesh;
   Tensor local;
   LateValuesPtr late;
   if (!moves || !TakeResults(context, call, {&local, 1})) {
     DT_RETURN_IF_ERROR(RunOrPutOff(impl, target, plan, caller, may_be_late, local, late));
     if (moves) KeepResults(context, call, {&local, 1});
   }
-  TensorImplPtr moved = MakeImpl(context, target, std::move(local), StaysRowMajor(impl, *plan));
+  TensorImplPtr moved =
+      MakeImpl(context, target, std::move(local), StaysRowMajor(impl, *target, *plan));
   if (late != nullptr) {
     moved->unsettled = std::make_unique<Unsettled>();
     moved->unsettled->late = std::move(late);
   }
   moved->lineage = MovedLineage(impl, *target);
-  moved->moves = std::min(impl.moves + 1, TensorImpl::kMostMoves);
-  TensorImpl::Remembered& now = PlaceOf(impl, target);
-  now.spec = target;
-  now.version = AliasRoot(impl).version();
-  now.strong.reset();
-  if (impl.remembers_weakly()) {
-    now.weak = moved;
-  } else {
-    now.strong = moved;
+  moved->moves = changes_mesh ? 1 : std::min(impl.moves + 1, TensorImpl::kMostMoves);
+  if (!changes_mesh && impl.remembers()) {
+    PlaceOf(impl, target) = {target, AliasRoot(impl).version(), moved};
   }
   return moved;
 }
@@ -334,6 +333,7 @@ absl::StatusOr<TensorImplPtr> RedistributedValue(const TensorImplPtr& impl, cons
   }
   if (impl->context->recording()) value->edge = EdgeOf(impl);
   value->stopped_by = impl->stopped_by;
+  value->loses_gradient = impl->loses_gradient;
   return value;
 }
 
@@ -363,7 +363,7 @@ absl::StatusOr<TensorImplPtr> RedistributeBy(const TensorImplPtr& impl, const Sp
                                              bool async, const ExchangeCaller& caller) {
   DT_RETURN_IF_ERROR(Settle(*impl));
   Context& context = *impl->context;
-  TensorImplPtr moved = MakeImpl(context, target, Tensor(), StaysRowMajor(*impl, *plan));
+  TensorImplPtr moved = MakeImpl(context, target, Tensor(), StaysRowMajor(*impl, *target, *plan));
   moved->lineage = MovedLineage(*impl, *target);
   if (context.recording()) moved->edge = EdgeOf(impl);
   Tensor source, root;
@@ -388,25 +388,30 @@ absl::StatusOr<TensorImplPtr> RedistributeBy(const TensorImplPtr& impl, const Sp
   return moved;
 }
 
-absl::Status BeforeWrite(const DistributedTensor& tensor) {
-  if (!tensor.defined()) return InvalidArgument({"BeforeWrite: the tensor is undefined"});
+absl::Status CheckWritable(absl::string_view who, const DistributedTensor& tensor) {
+  if (!tensor.defined()) return InvalidArgument({who, ": the tensor is undefined"});
   TensorImpl& impl = *tensor.impl();
   if (impl.edge.wanted()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("BeforeWrite: ", impl.spec->ToString(),
+        absl::StrCat(who, ": ", impl.spec->ToString(),
                      " is the result of a recorded operator; write to its Detach()"));
   }
   DT_RETURN_IF_ERROR(Settle(impl));
   if (&AliasRoot(impl) != &impl.local) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "BeforeWrite: ", impl.spec->ToString(),
+        who, ": ", impl.spec->ToString(),
         " is a Reshape of a tensor that is not row-major, which may be a copy; write to that one"));
   }
-  if (impl.local.overlaps_itself()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("BeforeWrite: in ", impl.spec->ToString(),
-                     " several elements have one place in memory; write to a copy"));
-  }
+  // The strides of a program's own memory one rank may know alone.
+  if (!impl.is_expanded && !impl.local.overlaps_itself()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(who, ": in ", impl.spec->ToString(),
+                   " several elements have one place in memory; write to a copy"));
+}
+
+absl::Status BeforeWrite(const DistributedTensor& tensor) {
+  DT_RETURN_IF_ERROR(CheckWritable("BeforeWrite", tensor));
+  TensorImpl& impl = *tensor.impl();
   DT_RETURN_IF_ERROR(impl.context->FinishReads(impl.local));
   impl.remembered.clear();
   impl.twin = nullptr;

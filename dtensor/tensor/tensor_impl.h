@@ -73,12 +73,15 @@ struct TensorImpl {
   std::unique_ptr<Unsettled> unsettled;  // may be null
 
   Edge edge;  // of a tensor that an operator or a redistribution made
-  // Without an edge: the operator without a backward that ended the record of what led here.
+  // The operator without a backward that ended the record of something that led here: without an
+  // edge; or where that was floats made of floats, whose gradient would be lost without a word.
   const OpDef* stopped_by = nullptr;
-  bool requires_grad = false;  // a leaf that wants a gradient
+  bool loses_gradient = false;  // the latter
+  bool requires_grad = false;   // a leaf that wants a gradient
   bool pinned = false;
   uint8_t moves = 0;  // how many redistributions led here, each remembered by what the last made
-  bool row_major = false;           // `local` is, on every rank
+  bool row_major = false;    // `local` is, on every rank
+  bool is_expanded = false;  // an alias of fewer elements, or a part of one; so on every rank
   std::optional<DType> grad_dtype;  // of a leaf's gradient; unset: its own
   TensorImplPtr grad;
   // Of a leaf in a group, and of what ForUse() makes of it: operators save the leaf.
@@ -93,21 +96,20 @@ struct TensorImpl {
   TensorImplPtr source;
   uint64_t source_version = 0;  // of it, or of a group's leaf, when this was gathered of that
 
-  // Redistributions of this tensor. Leaves that want gradients and what is pinned hold them weakly:
-  // parameters live on, and a gathered copy must not. So does what is kMostMoves redistributions
-  // away from a tensor that none made, or that would keep all that follow. The first caller gets
-  // what is remembered itself, while nobody writes to it; whoever comes later, a value that has
-  // borrowed from it.
+  // Redistributions of this tensor, which live with it. Leaves that want gradients and what is
+  // pinned have none: parameters live on, and a gathered copy must not. So has what is kMostMoves
+  // redistributions away from a tensor that none made, or that would keep all that follow. Which
+  // there are is alike on all ranks, and so may not depend on what a program holds on one. The
+  // first caller gets what is remembered itself, while nobody writes to it; whoever comes later, a
+  // value that has borrowed from it.
   static constexpr int kMostMoves = 2;  // an edge's, and that for an operator behind it
   struct Remembered {
-    const Spec* spec;
-    uint64_t version;                // of AliasRoot()
-    TensorImplPtr strong;            // or, where this is null,
-    std::weak_ptr<TensorImpl> weak;  // this
-    TensorImplPtr get() const { return strong != nullptr ? strong : weak.lock(); }
+    const Spec* spec = nullptr;
+    uint64_t version = 0;  // of AliasRoot()
+    TensorImplPtr moved;
   };
   absl::InlinedVector<Remembered, 1> remembered;
-  bool remembers_weakly() const { return requires_grad || pinned || moves >= kMostMoves; }
+  bool remembers() const { return !requires_grad && !pinned && moves < kMostMoves; }
   bool is_handed_out = false;  // remembered, and a user may write to it
 
   // Of a redistribution's result: a tensor with the same elements as long as neither was written
