@@ -540,6 +540,7 @@ set(DTENSOR_PARALLEL_PLANS_HEADERS
   parallel_plans/transformer_plan.h
 )
 set(DTENSOR_PARALLEL_PLANS_ABSL
+  absl::cleanup
   absl::memory
 )
 

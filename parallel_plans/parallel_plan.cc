@@ -55,6 +55,7 @@ absl::Status ParallelPlan::Apply(Module& model, Context& context, const DeviceMe
     }
     placed.push_back({std::move(used), unit, std::move(in_use), std::move(layout)});
   }
+  DT_RETURN_IF_ERROR(model.SetPaths());
   for (const Placed& p : placed) {
     DT_RETURN_IF_ERROR(p.used.parameter->Materialize(context, p.layout, p.used.path, options.seed));
   }
@@ -63,7 +64,6 @@ absl::Status ParallelPlan::Apply(Module& model, Context& context, const DeviceMe
     if (p.unit < 0) continue;
     DT_RETURN_IF_ERROR(groups[p.unit]->Add(p.used.parameter->tensor, p.in_use));
   }
-  model.SetPaths();
   for (size_t i = 0; i < builder.size(); ++i) {
     builder.module(i).edges() = builder.EdgesOf(i);
     for (ModuleEdge& edge : builder.module(i).edges()) edge.keep_gathered = options.keep_gathered;

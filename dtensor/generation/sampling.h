@@ -16,7 +16,8 @@ namespace DTENSOR_EXPORT dtensor {
 struct SamplingOptions {
   double temperature = 0;  // logits are divided by it; 0: the likeliest token, and nothing is drawn
   int64_t top_k = 0;       // of the k likeliest alone, and those that tie with the last; 0: of all
-  // Of the fewest likeliest tokens whose probabilities, after top_k, add up to this; at least one.
+  // Of the fewest likeliest tokens whose probabilities, after top_k, add up to this, at least one,
+  // and those that tie with the last.
   double top_p = 1;
   uint64_t seed = 0;
   // Errors: kInvalidArgument, naming the option, for what is below 0, or no number, and a top_p

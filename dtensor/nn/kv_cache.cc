@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/algorithm/container.h"
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "dtensor/layout/regions.h"
@@ -147,13 +148,18 @@ absl::Status WriteTokens(const DistributedTensor& cache, const TensorOr& x,
 }
 
 // In order. Errors: as Create.
-absl::StatusOr<std::vector<KvCache::Part>> KvCache::PartsOf(Module& model) {
+absl::StatusOr<std::vector<KvCache::Part>> KvCache::PartsOf(Module& model, int64_t capacity) {
   std::vector<Part> parts;
   absl::Status status;
   int attentions = 0;
   model.VisitModules([&](const std::string& path, Module& module) {
     KvCacheSlot* const slot = module.kv_cache_slot();
     if (slot != nullptr) parts.push_back({slot, -1});
+    if (slot != nullptr && slot->positions > 0 && capacity > slot->positions && status.ok()) {
+      status = InvalidArgument({kWho, path, " has learned ", absl::StrCat(slot->positions),
+                                " positions, and the capacity is ", absl::StrCat(capacity),
+                                " tokens; give at most as many"});
+    }
     const AttentionOptions* const attention = module.attention();
     if (attention == nullptr || !status.ok()) return;
     if (slot == nullptr) {
@@ -175,7 +181,7 @@ absl::StatusOr<std::unique_ptr<KvCache>> KvCache::Create(Module& model,
     return InvalidArgument({kWho, "a batch of ", absl::StrCat(options.batch), " and a capacity of ",
                             absl::StrCat(options.capacity), " tokens; give at least 1 of each"});
   }
-  DT_ASSIGN_OR_RETURN(std::vector<Part> parts, PartsOf(model));
+  DT_ASSIGN_OR_RETURN(std::vector<Part> parts, PartsOf(model, options.capacity));
   model.SetTraining(false);
   std::unique_ptr<KvCache> cache(new KvCache(model, options));
   cache->parts_ = std::move(parts);
@@ -233,10 +239,15 @@ TensorOr KvCache::Append(const DistributedTensor& ids, absl::Span<const int64_t>
   const NoGrad no_grad(ids.context());
   SetPositions(ids.shape()[1], counts);
   ++pass_;
-  for (const Part& part : parts_) *part.slot = {this, part.attention};
-  TensorOr logits = model_(ids);
-  for (const Part& part : parts_) *part.slot = {};
-  DT_RETURN_IF_ERROR(logits.status());
+  const auto enter = [this](KvCache* cache) {
+    for (const Part& part : parts_) {
+      part.slot->cache = cache;
+      part.slot->attention = cache != nullptr ? part.attention : -1;
+    }
+  };
+  enter(this);
+  const absl::Cleanup leave = [&] { enter(nullptr); };  // also when the model throws
+  DT_ASSIGN_OR_RETURN(DistributedTensor logits, model_(ids));
   for (int64_t r = 0; r < options_.batch; ++r) lengths_[r] += counts_[r];
   return logits;
 }

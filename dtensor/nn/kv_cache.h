@@ -43,6 +43,7 @@ class KvCache;
 struct KvCacheSlot {
   KvCache* cache = nullptr;  // null: none does
   int attention = -1;        // -1: the module has none
+  int64_t positions = 0;     // that the module knows, and no more; its own word. 0: any
 };
 
 struct KvCacheOptions {
@@ -57,7 +58,8 @@ class KvCache {
   // `model` outlives the cache. It is only evaluated from here on (SetTraining(false)). Several
   // caches may belong to one model, or to models that share modules. No memory is taken yet.
   // Errors: kInvalidArgument for sizes below 1, and a module with an attention that keeps no cache,
-  // or one whose queries see keys behind them, naming it.
+  // one whose queries see keys behind them, or one that has learned fewer positions than the
+  // capacity, naming it.
   static absl::StatusOr<std::unique_ptr<KvCache>> Create(Module& model,
                                                          const KvCacheOptions& options);
 
@@ -72,9 +74,10 @@ class KvCache {
   absl::Span<const int64_t> lengths() const { return lengths_; }  // tokens of each row
   int64_t capacity() const { return options_.capacity; }
   // Forgets the tokens of a row from `length` on: to begin anew, or to go back. Their keys and
-  // values become 0, so that nothing of them, such as a NaN, is met by what comes in their place: a
-  // write to keys() and values(). Errors: kInvalidArgument for a row that is not there, and a
-  // length that it has not; those of BeforeWrite; failures.
+  // values become 0, so that nothing of them, such as a NaN, is met by what comes in their place
+  // (what one Append added with them, in front of them, may have met it): a write to keys() and
+  // values(). Errors: kInvalidArgument for a row that is not there, and a length that it has not;
+  // those of BeforeWrite; failures.
   absl::Status Truncate(int64_t row, int64_t length);
   // What this rank keeps.
   int64_t local_bytes() const;
@@ -108,7 +111,7 @@ class KvCache {
     KvCacheSlot* slot = nullptr;
     int attention = -1;
   };
-  static absl::StatusOr<std::vector<Part>> PartsOf(Module& model);
+  static absl::StatusOr<std::vector<Part>> PartsOf(Module& model, int64_t capacity);
   KvCache(Module& model, const KvCacheOptions& options);
   absl::Status CheckAppend(const DistributedTensor& ids, absl::Span<const int64_t> counts) const;
   void SetPositions(int64_t s, absl::Span<const int64_t> counts);

@@ -105,6 +105,7 @@ TensorOr EmbeddingLayer::Forward(const DistributedTensor& ids) {
 PositionEmbeddingLayer::PositionEmbeddingLayer(int64_t positions, int64_t dim, double stddev)
     : weight_(Parameter::New({positions, dim}, ParameterInit::Normal(stddev))) {
   AddParameter("weight", weight_);
+  slot_.positions = positions;
 }
 
 TensorOr PositionEmbeddingLayer::Forward(const DistributedTensor& x) {

@@ -3,10 +3,13 @@
 #include <numeric>
 
 #include "absl/algorithm/container.h"
+#include "absl/cleanup/cleanup.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "dtensor/layout/text_scanner.h"
+#include "dtensor/nn/state_dict.h"
 #include "dtensor/ops/ops.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/tensor/gather_again.h"
@@ -376,8 +379,20 @@ std::vector<DistributedTensor> Module::Parameters() {
   return tensors;
 }
 
-void Module::SetPaths() {
+absl::Status Module::SetPaths() {
+  absl::Status status;
+  absl::flat_hash_map<std::string, const Parameter*> parameters;
+  VisitParameterPaths([&](const std::string& path, Parameter& parameter) {
+    for (const StoredPart& part : StoredPartsOf(path, parameter)) {
+      if (parameters.try_emplace(part.name, &parameter).first->second == &parameter) continue;
+      status.Update(InvalidArgument({"two parameters have the path ", part.name,
+                                     ", by which first values and checkpoints know them; give a "
+                                     "child without a name one, or a parameter another"}));
+    }
+  });
+  DT_RETURN_IF_ERROR(status);
   VisitModules([](const std::string& path, Module& module) { module.path_ = path; });
+  return absl::OkStatus();
 }
 
 absl::Status Module::Materialize(Context& context, const DeviceMesh& mesh, uint64_t seed) {
@@ -386,7 +401,7 @@ absl::Status Module::Materialize(Context& context, const DeviceMesh& mesh, uint6
     if (!parameter.tensor.defined()) status.Update(parameter.Check(path));
   });
   DT_RETURN_IF_ERROR(status);
-  SetPaths();
+  DT_RETURN_IF_ERROR(SetPaths());
   VisitParameters([&](const std::string& path, Parameter& parameter) {
     if (!status.ok() || parameter.tensor.defined()) return;
     const int ndim = static_cast<int>(parameter.shape.size());
@@ -416,9 +431,8 @@ RecomputedFunction Module::AsItTrains(RecomputedFunction run) {
     const std::vector<bool> now = TrainingFlags();
     if (now == then) return run(operands);
     SetTrainingFlags(then);
-    TensorsOr results = run(operands);
-    SetTrainingFlags(now);
-    return results;
+    const absl::Cleanup put_back = [&] { SetTrainingFlags(now); };  // also when it throws
+    return run(operands);
   };
 }
 

@@ -243,8 +243,10 @@ class Module {
   // Its first path in the model that Materialize or SetPaths was called on; before, one that its
   // parents have given it so far.
   absl::string_view path() const { return path_; }
-  // Makes this the model: it and the modules in it take their first paths from here.
-  void SetPaths();
+  // Makes this the model: it and the modules in it take their first paths from here. Materialize,
+  // and a plan that is applied, do it first. Errors: kInvalidArgument, naming it, for a path that
+  // two parameters have, or parts of them, as the child without a name and this module may.
+  absl::Status SetPaths();
 
   // Whether it trains (the default) or is only evaluated, where Dropout does nothing: it and the
   // modules in it.

@@ -3,6 +3,7 @@
 #include "dtensor/nn/module.h"
 
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -115,6 +116,32 @@ TEST(Module, RunsAgainAsItTrainedThen) {
   }));
 }
 
+// One that throws when it runs again.
+class ThrowsAgain : public Module {
+ protected:
+  TensorOr Forward(const DistributedTensor& x) override {
+    if (++calls_ == 2) throw std::runtime_error("not now");
+    return Scale(x, 2);
+  }
+
+ private:
+  int calls_ = 0;
+};
+
+TEST(Module, TrainsAsItDidAfterAnExceptionInBackward) {
+  DT_EXPECT_OK(RunRanks(1, [](Context& context) -> absl::Status {
+    ThrowsAgain model;
+    model.set_recomputes(true);
+    DT_ASSIGN_OR_RETURN(DistributedTensor x, Full(context, DeviceMesh(), {}, {2}, DType::kF32, 1));
+    DT_RETURN_IF_ERROR(x.set_requires_grad(true));
+    const TensorOr loss = Sum(model(x), {0});
+    model.SetTraining(false);
+    EXPECT_THROW(Backward(loss).IgnoreError(), std::runtime_error);
+    EXPECT_FALSE(model.training());
+    return absl::OkStatus();
+  }));
+}
+
 // What the caller did, and the remedy.
 TEST(ModuleDeathTest, SaysWhatItsCallerDid) {
   LinearLayer layer(2, 1, 1);
@@ -145,6 +172,27 @@ TEST(ModuleDeathTest, SaysWhatItsCallerDid) {
         });
       },
       "dtensor: Module::SetDType\\(\\)");
+}
+
+// What wraps a module has its names, and so none of them for itself.
+TEST(Module, WithTwoParametersOfOnePathIsRefused) {
+  class Wrapper : public Module {
+   public:
+    explicit Wrapper(const char* name) : inner_(4, 4, 1), own_(Parameter::New({4}, {})) {
+      AddChild("", &inner_);
+      AddParameter(name, own_);
+    }
+    LinearLayer inner_;
+    ParameterPtr own_;
+  };
+  DT_EXPECT_OK(RunRanks(1, [](Context& context) -> absl::Status {
+    Wrapper twice("weight"), once("scale");
+    EXPECT_THAT(twice.Materialize(context, DeviceMesh(), 1),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("two parameters have the path weight,")));
+    EXPECT_FALSE(twice.own_->tensor.defined());
+    return once.Materialize(context, DeviceMesh(), 1);
+  }));
 }
 
 // One weight, which is something else to each of its modules.

@@ -2,8 +2,10 @@
 // of unlike lengths; and decoding makes no decisions and takes no memory.
 #include "dtensor/generation/generate.h"
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -423,6 +425,50 @@ TEST(KvCache, RefusesAndStaysAsItWas) {
     bert.layers = 1, bert.dim = 8, bert.heads = 2, bert.vocab = 9;
     BertModel other(bert);
     EXPECT_THAT(KvCache::Create(other, {.capacity = 4}), Refuses(HasSubstr("keeps no cache")));
+    Gpt2Config short_one;
+    short_one.layers = 1, short_one.dim = 8, short_one.heads = 2, short_one.vocab = 9;
+    short_one.positions = 5;
+    Gpt2 gpt2(short_one);
+    EXPECT_THAT(KvCache::Create(gpt2, {.capacity = 6}),
+                Refuses(HasSubstr("wpe has learned 5 positions")));
+    DT_EXPECT_OK(KvCache::Create(gpt2, {.capacity = 5}));
+    return absl::OkStatus();
+  }));
+}
+
+// A module that throws behind the model's attentions.
+class Throws : public Module {
+ public:
+  explicit Throws(Module& model) : model_(model) { AddChild("model", &model); }
+  bool throws = false;
+
+ protected:
+  TensorOr Forward(const DistributedTensor& x) override {
+    TensorOr y = model_(x);
+    if (throws) throw std::runtime_error("not now");
+    return y;
+  }
+
+ private:
+  Module& model_;
+};
+
+TEST(KvCache, IsLeftAfterAnException) {
+  DT_EXPECT_OK(RunRanks(1, [&](Context& context) -> absl::Status {
+    Placed<TransformerConfig> placed(Llama());
+    DT_RETURN_IF_ERROR(placed.Place(context, "tp=1"));
+    Throws model(placed.model);
+    DT_ASSIGN_OR_RETURN(auto cache, KvCache::Create(model, {.capacity = 8}));
+    DT_ASSIGN_OR_RETURN(const DistributedTensor ids, placed.Ids(context, 1, {1, 2, 3}));
+    DT_ASSIGN_OR_RETURN(const auto before, Values(model(ids)));
+    model.throws = true;
+    EXPECT_THROW(cache->Append(ids).IgnoreError(), std::runtime_error);
+    model.throws = false;
+    EXPECT_THAT(cache->lengths(), testing::ElementsAre(0));
+    DT_ASSIGN_OR_RETURN(const auto logits, Values(cache->Append(ids)));
+    cache = nullptr;
+    EXPECT_THAT(Values(model(ids)), IsOkAndHolds(before));
+    EXPECT_TRUE(std::equal(logits.rbegin(), logits.rend(), before.rbegin()));
     return absl::OkStatus();
   }));
 }

@@ -136,7 +136,7 @@ TEST(MaxImplicitBytes, NamesTheModule) {
   DT_EXPECT_OK(Strict(0, [](Context& context) -> absl::Status {
     Sequential model;
     model.Append(std::make_unique<Activation>());
-    model.SetPaths();
+    DT_RETURN_IF_ERROR(model.SetPaths());
     const TensorOr partial = PartialOne(context);
     EXPECT_THAT(std::string(Silu(partial).status().message()), StartsWith("Silu: operand 0, on "));
     EXPECT_THAT(std::string(model(partial).status().message()),
@@ -193,7 +193,7 @@ TEST(Notice, OneLineForEachDecisionOnOneRank) {
         DT_RETURN_IF_ERROR(Silu(x).status());
         Sequential model;
         model.Append(std::make_unique<Activation>());
-        model.SetPaths();
+        DT_RETURN_IF_ERROR(model.SetPaths());
         return model(PartialOne(context)).status();
       },
       {}, contexts));

@@ -25,11 +25,7 @@ absl::Status CheckParameter(absl::string_view who, const DistributedTensor& para
     return InvalidArgument({who, ": a parameter ", parameter.ToString(), " is Partial, and a step ",
                             "of its terms is no step of their sum; Redistribute it first"});
   }
-  if (parameter.local().overlaps_itself()) {
-    return InvalidArgument({who, ": in the local data of a parameter ", parameter.ToString(),
-                            " several elements have one place in memory; copy it first"});
-  }
-  return absl::OkStatus();
+  return CheckWritable(who, parameter);
 }
 
 // `value` as a tensor of its own in the layout of `like`, row-major: a redistribution is a value.

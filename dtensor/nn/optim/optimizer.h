@@ -45,9 +45,10 @@ using OptimizerState = std::map<std::string, DistributedTensor>;
 
 // What any optimizer's Create refuses. Errors: kInvalidArgument for an option out of its range, a
 // tensor that is undefined, listed twice, in one group or in two, of another Context than the
-// first, that is no floating leaf that requires gradients, is Partial, or in whose local data
-// several elements have one place in memory (a broadcast; what local data is like, one rank may
-// know alone: return the error, so that ranks which wait for this one get it); failures.
+// first, that is no floating leaf that requires gradients, or is Partial; kFailedPrecondition for
+// one that BeforeWrite refuses, such as a broadcast, in whose local data several elements have one
+// place in memory (what local data is like, one rank may know alone: return the error, so that
+// ranks which wait for this one get it); failures.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;

@@ -145,26 +145,33 @@ TEST(Optimizer, RefusesGroupsThatOverlapNamingThem) {
 
 TEST(Optimizer, RefusesWhatItCannotStep) {
   EXPECT_THAT(
-      RunRanks(2,
-               [](Context& context) -> absl::Status {
-                 DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse("tp=2"));
-                 const auto refuses = [](const char* why) {
-                   return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(why));
-                 };
-                 DT_ASSIGN_OR_RETURN(DistributedTensor tensor,
-                                     Full(context, mesh, {Replicate()}, {4, 2}, DType::kF32, 1));
-                 EXPECT_THAT(Sgd::Create({tensor}, {}), refuses("leaves that require gradients"));
-                 DT_ASSIGN_OR_RETURN(DistributedTensor broadcast,
-                                     FromLocal(context, mesh, {Replicate()}, {4, 2},
-                                               tensor.local().Narrow(0, 0, 1).BroadcastTo({4, 2})));
-                 DT_RETURN_IF_ERROR(broadcast.set_requires_grad(true));
-                 EXPECT_THAT(Sgd::Create({broadcast}, {}), refuses("one place in memory"));
-                 DT_ASSIGN_OR_RETURN(DistributedTensor partial,
-                                     FromLocal(context, mesh, {Partial()}, {4, 2}, tensor.local()));
-                 DT_RETURN_IF_ERROR(partial.set_requires_grad(true));
-                 EXPECT_THAT(Sgd::Create({partial}, {}), refuses("is Partial"));
-                 return absl::OkStatus();
-               }),
+      RunRanks(
+          2,
+          [](Context& context) -> absl::Status {
+            DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse("tp=2"));
+            const auto refuses = [](const char* why) {
+              return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(why));
+            };
+            DT_ASSIGN_OR_RETURN(DistributedTensor tensor,
+                                Full(context, mesh, {Replicate()}, {4, 2}, DType::kF32, 1));
+            EXPECT_THAT(Sgd::Create({tensor}, {}), refuses("leaves that require gradients"));
+            DT_ASSIGN_OR_RETURN(DistributedTensor broadcast,
+                                FromLocal(context, mesh, {Replicate()}, {4, 2},
+                                          tensor.local().Narrow(0, 0, 1).BroadcastTo({4, 2})));
+            DT_RETURN_IF_ERROR(broadcast.set_requires_grad(true));
+            EXPECT_THAT(
+                Sgd::Create({broadcast}, {}),
+                StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("one place in memory")));
+            DT_ASSIGN_OR_RETURN(DistributedTensor reshaped, Reshape(Transpose(tensor, 0, 1), {8}));
+            DT_RETURN_IF_ERROR(reshaped.set_requires_grad(true));
+            EXPECT_THAT(Sgd::Create({reshaped}, {}),
+                        StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("Sgd: [8] f32")));
+            DT_ASSIGN_OR_RETURN(DistributedTensor partial,
+                                FromLocal(context, mesh, {Partial()}, {4, 2}, tensor.local()));
+            DT_RETURN_IF_ERROR(partial.set_requires_grad(true));
+            EXPECT_THAT(Sgd::Create({partial}, {}), refuses("is Partial"));
+            return absl::OkStatus();
+          }),
       IsOk());
 }
 
