@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "dtensor/layout/digest.h"
 #include "dtensor/layout/regions.h"
 #include "dtensor/nn/state_dict.h"
 #include "dtensor/runtime/core/status.h"
@@ -47,7 +48,11 @@ struct Target {
 // Finds all that the model has, before anything is read.
 class Matcher {
  public:
-  explicit Matcher(const SafetensorsFolder& folder) : folder_(folder) {}
+  Matcher(const SafetensorsFolder& folder, Module& model) : folder_(folder) {
+    model.VisitParameterPaths([&](const std::string& path, Parameter& parameter) {
+      for (StoredPart& part : StoredPartsOf(path, parameter)) names_.insert(std::move(part.name));
+    });
+  }
 
   absl::Status Add(const std::string& path, Parameter& parameter) {
     if (!parameter.tensor.defined()) {
@@ -97,12 +102,14 @@ class Matcher {
   Tensors::const_iterator Find(absl::string_view name) const {
     const auto exact = folder_.tensors().find(name);
     if (exact != folder_.tensors().end()) return exact;
+    const auto find = [&](absl::string_view other) {  // unless it is another parameter's
+      return names_.contains(other) ? folder_.tensors().end() : folder_.tensors().find(other);
+    };
     for (const absl::string_view base : {"model.", "transformer.", "bert."}) {
       absl::string_view rest = name;
-      const auto without =
-          absl::ConsumePrefix(&rest, base) ? folder_.tensors().find(rest) : folder_.tensors().end();
+      const auto without = absl::ConsumePrefix(&rest, base) ? find(rest) : folder_.tensors().end();
       if (without != folder_.tensors().end()) return without;
-      const auto with = folder_.tensors().find(absl::StrCat(base, name));
+      const auto with = find(absl::StrCat(base, name));
       if (with != folder_.tensors().end()) return with;
     }
     return folder_.tensors().end();
@@ -128,7 +135,8 @@ class Matcher {
   const SafetensorsFolder& folder_;
   absl::flat_hash_map<const Parameter*, size_t> index_;
   std::vector<Target> targets_;
-  std::set<std::string, std::less<>> used_;
+  std::set<std::string, std::less<>> used_;   // of the files
+  std::set<std::string, std::less<>> names_;  // of the model
 };
 
 // Of one rank.
@@ -201,7 +209,7 @@ class RegionLoader {
 
 absl::StatusOr<std::vector<Target>> Match(Module& model, const SafetensorsFolder& folder,
                                           const LoadHuggingFaceOptions& options) {
-  Matcher matcher(folder);
+  Matcher matcher(folder, model);
   absl::Status status;
   model.VisitParameterPaths([&](const std::string& path, Parameter& parameter) {
     if (status.ok()) status = matcher.Add(path, parameter);
@@ -216,6 +224,24 @@ Context* ContextOf(Module& model) {
     if (parameter.tensor.defined()) context = &parameter.tensor.context();
   });
   return context;
+}
+
+// That all ranks have opened the same files, and these are still there: none has those before a
+// replacement, and another one those behind it. What a rank has to say that sees others than rank
+// 0 does.
+absl::Status CheckSame(Context& context, const SafetensorsFolder& folder) {
+  const absl::StatusOr<std::vector<uint32_t>> crcs = folder.SampledCrc32c();
+  DT_RETURN_IF_ERROR(AgreeOn(context, crcs.ok() ? folder.CheckInPlace() : crcs.status()));
+  Digest digest;
+  for (const uint32_t crc : *crcs) digest.Add(int64_t{crc});
+  DT_ASSIGN_OR_RETURN(const auto digests, GatherValues(context, digest.value()));
+  for (size_t rank = 1; rank < digests.size(); ++rank) {
+    if (digests[rank] == digests[0]) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat(kWho, "rank ", rank, " has other files in '", folder.path(),
+                     "' than rank 0; all ranks need the same folder"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -236,9 +262,13 @@ absl::StatusOr<int64_t> LoadHuggingFace(Module& model, const std::string& folder
       opened.ok() ? Match(model, *opened, options) : opened.status();
   DT_RETURN_IF_ERROR(agree(targets.status()));
   if (is_meta) return 0;
-  for (const Target& target : *targets) DT_RETURN_IF_ERROR(BeforeWrite(target.parameter->tensor));
-  RegionLoader loader(*context);
+  DT_RETURN_IF_ERROR(CheckSame(*context, *opened));
   absl::Status status;
+  for (const Target& target : *targets) {
+    if (status.ok()) status = BeforeWrite(target.parameter->tensor);
+  }
+  DT_RETURN_IF_ERROR(agree(status));
+  RegionLoader loader(*context);
   for (const Target& target : *targets) {
     if (status.ok()) status = loader.Load(target);
   }

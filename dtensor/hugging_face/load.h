@@ -41,8 +41,10 @@ struct LoadHuggingFaceOptions {
 // at. Errors, the same on all ranks: kInvalidArgument, naming file and tensor, before anything is
 // written, for a tensor that the model has and the files lack, one that the model lacks, another
 // shape, a type that cannot be converted, and files that are none; kNotFound for a folder without
-// weights; kFailedPrecondition for a parameter that has no memory yet; kUnavailable for a file that
-// changes while it is read: the model then has some of it. Failures.
+// weights; kFailedPrecondition for a parameter that has no memory yet, or that BeforeWrite
+// refuses, and where a rank's files have other weights than rank 0's; kUnavailable for files that
+// are replaced while ranks open them, and, the model then has some of it, for a file that changes
+// while it is read. Failures.
 absl::StatusOr<int64_t> LoadHuggingFace(Module& model, const std::string& folder,
                                         const LoadHuggingFaceOptions& options = {});
 

@@ -228,6 +228,49 @@ TEST_F(HuggingFaceFolder, ThatOneRankCannotReadIsAnErrorOfAll) {
   }));
 }
 
+// A norm of a base model, and of one around it, which the files lack.
+class Norms : public Module {
+ public:
+  explicit Norms(Module* base) : norm_(4, 1e-5) {
+    if (base != nullptr) AddChild("model", base);
+    AddChild("norm", &norm_);
+  }
+
+ private:
+  RmsNormLayer norm_;
+};
+
+TEST_F(HuggingFaceFolder, GivesEachTensorToOneParameter) {
+  DT_EXPECT_OK(RunRanks(1, [&](Context& context) -> absl::Status {
+    Norms base(nullptr), model(&base);
+    DT_RETURN_IF_ERROR(model.Materialize(context, DeviceMesh(), 1));
+    DT_RETURN_IF_ERROR(SaveHuggingFace(base, folder_, {}));
+    EXPECT_THAT(LoadHuggingFace(base, folder_), IsOk());
+    EXPECT_THAT(LoadHuggingFace(model, folder_).status(),
+                Refuses(HasSubstr("has no tensor model.norm.weight")));
+    return absl::OkStatus();
+  }));
+}
+
+// Other weights of one kind of model fit all the same.
+TEST_F(HuggingFaceFolder, MustBeOneOfAllRanks) {
+  const std::string other = absl::StrCat(folder_, "/other");
+  Save(SmallConfig(), folder_, "tp=1", {});
+  DT_EXPECT_OK(RunRanks(1, [&](Context& context) {
+    Transformer model(SmallConfig());
+    DT_RETURN_IF_ERROR(Place(model, context, "tp=1", 8));
+    return SaveHuggingFace(model, other, {});
+  }));
+  DT_EXPECT_OK(RunRanks(2, [&](Context& context) {
+    Transformer model(SmallConfig());
+    DT_RETURN_IF_ERROR(Place(model, context, "tp=2", 0));
+    EXPECT_THAT(
+        LoadHuggingFace(model, context.rank() == 1 ? other : folder_).status(),
+        StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("rank 1 has other files in ")));
+    return LoadHuggingFace(model, folder_).status();
+  }));
+}
+
 TEST_F(HuggingFaceFolder, ThatCannotBeWrittenIsAnErrorOfAll) {
   std::ofstream(absl::StrCat(folder_, "/file")) << "x";
   DT_EXPECT_OK(RunRanks(2, [&](Context& context) {

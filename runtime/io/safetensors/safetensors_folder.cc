@@ -99,4 +99,17 @@ absl::StatusOr<SafetensorsFolder> SafetensorsFolder::Open(const std::string& fol
   return out;
 }
 
+absl::Status SafetensorsFolder::CheckInPlace() const {
+  for (const auto& file : files_) DT_RETURN_IF_ERROR(file->CheckInPlace());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<uint32_t>> SafetensorsFolder::SampledCrc32c() const {
+  std::vector<uint32_t> crcs;
+  for (const auto& file : files_) {
+    DT_ASSIGN_OR_RETURN(crcs.emplace_back(), file->SampledCrc32c());
+  }
+  return crcs;
+}
+
 }  // namespace dtensor

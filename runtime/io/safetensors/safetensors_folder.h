@@ -6,6 +6,7 @@
 #ifndef DTENSOR_RUNTIME_IO_SAFETENSORS_SAFETENSORS_FOLDER_H_
 #define DTENSOR_RUNTIME_IO_SAFETENSORS_SAFETENSORS_FOLDER_H_
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -34,6 +35,13 @@ class SafetensorsFolder {
   // that is not there; of ParseSafetensorsIndex, and kInvalidArgument, naming index, file and
   // tensor, where a file lacks one; of SafetensorsReader::Open.
   static absl::StatusOr<SafetensorsFolder> Open(const std::string& folder);
+
+  // Whether all files are still where they were opened: for who must know that what it opened, and
+  // what others opened before, was there at one time. Errors: kUnavailable, naming the file.
+  absl::Status CheckInPlace() const;
+
+  // Of each file (SafetensorsReader). Errors: as there.
+  absl::StatusOr<std::vector<uint32_t>> SampledCrc32c() const;
 
   const std::string& path() const { return path_; }
   const std::map<std::string, Tensor, std::less<>>& tensors() const { return tensors_; }

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -127,6 +128,41 @@ TEST_F(SafetensorsFolderTest, MayHaveAnIndex) {
   WriteText(kSafetensorsIndex, "{\"weight_map\": {\"a\": \"f3\"}}");
   EXPECT_THAT(SafetensorsFolder::Open(folder_),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("f3")));
+}
+
+TEST_F(SafetensorsFolderTest, KnowsWhenAFileIsWrittenTo) {
+  const std::vector<float> x = {1, 2};
+  DT_ASSERT_OK(WriteSafetensors(Path(kSafetensorsFile), {{"x", DType::kF32, {2}, x.data()}}, {}));
+  DT_ASSERT_OK_AND_ASSIGN(const SafetensorsFolder folder, SafetensorsFolder::Open(folder_));
+  const SafetensorsReader& file = *folder.tensors().at("x").file;
+  DT_EXPECT_OK(file.Read("x"));
+  std::filesystem::last_write_time(
+      Path(kSafetensorsFile),
+      std::filesystem::file_time_type::clock::now() + std::chrono::hours(1));
+  const auto changed = StatusIs(absl::StatusCode::kUnavailable, HasSubstr("has changed since"));
+  EXPECT_THAT(file.Read("x"), changed);
+  float two[2];
+  EXPECT_THAT(file.ReadRegion("x", {IndexSet::Interval(0, 2)}, reinterpret_cast<std::byte*>(two)),
+              changed);
+}
+
+// Its files are read all the same: they are open.
+TEST_F(SafetensorsFolderTest, KnowsWhenAFileIsReplaced) {
+  const std::vector<float> x = {1, 2}, y = {3, 4};
+  const auto write = [&](const std::vector<float>& values) {
+    return WriteSafetensors(Path(kSafetensorsFile), {{"x", DType::kF32, {2}, values.data()}}, {});
+  };
+  DT_ASSERT_OK(write(x));
+  DT_ASSERT_OK_AND_ASSIGN(const SafetensorsFolder folder, SafetensorsFolder::Open(folder_));
+  DT_EXPECT_OK(folder.CheckInPlace());
+  DT_ASSERT_OK(write(y));
+  EXPECT_THAT(folder.CheckInPlace(), StatusIs(absl::StatusCode::kUnavailable,
+                                              HasSubstr("model.safetensors': it was replaced")));
+  DT_ASSERT_OK_AND_ASSIGN(const auto bytes, folder.tensors().at("x").file->Read("x"));
+  EXPECT_EQ(std::memcmp(bytes.data(), x.data(), bytes.size()), 0);
+  std::filesystem::remove(Path(kSafetensorsFile));
+  EXPECT_THAT(folder.CheckInPlace(),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("replaced")));
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include "dtensor/runtime/core/dims.h"
 #include "dtensor/runtime/core/shortened.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/io/crc32c.h"
 #include "dtensor/runtime/io/safetensors/safetensors_format.h"
 
 namespace dtensor {
@@ -105,10 +106,13 @@ absl::Status OfFile(const std::string& path, const absl::Status& status) {
                       absl::StrCat("safetensors file '", path, "': ", status.message()));
 }
 
-absl::Status HasChanged(const std::string& path, absl::string_view name) {
+absl::Status HasChanged(const std::string& path, absl::string_view what) {
   return absl::UnavailableError(
-      absl::StrCat("safetensors file '", path, "': tensor '", Shortened(name),
-                   "' cannot be read; the file has changed since it was opened"));
+      absl::StrCat("safetensors file '", path, "': ", what,
+                   " cannot be read; the file has changed since it was opened"));
+}
+absl::Status TensorHasChanged(const std::string& path, absl::string_view name) {
+  return HasChanged(path, absl::StrCat("tensor '", Shortened(name), "'"));
 }
 
 // "'a', 'b'", and no more than ten.
@@ -153,11 +157,33 @@ bool AddRegion(StretchReader& reader, int64_t begin, absl::Span<const int64_t> s
 
 class SafetensorsReader::OpenFile {
  public:
-  explicit OpenFile(int descriptor) : descriptor(descriptor) {}
+  explicit OpenFile(int descriptor) : descriptor(descriptor) {
+    is_ok_ = fstat(descriptor, &status_) == 0;
+  }
   OpenFile(const OpenFile&) = delete;
   OpenFile& operator=(const OpenFile&) = delete;
   ~OpenFile() { close(descriptor); }
+
+  bool is_ok() const { return is_ok_; }
+  int64_t bytes() const { return status_.st_size; }
+  // Nobody has written to it since it was opened, as far as its time says.
+  bool IsUnchanged() const {
+    struct stat now = {};
+    return fstat(descriptor, &now) == 0 && now.st_size == status_.st_size &&
+           now.st_mtim.tv_sec == status_.st_mtim.tv_sec &&
+           now.st_mtim.tv_nsec == status_.st_mtim.tv_nsec;
+  }
+  bool IsAt(const std::string& path) const {
+    struct stat there = {};
+    return stat(path.c_str(), &there) == 0 && there.st_dev == status_.st_dev &&
+           there.st_ino == status_.st_ino;
+  }
+
   const int descriptor;
+
+ private:
+  struct stat status_ = {};
+  bool is_ok_ = false;
 };
 
 absl::Status SafetensorsReader::CheckOffsets(int64_t data_bytes) const {
@@ -196,17 +222,39 @@ absl::StatusOr<SafetensorsReader> SafetensorsReader::Open(const std::string& pat
   const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) return CannotOpen(path, errno);
   reader.file_ = std::make_shared<const OpenFile>(descriptor);
-  struct stat file = {};
-  if (fstat(descriptor, &file) != 0) return CannotOpen(path, errno);
-  const int64_t file_bytes = file.st_size;
+  if (!reader.file_->is_ok()) return CannotOpen(path, errno);
+  const int64_t file_bytes = reader.file_->bytes();
   const absl::StatusOr<std::string> header = ReadHeader(descriptor, file_bytes);
   if (!header.ok()) return OfFile(path, header.status());
   reader.data_begin_ = 8 + static_cast<int64_t>(header->size());
+  reader.data_end_ = file_bytes;
+  reader.header_crc32c_ = Crc32c(0, header->data(), header->size());
   absl::StatusOr<SafetensorsHeader> parsed = ParseSafetensorsHeader(*header);
   if (!parsed.ok()) return OfFile(path, parsed.status());
   reader.header_ = *std::move(parsed);
   DT_RETURN_IF_ERROR(OfFile(path, reader.CheckOffsets(file_bytes - reader.data_begin_)));
   return reader;
+}
+
+absl::Status SafetensorsReader::CheckInPlace() const {
+  if (file_->IsAt(path_)) return absl::OkStatus();
+  return OfFile(path_,
+                absl::UnavailableError("it was replaced since it was opened; open it again"));
+}
+
+absl::StatusOr<uint32_t> SafetensorsReader::SampledCrc32c() const {
+  constexpr int64_t kPieces = 64, kPieceBytes = 64;
+  const int64_t bytes = std::min(kPieceBytes, data_end_ - data_begin_);
+  uint32_t crc = header_crc32c_;
+  std::array<char, kPieceBytes> piece = {};
+  for (int64_t i = 0; i < kPieces; ++i) {
+    // The last one ends where the data end.
+    const int64_t begin = data_begin_ + (data_end_ - bytes - data_begin_) / (kPieces - 1) * i;
+    const int64_t at = i == kPieces - 1 ? data_end_ - bytes : begin;
+    if (!ReadAt(file_->descriptor, at, bytes, piece.data())) return HasChanged(path_, "its data");
+    crc = Crc32c(crc, piece.data(), bytes);
+  }
+  return crc;
 }
 
 absl::StatusOr<SafetensorsInfo> SafetensorsReader::Find(absl::string_view name) const {
@@ -219,8 +267,9 @@ absl::StatusOr<SafetensorsInfo> SafetensorsReader::Find(absl::string_view name) 
 absl::StatusOr<std::vector<std::byte>> SafetensorsReader::Read(absl::string_view name) const {
   DT_ASSIGN_OR_RETURN(const SafetensorsInfo info, Find(name));
   std::vector<std::byte> bytes(info.end - info.begin);
-  if (ReadAt(file_->descriptor, data_begin_ + info.begin, bytes.size(), bytes.data())) return bytes;
-  return HasChanged(path_, name);
+  const bool read = ReadAt(file_->descriptor, data_begin_ + info.begin, bytes.size(), bytes.data());
+  if (read && file_->IsUnchanged()) return bytes;
+  return TensorHasChanged(path_, name);
 }
 
 absl::Status SafetensorsReader::ReadRegion(absl::string_view name,
@@ -233,8 +282,8 @@ absl::Status SafetensorsReader::ReadRegion(absl::string_view name,
   StretchReader stretches(file_->descriptor, out);
   const int64_t element = (info.end - info.begin) / elements;
   const bool read = AddRegion(stretches, data_begin_ + info.begin, info.shape, region, element) &&
-                    stretches.Flush();
-  return read ? absl::OkStatus() : HasChanged(path_, name);
+                    stretches.Flush() && file_->IsUnchanged();
+  return read ? absl::OkStatus() : TensorHasChanged(path_, name);
 }
 
 }  // namespace dtensor
