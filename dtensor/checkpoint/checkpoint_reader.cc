@@ -24,6 +24,16 @@ int64_t BytesOf(const CheckpointTensor& tensor, const CheckpointSlice& slice) {
   return NumElements(slice.region) * SizeOf(tensor.dtype);
 }
 
+bool IsWithin(const Region& region, const Dims& shape) {
+  if (region.size() != shape.size()) return false;
+  for (size_t d = 0; d < shape.size(); ++d) {
+    for (const IndexRun& run : region[d].runs()) {
+      if (run.begin < 0 || run.end() > shape[d]) return false;
+    }
+  }
+  return true;
+}
+
 }  // namespace
 
 CheckpointReader::CheckpointReader(CheckpointReader&&) noexcept = default;
@@ -81,7 +91,7 @@ absl::Status CheckpointReader::Read(absl::string_view name, const Region& region
     return absl::NotFoundError(
         absl::StrCat("checkpoint '", path_, "' has no tensor '", Shortened(name), "'"));
   }
-  if (region.size() != tensor->shape.size()) {
+  if (!IsWithin(region, tensor->shape)) {
     return OfSafetensor(name, InvalidArgument({"checkpoint '", path_, "' has it with the shape ",
                                                DimsToString(tensor->shape), ", and ",
                                                ToString(region), " is read"}));

@@ -46,7 +46,7 @@ class CheckpointReader {
   // The elements of `region`, row-major, of the tensor's type as it was saved. Of each file it
   // reads the blocks that they lie in, and checks these. Errors, which name file and tensor:
   // kNotFound for a tensor that is not there, and for a file that is gone; kInvalidArgument for
-  // another number of dimensions; kUnavailable; kDataLoss where bytes are not what was written.
+  // what is not within its shape; kUnavailable; kDataLoss where bytes are not what was written.
   absl::Status Read(absl::string_view name, const Region& region, void* elements);
 
   // Reads and checks every byte. Errors: as Read.

@@ -1,8 +1,10 @@
 // A crash at any moment of saving leaves the checkpoint before or the new one, whole.
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -74,6 +76,48 @@ void TryEveryPrefix(const SavedPlace& place, int keep_last) {
     }
   }
   for (const int64_t step : {0, 1, 2}) EXPECT_GT(found[step], 0) << step;
+}
+
+// The first to commit is refused. Where both ranks are to see that all have written, the first to
+// look waits for that.
+class FirstCommitRefused final : public MemoryFiles {
+ public:
+  explicit FirstCommitRefused(int committers) : committers_(committers) {}
+
+  absl::StatusOr<std::vector<std::string>> List(const std::string& folder) override {
+    while (committers_ > 1 && absl::StrContains(folder, ".tmp")) {
+      auto names = MemoryFiles::List(folder);
+      const auto is_done = [](const std::string& name) { return absl::EndsWith(name, ".done"); };
+      if (!names.ok() || std::count_if(names->begin(), names->end(), is_done) == 2) return names;
+      std::this_thread::yield();
+    }
+    return MemoryFiles::List(folder);
+  }
+  absl::Status Rename(const std::string& from, const std::string& to) override {
+    if (!absl::EndsWith(to, "-commit.tmp") || commits_++ > 0) return MemoryFiles::Rename(from, to);
+    return absl::UnavailableError("stale file handle");
+  }
+
+ private:
+  const int committers_;
+  std::atomic<int> commits_ = 0;
+};
+
+TEST(Commit, OfOneThatIsRefusedLeavesNothing) {
+  FirstCommitRefused files(1);
+  EXPECT_THAT(SaveAt(SavedPlaces()[0], files, 1, 0), StatusIs(absl::StatusCode::kUnavailable));
+  EXPECT_THAT(files.Paths(), testing::IsEmpty());
+}
+
+TEST(Commit, OfOneThatIsRefusedAndOneThatIsNotIsThere) {
+  FirstCommitRefused files(2);
+  DT_EXPECT_OK(RunRanks(2, [&](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse("dp=2"));
+    DT_ASSIGN_OR_RETURN(const DistributedTensor x,
+                        Full(context, mesh, {Shard(0)}, {8}, DType::kF32, 1));
+    return SaveCheckpoint(context, "run", {.step = 1, .tensors = {{"x", x}}}, {.files = &files});
+  }));
+  EXPECT_THAT(ListCheckpoints("run", files), IsOkAndHolds(testing::ElementsAre(1)));
 }
 
 TEST(Crash, AnyPrefixOfTheCallsLeavesTheOldOrTheNewOne) { TryEveryPrefix(SavedPlaces()[1], 0); }

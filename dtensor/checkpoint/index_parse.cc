@@ -137,7 +137,8 @@ absl::StatusOr<IndexSet> ReadSet(const Json& json, int64_t n) {
 class Reader {
  public:
   absl::StatusOr<CheckpointIndex> Read(const Json& json) {
-    DT_ASSIGN_OR_RETURN(index_.step, AsNumber(Member(json, "step"), "step", kMaxBytes));
+    constexpr int64_t kMaxStep = std::numeric_limits<int64_t>::max();
+    DT_ASSIGN_OR_RETURN(index_.step, AsNumber(Member(json, "step"), "step", kMaxStep));
     constexpr int64_t kMaxRanks = std::numeric_limits<int>::max();
     DT_ASSIGN_OR_RETURN(const int64_t ranks, AsNumber(Member(json, "ranks"), "ranks", kMaxRanks));
     index_.ranks = static_cast<int>(ranks);

@@ -198,7 +198,7 @@ absl::Status TakeSnapshots(SaveJob& job) {
 
 // What ranks tell each other when they have written.
 struct RankState {
-  bool written = false, committer = false;
+  bool written = false, committer = false, committed = false;
 };
 
 // What a rank says of its own file.
@@ -290,7 +290,8 @@ absl::Status CheckpointSaver::Wait() {
   if (pending->thread.joinable()) pending->thread.join();
   const SaveJob& job = pending->job;
   SaveOutcome& outcome = pending->outcome;
-  const RankState mine = {outcome.written.ok(), outcome.committer};
+  const RankState mine = {outcome.written.ok(), outcome.committer,
+                          outcome.committer && outcome.committed.ok()};
   DT_ASSIGN_OR_RETURN(const std::vector<RankState> ranks, GatherValues(context_, mine));
   // Nobody works on it from here on: every rank has come.
   if (!absl::c_all_of(ranks, [](const RankState& rank) { return rank.written; })) {
@@ -300,7 +301,13 @@ absl::Status CheckpointSaver::Wait() {
   const bool committed =
       absl::c_any_of(ranks, [](const RankState& rank) { return rank.committer; });
   if (!committed && context_.rank() == 0) outcome.committed = CommitSaveJob(job);
-  return OfSave(AgreeOn(context_, outcome.committed));
+  // Where several ranks tried, one may have been refused what another one then did.
+  if (absl::c_any_of(ranks, [](const RankState& rank) { return rank.committed; })) {
+    return absl::OkStatus();
+  }
+  const absl::Status status = AgreeOn(context_, outcome.committed);
+  if (!status.ok() && context_.rank() == 0) DropSaveJob(job);  // what has its name stays
+  return OfSave(status);
 }
 
 absl::Status SaveCheckpoint(Context& context, const std::string& folder,

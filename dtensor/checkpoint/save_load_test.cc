@@ -3,6 +3,7 @@
 #include <atomic>
 #include <filesystem>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -149,7 +150,27 @@ TEST(SaveLoad, TensorsHaveTheirOtherNames) {
   EXPECT_EQ(reader.index().Find("untied"), nullptr);
   float value = 0;
   DT_ASSERT_OK(reader.Read("tied", {IndexSet::Interval(2, 3), IndexSet::Interval(5, 6)}, &value));
+  for (const auto& [rows, columns] : {std::pair(2, 41), std::pair(-1, 6)}) {
+    EXPECT_THAT(
+        reader.Read("tied", {IndexSet::Interval(rows, 3), IndexSet::Interval(5, columns)}, &value),
+        StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("with the shape [")));
+  }
   EXPECT_EQ(value, (2 * 40 + 5) * 3 + 1);
+}
+
+TEST(SaveLoad, AnyStepIsFoundAgain) {
+  MemoryFiles files;
+  constexpr int64_t kLast = std::numeric_limits<int64_t>::max();
+  DT_ASSERT_OK(RunRanks(1, [&](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const auto x, Full(context, DeviceMesh(), {}, {2}, DType::kF32, 1));
+    for (const int64_t step : {int64_t{0}, kLast}) {
+      DT_RETURN_IF_ERROR(
+          SaveCheckpoint(context, "run", {.step = step, .tensors = {{"x", x}}}, {.files = &files}));
+    }
+    return absl::OkStatus();
+  }));
+  DT_ASSERT_OK_AND_ASSIGN(const CheckpointReader reader, CheckpointReader::Open("run", files));
+  EXPECT_EQ(reader.index().step, kLast);
 }
 
 TEST(SaveLoad, FloatsBecomeOtherFloats) {
