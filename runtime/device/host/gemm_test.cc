@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <random>
 #include <string>
 #include <thread>
@@ -288,6 +289,31 @@ std::vector<float> MultiplyReals(DType dtype, Sizes sizes, int offset, const Run
   EXPECT_THAT(run({dtype, DType::kF32, 1, m, n, k, {a_data, k}, {b_data, n}, {c.data(), n}}),
               IsOk());
   return c;
+}
+
+// An infinity is that of its row, and no NaN, wherever A's columns lie.
+TEST(ProductTest, AnInfiniteTermIsMetOnce) {
+  const auto device = MakeCpuDevice();
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (const Sizes& sizes : {Sizes{4, 1, 3}, Sizes{1, 4, 1}, Sizes{16, 16, 7}, Sizes{3, 40, 65}}) {
+    for (Order order : {Order::kRows, Order::kPaddedRows, Order::kColumns, Order::kPaddedColumns}) {
+      const auto [m, n, k] = sizes;
+      HostMatrix<BFloat16> a(m, k, 1, order, Batching::kNone);
+      HostMatrix<BFloat16> b(k, n, 1, Order::kRows, Batching::kNone);
+      HostMatrix<float> c(m, n, 1, Order::kRows, Batching::kNone);
+      for (BFloat16& value : a.values()) value = BFloat16(1);
+      for (BFloat16& value : b.values()) value = BFloat16(1);
+      a.At(0, 0, k - 1) = BFloat16(infinity);
+      DT_ASSERT_OK(device->Gemm(
+          {DType::kBF16, DType::kF32, 1, m, n, k, a.matrix(), b.matrix(), c.matrix(), false}));
+      for (int64_t row = 0; row < m; ++row) {
+        for (int64_t column = 0; column < n; ++column) {
+          EXPECT_EQ(c.At(0, row, column), row == 0 ? infinity : static_cast<float>(k))
+              << m << " x " << k << " x " << n << ", order " << static_cast<int>(order);
+        }
+      }
+    }
+  }
 }
 
 TEST(ProductTest, SameBitsEachTime) {
