@@ -16,9 +16,9 @@
 namespace DTENSOR_EXPORT dtensor {
 namespace kernels {
 
-// All moves in one launch, so that an error means that none runs: one after the other, from the
-// first-th on and round; on cuda those whose rows are turned in a second one, which may fail alone,
-// and the device with it. `kernel`, a string literal, names it in errors. Requires: none writes
+// All moves at once, so that an error means that none runs: one after the other, from the first-th
+// on and round; on cuda those whose rows are turned in a second launch, which may fail alone where
+// the device fails with it. `kernel`, a string literal, names it in errors. Requires: none writes
 // what another reads or writes. Errors: the device's failure. `out_bytes`: of all that is written,
 // where these moves are a part of it; large results are written past the caches.
 absl::Status MoveBoxes(Device& device, const char* kernel, absl::Span<const BoxMove> moves,

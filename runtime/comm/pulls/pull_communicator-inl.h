@@ -309,7 +309,7 @@ bool PullCommunicator<WorldType>::AddPull(const ExchangePart& part, const Receiv
   return false;
 }
 
-// One launch, so that an error means that none of them runs. Each member begins elsewhere: were all
+// At once, so that an error means that none of them runs. Each member begins elsewhere: were all
 // to read the same peer at the same time, they would wait for the same memory.
 template <typename WorldType>
 absl::Status PullCommunicator<WorldType>::LaunchPulls(const Membership& in) {

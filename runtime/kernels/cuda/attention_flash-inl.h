@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -255,11 +256,20 @@ absl::Status WithConstant(bool is, Fn fn) {
   return is ? fn(std::true_type()) : fn(std::false_type());
 }
 
+// Then the driver runs nothing but what it makes of PTX, where kernels of a warpgroup are empty.
+inline bool IsPtxForced() {
+  static const bool is_forced = [] {
+    const char* const text = std::getenv("CUDA_FORCE_PTX_JIT");
+    return text != nullptr && *text == '1';
+  }();
+  return is_forced;
+}
+
 // The same with whether products are a warpgroup's on this GPU.
 template <typename Fn>
 absl::Status WithWarpgroups(const Device& device, Fn fn) {
   if constexpr (kWarpgroupsAreCompiled) {
-    return WithConstant(CudaCapabilityOf(device) == kWarpgroupCapability, fn);
+    return WithConstant(CudaCapabilityOf(device) == kWarpgroupCapability && !IsPtxForced(), fn);
   } else {
     return fn(std::false_type());
   }

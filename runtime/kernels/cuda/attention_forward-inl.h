@@ -159,8 +159,9 @@ struct ForwardRows {
                    [&](int r) { return IsThere(r) ? ValueRow<T>(to, r) + offset : nullptr; });
   }
 
-  // Once all windows have read what was carried.
+  // Once all windows have read what was carried, which may lie where this goes.
   __device__ void StoreStatistics() {
+    __syncwarp();
     for (int r = 0; r < kRowsOfLane; ++r) {
       if (!IsThere(r) || LaneOf() % Tiles::kLanesOfRow != 0) continue;
       if (step.sizes.last) {

@@ -323,13 +323,17 @@ __global__ void __launch_bounds__(kThreads, 2)
 
 using BoxKernel = decltype(&TransposeKernel<false>);
 
-absl::Status LaunchTable(Device& device, const char* name, const BoxTable& table,
-                         BoxKernel kernel) {
-  if (table.blocks() == 0) return device.failure();
+// Calls launch(launch_table), which launches the table's kernel, once what that reads is there.
+template <typename Fn>
+absl::Status WithTable(Device& device, const char* name, const BoxTable& table, BoxKernel kernel,
+                       Fn launch) {
   return WithList<kNearParts>(device, name, table.parts(), [&](const BoxParts& parts) {
     return WithList<kNearWords>(device, name, table.words(), [&](const BoxWords& words) {
-      return Launch(device, name, static_cast<unsigned>(table.blocks()), kThreads, kernel, parts,
-                    words);
+      return launch([&]() -> absl::Status {
+        if (table.blocks() == 0) return device.failure();
+        return Launch(device, name, static_cast<unsigned>(table.blocks()), kThreads, kernel, parts,
+                      words);
+      });
     });
   });
 }
@@ -344,13 +348,19 @@ class BoxLaunch {
   }
   void Add(const BoxMove& move) { move.copies() ? Add(move.loop) : moves_.AddReduction(move); }
 
+  // No memory is asked for once something runs: where there is none, nothing does.
   absl::Status Run(Device& device, const char* name) {
-    DT_RETURN_IF_ERROR(LaunchTable(device, name, moves_,
-                                   moves_.is_large()  ? MoveKernel<uint64_t, true>
-                                   : moves_.is_deep() ? MoveKernel<uint32_t, true>
-                                                      : MoveKernel<uint32_t, false>));
-    return LaunchTable(device, name, transposes_,
-                       transposes_.is_deep() ? TransposeKernel<true> : TransposeKernel<false>);
+    const BoxKernel move = moves_.is_large()  ? MoveKernel<uint64_t, true>
+                           : moves_.is_deep() ? MoveKernel<uint32_t, true>
+                                              : MoveKernel<uint32_t, false>;
+    const BoxKernel transpose =
+        transposes_.is_deep() ? TransposeKernel<true> : TransposeKernel<false>;
+    return WithTable(device, name, moves_, move, [&](auto launch_moves) {
+      return WithTable(device, name, transposes_, transpose, [&](auto launch_transposes) {
+        DT_RETURN_IF_ERROR(launch_moves());
+        return launch_transposes();
+      });
+    });
   }
 
  private:

@@ -48,6 +48,8 @@ inline constexpr bool kHasWarpgroups = false;
 __device__ inline void PublishShared() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#elif !defined(__CUDACC__)
+  fake_cuda::FenceAsyncProxy();
 #endif
 }
 
@@ -194,7 +196,15 @@ class WarpgroupProducts {
     return Widen(panel[row * kPanelColumns + pack * 8 + column % 8]);
   }
 
+  static void RequirePublished(const In* panel) {
+    fake_cuda::RequireFenced(panel, 64 * kPanelColumns * sizeof(In));
+  }
+
   static void Make(const Product& p) {
+    if (threadIdx.x == 0) {  // for all
+      if (p.rows != nullptr) RequirePublished(p.rows);
+      RequirePublished(p.b);
+    }
     const int warp = static_cast<int>(threadIdx.x) / fake_cuda::kWarpSize;
     const int g = threadIdx.x % fake_cuda::kWarpSize / 4, t = threadIdx.x % 4;
     float a[2][16];

@@ -116,6 +116,8 @@ class Executor {
   uint64_t Shuffle(unsigned mask, uint64_t bits, int lane, int line);
   void FromAllLanes(uint64_t bits, uint64_t (&all)[kWarpSize], int line);
   void* Shared(const void* site, size_t bytes);
+  void FenceAsyncProxy();
+  void RequireFenced(const char* data, size_t bytes) const;
 
  private:
   void RunBlock();
@@ -139,10 +141,13 @@ class Executor {
     const void* site;
     char* data;
     size_t bytes;
+    std::vector<char> fenced;  // what the asynchronous proxy sees
   };
   Pages arena_{kArenaBytes};
   size_t arena_used_ = 0, block_bytes_ = 0;
   std::vector<Array> arrays_;  // of this block
+  std::vector<int> fences_;    // of each of its threads
+  int common_fences_ = 0;      // that all have had
 
   void* main_pointer_ = nullptr;
   void* main_tsan_ = nullptr;
@@ -156,9 +161,18 @@ Executor& TheExecutor() {
   return executor;
 }
 
-// Not through memset, which sanitizers watch.
+// Not through memset and its kin, which sanitizers watch.
 void Fill(char* data, size_t bytes) {
   for (size_t i = 0; i < bytes; ++i) reinterpret_cast<volatile char*>(data)[i] = char(0xFF);
+}
+void Copy(const char* from, size_t bytes, char* to) {
+  for (size_t i = 0; i < bytes; ++i) to[i] = reinterpret_cast<const volatile char*>(from)[i];
+}
+bool AreSame(const char* a, const char* b, size_t bytes) {
+  for (size_t i = 0; i < bytes; ++i) {
+    if (reinterpret_cast<const volatile char*>(a)[i] != b[i]) return false;
+  }
+  return true;
 }
 
 void Executor::Entry() {
@@ -283,14 +297,39 @@ void* Executor::Shared(const void* site, size_t bytes) {
   if (__asan_poison_memory_region != nullptr) {
     __asan_poison_memory_region(data + bytes, taken - bytes);
   }
-  arrays_.push_back({site, data, taken});
+  arrays_.push_back({site, data, bytes, {}});
   return data;
+}
+
+void Executor::FenceAsyncProxy() {
+  ++fences_[current_];
+  if (*std::min_element(fences_.begin(), fences_.end()) == common_fences_) return;
+  ++common_fences_;
+  for (Array& array : arrays_) {
+    array.fenced.resize(array.bytes);
+    Copy(array.data, array.bytes, array.fenced.data());
+  }
+}
+
+void Executor::RequireFenced(const char* data, size_t bytes) const {
+  for (const Array& array : arrays_) {
+    if (data < array.data || data >= array.data + array.bytes) continue;
+    const size_t at = data - array.data;
+    if (at + bytes > array.bytes) Refuse("wgmma", "it reads beyond an array of shared memory");
+    if (array.fenced.empty() || !AreSame(data, array.fenced.data() + at, bytes)) {
+      Refuse("wgmma", "it reads what was written behind the last fence.proxy.async of all threads");
+    }
+    return;
+  }
+  Refuse("wgmma", "it reads what is not shared memory");
 }
 
 void Executor::RunBlock() {
   ended_ = 0;
   block_bytes_ = 0;
   arrays_.clear();
+  fences_.assign(threads_, 0);
+  common_fences_ = 0;
   if (arena_used_ + 2 * kSharedBytes > kArenaBytes) {  // used again: in TSan's eyes in order
     if (__asan_unpoison_memory_region != nullptr) {
       __asan_unpoison_memory_region(arena_.data(), arena_used_);
@@ -361,6 +400,10 @@ bool AnyLane(unsigned mask, bool holds, int line) {
   return std::find(std::begin(all), std::end(all), 1) != std::end(all);
 }
 void* Shared(const void* site, size_t bytes) { return TheExecutor().Shared(site, bytes); }
+void FenceAsyncProxy() { TheExecutor().FenceAsyncProxy(); }
+void RequireFenced(const void* data, size_t bytes) {
+  TheExecutor().RequireFenced(static_cast<const char*>(data), bytes);
+}
 
 void RunGrid(dim3 blocks, dim3 threads, const std::function<void()>& thread) {
   TheExecutor().Run(blocks, threads, thread);

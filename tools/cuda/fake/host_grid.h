@@ -8,7 +8,8 @@
 //
 // Refused, with status 67 (fake.h): a barrier that not all threads of the block reach, or at
 // different lines; lanes of a warp that wait for different things; more threads or shared memory
-// than a GPU has.
+// than a GPU has; shared memory that PTX's asynchronous proxy reads and that a thread has written
+// since the last fence of all threads.
 #ifndef DTENSOR_TOOLS_CUDA_FAKE_HOST_GRID_H_
 #define DTENSOR_TOOLS_CUDA_FAKE_HOST_GRID_H_
 
@@ -43,6 +44,11 @@ void FromAllLanes(uint64_t bits, uint64_t (&all)[kWarpSize], int line);
 bool AnyLane(unsigned mask, bool holds, int line);
 // This block's memory for `site`, an array in a kernel's source.
 void* Shared(const void* site, size_t bytes);
+// A thread's fence.proxy.async: once all threads of the block have called it, again, the
+// asynchronous proxy sees shared memory as it is then.
+void FenceAsyncProxy();
+// What an instruction of that proxy reads.
+void RequireFenced(const void* data, size_t bytes);
 
 // Runs `thread` for each thread of a grid. On a stream's thread.
 void RunGrid(dim3 blocks, dim3 threads, const std::function<void()>& thread);
