@@ -117,7 +117,7 @@ class Executor {
   void FromAllLanes(uint64_t bits, uint64_t (&all)[kWarpSize], int line);
   void* Shared(const void* site, size_t bytes);
   void FenceAsyncProxy();
-  void RequireFenced(const char* data, size_t bytes) const;
+  void RequireFenced(const char* data, size_t bytes);
 
  private:
   void RunBlock();
@@ -141,9 +141,12 @@ class Executor {
     const void* site;
     char* data;
     size_t bytes;
-    std::vector<char> fenced;  // what the asynchronous proxy sees
+    bool is_fenced = false;  // the asynchronous proxy sees something of it
   };
   Pages arena_{kArenaBytes};
+  // What that sees, where arena_ has it. No memory of fibers' own, which TSan would have an eye on.
+  Pages fenced_arena_{kArenaBytes};
+  char* FencedOf(const Array& array) { return fenced_arena_.data() + (array.data - arena_.data()); }
   size_t arena_used_ = 0, block_bytes_ = 0;
   std::vector<Array> arrays_;  // of this block
   std::vector<int> fences_;    // of each of its threads
@@ -297,7 +300,7 @@ void* Executor::Shared(const void* site, size_t bytes) {
   if (__asan_poison_memory_region != nullptr) {
     __asan_poison_memory_region(data + bytes, taken - bytes);
   }
-  arrays_.push_back({site, data, bytes, {}});
+  arrays_.push_back({site, data, bytes});
   return data;
 }
 
@@ -306,17 +309,17 @@ void Executor::FenceAsyncProxy() {
   if (*std::min_element(fences_.begin(), fences_.end()) == common_fences_) return;
   ++common_fences_;
   for (Array& array : arrays_) {
-    array.fenced.resize(array.bytes);
-    Copy(array.data, array.bytes, array.fenced.data());
+    array.is_fenced = true;
+    Copy(array.data, array.bytes, FencedOf(array));
   }
 }
 
-void Executor::RequireFenced(const char* data, size_t bytes) const {
+void Executor::RequireFenced(const char* data, size_t bytes) {
   for (const Array& array : arrays_) {
     if (data < array.data || data >= array.data + array.bytes) continue;
     const size_t at = data - array.data;
     if (at + bytes > array.bytes) Refuse("wgmma", "it reads beyond an array of shared memory");
-    if (array.fenced.empty() || !AreSame(data, array.fenced.data() + at, bytes)) {
+    if (!array.is_fenced || !AreSame(data, FencedOf(array) + at, bytes)) {
       Refuse("wgmma", "it reads what was written behind the last fence.proxy.async of all threads");
     }
     return;
