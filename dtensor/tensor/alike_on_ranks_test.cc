@@ -35,8 +35,7 @@ using ::testing::HasSubstr;
 // `moves`: of a tensor that is no parameter; 0 is a parameter.
 absl::Status KeepOnOneRank(Context& context, int moves) {
   DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse("tp=2"));
-  DT_ASSIGN_OR_RETURN(DistributedTensor x,
-                      Full(context, mesh, {Shard(0)}, {4, 4}, DType::kF32, 1));
+  DT_ASSIGN_OR_RETURN(DistributedTensor x, Full(context, mesh, {Shard(0)}, {4, 4}, DType::kF32, 1));
   if (moves == 0) DT_RETURN_IF_ERROR(x.set_requires_grad(true));
   for (int i = 0; i < moves; ++i) {
     DT_ASSIGN_OR_RETURN(x, x.Redistribute({Shard(i % 2 == 0 ? 1 : 0)}));
@@ -211,9 +210,9 @@ class MeshProgram {
       const DeviceMesh all = DeviceMesh::Parse(text).value();
       return ranks.empty() ? all : all.OnRanks(ranks).value();
     };
-    meshes_ = {mesh("a=4", {}),        mesh("a=2,b=2", {}), mesh("x=2", {0, 1}),
-               mesh("y=2", {3, 2}),    mesh("z=1", {3}),    mesh("w=3", {0, 2, 3}),
-               mesh("p=2,q=2", {3, 1, 0, 2})};
+    meshes_ = {
+        mesh("a=4", {}),  mesh("a=2,b=2", {}),    mesh("x=2", {0, 1}),          mesh("y=2", {3, 2}),
+        mesh("z=1", {3}), mesh("w=3", {0, 2, 3}), mesh("p=2,q=2", {3, 1, 0, 2})};
   }
 
   absl::Status Run() {
