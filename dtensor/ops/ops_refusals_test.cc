@@ -43,6 +43,9 @@ std::vector<Refusal> Refusals() {
        },
        {"Rope",
         "9223372036854775807 and offsets of its batch entries from 0 to 9223372036854775807"}},
+      {"a dimension of a scalar",
+       [](auto& m) { return ArgMax(m.Zeros({}), 0); },
+       {"ArgMax", "no dimension 0", "Reshape it first: it is a scalar"}},
       {"sizes",
        [](auto& m) {
          return MatMul(m.Zeros({2, 3}), m.Zeros({4, 2}));

@@ -1,6 +1,7 @@
 #include "dtensor/tensor/op_helpers.h"
 
 #include <algorithm>
+#include <string>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
@@ -27,9 +28,11 @@ absl::Status CheckNdim(absl::string_view op, Specs operands, int operand, int nd
 
 absl::StatusOr<int> CheckedDim(absl::string_view op, const Spec& spec, int dim) {
   if (dim >= -spec.ndim() && dim < spec.ndim()) return dim < 0 ? dim + spec.ndim() : dim;
-  return InvalidArgument({op, ": there is no dimension ", absl::StrCat(dim), " in ",
-                          spec.ToString(), "; give one of ", absl::StrCat(-spec.ndim()), " to ",
-                          absl::StrCat(spec.ndim() - 1)});
+  const std::string remedy =
+      spec.ndim() == 0 ? "Reshape it first: it is a scalar"
+                       : absl::StrCat("give one of ", -spec.ndim(), " to ", spec.ndim() - 1);
+  return InvalidArgument(
+      {op, ": there is no dimension ", absl::StrCat(dim), " in ", spec.ToString(), "; ", remedy});
 }
 
 absl::Status CheckRowOffsets(absl::string_view op, const DistributedTensor& x,

@@ -234,6 +234,26 @@ TEST(Recompute, WhatItPassesThroughHasTheGradientThatItHasWithout) {
   }));
 }
 
+// Whose functions hold the tensor before them: dropped without a Backward, or walked.
+TEST(Recompute, MayBeALongChain) {
+  for (const bool walks : {false, true}) {
+    DT_EXPECT_OK(RunRanks(1, [&](Context& context) -> absl::Status {
+      DT_ASSIGN_OR_RETURN(auto w, Full(context, DeviceMesh(), {}, {}, DType::kF32, 1));
+      DT_RETURN_IF_ERROR(w.set_requires_grad(true));
+      DT_ASSIGN_OR_RETURN(DistributedTensor x, Scale(w, 1));
+      for (int i = 0; i < 50000; ++i) {
+        const auto fn = [before = x](absl::Span<const DistributedTensor> given) -> TensorsOr {
+          DT_ASSIGN_OR_RETURN(auto y, Mul(given[0], before.Detach()));
+          return Tensors{y};
+        };
+        DT_ASSIGN_OR_RETURN(const Tensors y, Recompute({x}, fn));
+        x = y[0];
+      }
+      return walks ? Backward(x) : absl::OkStatus();
+    }));
+  }
+}
+
 TEST(Recompute, RunsOnceWhereNothingIsRecorded) {
   DT_EXPECT_OK(OnMeshes([](Context& context, const DeviceMesh& mesh) -> absl::Status {
     DT_ASSIGN_OR_RETURN(const Layers layers, MakeLayers(context, mesh));

@@ -18,20 +18,28 @@ namespace dtensor {
 
 Node::Node() = default;
 
+// What nodes keep alive goes one after the other: a chain of 100,000 destructors, also by way of
+// what a recomputed function holds, is more than a stack holds.
 Node::~Node() {
-  // A chain of 200,000 destructors is more than a stack holds.
-  std::vector<std::shared_ptr<Node>> open;
-  const auto take = [&open](Node& node) {
-    for (Edge& edge : node.edges) {
-      if (edge.node.use_count() == 1) open.push_back(std::move(edge.node));
-    }
+  struct Kept {
+    decltype(Node::edges) edges;
+    decltype(Node::saved_sources) sources;
+    decltype(Node::replay) replay;
   };
-  take(*this);
-  while (!open.empty()) {
-    const std::shared_ptr<Node> last = std::move(open.back());
-    open.pop_back();
-    take(*last);
+  static thread_local std::vector<Kept>* open = nullptr;
+  Kept mine = {std::move(edges), std::move(saved_sources), std::move(replay)};
+  if (open != nullptr) {
+    open->push_back(std::move(mine));
+    return;
   }
+  std::vector<Kept> all;
+  all.push_back(std::move(mine));
+  open = &all;
+  while (!all.empty()) {
+    const Kept last = std::move(all.back());
+    all.pop_back();
+  }
+  open = nullptr;
 }
 
 void ClearSaved(Node& node) {
