@@ -1,6 +1,7 @@
 #include "dtensor/generation/generate.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -19,7 +20,14 @@ absl::Status Check(const KvCache& cache, absl::Span<const std::vector<int64_t>> 
                             absl::StrCat(prompts.size()), " prompts, and the cache has ",
                             absl::StrCat(cache.lengths().size()), " rows; give a prompt for each"});
   }
+  const int64_t end = cache.num_ids() > 0 ? cache.num_ids() : std::numeric_limits<int64_t>::max();
   for (size_t r = 0; r < prompts.size(); ++r) {
+    for (const int64_t id : prompts[r]) {
+      if (id >= 0 && id < end) continue;
+      return InvalidArgument({"Generate: prompt ", absl::StrCat(r), " has the id ",
+                              absl::StrCat(id), ", and the model has words for [0, ",
+                              absl::StrCat(end), ")"});
+    }
     const int64_t size = static_cast<int64_t>(prompts[r].size());
     // The last one is not kept, and of none a prompt must fit all the same.
     const int64_t room = cache.capacity() - cache.lengths()[r] - size;

@@ -35,8 +35,8 @@ struct GenerateOptions {
 // have ended, and those of shorter prompts, cost what the others do. Collective; every rank passes
 // the same, and on_token answers the same on all: its answer is not asked of the others. Errors:
 // kInvalidArgument for options, prompts, and tokens that do not fit into the cache, before anything
-// runs; those of KvCache::Append and SampleTokens: an id that the model has no word for
-// fails the world, as in Embedding.
+// runs, ids among them that the model has no word for (KvCache::num_ids); those of KvCache::Append
+// and SampleTokens.
 absl::StatusOr<std::vector<std::vector<int64_t>>> Generate(
     KvCache& cache, Context& context, const DeviceMesh& mesh,
     absl::Span<const std::vector<int64_t>> prompts, const GenerateOptions& options);

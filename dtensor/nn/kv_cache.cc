@@ -184,6 +184,9 @@ absl::StatusOr<std::unique_ptr<KvCache>> KvCache::Create(Module& model,
   DT_ASSIGN_OR_RETURN(std::vector<Part> parts, PartsOf(model, options.capacity));
   model.SetTraining(false);
   std::unique_ptr<KvCache> cache(new KvCache(model, options));
+  model.VisitModules([&](const std::string&, Module& module) {
+    cache->num_ids_ = std::max(cache->num_ids_, module.num_ids());
+  });
   cache->parts_ = std::move(parts);
   cache->layers_.resize(
       absl::c_count_if(cache->parts_, [](const Part& part) { return part.attention >= 0; }));

@@ -73,6 +73,9 @@ class KvCache {
 
   absl::Span<const int64_t> lengths() const { return lengths_; }  // tokens of each row
   int64_t capacity() const { return options_.capacity; }
+  // Ids that no embedding of the model has a row for are at this or above (Module::num_ids). 0: it
+  // has no embedding.
+  int64_t num_ids() const { return num_ids_; }
   // Forgets the tokens of a row from `length` on: to begin anew, or to go back. Their keys and
   // values become 0, so that nothing of them, such as a NaN, is met by what comes in their place
   // (what one Append added with them, in front of them, may have met it): a write to keys() and
@@ -119,6 +122,7 @@ class KvCache {
 
   Module& model_;
   const KvCacheOptions options_;
+  int64_t num_ids_ = 0;
   std::vector<Part> parts_;
   std::vector<Layer> layers_;
   std::vector<int64_t> lengths_;

@@ -72,6 +72,7 @@ class EmbeddingLayer : public Module {
   EmbeddingLayer(int64_t rows, int64_t dim, double stddev);
   explicit EmbeddingLayer(ParameterPtr weight);  // of another layer. Requires: two dimensions.
   const ParameterPtr& weight() const { return weight_; }
+  int64_t num_ids() const override { return weight_->shape[0]; }
 
  protected:
   TensorOr Forward(const DistributedTensor& ids) override;

@@ -238,6 +238,8 @@ class Module {
   const std::vector<std::string>& result_names() const { return results_; }
   // The options of the attention in its Forward, where it has one (attention_module.h); else null.
   virtual AttentionOptions* attention() { return nullptr; }
+  // For how many ids it has a row, where it is an embedding of ids; else 0.
+  virtual int64_t num_ids() const { return 0; }
   // Where it has part in decoding with a cache of keys and values (kv_cache.h); else null.
   virtual KvCacheSlot* kv_cache_slot() { return nullptr; }
   // Its first path in the model that Materialize or SetPaths was called on; before, one that its

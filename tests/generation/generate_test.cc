@@ -547,6 +547,9 @@ TEST(Generate, RefusesWhatDoesNotFit) {
     EXPECT_THAT(generate({{1, 2, 3}}, {.tokens = 7}), Refuses(HasSubstr("prompt 0 has 3 tokens")));
     EXPECT_THAT(generate({{}}, {.tokens = 1}), Refuses(HasSubstr("one at least")));
     EXPECT_THAT(generate({{1}, {2}}, {.tokens = 1}), Refuses(HasSubstr("has 1 rows")));
+    for (const int64_t id : {int64_t{-1}, Llama().vocab}) {
+      EXPECT_THAT(generate({{1, id}}, {.tokens = 1}), Refuses(HasSubstr("prompt 0 has the id ")));
+    }
     EXPECT_THAT(generate({{1}}, {.tokens = 1, .sampling = {.top_p = 0}}),
                 Refuses(HasSubstr("top_p")));
     // A prompt alone fits or not, and is not added.
