@@ -141,6 +141,7 @@ TEST_F(SafetensorsFolderTest, KnowsWhenAFileIsWrittenTo) {
       std::filesystem::file_time_type::clock::now() + std::chrono::hours(1));
   const auto changed = StatusIs(absl::StatusCode::kUnavailable, HasSubstr("has changed since"));
   EXPECT_THAT(file.Read("x"), changed);
+  EXPECT_THAT(folder.SampledCrc32c(), changed);
   float two[2];
   EXPECT_THAT(file.ReadRegion("x", {IndexSet::Interval(0, 2)}, reinterpret_cast<std::byte*>(two)),
               changed);

@@ -254,6 +254,7 @@ absl::StatusOr<uint32_t> SafetensorsReader::SampledCrc32c() const {
     if (!ReadAt(file_->descriptor, at, bytes, piece.data())) return HasChanged(path_, "its data");
     crc = Crc32c(crc, piece.data(), bytes);
   }
+  if (!file_->IsUnchanged()) return HasChanged(path_, "its data");
   return crc;
 }
 

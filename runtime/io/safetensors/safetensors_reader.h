@@ -49,7 +49,8 @@ class SafetensorsReader {
   absl::Status CheckInPlace() const;
 
   // The CRC-32C of the header and of 64 pieces of the data, from its begin to its end: as good as
-  // certainly unlike for other weights, at the price of a few KB. Errors: as Read.
+  // certainly unlike for other weights, at the price of a few KB. Errors: kUnavailable where the
+  // file is no longer what it was.
   absl::StatusOr<uint32_t> SampledCrc32c() const;
 
   // Errors: kNotFound, naming the tensors that there are, ten at most.
