@@ -19,6 +19,7 @@
 #include "dtensor/runtime/kernels/copy.h"
 #include "dtensor/runtime/testing/slow_test_time.h"
 #include "dtensor/runtime/testing/status_matchers.h"
+#include "dtensor/runtime/testing/test_random.h"
 #include "dtensor/tensor/autograd.h"
 #include "dtensor/tensor/gather_again.h"
 #include "dtensor/tensor/gather_group.h"
@@ -26,7 +27,6 @@
 #include "dtensor/tensor/testing/suite_device.h"
 #include "dtensor/testing/all_layouts.h"
 #include "dtensor/testing/op_cases.h"
-#include "dtensor/testing/random_layouts.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -51,20 +51,29 @@ def library_copts():
 
 # Less time to compile (CONTRIBUTING.md): g++ parses what most sources include once, for all of them, and
 # does not look for garbage below 2 GB (the number is KiB), which clang knows nothing of. Not in another
-# workspace, whose flags and memory we do not know.
+# workspace, whose flags and memory we do not know, nor where each header must be a dep's.
 def _sooner(precompiled):
-    return [
-        "-include",
-        precompiled,
-        "--param=ggc-min-heapsize=2000000",
-        "-Wno-unused-command-line-argument",
-    ] if _is_ours() else []
+    return select({
+        "//tools:precompiled_off": [],
+        "//conditions:default": [
+            "-include",
+            precompiled,
+            "--param=ggc-min-heapsize=2000000",
+            "-Wno-unused-command-line-argument",
+        ],
+    }) if _is_ours() else []
+
+def _precompiled(target):
+    return select({
+        "//tools:precompiled_off": [],
+        "//conditions:default": [target],
+    }) if _is_ours() else []
 
 def _copts(more):
     return library_copts() + _sooner("tools/precompiled/library.hh") + more
 
 def _deps(more):
-    return more + (["//tools/precompiled:library"] if _is_ours() else [])
+    return more + _precompiled("//tools/precompiled:library")
 
 # A test's own source runs for less long than it takes to be optimized; what computes much for tests is a
 # library, and is. What is precompiled for it must be compiled as it is.
@@ -74,7 +83,7 @@ def _test_copts(more):
     return library_copts() + TEST_OPTIMIZATION + _sooner("tools/precompiled/test.hh") + more
 
 def _test_deps(more):
-    return more + (["//tools/precompiled:test"] if _is_ours() else [])
+    return more + _precompiled("//tools/precompiled:test")
 
 def _include_prefix():
     package = native.package_name()

@@ -6,9 +6,9 @@
 
 #include "dtensor/runtime/testing/reference_attention.h"
 #include "dtensor/runtime/testing/status_matchers.h"
+#include "dtensor/runtime/testing/test_random.h"
 #include "dtensor/testing/all_layouts.h"
 #include "dtensor/testing/attention_cases.h"
-#include "dtensor/testing/random_layouts.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

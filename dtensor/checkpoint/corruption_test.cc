@@ -17,7 +17,7 @@
 #include "dtensor/checkpoint/testing/saved_tensors.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/testing/status_matchers.h"
-#include "dtensor/testing/random_layouts.h"
+#include "dtensor/runtime/testing/test_random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

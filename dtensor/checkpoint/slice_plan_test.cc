@@ -10,7 +10,8 @@
 
 #include "dtensor/checkpoint/region_runs.h"
 #include "dtensor/runtime/testing/status_matchers.h"
-#include "dtensor/testing/random_layouts.h"
+#include "dtensor/runtime/testing/test_random.h"
+#include "dtensor/testing/small_layouts.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "dtensor/layout/layout.h"
 #include "dtensor/runtime/testing/status_matchers.h"
-#include "dtensor/testing/random_layouts.h"
+#include "dtensor/testing/small_layouts.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

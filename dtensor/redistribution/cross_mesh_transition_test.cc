@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
-#include <iostream>
 #include <iterator>
 #include <numeric>
 #include <random>
@@ -16,6 +15,7 @@
 #include "dtensor/runtime/comm/local/run_ranks.h"
 #include "dtensor/runtime/comm/testing/socket_ranks.h"
 #include "dtensor/runtime/testing/status_matchers.h"
+#include "dtensor/runtime/testing/test_random.h"
 #include "dtensor/testing/all_layouts.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -188,12 +188,9 @@ TEST(CrossMeshTransition, NamingShardsAnewIsLinearInRanks) {
 }
 
 TEST(CrossMeshTransitionRandom, EveryPlanMovesTheLeast) {
-  const char *seed_text = std::getenv("DTENSOR_SEED"), *pairs_text = std::getenv("DTENSOR_PAIRS");
-  const uint64_t seed =
-      seed_text != nullptr ? std::strtoull(seed_text, nullptr, 10) : std::random_device()();
+  const char* const pairs_text = std::getenv("DTENSOR_PAIRS");
   const int pairs = pairs_text != nullptr ? std::atoi(pairs_text) : 4000;
-  std::cerr << "DTENSOR_SEED=" << seed << std::endl;
-  std::mt19937_64 random(seed);
+  std::mt19937_64 random(TestSeed());
   int excess = 0, partial = 0;
   for (int i = 0; i < pairs; ++i) {
     const DeviceMesh a = RandomMesh(random), b = RandomMesh(random);

@@ -1,8 +1,6 @@
 // Every pair of layouts there is on small meshes and shapes, carried out in every way, against the
 // oracle.
 #include <cstdint>
-#include <cstdlib>
-#include <iostream>
 #include <iterator>
 #include <memory>
 #include <random>
@@ -19,6 +17,7 @@
 #include "dtensor/runtime/comm/testing/socket_ranks.h"
 #include "dtensor/runtime/kernels/copy.h"
 #include "dtensor/runtime/testing/status_matchers.h"
+#include "dtensor/runtime/testing/test_random.h"
 #include "dtensor/tensor/testing/suite_ranks.h"
 #include "dtensor/testing/all_layouts.h"
 #include "dtensor/testing/indexed_data.h"
@@ -303,11 +302,7 @@ TEST(ExecutorPairsTest, EveryWay) {
 // Anything to anything: meshes of up to 12 ranks, of which three or more share a core. The seed is
 // printed; DTENSOR_SEED sets it.
 TEST(ExecutorPairsTest, RandomPairs) {
-  const char* given = std::getenv("DTENSOR_SEED");
-  const uint64_t seed =
-      given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device()();
-  std::cerr << "DTENSOR_SEED=" << seed << std::endl;
-  std::mt19937_64 random(seed);
+  std::mt19937_64 random(TestSeed());
   const std::vector<std::string> meshes = {"a=5",     "a=12",        "a=3,b=4",
                                            "a=2,b=5", "a=2,b=3,c=2", "a=2,b=1,c=2,d=2",
                                            "a=7",     "a=2,b=2,c=3", "a=4,b=3"};

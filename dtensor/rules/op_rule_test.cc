@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "dtensor/runtime/testing/status_matchers.h"
-#include "dtensor/testing/random_layouts.h"
+#include "dtensor/runtime/testing/test_random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

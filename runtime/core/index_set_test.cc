@@ -3,17 +3,16 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
-#include <iostream>
 #include <iterator>
 #include <new>
 #include <ostream>
-#include <random>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "dtensor/runtime/testing/test_random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -243,12 +242,7 @@ TEST(IndexSet, UpToTwoRunsNeedNoHeap) {
 // Random sets: what layouts give (intervals, stripes, zigzag) and anything else.
 class Random {
  public:
-  Random() : seed_(Seed()), engine_(seed_) {}
-
-  uint64_t seed() const { return seed_; }
-  int64_t Int(int64_t low, int64_t high) {
-    return std::uniform_int_distribution<int64_t>(low, high)(engine_);
-  }
+  int64_t Int(int64_t low, int64_t high) { return random_.In(low, high); }
 
   Indices Set() {
     switch (Int(0, 3)) {
@@ -278,17 +272,12 @@ class Random {
   }
 
  private:
-  static uint64_t Seed() {
-    if (const char* text = std::getenv("DTENSOR_SEED")) return std::strtoull(text, nullptr, 10);
-    return std::random_device()();
-  }
   IndexRun StridedRun(int64_t begin) {
     const int64_t length = Int(1, 6);
     return {begin, length, length + Int(0, 8), Int(1, 20)};
   }
 
-  const uint64_t seed_;
-  std::mt19937_64 engine_;
+  TestRandom random_;
 };
 
 // The parts are disjoint, none is empty, and together they are `common`.
@@ -308,8 +297,6 @@ void ExpectParts(const IndexSet& a, const IndexSet& b, const Indices& common) {
 
 class IndexSetPropertyTest : public testing::Test {
  protected:
-  void SetUp() override { std::cout << "DTENSOR_SEED=" << random_.seed() << " repeats this run\n"; }
-
   static constexpr int kRounds = 3000;
   Random random_;
 };

@@ -2,7 +2,6 @@
 // every element can be read and lies in the memory that was described.
 
 #include <cstdint>
-#include <cstdlib>
 #include <limits>
 #include <random>
 #include <vector>
@@ -14,6 +13,7 @@
 #include "dtensor/runtime/interop/dlpack.h"
 #include "dtensor/runtime/interop/dlpack_abi.h"
 #include "dtensor/runtime/testing/status_matchers.h"
+#include "dtensor/runtime/testing/test_random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -81,11 +81,7 @@ int64_t Reach(const Tensor& tensor) {
 }
 
 TEST(DlpackMalformedTest, IsRefusedOrHoldsWhatItSays) {
-  const char* seed_text = std::getenv("DTENSOR_SEED");
-  const uint64_t seed =
-      seed_text != nullptr ? std::strtoull(seed_text, nullptr, 10) : std::random_device()();
-  SCOPED_TRACE(testing::Message() << "DTENSOR_SEED=" << seed);
-  std::mt19937_64 random(seed);
+  std::mt19937_64 random(TestSeed());
   const auto device = MakeCpuDevice();
   std::vector<double> memory(kMemory / sizeof(double));
   char* const begin = reinterpret_cast<char*>(memory.data());

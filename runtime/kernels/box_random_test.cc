@@ -11,13 +11,13 @@
 #include "dtensor/runtime/testing/boxes.h"
 #include "dtensor/runtime/testing/kernel_fixture.h"
 #include "dtensor/runtime/testing/status_matchers.h"
+#include "dtensor/runtime/testing/test_random.h"
 #include "gtest/gtest.h"
 
 namespace dtensor::kernels {
 namespace {
 
 using box_testing::Backed;
-using box_testing::Random;
 
 // A tensor in the host's memory, and one alike on the device, `shift` elements into its memory
 // there.
@@ -65,12 +65,12 @@ class BoxRandomTest : public KernelTest {
     return {std::move(host), memory, tensor, shift};
   }
 
-  Twin RandomTwin(Random& random, DType dtype, absl::Span<const int64_t> shape, int64_t shift) {
+  Twin RandomTwin(TestRandom& random, DType dtype, absl::Span<const int64_t> shape, int64_t shift) {
     return OnDevice(box_testing::RandomTensor(random, *host_, dtype, shape), shift);
   }
 
   // A whole row-major tensor, whose dimensions have `strides` in elements.
-  Twin StridedTwin(Random& random, DType dtype, absl::Span<const int64_t> shape,
+  Twin StridedTwin(TestRandom& random, DType dtype, absl::Span<const int64_t> shape,
                    absl::Span<const int64_t> strides, int64_t shift) {
     int64_t elements = 1;
     for (size_t d = 0; d < shape.size(); ++d) elements += (shape[d] - 1) * strides[d];
@@ -80,11 +80,11 @@ class BoxRandomTest : public KernelTest {
   }
 
   // The same for all: what is moved may be aligned alike.
-  static int64_t RandomShift(Random& random, int64_t common) {
+  static int64_t RandomShift(TestRandom& random, int64_t common) {
     return random.Chance(70) ? common : random.In(0, 17);
   }
 
-  Move RandomMove(Random& random) {
+  Move RandomMove(TestRandom& random) {
     Move move{.box = box_testing::RandomReceiveBox(random, random.In(0, 4), {0})};
     const DType in = random.Of<DType>(box_testing::kAllDTypes);
     const DType out = random.Chance(70) ? in : random.Of<DType>(ResultsOf(in));
@@ -153,7 +153,7 @@ class BoxRandomTest : public KernelTest {
 DT_INSTANTIATE_KERNEL_TESTS(BoxRandomTest);
 
 TEST_P(BoxRandomTest, AnyBoxes) {
-  Random random(box_testing::Seed());
+  TestRandom random(TestSeed());
   for (int round = 0; round < 40 && !HasFailure(); ++round) {
     SCOPED_TRACE(round);
     std::vector<Move> moves(random.In(1, random.Chance(5) ? 40 : 5));
@@ -164,7 +164,7 @@ TEST_P(BoxRandomTest, AnyBoxes) {
 
 // Longer than the threads of one block, from any alignment, with and without gaps in the sources.
 TEST_P(BoxRandomTest, LongRows) {
-  Random random(box_testing::Seed());
+  TestRandom random(TestSeed());
   for (const DType dtype : box_testing::kAllDTypes) {
     const ReduceOp op = dtype == DType::kBool ? ReduceOp::kMax : ReduceOp::kSum;
     for (const int64_t rows : {1, 3}) {
@@ -191,7 +191,7 @@ TEST_P(BoxRandomTest, LongRows) {
 
 // More than all threads of a launch take at once, in any number of loops that cannot be joined.
 TEST_P(BoxRandomTest, ManyElements) {
-  Random random(box_testing::Seed());
+  TestRandom random(TestSeed());
   for (int loops = 1; loops <= 6; ++loops) {
     ReceiveBox box;
     int64_t elements = 1;

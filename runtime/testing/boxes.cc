@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
-#include <iostream>
 #include <limits>
 #include <numeric>
 #include <type_traits>
@@ -12,7 +10,7 @@
 namespace dtensor::box_testing {
 namespace {
 
-MatchedRun RandomPiece(Random& random) {
+MatchedRun RandomPiece(TestRandom& random) {
   MatchedRun piece;
   piece.length = random.Chance(3) ? 0 : random.In(1, random.Chance(10) ? 40 : 5);
   piece.count = random.Chance(60) ? 1 : random.In(1, 3);
@@ -26,7 +24,7 @@ MatchedRun RandomPiece(Random& random) {
 }
 
 // Row-major in a random order of dimensions, with gaps here and there.
-Dims RandomStrides(Random& random, absl::Span<const int64_t> shape) {
+Dims RandomStrides(TestRandom& random, absl::Span<const int64_t> shape) {
   std::vector<int> order(shape.size());
   std::iota(order.begin(), order.end(), 0);
   if (random.Chance(50)) {
@@ -43,7 +41,7 @@ Dims RandomStrides(Random& random, absl::Span<const int64_t> shape) {
 }
 
 template <typename T>
-T RandomValue(Random& random) {
+T RandomValue(TestRandom& random) {
   const int64_t small = random.In(-4, 4);
   if constexpr (std::is_same_v<T, bool>) {
     return small > 0;
@@ -89,15 +87,7 @@ T Read(const std::byte* p) {
 
 }  // namespace
 
-uint64_t Seed() {
-  const char* given = std::getenv("DTENSOR_SEED");
-  const uint64_t seed =
-      given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device()();
-  std::cerr << "DTENSOR_SEED=" << seed << std::endl;
-  return seed;
-}
-
-ReceiveBox RandomReceiveBox(Random& random, int ndim, absl::Span<const int> peers) {
+ReceiveBox RandomReceiveBox(TestRandom& random, int ndim, absl::Span<const int> peers) {
   ReceiveBox box;
   box.peers.assign(peers.begin(), peers.end());
   for (int d = 0; d < ndim; ++d) box.dims.push_back(RandomPiece(random));
@@ -118,7 +108,8 @@ Dims DstShape(const ReceiveBox& box) {
   return shape;
 }
 
-Backed RandomTensor(Random& random, Device& device, DType dtype, absl::Span<const int64_t> shape) {
+Backed RandomTensor(TestRandom& random, Device& device, DType dtype,
+                    absl::Span<const int64_t> shape) {
   const Dims strides = RandomStrides(random, shape);
   int64_t elements = 1;
   for (size_t d = 0; d < shape.size(); ++d) {

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <random>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -14,33 +13,15 @@
 #include "dtensor/runtime/core/dtype.h"
 #include "dtensor/runtime/core/reduce_op.h"
 #include "dtensor/runtime/device/tensor.h"
+#include "dtensor/runtime/testing/test_random.h"
 
 namespace dtensor::box_testing {
 
 inline constexpr DType kAllDTypes[] = {DType::kF32, DType::kF64, DType::kBF16, DType::kF16,
                                        DType::kI32, DType::kI64, DType::kBool};
 
-// $DTENSOR_SEED, or else a new one each time; printed, so that a failure can be repeated.
-uint64_t Seed();
-
-class Random {
- public:
-  explicit Random(uint64_t seed) : engine_(seed) {}
-  int64_t In(int64_t low, int64_t high) {  // both included
-    return std::uniform_int_distribution<int64_t>(low, high)(engine_);
-  }
-  bool Chance(int percent) { return In(1, 100) <= percent; }
-  template <typename T>
-  const T& Of(absl::Span<const T> values) {
-    return values[In(0, static_cast<int64_t>(values.size()) - 1)];
-  }
-
- private:
-  std::mt19937_64 engine_;
-};
-
 // A box of random pieces, 0 to 4 dimensions, sometimes empty, from the peers `peers`.
-ReceiveBox RandomReceiveBox(Random& random, int ndim, absl::Span<const int> peers);
+ReceiveBox RandomReceiveBox(TestRandom& random, int ndim, absl::Span<const int> peers);
 // The smallest shapes that hold the box.
 Dims SourceShape(const ReceiveBox& box);
 Dims DstShape(const ReceiveBox& box);
@@ -51,7 +32,8 @@ struct Backed {
   Tensor tensor;
 };
 // Filled with values of the type: small ones, so that products stay finite; rarely infinite or NaN.
-Backed RandomTensor(Random& random, Device& device, DType dtype, absl::Span<const int64_t> shape);
+Backed RandomTensor(TestRandom& random, Device& device, DType dtype,
+                    absl::Span<const int64_t> shape);
 
 // Calls fn(bytes into source, bytes into dst) for each element of the box.
 using ElementFn = std::function<void(int64_t, int64_t)>;

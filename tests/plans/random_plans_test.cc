@@ -27,8 +27,8 @@
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/testing/slow_test_time.h"
 #include "dtensor/runtime/testing/status_matchers.h"
+#include "dtensor/runtime/testing/test_random.h"
 #include "dtensor/tensor/autograd.h"
-#include "dtensor/testing/random_layouts.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

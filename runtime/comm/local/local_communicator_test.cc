@@ -15,15 +15,14 @@
 #include "dtensor/runtime/comm/testing/random_exchanges.h"
 #include "dtensor/runtime/device/cpu/cpu_device.h"
 #include "dtensor/runtime/device/meta/meta_device.h"
-#include "dtensor/runtime/testing/boxes.h"
 #include "dtensor/runtime/testing/status_matchers.h"
+#include "dtensor/runtime/testing/test_random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace dtensor {
 namespace {
 
-using box_testing::Random;
 using box_testing::RandomExchanges;
 using testing::HasSubstr;
 
@@ -31,14 +30,14 @@ class RandomExchangeTest : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, RandomExchangeTest, testing::Values(1, 2, 3, 4, 8));
 
 TEST_P(RandomExchangeTest, OnCpu) {
-  const uint64_t seed = box_testing::Seed();
+  const uint64_t seed = TestSeed();
   DT_EXPECT_OK(RunLocalRanks(GetParam(), [seed](Communicator& communicator, Device& device) {
     return RandomExchanges(communicator, device, seed, 60);
   }));
 }
 
 TEST_P(RandomExchangeTest, OnADeferredDeviceWithDelays) {
-  const uint64_t seed = box_testing::Seed();
+  const uint64_t seed = TestSeed();
   DT_EXPECT_OK(
       RunLocalRanks(GetParam(),
                     [seed](Communicator& communicator, Device& device) {
@@ -211,7 +210,7 @@ TEST(LocalCommunicatorTest, GroupsInterleave) {
 absl::Status Sum(Communicator& communicator, Device& device,
                  std::vector<std::vector<float>>& sums) {
   const int n = communicator.size(), rank = communicator.rank();
-  Random random(rank);
+  TestRandom random(rank);
   std::vector<float> values(1000), total;
   for (float& value : values) value = static_cast<float>(random.In(-1000000, 1000000)) / 7;
   std::vector<ReceiveBox> receives(1);

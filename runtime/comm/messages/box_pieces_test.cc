@@ -13,6 +13,7 @@
 #include "dtensor/runtime/device/cpu/cpu_device.h"
 #include "dtensor/runtime/testing/boxes.h"
 #include "dtensor/runtime/testing/status_matchers.h"
+#include "dtensor/runtime/testing/test_random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -20,7 +21,6 @@ namespace dtensor {
 namespace {
 
 using box_testing::Backed;
-using box_testing::Random;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
@@ -54,12 +54,12 @@ std::string ToText(const BoxDims& box) {
   return text;
 }
 
-BoxDims RandomBox(Random& random) {
+BoxDims RandomBox(TestRandom& random) {
   return box_testing::RandomReceiveBox(random, static_cast<int>(random.In(0, 4)), {}).dims;
 }
 
 TEST(CutBox, CoversTheBoxOnceInOrder) {
-  Random random(1);
+  TestRandom random(1);
   for (int i = 0; i < 3000; ++i) {
     const BoxDims box = RandomBox(random);
     const int64_t most = random.In(1, random.Chance(50) ? 5 : 500);
@@ -77,7 +77,7 @@ TEST(CutBox, CoversTheBoxOnceInOrder) {
 
 // Sender and receiver, which see the runs from their own side, cut alike.
 TEST(CutBox, IsTheSameFromBothSides) {
-  Random random(2);
+  TestRandom random(2);
   for (int i = 0; i < 500; ++i) {
     const BoxDims box = RandomBox(random);
     BoxDims other = box;
@@ -119,7 +119,7 @@ TEST(CutBox, PiecesAreAsLargeAsTheyMayBe) {
 
 class BoxPieces : public testing::Test {
  protected:
-  Backed Holding(Random& random, const BoxDims& box, BoxSide side) {
+  Backed Holding(TestRandom& random, const BoxDims& box, BoxSide side) {
     const ReceiveBox receive{.dims = box};
     return box_testing::RandomTensor(random, *device_,
                                      random.Chance(50) ? DType::kF32 : DType::kBF16,
@@ -144,7 +144,7 @@ class BoxPieces : public testing::Test {
 };
 
 TEST_F(BoxPieces, RunOfIsThereExactlyWhereBytesAreConsecutive) {
-  Random random(3);
+  TestRandom random(3);
   int with = 0, without = 0;
   for (int i = 0; i < 5000; ++i) {
     const BoxDims box = RandomBox(random);
@@ -174,7 +174,7 @@ TEST_F(BoxPieces, RunOfIsThereExactlyWhereBytesAreConsecutive) {
 
 // As few rows as there can be, which together are the piece in its order.
 TEST_F(BoxPieces, RowsOfAreThePieceInItsOrder) {
-  Random random(5);
+  TestRandom random(5);
   int with = 0, without = 0;
   for (int i = 0; i < 1000; ++i) {
     const BoxDims piece = RandomBox(random);
@@ -223,7 +223,7 @@ TEST_F(BoxPieces, RowsAreAsLongAsTheyCanBe) {
 }
 
 TEST_F(BoxPieces, ViewOfIsThePieceWhereRunsHaveNoGaps) {
-  Random random(6);
+  TestRandom random(6);
   int with = 0;
   for (int i = 0; i < 300; ++i) {
     const BoxDims piece = RandomBox(random);
@@ -248,7 +248,7 @@ TEST_F(BoxPieces, ViewOfIsThePieceWhereRunsHaveNoGaps) {
 }
 
 TEST_F(BoxPieces, PacksRowMajor) {
-  Random random(4);
+  TestRandom random(4);
   for (int i = 0; i < 500; ++i) {
     const BoxDims box = RandomBox(random);
     const Backed source = Holding(random, box, BoxSide::kSource);

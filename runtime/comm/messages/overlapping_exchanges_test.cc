@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <cstdlib>
-#include <iostream>
 #include <random>
 #include <string>
 #include <thread>
@@ -20,6 +18,7 @@
 #include "dtensor/runtime/comm/testing/socket_ranks.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/testing/status_matchers.h"
+#include "dtensor/runtime/testing/test_random.h"
 #include "gtest/gtest.h"
 
 namespace dtensor {
@@ -266,10 +265,7 @@ TEST(OverlappingExchanges, WhatWasAskedForIsInNobodysWay) {
 }
 
 TEST(OverlappingExchanges, ThatCanEndDo) {
-  const char* const given = std::getenv("DTENSOR_SEED");
-  const uint64_t seed = given != nullptr ? std::stoull(given) : std::random_device{}();
-  std::cout << "DTENSOR_SEED=" << seed << " repeats this run\n";
-  RandomPrograms programs(seed);
+  RandomPrograms programs(TestSeed());
   for (int i = 0; i < 300; ++i) {
     const Program program = programs.Next();
     DT_ASSERT_OK(RunOverSockets(program)) << "program " << i << "\n" << program.ToString();

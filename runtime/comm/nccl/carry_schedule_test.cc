@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "dtensor/runtime/testing/boxes.h"
+#include "dtensor/runtime/testing/test_random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -125,7 +126,7 @@ TEST(CarrySchedule, TermsOfARoundFitIn) {
 }
 
 TEST(CarrySchedule, RandomBoxesOfRandomGroups) {
-  box_testing::Random random(5);
+  TestRandom random(5);
   for (int times = 0; times < 300; ++times) {
     const auto ranks = static_cast<int>(random.In(2, 5));
     std::vector<int> group;

@@ -19,6 +19,7 @@
 #include "dtensor/runtime/device/tensor.h"
 #include "dtensor/runtime/testing/boxes.h"
 #include "dtensor/runtime/testing/status_matchers.h"
+#include "dtensor/runtime/testing/test_random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -63,7 +64,7 @@ class NcclCarrierTest : public testing::Test {
 };
 
 TEST_F(NcclCarrierTest, RandomExchanges) {
-  const uint64_t seed = box_testing::Seed();
+  const uint64_t seed = TestSeed();
   for (const int ranks : {2, 3, 4}) {
     if (!Has(ranks)) GTEST_SKIP() << "there are no " << ranks << " GPUs";
     for (const int64_t round_bytes : {64, 1000, 0}) {

@@ -21,6 +21,7 @@
 #include "dtensor/runtime/testing/boxes.h"
 #include "dtensor/runtime/testing/cuda_fixture.h"
 #include "dtensor/runtime/testing/status_matchers.h"
+#include "dtensor/runtime/testing/test_random.h"
 #include "gtest/gtest.h"
 
 namespace dtensor {
@@ -30,7 +31,8 @@ using box_testing::Backed;
 using box_testing::DstShape;
 using box_testing::ForEachElement;
 using box_testing::NaiveReduce;
-using box_testing::Random;
+using box_testing::RandomReceiveBox;
+using box_testing::RandomTensor;
 using box_testing::SourceShape;
 
 constexpr int kMe = 0, kImage = 9;
@@ -66,7 +68,7 @@ class MirrorBoxes final : public ExchangeBoxes {
 
 // Its boxes lie one below the other in the result; each has terms of the image, at most two of it
 // and one of this rank, in any order.
-MirrorPart RandomPart(Random& random, Device& device) {
+MirrorPart RandomPart(TestRandom& random, Device& device) {
   MirrorPart part;
   const auto dtype = random.Of<DType>(box_testing::kAllDTypes);
   const int ndim = static_cast<int>(random.In(1, 3));
@@ -175,7 +177,7 @@ int64_t BytesOfTheImage(const std::vector<MirrorPart>& parts) {
 
 // Some of the rounds are so small that boxes are cut, and several messages follow each other.
 TEST_F(NcclLaunchTest, RandomRounds) {
-  Random random(box_testing::Seed());
+  TestRandom random(TestSeed());
   int64_t all = 0;
   for (const int64_t round_bytes : {64, 1000, 1 << 20}) {
     for (int i = 0; i < 15; ++i) {

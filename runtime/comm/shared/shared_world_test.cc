@@ -34,8 +34,8 @@
 #include "dtensor/runtime/comm/world_state.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/device/tensor.h"
-#include "dtensor/runtime/testing/boxes.h"
 #include "dtensor/runtime/testing/status_matchers.h"
+#include "dtensor/runtime/testing/test_random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -52,7 +52,7 @@ class SharedExchangeTest : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, SharedExchangeTest, testing::Values(1, 2, 3, 4, 8));
 
 TEST_P(SharedExchangeTest, RandomExchanges) {
-  const uint64_t seed = box_testing::Seed();
+  const uint64_t seed = TestSeed();
   for (const bool adopts : {false, true}) {
     for (const int max_delay_us : {0, 100}) {
       SharedRanks ranks(GetParam());

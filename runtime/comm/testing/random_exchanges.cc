@@ -11,6 +11,7 @@
 #include "dtensor/runtime/core/collective.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/testing/boxes.h"
+#include "dtensor/runtime/testing/test_random.h"
 
 namespace dtensor::box_testing {
 namespace {
@@ -24,7 +25,7 @@ struct GlobalPart {
   std::vector<std::vector<ReceiveBox>> receives;  // by rank of the group
 };
 
-ReduceOp RandomOp(Random& random, DType dtype) {
+ReduceOp RandomOp(TestRandom& random, DType dtype) {
   if (dtype == DType::kBool) return random.Chance(50) ? ReduceOp::kMax : ReduceOp::kMin;
   const ReduceOp op = static_cast<ReduceOp>(random.In(0, 4));
   return op == ReduceOp::kAvg && !IsFloat(dtype) ? ReduceOp::kSum : op;
@@ -38,14 +39,14 @@ Dims Max(const Dims& a, const Dims& b) {
   return larger;
 }
 
-std::vector<int> RandomPeers(Random& random, absl::Span<const int> group, bool reduces) {
+std::vector<int> RandomPeers(TestRandom& random, absl::Span<const int> group, bool reduces) {
   std::vector<int> peers(group.begin(), group.end());
   for (size_t i = 1; i < peers.size(); ++i) std::swap(peers[i], peers[random.In(0, i)]);
   peers.resize(reduces ? random.In(1, group.size()) : 1);
   return peers;
 }
 
-GlobalPart RandomPart(Random& random, Device& device, absl::Span<const int> group) {
+GlobalPart RandomPart(TestRandom& random, Device& device, absl::Span<const int> group) {
   const DType dtype = random.Of<DType>(kAllDTypes);
   const int ndim = random.In(1, 3);
   GlobalPart part;
@@ -182,7 +183,7 @@ absl::Status ExchangeAndCompare(Communicator& communicator, Device& device,
 
 absl::Status RandomExchanges(Communicator& communicator, Device& device, uint64_t seed, int rounds,
                              bool adopts) {
-  Random random(seed);
+  TestRandom random(seed);
   for (int round = 0; round < rounds; ++round) {
     std::vector<int> group;
     for (int rank = 0; rank < communicator.size(); ++rank) {

@@ -8,13 +8,13 @@
 #include "dtensor/runtime/device/device.h"
 #include "dtensor/runtime/kernels/cpu/streaming.h"
 #include "dtensor/runtime/testing/boxes.h"
+#include "dtensor/runtime/testing/test_random.h"
 #include "gtest/gtest.h"
 
 namespace dtensor {
 namespace {
 
 using box_testing::Backed;
-using box_testing::Random;
 
 // Both memories as a whole, so that a byte beside the box that changed is found.
 void ExpectCopied(const ReceiveBox& box, const Backed& source, Backed& dst, bool stream) {
@@ -28,7 +28,7 @@ void ExpectCopied(const ReceiveBox& box, const Backed& source, Backed& dst, bool
 }
 
 TEST(CopyBoxTest, RandomBoxes) {
-  Random random(box_testing::Seed());
+  TestRandom random(TestSeed());
   const auto device = MakeCpuDevice();
   for (int round = 0; round < 2000 && !testing::Test::HasFailure(); ++round) {
     SCOPED_TRACE(round);
@@ -62,7 +62,7 @@ TEST(CopyBoxTest, LongRunsAtAnyAlignment) {
 TEST(CopyBoxTest, Transposes) {
   const auto device = MakeCpuDevice();
   for (DType dtype : box_testing::kAllDTypes) {
-    Random random(1);
+    TestRandom random(1);
     const int64_t rows = 70, columns = 131;
     Backed source = box_testing::RandomTensor(random, *device, dtype, {rows * columns});
     source.tensor = source.tensor.View({rows, columns}, {1, rows}, 0);

@@ -1,23 +1,11 @@
-#include "dtensor/testing/random_layouts.h"
+#include "dtensor/testing/small_layouts.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <iostream>
 
 #include "gtest/gtest.h"
 
 namespace dtensor {
 namespace {
-
-uint64_t SeedOfRun() {
-  static const uint64_t seed = [] {
-    const char* given = std::getenv("DTENSOR_SEED");
-    const uint64_t chosen = given ? std::strtoull(given, nullptr, 10) : std::random_device()();
-    std::cout << "DTENSOR_SEED=" << chosen << " repeats this run\n";
-    return chosen;
-  }();
-  return seed;
-}
 
 // All ordered selections of `axes`, the empty one first.
 std::vector<std::vector<int>> Selections(const std::vector<int>& axes) {
@@ -56,8 +44,6 @@ int64_t CeilByHand(int64_t n, int64_t d) {
 }
 
 }  // namespace
-
-TestRandom::TestRandom() : engine_(SeedOfRun()) {}
 
 DeviceMesh MeshOf(const std::string& text) {
   absl::StatusOr<DeviceMesh> mesh = DeviceMesh::Parse(text);

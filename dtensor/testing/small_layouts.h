@@ -1,11 +1,10 @@
-// For tests of meshes and layouts: random choices that can be repeated, every small layout, and
+// For tests of meshes and layouts: every small layout, and
 // what ranks hold by the words of layout.h, one index at a time.
-#ifndef DTENSOR_TESTING_RANDOM_LAYOUTS_H_
-#define DTENSOR_TESTING_RANDOM_LAYOUTS_H_
+#ifndef DTENSOR_TESTING_SMALL_LAYOUTS_H_
+#define DTENSOR_TESTING_SMALL_LAYOUTS_H_
 
 #include <cstdint>
 #include <ostream>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -15,17 +14,6 @@
 #include "dtensor/runtime/core/index_set.h"
 
 namespace dtensor {
-
-// Random choices from a seed that is printed; the environment's DTENSOR_SEED repeats a run.
-class TestRandom {
- public:
-  TestRandom();
-  int Below(int n) { return static_cast<int>(engine_() % n); }  // in [0, n)
-  bool Coin() { return Below(2) == 1; }
-
- private:
-  std::mt19937_64 engine_;
-};
 
 // Fails the test unless `text` is a mesh.
 DeviceMesh MeshOf(const std::string& text);
@@ -56,4 +44,4 @@ inline void PrintTo(const Placement& placement, std::ostream* out) { *out << pla
 
 }  // namespace dtensor
 
-#endif  // DTENSOR_TESTING_RANDOM_LAYOUTS_H_
+#endif  // DTENSOR_TESTING_SMALL_LAYOUTS_H_
