@@ -23,23 +23,6 @@ MatchedRun RandomPiece(TestRandom& random) {
   return piece;
 }
 
-// Row-major in a random order of dimensions, with gaps here and there.
-Dims RandomStrides(TestRandom& random, absl::Span<const int64_t> shape) {
-  std::vector<int> order(shape.size());
-  std::iota(order.begin(), order.end(), 0);
-  if (random.Chance(50)) {
-    for (size_t i = 1; i < order.size(); ++i) std::swap(order[i], order[random.In(0, i)]);
-  }
-  Dims strides(shape.size());
-  int64_t next = random.Chance(20) ? 2 : 1;
-  for (size_t i = order.size(); i-- > 0;) {
-    strides[order[i]] = next;
-    next *= std::max<int64_t>(shape[order[i]], 1);
-    if (random.Chance(20)) next += random.In(1, 3);
-  }
-  return strides;
-}
-
 template <typename T>
 T RandomValue(TestRandom& random) {
   const int64_t small = random.In(-4, 4);
@@ -86,6 +69,22 @@ T Read(const std::byte* p) {
 }
 
 }  // namespace
+
+Dims RandomStrides(TestRandom& random, absl::Span<const int64_t> shape) {
+  std::vector<int> order(shape.size());
+  std::iota(order.begin(), order.end(), 0);
+  if (random.Chance(50)) {
+    for (size_t i = 1; i < order.size(); ++i) std::swap(order[i], order[random.In(0, i)]);
+  }
+  Dims strides(shape.size());
+  int64_t next = random.Chance(20) ? 2 : 1;
+  for (size_t i = order.size(); i-- > 0;) {
+    strides[order[i]] = next;
+    next *= std::max<int64_t>(shape[order[i]], 1);
+    if (random.Chance(20)) next += random.In(1, 3);
+  }
+  return strides;
+}
 
 ReceiveBox RandomReceiveBox(TestRandom& random, int ndim, absl::Span<const int> peers) {
   ReceiveBox box;

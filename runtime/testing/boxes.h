@@ -26,6 +26,9 @@ ReceiveBox RandomReceiveBox(TestRandom& random, int ndim, absl::Span<const int> 
 Dims SourceShape(const ReceiveBox& box);
 Dims DstShape(const ReceiveBox& box);
 
+// Row-major in a random order of dimensions, with gaps here and there.
+Dims RandomStrides(TestRandom& random, absl::Span<const int64_t> shape);
+
 // `bytes` of the memory of `tensor`, whose dimensions lie in any order, with gaps.
 struct Backed {
   std::vector<std::byte> bytes;

@@ -96,11 +96,15 @@ class KernelTest : public ::testing::TestWithParam<KernelTestParam> {
   }
 
   Tensor Make(DType dtype, absl::Span<const int64_t> shape, const Doubles& values) {
+    return MakeOn(*device_, dtype, shape, values);
+  }
+  static Tensor MakeOn(Device& device, DType dtype, absl::Span<const int64_t> shape,
+                       const Doubles& values) {
     return VisitDType(dtype, [&](auto t) {
       using T = decltype(t);
       const auto host = std::make_unique<T[]>(values.size());
       for (size_t i = 0; i < values.size(); ++i) host[i] = Cast<T>(values[i]);
-      auto tensor = FromHost<T>(*device_, absl::MakeConstSpan(host.get(), values.size()), shape);
+      auto tensor = FromHost<T>(device, absl::MakeConstSpan(host.get(), values.size()), shape);
       EXPECT_TRUE(tensor.ok()) << tensor.status();
       return *std::move(tensor);
     });
