@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
+#include <climits>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -23,6 +25,7 @@ constexpr std::array<int, 7> kPassedOn = {SIGINT,  SIGTERM, SIGHUP, SIGQUIT,
                                           SIGUSR1, SIGUSR2, SIGTSTP};
 constexpr std::chrono::seconds kBeforeKilling(2);
 constexpr int kMostLeft = 64;  // reads
+constexpr std::chrono::seconds kBeforeDropping(1);
 constexpr size_t kLongestLine = 1 << 20;
 
 // The last signals, which the loop passes on.
@@ -37,6 +40,10 @@ volatile std::sig_atomic_t first_failed = 0;
 void RememberEnd(int, siginfo_t* info, void*) {
   const bool ok = info->si_code == CLD_EXITED && info->si_status == 0;
   if (first_failed == 0 && !ok) first_failed = info->si_pid;
+}
+
+bool TellsToEnd(int signal) {
+  return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT;
 }
 
 // As nohup says of SIGHUP, and a shell of SIGINT in the background: of ranks as of dtrun.
@@ -145,15 +152,20 @@ absl::Status Children::Start(const std::vector<std::string>& command, const Vari
 
 int Children::Wait() {
   while (!all_ended()) {
-    PassSignalsOn();
     PrintAll(20);
-    Reap();
-    Hurry();
+    Look();
   }
   // What is left: no more than pipes hold, if somebody else has one and writes on.
   for (int turn = 0; turn < kMostLeft && PrintAll(0); ++turn) {
   }
+  PrintLeft();
   return result_;
+}
+
+void Children::Look() {
+  PassSignalsOn();
+  Reap();
+  Hurry();
 }
 
 bool Children::all_ended() const {
@@ -165,6 +177,7 @@ void Children::PassSignalsOn() {
   for (const int signal : kPassedOn) {
     if (arrived[signal] == 0) continue;
     arrived[signal] = 0;
+    told_to_end_ |= TellsToEnd(signal);
     SignalAll(signal);
     if (signal != SIGTSTP) continue;
     raise(SIGSTOP);  // as the ranks; whoever lets this process go on means them, too
@@ -172,15 +185,21 @@ void Children::PassSignalsOn() {
   }
 }
 
+// Of a pipe with room for anything write() takes PIPE_BUF bytes at once: it never waits.
 void Children::Write(int to, absl::string_view text) {
-  while (!text.empty()) {
-    const ssize_t written = write(to, text.data(), text.size());
-    if (written > 0) text.remove_prefix(static_cast<size_t>(written));
-    if (written >= 0) continue;
+  auto taken = std::chrono::steady_clock::now();
+  while (!text.empty() && !nobody_reads_) {
     pollfd wait = {to, POLLOUT, 0};
-    if (errno == EAGAIN) poll(&wait, 1, 100);
-    if (errno != EAGAIN && errno != EINTR) return;  // nobody reads
-    PassSignalsOn();
+    if (poll(&wait, 1, 20) <= 0) {
+      Look();
+      const bool given_up = all_ended() && told_to_end_;
+      nobody_reads_ = given_up && std::chrono::steady_clock::now() - taken > kBeforeDropping;
+      continue;
+    }
+    const ssize_t written = write(to, text.data(), std::min<size_t>(text.size(), PIPE_BUF));
+    if (written < 0 && errno != EAGAIN && errno != EINTR) return;  // its reader is gone
+    if (written > 0) text.remove_prefix(static_cast<size_t>(written));
+    taken = std::chrono::steady_clock::now();
   }
 }
 
@@ -212,6 +231,17 @@ void Children::Print(Child& child, Stream& stream) {
     stream.fd = -1;
   }
   Write(stream.to, text);
+}
+
+// Of streams that somebody else has still: the ranks have said their last.
+void Children::PrintLeft() {
+  for (Child& child : children_) {
+    for (Stream& stream : child.streams) {
+      if (stream.line.empty()) continue;
+      Write(stream.to, absl::StrCat("[", child.label, "] ", stream.line, "\n"));
+      stream.line.clear();
+    }
+  }
 }
 
 bool Children::PrintAll(int milliseconds) {
@@ -266,6 +296,7 @@ void Children::Hurry() {
   const auto since = std::chrono::steady_clock::now() - failed_at_;
   if (urged_ == 0 && since > grace_) {
     urged_ = 1;
+    told_to_end_ = true;
     SignalAll(SIGTERM);
   } else if (urged_ == 1 && since > grace_ + kBeforeKilling) {
     urged_ = 2;

@@ -26,8 +26,10 @@ class Children {
   // before them. Errors: kNotFound for a program that cannot be run, kResourceExhausted.
   absl::Status Start(const std::vector<std::string>& command, const Variables& variables,
                      std::string label);
-  // Prints until all have ended; passes signals on. Returns 128 and the signal of the first that
-  // one killed, but for those of ours; else what the first that failed exited with; 0 if none did.
+  // Prints until all have ended; passes signals on. Where nobody takes what ranks print, they wait,
+  // and what is left is dropped once they have ended because they were told to. Returns 128 and the
+  // signal of the first that one killed, but for those of ours; else what the first that failed
+  // exited with; 0 if none did.
   int Wait();
 
  private:
@@ -43,8 +45,10 @@ class Children {
     bool ended = false;
   };
 
+  void Look();  // what is to be done meanwhile, whatever else is waited for
   void PassSignalsOn();
   void Print(Child& child, Stream& stream);
+  void PrintLeft();
   void Write(int to, absl::string_view text);
   bool PrintAll(int milliseconds);  // false if there was nothing
   void Reap();
@@ -56,8 +60,10 @@ class Children {
   const std::chrono::duration<double> grace_;
   std::vector<Child> children_;
   int result_ = 0;
-  bool is_killed_ = false;  // that rank
-  int urged_ = 0;           // 1: asked to end, 2: killed
+  bool is_killed_ = false;    // that rank
+  int urged_ = 0;             // 1: asked to end, 2: killed
+  bool told_to_end_ = false;  // by us, or by a signal that was passed on
+  bool nobody_reads_ = false;
   std::chrono::steady_clock::time_point failed_at_;
 };
 

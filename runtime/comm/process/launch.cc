@@ -172,8 +172,12 @@ absl::Status NoAddress(const LaunchedRank& rank) {
                           "DTENSOR_ADDRESS ..., or link //dtensor/mpi)"});
 }
 
-std::string ReadJob(const LaunchOptions& options, const Environment& environment) {
+// Where dtrun says which rank this is, it has said all that there is to say: it may itself be one
+// of several that mpirun or srun has started, in jobs or steps of their own.
+std::string ReadJob(const LaunchOptions& options, const Environment& environment,
+                    absl::string_view launcher) {
   if (!options.job.empty()) return options.job;
+  if (launcher == kLaunchers[0].name) return environment.Text("DTENSOR_JOB").value_or("");
   for (const char* name : {"DTENSOR_JOB", "TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE"}) {
     if (const auto job = environment.Text(name)) return *job;
   }
@@ -201,7 +205,7 @@ absl::StatusOr<LaunchedRank> ReadLaunch(const LaunchOptions& options,
     DT_RETURN_IF_ERROR(ReadRank(environment, kLaunchers[i], out).status());
   }
   DT_RETURN_IF_ERROR(ReadLocalRank(options, out));
-  out.job = ReadJob(options, environment);
+  out.job = ReadJob(options, environment, out.launcher);
   out.secret =
       !options.secret.empty() ? options.secret : environment.Text("DTENSOR_SECRET").value_or("");
   out.host = environment.Text("DTENSOR_HOST").value_or("");

@@ -237,6 +237,15 @@ TEST(Launch, JobsAndSecrets) {
   EXPECT_THAT(Read(Without(kSlurm, "SLURM_STEP_ID")), IsOkAndHolds(IsOfJob("slurm 12.")));
 }
 
+// A dtrun on each machine, each in a step or an mpirun of its own: their ranks are of one job.
+TEST(Launch, DtrunsRanksAreOfNoOtherLaunchersJob) {
+  const Variables dtrun = Without(kDtrun, "DTENSOR_JOB");
+  EXPECT_THAT(Read(With(kSlurm, dtrun)), IsOkAndHolds(IsOfJob("")));
+  EXPECT_THAT(Read(With(dtrun, {{"PMIX_NAMESPACE", "7"}, {"TORCHELASTIC_RUN_ID", "run"}})),
+              IsOkAndHolds(IsOfJob("")));
+  EXPECT_THAT(Read(With(dtrun, {{"DTENSOR_JOB", "ours"}})), IsOkAndHolds(IsOfJob("ours")));
+}
+
 // Steps of one job, and jobs of one host, have ports of their own, the same on all ranks.
 TEST(Launch, SlurmPorts) {
   const auto port = [](const char* job, const char* step) {
