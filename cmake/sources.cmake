@@ -198,6 +198,7 @@ set(DTENSOR_DTENSOR_SOURCES
   runtime/comm/simulated/simulated_communicator.cc
   runtime/comm/wait_chain.cc
   runtime/comm/world_state.cc
+  runtime/core/descriptor.cc
   runtime/core/no_throw.cc
   runtime/device/cpu/caching_allocator.cc
   runtime/device/cpu/cpu_device.cc

@@ -14,6 +14,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "dtensor/runtime/core/descriptor.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/io/mount_root.h"
 
@@ -86,7 +87,7 @@ int OpenTemporary(const fs::path& place, std::string& name) {
   int file = -1;
   for (int i = 0; i < kTries && file < 0; ++i) {
     name = TemporaryName(place).native();
-    file = open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    file = OffStandardStreams(open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
     if (file < 0 && errno != EEXIST) break;
   }
   return file;

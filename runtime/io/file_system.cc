@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "dtensor/runtime/core/descriptor.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/io/mount_root.h"
 
@@ -134,7 +135,8 @@ class RealFileSystem final : public FileSystem {
     return mkdir(path.c_str(), 0777) == 0 ? absl::OkStatus() : Failed("make the folder", path);
   }
   absl::StatusOr<std::unique_ptr<OutputFile>> CreateFile(const std::string& path) override {
-    const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    const int file =
+        OffStandardStreams(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
     if (file < 0) return Failed("make", path);
     return std::make_unique<RealOutputFile>(file, path);
   }

@@ -22,6 +22,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "dtensor/runtime/core/descriptor.h"
 #include "dtensor/runtime/core/status.h"
 
 namespace dtensor {
@@ -67,8 +68,8 @@ absl::StatusOr<Addresses> Resolve(const HostPort& at, int flags) {
 }
 
 Socket NewSocket(const addrinfo& address) {
-  return Socket(socket(address.ai_family, address.ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC,
-                       address.ai_protocol));
+  return Socket(OffStandardStreams(socket(
+      address.ai_family, address.ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, address.ai_protocol)));
 }
 
 void SetOption(const Socket& socket, int level, int option, int value) {
@@ -316,7 +317,8 @@ absl::StatusOr<std::string> PeerHostOf(const Socket& connection) {
 }
 
 absl::StatusOr<Socket> AcceptFrom(const Socket& listener) {
-  Socket made(accept4(listener.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  Socket made(
+      OffStandardStreams(accept4(listener.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)));
   if (made.is_open()) {
     Hurry(made);
     return made;

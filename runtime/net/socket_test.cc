@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
@@ -81,6 +82,16 @@ TEST(Socket, ProgramsThatAreStartedDoNotInheritIt) {
     EXPECT_NE(fcntl(fd, F_GETFD) & FD_CLOEXEC, 0);
     EXPECT_NE(fcntl(fd, F_GETFL) & O_NONBLOCK, 0);
   }
+}
+
+// Of a process that was started without them.
+TEST(Socket, IsNoStandardStream) {
+  const Socket input(dup(0));
+  close(0);
+  const Ends ends = Connected();
+  EXPECT_GT(ends.near.fd(), 2);
+  EXPECT_GT(ends.far.fd(), 2);
+  dup2(input.fd(), 0);
 }
 
 TEST(Listening, AFreePortIsTakenOnce) {

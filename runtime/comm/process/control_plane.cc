@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "dtensor/runtime/comm/quiet_thread.h"
+#include "dtensor/runtime/core/descriptor.h"
 #include "dtensor/runtime/core/no_throw.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/net/admission.h"
@@ -177,7 +178,7 @@ absl::Status ControlPlane::Start() {
   for (auto& [rank, peer] : peers_) peer.heard = peer.said = now;
   looked_ = now;
   if (size() == 1) return absl::OkStatus();
-  wake_fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  wake_fd_ = OffStandardStreams(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   if (wake_fd_ < 0) {
     return absl::ResourceExhaustedError(
         absl::StrCat("no descriptor to wake a thread by (", std::strerror(errno),

@@ -3,8 +3,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 #include <map>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/runtime/core/status.h"
@@ -48,12 +50,15 @@ absl::StatusOr<HostCard> ReadHostCard(absl::string_view bytes) {
 std::string HostId(absl::string_view told) {
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  return HostIdOf(boot, told);
+  std::error_code error;
+  const auto self = std::filesystem::read_symlink("/proc/self", error);
+  return HostIdOf(boot, self.native(), told);
 }
 
-std::string HostIdOf(absl::string_view boot, absl::string_view told) {
+std::string HostIdOf(absl::string_view boot, absl::string_view self, absl::string_view told) {
   if (boot.empty()) return "";  // which would be every such host's
-  struct stat processes;        // whose numbers are the same in one such namespace
+  if (self != absl::StrCat(getpid())) return "";
+  struct stat processes;  // whose numbers are the same in one such namespace
   const bool known = stat("/proc/self/ns/pid", &processes) == 0;
   return absl::StrCat(boot, " ", known ? processes.st_ino : 0, " ", geteuid(), " ", told);
 }

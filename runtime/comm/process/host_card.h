@@ -29,9 +29,11 @@ absl::StatusOr<HostCard> ReadHostCard(absl::string_view bytes);
 // Names this process's host, user and container (where it has others' process numbers): processes
 // for which that is the same can read each other's memory. `told`, if not empty, is a part of it:
 // so that processes of one host can be made to believe that they are on several. Empty where the
-// system does not say which boot this is: then nobody's memory is read.
+// system does not say which boot this is, or where /proc has other process numbers than this
+// process knows (`self`: what it calls this one), as in a container that has its own numbers and
+// another's /proc: then nobody's memory is read.
 std::string HostId(absl::string_view told);
-std::string HostIdOf(absl::string_view boot, absl::string_view told);
+std::string HostIdOf(absl::string_view boot, absl::string_view self, absl::string_view told);
 
 // What is wrong with the ranks' GPUs, in the same words on all ranks: some have one and others do
 // not, or two have the same, which NCCL does not allow.

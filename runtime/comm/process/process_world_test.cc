@@ -1,6 +1,8 @@
 // Ranks as threads, each with a world of its own, as processes have.
 #include "dtensor/runtime/comm/process/process_world.h"
 
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
 #include <fstream>
@@ -13,6 +15,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "dtensor/runtime/comm/process/control_plane.h"
 #include "dtensor/runtime/comm/process/host_card.h"
 #include "dtensor/runtime/comm/process/launch.h"
@@ -293,11 +296,19 @@ TEST(ProcessWorldLinks, AnotherTransport) {
 }
 
 TEST(HostIds, AHostThatCannotBeToldIsNobodysNeighbour) {
-  EXPECT_EQ(HostIdOf("", ""), "");
-  EXPECT_EQ(HostIdOf("", "node0"), "");
-  EXPECT_NE(HostIdOf("a boot", ""), "");
-  EXPECT_NE(HostIdOf("a boot", ""), HostIdOf("another", ""));
-  EXPECT_NE(HostIdOf("a boot", "node0"), HostIdOf("a boot", "node1"));
+  const std::string self = absl::StrCat(getpid());
+  EXPECT_EQ(HostIdOf("", self, ""), "");
+  EXPECT_EQ(HostIdOf("", self, "node0"), "");
+  EXPECT_NE(HostIdOf("a boot", self, ""), "");
+  EXPECT_NE(HostIdOf("a boot", self, ""), HostIdOf("another", self, ""));
+  EXPECT_NE(HostIdOf("a boot", self, "node0"), HostIdOf("a boot", self, "node1"));
+  EXPECT_NE(HostId(""), "");
+}
+
+// `unshare --pid --fork` without a /proc of its own: there /proc/3/fd is another process's.
+TEST(HostIds, OtherProcessNumbersThanThoseOfProcShareNoMemory) {
+  EXPECT_EQ(HostIdOf("a boot", absl::StrCat(getpid() + 1), ""), "");
+  EXPECT_EQ(HostIdOf("a boot", "", "node0"), "");  // /proc does not know this process
 }
 
 // Of other processes' arenas.

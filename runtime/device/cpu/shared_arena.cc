@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "dtensor/runtime/core/descriptor.h"
 #include "dtensor/runtime/device/cpu/memory_left.h"
 
 namespace dtensor {
@@ -81,7 +82,7 @@ uint64_t RandomKey() {
 absl::StatusOr<std::unique_ptr<SharedArena>> SharedArena::Create(int64_t bytes, int64_t reserved) {
   std::unique_ptr<SharedArena> made(new SharedArena());
   ArenaName& name = made->name_;
-  name.descriptor = memfd_create("dtensor", MFD_CLOEXEC);
+  name.descriptor = OffStandardStreams(memfd_create("dtensor", MFD_CLOEXEC));
   if (name.descriptor < 0) {
     return Refused("memfd_create", errno,
                    "raise the number of open files (ulimit -n), or allow the call where the "

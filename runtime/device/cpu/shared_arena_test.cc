@@ -53,6 +53,16 @@ TEST(SharedArenaTest, AnotherProcessReadsWhatIsWritten) {
   EXPECT_EQ(InChild(read), 0);
 }
 
+// A service, cron and `program <&- >&-` start so: what the program prints is nobody's tensor.
+TEST(SharedArenaTest, IsNoStandardStream) {
+  const auto create = [] {
+    for (const int stream : {0, 1, 2}) close(stream);
+    const auto arena = SharedArena::Create(kBytes, 0);
+    return arena.ok() && (*arena)->name().descriptor > 2 ? 0 : 1;
+  };
+  EXPECT_EQ(InChild(create), 0);
+}
+
 TEST(SharedArenaTest, AViewCannotBeWritten) {
   DT_ASSERT_OK_AND_ASSIGN(const auto arena, SharedArena::Create(kBytes, 0));
   const auto write = [&] {

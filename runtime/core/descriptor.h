@@ -1,0 +1,17 @@
+// For who opens what is written to: files, sockets, shared memory.
+#ifndef DTENSOR_RUNTIME_CORE_DESCRIPTOR_H_
+#define DTENSOR_RUNTIME_CORE_DESCRIPTOR_H_
+
+#include "dtensor/runtime/core/export.h"
+
+namespace DTENSOR_EXPORT dtensor {
+
+// What open() or a call like it has returned, as a descriptor above 2, which programs that this one
+// starts do not inherit. Where a process begins with its standard streams closed, what is opened
+// first is taken for one of them, and whatever the process prints goes there. Less than 0, with
+// errno, where `made` is, or where the process has no descriptor left: then `made` is closed.
+int OffStandardStreams(int made);
+
+}  // namespace dtensor
+
+#endif  // DTENSOR_RUNTIME_CORE_DESCRIPTOR_H_
