@@ -86,31 +86,59 @@ int64_t CountShards(const Decision& decision, absl::string_view letters) {
   return count;
 }
 
+DimLayout SplitOver(const AxisList& axes) {
+  LayoutFactor factor;
+  for (const int axis : axes) factor.splits.push_back({axis, false});
+  return {std::move(factor)};
+}
+
+// What ranks have of their own, as one tensor: [shards, others, local shape...], where `axes` split
+// the shards, and all other axes the others. On those, ranks have other rows, or the same: a plan
+// that took them for the same would fetch some of these from any.
+struct GatheredSpecs {
+  SpecPtr from, to;
+};
+absl::StatusOr<GatheredSpecs> SpecsOfShards(Context& context, const DeviceMesh& mesh,
+                                            const AxisList& axes, int64_t shards,
+                                            const Tensor& local) {
+  AxisList others;
+  for (int axis = 0; axis < mesh.num_axes(); ++axis) {
+    if (!absl::c_linear_search(axes, axis)) others.push_back(axis);
+  }
+  Dims shape(local.shape().begin(), local.shape().end());
+  shape.insert(shape.begin(), {shards, mesh.size() / shards});
+  std::vector<DimLayout> dims(shape.size());
+  dims[0] = SplitOver(axes);
+  if (!others.empty()) dims[1] = SplitOver(others);
+  GatheredSpecs specs;
+  DT_ASSIGN_OR_RETURN(const Layout from, Layout::Create(mesh, dims));
+  DT_ASSIGN_OR_RETURN(specs.from, context.Intern(from, shape, local.dtype()));
+  dims[0].clear();
+  DT_ASSIGN_OR_RETURN(const Layout to, Layout::Create(mesh, dims));
+  DT_ASSIGN_OR_RETURN(specs.to, context.Intern(to, shape, local.dtype()));
+  return specs;
+}
+
 // For OpCall and GradCall.
 template <typename Call>
 absl::StatusOr<Tensor> Gather(const Call& call, absl::string_view letters, const Tensor& local) {
   Context& context = call.context;
   const DeviceMesh& mesh = call.decision.operands[0]->mesh();
   const int64_t count = CountShards(call.decision, letters);
-  Dims one(local.shape().begin(), local.shape().end()), all = one;
-  one.insert(one.begin(), 1);
+  Dims all(local.shape().begin(), local.shape().end());
   all.insert(all.begin(), count);
-  DT_ASSIGN_OR_RETURN(const Tensor mine, local.Reshape(one));
-  if (count == 1) return mine;
-  LayoutFactor shards;
-  for (int axis : AxesOfLetters(call.decision, letters)) shards.splits.push_back({axis, false});
-  std::vector<DimLayout> dims(all.size());
-  dims[0].push_back(std::move(shards));
-  DT_ASSIGN_OR_RETURN(const Layout from, Layout::Create(mesh, dims));
-  DT_ASSIGN_OR_RETURN(const SpecPtr from_spec, context.Intern(from, all, local.dtype()));
+  if (count == 1) return local.Reshape(all);
   DT_ASSIGN_OR_RETURN(
-      const SpecPtr to_spec,
-      context.Intern(Layout::Replicated(mesh, static_cast<int>(all.size())), all, local.dtype()));
+      const GatheredSpecs specs,
+      SpecsOfShards(context, mesh, AxesOfLetters(call.decision, letters), count, local));
   RedistributionOptions options = context.redistribution_options();
   options.max_extra_bytes = -1;
-  DT_ASSIGN_OR_RETURN(const auto plan, context.Plan(from_spec, to_spec, &options));
-  return ExecutePlan(*plan, mine, context.communicator(),
-                     {call.decision.op->name, call.lineage, {}});
+  DT_ASSIGN_OR_RETURN(const auto plan, context.Plan(specs.from, specs.to, &options));
+  DT_ASSIGN_OR_RETURN(const Tensor mine, local.Reshape(specs.from->local_shape));
+  DT_ASSIGN_OR_RETURN(
+      const Tensor gathered,
+      ExecutePlan(*plan, mine, context.communicator(), {call.decision.op->name, call.lineage, {}}));
+  return gathered.Reshape(all);
 }
 
 }  // namespace
