@@ -41,7 +41,10 @@ struct Times {
 class Pricing {
  public:
   Pricing(const AttentionProblem& problem, const CostModel& links)
-      : problem_(problem), links_(links), mesh_(problem.q.mesh()), axes_(StreamedAxes(problem)) {}
+      : problem_(problem),
+        links_(links.On(problem.q.mesh())),
+        mesh_(problem.q.mesh()),
+        axes_(StreamedAxes(problem)) {}
 
   absl::StatusOr<std::vector<AttentionPlan>> Run() {
     std::vector<AttentionPlan> plans;
@@ -235,7 +238,7 @@ class Pricing {
   }
 
   const AttentionProblem& problem_;
-  const CostModel& links_;
+  const CostModel links_;
   const DeviceMesh& mesh_;
   const AxisList axes_;
 };

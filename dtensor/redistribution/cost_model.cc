@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <cmath>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -146,6 +147,24 @@ absl::Status CheckCosts(const CostModel& costs) {
   }
   if (IsLatency(rates.call_us)) return absl::OkStatus();
   return NoCost("call", rates.call_us, "take 0 or more microseconds");
+}
+
+CostModel CostModel::On(const DeviceMesh& mesh) const {
+  CostModel on_mesh = *this;
+  std::map<int, size_t> said_by;  // axis: of how many axes the group is that has said its line
+  for (const auto& [name, link] : rates_.links) {
+    const absl::StatusOr<AxisList> group = mesh.Find(name);
+    if (!group.ok()) continue;
+    for (const int axis : *group) {
+      const std::string& own = mesh.axis_name(axis);
+      if (rates_.links.contains(own)) continue;
+      const auto [known, is_new] = said_by.emplace(axis, group->size());
+      if (!is_new && known->second <= group->size()) continue;
+      known->second = group->size();
+      on_mesh.Set(own, link);
+    }
+  }
+  return on_mesh;
 }
 
 std::string CostModel::ToString() const {

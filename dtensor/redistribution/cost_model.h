@@ -4,7 +4,8 @@
 // form, one fact a line:
 //
 //   # two nodes of eight
-//   link dp 12 25      ranks that differ on "dp": 12 us for a message, then 25 GB/s (1e9 bytes/s)
+//   link dp 12 25      ranks that differ on "dp": 12 us for a message, then 25 GB/s (1e9 bytes/s);
+//                      a group of axes stands for those of them that have no line
 //   link * 0.5 150     every other axis
 //   copy 1500          GB/s of local copies, bytes read plus bytes written
 //   reduce 1200        GB/s of terms read
@@ -24,6 +25,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "dtensor/layout/device_mesh.h"
 #include "dtensor/runtime/core/dtype.h"
 #include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/core/machine_rates.h"
@@ -58,6 +60,10 @@ class CostModel {
   // All of it, as plain numbers.
   const MachineRates& rates() const { return rates_; }
 
+  // The same with a line for each axis of this mesh whose group has one, and it has not: of several
+  // such groups the one of the fewest axes counts. Plans and ExplainStep look at it so; a run that
+  // is simulated by hand (Simulate), at the names of axes alone.
+  CostModel On(const DeviceMesh& mesh) const;
   // No axis has a link of its own: then only numbers of messages and bytes tell plans apart.
   bool uniform() const { return rates_.links.empty(); }
   friend bool operator==(const CostModel&, const CostModel&) = default;

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "dtensor/redistribution/redistribution_plan.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -53,6 +54,31 @@ TEST(CostModelTest, ALabelGoesByItsSlowestAxis) {
   EXPECT_EQ(rates.LinkOfLabel("tp,dp"), (LinkSpeed{12, 2}));
   EXPECT_EQ(rates.LinkOfLabel("tp,cp"), (LinkSpeed{0.5, 50}));
   EXPECT_EQ(rates.LinkOfLabel("dp->tp"), (LinkSpeed{0.5, 50}));
+}
+
+TEST(CostModelTest, AGroupStandsForItsAxes) {
+  const DeviceMesh mesh = DeviceMesh::Parse("kv=2,rep=2,dp=2;tp=kv*rep,world=kv*rep*dp").value();
+  const CostModel table =
+      CostModel::Parse("link tp 1 10\nlink world 2 20\nlink rep 3 30\nlink cp 4 40").value();
+  const CostModel on_mesh = table.On(mesh);
+  EXPECT_EQ(on_mesh.Of("kv").gb_per_second, 10);   // of two groups the smaller one
+  EXPECT_EQ(on_mesh.Of("rep").gb_per_second, 30);  // its own
+  EXPECT_EQ(on_mesh.Of("dp").gb_per_second, 20);
+  EXPECT_EQ(on_mesh.On(mesh), on_mesh);
+  EXPECT_EQ(table.On(DeviceMesh::Parse("tp=4").value()), table);
+}
+
+// A plan is priced, and chosen, by the links that its axes have.
+TEST(CostModelTest, PlansTakeAGroupsLine) {
+  const auto seconds = [](const char* mesh_text, const char* from, const CostModel& links) {
+    const DeviceMesh mesh = DeviceMesh::Parse(mesh_text).value();
+    const auto plan =
+        RedistributionPlan::Create(Layout::Parse(mesh, from).value(), Layout::Replicated(mesh, 1),
+                                   {1 << 20}, DType::kF32, {.links = links});
+    return plan->PredictedSeconds(links);
+  };
+  const CostModel links = CostModel::Parse("link tp 100 0.5").value();
+  EXPECT_EQ(seconds("kv=2,rep=2;tp=kv*rep", "[kv,rep]", links), seconds("tp=4", "[tp]", links));
 }
 
 TEST(CostModelTest, ParsesWhatItPrints) {

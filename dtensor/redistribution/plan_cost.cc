@@ -242,6 +242,7 @@ class Reach {
 
 double RedistributionPlan::PredictedSeconds(const CostModel& links) const {
   if (is_view_) return 0;
+  const CostModel on_mesh = links.On(to_.mesh());
   const std::vector<int> ranks = Ranks();
   // Each may have as many peers.
   const size_t samples = std::min(ranks.size(), std::clamp<size_t>((1 << 20) / ranks.size(), 1, 8));
@@ -250,9 +251,9 @@ double RedistributionPlan::PredictedSeconds(const CostModel& links) const {
     double slowest = 0;
     for (size_t i = 0; i < samples; ++i) {
       const int rank = ranks[i * ranks.size() / samples];
-      const Reach reach(to_.mesh(), links, rank);
+      const Reach reach(to_.mesh(), on_mesh, rank);
       slowest = std::max(
-          slowest, SecondsOfRound(links.rates(), Receives(s, rank), SizeOf(dtype_), rank,
+          slowest, SecondsOfRound(on_mesh.rates(), Receives(s, rank), SizeOf(dtype_), rank,
                                   [&](int peer) -> const LinkSpeed& { return reach.LinkTo(peer); })
                        .total());
     }

@@ -186,7 +186,9 @@ absl::StatusOr<RedistributionPlan> RedistributionPlan::Create(
     plan.Choose(CrossMeshTransition(from, to, shape));
   }
   DT_RETURN_IF_ERROR(plan.CheckTotal());
-  DT_RETURN_IF_ERROR(plan.Improve(options));
+  RedistributionOptions on_meshes = options;
+  on_meshes.links = options.links.On(from.mesh()).On(to.mesh());
+  DT_RETURN_IF_ERROR(plan.Improve(on_meshes));
   return plan;
 }
 

@@ -228,6 +228,8 @@ TEST(CountedStep, SizesThatDoNotDivide) {
   ExpectPredictedUneven("cp=4", Context("zigzag"), 4, 13);
   ExpectPredictedUneven("cp=3", Context("zigzag"), 4, 9);
   ExpectPredictedUneven("cp=4", Context("ring"), 4, 10);
+  ExpectPredictedUneven("cp=3", Context("ring"), 1, 32);
+  ExpectPredictedUneven("cp=5", Context("ring"), 1, 64);
   ExpectPredictedUneven("cp=4", Context("striped"), 4, 13);
   ExpectPredictedUneven("cp=2,tp=3", kTensorParallel + Context("zigzag"), 4, 13);
   ExpectPredictedUneven("dp=3", Sharded(3), 5, 16);

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "absl/algorithm/container.h"
+#include "dtensor/parallel_plans/context_parallel.h"
 #include "dtensor/parallel_plans/explain/fold_paths.h"
 #include "dtensor/parallel_plans/explain/fullest_rank.h"
 #include "dtensor/runtime/core/status.h"
@@ -14,15 +16,30 @@ struct SimulatedStep {
   std::vector<int> candidates;
 };
 
+// Those along which a sequence is split that stays so in attention.
+AxisList RingAxes(const TrainingStep& step) {
+  AxisList axes;
+  for (const ParallelPlan::Line& line : step.plan.lines()) {
+    const auto* const style = line.style.As<ContextParallel>();
+    if (style == nullptr) continue;
+    const absl::StatusOr<AxisList> found = step.mesh.Find(style->axis);
+    if (!found.ok()) continue;  // the plan is refused
+    for (const int axis : *found) {
+      if (!absl::c_linear_search(axes, axis)) axes.push_back(axis);
+    }
+  }
+  return axes;
+}
+
 absl::StatusOr<SimulatedStep> SimulateStep(const TrainingStep& step, int rank) {
   SimulatedStep out;
-  const int ranks = step.mesh.size();
   const auto count = [&](Context& context) -> absl::Status {
     DT_ASSIGN_OR_RETURN(out.counted, CountStep(context, step));
-    if (rank == 0) out.candidates = internal::FullestCandidates(context.specs(), ranks);
+    if (rank != 0) return absl::OkStatus();
+    out.candidates = internal::FullestCandidates(context.specs(), step.mesh, RingAxes(step));
     return absl::OkStatus();
   };
-  DT_RETURN_IF_ERROR(Simulate(rank, ranks, count, {.cost = step.cost}));
+  DT_RETURN_IF_ERROR(Simulate(rank, step.mesh.size(), count, {.cost = step.cost.On(step.mesh)}));
   return out;
 }
 

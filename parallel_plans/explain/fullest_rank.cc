@@ -63,25 +63,31 @@ bool IsBelow(const Sizes& a, const Sizes& b) {
 
 }  // namespace
 
-std::vector<int> FullestCandidates(absl::Span<const SpecPtr> specs, int world_size) {
-  const std::vector<Sizes> uneven = UnevenSizes(specs, world_size);
+std::vector<int> FullestCandidates(absl::Span<const SpecPtr> specs, const DeviceMesh& mesh,
+                                   absl::Span<const int> ring_axes) {
+  const std::vector<Sizes> uneven = UnevenSizes(specs, mesh.size());
+  using Place = absl::InlinedVector<int, 4>;  // coordinates on ring_axes
   struct Class {
     int first, last;
   };
-  absl::flat_hash_map<Sizes, Class> classes;
-  for (int rank = 0; rank < world_size; ++rank) {
+  absl::flat_hash_map<Place, absl::flat_hash_map<Sizes, Class>> places;
+  for (int rank = 0; rank < mesh.size(); ++rank) {
+    Place place;
+    for (const int axis : ring_axes) place.push_back(mesh.Coordinate(mesh.RankOf(rank))[axis]);
     Sizes own;
     for (const Sizes& sizes : uneven) own.push_back(sizes[rank]);
-    classes.try_emplace(std::move(own), Class{rank, rank}).first->second.last = rank;
+    places[place].try_emplace(std::move(own), Class{rank, rank}).first->second.last = rank;
   }
   std::vector<int> candidates;
-  for (const auto& [sizes, ranks] : classes) {
-    const bool below =
-        std::any_of(classes.begin(), classes.end(),
-                    [&, &own = sizes](const auto& other) { return IsBelow(own, other.first); });
-    if (below) continue;
-    candidates.push_back(ranks.first);
-    if (ranks.last != ranks.first) candidates.push_back(ranks.last);
+  for (const auto& [place, classes] : places) {
+    for (const auto& [sizes, ranks] : classes) {
+      const bool below =
+          std::any_of(classes.begin(), classes.end(),
+                      [&, &own = sizes](const auto& other) { return IsBelow(own, other.first); });
+      if (below) continue;
+      candidates.push_back(ranks.first);
+      if (ring_axes.empty() && ranks.last != ranks.first) candidates.push_back(ranks.last);
+    }
   }
   std::sort(candidates.begin(), candidates.end());
   return candidates;

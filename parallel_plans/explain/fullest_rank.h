@@ -11,11 +11,13 @@
 namespace DTENSOR_EXPORT dtensor {
 namespace internal {
 
-// Ranks among which is one that holds the most, ascending. `specs` are all that a rank of
-// `world_size` had to do with. Ranks whose shards have the same sizes in each of them are alike,
-// but for what a schedule gives them to do, as a causal ring: of these the first and the last
-// stand for all. A rank whose shards are nowhere larger than another's is left out.
-std::vector<int> FullestCandidates(absl::Span<const SpecPtr> specs, int world_size);
+// Ranks among which is one that holds the most, ascending. `specs` are all that a rank of the mesh
+// had to do with. Ranks whose shards have the same sizes in each of them are alike, and so are
+// those whose shards are nowhere larger than another's; the first stands for all, and where nothing
+// goes round in rings, the last. A ring gives each place in it something else to do, and to hold:
+// ranks are alike only where their coordinates on `ring_axes` are the same.
+std::vector<int> FullestCandidates(absl::Span<const SpecPtr> specs, const DeviceMesh& mesh,
+                                   absl::Span<const int> ring_axes);
 
 }  // namespace internal
 }  // namespace dtensor

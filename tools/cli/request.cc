@@ -44,13 +44,14 @@ absl::StatusOr<DeviceMesh> MeshOf(absl::string_view flag, const std::optional<st
        "--to-mesh are both given"});
 }
 
-absl::StatusOr<RedistributionOptions> ParseOptions(const MoveFlags& flags) {
+absl::StatusOr<RedistributionOptions> ParseOptions(const MoveFlags& flags,
+                                                   absl::Span<const DeviceMesh> meshes) {
   RedistributionOptions options;
   absl::StatusOr<RedistributionObjective> objective = ParseRedistributionObjective(flags.objective);
   if (!objective.ok()) return AboutFlag("--objective", objective.status());
   options.objective = *objective;
   options.max_extra_bytes = flags.max_extra_bytes;
-  DT_ASSIGN_OR_RETURN(options.links, ReadLinks(flags.links));
+  DT_ASSIGN_OR_RETURN(options.links, ReadLinks(flags.links, meshes));
   return options;
 }
 
@@ -94,6 +95,21 @@ std::string AxisMeant(absl::string_view text, const DeviceMesh& mesh) {
   return "";
 }
 
+// A table may know more axes than this mesh has, but not others alone: those are misspelled.
+absl::Status CheckAxes(const CostModel& links, absl::Span<const DeviceMesh> meshes) {
+  const auto& lines = links.rates().links;
+  if (lines.empty() || meshes.empty()) return absl::OkStatus();
+  for (const auto& [name, link] : lines) {
+    for (const DeviceMesh& mesh : meshes) {
+      if (mesh.Find(name).ok()) return absl::OkStatus();
+    }
+  }
+  const std::string& first = lines.begin()->first;
+  return InvalidArgument({"--links: the table has a line for \"", first,
+                          "\", and none for an axis ", "of the mesh ", meshes[0].ToString(),
+                          AxisMeant(first, meshes[0]), "; name its axes, or * for all"});
+}
+
 }  // namespace
 
 absl::Status AboutFlag(absl::string_view flag, const absl::Status& status) {
@@ -101,7 +117,7 @@ absl::Status AboutFlag(absl::string_view flag, const absl::Status& status) {
                      : absl::Status(status.code(), absl::StrCat(flag, ": ", status.message()));
 }
 
-absl::StatusOr<CostModel> ReadLinks(const std::string& path) {
+absl::StatusOr<CostModel> ReadLinks(const std::string& path, absl::Span<const DeviceMesh> meshes) {
   if (path.empty()) return CostModel();
   constexpr int64_t kMost = 1 << 20;  // tens of thousands of axes
   const absl::StatusOr<std::string> text = ReadFile(path, kMost);
@@ -111,13 +127,18 @@ absl::StatusOr<CostModel> ReadLinks(const std::string& path) {
                                      "; `dtensor links > FILE` makes such a file"));
   }
   absl::StatusOr<CostModel> links = CostModel::Parse(*text);
-  return links.ok() ? links : AboutFlag("--links", links.status());
+  if (!links.ok()) return AboutFlag("--links", links.status());
+  DT_RETURN_IF_ERROR(CheckAxes(*links, meshes));
+  return links;
 }
 
 absl::StatusOr<Dims> ParseShape(absl::string_view text) {
   if (absl::StripAsciiWhitespace(text) == "scalar") return Dims();
   absl::StatusOr<Dims> shape = ParseDims(text);
-  return shape.ok() ? shape : AboutFlag("--shape", shape.status());
+  if (!shape.ok()) return AboutFlag("--shape", shape.status());
+  if (shape->size() <= Layout::kMaxDims) return shape;
+  return InvalidArgument({"--shape: ", absl::StrCat(shape->size()), " dimensions are more than ",
+                          absl::StrCat(Layout::kMaxDims)});
 }
 
 absl::StatusOr<Layout> ParseLayout(absl::string_view flag, absl::string_view text,
@@ -134,13 +155,14 @@ absl::StatusOr<Move> ParseMove(const MoveFlags& flags) {
   DT_ASSIGN_OR_RETURN(const DeviceMesh target, MeshOf("--to-mesh", flags.to_mesh, flags.mesh));
   Move move;
   DT_ASSIGN_OR_RETURN(move.shape, ParseShape(flags.shape));
-  DT_RETURN_IF_ERROR(CheckCountable(move.shape, source.size() + int64_t{target.size()}));
+  const int64_t more = source == target ? 0 : target.size();
+  DT_RETURN_IF_ERROR(CheckCountable(move.shape, source.size() + more));
   absl::StatusOr<DType> dtype = ParseDType(flags.dtype);
   if (!dtype.ok()) return AboutFlag("--dtype", dtype.status());
   move.dtype = *dtype;
   DT_ASSIGN_OR_RETURN(move.from, ParseLayout("--from", flags.from, source, move.shape));
   DT_ASSIGN_OR_RETURN(move.to, ParseLayout("--to", flags.to, target, move.shape));
-  DT_ASSIGN_OR_RETURN(move.options, ParseOptions(flags));
+  DT_ASSIGN_OR_RETURN(move.options, ParseOptions(flags, {source, target}));
   return move;
 }
 

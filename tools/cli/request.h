@@ -61,8 +61,9 @@ absl::Status AboutFlag(absl::string_view flag, const absl::Status& status);
 absl::StatusOr<Move> ParseMove(const MoveFlags& flags);
 absl::StatusOr<Laid> ParseLaid(const RegionsFlags& flags);
 
-// The table in a file; the default one for "".
-absl::StatusOr<CostModel> ReadLinks(const std::string& path);
+// The table in a file; the default one for "". A table that has lines for axes, and none for one of
+// these meshes, is refused.
+absl::StatusOr<CostModel> ReadLinks(const std::string& path, absl::Span<const DeviceMesh> meshes);
 // "64,64"; "" and "scalar" are a scalar.
 absl::StatusOr<Dims> ParseShape(absl::string_view text);
 // A placement for each mesh axis, "P(sum),S(0)", or what Layout::ToString prints. No placement has

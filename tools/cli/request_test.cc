@@ -150,6 +150,8 @@ TEST(RequestTest, ErrorsBeginWithTheFlag) {
   refuses(flags, "--links: ", "is a device");
   flags.links = FileWith("link a\n");
   refuses(flags, "--links: ", "line 1");
+  flags.links = FileWith("link aa 12 25\nlink * 1 2\n");
+  refuses(flags, "--links: ", "none for an axis of the mesh [\"a\"=2]; did you mean a?");
   // What follows a NUL is read, too.
   flags.links = FileWith(std::string("link a 12 25\n\0link b\n", 21));
   refuses(flags, "--links: ", "line 2");

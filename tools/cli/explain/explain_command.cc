@@ -82,7 +82,7 @@ absl::Status CheckSvg(const ExplainFlags& flags) {
 }
 
 absl::Status CheckMemory(const ExplainFlags& flags) {
-  if (flags.memory == 0 || flags.compare.empty()) return absl::OkStatus();
+  if (!flags.memory || flags.compare.empty()) return absl::OkStatus();
   return InvalidArgument({"--memory: it is of one plan; leave --compare out"});
 }
 
@@ -90,12 +90,12 @@ absl::Status CheckMemory(const ExplainFlags& flags) {
 Outcome Report(const ExplainFlags& flags, const Explanation& explanation, bool json, Json report,
                std::string text) {
   const int64_t peak = explanation.rank.memory.peak;
-  const bool fits = flags.memory == 0 || peak <= flags.memory;
-  if (flags.memory > 0) {
+  const bool fits = !flags.memory || peak <= *flags.memory;
+  if (flags.memory) {
     report["fits"] = fits;
-    report["memory_bytes"] = flags.memory;
+    report["memory_bytes"] = *flags.memory;
     absl::StrAppend(&text, fits ? "fits       " : "TOO LARGE  ", BytesText(peak), " of ",
-                    BytesText(flags.memory), "\n");
+                    BytesText(*flags.memory), "\n");
   }
   return {json ? JsonText(report) : std::move(text), fits};
 }

@@ -326,6 +326,8 @@ TEST(Model, SaysWhetherItFits) {
   EXPECT_FALSE(RunModel(flags, false)->ok);
   const nlohmann::json json = ModelJson(flags);
   EXPECT_EQ(json["fits"], false);
+  flags.memory = 0;  // what a script has that found none
+  EXPECT_FALSE(RunModel(flags, false)->ok);
   flags.compare = "tp";
   flags.batch = 1;
   EXPECT_THAT(RefusalOf(flags), HasSubstr("--memory: it is of one plan"));

@@ -17,8 +17,8 @@
 namespace dtensor::cli {
 namespace {
 
-// Bytes of tensors are counted in int64, and a step has many tensors.
-constexpr int64_t kMostTokens = int64_t{1} << 32;
+// Bytes of tensors are counted in int64, and a step has many tensors; pairs of positions as well.
+constexpr int64_t kMostTokens = int64_t{1} << 31;
 constexpr int kMostRanks = 1 << 20;
 
 absl::StatusOr<std::string> ReadModel(const ExplainFlags& flags) {
@@ -120,7 +120,7 @@ absl::StatusOr<ExplainRequest> Parse(const ExplainFlags& flags, bool usual_sizes
       ReadSizes(usual_sizes ? WithUsualSizes(flags, step.mesh, config) : flags, step.mesh, step));
   DT_ASSIGN_OR_RETURN(step.dtype, ParseFloat(flags.dtype));
   DT_ASSIGN_OR_RETURN(step.optimizer, ParseOptimizer(flags.optimizer));
-  DT_ASSIGN_OR_RETURN(step.cost, ReadLinks(flags.links));
+  DT_ASSIGN_OR_RETURN(step.cost, ReadLinks(flags.links, {step.mesh}));
   step.recompute = flags.recompute;
   step.allow_uneven = flags.allow_uneven;
   DT_ASSIGN_OR_RETURN(PresetOptions options, PresetOptionsFor(config));

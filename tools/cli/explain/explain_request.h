@@ -18,8 +18,7 @@ struct ExplainFlags {
   std::string model_flag = "--model";  // the flag of `model`, for messages
   std::string model, plan, mesh, dtype = "f32", optimizer = "adamw", pattern = "zigzag", links, svg,
                                  compare;
-  std::optional<int64_t> batch, sequence;
-  int64_t memory = 0;
+  std::optional<int64_t> batch, sequence, memory;
   std::vector<std::string> recompute;
   bool allow_uneven = false;
   bool picture = false;  // of model

@@ -119,7 +119,7 @@ absl::StatusOr<Outcome> RunRing(const RingFlags& flags, bool json) {
   }
   DT_ASSIGN_OR_RETURN(const RingProblem problem, ParseRing(flags));
   DT_ASSIGN_OR_RETURN(const RingSchedule schedule, RingSchedule::Create(problem));
-  DT_ASSIGN_OR_RETURN(const CostModel links, ReadLinks(flags.links));
+  DT_ASSIGN_OR_RETURN(const CostModel links, ReadLinks(flags.links, {problem.q.mesh()}));
   DT_ASSIGN_OR_RETURN(const std::vector<AttentionPlan> plans, Plans(problem, links));
   const DeviceMesh& mesh = problem.q.mesh();
   if (!json) return Outcome{absl::StrCat(schedule.ToString(), PlansText(plans, mesh))};
