@@ -48,8 +48,8 @@ class MessageTransport {
   virtual void Send(int peer, uint64_t channel, SentRows bytes, int& pending) = 0;
   static constexpr size_t kMostUnaskedBytes = 1 << 20;
   // As Send, of at most kMostUnaskedBytes, whether the peer is about to give memory or not: until
-  // it does the message is kept, and what is sent afterwards is not held up. (Of one peer's at
-  // least 64 MiB are kept; behind what is more it may be.)
+  // it does the message is kept, and what is sent afterwards is not held up. (Where 64 MiB or
+  // more of one peer's are kept, it may be for a moment, so that the peer sends more slowly.)
   virtual void SendUnasked(int peer, uint64_t channel, SentRows bytes, int& pending) {
     Send(peer, channel, std::move(bytes), pending);
   }

@@ -1,6 +1,7 @@
 #include "dtensor/runtime/comm/process/tcp_link.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,7 +13,10 @@
 namespace dtensor {
 namespace {
 
-constexpr size_t kMostAside = 64 << 20;  // bytes of a peer's messages that nobody gave memory for
+// Of a peer's messages that nobody gave memory for: bytes beyond which each one more waits, so that
+// a peer that is ahead is held up. It comes all the same: a note may lie behind it.
+constexpr size_t kMuchAside = 64 << 20;
+constexpr std::chrono::milliseconds kPatience(10);
 
 iovec PlaceOf(absl::Span<const std::byte> row) {
   // Memory that is sent is only read.
@@ -233,16 +237,25 @@ void TcpLink::Receive(uint64_t channel, TakenRows into, int& pending) {
   if (in_body_ && size_ == 0 && wants_to_read()) Read();
 }
 
-bool TcpLink::MakeWay() {
-  const bool may_go_aside =
-      is_held_up() && kind_ == FrameKind::kUnasked && aside_bytes_ + size_ <= kMostAside;
-  const bool again = std::exchange(was_held_up_, may_go_aside);
-  if (!may_go_aside || !again) return may_go_aside;
+std::chrono::microseconds TcpLink::MakeWay() {
+  if (!is_held_up() || kind_ != FrameKind::kUnasked) {
+    was_held_up_ = false;
+    return std::chrono::microseconds::max();
+  }
+  const auto now = NetClock::now();
+  if (!std::exchange(was_held_up_, true)) {
+    held_up_since_ = now;
+    return std::chrono::microseconds(0);
+  }
+  const auto left = held_up_since_ + kPatience - now;
+  if (aside_bytes_ + size_ > kMuchAside && left > NetClock::duration(0)) {
+    return std::chrono::ceil<std::chrono::microseconds>(left);
+  }
   is_aside_ = true;
   was_held_up_ = false;
   text_.assign(size_, '\0');
   Expect(text_.data(), text_.size());
-  return false;
+  return std::chrono::microseconds::max();
 }
 
 // The oldest message of the channel that was read aside, into memory that is given now.

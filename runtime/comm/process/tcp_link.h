@@ -8,6 +8,7 @@
 
 #include <sys/uio.h>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -43,9 +44,10 @@ class TcpLink {
   // What fits, and what came.
   void Send();
   void Read();
-  // Reads an unasked message that is in the way aside, at the second call that finds it there.
-  // Whether this is the first.
-  bool MakeWay();
+  // Reads an unasked message that is in the way aside, at the second call that finds it there, or
+  // where there is much aside, somewhat later. Returns how long to wait at most before it is called
+  // again.
+  std::chrono::microseconds MakeWay();
 
   const absl::Status& lost() const { return lost_; }
   bool left() const { return left_; }
@@ -113,6 +115,7 @@ class TcpLink {
   std::string text_;       // a note, or a message that is read aside
   bool is_aside_ = false;  // what is being read
   bool was_held_up_ = false;
+  NetClock::time_point held_up_since_;
   // Of the channels that have some.
   std::map<uint64_t, std::deque<Slot>> slots_;
   std::map<uint64_t, std::deque<std::string>> notes_;

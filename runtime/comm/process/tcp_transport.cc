@@ -111,17 +111,15 @@ void TcpTransport::Progress(std::chrono::microseconds longest) {
   if (cancelled_) return;
   std::vector<pollfd> waits;
   std::vector<TcpLink*> of;
-  bool comes_again = false;
   for (const auto& known : links_) {
     if (known == nullptr || !known->lost().ok()) continue;
-    comes_again |= known->MakeWay();
+    longest = std::min(longest, known->MakeWay());
     const short events =
         (known->wants_to_read() ? POLLIN : 0) | (known->wants_to_send() ? POLLOUT : 0);
     if (events == 0) continue;  // poll would return at once, again and again, once the peer is gone
     waits.push_back({known->fd(), events, 0});
     of.push_back(known.get());
   }
-  if (comes_again) longest = std::chrono::microseconds(0);
   const timespec time = {static_cast<time_t>(longest.count() / 1000000),
                          static_cast<long>(longest.count() % 1000000 * 1000)};
   if (ppoll(waits.data(), waits.size(), &time, nullptr) <= 0) return;

@@ -173,6 +173,25 @@ TEST(TcpTransport, WhatThePeerSaidBeforeItDied) {
   EXPECT_TRUE(ranks[1].has_left(0));
 }
 
+// More of them than are kept at once, and behind them a note, which whoever would take them waits
+// for first.
+TEST(TcpTransport, NoNumberOfUnaskedMessagesHoldsUpANote) {
+  constexpr int kMessages = 70;
+  Ranks ranks(2);
+  const std::string sent(MessageTransport::kMostUnaskedBytes, 'x');
+  int pending = 0;
+  for (int i = 0; i < kMessages; ++i)
+    ranks[0].SendUnasked(1, i, BytesOf(absl::string_view(sent)), pending);
+  ranks[0].SendNote(1, kMessages, "behind");
+  EXPECT_EQ(ranks.AwaitNote(1, 0, kMessages), "behind");
+  std::string got(sent.size(), '\0');
+  for (int i = 0; i < kMessages; ++i) {
+    ranks[1].Receive(0, i, BytesOf(got), pending);
+    ASSERT_TRUE(ranks.Move([&] { return pending == 0; }));
+    ASSERT_TRUE(got == sent);
+  }
+}
+
 // A peer that says what no rank says.
 class StrangePeer : public testing::Test {
  protected:
