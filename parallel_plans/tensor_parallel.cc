@@ -27,8 +27,17 @@ absl::StatusOr<DeviceMesh> CutForHeads(const DeviceMesh& mesh, const std::string
                             absl::StrCat(ranks), " ranks on \"", axis,
                             "\": one has to divide the other; choose an axis of another size"});
   }
-  return mesh.SplitAxis(axis, {{absl::StrCat(axis, "_kv"), static_cast<int>(heads)},
-                               {absl::StrCat(axis, "_rep"), static_cast<int>(ranks / heads)}});
+  const std::string of_heads = absl::StrCat(axis, "_kv"), of_copies = absl::StrCat(axis, "_rep");
+  for (const std::string& name : {of_heads, of_copies}) {
+    if (!mesh.Find(name).ok()) continue;
+    return InvalidArgument({"PlanTensorParallel: with ", absl::StrCat(heads),
+                            " key/value heads on ", absl::StrCat(ranks), " ranks \"", axis,
+                            "\" is cut into \"", of_heads, "\" and \"", of_copies,
+                            "\", and the mesh ", mesh.ToString(), " has a \"", name,
+                            "\" already; give that another name"});
+  }
+  return mesh.SplitAxis(
+      axis, {{of_heads, static_cast<int>(heads)}, {of_copies, static_cast<int>(ranks / heads)}});
 }
 
 // Where tokens go, over the axes that split the batch and the sequence.

@@ -59,7 +59,8 @@ struct TensorParallelism {
 // gradients summed; its own name stands for both. No activation moves for it. The mesh is then
 // another one than was given, on the same ranks. Errors: kInvalidArgument, with the remedy, where
 // neither number divides the other; for fused_projections, whose heads cannot be copied; where
-// `axis` is a group already that would have to be cut; and those of config.Validate().
+// `axis` is a group already that would have to be cut; for a mesh that has one of the two names
+// already; and those of config.Validate().
 absl::StatusOr<TensorParallelism> PlanTensorParallel(const TransformerConfig& config,
                                                      const DeviceMesh& mesh,
                                                      const TensorParallelOptions& options = {});

@@ -45,6 +45,10 @@ absl::Status AttentionCheck(Specs operands, AttrsView attrs) {
     return refuse(
         absl::StrCat("dropout is ", dropout, ", no probability below 1; take 0 for none"));
   }
+  constexpr int64_t kMostPositions = int64_t{1} << 31;  // pairs of them are counted
+  if (std::max(q[1], k[1]) > kMostPositions) {
+    return refuse(absl::StrCat(std::max(q[1], k[1]), " positions are more than 2^31"));
+  }
   if (query_offset != AttentionProblem::kEndTogether) return absl::OkStatus();  // see CheckOffset
   const absl::Status fits = mask.CheckFits(std::max(q[1], k[1]));
   return fits.ok() ? fits : refuse(fits.message());

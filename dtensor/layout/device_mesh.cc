@@ -154,7 +154,7 @@ absl::StatusOr<int> DeviceMesh::AxisIndex(absl::string_view name) const {
 
 absl::InlinedVector<int, 4> DeviceMesh::Coordinate(int rank) const {
   int position = PositionOf(rank);
-  DT_CHECK(position >= 0);
+  DT_REQUIRE(position >= 0, "DeviceMesh::Coordinate of a rank that is not on it; ask Contains()");
   absl::InlinedVector<int, 4> coordinate(num_axes());
   for (int a = num_axes() - 1; a >= 0; --a) {
     coordinate[a] = position % axis_size(a);

@@ -237,6 +237,10 @@ AxisList Layout::replicated_axes() const {
 }
 
 absl::StatusOr<Layout> Layout::WithDim(int d, const DimLayout& dim) const {
+  if (d < 0 || d >= ndim()) {
+    return InvalidArgument({"Layout::WithDim: ", ToString(), " has no dimension ", absl::StrCat(d),
+                            "; give one from 0 to ", absl::StrCat(ndim() - 1)});
+  }
   absl::InlinedVector<DimLayout, 4> dims = dims_;
   dims[d] = dim;
   return Create(mesh_, dims, partial_axes_, term_op(), averaged_axes());
@@ -257,7 +261,8 @@ Layout Layout::Dual() const {
 }
 
 Dims Layout::LocalShape(absl::Span<const int64_t> shape, int mesh_rank) const {
-  DT_CHECK(static_cast<int>(shape.size()) == ndim());
+  DT_REQUIRE(static_cast<int>(shape.size()) == ndim(),
+             "Layout::LocalShape: give a shape with as many dimensions as the layout has");
   Dims local(shape.begin(), shape.end());
   const absl::InlinedVector<int, 4> coordinate = mesh_.Coordinate(mesh_rank);
   for (int d = 0; d < ndim(); ++d) {

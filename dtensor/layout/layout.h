@@ -128,7 +128,8 @@ class Layout {
   AxisList sharding_axes() const;    // ascending
   AxisList replicated_axes() const;  // ascending; axes of size 1 count as replicated
 
-  // The same with one dimension's factors, or the partial axes, replaced. Errors: as Create.
+  // The same with one dimension's factors, or the partial axes, replaced. Errors: as Create; and
+  // for a dimension that it has not.
   absl::StatusOr<Layout> WithDim(int d, const DimLayout& dim) const;
   absl::StatusOr<Layout> WithPartial(absl::Span<const int> axes, ReduceOp op = ReduceOp::kSum,
                                      absl::Span<const int> averaged = {}) const;
@@ -152,7 +153,8 @@ class Layout {
   // that no ShardOrder names).
   absl::StatusOr<Placements> ToPlacements(absl::Span<const int64_t> shape) const;
 
-  // The shape of a rank's local tensor: sizes of Regions(). Requires: shape.size() == ndim().
+  // The shape of a rank's local tensor: sizes of Regions(). Requires: shape.size() == ndim(), and
+  // mesh().Contains(mesh_rank).
   Dims LocalShape(absl::Span<const int64_t> shape, int mesh_rank) const;
 
   std::string ToString() const;
@@ -179,8 +181,8 @@ static_assert(DeviceMesh::kMaxAxes <= 32);
 // a dimension of size n = outer_size * inner_size becomes.
 //
 // Cuts at a factor's boundary, or where every chunk of the outermost split is whole.
-// Errors: kInvalidArgument when a shard would span the cut unevenly (redistribute first), and for
-// sizes that no tensor has (dims.h).
+// Errors: kInvalidArgument when a shard would span the cut unevenly (redistribute first), for sizes
+// that no tensor has (dims.h), and what Layout::Create refuses in `dim`.
 absl::StatusOr<std::pair<DimLayout, DimLayout>> SplitDim(const DeviceMesh& mesh,
                                                          const DimLayout& dim, int64_t outer_size,
                                                          int64_t inner_size);

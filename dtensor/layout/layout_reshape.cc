@@ -47,6 +47,7 @@ absl::StatusOr<std::pair<DimLayout, DimLayout>> SplitDim(const DeviceMesh& mesh,
                                                          int64_t outer_size, int64_t inner_size) {
   DT_RETURN_IF_ERROR(
       CheckedNumElements("splitting a dimension", {outer_size, inner_size}).status());
+  DT_RETURN_IF_ERROR(Layout::Create(mesh, {any_dim}).status());
   const DimLayout dim = Canonical(mesh, any_dim);
   if (dim.empty() || inner_size <= 1) return std::make_pair(dim, DimLayout());
   if (outer_size <= 1) return std::make_pair(DimLayout(), dim);
@@ -78,9 +79,9 @@ absl::StatusOr<std::pair<DimLayout, DimLayout>> SplitDim(const DeviceMesh& mesh,
 
 absl::StatusOr<DimLayout> JoinDims(const DimLayout& outer, int64_t outer_size,
                                    const DimLayout& inner, int64_t inner_size) {
+  DT_RETURN_IF_ERROR(CheckedNumElements("joining dimensions", {outer_size, inner_size}).status());
   if (outer_size == 1 && !IsSplit(outer)) return inner;
   if (inner_size == 1 && !IsSplit(inner)) return outer;
-  DT_RETURN_IF_ERROR(CheckedNumElements("joining dimensions", {outer_size, inner_size}).status());
   const int64_t below = inner.empty() ? 1 : InnerSize(inner, 1);
   if (inner_size % below != 0) {
     return InvalidArgument({"joining dimensions of ", absl::StrCat(outer_size), " and ",

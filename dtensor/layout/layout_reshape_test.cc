@@ -122,10 +122,16 @@ TEST(SplitDimTest, RefusesSizesThatOverflow) {
   EXPECT_THAT(SplitDim(mesh, DimOf(mesh, "[tp]"), -2, -2), StatusIs(kInvalidArgument));
 }
 
+TEST(SplitDimTest, RefusesAxesThatTheMeshLacks) {
+  const DimLayout of_other = DimOf(MeshOf("dp=2,tp=2"), "[dp,tp]");
+  EXPECT_THAT(SplitDim(MeshOf("tp=4"), of_other, 4, 2), StatusIs(kInvalidArgument));
+}
+
 TEST(JoinDimsTest, RefusesSizesThatOverflow) {
   const DeviceMesh mesh = MeshOf("tp=2");
   EXPECT_THAT(JoinDims(DimOf(mesh, "[tp]"), 5, DimLayout(), 0x3333333333333334),
               StatusIs(kInvalidArgument, HasSubstr("2^56")));
+  EXPECT_THAT(JoinDims(DimLayout(), 1, DimLayout(), -5), StatusIs(kInvalidArgument));
   // Each is small, but the units would not be.
   EXPECT_THAT(JoinDims(DimOf(mesh, "[tp x 1099511627776]"), 2, DimLayout(), int64_t{1} << 40),
               StatusIs(kInvalidArgument, HasSubstr("groups of 1099511627776")));

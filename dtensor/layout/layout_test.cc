@@ -342,6 +342,19 @@ TEST(FromPlacementsTest, MakesTheFactorsOfTheOrders) {
   EXPECT_EQ(From(mesh, "P(avg)", {8}), "[] P(avg: tp)");
 }
 
+TEST(LayoutTest, WithDimRefusesADimensionThatItLacks) {
+  const Layout layout = Layout::Replicated(MeshOf("tp=2"), 2);
+  for (const int d : {-1, 2, 50}) {
+    EXPECT_THAT(layout.WithDim(d, {}),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("give one from 0 to 1")));
+  }
+}
+
+TEST(LayoutDeathTest, LocalShapeIsOfARankOfTheMesh) {
+  const Layout layout = Layout::Replicated(MeshOf("tp=2@2..3"), 1);
+  EXPECT_DEATH(layout.LocalShape({4}, 0), "not on it; ask Contains");
+}
+
 TEST(FromPlacementsTest, OneUnitRoundOrRankIsContiguous) {
   const DeviceMesh mesh = MeshOf("tp=2,one=1");
   EXPECT_EQ(From(mesh, "S(0,unit(1)),R", {8}), "[tp]");

@@ -1,5 +1,6 @@
 #include "dtensor/nn/module.h"
 
+#include <cmath>
 #include <numeric>
 
 #include "absl/algorithm/container.h"
@@ -161,6 +162,10 @@ absl::Status CheckMadeOf(absl::string_view path, const Parameter& parameter) {
 
 absl::Status Parameter::Check(absl::string_view path) const {
   DT_RETURN_IF_ERROR(CheckMadeOf(path, *this));
+  if (!(init.stddev >= 0 && std::isfinite(init.stddev))) {
+    return InvalidArgument({"parameter ", path, " starts with a standard deviation of ",
+                            absl::StrCat(init.stddev), "; give a number that is not negative"});
+  }
   const bool random = init.values == nullptr && init.stddev > 0;
   if ((random || trained) && !IsFloat(dtype)) {
     return InvalidArgument({"parameter ", path, " is of ", ToString(dtype), ", and ",
@@ -484,13 +489,15 @@ void Module::AddBuffer(std::string name, ParameterPtr buffer, std::vector<DimRol
 
 void Module::SetOperands(std::vector<std::string> names) {
   DT_REQUIRE(AreNames(names),
-             "Module::SetOperands: give unique names, one at least, of letters, digits and '_'");
+             "Module::SetOperands: give unique names, one at least, of letters, digits and '_', "
+             "which do not begin with a digit");
   operands_ = std::move(names);
 }
 
 void Module::SetResults(std::vector<std::string> names) {
   DT_REQUIRE(AreNames(names),
-             "Module::SetResults: give unique names, one at least, of letters, digits and '_'");
+             "Module::SetResults: give unique names, one at least, of letters, digits and '_', "
+             "which do not begin with a digit");
   results_ = std::move(names);
 }
 

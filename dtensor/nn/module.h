@@ -285,7 +285,7 @@ class Module {
   // its bias once, and its reduce-scatter stays one. Not called after ForwardAll.
   virtual TensorOr Finish(const DistributedTensor& y, const Spec& computed);
   // Names of operands and results, "x" and "y" unless said. Requires: some, unique, each of
-  // letters, digits and '_'.
+  // letters, digits and '_', not beginning with a digit, and not "_" alone.
   void SetOperands(std::vector<std::string> names);
   void SetResults(std::vector<std::string> names);
   // `child` outlives this module, of which it is a member unless it is shared. Requires: unique

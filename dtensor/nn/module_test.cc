@@ -2,6 +2,7 @@
 // without: parallel_plans/parallel_plan_test.cc, shared_parameters_test.cc.
 #include "dtensor/nn/module.h"
 
+#include <cmath>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -80,6 +81,14 @@ TEST(Parameter, IsRefusedWithUnitsThatDoNotFit) {
   EXPECT_THAT(checked({2, 4}, {1}), Refuses(HasSubstr("unit_parts [1]")));
   EXPECT_THAT(checked({2, 4}, {0, 1}), Refuses(HasSubstr("unit_parts [0, 1]")));
   EXPECT_THAT(checked({}, {1, 1}), Refuses(HasSubstr("unit_parts [1, 1] without units")));
+}
+
+TEST(Parameter, IsRefusedWithADeviationThatIsNone) {
+  for (const double stddev : {-0.5, std::nan(""), HUGE_VAL}) {
+    EXPECT_THAT(Parameter::New({6, 4}, ParameterInit::Normal(stddev))->Check("w"),
+                Refuses(HasSubstr("w starts with a standard deviation of ")));
+  }
+  DT_EXPECT_OK(Parameter::New({6, 4}, ParameterInit::Normal(0))->Check("w"));
 }
 
 // Where it has no elements: as parameters that start otherwise.

@@ -20,8 +20,9 @@
 //
 //   An axis that becomes Partial costs nothing by itself: the holder keeps its elements (of
 //   replicas, coordinate 0; or all share what moves along other axes), others hold the identity.
-//   Only P(avg) is like Replicate: the average of equal terms is exact, scaled terms are
-//   not. An axis that goes from P(sum) to P(avg), or back, keeps its terms, scaled where they lie.
+//   Only P(avg) is like Replicate: the average of equal terms is the term (but for a rounding of
+//   their sum), and no term has to be scaled. An axis that goes from P(sum) to P(avg), or back,
+//   keeps its terms, scaled where they lie.
 //
 // A plan says nothing about one rank; Receives() gives a rank's boxes. All of it is a pure function
 // of (from, to, shape, dtype, options): equal on every rank. Proofs: docs/redistribution.md.
@@ -67,7 +68,8 @@ struct RedistributionOptions {
   RedistributionObjective objective = RedistributionObjective::kTotal;
   // The most bytes that a rank may allocate for the redistribution, the result included: a view,
   // or an all-reduce in place, allocates no result; every other plan that and no more, but for what
-  // the transport needs (staging_bytes). -1: no cap.
+  // the transport needs (staging_bytes), and the copy that is made before a move in place of what
+  // aliases or the tape see. -1: no cap.
   int64_t max_extra_bytes = -1;
   // The source may be overwritten: an all-reduce then needs no memory. Its result takes the
   // source's place, and each element has one owner even where every rank reducing for itself would

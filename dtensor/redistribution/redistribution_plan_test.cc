@@ -457,6 +457,13 @@ TEST(RedistributionPlanTest, ReducesInPlaceOnlyWhatStaysInPlace) {
   EXPECT_FALSE(in_place("[dp] P(sum: tp)", "[]", {4}));
 }
 
+// Cut along another dimension, a tensor of one element leaves other ranks with none.
+TEST(RedistributionPlanTest, VerifyTakesRegionsWithoutElementsForTheSame) {
+  const auto plan =
+      Plan("b=2,c=2", "[b] [] P(min: c)", "[] [b]", {1, 1}, DType::kF32, {.in_place = true});
+  DT_EXPECT_OK(plan->Verify());
+}
+
 TEST(RedistributionPlanTest, VerifySeesThatAPlanIsNotInPlace) {
   const auto lie = [](absl::string_view from, absl::string_view to, DType result = DType::kF32) {
     RedistributionPlan plan =

@@ -91,8 +91,11 @@ struct LocalWorld::State {
     for (const std::shared_ptr<Context>& context : contexts) {
       if (context != nullptr) KeepTrace(*context, options->traces);
     }
-    const absl::Status written = options->traces.Write();
-    if (!written.ok() && options->report != nullptr) options->report(written);
+    NoThrow([&] {
+      const absl::Status written = options->traces.Write();
+      if (!written.ok() && options->report != nullptr) options->report(written);
+      return absl::OkStatus();
+    }).IgnoreError();
     for (std::shared_ptr<Context>& context : contexts) Retire(std::move(context));
   }
 

@@ -3,6 +3,7 @@
 
 #include <sched.h>
 
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -52,6 +53,25 @@ TensorOr Numbers(Context& context) {
 absl::StatusOr<std::vector<float>> Gathered(Context& context) {
   DT_ASSIGN_OR_RETURN(const DistributedTensor numbers, Numbers(context));
   return ToGlobal<float>(numbers);
+}
+
+// Of what a destructor has to say.
+TEST(LocalWorld, OutlivesAReportThatThrows) {
+  RunOptions options;
+  bool told = false;
+  options.report = [&](const absl::Status&) -> void {
+    told = true;
+    throw std::runtime_error("of the report");
+  };
+  const std::string folder = testing::TempDir() + "/goes_before_its_world";
+  std::filesystem::create_directory(folder);
+  {
+    DT_ASSERT_OK_AND_ASSIGN(LocalWorld world,
+                            LocalWorld::Create(2, options, {.trace_file = folder + "/trace.json"}));
+    DT_ASSERT_OK(world.Run([](Context& context) { return Gathered(context).status(); }));
+    std::filesystem::remove_all(folder);
+  }
+  EXPECT_TRUE(told);
 }
 
 // --- On threads of the world.

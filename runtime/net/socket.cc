@@ -276,6 +276,7 @@ absl::StatusOr<Socket> ListenAt(const HostPort& at) {
   return absl::UnavailableError(
       absl::StrCat("cannot listen at ", at.ToString(), " (", std::strerror(error), "); ",
                    error == EADDRINUSE ? "another program has that port: choose another"
+                   : error == EACCES   ? "choose a port that is not reserved, from 1024 on"
                                        : "give an address of this machine"));
 }
 

@@ -103,6 +103,10 @@ prints "--objective" plan --help
 prints "total" plan "${move[@]}" --links "$TEST_TMPDIR/links"
 echo "link a 12" >"$TEST_TMPDIR/bad_links"
 
+refuses "there is no command \"shwo\"; did you mean show?; take show, verify or export" checkpoint shwo x
+refuses "no command is given; take show, verify or export" checkpoint
+out=$("$dtensor" checkpoint show /nonexistent --json 2>/dev/null)
+[[ $out == '{"error":'*'"command":"dtensor checkpoint show"'* ]] || complain "no JSON of a checkpoint that is not there: $out"
 refuses "take plan, redistribute, regions, links, ring, explain, model, checkpoint, completion or help"
 refuses 'there is no command "pan"' pan --mesh a=2
 refuses "--mesh is required" plan --shape 4 --from R --to R

@@ -56,10 +56,10 @@ std::vector<std::string> Arguments(int argc, char** argv) {
   return arguments;
 }
 
-// The command that was given, or the program.
+// The command that was given, in a command where that has its own; or the program.
 const CLI::App& Given(const CLI::App& app) {
   const auto parsed = app.get_subcommands();
-  return parsed.empty() ? app : *parsed[0];
+  return parsed.empty() ? app : Given(*parsed[0]);
 }
 
 std::vector<std::string> CommandsOf(const CLI::App& app) {
@@ -109,7 +109,7 @@ std::string ExplainOther(const CLI::ParseError& error) {
 std::string Explain(const CLI::App& app, const CLI::ParseError& error) {
   const CLI::App& given = Given(app);
   const std::vector<std::string> unknown = app.remaining(/*recurse=*/true);
-  if (!CommandsOf(app).empty() && &given == &app) return ExplainCommand(app, unknown);
+  if (!CommandsOf(given).empty()) return ExplainCommand(given, unknown);
   // A flag that is misspelled may be the one that is missing.
   return absl::StrCat(unknown.empty() ? ExplainOther(error) : ExplainUnknown(given, unknown[0]),
                       "; `", CommandName(app), " --help` lists the flags");
@@ -185,8 +185,9 @@ absl::Status Rewrite(const CLI::App& app, std::vector<std::string>& arguments) {
 }  // namespace
 
 std::string CommandName(const CLI::App& app) {
-  const CLI::App& given = Given(app);
-  return &given == &app ? app.get_name() : absl::StrCat(app.get_name(), " ", given.get_name());
+  const auto parsed = app.get_subcommands();
+  return parsed.empty() ? app.get_name()
+                        : absl::StrCat(app.get_name(), " ", CommandName(*parsed[0]));
 }
 
 std::optional<int> ParseCommandLine(CLI::App& app, int argc, char** argv, bool speaks) {
