@@ -54,14 +54,11 @@ absl::StatusOr<Tensor> Converted(Device& device, Tensor from, DType dtype) {
 
 // What a rank that sees another folder than rank 0 has to say.
 absl::Status CheckSame(Context& context, const CheckpointReader& reader) {
-  DT_ASSIGN_OR_RETURN(const auto crcs, GatherValues(context, reader.index_crc32c()));
-  for (size_t rank = 1; rank < crcs.size(); ++rank) {
-    if (crcs[rank] == crcs[0]) continue;
-    return absl::FailedPreconditionError(
-        absl::StrCat("LoadCheckpoint: rank ", rank, " has another checkpoint in '", reader.path(),
-                     "' than rank 0; all ranks need the same folder"));
-  }
-  return absl::OkStatus();
+  DT_ASSIGN_OR_RETURN(const int other, FirstUnlikeRank0(context, reader.index_crc32c()));
+  if (other == 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("LoadCheckpoint: rank ", other, " has another checkpoint in '", reader.path(),
+                   "' than rank 0; all ranks need the same folder"));
 }
 
 }  // namespace

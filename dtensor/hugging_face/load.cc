@@ -234,14 +234,11 @@ absl::Status CheckSame(Context& context, const SafetensorsFolder& folder) {
   DT_RETURN_IF_ERROR(AgreeOn(context, crcs.ok() ? folder.CheckInPlace() : crcs.status()));
   Digest digest;
   for (const uint32_t crc : *crcs) digest.Add(int64_t{crc});
-  DT_ASSIGN_OR_RETURN(const auto digests, GatherValues(context, digest.value()));
-  for (size_t rank = 1; rank < digests.size(); ++rank) {
-    if (digests[rank] == digests[0]) continue;
-    return absl::FailedPreconditionError(
-        absl::StrCat(kWho, "rank ", rank, " has other files in '", folder.path(),
-                     "' than rank 0; all ranks need the same folder"));
-  }
-  return absl::OkStatus();
+  DT_ASSIGN_OR_RETURN(const int other, FirstUnlikeRank0(context, digest.value()));
+  if (other == 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(kWho, "rank ", other, " has other files in '", folder.path(),
+                   "' than rank 0; all ranks need the same folder"));
 }
 
 }  // namespace

@@ -120,6 +120,14 @@ absl::Status UnlikeValues(int rank, size_t sent, size_t size) {
                           "; all ranks gather values of one type"});
 }
 
+absl::StatusOr<int> FirstUnlikeRank0(Context& context, uint64_t value) {
+  DT_ASSIGN_OR_RETURN(const std::vector<uint64_t> values, GatherValues(context, value));
+  for (size_t rank = 1; rank < values.size(); ++rank) {
+    if (values[rank] != values[0]) return static_cast<int>(rank);
+  }
+  return 0;
+}
+
 absl::Status AgreeOn(Context& context, const absl::Status& mine) {
   DT_ASSIGN_OR_RETURN(const std::vector<std::string> all,
                       GatherBytes(context, Encode(mine), "AgreeOn"));

@@ -9,6 +9,7 @@
 #define DTENSOR_TENSOR_GATHER_VALUES_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <string>
 #include <type_traits>
@@ -47,6 +48,10 @@ absl::StatusOr<std::vector<T>> GatherValues(Context& context, const T& value) {
   }
   return values;
 }
+
+// The first rank that has another value than rank 0: for who can go on only where all ranks see the
+// same. 0: none has. The same on all ranks. Errors: those of GatherBytes.
+absl::StatusOr<int> FirstUnlikeRank0(Context& context, uint64_t value);
 
 // OK where `mine` is OK on all ranks; else an error that is the same on all: rank 0's where every
 // rank has one, and otherwise that of the lowest rank which has one, behind the ranks that have:

@@ -43,6 +43,19 @@ std::string BytesOf(int rank, int pattern) {
   return bytes;
 }
 
+TEST(FirstUnlikeRank0, IsTheSameOnAllRanks) {
+  RunEachWay(4, [](Context& context) -> absl::Status {
+    const uint64_t like[] = {7, 7, 7, 7}, two[] = {7, 7, 8, 9}, zero[] = {8, 7, 7, 7};
+    const uint64_t* const cases[] = {like, two, zero};
+    const int expected[] = {0, 2, 1};
+    for (int i = 0; i < 3; ++i) {
+      DT_ASSIGN_OR_RETURN(const int other, FirstUnlikeRank0(context, cases[i][context.rank()]));
+      EXPECT_EQ(other, expected[i]) << i;
+    }
+    return absl::OkStatus();
+  });
+}
+
 TEST(GatherBytes, EveryRankHasWhatEachSays) {
   for (const int n : {1, 2, 4}) {
     RunEachWay(n, [](Context& context) -> absl::Status {

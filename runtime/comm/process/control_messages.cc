@@ -4,12 +4,14 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "dtensor/runtime/core/shortened.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/net/wire.h"
 
 namespace dtensor {
 namespace {
 
+constexpr size_t kLongestError = 1 << 16;  // bytes: frames have a largest size
 constexpr uint64_t kMostMicroseconds = uint64_t{1000000000} * 1000000;
 
 }  // namespace
@@ -18,7 +20,8 @@ std::string Encode(const RankStatus& message) {
   WireWriter out;
   out.U32(static_cast<uint32_t>(message.rank));
   out.U8(static_cast<uint8_t>(message.status.code()));
-  out.Text(message.status.message());
+  const absl::string_view text = message.status.message();
+  out.Text(text.size() <= kLongestError ? std::string(text) : Shortened(text));
   return out.bytes();
 }
 

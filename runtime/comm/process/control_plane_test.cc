@@ -346,6 +346,18 @@ TEST(ControlPlane, ASilentProcessIsLost) {
   stopped.join();
 }
 
+// A rank that returns a file's text, say: the others hear of it all the same.
+TEST(ControlPlane, AnErrorOfAnyLengthIsTold) {
+  const std::string text(100 << 20, 'x');
+  const Worlds worlds(2, 20);
+  const auto results = worlds.Run({0, 1}, [&](ControlPlane& plane) {
+    if (plane.rank() == 1) return plane.Fail(1, absl::DataLossError(text));
+    return AwaitFailure(plane);
+  });
+  EXPECT_EQ(results[0].code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(results[0].message()), HasSubstr("(104857600 bytes)"));
+}
+
 // Messages of any kind, sound, cut, or changed in a byte: the world fails, or the rank has left.
 TEST(ControlPlane, AnythingThatAProcessMaySay) {
   std::mt19937 random(7);
