@@ -81,4 +81,10 @@ void ContextPattern::Pin(const DeviceMesh& mesh, absl::string_view axis,
   options.all_to_all = absl::StrJoin(names, ",");
 }
 
+AxisList ContextPattern::RingAxes(const DeviceMesh& mesh, absl::string_view axis) const {
+  const AxisList axes = mesh.Find(axis).value();
+  if (both()) return {axes[1]};
+  return row_->all_to_all ? AxisList() : axes;
+}
+
 }  // namespace dtensor

@@ -44,6 +44,8 @@ class ContextPattern {
   // Pins how attention runs on those axes: its plan, and the axes of an all-to-all.
   // Requires: EdgesOn is OK for this mesh and axis.
   void Pin(const DeviceMesh& mesh, absl::string_view axis, AttentionOptions& options) const;
+  // Those of the axes along which keys and values go round, or none. Requires: as Pin.
+  AxisList RingAxes(const DeviceMesh& mesh, absl::string_view axis) const;
 
  private:
   struct Row;

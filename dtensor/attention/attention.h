@@ -27,9 +27,10 @@ namespace DTENSOR_EXPORT dtensor {
 //
 // and with batches or heads sharded alike, nothing moves.
 //
-// The options must be equal on all ranks. Ranks that disagree about mask or plan get an error
-// when they communicate; about scale, dropout or its seed, an error in a ring, elsewhere wrong
-// numbers.
+// Refused, with the operator's usual errors, are options that mean nothing, and more than 2^31
+// queries or keys. The options must be equal on all ranks. Ranks that disagree about mask or plan
+// get an error when they communicate; about scale, dropout or its seed, an error in a ring,
+// elsewhere wrong numbers.
 struct AttentionOptions {
   // On positions, which query_offset says.
   AttentionMask mask = AttentionMask::Causal();

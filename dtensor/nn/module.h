@@ -136,9 +136,10 @@ struct Parameter {
   // uses (gather_group.h). `tensor` itself gives the same results, with other communication.
   // Requires: materialized. Errors: failures.
   TensorOr Value() const { return ForUse(tensor); }
-  // Errors: kInvalidArgument, naming `path`, for another number of first values than `shape` has,
-  // for random ones, or training, of a type that is no float, for units that are not one for each
-  // dimension, and for pieces or parts that do not make up the shape.
+  // Errors: kInvalidArgument, naming `path`, for another number of first values than `shape` has, a
+  // deviation that is negative or not finite, for random ones, or training, of a type that is no
+  // float, for units that are not one for each dimension, and for pieces or parts that do not make
+  // up the shape.
   absl::Status Check(absl::string_view path) const;
   // Memory in `layout`, and the first value that `path` gives it. No communication. Errors: those
   // of Check; failures.

@@ -61,8 +61,8 @@ class CostModel {
   const MachineRates& rates() const { return rates_; }
 
   // The same with a line for each axis of this mesh whose group has one, and it has not: of several
-  // such groups the one of the fewest axes counts. Plans and ExplainStep look at it so; a run that
-  // is simulated by hand (Simulate), at the names of axes alone.
+  // such groups the one of the fewest axes counts, or the first by name. Plans and ExplainStep look
+  // at it so; a run that is simulated by hand (Simulate), at the names of axes alone.
   CostModel On(const DeviceMesh& mesh) const;
   // No axis has a link of its own: then only numbers of messages and bytes tell plans apart.
   bool uniform() const { return rates_.links.empty(); }

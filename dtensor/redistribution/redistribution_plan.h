@@ -167,7 +167,8 @@ class RedistributionPlan {
   int64_t BytesReceived(int s, int rank) const;
   int64_t BytesReceived(int rank) const;
   // Of all ranks, in round s and in all rounds. These, and what follows, walk the ranks: about a
-  // microsecond each.
+  // microsecond each, and more where each has many peers: between two meshes as long as all pairs
+  // of their ranks take.
   RedistributionBytes Bytes(int s) const;
   RedistributionBytes Bytes() const;
   // The least that any endpoint-only algorithm can move in total, and on its busiest rank:

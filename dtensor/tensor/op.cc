@@ -92,9 +92,9 @@ DimLayout SplitOver(const AxisList& axes) {
   return {std::move(factor)};
 }
 
-// What ranks have of their own, as one tensor: [shards, others, local shape...], where `axes` split
-// the shards, and all other axes the others. On those, ranks have other rows, or the same: a plan
-// that took them for the same would fetch some of these from any.
+// What ranks have of their own, as one tensor: [shards, others, elements], where `axes` split the
+// shards, and all other axes the others. On those, ranks have other rows, or the same: a plan that
+// took them for the same would fetch some of these from any.
 struct GatheredSpecs {
   SpecPtr from, to;
 };
@@ -105,8 +105,7 @@ absl::StatusOr<GatheredSpecs> SpecsOfShards(Context& context, const DeviceMesh& 
   for (int axis = 0; axis < mesh.num_axes(); ++axis) {
     if (!absl::c_linear_search(axes, axis)) others.push_back(axis);
   }
-  Dims shape(local.shape().begin(), local.shape().end());
-  shape.insert(shape.begin(), {shards, mesh.size() / shards});
+  const Dims shape = {shards, mesh.size() / shards, local.numel()};
   std::vector<DimLayout> dims(shape.size());
   dims[0] = SplitOver(axes);
   if (!others.empty()) dims[1] = SplitOver(others);

@@ -4,6 +4,7 @@
 
 #include "absl/algorithm/container.h"
 #include "dtensor/parallel_plans/context_parallel.h"
+#include "dtensor/parallel_plans/context_pattern.h"
 #include "dtensor/parallel_plans/explain/fold_paths.h"
 #include "dtensor/parallel_plans/explain/fullest_rank.h"
 #include "dtensor/runtime/core/status.h"
@@ -16,15 +17,15 @@ struct SimulatedStep {
   std::vector<int> candidates;
 };
 
-// Those along which a sequence is split that stays so in attention.
+// Of all lines of the plan. Requires: a plan that fits the mesh.
 AxisList RingAxes(const TrainingStep& step) {
   AxisList axes;
   for (const ParallelPlan::Line& line : step.plan.lines()) {
     const auto* const style = line.style.As<ContextParallel>();
     if (style == nullptr) continue;
-    const absl::StatusOr<AxisList> found = step.mesh.Find(style->axis);
-    if (!found.ok()) continue;  // the plan is refused
-    for (const int axis : *found) {
+    const absl::StatusOr<ContextPattern> pattern = ContextPattern::Parse(style->pattern);
+    if (!pattern.ok()) continue;
+    for (const int axis : pattern->RingAxes(step.mesh, style->axis)) {
       if (!absl::c_linear_search(axes, axis)) axes.push_back(axis);
     }
   }

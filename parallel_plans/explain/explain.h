@@ -15,7 +15,8 @@
 //
 // Figures are those of one rank: the one that holds the most. Where sizes divide, ranks are alike;
 // where they do not, those are simulated whose shards are the largest by the layouts of the step's
-// tensors, under ContextParallel one for each place in the ring, and the fullest of them is taken.
+// tensors, under ContextParallel one for each place in the ring (of more than 16 places 16, evenly
+// spread), and the fullest of them is taken.
 #ifndef DTENSOR_PARALLEL_PLANS_EXPLAIN_EXPLAIN_H_
 #define DTENSOR_PARALLEL_PLANS_EXPLAIN_EXPLAIN_H_
 

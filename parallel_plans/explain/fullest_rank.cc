@@ -12,6 +12,8 @@
 namespace dtensor::internal {
 namespace {
 
+constexpr int64_t kMostPlaces = 16;  // a simulation each
+
 // A dimension of some tensor: how it is split, and its size.
 using SplitDim = std::pair<Layout, int64_t>;  // a layout of one dimension
 
@@ -61,6 +63,21 @@ bool IsBelow(const Sizes& a, const Sizes& b) {
   return a != b && std::equal(a.begin(), a.end(), b.begin(), std::less_equal<>());
 }
 
+// Of many places in a ring some are looked at, evenly spread, the first and the last among them.
+bool IsLookedAt(absl::Span<const int> place, const DeviceMesh& mesh,
+                absl::Span<const int> ring_axes) {
+  int64_t number = 0, places = 1;
+  for (size_t i = 0; i < place.size(); ++i) {
+    const int size = mesh.axis_size(ring_axes[i]);
+    number = number * size + place[i];
+    places *= size;
+  }
+  if (places <= kMostPlaces) return true;
+  // The i-th of them is number i (places - 1) / (kMostPlaces - 1), rounded down.
+  const int64_t i = (number * (kMostPlaces - 1) + places - 2) / (places - 1);  // rounded up
+  return i * (places - 1) / (kMostPlaces - 1) == number;
+}
+
 }  // namespace
 
 std::vector<int> FullestCandidates(absl::Span<const SpecPtr> specs, const DeviceMesh& mesh,
@@ -72,8 +89,10 @@ std::vector<int> FullestCandidates(absl::Span<const SpecPtr> specs, const Device
   };
   absl::flat_hash_map<Place, absl::flat_hash_map<Sizes, Class>> places;
   for (int rank = 0; rank < mesh.size(); ++rank) {
+    const auto coordinate = mesh.Coordinate(rank);
     Place place;
-    for (const int axis : ring_axes) place.push_back(mesh.Coordinate(mesh.RankOf(rank))[axis]);
+    for (const int axis : ring_axes) place.push_back(coordinate[axis]);
+    if (!IsLookedAt(place, mesh, ring_axes)) continue;
     Sizes own;
     for (const Sizes& sizes : uneven) own.push_back(sizes[rank]);
     places[place].try_emplace(std::move(own), Class{rank, rank}).first->second.last = rank;

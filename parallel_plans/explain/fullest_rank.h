@@ -12,10 +12,11 @@ namespace DTENSOR_EXPORT dtensor {
 namespace internal {
 
 // Ranks among which is one that holds the most, ascending. `specs` are all that a rank of the mesh
-// had to do with. Ranks whose shards have the same sizes in each of them are alike, and so are
-// those whose shards are nowhere larger than another's; the first stands for all, and where nothing
-// goes round in rings, the last. A ring gives each place in it something else to do, and to hold:
-// ranks are alike only where their coordinates on `ring_axes` are the same.
+// had to do with. A rank whose shards are nowhere larger than another's is left out; those with the
+// same sizes in each of them are alike: the first stands for all, and the last. A ring gives each
+// place in it something else to do, and to hold: of each place, that is of coordinates on
+// `ring_axes`, there is one rank; of more than 16 places, of 16 that are evenly spread. Requires: a
+// mesh on ranks 0 to size() - 1, in any order.
 std::vector<int> FullestCandidates(absl::Span<const SpecPtr> specs, const DeviceMesh& mesh,
                                    absl::Span<const int> ring_axes);
 

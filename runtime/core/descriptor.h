@@ -6,10 +6,12 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// What open() or a call like it has returned, as a descriptor above 2, which programs that this one
-// starts do not inherit. Where a process begins with its standard streams closed, what is opened
-// first is taken for one of them, and whatever the process prints goes there. Less than 0, with
-// errno, where `made` is, or where the process has no descriptor left: then `made` is closed.
+// What open() or a call like it has returned, as a descriptor above 2. Where a process begins with
+// its standard streams closed, what is opened first is taken for one of them, and whatever the
+// process prints goes there. Less than 0, with errno, where `made` is, or where the process has no
+// descriptor left: then `made` is closed.
+// Requires: opened so that programs that are started do not inherit it (O_CLOEXEC); nor do they
+// what is returned.
 int OffStandardStreams(int made);
 
 }  // namespace dtensor

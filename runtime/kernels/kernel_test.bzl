@@ -25,8 +25,46 @@ def kernel_test(name, deps = [], threads_meet = True, quick = None, sanitized = 
     if sanitized:
         _test(name, "_cuda_sanitized_test", sanitized, sanitizers, deps)
 
-def cudnn_tests(deps):
-    """Makes attention_cudnn_test: of GPUs alone. Over fakes some of it also with a cuDNN that refuses f32, or all, or fails."""
+_ATTENTION_DEPS = [
+    "//runtime/core:attention_mask",
+    "//runtime/core:dims",
+    "//runtime/core:dtype",
+    "//runtime/core:index_set",
+    "//runtime/device",
+    "//runtime/testing:attention_case",
+    "//runtime/testing:attention_steps",
+    "//runtime/testing:kernel_devices",
+    "//runtime/testing:reference_attention",
+    "@com_google_absl//absl/algorithm:container",
+    "@com_google_absl//absl/strings",
+    "@highway//:hwy",
+]
+
+# Of two types: f32 and bf16.
+_QUICK = "-*/1.*:*/3.*"
+
+def attention_tests():
+    """Makes the tests of attention's kernels."""
+    kernel_test(
+        name = "attention",
+        quick = _QUICK,
+        # Each kernel and kind of end of a tile.
+        sanitized = "*/0.OddL*:*/1.Keys*:*/2.HeadS*:*/3.Grouped*:*.BitsAre*:*.NanIsKept",
+        of_sm_80 = True,
+        deps = _ATTENTION_DEPS + ["//runtime/device/meta"],
+    )
+    kernel_test(name = "attention_dropout", quick = _QUICK, sanitized = "", deps = _ATTENTION_DEPS)
+    kernel_test(
+        name = "attention_step",
+        quick = _QUICK,
+        sanitized = "",
+        of_sm_80 = True,
+        deps = _ATTENTION_DEPS + ["//runtime/testing:test_random"],
+    )
+    _cudnn_tests(_ATTENTION_DEPS)
+
+def _cudnn_tests(deps):
+    """attention_cudnn_test: of GPUs alone. Over fakes some of it also with a cuDNN that refuses f32, or all, or fails."""
     for refuses in ["", "none", "absent", "broken"]:
         dt_test(
             name = "attention_cudnn_{}test".format(refuses + "_" if refuses else ""),

@@ -90,12 +90,27 @@ class RandomKernelTest : public KernelTest {
     return Of(dtype, shape, std::move(values));
   }
 
-  // Row-major from any element on, and filled with what no kernel makes.
+  // Row-major from any element on, between others; all filled with what no kernel makes.
   Twins Out(DType dtype, const Dims& shape) {
-    const int64_t offset = random_.Of<int64_t>({0, 0, 1, 4}), n = NumElements(shape);
-    const Doubles filled(n + offset, dtype == DType::kBool ? 1 : 77);
-    return {Make(dtype, {n + offset}, filled).View(shape, RowMajorStrides(shape), offset),
-            MakeOn(*host_, ExactType(dtype), shape, Doubles(n, filled.empty() ? 0 : filled[0]))};
+    const int64_t offset = random_.Of<int64_t>({kBeside, kBeside + 1, kBeside + 4});
+    const int64_t n = NumElements(shape);
+    const Doubles filled(offset + n + kBeside, kFilling);
+    const Tensor memory = Make(dtype, {offset + n + kBeside}, filled);
+    outs_.push_back({memory, offset, n});
+    return {memory.View(shape, RowMajorStrides(shape), offset),
+            MakeOn(*host_, ExactType(dtype), shape, Doubles(n, kFilling))};
+  }
+
+  // Of all that Out() has made since it was called last: that nothing beside it was written.
+  void ExpectNothingBeside() {
+    for (const Memory& out : outs_) {
+      Doubles values = Read(out.all);
+      const auto begin = values.begin() + out.offset;
+      values.erase(begin, begin + out.elements);
+      const double filling = Rounded(out.all.dtype(), {kFilling})[0];
+      EXPECT_EQ(values, Doubles(values.size(), filling)) << "of " << out.elements << " elements";
+    }
+    outs_.clear();
   }
 
   // One of the first dimension, which has no size any more. Requires: row-major.
@@ -133,6 +148,7 @@ class RandomKernelTest : public KernelTest {
 
   // Roundings: of the result's type, some of them one behind the other.
   void ExpectAlike(const char* what, const Twins& result, double roundings, double absolute) {
+    ExpectNothingBeside();
     const DType dtype = result.tested.dtype();
     const double relative = IsFloat(dtype) ? roundings * Epsilon(dtype) : 0;
     SCOPED_TRACE(absl::StrCat(what, " ", ToString(dtype), DimsToString(result.tested.shape())));
@@ -150,10 +166,19 @@ class RandomKernelTest : public KernelTest {
   const std::unique_ptr<Device> host_ = MakeCpuDevice();
 
  private:
+  static constexpr int64_t kBeside = 8;
+  static constexpr double kFilling = 77;
+
   double Special() {
     constexpr double kInf = std::numeric_limits<double>::infinity();
     return random_.Of({kInf, -kInf, std::nan(""), 0.0, -0.0});
   }
+
+  struct Memory {
+    Tensor all;
+    int64_t offset, elements;
+  };
+  std::vector<Memory> outs_;
 };
 
 }  // namespace dtensor::kernels

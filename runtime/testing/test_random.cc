@@ -6,13 +6,10 @@
 namespace dtensor {
 
 uint64_t TestSeed() {
-  static const uint64_t seed = [] {
-    const char* const given = std::getenv("DTENSOR_SEED");
-    const uint64_t chosen =
-        given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device()();
-    std::cerr << "DTENSOR_SEED=" << chosen << " repeats this run" << std::endl;
-    return chosen;
-  }();
+  const char* const given = std::getenv("DTENSOR_SEED");
+  const uint64_t seed =
+      given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device()();
+  std::cerr << "DTENSOR_SEED=" << seed << " repeats this" << std::endl;
   return seed;
 }
 

@@ -1,5 +1,5 @@
-// Random choices for tests, from a seed that is printed: the environment's DTENSOR_SEED repeats a
-// run.
+// Random choices for tests, from a seed that is printed: the environment's DTENSOR_SEED repeats
+// them.
 #ifndef DTENSOR_RUNTIME_TESTING_TEST_RANDOM_H_
 #define DTENSOR_RUNTIME_TESTING_TEST_RANDOM_H_
 
@@ -11,7 +11,7 @@
 
 namespace dtensor {
 
-// The seed of this run, printed: $DTENSOR_SEED, or else a new one each time.
+// $DTENSOR_SEED, or else a new one at each call; printed.
 uint64_t TestSeed();
 
 class TestRandom {

@@ -105,6 +105,7 @@ echo "link a 12" >"$TEST_TMPDIR/bad_links"
 
 refuses "there is no command \"shwo\"; did you mean show?; take show, verify or export" checkpoint shwo x
 refuses "no command is given; take show, verify or export" checkpoint
+refuses "there is no flag --jsn" checkpoint --jsn
 out=$("$dtensor" checkpoint show /nonexistent --json 2>/dev/null)
 [[ $out == '{"error":'*'"command":"dtensor checkpoint show"'* ]] || complain "no JSON of a checkpoint that is not there: $out"
 refuses "take plan, redistribute, regions, links, ring, explain, model, checkpoint, completion or help"

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -25,7 +26,8 @@ constexpr std::array<int, 7> kPassedOn = {SIGINT,  SIGTERM, SIGHUP, SIGQUIT,
                                           SIGUSR1, SIGUSR2, SIGTSTP};
 constexpr std::chrono::seconds kBeforeKilling(2);
 constexpr int kMostLeft = 64;  // reads
-constexpr std::chrono::seconds kBeforeDropping(1);
+constexpr std::chrono::seconds kBeforeDropping(5);
+constexpr std::chrono::milliseconds kSlice(20);
 constexpr size_t kLongestLine = 1 << 20;
 
 // The last signals, which the loop passes on.
@@ -152,7 +154,7 @@ absl::Status Children::Start(const std::vector<std::string>& command, const Vari
 
 int Children::Wait() {
   while (!all_ended()) {
-    PrintAll(20);
+    PrintAll(static_cast<int>(kSlice.count()));
     Look();
   }
   // What is left: no more than pipes hold, if somebody else has one and writes on.
@@ -163,6 +165,7 @@ int Children::Wait() {
 }
 
 void Children::Look() {
+  looked_ = std::chrono::steady_clock::now();
   PassSignalsOn();
   Reap();
   Hurry();
@@ -185,21 +188,35 @@ void Children::PassSignalsOn() {
   }
 }
 
-// Of a pipe with room for anything write() takes PIPE_BUF bytes at once: it never waits.
+namespace {
+
+// What one write() is given: all for a file, which never waits; for a pipe what it takes at once
+// where it has room for anything, in whole lines as far as there are some.
+size_t PieceOf(absl::string_view text, bool is_file) {
+  if (is_file || text.size() <= PIPE_BUF) return text.size();
+  const size_t end = text.substr(0, PIPE_BUF).rfind('\n');
+  return end == absl::string_view::npos ? PIPE_BUF : end + 1;
+}
+
+}  // namespace
+
 void Children::Write(int to, absl::string_view text) {
+  struct stat about;
+  const bool is_file = fstat(to, &about) == 0 && S_ISREG(about.st_mode);
   auto taken = std::chrono::steady_clock::now();
-  while (!text.empty() && !nobody_reads_) {
+  while (!text.empty() && !nobody_reads_[to]) {
     pollfd wait = {to, POLLOUT, 0};
-    if (poll(&wait, 1, 20) <= 0) {
-      Look();
-      const bool given_up = all_ended() && told_to_end_;
-      nobody_reads_ = given_up && std::chrono::steady_clock::now() - taken > kBeforeDropping;
+    const bool has_room = poll(&wait, 1, static_cast<int>(kSlice.count())) > 0;
+    const auto now = std::chrono::steady_clock::now();
+    if (now - looked_ >= kSlice) Look();
+    if (!has_room) {
+      nobody_reads_[to] = told_to_end_ && all_ended() && now - taken > kBeforeDropping;
       continue;
     }
-    const ssize_t written = write(to, text.data(), std::min<size_t>(text.size(), PIPE_BUF));
+    const ssize_t written = write(to, text.data(), PieceOf(text, is_file));
     if (written < 0 && errno != EAGAIN && errno != EINTR) return;  // its reader is gone
     if (written > 0) text.remove_prefix(static_cast<size_t>(written));
-    taken = std::chrono::steady_clock::now();
+    taken = now;
   }
 }
 

@@ -26,8 +26,9 @@ class Children {
   // before them. Errors: kNotFound for a program that cannot be run, kResourceExhausted.
   absl::Status Start(const std::vector<std::string>& command, const Variables& variables,
                      std::string label);
-  // Prints until all have ended; passes signals on. Where nobody takes what ranks print, they wait,
-  // and what is left is dropped once they have ended because they were told to. Returns 128 and the
+  // Prints until all have ended; passes signals on. Where nobody takes what ranks print, they wait;
+  // once they were told to end, and all have, what is left for a stream that nobody takes anything
+  // from for 5 s is dropped. Returns 128 and the
   // signal of the first that one killed, but for those of ours; else what the first that failed
   // exited with; 0 if none did.
   int Wait();
@@ -45,7 +46,7 @@ class Children {
     bool ended = false;
   };
 
-  void Look();  // what is to be done meanwhile, whatever else is waited for
+  void Look();  // does what is to be done meanwhile, whatever else is waited for
   void PassSignalsOn();
   void Print(Child& child, Stream& stream);
   void PrintLeft();
@@ -60,10 +61,11 @@ class Children {
   const std::chrono::duration<double> grace_;
   std::vector<Child> children_;
   int result_ = 0;
-  bool is_killed_ = false;    // that rank
-  int urged_ = 0;             // 1: asked to end, 2: killed
-  bool told_to_end_ = false;  // by us, or by a signal that was passed on
-  bool nobody_reads_ = false;
+  bool is_killed_ = false;     // that rank
+  int urged_ = 0;              // 1: asked to end, 2: killed
+  bool told_to_end_ = false;   // by us, or by a signal that was passed on
+  bool nobody_reads_[3] = {};  // by stream
+  std::chrono::steady_clock::time_point looked_;
   std::chrono::steady_clock::time_point failed_at_;
 };
 

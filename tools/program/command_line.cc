@@ -109,7 +109,8 @@ std::string ExplainOther(const CLI::ParseError& error) {
 std::string Explain(const CLI::App& app, const CLI::ParseError& error) {
   const CLI::App& given = Given(app);
   const std::vector<std::string> unknown = app.remaining(/*recurse=*/true);
-  if (!CommandsOf(given).empty()) return ExplainCommand(given, unknown);
+  const bool is_flag = &given != &app && !unknown.empty() && absl::StartsWith(unknown[0], "-");
+  if (!CommandsOf(given).empty() && !is_flag) return ExplainCommand(given, unknown);
   // A flag that is misspelled may be the one that is missing.
   return absl::StrCat(unknown.empty() ? ExplainOther(error) : ExplainUnknown(given, unknown[0]),
                       "; `", CommandName(app), " --help` lists the flags");

@@ -49,7 +49,8 @@ class MessageTransport {
   static constexpr size_t kMostUnaskedBytes = 1 << 20;
   // As Send, of at most kMostUnaskedBytes, whether the peer is about to give memory or not: until
   // it does the message is kept, and what is sent afterwards is not held up. (Where 64 MiB or
-  // more of one peer's are kept, it may be for a moment, so that the peer sends more slowly.)
+  // more of one peer's are kept, each one more may be taken later, the later the more there are, so
+  // that the peer sends more slowly; how many there are at last, is what peers send.)
   virtual void SendUnasked(int peer, uint64_t channel, SentRows bytes, int& pending) {
     Send(peer, channel, std::move(bytes), pending);
   }

@@ -355,7 +355,8 @@ TEST(ControlPlane, AnErrorOfAnyLengthIsTold) {
     return AwaitFailure(plane);
   });
   EXPECT_EQ(results[0].code(), absl::StatusCode::kDataLoss);
-  EXPECT_THAT(std::string(results[0].message()), HasSubstr("(104857600 bytes)"));
+  EXPECT_THAT(std::string(results[0].message()), HasSubstr(" bytes) ..."));
+  EXPECT_LT(results[0].message().size(), 1 << 16);
 }
 
 // Messages of any kind, sound, cut, or changed in a byte: the world fails, or the rank has left.

@@ -47,12 +47,16 @@ absl::StatusOr<HostCard> ReadHostCard(absl::string_view bytes) {
   return card;
 }
 
-std::string HostId(absl::string_view told) {
+std::string MachineId() {
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  return boot;
+}
+
+std::string HostId(absl::string_view told) {
   std::error_code error;
   const auto self = std::filesystem::read_symlink("/proc/self", error);
-  return HostIdOf(boot, self.native(), told);
+  return HostIdOf(MachineId(), self.native(), told);
 }
 
 std::string HostIdOf(absl::string_view boot, absl::string_view self, absl::string_view told) {

@@ -20,7 +20,7 @@ struct HostCard {
   std::string transport;  // of its messages, by RankLinks' name; empty: TCP
   std::string host;       // ranks that say the same share memory; empty: this one shares none
   ArenaName arena;
-  std::string gpu;  // that it computes on: its host and its name there; empty: none
+  std::string gpu;  // that it computes on: its machine and its name there; empty: none
 };
 std::string Encode(const HostCard& card);
 // Errors: kInvalidArgument for bytes that are none.
@@ -34,6 +34,10 @@ absl::StatusOr<HostCard> ReadHostCard(absl::string_view bytes);
 // another's /proc: then nobody's memory is read.
 std::string HostId(absl::string_view told);
 std::string HostIdOf(absl::string_view boot, absl::string_view self, absl::string_view told);
+
+// Names this process's machine as long as it runs, whatever container it is in; "" where the system
+// does not say.
+std::string MachineId();
 
 // What is wrong with the ranks' GPUs, in the same words on all ranks: some have one and others do
 // not, or two have the same, which NCCL does not allow.

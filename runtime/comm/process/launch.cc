@@ -35,6 +35,7 @@ class Environment {
     const char* const value = variable_(name);
     return value == nullptr || *value == '\0' ? std::nullopt : std::optional<std::string>(value);
   }
+  bool Has(const char* name) const { return variable_(name) != nullptr; }  // also an empty one
   // Errors: kInvalidArgument for what is no number from `least` to `most`.
   absl::StatusOr<std::optional<int>> Number(const char* name, int least, int most) const {
     const std::optional<std::string> text = Text(name);
@@ -172,13 +173,12 @@ absl::Status NoAddress(const LaunchedRank& rank) {
                           "DTENSOR_ADDRESS ..., or link //dtensor/mpi)"});
 }
 
-// Where dtrun says which rank this is, it has said all that there is to say: it may itself be one
-// of several that mpirun or srun has started, in jobs or steps of their own.
-std::string ReadJob(const LaunchOptions& options, const Environment& environment,
-                    absl::string_view launcher) {
+// dtrun always says a job, though it may be empty: it may itself be one of several that mpirun or
+// srun has started, in jobs or steps of their own.
+std::string ReadJob(const LaunchOptions& options, const Environment& environment) {
   if (!options.job.empty()) return options.job;
-  if (launcher == kLaunchers[0].name) return environment.Text("DTENSOR_JOB").value_or("");
-  for (const char* name : {"DTENSOR_JOB", "TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE"}) {
+  if (environment.Has("DTENSOR_JOB")) return environment.Text("DTENSOR_JOB").value_or("");
+  for (const char* name : {"TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE"}) {
     if (const auto job = environment.Text(name)) return *job;
   }
   const auto job = environment.Text("SLURM_JOB_ID");
@@ -205,7 +205,7 @@ absl::StatusOr<LaunchedRank> ReadLaunch(const LaunchOptions& options,
     DT_RETURN_IF_ERROR(ReadRank(environment, kLaunchers[i], out).status());
   }
   DT_RETURN_IF_ERROR(ReadLocalRank(options, out));
-  out.job = ReadJob(options, environment, out.launcher);
+  out.job = ReadJob(options, environment);
   out.secret =
       !options.secret.empty() ? options.secret : environment.Text("DTENSOR_SECRET").value_or("");
   out.host = environment.Text("DTENSOR_HOST").value_or("");

@@ -63,8 +63,9 @@ struct LaunchOptions {
 // a world of one. The address is the options', DTENSOR_ADDRESS, MASTER_ADDR and MASTER_PORT (where
 // torchrun's agent has that port itself: the next), the first host of Slurm's step and a port made
 // of its job, or, where mpirun has started all ranks on this host, a port made of its job. The job
-// is the options', DTENSOR_JOB, and but for dtrun's ranks TORCHELASTIC_RUN_ID, PMIX_NAMESPACE, or
-// Slurm's job and step; the secret the options' or DTENSOR_SECRET's.
+// is the options', DTENSOR_JOB (also where that is set and empty, as dtrun does for several
+// machines), TORCHELASTIC_RUN_ID, PMIX_NAMESPACE, or Slurm's job and step; the secret the options'
+// or DTENSOR_SECRET's.
 //
 // DTENSOR_HOST, if it is set, tells ranks apart that are on one host: they exchange as if they were
 // on several. DTENSOR_TRANSPORT=tcp (or mpi) shares no memory at all.

@@ -239,11 +239,14 @@ TEST(Launch, JobsAndSecrets) {
 
 // A dtrun on each machine, each in a step or an mpirun of its own: their ranks are of one job.
 TEST(Launch, DtrunsRanksAreOfNoOtherLaunchersJob) {
-  const Variables dtrun = Without(kDtrun, "DTENSOR_JOB");
+  const Variables dtrun = With(kDtrun, {{"DTENSOR_JOB", ""}});
   EXPECT_THAT(Read(With(kSlurm, dtrun)), IsOkAndHolds(IsOfJob("")));
   EXPECT_THAT(Read(With(dtrun, {{"PMIX_NAMESPACE", "7"}, {"TORCHELASTIC_RUN_ID", "run"}})),
               IsOkAndHolds(IsOfJob("")));
   EXPECT_THAT(Read(With(dtrun, {{"DTENSOR_JOB", "ours"}})), IsOkAndHolds(IsOfJob("ours")));
+  // Said by hand, in a step of Slurm's.
+  EXPECT_THAT(Read(With(kSlurm, Without(kDtrun, "DTENSOR_JOB"))),
+              IsOkAndHolds(IsOfJob("slurm 12.3")));
 }
 
 // Steps of one job, and jobs of one host, have ports of their own, the same on all ranks.

@@ -54,7 +54,7 @@ absl::Status ProcessWorld::Meet() {
     gpu_ = ChooseGpu();  // Connect says what is wrong: so all ranks hear
     const auto name = gpu_.ok() ? GpuName(*gpu_) : gpu_.status();
     if (!name.ok()) gpu_ = name.status();
-    own.gpu = absl::StrCat(HostId(""), " ", name.ok() ? *name : absl::StrCat("rank ", rank()));
+    own.gpu = absl::StrCat(MachineId(), " ", name.ok() ? *name : absl::StrCat("rank ", rank()));
   } else if (size() > 1 && rank_.transport.empty()) {
     arena_ = MakeRankArena(size());  // Connect says what is wrong: so all ranks hear
     // Without an arena it is nobody's neighbour.

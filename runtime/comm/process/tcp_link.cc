@@ -13,10 +13,19 @@
 namespace dtensor {
 namespace {
 
-// Of a peer's messages that nobody gave memory for: bytes beyond which each one more waits, so that
-// a peer that is ahead is held up. It comes all the same: a note may lie behind it.
+// Of a peer's messages that nobody gave memory for: bytes beyond which each one more waits, the
+// longer the more there are, so that a peer that is ahead is held up. It comes all the same: a note
+// may lie behind it.
 constexpr size_t kMuchAside = 64 << 20;
-constexpr std::chrono::milliseconds kPatience(10);
+constexpr double kPatience = 0.01;  // seconds, of a message of kMostUnaskedBytes at that number
+
+NetClock::duration PatienceFor(uint64_t size, size_t aside) {
+  if (aside + size <= kMuchAside) return {};
+  const double messages = static_cast<double>(size) / MessageTransport::kMostUnaskedBytes;
+  const std::chrono::duration<double> seconds(kPatience * messages * static_cast<double>(aside) /
+                                              kMuchAside);
+  return std::chrono::duration_cast<NetClock::duration>(seconds);
+}
 
 iovec PlaceOf(absl::Span<const std::byte> row) {
   // Memory that is sent is only read.
@@ -247,10 +256,8 @@ std::chrono::microseconds TcpLink::MakeWay() {
     held_up_since_ = now;
     return std::chrono::microseconds(0);
   }
-  const auto left = held_up_since_ + kPatience - now;
-  if (aside_bytes_ + size_ > kMuchAside && left > NetClock::duration(0)) {
-    return std::chrono::ceil<std::chrono::microseconds>(left);
-  }
+  const auto left = held_up_since_ + PatienceFor(size_, aside_bytes_) - now;
+  if (left > NetClock::duration(0)) return std::chrono::ceil<std::chrono::microseconds>(left);
   is_aside_ = true;
   was_held_up_ = false;
   text_.assign(size_, '\0');

@@ -18,7 +18,7 @@ namespace dtensor::cli {
 namespace {
 
 // Bytes of tensors are counted in int64, and a step has many tensors; pairs of positions as well.
-constexpr int64_t kMostTokens = int64_t{1} << 31;
+constexpr int64_t kMostTokens = int64_t{1} << 32, kMostPositions = int64_t{1} << 31;
 constexpr int kMostRanks = 1 << 20;
 
 absl::StatusOr<std::string> ReadModel(const ExplainFlags& flags) {
@@ -49,16 +49,17 @@ int64_t SizeOfGroup(const DeviceMesh& mesh, absl::string_view name) {
   return size;
 }
 
-absl::StatusOr<int64_t> ReadSize(absl::string_view flag, std::optional<int64_t> size) {
+absl::StatusOr<int64_t> ReadSize(absl::string_view flag, std::optional<int64_t> size,
+                                 int64_t most) {
   if (!size) return InvalidArgument({flag, " is required"});
-  if (*size >= 1 && *size <= kMostTokens) return *size;
+  if (*size >= 1 && *size <= most) return *size;
   return InvalidArgument(
-      {flag, ": ", absl::StrCat(*size), " is out of range; take 1 to ", absl::StrCat(kMostTokens)});
+      {flag, ": ", absl::StrCat(*size), " is out of range; take 1 to ", absl::StrCat(most)});
 }
 
 absl::Status ReadSizes(const ExplainFlags& flags, const DeviceMesh& mesh, TrainingStep& step) {
-  DT_ASSIGN_OR_RETURN(step.batch, ReadSize("--batch", flags.batch));
-  DT_ASSIGN_OR_RETURN(step.sequence, ReadSize("--seq", flags.sequence));
+  DT_ASSIGN_OR_RETURN(step.batch, ReadSize("--batch", flags.batch, kMostTokens));
+  DT_ASSIGN_OR_RETURN(step.sequence, ReadSize("--seq", flags.sequence, kMostPositions));
   if (step.batch > kMostTokens / step.sequence) {
     return InvalidArgument({"--batch: ", absl::StrCat(step.batch), " sequences of ",
                             absl::StrCat(step.sequence), " are more tokens than can be counted (",
