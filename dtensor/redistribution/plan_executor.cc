@@ -106,7 +106,9 @@ absl::StatusOr<Tensor> EmptyResult(const RankRedistributionPlan& rank_plan, cons
     const Dims& shape = rank_plan.local_to();
     return source.shape() == shape ? source : source.View(shape, RowMajorStrides(shape), 0);
   }
-  if (rank_plan.keeps_source() && !source.overlaps_itself()) return source.Borrow();
+  // With gaps it would lie otherwise than what other ranks receive: kernels may add in another
+  // order by strides, and replicas would have other bits.
+  if (rank_plan.keeps_source() && source.is_contiguous()) return source.Borrow();
   DT_ASSIGN_OR_RETURN(Tensor result,
                       Tensor::Empty(source.device(), plan.result_dtype(), rank_plan.local_to()));
   if (plan.fills_identity()) {

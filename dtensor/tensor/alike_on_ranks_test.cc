@@ -18,6 +18,7 @@
 #include "dtensor/runtime/kernels/elementwise.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "dtensor/tensor/autograd.h"
+#include "dtensor/tensor/gather_values.h"
 #include "dtensor/tensor/recompute.h"
 #include "dtensor/tensor/wait_for.h"
 #include "dtensor/testing/all_layouts.h"
@@ -49,6 +50,35 @@ absl::Status KeepOnOneRank(Context& context, int moves) {
     DT_RETURN_IF_ERROR(MatMul(x, other).status());
   }
   return ToGlobal<float>(x).status();
+}
+
+// A batch of one on two ranks: rank 0 has all of x, here a part of a fused projection, and rank 1
+// receives it. What kernels add up in an order that depends on strides is the same on both.
+TEST(Replicas, HaveTheSameBitsWhicheverRankHadThem) {
+  DT_EXPECT_OK(RunRanks(2, [&](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse("dp=2"));
+    for (uint64_t seed = 0; seed < 20; ++seed) {
+      const int64_t rows = 1 + static_cast<int64_t>(seed) % 17 * 5;
+      const int64_t columns = 37 + static_cast<int64_t>(seed) % 7 * 99;
+      DT_ASSIGN_OR_RETURN(
+          const DistributedTensor fused,
+          RandomNormal(context, mesh, {Shard(0)}, {1, rows, 3 * columns}, {.seed = seed}));
+      DT_ASSIGN_OR_RETURN(
+          const DistributedTensor weight,
+          RandomNormal(context, mesh, {Replicate()}, {columns, columns}, {.seed = seed + 1}));
+      DT_ASSIGN_OR_RETURN(const DistributedTensor part, Slice(fused, 2, 0, columns));
+      DT_ASSIGN_OR_RETURN(const DistributedTensor whole, part.Redistribute({Replicate()}));
+      for (const TensorOr& y : {Sum(whole, {0, 1, 2}), Mean(whole, {1}), MatMul(whole, weight)}) {
+        DT_RETURN_IF_ERROR(y.status());
+        DT_ASSIGN_OR_RETURN(const std::vector<float> values, ToHost<float>(y->local()));
+        const char* const bytes = reinterpret_cast<const char*>(values.data());
+        DT_ASSIGN_OR_RETURN(const auto all,
+                            GatherBytes(context, {bytes, values.size() * sizeof(float)}));
+        EXPECT_EQ(all[1], all[0]) << y->ToString() << " of " << rows << " x " << columns;
+      }
+    }
+    return absl::OkStatus();
+  }));
 }
 
 TEST(Handles, OneRankMayKeepOne) {

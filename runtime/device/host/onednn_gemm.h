@@ -5,8 +5,8 @@
 // addresses. Operands are read where they lie, through strides.
 //
 // Runs on the calling thread alone: ranks are threads already, and oneDNN's OpenMP would give each
-// of them a team of its own. Same shape, same bits. On CPUs with bf16 instructions, denormal bf16
-// inputs count as zero.
+// of them a team of its own. Same shape and strides, same bits. On CPUs with bf16 instructions,
+// denormal bf16 inputs count as zero.
 #ifndef DTENSOR_RUNTIME_DEVICE_HOST_ONEDNN_GEMM_H_
 #define DTENSOR_RUNTIME_DEVICE_HOST_ONEDNN_GEMM_H_
 
