@@ -35,8 +35,8 @@ struct SamplingOptions {
 //   u         the upper 24 bits of word i % 4, and a half, over 2^24
 //
 // so every mesh, and every division of a batch, draws the same token, where logits do not differ by
-// more than rounding does. NaN is never taken, unless all are: then token 0. Among equals, the
-// first. Requires: valid options, and a logit.
+// more than rounding does. NaN counts as -inf. Among equals, the first. Requires: valid options,
+// and a logit.
 int64_t SampleToken(absl::Span<const float> logits, const SamplingOptions& options, uint32_t row,
                     uint32_t position);
 

@@ -36,7 +36,7 @@ namespace DTENSOR_EXPORT dtensor {
 
 struct ForeignMemory {
   void* data = nullptr;  // the first element; the device's kind of memory. Any for no elements.
-  DType dtype = DType::kF32;
+  DType dtype = DType::kF32;         // Requires: bools are bytes of 0 or 1
   Dims shape = {};                   // [] is a scalar
   std::optional<Dims> strides = {};  // in elements; row-major if unset
   // Nobody writes there: who is about to write to the tensor (BeforeWrite) gets a copy first, which

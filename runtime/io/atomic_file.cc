@@ -151,8 +151,10 @@ absl::Status AtomicFile::Write(const void* bytes, size_t size) {
 absl::Status AtomicFile::Commit() {
   std::FILE* file = stream_.release();
   bool written = std::fflush(file) == 0 && !std::ferror(file);
-  // A pipe has nothing to sync.
-  if (written && !temporary_.empty()) written = fsync(fileno(file)) == 0;
+  // A pipe has nothing to sync; an ordinary file that is written in place has.
+  struct stat about;
+  const bool is_file = fstat(fileno(file), &about) == 0 && S_ISREG(about.st_mode);
+  if (written && is_file) written = fsync(fileno(file)) == 0;
   const int reason = errno;
   const bool closed = std::fclose(file) == 0;
   if (!written) return CannotWrite(path_, std::strerror(reason));

@@ -43,7 +43,9 @@ absl::Status Rope(Device& device, const Tensor& x, const IndexSet& positions, co
 //   loss = lse - (1 - s) x[target] - s / K sum_j x[j],   lse = log sum_j exp(x[j])
 //
 // the cross-entropy of softmax(x) and (1 - s) onehot(target) + s / K: Szegedy et al., "Rethinking
-// the Inception Architecture" (2016), and torch.nn.functional.cross_entropy(label_smoothing=).
+// the Inception Architecture" (2016), and torch.nn.functional.cross_entropy(label_smoothing=). lse
+// is rounded to f32, to 2^-24 of its size, and the loss is by as much off, as are the gradients'
+// logarithms: of logits of 1e5 by up to 0.004.
 struct CrossEntropyTerms {
   int64_t num_classes = 0;
   int64_t ignore = -100;

@@ -15,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "dtensor/runtime/core/dims.h"
+#include "dtensor/runtime/core/no_throw.h"
 #include "dtensor/runtime/core/shortened.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/io/crc32c.h"
@@ -267,7 +268,16 @@ absl::StatusOr<SafetensorsInfo> SafetensorsReader::Find(absl::string_view name) 
 
 absl::StatusOr<std::vector<std::byte>> SafetensorsReader::Read(absl::string_view name) const {
   DT_ASSIGN_OR_RETURN(const SafetensorsInfo info, Find(name));
-  std::vector<std::byte> bytes(info.end - info.begin);
+  std::vector<std::byte> bytes;
+  const absl::Status made = NoThrow([&] {
+    bytes.resize(info.end - info.begin);
+    return absl::OkStatus();
+  });
+  if (!made.ok()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("safetensors file '", path_, "', tensor '", Shortened(name), "': there is no ",
+                     "memory for its ", info.end - info.begin, " bytes; ReadRegion reads a part"));
+  }
   const bool read = ReadAt(file_->descriptor, data_begin_ + info.begin, bytes.size(), bytes.data());
   if (read && file_->IsUnchanged()) return bytes;
   return TensorHasChanged(path_, name);

@@ -55,7 +55,8 @@ class SafetensorsReader {
 
   // Errors: kNotFound, naming the tensors that there are, ten at most.
   absl::StatusOr<SafetensorsInfo> Find(absl::string_view name) const;
-  // The tensor's bytes. Errors: of Find; kUnavailable where the file is no longer what it was.
+  // The tensor's bytes. Errors: of Find; kUnavailable where the file is no longer what it was;
+  // kResourceExhausted, for a file says how large it is.
   absl::StatusOr<std::vector<std::byte>> Read(absl::string_view name) const;
   // Those elements of the tensor whose indices are in the region, an index set for each dimension,
   // row-major, to `out`, which has room for them. Reads them alone: a piece of the file for each

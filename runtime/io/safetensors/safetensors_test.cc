@@ -9,6 +9,7 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -199,6 +200,24 @@ TEST(SafetensorsTest, AFileThatShrinksIsNoCrash) {
                           OpenFile(R"({"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 8));
   WriteBytes("short");
   EXPECT_THAT(file.Read("x"), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("has changed")));
+}
+
+// Well-formed, and a few bytes on the disk: nothing is in it.
+TEST(SafetensorsTest, AFileThatSaysItIsLargeIsNoCrash) {
+  constexpr int64_t kBytes = int64_t{1} << 43;
+  const std::string size = absl::StrCat(kBytes);
+  const std::string bytes = FileOf(
+      absl::StrCat(R"({"x":{"dtype":"U8","shape":[)", size, R"(],"data_offsets":[0,)", size, "]}}"),
+      0);
+  WriteBytes(bytes);
+  std::error_code error;
+  std::filesystem::resize_file(Path(), bytes.size() + kBytes, error);
+  if (error) GTEST_SKIP() << "no file may be so large here: " << error.message();
+  DT_ASSERT_OK_AND_ASSIGN(const SafetensorsReader file, SafetensorsReader::Open(Path()));
+  EXPECT_THAT(file.Read("x"), StatusIs(absl::StatusCode::kResourceExhausted,
+                                       HasSubstr(absl::StrCat(size, " bytes"))));
+  std::byte last;
+  DT_EXPECT_OK(file.ReadRegion("x", {IndexSet::Interval(kBytes - 1, kBytes)}, &last));
 }
 
 constexpr float kOne = 1;

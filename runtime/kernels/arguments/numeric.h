@@ -72,7 +72,7 @@ constexpr To Truncate(From x) {
   return static_cast<To>(value);
 }
 
-// `x` as a To, rounded once. To bool: x != 0.
+// `x` as a To, rounded once (an i64 above 2^53 to 16 bits: twice). To bool: x != 0.
 template <typename To, typename From>
 To Cast(From x) {
   if constexpr (kIsHalf<From>) {
