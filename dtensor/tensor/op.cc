@@ -10,6 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "dtensor/redistribution/plan_executor.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/kernels/copy.h"
 #include "dtensor/runtime/kernels/elementwise.h"
 
 namespace dtensor {
@@ -133,7 +134,9 @@ absl::StatusOr<Tensor> Gather(const Call& call, absl::string_view letters, const
   RedistributionOptions options = context.redistribution_options();
   options.max_extra_bytes = -1;
   DT_ASSIGN_OR_RETURN(const auto plan, context.Plan(specs.from, specs.to, &options));
-  DT_ASSIGN_OR_RETURN(const Tensor mine, local.Reshape(specs.from->local_shape));
+  const absl::StatusOr<Tensor> dense = kernels::Contiguous(context.device(), local);
+  if (!dense.ok()) return context.communicator().Fail(dense.status());
+  DT_ASSIGN_OR_RETURN(const Tensor mine, dense->Reshape(specs.from->local_shape));
   DT_ASSIGN_OR_RETURN(
       const Tensor gathered,
       ExecutePlan(*plan, mine, context.communicator(), {call.decision.op->name, call.lineage, {}}));
