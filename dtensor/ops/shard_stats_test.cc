@@ -7,8 +7,10 @@
 
 #include "dtensor/ops/ops.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/kernels/reduce.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "dtensor/tensor/autograd.h"
+#include "dtensor/tensor/dispatch.h"
 #include "dtensor/tensor/local_world.h"
 #include "gtest/gtest.h"
 
@@ -85,6 +87,33 @@ TEST_P(ShardStatsTest, LinkTablesChangeNoBit) {
       return absl::OkStatus();
     })) << table;
   }
+}
+
+// Sums of rows, of which the shards' sums lie column by column.
+absl::Status SumOfShards(const OpCall& call) {
+  const Tensor x = call.operands[0].Transpose(0, 1);
+  DT_ASSIGN_OR_RETURN(const Tensor sums,
+                      Tensor::Empty(call.device(), x.dtype(), {x.size(0), x.size(1)}));
+  DT_RETURN_IF_ERROR(kernels::Reduce(call.device(), ReduceOp::kSum, x, {2}, sums));
+  DT_ASSIGN_OR_RETURN(const Tensor all, call.GatherShards("k", sums.Transpose(0, 1)));
+  return kernels::Reduce(call.device(), ReduceOp::kSum, all, {0}, call.results[0]);
+}
+
+TEST(GatherShards, TakesValuesOfAnyStrides) {
+  const OpDef op = {.name = "SumOfShards", .rule = "a b k^ -> a b", .host = {SumOfShards, nullptr}};
+  DT_EXPECT_OK(RunRanks(4, [&](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse("dp=2,tp=2"));
+    const NoGrad no_grad(context);
+    std::vector<float> values(3 * 5 * 4);  // whole: sums are exact
+    for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i * 7 % 31);
+    const TensorOr x = Distribute<float>(context, mesh, {Shard(0), Shard(2)}, {3, 5, 4}, values);
+    DT_ASSIGN_OR_RETURN(const DistributedTensor y, Dispatch(op, {&x}, {}));
+    DT_ASSIGN_OR_RETURN(const DistributedTensor sum, Sum(x, {2}));
+    DT_ASSIGN_OR_RETURN(const std::vector<float> got, ToGlobal<float>(y));
+    DT_ASSIGN_OR_RETURN(const std::vector<float> expected, ToGlobal<float>(sum));
+    EXPECT_EQ(got, expected);
+    return absl::OkStatus();
+  }));
 }
 
 }  // namespace
