@@ -51,8 +51,10 @@ absl::StatusOr<int64_t> StepOf(absl::string_view who, const DistributedTensor& v
   const DistributedTensor& mine = value.spec().on_mesh ? value : moved;
   if (!mine.spec().on_mesh) return 0;  // nobody reads it on this rank
   DT_ASSIGN_OR_RETURN(const std::vector<int64_t> step, ToGlobal<int64_t>(mine));
-  if (step[0] >= 0) return step[0];
-  return InvalidArgument({who, "\"step\" is ", absl::StrCat(step[0]), "; it counts from 0"});
+  constexpr int64_t kMostSteps = int64_t{1} << 62;  // from which it can go on counting
+  if (0 <= step[0] && step[0] <= kMostSteps) return step[0];
+  return InvalidArgument(
+      {who, "\"step\" is ", absl::StrCat(step[0]), "; it counts from 0, and up to 2^62"});
 }
 
 absl::Status CheckStateTensor(absl::string_view what, const DistributedTensor& value,

@@ -259,6 +259,7 @@ TEST(OptimizerState, RefusesWhatDoesNotFitAndKeepsItsOwn) {
               refuses("step", full(scalar, {}, DType::kF32, 1),
                       "an i64 scalar of the parameter's Context is wanted");
               refuses("step", full(scalar, {}, DType::kI64, -1), "it counts from 0");
+              refuses("step", full(scalar, {}, DType::kI64, 0x1p62 + 0x1p61), "up to 2^62");
               EXPECT_THAT(adamw->State(other), StatusIs(absl::StatusCode::kInvalidArgument,
                                                         HasSubstr("AdamW::State: [4, 3] f32")));
               EXPECT_THAT(adamw->SetState(DistributedTensor(), {}),
