@@ -47,7 +47,8 @@ absl::Status AttentionCheck(Specs operands, AttrsView attrs) {
   }
   constexpr int64_t kMostPositions = int64_t{1} << 31;  // pairs of them are counted
   if (std::max(q[1], k[1]) > kMostPositions) {
-    return refuse(absl::StrCat(std::max(q[1], k[1]), " positions are more than 2^31"));
+    return refuse(absl::StrCat(std::max(q[1], k[1]),
+                               " positions are more than 2^31; attend to parts of the sequence"));
   }
   if (query_offset != AttentionProblem::kEndTogether) return absl::OkStatus();  // see CheckOffset
   const absl::Status fits = mask.CheckFits(std::max(q[1], k[1]));

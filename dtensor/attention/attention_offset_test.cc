@@ -195,5 +195,17 @@ TEST(AttentionOffset, RowOffsetsDoNotHideAPositionThatThereIsNot) {
   }));
 }
 
+// Pairs of them are counted.
+TEST(Attention, RefusesMorePositionsThanThereMayBe) {
+  DT_EXPECT_OK(Simulate(0, 1, [](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const DistributedTensor x,
+                        Full(context, Layout::Replicated(DeviceMesh(), 4),
+                             {1, (int64_t{1} << 31) + 1, 1, 1}, DType::kBF16, 0));
+    EXPECT_THAT(Attention(x, x, x, {}), StatusIs(absl::StatusCode::kInvalidArgument,
+                                                 HasSubstr("positions are more than 2^31")));
+    return absl::OkStatus();
+  }));
+}
+
 }  // namespace
 }  // namespace dtensor::attention_testing

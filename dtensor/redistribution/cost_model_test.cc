@@ -79,6 +79,16 @@ TEST(CostModelTest, PlansTakeAGroupsLine) {
   };
   const CostModel links = CostModel::Parse("link tp 100 0.5").value();
   EXPECT_EQ(seconds("kv=2,rep=2;tp=kv*rep", "[kv,rep]", links), seconds("tp=4", "[tp]", links));
+  // What crosses slow axes first and alone.
+  const DeviceMesh mesh = DeviceMesh::Parse("kv=2,rep=2,dp=2;tp=kv*rep").value();
+  const auto rounds = [&](const char* table) {
+    return RedistributionPlan::Create(Layout::Parse(mesh, "[kv,rep,dp]").value(),
+                                      Layout::Replicated(mesh, 1), {1 << 20}, DType::kF32,
+                                      {.links = CostModel::Parse(table).value()})
+        ->ToString();
+  };
+  EXPECT_EQ(rounds("link tp 12 1"), rounds("link kv 12 1\nlink rep 12 1"));
+  EXPECT_NE(rounds("link tp 12 1"), rounds("link * 12 1"));
 }
 
 TEST(CostModelTest, ParsesWhatItPrints) {

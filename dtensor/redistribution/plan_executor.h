@@ -76,9 +76,9 @@ absl::Status CheckSource(const RankRedistributionPlan& plan, const Tensor& sourc
 // result is `source` if the plan is in place, which requires a source that does not overlap itself.
 // Otherwise it is a value of its own, row-major unless plan.is_view(); there, and where it
 // keeps_source() that is row-major, it may have borrowed the source's memory (Tensor::Borrow).
-// Errors: kInvalidArgument when source's shape or dtype is
-// not what the plan says (on every rank that sees it, before anything moves); the world's failure;
-// kResourceExhausted, which fails the world.
+// Errors: kInvalidArgument when source's shape or dtype is not what the plan says (on every rank
+// that sees it, before anything moves); the world's failure; kResourceExhausted, which fails the
+// world.
 absl::StatusOr<Tensor> ExecutePlan(const RankRedistributionPlan& plan, const Tensor& source,
                                    Communicator& communicator, const ExchangeCaller& caller);
 

@@ -186,9 +186,7 @@ absl::StatusOr<RedistributionPlan> RedistributionPlan::Create(
     plan.Choose(CrossMeshTransition(from, to, shape));
   }
   DT_RETURN_IF_ERROR(plan.CheckTotal());
-  RedistributionOptions on_meshes = options;
-  on_meshes.links = options.links.On(from.mesh()).On(to.mesh());
-  DT_RETURN_IF_ERROR(plan.Improve(on_meshes));
+  DT_RETURN_IF_ERROR(plan.Improve(options));
   return plan;
 }
 
@@ -291,7 +289,8 @@ absl::Status RedistributionPlan::Improve(const RedistributionOptions& options) {
   const bool may_choose =
       options.objective != RedistributionObjective::kTotal || !options.links.uniform();
   if (same_mesh_ != nullptr && may_choose) {
-    std::vector<SameMeshTransition> others = OtherTransitions(*same_mesh_, options.links);
+    std::vector<SameMeshTransition> others =
+        OtherTransitions(*same_mesh_, options.links.On(from_.mesh()));
     Price least = others.empty() ? Price() : PriceOf(*this, options);
     for (SameMeshTransition& other : others) {
       RedistributionPlan plan = *this;

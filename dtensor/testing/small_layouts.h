@@ -1,5 +1,5 @@
-// For tests of meshes and layouts: every small layout, and
-// what ranks hold by the words of layout.h, one index at a time.
+// For tests of meshes and layouts: every small layout, and what ranks hold by the words of
+// layout.h, one index at a time.
 #ifndef DTENSOR_TESTING_SMALL_LAYOUTS_H_
 #define DTENSOR_TESTING_SMALL_LAYOUTS_H_
 

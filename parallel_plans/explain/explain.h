@@ -15,8 +15,9 @@
 //
 // Figures are those of one rank: the one that holds the most. Where sizes divide, ranks are alike;
 // where they do not, those are simulated whose shards are the largest by the layouts of the step's
-// tensors, under ContextParallel one for each place in the ring (of more than 16 places 16, evenly
-// spread), and the fullest of them is taken.
+// tensors. Under ContextParallel ranks are not alike that have other places in a ring: in either
+// case there is a rank of each place (of more than 16 places, of 16 that are evenly spread). The
+// fullest of all that are simulated is taken.
 #ifndef DTENSOR_PARALLEL_PLANS_EXPLAIN_EXPLAIN_H_
 #define DTENSOR_PARALLEL_PLANS_EXPLAIN_EXPLAIN_H_
 

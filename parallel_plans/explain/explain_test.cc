@@ -12,6 +12,7 @@
 #include "dtensor/nn/transformer.h"
 #include "dtensor/parallel_plans/parallel_plan.h"
 #include "dtensor/parallel_plans/testing/small_transformer.h"
+#include "dtensor/parallel_plans/transformer_plan.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -236,6 +237,23 @@ TEST(ExplainStep, SimulatesFewRanks) {
   explained = ExplainStep(step);
   ASSERT_THAT(explained, IsOk());
   EXPECT_GT(explained->rank.rank, 0);
+}
+
+// A rank of each place in a ring; an all-to-all is none. Of many places some, evenly spread.
+TEST(ExplainStep, SimulatesPlacesOfRings) {
+  const auto simulated = [](const char* mesh, const char* pattern, int64_t sequence) {
+    TrainingStep step = SmallStep(mesh);
+    step.plan = ContextParallelPlan("cp", pattern);
+    step.sequence = sequence;
+    const absl::StatusOr<Explanation> explained = ExplainStep(step);
+    EXPECT_THAT(explained, IsOk());
+    return explained->simulated;
+  };
+  EXPECT_THAT(simulated("cp=4,dp=2", "zigzag", 16), ElementsAre(0, 2, 4, 6));
+  EXPECT_THAT(simulated("cp=2,dp=2@0,2,1,3", "ring", 16), ElementsAre(0, 1));
+  EXPECT_THAT(simulated("cp=2,dp=2", "ulysses", 16), ElementsAre(0, 3));
+  EXPECT_THAT(simulated("cp=31", "ring", 62),
+              ElementsAre(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30));
 }
 
 TEST(ExplainStep, RefusesWhatCannotRun) {

@@ -153,7 +153,7 @@ class BoxRandomTest : public KernelTest {
 DT_INSTANTIATE_KERNEL_TESTS(BoxRandomTest);
 
 TEST_P(BoxRandomTest, AnyBoxes) {
-  TestRandom random(TestSeed());
+  TestRandom random;
   for (int round = 0; round < 40 && !HasFailure(); ++round) {
     SCOPED_TRACE(round);
     std::vector<Move> moves(random.In(1, random.Chance(5) ? 40 : 5));
@@ -164,7 +164,7 @@ TEST_P(BoxRandomTest, AnyBoxes) {
 
 // Longer than the threads of one block, from any alignment, with and without gaps in the sources.
 TEST_P(BoxRandomTest, LongRows) {
-  TestRandom random(TestSeed());
+  TestRandom random;
   for (const DType dtype : box_testing::kAllDTypes) {
     const ReduceOp op = dtype == DType::kBool ? ReduceOp::kMax : ReduceOp::kSum;
     for (const int64_t rows : {1, 3}) {
@@ -191,7 +191,7 @@ TEST_P(BoxRandomTest, LongRows) {
 
 // More than all threads of a launch take at once, in any number of loops that cannot be joined.
 TEST_P(BoxRandomTest, ManyElements) {
-  TestRandom random(TestSeed());
+  TestRandom random;
   for (int loops = 1; loops <= 6; ++loops) {
     ReceiveBox box;
     int64_t elements = 1;

@@ -99,6 +99,8 @@ TEST(PlanTensorParallel, CutsTheAxisWhereThereAreFewerKeysThanRanks) {
   EXPECT_EQ(whole->mesh, *DeviceMesh::Parse("dp=2,tp=2"));
   EXPECT_THAT(PlanTensorParallel(config, *DeviceMesh::Parse("tp=3")),
               Refuses(AllOf(HasSubstr("2 key/value heads"), HasSubstr("3 ranks"))));
+  EXPECT_THAT(PlanTensorParallel(config, *DeviceMesh::Parse("tp_kv=2,tp=4")),
+              Refuses(AllOf(HasSubstr("PlanTensorParallel"), HasSubstr("a \"tp_kv\" already"))));
 }
 
 TEST(PlanTensorParallel, SplitsNothingWithoutAnAxis) {

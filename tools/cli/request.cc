@@ -138,7 +138,7 @@ absl::StatusOr<Dims> ParseShape(absl::string_view text) {
   if (!shape.ok()) return AboutFlag("--shape", shape.status());
   if (shape->size() <= Layout::kMaxDims) return shape;
   return InvalidArgument({"--shape: ", absl::StrCat(shape->size()), " dimensions are more than ",
-                          absl::StrCat(Layout::kMaxDims)});
+                          absl::StrCat(Layout::kMaxDims), "; join some of them"});
 }
 
 absl::StatusOr<Layout> ParseLayout(absl::string_view flag, absl::string_view text,

@@ -130,6 +130,9 @@ TEST(RequestTest, ErrorsBeginWithTheFlag) {
   refuses(Flags("a:2", "4", "R", "R"), "--mesh: ", "write [\"dp\"=2");
   refuses(Flags("a=0", "4", "R", "R"), "--mesh: ", "\"a\" has size 0");
   refuses(Flags("a=2", "4,x", "R", "R"), "--shape: ", "\"x\"");
+  std::string ones = "1";
+  for (int d = 1; d < 33; ++d) ones += ",1";
+  refuses(Flags("a=2", ones, "R", "R"), "--shape: ", "33 dimensions are more than 32");
   refuses(Flags("a=2", "4,-1", "R", "R"), "--shape: ", "\"-1\"");
   refuses(Flags("a=2", "4", "Q", "R"), "--from: ", "\"Q\"");
   refuses(Flags("a=2", "4", "R,R", "R"), "--from: ", "give one for each axis");

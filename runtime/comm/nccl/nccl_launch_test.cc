@@ -177,7 +177,7 @@ int64_t BytesOfTheImage(const std::vector<MirrorPart>& parts) {
 
 // Some of the rounds are so small that boxes are cut, and several messages follow each other.
 TEST_F(NcclLaunchTest, RandomRounds) {
-  TestRandom random(TestSeed());
+  TestRandom random;
   int64_t all = 0;
   for (const int64_t round_bytes : {64, 1000, 1 << 20}) {
     for (int i = 0; i < 15; ++i) {

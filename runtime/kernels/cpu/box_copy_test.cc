@@ -28,7 +28,7 @@ void ExpectCopied(const ReceiveBox& box, const Backed& source, Backed& dst, bool
 }
 
 TEST(CopyBoxTest, RandomBoxes) {
-  TestRandom random(TestSeed());
+  TestRandom random;
   const auto device = MakeCpuDevice();
   for (int round = 0; round < 2000 && !testing::Test::HasFailure(); ++round) {
     SCOPED_TRACE(round);

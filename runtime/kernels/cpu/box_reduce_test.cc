@@ -56,7 +56,7 @@ void ExpectReduced(const ReceiveBox& box, absl::Span<const Backed> sources, Back
 }
 
 TEST(ReduceBoxTest, RandomBoxes) {
-  TestRandom random(TestSeed());
+  TestRandom random;
   const auto device = MakeCpuDevice();
   for (int round = 0; round < 1000 && !testing::Test::HasFailure(); ++round) {
     SCOPED_TRACE(round);
@@ -75,7 +75,7 @@ TEST(ReduceBoxTest, RandomBoxes) {
 // More than a buffer holds, from any alignment, with and without gaps in the sources.
 TEST(ReduceBoxTest, LongRows) {
   const auto device = MakeCpuDevice();
-  TestRandom random(TestSeed());
+  TestRandom random;
   for (DType dtype : box_testing::kAllDTypes) {
     for (int64_t stride : {1, 2}) {
       const int64_t n = 20001, begin = random.In(0, 31);
@@ -95,7 +95,7 @@ TEST(ReduceBoxTest, LongRows) {
 // Long rows that do not follow each other in the sources: what comes next is fetched early.
 TEST(ReduceBoxTest, LongRowsApart) {
   const auto device = MakeCpuDevice();
-  TestRandom random(TestSeed());
+  TestRandom random;
   for (DType dtype : box_testing::kAllDTypes) {
     for (int terms : {2, 3}) {
       for (int64_t n : {257, 1024, 5001}) {
@@ -173,7 +173,7 @@ void ExpectSameBits(DType dtype, ReduceOp op, const std::vector<std::byte>& byte
 }
 
 TEST_F(ReduceRowTest, SameBitsOnAllTargetsAndInAllLengths) {
-  TestRandom random(TestSeed());
+  TestRandom random;
   const auto device = MakeCpuDevice();
   for (DType dtype : box_testing::kAllDTypes) {
     for (ReduceOp op : OpsOf(dtype)) {
