@@ -214,8 +214,11 @@ TEST(SafetensorsTest, AFileThatSaysItIsLargeIsNoCrash) {
   std::filesystem::resize_file(Path(), bytes.size() + kBytes, error);
   if (error) GTEST_SKIP() << "no file may be so large here: " << error.message();
   DT_ASSERT_OK_AND_ASSIGN(const SafetensorsReader file, SafetensorsReader::Open(Path()));
+// Sanitizers end a process that asks for so much.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   EXPECT_THAT(file.Read("x"), StatusIs(absl::StatusCode::kResourceExhausted,
                                        HasSubstr(absl::StrCat(size, " bytes"))));
+#endif
   std::byte last;
   DT_EXPECT_OK(file.ReadRegion("x", {IndexSet::Interval(kBytes - 1, kBytes)}, &last));
 }
