@@ -51,23 +51,17 @@ def library_copts():
 
 # Less time to compile (CONTRIBUTING.md): g++ parses what most sources include once, for all of them, and
 # does not look for garbage below 2 GB (the number is KiB), which clang knows nothing of. Not in another
-# workspace, whose flags and memory we do not know, nor where each header must be a dep's.
+# workspace, whose flags and memory we do not know.
 def _sooner(precompiled):
-    return select({
-        "//tools:precompiled_off": [],
-        "//conditions:default": [
-            "-include",
-            precompiled,
-            "--param=ggc-min-heapsize=2000000",
-            "-Wno-unused-command-line-argument",
-        ],
-    }) if _is_ours() else []
+    return [
+        "-include",
+        precompiled,
+        "--param=ggc-min-heapsize=2000000",
+        "-Wno-unused-command-line-argument",
+    ] if _is_ours() else []
 
 def _precompiled(target):
-    return select({
-        "//tools:precompiled_off": [],
-        "//conditions:default": [target],
-    }) if _is_ours() else []
+    return [target] if _is_ours() else []
 
 def _copts(more):
     return library_copts() + _sooner("tools/precompiled/library.hh") + more
