@@ -91,6 +91,25 @@ TEST(CostModelTest, PlansTakeAGroupsLine) {
   EXPECT_NE(rounds("link tp 12 1"), rounds("link * 12 1"));
 }
 
+// Eight of many ranks are looked at: they must be some that receive.
+TEST(CostModelTest, PricesWhatFewRanksReceive) {
+  const auto seconds = [](const char* from_mesh, const char* from, const char* to_mesh,
+                          const char* to, const Dims& shape) {
+    const auto layout = [](const char* mesh, const char* placements) {
+      return Layout::Parse(DeviceMesh::Parse(mesh).value(), placements).value();
+    };
+    return RedistributionPlan::Create(layout(from_mesh, from), layout(to_mesh, to), shape,
+                                      DType::kF32)
+        ->PredictedSeconds({});
+  };
+  // On a mesh of few ranks, behind many that send.
+  EXPECT_EQ(seconds("dp=64", "[dp] []", "tp=8@64..71", "[] [tp]", {64, 64}),
+            seconds("dp=64@8..71", "[dp] []", "tp=8@0..7", "[] [tp]", {64, 64}));
+  EXPECT_GT(seconds("dp=64", "[dp] []", "tp=8@64..71", "[] [tp]", {64, 64}), 0);
+  // All but the first of each row of the mesh.
+  EXPECT_GT(seconds("dp=8,tp=8", "[tp]", "dp=8,tp=8", "[]", {1}), 0);
+}
+
 TEST(CostModelTest, ParsesWhatItPrints) {
   CostModel table;
   table.Set("dp", {0.1, 1.0 / 3});

@@ -243,14 +243,16 @@ class Reach {
 double RedistributionPlan::PredictedSeconds(const CostModel& links) const {
   if (is_view_) return 0;
   const CostModel on_mesh = links.On(to_.mesh());
-  const std::vector<int> ranks = Ranks();
+  // Those that receive: who is on the source's mesh alone gets nothing.
+  const int ranks = to_.mesh().size();
   // Each may have as many peers.
-  const size_t samples = std::min(ranks.size(), std::clamp<size_t>((1 << 20) / ranks.size(), 1, 8));
+  const int samples = std::min(ranks, std::clamp((1 << 20) / ranks, 2, 8));
   double seconds = 0;
   for (int s = 0; s < std::max<int>(1, static_cast<int>(rounds_.size())); ++s) {
     double slowest = 0;
-    for (size_t i = 0; i < samples; ++i) {
-      const int rank = ranks[i * ranks.size() / samples];
+    for (int i = 0; i < samples; ++i) {
+      // From the first to the last: in steps of ranks / samples all would be alike on an inner axis.
+      const int rank = to_.mesh().RankOf(int64_t{i} * (ranks - 1) / std::max(1, samples - 1));
       const Reach reach(to_.mesh(), on_mesh, rank);
       slowest = std::max(
           slowest, SecondsOfRound(on_mesh.rates(), Receives(s, rank), SizeOf(dtype_), rank,
