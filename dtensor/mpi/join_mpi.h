@@ -28,17 +28,18 @@ namespace DTENSOR_EXPORT dtensor {
 
 // This process as the rank that it is in `comm`; the world is the communicator's processes, of
 // which others may make worlds too, at the same time. The communicator stays the caller's: this
-// call gathers over it, later ones use a duplicate. So does MPI: it is used by this thread alone,
+// call makes a duplicate of it, and uses that. So does MPI: it is used by this thread alone,
 // within calls, and must not be finalized before the world has ended. DTENSOR_TRANSPORT counts as
 // it does without a communicator: `tcp` leaves MPI no more than this call. Rank 0 chooses a port
 // and a secret and tells them to the others over MPI, unless its options or its environment
 // (DTENSOR_ADDRESS, DTENSOR_JOB, DTENSOR_SECRET) say which.
 //
-// Collective over `comm`. Errors: kInvalidArgument, on all ranks, for options that contradict the
-// communicator (rank, size) or rank 0's (address, job, secret), or for another DTENSOR_TRANSPORT;
-// for no communicator, or one between two groups; kFailedPrecondition where MPI does not run, or
-// takes no calls from this thread; kDeadlineExceeded where not all ranks call; kUnavailable where
-// rank 0 cannot listen.
+// Collective over `comm`. Errors: kInvalidArgument, on all ranks, for options that contradict each
+// other, the communicator (rank, size) or rank 0's (address, job, secret), or for another
+// DTENSOR_TRANSPORT; for no communicator, or one between two groups; kFailedPrecondition where MPI
+// does not run, or takes no calls from this thread; kDeadlineExceeded where not all ranks call:
+// they may call again, and until all have, no other collective call goes by `comm`; kUnavailable
+// where rank 0 cannot listen, or a rank's trace cannot be written.
 absl::StatusOr<std::unique_ptr<JoinedWorld>> JoinWorld(MPI_Comm comm,
                                                        const JoinOptions& options = {});
 

@@ -33,7 +33,7 @@ int RankIn(MPI_Comm comm) {
   return rank;
 }
 
-int duplicates = 0;  // communicators that were asked for, by MPI_Comm_idup below
+int duplicates = 0;  // communicators that MPI_Comm_idup has made, and MPI_Comm_free not freed
 
 // Gathers a tensor of which each rank has a part; `seed` tells worlds apart.
 absl::Status Gather(Context& context, int seed, int64_t n = 50000) {
@@ -147,6 +147,8 @@ TEST(JoinMpi, OptionsThatContradict) {
   refused(3, "gives another secret than rank 0", [](auto& o) { o.secret = "x"; });
   refused(1, "gives another address than rank 0", [](auto& o) { o.address = "localhost:9"; });
   refused(2, "gives another job than rank 0", [](auto& o) { o.job = "x"; });
+  refused(1, "device is meta", [](auto& o) { o.device = Device::Kind::kMeta; });
+  refused(3, "options give gpu, and JoinOptions::device is cpu", [](auto& o) { o.gpu = 3; });
 }
 
 TEST(JoinMpi, NowhereToListen) {
@@ -209,8 +211,12 @@ TEST(JoinMpi, NoCommunicatorIsLeftBehind) {
   if (RankIn(MPI_COMM_WORLD) == 1) options.rank = 2;
   EXPECT_THAT(JoinWorld(MPI_COMM_WORLD, options).status(), testing::Not(IsOk()));
   EXPECT_EQ(duplicates, before);
-  DT_EXPECT_OK(JoinWorld(MPI_COMM_WORLD));
-  EXPECT_EQ(duplicates, before + 1);
+  {
+    const auto world = JoinWorld(MPI_COMM_WORLD);
+    DT_EXPECT_OK(world);
+    EXPECT_EQ(duplicates, before + 1);
+  }
+  EXPECT_EQ(duplicates, before);
 }
 
 // A rank of another build, say: it gives what is no card.
@@ -223,12 +229,15 @@ TEST(JoinMpi, CardsThatAreNone) {
   } else {
     const char card[] = "what is this";
     int size = sizeof(card), sizes[4], begins[4] = {};
+    MPI_Comm own = MPI_COMM_NULL;
     MPI_Request request;
-    MPI_Iallgather(&size, 1, MPI_INT, sizes, 1, MPI_INT, other, &request);
+    MPI_Comm_idup(other, &own, &request);
+    MPI_Wait(&request, MPI_STATUS_IGNORE);
+    MPI_Iallgather(&size, 1, MPI_INT, sizes, 1, MPI_INT, own, &request);
     MPI_Wait(&request, MPI_STATUS_IGNORE);
     for (int rank = 1; rank < 4; ++rank) begins[rank] = begins[rank - 1] + sizes[rank - 1];
     std::string all(begins[3] + sizes[3], '\0');
-    MPI_Iallgatherv(card, size, MPI_BYTE, all.data(), sizes, begins, MPI_BYTE, other, &request);
+    MPI_Iallgatherv(card, size, MPI_BYTE, all.data(), sizes, begins, MPI_BYTE, own, &request);
     MPI_Wait(&request, MPI_STATUS_IGNORE);
   }
   MPI_Comm_free(&other);
@@ -272,6 +281,53 @@ TEST(JoinMpi, NotAllRanksCall) {
   EXPECT_THAT(JoinWorld(other, options).status(),
               StatusIs(absl::StatusCode::kDeadlineExceeded,
                        HasSubstr("not all ranks of the communicator have called JoinWorld")));
+}
+
+// Until it is there: however often the others have tried, and it has.
+TEST(JoinMpi, ARankIsLate) {
+  MPI_Comm other = MPI_COMM_NULL;
+  MPI_Comm_dup(MPI_COMM_WORLD, &other);
+  for (int late = 0; late < 4; ++late) {
+    JoinOptions options;
+    options.timeout_seconds = 0.2;
+    if (RankIn(MPI_COMM_WORLD) == late) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(700));
+    } else {
+      EXPECT_THAT(JoinWorld(other, options).status(),
+                  StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("not all ranks")));
+    }
+    options.timeout_seconds = 20;
+    const auto world = JoinWorld(other, options);
+    DT_ASSERT_OK(world);
+    DT_EXPECT_OK(Gather((*world)->context(), late));
+    DT_EXPECT_OK((*world)->Leave(absl::OkStatus()));
+  }
+}
+
+// One that sends by MPI waits in MPI for the others.
+TEST(JoinMpi, SaysWhoDoesNotReturn) {
+  const int me = RankIn(MPI_COMM_WORLD);
+  JoinOptions options;
+  options.timeout_seconds = 2;
+  std::vector<std::string> told;
+  options.report = [&](const absl::Status& trouble) {
+    told.push_back(std::string(trouble.message()));
+  };
+  const auto world = JoinWorld(MPI_COMM_WORLD, options);
+  DT_ASSERT_OK(world);
+  DT_EXPECT_OK(Gather((*world)->context(), 1));
+  if (me == 2) std::this_thread::sleep_for(std::chrono::seconds(4));
+  DT_EXPECT_OK((*world)->Leave(absl::OkStatus()));
+  const std::vector<std::string> report = {
+      "rank 2 has not returned 2 s after rank 0, and the world waits for that"};
+  EXPECT_EQ(told, me == 0 ? report : std::vector<std::string>());
+}
+
+TEST(JoinMpi, ATraceThatCannotBeWritten) {
+  JoinOptions options;
+  options.contexts.trace_file = "/nowhere/trace.json";
+  EXPECT_THAT(JoinWorld(MPI_COMM_WORLD, options).status(),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("/nowhere/trace")));
 }
 
 // After a world that failed with messages under way, the caller's MPI goes on; so do new worlds.
@@ -323,6 +379,10 @@ TEST_P(AtTheEnd, MpiIsFinalizedTooEarly) {
 extern "C" int MPI_Comm_idup(MPI_Comm comm, MPI_Comm* made, MPI_Request* request) {
   ++dtensor::duplicates;
   return PMPI_Comm_idup(comm, made, request);
+}
+extern "C" int MPI_Comm_free(MPI_Comm* comm) {
+  --dtensor::duplicates;
+  return PMPI_Comm_free(comm);
 }
 
 int main(int argc, char** argv) {

@@ -251,7 +251,7 @@ double RedistributionPlan::PredictedSeconds(const CostModel& links) const {
   for (int s = 0; s < std::max<int>(1, static_cast<int>(rounds_.size())); ++s) {
     double slowest = 0;
     for (int i = 0; i < samples; ++i) {
-      // From the first to the last: in steps of ranks / samples all would be alike on an inner axis.
+      // The first and the last, too: steps of ranks / samples would be alike on an inner axis.
       const int rank = to_.mesh().RankOf(int64_t{i} * (ranks - 1) / std::max(1, samples - 1));
       const Reach reach(to_.mesh(), on_mesh, rank);
       slowest = std::max(

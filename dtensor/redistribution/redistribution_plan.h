@@ -180,8 +180,8 @@ class RedistributionPlan {
   int64_t ExtraBytes() const;
   int64_t PeakBytes() const;
   // The rounds one after the other, each as long as its slowest rank takes: a latency, what comes
-  // over its links, what it copies and reduces. Looks at up to eight ranks of the target's mesh, from
-  // its first to its last; at fewer of more than 2^17.
+  // over its links, what it copies and reduces. Looks at up to eight ranks of the target's mesh,
+  // from its first to its last; at fewer of more than 2^17.
   double PredictedSeconds(const CostModel& links) const;
 
   // Proves the plan on the region algebra: on every rank each needed element is written exactly

@@ -11,6 +11,8 @@
 #include "dtensor/trace/trace_file.h"
 
 namespace dtensor {
+namespace {
+
 LaunchOptions ToLaunchOptions(const JoinOptions& options) {
   std::optional<RankGpu> gpu;
   if (options.device == Device::Kind::kCuda)
@@ -25,8 +27,6 @@ LaunchOptions ToLaunchOptions(const JoinOptions& options) {
           .gpu = gpu,
           .report = options.report};
 }
-
-namespace {
 
 // What the tensors of a world that has ended refer to.
 struct LeftWorld {
@@ -71,7 +71,9 @@ absl::Status JoinedWorld::Leave(const absl::Status& status) {
   return result;
 }
 
-absl::StatusOr<std::unique_ptr<JoinedWorld>> JoinWorld(const JoinOptions& options) {
+namespace {
+
+absl::Status CheckDevice(const JoinOptions& options) {
   if (options.device != Device::Kind::kCpu && options.device != Device::Kind::kCuda) {
     return InvalidArgument({"JoinWorld: JoinOptions::device is ", ToString(options.device),
                             "; processes compute on the cpu or on a GPU (cuda)"});
@@ -80,26 +82,40 @@ absl::StatusOr<std::unique_ptr<JoinedWorld>> JoinWorld(const JoinOptions& option
                               : options.cuda_device     ? "cuda_device"
                               : options.nccl != nullptr ? "nccl"
                                                         : nullptr;
-  if (options.device == Device::Kind::kCpu && of_gpus != nullptr) {
-    return InvalidArgument(
-        {"JoinWorld: options give ", of_gpus, ", and JoinOptions::device is cpu; set it to kCuda"});
-  }
-  Kept().LetGo(nullptr);  // a world takes a range of addresses, of which there are few
-  const LaunchOptions launch = ToLaunchOptions(options);
+  if (options.device == Device::Kind::kCuda || of_gpus == nullptr) return absl::OkStatus();
+  return InvalidArgument(
+      {"JoinWorld: options give ", of_gpus, ", and JoinOptions::device is cpu; set it to kCuda"});
+}
+
+absl::StatusOr<JoinedRank> JoinAsLaunched(const LaunchOptions& launch,
+                                          const absl::Status& refusal) {
+  DT_RETURN_IF_ERROR(refusal);
   JoinedRank joined;
   if (const WorldJoiner joiner = world_joiner(); joiner != nullptr) {
     DT_ASSIGN_OR_RETURN(joined, joiner(launch));
   }
-  if (joined.world == nullptr) {
-    DT_ASSIGN_OR_RETURN(const LaunchedRank rank, ReadLaunch(launch));
-    DT_ASSIGN_OR_RETURN(joined.world, ProcessWorld::Join(rank));
-    joined.local_rank = rank.local_rank;
-  }
+  if (joined.world != nullptr) return joined;
+  DT_ASSIGN_OR_RETURN(const LaunchedRank rank, ReadLaunch(launch));
+  DT_ASSIGN_OR_RETURN(joined.world, ProcessWorld::Join(rank));
+  joined.local_rank = rank.local_rank;
+  return joined;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<JoinedWorld>> JoinWorldBy(const JoinOptions& options,
+                                                         RankJoiner join) {
+  Kept().LetGo(nullptr);  // a world takes a range of addresses, of which there are few
+  DT_ASSIGN_OR_RETURN(JoinedRank joined, join(ToLaunchOptions(options), CheckDevice(options)));
   auto world =
       std::make_unique<JoinedWorld>(std::move(joined.world), joined.local_rank, options.contexts);
   const absl::Status traces = world->CheckTraceFile();
   if (!traces.ok()) return world->Leave(traces);
   return world;
+}
+
+absl::StatusOr<std::unique_ptr<JoinedWorld>> JoinWorld(const JoinOptions& options) {
+  return JoinWorldBy(options, JoinAsLaunched);
 }
 
 absl::Status RunWorld(int n, const std::function<absl::Status(Context&)>& fn,

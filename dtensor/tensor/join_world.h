@@ -16,6 +16,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "dtensor/runtime/comm/local/run_ranks.h"
@@ -29,6 +30,7 @@ struct ncclComm;
 
 namespace DTENSOR_EXPORT dtensor {
 
+struct JoinedRank;     // world_joiner.h
 struct LaunchOptions;  // launch.h
 class ProcessWorld;    // process_world.h
 
@@ -111,7 +113,12 @@ class JoinedWorld {
 // cannot be used.
 absl::StatusOr<std::unique_ptr<JoinedWorld>> JoinWorld(const JoinOptions& options = {});
 
-LaunchOptions ToLaunchOptions(const JoinOptions& options);
+// JoinWorld by another way to find the others (join_mpi.h). `join` is told why this rank's options
+// cannot be, if they cannot, and returns that; on all ranks, where it can.
+using RankJoiner = absl::FunctionRef<absl::StatusOr<JoinedRank>(const LaunchOptions& launch,
+                                                                const absl::Status& refusal)>;
+absl::StatusOr<std::unique_ptr<JoinedWorld>> JoinWorldBy(const JoinOptions& options,
+                                                         RankJoiner join);
 
 // Runs fn as this process's rank, where a launcher or `join` says that it is one; else on `n`
 // threads, as RunRanks. An exception that leaves fn is its rank's error. A process that is a rank

@@ -119,14 +119,33 @@ absl::Status CheckThread() {
       "or initialize by MPI_Init_thread with MPI_THREAD_SERIALIZED");
 }
 
-absl::Status StartAndTest(const char* call, MpiStart start, const MpiStop& stop) {
-  CallWatch watch(stop, {.who = "joining the world", .polls = true});
+// A duplicate that was asked for, and did not come in time. MPI may write to it.
+struct PendingDuplicate {
+  MPI_Comm made = MPI_COMM_NULL;
   MPI_Request request = MPI_REQUEST_NULL;
+};
+
+// Under which a communicator has its PendingDuplicate. Duplicates do not take it over.
+int PendingKey() {
+  static const int key = [] {
+    int made = MPI_KEYVAL_INVALID;
+    MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, MPI_COMM_NULL_DELETE_FN, &made, nullptr);
+    return made;
+  }();
+  return key;
+}
+
+// Until `request` is done, which is started if there is none.
+absl::Status StartAndTest(const char* call, MpiStart start, const MpiStop& stop,
+                          MPI_Request& request) {
+  CallWatch watch(stop, {.who = "joining the world", .polls = true});
   const auto run = [&](const char* name, MpiStart function) {
     const SigpipeGuard guard;
     return watch.Call(name, [&] { return function(&request); });
   };
-  if (const int code = run(call, start); code != MPI_SUCCESS) return MpiError(call, code);
+  if (request == MPI_REQUEST_NULL) {
+    if (const int code = run(call, start); code != MPI_SUCCESS) return MpiError(call, code);
+  }
   const Clock::time_point begin = Clock::now();
   while (true) {
     int done = 0;
@@ -169,17 +188,27 @@ bool MpiIsRunning() {
 bool MpiIsOurs() { return Session::Of().is_ours(); }
 
 absl::Status AwaitMpi(const char* call, MpiStart start, const MpiStop& stop) {
-  return NoThrow([&] { return StartAndTest(call, start, stop); });
+  MPI_Request request = MPI_REQUEST_NULL;
+  return NoThrow([&] { return StartAndTest(call, start, stop, request); });
 }
 
 absl::StatusOr<MPI_Comm> DuplicateComm(MPI_Comm comm, const MpiStop& stop) {
-  // Written to when the request is done, which may be after this wait was given up.
-  MPI_Comm* const made = new MPI_Comm(MPI_COMM_NULL);
-  DT_RETURN_IF_ERROR(AwaitMpi(
-      "MPI_Comm_idup", [&](MPI_Request* request) { return MPI_Comm_idup(comm, made, request); },
-      stop));
-  const MPI_Comm duplicate = *made;
-  delete made;
+  PendingDuplicate* pending = nullptr;
+  int is_pending = 0;
+  MPI_Comm_get_attr(comm, PendingKey(), &pending, &is_pending);
+  if (is_pending == 0) pending = new PendingDuplicate;
+  const auto start = [&](MPI_Request* request) {
+    return MPI_Comm_idup(comm, &pending->made, request);
+  };
+  const absl::Status status =
+      NoThrow([&] { return StartAndTest("MPI_Comm_idup", start, stop, pending->request); });
+  if (!status.ok()) {
+    MPI_Comm_set_attr(comm, PendingKey(), pending);
+    return status;
+  }
+  const MPI_Comm duplicate = pending->made;
+  if (is_pending != 0) MPI_Comm_delete_attr(comm, PendingKey());
+  delete pending;
   MPI_Comm_set_errhandler(duplicate, MPI_ERRORS_RETURN);
   return duplicate;
 }

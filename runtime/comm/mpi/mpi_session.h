@@ -42,7 +42,9 @@ bool MpiIsOurs();
 // no thread to be had.
 using MpiStart = absl::FunctionRef<int(MPI_Request*)>;
 absl::Status AwaitMpi(const char* call, MpiStart start, const MpiStop& stop);
-// A communicator of the same processes, whose errors are returned. Collective.
+// A communicator of the same processes, whose errors are returned. Collective. Where the wait is
+// given up, the next call for `comm` goes on with it: so ranks that come late meet those that try
+// again.
 absl::StatusOr<MPI_Comm> DuplicateComm(MPI_Comm comm, const MpiStop& stop);
 // kUnavailable, with MPI's words for `code`.
 absl::Status MpiError(absl::string_view call, int code);

@@ -105,6 +105,16 @@ struct Card {
   }
 };
 
+absl::StatusOr<std::vector<Card>> GatherCards(MPI_Comm comm, const Card& mine,
+                                              const MpiStop& stop) {
+  DT_ASSIGN_OR_RETURN(const auto texts, GatherTexts(comm, mine.Encode(), stop));
+  std::vector<Card> cards;
+  for (const std::string& text : texts) {
+    DT_ASSIGN_OR_RETURN(cards.emplace_back(), Card::Read(text));
+  }
+  return cards;
+}
+
 std::string HostName() {
   char name[MPI_MAX_PROCESSOR_NAME];
   int length = 0;
@@ -217,8 +227,9 @@ absl::Status CheckRank(MPI_Comm comm, const LaunchedRank& me) {
                    "--mpi=pmix), or set DTENSOR_TRANSPORT=tcp"));
 }
 
-// Messages by MPI, over a duplicate of `comm`, which is made when all ranks have come and need it.
-RankLinks LinksByMpi(MPI_Comm comm, const LaunchedRank& me) {
+// Messages by MPI, over *own, which it takes where they are needed, or, if that is none, over a
+// duplicate of `comm` that is made then.
+RankLinks LinksByMpi(MPI_Comm comm, const LaunchedRank& me, std::shared_ptr<MPI_Comm> own) {
   RankLinks links;
   links.name = "mpi";
   links.transport = [=](WorldState& world) -> absl::StatusOr<std::unique_ptr<MessageTransport>> {
@@ -230,9 +241,12 @@ RankLinks LinksByMpi(MPI_Comm comm, const LaunchedRank& me) {
     DT_RETURN_IF_ERROR(StartMpi(stop));
     MpiUse use;
     DT_RETURN_IF_ERROR(CheckRank(comm, me));
-    DT_ASSIGN_OR_RETURN(const MPI_Comm own, DuplicateComm(comm, stop));
+    MPI_Comm mine = std::exchange(*own, MPI_COMM_NULL);
+    if (mine == MPI_COMM_NULL) {
+      DT_ASSIGN_OR_RETURN(mine, DuplicateComm(comm, stop));
+    }
     use.EndsClean();
-    return std::make_unique<MpiTransport>(own, world, MpiOptions{.keeps_bytes = !MpiIsOurs()});
+    return std::make_unique<MpiTransport>(mine, world, MpiOptions{.keeps_bytes = !MpiIsOurs()});
   };
   return links;
 }
@@ -260,12 +274,15 @@ absl::StatusOr<JoinedRank> JoinOver(MPI_Comm comm, const LaunchOptions& options,
   const Card mine = {HostName(), std::string(absl::StripPrefix(refusal, "JoinWorld: ")),
                      said(options.address, "DTENSOR_ADDRESS"), said(options.job, "DTENSOR_JOB"),
                      said(options.secret, "DTENSOR_SECRET")};
-  DT_ASSIGN_OR_RETURN(const auto texts, GatherTexts(comm, mine.Encode(), stop));
-  std::vector<Card> cards;
-  for (const std::string& text : texts) {
-    DT_ASSIGN_OR_RETURN(cards.emplace_back(), Card::Read(text));
+  // One collective call by the caller's communicator: whoever tries again has made as many there as
+  // who comes late. It is lost where this fails, for MPI may still use it.
+  DT_ASSIGN_OR_RETURN(const MPI_Comm duplicate, DuplicateComm(comm, stop));
+  const auto own = std::make_shared<MPI_Comm>(duplicate);
+  DT_ASSIGN_OR_RETURN(const std::vector<Card> cards, GatherCards(duplicate, mine, stop));
+  if (const absl::Status status = CheckCards(cards); !status.ok()) {
+    MPI_Comm_free(own.get());
+    return status;
   }
-  DT_RETURN_IF_ERROR(CheckCards(cards));
 
   Socket listener;
   Offer offer;
@@ -274,21 +291,23 @@ absl::StatusOr<JoinedRank> JoinOver(MPI_Comm comm, const LaunchOptions& options,
     if (!made.ok()) offer.refusal = std::string(made.status().message());
     if (made.ok()) offer = *std::move(made);
   }
-  DT_ASSIGN_OR_RETURN(const auto offers, GatherTexts(comm, offer.Encode(), stop));
+  DT_ASSIGN_OR_RETURN(const auto offers, GatherTexts(duplicate, offer.Encode(), stop));
   DT_ASSIGN_OR_RETURN(offer, Offer::Read(offers[0]));
   if (!offer.refusal.empty()) {
+    MPI_Comm_free(own.get());
     return absl::UnavailableError(absl::StrCat("JoinWorld: rank 0: ", offer.refusal));
   }
   me.local_rank = options.local_rank.value_or(LocalRank(cards, me.rank));
   me.address = offer.address;
   me.job = offer.job;
   me.secret = offer.secret;
-  RankLinks links = me.transport == "tcp" ? RankLinks() : LinksByMpi(comm, me);
+  RankLinks links = me.transport == "tcp" ? RankLinks() : LinksByMpi(comm, me, own);
   links.listener = std::move(listener);
   links.ended = [use](const absl::Status& failure) {
     if (failure.ok()) use->EndsClean();
   };
   DT_ASSIGN_OR_RETURN(auto world, ProcessWorld::Join(me, std::move(links)));
+  if (*own != MPI_COMM_NULL) MPI_Comm_free(own.get());
   return JoinedRank{std::move(world), me.local_rank};
 }
 
@@ -319,7 +338,8 @@ bool IsMpiLaunch(const LaunchedRank& rank) {
 
 }  // namespace
 
-absl::StatusOr<JoinedRank> JoinMpiWorld(MPI_Comm comm, const LaunchOptions& options) {
+absl::StatusOr<JoinedRank> JoinMpiWorld(MPI_Comm comm, const LaunchOptions& options,
+                                        const absl::Status& refusal) {
   if (!(options.timeout_seconds > 0)) {
     return InvalidArgument({"JoinWorld: timeout_seconds must be above 0, not ",
                             absl::StrCat(options.timeout_seconds)});
@@ -327,7 +347,7 @@ absl::StatusOr<JoinedRank> JoinMpiWorld(MPI_Comm comm, const LaunchOptions& opti
   DT_RETURN_IF_ERROR(CheckComm(comm));
   const MpiStop stop = AllCall(options.timeout_seconds);
   DT_RETURN_IF_ERROR(StartMpi(stop));
-  return JoinOver(comm, options, "", stop);
+  return JoinOver(comm, options, std::string(refusal.message()), stop);
 }
 
 absl::StatusOr<JoinedRank> JoinMpiLaunch(const LaunchOptions& options) {
@@ -342,7 +362,8 @@ absl::StatusOr<JoinedRank> JoinMpiLaunch(const LaunchOptions& options) {
                     AllCall(me.timeout_seconds));
   }
   // All ranks come to the control plane first, which can tell who does not.
-  DT_ASSIGN_OR_RETURN(auto world, ProcessWorld::Join(me, LinksByMpi(MPI_COMM_WORLD, me)));
+  const auto none = std::make_shared<MPI_Comm>(MPI_COMM_NULL);
+  DT_ASSIGN_OR_RETURN(auto world, ProcessWorld::Join(me, LinksByMpi(MPI_COMM_WORLD, me, none)));
   return JoinedRank{std::move(world), me.local_rank};
 }
 

@@ -264,25 +264,40 @@ std::optional<absl::Status> ControlPlane::returned(int rank) const {
   return returned_[rank];
 }
 
-void ControlPlane::AwaitEnd() {
+void ControlPlane::AwaitEnd(absl::FunctionRef<bool()> work) {
   std::unique_lock lock(mutex_);
-  if (size() == 1) return;
-  const auto ended = [&] { return over_ || !failure_.ok(); };
-  if (!changed_.wait_for(lock, timeout_, ended)) {
-    const absl::Status waits = StillWaits();
-    lock.unlock();  // who is told may take time, and is not to stop the thread
-    if (!waits.ok() && options_.report) {
-      NoThrow([&] {
-        options_.report(waits);
-        return absl::OkStatus();
-      }).IgnoreError();
+  const auto ended = [&] { return size() == 1 || over_ || !failure_.ok(); };
+  const NetClock::time_point late = DeadlineIn(timeout_.count());
+  bool works = true, is_late = false;
+  while (works || !ended()) {
+    if (works) {
+      lock.unlock();
+      works = work();
+      lock.lock();
+    } else if (is_late) {
+      changed_.wait(lock, ended);
+    } else {
+      changed_.wait_until(lock, late, ended);
     }
-    lock.lock();
-    changed_.wait(lock, ended);
+    if (is_late || ended() || NetClock::now() < late) continue;
+    is_late = true;
+    ReportWaits(lock);
   }
+  if (size() == 1) return;
   // Rank 0 stays until the others know, and have gone: they learn it from there, and what it closes
   // with their signs of life unread is reset, which takes back what has not reached them.
   changed_.wait_for(lock, kGrace, [&] { return told_all(); });
+}
+
+void ControlPlane::ReportWaits(std::unique_lock<std::mutex>& lock) {
+  const absl::Status waits = StillWaits();
+  if (waits.ok() || !options_.report) return;
+  lock.unlock();  // who is told may take time, and is not to stop the thread
+  NoThrow([&] {
+    options_.report(waits);
+    return absl::OkStatus();
+  }).IgnoreError();
+  lock.lock();
 }
 
 // Of those that have returned, the lowest says it for all; OK of the others.

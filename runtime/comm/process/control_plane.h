@@ -24,6 +24,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "dtensor/runtime/comm/process/control_messages.h"
@@ -75,9 +76,13 @@ class ControlPlane final : public WorldState {
   void Leave(const absl::Status& status);
   std::optional<absl::Status> returned(int rank) const override;
 
-  // Until all ranks have left, or the world failed and the others have been told. What
-  // takes longer than the time-out is reported (ControlPlaneOptions::report).
-  void AwaitEnd();
+  // Until all ranks have left, or the world failed and the others have been told, and as long as
+  // `work`, which is called again and again, returns true. What takes longer than the time-out is
+  // reported (ControlPlaneOptions::report).
+  void AwaitEnd(absl::FunctionRef<bool()> work);
+  void AwaitEnd() {
+    AwaitEnd([] { return false; });
+  }
   // Lets go of thread and connections; what is known stays known. Requires: AwaitEnd has returned.
   void End();
 
@@ -113,6 +118,7 @@ class ControlPlane final : public WorldState {
   void SetLeft(int rank, const absl::Status& status);
   bool told_all() const;
   absl::Status StillWaits() const;
+  void ReportWaits(std::unique_lock<std::mutex>& lock);  // unlocks it meanwhile
   void Wake();
 
   const ControlPlaneOptions options_;

@@ -241,6 +241,32 @@ TEST(ControlPlane, SaysOnceWhoDoesNotReturn) {
   EXPECT_THAT(results, ::testing::Each(IsOk()));
 }
 
+// A transport has something to send as long as others wait for it.
+TEST(ControlPlane, SaysSoAmidWork) {
+  std::atomic<bool> told = false;
+  Worlds worlds(2, 2);
+  worlds.set_report([&](const absl::Status&) { told = true; });
+  int calls = 0;
+  const auto results = worlds.Run({0, 1}, [&](ControlPlane& plane) {
+    if (plane.rank() == 1) {
+      for (int i = 0; i < 500 && !told; ++i) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      }
+      EXPECT_TRUE(told);
+      return absl::OkStatus();
+    }
+    plane.Leave(absl::OkStatus());
+    plane.AwaitEnd([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      ++calls;
+      return !plane.returned(1).has_value();
+    });
+    return absl::OkStatus();
+  });
+  EXPECT_GT(calls, 1);
+  EXPECT_THAT(results, ::testing::Each(IsOk()));
+}
+
 TEST(ControlPlane, AClosedConnectionIsADeath) {
   const Worlds worlds(3, 30);
   NetClock::time_point died;

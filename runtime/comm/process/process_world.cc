@@ -174,11 +174,13 @@ absl::Status ProcessWorld::Leave(absl::Status status) {
   if (transport_ != nullptr) transport_->Leave();
   control_->Leave(status);
   // What others wait for is on its way.
-  while (transport_ != nullptr && transport_->is_sending() && !control_->failed()) {
-    transport_->Progress(std::chrono::milliseconds(20));
-  }
-  device_->Synchronize().IgnoreError();
-  control_->AwaitEnd();
+  const auto send = [&] {
+    const bool sends = transport_ != nullptr && transport_->is_sending() && !control_->failed();
+    if (sends) transport_->Progress(std::chrono::milliseconds(20));
+    if (!sends) device_->Synchronize().IgnoreError();
+    return sends;
+  };
+  control_->AwaitEnd(send);
   control_->End();
   if (both_ != nullptr) both_->End();  // hands to the two what it kept
   if (memory_ != nullptr) memory_->End();
