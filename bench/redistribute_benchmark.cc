@@ -155,7 +155,9 @@ Options TakeOptions(int& argc, char** argv) {
   char** const end = std::remove_if(argv + 1, argv + argc, [&](absl::string_view arg) {
     if (arg == "--wide") return options.wide = true;
     if (arg == "--greedy") return options.greedy = true;
-    return absl::ConsumePrefix(&arg, "--seconds=") && absl::SimpleAtod(arg, &options.seconds);
+    // Not NaN either.
+    return absl::ConsumePrefix(&arg, "--seconds=") && absl::SimpleAtod(arg, &options.seconds) &&
+           options.seconds >= 0;
   });
   argc = static_cast<int>(end - argv);
   return options;

@@ -20,7 +20,7 @@ add_executable(
 target_include_directories(dtrun PRIVATE ${PROJECT_BINARY_DIR}/tools)
 target_link_libraries(dtrun PRIVATE dtensor CLI11::CLI11 nlohmann_json::nlohmann_json)
 # It finds the libraries where it is installed.
-set_target_properties(dtrun PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
+set_target_properties(dtrun PROPERTIES UNITY_BUILD OFF INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR}")
 if(DTENSOR_INSTALL)
   install(TARGETS dtrun)
 endif()

@@ -1,6 +1,13 @@
 # Headers, libraries, dtensorConfig.cmake for find_package, and a .pc file for each library.
 include(CMakePackageConfigHelpers)
 
+foreach(folder IN ITEMS CMAKE_INSTALL_LIBDIR CMAKE_INSTALL_INCLUDEDIR CMAKE_INSTALL_BINDIR)
+  if(IS_ABSOLUTE "${${folder}}")
+    message(FATAL_ERROR "${folder} is ${${folder}}; give a folder below CMAKE_INSTALL_PREFIX, such as lib "
+                        "or include: what is installed finds the rest from where it lies")
+  endif()
+endforeach()
+
 set(config_folder ${CMAKE_INSTALL_LIBDIR}/cmake/dtensor)
 set(pkg_config_folder ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 # Both find the rest from where they lie: an installed folder may be moved.
@@ -18,7 +25,7 @@ endfunction()
 # A program links what a static library was linked with; a shared one has that already.
 set(linked_requires)
 set(linked_flags)
-if(NOT BUILD_SHARED_LIBS)
+if(NOT BUILD_SHARED_LIBS AND NOT DTENSOR_ALGEBRA_ONLY)
   set(linked_requires libhwy libcrypto)
   cmake_path(GET DTENSOR_ONEDNN_LIBRARY PARENT_PATH folder)
   if(folder)

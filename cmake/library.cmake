@@ -1,5 +1,6 @@
 # link_headers(): makes the include paths that Bazel makes, in a folder of the build: dtensor/... is
-# dtensor/..., dtensor/runtime/... and dtensor/parallel_plans/... are what stands beside it.
+# dtensor/..., dtensor/runtime/... and dtensor/parallel_plans/... are what stands beside it. Folders are
+# links; files are not, for they would be installed as links.
 function(link_headers)
   set(folder ${PROJECT_BINARY_DIR}/include/dtensor)
   file(MAKE_DIRECTORY ${folder})
@@ -9,7 +10,15 @@ function(link_headers)
   list(FILTER entries EXCLUDE REGEX "/BUILD.bazel$")
   foreach(entry IN LISTS entries ITEMS ${PROJECT_SOURCE_DIR}/runtime ${PROJECT_SOURCE_DIR}/parallel_plans)
     get_filename_component(name ${entry} NAME)
-    file(CREATE_LINK ${entry} ${folder}/${name} SYMBOLIC)
+    if(IS_DIRECTORY ${entry})
+      file(CREATE_LINK ${entry} ${folder}/${name} SYMBOLIC)
+    else()
+      # Of an earlier version of this function: what is copied would go through it.
+      if(IS_SYMLINK ${folder}/${name})
+        file(REMOVE ${folder}/${name})
+      endif()
+      configure_file(${entry} ${folder}/${name} COPYONLY)
+    endif()
   endforeach()
 endfunction()
 
@@ -42,6 +51,8 @@ function(dtensor_library name)
       VERSION ${PROJECT_VERSION}
       # Until 1.0 a minor version may break programs.
       SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
+      # Sources have names of their own, each in a namespace without one.
+      UNITY_BUILD OFF
       # The same objects for a static and a shared library: position independent, no macro of their own.
       POSITION_INDEPENDENT_CODE ON
       DEFINE_SYMBOL ""

@@ -47,6 +47,7 @@ set(DTENSOR_ALGEBRA_SOURCES
   runtime/core/index_set.cc
   runtime/core/machine_rates.cc
   runtime/core/reduce_op.cc
+  runtime/core/number_text.cc
   runtime/core/shortened.cc
   runtime/core/status.cc
 )

@@ -39,7 +39,7 @@ struct ParallelLinearOptions {
   // First values: these, the whole weight [out, in] and bias [out], row-major, the same on every
   // rank; or, where empty, normal(0, stddev) by the seed, and a bias of 0. Layers with one seed
   // start alike.
-  std::vector<double> master_weight, master_bias;
+  std::vector<double> master_weight = {}, master_bias = {};
   uint64_t seed = 0;
   double stddev = 0.02;
   DType dtype = DType::kF32;

@@ -42,7 +42,7 @@ struct AttentionOptions {
   AttentionPlanKind plan = AttentionPlanKind::kAutomatic;
   // Of kAllToAll, else not looked at: the axes that move from the sequence to the heads, "u" or
   // "u,v"; the rest is a ring. Axes of size 1 do not count. Empty: all that split the sequence.
-  std::string all_to_all;
+  std::string all_to_all = {};
   // The probability, in [0, 1), with which each weight is dropped after the softmax; the others are
   // divided by 1 - dropout. Which ones depends on the seed and on global indices alone
   // (AttentionDropout in runtime/kernels/attention.h), not on meshes or plans. Take another seed
@@ -54,12 +54,12 @@ struct AttentionOptions {
   // show it is not seen, but must be finite. Another offset is no new decision unless both
   // sequences are sharded. Unset: both sequences end together, query i at i + max(0, t - s), key j
   // at j + max(0, s - t).
-  std::optional<int64_t> query_offset;
+  std::optional<int64_t> query_offset = {};
   // For batches of sequences of unlike lengths: query i of batch entry r is at i + query_offset
   // (unset: 0) + row_offsets[r], and key j at j. As many as batch entries, or none. Not
   // differentiable: refused while the Context records, and where both sequences are sharded. Other
   // offsets are no new decision.
-  std::vector<int64_t> row_offsets;
+  std::vector<int64_t> row_offsets = {};
 };
 TensorOr Attention(const TensorOr& q, const TensorOr& k, const TensorOr& v,
                    const AttentionOptions& options);

@@ -5,10 +5,10 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "dtensor/checkpoint/training_names.h"
 #include "dtensor/nn/state_dict.h"
+#include "dtensor/runtime/core/number_text.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/tensor/gather_values.h"
 
@@ -63,7 +63,7 @@ void AddEntries(Context& context, const TrainingState& state, CheckpointContent&
   add(kPlanEntry, state.plan);
   if (state.loss_scaler != nullptr) {
     const LossScaler::State& scaler = state.loss_scaler->state();
-    add(kLossScaleEntry, absl::StrFormat("%.17g", scaler.scale));
+    add(kLossScaleEntry, ExactText(scaler.scale));
     add(kGoodStepsEntry, absl::StrCat(scaler.good_steps));
   }
   for (const auto& [name, text] : state.entries) add(absl::StrCat(kUserEntries, name), text);

@@ -48,9 +48,9 @@ struct TrainingState {
   LossScaler* loss_scaler = nullptr;  // null: none
   int64_t step = 0;                   // steps made: the number of the next one
   int64_t position = 0;               // in the data, in a unit of the caller's
-  std::optional<LrSchedule> schedule;
-  std::string plan;                            // its text, for who wants to know
-  std::map<std::string, std::string> entries;  // the caller's own
+  std::optional<LrSchedule> schedule = {};
+  std::string plan = {};                            // its text, for who wants to know
+  std::map<std::string, std::string> entries = {};  // the caller's own
 };
 
 inline constexpr absl::string_view kOptimizerNames = "optimizer/";

@@ -22,11 +22,11 @@ namespace DTENSOR_EXPORT dtensor {
 
 struct GenerateOptions {
   int64_t tokens = 100;  // of each row, at most
-  SamplingOptions sampling;
+  SamplingOptions sampling = {};
   // A row ends with the first of these: the end of a text, of an answer. It is part of the result.
-  std::vector<int64_t> stop;
+  std::vector<int64_t> stop = {};
   // Called for each token as it is known, on every rank; row by row within a step. False ends all.
-  std::function<bool(int64_t row, int64_t token)> on_token;
+  std::function<bool(int64_t row, int64_t token)> on_token = {};
 };
 
 // Adds each prompt to its row of the cache, as many as the cache has rows, one token at least each,

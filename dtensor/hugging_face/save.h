@@ -18,10 +18,10 @@
 namespace DTENSOR_EXPORT dtensor {
 
 struct SaveHuggingFaceOptions {
-  std::string config;  // the text of config.json; empty: none is written
+  std::string config = {};  // the text of config.json; empty: none is written
   // Texts of other files, by name, such as tokenizer.json.
-  std::map<std::string, std::string> others;
-  std::optional<DType> dtype;  // of floats in the files; unset: each parameter's own
+  std::map<std::string, std::string> others = {};
+  std::optional<DType> dtype = {};  // of floats in the files; unset: each parameter's own
   // A file ends before the tensor that would make it larger; one tensor may. With more than one the
   // files are model-00001-of-00002.safetensors and so on, with an index.
   int64_t max_file_bytes = int64_t{5} << 30;
@@ -38,7 +38,8 @@ struct SaveHuggingFaceOptions {
 // before (model.safetensors, model-00001-of-00002.safetensors, their index) go; files of other
 // names stay.
 //
-// Collective. Errors, the same on all ranks: kInvalidArgument for options that mean nothing, for
+// Collective over the world: ranks that are not on the model's mesh call it with a model that
+// knows it. Errors, the same on all ranks: kInvalidArgument for options that mean nothing, for
 // `others` that are no names of files, or are written anyhow, and before anything is written for
 // the folder in which the process runs, and for one where a file system is mounted (a container's
 // volume: save into a folder in it); kFailedPrecondition for a parameter without memory, and on

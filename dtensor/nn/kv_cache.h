@@ -50,7 +50,7 @@ struct KvCacheOptions {
   int64_t batch = 1;
   int64_t capacity = 0;  // tokens of each row
   // The axis of the mesh that splits the sequence, in blocks of 64 dealt in turn. Empty: none.
-  std::string sequence_axis;
+  std::string sequence_axis = {};
 };
 
 class KvCache {

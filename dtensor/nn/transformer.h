@@ -40,7 +40,7 @@ struct TransformerConfig {
   int64_t vocab = 256, dim = 128, layers = 4, heads = 8, kv_heads = 4;
   int64_t hidden = 0;  // of the MLP; 0 means 8/3 dim rounded down to a multiple of 64, at least 64
   double rope_theta = 10000, norm_eps = 1e-5;
-  RopeScaling rope_scaling;
+  RopeScaling rope_scaling = {};
   double init_stddev = 0.02;    // projections back to dim: stddev / sqrt(2 layers)
   bool tie_embeddings = false;  // the head's weight is the embedding's
   bool fused_projections = false;

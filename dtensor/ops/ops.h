@@ -172,9 +172,9 @@ struct RopeScaling {
 // while the Context records. They, too, are no new decision.
 struct RopeOptions {
   double theta = 10000;
-  RopeScaling scaling;
+  RopeScaling scaling = {};
   int64_t offset = 0;
-  std::vector<int64_t> row_offsets;
+  std::vector<int64_t> row_offsets = {};
 };
 TensorOr Rope(const TensorOr& x, const RopeOptions& options);
 // -log softmax(logits)[target] for each token: "... v^, ... -> ...", f32 (f64 for f64 logits). A

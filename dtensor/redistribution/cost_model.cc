@@ -1,6 +1,5 @@
 #include "dtensor/redistribution/cost_model.h"
 
-#include <charconv>
 #include <cmath>
 #include <map>
 #include <set>
@@ -12,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "dtensor/redistribution/cost_model_check.h"
+#include "dtensor/runtime/core/number_text.h"
 #include "dtensor/runtime/core/status.h"
 
 namespace dtensor {
@@ -28,12 +28,6 @@ absl::Status ParseRate(absl::string_view word, double& rate) {
 absl::Status ParseLatency(absl::string_view word, double& latency) {
   if (absl::SimpleAtod(word, &latency) && IsLatency(latency)) return absl::OkStatus();
   return InvalidArgument({"\"", word, "\" is not a latency of 0 or more microseconds"});
-}
-
-// The shortest text that reads back as the same number.
-std::string Shortest(double value) {
-  char text[32];
-  return std::string(text, std::to_chars(text, text + sizeof(text), value).ptr);
 }
 
 // The rate that a line of two words sets; null for other words.
@@ -170,12 +164,12 @@ CostModel CostModel::On(const DeviceMesh& mesh) const {
 std::string CostModel::ToString() const {
   std::string text;
   const auto add_link = [&text](absl::string_view axis, const LinkSpeed& link) {
-    absl::StrAppend(&text, "link ", axis, " ", Shortest(link.latency_us), " ",
-                    Shortest(link.gb_per_second), "\n");
+    absl::StrAppend(&text, "link ", axis, " ", ExactText(link.latency_us), " ",
+                    ExactText(link.gb_per_second), "\n");
   };
   // What nobody has said stays unsaid.
   const auto add = [&text](absl::string_view words, double value) {
-    if (value != 0) absl::StrAppend(&text, words, " ", Shortest(value), "\n");
+    if (value != 0) absl::StrAppend(&text, words, " ", ExactText(value), "\n");
   };
   for (const auto& [axis, link] : rates_.links) add_link(axis, link);
   add_link("*", rates_.every_other_link);

@@ -2,9 +2,9 @@
 // alike. Collectives compare it, so that ranks which mix up two tensors of one shape get an error.
 //
 // Tensors that are made (Full, Distribute, ...) are counted for each mesh, so that work on the mesh
-// of one rank alone shifts no other count. A result's lineage follows from the operator, its
-// arguments and its operands' lineages; a redistribution and an alias have their source's. Of
-// memory, data and caches nothing enters.
+// of one rank alone shifts no other count; with the count goes what they are: layout, shape, type.
+// A result's lineage follows from the operator, its arguments and its operands' lineages; a
+// redistribution and an alias have their source's. Of memory, data and caches nothing enters.
 #ifndef DTENSOR_REDISTRIBUTION_LINEAGE_H_
 #define DTENSOR_REDISTRIBUTION_LINEAGE_H_
 

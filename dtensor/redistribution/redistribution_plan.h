@@ -83,11 +83,11 @@ struct RedistributionOptions {
   bool sums_in_any_order = false;
   // The result's type; the source's if unset. Elements are converted where they are received, and
   // sums rounded once. Between f32, bf16 and f16 alone: cast others before or after.
-  std::optional<DType> dtype;
+  std::optional<DType> dtype = {};
   // What the transport sets aside to exchange anything (Communicator::staging_bytes): part of what
   // a plan with rounds allocates. A Context says it; so it is the same on all ranks.
   int64_t staging_bytes = 0;
-  CostModel links;
+  CostModel links = {};
   friend bool operator==(const RedistributionOptions&, const RedistributionOptions&) = default;
 };
 

@@ -228,9 +228,11 @@ absl::StatusOr<SpecPtr> Context::Intern(const Layout& layout, absl::Span<const i
   spec->on_mesh = layout.mesh().Contains(rank());
   spec->local_shape = spec->on_mesh ? layout.LocalShape(shape, rank()) : Dims{0};
   spec->local_numel = NumElements(spec->local_shape);
-  Digest mesh;
+  Digest mesh, all;
   mesh.Add(layout.mesh().ToString());
   spec->mesh_digest = mesh.value();
+  all.Add(spec->ToString());
+  spec->digest = all.value();
   tables_->MakeRoomForSpec();
   tables_->specs[hash].push_back(interned);
   ++tables_->num_specs;
@@ -290,7 +292,7 @@ std::shared_ptr<const RankChunks> Context::ChunksOf(
 
 Lineage Context::NextLineage(const Spec& spec, const char* maker) {
   const uint64_t number = ++tables_->made[spec.mesh_digest];
-  return {MixLineage(spec.mesh_digest, number), maker, number};
+  return {MixLineage(spec.digest, number), maker, number};
 }
 
 Context::CacheSizes Context::cache_sizes() const {

@@ -58,7 +58,8 @@ struct Spec : Counted {
   const DeviceMesh& mesh() const { return layout.mesh(); }
   int ndim() const { return static_cast<int>(shape.size()); }
   int64_t local_numel = 0;
-  uint64_t mesh_digest = 0;  // equal for equal meshes, in every process
+  // Of the mesh, and of all of it: equal for equal ones, in every process.
+  uint64_t mesh_digest = 0, digest = 0;
   // "[8, 4] f32 on ["tp"=2] as [tp] []"
   std::string ToString() const;
 };
@@ -278,7 +279,7 @@ absl::Status RunRanks(int n, const std::function<absl::Status(Context&)>& fn,
                       const RunOptions& options = {}, const ContextOptions& contexts = {});
 
 struct SimulationOptions {
-  CostModel cost;  // by which time passes; it changes nothing else
+  CostModel cost = {};  // by which time passes; it changes nothing else
   // Of the one rank. The environment is not read, whatever they say.
   ContextOptions contexts = {};
 };

@@ -119,7 +119,9 @@ absl::Status CheckOperand(const OpDef& op, size_t i, const TensorOr& operand,
     return InvalidArgument({op.name, ": operand ", absl::StrCat(i), " is undefined"});
   if (context != nullptr && operand->impl()->context != context) {
     return InvalidArgument(
-        {op.name, ": operand ", absl::StrCat(i), " belongs to another Context than operand 0"});
+        {op.name, ": operand ", absl::StrCat(i), ", ", operand->ToString(),
+         ", belongs to another Context than operand 0: it was made by another rank, or in a world "
+         "of before; make it, or the model that it is of, in this one"});
   }
   return absl::OkStatus();
 }

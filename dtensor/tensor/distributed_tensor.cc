@@ -249,7 +249,8 @@ TensorOr FromLocal(Context& context, const Layout& layout, absl::Span<const int6
     return InvalidArgument({"FromLocal: the local tensor lies on another device (",
                             ToString(local.device().kind()), ") than this rank's (",
                             ToString(context.device().kind()),
-                            "); make it on context.device(), or copy it there"});
+                            "): each rank of each world has its ",
+                            "own; make it on context.device(), or copy it there"});
   }
   DT_ASSIGN_OR_RETURN(const SpecPtr spec, context.Intern(layout, shape, local.dtype()));
   if (local.shape() != spec->local_shape) {

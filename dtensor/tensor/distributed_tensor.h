@@ -44,12 +44,13 @@ struct TensorImpl;  // tensor_impl.h
 
 struct RedistributeOptions {
   // How the plan is chosen; the Context's options if unset. Its dtype is not looked at: see below.
-  std::optional<RedistributionOptions> plan;
+  std::optional<RedistributionOptions> plan = {};
   // The result's type, this tensor's if unset: elements are converted on the way, between f32, bf16
   // and f16, and where no gradient is recorded. Other casts are operators.
-  std::optional<DType> dtype;
+  std::optional<DType> dtype = {};
   // Returns at once; the first use of the result waits, or a write to this tensor (BeforeWrite).
-  // All ranks use it, or drop it unused, at the same place of the program.
+  // All ranks use it, or drop it unused, at the same place of the program. Of a move to another
+  // mesh that is: the ranks of both, before anything else moves between them, or this is written.
   bool async = false;
   // Where the Context overlaps (OverlapOptions), what is gathered is gathered by the first use of
   // the result, so that a product which reads it is made meanwhile (docs/overlap.md); or by a write

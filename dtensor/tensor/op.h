@@ -270,10 +270,10 @@ struct OpDef {
                         int result) = nullptr;
 
   // Either functions that work through kernels which every kind of device has (runtime/kernels);
-  OpFunctions every_device;
+  OpFunctions every_device = {};
   // or those for some.
-  OpFunctions host;  // on cpu and deferred; and on meta, where launches do nothing
-  OpFunctions cuda;
+  OpFunctions host = {};  // on cpu and deferred; and on meta, where launches do nothing
+  OpFunctions cuda = {};
   const OpFunctions& On(Device::Kind kind) const {
     if (every_device.forward != nullptr) return every_device;
     return kind == Device::Kind::kCuda ? cuda : host;
@@ -297,7 +297,7 @@ struct OpDef {
   bool passes_partial_gradients = false;
 
   // Without functions: all rows are made at once.
-  RowFunctions rows;
+  RowFunctions rows = {};
 
   // Null: what the rule finds. Errors: kInvalidArgument.
   absl::StatusOr<LayoutChoice> (*choose_layouts)(const LayoutChoiceRequest& request) = nullptr;

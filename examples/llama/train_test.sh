@@ -68,7 +68,8 @@ refuses '--mesh: ' "${small[@]}" --mesh='dp=2 tp=2'
 refuses "--report: cannot write" "${small[@]}" --report=/nowhere/report.json
 refuses "--report: cannot write" "${small[@]}" --report="$TEST_TMPDIR"
 refuses "--dump: cannot write" "${small[@]}" --dump=/nowhere/dump
-refuses "name another one" "${small[@]}" --dump="$TEST_TMPDIR/x" --report="$TEST_TMPDIR/x"
+refuses "--dump: '$TEST_TMPDIR/x' is --report's file; name another one" "${small[@]}" --dump="$TEST_TMPDIR/x" --report="$TEST_TMPDIR/x"
+refuses "name another one" "${small[@]}" --trace="$TEST_TMPDIR/../$(basename "$TEST_TMPDIR")/x" --report="$TEST_TMPDIR/x"
 refuses "kv_heads must divide heads" "${small[@]}" --kv-heads=3
 refuses "--steps" --steps=0 --text="$text"
 refuses "f32" "${small[@]}" --dtype=f33

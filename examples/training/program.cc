@@ -6,7 +6,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <system_error>
 #include <utility>
+#include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/match.h"
@@ -170,14 +174,36 @@ absl::Status ReadRest(ProgramFlags& flags) {
   return absl::OkStatus();
 }
 
-// Before the training: what comes after it must not fail for what can be seen now.
+// /dev/null, and the like, is nobody's.
+bool AreOneFile(const std::string& a, const std::string& b) {
+  std::error_code error;  // of files that are not there yet
+  if (std::filesystem::exists(a, error) && !std::filesystem::is_regular_file(a, error))
+    return false;
+  return std::filesystem::weakly_canonical(a, error) ==
+             std::filesystem::weakly_canonical(b, error) ||
+         std::filesystem::equivalent(a, b, error);
+}
+
+// Before the training: what comes after it must not fail for what can be seen now, nor replace what
+// this run reads or writes.
 absl::Status CheckOutputs(const ProgramFlags& flags) {
-  if (!flags.report.empty()) DT_RETURN_IF_ERROR(CheckOutputFile("--report", flags.report));
-  if (!flags.dump.empty()) DT_RETURN_IF_ERROR(CheckOutputFile("--dump", flags.dump));
-  const std::string& trace = flags.options.contexts.trace_file;
-  if (!trace.empty()) DT_RETURN_IF_ERROR(CheckOutputFile("--trace", trace));
-  if (flags.report.empty() || flags.report != flags.dump) return absl::OkStatus();
-  return InvalidArgument({"--dump: '", flags.dump, "' is --report's file; name another one"});
+  struct File {
+    const char* flag;
+    std::string path;
+  };
+  std::vector<File> files = {{"--text", flags.text}};
+  for (const File& file : {File{"--report", flags.report}, File{"--dump", flags.dump},
+                           File{"--trace", flags.options.contexts.trace_file}}) {
+    if (file.path.empty()) continue;
+    DT_RETURN_IF_ERROR(CheckOutputFile(file.flag, file.path));
+    for (const File& known : files) {
+      if (!AreOneFile(file.path, known.path)) continue;
+      return InvalidArgument(
+          {file.flag, ": '", file.path, "' is ", known.flag, "'s file; name another one"});
+    }
+    files.push_back(file);
+  }
+  return absl::OkStatus();
 }
 
 // On a terminal, or where it was asked for, how long it will take; else a line every ten steps.

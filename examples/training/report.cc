@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "dtensor/runtime/core/number_text.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/io/atomic_file.h"
 #include "dtensor/runtime/io/safetensors/safetensors.h"
@@ -146,7 +147,6 @@ absl::Status WriteDump(const std::string& path, const TrainConfig& config, const
   entries.push_back({"grad_norms", DType::kF64, {steps}, result.grad_norms.data()});
   const TransformerConfig& model = config.model;
   const auto text = [](auto value) { return absl::StrCat(value); };
-  const auto exact = [](double value) { return absl::StrFormat("%.17g", value); };
   return OfFlag("--dump", WriteSafetensors(path, entries,
                                            {{"vocab", text(model.vocab)},
                                             {"dim", text(model.dim)},
@@ -154,18 +154,18 @@ absl::Status WriteDump(const std::string& path, const TrainConfig& config, const
                                             {"heads", text(model.heads)},
                                             {"kv_heads", text(model.kv_heads)},
                                             {"hidden", text(model.mlp_hidden())},
-                                            {"rope_theta", exact(model.rope_theta)},
-                                            {"norm_eps", exact(model.norm_eps)},
+                                            {"rope_theta", ExactText(model.rope_theta)},
+                                            {"norm_eps", ExactText(model.norm_eps)},
                                             {"batch", text(config.batch)},
                                             {"seq", text(config.sequence)},
                                             {"steps", text(steps)},
-                                            {"lr", exact(config.lr)},
+                                            {"lr", ExactText(config.lr)},
                                             {"warmup", text(config.warmup)},
-                                            {"beta1", exact(config.adamw.beta1)},
-                                            {"beta2", exact(config.adamw.beta2)},
-                                            {"eps", exact(config.adamw.eps)},
-                                            {"weight_decay", exact(config.adamw.weight_decay)},
-                                            {"clip", exact(config.clip)},
+                                            {"beta1", ExactText(config.adamw.beta1)},
+                                            {"beta2", ExactText(config.adamw.beta2)},
+                                            {"eps", ExactText(config.adamw.eps)},
+                                            {"weight_decay", ExactText(config.adamw.weight_decay)},
+                                            {"clip", ExactText(config.clip)},
                                             {"decayed", absl::StrJoin(decayed, ",")}}));
 }
 

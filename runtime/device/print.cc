@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "dtensor/runtime/core/dims.h"
 #include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/core/number_text.h"
 
 namespace dtensor {
 namespace {
@@ -27,7 +27,7 @@ std::string ElementText(T value) {
     const double number = static_cast<double>(
         static_cast<std::conditional_t<std::is_same_v<T, double>, double, float>>(value));
     if (std::isnan(number)) return "nan";  // also one with a sign
-    return absl::StrFormat("%.*g", sizeof(T) == 2 ? 4 : 6, number);
+    return RoundedText(number, sizeof(T) == 2 ? 4 : 6);
   }
 }
 

@@ -47,6 +47,31 @@ TEST(DisagreementTest, SaysWhatEachSideAskedFor) {
                     HasSubstr("tensor 2 of its mesh, made by Full")));
 }
 
+// What each rank makes of its own is as legal as what the other does, and their sum is nothing.
+TEST(DisagreementTest, TensorsOfUnlikeShapesTypesOrLayouts) {
+  const auto make = [](Context& context, const Placement& placement, const Dims& shape,
+                       DType dtype) {
+    return Full(context, Mesh("tp=2"), {placement}, shape, dtype, 1);
+  };
+  for (const auto& of : std::vector<std::function<TensorOr(Context&, bool)>>{
+           [&](Context&c, bool one) {
+             return make(c, Shard(0), {one ? 8 : 4, 6}, DType::kF32);
+           },
+           [&](Context&c, bool one) {
+             return make(c, Shard(one ? 0 : 1), {4, 6}, DType::kF32);
+           },
+           [&](Context&c, bool one) {
+             return Cast(make(c, Shard(0), {4, 6}, one ? DType::kBF16 : DType::kF64), DType::kF32);
+           }}) {
+    EXPECT_THAT(
+        Disagreement([&](Context& context) -> absl::Status {
+          DT_ASSIGN_OR_RETURN(const auto sum, Sum(of(context, context.rank() == 1), {0, 1}));
+          return Item(sum).status();
+        }),
+        HasSubstr("a result of Sum"));
+  }
+}
+
 TEST(DisagreementTest, TwoReadsInAnotherOrder) {
   EXPECT_THAT(Disagreement([](Context& context) -> absl::Status {
                 DT_ASSIGN_OR_RETURN(const auto a, Sharded(context, 8, 1));

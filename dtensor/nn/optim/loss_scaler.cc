@@ -41,14 +41,31 @@ TensorOr LossScaler::Scale(const TensorOr& loss) const {
   return dtensor::Scale(Cast(loss, DType::kF32), state_.scale);
 }
 
-absl::StatusOr<bool> LossScaler::IsFinite(const DistributedTensor& norm) const {
-  Context& context = norm.context();
-  if (context.device().is_meta()) return true;
-  DT_ASSIGN_OR_RETURN(const double value, Item(norm));
-  const bool mine = std::isfinite(value);
-  if (!options_.of_world || norm.mesh().size() == context.world_size()) return mine;
-  DT_ASSIGN_OR_RETURN(const std::vector<char> all, GatherValues<char>(context, mine ? 1 : 0));
+absl::StatusOr<bool> LossScaler::AllAre(bool finite, const DistributedTensor& parameter) const {
+  Context& context = parameter.context();
+  if (!options_.of_world || parameter.mesh().size() == context.world_size()) return finite;
+  DT_ASSIGN_OR_RETURN(const std::vector<char> all, GatherValues<char>(context, finite ? 1 : 0));
   return !absl::c_linear_search(all, 0);
+}
+
+absl::StatusOr<LossScaler::StepResult> LossScaler::TryStep(Optimizer& optimizer, double lr,
+                                                           double max_norm) const {
+  const auto& parameters = optimizer.parameters();
+  const auto is_here = [](const DistributedTensor& p) { return p.spec().on_mesh; };
+  StepResult result;
+  if (!parameters.empty() && absl::c_none_of(parameters, is_here)) {
+    DT_ASSIGN_OR_RETURN(result.stepped, AllAre(true, parameters[0]));
+    return result;
+  }
+  DT_ASSIGN_OR_RETURN(const ClipResult clip,
+                      ClipByGlobalNorm(parameters, max_norm, 1 / state_.scale));
+  result.norm = clip.norm;
+  if (!clip.norm.context().device().is_meta()) {
+    DT_ASSIGN_OR_RETURN(const double norm, Item(clip.norm));
+    DT_ASSIGN_OR_RETURN(result.stepped, AllAre(std::isfinite(norm), clip.norm));
+  }
+  if (result.stepped) DT_RETURN_IF_ERROR(optimizer.Step(lr, clip.scale));
+  return result;
 }
 
 absl::StatusOr<LossScaler::StepResult> LossScaler::Step(Optimizer& optimizer, double lr,
@@ -60,11 +77,7 @@ absl::StatusOr<LossScaler::StepResult> LossScaler::Step(Optimizer& optimizer, do
         " has made its step; call Update() when ",
         "each optimizer has, before the next loss is scaled"));
   }
-  DT_ASSIGN_OR_RETURN(const ClipResult clip,
-                      ClipByGlobalNorm(optimizer.parameters(), max_norm, 1 / state_.scale));
-  StepResult result{true, clip.norm};
-  DT_ASSIGN_OR_RETURN(result.stepped, IsFinite(clip.norm));
-  if (result.stepped) DT_RETURN_IF_ERROR(optimizer.Step(lr, clip.scale));
+  DT_ASSIGN_OR_RETURN(StepResult result, TryStep(optimizer, lr, max_norm));
   stepped_.push_back(optimizer.parameters()[0].impl().get());
   overflow_ = overflow_ || !result.stepped;
   return result;

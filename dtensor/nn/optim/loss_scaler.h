@@ -43,15 +43,17 @@ class LossScaler {
   TensorOr Scale(const TensorOr& loss) const;
 
   struct StepResult {
-    bool stepped = true;     // false: gradients overflowed, nothing was written
-    DistributedTensor norm;  // of the gradients without the scale: ClipResult::norm
+    bool stepped = true;  // false: gradients overflowed, nothing was written
+    // Of the gradients without the scale: ClipResult::norm. Undefined on a rank that holds none.
+    DistributedTensor norm = {};
   };
   // Steps with gradients divided by scale(), clipped to `max_norm` if that is above 0
   // (ClipByGlobalNorm), unless some element of some rank's gradient is infinite or NaN, or their
   // norm in f32 is. Then no rank steps. scale() stays as it is: another optimizer of the same loss
   // steps by it, too. Collective, over the world where parameters lie on a part of it and of_world
-  // is set; and reads the norm: the host waits for the gradients. On meta, which has no numbers,
-  // nothing overflows. Errors: kFailedPrecondition for an optimizer that has made its step since
+  // is set: a rank that holds nothing of its optimizer's parameters takes part, and writes nothing;
+  // and reads the norm: the host waits for the gradients. On meta, which has no numbers, nothing
+  // overflows. Errors: kFailedPrecondition for an optimizer that has made its step since
   // the last Update(); as ClipByGlobalNorm and Optimizer::Step.
   absl::StatusOr<StepResult> Step(Optimizer& optimizer, double lr, double max_norm = 0);
   // Sets scale() for the next loss, from what all steps since the last Update() have met. To be
@@ -73,8 +75,9 @@ class LossScaler {
  private:
   explicit LossScaler(const LossScalerOptions& options)
       : options_(options), state_{options.initial_scale, 0} {}
-  // Whether the norm is, and those of the other ranks that there are.
-  absl::StatusOr<bool> IsFinite(const DistributedTensor& norm) const;
+  absl::StatusOr<StepResult> TryStep(Optimizer& optimizer, double lr, double max_norm) const;
+  // Whether this rank's gradients are finite, and those of the others that there are.
+  absl::StatusOr<bool> AllAre(bool finite, const DistributedTensor& parameter) const;
 
   LossScalerOptions options_;
   State state_;

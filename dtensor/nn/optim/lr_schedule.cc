@@ -6,9 +6,10 @@
 #include <vector>
 
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_format.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "dtensor/runtime/core/number_text.h"
 #include "dtensor/runtime/core/status.h"
 
 namespace dtensor {
@@ -43,14 +44,15 @@ double LrSchedule::At(int64_t step) const {
 }
 
 std::string LrSchedule::ToString() const {
-  // 17 digits bring each double back as it was.
+  const std::string lr = ExactText(lr_);
   switch (kind_) {
     case Kind::kConstant:
-      return absl::StrFormat("constant(%.17g, %d)", lr_, warmup_);
+      return absl::StrCat("constant(", lr, ", ", warmup_, ")");
     case Kind::kLinear:
-      return absl::StrFormat("linear(%.17g, %d, %d)", lr_, warmup_, total_);
+      return absl::StrCat("linear(", lr, ", ", warmup_, ", ", total_, ")");
     default:
-      return absl::StrFormat("cosine(%.17g, %d, %d, %.17g)", lr_, warmup_, total_, cycles_);
+      return absl::StrCat("cosine(", lr, ", ", warmup_, ", ", total_, ", ", ExactText(cycles_),
+                          ")");
   }
 }
 

@@ -33,7 +33,7 @@ struct LaunchedRank {
   int rank = 0, size = 1;
   int local_rank = 0;  // among those of this host
   HostPort address;    // where rank 0 listens; nowhere in a world of one
-  std::string job, secret;
+  std::string job = {}, secret = {};
   double timeout_seconds = 60;
   std::string host;  // a name to tell this host from others by, beside what the system says
   // "tcp" or "mpi": messages alone, which go by that. Empty: ranks of a host share memory, and
@@ -47,9 +47,9 @@ struct LaunchedRank {
 
 // What a caller says itself. It wins over what the environment says.
 struct LaunchOptions {
-  std::optional<int> rank, size, local_rank;
-  std::string address;  // "host:port" of rank 0
-  std::string job, secret;
+  std::optional<int> rank = {}, size = {}, local_rank = {};
+  std::string address = {};  // "host:port" of rank 0
+  std::string job = {}, secret = {};
   double timeout_seconds = 60;
   std::optional<RankGpu> gpu = {};
   std::function<void(const absl::Status&)> report = nullptr;
