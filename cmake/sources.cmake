@@ -46,8 +46,8 @@ set(DTENSOR_ALGEBRA_SOURCES
   runtime/core/dtype.cc
   runtime/core/index_set.cc
   runtime/core/machine_rates.cc
-  runtime/core/reduce_op.cc
   runtime/core/number_text.cc
+  runtime/core/reduce_op.cc
   runtime/core/shortened.cc
   runtime/core/status.cc
 )

@@ -101,7 +101,8 @@ absl::Status SamplingOptions::Validate() const {
     return refuse("temperature", temperature, "give a finite number, or 0 for the likeliest");
   }
   if (top_k < 0) return refuse("top_k", static_cast<double>(top_k), "give 0 for all, or more");
-  if (!(top_p > 0 && top_p <= 1)) return refuse("top_p", top_p, "give a probability above 0");
+  if (!(top_p > 0 && top_p <= 1))
+    return refuse("top_p", top_p, "give a probability above 0, of at most 1");
   return absl::OkStatus();
 }
 

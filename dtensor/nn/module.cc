@@ -51,6 +51,11 @@ bool AreNames(absl::Span<const std::string> names) {
 
 absl::StatusOr<Layout> PlaceEdge(const Layout& layout, const ModuleEdge& edge,
                                  const Placement& placement, absl::Span<const int64_t> shape) {
+  // Its axes are numbers, which mean others elsewhere.
+  if (edge.mesh.num_axes() > 0 && edge.mesh != layout.mesh()) {
+    return InvalidArgument({"an activation lies on ", layout.mesh().ToString(), ", and the plan ",
+                            "was applied on ", edge.mesh.ToString(), "; make both on one mesh"});
+  }
   DT_ASSIGN_OR_RETURN(Layout placed, layout.WithAxes(edge.axes, placement, edge.position));
   if (!placement.is_shard() || edge.allow_uneven) return placed;
   const int d = placement.dim() < 0 ? placement.dim() + layout.ndim() : placement.dim();

@@ -184,9 +184,9 @@ struct ModuleEdge {
 };
 
 // x, which is operand or result number `index`, where that side of `edges` wants it, one after the
-// other, in one redistribution. Errors:
-// kInvalidArgument for a placement that WithAxes refuses, and a dimension that does not divide,
-// naming the multiple that would; failures.
+// other, in one redistribution. Errors: kInvalidArgument for another mesh than the edge's, a
+// placement that WithAxes refuses, and a dimension that does not divide, naming the multiple that
+// would; failures.
 TensorOr AtEdges(const DistributedTensor& x, absl::Span<const ModuleEdge> edges,
                  std::optional<Placement> ModuleEdge::*side, int index = 0);
 

@@ -1,4 +1,4 @@
-// Work: what a kernel does, as far as its time depends on it; and WorkCounts: that of many.
+// KernelWork: what a kernel does, as far as its time depends on it; and WorkCounts: that of many.
 #ifndef DTENSOR_RUNTIME_CORE_WORK_H_
 #define DTENSOR_RUNTIME_CORE_WORK_H_
 
@@ -15,7 +15,7 @@ namespace DTENSOR_EXPORT dtensor {
 using PerDType = std::array<double, static_cast<size_t>(DType::kBool) + 1>;
 
 // Numbers are doubles: a program on paper may do more than an int64 counts.
-struct Work {
+struct KernelWork {
   DType dtype = DType::kF32;   // of the products
   double gemm_flops = 0;       // of matrix products: two for each multiplication
   double attention_flops = 0;  // of attention's products
@@ -27,7 +27,7 @@ struct WorkCounts {
   double bytes = 0;
   int64_t kernels = 0;
 
-  void Add(const Work& work) {
+  void Add(const KernelWork& work) {
     gemm_flops[static_cast<size_t>(work.dtype)] += work.gemm_flops;
     attention_flops[static_cast<size_t>(work.dtype)] += work.attention_flops;
     bytes += work.bytes;

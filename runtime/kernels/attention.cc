@@ -33,7 +33,7 @@ double ProductFlops(const AttentionArgs& args) {
 }
 
 // q k^T and p v. What is carried is read but in the first step, and written but in the last.
-Work ForwardWork(const AttentionArgs& args) {
+KernelWork ForwardWork(const AttentionArgs& args) {
   const AttentionSizes& sizes = args.sizes;
   const double carry = Bytes(QueryElements(sizes) + 2 * Rows(sizes), Wide(sizes));
   double bytes = Bytes(QueryElements(sizes) + 2 * KeyElements(sizes), sizes.dtype);
@@ -45,7 +45,7 @@ Work ForwardWork(const AttentionArgs& args) {
 }
 
 // q k^T again, p^T do, do v^T, ds k and ds^T q. dq is added to but in the first step.
-Work BackwardWork(const AttentionArgs& args) {
+KernelWork BackwardWork(const AttentionArgs& args) {
   const AttentionSizes& sizes = args.sizes;
   const double gradients = QueryElements(sizes) * (sizes.first ? 1 : 2) + 2 * KeyElements(sizes);
   return {.dtype = sizes.dtype,
@@ -54,12 +54,12 @@ Work BackwardWork(const AttentionArgs& args) {
                    Bytes(2 * Rows(sizes), Wide(sizes)) + Bytes(gradients, sizes.out_dtype)};
 }
 
-Work WorkOf(const AttentionDeltaArgs& args) {
+KernelWork WorkOf(const AttentionDeltaArgs& args) {
   return {.bytes = Bytes(2 * QueryElements(args.sizes), args.sizes.dtype) +
                    Bytes(Rows(args.sizes), Wide(args.sizes))};
 }
 
-Work WorkOf(const AttentionMergeArgs& args) {
+KernelWork WorkOf(const AttentionMergeArgs& args) {
   const AttentionSizes& sizes = args.sizes;
   const auto parts = static_cast<double>(args.parts.o.size());
   return {.bytes = Bytes(parts * (QueryElements(sizes) + Rows(sizes)) + Rows(sizes), Wide(sizes)) +

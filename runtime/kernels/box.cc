@@ -12,7 +12,7 @@
 namespace dtensor::kernels {
 namespace {
 
-Work WorkOf(const MoveBoxesArgs& args) {
+KernelWork WorkOf(const MoveBoxesArgs& args) {
   double bytes = 0;
   for (const BoxMove& move : args.moves) {
     if (move.is_done()) continue;
@@ -24,7 +24,7 @@ Work WorkOf(const MoveBoxesArgs& args) {
   return {.bytes = bytes};
 }
 
-Work WorkOf(const FillIdentityArgs& args) {
+KernelWork WorkOf(const FillIdentityArgs& args) {
   return {.bytes = static_cast<double>(args.n * SizeOf(args.dtype))};
 }
 

@@ -8,7 +8,7 @@
 
 namespace dtensor::kernels::internal {
 
-absl::Status RunOnPaper(Device& device, const Work& work) {
+absl::Status RunOnPaper(Device& device, const KernelWork& work) {
   DT_RETURN_IF_ERROR(device.failure());
   ClockOf(device)->Compute(work);
   return absl::OkStatus();

@@ -4,7 +4,7 @@
 // decides what metadata decides, turns tensors into flat arguments (runtime/kernels/arguments) and
 // hands them on:
 //
-//   Work WorkOf(const SoftmaxArgs& args);  // operand_bytes.h helps
+//   KernelWork WorkOf(const SoftmaxArgs& args);  // operand_bytes.h helps
 //   constexpr ByDevice<SoftmaxArgs> kSoftmax = {
 //       .name = "Softmax", .host = cpu::Softmax, .work = WorkOf};
 //   return kSoftmax.Run(device, {x.dtype()}, args);
@@ -40,11 +40,11 @@ namespace dtensor::kernels {
 template <typename Args>
 class WorkFunction {
  public:
-  constexpr WorkFunction(Work (*function)(const Args&)) : function_(function) {}
-  Work operator()(const Args& args) const { return function_(args); }
+  constexpr WorkFunction(KernelWork (*function)(const Args&)) : function_(function) {}
+  KernelWork operator()(const Args& args) const { return function_(args); }
 
  private:
-  Work (*function_)(const Args&);
+  KernelWork (*function_)(const Args&);
 };
 
 template <typename Args>
@@ -63,7 +63,7 @@ struct ByDevice {
 
 namespace internal {
 // Tells a meta device's clock.
-absl::Status RunOnPaper(Device& device, const Work& work);
+absl::Status RunOnPaper(Device& device, const KernelWork& work);
 // The device's failure; else kUnimplemented, naming kernel, types, device and remedy: the device
 // on which there is one, if any.
 absl::Status NoKernel(const char* name, std::initializer_list<DType> types, const Device& device,

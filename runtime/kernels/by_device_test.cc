@@ -26,7 +26,7 @@ absl::Status CountOnHost(Device& device, const char* name, const CountArgs& args
   });
 }
 
-Work WorkOf(const CountArgs& args) { return {.bytes = static_cast<double>(args.by)}; }
+KernelWork WorkOf(const CountArgs& args) { return {.bytes = static_cast<double>(args.by)}; }
 
 constexpr ByDevice<CountArgs> kCount = {.name = "Count", .host = CountOnHost, .work = WorkOf};
 // Nobody can leave it out.

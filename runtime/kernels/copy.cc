@@ -10,7 +10,7 @@
 namespace dtensor::kernels {
 namespace {
 
-Work WorkOf(const CopyArgs& args) {
+KernelWork WorkOf(const CopyArgs& args) {
   return {.bytes = 2.0 * static_cast<double>(args.loop.bytes())};
 }
 

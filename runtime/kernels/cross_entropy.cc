@@ -15,17 +15,17 @@ double BytesOfRows(int64_t rows, double each, DType dtype) {
   return Bytes(static_cast<double>(rows) * each, dtype);
 }
 
-Work WorkOf(const CrossEntropyStatsArgs& args) {
+KernelWork WorkOf(const CrossEntropyStatsArgs& args) {
   return {.bytes = BytesOf(args.logits) + BytesOf(args.targets) +
                    BytesOfRows(args.rows, args.smooth ? 4 : 3, AccumulatorOf(args.dtype))};
 }
 
-Work WorkOf(const CrossEntropyMergeArgs& args) {
+KernelWork WorkOf(const CrossEntropyMergeArgs& args) {
   return {.bytes =
               BytesOf(args.stats) + BytesOf(args.targets) + BytesOfRows(args.rows, 2, args.dtype)};
 }
 
-Work WorkOf(const CrossEntropyGradArgs& args) {
+KernelWork WorkOf(const CrossEntropyGradArgs& args) {
   return {.bytes = BytesOf(args.logits) + BytesOf(args.targets) + BytesOf(args.lse) +
                    BytesOf(args.dloss) +
                    BytesOfRows(args.rows, static_cast<double>(args.width), args.dtype)};

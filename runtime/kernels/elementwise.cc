@@ -17,9 +17,9 @@ namespace dtensor::kernels {
 namespace {
 
 // Operands that are not there cost nothing.
-Work WorkOf(const AddNArgs& args) { return {.bytes = BytesOf(args.operands, args.terms)}; }
+KernelWork WorkOf(const AddNArgs& args) { return {.bytes = BytesOf(args.operands, args.terms)}; }
 
-Work WorkOf(const FillArgs& args) {
+KernelWork WorkOf(const FillArgs& args) {
   return {.bytes = Bytes(DistinctElements(args.loop, 0), args.dtype)};
 }
 

@@ -11,12 +11,12 @@ namespace dtensor::kernels {
 namespace {
 
 // As if each token had a row here.
-Work WorkOf(const EmbeddingArgs& args) {
+KernelWork WorkOf(const EmbeddingArgs& args) {
   return {.bytes = BytesOf(args.ids) +
                    2.0 * static_cast<double>(args.tokens * args.table.n * args.table.size)};
 }
 
-Work WorkOf(const EmbeddingGradArgs& args) {
+KernelWork WorkOf(const EmbeddingGradArgs& args) {
   return {.bytes = BytesOf(args.ids) + BytesOf(args.dy) +
                    Bytes(static_cast<double>(args.num_rows * args.d), args.dtype)};
 }

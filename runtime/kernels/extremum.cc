@@ -14,17 +14,17 @@ namespace {
 
 constexpr double kCountBytes = sizeof(int64_t);
 
-Work WorkOf(const ArgMaxStatsArgs& args) {
+KernelWork WorkOf(const ArgMaxStatsArgs& args) {
   const double row = args.stride == 0 && args.n > 1 ? 1 : static_cast<double>(args.n);
   return {.bytes = Bytes(DistinctElements(args.kept, 0) * row, args.dtype) +
                    Iterations(args.kept) * 2 * kCountBytes};
 }
 
-Work WorkOf(const ArgMaxMergeArgs& args) {
+KernelWork WorkOf(const ArgMaxMergeArgs& args) {
   return {.bytes = BytesOf(args.stats) + static_cast<double>(args.rows) * kCountBytes};
 }
 
-Work WorkOf(const CountTiesArgs& args) {
+KernelWork WorkOf(const CountTiesArgs& args) {
   return {.bytes =
               Bytes(DistinctElements(args.loop, 0) + DistinctElements(args.loop, 1), args.dtype) +
               static_cast<double>(args.outputs) * kCountBytes};

@@ -27,43 +27,43 @@ double BytesOfStats(const ShardStatsInput& stats, double each, DType dtype) {
   return Bytes(static_cast<double>(stats.shards * stats.rows) * each, AccumulatorOf(dtype));
 }
 
-Work WorkOf(const RmsNormArgs& args) {
+KernelWork WorkOf(const RmsNormArgs& args) {
   return {.bytes = BytesOf(args.rows) + BytesOf(args.weight) +
                    BytesOfStats(args.stats, 1, args.dtype) + static_cast<double>(args.out_bytes) +
                    BytesOfStats(args.rows, 1, args.dtype)};
 }
 
-Work WorkOf(const RowSquaresArgs& args) {
+KernelWork WorkOf(const RowSquaresArgs& args) {
   return {.bytes = BytesOf(args.rows) + BytesOfStats(args.rows, 1, args.dtype)};
 }
 
-Work WorkOf(const RmsNormGradArgs& args) {
+KernelWork WorkOf(const RmsNormGradArgs& args) {
   return {.bytes = BytesOf(args.rows) + 2 * BytesOf(args.weight) + BytesOf(args.rstd) +
                    BytesOfStats(args.stats, 1, args.dtype) + static_cast<double>(args.out_bytes)};
 }
 
-Work WorkOf(const RmsNormGradDotsArgs& args) {
+KernelWork WorkOf(const RmsNormGradDotsArgs& args) {
   return {.bytes =
               BytesOf(args.rows) + BytesOf(args.weight) + BytesOfStats(args.rows, 1, args.dtype)};
 }
 
-Work WorkOf(const LayerNormArgs& args) {
+KernelWork WorkOf(const LayerNormArgs& args) {
   return {.bytes = BytesOf(args.rows) + BytesOf(args.weight) + BytesOf(args.bias) +
                    BytesOfStats(args.stats, 3, DType::kF64) + static_cast<double>(args.out_bytes) +
                    BytesOfStats(args.rows, 2, args.dtype)};
 }
 
-Work WorkOf(const RowMomentsArgs& args) {
+KernelWork WorkOf(const RowMomentsArgs& args) {
   return {.bytes = BytesOf(args.rows) + BytesOfStats(args.rows, 3, DType::kF64)};
 }
 
-Work WorkOf(const LayerNormGradArgs& args) {
+KernelWork WorkOf(const LayerNormGradArgs& args) {
   return {.bytes = BytesOf(args.rows) + 3 * BytesOf(args.weight) + BytesOf(args.mean) +
                    BytesOf(args.rstd) + BytesOfStats(args.stats, 2, args.dtype) +
                    static_cast<double>(args.out_bytes)};
 }
 
-Work WorkOf(const LayerNormGradSumsArgs& args) {
+KernelWork WorkOf(const LayerNormGradSumsArgs& args) {
   return {.bytes = BytesOf(args.rows) + BytesOf(args.weight) + BytesOf(args.mean) +
                    BytesOf(args.rstd) + BytesOfStats(args.rows, 2, args.dtype)};
 }

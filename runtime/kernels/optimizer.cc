@@ -20,13 +20,13 @@ double BytesOf(const StepArgs& step, double states) {
   return Bytes(2 * n, step.dtype) + Bytes(n, step.grad_dtype) + Bytes(2 * n * wide, accumulator);
 }
 
-Work WorkOf(const AdamWArgs& args) { return {.bytes = BytesOf(args.step, 2)}; }
+KernelWork WorkOf(const AdamWArgs& args) { return {.bytes = BytesOf(args.step, 2)}; }
 
-Work WorkOf(const SgdArgs& args) {
+KernelWork WorkOf(const SgdArgs& args) {
   return {.bytes = BytesOf(args.step, args.factors.momentum == 0 ? 0 : 1)};
 }
 
-Work WorkOf(const ClipScaleArgs& args) { return {.bytes = Bytes(3, args.dtype)}; }
+KernelWork WorkOf(const ClipScaleArgs& args) { return {.bytes = Bytes(3, args.dtype)}; }
 
 constexpr ByDevice<AdamWArgs> kAdamW = {
     .name = "AdamW", .host = cpu::AdamW, .cuda = DT_ON_CUDA(cuda::AdamW), .work = WorkOf};

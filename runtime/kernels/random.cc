@@ -16,11 +16,15 @@ double BytesOf(const GlobalRuns& runs, DType dtype) {
   return Bytes(static_cast<double>(runs.size()), dtype);
 }
 
-Work WorkOf(const RandomNormalArgs& args) { return {.bytes = BytesOf(args.runs, args.dtype)}; }
+KernelWork WorkOf(const RandomNormalArgs& args) {
+  return {.bytes = BytesOf(args.runs, args.dtype)};
+}
 
-Work WorkOf(const RandomUniformArgs& args) { return {.bytes = BytesOf(args.runs, args.dtype)}; }
+KernelWork WorkOf(const RandomUniformArgs& args) {
+  return {.bytes = BytesOf(args.runs, args.dtype)};
+}
 
-Work WorkOf(const DropoutArgs& args) {
+KernelWork WorkOf(const DropoutArgs& args) {
   return {.bytes = kernels::BytesOf(args.x) + BytesOf(args.runs, args.dtype)};
 }
 

@@ -12,13 +12,13 @@
 namespace dtensor::kernels {
 namespace {
 
-Work WorkOf(const ReduceArgs& args) {
+KernelWork WorkOf(const ReduceArgs& args) {
   return {.bytes = Bytes(DistinctElements(args.kept, 0) * DistinctElements(args.reduced, 0),
                          args.dtype) +
                    Bytes(static_cast<double>(args.outputs), args.out_dtype)};
 }
 
-Work WorkOf(const SumOfSquaresArgs& args) {
+KernelWork WorkOf(const SumOfSquaresArgs& args) {
   return {.bytes = BytesOf(args.x) + Bytes(1, AccumulatorOf(args.dtype))};
 }
 

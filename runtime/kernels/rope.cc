@@ -10,7 +10,7 @@
 namespace dtensor::kernels {
 namespace {
 
-Work WorkOf(const RopeArgs& args) {
+KernelWork WorkOf(const RopeArgs& args) {
   return {.bytes = 2 * Bytes(static_cast<double>(args.numel), args.dtype)};
 }
 

@@ -27,27 +27,27 @@ double BytesOfStats(const RowOperands<kIn>& rows, double each, DType dtype) {
   return Bytes(Iterations(rows.loop) * each, AccumulatorOf(dtype));
 }
 
-Work WorkOf(const SoftmaxArgs& args) {
+KernelWork WorkOf(const SoftmaxArgs& args) {
   return {.bytes = BytesOf(args.rows) + BytesOfResult(args.rows, args.dtype)};
 }
 
-Work WorkOf(const SoftmaxGradArgs& args) {
+KernelWork WorkOf(const SoftmaxGradArgs& args) {
   return {.bytes = BytesOf(args.rows) + BytesOfResult(args.rows, args.dtype)};
 }
 
-Work WorkOf(const SoftmaxStatsArgs& args) {
+KernelWork WorkOf(const SoftmaxStatsArgs& args) {
   return {.bytes = BytesOf(args.rows) + BytesOfStats(args.rows, 2, args.dtype)};
 }
 
-Work WorkOf(const SoftmaxMergeArgs& args) {
+KernelWork WorkOf(const SoftmaxMergeArgs& args) {
   return {.bytes = BytesOf(args.rows) + BytesOf(args.stats) + BytesOfResult(args.rows, args.dtype)};
 }
 
-Work WorkOf(const SoftmaxGradSumsArgs& args) {
+KernelWork WorkOf(const SoftmaxGradSumsArgs& args) {
   return {.bytes = BytesOf(args.rows) + BytesOfStats(args.rows, 1, args.dtype)};
 }
 
-Work WorkOf(const SoftmaxGradMergeArgs& args) {
+KernelWork WorkOf(const SoftmaxGradMergeArgs& args) {
   return {.bytes = BytesOf(args.rows) + BytesOf(args.sums) + BytesOfResult(args.rows, args.dtype)};
 }
 

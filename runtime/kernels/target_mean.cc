@@ -10,15 +10,15 @@
 namespace dtensor::kernels {
 namespace {
 
-Work WorkOf(const TargetMeanStatsArgs& args) {
+KernelWork WorkOf(const TargetMeanStatsArgs& args) {
   return {.bytes = BytesOf(args.loss) + BytesOf(args.targets) + Bytes(2, DType::kF64)};
 }
 
-Work WorkOf(const TargetMeanMergeArgs& args) {
+KernelWork WorkOf(const TargetMeanMergeArgs& args) {
   return {.bytes = BytesOf(args.stats) + Bytes(1, args.dtype) + Bytes(1, DType::kF64)};
 }
 
-Work WorkOf(const TargetMeanGradArgs& args) {
+KernelWork WorkOf(const TargetMeanGradArgs& args) {
   return {.bytes = BytesOf(args.targets) + BytesOf(args.count) + BytesOf(args.dmean) +
                    Bytes(static_cast<double>(args.rows), args.dtype)};
 }

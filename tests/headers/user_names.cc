@@ -33,6 +33,7 @@ struct Split {};
 struct Style {};
 struct Traffic {};
 struct Transfer {};
+struct Work {};
 
 template <typename... Types>
 constexpr int Count(Types...) {
@@ -42,6 +43,6 @@ constexpr int Count(Types...) {
 // Found by name lookup, in which dtensor's functions and types take part.
 static_assert(Count(Assignment(), Caller(), Choose(), Event(), Execute(), Factor(), Follow(),
                     Init(), Linearity(), Link(), Match(), Order(), Piece(), PlanOptions(), Run(),
-                    Solve(), Split(), Style(), Traffic(), Transfer()) == 20);
+                    Solve(), Split(), Style(), Traffic(), Transfer(), Work()) == 21);
 
 int main() { return 0; }

@@ -9,6 +9,7 @@
 
 #include "absl/strings/match.h"
 #include "dtensor/nn/containers.h"
+#include "dtensor/nn/dropout_layer.h"
 #include "dtensor/nn/layers.h"
 #include "dtensor/nn/optim/adamw.h"
 #include "dtensor/ops/ops.h"
@@ -243,6 +244,30 @@ TEST(PlanMistakes, PlansThatDifferBetweenRanksFailTheWorldNamingBothSides) {
   });
   EXPECT_FALSE(status.ok());
   EXPECT_THAT(status.ToString(), AllOf(HasSubstr("rank 0"), HasSubstr("rank 1")));
+}
+
+// Axes of another mesh have the same numbers: what is split there would be split by another axis.
+TEST(PlanMistakes, AnActivationOnAnotherMesh) {
+  DT_EXPECT_OK(RunRanks(4, [](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse("dp=2,tp=2"));
+    DropoutLayer model(0);
+    DT_ASSIGN_OR_RETURN(const ParallelPlan plan,
+                        ParallelPlan::Parse("{\"\", Edges(\"tp\", in S(0), out S(1))}"));
+    DT_RETURN_IF_ERROR(plan.Apply(model, context, mesh, {.seed = 3}));
+    for (const char* text : {"tp=2,dp=2", "all=4"}) {
+      DT_ASSIGN_OR_RETURN(const DeviceMesh other, DeviceMesh::Parse(text));
+      DT_ASSIGN_OR_RETURN(const auto x,
+                          Full(context, Layout::Replicated(other, 2), {4, 4}, DType::kF32, 1));
+      EXPECT_THAT(model(x).status(),
+                  Refuses({"lies on " + other.ToString(), "applied on [\"dp\"=2, \"tp\"=2]"}));
+    }
+    DT_ASSIGN_OR_RETURN(const auto x,
+                        Full(context, Layout::Replicated(mesh, 2), {4, 4}, DType::kF32, 1));
+    const TensorOr y = model(x);
+    DT_RETURN_IF_ERROR(y.status());
+    EXPECT_EQ(y->layout().ToString(), "[] [tp]");
+    return absl::OkStatus();
+  }));
 }
 
 TEST(PlanMistakes, TextNamesLineAndColumn) {

@@ -32,6 +32,14 @@ struct Problem {
     DT_ASSIGN_OR_RETURN(Sgd sgd, Sgd::Create({p}, {.momentum = 0.5, .master_weights = true}));
     return Problem{p, std::move(sgd)};
   }
+  // As a rank has it that is not on the mesh.
+  static absl::StatusOr<Problem> MakeElsewhere(Context& context, const DeviceMesh& mesh) {
+    DT_ASSIGN_OR_RETURN(DistributedTensor p,
+                        Full(context, Layout::Replicated(mesh, 2), {4, 3}, DType::kF16, 1));
+    DT_RETURN_IF_ERROR(p.set_requires_grad(true));
+    DT_ASSIGN_OR_RETURN(Sgd sgd, Sgd::Create({p}, {.momentum = 0.5, .master_weights = true}));
+    return Problem{p, std::move(sgd)};
+  }
   // The gradient is factors[i] times the loss scale, in f16.
   absl::Status AddGradient(const LossScaler& scaler, const Values& factors) {
     DT_ASSIGN_OR_RETURN(const DistributedTensor c,
@@ -182,7 +190,9 @@ TEST(LossScaler, IsTheSameOnAllStagesOfAPipeline) {
     const bool is_idle = context.rank() == 3;
     const SmallPlace place = context.rank() < 2 ? SmallPlace{"tp=2@0..1", {Shard(0)}}
                                                 : SmallPlace{"tp=1@2..2", {Replicate()}};
-    DT_ASSIGN_OR_RETURN(Problem problem, Problem::Make(context, place));
+    DT_ASSIGN_OR_RETURN(const DeviceMesh last, DeviceMesh::Parse("tp=1@2..2"));
+    DT_ASSIGN_OR_RETURN(Problem problem, is_idle ? Problem::MakeElsewhere(context, last)
+                                                 : Problem::Make(context, place));
     DT_ASSIGN_OR_RETURN(LossScaler scaler, LossScaler::Create({.initial_scale = 4}));
     Values factors(12, 1);
     if (context.rank() < 2) factors[7] = std::numeric_limits<double>::infinity();

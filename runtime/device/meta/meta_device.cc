@@ -11,7 +11,7 @@ namespace dtensor {
 namespace {
 
 // Matrices that stand for several of a batch are read once.
-Work WorkOf(const GemmProblem& gemm) {
+KernelWork WorkOf(const GemmProblem& gemm) {
   const auto batch = static_cast<double>(gemm.batch), m = static_cast<double>(gemm.m),
              n = static_cast<double>(gemm.n), k = static_cast<double>(gemm.k);
   const auto matrices = [&](const GemmMatrix& x) { return x.batch_stride == 0 ? 1 : batch; };

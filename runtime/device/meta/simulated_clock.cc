@@ -6,7 +6,7 @@
 
 namespace dtensor {
 
-void SimulatedClock::Compute(const Work& work) {
+void SimulatedClock::Compute(const KernelWork& work) {
   work_.Add(work);
   const double products = work.gemm_flops / rates_.GemmFlopsPerSecond(work.dtype) +
                           work.attention_flops / (rates_.multiply_gf_per_second * 1e9);

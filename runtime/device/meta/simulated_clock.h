@@ -53,7 +53,7 @@ class SimulatedClock {
   const WorkCounts& work() const { return work_; }
 
   // --- By the device and the communicator.
-  void Compute(const Work& work);  // one kernel
+  void Compute(const KernelWork& work);  // one kernel
   // An exchange over the links of `axes`, a Collective's label, that takes so long once all of them
   // are free. Returns when it ends: a time for WaitUntil.
   double Communicate(absl::string_view axes, double seconds);

@@ -63,7 +63,7 @@ inline double BytesOf(const StridedInput& input) {
 
 // Of kernels whose arguments are `operands`, and nothing else in memory.
 template <typename Args>
-Work WorkOnOperands(const Args& args) {
+KernelWork WorkOnOperands(const Args& args) {
   return {.bytes = BytesOf(args.operands)};
 }
 
