@@ -103,7 +103,8 @@ void DeclareFiles(CLI::App& app, ProgramFlags& flags) {
                  "write what each rank did here, for Perfetto; a name in .txt: as tables");
   app.add_option("--save", flags.options.save, "write checkpoints into this folder")
       ->type_name("FOLDER");
-  app.add_option("--save-every", flags.options.save_every, "steps, of which the last is saved")
+  app.add_option("--save-every", flags.options.save_every,
+                 "after so many steps, and after the last one")
       ->capture_default_str();
   app.add_option("--keep-last", flags.options.keep_last, "how many checkpoints stay; 0: all")
       ->capture_default_str();

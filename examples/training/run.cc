@@ -58,16 +58,23 @@ class RankRun {
     CheckpointSaver saver(context_, options_.save,
                           {.keep_last = options_.keep_last, .async = true});
     context_.device().ResetPeak();
+    int64_t saved = trainer_->step();
+    const auto save = [&] {
+      saved = trainer_->step();
+      return trainer_->Save(saver);
+    };
     for (int64_t step = trainer_->step(); step < config_.steps; ++step) {
       DT_RETURN_IF_ERROR(Step(step));
       if (diverged_) break;
       const bool saves = !options_.save.empty() && (step + 1) % options_.save_every == 0;
-      if (saves) DT_RETURN_IF_ERROR(trainer_->Save(saver));
+      if (saves) DT_RETURN_IF_ERROR(save());
       if (options_.stop_below && (step + 1) % 25 == 0) {
         DT_ASSIGN_OR_RETURN(const double loss, HeldOutLoss());
         if (loss < *options_.stop_below) break;
       }
     }
+    const bool is_saved = options_.save.empty() || saved == trainer_->step();
+    if (!is_saved && !diverged_) DT_RETURN_IF_ERROR(save());
     DT_RETURN_IF_ERROR(saver.Wait());
     FinishClock();
     DT_RETURN_IF_ERROR(GatherCounted());

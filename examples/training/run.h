@@ -40,8 +40,9 @@ struct TrainOptions {
   std::optional<double> stop_below;  // every 25 steps: stop when the held-out loss is below
   bool keep_tensors = false;         // fill initial_weights and first_gradients
   // Checkpoints (docs/checkpoints.md): their folder, unless it is empty; after how many steps there
-  // is one, and how many of them stay; and whether to go on from the latest one that is there. A
-  // folder that has one is refused otherwise: of two runs one would be resumed for the other.
+  // is one (and after the last one), and how many of them stay; and whether to go on from the
+  // latest one that is there. A folder that has one is refused otherwise: of two runs one would be
+  // resumed for the other.
   std::string save;
   int64_t save_every = 100;
   int keep_last = 2;

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "dtensor/checkpoint/folder.h"
 #include "dtensor/hugging_face/save.h"
 #include "dtensor/nn/model_config.h"
 #include "dtensor/ops/ops.h"
@@ -273,6 +274,25 @@ TEST(Train, DoesNotBeginWhereAnotherRunWasSaved) {
   options.resume = true;
   DT_EXPECT_OK(Train(config, corpus, options));
   EXPECT_EQ(steps, 2);
+}
+
+// What was trained since the last checkpoint is not lost.
+TEST(Train, SavesItsLastStep) {
+  DT_ASSERT_OK_AND_ASSIGN(const Corpus corpus, Corpus::Load(WriteText("text", Text()), 32));
+  TrainConfig config = Small("tp=2", "tp");
+  TrainOptions options;
+  options.save = ::testing::TempDir() + "/last_step";
+  options.save_every = 2;
+  options.keep_last = 0;
+  const auto saved = [&](int64_t steps) {
+    config.steps = steps;
+    DT_EXPECT_OK(Train(config, corpus, options));
+    options.resume = true;
+    return FindCheckpoint(options.save).value();
+  };
+  EXPECT_THAT(saved(3), testing::EndsWith("step-00000003"));
+  EXPECT_THAT(saved(3), testing::EndsWith("step-00000003"));  // nothing was left to do
+  EXPECT_THAT(saved(4), testing::EndsWith("step-00000004"));
 }
 
 // The same bits, for less memory.

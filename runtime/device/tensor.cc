@@ -5,6 +5,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "absl/numeric/int128.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/runtime/core/no_throw.h"
 #include "dtensor/runtime/core/status.h"
@@ -229,10 +230,15 @@ Tensor Tensor::View(absl::Span<const int64_t> shape, absl::Span<const int64_t> s
   Tensor view;
   view.numel_ = NumElements(shape);
   if (view.numel_ > 0) {
-    view.offset_ = offset_ + offset * SizeOf(dtype_);
-    DT_REQUIRE(view.offset_ >= 0 &&
-                   view.offset_ + Extent(shape, strides) * SizeOf(dtype_) <= storage_->bytes,
+    // Any stride and offset may be asked for: their bytes need not fit into an int64_t.
+    const absl::int128 first = offset_ + absl::int128(offset) * SizeOf(dtype_);
+    absl::int128 last = first;
+    for (size_t d = 0; d < shape.size(); ++d) {
+      last += absl::int128(shape[d] - 1) * strides[d] * SizeOf(dtype_);
+    }
+    DT_REQUIRE(first >= 0 && last <= storage_->bytes - SizeOf(dtype_),
                "Tensor::View: the view reaches outside of its tensor's memory");
+    view.offset_ = static_cast<int64_t>(first);
   }
   // An empty tensor has no address to go on from.
   DT_REQUIRE(view.numel_ == 0 || numel_ > 0, "Tensor::View: an empty tensor shows no elements");

@@ -1,6 +1,7 @@
 #include "dtensor/runtime/device/tensor.h"
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -151,6 +152,10 @@ TEST_F(TensorTest, Views) {
   EXPECT_THAT(Values(t.Narrow(0, 4, 8).View({2}, {1}, -4)), ElementsAre(0, 1));
   EXPECT_DEATH(t.View({2, 2}, {6, 6}, 0), "View: the view reaches outside");
   EXPECT_DEATH(t.View({2}, {1}, -1), "View: the view reaches outside");
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  EXPECT_DEATH(t.View({2}, {kMost}, 0), "View: the view reaches outside");
+  EXPECT_DEATH(t.View({5}, {int64_t{1} << 60}, 0), "View: the view reaches outside");
+  EXPECT_DEATH(t.View({1}, {1}, int64_t{1} << 62), "View: the view reaches outside");
 }
 
 TEST_F(TensorTest, Broadcasts) {

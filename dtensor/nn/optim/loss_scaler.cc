@@ -43,7 +43,8 @@ TensorOr LossScaler::Scale(const TensorOr& loss) const {
 
 absl::StatusOr<bool> LossScaler::AllAre(bool finite, const DistributedTensor& parameter) const {
   Context& context = parameter.context();
-  if (!options_.of_world || parameter.mesh().size() == context.world_size()) return finite;
+  const bool is_alone = !options_.of_world || parameter.mesh().size() == context.world_size();
+  if (is_alone || context.device().is_meta()) return finite;
   DT_ASSIGN_OR_RETURN(const std::vector<char> all, GatherValues<char>(context, finite ? 1 : 0));
   return !absl::c_linear_search(all, 0);
 }
