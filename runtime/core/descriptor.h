@@ -2,6 +2,8 @@
 #ifndef DTENSOR_RUNTIME_CORE_DESCRIPTOR_H_
 #define DTENSOR_RUNTIME_CORE_DESCRIPTOR_H_
 
+#include <cstddef>
+
 #include "dtensor/runtime/core/export.h"
 
 namespace DTENSOR_EXPORT dtensor {
@@ -13,6 +15,11 @@ namespace DTENSOR_EXPORT dtensor {
 // Requires: opened so that programs that are started do not inherit it (O_CLOEXEC); nor do they
 // what is returned.
 int OffStandardStreams(int made);
+
+// write() until all is written, also where signals come meanwhile. False, with errno, where it is
+// not; EFBIG behind the size that files may have (ulimit -f), where write() alone sends a signal
+// that ends the process.
+bool WriteAll(int file, const void* bytes, size_t size);
 
 }  // namespace dtensor
 

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <system_error>
@@ -115,9 +116,10 @@ AtomicFile::AtomicFile(AtomicFile&& other) noexcept
     : path_(std::move(other.path_)),
       place_(std::move(other.place_)),
       temporary_(std::exchange(other.temporary_, "")),
-      stream_(std::move(other.stream_)) {}
+      file_(std::exchange(other.file_, -1)) {}
 
 AtomicFile::~AtomicFile() {
+  if (file_ >= 0) close(file_);
   if (!temporary_.empty()) unlink(temporary_.c_str());
 }
 
@@ -125,39 +127,40 @@ absl::StatusOr<AtomicFile> AtomicFile::Create(const std::string& path) {
   DT_ASSIGN_OR_RETURN(const Place place, Find(path));
   AtomicFile file(path);
   if (place.in_place) {
-    file.stream_.reset(std::fopen(path.c_str(), place.mounted ? "wbe" : "abe"));
-    if (file.stream_ == nullptr) return CannotWrite(path, std::strerror(errno));
+    const int begin = place.mounted ? O_TRUNC : O_APPEND;
+    // A pipe waits for its reader; a signal may come meanwhile.
+    file.file_ =
+        OffStandardStreams(TEMP_FAILURE_RETRY(open(path.c_str(), O_WRONLY | O_CLOEXEC | begin)));
+    if (file.file_ < 0) return CannotWrite(path, std::strerror(errno));
     return file;
   }
   file.place_ = place.path.native();
-  const int descriptor = OpenTemporary(place.path, file.temporary_);
-  if (descriptor < 0) {
+  file.file_ = OpenTemporary(place.path, file.temporary_);
+  if (file.file_ < 0) {
     file.temporary_.clear();
     return CannotWrite(path, absl::StrCat("no file can be made in '", FolderOf(place.path).native(),
                                           "': ", std::strerror(errno)));
   }
-  file.stream_.reset(fdopen(descriptor, "wb"));
-  if (file.stream_ == nullptr || (place.exists && !CopyPermissions(descriptor, place.status))) {
+  if (place.exists && !CopyPermissions(file.file_, place.status)) {
     return CannotWrite(path, std::strerror(errno));
   }
   return file;
 }
 
 absl::Status AtomicFile::Write(const void* bytes, size_t size) {
-  if (size == 0 || std::fwrite(bytes, 1, size, stream_.get()) == size) return absl::OkStatus();
+  if (WriteAll(file_, bytes, size)) return absl::OkStatus();
   return CannotWrite(path_, std::strerror(errno));
 }
 
 absl::Status AtomicFile::Commit() {
-  std::FILE* file = stream_.release();
-  bool written = std::fflush(file) == 0 && !std::ferror(file);
+  const int file = std::exchange(file_, -1);
   // A pipe has nothing to sync; an ordinary file that is written in place has.
   struct stat about;
-  const bool is_file = fstat(fileno(file), &about) == 0 && S_ISREG(about.st_mode);
-  if (written && is_file) written = fsync(fileno(file)) == 0;
+  const bool is_file = fstat(file, &about) == 0 && S_ISREG(about.st_mode);
+  const bool synced = !is_file || fsync(file) == 0;
   const int reason = errno;
-  const bool closed = std::fclose(file) == 0;
-  if (!written) return CannotWrite(path_, std::strerror(reason));
+  const bool closed = close(file) == 0 || errno == EINTR;  // which closes it, too
+  if (!synced) return CannotWrite(path_, std::strerror(reason));
   if (!closed) return CannotWrite(path_, std::strerror(errno));
   if (temporary_.empty()) return absl::OkStatus();
   if (std::rename(temporary_.c_str(), place_.c_str()) != 0) {
@@ -172,6 +175,11 @@ absl::Status WriteFileAtomically(const std::string& path, absl::string_view text
   DT_ASSIGN_OR_RETURN(AtomicFile file, AtomicFile::Create(path));
   DT_RETURN_IF_ERROR(file.Write(text.data(), text.size()));
   return file.Commit();
+}
+
+bool IsStream(const std::string& path) {
+  const absl::StatusOr<Place> place = Find(path);
+  return place.ok() && place->exists && place->in_place && !place->mounted;
 }
 
 absl::Status CheckWritable(const std::string& path) {

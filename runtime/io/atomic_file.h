@@ -20,8 +20,6 @@
 #define DTENSOR_RUNTIME_IO_ATOMIC_FILE_H_
 
 #include <cstddef>
-#include <cstdio>
-#include <memory>
 #include <string>
 #include <utility>
 
@@ -48,18 +46,19 @@ class AtomicFile {
   absl::Status Commit();
 
  private:
-  struct FileCloser {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-  };
   explicit AtomicFile(std::string path) : path_(std::move(path)) {}
   std::string path_;       // as the caller named it
   std::string place_;      // where that leads
   std::string temporary_;  // empty when written in place, and once there is none
-  std::unique_ptr<std::FILE, FileCloser> stream_;
+  int file_ = -1;
 };
 
 // The whole of it. Errors: of AtomicFile.
 absl::Status WriteFileAtomically(const std::string& path, absl::string_view text);
+
+// Whether what is written goes behind what others write there: into a device, a pipe, or an open
+// file that goes by a name.
+bool IsStream(const std::string& path);
 
 // Whether a file could be made or replaced now: to be asked before long work. Changes nothing.
 // Errors: of AtomicFile::Create.

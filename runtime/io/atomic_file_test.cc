@@ -9,14 +9,17 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <iterator>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "dtensor/runtime/testing/interruptions.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -136,19 +139,25 @@ TEST_F(AtomicFileTest, WhatIsDroppedLeavesNothingBehind) {
 // A limit on files stands for a disk that is full.
 TEST_F(AtomicFileTest, AFullDiskLeavesTheOldFile) {
   WriteText(At("a"), "old");
-  std::signal(SIGXFSZ, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_DFL);  // which would end the process
   rlimit before = {};
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
   const rlimit small = {1000, before.rlim_max};
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
-  // Refused by Commit, where it waits in a buffer, and by Write.
   const absl::Status few = WriteFileAtomically(At("a"), std::string(1001, 'x'));
   const absl::Status many = WriteFileAtomically(At("a"), std::string(1 << 20, 'x'));
+  const absl::Status most = WriteFileAtomically(At("b"), std::string(1000, 'x'));
+  const int log = open(At("b").c_str(), O_WRONLY);
+  const absl::Status more = WriteFileAtomically("/proc/self/fd/" + std::to_string(log), "y");
+  close(log);
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
   EXPECT_THAT(few, StatusIs(kUnavailable, HasSubstr("cannot write '" + At("a") + "'")));
   EXPECT_THAT(many, StatusIs(kUnavailable, HasSubstr("cannot write '" + At("a") + "'")));
+  DT_EXPECT_OK(most);
+  EXPECT_THAT(more, StatusIs(kUnavailable, HasSubstr("File too large")));
   EXPECT_EQ(ReadText(At("a")), "old");
-  EXPECT_THAT(Files(), ElementsAre("a"));
+  EXPECT_EQ(ReadText(At("b")), std::string(1000, 'x'));
+  EXPECT_THAT(Files(), ElementsAre("a", "b"));
 }
 
 TEST_F(AtomicFileTest, PermissionsStay) {
@@ -196,6 +205,30 @@ TEST_F(AtomicFileTest, DevicesAndPipesAreWrittenInPlace) {
   close(ends[0]), close(ends[1]);
 }
 
+// While the pipe has no reader yet, and while that reads nothing.
+TEST_F(AtomicFileTest, SignalsDoNotEndIt) {
+  ASSERT_EQ(mkfifo(At("pipe").c_str(), 0666), 0);
+  const std::string large(1 << 20, 'x');  // more than a pipe holds
+  std::string got;
+  std::atomic<bool> written = false;
+  const Interruptions interruptions;
+  std::thread reader([&] {
+    Interruptions::AwaitSome();
+    const int file = open(At("pipe").c_str(), O_RDONLY | O_NONBLOCK);
+    Interruptions::AwaitSome();
+    for (char piece[4096]; !written || got.size() < large.size();) {
+      const ssize_t size = read(file, piece, sizeof(piece));
+      if (size > 0) got.append(piece, size);
+      if (size == 0 && written) break;
+    }
+    close(file);
+  });
+  DT_EXPECT_OK(WriteFileAtomically(At("pipe"), large));
+  written = true;
+  reader.join();
+  EXPECT_EQ(got.size(), large.size());
+}
+
 // As `--report=/dev/stdout >log`: replacing the log would lose what is printed afterwards.
 TEST_F(AtomicFileTest, AnOpenFileIsAppendedTo) {
   const int log = open(At("log").c_str(), O_WRONLY | O_CREAT, 0666);
@@ -220,6 +253,9 @@ TEST_F(AtomicFileTest, RefusesWhereNoFileCanBe) {
 }
 
 TEST_F(AtomicFileTest, LookingChangesNothing) {
+  for (const char* stream : {"/dev/null", "/dev/fd/1", "/proc/self/fd/1"}) {
+    EXPECT_TRUE(IsStream(stream)) << stream;
+  }
   WriteText(At("a"), "old");
   const auto time = fs::last_write_time(At("a"));
   ASSERT_EQ(mkfifo(At("pipe").c_str(), 0666), 0);
@@ -227,6 +263,8 @@ TEST_F(AtomicFileTest, LookingChangesNothing) {
   DT_EXPECT_OK(CheckWritable(At("b")));
   DT_EXPECT_OK(CheckWritable(At("pipe")));  // without a reader
   DT_EXPECT_OK(CheckWritable("/dev/full"));
+  EXPECT_TRUE(IsStream(At("pipe")));
+  EXPECT_FALSE(IsStream(At("a")) || IsStream(At("b")) || IsStream(testing::TempDir()));
   EXPECT_EQ(fs::last_write_time(At("a")), time);
   EXPECT_THAT(Files(), ElementsAre("a", "pipe"));
   EXPECT_THAT(CheckWritable("/nowhere/a"), StatusIs(kUnavailable, HasSubstr("/nowhere/a")));

@@ -52,15 +52,7 @@ class RealOutputFile final : public OutputFile {
   RealOutputFile(int file, std::string path) : file_(file), path_(std::move(path)) {}
 
   absl::Status Append(const void* bytes, size_t size) override {
-    const auto* at = static_cast<const char*>(bytes);
-    while (size > 0) {
-      const ssize_t written = write(file_.get(), at, size);
-      if (written < 0 && errno == EINTR) continue;
-      if (written <= 0) return Failed("write", path_, written < 0 ? errno : EIO);
-      at += written;
-      size -= written;
-    }
-    return absl::OkStatus();
+    return WriteAll(file_.get(), bytes, size) ? absl::OkStatus() : Failed("write", path_);
   }
   absl::Status Sync() override {
     return fsync(file_.get()) == 0 ? absl::OkStatus() : Failed("sync", path_);
@@ -240,6 +232,12 @@ std::string ParentFolder(absl::string_view path) {
   const size_t slash = path.rfind('/');
   if (slash == path.npos) return ".";
   return std::string(slash == 0 ? "/" : path.substr(0, slash));
+}
+
+std::string AbsolutePath(const std::string& path) {
+  std::error_code error;
+  const fs::path whole = fs::absolute(path, error);
+  return error ? path : whole.native();
 }
 
 absl::Status MakeFolders(FileSystem& files, const std::string& path) {

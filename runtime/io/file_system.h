@@ -83,6 +83,9 @@ absl::StatusOr<std::string> ReadText(FileSystem& files, const std::string& path,
 absl::Status WriteText(FileSystem& files, const std::string& path, const std::string& text);
 // What a path lies in: "." of "a", "/" of "/a"; of ".", "/" and "" these themselves.
 std::string ParentFolder(absl::string_view path);
+// The path from the root on, for who goes on with it when the process may run in another folder
+// than now. Links stay. Itself where it is empty, or nobody knows that folder.
+std::string AbsolutePath(const std::string& path);
 // The folder and those that it lies in, as far as they are missing, each synced. Errors: of
 // FileSystem.
 absl::Status MakeFolders(FileSystem& files, const std::string& path);

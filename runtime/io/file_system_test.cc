@@ -1,7 +1,11 @@
 #include "dtensor/runtime/io/file_system.h"
 
+#include <sys/resource.h>
+
+#include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <string>
 
 #include "dtensor/runtime/testing/status_matchers.h"
@@ -53,6 +57,23 @@ TEST_F(FileSystemTest, RemoveFolderRemovesLinksAndNotWhatTheyLeadTo) {
   EXPECT_FALSE(fs::is_symlink(top_ / "link"));
   EXPECT_FALSE(fs::exists(top_ / "a"));
   EXPECT_TRUE(fs::exists(top_ / "far/in/file"));
+}
+
+TEST_F(FileSystemTest, ALimitOfFilesIsAnError) {
+  DT_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<OutputFile> file, files_.CreateFile(top_ / "a"));
+  const std::string text(600, 'x');
+  std::signal(SIGXFSZ, SIG_DFL);  // which would end the process
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit small = {1000, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const absl::Status first = file->Append(text.data(), text.size());
+  const absl::Status second = file->Append(text.data(), text.size());
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  DT_EXPECT_OK(first);
+  EXPECT_THAT(second, StatusIs(absl::StatusCode::kUnavailable,
+                               testing::AllOf(testing::HasSubstr("cannot write '"),
+                                              testing::HasSubstr("File too large"))));
 }
 
 TEST_F(FileSystemTest, ResolveFollowsLinksThatLeadNowhere) {

@@ -1,13 +1,14 @@
 #include "dtensor/runtime/io/read_file.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
-#include <memory>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/runtime/core/status.h"
@@ -39,19 +40,21 @@ absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t most) {
   // Before it is opened, which may wait for a device.
   if (stat(path.c_str(), &status) != 0) return CannotRead(path);
   DT_RETURN_IF_ERROR(CheckKind(path, status, most));
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rbe"),
-                                                             &std::fclose);
-  if (file == nullptr) return CannotRead(path);
+  // Opening a pipe, and reading one, wait for its writer; a signal may come meanwhile.
+  const int file = TEMP_FAILURE_RETRY(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file < 0) return CannotRead(path);
+  const absl::Cleanup closer = [file] { close(file); };
   constexpr int64_t kPiece = 1 << 20;
   std::string text;
-  while (!std::feof(file.get())) {
+  while (static_cast<int64_t>(text.size()) <= most) {
     const size_t before = text.size();
     text.resize(before + std::min<int64_t>(kPiece, most + 1 - static_cast<int64_t>(before)));
-    text.resize(before + std::fread(&text[before], 1, text.size() - before, file.get()));
-    if (std::ferror(file.get())) return CannotRead(path);
-    if (static_cast<int64_t>(text.size()) > most) return TooLarge(path, most);
+    const ssize_t got = TEMP_FAILURE_RETRY(read(file, &text[before], text.size() - before));
+    if (got < 0) return CannotRead(path);
+    text.resize(before + got);
+    if (got == 0) return text;
   }
-  return text;
+  return TooLarge(path, most);
 }
 
 }  // namespace dtensor

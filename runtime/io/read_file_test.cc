@@ -1,11 +1,15 @@
 #include "dtensor/runtime/io/read_file.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <fstream>
 #include <string>
 #include <thread>
 
+#include "dtensor/runtime/testing/interruptions.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -56,6 +60,23 @@ absl::StatusOr<std::string> ReadPiped(const std::string& text) {
 TEST(ReadFileTest, ReadsPipesToTheirEnd) {
   EXPECT_THAT(ReadPiped("piped"), IsOkAndHolds("piped"));
   EXPECT_THAT(ReadPiped("eleven byte"), StatusIs(kInvalid, HasSubstr("more than 10 bytes")));
+}
+
+// While the pipe has no writer yet, and while that writes nothing.
+TEST(ReadFileTest, SignalsDoNotEndIt) {
+  const std::string path = testing::TempDir() + "/pipe";
+  std::remove(path.c_str());
+  ASSERT_EQ(mkfifo(path.c_str(), 0666), 0);
+  const Interruptions interruptions;
+  std::thread writer([&] {
+    Interruptions::AwaitSome();
+    const int file = open(path.c_str(), O_RDWR);  // also where nobody reads any more
+    Interruptions::AwaitSome();
+    EXPECT_EQ(write(file, "late", 4), 4);
+    close(file);
+  });
+  EXPECT_THAT(ReadFile(path, 10), IsOkAndHolds("late"));
+  writer.join();
 }
 
 TEST(ReadFileTest, RefusesWhatIsNoFile) {

@@ -1,21 +1,24 @@
 #include "dtensor/tools/program/output.h"
 
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "dtensor/runtime/core/descriptor.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/io/atomic_file.h"
 
 namespace dtensor {
 
 absl::Status Print(absl::string_view text) {
-  // Either may fail, and the second does not fail again for what the first could not write.
-  const bool written =
-      std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
-  if (written) return absl::OkStatus();
+  // A stream loses what it holds where a signal interrupts its write.
+  if (std::fflush(stdout) == 0 && WriteAll(STDOUT_FILENO, text.data(), text.size())) {
+    return absl::OkStatus();
+  }
   return absl::UnavailableError(absl::StrCat("cannot write to stdout: ", std::strerror(errno)));
 }
 
@@ -28,7 +31,8 @@ std::string OneLine(absl::string_view message) {
 }
 
 void PrintError(absl::string_view name, absl::string_view message) {
-  std::fputs(absl::StrCat(name, ": ", OneLine(message), "\n").c_str(), stderr);
+  const std::string line = absl::StrCat(name, ": ", OneLine(message), "\n");
+  (void)!WriteAll(STDERR_FILENO, line.data(), line.size());
 }
 
 absl::Status CheckOutputFile(absl::string_view flag, const std::string& path) {
