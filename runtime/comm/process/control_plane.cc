@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <exception>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -184,7 +185,14 @@ absl::Status ControlPlane::Start() {
         absl::StrCat("no descriptor to wake a thread by (", std::strerror(errno),
                      "); raise this process's limit of open files (ulimit -n)"));
   }
-  thread_ = QuietThread([this] { Run(); });
+  try {
+    thread_ = QuietThread([this] { Run(); });
+  } catch (const std::exception& exception) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the system has no thread that hears the other ranks (", exception.what(),
+                     "); run fewer ranks on this host, or raise the limits of the process (ulimit "
+                     "-u, ulimit -v)"));
+  }
   return absl::OkStatus();
 }
 

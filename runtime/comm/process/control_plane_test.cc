@@ -1,11 +1,13 @@
 // Ranks as threads, each with a control plane of its own, as processes have.
 #include "dtensor/runtime/comm/process/control_plane.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <functional>
 #include <future>
@@ -21,6 +23,21 @@
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+
+namespace {
+
+// Whether the system has no thread for this one.
+thread_local bool refuses_threads = false;
+
+}  // namespace
+
+extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes,
+                              void* (*fn)(void*), void* argument) {
+  if (refuses_threads) return EAGAIN;
+  static const auto create =
+      reinterpret_cast<decltype(&pthread_create)>(dlsym(RTLD_NEXT, "pthread_create"));
+  return create(thread, attributes, fn, argument);
+}
 
 namespace dtensor {
 namespace {
@@ -134,6 +151,16 @@ TEST(ControlPlane, TheProgramsSignalsAreItsOwn) {
   EXPECT_FALSE(was_taken);
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   sigaction(SIGUSR1, &old_action, nullptr);
+}
+
+TEST(ControlPlane, SaysWhatToRaiseWhereThereIsNoThread) {
+  const auto fn = [](ControlPlane&) { return absl::OkStatus(); };
+  const std::vector<absl::Status> results =
+      Worlds(2).Run({0, 1}, fn, [] { refuses_threads = true; });
+  EXPECT_THAT(results[0], StatusIs(absl::StatusCode::kResourceExhausted,
+                                   AllOf(HasSubstr("rank 0 of 2 cannot join the world"),
+                                         HasSubstr("no thread"), HasSubstr("ulimit -u"))));
+  EXPECT_FALSE(results[1].ok());
 }
 
 TEST(ControlPlane, SaysWhoIsMissing) {

@@ -1,6 +1,12 @@
 #include "dtensor/runtime/comm/process/host_memory.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cstdint>
+#include <fstream>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +19,19 @@ namespace {
 // size is all that is known of how many those are.
 constexpr int64_t kMostBytes = int64_t{1} << 40, kLeastBytes = int64_t{1} << 34;
 constexpr int64_t kAllBytes = int64_t{1} << 46;
+constexpr int64_t kLeastLimited = int64_t{1} << 30;
+
+// Of what a limit of addresses (ulimit -v) leaves the process: for each rank's arena, and as much
+// for all else.
+int64_t ShareOfLimit(int size) {
+  rlimit limit;
+  constexpr auto kMost = std::numeric_limits<int64_t>::max();
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur >= rlim_t{kMost}) return kMost;
+  std::ifstream statm("/proc/self/statm");
+  int64_t pages = 0;  // that are mapped
+  statm >> pages;
+  return (static_cast<int64_t>(limit.rlim_cur) - pages * sysconf(_SC_PAGESIZE)) / (size + 1);
+}
 
 }  // namespace
 
@@ -23,8 +42,9 @@ absl::StatusOr<std::shared_ptr<SharedArena>> MakeRankArena(int size) {
   const int64_t most = kMostBytes;
 #endif
   constexpr int64_t kPages = PageSource::kHugePage;
-  const int64_t bytes = std::clamp(kAllBytes / size, kLeastBytes, most) / kPages * kPages;
-  return SharedArena::Create(bytes, sizeof(Board));
+  const int64_t share = std::max(ShareOfLimit(size), kLeastLimited);
+  const int64_t bytes = std::min(std::clamp(kAllBytes / size, kLeastBytes, most), share);
+  return SharedArena::Create(bytes / kPages * kPages, sizeof(Board));
 }
 
 absl::StatusOr<std::unique_ptr<HostMemory>> HostMemory::Open(int rank,

@@ -18,7 +18,8 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// An arena for a rank in a world of `size`. Errors: SharedArena's.
+// An arena for a rank in a world of `size`. Under a limit of addresses (ulimit -v) it leaves room
+// for as large ones of all other ranks. Errors: SharedArena's.
 absl::StatusOr<std::shared_ptr<SharedArena>> MakeRankArena(int size);
 
 class HostMemory {

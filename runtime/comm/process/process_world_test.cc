@@ -1,10 +1,13 @@
 // Ranks as threads, each with a world of its own, as processes have.
 #include "dtensor/runtime/comm/process/process_world.h"
 
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <fstream>
 #include <latch>
 #include <memory>
@@ -18,11 +21,13 @@
 #include "absl/strings/str_cat.h"
 #include "dtensor/runtime/comm/process/control_plane.h"
 #include "dtensor/runtime/comm/process/host_card.h"
+#include "dtensor/runtime/comm/process/host_memory.h"
 #include "dtensor/runtime/comm/process/launch.h"
 #include "dtensor/runtime/comm/process/tcp_transport.h"
 #include "dtensor/runtime/comm/testing/process_ranks.h"
 #include "dtensor/runtime/comm/testing/reordered_sends.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/device/cpu/shared_arena.h"
 #include "dtensor/runtime/testing/socket_pair.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "gmock/gmock.h"
@@ -322,6 +327,37 @@ int CountViews() {
 }
 
 // Each has as many addresses as a rank's own arena. A tensor that outlives the world keeps that.
+// As batch systems limit them (ulimit -v).
+TEST(RankArena, LeavesAddressesForThoseOfOthers) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers need more addresses than the limits that this sets";
+#else
+  const auto ends = [](int size, int64_t bytes) {
+    const rlimit limit = {static_cast<rlim_t>(bytes), static_cast<rlim_t>(bytes)};
+    setrlimit(RLIMIT_AS, &limit);
+    const auto arena = MakeRankArena(size);
+    if (!arena.ok()) return 1;
+    std::vector<ArenaView> views;
+    for (int peer = 1; peer < size; ++peer) {
+      absl::StatusOr<ArenaView> view = ArenaView::Open((*arena)->name());
+      if (!view.ok()) return 2;
+      views.push_back(*std::move(view));
+    }
+    return (*arena)->bytes() > bytes / (size + 2) ? 0 : 3;
+  };
+  constexpr int64_t kGiB = int64_t{1} << 30;
+  for (const int size : {2, 3, 64}) {
+    for (const int64_t bytes : {100 * kGiB, 500 * kGiB, 2000 * kGiB}) {
+      const pid_t child = fork();
+      if (child == 0) _exit(ends(size, bytes));
+      int status = 0;
+      ASSERT_EQ(waitpid(child, &status, 0), child);
+      EXPECT_EQ(status, 0) << size << " ranks, " << bytes / kGiB << " GiB";
+    }
+  }
+#endif
+}
+
 TEST(ProcessWorldLinks, WhoHasLeftMapsNobodysMemory) {
   std::latch all_joined(3), all_left(3);
   const LaunchedRank launched = Launched(3, 30);
