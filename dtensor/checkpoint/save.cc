@@ -205,14 +205,12 @@ struct RankState {
 absl::Status OfRank(const SaveJob& job, const absl::Status& status) {
   if (status.ok()) return status;
   const bool unshared = absl::IsNotFound(status);
-  return absl::Status(
-      status.code(),
-      absl::StrCat(status.message(),
-                   unshared ? "; all ranks need the same folder, on a file system that their hosts "
-                              "share"
-                            : "",
-                   "; step ", job.index.step, " is not saved, and what was saved before is still ",
-                   "there"));
+  return NotSaved(
+      job, absl::Status(status.code(),
+                        absl::StrCat(status.message(),
+                                     unshared ? "; all ranks need the same folder, on a file "
+                                                "system that their hosts share"
+                                              : "")));
 }
 
 }  // namespace
@@ -241,7 +239,10 @@ struct CheckpointSaver::Pending {
 };
 
 CheckpointSaver::CheckpointSaver(Context& context, std::string folder, const SaveOptions& options)
-    : context_(context), folder_(std::move(folder)), options_(options) {}
+    : context_(context),
+      folder_(std::move(folder)),
+      place_(options.files == nullptr ? AbsolutePath(folder_) : folder_),
+      options_(options) {}
 CheckpointSaver::~CheckpointSaver() = default;
 CheckpointSaver::CheckpointSaver(CheckpointSaver&&) noexcept = default;
 
@@ -256,11 +257,11 @@ absl::Status CheckpointSaver::Begin(const CheckpointContent& content) {
   auto pending = std::make_unique<Pending>();
   SaveJob& job = pending->job;
   job.files = options_.files != nullptr ? options_.files : &FileSystem::OfThisMachine();
-  job.folder = folder_;
+  job.folder = place_;
   job.keep_last = std::max(options_.keep_last, 0);
   if (!options_.async) job.world = &context_.communicator();
   absl::StatusOr<std::string> temporary = std::string();
-  if (context_.rank() == 0) temporary = MakeTemporary(*job.files, folder_, content.step);
+  if (context_.rank() == 0) temporary = MakeTemporary(*job.files, place_, content.step);
   DT_RETURN_IF_ERROR(AgreeOn(context_, temporary.status()));
   DT_ASSIGN_OR_RETURN(const auto names, GatherBytes(context_, *temporary, "SaveCheckpoint"));
   job.temporary = names[0];

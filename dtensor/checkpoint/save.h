@@ -48,14 +48,15 @@ struct SaveOptions {
   // Save returns when what this rank writes is copied to host memory (its share of the bytes), and
   // a thread writes it while the rank goes on.
   bool async = false;
-  FileSystem* files = nullptr;  // null: the machine's; else it outlives the saver
+  // Null: the machine's. Else it outlives the saver, and gets paths as they were given.
+  FileSystem* files = nullptr;
 };
 
 // Saves into one folder, one checkpoint after the other. Of the rank's thread. It is no part of
 // what it saves: the tensors may change, and go, once Save has returned.
 class CheckpointSaver {
  public:
-  // The context outlives it.
+  // The context outlives it. A relative folder is one of that in which the process runs now.
   CheckpointSaver(Context& context, std::string folder, const SaveOptions& options = {});
   // Waits for what this rank still writes. A save that nobody waits for is completed as soon as the
   // last rank has written; what goes wrong then nobody learns.
@@ -83,7 +84,8 @@ class CheckpointSaver {
   absl::Status Begin(const CheckpointContent& content);
 
   Context& context_;
-  const std::string folder_;
+  const std::string folder_;  // as it was given: alike on all ranks
+  const std::string place_;   // where that is
   const SaveOptions options_;
   std::unique_ptr<Pending> pending_;
 };

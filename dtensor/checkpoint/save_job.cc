@@ -131,9 +131,9 @@ absl::StatusOr<std::vector<std::string>> ReadDone(const SaveJob& job, const std:
   return texts;
 }
 
-// Of a folder that is this rank's alone.
-absl::Status CommitFolder(const SaveJob& job, const std::string& folder,
-                          const std::vector<std::string>& done) {
+// Of a folder that is this rank's alone. From its last call on the checkpoint counts.
+absl::Status NameFolder(const SaveJob& job, const std::string& folder,
+                        const std::vector<std::string>& done) {
   CheckpointIndex index = job.index;
   for (const int rank : job.file_ranks) {
     DT_ASSIGN_OR_RETURN(index.files.emplace_back(), ParseDone(rank, done[rank]));
@@ -144,8 +144,10 @@ absl::Status CommitFolder(const SaveJob& job, const std::string& folder,
     DT_RETURN_IF_ERROR(job.files->Remove(absl::StrCat(folder, "/", DoneName(rank))));
   }
   DT_RETURN_IF_ERROR(job.files->SyncFolder(folder));
-  const std::string place = absl::StrCat(job.folder, "/", CheckpointName(job.index.step));
-  DT_RETURN_IF_ERROR(job.files->Rename(folder, place));
+  return job.files->Rename(folder, absl::StrCat(job.folder, "/", CheckpointName(job.index.step)));
+}
+
+absl::Status SyncNames(const SaveJob& job) {
   const absl::Status synced = job.files->SyncFolder(job.folder);
   if (synced.ok()) return synced;
   return absl::Status(synced.code(),
@@ -169,14 +171,17 @@ std::optional<absl::Status> Commit(const SaveJob& job) {
   const std::string folder = CommittingFolderOf(job);
   const absl::Status renamed = job.files->Rename(FolderOf(job), folder);
   if (absl::IsNotFound(renamed)) return std::nullopt;
-  if (!renamed.ok()) return renamed;
+  if (!renamed.ok()) return NotSaved(job, renamed);
   const absl::StatusOr<std::vector<std::string>> done = ReadDone(job, folder);
   const bool failed = done.ok() && std::find(done->begin(), done->end(), kFailed) != done->end();
   absl::Status status = done.status();
-  if (status.ok() && !failed) status = CommitFolder(job, folder, *done);
-  if (status.ok() && !failed) return KeepLast(job);
+  if (status.ok() && !failed) status = NameFolder(job, folder, *done);
+  if (status.ok() && !failed) {
+    status = SyncNames(job);
+    return status.ok() ? KeepLast(job) : status;
+  }
   RemoveFolder(*job.files, folder).IgnoreError();
-  return failed ? std::nullopt : std::optional(status);
+  return failed ? std::nullopt : std::optional(NotSaved(job, status));
 }
 
 SaveOutcome Run(const SaveJob& job) {
@@ -209,6 +214,12 @@ absl::Status TakeSnapshot(OwnSlice& slice) {
   }));
   slice.local = Tensor();
   return absl::OkStatus();
+}
+
+absl::Status NotSaved(const SaveJob& job, const absl::Status& error) {
+  return absl::Status(error.code(),
+                      absl::StrCat(error.message(), "; step ", job.index.step,
+                                   " is not saved, and what was saved before is still there"));
 }
 
 std::string SliceFileName(int rank) { return absl::StrFormat("rank-%05d.safetensors", rank); }

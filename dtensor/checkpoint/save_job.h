@@ -51,6 +51,9 @@ struct SaveJob {
   std::vector<OwnSlice> slices;
 };
 
+// With what an error means for the checkpoint: there is none, and those before stay.
+absl::Status NotSaved(const SaveJob& job, const absl::Status& error);
+
 // "rank-00003.safetensors"
 std::string SliceFileName(int rank);
 

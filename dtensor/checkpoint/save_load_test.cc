@@ -489,6 +489,48 @@ TEST(SaveLoad, ARankThatCannotWriteFailsThemAll) {
   }
 }
 
+TEST(SaveLoad, AnIndexThatCannotBeWrittenIsNoCheckpoint) {
+  MemoryFiles files;
+  const SavedPlace& place = SavedPlaces()[5];
+  DT_ASSERT_OK(SaveAt(place, files, 1));
+  const std::vector<std::string> before = files.Paths();
+  files.set_refuse([](const FileCall& call) {
+    return call.kind == FileCall::Kind::kAppend && absl::EndsWith(call.path, "/index.json")
+               ? absl::UnavailableError("No space left on device")
+               : absl::OkStatus();
+  });
+  EXPECT_THAT(SaveAt(place, files, 2, {.keep_last = 1}),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       HasSubstr("No space left on device; step 2 is not saved, and what was saved "
+                                 "before is still there")));
+  EXPECT_EQ(files.Paths(), before);
+}
+
+// While a save is under way, and between two, with older ones to be removed.
+TEST(SaveLoad, TheProgramMayGoToAnotherFolder) {
+  namespace fs = std::filesystem;
+  const fs::path before = fs::current_path();
+  const fs::path top = fs::path(::testing::TempDir()) / "folders";
+  fs::remove_all(top);
+  for (const char* folder : {"a", "b/run/step-00000001"}) fs::create_directories(top / folder);
+  fs::current_path(top / "a");
+  DT_EXPECT_OK(RunRanks(1, [&](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse("one=1"));
+    DT_ASSIGN_OR_RETURN(const DistributedTensor x,
+                        Full(context, mesh, {Replicate()}, {8}, DType::kF32, 1));
+    CheckpointSaver saver(context, "run", {.keep_last = 1, .async = true});
+    DT_RETURN_IF_ERROR(saver.Save({.step = 2, .tensors = {{"x", x}}}));
+    fs::current_path(top / "b");
+    DT_RETURN_IF_ERROR(saver.Save({.step = 3, .tensors = {{"x", x}}}));
+    return saver.Wait();
+  }));
+  fs::current_path(before);
+  FileSystem& files = FileSystem::OfThisMachine();
+  EXPECT_THAT(ListCheckpoints(top / "a/run", files), IsOkAndHolds(ElementsAre(3)));
+  EXPECT_TRUE(fs::exists(top / "b/run/step-00000001")) << "another run's";
+  EXPECT_THAT(files.List(top / "b/run"), IsOkAndHolds(ElementsAre("step-00000001")));
+}
+
 TEST(SaveLoad, WhatIsDroppedIsCompleted) {
   MemoryFiles files;
   const SavedPlace& place = SavedPlaces()[5];

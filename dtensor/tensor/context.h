@@ -84,7 +84,8 @@ struct OverlapOptions {
 // What is written down of a Context's program, and what it may not do by itself (docs/tracing.md).
 struct ContextOptions {
   // The world that makes the Context writes its trace here when the program is over, also when it
-  // failed (trace_file.h has the names and formats). Empty: nothing is traced, unless StartTrace
+  // failed (trace_file.h has the names and formats); a relative path is one of the folder in which
+  // the process runs when the world is made. Empty: nothing is traced, unless StartTrace
   // says so.
   std::string trace_file = {};
   TraceOptions trace = {};  // with trace_file

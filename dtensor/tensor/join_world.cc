@@ -47,6 +47,8 @@ JoinedWorld::JoinedWorld(std::unique_ptr<ProcessWorld> world, int local_rank,
     : options_(WithEnvironment(contexts)),
       world_(std::move(world)),
       context_(std::make_unique<Context>(world_->communicator(), world_->device(), options_)),
+      trace_(std::make_unique<TraceFile>(
+          TracePathOfRank(options_.trace_file, context_->rank(), context_->world_size()))),
       local_rank_(local_rank) {}
 
 JoinedWorld::~JoinedWorld() {
@@ -55,19 +57,14 @@ JoinedWorld::~JoinedWorld() {
   Kept().LetGo(std::unique_ptr<LeftWorld>(new LeftWorld{std::move(world_), std::move(context_)}));
 }
 
-std::string JoinedWorld::trace_file() const {
-  return TracePathOfRank(options_.trace_file, context_->rank(), context_->world_size());
-}
-
-absl::Status JoinedWorld::CheckTraceFile() const { return TraceFile(trace_file()).Check(); }
+absl::Status JoinedWorld::CheckTraceFile() const { return trace_->Check(); }
 
 absl::Status JoinedWorld::Leave(const absl::Status& status) {
   if (std::exchange(left_, true)) return world_->Leave(status);  // what it returned before
   absl::Status result = world_->Leave(context_->FinishProgram(status));
   if (options_.trace_file.empty()) return result;
-  TraceFile file(trace_file());
-  file.Add(context_->trace());
-  result.Update(file.Write());
+  trace_->Add(context_->trace());
+  result.Update(trace_->Write());
   return result;
 }
 

@@ -33,6 +33,7 @@ namespace DTENSOR_EXPORT dtensor {
 struct JoinedRank;     // world_joiner.h
 struct LaunchOptions;  // launch.h
 class ProcessWorld;    // process_world.h
+class TraceFile;       // trace_file.h
 
 // What is not said here, the environment says (runtime/comm/process/launch.h has the order).
 struct JoinOptions {
@@ -94,11 +95,10 @@ class JoinedWorld {
   absl::Status Leave(const absl::Status& status);
 
  private:
-  std::string trace_file() const;  // of this rank; empty: there is none
-
   const ContextOptions options_;
   std::unique_ptr<ProcessWorld> world_;
   std::unique_ptr<Context> context_;
+  const std::unique_ptr<TraceFile> trace_;  // of this rank
   const int local_rank_;
   const ExceptionWatch exceptions_;
   bool left_ = false;

@@ -1,5 +1,6 @@
 #include "dtensor/trace/trace_file.h"
 
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -22,10 +23,17 @@ std::string TextFor(const std::string& path, absl::Span<const RankTrace> ranks) 
   return text;
 }
 
+std::filesystem::path FolderOfProcess() {
+  std::error_code error;
+  return std::filesystem::current_path(error);
+}
+
 }  // namespace
 
+TraceFile::TraceFile(std::string path) : path_(std::move(path)), folder_(FolderOfProcess()) {}
+
 std::string TraceFile::NameFor(int rank) const {
-  return absl::StrReplaceAll(path_, {{"%r", absl::StrCat(rank)}});
+  return folder_ / absl::StrReplaceAll(path_, {{"%r", absl::StrCat(rank)}});
 }
 
 absl::Status TraceFile::Check() const {
@@ -55,6 +63,7 @@ std::string TracePathOfRank(absl::string_view path, int rank, int world_size) {
   if (world_size == 1 || path.empty() || absl::StrContains(path, "%r")) {
     return absl::StrReplaceAll(whole, {{"%r", absl::StrCat(rank)}});
   }
+  if (IsStream(whole)) return whole;
   const size_t name = whole.rfind('/') + 1;  // 0 where there is no folder
   const size_t dot = whole.rfind('.');
   const bool has_extension = dot != std::string::npos && dot > name;

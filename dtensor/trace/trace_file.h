@@ -2,6 +2,7 @@
 #ifndef DTENSOR_TRACE_TRACE_FILE_H_
 #define DTENSOR_TRACE_TRACE_FILE_H_
 
+#include <filesystem>
 #include <map>
 #include <mutex>
 #include <string>
@@ -17,7 +18,8 @@ namespace DTENSOR_EXPORT dtensor {
 class TraceFile {
  public:
   // An empty path: nothing is written. "%r" stands for the rank: then each has a file of its own.
-  explicit TraceFile(std::string path) : path_(std::move(path)) {}
+  // A relative path is one of the folder in which the process runs now.
+  explicit TraceFile(std::string path);
 
   // Whether it could be written, before anything is traced. Errors: kUnavailable, with the path.
   absl::Status Check() const;
@@ -31,12 +33,14 @@ class TraceFile {
   std::string NameFor(int rank) const;
 
   const std::string path_;
+  const std::filesystem::path folder_;  // empty: nobody knows
   std::mutex mutex_;
   std::map<int, RankTrace> ranks_;
 };
 
 // The file of one rank that is a process of its own: `path`, with the rank before its extension
-// where it has no "%r" and there are several ranks: "trace.json" is "trace.3.json".
+// where it has no "%r" and there are several ranks: "trace.json" is "trace.3.json". What is no file
+// (IsStream) all ranks write into, one behind the other.
 std::string TracePathOfRank(absl::string_view path, int rank, int world_size);
 
 }  // namespace dtensor

@@ -1,7 +1,9 @@
 // Where worlds leave their traces: by options and by the environment, also when they fail.
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -228,6 +230,30 @@ TEST(TraceFiles, ByTheEnvironment) {
   ASSERT_EQ(unsetenv("DTENSOR_VERBOSE"), 0);
 }
 
+TEST(TraceFiles, TheProgramMayGoToAnotherFolder) {
+  namespace fs = std::filesystem;
+  const fs::path before = fs::current_path();
+  const fs::path top = PathOf("folders");
+  fs::remove_all(top);
+  for (const char* folder : {"%r", "b"}) fs::create_directories(top / folder);
+  const auto leaves = [&](Context&) {
+    fs::current_path(top / "b");
+    return absl::OkStatus();
+  };
+  fs::current_path(top / "%r");
+  DT_EXPECT_OK(RunRanks(1, leaves, {}, TracedTo("of_%r.json")));
+  fs::current_path(top / "%r");
+  JoinOptions options = {
+      .rank = 0, .size = 1, .address = absl::StrCat("127.0.0.1:", FreePort()), .job = "job"};
+  options.contexts = TracedTo("process.json");
+  DT_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<JoinedWorld> world, JoinWorld(options));
+  DT_EXPECT_OK(world->Leave(leaves(world->context())));
+  fs::current_path(before);
+  EXPECT_TRUE(fs::exists(top / "%r/of_0.json"));
+  EXPECT_TRUE(fs::exists(top / "%r/process.json"));
+  EXPECT_TRUE(fs::is_empty(top / "b"));
+}
+
 TEST(TraceFiles, NamesOfProcesses) {
   EXPECT_EQ(TracePathOfRank("a/trace.json", 3, 4), "a/trace.3.json");
   EXPECT_EQ(TracePathOfRank("a.b/trace", 3, 4), "a.b/trace.3");
@@ -235,6 +261,7 @@ TEST(TraceFiles, NamesOfProcesses) {
   EXPECT_EQ(TracePathOfRank("trace_%r.json", 3, 4), "trace_3.json");
   EXPECT_EQ(TracePathOfRank("trace.json", 0, 1), "trace.json");
   EXPECT_EQ(TracePathOfRank("", 3, 4), "");
+  EXPECT_EQ(TracePathOfRank("/dev/null", 3, 4), "/dev/null");
 }
 
 }  // namespace
