@@ -49,16 +49,26 @@ bool AreNames(absl::Span<const std::string> names) {
   return !names.empty() && unique.size() == names.size() && absl::c_all_of(names, IsName);
 }
 
+// `side`: the edge's, in words.
 absl::StatusOr<Layout> PlaceEdge(const Layout& layout, const ModuleEdge& edge,
-                                 const Placement& placement, absl::Span<const int64_t> shape) {
+                                 const Placement& placement, absl::string_view side,
+                                 absl::Span<const int64_t> shape) {
   // Its axes are numbers, which mean others elsewhere.
   if (edge.mesh.num_axes() > 0 && edge.mesh != layout.mesh()) {
     return InvalidArgument({"an activation lies on ", layout.mesh().ToString(), ", and the plan ",
                             "was applied on ", edge.mesh.ToString(), "; make both on one mesh"});
   }
+  const int ndim = layout.ndim();
+  if (placement.is_shard() && (placement.dim() < -ndim || placement.dim() >= ndim)) {
+    const auto name = [&](std::string* out, int axis) { *out += layout.mesh().axis_name(axis); };
+    return InvalidArgument({"the plan's ", side, " edge is ", placement.ToString(), " on ",
+                            absl::StrJoin(edge.axes, ", ", name), ", and an activation of shape ",
+                            DimsToString(shape), " has no such dimension; choose one of its ",
+                            absl::StrCat(ndim), " in the plan"});
+  }
   DT_ASSIGN_OR_RETURN(Layout placed, layout.WithAxes(edge.axes, placement, edge.position));
   if (!placement.is_shard() || edge.allow_uneven) return placed;
-  const int d = placement.dim() < 0 ? placement.dim() + layout.ndim() : placement.dim();
+  const int d = placement.dim() < 0 ? placement.dim() + ndim : placement.dim();
   if (!IsSplit(placed.dim(d))) return placed;
   const int64_t even = EvenSize(layout.mesh(), placed.dim(d));
   if (shape[d] % even == 0) return placed;
@@ -82,11 +92,13 @@ TensorOr OfValues(Context& context, const Layout& layout, const Parameter& param
 TensorOr AtEdges(const DistributedTensor& x, absl::Span<const ModuleEdge> edges,
                  std::optional<Placement> ModuleEdge::*side, int index) {
   Layout layout = x.layout();
-  bool keeps = side != &ModuleEdge::input;
+  const bool is_input = side == &ModuleEdge::input;
+  bool keeps = !is_input;
   for (const ModuleEdge& edge : edges) {
     if (!(edge.*side) || (edge.index >= 0 && edge.index != index)) continue;
     keeps = keeps || edge.keep_gathered;
-    DT_ASSIGN_OR_RETURN(layout, PlaceEdge(layout, edge, *(edge.*side), x.shape()));
+    DT_ASSIGN_OR_RETURN(
+        layout, PlaceEdge(layout, edge, *(edge.*side), is_input ? "input" : "output", x.shape()));
   }
   if (layout == x.layout()) return x;
   return keeps ? x.Redistribute(layout, {.on_use = true}) : RedistributeForUse(x, layout);

@@ -214,6 +214,10 @@ Transformer::Transformer(const TransformerConfig& config)
 Transformer::~Transformer() = default;
 
 TensorOr Transformer::Forward(const DistributedTensor& ids) {
+  if (ids.ndim() != 2) {
+    return InvalidArgument({"Transformer: the ids are ", ids.ToString(),
+                            "; give them as [batch, sequence], a text alone as [1, sequence]"});
+  }
   DT_ASSIGN_OR_RETURN(DistributedTensor x, (*body_)(ids));
   if (slot_.cache != nullptr) {
     DT_ASSIGN_OR_RETURN(x, slot_.cache->LastTokens(x));

@@ -270,6 +270,40 @@ TEST(PlanMistakes, AnActivationOnAnotherMesh) {
   }));
 }
 
+// What comes is known when it comes.
+TEST(PlanMistakes, AnActivationWithoutTheEdgesDimension) {
+  DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse("tp=2"));
+    for (const auto& [edges, named] :
+         {std::pair("in S(5), out R", "0: the plan's input edge is S(5) on tp"),
+          std::pair("in R, out S(-3)", "0: the plan's output edge is S(-3) on tp")}) {
+      Sequential model;
+      model.Append(std::make_unique<DropoutLayer>(0));
+      DT_ASSIGN_OR_RETURN(const ParallelPlan plan, ParallelPlan::Parse("{\"0\", Edges(\"tp\", " +
+                                                                       std::string(edges) + ")}"));
+      DT_RETURN_IF_ERROR(plan.Apply(model, context, mesh, {.seed = 3}));
+      DT_ASSIGN_OR_RETURN(const auto x,
+                          Full(context, Layout::Replicated(mesh, 2), {4, 4}, DType::kF32, 1));
+      EXPECT_THAT(model(x).status(),
+                  Refuses({named, "of shape [4, 4]", "one of its 2 in the plan"}));
+    }
+    return absl::OkStatus();
+  }));
+}
+
+TEST(PlanMistakes, IdsWithoutABatch) {
+  DT_EXPECT_OK(RunRanks(1, [](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse("one=1"));
+    Transformer model(SmallTransformer());
+    DT_RETURN_IF_ERROR(ParallelPlan().Apply(model, context, mesh, {.seed = 3}));
+    DT_ASSIGN_OR_RETURN(const auto ids,
+                        Full(context, Layout::Replicated(mesh, 1), {8}, DType::kI64, 1));
+    EXPECT_THAT(model(ids).status(),
+                Refuses({"Transformer: the ids are [8] i64", "give them as [batch, sequence]"}));
+    return absl::OkStatus();
+  }));
+}
+
 TEST(PlanMistakes, TextNamesLineAndColumn) {
   const Mistake texts[] = {
       {"{\"a\", Colwise(\"tp\")}\n\n{\"b\", Rowwise(\"tp\" out R)}", {"line 3", "column 20"}},

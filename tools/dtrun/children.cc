@@ -125,7 +125,8 @@ absl::Status Children::Start(const std::vector<std::string>& command, const Vari
   Pipe out, error, failed;
   if (!out.Open() || !error.Open() || !failed.Open()) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("no pipe for ", label, ": ", std::strerror(errno)));
+        absl::StrCat("no pipe for ", label, ": ", std::strerror(errno),
+                     "; start fewer ranks, or raise the limit of open files (ulimit -n)"));
   }
   const int parent = getpid();
   const int pid = fork();
@@ -134,7 +135,8 @@ absl::Status Children::Start(const std::vector<std::string>& command, const Vari
   }
   if (pid < 0) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("no process for ", label, ": ", std::strerror(errno)));
+        absl::StrCat("no process for ", label, ": ", std::strerror(errno),
+                     "; start fewer ranks, or raise the limit of processes (ulimit -u)"));
   }
   for (Pipe* const pipe : {&out, &error, &failed}) pipe->write.Close();
   setpgid(pid, pid);

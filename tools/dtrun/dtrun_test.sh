@@ -100,6 +100,11 @@ refuses '--grace: -1 is less than 0 seconds' --grace -1
 refuses '--ranks: 0 is not from 1 to 65536' -n 0
 refuses '--nnodes: 65537 is not from 1 to 65536' --nnodes 65537
 
+# It says what to raise where it has no pipes.
+(ulimit -n 9; "$dtrun" -n 8 true) >out 2>err && fail "8 ranks by 9 open files"
+grep -q 'no pipe for .*: Too many open files; start fewer ranks, or raise .*(ulimit -n)' err ||
+  fail "no pipe: $(cat out err)"
+
 # The last words of a rank, where something that it left behind has its pipe still.
 "$dtrun" -n 2 sh -c 'setsid sleep 20 & printf "last words"' >out
 [[ $(sort out) == $'[0] last words\n[1] last words' ]] || fail "last words without an end of line: $(cat out)"
