@@ -49,14 +49,27 @@ float FloorOfTopP(absl::Span<const float> logits, float floor, double temperatur
   return sorted.back();
 }
 
-// Gumbel's: -log(-log(u)).
-double Noise(const SamplingOptions& options, uint32_t row, uint32_t position, uint32_t token) {
-  const std::array<uint32_t, 4> words =
-      Philox({token / 4, 0, position, row},
-             {static_cast<uint32_t>(options.seed), static_cast<uint32_t>(options.seed >> 32)});
-  const double u = (static_cast<double>(words[token % 4] >> 8) + 0.5) / (1 << 24);
-  return -std::log(-std::log(u));
-}
+// Gumbel's: -log(-log(u)). Four neighbouring tokens share what is drawn.
+class Noise {
+ public:
+  Noise(const SamplingOptions& options, uint32_t row, uint32_t position)
+      : seed_(options.seed), row_(row), position_(position) {}
+  double operator()(uint32_t token) {
+    if (token / 4 != drawn_) {
+      drawn_ = token / 4;
+      words_ = Philox({drawn_, 0, position_, row_},
+                      {static_cast<uint32_t>(seed_), static_cast<uint32_t>(seed_ >> 32)});
+    }
+    const double u = (static_cast<double>(words_[token % 4] >> 8) + 0.5) / (1 << 24);
+    return -std::log(-std::log(u));
+  }
+
+ private:
+  const uint64_t seed_;
+  const uint32_t row_, position_;
+  uint32_t drawn_ = std::numeric_limits<uint32_t>::max();  // no token's
+  std::array<uint32_t, 4> words_ = {};
+};
 
 absl::Status CheckSample(const DistributedTensor& logits, absl::Span<const int64_t> positions) {
   if (!logits.defined()) return InvalidArgument({"SampleTokens: the logits are undefined"});
@@ -118,14 +131,14 @@ int64_t SampleToken(absl::Span<const float> logits, const SamplingOptions& optio
   for (const float logit : logits) largest = std::max(largest, Ordered(logit));
   int64_t best = 0;
   double most = -std::numeric_limits<double>::infinity();
+  Noise noise(options, row, position);
   for (size_t i = 0; i < logits.size(); ++i) {
     const float logit = Ordered(logits[i]);
     if (logit < floor || logit == kNever) continue;
     // Behind the largest: a small temperature makes no infinity of that.
     const double behind = logit == largest ? 0 : static_cast<double>(logit) - largest;
-    const double score = draws ? behind / options.temperature +
-                                     Noise(options, row, position, static_cast<uint32_t>(i))
-                               : behind;
+    const double score =
+        draws ? behind / options.temperature + noise(static_cast<uint32_t>(i)) : behind;
     if (!(score > most)) continue;
     best = static_cast<int64_t>(i);
     most = score;

@@ -1,9 +1,12 @@
 #include "dtensor/generation/sampling.h"
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <vector>
 
+#include "dtensor/runtime/core/philox.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "dtensor/tensor/context.h"
@@ -70,6 +73,36 @@ TEST(SampleToken, LeavesOutTheUnlikely) {
   EXPECT_GT(Shares(logits, {.temperature = 1, .top_p = 0.95})[0], 0);
   const std::vector<double> of_two = Shares(logits, {.temperature = 1, .top_k = 3, .top_p = 0.5});
   EXPECT_EQ(of_two[2], 1) << "probabilities are those after top_k: 5/9";
+}
+
+// Each token has a number of its own, whichever others were passed over before it.
+TEST(SampleToken, AddsToEachTokenItsOwnNoise) {
+  for (const int words : {1, 2, 3, 4, 5, 7, 8, 9, 50}) {
+    for (uint32_t position = 0; position < 200; ++position) {
+      const uint32_t row = position % 5;
+      const SamplingOptions options{
+          .temperature = 0.7, .top_k = position % 2 * 6, .seed = 1ull << 40};
+      std::vector<float> logits;
+      for (int i = 0; i < words; ++i) {
+        logits.push_back(static_cast<float>(std::sin(i * 7.0 + position)));
+      }
+      std::vector<float> sorted = logits;
+      std::sort(sorted.begin(), sorted.end(), std::greater<float>());
+      const bool cuts = options.top_k > 0 && options.top_k < words;
+      int64_t want = -1;
+      double most = 0;
+      for (uint32_t i = 0; i < static_cast<uint32_t>(words); ++i) {
+        if (cuts && logits[i] < sorted[options.top_k - 1]) continue;
+        const uint32_t word = Philox({i / 4, 0, position, row}, {0, 1u << 8})[i % 4];
+        const double u = ((word >> 8) + 0.5) / (1 << 24);
+        const double score = logits[i] / 0.7 - std::log(-std::log(u));
+        if (want >= 0 && score <= most) continue;
+        want = i;
+        most = score;
+      }
+      ASSERT_EQ(SampleToken(logits, options, row, position), want) << words << " " << position;
+    }
+  }
 }
 
 TEST(SampleToken, DependsOnSeedRowAndPosition) {

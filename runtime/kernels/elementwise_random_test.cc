@@ -1,4 +1,6 @@
 // Element by element, on random arguments (random_kernels.h).
+#include <algorithm>
+
 #include "dtensor/runtime/kernels/comparison.h"
 #include "dtensor/runtime/kernels/elementwise.h"
 #include "dtensor/runtime/testing/random_kernels.h"
@@ -14,6 +16,30 @@ constexpr int kMostElements = 4000;
 class ElementwiseRandomTest : public RandomKernelTest {
  protected:
   Dims Shape() { return RandomKernelTest::Shape(4, kMostElements); }
+  // Operands of planes: permuted, sliced, or one row or column or element for all.
+  Twins OfPlanes(DType dtype, const Dims& shape) {
+    Dims strides = box_testing::RandomStrides(random_, shape);
+    Doubles values(NumElements(shape));
+    for (double& value : values) value = static_cast<double>(random_.In(-9, 9));
+    int64_t inner = 1;
+    for (size_t d = shape.size(); d-- > 0; inner *= shape[d]) {
+      if (!random_.Chance(15)) continue;
+      strides[d] = 0;
+      for (size_t i = 0; i < values.size(); ++i) {
+        values[i] = values[i - static_cast<int64_t>(i) / inner % shape[d] * inner];
+      }
+    }
+    return Lying(dtype, shape, values, strides);
+  }
+  // Rows that are shorter than what is gathered at once, that are longer, and their ends.
+  Dims PlaneShape() {
+    const int64_t columns = random_.Of<int64_t>({2, 3, 5, 16, 31, 32, 33, 127, 128, 129, 300, 600});
+    const int64_t rows = random_.Of<int64_t>({2, 7, 8, 15, 16, 17, 33, 63, 64, 65, 170, 257, 513});
+    Dims shape = {random_.In(1, 3), rows, columns};
+    if (random_.Coin()) shape.insert(shape.begin() + random_.Below(4), random_.In(1, 3));
+    while (NumElements(shape) > 20'000) --*std::max_element(shape.begin(), shape.end());
+    return shape;
+  }
   UnaryOp FloatOp() { return static_cast<UnaryOp>(random_.In(3, 15)); }
   // f32 has lost so much where terms of size 1 cancel.
   static double Lost(DType dtype) { return dtype == DType::kF64 ? 1e-12 : 1e-5; }
@@ -30,6 +56,42 @@ TEST_P(ElementwiseRandomTest, Binary) {
     SCOPED_TRACE(absl::StrCat(static_cast<int>(op), " ", Describe(a), " ", Describe(b)));
     Both([&](Side of) { return kernels::Binary(of.device, op, of(a), of(b), of(out)); });
     ExpectAlike("Binary", out, 1, 0);
+  }
+}
+
+TEST_P(ElementwiseRandomTest, Planes) {
+  for (int i = 0; i < kRounds / 2 && !HasFailure(); ++i) {
+    const DType dtype = Number(), to = Number();
+    const Dims shape = PlaneShape();
+    const Twins a = OfPlanes(dtype, shape), b = OfPlanes(dtype, shape);
+    const Twins which = OfPlanes(DType::kBool, shape);
+    const Twins difference = Out(dtype, shape), converted = Out(to, shape);
+    const Twins chosen = Out(dtype, shape);
+    SCOPED_TRACE(absl::StrCat(Describe(a), " ", Describe(b), " ", Describe(which)));
+    Both([&](Side of) {
+      return kernels::Binary(of.device, BinaryOp::kSub, of(a), of(b), of(difference));
+    });
+    Both([&](Side of) { return kernels::Unary(of.device, UnaryOp::kCopy, of(a), of(converted)); });
+    Both([&](Side of) { return Where(of.device, of(which), of(a), of(b), of(chosen)); });
+    ExpectAlike("Binary", difference, 0, 0);
+    ExpectAlike("Copy", converted, 0, 0);
+    ExpectAlike("Where", chosen, 0, 0);
+  }
+}
+
+// The output is an input's memory, where the other one lies otherwise.
+TEST_P(ElementwiseRandomTest, PlanesInPlace) {
+  for (int i = 0; i < kRounds / 2 && !HasFailure(); ++i) {
+    const DType dtype = Number();
+    const Dims shape = PlaneShape();
+    Doubles values(NumElements(shape));
+    for (double& value : values) value = static_cast<double>(random_.In(-9, 9));
+    const Twins a = Lying(dtype, shape, values, RowMajorStrides(shape));
+    const Twins b = OfPlanes(dtype, shape), c = OfPlanes(dtype, shape);
+    SCOPED_TRACE(absl::StrCat(Describe(a), " ", Describe(b), " ", Describe(c)));
+    Both([&](Side of) { return kernels::Binary(of.device, BinaryOp::kSub, of(a), of(b), of(a)); });
+    Both([&](Side of) { return AddN(of.device, {of(c), of(a), of(b)}, of(a)); });
+    ExpectAlike("in place", a, 0, 0);
   }
 }
 

@@ -1,6 +1,7 @@
 #include "dtensor/runtime/kernels/elementwise.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -391,7 +392,7 @@ TEST_P(ElementwiseTest, SpecialValues) {
 // A value must not depend on its place in a shard, nor on strides: the same bits in every lane and
 // tail.
 TEST_P(ElementwiseTest, TheSameBitsAtEveryPosition) {
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     const Doubles x = Rounded(dtype, RandomValues(67, -4, 4));
     for (const UnaryOp op : {UnaryOp::kExp, UnaryOp::kSilu, UnaryOp::kTanh, UnaryOp::kRsqrt}) {
       const Tensor whole = Make(dtype, {67}, x);
@@ -442,6 +443,81 @@ TEST_P(ElementwiseTest, NarrowingRoundsOnceAndKeepsSpecialValues) {
             Doubles({1, 1 + 0x1p-6, 1 + 0x1p-7}));
   ExpectNear(Copy(Make(DType::kF32, {4}, {kInf, -kInf, kNaN, 3.4e38}), DType::kBF16),
              {kInf, -kInf, kNaN, kInf}, 0, 0);
+}
+
+// A NaN is quiet.
+template <typename T>
+uint32_t BitsOf(T x) {
+  if constexpr (sizeof(T) == 4) {
+    return std::bit_cast<uint32_t>(x) | (std::isnan(x) ? 0x400000 : 0);
+  } else {
+    return x.bits;
+  }
+}
+
+// Bit for bit as one element by itself is converted, in vectors and in what is left behind them.
+template <typename From, typename To>
+void ExpectConverted(Device& device, const std::vector<From>& values) {
+  const int64_t n = static_cast<int64_t>(values.size());
+  const Tensor x = *FromHost<From>(device, values, {n});
+  for (const int64_t begin : {0, 1, 5}) {
+    const Tensor y = *Tensor::Empty(device, DTypeOf<To>(), {n - begin - 1});
+    DT_ASSERT_OK(Unary(device, UnaryOp::kCopy, x.Narrow(0, begin, n - begin - 1), y));
+    const std::vector<To> got = *ToHost<To>(y);
+    int64_t wrong = 0;  // not a check for each: under sanitizers they are slow
+    for (int64_t i = 0; i < n - begin - 1; ++i) {
+      const To want(static_cast<float>(values[begin + i]));
+      wrong += BitsOf(got[i]) != BitsOf(want);
+    }
+    EXPECT_EQ(wrong, 0) << ToString(DTypeOf<From>()) << " to " << ToString(DTypeOf<To>());
+  }
+}
+
+TEST_P(ElementwiseTest, AllHalvesAreConvertedAsOneAtATime) {
+  if (GetParam().kind == Device::Kind::kCuda) return;  // NaNs may be others there
+  std::vector<Float16> halves(65536);
+  std::vector<BFloat16> bhalves(65536);
+  // Each half, and its neighbours: what lies halfway is beside 0x1000 or 0x8000 of the last bits.
+  std::vector<float> floats;
+  for (int i = 0; i < 65536; ++i) {
+    halves[i].bits = bhalves[i].bits = static_cast<uint16_t>(i);
+    for (const float value : {static_cast<float>(halves[i]), static_cast<float>(bhalves[i])}) {
+      const auto bits = std::bit_cast<uint32_t>(value);
+      for (const uint32_t more : {0u, 1u, 0xfffu, 0x1000u, 0x1001u, 0x7fffu, 0x8000u, 0x8001u}) {
+        floats.push_back(std::bit_cast<float>(bits + more));
+      }
+    }
+  }
+  ExpectConverted<Float16, float>(device(), halves);
+  ExpectConverted<Float16, BFloat16>(device(), halves);
+  ExpectConverted<BFloat16, Float16>(device(), bhalves);
+  ExpectConverted<BFloat16, float>(device(), bhalves);
+  ExpectConverted<float, Float16>(device(), floats);
+  ExpectConverted<float, BFloat16>(device(), floats);
+}
+
+// Each f16 that is a number, through what rounds once.
+TEST_P(ElementwiseTest, AllHalvesAreComputedInF32) {
+  Doubles halves;
+  for (int i = 0; i < 65536; ++i) {
+    Float16 half;
+    half.bits = static_cast<uint16_t>(i);
+    if (!std::isnan(static_cast<float>(half))) halves.push_back(static_cast<float>(half));
+  }
+  const int64_t n = static_cast<int64_t>(halves.size());
+  const Tensor x = Make(DType::kF16, {n}, halves);
+  Doubles negated = halves, squared = halves, positive = halves;
+  for (double& v : negated) v = -v;
+  for (double& v : squared) v *= v;
+  for (double& v : positive) v = std::max(v, 0.0);
+  EXPECT_EQ(RunUnary(UnaryOp::kNeg, x), negated);
+  EXPECT_EQ(RunUnary(UnaryOp::kSquare, x), Rounded(DType::kF16, squared));
+  EXPECT_EQ(RunUnary(UnaryOp::kRelu, x), positive);
+  Doubles sums = Map(BinaryOp::kAdd, halves, positive);
+  for (double& v : sums) v = std::isnan(v) ? 0 : v;
+  Doubles got = RunBinary(BinaryOp::kAdd, x, Make(DType::kF16, {n}, positive));
+  for (double& v : got) v = std::isnan(v) ? 0 : v;
+  EXPECT_EQ(got, Rounded(DType::kF16, sums));
 }
 
 TEST_P(ElementwiseTest, CopyOfStridedViews) {

@@ -1,6 +1,7 @@
 #include "dtensor/runtime/kernels/reduce.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/arguments/operand_bytes.h"
@@ -31,6 +32,20 @@ constexpr ByDevice<SumOfSquaresArgs> kSumOfSquares = {.name = "SumOfSquares",
                                                       .cuda = DT_ON_CUDA(cuda::SumOfSquares),
                                                       .work = WorkOf};
 
+// Makes the dimensions' order that of memory, with what is broadcast outside. What is combined over
+// all of them has no order of its own.
+void SortByStride(Dims& shape, Dims& strides) {
+  for (size_t i = 1; i < shape.size(); ++i) {
+    for (size_t d = i; d > 0; --d) {
+      const bool outside = strides[d] == 0 ? strides[d - 1] != 0
+                                           : strides[d - 1] != 0 && strides[d - 1] < strides[d];
+      if (!outside) break;
+      std::swap(shape[d - 1], shape[d]);
+      std::swap(strides[d - 1], strides[d]);
+    }
+  }
+}
+
 ReduceArgs MakeReduction(ReduceOp op, const Tensor& x, absl::Span<const int> dims,
                          const Tensor& out) {
   Dims shape[2], strides[2];  // kept, reduced
@@ -40,6 +55,7 @@ ReduceArgs MakeReduction(ReduceOp op, const Tensor& x, absl::Span<const int> dim
     strides[reduced].push_back(x.strides()[d]);
   }
   DT_CHECK(shape[1].size() == dims.size());  // in range and distinct
+  SortByStride(shape[1], strides[1]);
   DT_CHECK(out.numel() == NumElements(shape[0]));
   return {op,
           x.dtype(),
@@ -72,7 +88,10 @@ absl::Status Mean(Device& device, const Tensor& x, absl::Span<const int> dims, d
 absl::Status SumOfSquares(Device& device, const Tensor& x, const Tensor& out) {
   DT_CHECK(IsFloat(x.dtype()) && out.numel() == 1);
   DT_CHECK(out.dtype() == AccumulatorOf(x.dtype()));
-  return kSumOfSquares.Run(device, {x.dtype()}, {x.dtype(), {{&x}, {}}, out.raw()});
+  Dims shape = x.shape(), strides = x.strides();
+  SortByStride(shape, strides);
+  const Tensor in_order = x.View(shape, strides, 0);
+  return kSumOfSquares.Run(device, {x.dtype()}, {x.dtype(), {{&in_order}, {}}, out.raw()});
 }
 
 }  // namespace dtensor::kernels

@@ -1,5 +1,6 @@
 // Reductions over dimensions of one rank's local tensor, in a fixed order: the same bits every
-// time.
+// time. The order depends on sizes and strides: reduced dimensions are walked as they lie in
+// memory, whatever their order in the shape.
 #ifndef DTENSOR_RUNTIME_KERNELS_REDUCE_H_
 #define DTENSOR_RUNTIME_KERNELS_REDUCE_H_
 

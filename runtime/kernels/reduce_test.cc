@@ -320,5 +320,26 @@ TEST_P(ReduceTest, SumOfSquaresOfViewsAndOfNothing) {
   EXPECT_EQ(Read(out), Doubles{0});
 }
 
+// A sum over all dimensions is one of memory, in whatever order the dimensions stand.
+TEST_P(ReduceTest, PermutedViewsHaveTheBitsOfTheirMemory) {
+  const int64_t shape[] = {7, 60, 45};
+  for (const DType dtype : kFloats) {
+    const DType wide = AccumulatorOf(dtype);
+    const Doubles values = Rounded(dtype, RandomValues(7 * 60 * 45, -1, 1));
+    const Tensor x = Make(dtype, shape, values), squares = Empty(wide, {});
+    const Doubles want = Run(ReduceOp::kSum, x, {0, 1, 2}, {}, wide);
+    ASSERT_THAT(kernels::SumOfSquares(device(), x, squares), IsOk());
+    const Doubles want_squares = Read(squares);
+    for (const auto& [a, b] : {std::pair(0, 1), std::pair(0, 2), std::pair(1, 2)}) {
+      const Tensor swapped = x.Transpose(a, b);
+      for (const Tensor& y : {swapped, swapped.Transpose(0, 1)}) {
+        EXPECT_EQ(Run(ReduceOp::kSum, y, {0, 1, 2}, {}, wide), want) << a << " " << b;
+        ASSERT_THAT(kernels::SumOfSquares(device(), y, squares), IsOk());
+        EXPECT_EQ(Read(squares), want_squares) << a << " " << b;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace dtensor::kernels

@@ -58,10 +58,14 @@ class RandomKernelTest : public KernelTest {
 
   // Both of the values `values` rounded to `dtype`; the tested one with any strides.
   Twins Of(DType dtype, const Dims& shape, Doubles values) {
-    values = Rounded(dtype, std::move(values));
     const bool strided = random_.Chance(75);
-    const Dims strides =
-        strided ? box_testing::RandomStrides(random_, shape) : RowMajorStrides(shape);
+    return Lying(dtype, shape, std::move(values),
+                 strided ? box_testing::RandomStrides(random_, shape) : RowMajorStrides(shape));
+  }
+
+  // The tested one with these strides. Where one is 0, values are alike along its dimension.
+  Twins Lying(DType dtype, const Dims& shape, Doubles values, const Dims& strides) {
+    values = Rounded(dtype, std::move(values));
     const int64_t offset = random_.Of<int64_t>({0, 0, 1, 4, 8});
     int64_t memory = offset + 1;
     for (size_t d = 0; d < shape.size(); ++d) {

@@ -51,13 +51,19 @@ class StridedLoop {
   // Calls fn(offsets) at the start of each row of inner_size() elements, in row-major order.
   template <typename Fn>
   void ForEachRow(Fn&& fn) const {
+    ForEachBlock(1, fn);
+  }
+
+  // The same for the first elements of the blocks that the innermost `dims` dimensions are.
+  template <typename Fn>
+  void ForEachBlock(int dims, Fn&& fn) const {
     if (empty_) return;
     Offsets offsets{};
     std::array<int64_t, kMaxDims> index;
-    for (int d = 1; d < ndim_; ++d) index[d] = 0;
+    for (int d = dims; d < ndim_; ++d) index[d] = 0;
     while (true) {
       fn(offsets);
-      int d = 1;
+      int d = dims;
       for (; d < ndim_; ++d) {
         for (int i = 0; i < N; ++i) offsets[i] += stride(d, i);
         if (++index[d] < size(d)) break;

@@ -35,6 +35,13 @@ void CopyElements(std::byte* dst, int64_t dst_stride, const std::byte* src, int6
   }
 }
 
+// Whether the lines that a tile reads elements of, one for each column, drive each other out of the
+// cache, or are too far from each other to be fetched ahead.
+bool LinesCollide(int64_t stride, int64_t lines) {
+  constexpr int64_t kWay = 4096, kFar = 8192, kMostOfASet = 8;  // bytes; lines
+  return stride >= kFar || lines * std::min(stride & -stride, kWay) / kWay > kMostOfASet;
+}
+
 // In tiles, so that a line of the source that one row reads an element of is still in the cache
 // when the next row wants its neighbour.
 template <typename T>
@@ -47,6 +54,34 @@ void CopyPlane(const Plane& p, std::byte* dst, const std::byte* src) {
       for (int64_t r = row; r < row_end; ++r) {
         CopyElements<T>(dst + r * p.row_dst + column * p.column_dst, p.column_dst,
                         src + r * p.row_src + column * p.column_src, p.column_src, n);
+      }
+    }
+  }
+}
+
+// The same where those lines would be gone by then: each is read once, into a buffer. Requires:
+// row_src == sizeof(T).
+template <typename T>
+void CopyPlaneByLines(const Plane& p, std::byte* dst, const std::byte* src) {
+  constexpr int64_t kTile = kLine / sizeof(T);
+  alignas(kLine) T tile[kTile][kTile];
+  for (int64_t row = 0; row < p.rows; row += kTile) {
+    const int64_t rows = std::min(kTile, p.rows - row);
+    for (int64_t column = 0; column < p.columns; column += kTile) {
+      const int64_t n = std::min(kTile, p.columns - column);
+      const std::byte* from = src + row * p.row_src + column * p.column_src;
+      for (int64_t c = 0; c < n; ++c, from += p.column_src) {
+        T line[kTile] = {};
+        if (rows == kTile) {
+          std::memcpy(line, from, kLine);
+        } else {
+          std::memcpy(line, from, rows * sizeof(T));
+        }
+        for (int64_t r = 0; r < kTile; ++r) tile[r][c] = line[r];
+      }
+      for (int64_t r = 0; r < rows; ++r) {
+        CopyElements<T>(dst + (row + r) * p.row_dst + column * p.column_dst, p.column_dst,
+                        reinterpret_cast<const std::byte*>(tile[r]), sizeof(T), n);
       }
     }
   }
@@ -66,8 +101,52 @@ void WithElementType(int64_t element_bytes, Fn fn) {
   }
 }
 
+// A plane's rows of kBytes.
+template <int64_t kBytes>
+void CopyShortRows(const Plane& p, std::byte* dst, const std::byte* src) {
+  for (int64_t r = 0; r < p.rows; ++r) {
+    std::memcpy(dst + r * p.row_dst, src + r * p.row_src, kBytes);
+  }
+}
+
+// What copies a plane's rows of so many bytes, if there is such a function: a call of memcpy costs
+// more than so few bytes do.
+using PlaneCopy = void (*)(const Plane&, std::byte*, const std::byte*);
+PlaneCopy ShortRowsCopy(int64_t bytes) {
+  switch (bytes) {
+    case 2:
+      return CopyShortRows<2>;
+    case 3:
+      return CopyShortRows<3>;
+    case 4:
+      return CopyShortRows<4>;
+    case 6:
+      return CopyShortRows<6>;
+    case 8:
+      return CopyShortRows<8>;
+    case 12:
+      return CopyShortRows<12>;
+    case 16:
+      return CopyShortRows<16>;
+    case 24:
+      return CopyShortRows<24>;
+    case 32:
+      return CopyShortRows<32>;
+    case 64:
+      return CopyShortRows<64>;
+    default:
+      return nullptr;
+  }
+}
+
 // Rows that are contiguous on both sides.
 void CopyRows(const BoxLoop& loop, bool stream) {
+  if (loop.depth() > 1) {
+    const Plane plane = PlaneOf(loop);
+    if (const PlaneCopy copy = ShortRowsCopy(plane.columns * loop.element_bytes())) {
+      return loop.ForEach(2, [&](std::byte* const* at) { copy(plane, at[0], at[1]); });
+    }
+  }
   const bool scalar = loop.depth() == 0;
   const int64_t run = scalar ? loop.bytes() : loop.size(loop.depth() - 1) * loop.element_bytes();
   const bool stream_run = stream && run >= kStreamRunBytes;
@@ -107,7 +186,14 @@ void CopyBox(const BoxLoop& box, bool stream) {
   if (loop.depth() > 1) loop.MoveBesideLast(TightestSourceLoop(loop));
   const Plane plane = PlaneOf(loop);
   WithElementType(loop.element_bytes(), [&](auto t) {
-    loop.ForEach(2, [&](std::byte* const* at) { CopyPlane<decltype(t)>(plane, at[0], at[1]); });
+    using T = decltype(t);
+    const bool by_lines = sizeof(T) < 8 && plane.row_src == sizeof(T) &&
+                          LinesCollide(plane.column_src, kLine / sizeof(T));
+    if (by_lines) {
+      loop.ForEach(2, [&](std::byte* const* at) { CopyPlaneByLines<T>(plane, at[0], at[1]); });
+    } else {
+      loop.ForEach(2, [&](std::byte* const* at) { CopyPlane<T>(plane, at[0], at[1]); });
+    }
   });
 }
 

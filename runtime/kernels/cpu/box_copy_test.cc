@@ -73,6 +73,64 @@ TEST(CopyBoxTest, Transposes) {
   }
 }
 
+// Memory that ends with the last element of a tensor of these strides.
+Backed Exactly(Device& device, DType dtype, const Dims& shape, const Dims& strides, int seed) {
+  int64_t elements = 1;
+  for (size_t d = 0; d < shape.size(); ++d) elements += (shape[d] - 1) * strides[d];
+  Backed backed;
+  backed.bytes.resize(elements * SizeOf(dtype));
+  for (size_t i = 0; i < backed.bytes.size(); ++i) {
+    backed.bytes[i] = static_cast<std::byte>(i * 37 + i / 251 + seed);
+  }
+  backed.tensor = Tensor::Adopt(device, backed.bytes.data(), dtype, shape, strides, nullptr);
+  return backed;
+}
+
+ReceiveBox All(const Dims& shape) {
+  ReceiveBox box{.peers = {0}};
+  for (const int64_t n : shape) box.dims.push_back({.length = n});
+  return box;
+}
+
+// Of each number of bytes that some loop is made for, and of others.
+TEST(CopyBoxTest, ShortRows) {
+  const auto device = MakeCpuDevice();
+  for (const DType dtype : {DType::kBool, DType::kBF16, DType::kF32, DType::kF64}) {
+    for (int64_t n = 1; n * SizeOf(dtype) <= 65; ++n) {
+      for (const int64_t rows : {1, 2, 9}) {
+        for (const int64_t gap : {0, 1, 5}) {
+          SCOPED_TRACE(testing::Message() << n << " of " << SizeOf(dtype) << " bytes, " << rows);
+          const Dims shape = {3, rows, n};
+          const int64_t from = n + gap, to = n + 3;
+          const Backed source = Exactly(*device, dtype, shape, {from * rows + gap, from, 1}, 0);
+          Backed dst = Exactly(*device, dtype, shape, {to * (rows + 1), to, 1}, 1);
+          ExpectCopied(All(shape), source, dst, /*stream=*/true);
+        }
+      }
+    }
+  }
+}
+
+// Transposes whose lines fall into one set of a cache, and their neighbours, with ends of tiles.
+TEST(CopyBoxTest, LinesThatCollide) {
+  const auto device = MakeCpuDevice();
+  for (const DType dtype : {DType::kBool, DType::kBF16, DType::kF32, DType::kF64}) {
+    const int64_t size = SizeOf(dtype), line = 64 / size;
+    for (const int64_t stride : {1024 / size, 2048 / size, 4096 / size, 8192 / size + 1}) {
+      for (const int64_t rows : {line - 1, line, 2 * line + 3}) {
+        for (const int64_t gap : {0, 1}) {
+          SCOPED_TRACE(testing::Message() << rows << " " << size << " " << stride << " " << gap);
+          const Dims shape = {2, rows, line + 5};
+          const Backed source = Exactly(*device, dtype, shape, {rows, 1, stride}, 0);
+          const int64_t row = (1 + gap) * (line + 5) + gap;
+          Backed dst = Exactly(*device, dtype, shape, {row * rows, row, 1 + gap}, 1);
+          ExpectCopied(All(shape), source, dst, /*stream=*/true);
+        }
+      }
+    }
+  }
+}
+
 TEST(BoxLoopTest, JoinsWhatIsContiguousInAllOperands) {
   const auto device = MakeCpuDevice();
   const Tensor dst = *Tensor::Empty(*device, DType::kF32, {6, 4, 5});

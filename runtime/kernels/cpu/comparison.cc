@@ -33,7 +33,7 @@ void CompareOf(CompareOp op, const T* a, const T* b, bool* out, int64_t n) {
 
 void CompareElements(CompareOp op, DType dtype, const void* a, const void* b, bool* out, int64_t n,
                      bool stream) {
-  if (dtype == DType::kF32 || dtype == DType::kBF16) {
+  if (IsFloat(dtype) && dtype != DType::kF64) {
     return simd::Compare(op, dtype, a, b, out, n, stream);
   }
   VisitDType(dtype, [&](auto t) {

@@ -48,6 +48,10 @@ void Compare(CompareOp op, DType dtype, const void* a, const void* b, bool* out,
       return CompareOf(f, static_cast<const BFloat16*>(a), static_cast<const BFloat16*>(b), bytes,
                        n, stream);
     }
+    if (dtype == DType::kF16) {
+      return CompareOf(f, static_cast<const Float16*>(a), static_cast<const Float16*>(b), bytes, n,
+                       stream);
+    }
     CompareOf(f, static_cast<const float*>(a), static_cast<const float*>(b), bytes, n, stream);
   });
 }

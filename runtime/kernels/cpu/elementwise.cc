@@ -64,10 +64,9 @@ void UnaryIntegers(DType dtype, const void* a, void* out, int64_t n) {
 
 // Between different types.
 void Convert(DType from, const void* a, DType to, void* out, int64_t n, bool stream) {
-  if (from == DType::kF32 && to == DType::kBF16) {
-    simd::Narrow(static_cast<const float*>(a), static_cast<BFloat16*>(out), n, stream);
-  } else if (from == DType::kBF16 && to == DType::kF32) {
-    simd::Widen(static_cast<const BFloat16*>(a), static_cast<float*>(out), n, stream);
+  const bool in_f32 = AccumulatorOf(from) == DType::kF32 && AccumulatorOf(to) == DType::kF32;
+  if (in_f32 && from != to) {
+    simd::Convert(from, a, to, out, n, stream);
   } else {
     VisitDType(from, [&](auto f) {
       VisitDType(to, [&](auto t) {

@@ -108,14 +108,24 @@ void Affine(DType dtype, const void* a, double scale, double shift, void* out, i
   });
 }
 
-void Narrow(const float* a, BFloat16* out, int64_t n, bool stream) {
+template <typename From, typename To>
+void ConvertOf(const void* a, void* out, int64_t n, bool stream) {
   Map(
-      out, n, stream, [](auto, auto x) DT_VECTOR_LAMBDA { return x; }, a);
+      static_cast<To*>(out), n, stream, [](auto, auto x) DT_VECTOR_LAMBDA { return x; },
+      static_cast<const From*>(a));
 }
 
-void Widen(const BFloat16* a, float* out, int64_t n, bool stream) {
-  Map(
-      out, n, stream, [](auto, auto x) DT_VECTOR_LAMBDA { return x; }, a);
+void Convert(DType from, const void* a, DType to, void* out, int64_t n, bool stream) {
+  if (from == DType::kF32) {
+    if (to == DType::kBF16) return ConvertOf<float, BFloat16>(a, out, n, stream);
+    return ConvertOf<float, Float16>(a, out, n, stream);
+  }
+  if (from == DType::kBF16) {
+    if (to == DType::kF32) return ConvertOf<BFloat16, float>(a, out, n, stream);
+    return ConvertOf<BFloat16, Float16>(a, out, n, stream);
+  }
+  if (to == DType::kF32) return ConvertOf<Float16, float>(a, out, n, stream);
+  ConvertOf<Float16, BFloat16>(a, out, n, stream);
 }
 
 void SiluMul(DType dtype, const void* gate, const void* up, void* y, int64_t n, bool stream) {
@@ -155,8 +165,7 @@ namespace dtensor::kernels {
 HWY_EXPORT(Binary);
 HWY_EXPORT(Unary);
 HWY_EXPORT(Affine);
-HWY_EXPORT(Narrow);
-HWY_EXPORT(Widen);
+HWY_EXPORT(Convert);
 HWY_EXPORT(SiluMul);
 HWY_EXPORT(AddN);
 
@@ -176,12 +185,8 @@ void Affine(DType dtype, const void* a, double scale, double shift, void* out, i
   DT_DISPATCH(Affine, dtype)(dtype, a, scale, shift, out, n, stream);
 }
 
-void Narrow(const float* a, BFloat16* out, int64_t n, bool stream) {
-  HWY_DYNAMIC_DISPATCH(Narrow)(a, out, n, stream);
-}
-
-void Widen(const BFloat16* a, float* out, int64_t n, bool stream) {
-  HWY_DYNAMIC_DISPATCH(Widen)(a, out, n, stream);
+void Convert(DType from, const void* a, DType to, void* out, int64_t n, bool stream) {
+  HWY_DYNAMIC_DISPATCH(Convert)(from, a, to, out, n, stream);
 }
 
 void SiluMul(DType dtype, const void* gate, const void* up, void* y, int64_t n, bool stream) {

@@ -16,9 +16,8 @@ void Unary(UnaryOp op, DType dtype, const void* a, void* out, int64_t n,
            bool stream);  // not kCopy, kNot
 void Affine(DType dtype, const void* a, double scale, double shift, void* out, int64_t n,
             bool stream);
-// f32 to bf16 and back.
-void Narrow(const float* a, BFloat16* out, int64_t n, bool stream);
-void Widen(const BFloat16* a, float* out, int64_t n, bool stream);
+// Between unlike types of f32, bf16 and f16.
+void Convert(DType from, const void* a, DType to, void* out, int64_t n, bool stream);
 
 void SiluMul(DType dtype, const void* gate, const void* up, void* y, int64_t n, bool stream);
 // The sum of in[0, terms).

@@ -4,6 +4,7 @@
 
 #include "dtensor/runtime/device/index_error.h"
 #include "dtensor/runtime/kernels/arguments/numeric.h"
+#include "dtensor/runtime/kernels/cpu/elementwise_simd.h"
 #include "dtensor/runtime/kernels/cpu/ids.h"
 #include "dtensor/runtime/kernels/cpu/indexed.h"
 #include "dtensor/runtime/kernels/cpu/launch.h"
@@ -53,11 +54,15 @@ void SumByRow(const TokensByRow& tokens, DType dtype, const T* dy, int64_t d, T*
   std::vector<Compute<T>> sum(d);
   const int64_t rows = static_cast<int64_t>(tokens.begin.size()) - 1;
   for (int64_t r = 0; r < rows; ++r) {
+    if (tokens.begin[r] == tokens.begin[r + 1]) {  // most rows of a large table
+      std::memset(dtable + r * d, 0, d * sizeof(T));
+      continue;
+    }
     std::fill(sum.begin(), sum.end(), Compute<T>{0});
     for (int64_t i = tokens.begin[r]; i < tokens.begin[r + 1]; ++i) {
       simd::ReduceInto(ReduceOp::kSum, dtype, dy + tokens.order[i] * d, sum.data(), d);
     }
-    RoundAll(sum.data(), dtable + r * d, d);
+    simd::Convert(DType::kF32, sum.data(), dtype, dtable + r * d, d, /*stream=*/false);
   }
 }
 

@@ -17,6 +17,8 @@
 
 #include "dtensor/runtime/kernels/arguments/numeric.h"
 #include "dtensor/runtime/kernels/cpu/highway_targets.h"
+// After highway_targets.h.
+#include "dtensor/runtime/kernels/cpu/half_lanes-inl.h"
 #include "hwy/highway.h"
 
 // For the lambdas that handle one vector: they must melt into their loop.
@@ -26,10 +28,9 @@
 
 // The function to call for `dtype`: the best that this CPU runs, or the one version there is.
 #ifndef DT_DISPATCH
-#define DT_DISPATCH(function, dtype)                                      \
-  ((dtype) == ::dtensor::DType::kF64 || (dtype) == ::dtensor::DType::kF16 \
-       ? &HWY_STATIC_DISPATCH(function)                                   \
-       : HWY_DYNAMIC_DISPATCH(function))
+#define DT_DISPATCH(function, dtype)                                  \
+  ((dtype) == ::dtensor::DType::kF64 ? &HWY_STATIC_DISPATCH(function) \
+                                     : HWY_DYNAMIC_DISPATCH(function))
 #endif
 
 HWY_BEFORE_NAMESPACE();
@@ -40,14 +41,14 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <typename T>
 using Tag = hn::ScalableTag<Compute<T>>;
 
-// Calls fn(T{}) with the C++ type of a float `dtype`. f32 and bf16, in which models run, are
-// compiled for every instruction set; f64 and f16 for the baseline alone (DT_DISPATCH).
+// Calls fn(T{}) with the C++ type of a float `dtype`. f32, bf16 and f16, in which models run, are
+// compiled for every instruction set; f64 for the baseline alone (DT_DISPATCH).
 template <class Fn>
 HWY_INLINE void VisitTarget(DType dtype, Fn fn) {
 #if HWY_TARGET == HWY_STATIC_TARGET
   if (dtype == DType::kF64) return fn(double{});
-  if (dtype == DType::kF16) return fn(Float16{});
 #endif
+  if (dtype == DType::kF16) return fn(Float16{});
   if (dtype == DType::kBF16) return fn(BFloat16{});
   fn(float{});
 }
@@ -111,11 +112,8 @@ HWY_INLINE hn::Vec<D> Load(D d, const T* p, Lanes lanes) {
     const hn::Rebind<uint32_t, D> d32;
     return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, LoadRaw(d16, &p->bits, lanes))));
   } else {
-    HWY_ALIGN float buffer[HWY_MAX_BYTES / sizeof(float)] = {};
-    int64_t n = hn::Lanes(d);
-    if constexpr (std::is_same_v<Lanes, First>) n = lanes.n;
-    for (int64_t i = 0; i < n; ++i) buffer[i] = static_cast<float>(p[i]);
-    return hn::Load(d, buffer);
+    const hn::Rebind<uint16_t, D> d16;
+    return ::dtensor::HWY_NAMESPACE::Float16Format::Widen(d, LoadRaw(d16, &p->bits, lanes));
   }
 }
 
@@ -152,11 +150,8 @@ HWY_INLINE void Store(hn::Vec<D> v, D d, T* p, Lanes lanes) {
   } else if constexpr (std::is_same_v<T, BFloat16>) {
     StoreRaw(RoundToBFloat16(d, v), hn::Rebind<uint16_t, D>(), &p->bits, lanes);
   } else {
-    HWY_ALIGN float buffer[HWY_MAX_BYTES / sizeof(float)];
-    hn::Store(v, d, buffer);
-    int64_t n = hn::Lanes(d);
-    if constexpr (std::is_same_v<Lanes, First>) n = lanes.n;
-    for (int64_t i = 0; i < n; ++i) p[i] = T(buffer[i]);
+    StoreRaw(::dtensor::HWY_NAMESPACE::Float16Format::Narrow(d, v), hn::Rebind<uint16_t, D>(),
+             &p->bits, lanes);
   }
 }
 

@@ -1,5 +1,7 @@
 #include "dtensor/runtime/kernels/cpu/strided_walk.h"
 
+#include <cstdlib>
+
 namespace dtensor::kernels::cpu {
 namespace {
 
@@ -8,7 +10,38 @@ void Gather(Bits* dst, const Bits* src, int64_t n, int64_t stride) {
   for (int64_t i = 0; i < n; ++i) dst[i] = src[i * stride];
 }
 
+template <typename Bits>
+void GatherRows(Bits* dst, const Bits* src, int64_t rows, int64_t row_stride, int64_t n,
+                int64_t stride) {
+  if (std::abs(row_stride) < std::abs(stride)) {
+    for (int64_t i = 0; i < n; ++i) {
+      const Bits* column = src + i * stride;
+      for (int64_t r = 0; r < rows; ++r) dst[r * n + i] = column[r * row_stride];
+    }
+    return;
+  }
+  for (int64_t r = 0; r < rows; ++r, dst += n, src += row_stride) Gather(dst, src, n, stride);
+}
+
 }  // namespace
+
+void GatherPlane(void* dst, const void* src, int64_t rows, int64_t row_stride, int64_t n,
+                 int64_t stride, int64_t size) {
+  const auto gather = [&](auto bits) {
+    using Bits = decltype(bits);
+    GatherRows(static_cast<Bits*>(dst), static_cast<const Bits*>(src), rows, row_stride, n, stride);
+  };
+  switch (size) {
+    case 1:
+      return gather(uint8_t{});
+    case 2:
+      return gather(uint16_t{});
+    case 4:
+      return gather(uint32_t{});
+    default:
+      return gather(uint64_t{});
+  }
+}
 
 void GatherStrided(void* dst, const void* src, int64_t n, int64_t stride, int64_t size) {
   switch (size) {
