@@ -2,9 +2,10 @@
 //
 // Kernels take a Device (its queue), inputs, and outputs that the caller allocated; they check
 // nothing that the operator layer has checked (shapes, types: DT_CHECK). Inputs may have any
-// strides, 0 for broadcast included; outputs are row-major. Floats compute in f32 (f64 for f64) and
-// round once. Errors: the device's failure; kUnimplemented, naming kernel, types and device, where
-// the device has no such kernel (by_device.h).
+// strides, 0 for broadcast included; outputs are row-major. An output may be the memory of an input
+// that is row-major too, and of no other: elements are visited in any order. Floats compute in f32
+// (f64 for f64) and round once. Errors: the device's failure; kUnimplemented, naming kernel, types
+// and device, where the device has no such kernel (by_device.h).
 #ifndef DTENSOR_RUNTIME_KERNELS_ELEMENTWISE_H_
 #define DTENSOR_RUNTIME_KERNELS_ELEMENTWISE_H_
 
