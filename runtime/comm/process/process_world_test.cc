@@ -326,8 +326,7 @@ int CountViews() {
   return views;
 }
 
-// Each has as many addresses as a rank's own arena. A tensor that outlives the world keeps that.
-// As batch systems limit them (ulimit -v).
+// As batch systems limit addresses (ulimit -v).
 TEST(RankArena, LeavesAddressesForThoseOfOthers) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "sanitizers need more addresses than the limits that this sets";
@@ -358,6 +357,7 @@ TEST(RankArena, LeavesAddressesForThoseOfOthers) {
 #endif
 }
 
+// Each has as many addresses as a rank's own arena. A tensor that outlives the world keeps that.
 TEST(ProcessWorldLinks, WhoHasLeftMapsNobodysMemory) {
   std::latch all_joined(3), all_left(3);
   const LaunchedRank launched = Launched(3, 30);
