@@ -419,6 +419,7 @@ set(DTENSOR_DTENSOR_HEADERS
   runtime/net/socket.h
 )
 set(DTENSOR_DTENSOR_ABSL
+  absl::cleanup
   absl::fixed_array
   absl::flat_hash_set
   absl::function_ref
@@ -542,7 +543,6 @@ set(DTENSOR_PARALLEL_PLANS_HEADERS
   parallel_plans/transformer_plan.h
 )
 set(DTENSOR_PARALLEL_PLANS_ABSL
-  absl::cleanup
   absl::memory
 )
 

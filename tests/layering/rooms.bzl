@@ -107,6 +107,7 @@ ROOMS = {
         "runtime/comm/process",
         "runtime/core",
         "runtime/device",
+        "runtime/device/cuda",
         "runtime/device/meta",
         "runtime/kernels",
     ],
