@@ -33,7 +33,7 @@ class TraceFile {
   std::string NameFor(int rank) const;
 
   const std::string path_;
-  const std::filesystem::path folder_;  // empty: nobody knows
+  const std::filesystem::path folder_;  // whose "%r" is no rank; empty: nobody knows
   std::mutex mutex_;
   std::map<int, RankTrace> ranks_;
 };

@@ -41,6 +41,11 @@ if command -v mpirun >/dev/null; then
   got=$(mpirun --allow-run-as-root --oversubscribe -n 3 "$program" --steps=3 | fingerprint)
   [[ $got == "$want" ]] || fail "mpirun -n 3: $got, threads $want"
 fi
+# Where a limit of addresses leaves less than arenas have: each maps its own and the others'.
+for limit in 5000000 40000000 2000000000; do
+  got=$("$dtrun" -n 2 sh -c "ulimit -v $limit; exec \"\$@\"" sh "$program" --steps=3 | fingerprint)
+  [[ $got == "$("$program" --threads=2 --steps=3 | fingerprint)" ]] || fail "ulimit -v $limit: $got"
+done
 # A port that no other program is given: a dtrun keeps it for its rank 0, which does not listen.
 "$dtrun" -n 1 sh -c 'echo "$DTENSOR_ADDRESS"; exec sleep 1000' >"$work/address" &
 keeper=$!

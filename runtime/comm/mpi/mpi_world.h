@@ -23,7 +23,7 @@ namespace DTENSOR_EXPORT dtensor {
 // by all; kFailedPrecondition for an MPI that does not run, or takes no calls from this thread; as
 // ProcessWorld::Join.
 absl::StatusOr<JoinedRank> JoinMpiWorld(MPI_Comm comm, const LaunchOptions& options,
-                                        const absl::Status& refusal = absl::OkStatus());
+                                        const absl::Status& refusal);
 
 // A WorldJoiner: where mpirun, or Slurm with its MPI, says which rank this is. Not where options or
 // dtrun's or torchrun's variables say it, nor where DTENSOR_TRANSPORT is tcp, nor for one rank.

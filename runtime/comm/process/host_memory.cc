@@ -19,7 +19,6 @@ namespace {
 // size is all that is known of how many those are.
 constexpr int64_t kMostBytes = int64_t{1} << 40, kLeastBytes = int64_t{1} << 34;
 constexpr int64_t kAllBytes = int64_t{1} << 46;
-constexpr int64_t kLeastLimited = int64_t{1} << 30;
 
 // Of what a limit of addresses (ulimit -v) leaves the process: for each rank's arena, and as much
 // for all else.
@@ -42,7 +41,7 @@ absl::StatusOr<std::shared_ptr<SharedArena>> MakeRankArena(int size) {
   const int64_t most = kMostBytes;
 #endif
   constexpr int64_t kPages = PageSource::kHugePage;
-  const int64_t share = std::max(ShareOfLimit(size), kLeastLimited);
+  const int64_t share = std::max(ShareOfLimit(size), SharedArena::kLeast);
   const int64_t bytes = std::min(std::clamp(kAllBytes / size, kLeastBytes, most), share);
   return SharedArena::Create(bytes / kPages * kPages, sizeof(Board));
 }

@@ -22,7 +22,7 @@
 namespace dtensor {
 namespace {
 
-constexpr int64_t kLeast = int64_t{1} << 30, kPage = 4096;
+constexpr int64_t kPage = 4096;
 #ifdef MADV_POPULATE_WRITE
 constexpr int kPopulateWrite = MADV_POPULATE_WRITE;
 #else

@@ -33,7 +33,8 @@ struct ArenaName {
 
 class SharedArena final : public PageSource {
  public:
-  // Of at most `bytes`; of less, but not less than 1 GiB, where the process may not have so many
+  static constexpr int64_t kLeast = int64_t{1} << 30;  // bytes
+  // Of at most `bytes`; of less, but not less than kLeast, where the process may not have so many
   // addresses. The first `reserved` bytes, zeros but for the first word, are the caller's for as
   // long as it lives. Requires: whole pages. Errors: kResourceExhausted or kPermissionDenied, with
   // what to raise or allow.

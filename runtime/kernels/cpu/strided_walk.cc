@@ -13,7 +13,7 @@ void Gather(Bits* dst, const Bits* src, int64_t n, int64_t stride) {
 template <typename Bits>
 void GatherRows(Bits* dst, const Bits* src, int64_t rows, int64_t row_stride, int64_t n,
                 int64_t stride) {
-  if (std::abs(row_stride) < std::abs(stride)) {
+  if (rows > 1 && std::abs(row_stride) < std::abs(stride)) {
     for (int64_t i = 0; i < n; ++i) {
       const Bits* column = src + i * stride;
       for (int64_t r = 0; r < rows; ++r) dst[r * n + i] = column[r * row_stride];
@@ -44,16 +44,7 @@ void GatherPlane(void* dst, const void* src, int64_t rows, int64_t row_stride, i
 }
 
 void GatherStrided(void* dst, const void* src, int64_t n, int64_t stride, int64_t size) {
-  switch (size) {
-    case 1:
-      return Gather(static_cast<uint8_t*>(dst), static_cast<const uint8_t*>(src), n, stride);
-    case 2:
-      return Gather(static_cast<uint16_t*>(dst), static_cast<const uint16_t*>(src), n, stride);
-    case 4:
-      return Gather(static_cast<uint32_t*>(dst), static_cast<const uint32_t*>(src), n, stride);
-    default:
-      return Gather(static_cast<uint64_t*>(dst), static_cast<const uint64_t*>(src), n, stride);
-  }
+  GatherPlane(dst, src, /*rows=*/1, /*row_stride=*/0, n, stride, size);
 }
 
 const void* Packed(const StridedInput& input, std::vector<std::byte>& scratch) {
