@@ -82,7 +82,6 @@ set(DTENSOR_ALGEBRA_HEADERS
   runtime/core/work.h
 )
 set(DTENSOR_ALGEBRA_ABSL
-  absl::flat_hash_map
   absl::hash
   absl::inlined_vector
   absl::int128
@@ -363,6 +362,7 @@ set(DTENSOR_DTENSOR_HEADERS
   runtime/comm/simulated/simulated_communicator.h
   runtime/comm/wait_chain.h
   runtime/comm/world_state.h
+  runtime/core/hash_map.h
   runtime/core/lru_cache.h
   runtime/core/no_throw.h
   runtime/device/cpu/cpu_device.h
@@ -421,7 +421,6 @@ set(DTENSOR_DTENSOR_HEADERS
 set(DTENSOR_DTENSOR_ABSL
   absl::cleanup
   absl::fixed_array
-  absl::flat_hash_set
   absl::function_ref
 )
 

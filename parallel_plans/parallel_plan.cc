@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "dtensor/parallel_plans/plan_builder.h"
+#include "dtensor/runtime/core/hash_map.h"
 #include "dtensor/runtime/core/status.h"
 
 namespace dtensor {
@@ -128,8 +128,8 @@ std::string ExplainParameter(const std::string& name, const Parameter& parameter
 }  // namespace
 
 std::string Explain(Module& model) {
-  absl::flat_hash_map<const Module*, std::string> modules;
-  absl::flat_hash_map<const Parameter*, std::string> parameters;  // the first path of each
+  HashMap<const Module*, std::string> modules;
+  HashMap<const Parameter*, std::string> parameters;  // the first path of each
   std::string out;
   model.VisitModulePaths([&](const std::string& path, Module& module) {
     std::vector<std::string> parts;

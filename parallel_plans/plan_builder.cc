@@ -3,11 +3,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/parallel_plans/path_pattern.h"
+#include "dtensor/runtime/core/hash_map.h"
 #include "dtensor/runtime/core/status.h"
 
 namespace dtensor::internal {
@@ -131,7 +130,7 @@ absl::Status PlanBuilder::MatchLine(const ParallelPlan::Line& line) {
 }
 
 absl::StatusOr<std::vector<bool>> PlanBuilder::Recomputed() const {
-  absl::flat_hash_set<const Module*> named;
+  HashSet<const Module*> named;
   for (const std::string& pattern : options_.recompute) {
     bool matched = false;
     for (const Place& place : places_) {
@@ -162,7 +161,7 @@ absl::Status PlanBuilder::Claim(Place& place, const ParallelPlan::Line& line,
 }
 
 absl::Status PlanBuilder::JoinPlaces() {
-  absl::flat_hash_map<const Module*, size_t> index;
+  HashMap<const Module*, size_t> index;
   for (const Place& place : places_) {
     const auto [it, fresh] = index.try_emplace(place.module, modules_.size());
     if (fresh) modules_.push_back({place.module, place.path, {}});
@@ -256,7 +255,7 @@ void PlanBuilder::SetAttention(size_t i) const {
 
 std::vector<PlanBuilder::ParameterUses> PlanBuilder::Parameters() const {
   std::vector<ParameterUses> all;
-  absl::flat_hash_map<const Parameter*, size_t> index;
+  HashMap<const Parameter*, size_t> index;
   for (size_t i = 0; i < modules_.size(); ++i) {
     for (const OwnParameter& own : modules_[i].module->own_parameters()) {
       const auto [it, fresh] = index.try_emplace(own.parameter.get(), all.size());

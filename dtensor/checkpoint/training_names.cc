@@ -2,10 +2,10 @@
 
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/checkpoint/training_state.h"
 #include "dtensor/nn/state_dict.h"
+#include "dtensor/runtime/core/hash_map.h"
 
 namespace dtensor {
 
@@ -15,7 +15,7 @@ std::string OptimizerName(absl::string_view state, absl::string_view parameter) 
 
 std::vector<NamedParameter> NamedParameters(Module& model) {
   std::vector<NamedParameter> all;
-  absl::flat_hash_map<const Parameter*, size_t> place;
+  HashMap<const Parameter*, size_t> place;
   model.VisitParameterPaths([&](const std::string& path, Parameter& parameter) {
     const auto [at, is_new] = place.try_emplace(&parameter, all.size());
     if (is_new) all.emplace_back().parameter = &parameter;

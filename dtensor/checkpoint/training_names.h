@@ -5,11 +5,11 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/string_view.h"
 #include "dtensor/checkpoint/index.h"
 #include "dtensor/nn/module.h"
 #include "dtensor/nn/optim/optimizer.h"
+#include "dtensor/runtime/core/hash_map.h"
 
 namespace dtensor {
 
@@ -44,7 +44,7 @@ class OptimizedParameters {
   bool Contains(const Parameter& parameter) const;
 
  private:
-  absl::flat_hash_set<const void*> tensors_;
+  HashSet<const void*> tensors_;
 };
 
 }  // namespace dtensor

@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -15,6 +14,7 @@
 #include "dtensor/layout/digest.h"
 #include "dtensor/layout/regions.h"
 #include "dtensor/nn/state_dict.h"
+#include "dtensor/runtime/core/hash_map.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/io/safetensors/safetensors_folder.h"
 #include "dtensor/runtime/kernels/copy.h"
@@ -133,7 +133,7 @@ class Matcher {
   }
 
   const SafetensorsFolder& folder_;
-  absl::flat_hash_map<const Parameter*, size_t> index_;
+  HashMap<const Parameter*, size_t> index_;
   std::vector<Target> targets_;
   std::set<std::string, std::less<>> used_;   // of the files
   std::set<std::string, std::less<>> names_;  // of the model

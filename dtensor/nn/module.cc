@@ -5,13 +5,13 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/cleanup/cleanup.h"
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "dtensor/layout/text_scanner.h"
 #include "dtensor/nn/state_dict.h"
 #include "dtensor/ops/ops.h"
+#include "dtensor/runtime/core/hash_map.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/tensor/gather_again.h"
 #include "dtensor/tensor/local_cast.h"
@@ -45,7 +45,7 @@ int64_t EvenSize(const DeviceMesh& mesh, const DimLayout& dim) {
 }
 
 bool AreNames(absl::Span<const std::string> names) {
-  const absl::flat_hash_set<absl::string_view> unique(names.begin(), names.end());
+  const HashSet<absl::string_view> unique(names.begin(), names.end());
   return !names.empty() && unique.size() == names.size() && absl::c_all_of(names, IsName);
 }
 
@@ -355,11 +355,11 @@ absl::Status Module::WithPath(const absl::Status& status) const {
 }
 
 void Module::VisitModules(const ModuleVisitor& visit) {
-  absl::flat_hash_set<const Module*> seen;
+  HashSet<const Module*> seen;
   VisitNew("", seen, visit);
 }
 
-void Module::VisitNew(const std::string& path, absl::flat_hash_set<const Module*>& seen,
+void Module::VisitNew(const std::string& path, HashSet<const Module*>& seen,
                       const ModuleVisitor& visit) {
   if (!seen.insert(this).second) return;
   visit(path, *this);
@@ -367,7 +367,7 @@ void Module::VisitNew(const std::string& path, absl::flat_hash_set<const Module*
 }
 
 void Module::VisitParameters(const std::function<void(const std::string&, Parameter&)>& visit) {
-  absl::flat_hash_set<const Parameter*> seen;
+  HashSet<const Parameter*> seen;
   VisitModules([&](const std::string& path, Module& module) {
     for (const OwnParameter& own : module.parameters_) {
       if (seen.insert(own.parameter.get()).second) visit(Join(path, own.name), *own.parameter);
@@ -403,7 +403,7 @@ std::vector<DistributedTensor> Module::Parameters() {
 
 absl::Status Module::SetPaths() {
   absl::Status status;
-  absl::flat_hash_map<std::string, const Parameter*> parameters;
+  HashMap<std::string, const Parameter*> parameters;
   VisitParameterPaths([&](const std::string& path, Parameter& parameter) {
     for (const StoredPart& part : StoredPartsOf(path, parameter)) {
       if (parameters.try_emplace(part.name, &parameter).first->second == &parameter) continue;

@@ -60,12 +60,12 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "dtensor/runtime/core/export.h"
+#include "dtensor/runtime/core/hash_map.h"
 #include "dtensor/tensor/distributed_tensor.h"
 #include "dtensor/tensor/gather_group.h"
 #include "dtensor/tensor/recompute.h"
@@ -317,8 +317,7 @@ class Module {
   void SetTrainingFlags(const std::vector<bool>& flags);
   void VisitFrom(const std::string& path, const ModuleVisitor& visit);
   // `seen`: what was visited before.
-  void VisitNew(const std::string& path, absl::flat_hash_set<const Module*>& seen,
-                const ModuleVisitor& visit);
+  void VisitNew(const std::string& path, HashSet<const Module*>& seen, const ModuleVisitor& visit);
 
   std::string path_;
   std::vector<std::pair<std::string, Module*>> children_;

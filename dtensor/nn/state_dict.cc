@@ -4,11 +4,11 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "dtensor/ops/ops.h"
+#include "dtensor/runtime/core/hash_map.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/copy.h"
 #include "dtensor/tensor/local_cast.h"
@@ -140,7 +140,7 @@ class Loader {
  private:
   const StateDict& state_;
   std::set<std::string, std::less<>> used_;  // names that some path has
-  absl::flat_hash_set<const Parameter*> found_;
+  HashSet<const Parameter*> found_;
   // By which paths a parameter was not found, and one of the names that are missing.
   std::vector<std::pair<const Parameter*, std::string>> missing_;
   std::vector<std::pair<Parameter*, std::vector<DistributedTensor>>> writes_;

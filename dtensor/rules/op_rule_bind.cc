@@ -1,10 +1,10 @@
 // A rule meets shapes: ellipses are written out and letters get sizes.
 #include <algorithm>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "dtensor/rules/op_rule.h"
+#include "dtensor/runtime/core/hash_map.h"
 #include "dtensor/runtime/core/status.h"
 
 namespace dtensor {
@@ -89,7 +89,7 @@ class RuleBinder {
   // Those of letters that are given.
   absl::Status Take(const std::vector<RuleLetter>& letters, const LetterSizes& given,
                     std::vector<int64_t>& sizes) {
-    absl::flat_hash_map<absl::string_view, size_t> indices;
+    HashMap<absl::string_view, size_t> indices;
     for (size_t l = 0; l < letters.size(); ++l) indices.try_emplace(letters[l].name, l);
     for (const auto& [name, size] : given) {
       const auto it = indices.find(name);

@@ -1,13 +1,13 @@
 // The text form of rules: reading and printing.
 #include <cctype>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "dtensor/rules/op_rule.h"
+#include "dtensor/runtime/core/hash_map.h"
 #include "dtensor/runtime/core/status.h"
 
 namespace dtensor {
@@ -139,7 +139,7 @@ class RuleParser {
 
   absl::string_view text_;
   OpRule rule_;
-  absl::flat_hash_map<absl::string_view, int> indices_;  // of letters, by name in text_
+  HashMap<absl::string_view, int> indices_;  // of letters, by name in text_
 };
 
 absl::StatusOr<OpRule> OpRule::Parse(absl::string_view text) { return RuleParser(text).Run(); }

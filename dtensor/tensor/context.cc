@@ -4,10 +4,10 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
 #include <tuple>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/hash/hash.h"
 #include "absl/strings/numbers.h"
@@ -17,6 +17,7 @@
 #include "dtensor/layout/layout_digest.h"
 #include "dtensor/layout/regions.h"
 #include "dtensor/redistribution/cost_model_check.h"
+#include "dtensor/runtime/core/hash_map.h"
 #include "dtensor/runtime/core/lru_cache.h"
 #include "dtensor/runtime/core/no_throw.h"
 #include "dtensor/runtime/core/status.h"
@@ -76,7 +77,7 @@ struct Context::Tables {
   explicit Tables(int64_t staging_bytes) : staging_bytes(staging_bytes) {}
 
   const int64_t staging_bytes;
-  absl::flat_hash_map<size_t, absl::InlinedVector<SpecPtr, 1>> specs;  // by hash of the values
+  HashMap<size_t, absl::InlinedVector<SpecPtr, 1>> specs;  // by hash of the values
   size_t num_specs = 0, most_specs = kSpecs;
   // Asked for lately: every redistribution looks its target up, and a hash is a chain of products
   // that takes as long as all else of a view. What is here is in `specs`.
@@ -91,8 +92,8 @@ struct Context::Tables {
     std::shared_ptr<const RankChunks> chunks;
   };
   LruCache<const RankRedistributionPlan*, Chunks> chunks{kPlans};
-  absl::flat_hash_map<uint64_t, uint64_t> made;  // how many tensors, by digest of the mesh
-  absl::flat_hash_map<const void*, std::string> scope_paths;  // where scopes are noted
+  HashMap<uint64_t, uint64_t> made;               // how many tensors, by digest of the mesh
+  HashMap<const void*, std::string> scope_paths;  // where scopes are noted
 
   // With the transport's staging, whatever is said of it.
   Options Intern(const RedistributionOptions& wanted) {
@@ -122,14 +123,14 @@ struct Context::Tables {
   void MakeRoomForSpec() {
     if (num_specs < most_specs) return;
     recent.fill(nullptr);
-    absl::erase_if(specs, [&](auto& bucket) {
-      auto& [hash, found] = bucket;
+    for (auto bucket = specs.begin(); bucket != specs.end();) {
+      auto& found = bucket->second;
       const auto dropped = std::remove_if(found.begin(), found.end(),
                                           [](const SpecPtr& spec) { return spec.is_only_owner(); });
       num_specs -= found.end() - dropped;
       found.erase(dropped, found.end());
-      return found.empty();
-    });
+      bucket = found.empty() ? specs.erase(bucket) : std::next(bucket);
+    }
     most_specs = std::max(kSpecs, 2 * num_specs);
   }
 };
@@ -353,7 +354,7 @@ RankTrace Context::trace() const {
 }
 
 absl::Status Context::FinishProgram(absl::Status status) {
-  if (status.ok()) status = FinishBegun();
+  if (status.ok()) status = NoThrow([this] { return FinishBegun(); });
   EndProgram();
   return status;
 }

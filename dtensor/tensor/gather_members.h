@@ -6,10 +6,10 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "dtensor/runtime/core/hash_map.h"
 #include "dtensor/tensor/gather_group.h"
 #include "dtensor/tensor/tensor_impl.h"
 
@@ -87,12 +87,12 @@ class GatherWalk {
   absl::Status RestoreSource(Node& node, const SavedSource& saved);
   void Order();
 
-  absl::flat_hash_map<SourceUse, Held> sources_;
-  absl::flat_hash_map<GatherMember*, Held> held_;
-  absl::flat_hash_map<GatherGroup*, Need> counted_;
+  HashMap<SourceUse, Held> sources_;
+  HashMap<GatherMember*, Held> held_;
+  HashMap<GatherGroup*, Need> counted_;
   std::vector<Need> needs_;  // of counted_, once they are known
-  absl::flat_hash_map<const TensorImpl*, Awaited> leaves_;
-  absl::flat_hash_map<GatherGroup*, Arrivals> arrivals_;
+  HashMap<const TensorImpl*, Awaited> leaves_;
+  HashMap<GatherGroup*, Arrivals> arrivals_;
 };
 
 }  // namespace dtensor

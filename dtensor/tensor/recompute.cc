@@ -4,10 +4,10 @@
 #include <memory>
 #include <utility>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "dtensor/redistribution/lineage.h"
+#include "dtensor/runtime/core/hash_map.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/tensor/gather_group.h"
 #include "dtensor/tensor/op.h"
@@ -49,7 +49,7 @@ bool IsMadeSince(uint64_t since, const Edge& edge) {
 // By operators younger than `since`.
 MetLeaves LeavesOf(absl::Span<const DistributedTensor> results, uint64_t since) {
   MetLeaves leaves;
-  absl::flat_hash_set<const void*> seen, saved_leaves;
+  HashSet<const void*> seen, saved_leaves;
   std::vector<Edge> open;
   for (const DistributedTensor& result : results) {
     const Edge edge = EdgeOf(result.impl());
@@ -138,7 +138,7 @@ absl::Status Replay::CheckLeaves(const Node& node, absl::Span<const DistributedT
          " is ", how, "; set_requires_grad() of what it reads waits for Backward, and it ",
          "makes no leaves of its own"});
   };
-  absl::flat_hash_set<const TensorImpl*> before, now;
+  HashSet<const TensorImpl*> before, now;
   for (size_t i = operands.size(); i < node.edges.size(); ++i) {
     before.insert(node.edges[i].leaf.get());
   }

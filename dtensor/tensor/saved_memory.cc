@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "absl/container/flat_hash_set.h"
+#include "dtensor/runtime/core/hash_map.h"
 #include "dtensor/tensor/tensor_impl.h"
 
 namespace dtensor {
@@ -13,7 +13,7 @@ namespace {
 // The youngest first.
 std::vector<std::shared_ptr<Node>> NodesOf(const Edge& root) {
   std::vector<std::shared_ptr<Node>> nodes;
-  absl::flat_hash_set<const Node*> seen = {nullptr};
+  HashSet<const Node*> seen = {nullptr};
   const auto meet = [&](const Edge& edge) {
     if (seen.insert(edge.node.get()).second) nodes.push_back(edge.node);
   };

@@ -8,13 +8,12 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "dtensor/redistribution/plan_executor.h"
+#include "dtensor/runtime/core/hash_map.h"
 #include "dtensor/tensor/gather_group.h"
 #include "dtensor/tensor/gradient_buckets.h"
 #include "dtensor/tensor/late_values.h"
@@ -109,11 +108,11 @@ class Tape {
   TapeWalk walk_;
   std::map<uint64_t, Pending> pending_;  // by creation order: the last is next, on every rank
   std::vector<TensorImplPtr> leaves_;    // in order of arrival
-  absl::flat_hash_map<GradientPlace, Slot> arrived_;
+  HashMap<GradientPlace, Slot> arrived_;
   GradientBuckets buckets_;
   // Leaves whose gradients went to buckets_; and those among them to which the gradient that they
   // had was added.
-  absl::flat_hash_set<const TensorImpl*> in_buckets_, added_;
+  HashSet<const TensorImpl*> in_buckets_, added_;
 };
 
 }  // namespace dtensor

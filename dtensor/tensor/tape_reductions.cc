@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "dtensor/redistribution/lineage.h"
+#include "dtensor/runtime/core/hash_map.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/copy.h"
 #include "dtensor/tensor/reduce_gradients.h"
@@ -53,7 +54,7 @@ absl::Status Tape::FinishBuckets() {
 // Those that were still waited for, as above: what has arrived is reduced, group by group.
 absl::Status Tape::FinishGroups() {
   std::vector<std::vector<TensorImplPtr>> groups;
-  absl::flat_hash_map<const GatherGroup*, size_t> places;
+  HashMap<const GatherGroup*, size_t> places;
   for (const TensorImplPtr& leaf : leaves_) {
     if (!ReducesTogether(*leaf) || !walk_.gathers().Waits(leaf)) continue;
     const size_t place = places.try_emplace(leaf->gather->group, groups.size()).first->second;

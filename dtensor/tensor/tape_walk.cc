@@ -52,7 +52,7 @@ absl::Status WalkedBefore(absl::string_view who, const Node& node) {
 // Calls fn(node) once for every operator that led to `root`; it says whether to go on from there.
 template <typename Fn>
 absl::Status ForEachNode(const Node* root, Fn fn) {
-  absl::flat_hash_set<const Node*> seen = {nullptr, root};
+  HashSet<const Node*> seen = {nullptr, root};
   std::vector<const Node*> open;
   if (root != nullptr) open.push_back(root);
   while (!open.empty()) {
@@ -127,7 +127,7 @@ bool TapeWalk::MarkIfLeads(const Node& node) {
 }
 
 void TapeWalk::Extend(absl::Span<const Edge> roots, uint64_t since) {
-  absl::flat_hash_set<const Node*> seen = {nullptr};
+  HashSet<const Node*> seen = {nullptr};
   std::vector<const Node*> nodes;
   const auto meet = [&](const Edge& edge) {
     if (!seen.insert(edge.node.get()).second || edge.node->sequence <= since) return;

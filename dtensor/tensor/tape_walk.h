@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <utility>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "dtensor/runtime/core/hash_map.h"
 #include "dtensor/tensor/gather_members.h"
 #include "dtensor/tensor/tensor_impl.h"
 
@@ -57,8 +57,8 @@ class TapeWalk {
   bool MarkIfLeads(const Node& node);
   bool to_leaves_ = false;
   // None of these, if it goes to every leaf.
-  absl::flat_hash_set<GradientPlace> targets_, reached_;
-  absl::flat_hash_set<uint64_t> runs_;  // by sequence: another may have the address of one
+  HashSet<GradientPlace> targets_, reached_;
+  HashSet<uint64_t> runs_;  // by sequence: another may have the address of one
   GatherWalk gathers_;
 };
 

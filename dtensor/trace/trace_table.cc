@@ -5,11 +5,11 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "dtensor/runtime/core/hash_map.h"
 #include "dtensor/trace/figure_text.h"
 #include "dtensor/trace/trace_text.h"
 
@@ -37,8 +37,7 @@ class Rows {
 
  private:
   std::vector<Row> rows_;  // in the order of their first events
-  absl::flat_hash_map<std::tuple<absl::string_view, absl::string_view, int, std::string>, size_t>
-      places_;
+  HashMap<std::tuple<absl::string_view, absl::string_view, int, std::string>, size_t> places_;
 };
 
 int64_t SpentIn(const TraceEvent& event) { return std::max<int64_t>(event.duration_ns, 0); }

@@ -4,12 +4,12 @@
 #include <cstdint>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "dtensor/runtime/core/hash_map.h"
 
 namespace dtensor::internal {
 namespace {
@@ -53,7 +53,7 @@ std::vector<FoldedPath> FoldPaths(absl::Span<const std::string> paths,
     size_t index;
   };
   std::vector<std::pair<std::string, std::vector<Member>>> groups;
-  absl::flat_hash_map<std::string, size_t> place;
+  HashMap<std::string, size_t> place;
   for (size_t i = 0; i < paths.size(); ++i) {
     Form form = FormOf(paths[i]);
     const auto [it, fresh] = place.try_emplace(form.text, groups.size());

@@ -5,9 +5,8 @@
 #include <map>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/container/inlined_vector.h"
+#include "dtensor/runtime/core/hash_map.h"
 
 namespace dtensor::internal {
 namespace {
@@ -41,7 +40,7 @@ Sizes SizesOf(const SplitDim& dim, int world_size) {
 }
 
 std::vector<Sizes> UnevenSizes(absl::Span<const SpecPtr> specs, int world_size) {
-  absl::flat_hash_set<SplitDim> seen;
+  HashSet<SplitDim> seen;
   std::vector<Sizes> uneven;
   for (const SpecPtr& spec : specs) {
     for (int d = 0; d < spec->ndim(); ++d) {
@@ -87,7 +86,7 @@ std::vector<int> FullestCandidates(absl::Span<const SpecPtr> specs, const Device
   struct Class {
     int first, last;
   };
-  absl::flat_hash_map<Place, absl::flat_hash_map<Sizes, Class>> places;
+  HashMap<Place, HashMap<Sizes, Class>> places;
   for (int rank = 0; rank < mesh.size(); ++rank) {
     const auto coordinate = mesh.Coordinate(rank);
     Place place;

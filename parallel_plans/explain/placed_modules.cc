@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/parallel_plans/explain/fold_paths.h"
+#include "dtensor/runtime/core/hash_map.h"
 
 namespace dtensor {
 namespace {
@@ -43,7 +43,7 @@ std::vector<PlacedModule> PlacedModules(Module& model, absl::Span<const ModuleFi
   std::vector<PlacedModule> placed;
   auto next = figures.begin();  // in the model's order, too
   for (; next != figures.end() && next->outside; ++next) placed.push_back({.figures = *next});
-  absl::flat_hash_map<const Parameter*, std::string> first;  // the first path of each
+  HashMap<const Parameter*, std::string> first;  // the first path of each
   model.VisitModules([&](const std::string& path, Module& module) {
     PlacedModule one = {.edges = module.edges(),
                         .operands = module.operand_names(),

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/container/flat_hash_set.h"
+#include "dtensor/runtime/core/hash_map.h"
 
 namespace dtensor::internal {
 
 StepMeter::StepMeter(Context& context, Module& model) : context_(context), modules_(1) {
   modules_[0].outside = true;
-  absl::flat_hash_set<const Parameter*> seen;
+  HashSet<const Parameter*> seen;
   model.VisitModules([&](const std::string& path, Module& module) {
     place_[&module] = modules_.size();
     ModuleFigures& figures = modules_.emplace_back();

@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "dtensor/nn/module.h"
 #include "dtensor/parallel_plans/explain/step_figures.h"
 #include "dtensor/runtime/core/export.h"
+#include "dtensor/runtime/core/hash_map.h"
 #include "dtensor/tensor/context.h"
 #include "dtensor/tensor/work_scope.h"
 
@@ -44,7 +44,7 @@ class StepMeter : public ScopeObserver {
 
   Context& context_;
   std::vector<ModuleFigures> modules_;  // the first is what is outside
-  absl::flat_hash_map<const void*, size_t> place_;
+  HashMap<const void*, size_t> place_;
   bool counts_ = false;
   StepPhase phase_ = StepPhase::kForward, peak_phase_ = StepPhase::kForward;
   size_t current_ = 0;  // among modules_

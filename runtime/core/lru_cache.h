@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "dtensor/runtime/core/export.h"
+#include "dtensor/runtime/core/hash_map.h"
 
 namespace DTENSOR_EXPORT dtensor {
 
@@ -75,7 +75,7 @@ class LruCache {
   }
 
   void Forget(uint64_t newest, int64_t least_weight) {
-    absl::erase_if(entries_, [&](const auto& known) {
+    std::erase_if(entries_, [&](const auto& known) {
       const Entry& entry = known.second;
       const bool forget = entry.used <= newest && entry.weight >= least_weight;
       if (forget) weight_ -= entry.weight;
@@ -87,7 +87,7 @@ class LruCache {
   const int64_t most_weight_;
   int64_t weight_ = 0;  // of all entries
   uint64_t uses_ = 0;
-  absl::flat_hash_map<Key, Entry> entries_;
+  HashMap<Key, Entry> entries_;
 };
 
 }  // namespace dtensor

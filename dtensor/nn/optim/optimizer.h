@@ -18,12 +18,12 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "dtensor/runtime/core/export.h"
+#include "dtensor/runtime/core/hash_map.h"
 #include "dtensor/tensor/distributed_tensor.h"
 
 namespace DTENSOR_EXPORT dtensor {
@@ -120,7 +120,7 @@ class Optimizer {
   const char* name_;
   std::vector<DistributedTensor> parameters_;
   std::vector<Slot> slots_;  // of the parameters
-  absl::flat_hash_map<const TensorImpl*, size_t> index_;
+  HashMap<const TensorImpl*, size_t> index_;
 };
 
 }  // namespace dtensor

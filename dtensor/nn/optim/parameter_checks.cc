@@ -3,8 +3,8 @@
 #include <cstddef>
 #include <string>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "dtensor/runtime/core/hash_map.h"
 #include "dtensor/runtime/core/status.h"
 
 namespace dtensor {
@@ -31,7 +31,7 @@ std::string Names(const Place& a, const Place& b, bool grouped) {
 absl::Status CheckDistinct(absl::string_view who,
                            absl::Span<const absl::Span<const DistributedTensor>> groups) {
   const bool grouped = groups.size() > 1;
-  absl::flat_hash_map<const TensorImpl*, Place> places;
+  HashMap<const TensorImpl*, Place> places;
   const DistributedTensor* first = nullptr;
   Place first_place{};
   for (size_t g = 0; g < groups.size(); ++g) {

@@ -7,9 +7,9 @@
 #include <optional>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/core/hash_map.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/device/gemm_operand.h"
 
@@ -242,7 +242,7 @@ struct CublasLtGemm::Impl {
   const cudaStream_t stream;
   cublasLtHandle_t handle = nullptr;
   void* workspace = nullptr;
-  absl::flat_hash_map<Key, Plan> plans;
+  HashMap<Key, Plan> plans;
 };
 
 CublasLtGemm::CublasLtGemm(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

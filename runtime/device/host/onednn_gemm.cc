@@ -4,11 +4,11 @@
 #include <string>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "dnnl.h"
+#include "dtensor/runtime/core/hash_map.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/device/gemm_operand.h"
 #include "dtensor/runtime/device/host/scratch.h"
@@ -162,9 +162,18 @@ absl::string_view NameOf(const Description& description) {
   return name;
 }
 
+// oneDNN (2.6) does not survive where it is refused memory while it makes code: it writes through
+// null, and what it throws leaves locks held for which others wait for ever. So this throws first,
+// unless there is more than it needs. Another thread may still take that.
+void AskForMemory() {
+  constexpr size_t kBytes = size_t{4} << 20;
+  ::operator delete(::operator new(kBytes));
+}
+
 class Primitive {
  public:
   static absl::StatusOr<Primitive> Make(const Key& key, dnnl_engine_t engine) {
+    AskForMemory();
     const auto a = Describe(key, key.dtype, key.a, key.m, key.k);
     const auto b = Describe(key, key.dtype, key.b, key.k, key.n);
     const auto c = Describe(key, key.out_dtype, key.c, key.m, key.n);
@@ -263,7 +272,7 @@ struct OneDnnGemm::Impl {
   Stream stream;
   Scratch scratch;
   // One that does not exist is kept too, so that oneDNN is asked once.
-  absl::flat_hash_map<Key, Primitive> primitives;
+  HashMap<Key, Primitive> primitives;
 };
 
 OneDnnGemm::OneDnnGemm() : impl_(std::make_unique<Impl>()) {}

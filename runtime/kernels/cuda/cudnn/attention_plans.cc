@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "dtensor/runtime/core/hash_map.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/cuda/cudnn/attention_graphs.h"
 #include "dtensor/runtime/kernels/cuda/cudnn/descriptor.h"
@@ -114,7 +114,7 @@ class Plans final : public AttentionPlans {
   cudnnHandle_t handle_ = nullptr;
   bool is_started_ = false;
   bool has_backward_ = false;
-  absl::flat_hash_map<AttentionKey, std::unique_ptr<AttentionPlan>> plans_;  // null: refused
+  HashMap<AttentionKey, std::unique_ptr<AttentionPlan>> plans_;  // null: refused
 };
 
 }  // namespace
