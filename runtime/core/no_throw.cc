@@ -6,12 +6,25 @@
 #include "absl/strings/str_cat.h"
 
 namespace dtensor {
+namespace {
 
-absl::Status NoThrow(absl::FunctionRef<absl::Status()> fn) {
+// Made before memory runs out: to make them then would throw again. To copy one allocates nothing.
+struct Made {
+  absl::Status no_memory =
+      absl::ResourceExhaustedError("the system has no more memory for the host");
+  absl::Status exception = absl::InternalError("an exception ended its thread's work");
+};
+const Made& Beforehand() {
+  static const Made* const made = new Made;
+  return *made;
+}
+
+// But for std::bad_alloc, which the text of another may end in.
+absl::Status ThrowsNoOther(absl::FunctionRef<absl::Status()> fn) {
   try {
     return fn();
   } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError("the system has no more memory for the host");
+    throw;
   } catch (const std::exception& exception) {
     return absl::InternalError(absl::StrCat("threw an exception: ", exception.what()));
   } catch (...) {
@@ -19,10 +32,19 @@ absl::Status NoThrow(absl::FunctionRef<absl::Status()> fn) {
   }
 }
 
+}  // namespace
+
+absl::Status NoThrow(absl::FunctionRef<absl::Status()> fn) {
+  const Made& made = Beforehand();
+  try {
+    return ThrowsNoOther(fn);
+  } catch (const std::bad_alloc&) {
+    return made.no_memory;
+  }
+}
+
 absl::Status ExceptionWatch::status() const {
-  return std::uncaught_exceptions() > before_
-             ? absl::InternalError("an exception ended its thread's work")
-             : absl::OkStatus();
+  return std::uncaught_exceptions() > before_ ? Beforehand().exception : absl::OkStatus();
 }
 
 }  // namespace dtensor
