@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "dtensor/attention/ring_moves.h"
 #include "dtensor/layout/digest.h"
+#include "dtensor/runtime/core/no_throw.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/attention.h"
 #include "dtensor/runtime/kernels/elementwise.h"
@@ -76,10 +77,11 @@ class Runner {
           communicator_));
       absl::Status status;
       if (turn.block_case != BlockCase::kEmpty) {
-        status = work(turn.source, held_.at(turn.source), StepOf(turn.source, s));
+        status = NoThrow(
+            [&] { return work(turn.source, held_.at(turn.source), StepOf(turn.source, s)); });
         if (!status.ok()) status = communicator_.Fail(status);
       }
-      // Also after an error: peers may be reading.
+      // Also after an error or an exception: peers may be reading.
       const absl::Status moved = moves.End(communicator_);
       DT_RETURN_IF_ERROR(status);
       DT_RETURN_IF_ERROR(moved);

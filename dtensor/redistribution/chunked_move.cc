@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/redistribution/lineage.h"
+#include "dtensor/runtime/core/no_throw.h"
 #include "dtensor/runtime/core/reduce_op.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/box.h"
@@ -110,9 +111,9 @@ absl::Status MoveInChunks(const RankChunks& chunks, const Tensor& source, const 
       DT_RETURN_IF_ERROR(
           communicator.Begin(exchange->collective, absl::MakeConstSpan(&exchange->part, 1)));
     }
-    absl::Status made = make(chunks.rows(step));
+    absl::Status made = NoThrow([&] { return make(chunks.rows(step)); });
     if (!made.ok()) made = communicator.Fail(made);
-    // Also after an error: peers may be reading.
+    // Also after an error or an exception: peers may be reading.
     const absl::Status moved =
         exchange.has_value() ? communicator.Finish(exchange->collective) : absl::OkStatus();
     DT_RETURN_IF_ERROR(made);

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "dtensor/runtime/core/dtype.h"
+#include "dtensor/runtime/core/no_throw.h"
 #include "dtensor/runtime/core/reduce_op.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/device/device.h"
@@ -341,6 +342,8 @@ absl::StatusOr<std::unique_ptr<PendingRedistribution>> PendingRedistribution::Be
     if (!result.ok()) return communicator.Fail(result.status());
     state->results[i] = *std::move(result);
   }
+  // Before peers hear of it: what they may read must not go because there is no memory for this.
+  auto pending = std::unique_ptr<PendingRedistribution>(new PendingRedistribution(nullptr));
   if (moves) {
     state->first.emplace(0, state->plans, state->sources, state->results, state->caller);
     RoundExchange& first = *state->first;
@@ -348,23 +351,32 @@ absl::StatusOr<std::unique_ptr<PendingRedistribution>> PendingRedistribution::Be
       DT_RETURN_IF_ERROR(communicator.Begin(first.collective, first.parts));
     }
   }
-  return std::unique_ptr<PendingRedistribution>(new PendingRedistribution(std::move(state)));
+  pending->state_ = std::move(state);
+  return pending;
 }
 
 absl::StatusOr<Tensor> PendingRedistribution::Wait() {
   if (state_ == nullptr) return status_.ok() ? absl::StatusOr<Tensor>(results_[0]) : status_;
+  results_ = state_->results;  // if it throws, what was begun is still there to be dropped
   const std::shared_ptr<State> state = std::move(state_);
-  results_ = state->results;
   if (!state->first.has_value()) return results_[0];
-  Communicator& communicator = *state->communicator;
-  if (state->first->takes_part()) status_ = communicator.Finish(state->first->collective);
-  const int rounds = static_cast<int>(state->plans[0]->plan().rounds().size());
-  for (int s = 1; s < rounds && status_.ok(); ++s) {
-    const RoundExchange round(s, state->plans, state->sources, results_, state->caller);
-    if (round.takes_part()) status_ = communicator.Exchange(round.collective, round.parts);
-  }
+  status_ = NoThrow([&] { return FinishRounds(*state); });
   if (!status_.ok()) return status_;
   return results_[0];
+}
+
+absl::Status PendingRedistribution::FinishRounds(State& state) {
+  Communicator& communicator = *state.communicator;
+  if (state.first->takes_part()) {
+    DT_RETURN_IF_ERROR(communicator.Finish(state.first->collective));
+  }
+  const int rounds = static_cast<int>(state.plans[0]->plan().rounds().size());
+  for (int s = 1; s < rounds; ++s) {
+    const RoundExchange round(s, state.plans, state.sources, results_, state.caller);
+    if (!round.takes_part()) continue;
+    DT_RETURN_IF_ERROR(communicator.Exchange(round.collective, round.parts));
+  }
+  return absl::OkStatus();
 }
 
 std::string CoalescingKey(const RankRedistributionPlan& rank_plan) {

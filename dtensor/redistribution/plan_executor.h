@@ -112,6 +112,7 @@ class PendingRedistribution {
   explicit PendingRedistribution(std::shared_ptr<State> state);
   static absl::StatusOr<std::unique_ptr<PendingRedistribution>> BeginFirst(
       std::shared_ptr<State> state);
+  absl::Status FinishRounds(State& state);
   std::shared_ptr<State> state_;  // null once it is finished
   std::vector<Tensor> results_;
   absl::Status status_;

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "dtensor/runtime/core/no_throw.h"
+
 namespace dtensor {
 
 absl::Status Communicator::Exchange(const Collective& collective,
@@ -28,7 +30,12 @@ absl::Status Communicator::BeginObserved(const Collective& collective,
 absl::Status Communicator::Finish(const Collective& collective) {
   ExchangeObserver* const observer = observer_;
   if (observer == nullptr) return FinishExchange(collective);
-  observer->Finishes(collective);
+  // It may throw where memory runs out; peers must not read on what the caller then frees.
+  const absl::Status told = NoThrow([&] {
+    observer->Finishes(collective);
+    return absl::OkStatus();
+  });
+  if (!told.ok()) Fail(told).IgnoreError();
   absl::Status status = FinishExchange(collective);
   observer->Finished(collective);
   return status;

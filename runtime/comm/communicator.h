@@ -130,8 +130,8 @@ class ExchangeObserver {
   virtual void Begins(const Collective& collective, bool waits) = 0;
   virtual void Finishes(const Collective& collective) = 0;  // before Finish
   virtual void Finished(
-      const Collective& collective) = 0;  // Finish has returned, or Begin an error
-  virtual void Drops(const Collective& collective) = 0;
+      const Collective& collective) = 0;                 // Finish has returned, or Begin an error
+  virtual void Drops(const Collective& collective) = 0;  // throws nothing
   // What traffic() has more because of it: while it is begun or finished, or while a later one of
   // the same group is begun.
   virtual void Counted(const Collective& collective, const CommunicatorTraffic& more) = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "dtensor/runtime/core/no_throw.h"
 #include "dtensor/runtime/core/status.h"
 
 namespace dtensor {
@@ -10,8 +11,14 @@ namespace {
 
 constexpr double kLongest = 1e9;  // seconds: what a clock can add
 
+// Without the rank where there is no memory to say so: that a world fails must not fail itself.
 absl::Status OfRank(int rank, const absl::Status& status) {
-  return absl::Status(status.code(), absl::StrCat("rank ", rank, ": ", status.message()));
+  absl::Status named = status;
+  NoThrow([&] {
+    named = absl::Status(status.code(), absl::StrCat("rank ", rank, ": ", status.message()));
+    return absl::OkStatus();
+  }).IgnoreError();
+  return named;
 }
 
 }  // namespace

@@ -115,10 +115,10 @@ absl::Status MessageCommunicator::Complete(Exchange& exchange) {
 
 // The world fails, if it has not, and the transport touches no memory any more.
 absl::Status MessageCommunicator::Abandon(const Collective& collective, const absl::Status& why) {
-  const absl::Status failure = InOp(Fail(why), rank_, collective);
+  const absl::Status failure = Fail(why);
   transport_.Cancel();
   if (Exchange* const exchange = Find(collective); exchange != nullptr) Forget(*exchange);
-  return failure;
+  return InOp(failure, rank_, collective);
 }
 
 absl::Status MessageCommunicator::Perform(Exchange& exchange) {

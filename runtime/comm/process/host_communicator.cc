@@ -1,6 +1,7 @@
 #include "dtensor/runtime/comm/process/host_communicator.h"
 
 #include <algorithm>
+#include <list>
 #include <utility>
 
 #include "dtensor/runtime/core/status.h"
@@ -23,8 +24,9 @@ Communicator& HostCommunicator::For(absl::Span<const int> group) {
 absl::Status HostCommunicator::BeginExchange(const Collective& collective,
                                              absl::Span<const ExchangePart> parts) {
   DT_RETURN_IF_ERROR(FinishDropped(collective.group));
+  std::list<Begun> begun = {{&collective, nullptr}};  // before peers hear of it: it may throw
   DT_RETURN_IF_ERROR(For(collective.group).Begin(collective, parts));
-  begun_.push_back({&collective, nullptr});
+  begun_.splice(begun_.end(), begun);
   return absl::OkStatus();
 }
 
