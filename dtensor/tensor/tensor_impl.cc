@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/redistribution/lineage.h"
+#include "dtensor/runtime/core/no_throw.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/kernels/copy.h"
 #include "dtensor/tensor/collective_results.h"
@@ -19,7 +20,8 @@ namespace dtensor {
 Node::Node() = default;
 
 // What nodes keep alive goes one after the other: a chain of 100,000 destructors, also by way of
-// what a recomputed function holds, is more than a stack holds.
+// what a recomputed function holds, is more than a stack holds. Where there is no memory to keep
+// them for later they go at once, one within the other.
 Node::~Node() {
   struct Kept {
     decltype(Node::edges) edges;
@@ -28,12 +30,12 @@ Node::~Node() {
   };
   static thread_local std::vector<Kept>* open = nullptr;
   Kept mine = {std::move(edges), std::move(saved_sources), std::move(replay)};
-  if (open != nullptr) {
-    open->push_back(std::move(mine));
-    return;
-  }
   std::vector<Kept> all;
-  all.push_back(std::move(mine));
+  const absl::Status kept = NoThrow([&] {
+    (open != nullptr ? *open : all).push_back(std::move(mine));
+    return absl::OkStatus();
+  });
+  if (open != nullptr || !kept.ok()) return;
   open = &all;
   while (!all.empty()) {
     const Kept last = std::move(all.back());
