@@ -2,7 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "dtensor/runtime/core/status.h"
-#include "dtensor/runtime/net/wire.h"
+#include "dtensor/runtime/core/wire.h"
 
 namespace dtensor {
 

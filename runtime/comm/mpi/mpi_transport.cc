@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "dtensor/runtime/comm/mpi/mpi_session.h"
 #include "dtensor/runtime/core/status.h"
-#include "dtensor/runtime/net/wire.h"
+#include "dtensor/runtime/core/wire.h"
 
 namespace dtensor {
 namespace {

@@ -18,7 +18,7 @@
 #include "absl/status/status.h"
 #include "dtensor/runtime/comm/mpi/mpi_session.h"
 #include "dtensor/runtime/comm/testing/transport_cases.h"
-#include "dtensor/runtime/net/wire.h"
+#include "dtensor/runtime/core/wire.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "gtest/gtest.h"
 

@@ -17,9 +17,9 @@
 #include "dtensor/runtime/comm/mpi/mpi_transport.h"
 #include "dtensor/runtime/comm/process/process_world.h"
 #include "dtensor/runtime/core/status.h"
+#include "dtensor/runtime/core/wire.h"
 #include "dtensor/runtime/net/handshake.h"
 #include "dtensor/runtime/net/socket.h"
-#include "dtensor/runtime/net/wire.h"
 
 namespace dtensor {
 namespace {

@@ -8,7 +8,7 @@
 #include "absl/types/span.h"
 #include "dtensor/runtime/comm/messages/message_transport.h"
 #include "dtensor/runtime/core/status.h"
-#include "dtensor/runtime/net/wire.h"
+#include "dtensor/runtime/core/wire.h"
 
 namespace dtensor {
 namespace {

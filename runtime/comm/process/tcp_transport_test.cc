@@ -12,8 +12,8 @@
 
 #include "dtensor/runtime/comm/testing/reordered_sends.h"
 #include "dtensor/runtime/comm/testing/transport_cases.h"
+#include "dtensor/runtime/core/wire.h"
 #include "dtensor/runtime/net/admission.h"
-#include "dtensor/runtime/net/wire.h"
 #include "dtensor/runtime/testing/socket_pair.h"
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "gmock/gmock.h"

@@ -1,4 +1,4 @@
-#include "dtensor/runtime/net/wire.h"
+#include "dtensor/runtime/core/wire.h"
 
 #include <string>
 

@@ -1,7 +1,7 @@
 // Bytes of a message between processes: whole numbers in little-endian order, texts and blocks of
 // bytes with their length before them.
-#ifndef DTENSOR_RUNTIME_NET_WIRE_H_
-#define DTENSOR_RUNTIME_NET_WIRE_H_
+#ifndef DTENSOR_RUNTIME_CORE_WIRE_H_
+#define DTENSOR_RUNTIME_CORE_WIRE_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -75,4 +75,4 @@ class WireReader {
 
 }  // namespace dtensor
 
-#endif  // DTENSOR_RUNTIME_NET_WIRE_H_
+#endif  // DTENSOR_RUNTIME_CORE_WIRE_H_
