@@ -431,6 +431,7 @@ set(DTENSOR_PARALLEL_PLANS_SOURCES
   dtensor/checkpoint/index.cc
   dtensor/checkpoint/index_parse.cc
   dtensor/checkpoint/load.cc
+  dtensor/checkpoint/rank_content.cc
   dtensor/checkpoint/region_runs.cc
   dtensor/checkpoint/save.cc
   dtensor/checkpoint/save_job.cc

@@ -6,19 +6,16 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "dtensor/checkpoint/rank_content.h"
 #include "dtensor/layout/device_mesh.h"
 #include "dtensor/layout/digest.h"
-#include "dtensor/layout/layout.h"
-#include "dtensor/runtime/core/dims.h"
-#include "dtensor/runtime/core/dtype.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/tensor/gather_values.h"
-#include "nlohmann/json.hpp"
 
 namespace dtensor {
 namespace {
 
-using nlohmann::json;
+using Texts = std::map<std::string, std::string>;
 
 uint64_t DigestOf(const std::string& folder, const CheckpointContent& content) {
   Digest digest;
@@ -39,57 +36,32 @@ uint64_t DigestOf(const std::string& folder, const CheckpointContent& content) {
   return digest.value();
 }
 
-// --- What a rank says where not all say the same.
-// Of a tensor: a digest, and the first rank of its mesh, which alone says what it is.
-constexpr char kDigest[] = "digest", kFirst[] = "first", kText[] = "text", kMesh[] = "mesh";
-constexpr char kLayout[] = "layout", kShape[] = "shape", kType[] = "dtype";
-
-json MessageOf(const Context& context, const std::string& folder,
-               const CheckpointContent& content) {
-  json tensors = json::object();
+RankContent ContentOf(const Context& context, const std::string& folder,
+                      const CheckpointContent& content) {
+  RankContent said = {.folder = folder,
+                      .step = content.step,
+                      .entries = content.entries,
+                      .aliases = content.aliases,
+                      .tensors = {}};
   for (const auto& [name, tensor] : content.tensors) {
-    const int first = tensor.mesh().RankOf(0);
-    json& said = tensors[name];
-    const std::string text = tensor.ToString();
+    NamedTensor& named = said.tensors[name];
+    std::string text = tensor.ToString();
     Digest digest;
     digest.Add(text);
-    said = {{kDigest, digest.value()}, {kFirst, first}};
-    if (context.rank() != first) continue;
-    said[kText] = text;
-    said[kMesh] = tensor.mesh().ToString();
-    said[kLayout] = tensor.layout().ToString();
-    said[kShape] = std::vector<int64_t>(tensor.shape().begin(), tensor.shape().end());
-    said[kType] = std::string(ToString(tensor.dtype()));
+    named.digest = digest.value();
+    named.first = tensor.mesh().RankOf(0);
+    if (context.rank() != named.first) continue;
+    named.described = {std::move(text), {tensor.layout(), tensor.shape(), tensor.dtype()}};
   }
-  return {{"folder", folder},
-          {"step", content.step},
-          {"entries", content.entries},
-          {"aliases", content.aliases},
-          {"tensors", std::move(tensors)}};
-}
-
-// A path may be no UTF-8.
-std::string Dumped(const json& message) {
-  return message.dump(-1, ' ', false, json::error_handler_t::replace);
-}
-
-absl::StatusOr<PlannedTensor> ParseTensor(const json& said) {
-  DT_ASSIGN_OR_RETURN(const DeviceMesh mesh,
-                      DeviceMesh::Parse(said[kMesh].get_ref<const std::string&>()));
-  PlannedTensor tensor;
-  DT_ASSIGN_OR_RETURN(tensor.layout,
-                      Layout::Parse(mesh, said[kLayout].get_ref<const std::string&>()));
-  for (const json& size : said[kShape]) tensor.shape.push_back(size.get<int64_t>());
-  DT_ASSIGN_OR_RETURN(tensor.dtype, ParseDType(said[kType].get_ref<const std::string&>()));
-  return tensor;
+  return said;
 }
 
 // Of which entry two ranks have unlike texts; none.
-std::optional<std::string> UnlikeEntry(const json& a, const json& b) {
-  for (const json* one : {&a, &b}) {
-    for (const auto& [name, text] : one->items()) {
+std::optional<std::string> UnlikeEntry(const Texts& a, const Texts& b) {
+  for (const Texts* one : {&a, &b}) {
+    for (const auto& [name, text] : *one) {
       const auto in_a = a.find(name), in_b = b.find(name);
-      if (in_a == a.end() || in_b == b.end() || *in_a != *in_b) return name;
+      if (in_a == a.end() || in_b == b.end() || in_a->second != in_b->second) return name;
     }
   }
   return std::nullopt;
@@ -97,18 +69,18 @@ std::optional<std::string> UnlikeEntry(const json& a, const json& b) {
 
 class Merger {
  public:
-  explicit Merger(std::vector<json> ranks) : ranks_(std::move(ranks)) {}
+  explicit Merger(std::vector<RankContent> ranks) : ranks_(std::move(ranks)) {}
 
   absl::StatusOr<WorldContent> Merge() && {
     for (size_t rank = 0; rank < ranks_.size(); ++rank) {
       DT_RETURN_IF_ERROR(CheckCommon(rank));
-      for (const auto& [name, said] : ranks_[rank]["tensors"].items()) {
+      for (const auto& [name, said] : ranks_[rank].tensors) {
         DT_RETURN_IF_ERROR(AddTensor(rank, name, said));
       }
     }
     for (const auto& [name, tensor] : out_.tensors) DT_RETURN_IF_ERROR(CheckHolders(name, tensor));
     for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-      for (const auto& [alias, of] : ranks_[rank]["aliases"].items()) {
+      for (const auto& [alias, of] : ranks_[rank].aliases) {
         DT_RETURN_IF_ERROR(AddAlias(rank, alias, of));
       }
     }
@@ -117,44 +89,43 @@ class Merger {
 
  private:
   absl::Status CheckCommon(size_t rank) const {
-    const json &first = ranks_[0], &mine = ranks_[rank];
+    const RankContent &first = ranks_[0], &mine = ranks_[rank];
     const auto unlike = [&](absl::string_view what) {
       return InvalidArgument({"rank ", absl::StrCat(rank), " saves ", what, " than rank 0; all ",
                               "ranks save into one folder, of one step, with the same entries"});
     };
-    if (mine["folder"] != first["folder"]) return unlike("into another folder");
-    if (mine["step"] != first["step"]) return unlike("another step");
-    const std::optional<std::string> entry = UnlikeEntry(mine["entries"], first["entries"]);
+    if (mine.folder != first.folder) return unlike("into another folder");
+    if (mine.step != first.step) return unlike("another step");
+    const std::optional<std::string> entry = UnlikeEntry(mine.entries, first.entries);
     if (!entry) return absl::OkStatus();
     return unlike(absl::StrCat("another text as entry '", *entry, "'"));
   }
 
-  absl::Status AddTensor(size_t rank, const std::string& name, const json& said) {
+  absl::Status AddTensor(size_t rank, const std::string& name, const NamedTensor& said) {
     const auto [at, is_new] = first_.try_emplace(name, rank);
     if (!is_new) {
-      if (ranks_[at->second]["tensors"][name][kDigest] == said[kDigest]) return absl::OkStatus();
+      if (ranks_[at->second].tensors.at(name).digest == said.digest) return absl::OkStatus();
       return InvalidArgument({"tensor '", name, "' is ", TextOf(name, at->second), " on rank ",
                               absl::StrCat(at->second), ", and ", TextOf(name, rank), " on rank ",
                               absl::StrCat(rank), "; give unlike tensors unlike names"});
     }
-    const json* const told = ToldOf(name, rank);
-    if (told == nullptr) return NotNamed(name, rank, said[kFirst].get<size_t>());
-    DT_ASSIGN_OR_RETURN(out_.tensors[name], ParseTensor(*told));
+    const DescribedTensor* const told = ToldOf(name, rank);
+    if (told == nullptr) return NotNamed(name, rank, said.first);
+    out_.tensors[name] = told->tensor;
     return absl::OkStatus();
   }
 
   // What the first rank of its mesh says of a tensor that `rank` names; null: nothing.
-  const json* ToldOf(const std::string& name, size_t rank) const {
-    const json& said = ranks_[rank]["tensors"][name];
-    const json& tensors = ranks_[said[kFirst].get<size_t>()]["tensors"];
+  const DescribedTensor* ToldOf(const std::string& name, size_t rank) const {
+    const NamedTensor& said = ranks_[rank].tensors.at(name);
+    const auto& tensors = ranks_[said.first].tensors;
     const auto told = tensors.find(name);
-    const bool is_same =
-        told != tensors.end() && told->contains(kText) && (*told)[kDigest] == said[kDigest];
-    return is_same ? &*told : nullptr;
+    const bool is_same = told != tensors.end() && told->second.digest == said.digest;
+    return is_same && told->second.described ? &*told->second.described : nullptr;
   }
   std::string TextOf(const std::string& name, size_t rank) const {
-    const json* const told = ToldOf(name, rank);
-    return told == nullptr ? "another one" : (*told)[kText].get<std::string>();
+    const DescribedTensor* const told = ToldOf(name, rank);
+    return told == nullptr ? "another one" : told->text;
   }
 
   // Every rank of a tensor's mesh is to name it, or its elements would be written by nobody.
@@ -162,8 +133,7 @@ class Merger {
     const DeviceMesh& mesh = tensor.layout.mesh();
     for (int position = 0; position < mesh.size(); ++position) {
       const int rank = mesh.RankOf(position);
-      const json& tensors = ranks_[rank]["tensors"];
-      if (tensors.contains(name)) continue;
+      if (ranks_[rank].tensors.contains(name)) continue;
       return NotNamed(name, first_.at(name), rank);
     }
     return absl::OkStatus();
@@ -189,7 +159,7 @@ class Merger {
                             "and of '", of, "' on rank ", absl::StrCat(rank)});
   }
 
-  std::vector<json> ranks_;              // what each says
+  std::vector<RankContent> ranks_;       // what each says
   std::map<std::string, size_t> first_;  // who names a tensor first
   WorldContent out_;
 };
@@ -210,9 +180,11 @@ absl::StatusOr<WorldContent> GatherContent(Context& context, const std::string& 
   }
   DT_ASSIGN_OR_RETURN(
       const std::vector<std::string> texts,
-      GatherBytes(context, Dumped(MessageOf(context, folder, content)), "SaveCheckpoint"));
-  std::vector<json> ranks;
-  for (const std::string& text : texts) ranks.push_back(json::parse(text));
+      GatherBytes(context, Encode(ContentOf(context, folder, content)), "SaveCheckpoint"));
+  std::vector<RankContent> ranks;
+  for (const std::string& text : texts) {
+    DT_ASSIGN_OR_RETURN(ranks.emplace_back(), ReadRankContent(text, context.world_size()));
+  }
   return Merger(std::move(ranks)).Merge();
 }
 
