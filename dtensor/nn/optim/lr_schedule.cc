@@ -13,6 +13,11 @@
 #include "dtensor/runtime/core/status.h"
 
 namespace dtensor {
+namespace {
+
+constexpr double kMostCycles = 1e9;  // whose cosine is a number at every step
+
+}  // namespace
 
 LrSchedule LrSchedule::Constant(double lr, int64_t warmup_steps) {
   return {Kind::kConstant, lr, warmup_steps, 0, 0};
@@ -27,17 +32,18 @@ LrSchedule LrSchedule::Cosine(double lr, int64_t warmup_steps, int64_t total_ste
 }
 
 double LrSchedule::At(int64_t step) const {
-  const auto ratio = [](int64_t a, int64_t b) {
-    return static_cast<double>(a) / static_cast<double>(std::max<int64_t>(1, b));
-  };
-  if (step < warmup_) return lr_ * ratio(step, warmup_);
+  const auto ratio = [](double a, double b) { return a / std::max(1.0, b); };
+  // Differences of numbers of steps are exact up to 2^53, and overflow nowhere.
+  const auto now = static_cast<double>(step), warmup = static_cast<double>(warmup_),
+             total = static_cast<double>(total_);
+  if (step < warmup_) return lr_ * ratio(now, warmup);
   switch (kind_) {
     case Kind::kConstant:
       return lr_;
     case Kind::kLinear:
-      return lr_ * std::max(0.0, ratio(total_ - step, total_ - warmup_));
+      return lr_ * std::max(0.0, ratio(total - now, total - warmup));
     default: {
-      const double progress = ratio(step - warmup_, total_ - warmup_);
+      const double progress = ratio(now - warmup, total - warmup);
       return lr_ * std::max(0.0, 0.5 * (1 + std::cos(2 * std::numbers::pi * cycles_ * progress)));
     }
   }
@@ -74,7 +80,7 @@ absl::StatusOr<LrSchedule> LrSchedule::Parse(absl::string_view text) {
                     absl::SimpleAtoi(arguments[1], &warmup) &&
                     (wanted < 3 || absl::SimpleAtoi(arguments[2], &total)) &&
                     (wanted < 4 || absl::SimpleAtod(arguments[3], &cycles)) && std::isfinite(lr) &&
-                    std::isfinite(cycles);
+                    std::abs(cycles) <= kMostCycles;
   if (!read) return no_schedule;
   if (wanted == 2) return Constant(lr, warmup);
   return wanted == 3 ? Linear(lr, warmup, total) : Cosine(lr, warmup, total, cycles);

@@ -31,8 +31,8 @@ class LrSchedule {
   double At(int64_t step) const;
   // "cosine(0.001, 10, 100, 0.5)": the arguments of what made it. Parse(s.ToString()) == s.
   std::string ToString() const;
-  // Errors: kInvalidArgument for what is no such text, and for rates and cycles that are not
-  // finite.
+  // Errors: kInvalidArgument for what is no such text, for rates that are not finite, and for more
+  // than 1e9 cycles.
   static absl::StatusOr<LrSchedule> Parse(absl::string_view text);
   friend bool operator==(const LrSchedule&, const LrSchedule&) = default;
 

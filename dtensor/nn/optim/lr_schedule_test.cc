@@ -1,6 +1,8 @@
 #include "dtensor/nn/optim/lr_schedule.h"
 
 #include <cmath>
+#include <cstdint>
+#include <limits>
 
 #include "dtensor/runtime/testing/status_matchers.h"
 #include "gmock/gmock.h"
@@ -54,6 +56,14 @@ TEST(LrSchedule, WithoutStepsInBetween) {
   EXPECT_EQ(LrSchedule::Constant(1, 0).At(0), 1);
 }
 
+TEST(LrSchedule, NoNumberOfStepsOverflows) {
+  constexpr int64_t kLeast = std::numeric_limits<int64_t>::min();
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  EXPECT_EQ(LrSchedule::Linear(1, kLeast, kMost).At(0), 0.5);
+  EXPECT_EQ(LrSchedule::Linear(1, 0, kLeast).At(kMost), 0);
+  EXPECT_NEAR(LrSchedule::Cosine(1, kLeast, kMost).At(0), 0.5, 1e-12);
+}
+
 TEST(LrSchedule, IsReadFromItsText) {
   for (const LrSchedule& schedule :
        {LrSchedule::Constant(0.1), LrSchedule::Constant(1.0 / 3, 7),
@@ -61,8 +71,9 @@ TEST(LrSchedule, IsReadFromItsText) {
     EXPECT_THAT(LrSchedule::Parse(schedule.ToString()), IsOkAndHolds(schedule));
   }
   EXPECT_EQ(LrSchedule::Cosine(0.5, 10, 100).ToString(), "cosine(0.5, 10, 100, 0.5)");
-  for (const char* text : {"", "constant", "constant(1)", "linear(1, 2)", "cosine(1, 2, 3)",
-                           "step(1, 2)", "constant(nan, 1)", "constant(1, x)", "constant(1, 2) "}) {
+  for (const char* text :
+       {"", "constant", "constant(1)", "linear(1, 2)", "cosine(1, 2, 3)", "step(1, 2)",
+        "constant(nan, 1)", "constant(1, x)", "constant(1, 2) ", "cosine(1, 2, 3, 1e300)"}) {
     EXPECT_THAT(LrSchedule::Parse(text), StatusIs(absl::StatusCode::kInvalidArgument)) << text;
   }
 }
