@@ -1,8 +1,9 @@
 // Context parallelism: the sequence is split over mesh axes everywhere, in attention too.
 //
-// For a whole model, as a style: at "" it splits the tokens [batch, sequence] once, and all that is
-// worked out from them stays split; at an attention module it also pins how that runs, by the
-// pattern's plan. Attention that nothing pins chooses by the layouts and links that it is given.
+// For a whole model, use it as a style. At "" it shards the tokens [batch, sequence] once, and all
+// activations computed from them stay sharded along the sequence. At an attention module it also
+// fixes the algorithm (ring, all-to-all, ...) to the one of the pattern. Without that, Attention
+// chooses one by its operands' layouts and the Context's link speeds.
 //
 //   ParallelPlan plan = TensorParallelPlan("tp", /*sequence_parallel=*/true);
 //   plan.Add({"", ContextParallel("cp", "zigzag")});

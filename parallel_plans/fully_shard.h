@@ -11,11 +11,11 @@
 // they in Backward, which reduce-scatters a unit's gradients when they are complete. Optimizers
 // work on the shards. At "", the model itself, the style also does what DataParallel does.
 //
-// A parameter is sharded along the dimension that gives the largest shard the fewest elements, in
-// doubt one that no other line splits, and the first of these; so trailing ranks may hold fewer, or
-// nothing. What other lines make of it stays: on top of Colwise("tp"), S(0) on tp, a weight rests
-// as S(0) on tp and dp, and is used as S(0) on tp. A parameter with several paths belongs to the
-// unit of its first.
+// A parameter is sharded along the dimension for which the largest shard has the fewest elements;
+// of several such dimensions, the first that no other line of the plan shards, else the first. If
+// the size does not divide, trailing ranks hold less, or nothing. Other lines of the plan still
+// apply: with Colwise("tp"), which is S(0) on tp, a weight is stored as S(0) on tp and dp, and used
+// as S(0) on tp. A parameter with several paths belongs to the unit of its first path.
 //
 // Hybrid: FullyShard("shard") with {"", DataParallel("replicate")} shards over one axis and
 // replicates over the other.

@@ -122,9 +122,10 @@ class ParallelPlan {
   std::vector<Line> lines_;
 };
 
-// What a plan did: one line a module with parameters' placements and edges; what is shared, by its
-// first path. After a call, also which sums over a split dimension were reduced before the edge
-// that would have. For people.
+// Describes, for people, what a plan did to a model: one line per module, with its parameters'
+// placements and its edges; a shared module or parameter is described at its first path, to which
+// its other paths refer. After the model was called, it also names the modules whose Partial result
+// was reduced inside Forward instead of at the output edge (styles.h).
 std::string Explain(Module& model);
 
 }  // namespace dtensor

@@ -37,10 +37,10 @@
 // module without parameters, a loss, it brings the first operand to S(-1): logits stay split over
 // the classes, and CrossEntropy exchanges three numbers a token.
 //
-// Rowwise reduces at the module's edge. What a module of yours does with its sum before that needs
-// the sum whole: an all-reduce in place of the reduce-scatter, of twice the bytes. Do it in
-// Module::Finish, which comes after the edge. Explain says of which modules the last result came
-// whole.
+// Rowwise reduces the module's Partial result at its output edge. If a module of yours goes on
+// computing with the Partial sum inside Forward, the sum has to be all-reduced there, which moves
+// twice the bytes of the reduce-scatter at the edge. Do such work in Module::Finish, which runs
+// after the edge. Explain names the modules whose last result was reduced too early.
 //
 // Where a module has several operands or results, those of Colwise, Rowwise and VocabParallel are
 // the first; of other styles each, and PrepareInput and PrepareOutput say each one's, by position

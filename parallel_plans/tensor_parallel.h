@@ -53,14 +53,14 @@ struct TensorParallelism {
 // What ApplyTensorParallel does, before it does it. For other ParallelPlanOptions, as recompute and
 // keep_gathered: this, and plan.Apply on its mesh.
 //
-// Where there are fewer key/value heads than ranks of `axis`, and their number divides these, each
-// head rests on several ranks, whose query heads it serves: `axis` is cut into `<axis>_kv`, which
-// splits the heads, and `<axis>_rep`, on which key and value weights are replicated and their
-// gradients summed; its own name stands for both. No activation moves for it. The mesh is then
-// another one than was given, on the same ranks. Errors: kInvalidArgument, with the remedy, where
-// neither number divides the other; for fused_projections, whose heads cannot be copied; where
-// `axis` is a group already that would have to be cut; for a mesh that has one of the two names
-// already; and those of config.Validate().
+// If there are fewer key/value heads than ranks on `axis`, and their number divides the number of
+// ranks, each key/value head is replicated on the ranks whose query heads use it. For this the
+// returned mesh, on the same ranks, has two axes in place of `axis`: `<axis>_kv`, which shards the
+// key/value heads, and `<axis>_rep`, over which their weights are replicated and the weights'
+// gradients summed. The name `axis` then stands for both. This moves no activations. Errors:
+// kInvalidArgument, with the remedy, if neither number divides the other; for fused_projections,
+// whose key/value heads cannot be replicated; if `axis` is already a group of axes and would have
+// to be split; if the mesh already has one of the two names; and those of config.Validate().
 absl::StatusOr<TensorParallelism> PlanTensorParallel(const TransformerConfig& config,
                                                      const DeviceMesh& mesh,
                                                      const TensorParallelOptions& options = {});

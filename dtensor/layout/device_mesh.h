@@ -50,9 +50,10 @@ class DeviceMesh {
   std::string AxisNames(absl::Span<const int> axes) const;  // "dp,tp", in the order given
   int size() const;                                         // ranks in all
 
-  // The same mesh on these ranks, in row-major order. It remembers that they were said: on
-  // {0, 1} it is another mesh than without, and fits a world of more ranks. Errors:
-  // kInvalidArgument unless they are size() ranks, from 0, below kMaxRanks, each once.
+  // The same axes on exactly these ranks, listed in row-major order. A mesh with listed ranks is
+  // not equal to one without, even if the ranks are 0..size()-1, and it may be used in a world of
+  // more ranks. Errors: kInvalidArgument unless there are size() distinct ranks in
+  // [0, kMaxRanks).
   absl::StatusOr<DeviceMesh> OnRanks(absl::Span<const int> ranks) const;
   // The ranks by position, 0..size()-1 in row-major order, and back (-1 for others).
   // Both take no longer on a large mesh. Requires: 0 <= position < size().
@@ -77,10 +78,11 @@ class DeviceMesh {
   // Requires: a rank and axes of this mesh, each axis once.
   std::vector<int> Group(int rank, absl::Span<const int> axes) const;
 
-  // The mesh of the named axes alone, in the order given; groups that it holds in full keep their
-  // names. It is the same on every rank: where ranks were said it lies on Group(RankOf(0), axes),
-  // else no ranks are said, so that a larger world refuses its tensors until OnRanks says some. The
-  // slice that `rank` is on: Slice({"tp"})->OnRanks(Group(rank, *Find("tp"))).
+  // A mesh with the named axes only, in the order given. A named group of axes keeps its name if
+  // all of its axes are included. The result is the same on every rank: if this mesh has listed
+  // ranks, it is the slice that contains its first rank; if not, the result has no listed ranks
+  // either, and a larger world refuses tensors on it. For the slice that contains `rank` (what
+  // PyTorch's mesh["tp"] gives): Slice({"tp"})->OnRanks(Group(rank, *Find("tp"))).
   // Errors: as Find; kInvalidArgument for an axis that is named twice.
   absl::StatusOr<DeviceMesh> Slice(absl::Span<const std::string> names) const;
   // The same ranks with `name` standing for `names` together, outermost first. Errors: as Slice;

@@ -11,10 +11,10 @@
 //   cyclic(k)   (k, ceil(n/k) : axis)         block(b)   (n/(P*b), P : axis, b)
 //   zigzag      (n : axis zigzag)
 //
-// Then come the axes on which the tensor is Partial; on every other axis it is replicated. So
-// gathering the minor axis of a dimension gives exactly the layout of its major axes. Partial axes
-// have one op, but sums and averages may meet: an average is a sum times a number, and the value is
-// the sum, over the axes that sum, of the average over those that average.
+// The layout also lists the axes on which the tensor is Partial; on all remaining axes it is
+// replicated. Gathering a dimension over its minor axis therefore leaves exactly the layout of its
+// major axes. All Partial axes share one op, except that sum and avg may be mixed: the value is
+// then the sum, over the axes with op sum, of the average over the axes with op avg.
 //
 // Canonical by construction: axes of size 1 vanish; neighbouring factors that nothing splits merge;
 // a lone factor that nothing splits is dropped; partial axes ascend. So == implies equal regions.
@@ -89,10 +89,11 @@ class Layout {
 
   // Everything replicated.
   static Layout Replicated(const DeviceMesh& mesh, int ndim);
-  // Negative dims count from the end. `shape` is needed by cyclic orders and by the checks. Where
-  // several axes split one dimension, each deals by its order what the one before it left. Total
-  // for contiguous and zigzag; besides these a dimension may have one unit, cyclic or block order
-  // (on one axis or several), as long as the splits around it cut between its groups only.
+  // Negative dims count from the end. `shape` is needed by cyclic orders and by the checks. If
+  // several axes shard one dimension, each axis deals out, in its own order, what the axis before
+  // it left. Contiguous and zigzag orders can always be combined; in addition a dimension may have
+  // one unit, cyclic or block order (on one or several axes), provided that all other splits of
+  // the dimension fall between its groups.
   // Errors: kInvalidArgument for a wrong number of placements, a dim out of range, unlike partial
   // ops, a non-positive unit, rounds or block, a shape that no tensor has (dims.h), orders on one
   // dimension that no layout says exactly; the message names the axis and the remedy.

@@ -1,9 +1,10 @@
-// Placement: how ONE mesh axis of P ranks holds a tensor. The word users write.
+// Placement: how a tensor is laid out along ONE mesh axis of P ranks. This is what users write.
 //
 //   Replicate()   "R"               every rank holds the whole tensor
 //   Shard(d)      "S(d)"            rank r holds the r-th ceil chunk of dimension d
-//   Shard(d, o)   in another order o, below
-//   Partial(op)   "P(sum)"          a full-shape term on each; the tensor is their op
+//   Shard(d, o)                     the same, dealt out in another order o: see below
+//   Partial(op)   "P(sum)"          every rank holds a full-size term; reducing the terms by op
+//                                   gives the tensor
 //
 //   ShardOrder::Unit(u)     "S(d,unit(u))"     ceil chunks that never cut a group of u, as a head
 //   ShardOrder::Cyclic(k)   "S(d,cyclic(k))"   k rounds, each chunked over the axis

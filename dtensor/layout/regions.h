@@ -2,9 +2,9 @@
 //
 // A rank holds a product of index sets, one per tensor dimension; its local tensor holds those
 // elements in ascending global order, dimension by dimension. Every fast path is tested against
-// this. O(ndim * runs), with no communication. Layouts that placements can say have a run or two in
-// a dimension, or one for each round. Where inner factors leave several parts of each group, runs
-// grow with the tensor, and CheckRegions bounds them.
+// this. O(ndim * runs), without communication. For a layout that placements can express, a
+// dimension has one or two runs, or one per round of a cyclic order. For other layouts the number
+// of runs may grow with the tensor; CheckRegions refuses those that have too many.
 #ifndef DTENSOR_LAYOUT_REGIONS_H_
 #define DTENSOR_LAYOUT_REGIONS_H_
 

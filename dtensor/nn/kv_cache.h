@@ -37,9 +37,9 @@ namespace DTENSOR_EXPORT dtensor {
 
 class KvCache;
 
-// Where a module looks whether it runs with a cache, and as which of the model's attentions: a
-// member of each module that has part in it (Module::kv_cache_slot). Both are of the Append that
-// runs.
+// Tells a module whether it currently runs with a cache, and which of the model's attentions it is.
+// Every module that takes part in decoding has one as a member (Module::kv_cache_slot). `cache` and
+// `attention` are set by KvCache::Append and valid while it runs.
 struct KvCacheSlot {
   KvCache* cache = nullptr;  // null: none does
   int attention = -1;        // -1: the module has none

@@ -75,10 +75,14 @@ namespace DTENSOR_EXPORT dtensor {
 struct AttentionOptions;  // attention.h
 struct KvCacheSlot;       // kv_cache.h
 
-// How a parameter starts: normal(0, stddev), or all one value, or these values: all of them,
-// row-major, the same on every rank, which keeps its shard. They are dropped when the parameter has
-// its memory. Or not at all: who has it loaded afterwards (hugging_face/load.h, state_dict.h) saves
-// a pass over the memory, and what he forgets to load has any values.
+// How a parameter is initialized:
+//   Normal    random, normal(0, stddev)
+//   Constant  every element is `value`
+//   Values    the given values: of the whole parameter, row-major, the same on every rank, which
+//             keeps its shard; dropped once the parameter is materialized
+//   None      not at all, for parameters that are loaded afterwards (hugging_face/load.h,
+//             state_dict.h): saves a pass over the memory; elements that are never loaded have
+//             unspecified values
 struct ParameterInit {
   double stddev = 0;
   double value = 0;
@@ -111,9 +115,10 @@ struct Parameter {
   // For each dimension the size of a group that is never to be cut (features of a head). Empty or
   // 1: none. Else as many as there are dimensions, each at least 1.
   Dims units;
-  // The same for groups within these (a head, of the query heads that share a key), which are what
-  // is never cut where there are more shards than units. Empty: units are whole all the same. Else
-  // as many as units.
+  // A smaller group within each unit, used if there are more shards than units: then units may be
+  // cut, but only between such groups. Example: a unit is all query heads that share a key/value
+  // head, and its group a single head. Empty: units are never cut. Else one size per dimension, as
+  // in `units`.
   Dims unit_parts;
   // For each dimension, of how many equal pieces it is made, side by side, each of which is split
   // like a dimension of its own: of queries, keys and values in one weight each rank then has its
@@ -281,9 +286,11 @@ class Module {
   // by others, with the operands in the order of their names, which returns all results.
   virtual TensorOr Forward(const DistributedTensor& x);
   virtual TensorsOr ForwardAll(absl::Span<const DistributedTensor> operands);
-  // The result of Forward, `computed` there, is now `y`, where the edges have it. What would need a
-  // sum over ranks whole, and is the same afterwards, is done here: so a row-parallel layer adds
-  // its bias once, and its reduce-scatter stays one. Not called after ForwardAll.
+  // Called after Forward and the output edges: `y` is the result where the edges put it, and
+  // `computed` says where Forward left it (a row-parallel layer leaves a Partial sum). Override it
+  // for work that needs the reduced sum and can be done after the edge. A row-parallel layer adds
+  // its bias here: once, and without turning the edge's reduce-scatter into an all-reduce. Not
+  // called after ForwardAll.
   virtual TensorOr Finish(const DistributedTensor& y, const Spec& computed);
   // Names of operands and results, "x" and "y" unless said. Requires: some, unique, each of
   // letters, digits and '_', not beginning with a digit, and not "_" alone.

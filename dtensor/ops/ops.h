@@ -32,8 +32,9 @@ TensorOr MatMul(const TensorOr& a, const TensorOr& b);
 TensorOr Linear(const TensorOr& x, const TensorOr& weight);  // x weight^T: "... k, n k -> ... n"
 // The same and `bias` [n], added once: where k is sharded, to the reduced sum, else on the way.
 TensorOr Linear(const TensorOr& x, const TensorOr& weight, const TensorOr& bias);
-// Whether Linear(x, weight) would be Partial, a term on each of several ranks; computes nothing.
-// Who brings it elsewhere anyhow adds a bias there: one reduce-scatter stays one. Errors: Linear's.
+// Whether the result of Linear(x, weight) would be Partial; computes nothing. If it would, and you
+// redistribute the result anyway, add a bias after that: adding it before would make an all-reduce
+// of what is otherwise one reduce-scatter. Errors: those of Linear.
 absl::StatusOr<bool> LinearIsPartial(const TensorOr& x, const TensorOr& weight);
 
 // --- Element by element. Of several operands: they broadcast (sizes 1 and missing leading
@@ -133,12 +134,12 @@ TensorOr Permute(const TensorOr& x, absl::Span<const int> dims);
 // no memory; nobody writes to it.
 TensorOr Expand(const TensorOr& x, absl::Span<const int64_t> shape);
 
-// --- Cutting and joining along `dim`, of any type. The dimension is (q! r), r being the largest
-// size that divides it and all sizes and offsets that are given: it may be split within the units
-// of r elements ([_ x r(tp)], cyclic), and then nothing moves, and results are split so. One that
-// is split otherwise is brought there where r has an element for each shard, else gathered; what is
-// made then is a value, also where a rank has what it had. A `dim` that is negative counts from the
-// end.
+// --- Cutting and joining along `dim`, for any type. Negative dims count from the end.
+// Let r be the largest number that divides the dimension and all sizes and offsets given. If the
+// dimension is sharded within its groups of r elements (layout [_ x r(tp)], a cyclic order),
+// nothing moves and the results are sharded in the same way. If it is sharded otherwise, x is
+// redistributed to that layout, or gathered if r has fewer elements than there are shards; results
+// are then values of their own and not views of x, on every rank.
 // Indices begin to end - 1, as a view (x itself where that is all of it).
 TensorOr Slice(const TensorOr& x, int dim, int64_t begin, int64_t end);
 // x cut into parts of these sizes, views: >= 0, and their sum is all of it.

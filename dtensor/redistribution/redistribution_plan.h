@@ -52,8 +52,8 @@ namespace DTENSOR_EXPORT dtensor {
 class CrossMeshTransition;
 class SameMeshTransition;
 
-// What a plan makes least. Whatever it is, reduced elements have the same bits; of a result that is
-// Partial, which rank holds which term may differ.
+// What a plan minimizes. Reduced elements have the same bits whichever is chosen; if the result is
+// Partial, the choice may affect which rank holds which term.
 enum class RedistributionObjective : uint8_t {
   kTotal,    // bytes summed over ranks: the bound; then the busiest rank's, or the predicted time
              // if links differ
@@ -66,20 +66,21 @@ absl::StatusOr<RedistributionObjective> ParseRedistributionObjective(
 
 struct RedistributionOptions {
   RedistributionObjective objective = RedistributionObjective::kTotal;
-  // The most bytes that a rank may allocate for the redistribution, the result included: a view,
-  // or an all-reduce in place, allocates no result; every other plan that and no more, but for what
-  // the transport needs (staging_bytes), and the copy that is made before a move in place of what
-  // aliases or the tape see. -1: no cap.
+  // The most bytes that a rank may allocate for the redistribution, including its result; -1: no
+  // cap. A plan allocates its result (except for a view or an in-place all-reduce) and, if it has
+  // rounds, the transport's staging (staging_bytes). Not counted: the copy that an in-place
+  // redistribution makes first if aliases or the tape still refer to the source's memory.
   int64_t max_extra_bytes = -1;
   // The source may be overwritten: an all-reduce then needs no memory. Its result takes the
   // source's place, and each element has one owner even where every rank reducing for itself would
   // move no more.
   bool in_place = false;
-  // Sums of floats may be made by a collective of the transport's own, where ranks are served alike
-  // (RedistributionRound::native): in its order, and rounded to their type after each addition.
-  // NCCL has one, between processes with GPUs; others add as always. The ranks that have an element
-  // from one group of ranks that reduces have the same bits; replicas that another group reduces,
-  // another transport or another run may have others.
+  // Allows the transport's own reduce-scatter for sums of floats, in rounds where every rank
+  // receives the same amount (RedistributionRound::native). It adds in an order of its own and may
+  // round to the element type after each addition. Only NCCL has one (processes with a GPU each);
+  // other transports ignore this. Ranks that receive an element from the same reducing group get
+  // the same bits; replicas reduced by another group, another transport or another run may differ
+  // in the last bits.
   bool sums_in_any_order = false;
   // The result's type; the source's if unset. Elements are converted where they are received, and
   // sums rounded once. Between f32, bf16 and f16 alone: cast others before or after.

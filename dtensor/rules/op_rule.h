@@ -9,10 +9,10 @@
 //   "t @v, v d -> t d"
 //       Embedding. The first operand's values index v.
 //   "b s (h g) d!, b t~s h d! -> b s (h g) d!"
-//       Attention. (h g) is one dimension of two factors, outer first. t~s is streamed past s: the
-//       axes that split s may split t as well, all of them and no others; the operator then brings
-//       the shards of t to each shard of s, one after the other. Axes of its own, of which s has
-//       none, are as in v^. s itself is not streamed.
+//       Attention. (h g) is one dimension made of two factors, outer first. "t~s" says that t is
+//       streamed past s: t may be sharded by exactly the axes that shard s; the operator then
+//       brings the shards of t to each shard of s, one after the other (ring attention). If t is
+//       sharded by axes that do not shard s, it is treated like v^ below. s itself is not streamed.
 //   "t v^, t -> t", "... d^, d^ -> ... d^"
 //       CrossEntropy, RmsNorm. v^ may be sharded; the operator merges the shards' results itself,
 //       so they are not Partial.
@@ -33,11 +33,12 @@
 //     on every rank.
 //
 // Gradients need no rule of their own (Griewank & Walther, "Evaluating Derivatives", adjoints of
-// linear maps): with the operands where the forward put them, an operand's local gradient has the
-// operand's layout, is Partial(sum) on axes that shard only letters which the operand lacks, and
-// Partial with their op on axes on which other operands are Partial. (So the gradient of what is
-// streamed is whole: the operator brings each shard's gradient home.) The gradient of a
-// Partial(sum) result is replicated there (Layout::Dual).
+// linear maps). With the operands where the forward pass put them, an operand's local gradient has
+// the operand's layout. In addition it is Partial(sum) on axes that shard only letters which the
+// operand lacks, and on axes on which another operand is Partial it is Partial with that operand's
+// op. (The gradient of a streamed operand is not Partial: the operator sends each shard's gradient
+// back to its owner.) A result that is Partial(sum) on an axis has a gradient that is replicated on
+// it (Layout::Dual).
 #ifndef DTENSOR_RULES_OP_RULE_H_
 #define DTENSOR_RULES_OP_RULE_H_
 
@@ -177,12 +178,13 @@ absl::StatusOr<RuleAssignment> DeriveAssignment(absl::string_view op, const Boun
                                                 absl::Span<const DimLayout> letters,
                                                 absl::Span<const RuleOperand> operands);
 
-// What bringing a tensor of `shape` from one layout to another costs, for choosing: 0 for equal
-// layouts, else about the bytes received, summed over ranks. A closed form, not the plan's own
-// figure (redistribution_plan.h): sizes count as if they divided; of a dimension that both layouts
-// split, by other axes, orders or factors, a rank counts as holding by chance what it needs; where
-// Partial axes are reduced, what else moves is not looked at. Latency and the speed of links do
-// not count, and neither does sharing a redistribution with another operator.
+// An estimate of what moving a tensor of `shape` from one layout to another costs, used to choose
+// an assignment: 0 for equal layouts, else about the bytes received, summed over ranks. It is a
+// closed form and may differ from the plan's exact bytes (redistribution_plan.h): sizes are taken
+// to divide evenly; where both layouts split a dimension in unrelated ways, a rank is assumed to
+// hold already as much of what it needs as a random shard of that size would; and if Partial axes
+// are reduced, only the reduction is counted. Latency and link speeds are ignored, and so is the
+// possibility that another operator needs the same redistribution.
 // Requires: both of one mesh and of shape's rank.
 double MovingCost(const Layout& from, const Layout& to, absl::Span<const int64_t> shape,
                   DType dtype);

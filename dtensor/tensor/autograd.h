@@ -1,11 +1,13 @@
 // Gradients: an eager tape, walked backward in reverse order of creation, which is the same on
 // every rank.
 //
-// A redistribution is the identity, so it leaves no mark on the tape: the redistributed tensor's
-// gradient is the source's. Contributions to one tensor may arrive in different layouts; they are
-// summed in those, and moved only when an operator needs them: so the gradients of q, k and v are
-// added before one reduce-scatter, and a parameter's gradient stays Partial until ReduceGradients.
-// That of a leaf in a gather group (gather_group.h) is reduced when the last of its group is there.
+// A redistribution computes the identity, so it is not recorded on the tape: the gradient of its
+// result is the gradient of its source. Contributions to one tensor's gradient may arrive in
+// different layouts. Those of one layout are added where they are, and they are redistributed only
+// when an operator needs the sum. So the gradients of q, k and v with respect to their common input
+// are added first and need one reduce-scatter, and a parameter's gradient stays Partial until
+// ReduceGradients. Exception: the gradients of a gather group (gather_group.h) that shards
+// gradients are reduced during Backward, when the last of the group has arrived.
 #ifndef DTENSOR_TENSOR_AUTOGRAD_H_
 #define DTENSOR_TENSOR_AUTOGRAD_H_
 
@@ -29,12 +31,12 @@ struct BackwardOptions {
   DistributedTensor gradient = {};
   // The operators that are walked may be walked again, and keep what they saved.
   bool retain_graph = false;
-  // Of Backward(), more than 0: gradients of leaves are reduced to the leaves' layouts while it
-  // goes on, as ReduceGradients does, with the same bits. When all of a gradient has arrived, it
-  // waits until those over the same axes that wait with it have so many bytes: they are reduced in
-  // one collective, which is begun then, and finished when another one is begun, or at the end.
-  // What earlier Backwards left unreduced is added before; so of several micro-batches let the last
-  // one reduce.
+  // For Backward() only. If above 0, gradients of leaves are reduced during the backward pass, in
+  // buckets of this many bytes, with the same bits as ReduceGradients afterwards. A complete
+  // gradient is put into the bucket of the axes it is reduced over; a full bucket is reduced in one
+  // collective, which runs while Backward goes on and is finished when the next one begins, or at
+  // the end. Gradients that earlier Backward() calls left unreduced are included, so with gradient
+  // accumulation set this for the last micro-batch alone.
   int64_t bucket_bytes = 0;
   // Of GradientsOf(): what `loss` does not depend on has an undefined gradient, and is no error.
   bool allow_unused = false;

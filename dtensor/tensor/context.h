@@ -1,12 +1,12 @@
-// Context: what one rank has. Its place in the world, device, communicator, and the caches that
-// make a dispatch one look-up. Handed in, never global: two of them in one process work side by
-// side.
+// Context: the state of one rank: its rank number, its device, its communicator, and the caches
+// that reduce the dispatch of an operator to one look-up. A Context is passed explicitly, never
+// global, so several can be used side by side in one process.
 //
-// A Context and everything made with it belong to one thread (the rank's), and the Context must
-// outlive its tensors; that of RunRanks, RunWorld and Simulate, of a LocalWorld, a LocalRank and a
-// JoinedWorld stays while they do: a tensor that was taken out of them can be looked at and
-// dropped, and whatever needs other ranks fails.
-// Operators refuse operands of two Contexts.
+// A Context and everything made with it belong to one thread (the rank's), and a Context must
+// outlive its tensors. You need to see to that only for Contexts that you construct yourself: those
+// of RunRanks, RunWorld, Simulate, LocalWorld, LocalRank and JoinedWorld are kept alive by their
+// tensors. A tensor that outlives its world can still be read and destroyed; operations that need
+// other ranks return an error. Operators refuse operands of two Contexts.
 #ifndef DTENSOR_TENSOR_CONTEXT_H_
 #define DTENSOR_TENSOR_CONTEXT_H_
 
@@ -71,8 +71,9 @@ struct RandomState {
   uint64_t drawn = 0;  // seeds so far
 };
 
-// Products beside the redistributions of what they read and write (docs/overlap.md). All ranks have
-// the same, or their first such exchange fails the world.
+// Overlaps matrix products with the all-gathers before them and the reduce-scatters after them
+// (docs/overlap.md). Must be equal on all ranks, else the first overlapped exchange fails the
+// world.
 struct OverlapOptions {
   // In how many exchanges an all-gather before a product, or a reduce-scatter behind one, is made;
   // at most ChunkSchedule::kMostChunks. 0: at once, and nothing runs beside it.
@@ -89,11 +90,11 @@ struct ContextOptions {
   // says so.
   std::string trace_file = {};
   TraceOptions trace = {};  // with trace_file
-  // An operator is refused whose operands and results would be redistributed by itself, so that one
-  // rank receives more bytes than this: what nobody asked for by Redistribute(), a plan, or an
-  // argument of the operator. Of several, the bytes of each one's busiest rank are added up; a
-  // tensor that is two operands counts twice. What Backward moves follows from forward, and is not
-  // refused. Alike on all ranks. -1: no bound.
+  // An operator is refused if the redistributions that it would insert by itself (those that
+  // neither Redistribute(), nor a plan, nor an argument of the operator asked for) would make some
+  // rank receive more bytes than this. For several operands and results, the bytes of each one's
+  // busiest rank are added; a tensor passed as two operands counts twice. Communication of Backward
+  // follows from forward and is not bounded. The same on all ranks. -1: no bound.
   int64_t max_implicit_bytes = -1;
   // Told of each such redistribution on the mesh's first rank, when the dispatch cache meets it
   // first: one line. On that rank's thread: tensors of several meshes have it called by several
@@ -177,9 +178,10 @@ class Context {
   RandomState& random() { return random_; }
   uint64_t NextSeed();
 
-  // A redistribution is on its way, and reads `source` of this rank (undefined: nothing that may be
-  // written to). Aliases are not written to before it is over: FinishReads() waits for those of the
-  // storage of `root`, in the order in which they were added, and for what was dropped unread.
+  // AddRead() notes that the pending redistribution `reader` still reads `source` on this rank (an
+  // undefined `source`: it reads nothing that could be written to). FinishReads() is called before
+  // memory is written: it finishes all noted redistributions that read the storage of `root`, in
+  // the order in which they were noted, and those that were dropped before they were finished.
   // Errors: the world's failure.
   void AddRead(const Tensor& source, const std::shared_ptr<PendingRedistribution>& reader);
   absl::Status FinishReads(const Tensor& root);

@@ -52,10 +52,11 @@ struct RedistributeOptions {
   // All ranks use it, or drop it unused, at the same place of the program. Of a move to another
   // mesh that is: the ranks of both, before anything else moves between them, or this is written.
   bool async = false;
-  // Where the Context overlaps (OverlapOptions), what is gathered is gathered by the first use of
-  // the result, so that a product which reads it is made meanwhile (docs/overlap.md); or by a write
-  // to this tensor (BeforeWrite). All ranks use it, or drop it unused, at the same place of the
-  // program. The edges of modules do so.
+  // Only has an effect if the Context overlaps communication (OverlapOptions): an all-gather is
+  // then put off until the first use of the result, or until this tensor is written to
+  // (BeforeWrite), so that a product that reads the result can be computed while it is gathered
+  // (docs/overlap.md). All ranks must use the result, or drop it unused, at the same place of the
+  // program. Module edges (module.h) set this.
   bool on_use = false;
 };
 
@@ -74,10 +75,10 @@ class DistributedTensor {
   const Dims& shape() const { return spec().shape; }  // global
   int ndim() const { return static_cast<int>(shape().size()); }
   DType dtype() const { return spec().dtype; }
-  // This rank's shard, of shape spec().local_shape; one that is on its way is waited for. If it
-  // failed to come it has any values: the Context is dead then, and whatever waits returns why
-  // (wait_for.h). An operator's Partial result is a term of each rank's own: one rank alone may
-  // read it. Who writes there calls BeforeWrite() of this tensor, not that of the local one.
+  // This rank's shard, of shape spec().local_shape. Waits if it is still being received. If
+  // receiving failed, its values are unspecified: the world has failed, and WaitFor() (wait_for.h)
+  // says why. A Partial result of an operator is this rank's own term, and may be read on one rank
+  // alone. Before writing to it in place, call BeforeWrite() of this tensor, not of the local one.
   const Tensor& local() const;
   std::string ToString() const { return spec().ToString(); }
 
@@ -93,10 +94,11 @@ class DistributedTensor {
   // or placements that do not fit, naming them and the shape, or a type that needs a Cast;
   // kResourceExhausted for a cap that is too small; failures.
   //
-  // The target may be on another mesh of this world: every rank of both makes the call, the ranks
-  // of the target's mesh that are not on this one with a tensor of this mesh all the same (made by
-  // Full or FromLocal: there it has no elements). Such a move is not recorded: Detach() what wants
-  // a gradient, or the source's ranks refuse while the others wait.
+  // The target may be on another mesh of this world. Then every rank of both meshes makes the call.
+  // Ranks that are only on the target's mesh also need a tensor object for the source: make it with
+  // Full or FromLocal on the source's mesh; it has no elements there. Moves between meshes are not
+  // recorded for gradients: Detach() a tensor that requires gradients first, because the ranks of
+  // its mesh refuse the call while the others already wait for them.
   absl::StatusOr<DistributedTensor> Redistribute(const Layout& layout,
                                                  const RedistributeOptions& options = {}) const;
   absl::StatusOr<DistributedTensor> Redistribute(absl::Span<const Placement> placements,
@@ -124,7 +126,8 @@ class DistributedTensor {
   // An alias, not recorded.
   DistributedTensor Detach() const;
 
-  // A parameter's layout was chosen by a plan: operators move the other operand where they can.
+  // A pinned tensor is redistributed by an operator only if there is no other way; the other
+  // operands move instead. Parameters are pinned: a plan has chosen their layouts.
   bool pinned() const;
   void set_pinned(bool on);
 
@@ -136,11 +139,15 @@ class DistributedTensor {
 
 using TensorOr = absl::StatusOr<DistributedTensor>;
 
-// To be called before this rank's data is written in place, through tensor.local(); optimizers do.
-// Aliases see the write: what Detach, Reshape, Transpose, Slice and SplitTensor make where nothing
-// must move for it. Results of redistributions do not: those that share memory with the tensor are
-// copied away on this rank. Remembered redistributions are dropped, asynchronous ones waited for,
-// and a backward that needs the old values refuses. Every rank of the mesh makes the call. Errors:
+// Call this before you write to tensor.local() in place, as optimizers do. Every rank of the mesh
+// makes the call. Afterwards:
+// - Aliases (results of Detach, and of Reshape, Transpose, Slice and SplitTensor where nothing had
+//   to move) see what you write.
+// - Results of redistributions do not: those that share the tensor's memory on this rank get a copy
+//   of it first.
+// - Remembered redistributions of the tensor are forgotten, and asynchronous ones are waited for.
+// - A Backward that needs the old values refuses to run.
+// Errors:
 // kInvalidArgument for an undefined tensor; kFailedPrecondition for the result of a recorded
 // operator, a Reshape of what is not row-major, and data of which several elements have one place
 // in memory; failures.
@@ -166,11 +173,12 @@ DTENSOR_EXPORT TensorOr Distribute(Context& context, const DeviceMesh& mesh,
 template <typename T>
 DTENSOR_EXPORT TensorOr Distribute(Context& context, const Layout& layout,
                                    absl::Span<const int64_t> shape, absl::Span<const T> values);
-// This rank's shard as it is, on context.device(), or its term where the layout is Partial, which
-// no other maker makes. A leaf: no gradient goes to where `local` came from. Errors: also when
-// `local` is undefined, lies on another device, or has not the local shape that the layout gives.
-// That may happen on one rank alone: return it, so that ranks which wait for this one get an error
-// that names it.
+// Makes a tensor of this rank's local shard, as PyTorch's DTensor.from_local does, without a copy.
+// If the layout is Partial, `local` is this rank's term; no other function below makes Partial
+// tensors. The result is a leaf: gradients do not flow to whatever `local` was computed from.
+// Errors: also when `local` is undefined, lies on another device than context.device(), or has
+// another shape than the layout gives this rank. That can happen on one rank alone: return the
+// error from the rank's function, so that ranks which wait for this one get it too.
 TensorOr FromLocal(Context& context, const DeviceMesh& mesh, absl::Span<const Placement> placements,
                    absl::Span<const int64_t> shape, Tensor local);
 TensorOr FromLocal(Context& context, const Layout& layout, absl::Span<const int64_t> shape,

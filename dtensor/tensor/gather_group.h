@@ -1,13 +1,14 @@
-// GatherGroups: parameters that rest sharded and are used whole, for fully sharded data
-// parallelism.
+// GatherGroups: parameters that are stored sharded and gathered for use, for fully sharded data
+// parallelism (FSDP).
 //
-// A leaf of a group lies where its owner laid it; so do its gradient and its optimizer states.
-// Operators use it in another layout, `used`: ForUse() gives it so, gathered, with the leaf as
-// where its gradient goes. A group is gathered in one exchange when it is entered, the one that
-// comes next is begun at once, and what was gathered is freed when the group is left. A recorded
-// operator saves the leaf in place of the gathered tensor; Backward gathers again, one group ahead
-// in its own order, frees each tensor after the last operator that reads it, and reduces the
-// gradients of a group to the leaves' layouts when the last of them has arrived.
+// A leaf in a group is stored in the layout that it was made in; so are its gradient and its
+// optimizer states. Operators use it in another layout, `used`: ForUse() returns the gathered
+// tensor, whose gradient is that of the leaf. Entering a group gathers all of its leaves in one
+// exchange and begins to gather the next group (prefetch); leaving it frees what was gathered. A
+// recorded operator saves the leaf and not the gathered tensor. Backward gathers again, also one
+// group ahead, frees each gathered tensor after the last operator that reads it, and
+// reduce-scatters the gradients of a group to the leaves' layouts when the last of them has
+// arrived.
 //
 //   const std::shared_ptr<GatherGroups> groups = GatherGroups::New();
 //   const std::shared_ptr<GatherGroup> block = groups->Add(ShardLevel::kParameters);
@@ -115,9 +116,9 @@ class GatherGroups : public std::enable_shared_from_this<GatherGroups> {
   GatherGroups(const GatherGroups&) = delete;
   GatherGroups& operator=(const GatherGroups&) = delete;
 
-  // A new group. The first is the model's: while it is entered, the group that comes next is
-  // gathered ahead, which is what came next when it was entered the last time, and at first the one
-  // that was added next. Groups that are entered outside of the first gather nothing ahead.
+  // Adds a group. The first one added is the model's root: only while it is entered are groups
+  // gathered ahead. The group gathered ahead is the one that came next in the previous pass, and in
+  // the first pass the one that was added next.
   std::shared_ptr<GatherGroup> Add(ShardLevel level);
 
  private:

@@ -1,5 +1,5 @@
-// What each rank says for itself, told to all: measurements, results, an error that not all have.
-// Plain bytes beside the tensors of a program; ranks may say unlike much.
+// All-gathers of plain host data, beside the tensors of a program (as PyTorch's all_gather_object):
+// measurements, results, an error that only some ranks have. Ranks may contribute different sizes.
 //
 //   DT_ASSIGN_OR_RETURN(std::vector<double> seconds, GatherValues(context, mine));
 //   DT_RETURN_IF_ERROR(AgreeOn(context, Load(path)));  // all ranks go on, or none does

@@ -45,8 +45,8 @@ struct JoinOptions {
   // kCpu or kCuda, the same on all ranks. On kCuda each rank has a GPU for itself, and exchanges by
   // NCCL, in programs that are built with --config=cuda (docs/cuda.md says what has run where).
   Device::Kind device = Device::Kind::kCpu;
-  // Of those that CUDA shows this process. If it is not said: the only one that there is, or the
-  // local_rank-th, and round.
+  // The CUDA ordinal of this rank's GPU, among those visible to this process. Unset: the only
+  // visible GPU, else number local_rank modulo the number of visible GPUs.
   std::optional<int> gpu = {};
   // Makes this rank's device on that GPU, for a stream or an allocator of the program's. Null: a
   // stream of its own, and memory of CUDA's pool.
@@ -60,8 +60,9 @@ struct JoinOptions {
   // aborted then, and the program neither touches nor destroys it. For the program to look at when
   // the world is gone. May be null.
   std::shared_ptr<std::atomic<bool>> nccl_is_gone = nullptr;
-  // Told, once, when a rank has not returned a time-out after the others, which wait for it
-  // (kDeadlineExceeded): on the thread that leaves, by the lowest of those. Null: nobody.
+  // Called once, with kDeadlineExceeded, if some rank has still not returned timeout_seconds after
+  // the others, which wait for it. Only the lowest waiting rank calls it, on the thread that is in
+  // Leave(). Null: nothing is reported.
   std::function<void(const absl::Status&)> report = PrintOnStderr;
   ContextOptions contexts = {};  // of this rank; of RunWorld's threads as well
 };

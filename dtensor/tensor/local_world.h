@@ -35,11 +35,12 @@ class LocalRank {
   // There as long as this is, or as there are tensors of it.
   Context& context();
 
-  // This rank's program ended with `status`. Whoever waits for the rank, now or later, gets
-  // `status`, or that it returned, as the world's failure. Waits for peers only to finish what was
-  // begun. Writes the trace of the ranks that have left so far, if there is one. Returns the
-  // world's failure if it has failed by now, else `status`, prefixed "rank R: ", else whether it
-  // was written. Later calls change nothing.
+  // Says that this rank's program has ended with `status`. A peer that waits for this rank, now or
+  // later, gets `status`, or "it returned" if that is OK, as the world's failure. Blocks only until
+  // exchanges that this rank has begun are finished. If there is a trace, writes that of all ranks
+  // that have left so far. Returns the world's failure if it has failed by now; else `status`,
+  // prefixed "rank R: ", if it is an error; else whether the trace could be written. Further calls
+  // have no effect.
   absl::Status Leave(const absl::Status& status);
 
  private:

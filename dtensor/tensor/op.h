@@ -31,8 +31,8 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// Arguments that may be others in each call, because nothing that is decided depends on them: no
-// layout, shape or type. All others are attributes (attrs.h).
+// Arguments that may change from call to call without a new dispatch decision, because no layout,
+// shape or type depends on them. All other non-tensor arguments are attributes (attrs.h).
 struct CallValues {
   uint64_t seed = 0;   // of random operators
   double scalar = 0;   // of Scale, AddScalar and Pow; the probability of Dropout
@@ -96,10 +96,12 @@ struct OpFunctions {
   absl::Status (*backward)(const GradCall& call) = nullptr;
 };
 
-// What an operator can do for some rows alone: indices of dimension `dim`, which operand 0 and
-// result 0 have at one place, and no other operand has. So rows are made while others are on their
-// way (late_values.h), with the bits of all at once. kUnimplemented, on this rank alone, where rows
-// would have other bits (GemmProblem::whole_rows), or operands are not row-major.
+// How an operator computes some rows only, so that they can be computed while other rows are still
+// being received or sent (late_values.h). Rows are indices of dimension `dim`, which must be a
+// dimension of operand 0 and result 0, at the same position in both, and of no other operand. The
+// rows must get the same bits as in one call for all rows. If that cannot be promised
+// (GemmProblem::whole_rows), or operands are not row-major, the functions return kUnimplemented;
+// this may happen on one rank alone.
 struct RowFunctions {
   bool (*has)(const Decision& decision, int dim) = nullptr;  // alike on all ranks
   // Rows of result 0. `only_asks`: nothing is done, the same status.

@@ -31,12 +31,13 @@ struct RecomputeOptions {
   bool keep_collectives = false;
 };
 
-// The results of fn(operands), whose gradients are those without Recompute, bit for bit. fn is
-// called now, and once more in each Backward that comes by, on tensors with the operands' values;
-// it is kept until then, so what it refers to has to live. There it has to do the same again: the
-// same operators on tensors that are unchanged, with the same random numbers (Context::random is
-// put back), and requires_grad of the leaves that it reads as it was. It may return its operands.
-// Where the Context does not record it is called, and that is all. Errors: kInvalidArgument for no
+// Activation checkpointing, as torch.utils.checkpoint: returns fn(operands), and gradients are bit
+// for bit what they would be without Recompute. fn is called now, and again in each Backward that
+// reaches it, on tensors with the operands' values. It is kept until then, so whatever it refers to
+// must stay alive. The second call must do the same as the first: run the same operators on
+// unchanged tensors, draw the same random numbers (Context::random is restored for it), and find
+// requires_grad of the leaves that it reads unchanged. fn may return its operands. If the Context
+// does not record, fn is simply called. Errors: kInvalidArgument for no
 // operand or an undefined one; those of fn. Of Backward: kFailedPrecondition when an operand, or a
 // leaf that led to a result, was written to since; kInvalidArgument when fn returns something else
 // the second time, or other leaves lead to it (fn must not make leaves of its own); those of fn.

@@ -82,8 +82,9 @@ class ExchangeBoxes {
   ~ExchangeBoxes() = default;
 };
 
-// The event of an observer's that an exchange belongs to: nothing to the communicator. Another
-// observer, who may be told of the exchange, knows no such event.
+// Identifies the observer's event (as of a trace) that an exchange belongs to. The communicator
+// only passes it on. The number means something to `observer` alone, so any other observer that is
+// told of the exchange must ignore it.
 struct ExchangeCause {
   const ExchangeObserver* observer = nullptr;
   int64_t event = -1;  // -1: none
@@ -167,9 +168,10 @@ class Communicator {
   absl::Status Begin(const Collective& collective, absl::Span<const ExchangePart> parts);
   absl::Status Finish(const Collective& collective);
 
-  // In place of Finish, by a rank that has no use for the results: waits for nobody. The exchange
-  // is finished when the group begins another, or when the rank's function returns OK; until then,
-  // or until the world ends, `owner` keeps what it points to.
+  // Called in place of Finish if this rank does not need the results after all; does not block. The
+  // exchange is finished later: when the same group begins another one, or when the rank's function
+  // returns OK. `owner` is held until then, or until the world ends: let it own whatever the
+  // collective and its parts point to.
   void Drop(const Collective& collective, std::shared_ptr<const void> owner);
   // Finishes what was dropped, in the order in which it began: whoever is about to write to a
   // source of it. Errors: as Exchange.

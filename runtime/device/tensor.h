@@ -60,11 +60,12 @@ class Tensor {
   }
 
   // --- Writing in place.
-  // To be called before memory is written through any tensor that shares it, but for memory that
-  // nobody else has seen yet. What a DistributedTensor has is written behind BeforeWrite() of that
-  // one, which calls this: here nobody knows which redistributions and products still read it.
-  // Borrowers of the storage get copies of their own, and so does this tensor's storage if it is
-  // borrowed itself; raw() may change. Counts as a write in version() of all aliases. Requires:
+  // Call this before memory is written through any tensor that shares it, unless nobody else has
+  // seen that memory yet. For memory of a DistributedTensor call BeforeWrite() of the
+  // DistributedTensor instead: it calls this one, and also waits for redistributions and products
+  // that still read the memory, which a Tensor does not know of. Tensors that have borrowed this
+  // storage get copies of their own; if this storage is itself borrowed, it gets a copy, and raw()
+  // changes. The write is counted in version() of all aliases. Requires:
   // defined(). Errors: kResourceExhausted, the device's failure.
   absl::Status BeforeWrite() const;
   // How often BeforeWrite() was called on an alias. Requires: defined().

@@ -14,11 +14,12 @@ struct ClipResult {
   // min(1, max_norm / (norm + 1e-6)), NaN of a norm that is: hand it to Optimizer::Step.
   DistributedTensor scale;
 };
-// The global norm of the parameters' gradients, each element of the global tensors counted once,
-// however it is replicated. max_norm <= 0: scale 1. Parameters without a gradient are passed over:
-// so those of other stages of a pipeline, on meshes of their own, and each stage has its own norm.
-// `grad_factor`: the gradients that are meant are that much times those that there are (of a loss
-// that was scaled, loss_scaler.h): norm is theirs, and scale contains the factor.
+// Computes the global norm of the parameters' gradients, and the factor that clips it to max_norm;
+// the gradients themselves are not changed. Each element of a global tensor counts once, however it
+// is replicated. max_norm <= 0: no clipping, scale is 1. Parameters without a gradient are skipped;
+// so pipeline stages, each on a mesh of its own, each get a norm of their own.
+// `grad_factor`: the true gradients are the stored ones times this (1 / loss scale, if the loss was
+// scaled: loss_scaler.h). The norm is that of the true gradients, and scale includes the factor.
 // Collective: one all-reduce for each set of axes that shards gradients. Errors, before anything
 // moves: kInvalidArgument when there are no parameters, one is undefined, listed twice or of
 // another Context, none has a gradient, some gradients are f64 and some are not, or they lie on two

@@ -25,9 +25,9 @@ struct LossScalerOptions {
   double growth_factor = 2;     // after growth_interval steps without an overflow
   double backoff_factor = 0.5;  // after each overflow
   int64_t growth_interval = 2000;
-  // Of which ranks' gradients none may overflow: those of the world, as stages of a pipeline share
-  // one loss; all ranks step then. False: those of the mesh that the model lies on, alone; so
-  // models on meshes of their own have scalers of their own.
+  // True: a step is skipped on all ranks of the world if gradients overflow on any of them; right
+  // for pipeline stages, which share one loss. False: only the ranks of the model's own mesh decide
+  // together; right for independent models on separate meshes, each with a scaler of its own.
   bool of_world = true;
 };
 

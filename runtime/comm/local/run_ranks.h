@@ -35,16 +35,17 @@ struct RunOptions {
   // Each rank's thread to a core of its own, which no other world of this process pins to. Refused
   // where the cores that the process may use are not enough: see CanPin().
   bool pin_threads = false;
-  // Told, on the thread that called, what ranks cannot say while one of them is stuck: the world's
-  // failure, at once; and, when a rank has not returned a time-out after that failure or after
-  // another rank's error, that the call still waits for it (kDeadlineExceeded), once. Null: nobody.
+  // Called on the calling thread, to report what the blocked call cannot return yet: the world's
+  // failure, as soon as it happens; and once, with kDeadlineExceeded, that the call still waits for
+  // a rank that has not returned timeout_seconds after that failure or after another rank's error.
+  // Null: nothing is reported.
   std::function<void(const absl::Status&)> report = PrintOnStderr;
-  // Threads of the program's, in place of those that the world makes: a rank's function runs where
-  // this runs what it is handed. Called n times in each run, from its caller's thread; a run begins
-  // when n of these functions are called at the same time, and fails (LentThreads::Borrow) when
-  // they are not within timeout_seconds; it may block until a thread is free. Between runs the
-  // threads are the program's again. Kernels have no threads beside their rank's. Not with
-  // pin_threads.
+  // Runs the ranks on threads of your own, such as a thread pool, instead of threads that the world
+  // creates. For each run it is called n times, on the caller's thread, with a function to run on
+  // some other thread; it may block until a thread is free. All n functions must run concurrently:
+  // the ranks start when all have been entered, and the run fails if that takes longer than
+  // timeout_seconds (LentThreads::Borrow). After the run the threads are free again. Kernels run on
+  // their rank's thread alone. Cannot be combined with pin_threads.
   Executor executor = nullptr;
   // Where the memory of tensors comes from: blocks of 1 MiB and more (resource_pages.h), on cpu.
   // All ranks call it, each on its own thread, and it lives until the tensors are gone. Null: the
