@@ -81,12 +81,14 @@ class Device {
   void FreeFromAnyThread(void* data, int64_t bytes);
   const MemoryStats& memory() const { return memory_; }
   void ResetPeak() { memory_.peak_bytes = memory_.live_bytes; }
-  // Freed memory is kept, to be handed out again: unless set, as much as there was in use at one
-  // time since the last Trim(), beyond which what was freed first goes back to the system. Applies
-  // at once; 0 keeps none. Counts blocks of 2 MiB and more on cpu; nothing is kept on deferred and
-  // meta. On cuda it is the pool of the GPU, which all devices of this process there share; what is
-  // free goes back when the program next waits for the GPU by CUDA's own calls
-  // (cudaDeviceSynchronize), not at once. Requires: bytes >= 0.
+  // Bounds how much freed memory is kept for reuse; what was freed first goes back to the system.
+  // Unset, the bound is the most that was in use at one time since the last Trim(). Applies at
+  // once; 0 keeps none. Requires: bytes >= 0.
+  // - cpu: blocks below 2 MiB go back by whole slabs, once 16 MiB more than the bound are free.
+  // - cuda: this is the pool of the GPU, which all devices of this process share. What is free goes
+  //   back when the program next waits for the GPU by CUDA's own calls (cudaDeviceSynchronize), not
+  //   at once.
+  // - deferred and meta keep nothing.
   void set_kept_bytes(int64_t bytes);
   // Gives back what is free: on cpu and cuda, but for memory that shares pages with what is in use,
   // and, on cuda, what CUDA has not yet seen to be done with.

@@ -1,6 +1,7 @@
 #include "dtensor/runtime/device/cpu/caching_allocator.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <iterator>
 #include <new>
@@ -33,12 +34,22 @@ constexpr int ClassOf(int64_t bytes) {
   return (width - 9) * 8 + static_cast<int>(last >> (width - 4)) - 8;
 }
 
-constexpr int64_t SizeOfClass(int size_class) {
-  if (size_class < 8) return (size_class + 1) * kAlignment;
-  return int64_t{9 + size_class % 8} << (size_class / 8 + 5);
-}
+// A table: each Allocate and Free asks, and computing it would cost them a fifth of their time.
+constexpr auto kSizes = [] {
+  std::array<int64_t, ClassOf(kLargest) + 1> sizes = {};
+  for (int c = 0; c < static_cast<int>(sizes.size()); ++c) {
+    sizes[c] = c < 8 ? (c + 1) * kAlignment : int64_t{9 + c % 8} << (c / 8 + 5);
+  }
+  return sizes;
+}();
+static_assert(kSizes.back() == kLargest);
+
+constexpr int64_t SizeOfClass(int size_class) { return kSizes[size_class]; }
 
 constexpr int kFirstLarge = ClassOf(kLarge);
+
+// So much must be free beyond what may be, before slabs are looked at.
+constexpr int64_t kWorthALook = kMediumSlab;
 
 int64_t RoundUp(int64_t bytes, int64_t multiple) {
   return (bytes + multiple - 1) / multiple * multiple;
@@ -77,12 +88,9 @@ void* CachingAllocator::Allocate(int64_t bytes) {
   } else {
     ASAN_UNPOISON_MEMORY_REGION(block, std::max<int64_t>(bytes, sizeof(FreeBlock)));
     free_[size_class] = static_cast<FreeBlock*>(block)->next;
-    if (size_class >= kFirstLarge) kept_ -= SizeOfClass(size_class);
   }
-  if (size_class >= kFirstLarge) {
-    used_ += SizeOfClass(size_class);
-    most_used_ = std::max(most_used_, used_);
-  }
+  used_ += SizeOfClass(size_class);
+  if (used_ > most_used_) most_used_ = used_;
   return block;
 }
 
@@ -92,10 +100,10 @@ void CachingAllocator::Free(void* data, int64_t bytes) {
   auto* block = new (data) FreeBlock{free_[size_class], ++frees_};
   free_[size_class] = block;
   ASAN_POISON_MEMORY_REGION(data, SizeOfClass(size_class));
-  if (size_class < kFirstLarge) return;
   used_ -= SizeOfClass(size_class);
-  kept_ += SizeOfClass(size_class);
-  if (kept_bytes_.has_value()) Keep(*kept_bytes_);
+  if (kept_bytes_.has_value()) [[unlikely]] {
+    Keep(*kept_bytes_);
+  }
 }
 
 void CachingAllocator::Trim() {
@@ -105,12 +113,11 @@ void CachingAllocator::Trim() {
 
 void CachingAllocator::set_kept_bytes(int64_t bytes) {
   kept_bytes_ = bytes;
-  Keep(bytes);
+  if (kept() > bytes) ReleaseOldest(0, kept() - bytes);
 }
 
 void* CachingAllocator::Fresh(int size_class) {
   const int64_t bytes = SizeOfClass(size_class);
-  if (size_class >= kFirstLarge) Keep(kept_bytes_.value_or(most_used_));
   if (void* data = CarveOrMap(bytes)) return data;
   ReleaseFree();
   if (void* data = CarveOrMap(bytes)) return data;
@@ -135,14 +142,17 @@ void* CachingAllocator::Carve(Slab& slab, int64_t slab_bytes, int64_t bytes) {
   slab.data += bytes;
   slab.bytes -= bytes;
   slab.mapping->carved += bytes;
+  made_ += bytes;
   return data;
 }
 
 CachingAllocator::Mappings::value_type* CachingAllocator::Map(int64_t bytes, int64_t carved) {
+  Keep(kept_bytes_.value_or(most_used_));
   bytes = RoundUp(bytes, kPage);
   void* const mapped = pages_.Map(bytes);
   if (mapped == nullptr) return nullptr;
   reserved_bytes_ += bytes;
+  made_ += carved;
   ASAN_POISON_MEMORY_REGION(mapped, bytes);
   return &*mappings_.emplace(static_cast<char*>(mapped), Mapping{bytes, carved}).first;
 }
@@ -152,6 +162,7 @@ void CachingAllocator::Unmap(Mappings::iterator mapping) {
   ASAN_UNPOISON_MEMORY_REGION(data, bytes);
   pages_.Unmap(data, bytes);
   reserved_bytes_ -= bytes;
+  made_ -= mapping->second.carved;
   mappings_.erase(mapping);
 }
 
@@ -176,53 +187,73 @@ void CachingAllocator::RemoveIf(int size_class, Drop drop) {
 }
 
 void CachingAllocator::Keep(int64_t bytes) {
-  if (kept_ <= bytes) return;
-  std::vector<std::pair<uint64_t, int64_t>> blocks;  // (freed, bytes)
-  for (int c = kFirstLarge; c < kClasses; ++c) {
-    RemoveIf(c, [&](FreeBlock*, const FreeBlock& known) {
-      blocks.emplace_back(known.freed, SizeOfClass(c));
-      return false;
-    });
-  }
-  std::sort(blocks.begin(), blocks.end());
-  int64_t kept = kept_;
-  size_t given = 0;
-  while (kept > bytes) kept -= blocks[given++].second;
-  ReleaseLarge(blocks[given - 1].first);
+  if (kept() > std::max(bytes, pinned_) + kWorthALook) ReleaseOldest(0, kept() - bytes);
+  if (kept() <= bytes) return;
+  if (const int64_t large = KeptLarge(); large > bytes) ReleaseOldest(kFirstLarge, large - bytes);
 }
 
-// Gives back those that were freed then and before.
-void CachingAllocator::ReleaseLarge(uint64_t freed) {
+int64_t CachingAllocator::KeptLarge() {
+  int64_t bytes = 0;
   for (int c = kFirstLarge; c < kClasses; ++c) {
-    RemoveIf(c, [&](FreeBlock* block, const FreeBlock& known) {
-      if (known.freed > freed) return false;
-      Unmap(mappings_.find(reinterpret_cast<char*>(block)));
-      kept_ -= SizeOfClass(c);
-      return true;
-    });
+    for (FreeBlock* block = free_[c]; block != nullptr; block = Read(block).next) {
+      bytes += SizeOfClass(c);
+    }
   }
+  return bytes;
 }
 
-// Gives back all that has no block in use.
-void CachingAllocator::ReleaseFree() {
-  ReleaseLarge(frees_);
+// Finds out what is free of each mapping, of blocks of this class and larger ones.
+void CachingAllocator::CountFree(int first_class) {
   for (auto& [data, mapping] : mappings_) mapping.free = 0;
-  for (int c = 0; c < kFirstLarge; ++c) {
-    RemoveIf(c, [&](FreeBlock* block, const FreeBlock&) {
-      MappingOf(block).free += SizeOfClass(c);
+  for (int c = first_class; c < kClasses; ++c) {
+    RemoveIf(c, [&](FreeBlock* block, const FreeBlock& known) {
+      Mapping& mapping = MappingOf(block);
+      mapping.free += SizeOfClass(c);
+      mapping.freed = std::max(mapping.freed, known.freed);
       return false;
     });
   }
-  for (int c = 0; c < kFirstLarge; ++c) {
-    RemoveIf(c, [&](FreeBlock* block, const FreeBlock&) { return MappingOf(block).unused(); });
+}
+
+// Gives back at least `excess` bytes, if so much is unused, beginning with what was freed first.
+void CachingAllocator::ReleaseOldest(int first_class, int64_t excess) {
+  CountFree(first_class);
+  std::vector<std::pair<uint64_t, int64_t>> unused;  // (freed, bytes)
+  for (const auto& [data, mapping] : mappings_) {
+    if (mapping.unused()) unused.emplace_back(mapping.freed, mapping.carved);
+  }
+  std::sort(unused.begin(), unused.end());
+  uint64_t freed = 0;
+  for (auto it = unused.begin(); it != unused.end() && excess > 0; ++it) {
+    freed = it->first;
+    excess -= it->second;
+  }
+  if (freed > 0) Release(first_class, freed);
+  if (first_class == 0) pinned_ = excess > 0 ? kept() : 0;
+}
+
+// Gives back what CountFree() found unused, and freed then and before.
+void CachingAllocator::Release(int first_class, uint64_t freed) {
+  const auto leaves = [&](const Mapping& mapping) {
+    return mapping.unused() && mapping.freed <= freed;
+  };
+  for (int c = first_class; c < kClasses; ++c) {
+    RemoveIf(c, [&](FreeBlock* block, const FreeBlock&) { return leaves(MappingOf(block)); });
   }
   for (Slab* slab : {&small_, &medium_}) {
-    if (slab->mapping != nullptr && slab->mapping->unused()) *slab = {};
+    if (slab->mapping != nullptr && leaves(*slab->mapping)) *slab = {};
   }
   for (auto it = mappings_.begin(); it != mappings_.end();) {
     const auto mapping = it++;
-    if (mapping->second.unused()) Unmap(mapping);
+    if (leaves(mapping->second)) Unmap(mapping);
   }
+}
+
+// Gives back all that has no block in use. Takes no memory itself: there may be none.
+void CachingAllocator::ReleaseFree() {
+  CountFree(0);
+  Release(0, frees_);
+  pinned_ = kept();
 }
 
 }  // namespace dtensor

@@ -8,11 +8,13 @@
 // pages, where the system has any, as larger blocks are: many tensors of some 100 KiB are more
 // pages than a CPU keeps addresses of.
 //
-// What is kept is bounded, for a program whose sizes change would keep a block of each. Of blocks
-// of 2 MiB and more, those freed first go back to the system while more is free than a bound:
-// kept_bytes where that is set; otherwise what was in use at one time, and only when a block must
-// come from the system anyway, so a program that finds its sizes here never pays for it. All that
-// is free goes back, whole slabs among it, by Trim() or when the system refuses more.
+// What is kept is bounded, for a program whose sizes change would keep a block of each. What was
+// freed first goes back to the system, blocks of 2 MiB and more and whole slabs alike, while more
+// is free than a bound: kept_bytes where that is set; otherwise what was in use at one time, and
+// only when memory must come from the system anyway, so a program that finds its sizes here never
+// pays for it. Which slabs are free takes a look at each free block: slabs go when 16 MiB more is
+// free than the bound, and a slab of which a block is in use stays. All that is free goes back by
+// Trim() or when the system refuses more.
 //
 // Under AddressSanitizer free blocks and the ends of blocks are poisoned, so that it still reports
 // what runs past a block, unless its size is exactly its class's, or uses it after Free.
@@ -43,13 +45,13 @@ class CachingAllocator {
   void Free(void* data, int64_t bytes);
 
   void Trim();
-  void set_kept_bytes(int64_t bytes);  // 0 or more; applies at once
+  void set_kept_bytes(int64_t bytes);  // 0 or more; applies at once, to whole slabs too
 
   // Taken from the system, whole slabs among it. What was never touched needs no memory yet.
   int64_t reserved_bytes() const { return reserved_bytes_; }
 
  private:
-  static constexpr int kClasses = 320;  // the last one has 2^47 bytes
+  static constexpr int kClasses = 312;  // the last one has 2^47 bytes
   struct FreeBlock {
     FreeBlock* next;
     uint64_t freed;  // the how manieth Free this was: lists have the latest first
@@ -58,8 +60,10 @@ class CachingAllocator {
   // From the system: a block, or a slab.
   struct Mapping {
     int64_t bytes;
-    int64_t carved;    // of which blocks were made so far
-    int64_t free = 0;  // as ReleaseFree() counted
+    int64_t carved;  // of which blocks were made so far
+    // As CountFree() found it: what is free of it, and the last Free of that.
+    int64_t free = 0;
+    uint64_t freed = 0;
     bool unused() const { return free == carved; }
   };
   using Mappings = std::map<char*, Mapping>;
@@ -79,8 +83,12 @@ class CachingAllocator {
   Mapping& MappingOf(FreeBlock* block);
   template <typename Drop>
   void RemoveIf(int size_class, Drop drop);
-  void Keep(int64_t bytes);  // at most, of large blocks
-  void ReleaseLarge(uint64_t freed);
+  int64_t kept() const { return made_ - used_; }
+  int64_t KeptLarge();
+  void Keep(int64_t bytes);
+  void CountFree(int first_class);
+  void ReleaseOldest(int first_class, int64_t excess);
+  void Release(int first_class, uint64_t freed);
   void ReleaseFree();
 
   PageSource& pages_;
@@ -89,8 +97,9 @@ class CachingAllocator {
   Mappings mappings_;
   int64_t reserved_bytes_ = 0;
   uint64_t frees_ = 0;
-  // Of blocks of 2 MiB and more.
-  int64_t used_ = 0, most_used_ = 0, kept_ = 0;
+  int64_t made_ = 0;  // blocks, in use or free
+  int64_t used_ = 0, most_used_ = 0;
+  int64_t pinned_ = 0;  // kept where the last look at slabs could not give back enough
   std::optional<int64_t> kept_bytes_;
 };
 

@@ -195,6 +195,105 @@ TYPED_TEST(CachingAllocatorTest, KeepsAsMuchAsItIsToldAndWhatWasFreedLast) {
   EXPECT_EQ(allocator.reserved_bytes(), 4 << 20);
 }
 
+// Those that are carved from slabs as well.
+TYPED_TEST(CachingAllocatorTest, KeepsNoSlabsOfEachSizeThereEverWas) {
+  TypeParam source;
+  CachingAllocator allocator(source);
+  constexpr int64_t kLive = 32 << 20, kSlab = 16 << 20;
+  for (int64_t bytes = 1000; bytes < 2 << 20; bytes += bytes / 3) {
+    std::vector<void*> blocks;
+    for (int64_t live = 0; live < kLive; live += bytes) blocks.push_back(allocator.Allocate(bytes));
+    for (void* block : blocks) allocator.Free(block, bytes);
+    // What is in use and kept, a class's eighth more; what is kept before slabs are looked at; and
+    // the ends of two.
+    EXPECT_LE(allocator.reserved_bytes(), 2 * kLive * 9 / 8 + kSlab + 2 * kSlab) << bytes;
+  }
+}
+
+TYPED_TEST(CachingAllocatorTest, WhatWasFreedFirstGoesWhetherItIsSlabsOrNot) {
+  TypeParam source;
+  CachingAllocator allocator(source);
+  const auto all = [&](int64_t bytes) {
+    std::vector<void*> blocks;
+    for (int64_t live = 0; live < 48 << 20; live += bytes) {
+      blocks.push_back(allocator.Allocate(bytes));
+    }
+    for (void* block : blocks) allocator.Free(block, bytes);
+  };
+  all(1 << 20);
+  all(8 << 20);
+  EXPECT_EQ(allocator.reserved_bytes(), 96 << 20);
+  allocator.Free(allocator.Allocate(4 << 20), 4 << 20);  // for which the slabs go
+  EXPECT_EQ(allocator.reserved_bytes(), (48 << 20) + (4 << 20));
+  all(8 << 20);
+  EXPECT_EQ(allocator.reserved_bytes(), (48 << 20) + (4 << 20));
+  all(1 << 20);  // for which the large ones go
+  EXPECT_LE(allocator.reserved_bytes(), (48 << 20) + (64 << 20));
+  const int64_t reserved = allocator.reserved_bytes();
+  all(1 << 20);
+  EXPECT_EQ(allocator.reserved_bytes(), reserved);
+}
+
+TYPED_TEST(CachingAllocatorTest, KeepsAsManySlabsAsItIsTold) {
+  TypeParam source;
+  CachingAllocator allocator(source);
+  std::vector<void*> blocks;
+  const auto allocate = [&] {
+    blocks.clear();
+    for (int i = 0; i < 64; ++i) blocks.push_back(allocator.Allocate(1 << 20));
+  };
+  const auto free = [&] {
+    for (void* block : blocks) allocator.Free(block, 1 << 20);
+  };
+  allocate();
+  free();
+  EXPECT_EQ(allocator.reserved_bytes(), 64 << 20);
+  allocator.set_kept_bytes(20 << 20);
+  EXPECT_EQ(allocator.reserved_bytes(), 16 << 20);
+  EXPECT_EQ(allocator.Allocate(1 << 20), blocks.back());  // freed last
+  allocator.Free(blocks.back(), 1 << 20);
+  allocator.set_kept_bytes(0);
+  EXPECT_EQ(allocator.reserved_bytes(), 0);
+  allocate();
+  free();
+  EXPECT_LE(allocator.reserved_bytes(), 2 * (16 << 20));  // what is kept may lie in two slabs
+}
+
+// However often slabs go back: those stay that have something in use.
+TYPED_TEST(CachingAllocatorTest, WhatIsInUseStaysWhileSlabsGoBack) {
+  struct Block {
+    char* data;
+    int64_t bytes;
+    char value;
+  };
+  TypeParam source;
+  CachingAllocator allocator(source);
+  allocator.set_kept_bytes(1 << 20);
+  std::mt19937_64 random(1);
+  std::vector<Block> blocks;
+  int64_t live = 0, most_reserved = 0;
+  for (int i = 0; i < 5000; ++i) {
+    const int64_t bytes = 1 + static_cast<int64_t>(random() % (uint64_t{1} << (6 + random() % 16)));
+    Block& block = blocks.emplace_back();
+    block = {static_cast<char*>(allocator.Allocate(bytes)), bytes, static_cast<char>(i)};
+    block.data[0] = block.data[bytes - 1] = block.value;
+    live += bytes;
+    while (live > 40 << 20 || (i % 1000 == 999 && !blocks.empty())) {
+      std::swap(blocks[random() % blocks.size()], blocks.back());
+      const auto [data, size, value] = blocks.back();
+      ASSERT_EQ(data[0], value);
+      ASSERT_EQ(data[size - 1], value);
+      allocator.Free(data, size);
+      blocks.pop_back();
+      live -= size;
+    }
+    most_reserved = std::max(most_reserved, allocator.reserved_bytes());
+    if (blocks.empty()) {
+      EXPECT_LT(allocator.reserved_bytes(), most_reserved);
+    }
+  }
+}
+
 TYPED_TEST(CachingAllocatorTest, TrimGivesBackAllButWhatIsInUse) {
   TypeParam source;
   CachingAllocator allocator(source);
