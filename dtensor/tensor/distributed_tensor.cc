@@ -122,6 +122,11 @@ absl::StatusOr<DistributedTensor> DistributedTensor::Redistribute(
     return NoGradientPasses("Redistribute", "the tensor", *impl_->spec);
   }
   const DType type = options.dtype.value_or(dtype());
+  if (options.plan.has_value() && options.plan->dtype.value_or(type) != type) {
+    return InvalidArgument({"Redistribute: options.plan->dtype is ",
+                            dtensor::ToString(*options.plan->dtype), ", and the result is ",
+                            dtensor::ToString(type), "; set RedistributeOptions::dtype"});
+  }
   if (type != dtype() && (recorded || !ConvertsOnTheWay(dtype(), type))) {
     return InvalidArgument(
         {"Redistribute: ", dtensor::ToString(dtype()), " becomes ", dtensor::ToString(type),
@@ -336,18 +341,14 @@ absl::StatusOr<std::vector<T>> ToGlobal(const DistributedTensor& tensor) {
 
 absl::StatusOr<double> Item(const DistributedTensor& tensor) {
   if (!tensor.defined()) return InvalidArgument({"Item: the tensor is undefined"});
-  if (NumElements(tensor.shape()) != 1 || !IsFloat(tensor.dtype())) {
-    return InvalidArgument({"Item: needs one floating number, got ", tensor.ToString()});
+  if (NumElements(tensor.shape()) != 1) {
+    return InvalidArgument({"Item: needs one element, got ", tensor.ToString()});
   }
   return VisitDType(tensor.dtype(), [&](auto zero) -> absl::StatusOr<double> {
     using T = decltype(zero);
-    if constexpr (std::is_integral_v<T>) {
-      return InvalidArgument({"Item: needs a floating number"});
-    } else {
-      DT_ASSIGN_OR_RETURN(const std::vector<T> values, ToGlobal<T>(tensor));
-      return static_cast<double>(
-          static_cast<std::conditional_t<sizeof(T) == 2, float, T>>(values[0]));
-    }
+    DT_ASSIGN_OR_RETURN(const std::vector<T> values, ToGlobal<T>(tensor));
+    const T value = values[0];
+    return static_cast<double>(static_cast<std::conditional_t<sizeof(T) == 2, float, T>>(value));
   });
 }
 

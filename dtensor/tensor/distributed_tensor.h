@@ -43,7 +43,7 @@ namespace DTENSOR_EXPORT dtensor {
 struct TensorImpl;  // tensor_impl.h
 
 struct RedistributeOptions {
-  // How the plan is chosen; the Context's options if unset. Its dtype is not looked at: see below.
+  // How the plan is chosen; the Context's options if unset. Its dtype, if set, must be the result's.
   std::optional<RedistributionOptions> plan = {};
   // The result's type, this tensor's if unset: elements are converted on the way, between f32, bf16
   // and f16, and where no gradient is recorded. Other casts are operators.
@@ -208,7 +208,8 @@ TensorOr RandomNormal(Context& context, const Layout& layout, absl::Span<const i
 // All elements, row-major. Errors: also kInvalidArgument when T is not the C++ type of the dtype.
 template <typename T>
 DTENSOR_EXPORT absl::StatusOr<std::vector<T>> ToGlobal(const DistributedTensor& tensor);
-// The only element, as a double. Errors: also kInvalidArgument for more elements, or no floats.
+// The only element, of any type, as a double: exact for integers up to 2^53 and for bool (0 or 1).
+// Errors: also kInvalidArgument for more elements, or none.
 absl::StatusOr<double> Item(const DistributedTensor& tensor);
 
 }  // namespace dtensor

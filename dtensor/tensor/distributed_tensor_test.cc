@@ -1,6 +1,7 @@
 // Making tensors and reading them. What redistribution does to them: redistribution tests.
 #include "dtensor/tensor/distributed_tensor.h"
 
+#include <cstdint>
 #include <limits>
 #include <memory>
 #include <vector>
@@ -31,6 +32,27 @@ TEST(DistributedTensor, HoldsBools) {
     DT_ASSIGN_OR_RETURN(const std::vector<bool> all, ToGlobal<bool>(x));
     EXPECT_THAT(all, ElementsAre(true, false, false, true, true));
     EXPECT_THAT(ToGlobal<float>(x), StatusIs(kInvalidArgument, HasSubstr("bool")));
+    return absl::OkStatus();
+  }));
+}
+
+TEST(DistributedTensor, ItemIsTheOnlyElementOfAnyType) {
+  DT_EXPECT_OK(RunRanks(2, [](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse("tp=2"));
+    for (const DType type : {DType::kF32, DType::kF64, DType::kBF16, DType::kF16, DType::kI32,
+                             DType::kI64, DType::kBool}) {
+      DT_ASSIGN_OR_RETURN(const DistributedTensor x, Full(context, mesh, {Shard(0)}, {1}, type, 1));
+      EXPECT_THAT(Item(x), IsOkAndHolds(1)) << ToString(type);
+    }
+    const std::vector<int64_t> large = {-(int64_t{1} << 53)};
+    DT_ASSIGN_OR_RETURN(const DistributedTensor x,
+                        Distribute<int64_t>(context, mesh, {Replicate()}, {}, large));
+    EXPECT_THAT(Item(x), IsOkAndHolds(-0x1p53));
+    for (const int64_t size : {0, 2}) {
+      DT_ASSIGN_OR_RETURN(const DistributedTensor other,
+                          Full(context, mesh, {Shard(0)}, {size}, DType::kI64, 1));
+      EXPECT_THAT(Item(other), StatusIs(kInvalidArgument, HasSubstr("needs one element")));
+    }
     return absl::OkStatus();
   }));
 }

@@ -56,6 +56,23 @@ TEST(RedistributeOptionsTest, AnAllReduceInPlaceAllocatesNothing) {
   }
 }
 
+TEST(RedistributeOptionsTest, ThePlansTypeIsTheResultsOrRefused) {
+  EXPECT_THAT(
+      RunRanks(2,
+               [&](Context& context) -> absl::Status {
+                 DT_ASSIGN_OR_RETURN(const auto x, Terms(context, Mesh("a=2"), 10));
+                 RedistributeOptions options{.plan = RedistributionOptions{.dtype = DType::kBF16}};
+                 EXPECT_THAT(x.Redistribute({Shard(0)}, options),
+                             StatusIs(absl::StatusCode::kInvalidArgument,
+                                      HasSubstr("set RedistributeOptions::dtype")));
+                 options.dtype = DType::kBF16;
+                 DT_ASSIGN_OR_RETURN(const auto y, x.Redistribute({Shard(0)}, options));
+                 EXPECT_EQ(y.dtype(), DType::kBF16);
+                 return absl::OkStatus();
+               }),
+      IsOk());
+}
+
 // What x remembers was taken: it is made again.
 TEST(RedistributeOptionsTest, WhatWasTakenInPlaceIsNotRemembered) {
   EXPECT_THAT(RunRanks(2,

@@ -194,8 +194,8 @@ absl::StatusOr<Tokenizer> Tokenizer::Parse(absl::string_view text) {
     const std::optional<int64_t> id = IdAt(At(token, "id"));
     const std::string content = TextAt(token, "content");
     if (!id || content.empty()) return Wrong("an added token without id or content");
-    for (const char* const name : {"lstrip", "rstrip", "single_word", "normalized"}) {
-      if (std::string(name) != "normalized" && FlagAt(token, name, false)) {
+    for (const char* const name : {"lstrip", "rstrip", "single_word"}) {
+      if (FlagAt(token, name, false)) {
         return Wrong(absl::StrCat("an added token with ", name));
       }
     }

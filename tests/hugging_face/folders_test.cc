@@ -157,12 +157,13 @@ TEST_F(HuggingFaceFolder, IsConvertedOnTheWay) {
 }
 
 // What loading gives on two ranks, which must be the same on both.
-absl::Status LoadStatus(const TransformerConfig& config, const std::string& folder) {
+absl::Status LoadStatus(const TransformerConfig& config, const std::string& folder,
+                        const LoadHuggingFaceOptions& options = {}) {
   std::vector<absl::Status> statuses(2);
   DT_EXPECT_OK(RunRanks(2, [&](Context& context) {
     Transformer model(config);
     DT_RETURN_IF_ERROR(Place(model, context, "tp=2", 0));
-    statuses[context.rank()] = LoadHuggingFace(model, folder).status();
+    statuses[context.rank()] = LoadHuggingFace(model, folder, options).status();
     return GatherValues(context, context.rank()).status();  // the world still works
   }));
   EXPECT_EQ(statuses[0], statuses[1]);
@@ -198,6 +199,7 @@ TEST_F(HuggingFaceFolder, ThatDoesNotFitIsRefusedByName) {
   TransformerConfig other = SmallConfig();
   other.layers = 1;
   EXPECT_THAT(LoadStatus(other, folder_), Refuses(HasSubstr("model.layers.1.")));
+  DT_EXPECT_OK(LoadStatus(other, folder_, {.allow_others = true}));
   other = SmallConfig();
   other.layers = 3;
   EXPECT_THAT(LoadStatus(other, folder_), Refuses(HasSubstr("no tensor model.layers.2.")));

@@ -9,7 +9,6 @@
 #ifndef DTENSOR_RUNTIME_COMM_MESSAGES_EXCHANGE_CARRIER_H_
 #define DTENSOR_RUNTIME_COMM_MESSAGES_EXCHANGE_CARRIER_H_
 
-#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -30,7 +29,6 @@ class ExchangeCarrier {
   // The most that Carry allocates on the device: alike on all ranks.
   virtual int64_t staging_bytes() const = 0;
 
-  static constexpr size_t kMostWordBytes = 1024;
   // What every other rank of `group` hears from this one before they carry an exchange.
   virtual absl::StatusOr<std::string> WordFor(absl::Span<const int> group) = 0;
 
