@@ -200,6 +200,64 @@ absl::StatusOr<Layout> TermLayout(const DeviceMesh& mesh, const BoundRule& rule,
   return Layout::Create(mesh, dims, AxesIn(partial.axes), partial.op, AxesIn(partial.averaged));
 }
 
+// On which axes an assignment makes operands, results and the operands' gradients Partial.
+struct PartialTensors {
+  std::vector<PartialAxes> operands, results, gradients;
+};
+
+// A result is Partial on the axes that shard a letter which it lacks.
+absl::StatusOr<PartialAxes> ResultPartial(absl::string_view op, const OpRule& rule,
+                                          const RuleTerm& result,
+                                          absl::Span<const AxisMask> letter_axes) {
+  PartialAxes partial;
+  const std::vector<bool> present = LettersIn(result, letter_axes.size());
+  for (size_t l = 0; l < letter_axes.size(); ++l) {
+    const RuleLetter& letter = rule.letters()[l];
+    if (letter_axes[l] == 0 || present[l] || letter.merged || letter.past >= 0) continue;
+    if (!partial.Add(letter_axes[l], letter.reduce)) {
+      return InvalidArgument({op, ": results would be Partial with two ops"});
+    }
+  }
+  return partial;
+}
+
+// An operand's gradient is a Partial sum on the axes that shard a letter which the operand lacks,
+// unless they shard the operand as well.
+PartialAxes GradientPartial(const RuleTerm& operand, absl::Span<const AxisMask> letter_axes) {
+  const std::vector<bool> present = LettersIn(operand, letter_axes.size());
+  AxisMask absent = 0, splitting = 0;
+  for (size_t l = 0; l < letter_axes.size(); ++l) {
+    (present[l] ? splitting : absent) |= letter_axes[l];
+  }
+  PartialAxes partial;
+  partial.Add(absent & ~splitting, ReduceOp::kSum);
+  return partial;
+}
+
+// Operands that are Partial on `axis` stay so if the ops agree: then results are Partial there too.
+// The gradient of an operand that is not Partial there has a term for each term of the others, so
+// it is Partial with their op.
+void KeepPartial(int axis, const Passing& passing, absl::Span<const RuleOperand> operands,
+                 PartialTensors& partial) {
+  if (passing.operands == 0) return;
+  const auto passes = [&](size_t i) { return (passing.operands >> i & 1) != 0; };
+  const auto fits = [&](const PartialAxes& axes) { return axes.Fits(passing.op); };
+  bool all_fit = std::all_of(partial.results.begin(), partial.results.end(), fits);
+  for (size_t i = 0; i < operands.size(); ++i) {
+    all_fit = all_fit && (passes(i) || fits(partial.gradients[i]));
+  }
+  if (!all_fit) return;
+  const AxisMask bit = AxisMask{1} << axis;
+  for (PartialAxes& result : partial.results) result.Add(bit, passing.op);
+  for (size_t i = 0; i < operands.size(); ++i) {
+    if (passes(i)) {
+      partial.operands[i].Add(bit, operands[i].layout.partial_op(axis));
+    } else {
+      partial.gradients[i].Add(bit, passing.op);
+    }
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<RuleAssignment> DeriveAssignment(absl::string_view op, const BoundRule& rule,
@@ -215,67 +273,37 @@ absl::StatusOr<RuleAssignment> DeriveAssignment(absl::string_view op, const Boun
   AxisMask used = 0;
   for (const AxisMask axes : letter_axes) used |= axes;
 
-  RuleAssignment out;
-  out.letters.assign(letters.begin(), letters.end());
-  // What sharding a letter that a result lacks makes of that result.
-  std::vector<PartialAxes> result_partial(rule.rule().results().size());
-  for (size_t r = 0; r < result_partial.size(); ++r) {
-    const std::vector<bool> present = LettersIn(rule.rule().results()[r], letters.size());
-    for (size_t l = 0; l < letters.size(); ++l) {
-      const RuleLetter& letter = rule.rule().letters()[l];
-      if (letter_axes[l] == 0 || present[l] || letter.merged || letter.past >= 0) continue;
-      if (!result_partial[r].Add(letter_axes[l], letter.reduce)) {
-        return InvalidArgument({op, ": results would be Partial with two ops"});
-      }
-    }
+  PartialTensors partial;
+  for (const RuleTerm& result : rule.rule().results()) {
+    DT_ASSIGN_OR_RETURN(partial.results.emplace_back(),
+                        ResultPartial(op, rule.rule(), result, letter_axes));
   }
-  // And of the gradient of an operand that lacks it, unless the axis splits the operand, too.
-  std::vector<PartialAxes> gradient_partial(operands.size());
-  for (size_t i = 0; i < operands.size(); ++i) {
-    const std::vector<bool> present = LettersIn(terms[i], letters.size());
-    AxisMask absent = 0, splitting = 0;
-    for (size_t l = 0; l < letters.size(); ++l) {
-      (present[l] ? splitting : absent) |= letter_axes[l];
-    }
-    gradient_partial[i].Add(absent & ~splitting, ReduceOp::kSum);
+  for (const RuleTerm& term : terms) {
+    partial.gradients.push_back(GradientPartial(term, letter_axes));
   }
-  // Partial operands that stay so, axis by axis, where the ops agree. The gradient of an operand
-  // that is whole there has a term for each term of the others: Partial with their op.
-  std::vector<PartialAxes> operand_partial(operands.size());
+  partial.operands.resize(operands.size());
   for (int axis = 0; axis < mesh.num_axes(); ++axis) {
-    const AxisMask bit = AxisMask{1} << axis;
-    if (used & bit) continue;
-    const Passing passing = PassesOn(axis, linearity, operands);
-    if (passing.operands == 0) continue;
-    const auto fits = [&](const PartialAxes& p) { return p.Fits(passing.op); };
-    bool all_fit = std::all_of(result_partial.begin(), result_partial.end(), fits);
-    for (size_t i = 0; i < operands.size(); ++i)
-      all_fit &= (passing.operands >> i & 1) || fits(gradient_partial[i]);
-    if (!all_fit) continue;
-    for (PartialAxes& r : result_partial) r.Add(bit, passing.op);
-    for (size_t i = 0; i < operands.size(); ++i) {
-      if (passing.operands >> i & 1)
-        operand_partial[i].Add(bit, operands[i].layout.partial_op(axis));
-      else
-        gradient_partial[i].Add(bit, passing.op);
-    }
+    if (used >> axis & 1) continue;
+    KeepPartial(axis, PassesOn(axis, linearity, operands), operands, partial);
   }
 
+  RuleAssignment out;
+  out.letters.assign(letters.begin(), letters.end());
   for (size_t i = 0; i < operands.size(); ++i) {
     DT_ASSIGN_OR_RETURN(Layout layout,
-                        TermLayout(mesh, rule, terms[i], letters, operand_partial[i]));
+                        TermLayout(mesh, rule, terms[i], letters, partial.operands[i]));
     constexpr double kPinned = 1e15;  // more than any tensor: pinned operands move last
     out.cost +=
         MovingCost(operands[i].layout, layout, rule.operand_shapes()[i], operands[i].dtype) *
         (operands[i].pinned ? kPinned : 1);
     out.operands.push_back(std::move(layout));
     DT_ASSIGN_OR_RETURN(Layout gradient_layout,
-                        TermLayout(mesh, rule, terms[i], letters, gradient_partial[i]));
+                        TermLayout(mesh, rule, terms[i], letters, partial.gradients[i]));
     out.gradients.push_back(std::move(gradient_layout));
   }
-  for (size_t r = 0; r < result_partial.size(); ++r) {
+  for (size_t r = 0; r < partial.results.size(); ++r) {
     DT_ASSIGN_OR_RETURN(Layout layout, TermLayout(mesh, rule, rule.rule().results()[r], letters,
-                                                  result_partial[r]));
+                                                  partial.results[r]));
     out.results.push_back(std::move(layout));
   }
   return out;

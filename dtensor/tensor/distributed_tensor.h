@@ -43,7 +43,7 @@ namespace DTENSOR_EXPORT dtensor {
 struct TensorImpl;  // tensor_impl.h
 
 struct RedistributeOptions {
-  // How the plan is chosen; the Context's options if unset. Its dtype, if set, must be the result's.
+  // How the plan is chosen; the Context's options if unset. Its dtype is unset, or the result's.
   std::optional<RedistributionOptions> plan = {};
   // The result's type, this tensor's if unset: elements are converted on the way, between f32, bf16
   // and f16, and where no gradient is recorded. Other casts are operators.
