@@ -292,14 +292,11 @@ set(DTENSOR_DTENSOR_SOURCES
 # Installed: those for users, and what these include.
 set(DTENSOR_DTENSOR_HEADERS
   dtensor/attention/attention.h
-  dtensor/attention/attention_kernel.h
   dtensor/attention/attention_op.h
   dtensor/dtensor.h
   dtensor/layout/digest.h
   dtensor/ops/op_defs.h
   dtensor/ops/ops.h
-  dtensor/ops/reduced_dims.h
-  dtensor/ops/shard_stats.h
   dtensor/redistribution/chunked_move.h
   dtensor/redistribution/lineage.h
   dtensor/redistribution/plan_executor.h
