@@ -98,11 +98,6 @@ absl::Status RowParallelLinear::CheckInput(const DistributedTensor& x) const {
   return absl::OkStatus();
 }
 
-TensorOr RowParallelLinear::Forward(const DistributedTensor& x) {
-  DT_RETURN_IF_ERROR(CheckInput(x));
-  return LinearLayer::Forward(x);
-}
-
 TensorsOr RowParallelLinear::ForwardAll(absl::Span<const DistributedTensor> operands) {
   DT_RETURN_IF_ERROR(CheckInput(operands[0]));
   return LinearLayer::ForwardAll(operands);

@@ -75,7 +75,6 @@ class RowParallelLinear : public LinearLayer {
       bool input_is_parallel, const ParallelLinearOptions& options = {});
 
  protected:
-  TensorOr Forward(const DistributedTensor& x) override;
   TensorsOr ForwardAll(absl::Span<const DistributedTensor> operands) override;
 
  private:

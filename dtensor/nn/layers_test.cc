@@ -82,6 +82,12 @@ class Weighted : public Module {
   }
 };
 
+// The same and 100 more, which are added in Finish.
+class Raised : public Weighted {
+ protected:
+  TensorOr Finish(const DistributedTensor& y, const Spec&) override { return AddScalar(y, 100); }
+};
+
 TEST(Module, HasSeveralOperandsAndResults) {
   DT_EXPECT_OK(OnOneRank([](Context& context) -> absl::Status {
     const TensorOr a = Of(context, {1}, {5}), b = Of(context, {1}, {3});
@@ -92,6 +98,9 @@ TEST(Module, HasSeveralOperandsAndResults) {
     Weighted weighted;
     DT_ASSIGN_OR_RETURN(const auto y, weighted(a, b));
     EXPECT_THAT(ToGlobal<float>(y), IsOkAndHolds(ElementsAre(11)));
+    Raised raised;
+    DT_ASSIGN_OR_RETURN(const auto more, raised(a, b));
+    EXPECT_THAT(ToGlobal<float>(more), IsOkAndHolds(ElementsAre(111)));
     return absl::OkStatus();
   }));
 }

@@ -221,53 +221,31 @@ absl::Status Parameter::Materialize(Context& context, const Layout& layout, absl
   return trained ? tensor.set_requires_grad(true) : absl::OkStatus();
 }
 
-TensorOr Module::operator()(const TensorOr& x) {
-  DT_RETURN_IF_ERROR(CheckCount("operands", 1, operands_));
+TensorOr Module::CallForOne(absl::Span<const TensorOr> operands) {
+  DT_RETURN_IF_ERROR(CheckCount("operands", operands.size(), operands_));
   DT_RETURN_IF_ERROR(CheckCount("results", 1, results_));
-  DT_RETURN_IF_ERROR(CheckOperand(x, 0));
-  DT_RETURN_IF_ERROR(CheckMaterialized());
-  if (!recomputes_) return RunOne(*x);
-  const auto again = [this](absl::Span<const DistributedTensor> operands) -> TensorsOr {
-    DT_ASSIGN_OR_RETURN(DistributedTensor y, RunOne(operands[0]));
-    return std::vector<DistributedTensor>{std::move(y)};
-  };
-  DT_ASSIGN_OR_RETURN(const std::vector<DistributedTensor> results,
-                      Recompute({*x}, AsItTrains(again), recompute_options_));
-  return results[0];
-}
-
-TensorOr Module::RunOne(const DistributedTensor& x) {
-  const WorkScope work(x.context(), this, path_);
-  DT_ASSIGN_OR_RETURN(const DistributedTensor input, AtEdge(x, &ModuleEdge::input, 0));
-  const GatherScope scope(gather_group_.get());
-  DT_RETURN_IF_ERROR(scope.status());
-  const TensorOr computed = Forward(input);
-  DT_ASSIGN_OR_RETURN(const DistributedTensor y, AtEdge(computed, &ModuleEdge::output, 0));
-  if (!edges_.empty()) last_result_ = SpecPtr(&computed->spec());
-  TensorOr finished = Finish(y, computed->spec());
-  return finished.ok() ? finished : WithPath(finished.status());
+  DT_ASSIGN_OR_RETURN(std::vector<DistributedTensor> results, Call(operands));
+  return std::move(results[0]);
 }
 
 TensorsOr Module::Call(absl::Span<const TensorOr> operands) {
-  if (operands.size() == 1 && operands_.size() == 1 && results_.size() == 1) {
-    DT_ASSIGN_OR_RETURN(DistributedTensor y, (*this)(operands[0]));
-    return std::vector<DistributedTensor>{std::move(y)};
-  }
   DT_RETURN_IF_ERROR(CheckCount("operands", operands.size(), operands_));
-  DT_RETURN_IF_ERROR(CheckMaterialized());
   std::vector<DistributedTensor> given;
+  given.reserve(operands.size());
   for (size_t i = 0; i < operands.size(); ++i) {
     DT_RETURN_IF_ERROR(CheckOperand(operands[i], i));
     given.push_back(*operands[i]);
   }
-  if (!recomputes_) return RunAll(given);
-  const auto again = [this](absl::Span<const DistributedTensor> x) { return RunAll(x); };
+  DT_RETURN_IF_ERROR(CheckMaterialized());
+  if (!recomputes_) return Run(given);
+  const auto again = [this](absl::Span<const DistributedTensor> x) { return Run(x); };
   return Recompute(given, AsItTrains(again), recompute_options_);
 }
 
-TensorsOr Module::RunAll(absl::Span<const DistributedTensor> operands) {
+TensorsOr Module::Run(absl::Span<const DistributedTensor> operands) {
   const WorkScope work(operands[0].context(), this, path_);
   std::vector<DistributedTensor> inputs;
+  inputs.reserve(operands.size());
   for (size_t i = 0; i < operands.size(); ++i) {
     DT_ASSIGN_OR_RETURN(DistributedTensor input,
                         AtEdge(operands[i], &ModuleEdge::input, static_cast<int>(i)));
@@ -279,11 +257,18 @@ TensorsOr Module::RunAll(absl::Span<const DistributedTensor> operands) {
   if (!results.ok()) return WithPath(results.status());
   DT_RETURN_IF_ERROR(CheckCount("results", results->size(), results_));
   for (size_t r = 0; r < results->size(); ++r) {
-    DistributedTensor& result = (*results)[r];
-    if (r == 0 && result.defined() && !edges_.empty()) last_result_ = SpecPtr(&result.spec());
-    DT_ASSIGN_OR_RETURN(result, AtEdge(result, &ModuleEdge::output, static_cast<int>(r)));
+    DT_ASSIGN_OR_RETURN((*results)[r], Deliver((*results)[r], static_cast<int>(r)));
   }
   return results;
+}
+
+TensorOr Module::Deliver(const DistributedTensor& computed, int index) {
+  if (!computed.defined()) return WithPath(InvalidArgument({"the module's result is undefined"}));
+  if (index == 0 && !edges_.empty()) last_result_ = SpecPtr(&computed.spec());
+  TensorOr y = AtEdge(computed, &ModuleEdge::output, index);
+  if (!y.ok() || results_.size() > 1) return y;
+  TensorOr finished = Finish(*y, computed.spec());
+  return finished.ok() ? finished : WithPath(finished.status());
 }
 
 void Module::set_gather_group(std::shared_ptr<GatherGroup> group) {
@@ -295,9 +280,15 @@ TensorOr Module::Forward(const DistributedTensor&) {
   return InvalidArgument({"the module has no Forward; override it, or ForwardAll"});
 }
 
-TensorsOr Module::ForwardAll(absl::Span<const DistributedTensor>) {
-  return InvalidArgument(
-      {"the module has no ForwardAll, which several operands or results need; override it"});
+TensorsOr Module::ForwardAll(absl::Span<const DistributedTensor> operands) {
+  if (operands.size() > 1) {
+    return InvalidArgument(
+        {"the module has no ForwardAll, which several operands need; override "
+         "it"});
+  }
+  std::vector<DistributedTensor> results(1);
+  DT_ASSIGN_OR_RETURN(results[0], Forward(operands[0]));
+  return results;
 }
 
 TensorOr Module::Finish(const DistributedTensor& y, const Spec&) { return y; }
@@ -317,12 +308,6 @@ absl::Status Module::CheckCount(absl::string_view what, size_t given,
                                    absl::StrJoin(names, ", "), "), not ", absl::StrCat(given)}));
 }
 
-TensorOr Module::OnlyResult(const TensorsOr& results) const {
-  DT_RETURN_IF_ERROR(results.status());
-  DT_RETURN_IF_ERROR(CheckCount("results", 1, results_));
-  return results->front();
-}
-
 absl::Status Module::CheckMaterialized() const {
   for (const OwnParameter& own : parameters_) {
     if (own.parameter->tensor.defined()) continue;
@@ -333,14 +318,12 @@ absl::Status Module::CheckMaterialized() const {
   return absl::OkStatus();
 }
 
-TensorOr Module::AtEdge(const TensorOr& x, std::optional<Placement> ModuleEdge::*side,
+TensorOr Module::AtEdge(const DistributedTensor& x, std::optional<Placement> ModuleEdge::*side,
                         int index) const {
-  if (!x.ok()) return WithPath(x.status());
-  if (!x->defined()) return WithPath(InvalidArgument({"the module's result is undefined"}));
   const bool is_input = side == &ModuleEdge::input;
-  const TraceReason reason(x->context().tracer(),
+  const TraceReason reason(x.context().tracer(),
                            is_input ? TraceCause::kEdgeInput : TraceCause::kEdgeOutput, index);
-  TensorOr moved = AtEdges(*x, edges_, side, index);
+  TensorOr moved = AtEdges(x, edges_, side, index);
   return moved.ok() ? moved : WithPath(moved.status());
 }
 

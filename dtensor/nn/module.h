@@ -201,16 +201,17 @@ class Module {
   Module(const Module&) = delete;
   Module& operator=(const Module&) = delete;
 
-  // Of a module with one result. Errors: the operands'; kFailedPrecondition where a parameter of
-  // the module has no memory yet, with its path; kInvalidArgument for an undefined operand, another
-  // number of operands or results than the module has, and what edges or Forward refuse, prefixed
-  // with the path of the innermost module; failures.
-  TensorOr operator()(const TensorOr& x);
+  // Calls a module that has one result, with one TensorOr for each operand: moves the operands to
+  // the input edges, runs Forward (or ForwardAll), moves the result to the output edges, and runs
+  // Finish. Errors: the operands' errors; kFailedPrecondition, with its path, if a parameter of the
+  // module has no memory yet; kInvalidArgument for an undefined operand, for another number of
+  // operands or results than the module has, and for what edges or Forward refuse, prefixed with
+  // the path of the innermost module; failures.
   template <typename... More>
-  TensorOr operator()(const TensorOr& x, const TensorOr& y, const More&... more) {
-    return OnlyResult(Call({x, y, TensorOr(more)...}));
+  TensorOr operator()(const TensorOr& x, const More&... more) {
+    return CallForOne({x, TensorOr(more)...});
   }
-  // Of any module.
+  // The same for a module with any number of results; Finish runs only if there is one.
   TensorsOr Call(absl::Span<const TensorOr> operands);
   TensorsOr Call(std::initializer_list<TensorOr> operands) {
     return Call(absl::MakeConstSpan(operands.begin(), operands.size()));
@@ -282,15 +283,16 @@ class Module {
 
  protected:
   Module() = default;
-  // One of these two is overridden: the first by modules of one operand and one result, the second
-  // by others, with the operands in the order of their names, which returns all results.
+  // Override one of these two: Forward in a module with one operand and one result; in others
+  // ForwardAll, which gets the operands in the order of their names and returns all results. (The
+  // default ForwardAll calls Forward.)
   virtual TensorOr Forward(const DistributedTensor& x);
   virtual TensorsOr ForwardAll(absl::Span<const DistributedTensor> operands);
-  // Called after Forward and the output edges: `y` is the result where the edges put it, and
-  // `computed` says where Forward left it (a row-parallel layer leaves a Partial sum). Override it
-  // for work that needs the reduced sum and can be done after the edge. A row-parallel layer adds
-  // its bias here: once, and without turning the edge's reduce-scatter into an all-reduce. Not
-  // called after ForwardAll.
+  // Called after Forward and the output edges if the module has one result: `y` is the result where
+  // the edges put it, and `computed` says where Forward left it (a row-parallel layer leaves a
+  // Partial sum). Override it for work that needs the reduced sum and can be done after the edge. A
+  // row-parallel layer adds its bias here: once, and without turning the edge's reduce-scatter into
+  // an all-reduce.
   virtual TensorOr Finish(const DistributedTensor& y, const Spec& computed);
   // Names of operands and results, "x" and "y" unless said. Requires: some, unique, each of
   // letters, digits and '_', not beginning with a digit, and not "_" alone.
@@ -307,15 +309,20 @@ class Module {
 
  private:
   using ModuleVisitor = std::function<void(const std::string&, Module&)>;
+  TensorOr CallForOne(absl::Span<const TensorOr> operands);
+  TensorOr CallForOne(std::initializer_list<TensorOr> operands) {
+    return CallForOne(absl::MakeConstSpan(operands.begin(), operands.size()));
+  }
   // One call, of checked operands.
-  TensorOr RunOne(const DistributedTensor& x);
-  TensorsOr RunAll(absl::Span<const DistributedTensor> operands);
-  // Operand or result `index` where the edges of one side want it.
-  TensorOr AtEdge(const TensorOr& x, std::optional<Placement> ModuleEdge::*side, int index) const;
+  TensorsOr Run(absl::Span<const DistributedTensor> operands);
+  // Result `index`, moved to the output edges and finished.
+  TensorOr Deliver(const DistributedTensor& computed, int index);
+  // Operand or result `index`, moved to the edges of one side.
+  TensorOr AtEdge(const DistributedTensor& x, std::optional<Placement> ModuleEdge::*side,
+                  int index) const;
   absl::Status CheckOperand(const TensorOr& x, size_t index) const;
   absl::Status CheckCount(absl::string_view what, size_t given,
                           const std::vector<std::string>& names) const;
-  TensorOr OnlyResult(const TensorsOr& results) const;
   absl::Status WithPath(const absl::Status& status) const;
   absl::Status CheckMaterialized() const;
   // `run`, with the training() that this module and those in it have now.
