@@ -221,6 +221,12 @@ namespace {
 class ReshapeGroups {
  public:
   void Add(absl::Span<const int64_t> from, absl::Span<const int64_t> to) {
+    if (from.size() == 1 && to.size() == 1) {  // the same dimension, of size 1 too
+      const std::string letter = Fresh(from[0], "");
+      operand_.push_back(letter);
+      result_.push_back(letter);
+      return;
+    }
     std::vector<int64_t> cuts;
     if (Cuts(from, to, &cuts)) {
       std::vector<std::string> letters;  // innermost first: sizes cuts[i] / cuts[i - 1]

@@ -372,6 +372,7 @@ TEST(ReshapeRule, NestsFactors) {
   EXPECT_EQ(rule({6, 4}, {3, 8}), "(d2 d1) d0 -> d2 (d1 d0)");
   EXPECT_EQ(rule({2, 3}, {3, 2}), "d0! d1! -> d2! d3!");  // boundaries do not nest
   EXPECT_EQ(rule({4}, {1, 4}), "d0 -> d1! d0");
+  EXPECT_EQ(rule({1, 6}, {1, 2, 3}), "d0 (d2 d1) -> d0 d2 d1");  // a batch of one stays split
   EXPECT_EQ(rule({1}, {}), "d0! -> ");
   EXPECT_EQ(rule({0, 2}, {0}), "d0! d1! -> d2!");
   EXPECT_THAT(rule({2, 3}, {7}), HasSubstr("cannot become [7]"));

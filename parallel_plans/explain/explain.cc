@@ -60,7 +60,24 @@ std::vector<FoldedParameter> FoldParameters(const std::vector<ParameterFigures>&
   return folded;
 }
 
-// The memory of the step with the other choice of recomputation.
+// The step on the rank that holds the most. Appends the ranks that were simulated to find it.
+absl::StatusOr<SimulatedStep> SimulateFullest(const TrainingStep& step,
+                                              std::vector<int>& simulated) {
+  DT_ASSIGN_OR_RETURN(SimulatedStep fullest, SimulateStep(step, 0));
+  simulated.push_back(0);
+  const std::vector<int> candidates = fullest.candidates;
+  for (const int rank : candidates) {
+    if (rank == 0) continue;
+    simulated.push_back(rank);
+    DT_ASSIGN_OR_RETURN(SimulatedStep one, SimulateStep(step, rank));
+    const int64_t most = fullest.counted.figures.memory.peak;
+    if (one.counted.figures.memory.peak > most) fullest = std::move(one);
+  }
+  return fullest;
+}
+
+// The memory of the step with the other choice of recomputation, of the rank that then holds the
+// most.
 absl::Status ExplainOtherwise(const TrainingStep& step, Explanation& out) {
   TrainingStep other = step;
   if (step.recompute.empty()) {
@@ -70,25 +87,17 @@ absl::Status ExplainOtherwise(const TrainingStep& step, Explanation& out) {
   } else {
     other.recompute.clear();
   }
-  DT_ASSIGN_OR_RETURN(const SimulatedStep simulated, SimulateStep(other, out.rank.rank));
-  out.otherwise = simulated.counted.figures.memory;
+  std::vector<int> simulated;
+  DT_ASSIGN_OR_RETURN(const SimulatedStep fullest, SimulateFullest(other, simulated));
+  out.otherwise = fullest.counted.figures.memory;
   return absl::OkStatus();
 }
 
 }  // namespace
 
 absl::StatusOr<Explanation> ExplainStep(const TrainingStep& step) {
-  DT_ASSIGN_OR_RETURN(SimulatedStep fullest, SimulateStep(step, 0));
   Explanation out;
-  out.simulated = {0};
-  const std::vector<int> candidates = fullest.candidates;
-  for (const int rank : candidates) {
-    if (rank == 0) continue;
-    out.simulated.push_back(rank);
-    DT_ASSIGN_OR_RETURN(SimulatedStep one, SimulateStep(step, rank));
-    const int64_t most = fullest.counted.figures.memory.peak;
-    if (one.counted.figures.memory.peak > most) fullest = std::move(one);
-  }
+  DT_ASSIGN_OR_RETURN(SimulatedStep fullest, SimulateFullest(step, out.simulated));
   out.rank = std::move(fullest.counted.figures);
   out.modules = Fold(out.rank.modules);
   out.parameters = FoldParameters(fullest.counted.parameters);

@@ -11,6 +11,7 @@
 #include "dtensor/nn/layers.h"
 #include "dtensor/nn/transformer.h"
 #include "dtensor/parallel_plans/parallel_plan.h"
+#include "dtensor/parallel_plans/presets.h"
 #include "dtensor/parallel_plans/testing/small_transformer.h"
 #include "dtensor/parallel_plans/transformer_plan.h"
 #include "dtensor/runtime/testing/status_matchers.h"
@@ -129,6 +130,33 @@ TEST(ExplainStep, SaysWhatRecomputingWouldGive) {
   EXPECT_EQ(plain->otherwise, recomputed->rank.memory);
   EXPECT_EQ(recomputed->otherwise, plain->rank.memory);
   EXPECT_LT(plain->otherwise->activations, plain->rank.memory.activations / 2);
+}
+
+// Of an uneven ring the rank that holds the most with one choice is not the one with the other.
+TEST(ExplainStep, TheOtherChoiceIsOfTheRankThatThenHoldsTheMost) {
+  TransformerConfig config;
+  config.vocab = 16, config.dim = 4, config.heads = config.kv_heads = 4, config.head_size = 2;
+  config.layers = 2, config.hidden = 8, config.fused_projections = true, config.qk_norm = true;
+  config.tie_embeddings = true;
+  TrainingStep step;
+  step.model = [config]() -> absl::StatusOr<std::unique_ptr<Module>> {
+    return std::make_unique<Transformer>(config);
+  };
+  step.mesh = *DeviceMesh::Parse("dp=1,cp=2,tp=1");
+  const absl::StatusOr<ParallelPlan> plan =
+      PresetPlan("zero1+cp+tp+sp", step.mesh,
+                 {.context_pattern = "ring", .allow_uneven = true, .transformer = config});
+  ASSERT_THAT(plan, IsOk());
+  step.plan = *plan;
+  step.batch = 1, step.sequence = 5, step.dtype = DType::kBF16, step.allow_uneven = true;
+  const absl::StatusOr<Explanation> plain = ExplainStep(step);
+  ASSERT_THAT(plain, IsOk());
+  step.recompute = plain->usual_recompute;
+  const absl::StatusOr<Explanation> recomputed = ExplainStep(step);
+  ASSERT_THAT(recomputed, IsOk());
+  ASSERT_NE(plain->rank.rank, recomputed->rank.rank);
+  EXPECT_EQ(plain->otherwise, recomputed->rank.memory);
+  EXPECT_EQ(recomputed->otherwise, plain->rank.memory);
 }
 
 TEST(ExplainStep, SaysNothingOfRecomputingWithoutLists) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "dtensor/ops/ops.h"
+#include "dtensor/parallel_plans/parallel_plan.h"
 #include "dtensor/parallel_plans/testing/small_transformer.h"
 #include "dtensor/parallel_plans/transformer_plan.h"
 #include "dtensor/runtime/core/status.h"
@@ -254,6 +255,24 @@ TEST(TransformerConfig, RefusesSizesThatDoNotFit) {
                 c.heads = 8;
               }),
               refuses("even"));
+}
+
+// A shard of the batch holds its only row, and the others hold nothing: nobody gathers it.
+TEST(Transformer, ABatchOfOneStaysSplit) {
+  const auto forward = [](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse("dp=2"));
+    DT_ASSIGN_OR_RETURN(const ParallelPlan plan,
+                        ParallelPlan::Parse("{\"\", DataParallel(\"dp\")}"));
+    Transformer model(SmallTransformer());
+    DT_RETURN_IF_ERROR(plan.Apply(model, context, mesh, {.allow_uneven = true}));
+    for (const int64_t batch : {1, 2, 3}) {
+      DT_ASSIGN_OR_RETURN(const DistributedTensor y,
+                          model(Full(context, mesh, {Replicate()}, {batch, 4}, DType::kI64, 1)));
+      EXPECT_EQ(y.layout().ToString(), "[dp] [] []");
+    }
+    return absl::OkStatus();
+  };
+  EXPECT_THAT(RunRanks(2, forward, {}, {.max_implicit_bytes = 0}), IsOk());
 }
 
 }  // namespace
