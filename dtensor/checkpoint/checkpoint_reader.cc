@@ -1,5 +1,7 @@
 #include "dtensor/checkpoint/checkpoint_reader.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <iterator>
 #include <vector>
@@ -19,6 +21,14 @@ namespace {
 // A line for each slice: tens of millions of them.
 constexpr int64_t kMaxIndexBytes = int64_t{4} << 30;
 constexpr size_t kOpenFiles = 32;
+
+// Ranks that are threads have one limit of open files together. Half of it is the program's. Beyond
+// the other half a reader opens a file in place of one of its own, so that it has one at least.
+bool IsFull() {
+  rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return false;
+  return static_cast<rlim_t>(SliceFileReader::num_open()) >= limit.rlim_cur / 2;
+}
 
 int64_t BytesOf(const CheckpointTensor& tensor, const CheckpointSlice& slice) {
   return NumElements(slice.region) * SizeOf(tensor.dtype);
@@ -63,7 +73,7 @@ absl::StatusOr<SliceFileReader*> CheckpointReader::FileOf(size_t file) {
     open_.splice(open_.begin(), open_, at);
     return at->second.get();
   }
-  if (open_.size() == kOpenFiles) open_.pop_back();
+  if (open_.size() == kOpenFiles || (!open_.empty() && IsFull())) open_.pop_back();
   DT_ASSIGN_OR_RETURN(auto opened, SliceFileReader::Open(*files_, path_, index_.files[file]));
   open_.emplace_front(file, std::move(opened));
   return open_.front().second.get();

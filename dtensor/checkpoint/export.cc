@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
@@ -33,7 +34,7 @@ FileNames Distribute(const CheckpointIndex& index, int64_t max_file_bytes) {
   FileNames files;
   int64_t bytes = 0;
   for (const auto& [name, tensor] : index.tensors) {
-    if (name.find('/') != name.npos) continue;
+    if (absl::StartsWith(name, kOptimizerNames)) continue;
     if (files.empty() || bytes + BytesOf(tensor) > max_file_bytes) {
       files.emplace_back();
       bytes = 0;

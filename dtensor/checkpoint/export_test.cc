@@ -35,6 +35,7 @@ absl::Status Save(const SavedPlace& place, const std::string& folder) {
   return RunRanks(place.ranks, [&](Context& context) -> absl::Status {
     DT_ASSIGN_OR_RETURN(SavedTensors tensors, MakeSavedTensors(context, place, 2));
     tensors["optimizer/exp_avg/cube"] = tensors["cube"];
+    tensors["blocks/0/cube"] = tensors["cube"];
     return SaveCheckpoint(
         context, folder,
         {.step = 1, .tensors = tensors, .aliases = {{"tied", "embedding.weight"}}});
@@ -48,7 +49,8 @@ TEST(Export, WritesWholeTensors) {
   EXPECT_THAT(ExportCheckpoint(reader, out), IsOkAndHolds(ElementsAre("model.safetensors")));
   DT_ASSERT_OK_AND_ASSIGN(const SafetensorsReader file,
                           SafetensorsReader::Open(out + "/model.safetensors"));
-  EXPECT_EQ(file.tensors().size(), 10) << "no state of an optimizer";
+  EXPECT_EQ(file.tensors().size(), 11) << "no state of an optimizer";
+  DT_EXPECT_OK(file.Find("blocks/0/cube").status());
   EXPECT_EQ(file.metadata().at("tied"), "embedding.weight");
   EXPECT_EQ(file.metadata().at("format"), "pt");
   DT_ASSERT_OK_AND_ASSIGN(const auto bytes, file.Read("large"));
@@ -80,7 +82,7 @@ TEST(Export, WritesFilesOfSomeSize) {
                             SafetensorsReader::Open(out + "/" + names[i]));
     tensors += file.tensors().size();
   }
-  EXPECT_EQ(tensors, 10);
+  EXPECT_EQ(tensors, 11);
   std::ifstream index(out + "/model.safetensors.index.json");
   const std::string text(std::istreambuf_iterator<char>(index), {});
   EXPECT_THAT(text, HasSubstr("\"large\": \"model-00002-of-00003.safetensors\""));

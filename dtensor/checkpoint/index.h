@@ -30,6 +30,9 @@ inline int64_t ChecksumBlocks(int64_t bytes) {
 // slices one after the other, in the order in which they lie.
 inline constexpr absl::string_view kChecksumTable = "__checksums__";
 
+// Names of optimizers' states begin with it: "optimizer/exp_avg/layers.0.weight".
+inline constexpr absl::string_view kOptimizerNames = "optimizer/";
+
 // One file of slices.
 struct CheckpointFile {
   std::string name;            // in the checkpoint's folder

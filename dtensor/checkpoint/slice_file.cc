@@ -1,6 +1,7 @@
 #include "dtensor/checkpoint/slice_file.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <utility>
 
@@ -14,6 +15,8 @@ namespace {
 
 constexpr size_t kBufferBytes = 1 << 20;
 constexpr int64_t kBlocksAtOnce = 16;  // that are read
+
+std::atomic<int> num_readers = 0;
 
 int64_t BytesOf(const SafetensorsEntry& entry) {
   return NumElements(entry.shape) * SizeOf(entry.dtype);
@@ -94,6 +97,10 @@ absl::StatusOr<CheckpointFile> SliceFileWriter::Finish() {
   output_.reset();
   return file_;
 }
+
+SliceFileReader::SliceFileReader() { ++num_readers; }
+SliceFileReader::~SliceFileReader() { --num_readers; }
+int SliceFileReader::num_open() { return num_readers; }
 
 absl::StatusOr<std::unique_ptr<SliceFileReader>> SliceFileReader::Open(FileSystem& files,
                                                                        const std::string& folder,

@@ -57,6 +57,10 @@ class SliceFileReader {
                                                                const std::string& folder,
                                                                const CheckpointFile& file);
 
+  ~SliceFileReader();
+  // How many this process has, of all its ranks and threads: each has a file open.
+  static int num_open();
+
   // Bytes [begin, begin + size) of a slice of `slice_bytes`. Reads the blocks that they lie in,
   // and keeps the last ones. Errors, which name the file: kUnavailable; kDataLoss where a block is
   // not what was written.
@@ -64,7 +68,7 @@ class SliceFileReader {
                     char* bytes);
 
  private:
-  SliceFileReader() = default;
+  SliceFileReader();
   absl::Status CheckHeader() const;
   absl::Status ReadTable();
   absl::Status Load(const CheckpointSlice& slice, int64_t slice_bytes, int64_t first, int64_t last);

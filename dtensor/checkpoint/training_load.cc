@@ -74,6 +74,7 @@ class TrainingLoader {
   // --- What is refused before anything is written.
   absl::Status FindParameters() {
     if (state_.model == nullptr) return InvalidArgument({"there is no model"});
+    DT_RETURN_IF_ERROR(optimized_.CheckAreOf(*state_.model));
     for (NamedParameter& named : NamedParameters(*state_.model)) {
       for (const auto& names : named.names) known_.insert(names.begin(), names.end());
       DT_RETURN_IF_ERROR(FindParameter(std::move(named)));

@@ -6,6 +6,7 @@
 #include "dtensor/checkpoint/training_state.h"
 #include "dtensor/nn/state_dict.h"
 #include "dtensor/runtime/core/hash_map.h"
+#include "dtensor/runtime/core/status.h"
 
 namespace dtensor {
 
@@ -26,11 +27,26 @@ std::vector<NamedParameter> NamedParameters(Module& model) {
   return all;
 }
 
-OptimizedParameters::OptimizedParameters(const Optimizer* optimizer) {
+OptimizedParameters::OptimizedParameters(const Optimizer* optimizer) : optimizer_(optimizer) {
   if (optimizer == nullptr) return;
   for (const DistributedTensor& tensor : optimizer->parameters()) {
     tensors_.insert(tensor.impl().get());
   }
+}
+
+absl::Status OptimizedParameters::CheckAreOf(Module& model) const {
+  if (optimizer_ == nullptr) return absl::OkStatus();
+  HashSet<const void*> models;
+  model.VisitParameters([&](const std::string&, Parameter& parameter) {
+    models.insert(parameter.tensor.impl().get());
+  });
+  for (const DistributedTensor& tensor : optimizer_->parameters()) {
+    if (models.contains(tensor.impl().get())) continue;
+    return InvalidArgument({"the optimizer steps a parameter ", tensor.ToString(),
+                            " that the model lacks; give the model that has all of its "
+                            "parameters, as they were when it was made"});
+  }
+  return absl::OkStatus();
 }
 
 bool OptimizedParameters::Contains(const Parameter& parameter) const {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "dtensor/checkpoint/index.h"
 #include "dtensor/nn/module.h"
@@ -42,8 +43,11 @@ class OptimizedParameters {
  public:
   explicit OptimizedParameters(const Optimizer* optimizer);
   bool Contains(const Parameter& parameter) const;
+  // Whether they all are the model's. Errors: kInvalidArgument, naming one that is not.
+  absl::Status CheckAreOf(Module& model) const;
 
  private:
+  const Optimizer* const optimizer_;  // may be null
   HashSet<const void*> tensors_;
 };
 

@@ -28,6 +28,8 @@ absl::Status AddTensor(const NamedParameter& named, const DistributedTensor& ten
   content.tensors.insert(parts.begin(), parts.end());
   for (size_t path = 1; path < named.paths.size(); ++path) {
     for (size_t i = 0; i < named.names[path].size(); ++i) {
+      // What wraps a module without a name may have its parameter as well, at the same path.
+      if (named.names[path][i] == named.names[0][i]) continue;
       content.aliases[named.names[path][i]] = named.names[0][i];
     }
   }
@@ -82,6 +84,12 @@ absl::Status AddDrawnOfAll(Context& context, CheckpointContent& content) {
 // The content of all ranks, or an error of all.
 absl::StatusOr<CheckpointContent> AgreedContent(Context& context, const TrainingState& state) {
   absl::StatusOr<CheckpointContent> content = CheckpointContentOf(context, state);
+  if (content.ok()) {
+    const absl::Status all = OptimizedParameters(state.optimizer).CheckAreOf(*state.model);
+    if (!all.ok()) {
+      content = absl::Status(all.code(), absl::StrCat("SaveCheckpoint: ", all.message()));
+    }
+  }
   DT_RETURN_IF_ERROR(AgreeOn(context, content.status()));
   DT_RETURN_IF_ERROR(AddDrawnOfAll(context, *content));
   return content;
@@ -92,6 +100,10 @@ absl::StatusOr<CheckpointContent> AgreedContent(Context& context, const Training
 absl::StatusOr<CheckpointContent> CheckpointContentOf(Context& context,
                                                       const TrainingState& state) {
   if (state.model == nullptr) return InvalidArgument({"SaveCheckpoint: there is no model"});
+  if (state.schedule) {  // one that could not be read again would keep all of it from being loaded
+    const absl::Status read = LrSchedule::Parse(state.schedule->ToString()).status();
+    if (!read.ok()) return InvalidArgument({"SaveCheckpoint: ", read.message()});
+  }
   CheckpointContent content;
   content.step = state.step;
   const OptimizedParameters optimized(state.optimizer);

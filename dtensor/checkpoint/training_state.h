@@ -53,8 +53,6 @@ struct TrainingState {
   std::map<std::string, std::string> entries = {};  // the caller's own
 };
 
-inline constexpr absl::string_view kOptimizerNames = "optimizer/";
-
 // What a checkpoint of it has, but for the number of seeds that other ranks have drawn, where these
 // differ. No communication where parts of fused parameters lie within units. Errors:
 // kInvalidArgument for a state without a model; of StateDictOf and Optimizer::State.

@@ -19,6 +19,7 @@ constexpr absl::string_view kWho = "KvCache: ";
 // Of the sequence, where an axis splits it: dealt in turn, so that ranks have alike much to attend
 // to from the first blocks on.
 constexpr int64_t kSequenceBlock = 64;
+constexpr int64_t kMostTokens = int64_t{1} << 40;  // of all rows
 
 bool AllEqual(absl::Span<const int64_t> values) {
   return absl::c_all_of(values, [&](int64_t value) { return value == values[0]; });
@@ -180,6 +181,10 @@ absl::StatusOr<std::unique_ptr<KvCache>> KvCache::Create(Module& model,
   if (options.batch < 1 || options.capacity < 1) {
     return InvalidArgument({kWho, "a batch of ", absl::StrCat(options.batch), " and a capacity of ",
                             absl::StrCat(options.capacity), " tokens; give at least 1 of each"});
+  }
+  if (options.batch > kMostTokens / options.capacity) {
+    return InvalidArgument({kWho, "a batch of ", absl::StrCat(options.batch), " and a capacity of ",
+                            absl::StrCat(options.capacity), " tokens; no memory holds so many"});
   }
   DT_ASSIGN_OR_RETURN(std::vector<Part> parts, PartsOf(model, options.capacity));
   model.SetTraining(false);

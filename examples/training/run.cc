@@ -51,7 +51,9 @@ class RankRun {
       : context_(context), config_(config), corpus_(corpus), options_(options), result_(result) {}
 
   absl::Status Run() {
-    DT_ASSIGN_OR_RETURN(trainer_, Trainer::Create(context_, config_));
+    TrainConfig config = config_;
+    config.text_digest = corpus_.digest();
+    DT_ASSIGN_OR_RETURN(trainer_, Trainer::Create(context_, config));
     DT_ASSIGN_OR_RETURN(const bool resumed, Resume());
     if (!resumed) DT_RETURN_IF_ERROR(trainer_->Begin());
     if (options_.keep_tensors) DT_RETURN_IF_ERROR(KeepTensors());
@@ -122,7 +124,9 @@ class RankRun {
   absl::Status KeepTensors() {
     DT_ASSIGN_OR_RETURN(auto weights, Gather(*trainer_, /*gradients=*/false));
     const std::vector<int32_t> tokens = corpus_.TrainingBatch(config_.batch, config_.seed, 0);
+    const RandomState random = context_.random();  // the first step draws what this has drawn
     DT_RETURN_IF_ERROR(trainer_->LossAndGradients(tokens).status());
+    context_.random() = random;
     DT_ASSIGN_OR_RETURN(auto gradients, Gather(*trainer_, /*gradients=*/true));
     trainer_->model().VisitParameters(
         [](const std::string&, Parameter& parameter) { parameter.tensor.ClearGrad(); });

@@ -236,6 +236,17 @@ TEST(Train, IsTheSameWhereItIsEvaluatedInBetween) {
   EXPECT_EQ(evaluated.heldout_loss, alone.heldout_loss);
 }
 
+TEST(Train, IsTheSameWhereItsFirstGradientsAreKept) {
+  DT_ASSERT_OK_AND_ASSIGN(const Corpus corpus, Corpus::Load(WriteText("text", Text()), 32));
+  TrainConfig config = SmallGpt2();
+  config.steps = 2;
+  TrainOptions options;
+  DT_ASSERT_OK_AND_ASSIGN(const RunResult alone, Train(config, corpus, options));
+  options.keep_tensors = true;
+  DT_ASSERT_OK_AND_ASSIGN(const RunResult kept, Train(config, corpus, options));
+  EXPECT_EQ(kept.losses, alone.losses);
+}
+
 TEST(Trainer, EvaluatesWithoutDropout) {
   DT_ASSERT_OK_AND_ASSIGN(const Corpus corpus, Corpus::Load(WriteText("text", Text()), 32));
   TrainConfig config = SmallGpt2();
@@ -274,6 +285,36 @@ TEST(Train, DoesNotBeginWhereAnotherRunWasSaved) {
   options.resume = true;
   DT_EXPECT_OK(Train(config, corpus, options));
   EXPECT_EQ(steps, 2);
+}
+
+TEST(Train, IsResumedWithWhatItsBatchesDependOn) {
+  const std::string path = WriteText("text", Text());
+  DT_ASSERT_OK_AND_ASSIGN(const Corpus corpus, Corpus::Load(path, 32));
+  TrainConfig config = Small("tp=2", "tp");
+  config.steps = 1;
+  TrainOptions options;
+  options.save = ::testing::TempDir() + "/depends";
+  DT_EXPECT_OK(Train(config, corpus, options));
+  options.resume = true;
+  config.steps = 2;
+  const auto refused = [&](const TrainConfig& other, const Corpus& text, const std::string& flag) {
+    EXPECT_THAT(Train(other, text, options),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(flag + ": the run in")));
+  };
+  TrainConfig other = config;
+  other.seed += 1;
+  refused(other, corpus, "--seed");
+  other = config;
+  other.batch *= 2;
+  refused(other, corpus, "--batch");
+  other = config;
+  other.sequence = 16;
+  DT_ASSERT_OK_AND_ASSIGN(const Corpus shorter, Corpus::Load(path, 16));
+  refused(other, shorter, "--seq");
+  DT_ASSERT_OK_AND_ASSIGN(const Corpus another,
+                          Corpus::Load(WriteText("another", Text() + "x"), 32));
+  refused(config, another, "--text");
+  DT_EXPECT_OK(Train(config, corpus, options));
 }
 
 // What was trained since the last checkpoint is not lost.

@@ -184,6 +184,8 @@ TrainingState Trainer::State() {
   state.position = step_ * config_.batch;  // in sequences
   state.entries = {{"seed", absl::StrCat(config_.seed)},
                    {"batch", absl::StrCat(config_.batch)},
+                   {"seq", absl::StrCat(config_.sequence)},
+                   {"text", absl::StrCat(config_.text_digest)},
                    {"mesh", config_.mesh.ToString()}};
   if (const absl::StatusOr<ParallelPlan> plan = MakePlan(config_); plan.ok()) {
     state.plan = plan->ToString();
@@ -199,9 +201,13 @@ absl::Status Trainer::Resume(const std::string& folder) {
   TrainingState state = State();
   const auto mine = state.entries;
   DT_RETURN_IF_ERROR(LoadCheckpoint(context_, folder, state).status());
-  for (const char* name : {"seed", "batch"}) {
+  for (const char* name : {"seed", "batch", "seq", "text"}) {
     const auto saved = state.entries.find(name);
     if (saved != state.entries.end() && saved->second == mine.at(name)) continue;
+    if (absl::string_view(name) == "text") {
+      return InvalidArgument({"--text: the run in '", folder, "' was begun with another text, on ",
+                              "which its batches depend"});
+    }
     return InvalidArgument({"--", name, ": the run in '", folder, "' was begun with ",
                             saved == state.entries.end() ? "none" : saved->second, ", not ",
                             mine.at(name), "; its batches depend on it"});

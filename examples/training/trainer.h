@@ -50,6 +50,7 @@ struct TrainConfig {
   int64_t warmup = 50;  // steps over which lr rises linearly
   AdamWOptions adamw;
   uint64_t seed = 1;
+  uint64_t text_digest = 0;  // Corpus::digest() of what it is trained on
   bool allow_uneven = false;
 
   // lr of a step, from 0: warm-up, then constant.

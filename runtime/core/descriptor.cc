@@ -51,4 +51,11 @@ bool WriteAll(int file, const void* bytes, size_t size) {
   return true;
 }
 
+bool SyncAll(int file) {
+  int status = 0;
+  do status = fsync(file);
+  while (status != 0 && errno == EINTR);
+  return status == 0;
+}
+
 }  // namespace dtensor

@@ -21,6 +21,9 @@ int OffStandardStreams(int made);
 // that ends the process.
 bool WriteAll(int file, const void* bytes, size_t size);
 
+// fsync(), repeated if a signal interrupts it (as on NFS). False, with errno, on failure.
+bool SyncAll(int file);
+
 }  // namespace dtensor
 
 #endif  // DTENSOR_RUNTIME_CORE_DESCRIPTOR_H_

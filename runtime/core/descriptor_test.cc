@@ -32,5 +32,14 @@ TEST(OffStandardStreams, KeepsTheError) {
   EXPECT_EQ(errno, ENOENT);
 }
 
+TEST(SyncAll, SaysWhatFails) {
+  int pipe_ends[2];
+  ASSERT_EQ(pipe(pipe_ends), 0);
+  EXPECT_FALSE(SyncAll(pipe_ends[1]));
+  EXPECT_EQ(errno, EINVAL);
+  close(pipe_ends[0]);
+  close(pipe_ends[1]);
+}
+
 }  // namespace
 }  // namespace dtensor

@@ -106,7 +106,7 @@ bool CopyPermissions(int file, const struct stat& from) {
 void SyncFolder(const fs::path& folder) {
   const int file = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (file < 0) return;
-  (void)!fsync(file);
+  SyncAll(file);
   close(file);
 }
 
@@ -157,7 +157,7 @@ absl::Status AtomicFile::Commit() {
   // A pipe has nothing to sync; an ordinary file that is written in place has.
   struct stat about;
   const bool is_file = fstat(file, &about) == 0 && S_ISREG(about.st_mode);
-  const bool synced = !is_file || fsync(file) == 0;
+  const bool synced = !is_file || SyncAll(file);
   const int reason = errno;
   const bool closed = close(file) == 0 || errno == EINTR;  // which closes it, too
   if (!synced) return CannotWrite(path_, std::strerror(reason));

@@ -28,6 +28,10 @@ namespace fs = std::filesystem;
 absl::Status Failed(absl::string_view what, absl::string_view path, int reason = errno) {
   const std::string message =
       absl::StrCat("cannot ", what, " '", path, "': ", std::strerror(reason));
+  if (reason == EMFILE || reason == ENFILE) {
+    return absl::UnavailableError(
+        absl::StrCat(message, "; raise the limit of open files (ulimit -n)"));
+  }
   if (reason == ENOENT) return absl::NotFoundError(message);
   if (reason == EEXIST || reason == ENOTEMPTY) return absl::AlreadyExistsError(message);
   return absl::UnavailableError(message);
@@ -55,7 +59,7 @@ class RealOutputFile final : public OutputFile {
     return WriteAll(file_.get(), bytes, size) ? absl::OkStatus() : Failed("write", path_);
   }
   absl::Status Sync() override {
-    return fsync(file_.get()) == 0 ? absl::OkStatus() : Failed("sync", path_);
+    return SyncAll(file_.get()) ? absl::OkStatus() : Failed("sync", path_);
   }
 
  private:
@@ -159,7 +163,7 @@ class RealFileSystem final : public FileSystem {
     // Some file systems have no such call for folders; then there is nothing to ask for.
     if (file.get() < 0) return Failed("sync the folder", folder);
     const bool synced =
-        fsync(file.get()) == 0 || errno == EINVAL || errno == ENOTSUP || errno == ENOSYS;
+        SyncAll(file.get()) || errno == EINVAL || errno == ENOTSUP || errno == ENOSYS;
     return synced ? absl::OkStatus() : Failed("sync the folder", folder);
   }
   absl::Status Rename(const std::string& from, const std::string& to) override {

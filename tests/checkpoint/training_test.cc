@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -16,6 +17,7 @@
 #include "dtensor/checkpoint/load.h"
 #include "dtensor/checkpoint/testing/memory_files.h"
 #include "dtensor/checkpoint/training_state.h"
+#include "dtensor/nn/layers.h"
 #include "dtensor/nn/state_dict.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/testing/status_matchers.h"
@@ -273,6 +275,68 @@ TEST(Training, RefusesWhatDoesNotFit) {
   EXPECT_THAT(RefusedLoad(adamw, files), invalid("the model has no model.extra"));
   DT_ASSERT_OK(files.Rename("bad_shape/step-00000002", "run/step-00000002"));
   EXPECT_THAT(RefusedLoad(adamw, files), invalid("tensor 'model.norm.weight'"));
+}
+
+TEST(Training, RefusesAnOptimizerOfOtherParameters) {
+  MemoryFiles files;
+  const TrainingPlace place = {.mesh = "tp=2", .plan = "tp"};
+  DT_ASSERT_OK(Save(place, files, 1, 0));
+  DT_EXPECT_OK(RunRanks(2, [&](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const auto run, TrainingRun::Create(context, place));
+    DT_ASSIGN_OR_RETURN(const auto other, TrainingRun::Create(context, place));
+    run->state().optimizer = other->state().optimizer;
+    const auto refused =
+        StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("steps a parameter [11, 16] f32"));
+    CheckpointSaver saver(context, "other", {.files = &files});
+    EXPECT_THAT(SaveCheckpoint(context, saver, run->state()), refused);
+    EXPECT_THAT(LoadCheckpoint(context, "run", run->state(), files), refused);
+    return absl::OkStatus();
+  }));
+}
+
+TEST(Training, RefusesToSaveAScheduleThatCannotBeRead) {
+  MemoryFiles files;
+  DT_EXPECT_OK(RunRanks(2, [&](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const auto run,
+                        TrainingRun::Create(context, {.mesh = "tp=2", .plan = "tp"}));
+    run->state().schedule = LrSchedule::Constant(std::numeric_limits<double>::infinity());
+    CheckpointSaver saver(context, "run", {.files = &files});
+    EXPECT_THAT(SaveCheckpoint(context, saver, run->state()),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("constant(inf, 0)")));
+    return absl::OkStatus();
+  }));
+}
+
+// A child without a name has its parent's path; so the parent may have the child's parameter, too.
+class Wrapper : public Module {
+ public:
+  Wrapper() : inner_(4, 4, 0.1) {
+    AddChild("", &inner_);
+    AddParameter("weight", inner_.weight());
+  }
+
+ protected:
+  TensorOr Forward(const DistributedTensor& x) override { return inner_(x); }
+
+ private:
+  LinearLayer inner_;
+};
+
+TEST(Training, AParameterMayStandTwiceAtOnePath) {
+  MemoryFiles files;
+  DT_EXPECT_OK(RunRanks(2, [&](Context& context) -> absl::Status {
+    DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse("dp=2"));
+    Wrapper saved, loaded;
+    DT_RETURN_IF_ERROR(saved.Materialize(context, mesh, 1));
+    DT_RETURN_IF_ERROR(loaded.Materialize(context, mesh, 2));
+    CheckpointSaver saver(context, "run", {.files = &files});
+    DT_RETURN_IF_ERROR(SaveCheckpoint(context, saver, {.model = &saved, .step = 1}));
+    TrainingState state = {.model = &loaded};
+    DT_RETURN_IF_ERROR(LoadCheckpoint(context, "run", state, files).status());
+    EXPECT_EQ(ToGlobal<float>(loaded.Parameters()[0]).value(),
+              ToGlobal<float>(saved.Parameters()[0]).value());
+    return absl::OkStatus();
+  }));
 }
 
 TEST(Training, TheModelAloneIsLoadedFromMore) {

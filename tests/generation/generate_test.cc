@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -417,6 +418,10 @@ TEST(KvCache, RefusesAndStaysAsItWas) {
                 Refuses(HasSubstr("batch of 2")));
     EXPECT_THAT(cache->lengths(), testing::ElementsAre(2, 1));
     EXPECT_THAT(KvCache::Create(placed.model, {}), Refuses(HasSubstr("capacity of 0")));
+    for (const int64_t batch : {int64_t{1} << 40, std::numeric_limits<int64_t>::max()}) {
+      EXPECT_THAT(KvCache::Create(placed.model, {.batch = batch, .capacity = 4}),
+                  Refuses(HasSubstr("no memory holds so many")));
+    }
     placed.model.VisitModules([](const std::string&, Module& module) {
       if (module.attention() != nullptr) module.attention()->mask = AttentionMask::Full();
     });

@@ -226,7 +226,7 @@ void Children::Write(int to, absl::string_view text) {
 // lines, so that those of several ranks do not mix; what is left of one when the stream ends, or
 // the line does not.
 void Children::Print(Child& child, Stream& stream) {
-  char buffer[65536];
+  static char buffer[65536];  // of the one thread; a small stack (ulimit -s) has no room for it
   const ssize_t got = read(stream.fd, buffer, sizeof(buffer));
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
   const size_t known = stream.line.size();  // without an end of line
