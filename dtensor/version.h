@@ -1,7 +1,8 @@
-// The version of the library: of the headers that a program is compiled with.
+// The version of the library, that is of the headers with which a program is compiled.
 //
-// Until 1.0, what breaks a program comes with a new minor version, and CHANGELOG.md says it; a new
-// patch breaks none. This is the only place that says the version: CMake and the programs read it.
+// Until 1.0, breaking changes come only with a new minor version, and CHANGELOG.md lists them; a
+// new patch version breaks no program. The version is defined only here; CMake and the programs
+// read it from this file.
 #ifndef DTENSOR_VERSION_H_
 #define DTENSOR_VERSION_H_
 

@@ -5,7 +5,7 @@ namespace dtensor {
 bool DealsWholeGroups(const ShareSizes& sizes, int64_t parts, bool zigzag, int64_t group) {
   return std::all_of(sizes.begin(), sizes.end(), [&](int64_t size) {
     const int64_t chunk = CeilDiv(size, zigzag ? 2 * parts : parts);
-    return chunk % group == 0 || chunk >= size;  // a first chunk that holds all cuts nothing
+    return chunk % group == 0 || chunk >= size;  // if the first chunk holds all, nothing is cut
   });
 }
 
@@ -15,7 +15,7 @@ ShareSizes SharesOf(const ShareSizes& sizes, int64_t parts, bool zigzag, int64_t
     const int64_t groups = CeilDiv(size, group);
     for (int64_t i = 0; i < parts; ++i) {
       const Share share = ShareAt(groups, parts, zigzag, i);
-      // A short last group is the end of whichever chunk reaches it.
+      // The last group may be short. It belongs to the chunk that ends with it.
       const bool last = share.low.size() > 0 && share.low.end == groups;
       const bool high_last = share.high.size() > 0 && share.high.end == groups;
       const int64_t missing = last || high_last ? groups * group - size : 0;

@@ -1,7 +1,7 @@
-// Ceil chunks: the arithmetic under every split of a dimension.
+// Ceil chunks: the arithmetic behind every split of a dimension, as torch.chunk.
 //
-// [0, n) in `parts` ceil chunks has chunks of ceil(n / parts); trailing ones may be short or empty.
-// n = 5 over 4: {0, 1}, {2, 3}, {4}, {}.
+// Splitting [0, n) into `parts` ceil chunks gives chunks of ceil(n / parts) elements; trailing ones
+// may be shorter or empty. n = 5 over 4: {0, 1}, {2, 3}, {4}, {}.
 #ifndef DTENSOR_LAYOUT_CHUNKS_H_
 #define DTENSOR_LAYOUT_CHUNKS_H_
 
@@ -26,8 +26,8 @@ constexpr Chunk ChunkAt(int64_t n, int64_t parts, int64_t index) {
   return {std::min(n, index * size), std::min(n, (index + 1) * size)};
 }
 
-// What one rank of `parts` holds of [0, n): one ceil chunk, or (zigzag) the chunks `index` and
-// 2 * parts - 1 - index of twice as many; then `low` precedes `high`.
+// What rank `index` of `parts` ranks holds of [0, n): one ceil chunk; or, with zigzag, of 2 * parts
+// ceil chunks the chunks `index` (`low`) and 2 * parts - 1 - index (`high`).
 struct Share {
   Chunk low, high;
   constexpr int64_t size() const { return low.size() + high.size(); }
@@ -37,14 +37,15 @@ constexpr Share ShareAt(int64_t n, int64_t parts, bool zigzag, int64_t index) {
   return {ChunkAt(n, 2 * parts, index), ChunkAt(n, 2 * parts, 2 * parts - 1 - index)};
 }
 
-// The distinct numbers of elements that ranks hold after some splits.
+// The distinct sizes of ranks' shares after some splits.
 using ShareSizes = absl::InlinedVector<int64_t, 4>;
 
-// Whether a further split over `parts`, of every size in `sizes`, cuts between groups of `group`
-// only.
+// Whether splitting shares of each size in `sizes` over `parts` ranks leaves groups of `group`
+// elements whole.
 bool DealsWholeGroups(const ShareSizes& sizes, int64_t parts, bool zigzag, int64_t group);
 
-// The sizes after a split that deals groups of `group` elements, the last of them perhaps short.
+// The sizes after splitting such shares over `parts` ranks in groups of `group` elements, the last
+// of which may be shorter.
 ShareSizes SharesOf(const ShareSizes& sizes, int64_t parts, bool zigzag, int64_t group = 1);
 
 }  // namespace dtensor

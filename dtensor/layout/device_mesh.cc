@@ -28,7 +28,7 @@ absl::Status CheckUnique(std::vector<absl::string_view> names) {
                           "of axes are unique"});
 }
 
-// The number of ranks.
+// Returns the number of ranks.
 absl::StatusOr<int> CheckSizes(absl::Span<const Axis> axes) {
   int64_t size = 1;
   for (const Axis& axis : axes) {
@@ -46,7 +46,7 @@ absl::StatusOr<int> CheckSizes(absl::Span<const Axis> axes) {
   return static_cast<int>(size);
 }
 
-// The position of each rank up to the last one, -1 for those without.
+// The position of each rank up to the highest one; -1 for ranks that are not listed.
 absl::StatusOr<std::vector<int>> PositionsOf(absl::Span<const int> ranks, int size) {
   const auto wrong = [&](absl::string_view what) {
     return InvalidArgument(
@@ -180,7 +180,7 @@ std::vector<int> DeviceMesh::Group(int rank, absl::Span<const int> axes) const {
   group.reserve(size);
   for (int i = 0; i < size; ++i) {
     group.push_back(RankAt(coordinate));
-    // The next coordinate, the last of `axes` fastest.
+    // Goes to the next coordinate; the last of `axes` varies fastest.
     for (int j = static_cast<int>(axes.size()) - 1; j >= 0; --j) {
       if (++coordinate[axes[j]] < axis_size(axes[j])) break;
       coordinate[axes[j]] = 0;
@@ -217,7 +217,7 @@ absl::StatusOr<DeviceMesh> DeviceMesh::Slice(absl::Span<const std::string> names
     const auto lost = std::find(group.axes.begin(), group.axes.end(), -1);
     if (lost == group.axes.end()) rep.groups.push_back(std::move(group));
   }
-  // The ranks at coordinate 0 of the axes that are left out, if they were said.
+  // Keeps the ranks at coordinate 0 of the axes that are left out, if ranks are listed.
   if (!rep_->ranks.empty()) rep.ranks = Group(RankOf(0), kept);
   return Make(std::move(rep));
 }

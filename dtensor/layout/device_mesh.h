@@ -3,8 +3,8 @@
 // Ranks run in row-major order: the last axis is fastest, so name last the axis that talks most.
 // Immutable and cheap to copy; compares by value; holds no communicator and no device.
 //
-// A mesh lies on all ranks of its world, 0..size()-1, or on those that OnRanks says: {0, 1} for the
-// first stage of a pipeline, {4, 5} for another. Wherever this says rank, it is the world's.
+// A mesh covers all ranks of its world, 0..size()-1, or the ranks that OnRanks lists: {0, 1} for
+// the first stage of a pipeline, {4, 5} for another. "Rank" always means a rank of the world.
 //
 // A name may stand for an ordered group of axes: after SplitAxis("tp", {{"kv", 2}, {"rep", 2}}) the
 // mesh has the axes "kv" and "rep", and "tp" still names both together; Flatten({"dp", "cp"},
@@ -48,25 +48,25 @@ class DeviceMesh {
   int axis_size(int axis) const;
   const std::string& axis_name(int axis) const;
   std::string AxisNames(absl::Span<const int> axes) const;  // "dp,tp", in the order given
-  int size() const;                                         // ranks in all
+  int size() const;                                         // number of ranks
 
   // The same axes on exactly these ranks, listed in row-major order. A mesh with listed ranks is
   // not equal to one without, even if the ranks are 0..size()-1, and it may be used in a world of
   // more ranks. Errors: kInvalidArgument unless there are size() distinct ranks in
   // [0, kMaxRanks).
   absl::StatusOr<DeviceMesh> OnRanks(absl::Span<const int> ranks) const;
-  // The ranks by position, 0..size()-1 in row-major order, and back (-1 for others).
-  // Both take no longer on a large mesh. Requires: 0 <= position < size().
+  // The rank at a position, 0..size()-1 in row-major order, and the position of a rank (-1 if it is
+  // not on the mesh). Both take constant time. Requires: 0 <= position < size().
   int RankOf(int position) const;
   int PositionOf(int rank) const;
   bool Contains(int rank) const { return PositionOf(rank) >= 0; }
-  // As given to OnRanks; empty if they were not: then it is 0..size()-1.
+  // As given to OnRanks; empty if OnRanks was not called: then the ranks are 0..size()-1.
   absl::Span<const int> listed_ranks() const;
 
   // The axes that `name` stands for: one axis, or a named group in its order.
-  // Errors: kNotFound, listing the names there are.
+  // Errors: kNotFound, listing the names of the mesh.
   absl::StatusOr<AxisList> Find(absl::string_view name) const;
-  // The single axis that `name` stands for. Errors: as Find; kInvalidArgument when it is several.
+  // The single axis that `name` stands for. Errors: as Find; kInvalidArgument if it names several.
   absl::StatusOr<int> AxisIndex(absl::string_view name) const;
 
   // A rank's coordinate on each axis, and back. ["dp"=2, "tp"=4]: Coordinate(5) == {1, 1}.
@@ -92,8 +92,8 @@ class DeviceMesh {
   // own. Errors: as AxisIndex; kInvalidArgument for other sizes or a name that is taken.
   absl::StatusOr<DeviceMesh> SplitAxis(absl::string_view name, std::vector<Axis> into) const;
 
-  // ["dp"=2, "tp"=4]; groups follow: ["kv"=2, "rep"=2; "tp"=kv*rep]; then ranks that were said:
-  // ["tp"=2]@4..5, ["tp"=2]@0,2, ["tp"=4]@0..1,6..7
+  // ["dp"=2, "tp"=4]. Named groups follow the axes: ["kv"=2, "rep"=2; "tp"=kv*rep]. Listed ranks
+  // come last: ["tp"=2]@4..5, ["tp"=2]@0,2, ["tp"=4]@0..1,6..7
   std::string ToString() const;
   // Reads what ToString prints, and the short form dp=2,tp=4@8..15. Errors: kInvalidArgument.
   static absl::StatusOr<DeviceMesh> Parse(absl::string_view text);

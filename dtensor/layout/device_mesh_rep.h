@@ -1,4 +1,4 @@
-// What a DeviceMesh points at. For its own sources alone.
+// DeviceMesh::Rep: what a DeviceMesh points at. Only for its own sources.
 #ifndef DTENSOR_LAYOUT_DEVICE_MESH_REP_H_
 #define DTENSOR_LAYOUT_DEVICE_MESH_REP_H_
 
@@ -24,13 +24,13 @@ struct DeviceMesh::Rep {
     }
   };
   std::vector<Axis> axes;
-  std::vector<Group> groups;   // by name, so that the order of their making does not matter
-  std::vector<int> ranks;      // by position; empty if they were not said: 0..size-1
-  std::vector<int> positions;  // by rank, -1 for those without; empty as `ranks` is
+  std::vector<Group> groups;   // sorted by name, so the order in which they were made is irrelevant
+  std::vector<int> ranks;      // by position; empty if not listed: 0..size-1
+  std::vector<int> positions;  // by rank, -1 for ranks not on the mesh; empty if `ranks` is
   int size = 1;
   size_t hash = 0;
 
-  // With `axis` replaced by several, whose group takes its name.
+  // A copy with `axis` replaced by several axes; its name becomes that of their group.
   Rep WithAxisSplit(int axis, std::vector<Axis> into) const;
 };
 

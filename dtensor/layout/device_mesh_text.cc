@@ -26,7 +26,7 @@ bool ReadName(TextScanner& in, std::string& name) {
   return !name.empty() && in.Eat("=");
 }
 
-// These return what they expected, and nothing where they found it.
+// These functions return what they expected and did not find, or nothing if they succeeded.
 absl::string_view ReadAxis(TextScanner& in, DeviceMesh::Axis& axis) {
   constexpr absl::string_view kSize = "the axis's size, a whole number from 1 to 1048576,";
   static_assert(DeviceMesh::kMaxRanks == 1048576);

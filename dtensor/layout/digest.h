@@ -1,5 +1,5 @@
-// Digest: 64 bits of what ranks must agree on, the same in every process, which absl::Hash is not.
-// FNV-1a, over bytes or whole numbers.
+// Digest: a 64-bit hash of values on which ranks must agree. Unlike absl::Hash, it is the same in
+// every process. FNV-1a, over bytes or whole numbers.
 #ifndef DTENSOR_LAYOUT_DIGEST_H_
 #define DTENSOR_LAYOUT_DIGEST_H_
 
@@ -18,7 +18,7 @@ class Digest {
   }
   void Add(int64_t value) {
     value_ = (value_ ^ static_cast<uint64_t>(value)) * kPrime;
-    value_ ^= value_ >> 29;  // high bytes reach the low ones
+    value_ ^= value_ >> 29;  // mixes high bytes into the low ones
   }
   uint64_t value() const { return value_; }
 

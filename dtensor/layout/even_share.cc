@@ -9,8 +9,8 @@
 namespace dtensor {
 namespace {
 
-// Appends the elements [range.begin, range.end) of `region`, where the dimensions before d are one
-// index each and those from d on have `row` elements for each index of dimension d - 1.
+// Cut() appends the elements at positions [range.begin, range.end) of the part of `region` that has
+// one fixed index (`prefix`) in each dimension before d.
 class Cutter {
  public:
   Cutter(const Region& region, std::vector<Region>& out) : region_(region), out_(out) {}
@@ -21,7 +21,7 @@ class Cutter {
     if (d + 1 >= region_.size() || (range.begin % row == 0 && range.end % row == 0)) {
       return Whole(d, std::move(prefix), {range.begin / row, range.end / row});
     }
-    // A part of one row, whole rows, a part of another.
+    // The range is a part of one row, whole rows, and a part of another row.
     const int64_t first = CeilDiv(range.begin, row), last = range.end / row;
     if (range.begin % row != 0) {
       const int64_t at = range.begin / row * row;
@@ -57,7 +57,7 @@ class Cutter {
   std::vector<Region>& out_;
 };
 
-// The elements at positions [mine.begin, mine.end) of all regions.
+// The elements at positions [mine.begin, mine.end), counted through all regions.
 std::vector<Region> Cut(absl::Span<const Region> regions, Chunk mine) {
   std::vector<Region> share;
   int64_t before = 0;
@@ -82,7 +82,7 @@ std::vector<Region> ShareOf(absl::Span<const Region> regions, absl::Span<const i
   const int64_t elements = NumElements(regions);
   const int64_t all = std::accumulate(weights.begin(), weights.end(), int64_t{0});
   const int64_t before = std::accumulate(weights.begin(), weights.begin() + index, int64_t{0});
-  // No overflow: elements * before / all.
+  // elements * weight / all, without overflow.
   const auto at = [&](int64_t weight) {
     return elements / all * weight + elements % all * weight / all;
   };

@@ -11,7 +11,7 @@
 namespace dtensor {
 namespace {
 
-// Which axes have been used so far, and for what, so that a second use is refused.
+// Keeps track of the axes used so far, so that a second use is refused.
 class UsedAxes {
  public:
   explicit UsedAxes(const DeviceMesh& mesh) : mesh_(mesh), used_(mesh.num_axes(), false) {}
@@ -60,7 +60,7 @@ absl::Status UseAxes(const DimLayout& dim, UsedAxes& used) {
   return absl::OkStatus();
 }
 
-// Only sums have a meaning beside averages.
+// Averages may only be combined with sums.
 absl::Status CheckAveraged(absl::Span<const int> partial_axes, ReduceOp op,
                            absl::Span<const int> averaged) {
   for (int axis : averaged) {
@@ -73,7 +73,7 @@ absl::Status CheckAveraged(absl::Span<const int> partial_axes, ReduceOp op,
                           ") stands beside P(avg); only a sum may: ", "reduce one of them first"});
 }
 
-// How many positions of a factor a rank holds, and how many of these lie before a given one.
+// Of a factor's positions: how many a rank holds, and how many of these are before a given one.
 struct Held {
   int64_t size, before;
 };
@@ -92,9 +92,9 @@ Held HeldOf(const Layout& layout, const LayoutFactor& factor, Held held,
   return held;
 }
 
-// How many indices below n a rank holds of the factors from `first` on, whose sizes are `size` for
-// the first and their own for the rest. Counts by digits: all below the leading digit of n, then
-// those that share it.
+// The number of indices below n that a rank holds of the factors from `first` on. The first of
+// these has size `size`, the others their own. It counts digit by digit, with one digit for each
+// factor: first all indices with a smaller leading digit than n, then those with the same one.
 int64_t CountHeld(const Layout& layout, const DimLayout& dim, size_t first, int64_t size, int64_t n,
                   absl::Span<const int> coordinate) {
   if (first == dim.size()) return n;  // no digits: one index, 0, which is below 1

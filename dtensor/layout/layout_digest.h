@@ -1,4 +1,4 @@
-// A layout as part of a digest, or of a hash.
+// AddLayout: adds a layout to a digest or hash.
 #ifndef DTENSOR_LAYOUT_LAYOUT_DIGEST_H_
 #define DTENSOR_LAYOUT_LAYOUT_DIGEST_H_
 
@@ -8,7 +8,7 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// All of the layout but its mesh, whose axes are added as numbers.
+// Adds everything but the mesh; axes are added by their numbers.
 void AddLayout(const Layout& layout, Digest& digest);
 
 }  // namespace dtensor

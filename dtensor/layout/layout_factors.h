@@ -1,4 +1,4 @@
-// Parts of layout.h's sources that deal with the factors of one dimension.
+// Helpers of layout.h's sources for the factors of one dimension.
 #ifndef DTENSOR_LAYOUT_LAYOUT_FACTORS_H_
 #define DTENSOR_LAYOUT_LAYOUT_FACTORS_H_
 
@@ -10,12 +10,12 @@
 
 namespace dtensor {
 
-// Without neighbouring factors that nothing splits; empty where nothing is split.
+// Merges neighbouring factors that no axis splits; the result is empty if no factor is split.
 DimLayout Merged(const DimLayout& dim);
 // The canonical form: merged, without axes of size 1. Requires: valid factors.
 DimLayout Canonical(const DeviceMesh& mesh, DimLayout dim);
 
-// The product of the sizes of the factors from `first` on, none of which is the outermost.
+// The product of the sizes of the factors from `first` on. Requires: first >= 1.
 int64_t InnerSize(const DimLayout& dim, size_t first);
 
 // "[dp,tp x 16]"

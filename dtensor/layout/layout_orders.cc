@@ -15,7 +15,7 @@ using Kind = ShardOrder::Kind;
 
 AxisSplit SplitOf(const Deal& deal) { return {deal.axis, deal.order.kind == Kind::kZigzag}; }
 
-// What FactorsOf does, order by order. `sizes_` follows how many elements a rank can have left.
+// Builds the factors, order by order. `sizes_` are the numbers of elements that ranks have so far.
 class FactorsBuilder {
  public:
   FactorsBuilder(const DeviceMesh& mesh, int d, int64_t n, const std::vector<Deal>& deals)
@@ -48,13 +48,12 @@ class FactorsBuilder {
     return DimLayout{AllDeals(), {unit, {}}};
   }
 
-  // (n/round : plain axes, round : cyclic axes). The plain axes come first, and leave rounds of one
-  // length. A last round that is short does no harm: it is short by less than `rounds`, so a
-  // further cyclic axis finds rounds of just the length that its predecessor's share of a round
-  // has.
+  // (n/round : plain axes, round : cyclic axes). The plain axes come first, and must leave rounds
+  // of one length. The last round may be short: by less than `rounds`, so a further cyclic axis
+  // still finds rounds as long as its predecessor's share of a round.
   absl::StatusOr<DimLayout> Cyclic(int64_t rounds) {
     const auto length = [=](int64_t left) {
-      return std::max<int64_t>(1, CeilDiv(left, rounds));  // an empty dimension's, too
+      return std::max<int64_t>(1, CeilDiv(left, rounds));  // at least 1, for empty dimensions
     };
     LayoutFactor round{.size = length(LeftByPlain())};
     for (size_t i = first_; i < deals_.size(); ++i) {
@@ -70,11 +69,11 @@ class FactorsBuilder {
   }
 
   // (rest : plain axes, .., P2 : second block axis, P1 : first block axis, block). A later axis
-  // deals what an earlier one left, so its turns are the longer ones. Plain axes may stand before
-  // the block axes or after them.
+  // splits what an earlier one left, so its turns are longer. Plain axes may come before the block
+  // axes or after them.
   absl::StatusOr<DimLayout> Block(int64_t block) {
     DimLayout turns = {{block, {}}};
-    int64_t turn = block;  // elements until all axes have had their turn
+    int64_t turn = block;  // elements that are dealt out until every rank has one block
     size_t after = first_;
     for (; after < deals_.size() && !IsPlain(deals_[after].order); ++after) {
       const Deal& deal = deals_[after];
@@ -92,7 +91,7 @@ class FactorsBuilder {
     return turns;
   }
 
-  // The most elements that the plain axes before the first other one leave to a rank.
+  // The most elements that a rank has after the plain axes before the first axis that is not plain.
   int64_t LeftByPlain() const {
     ShareSizes sizes = {n_};
     for (size_t i = 0; i < first_; ++i) {
@@ -146,7 +145,8 @@ class FactorsBuilder {
   ShareSizes sizes_;
 };
 
-// Whether `dim` deals blocks in turn: one axis for each inner factor, of its size; then the block.
+// Whether `dim` deals out blocks in turn: each inner factor is split by one axis of the factor's
+// size, except the last, which may be the block.
 bool IsBlocks(const DeviceMesh& mesh, const DimLayout& dim) {
   const size_t end = dim.back().splits.empty() ? dim.size() - 1 : dim.size();
   return std::all_of(dim.begin() + 1, dim.begin() + end, [&](const LayoutFactor& factor) {
@@ -162,7 +162,7 @@ ShardOrder InnerOrder(const DeviceMesh& mesh, const DimLayout& dim, int64_t n) {
   for (const AxisSplit& split : dim[0].splits) {
     sizes = SharesOf(sizes, mesh.axis_size(split.axis), split.zigzag);
   }
-  // One round would be no order at all.
+  // A single round would be contiguous order.
   return ShardOrder::Cyclic(
       std::max<int64_t>(2, CeilDiv(*absl::c_max_element(sizes), dim[1].size)));
 }

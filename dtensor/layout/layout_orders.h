@@ -1,4 +1,5 @@
-// The orders in which axes split one dimension, as factors, and back. Part of layout.h's sources.
+// Converts the orders in which axes split one dimension to factors, and back. Only for layout.h's
+// sources.
 #ifndef DTENSOR_LAYOUT_LAYOUT_ORDERS_H_
 #define DTENSOR_LAYOUT_LAYOUT_ORDERS_H_
 
@@ -12,8 +13,8 @@
 
 namespace dtensor {
 
-// One axis of `parts` ranks that splits the dimension at hand. Each deals what those before it
-// left.
+// How one axis, of `parts` ranks, splits the dimension in question. Each axis splits the share that
+// the axes before it left.
 struct Deal {
   int axis = 0;
   int64_t parts = 1;
@@ -25,13 +26,14 @@ constexpr bool IsPlain(ShardOrder order) {
   return order.kind == ShardOrder::Kind::kContiguous || order.kind == ShardOrder::Kind::kZigzag;
 }
 
-// The factors of dimension `d` of size `n` that `deals` say; not yet canonical.
-// Errors: kInvalidArgument where no factors say exactly that, naming axes and remedy.
+// The factors that `deals` give for dimension `d` of size `n`; not yet canonical. Errors:
+// kInvalidArgument, naming axes and remedy, if no factors express that exactly.
 absl::StatusOr<DimLayout> FactorsOf(const DeviceMesh& mesh, int d, int64_t n,
                                     const std::vector<Deal>& deals);
 
-// The reverse, as a guess: deals whose factors are `dim` if any are. Each axis that splits `dim`
-// occurs once, in no particular order.
+// The reverse: if there are deals whose factors are `dim`, returns them. If there are none, the
+// result is meaningless, so check it with FactorsOf. Each axis that splits `dim` occurs once, in no
+// particular order.
 std::vector<Deal> OrdersOf(const DeviceMesh& mesh, const DimLayout& dim, int64_t n);
 
 }  // namespace dtensor

@@ -75,12 +75,12 @@ std::vector<Deal> DealsOf(const DeviceMesh& mesh, absl::Span<const Placement> pl
   return deals;
 }
 
-// Elements of the innermost group that nothing splits; 1 where the innermost factor is split.
+// The size of the innermost group, which no axis splits; 1 if the innermost factor is split.
 int64_t GroupOf(const DimLayout& dim) {
   return dim.size() > 1 && dim.back().splits.empty() ? dim.back().size : 1;
 }
 
-// Elements until each of `axes` had its turn of a block; 0 if that is no int64.
+// The elements dealt out until every rank of `axes` has one block; 0 if that overflows an int64.
 int64_t TurnOf(const DeviceMesh& mesh, absl::Span<const int> axes, int64_t block) {
   int64_t turn = block;
   for (int axis : axes) {
@@ -89,7 +89,7 @@ int64_t TurnOf(const DeviceMesh& mesh, absl::Span<const int> axes, int64_t block
   return turn;
 }
 
-// Why axes cannot be added to the splits of `dim` in an order; empty when they can.
+// Why axes cannot be added to the splits of `dim` in this order; empty if they can.
 absl::string_view WhyNotAdded(const DeviceMesh& mesh, absl::Span<const int> axes,
                               const DimLayout& dim, ShardOrder order) {
   const bool inner_split = dim.size() > 1 && IsSplit(DimLayout(dim.begin() + 1, dim.end()));
@@ -120,8 +120,8 @@ absl::Status CheckAdded(const Layout& layout, const Placement& p) {
   return absl::OkStatus();
 }
 
-// Adds blocks: a factor for each axis, the first one innermost, for it deals first. They stand
-// inside a group that is longer than a turn of them, and replace one that is shorter.
+// Adds blocks: one factor for each axis. The first axis is innermost, because it splits first. The
+// factors go inside an existing group that is longer than a turn, and replace one that is not.
 void AddBlocks(const DeviceMesh& mesh, absl::Span<const int> axes, int64_t block, DimLayout& dim) {
   const int64_t rounds = GroupOf(dim) / TurnOf(mesh, axes, block);
   dim.resize(1);
@@ -132,7 +132,7 @@ void AddBlocks(const DeviceMesh& mesh, absl::Span<const int> axes, int64_t block
   dim.push_back({block, {}});
 }
 
-// Adds splits that WhyNotAdded has nothing against. All but blocks go to the outermost factor.
+// Adds splits that WhyNotAdded allows. All except blocks are added to the outermost factor.
 void AddSplits(const DeviceMesh& mesh, absl::Span<const int> axes, ShardOrder order,
                SplitPosition position, DimLayout& dim) {
   if (dim.empty()) dim = {LayoutFactor{}};
@@ -150,7 +150,7 @@ void AddSplits(const DeviceMesh& mesh, absl::Span<const int> axes, ShardOrder or
 absl::StatusOr<Layout> Layout::WithAxes(absl::Span<const int> axes, const Placement& placement,
                                         SplitPosition position) const {
   DT_RETURN_IF_ERROR(CheckAdded(*this, placement));
-  DT_RETURN_IF_ERROR(Create(mesh_, {}, axes).status());  // axes that there are, each once
+  DT_RETURN_IF_ERROR(Create(mesh_, {}, axes).status());  // checks that axes exist, each once
   const auto moves = [&](int axis) { return absl::c_linear_search(axes, axis); };
   absl::InlinedVector<DimLayout, 4> dims;
   for (const DimLayout& dim : dims_) dims.push_back(WithoutAxes(dim, axes));
@@ -204,7 +204,7 @@ absl::StatusOr<Placements> Layout::ToPlacements(absl::Span<const int64_t> shape)
     }
   }
   for (int axis : partial_axes_) placements[axis] = Partial(partial_op(axis));
-  // A guess so far: placements know neither every order of axes nor every factor.
+  // Only a guess up to here: placements cannot express every order of axes, nor every factor.
   const absl::StatusOr<Layout> meaning = FromPlacements(mesh_, placements, shape);
   if (meaning.ok() && *meaning == *this) return placements;
   return InvalidArgument(

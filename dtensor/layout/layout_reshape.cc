@@ -11,10 +11,11 @@
 namespace dtensor {
 namespace {
 
-// Cuts a factor of `size` after its first splits, so that these split size / inner and the rest
-// split inner. Returns how many splits go to the outer part, or -1 where a shard spans the cut.
+// Divides a factor of `size` into an outer part of size / inner and an inner part of `inner`: the
+// first splits go to the outer part, the rest to the inner part. Returns how many go to the outer
+// part, or -1 if a shard would span the cut.
 //
-// That is right if the outer splits deal whole groups of `inner` and, where splits are left over,
+// This is correct if the outer splits leave groups of `inner` whole and, if splits are left over,
 // each rank then has one group or none.
 int OuterSplits(const DeviceMesh& mesh, const LayoutFactor& factor, int64_t size, int64_t inner) {
   ShareSizes sizes = {size};
@@ -51,7 +52,7 @@ absl::StatusOr<std::pair<DimLayout, DimLayout>> SplitDim(const DeviceMesh& mesh,
   const DimLayout dim = Canonical(mesh, any_dim);
   if (dim.empty() || inner_size <= 1) return std::make_pair(dim, DimLayout());
   if (outer_size <= 1) return std::make_pair(DimLayout(), dim);
-  // The cut falls in factor `cut`, or at its end; the factors after it have `below` indices.
+  // The cut is inside factor `cut`, or at its end; the factors after it have `below` indices.
   size_t cut = dim.size() - 1;
   int64_t below = 1;
   for (; cut > 0 && dim[cut].size <= inner_size / below; --cut) below *= dim[cut].size;
@@ -70,7 +71,7 @@ absl::StatusOr<std::pair<DimLayout, DimLayout>> SplitDim(const DeviceMesh& mesh,
   DimLayout inner_dim = {LayoutFactor{.splits = {first_inner, dim[cut].splits.end()}}};
   inner_dim.insert(inner_dim.end(), dim.begin() + cut + 1, dim.end());
   if (inner == 1 && inner_dim.size() > 1 && inner_dim[0].splits.empty()) {
-    // The cut is a factor's end: the next factor is the inner dimension's outermost.
+    // The cut is at the end of a factor: the next factor becomes the inner dimension's outermost.
     inner_dim.erase(inner_dim.begin());
     inner_dim[0].size = 0;
   }
@@ -97,7 +98,7 @@ absl::StatusOr<DimLayout> JoinDims(const DimLayout& outer, int64_t outer_size,
                             "redistribute it first"});
   }
   DimLayout joined = outer.empty() ? DimLayout(1) : outer;
-  // At least 1: of an empty dimension any layout holds nothing.
+  // At least 1: for an empty dimension any size is right, since no rank holds anything.
   joined.push_back({std::max<int64_t>(1, inner_size / below), {}});
   if (!inner.empty()) {
     joined.back().splits = inner[0].splits;

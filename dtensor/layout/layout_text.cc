@@ -24,7 +24,7 @@ std::string FactorToString(const DeviceMesh& mesh, const LayoutFactor& factor) {
   return splits.empty() ? absl::StrCat(factor.size) : absl::StrCat(factor.size, "(", splits, ")");
 }
 
-// Reads one layout's text. Each Read leaves the scanner after what it read, or says what is wrong.
+// Parses one layout. Each Read function moves the scanner past what it read, or returns an error.
 class LayoutReader {
  public:
   LayoutReader(const DeviceMesh& mesh, absl::string_view text)
@@ -44,7 +44,7 @@ class LayoutReader {
                             "[dp,tp x 16] [] P(sum: cp)", IfPlacements()});
   }
 
-  // Said of a text that looks like placements.
+  // An addition to the error if the text looks like placements.
   absl::string_view IfPlacements() const {
     for (const char* word : {"S(", "Shard(", "Replicate("}) {
       if (!absl::StrContains(text_, word)) continue;
@@ -53,7 +53,7 @@ class LayoutReader {
     return "";
   }
 
-  // One name, which may stand for a group of axes.
+  // Reads one name, which may stand for a group of axes.
   absl::StatusOr<AxisList> ReadAxes() {
     const absl::string_view name = in_.EatName();
     if (name.empty()) return Expected("the name of a mesh axis");
@@ -87,7 +87,7 @@ class LayoutReader {
     return in_.Eat("]") ? absl::OkStatus() : Expected("']'");
   }
 
-  // "_", but not the first letter of a name.
+  // Reads "_", unless it is the first character of a name.
   bool EatWhole() {
     TextScanner ahead = in_;
     if (ahead.EatName() != "_") return false;

@@ -19,10 +19,10 @@ namespace {
 constexpr absl::string_view kLetters =
     "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 constexpr size_t kNoPart = kLetters.size();
-constexpr int64_t kMostCells = 64;  // of a terminal's row or column
+constexpr int64_t kMostCells = 64;  // in a row or column of a terminal
 constexpr int64_t kMostSlices = 64;
-constexpr int64_t kMostRectangles = 100'000;  // that a browser still draws
-// Of the 256 colours that terminals agree on: light, and unlike their neighbours in this list.
+constexpr int64_t kMostRectangles = 100'000;  // as many as a browser can draw
+// Some of the 256 standard colours of terminals: light, and different from their neighbours here.
 constexpr int kColours[] = {117, 215, 150, 218, 229, 183, 80, 210, 187, 111, 179, 114};
 
 // How a shape is cut into slices.
@@ -36,21 +36,21 @@ Grid GridOf(absl::Span<const int64_t> shape) {
   if (!shape.empty()) grid.columns = shape.back();
   if (shape.size() > 1) grid.rows = shape[shape.size() - 2];
   if (shape.size() > 2) grid.outer.assign(shape.begin(), shape.end() - 2);
-  // Beyond what is ever drawn, how many there are does not matter.
+  // Capped: more slices than can be drawn need not be counted exactly (and must not overflow).
   for (const int64_t size : grid.outer) {
     grid.slices = std::min(grid.slices * std::min(size, kMostRectangles + 1), kMostRectangles + 1);
   }
   return grid;
 }
 
-// Where slice number `slice` is, row-major.
+// The index of slice number `slice`, in row-major order.
 std::vector<int64_t> SliceIndex(const Grid& grid, int64_t slice) {
   std::vector<int64_t> index(grid.outer.size());
   for (size_t d = index.size(); d-- > 0; slice /= grid.outer[d]) index[d] = slice % grid.outer[d];
   return index;
 }
 
-// "[1, 0, :, :]"; nothing where there is one slice.
+// "[1, 0, :, :]"; empty if there is only one slice.
 std::string SliceText(const std::vector<int64_t>& index) {
   return index.empty() ? "" : absl::StrCat("[", absl::StrJoin(index, ", "), ", :, :]");
 }
@@ -163,7 +163,7 @@ absl::Status CheckRectangles(const Grid& grid, absl::Span<const PicturePart> par
 }
 
 std::string Fill(size_t part) {
-  // Hues a golden angle apart never come close to one another.
+  // Hues at multiples of the golden angle are never close to each other.
   const double hue = std::fmod(static_cast<double>(part) * 137.508, 360);
   return absl::StrFormat("hsl(%.0f,70%%,%d%%)", hue, part % 2 == 0 ? 75 : 62);
 }
@@ -223,7 +223,7 @@ absl::StatusOr<SvgPanel> PictureSvg(absl::Span<const int64_t> shape,
                                     absl::Span<const PicturePart> parts) {
   const Grid grid = GridOf(shape);
   DT_RETURN_IF_ERROR(CheckRectangles(grid, parts));
-  // Slices in rows, such that the picture is about square.
+  // Arranges slices in rows, so that the picture is about square.
   const int64_t across =
       std::max<int64_t>(1, std::llround(std::ceil(std::sqrt(static_cast<double>(grid.slices)))));
   const double longest = static_cast<double>(

@@ -33,7 +33,7 @@ absl::string_view NameOf(ShardOrder::Kind kind) {
   return "?";
 }
 
-// The functions below return what they expected, and nothing where they found it.
+// The functions below return what they expected and did not find, or nothing if they succeeded.
 
 absl::string_view ReadOrder(TextScanner& in, ShardOrder& order) {
   for (ShardOrder::Kind kind :
@@ -77,7 +77,7 @@ absl::string_view ReadPartial(TextScanner& in, Placement& placement) {
   return in.Eat(")") ? "" : "')'";
 }
 
-// The short spelling, or those of C++ and Python: Shard(dim=0), Replicate(), Partial("sum").
+// Reads the short spelling, or those of C++ and Python: Shard(dim=0), Replicate(), Partial("sum").
 absl::string_view ReadPlacement(TextScanner& in, Placement& placement) {
   placement = Replicate();
   if (in.Eat("Replicate()") || in.Eat("R")) return "";
@@ -90,7 +90,7 @@ absl::string_view ReadPlacement(TextScanner& in, Placement& placement) {
   return "a placement";
 }
 
-// Of a list or a tuple of Python's, what is in it, without a comma behind its last part.
+// The content of a Python list or tuple, without a trailing comma; any other text as it is.
 absl::string_view WithoutBrackets(absl::string_view text) {
   for (const auto& [open, close] : {std::pair("[", "]"), {"(", ")"}}) {
     absl::string_view list = absl::StripAsciiWhitespace(text);
@@ -102,7 +102,7 @@ absl::string_view WithoutBrackets(absl::string_view text) {
   return text;
 }
 
-// Of PyTorch's placements the one that has no counterpart of one axis alone.
+// PyTorch's _StridedShard cannot be expressed as the placement of one axis alone.
 absl::Status RefuseStrided(absl::string_view text) {
   return InvalidArgument({"cannot read the placement \"", text, "\": it says that a later axis of ",
                           "the mesh splits the dimension before this one; write the layout, with ",

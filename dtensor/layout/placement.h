@@ -6,7 +6,7 @@
 //   Partial(op)   "P(sum)"          every rank holds a full-size term; reducing the terms by op
 //                                   gives the tensor
 //
-//   ShardOrder::Unit(u)     "S(d,unit(u))"     ceil chunks that never cut a group of u, as a head
+//   ShardOrder::Unit(u)     "S(d,unit(u))"     ceil chunks of whole groups of u, as of heads
 //   ShardOrder::Cyclic(k)   "S(d,cyclic(k))"   k rounds, each chunked over the axis
 //   ShardOrder::Block(b)    "S(d,block(b))"    blocks of b dealt in turn (b = 1: striped)
 //   ShardOrder::Zigzag()    "S(d,zigzag)"      2P ceil chunks; rank r holds chunks r and 2P-1-r
@@ -65,10 +65,10 @@ class Placement {
   constexpr ReduceOp op() const { return op_; }          // of a Partial
 
   std::string ToString() const;
-  // Also the words of C++ and PyTorch: Replicate(), Shard(0), Shard(dim=0), Partial(),
-  // Partial(sum), Partial(reduce_op=sum), Partial("sum").
-  // Errors: kInvalidArgument, showing the spellings there are; of a _StridedShard, that a layout
-  // says it.
+  // Reads what ToString prints, and the spellings of C++ and PyTorch: Replicate(), Shard(0),
+  // Shard(dim=0), Partial(), Partial(sum), Partial(reduce_op=sum), Partial("sum"). Errors:
+  // kInvalidArgument, listing the spellings. For a _StridedShard the message says to write a layout
+  // instead.
   static absl::StatusOr<Placement> Parse(absl::string_view text);
 
   friend constexpr bool operator==(const Placement&, const Placement&) = default;
@@ -101,7 +101,8 @@ constexpr Placement Partial(ReduceOp op = ReduceOp::kSum) {
 using Placements = absl::InlinedVector<Placement, 4>;  // one per mesh axis, in mesh order
 
 std::string ToString(absl::Span<const Placement> placements);  // "P(sum),S(0)"
-// Also a list or a tuple: "[Shard(dim=0), Replicate()]", "(Shard(dim=0),)".
+// Reads placements separated by commas, also as a Python list or tuple:
+// "[Shard(dim=0), Replicate()]", "(Shard(dim=0),)".
 // Errors: kInvalidArgument, naming the part that cannot be read.
 absl::StatusOr<Placements> ParsePlacements(absl::string_view text);
 

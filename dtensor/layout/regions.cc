@@ -13,11 +13,11 @@
 namespace dtensor {
 namespace {
 
-// The row-major product: outer * inner_size + inner. Requires: `inner` lies in [0, inner_size).
+// The set of all outer * inner_size + inner. Requires: `inner` is within [0, inner_size).
 IndexSet Product(const IndexSet& outer, const IndexSet& inner, int64_t inner_size) {
   if (inner.empty()) return inner;
   const bool whole = inner.size() == inner_size;
-  // One run that goes on, evenly spaced, from each copy of `inner` to the next.
+  // Whether copies of `inner` join to a single run, evenly spaced.
   const IndexRun first = inner.runs()[0];
   const bool even =
       inner.runs().size() == 1 && (first.count == 1 || first.count * first.stride == inner_size);
@@ -45,11 +45,11 @@ IndexSet Product(const IndexSet& outer, const IndexSet& inner, int64_t inner_siz
   return IndexSet::FromIntervals(runs);
 }
 
-// An upper bound of the runs that Product() puts together for one dimension, on any rank. Only what
-// is held of a group in several parts, or in a run that does not go on evenly, is repeated for each
-// group.
+// An upper bound for the number of runs that Product() makes for one dimension, on any rank. Runs
+// are repeated for each group only if a rank holds several parts of a group, or a run that does not
+// continue evenly in the next group.
 int64_t MostRuns(const DeviceMesh& mesh, const DimLayout& dim, int64_t n) {
-  enum { kWhole, kInterval, kEven, kOther } inner = kWhole;  // what is held of a group
+  enum { kWhole, kInterval, kEven, kOther } inner = kWhole;  // what a rank holds of a group
   int64_t runs = 1, size = 1;
   for (size_t i = dim.size(); i-- > 0;) {
     const LayoutFactor& factor = dim[i];
@@ -77,13 +77,14 @@ int64_t MostRuns(const DeviceMesh& mesh, const DimLayout& dim, int64_t n) {
   return runs;
 }
 
-// Which positions of one factor are held by the ranks that have `coordinate` on `axes`.
+// The positions of one factor that ranks with `coordinate` on `axes` hold together.
 class FactorPositions {
  public:
   FactorPositions(const DeviceMesh& mesh, const LayoutFactor& factor,
                   absl::Span<const int> coordinate, absl::Span<const int> axes)
       : mesh_(mesh), splits_(factor.splits), coordinate_(coordinate), axes_(axes) {
-    // A split over axes of which every coordinate counts takes nothing away.
+    // The last splits can be left out if their axes are not listed: all coordinates together hold
+    // everything.
     while (!splits_.empty() && !Listed(splits_.back())) splits_.remove_suffix(1);
   }
 
@@ -92,7 +93,7 @@ class FactorPositions {
  private:
   bool Listed(const AxisSplit& split) const { return absl::c_linear_search(axes_, split.axis); }
 
-  // Of `positions`, which the splits before the k-th left.
+  // What the splits from the k-th on leave of `positions`.
   IndexSet After(const IndexSet& positions, size_t k) const {
     if (k == splits_.size()) return positions;
     const AxisSplit& split = splits_[k];
@@ -122,7 +123,7 @@ IndexSet DimRegionOverAxes(const Layout& layout, int d, int64_t n, absl::Span<co
                            absl::Span<const int> axes) {
   const DimLayout& dim = layout.dim(d);
   if (dim.empty()) return IndexSet::Interval(0, n);
-  IndexSet held = IndexSet::Interval(0, 1);  // of the factors from the i-th on
+  IndexSet held = IndexSet::Interval(0, 1);  // in the factors from the i-th on
   int64_t size = 1;
   for (size_t i = dim.size(); i-- > 0;) {
     const int64_t factor_size = i == 0 ? CeilDiv(n, size) : dim[i].size;
@@ -173,7 +174,7 @@ int64_t NumElements(absl::Span<const Region> disjoint) {
 
 std::vector<Region> IntersectRegions(const Region& a, const Region& b) {
   DT_CHECK(a.size() == b.size());
-  std::vector<Region> common = {Region()};  // of the dimensions so far
+  std::vector<Region> common = {Region()};  // in the dimensions so far
   for (size_t d = 0; d < a.size(); ++d) {
     const std::vector<IndexSet> sets = a[d].IntersectInParts(b[d]);
     std::vector<Region> longer;

@@ -1,4 +1,4 @@
-// Regions: the meaning of a layout. Which global indices a rank holds.
+// Regions: which global indices a rank holds. This defines the meaning of a layout.
 //
 // A rank holds a product of index sets, one per tensor dimension; its local tensor holds those
 // elements in ascending global order, dimension by dimension. Every fast path is tested against
@@ -29,10 +29,10 @@ IndexSet DimRegion(const Layout& layout, int d, int64_t n, absl::Span<const int>
 Region Regions(const Layout& layout, absl::Span<const int64_t> shape,
                absl::Span<const int> coordinate);
 
-// The most runs of which a region is put together, in each dimension.
+// The most runs that a region may have in each dimension.
 inline constexpr int64_t kMaxRegionRuns = int64_t{1} << 20;
-// Errors: kInvalidArgument, naming the dimension, where a rank's could be more. Requires: as
-// Regions.
+// Errors: kInvalidArgument, naming the dimension, if a rank's region could have more runs.
+// Requires: as Regions.
 absl::Status CheckRegions(const Layout& layout, absl::Span<const int64_t> shape);
 
 // The indices of dimension d whose holder has `coordinate[a]` on each axis a in `axes`, whatever
@@ -42,8 +42,8 @@ IndexSet DimRegionOverAxes(const Layout& layout, int d, int64_t n, absl::Span<co
 
 int64_t NumElements(const Region& region);
 int64_t NumElements(absl::Span<const Region> disjoint);
-// What two regions of one tensor have in common, as disjoint regions, none of them empty: one, but
-// where strided runs interleave (IndexSet::IntersectInParts).
+// The intersection of two regions of one tensor, as disjoint regions. It is one region, or several
+// if strided runs interleave (IndexSet::IntersectInParts).
 std::vector<Region> IntersectRegions(const Region& a, const Region& b);
 std::string ToString(const Region& region);  // "{0..3} x {8..15}"; a scalar is "scalar"
 

@@ -13,17 +13,17 @@
 namespace DTENSOR_EXPORT dtensor {
 
 // Whether `name` is letters, digits and '_', does not start with a digit, and is not "_" alone
-// (which in a layout's text stands for what nothing splits).
+// (which in a layout's text stands for a factor that no axis splits).
 bool IsName(absl::string_view name);
 
-// What fails to match is left unread. Keeps a view of `text`.
+// Text that does not match is left unread. Keeps a view of `text`.
 class TextScanner {
  public:
   explicit TextScanner(absl::string_view text) : rest_(text) {}
 
   bool Eat(absl::string_view token);
   bool EatInt(int64_t* value);  // decimal, with an optional '-'
-  absl::string_view EatName();  // the longest word of letters, digits and '_'; empty if none
+  absl::string_view EatName();  // letters, digits and '_', not first a digit; empty if none
   bool AtEnd();                 // nothing but blanks is left
   absl::string_view rest() const { return rest_; }
 

@@ -19,7 +19,7 @@ std::string RanksText(absl::Span<const int> ranks) {
                       ranks.size(), " ranks)");
 }
 
-// What several holders mean.
+// A note on what several holders of one element mean.
 std::string Note(const Layout& layout) {
   if (!layout.is_partial()) return "";
   const size_t averaged = layout.averaged_axes().size();

@@ -1,4 +1,4 @@
-// Who holds what of a tensor, drawn:
+// Draws which rank holds which part of a tensor:
 //
 //   VisualizeLayout(layout, {4, 8})      0 0 1 1 1 1 0 0
 //   on ["dp"=2, "tp"=2],                 0 0 1 1 1 1 0 0
@@ -6,8 +6,8 @@
 //                                        2 2 3 3 3 3 2 2
 //                                        0 rank 0 ...
 //
-// A redistribution: dtensor/redistribution/visualize.h; a plan on a model:
-// parallel_plans/explain/visualize.h.
+// dtensor/redistribution/visualize.h draws redistributions, parallel_plans/explain/visualize.h
+// plans on a model.
 #ifndef DTENSOR_LAYOUT_VISUALIZE_H_
 #define DTENSOR_LAYOUT_VISUALIZE_H_
 
@@ -24,20 +24,21 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// Ranks that hold the same elements, at least one: replicas, or a partial tensor's terms.
+// Ranks that hold the same elements (at least one element): replicas, or a partial tensor's terms.
 struct Holders {
   std::vector<int> ranks;  // in the order of the mesh
   Region region;
 };
-// Disjoint; together they hold the tensor. In the order of their first ranks in the mesh. Requires,
-// as HolderParts: a shape that a tensor may have (dims.h), of the layout's number of dimensions,
-// with regions that CheckRegions accepts.
+// Returns all groups of holders, in the order of their first ranks in the mesh. Their regions are
+// disjoint and together are the whole tensor. Both functions require a shape that a tensor may have
+// (dims.h), with the layout's number of dimensions, and regions that CheckRegions accepts.
 std::vector<Holders> HoldersOf(const Layout& layout, absl::Span<const int64_t> shape);
-// Each of them as a part: "ranks 0, 2", of many ranks the first ones and their number.
+// The same as parts of a picture, named "ranks 0, 2"; of many ranks, the first ones and their
+// number.
 std::vector<PicturePart> HolderParts(const Layout& layout, absl::Span<const int64_t> shape);
 
 // Errors of both: kInvalidArgument for a shape with another number of dimensions than the layout,
-// for one that no tensor has (dims.h), and for what picture.h and CheckRegions refuse.
+// or that no tensor may have (dims.h), and what picture.h and CheckRegions refuse.
 absl::StatusOr<std::string> VisualizeLayout(const Layout& layout, absl::Span<const int64_t> shape,
                                             bool colour = false);
 // An SVG document.

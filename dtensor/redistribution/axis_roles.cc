@@ -13,7 +13,7 @@ namespace {
 
 using CoordinateVector = absl::InlinedVector<int, 4>;
 
-// For each axis of the mesh the dimension that it shards, or else kReplicate or kPartial.
+// For each axis of the mesh: the dimension that it shards, else kReplicate or kPartial.
 AxisList DimOfAxes(const Layout& layout) {
   AxisList dims(layout.mesh().num_axes(), AxisRoles::kReplicate);
   for (int axis : layout.partial_axes()) dims[axis] = AxisRoles::kPartial;
@@ -25,8 +25,8 @@ AxisList DimOfAxes(const Layout& layout) {
   return dims;
 }
 
-// Whether `axis` splits the same positions alike in both layouts of a dimension, as their texts
-// tell.
+// Whether `axis` splits the same positions in the same way in both layouts of a dimension. Compares
+// only their factors; returns false if these do not tell.
 bool SplitsAlike(const DimLayout& a, const DimLayout& b, int axis) {
   if (a.size() != b.size()) return false;
   for (size_t f = 0; f < a.size(); ++f) {
@@ -41,7 +41,7 @@ bool SplitsAlike(const DimLayout& a, const DimLayout& b, int axis) {
   return false;
 }
 
-// Whether the target only cuts what a rank holds in the source into intervals of positions.
+// Whether the target gives each rank one interval of the positions that it holds in the source.
 bool CutsPositions(const DimLayout& source, const DimLayout& target) {
   if (target.empty()) return source.empty();
   if (!source.empty() && source.size() != target.size()) return false;
@@ -89,7 +89,7 @@ void AxisRoles::FindRoles(const Layout& to) {
   }
 }
 
-// An axis that becomes P(avg) replicates: the average of equal terms is the term.
+// In the target, replicates axes that become P(avg): the average of equal terms is the term.
 void AxisRoles::ReplicateNewAverages(const Layout& to) {
   AxisList partial, averaged;
   for (int axis : to.partial_axes()) {
@@ -121,7 +121,7 @@ bool AxisRoles::MovesBetween(int axis, int source_dim, int target_dim) const {
   if (elements_ == 0) return false;
   CoordinateVector coordinate(source_.mesh().num_axes(), 0);
   if (source_dim != target_dim) {
-    // Some element disagrees, unless coordinate 0 has everything in both layouts.
+    // Some element moves, unless coordinate 0 has everything in both layouts.
     coordinate[axis] = 1;
     return !Over(source_, source_dim, coordinate, {axis}).empty() ||
            !Over(target_, target_dim, coordinate, {axis}).empty();
@@ -161,8 +161,9 @@ int64_t AxisRoles::SizeOf(const AxisList& axes) const {
   return size;
 }
 
-// Dimensions are independent but for the axes that move between them: for each coordinate on the
-// moved axes, the product over dimensions of what both layouts give to that coordinate.
+// Dimensions are independent except for axes that move between them. So this is the sum over
+// coordinates on the moved axes of a product over dimensions: of the number of indices that both
+// layouts give to that coordinate.
 int64_t AxisRoles::ElementsInPlace() const {
   if (moved_.empty()) return elements_;
   CoordinateVector coordinate(source_.mesh().num_axes(), 0);

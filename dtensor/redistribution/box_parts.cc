@@ -5,12 +5,12 @@
 namespace dtensor {
 namespace {
 
-// Walks the runs of a set, upwards, and tells at which position an index stands.
+// Finds the positions of ascending indices in a set.
 class Locator {
  public:
   explicit Locator(const IndexSet& set) : runs_(set.runs()) {}
 
-  // Requires: the set has `index`, which is not below the last one asked for.
+  // Requires: the set contains `index`, which is not below that of the previous call.
   int64_t Position(int64_t index) {
     while (runs_[run_].end() <= index) base_ += runs_[run_++].size();
     const IndexRun& run = runs_[run_];
@@ -19,8 +19,8 @@ class Locator {
     return base_ + offset / run.stride * run.length + offset % run.stride;
   }
 
-  // From the index last asked for: how many indices, `step` apart, have positions equally far
-  // apart.
+  // Beginning at `index`, that of the previous call: how many indices that are `step` apart have
+  // positions that are equally far apart.
   int64_t RegularSteps(int64_t index, int64_t step) const {
     const IndexRun& run = runs_[run_];
     const bool in_one_interval = run.count > 1 && step % run.stride != 0;

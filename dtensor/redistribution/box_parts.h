@@ -1,4 +1,4 @@
-// Boxes of a redistribution, put together dimension by dimension. For its sources alone.
+// Builds the boxes of a redistribution dimension by dimension. Only for this folder's sources.
 #ifndef DTENSOR_REDISTRIBUTION_BOX_PARTS_H_
 #define DTENSOR_REDISTRIBUTION_BOX_PARTS_H_
 
@@ -11,26 +11,27 @@
 
 namespace dtensor {
 
-// Positions in `src` and `dst` of the indices in `common`, which both of them have. A run for each
-// run of `common`, or more where it goes on over runs of the others.
+// The positions in `src` and in `dst` of the indices in `common`, a subset of both. Gives one run
+// for each run of `common`, or several if that extends over several runs of `src` or `dst`.
 std::vector<MatchedRun> Locate(const IndexSet& src, const IndexSet& dst, const IndexSet& common);
 
-// As MatchIndexSets, of the indices that `part`, a subset of `dst`, has too.
+// As MatchIndexSets, but only for the indices in `part`, a subset of `dst`.
 std::vector<MatchedRun> MatchPart(const IndexSet& src, const IndexSet& dst, const IndexSet& part);
 
-// A piece of one dimension, from a peer whose position in the mesh is a common one plus `delta` as
-// far as this dimension decides.
+// A piece of one dimension. `delta` is what this dimension adds to the position of the peer in the
+// mesh (AppendBoxes).
 struct BoxPart {
   MatchedRun piece;
   int delta = 0;
 };
 
 void AddParts(const std::vector<MatchedRun>& pieces, int delta, std::vector<BoxPart>& parts);
-// Ascending by place in the result.
+// Sorted by position in the result, ascending.
 std::vector<BoxPart> SortedParts(std::vector<BoxPart> parts);
 
-// Appends the product over dimensions: each box from the peers at `base` + the deltas + each of
-// `terms`. Scalars have parts of one dimension, and boxes of none.
+// Appends the product over dimensions, one box for each combination of parts. The peers of a box
+// are at the positions `base` + the deltas of its parts + each of `terms`. For scalars, `dims` has
+// one dimension and boxes have none.
 void AppendBoxes(absl::Span<const std::vector<BoxPart>> dims, int base, absl::Span<const int> terms,
                  bool is_scalar, std::vector<ReceiveBox>& boxes);
 

@@ -14,7 +14,7 @@
 namespace dtensor {
 namespace {
 
-// The one dimension in which the layouts differ; -1: none, or several.
+// The only dimension in which the layouts differ; -1 if there is none, or several.
 int CutDim(const RedistributionPlan& plan) {
   int found = -1;
   for (int d = 0; d < plan.from().ndim(); ++d) {
@@ -32,7 +32,7 @@ bool IsOneRound(const RedistributionPlan& plan) {
   return round.from_source && !round.pivot && !round.across;
 }
 
-// Sorted, and joined where they touch.
+// Sorts the ranges, and joins those that touch.
 std::vector<RowRange> Joined(std::vector<RowRange> rows) {
   absl::c_sort(rows, [](const RowRange& a, const RowRange& b) { return a.begin < b.begin; });
   std::vector<RowRange> joined;
@@ -47,7 +47,7 @@ std::vector<RowRange> Joined(std::vector<RowRange> rows) {
   return joined;
 }
 
-// A share of `box`, whose rows along `dim` are one interval: [begin, end) of them.
+// The part [begin, end) of the rows of `box`, which along `dim` are one interval.
 ReceiveBox Cut(const ReceiveBox& box, int dim, int64_t begin, int64_t end) {
   ReceiveBox cut = box;
   MatchedRun& run = cut.dims[dim];
@@ -89,7 +89,7 @@ std::vector<int> ChunkSchedule::GroupOf(int rank) const {
   return group;
 }
 
-// In the order in which they are received, those of an all-gather that are own first.
+// In the order in which they are received; in an all-gather own pieces come first.
 std::vector<ChunkSchedule::Piece> ChunkSchedule::PiecesOf(int rank) const {
   const std::vector<int> group = GroupOf(rank);
   const auto size = static_cast<int>(group.size());
@@ -125,7 +125,7 @@ std::vector<ReceiveBox> ChunkSchedule::Own(int rank) const {
   return own;
 }
 
-// Boxes that have the same rows, of other columns, are one after the other, and count once.
+// Consecutive boxes may have the same rows (of other columns); such rows are counted once.
 std::vector<ReceiveBox> ChunkSchedule::Receives(int chunk, int rank) const {
   std::vector<Piece> pieces = PiecesOf(rank);
   if (gathers_) std::erase_if(pieces, [](const Piece& piece) { return piece.distance == 0; });
@@ -138,7 +138,7 @@ std::vector<ReceiveBox> ChunkSchedule::Receives(int chunk, int rank) const {
   }
   const int64_t begin = all * chunk / chunks_, end = all * (chunk + 1) / chunks_;
   std::vector<ReceiveBox> boxes;
-  int64_t at = 0, next = 0;  // rows before this piece, and with it
+  int64_t at = 0, next = 0;  // rows before this piece, and including it
   for (size_t i = 0; i < pieces.size(); ++i) {
     const int64_t length = pieces[i].box.dims[dim_].length;
     if (i == 0 || !same_rows(pieces[i - 1], pieces[i])) at = std::exchange(next, next + length);
@@ -171,7 +171,7 @@ std::vector<RowRange> ChunkSchedule::Rows(int step, int rank) const {
   return Joined(std::move(rows));
 }
 
-// Where an axis that replicates the source slices it too.
+// There are such rows if an axis that replicates the source also slices it.
 std::vector<RowRange> ChunkSchedule::Unsent(int rank) const {
   std::vector<RowRange> sent;
   for (int step = 0; step < chunks_; ++step) {

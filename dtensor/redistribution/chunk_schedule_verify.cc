@@ -1,4 +1,4 @@
-// ChunkSchedule::Verify: from the boxes alone, element by element along the cut dimension.
+// ChunkSchedule::Verify: uses only the boxes, element by element along the split dimension.
 #include <cstdint>
 #include <map>
 #include <utility>
@@ -15,10 +15,11 @@
 namespace dtensor {
 namespace {
 
-// For each row of the result, and what the box has of other dimensions, whose terms it holds.
+// Key: a row of the result, and the box's extent in the other dimensions. Value: the position in
+// the source, and the peers whose terms it holds.
 using Elements = std::map<std::pair<int64_t, std::vector<int64_t>>, std::vector<int64_t>>;
 
-// False where a row is received twice.
+// Returns false if a row is received twice.
 bool Add(const ReceiveBox& box, int dim, Elements& elements) {
   std::vector<int64_t> columns;
   for (int d = 0; d < static_cast<int>(box.dims.size()); ++d) {

@@ -19,7 +19,7 @@ ReduceOp OpOf(const RedistributionPlan& plan) {
   return plan.op() == ReduceOp::kAvg ? ReduceOp::kSum : plan.op();
 }
 
-// One chunk. Points into all that it is made of.
+// The exchange of one chunk. It refers to its arguments, and keeps no copies of them.
 struct ChunkExchange final : CallDescription, ExchangeBoxes {
   ChunkExchange(const RankChunks& chunks, int chunk, const Tensor& source, const Tensor& result,
                 const ExchangeCaller& caller)
@@ -113,7 +113,7 @@ absl::Status MoveInChunks(const RankChunks& chunks, const Tensor& source, const 
     }
     absl::Status made = NoThrow([&] { return make(chunks.rows(step)); });
     if (!made.ok()) made = communicator.Fail(made);
-    // Also after an error or an exception: peers may be reading.
+    // Finishes also after an error or an exception, as peers may be reading.
     const absl::Status moved =
         exchange.has_value() ? communicator.Finish(exchange->collective) : absl::OkStatus();
     DT_RETURN_IF_ERROR(made);

@@ -1,4 +1,4 @@
-// Carries out chunk schedules on one rank's local tensors: dumb on purpose, all decisions are in
+// Carries out chunk schedules on one rank's local tensors. It decides nothing: all decisions are in
 // the schedule.
 #ifndef DTENSOR_REDISTRIBUTION_CHUNKED_MOVE_H_
 #define DTENSOR_REDISTRIBUTION_CHUNKED_MOVE_H_
@@ -17,7 +17,7 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// A schedule as one rank carries it out: its boxes and rows, worked out once.
+// One rank's part of a schedule: its boxes and rows, computed once.
 class RankChunks {
  public:
   // Requires: `schedule` is of plan->plan(); `rank` is on its mesh.
@@ -38,17 +38,18 @@ class RankChunks {
   std::vector<std::vector<RowRange>> rows_;        // by step
 };
 
-// Called in each step, between the two halves of its exchange, with the rows that are to be made.
-// An error is this rank's alone: it fails the world.
+// Called in each step, between the two halves of its exchange, to compute these rows. An error that
+// it returns may be this rank's alone, so it fails the world.
 using MakeRows = absl::FunctionRef<absl::Status(absl::Span<const RowRange> rows)>;
 
-// Moves `source` to `result`, tensors of the shapes that the plan gives this rank, which share no
-// memory. Of an all-gather, `make` finds its rows in `result`; of a reduce-scatter it leaves them
-// in `source`. Collective over the groups of the plan: the exchanges are halves
-// (Communicator::Begin, Finish), so what `make` launches runs beside what moves. Peers read from
-// `source` until it returns. Counted as one collective. Errors: kInvalidArgument for tensors that
-// are not what the plan says, before anything moves; the world's failure, which is also what `make`
-// returned.
+// Redistributes `source` into `result`. Both have the shapes that the plan gives this rank, and
+// share no memory. In an all-gather `make` reads its rows from `result`; in a reduce-scatter it
+// writes them to `source`. Each exchange is begun before `make` and finished after it
+// (Communicator::Begin, Finish), so what `make` launches overlaps with communication. Peers read
+// from `source` until this call returns. Collective over the groups of the plan; counted as one
+// collective.
+// Errors: kInvalidArgument, before anything moves, for tensors that do not have the plan's shapes
+// and types; the world's failure, which may be the error that `make` returned.
 absl::Status MoveInChunks(const RankChunks& chunks, const Tensor& source, const Tensor& result,
                           Communicator& communicator, const ExchangeCaller& caller, MakeRows make);
 

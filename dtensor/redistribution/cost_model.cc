@@ -76,7 +76,7 @@ class Reader {
   }
 
  private:
-  // That no line before had the same to say.
+  // Refuses a line with the same subject as an earlier one.
   absl::Status SayOnce(absl::Span<const absl::string_view> words) {
     const bool is_of_some = words[0] == "gemm" || words[0] == "link";
     const std::string what = absl::StrJoin(words.subspan(0, is_of_some ? 2 : 1), " ");
@@ -130,7 +130,7 @@ absl::Status CheckCosts(const CostModel& costs) {
   DT_RETURN_IF_ERROR(CheckRate("copy", rates.copy_gb_per_second));
   DT_RETURN_IF_ERROR(CheckRate("reduce", rates.reduce_gb_per_second));
   DT_RETURN_IF_ERROR(CheckRate("multiply", rates.multiply_gf_per_second));
-  // These may be unsaid.
+  // These may be left out (0).
   for (size_t type = 0; type < rates.gemm_gf_per_second.size(); ++type) {
     if (rates.gemm_gf_per_second[type] == 0) continue;
     DT_RETURN_IF_ERROR(CheckRate(absl::StrCat("gemm ", dtensor::ToString(static_cast<DType>(type))),
@@ -145,7 +145,7 @@ absl::Status CheckCosts(const CostModel& costs) {
 
 CostModel CostModel::On(const DeviceMesh& mesh) const {
   CostModel on_mesh = *this;
-  std::map<int, size_t> said_by;  // axis: of how many axes the group is that has said its line
+  std::map<int, size_t> said_by;  // by axis: the size of the group whose line it got
   for (const auto& [name, link] : rates_.links) {
     const absl::StatusOr<AxisList> group = mesh.Find(name);
     if (!group.ok()) continue;
@@ -167,7 +167,7 @@ std::string CostModel::ToString() const {
     absl::StrAppend(&text, "link ", axis, " ", ExactText(link.latency_us), " ",
                     ExactText(link.gb_per_second), "\n");
   };
-  // What nobody has said stays unsaid.
+  // Leaves out what is not set.
   const auto add = [&text](absl::string_view words, double value) {
     if (value != 0) absl::StrAppend(&text, words, " ", ExactText(value), "\n");
   };

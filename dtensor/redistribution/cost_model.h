@@ -1,18 +1,17 @@
-// CostModel: how fast ranks talk along each mesh axis, and how fast one rank copies, reduces and
-// computes.
-// Plans are priced with it, and simulated runs (Simulate, context.h). A plain value with a text
-// form, one fact a line:
+// CostModel: how fast ranks communicate along each mesh axis, and how fast one rank copies, reduces
+// and computes. It prices plans and simulated runs (Simulate, context.h). A plain value with a text
+// form, one fact per line:
 //
 //   # two nodes of eight
 //   link dp 12 25      ranks that differ on "dp": 12 us for a message, then 25 GB/s (1e9 bytes/s);
-//                      a group of axes stands for those of them that have no line
+//                      the name of a group applies to those of its axes that have no line
 //   link * 0.5 150     every other axis
 //   copy 1500          GB/s of local copies, bytes read plus bytes written
 //   reduce 1200        GB/s of terms read
 //   multiply 600000    GF/s (1e9 operations/s) of attention's products
-//   gemm bf16 800000   GF/s of matrix products of that type; where there is none, as multiply
-//   memory 2500        GB/s of all other kernels, read plus written; where there is none, as copy
-//   call 4             us that each kernel takes beside its work; where there is none, 0
+//   gemm bf16 800000   GF/s of matrix products of that type; without such a line, as multiply
+//   memory 2500        GB/s of all other kernels, read plus written; without such a line, as copy
+//   call 4             us that each kernel takes in addition to its work; without such a line, 0
 //
 // All ranks must use equal tables: plans follow from them.
 #ifndef DTENSOR_REDISTRIBUTION_COST_MODEL_H_
@@ -34,11 +33,12 @@ namespace DTENSOR_EXPORT dtensor {
 
 class CostModel {
  public:
-  // Two ranks that are threads of one process, on a desktop CPU: one link for every axis.
+  // The default is two ranks that are threads of one process, on a desktop CPU: one link for every
+  // axis.
   CostModel() = default;
   // Reads the text above. What it leaves out keeps its default. Errors: kInvalidArgument, with the
-  // number of the line, for an unknown word, anything said twice, a rate that is not above 0, a
-  // negative latency.
+  // number of the line, for an unknown word, a line that repeats an earlier one's subject, a rate
+  // that is not above 0, a negative latency.
   static absl::StatusOr<CostModel> Parse(absl::string_view text);
   std::string ToString() const;  // parses back
 
@@ -57,14 +57,16 @@ class CostModel {
   void set_memory_gb_per_second(double rate) { rates_.memory_gb_per_second = rate; }
   void set_call_us(double call_us) { rates_.call_us = call_us; }
 
-  // All of it, as plain numbers.
+  // Everything, as plain numbers.
   const MachineRates& rates() const { return rates_; }
 
-  // The same with a line for each axis of this mesh whose group has one, and it has not: of several
-  // such groups the one of the fewest axes counts, or the first by name. Plans and ExplainStep look
-  // at it so; a run that is simulated by hand (Simulate), at the names of axes alone.
+  // A copy in which each axis of this mesh that has no line gets that of a group that contains it.
+  // If several such groups have a line, the group with the fewest axes counts, then the first by
+  // name. Plans and ExplainStep use this. A run simulated directly (Simulate) looks only at lines
+  // with the names of axes.
   CostModel On(const DeviceMesh& mesh) const;
-  // No axis has a link of its own: then only numbers of messages and bytes tell plans apart.
+  // Whether no axis has a link of its own: then plans differ only in their numbers of messages and
+  // bytes.
   bool uniform() const { return rates_.links.empty(); }
   friend bool operator==(const CostModel&, const CostModel&) = default;
 

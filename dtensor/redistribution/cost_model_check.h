@@ -1,4 +1,5 @@
-// Whether a CostModel says what its text could say: setters take any number.
+// CheckCosts: whether a CostModel is valid. Parse() makes only valid ones, but setters take any
+// number.
 #ifndef DTENSOR_REDISTRIBUTION_COST_MODEL_CHECK_H_
 #define DTENSOR_REDISTRIBUTION_COST_MODEL_CHECK_H_
 
@@ -8,8 +9,8 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// Errors: kInvalidArgument, with the line that is none, for a rate that is not above 0, or a
-// negative latency, and for both where they are infinite or NaN.
+// Errors: kInvalidArgument, with the line that would be invalid, for a rate that is not above 0, a
+// negative latency, or either if it is infinite or NaN.
 absl::Status CheckCosts(const CostModel& costs);
 
 }  // namespace dtensor

@@ -46,7 +46,7 @@ CrossMeshTransition::CrossMeshTransition(const Layout& from, const Layout& to,
   for (int axis = 0; axis < target_.mesh().num_axes(); ++axis) {
     if (target_.use(axis) == Layout::AxisUse::kShard) continue;
     const bool created = target_.use(axis) == Layout::AxisUse::kPartial;
-    // The average of equal terms is the term.
+    // P(avg) counts as replicated: the average of equal terms is the term.
     const bool filled = created && target_.partial_op(axis) != ReduceOp::kAvg;
     (filled ? created_ : replicated_).push_back(axis);
   }
@@ -86,7 +86,7 @@ std::vector<Region> CrossMeshTransition::Needed(int rank) const {
   return {ResultOf(rank)};
 }
 
-// The number of the source's shard that `rank` has: that of the first rank which has it.
+// Identifies the source's shard that `rank` has, by the position of the first rank that has it.
 int CrossMeshTransition::ShardOf(int rank) const {
   const DeviceMesh& mesh = source_.mesh();
   Coordinate first = mesh.Coordinate(rank);
@@ -99,14 +99,15 @@ std::vector<Region> CrossMeshTransition::Pool::ShareAt(size_t i) const {
   return ShareOf(regions, static_cast<int64_t>(ranks.size()), static_cast<int64_t>(i));
 }
 
-// Of the ranks that need what `rank` needs: those with one shard of the source have a term of it,
-// and own it. What none of them has is shared by all.
+// Divides what `rank` and the ranks of its group need. For each shard of the source that some of
+// them have, these ranks hold a term of its elements, and share owning them. Elements of which none
+// holds a term are shared by all.
 std::vector<CrossMeshTransition::Pool> CrossMeshTransition::PoolsOf(int rank) const {
   const std::vector<Region> needed = Needed(rank);
   if (needed.empty()) return {};
   const std::vector<int> group = target_.mesh().Group(rank, replicated_);
   std::vector<Pool> pools;
-  std::vector<int> shards;  // of each pool
+  std::vector<int> shards;  // by pool
   int64_t left = NumElements(needed);
   for (int member : group) {
     if (!source_.mesh().Contains(member)) continue;
@@ -123,7 +124,7 @@ std::vector<CrossMeshTransition::Pool> CrossMeshTransition::PoolsOf(int rank) co
   return pools;
 }
 
-// The parts of `needed` in shards of the source other than these.
+// The parts of `needed` that are in other shards of the source than `shards`.
 std::vector<Region> CrossMeshTransition::UnheldParts(const Region& needed,
                                                      const std::vector<int>& shards) const {
   const DeviceMesh& mesh = source_.mesh();
@@ -155,7 +156,7 @@ std::vector<ReceiveBox> CrossMeshTransition::ExchangeBoxes(int rank) const {
   return boxes;
 }
 
-// The boxes of `region`, a part of the result, from those who hold it.
+// Appends the boxes of `region`, a part of the result, from the ranks that hold it.
 void CrossMeshTransition::AppendFrom(int rank, const Region& region,
                                      std::vector<ReceiveBox>& boxes) const {
   const DeviceMesh& mesh = source_.mesh();
@@ -173,7 +174,7 @@ void CrossMeshTransition::AppendFrom(int rank, const Region& region,
                dims[d]);
       return true;
     };
-    // Shards do not overlap: nobody else has what is in that of `rank`.
+    // Shards do not overlap: what is in the shard of `rank` is in no other.
     const bool is_here =
         holds && DimRegion(source_, d, shape_[d], mine).CommonSize(region[d]) == region[d].size();
     if (is_here) {
@@ -193,8 +194,9 @@ void CrossMeshTransition::AppendFrom(int rank, const Region& region,
   }
 }
 
-// The ranks with the terms of what is held at `position`, whose coordinate is 0 on the axes that do
-// not shard: of replicas `rank` itself, or else one by its place in the target, to share the load.
+// The ranks that hold the terms of the shard at `position`, whose coordinate is 0 on all axes that
+// do not shard the source. Among replicas it chooses the one of `rank`, if that has the shard; else
+// one by the position of `rank` in the target, to spread the load.
 std::vector<int> CrossMeshTransition::TermRanks(int position, int rank) const {
   const DeviceMesh& mesh = source_.mesh();
   Coordinate coordinate = mesh.Coordinate(mesh.RankOf(position));
@@ -252,17 +254,17 @@ CrossMeshTransition::Messages CrossMeshTransition::LeastMessages() const {
   return messages;
 }
 
-// Elements of which some rank in need holds a term. For each shard of the target and each of the
-// source: what they have in common, if a rank has both.
+// The number of elements of which some rank that needs them holds a term: summed over pairs of a
+// target shard and a source shard, the elements that are in both, if some rank has both.
 int64_t CrossMeshTransition::ElementsInPlace() const {
   const DeviceMesh &from = source_.mesh(), &to = target_.mesh();
   int64_t elements = 0;
   for (int i = 0; i < to.size(); ++i) {
-    const int first = to.RankOf(i);  // of those in need
+    const int first = to.RankOf(i);  // the first of the ranks that need the same
     const Coordinate coordinate = to.Coordinate(first);
     if (Needed(first).empty()) continue;
     if (absl::c_any_of(replicated_, [&](int axis) { return coordinate[axis] != 0; })) continue;
-    std::vector<int> counted;  // shards of the source
+    std::vector<int> counted;  // source shards counted so far
     for (int rank : to.Group(first, replicated_)) {
       if (!from.Contains(rank)) continue;
       const int shard = ShardOf(rank);

@@ -1,12 +1,13 @@
-// CrossMeshTransition: what crosses when a tensor goes from a layout on one mesh to a layout on
-// another, of other ranks or another shape. The algebra under RedistributionPlan for two meshes,
-// for its sources alone; SameMeshTransition is the one for a single mesh.
+// CrossMeshTransition: what moves when a tensor goes from a layout on one mesh to a layout on
+// another mesh, with other ranks or another shape. It is the algebra behind RedistributionPlan for
+// two meshes, only for its sources; SameMeshTransition is the one for a single mesh.
 //
-// The meshes share no axes, so who holds what a rank needs is found from the regions. It is X and G
-// all the same. Without terms to reduce, and with ranks in both meshes, each rank receives what it
-// lacks: X alone. Where the meshes have no rank in common, or terms are reduced for several ranks,
-// each element has one owner among those who need it: one that holds a term, if any does, and by
-// even shares. It crosses once, and G spreads it inside the target's mesh.
+// The meshes have no common axes, so the holders of what a rank needs are found from the regions.
+// The rounds are X and G (redistribution_plan.h) as on one mesh. If nothing is reduced and some
+// rank is in both meshes, each rank receives what it lacks: X alone. If the meshes have no rank in
+// common, or terms are reduced for several ranks, each element has one owner among the ranks that
+// need it. It is one that holds a term, if there is any; such ranks share the elements evenly. The
+// element crosses once between the meshes, and G distributes it inside the target's mesh.
 #ifndef DTENSOR_REDISTRIBUTION_CROSS_MESH_TRANSITION_H_
 #define DTENSOR_REDISTRIBUTION_CROSS_MESH_TRANSITION_H_
 
@@ -23,10 +24,10 @@ namespace dtensor {
 
 class CrossMeshTransition {
  public:
-  // Requires: layouts of shape.size() dimensions. An axis that becomes P(avg) replicates.
+  // Requires: layouts of shape.size() dimensions. An axis that becomes P(avg) counts as replicated.
   CrossMeshTransition(const Layout& from, const Layout& to, absl::Span<const int64_t> shape);
 
-  // As SameMeshTransition has them; ranks are the world's, of either mesh.
+  // As in SameMeshTransition and AxisRoles. Ranks are those of the world, on either mesh.
   int64_t terms() const { return terms_; }
   int64_t needers() const { return needers_; }
   bool pivot() const { return pivot_; }
@@ -39,10 +40,10 @@ class CrossMeshTransition {
   std::vector<ReceiveBox> ExchangeBoxes(int rank) const;
   std::vector<ReceiveBox> GatherBoxes(int rank) const;
   int64_t NeededElements(int rank) const;
-  // Of what the rank needs, the elements that it holds.
+  // The number of elements that the rank both needs and holds.
   int64_t HeldElements(int rank) const;
-  // The least number of messages, as in docs/redistribution.md: with terms, or groups of them
-  // added, and with complete elements.
+  // The least numbers of messages, as in docs/redistribution.md: those that carry terms or sums of
+  // some terms, and those that carry complete elements.
   struct Messages {
     absl::int128 terms = 0, elements = 0;
   };
@@ -53,7 +54,7 @@ class CrossMeshTransition {
   Region HeldBy(int rank) const;
   Region ResultOf(int rank) const;
   std::vector<Region> Needed(int rank) const;
-  // Parts of what a group of ranks needs, and those of the group that share owning them.
+  // A part of what a group of ranks needs, and the ranks of the group that share owning it.
   struct Pool {
     std::vector<Region> regions;
     std::vector<int> ranks;
@@ -72,9 +73,9 @@ class CrossMeshTransition {
   Dims shape_;
   bool is_scalar_ = false, pivot_ = false, moves_ = false, is_view_ = false;
   int64_t elements_ = 1, terms_ = 1, needers_ = 1;
-  // Axes of the source's mesh: that shard it; partial ones; all others.
+  // Axes of the source's mesh: those that shard it, partial ones, all others.
   AxisList sharding_, reduced_, replicas_;
-  AxisList replicated_, created_;  // axes of the target's mesh: replicate; become partial
+  AxisList replicated_, created_;  // axes of the target's mesh: replicated; becoming partial
   std::vector<int> ranks_;
 };
 

@@ -1,10 +1,11 @@
-// Lineage: which tensor of the program a tensor is, as a number that all ranks of its mesh have
-// alike. Collectives compare it, so that ranks which mix up two tensors of one shape get an error.
+// Lineage: identifies a tensor of the program by a number that is the same on all ranks of its
+// mesh. Collectives compare it, so ranks that mix up two tensors of the same shape get an error.
 //
-// Tensors that are made (Full, Distribute, ...) are counted for each mesh, so that work on the mesh
-// of one rank alone shifts no other count; with the count goes what they are: layout, shape, type.
-// A result's lineage follows from the operator, its arguments and its operands' lineages; a
-// redistribution and an alias have their source's. Of memory, data and caches nothing enters.
+// Tensors that are made (Full, Distribute, ...) are counted per mesh, so tensors on a mesh of one
+// rank alone do not shift other counts. Their lineage follows from the count and from their layout,
+// shape and type. A result's lineage follows from the operator, its arguments and its operands'
+// lineages; a redistribution or an alias has its source's. It does not depend on memory, data or
+// caches.
 #ifndef DTENSOR_REDISTRIBUTION_LINEAGE_H_
 #define DTENSOR_REDISTRIBUTION_LINEAGE_H_
 
@@ -24,7 +25,7 @@ inline uint64_t MixLineage(uint64_t lineage, uint64_t more) {
 struct Lineage {
   uint64_t id = 0;              // 0: unknown, on every rank
   const char* maker = nullptr;  // "Full", "Add"
-  uint64_t number = 0;          // of a tensor that was made: among those of its mesh, from 1
+  uint64_t number = 0;          // for a tensor that was made: its number on its mesh, from 1
 
   // "tensor 3 of its mesh, made by Full", "a result of Add"; empty if unknown.
   std::string ToString() const {

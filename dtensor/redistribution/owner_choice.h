@@ -1,5 +1,5 @@
-// OwnerChoice: who makes what a redistribution reduces, and how the others get it. The second part
-// of SameMeshTransition.
+// OwnerChoice: which ranks reduce the elements of a redistribution, and how the others get them.
+// The second part of SameMeshTransition.
 #ifndef DTENSOR_REDISTRIBUTION_OWNER_CHOICE_H_
 #define DTENSOR_REDISTRIBUTION_OWNER_CHOICE_H_
 
@@ -10,31 +10,33 @@
 
 namespace dtensor {
 
-// Who makes an element of the result, of the ranks that need it, before the others get it.
+// Which of the ranks that need an element own it: they complete it before the others get it.
 enum class Owners : uint8_t {
-  kNeeders,   // each for itself: there is no second round
+  kNeeders,   // each rank that needs it, for itself: there is no second round
   kHolders,   // on axes that shard the source, the rank at the holder's coordinate
-  kAnyNeeder  // all of them share the work evenly
+  kAnyNeeder  // all ranks that need it share the elements evenly
 };
 
 struct OwnerChoice {
   // Requires: kNeeders unless MayHaveOwners() or, with rounds, MayHaveRounds().
   Owners owners = Owners::kNeeders;
-  // The owners pass their elements on in several rounds, each along these axes, in this order: all
-  // of owner_axes(). Empty: in one.
+  // The axes of each round in which owners pass on their elements, in order; together they are
+  // owner_axes(). Empty: a single round.
   std::vector<AxisList> rounds;
-  // Ranks on axes that go from Shard to Partial share what is reduced for them, too; else the
-  // holder has it alone. Requires: MayShareTerms().
+  // On axes that go from Shard to Partial, all ranks share the elements that are reduced; else the
+  // holder alone has them. Requires: MayShareTerms().
   bool shares_terms = false;
 };
 
-// Terms are reduced for several ranks in need.
+// Whether terms are reduced for several ranks, so that each element can have one owner.
 bool MayHaveOwners(const AxisRoles& roles);
-// Owners pass on what is reduced; or nothing moves but what is gathered, and holders are owners.
+// Whether owners could pass on elements in several rounds: MayHaveOwners(), or the redistribution
+// is only a gather, with the holders as owners.
 bool MayHaveRounds(const AxisRoles& roles);
+// Whether OwnerChoice::shares_terms is possible.
 bool MayShareTerms(const AxisRoles& roles);
 
-// kNeeders or kHolders, whichever moves least.
+// kNeeders or kHolders, whichever moves less.
 OwnerChoice LeastOwners(const AxisRoles& roles);
 
 }  // namespace dtensor

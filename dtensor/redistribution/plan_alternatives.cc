@@ -8,9 +8,9 @@
 namespace dtensor {
 namespace {
 
-// The owner axes by the speed of their links, the slowest first. Empty if all are alike, or if the
-// first round would bring nothing: where nothing is reduced, ranks that differ only on axes that
-// the source does not shard have nothing to give each other before the others come.
+// Groups the owner axes by the speed of their links, the slowest first. Returns nothing if all have
+// the same speed, or if the first round would move nothing: if nothing is reduced, ranks that
+// differ only on axes that do not shard the source have the same elements before the later rounds.
 std::vector<AxisList> RoundsOf(const SameMeshTransition& t, const CostModel& links) {
   std::map<double, AxisList> by_speed;
   for (int axis : t.owner_axes()) {

@@ -1,4 +1,4 @@
-// The other choices with which a transition can be carried out, for RedistributionPlan to compare.
+// The other choices by which a transition can be carried out, for RedistributionPlan to compare.
 #ifndef DTENSOR_REDISTRIBUTION_PLAN_ALTERNATIVES_H_
 #define DTENSOR_REDISTRIBUTION_PLAN_ALTERNATIVES_H_
 
@@ -9,9 +9,9 @@
 
 namespace dtensor {
 
-// Where terms are reduced for several ranks: with each kind of owner. Where links differ: also with
-// the gather in rounds, one for each speed, the slowest first, so that slow links carry each
-// element once to every group of fast ones.
+// If terms are reduced for several ranks: with each other kind of owners. If links differ: also
+// with the gather in several rounds, one for each speed, the slowest first, so that slow links
+// carry each element only once to every group of ranks with fast links.
 std::vector<SameMeshTransition> OtherTransitions(const SameMeshTransition& transition,
                                                  const CostModel& links);
 

@@ -1,4 +1,4 @@
-// What a redistribution moves, must move, holds, and how long it is expected to take.
+// What a redistribution moves, the bound, the memory it takes, and its predicted time.
 #include <algorithm>
 #include <limits>
 
@@ -18,7 +18,7 @@ namespace {
 using absl::int128;
 using CoordinateVector = absl::InlinedVector<int, 4>;
 
-// Of some regions, the elements that the rank at `coordinate` holds in the source.
+// The number of elements of these regions that the rank at `coordinate` holds in the source.
 int64_t HeldOf(const SameMeshTransition& t, absl::Span<const Region> regions,
                absl::Span<const int> coordinate) {
   int64_t sum = 0;
@@ -32,8 +32,8 @@ int64_t HeldOf(const SameMeshTransition& t, absl::Span<const Region> regions,
   return sum;
 }
 
-// Create refuses plans that must move more bytes than an int64 counts; of other ways to carry one
-// out, which are compared with it, this is as good as more.
+// Create refuses plans that must move more bytes than an int64 can count. Alternatives that are
+// compared with a plan may move more: for these the largest int64 is good enough.
 int64_t Saturated(int128 n) {
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
   return n < kMost ? static_cast<int64_t>(n) : kMost;
@@ -47,14 +47,15 @@ AxisList OtherAxes(const DeviceMesh& mesh, const AxisList& axes) {
   return others;
 }
 
-// Elements that X brings to the rank at `coordinate`.
+// The number of elements that the rank at `coordinate` receives in X.
 int128 ExchangedElements(const SameMeshTransition& t, absl::Span<const int> coordinate) {
   if (t.pivot() && t.roles().reduced().empty()) return 0;
   const std::vector<Region> regions = t.pivot() ? t.Owned(coordinate) : t.Needed(coordinate);
   return int128(NumElements(regions)) * t.roles().terms() - HeldOf(t, regions, coordinate);
 }
 
-// Elements that G brings in one round: all that is needed and not owned.
+// The number of elements that it receives in G, if G is one round: all that it needs and does not
+// own.
 int64_t GatheredElements(const SameMeshTransition& t, absl::Span<const int> coordinate) {
   return NumElements(t.Needed(coordinate)) - NumElements(t.Owned(coordinate));
 }
@@ -90,7 +91,7 @@ int64_t RedistributionPlan::BytesReceived(int rank) const {
 
 namespace {
 
-// Over ranks, of which each receives of(rank) bytes.
+// The total and the maximum over ranks, each of which receives of(rank) bytes.
 template <typename Fn>
 RedistributionBytes Sum(const std::vector<int>& ranks, const Fn& of) {
   int128 total = 0;
@@ -114,13 +115,12 @@ RedistributionBytes RedistributionPlan::Bytes() const {
   return Sum(Ranks(), [&](int rank) { return BytesReceived(rank); });
 }
 
-// In total, for each element and each coordinate on the axes that stay partial: to reduce p terms
-// for w ranks in need takes (p - 1) + (w - 1) messages, and one more where none of the w holds a
-// term. With one term, all in need but those that hold it receive it: `helpers` of them where one
-// does, else none.
+// Sums over all elements and all coordinates on the axes that stay partial. To reduce p terms for w
+// ranks takes (p - 1) + (w - 1) messages, and one more if none of the w holds a term. With one
+// term, all of the w receive it except those that hold it: if one does, helper_count() of them do.
 //
-// Where the type changes, terms travel in the source's (the sum is rounded once); complete elements
-// could in the smaller of the two.
+// If the type changes, terms are sent in the source's type, as the sum is rounded once; complete
+// elements could be sent in the smaller of the two types.
 int128 RedistributionPlan::LeastBytes() const {
   const int64_t term = SizeOf(dtype_), element = std::min(term, SizeOf(result_dtype_));
   if (cross_mesh_ != nullptr) {
@@ -137,8 +137,9 @@ int128 RedistributionPlan::LeastBytes() const {
          KeptTerms();
 }
 
-// The busiest rank receives no less than the average, and no less than what any rank lacks: of
-// several terms at least one message for each element that it needs, even where it holds a term.
+// The busiest rank receives no less than the average, and no less than what any rank lacks. If
+// there are several terms, a rank receives at least one message for each element that it needs,
+// even if it holds a term.
 RedistributionBytes RedistributionPlan::Bound() const {
   const int128 total = LeastBytes();
   const int64_t element = std::min(SizeOf(dtype_), SizeOf(result_dtype_));
@@ -148,7 +149,7 @@ RedistributionBytes RedistributionPlan::Bound() const {
   return {Saturated(total), std::max(Saturated(average), lacking) * element};
 }
 
-// Elements that a rank needs and does not hold, of the rank that lacks most.
+// The largest number of elements that a rank needs and does not hold.
 int64_t RedistributionPlan::MostLacking() const {
   const SameMeshTransition& t = *same_mesh_;
   const AxisList sharing = t.possible_keeper_axes();
@@ -156,7 +157,7 @@ int64_t RedistributionPlan::MostLacking() const {
   int64_t most = 0;
   const AxisList others = OtherAxes(from_.mesh(), sharing);
   ForEachCoordinate(from_.mesh(), others, absl::MakeSpan(coordinate), [&] {
-    // Those who share what they need together could share it in any way.
+    // Ranks that share what they need together could divide it in any way, so the average counts.
     int128 lacking = 0;
     int64_t sharers = 0;
     ForEachCoordinate(from_.mesh(), sharing, absl::MakeSpan(coordinate), [&] {
@@ -209,7 +210,7 @@ int64_t RedistributionPlan::PeakBytes() const {
 
 namespace {
 
-// By which links one rank reaches others.
+// The links by which one rank reaches others.
 class Reach {
  public:
   Reach(const DeviceMesh& mesh, const CostModel& links, int rank)
@@ -217,8 +218,8 @@ class Reach {
         links_(links),
         mine_(mesh.Contains(rank) ? mesh.Coordinate(rank) : CoordinateVector()) {}
 
-  // The slowest of the axes on which the peer is elsewhere; a mesh's ranks talk to those of another
-  // by the link of every other axis.
+  // The slowest link of the axes on which the peer's coordinate differs. Ranks of two meshes use
+  // the link of "every other axis" (*).
   const LinkSpeed& LinkTo(int peer) const {
     if (mine_.empty() || !mesh_.Contains(peer)) return links_.Of("*");
     const CoordinateVector theirs = mesh_.Coordinate(peer);
@@ -243,15 +244,16 @@ class Reach {
 double RedistributionPlan::PredictedSeconds(const CostModel& links) const {
   if (is_view_) return 0;
   const CostModel on_mesh = links.On(to_.mesh());
-  // Those that receive: who is on the source's mesh alone gets nothing.
+  // Ranks that receive: those only on the source's mesh receive nothing.
   const int ranks = to_.mesh().size();
-  // Each may have as many peers.
+  // Each sample may have as many peers as there are ranks, so large meshes get fewer samples.
   const int samples = std::min(ranks, std::clamp((1 << 20) / ranks, 2, 8));
   double seconds = 0;
   for (int s = 0; s < std::max<int>(1, static_cast<int>(rounds_.size())); ++s) {
     double slowest = 0;
     for (int i = 0; i < samples; ++i) {
-      // The first and the last, too: steps of ranks / samples would be alike on an inner axis.
+      // Includes the first and the last rank: multiples of ranks / samples would all have the same
+      // coordinate on inner axes.
       const int rank = to_.mesh().RankOf(int64_t{i} * (ranks - 1) / std::max(1, samples - 1));
       const Reach reach(to_.mesh(), on_mesh, rank);
       slowest = std::max(

@@ -49,7 +49,7 @@ Dims LocalShape(const Layout& layout, absl::Span<const int64_t> shape, int rank)
   return layout.mesh().Contains(rank) ? layout.LocalShape(shape, rank) : Dims{0};
 }
 
-// G of a plan between meshes runs on the target's.
+// The ranks of a round, ascending. G of a plan between two meshes runs on the target's mesh.
 std::vector<int> GroupOf(const RedistributionPlan& plan, const RedistributionRound& round,
                          int rank) {
   const DeviceMesh& mesh = plan.to().mesh();
@@ -73,7 +73,7 @@ std::string Label(const RedistributionPlan& plan, const RedistributionRound& rou
   return absl::StrCat(all(plan.from().mesh()), "->", all(plan.to().mesh()));
 }
 
-// The result of a rank that finds all it needs in its source.
+// The result of a rank that has all it needs in its source.
 absl::StatusOr<Tensor> LocalResult(const RankRedistributionPlan& rank_plan, const Tensor& source) {
   const RedistributionPlan& plan = rank_plan.plan();
   const std::vector<ReceiveBox>& boxes = rank_plan.rounds()[0].receives;
@@ -103,12 +103,12 @@ absl::StatusOr<Tensor> LocalResult(const RankRedistributionPlan& rank_plan, cons
 absl::StatusOr<Tensor> EmptyResult(const RankRedistributionPlan& rank_plan, const Tensor& source) {
   const RedistributionPlan& plan = rank_plan.plan();
   if (plan.in_place()) {
-    // Without elements the layouts may cut different dimensions down to nothing.
+    // If there are no elements, the shapes may differ in which dimensions are 0.
     const Dims& shape = rank_plan.local_to();
     return source.shape() == shape ? source : source.View(shape, RowMajorStrides(shape), 0);
   }
-  // With gaps it would lie otherwise than what other ranks receive: kernels may add in another
-  // order by strides, and replicas would have other bits.
+  // Only if it is contiguous: other ranks receive their results contiguously, kernels may add in an
+  // order that depends on strides, and then replicas would have different bits.
   if (rank_plan.keeps_source() && source.is_contiguous()) return source.Borrow();
   DT_ASSIGN_OR_RETURN(Tensor result,
                       Tensor::Empty(source.device(), plan.result_dtype(), rank_plan.local_to()));
@@ -118,8 +118,8 @@ absl::StatusOr<Tensor> EmptyResult(const RankRedistributionPlan& rank_plan, cons
   return result;
 }
 
-// Sets `result` to where the rounds begin, or to all there is of a plan without rounds. Others may
-// wait for this rank already: an error is the world's.
+// Sets `result` to the tensor that the rounds fill or, without rounds, to the final result. Peers
+// may be waiting for this rank already, so an error fails the world.
 absl::Status MakeResult(const RankRedistributionPlan& plan, const Tensor& source,
                         Communicator& communicator, Tensor& result) {
   absl::StatusOr<Tensor> made =
@@ -129,8 +129,7 @@ absl::Status MakeResult(const RankRedistributionPlan& plan, const Tensor& source
   return absl::OkStatus();
 }
 
-// Round s of all plans as one exchange. Points into the plans, which it keeps no copy of, and
-// `caller`.
+// Round s of all plans as one exchange. It refers to the plans and to `caller`, without copies.
 struct RoundExchange final : CallDescription, ExchangeBoxes {
   RoundExchange(int s, absl::Span<const RankRedistributionPlan* const> plans,
                 absl::Span<const Tensor> sources, absl::Span<const Tensor> results,
@@ -144,7 +143,7 @@ struct RoundExchange final : CallDescription, ExchangeBoxes {
       collective.native &= plan.rounds()[s].native;
       collective.sums_in_any_order &= plan.rounds()[s].sums_in_any_order;
       const std::vector<ReceiveBox>& receives = plans[i]->rounds()[s].receives;
-      if (round.from_source) {  // every element of the result comes by it, once
+      if (round.from_source) {  // X writes each element of the result once
         const ReduceOp op = plan.op() == ReduceOp::kAvg ? ReduceOp::kSum : plan.op();
         parts.push_back({sources[i], results[i], receives, op, plan.scale()});
       } else {
@@ -184,7 +183,7 @@ struct RoundExchange final : CallDescription, ExchangeBoxes {
   absl::InlinedVector<ExchangePart, 1> parts;
 };
 
-// Requires: one source and one result for each plan; plans with one CoalescingKey.
+// Runs all rounds. Requires: one source and one result for each plan; plans with one CoalescingKey.
 absl::Status RunRounds(absl::Span<const RankRedistributionPlan* const> plans,
                        absl::Span<const Tensor> sources, absl::Span<Tensor> results,
                        Communicator& communicator, const ExchangeCaller& caller) {
@@ -250,7 +249,7 @@ absl::StatusOr<Tensor> ExecutePlan(const RankRedistributionPlan& plan, const Ten
 
 namespace {
 
-// Whether the plans are one collective, of that many sources.
+// Checks that the plans can be one collective, and that there is a source for each.
 absl::Status CheckCoalescing(absl::Span<const RankRedistributionPlan* const> plans, size_t sources,
                              const ExchangeCaller& caller) {
   if (plans.size() != sources) {
@@ -298,9 +297,9 @@ struct PendingRedistribution::State {
   std::vector<const RankRedistributionPlan*> plans;
   Communicator* communicator;
   std::string op;
-  ExchangeCaller caller;  // whose op is the above
+  ExchangeCaller caller;  // its `op` refers to the member above
   std::vector<Tensor> sources, results;
-  std::optional<RoundExchange> first;  // begun, and not finished
+  std::optional<RoundExchange> first;  // begun and not finished
 };
 
 PendingRedistribution::PendingRedistribution(std::shared_ptr<State> state)
@@ -342,7 +341,8 @@ absl::StatusOr<std::unique_ptr<PendingRedistribution>> PendingRedistribution::Be
     if (!result.ok()) return communicator.Fail(result.status());
     state->results[i] = *std::move(result);
   }
-  // Before peers hear of it: what they may read must not go because there is no memory for this.
+  // Allocated before the exchange begins: if this allocation failed afterwards, memory that peers
+  // may read would be freed.
   auto pending = std::unique_ptr<PendingRedistribution>(new PendingRedistribution(nullptr));
   if (moves) {
     state->first.emplace(0, state->plans, state->sources, state->results, state->caller);
@@ -357,7 +357,7 @@ absl::StatusOr<std::unique_ptr<PendingRedistribution>> PendingRedistribution::Be
 
 absl::StatusOr<Tensor> PendingRedistribution::Wait() {
   if (state_ == nullptr) return status_.ok() ? absl::StatusOr<Tensor>(results_[0]) : status_;
-  results_ = state_->results;  // if it throws, what was begun is still there to be dropped
+  results_ = state_->results;  // first: if this throws, state_ still exists and can be dropped
   const std::shared_ptr<State> state = std::move(state_);
   if (!state->first.has_value()) return results_[0];
   status_ = NoThrow([&] { return FinishRounds(*state); });

@@ -1,5 +1,5 @@
-// Carries out redistribution plans on one rank's local tensors: dumb on purpose, all decisions are
-// in the plan.
+// Carries out redistribution plans on one rank's local tensors. It decides nothing: all decisions
+// are in the plan.
 #ifndef DTENSOR_REDISTRIBUTION_PLAN_EXECUTOR_H_
 #define DTENSOR_REDISTRIBUTION_PLAN_EXECUTOR_H_
 
@@ -22,8 +22,7 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// A plan as one rank carries it out: its boxes, its groups, its labels, worked out once; the
-// Context caches it.
+// One rank's part of a plan: its boxes, groups and labels, computed once. The Context caches it.
 class RankRedistributionPlan {
  public:
   RankRedistributionPlan(RedistributionPlan plan, int rank);
@@ -38,10 +37,10 @@ class RankRedistributionPlan {
     std::string axes;        // "dp,tp", or "dp,tp->pp" between meshes
     uint64_t digest = 0;     // of the plan and the round
   };
-  // One for each of plan().rounds(); or one, for the local boxes.
+  // One for each of plan().rounds(); if there are none, one for the local boxes.
   absl::Span<const Round> rounds() const { return rounds_; }
-  // The result needs no memory of its own: all that this rank needs is its own source, as it is, or
-  // the plan is in place.
+  // Whether the result needs no memory of its own, because this rank's result is its own unchanged
+  // source, or because the plan is in place.
   bool keeps_source() const { return keeps_source_; }
 
  private:
@@ -52,7 +51,7 @@ class RankRedistributionPlan {
   bool keeps_source_ = false;
 };
 
-// Who asks for data to move, and of what tensor: for digests and errors.
+// Which call moves data, and of which tensor: for digests and errors.
 struct ExchangeCaller {
   ExchangeCaller(const char* op) : op(op) {}        // implicit: no lineage
   ExchangeCaller(absl::string_view op) : op(op) {}  // implicit: no lineage
@@ -62,37 +61,40 @@ struct ExchangeCaller {
   absl::string_view op;  // what the user called
   uint64_t lineage = 0;  // of the call: equal on all ranks that take part, or the world fails
   Lineage moved;
-  ExchangeCause cause = {};  // of its exchanges
+  ExchangeCause cause = {};  // to be passed to its exchanges
 };
 
 // "[8] f32 on ["tp"=2] from [tp] to [], a result of Add": for errors.
 std::string DescribeMove(const RedistributionPlan& plan, const Lineage& moved);
 
-// Whether `source` is what the plan moves from this rank. Errors: kInvalidArgument, naming `op`.
+// Checks that `source` has the shape and type of this rank's source. Errors: kInvalidArgument,
+// naming `op`.
 absl::Status CheckSource(const RankRedistributionPlan& plan, const Tensor& source,
                          absl::string_view op);
 
-// Collective over the groups of the plan; blocks the host until the peers have called it too. The
-// result is `source` if the plan is in place, which requires a source that does not overlap itself.
-// Otherwise it is a value of its own, row-major unless plan.is_view(); there, and where it
-// keeps_source() that is row-major, it may have borrowed the source's memory (Tensor::Borrow).
-// Errors: kInvalidArgument when source's shape or dtype is not what the plan says (on every rank
-// that sees it, before anything moves); the world's failure; kResourceExhausted, which fails the
-// world.
+// Runs the plan. Collective over its groups; blocks the host until the peers have called it too. If
+// the plan is in place, the result is `source`; then no two elements of the source may share
+// memory. Otherwise the result is a value of its own, row-major unless plan.is_view(). It may have
+// borrowed the source's memory (Tensor::Borrow) if plan.is_view(), or if keeps_source() and the
+// source is row-major.
+// Errors: kInvalidArgument if source's shape or dtype is not the plan's (on every rank that sees
+// it, before anything moves); the world's failure; kResourceExhausted, which fails the world.
 absl::StatusOr<Tensor> ExecutePlan(const RankRedistributionPlan& plan, const Tensor& source,
                                    Communicator& communicator, const ExchangeCaller& caller);
 
-// A redistribution on its way: begun, so that peers can read from this rank, and finished when its
-// result is asked for. Between the two the rank may do anything else; a later exchange of the same
-// ranks finishes it first. One that is dropped waits for nobody, and its memory stays until it is
-// finished so (Communicator::Drop). All ranks begin, and ask or drop, in one order.
+// A redistribution in flight. Begin() lets peers read from this rank; Wait() finishes it. Between
+// the two the rank may do anything else; a later exchange of the same ranks finishes it first. If
+// it is dropped, nothing blocks, and its memory is kept until it is finished in that way
+// (Communicator::Drop). All ranks must begin, and wait for or drop, their redistributions in the
+// same order.
 class PendingRedistribution {
  public:
-  // As ExecutePlan; waits for nobody.
+  // As ExecutePlan, but does not wait for peers.
   static absl::StatusOr<std::unique_ptr<PendingRedistribution>> Begin(
       std::shared_ptr<const RankRedistributionPlan> plan, const Tensor& source,
       Communicator& communicator, const ExchangeCaller& caller);
-  // As ExecuteCoalesced; waits for nobody. Requires: plans that move something, none in place.
+  // As ExecuteCoalesced, but does not wait for peers. Requires: plans that move something, none of
+  // them in place.
   static absl::StatusOr<std::unique_ptr<PendingRedistribution>> BeginCoalesced(
       std::vector<std::shared_ptr<const RankRedistributionPlan>> plans, std::vector<Tensor> sources,
       Communicator& communicator, const ExchangeCaller& caller);
@@ -100,11 +102,12 @@ class PendingRedistribution {
   PendingRedistribution(const PendingRedistribution&) = delete;
   PendingRedistribution& operator=(const PendingRedistribution&) = delete;
 
-  // The result, of several plans the first, or what went wrong; each time the same.
+  // Returns the result (of several plans, the first), or the error; each call returns the same.
   absl::StatusOr<Tensor> Wait();
-  // After Wait(): the result of plan i, or if that failed memory of its shape, with any values.
+  // After Wait(): the result of plan i; if Wait() failed, memory of its shape, with unspecified
+  // values.
   const Tensor& result(size_t i = 0) const { return results_[i]; }
-  // Alive until it is finished, though this may be dropped before.
+  // Expires when it is finished, even if this object is dropped before.
   std::weak_ptr<const void> unfinished() const { return state_; }
 
  private:
@@ -118,14 +121,16 @@ class PendingRedistribution {
   absl::Status status_;
 };
 
-// Several plans as one: each round of all of them is one exchange, and counts as one collective.
-// The bits are those of ExecutePlan() on each. Errors: as its, and kInvalidArgument unless there is
-// a source for each plan and all have one CoalescingKey.
+// Runs several plans together: each round is one exchange for all of them, and counts as one
+// collective. The results have the same bits as from ExecutePlan() on each. Errors: as ExecutePlan;
+// also kInvalidArgument unless there is one source for each plan and all plans have the same
+// CoalescingKey.
 absl::StatusOr<std::vector<Tensor>> ExecuteCoalesced(
     absl::Span<const RankRedistributionPlan* const> plans, absl::Span<const Tensor> sources,
     Communicator& communicator, const ExchangeCaller& caller);
 
-// Equal for plans that ExecuteCoalesced may join: mesh, rounds, axes, op and scale as text.
+// A text that is equal for plans that ExecuteCoalesced may join. It contains meshes, rounds, axes,
+// types, op and scale.
 std::string CoalescingKey(const RankRedistributionPlan& plan);
 
 }  // namespace dtensor

@@ -15,7 +15,7 @@ AxisList Ascending(absl::Span<const int> a, absl::Span<const int> b, absl::Span<
   return axes;
 }
 
-// All axes leave one dimension for one other.
+// Whether all moved axes go from one dimension to one other.
 bool IsAllToAll(const SameMeshTransition& t) {
   const int from = t.roles().source_dim(t.roles().moved()[0]),
             to = t.roles().target_dim(t.roles().moved()[0]);
@@ -24,9 +24,9 @@ bool IsAllToAll(const SameMeshTransition& t) {
          });
 }
 
-// The name of an exchange that reduces nothing. A pattern is one only if no dimension along which
-// elements move is sliced over other axes as well: then peers do not all have something for each
-// other.
+// The kind of an exchange that reduces nothing. It is an all-gather or all-to-all only if no
+// dimension along which elements move is also sliced over other axes; if one is, some peers have
+// nothing for each other.
 CollectiveKind KindOfExchange(const SameMeshTransition& t, const AxisList& axes) {
   if (absl::c_none_of(axes, [&](int axis) { return t.roles().SlicesDimOf(axis); })) {
     if (t.roles().moved().empty()) return CollectiveKind::kAllGather;
@@ -35,8 +35,8 @@ CollectiveKind KindOfExchange(const SameMeshTransition& t, const AxisList& axes)
   return t.roles().IsRelabelling() ? CollectiveKind::kPermute : CollectiveKind::kExchange;
 }
 
-// X of a transition that reduces. Where X alone serves several ranks in need, one axis is reduced
-// (RedistributionPlan).
+// The kind of X in a transition that reduces. If X alone serves several ranks that need the result,
+// only one axis is reduced (RedistributionPlan).
 CollectiveKind KindOfReduction(const SameMeshTransition& t) {
   if (t.choice().owners == Owners::kAnyNeeder && !t.roles().gathered().empty())
     return CollectiveKind::kExchange;
@@ -71,7 +71,7 @@ RedistributionRound GatherRound(const AxisList& axes, int index) {
   return g;
 }
 
-// The chunks into which the layout cuts n indices of dimension d are all of one size.
+// Whether the layout splits n indices of dimension d into chunks of equal size.
 bool IsEven(const Layout& layout, int d, int64_t n) {
   const DimLayout& dim = layout.dim(d);
   int64_t inner = 1;
@@ -89,7 +89,7 @@ bool IsEven(const Layout& layout, int d, int64_t n) {
   return true;
 }
 
-// Nothing happens but what the round's name says, on all of its axes.
+// Whether the round does only what its kind says, on all of its axes.
 bool IsPure(const SameMeshTransition& t, const RedistributionRound& round) {
   if (round.kind == CollectiveKind::kPermute || round.kind == CollectiveKind::kExchange)
     return false;

@@ -1,4 +1,4 @@
-// From what each mesh axis does to rounds of communication and their names. For
+// Derives the rounds of communication, and their names, from the roles of mesh axes. Only for
 // redistribution_plan.cc.
 #ifndef DTENSOR_REDISTRIBUTION_PLAN_ROUNDS_H_
 #define DTENSOR_REDISTRIBUTION_PLAN_ROUNDS_H_
@@ -10,11 +10,11 @@
 
 namespace dtensor {
 
-// No rounds when no element crosses between ranks.
+// The rounds of a transition; none if no element crosses between ranks.
 std::vector<RedistributionRound> RoundsOf(const SameMeshTransition& transition);
 
-// Whether ranks of each group receive alike in this round of RoundsOf(transition), of elements of
-// one type (RedistributionRound::native). Says no where telling would take more than the layouts.
+// Whether this round of RoundsOf(transition) may be native (RedistributionRound::native), if it
+// moves elements of one type. Returns false if the layouts alone do not tell.
 bool MayBeNative(const SameMeshTransition& transition, const RedistributionRound& round);
 
 }  // namespace dtensor

@@ -1,4 +1,4 @@
-// RedistributionPlan::Verify: carries the plan out on sets of terms instead of numbers.
+// RedistributionPlan::Verify: runs the plan on sets of terms instead of numbers.
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -23,7 +23,7 @@ bool HasElements(const Region& region) {
   return absl::c_none_of(region, [](const IndexSet& set) { return set.empty(); });
 }
 
-// Of a plan in place: an element of a peer's source, and where the reader puts it.
+// For plans in place: a read of an element of a peer's source, and where the reader puts it.
 struct Read {
   int peer, reader;
   int64_t src, dst;
@@ -76,7 +76,7 @@ class Verifier {
     return absl::InternalError(absl::StrCat(plan_.ToString(), ": ", what, " on rank ", rank));
   }
 
-  // The result takes the source's memory, element for element.
+  // Checks that the result can take the source's memory, element for element.
   absl::Status CheckPlace() const {
     if (plan_.dtype() != plan_.result_dtype()) return Wrong("in place, of another type", ranks_[0]);
     for (int rank : ranks_) {
@@ -88,7 +88,7 @@ class Verifier {
     return absl::OkStatus();
   }
 
-  // What ranks read from sources in this round, before a result has taken its place.
+  // Checks that what ranks read from sources in this round is not overwritten by a result.
   absl::Status CheckReads() {
     for (const Read& read : reads_) {
       const bool is_place = read.peer == read.reader && read.src == read.dst;
@@ -127,8 +127,8 @@ class Verifier {
     return absl::OkStatus();
   }
 
-  // Ranks of a group receive as much from each peer, and as much as each other; where they reduce
-  // in one round, all of them the same elements, or each its own.
+  // Checks that ranks of a group all receive the same amount, equal parts from each peer. If they
+  // reduce in one round, all must reduce the same elements, or each its own.
   absl::Status CheckNative(int s) const {
     for (int rank : ranks_) {
       const std::vector<int> group = mesh_.Group(rank, plan_.rounds()[s].axes);
@@ -155,7 +155,8 @@ class Verifier {
     return absl::OkStatus();
   }
 
-  // Peers talk along the round's axes only, and keep apart the terms that stay partial.
+  // Checks that peers differ only along the round's axes, and that terms which stay partial are not
+  // mixed.
   absl::Status CheckPeer(int s, int rank, int peer) const {
     if (!(FromSource(s) ? mesh_ : target_mesh_).Contains(peer)) {
       return Wrong("a peer does not exist", rank);
@@ -245,8 +246,8 @@ class Verifier {
     return offset;
   }
 
-  // Each element is complete on one rank of those that differ on the axes that become partial, and
-  // the identity on the others.
+  // Checks that among ranks that differ only on axes that become partial, each element is complete
+  // on exactly one rank; on the others it must be the identity.
   absl::Status CheckComplete() const {
     for (int rank : ranks_) {
       if (!target_mesh_.Contains(rank)) continue;
@@ -268,7 +269,7 @@ class Verifier {
   int64_t terms_ = 1, words_ = 1;
   std::vector<Region> sources_;  // by rank
   std::vector<Result> results_, before_;
-  std::vector<Read> reads_;  // of this round, in place
+  std::vector<Read> reads_;  // in this round, if the plan is in place
 };
 
 }  // namespace

@@ -29,7 +29,7 @@ std::string Describe(const Layout& from, const Layout& to, absl::Span<const int6
                       ToString(dtype));
 }
 
-// Partial terms of `dtype` must combine by `layout`'s op without loss.
+// Checks that Partial terms of type `dtype` can be combined by the layout's op.
 absl::Status CheckOp(const Layout& layout, DType dtype) {
   if (!layout.is_partial()) return absl::OkStatus();
   const ReduceOp op = layout.partial_op();
@@ -56,8 +56,8 @@ absl::Status CheckShape(const Layout& from, const Layout& to, absl::Span<const i
   return CheckRegions(to, shape);
 }
 
-// An axis that stays partial keeps its terms, so they must combine as before: a sum may become an
-// average, and the reverse, of terms that are scaled.
+// An axis that stays partial keeps its terms, so its op must stay the same. Only sum and avg may
+// become each other, by scaling the terms.
 absl::Status CheckOpsAgree(const Layout& from, const Layout& to) {
   if (from.term_op() == to.term_op() || from.mesh() != to.mesh()) return absl::OkStatus();
   for (int axis : from.partial_axes()) {
@@ -116,7 +116,7 @@ uint64_t DigestOf(const RedistributionPlan& plan, const OwnerChoice& chosen) {
 
 namespace {
 
-// Compared in order. Where all links are alike, the busiest rank stands for the time.
+// Compared lexicographically. If all links are equal, the busiest rank's bytes stand for the time.
 using Price = std::array<double, 3>;
 
 Price PriceOf(const RedistributionPlan& plan, const RedistributionOptions& options) {
@@ -199,7 +199,7 @@ void RedistributionPlan::Choose(SameMeshTransition transition) {
   for (RedistributionRound& round : rounds_) {
     const bool scales = scale_ != 1 && round.from_source && !round.reduces;
     round.native = dtype_ == result_dtype_ && !scales && MayBeNative(t, round);
-    // Ranks that make the same sum, each in an order of its own, would differ.
+    // If several ranks computed the same sum, each in its own order, their results would differ.
     const bool once = round.pivot || round.kind == CollectiveKind::kReduceScatter;
     round.sums_in_any_order = allows_any_order_ && round.native && round.reduces && once && adds;
   }
@@ -208,8 +208,9 @@ void RedistributionPlan::Choose(SameMeshTransition transition) {
   digest_ = DigestOf(*this, t.choice());
 }
 
-// A sum over n terms is n times their average. So what is reduced is divided by the terms of axes
-// that average, and terms of an axis that stays partial become those of the other op.
+// A sum over n terms is n times their average. So reduced elements are divided by the number of
+// terms on axes that average, and terms of an axis that stays partial are converted to the other
+// op.
 void RedistributionPlan::SetScale() {
   double times = 1, over = 1;
   const bool one_mesh = from_.mesh() == to_.mesh();
@@ -247,8 +248,9 @@ void RedistributionPlan::Choose(CrossMeshTransition transition) {
   digest_ = DigestOf(*this).value();
 }
 
-// An element takes fewer messages than it has terms and ranks in need, for each coordinate on the
-// axes that stay partial, and 8 bytes each at most: only the largest plans are counted.
+// For each coordinate on the axes that stay partial, an element takes fewer messages than it has
+// terms and ranks that need it, of at most 8 bytes each. So only the largest plans have to be
+// counted exactly.
 absl::Status RedistributionPlan::CheckTotal() const {
   const int64_t terms = same_mesh_ ? same_mesh_->roles().terms() : cross_mesh_->terms();
   const int64_t needers = same_mesh_ ? same_mesh_->roles().needers() : cross_mesh_->needers();
@@ -271,8 +273,9 @@ int64_t RedistributionPlan::KeptTerms() const {
   return terms;
 }
 
-// Each element is written by its owner alone, and nobody else reads it there before all are done:
-// an all-reduce with owners may overwrite the source. Every rank's region must stay what it is.
+// With owners, an all-reduce may overwrite the source: each element is written by its owner alone,
+// and no other rank reads it there before all have finished. Every rank's region must stay the
+// same.
 void RedistributionPlan::ReduceInPlace() {
   if (same_mesh_ == nullptr || dtype_ != result_dtype_ || !same_mesh_->roles().KeepsRegions())
     return;
@@ -283,8 +286,8 @@ void RedistributionPlan::ReduceInPlace() {
   in_place_ = true;
 }
 
-// The plan at hand moves the least in total. Other ways of the same transition compete with it by
-// what the options ask for; of equals the one that came first stays.
+// The present plan moves the least in total. Alternatives for the same transition are compared with
+// it by the objective; among equal ones the first wins.
 absl::Status RedistributionPlan::Improve(const RedistributionOptions& options) {
   const bool may_choose =
       options.objective != RedistributionObjective::kTotal || !options.links.uniform();
@@ -339,7 +342,7 @@ std::vector<ReceiveBox> RedistributionPlan::Receives(int s, int rank) const {
 std::string RedistributionPlan::ToString() const {
   const auto format = [this](std::string* out, const RedistributionRound& round) {
     const int64_t busiest = Bytes(static_cast<int>(&round - rounds_.data())).busiest;
-    // Axes are those of both meshes, or of the target's in G.
+    // The axes are those of the common mesh or, in G between two meshes, of the target's.
     absl::StrAppend(out, dtensor::ToString(round.kind), "(",
                     round.across ? "across" : to_.mesh().AxisNames(round.axes), ") ", busiest,
                     " B");

@@ -1,4 +1,4 @@
-// Which boxes a rank receives: for each dimension the pieces of each peer, then their product.
+// The boxes that a rank receives: for each dimension the pieces of each peer, then their product.
 #include <algorithm>
 #include <utility>
 
@@ -33,14 +33,14 @@ class Boxes {
     const bool reduces = !roles_.reduced().empty();
     for (const Region& region : !t_.pivot() ? t_.Needed(mine_)
                                 : reduces   ? t_.Owned(mine_)
-                                            : t_.OwnedTogether(mine_)) {  // what it has already
+                                            : t_.OwnedTogether(mine_)) {  // copied locally
       ExchangeRegion(region);
     }
     return Boxed();
   }
 
-  // From each owner among the ranks that need the same result what it has of it; in a round, from
-  // the peer that has it by then.
+  // Receives from each owner, among the ranks that need the same result, what that owns; in one of
+  // several rounds, from the peer that has it by then.
   std::vector<ReceiveBox> Gather(int round) {
     results_ = ResultRegion();
     const AxisList holders = t_.holder_axes(), sharing = t_.sharing_axes();
@@ -72,7 +72,7 @@ class Boxes {
     return region;
   }
 
-  // With ranks for positions.
+  // Replaces positions by ranks.
   std::vector<ReceiveBox> Boxed() {
     for (ReceiveBox& box : boxes_) {
       for (int& peer : box.peers) peer = mesh_.RankOf(peer);
@@ -80,7 +80,7 @@ class Boxes {
     return std::move(boxes_);
   }
 
-  // The pieces of `needed`, a part of the result, that each peer holds.
+  // Appends boxes for the pieces of `needed`, a part of the result, that each peer holds.
   void ExchangeRegion(const Region& needed) {
     std::vector<std::vector<BoxPart>> dims;
     for (int d = 0; d < static_cast<int>(needed.size()); ++d) {
@@ -95,22 +95,23 @@ class Boxes {
     for (const Region& region : share) {
       std::vector<std::vector<BoxPart>> dims(region.size());
       for (size_t d = 0; d < region.size(); ++d) {
-        // The peer's result is this rank's: the same place in both.
+        // The peer has the same result region, so positions are the same in both.
         AddParts(Locate(results_[d], results_[d], region[d]), d == 0 ? delta : 0, dims[d]);
       }
       Product(dims, {0});
     }
   }
 
-  // Where nothing is reduced, a rank has copied what it holds.
+  // If nothing is reduced, this rank has already copied what it holds itself.
   bool HoldsAlready(absl::Span<const int> owner) const {
     return roles_.reduced().empty() &&
            absl::c_all_of(roles_.gathered(), [&](int axis) { return owner[axis] == mine_[axis]; });
   }
 
-  // Sets peer_ to the rank from which this one gets in round `round` what `owner` had at first: on
-  // the axes of the round it is where the owner is; on those of earlier rounds it is here, and has
-  // received it; on those of later ones the owner is here too. False if it comes in another round.
+  // Sets peer_ to the rank from which this one receives in round `round` what `owner` had at first.
+  // On the axes of this round, the peer has the owner's coordinate. On those of earlier rounds it
+  // has this rank's coordinate, and has received the elements by then. On those of later rounds the
+  // owner has this rank's coordinate too. Returns false if they arrive in another round.
   bool PeerOf(absl::Span<const int> owner, int round) {
     peer_ = mine_;
     bool here = true;
@@ -126,7 +127,7 @@ class Boxes {
     return here && !absl::c_all_of(t_.choice().rounds[round], same);
   }
 
-  // Of `needed` in dimension d, the pieces that each peer holds. The peers differ from this rank on
+  // The pieces of `needed` in dimension d that each peer holds. The peers differ from this rank on
   // the axes along which this dimension is redistributed.
   std::vector<BoxPart> ExchangeParts(int d, const IndexSet& needed) {
     if (needed.empty()) return {};
@@ -138,8 +139,8 @@ class Boxes {
     return SortedParts(std::move(parts));
   }
 
-  // Calls fn() with peer_ running over the coordinates on `axes`, from the depth-th on, that may
-  // hold some of `needed`: all of it is held by ranks with peer_'s coordinate on the axes before.
+  // Calls fn() with peer_ set to each coordinate on `axes`, from the depth-th on, that may hold
+  // some of `needed`. All of `needed` is held by ranks with peer_'s coordinate on the axes before.
   template <typename Fn>
   void ForEachHolder(int d, absl::Span<const int> axes, size_t depth,
                      const std::vector<IndexSet>& needed, const Fn& fn) {
@@ -167,8 +168,8 @@ class Boxes {
     return roles_.HeldOver(d, peer_, AxisList(axes.begin(), axes.end()));
   }
 
-  // The coordinates on the last of `axes` that may hold some of `needed`. Where shards ascend with
-  // the coordinate, found by halving: an axis may have thousands of ranks.
+  // The coordinates on the last of `axes` that may hold some of `needed`. If shards ascend with the
+  // coordinate, it is found by binary search, since an axis may have thousands of ranks.
   Chunk HolderRange(int d, absl::Span<const int> axes, const std::vector<IndexSet>& needed) {
     const int axis = axes.back(), size = mesh_.axis_size(axis);
     if (size <= 8 || !roles_.AscendsAlong(axis)) return {0, size};
@@ -181,7 +182,7 @@ class Boxes {
       Chunk in = {0, size};
       while (in.size() > 0) {
         peer_[axis] = static_cast<int>(in.begin + in.size() / 2);
-        const IndexSet held = HeldOver(d, axes);  // empty only at the end
+        const IndexSet held = HeldOver(d, axes);  // only the last ones may be empty
         if (held.empty() || holds(held.runs())) {
           in.end = peer_[axis];
         } else {
@@ -194,14 +195,14 @@ class Boxes {
             first_that([=](absl::Span<const IndexRun> held) { return held.front().begin > last; })};
   }
 
-  // How much further in the mesh peer_ is than this rank, as far as `axes` go.
+  // The difference between the positions of peer_ and this rank that is due to `axes`.
   int Delta(absl::Span<const int> axes) const {
     int delta = 0;
     for (int axis : axes) delta += (peer_[axis] - mine_[axis]) * step_[axis];
     return delta;
   }
 
-  // The ranks that hold the terms of an element, ascending, relative to this one.
+  // The positions of the ranks that hold the terms of an element, relative to this rank, ascending.
   std::vector<int> Terms() {
     std::vector<int> terms;
     ForEachCoordinate(mesh_, roles_.reduced(), absl::MakeSpan(peer_), [&] {
@@ -220,8 +221,8 @@ class Boxes {
   const DeviceMesh& mesh_;
   const int position_;
   const absl::InlinedVector<int, 4> mine_;
-  absl::InlinedVector<int, 4> peer_;  // mine_, but for the axes being walked
-  absl::InlinedVector<int, 4> step_;  // in position, by axis
+  absl::InlinedVector<int, 4> peer_;  // mine_, except on the axes being enumerated
+  absl::InlinedVector<int, 4> step_;  // by axis: what one coordinate adds to the position
   Region results_;                    // of this rank
   std::vector<ReceiveBox> boxes_;
 };

@@ -50,8 +50,8 @@ bool SameMeshTransition::SendsAlong(int axis) const {
   return choice_.owners != Owners::kHolders && is_one_of(roles_->gathered());
 }
 
-// The part of some regions whose holder has the coordinates of `holder` on `axes`, which shard the
-// source.
+// The part of these regions that is held by ranks with the coordinates of `holder` on `axes`, which
+// shard the source.
 std::vector<Region> SameMeshTransition::HeldPart(std::vector<Region> regions,
                                                  absl::Span<const int> holder,
                                                  const AxisList& axes) const {
@@ -72,7 +72,7 @@ std::vector<Region> SameMeshTransition::HeldPart(std::vector<Region> regions,
   return parts;
 }
 
-// What the ranks that differ on created_from_replicas() must have together of the result.
+// What ranks that differ only on created_from_replicas() must together have of the result.
 std::vector<Region> SameMeshTransition::NeededTogether(absl::Span<const int> coordinate) const {
   Region region;
   for (int d = 0; d < static_cast<int>(roles_->shape().size()); ++d) {
@@ -82,8 +82,8 @@ std::vector<Region> SameMeshTransition::NeededTogether(absl::Span<const int> coo
   return HeldPart({std::move(region)}, coordinate, roles_->created_from_shards());
 }
 
-// The part of some regions, all held at `holder`, that the rank at `coordinate` keeps. A rank that
-// holds a term itself receives one less, and so takes more.
+// The part of these regions, all held at `holder`, that the rank at `coordinate` keeps. A rank that
+// holds a term itself receives one term less per element, so it takes more elements.
 std::vector<Region> SameMeshTransition::KeeperShare(std::vector<Region> regions,
                                                     absl::Span<const int> holder,
                                                     absl::Span<const int> coordinate) const {
@@ -108,7 +108,8 @@ std::vector<Region> SameMeshTransition::KeeperShare(std::vector<Region> regions,
 std::vector<Region> SameMeshTransition::Needed(absl::Span<const int> coordinate) const {
   const std::vector<Region> together = NeededTogether(coordinate);
   if (roles_->created_from_replicas().empty() && !choice_.shares_terms) return together;
-  // What the ranks hold and what they lack, each shared evenly.
+  // Divides separately what each holder has, so that what ranks hold and what they lack are both
+  // shared evenly.
   AxisList axes = Joined(roles_->gathered(), roles_->moved());
   if (choice_.shares_terms) axes = Joined(axes, roles_->created_from_shards());
   std::vector<Region> needed;

@@ -1,6 +1,7 @@
-// SameMeshTransition: what each rank needs and owns where a tensor goes from one layout to another,
-// and the boxes that it receives. The algebra under RedistributionPlan, for its sources alone: the
-// roles of axes (axis_roles.h), a choice of owners (owner_choice.h), and the regions that follow.
+// SameMeshTransition: what each rank needs and owns when a tensor goes from one layout to another
+// on the same mesh, and the boxes that it receives. It is the algebra behind RedistributionPlan,
+// only for its sources: the roles of axes (axis_roles.h), a choice of owners (owner_choice.h), and
+// the regions that follow from these.
 #ifndef DTENSOR_REDISTRIBUTION_SAME_MESH_TRANSITION_H_
 #define DTENSOR_REDISTRIBUTION_SAME_MESH_TRANSITION_H_
 
@@ -23,7 +24,7 @@ class SameMeshTransition {
   explicit SameMeshTransition(AxisRoles roles)
       : roles_(std::make_shared<const AxisRoles>(std::move(roles))),
         choice_(LeastOwners(*roles_)) {}
-  // The same, carried out in another way.
+  // The same transition with another choice of owners.
   SameMeshTransition With(OwnerChoice choice) const {
     return SameMeshTransition(roles_, std::move(choice));
   }
@@ -31,27 +32,29 @@ class SameMeshTransition {
   const AxisRoles& roles() const { return *roles_; }
   const OwnerChoice& choice() const { return choice_; }
 
-  // Whether each element has one owner, which passes it on: G follows X.
+  // Whether each element has one owner, which passes it on: then G follows X.
   bool pivot() const { return choice_.owners != Owners::kNeeders; }
-  // The axes along which the owners of what a rank needs differ, ascending; those of them whose
-  // ranks share the work evenly, and those where the owner's coordinate is the holder's.
+  // owner_axes(): the axes along which the owners of what a rank needs differ, ascending. Of these,
+  // sharing_axes() are those whose ranks share the elements evenly, and holder_axes() those on
+  // which the owner has the holder's coordinate.
   AxisList owner_axes() const;
   AxisList sharing_axes() const;
   AxisList holder_axes() const;
-  // Of the axes that become partial, those whose ranks share what they need together; and those
-  // that they could.
+  // Of the axes that become partial, those along which ranks share what they need together
+  // (keeper_axes), or could share it (possible_keeper_axes).
   AxisList keeper_axes() const;
   AxisList possible_keeper_axes() const;
   // Whether peers in X differ on `axis`, which shards the source.
   bool SendsAlong(int axis) const;
 
   // The part of its result that the rank at `coordinate` must have, in disjoint regions; the rest
-  // is the identity of the target's partial op. Of ranks that differ on axes that become partial,
-  // one must have each element: the holder, if the axis shards the source and unless they share
-  // terms; else all share evenly, or, where nothing moves, coordinate 0 keeps what it has.
+  // is the identity of the target's partial op. Among ranks that differ only on axes that become
+  // partial, exactly one must have each element. If the axis shards the source, it is the holder
+  // (unless shares_terms). Else all ranks share the elements evenly; or, if nothing moves,
+  // coordinate 0 keeps them.
   std::vector<Region> Needed(absl::Span<const int> coordinate) const;
-  // The part of Needed that it owns with all ranks that differ on sharing_axes(), and its own share
-  // of that. Requires: pivot().
+  // OwnedTogether: the part of Needed that the rank owns together with the ranks that differ on
+  // sharing_axes(). Owned: its own share of that. Requires: pivot().
   std::vector<Region> OwnedTogether(absl::Span<const int> coordinate) const;
   std::vector<Region> Owned(absl::Span<const int> coordinate) const;
 
@@ -68,8 +71,8 @@ class SameMeshTransition {
   OwnerChoice choice_;
 };
 
-// The boxes that `rank` receives: in X from the peers' sources, in G (of which `round` says the
-// round) from their results, where what the rank owns lies already. Disjoint.
+// The boxes that `rank` receives; they are disjoint. In X it receives from the peers' sources, in G
+// (in its round number `round`) from the peers' results; what it owns is in its result already.
 std::vector<ReceiveBox> ExchangeBoxes(const SameMeshTransition& transition, int rank);
 std::vector<ReceiveBox> GatherBoxes(const SameMeshTransition& transition, int rank, int round);
 

@@ -1,5 +1,5 @@
-// A redistribution, drawn: who holds what before, who receives how much from whom in each round,
-// and who holds what afterwards.
+// Draws a redistribution: which ranks hold what before, how much each rank receives from each other
+// rank in each round, and which ranks hold what afterwards.
 //
 //   [tp] [] -> [] [tp], [4, 4] f32: all-to-all(tp) 16 B
 //   before:    all-to-all(tp), bytes:    after:
@@ -8,7 +8,7 @@
 //   1 1 1 1            1 16  .           0 0 1 1
 //   1 1 1 1                              0 0 1 1
 //
-// (In text one below the other.)
+// (As text, these are printed one below the other.)
 #ifndef DTENSOR_REDISTRIBUTION_VISUALIZE_H_
 #define DTENSOR_REDISTRIBUTION_VISUALIZE_H_
 
@@ -22,11 +22,11 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// "reduce-scatter(dp)"; of a round between two meshes "exchange(across)".
+// "reduce-scatter(dp)"; for a round between two meshes "exchange(across)".
 std::string RoundText(const RedistributionPlan& plan, int round);
 
-// What each rank receives from each other in a round: [receiver][sender], both by their place in
-// plan.Ranks(); 0 on the diagonal.
+// The bytes that each rank receives from each other rank in a round: [receiver][sender], both by
+// their index in plan.Ranks(); 0 on the diagonal.
 std::vector<std::vector<int64_t>> BytesBetweenRanks(const RedistributionPlan& plan, int round);
 
 // Errors of both: kInvalidArgument for more than 64 ranks, and for what picture.h and CheckRegions

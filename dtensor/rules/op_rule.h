@@ -5,9 +5,9 @@
 //   "..., ... -> ..."
 //       Add. ... is any leading dimensions, aligned at the right; size 1 broadcasts.
 //   "b t h d! -> b t h d!"
-//       Rope. d! must be whole on every rank.
+//       Rope. d! must be whole on every rank: it is never sharded.
 //   "t @v, v d -> t d"
-//       Embedding. The first operand's values index v.
+//       Embedding. The values of the first operand are indices of v.
 //   "b s (h g) d!, b t~s h d! -> b s (h g) d!"
 //       Attention. (h g) is one dimension made of two factors, outer first. "t~s" says that t is
 //       streamed past s: t may be sharded by exactly the axes that shard s; the operator then
@@ -17,20 +17,21 @@
 //       CrossEntropy, RmsNorm. v^ may be sharded; the operator merges the shards' results itself,
 //       so they are not Partial.
 //   "a k:max -> a"
-//       Reduced by another op than sum. Where k is sharded the result is Partial(max), and no
-//       gradient passes its reduction: recording it is refused.
+//       A reduction by another op than sum. If k is sharded, the result is Partial(max). No
+//       gradient passes its reduction, so recording that is refused.
 //
-// One engine reads the rules. ChooseAssignment() says where operands must be and where results then
-// are:
+// The same code evaluates all rules. ChooseAssignment() returns the layouts that operands must have
+// and the layouts that results then have:
 //
-//   * Sharding follows letters. Every dimension with that letter is split alike, and one mesh axis
-//     splits one letter, or a streamed one with the letter that it is streamed past. Candidates are
-//     the splits that the operands have already; none is invented.
-//   * Partial passes through where the operator is linear (below) and the op allows it; else it is
-//     reduced. Choice never turns Replicate or Shard into Partial.
-//   * An assignment that moves nothing wins. What is pinned (parameters) is moved only if there is
-//     no other way; cost decides among the rest; then the order of enumeration, which is the same
-//     on every rank.
+//   * Sharding follows letters. All dimensions with the same letter are split in the same way. A
+//     mesh axis splits only one letter, or a streamed letter and the one that it is streamed past.
+//     The candidates are splits that some operand already has, or such splits without some of their
+//     axes.
+//   * A Partial operand stays Partial if the operator is linear (below) and the op allows it; else
+//     it is reduced. Replicate or Shard never becomes Partial by choice.
+//   * An assignment that moves nothing wins. Pinned operands (parameters) are moved only if there
+//     is no other way. Cost decides among the rest, then the order of enumeration, which is the
+//     same on every rank.
 //
 // Gradients need no rule of their own (Griewank & Walther, "Evaluating Derivatives", adjoints of
 // linear maps). With the operands where the forward pass put them, an operand's local gradient has
@@ -62,16 +63,16 @@ namespace DTENSOR_EXPORT dtensor {
 enum class RuleLinearity : uint8_t {
   // Never.
   kNone,
-  // Linear in all operands together (add, views): sum and avg pass when every operand is Partial.
+  // Linear in all operands together (add): sum and avg pass if every operand is Partial.
   kJoint,
-  // Linear in each operand (matmul, mul): sum and avg pass when exactly one operand is Partial. The
+  // Linear in each operand (matmul, mul): sum and avg pass if exactly one operand is Partial. The
   // other operands' gradients are Partial with the same op.
   kMulti,
-  // Monotone, of one operand: max and min pass.
+  // Increasing, of one operand: max and min pass.
   kIncreasing,
-  // Antitone, of one operand: max passes as min, min as max.
+  // Decreasing, of one operand: max becomes min, min becomes max.
   kDecreasing,
-  // Values only move: every op passes when every operand is Partial with it.
+  // Values are only moved (views): every op passes if every operand is Partial with it.
   kView,
 };
 
@@ -92,14 +93,14 @@ struct RuleTerm {
   std::vector<absl::InlinedVector<int, 2>> dims;
 };
 
-// The parsed text. Parse(ToString(r)) == r: rules are equal when they say the same, however their
+// A parsed rule. Parse(ToString(r)) == r. Rules are equal if they have the same text, however their
 // letters are numbered.
 class OpRule {
  public:
   static constexpr size_t kMaxText = 65536;  // bytes
   static constexpr size_t kMaxOperands = 32;
 
-  // Errors: kInvalidArgument, showing where the text cannot be read, or for more than the above.
+  // Errors: kInvalidArgument, showing where the text cannot be read, or if a limit is exceeded.
   static absl::StatusOr<OpRule> Parse(absl::string_view text);
   std::string ToString() const;
 
@@ -118,14 +119,14 @@ class OpRule {
 // Sizes for letters that no operand determines: the results of slice, concat, ...
 using LetterSizes = std::vector<std::pair<std::string, int64_t>>;
 
-// A rule with the operands' shapes: ellipses written out, every letter's size known.
+// A rule applied to operands' shapes: ellipses are expanded, and every letter has a size.
 class BoundRule {
  public:
-  // Errors: kInvalidArgument naming `op` and the shapes, for a wrong number of operands or
-  // dimensions, unlike sizes of one letter, a size other than 1 for "()", a composite dimension
-  // that does not divide; for a letter whose size neither an operand nor `sizes` tells, sizes of
-  // letters that the rule lacks, or negative ones; for more dimensions than Layout::kMaxDims, or
-  // a result's shape that no tensor has (dims.h).
+  // Errors: kInvalidArgument, naming `op` and the shapes, for a wrong number of operands or
+  // dimensions, different sizes of one letter, a size other than 1 for "()", or a composite
+  // dimension that does not divide; for a letter whose size follows neither from an operand nor
+  // from `sizes`, and for sizes that are negative or of letters that the rule does not have; for
+  // more dimensions than Layout::kMaxDims, or a result's shape that no tensor may have (dims.h).
   static absl::StatusOr<BoundRule> Bind(absl::string_view op, const OpRule& rule,
                                         absl::Span<const Dims> operand_shapes,
                                         const LetterSizes& sizes = {});
@@ -143,10 +144,10 @@ class BoundRule {
   std::vector<Dims> operand_shapes_, result_shapes_;
 };
 
-// Where everything goes.
+// The layouts of a call.
 struct RuleAssignment {
   std::vector<DimLayout> letters;         // how each letter is split
-  std::vector<Layout> operands, results;  // operands: redistribute to these first
+  std::vector<Layout> operands, results;  // operands: the layouts to redistribute them to first
   std::vector<Layout> gradients;          // of each operand's local gradient
   double cost = 0;                        // of moving the operands: see ChooseAssignment
 };
@@ -157,22 +158,24 @@ struct RuleOperand {
   bool pinned = false;
 };
 
-// The assignment of least cost. Its cost is the sum of the operands' MovingCost, that of a pinned
-// operand times 1e15, so that these move last; 0 when nothing moves. Streaming moves no operand: an
-// operator that can do without it says so beforehand (OpDef::choose_layouts).
-// Requires: one operand for each of the rule's (at least one), of its rank. Errors:
-// kInvalidArgument naming `op` and the layouts when the operands lie on unlike meshes, or when no
-// layout fits.
+// Returns the assignment of least cost. The cost is the sum of the operands' MovingCost, 0 if
+// nothing moves. That of a pinned operand is multiplied by 1e15, so that these move last. Streaming
+// counts as no cost; an operator that has alternatives to streaming can choose one with
+// OpDef::choose_layouts.
+// Requires: one operand for each of the rule's (at least one), with its number of dimensions.
+// Errors: kInvalidArgument, naming `op` and the layouts, if the operands are on different meshes,
+// or if no assignment fits.
 absl::StatusOr<RuleAssignment> ChooseAssignment(absl::string_view op, const BoundRule& rule,
                                                 RuleLinearity linearity,
                                                 absl::Span<const RuleOperand> operands);
 
-// The layouts that follow when letters are split so and operands are Partial so: what
-// ChooseAssignment returns for the winner; the brute-force verifier walks all of them.
+// Returns the assignment that follows if letters are split as in `letters`, and operands are
+// Partial as in `operands`. ChooseAssignment returns the best of these; the brute-force verifier
+// tries all.
 // Requires: as ChooseAssignment; one entry of `letters` for each of rule.rule().letters(), all on
 // `mesh`.
-// Errors: kInvalidArgument naming `op` when one mesh axis splits two letters, or a result would be
-// Partial with two ops; as JoinDims where no layout says the product of two letters.
+// Errors: kInvalidArgument, naming `op`, if one mesh axis splits two letters, or a result would be
+// Partial with two ops; as JoinDims if no layout can express the product of two letters.
 absl::StatusOr<RuleAssignment> DeriveAssignment(absl::string_view op, const BoundRule& rule,
                                                 RuleLinearity linearity, const DeviceMesh& mesh,
                                                 absl::Span<const DimLayout> letters,
@@ -185,14 +188,14 @@ absl::StatusOr<RuleAssignment> DeriveAssignment(absl::string_view op, const Boun
 // hold already as much of what it needs as a random shard of that size would; and if Partial axes
 // are reduced, only the reduction is counted. Latency and link speeds are ignored, and so is the
 // possibility that another operator needs the same redistribution.
-// Requires: both of one mesh and of shape's rank.
+// Requires: both layouts are on one mesh and have as many dimensions as `shape`.
 double MovingCost(const Layout& from, const Layout& to, absl::Span<const int64_t> shape,
                   DType dtype);
 
-// The rule of a reshape, written out: [6, 4] -> [3, 8] is "(a b) c -> a (b c)" with b = 2.
-// Dimensions whose boundaries do not nest must be whole. Sets `sizes` (not null) to all letters'
-// sizes.
-// Errors: kInvalidArgument naming both shapes when the element counts differ.
+// Returns the rule of a reshape: for [6, 4] -> [3, 8] it is "(a b) c -> a (b c)" with b = 2.
+// Dimensions whose boundaries do not nest must be whole. Sets `sizes` (not null) to the sizes of
+// all letters.
+// Errors: kInvalidArgument, naming both shapes, if they have different numbers of elements.
 absl::StatusOr<std::string> ReshapeRule(absl::Span<const int64_t> from,
                                         absl::Span<const int64_t> to, LetterSizes* sizes);
 

@@ -1,4 +1,4 @@
-// A rule meets shapes: ellipses are written out and letters get sizes.
+// Applies a rule to shapes: expands ellipses, and finds the sizes of letters.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -20,8 +20,7 @@ std::string ShapesText(absl::Span<const Dims> shapes) {
 
 }  // namespace
 
-// Letter sizes from dimensions of one letter, then from composite ones, until nothing new is
-// learnt.
+// Finds letter sizes from the operands' dimensions, until no further size can be found.
 class RuleBinder {
  public:
   RuleBinder(absl::string_view op, absl::Span<const Dims> shapes) : op_(op), shapes_(shapes) {}
@@ -35,7 +34,7 @@ class RuleBinder {
         absl::StrCat(term, " ", i, " has ", dims, " dimensions; at most ", Layout::kMaxDims));
   }
 
-  // Puts letters in place of "..." in every term; `letters` grows by as many as the longest needs.
+  // Replaces "..." by letters in every term. Adds as many letters as the longest "..." needs.
   absl::Status ExpandEllipses(std::vector<RuleLetter>& letters, std::vector<RuleTerm>& operands,
                               std::vector<RuleTerm>& results) {
     int longest = 0;
@@ -86,7 +85,7 @@ class RuleBinder {
     return absl::OkStatus();
   }
 
-  // Those of letters that are given.
+  // Sets the sizes of letters that the caller gives.
   absl::Status Take(const std::vector<RuleLetter>& letters, const LetterSizes& given,
                     std::vector<int64_t>& sizes) {
     HashMap<absl::string_view, size_t> indices;
@@ -251,8 +250,9 @@ class ReshapeGroups {
     return absl::StrCat(name, mark);
   }
 
-  // The suffix products of both sides, ascending from 1; false unless each divides the next. Sizes
-  // 0 and 1 give no cut: such dimensions become letters of their own.
+  // Sets `cuts` to the suffix products of both sides, ascending from 1. Returns false unless each
+  // divides the next, or if a size is 0. Sizes of 1 give no cut: such dimensions become letters of
+  // their own.
   static bool Cuts(absl::Span<const int64_t> from, absl::Span<const int64_t> to,
                    std::vector<int64_t>* cuts) {
     cuts->push_back(1);

@@ -1,4 +1,4 @@
-// The engine: which assignment of mesh axes to letters, and what follows from it.
+// Chooses an assignment of mesh axes to letters, and derives the layouts that follow from it.
 #include <algorithm>
 #include <limits>
 #include <optional>
@@ -11,7 +11,7 @@
 namespace dtensor {
 namespace {
 
-// Axes as bits: a mesh has at most DeviceMesh::kMaxAxes.
+// A set of axes as bits.
 using AxisMask = uint32_t;
 static_assert(DeviceMesh::kMaxAxes <= 32);
 
@@ -29,8 +29,8 @@ AxisList AxesIn(AxisMask mask) {
   return axes;
 }
 
-// The layouts of a composite dimension's letters, outermost first; nullopt where a shard spans the
-// cut.
+// The layouts of a composite dimension's letters, outermost first; nullopt if a shard spans a
+// boundary between letters.
 std::optional<std::vector<DimLayout>> Decompose(const DeviceMesh& mesh, const BoundRule& rule,
                                                 const DimLayout& dim,
                                                 absl::Span<const int> letters) {
@@ -48,7 +48,7 @@ std::optional<std::vector<DimLayout>> Decompose(const DeviceMesh& mesh, const Bo
   return out;
 }
 
-// Errors: as JoinDims, where factors cannot say the product.
+// The layout of a dimension composed of letters. Errors: as JoinDims.
 absl::StatusOr<DimLayout> Compose(const BoundRule& rule, absl::Span<const int> letters,
                                   absl::Span<const DimLayout> layouts) {
   DimLayout out = layouts[letters.back()];
@@ -61,7 +61,7 @@ absl::StatusOr<DimLayout> Compose(const BoundRule& rule, absl::Span<const int> l
   return out;
 }
 
-// Every split that a letter could have: those the operands have, less any subset of their axes.
+// Every split that a letter could have: those of the operands, without any subset of their axes.
 class Candidates {
  public:
   Candidates(const BoundRule& rule, absl::Span<const RuleOperand> operands)
@@ -80,8 +80,7 @@ class Candidates {
     const DimLayout& dim = layout.dim(d);
     if (letters.empty() || !IsSplit(dim)) return;
     const AxisMask all = MaskOf(AxesOf(dim));
-    // Subsets of the axes to give up, fewest first in the sense of the enumeration below: none
-    // first.
+    // All subsets of axes to leave out, in ascending order of their bits, so the empty one first.
     for (AxisMask removed = 0;; removed = (removed - all) & all) {
       if (auto parts =
               Decompose(layout.mesh(), rule_, WithoutAxes(dim, AxesIn(removed)), letters)) {
@@ -107,8 +106,8 @@ std::string OperandsText(absl::Span<const RuleOperand> operands) {
   });
 }
 
-// What one axis that no letter uses does to Partial operands: which stay, and what the results
-// become.
+// For one axis that splits no letter: which operands stay Partial on it, and with which op the
+// results are then Partial.
 struct Passing {
   uint32_t operands = 0;  // bit i: operand i stays Partial
   ReduceOp op = ReduceOp::kSum;
@@ -148,7 +147,7 @@ Passing PassesOn(int axis, RuleLinearity linearity, absl::Span<const RuleOperand
   return {};
 }
 
-// Which axes are Partial in something, all with one op, or summed and averaged.
+// The axes on which a tensor is Partial: all with one op, or with sum and avg.
 struct PartialAxes {
   AxisMask axes = 0, averaged = 0;
   ReduceOp op = ReduceOp::kSum;  // of those that do not average
@@ -177,7 +176,7 @@ std::vector<bool> LettersIn(const RuleTerm& term, size_t count) {
   return present;
 }
 
-// No axis splits two letters, but for what is streamed: see RuleLetter.
+// Whether no axis splits two letters, except a streamed letter and the one it is streamed past.
 bool AxesFit(absl::Span<const RuleLetter> letters, absl::Span<const AxisMask> axes) {
   AxisMask used = 0;
   for (size_t l = 0; l < letters.size(); ++l) {
@@ -292,7 +291,7 @@ absl::StatusOr<RuleAssignment> DeriveAssignment(absl::string_view op, const Boun
   for (size_t i = 0; i < operands.size(); ++i) {
     DT_ASSIGN_OR_RETURN(Layout layout,
                         TermLayout(mesh, rule, terms[i], letters, partial.operands[i]));
-    constexpr double kPinned = 1e15;  // more than any tensor: pinned operands move last
+    constexpr double kPinned = 1e15;  // larger than any tensor's cost, so pinned operands move last
     out.cost +=
         MovingCost(operands[i].layout, layout, rule.operand_shapes()[i], operands[i].dtype) *
         (operands[i].pinned ? kPinned : 1);
@@ -322,14 +321,14 @@ absl::StatusOr<RuleAssignment> ChooseAssignment(absl::string_view op, const Boun
     }
   }
   const Candidates candidates(rule, operands);
-  std::vector<int> open;  // letters that might be split: no more than the operands have splits
+  std::vector<int> open;  // letters that might be split; at most as many as there are splits
   for (size_t l = 0; l < rule.rule().letters().size(); ++l) {
     if (candidates.of(l).size() > 1) open.push_back(static_cast<int>(l));
   }
   std::vector<DimLayout> choice(rule.rule().letters().size());
   std::optional<RuleAssignment> best;
-  // Depth first over the letters; an axis taken by an earlier letter rules a candidate out, unless
-  // it is streamed: DeriveAssignment() knows.
+  // Depth first over the letters. A candidate is skipped if an earlier letter uses one of its axes,
+  // unless the letter is streamed: DeriveAssignment() checks these.
   const auto visit = [&](const auto& self, size_t depth, AxisMask used) -> void {
     if (best && best->cost == 0) return;
     if (depth == open.size()) {
@@ -340,7 +339,7 @@ absl::StatusOr<RuleAssignment> ChooseAssignment(absl::string_view op, const Boun
     const int letter = open[depth];
     const auto& list = candidates.of(letter);
     for (size_t i = 0; i < list.size(); ++i) {
-      const DimLayout& dim = list[(i + 1) % list.size()];  // splits first, "whole" last
+      const DimLayout& dim = list[(i + 1) % list.size()];  // splits first, not split last
       const bool streamed = rule.rule().letters()[letter].past >= 0;
       const AxisMask axes = streamed ? 0 : MaskOf(AxesOf(dim));
       if (axes & used) continue;
@@ -362,11 +361,11 @@ double AxesSize(const DeviceMesh& mesh, absl::Span<const int> axes) {
   return size;
 }
 
-// The share of what a rank needs of a dimension that it holds already, for sizes that divide; of
-// two unlike splits, what it holds by chance.
+// The fraction of what a rank needs in a dimension that it already holds, if sizes divide evenly.
+// If the splits are unrelated: the fraction that a random shard would hold.
 double Overlap(const DeviceMesh& mesh, const DimLayout& from, const DimLayout& to) {
   if (from == to || !IsSplit(from)) return 1;
-  size_t shared = 0;  // leading splits of a lone outermost factor that are the same
+  size_t shared = 0;  // number of equal leading splits, if both have a single factor
   if (from.size() == 1 && to.size() == 1) {
     const auto& a = from[0].splits;
     const auto& b = to[0].splits;

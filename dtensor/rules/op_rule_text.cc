@@ -1,4 +1,4 @@
-// The text form of rules: reading and printing.
+// The text form of rules: parsing and printing.
 #include <cctype>
 
 #include "absl/strings/match.h"
@@ -34,7 +34,7 @@ class RuleParser {
   }
 
  private:
-  // Nothing goes past what goes past something itself.
+  // A letter cannot be streamed past one that is itself streamed.
   absl::Status CheckStreamed() const {
     for (const RuleLetter& letter : rule_.letters_) {
       if (letter.past < 0 || rule_.letters_[letter.past].past < 0) continue;
@@ -86,7 +86,7 @@ class RuleParser {
     return open ? Error("lacks a ')'") : absl::OkStatus();
   }
 
-  // "t~s": t, with s, which may not have occurred yet, as the letter that it is streamed past.
+  // "t~s": returns t, and records that it is streamed past s, which may not have occurred yet.
   absl::StatusOr<int> ParseStreamed(absl::string_view letter, absl::string_view past) {
     if (absl::StrContains(past, '~')) {
       return Error(absl::StrCat("streams '", letter, "' past a letter that is streamed itself"));
@@ -101,7 +101,7 @@ class RuleParser {
     return t;
   }
 
-  // "d", "d!", "v^", "t~s", "k:max"; the marks of one letter hold wherever they are written.
+  // "d", "d!", "v^", "t~s", "k:max". A mark at one place holds for the letter everywhere.
   absl::StatusOr<int> ParseLetter(absl::string_view word) {
     const std::pair<absl::string_view, absl::string_view> streamed =
         absl::StrSplit(word, absl::MaxSplits('~', 1));

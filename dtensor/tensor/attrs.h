@@ -11,13 +11,14 @@
 //   Dispatch(kSliceOp, {&x}, SliceAttrs{1, 3});
 //   call.attrs<SliceAttrs>().dim                // in the operator's functions
 //
-// fields() says what the value is: whole numbers, bools, enums, floats, strings, types that have
-// fields() themselves, and containers of all these. Two values are equal when their fields are, bit
-// for bit: so a NaN is found again, and 0 is not -0. The struct owns what it says (a std::string,
-// no string_view), for copies outlive the call; and its type is compiled into one shared object,
-// since an address tells types apart. Attributes are part of the dispatch cache's key and of what
-// ranks compare: they are equal on all ranks. What changes from call to call, and changes no
-// layout, shape or type, is no attribute but goes by CallValues (op.h).
+// fields() lists what the value consists of: whole numbers, bools, enums, floats, strings, types
+// that have fields() themselves, and containers of all these. Two values are equal if their fields
+// are equal bit by bit: a NaN equals itself, and 0 differs from -0. The struct must own its data (a
+// std::string, not a string_view), because copies outlive the call. The type must be compiled into
+// one shared object only, because types are told apart by an address. Attributes are part of the
+// dispatch cache's key and of the digests by which ranks compare calls, so they are equal on all
+// ranks. An argument that changes from call to call, and on which no layout, shape or type depends,
+// is not an attribute: pass it as CallValues (op.h).
 #ifndef DTENSOR_TENSOR_ATTRS_H_
 #define DTENSOR_TENSOR_ATTRS_H_
 
@@ -109,7 +110,7 @@ void PrintField(const T& field, std::string& out) {
 
 }  // namespace internal
 
-// What is done with attributes of one type. Its address tells types apart.
+// Functions for attributes of one type. Its address identifies the type.
 struct AttrsType {
   uint64_t (*digest)(const void* value);  // the same in every process
   bool (*same)(const void* a, const void* b);
@@ -137,7 +138,7 @@ inline constexpr AttrsType kAttrsType = {
     },
 };
 
-// Attributes of some type, or none, that somebody else keeps: for parameters, as a string_view.
+// Attributes of some type, or none, that it does not own: for parameters, as a string_view.
 class AttrsView {
  public:
   AttrsView() = default;  // none
@@ -152,7 +153,7 @@ class AttrsView {
     return *static_cast<const T*>(value_);
   }
   uint64_t digest() const { return type_ == nullptr ? 0 : type_->digest(value_); }
-  // The fields with spaces in between.
+  // The fields, separated by spaces.
   std::string ToString() const { return type_ == nullptr ? "" : type_->text(value_); }
   friend bool operator==(const AttrsView& a, const AttrsView& b) {
     return a.type_ == b.type_ && (a.value_ == b.value_ || a.type_->same(a.value_, b.value_));
@@ -165,7 +166,7 @@ class AttrsView {
   const void* value_ = nullptr;
 };
 
-// A copy of attributes.
+// Attributes that it owns: a copy.
 class Attrs {
  public:
   Attrs() = default;  // none

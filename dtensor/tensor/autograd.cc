@@ -65,7 +65,7 @@ absl::Status CheckLoss(absl::string_view who, const TensorOr& loss,
                    "keep recording on"));
 }
 
-// What arrives at the loss first.
+// The gradient that arrives at the loss: the given one, or 1.
 absl::StatusOr<Contribution> FirstGradient(const DistributedTensor& loss,
                                            const DistributedTensor& given) {
   Context& context = loss.context();

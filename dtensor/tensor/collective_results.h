@@ -1,5 +1,6 @@
-// What the collectives of a recomputed function gave, kept for when it runs again. For
-// recompute.cc, and what communicates for operators: dispatch.cc and tensor_impl.cc.
+// Results of the collectives in a recomputed function, kept for when it runs again
+// (RecomputeOptions::keep_collectives). Only for recompute.cc, and for dispatch.cc, tensor_impl.cc
+// and gather_again.cc, which communicate for operators.
 #ifndef DTENSOR_TENSOR_COLLECTIVE_RESULTS_H_
 #define DTENSOR_TENSOR_COLLECTIVE_RESULTS_H_
 
@@ -13,17 +14,18 @@
 
 namespace dtensor {
 
-// One call that communicates: of what, and to which layout. Calls that are equal give equal values.
+// Identifies one call that communicates: what it moves, and to which layout. Equal calls have equal
+// results.
 struct CollectiveCall {
   uint64_t lineage;
   const Spec* spec;
 };
 
-// Of one function, in the order of its calls.
+// The kept results of one function, in the order of its calls.
 class CollectiveResults {
  public:
   void Keep(const CollectiveCall& call, absl::Span<const Tensor> results);
-  // The results of the first such call that was not taken since Rewind(); empty: there is none.
+  // The results of the first equal call that was not taken since Rewind(); empty if there is none.
   absl::Span<const Tensor> Take(const CollectiveCall& call);
   void Rewind();
 
@@ -31,19 +33,20 @@ class CollectiveResults {
   struct Entry {
     uint64_t lineage;
     SpecPtr spec;
-    std::vector<Tensor> results;  // values, which nobody else writes to
+    std::vector<Tensor> results;  // borrowed: writes to the originals do not change them
     bool taken = false;
   };
   std::vector<Entry> entries_;
-  size_t first_ = 0;  // all before it are taken
+  size_t first_ = 0;  // all entries before it are taken
 };
 
-// A function of Recompute() while it runs, recorded.
+// Lives while a function of Recompute() runs; recording is on meanwhile.
 class RecomputedRun {
  public:
-  // `results` may be null: they are not kept. `again`: it ran before, and they are taken.
+  // `results` may be null: then none are kept. `again`: this is not the function's first run, so
+  // results are taken instead of kept.
   RecomputedRun(Context& context, CollectiveResults* results, bool again);
-  // The Context records as it did, and, if the function ran again, draws what it would have drawn.
+  // Restores whether the Context records, and after a run `again` also its random state.
   ~RecomputedRun();
   RecomputedRun(const RecomputedRun&) = delete;
   RecomputedRun& operator=(const RecomputedRun&) = delete;
@@ -54,20 +57,20 @@ class RecomputedRun {
   friend bool KeepsResults(const Context&);
   friend bool UsesKeptResults(const Context&);
   Context& context_;
-  RecomputedRun* const outer_;  // in which this one runs
+  RecomputedRun* const outer_;  // the run inside which this one runs
   CollectiveResults* const results_;
   const bool again_, recording_;
   const RandomState random_;
 };
 
-// Sets `out` to the results that a function which runs again has kept of the call. False: there are
-// none. The same on all ranks.
+// If a function that runs again has kept results of an equal call, sets `out` to them and returns
+// true. The same on all ranks.
 bool TakeResults(Context& context, const CollectiveCall& call, absl::Span<Tensor> out);
-// For each function that runs for the first time, and keeps results.
+// Keeps the results for every function that is in its first run and keeps results.
 void KeepResults(Context& context, const CollectiveCall& call, absl::Span<const Tensor> results);
-// Whether KeepResults() keeps, or a function runs again that did.
+// Whether any running function, in its first run or again, keeps results.
 bool KeepsResults(const Context& context);
-// Whether a function runs again that has kept results.
+// Whether any function that runs again has kept results.
 bool UsesKeptResults(const Context& context);
 
 }  // namespace dtensor

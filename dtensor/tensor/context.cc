@@ -47,7 +47,7 @@ absl::Status CheckMesh(const DeviceMesh& mesh, int world_size) {
   return absl::OkStatus();
 }
 
-// Of the values; absl's hash of a layout's many parts takes longer.
+// A hash of the values; faster than absl's hash of a layout, which has many parts.
 size_t HashOf(const Layout& layout, absl::Span<const int64_t> shape, DType dtype) {
   Digest digest;
   digest.Add(static_cast<int64_t>(absl::HashOf(layout.mesh())));
@@ -66,7 +66,7 @@ bool IsSpecOf(const Spec& spec, const Layout& layout, absl::Span<const int64_t> 
 
 struct Context::Tables {
   using Options = std::shared_ptr<const RedistributionOptions>;
-  // What a plan is known by: addresses, which Plan keeps.
+  // The key of a plan consists of addresses; Plan owns what they point to.
   using PlanKey = std::tuple<const Spec*, const Spec*, const RedistributionOptions*>;
   struct Plan {
     SpecPtr from, to;
@@ -79,23 +79,23 @@ struct Context::Tables {
   const int64_t staging_bytes;
   HashMap<size_t, absl::InlinedVector<SpecPtr, 1>> specs;  // by hash of the values
   size_t num_specs = 0, most_specs = kSpecs;
-  // Asked for lately: every redistribution looks its target up, and a hash is a chain of products
-  // that takes as long as all else of a view. What is here is in `specs`.
+  // Specs that were looked up last; all are in `specs`. Every redistribution looks up its target,
+  // and computing the hash would take as long as everything else that a view needs.
   std::array<const Spec*, 4> recent = {};
   size_t last_recent = 0;
-  std::vector<Options> options;  // few: searched; latest use last
-  Options usual;                 // of this Context
+  std::vector<Options> options;  // few, so searched linearly; most recent use last
+  Options usual;                 // the Context's own
   LruCache<PlanKey, Plan> plans{kPlans};
-  // By the plan's address, which is kept; null where it is not made in chunks.
+  // By the address of the plan, which the value owns; null chunks: the plan is not split.
   struct Chunks {
     std::shared_ptr<const RankRedistributionPlan> plan;
     std::shared_ptr<const RankChunks> chunks;
   };
   LruCache<const RankRedistributionPlan*, Chunks> chunks{kPlans};
-  HashMap<uint64_t, uint64_t> made;               // how many tensors, by digest of the mesh
-  HashMap<const void*, std::string> scope_paths;  // where scopes are noted
+  HashMap<uint64_t, uint64_t> made;               // number of tensors made, by digest of the mesh
+  HashMap<const void*, std::string> scope_paths;  // if scopes are noted
 
-  // With the transport's staging, whatever is said of it.
+  // Replaces staging_bytes by the transport's, whatever the caller has set.
   Options Intern(const RedistributionOptions& wanted) {
     if (wanted.staging_bytes != staging_bytes) {
       RedistributionOptions staged = wanted;
@@ -119,7 +119,8 @@ struct Context::Tables {
     return spec;
   }
 
-  // Drops the specs that nothing refers to, once there may be as many of them as of others.
+  // If the table is full, drops the specs that nothing else owns. The table may then grow to twice
+  // the number of those that are left.
   void MakeRoomForSpec() {
     if (num_specs < most_specs) return;
     recent.fill(nullptr);
@@ -142,7 +143,7 @@ std::string Spec::ToString() const {
 
 namespace {
 
-// "4" or "4,65536"; what is neither, or null, changes nothing.
+// Reads "4" or "4,65536"; any other text, or null, changes nothing.
 void ReadOverlap(const char* text, OverlapOptions& overlap) {
   if (text == nullptr) return;
   const std::vector<absl::string_view> parts = absl::StrSplit(text, ',');
@@ -162,7 +163,7 @@ ContextOptions WithEnvironment(ContextOptions options) {
   if (options.overlap.chunks == 0) ReadOverlap(std::getenv("DTENSOR_OVERLAP"), options.overlap);
   if (options.notice == nullptr && verbose != nullptr && absl::string_view(verbose) == "1") {
     options.notice = [](absl::string_view line) {
-      const std::string whole = absl::StrCat("dtensor: ", line, "\n");  // in one piece
+      const std::string whole = absl::StrCat("dtensor: ", line, "\n");  // one call
       std::fputs(whole.c_str(), stderr);
     };
   }
@@ -186,7 +187,7 @@ Context::Context(Communicator& communicator, Device& device, const ContextOption
 Context::~Context() = default;
 
 uint64_t Context::NextSeed() {
-  // splitmix64 (Steele et al. 2014): neighbouring numbers give unlike seeds.
+  // splitmix64 (Steele et al. 2014): consecutive numbers give unrelated seeds.
   uint64_t x = random_.seed + ++random_.drawn * 0x9E3779B97F4A7C15ull;
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
   x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
@@ -259,7 +260,7 @@ absl::Status Context::set_redistribution_options(const RedistributionOptions& op
 
 absl::StatusOr<std::shared_ptr<const RankRedistributionPlan>> Context::Plan(
     const Spec* from, const Spec* to, const RedistributionOptions* options) {
-  // The usual ones are not copied: counting their owners is measured.
+  // The Context's own options are not copied here, as counting owners takes measurable time.
   const Tables::Options other = options == nullptr ? nullptr : tables_->Intern(*options);
   const Tables::Options& interned = other == nullptr ? tables_->usual : other;
   const Tables::PlanKey key(from, to, interned.get());
@@ -367,7 +368,7 @@ void Context::EndProgram() {
 
 namespace {
 
-// A rank with a Context, which stays while its tensors do.
+// A rank's function with a Context, which lives as long as its tensors.
 RankFunction WithContext(const std::function<absl::Status(Context&)>& fn,
                          const ContextOptions& options, TraceFile& traces) {
   if (!fn) return nullptr;

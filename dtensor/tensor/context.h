@@ -45,69 +45,71 @@ class LateValues;      // late_values.h
 class RecomputedRun;   // collective_results.h
 class ScopeObserver;   // work_scope.h
 
-// (mesh, layout, shape, dtype), interned in a Context: as long as a Spec has an owner besides the
-// Context, equal Specs have its address.
+// (mesh, layout, shape, dtype), interned in a Context: equal Specs have one address as long as
+// something besides the Context owns the Spec, so Specs are compared by address.
 struct Spec : Counted {
   Layout layout;
   Dims shape;  // global
   DType dtype = DType::kF32;
-  // This rank's; [0] if it is not on the mesh.
-  Dims local_shape;
-  bool on_mesh = true;  // this rank is
+  Dims local_shape;     // of this rank's shard; [0] if this rank is not on the mesh
+  bool on_mesh = true;  // this rank is on the mesh
 
   const DeviceMesh& mesh() const { return layout.mesh(); }
   int ndim() const { return static_cast<int>(shape.size()); }
   int64_t local_numel = 0;
-  // Of the mesh, and of all of it: equal for equal ones, in every process.
+  // Digests of the mesh and of the whole Spec: equal values have equal digests in every process.
   uint64_t mesh_digest = 0, digest = 0;
   // "[8, 4] f32 on ["tp"=2] as [tp] []"
   std::string ToString() const;
 };
 using SpecPtr = CountedPtr<const Spec>;
 
-// What random operators draw their seeds from. Equal on all ranks, as their programs are.
+// The state from which random operators draw their seeds. Equal on all ranks, as they run the same
+// program.
 struct RandomState {
   uint64_t seed = 0;
-  uint64_t drawn = 0;  // seeds so far
+  uint64_t drawn = 0;  // number of seeds drawn so far
 };
 
 // Overlaps matrix products with the all-gathers before them and the reduce-scatters after them
 // (docs/overlap.md). Must be equal on all ranks, else the first overlapped exchange fails the
 // world.
 struct OverlapOptions {
-  // In how many exchanges an all-gather before a product, or a reduce-scatter behind one, is made;
-  // at most ChunkSchedule::kMostChunks. 0: at once, and nothing runs beside it.
+  // Into how many exchanges an all-gather before a product, or a reduce-scatter after one, is
+  // split; at most ChunkSchedule::kMostChunks. 0: no overlap.
   int chunks = 0;
-  // What is smaller is made at once: bytes that the busiest rank receives.
+  // Collectives in which the busiest rank receives fewer bytes than this are not overlapped.
   int64_t min_bytes = int64_t{4} << 20;
 };
 
-// What is written down of a Context's program, and what it may not do by itself (docs/tracing.md).
+// How a Context traces its program, and how it reports and bounds implicit communication
+// (docs/tracing.md).
 struct ContextOptions {
-  // The world that makes the Context writes its trace here when the program is over, also when it
-  // failed (trace_file.h has the names and formats); a relative path is one of the folder in which
-  // the process runs when the world is made. Empty: nothing is traced, unless StartTrace
-  // says so.
+  // The world that makes the Context writes its trace to this file when the program is over, even
+  // if it failed (trace_file.h has the names and formats). A relative path is relative to the
+  // working directory at the time when the world is made. Empty: nothing is traced before
+  // StartTrace is called.
   std::string trace_file = {};
-  TraceOptions trace = {};  // with trace_file
+  TraceOptions trace = {};  // used if trace_file is set
   // An operator is refused if the redistributions that it would insert by itself (those that
   // neither Redistribute(), nor a plan, nor an argument of the operator asked for) would make some
   // rank receive more bytes than this. For several operands and results, the bytes of each one's
   // busiest rank are added; a tensor passed as two operands counts twice. Communication of Backward
-  // follows from forward and is not bounded. The same on all ranks. -1: no bound.
+  // follows from forward and is not bounded. Must be the same on all ranks. -1: no bound.
   int64_t max_implicit_bytes = -1;
-  // Told of each such redistribution on the mesh's first rank, when the dispatch cache meets it
-  // first: one line. On that rank's thread: tensors of several meshes have it called by several
-  // threads at once. Null: nobody.
+  // Called with one line of text for each such redistribution when its dispatch decision is made,
+  // so not for calls whose decision is cached. Only the first rank of the tensors' mesh calls it,
+  // on its own thread; with tensors on several meshes, several threads may call it at once. Null:
+  // nothing is reported.
   std::function<void(absl::string_view line)> notice = nullptr;
   OverlapOptions overlap = {};
-  bool read_environment = true;  // WithEnvironment
+  bool read_environment = true;  // whether WithEnvironment has an effect
 };
 
-// With what the environment says, where `options` say nothing: DTENSOR_TRACE is a trace_file,
-// DTENSOR_VERBOSE=1 a notice on stderr, DTENSOR_OVERLAP=4 an overlap in so many chunks,
-// DTENSOR_OVERLAP=4,65536 of what has so many bytes (what is no number is not read). Worlds ask
-// once, when they are made.
+// Returns `options`, with members that are not set taken from environment variables:
+// DTENSOR_TRACE=file sets trace_file, DTENSOR_VERBOSE=1 a notice that prints to stderr,
+// DTENSOR_OVERLAP=4 the number of chunks, DTENSOR_OVERLAP=4,65536 also min_bytes (a value that is
+// not of this form is ignored). Worlds call this once, when they are made.
 ContextOptions WithEnvironment(ContextOptions options);
 
 class Context {
@@ -122,40 +124,41 @@ class Context {
   int world_size() const { return communicator_.size(); }
   Communicator& communicator() { return communicator_; }
   Device& device() { return device_; }
-  // How long this rank would have taken so far, and what it would have done; null unless it is
-  // simulated.
+  // How long this rank would have taken so far, and for what; null unless the rank is simulated.
   const SimulatedClock* simulated_clock() const { return simulated_clock_; }
 
-  // The one Spec with these values. Errors: kInvalidArgument when the mesh has not as many ranks as
-  // the world and does not say which it lies on (DeviceMesh::OnRanks), naming both and the remedy;
-  // when it lies on ranks that the world lacks; when layout and shape differ in rank; for a shape
-  // that no tensor has (dims.h), or of more than Layout::kMaxDims dimensions.
+  // The one Spec with these values. Errors: kInvalidArgument, with the remedy, if the mesh has
+  // another number of ranks than the world and does not list its ranks (DeviceMesh::OnRanks); if
+  // the mesh lists ranks that the world does not have; if layout and shape have different numbers
+  // of dimensions, or more than Layout::kMaxDims; for a shape that no tensor may have (dims.h).
   absl::StatusOr<SpecPtr> Intern(const Layout& layout, absl::Span<const int64_t> shape,
                                  DType dtype);
 
-  // How plans are chosen where a call does not say. The same on all ranks. Errors: kInvalidArgument
-  // for in_place, which a call may say alone: operators would destroy their operands.
+  // The options for redistributions whose call gives none. Must be the same on all ranks. Errors:
+  // kInvalidArgument for in_place, because operators would destroy their operands: only a single
+  // call can ask for it; and for `links` that are not valid (CheckCosts).
   const RedistributionOptions& redistribution_options() const;
   absl::Status set_redistribution_options(const RedistributionOptions& options);
-  // The same, for who keeps them: equal options have one address while they are in use.
+  // The same, for code that keeps the options: equal options have one address while in use.
   const std::shared_ptr<const RedistributionOptions>& kept_redistribution_options() const;
 
-  // The cached plan, of the Context's options or others; the types are those of the specs.
+  // The plan from one spec to the other, cached. With null `options`, the Context's are used. The
+  // types are those of the specs.
   // Requires: specs of this Context. Errors: as RedistributionPlan::Create.
   absl::StatusOr<std::shared_ptr<const RankRedistributionPlan>> Plan(
       const Spec* from, const Spec* to, const RedistributionOptions* options = nullptr);
 
   const OverlapOptions& overlap() const { return overlap_; }
-  // The plan in chunks, if overlap() says so and its schedule can; else null. Remembered with
-  // plans.
+  // The plan split into chunks; null if overlap() does not ask for that, or the plan cannot be
+  // split. Cached like plans.
   std::shared_ptr<const RankChunks> ChunksOf(
       const std::shared_ptr<const RankRedistributionPlan>& plan);
 
-  // The lineage of a tensor that is made now: counts those of its mesh.
+  // The lineage of a newly made tensor. Each call advances the count of the spec's mesh.
   Lineage NextLineage(const Spec& spec, const char* maker);
 
-  // How much the Context remembers. All of it is bounded, and what was used least recently goes
-  // first; what was forgotten is worked out anew, with the same communication.
+  // Numbers of entries in the Context's caches. All are bounded, and evict what was used least
+  // recently. What was evicted is worked out again when needed; communication does not change.
   struct CacheSizes {
     size_t decisions = 0;  // by operator, specs and attributes: at most kDecisions
     size_t plans = 0;      // at most kPlans
@@ -164,7 +167,7 @@ class Context {
   };
   static constexpr size_t kDecisions = 4096, kPlans = 4096, kOptions = 64, kSpecs = 4096;
   CacheSizes cache_sizes() const;
-  // Those that are remembered now, in no order.
+  // The Specs that are interned now, in no particular order.
   std::vector<SpecPtr> specs() const;
 
   // Operators record for Backward() while this is on (the default) and an operand requires
@@ -173,8 +176,8 @@ class Context {
   void set_recording(bool on) { recording_ = on; }
   uint64_t NextSequence() { return ++sequence_; }  // creation order of autograd nodes
 
-  // To be set, saved and put back; NextSeed() draws from it: the n-th seed depends on random().seed
-  // and n alone.
+  // The random state, which may be set, saved and restored. NextSeed() draws from it: the n-th seed
+  // depends on random().seed and n alone.
   RandomState& random() { return random_; }
   uint64_t NextSeed();
 
@@ -185,37 +188,38 @@ class Context {
   // Errors: the world's failure.
   void AddRead(const Tensor& source, const std::shared_ptr<PendingRedistribution>& reader);
   absl::Status FinishReads(const Tensor& root);
-  // Values that are made later read `source`: FinishReads() has them made before.
+  // Notes that LateValues which are not made yet will read `source`: FinishReads() makes them.
   void AddLateRead(const Tensor& source, const std::shared_ptr<LateValues>& reader);
   void ForgetReads();
-  // Finishes what the program has begun: makes what is made by its first use, and waits for
-  // redistributions, kept or dropped. So whoever looks at tensors afterwards, without the other
-  // ranks, finds their values. Collective. Errors: failures.
+  // Finishes what the program has begun: makes values that were put off until their first use, and
+  // waits for redistributions, kept or dropped. Afterwards a rank can read its tensors without the
+  // other ranks. Collective. Errors: failures.
   absl::Status FinishBegun();
-  // By who ends the Context's program, which returned `status`: FinishBegun() after OK, while that
-  // is traced. Returns what came of both.
+  // Called at the end of the Context's program, which returned `status`. If that is OK, calls
+  // FinishBegun(), which is still traced; then EndProgram(). Returns the first error of the two.
   absl::Status FinishProgram(absl::Status status);
-  // Nothing is traced any more. By who lets go of a Context whose world may be over.
+  // Ends tracing and forgets pending reads, without communication: for a Context whose world may be
+  // over.
   void EndProgram();
 
-  // For which part of the program the rank works now, and who is told when that changes: nobody, or
-  // an observer that outlives its time here (work_scope.h).
+  // The part of the program for which the rank works now (work_scope.h). The observer, which may be
+  // null, is told when it changes; it must live until another one is set.
   const void* scope() const { return scope_; }
   void set_scope(const void* scope);
   void set_scope_observer(ScopeObserver* observer);
-  // Somebody wants to know; else there are no scopes.
+  // Whether scopes are entered at all: only if an observer, a trace or a notice needs them.
   bool notes_scopes() const { return notes_scopes_; }
-  // What a scope is called from here on: a module's path.
+  // Names a scope from here on, by the module's path.
   void NameScope(const void* scope, absl::string_view path);
-  absl::string_view scope_path() const;  // "" where it has no name
+  absl::string_view scope_path() const;  // of scope(); "" if it has no name
 
-  // What happens from here on is traced, until StopTrace; a later Start goes on behind it. Of
-  // several Contexts on one communicator the last that was started learns of exchanges; traces of
-  // the others go on without these.
+  // Begins tracing; StopTrace ends it, and a later StartTrace appends to the same trace. If several
+  // Contexts share a communicator, only the one started last sees exchanges; traces of the others
+  // continue without them.
   void StartTrace(const TraceOptions& options = {});
   void StopTrace();
   RankTrace trace() const;  // so far
-  // Who writes it down; null until there was a StartTrace. Programs name parts of their own:
+  // Records the trace; null until the first StartTrace. Programs can name parts of their own:
   //   const TraceSpan span(context.tracer(), TraceKind::kSpan, "step 3");
   TraceRecorder* tracer() { return tracer_.get(); }
 
@@ -224,7 +228,7 @@ class Context {
 
   DispatchCache& dispatch_cache() { return *dispatch_cache_; }
 
-  // The innermost function of Recompute() that runs now; null: none.
+  // The innermost function of Recompute() that is running now; null if there is none.
   RecomputedRun* recomputed_run() const { return recomputed_run_; }
   void set_recomputed_run(RecomputedRun* run) { recomputed_run_ = run; }
 
@@ -246,21 +250,21 @@ class Context {
   struct Read {
     std::weak_ptr<const void> storage;
     std::weak_ptr<PendingRedistribution> reader;
-    std::weak_ptr<const void> unfinished;  // also while it is dropped
+    std::weak_ptr<const void> unfinished;  // alive until it is finished, even if it was dropped
   };
   std::vector<Read> reads_;  // few or none
   struct LateRead {
     std::weak_ptr<const void> storage;
     std::weak_ptr<LateValues> reader;
   };
-  std::vector<LateRead> late_reads_;  // the same
+  std::vector<LateRead> late_reads_;  // few or none
   absl::Status FinishLateReads(const std::weak_ptr<const void>& storage);
   const OverlapOptions overlap_;
   std::unique_ptr<Tables> tables_;
   std::unique_ptr<DispatchCache> dispatch_cache_;
 };
 
-// Turns recording off while it lives: evaluation, optimizers.
+// Turns recording off while it lives, as torch.no_grad: for evaluation and optimizers.
 class NoGrad {
  public:
   explicit NoGrad(Context& context) : context_(context), before_(context.recording()) {
@@ -275,24 +279,23 @@ class NoGrad {
   bool before_;
 };
 
-// Runs fn on one thread per rank, each with its own Context: the world of a laptop. Errors: see
-// RunLocalRanks; an exception that leaves fn is its rank's error; kUnavailable where the trace
-// cannot be written.
+// Runs fn on one thread per rank, each with its own Context. An exception that leaves fn is its
+// rank's error. Errors: see RunLocalRanks; kUnavailable if the trace cannot be written.
 absl::Status RunRanks(int n, const std::function<absl::Status(Context&)>& fn,
                       const RunOptions& options = {}, const ContextOptions& contexts = {});
 
 struct SimulationOptions {
-  CostModel cost = {};  // by which time passes; it changes nothing else
-  // Of the one rank. The environment is not read, whatever they say.
+  CostModel cost = {};  // prices the simulated time; it changes nothing else
+  // Of the simulated rank. The environment is never read, whatever read_environment says.
   ContextOptions contexts = {};
 };
 
 // Runs fn once, as rank `rank` of `size`, on a meta device with a simulated communicator: the same
-// program, with shapes and no bytes. What it would communicate is in
+// program runs on shapes, without data. What it would communicate is in
 // context.communicator().traffic(), what it would hold in context.device().memory(), and how long
-// it would take in context.simulated_clock(). Errors: see RunSimulatedRank; kUnavailable where the
-// trace cannot be written; what the rank made its world fail with (Communicator::Fail), even where
-// fn hid it.
+// it would take in context.simulated_clock(). Errors: see RunSimulatedRank; kUnavailable if the
+// trace cannot be written; the error with which the rank made its world fail (Communicator::Fail),
+// even if fn did not return it.
 absl::Status Simulate(int rank, int size, const std::function<absl::Status(Context&)>& fn,
                       const SimulationOptions& options = {});
 

@@ -1,4 +1,5 @@
-// Context: what still reads a tensor, and is finished before that is written to.
+// Context: keeps track of what still reads a tensor and has to be finished before the tensor is
+// written to.
 #include <memory>
 #include <utility>
 #include <vector>

@@ -1,5 +1,6 @@
 // CountedPtr: shared ownership within one thread. The count is in the value and is not atomic, so
-// an owner costs less than a nanosecond: a Context's interned values have one for each tensor.
+// adding an owner takes less than a nanosecond. That matters because each tensor owns interned
+// values of its Context.
 #ifndef DTENSOR_TENSOR_COUNTED_H_
 #define DTENSOR_TENSOR_COUNTED_H_
 
@@ -10,7 +11,7 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// The base of what is counted. A copy is another value, which nobody owns yet.
+// Base class of values with a count. A copy is another value and starts without owners.
 class Counted {
  public:
   Counted() = default;
@@ -23,13 +24,13 @@ class Counted {
   mutable uint32_t owners_ = 0;
 };
 
-// Deletes the value with its last owner. T is a Counted that `new` made, or a const one. All owners
-// of a value belong to one thread at a time.
+// Deletes the value with its last owner. T derives from Counted, perhaps const; the value was made
+// by `new`. All owners of a value belong to one thread at a time.
 template <typename T>
 class CountedPtr {
  public:
   CountedPtr() = default;
-  CountedPtr(T* value) : value_(value) {  // implicit, as the way back
+  CountedPtr(T* value) : value_(value) {  // implicit, as is the conversion back
     if (value_ != nullptr) ++value_->owners_;
   }
   CountedPtr(const CountedPtr& other) : CountedPtr(other.value_) {}
@@ -45,7 +46,7 @@ class CountedPtr {
   T* get() const { return value_; }
   T& operator*() const { return *value_; }
   T* operator->() const { return value_; }
-  // Not of a temporary, which may be the last owner.
+  // Not for temporaries: one may be the last owner.
   operator T*() const& { return value_; }
   operator T*() && = delete;
 

@@ -34,7 +34,7 @@ absl::StatusOr<BoundRule> BindRule(const OpDef& op, absl::Span<const Spec* const
   return BoundRule::Bind(op.name, *rule, shapes, text.sizes);
 }
 
-// The specs of operands, gradients and results, from the assignment.
+// Sets the specs of operands, gradients and results from the assignment.
 absl::Status InternSpecs(Context& context, const LayoutChoice& choice, Decision& decision) {
   const OpDef& op = *decision.op;
   const RuleAssignment& assignment = decision.assignment;
@@ -69,7 +69,7 @@ absl::Status InternSpecs(Context& context, const LayoutChoice& choice, Decision&
   return absl::OkStatus();
 }
 
-// The shards are the same on every rank: only the layouts' names for them may differ.
+// Whether both specs give every rank the same shard, so that only their layouts' names may differ.
 absl::StatusOr<bool> Relabels(Context& context, const Spec* from, const Spec* to) {
   if (from == to) return true;
   for (int axis = 0; axis < from->mesh().num_axes(); ++axis) {
@@ -79,7 +79,7 @@ absl::StatusOr<bool> Relabels(Context& context, const Spec* from, const Spec* to
   return plan->plan().is_view();
 }
 
-// Where the rule has the operands: as they came, or in `layouts` if there are any.
+// Solves the rule for the operands as they came or, if `layouts` is not empty, in those layouts.
 absl::StatusOr<RuleAssignment> Assign(const Decision& decision, absl::Span<const Layout> layouts) {
   std::vector<RuleOperand> operands;
   for (size_t i = 0; i < decision.given.size(); ++i) {

@@ -1,4 +1,5 @@
-// MakeDecision: what is worked out once for (operator, specs, attributes). For dispatch.cc only.
+// MakeDecision: works out everything that follows from (operator, specs, attributes), once. Only
+// for dispatch.cc.
 #ifndef DTENSOR_TENSOR_DECIDE_H_
 #define DTENSOR_TENSOR_DECIDE_H_
 
@@ -12,9 +13,9 @@
 
 namespace dtensor {
 
-// Checks the operator and its operands, asks the rule, and interns all specs. `pinned`: bit i says
-// that operand i moves last. Requires: as many operands as a rule may have, at least one. Errors:
-// those of Dispatch that do not depend on values.
+// Checks the operator and its operands, solves the rule, and interns all specs. `pinned`: bit i
+// says that operand i is moved only if there is no other way. Requires: 1 to OpRule::kMaxOperands
+// operands. Errors: those of Dispatch that do not depend on values.
 absl::StatusOr<DecisionPtr> MakeDecision(Context& context, const OpDef& op,
                                          absl::Span<const SpecPtr> given, uint32_t pinned,
                                          AttrsView attrs);

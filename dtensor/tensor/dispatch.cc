@@ -24,7 +24,7 @@ namespace {
 using Impls = absl::InlinedVector<const TensorImplPtr*, 4>;
 using Locals = absl::InlinedVector<Tensor, 4>;
 
-// What the kernel reads: the operands' own local tensors, or what was made of them for this call.
+// What the kernel reads: the operands' own local tensors, or redistributed ones made for this call.
 class OperandLocals {
  public:
   explicit OperandLocals(size_t operands) : most_(operands) {}
@@ -65,7 +65,7 @@ uint64_t KeyHash(const Context& context, const OpDef& op, const Impls& operands,
   return attrs.type() == nullptr ? hash : Mix(hash, attrs.digest());
 }
 
-// Of one call: of the operator, all its arguments and its operands (lineage.h).
+// The lineage of one call: from the operator, its arguments and its operands (lineage.h).
 uint64_t CallLineage(const Decision& decision, const Impls& operands, const CallValues& values) {
   uint64_t lineage = decision.lineage ^ std::rotl(values.seed, 1) ^
                      std::rotl(std::bit_cast<uint64_t>(values.scalar), 2) ^
@@ -103,7 +103,7 @@ absl::Status Find(Context& context, const OpDef& op, const Impls& operands, Attr
   for (const TensorImplPtr* operand : operands) given.push_back((*operand)->spec);
   DT_ASSIGN_OR_RETURN(decision, MakeDecision(context, op, given, pinned, attrs));
   NoticeImplicit(context, *decision);
-  // Looked for again: making it may have called other operators.
+  // Looks the entry up again, because making the decision may have called other operators.
   if (auto* entries = decisions.Find(key); entries != nullptr) {
     entries->push_back(decision);
   } else {
@@ -126,7 +126,7 @@ absl::Status CheckOperand(const OpDef& op, size_t i, const TensorOr& operand,
   return absl::OkStatus();
 }
 
-// The version of saved operand i. `source` may be where it was redistributed from.
+// The version of saved operand i, which may have been redistributed from `source`.
 uint64_t NoteVersion(Node& node, const TensorImpl& source, int i) {
   const Tensor& root = AliasRoot(source);
   const bool moved = node.decision->operands[i] != source.spec && !node.decision->is_alias;
@@ -135,9 +135,10 @@ uint64_t NoteVersion(Node& node, const TensorImpl& source, int i) {
   return root.version();
 }
 
-// Saves in place of operand i what it was gathered of: a leaf, which it may be itself, or another
-// tensor. False where there is none; nothing to gather, as it was read as it rests; or one of the
-// two was written to since, so that only the operand has what was read.
+// Saves, instead of operand i, the tensor that it was gathered from: a leaf in a group, which may
+// be the operand itself, or TensorImpl::source. Returns false if there is no such tensor; if it was
+// read in the layout in which it is stored, so there is nothing to gather; or if one of the two was
+// written to since, so that only the operand has the values that were read.
 bool SaveSource(Node& node, const TensorImpl& operand, int i) {
   const bool in_group = operand.gather != nullptr;
   TensorImplPtr source = in_group ? operand.gather->leaf.lock() : operand.source;
@@ -180,7 +181,7 @@ std::shared_ptr<Node> Record(Context& context, const Decision& decision, const I
   return node;
 }
 
-// Refuses what would be recorded, and could not be walked.
+// Refuses a call that would be recorded but that Backward could not walk.
 absl::Status CheckRecordable(Context& context, const Decision& decision, const Impls& operands) {
   uint32_t wanted = 0;
   for (size_t i = 0; i < operands.size(); ++i) {
@@ -191,7 +192,7 @@ absl::Status CheckRecordable(Context& context, const Decision& decision, const I
   return CheckGradientsPass(decision, wanted);
 }
 
-// Whether its kernel communicates: along a dimension that it merges over, or streams.
+// Whether its kernel communicates: it merges over a sharded dimension, or streams one.
 bool ExchangesInside(const Decision& decision) {
   const absl::Span<const RuleLetter> letters = decision.rule.rule().letters();
   for (size_t i = 0; i < letters.size(); ++i) {
@@ -201,8 +202,8 @@ bool ExchangesInside(const Decision& decision) {
   return false;
 }
 
-// Operand i where the kernel wants it. `gather` is set where it is operand 0, and its rows may be
-// read while they arrive.
+// Brings operand i to the layout that the kernel wants. Sets `gather` if this is operand 0 and the
+// kernel may read its rows while others arrive.
 absl::Status FindOperand(Context& context, const Decision& decision, size_t i, uint64_t lineage,
                          const TensorImplPtr& impl, OperandLocals& operand_locals,
                          std::shared_ptr<LateGather>& gather) {
@@ -222,18 +223,18 @@ absl::Status FindOperand(Context& context, const Decision& decision, size_t i, u
   if (stays) {
     operand_locals.Add(&impl->local);
   } else {
-    // A view of it is a value, which only its own user writes to.
+    // A view's result is a value here: borrowing keeps writes to it away from `operand`.
     operand_locals.Keep(decision.op->view ? operand->local.Borrow() : operand->local);
   }
   return absl::OkStatus();
 }
 
-// Runs the kernel, beside the operand that it reads; or puts it off, for what is asked next of its
-// result.
+// Runs the kernel, if possible while its operand is being gathered; or puts it off until its result
+// is used.
 absl::Status RunKernel(Context& context, const OpCall& call, LateGather* gather, bool may_be_late,
                        LateValuesPtr& late) {
   const Decision& decision = call.decision;
-  if (gather != nullptr && !gather->made()) {  // another operand may be the same tensor
+  if (gather != nullptr && !gather->made()) {  // it is made if another operand is the same tensor
     const auto rows = [&](const RowRange& range, bool only_asks) {
       return decision.op->rows.forward(call, gather->dim(), range, only_asks);
     };
@@ -283,7 +284,7 @@ absl::Status RunForward(Context& context, const Decision& decision, const CallVa
   return absl::OkStatus();
 }
 
-// What a view of `source` must know of it, so that writes to one are seen in the other.
+// Records in a view what it needs so that writes to it or to `source` are seen in the other.
 absl::Status LinkView(const TensorImpl& source, const Decision& decision, const CallValues& values,
                       int result, TensorImpl& view) {
   constexpr size_t kMostSteps = 1000;
@@ -308,9 +309,9 @@ absl::Status LinkView(const TensorImpl& source, const Decision& decision, const 
   return absl::OkStatus();
 }
 
-// What ends the record, here or before: TensorImpl::stopped_by.
+// Where recording stops, at this operator or before: TensorImpl::stopped_by.
 struct Stop {
-  bool wants_gradient = false;  // an operand does
+  bool wants_gradient = false;  // some operand wants one
   const OpDef* by = nullptr;
   bool loses_gradient = false;
 };

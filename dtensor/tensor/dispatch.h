@@ -1,4 +1,5 @@
-// Dispatch: runs an operator on distributed tensors. One look-up by (operator, Specs, attributes).
+// Dispatch: runs an operator on distributed tensors. If (operator, Specs, attributes) were seen
+// before, deciding what to do is one look-up.
 #ifndef DTENSOR_TENSOR_DISPATCH_H_
 #define DTENSOR_TENSOR_DISPATCH_H_
 
@@ -11,22 +12,22 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// The single result of `op`. Collective where operands must move.
-// Errors: an operand's error; kInvalidArgument for undefined operands, two Contexts, types that the
-// op does not take, none or more than OpRule::kMaxOperands, what the rule or op.check refuses,
-// attributes of another type than op.attrs, an OpDef that is not whole; where it is recorded, an
-// operand that wants a gradient and must be reduced by max, min or product; kUnimplemented where
-// the OpDef has no forward for the Context's device, or no backward and the call is recorded;
-// failures.
+// Runs `op` and returns its only result. Collective if operands must move. Errors: an operand's
+// error; kInvalidArgument for undefined operands, operands of two Contexts or of types that the
+// operator does not take, no operand or more than OpRule::kMaxOperands, what the rule or op.check
+// refuses, attributes of another type than op.attrs, an incomplete OpDef; if the call is recorded,
+// also for an operand that wants a gradient and must be reduced by max, min or product;
+// kUnimplemented if the OpDef has no forward for the Context's device, or no backward for it and
+// the call is recorded (see OpFunctions); failures.
 TensorOr Dispatch(const OpDef& op, absl::Span<const TensorOr* const> operands, AttrsView attrs = {},
                   const CallValues& values = {});
-// For several results.
+// The same for operators with several results.
 absl::StatusOr<absl::InlinedVector<DistributedTensor, 2>> DispatchAll(
     const OpDef& op, absl::Span<const TensorOr* const> operands, AttrsView attrs = {},
     const CallValues& values = {});
 
-// What Dispatch would decide: for explanation and tests. Nothing runs. Requires: operands are
-// defined and of one Context. Errors: kInvalidArgument as Dispatch.
+// Returns what Dispatch would decide, without running anything: for explanations and tests.
+// Requires: operands are defined and of one Context. Errors: kInvalidArgument as Dispatch.
 absl::StatusOr<DecisionPtr> Decide(const OpDef& op, absl::Span<const DistributedTensor> operands,
                                    AttrsView attrs = {});
 

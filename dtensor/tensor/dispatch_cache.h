@@ -1,4 +1,4 @@
-// The decisions a Context has made: for dispatch.cc and context.cc only.
+// The dispatch decisions that a Context has made. Only for dispatch.cc and context.cc.
 #ifndef DTENSOR_TENSOR_DISPATCH_CACHE_H_
 #define DTENSOR_TENSOR_DISPATCH_CACHE_H_
 
@@ -11,10 +11,10 @@
 
 namespace dtensor {
 
-// By the hash of (operator, Specs, pinned operands, attributes, options where they matter); entries
-// are compared in full.
+// Decisions by the hash of (operator, Specs, pinned operands, attributes, and the options if the
+// operator depends on them). A look-up compares entries in full.
 struct DispatchCache {
-  static constexpr int64_t kStateBytes = int64_t{64} << 20;  // of all decisions' OpStates
+  static constexpr int64_t kStateBytes = int64_t{64} << 20;  // limit for all OpStates together
   LruCache<uint64_t, absl::InlinedVector<DecisionPtr, 1>> decisions{Context::kDecisions,
                                                                     kStateBytes};
 };

@@ -101,7 +101,7 @@ DistributedTensor DistributedTensor::Detach() const {
     detached->unsettled = std::make_unique<Unsettled>();
     detached->unsettled->pending = from->pending;
     detached->unsettled->pending_result = from->pending_result;
-    detached->unsettled->late = from->late;  // of the same memory, made once
+    detached->unsettled->late = from->late;  // the same memory, whose values are made once for both
     detached->unsettled->consumed = from->consumed;
     if (from->view != nullptr)
       detached->unsettled->view = std::make_unique<CopiedView>(*from->view);
@@ -186,7 +186,7 @@ absl::StatusOr<Tensor> NewLocal(Context& context, const Spec* spec) {
   return local;
 }
 
-// What `maker` returns.
+// The tensor that `maker` returns to its caller.
 DistributedTensor Made(Context& context, const Spec* spec, Tensor local, bool row_major,
                        const char* maker) {
   TensorImplPtr impl = MakeImpl(context, spec, std::move(local), row_major);
@@ -194,7 +194,7 @@ DistributedTensor Made(Context& context, const Spec* spec, Tensor local, bool ro
   return DistributedTensor(std::move(impl));
 }
 
-// A tensor as a rank has it that is not on the mesh.
+// The tensor on a rank that is not on its mesh.
 TensorOr WithoutElements(Context& context, const Spec* spec, const char* maker) {
   DT_ASSIGN_OR_RETURN(Tensor local, NewLocal(context, spec));
   return Made(context, spec, std::move(local), /*row_major=*/true, maker);
@@ -225,7 +225,7 @@ TensorOr Distribute(Context& context, const Layout& layout, absl::Span<const int
                       SpecOf(context, layout, shape, DTypeOf<T>(), "Distribute"));
   if (!spec->on_mesh) return WithoutElements(context, spec, "Distribute");
   const Region region = Regions(layout, shape, layout.mesh().Coordinate(context.rank()));
-  // Not std::vector: vector<bool> has no elements to point at.
+  // Not std::vector, because vector<bool> has no bool elements in memory.
   const std::unique_ptr<T[]> mine(new (std::nothrow) T[spec->local_numel]);
   if (mine == nullptr) {
     return context.communicator().Fail(absl::ResourceExhaustedError(absl::StrCat(

@@ -1,4 +1,4 @@
-// DistributedTensor: one global tensor, spread over a mesh. What a program computes with.
+// DistributedTensor: one global tensor, spread over a mesh. Programs compute with these.
 //
 //   RunRanks(4, [&](Context& context) -> absl::Status {
 //     DT_ASSIGN_OR_RETURN(DeviceMesh mesh, DeviceMesh::Parse("dp=2,tp=2"));
@@ -14,9 +14,9 @@
 // calls that move data are collective (all ranks of the mesh make them, in the same order). Results
 // may not be ready when a call returns (runtime/device/device.h); ToGlobal() waits.
 //
-// Errors are absl::Status. A refusal (unlike shapes, a bad placement) follows from metadata alone,
-// is the same on every rank, comes before any byte moves, and leaves the Context usable. A failure
-// (transport, device, an index out of range in one rank's data) ends the world: see
+// Errors are absl::Status. A refusal (different shapes, a bad placement) follows from metadata
+// alone, is the same on every rank, comes before any byte moves, and leaves the Context usable. A
+// failure (transport, device, an index out of range in one rank's data) ends the world: see
 // runtime/comm/communicator.h.
 #ifndef DTENSOR_TENSOR_DISTRIBUTED_TENSOR_H_
 #define DTENSOR_TENSOR_DISTRIBUTED_TENSOR_H_
@@ -43,14 +43,15 @@ namespace DTENSOR_EXPORT dtensor {
 struct TensorImpl;  // tensor_impl.h
 
 struct RedistributeOptions {
-  // How the plan is chosen; the Context's options if unset. Its dtype is unset, or the result's.
+  // How the plan is chosen; the Context's options if unset. Its dtype must be unset, or the result's.
   std::optional<RedistributionOptions> plan = {};
-  // The result's type, this tensor's if unset: elements are converted on the way, between f32, bf16
-  // and f16, and where no gradient is recorded. Other casts are operators.
+  // The result's type; this tensor's if unset. Elements are converted while they are moved. Only
+  // between f32, bf16 and f16, and only if no gradient is recorded; use Cast for others.
   std::optional<DType> dtype = {};
-  // Returns at once; the first use of the result waits, or a write to this tensor (BeforeWrite).
-  // All ranks use it, or drop it unused, at the same place of the program. Of a move to another
-  // mesh that is: the ranks of both, before anything else moves between them, or this is written.
+  // Returns at once. The first use of the result waits for it, and so does a write to this tensor
+  // (BeforeWrite). All ranks must use the result, or drop it unused, at the same place of the
+  // program. For a move to another mesh, "all ranks" are those of both meshes, and the place must
+  // come before anything else moves between them and before this tensor is written.
   bool async = false;
   // Only has an effect if the Context overlaps communication (OverlapOptions): an all-gather is
   // then put off until the first use of the result, or until this tensor is written to
@@ -67,7 +68,7 @@ class DistributedTensor {
 
   bool defined() const { return impl_ != nullptr; }
 
-  // --- What it is. Of this and all below that returns no status: Requires: defined().
+  // --- What it is. This and everything below that returns no status requires defined().
   Context& context() const;
   const Spec& spec() const;
   const DeviceMesh& mesh() const { return spec().layout.mesh(); }
@@ -82,17 +83,18 @@ class DistributedTensor {
   const Tensor& local() const;
   std::string ToString() const { return spec().ToString(); }
 
-  // The same values in another layout: none, one or two rounds of communication, and one more for
-  // each further speed of link in the options' table, if they have one. Collective. Remembered
-  // while this tensor lives: asking twice gathers once, if no options are given. (Not of
-  // parameters, nor of what two such redistributions led to, nor on another mesh.) The result is a
-  // value of its own: writes to one tensor are not seen in the other, though memory may be shared
-  // until then (BeforeWrite). With options.plan->in_place, where the plan can use it, the result
-  // takes this tensor's memory (a copy, if aliases or the tape see that memory), and this tensor is
-  // gone: reading it is an error. A rank that is not on the mesh may make the call too: it takes no
-  // part, and its result has no elements either. Errors: kInvalidArgument for an undefined tensor,
-  // or placements that do not fit, naming them and the shape, or a type that needs a Cast;
-  // kResourceExhausted for a cap that is too small; failures.
+  // Returns the same values in another layout. Takes zero to two rounds of communication; if the
+  // options have a table of link speeds, one more for each further speed. Collective. If no options
+  // are given, the result is remembered while this tensor lives, so a second call for the same
+  // layout communicates nothing. (Not remembered: results for parameters, for a tensor that is
+  // itself two such redistributions away from its source, and on another mesh.) Writes to one
+  // tensor are not seen in the other, though both may share memory until then (BeforeWrite). With
+  // options.plan->in_place, if the plan can use it, the result takes this tensor's memory (a copy,
+  // if aliases or the tape refer to that memory), and reading this tensor becomes an error. A rank
+  // that is not on the mesh may make the call too: it takes no part, and its result has no
+  // elements. Errors: kInvalidArgument for an undefined tensor, for placements that do not fit,
+  // naming them and the shape, or for a type that needs a Cast; kResourceExhausted for a cap that
+  // is too small; failures.
   //
   // The target may be on another mesh of this world. Then every rank of both meshes makes the call.
   // Ranks that are only on the target's mesh also need a tensor object for the source: make it with
@@ -117,13 +119,14 @@ class DistributedTensor {
   // when there is none.
   DistributedTensor grad() const;
   void ClearGrad();
-  // The type in which a leaf's gradient is kept, and reduced: its own, or for bf16 and f16 also
-  // f32. Then what arrives in 16 bits is added up in f32, over several Backward calls too. Errors:
-  // kInvalidArgument for an undefined tensor, or another type; kFailedPrecondition for the result
-  // of a recorded operator, or while there is a gradient of another type.
+  // The type in which a leaf's gradient is kept and reduced: the leaf's own, or f32 for a leaf of
+  // bf16 or f16. With f32, gradients that arrive in 16 bits are added up in f32, also over several
+  // Backward calls. Errors: kInvalidArgument for an undefined tensor, or another type;
+  // kFailedPrecondition for the result of a recorded operator, or while there is a gradient of
+  // another type.
   DType grad_dtype() const;
   absl::Status set_grad_dtype(DType dtype);
-  // An alias, not recorded.
+  // An alias of this tensor, detached from the tape; the call is not recorded.
   DistributedTensor Detach() const;
 
   // A pinned tensor is redistributed by an operator only if there is no other way; the other
@@ -147,25 +150,24 @@ using TensorOr = absl::StatusOr<DistributedTensor>;
 //   of it first.
 // - Remembered redistributions of the tensor are forgotten, and asynchronous ones are waited for.
 // - A Backward that needs the old values refuses to run.
-// Errors:
-// kInvalidArgument for an undefined tensor; kFailedPrecondition for the result of a recorded
-// operator, a Reshape of what is not row-major, and data of which several elements have one place
-// in memory; failures.
+// Errors: kInvalidArgument for an undefined tensor; kFailedPrecondition for the result of a
+// recorded operator, for a Reshape of a tensor that is not row-major, and for a tensor in which
+// several elements share one place in memory; failures.
 absl::Status BeforeWrite(const DistributedTensor& tensor);
-// The same errors, in the name of `who`, and nothing else: for calls that write to several tensors
-// or to none. What is asynchronous is waited for.
+// Only checks, with the same errors, which name `who`: for calls that write to several tensors or
+// to none. If the tensor is still being received, waits for it.
 absl::Status CheckWritable(absl::string_view who, const DistributedTensor& tensor);
 
-// --- Making tensors. All take the global shape; none communicates. Placements are one for each
-// axis of `mesh`, which lies on all ranks of the world, or on those that it names
-// (DeviceMesh::OnRanks); on others the tensor has no elements, and operators refuse it. The ranks
-// of a mesh make its tensors in the same order (lineage.h); what one rank makes for itself lies on
-// a mesh of that rank. Errors: kInvalidArgument for a mesh of another size, placements that do not
-// fit the shape, a shape that no tensor has (negative sizes, more than 2^56 elements or
-// Layout::kMaxDims dimensions), and, but for FromLocal, a Partial layout.
+// --- Making tensors. All take the global shape; none communicates. Give one placement for each
+// axis of `mesh`. A mesh covers all ranks of the world, or the ranks that it lists
+// (DeviceMesh::OnRanks); on other ranks the tensor has no elements, and operators refuse it. All
+// ranks of a mesh must make its tensors in the same order (lineage.h); a tensor that only one rank
+// makes has to be on a mesh of that rank alone. Errors: kInvalidArgument for a mesh of another
+// size, placements that do not fit the shape, a shape that no tensor may have (negative sizes, more
+// than 2^56 elements or Layout::kMaxDims dimensions), and, except in FromLocal, a Partial layout.
 
 // Every rank passes the same global values, row-major, and keeps its shard. T is the C++ type of
-// any DType (runtime/core/dtype.h). Errors: also another number of values than the shape has.
+// any DType (runtime/core/dtype.h). Errors: also if `values` has not one value for each element.
 template <typename T>
 DTENSOR_EXPORT TensorOr Distribute(Context& context, const DeviceMesh& mesh,
                                    absl::Span<const Placement> placements,
@@ -188,11 +190,11 @@ TensorOr Full(Context& context, const DeviceMesh& mesh, absl::Span<const Placeme
 TensorOr Full(Context& context, const Layout& layout, absl::Span<const int64_t> shape, DType dtype,
               double value);
 
-// Each element depends on (seed, stream, its global index) alone: the same on every mesh.
-// Errors: also a type that is not floating.
+// Each element depends on (seed, stream, its global index) alone, so values are the same on every
+// mesh. Errors: also for a type that is not floating.
 struct RandomOptions {
   uint64_t seed = 0;
-  uint64_t stream = 0;  // tells tensors of one seed apart
+  uint64_t stream = 0;  // give tensors with the same seed different streams
   double mean = 0, stddev = 1;
   DType dtype = DType::kF32;
 };
@@ -202,7 +204,7 @@ TensorOr RandomNormal(Context& context, const DeviceMesh& mesh,
 TensorOr RandomNormal(Context& context, const Layout& layout, absl::Span<const int64_t> shape,
                       const RandomOptions& options);
 
-// --- Reading them. Collective (redistributes to Replicate), waits for the values. Errors:
+// --- Reading tensors. Collective: redistributes to Replicate and waits for the values. Errors:
 // kInvalidArgument for an undefined tensor; kFailedPrecondition on meta; failures.
 
 // All elements, row-major. Errors: also kInvalidArgument when T is not the C++ type of the dtype.

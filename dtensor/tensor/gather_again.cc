@@ -7,11 +7,11 @@
 namespace dtensor {
 namespace {
 
-// What operators save in place of what was gathered of `impl`: one alias for all of them. It
-// remembers weakly, so that what is gathered again is not kept.
+// What operators save instead of tensors gathered from `impl`: one alias for all of them. The alias
+// is pinned, so it does not remember (keep) what is gathered from it again.
 const TensorImplPtr& SourceOf(TensorImpl& impl) {
   if (impl.source != nullptr) {
-    const bool is_alias = impl.source->spec == impl.spec;  // or what `impl` was gathered of
+    const bool is_alias = impl.source->spec == impl.spec;  // else `impl` was gathered from it
     if (is_alias || StillEqual(impl, *impl.source, impl.source_version)) return impl.source;
   }
   impl.source = MakeImpl(*impl.context, impl.spec, impl.local, impl.row_major);
@@ -27,10 +27,10 @@ TensorOr RedistributeForUse(const DistributedTensor& x, const Layout& layout) {
   TensorImpl& impl = *x.impl();
   const bool gathers = layout.mesh() == x.mesh() && !x.layout().is_partial() &&
                        !layout.is_partial() && NumParts(layout) < NumParts(x.layout());
-  // A view that may be a copy (CopiedView) is not what is written to.
+  // For a view that may be a copy (CopiedView) the alias would not see writes to its base.
   const bool copied = &AliasRoot(impl) != &impl.local;
   if (!gathers || copied || !impl.context->recording()) return result;
-  if (UsesKeptResults(*impl.context)) return result;  // it is kept as it is
+  if (UsesKeptResults(*impl.context)) return result;  // the gathered tensor is kept anyway
   TensorImpl& gathered = *result.impl();
   gathered.source = SourceOf(impl);
   gathered.source_version = AliasRoot(*gathered.source).version();

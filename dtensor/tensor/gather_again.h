@@ -1,4 +1,5 @@
-// RedistributeForUse: redistributions that Backward makes again in place of keeping their results.
+// RedistributeForUse: redistributions that Backward repeats, so that their results need not be
+// kept.
 #ifndef DTENSOR_TENSOR_GATHER_AGAIN_H_
 #define DTENSOR_TENSOR_GATHER_AGAIN_H_
 
@@ -8,15 +9,15 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// x.Redistribute(layout, {.on_use = true}). Where that gathers, so that ranks hold more of x than
-// before, recorded operators that read the result save x in its place; Backward gathers it again,
-// once for all operators that read results of one x in one layout, and frees it after the last of
-// them. So a rank keeps its shard, for one more collective; values, gradients included, are the
-// same bits.
+// Returns x.Redistribute(layout, {.on_use = true}). If that gathers, so that ranks hold more of x
+// than before, recorded operators that read the result save x instead of the result. Backward
+// gathers x again, once for all operators that read x in the same layout, and frees the result
+// after the last of them. So a rank keeps only its shard, at the price of one more collective;
+// values and gradients have the same bits.
 //
-// A view of the result that an operator saves keeps the gathered memory, as does an operator that
-// reads the result after it or x was written to. Writing to x between an operator and its Backward
-// is refused there, as for any operand. Errors: as Redistribute; failures.
+// The gathered memory is still kept if an operator saves a view of the result, or reads the result
+// after it or x was written to. If x is written to between an operator and its Backward, that
+// Backward is refused, as for any operand. Errors: as Redistribute; failures.
 TensorOr RedistributeForUse(const DistributedTensor& x, const Layout& layout);
 
 }  // namespace dtensor

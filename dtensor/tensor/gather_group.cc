@@ -43,7 +43,7 @@ absl::Status GatherGroup::Hold() {
   for (GatherMember& member : members_) {
     if (!member.leaf.expired()) members.push_back(&member);
   }
-  // What is stale goes before memory is asked for.
+  // Frees stale tensors before new memory is allocated.
   std::erase_if(held_, [&](const TensorImplPtr& held) {
     return std::none_of(members.begin(), members.end(),
                         [&](const GatherMember* member) { return member->Current() == held; });
@@ -81,7 +81,7 @@ void GatherGroups::Enter(GatherGroup& group) {
   }
   if (!in_first_) return;
   if (GatherGroup* const next = expected(); next != nullptr && next != &group) {
-    // Not as the last time: what follows is learned anew.
+    // The order differs from the previous pass: learn the rest of it again.
     if (next->entered_ == 0 && next->level_ == ShardLevel::kParameters) next->held_.clear();
     order_.resize(at_);
   }
@@ -93,7 +93,7 @@ void GatherGroups::Leave() {
   if (--entered_ > 0) return;
   if (in_first_) order_.resize(at_);
   in_first_ = false;
-  for (GatherGroup& group : groups_) {  // what was gathered ahead, and not entered
+  for (GatherGroup& group : groups_) {  // were prefetched, but not entered
     if (group.level_ == ShardLevel::kParameters) group.held_.clear();
   }
 }
@@ -112,7 +112,8 @@ TensorOr ForUse(const DistributedTensor& leaf) {
   GatherMember* const member = impl->gather.get();
   DT_ASSIGN_OR_RETURN(const std::vector<TensorImplPtr> gathered, BeginGather({&member, 1}));
   DT_RETURN_IF_ERROR(Settle(*gathered[0]));
-  // Another handle, which has an edge and keeps the group alive: what the group holds has neither.
+  // Returns another TensorImpl, which has an edge and keeps the group alive. The one that the group
+  // holds does neither.
   TensorImplPtr handle =
       MakeImpl(*impl->context, member->used, gathered[0]->local, gathered[0]->row_major);
   handle->lineage = gathered[0]->lineage;

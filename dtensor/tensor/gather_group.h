@@ -12,7 +12,7 @@
 //
 //   const std::shared_ptr<GatherGroups> groups = GatherGroups::New();
 //   const std::shared_ptr<GatherGroup> block = groups->Add(ShardLevel::kParameters);
-//   DT_RETURN_IF_ERROR(block->Add(weight, Layout::Replicated(mesh, 2)));  // rests as S(0)
+//   DT_RETURN_IF_ERROR(block->Add(weight, Layout::Replicated(mesh, 2)));  // stored as S(0)
 //   ...
 //   const GatherScope scope(block.get());  // gathers; frees what it gathered at the end
 //   DT_RETURN_IF_ERROR(scope.status());
@@ -21,7 +21,7 @@
 // Modules do this for the group that they have (Module::set_gather_group), and plans give it to
 // them (parallel_plans/fully_shard.h). docs/fully-shard.md says what moves when.
 //
-// All that communicates follows from the order of calls, which is the same on every rank.
+// All communication follows from the order of calls, which must be the same on every rank.
 #ifndef DTENSOR_TENSOR_GATHER_GROUP_H_
 #define DTENSOR_TENSOR_GATHER_GROUP_H_
 
@@ -42,13 +42,13 @@ namespace DTENSOR_EXPORT dtensor {
 struct TensorImpl;
 class GatherGroups;
 
-// What is sharded between uses: the levels of ZeRO (Rajbhandari et al. 2020).
+// What is kept sharded between uses: the stages of ZeRO (Rajbhandari et al. 2020).
 enum class ShardLevel : uint8_t {
-  // Optimizer states. What was gathered stays until it is used after the parameter was written to;
-  // gradients stay whole until ReduceGradients.
+  // Only optimizer states. A gathered parameter is kept until it is used again after the parameter
+  // was written to. Gradients are not sharded before ReduceGradients.
   kOptimizer = 1,
-  kGradients = 2,   // And gradients: reduced in Backward. Parameters as above.
-  kParameters = 3,  // And parameters: gathered for each use.
+  kGradients = 2,   // Also gradients: reduce-scattered in Backward. Parameters as above.
+  kParameters = 3,  // Also parameters: gathered for each use.
 };
 
 class GatherGroup;
@@ -58,10 +58,10 @@ struct GatherMember {
   GatherGroup* group;
   std::weak_ptr<TensorImpl> leaf;
   SpecPtr used;
-  std::weak_ptr<TensorImpl> gathered;  // without an edge; may be on its way
+  std::weak_ptr<TensorImpl> gathered;  // without an edge; may still be in flight
   uint64_t version = 0;                // of the leaf, when `gathered` was begun
 
-  // `gathered`, if it is alive, of the values that the leaf has now. Else null.
+  // `gathered`, if it is alive and has the leaf's present values; else null.
   std::shared_ptr<TensorImpl> Current() const;
 };
 
@@ -72,28 +72,29 @@ class GatherGroup {
   GatherGroup& operator=(const GatherGroup&) = delete;
 
   ShardLevel level() const { return level_; }
-  // The part of the program to which belongs what the group moves (work_scope.h); null: to whoever
-  // is at work then. `path` is its name.
+  // The scope to which the group's communication is attributed (work_scope.h), and its name. Null:
+  // the scope that is current when the communication happens.
   const void* scope() const { return scope_; }
   void set_scope(const void* scope, absl::string_view path = "") {
     scope_ = scope;
     scope_path_.assign(path.data(), path.size());
   }
-  // That, or whoever is at work now.
+  // scope(), or the Context's present scope if that is null.
   const void* ScopeIn(Context& context) const {
     if (scope_ == nullptr) return context.scope();
     if (context.notes_scopes()) context.NameScope(scope_, scope_path_);
     return scope_;
   }
-  // From now on `leaf` is used in the layout `used`, of its mesh. Errors: kInvalidArgument for an
-  // undefined tensor, one that is in a group already or of another Context than the group's, a
-  // layout that is of another mesh, Partial, or does not fit.
+  // Adds `leaf`, which operators use in the layout `used` of its mesh from now on. Errors:
+  // kInvalidArgument for an undefined tensor, one that is no leaf, is in a group already or belongs
+  // to another Context than the group's leaves, and for a layout that is on another mesh, Partial,
+  // or does not fit.
   absl::Status Add(const DistributedTensor& leaf, const Layout& used);
 
  private:
   friend class GatherGroups;
   friend class GatherScope;
-  // Begins to gather what it does not hold as it is now.
+  // Begins to gather the members whose present values are not gathered yet.
   absl::Status Hold();
   absl::Status Enter();
   void Leave();
@@ -102,12 +103,12 @@ class GatherGroup {
   const ShardLevel level_;
   const void* scope_ = nullptr;
   std::string scope_path_;
-  std::deque<GatherMember> members_;               // do not move
-  std::vector<std::shared_ptr<TensorImpl>> held_;  // of the members, or none
+  std::deque<GatherMember> members_;               // a deque, as members must not move in memory
+  std::vector<std::shared_ptr<TensorImpl>> held_;  // the gathered members; may be empty
   int entered_ = 0;
 };
 
-// The groups of one model, which keep it alive, as do their leaves.
+// The groups of one model. It is kept alive by its groups and by their leaves.
 class GatherGroups : public std::enable_shared_from_this<GatherGroups> {
  public:
   static std::shared_ptr<GatherGroups> New() {
@@ -126,19 +127,21 @@ class GatherGroups : public std::enable_shared_from_this<GatherGroups> {
   GatherGroups() = default;
   void Enter(GatherGroup& group);
   void Leave();
-  // The group that comes next in the first; null: none is known.
+  // While the first group (the root) is entered: the group expected to be entered next. Else null.
   GatherGroup* expected() const { return in_first_ && at_ < order_.size() ? order_[at_] : nullptr; }
 
   std::deque<GatherGroup> groups_;
-  // In which the groups were entered, in the first, the last time; and how many have been now.
+  // The order in which groups were entered in the previous pass, within the first group (the root);
+  // and how many of them have been entered in this pass.
   std::vector<GatherGroup*> order_;
   size_t at_ = 0;
   int entered_ = 0;
   bool in_first_ = false;
 };
 
-// Enters a group while it lives; null: does nothing. Collective over the ranks that share the
-// leaves. Groups may be entered in one another, and again.
+// Enters a group, and leaves it at the end of the scope. Does nothing for null. Collective over the
+// ranks that share the leaves. Groups may be nested, and a group may be entered again while it is
+// entered.
 class GatherScope {
  public:
   explicit GatherScope(GatherGroup* group);
@@ -153,12 +156,13 @@ class GatherScope {
   absl::Status status_;
 };
 
-// The leaf as operators use it: itself, or gathered, where it is in a group: now, and for whoever
-// holds the result, if the group is not entered. Collective then. Errors: failures. Requires:
-// defined.
+// Returns the leaf as operators use it: gathered, if it is in a group, else the leaf itself. If the
+// group is not entered, this call gathers the leaf (unless it is gathered already), so the call is
+// collective; the gathered memory lives as long as the result is held. Errors: failures.
+// Requires: defined.
 TensorOr ForUse(const DistributedTensor& leaf);
 
-// The layout of that.
+// The layout of ForUse(leaf).
 const Layout& UsedLayout(const DistributedTensor& leaf);
 
 }  // namespace dtensor

@@ -27,7 +27,8 @@ absl::Status Begin(Exchange& exchange) {
   const WorkScope scope(context, exchange.leaves[0]->gather->group->ScopeIn(context));
   const bool reads = !exchange.plans[0]->plan().moves_nothing();
   for (Tensor& source : exchange.sources) {
-    // Peers read it while this rank goes on: a lender's next write must not move it.
+    // Peers read it while this rank goes on. If it has borrowed its memory, the lender's next write
+    // would move it.
     if (absl::Status status = source.EndBorrow(); !status.ok())
       return context.communicator().Fail(status);
   }
@@ -53,7 +54,7 @@ absl::StatusOr<TensorImplPtr> Join(GatherMember& member, std::vector<Exchange>& 
   TensorImplPtr gathered =
       MakeImpl(*leaf->context, member.used, Tensor(), leaf->row_major && !plan->plan().is_view());
   gathered->lineage = leaf->lineage;
-  gathered->pinned = true;  // remembers weakly
+  gathered->pinned = true;  // so that it does not remember redistributions
   member.gathered = gathered;
   member.version = AliasRoot(*leaf).version();
   const std::string key = CoalescingKey(*plan);
@@ -129,7 +130,7 @@ void GatherWalk::Order() {
            std::pair(a.second.sequence, b.second.counted);
   });
   for (auto& [group, need] : order) {
-    if (need.members.empty()) continue;  // all are in earlier needs
+    if (need.members.empty()) continue;  // all were added to needs_ before
     for (GatherMember* member : need.members) held_[member].place = needs_.size();
     needs_.push_back(std::move(need));
   }
@@ -218,17 +219,17 @@ bool GatherWalk::Waits(const TensorImplPtr& leaf) const {
          (arrivals != arrivals_.end() && absl::c_linear_search(arrivals->second.complete, leaf));
 }
 
-// One edge less is waited for.
+// Counts one edge to `leaf` as done. `arrived`: a gradient came along it.
 GatherWalk::Completed GatherWalk::Complete(const TensorImplPtr& leaf, bool arrived) {
   const auto found = leaves_.find(leaf.get());
-  if (found == leaves_.end()) return {};  // nothing is reduced
+  if (found == leaves_.end()) return {};  // this walk does not reduce
   Awaited& awaited = found->second;
   awaited.arrived |= arrived;
   if (--awaited.edges > 0) return {};
   const bool any = std::exchange(awaited.arrived, false);
   if (!ReducesTogether(*leaf)) return {any ? leaf : nullptr, {}};
   Arrivals& arrivals = arrivals_[leaf->gather->group];
-  // Once, should more of its gradient come after it was complete.
+  // List it only once, even if more of its gradient arrives after it was complete.
   const bool listed = absl::c_linear_search(arrivals.complete, leaf);
   if (any && !listed) {
     arrivals.complete.push_back(leaf);

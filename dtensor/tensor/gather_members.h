@@ -1,4 +1,5 @@
-// The members of gather groups: what dispatch and Backward do with them. For these alone.
+// What dispatch and Backward do with the members of gather groups. Only for these two, and for
+// gather_group.cc.
 #ifndef DTENSOR_TENSOR_GATHER_MEMBERS_H_
 #define DTENSOR_TENSOR_GATHER_MEMBERS_H_
 
@@ -15,70 +16,71 @@
 
 namespace dtensor {
 
-// Each member gathered, perhaps still on its way: what there is already of the values it has now,
-// and the others over the same axes in one exchange, which is begun. Collective. Requires: leaves
-// that are alive.
+// Returns each member's gathered tensor, which may still be in flight. A tensor that is already
+// gathered and up to date is used again. For the others gathers are begun: one exchange for all
+// members that are gathered over the same axes. Collective. Requires: leaves that are alive.
 absl::StatusOr<std::vector<TensorImplPtr>> BeginGather(absl::Span<GatherMember* const> members);
 
-// Whether the leaf's gradient is reduced in Backward, with those of its group.
+// Whether the leaf's gradient is reduced during Backward, together with those of its group.
 bool ReducesTogether(const TensorImpl& leaf);
 
-// What one Backward gathers and reduces.
+// Keeps track of what one Backward gathers and reduces.
 class GatherWalk {
  public:
-  // For each node that will be visited, before it or any older one is: what it gathers, and, if the
-  // walk `reduces`, to which leaves it leads.
+  // Counts what `node` needs gathered and, if the walk `reduces`, its edges to leaves. Call it for
+  // every node that will be visited, before that node or an older one is visited.
   void Count(const Node& node, bool reduces);
   // The same for an edge at which the walk begins.
   void CountEdge(const Edge& edge);
 
-  // Gathers what `node` saved as sources into its operands, and begins what the next group needs.
-  // What a Recompute() saved is gathered for the operators that it makes.
+  // Gathers the saved sources of `node` into its operands, and begins to gather for the group that
+  // is needed next. For the node of a Recompute() it gathers for the operators that run again.
   // Collective. Errors: failures.
   absl::Status Restore(Node& node);
-  // After the visit: frees what no later node needs.
+  // Call it after the visit: frees gathered tensors that no later node needs.
   void Release(Node& node);
 
-  // What was waited for, and has all arrived.
+  // The leaves whose gradients an arrival has completed. At most one member is set.
   struct Completed {
-    TensorImplPtr leaf;  // its gradient; one that does not reduce together with others
-    // The gradients of all leaves of a group: these, in the order in which theirs were complete.
+    TensorImplPtr leaf;  // a leaf that is not reduced together with others
+    // All leaves of a group, in the order in which their gradients were complete.
     std::vector<TensorImplPtr> group;
   };
   // A gradient has arrived at `leaf`.
   Completed Arrived(const TensorImplPtr& leaf);
-  // A Recompute() has run again: the walk was extended by what it made, which is waited for in its
-  // place.
+  // Call it after a Recompute() has run again and the walk was extended by its operators: their
+  // edges are waited for instead of those of `node`.
   std::vector<Completed> Replaced(const Node& node);
-  // Whether something has arrived at `leaf`, of a group, that waits for the rest of it.
+  // Whether a gradient has arrived at `leaf`, which is in a group, and is not reduced yet because
+  // others of the group are missing.
   bool Waits(const TensorImplPtr& leaf) const;
 
  private:
-  // What is known by its address below is kept, be it all that the tape has: once it is gone,
-  // another may have its address.
+  // The maps below use addresses as keys, so they own the tensors: if one were freed, a new tensor
+  // could get its address.
   struct Held {
-    TensorImplPtr source;  // of what was gathered, while it has uses
+    TensorImplPtr source;  // what was gathered from, while there are uses
     int uses = 0;          // by nodes that are still to be visited
-    size_t place = 0;      // of a member's Need, in needs_
+    size_t place = 0;      // for a member: index of its Need in needs_
     TensorImplPtr gathered;
   };
-  // What the nodes need of one group, in the order in which they are visited.
+  // The members of one group that nodes need.
   struct Need {
-    uint64_t sequence = 0;  // of the first node that needs it: the highest
-    size_t counted = 0;     // how many were before it
+    uint64_t sequence = 0;  // of the node visited first that needs it: the highest one
+    size_t counted = 0;     // how many groups were counted before this one
     std::vector<GatherMember*> members;
     bool begun = false;
   };
   struct Arrivals {
-    int leaves = 0;  // that wait for gradients
+    int leaves = 0;  // number of leaves whose gradients are waited for
     std::vector<TensorImplPtr> complete;
   };
-  // A source that is no leaf, and a layout in which operators read it.
+  // A source that is not a leaf, and a layout in which operators read it.
   using SourceUse = std::pair<const TensorImpl*, const Spec*>;
   static SourceUse UseOf(const Node& node, const SavedSource& saved);
   struct Awaited {
     TensorImplPtr leaf;
-    int edges = 0;  // to it, along which no gradient came so far
+    int edges = 0;  // edges to it along which no gradient has arrived so far
     bool arrived = false;
   };
   Completed Complete(const TensorImplPtr& leaf, bool arrived);
@@ -90,7 +92,7 @@ class GatherWalk {
   HashMap<SourceUse, Held> sources_;
   HashMap<GatherMember*, Held> held_;
   HashMap<GatherGroup*, Need> counted_;
-  std::vector<Need> needs_;  // of counted_, once they are known
+  std::vector<Need> needs_;  // those of counted_, in the order in which they are gathered
   HashMap<const TensorImpl*, Awaited> leaves_;
   HashMap<GatherGroup*, Arrivals> arrivals_;
 };

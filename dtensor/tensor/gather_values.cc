@@ -15,9 +15,9 @@
 namespace dtensor {
 namespace {
 
-using Word = int32_t;  // bytes travel as whole words: no type of tensors is a byte
+using Word = int32_t;  // bytes are sent as words, as there is no tensor type for bytes
 
-// Every rank receives from each peer as many elements as that one has, side by side by rank.
+// Every rank receives all elements of each peer, concatenated in the order of ranks.
 class AllGatherBoxes final : public ExchangeBoxes {
  public:
   explicit AllGatherBoxes(std::vector<int64_t> sizes) : sizes_(std::move(sizes)) {
@@ -43,7 +43,7 @@ class AllGatherBoxes final : public ExchangeBoxes {
   Digest digest_;
 };
 
-// `sizes` by rank, alike on all ranks; this rank's is that of `mine`.
+// `sizes` are by rank, the same on all ranks; this rank's is the size of `mine`.
 template <typename T>
 absl::StatusOr<std::vector<T>> AllGather(Context& context, absl::Span<const T> mine,
                                          std::vector<int64_t> sizes, absl::string_view op) {
@@ -70,7 +70,7 @@ int64_t WordsOf(int64_t bytes) {
   return (bytes + static_cast<int64_t>(sizeof(Word)) - 1) / static_cast<int64_t>(sizeof(Word));
 }
 
-// Adds each rank's bytes to `out`. Errors, and throws, where this rank alone may.
+// Appends each rank's bytes to `out`. May fail or throw on this rank alone.
 absl::Status Gather(Context& context, absl::string_view bytes, absl::string_view op,
                     std::vector<std::string>& out) {
   const int64_t size = static_cast<int64_t>(bytes.size());
@@ -89,7 +89,7 @@ absl::Status Gather(Context& context, absl::string_view bytes, absl::string_view
   return absl::OkStatus();
 }
 
-// An error as text, and back.
+// Converts an error to text, and back.
 std::string Encode(const absl::Status& status) {
   return status.ok()
              ? ""

@@ -23,17 +23,18 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// Each rank's bytes, by rank. Counts as two all-gathers of the axis "world". `op` names the call in
-// errors; ranks whose calls have other names fail the world. Errors: kFailedPrecondition on meta;
-// failures, as where a rank has no memory for all that the ranks say.
+// Returns each rank's bytes, by rank. Counts as two all-gathers over the axis "world". `op` names
+// the call in errors and must be the same on all ranks, else the world fails. Errors:
+// kFailedPrecondition on meta; failures, for example if a rank lacks memory for the bytes of all
+// ranks.
 absl::StatusOr<std::vector<std::string>> GatherBytes(Context& context, absl::string_view bytes,
                                                      absl::string_view op = "GatherBytes");
 
-// The error of a rank that expects values of `size` bytes, where rank `rank` sent `sent`.
+// The error of a rank that expects values of `size` bytes, but got `sent` bytes from rank `rank`.
 absl::Status UnlikeValues(int rank, size_t sent, size_t size);
 
-// Each rank's value, by rank; its bytes are what is sent. Requires: no pointers in T. Errors: also
-// kInvalidArgument, on all ranks, where their types have other sizes.
+// Returns each rank's value, by rank. The bytes of the values are sent as they are. Requires: no
+// pointers in T. Errors: also kInvalidArgument, on all ranks, if their types have different sizes.
 template <typename T>
 absl::StatusOr<std::vector<T>> GatherValues(Context& context, const T& value) {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -49,13 +50,14 @@ absl::StatusOr<std::vector<T>> GatherValues(Context& context, const T& value) {
   return values;
 }
 
-// The first rank that has another value than rank 0: for who can go on only where all ranks see the
-// same. 0: none has. The same on all ranks. Errors: those of GatherBytes.
+// Returns the first rank whose value differs from rank 0's, or 0 if none does: for code that can
+// only go on if all ranks see the same. The result is the same on all ranks. Errors: those of
+// GatherBytes.
 absl::StatusOr<int> FirstUnlikeRank0(Context& context, uint64_t value);
 
-// OK where `mine` is OK on all ranks; else an error that is the same on all: rank 0's where every
-// rank has one, and otherwise that of the lowest rank which has one, behind the ranks that have:
-// "ranks 1, 3: ". The Context stays usable. Errors: also those of GatherBytes.
+// Returns OK if `mine` is OK on all ranks. Else all ranks return the same error: rank 0's if every
+// rank has one; otherwise that of the lowest rank that has one, prefixed by the ranks that have
+// one, "ranks 1, 3: ". The Context stays usable. Errors: also those of GatherBytes.
 absl::Status AgreeOn(Context& context, const absl::Status& mine);
 
 }  // namespace dtensor

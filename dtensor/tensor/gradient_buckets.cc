@@ -13,7 +13,7 @@
 namespace dtensor {
 namespace {
 
-// The same on every rank, whatever it holds: the part of an even share, rounded up.
+// The bytes of an even share, rounded up: the same on every rank, whatever the rank holds.
 int64_t BytesOf(const Spec& spec) {
   const int64_t parts = NumParts(spec.layout);
   return (NumElements(spec.shape) + parts - 1) / parts * SizeOf(spec.dtype);
@@ -49,7 +49,8 @@ absl::Status GradientBuckets::Begin(Bucket bucket) {
   DT_RETURN_IF_ERROR(FinishBegun());
   Context& context = *bucket.members[0].leaf->context;
   for (Tensor& source : bucket.sources) {
-    // Peers read it while this rank goes on: a lender's next write must not move it.
+    // Peers read it while this rank goes on. If it has borrowed its memory, the lender's next write
+    // would move it.
     if (absl::Status status = source.EndBorrow(); !status.ok())
       return context.communicator().Fail(status);
   }
@@ -68,7 +69,7 @@ absl::Status GradientBuckets::FinishBegun() {
   for (size_t i = 0; i < bucket.members.size(); ++i) {
     bucket.members[i].local = bucket.pending->result(i);
   }
-  bucket.pending = nullptr;  // which has the results, too
+  bucket.pending = nullptr;  // as it owns the results too
   for (Reduced& member : bucket.members) reduced_.push_back(std::move(member));
   return absl::OkStatus();
 }

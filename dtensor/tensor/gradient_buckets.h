@@ -1,5 +1,5 @@
-// GradientBuckets: gradients that are reduced to their leaves' layouts while Backward goes on. For
-// tape.cc only.
+// GradientBuckets: reduces gradients to their leaves' layouts while Backward goes on
+// (BackwardOptions::bucket_bytes). Only for tape.cc.
 #ifndef DTENSOR_TENSOR_GRADIENT_BUCKETS_H_
 #define DTENSOR_TENSOR_GRADIENT_BUCKETS_H_
 
@@ -16,8 +16,9 @@
 
 namespace dtensor {
 
-// Gradients whose reductions go over the same axes wait together. When they have `bytes`, they are
-// begun, in one collective; the one that was begun before is finished first.
+// Gradients that are reduced over the same axes are collected in one bucket. When a bucket has
+// `bytes`, its reduction is begun as one collective; the collective begun before it is finished
+// first.
 class GradientBuckets {
  public:
   struct Reduced {
@@ -28,11 +29,11 @@ class GradientBuckets {
 
   GradientBuckets(absl::string_view who, int64_t bytes) : who_(who), bytes_(bytes) {}
 
-  // All of the leaf's gradient. Collective. Errors: failures.
+  // Adds the leaf's complete gradient. Collective. Errors: failures.
   absl::Status Add(const TensorImplPtr& leaf, TensorImplPtr gradient);
-  // Reduces what waits, and finishes all that was begun. Collective. Errors: failures.
+  // Reduces what is left in buckets, and waits for all reductions. Collective. Errors: failures.
   absl::Status Finish();
-  // All gradients that were added, once they are finished.
+  // After Finish(): all gradients that were added, reduced.
   std::vector<Reduced> TakeReduced() { return std::exchange(reduced_, {}); }
 
  private:
@@ -42,7 +43,7 @@ class GradientBuckets {
     std::vector<Tensor> sources;
     std::vector<Reduced> members;
     uint64_t lineage = 0;
-    int64_t bytes = 0;  // of an even share of each source
+    int64_t bytes = 0;  // sum over sources of an even share of each, so the same on every rank
     std::unique_ptr<PendingRedistribution> pending;
   };
   absl::Status Begin(Bucket bucket);
@@ -51,7 +52,7 @@ class GradientBuckets {
   const absl::string_view who_;
   const int64_t bytes_;
   std::vector<Bucket> waiting_;  // in the order in which they were opened
-  Bucket begun_;                 // if it has `pending`
+  Bucket begun_;                 // the one in flight, if `pending` is set
   std::vector<Reduced> reduced_;
 };
 

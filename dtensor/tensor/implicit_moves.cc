@@ -16,7 +16,7 @@ struct ImplicitMove {
   std::shared_ptr<const RankRedistributionPlan> plan;
 };
 
-// Those that move something between ranks.
+// The implicit redistributions that move something between ranks.
 absl::StatusOr<std::vector<ImplicitMove>> MovesOf(Context& context, const Decision& decision) {
   std::vector<ImplicitMove> moves;
   if (decision.moves_asked_for) return moves;
@@ -73,7 +73,7 @@ void NoticeImplicit(Context& context, const Decision& decision) {
   if (context.notice() == nullptr) return;
   if (!SpeaksFor(context, decision.given[0]->mesh())) return;
   const auto moves = MovesOf(context, decision);
-  if (!moves.ok()) return;  // dispatch will say so
+  if (!moves.ok()) return;  // dispatch will return the error
   const absl::string_view path = context.scope_path();
   for (const ImplicitMove& move : *moves) {
     context.notice()(absl::StrCat(decision.op->name, path.empty() ? "" : " at ", path, ": ",

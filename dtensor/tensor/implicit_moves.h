@@ -1,5 +1,5 @@
-// Redistributions that nobody asked for: those that dispatch makes by itself, because an operator's
-// rule wants an operand elsewhere. For dispatch.cc and decide.cc.
+// Implicit redistributions: those that dispatch inserts because an operator's rule wants an operand
+// or a result in another layout. Only for dispatch.cc and decide.cc.
 #ifndef DTENSOR_TENSOR_IMPLICIT_MOVES_H_
 #define DTENSOR_TENSOR_IMPLICIT_MOVES_H_
 
@@ -9,13 +9,14 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// Errors: kInvalidArgument where all of them together, each with its busiest rank's bytes, are more
-// than the Context's max_implicit_bytes, naming the operator, the operands, their layouts, what
-// moves, and the remedy. From the decision alone: it is the same on every rank, and whatever was
-// moved before is not looked at.
+// Errors: kInvalidArgument if the bytes of the decision's implicit redistributions, each counted
+// for its busiest rank, add up to more than the Context's max_implicit_bytes. The message names the
+// operator, the operands, their layouts, what would move, and the remedy. The check looks at the
+// decision alone, so it has the same result on every rank; whether a redistribution's result is
+// already there (remembered) makes no difference.
 absl::Status CheckImplicit(Context& context, const Decision& decision);
 
-// Tells the Context's notice, on the first rank of the mesh.
+// Reports them to the Context's notice, on the first rank of the mesh.
 void NoticeImplicit(Context& context, const Decision& decision);
 
 }  // namespace dtensor

@@ -28,7 +28,7 @@ LaunchOptions ToLaunchOptions(const JoinOptions& options) {
           .report = options.report};
 }
 
-// What the tensors of a world that has ended refer to.
+// A world that has ended, kept alive for the tensors that refer to it.
 struct LeftWorld {
   std::unique_ptr<ProcessWorld> world;
   std::unique_ptr<Context> context;
@@ -60,7 +60,7 @@ JoinedWorld::~JoinedWorld() {
 absl::Status JoinedWorld::CheckTraceFile() const { return trace_->Check(); }
 
 absl::Status JoinedWorld::Leave(const absl::Status& status) {
-  if (std::exchange(left_, true)) return world_->Leave(status);  // what it returned before
+  if (std::exchange(left_, true)) return world_->Leave(status);  // returns the same as before
   absl::Status result = world_->Leave(context_->FinishProgram(status));
   if (options_.trace_file.empty()) return result;
   trace_->Add(context_->trace());
@@ -102,7 +102,7 @@ absl::StatusOr<JoinedRank> JoinAsLaunched(const LaunchOptions& launch,
 
 absl::StatusOr<std::unique_ptr<JoinedWorld>> JoinWorldBy(const JoinOptions& options,
                                                          RankJoiner join) {
-  Kept().LetGo(nullptr);  // a world takes a range of addresses, of which there are few
+  Kept().LetGo(nullptr);  // a world takes a range of addresses; these are few
   DT_ASSIGN_OR_RETURN(JoinedRank joined, join(ToLaunchOptions(options), CheckDevice(options)));
   auto world =
       std::make_unique<JoinedWorld>(std::move(joined.world), joined.local_rank, options.contexts);
@@ -118,7 +118,7 @@ absl::StatusOr<std::unique_ptr<JoinedWorld>> JoinWorld(const JoinOptions& option
 absl::Status RunWorld(int n, const std::function<absl::Status(Context&)>& fn,
                       const RunOptions& threads, const JoinOptions& join) {
   LaunchOptions launch = ToLaunchOptions(join);
-  launch.may_lack_address = true;  // JoinWorld says so, unless it finds one
+  launch.may_lack_address = true;  // JoinWorld returns that error, if it finds no address
   DT_ASSIGN_OR_RETURN(const LaunchedRank rank, ReadLaunch(launch));
   if (rank.launcher == "nobody") return RunRanks(n, fn, threads, join.contexts);
   if (!fn) return InvalidArgument({"RunWorld: the function that ranks run is null"});

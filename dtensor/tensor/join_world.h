@@ -5,8 +5,9 @@
 //     return status.ok() ? 0 : 1;
 //   }
 //
-// runs four threads when it is started by itself, and one rank of as many as there are when dtrun,
-// torchrun, mpirun or Slurm start it. docs/running.md has their command lines.
+// runs four ranks as threads if the program is started directly. If dtrun, torchrun, mpirun or
+// Slurm start it, each process is one rank of the launcher's world. docs/running.md has their
+// command lines.
 #ifndef DTENSOR_TENSOR_JOIN_WORLD_H_
 #define DTENSOR_TENSOR_JOIN_WORLD_H_
 
@@ -35,30 +36,32 @@ struct LaunchOptions;  // launch.h
 class ProcessWorld;    // process_world.h
 class TraceFile;       // trace_file.h
 
-// What is not said here, the environment says (runtime/comm/process/launch.h has the order).
+// Members that are not set are taken from the environment, as launchers set it
+// (runtime/comm/process/launch.h has the order).
 struct JoinOptions {
   std::optional<int> rank = {}, size = {}, local_rank = {};
   std::string address = {};     // "host:port" where rank 0 listens
-  std::string job = {};         // so that two worlds at one address do not mix
-  std::string secret = {};      // needed where other hosts can reach the address
-  double timeout_seconds = 60;  // for all ranks to come; of a rank's silence, afterwards
-  // kCpu or kCuda, the same on all ranks. On kCuda each rank has a GPU for itself, and exchanges by
-  // NCCL, in programs that are built with --config=cuda (docs/cuda.md says what has run where).
+  std::string job = {};         // so that ranks of two jobs at one address do not mix
+  std::string secret = {};      // needed if other hosts can reach the address
+  double timeout_seconds = 60;  // until all ranks have joined; later, for a rank that is silent
+  // kCpu or kCuda, the same on all ranks. With kCuda each rank has a GPU of its own and exchanges
+  // by NCCL; the program must be built with --config=cuda (docs/cuda.md says what has run where).
   Device::Kind device = Device::Kind::kCpu;
   // The CUDA ordinal of this rank's GPU, among those visible to this process. Unset: the only
   // visible GPU, else number local_rank modulo the number of visible GPUs.
   std::optional<int> gpu = {};
-  // Makes this rank's device on that GPU, for a stream or an allocator of the program's. Null: a
-  // stream of its own, and memory of CUDA's pool.
+  // Makes this rank's device on that GPU, for programs that bring their own stream or allocator.
+  // Null: the device has a stream of its own, and memory of CUDA's pool.
   CudaDeviceMaker cuda_device = nullptr;
-  // An ncclComm_t of the program's, of all ranks of the world in their order, each on its GPU,
-  // which carries what all ranks exchange; made with blocking = 0, or a call that waits for a rank
-  // that died may not return. It outlives the world, is nobody else's meanwhile, and stays the
-  // program's to destroy; if the world fails it is revoked. Null: NCCL makes one.
+  // An ncclComm_t that the program has created, for exchanges among all ranks. It must contain all
+  // ranks of the world in their order, each on its GPU. Create it with blocking = 0, else a call
+  // that waits for a rank that died may not return. It must outlive the world and must not be used
+  // for anything else meanwhile. The program destroys it; if the world fails, it is revoked. Null:
+  // the library creates a communicator.
   ncclComm* nccl = nullptr;
-  // Set where NCCL cannot revoke it, for it has failed or what is on its way does not end: it is
-  // aborted then, and the program neither touches nor destroys it. For the program to look at when
-  // the world is gone. May be null.
+  // Set to true if NCCL cannot revoke `nccl`, because it has failed or its operations do not end.
+  // Then it is aborted, and the program must neither use nor destroy it. Read the flag after the
+  // world is gone. May be null.
   std::shared_ptr<std::atomic<bool>> nccl_is_gone = nullptr;
   // Called once, with kDeadlineExceeded, if some rank has still not returned timeout_seconds after
   // the others, which wait for it. Only the lowest waiting rank calls it, on the thread that is in
@@ -67,32 +70,34 @@ struct JoinOptions {
   ContextOptions contexts = {};  // of this rank; of RunWorld's threads as well
 };
 
-// One rank of a world, of the thread that joined. Its tensors may outlive it, as those of RunRanks
-// may. A process may be in several worlds, one after the other or at once, each by options that
-// name its own job, address, rank and size: what a launcher says is one world's. A child that the
-// process forks must end by _exit or exec: one that ran destructors would leave the world in its
-// parent's name. Where ranks of a host share memory the child has no tensors either, and dies of
-// SIGSEGV where it touches one; copy values first (ToGlobal). While it lives it holds this rank's
-// connections: a death of this rank is then found after the time-out.
+// This process's rank of a world. It belongs to the thread that joined. Its tensors may outlive it,
+// as those of RunRanks may. A process may be in several worlds, one after the other or at once, if
+// the options for each give its job, address, rank and size: the launcher's variables describe only
+// one world.
+//
+// A child that the process forks must end by _exit or exec: if it ran destructors, it would leave
+// the world in its parent's name. If ranks of a host share memory, the child has no tensors either,
+// and dies of SIGSEGV if it touches one; copy values first (ToGlobal). While the child lives, it
+// holds this rank's connections open, so the death of this rank is noticed only after the time-out.
 class JoinedWorld {
  public:
-  // By JoinWorld.
+  // Called by JoinWorld.
   JoinedWorld(std::unique_ptr<ProcessWorld> world, int local_rank, const ContextOptions& contexts);
-  // Leaves, unless it has left: with OK, so a program that an error ends says so by Leave(); with
-  // an error where an exception is on its way through the thread, so that the other ranks hear of
-  // it.
+  // Calls Leave(), unless that was called: with OK, or with an error if the thread is unwinding
+  // from an exception, so that other ranks learn of it. A program that ends with an error has to
+  // call Leave() itself.
   ~JoinedWorld();
   JoinedWorld(const JoinedWorld&) = delete;
   JoinedWorld& operator=(const JoinedWorld&) = delete;
 
   Context& context() { return *context_; }
   int local_rank() const { return local_rank_; }  // among the ranks of this host
-  // Whether this rank could write its trace now. Errors: kUnavailable.
+  // Checks that this rank can write its trace. Errors: kUnavailable.
   absl::Status CheckTraceFile() const;
 
-  // This rank's program ended with `status`; waits until those of all ranks have. Returns the
-  // world's failure if it failed, else `status`, else whether the trace was written. The Context
-  // can exchange nothing any more.
+  // Says that this rank's program has ended with `status`, and waits until the programs of all
+  // ranks have ended. Returns the world's failure if it failed; else `status`, if it is an error;
+  // else whether the trace was written. Afterwards the Context cannot communicate.
   absl::Status Leave(const absl::Status& status);
 
  private:
@@ -105,26 +110,27 @@ class JoinedWorld {
   bool left_ = false;
 };
 
-// Under mpirun and Slurm, a program that links //dtensor/mpi joins by MPI (join_mpi.h), others by
-// TCP. Collective. Errors: kInvalidArgument for options or variables that contradict each other, or
-// say too little, for two ranks on one GPU, and for ranks on GPUs beside others; kUnavailable for a
-// GPU that is not there, or a program that is built without CUDA; kDeadlineExceeded, naming the
-// ranks that did not come; kPermissionDenied where another job listens at the address;
-// kFailedPrecondition for another number of ranks, or two processes of one rank, or an MPI that
-// cannot be used.
+// Joins the world that the options and the environment describe. Under mpirun and Slurm, a program
+// that links //dtensor/mpi joins by MPI (join_mpi.h); all others join by TCP. Collective. Errors:
+// kInvalidArgument for options or variables that contradict each other or are incomplete, for two
+// ranks on one GPU, and if only some ranks are on GPUs; kUnavailable for a GPU that does not exist,
+// or a program that is built without CUDA; kDeadlineExceeded, naming the ranks that did not join;
+// kPermissionDenied if another job listens at the address; kFailedPrecondition for another number
+// of ranks, for two processes with the same rank, or if MPI cannot be used.
 absl::StatusOr<std::unique_ptr<JoinedWorld>> JoinWorld(const JoinOptions& options = {});
 
-// JoinWorld by another way to find the others (join_mpi.h). `join` is told why this rank's options
-// cannot be, if they cannot, and returns that; on all ranks, where it can.
+// JoinWorld with another way to find the other ranks (join_mpi.h). If this rank's options are not
+// valid, `join` gets the reason as `refusal`. It returns that error, on all ranks if possible.
 using RankJoiner = absl::FunctionRef<absl::StatusOr<JoinedRank>(const LaunchOptions& launch,
                                                                 const absl::Status& refusal)>;
 absl::StatusOr<std::unique_ptr<JoinedWorld>> JoinWorldBy(const JoinOptions& options,
                                                          RankJoiner join);
 
-// Runs fn as this process's rank, where a launcher or `join` says that it is one; else on `n`
+// Runs fn as this process's rank, if a launcher or `join` says that the process is one; else on `n`
 // threads, as RunRanks. An exception that leaves fn is its rank's error. A process that is a rank
-// computes where join says, or else on threads.device. Errors: of RunRanks, or of JoinWorld and
-// Leave; kInvalidArgument for a process that is a rank, and threads.device is deferred.
+// computes on join.device if that is kCuda, else on threads.device. Errors: of RunRanks, or of
+// JoinWorld and Leave; kInvalidArgument if the process is a rank and threads.device is neither kCpu
+// nor kCuda.
 absl::Status RunWorld(int n, const std::function<absl::Status(Context&)>& fn,
                       const RunOptions& threads = {}, const JoinOptions& join = {});
 

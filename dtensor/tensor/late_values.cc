@@ -10,7 +10,8 @@
 namespace dtensor {
 namespace {
 
-// Whether all rows that `chunks` has this rank make can be made apart. Errors: but kUnimplemented.
+// Whether every range of rows that this rank computes by `chunks` can be computed on its own (no
+// kUnimplemented). Errors: those of `product.rows`, except kUnimplemented.
 absl::StatusOr<bool> AreApart(const RankChunks& chunks, const ProductRows& product) {
   for (int step = 0; step < chunks.schedule().steps(); ++step) {
     for (const RowRange& rows : chunks.rows(step)) {
@@ -187,7 +188,7 @@ LateGather::LateGather(Context& context, std::shared_ptr<const RankChunks> chunk
 absl::StatusOr<std::shared_ptr<LateGather>> LateGather::Create(
     Context& context, std::shared_ptr<const RankChunks> chunks, const Tensor& source,
     const ExchangeCaller& caller) {
-  // A lender's next write must not move what is read later.
+  // `source` is read later. If it has borrowed its memory, the lender's next write would move it.
   if (absl::Status status = source.EndBorrow(); !status.ok()) {
     return context.communicator().Fail(status);
   }
@@ -197,7 +198,7 @@ absl::StatusOr<std::shared_ptr<LateGather>> LateGather::Create(
       new LateGather(context, std::move(chunks), source, *std::move(values), caller));
 }
 
-// What `make` does is the work of who reads the values.
+// The work in `make` is attributed to the scope that reads the values.
 absl::Status LateGather::Move(MakeRows make) {
   const void* const reader = context_.scope();
   const WorkScope scope(context_, scope_);
@@ -217,8 +218,8 @@ void LateGather::Forget() { source_ = Tensor(); }
 absl::Status LateGather::MakeBeside(const ProductRows& product) {
   absl::StatusOr<bool> apart = AreApart(*chunks_, product);
   if (!apart.ok()) return Made(context_.communicator().Fail(apart.status()));
-  // Of nothing there are no rows, and a product has a result all the same: zeros, where this rank
-  // has nothing of the dimension that is summed.
+  // If this rank has no values, there are no rows to read. The product has a result nevertheless:
+  // zeros, if this rank has nothing of the dimension that is summed.
   if (values_.numel() == 0) *apart = false;
   DT_RETURN_IF_ERROR(Made(Move([&](absl::Span<const RowRange> rows) {
     return *apart ? MakeEach(rows, product) : absl::OkStatus();

@@ -1,15 +1,17 @@
-// LateValues: a tensor whose memory is there, and whose values are made when they are asked for. So
-// what is asked for next decides what they are made beside (docs/overlap.md):
+// LateValues: a tensor whose memory is allocated, and whose values are made when they are first
+// used. The first user decides with what the work can overlap (docs/overlap.md):
 //
-//   LateGather    an all-gather that an edge, or an operator's operand, wants. A product that reads
-//                 it is made row by row, while the rest arrives; anybody else waits for all of it.
-//   LateProduct   a product that is Partial, or the gradient of one's operand. A reduce-scatter of
-//                 it moves row by row, while the rest is made; anybody else has it made at once.
+//   LateGather    an all-gather for a module's edge or an operator's operand. If a matrix product
+//                 reads it, the product computes rows that are there while others arrive; any other
+//                 user waits for all of it.
+//   LateProduct   a matrix product with a Partial result, or the gradient of a product's operand.
+//                 If it is reduce-scattered, rows that are computed are sent while others are still
+//                 being computed; any other user has all of it computed at once.
 //
-// There are some only where the Context overlaps (OverlapOptions). Everything of a tensor that is
-// read goes through Settle(), which makes it (tensor_impl.h); what it reads itself is not written
-// to before (Context::AddLateRead). A LateGather is made where all ranks are at one place of the
-// program, as for Redistribute() with `async`.
+// They exist only if the Context overlaps (OverlapOptions). Code that reads a tensor calls Settle()
+// first, which makes its values (tensor_impl.h). The tensors that LateValues will read are not
+// overwritten before that (Context::AddLateRead). A LateGather must be made at the same place of
+// the program on all ranks, as the result of Redistribute() with `async` must be used.
 #ifndef DTENSOR_TENSOR_LATE_VALUES_H_
 #define DTENSOR_TENSOR_LATE_VALUES_H_
 
@@ -41,7 +43,8 @@ class LateValues {
 
   bool made() const { return made_; }
   const Tensor& values() const { return values_; }  // the memory, made or not
-  // Makes them, once. Errors: failures; each time the same. What they were made of is let go.
+  // Makes the values at the first call, and releases what they are made from. Errors: failures;
+  // each call returns the same.
   absl::Status Make();
 
   virtual LateGather* gather() { return nullptr; }
@@ -51,7 +54,7 @@ class LateValues {
   LateValues(Context& context, Tensor values)
       : context_(context), values_(std::move(values)), scope_(context.scope()) {}
   virtual absl::Status MakeAll() = 0;
-  virtual void Forget() = 0;  // what they are made of
+  virtual void Forget() = 0;  // releases what the values are made from
   absl::Status Made(absl::Status status) {
     made_ = true;
     Forget();
@@ -60,7 +63,7 @@ class LateValues {
 
   Context& context_;
   const Tensor values_;
-  const void* const scope_;  // in which they were asked for: whose work they are (work_scope.h)
+  const void* const scope_;  // the scope to which the work is attributed (work_scope.h)
 
  private:
   bool made_ = false;
@@ -68,9 +71,9 @@ class LateValues {
 };
 using LateValuesPtr = std::shared_ptr<LateValues>;
 
-// How rows of a product are made, or all of it. `rows` is told `only_asks` for all rows before
-// anything is launched: where it says kUnimplemented, `all` is called instead, and what moves is
-// the same.
+// Functions that compute rows of a product, or all of it. Before anything is launched, `rows` is
+// called for all rows with `only_asks`. If it returns kUnimplemented, `all` is called instead; the
+// communication is the same either way.
 struct ProductRows {
   absl::FunctionRef<absl::Status(const RowRange& rows, bool only_asks)> rows;
   absl::FunctionRef<absl::Status()> all;
@@ -78,15 +81,15 @@ struct ProductRows {
 
 class LateGather final : public LateValues {
  public:
-  // Of `source`. Errors: failures.
+  // An all-gather of `source`. Errors: failures.
   static absl::StatusOr<std::shared_ptr<LateGather>> Create(
       Context& context, std::shared_ptr<const RankChunks> chunks, const Tensor& source,
       const ExchangeCaller& caller);
   LateGather* gather() override { return this; }
 
-  // Of which the rows are indices.
+  // The dimension whose indices are the rows.
   int dim() const { return chunks_->schedule().dim(); }
-  // Makes the values, and beside them a product that reads them. Requires: !made().
+  // Gathers the values, and meanwhile computes a product that reads them. Requires: !made().
   absl::Status MakeBeside(const ProductRows& product);
 
  private:
@@ -99,51 +102,54 @@ class LateGather final : public LateValues {
   const std::shared_ptr<const RankChunks> chunks_;
   Tensor source_;
   const std::string op_;
-  ExchangeCaller caller_;  // whose op is the above
+  ExchangeCaller caller_;  // its `op` refers to op_
 };
 
 class LateProduct : public LateValues {
  public:
   LateProduct* product() override { return this; }
-  // Whether its rows can be indices of this dimension: alike on all ranks.
+  // Whether it can be computed by rows of this dimension: the same on all ranks.
   virtual bool HasRows(int dim) const = 0;
   // As RowFunctions. Requires: HasRows(dim), !made().
   virtual absl::Status MakeRows(int dim, const RowRange& rows, bool only_asks) = 0;
 
-  // Makes the values, and moves them, in the two halves of each exchange. The result of the plan.
-  // Requires: !made(), HasRows(the schedule's dim). Errors: failures.
+  // Computes the values and reduce-scatters them, computing rows while others are in flight.
+  // Returns the result of the plan. Requires: !made(), HasRows(the schedule's dim). Errors:
+  // failures.
   absl::StatusOr<Tensor> MakeAndScatter(const RankChunks& chunks, const ExchangeCaller& caller);
 
  protected:
   using LateValues::LateValues;
 };
 
-// What is made by now, moved in the same exchanges. Errors: failures.
+// Reduce-scatters values that are already made, in the same exchanges as MakeAndScatter (other
+// ranks may call that). Errors: failures.
 absl::StatusOr<Tensor> Scatter(Context& context, const RankChunks& chunks, const Tensor& made,
                                const ExchangeCaller& caller);
 
-// Result 0 of a call of decision->op, which has rows. Keeps what it refers to.
+// Result 0 of a call of decision->op, which has RowFunctions. Keeps what it refers to.
 std::shared_ptr<LateProduct> LateResult(Context& context, DecisionPtr decision,
                                         std::vector<Tensor> operands, Tensor result,
                                         const CallValues& values, uint64_t lineage);
-// The gradient of operand 0, of the layout of decision->gradients[0].
+// The gradient of operand 0, in the layout of decision->gradients[0].
 std::shared_ptr<LateProduct> LateGradient(Context& context, DecisionPtr decision,
                                           std::vector<Tensor> operands, Tensor result_gradient,
                                           Tensor gradient, const CallValues& values,
                                           uint64_t lineage);
-// into = sum + more: the term that comes last. `into` may be `sum`.
+// into = sum + more, where `more` is still to be made. `into` may be `sum`.
 std::shared_ptr<LateProduct> LateSum(Context& context, Tensor sum, Tensor into,
                                      std::shared_ptr<LateProduct> more);
 
-// Whether a call of the decision may make its result late: it overlaps, and the result is a sum
-// over ranks of enough bytes. Alike on all ranks.
+// Whether a call of the decision may make its result (or gradient 0) late: the Context overlaps,
+// the operator has RowFunctions, and the tensor is Partial(sum) with at least
+// OverlapOptions::min_bytes. The same on all ranks.
 bool MakesResultLate(Context& context, const Decision& decision);
 bool MakesGradientLate(Context& context, const Decision& decision);
-// Whether rows of operand 0 can be read while others arrive.
+// Whether a call of the decision can read rows of operand 0, along `dim`, while others arrive.
 bool ReadsRows(const Decision& decision, int dim);
 
-// The plan from one spec to the other in chunks, if it is an all-gather, or a reduce-scatter, that
-// overlaps; else null. Errors: those of Context::Plan.
+// The plan from one spec to the other in chunks, if it is an all-gather (or a reduce-scatter) that
+// can overlap; else null. Errors: those of Context::Plan.
 absl::StatusOr<std::shared_ptr<const RankChunks>> GatherInChunks(Context& context, const Spec* from,
                                                                  const Spec* to);
 absl::StatusOr<std::shared_ptr<const RankChunks>> ScatterInChunks(Context& context,

@@ -1,4 +1,4 @@
-// A tensor in another type on every rank of the world, also on those that are not on its mesh.
+// LocalCast: converts a tensor's type on any rank, even on ranks that are not on its mesh.
 #ifndef DTENSOR_TENSOR_LOCAL_CAST_H_
 #define DTENSOR_TENSOR_LOCAL_CAST_H_
 
@@ -8,10 +8,11 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// What Cast() gives, for those who load, save and set up what some ranks have no elements of, where
-// operators are refused: each rank converts its own. `x` itself where it has the type. Not
-// recorded, and no communication. Errors: the operand's; kInvalidArgument where it is Partial
-// (Redistribute it first: the sum of rounded terms is not the rounded sum); failures.
+// Returns what Cast() returns, each rank converting its own shard. It also works on ranks that are
+// not on the tensor's mesh, where operators are refused: code that loads, saves and sets up such
+// tensors needs that. Returns an alias (Detach) if `x` has the type already. Not recorded; no
+// communication. Errors: the operand's; kInvalidArgument if it is Partial (Redistribute it first:
+// the sum of rounded terms is not the rounded sum); failures.
 TensorOr LocalCast(const TensorOr& x, DType dtype);
 
 }  // namespace dtensor

@@ -11,7 +11,7 @@
 namespace dtensor {
 namespace {
 
-// What the ranks of a world have alike.
+// What the ranks of a world share.
 struct RankOptions {
   RankOptions(const ContextOptions& given, std::function<void(const absl::Status&)> report)
       : contexts(WithEnvironment(given)), report(std::move(report)), traces(contexts.trace_file) {}
@@ -24,7 +24,7 @@ void KeepTrace(Context& context, TraceFile& traces) {
   if (context.tracer() != nullptr) traces.Add(context.trace());
 }
 
-// Of a rank whose program has ended: it stays while its tensors do.
+// Ends the program of a rank. Its Context lives on as long as its tensors.
 void Retire(std::shared_ptr<Context> context) {
   if (context == nullptr) return;
   context->EndProgram();
@@ -101,7 +101,7 @@ struct LocalWorld::State {
 
   const std::shared_ptr<LocalRanks> ranks;
   const std::shared_ptr<RankOptions> options;
-  std::vector<std::shared_ptr<Context>> contexts;  // of Run: each made by its rank
+  std::vector<std::shared_ptr<Context>> contexts;  // for Run: each is made by its rank
 };
 
 LocalWorld::LocalWorld(std::unique_ptr<State> state) : state_(std::move(state)) {}

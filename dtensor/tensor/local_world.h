@@ -1,15 +1,14 @@
-// Ranks of this process that stay, for programs that have a loop, or threads, of their own.
+// Long-lived ranks inside this process, for programs that have their own main loop or threads.
 //
 //   LocalWorld    n ranks, on threads that it keeps or on the caller's
-//   SingleRank()  a world of one: operators on the calling thread, with nothing around them
+//   SingleRank()  a world of one rank: operators run on the calling thread
 //
-// A program whose ranks do one thing from beginning to end wants RunRanks (context.h) or, as a
-// process for each rank, RunWorld and JoinWorld (join_world.h). docs/embedding.md shows these at
-// work.
+// If all ranks simply run one function from beginning to end, use RunRanks (context.h) or, with a
+// process for each rank, RunWorld and JoinWorld (join_world.h). docs/embedding.md has examples.
 //
-// Worlds know nothing of each other: there may be several in a process, one after the other and at
-// the same time. Tensors of two of them never meet in an operator. A child that the process forks
-// has none of their threads, and must end by _exit or exec.
+// A process may have several worlds, one after the other or at the same time; they are independent.
+// An operator refuses tensors of two worlds. A child that the process forks has none of their
+// threads, and must end by _exit or exec.
 #ifndef DTENSOR_TENSOR_LOCAL_WORLD_H_
 #define DTENSOR_TENSOR_LOCAL_WORLD_H_
 
@@ -23,16 +22,16 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// One rank of this process, for whichever thread has it: one at a time.
+// One rank of this process. Any thread may use it, but only one at a time.
 class LocalRank {
  public:
   LocalRank(LocalRank&&) noexcept;
   LocalRank& operator=(LocalRank&&) noexcept;
-  // Leaves, unless it has left: with OK; with an error where an exception is on its way through the
-  // thread that destroys it, so that the other ranks hear of it.
+  // Calls Leave(), unless that was called: with OK, or with an error if the thread that destroys it
+  // is unwinding from an exception, so that other ranks learn of it.
   ~LocalRank();
 
-  // There as long as this is, or as there are tensors of it.
+  // Lives as long as this LocalRank or any of its tensors.
   Context& context();
 
   // Says that this rank's program has ended with `status`. A peer that waits for this rank, now or
@@ -50,11 +49,11 @@ class LocalRank {
   std::unique_ptr<State> state_;
 };
 
-// Used in one of two ways: Run, again and again, or Take, once for each rank.
+// Use it in one of two ways: call Run again and again, or Take once for each rank.
 //
-// A world that has failed stays so (docs/errors.md): Run and Take return that failure, and a new
-// world is the remedy. What was made in the old one can still be looked at. One that was moved from
-// can only be destroyed or assigned to.
+// A world that has failed stays failed (docs/errors.md): Run and Take return that failure. Make a
+// new world then; tensors of the old one can still be read. A LocalWorld that was moved from can
+// only be destroyed or assigned to.
 class LocalWorld {
  public:
   // Errors: as RunRanks.
@@ -62,31 +61,33 @@ class LocalWorld {
                                            const ContextOptions& contexts = {});
   LocalWorld(LocalWorld&&) noexcept;
   LocalWorld& operator=(LocalWorld&&) noexcept;
-  // Ranks that were taken stay until they leave. Tensors stay as those of RunRanks do. Writes the
-  // trace, if there is one; RunOptions::report is told if that fails. Requires, as the assignment
-  // does: no Run is on its way, so this is not called by fn.
+  // Ranks that were taken live until they leave. Tensors may outlive the world, as those of
+  // RunRanks may. Writes the trace, if there is one, and calls RunOptions::report if that fails.
+  // Requires, as assignment to it does, that no Run is in progress; so fn must not destroy its
+  // world.
   ~LocalWorld();
 
   int size() const;
-  // Of the world; OK while it works.
+  // The world's failure; OK if it has not failed.
   absl::Status failure() const;
 
-  // Calls fn on each rank, on the thread (with RunOptions::executor: on any) and with the Context
-  // that it had in the call before, and waits for all. Between two calls the ranks sleep, and the
-  // caller may hold what they made: look at it, drop it, hand it to the next call. What fn has
-  // begun, and kept or dropped, is finished (Context::FinishBegun).
+  // Calls fn on each rank and waits for all. A rank has the same Context in every call, and the
+  // same thread unless there is a RunOptions::executor. Between two calls the ranks sleep, and the
+  // caller may keep tensors that they made: read them, drop them, or pass them to the next call.
+  // Communication that fn has begun, and kept or dropped, is finished before Run returns
+  // (Context::FinishBegun).
   //
-  // An exception that leaves fn is its rank's error. Where fn returned errors on all ranks, as a
-  // refusal is, they are at the same point of the program, and the next call may go on; where it
-  // did on some, the world has failed.
+  // An exception that leaves fn is its rank's error. If fn returns errors on all ranks, as for a
+  // refusal, all are at the same point of the program, and Run may be called again. If it returns
+  // errors on only some ranks, the world has failed.
   //
   // Errors: those of RunRanks; kFailedPrecondition while another thread is in Run, or after Take.
   absl::Status Run(const std::function<absl::Status(Context&)>& fn);
 
-  // A rank for a thread of the caller's. Peers that wait for a rank which nobody has taken yet wait
-  // for the time-out; RunOptions::report is told nothing. Errors: kInvalidArgument for a rank that
-  // the world lacks, with pin_threads or an executor; kFailedPrecondition for a rank that was taken
-  // before, or after Run; the world's failure.
+  // Returns a rank for one of the caller's threads. Peers that wait for a rank which was not taken
+  // yet wait until the time-out; RunOptions::report is not called. Errors: kInvalidArgument for a
+  // rank that the world does not have, or with pin_threads or an executor; kFailedPrecondition for
+  // a rank that was taken before, or after Run; the world's failure.
   absl::StatusOr<LocalRank> Take(int rank);
 
  private:
@@ -96,8 +97,8 @@ class LocalWorld {
   std::unique_ptr<State> state_;
 };
 
-// The rank of a world of one, for the calling thread or whichever it is moved to. Errors: as
-// RunRanks; kInvalidArgument for pin_threads and an executor: the thread is the caller's.
+// Returns the rank of a world of one, for the calling thread or the thread it is moved to. Errors:
+// as RunRanks; kInvalidArgument for pin_threads or an executor, as the thread is the caller's.
 absl::StatusOr<LocalRank> SingleRank(const RunOptions& options = {},
                                      const ContextOptions& contexts = {});
 

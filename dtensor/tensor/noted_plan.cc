@@ -11,7 +11,7 @@
 namespace dtensor {
 namespace {
 
-// The caller, with the trace's event of what it moves; no event where nothing moves.
+// Returns the caller with the trace event of its redistribution. No event if nothing moves.
 ExchangeCaller Noted(Context& context, const RankRedistributionPlan& first, size_t plans,
                      bool asynchronous, const ExchangeCaller& caller) {
   ExchangeCaller noted = caller;

@@ -1,5 +1,6 @@
-// Plans that are carried out, and noted in the Context's trace if there is one. What moves tensors
-// in this room goes through here. For the reasons that stand in the trace see TraceReason.
+// Runs redistribution plans and notes them in the Context's trace, if there is one. All code in
+// this folder that redistributes tensors calls these functions, except OpCall::GatherShards (op.h):
+// it counts as the operator's own exchange. TraceReason sets the reason that the trace gives.
 #ifndef DTENSOR_TENSOR_NOTED_PLAN_H_
 #define DTENSOR_TENSOR_NOTED_PLAN_H_
 
@@ -14,7 +15,7 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// ExecutePlan, ExecuteCoalesced and PendingRedistribution's Begin and BeginCoalesced, with the
+// As ExecutePlan, ExecuteCoalesced and PendingRedistribution's Begin and BeginCoalesced, with the
 // Context's communicator.
 absl::StatusOr<Tensor> RunPlan(Context& context, const RankRedistributionPlan& plan,
                                const Tensor& source, const ExchangeCaller& caller);
@@ -28,7 +29,8 @@ absl::StatusOr<std::unique_ptr<PendingRedistribution>> BeginCoalesced(
     Context& context, std::vector<std::shared_ptr<const RankRedistributionPlan>> plans,
     std::vector<Tensor> sources, const ExchangeCaller& caller);
 
-// The caller of a redistribution that begins now, and is carried out by MoveInChunks().
+// Notes a redistribution that begins now and is carried out by MoveInChunks(); returns the caller
+// to give to that.
 ExchangeCaller NotedCaller(Context& context, const RankRedistributionPlan& plan,
                            const ExchangeCaller& caller);
 

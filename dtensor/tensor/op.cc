@@ -1,4 +1,4 @@
-// What op.h hands to an operator's functions.
+// The functions of op.h that an operator's functions call.
 #include "dtensor/tensor/op.h"
 
 #include <string>
@@ -93,9 +93,10 @@ DimLayout SplitOver(const AxisList& axes) {
   return {std::move(factor)};
 }
 
-// What ranks have of their own, as one tensor: [shards, others, elements], where `axes` split the
-// shards, and all other axes the others. On those, ranks have other rows, or the same: a plan that
-// took them for the same would fetch some of these from any.
+// Treats what each rank has as one tensor [shards, others, elements], in which `axes` split the
+// dimension `shards` and all other axes split `others`. Ranks that differ on the other axes may
+// have the same rows or different ones. If they were declared replicas, a plan could fetch rows
+// from any of them.
 struct GatheredSpecs {
   SpecPtr from, to;
 };

@@ -1,10 +1,10 @@
-// OpDef: everything the library knows of an operator: a rule, and what one rank does with its
-// shards, on each kind of device.
+// OpDef: everything the library knows about an operator: its rule, and for each kind of device the
+// functions that compute on one rank's shards.
 //
 // dispatch.h does the rest: it solves the rule, redistributes operands, allocates results, runs
-// `forward` on local tensors, and records. Backward() brings the results' gradients to the layouts
-// that the forward implies, and runs `backward` on local tensors; placements of gradients follow
-// from the rule (op_rule.h). So neither function knows of meshes or communication.
+// `forward` on local tensors, and records the call. Backward() brings the results' gradients to the
+// layouts that the forward implies, and runs `backward` on local tensors; placements of gradients
+// follow from the rule (op_rule.h). So neither function needs to know of meshes or communication.
 #ifndef DTENSOR_TENSOR_OP_H_
 #define DTENSOR_TENSOR_OP_H_
 
@@ -37,42 +37,45 @@ struct CallValues {
   uint64_t seed = 0;   // of random operators
   double scalar = 0;   // of Scale, AddScalar and Pow; the probability of Dropout
   int64_t offset = 0;  // of Slice, Rope and Attention's queries
-  // More of Rope and Attention, for each batch entry, by its global index; or none. Of calls that
-  // are not recorded: they need not outlive the call.
+  // Further offsets of Rope and Attention, one for each batch entry, by its global index; empty:
+  // none. Only for calls that are not recorded, so the memory need not outlive the call.
   absl::Span<const int64_t> row_offsets = {};
 };
 
 // "[8, 4] f32 on ["tp"=2] as [tp] [], [4] f32 on ...": for messages.
 std::string SpecsText(absl::Span<const Spec* const> specs);
 
-// The rule of a call whose text depends on shapes or attributes, and the sizes of letters that no
-// operand has.
+// The rule of a call, for operators whose rule depends on shapes or attributes, and the sizes of
+// letters that no operand determines.
 struct RuleText {
   std::string text;
   LetterSizes sizes;
 };
 
-// For operators that can be carried out in other layouts than the rule finds: where operands go
-// before the rule is asked once more (none: they stay), and where results go afterwards (unset:
-// they stay).
+// For operators that can be carried out in other layouts than those the rule finds. `operands`: the
+// layouts to which operands are redistributed before the rule is solved again; empty: the layouts
+// that the rule found stay. `results`: the layouts to which results are redistributed afterwards;
+// unset: they stay.
 struct LayoutChoice {
   absl::InlinedVector<Layout, 4> operands;
   absl::InlinedVector<std::optional<Layout>, 2> results;
-  // The caller wants that, by an argument: then nothing that moves is implicit
-  // (ContextOptions::max_implicit_bytes).
+  // The caller asked for this choice by an argument, so its redistributions do not count as
+  // implicit (ContextOptions::max_implicit_bytes).
   bool asked_for = false;
 };
 struct LayoutChoiceRequest {
   absl::Span<const Spec* const> operands;  // as they came
   AttrsView attrs;
-  const RuleAssignment& assignment;  // what happens without another choice
+  const RuleAssignment& assignment;  // what happens if nothing else is chosen
   const RedistributionOptions& options;
 };
 
-// What an operator makes of a decision, once, for its forward and backward.
+// What an operator derives from a decision, once, for use in its forward and backward (as a ring's
+// schedule).
 struct OpState {
   virtual ~OpState() = default;
-  // That it holds in memory, or about as many: the more, the sooner it is forgotten.
+  // The memory that it takes, approximately. Counts against the dispatch cache's limit
+  // (DispatchCache::kStateBytes).
   virtual int64_t bytes() const { return 0; }
 };
 struct OpStateRequest {
@@ -86,13 +89,13 @@ struct OpCall;
 struct GradCall;
 struct OpDef;
 
-// What an operator does on one kind of device. A call on a device without a forward is refused; so
-// is one that is recorded, on a device without a backward, unless no device has one: then the
-// operator is not differentiable.
+// What an operator does on one kind of device. A call on a device without a forward is refused. A
+// recorded call on a device without a backward is refused too, unless the operator has no backward
+// on any device: then it is not differentiable.
 struct OpFunctions {
   absl::Status (*forward)(const OpCall& call) = nullptr;
   // Writes call.gradients[i] for every wanted i. The gradients that it reads may have any strides,
-  // also 0: see GradCall.
+  // including 0: see GradCall.
   absl::Status (*backward)(const GradCall& call) = nullptr;
 };
 
@@ -103,17 +106,17 @@ struct OpFunctions {
 // (GemmProblem::whole_rows), or operands are not row-major, the functions return kUnimplemented;
 // this may happen on one rank alone.
 struct RowFunctions {
-  bool (*has)(const Decision& decision, int dim) = nullptr;  // alike on all ranks
-  // Rows of result 0. `only_asks`: nothing is done, the same status.
+  bool (*has)(const Decision& decision, int dim) = nullptr;  // the same on all ranks
+  // Computes rows of result 0. With `only_asks` it computes nothing and returns the same status.
   absl::Status (*forward)(const OpCall& call, int dim, const RowRange& rows,
                           bool only_asks) = nullptr;
-  // Rows of the gradient of operand 0, of those of result 0.
+  // Computes rows of the gradient of operand 0 from rows of the gradient of result 0.
   absl::Status (*backward)(const GradCall& call, int dim, const RowRange& rows,
                            bool only_asks) = nullptr;
 };
 
-// What the dispatcher worked out for (operator, specs, attributes), once. Constant afterwards. The
-// Context forgets it in time; calls under way and recorded operators are owners too.
+// What dispatch has worked out, once, for (operator, specs, attributes). Constant afterwards. The
+// dispatch cache may evict it; running calls and recorded operators own it too.
 struct Decision : Counted {
   const OpDef* op = nullptr;
   OpFunctions functions;  // of the Context's device
@@ -128,22 +131,23 @@ struct Decision : Counted {
       result_gradient_specs;  // layouts in which the results' gradients are wanted
   absl::InlinedVector<const Spec*, 2> returned;  // results as the caller gets them
   uint32_t pinned = 0;                           // bit i: operand i was pinned
-  // Of a view operator: its results are views of operand 0 as it came, which lies where the rule
-  // wants it, or lies there under another name. Otherwise it was redistributed: a value.
+  // For view operators: the results are views of operand 0 as the caller gave it, because no
+  // redistribution was needed (its layout is the one that the rule wants, or another layout with
+  // the same shards). If false, operand 0 was redistributed, and the results are values.
   bool is_alias = false;
-  // Bit i: operand i is reduced by max, min or product on its way to the kernel, or a result on its
-  // way to the caller (all bits). No gradient passes such a reduction (op_checks.h).
+  // Bit i: operand i is reduced by max, min or product on its way to the kernel. All bits: a result
+  // is, on its way to the caller. No gradient passes such a reduction (op_checks.h).
   uint32_t reduces = 0;
   bool moves_asked_for = false;  // LayoutChoice::asked_for
-  // Of the Context, where op->choose_layouts looked at them.
+  // The Context's, if op->choose_layouts depends on them; else null.
   std::shared_ptr<const RedistributionOptions> options;
   std::shared_ptr<const OpState> state;
   absl::InlinedVector<SpecPtr, 8> kept;  // owns all the above
-  uint64_t lineage = 0;                  // of the operator and the attributes, on every rank alike
+  uint64_t lineage = 0;                  // of the operator and the attributes: equal on all ranks
 };
 using DecisionPtr = CountedPtr<const Decision>;
 
-// The operands of a call, wherever they lie.
+// The operands of a call, by reference.
 class TensorRefs {
  public:
   explicit TensorRefs(absl::Span<const Tensor* const> tensors) : tensors_(tensors) {}
@@ -172,16 +176,17 @@ struct OpCall {
   }
   // Which global indices of dimension `dim` of operand `i` this rank holds.
   IndexSet OperandIndices(int i, int dim) const;
-  // For merged letters, as in the rule ("v", "d0 d2"). Into how many shards P they are split
-  // together, 1 where they are whole; and the P shards' values of `local`, [P, local shape...],
-  // ascending along the axes that split the letters (P = 1: a view). One all-gather, which the cap
-  // of the Context's options does not bound: it is too late to refuse.
+  // For merged letters, written as in the rule ("v", "d0 d2"). NumShards: the number P of shards
+  // into which all of them together are split; 1 if they are whole. GatherShards: the values of
+  // `local` on the P shards, as a tensor [P, local shape...], ascending along the axes that split
+  // the letters (P = 1: a view). It makes one all-gather, to which the cap of the Context's options
+  // does not apply: it is too late to refuse.
   int64_t NumShards(absl::string_view letters) const;
   absl::StatusOr<Tensor> GatherShards(absl::string_view letters, const Tensor& local) const;
 };
 
-// Operands or results of a forward, for its backward: those that OpDef says it reads. Reading
-// another gives zeros, and Backward() fails, naming the operator.
+// Operands or results of a forward, saved for its backward: those that the OpDef declares. If
+// backward reads another one, it gets zeros, and Backward() fails, naming the operator.
 class SavedTensors {
  public:
   SavedTensors(Device& device, absl::Span<const Tensor> tensors,
@@ -191,7 +196,7 @@ class SavedTensors {
   const Tensor& operator[](size_t i) const {
     return i < tensors_.size() && tensors_[i].defined() ? tensors_[i] : StandIn(i);
   }
-  // Which was read and not saved; -1: none.
+  // One that was read although it was not saved; -1: none.
   int missed() const { return missed_; }
 
  private:
@@ -204,8 +209,8 @@ class SavedTensors {
   mutable std::vector<std::unique_ptr<Tensor>> stand_ins_;
 };
 
-// Where backward puts the operands' gradients. One that is wanted and that backward never asks for
-// is an error of the operator: Backward() fails, naming it.
+// The tensors to which backward writes the operands' gradients. If backward never accesses one that
+// is wanted, Backward() fails, naming the operator.
 class OperandGradients {
  public:
   explicit OperandGradients(absl::Span<Tensor> tensors) : tensors_(tensors) {}
@@ -232,7 +237,8 @@ struct GradCall {
   const Decision& decision;
   SavedTensors operands;  // as the forward saw them
   SavedTensors results;
-  // In layouts `result_gradient_specs`, with any strides: of a sum's operand they are 0.
+  // In the layouts decision.result_gradient_specs, with any strides, including 0 (as for the
+  // gradient of a sum's operand).
   absl::Span<const Tensor> result_gradients;
   OperandGradients gradients;  // allocated, row-major, where wanted (unless op.sets_gradients)
   const CallValues& values;    // as in the forward call
@@ -245,36 +251,39 @@ struct GradCall {
   const T& attrs() const {  // as OpCall's
     return AttrsView(decision.attrs).as<T>();
   }
-  // As OpCall's. Every rank gathers or none: `wanted` is the same on all.
+  // As OpCall's. All ranks must gather, or none; a backward may decide that by `wanted`, which is
+  // the same on all ranks.
   IndexSet OperandIndices(int i, int dim) const;
   int64_t NumShards(absl::string_view letters) const;
   absl::StatusOr<Tensor> GatherShards(absl::string_view letters, const Tensor& local) const;
 };
 
-// The first call checks it: what is missing, cannot be read or contradicts the operands is
-// kInvalidArgument, naming the operator.
+// An operator. Checked at its first call: kInvalidArgument, naming the operator, if something is
+// missing, the rule cannot be parsed, or it contradicts the operands.
 struct OpDef {
   const char* name = "(an operator without a name)";
-  // The rule's text; or null, and `describe` writes it from shapes and attributes.
+  // The rule's text; or null if it depends on shapes or attributes: then `describe` returns it.
   const char* rule = nullptr;
   absl::StatusOr<RuleText> (*describe)(absl::Span<const Dims> shapes, AttrsView attrs) = nullptr;
   RuleLinearity linearity = RuleLinearity::kNone;
   const AttrsType* attrs = nullptr;  // null: it has none
 
-  // All operands have one type, of these; or, where any operand_types is given, operand i has a
-  // type of operand_types[i], and those whose set is empty have any. What else is wrong with
-  // operands or attributes is found by `check`. Results have the type of operand 0, or that which
-  // `result_dtype` says. Errors of `check`: kInvalidArgument with op, shapes, remedy.
+  // The types of operands. All operands have the same type, one of `types`. If any operand_types is
+  // not empty, operand i has instead a type of operand_types[i], or any type if that set is empty.
+  // `check` finds everything else that is wrong with operands or attributes; its errors are
+  // kInvalidArgument with operator, shapes and remedy. Results have the type of operand 0, or the
+  // one that `result_dtype` returns.
   TypeSet types = TypeSet::All();
   std::array<TypeSet, 4> operand_types = {};
   absl::Status (*check)(absl::Span<const Spec* const> operands, AttrsView attrs) = nullptr;
   DType (*result_dtype)(absl::Span<const Spec* const> operands, AttrsView attrs,
                         int result) = nullptr;
 
-  // Either functions that work through kernels which every kind of device has (runtime/kernels);
+  // Either the functions for every kind of device, which use kernels that all of them have
+  // (runtime/kernels);
   OpFunctions every_device = {};
-  // or those for some.
-  OpFunctions host = {};  // on cpu and deferred; and on meta, where launches do nothing
+  // or functions for some kinds.
+  OpFunctions host = {};  // for cpu and deferred; also for meta, where launches do nothing
   OpFunctions cuda = {};
   const OpFunctions& On(Device::Kind kind) const {
     if (every_device.forward != nullptr) return every_device;
@@ -285,30 +294,30 @@ struct OpDef {
   }
   uint32_t saved_operands = 0;  // bit i: backward reads operands[i]
   uint32_t saved_results = 0;
-  // Forward sets the results, of the decision's local shapes and types, which may share the
-  // operands' storage; nothing is allocated.
+  // A view operator: results are not allocated; forward sets them, with the decision's local shapes
+  // and types. They may share the operands' storage.
   bool view = false;
-  // Of a view operator: from a row-major operand it makes row-major views, and others it may have
-  // to copy. Elsewhere all operands are viewed as they are.
+  // For view operators. True (as for Reshape): of a row-major operand the results are row-major
+  // views; other operands may have to be copied. False: any operand can be viewed as it is.
   bool reshapes = false;
-  // Backward sets the gradients, of the operands' local shapes and types, which may share storage;
-  // nothing is allocated.
+  // Gradients are not allocated; backward sets them, with the operands' local shapes and types.
+  // They may share storage.
   bool sets_gradients = false;
-  // Backward is cheap and leaves sizes as they are (add, views): a gradient that arrives Partial is
-  // passed on Partial, to be reduced where something needs its values.
+  // Backward is cheap and does not change sizes (add, views). So a gradient that arrives Partial is
+  // passed on Partial, and reduced only when its values are needed.
   bool passes_partial_gradients = false;
 
-  // Without functions: all rows are made at once.
+  // If it has no functions, all rows are computed at once.
   RowFunctions rows = {};
 
-  // Null: what the rule finds. Errors: kInvalidArgument.
+  // Null: the layouts are those that the rule finds. Errors: kInvalidArgument.
   absl::StatusOr<LayoutChoice> (*choose_layouts)(const LayoutChoiceRequest& request) = nullptr;
   // Null: no state. Errors: kInvalidArgument.
   absl::StatusOr<std::shared_ptr<const OpState>> (*prepare)(const OpStateRequest& request) =
       nullptr;
 
-  // Errors: kInvalidArgument for operands of types that it does not take, naming them and the
-  // remedy.
+  // Errors: kInvalidArgument for operands of types that the operator does not take, naming them and
+  // the remedy.
   absl::Status CheckTypes(absl::Span<const Spec* const> operands) const;
 };
 

@@ -1,5 +1,5 @@
-// What the operators' families share: checks of operands, and small steps on local
-// tensors. For the rooms ops and attention.
+// Helpers that several operators share: checks of operands, and small steps on local tensors. Only
+// for the folders ops and attention.
 #ifndef DTENSOR_TENSOR_OP_HELPERS_H_
 #define DTENSOR_TENSOR_OP_HELPERS_H_
 
@@ -24,19 +24,20 @@ using Specs = absl::Span<const Spec* const>;
 
 // --- Checks. Errors: kInvalidArgument naming `op`, the operands and the remedy.
 
-// Errors: also x's own.
+// Checks that x is defined. Errors: also x's own.
 absl::Status CheckDefined(absl::string_view op, const TensorOr& x);
-// Operand number `operand` has `ndim` dimensions.
+// Checks that operand number `operand` has `ndim` dimensions.
 absl::Status CheckNdim(absl::string_view op, Specs operands, int operand, int ndim);
-// A dimension of `spec`; negative ones count from the end.
+// Returns `dim` as a dimension of `spec`, from 0; negative ones count from the end.
 absl::StatusOr<int> CheckedDim(absl::string_view op, const Spec& spec, int dim);
 
-// Offsets of x's batch entries, dimension 0, are none, or as many; and nothing is recorded for
-// which they would have to be kept.
+// Checks that `offsets` is empty or has one offset for each batch entry (index of dimension 0) of
+// x. If it is not empty, the Context must not record, because offsets are not saved for Backward.
 absl::Status CheckRowOffsets(absl::string_view op, const DistributedTensor& x,
                              absl::Span<const int64_t> offsets);
 
-// x, for an operator that has nothing to do: not recorded while the Context does not record.
+// Returns x, for an operator that has nothing to do; if the Context does not record, an alias to
+// which no gradient flows. Requires: x is OK.
 TensorOr Itself(const TensorOr& x);
 
 // --- Rules.

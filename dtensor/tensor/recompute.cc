@@ -35,18 +35,18 @@ absl::Status CheckOperands(absl::Span<const DistributedTensor> operands) {
   return absl::OkStatus();
 }
 
-// In order of meeting.
+// Leaves, in the order in which they are found.
 struct MetLeaves {
-  std::vector<TensorImplPtr> wanted;  // that led to the results
-  std::vector<TensorImplPtr> frozen;  // of groups: saved on the way there, and want no gradient
+  std::vector<TensorImplPtr> wanted;  // those that led to the results
+  std::vector<TensorImplPtr> frozen;  // of groups: saved on the way, but want no gradient
 };
 
-// Whether an operator younger than `since` gave it.
+// Whether it is the result of an operator with a sequence number above `since`.
 bool IsMadeSince(uint64_t since, const Edge& edge) {
   return edge.node != nullptr && edge.node->sequence > since;
 }
 
-// By operators younger than `since`.
+// The leaves that led to `results` by operators with sequence numbers above `since`.
 MetLeaves LeavesOf(absl::Span<const DistributedTensor> results, uint64_t since) {
   MetLeaves leaves;
   HashSet<const void*> seen, saved_leaves;
@@ -74,7 +74,8 @@ MetLeaves LeavesOf(absl::Span<const DistributedTensor> results, uint64_t since) 
   return leaves;
 }
 
-// That `impl` was read: so that Backward sees writes to it since, and the way of its gradient.
+// Records that `impl` was read, so that Backward notices later writes to it and knows where its
+// gradient goes.
 void AddOperand(const TensorImplPtr& impl, Edge edge, Decision& decision, Node& node) {
   const int index = static_cast<int>(node.operands.size());
   decision.operands.push_back(impl->spec.get());
@@ -86,9 +87,9 @@ void AddOperand(const TensorImplPtr& impl, Edge edge, Decision& decision, Node& 
   node.versions.push_back(root.version());
 }
 
-// The same of a leaf, which may want no gradient any more: with an edge to itself, or, of one that
-// is frozen, to nowhere. One in a group is saved to be gathered, ahead, when the function runs
-// again.
+// The same for a leaf, which may no longer want a gradient. The edge leads to the leaf itself, or
+// nowhere if it is frozen. A leaf in a group is also saved as a source, so that it is prefetched
+// when the function runs again.
 void AddLeaf(const TensorImplPtr& leaf, Edge edge, Decision& decision, Node& node) {
   AddOperand(leaf, std::move(edge), decision, node);
   if (leaf->gather == nullptr) return;
@@ -96,14 +97,15 @@ void AddLeaf(const TensorImplPtr& leaf, Edge edge, Decision& decision, Node& nod
       {static_cast<int>(node.operands.size()) - 1, leaf, node.versions.back()});
 }
 
-// Whether its leaves are in several groups: these are gathered one after the other, as it runs.
+// Whether its leaves are in several groups: then these are gathered one after the other, as the
+// function runs.
 bool HasGroups(const Node& node) {
   return std::any_of(node.saved_sources.begin(), node.saved_sources.end(), [&](const auto& saved) {
     return saved.source->gather->group != node.saved_sources[0].source->gather->group;
   });
 }
 
-// Without its edge, and with what it says of gradients that ended on the way to it.
+// An alias without the edge, but with the information on where recording stopped.
 DistributedTensor AliasOf(const DistributedTensor& tensor) {
   DistributedTensor alias = tensor.Detach();
   alias.impl()->stopped_by = tensor.impl()->stopped_by;
@@ -116,7 +118,7 @@ DistributedTensor AliasOf(const DistributedTensor& tensor) {
 TensorsOr Replay::Run(Context& context, absl::Span<const Edge> edges, bool again) const {
   const RecomputedRun run(context, results.get(), again);
   if (again) context.random() = random;
-  // These go when the run is over, and with them the redistributions that they remember.
+  // The aliases are destroyed after the run, and with them the redistributions that they remember.
   std::vector<DistributedTensor> aliases;
   for (size_t i = 0; i < operands.size(); ++i) {
     aliases.push_back(AliasOf(operands[i]));
@@ -188,7 +190,7 @@ TensorsOr Recompute(absl::Span<const DistributedTensor> operands, const Recomput
     decision->kept.push_back(result.spec);
     node->lineage = MixLineage(node->lineage, result.lineage.id);
     returned.push_back(AliasOf(results[r]));
-    // What fn was given, or read, and returns has the gradient that it has without Recompute.
+    // If fn returns one of its operands, or a leaf, that keeps the edge it has without Recompute.
     const Edge edge = EdgeOf(results[r].impl());
     returned[r].impl()->edge =
         IsMadeSince(since, edge) ? Edge{node, static_cast<int>(r), nullptr} : edge;

@@ -1,12 +1,12 @@
-// Recompute: part of a program that keeps its operands alone for Backward, and is run again there.
-// Activations are paid for with time (Chen et al. 2016, "Training Deep Nets with Sublinear Memory
-// Cost").
+// Recompute: runs a part of a program of which only the operands are kept for Backward, where it is
+// run again. This trades time for the memory of activations (Chen et al. 2016, "Training Deep Nets
+// with Sublinear Memory Cost").
 //
 //   TensorsOr y = Recompute({x}, [&](absl::Span<const DistributedTensor> x) -> TensorsOr {
 //     return block.Call({x[0]});
 //   });
 //
-// Modules do it by themselves where they are told to: Module::set_recomputes.
+// Modules do this on their own if asked to: Module::set_recomputes.
 #ifndef DTENSOR_TENSOR_RECOMPUTE_H_
 #define DTENSOR_TENSOR_RECOMPUTE_H_
 
@@ -24,10 +24,11 @@ using TensorsOr = absl::StatusOr<std::vector<DistributedTensor>>;
 using RecomputedFunction = std::function<TensorsOr(absl::Span<const DistributedTensor>)>;
 
 struct RecomputeOptions {
-  // Results of collectives in fn, of redistributions and of operators that exchange what they
-  // compute (rings, statistics of split dimensions), are kept beside the operands, and taken when
-  // fn runs again: it does not communicate then. What is gathered of groups (gather_group.h) is not
-  // kept; so are redistributions with options, and what fn makes of tensors that it creates.
+  // Also keeps the results of collectives in fn: of redistributions, and of operators that
+  // communicate inside (rings, statistics over sharded dimensions). When fn runs again, it takes
+  // these results instead of communicating. Not kept, so communicated again: parameters gathered by
+  // gather groups (gather_group.h), redistributions with options, and collectives on tensors that
+  // fn itself creates.
   bool keep_collectives = false;
 };
 

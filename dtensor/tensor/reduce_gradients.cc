@@ -20,14 +20,14 @@ namespace {
 
 using PlanPtr = std::shared_ptr<const RankRedistributionPlan>;
 
-// Gradients that travel together.
+// Gradients that are reduced in one collective.
 struct Group {
   std::vector<PlanPtr> kept;
   std::vector<const RankRedistributionPlan*> plans;
   std::vector<Tensor> sources;
   std::vector<LeafGradient> members;
   std::vector<SpecPtr> targets;
-  uint64_t lineage = 0;  // of all the gradients
+  uint64_t lineage = 0;  // of all its gradients
 };
 
 }  // namespace

@@ -1,4 +1,5 @@
-// What Backward and ReduceGradients reduce. For autograd alone.
+// Reducing gradients to their leaves' layouts: what Backward and ReduceGradients share. Only for
+// autograd.
 #ifndef DTENSOR_TENSOR_REDUCE_GRADIENTS_H_
 #define DTENSOR_TENSOR_REDUCE_GRADIENTS_H_
 
@@ -13,27 +14,27 @@
 
 namespace dtensor {
 
-// A leaf and its gradient, or what will be.
+// A leaf and its gradient, or a tensor that will become its gradient.
 struct LeafGradient {
   TensorImplPtr leaf;
   TensorImplPtr* gradient;
 };
 
-// Errors: kFailedPrecondition where the leaf, which may be null, has a gradient that was
-// redistributed in place: a user may have given its memory away. `who` is what the user called.
+// Errors: kFailedPrecondition if the leaf's gradient was redistributed in place, so that its memory
+// is gone. `leaf` may be null. `who` is what the user called.
 absl::Status CheckGradientThere(absl::string_view who, const TensorImplPtr& leaf);
 
-// What travels of a leaf's gradient, how, and what it becomes.
+// How a leaf's gradient is reduced: what is sent, by which plan, and what it becomes.
 struct GradientReduction {
   Tensor source;
   SpecPtr target;
-  std::shared_ptr<const RankRedistributionPlan> plan;  // null: it is there already
+  std::shared_ptr<const RankRedistributionPlan> plan;  // null: it has the leaf's layout already
 };
 absl::StatusOr<GradientReduction> ReductionOf(const TensorImpl& leaf, const TensorImpl& gradient,
                                               const ReduceGradientsOptions& options = {});
 
-// Brings the gradients to the leaves' layouts: those over the same axes in one collective. Errors:
-// failures.
+// Brings the gradients to the leaves' layouts. Those that are reduced over the same axes share one
+// collective. Errors: failures.
 absl::Status ReduceToLeaves(absl::Span<const LeafGradient> all, absl::string_view who,
                             const ReduceGradientsOptions& options = {});
 

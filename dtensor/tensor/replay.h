@@ -1,4 +1,4 @@
-// What a recorded Recompute() keeps. For recompute.cc and tape.cc only.
+// Replay: what a recorded Recompute() keeps to run again. Only for recompute.cc and tape.cc.
 #ifndef DTENSOR_TENSOR_REPLAY_H_
 #define DTENSOR_TENSOR_REPLAY_H_
 
@@ -18,15 +18,16 @@ namespace dtensor {
 
 struct Replay {
   RecomputedFunction fn;
-  std::vector<DistributedTensor> operands;     // their values: aliases without edges
-  RandomState random;                          // when fn ran
+  std::vector<DistributedTensor> operands;     // aliases without edges
+  RandomState random;                          // before fn ran first
   std::unique_ptr<CollectiveResults> results;  // null: not kept
 
-  // fn on aliases of the operands, to which gradients flow by `edges`, recorded. `again`: not for
-  // the first time.
+  // Runs fn, recorded, on aliases of the operands; their gradients flow along `edges`. `again`:
+  // this is not the first run.
   TensorsOr Run(Context& context, absl::Span<const Edge> edges, bool again) const;
-  // That the results of another run, of operators younger than `since`, are led to by the leaves
-  // that the first one led to, whose call is `node`. Errors: kInvalidArgument, naming a leaf.
+  // Checks that another run depends on the same leaves as the first, which `node` recorded.
+  // `results` are those of the other run; its operators have sequence numbers above `since`.
+  // Errors: kInvalidArgument, naming a leaf.
   absl::Status CheckLeaves(const Node& node, absl::Span<const DistributedTensor> results,
                            uint64_t since) const;
 };

@@ -10,7 +10,7 @@
 namespace dtensor {
 namespace {
 
-// The youngest first.
+// The recorded operators that led to `root`, the last recorded first.
 std::vector<std::shared_ptr<Node>> NodesOf(const Edge& root) {
   std::vector<std::shared_ptr<Node>> nodes;
   HashSet<const Node*> seen = {nullptr};

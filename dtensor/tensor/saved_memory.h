@@ -1,4 +1,4 @@
-// What a tape keeps in memory for Backward, and for which part of the program.
+// FreeSaved: measures the memory that a tape keeps for Backward, by part of the program.
 #ifndef DTENSOR_TENSOR_SAVED_MEMORY_H_
 #define DTENSOR_TENSOR_SAVED_MEMORY_H_
 
@@ -10,11 +10,12 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// Frees what the operators that led to `root` have saved, the youngest first, and calls
-// fn(scope, bytes) for each whose memory the device has back then, with the scope in which it was
-// recorded (work_scope.h). Memory that several of them saved is counted once, for the oldest; what
-// a tensor of the caller's still has, not at all. They count as walked: a Backward refuses them. No
-// communication. Requires: `root` is defined.
+// Frees what the operators that led to `root` have saved, beginning with the operator recorded
+// last. For each operator whose release returned memory to the device, calls fn(scope, bytes) with
+// the scope in which it was recorded (work_scope.h). Memory that several operators saved is counted
+// once, for the oldest; memory that a tensor of the caller still uses is not counted. Afterwards
+// the operators count as walked: a Backward refuses them. No communication. Requires: `root` is
+// defined.
 void FreeSaved(const DistributedTensor& root,
                const std::function<void(const void* scope, int64_t bytes)>& fn);
 

@@ -42,7 +42,7 @@ absl::Status MakeNow(Contribution& sum) {
   return std::exchange(sum.late, nullptr)->Make();
 }
 
-// What comes last may be made late: beside what moves the whole sum.
+// The term that comes last may be made late, while the whole sum is communicated.
 absl::Status Tape::AddTo(Contribution& sum, Contribution more) {
   DT_RETURN_IF_ERROR(MakeNow(sum));
   Tensor into = sum.local;
@@ -75,7 +75,7 @@ absl::StatusOr<Contribution> Tape::Converted(const Contribution& more, DType dty
   return Contribution{std::move(spec), std::move(local), true};
 }
 
-// To the place to which the edge leads.
+// Adds it at the place to which the edge leads.
 absl::Status Tape::AddAt(const Edge& edge, Contribution more) {
   if (edge.leaf != nullptr) {
     DT_RETURN_IF_ERROR(MakeNow(more));
@@ -96,7 +96,7 @@ absl::Status Tape::AddAt(const Edge& edge, Contribution more) {
   return Accumulate(pending.slots[edge.index], std::move(more));
 }
 
-// All that comes along the edge was added.
+// Called when everything that comes along the edge was added.
 absl::Status Tape::Arrived(const Edge& edge) {
   return edge.leaf == nullptr ? absl::OkStatus() : Complete(walk_.gathers().Arrived(edge.leaf));
 }
@@ -141,8 +141,8 @@ absl::StatusOr<Tensor> Tape::Settle(Slot& slot, const Spec* wanted, const Exchan
   return zero;
 }
 
-// The axes on which the lone contribution is Partial while `dual` is replicated, if the operator
-// passes such gradients on and nothing else differs; empty otherwise.
+// If the operator passes Partial gradients on, and its only contribution differs from the layout
+// that backward wants only by being Partial: the axes on which it is Partial. Otherwise empty.
 AxisList Tape::PassedAxes(const Decision& decision, const Slot& slot) {
   if (!decision.op->passes_partial_gradients || decision.results.size() != 1 || slot.size() != 1)
     return {};
@@ -191,7 +191,8 @@ absl::Status Tape::SettleGradients(const Node& node, absl::InlinedVector<Slot, 2
 
 absl::Status Tape::RunRows(const Node& node, GradCall& grad, Call& call) {
   const Decision& decision = *node.decision;
-  // Made in rows, of which this rank may have none, or later: not to be missed as never written.
+  // Marks the gradient as written: it is computed by rows, of which this rank may have none, or
+  // later.
   const auto note = [&] {
     if (grad.wants(0)) grad.gradients[0];
   };
@@ -276,7 +277,8 @@ absl::Status Tape::Visit(Node& node, absl::InlinedVector<Slot, 2>& slots) {
   return absl::OkStatus();
 }
 
-// What a Recompute() did, anew. Its operators are the youngest, so they are walked next.
+// Runs the function of a Recompute() again. Its operators are now the last recorded, so they are
+// walked next.
 absl::Status Tape::RunAgain(Node& node, absl::InlinedVector<Slot, 2>& slots) {
   const uint64_t since = context_.NextSequence();
   DT_RETURN_IF_ERROR(walk_.gathers().Restore(node));
@@ -303,7 +305,7 @@ absl::Status Tape::RunAgain(Node& node, absl::InlinedVector<Slot, 2>& slots) {
   }
   DT_RETURN_IF_ERROR(node.replay->CheckLeaves(node, *results, since));
   walk_.Extend(edges, since);
-  walk_.gathers().Release(node);  // what the operators of the run read is theirs now
+  walk_.gathers().Release(node);  // the operators of the run hold what they read
   for (const GatherWalk::Completed& completed : walk_.gathers().Replaced(node)) {
     DT_RETURN_IF_ERROR(Complete(completed));
   }
@@ -323,7 +325,8 @@ void Tape::Forget(Node& node) {
   node.edges.clear();
 }
 
-// Of the results whose gradients are asked for. From here on two read them.
+// Keeps the gradients of results that are targets. They now have a second reader, so they are not
+// owned any more.
 absl::Status Tape::Keep(const Node& node, absl::InlinedVector<Slot, 2>& slots) {
   for (size_t r = 0; r < slots.size(); ++r) {
     if (slots[r].empty() || !walk_.Keeps(node, static_cast<int>(r))) continue;
@@ -362,8 +365,8 @@ absl::StatusOr<TensorImplPtr> Tape::GradientOf(const Edge& edge, const TensorImp
   return Sum(tensor, slot, MixLineage(options_.lineage, tensor->lineage.id));
 }
 
-// The gradient of `tensor`: what arrived in one layout there, or, from several, in the tensor's
-// own. A value: the same memory may have arrived elsewhere too.
+// The gradient of `tensor`. If all contributions have one layout, it has that layout; else the
+// tensor's own. It is a value, because the same memory may have arrived at other places too.
 absl::StatusOr<TensorImplPtr> Tape::Sum(const TensorImplPtr& tensor, Slot& slot, uint64_t lineage) {
   Slot sum;
   for (Contribution& part : slot) DT_RETURN_IF_ERROR(Accumulate(sum, std::move(part)));

@@ -1,4 +1,4 @@
-// Tape: one walk backward over the recorded operators. For autograd.cc only.
+// Tape: one backward walk over the recorded operators. Only for autograd's sources.
 #ifndef DTENSOR_TENSOR_TAPE_H_
 #define DTENSOR_TENSOR_TAPE_H_
 
@@ -24,15 +24,15 @@ namespace dtensor {
 
 inline constexpr Lineage kGradientLineage = {.maker = "Backward"};
 
-// One sum of gradients in one layout.
+// A sum of gradients that arrived in one layout.
 struct Contribution {
   SpecPtr spec;
   Tensor local;
-  bool owned;  // nobody else reads `local`: more may be added in place
-  std::shared_ptr<LateProduct> late = nullptr;  // `local` has its values, once they are made
+  bool owned;  // nobody else reads `local`, so more may be added in place
+  std::shared_ptr<LateProduct> late = nullptr;  // if set: still to be made, into `local`
 };
 
-// Has the values of `sum` made.
+// Makes the values of `sum`, if they were put off.
 absl::Status MakeNow(Contribution& sum);
 
 class Tape {
@@ -40,7 +40,7 @@ class Tape {
   struct Options {
     absl::string_view who;  // what the user called
     uint64_t lineage = 0;   // of the loss and its gradient
-    bool retain = false;    // operators may be walked again
+    bool retain = false;    // keep what operators saved: they may be walked again
     int64_t bucket_bytes = 0;
   };
   Tape(Context& context, const Options& options, TapeWalk walk)
@@ -50,13 +50,13 @@ class Tape {
         buckets_(options.who, options.bucket_bytes) {}
 
   const TapeWalk& walk() const { return walk_; }
-  // Walks from `root`, at which `first` arrives. What arrives at leaves and other places that the
-  // walk keeps is added up.
+  // Walks from `root`, at which the gradient `first` arrives. Adds up the gradients that arrive at
+  // leaves and at other places that the walk keeps.
   absl::Status Run(const Edge& root, Contribution first);
-  // Adds it to the leaves' gradients: to all, or to none.
+  // Adds these sums to the leaves' gradients: to all, or in case of an error to none.
   absl::Status Store();
-  // Of `tensor`, a leaf or an operator's result, whose gradient goes along `edge` and which the
-  // walk keeps; null if nothing arrived.
+  // The gradient of `tensor`, a leaf or an operator's result that the walk keeps, whose gradients
+  // go along `edge`; null if none arrived.
   absl::StatusOr<TensorImplPtr> GradientOf(const Edge& edge, const TensorImplPtr& tensor);
 
  private:
@@ -67,7 +67,7 @@ class Tape {
     absl::InlinedVector<Slot, 2> slots;  // of the node's results
   };
 
-  // Of a leaf, which may want no gradient any more.
+  // The slot of a leaf, which may no longer want a gradient.
   Slot& SlotOf(const TensorImplPtr& leaf) { return arrived_[PlaceOf({nullptr, 0, leaf})]; }
   absl::StatusOr<Tensor> NewTensor(const Spec* spec);
   absl::Status Accumulate(Slot& slot, Contribution more);
@@ -78,18 +78,19 @@ class Tape {
   absl::Status Deliver(const Edge& edge, Contribution more);
   absl::Status MoveTo(Contribution& sum, const Spec* wanted, const ExchangeCaller& caller);
   absl::StatusOr<Tensor> Settle(Slot& slot, const Spec* wanted, const ExchangeCaller& caller);
-  // What a node's backward is called with, and what it leaves.
+  // Arguments and results of a node's backward.
   struct Call {
     absl::InlinedVector<Tensor, 2> result_gradients;
     absl::InlinedVector<Tensor, 3> gradients;
     absl::InlinedVector<SpecPtr, 3> specs;
-    std::shared_ptr<LateGather> gather;  // of result gradient 0, whose rows may be read meanwhile
+    std::shared_ptr<LateGather> gather;  // of result gradient 0, read by rows while it arrives
     std::shared_ptr<LateProduct> late;   // the gradient of operand 0
   };
   absl::Status SettleGradients(const Node& node, absl::InlinedVector<Slot, 2>& slots,
                                const AxisList& passed, const ExchangeCaller& caller, Call& call);
-  // Puts the rows of operand 0's gradient beside what moves before or behind them, and takes it
-  // from what is wanted.
+  // If the gradient of operand 0 can overlap with communication, computes it by rows while the
+  // result's gradient is gathered, or puts it off (LateGradient); then clears its bit in
+  // grad.wanted.
   absl::Status RunRows(const Node& node, GradCall& grad, Call& call);
   AxisList PassedAxes(const Decision& decision, const Slot& slot);
   absl::Status Visit(Node& node, absl::InlinedVector<Slot, 2>& slots);
@@ -106,12 +107,12 @@ class Tape {
   Context& context_;
   const Options options_;
   TapeWalk walk_;
-  std::map<uint64_t, Pending> pending_;  // by creation order: the last is next, on every rank
+  std::map<uint64_t, Pending> pending_;  // by creation order; the last is visited next
   std::vector<TensorImplPtr> leaves_;    // in order of arrival
   HashMap<GradientPlace, Slot> arrived_;
   GradientBuckets buckets_;
-  // Leaves whose gradients went to buckets_; and those among them to which the gradient that they
-  // had was added.
+  // Leaves whose gradients went to buckets_; and those of them for which the gradient that they
+  // already had was included.
   HashSet<const TensorImpl*> in_buckets_, added_;
 };
 

@@ -1,4 +1,4 @@
-// Tape: gradients that are reduced while it walks, and at its end.
+// Tape: gradients that are reduced during the walk, and at its end.
 #include <utility>
 
 #include "dtensor/redistribution/lineage.h"
@@ -11,7 +11,7 @@
 
 namespace dtensor {
 
-// All of their gradients has arrived.
+// Called when all of these leaves' gradients have arrived.
 absl::Status Tape::Complete(const GatherWalk::Completed& completed) {
   if (completed.leaf != nullptr && options_.bucket_bytes > 0) {
     DT_RETURN_IF_ERROR(AddToBucket(completed.leaf));
@@ -19,14 +19,15 @@ absl::Status Tape::Complete(const GatherWalk::Completed& completed) {
   return completed.group.empty() ? absl::OkStatus() : ReduceEarly(completed.group);
 }
 
-// With the gradient that it has, unless that is reduced and what has arrived is to be: Store() adds
-// that afterwards. So the order of the sums is that of a Backward without buckets.
+// Includes the gradient that the leaf already has, unless that is reduced and the new one is a
+// single sum: then Store() adds it afterwards. So sums are made in the same order as without
+// buckets.
 absl::Status Tape::AddToBucket(const TensorImplPtr& leaf) {
   Slot slot = std::exchange(SlotOf(leaf), {});
   uint64_t lineage = MixLineage(options_.lineage, leaf->lineage.id);
   const bool reduced = leaf->grad != nullptr && leaf->grad->spec->layout == leaf->spec->layout;
   const bool adds = leaf->grad != nullptr && (!reduced || slot.size() > 1);
-  // Once, should more of its gradient come after it was complete.
+  // Only once, even if more of its gradient arrives after it was complete.
   if (adds && added_.insert(leaf.get()).second) {
     slot.insert(slot.begin(), {leaf->grad->spec, leaf->grad->local, false});
     lineage = MixLineage(lineage, leaf->grad->lineage.id);
@@ -38,7 +39,7 @@ absl::Status Tape::AddToBucket(const TensorImplPtr& leaf) {
 
 absl::Status Tape::FinishBuckets() {
   if (options_.bucket_bytes == 0) return absl::OkStatus();
-  // Those that were still waited for: an operator on the way to them got no gradient.
+  // Leaves that are still waited for, because an operator on the way to them got no gradient.
   for (const TensorImplPtr& leaf : leaves_) {
     if (ReducesTogether(*leaf) || in_buckets_.contains(leaf.get())) continue;
     DT_RETURN_IF_ERROR(AddToBucket(leaf));
@@ -51,7 +52,8 @@ absl::Status Tape::FinishBuckets() {
   return absl::OkStatus();
 }
 
-// Those that were still waited for, as above: what has arrived is reduced, group by group.
+// Leaves in groups that are still waited for, for the same reason: reduces what has arrived, group
+// by group.
 absl::Status Tape::FinishGroups() {
   std::vector<std::vector<TensorImplPtr>> groups;
   HashMap<const GatherGroup*, size_t> places;
@@ -65,7 +67,7 @@ absl::Status Tape::FinishGroups() {
   return absl::OkStatus();
 }
 
-// What has arrived at these leaves, in their own layouts from here on.
+// Reduces what has arrived at these leaves to their own layouts.
 absl::Status Tape::ReduceEarly(const std::vector<TensorImplPtr>& leaves) {
   std::vector<TensorImplPtr> gradients(leaves.size());
   std::vector<LeafGradient> all;
@@ -88,7 +90,7 @@ absl::Status Tape::ReduceEarly(const std::vector<TensorImplPtr>& leaves) {
     const SpecPtr spec = gradients[i]->spec;
     Tensor local = std::move(gradients[i]->local);
     gradients[i] = nullptr;
-    if (views[i]) {  // which would keep the whole
+    if (views[i]) {  // a view would keep the whole memory
       auto copy = kernels::Duplicate(context_.device(), local);
       if (!copy.ok()) return context_.communicator().Fail(copy.status());
       local = *std::move(copy);

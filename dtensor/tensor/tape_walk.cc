@@ -49,7 +49,7 @@ absl::Status WalkedBefore(absl::string_view who, const Node& node) {
                    "the earlier one retain_graph"));
 }
 
-// Calls fn(node) once for every operator that led to `root`; it says whether to go on from there.
+// Calls fn(node) once for `root` and every operator that led to it. Stops at the first error.
 template <typename Fn>
 absl::Status ForEachNode(const Node* root, Fn fn) {
   HashSet<const Node*> seen = {nullptr, root};
@@ -66,7 +66,7 @@ absl::Status ForEachNode(const Node* root, Fn fn) {
   return absl::OkStatus();
 }
 
-// A walked operator has forgotten where it led: to anything that is older.
+// A walked operator has no edges any more, so it may have led to anything that is older.
 bool MayHaveLedTo(const Node& walked, absl::Span<const Edge> targets) {
   return std::any_of(targets.begin(), targets.end(), [&](const Edge& target) {
     return target.leaf != nullptr || target.node->sequence < walked.sequence;
@@ -105,7 +105,7 @@ absl::StatusOr<TapeWalk> TapeWalk::To(absl::string_view who, const Edge& root,
     nodes.push_back(&node);
     return absl::OkStatus();
   }));
-  // Edges lead to older operators: those come first.
+  // Edges lead to older operators, so these are marked first.
   SortByAge(nodes);
   for (const Node* node : nodes) {
     if (walk.MarkIfLeads(*node)) DT_RETURN_IF_ERROR(CheckUnwritten(who, *node));

@@ -1,4 +1,5 @@
-// What a walk of the tape visits, found out before anything runs. For tape.cc and autograd.cc only.
+// TapeWalk: which operators a walk of the tape visits, found out before anything runs. Only for
+// tape.cc and autograd.cc.
 #ifndef DTENSOR_TENSOR_TAPE_WALK_H_
 #define DTENSOR_TENSOR_TAPE_WALK_H_
 
@@ -23,42 +24,42 @@ inline GradientPlace PlaceOf(const Edge& edge) {
 
 class TapeWalk {
  public:
-  // From `root` to every leaf. `who` is what the user called, for errors. Errors:
+  // A walk from `root` to every leaf. `who` is what the user called, for errors. Errors:
   // kFailedPrecondition for an operator that was walked before, or whose tensors were written to;
-  // for a leaf whose gradient is no more, to which nothing can be added.
+  // for a leaf whose gradient was redistributed in place, so that nothing can be added to it.
   static absl::StatusOr<TapeWalk> ToLeaves(absl::string_view who, const Edge& root);
-  // From `root` to `targets` and no further. Errors: as above; an operator that was walked before
-  // counts where it may have led to a target.
+  // A walk from `root` to `targets` and no further. Errors: as above; an operator that was walked
+  // before is an error only if it may have led to a target.
   static absl::StatusOr<TapeWalk> To(absl::string_view who, const Edge& root,
                                      absl::Span<const Edge> targets);
 
-  // `roots` were led to by operators that are younger than `since`, made during the walk: those
-  // that lead to what this walks to, or to its targets, are walked too.
+  // Extends the walk by operators that were recorded during it: those that led to `roots` and have
+  // sequence numbers above `since`. Of a walk to targets, only those that lead to a target.
   void Extend(absl::Span<const Edge> roots, uint64_t since);
 
-  // Gradients go along this edge.
+  // Whether gradients go along this edge.
   bool Wants(const Edge& edge) const {
     if (to_leaves_) return edge.wanted();
     return targets_.contains(PlaceOf(edge)) || (edge.node != nullptr && Runs(*edge.node));
   }
   bool Runs(const Node& node) const { return to_leaves_ || runs_.contains(node.sequence); }
-  // The gradient that arrives here is kept, though an operator's result has it.
+  // Whether the gradient of this result of an operator is a target of the walk, and kept.
   bool Keeps(const Node& node, int result) const {
     return !to_leaves_ && targets_.contains({&node, result});
   }
-  // What the operators that are walked gather, and the leaves that they lead to reduce early.
+  // What the walked operators need gathered, and which leaves are reduced during the walk.
   GatherWalk& gathers() { return gathers_; }
 
-  // Of a target: something that is walked leads there.
+  // Whether the walk reaches the target.
   bool Reaches(const Edge& target) const { return reached_.contains(PlaceOf(target)); }
 
  private:
   TapeWalk() = default;
   bool MarkIfLeads(const Node& node);
   bool to_leaves_ = false;
-  // None of these, if it goes to every leaf.
+  // These are empty if it goes to every leaf.
   HashSet<GradientPlace> targets_, reached_;
-  HashSet<uint64_t> runs_;  // by sequence: another may have the address of one
+  HashSet<uint64_t> runs_;  // sequence numbers; addresses may be reused by later nodes
   GatherWalk gathers_;
 };
 

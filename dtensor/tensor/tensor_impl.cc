@@ -19,9 +19,9 @@ namespace dtensor {
 
 Node::Node() = default;
 
-// What nodes keep alive goes one after the other: a chain of 100,000 destructors, also by way of
-// what a recomputed function holds, is more than a stack holds. Where there is no memory to keep
-// them for later they go at once, one within the other.
+// Destroys what nodes keep alive one after the other: 100,000 nested destructors, also through what
+// a recomputed function holds, would overflow the stack. If there is no memory for the list, they
+// are destroyed recursively after all.
 Node::~Node() {
   struct Kept {
     decltype(Node::edges) edges;
@@ -82,7 +82,7 @@ int64_t NumParts(const Layout& layout) {
 
 namespace {
 
-// impl.local anew, from what it is a view of.
+// Makes impl.local again, from the tensor that it is a view of.
 absl::Status MakeAgain(TensorImpl& impl, CopiedView& view) {
   Tensor at = view.base;
   for (const CopiedView::Step& step : view.steps) {
@@ -131,38 +131,40 @@ absl::Status SettleSlowly(TensorImpl& impl) {
 
 namespace {
 
-// What `impl` remembers of `target`, of the values `impl` has now, and as it was.
+// The remembered redistribution to `target`, if it is of the present values of `impl` and was not
+// written to; else null.
 TensorImplPtr Recall(const TensorImpl& impl, const Spec* target) {
   const uint64_t version = AliasRoot(impl).version();
   for (const TensorImpl::Remembered& known : impl.remembered) {
     if (known.spec != target || known.version != version) continue;
     const TensorImplPtr& moved = known.moved;
-    // Asked first: what was taken in place has no memory whose version there is.
+    // Checked first, because a tensor that was consumed in place has no memory, so no version.
     const bool stale = moved->unsettled != nullptr && moved->unsettled->late == nullptr;
     return stale || moved->local.version() > 0 ? nullptr : moved;
   }
   return nullptr;
 }
 
-// Then ranks of the target's mesh may know the source by a stand-in, which nothing led to: what it
-// remembers, how it lies and what it was says nothing of the source.
+// Whether the target is on another mesh. Then ranks of that mesh may have an object without
+// elements as the source, so nothing may depend on what the source remembers, on its strides, or on
+// its lineage.
 bool ChangesMesh(const TensorImpl& impl, const Spec& target) {
   return impl.spec->mesh_digest != target.mesh_digest;
 }
 
-// The result of a redistribution is row-major where its source is, unless it is a part of that.
+// The result of a redistribution is row-major if its source is, unless it is a view of a part.
 bool StaysRowMajor(const TensorImpl& source, const Spec& target,
                    const RankRedistributionPlan& plan) {
   return source.row_major && !plan.plan().is_view() && !ChangesMesh(source, target);
 }
 
-// What moves to another mesh is counted there.
+// A tensor that moves to another mesh gets a new lineage, counted there.
 Lineage MovedLineage(const TensorImpl& impl, const Spec& target) {
   return ChangesMesh(impl, target) ? impl.context->NextLineage(target, "Redistribute")
                                    : impl.lineage;
 }
 
-// Who remembers for `impl`.
+// The tensor whose `remembered` serves `impl`: its twin, or itself.
 const TensorImplPtr& Memory(const TensorImplPtr& impl) {
   const TensorImplPtr& twin = impl->twin;
   if (twin == nullptr || (twin->unsettled != nullptr && twin->unsettled->consumed)) return impl;
@@ -183,7 +185,7 @@ std::shared_ptr<LateGather> LateGatherOf(const TensorImpl& impl) {
 
 namespace {
 
-// Where what `impl` is in the layout of `target` is remembered, or will be.
+// The entry in which `impl` remembers, or will remember, its redistribution to `target`.
 TensorImpl::Remembered& PlaceOf(TensorImpl& impl, const Spec* target) {
   for (TensorImpl::Remembered& old : impl.remembered) {
     if (old.spec == target) return old;
@@ -196,8 +198,8 @@ LateProduct* LateProductOf(const TensorImpl& impl) {
   return late == nullptr || late->made() ? nullptr : late->product();
 }
 
-// The reduce-scatter to `target` of a product that was put off, made or not; else null. Follows
-// from metadata alone.
+// If `impl` is a product that was put off, made or not: its reduce-scatter to `target` in chunks.
+// Else null. Follows from metadata alone.
 absl::StatusOr<std::shared_ptr<const RankChunks>> ProductInChunks(const TensorImpl& impl,
                                                                   const Spec* target) {
   std::shared_ptr<const RankChunks> chunks;
@@ -207,8 +209,8 @@ absl::StatusOr<std::shared_ptr<const RankChunks>> ProductInChunks(const TensorIm
   return chunks;
 }
 
-// Settles `impl`, unless it is a product that is made while a reduce-scatter to `target` moves it.
-// `chunks` is that, also where the product is made.
+// Settles `impl`, unless it is a product that will be made while it is reduce-scattered to
+// `target`. Sets `chunks` to that reduce-scatter, also if the product is made already.
 absl::Status SettleFor(TensorImpl& impl, const Spec* target,
                        std::shared_ptr<const RankChunks>& chunks) {
   DT_ASSIGN_OR_RETURN(chunks, ProductInChunks(impl, target));
@@ -223,7 +225,7 @@ absl::StatusOr<Tensor> ScatterProduct(TensorImpl& impl, const RankChunks& chunks
   return product->MakeAndScatter(chunks, caller);
 }
 
-// The result of `plan`, which may be made later.
+// Runs `plan`, or puts it off as a LateGather. Sets `local` and, if it was put off, `late`.
 absl::Status RunOrPutOff(TensorImpl& impl, const Spec* target,
                          const std::shared_ptr<const RankRedistributionPlan>& plan,
                          const ExchangeCaller& caller, bool may_be_late, Tensor& local,
@@ -248,8 +250,8 @@ absl::Status RunOrPutOff(TensorImpl& impl, const Spec* target,
   return absl::OkStatus();
 }
 
-// `impl` in the layout of `target`, made now, and remembered where that may be; its product is made
-// on the way.
+// Redistributes `impl` to `target` and remembers the result, if `impl` may remember. If `impl` is a
+// product that was put off, it is made on the way.
 absl::StatusOr<TensorImplPtr> Move(TensorImpl& impl, const Spec* target,
                                    const ExchangeCaller& caller, bool may_be_late) {
   Context& context = *impl.context;
@@ -277,7 +279,7 @@ absl::StatusOr<TensorImplPtr> Move(TensorImpl& impl, const Spec* target,
   return moved;
 }
 
-// The elements of `source` as a tensor of its own.
+// A value with the elements of `source`, which a user may write to.
 TensorImplPtr ValueOf(const TensorImplPtr& source) {
   TensorImplPtr value =
       MakeImpl(*source->context, source->spec, source->local.Borrow(), source->row_major);
@@ -291,7 +293,7 @@ TensorImplPtr ValueOf(const TensorImplPtr& source) {
 
 namespace {
 
-// Waits for `impl`, but for what another layout may be made of meanwhile.
+// Settles `impl`, unless it can be made while it is redistributed to `target`.
 absl::Status SettleToMove(TensorImpl& impl, const Spec* target) {
   std::shared_ptr<const RankChunks> chunks;
   return SettleFor(impl, target, chunks);
@@ -349,8 +351,8 @@ absl::StatusOr<TensorImplPtr> RedistributedValue(const TensorImplPtr& impl, cons
 
 namespace {
 
-// The memory of `impl` for one who will write there, and `impl` without it. A copy where others see
-// it: they asked for no write.
+// Takes the memory of `impl`, to be written to, and marks `impl` as consumed. Returns a copy if
+// others see that memory.
 absl::StatusOr<Tensor> Consume(TensorImpl& impl) {
   Context& context = *impl.context;
   DT_RETURN_IF_ERROR(context.FinishReads(AliasRoot(impl)));
@@ -387,7 +389,8 @@ absl::StatusOr<TensorImplPtr> RedistributeBy(const TensorImplPtr& impl, const Sp
     DT_ASSIGN_OR_RETURN(moved->local, RunPlan(context, *plan, source, caller));
     return moved;
   }
-  // Peers read it while this rank goes on: a lender's next write must not move it.
+  // Peers read it while this rank goes on. If it has borrowed its memory, the lender's next write
+  // would move it.
   if (absl::Status status = source.EndBorrow(); !status.ok())
     return context.communicator().Fail(status);
   if (plan->plan().moves_nothing()) root = Tensor();
@@ -412,7 +415,7 @@ absl::Status CheckWritable(absl::string_view who, const DistributedTensor& tenso
         who, ": ", impl.spec->ToString(),
         " is a Reshape of a tensor that is not row-major, which may be a copy; write to that one"));
   }
-  // The strides of a program's own memory one rank may know alone.
+  // is_expanded is the same on all ranks; strides of memory that a program brings may differ.
   if (!impl.is_expanded && !impl.local.overlaps_itself()) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat(who, ": in ", impl.spec->ToString(),

@@ -1,10 +1,12 @@
-// What is behind a DistributedTensor, and the tape. For dispatch, autograd and the factories only.
+// TensorImpl, the state behind a DistributedTensor, and Node, a recorded operator. Only for
+// dispatch, autograd and the functions that make tensors.
 //
-// Aliases and values (docs/architecture.md). Detach and the views of ops.h are aliases: what is
-// written through one is seen through all, so writes are counted by storage (Tensor::version). The
-// result of a redistribution is a value: where it shares memory with its source it has borrowed it
-// (Tensor::Borrow). What a rank shares depends on strides, so nothing that communicates may ask for
-// it; row_major, CopiedView and the versions of AliasRoot() are alike on all ranks.
+// Aliases and values (docs/architecture.md). Detach and the views of ops.h are aliases: a write
+// through one is seen through all, so writes are counted per storage (Tensor::version). The result
+// of a redistribution is a value: if it shares memory with its source, it has borrowed that memory
+// (Tensor::Borrow). Whether a rank shares memory depends on its strides, so no decision about
+// communication may depend on it. row_major, CopiedView and the versions of AliasRoot() are the
+// same on all ranks.
 #ifndef DTENSOR_TENSOR_TENSOR_IMPL_H_
 #define DTENSOR_TENSOR_TENSOR_IMPL_H_
 
@@ -42,8 +44,9 @@ struct Edge {
   friend bool operator==(const Edge&, const Edge&) = default;
 };
 
-// An alias that strides may have made a copy, on this rank or on another: a Reshape of what is not
-// row-major, and the views of it. Made again where `base` was written to since.
+// How to make an alias again that may be a copy, on this rank or on another, because of strides: a
+// Reshape of a tensor that is not row-major, and views of such a Reshape. It is made again if
+// `base` was written to since.
 struct CopiedView {
   struct Step {
     DecisionPtr decision;
@@ -55,54 +58,58 @@ struct CopiedView {
   uint64_t version = 0;     // of base, when the view was made
 };
 
-// What Settle() has to look at. Most tensors have none of it.
+// What Settle() has to deal with. Most tensors have none of this.
 struct Unsettled {
-  std::shared_ptr<PendingRedistribution> pending;  // `local` is on its way,
-  size_t pending_result = 0;                       // as this result
-  std::shared_ptr<LateValues> late;                // `local` has these, once they are made
+  std::shared_ptr<PendingRedistribution> pending;  // if set: `local` is in flight,
+  size_t pending_result = 0;                       // as this result of it
+  std::shared_ptr<LateValues> late;                // if set: values still to be made, into `local`
   std::unique_ptr<CopiedView> view;
   bool consumed = false;  // by a redistribution in place
 };
 
 struct TensorImpl {
-  // To be read after Settle(). Goes last: its memory keeps what the others refer to (WorldParts).
+  // Read it only after Settle(). Declared first so that it is destroyed last: its memory keeps
+  // alive what the others refer to (WorldParts).
   Tensor local;
   Context* context = nullptr;
   SpecPtr spec;
-  Lineage lineage;                       // unknown until whoever makes the tensor says it
+  Lineage lineage;                       // unknown until set by the code that makes the tensor
   std::unique_ptr<Unsettled> unsettled;  // may be null
 
   Edge edge;  // of a tensor that an operator or a redistribution made
-  // The operator without a backward that ended the record of something that led here: without an
-  // edge; or where that was floats made of floats, whose gradient would be lost without a word.
+  // The operator without a backward at which recording stopped on the way to this tensor. Set if
+  // the tensor has no edge, or if loses_gradient.
   const OpDef* stopped_by = nullptr;
-  bool loses_gradient = false;  // the latter
+  bool loses_gradient = false;  // it made floats of floats: a gradient would be lost silently
   bool requires_grad = false;   // a leaf that wants a gradient
   bool pinned = false;
-  uint8_t moves = 0;  // how many redistributions led here, each remembered by what the last made
-  bool row_major = false;    // `local` is, on every rank
-  bool is_expanded = false;  // an alias of fewer elements, or a part of one; so on every rank
-  std::optional<DType> grad_dtype;  // of a leaf's gradient; unset: its own
+  uint8_t moves = 0;       // number of redistributions in a row that led here, up to kMostMoves
+  bool row_major = false;  // `local` is row-major on every rank
+  // An alias with more elements than its source, or a view of one: the same on every rank.
+  bool is_expanded = false;
+  std::optional<DType> grad_dtype;  // of a leaf's gradient; unset: the leaf's own
   TensorImplPtr grad;
-  // Of a leaf in a group, and of what ForUse() makes of it: operators save the leaf.
+  // Set for a leaf in a group, and for its ForUse(): operators save the leaf.
   std::shared_ptr<GatherMember> gather;
 
-  // Of a product that was put off: its call, also when it is made. A reduce-scatter moves it in
-  // chunks either way: one rank may have looked at its term, or written to what its product reads.
+  // Set if this is a product whose computation was put off, also after it is computed: its
+  // decision. A reduce-scatter of it is made in chunks on every rank, because ranks may differ in
+  // whether it is computed: one may have read its term, or written to an operand of the product.
   DecisionPtr put_off;
 
-  // Of what RedistributeForUse() gathered: operators save this in its place. Of the tensor that was
-  // gathered, the same, so that all share it.
+  // For a result of RedistributeForUse() that gathers: what operators save instead of it. For the
+  // tensor that was gathered: the same, so that all its results share it.
   TensorImplPtr source;
-  uint64_t source_version = 0;  // of it, or of a group's leaf, when this was gathered of that
+  uint64_t source_version = 0;  // of `source`, or of a group's leaf, when this was gathered
 
-  // Redistributions of this tensor, which live with it. Leaves that want gradients and what is
-  // pinned have none: parameters live on, and a gathered copy must not. So has what is kMostMoves
-  // redistributions away from a tensor that none made, or that would keep all that follow. Which
-  // there are is alike on all ranks, and so may not depend on what a program holds on one. The
-  // first caller gets what is remembered itself, while nobody writes to it; whoever comes later, a
+  // Results of redistributing this tensor, kept while it lives. Leaves that want gradients and
+  // pinned tensors keep none: parameters live long, and gathered copies of them must not. A tensor
+  // that is kMostMoves redistributions away from one that no redistribution made keeps none either,
+  // else a chain of redistributions would keep all that follows. All ranks must remember the same,
+  // so it may not depend on which tensors a program still holds on one rank. The first caller gets
+  // the remembered tensor itself, which is valid until somebody writes to it; later callers get a
   // value that has borrowed from it.
-  static constexpr int kMostMoves = 2;  // an edge's, and that for an operator behind it
+  static constexpr int kMostMoves = 2;  // a module edge's, and one for an operator after it
   struct Remembered {
     const Spec* spec = nullptr;
     uint64_t version = 0;  // of AliasRoot()
@@ -110,26 +117,26 @@ struct TensorImpl {
   };
   absl::InlinedVector<Remembered, 1> remembered;
   bool remembers() const { return !requires_grad && !pinned && moves < kMostMoves; }
-  bool is_handed_out = false;  // remembered, and a user may write to it
+  bool is_handed_out = false;  // a user has it, and may write to it
 
-  // Of a redistribution's result: a tensor with the same elements as long as neither was written
-  // to, which remembers for both.
+  // For a result of a redistribution: another tensor with the same elements, as long as neither was
+  // written to. Its `remembered` serves both.
   TensorImplPtr twin;
   uint64_t twin_version = 0;
 };
 
-// An operand that is gathered again when backward needs it.
+// An operand that is not saved, but gathered again when backward needs it.
 struct SavedSource {
   int operand;
-  TensorImplPtr source;  // a leaf in a group; or an alias of its own (TensorImpl::source)
-  uint64_t version = 0;  // of it, when the operand was read
+  TensorImplPtr source;  // a leaf in a group, or TensorImpl::source
+  uint64_t version = 0;  // of `source` when the operand was read
 };
 
-// One recorded operator. Holds local tensors, not TensorImpls: what a tensor remembers is not kept
-// alive.
+// One recorded operator. It holds local tensors, not TensorImpls, so it does not keep alive what
+// those remember.
 struct Node {
   Node();
-  ~Node();  // of a whole chain without recursion
+  ~Node();  // destroys a whole chain without recursion
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
 
@@ -138,26 +145,26 @@ struct Node {
   CallValues values;            // of the call
   uint64_t lineage = 0;         // of the call
   const void* scope = nullptr;  // in which it was called (work_scope.h)
-  // In place of a backward: of a Recompute(), whose first edges are those of its operands, and the
+  // Set for a Recompute(), in place of a backward. Its first edges are those of its operands, the
   // others those of leaves that it reads.
   std::unique_ptr<Replay> replay;
   bool consumed = false;               // by a Backward, which cleared what follows
   absl::InlinedVector<Edge, 3> edges;  // of the operands
-  // Up to the last that backward reads; others among them are undefined.
+  // Those that backward reads; others are left undefined, or left out at the end.
   absl::InlinedVector<Tensor, 3> operands, results;
-  // Of the operands, when they were read. `bases`: of those that had a CopiedView.
+  // `versions`: of the operands when they were read. `bases`: for operands that had a CopiedView.
   absl::InlinedVector<uint64_t, 3> versions;
   std::vector<std::pair<int, Tensor>> bases;  // (operand, base)
-  std::vector<SavedSource> saved_sources;     // whose `operands` are undefined until then
+  std::vector<SavedSource> saved_sources;     // their `operands` are undefined until gathered
 };
 
-// As an operator that was walked: it has nothing saved any more. Its edges stay.
+// Frees what the node has saved, and marks it as walked. Its edges stay.
 void ClearSaved(Node& node);
 
-// Waits for impl.local, or makes it again. Errors: what went wrong on the way; kFailedPrecondition
-// where a redistribution in place took it.
+// Waits for impl.local, makes it if it was put off, or makes it again (CopiedView). Errors: what
+// went wrong on the way; kFailedPrecondition if a redistribution in place has taken its memory.
 absl::Status SettleSlowly(TensorImpl& impl);
-// The latter alone.
+// Checks only for the latter error.
 absl::Status CheckNotConsumed(const TensorImpl& impl);
 inline absl::Status Settle(TensorImpl& impl) {
   return impl.unsettled == nullptr ? absl::OkStatus() : SettleSlowly(impl);
@@ -165,46 +172,49 @@ inline absl::Status Settle(TensorImpl& impl) {
 
 TensorImplPtr MakeImpl(Context& context, const Spec* spec, Tensor local, bool row_major);
 Edge EdgeOf(const TensorImplPtr& impl);
-// A gradient flows to it while the Context records.
+// Whether a gradient flows to it from operators that are recorded.
 inline bool WantsGradient(const TensorImpl& impl) {
   return impl.requires_grad || impl.edge.wanted();
 }
 
 // The tensor whose version counts the writes to `impl`. Requires: settled.
 const Tensor& AliasRoot(const TensorImpl& impl);
-// That version; of a tensor that has no memory, none that a tensor had.
+// That version; for a tensor without memory, a number that is no tensor's version.
 inline uint64_t AliasVersion(const TensorImpl& impl) {
   const Tensor& root = AliasRoot(impl);
   return root.defined() ? root.version() : ~uint64_t{0};
 }
 
-// Whether `value`, which was made of `source` when that had `version`, has its elements still:
-// neither was written to since. Requires: settled.
+// Whether `value`, which was made from `source` when that had `version`, still has the same
+// elements: neither was written to since. Requires: settled.
 inline bool StillEqual(const TensorImpl& value, const TensorImpl& source, uint64_t version) {
   return value.local.version() == 0 && AliasVersion(source) == version;
 }
 
-// Into how many parts the axes of its mesh cut a tensor.
+// The number of shards into which a layout splits a tensor.
 int64_t NumParts(const Layout& layout);
 
-// `impl` in the layout of `target` (same mesh, shape and type), remembered, without an edge. Never
-// written to: a caller that hands it on borrows from it.
+// Redistributes `impl` to the layout of `target` (same mesh, shape and type). The result has no
+// edge and is remembered, so it must not be written to: to hand it to a user, borrow from it.
 absl::StatusOr<TensorImplPtr> RedistributeTo(const TensorImplPtr& impl, const Spec* target,
                                              const ExchangeCaller& caller);
-// The same for who may be told of values that are made later: of an all-gather (late_values.h).
+// The same, for callers that can use a result whose values are made later (a LateGather,
+// late_values.h).
 absl::StatusOr<TensorImplPtr> RedistributeLate(const TensorImplPtr& impl, const Spec* target,
                                                const ExchangeCaller& caller);
-// The same as a tensor of its own, whose gradient is that of `impl` while the Context records.
+// The same, but the result is a tensor that a user may have. If the Context records, its gradient
+// is that of `impl`.
 absl::StatusOr<TensorImplPtr> RedistributedValue(const TensorImplPtr& impl, const Spec* target,
                                                  const ExchangeCaller& caller,
                                                  bool may_be_late = false);
-// The all-gather that `impl` waits for; null: none.
+// The all-gather that will make the values of `impl`; null if there is none.
 std::shared_ptr<LateGather> LateGatherOf(const TensorImpl& impl);
-// `impl` by another plan, not remembered. Where the plan is in place, `impl` is consumed.
+// Redistributes `impl` by `plan`; the result is not remembered. If the plan is in place, `impl` is
+// consumed.
 absl::StatusOr<TensorImplPtr> RedistributeBy(const TensorImplPtr& impl, const Spec* target,
                                              std::shared_ptr<const RankRedistributionPlan> plan,
                                              bool async, const ExchangeCaller& caller);
-// What Redistribute() says of itself.
+// The caller that Redistribute() names in errors.
 ExchangeCaller RedistributeCaller(const TensorImpl& impl, const Spec& target);
 
 }  // namespace dtensor

@@ -1,4 +1,4 @@
-// A tensor whose elements are yet to be written: memory without a pass over it.
+// Uninitialized: a tensor whose elements are still to be written, as torch.empty.
 #ifndef DTENSOR_TENSOR_UNINITIALIZED_H_
 #define DTENSOR_TENSOR_UNINITIALIZED_H_
 
@@ -13,9 +13,9 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// As Full, but that elements have any values until somebody writes them: whoever asks for it writes
-// all of them, on every rank, before anything reads one (BeforeWrite, as for every write). No
-// communication. Errors: those of Full.
+// As Full, but the elements are unspecified. The caller must write all of them, on every rank,
+// before anything reads one (with BeforeWrite, as for every write). No communication. Errors: those
+// of Full.
 TensorOr Uninitialized(Context& context, const Layout& layout, absl::Span<const int64_t> shape,
                        DType dtype);
 

@@ -1,5 +1,5 @@
-// WaitFor: a tensor's values are there, or the reason why they are not. What reads tensor.local()
-// alone cannot know: what failed to come has any values.
+// WaitFor: waits for a tensor's values, or returns why they did not arrive. tensor.local() also
+// waits, but cannot report an error: after one its values are unspecified.
 #ifndef DTENSOR_TENSOR_WAIT_FOR_H_
 #define DTENSOR_TENSOR_WAIT_FOR_H_
 
@@ -9,11 +9,11 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// Waits for an asynchronous redistribution, and makes what is made by its first use (`async` and
-// `on_use` of RedistributeOptions): that is a use, which all ranks make at the same place of the
-// program. Else it communicates nothing. Launches of the device may be on their way. Errors:
-// kInvalidArgument for an undefined tensor; kFailedPrecondition for one that was redistributed in
-// place; failures.
+// Waits for an asynchronous redistribution (RedistributeOptions::async), and makes values that were
+// put off until their first use (on_use). It counts as a use, so all ranks must call it at the same
+// place of the program. For other tensors it communicates nothing. Kernels launched on the device
+// may still be running afterwards. Errors: kInvalidArgument for an undefined tensor;
+// kFailedPrecondition for one that was redistributed in place; failures.
 absl::Status WaitFor(const DistributedTensor& tensor);
 
 }  // namespace dtensor

@@ -1,18 +1,19 @@
-// Work scopes: for which part of a program a rank works, told to who observes it.
+// Work scopes: tell an observer for which part of the program a rank is working, so that work can
+// be attributed to modules.
 //
-// A part is known by its address: a module is one while it is called (module.h). An operator that
-// is recorded remembers the scope, and Backward enters it again when it comes by; what a gather
-// group moves belongs to the group's scope, though it is moved ahead of time (gather_group.h).
+// A scope is identified by an address: each module is a scope while it is called (module.h). A
+// recorded operator remembers its scope, and Backward enters that scope again when it visits the
+// operator. What a gather group communicates belongs to the group's scope, even if it is prefetched
+// (gather_group.h).
 //
 //   class Observer : public ScopeObserver { void Enter(const void* scope) override; ... };
 //   context.set_scope_observer(&observer);
 //
-// An observer reads the counters that there are (Communicator::traffic, Device::memory) where the
-// scope changes; so what lies between two changes is the work of one scope. A trace
-// (docs/tracing.md) and a Context's notices say a scope's path, which it has since it was entered
-// with one. Where nobody wants to know there are no scopes: that costs a test of a bool for each
-// call of a module, each operator that Backward visits, and each exchange of gathered leaves or
-// their gradients.
+// An observer can read counters (Communicator::traffic, Device::memory) whenever the scope changes:
+// the difference between two changes is the work of one scope. A trace (docs/tracing.md) and a
+// Context's notices show a scope's path, if it was ever entered with one. If nothing needs scopes,
+// none are entered. Then the cost is one test of a bool for each call of a module, each operator
+// that Backward visits, and each exchange of gathered leaves or their gradients.
 #ifndef DTENSOR_TENSOR_WORK_SCOPE_H_
 #define DTENSOR_TENSOR_WORK_SCOPE_H_
 
@@ -28,18 +29,18 @@ namespace DTENSOR_EXPORT dtensor {
 class ScopeObserver {
  public:
   virtual ~ScopeObserver() = default;
-  // The work from here on is that of `scope`; null: of no part. Called where that changes, on the
-  // rank's thread. It may not call operators.
+  // Called on the rank's thread when the scope changes: work from now on belongs to `scope` (null:
+  // to no scope). It must not call operators.
   virtual void Enter(const void* scope) = 0;
 };
 
-// Makes `scope` the Context's while it lives, if somebody observes.
+// Makes `scope` the Context's scope while it lives, if scopes are noted.
 class WorkScope {
  public:
   WorkScope(Context& context, const void* scope) {
     if (context.notes_scopes()) Enter(context, scope);
   }
-  // Of a call of a module.
+  // For a call of a module.
   WorkScope(Context& context, const void* scope, absl::string_view path) {
     if (context.notes_scopes()) EnterModule(context, scope, path);
   }

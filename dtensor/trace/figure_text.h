@@ -1,4 +1,4 @@
-// Figures as people read them.
+// Formats bytes, seconds and traffic for people.
 #ifndef DTENSOR_TRACE_FIGURE_TEXT_H_
 #define DTENSOR_TRACE_FIGURE_TEXT_H_
 

@@ -92,7 +92,7 @@ TrafficTable RankTrace::Traffic() const {
   TrafficTable table;
   for (const TraceEvent& event : events) {
     if (event.kind != TraceKind::kExchange) continue;
-    if (event.traffic == CommunicatorTraffic()) continue;  // nothing came of it
+    if (event.traffic == CommunicatorTraffic()) continue;  // nothing was received
     CommunicatorTraffic& sum =
         table[TrafficKey(std::string(event.axes.data(), event.axes.size()), event.collective)];
     sum.calls += event.traffic.calls;

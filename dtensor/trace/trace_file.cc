@@ -64,7 +64,7 @@ std::string TracePathOfRank(absl::string_view path, int rank, int world_size) {
     return absl::StrReplaceAll(whole, {{"%r", absl::StrCat(rank)}});
   }
   if (IsStream(whole)) return whole;
-  const size_t name = whole.rfind('/') + 1;  // 0 where there is no folder
+  const size_t name = whole.rfind('/') + 1;  // 0 if there is no folder
   const size_t dot = whole.rfind('.');
   const bool has_extension = dot != std::string::npos && dot > name;
   const size_t at = has_extension ? dot : whole.size();

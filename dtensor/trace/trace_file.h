@@ -1,4 +1,4 @@
-// TraceFile: where the ranks of a world, as far as they are of this process, leave their traces.
+// TraceFile: collects the traces of a world's ranks in this process, and writes them to files.
 #ifndef DTENSOR_TRACE_TRACE_FILE_H_
 #define DTENSOR_TRACE_TRACE_FILE_H_
 
@@ -17,30 +17,32 @@ namespace DTENSOR_EXPORT dtensor {
 // Thread-safe.
 class TraceFile {
  public:
-  // An empty path: nothing is written. "%r" stands for the rank: then each has a file of its own.
-  // A relative path is one of the folder in which the process runs now.
+  // If the path is empty, nothing is written. "%r" in it is replaced by the rank, so that each rank
+  // has a file of its own. A relative path is relative to the process's present working directory.
   explicit TraceFile(std::string path);
 
-  // Whether it could be written, before anything is traced. Errors: kUnavailable, with the path.
+  // Checks, before anything is traced, that the file can be written. Errors: kUnavailable, with the
+  // path.
   absl::Status Check() const;
-  // In place of what that rank has left before.
+  // Adds a rank's trace; replaces an earlier one of that rank.
   void Add(RankTrace trace);
-  // What the ranks have left so far: as TraceTable where the name ends in ".txt", else as
-  // ChromeTrace. Errors: kUnavailable.
+  // Writes all traces added so far: as TraceTable if the name ends in ".txt", else as ChromeTrace.
+  // Errors: kUnavailable.
   absl::Status Write();
 
  private:
   std::string NameFor(int rank) const;
 
   const std::string path_;
-  const std::filesystem::path folder_;  // whose "%r" is no rank; empty: nobody knows
+  const std::filesystem::path folder_;  // "%r" is not replaced in it; empty: unknown
   std::mutex mutex_;
   std::map<int, RankTrace> ranks_;
 };
 
-// The file of one rank that is a process of its own: `path`, with the rank before its extension
-// where it has no "%r" and there are several ranks: "trace.json" is "trace.3.json". What is no file
-// (IsStream) all ranks write into, one behind the other.
+// The file for a rank that is a process of its own. If there are several ranks and `path` has no
+// "%r", the rank is put before the extension: "trace.json" becomes "trace.3.json". If `path` is a
+// stream and not a file (IsStream), it is returned as it is: all ranks write to it, one after the
+// other.
 std::string TracePathOfRank(absl::string_view path, int rank, int world_size);
 
 }  // namespace dtensor

@@ -18,7 +18,7 @@ std::string Quoted(absl::string_view text) {
   });
   if (plain) return absl::StrCat("\"", text, "\"");
   const nlohmann::json value(std::string(text.data(), text.size()));
-  // Whatever bytes a program's names have, the file is UTF-8.
+  // A program's names may have any bytes, but the file must be UTF-8.
   return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
@@ -48,7 +48,7 @@ class Writer {
     AddName(name);
     out_ += value ? "true" : "false";
   }
-  // Of nanoseconds, to the last of them.
+  // Microseconds from nanoseconds, without loss.
   void AddMicroseconds(absl::string_view name, int64_t ns) {
     AddName(name);
     absl::StrAppendFormat(&out_, "%d.%03d", ns / 1000, ns % 1000);
@@ -89,7 +89,7 @@ bool IsExchange(const TraceEvent& event) {
   return event.kind == TraceKind::kExchange || event.kind == TraceKind::kWait;
 }
 
-// What an event has beside its name and times.
+// The members of an event other than its name and times.
 void AddDetails(const TraceEvent& event, Writer& writer) {
   writer.AddText("path", event.path);
   writer.AddText("phase", ToString(event.phase));
@@ -99,7 +99,7 @@ void AddDetails(const TraceEvent& event, Writer& writer) {
   if (event.complete()) writer.AddNumber("live_bytes", event.live_bytes);
 }
 
-// What a viewer shows; of an exchange "all-gather(tp)".
+// The name that a viewer shows; for an exchange "all-gather(tp)".
 std::string LabelOf(const TraceEvent& event) {
   if (event.kind == TraceKind::kModule && event.name.empty()) return "(model)";
   if (IsExchange(event)) {

@@ -34,7 +34,7 @@ void TraceRecorder::Start(const TraceOptions& options) {
   options_ = options;
   on_ = true;
   if (observes()) return;
-  begun_.clear();  // another was told what came of these
+  begun_.clear();  // another observer saw the ends of these
   communicator_->set_observer(this);
 }
 
@@ -133,7 +133,7 @@ void TraceRecorder::Forget(const Collective& collective) {
 
 void TraceRecorder::Begins(const Collective& collective, bool waits) {
   for (Begun& begun : begun_) begun.is_last = false;
-  Forget(collective);  // another that was dropped, and that no rank finished
+  Forget(collective);  // an earlier one at this address that was dropped and never finished
   if (!on_ || collective.group.size() == 1) return;
   TraceEvent event;
   event.kind = TraceKind::kExchange;
@@ -146,7 +146,7 @@ void TraceRecorder::Begins(const Collective& collective, bool waits) {
   const int64_t added = Add(event);
   if (added < 0) return;
   if (cause >= 0) {
-    // What is finished late belongs to who began it.
+    // Later rounds belong to the module and phase that began the redistribution.
     TraceEvent& exchange = trace_.events[added];
     exchange.path = trace_.events[cause].path;
     exchange.phase = trace_.events[cause].phase;
@@ -194,7 +194,7 @@ void TraceRecorder::Drops(const Collective& collective) {
   if (begun->counted) Finished(collective);
 }
 
-// A simulated exchange is counted while it begins, which does not complete it.
+// A simulated exchange is counted when it begins; that does not complete it.
 void TraceRecorder::Counted(const Collective& collective, const CommunicatorTraffic& more) {
   Begun* const begun = Find(collective);
   if (begun == nullptr) return;

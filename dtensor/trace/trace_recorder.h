@@ -1,4 +1,4 @@
-// TraceRecorder: writes a rank's trace down while it runs. By the Context, for who works in it.
+// TraceRecorder: records a rank's trace while it runs. The Context owns it.
 #ifndef DTENSOR_TRACE_TRACE_RECORDER_H_
 #define DTENSOR_TRACE_TRACE_RECORDER_H_
 
@@ -17,27 +17,29 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// Of one rank's thread. Observes the communicator while it is on, in place of another recorder,
-// which then learns of no exchange until it is started again.
+// Used on one rank's thread. While it is on, it is the communicator's observer. If it replaces
+// another recorder, that one sees no exchanges until it is started again.
 class TraceRecorder final : private ExchangeObserver {
  public:
-  // `clock` may be null: the steady clock.
+  // With a null `clock` it uses the steady clock.
   TraceRecorder(Communicator& communicator, const Device& device, const SimulatedClock* clock);
   ~TraceRecorder();
   TraceRecorder(const TraceRecorder&) = delete;
   TraceRecorder& operator=(const TraceRecorder&) = delete;
 
-  // What begins from here on is written down, after what is already.
+  // Records events that begin from now on, after those recorded before.
   void Start(const TraceOptions& options);
-  // Nothing more, but the ends of what has begun; then the communicator has no observer any more.
+  // Records no new events, only the ends of exchanges that have begun. After the last of these it
+  // stops observing the communicator.
   void Stop();
   bool on() const { return on_; }
-  // What ends from here on is not told to it: to be called before the communicator goes.
+  // Stops observing the communicator at once; call it before the communicator is destroyed. Ends of
+  // exchanges are not recorded any more.
   void Detach();
-  // So far.
+  // The trace so far.
   const RankTrace& trace() const { return trace_; }
 
-  // Why redistributions are made from here on, and of which operand or result (TraceReason).
+  // Why redistributions are made from now on, and of which operand or result (TraceReason).
   struct Reason {
     TraceCause cause = TraceCause::kAsked;
     int index = -1;
@@ -47,13 +49,14 @@ class TraceRecorder final : private ExchangeObserver {
   TracePhase set_phase(TracePhase phase) { return std::exchange(phase_, phase); }
   void set_path(absl::string_view path) { path_ = on_ ? Text(path) : ""; }
 
-  // Begins an event within the one that is open, which is over before that. Returns its place, for
-  // Close; -1: none was written down.
+  // Begins an event inside the innermost open one, before which it must be closed. Returns its
+  // index, for Close; -1 if it was not recorded.
   int64_t Open(TraceKind kind, absl::string_view name);
   void Close(int64_t event);
 
-  // A redistribution, for the reason that holds now. An asynchronous one is complete when its
-  // exchanges are, and is not closed; what it returns is the cause of these.
+  // Begins a redistribution, with the reason that is set now. Close one that is not asynchronous;
+  // an asynchronous one is complete when its exchanges are. Returns the cause to give to its
+  // exchanges.
   struct Move {
     absl::string_view who, tensor, from, to;
     int tensors = 1;
@@ -62,16 +65,16 @@ class TraceRecorder final : private ExchangeObserver {
   ExchangeCause OpenMove(const Move& move);
 
  private:
-  // An exchange on its way.
+  // An exchange in flight.
   struct Begun {
     const Collective* collective;
     int64_t event;
     bool waits;              // Finish follows at once
-    bool is_last = true;     // none began after it
+    bool is_last = true;     // no exchange began after it
     bool finishes = false;   // Finish has been called
-    bool dropped = false;    // it never will be
+    bool dropped = false;    // Finish will not be called
     bool counted = false;    // what it received is known
-    bool completed = false;  // before Finish: a later exchange of its group finished it
+    bool completed = false;  // a later exchange of its group finished it, before Finish
     int64_t wait = -1;       // the event of its wait
   };
 
@@ -82,12 +85,12 @@ class TraceRecorder final : private ExchangeObserver {
   void Counted(const Collective& collective, const CommunicatorTraffic& more) override;
 
   int64_t Now() const;
-  // Lives as long as the trace.
+  // Copies the text; the copy lives as long as the trace.
   absl::string_view Text(absl::string_view text);
-  // Written down, if there is room: its place, or -1.
+  // Records the event, if there is room. Returns its index, or -1.
   int64_t Add(TraceEvent event);
   bool observes() const;
-  // Leaves the communicator once nothing more is to be written down.
+  // Stops observing the communicator if nothing more is to be recorded.
   void LeaveWhenDone();
   Begun* Find(const Collective& collective);
   void Forget(const Collective& collective);
@@ -107,13 +110,13 @@ class TraceRecorder final : private ExchangeObserver {
   std::vector<Begun> begun_;  // few
 };
 
-// An event while it lives. Null: nothing.
+// Opens an event, and closes it at the end of the scope. Does nothing for a null recorder.
 class TraceSpan {
  public:
   TraceSpan(TraceRecorder* recorder, TraceKind kind, absl::string_view name) {
     if (recorder != nullptr) Open(recorder, kind, name);
   }
-  // Without a recorder the name's length is not asked for, either.
+  // For string literals: without a recorder it does not even compute the name's length.
   TraceSpan(TraceRecorder* recorder, TraceKind kind, const char* name) {
     if (recorder != nullptr) Open(recorder, kind, name);
   }
@@ -132,7 +135,7 @@ class TraceSpan {
   int64_t event_;
 };
 
-// The reason for redistributions while it lives. Null: nothing.
+// Sets the reason for redistributions while it lives. Does nothing for a null recorder.
 class TraceReason {
  public:
   TraceReason(TraceRecorder* recorder, TraceCause cause, int index = -1, bool implicit = false)
@@ -150,7 +153,7 @@ class TraceReason {
   TraceRecorder::Reason before_;
 };
 
-// The phase while it lives. Null: nothing.
+// Sets the phase while it lives. Does nothing for a null recorder.
 class TracePhaseScope {
  public:
   TracePhaseScope(TraceRecorder* recorder, TracePhase phase) : recorder_(recorder) {

@@ -16,7 +16,7 @@
 namespace dtensor {
 namespace {
 
-// A line of a table: events that differ in their times alone.
+// A line of a table: the sum of events that differ only in their times.
 struct Row {
   absl::string_view path, name;
   TracePhase phase;
@@ -42,7 +42,7 @@ class Rows {
 
 int64_t SpentIn(const TraceEvent& event) { return std::max<int64_t>(event.duration_ns, 0); }
 
-// The redistribution that an exchange is a round of; else null.
+// The redistribution of which an exchange is a round; null if there is none.
 const TraceEvent* MoveOf(const RankTrace& trace, const TraceEvent& exchange) {
   if (exchange.parent < 0) return nullptr;
   const TraceEvent& parent = trace.events[exchange.parent];
@@ -80,11 +80,12 @@ Rows Moved(const RankTrace& trace) {
   return rows;
 }
 
-// What others within an event did not take. By time, not by parents: a later round of an
-// asynchronous move, whose parent that is, runs while an operator waits for it.
+// The own time of each event: without that of others within it. "Within" is by time, not by parent,
+// since a later round of an asynchronous redistribution has that as its parent, but runs while some
+// operator waits for it.
 std::vector<int64_t> OwnTimes(const RankTrace& trace) {
   std::vector<int64_t> own(trace.events.size());
-  std::vector<size_t> open;  // each within the one before
+  std::vector<size_t> open;  // each is within the one before
   const auto is_over = [&](const TraceEvent& event, int64_t now) {
     return event.complete() && event.start_ns + event.duration_ns <= now;
   };
@@ -99,7 +100,7 @@ std::vector<int64_t> OwnTimes(const RankTrace& trace) {
   return own;
 }
 
-// Operators, with the time that was their own.
+// The table of operators, with their own time.
 Rows Ran(const RankTrace& trace) {
   const std::vector<int64_t> own = OwnTimes(trace);
   Rows rows;
@@ -118,7 +119,7 @@ std::string PathText(absl::string_view path) {
   return path.empty() ? "-" : std::string(path.data(), path.size());
 }
 
-// Columns as wide as their longest text, but the last.
+// Pads columns, except the last, to their longest text.
 std::string Align(const std::vector<std::vector<std::string>>& lines) {
   std::vector<size_t> widths(lines[0].size());
   for (const auto& line : lines) {
