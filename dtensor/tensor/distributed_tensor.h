@@ -43,7 +43,7 @@ namespace DTENSOR_EXPORT dtensor {
 struct TensorImpl;  // tensor_impl.h
 
 struct RedistributeOptions {
-  // How the plan is chosen; the Context's options if unset. Its dtype must be unset, or the result's.
+  // How the plan is chosen; the Context's options if unset. Its dtype is unset or the result's.
   std::optional<RedistributionOptions> plan = {};
   // The result's type; this tensor's if unset. Elements are converted while they are moved. Only
   // between f32, bf16 and f16, and only if no gradient is recorded; use Cast for others.
