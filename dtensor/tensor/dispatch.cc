@@ -70,6 +70,9 @@ uint64_t CallLineage(const Decision& decision, const Impls& operands, const Call
   uint64_t lineage = decision.lineage ^ std::rotl(values.seed, 1) ^
                      std::rotl(std::bit_cast<uint64_t>(values.scalar), 2) ^
                      std::rotl(static_cast<uint64_t>(values.offset), 3);
+  for (const int64_t offset : values.row_offsets) {
+    lineage = MixLineage(lineage, static_cast<uint64_t>(offset));
+  }
   for (const TensorImplPtr* operand : operands)
     lineage = MixLineage(lineage, (*operand)->lineage.id);
   return lineage;

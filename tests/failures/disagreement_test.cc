@@ -97,7 +97,11 @@ TEST(DisagreementTest, UnlikeArguments) {
   for (const auto& of : std::vector<std::function<TensorOr(const TensorOr&, int)>>{
            [](const TensorOr&x, int rank) { return Scale(x, 2 + rank); },
            [](const TensorOr&x, int rank) { return RmsNorm(x, x, rank); },
-           [](const TensorOr&x, int rank) { return Slice(x, 0, rank, rank + 3); }}) {
+           [](const TensorOr&x, int rank) { return Slice(x, 0, rank, rank + 3); },
+           [](const TensorOr&x, int rank) {
+             const std::vector<int64_t> rows = {0, rank};
+             return Rope(Reshape(x, {2, 2, 1, 2}), {.row_offsets = rows});
+           }}) {
     EXPECT_THAT(Disagreement([&](Context& context) -> absl::Status {
                   DT_ASSIGN_OR_RETURN(const auto y, of(Sharded(context, 8), context.rank()));
                   DT_ASSIGN_OR_RETURN(const auto parts, y.Redistribute({Shard(0)}));
