@@ -66,8 +66,7 @@ absl::StatusOr<Rows> Flatten(Device& device, const Tensor& logits, const Tensor&
 }
 
 // The classes of this rank's columns: the first of them. Padding comes last, in every shard too.
-template <typename Call>
-IndexSet ClassesHere(const Call& call, const kernels::CrossEntropyTerms& terms) {
+IndexSet ClassesHere(const RankCall& call, const kernels::CrossEntropyTerms& terms) {
   const int class_dim = call.decision.operands[0]->ndim() - 1;
   const IndexSet columns = call.OperandIndices(0, class_dim);
   return columns.Intersect(IndexSet::Interval(0, terms.num_classes));

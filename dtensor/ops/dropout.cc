@@ -16,8 +16,7 @@ namespace {
 constexpr uint64_t kDropoutStream = 0x64726F706F7574;  // "dropout"
 
 // out = x with the mask of the operand's global indices, in the forward as in the backward.
-template <typename Call>
-absl::Status Drop(const Call& call, const Tensor& x, const Tensor& out) {
+absl::Status Drop(const RankCall& call, const Tensor& x, const Tensor& out) {
   const Dims& shape = call.decision.operands[0]->shape;
   absl::InlinedVector<IndexSet, 4> region;
   for (int d = 0; d < static_cast<int>(shape.size()); ++d) {

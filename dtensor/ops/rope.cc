@@ -37,15 +37,13 @@ absl::Status RopeCheck(Specs operands, AttrsView attrs) {
                           "; take a factor above 0, low < high and trained >= 0"});
 }
 
-template <typename Call>
-kernels::RopeBase BaseOf(const Call& call) {
-  const auto& [theta, scaling] = call.template attrs<RopeAttrs>();
+kernels::RopeBase BaseOf(const RankCall& call) {
+  const auto& [theta, scaling] = call.attrs<RopeAttrs>();
   return {theta, scaling.factor, scaling.low, scaling.high, scaling.trained};
 }
 
 // The positions of this rank's tokens.
-template <typename Call>
-IndexSet Positions(const Call& call) {
+IndexSet Positions(const RankCall& call) {
   const IndexSet indices = call.OperandIndices(0, kPositionDim);
   return call.values.offset == 0 ? indices : indices.Shifted(call.values.offset);
 }

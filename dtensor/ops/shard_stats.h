@@ -11,6 +11,7 @@
 #include "dtensor/runtime/core/export.h"
 #include "dtensor/runtime/core/status.h"
 #include "dtensor/runtime/device/tensor.h"
+#include "dtensor/tensor/op.h"
 
 namespace DTENSOR_EXPORT dtensor {
 namespace internal {
@@ -27,10 +28,9 @@ inline absl::StatusOr<Tensor> RowStats(Device& device, const Tensor& x,
   return RowStats(device, x, AccumulatorOf(x.dtype()), more);
 }
 
-// Call::GatherShards for stats, row-major, of any rank: layouts have a largest one.
-template <typename Call>
-absl::StatusOr<Tensor> GatherStats(const Call& call, absl::string_view letters,
-                                   const Tensor& stats) {
+// RankCall::GatherShards for stats, row-major, of any rank: layouts have a largest one.
+inline absl::StatusOr<Tensor> GatherStats(const RankCall& call, absl::string_view letters,
+                                          const Tensor& stats) {
   DT_ASSIGN_OR_RETURN(const Tensor flat, stats.Reshape({stats.numel()}));
   DT_ASSIGN_OR_RETURN(const Tensor all, call.GatherShards(letters, flat));
   Dims shape = stats.shape();

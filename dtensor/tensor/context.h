@@ -120,6 +120,8 @@ class Context {
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
 
+  // --- For programs.
+
   int rank() const { return communicator_.rank(); }
   int world_size() const { return communicator_.size(); }
   Communicator& communicator() { return communicator_; }
@@ -127,36 +129,37 @@ class Context {
   // How long this rank would have taken so far, and for what; null unless the rank is simulated.
   const SimulatedClock* simulated_clock() const { return simulated_clock_; }
 
-  // The one Spec with these values. Errors: kInvalidArgument, with the remedy, if the mesh has
-  // another number of ranks than the world and does not list its ranks (DeviceMesh::OnRanks); if
-  // the mesh lists ranks that the world does not have; if layout and shape have different numbers
-  // of dimensions, or more than Layout::kMaxDims; for a shape that no tensor may have (dims.h).
-  absl::StatusOr<SpecPtr> Intern(const Layout& layout, absl::Span<const int64_t> shape,
-                                 DType dtype);
+  // Operators record for Backward() while this is on (the default) and an operand requires
+  // gradients.
+  bool recording() const { return recording_; }
+  void set_recording(bool on) { recording_ = on; }
+
+  // The random state, which may be set, saved and restored. NextSeed() draws from it: the n-th seed
+  // depends on random().seed and n alone.
+  RandomState& random() { return random_; }
+  uint64_t NextSeed();
 
   // The options for redistributions whose call gives none. Must be the same on all ranks. Errors:
   // kInvalidArgument for in_place, because operators would destroy their operands: only a single
   // call can ask for it; and for `links` that are not valid (CheckCosts).
   const RedistributionOptions& redistribution_options() const;
   absl::Status set_redistribution_options(const RedistributionOptions& options);
-  // The same, for code that keeps the options: equal options have one address while in use.
-  const std::shared_ptr<const RedistributionOptions>& kept_redistribution_options() const;
-
-  // The plan from one spec to the other, cached. With null `options`, the Context's are used. The
-  // types are those of the specs.
-  // Requires: specs of this Context. Errors: as RedistributionPlan::Create.
-  absl::StatusOr<std::shared_ptr<const RankRedistributionPlan>> Plan(
-      const Spec* from, const Spec* to, const RedistributionOptions* options = nullptr);
-
   const OverlapOptions& overlap() const { return overlap_; }
-  // The plan split into chunks; null if overlap() does not ask for that, or the plan cannot be
-  // split. Cached like plans.
-  std::shared_ptr<const RankChunks> ChunksOf(
-      const std::shared_ptr<const RankRedistributionPlan>& plan);
 
-  // The lineage of a newly made tensor. Each call advances the count of the spec's mesh. Counts are
-  // kept for good: some 55 bytes for each mesh that tensors were made on.
-  Lineage NextLineage(const Spec& spec, const char* maker);
+  // Begins tracing; StopTrace ends it, and a later StartTrace appends to the same trace. If several
+  // Contexts share a communicator, only the one started last sees exchanges; traces of the others
+  // continue without them.
+  void StartTrace(const TraceOptions& options = {});
+  void StopTrace();
+  RankTrace trace() const;  // so far
+  // Records the trace; null until the first StartTrace. Programs can name parts of their own:
+  //   const TraceSpan span(context.tracer(), TraceKind::kSpan, "step 3");
+  TraceRecorder* tracer() { return tracer_.get(); }
+
+  // Finishes what the program has begun: makes values that were put off until their first use, and
+  // waits for redistributions, kept or dropped. Afterwards a rank can read its tensors without the
+  // other ranks. Collective. Errors: failures.
+  absl::Status FinishBegun();
 
   // Numbers of entries in the Context's caches. All are bounded, and evict what was used least
   // recently. What was evicted is worked out again when needed; communication does not change.
@@ -171,16 +174,31 @@ class Context {
   // The Specs that are interned now, in no particular order.
   std::vector<SpecPtr> specs() const;
 
-  // Operators record for Backward() while this is on (the default) and an operand requires
-  // gradients.
-  bool recording() const { return recording_; }
-  void set_recording(bool on) { recording_ = on; }
-  uint64_t NextSequence() { return ++sequence_; }  // creation order of autograd nodes
+  // --- For operators, dispatch, autograd and worlds. Programs do not need what follows.
 
-  // The random state, which may be set, saved and restored. NextSeed() draws from it: the n-th seed
-  // depends on random().seed and n alone.
-  RandomState& random() { return random_; }
-  uint64_t NextSeed();
+  // The one Spec with these values. Errors: kInvalidArgument, with the remedy, if the mesh has
+  // another number of ranks than the world and does not list its ranks (DeviceMesh::OnRanks); if
+  // the mesh lists ranks that the world does not have; if layout and shape have different numbers
+  // of dimensions, or more than Layout::kMaxDims; for a shape that no tensor may have (dims.h).
+  absl::StatusOr<SpecPtr> Intern(const Layout& layout, absl::Span<const int64_t> shape,
+                                 DType dtype);
+
+  // The plan from one spec to the other, cached. With null `options`, the Context's are used. The
+  // types are those of the specs.
+  // Requires: specs of this Context. Errors: as RedistributionPlan::Create.
+  absl::StatusOr<std::shared_ptr<const RankRedistributionPlan>> Plan(
+      const Spec* from, const Spec* to, const RedistributionOptions* options = nullptr);
+  // redistribution_options(), for code that keeps them: equal options have one address while in use.
+  const std::shared_ptr<const RedistributionOptions>& kept_redistribution_options() const;
+  // The plan split into chunks; null if overlap() does not ask for that, or the plan cannot be
+  // split. Cached like plans.
+  std::shared_ptr<const RankChunks> ChunksOf(
+      const std::shared_ptr<const RankRedistributionPlan>& plan);
+
+  // The lineage of a newly made tensor. Each call advances the count of the spec's mesh. Counts are
+  // kept for good: some 55 bytes for each mesh that tensors were made on.
+  Lineage NextLineage(const Spec& spec, const char* maker);
+  uint64_t NextSequence() { return ++sequence_; }  // creation order of autograd nodes
 
   // AddRead() notes that the pending redistribution `reader` still reads `source` on this rank (an
   // undefined `source`: it reads nothing that could be written to). FinishReads() is called before
@@ -192,10 +210,6 @@ class Context {
   // Notes that LateValues which are not made yet will read `source`: FinishReads() makes them.
   void AddLateRead(const Tensor& source, const std::shared_ptr<LateValues>& reader);
   void ForgetReads();
-  // Finishes what the program has begun: makes values that were put off until their first use, and
-  // waits for redistributions, kept or dropped. Afterwards a rank can read its tensors without the
-  // other ranks. Collective. Errors: failures.
-  absl::Status FinishBegun();
   // Called at the end of the Context's program, which returned `status`. If that is OK, calls
   // FinishBegun(), which is still traced; then EndProgram(). Returns the first error of the two.
   absl::Status FinishProgram(absl::Status status);
@@ -214,19 +228,8 @@ class Context {
   void NameScope(const void* scope, absl::string_view path);
   absl::string_view scope_path() const;  // of scope(); "" if it has no name
 
-  // Begins tracing; StopTrace ends it, and a later StartTrace appends to the same trace. If several
-  // Contexts share a communicator, only the one started last sees exchanges; traces of the others
-  // continue without them.
-  void StartTrace(const TraceOptions& options = {});
-  void StopTrace();
-  RankTrace trace() const;  // so far
-  // Records the trace; null until the first StartTrace. Programs can name parts of their own:
-  //   const TraceSpan span(context.tracer(), TraceKind::kSpan, "step 3");
-  TraceRecorder* tracer() { return tracer_.get(); }
-
   int64_t max_implicit_bytes() const { return max_implicit_bytes_; }
   const std::function<void(absl::string_view)>& notice() const { return notice_; }
-
   DispatchCache& dispatch_cache() { return *dispatch_cache_; }
 
   // The innermost function of Recompute() that is running now; null if there is none.

@@ -276,8 +276,8 @@ absl::Status RunForward(Context& context, const Decision& decision, const CallVa
     if (!local.ok()) return context.communicator().Fail(local.status());
     result_locals.push_back(*std::move(local));
   }
-  const OpCall call{context, decision, operand_locals.refs(), absl::MakeSpan(result_locals),
-                    values,  lineage};
+  const OpCall call{
+      {context, decision, values, lineage}, operand_locals.refs(), absl::MakeSpan(result_locals)};
   absl::Status status = RunKernel(context, call, gather.get(), !kept, late);
   for (size_t r = 0; status.ok() && decision.op->view && r < result_locals.size(); ++r) {
     status = CheckSet(*decision.op, "forward", r, result_locals[r], *decision.results[r]);

@@ -110,14 +110,11 @@ class Gradient final : public LateProduct {
     absl::InlinedVector<Tensor, 3> gradients(decision_->gradients.size());
     gradients[0] = values_;
     Device& device = context_.device();
-    const GradCall call{context_,
-                        *decision_,
+    const GradCall call{{context_, *decision_, call_values_, lineage_},
                         SavedTensors(device, operands_, decision_->operands),
                         SavedTensors(device, {}, decision_->results),
                         absl::MakeConstSpan(&result_gradient_, 1),
                         OperandGradients(absl::MakeSpan(gradients)),
-                        call_values_,
-                        lineage_,
                         /*wanted=*/1};
     return backward(call);
   }

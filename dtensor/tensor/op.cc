@@ -59,11 +59,7 @@ absl::Status OpDef::CheckTypes(absl::Span<const Spec* const> operands) const {
       {name, ": takes ", types.ToString(), ", got ", SpecsText(operands), "; Cast them first"});
 }
 
-IndexSet OpCall::OperandIndices(int i, int dim) const {
-  return Indices(context, decision.assignment.operands[i], decision.operands[i]->shape, dim);
-}
-
-IndexSet GradCall::OperandIndices(int i, int dim) const {
+IndexSet RankCall::OperandIndices(int i, int dim) const {
   return Indices(context, decision.assignment.operands[i], decision.operands[i]->shape, dim);
 }
 
@@ -77,14 +73,6 @@ AxisList AxesOfLetters(const Decision& decision, absl::string_view letters) {
     axes.insert(axes.end(), split.begin(), split.end());
   }
   return axes;
-}
-
-int64_t CountShards(const Decision& decision, absl::string_view letters) {
-  int64_t count = 1;
-  for (int axis : AxesOfLetters(decision, letters)) {
-    count *= decision.operands[0]->mesh().axis_size(axis);
-  }
-  return count;
 }
 
 DimLayout SplitOver(const AxisList& axes) {
@@ -120,45 +108,34 @@ absl::StatusOr<GatheredSpecs> SpecsOfShards(Context& context, const DeviceMesh& 
   return specs;
 }
 
-// For OpCall and GradCall.
-template <typename Call>
-absl::StatusOr<Tensor> Gather(const Call& call, absl::string_view letters, const Tensor& local) {
-  Context& context = call.context;
-  const DeviceMesh& mesh = call.decision.operands[0]->mesh();
-  const int64_t count = CountShards(call.decision, letters);
+}  // namespace
+
+int64_t RankCall::NumShards(absl::string_view letters) const {
+  int64_t count = 1;
+  for (int axis : AxesOfLetters(decision, letters)) {
+    count *= decision.operands[0]->mesh().axis_size(axis);
+  }
+  return count;
+}
+
+absl::StatusOr<Tensor> RankCall::GatherShards(absl::string_view letters,
+                                              const Tensor& local) const {
+  const DeviceMesh& mesh = decision.operands[0]->mesh();
+  const int64_t count = NumShards(letters);
   Dims all(local.shape().begin(), local.shape().end());
   all.insert(all.begin(), count);
   if (count == 1) return local.Reshape(all);
-  DT_ASSIGN_OR_RETURN(
-      const GatheredSpecs specs,
-      SpecsOfShards(context, mesh, AxesOfLetters(call.decision, letters), count, local));
+  DT_ASSIGN_OR_RETURN(const GatheredSpecs specs,
+                      SpecsOfShards(context, mesh, AxesOfLetters(decision, letters), count, local));
   RedistributionOptions options = context.redistribution_options();
   options.max_extra_bytes = -1;
   DT_ASSIGN_OR_RETURN(const auto plan, context.Plan(specs.from, specs.to, &options));
   const absl::StatusOr<Tensor> dense = kernels::Contiguous(context.device(), local);
   if (!dense.ok()) return context.communicator().Fail(dense.status());
   DT_ASSIGN_OR_RETURN(const Tensor mine, dense->Reshape(specs.from->local_shape));
-  DT_ASSIGN_OR_RETURN(
-      const Tensor gathered,
-      ExecutePlan(*plan, mine, context.communicator(), {call.decision.op->name, call.lineage, {}}));
+  DT_ASSIGN_OR_RETURN(const Tensor gathered, ExecutePlan(*plan, mine, context.communicator(),
+                                                         {decision.op->name, lineage, {}}));
   return gathered.Reshape(all);
-}
-
-}  // namespace
-
-int64_t OpCall::NumShards(absl::string_view letters) const {
-  return CountShards(decision, letters);
-}
-int64_t GradCall::NumShards(absl::string_view letters) const {
-  return CountShards(decision, letters);
-}
-
-absl::StatusOr<Tensor> OpCall::GatherShards(absl::string_view letters, const Tensor& local) const {
-  return Gather(*this, letters, local);
-}
-absl::StatusOr<Tensor> GradCall::GatherShards(absl::string_view letters,
-                                              const Tensor& local) const {
-  return Gather(*this, letters, local);
 }
 
 const Tensor& SavedTensors::StandIn(size_t i) const {

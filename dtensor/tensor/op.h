@@ -158,14 +158,12 @@ class TensorRefs {
   absl::Span<const Tensor* const> tensors_;
 };
 
-// One rank's part of a call. Tensors are local; empty shards are ordinary tensors with no elements.
-struct OpCall {
+// One rank's part of a call, forward or backward. Tensors are local; empty shards are ordinary
+// tensors with no elements.
+struct RankCall {
   Context& context;
   const Decision& decision;
-  TensorRefs operands;
-  // Allocated, row-major; undefined for a view operator, which sets them.
-  absl::Span<Tensor> results;
-  const CallValues& values;  // of this call
+  const CallValues& values;  // of the forward call
   uint64_t lineage;          // of this call (lineage.h): for collectives of the operator's own
 
   Device& device() const { return context.device(); }
@@ -180,9 +178,16 @@ struct OpCall {
   // into which all of them together are split; 1 if they are whole. GatherShards: the values of
   // `local` on the P shards, as a tensor [P, local shape...], ascending along the axes that split
   // the letters (P = 1: a view). It makes one all-gather, to which the cap of the Context's options
-  // does not apply: it is too late to refuse.
+  // does not apply: it is too late to refuse. All ranks must gather, or none; a backward may decide
+  // that by `wanted`, which is the same on all ranks.
   int64_t NumShards(absl::string_view letters) const;
   absl::StatusOr<Tensor> GatherShards(absl::string_view letters, const Tensor& local) const;
+};
+
+struct OpCall : RankCall {
+  TensorRefs operands;
+  // Allocated, row-major; undefined for a view operator, which sets them.
+  absl::Span<Tensor> results;
 };
 
 // Operands or results of a forward, saved for its backward: those that the OpDef declares. If
@@ -232,30 +237,15 @@ class OperandGradients {
   mutable uint32_t touched_ = 0;
 };
 
-struct GradCall {
-  Context& context;
-  const Decision& decision;
+struct GradCall : RankCall {
   SavedTensors operands;  // as the forward saw them
   SavedTensors results;
   // In the layouts decision.result_gradient_specs, with any strides, including 0 (as for the
   // gradient of a sum's operand).
   absl::Span<const Tensor> result_gradients;
   OperandGradients gradients;  // allocated, row-major, where wanted (unless op.sets_gradients)
-  const CallValues& values;    // as in the forward call
-  uint64_t lineage;            // of this call (lineage.h)
   uint32_t wanted = 0;         // bit i: the gradient of operand i is wanted
   bool wants(int i) const { return wanted >> i & 1; }
-
-  Device& device() const { return context.device(); }
-  template <typename T>
-  const T& attrs() const {  // as OpCall's
-    return AttrsView(decision.attrs).as<T>();
-  }
-  // As OpCall's. All ranks must gather, or none; a backward may decide that by `wanted`, which is
-  // the same on all ranks.
-  IndexSet OperandIndices(int i, int dim) const;
-  int64_t NumShards(absl::string_view letters) const;
-  absl::StatusOr<Tensor> GatherShards(absl::string_view letters, const Tensor& local) const;
 };
 
 // An operator. Checked at its first call: kInvalidArgument, naming the operator, if something is

@@ -237,14 +237,11 @@ absl::Status Tape::Visit(Node& node, absl::InlinedVector<Slot, 2>& slots) {
   made.specs.resize(node.edges.size());
   Device& device = context_.device();
   DT_RETURN_IF_ERROR(walk_.gathers().Restore(node));
-  GradCall call{context_,
-                decision,
+  GradCall call{{context_, decision, node.values, caller.lineage},
                 SavedTensors(device, node.operands, decision.operands),
                 SavedTensors(device, node.results, decision.results),
                 made.result_gradients,
-                OperandGradients(absl::MakeSpan(made.gradients)),
-                node.values,
-                caller.lineage};
+                OperandGradients(absl::MakeSpan(made.gradients))};
   for (size_t i = 0; i < node.edges.size(); ++i) {
     if (!walk_.Wants(node.edges[i])) continue;
     call.wanted |= 1u << i;

@@ -88,8 +88,9 @@ absl::Status MakeAgain(TensorImpl& impl, CopiedView& view) {
   for (const CopiedView::Step& step : view.steps) {
     std::vector<Tensor> results(step.decision->results.size());
     const Tensor* const operand = &at;
-    const OpCall call{*impl.context,           *step.decision, TensorRefs({&operand, 1}),
-                      absl::MakeSpan(results), step.values,    impl.lineage.id};
+    const OpCall call{{*impl.context, *step.decision, step.values, impl.lineage.id},
+                      TensorRefs({&operand, 1}),
+                      absl::MakeSpan(results)};
     if (absl::Status status = step.decision->functions.forward(call); !status.ok())
       return impl.context->communicator().Fail(status);
     at = std::move(results[step.result]);
