@@ -188,7 +188,8 @@ class Context {
   // Requires: specs of this Context. Errors: as RedistributionPlan::Create.
   absl::StatusOr<std::shared_ptr<const RankRedistributionPlan>> Plan(
       const Spec* from, const Spec* to, const RedistributionOptions* options = nullptr);
-  // redistribution_options(), for code that keeps them: equal options have one address while in use.
+  // redistribution_options(), for code that keeps them: while in use, equal options have one
+  // address.
   const std::shared_ptr<const RedistributionOptions>& kept_redistribution_options() const;
   // The plan split into chunks; null if overlap() does not ask for that, or the plan cannot be
   // split. Cached like plans.
