@@ -68,8 +68,9 @@ class Result final : public LateProduct {
     operands_.clear();
   }
   OpCall Call(Tensor& result) {
-    return {context_,     *decision_, TensorRefs(refs_), absl::MakeSpan(&result, 1),
-            call_values_, lineage_};
+    return {{context_, *decision_, call_values_, lineage_},
+            TensorRefs(refs_),
+            absl::MakeSpan(&result, 1)};
   }
 
   const DecisionPtr decision_;
