@@ -74,10 +74,11 @@ TEST(Export, WritesFilesOfSomeSize) {
   DT_ASSERT_OK_AND_ASSIGN(const auto names,
                           ExportCheckpoint(reader, out, {.max_file_bytes = 20'000}));
   EXPECT_THAT(names,
-              ElementsAre("model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors",
-                          "model-00003-of-00003.safetensors", "model.safetensors.index.json"));
+              ElementsAre("model-00001-of-00004.safetensors", "model-00002-of-00004.safetensors",
+                          "model-00003-of-00004.safetensors", "model-00004-of-00004.safetensors",
+                          "model.safetensors.index.json"));
   size_t tensors = 0;
-  for (size_t i = 0; i < 3; ++i) {
+  for (size_t i = 0; i < 4; ++i) {
     DT_ASSERT_OK_AND_ASSIGN(const SafetensorsReader file,
                             SafetensorsReader::Open(out + "/" + names[i]));
     tensors += file.tensors().size();
@@ -85,7 +86,7 @@ TEST(Export, WritesFilesOfSomeSize) {
   EXPECT_EQ(tensors, 11);
   std::ifstream index(out + "/model.safetensors.index.json");
   const std::string text(std::istreambuf_iterator<char>(index), {});
-  EXPECT_THAT(text, HasSubstr("\"large\": \"model-00002-of-00003.safetensors\""));
+  EXPECT_THAT(text, HasSubstr("\"large\": \"model-00003-of-00004.safetensors\""));
   EXPECT_THAT(text, HasSubstr("\"total_size\": " + std::to_string(SavedBytes())));
 }
 

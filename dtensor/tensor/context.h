@@ -64,8 +64,8 @@ struct Spec : Counted {
 };
 using SpecPtr = CountedPtr<const Spec>;
 
-// The state from which random operators draw their seeds. Equal on all ranks, as they run the same
-// program.
+// The state from which random operators draw their seeds. Equal on all ranks that run the same
+// program; stages of a pipeline may have drawn different numbers of seeds.
 struct RandomState {
   uint64_t seed = 0;
   uint64_t drawn = 0;  // number of seeds drawn so far

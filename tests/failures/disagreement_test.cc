@@ -100,6 +100,7 @@ TEST(DisagreementTest, UnlikeArguments) {
            [](const TensorOr&x, int rank) { return Slice(x, 0, rank, rank + 3); },
            [](const TensorOr&x, int rank) {
              const std::vector<int64_t> rows = {0, rank};
+             const NoGrad no_grad(x->context());
              return Rope(Reshape(x, {2, 2, 1, 2}), {.row_offsets = rows});
            }}) {
     EXPECT_THAT(Disagreement([&](Context& context) -> absl::Status {
