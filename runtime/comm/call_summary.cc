@@ -12,7 +12,7 @@ std::string Describe(int rank, const CallSummary& call) {
                       ")");
 }
 
-// What follows where two descriptions are the same.
+// What to add if the two descriptions are equal.
 absl::string_view Hint(const CallSummary& a, const CallSummary& b) {
   const bool alike =
       a.described && b.described && a.op == b.op && a.kind == b.kind && a.what == b.what;

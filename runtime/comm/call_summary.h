@@ -1,4 +1,5 @@
-// CallSummary: what a rank asks for in an exchange, for the error about two that disagree.
+// CallSummary: describes the exchange that a rank asks for, for the error message when two ranks
+// disagree.
 #ifndef DTENSOR_RUNTIME_COMM_CALL_SUMMARY_H_
 #define DTENSOR_RUNTIME_COMM_CALL_SUMMARY_H_
 
@@ -17,7 +18,7 @@ namespace DTENSOR_EXPORT dtensor {
 struct CallSummary {
   std::string op;
   std::string kind;  // "all-gather"
-  std::string what;  // of the collective's description, or tensors and digest
+  std::string what;  // the collective's description, else the number of tensors and the digest
   bool described = false;
 };
 CallSummary SummaryOf(absl::string_view op, CollectiveKind kind, uint64_t digest,
@@ -27,7 +28,8 @@ CallSummary SummaryOf(absl::string_view op, CollectiveKind kind, uint64_t digest
 absl::Status Disagreement(uint64_t number, absl::Span<const int> group, int rank,
                           const CallSummary& mine, int other_rank, const CallSummary& other);
 
-// The world's failure, with the operator in which this rank met it, where it names none.
+// Returns the world's failure. If its message names no operator, adds the one in which this rank
+// received it.
 absl::Status InOp(const absl::Status& failure, int rank, const Collective& collective);
 
 }  // namespace dtensor

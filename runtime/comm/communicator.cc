@@ -30,7 +30,8 @@ absl::Status Communicator::BeginObserved(const Collective& collective,
 absl::Status Communicator::Finish(const Collective& collective) {
   ExchangeObserver* const observer = observer_;
   if (observer == nullptr) return FinishExchange(collective);
-  // It may throw where memory runs out; peers must not read on what the caller then frees.
+  // The observer may throw if memory runs out. Then the world must fail, since peers must not go on
+  // reading what the caller frees after an error.
   const absl::Status told = NoThrow([&] {
     observer->Finishes(collective);
     return absl::OkStatus();

@@ -42,7 +42,7 @@ bool SourceInside(const ReceiveBox& box, const Dims& shape) {
   return true;
 }
 
-// A dst of stride 0 would have one element written many times.
+// With a dst stride of 0, one element would be written many times.
 bool DstInside(const ReceiveBox& box, const Tensor& dst) {
   for (int d = 0; d < dst.ndim(); ++d) {
     const MatchedRun& piece = box.dims[d];
@@ -73,7 +73,7 @@ absl::Status CheckOperation(const Collective& collective, const ExchangePart& pa
   return absl::OkStatus();
 }
 
-// Whether a rank is in the group. `at` is where the one before it was found: boxes mostly go
+// Whether a rank is in the group. `at` is where the previous rank was found: boxes mostly go
 // through a group in its order, and there may be thousands of both.
 bool IsInGroup(absl::Span<const int> group, int rank, size_t& at) {
   if (at + 1 < group.size() && group[at + 1] == rank) {

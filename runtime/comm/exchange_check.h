@@ -1,4 +1,5 @@
-// What metadata alone says of an exchange: what is refused, and how much it writes.
+// What can be told of an exchange from metadata alone: whether it is refused, and how much it
+// writes.
 #ifndef DTENSOR_RUNTIME_COMM_EXCHANGE_CHECK_H_
 #define DTENSOR_RUNTIME_COMM_EXCHANGE_CHECK_H_
 
@@ -14,21 +15,21 @@
 
 namespace dtensor {
 
-// "Redistribute [tp] -> [] over axis "tp": ", with which every refusal begins.
+// The beginning of every refusal: "Redistribute [tp] -> [] over axis "tp": ".
 std::string ExchangeLabel(const Collective& collective);
 
-// What a rank can see without its peers: the group, the boxes in its own tensors, and whether the
-// operation exists for the type. `device` is that of the tensors; null: not checked.
-// Errors: kInvalidArgument, naming the operator and the axis.
+// Checks what a rank can see without its peers: the group, the boxes in its own tensors, and
+// whether the operation exists for the type. `device` is the one that tensors must be on; null: not
+// checked. Errors: kInvalidArgument, naming the operator and the axis.
 absl::Status CheckExchange(const Collective& collective, absl::Span<const ExchangePart> parts,
                            int rank, int size, const Device* device);
 
-// Whether the boxes that `box` reads lie in `source`, the tensor of world rank `peer`, and are
-// of dst's type. Errors: kInvalidArgument, as above.
+// Checks that `source`, the tensor of world rank `peer`, contains what `box` reads, and has a type
+// that converts to dst's. Errors: kInvalidArgument, as above.
 absl::Status CheckSource(const Collective& collective, const ReceiveBox& box, const Tensor& dst,
                          const Tensor& source, int peer);
 
-// Of this rank's results, what the boxes of all parts write, in bytes.
+// How many bytes of this rank's results the boxes of all parts write.
 int64_t WrittenBytes(absl::Span<const ExchangePart> parts);
 
 }  // namespace dtensor

@@ -1,5 +1,5 @@
-// Numbers that say whether two processes mean the same: alike on all hosts of a job, whose byte
-// order is one. By them ranks are compared, not protected.
+// Fingerprints by which processes find out whether they mean the same thing. They are the same on
+// all hosts of a job, which have one byte order. They are no protection against an attacker.
 #ifndef DTENSOR_RUNTIME_COMM_FINGERPRINT_H_
 #define DTENSOR_RUNTIME_COMM_FINGERPRINT_H_
 
@@ -11,7 +11,7 @@
 
 namespace dtensor {
 
-// Of what a rank is about to do: operator, kind, digest and number of parts.
+// Of what a rank is about to do: its operator, kind, digest and number of parts.
 uint64_t FingerprintOf(const Collective& collective, size_t parts);
 
 // Of a group of ranks; never 0.

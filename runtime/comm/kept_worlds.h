@@ -1,4 +1,4 @@
-// KeptWorlds: worlds that have ended, and stay while there are tensors that refer to them.
+// KeptWorlds: keeps worlds that have ended for as long as tensors refer to them.
 #ifndef DTENSOR_RUNTIME_COMM_KEPT_WORLDS_H_
 #define DTENSOR_RUNTIME_COMM_KEPT_WORLDS_H_
 
@@ -11,13 +11,13 @@
 
 namespace dtensor {
 
-// World: has_tensors() const. Thread-safe. One in a static variable is never to be destroyed:
-// tensors in others may be the last ones.
+// World has a method `has_tensors() const`. Thread-safe. A KeptWorlds in a static variable must
+// never be destroyed, since the last tensors may be in other static variables.
 template <typename World>
 class KeptWorlds {
  public:
-  // Destroys `world` (null: none), and those of earlier calls; those that have tensors stay until a
-  // later call finds that these are gone.
+  // Destroys `world` (null: none) and the worlds of earlier calls, except those that still have
+  // tensors. They stay until a later call finds that these are gone.
   void LetGo(std::unique_ptr<World> world) {
     std::vector<std::unique_ptr<World>> over;  // destroyed once the mutex is free again
     const std::lock_guard lock(mutex_);

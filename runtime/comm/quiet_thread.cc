@@ -8,7 +8,7 @@
 namespace dtensor {
 namespace {
 
-// Of this thread, for as long as it lives.
+// Blocks signals in this thread for as long as the object lives.
 class BlockedSignals {
  public:
   BlockedSignals() {
@@ -29,7 +29,7 @@ class BlockedSignals {
 
 }  // namespace
 
-// The thread has its maker's mask: there is no moment in which it could take one.
+// A thread inherits its creator's mask, so there is no moment in which it could take a signal.
 std::thread QuietThread(std::function<void()> run) {
   const BlockedSignals blocked;
   return std::thread(std::move(run));

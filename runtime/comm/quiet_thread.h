@@ -1,5 +1,6 @@
-// QuietThread: a thread of the library's, which takes none of the program's signals. Handlers,
-// sigwait and signalfd are for the program's own threads: what these block, nobody else is to take.
+// QuietThread: a thread of the library that receives none of the program's signals. Handlers,
+// sigwait and signalfd are for the program's own threads: a signal that they block must not be
+// delivered here.
 #ifndef DTENSOR_RUNTIME_COMM_QUIET_THREAD_H_
 #define DTENSOR_RUNTIME_COMM_QUIET_THREAD_H_
 
@@ -10,9 +11,9 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// Runs `run` on a thread that blocks all signals but those that tell of its own errors (SIGSEGV and
-// its like). The caller's are as before. Throws std::system_error where there is no thread to be
-// had.
+// Runs `run` on a new thread that blocks all signals but those that report its own errors (SIGSEGV
+// and the like). The caller's signal mask is unchanged. Throws std::system_error if no thread can
+// be created.
 std::thread QuietThread(std::function<void()> run);
 
 }  // namespace dtensor

@@ -1,5 +1,5 @@
-// What a rank sends in an exchange: for transports in which a rank cannot read its peers' memory.
-// Worked out from what all ranks receive, which all of them know (ExchangeBoxes).
+// What a rank sends in an exchange, for transports in which a rank cannot read its peers' memory.
+// It is computed from what all ranks receive, which each of them knows (ExchangeBoxes).
 #ifndef DTENSOR_RUNTIME_COMM_SEND_LIST_H_
 #define DTENSOR_RUNTIME_COMM_SEND_LIST_H_
 
@@ -21,15 +21,15 @@ namespace DTENSOR_EXPORT dtensor {
 struct SendBox {
   int receiver = 0;  // world rank
   size_t part = 0;
-  size_t index = 0;  // of the box among those that the receiver lists for the part
-  absl::InlinedVector<MatchedRun, 4> dims;  // as the receiver's: src lies in this rank's source
+  size_t index = 0;                         // of the box in the receiver's list for the part
+  absl::InlinedVector<MatchedRun, 4> dims;  // the receiver's; src is in this rank's source
 };
 
-// Ascending by receiver, part and index: so what one rank sends another comes in an order that both
-// know. The rank itself is no receiver. Requires: collective.boxes.
+// Ascending by receiver, part and index, so both sides know the order of what one rank sends
+// another. The rank itself is never a receiver. Requires: collective.boxes.
 std::vector<SendBox> SendListOf(const Collective& collective, size_t parts, int rank);
 
-// The same, kept: lists of the exchanges that `rank` took part in last.
+// Caches the send lists of the exchanges in which `rank` took part most recently.
 class SendLists {
  public:
   explicit SendLists(int rank) : rank_(rank) {}

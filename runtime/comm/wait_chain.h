@@ -1,4 +1,4 @@
-// Who waits for whom, in words.
+// Error texts about which rank waits for which.
 #ifndef DTENSOR_RUNTIME_COMM_WAIT_CHAIN_H_
 #define DTENSOR_RUNTIME_COMM_WAIT_CHAIN_H_
 
@@ -20,14 +20,15 @@ struct WaitText {
   std::string call;
 };
 
-// What is wrong with a chain, each of whose ranks waits for the next one's, from the rank that
-// asks: its last peer is one of its ranks (a cycle), or the first of them has waited for `seconds`,
-// which is too long. OK if neither. Requires: not empty.
+// Returns what is wrong with a chain of waits, which begins with the rank that asks and in which
+// each rank waits for the next. There is a cycle if the last peer is one of the chain's ranks.
+// Otherwise, `timed_out` says that its first rank has waited for `seconds`, which is too long. OK
+// if neither. Requires: not empty.
 absl::Status TroubleOf(absl::Span<const WaitText> chain, bool timed_out, double seconds);
-// That it has waited for so long.
+// The error that says that the chain's first rank has waited for `seconds`.
 absl::Status SilenceOf(absl::Span<const WaitText> chain, double seconds);
 
-// Why a rank that returned `returned` fails the world, for which `rank` waits in `call`.
+// Why the world fails when a rank has returned `returned` while `rank` waits for it in `call`.
 absl::Status ReturnedWhile(const absl::Status& returned, int rank, absl::string_view call);
 // "rank 0 waits for it in op "add" (call 3 of ranks [0, 1])"
 std::string WaiterText(int rank, absl::string_view call);

@@ -2,13 +2,13 @@
 //
 //   full               every key
 //   causal             query i sees keys 0..i
-//   window:W           query i sees keys i-W+1..i; as causal where the sequence is no longer than W
-//   prefix:N           as causal, and every query sees keys 0..N-1
-//   documents:0,100    documents begin at these positions; causal inside each, nothing across
+//   window:W           query i sees keys i-W+1..i; the same as causal for sequences up to length W
+//   prefix:N           as causal, and every query also sees keys 0..N-1
+//   documents:0,100    documents begin at these positions; causal within each, nothing across
 //
-// What a query sees is always one interval of positions. A block is a set of query positions and a
-// set of key positions; since positions are global, it does not matter how ranks hold them. A pure
-// value; Parse(ToString(m)) == m.
+// The keys that a query sees are always one interval of positions. A block is a set of query
+// positions and a set of key positions; since positions are global, it does not matter which ranks
+// hold them. A pure value; Parse(ToString(m)) == m.
 #ifndef DTENSOR_RUNTIME_CORE_ATTENTION_MASK_H_
 #define DTENSOR_RUNTIME_CORE_ATTENTION_MASK_H_
 
@@ -26,11 +26,11 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// What a mask leaves of a block. With i and j counting its queries and keys in ascending order:
+// Which pairs of a block a mask allows. i and j number its queries and keys in ascending order:
 enum class BlockCase : uint8_t {
-  kEmpty,     // no pair is allowed, or there is none
+  kEmpty,     // no pair is allowed, or there are no pairs
   kFull,      // every pair is allowed
-  kDiagonal,  // i sees j exactly if j <= i, and there are as many of both: a local causal mask
+  kDiagonal,  // i sees j exactly if j <= i, for equally many of both: a local causal mask
   kPartial    // anything else
 };
 absl::string_view ToString(BlockCase block_case);  // "empty", "full", "diagonal", "partial"
@@ -57,29 +57,30 @@ class AttentionMask {
   int64_t width() const { return size_; }  // of a window
   int64_t prefix() const { return size_; }
   absl::Span<const int64_t> starts() const { return starts_; }  // of documents
-  // Whether no query sees a key behind it.
+  // Whether no query sees a later key.
   bool is_causal() const { return kind_ != Kind::kFull && (kind_ != Kind::kPrefix || size_ == 0); }
 
-  // The keys that query q sees; of full, `end` is the largest int64_t. O(log documents).
-  // Requires: q >= 0.
+  // The keys that query q sees; for full, `end` is the largest int64_t. O(log documents). Requires:
+  // q >= 0.
   KeyRange KeysOf(int64_t q) const;
   bool Allows(int64_t q, int64_t k) const {
     const KeyRange keys = KeysOf(q);
     return keys.begin <= k && k < keys.end;
   }
 
-  // The allowed pairs of a block, and its case. A pair of runs costs O(1) where one of them is an
-  // interval or their strides are equal, else O(intervals of the run that has fewer); documents
-  // cost as much each. Requires: positions from 0, below 2^40; at most 2^62 pairs.
+  // The number of allowed pairs of a block, and its case. A pair of runs costs O(1) if one of them
+  // is an interval or their strides are equal, else O(intervals of the run that has fewer). For
+  // documents, each document costs that much. Requires: positions from 0, below 2^40; at most 2^62
+  // pairs.
   int64_t Count(const IndexSet& q, const IndexSet& k) const;
   BlockCase Classify(const IndexSet& q, const IndexSet& k) const;
 
-  // Errors: kInvalidArgument when the mask speaks of positions that a sequence of this length does
-  // not have: a prefix that is longer, a document that begins at its end or behind.
+  // Errors: kInvalidArgument if the mask refers to positions beyond a sequence of this length: a
+  // longer prefix, or a document that begins at its end or later.
   absl::Status CheckFits(int64_t length) const;
 
   std::string ToString() const;
-  // Errors: kInvalidArgument, showing the spellings there are.
+  // Errors: kInvalidArgument, showing the valid spellings.
   static absl::StatusOr<AttentionMask> Parse(absl::string_view text);
 
   friend bool operator==(const AttentionMask&, const AttentionMask&) = default;

@@ -1,4 +1,4 @@
-// What a round of communication is, as plain values that plans and communicators share.
+// Plain values that describe a round of communication, shared by plans and communicators.
 #ifndef DTENSOR_RUNTIME_CORE_COLLECTIVE_H_
 #define DTENSOR_RUNTIME_CORE_COLLECTIVE_H_
 
@@ -24,8 +24,8 @@ enum class CollectiveKind : uint8_t {
 absl::string_view ToString(CollectiveKind kind);  // "slice", "all-gather", "reduce-scatter", ...
 
 // A box to receive: the product over tensor dimensions of one MatchedRun each (positions in the
-// peer's local tensor -> positions in mine). Several peers: their boxes (alike in shape and
-// position) are combined in the order listed. A peer may be the rank itself.
+// peer's local tensor -> positions in mine). If there are several peers, their boxes, which have
+// the same shape and position, are combined in the order listed. A peer may be the rank itself.
 struct ReceiveBox {
   absl::InlinedVector<int, 4> peers;  // world ranks
   absl::InlinedVector<MatchedRun, 4> dims;

@@ -1,4 +1,4 @@
-// For who opens what is written to: files, sockets, shared memory.
+// Helpers for code that opens files, sockets or shared memory for writing.
 #ifndef DTENSOR_RUNTIME_CORE_DESCRIPTOR_H_
 #define DTENSOR_RUNTIME_CORE_DESCRIPTOR_H_
 
@@ -8,17 +8,16 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// What open() or a call like it has returned, as a descriptor above 2. Where a process begins with
-// its standard streams closed, what is opened first is taken for one of them, and whatever the
-// process prints goes there. Less than 0, with errno, where `made` is, or where the process has no
-// descriptor left: then `made` is closed.
-// Requires: opened so that programs that are started do not inherit it (O_CLOEXEC); nor do they
-// what is returned.
+// Returns `made`, the result of open() or a similar call, as a descriptor above 2. If a process was
+// started with its standard streams closed, the first files that it opens would take their place,
+// and whatever the process prints would go there. Returns less than 0, with errno, if `made` is
+// less than 0, or if the process has no descriptor left; `made` is then closed. Requires: opened so
+// that child programs do not inherit it (O_CLOEXEC); they do not inherit the result either.
 int OffStandardStreams(int made);
 
-// write() until all is written, also where signals come meanwhile. False, with errno, where it is
-// not; EFBIG behind the size that files may have (ulimit -f), where write() alone sends a signal
-// that ends the process.
+// Calls write() until everything is written, also if signals interrupt it. Returns false, with
+// errno, if that fails; EFBIG beyond the allowed size of files (ulimit -f), where write() alone
+// sends a signal that ends the process.
 bool WriteAll(int file, const void* bytes, size_t size);
 
 // fsync(), repeated if a signal interrupts it (as on NFS). False, with errno, on failure.

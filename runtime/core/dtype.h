@@ -16,18 +16,19 @@ enum class DType : uint8_t { kF32, kF64, kBF16, kF16, kI32, kI64, kBool };
 
 int64_t SizeOf(DType dtype);              // bytes per element
 absl::string_view ToString(DType dtype);  // "f32", "f64", "bf16", "f16", "i32", "i64", "bool"
-// Errors: kInvalidArgument, listing the names there are.
+// Errors: kInvalidArgument, listing the valid names.
 absl::StatusOr<DType> ParseDType(absl::string_view text);
 bool IsFloat(DType dtype);
 // The type sums are accumulated in: f32 for f32 and narrower floats, otherwise the type itself.
 DType AccumulatorOf(DType dtype);
-// Whether an exchange can read elements of one type and write the other in one pass: equal types,
-// and floats that are computed in f32.
+// Whether an exchange can read elements of one type and write the other in one pass: true for equal
+// types, and for two floats that are computed in f32.
 bool ConvertsOnTheWay(DType from, DType to);
 
-// The 16-bit floats round to nearest, ties to even. What is too large becomes infinite, and what is
-// too small subnormal or zero, with the sign kept. A NaN stays a NaN: quiet, with its sign and as
-// much of its payload as fits. Each 16-bit value comes back from float as it was (a NaN quiet).
+// The 16-bit floats round to nearest, ties to even. Values that are too large become infinite;
+// values that are too small become subnormal or zero, with the sign kept. A NaN stays a NaN: quiet,
+// with its sign and as much of its payload as fits. Every 16-bit value survives a conversion to
+// float and back (a NaN becomes quiet).
 
 // bfloat16: the upper half of a float.
 struct BFloat16 {
@@ -87,8 +88,8 @@ inline Float16::operator float() const {
   return std::bit_cast<float>(f | sign);
 }
 
-// The C++ types of elements: float, double, one of the two above, int32_t, int64_t and bool. Others
-// that are as wide (long long, char) are none.
+// The C++ types of elements: float, double, the two above, int32_t, int64_t and bool. Other types
+// of the same width (long long, char) are not accepted.
 template <typename T>
 concept ElementType = std::is_same_v<T, float> || std::is_same_v<T, double> ||
     std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16> || std::is_same_v<T, int32_t> ||

@@ -1,5 +1,5 @@
-// What every header that users can reach begins with: the compiler is new enough, and what the
-// header declares may be used from outside of a shared library.
+// Included by every header that users can reach: checks that the compiler is new enough, and makes
+// what the header declares usable from outside of a shared library.
 #ifndef DTENSOR_RUNTIME_CORE_EXPORT_H_
 #define DTENSOR_RUNTIME_CORE_EXPORT_H_
 
@@ -13,11 +13,11 @@
 //
 //   namespace DTENSOR_EXPORT dtensor { ... }
 //
-// It holds until that brace, for classes, functions and namespaces inside. So it stands once in
-// each header that is installed, and in those that another of our libraries uses. A function
-// template that a source instantiates has it too, since g++ lets types of Abseil's in its signature
-// hide it; and a friend function is defined in its class, since g++ does not count the namespace
-// around it.
+// The macro applies until that brace, to the classes, functions and namespaces inside. So it
+// appears once in each installed header, and in headers that another of our libraries uses. A
+// function template that a source instantiates needs it too, since g++ lets types of Abseil's in
+// its signature hide it. A friend function must be defined in its class, since g++ ignores the
+// namespace around it.
 #if defined(__GNUC__)
 #define DTENSOR_EXPORT [[gnu::visibility("default")]]
 #else

@@ -1,6 +1,6 @@
-// HashMap, HashSet: a map whose growth may throw std::bad_alloc and leave it as it was. Debian's
-// absl::flat_hash_map does not: its capacity has changed by then, so that the destructor which the
-// exception runs frees what was never allocated (no_throw.h).
+// HashMap, HashSet: if growing throws std::bad_alloc, they stay as they were. Debian's
+// absl::flat_hash_map does not: its capacity has changed by then, so the destructor that the
+// exception runs frees memory that was never allocated (no_throw.h).
 #ifndef DTENSOR_RUNTIME_CORE_HASH_MAP_H_
 #define DTENSOR_RUNTIME_CORE_HASH_MAP_H_
 

@@ -6,12 +6,12 @@
 //
 // A rank's local index of a global index is its position in the set: local elements lie in
 // ascending global order. Pure values; nothing here knows of meshes.
-//
-// The canonical form. Take the set's maximal intervals (no neighbour of one is in the set) from the
+// A rank's local index of a global index is its position in the set, since local elements are in
+// ascending global order. Pure values; nothing here knows of meshes.
 // left: each run takes as many of them as are equally long and equally far apart. So equal sets
-// have equal runs, and no other split into runs that do not interleave has fewer.
-//
-//   {0, 1, 6, 7, 12, 13, 20}   {0..1 +6 x3, 20}
+// The canonical form: take the set's maximal intervals (with no neighbour in the set) from the
+// left; each run takes as many of them as have the same length and the same distance. So equal sets
+// have equal runs, and no other split into runs that do not interleave has fewer runs.
 //   {0, 5, 15, 25}             {0 +5 x2, 15 +10 x2}
 //   {0, 1, 3, 6, 7, 9}         {0..1, 3, 6..7, 9}: runs never interleave
 //
@@ -42,9 +42,9 @@ class IndexSet {
  public:
   IndexSet() = default;                                  // empty
   static IndexSet Interval(int64_t begin, int64_t end);  // empty when end <= begin
-  // Joins runs into the canonical form. They need not be canonical themselves: they may touch, be
-  // empty (length or count 0), and count > 1 may have stride == length.
-  // Requires: each run ends where the next begins, or before, and stride >= length where count > 1.
+  // Joins runs into the canonical form. The given runs need not be canonical: they may touch or be
+  // empty (length or count 0), and a run with count > 1 may have stride == length. Requires: each
+  // run ends where the next begins, or before; stride >= length if count > 1.
   static IndexSet FromIntervals(absl::Span<const IndexRun> ascending);
 
   // In ascending order, and not interleaved: each run ends before the next begins.
@@ -58,19 +58,19 @@ class IndexSet {
   // The indices at positions [begin, end) of this set. Requires: 0 <= begin <= end <= size().
   IndexSet Slice(int64_t begin, int64_t end) const;
 
-  // Every index moved up by `offset` (down where it is negative).
+  // Every index increased by `offset`, which may be negative.
   IndexSet Shifted(int64_t offset) const;
 
-  // Linear in the runs read and written, as a rule; where runs of unequal strides meet, see
+  // Normally linear in the runs read and written; if runs of different strides meet, see
   // MatchIndexSets.
   IndexSet Intersect(const IndexSet& other) const;
   IndexSet Union(const IndexSet& other) const;
-  // Intersect as disjoint sets, none of them empty. Strided runs may meet in a pattern that runs
-  // cannot say without interleaving: Intersect takes it apart, here each interval of the pattern is
-  // a set of its own, one strided run. So the cost is that of MatchIndexSets, however long runs
-  // are.
+  // Intersect, as disjoint sets, none of them empty. Strided runs may meet in a pattern that cannot
+  // be written as runs that do not interleave. Intersect splits such a pattern into many runs; here
+  // each interval of the pattern becomes a set of its own, with one strided run. So the cost is
+  // that of MatchIndexSets, however long the runs are.
   std::vector<IndexSet> IntersectInParts(const IndexSet& other) const;
-  // The size of Intersect, at the cost of IntersectInParts.
+  // The size of Intersect, computed at the cost of IntersectInParts.
   int64_t CommonSize(const IndexSet& other) const;
 
   std::string ToString() const;  // "{3..5}", "{0..1 +6 x2, 9}", "{}"
@@ -80,21 +80,22 @@ class IndexSet {
   absl::InlinedVector<IndexRun, 2> runs_;
 };
 
-// One strided part of what two sets have in common: element (j, i), j < count, i < length, lies at
-// position src + j * src_stride + i of the one and dst + j * dst_stride + i of the other.
+// A strided part of what two sets have in common: element (j, i), j < count, i < length, is at
+// position src + j * src_stride + i of the first set and dst + j * dst_stride + i of the second.
 struct MatchedRun {
   int64_t src = 0, dst = 0, length = 0, count = 1, src_stride = 0, dst_stride = 0;
   int64_t size() const { return length * count; }
   friend bool operator==(const MatchedRun&, const MatchedRun&) = default;
 };
 
-// The common indices of two sets, as positions in both. Each lies in one run; runs ascend by their
-// first elements, in src and in dst alike. They may interleave: {0..3 +6 x9} and {2..6 +6 x9} share
-// two strided runs. They are equal, sides swapped, for MatchIndexSets(dst, src).
+// The common indices of two sets, as positions in both. Each common index is in exactly one run;
+// runs ascend by their first elements, in src and in dst. They may interleave: {0..3 +6 x9} and
+// {2..6 +6 x9} share two strided runs. MatchIndexSets(dst, src) gives the same runs with sides
+// swapped.
 //
-// Runs that meet cost O(1) and give at most three of these where one is an interval or their
-// strides are equal. Two of unequal strides s and t, with c and d intervals where they overlap,
-// cost O(min(c, d, (s + t) / gcd(s, t))).
+// A pair of runs that meet costs O(1) and gives at most three matched runs if one is an interval or
+// their strides are equal. If their strides s and t differ, and they have c and d intervals where
+// they overlap, it costs O(min(c, d, (s + t) / gcd(s, t))).
 std::vector<MatchedRun> MatchIndexSets(const IndexSet& src, const IndexSet& dst);
 
 }  // namespace dtensor

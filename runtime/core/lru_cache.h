@@ -1,5 +1,5 @@
-// LruCache: at most so many entries, of at most so much weight; those used least recently make room
-// for a new one.
+// LruCache: holds a limited number of entries, of limited total weight. The least recently used
+// ones are evicted for a new one.
 #ifndef DTENSOR_RUNTIME_CORE_LRU_CACHE_H_
 #define DTENSOR_RUNTIME_CORE_LRU_CACHE_H_
 
@@ -22,7 +22,7 @@ class LruCache {
   explicit LruCache(size_t capacity, int64_t most_weight = std::numeric_limits<int64_t>::max() / 2)
       : capacity_(capacity), most_weight_(most_weight) {}
 
-  // Null if it is not there. Valid until the next Insert.
+  // Null if there is no such entry. Valid until the next Insert.
   Value* Find(const Key& key) {
     const auto found = entries_.find(key);
     if (found == entries_.end()) return nullptr;
@@ -30,8 +30,8 @@ class LruCache {
     return &found->second.value;
   }
 
-  // An entry heavier than all may be is there alone with those that weigh nothing.
-  // Requires: Find(key) == nullptr, 0 <= weight < 2^62.
+  // If the entry is heavier than the limit, it is kept anyway, together with only those entries
+  // that weigh nothing. Requires: Find(key) == nullptr, 0 <= weight < 2^62.
   void Insert(const Key& key, Value value, int64_t weight = 0) {
     if (entries_.size() == capacity_) MakeRoom();
     if (weight > 0 && weight_ + weight > most_weight_) MakeLighter(weight);
@@ -44,11 +44,12 @@ class LruCache {
  private:
   struct Entry {
     Value value;
-    uint64_t used;  // the how manieth use was the last of this entry
+    uint64_t used;  // the value of uses_ at this entry's last use
     int64_t weight;
   };
 
-  // An eighth goes at once, so that nobody has to keep entries in order: a hit writes one number.
+  // Evicts an eighth of the entries at once, so that they need not be kept in order: a hit writes
+  // only one number.
   void MakeRoom() {
     std::vector<uint64_t> used;
     for (const auto& [key, entry] : entries_) used.push_back(entry.used);
@@ -57,7 +58,7 @@ class LruCache {
     Forget(*newest, /*least_weight=*/0);
   }
 
-  // An eighth of the weight as well. What weighs nothing would not help.
+  // Evicts until an eighth of the weight is free as well. Entries that weigh nothing are kept.
   void MakeLighter(int64_t weight) {
     std::vector<std::pair<uint64_t, int64_t>> heavy;  // last use, weight
     for (const auto& [key, entry] : entries_) {

@@ -1,6 +1,6 @@
-// MachineRates: how fast a rank computes and how fast ranks talk, as plain numbers.
+// MachineRates: how fast a rank computes and how fast ranks communicate, as plain numbers.
 //
-// The text form and the words for it: dtensor/redistribution/cost_model.h.
+// Their text form and what each name means: dtensor/redistribution/cost_model.h.
 #ifndef DTENSOR_RUNTIME_CORE_MACHINE_RATES_H_
 #define DTENSOR_RUNTIME_CORE_MACHINE_RATES_H_
 
@@ -20,40 +20,40 @@ namespace DTENSOR_EXPORT dtensor {
 
 struct LinkSpeed {
   double latency_us = 0.3;   // of one message, however small
-  double gb_per_second = 8;  // 1e9 bytes; of all that one rank receives over such links
+  double gb_per_second = 8;  // 1e9 bytes; for all that one rank receives over such links
   friend bool operator==(const LinkSpeed&, const LinkSpeed&) = default;
 };
 
-// As the default: ranks that are threads of one process, on a desktop CPU.
+// The defaults are for ranks that are threads of one process, on a desktop CPU.
 struct MachineRates {
   std::map<std::string, LinkSpeed, std::less<>> links;  // by axis
   LinkSpeed every_other_link;
   double copy_gb_per_second = 16;       // of copies between ranks' memory: read and written
   double reduce_gb_per_second = 12;     // of terms read
   double multiply_gf_per_second = 100;  // 1e9 operations; of attention's products
-  // What follows is 0 where nobody has said it.
-  PerDType gemm_gf_per_second = {};  // of matrix products; else as multiply
-  double memory_gb_per_second = 0;   // of all other kernels: read and written; else as copy
-  double call_us = 0;                // that each kernel takes beside its work
+  // 0 in the following means not given.
+  PerDType gemm_gf_per_second = {};  // of matrix products; if 0, as multiply
+  double memory_gb_per_second = 0;   // of all other kernels, read and written; if 0, as copy
+  double call_us = 0;                // that each kernel takes in addition to its work
 
   double GemmFlopsPerSecond(DType dtype) const;
   double MemoryBytesPerSecond() const;
 
   const LinkSpeed& LinkOf(absl::string_view axis) const;
-  // Of an exchange with that label (Collective::axes): "dp,tp" goes by the slowest of its axes, and
-  // what crosses between meshes, "dp->pp", by the link of every other axis.
+  // For an exchange with that label (Collective::axes): "dp,tp" uses the slowest of its axes, and
+  // an exchange between meshes, "dp->pp", the link of every other axis.
   const LinkSpeed& LinkOfLabel(absl::string_view axes) const;
   friend bool operator==(const MachineRates&, const MachineRates&) = default;
 };
 
-// One round of communication, to one rank.
+// The time of one round of communication, for one receiving rank.
 struct RoundSeconds {
   double latency = 0;  // of its slowest link
-  double work = 0;     // what comes over each link, and what it does with its own memory
+  double work = 0;     // the transfers over all links, and work in its own memory
   double total() const { return latency + work; }
 };
 
-// Of what rank `rank` receives. `link_to(peer)`: the link by which another rank is reached.
+// For what rank `rank` receives. `link_to(peer)` returns the link by which `peer` is reached.
 template <typename LinkTo>
 RoundSeconds SecondsOfRound(const MachineRates& rates, absl::Span<const ReceiveBox> boxes,
                             int64_t element_size, int rank, LinkTo&& link_to) {

@@ -1,4 +1,4 @@
-// Where exceptions end: those of a user's functions, and those of the standard library when memory
+// Where exceptions stop: those of a user's functions, and those of the standard library when memory
 // runs out.
 #ifndef DTENSOR_RUNTIME_CORE_NO_THROW_H_
 #define DTENSOR_RUNTIME_CORE_NO_THROW_H_
@@ -11,15 +11,14 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// What `fn` returns; an exception that leaves it becomes a status: kResourceExhausted for
+// Returns what `fn` returns; an exception that leaves it becomes a status: kResourceExhausted for
 // std::bad_alloc, kInternal with its text for others.
 absl::Status NoThrow(absl::FunctionRef<absl::Status()> fn);
 
-// For destructors that tell others how a program ended.
+// For destructors that have to report how a program ended.
 class ExceptionWatch {
  public:
-  // OK; kInternal where an exception is on its way through the calling thread that was not when
-  // this was made.
+  // OK; kInternal if an exception is unwinding the calling thread that was not when this was made.
   absl::Status status() const;
 
  private:

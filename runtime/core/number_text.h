@@ -1,5 +1,5 @@
-// Numbers as text that does not depend on the program's locale: absl::StrFormat hands what is below
-// 2^-73 or above 2^128 to snprintf, which writes a decimal comma where the locale has one.
+// Numbers as text that does not depend on the program's locale. absl::StrFormat passes values below
+// 2^-73 or above 2^128 to snprintf, which writes a decimal comma if the locale has one.
 #ifndef DTENSOR_RUNTIME_CORE_NUMBER_TEXT_H_
 #define DTENSOR_RUNTIME_CORE_NUMBER_TEXT_H_
 

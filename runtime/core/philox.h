@@ -10,13 +10,14 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// Not arrays: in code for GPUs nvcc makes a trap of what reads one of the host's, and says nothing
+// Not arrays: in code for GPUs, nvcc turns a read of a host array into a trap, without a warning
 // (tools/cuda/compile_kernels).
 inline constexpr uint32_t kPhiloxMultiplier0 = 0xD2511F53, kPhiloxMultiplier1 = 0xCD9E8D57;
 inline constexpr uint32_t kPhiloxKeyStep0 = 0x9E3779B9, kPhiloxKeyStep1 = 0xBB67AE85;
 inline constexpr int kPhiloxRounds = 10;
 
-// The words of a product. From 64 bits nvcc adds a zero to the upper one, a third of a round.
+// The two words of a product. If it is computed in 64 bits, nvcc adds a zero to the upper word,
+// which costs a third of a round.
 struct PhiloxProduct {
   uint32_t upper, lower;
 };

@@ -1,4 +1,4 @@
-// How the terms of a Partial tensor combine.
+// How the terms of a Partial tensor are combined.
 #ifndef DTENSOR_RUNTIME_CORE_REDUCE_OP_H_
 #define DTENSOR_RUNTIME_CORE_REDUCE_OP_H_
 
@@ -14,7 +14,7 @@ namespace DTENSOR_EXPORT dtensor {
 enum class ReduceOp : uint8_t { kSum, kAvg, kMax, kMin, kProduct };
 
 absl::string_view ToString(ReduceOp op);  // "sum", "avg", "max", "min", "product"
-// Errors: kInvalidArgument, listing the names there are.
+// Errors: kInvalidArgument, listing the valid names.
 absl::StatusOr<ReduceOp> ParseReduceOp(absl::string_view text);
 
 }  // namespace dtensor

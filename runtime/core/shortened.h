@@ -1,4 +1,5 @@
-// Long texts in messages: what somebody typed or read from a file may be megabytes.
+// Shortens long texts in messages: what a user typed, or what was read from a file, may be
+// megabytes.
 #ifndef DTENSOR_RUNTIME_CORE_SHORTENED_H_
 #define DTENSOR_RUNTIME_CORE_SHORTENED_H_
 
@@ -9,8 +10,9 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// `text`, or of more than 1000 bytes its beginning and end with "... (N bytes) ..." between them;
-// never cut within a UTF-8 character. InvalidArgument (status.h) does it to each piece.
+// Returns `text`. If that has more than 1000 bytes, returns its beginning and end with "... (N
+// bytes) ..." between them, never cut within a UTF-8 character. InvalidArgument (status.h) does
+// this to each piece.
 std::string Shortened(absl::string_view text);
 
 }  // namespace dtensor

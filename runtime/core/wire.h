@@ -1,5 +1,5 @@
-// Bytes of a message between processes: whole numbers in little-endian order, texts and blocks of
-// bytes with their length before them.
+// The bytes of messages between processes: integers in little-endian order; texts and blocks of
+// bytes with their length in front.
 #ifndef DTENSOR_RUNTIME_CORE_WIRE_H_
 #define DTENSOR_RUNTIME_CORE_WIRE_H_
 
@@ -31,8 +31,8 @@ class WireWriter {
   std::string bytes_;
 };
 
-// Reads what a WireWriter wrote. What is not there reads as 0 or "", and ok() is false from then
-// on: so a message is read whole, and looked at once.
+// Reads what a WireWriter wrote. Reading beyond the end gives 0 or "", and ok() is false from then
+// on: so a message can be read as a whole, and checked once.
 class WireReader {
  public:
   explicit WireReader(absl::string_view bytes) : left_(bytes) {}
@@ -58,7 +58,7 @@ class WireReader {
   absl::string_view Rest() { return Raw(left_.size()); }
 
   bool ok() const { return ok_; }
-  bool done() const { return ok_ && left_.empty(); }  // all was read
+  bool done() const { return ok_ && left_.empty(); }  // everything was read
 
  private:
   uint64_t Number(int size) {

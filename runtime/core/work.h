@@ -1,4 +1,5 @@
-// KernelWork: what a kernel does, as far as its time depends on it; and WorkCounts: that of many.
+// KernelWork: how much work a kernel does, as far as its time depends on it; WorkCounts: the sum
+// over many kernels.
 #ifndef DTENSOR_RUNTIME_CORE_WORK_H_
 #define DTENSOR_RUNTIME_CORE_WORK_H_
 
@@ -11,15 +12,15 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// One number for each type of elements.
+// One number for each element type.
 using PerDType = std::array<double, static_cast<size_t>(DType::kBool) + 1>;
 
-// Numbers are doubles: a program on paper may do more than an int64 counts.
+// Numbers are doubles, since a simulated program may do more than an int64 can count.
 struct KernelWork {
   DType dtype = DType::kF32;   // of the products
   double gemm_flops = 0;       // of matrix products: two for each multiplication
   double attention_flops = 0;  // of attention's products
-  double bytes = 0;            // that are read and written, the products' operands included
+  double bytes = 0;            // read and written, including operands of products
 };
 
 struct WorkCounts {

@@ -7,15 +7,15 @@
 // the bare pointers of tensors that the caller drops right after the launch.
 //
 //   cpu       runs each launch before Launch returns
-//   deferred  a test device that breaks whoever relies on readiness: runs launches later on its own
-//             thread, after random delays, with memory poisoned until then
+//   deferred  a test device that exposes code that relies on readiness: runs launches later on its
+//             own thread, after random delays, with memory poisoned until then
 //   meta      shapes without bytes: Allocate returns null, launches do nothing
 //   cuda      a CUDA stream (only under --config=cuda)
 //
-// A kernel that fails (an index out of range, a launch error) makes the device fail for good: its
-// first status is kept, handed to the failure handler, and returned by every later call.
-// One rank's thread uses a device. Any thread may call, at any time: Defer, Fail, failure,
-// FreeFromAnyThread, UncountTensorFromAnyThread, tensors, kind and ordinal.
+// If a kernel fails (an index out of range, a launch error), the device fails for good: the first
+// status is kept, passed to the failure handler, and returned by every later call. One rank's
+// thread uses a device. Any thread may call, at any time: Defer, Fail, failure, FreeFromAnyThread,
+// UncountTensorFromAnyThread, tensors, kind and ordinal.
 #ifndef DTENSOR_RUNTIME_DEVICE_DEVICE_H_
 #define DTENSOR_RUNTIME_DEVICE_DEVICE_H_
 
@@ -35,15 +35,15 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// A point in a device's queue. Cheap to copy; may be waited for by other devices of the same kind.
-// A default-constructed DeviceEvent has happened.
+// A point in a device's queue. Cheap to copy. Other devices of the same kind may wait for it. A
+// default-constructed DeviceEvent has already happened.
 class DeviceEvent {
  public:
   class State {
    public:
     virtual ~State() = default;
     // Blocks the calling host thread until the point is reached. A device that failed skips the
-    // work that it still has, so that every point is reached.
+    // rest of its work, so every point is reached.
     virtual void Block() = 0;
   };
   DeviceEvent() = default;
@@ -57,7 +57,7 @@ class DeviceEvent {
 struct GemmProblem;  // gemm.h
 
 struct MemoryStats {
-  int64_t live_bytes = 0;  // allocated and not freed, as the caller asked for them (no rounding)
+  int64_t live_bytes = 0;  // allocated and not freed, as requested (no rounding)
   int64_t peak_bytes = 0;  // the largest live_bytes since the last ResetPeak()
 };
 
@@ -69,15 +69,15 @@ class Device {
   Device& operator=(const Device&) = delete;
 
   Kind kind() const { return kind_; }
-  int ordinal() const { return ordinal_; }  // of the GPU among those of this process; else 0
+  int ordinal() const { return ordinal_; }  // of the GPU, among those of this process; else 0
   bool is_meta() const { return kind_ == Kind::kMeta; }
 
   // --- Memory. 64-byte aligned; null for 0 bytes and on meta. The device outlives what it
   // allocated. Errors: kResourceExhausted, the device's failure.
   absl::StatusOr<void*> Allocate(int64_t bytes);
-  void Free(void* data, int64_t bytes);  // as Allocate returned it; stream-ordered
-  // The same from any thread, while the device's own goes on: the memory is counted as free, and
-  // reused, from the next Allocate, Trim or Synchronize on.
+  void Free(void* data, int64_t bytes);  // what Allocate returned; stream-ordered
+  // As Free, from any thread, while the device's own thread continues. The memory is counted as
+  // free, and may be reused, from the next Allocate, Trim or Synchronize on.
   void FreeFromAnyThread(void* data, int64_t bytes);
   const MemoryStats& memory() const { return memory_; }
   void ResetPeak() { memory_.peak_bytes = memory_.live_bytes; }
@@ -90,10 +90,10 @@ class Device {
   //   at once.
   // - deferred and meta keep nothing.
   void set_kept_bytes(int64_t bytes);
-  // Gives back what is free: on cpu and cuda, but for memory that shares pages with what is in use,
-  // and, on cuda, what CUDA has not yet seen to be done with.
+  // Gives free memory back to the system, on cpu and cuda, except memory that shares pages with
+  // memory in use, and, on cuda, memory of which CUDA has not yet seen that it is no longer used.
   void Trim();
-  // Memory that tensors refer to; counted by Tensor, views once.
+  // The number of memory blocks that tensors refer to. Counted by Tensor, with views counted once.
   int64_t tensors() const {
     const int64_t gone = tensors_gone_.load(std::memory_order_acquire);  // first: never too few
     return tensors_.load(std::memory_order_acquire) - gone;
@@ -101,13 +101,13 @@ class Device {
   void CountTensor(int change) {
     tensors_.store(tensors_.load(std::memory_order_relaxed) + change, std::memory_order_release);
   }
-  // CountTensor(-1) from any thread: who has memory that Tensor::Keep() keeps lets it go on any.
+  // As CountTensor(-1), from any thread, since any thread may drop a keeper (Tensor::Keep()).
   void UncountTensorFromAnyThread() { tensors_gone_.fetch_add(1, std::memory_order_release); }
 
   // --- Work.
   // Runs `fn` on this queue. `fn` returns void or absl::Status, captures bare pointers and plain
-  // values, and runs on host memory; `kernel` names it in errors (a string literal). On meta:
-  // nothing. Errors: the device's failure (on cpu also this kernel's, which fails the device);
+  // values, and works on host memory; `kernel` names it in errors (a string literal). Does nothing
+  // on meta. Errors: the device's failure (on cpu also this kernel's, which fails the device);
   // kUnimplemented on cuda, whose kernels are not host code.
   template <typename Fn>
   absl::Status Launch(const char* kernel, Fn&& fn) {
@@ -132,49 +132,49 @@ class Device {
     });
   }
 
-  // Between the host and this device, stream-ordered. The host memory must stay valid until
-  // Synchronize(). Source and destination do not overlap.
+  // Copies between the host and this device, stream-ordered. The host memory must stay valid until
+  // Synchronize(). Source and destination must not overlap.
   absl::Status CopyFromHost(void* dst, const void* src, int64_t bytes);
   absl::Status CopyToHost(void* dst, const void* src, int64_t bytes);
   absl::Status CopyOnDevice(void* dst, const void* src, int64_t bytes);
   absl::Status FillBytes(void* dst, uint8_t value, int64_t bytes);
 
-  // C[i] (+)= A[i] * B[i] for i < batch; see gemm.h. The same product gives the same bits each
-  // time. Errors: kInvalidArgument (types or strides that a GemmProblem does not allow), the
-  // device's failure.
+  // C[i] (+)= A[i] * B[i] for i < batch; see gemm.h. Repeating a product gives the same bits.
+  // Errors: kInvalidArgument (types or strides that a GemmProblem does not allow), the device's
+  // failure.
   absl::Status Gemm(const GemmProblem& gemm);
 
   // --- Order across devices.
   DeviceEvent Record();                         // everything launched so far
   absl::Status Wait(const DeviceEvent& event);  // later work here starts after `event`
-  absl::Status Synchronize();  // blocks the host until all work is done, or skipped
-  // Runs `fn` on the calling thread, the device's or the queue's, after all work launched so far
-  // (foreign deleters); on a failed device too. At the latest when the device is destroyed. Any
-  // thread.
+  absl::Status Synchronize();                   // blocks the host until all work is done or skipped
+  // Runs `fn` after all work launched so far, also on a failed device, on the thread that calls
+  // Defer, on the device's or on the queue's. At the latest, it runs when the device is destroyed.
+  // For deleters of adopted memory. From any thread.
   void Defer(std::function<void()> fn);
-  // `thing` goes when the device does: what its tensors refer to as well.
+  // `thing` is destroyed with the device. For what its tensors refer to as well.
   void KeepAlive(std::shared_ptr<const void> thing) { kept_alive_.push_back(std::move(thing)); }
 
   // --- Failure.
-  void Fail(const absl::Status& status);  // the first one is kept; any thread
+  void Fail(const absl::Status& status);  // the first one is kept; from any thread
   absl::Status failure() const;           // OK while the device works
-  // Called once, by the thread that failed; at once if the device has failed already.
+  // Called once, by the thread that failed; immediately if the device has failed already.
   void set_failure_handler(std::function<void(const absl::Status&)> handler);
 
  protected:
   explicit Device(Kind kind, int ordinal = 0);
-  // Frees what FreeFromAnyThread was given; destructors of backends call it.
+  // Frees what FreeFromAnyThread was given; called by destructors of backends.
   void TakeBack();
   bool failed() const { return failed_.load(std::memory_order_relaxed); }
-  // Fail() with the kernel's name before the message; returns that.
+  // Fail() with the kernel's name before the message; returns the resulting status.
   absl::Status FailKernel(const char* kernel, const absl::Status& status);
 
-  // What a backend supplies. `bytes` > 0 everywhere; no dimension of a product is 0, and its
-  // strides are checked. Allocation, launches, copies and products are not asked of a failed
+  // Implemented by a backend. `bytes` > 0 everywhere; no dimension of a product is 0, and its
+  // strides are checked. Allocation, launches, copies and products are not called on a failed
   // device; freeing, events, synchronizing and deferring are.
   virtual absl::StatusOr<void*> DoAllocate(int64_t bytes) = 0;
   virtual void DoFree(void* data, int64_t bytes) = 0;
-  virtual void DoSetKeptBytes(int64_t) {}  // those that keep nothing
+  virtual void DoSetKeptBytes(int64_t) {}  // default: for devices that keep nothing
   virtual void DoTrim() {}
   virtual absl::Status LaunchHost(const char* kernel, std::function<absl::Status()> fn) = 0;
   virtual absl::Status DoCopy(void* dst, const void* src, int64_t bytes) = 0;
@@ -194,7 +194,7 @@ class Device {
   const int ordinal_;
   std::atomic<bool> failed_{false};
   MemoryStats memory_;
-  std::atomic<int64_t> tensors_{0};  // atomic for those who ask once the rank has ended
+  std::atomic<int64_t> tensors_{0};  // atomic for threads that ask when the rank has ended
   std::atomic<int64_t> tensors_gone_{0};
   std::atomic<bool> has_returned_{false};
   std::mutex returned_mutex_;

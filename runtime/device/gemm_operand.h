@@ -1,4 +1,4 @@
-// What the libraries that multiply want to know of a GemmProblem's matrices.
+// How matrix libraries describe the matrices of a GemmProblem.
 #ifndef DTENSOR_RUNTIME_DEVICE_GEMM_OPERAND_H_
 #define DTENSOR_RUNTIME_DEVICE_GEMM_OPERAND_H_
 
@@ -10,9 +10,9 @@
 
 namespace dtensor {
 
-// Strides of a row-major (column == 1) or column-major (row == 1) matrix. Along dimensions of size
-// 1 strides do not matter to us, but do to a library's choice of code: they are what a matrix
-// without gaps would have. `batch` is 0 for a batch of one.
+// Strides of a row-major (column == 1) or column-major (row == 1) matrix. The stride along a
+// dimension of size 1 has no effect on the result, but may affect a library's choice of code, so it
+// is set to what a matrix without gaps would have. `batch` is 0 for a batch of one.
 struct OperandStrides {
   int64_t row = 0, column = 0, batch = 0;
   bool row_major() const { return column == 1; }
@@ -25,7 +25,7 @@ struct OperandStrides {
   }
 };
 
-// Null: neither row-major nor column-major.
+// Null if the matrix is neither row-major nor column-major.
 inline std::optional<OperandStrides> StridesOf(const GemmMatrix& x, int64_t rows, int64_t columns,
                                                int64_t batch) {
   OperandStrides s{x.row_stride, x.col_stride, batch == 1 ? 0 : x.batch_stride};
@@ -37,8 +37,8 @@ inline std::optional<OperandStrides> StridesOf(const GemmMatrix& x, int64_t rows
   return s;
 }
 
-// A batch of products with one B is a single product of a taller A, where their rows follow one
-// another.
+// A batch of products with one B is turned into one product with a taller A, if the rows of the
+// batch's matrices follow one another.
 inline GemmProblem WithoutNeedlessBatch(GemmProblem p) {
   const bool follow = p.b.batch_stride == 0 && p.a.batch_stride == p.m * p.a.row_stride &&
                       p.c.batch_stride == p.m * p.c.row_stride;

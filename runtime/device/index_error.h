@@ -1,5 +1,5 @@
-// What a kernel says of an index that its input has and may not have: plain values, which a kernel
-// on a GPU can write as well.
+// How a kernel reports an invalid index in its input: plain values, so that a GPU kernel can write
+// them, too.
 #ifndef DTENSOR_RUNTIME_DEVICE_INDEX_ERROR_H_
 #define DTENSOR_RUNTIME_DEVICE_INDEX_ERROR_H_
 

@@ -1,7 +1,9 @@
-// What DLPack's tensors are in memory, versions 1.x and before: for programs that have no dlpack.h.
+// The memory layout of DLPack's tensors, versions 1.x and before, for programs that have no
+// dlpack.h.
 //
-// Our own words for a published binary interface, by the names that every dlpack.h gives it. A
-// source that includes a dlpack.h (1.0 or later) includes that first, or not this.
+// Our own definition of a published binary interface, with the names that every dlpack.h uses. A
+// source that includes a dlpack.h (1.0 or later) must include it before this header, or not include
+// this one.
 #ifndef DTENSOR_RUNTIME_INTEROP_DLPACK_ABI_H_
 #define DTENSOR_RUNTIME_INTEROP_DLPACK_ABI_H_
 
@@ -11,7 +13,7 @@
 
 extern "C" {
 
-// Those that we know. Any other number may come.
+// The kinds that we know. Values from elsewhere may be any number.
 enum DLDeviceType : int32_t {
   kDLCPU = 1,
   kDLCUDA = 2,

@@ -1,24 +1,25 @@
-// Folders that appear, or are replaced, as a whole: a new one is written beside its place, synced,
-// and takes it in one call.
+// Folders that appear, or are replaced, as a whole: a new one is written next to its place, synced,
+// and put into its place by one system call.
 //
 //   DT_ASSIGN_OR_RETURN(AtomicFolder folder, AtomicFolder::Create(files, "my-model"));
 //   DT_RETURN_IF_ERROR(WriteText(files, absl::StrCat(folder.path(), "/config.json"), text));
 //   DT_RETURN_IF_ERROR(folder.Commit(IsOfModel));
 //
-// Whenever the process, or the machine, goes down, the place has all that it had, or all that is
-// new. One that is dropped leaves nothing behind; a process that is killed may leave
-// `.my-model.MACHINE.PID.N.tmp` (temporary_name.h), which the next one of this folder removes. What
-// was written is not lost where it cannot take its place in the end: it is then `my-model.new`.
+// Whenever the process or the machine goes down, the path has either all its old files or all the
+// new ones. An AtomicFolder that is destroyed before Commit leaves nothing behind. A process that
+// is killed may leave `.my-model.MACHINE.PID.N.tmp` (temporary_name.h), which the next AtomicFolder
+// for this path removes. If the new folder cannot take its place in the end, it is not lost, but
+// kept as `my-model.new`.
 //
-// - What the old folder has and the new one lacks is kept, unless Commit is told otherwise: files
-//   and symbolic links by another name for the same file, folders by folders of such. So is what
-//   comes into it meanwhile, but for a file that is renamed over another one in these moments.
-// - The folder keeps its permissions, and so does a file that replaces one of its name.
-// - A symbolic link stays, and the folder that it leads to is replaced, or made.
-// - A folder with something in it changes places with the new one, which not every file system can:
-//   then Create refuses it, and a new folder has to be taken.
+// - What the old folder has and the new one lacks is kept, except for what Commit is told to drop:
+//   files and symbolic links by hard links, folders by new folders of such links. This includes
+//   files that others add meanwhile, except a file that is renamed over another one at that moment.
+// - The folder keeps its permissions, and so does a file that replaces one of the same name.
+// - A symbolic link stays, and the folder to which it points is replaced, or created.
+// - A folder that is not empty is exchanged with the new one, which not every file system can do.
+//   If it cannot, Create refuses, and the caller has to choose a new folder.
 //
-// What is written into path() is synced by who writes it. One thread at a time.
+// The caller has to sync what it writes into path(). One thread at a time.
 #ifndef DTENSOR_RUNTIME_IO_ATOMIC_FOLDER_H_
 #define DTENSOR_RUNTIME_IO_ATOMIC_FOLDER_H_
 
@@ -37,11 +38,11 @@ namespace DTENSOR_EXPORT dtensor {
 
 class AtomicFolder {
  public:
-  // Makes the new folder, and the folders in which it lies. `files` outlives it. Errors:
-  // kUnavailable, with path and reason, where none can be made, or the place is no folder, or has
-  // something in it and cannot change places; kInvalidArgument for the folder in which the process
-  // runs, or one around it: it would be gone; and for one where a file system is mounted, as a
-  // container's volume is.
+  // Creates the new folder, and missing folders above it. `files` outlives it. Errors:
+  // kUnavailable, with path and reason, if none can be created, or if the place is no folder, or is
+  // not empty and cannot be exchanged; kInvalidArgument for the process's working directory or a
+  // folder around it, which would disappear, and for one on which a file system is mounted, such as
+  // a container's volume.
   static absl::StatusOr<AtomicFolder> Create(FileSystem& files, const std::string& folder);
 
   AtomicFolder(AtomicFolder&& other) noexcept;
@@ -49,9 +50,10 @@ class AtomicFolder {
 
   // Where the new files go until Commit.
   const std::string& path() const { return temporary_; }
-  // Blocks until the new folder is in its place, on the disk. The last call. `drops`: which names
-  // of the old folder are not kept. Errors: kUnavailable; the place then has what it had, and the
-  // message says where the new folder is, whole; or it says that the new one is there.
+  // Blocks until the new folder is in its place, on the disk. Must be the last call. `drops`
+  // returns whether a name of the old folder is dropped. Errors: kUnavailable. The path then has
+  // its old contents, and the message says where the complete new folder is; or the message says
+  // that the new folder is in place.
   absl::Status Commit(absl::FunctionRef<bool(absl::string_view name)> drops);
 
  private:
@@ -65,7 +67,7 @@ class AtomicFolder {
 
   FileSystem* files_;
   std::string place_;
-  std::string temporary_;  // empty once there is none
+  std::string temporary_;  // empty once it is gone
 };
 
 }  // namespace dtensor

@@ -1,4 +1,4 @@
-// Where a file or folder is mounted nothing can be renamed to, or over.
+// Detects mount points: nothing can be renamed to, or over, a file or folder that is mounted.
 #ifndef DTENSOR_RUNTIME_IO_MOUNT_ROOT_H_
 #define DTENSOR_RUNTIME_IO_MOUNT_ROOT_H_
 
@@ -6,8 +6,8 @@
 
 namespace dtensor {
 
-// Whether something is mounted at `path`, or where that leads. False where there is nothing, and
-// where the system does not say (before Linux 5.8).
+// Whether something is mounted at `path`, or at what it resolves to. False if nothing exists there,
+// and if the system does not say (before Linux 5.8).
 bool IsMountRoot(const std::string& path);
 
 }  // namespace dtensor

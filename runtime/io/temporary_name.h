@@ -1,9 +1,10 @@
-// Names of what is being written beside its place: nobody else's, and they say whose they are, so
-// that what a killed process left can be told from what is in the making:
+// Names of files and folders that are written next to their place. Each name is unique and says
+// which process it belongs to, so that what a killed process left can be told from what is being
+// written:
 //
 //   .NAME.MACHINE.PID.NUMBER.tmp
 //
-// MACHINE is a digest of the boot and of the namespace in which numbers of processes mean the same.
+// MACHINE is a digest of the boot and of the namespace of process numbers.
 #ifndef DTENSOR_RUNTIME_IO_TEMPORARY_NAME_H_
 #define DTENSOR_RUNTIME_IO_TEMPORARY_NAME_H_
 
@@ -15,14 +16,14 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// A new one, of this process. Of a long name it has the first bytes, so that it is no longer than a
-// file system takes.
+// A new name, of this process. Of a long NAME it has only the first bytes, so that file systems
+// accept the result.
 std::string TemporaryName(absl::string_view name);
 
-// The NAME of such a name, as far as that has it, if the process was one of this machine and is
-// gone; none for all other names.
+// The NAME in such a name, as far as it is there, if the process was on this machine and has ended;
+// none for all other names.
 std::optional<std::string> AbandonedName(absl::string_view temporary);
-// Whether that is this name.
+// Whether AbandonedName(temporary) is this name.
 bool IsAbandoned(absl::string_view temporary, absl::string_view name);
 
 }  // namespace dtensor

@@ -1,5 +1,5 @@
 // Boxes: what an exchange does on one device, copies and reductions between the memories of several
-// tensors of any strides. A BoxMove (box_move.h) is one of them.
+// tensors of any strides. Each is a BoxMove (box_move.h).
 #ifndef DTENSOR_RUNTIME_KERNELS_BOX_H_
 #define DTENSOR_RUNTIME_KERNELS_BOX_H_
 
@@ -16,15 +16,16 @@
 namespace DTENSOR_EXPORT dtensor {
 namespace kernels {
 
-// All moves at once, so that an error means that none runs: one after the other, from the first-th
-// on and round; on cuda those whose rows are turned in a second launch, which may fail alone where
-// the device fails with it. `kernel`, a string literal, names it in errors. Requires: none writes
-// what another reads or writes. Errors: the device's failure. `out_bytes`: of all that is written,
-// where these moves are a part of it; large results are written past the caches.
+// Launches all moves together, so after an error none of them runs. They run one after the other,
+// starting at move `first` and wrapping around. On cuda, moves whose rows are transposed need a
+// second launch; if that one fails, the device fails. `kernel`, a string literal, names them in
+// errors. Requires: no move writes what another reads or writes. Errors: the device's failure.
+// `out_bytes`: how much is written in total, if these moves are a part of it; large results bypass
+// the caches.
 absl::Status MoveBoxes(Device& device, const char* kernel, absl::Span<const BoxMove> moves,
                        size_t first = 0, int64_t out_bytes = 0);
 
-// out = what changes no result of `op`: 0, 1, the least or the largest value there is. Requires:
+// Fills `out` with the identity of `op`: 0, 1, or the type's least or largest value. Requires:
 // `out` is row-major.
 absl::Status FillIdentity(Device& device, ReduceOp op, const Tensor& out);
 

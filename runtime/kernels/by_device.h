@@ -1,8 +1,8 @@
-// ByDevice: one kernel, what runs it on each kind of device, and how much work it is.
+// ByDevice: one kernel: the functions that run it on each kind of device, and how much work it is.
 //
-// A header of this folder is a contract that all devices keep. Its source checks the arguments,
-// decides what metadata decides, turns tensors into flat arguments (runtime/kernels/arguments) and
-// hands them on:
+// A header of this folder is a contract for all devices. Its source file checks the arguments,
+// decides what depends on metadata alone, turns tensors into flat arguments
+// (runtime/kernels/arguments) and passes them on:
 //
 //   KernelWork WorkOf(const SoftmaxArgs& args);  // operand_bytes.h helps
 //   constexpr ByDevice<SoftmaxArgs> kSoftmax = {
@@ -12,10 +12,10 @@
 //   host   cpu and deferred, whose memory the host can read: functions of runtime/kernels/cpu
 //   cuda   functions of runtime/kernels/cuda, in programs that are built with CUDA:
 //          `.cuda = DT_ON_CUDA(cuda::Softmax)`
-//   meta   nothing is run; the device's clock is told the work
+//   meta   nothing is run; the work is added to the device's clock
 //
 // A function launches the kernel on the device and does not wait for it. It may refer to the
-// arguments until it returns: what runs later holds a copy.
+// arguments until it returns; what runs later needs a copy.
 #ifndef DTENSOR_RUNTIME_KERNELS_BY_DEVICE_H_
 #define DTENSOR_RUNTIME_KERNELS_BY_DEVICE_H_
 
@@ -26,7 +26,7 @@
 #include "dtensor/runtime/core/work.h"
 #include "dtensor/runtime/device/device.h"
 
-// The function, or null where the library is built without CUDA.
+// The function, or null if the library is built without CUDA.
 #ifdef DTENSOR_HAS_CUDA
 #define DT_ON_CUDA(function) function
 #else
@@ -35,8 +35,8 @@
 
 namespace dtensor::kernels {
 
-// How much work a kernel with these arguments is. Pointers are not looked at. There is no default:
-// a ByDevice that does not say it does not compile.
+// How much work a kernel with these arguments is. It does not dereference pointers. There is no
+// default: a ByDevice without it does not compile.
 template <typename Args>
 class WorkFunction {
  public:
@@ -56,16 +56,16 @@ struct ByDevice {
   Function cuda = nullptr;
   WorkFunction<Args> work;
 
-  // `types`: those of the operands, which say in an error what was asked for. Errors: the device's
-  // failure; kUnimplemented where it has no such kernel, and goes on working; the function's own.
+  // `types`: the operands' types, for errors. Errors: the device's failure; kUnimplemented if the
+  // device has no such kernel, after which it continues to work; the function's own.
   absl::Status Run(Device& device, std::initializer_list<DType> types, const Args& args) const;
 };
 
 namespace internal {
-// Tells a meta device's clock.
+// Adds the work to a meta device's clock.
 absl::Status RunOnPaper(Device& device, const KernelWork& work);
-// The device's failure; else kUnimplemented, naming kernel, types, device and remedy: the device
-// on which there is one, if any.
+// The device's failure; else kUnimplemented, naming kernel, types, device and the remedy: the
+// device that has the kernel, if any.
 absl::Status NoKernel(const char* name, std::initializer_list<DType> types, const Device& device,
                       const char* other_device);
 }  // namespace internal

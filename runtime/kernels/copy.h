@@ -10,13 +10,13 @@
 namespace DTENSOR_EXPORT dtensor {
 namespace kernels {
 
-// dst = src, of one shape and type. dst may be any view whose elements do not overlap: a part of a
-// larger tensor, which no kernel with row-major outputs can write.
+// dst = src, of the same shape and type. dst may be any view whose elements do not overlap, such as
+// a part of a larger tensor, which kernels with row-major outputs cannot write.
 absl::Status Copy(Device& device, const Tensor& src, const Tensor& dst);
 
-// `x` itself where it is row-major, else a copy that is. Errors: kResourceExhausted.
+// `x` itself if it is row-major, else a row-major copy. Errors: kResourceExhausted.
 absl::StatusOr<Tensor> Contiguous(Device& device, const Tensor& x);
-// A row-major copy in any case. Errors: kResourceExhausted.
+// Always a row-major copy. Errors: kResourceExhausted.
 absl::StatusOr<Tensor> Duplicate(Device& device, const Tensor& x);
 
 }  // namespace kernels

@@ -1,6 +1,6 @@
-// cuDNN's part in the kernels of a GPU: which steps of attention it computes is a function of
-// shape, type and mask (docs/cuda.md has the table). Nothing here on other devices, or where the
-// program is built without cuDNN: there is no such step.
+// How the kernels of a GPU use cuDNN: which steps of attention it computes is a function of shape,
+// type and mask (docs/cuda.md has the table). On other devices, or if the program is built without
+// cuDNN, no step is computed by it, and these functions do nothing.
 #ifndef DTENSOR_RUNTIME_KERNELS_CUDNN_H_
 #define DTENSOR_RUNTIME_KERNELS_CUDNN_H_
 
@@ -12,16 +12,17 @@
 namespace DTENSOR_EXPORT dtensor {
 namespace kernels {
 
-// Whether cuDNN may compute any on this device from now on. It may, unless this says otherwise:
-// then a step has the same bits on all versions of cuDNN, and is slower. All ranks alike.
+// Whether cuDNN may be used on this device from now on; it may by default. Without it, a step has
+// the same bits whatever version of cuDNN is installed, and is slower. Set it to the same on all
+// ranks.
 void AllowCudnn(Device& device, bool allowed);
 
-// The most that one run of backward may keep: it has all of its scores in memory, in 16 bits, so
-// that it adds up in one order. 512 MiB unless set. What would take more is computed in several
-// runs, of some heads each; where one key head's queries alone take more, by the portable kernel.
+// The most memory that one run of backward may use for scores, which it keeps all, in 16 bits, so
+// as to add up in one order. 512 MiB by default. If more is needed, the heads are divided over
+// several runs; if the queries of a single key head need more, the portable kernel is used.
 void SetCudnnScoreBytes(Device& device, int64_t bytes);
 
-// How many steps, forward or backward, it has computed on this device.
+// How many steps, forward or backward, cuDNN has computed on this device.
 int64_t CudnnSteps(const Device& device);
 
 }  // namespace kernels

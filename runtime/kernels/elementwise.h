@@ -1,11 +1,11 @@
-// Element by element, on one rank's local tensors.
+// Elementwise kernels on one rank's local tensors.
 //
-// Kernels take a Device (its queue), inputs, and outputs that the caller allocated; they check
-// nothing that the operator layer has checked (shapes, types: DT_CHECK). Inputs may have any
-// strides, 0 for broadcast included; outputs are row-major. An output may be the memory of an input
-// that is row-major too, and of no other: elements are visited in any order. Floats compute in f32
-// (f64 for f64) and round once. Errors: the device's failure; kUnimplemented, naming kernel, types
-// and device, where the device has no such kernel (by_device.h).
+// Kernels take a Device (its queue), inputs, and outputs that the caller allocated. What the
+// operator layer has checked (shapes, types) is only DT_CHECKed. Inputs may have any strides,
+// including 0 for broadcast; outputs are row-major. An output may be the memory of an input that is
+// also row-major, but may not overlap others: elements are visited in any order. Floats are
+// computed in f32 (f64 for f64) and rounded once. Errors: the device's failure; kUnimplemented,
+// naming kernel, types and device, if the device has no such kernel (by_device.h).
 #ifndef DTENSOR_RUNTIME_KERNELS_ELEMENTWISE_H_
 #define DTENSOR_RUNTIME_KERNELS_ELEMENTWISE_H_
 
@@ -21,8 +21,8 @@ namespace kernels {
 // out = op(a, b); a, b and out have one shape and type. All types; kDiv floats only.
 absl::Status Binary(Device& device, BinaryOp op, const Tensor& a, const Tensor& b,
                     const Tensor& out);
-// out = the sum of 1 to kMaxTerms terms of out's shape and type, in their order, rounded once. All
-// types but bool.
+// out = the sum of 1 to kMaxTerms terms of out's shape and type, in the given order, rounded once.
+// All types but bool.
 inline constexpr int kMaxTerms = 8;
 absl::Status AddN(Device& device, absl::Span<const Tensor> terms, const Tensor& out);
 // out = op(a). kCopy also converts types (float -> int truncates). Otherwise a and out have one
@@ -32,20 +32,21 @@ absl::Status Unary(Device& device, UnaryOp op, const Tensor& a, const Tensor& ou
 absl::Status Affine(Device& device, const Tensor& a, double scale, double shift, const Tensor& out);
 absl::Status Fill(Device& device, const Tensor& out, double value);  // out may have any strides
 
-// out = a^exponent, as std::pow has it, but for 1/2 and -1/2: square roots. Floats.
+// out = a^exponent as by std::pow, except 1/2 and -1/2, which use square roots. Floats.
 absl::Status Pow(Device& device, const Tensor& a, double exponent, const Tensor& out);
 
-// --- Gradients, of floats, all of one shape and type. At 0, infinities and NaN they are PyTorch's.
+// --- Gradients of floats, all of one shape and type. At 0, infinities and NaN they are as
+// PyTorch's.
 
-// dx = dy * op'(x), from the result of op where GradReadsResult(op), else from x. Not for kCopy,
-// kNot and kNeg, whose gradients need neither.
+// dx = dy * op'(x), computed from the result of op if GradReadsResult(op), else from x. Not for
+// kCopy, kNot and kNeg, whose gradients need neither.
 absl::Status UnaryGrad(Device& device, UnaryOp op, const Tensor& saved, const Tensor& dy,
                        const Tensor& dx);
-// dx = dy * exponent * x^(exponent - 1); 0 where the exponent is.
+// dx = dy * exponent * x^(exponent - 1); 0 if the exponent is 0.
 absl::Status PowGrad(Device& device, const Tensor& x, double exponent, const Tensor& dy,
                      const Tensor& dx);
-// dx = dy * the derivative of op(a, b) by a (operand 0) or b (operand 1), for kDiv, kMax and kMin.
-// Where a = b, each gets half of the gradient of their maximum or minimum.
+// dx = dy * the derivative of op(a, b) with respect to a (operand 0) or b (operand 1), for kDiv,
+// kMax and kMin. If a = b, each gets half of the gradient of their maximum or minimum.
 absl::Status BinaryGrad(Device& device, BinaryOp op, int operand, const Tensor& a, const Tensor& b,
                         const Tensor& dy, const Tensor& dx);
 // y = silu(gate) * up, silu(x) = x * sigmoid(x), in one pass: the SwiGLU product; and its gradient.

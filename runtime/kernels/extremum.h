@@ -1,5 +1,5 @@
-// What maxima and minima need beside Reduce (reduce.h): where they lie, and how gradients are
-// shared among elements that tie. Of one rank's local tensors; conventions: elementwise.h.
+// What maxima and minima need in addition to Reduce (reduce.h): where they are, and how gradients
+// are divided among ties. On one rank's local tensors; conventions: elementwise.h.
 #ifndef DTENSOR_RUNTIME_KERNELS_EXTREMUM_H_
 #define DTENSOR_RUNTIME_KERNELS_EXTREMUM_H_
 
@@ -12,9 +12,9 @@
 namespace DTENSOR_EXPORT dtensor {
 namespace kernels {
 
-// Where the largest element along `dim` lies, in two stages; the first of those that tie, and a NaN
-// is larger than all numbers. x: any type but bool. Stage 1: stats[..., 2] i64 over the other
-// dimensions = (a key that is ordered as the values are, the global index), where `indices` are the
+// The position of the largest element along `dim`, in two stages; of ties the first one, and a NaN
+// counts as larger than all numbers. x: any type but bool. Stage 1: stats[..., 2] i64 over the
+// other dimensions = (a key that is ordered like the values, the global index). `indices` are the
 // global indices of x along dim.
 absl::Status ArgMaxStats(Device& device, const Tensor& x, int dim, const IndexSet& indices,
                          const Tensor& stats);
@@ -25,8 +25,8 @@ absl::Status ArgMaxMerge(Device& device, const Tensor& stats, const Tensor& out)
 // without dims; any type but bool.
 absl::Status CountTies(Device& device, const Tensor& x, const Tensor& extremum,
                        absl::Span<const int> dims, const Tensor& count);
-// dx = dy / count where x is equal to extremum, else 0; all of NaN where count is 0 (the extremum
-// is NaN). Floats; extremum, count and dy: as above.
+// dx = dy / count where x equals extremum, else 0; NaN everywhere if count is 0 (the extremum is
+// NaN). Floats; extremum, count and dy: as above.
 absl::Status ShareAmongTies(Device& device, const Tensor& x, const Tensor& extremum,
                             absl::Span<const int> dims, const Tensor& count, const Tensor& dy,
                             const Tensor& dx);

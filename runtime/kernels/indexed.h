@@ -1,4 +1,4 @@
-// Kernels that must know which global indices their shard holds (index_set.h). Conventions:
+// Kernels that need to know which global indices their shard has (index_set.h). Conventions:
 // elementwise.h.
 #ifndef DTENSOR_RUNTIME_KERNELS_INDEXED_H_
 #define DTENSOR_RUNTIME_KERNELS_INDEXED_H_
@@ -14,10 +14,10 @@
 namespace DTENSOR_EXPORT dtensor {
 namespace kernels {
 
-// y[t, :] = table[position of ids[t] in `rows`, :], or 0 where `rows` lacks it. ids: [...] i32 or
-// i64; table: [rows.size(), d]; y: [..., d]. `num_rows` is the global number of rows. Fails
-// (kOutOfRange, naming the id and num_rows) for an id outside [0, num_rows): a failure, not a
-// refusal.
+// y[t, :] = table[position of ids[t] in `rows`, :], or 0 if `rows` does not contain ids[t]. ids:
+// [...] i32 or i64; table: [rows.size(), d]; y: [..., d]. `num_rows` is the global number of rows.
+// An id outside [0, num_rows) makes the device fail (kOutOfRange, naming the id and num_rows): it
+// is a failure, not a refusal.
 absl::Status Embedding(Device& device, const Tensor& ids, const Tensor& table, const IndexSet& rows,
                        int64_t num_rows, const Tensor& y);
 // dtable[r, :] = sum over t with ids[t] = row r of dy[t, :], in ascending t, accumulated in f32.
@@ -29,29 +29,30 @@ absl::Status EmbeddingGrad(Device& device, const Tensor& ids, const Tensor& dy,
 //   y[i]       = x[i] cos(p w_i)       - x[i + d/2] sin(p w_i)
 //   y[i + d/2] = x[i + d/2] cos(p w_i) + x[i] sin(p w_i)
 //
-// w_i being the frequencies of `base` (rope_frequency.h), theta^(-2i/d) unless scaled, and p the
+// w_i are the frequencies of `base` (rope_frequency.h), theta^(-2i/d) unless scaled, and p is the
 // global position: the t-th element of `positions`. `inverse` rotates back (the gradient). x, y:
-// [b, t, h, d], any strides for x. Cosines and sines are computed in f64 and, but for f64, rounded
-// to f32 once.
+// [b, t, h, d], any strides for x. Cosines and sines are computed in f64 and, except for f64,
+// rounded to f32 once.
 absl::Status Rope(Device& device, const Tensor& x, const IndexSet& positions, const RopeBase& base,
                   bool inverse, const Tensor& y);
 
 // Cross-entropy of logits [T, V'] whose first columns are the global classes `classes`, of
-// `num_classes`; the columns after them are padding, which is not read. Targets: [T] i32 or i64. A
-// target equal to `ignore` counts nowhere. With s = label_smoothing and K = num_classes,
+// `num_classes`; further columns are padding, which is not read. Targets: [T] i32 or i64. Targets
+// equal to `ignore` are skipped. With s = label_smoothing and K = num_classes,
 //
 //   loss = lse - (1 - s) x[target] - s / K sum_j x[j],   lse = log sum_j exp(x[j])
 //
-// the cross-entropy of softmax(x) and (1 - s) onehot(target) + s / K: Szegedy et al., "Rethinking
-// the Inception Architecture" (2016), and torch.nn.functional.cross_entropy(label_smoothing=). lse
-// is rounded to f32, to 2^-24 of its size, and the loss is by as much off, as are the gradients'
-// logarithms: of logits of 1e5 by up to 0.004.
+// This is the cross-entropy of softmax(x) and (1 - s) onehot(target) + s / K: Szegedy et al.,
+// "Rethinking the Inception Architecture" (2016), and
+// torch.nn.functional.cross_entropy(label_smoothing=). lse is rounded to f32, to 2^-24 of its size;
+// the loss has this absolute error too, and so have the logarithms of the gradients: up to 0.004
+// for logits of 1e5.
 struct CrossEntropyTerms {
   int64_t num_classes = 0;
   int64_t ignore = -100;
   double label_smoothing = 0;
-  // Of each row and shard: (max, sum exp(x - max), logit of the target or 0 if not here), and the
-  // sum of x where labels are smoothed. No classes: (-inf, 0, 0, 0).
+  // For each row and shard: (max, sum exp(x - max), logit of the target or 0 if not in this shard),
+  // and the sum of x if labels are smoothed. For no classes: (-inf, 0, 0, 0).
   int64_t num_stats() const { return label_smoothing == 0 ? 3 : 4; }
 };
 // Stage 1: stats [T, terms.num_stats()] f32 (f64 for f64). Targets outside [0, num_classes) fail
@@ -63,8 +64,8 @@ absl::Status CrossEntropyStats(Device& device, const Tensor& logits, const Tenso
 absl::Status CrossEntropyMerge(Device& device, const Tensor& stats, const Tensor& targets,
                                const CrossEntropyTerms& terms, const Tensor& lse,
                                const Tensor& loss);
-// dlogits = (exp(logits - lse) - (1 - s) onehot(target) - s / K) * dloss[t], 0 where padded; dloss:
-// [T] (any strides), 0 rows where ignored.
+// dlogits = (exp(logits - lse) - (1 - s) onehot(target) - s / K) * dloss[t], 0 in padding; dloss:
+// [T] (any strides); rows with ignored targets are 0.
 absl::Status CrossEntropyGrad(Device& device, const Tensor& logits, const Tensor& targets,
                               const IndexSet& classes, const CrossEntropyTerms& terms,
                               const Tensor& lse, const Tensor& dloss, const Tensor& dlogits);
@@ -74,18 +75,18 @@ absl::Status CrossEntropyGrad(Device& device, const Tensor& logits, const Tensor
 absl::Status TargetMeanStats(Device& device, const Tensor& loss, const Tensor& targets,
                              int64_t ignore, const Tensor& stats);
 // Stage 2, from the stats of all P shards [P, 2], in ascending order: mean, a scalar of loss's type
-// (NaN where all are ignored), and count, an f64 scalar.
+// (NaN if all targets are ignored), and count, an f64 scalar.
 absl::Status TargetMeanMerge(Device& device, const Tensor& stats, const Tensor& mean,
                              const Tensor& count);
 // dloss = dmean / count, 0 where ignored.
 absl::Status TargetMeanGrad(Device& device, const Tensor& targets, int64_t ignore,
                             const Tensor& count, const Tensor& dmean, const Tensor& dloss);
 
-// Random numbers keyed by the global index: element with global row-major index g of the tensor
-// gets the same value on every mesh. Philox4x32-10 with key `seed` and counter (g / 4, stream);
-// Box-Muller in f64, of operations that processors and GPUs round alike (arguments/normal_pair.h),
-// and rounded once. `region` has one set per dimension of `out` (the indices this rank holds),
-// `shape` is the global shape.
+// Random numbers keyed by the global index: the element with global row-major index g gets the same
+// value on every mesh. Philox4x32-10 with key `seed` and counter (g / 4, stream); Box-Muller in
+// f64, by operations that processors and GPUs round identically (arguments/normal_pair.h), rounded
+// once. `region` has one set per dimension of `out` (the indices that this rank holds), `shape` is
+// the global shape.
 absl::Status RandomNormal(Device& device, absl::Span<const IndexSet> region,
                           absl::Span<const int64_t> shape, uint64_t seed, uint64_t stream,
                           double mean, double stddev, const Tensor& out);

@@ -1,10 +1,10 @@
 // One step of an optimizer on one rank's shard of a parameter, in one pass. Conventions:
 // elementwise.h.
 //
-// Of every step: grad has param's type or its AccumulatorOf; states, which are m, v and buffer, are
-// f32 (f64 for f64); grad_scale is such a scalar on the device, or undefined for 1. `master` is
-// undefined, or f32 where param is bf16 or f16: then it takes param's place in the formula, and
-// param becomes what it is, rounded. All are contiguous and of one element count.
+// For every step: grad has param's type or its AccumulatorOf; the states (m, v and buffer) are f32
+// (f64 for f64); grad_scale is a scalar of that type on the device, or undefined for 1. `master` is
+// undefined, or f32 if param is bf16 or f16: the formula is then applied to master, and param
+// becomes the rounded master. All are contiguous and have the same number of elements.
 #ifndef DTENSOR_RUNTIME_KERNELS_OPTIMIZER_H_
 #define DTENSOR_RUNTIME_KERNELS_OPTIMIZER_H_
 
@@ -31,7 +31,7 @@ absl::Status AdamW(Device& device, const AdamWStep& step, const Tensor& param, c
 struct SgdStep {
   double lr = 1e-3, momentum = 0, dampening = 0, weight_decay = 0;
   bool nesterov = false;
-  bool first = false;  // the buffer, whatever is in it, becomes g
+  bool first = false;  // buffer is set to g, and its contents ignored
 };
 
 // g = grad * grad_scale[0] + weight_decay * param; with a buffer:
@@ -41,8 +41,8 @@ absl::Status Sgd(Device& device, const SgdStep& step, const Tensor& param, const
                  const Tensor& buffer, const Tensor& grad_scale, const Tensor& master = {});
 
 // norm[0] = factor * sqrt(sum_of_squares[0]); scale[0] = factor * min(1, max_norm / (norm + 1e-6)),
-// which is NaN where the norm is, or factor when max_norm <= 0: what gradients that are `factor`
-// times the ones which were summed are to be multiplied by. All f32 or all f64 scalars.
+// which is NaN if the norm is, or factor if max_norm <= 0. sum_of_squares is that of gradients
+// without `factor`; `scale` is what these are to be multiplied by. All f32 or all f64 scalars.
 absl::Status ClipScale(Device& device, const Tensor& sum_of_squares, double max_norm,
                        const Tensor& norm, const Tensor& scale, double factor = 1);
 

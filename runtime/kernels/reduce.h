@@ -1,5 +1,5 @@
 // Reductions over dimensions of one rank's local tensor, in a fixed order: the same bits every
-// time. The order depends on sizes and strides: reduced dimensions are walked as they lie in
+// time. The order depends on sizes and strides: reduced dimensions are traversed as they lie in
 // memory, whatever their order in the shape.
 #ifndef DTENSOR_RUNTIME_KERNELS_REDUCE_H_
 #define DTENSOR_RUNTIME_KERNELS_REDUCE_H_
@@ -14,7 +14,7 @@ namespace DTENSOR_EXPORT dtensor {
 namespace kernels {
 
 // out = x reduced over `dims` (kept as size 1 or dropped: only out's element count matters), in
-// AccumulatorOf(dtype). Nothing to reduce gives the identity. x: any strides; out: row-major.
+// AccumulatorOf(dtype). Reducing no elements gives the identity. x: any strides; out: row-major.
 // op: kSum, kMax, kMin or kProduct.
 absl::Status Reduce(Device& device, ReduceOp op, const Tensor& x, absl::Span<const int> dims,
                     const Tensor& out);

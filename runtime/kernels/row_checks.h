@@ -1,4 +1,4 @@
-// What the contracts of kernels along the last dimension require of their tensors.
+// Checks for tensors of kernels that work along the last dimension.
 #ifndef DTENSOR_RUNTIME_KERNELS_ROW_CHECKS_H_
 #define DTENSOR_RUNTIME_KERNELS_ROW_CHECKS_H_
 
@@ -13,7 +13,7 @@
 namespace DTENSOR_EXPORT dtensor {
 namespace kernels::internal {
 
-// x: [..., n] of floats; out is like it, row-major.
+// x: [..., n] of floats; out: the same shape and type, row-major.
 inline void CheckRows(const Tensor& x, const Tensor& out) {
   DT_CHECK(x.ndim() >= 1 && IsFloat(x.dtype()));
   DT_CHECK(out.shape() == x.shape() && out.dtype() == x.dtype() && out.is_contiguous());
@@ -32,7 +32,7 @@ inline void CheckRowStats(const Tensor& x, const Tensor& stats,
   CheckRowStats(x, stats, AccumulatorOf(x.dtype()), more);
 }
 
-// The same of P shards: [P, ..., more], P >= 1.
+// As CheckRowStats, for P shards: [P, ..., more], P >= 1.
 inline void CheckShardStats(const Tensor& x, const Tensor& stats, DType dtype,
                             std::initializer_list<int64_t> more = {}) {
   DT_CHECK(stats.ndim() >= 1 && stats.size(0) >= 1 && stats.dtype() == dtype);
@@ -46,18 +46,18 @@ inline void CheckShardStats(const Tensor& x, const Tensor& stats,
   CheckShardStats(x, stats, AccumulatorOf(x.dtype()), more);
 }
 
-// An operand of x's type along its last dimension.
+// A vector of x's type and of the size of its last dimension.
 inline void CheckWeight(const Tensor& x, const Tensor& weight) {
   DT_CHECK(weight.ndim() == 1 && weight.size(0) == x.shape().back());
   DT_CHECK(weight.dtype() == x.dtype());
 }
 
-// Of x: [..., n].
+// The number of rows of x: [..., n].
 inline int64_t NumRows(const Tensor& x) {
   return NumElements(absl::MakeConstSpan(x.shape()).first(x.ndim() - 1));
 }
 
-// `stats`, row-major: null where x's rows are whole.
+// The row-major `stats` as flat arguments; null if x's rows are complete.
 inline ShardStatsInput ShardStatsOf(const Tensor& x, const Tensor* stats, DType dtype,
                                     std::initializer_list<int64_t> more = {}) {
   if (stats == nullptr) return {};

@@ -1,5 +1,5 @@
-// Softmax and its logarithm over the last dimension of one rank's local tensors, and in stages
-// where that dimension is shared by P shards. Conventions: elementwise.h.
+// Softmax and its logarithm over the last dimension of one rank's local tensors; in stages, if that
+// dimension is sharded over P shards. Conventions: elementwise.h.
 #ifndef DTENSOR_RUNTIME_KERNELS_SOFTMAX_H_
 #define DTENSOR_RUNTIME_KERNELS_SOFTMAX_H_
 
@@ -11,14 +11,14 @@
 namespace DTENSOR_EXPORT dtensor {
 namespace kernels {
 
-// y = softmax(x), kLog: its logarithm; x, y: [..., n]. A row of -inf gives zeros, kLog: -inf.
+// y = softmax(x), or for kLog its logarithm; x, y: [..., n]. A row of -inf gives zeros; kLog: -inf.
 absl::Status Softmax(Device& device, SoftmaxForm form, const Tensor& x, const Tensor& y);
 // dx = y * (dy - sum(y * dy)); kLog: dy - exp(y) * sum(dy).
 absl::Status SoftmaxGrad(Device& device, SoftmaxForm form, const Tensor& y, const Tensor& dy,
                          const Tensor& dx);
 
-// Forward, stage 1: stats[..., 2] f32 (f64 for f64) = (max, sum exp(x - max)); no elements: (-inf,
-// 0).
+// Forward, stage 1: stats[..., 2] f32 (f64 for f64) = (max, sum exp(x - max)); for no elements
+// (-inf, 0).
 absl::Status SoftmaxStats(Device& device, const Tensor& x, const Tensor& stats);
 // Stage 2: y from the stats of all shards, [P, ..., 2], in ascending order.
 absl::Status SoftmaxMerge(Device& device, SoftmaxForm form, const Tensor& x, const Tensor& stats,

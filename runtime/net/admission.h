@@ -1,8 +1,9 @@
-// Admission: who listens, and lets in the ranks of its job alone.
+// Admission: a listener that admits only the ranks of its job.
 //
-// Callers are heard side by side. One that says nothing, little or too much holds nobody up: it has
-// 5 seconds and Hello::kBytes bytes, and where more than 256 wait, the one that came first goes:
-// not before 100 ms, in which a rank answers. Others stay in the listener's queue until then.
+// Callers are handled concurrently. A caller that sends nothing, little or too much delays nobody:
+// it has 5 seconds and Hello::kBytes bytes. If more than 256 are waiting, the first to come is
+// disconnected, but not before 100 ms, in which a rank answers. Until then, others stay in the
+// listener's queue.
 #ifndef DTENSOR_RUNTIME_NET_ADMISSION_H_
 #define DTENSOR_RUNTIME_NET_ADMISSION_H_
 
@@ -26,17 +27,19 @@ struct Admitted {
 
 class Admission {
  public:
-  // `is_awaited(rank)`: whether a rank of the world may come now.
+  // `is_awaited(rank)` returns whether a rank of the world may come now.
   Admission(Socket listener, LinkKind kind, JobKey key, std::function<bool(int)> is_awaited)
       : listener_(std::move(listener)),
         kind_(kind),
         key_(std::move(key)),
         is_awaited_(std::move(is_awaited)) {}
 
-  // The next one that is let in, or nobody by `deadline`. Errors: of the listener.
+  // Returns the next rank that is admitted, or none if none comes by `deadline`. Errors: the
+  // listener's.
   absl::StatusOr<std::optional<Admitted>> Next(NetClock::time_point deadline);
-  // Who called so far and was not let in, for whoever says that a rank has not come: "; rank 2
-  // called, ..." for each reason, with the last rank of it. Empty: nobody.
+  // Describes who called so far and was not admitted, for the error that says that a rank has not
+  // come: "; rank 2 called, ..." for each reason, with the last rank for which it applied. Empty:
+  // nobody.
   std::string TurnedAway() const;
 
  private:
@@ -47,11 +50,11 @@ class Admission {
     NetClock::time_point came;
   };
 
-  // False if some may still wait for a place.
+  // Returns false if some may still be waiting for a place.
   absl::StatusOr<bool> AcceptAll();
-  // Makes a place, unless all have just come. Requires: there are callers.
+  // Frees a place, unless all callers have only just come. Requires: there are callers.
   bool LetFirstGo();
-  // Whether the caller stays; fills in `admitted` if it is let in.
+  // Returns whether the caller stays; fills in `admitted` if it is admitted.
   bool Hear(Caller& caller, std::optional<Admitted>& admitted);
 
   const Socket listener_;

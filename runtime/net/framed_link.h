@@ -1,4 +1,4 @@
-// FramedLink: messages over a socket. A frame is its length in 4 bytes, a type in one, and a body.
+// FramedLink: messages over a socket. A frame is its length (4 bytes), a type (1 byte), and a body.
 #ifndef DTENSOR_RUNTIME_NET_FRAMED_LINK_H_
 #define DTENSOR_RUNTIME_NET_FRAMED_LINK_H_
 
@@ -21,18 +21,18 @@ struct Frame {
   std::string body;
 };
 
-// The text of a frame.
+// The bytes of a frame.
 std::string EncodeFrame(uint8_t type, absl::string_view body);
 
-// Frames out of a stream of bytes, however it is cut.
+// Extracts frames from a stream of bytes, however the stream is split.
 class FrameReader {
  public:
   explicit FrameReader(size_t most) : most_(most) {}
   void Add(absl::string_view bytes) { bytes_.append(bytes.data(), bytes.size()); }
-  // The next whole one, or none yet. Errors: kInvalidArgument for a body of more than `most` bytes;
-  // then the stream is of no use any more.
+  // The next complete frame, or none yet. Errors: kInvalidArgument for a body of more than `most`
+  // bytes; the stream cannot be used after that.
   absl::StatusOr<std::optional<Frame>> Next();
-  // What was added is as much as the largest frame: Next has one, or an error.
+  // Whether as many bytes were added as the largest frame has: Next then returns one, or an error.
   bool is_full() const;
 
  private:
@@ -41,7 +41,7 @@ class FrameReader {
   size_t begin_ = 0;
 };
 
-// Of one thread.
+// For one thread.
 class FramedLink {
  public:
   FramedLink(Socket socket, size_t most_bytes_of_a_body)
@@ -51,17 +51,18 @@ class FramedLink {
   bool is_open() const { return socket_.is_open(); }
   void Close() { socket_.Close(); }
 
-  // To be sent by Flush, which sends as much as fits now. Errors: the socket's.
+  // Queue appends a frame to what Flush sends; Flush sends as much as fits now. Errors: the
+  // socket's.
   void Queue(uint8_t type, absl::string_view body) { out_ += EncodeFrame(type, body); }
   absl::Status Flush();
   bool has_queued() const { return sent_ < out_.size(); }
 
-  // Takes in what came, as far as memory for the largest frame: the socket can be read still where
-  // there is more. Errors: the socket's.
+  // Takes in what came, up to the memory for the largest frame; if there is more, the socket stays
+  // readable. Errors: the socket's.
   absl::Status Receive();
   absl::StatusOr<std::optional<Frame>> Next() { return reader_.Next(); }
 
-  // The next frame, waiting for it. Errors: kDeadlineExceeded; the socket's; FrameReader's.
+  // Waits for the next frame. Errors: kDeadlineExceeded; the socket's; FrameReader's.
   absl::StatusOr<Frame> Await(NetClock::time_point deadline);
 
  private:

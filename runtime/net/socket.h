@@ -1,4 +1,4 @@
-// TCP sockets that never block, and never raise SIGPIPE. Whoever waits, waits in poll().
+// Non-blocking TCP sockets that never raise SIGPIPE. Waiting is done in poll().
 #ifndef DTENSOR_RUNTIME_NET_SOCKET_H_
 #define DTENSOR_RUNTIME_NET_SOCKET_H_
 
@@ -19,10 +19,10 @@
 namespace DTENSOR_EXPORT dtensor {
 
 using NetClock = std::chrono::steady_clock;
-// So many seconds from now; of very many, what a clock can add.
+// The time `seconds` from now, limited to what the clock can represent.
 NetClock::time_point DeadlineIn(double seconds);
 
-// Owns a descriptor, which programs that this one starts do not inherit.
+// Owns a descriptor, which child programs do not inherit.
 class Socket {
  public:
   Socket() = default;
@@ -36,13 +36,15 @@ class Socket {
   bool is_open() const { return fd_ >= 0; }
   void Close();
 
-  // As many bytes as there are now, or fit now: 0 where there are none, or none fit.
-  // Errors: kUnavailable, "the connection was closed" or the system's word for what broke it.
+  // Transfers as many bytes as are available, or fit, now; returns 0 if there are none, or none
+  // fit. Errors: kUnavailable, "the connection was closed" or the system's message for what broke
+  // it.
   absl::StatusOr<size_t> ReceiveSome(absl::Span<std::byte> into);
-  // With `more_follows`, the system may keep what fills no packet until then.
+  // With `more_follows`, the system may hold back what does not fill a packet until more comes.
   absl::StatusOr<size_t> SendSome(absl::Span<const std::byte> bytes, bool more_follows = false);
 
-  // The same of memory in several places, in one call. Requires: at most kMostPlaces, some byte.
+  // The same for memory in several places, in one call. Requires: at most kMostPlaces, at least one
+  // byte.
   static constexpr size_t kMostPlaces = 1024;  // the system's own limit (IOV_MAX)
   absl::StatusOr<size_t> ReceiveSome(absl::Span<const iovec> into);
   absl::StatusOr<size_t> SendSome(absl::Span<const iovec> bytes, bool more_follows = false);
@@ -53,54 +55,54 @@ class Socket {
   int fd_ = -1;
 };
 
-// Where something listens: "host", and a port.
+// Where a process listens: a host and a port.
 struct HostPort {
   std::string host;
   int port = 0;
   std::string ToString() const;  // "host:port", "[::1]:port"
 };
-// Reads "host:port", "[v6]:port". Errors: kInvalidArgument for no port, or one out of 1 to 65535.
+// Reads "host:port", "[v6]:port". Errors: kInvalidArgument if the port is missing or outside of 1
+// to 65535.
 absl::StatusOr<HostPort> ParseHostPort(absl::string_view text);
 
-// "localhost", or an address of the machine's own, in digits, that others cannot reach.
+// Whether it is "localhost", or a numeric address of this machine's own that others cannot reach.
 bool IsLoopback(absl::string_view host);
 
-// Listens on `at`; port 0 takes a free one, and no host means all addresses of this machine. So
-// does a name of this machine other than "localhost": elsewhere it may stand for another address
-// than here, where /etc/hosts often has a loopback address for it, and it may have several.
-// Errors: kUnavailable, naming address and remedy: a port that is taken, at one of the host's
-// addresses or more, a host that is not this machine's; for a name, one that cannot be looked up
-// now. kInvalidArgument for a host that has no address. kResourceExhausted where the process has no
+// Listens on `at`; port 0 takes a free one, and an empty host means all addresses of this machine.
+// A name of this machine other than "localhost" means all addresses, too: elsewhere it may stand
+// for another address than here, where /etc/hosts often maps it to a loopback address, and it may
+// have several. Errors: kUnavailable, naming address and remedy: if the port is taken, at one or
+// more of the host's addresses, if the host is not this machine, or if a name cannot be looked up
+// now; kInvalidArgument for a host that has no address; kResourceExhausted if the process has no
 // descriptor left.
 absl::StatusOr<Socket> ListenAt(const HostPort& at);
-// A free port of 127.0.0.1 for somebody else to listen at, in this process or another: as long as
-// the socket is open, the system gives it to nobody who lets it choose, as who connects does.
-// Errors: kUnavailable, kResourceExhausted.
+// Reserves a free port of 127.0.0.1, at which somebody else may listen, in this process or another.
+// As long as the socket is open, the system does not choose this port for anybody, for example for
+// an outgoing connection. Errors: kUnavailable, kResourceExhausted.
 absl::StatusOr<Socket> ReservePort();
-// Of a socket that listens, or reserves: the port.
+// The port of a socket that listens or reserves a port.
 absl::StatusOr<int> PortOf(const Socket& socket);
-// Of a connection: the peer's address, without its port.
+// The address of a connection's peer, without its port.
 absl::StatusOr<std::string> PeerHostOf(const Socket& connection);
-// The next connection, or a closed socket if nobody waits. Errors: kResourceExhausted where the
-// process has no descriptor left, kUnavailable.
+// Accepts the next connection; returns a closed socket if nobody waits. Errors: kResourceExhausted
+// if the process has no descriptor left, kUnavailable.
 absl::StatusOr<Socket> AcceptFrom(const Socket& listener);
-// Asked while something is tried again and again: an error ends that, and is what comes of it.
+// Called repeatedly while something is retried: an error ends that, and becomes its result.
 using GivenUp = std::function<absl::Status()>;
 
-// Tries until it works, or `deadline`: whoever is to listen may start later, and so may who knows
-// the host's address: the name of a container may be known only when that has started. Errors:
-// kDeadlineExceeded, naming the address and what the last try met; kInvalidArgument for a host that
-// has no address then; kResourceExhausted where the process has no
-// descriptor left.
+// Tries until it succeeds, or until `deadline`: the listener may start later, and the host's
+// address may become known later (a container's name may be known only once that has started).
+// Errors: kDeadlineExceeded, naming the address and the last attempt's error; kInvalidArgument for
+// a host that has no address then; kResourceExhausted if the process has no descriptor left.
 absl::StatusOr<Socket> ConnectTo(const HostPort& to, NetClock::time_point deadline,
                                  const GivenUp& given_up = nullptr);
 
-// Waits until the socket can be read, or written, or `deadline`; false then. A peer that is gone
-// makes it readable.
+// Waits until the socket can be read, or written; returns false if `deadline` comes first. If the
+// peer is gone, the socket is readable.
 bool AwaitReadable(const Socket& socket, NetClock::time_point deadline);
 bool AwaitWritable(const Socket& socket, NetClock::time_point deadline);
 
-// All of it, before `deadline`. Errors: kDeadlineExceeded; the socket's.
+// Transfers all bytes before `deadline`. Errors: kDeadlineExceeded; the socket's.
 absl::Status SendAll(Socket& socket, absl::Span<const std::byte> bytes,
                      NetClock::time_point deadline);
 absl::Status ReceiveAll(Socket& socket, absl::Span<std::byte> into, NetClock::time_point deadline);

@@ -1,4 +1,4 @@
-// JSON as people like to read it: a line for each member, and for each object of a list.
+// JSON formatted for people: a line for each member, and for each object in a list.
 #ifndef DTENSOR_TOOLS_CLI_JSON_TEXT_H_
 #define DTENSOR_TOOLS_CLI_JSON_TEXT_H_
 

@@ -11,8 +11,8 @@
 
 namespace dtensor::cli {
 
-// Without `ranks`: as many as the processes that a launcher started, or two threads. Errors: of
-// MeasureLinks (measure_links.h); kInvalidArgument for another number than there are processes.
+// Without `ranks`: as many as the launcher started processes, or two threads. Errors: those of
+// MeasureLinks (measure_links.h); kInvalidArgument if `ranks` differs from the number of processes.
 absl::StatusOr<Outcome> RunLinks(std::optional<int64_t> ranks, bool json);
 
 }  // namespace dtensor::cli

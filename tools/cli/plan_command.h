@@ -1,4 +1,4 @@
-// dtensor plan: what a redistribution will do and cost, on a mesh of any size, without a tensor.
+// dtensor plan: what a redistribution will do and cost, on a mesh of any size, without tensors.
 #ifndef DTENSOR_TOOLS_CLI_PLAN_COMMAND_H_
 #define DTENSOR_TOOLS_CLI_PLAN_COMMAND_H_
 
@@ -12,7 +12,7 @@ namespace dtensor::cli {
 // Errors: as RedistributionPlan::Create.
 absl::StatusOr<RedistributionPlan> MakePlan(const Move& move);
 
-// What every command that has a plan says about the request, in the order in which it is printed.
+// What every command that has a plan prints about the request, in order.
 nlohmann::ordered_json RequestJson(const RedistributionPlan& plan,
                                    RedistributionObjective objective);
 std::string RequestText(const RedistributionPlan& plan, RedistributionObjective objective);

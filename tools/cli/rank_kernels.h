@@ -1,4 +1,4 @@
-// The kernels whose speed the link table has, as one rank runs them.
+// The kernels whose speeds are in the link table, as one rank runs them.
 #ifndef DTENSOR_TOOLS_CLI_RANK_KERNELS_H_
 #define DTENSOR_TOOLS_CLI_RANK_KERNELS_H_
 
@@ -15,19 +15,19 @@ namespace dtensor::cli {
 
 class RankKernels {
  public:
-  // `elements`: of each of three f32 tensors, beyond the caches with those of all ranks. Requires:
-  // 2^18 or more, which the operands of Gemm take.
+  // `elements`: of each of three f32 tensors, which together with those of all ranks should exceed
+  // the caches. Requires: 2^18 or more, since the operands of Gemm use that many.
   static absl::StatusOr<RankKernels> Create(Context& context, int64_t elements);
 
-  // The three products of a Linear, forward and backward, of a type: f32, bf16, f16 or f64.
+  // The three products of a Linear, forward and backward, in type f32, bf16, f16 or f64.
   absl::Status Gemm(DType dtype);
   static double GemmFlops(DType dtype);
   // Causal attention, forward and backward, f32.
   absl::Status Attention();
   static double AttentionFlops();
-  // One large tensor from two.
+  // Computes one large tensor from two.
   absl::Status Add();
-  // An operator on a tensor of few elements, recorded.
+  // A recorded operator on a tensor of few elements.
   absl::Status Dispatch();
 
  private:

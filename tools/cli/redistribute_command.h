@@ -1,5 +1,5 @@
 // dtensor redistribute: runs a plan on rank threads, checks every element, and reports bytes and
-// time beside the fastest copy that this machine can do.
+// time, compared with the fastest copy that this machine can do.
 #ifndef DTENSOR_TOOLS_CLI_REDISTRIBUTE_COMMAND_H_
 #define DTENSOR_TOOLS_CLI_REDISTRIBUTE_COMMAND_H_
 
@@ -22,7 +22,7 @@ struct RunReport {
   int64_t touched_bytes = 0;           // what the plan reads and writes, on all ranks; 0 for a view
   double stream_bytes_per_second = 0;  // read and written by the best copy on all ranks at once
 
-  // The time that the copy would take for touched_bytes, over `seconds`.
+  // The time that the copy would take for touched_bytes, divided by `seconds`.
   double stream_limit_ratio() const;
 };
 
@@ -34,7 +34,7 @@ struct MeasureOptions {
 
 struct RoundsFlags {
   int64_t rounds = 10;
-  bool progress = false;  // say on stderr how far it is, on a terminal or not
+  bool progress = false;  // report progress on stderr, even if it is no terminal
 };
 
 // Threads that Measure() starts: ranks 0 to the highest one of the meshes.
@@ -49,7 +49,7 @@ absl::Status CheckRunnable(const RedistributionPlan& plan, int64_t memory_availa
 absl::StatusOr<RunReport> Measure(const RedistributionPlan& plan,
                                   const MeasureOptions& options = {});
 
-// What went wrong, elements or bytes that are not as planned; empty if nothing did.
+// Describes what went wrong: elements or bytes that differ from the plan; empty if nothing did.
 std::string Verdict(const RedistributionPlan& plan, const RunReport& report);
 
 // Errors: of ParseMove, MakePlan and CheckRunnable; a rank's failure (kInternal).

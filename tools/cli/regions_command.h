@@ -7,9 +7,9 @@
 
 namespace dtensor::cli {
 
-// `colour`: of the picture. Writes flags.svg, if it is named. Errors: of ParseLaid and of
-// visualize.h; kInvalidArgument for a file that cannot be written, and a picture and JSON at once;
-// kInternal where writing it fails all the same.
+// `colour`: of the picture. Writes flags.svg, if it is given. Errors: those of ParseLaid and of
+// visualize.h; kInvalidArgument for a file that cannot be written, and for a picture and JSON at
+// once; kInternal if writing the file fails after that was checked.
 absl::StatusOr<Outcome> RunRegions(const RegionsFlags& flags, bool json, bool colour);
 
 }  // namespace dtensor::cli

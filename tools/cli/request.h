@@ -1,4 +1,4 @@
-// What the flags of the commands say, read into values. The only place where they are read.
+// Reads the flags of all commands into values. Flags are parsed nowhere else.
 #ifndef DTENSOR_TOOLS_CLI_REQUEST_H_
 #define DTENSOR_TOOLS_CLI_REQUEST_H_
 
@@ -19,15 +19,15 @@
 
 namespace dtensor::cli {
 
-// What a command did: what it prints, and whether all of that is well (exit status 0, else 1).
-// Requests that cannot be served are an absl::Status instead (exit status 2).
+// The outcome of a command: what it prints, and whether everything is well (exit status 0, else 1).
+// Requests that cannot be served give an absl::Status instead (exit status 2).
 struct Outcome {
   std::string text;
   bool ok = true;
 };
 
 // Flags as they were typed. `links` names a file. A move between two meshes has `from_mesh` or
-// `to_mesh` or both; `mesh` stands for the one that is not given.
+// `to_mesh` or both; `mesh` is used for the one that is not given.
 struct MoveFlags {
   std::optional<std::string> mesh, from_mesh, to_mesh;
   std::string shape, dtype = "f32", from, to, objective = "total", links;
@@ -41,34 +41,34 @@ struct RegionsFlags {
   bool picture = false;
 };
 
-// A redistribution that is asked for.
+// A redistribution, as requested.
 struct Move {
   Layout from, to;
   Dims shape;
   DType dtype = DType::kF32;
   RedistributionOptions options;
 };
-// A tensor whose regions are asked for.
+// A tensor whose regions are requested.
 struct Laid {
   Layout layout;
   Dims shape;
 };
 
-// An error with the flag that caused it in front: "--picture: ...". OK stays OK.
+// Prefixes an error with the flag that caused it: "--picture: ...". OK stays OK.
 absl::Status AboutFlag(absl::string_view flag, const absl::Status& status);
 
 // All errors are kInvalidArgument (kNotFound for a file), begin with the flag, and name the remedy.
 absl::StatusOr<Move> ParseMove(const MoveFlags& flags);
 absl::StatusOr<Laid> ParseLaid(const RegionsFlags& flags);
 
-// The table in a file; the default one for "". A table that has lines for axes, and none for one of
-// these meshes, is refused.
+// The table in a file; for "", the default table. A table that has lines for axes, but none for an
+// axis of these meshes, is refused.
 absl::StatusOr<CostModel> ReadLinks(const std::string& path, absl::Span<const DeviceMesh> meshes);
 // "64,64"; "" and "scalar" are a scalar.
 absl::StatusOr<Dims> ParseShape(absl::string_view text);
-// A placement for each mesh axis, "P(sum),S(0)", or what Layout::ToString prints. No placement has
-// a '[' or a ':' or is "scalar"; a list in brackets is of placements where it is no layout on this
-// mesh, or has PyTorch's words.
+// A placement for each mesh axis, "P(sum),S(0)", or what Layout::ToString prints. They can be told
+// apart, since no placement contains '[' or ':' or is "scalar". A list in brackets is a list of
+// placements if it is no layout on this mesh, or uses PyTorch's words.
 absl::StatusOr<Layout> ParseLayout(absl::string_view flag, absl::string_view text,
                                    const DeviceMesh& mesh, absl::Span<const int64_t> shape);
 

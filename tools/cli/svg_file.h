@@ -9,11 +9,11 @@
 
 namespace dtensor::cli {
 
-// Nothing where `path` is empty. Errors, beginning with the flag: `picture`'s; kInvalidArgument for
-// a path that cannot be written; kInternal where writing fails all the same.
+// Does nothing if `path` is empty. Errors, beginning with the flag: `picture`'s; kInvalidArgument
+// for a path that cannot be written; kInternal if writing fails after that was checked.
 absl::Status WriteSvg(const std::string& path, const absl::StatusOr<std::string>& picture);
 
-// Errors: kInvalidArgument where both print.
+// Errors: kInvalidArgument if both flags print.
 absl::Status CheckPicture(bool picture, bool json);
 
 }  // namespace dtensor::cli

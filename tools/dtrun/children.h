@@ -17,20 +17,20 @@ using Variables = std::vector<std::pair<std::string, std::string>>;
 // Each leads a process group, and is killed when dtrun dies.
 class Children {
  public:
-  // `grace`: how long the others may take to end by themselves after one has failed; then they are
-  // asked to (SIGTERM), and 2 s later killed.
+  // `grace`: after one process has failed, how long the others may take to end by themselves. Then
+  // they are asked to end (SIGTERM), and killed 2 s later.
   explicit Children(std::chrono::duration<double> grace) : grace_(grace) {}
-  ~Children();  // kills what still runs, and what it started
+  ~Children();  // kills processes that still run, and those that they started
 
-  // Starts a program, with these variables besides dtrun's own; its lines are printed with `label`
-  // before them. Errors: kNotFound for a program that cannot be run, kResourceExhausted.
+  // Starts a program, with these variables in addition to dtrun's own. Its lines are printed with
+  // `label` in front. Errors: kNotFound for a program that cannot be run, kResourceExhausted.
   absl::Status Start(const std::vector<std::string>& command, const Variables& variables,
                      std::string label);
-  // Prints until all have ended; passes signals on. Where nobody takes what ranks print, they wait;
-  // once they were told to end, and all have, what is left for a stream that nobody takes anything
-  // from for 5 s is dropped. Returns 128 and the
-  // signal of the first that one killed, but for those of ours; else what the first that failed
-  // exited with; 0 if none did.
+  // Prints until all have ended; passes signals on. If nobody reads what ranks print, they wait.
+  // Once they were told to end, and all have, remaining output for a stream from which nobody has
+  // read for 5 s is dropped. Returns 128 plus the signal number of the first process that a signal
+  // killed, unless the signal was ours; else the exit status of the first that failed; 0 if none
+  // did.
   int Wait();
 
  private:
@@ -46,7 +46,7 @@ class Children {
     bool ended = false;
   };
 
-  void Look();  // does what is to be done meanwhile, whatever else is waited for
+  void Look();  // periodic work, during every wait
   void PassSignalsOn();
   void Print(Child& child, Stream& stream);
   void PrintLeft();
@@ -63,7 +63,7 @@ class Children {
   int result_ = 0;
   bool is_killed_ = false;     // that rank
   int urged_ = 0;              // 1: asked to end, 2: killed
-  bool told_to_end_ = false;   // by us, or by a signal that was passed on
+  bool told_to_end_ = false;   // by us, or by a forwarded signal
   bool nobody_reads_[3] = {};  // by stream
   std::chrono::steady_clock::time_point looked_;
   std::chrono::steady_clock::time_point failed_at_;

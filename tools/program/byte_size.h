@@ -9,10 +9,10 @@
 
 namespace dtensor {
 
-// A decimal number and a unit, with or without blanks between them: none or B; kB, MB, GB, TB, PB
-// and EB, by 1000; KiB, MiB, GiB, TiB, PiB and EiB, by 1024; letters of either case. A fraction is
-// fine where it gives whole bytes, as in 1.5GB. Errors: kInvalidArgument for anything else, a
-// letter alone among it (10k: by which?), and for more than 2^63 - 1 bytes.
+// Parses a decimal number and a unit, with or without blanks between them. Units: none or B; kB,
+// MB, GB, TB, PB and EB, by 1000; KiB, MiB, GiB, TiB, PiB and EiB, by 1024; in upper or lower case.
+// A fraction is accepted if it gives whole bytes, as in 1.5GB. Errors: kInvalidArgument for
+// anything else, including a single letter (10k is ambiguous), and for more than 2^63 - 1 bytes.
 absl::StatusOr<int64_t> ParseByteSize(absl::string_view text);
 
 }  // namespace dtensor

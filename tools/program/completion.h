@@ -12,8 +12,8 @@ namespace dtensor {
 
 enum class Shell { kBash, kZsh };
 
-// A script for the shell to read, as it is started: commands, the flags of each, and values that
-// are words or files (flag_values.h). Requires: a name of letters, digits, '-' and '_'.
+// A script that the shell reads when it starts: it completes commands, the flags of each, and
+// values that are words or files (flag_values.h). Requires: a name of letters, digits, '-' and '_'.
 std::string CompletionScript(const CLI::App& app, Shell shell);
 
 }  // namespace dtensor

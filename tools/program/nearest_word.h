@@ -9,8 +9,9 @@
 
 namespace dtensor {
 
-// The one of `words` that `word` most likely stands for: the fewest letters added, dropped, changed
-// or swapped, but no more than one in three (one in a word of less). "" if there is none so near.
+// The word in `words` that `word` most likely stands for: the one that needs the fewest insertions,
+// deletions, changes or swaps of letters, but at most one per three letters (one in shorter words).
+// "" if none is so near.
 std::string NearestWord(absl::string_view word, absl::Span<const std::string> words);
 
 // "; did you mean --shape?", or "" if no word is near.

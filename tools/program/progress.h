@@ -1,13 +1,13 @@
-// How far a long run is, and how long the rest will take, on stderr:
+// Shows how far a long run is, and how long the rest will take, on stderr:
 //
 //   Progress progress("rounds", rounds, Progress::OnStderr(/*asked=*/flags.progress));
 //   for (int64_t i = 0; i < rounds; ++i) { ...; progress.Report(i + 1); }
 //
 //   120 of 1000 rounds, 1:05 left
 //
-// Nothing is said in a run's first two seconds. On a terminal it is one line, which is written
-// again twice a second at most, and wiped off in the end; elsewhere a line every ten seconds, and
-// only where it was asked for.
+// Nothing is printed in the first two seconds of a run. On a terminal it is one line, which is
+// rewritten at most twice a second, and erased at the end. Elsewhere it is a line every ten
+// seconds, and only if progress was asked for.
 #ifndef DTENSOR_TOOLS_PROGRAM_PROGRESS_H_
 #define DTENSOR_TOOLS_PROGRAM_PROGRESS_H_
 
@@ -28,13 +28,13 @@ class Progress {
   };
   static Options OnStderr(bool asked);
 
-  // Of `total` things, which are called `what`, from now on. Requires: total >= 1.
+  // For `total` things, called `what`; time counts from now on. Requires: total >= 1.
   Progress(std::string what, int64_t total, Options options);
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // So many are done; `more` is said behind it: "loss 2.31". One thread at a time.
+  // `done` things are done; `more` is printed after that: "loss 2.31". One thread at a time.
   void Report(int64_t done, absl::string_view more = "");
 
  private:

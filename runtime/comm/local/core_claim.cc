@@ -15,8 +15,8 @@
 namespace dtensor {
 namespace {
 
-// Of this process, whose cores are one thing however many worlds there are. Never destroyed: worlds
-// in static variables may be the last ones.
+// The claims of this process, which all its worlds share. Never destroyed, since the last worlds
+// may be in static variables.
 struct Claimed {
   std::mutex mutex;
   std::set<int> cores;
@@ -26,7 +26,7 @@ Claimed& AllClaimed() {
   return claimed;
 }
 
-// Where this thread may run.
+// The cores on which this thread may run.
 std::vector<int> AllowedCores() {
   std::vector<int> cores;
 #if defined(__linux__)

@@ -1,4 +1,5 @@
-// Cores to pin threads to. Those that one world has, no other world of this process gets.
+// CoreClaim: cores to pin threads to. A core that one world has claimed is given to no other world
+// of this process.
 #ifndef DTENSOR_RUNTIME_COMM_LOCAL_CORE_CLAIM_H_
 #define DTENSOR_RUNTIME_COMM_LOCAL_CORE_CLAIM_H_
 
@@ -12,10 +13,11 @@ namespace DTENSOR_EXPORT dtensor {
 
 class CoreClaim {
  public:
-  // `n` cores that this thread may run on and that nobody has claimed, lowest first. Thread-safe.
-  // Errors: kResourceExhausted where there are fewer; kUnimplemented where the system does not pin.
+  // Claims the `n` lowest cores that this thread may run on and that nobody has claimed.
+  // Thread-safe. Errors: kResourceExhausted if there are fewer; kUnimplemented if the system cannot
+  // pin threads.
   static absl::StatusOr<CoreClaim> Make(int n);
-  CoreClaim() = default;  // of none
+  CoreClaim() = default;  // no cores
   CoreClaim(CoreClaim&& other) noexcept : cores_(std::exchange(other.cores_, {})) {}
   CoreClaim& operator=(CoreClaim&& other) noexcept {
     cores_.swap(other.cores_);
@@ -24,7 +26,7 @@ class CoreClaim {
   ~CoreClaim();
 
   int size() const { return static_cast<int>(cores_.size()); }
-  void PinThisThread(int i) const;  // to the i-th of them
+  void PinThisThread(int i) const;  // to the i-th core of the claim
 
  private:
   std::vector<int> cores_;

@@ -11,10 +11,11 @@
 
 namespace dtensor {
 
-// Where threads wait for each other. Each has it, since the pool may call a function long after
-// nobody waits for it any more.
+// Where the threads wait for each other. Every function given to the pool shares it, since the pool
+// may call a function long after nobody waits for it any more.
 struct LentThreads::Gate {
-  // Until all are there no thread waits for longer than the time-out: `executor` may wait for one.
+  // Until all are there, no thread waits longer than the time-out: `executor` may be waiting for
+  // one.
   enum Phase { kGathering, kGathered, kStarted, kClosed };
 
   explicit Gate(std::chrono::steady_clock::duration timeout)
@@ -27,7 +28,7 @@ struct LentThreads::Gate {
       std::unique_lock lock(mutex);
       if (phase != kGathering) return;
       if (std::this_thread::get_id() == borrower) {
-        is_inline = true;  // nobody could start it: the borrower is in here
+        is_inline = true;  // nobody could start it: the borrower itself is in this call
         phase = kClosed;
         return;
       }
@@ -43,7 +44,7 @@ struct LentThreads::Gate {
     changed.notify_all();
   }
 
-  // Whether it comes.
+  // Whether the start comes.
   bool AwaitStart(std::unique_lock<std::mutex>& lock) {
     const auto decided = [this] { return phase != kGathering; };
     if (!changed.wait_until(lock, deadline, decided)) {
@@ -78,7 +79,7 @@ struct LentThreads::Gate {
     changed.wait_until(lock, deadline, [&] { return phase == kClosed || arrived == n; });
     if (phase == kGathering && arrived == n) {
       phase = kGathered;
-      changed.notify_all();  // who waits on, waits without a time-out
+      changed.notify_all();  // they now wait for the start, without a time-out
       return absl::OkStatus();
     }
     return absl::DeadlineExceededError(absl::StrCat(
@@ -95,7 +96,7 @@ struct LentThreads::Gate {
   std::condition_variable changed;
   Phase phase = kGathering;
   bool is_inline = false;
-  int arrived = 0;  // and not returned from `run`
+  int arrived = 0;  // and have not returned from `run`
   std::function<void(int)> run;
 };
 
@@ -117,7 +118,7 @@ LentThreads::~LentThreads() {
 }
 
 void LentThreads::Start(std::function<void(int)> run) {
-  gate_->run = std::move(run);  // read by those who see the phase
+  gate_->run = std::move(run);  // read by threads that see the new phase
   gate_->Enter(Gate::kStarted);
 }
 

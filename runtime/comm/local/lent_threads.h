@@ -1,4 +1,4 @@
-// LentThreads: threads of the program's pool, lent to the ranks of a world for one run.
+// LentThreads: threads of the program's own pool, lent to the ranks of a world for one run.
 #ifndef DTENSOR_RUNTIME_COMM_LOCAL_LENT_THREADS_H_
 #define DTENSOR_RUNTIME_COMM_LOCAL_LENT_THREADS_H_
 
@@ -13,24 +13,24 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// Runs a function on a thread of the program's, and does not wait for it.
+// Runs a function on a thread of the program, and does not wait for it.
 using Executor = std::function<void(std::function<void()>)>;
 
 class LentThreads {
  public:
-  // Waits until n threads are there at the same time: ranks wait for each other, and no rank's
-  // function begins before. A time-out after the call they go back, so that an `executor` which
-  // waits for a free thread returns; one that waits for something else is waited for. Errors, after
-  // which they have gone back, or go back as soon as they come: kInvalidArgument where `executor`
-  // calls functions on the calling thread; kDeadlineExceeded, saying how many came; what `executor`
-  // throws.
+  // Calls `executor` n times, and waits until n threads are there at the same time: ranks wait for
+  // each other, so no rank's function begins earlier. After `timeout` the threads that came are
+  // given back, so that an `executor` that waits for a free thread can return. If it waits for
+  // something else, this function waits for it. After an error all threads are given back, also
+  // those that come later. Errors: kInvalidArgument if `executor` calls functions on the calling
+  // thread; kDeadlineExceeded, saying how many threads came; what `executor` throws.
   static absl::StatusOr<LentThreads> Borrow(int n, const Executor& executor,
                                             std::chrono::steady_clock::duration timeout);
   LentThreads(LentThreads&&) = default;
-  // Waits until those that were started have returned from `run`; the others go back.
+  // Waits until the threads that were started have returned from `run`, and gives back the others.
   ~LentThreads();
 
-  // Has each of them call run(its number), and does not wait. Once.
+  // Lets each thread call run(its number), and does not wait. Call it once.
   void Start(std::function<void(int)> run);
 
  private:

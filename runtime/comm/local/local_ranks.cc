@@ -65,7 +65,8 @@ absl::Status CheckOptions(int n, const RunOptions& options) {
   return absl::OkStatus();
 }
 
-// Errors: kResourceExhausted, naming the first rank that the system has nothing for; make's.
+// Errors: kResourceExhausted, naming the first rank for which the system has no thread or memory;
+// make's.
 absl::Status ForEachRank(int n, const std::function<absl::Status(int)>& make) {
   for (int rank = 0; rank < n; ++rank) {
     try {
@@ -80,7 +81,7 @@ absl::Status ForEachRank(int n, const std::function<absl::Status(int)>& make) {
   return absl::OkStatus();
 }
 
-// Those that ranks are given in turn, once each can read the others' memory.
+// The GPUs for the ranks, in turn, after each was enabled to read the others' memory.
 absl::StatusOr<std::vector<int>> GpusOfRanks(std::vector<int> gpus) {
   if (gpus.empty()) {
     DT_ASSIGN_OR_RETURN(const int count, CountGpus());
@@ -95,7 +96,7 @@ absl::Status OfRank(int rank, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat("rank ", rank, ": ", status.message()));
 }
 
-// Looks after the ranks while they run, and says what RunOptions::report is told.
+// Watches the ranks while they run, and calls RunOptions::report.
 class Watch {
  public:
   Watch(World& world, const RunOptions& options) : world_(world), options_(options) {}

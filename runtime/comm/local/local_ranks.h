@@ -1,5 +1,5 @@
-// LocalRanks: a world whose ranks are threads of this process, and stay from one function to the
-// next: threads of its own, or the caller's.
+// LocalRanks: a world whose ranks are threads of this process and persist between calls: threads of
+// its own, or the caller's.
 #ifndef DTENSOR_RUNTIME_COMM_LOCAL_LOCAL_RANKS_H_
 #define DTENSOR_RUNTIME_COMM_LOCAL_LOCAL_RANKS_H_
 
@@ -22,32 +22,32 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// Thread-safe, but for what one rank's thread has.
+// Thread-safe, except for what belongs to one rank's thread.
 class LocalRanks {
  public:
   // Errors: as RunLocalRanks; no thread is started yet.
   static absl::StatusOr<std::unique_ptr<LocalRanks>> Create(int n, const RunOptions& options);
-  // Requires: no Run is on its way. What tensors refer to stays while there are any.
+  // Requires: no Run is in progress. What tensors refer to is kept while there are any.
   ~LocalRanks();
 
   int size() const { return static_cast<int>(parts_->devices.size()); }
   Device& device(int rank) { return *parts_->devices[rank]; }
   absl::Status failure() const { return parts_->world->failure(); }
-  bool runs() const;  // a Run is on its way
+  bool runs() const;  // a Run is in progress
 
-  // As RunLocalRanks, on threads that are kept for the next call. Returns the world's failure at
-  // once if it has failed before. Where some ranks return errors and others do not, the world has
-  // failed: they are at unlike points of their program. Errors: kFailedPrecondition while another
-  // Run is on its way, or if a rank was taken.
+  // As RunLocalRanks, on threads that are kept for the next call. If the world has failed before,
+  // returns its failure immediately. If some ranks return errors and others do not, the world
+  // fails, since its ranks are then at different points of their program. Errors:
+  // kFailedPrecondition while another Run is in progress, or if a rank was taken.
   absl::Status Run(const RankFunction& fn);
 
-  // `rank` for a thread of the caller's, in place of Run. Errors: kInvalidArgument for a rank that
-  // the world lacks, pinned threads or an executor; kFailedPrecondition for one that was taken
-  // before, or after Run; the world's failure.
+  // Gives `rank` to a thread of the caller's, instead of calling Run. Errors: kInvalidArgument for
+  // a rank that is not in the world, and if threads are pinned or there is an executor;
+  // kFailedPrecondition if the rank was taken before, or after Run; the world's failure.
   absl::StatusOr<Communicator*> Take(int rank);
-  // The program of `rank`, which was taken, ended with `status`: finishes what it has begun.
-  // Returns the world's failure if it failed, else `status`, prefixed "rank R: ". Once for each
-  // rank.
+  // Ends the program of `rank`, which was taken, with `status`: finishes the exchanges that it has
+  // begun. Returns the world's failure if it failed, else `status`, prefixed "rank R: ". Call it
+  // once for each rank.
   absl::Status Leave(int rank, absl::Status status);
 
  private:
@@ -65,13 +65,13 @@ class LocalRanks {
 
   const RunOptions options_;
   CoreClaim cores_;
-  std::vector<int> gpus_;  // of rank r: the r-th, and round
+  std::vector<int> gpus_;  // rank r has gpus_[r % size]
   std::unique_ptr<WorldParts> parts_;
   mutable std::mutex mutex_;  // of the three below
   bool has_threads_ = false, runs_ = false;
   std::vector<bool> taken_;
-  std::vector<absl::Status> results_;  // of the run at hand
-  RankThreads threads_;                // gone first
+  std::vector<absl::Status> results_;  // of the current run
+  RankThreads threads_;                // destroyed first
 };
 
 }  // namespace dtensor

@@ -41,11 +41,11 @@ CallSummary RankGroup::SummaryOf(int member, uint64_t number) const {
 void RankGroup::Wake() {
   {
     std::lock_guard lock(mutex_);
-  }  // whoever is about to sleep has evaluated `ready` before, or will after
+  }  // a thread about to sleep evaluates `ready` either before or after this
   wake_.notify_all();
 }
 
-// All wait for the last one to post, so nobody wakes for the others.
+// All wait for the last member to post, so earlier posts wake nobody.
 void RankGroup::WakeFor(ExchangeStage stage, uint64_t number) {
   for (int member = 0; stage == ExchangeStage::kPosted && member < size(); ++member) {
     if (!Reached(member, ExchangeStage::kPosted, number)) return;

@@ -1,12 +1,12 @@
-// RankGroup: where the threads of one group of ranks meet, exchange after exchange.
+// RankGroup: where the threads of one group of ranks meet for their exchanges.
 //
-// An exchange has a number, counted by each member for itself: they agree because all members make
-// the group's exchanges in one order. A member publishes twice: what it brings ("posted"), and that
-// its own reads are launched ("done").
+// Every member numbers the group's exchanges for itself; the numbers agree because all members make
+// these exchanges in one order. In each, a member publishes twice: what it brings ("posted"), and
+// that its own reads have been launched ("done").
 //
-// What a member posts is kept twice, for even and odd numbers, and nothing is ever cleared: a
-// member overwrites what it posted for number k at k + 2, after each peer has posted k + 1 and so
-// has read all that it wanted of k. So no barrier separates two exchanges.
+// What a member posts has two slots, for even and odd numbers, and is never cleared. A member
+// overwrites its post of exchange k when it posts k + 2. By then each peer has posted k + 1, and so
+// has read all that it wanted of k. Therefore no barrier is needed between two exchanges.
 #ifndef DTENSOR_RUNTIME_COMM_LOCAL_RANK_GROUP_H_
 #define DTENSOR_RUNTIME_COMM_LOCAL_RANK_GROUP_H_
 
@@ -39,7 +39,7 @@ class RankGroup {
   int size() const { return static_cast<int>(ranks_.size()); }
   int IndexOf(int rank) const;  // Requires: rank is a member.
 
-  // The number of what the member posted last. For that member.
+  // The number of the exchange that the member posted last. Called by that member.
   uint64_t posted(int member) const {
     return counter(member, ExchangeStage::kPosted).load(std::memory_order_relaxed);
   }
@@ -47,16 +47,16 @@ class RankGroup {
     return counter(member, stage).load(std::memory_order_seq_cst) >= number;
   }
 
-  // What the member brings to exchange `number`, the next one. `collective`'s description and
-  // `parts` stay valid for those who read, until they are done.
+  // Publishes what the member brings to exchange `number`, the next one. `collective`'s description
+  // and `parts` stay valid until all that read them are done.
   absl::Status Post(int member, uint64_t number, const Collective& collective,
                     absl::Span<const ExchangePart> parts, uint64_t reads, DeviceEvent ready);
-  // The member's reads are launched; `done` says when they have run.
+  // Publishes that the member's reads have been launched; `done` says when they have run.
   void PublishDone(int member, uint64_t number, DeviceEvent done);
-  // The member has no reader any more.
+  // No member reads from this one any more.
   void Release(int, uint64_t) {}
 
-  // Of what was posted, by those who have seen that it was.
+  // Access to a post, for members that have seen that it was published.
   bool IsSameCall(int a, int b, uint64_t number) const {
     return post(a, number).call == post(b, number).call;
   }
@@ -74,7 +74,8 @@ class RankGroup {
     return details(member, number).done;
   }
 
-  // Sleeps until `ready`, which is evaluated after each publication and Wake(), or `until`.
+  // Sleeps until `ready` returns true, but no longer than `until`. `ready` is called after each
+  // publication and after Wake().
   template <typename Ready>
   void SleepUntil(std::chrono::steady_clock::time_point until, Ready ready) {
     std::unique_lock lock(mutex_);
@@ -85,9 +86,9 @@ class RankGroup {
   void Wake();
 
  private:
-  // What the fast path reads of a peer: with the two counters, one cache line for each member.
+  // What the fast path reads of a peer. With the two counters, it fills one cache line per member.
   struct Posted {
-    uint64_t call = 0;   // fingerprint of Details: differs where ranks are not in the same exchange
+    uint64_t call = 0;   // fingerprint of Details; differs if ranks are not in the same exchange
     uint64_t reads = 0;  // bit i: this member reads from member i; see ReadsFrom()
     const ExchangePart* parts = nullptr;
   };
@@ -114,7 +115,7 @@ class RankGroup {
   const Details& details(int member, uint64_t number) const {
     return members_[member].details[number % 2];
   }
-  // Sequentially consistent: a sleeper that does not see it will be woken.
+  // Sequentially consistent: a sleeper that does not see the new number will be woken.
   void Publish(int member, ExchangeStage stage, uint64_t number) {
     members_[member].counters[static_cast<int>(stage)].store(number, std::memory_order_seq_cst);
     if (sleepers_.load(std::memory_order_seq_cst) > 0) WakeFor(stage, number);

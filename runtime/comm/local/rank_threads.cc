@@ -40,7 +40,7 @@ void RankThreads::Work(int number) {
     {
       std::unique_lock lock(mutex_);
       changed_.wait(lock, [&] { return stops_ || starts_ != done; });
-      if (starts_ == done) return;  // what was started is run before it stops
+      if (starts_ == done) return;  // what was started runs before the thread stops
       done = starts_;
       run = run_;
     }

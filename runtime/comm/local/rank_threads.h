@@ -1,4 +1,4 @@
-// RankThreads: one thread for each rank, which run function after function.
+// RankThreads: one thread for each rank, which run one function after the other.
 #ifndef DTENSOR_RUNTIME_COMM_LOCAL_RANK_THREADS_H_
 #define DTENSOR_RUNTIME_COMM_LOCAL_RANK_THREADS_H_
 
@@ -18,12 +18,12 @@ class RankThreads {
   ~RankThreads() { Stop(); }
 
   int size() const { return static_cast<int>(threads_.size()); }
-  // One more thread, which first runs `first`. Throws what std::thread does.
+  // Adds a thread, which first runs `first`. Throws what std::thread throws.
   void Add(std::function<void()> first);
-  // Has each of them call run(its number), and does not wait. Requires: each has returned from what
-  // it called before, but for what touches neither `run` nor anything that goes with it.
+  // Lets each thread call run(its number), and does not wait. Requires: each has returned from its
+  // previous call, except for code that touches neither `run` nor what belongs to it.
   void Start(std::function<void(int)> run);
-  void Stop();  // waits until they have returned, and are gone
+  void Stop();  // waits until they have returned and ended
 
  private:
   void Work(int number);

@@ -1,5 +1,5 @@
-// Ranks as threads of one process: what tests, the demo and a laptop use; and one rank of a world
-// that only exists on paper.
+// Ranks as threads of one process, as tests, the demo and a laptop use them; and one rank of a
+// simulated world.
 #ifndef DTENSOR_RUNTIME_COMM_LOCAL_RUN_RANKS_H_
 #define DTENSOR_RUNTIME_COMM_LOCAL_RUN_RANKS_H_
 
@@ -23,17 +23,17 @@ void PrintOnStderr(const absl::Status& trouble);  // "dtensor: CODE: message", o
 
 struct RunOptions {
   Device::Kind device = Device::Kind::kCpu;  // kCpu, kDeferred or kCuda
-  // On cuda: the GPU of rank r is gpus[r % gpus.size()]; several ranks may have one. Empty: all
-  // that CUDA sees, in their order. Each must be able to read the memory of the others.
+  // On cuda: the GPU of rank r is gpus[r % gpus.size()]; several ranks may share one. Empty: all
+  // GPUs that CUDA sees, in CUDA's order. Each must be able to read the others' memory.
   std::vector<int> gpus = {};
-  // On cuda: makes the ranks' devices, for streams or an allocator of the program's. Null: each has
-  // a stream of its own, and memory of CUDA's pool.
+  // On cuda: creates the ranks' devices, to use the program's own streams or allocator. Null: each
+  // rank has a stream of its own, and memory of CUDA's pool.
   CudaDeviceMaker cuda_device = nullptr;
   double timeout_seconds = 60;  // a peer silent for longer fails the world; above 0
   uint64_t seed = 0;            // of the random delays below
   int max_delay_us = 0;  // injected before each exchange (and launch, on deferred); 0 or more
-  // Each rank's thread to a core of its own, which no other world of this process pins to. Refused
-  // where the cores that the process may use are not enough: see CanPin().
+  // Pins each rank's thread to a core of its own, to which no other world of this process pins.
+  // Refused if the process may not use enough cores: see CanPin().
   bool pin_threads = false;
   // Called on the calling thread, to report what the blocked call cannot return yet: the world's
   // failure, as soon as it happens; and once, with kDeadlineExceeded, that the call still waits for
@@ -48,7 +48,7 @@ struct RunOptions {
   // their rank's thread alone. Cannot be combined with pin_threads.
   Executor executor = nullptr;
   // Where the memory of tensors comes from: blocks of 1 MiB and more (resource_pages.h), on cpu.
-  // All ranks call it, each on its own thread, and it lives until the tensors are gone. Null: the
+  // All ranks call it, each on its own thread. It is kept until the tensors are gone. Null: the
   // system.
   std::shared_ptr<std::pmr::memory_resource> memory = nullptr;
 };
@@ -61,18 +61,18 @@ bool CanPin(int n);
 using RankFunction = std::function<absl::Status(Communicator&, Device&)>;
 
 // Runs fn(communicator, device) on n threads, one for each rank, and waits for all of them and for
-// what they launched. Returns the world's failure if it failed, even where fn hid it; otherwise the
-// lowest rank's error, prefixed "rank R: "; otherwise OK. Tensors that outlive fn keep the world's
-// memory; nothing can be exchanged any more. Errors: kInvalidArgument for n < 1, n > 2^20, a null
-// function, a time-out or delay out of range, another device, options that exclude each other;
-// kUnavailable where there is no such GPU, or one cannot read another's memory;
-// kResourceExhausted where the system has not as many threads, cores to pin to, or no memory for
-// them: then fn is called on no rank.
+// what they launched. Returns the world's failure if it failed, even if fn ignored it; otherwise
+// the lowest rank's error, prefixed "rank R: "; otherwise OK. Tensors that outlive fn keep the
+// world's memory alive, but cannot be exchanged any more. Errors, after which fn is called on no
+// rank: kInvalidArgument for n < 1, n > 2^20, a null function, a time-out or delay out of range,
+// another device, options that exclude each other; kUnavailable if there is no such GPU, or if one
+// cannot read another's memory; kResourceExhausted if the system lacks threads, cores to pin them
+// to, or memory for them.
 absl::Status RunLocalRanks(int n, const RankFunction& fn, const RunOptions& options = {});
 
 // Runs fn once, on this thread, as rank `rank` of `size`: every exchange is counted and none takes
-// place, on a meta device whose clock (meta_device.h) goes by `rates`. Errors: kInvalidArgument for
-// a rank that is not of the world, a null function; fn's.
+// place. The device is a meta device whose clock (meta_device.h) uses `rates`. Errors:
+// kInvalidArgument for a rank outside of the world, or a null function; fn's.
 absl::Status RunSimulatedRank(int rank, int size, const RankFunction& fn,
                               const MachineRates& rates = {});
 

@@ -11,7 +11,8 @@ namespace {
 
 constexpr double kLongest = 1e9;  // seconds: what a clock can add
 
-// Without the rank where there is no memory to say so: that a world fails must not fail itself.
+// Leaves out the rank if there is no memory for the text: the failure of a world must not itself
+// fail.
 absl::Status OfRank(int rank, const absl::Status& status) {
   absl::Status named = status;
   NoThrow([&] {

@@ -1,6 +1,8 @@
-// World: what the ranks of one process share. Its groups, its one failure, and who waits for whom.
+// World: what the ranks of one process share: its groups, its one failure, and which rank waits for
+// which.
 //
-// Thread-safe. Synchronised with the standard library alone: TSan cannot see into Abseil's mutexes.
+// Thread-safe. Synchronised by the standard library alone, since TSan cannot see into Abseil's
+// mutexes.
 #ifndef DTENSOR_RUNTIME_COMM_LOCAL_WORLD_H_
 #define DTENSOR_RUNTIME_COMM_LOCAL_WORLD_H_
 
@@ -45,28 +47,29 @@ class World {
   World(int size, double timeout_seconds);  // Requires: a time above 0
 
   int size() const { return static_cast<int>(ranks_.size()); }
-  // Made when first asked for, and gone with its last owner: then all its members have completed
-  // the same exchanges of it, so that they count from 1 in the next one together.
+  // The group is created when it is first asked for, and destroyed with its last owner. All its
+  // members have then completed the same number of its exchanges, so they all count from 1 in the
+  // next one.
   std::shared_ptr<RankGroup> GroupOf(absl::Span<const int> ranks);
-  int num_groups();  // that are alive
+  int num_groups();  // that exist now
 
-  // The first failure is kept, as "rank R: reason"; returns it.
+  // Keeps the first failure, as "rank R: reason", and returns it.
   absl::Status Fail(int rank, const absl::Status& reason);
   bool failed() const { return failed_.load(std::memory_order_seq_cst); }
   absl::Status failure() const;
   absl::Status Met(const absl::Status& failure, int, const Collective&) const { return failure; }
   std::chrono::duration<double> timeout() const { return timeout_; }
 
-  // `rank` will take part in nothing more, because its function returned `status`. Whoever waits
-  // for it now or later fails the world.
+  // `rank` takes part in nothing more, since its function returned `status`. Any rank that waits
+  // for it, now or later, fails the world.
   void Leave(int rank, const absl::Status& status);
-  // Another function for all ranks. Requires: none has been called yet, or all have left, and none
-  // waits.
+  // Lets all ranks run another function. Requires: none has been called yet or all have left, and
+  // no rank waits.
   void Return();
 
-  // While `rank` may read what its peers posted. It says so before it looks for a failure, and a
-  // peer that fails makes that known before it looks for readers: one of the two sees the other,
-  // because all of that is sequentially consistent.
+  // Marks the time in which `rank` may read what its peers posted. A reader sets this mark before
+  // it checks for a failure; a peer that fails publishes the failure before it checks for readers.
+  // As all of that is sequentially consistent, at least one of the two sees the other.
   void BeginReading(int rank) { ranks_[rank].reading.store(true, std::memory_order_seq_cst); }
   absl::Status EndReading(int rank, const RankGroup&) {
     ranks_[rank].reading.store(false, std::memory_order_release);
@@ -74,14 +77,14 @@ class World {
   }
   bool reading(int rank) const { return ranks_[rank].reading.load(std::memory_order_seq_cst); }
 
-  // For those who watch the ranks from outside. `alarm` counts how often a rank failed or left.
+  // For threads that watch the ranks from outside. `alarm` counts how often a rank failed or left.
   uint64_t alarm() const { return alarm_.load(std::memory_order_seq_cst); }
   void AwaitAlarm(uint64_t seen, std::chrono::steady_clock::time_point until);
   bool all_left() const;
   std::vector<int> running() const;     // those that have not left, ascending
   absl::Status returned_error() const;  // of the first rank that left with one, as Fail() words it
 
-  // Errors: the world's failure. An OK does not say that the world still works.
+  // Errors: the world's failure. OK does not mean that the world still works.
   absl::Status Await(const Wait& wait) {
     return wait.over() ? absl::OkStatus() : AwaitSlowly(wait);
   }
@@ -89,11 +92,11 @@ class World {
  private:
   using Clock = std::chrono::steady_clock;
 
-  // A cache line for each: ranks write `reading` at each exchange.
+  // One cache line for each, since ranks write `reading` in every exchange.
   struct alignas(64) Rank {
     std::atomic<bool> reading = false;
     // Below: under mutex_.
-    const Wait* wait = nullptr;  // only what lasts: see Sleep()
+    const Wait* wait = nullptr;  // only while it sleeps: see Sleep()
     bool left = false;
     absl::Status returned;  // if left
   };
@@ -109,7 +112,7 @@ class World {
   const std::chrono::duration<double> timeout_;
   const Spinning spinning_;
   std::atomic<bool> failed_ = false;
-  std::atomic<uint64_t> alarm_ = 0;  // how often a rank failed or left: a reason to look
+  std::atomic<uint64_t> alarm_ = 0;  // how often a rank failed or left; sleepers then look
 
   mutable std::mutex mutex_;
   std::condition_variable alarmed_;
@@ -119,7 +122,7 @@ class World {
 
   std::mutex groups_mutex_;
   std::map<std::vector<int>, std::weak_ptr<RankGroup>> groups_;
-  size_t most_groups_ = 64;  // before those that are gone are looked for
+  size_t most_groups_ = 64;  // at this size, entries of destroyed groups are erased
 };
 
 }  // namespace dtensor

@@ -1,5 +1,5 @@
-// WorldParts: what the tensors of one world's ranks refer to. It stays while there are any, so that
-// a tensor which a program takes out of the world can be looked at and dropped like any other.
+// WorldParts: what the tensors of one world's ranks refer to. It is kept while there are any, so
+// that a tensor that a program takes out of the world can still be read and dropped like any other.
 #ifndef DTENSOR_RUNTIME_COMM_LOCAL_WORLD_PARTS_H_
 #define DTENSOR_RUNTIME_COMM_LOCAL_WORLD_PARTS_H_
 
@@ -23,8 +23,8 @@ struct WorldParts {
   std::unique_ptr<Communicator> simulated;
 };
 
-// Destroys `world`, whose ranks have ended; one that has tensors stays, with as little memory as
-// they need, until a later call finds that they are gone. Thread-safe.
+// Destroys `world`, whose ranks have ended. If it still has tensors, it is kept, with as little
+// memory as they need, until a later call finds that they are gone. Thread-safe.
 void LetGo(std::unique_ptr<WorldParts> world);
 
 }  // namespace dtensor

@@ -1,5 +1,5 @@
-// How a rank waits for another: it spins, yields, and sleeps; and what ends a wait that leads
-// nowhere.
+// How a rank waits for another: it spins, yields, and sleeps; and what ends a wait that cannot
+// succeed.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -28,7 +28,7 @@ absl::Status World::AwaitSlowly(const Wait& wait) {
   return Sleep(wait, alarm);
 }
 
-// A wait that lasts is published, so that others can see who waits for whom.
+// A long wait is published, so that others can see which rank waits for which.
 absl::Status World::Sleep(const Wait& wait, uint64_t alarm) {
   {
     std::lock_guard lock(mutex_);
@@ -58,7 +58,7 @@ absl::Status World::SleepPublished(const Wait& wait, uint64_t alarm) {
   }
 }
 
-// Somebody failed or left since `wait` was looked at last.
+// A rank failed or left since `wait` was last checked.
 absl::Status World::CheckAlarm(const Wait& wait) {
   absl::Status reason;
   {

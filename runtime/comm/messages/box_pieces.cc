@@ -36,11 +36,11 @@ void Cut(const BoxDims& box, int64_t most, std::vector<BoxDims>& pieces) {
   }
 }
 
-// What lies consecutively in every row of a piece: all of the dimensions from `end` on.
+// The part of a piece that is consecutive in memory: all dimensions from `end` on.
 struct BoxRows {
   int64_t elements = 1, rows = 1;
   int end = 0;
-  bool cuts_runs = false;  // each run of the dimension before `end` is in the rows too
+  bool cuts_runs = false;  // the rows also include each run of the dimension before `end`
 };
 
 BoxRows LongestRows(const Tensor& tensor, const BoxDims& piece) {
@@ -61,7 +61,7 @@ BoxRows LongestRows(const Tensor& tensor, const BoxDims& piece) {
 
 using RowFirsts = absl::InlinedVector<int64_t, 8>;
 
-// Where each of these rows begins, in elements of the tensor's from its first.
+// The first element of each of these rows, relative to the tensor's first.
 RowFirsts FirstOfRows(const Tensor& tensor, const BoxDims& piece, BoxSide side,
                       const BoxRows& shape) {
   RowFirsts firsts = {0};

@@ -1,4 +1,5 @@
-// Boxes as messages: cut into pieces that fit the staging, alike on both sides, and packed.
+// Boxes as messages: cut into pieces that fit the staging buffer, the same on both sides, and
+// packed.
 #ifndef DTENSOR_RUNTIME_COMM_MESSAGES_BOX_PIECES_H_
 #define DTENSOR_RUNTIME_COMM_MESSAGES_BOX_PIECES_H_
 
@@ -30,32 +31,34 @@ inline DType SentType(const ExchangePart& part) {
 
 Dims ShapeOf(const BoxDims& box);
 
-// The box in pieces of at most `most` elements (1 or more), which together are all of it: by the
-// box's runs alone, so that sender and receiver cut alike. None of a box without elements.
+// Cuts the box into pieces of at most `most` elements (1 or more), which together cover it. Depends
+// on the box's runs alone, so sender and receiver get the same pieces. A box without elements has
+// none.
 std::vector<BoxDims> CutBox(const BoxDims& box, int64_t most);
 
-// Where the piece lies in `tensor`, in row-major order: in rows of consecutive bytes, as long as
-// can be, if that is one row or each has at least `least` bytes. `side` says which positions are
-// the tensor's. Requires: the piece has elements.
+// The memory of the piece in `tensor`, in row-major order: as rows of consecutive bytes that are as
+// long as possible. Only if that is one row, or if each row has at least `least` bytes. `side` says
+// which of the piece's positions are the tensor's. Requires: the piece has elements.
 enum class BoxSide { kSource, kResult };
 std::optional<TakenRows> RowsOf(const Tensor& tensor, const BoxDims& piece, BoxSide side,
                                 size_t least);
-// As one row, if it is one.
+// As RowsOf, but only if it is one row.
 std::optional<absl::Span<std::byte>> RunOf(const Tensor& tensor, const BoxDims& piece,
                                            BoxSide side);
 
-// The piece of `source` as a view of ShapeOf(piece), if no dimension of it has gaps between runs.
+// The piece of `source` as a view of shape ShapeOf(piece), if no dimension has gaps between its
+// runs.
 std::optional<Tensor> ViewOf(const Tensor& source, const BoxDims& piece);
 
-// packed = the piece of `source`, row-major. Requires: packed is contiguous, of ShapeOf(piece) and
-// the source's type.
+// packed = the piece of `source`, row-major. Requires: `packed` is contiguous, of shape
+// ShapeOf(piece) and of the source's type.
 kernels::BoxMove PackMove(const Tensor& source, const BoxDims& piece, const Tensor& packed);
-// Combines terms of ShapeOf(piece), packed as a rule, in the order of the box's peers, into the
-// part's result.
+// Combines terms of shape ShapeOf(piece), which are usually packed, into the part's result, in the
+// order of the box's peers.
 kernels::BoxMove CombineMove(const ExchangePart& part, const BoxDims& piece,
                              absl::Span<const Tensor> terms);
 
-// Launch the one and the other.
+// These launch PackMove and CombineMove.
 absl::Status PackPiece(const Tensor& source, const BoxDims& piece, const Tensor& packed);
 absl::Status CombinePiece(const ExchangePart& part, const BoxDims& piece,
                           absl::Span<const Tensor> terms);

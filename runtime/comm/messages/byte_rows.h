@@ -1,6 +1,6 @@
-// ByteRows: where the bytes of one message lie, in their order: one row, or several where the
-// memory has gaps. A transport that takes several (MessageTransport::least_row_bytes) reads and
-// writes them where they are, so that nobody packs them.
+// ByteRows: where the bytes of one message lie, in order: in one row, or in several if the memory
+// has gaps. A transport that accepts several rows (MessageTransport::least_row_bytes) reads and
+// writes them in place, so that they need not be packed.
 #ifndef DTENSOR_RUNTIME_COMM_MESSAGES_BYTE_ROWS_H_
 #define DTENSOR_RUNTIME_COMM_MESSAGES_BYTE_ROWS_H_
 
@@ -16,7 +16,7 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// Byte: `const std::byte` to be sent, `std::byte` to be written. Owns no bytes.
+// Byte is `const std::byte` for sending and `std::byte` for receiving. Owns no bytes.
 template <typename Byte>
 class ByteRows {
  public:
@@ -24,7 +24,7 @@ class ByteRows {
   using Rows = absl::InlinedVector<Row, 1>;
 
   ByteRows() = default;  // no bytes
-  // Of one row, which messages have as a rule: of whatever is seen as a span.
+  // One row, the usual case: from anything that converts to a span.
   template <typename Memory>
   requires(std::is_convertible_v<const Memory&, Row>) ByteRows(const Memory& memory) {  // NOLINT
     const Row row = memory;
@@ -35,7 +35,7 @@ class ByteRows {
   explicit ByteRows(Rows rows) : rows_(std::move(rows)) {
     for (const Row& row : rows_) bytes_ += row.size();
   }
-  // What is written may be sent.
+  // Rows to write may also be sent.
   template <typename Other>
   requires(std::is_same_v<const Other, Byte>) ByteRows(const ByteRows<Other>& rows)  // NOLINT
   {
@@ -47,10 +47,10 @@ class ByteRows {
   bool empty() const { return bytes_ == 0; }
   // In order, none of them empty.
   absl::Span<const Row> rows() const { return absl::MakeSpan(rows_).subspan(first_); }
-  // All of it, where it is not more than one row. Requires: that.
+  // The whole message as one row. Requires: there is no more than one row.
   Row only() const { return empty() ? Row() : rows_.back(); }
 
-  // The first `bytes` are done with. Requires: as many are left.
+  // Drops the first `bytes`, which are done. Requires: as many are left.
   void RemovePrefix(size_t bytes) {
     bytes_ -= bytes;
     while (bytes > 0) {
@@ -63,14 +63,14 @@ class ByteRows {
 
  private:
   Rows rows_;
-  size_t first_ = 0;  // those before it are done with
+  size_t first_ = 0;  // rows before it are done
   size_t bytes_ = 0;
 };
 
 using SentRows = ByteRows<const std::byte>;
 using TakenRows = ByteRows<std::byte>;
 
-// Writes `bytes`. Requires: as many as the rows have.
+// Writes `bytes` into the rows. Requires: `bytes` has as many bytes as the rows.
 inline void CopyInto(const TakenRows& rows, absl::Span<const std::byte> bytes) {
   for (const absl::Span<std::byte> row : rows.rows()) {
     std::memcpy(row.data(), bytes.data(), row.size());

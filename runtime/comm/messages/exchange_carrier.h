@@ -1,11 +1,13 @@
-// ExchangeCarrier: moves the bytes of an exchange between devices, in the devices' own order, where
-// a MessageTransport has words alone. For libraries whose calls are launched on a queue, all of an
-// exchange at once, and by all its ranks (NCCL): messages that a host sends and waits for one by
-// one, when their receiver has asked, are not what such calls are.
+// ExchangeCarrier: moves the bytes of an exchange between devices, in the devices' stream order,
+// while a MessageTransport moves only control messages. It is for libraries such as NCCL, whose
+// calls are launched on a queue, for a whole exchange at once, and by all its ranks. Such calls
+// cannot play the part of messages that a host sends and waits for one by one, when their receiver
+// has asked.
 //
-// MessageCommunicator has seen before that all ranks of the group are about to carry the same
-// exchange, so nothing is launched of which some rank knows nothing; and that they carry exchanges
-// of overlapping groups in one order, for else their hosts would wait for each other in a cycle.
+// Before a carrier is called, MessageCommunicator has made sure that all ranks of the group are
+// about to carry the same exchange. So nothing is launched that some rank does not know of, and
+// exchanges of overlapping groups are carried in one order, since otherwise their hosts would wait
+// for each other in a cycle, which is reported.
 #ifndef DTENSOR_RUNTIME_COMM_MESSAGES_EXCHANGE_CARRIER_H_
 #define DTENSOR_RUNTIME_COMM_MESSAGES_EXCHANGE_CARRIER_H_
 
@@ -22,31 +24,32 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// Of one rank's thread.
+// Belongs to one rank's thread.
 class ExchangeCarrier {
  public:
   virtual ~ExchangeCarrier() = default;
-  // The most that Carry allocates on the device: alike on all ranks.
+  // The most that Carry allocates on the device; the same on all ranks.
   virtual int64_t staging_bytes() const = 0;
 
-  // What every other rank of `group` hears from this one before they carry an exchange.
+  // The text that every other rank of `group` receives from this one before they carry an exchange.
   virtual absl::StatusOr<std::string> WordFor(absl::Span<const int> group) = 0;
 
   struct Agreed {
     const Collective& collective;
     absl::Span<const ExchangePart> parts;
-    DeviceEvent begun;                        // what the device had launched when it began
-    const std::map<int, std::string>& words;  // of each other rank of the group
+    DeviceEvent begun;                        // after what was launched before Begin
+    const std::map<int, std::string>& words;  // from each other rank of the group
   };
   struct Carried {
     int64_t messages = 0, bytes = 0;  // received from others
   };
-  // Launches all of it, behind `begun`, and returns; later work of the device runs behind it, with
-  // an error too. Each rank of the group calls it for the same exchange. Requires: some part, and a
-  // collective with boxes. Errors: of the transport, the world's failure.
+  // Launches the whole exchange behind `begun`, and returns. Later work of the device runs behind
+  // the exchange, also after an error. Each rank of the group calls it for the same exchange.
+  // Requires: at least one part, and a collective with boxes. Errors: those of the transport, the
+  // world's failure.
   virtual absl::StatusOr<Carried> Carry(const Agreed& exchange) = 0;
 
-  // The world is over, on all ranks: nothing more is carried.
+  // The world is over on all ranks: nothing more is carried.
   virtual void End() = 0;
 };
 

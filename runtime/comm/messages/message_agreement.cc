@@ -1,4 +1,4 @@
-// MessageCommunicator: what ranks of a group tell each other, and whether they ask for the same.
+// MessageCommunicator: notes among the ranks of a group, and the check that all make the same call.
 #include <chrono>
 #include <cstddef>
 #include <deque>
@@ -28,7 +28,7 @@ absl::Status MessageCommunicator::TakeNotes(Exchange& exchange) {
       if (!note.ok()) return world_.Fail(peer, note.status());
       notes.push_back(*std::move(note));
     }
-    // Those of the next exchange wait for it.
+    // Notes of later exchanges stay in the queue.
     while (!notes.empty() && notes.front().number <= exchange.number) {
       const Note note = std::move(notes.front());
       notes.pop_front();
@@ -87,7 +87,7 @@ absl::Status MessageCommunicator::DisagreeWith(Exchange& exchange, int peer,
                                                const CallSummary& mine) {
   const Incoming& incoming = exchange.incoming.at(peer);
   const Clock::time_point deadline = Clock::now() + std::chrono::seconds(2);
-  // A peer that hears of the failure while it waits for calls tells nothing any more.
+  // A peer that learns of the failure while it waits for calls does not answer any more.
   while (!incoming.summary && Clock::now() < deadline && transport_.lost(peer).ok() &&
          failure().ok()) {
     DT_RETURN_IF_ERROR(Advance(microseconds(1000)));

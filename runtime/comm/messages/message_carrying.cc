@@ -13,7 +13,7 @@
 namespace dtensor {
 
 // Every rank tells every other that it is there, and launches nothing before it has heard the same
-// of all: what was launched of an exchange to which a rank does not come would never end.
+// from all: an exchange that was launched would never end if some rank does not take part.
 absl::Status MessageCommunicator::PerformCarried(Exchange& exchange) {
   const bool moves = !exchange.parts.empty() && exchange.group->ranks.size() > 1;
   if (moves) {
@@ -35,7 +35,7 @@ absl::Status MessageCommunicator::PerformCarried(Exchange& exchange) {
   if (moves) {
     DT_ASSIGN_OR_RETURN(carried, carrier_->Carry({*exchange.collective, exchange.parts,
                                                   std::move(exchange.begun), words}));
-  } else if (!exchange.parts.empty()) {  // of this rank alone
+  } else if (!exchange.parts.empty()) {  // a group of this rank alone
     for (const ExchangePart& part : exchange.parts) {
       for (const ReceiveBox& box : part.receives) DT_RETURN_IF_ERROR(MoveOwn(part, box));
     }

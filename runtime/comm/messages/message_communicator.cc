@@ -65,7 +65,7 @@ absl::Status MessageCommunicator::BeginExchange(const Collective& collective,
                             "says nothing of what others receive (Collective::boxes), which ranks "
                             "that cannot read each other's memory have to know"});
   }
-  // Whatever goes wrong from here on, peers may have heard of this exchange.
+  // If anything fails from here on, peers may already know of this exchange.
   const absl::Status status = NoThrow([&] { return Start(collective, parts); });
   return status.ok() ? status : Abandon(collective, status);
 }
@@ -80,7 +80,7 @@ absl::Status MessageCommunicator::Start(const Collective& collective,
     if (dropped == nullptr) finished_.emplace_back(known, status);
     DT_RETURN_IF_ERROR(failure());
   }
-  DT_RETURN_IF_ERROR(Advance(microseconds(0)));  // those that are on their way
+  DT_RETURN_IF_ERROR(Advance(microseconds(0)));  // for exchanges in flight
   auto exchange = std::make_unique<Exchange>();
   exchange->group = &group;
   exchange->collective = &collective;
@@ -92,7 +92,7 @@ absl::Status MessageCommunicator::Start(const Collective& collective,
   exchanges_.push_back(std::move(exchange));
   FindOutgoing(*group.exchange);
   DT_RETURN_IF_ERROR(TellCall(*group.exchange));
-  return TakeNotes(*group.exchange);  // which may have come before it began
+  return TakeNotes(*group.exchange);  // they may have come before it began
 }
 
 absl::Status MessageCommunicator::FinishExchange(const Collective& collective) {
@@ -113,7 +113,8 @@ absl::Status MessageCommunicator::Complete(Exchange& exchange) {
   return status;
 }
 
-// The world fails, if it has not, and the transport touches no memory any more.
+// Fails the world, unless it has failed, and makes sure that the transport touches no memory any
+// more.
 absl::Status MessageCommunicator::Abandon(const Collective& collective, const absl::Status& why) {
   const absl::Status failure = Fail(why);
   transport_.Cancel();
@@ -124,8 +125,9 @@ absl::Status MessageCommunicator::Abandon(const Collective& collective, const ab
 absl::Status MessageCommunicator::Perform(Exchange& exchange) {
   DT_RETURN_IF_ERROR(Usable());
   if (carrier_ != nullptr) return PerformCarried(exchange);
-  // What was asked for holds up what its sender says next, which another may need before it calls:
-  // it is asked for when all have called. A pair's call lies before what is asked for.
+  // What is asked for holds up whatever the sender says next, which some other rank may need before
+  // it makes its call. So it is asked for only when all have called. In a group of two, the peer's
+  // call comes before what is asked for.
   const bool is_pair = exchange.outgoing.size() <= 1;
   if (is_pair) TellGo(exchange);
   DT_RETURN_IF_ERROR(CompareCalls(exchange));
@@ -144,7 +146,7 @@ void MessageCommunicator::DropExchange(const Collective& collective,
   Exchange* const exchange = Find(collective);
   if (exchange == nullptr) {
     std::erase_if(finished_, [&](const auto& known) { return known.first == &collective; });
-  } else if (!failure().ok()) {  // none is on its way where the world is over
+  } else if (!failure().ok()) {  // none is in flight if the world is over
     transport_.Cancel();
     Forget(*exchange);
   } else {
@@ -172,7 +174,7 @@ absl::Status MessageCommunicator::Barrier(absl::string_view what) {
 absl::Status MessageCommunicator::Fail(const absl::Status& reason) {
   const absl::Status known = failure();
   if (known.ok()) return world_.Fail(rank_, reason);
-  // What this rank met of it says more.
+  // What this rank reports of the failure says more.
   const size_t met = reason.message().find(known.message());
   return met == reason.message().npos ? known
                                       : absl::Status(known.code(), reason.message().substr(met));
@@ -214,7 +216,7 @@ MessageCommunicator::Group& MessageCommunicator::GroupOf(absl::Span<const int> r
   return groups_.front();
 }
 
-// But for how many exchanges they have had, which the other members may remember.
+// Keeps the number of their exchanges, since other members may still know the groups.
 void MessageCommunicator::ForgetIdleGroups() {
   size_t idle = 0;
   for (auto group = groups_.begin(); group != groups_.end();) {

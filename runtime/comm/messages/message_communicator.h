@@ -1,25 +1,26 @@
-// MessageCommunicator: ranks that cannot read each other's memory, over any MessageTransport.
+// MessageCommunicator: for ranks that cannot read each other's memory, over any MessageTransport.
 //
 // An exchange, on each rank of the group:
-//   Begin   tells every other member what it is about to do, with a fingerprint of it, and what
-//           that member receives where that is little; somewhat more is sent behind it, unasked
-//   Finish  waits until every member has told it the same; tells those who have much for it to go
-//           on (of a pair, at once); takes in what they send, piece by piece, combines terms in the
-//           order listed, as threads do, so with the same bits; and waits until others have what
-//           they receive
-// Between the two, in every wait for a message, and by Progress, what others were told to wait for
-// is sent.
+//   Begin   sends every other member its call: what it is about to do, with a fingerprint of it.
+//           What that member receives goes along with the call if it is little (note_bytes); if it
+//           is somewhat more, it follows as a message without being asked for (eager_bytes)
+//   Finish  waits until every member has sent the same call; tells those that have more to send to
+//           go on (in a group of two, before it waits); takes in what they send, piece by piece;
+//           combines terms in the order listed, as threads do, so with the same bits; and waits
+//           until the others have what they receive from here
+// Data that others asked for is sent between the two calls, in every wait for a message, and by
+// Progress.
 //
-// A piece lies in staging, at most staging_bytes() of each exchange that is on its way, where it
-// cannot be sent or received in place: where it has rows shorter than the transport takes
-// (least_row_bytes), is converted, or has several terms.
+// A piece is staged if it cannot be sent or received in place: if it has rows shorter than the
+// transport accepts (least_row_bytes), is converted, or has several terms. Staging takes at most
+// staging_bytes() for each exchange in flight.
 //
-// With a carrier (exchange_carrier.h), messages are left to that: Finish tells every other member
-// that this rank is there, waits until all have said so, and has the exchange carried.
+// With a carrier (exchange_carrier.h), no data is sent in messages: Finish tells every other member
+// that this rank is there, waits until all have said so, and lets the carrier carry the exchange.
 //
-// A wait ends when the world fails, when a peer has left, is lost, or is silent for the time-out,
-// or when ranks wait for each other in a cycle. Time in which this process was stopped does not
-// count.
+// A wait ends with an error when the world fails, when a peer has left, is lost, or is silent for
+// the time-out, or when ranks wait for each other in a cycle. Time in which this process was
+// stopped does not count.
 #ifndef DTENSOR_RUNTIME_COMM_MESSAGES_MESSAGE_COMMUNICATOR_H_
 #define DTENSOR_RUNTIME_COMM_MESSAGES_MESSAGE_COMMUNICATOR_H_
 
@@ -56,20 +57,20 @@ struct WaitNote;
 enum class WaitStage : uint8_t;
 
 struct MessageOptions {
-  // Of a piece, at least 8. 0: 1 MiB, less in large worlds.
+  // The size of a piece, at least 8. 0: 1 MiB, less in large worlds.
   int64_t piece_bytes = 0;
-  // What one rank sends another in one exchange goes with the call where it is not more; at most
-  // half a note.
+  // If what one rank sends another in one exchange is at most this, it goes with the call. At most
+  // half of kMostNoteBytes.
   int64_t note_bytes = 8192;
-  // And right behind the call, without waiting for a word, where it is not more than this. -1: a
-  // piece; at most MessageTransport::kMostUnaskedBytes.
+  // If it is more, but at most this, it is sent right behind the call, without being asked for. -1:
+  // a piece; at most MessageTransport::kMostUnaskedBytes.
   int64_t eager_bytes = -1;
-  // Moves the bytes of exchanges, in place of all that is said above. Outlives the communicator.
+  // Moves the bytes of exchanges, instead of messages. Outlives the communicator.
   ExchangeCarrier* carrier = nullptr;
 };
 
-// Of one rank's thread. Device, transport and world outlive it; without a carrier, the device's
-// memory is the host's.
+// Belongs to one rank's thread. Device, transport and world outlive it. Without a carrier, the
+// device's memory must be host memory.
 class MessageCommunicator final : public Communicator {
  public:
   MessageCommunicator(int rank, int size, Device& device, MessageTransport& transport,
@@ -86,12 +87,12 @@ class MessageCommunicator final : public Communicator {
   absl::Status Fail(const absl::Status& reason) override;
   absl::Status failure() const override { return world_.failure(); }
 
-  // For a wait that is not for messages: sends what others wait for, as far as that goes without
-  // waiting. Returns whether there is more to send. An error fails the world. Requires: no other
-  // call of this is on its way.
+  // Call this in a wait for something other than messages: sends what others wait for, as far as
+  // possible without blocking. Returns whether there is more to send. An error fails the world.
+  // Requires: no other call of this object is in progress.
   bool Progress();
 
-  // The world is over: forgets what is on its way. Later calls are refused, and do not use the
+  // The world is over: forgets the exchanges in flight. Later calls are refused, and do not use the
   // transport.
   void End();
 
@@ -101,17 +102,17 @@ class MessageCommunicator final : public Communicator {
   absl::Status FinishExchange(const Collective& collective) override;
   void DropExchange(const Collective& collective, std::shared_ptr<const void> owner) override;
 
-  // Of each peer: two that it sends, two that it receives, and what came unasked.
+  // For each peer: two that are sent, two that are received, and what came without being asked for.
   static constexpr int64_t kPiecesAtATime = 5;
 
-  // How what one rank sends another in an exchange comes there; both know how many bytes it is.
+  // How the bytes that one rank sends another in an exchange travel; both know how many they are.
   enum class Way : uint8_t { kInNote, kUnasked, kAsked };
   Way WayOf(int64_t bytes) const;
 
   struct Exchange;
   struct Group;     // of ranks, as this one sees it
-  struct Outgoing;  // what a peer receives from here
-  struct Incoming;  // what a peer said
+  struct Outgoing;  // to a peer: what it receives from here
+  struct Incoming;  // from a peer: its call, and what is expected
   struct Wait;
 
   static constexpr size_t kMostIdle = 64;  // groups that are kept without an exchange
@@ -152,13 +153,13 @@ class MessageCommunicator final : public Communicator {
                             const BoxDims& piece);
   absl::Status ReceiveFrom(Exchange& exchange, int peer, const TakenRows& into, int& pending);
 
-  // Waits until `over`, for `peer`; what others wait for is sent meanwhile.
+  // Waits for `peer` until `over` returns true, and meanwhile sends what others wait for.
   absl::Status Await(const Exchange& exchange, int peer, WaitStage stage,
                      const std::function<bool()>& over);
   absl::Status Advance(std::chrono::microseconds longest);
   absl::Status CheckPeer(const Exchange& exchange, int peer);
   static std::string CallOf(const Exchange& exchange);
-  absl::Status Settle();  // what was launched has run
+  absl::Status Settle();  // waits until what was launched has run
 
   // Who waits for whom.
   static constexpr uint64_t kWaitChannel = 0;
@@ -177,10 +178,10 @@ class MessageCommunicator final : public Communicator {
   const int64_t piece_bytes_, note_bytes_, eager_bytes_;
   std::vector<int> everyone_;
   SendLists lists_;
-  std::list<Group> groups_;                         // the one used last first
-  std::unordered_map<uint64_t, uint64_t> numbers_;  // by channel: of groups that were forgotten
-  std::list<std::unique_ptr<Exchange>> exchanges_;  // on their way, as they began
-  std::list<std::pair<const Collective*, absl::Status>> finished_;  // not asked for yet
+  std::list<Group> groups_;                         // most recently used first
+  std::unordered_map<uint64_t, uint64_t> numbers_;  // of forgotten groups, by channel
+  std::list<std::unique_ptr<Exchange>> exchanges_;  // in flight, in the order in which they began
+  std::list<std::pair<const Collective*, absl::Status>> finished_;  // Finish not called yet
   uint64_t waits_ = 0;
   bool ended_ = false;
 };

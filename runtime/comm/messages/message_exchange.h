@@ -1,5 +1,5 @@
-// What MessageCommunicator's sources share: a group, an exchange on its way, what its ranks send
-// each other, and a wait. For those sources alone.
+// What the sources of MessageCommunicator share, and only they use: a group, an exchange in flight,
+// what its ranks send each other, and a wait.
 #ifndef DTENSOR_RUNTIME_COMM_MESSAGES_MESSAGE_EXCHANGE_H_
 #define DTENSOR_RUNTIME_COMM_MESSAGES_MESSAGE_EXCHANGE_H_
 
@@ -36,8 +36,8 @@ struct MessageCommunicator::Group {
   std::vector<int> ranks;
   uint64_t channel = 0;
   uint64_t number = 0;                    // of the last exchange that began
-  Exchange* exchange = nullptr;           // on its way
-  std::map<int, std::deque<Note>> notes;  // of each peer, not heeded yet
+  Exchange* exchange = nullptr;           // in flight
+  std::map<int, std::deque<Note>> notes;  // of each peer, not handled yet
 };
 
 // What one peer receives from here.
@@ -46,13 +46,14 @@ struct MessageCommunicator::Outgoing {
   std::vector<SendBox> boxes;
   int64_t bytes = 0;
   Way way = Way::kInNote;
-  bool go = false;  // the peer said so, or need not
-  // What of it was given to the transport: boxes before `box`, and of that pieces before `piece`.
+  bool go = false;  // it may be sent: the peer said so, or need not
+  // How much of it was given to the transport: the boxes before `box`, and of that box the pieces
+  // before `piece`.
   size_t box = 0, piece = 0;
   std::vector<BoxDims> pieces;
-  // Where a piece is on its way. The transport is done with them in any order.
+  // Where a piece in flight is. The transport may finish the slots in any order.
   struct Slot {
-    Tensor staged;  // what it packed, if it did: not to be touched while it is pending
+    Tensor staged;  // the packed piece, if it was packed; not touched while pending
     int pending = 0;
   };
   Slot slots[2];
@@ -72,9 +73,9 @@ struct MessageCommunicator::Incoming {
   bool called = false;
   uint64_t fingerprint = 0;
   std::string in_note;  // what came with its call
-  size_t taken = 0;     // bytes of it
-  std::string word;     // to the carrier
-  int64_t bytes = 0;    // that are expected, however they come
+  size_t taken = 0;     // bytes of it that were used
+  std::string word;     // for the carrier
+  int64_t bytes = 0;    // expected in all, however they travel
   std::optional<CallSummary> summary;
 };
 
@@ -84,21 +85,21 @@ struct MessageCommunicator::Exchange {
   absl::Span<const ExchangePart> parts;
   uint64_t number, fingerprint;
   DeviceEvent begun;                  // for the carrier
-  std::shared_ptr<const void> owner;  // of what was dropped
+  std::shared_ptr<const void> owner;  // of a dropped exchange
   std::vector<Outgoing> outgoing;
   std::map<int, Incoming> incoming;
-  bool receives = false;  // others may send, or have nothing to send
+  bool receives = false;  // others may send now (or have nothing to send)
   int64_t messages = 0, bytes = 0;
 };
 
-// In an exchange, for a peer.
+// A wait for a peer in an exchange.
 struct MessageCommunicator::Wait {
   uint64_t id;
   const Exchange* exchange;
   int peer;
   WaitStage stage;
-  std::chrono::duration<double> waited{0};  // but for time in which this process was stopped
-  // For whom the peer waits, and so on, as it said after `chain_came`; empty if it did not.
+  std::chrono::duration<double> waited{0};  // without time in which this process was stopped
+  // For which rank the peer waits, and so on, as it reported at `chain_came`; empty if it did not.
   std::vector<RankWait> chain;
   std::chrono::duration<double> chain_came{0};
 };

@@ -1,5 +1,5 @@
-// What the ranks of an exchange tell each other in notes (message_transport.h). Readers take any
-// bytes.
+// What the ranks of an exchange tell each other in notes (message_transport.h). The reading
+// function accepts any bytes, and refuses those that are no note.
 #ifndef DTENSOR_RUNTIME_COMM_MESSAGES_MESSAGE_NOTES_H_
 #define DTENSOR_RUNTIME_COMM_MESSAGES_MESSAGE_NOTES_H_
 
@@ -13,9 +13,9 @@
 namespace dtensor {
 
 enum class NoteKind : uint8_t {
-  kCall = 1,  // what this rank is about to do, and what the other receives where that is little
-  kGo,        // memory is there for what the other sends; with a carrier: this rank is there
-  kSummary,   // what this rank asked for, in words: for the error about two that disagree
+  kCall = 1,  // what this rank is about to do, and what the other receives if that is little
+  kGo,        // the other may send, memory is ready; with a carrier: this rank is there
+  kSummary,   // what this rank asked for, in words, for the error when ranks disagree
 };
 
 // A note about exchange `number` of a group.
@@ -27,7 +27,7 @@ struct Note {
   CallSummary summary;
 };
 std::string Encode(const Note& note);
-// Errors: kInvalidArgument for bytes that are none.
+// Errors: kInvalidArgument if the bytes are no note.
 absl::StatusOr<Note> ReadNote(absl::string_view bytes);
 
 }  // namespace dtensor

@@ -13,7 +13,7 @@
 
 namespace dtensor {
 
-// What a rank receives from itself alone.
+// Moves what a rank receives from itself alone.
 absl::Status MessageCommunicator::MoveOwn(const ExchangePart& part, const ReceiveBox& box) {
   const Tensor* const sources[] = {&part.src};
   const kernels::BoxMove move(box, part.dst, sources, part.op, part.scale);
@@ -32,9 +32,8 @@ int64_t MessageCommunicator::BytesFrom(const Exchange& exchange, int peer) const
   return bytes;
 }
 
-// A native collective gives each rank as much from every peer as from others, and as much as it
-// gives them; a plan that says so of another exchange would hang where a backend takes it at its
-// word.
+// In a native collective each rank receives the same amount from every peer, and gives each the
+// same amount. If a plan marked another exchange as native, a backend that relies on it would hang.
 absl::Status MessageCommunicator::CheckNative(const Exchange& exchange) const {
   for (const Outgoing& outgoing : exchange.outgoing) {
     const int64_t bytes = BytesFrom(exchange, outgoing.peer);
@@ -57,7 +56,7 @@ absl::Status MessageCommunicator::ReceiveAll(Exchange& exchange) {
                                               bytes, " are expected in all"));
     }
   }
-  // What is here already is moved while that of others is on its way.
+  // What is already here is moved while data of others is in flight.
   for (const bool own : {true, false}) {
     for (const ExchangePart& part : exchange.parts) {
       for (const ReceiveBox& box : part.receives) {
@@ -85,8 +84,8 @@ absl::Status MessageCommunicator::Receive(Exchange& exchange, const ExchangePart
   return absl::OkStatus();
 }
 
-// Its terms come side by side, and in place if there is one and it is what the result is to be.
-// This rank's own is read where it is.
+// Receives the terms into separate buffers, or in place if there is one and the result is a copy of
+// it. This rank's own term is read in place.
 absl::Status MessageCommunicator::ReceivePiece(Exchange& exchange, const ExchangePart& part,
                                                const ReceiveBox& box, const BoxDims& piece) {
   const DType dtype = SentType(part);
@@ -105,7 +104,7 @@ absl::Status MessageCommunicator::ReceivePiece(Exchange& exchange, const Exchang
     if (is_own) DT_RETURN_IF_ERROR(PackPiece(part.src, piece, term));
     terms.push_back(std::move(term));
   }
-  DT_RETURN_IF_ERROR(Settle());  // the host writes where work may still be reading
+  DT_RETURN_IF_ERROR(Settle());  // the host writes memory that launched work may still read
   absl::InlinedVector<int, 8> pending(box.peers.size(), 0);
   for (size_t i = 0; i < box.peers.size(); ++i) {
     if (box.peers[i] == rank_) continue;

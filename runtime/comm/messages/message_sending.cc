@@ -46,7 +46,7 @@ absl::Status MessageCommunicator::TellCall(Exchange& exchange) {
   return absl::OkStatus();
 }
 
-// Before anything is sent that this rank was asked for: both may send at the same time then.
+// Called before this rank sends what it was asked for: so both can send at the same time.
 void MessageCommunicator::TellGo(Exchange& exchange) {
   exchange.receives = true;
   for (auto& [peer, incoming] : exchange.incoming) {
@@ -58,8 +58,9 @@ void MessageCommunicator::TellGo(Exchange& exchange) {
 void MessageCommunicator::Tell(const Exchange& exchange, int peer, Note note) {
   note.number = exchange.number;
   const uint64_t channel = exchange.group->channel;
-  // A pair's call goes with what is right behind it, which saves waking the peer twice. Of several
-  // peers, each is to hear of the call before the first of them has its message.
+  // In a group of two, the call goes together with the message right behind it, which saves waking
+  // the peer twice. If there are several peers, each should hear of the call before the first of
+  // them gets its message.
   const bool goes_ahead = note.kind == NoteKind::kCall && exchange.outgoing.size() == 1 &&
                           exchange.outgoing[0].way == Way::kUnasked;
   if (goes_ahead) {

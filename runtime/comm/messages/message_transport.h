@@ -1,12 +1,12 @@
-// MessageTransport: moves bytes between this rank and others, which cannot read its memory.
+// MessageTransport: moves bytes between this rank and others that cannot read its memory.
 //
-// Between two ranks there are channels. On each, notes come in the order in which they were sent,
-// and messages fill the memory that was given for them in the order in which it was given; notes do
-// not wait for messages. A message is sent only after its receiver has said, by a note, that it is
-// about to give it memory, so as a rule nothing is kept that nobody asked for; SendUnasked is for
-// what is worth keeping until then.
+// There are channels between each two ranks. On each channel, notes arrive in the order in which
+// they were sent, and messages fill the memory given for them in the order in which it was given;
+// notes do not wait for messages. A message is sent only after its receiver has said, by a note,
+// that it is about to give memory for it, so normally the receiver buffers nothing that it did not
+// ask for. SendUnasked is for data that is worth buffering.
 //
-// Of one rank's thread. Nothing moves but within a call.
+// Belongs to one rank's thread. Data moves only within a call.
 #ifndef DTENSOR_RUNTIME_COMM_MESSAGES_MESSAGE_TRANSPORT_H_
 #define DTENSOR_RUNTIME_COMM_MESSAGES_MESSAGE_TRANSPORT_H_
 
@@ -30,53 +30,57 @@ class MessageTransport {
   virtual ~MessageTransport() = default;
 
   static constexpr size_t kMostNoteBytes = 1 << 20;
-  // A short text, which waits at the receiver until it is taken. Requires: at most kMostNoteBytes.
+  // Sends a short text, which is kept at the receiver until it is taken. Requires: at most
+  // kMostNoteBytes.
   virtual void SendNote(int peer, uint64_t channel, absl::string_view note) = 0;
-  // The same, for what comes before a message that this rank is about to send the peer: it may wait
-  // here for that, or the next call of Progress.
+  // As SendNote, for a note before a message that this rank is about to send to the peer: it may be
+  // held back here until that message, or until the next call of Progress.
   virtual void SendNoteAhead(int peer, uint64_t channel, absl::string_view note) {
     SendNote(peer, channel, note);
   }
-  // The oldest of a peer's that came, if any.
+  // Takes the oldest note that came from the peer, if any.
   virtual std::optional<std::string> TakeNote(int peer, uint64_t channel) = 0;
 
-  // `pending` counts what is not done: one more now, one less when the bytes were sent, or have
-  // come. They stay where they are, and as they are, until then. What was given later may be done
-  // sooner: a short message before a long one, say. Both sides agree about sizes, and about nothing
-  // else: a message may leave several rows and fill one. Requires: one row, or several of which
-  // each has at least least_row_bytes().
+  // `pending` counts what is not done: it rises by one now, and falls by one when the bytes have
+  // been sent or have arrived. Until then they must stay in place and unchanged. What was given
+  // later may be done earlier, for example a short message before a long one. Both sides agree
+  // about sizes and nothing else: a message may be sent from several rows and received in one.
+  // Requires: one row, or several of which each has at least least_row_bytes().
   virtual void Send(int peer, uint64_t channel, SentRows bytes, int& pending) = 0;
   static constexpr size_t kMostUnaskedBytes = 1 << 20;
-  // As Send, of at most kMostUnaskedBytes, whether the peer is about to give memory or not: until
-  // it does the message is kept, and what is sent afterwards is not held up. (Where 64 MiB or
-  // more of one peer's are kept, each one more may be taken later, the later the more there are, so
-  // that the peer sends more slowly; how many there are at last, is what peers send.)
+  // As Send, for at most kMostUnaskedBytes, whether or not the peer is about to give memory. Until
+  // it does, the message is kept there, and does not hold up what is sent later. (If 64 MiB or more
+  // of one peer's messages are kept, each further one may be taken in later, the later the more
+  // there are, so that the peer sends more slowly. How many are kept in the end depends on what
+  // peers send.)
   virtual void SendUnasked(int peer, uint64_t channel, SentRows bytes, int& pending) {
     Send(peer, channel, std::move(bytes), pending);
   }
   virtual void Receive(int peer, uint64_t channel, TakenRows into, int& pending) = 0;
-  // Rows of a message that are as long are moved from where they lie, and to there, for less than a
-  // pass over memory costs. As a rule none are.
+  // If a message consists of several rows of at least this many bytes, moving them in place costs
+  // less than a pass over memory. By default, several rows are never accepted.
   virtual size_t least_row_bytes() const { return std::numeric_limits<size_t>::max(); }
 
-  // Bytes of messages, to the peer and from it, that have moved so far: a peer of which they do is
-  // not silent.
+  // Bytes of messages, to and from the peer, that have moved so far. A peer is not silent as long
+  // as this number grows.
   virtual uint64_t moved(int peer) const = 0;
 
-  // Moves what can be moved; if that is nothing, waits for something to happen, at most so long.
+  // Moves what can be moved. If that is nothing, waits until something happens, but no longer than
+  // `longest`.
   virtual void Progress(std::chrono::microseconds longest) = 0;
-  // Why nothing comes from the peer any more; OK while something may. What it sent before its
+  // Why nothing more comes from the peer; OK while something may. What it sent before its
   // connection broke has been taken in.
   virtual absl::Status lost(int peer) const = 0;
 
-  // This rank sends nothing more.
+  // Tells all peers that this rank sends nothing more.
   virtual void Leave() = 0;
-  // The peer has said so, and all that it sent before has been taken in.
+  // The peer has called Leave, and all that it sent before has been taken in.
   virtual bool has_left(int peer) const = 0;
-  // What was sent, Leave among it, may come to a halt unless Progress is called.
+  // Whether something that was sent, Leave included, may make no progress unless Progress is
+  // called.
   virtual bool is_sending() const = 0;
 
-  // Forgets all that is not done, for good: the memory is no longer touched.
+  // Forgets for good whatever is not done; the memory is no longer touched.
   virtual void Cancel() = 0;
 };
 

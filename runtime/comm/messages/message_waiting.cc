@@ -1,4 +1,4 @@
-// MessageCommunicator: waits, and what ends one that leads nowhere.
+// MessageCommunicator: waits, and what ends a wait that cannot succeed.
 #include <algorithm>
 #include <chrono>
 #include <functional>
@@ -21,7 +21,7 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::microseconds;
 using Seconds = std::chrono::duration<double>;
 
-// Of what a wait sends, if it lasts.
+// The time between the probes that a long wait sends.
 Seconds ProbeInterval(Seconds timeout) { return std::min(Seconds(1), timeout / 4); }
 
 std::vector<WaitText> Texts(const std::vector<RankWait>& waits) {
@@ -46,7 +46,7 @@ absl::Status MessageCommunicator::Await(const Exchange& exchange, int peer, Wait
     DT_RETURN_IF_ERROR(TakeWaitNotes(wait));
     wait.waited += std::min<Seconds>(Clock::now() - start, 3 * kSlice);
     if (const uint64_t now_moved = transport_.moved(peer); now_moved != moved) {
-      moved = now_moved;  // it is slow, and not silent
+      moved = now_moved;  // the peer is slow, but not silent
       wait.waited = wait.chain_came = Seconds(0);
       wait.chain.clear();
       next_probe = interval;
@@ -98,7 +98,7 @@ absl::Status MessageCommunicator::CheckPeer(const Exchange& exchange, int peer) 
   return world_.Fail(peer, ReturnedWhile(*returned, rank_, CallOf(exchange)));
 }
 
-// --- Who waits for whom (wait_notes.h).
+// --- Which rank waits for which (wait_notes.h).
 
 RankWait MessageCommunicator::Described(const Wait& wait) const {
   const Exchange& exchange = *wait.exchange;
@@ -152,7 +152,7 @@ absl::Status MessageCommunicator::HeedProbe(const Wait& wait, WaitNote note) {
   return absl::OkStatus();
 }
 
-// Whether this rank has done what `wait`, for it, is for.
+// Whether this rank has done what the other rank's `wait` for it needs.
 bool MessageCommunicator::HasDone(const RankWait& wait) const {
   if (wait.stage == WaitStage::kBytes) return true;
   const auto group =
@@ -165,8 +165,8 @@ bool MessageCommunicator::HasDone(const RankWait& wait) const {
   return wait.stage == WaitStage::kCall || group->exchange == nullptr || group->exchange->receives;
 }
 
-// Whoever waits itself is not the one that is silent, but the one at the end of the chain. It may
-// be a rank of the chain, where bytes are on their way that do not come: that is no cycle of calls.
+// A rank that itself waits is not the silent one; that is the rank at the end of the chain. It may
+// be a rank of the chain, if bytes in flight do not arrive: that is not a cycle of calls.
 absl::Status MessageCommunicator::TimeOut(const Wait& wait) {
   const Seconds timeout(world_.timeout_seconds());
   const bool is_known =

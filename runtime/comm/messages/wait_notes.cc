@@ -21,7 +21,7 @@ RankWait ReadWait(WireReader& in) {
   return wait;
 }
 
-// Whether `wait` may follow on those before it.
+// Whether `wait` is a valid continuation of those before it.
 bool Follows(absl::Span<const RankWait> before, const RankWait& wait, int size) {
   const auto is_rank = [&](int rank) { return 0 <= rank && rank < size; };
   return is_rank(wait.rank) && is_rank(wait.peer) && wait.rank != wait.peer &&

@@ -1,12 +1,12 @@
-// How ranks that wait tell each other for whom, so that a cycle of waits is found, and a silent
-// rank told from one that waits itself.
+// How waiting ranks tell each other which rank they wait for, so that a cycle of waits is found,
+// and a silent rank can be told from one that is itself waiting.
 //
-// A rank that has waited for a while sends a probe to the one that it waits for. A rank that gets
-// one while it waits itself, and has not done what is waited for, adds its own wait, passes the
-// probe on, and tells its first sender the chain so far. A probe that comes back to its first
-// sender, which is in the same wait still, has found a cycle: each rank of it was waiting when it
-// passed the probe on, and the next one had not yet done what would end that wait; so none of them
-// can go on.
+// A rank that has waited for a while sends a probe to the rank that it waits for. If a rank
+// receives a probe while it waits itself, and has not done what is waited for, it adds its own
+// wait, passes the probe on, and reports the chain so far to the probe's first sender. If a probe
+// comes back to its first sender, and that is still in the same wait, there is a cycle: each rank
+// in it was waiting when it passed the probe on, and the next one had not yet done what would end
+// that wait. So none of them can go on.
 #ifndef DTENSOR_RUNTIME_COMM_MESSAGES_WAIT_NOTES_H_
 #define DTENSOR_RUNTIME_COMM_MESSAGES_WAIT_NOTES_H_
 
@@ -23,14 +23,14 @@ namespace dtensor {
 
 // What a rank waits for in an exchange.
 enum class WaitStage : uint8_t {
-  kCall,     // that the peer makes the call too
-  kReceive,  // that it begins to receive
-  kBytes,    // that what is on its way comes, or is taken: ranks that wait see to that meanwhile
+  kCall,     // the peer makes the call too
+  kReceive,  // the peer begins to receive
+  kBytes,    // bytes in flight arrive or are taken; ranks that wait keep these moving
 };
 
 struct RankWait : WaitText {
   WaitStage stage = WaitStage::kCall;
-  uint64_t channel = 0, number = 0;  // of the group, and of the exchange in it
+  uint64_t channel = 0, number = 0;  // of the group, and of its exchange
 };
 
 enum class WaitNoteKind : uint8_t { kProbe = 1, kChain };
@@ -40,9 +40,9 @@ struct WaitNote {
   uint64_t id = 0;  // of the first rank's wait
   std::vector<RankWait> waits;
 };
-// Cuts what is longer than kMostCallBytes.
+// A longer call text is cut to kMostCallBytes.
 std::string Encode(const WaitNote& note);
-// Errors: kInvalidArgument for bytes that are none, or no chain of different ranks of a world of
+// Errors: kInvalidArgument if the bytes are no note, or no chain of different ranks of a world of
 // `size`; its last peer may be any rank.
 absl::StatusOr<WaitNote> ReadWaitNote(absl::string_view bytes, int size);
 

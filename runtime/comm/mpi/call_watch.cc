@@ -14,12 +14,12 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kStep(100);  // between two looks
-// For a line on stderr: its reader may have stopped, or drown in what MPI writes.
+constexpr milliseconds kStep(100);  // between two checks
+// How long to wait for a line on stderr: its reader may have stopped, or MPI may write too much.
 constexpr milliseconds kSaying(2000);
 
-// By a thread of its own, which a full pipe holds up, not this one; SIGPIPE it takes as little as
-// this one. Nothing where there is none to be had.
+// Writes on a thread of its own, so that a full pipe blocks that one and not this one. It inherits
+// this thread's blocking of SIGPIPE. If no thread can be created, writes nothing.
 void SayOnStderr(const std::string& line) {
   auto& said = *new std::promise<void>;  // used for as long as that thread lives
   const absl::Status begun = NoThrow([&] {
@@ -69,7 +69,7 @@ void CallWatch::Run() {
   }
 }
 
-// False where the watch is over first.
+// Returns false if the watch ends first.
 bool CallWatch::AwaitFailure() {
   while (failure_().ok()) {
     std::unique_lock lock(mutex_);
@@ -85,14 +85,14 @@ bool CallWatch::AwaitFailure() {
   return true;
 }
 
-// A step; false where the watch is over.
+// Sleeps for one step; returns false if the watch has ended.
 bool CallWatch::Sleep() {
   std::unique_lock lock(mutex_);
   return !changed_.wait_for(lock, kStep, [this] { return stop_; });
 }
 
-// The call that the thread has been within for all of the grace; 0 where the watch is over. Steps
-// are counted, not time: of that, much may pass in which this process does not run.
+// Returns the call in which the thread has been for all of the grace; 0 if the watch has ended. It
+// counts steps instead of measuring time, since this process may be stopped for a while.
 uint64_t CallWatch::AwaitStuckCall() {
   uint64_t call = 0;
   milliseconds left = options_.grace;

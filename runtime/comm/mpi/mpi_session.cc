@@ -29,7 +29,7 @@ sigset_t OnlySigpipe() {
   return set;
 }
 
-// Of this process, and never destroyed: its thread may be in MPI_Init when the process exits.
+// One for this process, and never destroyed: its thread may be in MPI_Init when the process exits.
 class Session {
  public:
   static Session& Of() {
@@ -74,8 +74,8 @@ class Session {
  private:
   enum class State { kNone, kStarting, kOn, kEnding, kOver };
 
-  // By the thread that has initialized MPI: the standard wants that one to finalize it. It takes no
-  // signals, SIGPIPE included, nor do MPI's own threads, which it makes.
+  // Called by the thread that initialized MPI, since the standard requires that one to finalize it.
+  // It takes no signals, SIGPIPE included, nor do MPI's own threads, which it creates.
   void Run() {
     int provided = 0;
     const int code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided);
@@ -108,7 +108,7 @@ class Session {
   bool failed_ = false, spoiled_ = false;
 };
 
-// Errors: kFailedPrecondition where MPI was started for another thread alone.
+// Errors: kFailedPrecondition if MPI was started for another thread alone.
 absl::Status CheckThread() {
   int level = MPI_THREAD_SINGLE, is_main = 0;
   MPI_Query_thread(&level);
@@ -119,13 +119,14 @@ absl::Status CheckThread() {
       "or initialize by MPI_Init_thread with MPI_THREAD_SERIALIZED");
 }
 
-// A duplicate that was asked for, and did not come in time. MPI may write to it.
+// A duplicate that was requested and did not come in time. MPI may still write to it.
 struct PendingDuplicate {
   MPI_Comm made = MPI_COMM_NULL;
   MPI_Request request = MPI_REQUEST_NULL;
 };
 
-// Under which a communicator has its PendingDuplicate. Duplicates do not take it over.
+// The attribute key under which a communicator has its PendingDuplicate. Duplicates do not inherit
+// it.
 int PendingKey() {
   static const int key = [] {
     int made = MPI_KEYVAL_INVALID;
@@ -135,7 +136,7 @@ int PendingKey() {
   return key;
 }
 
-// Until `request` is done, which is started if there is none.
+// Waits until `request` is done; starts it if there is none.
 absl::Status StartAndTest(const char* call, MpiStart start, const MpiStop& stop,
                           MPI_Request& request) {
   CallWatch watch(stop, {.who = "joining the world", .polls = true});

@@ -20,9 +20,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 enum class Kind : uint8_t { kNote = 1, kMessage, kLeave };
-constexpr int kNoteTag = 0;  // messages have those above
+constexpr int kNoteTag = 0;  // messages have higher tags
 constexpr size_t kHeaderBytes = 9;
-// For the last word of a rank to come, when all have said theirs to the control plane.
+// How long to wait for the last messages of a rank, when the control plane says that all ranks have
+// returned.
 constexpr std::chrono::seconds kGrace(1);
 
 WireWriter Header(Kind kind, uint64_t channel) {
@@ -57,16 +58,16 @@ int RankIn(MPI_Comm comm) {
 // kSendAndHear is done when the receiver has begun to take it in.
 enum class MpiTransport::How : uint8_t { kSend, kSendAndHear, kReceive };
 
-// A note, or a message, on its way.
+// A note or a message in flight.
 struct MpiTransport::Transfer {
   int peer;
   How how;
   std::string text;                   // a note
-  std::unique_ptr<std::byte[]> kept;  // a message's bytes, where they pass through here
-  absl::Span<std::byte> into;         // where these then go, of a message that comes
+  std::unique_ptr<std::byte[]> kept;  // a message's bytes, if copied (keeps_bytes)
+  absl::Span<std::byte> into;         // where `kept` then goes, for a received message
   uint64_t size = 0;                  // of a message
   int* pending = nullptr;             // of a message
-  int unfinished = 0;                 // MPI's messages
+  int unfinished = 0;                 // MPI messages that are not done
 };
 
 struct MpiTransport::Peer {
@@ -81,13 +82,13 @@ struct MpiTransport::Peer {
   struct Channel {
     std::deque<std::string> notes;
     std::deque<Slot> slots;
-    std::deque<Announced> announced;  // without memory
+    std::deque<Announced> announced;  // messages without memory so far
   };
 
   std::map<uint64_t, Channel> channels;
-  std::set<int> tags;                              // of what was announced
-  std::deque<std::unique_ptr<Transfer>> arriving;  // notes, as they were sent
-  int64_t not_received = 0;                        // messages that were announced
+  std::set<int> tags;                              // of announced messages
+  std::deque<std::unique_ptr<Transfer>> arriving;  // notes, in the order in which they were sent
+  int64_t not_received = 0;                        // messages that were announced and not received
   uint64_t moved = 0;                              // bytes of messages
   bool left = false;
   absl::Status lost;
@@ -120,14 +121,14 @@ MpiTransport::~MpiTransport() {
   world_.TellOfFailure(nullptr);
   EndMpiWorld(!failed ? MpiEnd::kClean : under_way ? MpiEnd::kFailedUnderWay : MpiEnd::kFailed);
   if (transfers_.empty()) return;
-  // MPI refers to them for as long as it is there.
+  // MPI refers to them for as long as the transport exists.
   static std::mutex mutex;
   static auto& kept = *new std::list<std::unique_ptr<Transfer>>;
   const std::lock_guard lock(mutex);
   kept.splice(kept.end(), transfers_);
 }
 
-// False where MPI is not to be called any more.
+// Returns false if MPI must not be called any more.
 bool MpiTransport::CanCall() {
   if (cancelled_ || !world_.failure().ok()) return false;
   if (MpiIsRunning()) return true;
@@ -140,7 +141,8 @@ bool MpiTransport::CanCall() {
 
 // --- Sending and receiving.
 
-// All of `bytes`: a note whole, a message in MPI messages of one tag, which come in their order.
+// Transfers all of `bytes`: a note as a whole, a message as MPI messages of one tag, which arrive
+// in order.
 void MpiTransport::Start(std::unique_ptr<Transfer> made, absl::Span<std::byte> bytes, int tag) {
   const SigpipeGuard guard;
   Transfer& transfer = *transfers_.emplace_back(std::move(made));
@@ -196,7 +198,7 @@ void MpiTransport::Send(int peer, uint64_t channel, SentRows rows, int& pending)
   auto transfer =
       std::make_unique<Transfer>(Transfer{.peer = peer, .how = How::kSend, .pending = &pending});
   transfer->size = bytes.size();
-  // MPI takes what it sends as memory that it might write to, and does not.
+  // MPI's interface takes memory that is sent as if it might be written; it does not write it.
   absl::Span<std::byte> from(const_cast<std::byte*>(bytes.data()), bytes.size());
   if (options_.keeps_bytes) {
     transfer->kept.reset(new std::byte[bytes.size()]);
@@ -213,7 +215,7 @@ void MpiTransport::Receive(int peer, uint64_t channel, TakenRows into, int& pend
   if (CanCall()) Match(peer, channel);
 }
 
-// Memory and messages that have met.
+// A message for which both the announcement and the memory are there.
 void MpiTransport::Match(int peer, uint64_t channel) {
   Peer& from = *peers_[peer];
   Peer::Channel& on = from.channels[channel];
@@ -275,7 +277,7 @@ void MpiTransport::Progress(std::chrono::microseconds longest) {
   }
 }
 
-// Whether anything came, or was sent.
+// Returns whether anything was received or sent.
 bool MpiTransport::Look() {
   const SigpipeGuard guard;
   const bool any_note = TakeNotesIn();
@@ -302,7 +304,7 @@ bool MpiTransport::Look() {
   std::erase(of_, nullptr);
   for (Transfer* const transfer : finished) Finish(*transfer);
   std::erase_if(transfers_, [](const auto& transfer) { return transfer->unfinished == 0; });
-  // Notes in their order, though a long one takes longer.
+  // Notes are read in order, even if a long one takes longer.
   for (size_t peer = 0; peer < peers_.size(); ++peer) {
     if (peers_[peer] == nullptr) continue;
     auto& arriving = peers_[peer]->arriving;
@@ -315,7 +317,7 @@ bool MpiTransport::Look() {
   return true;
 }
 
-// Asks for the notes that can be asked for. Whether there were any.
+// Starts to receive all notes that have come. Returns whether there were any.
 bool MpiTransport::TakeNotesIn() {
   bool any = false;
   while (true) {
@@ -397,8 +399,8 @@ bool MpiTransport::has_left(int peer) const {
   return peers_[peer]->left && peers_[peer]->not_received == 0;
 }
 
-// MPI may hold back what it has reported as sent, so this rank sees to it until all others have
-// what they want: until they have left as well.
+// MPI may hold back what it has reported as sent. So this rank continues to call MPI until all
+// others have what they want, that is, until they have left as well.
 bool MpiTransport::is_sending() const {
   if (cancelled_) return false;
   bool all_left = true, all_returned = true;

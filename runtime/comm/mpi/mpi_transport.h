@@ -1,16 +1,16 @@
 // MpiTransport: messages by MPI's non-blocking calls, over a communicator of its own.
 //
-// Notes have one tag, so that those of a peer come in the order in which they were sent. A message
-// is announced by such a note, with its channel, its size and a tag of its own, by which its bytes
-// follow; they are asked for when the announcement and the memory for them are there. So channels
-// never mix, and a size that nobody expects is found before a byte is written. (Tags come round: a
-// peer with more messages without memory than there are tags, 32767 or more, is lost.)
+// All notes have one tag, so those of a peer come in the order in which they were sent. A message
+// is announced by such a note, which has its channel, its size and a tag of its own, with which its
+// bytes follow. They are received once both the announcement and the memory for them are there. So
+// channels never mix, and an unexpected size is found before a byte is written. (Tags are reused: a
+// peer with more messages that have no memory yet than there are tags, 32767 or more, is lost.)
 //
-// MPI tells nothing of peers that die, and calls that wait for them never return. So nothing here
-// waits in MPI; the world says who died (WorldState), and from then on MPI is not called any more.
-// A call that hangs all the same, for 5 s when the world has failed, ends this process with status
-// 1, and the world's failure on stderr (call_watch.h).
-// What was on its way then MPI may still move if others call it: see MpiOptions::keeps_bytes.
+// MPI does not report peers that die, and calls that wait for them never return. So nothing here
+// waits in MPI. The world says which rank died (WorldState), and from then on MPI is not called any
+// more. If a call nevertheless hangs for 5 s after the world has failed, this process ends with
+// status 1, and the world's failure on stderr (call_watch.h). MPI may still move what was in flight
+// at that time if others call it: see MpiOptions::keeps_bytes.
 #ifndef DTENSOR_RUNTIME_COMM_MPI_MPI_TRANSPORT_H_
 #define DTENSOR_RUNTIME_COMM_MPI_MPI_TRANSPORT_H_
 
@@ -36,20 +36,23 @@
 namespace dtensor {
 
 struct MpiOptions {
-  // Messages pass through memory of the transport's own, one copy more on either side, which stays
-  // for good where a world failed: for processes that go on calling MPI after that.
+  // If true, messages pass through memory of the transport's own, which costs one more copy on
+  // either side. If the world fails, that memory is never freed. For processes that continue to
+  // call MPI after a failure.
   bool keeps_bytes = false;
-  size_t most_bytes = size_t{1} << 30;  // of one of MPI's messages, which count by int
-  int most_tag = 0;                     // 0: as MPI says
+  size_t most_bytes = size_t{1} << 30;  // of one MPI message, whose count is an int
+  int most_tag = 0;                     // 0: MPI's own limit
 };
 
 class MpiTransport final : public MessageTransport {
  public:
-  // Takes over `comm`, whose ranks are the world's, and whose errors are returned. `world`
-  // outlives it, and tells it of a failure. Requires: MPI runs until it is destroyed, or nothing
-  // more is expected of it. Throws std::system_error where there is no thread to be had.
+  // Takes over `comm`, whose ranks are the world's, and whose errors are returned. `world` outlives
+  // the transport, and tells it of a failure. Requires: MPI is usable until the transport is
+  // destroyed, or until nothing more is expected of it. Throws std::system_error if no thread can
+  // be created.
   MpiTransport(MPI_Comm comm, WorldState& world, const MpiOptions& options = {});
-  // Frees the communicator, if all ranks have left and have heard so; else leaves it as it is.
+  // Frees the communicator if all ranks have left and have been told so; otherwise leaves it as it
+  // is.
   ~MpiTransport() override;
 
   void SendNote(int peer, uint64_t channel, absl::string_view note) override;
@@ -86,11 +89,12 @@ class MpiTransport final : public MessageTransport {
   int last_tag_ = 0;
   std::vector<std::unique_ptr<Peer>> peers_;  // null: this rank
   std::vector<MPI_Request> requests_;
-  std::vector<Transfer*> of_;  // each request's
+  std::vector<Transfer*> of_;  // [i]: the transfer of requests_[i]
   std::list<std::unique_ptr<Transfer>> transfers_;
   bool leaves_ = false, cancelled_ = false;
-  bool drained_ = false;  // when it was cancelled: nothing was on its way, nor will be
-  mutable std::optional<std::chrono::steady_clock::time_point> over_;  // all ranks' functions
+  bool drained_ = false;  // when cancelled, nothing was in flight, and nothing will be
+  // When is_sending first found that all ranks had returned.
+  mutable std::optional<std::chrono::steady_clock::time_point> over_;
   CallWatch watch_;
 };
 

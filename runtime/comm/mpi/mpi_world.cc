@@ -38,11 +38,11 @@ MpiStop AllCall(double seconds) {
   return Within(seconds, "not all ranks of the communicator have called JoinWorld");
 }
 
-// What each rank gives, by rank. Collective. Errors: those of `stop`, and on all ranks
+// Gathers what each rank gives, by rank. Collective. Errors: those of `stop`, and on all ranks
 // kInvalidArgument for more than MPI can gather.
 absl::StatusOr<std::vector<std::string>> GatherTexts(MPI_Comm comm, const std::string& mine,
                                                      const MpiStop& stop) {
-  // Kept for good where the wait is given up: MPI may still write there.
+  // Kept for good if the wait is given up: MPI may still write there.
   struct Memory {
     std::string mine;
     int size;
@@ -84,10 +84,10 @@ absl::Status Unreadable(absl::string_view what) {
       {"JoinWorld: ", what, " cannot be read; start the same build of the program for all ranks"});
 }
 
-// What a rank knows before it has heard of the others.
+// What a rank knows before it has heard from the others.
 struct Card {
   std::string host, refusal;
-  std::string address, job, secret;  // that its options or its environment say
+  std::string address, job, secret;  // from its options or its environment
 
   std::string Encode() const {
     WireWriter out;
@@ -122,7 +122,7 @@ std::string HostName() {
   return std::string(name, length);
 }
 
-// Whether options and communicator contradict each other; "" if they do not.
+// The contradiction between options and communicator; "" if there is none.
 std::string Contradiction(const LaunchOptions& options, int rank, int size) {
   const auto differs = [&](const char* what, std::optional<int> said, int is) {
     return said && *said != is ? absl::StrCat("options give ", what, " ", *said,
@@ -183,7 +183,7 @@ struct Offer {
   }
 };
 
-// Of rank 0, which listens then, unless it is alone.
+// Made by rank 0, which then listens, unless it is alone.
 absl::StatusOr<Offer> MakeOffer(const std::vector<Card>& cards, Socket& listener) {
   Offer offer;
   offer.job = cards[0].job.empty() ? absl::StrCat("mpi ", absl::BytesToHexString(RandomNonce()))
@@ -214,7 +214,7 @@ std::string Variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// Errors: MPI says of this process what its launcher does not.
+// Errors: if MPI and the launcher disagree about which rank this process is.
 absl::Status CheckRank(MPI_Comm comm, const LaunchedRank& me) {
   int rank = 0, size = 0;
   MPI_Comm_rank(comm, &rank);
@@ -227,8 +227,8 @@ absl::Status CheckRank(MPI_Comm comm, const LaunchedRank& me) {
                    "--mpi=pmix), or set DTENSOR_TRANSPORT=tcp"));
 }
 
-// Messages by MPI, over *own, which it takes where they are needed, or, if that is none, over a
-// duplicate of `comm` that is made then.
+// Messages by MPI, over the communicator *own, which is taken when messages are needed. If that is
+// MPI_COMM_NULL, a duplicate of `comm` is made then.
 RankLinks LinksByMpi(MPI_Comm comm, const LaunchedRank& me, std::shared_ptr<MPI_Comm> own) {
   RankLinks links;
   links.name = "mpi";
@@ -251,7 +251,7 @@ RankLinks LinksByMpi(MPI_Comm comm, const LaunchedRank& me, std::shared_ptr<MPI_
   return links;
 }
 
-// `refusal`: this rank's reason not to join, "" if there is none; all hear of it.
+// `refusal`: this rank's reason not to join, "" if there is none; all ranks learn of it.
 absl::StatusOr<JoinedRank> JoinOver(MPI_Comm comm, const LaunchOptions& options,
                                     std::string refusal, const MpiStop& stop) {
   const SigpipeGuard guard;
@@ -274,8 +274,9 @@ absl::StatusOr<JoinedRank> JoinOver(MPI_Comm comm, const LaunchOptions& options,
   const Card mine = {HostName(), std::string(absl::StripPrefix(refusal, "JoinWorld: ")),
                      said(options.address, "DTENSOR_ADDRESS"), said(options.job, "DTENSOR_JOB"),
                      said(options.secret, "DTENSOR_SECRET")};
-  // One collective call by the caller's communicator: whoever tries again has made as many there as
-  // who comes late. It is lost where this fails, for MPI may still use it.
+  // There is exactly one collective call on the caller's communicator, so a rank that tries again
+  // has made as many as a rank that comes late. The duplicate is leaked if this fails, since MPI
+  // may still use it.
   DT_ASSIGN_OR_RETURN(const MPI_Comm duplicate, DuplicateComm(comm, stop));
   const auto own = std::make_shared<MPI_Comm>(duplicate);
   DT_ASSIGN_OR_RETURN(const std::vector<Card> cards, GatherCards(duplicate, mine, stop));
@@ -324,7 +325,7 @@ absl::Status CheckComm(MPI_Comm comm) {
                                      : "MPI_COMM_NULL; only its members call JoinWorld"});
 }
 
-// mpirun, or Slurm with an MPI that knows it, has started this process as that rank.
+// Whether mpirun, or Slurm with an MPI that knows it, has started this process as that rank.
 bool IsMpiLaunch(const LaunchedRank& rank) {
   if (rank.launcher == "OpenMPI") return true;
   return rank.launcher == "Slurm" && (Variable("PMIX_RANK") == absl::StrCat(rank.rank) ||
@@ -361,7 +362,7 @@ absl::StatusOr<JoinedRank> JoinMpiLaunch(const LaunchOptions& options) {
     return JoinOver(MPI_COMM_WORLD, options, std::string(same.message()),
                     AllCall(me.timeout_seconds));
   }
-  // All ranks come to the control plane first, which can tell who does not.
+  // All ranks first join the control plane, which can tell which ranks are missing.
   const auto none = std::make_shared<MPI_Comm>(MPI_COMM_NULL);
   DT_ASSIGN_OR_RETURN(auto world, ProcessWorld::Join(me, LinksByMpi(MPI_COMM_WORLD, me, none)));
   return JoinedRank{std::move(world), me.local_rank};

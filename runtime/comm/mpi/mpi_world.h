@@ -1,5 +1,5 @@
-// Joining a world by MPI: from a caller's communicator, or where mpirun or Slurm started this
-// process. A program that links this room joins so; others never meet MPI.
+// Joins a world by MPI: from a caller's communicator, or because mpirun or Slurm started this
+// process. Programs that link this room can join in this way; others never use MPI.
 #ifndef DTENSOR_RUNTIME_COMM_MPI_MPI_WORLD_H_
 #define DTENSOR_RUNTIME_COMM_MPI_MPI_WORLD_H_
 
@@ -13,20 +13,21 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// This process as the rank that it is in `comm`, which stays the caller's, and by which a duplicate
-// is made: over that ranks gather what they are, and send later, if anything is sent. Collective.
-// Where rank 0 listens, the job and the secret are rank 0's: as its options or its environment
-// (launch.h) say, else made here, and told to the others over MPI. `refusal`: why this rank's
-// options cannot be. Errors, on all ranks: kInvalidArgument, naming the rank, for a refusal, and
-// where options contradict the communicator or rank 0's, or DTENSOR_TRANSPORT is none; kUnavailable
-// where rank 0 cannot listen; kDeadlineExceeded where not all ranks call: it may be called again,
-// by all; kFailedPrecondition for an MPI that does not run, or takes no calls from this thread; as
+// Joins as the rank that this process has in `comm`. `comm` stays the caller's; the ranks exchange
+// their cards, and later messages, if there are any, over a duplicate. Collective. Rank 0's
+// address, job and secret apply: they come from its options or its environment (launch.h), or are
+// made here, and are sent to the others by MPI. `refusal`: why this rank's options are invalid.
+// Errors, on all ranks: kInvalidArgument, naming the rank, for a refusal, if options contradict the
+// communicator or rank 0's, or if DTENSOR_TRANSPORT is invalid; kUnavailable if rank 0 cannot
+// listen; kDeadlineExceeded if not all ranks call (all ranks may then call it again);
+// kFailedPrecondition if MPI is not running, or takes no calls from this thread; as
 // ProcessWorld::Join.
 absl::StatusOr<JoinedRank> JoinMpiWorld(MPI_Comm comm, const LaunchOptions& options,
                                         const absl::Status& refusal);
 
-// A WorldJoiner: where mpirun, or Slurm with its MPI, says which rank this is. Not where options or
-// dtrun's or torchrun's variables say it, nor where DTENSOR_TRANSPORT is tcp, nor for one rank.
+// A WorldJoiner, used if mpirun, or Slurm with its MPI, says which rank this is. It does not apply
+// if options or the variables of dtrun or torchrun say it, if DTENSOR_TRANSPORT is tcp, or for one
+// rank.
 absl::StatusOr<JoinedRank> JoinMpiLaunch(const LaunchOptions& options);
 
 }  // namespace dtensor

@@ -1,4 +1,4 @@
-// What a part of an exchange is launched with, and where it is staged.
+// The arguments with which a part of an exchange is launched, and its staging buffer.
 #ifndef DTENSOR_RUNTIME_COMM_NCCL_CARRIED_CALL_H_
 #define DTENSOR_RUNTIME_COMM_NCCL_CARRIED_CALL_H_
 
@@ -26,15 +26,15 @@ struct CarriedCall {
   cudaStream_t stream;  // the queue's
   NcclGroup& group;
   NcclStop stop;
-  int64_t staging_bytes;  // which nothing exceeds; alike on all ranks
+  int64_t staging_bytes;  // upper bound; the same on all ranks
 
-  // The rank that NCCL knows it by.
+  // The number of `peer` in NCCL's communicator.
   int NumberOf(int peer) const {
     return static_cast<int>(absl::c_lower_bound(ranks, peer) - ranks.begin());
   }
 };
 
-// Memory of the queue's, of which pieces are taken from the front.
+// Memory of the queue, from whose front pieces are taken.
 class Staging {
  public:
   static constexpr int64_t kAlignment = 16;
@@ -47,7 +47,7 @@ class Staging {
     DT_ASSIGN_OR_RETURN(staging.memory_, Tensor::Empty(queue, DType::kBool, {bytes}));
     return staging;
   }
-  // Requires: there is as much left.
+  // Requires: that much is left.
   Tensor Take(DType dtype, const Dims& shape) {
     char* const data = memory_.data<char>() + taken_;
     taken_ += NumElements(shape) * SizeOf(dtype);
@@ -61,7 +61,7 @@ class Staging {
   int64_t taken_ = 0;
 };
 
-// What comes may be written where it belongs, without being combined.
+// Whether what comes may be written directly to its place, without being combined.
 inline bool IsCopy(const ExchangePart& part, size_t terms) {
   return terms == 1 && part.scale == 1 && SentType(part) == part.dst.dtype();
 }

@@ -56,7 +56,7 @@ bool HaveOneSource(const BoxDims& a, const BoxDims& b) {
   });
 }
 
-// By what all ranks receive, so that all come to the same.
+// Depends on what all ranks receive, so all ranks compute the same.
 class GatherFinder {
  public:
   GatherFinder(const Collective& collective, absl::Span<const int64_t> sizes, int rank)
@@ -77,8 +77,8 @@ class GatherFinder {
  private:
   std::optional<CarriedCollective> FindPart(size_t part) {
     CarriedCollective gather{part, sizes_[part]};
-    std::map<int, BoxDims> given;    // by each rank, as the first who receives it has it
-    const BoxDims* shape = nullptr;  // that of the first of these
+    std::map<int, BoxDims> given;    // by each rank, as in the first rank that receives it
+    const BoxDims* shape = nullptr;  // of the first of these
     for (const int receiver : collective_.group) {
       std::map<int, BoxDims> from;
       for (const ReceiveBox& box : collective_.boxes->Receives(part, receiver)) {
@@ -112,8 +112,8 @@ class GatherFinder {
   const int rank_;
 };
 
-// By what all ranks receive, too. Empty if some box is no sum of all ranks', or not for one rank
-// alone: NCCL adds in another order for each.
+// Depends on what all ranks receive, too. Empty if some box is not a sum over all ranks, or is
+// received by several: NCCL would add in another order for each.
 std::vector<CarriedCollective> ReductionsOf(const Collective& collective,
                                             absl::Span<const int64_t> sizes) {
   std::vector<CarriedCollective> reductions;

@@ -1,10 +1,11 @@
-// What the ranks of an exchange send each other, in rounds that all of them know: a pure function
-// of what each receives, so that of each pair both sides have the same messages in the same order.
+// What the ranks of an exchange send each other, in rounds that all of them know. This is a pure
+// function of what each rank receives, so both sides of each pair have the same messages in the
+// same order.
 //
-// A rank receives its boxes in order, in pieces, in as many rounds as it takes for the terms of a
-// round to fit into `round_bytes`. In each round one message goes from one rank to another: its
-// pieces side by side, those of wide elements first, so that all are aligned. A rank that has
-// nothing in a round skips it.
+// A rank receives its boxes in order, cut into pieces. The terms of one round fit into
+// `round_bytes`, which determines the number of rounds. In each round, one message goes from a rank
+// to another, with its pieces side by side, those with wide elements first, so that all are
+// aligned. A rank that has nothing to do in a round skips it.
 #ifndef DTENSOR_RUNTIME_COMM_NCCL_CARRY_SCHEDULE_H_
 #define DTENSOR_RUNTIME_COMM_NCCL_CARRY_SCHEDULE_H_
 
@@ -36,31 +37,32 @@ struct CarriedRound {
   std::map<int, std::vector<CarriedPiece>> sends;  // by receiver
 };
 
-// What one call of NCCL's own does for a part. A gather: each rank gives all others the same
-// elements, as many as every other rank. A reduction: each rank receives one sum of what all have
-// for it, as large as every other rank's.
+// A part for which one NCCL collective suffices. A gather: each rank gives all others the same
+// elements, and all ranks give the same amount. A reduction: each rank receives one sum of what all
+// ranks have for it, and all sums have the same size.
 struct CarriedCollective {
   size_t part = 0;
   int64_t element_bytes = 0;
   bool reduces = false;
-  // Of a gather, by giver: this rank's src, others' dst. Of a reduction, by receiver: src in this
-  // rank's source, and this rank's dst.
+  // For a gather, by giving rank: this rank's src, the others' dst. For a reduction, by receiving
+  // rank: src in this rank's source, and this rank's dst.
   std::map<int, BoxDims> boxes;
-  bool gathers_own = false;  // a gather: this rank's box has a dst, where it receives from itself
+  bool gathers_own = false;  // a gather: this rank receives from itself, so its box has a dst
 };
 
 struct CarrySchedule {
   std::vector<CarriedRound> rounds;
-  std::vector<CarriedCollective> collectives;      // in place of rounds, where all parts are such
+  std::vector<CarriedCollective> collectives;      // in place of rounds, if all parts are such
   std::vector<std::pair<size_t, ReceiveBox>> own;  // what this rank receives from itself alone
   int64_t messages = 0;                            // boxes from other ranks
 };
 
-// `sizes`: of an element of each part, as it is sent. Requires: collective.boxes, round_bytes > 0.
+// `sizes`: the bytes of one element of each part, as sent. Requires: collective.boxes, round_bytes
+// > 0.
 CarrySchedule ScheduleOf(const Collective& collective, absl::Span<const int64_t> sizes, int rank,
                          int64_t round_bytes);
 
-// The same, kept: of the exchanges that `rank` took part in last.
+// Caches the schedules of the exchanges in which `rank` took part most recently.
 class CarrySchedules {
  public:
   CarrySchedules(int rank, int64_t round_bytes) : rank_(rank), round_bytes_(round_bytes) {}

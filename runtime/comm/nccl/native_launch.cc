@@ -11,7 +11,7 @@
 namespace dtensor {
 namespace {
 
-// A collective, or as much of it as is staged at once.
+// A collective, or as much of it as fits into staging at once.
 struct Piece : CarriedCollective {
   int64_t elements = 0, bytes = 0;  // of each rank
 };
@@ -49,7 +49,7 @@ absl::StatusOr<ncclDataType_t> NcclTypeOf(DType dtype) {
   }
 }
 
-// Pieces that go as one group.
+// Pieces that are launched as one group.
 class GroupLaunch {
  public:
   GroupLaunch(const CarriedCall& call, absl::Span<const Piece> pieces)
@@ -89,8 +89,8 @@ class GroupLaunch {
     return run ? run->data() : nullptr;
   }
 
-  // Where the blocks of all ranks lie side by side, in their order. `own`: this rank's, which NCCL
-  // finds there; null: as others'.
+  // The blocks of all ranks, side by side in the ranks' order. `own`: this rank's block, if NCCL
+  // finds it in place; null: like the others'.
   std::byte* BlocksOf(const Tensor& tensor, const Piece& piece, BoxSide side,
                       std::byte* own = nullptr) const {
     std::byte* begin = nullptr;
@@ -114,7 +114,7 @@ class GroupLaunch {
       return place;
     }
     place.from = DataOf(RunOf(part.src, own, BoxSide::kSource));
-    // What it does not receive from itself is in the result already, or stays out of it.
+    // What this rank does not receive from itself is in the result already, or is no part of it.
     if (IsCopy(part, 1) && (piece.gathers_own || place.from != nullptr)) {
       std::byte* const in_place = piece.gathers_own ? nullptr : place.from;
       place.to = BlocksOf(part.dst, piece, BoxSide::kResult, in_place);
@@ -175,7 +175,7 @@ class GroupLaunch {
   std::vector<kernels::BoxMove> packs_, unpacks_;
 };
 
-// What a rank stages at most: by boxes alone, so that all ranks make the same groups.
+// The most that a rank stages. Depends on boxes alone, so all ranks make the same groups.
 int64_t MostStaged(const Piece& piece, int64_t ranks) {
   return Staging::Aligned(ranks * piece.bytes) + Staging::Aligned(piece.bytes);
 }

@@ -1,5 +1,5 @@
-// NCCL's own collectives of an exchange, all of them in as few groups as its staging allows: NCCL
-// launches a group at once.
+// NCCL's own collectives for an exchange, in as few NCCL groups as the staging allows, since NCCL
+// launches each group as one.
 #ifndef DTENSOR_RUNTIME_COMM_NCCL_NATIVE_LAUNCH_H_
 #define DTENSOR_RUNTIME_COMM_NCCL_NATIVE_LAUNCH_H_
 
@@ -12,8 +12,8 @@
 
 namespace dtensor {
 
-// Launches them, and adds to `bytes` what NCCL was told to receive of others, terms of sums among
-// it. Requires: what is reduced are sums of floats.
+// Launches them, and adds to `bytes` what NCCL was told to receive from other ranks, including
+// terms of sums. Requires: all reductions are sums of floats.
 absl::Status LaunchNative(const CarriedCall& call, absl::Span<const CarriedCollective> collectives,
                           int64_t& bytes);
 

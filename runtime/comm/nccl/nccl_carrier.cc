@@ -1,6 +1,6 @@
 #include "dtensor/runtime/comm/nccl/nccl_carrier.h"
 
-// It has never run on several GPUs; docs/status.md says what has.
+// It has never run on several GPUs; docs/status.md lists what has.
 
 #include <nccl.h>
 
@@ -31,20 +31,20 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kStagingBytes = int64_t{64} << 20;
-constexpr double kEnds = 10;  // seconds, for the last word of communicators
+constexpr double kEnds = 10;  // seconds, for communicators to end
 
 int64_t RoundBytes(int size, int64_t wanted) {
   const int64_t bytes = wanted > 0 ? wanted : std::max<int64_t>(kStagingBytes / size, 64 << 10);
   return std::max<int64_t>(bytes, 8 * size);  // an element of the widest type from each rank
 }
 
-// Ends a wait for NCCL that takes so long, but for time in which this process was stopped.
+// Ends a wait for NCCL after that long, without time in which this process was stopped.
 class NcclPatience {
  public:
   NcclPatience(const WorldState& world, double seconds, const char* doing)
       : world_(world), seconds_(seconds), doing_(doing) {}
   absl::Status operator()() {
-    constexpr std::chrono::duration<double> kLongest(0.1);  // between two looks
+    constexpr std::chrono::duration<double> kLongest(0.1);  // between two checks
     DT_RETURN_IF_ERROR(world_.failure());
     const Clock::time_point now = Clock::now();
     waited_ += std::min<std::chrono::duration<double>>(now - looked_, kLongest).count();
@@ -102,8 +102,8 @@ class NcclCarrier final : public ExchangeCarrier {
     if (stream_ != nullptr && !is_stuck) DestroyStream(stream_);
   }
 
-  // One message to each rank in each round has all that the other receives in it, and lies at a
-  // multiple of 16.
+  // In each round, one message to each rank contains everything that the rank receives in it, and
+  // begins at a multiple of 16.
   int64_t staging_bytes() const override { return size_ * (round_bytes_ + 32); }
 
   absl::StatusOr<std::string> WordFor(absl::Span<const int> group) override {
@@ -122,7 +122,7 @@ class NcclCarrier final : public ExchangeCarrier {
                   queue_->Record());
     Carried carried;
     const absl::Status launched = Launch(exchange, *group, carried);
-    if (!launched.ok()) watch_->Abort();  // nothing of it may begin later
+    if (!launched.ok()) watch_->Abort();  // no part of it may begin later
     const DeviceEvent done = queue_->Record();
     watch_->Launched(done);
     const absl::Status behind = device_.Wait(done);
@@ -132,13 +132,13 @@ class NcclCarrier final : public ExchangeCarrier {
   }
 
   void End() override {
-    queue_->Synchronize().IgnoreError();  // while somebody looks after peers that die meanwhile
+    queue_->Synchronize().IgnoreError();  // while the watch still notices peers that die
     watch_->Stop();
     for (auto& [ranks, group] : groups_) group->End(Until(kEnds, "ending")).IgnoreError();
   }
 
  private:
-  // Of a wait that begins now.
+  // For a wait that begins now.
   NcclStop Until(double seconds, const char* doing) const {
     return NcclPatience(world_, seconds, doing);
   }
@@ -196,7 +196,7 @@ class NcclCarrier final : public ExchangeCarrier {
   CUstream_st* stream_ = nullptr;
   std::unique_ptr<Device> queue_;  // the stream, and staging
   std::map<std::vector<int>, std::unique_ptr<NcclGroup>> groups_;
-  std::string new_id_;  // of the group that is about to be made
+  std::string new_id_;  // for the group that is about to be made
   std::unique_ptr<NcclWatch> watch_;
 };
 

@@ -20,14 +20,14 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// An abort does not wait for longer for a call of the library that does not return.
+// How long an abort waits for a call of the library that does not return.
 constexpr std::chrono::seconds kCallReturns(1);
-// Nor for a revocation, nor for what is in progress before it.
+// How long it waits for what is in progress, and then for a revocation.
 constexpr std::chrono::milliseconds kQuiet(200), kRevoked(700);
 
 absl::Status Aborted() { return absl::AbortedError("its NCCL communicator was aborted"); }
 
-// Between two looks at what has not come for `waited`.
+// Pauses between two polls for something that has not come for `waited`.
 void Pause(Clock::duration waited) {
   using std::chrono::microseconds;
   const auto some = std::chrono::duration_cast<microseconds>(waited / 8);
@@ -35,8 +35,8 @@ void Pause(Clock::duration waited) {
   std::this_thread::sleep_for(std::min(std::max(some, microseconds(20)), microseconds(1000)));
 }
 
-// Without the lock where that does not come within `longest`. A std::timed_mutex would wait by
-// pthread_mutex_clocklock, of which g++ 12's TSan knows nothing.
+// Returns without the lock if it is not free within `longest`. A std::timed_mutex would wait by
+// pthread_mutex_clocklock, which g++ 12's TSan does not know.
 std::unique_lock<std::mutex> LockWithin(std::mutex& mutex, Clock::duration longest) {
   std::unique_lock lock(mutex, std::try_to_lock);
   for (const auto begin = Clock::now(); !lock && Clock::now() - begin < longest;) {
@@ -52,12 +52,12 @@ struct NcclGroup::State {
   ncclComm_t comm = nullptr;
   int gpu = 0;
   bool is_callers = false;
-  std::mutex mutex;  // of each call to NCCL, but for an abort that waited long enough
+  std::mutex mutex;  // held for each call to NCCL, except by an abort that waited long enough
   std::atomic<bool> over = false, is_aborted = false;
-  std::shared_ptr<std::atomic<bool>> is_gone;  // for a caller, who asks; or null
+  std::shared_ptr<std::atomic<bool>> is_gone;  // checked by the caller; or null
 
-  // Of the mutex, which an abort that hangs keeps: no wait for it is without an end. Errors:
-  // stop's; kAborted where it is over.
+  // Locks the mutex. An abort that hangs keeps it, so every wait for it can be stopped. Errors:
+  // stop's; kAborted if the communicator is over.
   absl::StatusOr<std::unique_lock<std::mutex>> Lock(const NcclStop& stop) {
     for (const Clock::time_point start = Clock::now();; Pause(Clock::now() - start)) {
       std::unique_lock lock(mutex, std::try_to_lock);
@@ -79,7 +79,7 @@ struct NcclGroup::State {
   void Abort() {
     over = true;
     const std::unique_lock lock = LockWithin(mutex, kCallReturns);
-    // A thread of its own, where NCCL would choose again what it found: GPU 0.
+    // This may be a new thread, for which NCCL would later restore the GPU that it found: GPU 0.
     cudaSetDevice(gpu);
     if (is_callers && lock && IsQuiet() && Revoke()) return;
     if (is_gone != nullptr) *is_gone = true;
@@ -87,8 +87,8 @@ struct NcclGroup::State {
     is_aborted = true;
   }
   // Whether nothing is in progress, and nothing failed. NCCL 2.28 to 2.30 free a group when its
-  // communicator is revoked, and again when they are asked for its end, unless they had told it.
-  // Requires: the mutex is held.
+  // communicator is revoked, and again when they are asked for its result, unless they had reported
+  // the result before. Requires: the mutex is held.
   bool IsQuiet() const {
     ncclResult_t result = ncclInternalError;
     for (const Clock::time_point until = Clock::now() + kQuiet;;) {
@@ -97,8 +97,8 @@ struct NcclGroup::State {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   }
-  // Until NCCL has let go of it, for its owner destroys it next; or is still at it when the time is
-  // over, and the owner asks. False: it will not.
+  // Waits until NCCL has finished the revocation, since its owner destroys the communicator next;
+  // or until the time is over, after which the owner polls. Returns false if it cannot be revoked.
   bool Revoke() {
     ncclResult_t result = ncclCommRevoke(comm, NCCL_REVOKE_DEFAULT);
     const Clock::time_point until = Clock::now() + kRevoked;
@@ -123,7 +123,7 @@ absl::Status CheckNcclEnvironment() {
 absl::StatusOr<std::string> NewNcclId() {
   ncclUniqueId id;
   const ncclResult_t result = ncclGetUniqueId(&id);
-  DT_RETURN_IF_ERROR(CheckNcclEnvironment());  // of which nccl.conf is a part from now on
+  DT_RETURN_IF_ERROR(CheckNcclEnvironment());  // which includes nccl.conf from now on
   if (result == ncclSuccess) return std::string(id.internal, sizeof(id.internal));
   return absl::UnavailableError(
       absl::StrCat("NCCL: ncclGetUniqueId: ", ncclGetErrorString(result)));
@@ -142,7 +142,7 @@ absl::StatusOr<std::unique_ptr<NcclGroup>> NcclGroup::Connect(absl::string_view 
   const auto state = std::make_shared<State>();
   if (cudaGetDevice(&state->gpu) != cudaSuccess) cudaGetLastError();
   const ncclResult_t begun = ncclCommInitRankConfig(&state->comm, size, name, rank, &config);
-  // There may be a communicator all the same, which is to be aborted, and says more.
+  // There may be a communicator nevertheless, which has to be aborted, and can tell more.
   if (state->comm == nullptr) return state->Error(begun);
   auto group = std::unique_ptr<NcclGroup>(new NcclGroup(state));
   if (const absl::Status status = group->Await(stop); !status.ok()) {
@@ -213,7 +213,7 @@ absl::Status NcclGroup::Call(Calls calls, const NcclStop& stop) {
 
 absl::Status NcclGroup::failure() const {
   const std::unique_lock lock(state_->mutex, std::try_to_lock);
-  if (!lock.owns_lock() || state_->over) return absl::OkStatus();  // its caller asks as well
+  if (!lock.owns_lock() || state_->over) return absl::OkStatus();  // the lock's holder checks it
   ncclResult_t result = ncclSuccess;
   ncclCommGetAsyncError(state_->comm, &result);
   return result == ncclSuccess || result == ncclInProgress ? absl::OkStatus()
@@ -249,7 +249,7 @@ bool NcclGroup::AbortAll(const std::vector<NcclGroup*>& groups, Deadline deadlin
     if (!group->is_ended_) aborting.push_back(group->state_);
   }
   while (true) {
-    for (const auto& state : aborting) BeginAbort(state);  // again where there was no thread
+    for (const auto& state : aborting) BeginAbort(state);  // again if no thread could be created
     const bool all_are = std::all_of(aborting.begin(), aborting.end(),
                                      [](const auto& state) { return state->is_aborted.load(); });
     if (all_are || Clock::now() >= deadline) return all_are;

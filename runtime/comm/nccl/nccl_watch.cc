@@ -18,9 +18,9 @@ using std::chrono::duration_cast;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr milliseconds kBusy(5), kIdle(100);  // between two looks
+constexpr milliseconds kBusy(5), kIdle(100);  // between two checks
 constexpr seconds kAbortEnds(2);
-constexpr seconds kStreamEnds(1);  // after that, what has begun
+constexpr seconds kStreamEnds(1);  // for work that has begun, once it was aborted
 
 }  // namespace
 
@@ -62,7 +62,7 @@ void NcclWatch::Stop() {
 }
 
 void NcclWatch::Run() {
-  // Or CUDA would ask for GPU 0 when this thread asks after an event.
+  // Otherwise CUDA would use GPU 0 when this thread queries an event.
   if (const cudaError_t error = cudaSetDevice(device_.ordinal()); error != cudaSuccess) {
     device_.Fail(absl::InternalError(absl::StrCat("cudaSetDevice: ", cudaGetErrorString(error))));
   }
@@ -73,7 +73,7 @@ void NcclWatch::Run() {
     changed_.wait_for(lock, pause, [&] { return stop_ || (pause == kIdle && !flights_.empty()); });
     if (stop_) break;
     const Clock::time_point now = Clock::now();
-    // What is more, this process was stopped for.
+    // If more time has passed, this process was stopped.
     const duration<double> since = std::min<duration<double>>(now - looked, 4 * kIdle);
     looked = now;
     lock.unlock();
@@ -82,7 +82,7 @@ void NcclWatch::Run() {
     if (!goes_on) return;
   }
   lock.unlock();
-  if (world_.failed()) FailWith(world_.failure());  // it was told to stop for that
+  if (world_.failed()) FailWith(world_.failure());  // that was why it was stopped
 }
 
 bool NcclWatch::Look(duration<double> since) {
@@ -91,7 +91,7 @@ bool NcclWatch::Look(duration<double> since) {
     return false;
   }
   if (absl::Status failure = FailureOfGroups(); !failure.ok()) {
-    // A peer's end that NCCL has met, too, is told better by those who know which.
+    // If NCCL failed because a peer ended, the world's own failure says more about that peer.
     if (!absl::IsInvalidArgument(failure)) {
       const absl::Status known = AwaitFailure(world_);
       if (!known.ok()) failure = known;
@@ -103,7 +103,7 @@ bool NcclWatch::Look(duration<double> since) {
   {
     const std::lock_guard lock(mutex_);
     flights_.remove_if(HasLanded);
-    // One is behind the other.
+    // Exchanges run one behind the other, so only the first one can be late.
     if (!flights_.empty() && HasHappened(flights_.front().ready)) {
       Flight& first = flights_.front();
       first.waited += since;
@@ -152,7 +152,7 @@ void NcclWatch::Abort() {
 }
 
 bool NcclWatch::AwaitEnds() {
-  std::optional<Clock::time_point> begun;  // what is in front
+  std::optional<Clock::time_point> begun;  // when the first one began
   const Clock::time_point until =
       Clock::now() + duration_cast<Clock::duration>(duration<double>(world_.timeout_seconds()));
   for (;; std::this_thread::sleep_for(milliseconds(1))) {

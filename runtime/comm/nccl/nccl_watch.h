@@ -1,12 +1,12 @@
-// NcclWatch: looks after what a rank has launched, on a thread of its own, since neither the host
-// that waits for a GPU nor NCCL hears of a peer that died.
+// NcclWatch: watches, on a thread of its own, what a rank has launched, since neither the host that
+// waits for a GPU nor NCCL learns that a peer has died.
 //
-// It fails the world where NCCL says that something is wrong, or where an exchange that all its
-// ranks have launched does not end within the world's time-out. When the world has failed, by
-// whomever, it fails the devices, so that nobody takes what has not come for values, and aborts all
-// communicators, for their kernels would never end. Where what has begun does not end within some
-// seconds then, the device is given up: waits for it end, and nothing is asked of the GPU any more.
-// What is behind other work of the GPU has not begun, and is waited for.
+// It fails the world if NCCL reports an error, or if an exchange that all its ranks have launched
+// does not end within the world's time-out. When the world has failed, for whatever reason, it
+// fails the devices, so that nobody takes missing data for values, and aborts all communicators,
+// since their kernels would never end. If an exchange that has begun still does not end within some
+// seconds after that, the device is given up: waits for it end, and the GPU is not used any more.
+// An exchange behind other work of the GPU has not begun, and is waited for.
 #ifndef DTENSOR_RUNTIME_COMM_NCCL_NCCL_WATCH_H_
 #define DTENSOR_RUNTIME_COMM_NCCL_NCCL_WATCH_H_
 
@@ -30,25 +30,25 @@ namespace dtensor {
 
 class NcclWatch {
  public:
-  // `device`, the rank's, `queue`, what exchanges are launched on, and `world` outlive it; of the
-  // devices that is until Stop. Throws std::system_error where there is no thread to be had.
+  // `device` is the rank's, and exchanges are launched on `queue`. Both must stay valid until Stop;
+  // `world` outlives this object. Throws std::system_error if no thread can be created.
   NcclWatch(int rank, Device& device, Device& queue, WorldState& world);
   ~NcclWatch();  // Stop
 
-  // `group` outlives it, or its Stop. Aborted at once where all others were.
+  // `group` outlives this object, or its Stop. It is aborted immediately if the others were.
   void Add(NcclGroup& group);
-  // An exchange is about to be launched; its time begins with `ready`. `call` names it in errors:
-  // op "..." of ranks [0, 1].
+  // An exchange is about to be launched; its time runs from `ready`. `call` names it in errors: op
+  // "..." of ranks [0, 1].
   void Begin(const std::string& call, DeviceEvent ready);
-  // That is launched, or will not be; `done` is its end.
+  // The exchange was launched, or will not be; `done` is its end.
   void Launched(DeviceEvent done);
-  // Aborts all communicators, once, unless they were, and those that are added later; for whoever
-  // must not touch memory any more.
+  // Aborts all communicators, also those that are added later, unless they were aborted before. For
+  // a caller that must make sure that memory is not touched any more.
   void Abort();
-  // Watches no more.
+  // Stops watching.
   void Stop();
 
-  // Whether the device was given up. Any thread, also when the watch is gone.
+  // Whether the device was given up. From any thread, also after this object is destroyed.
   const std::shared_ptr<std::atomic<bool>>& gave_up() const { return gave_up_; }
 
  private:
@@ -57,7 +57,7 @@ class NcclWatch {
     std::string call;
     DeviceEvent ready;
     std::optional<DeviceEvent> done;          // none while the host still launches it
-    std::chrono::duration<double> waited{0};  // but for time in which this process was stopped
+    std::chrono::duration<double> waited{0};  // without time in which this process was stopped
   };
 
   static bool HasLanded(const Flight& flight);
@@ -66,9 +66,9 @@ class NcclWatch {
   bool Look(std::chrono::duration<double> since);  // false: the world has failed
   void FailWith(const absl::Status& failure);
   absl::Status FailureOfGroups();
-  // Of what was launched, undone. False where it has begun and does not end, or does not begin, or
-  // is not launched, within the time-out; true as well where it has not begun and nobody watches
-  // any more.
+  // Waits until all that was launched, and then aborted, has ended. Returns false if something has
+  // begun and does not end, or if it does not begin or is not launched within the time-out. If
+  // something has not begun and nobody watches any more, returns true as well.
   bool AwaitEnds();
 
   const int rank_;

@@ -26,7 +26,7 @@ class RoundLaunch {
     std::vector<kernels::BoxMove> combines;
     for (size_t i = 0; i < round_.receives.size(); ++i) {
       const CarriedPiece& piece = round_.receives[i];
-      if (terms_[i].empty()) continue;  // it came to where it belongs
+      if (terms_[i].empty()) continue;  // it was received in place
       combines.push_back(CombineMove(call_.parts[piece.part], piece.dims, terms_[i]));
     }
     return kernels::MoveBoxes(call_.queue, "Unpack", combines);
@@ -38,7 +38,7 @@ class RoundLaunch {
     std::byte* data;
     int64_t bytes;
   };
-  // A term of a piece, which comes from some peer.
+  // A term of a piece, from some peer.
   struct Term {
     size_t piece, index;
   };
@@ -49,7 +49,7 @@ class RoundLaunch {
     return bytes;
   }
 
-  // What is sent alone, and has no gaps, is sent from where it is.
+  // What is sent alone, without gaps, is sent from where it is.
   absl::Status PlaceSends() {
     int64_t staged = 0;
     for (const auto& [peer, pieces] : round_.sends) staged += Staging::Aligned(BytesOf(pieces));
@@ -96,7 +96,7 @@ class RoundLaunch {
     return absl::OkStatus();
   }
 
-  // What one peer sends, this rank itself among them, which only packs.
+  // What one peer sends. This rank itself is included, which only packs.
   void Place(int peer, const std::vector<Term>& terms) {
     if (terms.size() == 1 && peer != call_.rank) {
       const CarriedPiece& piece = round_.receives[terms[0].piece];
@@ -143,7 +143,7 @@ class RoundLaunch {
   Staging sending_, receiving_;
   std::vector<kernels::BoxMove> packs_;
   std::vector<Message> sends_, receives_;
-  std::vector<std::vector<Tensor>> terms_;  // [piece][peer]; none of what needs none
+  std::vector<std::vector<Tensor>> terms_;  // [piece][peer]; empty if received in place
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A round of sends and receives: packed, sent and received as one group, combined.
+// A round of sends and receives: data is packed, sent and received as one NCCL group, and combined.
 #ifndef DTENSOR_RUNTIME_COMM_NCCL_ROUND_LAUNCH_H_
 #define DTENSOR_RUNTIME_COMM_NCCL_ROUND_LAUNCH_H_
 
@@ -10,7 +10,7 @@
 
 namespace dtensor {
 
-// Launches it, and adds to `bytes` what NCCL was told to receive.
+// Launches the round, and adds to `bytes` what NCCL was told to receive.
 absl::Status LaunchRound(const CarriedCall& call, const CarriedRound& round, int64_t& bytes);
 
 }  // namespace dtensor

@@ -24,8 +24,8 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr double kLongest = 1e9;      // seconds: what a clock can add
-constexpr milliseconds kGrace(2000);  // for others to hear of a failure
-constexpr milliseconds kLook(100);    // after those that have come, while others are missing
+constexpr milliseconds kGrace(2000);  // for others to learn of a failure
+constexpr milliseconds kLook(100);    // interval to check joined ranks while others are missing
 
 NetClock::duration ToDuration(std::chrono::duration<double> seconds) {
   return std::chrono::duration_cast<NetClock::duration>(seconds);
@@ -113,7 +113,7 @@ absl::Status ControlPlane::Admit() {
   for (auto& [rank, peer] : peers_) {
     absl::StatusOr<std::string> host = PeerHostOf(peer.link.socket());
     if (!host.ok()) return Gone(rank, host.status());
-    // It is of this host, which others reach by the address that they know.
+    // It is on this host, which others reach by the address that they know.
     cards_[rank].host = IsLoopback(*host) ? "" : *std::move(host);
     const auto frame = peer.link.Await(NetClock::now() + kGrace);
     if (!frame.ok()) return Gone(rank, frame.status());
@@ -125,7 +125,7 @@ absl::Status ControlPlane::Admit() {
   return absl::OkStatus();
 }
 
-// Of those that came, while others are missing.
+// Checks the ranks that have joined, while others are missing.
 absl::Status ControlPlane::CheckGuests() {
   absl::Status gone;
   for (auto& [rank, peer] : peers_) {
@@ -222,7 +222,7 @@ void ControlPlane::Wake() {
   if (wake_fd_ >= 0) (void)!write(wake_fd_, &one, sizeof(one));
 }
 
-// --- What others ask.
+// --- Queries.
 
 absl::Status ControlPlane::Fail(int rank, const absl::Status& reason) {
   DT_REQUIRE(!reason.ok(), "ControlPlane::Fail: the reason must be an error");
@@ -292,15 +292,16 @@ void ControlPlane::AwaitEnd(absl::FunctionRef<bool()> work) {
     ReportWaits(lock);
   }
   if (size() == 1) return;
-  // Rank 0 stays until the others know, and have gone: they learn it from there, and what it closes
-  // with their signs of life unread is reset, which takes back what has not reached them.
+  // Rank 0 stays until the others know, and have closed their connections. They learn of the end
+  // from rank 0; and if it closed a connection with unread heartbeats, the connection would be
+  // reset, which discards what has not reached the peer.
   changed_.wait_for(lock, kGrace, [&] { return told_all(); });
 }
 
 void ControlPlane::ReportWaits(std::unique_lock<std::mutex>& lock) {
   const absl::Status waits = StillWaits();
   if (waits.ok() || !options_.report) return;
-  lock.unlock();  // who is told may take time, and is not to stop the thread
+  lock.unlock();  // the function may take time, and must not block the thread
   NoThrow([&] {
     options_.report(waits);
     return absl::OkStatus();
@@ -308,7 +309,7 @@ void ControlPlane::ReportWaits(std::unique_lock<std::mutex>& lock) {
   lock.lock();
 }
 
-// Of those that have returned, the lowest says it for all; OK of the others.
+// The lowest of the ranks that have returned reports for all; others get OK.
 absl::Status ControlPlane::StillWaits() const {
   std::vector<int> awaited;
   int first = -1;
@@ -384,7 +385,7 @@ void ControlPlane::Run() {
 }
 
 void ControlPlane::Look(NetClock::time_point now) {
-  // This process was stopped, perhaps with all others: they get time to speak up.
+  // This process was stopped, perhaps with all others: give them time to report.
   const bool was_stopped = now - looked_ > 3 * interval_ + milliseconds(500);
   looked_ = now;
   for (auto& [rank, peer] : peers_) {

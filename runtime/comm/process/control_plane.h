@@ -1,13 +1,13 @@
-// ControlPlane: how the processes of a world find each other, and learn that one of them failed,
-// returned or died. No tensor passes here.
+// ControlPlane: lets the processes of a world find each other, and learn that one of them failed,
+// returned or died. It carries no tensors.
 //
 // Every rank keeps one connection, to rank 0, and a thread that looks after it. Rank 0 decides
-// which failure was the first, and tells all. A connection that closes is a death; a process that
-// says nothing for the time-out (each says something several times in that) is lost. Time in which
-// this process itself was stopped does not count, so a world that is suspended whole goes on
-// afterwards.
+// which failure was the first, and tells all ranks. If a connection closes, the process has died;
+// if a process says nothing for the time-out (each sends several heartbeats in that time), it is
+// lost. Time in which this process itself was stopped does not count, so a world that is suspended
+// as a whole continues afterwards.
 //
-// The port is open until all ranks have come, and to ranks of the job alone (handshake.h).
+// The port is open until all ranks have joined, and only to ranks of this job (handshake.h).
 #ifndef DTENSOR_RUNTIME_COMM_PROCESS_CONTROL_PLANE_H_
 #define DTENSOR_RUNTIME_COMM_PROCESS_CONTROL_PLANE_H_
 
@@ -40,26 +40,27 @@ struct ControlPlaneOptions {
   int rank = 0, size = 1;
   HostPort address;  // where rank 0 listens
   std::string job, secret;
-  // For all ranks to come; and of silence, afterwards: rank 0's for all ranks.
+  // How long to wait for all ranks to join, and afterwards for a silent rank (there, rank 0's value
+  // applies to all ranks).
   double timeout_seconds = 60;
-  // Told once, on the thread that waits for the end, when a rank has not returned a time-out after
-  // this one, which is the lowest that has (kDeadlineExceeded). Null: nobody.
+  // Called once, with kDeadlineExceeded, on the thread that waits for the end, if this rank has
+  // returned and is the lowest that has, and another rank has not returned a time-out later. Null:
+  // not called.
   std::function<void(const absl::Status&)> report = nullptr;
 };
 
 // Thread-safe.
 class ControlPlane final : public WorldState {
  public:
-  // Waits until all ranks have come. `listener`, if it is open, is rank 0's, which listens at the
-  // address already. Errors: kDeadlineExceeded, naming the ranks that did not, or the address at
-  // which nobody answers; kUnavailable, naming a rank that came, and died before the others did;
-  // kPermissionDenied where another job listens there;
-  // kFailedPrecondition for two processes of one rank, or another number of ranks; kUnavailable
-  // where rank 0 cannot listen.
+  // Waits until all ranks have joined. `listener`, if it is open, is the socket with which rank 0
+  // already listens at the address. Errors: kDeadlineExceeded, naming the ranks that did not join,
+  // or the address at which nobody answers; kUnavailable, naming a rank that joined and died before
+  // the others had joined; kPermissionDenied if another job listens there; kFailedPrecondition for
+  // two processes of one rank, or another number of ranks; kUnavailable if rank 0 cannot listen.
   static absl::StatusOr<std::unique_ptr<ControlPlane>> Join(const ControlPlaneOptions& options,
                                                             const std::string& card,
                                                             Socket listener = {});
-  // Tells the others that this rank left, unless it did, and waits as AwaitEnd does.
+  // Tells the others that this rank left, unless it has called Leave, and waits as AwaitEnd does.
   ~ControlPlane() override;
 
   int rank() const { return options_.rank; }
@@ -72,18 +73,19 @@ class ControlPlane final : public WorldState {
   void TellOfFailure(std::function<void()> told) override;
   double timeout_seconds() const override { return timeout_.count(); }
 
-  // This rank's function returned `status`: it takes part in nothing more.
+  // This rank's function returned `status`; the rank takes part in nothing more.
   void Leave(const absl::Status& status);
   std::optional<absl::Status> returned(int rank) const override;
 
-  // Until all ranks have left, or the world failed and the others have been told, and as long as
-  // `work`, which is called again and again, returns true. What takes longer than the time-out is
-  // reported (ControlPlaneOptions::report).
+  // Waits until all ranks have left, or until the world has failed and the others have been told,
+  // and as long as `work`, which is called repeatedly, returns true. If that takes longer than the
+  // time-out, it is reported (ControlPlaneOptions::report).
   void AwaitEnd(absl::FunctionRef<bool()> work);
   void AwaitEnd() {
     AwaitEnd([] { return false; });
   }
-  // Lets go of thread and connections; what is known stays known. Requires: AwaitEnd has returned.
+  // Ends the thread and closes the connections; what is known stays known. Requires: AwaitEnd has
+  // returned.
   void End();
 
  private:
@@ -95,7 +97,7 @@ class ControlPlane final : public WorldState {
 
   explicit ControlPlane(const ControlPlaneOptions& options);
   absl::Status Present(const std::string& card);
-  // Rank 0's side of it.
+  // Rank 0's part of Join.
   absl::Status Gather(const std::string& card);
   absl::Status Admit();
   absl::Status CheckGuests();
@@ -104,7 +106,7 @@ class ControlPlane final : public WorldState {
   void SetTimeout(double seconds);
   absl::Status Start();
 
-  // The thread.
+  // On the thread.
   void Run();
   void Look(NetClock::time_point now);
   void Hear(int peer, NetClock::time_point now);
@@ -122,10 +124,10 @@ class ControlPlane final : public WorldState {
   void Wake();
 
   const ControlPlaneOptions options_;
-  // Rank 0's, once all have come.
+  // Rank 0's, once all have joined.
   std::chrono::duration<double> timeout_;
-  std::chrono::milliseconds interval_;  // of signs of life
-  Socket listener_;                     // until all ranks have come
+  std::chrono::milliseconds interval_;  // of heartbeats
+  Socket listener_;                     // until all ranks have joined
   std::vector<RankCard> cards_;
 
   std::atomic<bool> failed_ = false;

@@ -60,9 +60,9 @@ std::string HostId(absl::string_view told) {
 }
 
 std::string HostIdOf(absl::string_view boot, absl::string_view self, absl::string_view told) {
-  if (boot.empty()) return "";  // which would be every such host's
+  if (boot.empty()) return "";  // "" would be the same for all such hosts
   if (self != absl::StrCat(getpid())) return "";
-  struct stat processes;  // whose numbers are the same in one such namespace
+  struct stat processes;  // one namespace of process numbers
   const bool known = stat("/proc/self/ns/pid", &processes) == 0;
   return absl::StrCat(boot, " ", known ? processes.st_ino : 0, " ", geteuid(), " ", told);
 }

@@ -24,7 +24,7 @@ Communicator& HostCommunicator::For(absl::Span<const int> group) {
 absl::Status HostCommunicator::BeginExchange(const Collective& collective,
                                              absl::Span<const ExchangePart> parts) {
   DT_RETURN_IF_ERROR(FinishDropped(collective.group));
-  std::list<Begun> begun = {{&collective, nullptr}};  // before peers hear of it: it may throw
+  std::list<Begun> begun = {{&collective, nullptr}};  // before peers know of it, as it may throw
   DT_RETURN_IF_ERROR(For(collective.group).Begin(collective, parts));
   begun_.splice(begun_.end(), begun);
   return absl::OkStatus();
@@ -47,7 +47,7 @@ void HostCommunicator::DropExchange(const Collective& collective,
   }
 }
 
-// A group's exchange that was dropped is over when its next one begins.
+// A dropped exchange of a group is over when the group's next one begins.
 absl::Status HostCommunicator::FinishDropped(absl::Span<const int> group) {
   const auto before = std::find_if(begun_.begin(), begun_.end(), [&](const Begun& begun) {
     return begun.owner != nullptr && begun.collective->group == group;

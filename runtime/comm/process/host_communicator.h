@@ -15,7 +15,7 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// Of one rank's thread. The three outlive it.
+// Belongs to one rank's thread. The three arguments outlive it.
 class HostCommunicator final : public Communicator {
  public:
   HostCommunicator(const HostRanks& host, Communicator& shared, Communicator& messages);
@@ -28,7 +28,7 @@ class HostCommunicator final : public Communicator {
   absl::Status Fail(const absl::Status& reason) override { return messages_.Fail(reason); }
   absl::Status failure() const override { return messages_.failure(); }
 
-  // The world is over, and the two have heard so: forgets what was dropped.
+  // The world is over, and both communicators have been told: forgets what was dropped.
   void End();
 
  private:
@@ -39,16 +39,16 @@ class HostCommunicator final : public Communicator {
 
   struct Begun {
     const Collective* collective;
-    std::shared_ptr<const void> owner;  // of what was dropped
+    std::shared_ptr<const void> owner;  // of a dropped exchange
   };
 
   absl::Status FinishDropped(absl::Span<const int> group);
-  // Who carries out an exchange of these ranks.
+  // The communicator that carries out exchanges of these ranks.
   Communicator& For(absl::Span<const int> group);
 
   const HostRanks& host_;
   Communicator &shared_, &messages_;
-  std::list<Begun> begun_;  // and not finished, as they began
+  std::list<Begun> begun_;  // not finished, in the order in which they began
   bool ended_ = false;
 };
 

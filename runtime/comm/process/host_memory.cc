@@ -15,19 +15,19 @@
 namespace dtensor {
 namespace {
 
-// Each rank of a host has a range of addresses for each: 47 bits of them are a process's. A world's
-// size is all that is known of how many those are.
+// Each rank of a host maps an arena of every rank of that host, and a process has 47 bits of
+// addresses. How many ranks the host has is not known yet, only the world's size.
 constexpr int64_t kMostBytes = int64_t{1} << 40, kLeastBytes = int64_t{1} << 34;
 constexpr int64_t kAllBytes = int64_t{1} << 46;
 
-// Of what a limit of addresses (ulimit -v) leaves the process: for each rank's arena, and as much
-// for all else.
+// The share of an address limit (ulimit -v) for each rank's arena; as much is left for everything
+// else.
 int64_t ShareOfLimit(int size) {
   rlimit limit;
   constexpr auto kMost = std::numeric_limits<int64_t>::max();
   if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur >= rlim_t{kMost}) return kMost;
   std::ifstream statm("/proc/self/statm");
-  int64_t pages = 0;  // that are mapped
+  int64_t pages = 0;  // mapped pages
   statm >> pages;
   return (static_cast<int64_t>(limit.rlim_cur) - pages * sysconf(_SC_PAGESIZE)) / (size + 1);
 }
@@ -82,7 +82,7 @@ absl::StatusOr<std::unique_ptr<HostMemory>> HostMemory::Open(int rank,
 
 void HostMemory::End() {
   communicator_->End();
-  views_.clear();  // as many addresses for each as the own one has
+  views_.clear();  // each takes as many addresses as this rank's arena
 }
 
 }  // namespace dtensor

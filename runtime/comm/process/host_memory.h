@@ -1,4 +1,4 @@
-// HostMemory: a rank's arena, those of the other ranks of its host, and exchanges among them.
+// HostMemory: a rank's arena, the arenas of the other ranks of its host, and exchanges among them.
 #ifndef DTENSOR_RUNTIME_COMM_PROCESS_HOST_MEMORY_H_
 #define DTENSOR_RUNTIME_COMM_PROCESS_HOST_MEMORY_H_
 
@@ -18,21 +18,23 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// An arena for a rank in a world of `size`. Under a limit of addresses (ulimit -v) it leaves room
-// for as large ones of all other ranks. Errors: SharedArena's.
+// Makes an arena for a rank in a world of `size`. If addresses are limited (ulimit -v), it leaves
+// room for arenas of the same size for all other ranks. Errors: SharedArena's.
 absl::StatusOr<std::shared_ptr<SharedArena>> MakeRankArena(int size);
 
 class HostMemory {
  public:
-  // Maps the arenas of `rank`'s host; its own, whose memory `device` has, is `arena`. `state` and
-  // `device` outlive it. `meanwhile` is SharedWorld's. Errors: ArenaView's, naming the rank.
+  // Maps the arenas of the other ranks on `rank`'s host. `arena` is its own, from which `device`
+  // takes its memory. `state` and `device` outlive the object. `meanwhile` is SharedWorld's.
+  // Errors: ArenaView's, naming the rank.
   static absl::StatusOr<std::unique_ptr<HostMemory>> Open(int rank,
                                                           absl::Span<const HostCard> cards,
                                                           std::shared_ptr<SharedArena> arena,
                                                           Device& device, WorldState& state,
                                                           std::function<bool()> meanwhile);
 
-  // The world is over: others' arenas are let go of. Calls of the communicator are refused.
+  // The world is over: unmaps the others' arenas. Calls of the communicator are refused from now
+  // on.
   void End();
 
   SharedCommunicator& communicator() { return *communicator_; }

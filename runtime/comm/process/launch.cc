@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kMostRanks = 1 << 20;
 
-using MaybeAddress = absl::StatusOr<std::optional<HostPort>>;  // nothing: nothing says it
+using MaybeAddress = absl::StatusOr<std::optional<HostPort>>;  // none: it is not set anywhere
 
 struct Launcher {
   const char *name, *rank, *size, *local_rank;
@@ -36,7 +36,7 @@ class Environment {
     return value == nullptr || *value == '\0' ? std::nullopt : std::optional<std::string>(value);
   }
   bool Has(const char* name) const { return variable_(name) != nullptr; }  // also an empty one
-  // Errors: kInvalidArgument for what is no number from `least` to `most`.
+  // Errors: kInvalidArgument if it is no number from `least` to `most`.
   absl::StatusOr<std::optional<int>> Number(const char* name, int least, int most) const {
     const std::optional<std::string> text = Text(name);
     if (!text) return std::optional<int>();
@@ -52,14 +52,13 @@ class Environment {
   const std::function<const char*(const char*)>& variable_;
 };
 
-// Fills in rank, size and local_rank, if this launcher says anything. Errors: half of it is
-// missing.
+// Fills in rank, size and local_rank, if this launcher sets any. Errors: if only some are set.
 absl::StatusOr<bool> ReadRank(const Environment& environment, const Launcher& launcher,
                               LaunchedRank& out) {
   DT_ASSIGN_OR_RETURN(const auto rank, environment.Number(launcher.rank, 0, kMostRanks - 1));
   DT_ASSIGN_OR_RETURN(const auto size, environment.Number(launcher.size, 1, kMostRanks));
   DT_ASSIGN_OR_RETURN(const auto local, environment.Number(launcher.local_rank, 0, kMostRanks - 1));
-  // sbatch sets some of Slurm's for its script, which is no rank.
+  // sbatch sets some of Slurm's variables for its script, which is not a rank.
   const bool is_slurm = launcher.name == absl::string_view("Slurm");
   if (is_slurm && !environment.Text("SLURM_STEP_NODELIST")) return false;
   if (!rank) {
@@ -123,21 +122,21 @@ MaybeAddress NamedAddress(absl::string_view name, absl::string_view text) {
       absl::StrCat("JoinWorld: ", name, ": ", read.status().message()));
 }
 
-// From 20000 to 29999; another job's may be the same, and is told apart by the handshake.
+// From 20000 to 29999. Another job may have the same port; the handshake tells them apart.
 int PortOfJob(absl::string_view job) {
   uint32_t hash = 0x811c9dc5;
   for (const char c : job) hash = (hash ^ static_cast<unsigned char>(c)) * 0x01000193;
   return 20000 + static_cast<int>(hash % 10000);
 }
 
-// Of Slurm's step: a port that its job alone makes.
+// For Slurm's step: a port derived from its job.
 MaybeAddress SlurmAddress(const Environment& environment, const std::string& hosts) {
   DT_ASSIGN_OR_RETURN(const std::string host, FirstSlurmHost(hosts));
   return HostPort{host, PortOfJob(absl::StrCat(environment.Text("SLURM_JOB_ID").value_or(""), ".",
                                                environment.Text("SLURM_STEP_ID").value_or("")))};
 }
 
-// Of ranks that are all on this host, as mpirun says: a port that its job alone makes.
+// For ranks that are all on this host, as mpirun says: a port derived from its job.
 MaybeAddress OpenMpiAddress(const Environment& environment, const LaunchedRank& rank) {
   DT_ASSIGN_OR_RETURN(const auto here,
                       environment.Number("OMPI_COMM_WORLD_LOCAL_SIZE", 1, kMostRanks));
@@ -173,8 +172,8 @@ absl::Status NoAddress(const LaunchedRank& rank) {
                           "DTENSOR_ADDRESS ..., or link //dtensor/mpi)"});
 }
 
-// dtrun always says a job, though it may be empty: it may itself be one of several that mpirun or
-// srun has started, in jobs or steps of their own.
+// dtrun always sets a job, though it may be empty: it may itself be one of several that mpirun or
+// srun has started, in different jobs or steps.
 std::string ReadJob(const LaunchOptions& options, const Environment& environment) {
   if (!options.job.empty()) return options.job;
   if (environment.Has("DTENSOR_JOB")) return environment.Text("DTENSOR_JOB").value_or("");

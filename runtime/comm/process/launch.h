@@ -1,4 +1,4 @@
-// Which rank this process is: as whoever started it says.
+// Finds out which rank this process is, from its launcher or from its caller.
 #ifndef DTENSOR_RUNTIME_COMM_PROCESS_LAUNCH_H_
 #define DTENSOR_RUNTIME_COMM_PROCESS_LAUNCH_H_
 
@@ -19,33 +19,33 @@ struct ncclComm;  // ncclComm_t is a pointer to it
 
 namespace DTENSOR_EXPORT dtensor {
 
-// A rank that computes on a GPU, whose exchanges go by NCCL.
+// For a rank that computes on a GPU and exchanges by NCCL.
 struct RankGpu {
-  // Among those that CUDA shows this process. If it is not said: the only one that there is, or the
-  // local_rank-th, and round.
+  // Index among the GPUs that CUDA shows this process. If not set: the only one, or else local_rank
+  // modulo their number.
   std::optional<int> ordinal = {};
-  ncclComm* comm = nullptr;  // the program's, of all ranks (nccl_carrier.h); null: one of its own
-  std::shared_ptr<std::atomic<bool>> comm_is_gone = nullptr;  // set before that is aborted
+  ncclComm* comm = nullptr;  // the program's, of all ranks (nccl_carrier.h); null: it makes one
+  std::shared_ptr<std::atomic<bool>> comm_is_gone = nullptr;  // set before `comm` is aborted
   CudaDeviceMaker make_device = nullptr;                      // null: MakeCudaDevice(ordinal)
 };
 
 struct LaunchedRank {
   int rank = 0, size = 1;
-  int local_rank = 0;  // among those of this host
-  HostPort address;    // where rank 0 listens; nowhere in a world of one
+  int local_rank = 0;  // among the ranks of this host
+  HostPort address;    // where rank 0 listens; empty in a world of one
   std::string job = {}, secret = {};
   double timeout_seconds = 60;
-  std::string host;  // a name to tell this host from others by, beside what the system says
-  // "tcp" or "mpi": messages alone, which go by that. Empty: ranks of a host share memory, and
-  // others' messages go by MPI where the program joins by it, else by TCP.
+  std::string host;  // a name that tells this host from others, besides what the system says
+  // "tcp" or "mpi": all data goes in messages, by this transport. Empty: ranks of a host share
+  // memory; other messages go by MPI if the program joins by it, else by TCP.
   std::string transport;
   std::optional<RankGpu> gpu;                       // else it computes on the cpu
   std::function<void(const absl::Status&)> report;  // as ControlPlaneOptions
-  // Who said so: "options", "dtrun", "torchrun", "OpenMPI", "Slurm", "nobody".
+  // Where this came from: "options", "dtrun", "torchrun", "OpenMPI", "Slurm", "nobody".
   std::string launcher;
 };
 
-// What a caller says itself. It wins over what the environment says.
+// What the caller sets itself. It takes precedence over the environment.
 struct LaunchOptions {
   std::optional<int> rank = {}, size = {}, local_rank = {};
   std::string address = {};  // "host:port" of rank 0
@@ -53,36 +53,35 @@ struct LaunchOptions {
   double timeout_seconds = 60;
   std::optional<RankGpu> gpu = {};
   std::function<void(const absl::Status&)> report = nullptr;
-  // Whoever joins has another way to find rank 0: where nothing says it, LaunchedRank::address is
-  // nowhere.
+  // True if the caller can find rank 0 in another way: then LaunchedRank::address may remain empty.
   bool may_lack_address = false;
 };
 
-// The first of these that says anything about ranks: the options; dtrun (DTENSOR_RANK,
+// The first of these that says anything about ranks is used: the options; dtrun (DTENSOR_RANK,
 // DTENSOR_SIZE, DTENSOR_LOCAL_RANK); torchrun (RANK, WORLD_SIZE, LOCAL_RANK); OpenMPI; Slurm; else
-// a world of one. The address is the options', DTENSOR_ADDRESS, MASTER_ADDR and MASTER_PORT (where
-// torchrun's agent has that port itself: the next), the first host of Slurm's step and a port made
-// of its job, or, where mpirun has started all ranks on this host, a port made of its job. The job
-// is the options', DTENSOR_JOB (also where that is set and empty, as dtrun does for several
-// machines), TORCHELASTIC_RUN_ID, PMIX_NAMESPACE, or Slurm's job and step; the secret the options'
-// or DTENSOR_SECRET's.
+// it is a world of one. The address is the options', else DTENSOR_ADDRESS, else MASTER_ADDR and
+// MASTER_PORT (if torchrun's agent itself uses that port: the next one), else the first host of
+// Slurm's step with a port derived from its job, or, if mpirun has started all ranks on this host,
+// a port derived from its job. The job is the options', else DTENSOR_JOB (also if that is set and
+// empty, as dtrun sets it for several machines), TORCHELASTIC_RUN_ID, PMIX_NAMESPACE, or Slurm's
+// job and step. The secret is the options', else DTENSOR_SECRET.
 //
-// DTENSOR_HOST, if it is set, tells ranks apart that are on one host: they exchange as if they were
-// on several. DTENSOR_TRANSPORT=tcp (or mpi) shares no memory at all.
+// DTENSOR_HOST, if it is set, separates ranks of one host: those with different values exchange as
+// if they were on different hosts. With DTENSOR_TRANSPORT=tcp (or mpi) no memory is shared at all.
 //
-// `variable` is getenv, or a test's: null where there is none. Errors: kInvalidArgument, naming the
-// variable: a rank without a size, or the reverse; numbers that are none, or contradict each other;
-// no address for more than one rank, with the remedy; a time-out that is not above 0; another
-// DTENSOR_TRANSPORT.
+// `variable` is getenv, or a test's replacement; it returns null for a variable that is not set.
+// Errors: kInvalidArgument, naming the variable: a rank without a size, or the reverse; values that
+// are no numbers, or contradict each other; no address for more than one rank, with the remedy; a
+// time-out that is not above 0; another DTENSOR_TRANSPORT.
 absl::StatusOr<LaunchedRank> ReadLaunch(const LaunchOptions& options,
                                         const std::function<const char*(const char*)>& variable);
 absl::StatusOr<LaunchedRank> ReadLaunch(const LaunchOptions& options);  // by getenv
 
-// LaunchedRank::transport. Errors: kInvalidArgument for another DTENSOR_TRANSPORT.
+// Returns LaunchedRank::transport. Errors: kInvalidArgument for another DTENSOR_TRANSPORT.
 absl::StatusOr<std::string> ReadTransport(const std::function<const char*(const char*)>& variable);
 
-// The first host of a Slurm list: "node[03-05,9],other" gives "node03",
-// "rack[0-1]n[5-9]" gives "rack0n5". Errors: kInvalidArgument.
+// Returns the first host of a Slurm list: "node[03-05,9],other" gives "node03", "rack[0-1]n[5-9]"
+// gives "rack0n5". Errors: kInvalidArgument.
 absl::StatusOr<std::string> FirstSlurmHost(absl::string_view list);
 
 }  // namespace dtensor

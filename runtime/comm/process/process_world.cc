@@ -51,13 +51,13 @@ absl::Status ProcessWorld::Meet() {
     DT_ASSIGN_OR_RETURN(own.port, PortOf(listener_));
   }
   if (rank_.gpu) {
-    gpu_ = ChooseGpu();  // Connect says what is wrong: so all ranks hear
+    gpu_ = ChooseGpu();  // Connect reports an error, so that all ranks get it
     const auto name = gpu_.ok() ? GpuName(*gpu_) : gpu_.status();
     if (!name.ok()) gpu_ = name.status();
     own.gpu = absl::StrCat(MachineId(), " ", name.ok() ? *name : absl::StrCat("rank ", rank()));
   } else if (size() > 1 && rank_.transport.empty()) {
-    arena_ = MakeRankArena(size());  // Connect says what is wrong: so all ranks hear
-    // Without an arena it is nobody's neighbour.
+    arena_ = MakeRankArena(size());  // Connect reports an error, so that all ranks get it
+    // Without an arena, it shares memory with nobody.
     if (arena_.ok()) {
       own.host = HostId(rank_.host);
       own.arena = (*arena_)->name();
@@ -103,7 +103,7 @@ absl::Status ProcessWorld::Connect() {
     const auto meanwhile = [this] { return messages_ != nullptr && messages_->Progress(); };
     auto memory =
         HostMemory::Open(rank(), cards_, std::move(arena), *device_, *control_, meanwhile);
-    // A rank whose process has none any more is gone: that is heard too.
+    // If a rank's process has no such arena any more, it is gone, and the world fails.
     if (absl::IsNotFound(memory.status())) DT_RETURN_IF_ERROR(AwaitFailure(*control_));
     DT_ASSIGN_OR_RETURN(memory_, std::move(memory));
   }
@@ -173,7 +173,7 @@ absl::Status ProcessWorld::Leave(absl::Status status) {
   if (status.ok()) status = communicator().FinishDropped();
   if (transport_ != nullptr) transport_->Leave();
   control_->Leave(status);
-  // What others wait for is on its way.
+  // Work until what others wait for has been sent.
   const auto send = [&] {
     const bool sends = transport_ != nullptr && transport_->is_sending() && !control_->failed();
     if (sends) transport_->Progress(std::chrono::milliseconds(20));
@@ -182,14 +182,14 @@ absl::Status ProcessWorld::Leave(absl::Status status) {
   };
   control_->AwaitEnd(send);
   control_->End();
-  if (both_ != nullptr) both_->End();  // hands to the two what it kept
+  if (both_ != nullptr) both_->End();  // passes what it kept to the two
   if (memory_ != nullptr) memory_->End();
   if (messages_ != nullptr) messages_->End();
   const absl::Status failure = control_->failure();
-  // Not when this is destroyed, which never happens where a tensor outlives the world.
+  // Not in the destructor, which never runs if a tensor outlives the world.
   transport_ = nullptr;
   if (links_.ended) std::exchange(links_.ended, nullptr)(failure);
-  // What the program met says more, if it is that.
+  // If the program returned this failure, its version says more.
   const bool is_failure = absl::StartsWith(status.message(), failure.message());
   result_ = !failure.ok() ? (!status.ok() && is_failure ? status : failure)
             : status.ok() ? status

@@ -1,6 +1,6 @@
 // ProcessWorld: this process as one rank of a world of processes. Ranks of one host read each
 // other's memory, as threads do; others send messages. Ranks on GPUs, one on each, exchange by
-// NCCL, and say by messages alone what they are about to do.
+// NCCL, and use messages only to say what they are about to do.
 #ifndef DTENSOR_RUNTIME_COMM_PROCESS_PROCESS_WORLD_H_
 #define DTENSOR_RUNTIME_COMM_PROCESS_PROCESS_WORLD_H_
 
@@ -28,28 +28,27 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// What a rank brings to its world, where that is not what launch.h says or not TCP.
+// What a rank brings to its world in addition to what launch.h reads, or instead of TCP.
 struct RankLinks {
-  Socket listener;  // rank 0's, which listens at the rank's address already
-  // Makes what messages travel by, when all ranks have come; `world` outlives that. Null: TCP
-  // between each pair of ranks. All ranks say the same by `name`, or are refused.
+  Socket listener;  // rank 0's, which already listens at its address
+  // Makes the transport of messages, when all ranks have joined; `world` outlives it. Null: TCP
+  // between each pair of ranks. All ranks must have the same `name`, or are refused.
   std::function<absl::StatusOr<std::unique_ptr<MessageTransport>>(WorldState& world)> transport;
   std::string name;
-  // Called with the world's failure, or OK, when this rank has left, if it ever joined. Then the
-  // transport has been destroyed.
+  // Called with the world's failure, or OK, after this rank has left, if it ever joined. The
+  // transport has been destroyed by then.
   std::function<void(const absl::Status& failure)> ended;
 };
 
 class ProcessWorld {
  public:
   // Collective: every rank's process calls it. Errors: kInvalidArgument for a world that other
-  // hosts can reach and that has no secret, for ranks with unlike transports, for two ranks of a
-  // GPU, or some that have none; kUnavailable for a GPU that is not there, or a program without
-  // CUDA; as
-  // ControlPlane::Join, TcpTransport::Connect and `links.transport`.
+  // hosts can reach and that has no secret, for ranks with different transports, if two ranks have
+  // one GPU, or only some ranks have one; kUnavailable for a GPU that does not exist, or a program
+  // without CUDA; as ControlPlane::Join, TcpTransport::Connect and `links.transport`.
   static absl::StatusOr<std::unique_ptr<ProcessWorld>> Join(const LaunchedRank& rank,
                                                             RankLinks links = {});
-  // Leaves with OK, unless it has left.
+  // Leaves with OK, unless Leave was called.
   ~ProcessWorld();
 
   int rank() const { return rank_.rank; }
@@ -57,10 +56,10 @@ class ProcessWorld {
   Communicator& communicator();
   Device& device() { return *device_; }
 
-  // This rank's program ended with `status`: finishes what it has begun, and waits for the others'
-  // programs to end, so that none is missed. Later calls change nothing. Returns the world's
-  // failure if it failed (`status`, if that is the failure and says where it was met), else
-  // `status`, prefixed "rank R: ".
+  // Ends this rank's program with `status`: finishes the exchanges that it has begun, and waits for
+  // the others' programs to end, so that no rank goes missing from theirs. Later calls change
+  // nothing. Returns the world's failure if it failed (`status` itself, if that is the failure and
+  // says where it was met), else `status`, prefixed "rank R: ".
   absl::Status Leave(absl::Status status);
 
  private:
@@ -81,12 +80,12 @@ class ProcessWorld {
   std::vector<HostCard> cards_;                                   // of all ranks
   std::unique_ptr<ControlPlane> control_;
   std::unique_ptr<Device> device_;
-  std::unique_ptr<HostMemory> memory_;  // null: no other rank of this host shares any
-  // Null where all ranks share memory.
+  std::unique_ptr<HostMemory> memory_;  // null: no other rank shares memory with this one
+  // Null if all ranks share memory.
   std::unique_ptr<MessageTransport> transport_;
   std::unique_ptr<ExchangeCarrier> carrier_;  // null: there are no GPUs
   std::unique_ptr<MessageCommunicator> messages_;
-  std::unique_ptr<HostCommunicator> both_;  // null where one of the two is enough
+  std::unique_ptr<HostCommunicator> both_;  // null if one of the two is enough
   bool is_connected_ = false, left_ = false;
   absl::Status result_;
 };

@@ -13,11 +13,11 @@
 namespace dtensor {
 namespace {
 
-// Of a peer's messages that nobody gave memory for: bytes beyond which each one more waits, the
-// longer the more there are, so that a peer that is ahead is held up. It comes all the same: a note
-// may lie behind it.
+// For a peer's messages for which no memory was given. Beyond this many bytes each further one is
+// taken in later, the later the more there are, so that a peer that is ahead is slowed down. It is
+// taken in eventually, since a note may be behind it.
 constexpr size_t kMuchAside = 64 << 20;
-constexpr double kPatience = 0.01;  // seconds, of a message of kMostUnaskedBytes at that number
+constexpr double kPatience = 0.01;  // seconds, for a message of kMostUnaskedBytes at that size
 
 NetClock::duration PatienceFor(uint64_t size, size_t aside) {
   if (aside + size <= kMuchAside) return {};
@@ -81,7 +81,7 @@ void TcpLink::Send() {
   while (wants_to_send()) {
     const Offer offer = PlacesToSend();
     const auto sent = socket_.SendSome(places_, /*more_follows=*/!offer.is_all);
-    // What the peer said before is there to be read; reading meets the end too.
+    // What the peer sent before can still be read, and reading finds the end too.
     if (!sent.ok()) {
       deaf_ = true;
       return Read();
@@ -91,7 +91,7 @@ void TcpLink::Send() {
   }
 }
 
-// Of what waits to be sent, as much as one call takes.
+// As much of the queue as one call takes.
 TcpLink::Offer TcpLink::PlacesToSend() {
   places_.clear();
   size_t bytes = 0;
@@ -136,7 +136,7 @@ void TcpLink::Read() {
   while (wants_to_read()) {
     const size_t of_part = PlacesOfPart();
     size_t wanted = of_part;
-    // Behind a body is a header, if anything.
+    // After a body, a header may follow.
     if (in_body_ && of_part == part().bytes()) {
       places_.push_back({header_, kHeaderBytes});
       wanted += kHeaderBytes;
@@ -153,7 +153,7 @@ void TcpLink::Read() {
   }
 }
 
-// As much of what is being read as one call takes, a header behind it. In bytes.
+// As much of what is being read as one call takes, including a header behind it. Returns bytes.
 size_t TcpLink::PlacesOfPart() {
   places_.clear();
   size_t bytes = 0;
@@ -172,7 +172,7 @@ void TcpLink::HasRead(size_t bytes) {
   if (part().empty()) EndOfPart();
 }
 
-// Where the rest of the header, the note or the message goes.
+// Where the rest of the header, the note or the message is written.
 TakenRows& TcpLink::part() {
   const bool is_placed = in_body_ && IsMessage(kind_) && !is_aside_;
   return is_placed ? slots_[channel_].front().into : rest_;
@@ -232,7 +232,7 @@ std::optional<std::string> TcpLink::TakeNote(uint64_t channel) {
   return note;
 }
 
-// --- Memory for messages, and messages without.
+// --- Memory for messages, and messages without memory.
 
 void TcpLink::Receive(uint64_t channel, TakenRows into, int& pending) {
   ++pending;
@@ -242,7 +242,7 @@ void TcpLink::Receive(uint64_t channel, TakenRows into, int& pending) {
   slots_[channel].push_back(slot);
   if (channel_ != channel) return;
   CheckSlot();
-  // A message without bytes, whose header has come: nothing more will say so.
+  // A message without bytes whose header has come: no later event would complete it.
   if (in_body_ && size_ == 0 && wants_to_read()) Read();
 }
 
@@ -265,7 +265,7 @@ std::chrono::microseconds TcpLink::MakeWay() {
   return std::chrono::microseconds::max();
 }
 
-// The oldest message of the channel that was read aside, into memory that is given now.
+// Copies the channel's oldest message that was read aside into memory that is given now.
 void TcpLink::TakeAside(uint64_t channel, const Slot& slot) {
   const auto known = aside_.find(channel);
   const std::string message = std::move(known->second.front());

@@ -1,8 +1,8 @@
-// TcpLink: one rank's end of a TcpTransport's connection to one peer, and what is kept of either
-// direction. The frames are in tcp_transport.h.
+// TcpLink: one rank's end of a TcpTransport's connection to one peer, with the queues of both
+// directions. The frames are described in tcp_transport.h.
 //
-// Headers and messages that wait to be sent go in one call of the system, whether a message is one
-// row of bytes or many; so do those of a message that is read, and the header behind it.
+// One system call sends all headers and messages that are waiting, whether a message is one row of
+// bytes or many. Likewise, one call reads a message and the header behind it.
 #ifndef DTENSOR_RUNTIME_COMM_PROCESS_TCP_LINK_H_
 #define DTENSOR_RUNTIME_COMM_PROCESS_TCP_LINK_H_
 
@@ -30,8 +30,8 @@ class TcpLink {
   TcpLink(const TcpLink&) = delete;
   TcpLink& operator=(const TcpLink&) = delete;
 
-  // Queue what Send() is to send. A message's memory stays where it is until `pending`, which
-  // counts it, is one less.
+  // These queue what Send() is to send. A message's memory must stay in place until `pending`,
+  // which counts it, falls by one.
   void PushNote(uint64_t channel, absl::string_view note);
   void PushMessage(uint64_t channel, SentRows bytes, bool unasked, int& pending);
   void PushLeave();
@@ -41,33 +41,33 @@ class TcpLink {
   int fd() const { return socket_.fd(); }
   bool wants_to_send() const { return lost_.ok() && !deaf_ && !out_.empty(); }
   bool wants_to_read() const { return lost_.ok() && !is_held_up(); }
-  // What fits, and what came.
+  // Send as much as the system takes, and read as much as has come.
   void Send();
   void Read();
-  // Reads an unasked message that is in the way aside, at the second call that finds it there, or
-  // where there is much aside, somewhat later. Returns how long to wait at most before it is called
-  // again.
+  // If an unasked message is in the way (no memory was given for it), reads it into a buffer
+  // ("aside"): at the second call that finds it there, or somewhat later if much has been read
+  // aside already. Returns the longest time after which this must be called again.
   std::chrono::microseconds MakeWay();
 
   const absl::Status& lost() const { return lost_; }
   bool left() const { return left_; }
   uint64_t moved() const { return moved_; }  // bytes of messages, both ways
-  // Forgets what is not done. Nothing is called afterwards but lost(), left() and moved().
+  // Forgets what is not done. Only lost(), left() and moved() may be called afterwards.
   void Cancel();
 
  private:
   enum class FrameKind : uint8_t { kNote = 1, kMessage, kLeave, kUnasked };
   static constexpr size_t kHeaderBytes = 17;
 
-  // Memory that messages are read into.
+  // Memory into which messages are read.
   struct Slot {
-    TakenRows into;  // what is not filled
+    TakenRows into;  // the part that is not filled yet
     int* pending;
     size_t size;
   };
   struct Piece {
-    std::string text;  // a header, a note
-    SentRows bytes;    // or what is left of a message's
+    std::string text;  // a header or a note
+    SentRows bytes;    // or the rest of a message
     int* pending = nullptr;
   };
 
@@ -90,7 +90,7 @@ class TcpLink {
   void EndOfPart();
   void ReadHeader();
 
-  // By a message that no memory waits for.
+  // Whether reading is blocked by a message for which no memory was given.
   bool is_held_up() const { return in_body_ && IsMessage(kind_) && !is_aside_ && !HasSlot(); }
   bool HasSlot() const { return slots_.find(channel_) != slots_.end(); }
   void TakeAside(uint64_t channel, const Slot& slot);
@@ -103,12 +103,12 @@ class TcpLink {
   bool left_ = false;
   bool deaf_ = false;  // the peer takes nothing more
   std::deque<Piece> out_;
-  size_t text_sent_ = 0;       // of the first piece's
-  uint64_t moved_ = 0;         // of messages, bytes
-  std::vector<iovec> places_;  // of one call
+  size_t text_sent_ = 0;       // of the first piece
+  uint64_t moved_ = 0;         // bytes of messages
+  std::vector<iovec> places_;  // of one system call
   // What is being read.
   char header_[kHeaderBytes];
-  TakenRows rest_;  // of a header, or of text_, not filled
+  TakenRows rest_;  // the unfilled part of header_ or text_
   bool in_body_ = false;
   uint64_t size_ = 0, channel_ = 0;
   FrameKind kind_ = FrameKind::kNote;
@@ -116,10 +116,10 @@ class TcpLink {
   bool is_aside_ = false;  // what is being read
   bool was_held_up_ = false;
   NetClock::time_point held_up_since_;
-  // Of the channels that have some.
+  // Channels without entries are absent.
   std::map<uint64_t, std::deque<Slot>> slots_;
   std::map<uint64_t, std::deque<std::string>> notes_;
-  std::map<uint64_t, std::deque<std::string>> aside_;  // messages; then there are no slots
+  std::map<uint64_t, std::deque<std::string>> aside_;  // messages; such a channel has no slots
   size_t aside_bytes_ = 0;
 };
 

@@ -24,7 +24,7 @@ TcpTransport::~TcpTransport() = default;
 
 namespace {
 
-// Every pair of ranks, as far as it comes: peers[r] is open where rank r is connected.
+// Connects every pair of ranks, as far as possible: peers[r] is open if rank r is connected.
 absl::Status ConnectPeers(int rank, const JobKey& key, Socket listener,
                           const std::vector<HostPort>& addresses, NetClock::time_point deadline,
                           const GivenUp& given_up, std::vector<Socket>& peers) {
@@ -116,7 +116,7 @@ void TcpTransport::Progress(std::chrono::microseconds longest) {
     longest = std::min(longest, known->MakeWay());
     const short events =
         (known->wants_to_read() ? POLLIN : 0) | (known->wants_to_send() ? POLLOUT : 0);
-    if (events == 0) continue;  // poll would return at once, again and again, once the peer is gone
+    if (events == 0) continue;  // once the peer is gone, poll would always return immediately
     waits.push_back({known->fd(), events, 0});
     of.push_back(known.get());
   }
@@ -125,7 +125,7 @@ void TcpTransport::Progress(std::chrono::microseconds longest) {
   if (ppoll(waits.data(), waits.size(), &time, nullptr) <= 0) return;
   for (size_t i = 0; i < waits.size(); ++i) {
     if ((waits[i].revents & POLLOUT) != 0) of[i]->Send();
-    // An error is found by reading; while nothing may be read, by sending.
+    // An error is found by reading; if nothing may be read, by sending.
     if ((waits[i].revents & ~POLLOUT) != 0) of[i]->Read();
   }
 }

@@ -1,9 +1,9 @@
-// TcpTransport: messages over one TCP connection for each pair of ranks.
+// TcpTransport: messages over one TCP connection per pair of ranks.
 //
-// A frame has the size of what follows in 8 bytes, its kind in one, and its channel in 8. What
-// follows a message's frame is read into the memory that waits for it. While there is none, the
-// connection is not read, and the peer's sending stops of itself; a message that came unasked is
-// left there for two calls of Progress, and then read aside, for what lies behind it.
+// A frame is the size of its body (8 bytes), its kind (1 byte), its channel (8 bytes), and the
+// body. The body of a message is read into the memory that was given for it. While there is none,
+// the connection is not read, so the peer's sending stops by itself. A message that came unasked is
+// left there for two calls of Progress, and is then read aside, to reach what is behind it.
 #ifndef DTENSOR_RUNTIME_COMM_PROCESS_TCP_TRANSPORT_H_
 #define DTENSOR_RUNTIME_COMM_PROCESS_TCP_TRANSPORT_H_
 
@@ -29,18 +29,19 @@ namespace dtensor {
 
 class TcpTransport final : public MessageTransport {
  public:
-  // Connects every pair of ranks: to those below at their addresses, which listen since before the
-  // world was complete; those above come to `listener`. `failed` is called with an error while the
-  // connections that there are still stand: once they break, peers say why themselves. Errors:
-  // kDeadlineExceeded, naming the ranks that are missing; what Introduce() says; that of
-  // `given_up`.
+  // Connects every pair of ranks. This rank connects to the lower ranks at their addresses, at
+  // which they have listened since before the world was complete; the higher ranks connect to
+  // `listener`. `failed` is called with an error while the existing connections are still open,
+  // since peers report a failure of their own once these break. Errors: kDeadlineExceeded, naming
+  // the ranks that are missing; what Introduce() returns; that of `given_up`.
   static absl::StatusOr<std::unique_ptr<TcpTransport>> Connect(
       int rank, const JobKey& key, Socket listener, const std::vector<HostPort>& addresses,
       NetClock::time_point deadline, const GivenUp& given_up,
       absl::FunctionRef<void(const absl::Status&)> failed);
 
-  // Of connections that are there: [rank], closed for the rank itself. Rows of `least_row_bytes`
-  // are sent and read where they lie: of 512 bytes, that takes as long as a pass over memory.
+  // Takes existing connections: peers[rank], closed for the rank itself. Rows of at least
+  // `least_row_bytes` are sent and read in place; at 512 bytes, that takes as long as a pass over
+  // memory.
   static constexpr size_t kLeastRowBytes = 1024;
   explicit TcpTransport(std::vector<Socket> peers, size_t least_row_bytes = kLeastRowBytes);
   ~TcpTransport() override;

@@ -1,4 +1,4 @@
-// Another way to join a world than by what launch.h reads and TCP: MPI's, in programs that link it.
+// Another way to join a world than by launch.h and TCP: by MPI, in programs that link it.
 #ifndef DTENSOR_RUNTIME_COMM_PROCESS_WORLD_JOINER_H_
 #define DTENSOR_RUNTIME_COMM_PROCESS_WORLD_JOINER_H_
 
@@ -16,7 +16,7 @@ struct JoinedRank {
   int local_rank = 0;
 };
 
-// Joins as a rank, or gives no world where the options and the environment do not mean this way.
+// Joins as a rank, or returns no world if the options and the environment do not ask for this way.
 using WorldJoiner = absl::StatusOr<JoinedRank> (*)(const LaunchOptions& options);
 
 void SetWorldJoiner(WorldJoiner joiner);  // by a library that is linked, before main

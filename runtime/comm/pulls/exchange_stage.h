@@ -1,4 +1,4 @@
-// How far a member of a group is with an exchange, and who reads from whom in it.
+// How far a member of a group is with an exchange, and which members read from which in it.
 #ifndef DTENSOR_RUNTIME_COMM_PULLS_EXCHANGE_STAGE_H_
 #define DTENSOR_RUNTIME_COMM_PULLS_EXCHANGE_STAGE_H_
 
@@ -10,8 +10,8 @@ namespace DTENSOR_EXPORT dtensor {
 
 enum class ExchangeStage : uint8_t { kPosted, kDone };
 
-// Of a set of members, as a mask of 64 bits. In larger groups everybody counts as a reader, which
-// costs time but no correctness.
+// A set of members is a mask of 64 bits. In larger groups everybody counts as a reader, which costs
+// time but is still correct.
 constexpr int kMostReadBits = 64;
 inline uint64_t ReadBit(int member) { return uint64_t{1} << (member % kMostReadBits); }
 

@@ -1,29 +1,30 @@
-// PullCommunicator: ranks that read each other's memory, threads of one process or processes of one
-// host. What they have in common, and where they meet, is a World: see below.
+// PullCommunicator: for ranks that can read each other's memory, as threads of one process or
+// processes of one host. A World, described below, is what the ranks have in common.
 //
 // An exchange, on each rank of the group:
 //   1. publishes its sources, what it is about to do, and an event that says when the sources are
 //      ready;
-//   2. copies what it has itself, where its device works at once: it would wait otherwise; waits on
-//      the host until every member has posted, and checks that all do the same;
+//   2. copies the boxes that it receives from itself, if its device runs launches at once, so as to
+//      use the time in which it would wait; waits on the host until every member has posted, and
+//      checks that all make the same call;
 //   3. makes its queue wait for the peers' ready events, and launches its pulls: one pass from the
-//      peers' memory into its own, without staging. On a GPU they run beside what the rank launched
-//      since it began (CudaTransfers);
+//      peers' memory into its own, without staging. On a GPU they run concurrently with what the
+//      rank has launched since Begin (CudaTransfers);
 //   4. publishes an event that says when its pulls have run;
-//   5. waits on the host until those who read from it have published that, and makes its queue wait
-//      for their events.
+//   5. waits on the host until the ranks that read from it have published that event, and makes its
+//      queue wait for their events.
 // So what the rank launches afterwards, and the reuse of what it frees afterwards, come after its
-// peers' reads: that is why pulls may keep bare pointers although they run later (deferred
+// peers' reads. That is why pulls may hold bare pointers although they run later (deferred
 // devices), and why the caller may drop or overwrite a source as soon as the call returns. A device
-// that failed honours these events too.
+// that has failed still honours these events.
 //
-// Begin is step 1, Finish the others. A rank that drops an exchange leaves its memory with the
-// communicator, and goes on: were it to wait for readers there, one that returns because of an
-// error would wait for peers that wait for it, and the error would be lost.
+// Begin is step 1, Finish the others. A rank that drops an exchange leaves the memory of its
+// tensors with the communicator and continues. If it waited for its readers there, a rank that
+// returns because of an error would wait for peers that wait for it, and the error would be lost.
 //
-// When the world fails, a rank leaves with its peers' reads complete as well: Withdraw(). It waits
-// only for those that are reading at that moment, so a rank that is silent since it began, or
-// stuck, holds nobody up.
+// When the world fails, too, a rank leaves an exchange only after its peers' reads are complete:
+// Withdraw(). It waits only for ranks that are reading at that moment, so a rank that is silent
+// since Begin, or stuck, delays nobody.
 #ifndef DTENSOR_RUNTIME_COMM_PULLS_PULL_COMMUNICATOR_H_
 #define DTENSOR_RUNTIME_COMM_PULLS_PULL_COMMUNICATOR_H_
 
@@ -44,22 +45,23 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// Of one rank's thread. The world and the device outlive it.
+// Belongs to one rank's thread. The world and the device outlive it.
 //
 // A World has
-//   Group        where the members of one group meet, exchange after exchange: its ranks(),
-//                IndexOf, posted, Reached, Post, PublishDone; what a member posted (IsSameCall,
-//                SummaryOf, ReadsFrom, SourceOf, ready, done); and Release, after which the rank no
-//                longer needs what it posted
+//   Group        where the members of one group meet for their exchanges: its ranks(), IndexOf,
+//                posted, Reached, Post, PublishDone; what a member posted (IsSameCall, SummaryOf,
+//                ReadsFrom, SourceOf, ready, done); and Release, after which the rank no longer
+//                needs what it posted
 //   Wait         {rank, group, member, stage, number, op}: until the member reaches the stage
 //   GroupOf, Await, Fail, failed, failure, size
-//   Met          what a rank says of the world's failure that it meets in an exchange
-//   BeginReading, EndReading, reading    for a rank that withdraws from what failed
-// world.h (local) has the manual of each.
+//   Met          what a rank reports of the world's failure when it meets it in an exchange
+//   BeginReading, EndReading, reading    for a rank that withdraws from a failed exchange
+// world.h (local) documents each of them.
 template <typename WorldType>
 class PullCommunicator final : public Communicator {
  public:
-  // Sleeps up to max_delay_us before each exchange: for tests, to shake the order of events.
+  // Sleeps a random time up to max_delay_us before each exchange: for tests, to vary the order of
+  // events.
   PullCommunicator(WorldType& world, int rank, Device& device, uint64_t seed = 0,
                    int max_delay_us = 0);
 
@@ -70,7 +72,8 @@ class PullCommunicator final : public Communicator {
   absl::Status Fail(const absl::Status& reason) override { return world_.Fail(rank_, reason); }
   absl::Status failure() const override { return world_.failure(); }
 
-  // No rank exchanges anything any more: lets go of what was dropped, and of what will be.
+  // Call it when no rank exchanges anything any more: frees what was dropped, and what will be
+  // dropped.
   void End();
 
  private:
@@ -81,21 +84,21 @@ class PullCommunicator final : public Communicator {
 
   using Group = typename WorldType::Group;
 
-  // How many groups it remembers that have no exchange on its way.
+  // How many groups without an exchange in flight it remembers.
   static constexpr size_t kMostIdle = 64;
 
-  // A group as this rank sees it. Forgetting it is harmless: the group knows the number.
+  // A group as this rank sees it. It may be forgotten, since the group knows the number.
   struct Membership {
     std::shared_ptr<Group> group;
     int me;            // index in the group
     uint64_t number;   // of the last exchange that this rank began
     uint64_t use = 0;  // when it was used last
-    // The exchange on its way; null if there is none.
+    // The exchange in flight; null if there is none.
     const Collective* collective = nullptr;
     absl::Span<const ExchangePart> parts;
-    uint64_t begun = 0;                 // the how manieth of this rank
-    DeviceEvent ready;                  // its sources are, and its results may be written
-    std::shared_ptr<const void> owner;  // of what was dropped
+    uint64_t begun = 0;                 // the value of begun_ when it began
+    DeviceEvent ready;                  // when sources are ready and results may be written
+    std::shared_ptr<const void> owner;  // of a dropped exchange
   };
 
   Membership& MembershipOf(absl::Span<const int> ranks);
@@ -109,7 +112,7 @@ class PullCommunicator final : public Communicator {
   absl::Status Perform(const Collective& collective, const Membership& in);
   absl::Status Post(const Collective& collective, absl::Span<const ExchangePart> parts,
                     Membership& in);
-  bool IsOwn(const ReceiveBox& box) const;  // and is moved before the peers are waited for
+  bool IsOwn(const ReceiveBox& box) const;  // moved before peers are waited for
   absl::Status MoveOwn(const Membership& in);
   absl::Status AwaitPosts(const Collective& collective, const Membership& in);
   absl::Status CompareCalls(const Membership& in) const;
@@ -121,7 +124,7 @@ class PullCommunicator final : public Communicator {
   absl::Status PlanPull(const Collective& collective, const ExchangePart& part,
                         const ReceiveBox& box, size_t index, const Membership& in,
                         Traffic& traffic);
-  // To pulls_. False: there is nothing to move.
+  // Adds to pulls_. Returns false if there is nothing to move.
   bool AddPull(const ExchangePart& part, const ReceiveBox& box,
                absl::Span<const Tensor* const> sources);
   absl::Status LaunchPulls(const Membership& in);
@@ -131,18 +134,19 @@ class PullCommunicator final : public Communicator {
   WorldType& world_;
   const int rank_;
   Device& device_;
-  const bool has_events_;  // false where work is done when a launch returns
+  const bool has_events_;  // false if work is done when a launch returns
   const int max_delay_us_;
   std::mt19937_64 random_;
   std::vector<int> everyone_;
-  std::vector<Membership> memberships_;  // kMostIdle, and those with an exchange on its way
+  std::vector<Membership> memberships_;  // at most kMostIdle idle ones, and those in flight
   uint64_t uses_ = 0;
-  // What came of exchanges that a later Begin finished, until their own Finish asks. Few or none.
+  // Results of exchanges that a later Begin finished, until their own Finish fetches them. Few or
+  // none.
   std::vector<std::pair<const Collective*, absl::Status>> finished_;
   uint64_t begun_ = 0;
   bool ended_ = false;
   size_t last_membership_ = 0;
-  std::vector<kernels::BoxMove> pulls_;  // of the exchange at hand; kept for its memory
+  std::vector<kernels::BoxMove> pulls_;  // of the current exchange; kept to reuse its memory
 };
 
 }  // namespace dtensor

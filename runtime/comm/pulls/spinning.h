@@ -1,5 +1,5 @@
-// How long to spin and to yield before sleeping. Spinning answers soonest, and takes the core from
-// the rank that is waited for where there are more ranks than cores.
+// How long to spin and to yield before sleeping. Spinning reacts fastest, but if there are more
+// ranks than cores, it takes the core from the rank that is waited for.
 #ifndef DTENSOR_RUNTIME_COMM_PULLS_SPINNING_H_
 #define DTENSOR_RUNTIME_COMM_PULLS_SPINNING_H_
 
@@ -11,11 +11,11 @@ namespace DTENSOR_EXPORT dtensor {
 
 class Spinning {
  public:
-  // Of that many ranks on this host.
+  // `ranks`: how many ranks this host has.
   explicit Spinning(int ranks)
       : crowded_(ranks > static_cast<int>(std::thread::hardware_concurrency())) {}
 
-  // Calls `over` until it returns true, between a pause and the next one. False: it is time to
+  // Calls `over` repeatedly, with pauses, until it returns true. Returns false when it is time to
   // sleep.
   template <typename Over>
   bool Until(Over over) const {

@@ -1,5 +1,5 @@
-// Board: what a rank shows the other ranks of its host, at the start of its arena. It alone writes
-// there; the others read. All of it is zeros at first.
+// Board: what a rank shows to the other ranks of its host, at the start of its arena. Only the rank
+// itself writes it; the others read it. It is all zeros at first.
 #ifndef DTENSOR_RUNTIME_COMM_SHARED_BOARD_H_
 #define DTENSOR_RUNTIME_COMM_SHARED_BOARD_H_
 
@@ -12,14 +12,14 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// A member's part in one group's exchanges, as RankGroup (local) keeps it: posts are kept twice,
-// for even and odd numbers.
+// A member's part in one group's exchanges. As in RankGroup (local), posts have two slots, for even
+// and odd numbers.
 struct alignas(64) BoardGroup {
   static constexpr size_t kWords = 240;
 
   struct Post {
     uint64_t call, reads;
-    // The sources' descriptions: here, or at that offset of the arena.
+    // The descriptions of the sources: in `words`, or at this offset of the arena.
     uint64_t at;
     uint64_t words[kWords];
   };
@@ -33,7 +33,7 @@ struct alignas(64) BoardGroup {
   }
 };
 
-// A text of at most kBytes, cut off where it is longer.
+// A text of at most kBytes; a longer one is cut off.
 struct BoardText {
   static constexpr size_t kBytes = 1000;
   uint32_t size;
@@ -45,13 +45,13 @@ struct Board {
   static constexpr size_t kWaitWords = 64;
 
   uint64_t arena_key;
-  // Whether this rank has left an exchange that failed: what it posted may be written over.
+  // Whether this rank has left an exchange that failed; what it posted may then be overwritten.
   std::atomic<bool> withdrawn;
   std::atomic<uint32_t> groups_made;
 
-  // Of a rank that sleeps: the rank that it waits for, and 1 more; 0: it does not sleep.
+  // While this rank sleeps: 1 + the rank that it waits for. 0: it does not sleep.
   alignas(64) std::atomic<uint32_t> sleeps_for;
-  // What a wait that lasts is for; see BoardWait. The version is odd while it changes.
+  // What a long wait is for; see BoardWait. The version is odd while it is being changed.
   std::atomic<uint64_t> wait_version;
   std::atomic<uint64_t> wait[kWaitWords];
 
@@ -60,20 +60,21 @@ struct Board {
   BoardText op, kind, what;
   bool described;  // CallSummary's
 
-  // By key % kGroups, or the first free place after that, and round. None goes away.
+  // A group is at key % kGroups, or at the first free place after that, wrapping around. Groups are
+  // never removed.
   BoardGroup groups[kGroups];
 };
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free &&
               std::atomic<uint32_t>::is_always_lock_free);
 
-// The place of `key`; null if it has none. Thread-safe.
+// Returns the place of `key`, or null if it has none. Thread-safe.
 const BoardGroup* FindGroup(const Board& board, uint64_t key);
-// By the owner: makes the place if there is none; null where all are taken.
+// For the owner of the board: also makes a place if there is none. Null if all are taken.
 BoardGroup* FindOrMakeGroup(Board& board, uint64_t key);
 
-// Sleeps until `word`'s low half is no longer that of `seen`, at most so long; wakes those who do.
-// Over any mapping of the memory.
+// SleepWhile sleeps until the low half of `word` differs from that of `seen`, but no longer than
+// the given time. Wake wakes those that sleep on the word, through whichever mapping of the memory.
 void SleepWhile(const std::atomic<uint64_t>& word, uint64_t seen, int64_t microseconds);
 void SleepWhile(const std::atomic<uint32_t>& word, uint32_t seen, int64_t microseconds);
 void Wake(const std::atomic<uint64_t>& word);

@@ -11,8 +11,8 @@ constexpr size_t kHead = 5;  // peer + 1, key, stage, number, bytes of the text
 constexpr size_t kTextBytes = (Board::kWaitWords - kHead) * sizeof(uint64_t);
 using Words = std::array<uint64_t, Board::kWaitWords>;
 
-// Odd while the words change: whoever sees the same even version before and after has read whole
-// words of one note.
+// Odd while the words change. A reader that sees the same even version before and after has read
+// the words of a single note.
 void Write(const Words& words, Board& board) {
   const uint64_t version = board.wait_version.load(kRelaxed);
   board.wait_version.store(version + 1, std::memory_order_seq_cst);

@@ -1,4 +1,4 @@
-// BoardWait: what a rank that sleeps is waiting for, as its Board shows it.
+// BoardWait: what a sleeping rank is waiting for, as its Board shows it.
 #ifndef DTENSOR_RUNTIME_COMM_SHARED_BOARD_WAIT_H_
 #define DTENSOR_RUNTIME_COMM_SHARED_BOARD_WAIT_H_
 
@@ -16,13 +16,13 @@ struct BoardWait {
   uint64_t key = 0;  // of the group
   ExchangeStage stage = ExchangeStage::kPosted;
   uint64_t number = 0;
-  std::string call;  // CallText, cut off where it is long
+  std::string call;  // CallText, cut off if it is long
 };
 
-// By the board's owner.
+// For the owner of the board.
 void WriteWait(const BoardWait& note, Board& board);
 void ClearWait(Board& board);
-// None where the rank does not wait, or changes what it says just now.
+// None if the rank does not wait, or is changing its note at this moment.
 std::optional<BoardWait> ReadWait(const Board& board);
 
 }  // namespace dtensor

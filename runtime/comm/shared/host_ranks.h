@@ -1,4 +1,5 @@
-// HostRanks: the ranks of a world that are processes of this host, and where each can be read.
+// HostRanks: those ranks of a world that are processes of this host, and where each one's memory is
+// mapped.
 #ifndef DTENSOR_RUNTIME_COMM_SHARED_HOST_RANKS_H_
 #define DTENSOR_RUNTIME_COMM_SHARED_HOST_RANKS_H_
 
@@ -13,7 +14,7 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// A rank's arena as this process sees it; its Board comes first.
+// A rank's arena as this process sees it; it begins with the rank's Board.
 struct HostRank {
   int rank = 0;
   const char* data = nullptr;
@@ -24,7 +25,8 @@ struct HostRank {
 
 class HostRanks {
  public:
-  // `arena` and `device` are those of `rank`, one of `all`, which are ascending. Both outlive it.
+  // `arena` and `device` belong to `rank`, which is one of `all`; `all` is ascending. Both outlive
+  // it.
   HostRanks(int rank, SharedArena& arena, Device& device, std::vector<HostRank> all);
 
   int rank() const { return rank_; }

@@ -32,7 +32,7 @@ std::string Read(const BoardText& board) {
   return std::string(board.bytes, std::min<size_t>(board.size, BoardText::kBytes));
 }
 
-// From the offset `at` of an arena on.
+// Access from offset `at` of an arena.
 absl::Span<const uint64_t> WordsAt(const HostRank& rank, uint64_t at) {
   const auto bytes = static_cast<uint64_t>(rank.bytes);
   if (at % sizeof(uint64_t) != 0 || at >= bytes) return {};
@@ -41,7 +41,7 @@ absl::Span<const uint64_t> WordsAt(const HostRank& rank, uint64_t at) {
 
 uint64_t ReadOnce(const uint64_t& word) { return *static_cast<const volatile uint64_t*>(&word); }
 
-// Whether a view of such sizes and strides stays within so many elements.
+// Whether a view with these sizes and strides stays within `elements` elements.
 bool Reaches(absl::Span<const int64_t> shape, absl::Span<const int64_t> strides, int64_t offset,
              int64_t elements) {
   int64_t numel = 1, last = offset;
@@ -189,8 +189,8 @@ const Tensor& SharedGroup::SourceOf(int index, uint64_t number, size_t part) {
   return member.sources[part];
 }
 
-// Whatever the words are, what comes of them lies in the arena. Each is read once: a peer that is
-// broken may write them meanwhile.
+// Whatever the words contain, the resulting tensor is inside the arena. Each word is read once,
+// since a faulty peer may write them meanwhile.
 Tensor SharedGroup::ReadSource(Member& member, absl::Span<const uint64_t>& words) const {
   const uint64_t head = words.empty() ? 0 : ReadOnce(words[0]);
   words = words.subspan(std::min<size_t>(1, words.size()));
@@ -198,7 +198,7 @@ Tensor SharedGroup::ReadSource(Member& member, absl::Span<const uint64_t>& words
   const uint64_t type = head >> 8 & 0xff, ndim = head >> 16;
   if (type > static_cast<uint64_t>(DType::kBool) || ndim > kMostDims ||
       words.size() < 1 + 2 * ndim) {
-    words = {};  // nobody knows where the next one is
+    words = {};  // the position of the next one is unknown
     return Tensor();
   }
   const auto dtype = static_cast<DType>(type);
@@ -213,7 +213,7 @@ Tensor SharedGroup::ReadSource(Member& member, absl::Span<const uint64_t>& words
   if (!Reaches(shape, strides, offset, elements)) return Tensor();
   Tensor& all = member.arena[type];
   if (!all.defined()) {
-    // Its elements are read alone.
+    // Only its elements are read.
     all = Tensor::Adopt(host_.device(), const_cast<char*>(member.host->data), dtype, {elements},
                         {1}, nullptr);
   }

@@ -1,9 +1,8 @@
-// SharedGroup: where the processes of one group of ranks meet, exchange after exchange, as one of
-// them sees it. What a member brings is on its Board; see RankGroup (local), whose manual this
-// follows.
+// SharedGroup: where the processes of one group of ranks meet for their exchanges, as one of them
+// sees it. What a member brings is on its Board; the protocol is that of RankGroup (local).
 //
-// Sources are described by their place in the member's arena. A source elsewhere, in memory that
-// was adopted, is copied into the arena first.
+// Sources are described by their position in the member's arena. A source outside of it, in adopted
+// memory, is first copied into the arena.
 #ifndef DTENSOR_RUNTIME_COMM_SHARED_SHARED_GROUP_H_
 #define DTENSOR_RUNTIME_COMM_SHARED_SHARED_GROUP_H_
 
@@ -27,11 +26,11 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// Of one rank's thread; `host` outlives it.
+// Belongs to one rank's thread; `host` outlives it.
 class SharedGroup {
  public:
-  // `world` outlives it, too. Requires: the ranks are of this host, ascending, the host's own among
-  // them.
+  // `world` outlives it, too. Requires: the ranks are ascending and all on this host, the host's
+  // own rank among them.
   SharedGroup(HostRanks& host, const WorldState& world, absl::Span<const int> ranks);
   ~SharedGroup();
   SharedGroup(const SharedGroup&) = delete;
@@ -47,11 +46,11 @@ class SharedGroup {
     const BoardGroup* const place = PlaceOf(member);
     return place != nullptr && place->counter(stage).load(std::memory_order_seq_cst) >= number;
   }
-  // Sleeps until the member may have reached it, at most so long.
+  // Sleeps until the member may have reached that stage, but no longer than the given time.
   void SleepUntilReached(int member, ExchangeStage stage, uint64_t number,
                          int64_t microseconds) const;
 
-  // Errors: kResourceExhausted where the arena or the board is full; those of a copy.
+  // Errors: kResourceExhausted if the arena or the board is full; those of a copy.
   absl::Status Post(int member, uint64_t number, const Collective& collective,
                     absl::Span<const ExchangePart> parts, uint64_t reads, const DeviceEvent& ready);
   void PublishDone(int member, uint64_t number, const DeviceEvent& done);
@@ -60,36 +59,36 @@ class SharedGroup {
   bool IsSameCall(int a, int b, uint64_t number) const {
     return post(a, number).call == post(b, number).call;
   }
-  // Whether the member has left an exchange that failed: what it posted may be written over.
+  // Whether the member has left an exchange that failed; what it posted may then be overwritten.
   bool has_withdrawn(int member) const {
     return members_[member].host->board().withdrawn.load(std::memory_order_relaxed);
   }
-  // Of a peer that disagrees as well, and says so: waits for that, some seconds, unless the world
-  // fails: a peer that hears of that first says nothing.
+  // For a peer that disagrees: waits some seconds until it has published its own summary, unless
+  // the world fails, since a peer that first learns of a failure publishes none.
   CallSummary SummaryOf(int member, uint64_t number) const;
   bool ReadsFrom(int reader, int member, uint64_t number) const {
     return size() > kMostReadBits || (post(reader, number).reads & ReadBit(member)) != 0;
   }
-  // Undefined where the member sends nothing, or described what its arena cannot have.
+  // Undefined if the member sends nothing, or if its description does not fit its arena.
   const Tensor& SourceOf(int member, uint64_t number, size_t part);
   // Devices whose work is done when a launch returns have no events.
   DeviceEvent ready(int, uint64_t) const { return {}; }
   DeviceEvent done(int, uint64_t) const { return {}; }
 
  private:
-  // What this rank brings to the exchanges of even numbers, or of odd ones.
+  // What this rank brings to the exchanges with even numbers, or to those with odd ones.
   struct Mine {
     const Collective* collective = nullptr;
     absl::Span<const ExchangePart> parts;
-    std::vector<Tensor> copies;  // of sources elsewhere
-    char* pages = nullptr;       // for what the board has no room for
+    std::vector<Tensor> copies;  // of sources outside the arena
+    char* pages = nullptr;       // for descriptions that the board has no room for
     int64_t page_bytes = 0;
   };
   struct Member {
     const HostRank* host = nullptr;
     mutable const BoardGroup* place = nullptr;  // null: not seen yet
-    std::array<Tensor, 16> arena;               // all of it as one tensor, by DType
-    std::vector<Tensor> sources;                // of the exchange that has this number
+    std::array<Tensor, 16> arena;               // the whole arena as one tensor, by DType
+    std::vector<Tensor> sources;                // of exchange `number`
     uint64_t number = 0;
   };
 
@@ -113,7 +112,7 @@ class SharedGroup {
   std::vector<Member> members_;
   BoardGroup* const mine_;  // null: the board is full
   Mine posted_[2];
-  std::vector<uint64_t> words_;  // of the post at hand; kept for its memory
+  std::vector<uint64_t> words_;  // of the current post; kept to reuse its memory
 };
 
 }  // namespace dtensor

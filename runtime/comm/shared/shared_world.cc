@@ -14,9 +14,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
-// Between two looks at the world's state. A longer sleep is one in which the process was stopped.
+// Between two checks of the world's state. If a sleep takes longer, the process was stopped.
 constexpr std::chrono::microseconds kSlice(20000);
-// Where there is something to do meanwhile.
+// If `meanwhile` says that there is more to do.
 constexpr std::chrono::microseconds kBusySlice(200);
 constexpr Seconds kLookForCycles(1);
 
@@ -39,16 +39,16 @@ std::shared_ptr<SharedGroup> SharedWorld::GroupOf(absl::Span<const int> ranks) {
 absl::Status SharedWorld::Fail(int rank, const absl::Status& reason) {
   absl::Status failure = state_.Fail(rank, reason);
   host_.board().withdrawn.store(true, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_release);  // before anything is written over
+  std::atomic_thread_fence(std::memory_order_release);  // before anything is overwritten
   return failure;
 }
 
 absl::Status SharedWorld::EndReading(int rank, const SharedGroup& group) {
-  std::atomic_thread_fence(std::memory_order_acquire);  // what was read was read before this
+  std::atomic_thread_fence(std::memory_order_acquire);  // all reads are before this
   for (int member = 0; member < group.size(); ++member) {
     const int peer = group.ranks()[member];
     if (peer == rank || !group.has_withdrawn(member)) continue;
-    // It failed the world before, and we shall hear why.
+    // It had failed the world before that, and the reason will arrive.
     const absl::Status known = AwaitFailure(state_);
     return known.ok() ? Fail(peer, absl::AbortedError("left an exchange")) : known;
   }
@@ -57,7 +57,7 @@ absl::Status SharedWorld::EndReading(int rank, const SharedGroup& group) {
 
 absl::Status SharedWorld::AwaitSlowly(const Wait& wait) {
   if (spinning_.Until([&] { return wait.over(); })) return absl::OkStatus();
-  // A sleeper that a publication does not see sees the publication.
+  // If a publisher does not see the sleeper, the sleeper sees the publication.
   Board& board = host_.board();
   board.sleeps_for.store(static_cast<uint32_t>(wait.peer()) + 1, std::memory_order_seq_cst);
   absl::Status status = NoThrow([&] { return Sleep(wait); });
@@ -90,7 +90,7 @@ absl::Status SharedWorld::Sleep(const Wait& wait) {
   }
 }
 
-// Why the peer will not do what is waited for.
+// Returns why the peer will not do what is waited for.
 absl::Status SharedWorld::CheckPeer(const Wait& wait) {
   DT_RETURN_IF_ERROR(failure());
   const std::optional<absl::Status> returned = state_.returned(wait.peer());
@@ -107,8 +107,8 @@ absl::Status SharedWorld::CheckSilence(const Wait& wait, bool timed_out) {
 }
 
 // As World::ChainFrom (local). A rank clears its note after its wait is over, so a note whose wait
-// is not over is of a rank that will not move by itself. Notes are read one after the other: only
-// those that are not over when all have been read were true at one moment.
+// is not over belongs to a rank that will not continue by itself. Notes are read one after the
+// other: only notes that are still not over after all have been read were true at one moment.
 std::vector<WaitText> SharedWorld::ChainFrom(const Wait& wait) const {
   std::vector<WaitText> chain = {{wait.rank, wait.peer(), wait.ToString()}};
   std::vector<BoardWait> notes;

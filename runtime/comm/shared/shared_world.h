@@ -1,8 +1,9 @@
-// SharedWorld: what the ranks of a world have in common that are processes of one host, as one of
-// them sees it: where groups meet, and who waits for whom. It is a PullCommunicator's World; World
-// (local) is the one of threads. What becomes of the whole world is WorldState's affair.
+// SharedWorld: what those ranks of a world that are processes of one host have in common, as one of
+// them sees it: where groups meet, and which rank waits for which. It is a World of
+// PullCommunicator; World (local) is the one for threads. The state of the whole world is in
+// WorldState.
 //
-// A wait spins, yields and sleeps. It ends as well when the world fails, when the rank that is
+// A wait spins, then yields, then sleeps. It also ends when the world fails, when the rank that is
 // waited for has returned, when ranks wait for each other in a cycle, and after the time-out. Time
 // in which this process was stopped does not count.
 #ifndef DTENSOR_RUNTIME_COMM_SHARED_SHARED_WORLD_H_
@@ -35,12 +36,12 @@ namespace DTENSOR_EXPORT dtensor {
 
 struct BoardWait;  // board_wait.h
 
-// Of one rank's thread, but for what is const. Groups are of ranks of this host alone.
+// Belongs to one rank's thread, except for its const members. All groups are of ranks of this host.
 class SharedWorld {
  public:
   using Group = SharedGroup;
   struct Wait {
-    int rank;  // who waits: this one
+    int rank;  // that waits: this one
     SharedGroup& group;
     int member;
     ExchangeStage stage;
@@ -52,15 +53,15 @@ class SharedWorld {
     std::string ToString() const { return CallText(op, number, group.ranks()); }
   };
 
-  // Of a world of `size` ranks, of which `host` has some. Both outlive it. `meanwhile` is called
-  // while this rank waits, often as long as it returns that there is more to do; it exchanges
-  // nothing through this world.
+  // For a world of `size` ranks, of which `host` has some. `host` and `state` outlive it.
+  // `meanwhile` is called while this rank waits, more often if it returns that there is more to do.
+  // It must exchange nothing through this world.
   SharedWorld(int size, HostRanks& host, WorldState& state, std::function<bool()> meanwhile = {});
 
   int size() const { return size_; }
   std::shared_ptr<SharedGroup> GroupOf(absl::Span<const int> ranks);
 
-  // The world's failure, and from then on what this rank posted may be written over.
+  // Returns the world's failure. From then on, what this rank posted may be overwritten.
   absl::Status Fail(int rank, const absl::Status& reason);
   bool failed() const { return state_.failed(); }
   absl::Status failure() const { return state_.failure(); }
@@ -68,8 +69,8 @@ class SharedWorld {
     return InOp(failure, rank, collective);
   }
 
-  // Whoever reads from a rank that withdrew meanwhile has read nothing: so nobody need wait for
-  // readers, who may have been stopped.
+  // EndReading fails if a peer withdrew meanwhile, so whatever was read from that peer is not used.
+  // Therefore nobody has to wait for readers, whose processes may be stopped.
   void BeginReading(int) {}
   absl::Status EndReading(int rank, const SharedGroup& group);
   bool reading(int) const { return false; }

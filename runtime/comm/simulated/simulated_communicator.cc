@@ -17,7 +17,7 @@
 namespace dtensor {
 namespace {
 
-// One rank of a world on paper: refuses what LocalCommunicator refuses, and counts the rest.
+// One rank of a simulated world: refuses what LocalCommunicator refuses, and counts the rest.
 class SimulatedCommunicator final : public Communicator {
  public:
   SimulatedCommunicator(int rank, int size, SimulatedClock* clock)
@@ -43,7 +43,7 @@ class SimulatedCommunicator final : public Communicator {
     }
     return failure_;
   }
-  // Its links stay busy; nobody waits.
+  // Its links stay busy, but nobody waits.
   void DropExchange(const Collective& collective, std::shared_ptr<const void>) override {
     std::erase_if(pending_, [&](const Pending& one) { return one.collective == &collective; });
   }
@@ -61,7 +61,7 @@ class SimulatedCommunicator final : public Communicator {
   absl::Status failure() const override { return failure_; }
 
  private:
-  // What a transport would carry.
+  // The bytes that a transport would carry.
   void CountBoxes(const Collective& collective, absl::Span<const ExchangePart> parts) {
     int64_t messages = 0, bytes = 0;
     for (const ExchangePart& part : parts) {
@@ -87,7 +87,7 @@ class SimulatedCommunicator final : public Communicator {
     return std::find_if(pending_.begin(), pending_.end(), predicate);
   }
 
-  // A group has one exchange on its way: the one before is waited for first.
+  // A group has at most one exchange in flight: the one before is waited for first.
   void Start(const Collective& collective, absl::Span<const ExchangePart> parts) {
     const auto before =
         Find([&](const Pending& one) { return one.collective->group == collective.group; });

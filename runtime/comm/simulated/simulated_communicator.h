@@ -1,4 +1,4 @@
-// A communicator that moves nothing, counts all, and knows how long it would take.
+// A communicator that moves nothing, counts everything, and computes how long it would take.
 #ifndef DTENSOR_RUNTIME_COMM_SIMULATED_SIMULATED_COMMUNICATOR_H_
 #define DTENSOR_RUNTIME_COMM_SIMULATED_SIMULATED_COMMUNICATOR_H_
 
@@ -10,9 +10,9 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// Rank `rank` of `size`: every exchange is counted and none takes place. On `clock`, which outlives
-// it (null: on none), an exchange begins when its links are free, as soon as the rank asks for it,
-// and its Finish waits for its end.
+// Makes rank `rank` of `size`: every exchange is counted and none takes place. With a `clock`,
+// which outlives the communicator (null: no clock), an exchange starts when the rank asks for it or
+// when its links become free, whichever is later, and its Finish waits for its end.
 // Requires: 0 <= rank < size.
 std::unique_ptr<Communicator> MakeSimulatedCommunicator(int rank, int size,
                                                         SimulatedClock* clock = nullptr);

@@ -1,4 +1,4 @@
-// The CPU, one thread for each device.
+// The CPU; each device uses one thread.
 #ifndef DTENSOR_RUNTIME_DEVICE_CPU_CPU_DEVICE_H_
 #define DTENSOR_RUNTIME_DEVICE_CPU_CPU_DEVICE_H_
 
@@ -10,9 +10,9 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// Caching allocator (freed blocks are kept by size and handed out again, so a training step
-// touches no fresh page: set_kept_bytes); oneDNN for products, one thread per device. Memory comes
-// from `pages`; null: PrivatePages. A program's own allocator: resource_pages.h.
+// Has a caching allocator: freed blocks are kept by size and reused, so a training step touches no
+// fresh page (set_kept_bytes). Products are by oneDNN, on the device's one thread. Memory comes
+// from `pages`; null: PrivatePages. For a program's own allocator see resource_pages.h.
 std::unique_ptr<Device> MakeCpuDevice(std::shared_ptr<PageSource> pages = nullptr);
 
 }  // namespace dtensor

@@ -1,5 +1,5 @@
-// What the control groups of this process, a container's among them, leave it of memory. A process
-// that takes more is killed, and not told.
+// How much memory the control groups of this process, such as its container's, leave it. A process
+// that takes more is killed without warning.
 #ifndef DTENSOR_RUNTIME_DEVICE_CPU_MEMORY_LEFT_H_
 #define DTENSOR_RUNTIME_DEVICE_CPU_MEMORY_LEFT_H_
 
@@ -9,9 +9,10 @@
 
 namespace dtensor {
 
-// In bytes, now: other processes of the group take from it too. What files are cached counts as
-// left. None where no limit is known. Thread-safe. `groups` has a line for each hierarchy, under
-// `root` is a folder for each group: version 2's, or version 1's for memory.
+// In bytes, at this moment: other processes of the group take from it too. Memory that caches files
+// counts as left. None if no limit is known. Thread-safe. The file `groups` has a line for each
+// hierarchy; each group is a folder under `root`. Reads groups of version 2, and of version 1 for
+// memory.
 std::optional<int64_t> MemoryLeft(const std::string& groups = "/proc/self/cgroup",
                                   const std::string& root = "/sys/fs/cgroup");
 

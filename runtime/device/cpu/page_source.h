@@ -1,4 +1,4 @@
-// PageSource: where an allocator of host memory takes whole pages from.
+// PageSource: supplies an allocator of host memory with whole pages.
 #ifndef DTENSOR_RUNTIME_DEVICE_CPU_PAGE_SOURCE_H_
 #define DTENSOR_RUNTIME_DEVICE_CPU_PAGE_SOURCE_H_
 
@@ -14,17 +14,18 @@ class PageSource {
   static constexpr int64_t kHugePage = int64_t{2} << 20;
 
   virtual ~PageSource() = default;
-  // Readable and writable pages, with any values; from kHugePage on they begin at a huge page, and
-  // are huge where the system has any: a first touch then costs one fault for 2 MiB instead of 512.
-  // Null where there are no more. Requires: whole pages of 4096 bytes, at least one.
+  // Returns readable and writable pages, with unspecified contents. From kHugePage on they begin at
+  // a huge page boundary, and are huge pages if the system has any: the first touch then costs one
+  // fault per 2 MiB instead of 512. Null if there are no more. Requires: whole pages of 4096 bytes,
+  // at least one.
   virtual void* Map(int64_t bytes) = 0;
-  // What Map(bytes) returned goes back.
+  // Gives back what Map(bytes) returned.
   virtual void Unmap(void* data, int64_t bytes) = 0;
-  // Who refuses, in errors.
+  // Names, in errors, whose memory ran out.
   virtual absl::string_view owner() const { return "the system"; }
 };
 
-// Of this process alone, from the system.
+// Pages from the system, for this process alone.
 class PrivatePages final : public PageSource {
  public:
   void* Map(int64_t bytes) override;

@@ -1,4 +1,4 @@
-// ResourcePages: memory of the program's own allocator, in place of the system's.
+// ResourcePages: memory of the program's own allocator, instead of the system's.
 #ifndef DTENSOR_RUNTIME_DEVICE_CPU_RESOURCE_PAGES_H_
 #define DTENSOR_RUNTIME_DEVICE_CPU_RESOURCE_PAGES_H_
 
@@ -12,9 +12,9 @@
 namespace DTENSOR_EXPORT dtensor {
 
 // `resource` is asked for whole blocks: aligned to 2 MiB from 2 MiB on, to 4096 bytes below. The
-// device that has these pages carves its tensors from them, and keeps what is freed as
-// Device::set_kept_bytes says. One that has no more throws std::bad_alloc or returns null: the
-// tensor is then refused. Called by whichever thread has the device.
+// device that uses these pages places its tensors in them, and keeps what is freed as
+// Device::set_kept_bytes says. If the resource throws std::bad_alloc or returns null, the tensor is
+// refused. Called by whichever thread uses the device.
 class ResourcePages final : public PageSource {
  public:
   // Requires: not null.

@@ -1,13 +1,12 @@
 // SharedArena: host memory that other processes of this host can read.
 //
-// A range of addresses over an unnamed file (memfd). Most of it has no memory behind it: pages come
-// with Map, which touches them, and go with Unmap. The file has no name, so nothing is left of it
-// when its processes have ended, however they end. A process that may look into this one (the same
-// user's, in the same container) maps all of it, read-only: ArenaView. What lies at an offset here
-// lies at the same offset there.
+// It is a range of addresses over an unnamed file (memfd). Most of it has no memory behind it: Map
+// adds pages, and touches them, Unmap removes them. Since the file has no name, nothing is left of
+// it when its processes have ended, however they end. A process that may access this one (of the
+// same user, in the same container) maps all of it read-only, as an ArenaView. Data at an offset
+// here is at the same offset there.
 //
-// A child that the process forks has neither arena nor views: it dies (SIGSEGV) where it touches
-// one.
+// A forked child has neither arenas nor views: it dies (SIGSEGV) if it touches one.
 //
 // Thread-compatible.
 #ifndef DTENSOR_RUNTIME_DEVICE_CPU_SHARED_ARENA_H_
@@ -23,21 +22,21 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// By what another process finds an arena.
+// What another process needs to find an arena.
 struct ArenaName {
   int64_t process = 0;  // its id
   int descriptor = -1;  // of the file, in that process
   int64_t bytes = 0;    // of the range
-  uint64_t key = 0;     // that the arena's first word has: a number made at random
+  uint64_t key = 0;     // a random number, which is the arena's first word
 };
 
 class SharedArena final : public PageSource {
  public:
   static constexpr int64_t kLeast = int64_t{1} << 30;  // bytes
-  // Of at most `bytes`; of less, but not less than kLeast, where the process may not have so many
-  // addresses. The first `reserved` bytes, zeros but for the first word, are the caller's for as
-  // long as it lives. Requires: whole pages. Errors: kResourceExhausted or kPermissionDenied, with
-  // what to raise or allow.
+  // Makes an arena of `bytes`, or of less, but at least kLeast, if the process may not have so many
+  // addresses. The first `reserved` bytes belong to the caller for as long as the arena lives; they
+  // are zeros except for the first word. Requires: whole pages. Errors: kResourceExhausted or
+  // kPermissionDenied, saying what to raise or allow.
   static absl::StatusOr<std::unique_ptr<SharedArena>> Create(int64_t bytes, int64_t reserved);
   ~SharedArena() override;
   SharedArena(const SharedArena&) = delete;
@@ -50,7 +49,7 @@ class SharedArena final : public PageSource {
     return data_ <= data && data < static_cast<const void*>(data_ + bytes());
   }
 
-  // Null as well where the file may not grow, or the system has no memory.
+  // Also null if the file may not grow, or if the system has no memory.
   void* Map(int64_t bytes) override;
   void Unmap(void* data, int64_t bytes) override;
 
@@ -61,14 +60,14 @@ class SharedArena final : public PageSource {
 
   ArenaName name_;
   char* data_ = nullptr;
-  std::map<int64_t, int64_t> free_;  // bytes by where they begin; no two touch
+  std::map<int64_t, int64_t> free_;  // size by offset; no two are adjacent
 };
 
-// Another process's arena. Reading what is not there yet gives zeros.
+// Another process's arena. Reading memory that was not mapped there yet gives zeros.
 class ArenaView {
  public:
-  // Errors: kPermissionDenied or kResourceExhausted, with what to allow or raise; kNotFound where
-  // the process has no such arena, because it has ended, say.
+  // Errors: kPermissionDenied or kResourceExhausted, saying what to allow or raise; kNotFound if
+  // the process has no such arena, for example because it has ended.
   static absl::StatusOr<ArenaView> Open(const ArenaName& name);
   ArenaView() = default;
   ~ArenaView();

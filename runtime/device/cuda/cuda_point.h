@@ -17,17 +17,17 @@
 
 namespace dtensor {
 
-// Events of one GPU that were used before, for the next who records a point: making one costs more
-// than recording it. Thread-safe: peers let go of points.
+// Events of one GPU that are reused, since creating one costs more than recording it. Thread-safe,
+// since peers release points.
 class EventPool {
  public:
   explicit EventPool(int gpu) : gpu_(gpu) {}
   ~EventPool() {
     if (free_.empty()) return;
-    const CurrentGpu current(gpu_);  // a peer's thread may be the last that refers to it
+    const CurrentGpu current(gpu_);  // a peer's thread may hold the last reference
     for (const cudaEvent_t event : free_) cudaEventDestroy(event);
   }
-  // Requires: the GPU is current, where none is free.
+  // Requires: the GPU is current, if no event is free.
   absl::StatusOr<cudaEvent_t> Take() {
     {
       std::lock_guard lock(mutex_);
@@ -54,14 +54,15 @@ class EventPool {
   std::vector<cudaEvent_t> free_;
 };
 
-// A failed GPU reports its error at once to whoever waits, so that all points are reached. So does
-// one that the asking thread has not chosen, where GPU 0 is not to be had (current_gpu.h).
+// A failed GPU reports its error immediately to any thread that waits, so all points are reached.
+// The same happens if the calling thread has not chosen a GPU and GPU 0 is not available
+// (current_gpu.h).
 class CudaPoint final : public DeviceEvent::State {
  public:
   CudaPoint(std::shared_ptr<EventPool> pool, cudaEvent_t event, uint64_t work)
       : pool_(std::move(pool)), event_(event), work_(work) {}
   ~CudaPoint() override { pool_->Give(event_); }
-  // `work`: what work() is to return.
+  // `work` is what work() returns.
   static absl::StatusOr<std::shared_ptr<CudaPoint>> Record(const std::shared_ptr<EventPool>& pool,
                                                            cudaStream_t stream, uint64_t work = 0) {
     DT_ASSIGN_OR_RETURN(const cudaEvent_t event, pool->Take());

@@ -1,4 +1,4 @@
-// What a call of CUDA returns, as a status.
+// Converts results of CUDA calls to statuses.
 #ifndef DTENSOR_RUNTIME_DEVICE_CUDA_CUDA_STATUS_H_
 #define DTENSOR_RUNTIME_DEVICE_CUDA_CUDA_STATUS_H_
 
@@ -12,7 +12,7 @@
 
 namespace dtensor {
 
-// kResourceExhausted for memory, else kInternal: "<call>: <CUDA's words>".
+// kResourceExhausted if memory ran out, else kInternal: "<call>: <CUDA's message>".
 inline absl::Status ToStatus(cudaError_t error, const char* call) {
   if (error == cudaSuccess) return absl::OkStatus();
   const std::string message = absl::StrCat(call, ": ", cudaGetErrorString(error));
@@ -21,16 +21,16 @@ inline absl::Status ToStatus(cudaError_t error, const char* call) {
   return absl::ResourceExhaustedError(message);
 }
 
-// Whether an event or a stream has come to its end, or to an error, by what asking it returned.
-// Before CUDA 13 asking leaves cudaErrorNotReady behind, which who checks a launch next would find;
-// what else is there is somebody's.
+// Whether an event or stream has ended, or failed, by the result of querying it. Before CUDA 13, a
+// query leaves cudaErrorNotReady behind as the last error, which the next check of a launch would
+// find; so that is cleared. Another last error belongs to somebody else, and stays.
 inline bool IsReady(cudaError_t asked) {
   if (asked != cudaErrorNotReady) return true;
   if (cudaPeekAtLastError() == cudaErrorNotReady) cudaGetLastError();
   return false;
 }
 
-// Returns from the function unless function(...) succeeds.
+// Returns from the enclosing function unless function(...) succeeds.
 #define DT_CUDA(function, ...) \
   DT_RETURN_IF_ERROR(::dtensor::ToStatus(function(__VA_ARGS__), #function))
 

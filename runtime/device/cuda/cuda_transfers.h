@@ -1,4 +1,4 @@
-// Transfers of a GPU that its kernels do not hold up.
+// CudaTransfers: transfers of a GPU that do not wait for its kernels.
 #ifndef DTENSOR_RUNTIME_DEVICE_CUDA_CUDA_TRANSFERS_H_
 #define DTENSOR_RUNTIME_DEVICE_CUDA_CUDA_TRANSFERS_H_
 
@@ -7,14 +7,14 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// As long as one lives, what the device is given (launches, copies, fills, waits, points, memory;
-// not products) goes to a second queue of the GPU, of high priority. That queue begins at `begin`,
-// a point which this device recorded: so it runs beside what the device was given since, and
-// neither may write what the other touches. What is given afterwards comes behind both.
+// While one exists, work for the device (launches, copies, fills, waits, points, memory; not
+// products) goes to a second queue of the GPU, with high priority. That queue starts at `begin`, a
+// point that this device recorded. So its work runs concurrently with what the device was given
+// since `begin`, and neither may write what the other uses. What is launched after the
+// CudaTransfers is gone runs behind both.
 //
-// Does nothing on other devices; nor where a cuda device was given nothing since `begin`, since
-// there is nothing to run beside. An error of CUDA fails the device. One at a time; the rank's
-// thread.
+// Does nothing on other devices, or if a cuda device was given no work since `begin`. An error of
+// CUDA fails the device. One at a time, on the rank's thread.
 class CudaTransfers {
  public:
   CudaTransfers(Device& device, const DeviceEvent& begin);

@@ -1,4 +1,4 @@
-// CurrentGpu: a thread's GPU for a while, on threads that may be none of ours.
+// CurrentGpu: makes a GPU current for a while, on threads that may not be ours.
 #ifndef DTENSOR_RUNTIME_DEVICE_CUDA_CURRENT_GPU_H_
 #define DTENSOR_RUNTIME_DEVICE_CUDA_CURRENT_GPU_H_
 
@@ -6,11 +6,11 @@
 
 namespace dtensor {
 
-// CUDA keeps a current GPU for each thread: GPU 0 where nothing was chosen, and the first call that
-// needs one makes a context there, which costs some hundred MB of its memory, or is an error where
-// another process has it for itself. So whoever calls CUDA for another GPU chooses that before, and
-// what the thread had is chosen again afterwards where this process uses that GPU anyway. Where it
-// does not, the thread stays: to choose it again would make the context.
+// CUDA keeps a current GPU for each thread: GPU 0 if none was chosen. The first call that needs a
+// GPU creates a context there, which costs some hundred MB of its memory, or fails if another
+// process has the GPU exclusively. So the GPU is chosen before CUDA is called for another one, and
+// afterwards the thread's previous GPU is chosen again, if this process uses that GPU anyway. If it
+// does not, the thread keeps the new GPU, since choosing the previous one would create its context.
 class CurrentGpu {
  public:
   explicit CurrentGpu(int gpu);
@@ -18,7 +18,7 @@ class CurrentGpu {
   CurrentGpu(const CurrentGpu&) = delete;
   CurrentGpu& operator=(const CurrentGpu&) = delete;
 
-  // CUDA's, of the choice.
+  // CUDA's error when the GPU was chosen.
   const absl::Status& status() const { return status_; }
 
  private:

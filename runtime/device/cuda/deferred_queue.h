@@ -1,4 +1,5 @@
-// What any thread defers until a device's work is done (Device::Defer), in order.
+// DeferredQueue: functions that any thread defers until a device's work is done (Device::Defer), in
+// order.
 #ifndef DTENSOR_RUNTIME_DEVICE_CUDA_DEFERRED_QUEUE_H_
 #define DTENSOR_RUNTIME_DEVICE_CUDA_DEFERRED_QUEUE_H_
 
@@ -10,17 +11,18 @@
 
 namespace dtensor {
 
-// Any thread. Functions run on the thread that calls Run() or RunBefore(), one after the other,
-// without the lock: they may push again.
+// Any thread may use it. Functions run on the thread that calls Run() or RunBefore(), one after the
+// other and without the lock, so they may push again.
 class DeferredQueue {
  public:
-  // `is_done`: whether the work before `fn` is. Null: nobody can say, and only RunBefore() runs it.
+  // `is_done` returns whether the work before `fn` is done. Null: unknown, and only RunBefore()
+  // runs `fn`.
   void Push(std::function<bool()> is_done, std::function<void()> fn) {
     std::lock_guard lock(mutex_);
     entries_.push_back({std::move(is_done), std::move(fn)});
   }
 
-  // All that was pushed so far comes before this point.
+  // A point after all that was pushed so far.
   uint64_t End() {
     std::lock_guard lock(mutex_);
     return begun_ + entries_.size();
@@ -30,16 +32,17 @@ class DeferredQueue {
     return entries_.empty();
   }
 
-  // Nothing of it runs any more, nor does what the functions hold go.
+  // Drops all functions without running or destroying them.
   void Leak() {
     std::lock_guard lock(mutex_);
     new std::deque<Entry>(std::move(entries_));
     entries_.clear();
   }
 
-  // Runs the first functions of the queue, as many as are done.
+  // Runs functions from the front of the queue, as long as the work before them is done.
   void Run() { RunBefore(0); }
-  // The same, where all before `end` are done: the device's work is, since End() gave that.
+  // As Run, but all functions before `end` count as done. For when the device's work is done that
+  // it had when End() was called.
   void RunBefore(uint64_t end) {
     while (std::function<void()> fn = Next(end)) fn();
   }

@@ -11,18 +11,18 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// At least 1. Errors: kUnavailable where there is none, or when the library was built without
+// At least 1. Errors: kUnavailable if there is none, or if the library was built without
 // --config=cuda.
 absl::StatusOr<int> CountGpus();
 
-// Names a GPU among all of this host's, whatever this process calls it: "0000:3b:00.0". Errors:
-// kUnavailable where there is no such GPU, or as CountGpus.
+// Names a GPU among all of this host's, however this process numbers it: "0000:3b:00.0". Errors:
+// kUnavailable if there is no such GPU, or as CountGpus.
 absl::StatusOr<std::string> GpuName(int gpu);
 
-// From now on each of these GPUs reads what devices of the others allocate, and what the program
-// does by cudaMalloc; not what is from pools of its own, to which it gives access itself
-// (cudaMemPoolSetAccess). Errors: kUnavailable where there is no such GPU, or one cannot read the
-// memory of another.
+// From now on each of these GPUs can read what devices of the others allocate, and what the program
+// allocates by cudaMalloc. It cannot read memory of the program's own pools, unless the program
+// grants access (cudaMemPoolSetAccess). Errors: kUnavailable if there is no such GPU, or if one
+// cannot read the memory of another.
 absl::Status AllowPeerReads(absl::Span<const int> gpus);
 
 }  // namespace dtensor

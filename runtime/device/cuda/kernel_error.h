@@ -1,5 +1,5 @@
-// What a kernel on a GPU found wrong with what it read: page-locked memory of the host, which the
-// device looks at when it has waited for its stream.
+// KernelError: how a GPU kernel reports an error in its input. It is in page-locked host memory,
+// which the device checks when it has waited for its stream.
 #ifndef DTENSOR_RUNTIME_DEVICE_CUDA_KERNEL_ERROR_H_
 #define DTENSOR_RUNTIME_DEVICE_CUDA_KERNEL_ERROR_H_
 
@@ -9,8 +9,9 @@
 
 namespace dtensor {
 
-// One for each device. The thread that makes `found` 1 (atomicCAS) writes the rest, and no other
-// does: of several errors any one is told. Strings are literals of the host's, only handed through.
+// One for each device. Only the thread that sets `found` to 1 (atomicCAS) writes the rest: of
+// several errors, an arbitrary one is reported. Strings are literals of the host, which the kernel
+// only passes on.
 struct KernelError {
   unsigned found;
   const char* kernel;

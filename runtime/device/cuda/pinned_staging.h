@@ -1,4 +1,4 @@
-// Copies between a GPU and memory of the host that is not page-locked, by way of memory that is.
+// Copies between a GPU and host memory that is not page-locked, through a page-locked buffer.
 #ifndef DTENSOR_RUNTIME_DEVICE_CUDA_PINNED_STAGING_H_
 #define DTENSOR_RUNTIME_DEVICE_CUDA_PINNED_STAGING_H_
 
@@ -14,8 +14,8 @@
 
 namespace dtensor {
 
-// CUDA's own copies of such memory block the host, where no failure of the world ends the wait.
-// Takes 2 x kSlotBytes of page-locked memory. One thread's.
+// CUDA's own copies of such memory block the host, and a failure of the world would not end that
+// wait. Takes 2 x kSlotBytes of page-locked memory. For one thread.
 class PinnedStaging {
  public:
   static constexpr int64_t kSlotBytes = int64_t{1} << 20;
@@ -23,21 +23,21 @@ class PinnedStaging {
   // Requires: both outlive it.
   PinnedStaging(const std::shared_ptr<EventPool>& events, PolledWait& wait)
       : events_(events), wait_(wait) {}
-  // The streams' work is done, or whoever destroys this gives it up with Leak().
+  // Requires: the streams' work is done, or Leak() was called to give it up.
   ~PinnedStaging();
   void Leak();
 
-  // Before the first copy, and before there is work to wait for: CUDA may wait for all of the GPU's
-  // to page-lock memory. Requires: the GPU is current. Errors: CUDA's.
+  // Call it before the first copy, and before there is work to wait for: CUDA may wait for all work
+  // of the GPU in order to page-lock memory. Requires: the GPU is current. Errors: CUDA's.
   absl::Status Reserve();
 
-  // Whether CUDA knows `data` as nothing but the host's.
+  // Whether CUDA knows nothing of `data`, so that it is plain host memory.
   static absl::StatusOr<bool> IsPageable(const void* data);
 
-  // Returns when `src` has been read; the GPU may yet have to.
+  // Returns when `src` has been read; the GPU may still have to receive it.
   absl::Status ToGpu(void* dst, const void* src, int64_t bytes, cudaStream_t stream);
-  // Returns when `dst` has been written. Waits for the stream. Errors: as PolledWait; then `dst` is
-  // written no more.
+  // Returns when `dst` has been written. Waits for the stream. Errors: as PolledWait; after an
+  // error, `dst` is not written any more.
   absl::Status ToHost(void* dst, const void* src, int64_t bytes, cudaStream_t stream);
 
  private:
@@ -45,7 +45,7 @@ class PinnedStaging {
     void* data = nullptr;
     std::shared_ptr<CudaPoint> used;  // null: it is free
   };
-  // One that is free, whatever used it last.
+  // Returns a free slot, after waiting for its last use.
   absl::StatusOr<Slot*> NextSlot();
   absl::Status Copy(Slot& slot, void* dst, const void* src, int64_t bytes, cudaStream_t stream);
 

@@ -1,4 +1,4 @@
-// How the host waits for a GPU: it asks, so that it can give up.
+// PolledWait: how the host waits for a GPU: it polls, so that it can give up.
 #ifndef DTENSOR_RUNTIME_DEVICE_CUDA_POLLED_WAIT_H_
 #define DTENSOR_RUNTIME_DEVICE_CUDA_POLLED_WAIT_H_
 
@@ -12,10 +12,10 @@
 
 namespace dtensor {
 
-// CUDA's own waits never return where a kernel waits for a rank that is gone. Whoever learns that
-// the world has failed fails the device (Device::Fail, any thread) and ends such kernels; a wait
-// goes on for `patience` after that, and then returns although the GPU works on. There is no
-// patience left for waits after one that gave up, but for 0.1 s. For one thread at a time.
+// CUDA's own waits never return if a kernel waits for a dead rank. The thread that learns that the
+// world has failed fails the device (Device::Fail, any thread) and ends such kernels. A wait
+// continues for `patience` after that, and then returns although the GPU is still working. After a
+// wait that gave up, later ones have only 0.1 s. For one thread at a time.
 class PolledWait {
  public:
   explicit PolledWait(const Device& device) : device_(device) {}
@@ -23,11 +23,12 @@ class PolledWait {
     patience_ = patience;
     gave_up_ = false;
   }
-  // Asked again and again while a wait goes on; then it ends at once. Null: never.
+  // Called repeatedly during a wait; if it returns true, the wait ends immediately. Null: never.
   void set_gives_up(std::function<bool()> gives_up) { gives_up_ = std::move(gives_up); }
 
-  // Until the point is reached. Errors: CUDA's; kDeadlineExceeded, with the device's failure if it
-  // has one, when it gave up: then the work before the point may touch its memory at any time.
+  // Waits until the point is reached. Errors: CUDA's; kDeadlineExceeded, with the device's failure
+  // if it has one, if the wait gave up: the work before the point may then still access its memory
+  // at any time.
   absl::Status For(const CudaPoint& point);
 
  private:

@@ -1,4 +1,4 @@
-// The device of a rank of a world: made by the library, or by the program.
+// The device of a rank of a world, made by the library or by the program.
 #ifndef DTENSOR_RUNTIME_DEVICE_CUDA_RANK_DEVICE_H_
 #define DTENSOR_RUNTIME_DEVICE_CUDA_RANK_DEVICE_H_
 
@@ -12,14 +12,14 @@
 namespace DTENSOR_EXPORT dtensor {
 
 // Makes the device of world rank `rank` on GPU `ordinal`, with a stream or an allocator of the
-// program's: MakeCudaDevice(ordinal, stream, allocator). Called once for each rank, before any
-// runs; each rank has a stream for itself. What the allocator gives, the GPUs of the world's other
-// threads can read (memory of cudaMalloc; of a pool: cudaMemPoolSetAccess).
+// program's: MakeCudaDevice(ordinal, stream, allocator). Called once for each rank, before any rank
+// runs. Each rank needs a stream of its own. The GPUs of the world's other threads must be able to
+// read what the allocator returns (memory of cudaMalloc; of a pool: cudaMemPoolSetAccess).
 using CudaDeviceMaker =
     std::function<absl::StatusOr<std::unique_ptr<Device>>(int rank, int ordinal)>;
 
-// What `make` makes; null: MakeCudaDevice(ordinal). Errors: theirs; kInvalidArgument where `make`
-// made none, or one of something else than that GPU.
+// Returns what `make` returns; null: MakeCudaDevice(ordinal). Errors: theirs; kInvalidArgument if
+// `make` returned none, or a device other than that GPU.
 absl::StatusOr<std::unique_ptr<Device>> MakeRankDevice(const CudaDeviceMaker& make, int rank,
                                                        int ordinal);
 

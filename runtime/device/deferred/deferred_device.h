@@ -1,5 +1,5 @@
-// The CPU with a queue: each launch runs later, on a thread of its own. A test on it fails where
-// code relies on a result that is not there yet.
+// The CPU with a queue: each launch runs later, on a thread of its own. A test fails on it if code
+// relies on a result that is not ready yet.
 #ifndef DTENSOR_RUNTIME_DEVICE_DEFERRED_DEFERRED_DEVICE_H_
 #define DTENSOR_RUNTIME_DEVICE_DEFERRED_DEFERRED_DEVICE_H_
 

@@ -1,8 +1,8 @@
-// HostGemm: any product on host memory, on the calling thread.
+// HostGemm: any product in host memory, on the calling thread.
 //
-//   f32, bf16        oneDNN; where it has no fast code, as below
+//   f32, bf16        oneDNN; if it has no fast code, as below
 //   f64, i32, i64    ReferenceGemm
-//   f16, bf16        widened to f32, a matrix at a time
+//   f16, bf16        widened to f32, one matrix at a time
 #ifndef DTENSOR_RUNTIME_DEVICE_HOST_HOST_GEMM_H_
 #define DTENSOR_RUNTIME_DEVICE_HOST_HOST_GEMM_H_
 
@@ -19,8 +19,8 @@ class HostGemm {
   // Requires: ValidateGemm(gemm) is OK, no dimension is 0. Errors: kResourceExhausted, kInternal.
   absl::Status Run(const GemmProblem& gemm);
 
-  // Whether rows have the bits that they have in the whole (GemmProblem::whole_rows). Errors:
-  // kUnimplemented; as Run.
+  // Whether a part's rows would have the bits that they have in the whole
+  // (GemmProblem::whole_rows). Errors: kUnimplemented; as Run.
   absl::Status CheckRows(const GemmProblem& gemm);
 
  private:

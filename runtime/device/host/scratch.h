@@ -1,4 +1,4 @@
-// Scratch: working memory of one thread's kernels, that only grows.
+// Scratch: working memory for one thread's kernels, which only grows.
 #ifndef DTENSOR_RUNTIME_DEVICE_HOST_SCRATCH_H_
 #define DTENSOR_RUNTIME_DEVICE_HOST_SCRATCH_H_
 
@@ -10,8 +10,8 @@ namespace dtensor {
 
 class Scratch {
  public:
-  // At least `bytes`, 64-byte aligned; null when the system has no more. The last result is then
-  // invalid, and its contents are lost.
+  // Returns at least `bytes`, 64-byte aligned; null if the system has no more. If the memory has to
+  // grow, the previous result becomes invalid, and its contents are lost.
   void* Reserve(int64_t bytes) {
     if (bytes <= bytes_) return data_.get();
     // Freed first, so that the two never add up.

@@ -1,4 +1,4 @@
-// A device without memory: it computes nothing, counts what it would, and times that.
+// A device without memory: it computes nothing, but counts the work and computes its time.
 #ifndef DTENSOR_RUNTIME_DEVICE_META_META_DEVICE_H_
 #define DTENSOR_RUNTIME_DEVICE_META_META_DEVICE_H_
 
@@ -13,7 +13,7 @@ namespace DTENSOR_EXPORT dtensor {
 
 std::unique_ptr<Device> MakeMetaDevice(const MachineRates& rates = {});
 
-// That of a meta device; null for others.
+// The clock of a meta device; null for other devices.
 SimulatedClock* ClockOf(Device& device);
 
 }  // namespace dtensor

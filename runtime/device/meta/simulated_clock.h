@@ -1,15 +1,15 @@
-// SimulatedClock: how long a simulated rank would take, and what it would do.
+// SimulatedClock: how long a simulated rank would take, and how much work it would do.
 //
-// One kernel runs after the other, each as long as its work takes at the machine's rates. What
-// other ranks send comes over links, one for each mesh axis, which carry one exchange at a time and
-// need no kernel: a rank waits where it asks for what has not come yet.
+// Kernels run one after the other, each as long as its work takes at the machine's rates. What
+// other ranks send comes over links, one for each mesh axis. A link carries one exchange at a time
+// and needs no kernel. A rank waits when it needs something that has not arrived yet.
 //
 //   compute        ####### ####                        ########
 //   link tp        begins: ==================| ends
 //   exposed                    ..............         the rank waits
 //
-// What it leaves out: caches, kernels that slow each other or the links down, and ranks that wait
-// for slower ones: each is simulated by itself.
+// What it leaves out: caches, kernels that slow each other or the links down, and waiting for
+// slower ranks, since each rank is simulated by itself.
 #ifndef DTENSOR_RUNTIME_DEVICE_META_SIMULATED_CLOCK_H_
 #define DTENSOR_RUNTIME_DEVICE_META_SIMULATED_CLOCK_H_
 
@@ -24,11 +24,11 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// Since the beginning of the run: the cost of a part is the difference of two.
+// Since the beginning of the run. The cost of a part of a run is the difference of two values.
 struct SimulatedTime {
   double compute_seconds = 0;        // in kernels
-  double communication_seconds = 0;  // of exchanges, waited for or not
-  double exposed_seconds = 0;        // waiting for them
+  double communication_seconds = 0;  // of exchanges, exposed or not
+  double exposed_seconds = 0;        // waiting for exchanges
   double total() const { return compute_seconds + exposed_seconds; }
 
   friend SimulatedTime operator-(const SimulatedTime& a, const SimulatedTime& b) {
@@ -52,10 +52,10 @@ class SimulatedClock {
   const SimulatedTime& time() const { return time_; }
   const WorkCounts& work() const { return work_; }
 
-  // --- By the device and the communicator.
+  // --- Called by the device and the communicator.
   void Compute(const KernelWork& work);  // one kernel
-  // An exchange over the links of `axes`, a Collective's label, that takes so long once all of them
-  // are free. Returns when it ends: a time for WaitUntil.
+  // Adds an exchange over the links of `axes`, a Collective's label, which takes `seconds` once all
+  // of them are free. Returns the time at which it ends, for WaitUntil.
   double Communicate(absl::string_view axes, double seconds);
   void WaitUntil(double end);
 

@@ -1,5 +1,5 @@
-// The weights of a model as Hugging Face lays them in a folder: model.safetensors, or several files
-// and model.safetensors.index.json, which says where each tensor is.
+// The weights of a model in a folder, as Hugging Face stores them: model.safetensors, or several
+// files and model.safetensors.index.json, which says which file has each tensor.
 //
 //   DT_ASSIGN_OR_RETURN(const SafetensorsFolder folder, SafetensorsFolder::Open("SmolLM2-135M"));
 //   for (const auto& [name, tensor] : folder.tensors()) ...
@@ -30,17 +30,18 @@ class SafetensorsFolder {
     const SafetensorsInfo* info;
   };
 
-  // Reads the headers of all files. Where there are both, the one file counts, as in Hugging Face's
-  // library. Errors: kNotFound for a folder that has neither, and a file that the index names and
-  // that is not there; of ParseSafetensorsIndex, and kInvalidArgument, naming index, file and
-  // tensor, where a file lacks one; of SafetensorsReader::Open.
+  // Reads the headers of all files. If the folder has both model.safetensors and an index, the
+  // former is used, as in Hugging Face's library. Errors: kNotFound for a folder that has neither,
+  // and for a file that the index names but that does not exist; those of ParseSafetensorsIndex;
+  // kInvalidArgument, naming index, file and tensor, if a file lacks a tensor; those of
+  // SafetensorsReader::Open.
   static absl::StatusOr<SafetensorsFolder> Open(const std::string& folder);
 
-  // Whether all files are still where they were opened: for who must know that what it opened, and
-  // what others opened before, was there at one time. Errors: kUnavailable, naming the file.
+  // Checks that all files are still where they were opened, for callers that must know that all the
+  // files that were opened existed at the same time. Errors: kUnavailable, naming the file.
   absl::Status CheckInPlace() const;
 
-  // Of each file (SafetensorsReader). Errors: as there.
+  // One for each file (SafetensorsReader). Errors: as there.
   absl::StatusOr<std::vector<uint32_t>> SampledCrc32c() const;
 
   const std::string& path() const { return path_; }
@@ -54,9 +55,9 @@ class SafetensorsFolder {
 };
 
 // The files of an index, by tensor. Errors: kInvalidArgument for text that is no JSON object with a
-// member "weight_map" of texts, and for a file that is no plain name in this folder.
+// member "weight_map" of texts, and for a file name that is not a plain name in this folder.
 absl::StatusOr<std::map<std::string, std::string>> ParseSafetensorsIndex(absl::string_view text);
-// An index as Hugging Face writes it. Requires: names that are UTF-8.
+// An index as Hugging Face writes it. Requires: the names are UTF-8.
 std::string SafetensorsIndexText(const std::map<std::string, std::string>& files,
                                  int64_t total_bytes);
 

@@ -1,5 +1,5 @@
-// What writing and reading safetensors files have in common: types, limits, sizes. A file that is
-// written can be read, because both ask here.
+// What writing and reading of safetensors files share: types, limits, sizes. As both use these,
+// every file that is written can be read.
 #ifndef DTENSOR_RUNTIME_IO_SAFETENSORS_SAFETENSORS_FORMAT_H_
 #define DTENSOR_RUNTIME_IO_SAFETENSORS_SAFETENSORS_FORMAT_H_
 
@@ -15,10 +15,10 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// The format's own limit. A million tensors fit, if their names have ten bytes.
+// The format's own limit. It allows a million tensors, if their names have ten bytes.
 inline constexpr int64_t kMaxSafetensorsHeaderBytes = 100'000'000;
 inline constexpr int kMaxSafetensorsDimensions = 64;
-// The member of a header that is no tensor.
+// The member of a header that is not a tensor.
 inline constexpr absl::string_view kSafetensorsMetadata = "__metadata__";
 
 struct SafetensorsType {
@@ -27,14 +27,14 @@ struct SafetensorsType {
   std::optional<DType> dtype;  // none for types that the library lacks
 };
 SafetensorsType SafetensorsTypeOf(DType dtype);
-// Errors: kInvalidArgument, with the names that there are.
+// Errors: kInvalidArgument, listing the valid names.
 absl::StatusOr<SafetensorsType> FindSafetensorsType(absl::string_view name);
 
-// The bytes of a tensor. Errors: kInvalidArgument for too many dimensions, and for what no tensor
-// has (CheckedNumElements).
+// The size of a tensor in bytes. Errors: kInvalidArgument for too many dimensions, and for a shape
+// that no tensor can have (CheckedNumElements).
 absl::StatusOr<int64_t> SafetensorsBytes(absl::Span<const int64_t> shape, int64_t element);
 
-// The error, with the tensor in front, in printable ASCII whatever the name is.
+// Prefixes the error with the tensor's name, in printable ASCII whatever the name is.
 absl::Status OfSafetensor(absl::string_view name, const absl::Status& status);
 
 }  // namespace dtensor

@@ -1,4 +1,4 @@
-// The header of a safetensors file: JSON that says what its tensors are and where they lie.
+// The header of a safetensors file: JSON that lists its tensors and their positions.
 #ifndef DTENSOR_RUNTIME_IO_SAFETENSORS_SAFETENSORS_HEADER_H_
 #define DTENSOR_RUNTIME_IO_SAFETENSORS_SAFETENSORS_HEADER_H_
 
@@ -15,12 +15,12 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// What the header says of a tensor. Row-major.
+// The header's entry for a tensor. Row-major.
 struct SafetensorsInfo {
   std::string type;            // as the file spells it: "F32"
   std::optional<DType> dtype;  // none for types that the library lacks: U8, F8_E4M3, ...
   Dims shape;
-  int64_t begin = 0, end = 0;  // its bytes, counted from the header's end
+  int64_t begin = 0, end = 0;  // its bytes, relative to the header's end
 };
 
 struct SafetensorsHeader {
@@ -28,12 +28,12 @@ struct SafetensorsHeader {
   std::map<std::string, std::string> metadata;
 };
 
-// Reads as it goes: beside the result it holds no more than one name and one tensor, and stops at
-// the first thing that is wrong. Members of a tensor that are unknown are passed over.
-// Errors: kInvalidArgument, in at most a few thousand bytes, for text that is no JSON object of
-// tensors with each name once, metadata that are not texts, and a tensor of an unknown type, with
-// sizes that are negative, with more than 2^56 elements or 64 dimensions, or with other bytes than
-// its shape and type need. Where a tensor lies in the file is not looked at.
+// Parses in one pass: besides the result it holds no more than one name and one tensor, and it
+// stops at the first error. Unknown members of a tensor are skipped. Errors: kInvalidArgument, in
+// at most a few thousand bytes, for text that is no JSON object of tensors with each name once,
+// metadata that are not texts, and a tensor of an unknown type, with negative sizes, with more than
+// 2^56 elements or 64 dimensions, or with another number of bytes than its shape and type need.
+// Positions in the file are not checked.
 absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(const std::string& text);
 
 }  // namespace dtensor

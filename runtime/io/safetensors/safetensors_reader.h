@@ -1,10 +1,10 @@
-// Reading safetensors files: 8 bytes that say how long the header is (little-endian), the header in
-// JSON, then raw little-endian tensors. Format: https://github.com/huggingface/safetensors.
+// Reads safetensors files: 8 bytes with the header's length (little-endian), the header in JSON,
+// then raw little-endian tensors. Format: https://github.com/huggingface/safetensors.
 //
 //   DT_ASSIGN_OR_RETURN(const SafetensorsReader file, SafetensorsReader::Open("x.safetensors"));
 //   DT_ASSIGN_OR_RETURN(const std::vector<std::byte> bytes, file.Read("q"));
 //
-// A file may come from anywhere: whatever it holds, Open gives a reader or says what is wrong.
+// Files are not trusted: whatever a file contains, Open returns a reader or says what is wrong.
 #ifndef DTENSOR_RUNTIME_IO_SAFETENSORS_SAFETENSORS_READER_H_
 #define DTENSOR_RUNTIME_IO_SAFETENSORS_SAFETENSORS_READER_H_
 
@@ -28,14 +28,14 @@ namespace DTENSOR_EXPORT dtensor {
 
 class SafetensorsReader {
  public:
-  // Reads the header. Errors, which name the file: kNotFound where there is no such file to read,
+  // Reads the header. Errors, which name the file: kNotFound if there is no such file to read;
   // kInvalidArgument, naming the tensor and what is wrong with it, for a file that
   // - is no ordinary file, is shorter than its header, or has a header of more than 100 MB: the
-  //   format's limit, within which a million tensors fit;
+  //   format's limit, which allows a million tensors;
   // - has a header that is no JSON object of tensors, with each name once;
   // - has metadata that are not texts;
-  // - has a tensor of an unknown type, with sizes that are negative, with more than 2^56 elements
-  //   or 64 dimensions, or with other bytes than its shape and type need;
+  // - has a tensor of an unknown type, with negative sizes, with more than 2^56 elements or 64
+  //   dimensions, or with another number of bytes than its shape and type need;
   // - has tensors that do not follow each other without gaps or overlaps, to the end of the file.
   static absl::StatusOr<SafetensorsReader> Open(const std::string& path);
 
@@ -45,23 +45,24 @@ class SafetensorsReader {
   }
   const std::map<std::string, std::string>& metadata() const { return header_.metadata; }
 
-  // Whether the path still leads to the file that was opened. Errors: kUnavailable, naming it.
+  // Checks that the path still leads to the file that was opened. Errors: kUnavailable, naming it.
   absl::Status CheckInPlace() const;
 
-  // The CRC-32C of the header and of 64 pieces of the data, from its begin to its end: as good as
-  // certainly unlike for other weights, at the price of a few KB. Errors: kUnavailable where the
-  // file is no longer what it was.
+  // The CRC-32C of the header and of 64 pieces of the data, from its beginning to its end. It
+  // almost certainly differs for other weights, and reads only a few KB. Errors: kUnavailable if
+  // the file has changed.
   absl::StatusOr<uint32_t> SampledCrc32c() const;
 
-  // Errors: kNotFound, naming the tensors that there are, ten at most.
+  // Errors: kNotFound, naming at most ten of the existing tensors.
   absl::StatusOr<SafetensorsInfo> Find(absl::string_view name) const;
-  // The tensor's bytes. Errors: of Find; kUnavailable where the file is no longer what it was;
-  // kResourceExhausted, for a file says how large it is.
+  // The tensor's bytes. Errors: those of Find; kUnavailable if the file has changed;
+  // kResourceExhausted, since the file determines how much memory is needed.
   absl::StatusOr<std::vector<std::byte>> Read(absl::string_view name) const;
-  // Those elements of the tensor whose indices are in the region, an index set for each dimension,
-  // row-major, to `out`, which has room for them. Reads them alone: a piece of the file for each
-  // stretch that has no gap, of the file that was opened, also where another has its name by now.
-  // Requires: `region` is within the shape that Find() gives. Errors: as Read.
+  // Reads those elements of the tensor whose indices are in `region`, an index set for each
+  // dimension, row-major, into `out`, which must have room for them. Reads nothing else: one piece
+  // of the file for each stretch without gaps. It reads the file that was opened, even if another
+  // one has its name by now. Requires: `region` is within the shape that Find() returns. Errors: as
+  // Read.
   absl::Status ReadRegion(absl::string_view name, absl::Span<const IndexSet> region,
                           std::byte* out) const;
 

@@ -1,7 +1,7 @@
 // The arguments of attention.h's kernels.
 //
-// Flat but for positions: index sets, and the parts of a merge, are lists. A device with memory of
-// its own needs tables of them there.
+// They are flat except for positions: index sets, and the parts of a merge, are lists. A device
+// with memory of its own needs tables of them there.
 #ifndef DTENSOR_RUNTIME_KERNELS_ARGUMENTS_ATTENTION_ARGS_H_
 #define DTENSOR_RUNTIME_KERNELS_ARGUMENTS_ATTENTION_ARGS_H_
 
@@ -26,7 +26,8 @@ struct AttentionSizes {
   bool drops = false;    // some weights are dropped
 };
 
-// One operand, in elements. A row's elements are adjacent; statistics have one element per row.
+// One operand; strides in elements. A row's elements are adjacent; statistics have one element per
+// row.
 struct AttentionOperand {
   void* data = nullptr;
   int64_t batch_stride = 0, head_stride = 0, row_stride = 0;
@@ -34,8 +35,8 @@ struct AttentionOperand {
 
 struct AttentionOperands {
   AttentionOperand q, k, v, o, lse;
-  AttentionOperand carry, max, sum;  // of the forward pass
-  // Of the gradient, which has an o where there is one of q's type.
+  AttentionOperand carry, max, sum;  // forward only
+  // Backward only, which also has an o, if there is one of q's type.
   AttentionOperand dout, delta, dq, dk, dv;
 };
 
@@ -44,10 +45,10 @@ struct AttentionArgs {
   AttentionSizes sizes;
   AttentionOperands operands;
   AttentionMask mask;
-  IndexSet q_positions, k_positions;  // ascending, as rows lie
+  IndexSet q_positions, k_positions;  // ascending, in the order of rows
   double dropout_rate = 0;
   uint64_t dropout_seed = 0;
-  IndexSet batches, heads;  // where weights are dropped: global indices, of batch and q_heads
+  IndexSet batches, heads;  // only if weights are dropped: global indices
   void* scratch = nullptr;  // 64-byte aligned, as many bytes as the kernel asks for
 };
 
@@ -57,13 +58,13 @@ struct AttentionDeltaArgs {
 };
 static_assert(std::is_trivially_copyable_v<AttentionDeltaArgs>);
 
-// Results over some keys each, all wide.
+// Results over some of the keys each, all wide.
 struct AttentionMergeParts {
   std::vector<AttentionOperand> o, lse;
 };
 
 struct AttentionMergeArgs {
-  AttentionSizes sizes;  // as of delta, and out_dtype, of o
+  AttentionSizes sizes;  // as AttentionDeltaArgs', and out_dtype for o
   AttentionMergeParts parts;
   AttentionOperand o, lse;
   void* scratch = nullptr;

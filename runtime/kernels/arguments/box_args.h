@@ -1,5 +1,5 @@
-// The arguments of box.h's and copy.h's kernels. A loop over boxes is a list, of any length: a
-// device with memory of its own needs a table of them there.
+// The arguments of box.h's and copy.h's kernels. A loop over boxes is a list of any length: a
+// device with memory of its own needs a table of it there.
 #ifndef DTENSOR_RUNTIME_KERNELS_ARGUMENTS_BOX_ARGS_H_
 #define DTENSOR_RUNTIME_KERNELS_ARGUMENTS_BOX_ARGS_H_
 
@@ -21,11 +21,11 @@ struct CopyArgs {
   bool in_place;  // both are one tensor's memory
 };
 
-// In turn from the first-th on and round; none writes what another reads or writes.
+// Start at move `first` and wrap around; no move writes what another reads or writes.
 struct MoveBoxesArgs {
-  absl::Span<const BoxMove> moves;  // the caller's: what runs later copies them
+  absl::Span<const BoxMove> moves;  // the caller's: what runs later needs a copy
   size_t first;
-  int64_t out_bytes;  // of what is written in all, if that is more than by these moves
+  int64_t out_bytes;  // written in total, if that is more than by these moves
 };
 
 struct FillIdentityArgs {
@@ -36,7 +36,7 @@ struct FillIdentityArgs {
 };
 static_assert(std::is_trivially_copyable_v<FillIdentityArgs>);
 
-// What changes no result of `op`, as an element of type T.
+// The identity of `op`, as an element of type T.
 template <typename T>
 T IdentityOf(ReduceOp op) {
   if constexpr (std::is_arithmetic_v<T>) {

@@ -16,13 +16,12 @@
 namespace DTENSOR_EXPORT dtensor {
 
 // Operand 0 is written, operands 1.. are read. Loops are ordered by dst's strides, so that the last
-// one walks dst contiguously if any does; loops of one iteration are gone, and neighbours are
-// joined where every operand allows it. A scalar box has no loops.
+// one traverses dst contiguously if any does. Loops of one iteration are removed, and neighbours
+// are joined if every operand allows it. A scalar box has no loops.
 class BoxLoop {
  public:
-  // `box`, from the tensors of its peers (as many, in that order) to `dst`.
-  // Requires: the box lies inside all of them; all have box.dims.size() dimensions, and the
-  // sources one type.
+  // `box`, from the tensors of its peers (one each, in that order) to `dst`. Requires: the box lies
+  // inside all of them; all have box.dims.size() dimensions, and the sources have one type.
   BoxLoop(const ReceiveBox& box, const Tensor& dst, absl::Span<const Tensor* const> sources);
 
   int64_t element_bytes(int operand = 0) const {
@@ -37,18 +36,18 @@ class BoxLoop {
   int64_t stride(int loop, int operand) const {  // in bytes
     return strides_[loop * base_.size() + operand];
   }
-  // The last loop walks `operand` without gaps.
+  // Whether the last loop traverses `operand` without gaps.
   bool contiguous(int operand) const {
     return depth() == 0 || stride(depth() - 1, operand) == element_bytes(operand);
   }
-  // One source, and the box lies there already.
+  // Whether there is one source, and the box is already in its place.
   bool in_place() const;
 
-  // Makes `loop` the last but one. Requires: loop < depth() - 1.
+  // Moves `loop` next to the last one. Requires: loop < depth() - 1.
   void MoveBesideLast(int loop);
 
   // Calls fn(pointers) for each iteration of all loops but the last `inner`; pointers[i] is where
-  // operand i begins. Requires: bytes() > 0.
+  // operand i begins there. Requires: bytes() > 0.
   template <typename Fn>
   void ForEach(int inner, Fn&& fn) const;
 

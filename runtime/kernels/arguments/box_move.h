@@ -15,16 +15,16 @@ namespace kernels {
 
 // dst = scale * (source 1 op source 2 op ...) for each element of a box; with one source, a copy
 // that may convert. Terms are added in the order of the sources, in f32 for floats of at most 32
-// bits, else in their own type. A plain value of bare pointers.
+// bits, else in their own type. A plain value with bare pointers.
 struct BoxMove {
   // Requires: as BoxLoop; ConvertsOnTheWay(the sources' type, dst's); scale == 1 unless floats;
-  // kMax or kMin for bool. A source overlaps dst only where it is in place.
+  // kMax or kMin for bool. A source may overlap dst only if it is in place.
   BoxMove(const ReceiveBox& box, const Tensor& dst, absl::Span<const Tensor* const> sources,
           ReduceOp op = ReduceOp::kSum, double scale = 1)
       : loop(box, dst, sources), in(sources[0]->dtype()), out(dst.dtype()), op(op), scale(scale) {}
 
   bool copies() const { return loop.operands() == 2 && scale == 1 && in == out; }
-  // The box is empty, or its only source lies there already.
+  // Whether nothing is to be done: the box is empty, or its only source is already in place.
   bool is_done() const { return loop.bytes() == 0 || (copies() && loop.in_place()); }
 
   BoxLoop loop;

@@ -17,7 +17,7 @@ struct BinaryArgs {
 };
 static_assert(std::is_trivially_copyable_v<BinaryArgs>);
 
-// The first `terms` of the inputs count.
+// Only the first `terms` inputs are used.
 struct AddNArgs {
   DType dtype;
   int terms;

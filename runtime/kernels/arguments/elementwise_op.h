@@ -30,7 +30,7 @@ enum class UnaryOp : uint8_t {
 };
 enum class CompareOp : uint8_t { kEqual, kNotEqual, kLess, kLessEqual, kGreater, kGreaterEqual };
 
-// Whether the derivative is computed from the result, else from the operand.
+// Whether the derivative is computed from the result; if not, from the operand.
 constexpr bool GradReadsResult(UnaryOp op) {
   switch (op) {
     case UnaryOp::kExp:

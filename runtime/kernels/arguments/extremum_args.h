@@ -1,4 +1,4 @@
-// The arguments of extremum.h's kernels. Outputs are row-major. Flat but for the index set.
+// The arguments of extremum.h's kernels. Outputs are row-major. Flat, except for the index set.
 #ifndef DTENSOR_RUNTIME_KERNELS_ARGUMENTS_EXTREMUM_ARGS_H_
 #define DTENSOR_RUNTIME_KERNELS_ARGUMENTS_EXTREMUM_ARGS_H_
 

@@ -1,4 +1,4 @@
-// The elements of a shard by their global indices: what random numbers are keyed by.
+// The global indices of a shard's elements, by which random numbers are keyed.
 #ifndef DTENSOR_RUNTIME_KERNELS_ARGUMENTS_GLOBAL_RUNS_H_
 #define DTENSOR_RUNTIME_KERNELS_ARGUMENTS_GLOBAL_RUNS_H_
 
@@ -17,7 +17,7 @@ class GlobalRuns {
  public:
   GlobalRuns(absl::Span<const IndexSet> region, absl::Span<const int64_t> shape)
       : region_(region.begin(), region.end()), shape_(shape.begin(), shape.end()) {
-    // Trailing dimensions that are here as a whole make the runs longer.
+    // Trailing dimensions that are complete here make the runs longer.
     while (!region_.empty() && region_.back() == IndexSet::Interval(0, shape_.back())) {
       whole_ *= shape_.back();
       region_.pop_back();
@@ -31,7 +31,7 @@ class GlobalRuns {
     return n;
   }
 
-  // The shard and the tensor, but for the trailing dimensions that are here as a whole, which have
+  // The region and the shape without the trailing dimensions that are complete here, which have
   // whole() elements.
   absl::Span<const IndexSet> region() const { return region_; }
   const Dims& shape() const { return shape_; }

@@ -1,7 +1,7 @@
 // The arguments of indexed.h's kernels. Outputs are row-major.
 //
-// Flat but for index sets, which are lists, as they are or as an IndexLookup or GlobalRuns: a
-// device with memory of its own needs tables of them there.
+// They are flat except for index sets, which are lists, stored directly or as an IndexLookup or
+// GlobalRuns: a device with memory of its own needs tables of them there.
 #ifndef DTENSOR_RUNTIME_KERNELS_ARGUMENTS_INDEXED_ARGS_H_
 #define DTENSOR_RUNTIME_KERNELS_ARGUMENTS_INDEXED_ARGS_H_
 
@@ -62,7 +62,7 @@ struct RopeArgs {
 
 // --- cross-entropy
 
-// Logits end where padding begins.
+// The logits without padding.
 struct CrossEntropyStatsArgs {
   DType dtype, id_dtype;
   RowOperands<1> logits;
@@ -70,7 +70,7 @@ struct CrossEntropyStatsArgs {
   int64_t rows;
   IndexLookup classes;
   int64_t num_classes, ignore;
-  bool smooth;  // a fourth number
+  bool smooth;  // labels are smoothed: a fourth statistic
   void* stats;
 };
 
@@ -142,7 +142,7 @@ struct DropoutArgs {
   StridedInput x;
   GlobalRuns runs;
   RandomKey key;
-  uint32_t threshold;  // of the upper 24 bits of a word: below it, the element is dropped
+  uint32_t threshold;  // if a word's upper 24 bits are below it, the element is dropped
   double scale;        // of what is kept
   std::byte* out;
 };

@@ -1,7 +1,8 @@
 // The flat arguments of norm.h's kernels. Outputs are row-major.
 //
-// Where `stats` has shards, they are the statistics of P shards, one shard after the other, in each
-// one row after the other; where it has none, the rows at hand are whole, and make their own.
+// If `stats` has shards, they are the statistics of P shards, one shard after the other, and row by
+// row in each. If it has none, the local rows are complete, and the kernel computes their
+// statistics.
 #ifndef DTENSOR_RUNTIME_KERNELS_ARGUMENTS_NORM_ARGS_H_
 #define DTENSOR_RUNTIME_KERNELS_ARGUMENTS_NORM_ARGS_H_
 

@@ -1,4 +1,4 @@
-// How element values are read, computed with and rounded: shared by every kernel.
+// How kernels read, compute with and round element values.
 #ifndef DTENSOR_RUNTIME_KERNELS_ARGUMENTS_NUMERIC_H_
 #define DTENSOR_RUNTIME_KERNELS_ARGUMENTS_NUMERIC_H_
 
@@ -51,8 +51,8 @@ decltype(auto) VisitInteger(DType dtype, Fn&& fn) {
   }
 }
 
-// The nearest float towards zero, with its last bit set if that lost anything. Rounding this to 8
-// or 11 bits gives the same as rounding `x` itself: no double rounding.
+// `x` rounded towards zero to a float, with the last bit set if that lost anything. Rounding the
+// result to 8 or 11 bits gives the same as rounding `x` itself: no double rounding.
 inline float RoundToOdd(double x) {
   const float nearest = static_cast<float>(x);
   if (!(std::isfinite(x)) || static_cast<double>(nearest) == x) return nearest;
@@ -61,7 +61,7 @@ inline float RoundToOdd(double x) {
   return std::bit_cast<float>(bits | 1);
 }
 
-// Float to integer, toward zero; saturates, and NaN gives 0: defined for all inputs.
+// Float to integer, toward zero. Saturates, and NaN gives 0, so it is defined for all inputs.
 template <typename To, typename From>
 constexpr To Truncate(From x) {
   constexpr double kLimit = -static_cast<double>(std::numeric_limits<To>::min());  // 2^31 or 2^63

@@ -1,5 +1,5 @@
-// How many bytes of memory operands are: what kernels read and write of them. Elements that are
-// seen several times, through a stride of 0, count once.
+// How many bytes of its operands a kernel reads and writes. Elements that are read several times,
+// through a stride of 0, count once.
 #ifndef DTENSOR_RUNTIME_KERNELS_ARGUMENTS_OPERAND_BYTES_H_
 #define DTENSOR_RUNTIME_KERNELS_ARGUMENTS_OPERAND_BYTES_H_
 
@@ -11,8 +11,8 @@
 
 namespace dtensor::kernels {
 
-// Products of sizes as doubles: on the meta device, broadcast views may have more elements than an
-// int64 counts bytes.
+// Computes products of sizes as doubles: on the meta device, the bytes of broadcast views may
+// exceed an int64.
 template <int N>
 double Iterations(const StridedLoop<N>& loop) {
   double n = loop.empty() ? 0 : 1;
@@ -20,7 +20,7 @@ double Iterations(const StridedLoop<N>& loop) {
   return n;
 }
 
-// Of operand i.
+// The number of different elements of operand i.
 template <int N>
 double DistinctElements(const StridedLoop<N>& loop, int i) {
   double n = loop.empty() ? 0 : 1;
@@ -34,7 +34,7 @@ inline double Bytes(double elements, DType dtype) {
   return elements * static_cast<double>(SizeOf(dtype));
 }
 
-// The first `inputs` of the inputs, and the outputs.
+// The bytes of the first `inputs` inputs, and of the outputs.
 template <int kIn, int kOut>
 double BytesOf(const StridedOperands<kIn, kOut>& operands, int inputs = kIn) {
   double bytes = 0;
@@ -61,7 +61,7 @@ inline double BytesOf(const StridedInput& input) {
   return DistinctElements(input.loop, 0) * static_cast<double>(input.size);
 }
 
-// Of kernels whose arguments are `operands`, and nothing else in memory.
+// For kernels that read and write `operands` and no other memory.
 template <typename Args>
 KernelWork WorkOnOperands(const Args& args) {
   return {.bytes = BytesOf(args.operands)};

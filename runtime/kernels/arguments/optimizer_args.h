@@ -9,7 +9,7 @@
 
 namespace dtensor::kernels {
 
-// A step's scalars, so that an element needs one division and one square root:
+// A step's scalars, chosen so that an element needs one division and one square root:
 //   m = beta1 m + (1 - beta1) g, v = beta2 v + (1 - beta2) g^2, with g = grad_scale * grad;
 //   param -= decay * param + rate * m / (sqrt(v) * v_scale + eps).
 struct AdamWFactors {
@@ -29,7 +29,7 @@ struct StepArgs {
 };
 
 struct AdamWArgs {
-  AdamWFactors factors;  // but for grad_scale, which the device knows
+  AdamWFactors factors;  // except grad_scale, which is on the device
   StepArgs step;
   void *m, *v;
 };
@@ -44,7 +44,7 @@ struct SgdFactors {
 };
 
 struct SgdArgs {
-  SgdFactors factors;  // but for grad_scale
+  SgdFactors factors;  // except grad_scale
   StepArgs step;
   void* buffer;  // null: none
 };

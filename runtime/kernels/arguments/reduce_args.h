@@ -17,7 +17,7 @@ struct ReduceArgs {
   const void* x;
   void* out;
   int64_t outputs;
-  StridedLoop<1> kept, reduced;  // over x: the dimensions of the outputs, and the others
+  StridedLoop<1> kept, reduced;  // over x: the output's dimensions, and the others
   double divisor = 1;            // of the results; floats only
 };
 static_assert(std::is_trivially_copyable_v<ReduceArgs>);

@@ -1,4 +1,4 @@
-// How fast rotary embedding turns each pair of elements: the same numbers on every device.
+// How fast rotary embedding rotates each pair of elements: the same numbers on every device.
 #ifndef DTENSOR_RUNTIME_KERNELS_ARGUMENTS_ROPE_FREQUENCY_H_
 #define DTENSOR_RUNTIME_KERNELS_ARGUMENTS_ROPE_FREQUENCY_H_
 
@@ -12,13 +12,14 @@
 namespace DTENSOR_EXPORT dtensor {
 namespace kernels {
 
-// Which frequencies there are: theta^(-2 i / d) for i < d / 2, slowed down where a model was made
-// for more positions than it was first trained on.
+// The frequencies: theta^(-2 i / d) for i < d / 2, reduced if a model was made for more positions
+// than it was first trained on.
 //
-//   factor 1      as they are
-//   trained 0     all are divided by `factor`: positions are, as "linear" has it
-//   otherwise     by the turns that a frequency makes in `trained` positions, as "llama3" has it:
-//                 fewer than `low` are divided, more than `high` stay, between them by degrees
+//   factor 1      unchanged
+//   trained 0     all are divided by `factor`, so positions are: "linear" scaling
+//   otherwise     "llama3" scaling, by the number of turns that a frequency makes in `trained`
+//                 positions: with fewer than `low` it is divided by `factor`, with more than `high`
+//                 it is unchanged, with a gradual transition between the two
 struct RopeBase {
   double theta = 10000;
   double factor = 1;
@@ -27,7 +28,7 @@ struct RopeBase {
   friend bool operator==(const RopeBase&, const RopeBase&) = default;
 };
 
-// By the host's pow for every device: at position p its last bit is worth p bits of an angle.
+// Uses the host's pow for every device: at position p, an error in its last bit is multiplied by p.
 inline std::vector<double> RopeFrequencies(const RopeBase& base, int64_t d) {
   std::vector<double> frequencies(d / 2);
   for (int64_t i = 0; i < d / 2; ++i) {

@@ -1,5 +1,5 @@
-// The flat arguments of softmax.h's kernels. Outputs are row-major. Statistics of P shards lie one
-// shard after the other, in each one row after the other.
+// The flat arguments of softmax.h's kernels. Outputs are row-major. Statistics of P shards are
+// stored one shard after the other, and row by row in each.
 #ifndef DTENSOR_RUNTIME_KERNELS_ARGUMENTS_SOFTMAX_ARGS_H_
 #define DTENSOR_RUNTIME_KERNELS_ARGUMENTS_SOFTMAX_ARGS_H_
 

@@ -1,12 +1,12 @@
-// N-dimensional strided operands, as kernels are told them:
+// N-dimensional strided operands, as arguments of kernels:
 //
 //   StridedLoop<N>           the offsets of N operands of one shape
 //   StridedOperands<In, Out> element by element: inputs of one shape, row-major outputs
 //   RowOperands<In>          along the last dimension: inputs [..., n] of one shape
-//   StridedInput             one input by itself
+//   StridedInput             a single input
 //
 // All are flat values: bare pointers and arrays of fixed size, which a launch may copy as bytes.
-// They take what they need from tensors; how their elements are visited is each device's matter.
+// They are made from tensors; each device visits the elements in its own way.
 #ifndef DTENSOR_RUNTIME_KERNELS_ARGUMENTS_STRIDED_LOOP_H_
 #define DTENSOR_RUNTIME_KERNELS_ARGUMENTS_STRIDED_LOOP_H_
 
@@ -23,12 +23,12 @@
 namespace DTENSOR_EXPORT dtensor {
 namespace kernels {
 
-// The dimensions of N operands of one shape, innermost first: sizes of 1 dropped, and neighbours
-// that every operand walks with one stride joined.
+// The dimensions of N operands of one shape, innermost first. Dimensions of size 1 are dropped, and
+// neighbouring dimensions that every operand traverses with one stride are joined.
 template <int N>
 class StridedLoop {
  public:
-  // As many as a DistributedTensor has at most (Layout::kMaxDims). Requires: no more are left.
+  // The most that a DistributedTensor has (Layout::kMaxDims). Requires: no more remain.
   static constexpr int kMaxDims = 32;
   using Offsets = std::array<int64_t, N>;  // in elements, one for each operand
 
@@ -54,7 +54,8 @@ class StridedLoop {
     ForEachBlock(1, fn);
   }
 
-  // The same for the first elements of the blocks that the innermost `dims` dimensions are.
+  // As ForEachRow, for the first element of each block that consists of the innermost `dims`
+  // dimensions.
   template <typename Fn>
   void ForEachBlock(int dims, Fn&& fn) const {
     if (empty_) return;
@@ -96,12 +97,13 @@ class StridedLoop {
     dims_[ndim_++] = outer;
   }
 
-  std::array<Dim, kMaxDims> dims_;  // the first ndim_: the others are not even set
+  std::array<Dim, kMaxDims> dims_;  // the first ndim_ are used; the others are uninitialized
   int ndim_ = 0;
   bool empty_ = false;
 };
 
-// Inputs of one shape, and outputs of that shape, row-major. Each operand has a type of its own.
+// Inputs of one shape, and outputs of that shape, which are row-major. Each operand has its own
+// type.
 template <int kIn, int kOut>
 struct StridedOperands {
   StridedOperands(const std::array<const Tensor*, kIn>& inputs,
@@ -164,8 +166,8 @@ struct RowOperands {
   std::array<int64_t, kIn> stride;   // within a row
 };
 
-// One input, of whatever strides: the small operands (a weight, ids, one value for each row) beside
-// a large one, which kernels read in row-major order.
+// One input of any strides: a small operand (a weight, ids, one value for each row) next to a large
+// one, which kernels read in row-major order.
 struct StridedInput {
   explicit StridedInput(const Tensor& tensor)
       : loop(tensor.shape(), {tensor.strides()}),
@@ -176,7 +178,7 @@ struct StridedInput {
 
   StridedLoop<1> loop;
   const std::byte* data;
-  int64_t bytes, size;  // of all, and of an element
+  int64_t bytes, size;  // in total, and of one element
   bool contiguous;
 };
 

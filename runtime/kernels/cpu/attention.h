@@ -10,7 +10,7 @@
 
 namespace dtensor::kernels::cpu {
 
-// How many bytes args.scratch needs. Pointers are not looked at.
+// How many bytes args.scratch needs. Does not dereference pointers.
 int64_t AttentionScratch(const AttentionArgs& args);
 int64_t AttentionGradScratch(const AttentionArgs& args);
 int64_t MergeAttentionScratch(const AttentionMergeArgs& args);

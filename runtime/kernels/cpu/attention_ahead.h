@@ -1,8 +1,8 @@
-// Memory that attention needs soon, brought into the caches while it computes with other memory.
+// Prefetches memory that attention needs soon, while it computes with other memory.
 //
-// Rows of a head lie apart, so that hardware does not foresee them. And a core waits for about two
-// dozen cache lines at once: asked for at the moment when they are copied, all rows of a block cost
-// their whole way from memory; some at a time, between products, they cost next to nothing.
+// The rows of a head are not adjacent, so hardware does not prefetch them. A core waits for about
+// two dozen cache lines at once. If all rows of a block are requested only when they are copied,
+// each pays the full memory latency; a few at a time, between products, cost next to nothing.
 #ifndef DTENSOR_RUNTIME_KERNELS_CPU_ATTENTION_AHEAD_H_
 #define DTENSOR_RUNTIME_KERNELS_CPU_ATTENTION_AHEAD_H_
 
@@ -19,7 +19,7 @@ struct MemoryRows {
   const char* data = nullptr;
   int64_t stride = 0, rows = 0, bytes = 0;
 
-  // Up to n of them, which are then no longer among these.
+  // Removes up to n of them from these rows, and returns them.
   MemoryRows Take(int64_t n) {
     MemoryRows front = *this;
     front.rows = std::min(n, rows);
@@ -29,7 +29,7 @@ struct MemoryRows {
   }
 };
 
-// For each strip: Clear, Add..., Start; then FetchSome with each tile of it.
+// For each strip: call Clear, Add..., Start; then FetchSome with each of its tiles.
 class RowsAhead {
  public:
   // Forgets what was not fetched.
@@ -40,7 +40,7 @@ class RowsAhead {
     if (rows.rows > 0 && rows.bytes > 0) parts_[end_++] = rows;
   }
 
-  // All that was added comes with the next `calls` of FetchSome().
+  // Everything that was added is fetched by the next `calls` calls of FetchSome().
   void Start(int64_t calls) {
     int64_t bytes = 0;
     for (int i = 0; i < end_; ++i) bytes += parts_[i].rows * parts_[i].bytes;

@@ -21,8 +21,8 @@ HWY_BEFORE_NAMESPACE();
 namespace dtensor::kernels::HWY_NAMESPACE {
 namespace {
 
-// One Philox block decides about four neighbouring positions of keys, so a row needs one for each
-// such group that the block of keys has a part of.
+// One Philox block covers four neighbouring key positions, so a row needs one for each such group
+// that overlaps the block of keys.
 template <typename T>
 class KeyDropout {
  public:
@@ -31,7 +31,7 @@ class KeyDropout {
 
   bool active() const { return mask_ != nullptr; }
 
-  // Takes the block of keys [key, key + count); spare keys that complete a vector are of the first
+  // Sets the block of keys [key, key + count); spare keys that complete a vector are in the first
   // group.
   void SetKeys(int64_t key, int64_t count) {
     int64_t groups = 0;
@@ -44,8 +44,8 @@ class KeyDropout {
     for (int64_t i = groups; i < RoundUp(groups, kAttentionPad); ++i) scratch_.groups[i] = 0;
   }
 
-  // For the keys [begin, end) of the block, at [begin]...: what the row's weights are multiplied
-  // by, 0 or 1 / (1 - rate). Up to the end of a vector. Valid until the next call.
+  // For the keys [begin, end) of the block, at [begin]...: the factors of the row's weights, 0 or 1
+  // / (1 - rate), up to the end of a vector. Valid until the next call.
   const T* FactorsOf(int64_t batch, int64_t head, int64_t row, int64_t begin, int64_t end) {
     const int64_t first = scratch_.places[begin] / 4, last = scratch_.places[end - 1] / 4;
     MakeWords(mask_->batches[batch], mask_->heads[head], mask_->queries[row], first, last + 1);
@@ -125,7 +125,7 @@ HWY_NOINLINE void DropWeights(const StripDropout<T>& dropout, int64_t begin, int
   }
 }
 
-// P and dS, as if nothing was dropped, become z P and P * (z dP - delta); dS + P delta is P dP.
+// P and dS, computed without dropout, become z P and P * (z dP - delta); dS + P delta is P dP.
 template <typename T>
 HWY_NOINLINE void DropGradients(const StripDropout<T>& dropout, int64_t begin, int64_t end,
                                 int64_t panel_rows, const T* delta, T* weights, T* gradients) {

@@ -1,5 +1,5 @@
-// How the attention kernels go through their operands: rows of any type and stride, the keys that a
-// row sees, and strips of rows. Compiled once for each instruction set: include after
+// How the attention kernels access their operands: rows of any type and stride, the keys that a row
+// sees, and strips of rows. Compiled once for each instruction set: include after
 // hwy/foreach_target.h.
 #if defined(DTENSOR_RUNTIME_KERNELS_CPU_ATTENTION_OPERANDS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef DTENSOR_RUNTIME_KERNELS_CPU_ATTENTION_OPERANDS_INL_H_
@@ -22,8 +22,8 @@ HWY_BEFORE_NAMESPACE();
 namespace dtensor::kernels::HWY_NAMESPACE {
 namespace {
 
-// The copies into and out of panels for one type in memory, so that what calls them is compiled
-// once for all types with which it computes in T.
+// Copies into and out of panels for one type in memory, so that their caller is compiled once for
+// all types with which it computes in T.
 template <typename T>
 struct Format {
   bool same;             // T itself
@@ -112,7 +112,7 @@ HWY_INLINE bool NeedsMask(const Limits& limits, int64_t key, int64_t n) {
   return limits.end[0] < key + n || limits.begin[M - 1] > key;
 }
 
-// The blocks of `size` keys that some of these rows see, the first and the last. Rows that see
+// The first and the last of the blocks of `size` keys that some of these rows see. Rows that see
 // nothing belong to block 0.
 struct BlockRange {
   int64_t first = 0, last = 0;
@@ -124,8 +124,8 @@ inline BlockRange BlocksSeen(const AttentionShape& shape, int64_t row, int64_t r
   return {begin / size, (end - 1) / size, false};
 }
 
-// The rows [begin, end) out of [row, row + rows), those that see a key of [key, key + n); all rows
-// between the first and the last such row are among them.
+// The rows [begin, end) of [row, row + rows) that see a key of [key, key + n); all rows between the
+// first and the last such row are among them.
 struct RowRange {
   int64_t begin, end;
 };
@@ -138,7 +138,7 @@ inline RowRange RowsThatSee(const AttentionShape& shape, int64_t row, int64_t ro
           row + (std::partition_point(seen, seen + rows, begins_before) - seen)};
 }
 
-// How many of the keys [key, key + n) lie before the end of what these rows see; 0 for no rows.
+// How many of the keys [key, key + n) are before the end of what these rows see; 0 for no rows.
 inline int64_t KeysBeforeEnd(const AttentionShape& shape, const RowRange& rows, int64_t key,
                              int64_t n) {
   if (rows.begin >= rows.end) return 0;
@@ -150,7 +150,7 @@ struct KeyBlock {
   int64_t batch, kv_head, key;
 };
 
-// What the next block of keys reads, in shares for the strips that run before it.
+// What the next block of keys reads, divided among the strips that run before it.
 class NextKeys {
  public:
   // The block after `now`; of `size` keys each. `strips` run before it.

@@ -1,5 +1,5 @@
-// Products of small matrices in scratch memory, and the copies into it: what the attention kernels
-// are made of. Compiled once for each instruction set: include after hwy/foreach_target.h.
+// Products of small matrices in scratch memory, and the copies into it, from which the attention
+// kernels are built. Compiled once for each instruction set: include after hwy/foreach_target.h.
 #if defined(DTENSOR_RUNTIME_KERNELS_CPU_ATTENTION_PANELS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef DTENSOR_RUNTIME_KERNELS_CPU_ATTENTION_PANELS_INL_H_
 #undef DTENSOR_RUNTIME_KERNELS_CPU_ATTENTION_PANELS_INL_H_
@@ -23,10 +23,10 @@ HWY_BEFORE_NAMESPACE();
 namespace dtensor::kernels::HWY_NAMESPACE {
 namespace {
 
-// All matrices in scratch memory are cut into panels of columns: element (r, c) of a matrix of R
-// rows lies at (c / kPanel * R + r) * kPanel + c % kPanel. So a matrix is an operand of products
-// from either side without strides: as the left one its elements lie at constant distances, as the
-// right one in a row.
+// All matrices in scratch memory are divided into panels of columns: element (r, c) of a matrix of
+// R rows is at (c / kPanel * R + r) * kPanel + c % kPanel. So a matrix can be either operand of a
+// product without strides: as the left one its elements are at constant distances, as the right one
+// they are consecutive.
 template <typename T>
 inline constexpr int64_t kLanes = hn::MaxLanes(hn::ScalableTag<T>());
 template <typename T>
@@ -40,10 +40,10 @@ inline constexpr int kStep = kStrip / 3;
 template <typename T>
 using VecOf = hn::Vec<hn::ScalableTag<T>>;
 
-// The greater one; x where x is NaN.
+// The greater one; x if x is NaN.
 template <class V>
 HWY_INLINE V GreaterOrNan(V a, V x) {
-  // There Max is one instruction that does so: of a NaN on x86 its second operand is the result.
+  // Max is one instruction that does so: if one operand is NaN, x86 returns the second.
   constexpr bool kMaxDoes =
       (HWY_ARCH_X86 || HWY_ARCH_ARM) && HWY_TARGET != HWY_EMU128 && HWY_TARGET != HWY_SCALAR;
   if constexpr (kMaxDoes) {
@@ -108,8 +108,9 @@ HWY_INLINE void PrefetchRow(const In* row, int64_t n) {
   for (int64_t i = 0; i < n; i += 64 / sizeof(In)) hwy::Prefetch(row + i);
 }
 
-// rows x dim elements, times `factor`, into panels of a matrix of `panel_rows` rows, with `spare`
-// rows of 0 after these. Columns that complete a vector become 0; those after it are not touched.
+// Copies rows x dim elements, times `factor`, into panels of a matrix of `panel_rows` rows,
+// followed by `spare` rows of 0. Columns that complete a vector become 0; later ones are not
+// touched.
 template <typename In, typename T>
 void Pack(const void* memory, int64_t stride, int64_t rows, int64_t spare, int64_t dim, T factor,
           int64_t panel_rows, T* panels) {
@@ -137,7 +138,7 @@ void Pack(const void* memory, int64_t stride, int64_t rows, int64_t spare, int64
   }
 }
 
-// The other way; past the caches if `stream`, which takes rows of whole, aligned vectors.
+// The reverse; bypasses the caches if `stream`, which requires rows of whole, aligned vectors.
 template <typename Out, typename T>
 void Unpack(const T* panels, int64_t panel_rows, int64_t rows, int64_t dim, T factor, void* memory,
             int64_t stride, bool stream) {
@@ -192,9 +193,9 @@ HWY_INLINE void TransposeBlock(const T* const* rows, int64_t c, VecOf<T>* t) {
 }
 #endif
 
-// The transpose of rows x dim elements, in panels of a matrix of `dim` rows: a column for each row.
-// Columns that complete a vector are copies of the last one. `staging` has room for kAttentionPad
-// rows, padded.
+// Copies the transpose of rows x dim elements into panels of a matrix of `dim` rows: a column for
+// each row. Columns that complete a vector are copies of the last one. `staging` has room for
+// kAttentionPad rows, padded.
 template <typename In, typename T>
 void PackTransposed(const void* memory, int64_t stride, int64_t rows, int64_t dim, T* staging,
                     T* panels) {
@@ -243,7 +244,7 @@ void PackTransposed(const void* memory, int64_t stride, int64_t rows, int64_t di
 }
 
 // --- Pairs of bf16. CPUs with AVX512_BF16 multiply them twice as fast as f32, exactly, and sum in
-// f32. A pair is moved as a float is, so rows of n elements are rows of n / 2 floats.
+// f32. A pair is moved like a float, so rows of n elements are rows of n / 2 floats.
 
 #if HWY_TARGET == HWY_AVX3
 template <typename T>
@@ -265,7 +266,7 @@ HWY_INLINE V MulAddPairs(V, V, V sum) {
 }
 #endif
 
-// Whether these operands, of `shape`, can be taken as pairs: whole vectors of them.
+// Whether these operands, of `shape`, can be processed as pairs, in whole vectors.
 template <typename T>
 bool CanTakePairs(const AttentionShape& shape, std::initializer_list<AttentionOperand> operands) {
   if (!kHasPairs<T> || shape.dtype != DType::kBF16 || shape.dim % 32 != 0) return false;

@@ -1,4 +1,4 @@
-// Copies of boxes between strided memories: what an exchange does with a box from one peer.
+// Copies of boxes between strided memories, for boxes that an exchange receives from one peer.
 #ifndef DTENSOR_RUNTIME_KERNELS_CPU_BOX_COPY_H_
 #define DTENSOR_RUNTIME_KERNELS_CPU_BOX_COPY_H_
 
@@ -12,14 +12,13 @@ namespace dtensor {
 // Shorter runs are not worth the head and tail around whole cache lines.
 inline constexpr int64_t kStreamRunBytes = 256;
 
-// How far ahead bytes are asked for where a source has gaps. The hardware does it too, and better,
-// but begins anew with each run.
+// How far ahead memory is prefetched if a source has gaps. The hardware does this too, and better,
+// but starts anew with each run.
 inline constexpr int64_t kFetchAhead = 1024;
 
-// dst[0, n) = src[0, n), by streaming stores. FinishStores() (streaming.h) before another thread
-// may read dst.
-// `next`: where the run that is read after this one begins, which is then asked for while this one
-// ends (any address does no harm); null where src goes on without a gap.
+// dst[0, n) = src[0, n), by streaming stores. Call FinishStores() (streaming.h) before another
+// thread may read dst. `next`: where the run that is read after this one begins, which is
+// prefetched while this one ends (any address is allowed); null if src continues without a gap.
 void StreamCopy(std::byte* dst, const std::byte* src, int64_t n, const std::byte* next = nullptr);
 
 // Copies n elements of `element_bytes` (1, 2, 4 or 8) between strides in bytes.

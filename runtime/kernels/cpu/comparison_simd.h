@@ -1,5 +1,5 @@
-// Comparisons and what they choose on contiguous memory, vectorized with run-time dispatch.
-// `stream`: as in elementwise_simd.h.
+// Comparisons, and selection by a condition, on contiguous memory, vectorized with run-time
+// dispatch. `stream`: as in elementwise_simd.h.
 #ifndef DTENSOR_RUNTIME_KERNELS_CPU_COMPARISON_SIMD_H_
 #define DTENSOR_RUNTIME_KERNELS_CPU_COMPARISON_SIMD_H_
 
@@ -10,7 +10,7 @@
 
 namespace dtensor::kernels::simd {
 
-// f32 and bf16; kGreater and kGreaterEqual are not there.
+// f32 and bf16; not kGreater and kGreaterEqual.
 void Compare(CompareOp op, DType dtype, const void* a, const void* b, bool* out, int64_t n,
              bool stream);
 // out[i] = condition[i] ? a[i] : b[i], elements of `size` bytes, 2 or 4.

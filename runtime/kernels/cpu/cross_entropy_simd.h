@@ -9,11 +9,11 @@
 
 namespace dtensor::kernels::simd {
 
-// Where a row's target lies among its columns, if it does.
+// The column of a row's target, or one of these.
 inline constexpr int64_t kElsewhere = -1;  // another shard has it
-inline constexpr int64_t kIgnored = -2;    // the row counts nowhere
+inline constexpr int64_t kIgnored = -2;    // the row is skipped
 
-// What is wanted of the probabilities: of the target's, beside that of each.
+// What is subtracted from the probabilities: from the target's, and from each.
 struct CrossEntropyWeights {
   double target, each;
 };

@@ -15,7 +15,7 @@ void UnaryGrad(UnaryOp op, DType dtype, const void* saved, const void* dy, void*
                bool stream);
 void BinaryGrad(BinaryOp op, int operand, DType dtype, const void* a, const void* b, const void* dy,
                 void* dx, int64_t n, bool stream);
-// With `stream`, dgate and dup lie alike in their cache lines.
+// With `stream`, dgate and dup must have the same alignment within cache lines.
 void SiluMulGrad(DType dtype, const void* gate, const void* up, const void* dy, void* dgate,
                  void* dup, int64_t n, bool stream);
 

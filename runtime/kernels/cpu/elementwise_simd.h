@@ -1,5 +1,5 @@
 // The elementwise kernels on contiguous memory of one float type, vectorized with run-time
-// dispatch. `stream`: write past the caches (large outputs that nobody reads soon).
+// dispatch. `stream`: write past the caches (for large outputs that nobody reads soon).
 #ifndef DTENSOR_RUNTIME_KERNELS_CPU_ELEMENTWISE_SIMD_H_
 #define DTENSOR_RUNTIME_KERNELS_CPU_ELEMENTWISE_SIMD_H_
 
@@ -16,7 +16,7 @@ void Unary(UnaryOp op, DType dtype, const void* a, void* out, int64_t n,
            bool stream);  // not kCopy, kNot
 void Affine(DType dtype, const void* a, double scale, double shift, void* out, int64_t n,
             bool stream);
-// Between unlike types of f32, bf16 and f16.
+// Between different types of f32, bf16 and f16.
 void Convert(DType from, const void* a, DType to, void* out, int64_t n, bool stream);
 
 void SiluMul(DType dtype, const void* gate, const void* up, void* y, int64_t n, bool stream);

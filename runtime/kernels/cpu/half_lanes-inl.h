@@ -1,4 +1,4 @@
-// The 16-bit floats in memory as vectors of f32, and back: bit for bit as dtype.h does it.
+// Converts the 16-bit floats in memory to vectors of f32, and back, bit for bit as dtype.h does.
 //
 // Compiled once for each instruction set: include after hwy/foreach_target.h, as Highway's own
 // -inl.h files.
@@ -14,7 +14,7 @@
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
-// The small functions below must melt into their loop.
+// The small functions below must be inlined into their loop.
 #ifndef DT_REDUCE_INLINE
 #define DT_REDUCE_INLINE HWY_ATTR __attribute__((always_inline))
 #endif

@@ -1,4 +1,4 @@
-// How kernels on host memory get into the device's queue.
+// How kernels on host memory are put into the device's queue.
 #ifndef DTENSOR_RUNTIME_KERNELS_CPU_LAUNCH_H_
 #define DTENSOR_RUNTIME_KERNELS_CPU_LAUNCH_H_
 
@@ -11,7 +11,7 @@ namespace dtensor::kernels::cpu {
 // errors. Errors: as Device::Launch.
 template <typename Args, typename Fn>
 absl::Status Launch(Device& device, const char* kernel, const Args& args, Fn run) {
-  // It runs before Launch returns: no copy.
+  // The launch runs before Launch returns: no copy needed.
   if (device.kind() == Device::Kind::kCpu) {
     return device.Launch(kernel, [&args, run] { return run(args); });
   }

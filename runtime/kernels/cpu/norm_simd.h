@@ -1,6 +1,7 @@
 // RMSNorm on rows of one float type, vectorized with run-time dispatch. Each row is contiguous;
-// inputs have a row stride, outputs are row-major. Statistics are f32 (f64 for f64); where they are
-// null, rows are whole and make their own. `total`: a row's elements, on all shards.
+// inputs have a row stride, outputs are row-major. Statistics are f32 (f64 for f64); if they are
+// null, rows are complete and their statistics are computed. `total`: a row's elements on all
+// shards.
 #ifndef DTENSOR_RUNTIME_KERNELS_CPU_NORM_SIMD_H_
 #define DTENSOR_RUNTIME_KERNELS_CPU_NORM_SIMD_H_
 

@@ -1,4 +1,4 @@
-// Where kernels along the last dimension write: rows, and sums over rows.
+// Where kernels along the last dimension write their results: rows, and sums over rows.
 #ifndef DTENSOR_RUNTIME_KERNELS_CPU_OUTPUT_ROWS_H_
 #define DTENSOR_RUNTIME_KERNELS_CPU_OUTPUT_ROWS_H_
 
@@ -22,8 +22,9 @@ struct OutputRows {
   int64_t row_bytes;
 };
 
-// Sums of many rows, element by element: the rows of a block are added up one by one, and then the
-// block to the total. So f32 loses bits with the number of blocks, not of rows.
+// Sums of many rows, element by element: the rows of a block are added one by one, and then the
+// block is added to the total. So the accuracy lost in f32 grows with the number of blocks, not of
+// rows.
 class RowSums {
  public:
   static constexpr int64_t kBlock = 256;  // rows

@@ -21,8 +21,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 #if HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
 
-// The lower and upper halves of the 64-bit products of each lane: even lanes and odd lanes apart,
-// and interleaved again.
+// The lower and upper halves of the 64-bit products of each lane: even and odd lanes are multiplied
+// separately, and interleaved again.
 template <class D, class V>
 HWY_INLINE void MulWide(D d, V a, V b, V& lower, V& upper) {
   const auto even = hn::MulEven(a, b);

@@ -1,4 +1,4 @@
-// The cosines and sines that rotary embedding multiplies with, computed once and kept.
+// The cosines and sines that rotary embedding multiplies by, computed once and cached.
 #ifndef DTENSOR_RUNTIME_KERNELS_CPU_ROPE_TABLE_H_
 #define DTENSOR_RUNTIME_KERNELS_CPU_ROPE_TABLE_H_
 
@@ -20,9 +20,9 @@ struct RopeTable {
 
 // The one global state of these kernels: a cache of the last few tables of each type, bounded to 64
 // MiB, behind a mutex. Every layer of a model asks for the same table, forward and backward, and
-// computing it takes as long as rotating several layers. Process-wide, because a table depends on
-// the arguments alone: ranks that are threads share it, and no result can depend on what it holds.
-// Any thread.
+// computing it takes as long as rotating several layers. It is process-wide because a table depends
+// on the arguments alone: ranks that are threads share it, and no result can depend on the cache's
+// contents. May be called from any thread.
 template <typename T>
 std::shared_ptr<const RopeTable<T>> GetRopeTable(const IndexSet& positions, const RopeBase& base,
                                                  int64_t d);

@@ -1,4 +1,4 @@
-// How kernels along the last dimension are told their operands: rows of contiguous elements.
+// How operands are passed to kernels along the last dimension: as rows of contiguous elements.
 #ifndef DTENSOR_RUNTIME_KERNELS_CPU_ROW_SHAPE_H_
 #define DTENSOR_RUNTIME_KERNELS_CPU_ROW_SHAPE_H_
 

@@ -1,5 +1,5 @@
-// What kernels along a sharded dimension know of rows: P shards' statistics, one shard after the
-// other. They are merged in ascending order, so that every rank gets the same bits.
+// Statistics of P shards, one shard after the other, for kernels along a sharded dimension. They
+// are merged in ascending order, so that every rank gets the same bits.
 #ifndef DTENSOR_RUNTIME_KERNELS_CPU_SHARD_STATS_H_
 #define DTENSOR_RUNTIME_KERNELS_CPU_SHARD_STATS_H_
 
@@ -19,7 +19,7 @@ struct ShardStats {
   const C* At(int64_t shard, int64_t row) const { return data + (shard * rows + row) * width; }
 };
 
-// exp(x - max) added up over a row: sum is taken relative to max, so that it cannot overflow.
+// exp(x - max) added up over a row: the sum is relative to max, so that it cannot overflow.
 template <typename C>
 struct SumExp {
   C max, sum;

@@ -1,6 +1,6 @@
-// Vectors of the compute type (f32; f64 for f64), whatever float type is in memory: loads, stores,
-// and loops that treat the last few elements with the same vector operations as all others. So an
-// element's value does not depend on where in a shard it lies.
+// Vectors of the compute type (f32; f64 for f64), for every float type in memory: loads, stores,
+// and loops that process the last few elements with the same vector operations as all others. So an
+// element's value does not depend on its position in a shard.
 //
 // Compiled once for each instruction set: include after hwy/foreach_target.h, as Highway's own
 // -inl.h files.
@@ -21,12 +21,12 @@
 #include "dtensor/runtime/kernels/cpu/half_lanes-inl.h"
 #include "hwy/highway.h"
 
-// For the lambdas that handle one vector: they must melt into their loop.
+// For the lambdas that process one vector: they must be inlined into their loop.
 #ifndef DT_VECTOR_LAMBDA
 #define DT_VECTOR_LAMBDA HWY_ATTR __attribute__((always_inline))
 #endif
 
-// The function to call for `dtype`: the best that this CPU runs, or the one version there is.
+// The function to call for `dtype`: the best version that this CPU runs, or the only one.
 #ifndef DT_DISPATCH
 #define DT_DISPATCH(function, dtype)                                  \
   ((dtype) == ::dtensor::DType::kF64 ? &HWY_STATIC_DISPATCH(function) \
@@ -53,15 +53,15 @@ HWY_INLINE void VisitTarget(DType dtype, Fn fn) {
   fn(float{});
 }
 
-// Which lanes of a vector are in memory: all of them, to be stored past the caches if `stream` (the
-// address is aligned then); or the first few.
+// Which lanes of a vector are in memory: all of them, stored past the caches if `stream` (the
+// address is then aligned); or the first few.
 struct All {
   bool stream = false;
 };
 struct First {
   int64_t n;
 };
-// The same lanes for an operand that stays in the caches.
+// The same lanes for an operand that should stay in the caches.
 HWY_INLINE All Cached(All) { return {}; }
 HWY_INLINE First Cached(First lanes) { return lanes; }
 
@@ -164,10 +164,10 @@ HWY_INLINE void ForEachVector(D d, int64_t n, Fn fn) {
   if (i < n) fn(i, First{n - i});
 }
 
-// The same; with `stream`, after a first few elements that bring `out` to the alignment of
-// streaming stores, whole vectors are streamed. The kernel then ends with FinishStores
-// (streaming.h). Written so that fn, which is inlined, stands here twice and not four times: it is
-// most of the code.
+// The same; with `stream`, after the first few elements, which bring `out` to the alignment of
+// streaming stores, whole vectors are streamed. The kernel must end with FinishStores
+// (streaming.h). Written so that fn, which is inlined, appears twice and not four times: it is most
+// of the code.
 template <class D, typename T, class Fn>
 HWY_INLINE void ForEachVectorTo(D d, const T* out, int64_t n, bool stream, Fn fn) {
   const int64_t step = hn::Lanes(d), bytes = step * static_cast<int64_t>(sizeof(T));
@@ -212,14 +212,14 @@ HWY_INLINE hn::Vec<D> FoldVectors(D d, int64_t n, hn::Vec<D> identity, Combine c
   return combine(combine(a0, a1), combine(a2, a3));
 }
 
-// The sum of fn(i, lanes) over all vectors and lanes; fn gives 0 in lanes that are not there.
+// The sum of fn(i, lanes) over all vectors and lanes; fn must give 0 in missing lanes.
 template <class D, class Fn>
 HWY_INLINE hn::TFromD<D> SumVectors(D d, int64_t n, Fn fn) {
   const auto add = [](auto a, auto b) DT_VECTOR_LAMBDA { return hn::Add(a, b); };
   return hn::GetLane(hn::SumOfLanes(d, FoldVectors(d, n, hn::Zero(d), add, fn)));
 }
 
-// The largest element of x[0, n); -inf for none. NaN is passed over.
+// The largest element of x[0, n); -inf for none. Ignores NaN.
 template <class D, typename T>
 HWY_INLINE hn::TFromD<D> MaxElement(D d, const T* x, int64_t n) {
   const auto lowest = hn::Neg(hn::Inf(d));

@@ -1,6 +1,6 @@
-// Elementary functions of vectors, float or double, right for every input: NaN stays NaN, and
-// overflow, underflow and infinities come out as in <cmath>. Relative error at most 4e-7 in f32
-// where nothing else is said.
+// Elementary functions of vectors, float or double, correct for every input: NaN stays NaN, and
+// overflow, underflow and infinities are as in <cmath>. Relative error at most 4e-7 in f32, unless
+// stated otherwise.
 //
 // Compiled once for each instruction set: include after hwy/foreach_target.h.
 #if defined(DTENSOR_RUNTIME_KERNELS_CPU_SIMD_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -97,7 +97,7 @@ HWY_INLINE V TanhOf(D d, V x) {
   return hn::IfThenElse(hn::IsNaN(x), x, hn::Tanh(d, x));
 }
 
-// fn(x) of each lane: what has no vector function.
+// fn(x) for each lane separately: for functions without a vector version.
 template <class D, class V, class Fn>
 HWY_INLINE V MapLanes(D d, V x, Fn fn) {
   HWY_ALIGN hn::TFromD<D> lanes[hn::MaxLanes(D())];
@@ -112,8 +112,8 @@ struct Normal {
   V cdf, density;
 };
 
-// e^(-t^2 / 2) with what t^2 loses in rounding, which e^ would multiply: t = upper + lower, whose
-// products are exact.
+// e^(-t^2 / 2), corrected for what t^2 loses in rounding, which the exponential would magnify. The
+// loss is computed from t = upper + lower, whose products are exact.
 template <class D, class V>
 HWY_INLINE V BellF32(D d, V t) {
   const V half = hn::Set(d, 0.5f), square = hn::Mul(t, t);
@@ -126,8 +126,9 @@ HWY_INLINE V BellF32(D d, V t) {
   return hn::NegMulAdd(hn::Mul(half, lost), bell, bell);
 }
 
-// Beyond -t, for t >= 0, lies e^(-t^2 / 2) v P(v) with v = 1 / (1 + t / 4); P is a minimax
-// polynomial for t up to 14.5 (relative error 1.3e-8), where all is 0 in f32.
+// The mass of the normal distribution below -t, for t >= 0, is e^(-t^2 / 2) v P(v), where
+// v = 1 / (1 + t / 4) and P is a minimax polynomial for t up to 14.5 (relative error 1.3e-8), where
+// it becomes 0 in f32.
 template <class D, class V>
 HWY_INLINE Normal<V> NormalAtF32(D d, V x) {
   const V one = hn::Set(d, 1), most = hn::Set(d, 15);

@@ -13,7 +13,7 @@ void Softmax(SoftmaxForm form, RowShape shape, InputRows x, void* y);
 void SoftmaxFromStats(SoftmaxForm form, RowShape shape, InputRows x, const void* stats, void* y);
 // sums[r] = sum(y * dy) of row r; kLog: sum(dy).
 void SoftmaxGradSums(SoftmaxForm form, RowShape shape, InputRows y, InputRows dy, void* sums);
-// With these sums, or, where they are null, with those of the rows themselves.
+// With these sums, or, if they are null, with those that it computes from the rows.
 void SoftmaxGrad(SoftmaxForm form, RowShape shape, InputRows y, InputRows dy, const void* sums,
                  void* dx);
 

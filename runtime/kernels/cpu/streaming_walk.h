@@ -1,4 +1,4 @@
-// The loop over the operands of kernels that work element by element, with streaming stores.
+// The loop over the operands of elementwise kernels, with streaming stores.
 #ifndef DTENSOR_RUNTIME_KERNELS_CPU_STREAMING_WALK_H_
 #define DTENSOR_RUNTIME_KERNELS_CPU_STREAMING_WALK_H_
 

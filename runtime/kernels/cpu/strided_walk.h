@@ -1,5 +1,5 @@
 // The loops over strided operands that all kernels on host memory share. Each turns arbitrary
-// strides into calls on contiguous memory, so that a kernel is one loop over contiguous elements.
+// strides into calls on contiguous memory, so a kernel is one loop over contiguous elements.
 #ifndef DTENSOR_RUNTIME_KERNELS_CPU_STRIDED_WALK_H_
 #define DTENSOR_RUNTIME_KERNELS_CPU_STRIDED_WALK_H_
 
@@ -30,7 +30,7 @@ const void* Packed(const StridedInput& input, std::vector<std::byte>& scratch);
 namespace internal {
 
 inline constexpr int64_t kPieceBuffer = 512;   // elements: stays in the first-level cache
-inline constexpr int64_t kShortRow = 32;       // of fewer elements several make a piece
+inline constexpr int64_t kShortRow = 32;       // several shorter rows make one piece
 inline constexpr int64_t kBlockColumns = 128;  // of rows that are gathered together
 inline constexpr int64_t kBufferBytes = 64 * kBlockColumns;
 static_assert(kPieceBuffer * 8 <= kBufferBytes);
@@ -60,8 +60,8 @@ void ForEachPieceOfRow(const StridedOperands<kIn, kOut>& x,
   }
 }
 
-// A plane (the two innermost dimensions) of short rows, whose outputs begin at element `done`: as
-// many rows at once as the buffers hold.
+// A plane (the two innermost dimensions) of short rows, whose outputs begin at element `done`:
+// processes as many rows at once as the buffers hold.
 template <int kIn, int kOut, typename Fn>
 void ForEachPieceOfShortRows(const StridedOperands<kIn, kOut>& x,
                              const typename StridedLoop<kIn>::Offsets& offsets, int64_t done,
@@ -88,14 +88,15 @@ void ForEachPieceOfShortRows(const StridedOperands<kIn, kOut>& x,
   }
 }
 
-// Whether input i is walked across its cache lines, and the next rows find their elements there.
+// Whether input i is traversed across its cache lines, so that the next rows find their elements in
+// the cache.
 template <int kIn, int kOut>
 bool IsTransposed(const StridedOperands<kIn, kOut>& x, int i) {
   const int64_t stride = std::abs(x.loop.stride(0, i)), next = std::abs(x.loop.stride(1, i));
   return stride * x.in_size[i] >= 64 && next != 0 && next * x.in_size[i] < 64;
 }
 
-// A plane in blocks of so many rows as a cache line has elements.
+// Processes a plane in blocks of as many rows as a cache line has elements.
 template <int kIn, int kOut, typename Fn>
 void ForEachPieceOfBlocks(const StridedOperands<kIn, kOut>& x,
                           const typename StridedLoop<kIn>::Offsets& offsets, int64_t done, Fn& fn) {

@@ -1,6 +1,6 @@
-// Copies from a GPU's memory into a block's shared memory that go on while their thread does
-// something else (PTX's cp.async, sm_80 and later). On the host grid they happen when they are
-// waited for, so that what is read too early is not there.
+// Asynchronous copies from a GPU's memory into a block's shared memory, while their thread does
+// something else (PTX's cp.async, sm_80 and later). On the host grid the copy is made when it is
+// waited for, so that reading too early is detected.
 #ifndef DTENSOR_RUNTIME_KERNELS_CUDA_ASYNC_COPY_INL_H_
 #define DTENSOR_RUNTIME_KERNELS_CUDA_ASYNC_COPY_INL_H_
 
@@ -17,11 +17,11 @@
 
 namespace dtensor::kernels::cuda {
 
-// Of one thread.
+// For one thread.
 class AsyncCopies {
  public:
-  // Begins to copy `bytes` <= 16, behind which zeros follow up to 16. `from` and `to` are multiples
-  // of 16; what is copied does not change, and nobody touches `to`, until it is there.
+  // Begins to copy `bytes` <= 16, and fills up to 16 with zeros. `from` and `to` are multiples of
+  // 16. Until the copy is complete, its source must not change, and nobody may access `to`.
   __device__ void Begin(const void* from, void* to, int bytes) {
 #ifdef __CUDACC__
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
@@ -36,7 +36,7 @@ class AsyncCopies {
 #endif
   }
 
-  // What was begun since the last Commit, nothing perhaps, is a group.
+  // Makes a group of what was begun since the last Commit, which may be nothing.
   __device__ void Commit() {
 #ifdef __CUDACC__
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -45,7 +45,7 @@ class AsyncCopies {
 #endif
   }
 
-  // What this thread has begun is there: for itself; for others behind a barrier.
+  // Waits until what this thread has begun is complete. Other threads see it after a barrier.
   __device__ void Wait() {
 #ifdef __CUDACC__
     asm volatile("cp.async.wait_all;" ::: "memory");
@@ -53,7 +53,7 @@ class AsyncCopies {
     Arrive(groups_);
 #endif
   }
-  // The same of all groups but the last.
+  // As above, for all groups but the last.
   __device__ void WaitButLast() {
 #ifdef __CUDACC__
     asm volatile("cp.async.wait_group 1;" ::: "memory");

@@ -1,6 +1,6 @@
-// What attention's kernels for the heads that most models have are made of, in the manner of
-// FlashAttention-2 (Dao, 2023): products of tensor cores, up to 128 features, all of a tile at
-// once. Shared memory has rows in panels of 64 features (warpgroup-inl.h), one behind the other.
+// The parts of attention's kernels for common head sizes, in the manner of FlashAttention-2 (Dao,
+// 2023): tensor core products of up to 128 features, for a whole tile at once. Shared memory stores
+// rows in panels of 64 features (warpgroup-inl.h), one after the other.
 #ifndef DTENSOR_RUNTIME_KERNELS_CUDA_ATTENTION_FLASH_INL_H_
 #define DTENSOR_RUNTIME_KERNELS_CUDA_ATTENTION_FLASH_INL_H_
 
@@ -31,9 +31,9 @@
 
 namespace dtensor::kernels::cuda {
 
-// What a lane has of a block's rows and of a tile of 64 others, laid out as in MatrixTiles: a warp
-// has kGroups times 16 rows, and meets the whole tile; or kShareRows: the warps have the same rows,
-// and a quarter of the tile each. kDim: features, rounded up.
+// What a lane holds of a block's rows and of a tile of 64 other rows, laid out as in MatrixTiles. A
+// warp has kGroups times 16 rows, and processes the whole tile; or, with kShareRows, the warps have
+// the same rows, and a quarter of the tile each. kDim: features, rounded up.
 template <typename In_, int kDim_, int kGroups, bool kShareRows_ = false>
 struct FlashTiles {
   using In = In_;
@@ -59,7 +59,7 @@ struct FlashTiles {
   // Of this warp's columns.
   static __device__ int ColumnOf(int c) { return c / 2 * 8 + LaneOf() % 4 * 2 + c % 2; }
 
-  // Calls fn(f) for the parts of 16 features; without questions where there are many.
+  // Calls fn(f) for the parts of 16 features; without bounds checks if there are many.
   template <typename Fn>
   static __device__ void ForEachPart(int dim, Fn fn) {
 #pragma unroll
@@ -68,7 +68,7 @@ struct FlashTiles {
     }
   }
 
-  // Of kN rows in shared memory, those from `row` on in the panel of a feature.
+  // Of kN rows in shared memory, the part from `row` on, in the panel of a feature.
   template <int kN>
   static __device__ const In* PanelOf(const In* rows, int row, int feature) {
     return rows + (feature / kPanelColumns * kN + row) * kPanelColumns;
@@ -124,8 +124,8 @@ struct FlashTiles {
   }
 };
 
-// The same with products of a warpgroup, of its 64 rows, and of all kDim features without questions
-// in between, which would end what is under way.
+// The same with products of a warpgroup, of its 64 rows, and of all kDim features without branches
+// in between, which would wait for the products in flight.
 template <typename In_, int kDim_>
 struct WarpgroupTiles : FlashTiles<In_, kDim_, 1> {
   using Base = FlashTiles<In_, kDim_, 1>;
@@ -191,7 +191,7 @@ struct WarpgroupTiles : FlashTiles<In_, kDim_, 1> {
 template <typename In, int kDim>
 class RowCopies {
  public:
-  // kN rows of `to`; zeros beyond what there is.
+  // kN rows of `to`; zeros beyond the end.
   template <int kN>
   __device__ void Begin(const TileRows<In>& from, int dim, In* to) {
     constexpr int kPacks = kDim / kPack<In>, kRowsAtOnce = kTileThreads / kPacks;
@@ -211,13 +211,14 @@ class RowCopies {
 
   __device__ void Commit() { copies_.Commit(); }
 
-  // What was begun is there, for all threads; and all have left what comes next.
+  // Waits until what was begun is complete, for all threads, and until all have stopped using the
+  // memory that is filled next.
   __device__ void Meet() {
     copies_.Wait();
     PublishShared();
     __syncthreads();
   }
-  // The same but for what was begun before the last Commit, and since the one before that.
+  // As above, but does not wait for what was begun after the last Commit.
   __device__ void MeetButLast() {
     copies_.WaitButLast();
     PublishShared();
@@ -228,8 +229,8 @@ class RowCopies {
   AsyncCopies copies_;
 };
 
-// Where an operand's rows do not begin at multiples of 16 bytes it becomes a copy of them, in
-// memory that is then returned.
+// If an operand's rows do not begin at multiples of 16 bytes, replaces it by a copy of them, and
+// returns the copy's memory.
 inline absl::StatusOr<std::optional<Scratch>> Align(Device& device, const char* kernel,
                                                     const AttentionSizes& sizes, int64_t heads,
                                                     int64_t rows, AttentionOperand& x) {
@@ -275,8 +276,8 @@ absl::Status WithWarpgroups(const Device& device, Fn fn) {
   }
 }
 
-// Calls launch(features, is_wide, step): as constants the most features that there may be, and
-// whether results are wider than operands; and a step of aligned operands.
+// Calls launch(features, is_wide, step). As constants: the upper bound of features, and whether
+// results are wider than operands. The step's operands are aligned.
 template <typename Fn>
 absl::Status WithFlashStep(Device& device, const char* kernel, StepRule step, Fn launch) {
   const AttentionSizes& s = step.sizes;

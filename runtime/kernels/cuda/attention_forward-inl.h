@@ -1,5 +1,5 @@
-// What both kinds of attention's forward kernels are made of: the general one (attention.cu), and
-// that of flash attention (attention_flash.cu).
+// The parts of attention's forward kernels: the general one (attention.cu), and flash attention
+// (attention_flash.cu).
 #ifndef DTENSOR_RUNTIME_KERNELS_CUDA_ATTENTION_FORWARD_INL_H_
 #define DTENSOR_RUNTIME_KERNELS_CUDA_ATTENTION_FORWARD_INL_H_
 
@@ -21,8 +21,8 @@ __device__ constexpr T Lowest() {
 // A multiple of each kernel's tile.
 inline constexpr int64_t kKeysOfPart = 64;
 
-// Keys that blocks share. Where few queries meet many keys, as when a text is generated, there is
-// one block of queries for a head, and most of a GPU would have none.
+// Divides keys among blocks. If few queries attend to many keys, as in text generation, there is
+// only one block of queries for a head, and most of a GPU would be idle.
 struct KeyParts {
   int64_t keys, count;       // of each part but the last, a multiple of kKeysOfPart; parts
   int64_t o_step, lse_step;  // from a part's results, which are wide, to the next one's
@@ -30,7 +30,7 @@ struct KeyParts {
   bool is_split() const { return count > 1; }
 };
 
-// What a block of a forward kernel does: `count` query rows of a head from `first` on, and keys
+// The work of a block of a forward kernel: `count` query rows of a head from `first` on, and keys
 // [begin, end), in tiles from `begin` on. All of the rows see keys [all_begin, all_end).
 struct ForwardBlock : HeadPlace {
   __device__ ForwardBlock(const StepRule& step, const KeyParts& parts, const BlockPlace& at,
@@ -45,7 +45,7 @@ struct ForwardBlock : HeadPlace {
     all_begin = high.begin;
     all_end = low.end;
   }
-  // Whether all rows see all of `columns` keys from `key` on.
+  // Whether all rows see all `columns` keys from `key` on.
   __device__ bool SeesAll(int64_t key, int columns) const {
     return all_begin <= key && all_end >= key + columns;
   }
@@ -53,9 +53,9 @@ struct ForwardBlock : HeadPlace {
   int64_t first, count, begin, end, all_begin, all_end;
 };
 
-// The query rows of a block, and what they have gathered: the largest score so far, the sum of
-// exponentials, and the sum of values, not yet divided by it, nor scaled for weights that are
-// dropped: what values are multiplied by is at most 1.
+// The query rows of a block, and their partial results: the largest score so far, the sum of
+// exponentials, and the sum of values. The latter is neither divided by the sum nor scaled for
+// dropped weights yet: factors of values are at most 1.
 template <typename Tiles>
 struct ForwardRows {
   using In = typename Tiles::In;
@@ -95,11 +95,11 @@ struct ForwardRows {
            RowOf(r) * x.row_stride;
   }
 
-  // Which keys of the tile from `key` on a row sees; none where there is no row.
+  // Which keys of the tile from `key` on a row sees; none if the row does not exist.
   __device__ SeenOfTile<Tiles::kColumns> SeenOf(int r, int64_t key) const {
     return {IsThere(r) ? step.SeenBy(RowOf(r)) : SeenKeys{0, 0}, key};
   }
-  // What is not seen of the tile counts for nothing.
+  // Masks the keys of the tile that are not seen.
   __device__ void Hide(int64_t key, typename Tiles::Scores& scores) const {
 #pragma unroll
     for (int r = 0; r < kRowsOfLane; ++r) {
@@ -111,8 +111,8 @@ struct ForwardRows {
     }
   }
 
-  // Scores of a tile become weights, and what was gathered is made relative to the new maximum.
-  // `all` says that all rows see all keys of the tile.
+  // Turns the scores of a tile into weights, and rescales the partial results to the new maximum.
+  // `all`: all rows see all keys of the tile.
   __device__ void Weigh(int64_t key, bool all, typename Tiles::Scores& scores) {
 #pragma unroll
     for (int r = 0; r < kRowsOfLane; ++r) Scale(scores.at[r]);
@@ -129,7 +129,7 @@ struct ForwardRows {
         total += scores.at[r][c] = exp2(scores.at[r][c] - shift);
       }
       const T kept = exp2(max[r] - shift);
-      // Before weights are dropped: the sum is of all.
+      // Before weights are dropped, as the sum is of all weights.
       sum[r] = fma(sum[r], kept, SumLanes<Tiles::kLanesOfRow>(total));
       max[r] = larger;
       if (step.sizes.drops) Drop(r, key, scores.at[r]);
@@ -139,7 +139,7 @@ struct ForwardRows {
     }
   }
 
-  // Into the carry, or as results.
+  // Writes to the carry, or the results.
   __device__ void Store() {
     const bool last = step.sizes.last, wide = step.is_wide() || parts.count > 1;
     const T scale = step.sizes.drops ? static_cast<T>(step.drop.scale) : T{1};
@@ -159,7 +159,7 @@ struct ForwardRows {
                    [&](int r) { return IsThere(r) ? ValueRow<T>(to, r) + offset : nullptr; });
   }
 
-  // Once all windows have read what was carried, which may lie where this goes.
+  // After all windows have read the carry, whose memory may be the same.
   __device__ void StoreStatistics() {
     __syncwarp();
     for (int r = 0; r < kRowsOfLane; ++r) {

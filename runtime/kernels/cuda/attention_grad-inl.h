@@ -1,5 +1,5 @@
-// What both kinds of attention's gradient kernels are made of: the general ones
-// (attention_grad.cu), and those of flash attention (attention_flash_grad.cu).
+// The parts of attention's gradient kernels: the general ones (attention_grad.cu), and those of
+// flash attention (attention_flash_grad.cu).
 #ifndef DTENSOR_RUNTIME_KERNELS_CUDA_ATTENTION_GRAD_INL_H_
 #define DTENSOR_RUNTIME_KERNELS_CUDA_ATTENTION_GRAD_INL_H_
 
@@ -40,12 +40,13 @@ __device__ void StoreGrad(const StepRule& step, const AttentionOperand& to, int6
   }
 }
 
-// Queries [begin, end) that see some of the keys [key, key + count): what rows see ascends.
+// The queries [begin, end) that see some of the keys [key, key + count); the ranges that rows see
+// ascend.
 struct QueryRange {
   int64_t begin, end;
 };
 __device__ inline QueryRange QueriesThatSee(const StepRule& step, int64_t key, int64_t count) {
-  // The first row for which `passed` holds; it holds for all rows behind that.
+  // The first row for which `passed` holds; it then holds for all later rows.
   const auto first_of = [&](auto passed) {
     int64_t low = 0, high = step.sizes.q_rows;
     while (low < high) {

@@ -1,9 +1,9 @@
-// Tiles whose products tensor cores make (matrix-inl.h), of BFloat16 or Float16: see
-// attention_tile-inl.h. Products are summed in f32. Weights meet other columns in the operands'
-// type: rounded, or, for results in f32, as a sum of two.
+// Tiles whose products are computed by tensor cores (matrix-inl.h), for BFloat16 or Float16: see
+// attention_tile-inl.h. Products are summed in f32. Weights are multiplied with other columns in
+// the operands' type: rounded, or, for results in f32, as a sum of two.
 //
-// Shared memory has packs of 8 features: row r has pack p at p ^ r % 8, so that those at one p, of
-// eight rows, lie in no bank together.
+// Shared memory is divided into packs of 8 features. Row r stores pack p at p ^ r % 8, so that
+// packs at one p of eight rows are in different banks.
 #ifndef DTENSOR_RUNTIME_KERNELS_CUDA_ATTENTION_MATRIX_INL_H_
 #define DTENSOR_RUNTIME_KERNELS_CUDA_ATTENTION_MATRIX_INL_H_
 
@@ -15,8 +15,8 @@
 
 namespace dtensor::kernels::cuda {
 
-// Where a row's pack lies in shared memory, from the first row's first element. A pack that is an
-// even number of packs further lies at this ^ the features between.
+// The position of a row's pack in shared memory, relative to the first row's first element. A pack
+// that is an even number of packs further on is at this ^ the number of features between.
 template <typename In, int kRowSize>
 __device__ int PackAt(int row, int pack) {
   return row * kRowSize + (pack ^ row % 8) * kPack<In>;
@@ -35,8 +35,8 @@ __device__ void MultiplyGroup(const MatrixPart& a, const MatrixPart& b, int grou
   }
 }
 
-// Weights of kGroups times 16 rows as the left operand of products: rounded, and, of two parts,
-// what that has lost.
+// Weights of kGroups times 16 rows as the left operand of products: rounded, and, with two parts,
+// also the rounding error.
 template <int kParts, int kGroups, int kColumns>
 struct LeftWeights {
   MatrixPart at[kParts][kGroups][kColumns / 16];
@@ -131,7 +131,7 @@ struct MatrixTiles {
   __device__ void Gather(const Scores& weights, const TileRows<In>& columns, int64_t window,
                          int64_t dim, bool precise, const TileRows<In>& next, Sums& sums) {
     Bring<kSlot>(nullptr, columns, window, dim, next);
-    __syncwarp();  // lanes that made weights in different ways are together again
+    __syncwarp();  // lanes that took different branches for weights join again
     if (precise) {
       AddProducts<kSlot, 2>(weights, dim - window, sums);
     } else {
@@ -165,7 +165,7 @@ struct MatrixTiles {
 
   static __device__ int At(int row, int pack) { return PackAt<In, kChunk>(row, pack); }
 
-  // Calls fn(f) for the parts of 16 features, of kFeatures, that there are of `features`.
+  // Calls fn(f) for each part of 16 features, among kFeatures, that exists in `features`.
   template <typename Fn>
   static __device__ void ForEachPart(int64_t features, Fn fn) {
     if (features >= kFeatures) {  // without questions in between
@@ -179,9 +179,9 @@ struct MatrixTiles {
     }
   }
 
-  // Has a chunk of features from `begin` on, of rows (unless null) and of columns, in the slot, but
-  // for what is there already: it is known by where it comes from. Then begins to bring `next`,
-  // where heads have one chunk, to the other slot's columns, which no thread reads any more.
+  // Brings a chunk of features from `begin` on, of rows (unless null) and of columns, into the
+  // slot, except what is already there (known by its address). Then, if heads have one chunk,
+  // begins to bring `next` to the other slot's columns, which no thread reads any more.
   template <int kSlot>
   __device__ void Bring(const TileRows<In>* rows, const TileRows<In>& columns, int64_t begin,
                         int64_t dim, const TileRows<In>& next) {
@@ -206,7 +206,7 @@ struct MatrixTiles {
     Begin<kSlot, kColumns>(columns, begin, dim, columns_[kSlot], columns_from_[kSlot]);
   }
 
-  // kN rows of `to`, in packs; zeros beyond what there is, up to a multiple of 16 features.
+  // kN rows of `to`, in packs; zeros beyond the end, up to a multiple of 16 features.
   template <int kSlot, int kN>
   __device__ void Begin(const TileRows<In>& from, int64_t begin, int64_t dim, In* to,
                         const In*& is_from) {
@@ -239,7 +239,7 @@ struct MatrixTiles {
 
   In *rows_[2], *columns_[2];
   const In *rows_from_[2] = {}, *columns_from_[2] = {};
-  // Whether what was begun for a slot has come, for all threads.
+  // Waits until what was begun for a slot has come, for all threads.
   bool is_there_[2] = {true, true};
   AsyncCopies copies_;
 };

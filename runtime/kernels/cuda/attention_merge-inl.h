@@ -1,4 +1,4 @@
-// Results of attention over some of the keys each, joined.
+// Merges results of attention over some of the keys each.
 #ifndef DTENSOR_RUNTIME_KERNELS_CUDA_ATTENTION_MERGE_INL_H_
 #define DTENSOR_RUNTIME_KERNELS_CUDA_ATTENTION_MERGE_INL_H_
 
@@ -34,8 +34,8 @@ struct MergePass {
 
 namespace internal {
 
-// A warp for each row, whose lanes weigh a part each, and then add up features of all parts. o and
-// lse may be one part's: the lanes have read it before they write.
+// One warp per row. Each lane computes the weight of a part; then the lanes add up features of all
+// parts. o and lse may be those of one part: lanes read before they write.
 template <typename Out, typename Parts>
 __global__ void MergeKernel(const __grid_constant__ MergePass<Parts> a) {
   using T = Compute<Out>;

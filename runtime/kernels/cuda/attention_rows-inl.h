@@ -31,7 +31,7 @@ __device__ T* RowAt(const AttentionOperand& x, const RowPlace& at) {
          at.row * x.row_stride;
 }
 
-// Rows, put into others of another type, or added to them.
+// Copies rows to others of another type, or adds them.
 struct PutPass {
   AttentionOperand from, into;
   int64_t batch, heads, rows, dim;

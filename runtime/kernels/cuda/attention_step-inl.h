@@ -21,13 +21,13 @@ namespace dtensor::kernels::cuda {
 // Scores are computed in units of log(2): the exponential is then 2^x.
 inline constexpr double kLog2E = 1.4426950408889634074, kLn2 = 0.69314718055994530942;
 
-// The keys that a query row sees, as rows of the block: [begin, end). Neither end falls from a row
-// to the next.
+// The keys that a query row sees, as rows of the block: [begin, end). Neither end decreases from a
+// row to the next.
 struct SeenKeys {
   int64_t begin, end;
 };
 
-// Of kKeys keys from `key` on, those that a row sees: [begin, end), counted from `key`.
+// The keys, of kKeys from `key` on, that a row sees: [begin, end), counted from `key`.
 template <int kKeys>
 struct SeenOfTile {
   __device__ SeenOfTile(const SeenKeys& seen, int64_t key)
@@ -61,7 +61,7 @@ struct MaskRule {
         return {0, INT64_MAX};
     }
   }
-  // Of q's document: the last start that is not behind it.
+  // The start of q's document: the last start that is not after q.
   __device__ int64_t StartOf(int64_t q) const {
     int64_t low = 0, high = starts.size;
     while (high - low > 1) {
@@ -75,7 +75,7 @@ struct MaskRule {
 // Which weights are dropped: see AttentionDropout.
 struct DropRule {
   uint64_t seed;
-  uint32_t threshold;  // of the upper 24 bits of a word
+  uint32_t threshold;  // for the upper 24 bits of a word
   double scale;        // of what is kept
   IndexRuns batches, heads;
 };
@@ -89,10 +89,10 @@ struct StepRule {
   const SeenKeys* seen;  // of each query row, or of seen_rows = 1 for all
   int64_t seen_rows;
 
-  // Whether results are in the type that is computed in, wider than the operands'.
+  // Whether results have the type in which they are computed, which is wider than the operands'.
   __device__ bool is_wide() const { return sizes.out_dtype != sizes.dtype; }
   __device__ SeenKeys SeenBy(int64_t row) const { return seen[Lesser(row, seen_rows - 1)]; }
-  // Whether the weight of a query row and a key is kept, where some are dropped.
+  // Whether the weight of a query row and a key is kept. Requires: some are dropped.
   __device__ bool Keeps(int64_t batch, int64_t head, int64_t query, int64_t key) const {
     const auto position = static_cast<uint32_t>(k_positions.At(key));
     const auto words = Philox(
@@ -147,7 +147,7 @@ inline DropRule DropRuleOf(const AttentionArgs& args, const IndexRuns& batches,
 
 }  // namespace internal
 
-// Calls launch(rule) with rule.seen on its way into args.scratch. Errors: as WithList.
+// Calls launch(rule), while rule.seen is being brought to args.scratch. Errors: as WithList.
 template <typename Fn>
 absl::Status WithStepRule(Device& device, const char* kernel, const AttentionArgs& args,
                           Fn launch) {

@@ -1,9 +1,9 @@
-// Products of tiles, of which attention's kernels are made.
+// Products of tiles, from which attention's kernels are built.
 //
-// A block has kRows rows of its own (queries forward and for dq, keys for dk and dv), some for each
-// warp, and meets tiles of kColumns others. Rows come into shared memory in chunks of features, so
-// that heads may have any size. There are two kinds of tiles, which differ in which elements a lane
-// has: ScalarTiles, here, and MatrixTiles (attention_matrix-inl.h). Each says:
+// A block has kRows rows of its own (queries for forward and dq, keys for dk and dv), some for each
+// warp, and processes tiles of kColumns other rows. Rows are brought to shared memory in chunks of
+// features, so heads may have any size. There are two kinds of tiles, which differ in the elements
+// that a lane holds: ScalarTiles, here, and MatrixTiles (attention_matrix-inl.h). Each defines:
 //
 //   kRowsOfLane, kColumnsOfLane   what a lane has of [kRows, kColumns]: Scores
 //   RowOf(r), ColumnOf(c)         where its row r and its column c lie in the tile
@@ -16,8 +16,8 @@
 //   Gather<slot>                  adds weights times columns to sums, for some features; `precise`:
 //                                 of weights to 2^-18 at least, not in In's precision
 //
-// A slot is for one operand's rows and for one operand's columns. What the other slot needs next,
-// its columns, may be brought meanwhile: `next`, or none of 0 rows. All threads of the block call
+// A slot has room for one operand's rows and one operand's columns. The columns that the other slot
+// needs next may be brought meanwhile: `next`, with 0 rows for none. All threads of the block call
 // Score and Gather.
 #ifndef DTENSOR_RUNTIME_KERNELS_CUDA_ATTENTION_TILE_INL_H_
 #define DTENSOR_RUNTIME_KERNELS_CUDA_ATTENTION_TILE_INL_H_
@@ -56,7 +56,7 @@ struct TileRows {
 __device__ inline int LaneOf() { return threadIdx.x % kWarp; }
 __device__ inline int WarpOf() { return threadIdx.x / kWarp; }
 
-// Zeros, in registers: what `= {}` makes of a long array may be a loop, which needs memory.
+// Zeros, in registers: `= {}` for a long array may become a loop, which needs memory.
 template <typename T, int kRows, int kN>
 __device__ void Clear(T (&values)[kRows][kN]) {
 #pragma unroll
@@ -75,7 +75,7 @@ struct ScalarTiles {
   static constexpr int kColumns = kWarp, kWindow = kWindow_, kMostWindow = 4;
   static constexpr int kRowsOfLane = 4, kColumnsOfLane = 1, kLanesOfRow = kWarp;
   static constexpr int kRows = kTileWarps * kRowsOfLane;
-  // In shared memory: no two lanes meet in a bank.
+  // In shared memory, without bank conflicts between lanes.
   static constexpr int kColumnStride = kFeatures + 1;
 
   template <int kSlots>
@@ -152,7 +152,7 @@ struct ScalarTiles {
   }
 
  private:
-  // Features [begin, begin + kFeatures) as kN rows of `to`; zeros beyond what there is.
+  // Brings features [begin, begin + kFeatures) as kN rows of `to`; zeros beyond the end.
   template <int kN>
   static __device__ void Load(const TileRows<In>& from, int64_t begin, int64_t dim, T* to,
                               int stride) {
@@ -167,7 +167,8 @@ struct ScalarTiles {
   T *rows_, *columns_, *weights_;
 };
 
-// Calls fn(sum, r, feature) for what a lane has of the window, where `feature` is of the head.
+// Calls fn(sum, r, feature) for what a lane holds of the window; `feature` is its index in the
+// head.
 template <typename Sums, typename Fn>
 __device__ void ForEachSum(Sums& sums, int64_t window, int64_t dim, Fn fn) {
 #pragma unroll
@@ -180,8 +181,8 @@ __device__ void ForEachSum(Sums& sums, int64_t window, int64_t dim, Fn fn) {
   }
 }
 
-// Puts what a lane has of the window, times factor[r] for its row r, to row_of(r), where a row's
-// first feature is, or null; or adds it to what is there.
+// Writes what a lane holds of the window, times factor[r] for its row r, to row_of(r), the address
+// of a row's first feature, or null; or adds it to what is there.
 template <typename Tiles, typename RowOf,
           typename V = std::remove_pointer_t<std::invoke_result_t<RowOf, int>>>
 __device__ void PutSums(const typename Tiles::Sums& sums, int64_t window, int64_t dim,
@@ -211,8 +212,8 @@ __device__ void PutSums(const typename Tiles::Sums& sums, int64_t window, int64_
   }
 }
 
-// Calls launch(window) with the chunks of kFeatures features, up to kMost, that a block gathers at
-// once, as a constant: heads of more features take several windows.
+// Calls launch(window). As a constant, `window` is the number of chunks of kFeatures features, up
+// to kMost, that a block gathers at once: heads of more features take several windows.
 template <int kMost, typename Fn>
 absl::Status WithWindow(int64_t dim, Fn launch) {
   if (dim <= kFeatures) return launch(std::integral_constant<int, 1>());
@@ -239,14 +240,14 @@ struct BlockPlace {
   int64_t tile, head;
 };
 
-// Where the blocks of a grid are, which start in the order of their numbers. First those of all
-// heads' longest tiles, then those of the next ones: what runs at the end is short, and no head's
-// longest tile starts when the others are done. That is so for as many heads at a time as the L2
-// holds the other operands of.
+// The order in which the blocks of a grid start, by their numbers. First come the longest tiles of
+// all heads, then the next longest, and so on: what runs at the end is short, and no head's longest
+// tile starts when the others are done. This is done for as many heads at a time as have their
+// other operands in the L2 cache.
 class TileOrder {
  public:
-  // Tiles of queries: of a causal mask the last rows see most, and go first. Heads that share keys
-  // are neighbours.
+  // Tiles of queries: with a causal mask the last rows see most keys, and go first. Heads that
+  // share keys are neighbours.
   static TileOrder OfQueries(const AttentionSizes& sizes, int rows) {
     return {sizes.q_rows,
             rows,
@@ -255,7 +256,7 @@ class TileOrder {
             sizes.q_heads / sizes.kv_heads,
             true};
   }
-  // Tiles of keys: the first ones are seen by most.
+  // Tiles of keys: most rows see the first ones.
   static TileOrder OfKeys(const AttentionSizes& sizes, int rows) {
     const int64_t queries = sizes.q_rows * (sizes.q_heads / sizes.kv_heads);
     return {sizes.keys, rows, sizes.batch * sizes.kv_heads, queries * BytesOfRow(sizes), 1, false};
@@ -270,7 +271,7 @@ class TileOrder {
   }
 
  private:
-  // `sharing` neighbours meet the same `bytes` of other operands.
+  // `sharing` neighbours read the same `bytes` of other operands.
   TileOrder(int64_t rows, int rows_of_tile, int64_t heads, int64_t bytes, int64_t sharing,
             bool last_first)
       : tiles_((rows + rows_of_tile - 1) / rows_of_tile),

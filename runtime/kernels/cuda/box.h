@@ -1,4 +1,4 @@
-// box.h and copy.h on a GPU. Memories may be other GPUs', which this one can reach.
+// box.h and copy.h on a GPU. Memory may be on other GPUs that this one can access.
 #ifndef DTENSOR_RUNTIME_KERNELS_CUDA_BOX_H_
 #define DTENSOR_RUNTIME_KERNELS_CUDA_BOX_H_
 

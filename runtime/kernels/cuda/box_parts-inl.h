@@ -1,4 +1,4 @@
-// Boxes as the kernel of box.cu reads them: parts, and for each where its loops go.
+// Boxes as input of the kernel of box.cu: parts, and the loops of each.
 #ifndef DTENSOR_RUNTIME_KERNELS_CUDA_BOX_PARTS_INL_H_
 #define DTENSOR_RUNTIME_KERNELS_CUDA_BOX_PARTS_INL_H_
 
@@ -16,27 +16,28 @@ namespace dtensor::kernels::cuda {
 
 enum class BoxWork : uint8_t { kCopy, kReduce };
 
-// So many loads of a thread are under way before the first of them is waited for.
+// How many loads of a thread are in flight before the first one is waited for.
 inline constexpr int kCopiesAhead = 4, kTermsAhead = 2;
 
-// Units of one box, all alike: elements; packs of neighbours, where rows have no gaps; or tiles.
+// The units of one box, all of one kind: elements; packs of neighbours, if rows have no gaps; or
+// tiles.
 struct BoxPart {
-  int64_t first_block, blocks;  // of the grid: those that work on it
+  int64_t first_block, blocks;  // of the grid, that work on it
   int64_t units;
   double scale;        // kReduce
-  int32_t words;       // where BoxWords tell of it
+  int32_t words;       // where its BoxWords begin
   int32_t operands;    // the destination, then the sources
   uint8_t loops;       // at least one
   uint8_t unit_bytes;  // kCopy: of a unit; of a transposed copy: of an element
   bool packed;         // kReduce: units are packs of ReducePack() elements; see also Plane
-  bool alike;          // kReduce: all sources step alike in all loops
+  bool alike;          // kReduce: all sources have the same steps in all loops
   BoxWork work;        // none of a transposed copy, which has a kernel of its own
   DType in, out;       // kReduce
   ReduceOp op;         // kReduce
 };
 
-// For each part: addresses of the operands; for each loop, innermost first, its size and what it
-// steps in each operand; behind them, of a transposed copy, a Plane. All in bytes.
+// For each part: the addresses of the operands; for each loop, innermost first, its size and its
+// step in each operand; after these, for a transposed copy, a Plane. All in bytes.
 inline constexpr int kNearParts = 16, kNearWords = 380;
 using BoxParts = List<BoxPart, kNearParts>;
 using BoxWords = List<int64_t, kNearWords>;
@@ -72,9 +73,9 @@ __device__ BoxUnit<Index> UnitOf(const BoxWords& words, const BoxPart& part, Ind
   return unit;
 }
 
-// On the GPU: every step'th unit of a part from `first` on. Each lies a constant number of steps of
-// each loop behind the last, but for carries: only the first one is divided. Where !kDeep no part
-// has more than the innermost loops.
+// On the GPU: every step'th unit of a part from `first` on. From one unit to the next, each loop
+// steps a constant number of times, apart from carries, so only the first unit needs divisions. If
+// !kDeep, no part has more than the innermost loops.
 template <typename Index, bool kDeep>
 class BoxWalk {
  public:
@@ -112,8 +113,8 @@ class BoxWalk {
   Index size_[kInnerLoops];
 };
 
-// On the GPU: an operand's address and what the innermost loops step in it, in registers: what is
-// stored meanwhile might be words, for all that a compiler knows.
+// On the GPU: an operand's address and its steps in the innermost loops, in registers: as far as a
+// compiler knows, what is stored meanwhile might be words.
 struct BoxOperand {
   int operand;
   int64_t base, stride[kInnerLoops];
@@ -182,8 +183,8 @@ __device__ inline Plane PlaneOf(const BoxWords& words, const BoxPart& part) {
   return {words[at], words[at + 1], words[at + 2], words[at + 3]};
 }
 
-// Its tiles are squares. Where both sides are made of packs of TurnedPack() elements, a thread
-// turns a square of so many packs, and kSide * kSide of them make a tile.
+// Its tiles are squares. If both sides consist of packs of TurnedPack() elements, a thread
+// transposes a square of so many packs, and kSide * kSide of them make a tile.
 inline constexpr int kTile = 32, kSide = 16;
 static_assert(kSide * kSide == kThreads);
 constexpr int64_t TurnedPack(int64_t bytes) { return std::min<int64_t>(16 / bytes, 8); }
@@ -191,8 +192,8 @@ constexpr int64_t TileSide(int64_t bytes, bool packed) {
   return packed ? kSide * TurnedPack(bytes) : kTile;
 }
 
-// How many neighbours are reduced at once: as 16 bytes hold of the wider type, but no more than 8,
-// for each has a register.
+// How many neighbours are reduced at once: as many as 16 bytes hold of the wider type, but at most
+// 8, since each needs a register.
 constexpr int64_t ReducePack(int64_t in_bytes, int64_t out_bytes) {
   return std::min<int64_t>(16 / std::max(in_bytes, out_bytes), 8);
 }

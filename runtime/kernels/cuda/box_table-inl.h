@@ -1,4 +1,4 @@
-// Boxes made flat, on the host: what the kernel of box.cu reads.
+// Flattens boxes, on the host, into what the kernel of box.cu reads.
 #ifndef DTENSOR_RUNTIME_KERNELS_CUDA_BOX_TABLE_INL_H_
 #define DTENSOR_RUNTIME_KERNELS_CUDA_BOX_TABLE_INL_H_
 
@@ -15,11 +15,11 @@
 
 namespace dtensor::kernels::cuda {
 
-// All parts of one launch. Each box is cut so that what is contiguous and aligned in all operands
-// alike moves in packs.
+// All parts of one launch. Each box is divided so that what is contiguous, and equally aligned, in
+// all operands moves in packs.
 class BoxTable {
  public:
-  // The loop along which the source has no gaps, where that is not the destination's, and both are
+  // The loop along which the source has no gaps, if that is not the destination's, and both are
   // long; else -1.
   static int TransposedLoop(const BoxLoop& loop) {
     const int last = loop.depth() - 1;
@@ -38,8 +38,8 @@ class BoxTable {
     Cut(loop, pack, {.work = BoxWork::kCopy});
   }
 
-  // Of a loop that TransposedLoop() said. Of so many tiles that they took 64 bits no GPU has the
-  // memory.
+  // For a loop that TransposedLoop() returned. No GPU has memory for so many tiles that their
+  // number needs 64 bits.
   void AddTransposed(BoxLoop loop, int across) {
     loop.MoveBesideLast(across);
     const int64_t bytes = loop.element_bytes();
@@ -49,8 +49,8 @@ class BoxTable {
     const int column = loop.depth() - 1, row = column - 1;
     const int64_t rows = loop.size(row), columns = loop.size(column);
     const int64_t side = TileSide(bytes, part.packed);
-    // Tiles that are read at one time are neighbours in the source: what is written waits in the
-    // cache until its own are there.
+    // Tiles that are read at the same time are neighbours in the source: what is written waits in
+    // the cache until its neighbours are there.
     AddLoop(loop, row, (rows + side - 1) / side, side, part);
     AddLoop(loop, column, (columns + side - 1) / side, side, part);
     for (int d = row - 1; d >= 0; --d) AddLoop(loop, d, loop.size(d), 1, part);
@@ -92,7 +92,7 @@ class BoxTable {
     return d < 0 ? 0 : loop.stride(d, operand);
   }
 
-  // None where a pack would lie askew in an operand.
+  // None if a pack would be misaligned in an operand.
   static Packs PacksOf(const BoxLoop& loop, int64_t pack) {
     const int64_t pack_bytes = pack * loop.element_bytes();
     const auto askew = static_cast<int64_t>(reinterpret_cast<uintptr_t>(loop.base(0)) % pack_bytes);
@@ -137,8 +137,8 @@ class BoxTable {
     End(BlocksOf(part), part);
   }
 
-  // A thread finds its first unit by divisions, and then goes on by additions (BoxWalk): it gets
-  // several rounds, but where blocks would be too few for all processors.
+  // A thread finds its first unit by divisions, and continues by additions (BoxWalk). So it gets
+  // several rounds, unless there would be too few blocks for all processors.
   static constexpr int64_t kRounds = 4, kEnough = 512;
   static int64_t BlocksOf(const BoxPart& part) {
     const int64_t ahead = part.work == BoxWork::kCopy ? kCopiesAhead : 1;

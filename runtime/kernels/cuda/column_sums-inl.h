@@ -1,8 +1,9 @@
-// Sums over rows for each column: the gradients of what rows share.
+// Sums over rows for each column: the gradients of operands that all rows share.
 //
-// Rows are split into parts. In a part they are added in ascending order, in blocks of kColumnBlock
-// rows; parts are added by a tree. All of that depends on the number of rows, of columns and of
-// sums, and on the type alone: whichever kernel adds up a part, the sums have the same bits.
+// Rows are split into parts. Within a part they are added in ascending order, in blocks of
+// kColumnBlock rows; parts are added by a tree. The order depends only on the number of rows, of
+// columns and of sums, and on the type: whichever kernel adds up a part, the sums have the same
+// bits.
 #ifndef DTENSOR_RUNTIME_KERNELS_CUDA_COLUMN_SUMS_INL_H_
 #define DTENSOR_RUNTIME_KERNELS_CUDA_COLUMN_SUMS_INL_H_
 
@@ -36,12 +37,12 @@ struct ColumnTerms {
   }
 };
 
-// Which rows are whose: part p has those from p * part on, the last one fewer.
+// Which rows belong to which part: part p has those from p * part on; the last part may have fewer.
 struct ColumnParts {
-  int64_t rows, part, parts;  // no rows are no parts
+  int64_t rows, part, parts;  // no parts if there are no rows
 };
 
-// So many parts that a GPU is busy, and no more than scratch has room for the sums of. `n` > 0.
+// As many parts as keep a GPU busy, and at most as many as scratch has room for. `n` > 0.
 template <typename T, int N>
 ColumnParts ColumnPartsOf(int64_t rows, int64_t n) {
   constexpr int64_t kLeast = 16;  // rows of a part, so that its sums are few beside them
@@ -64,7 +65,7 @@ __device__ void ForEachColumnBlock(const ColumnParts& parts, int64_t p, Fn fn) {
 
 namespace internal {
 
-// A thread for each part of a pack of columns. Of one part, results; of several,
+// A thread for each part of a pack of columns. With one part, it writes results; with several,
 // partial[(p * N + k) * n + column].
 template <typename T, int N, typename Term>
 __global__ void PartColumnsKernel(const __grid_constant__ Term term, ColumnParts parts, int64_t n,
@@ -91,8 +92,8 @@ __global__ void PartColumnsKernel(const __grid_constant__ Term term, ColumnParts
   });
 }
 
-// A block of kWarp warps for kWarp sums beside each other: warp w adds the parts p with p % kWarp
-// = w in ascending order, and a tree adds the warps'.
+// A block of kWarp warps for kWarp adjacent sums: warp w adds the parts p with p % kWarp = w in
+// ascending order, and a tree adds the sums of the warps.
 template <typename T, int N>
 __global__ void AllColumnsKernel(const Compute<T>* partial, int64_t parts, int64_t n,
                                  const __grid_constant__ ColumnOutputs<T, N> out) {
@@ -124,9 +125,9 @@ absl::Status AddColumnParts(Device& device, const char* name, int64_t parts, int
                 parts, n, out);
 }
 
-// out.at[k][column + v] = the sum over rows, in the order said above, of what term(row, column,
-// sums) adds to sums.at[k][v]. `term` is a plain value, and is asked for whole packs of columns;
-// what it adds for those beyond n does not matter.
+// out.at[k][column + v] = the sum over rows, in the order described above, of what term(row,
+// column, sums) adds to sums.at[k][v]. `term` is a plain value, and is called for whole packs of
+// columns; what it adds for columns beyond n is ignored.
 template <typename T, int N, typename Term>
 absl::Status SumColumns(Device& device, const char* name, int64_t rows, int64_t n, const Term& term,
                         const ColumnOutputs<T, N>& out) {

@@ -1,5 +1,5 @@
-// Steps of attention that cuDNN computes. What it gives, results over a block of keys, is joined
-// with what the rows carry by kernels of ours, as attention.cu would have left it.
+// Steps of attention that cuDNN computes. Its results over a block of keys are merged by our own
+// kernels with the carry of the rows, to the same result as attention.cu's.
 #ifndef DTENSOR_RUNTIME_KERNELS_CUDA_CUDNN_ATTENTION_H_
 #define DTENSOR_RUNTIME_KERNELS_CUDA_CUDNN_ATTENTION_H_
 
@@ -12,10 +12,10 @@
 
 namespace dtensor::kernels::cuda {
 
-// Whether it was launched; if not, nothing was done, and the step is the portable kernel's
-// (attention_choice.h, or cuDNN refuses). Memory that is needed in between is the device's, taken
-// and given back in the stream's order: so runs on different streams never share a workspace.
-// Errors: the device's failure; cuDNN's; kResourceExhausted.
+// Returns whether the step was launched. If not, nothing was done, and the portable kernel computes
+// it (attention_choice.h, or cuDNN refuses). Temporary memory is the device's, allocated and freed
+// in stream order, so runs on different streams never share a workspace. Errors: the device's
+// failure; cuDNN's; kResourceExhausted.
 absl::StatusOr<bool> TryCudnnAttention(Device& device, const char* kernel,
                                        const AttentionArgs& args);
 absl::StatusOr<bool> TryCudnnAttentionGrad(Device& device, const char* kernel,

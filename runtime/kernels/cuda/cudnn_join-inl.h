@@ -1,4 +1,4 @@
-// Kernels that join what cuDNN gives for a block of keys with what attention's rows have.
+// Kernels that merge cuDNN's results for a block of keys with the carry of attention's rows.
 #ifndef DTENSOR_RUNTIME_KERNELS_CUDA_CUDNN_JOIN_INL_H_
 #define DTENSOR_RUNTIME_KERNELS_CUDA_CUDNN_JOIN_INL_H_
 
@@ -30,9 +30,9 @@ struct JoinPass {
   BlockResult block;
 };
 
-// A warp for each row. A block's result is a carry itself: its o, with a maximum of lse and a sum
-// of 1. o may be the carry's, lse may be max or sum: each lane reads an element before it writes
-// it, and all have read the statistics before one writes them.
+// One warp per row. A block's result is itself a carry: its o, with a maximum of lse and a sum of
+// 1. o may be the carry's, lse may be max or sum: each lane reads an element before it writes it,
+// and all have read the statistics before one writes them.
 template <typename Block, typename Out>
 __global__ void JoinKernel(JoinPass a) {
   const AttentionSizes& sizes = a.sizes;
@@ -73,7 +73,7 @@ __global__ void JoinKernel(JoinPass a) {
 
 }  // namespace internal
 
-// Into the carry, or the results: what sizes.first and last say (attention.h).
+// Writes to the carry, or to the results, as sizes.first and last say (attention.h).
 inline absl::Status JoinBlock(Device& device, const char* kernel, const AttentionSizes& sizes,
                               const AttentionOperands& operands, const BlockResult& block) {
   const internal::JoinPass pass = {sizes, operands, block};

@@ -1,4 +1,4 @@
-// The elements of a shard by their global indices, on a GPU.
+// The global indices of a shard's elements, on a GPU.
 #ifndef DTENSOR_RUNTIME_KERNELS_CUDA_GLOBAL_RUNS_INL_H_
 #define DTENSOR_RUNTIME_KERNELS_CUDA_GLOBAL_RUNS_INL_H_
 
@@ -16,13 +16,13 @@
 
 namespace dtensor::kernels::cuda {
 
-// A global row-major index, and for how many elements of the shard, this one too, the next is one
-// more.
+// A global row-major index, and how many elements of the shard, including this one, have
+// consecutive indices from there on.
 struct GlobalPlace {
   int64_t index, consecutive;
 };
 
-// Among a kernel's arguments: GlobalRuns, flat.
+// GlobalRuns as a flat kernel argument.
 struct GlobalElements {
   static constexpr int kMaxDims = 32, kNear = 8;
 
@@ -46,10 +46,10 @@ struct GlobalElements {
   int ndim;
   int first[kMaxDims + 1];
   int64_t size[kMaxDims], global_size[kMaxDims];  // here; of the whole tensor
-  int64_t whole;                                  // elements of the dimensions that are all here
+  int64_t whole;                                  // of the dimensions that are complete here
 };
 
-// Calls launch(elements), which launches what reads them. Errors: as WithList.
+// Calls launch(elements), which launches a kernel that reads them. Errors: as WithList.
 template <typename Fn>
 absl::Status WithGlobalElements(Device& device, const char* name, const GlobalRuns& shard,
                                 Fn launch) {

@@ -1,4 +1,4 @@
-// Ids on a GPU, and what is done about one that is out of range.
+// Ids on a GPU, and the check of their range.
 #ifndef DTENSOR_RUNTIME_KERNELS_CUDA_IDS_INL_H_
 #define DTENSOR_RUNTIME_KERNELS_CUDA_IDS_INL_H_
 
@@ -30,12 +30,12 @@ struct Ids {
   bool wide;
 };
 
-// Fails the device, once its stream is waited for, if an index is outside [0, limit).
+// Makes the device fail, once its stream is waited for, if an index is outside [0, limit).
 struct IndexCheck {
   IndexCheck(const Device& device, const char* kernel, const char* what, int64_t limit)
       : error(CudaKernelErrorOf(device)), kernel(kernel), what(what), limit(limit) {}
 
-  // Whether the index at `position` of the input is within.
+  // Whether the index at `position` of the input is in range.
   __device__ bool Passes(int64_t index, int64_t position) const {
     if (index >= 0 && index < limit) return true;
     if (atomicCAS(&error->found, 0, 1) == 0) {

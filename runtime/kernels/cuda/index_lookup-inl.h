@@ -11,12 +11,12 @@
 
 namespace dtensor::kernels::cuda {
 
-// Among a kernel's arguments.
+// A kernel argument.
 struct IndexRuns {
   static constexpr int kNear = 4;
   List<PlacedRun, kNear> runs;  // ascending
 
-  // The position of `index`, or -1 where the set lacks it.
+  // The position of `index`, or -1 if it is not in the set.
   __device__ int64_t PositionOf(int64_t index) const {
     for (int64_t r = 0; r < runs.size; ++r) {
       const int64_t position = runs[r].PositionOf(index);
@@ -24,7 +24,7 @@ struct IndexRuns {
     }
     return -1;
   }
-  // Requires: the set has so many.
+  // Requires: the set has that many.
   __device__ int64_t At(int64_t position) const {
     int64_t r = 0;
     while (r + 1 < runs.size && runs[r + 1].position <= position) ++r;
@@ -32,7 +32,7 @@ struct IndexRuns {
   }
 };
 
-// Calls launch(runs), which launches what reads them. Errors: as WithList.
+// Calls launch(runs), which launches a kernel that reads them. Errors: as WithList.
 template <typename Fn>
 absl::Status WithIndexRuns(Device& device, const char* name, const IndexLookup& lookup, Fn launch) {
   return WithList<IndexRuns::kNear>(device, name, lookup.runs(),

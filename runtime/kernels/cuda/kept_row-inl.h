@@ -1,5 +1,5 @@
-// Rows that a group of threads reads once, however often it goes through them: each lane keeps its
-// packs in registers.
+// Rows that a group of threads reads once, however often it uses them: each lane keeps its packs in
+// registers.
 #ifndef DTENSOR_RUNTIME_KERNELS_CUDA_KEPT_ROW_INL_H_
 #define DTENSOR_RUNTIME_KERNELS_CUDA_KEPT_ROW_INL_H_
 
@@ -20,8 +20,8 @@
 
 namespace dtensor::kernels::cuda {
 
-// Packs of a lane at most: a warp keeps 8 KB, whose lanes then are so busy that what they do once
-// for a row, folds first, costs little.
+// The most packs of a lane: with these a warp keeps 8 KB, and its lanes are so busy that what they
+// do once per row, above all folds, costs little.
 template <int kLanes>
 inline constexpr int kMostKept = kLanes == kWarp ? 16 : 8;
 
@@ -33,9 +33,9 @@ __device__ RowInput<T> RowAt(const RowOperands<kIn>& rows, int k, int64_t r) {
   return RowInput<T>(rows.in[k] + at * static_cast<int64_t>(sizeof(T)), rows.stride[k], rows.n);
 }
 
-// This lane's packs of a row: the same elements, in the same order, as ForEachPack's. With kPacks >
-// 0 all are loaded at once, of a row that has whole packs and no more than kPacks for a lane; with
-// 0, of any row, each time that one is asked for.
+// This lane's packs of a row: the same elements in the same order as ForEachPack's. With kPacks > 0
+// all are loaded at once, from a row of whole packs, with at most kPacks per lane. With 0, from any
+// row, each time that one is needed.
 template <typename T, int kLanes, int kPacks>
 class LanePacks {
  public:
@@ -49,8 +49,8 @@ class LanePacks {
     }
   }
 
-  // Calls fn(i, k, elements, pack): the k-th pack is from element i on, and so many of its elements
-  // are of the row; zeros follow.
+  // Calls fn(i, k, elements, pack): the k-th pack begins at element i, and its first `elements`
+  // elements belong to the row; zeros follow.
   template <typename Fn>
   __device__ void ForEach(Fn fn) const {
 #pragma unroll
@@ -87,13 +87,13 @@ class LanePacks<T, kLanes, 0> {
   int lane_;
 };
 
-// The pack of a row from element i on; kWhole if it is known to have whole packs.
+// The pack of a row from element i on; kWhole if the row is known to have whole packs.
 template <bool kWhole, typename T>
 __device__ WidePack<T> LoadWide(const RowInput<T>& row, int64_t i) {
   return WidenPack<T>(std::bit_cast<Words<T>>(kWhole ? row.LoadWhole(i) : row.Load(i)));
 }
 
-// Writes y from element i on, where a pack of a row of LanePacks is: the values rounded.
+// Writes y from element i on, in a pack of a row of LanePacks, with rounded values.
 template <int kPacks, typename T>
 __device__ void StoreBeside(const RowOutput<T>& y, int64_t i, const WidePack<T>& values) {
   Pack<T, kPack<T>> pack;
@@ -105,13 +105,13 @@ __device__ void StoreBeside(const RowOutput<T>& y, int64_t i, const WidePack<T>&
   }
 }
 
-// Blocks that an SM must have registers for, so that its threads together have enough loads under
-// way.
+// The number of blocks for which an SM must have registers, so that its threads together have
+// enough loads in flight.
 template <int kPacks>
 inline constexpr int kKeptBlocks = kPacks == 4 ? 4 : 2;
 
-// Calls fn(lanes, packs), constants: a warp or a block for each row, and as many packs as a lane
-// keeps of `whole` packs of n elements, or 0. Lanes are of n and T alone.
+// Calls fn(lanes, packs) with constants: a warp or a block per row, and as many packs as a lane
+// keeps of `whole` packs of n elements, or 0. `lanes` depends on n and T alone.
 template <typename T, int kLanes = kWarp, int kPacks = 4, typename Fn>
 absl::Status WithKeptPacks(int64_t n, bool whole, Fn fn) {
   constexpr std::integral_constant<int, kLanes> kOf;
@@ -126,7 +126,7 @@ absl::Status WithKeptPacks(int64_t n, bool whole, Fn fn) {
   return fn(kOf, std::integral_constant<int, 0>());
 }
 
-// Whether a vector beside the rows, or the row-major result, is of whole packs if the rows are.
+// Whether a vector used with the rows, or the row-major result, has whole packs if the rows have.
 template <typename T>
 bool FitsKept(const StridedInput& vector) {
   return FitsPacks<kPack<T>>(reinterpret_cast<const T*>(vector.data), vector.loop, 0);
@@ -136,8 +136,8 @@ bool FitsKept(const void* result) {
   return FitsPacks<kPack<T>>(static_cast<const T*>(result), 1);
 }
 
-// As LaunchRowKernel, of make(T{}, lanes, packs), a kernel whose rows are LanePacks; fits(T{}) is
-// whether all that it reads and writes beside args.rows has whole packs.
+// As LaunchRowKernel, for make(T{}, lanes, packs), a kernel whose rows are LanePacks. fits(T{})
+// returns whether everything that it reads and writes besides args.rows has whole packs.
 template <typename Args, typename Fits, typename Make>
 absl::Status LaunchKeptRows(Device& device, const char* name, const Args& args, Fits fits,
                             Make make) {

@@ -1,4 +1,4 @@
-// How kernels on a GPU are launched, and how their threads share out the elements.
+// How kernels on a GPU are launched, and how elements are divided among their threads.
 #ifndef DTENSOR_RUNTIME_KERNELS_CUDA_LAUNCH_INL_H_
 #define DTENSOR_RUNTIME_KERNELS_CUDA_LAUNCH_INL_H_
 
@@ -24,7 +24,7 @@ absl::Status Launch(Device& device, const char* name, dim3 blocks, int threads,
   return EndCudaLaunch(device, name, LaunchKernel(stream, blocks, threads, 0, kernel, args...));
 }
 
-// Of a kernel that has a Memory by DT_LARGE_SHARED.
+// For a kernel that has a Memory by DT_LARGE_SHARED.
 template <typename Memory, typename... P>
 absl::Status LaunchLarge(Device& device, const char* name, dim3 blocks, int threads,
                          void (*kernel)(P...), const std::type_identity_t<P>&... args) {
@@ -33,8 +33,9 @@ absl::Status LaunchLarge(Device& device, const char* name, dim3 blocks, int thre
                        LaunchKernel(stream, blocks, threads, sizeof(Memory), kernel, args...));
 }
 
-// Enough blocks of kThreads for n > 0 pieces of work, a thread each; the threads of fewer go round
-// (ForEachPiece). Of the shape alone: no result depends on how many processors a GPU has.
+// Enough blocks of kThreads for n > 0 pieces of work, one per thread. Beyond a limit there are
+// fewer, and threads take several pieces (ForEachPiece). Depends on the shape alone: no result
+// depends on how many processors a GPU has.
 inline unsigned BlocksFor(int64_t n) {
   constexpr int64_t kMost = 4096;
   return static_cast<unsigned>(std::min((n + kThreads - 1) / kThreads, kMost));
@@ -49,7 +50,7 @@ __device__ inline int64_t Divide(int64_t a, int64_t b) {
 }
 
 // On the GPU: calls fn(i) for this thread's pieces, of all n that the threads of a grid share.
-// `Index` holds n and the grid's size, which is below 2^21.
+// `Index` must hold n plus the grid's size, which is below 2^21.
 template <typename Index, typename Fn>
 __device__ void ForEachPiece(Index n, Fn fn) {
   const Index step = static_cast<Index>(gridDim.x) * blockDim.x;

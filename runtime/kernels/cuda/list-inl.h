@@ -1,5 +1,5 @@
-// Lists that a kernel reads: boxes, runs of indices. Short ones travel in its arguments; others lie
-// in the GPU's memory for as long as it runs.
+// Lists that a kernel reads: boxes, runs of indices. Short ones are passed in its arguments; others
+// are in the GPU's memory while it runs.
 #ifndef DTENSOR_RUNTIME_KERNELS_CUDA_LIST_INL_H_
 #define DTENSOR_RUNTIME_KERNELS_CUDA_LIST_INL_H_
 
@@ -18,11 +18,11 @@
 
 namespace dtensor::kernels::cuda {
 
-// Among a kernel's arguments. T is a plain value.
+// A kernel argument. T is a plain value.
 template <typename T, int kNear>
 struct List {
   int64_t size;
-  const T* far;  // null: they are near
+  const T* far;  // null: the elements are near
   T near[kNear];
 
   __device__ const T& operator[](int64_t i) const { return far != nullptr ? far[i] : near[i]; }
@@ -30,7 +30,8 @@ struct List {
 
 namespace internal {
 
-// Arguments are the way there: nothing of the host's is read later, and the order is the stream's.
+// They are copied there through kernel arguments: host memory is not read later, and the order is
+// the stream's.
 struct ListPart {
   static constexpr int kWords = 480;
   uint64_t words[kWords];
@@ -55,8 +56,8 @@ inline absl::Status WriteList(Device& device, const char* name, void* list, cons
 
 }  // namespace internal
 
-// Calls launch(list), which launches what reads it. Errors: kResourceExhausted, the device's
-// failure, launch's.
+// Calls launch(list), which launches a kernel that reads it. Errors: kResourceExhausted, the
+// device's failure, launch's.
 template <int kNear, typename T, typename Fn>
 absl::Status WithList(Device& device, const char* name, absl::Span<const T> values, Fn launch) {
   static_assert(std::is_trivially_copyable_v<T>);

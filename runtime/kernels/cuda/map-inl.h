@@ -1,4 +1,4 @@
-// The loop of kernels that work element by element.
+// The loop of elementwise kernels.
 #ifndef DTENSOR_RUNTIME_KERNELS_CUDA_MAP_INL_H_
 #define DTENSOR_RUNTIME_KERNELS_CUDA_MAP_INL_H_
 
@@ -13,7 +13,7 @@
 
 namespace dtensor::kernels::cuda {
 
-// Where element i of a loop, row-major, lies in each of its operands, in elements.
+// The position of element i of a loop, row-major, in each of its operands, in elements.
 template <int N>
 struct Offsets {
   int64_t at[N];
@@ -22,7 +22,7 @@ template <typename Index, int N>
 __device__ Offsets<N> OffsetsOf(const StridedLoop<N>& loop, Index i) {
   Offsets<N> offsets = {};
   for (int d = 0; d < loop.ndim(); ++d) {
-    // Nothing is left of it beyond the outermost dimension.
+    // Nothing remains of the index after the outermost dimension.
     const Index size = static_cast<Index>(loop.size(d)), rest = d + 1 < loop.ndim() ? i / size : 0;
     const int64_t index = static_cast<int64_t>(i - rest * size);
     for (int k = 0; k < N; ++k) offsets.at[k] += index * loop.stride(d, k);
@@ -31,7 +31,7 @@ __device__ Offsets<N> OffsetsOf(const StridedLoop<N>& loop, Index i) {
   return offsets;
 }
 
-// On the GPU: calls fn(n), with n in 32 bits where they hold it: divisions of 64 bits are slow.
+// On the GPU: calls fn(n), with n in 32 bits if it fits: divisions of 64 bits are slow.
 template <typename Fn>
 __device__ void WithIndex(int64_t n, Fn fn) {
   if (n < int64_t{1} << 31) return fn(static_cast<uint32_t>(n));
@@ -70,7 +70,7 @@ absl::Status WithBits(int64_t size, Fn fn) {
   return fn(uint64_t{});
 }
 
-// Inputs of these types. (A lambda's result may be of two elements: Two.)
+// Inputs of these types. (A lambda's result may have two elements: Two.)
 template <typename... In>
 struct Inputs {};
 template <typename T>
@@ -84,12 +84,13 @@ struct alignas(sizeof(T) * V) Pack {
   T at[V];
 };
 
-// Whether no V neighbours in row-major order, from a multiple of V on, are of two innermost rows.
+// Whether no pack of V neighbours in row-major order, starting at a multiple of V, spans two
+// innermost rows.
 template <int V, int N>
 __host__ __device__ bool WholePacks(const StridedLoop<N>& loop) {
   return loop.ndim() <= 1 || loop.size(0) % V == 0;
 }
-// Whether they also lie beside each other in operand k, which begins at `data`, where a pack may.
+// Whether they are also adjacent in operand k, which begins at `data`, and aligned as a pack.
 template <int V, typename T, int N>
 __host__ __device__ bool FitsPacks(const T* data, const StridedLoop<N>& loop, int k) {
   bool fits = WholePacks<V>(loop) && loop.inner_stride(k) == 1 &&
@@ -116,8 +117,8 @@ __device__ void StoreAt(const StridedOperands<kIn, kOut>& x, int64_t i, Two<Out>
   reinterpret_cast<Out*>(x.out[1])[i] = value.second;
 }
 
-// Each input is read in packs, or, where it has one value along the innermost dimension, once for a
-// pack; all outputs are written in packs.
+// Each input is read in packs, or once per pack if it has one value along the innermost dimension;
+// all outputs are written in packs.
 template <int V, typename Out, typename... In, size_t... I, int kIn, int kOut>
 __device__ bool FitPacks(Inputs<In...>, std::index_sequence<I...>,
                          const StridedOperands<kIn, kOut>& x) {
@@ -138,7 +139,7 @@ __device__ bool HasSplats(const StridedOperands<kIn, kOut>& x) {
   return has;
 }
 
-// V neighbours, or V times the one value that there is.
+// V neighbours, or V copies of the single value.
 template <int V, bool kSplats, typename T>
 __device__ Pack<T, V> LoadOrSplat(const T* from, int64_t stride) {
   if constexpr (kSplats) {
@@ -161,7 +162,7 @@ __device__ void Put(Pack<Out, V>* packs, int v, Two<Out> value) {
   packs[1].at[v] = value.second;
 }
 
-// Of pack p of a loop that FitPacks. Without splats no branch keeps loads apart.
+// For pack p of a loop that FitPacks. Without splats no branch separates the loads.
 template <int V, bool kSplats, typename Out, typename... In, size_t... I, int kIn, int kOut,
           typename Fn>
 __device__ void MapPack(Inputs<In...>, std::index_sequence<I...>,

@@ -11,8 +11,8 @@
 
 namespace dtensor::kernels::cuda {
 
-// 1 / x for x in [1, 2], within an ulp, or NaN: a division of floats has a branch for numbers that
-// these are not, and a branch keeps neighbours apart.
+// 1 / x for x in [1, 2], within an ulp, or NaN. A division of floats has a branch for other
+// numbers, and a branch keeps neighbours from being computed together.
 __device__ inline float Reciprocal(float x) {
 #ifdef __CUDACC__
   float guess;
@@ -24,7 +24,7 @@ __device__ inline float Reciprocal(float x) {
 }
 __device__ inline double Reciprocal(double x) { return 1 / x; }
 
-// 2^x as the hardware has it: with a relative error of 2^-22, and 0 below 2^-126.
+// 2^x by the hardware's instruction: with a relative error of 2^-22, and 0 below 2^-126.
 __device__ inline float QuickExp2(float x) {
 #ifdef __CUDACC__
   float power;
@@ -49,16 +49,16 @@ struct Normal {
   T cdf, density;
 };
 
-// e^(-t^2 / 2) with what t^2 loses in rounding, which e^ would multiply: t = upper + lower, whose
-// products are exact.
+// e^(-t^2 / 2), corrected for what t^2 loses in rounding, which the exponential would magnify.
 __device__ inline float Bell(float t) {
   const float square = t * t;
   const float bell = expf(-0.5f * square);
   return fmaf(-0.5f * fmaf(t, t, -square), bell, bell);
 }
 
-// Beyond -t, for t >= 0, lies e^(-t^2 / 2) v P(v) with v = 1 / (1 + t / 4); P is a minimax
-// polynomial for t up to 14.5 (relative error 1.3e-8), where all is 0 in f32.
+// The mass of the normal distribution below -t, for t >= 0, is e^(-t^2 / 2) v P(v), where
+// v = 1 / (1 + t / 4) and P is a minimax polynomial for t up to 14.5 (relative error 1.3e-8), where
+// it becomes 0 in f32.
 __device__ inline Normal<float> NormalAt(float x) {
   float t = fabsf(x);
   t = t > 15 ? 15 : t;  // NaN passes through

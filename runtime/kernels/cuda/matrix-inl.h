@@ -1,7 +1,7 @@
-// Products of small matrices by a warp: tensor cores on a GPU (sm_80 and later), the same on the
-// host grid. All lanes of the warp call these functions.
+// Products of small matrices by a warp: tensor cores on a GPU (sm_80 and later), and the same on
+// the host grid. All lanes of the warp call these functions.
 //
-// A lane has parts of each matrix, two 16-bit elements in a register, as PTX says of
+// A lane holds parts of each matrix, two 16-bit elements per register, as PTX defines for
 // mma.m16n8k16. With g = lane / 4 and t = lane % 4:
 //
 //   a [16, 16]  (g, 2t) (g + 8, 2t) (g, 2t + 8) (g + 8, 2t + 8), each with its right neighbour
@@ -21,7 +21,7 @@
 
 namespace dtensor::kernels::cuda {
 
-// Part of an a, or of two b side by side.
+// A part of an a, or of two adjacent b.
 struct MatrixPart {
   uint32_t at[4];
 };
@@ -151,8 +151,8 @@ __device__ void MultiplyAdd(const MatrixPart& a, uint32_t b0, uint32_t b1, float
   internal::MultiplyAdd<In>(a, b0, b1, c0, c1, c2, c3);
 }
 
-// Four matrices [8, 8] of 16-bit elements in shared memory: lane l brings the address of row l % 8
-// of matrix l / 8, a multiple of 16 bytes. Register i has of matrix i the elements (g, 2t) and
+// Four matrices [8, 8] of 16-bit elements in shared memory: lane l supplies the address of row l %
+// 8 of matrix l / 8, a multiple of 16 bytes. Register i holds of matrix i the elements (g, 2t) and
 // (g, 2t + 1); transposed, (2t, g) and (2t + 1, g).
 __device__ inline MatrixPart LoadMatrices(const void* row) {
   return internal::LoadMatrices<false>(row);

@@ -1,7 +1,7 @@
-// Gradients of norms: what RMSNorm's and LayerNorm's share.
+// The parts that the gradients of RMSNorm and LayerNorm share.
 //
-// A norm brings a type Norm<T>, of one row, which is made of the kernel's arguments and the row's
-// number, and EvenRow() where HasContiguousStatistics(args). Values are in Compute<T>, g = dy *
+// A norm provides a type Norm<T> for one row, constructed from the kernel's arguments and the row's
+// number, and also EvenRow() if HasContiguousStatistics(args). Values are in Compute<T>; g = dy *
 // weight.
 //
 //   Sums               what is summed up over the row; two of them can be added
@@ -12,7 +12,7 @@
 //   kParameters        how many parameters' gradients are sums over rows
 //   AddParameter(k, x, dy, sum)  adds an element's share of the k-th
 //
-// Its arguments have rows (x, dy), weight, stats, total and dx. dx may be x's or dy's own memory:
+// The arguments have rows (x, dy), weight, stats, total and dx. dx may be x's or dy's own memory:
 // every thread reads what it needs of an element before it writes there.
 #ifndef DTENSOR_RUNTIME_KERNELS_CUDA_NORM_GRAD_INL_H_
 #define DTENSOR_RUNTIME_KERNELS_CUDA_NORM_GRAD_INL_H_
@@ -36,7 +36,7 @@
 
 namespace dtensor::kernels::cuda {
 
-struct EvenRow {};  // for a Norm of statistics that are contiguous
+struct EvenRow {};  // for a Norm with contiguous statistics
 
 // The operands of one row.
 template <typename T>
@@ -78,7 +78,7 @@ __device__ void AddParameters(const Norm& norm, const WidePack<T>& x, const Wide
 
 }  // namespace internal
 
-// The sums of a row, for all lanes of its group.
+// The sums of a row, in all lanes of its group.
 template <int kLanes, typename Norm, typename T>
 __device__ typename Norm::Sums SumsOfRow(const Norm& norm, const GradRow<T>& row, int lane) {
   typename Norm::Sums sums = {};
@@ -91,7 +91,7 @@ __device__ typename Norm::Sums SumsOfRow(const Norm& norm, const GradRow<T>& row
 
 namespace internal {
 
-// --- In two passes, of any rows: SumColumns, and then dx.
+// --- In two passes, for any rows: SumColumns, and then dx.
 
 template <typename Norm, typename T, typename Args>
 struct ParameterTerms {
@@ -118,11 +118,11 @@ __global__ void DxKernel(const __grid_constant__ Args a, int64_t rows) {
   });
 }
 
-// --- In one pass, which reads x and dy once: of long rows of whole packs. A block for each part of
-// the rows, whose threads keep their packs of a row, and the sums of their own columns, in
-// registers. All sums are made in the order of the two passes: the results have the same bits.
+// --- In one pass, which reads x and dy once: for long rows of whole packs. One block per part of
+// the rows; its threads keep their packs of a row, and the sums of their own columns, in registers.
+// All sums are computed in the order of the two passes, so the results have the same bits.
 
-// Columns of a thread at most: what it keeps for more would not fit into its registers.
+// The most columns of a thread: registers have no room for what it keeps for more.
 template <typename T>
 inline constexpr int kMostColumns = sizeof(T) > sizeof(float) ? 16 : 32;
 
@@ -136,9 +136,9 @@ __device__ void ForEachOwnPack(int64_t n, Fn fn) {
   }
 }
 
-// What a thread keeps of a row: its packs of x and dy, and what the norm is made of. kEven: rows
-// are one stride apart and statistics contiguous (IsEven), which is said here so that a loop over
-// rows has none of the code of others, which would be most of it.
+// What a thread keeps of a row: its packs of x and dy, and what the norm needs. kEven: rows are one
+// stride apart and statistics contiguous (IsEven). It is a template parameter so that a loop over
+// such rows contains no code for others, which would be most of it.
 template <typename Norm, typename T, int kPacks, bool kEven>
 struct OwnOfRow {
   template <typename Args>
@@ -164,7 +164,7 @@ struct OwnOfRow {
   Words<T> x[kPacks] = {}, dy[kPacks] = {};
 };
 
-// Whether registers hold the next row too, which is then on its way while this one is worked on.
+// Whether registers also hold the next row, which is then loaded while this one is computed.
 template <typename Norm, typename T, int kPacks>
 constexpr bool ReadsAhead() {
   constexpr size_t kRow = sizeof(OwnOfRow<Norm, T, kPacks, true>);
@@ -172,8 +172,9 @@ constexpr bool ReadsAhead() {
   return 2 * kRow + kSums <= 144 * sizeof(uint32_t);
 }
 
-// As SumLanes over a block, with one barrier: calls take turns with two pieces of memory, and who
-// writes to one again has met all at the barrier of the other. `call` counts them.
+// As SumLanes over a block, with one barrier: calls alternate between two pieces of memory, so a
+// thread that writes to one again has met all others at the barrier of the other. `call` counts
+// them.
 template <typename Sums>
 __device__ Sums SumBlock(Sums sums, int64_t call) {
   constexpr int kWarps = kThreads / kWarp;
@@ -187,7 +188,7 @@ __device__ Sums SumBlock(Sums sums, int64_t call) {
   return sums;
 }
 
-// dx of a row; adds to `sums`, for each of this thread's packs.
+// Computes dx of a row, and adds to `sums`, for each of this thread's packs.
 template <typename Norm, typename T, int kPacks, bool kEven, typename Args>
 __device__ void GradOfRow(const Args& a, int64_t r, const OwnOfRow<Norm, T, kPacks, kEven>& own,
                           const Words<T> (&weight)[kPacks],
@@ -209,7 +210,7 @@ __device__ void GradOfRow(const Args& a, int64_t r, const OwnOfRow<Norm, T, kPac
   });
 }
 
-// Of the rows [begin, end).
+// For the rows [begin, end).
 template <typename Norm, typename T, int kPacks, bool kEven, typename Args>
 __device__ void GradOfRows(const Args& a, int64_t begin, int64_t end,
                            const Words<T> (&weight)[kPacks],
@@ -218,7 +219,7 @@ __device__ void GradOfRows(const Args& a, int64_t begin, int64_t end,
   if constexpr (ReadsAhead<Norm, T, kPacks>()) {
     Own own(a, begin);
     for (int64_t r = begin; r < end; ++r) {
-      const Own next(a, Lesser(r + 1, end - 1));  // before dx is written, which may be where x is
+      const Own next(a, Lesser(r + 1, end - 1));  // before dx is written, which may be x's memory
       GradOfRow<Norm, T, kPacks, kEven>(a, r, own, weight, sums);
       own = next;
     }
@@ -229,8 +230,8 @@ __device__ void GradOfRows(const Args& a, int64_t begin, int64_t end,
   }
 }
 
-// total = sums, or += where it is there already; of a pack of columns, n sums of the next parameter
-// apart.
+// total = sums, or += if there already are some; for a pack of columns. The sums of the next
+// parameter are n further on.
 template <typename T, int N>
 __device__ void KeepSums(const ColumnTerms<T, N>& sums, bool first, int64_t n, Compute<T>* total) {
   using Columns = Pack<Compute<T>, kPack<T>>;
@@ -269,13 +270,13 @@ bool FitsOnePass(const Args& a) {
          FitsPacks<V>(static_cast<const T*>(a.dx), 1);
 }
 
-// Whether rows are as OwnOfRow's kEven has them.
+// Whether rows meet the conditions of OwnOfRow's kEven.
 template <typename Norm, typename Args>
 bool IsEven(const Args& a) {
   return a.rows.loop.ndim() == 1 && Norm::HasContiguousStatistics(a);
 }
 
-// Calls fn(packs) with as many, as a constant, as a thread needs for rows of n elements.
+// Calls fn(packs); `packs`, a constant, is how many a thread needs for rows of n elements.
 template <typename T, int kColumns = 8, typename Fn>
 absl::Status WithPacks(int64_t n, Fn fn) {
   if constexpr (kColumns < kMostColumns<T>) {
@@ -298,7 +299,7 @@ absl::Status OnePass(Device& device, const char* name, const Args& a, int64_t ro
   return AddColumnParts<T, N>(device, name, parts.parts, a.rows.n, out);
 }
 
-// The parameters first: dx may be x's or dy's own memory.
+// The parameters come first, since dx may be x's or dy's own memory.
 template <typename Norm, typename T, int N, typename Args>
 absl::Status TwoPasses(Device& device, const char* name, const Args& a, int64_t rows,
                        const ColumnOutputs<T, N>& out) {
@@ -313,7 +314,7 @@ absl::Status TwoPasses(Device& device, const char* name, const Args& a, int64_t 
 
 }  // namespace internal
 
-// dx, and into `parameters` the gradients that are sums over rows.
+// Computes dx, and writes the gradients that are sums over rows to `parameters`.
 template <template <typename> class Norm, size_t N, typename Args>
 absl::Status NormGrad(Device& device, const char* name, const Args& a,
                       const std::array<void*, N>& parameters) {

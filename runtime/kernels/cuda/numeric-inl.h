@@ -1,4 +1,4 @@
-// Element values on the GPU: as runtime/kernels/arguments/numeric.h has them, in device code.
+// Element values on the GPU: the device code for runtime/kernels/arguments/numeric.h.
 #ifndef DTENSOR_RUNTIME_KERNELS_CUDA_NUMERIC_INL_H_
 #define DTENSOR_RUNTIME_KERNELS_CUDA_NUMERIC_INL_H_
 
@@ -42,8 +42,8 @@ __device__ T Round(Compute<T> x) {
   return rounded;
 }
 
-// The nearest float towards zero, with its last bit set if that lost anything: rounding this to 8
-// or 11 bits gives the same as rounding `x` itself.
+// `x` rounded towards zero to a float, with the last bit set if that lost anything: rounding this
+// to 8 or 11 bits gives the same as rounding `x` itself.
 __device__ inline float ToOdd(double x) {
   const float nearest = static_cast<float>(x);
   if (!(fabs(x) <= 1.7976931348623157e308) || static_cast<double>(nearest) == x) return nearest;
@@ -69,7 +69,7 @@ __device__ To Convert(From x) {
   }
 }
 
-// The larger or the smaller; a NaN on either side is the result.
+// The larger or the smaller; if either is NaN, the result is NaN.
 template <typename T>
 __device__ T Larger(T a, T b) {
   return a > b || a != a ? a : b;
@@ -79,7 +79,7 @@ __device__ T Smaller(T a, T b) {
   return a < b || a != a ? a : b;
 }
 
-// Of whole numbers they wrap; of bools: or, xor, and.
+// Integers wrap; for bools these are or, xor, and.
 template <typename T>
 __device__ T Add(T a, T b) {
   if constexpr (std::is_integral_v<T>) {

@@ -1,4 +1,4 @@
-// Packs that wait in registers.
+// Packs that are kept in registers until needed.
 #ifndef DTENSOR_RUNTIME_KERNELS_CUDA_PACK_WORDS_INL_H_
 #define DTENSOR_RUNTIME_KERNELS_CUDA_PACK_WORDS_INL_H_
 
@@ -13,8 +13,8 @@
 
 namespace dtensor::kernels::cuda {
 
-// A Pack as words: where packs of narrow elements wait, nvcc gives each element a register, and
-// may store them one by one. In global memory.
+// A Pack as words. nvcc gives each element of a pack of narrow elements its own register, and may
+// store them one by one. In global memory.
 template <typename T, int V>
 struct alignas(sizeof(T) * V) PackWords {
   static constexpr int kBytes = sizeof(T) * V;
@@ -41,7 +41,7 @@ struct alignas(sizeof(T) * V) PackWords {
   }
 };
 
-// The same of a pack of a row (kPack), which is to be widened.
+// The same for a pack of a row (kPack), whose elements are widened later.
 template <typename T>
 struct alignas(16) Words {
   uint32_t at[4];

@@ -1,4 +1,4 @@
-// What reductions combine terms with.
+// The operations by which reductions combine terms.
 #ifndef DTENSOR_RUNTIME_KERNELS_CUDA_REDUCE_OP_INL_H_
 #define DTENSOR_RUNTIME_KERNELS_CUDA_REDUCE_OP_INL_H_
 
@@ -10,7 +10,7 @@
 
 namespace dtensor::kernels::cuda {
 
-// Of terms in the type that they are computed in; a NaN is the result of kMax and kMin.
+// For terms in the type in which they are computed; for kMax and kMin, a NaN is the result.
 template <ReduceOp kOp, typename C>
 struct Combine {
   __device__ C operator()(C a, C b) const {
@@ -19,7 +19,7 @@ struct Combine {
     if constexpr (kOp == ReduceOp::kProduct) return Multiply(a, b);
     return Add(a, b);
   }
-  // Of no terms.
+  // The value of no terms.
   __device__ static C Identity() {
     using Limits = std::numeric_limits<C>;
     if constexpr (kOp == ReduceOp::kMax) {

@@ -1,5 +1,5 @@
-// Reductions: for each output, one value out of its terms. A kernel brings what the terms are, how
-// two values become one, and where the result goes, as plain values.
+// Reductions: for each output, one value computed from its terms. A kernel supplies, as plain
+// values, the terms, how two values are combined, and where results go.
 #ifndef DTENSOR_RUNTIME_KERNELS_CUDA_REDUCTION_INL_H_
 #define DTENSOR_RUNTIME_KERNELS_CUDA_REDUCTION_INL_H_
 
@@ -16,9 +16,10 @@
 
 namespace dtensor::kernels::cuda {
 
-// The elements of x, in the type that they are computed in. As all types of terms: `kept` goes
-// through the outputs, its first operand is x, and Of(output) gives `row`, the output's first
-// element, and a function that makes a term of element `i` of the output, which is `value`.
+// The elements of x, in the type in which they are computed. Like every type of terms, it has
+// `kept`, a loop over the outputs whose first operand is x, and Of(output), which returns `row`,
+// the output's first element, and `value`, a function that makes a term from element `i` of the
+// output.
 template <typename T>
 struct ElementTerms {
   using Element = T;
@@ -36,8 +37,8 @@ struct ElementTerms {
   }
 };
 
-// On the GPU: fn(value, t) for V terms t from `i` on, a multiple of V, as far as they are before
-// `end`; read at once if they fit (FitsPacks), and always in their order.
+// On the GPU: fn(value, t) for V terms t from `i` on, a multiple of V, up to `end`; read at once if
+// they fit (FitsPacks), and always in order.
 template <int V, typename Index, typename T, typename Fn>
 __device__ void ForEachOfPack(const T* x, const StridedLoop<1>& loop, bool fits, int64_t i,
                               int64_t end, Fn fn) {
@@ -57,9 +58,10 @@ namespace internal {
 template <typename Op>
 using ValueOf = decltype(Op::Identity());
 
-// Each output's terms are split into parts of `part` neighbours, in whole packs, the last one
-// shorter. With one part, results; with several, partial results [parts, outputs], which the second
-// pass reduces as any other columns. Of columns, so many groups of a block's threads share a part.
+// Each output's terms are split into parts of `part` neighbours, in whole packs; the last part is
+// shorter. With one part, the kernel writes results; with several, partial results [parts,
+// outputs], which a second pass reduces like any other columns. For columns, that many groups of a
+// block's threads share a part.
 struct Split {
   int64_t terms, part, parts;
   bool partial;
@@ -84,7 +86,7 @@ struct ReductionPass {
   }
 };
 
-// A group of lanes for each part of each output: for terms that lie beside each other.
+// A group of lanes for each part of each output: for terms that are adjacent in memory.
 template <int kLanes, typename Op, typename Terms, typename Store>
 __global__ void ReduceRowsKernel(const __grid_constant__ ReductionPass<Op, Terms, Store> p) {
   constexpr int V = kPack<typename Terms::Element>;
@@ -107,9 +109,9 @@ __global__ void ReduceRowsKernel(const __grid_constant__ ReductionPass<Op, Terms
   });
 }
 
-// Adds what is a group's of a part of V outputs beside each other, from `output` on: every
-// split.groups-th term, in ascending order, in chains whose results are added. offset(i) is where
-// term i of an output is, from its first.
+// Adds a group's share of a part of V adjacent outputs, from `output` on: every split.groups-th
+// term, in ascending order, in chains whose results are added. offset(i) is the position of an
+// output's term i, relative to its first.
 template <int V, typename Op, typename Terms, typename Store, typename Offset>
 __device__ void AddColumnTerms(const ReductionPass<Op, Terms, Store>& p, int64_t output,
                                int64_t part, int group, Offset offset, ValueOf<Op> (&total)[V]) {
@@ -140,11 +142,11 @@ __device__ void AddColumnTerms(const ReductionPass<Op, Terms, Store>& p, int64_t
   }
 }
 
-// For the first of `groups` of a block's threads, what all of them have: by a tree, and some values
-// at a time, for shared memory is small.
+// Combines the values of all groups of a block's threads, by a tree; the first of `groups` has the
+// result. A few values at a time, since shared memory is small.
 template <int V, typename Op>
 __device__ void FoldGroups(int groups, ValueOf<Op> (&values)[V]) {
-  constexpr int kMost = kThreads / 2;  // threads that give theirs away
+  constexpr int kMost = kThreads / 2;  // threads that pass on their values
   constexpr int kAtOnce = std::min<int>(V, 64 / sizeof(ValueOf<Op>));
   static_assert(V % kAtOnce == 0);
   DT_SHARED(ValueOf<Op>, given, kMost * kAtOnce);
@@ -166,8 +168,9 @@ __device__ void FoldGroups(int groups, ValueOf<Op> (&values)[V]) {
   }
 }
 
-// A block for each part of as many columns as a group has threads, V outputs a column: neighbours
-// read neighbours. V beside each other are read at once, and each has its terms in the same order.
+// A block for each part of as many columns as a group has threads, with V outputs per column, so
+// that neighbouring threads read neighbouring memory. V adjacent outputs are read at once, and each
+// adds its terms in the same order.
 template <int V, typename Op, typename Terms, typename Store>
 __device__ void ReduceColumns(const ReductionPass<Op, Terms, Store>& p) {
   const int lanes = kThreads / p.split.groups;
@@ -191,7 +194,7 @@ __device__ void ReduceColumns(const ReductionPass<Op, Terms, Store>& p) {
   }
 }
 
-// Whether each row of the outputs' terms is of whole packs, from where packs may be.
+// Whether each row of the outputs' terms has whole packs and is aligned for them.
 template <int V, typename Op, typename Terms, typename Store>
 __device__ bool HasPackedColumns(const ReductionPass<Op, Terms, Store>& p) {
   const auto* const x = static_cast<const typename Terms::Element*>(p.terms.x);
@@ -200,7 +203,7 @@ __device__ bool HasPackedColumns(const ReductionPass<Op, Terms, Store>& p) {
   return fits;
 }
 
-// Blocks of an SM at least, of values that leave registers for them.
+// The least number of blocks per SM, for values that leave enough registers.
 template <typename Op, int V>
 inline constexpr int kColumnBlocks = sizeof(ValueOf<Op>) * V <= 32 ? 4 : 1;
 
@@ -212,22 +215,22 @@ __global__ void __launch_bounds__(kThreads, kColumnBlocks<Op, kPack<typename Ter
   ReduceColumns<1>(p);
 }
 
-// Neighbouring outputs lie beside each other, and their terms do not.
+// Whether neighbouring outputs are adjacent, and their terms are not.
 template <int N>
 bool ReadsColumns(const StridedLoop<N>& kept, const StridedLoop<1>& reduced) {
   return kept.inner_size() > 1 && kept.inner_stride(0) == 1 && reduced.inner_stride(0) != 1;
 }
 
-// As many groups as their `most` lanes of a block leave room for, each of at least `least` terms of
-// a part or of all: a power of 2.
+// The number of groups, a power of 2: as many as fit into a block with their `most` lanes, if each
+// has at least `least` terms of a part or of all.
 inline int GroupsOf(int64_t packs, int64_t terms, int64_t most, int64_t least) {
   const auto lanes = std::min<int64_t>(most, std::bit_ceil(static_cast<uint64_t>(packs)));
   const auto wanted = std::bit_floor(static_cast<uint64_t>(std::max<int64_t>(terms / least, 1)));
   return static_cast<int>(std::min<int64_t>(kThreads / lanes, wanted));
 }
 
-// So many parts that a GPU is busy: of the shape and the type alone, and as many values of `bytes`
-// as scratch has room for.
+// As many parts as keep a GPU busy, depending on the shape and the type alone, and at most as many
+// values of `bytes` as scratch has room for.
 inline Split SplitInto(int64_t wanted, int64_t outputs, int64_t terms, int64_t least, int64_t bytes,
                        int groups) {
   const int64_t room = kCudaScratchBytes / bytes / outputs;
@@ -237,7 +240,7 @@ inline Split SplitInto(int64_t wanted, int64_t outputs, int64_t terms, int64_t l
   return {terms, part, (terms + part - 1) / part, true, groups};
 }
 
-// Of columns in packs of V outputs; of rows, if V is 0.
+// For columns in packs of V outputs; for rows, if V is 0.
 inline Split SplitOf(int64_t outputs, int64_t terms, int V, int64_t bytes) {
   if (V == 0) return SplitInto((int64_t{1} << 10) / outputs, outputs, terms, 4096, bytes, 1);
   constexpr int64_t kOfThread = 16, kBlocks = 4096;  // terms at least; blocks that are enough
@@ -264,9 +267,9 @@ absl::Status LaunchPass(Device& device, const char* name,
 
 }  // namespace internal
 
-// On the GPU store(output, value) is called once for each output, with Op() of its terms, one for
-// each element that `reduced` goes through. Op() is associative but for rounding, Op()(a, b) is
-// Op()(b, a), and Op::Identity() is the value of no terms. The order depends on shapes and strides
+// On the GPU store(output, value) is called once for each output, with its terms combined by Op(),
+// one for each element that `reduced` visits. Op() must be associative apart from rounding, and
+// commutative, and Op::Identity() is the value of no terms. The order depends on shapes and strides
 // alone.
 template <typename Op, typename Terms, typename Store>
 absl::Status ReduceTerms(Device& device, const char* name, int64_t outputs,

@@ -1,4 +1,4 @@
-// Rows that a group of threads goes through: a warp, or a whole block for long ones.
+// Rows that are processed by a group of threads: a warp, or a whole block for long ones.
 #ifndef DTENSOR_RUNTIME_KERNELS_CUDA_ROW_GROUPS_INL_H_
 #define DTENSOR_RUNTIME_KERNELS_CUDA_ROW_GROUPS_INL_H_
 
@@ -19,8 +19,8 @@ namespace dtensor::kernels::cuda {
 
 inline constexpr int kWarp = 32;
 
-// On the GPU: calls fn(row, lane) for the rows of this thread's group of kLanes threads, where the
-// threads of a group have lanes 0 to kLanes - 1. Groups share out the rows.
+// On the GPU: calls fn(row, lane) for the rows of this thread's group of kLanes threads, which have
+// lanes 0 to kLanes - 1. Rows are divided among the groups.
 template <int kLanes, typename Fn>
 __device__ void ForEachRow(int64_t rows, Fn fn) {
   static_assert(kLanes == kWarp || kLanes == kThreads);
@@ -32,23 +32,23 @@ __device__ void ForEachRow(int64_t rows, Fn fn) {
   }
 }
 
-// So many rows > 0, in groups of kLanes.
+// For that many rows > 0, in groups of kLanes.
 template <int kLanes>
 unsigned BlocksForRows(int64_t rows) {
   constexpr int64_t kGroups = kThreads / kLanes, kMost = 1 << 20;
   return static_cast<unsigned>(std::min((rows + kGroups - 1) / kGroups, kMost));
 }
 
-// Launches kernel(args), which goes through `rows` > 0 rows in groups of kLanes.
+// Launches kernel(args), which processes `rows` > 0 rows in groups of kLanes.
 template <int kLanes, typename Args>
 absl::Status LaunchRows(Device& device, const char* name, int64_t rows, void (*kernel)(Args),
                         const std::type_identity_t<Args>& args) {
   return Launch(device, name, BlocksForRows<kLanes>(rows), kThreads, kernel, args);
 }
 
-inline constexpr int64_t kMostOfAWarp = 1024;  // elements of a row; a longer one is a block's
+inline constexpr int64_t kMostOfAWarp = 1024;  // elements of a row; longer ones get a block
 
-// Calls fn(lanes) with as many lanes, as a constant, as go through rows of n elements.
+// Calls fn(lanes); `lanes`, a constant, is how many process rows of n elements.
 template <typename Fn>
 absl::Status WithLanes(int64_t n, Fn fn) {
   if (n <= kMostOfAWarp) return fn(std::integral_constant<int, kWarp>());
@@ -68,7 +68,8 @@ absl::Status LaunchRowKernel(Device& device, const char* name, const Args& args,
   });
 }
 
-// The value of the lane of this warp whose number differs in `bits`. All lanes call it.
+// The value of the lane of this warp whose number differs from this one's in `bits`. All lanes must
+// call it.
 template <typename T>
 __device__ T OtherLane(T value, int bits) {
   if constexpr (std::is_arithmetic_v<T>) {
@@ -83,8 +84,8 @@ __device__ T OtherLane(T value, int bits) {
   }
 }
 
-// f over the values of a group's lanes, for each of them. All lanes call it. f(a, b) is f(b, a).
-// A group of less than a warp begins at a multiple of kLanes, a power of 2.
+// Combines the values of a group's lanes by f; every lane gets the result. All lanes must call it.
+// f must be commutative. A group smaller than a warp begins at a multiple of kLanes, a power of 2.
 template <int kLanes, typename T, typename F>
 __device__ T FoldLanes(T value, F f) {
   for (int bits = (kLanes < kWarp ? kLanes : kWarp) / 2; bits > 0; bits /= 2) {
@@ -96,12 +97,12 @@ __device__ T FoldLanes(T value, F f) {
     __syncthreads();
     value = warps[0];
     for (int w = 1; w < kLanes / kWarp; ++w) value = f(value, warps[w]);
-    __syncthreads();  // who folds again writes there
+    __syncthreads();  // the next fold writes there
   }
   return value;
 }
 
-// Whether a row's packs of V elements may be read, or written, at once.
+// Whether a row's packs of V elements may be read or written at once.
 template <int V, typename T>
 __host__ __device__ bool FitsPacks(const T* row, int64_t stride) {
   return stride == 1 && reinterpret_cast<uintptr_t>(row) % sizeof(Pack<T, V>) == 0;
@@ -117,7 +118,7 @@ __device__ Pack<T, V> LoadPack(const T* row, int64_t stride, bool fits, int64_t 
   return pack;
 }
 
-// Those of them that are within the row, of contiguous elements.
+// Writes those of them that are within the row, of contiguous elements.
 template <int V, typename T>
 __device__ void StorePack(const Pack<T, V>& pack, T* row, bool fits, int64_t i, int64_t n) {
   if (fits && i + V <= n) {
@@ -131,7 +132,7 @@ __device__ void StorePack(const Pack<T, V>& pack, T* row, bool fits, int64_t i, 
 template <typename T>
 inline constexpr int kPack = 16 / sizeof(T);
 
-// Whether all rows of all operands are of whole packs, each from where a pack may be.
+// Whether all rows of all operands have whole packs, and are aligned for them.
 template <typename T, int kIn>
 bool HasWholePacks(const RowOperands<kIn>& rows) {
   constexpr int V = kPack<T>;
@@ -143,19 +144,19 @@ bool HasWholePacks(const RowOperands<kIn>& rows) {
   return whole;
 }
 
-// How many of n are in each of `parts` parts, in whole units; the last parts may be shorter.
+// How many of n units are in each of `parts` parts; the last parts may be shorter.
 inline int64_t PartOf(int64_t n, int64_t parts, int64_t unit) {
   return (n + parts * unit - 1) / (parts * unit) * unit;
 }
 
-// On the GPU: calls fn(i) for the packs of a row of n elements that are this lane's, which are the
-// same whatever the strides and addresses: a row's sums have the same bits.
+// On the GPU: calls fn(i) for this lane's packs of a row of n elements. The division does not
+// depend on strides and addresses, so a row's sums have the same bits.
 template <typename T, int kLanes, typename Fn>
 __device__ void ForEachPack(int64_t n, int lane, Fn fn) {
   for (int64_t i = int64_t{lane} * kPack<T>; i < n; i += int64_t{kLanes} * kPack<T>) fn(i);
 }
 
-// A row of elements, to be read in packs; zeros beyond its end.
+// A row of elements that is read in packs; zeros beyond its end.
 template <typename T>
 struct RowInput {
   __device__ RowInput(const std::byte* data, int64_t stride, int64_t n)
@@ -176,7 +177,7 @@ struct RowInput {
   __device__ Pack<T, kPack<T>> Load(int64_t i) const {
     return LoadPack<kPack<T>>(row, stride, fits, i, n, T{});
   }
-  // Of rows that are known to have whole packs.
+  // For rows that are known to have whole packs.
   __device__ Pack<T, kPack<T>> LoadWhole(int64_t i) const {
     return *reinterpret_cast<const Pack<T, kPack<T>>*>(row + i);
   }
@@ -186,7 +187,7 @@ struct RowInput {
   bool fits;
 };
 
-// One to be written.
+// A row that is written.
 template <typename T>
 struct RowOutput {
   __device__ RowOutput(void* data, int64_t n, int64_t r)

@@ -1,4 +1,4 @@
-// Memory for a kernel alone.
+// Temporary memory for one kernel.
 #ifndef DTENSOR_RUNTIME_KERNELS_CUDA_SCRATCH_INL_H_
 #define DTENSOR_RUNTIME_KERNELS_CUDA_SCRATCH_INL_H_
 
@@ -11,7 +11,7 @@
 
 namespace dtensor::kernels::cuda {
 
-// Memory of the device, given back in the stream's order: behind what is launched while it is held.
+// Memory of the device, freed in stream order: after what is launched while it is held.
 class Scratch {
  public:
   static absl::StatusOr<Scratch> Make(Device& device, int64_t bytes) {

@@ -1,4 +1,4 @@
-// The largest element of a row, and the sum of exp(x - max): of softmax and of cross-entropy.
+// The largest element of a row, and the sum of exp(x - max), for softmax and cross-entropy.
 #ifndef DTENSOR_RUNTIME_KERNELS_CUDA_SUM_EXP_INL_H_
 #define DTENSOR_RUNTIME_KERNELS_CUDA_SUM_EXP_INL_H_
 
@@ -19,12 +19,12 @@ namespace dtensor::kernels::cuda {
 template <typename C>
 constexpr C kLowest = -std::numeric_limits<C>::infinity();
 
-// exp(x - max) added up over what was seen so far, and the sum of x.
+// exp(x - max) added up over the elements so far, and the sum of x.
 template <typename C>
 struct RunningStats {
   C max = kLowest<C>, sum_exp = 0, sum = 0;
 
-  // What is subtracted: exp(-inf) is 0, whatever the largest is, but for -inf - -inf.
+  // The number to subtract: exp(-inf) is 0, whatever the largest is, except for -inf - -inf.
   static __device__ C Base(C max) { return max == kLowest<C> ? C{0} : max; }
   __device__ void Rescale(C larger) {
     if (larger != max) sum_exp *= exp(max - Base(larger));
@@ -32,16 +32,16 @@ struct RunningStats {
   }
 };
 
-// NaN is passed over.
+// Ignores NaN.
 template <typename C>
 __device__ C LargerNumber(C a, C b) {
   return fmax(a, b);
 }
 
-// exp(x), where x is an element of type T less its row's largest, or less the row's log-sum-exp.
+// exp(x), where x is an element of type T minus its row's largest, or minus the row's log-sum-exp.
 // Elements of 16 bits, and so the results, are a thousand times as coarse as QuickExp2, and x is
 // nearly exact: rounding x log2 e costs |x| 2^-24, where exp(x) is small. It has a third of exp's
-// instructions, for which memory that sends 2 bytes an element leaves no time.
+// instructions, for which there is no time at a memory rate of 2 bytes per element.
 template <typename T>
 __device__ Compute<T> ExpOfShifted(Compute<T> x) {
   if constexpr (kIsHalf<T>) {
@@ -52,7 +52,7 @@ __device__ Compute<T> ExpOfShifted(Compute<T> x) {
 }
 
 #ifdef __CUDACC__
-// Of two pairs of 16 bits each. NaN is passed over.
+// For two pairs of 16 bits each. Ignores NaN.
 template <typename T>
 __device__ uint32_t LargerPair(uint32_t a, uint32_t b) {
   uint32_t larger;
@@ -65,7 +65,7 @@ __device__ uint32_t LargerPair(uint32_t a, uint32_t b) {
 }
 #endif
 
-// The largest of a pack and of `larger`, which is a number.
+// The largest of a pack and of `larger`, which is not NaN.
 template <typename T>
 __device__ Compute<T> LargerOf(Compute<T> larger, const Words<T>& words) {
 #ifdef __CUDACC__
@@ -89,15 +89,16 @@ __device__ Compute<T> SumOfExps(const Words<T>& words, Compute<T> base) {
   return sum;
 }
 
-// Packs of a row, kPacks for each lane of a group: up to kElements elements from `begin` on. Where
-// they are whole a lane loads all of them, before it needs any, and keeps them; of other rows it
-// reads each pack when it is asked for, whose elements beyond the end are -inf. Which packs are a
-// lane's, and their order, do not depend on strides and addresses: the same row has the same bits.
+// The packs of a part of a row, kPacks for each lane of a group: up to kElements elements from
+// `begin` on. If packs are whole, a lane loads all of them before it needs any, and keeps them;
+// otherwise it reads each pack when it is needed, with -inf beyond the end of the row. Which packs
+// belong to a lane, and their order, do not depend on strides and addresses: the same row gives the
+// same bits.
 template <typename T, int kLanes, int kPacks>
 struct RowPart {
   static constexpr int V = kPack<T>, kElements = kLanes * kPacks * V;
 
-  // They are not taken for whole where that is false of what they are written to (`out_fits`).
+  // They do not count as whole if that is not true of the output (`out_fits`).
   __device__ RowPart(const RowInput<T>& x, int64_t begin, int lane, bool out_fits)
       : from(x.row + begin * x.stride),
         stride(x.stride),
@@ -164,8 +165,8 @@ __device__ Compute<T> LargestOf(const RowPart<T, kLanes, kPacks>& part, Compute<
   return larger;
 }
 
-// Of a lane's elements of a row. The largest of several packs comes first: each element has one
-// exp, and each part, not each element, scales the sum anew.
+// For a lane's elements of a row. The largest of several packs is found first: so each element
+// needs one exp, and the sum is rescaled once per part, not per element.
 template <typename T, int kLanes>
 __device__ RunningStats<Compute<T>> StatsOfLane(const RowInput<T>& x, int lane, bool with_sum) {
   using C = Compute<T>;
@@ -191,7 +192,7 @@ __device__ C LargestOfLanes(C max) {
   return FoldLanes<kLanes>(max, [](C a, C b) { return LargerNumber(a, b); });
 }
 
-// Complete in each lane.
+// Complete in every lane.
 template <int kLanes, typename C>
 __device__ void MergeLanes(bool with_sum, RunningStats<C>& stats) {
   const auto add = [](C a, C b) { return a + b; };

@@ -1,4 +1,4 @@
-// Sums in f64 of many terms, each of which a function computes: a few numbers out of all elements.
+// Sums in f64 of many terms that a function computes: a few numbers from all elements.
 #ifndef DTENSOR_RUNTIME_KERNELS_CUDA_TERM_SUMS_INL_H_
 #define DTENSOR_RUNTIME_KERNELS_CUDA_TERM_SUMS_INL_H_
 
@@ -12,7 +12,7 @@
 
 namespace dtensor::kernels::cuda {
 
-// That many sums beside each other.
+// N sums.
 template <int N>
 struct Sums {
   double at[N];
@@ -54,9 +54,9 @@ __global__ void AllSumsKernel(const Sums<N>* partial, int parts, Store store) {
 
 }  // namespace internal
 
-// On the GPU store(sums) is called once, by one thread, with the sums of n terms. terms(i, end) is
-// those of Terms::kTerms of them from i on, a multiple of it, as far as they are before `end`:
-// Sums<N> too. Both are plain values. The order of additions depends on n and Terms::kTerms alone.
+// On the GPU store(sums) is called once, by one thread, with the sums of n terms. terms(i, end)
+// returns the Sums<N> of Terms::kTerms terms from i on, a multiple of that, up to `end`. Both are
+// plain values. The order of additions depends on n and Terms::kTerms alone.
 template <int N, typename Terms, typename Store>
 absl::Status SumTerms(Device& device, const char* name, int64_t n, const Terms& terms,
                       const Store& store) {

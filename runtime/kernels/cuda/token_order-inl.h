@@ -1,9 +1,10 @@
-// Tokens by the row of a table that each has, and among those of one row in their own order: what
-// sums over the tokens of a row go by, so that they have the same bits each time.
+// Tokens sorted by their row of a table, and within a row by their own order: the order in which
+// the tokens of a row are added up, so that sums have the same bits each time.
 //
-// Row and token make one number, so that no two are equal, and any sort of them is this one: groups
-// of sorted runs are merged until there is one run. Where a number goes is found by itself: behind
-// those before it in its own run, and those of the others that are smaller.
+// Row and token together make one number, so all numbers differ, and every sorting method gives the
+// same result: groups of sorted runs are merged until there is one run. The position of a number is
+// computed for itself: it is the count of those before it in its own run, plus the smaller ones in
+// the others.
 #ifndef DTENSOR_RUNTIME_KERNELS_CUDA_TOKEN_ORDER_INL_H_
 #define DTENSOR_RUNTIME_KERNELS_CUDA_TOKEN_ORDER_INL_H_
 
@@ -24,14 +25,14 @@
 
 namespace dtensor::kernels::cuda {
 
-// Those of one row: the first of them itself, for most rows have one, and where in the order the
-// others begin.
+// The tokens of one row: the first one itself, since most rows have one, and the position in the
+// order at which the others begin.
 struct alignas(16) RowTokens {
   int64_t first;   // -1: none
   int64_t others;  // 0: none
 };
 
-// Among a kernel's arguments: in ascending order, those of no row last.
+// A kernel argument. In ascending order; tokens of no row come last.
 struct TokenOrder {
   const uint64_t* keys;
   RowTokens* rows;  // for each row
@@ -40,7 +41,7 @@ struct TokenOrder {
   uint64_t no_row;
 
   __device__ uint64_t RowAt(int64_t i) const { return keys[i] >> shift; }
-  // The i-th, if there is one and it has this row, or -1.
+  // The i-th token, if there is one and it has this row, else -1.
   __device__ int64_t TokenOf(uint64_t row, int64_t i) const {
     if (i >= size) return -1;
     const uint64_t key = keys[i];
@@ -51,14 +52,14 @@ struct TokenOrder {
 
 namespace internal {
 
-// Keys that a block sorts by itself: so few that many processors sort, for the merges behind it
-// are quick.
+// Keys that a block sorts by itself: so few that many processors take part, since the merges after
+// it are fast.
 constexpr int kTile = 1024;
 constexpr int kTileThreads = 1024, kKeys = kTile / kTileThreads;
 constexpr int kRuns = 8;  // that are merged at once
 
-// How many of n sorted keys, of which there are at most `most`, a power of 2, are smaller. All
-// threads take as many steps, and no branch keeps the loads of several searches apart.
+// How many of n sorted keys are smaller; n is at most `most`, a power of 2. All threads take the
+// same number of steps, and no branch separates the loads of several searches.
 template <typename Index>
 __device__ Index CountSmaller(const uint64_t* keys, Index n, Index most, uint64_t key) {
   Index low = 0;
@@ -73,10 +74,10 @@ struct TileArgs {
   Ids ids;
   IndexRuns rows;
   TokenOrder order;
-  uint64_t* keys;  // where they go
+  uint64_t* keys;  // the output
 };
 
-// One tile's keys are sorted in place: each thread has its keys in registers while others move.
+// Sorts one tile's keys in place; each thread has its keys in registers while others move.
 __device__ inline void SortTile(uint64_t* tile, int n) {
   for (int run = 1; run < kTile; run *= 2) {
     uint64_t key[kKeys];
@@ -98,7 +99,7 @@ __device__ inline void SortTile(uint64_t* tile, int n) {
   __syncthreads();
 }
 
-// A block for each tile; those behind them clear what is known of rows.
+// A block for each tile; further blocks clear the table of rows.
 static __global__ void __launch_bounds__(kTileThreads)
     SortTilesKernel(TileArgs a, int64_t num_rows) {
   DT_SHARED(uint64_t, tile, kTile);
@@ -121,7 +122,7 @@ static __global__ void __launch_bounds__(kTileThreads)
   for (int i = threadIdx.x; i < n; i += kTileThreads) a.keys[first + i] = tile[i];
 }
 
-// Of groups of kRuns sorted runs of `run` keys each, a power of 2, one run each.
+// Merges groups of kRuns sorted runs of `run` keys each, a power of 2, into one run each.
 static __global__ void MergeKernel(const uint64_t* from, int64_t n, int64_t run, uint64_t* to) {
   ForEachPiece<int64_t>(n, [&](int64_t i) {
     const uint64_t key = from[i];
@@ -149,7 +150,7 @@ static __global__ void FindRowsKernel(TokenOrder order) {
   });
 }
 
-// Sorts into one of the two halves of `memory`, where order.keys then points.
+// Sorts into one of the two halves of `memory`; order.keys then points to it.
 inline absl::Status SortTokens(Device& device, const char* name, const Ids& ids,
                                const IndexRuns& rows, int64_t num_rows, uint64_t* memory,
                                TokenOrder& order) {
@@ -169,9 +170,9 @@ inline absl::Status SortTokens(Device& device, const char* name, const Ids& ids,
 
 }  // namespace internal
 
-// Calls launch(order) with the order of `tokens` > 0 ids, which launches what reads it. A token's
-// row is its id's position in `lookup`, below num_rows. Errors: kResourceExhausted, the device's
-// failure, launch's.
+// Calls launch(order) with the order of `tokens` > 0 ids, to launch a kernel that reads it. A
+// token's row is its id's position in `lookup`, below num_rows. Errors: kResourceExhausted, the
+// device's failure, launch's.
 template <typename Fn>
 absl::Status WithTokenOrder(Device& device, const char* name, const Ids& ids, int64_t tokens,
                             const IndexLookup& lookup, int64_t num_rows, Fn launch) {

@@ -1,13 +1,12 @@
-// Products of small matrices by a warpgroup, four warps of a block: PTX's wgmma, which GPUs of
-// compute capability 9.0 have and no others (sm_90a), the same on the host grid.
+// Products of small matrices by a warpgroup, four warps of a block: PTX's wgmma, which only GPUs of
+// compute capability 9.0 have (sm_90a), and the same on the host grid.
 //
-// Operands in shared memory are panels: rows of 64 elements of 16 bits, 128 bytes, of which the
-// first is at a multiple of 1024 bytes, with packs of 8 elements where PackAt<In, 64> has them.
-// What threads have written there is seen once each of them has called PublishShared, behind a
-// barrier.
+// Operands in shared memory are panels: rows of 64 elements of 16 bits, 128 bytes, the first at a
+// multiple of 1024 bytes, with packs of 8 elements at PackAt<In, 64>. What threads have written
+// there is visible once each of them has called PublishShared, followed by a barrier.
 //
-// Of results, [64, n] of f32, warp w has rows 16 w to 16 w + 15, and a lane of them what
-// matrix-inl.h says of c: in rows g and g + 8 columns 8 i + 2t and 8 i + 2t + 1.
+// Of results, [64, n] of f32, warp w has rows 16 w to 16 w + 15. A lane has the elements that
+// matrix-inl.h gives for c: in rows g and g + 8, columns 8 i + 2t and 8 i + 2t + 1.
 #ifndef DTENSOR_RUNTIME_KERNELS_CUDA_WARPGROUP_INL_H_
 #define DTENSOR_RUNTIME_KERNELS_CUDA_WARPGROUP_INL_H_
 
@@ -30,7 +29,7 @@ namespace dtensor::kernels::cuda {
 inline constexpr int kPanelColumns = 64;
 inline constexpr int kPanelAlignment = 1024;  // bytes
 
-// Whether a source is compiled for these GPUs too (own_instructions in BUILD.bazel).
+// Whether a source is also compiled for these GPUs (own_instructions in BUILD.bazel).
 #if !defined(__CUDACC__) || defined(DTENSOR_SM_90A)
 inline constexpr bool kWarpgroupsAreCompiled = true;
 #else
@@ -38,7 +37,7 @@ inline constexpr bool kWarpgroupsAreCompiled = false;
 #endif
 inline constexpr int kWarpgroupCapability = 90;
 
-// Whether what is being compiled now is for them. For others kernels with these products are empty.
+// Whether the current compilation is for them. For others, kernels with these products are empty.
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 inline constexpr bool kHasWarpgroups = true;
 #else
@@ -105,9 +104,9 @@ __device__ void MultiplyAddPanels(const MatrixPart& a, uint64_t b, float* low, f
 
 #endif
 
-// Products that go on while their threads do something else, until End. Until then no operand
-// changes, and nobody reads or writes the sums. On the host grid they are made in End, so that what
-// is read, or written, too early is found.
+// Asynchronous products, which continue until End. Until then, no operand may change, and nobody
+// may read or write the sums. On the host grid they are computed in End, so that reading or writing
+// too early is detected.
 template <typename In>
 class WarpgroupProducts {
  public:
@@ -148,7 +147,7 @@ class WarpgroupProducts {
 #endif
   }
 
-  // What was begun is done.
+  // Waits until what was begun is done.
   template <int... kN>
   __device__ void End(float (&... c)[2][kN]) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -165,7 +164,7 @@ class WarpgroupProducts {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
  private:
-  // No write of these registers is behind this, and no read before.
+  // The compiler moves no write of these registers behind this point, and no read before it.
   template <int kN>
   static __device__ void Settle(float (&c)[2][kN]) {
 #pragma unroll

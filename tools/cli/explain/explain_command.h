@@ -9,11 +9,11 @@
 
 namespace dtensor::cli {
 
-// Not ok where the fullest rank holds more than `flags.memory` at the peak.
+// Not ok if the fullest rank's peak exceeds `flags.memory`.
 // Errors: of ParseExplain and ExplainStep; kInternal for a file that cannot be written.
 absl::StatusOr<Outcome> RunExplain(const ExplainFlags& flags, bool json);
 
-// Sizes that are missing are the usual ones (ParseModel). Errors: the same.
+// Missing sizes have their defaults (ParseModel). Errors: the same.
 absl::StatusOr<Outcome> RunModel(const ExplainFlags& flags, bool json);
 
 }  // namespace dtensor::cli

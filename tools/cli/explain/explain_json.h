@@ -1,4 +1,4 @@
-// An explanation as JSON, and two of them side by side.
+// An explanation as JSON, and a comparison of two.
 #ifndef DTENSOR_TOOLS_CLI_EXPLAIN_EXPLAIN_JSON_H_
 #define DTENSOR_TOOLS_CLI_EXPLAIN_EXPLAIN_JSON_H_
 
@@ -11,11 +11,12 @@
 namespace dtensor::cli {
 
 nlohmann::ordered_json ExplanationJson(const Explanation& explanation);
-// The whole step alike, and in place of modules and parameters one list of modules with both.
+// The whole step in the same form; instead of the lists of modules and of parameters, one list of
+// modules with both.
 nlohmann::ordered_json PlacedJson(const Explanation& explanation);
 
-// Every figure of the whole step that one of two explanations has, under one name: "memory.peak",
-// "forward.all-gather(tp).bytes", "backward.exposed_seconds". 0 where one lacks it.
+// Every figure of the whole step that at least one of two explanations has, under one name:
+// "memory.peak", "forward.all-gather(tp).bytes", "backward.exposed_seconds". 0 if one lacks it.
 struct ComparedFigure {
   std::string name;
   double first = 0, second = 0;

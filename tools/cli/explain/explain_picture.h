@@ -1,4 +1,4 @@
-// An explanation, drawn: memory by kind, and what each module costs.
+// A picture of an explanation: memory by kind, and what each module costs.
 #ifndef DTENSOR_TOOLS_CLI_EXPLAIN_EXPLAIN_PICTURE_H_
 #define DTENSOR_TOOLS_CLI_EXPLAIN_EXPLAIN_PICTURE_H_
 
@@ -8,8 +8,9 @@
 
 namespace dtensor::cli {
 
-// An SVG document: a bar for each kind of memory beside the peak; and for each module, layers that
-// are alike together, a bar of its time, of which the part is marked that waits for communication.
+// An SVG document: a bar for each kind of memory next to the peak; and a bar of time for each
+// module, with identical layers combined, in which the time spent waiting for communication is
+// marked.
 std::string DrawExplanation(const Explanation& explanation, const std::string& title);
 
 }  // namespace dtensor::cli

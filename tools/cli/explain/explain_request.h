@@ -1,4 +1,4 @@
-// What the flags of dtensor explain and dtensor model say, read into a step.
+// Reads the flags of dtensor explain and dtensor model into a training step.
 #ifndef DTENSOR_TOOLS_CLI_EXPLAIN_EXPLAIN_REQUEST_H_
 #define DTENSOR_TOOLS_CLI_EXPLAIN_EXPLAIN_REQUEST_H_
 
@@ -12,8 +12,8 @@
 
 namespace dtensor::cli {
 
-// As they were typed. `model` and `links` name files, `plan` and `compare` a file or a plan.
-// `memory`: bytes that a rank has; 0: not said.
+// As they were typed. `model` and `links` name files; `plan` and `compare` a file or a plan.
+// `memory`: bytes of memory of a rank; 0: not given.
 struct ExplainFlags {
   std::string model_flag = "--model";  // the flag of `model`, for messages
   std::string model, plan, mesh, dtype = "f32", optimizer = "adamw", pattern = "zigzag", links, svg,
@@ -26,16 +26,16 @@ struct ExplainFlags {
 
 struct ExplainRequest {
   TrainingStep step;
-  std::string plan;       // what the step's plan is called: that of --plan, or of the mesh
-  std::string plan_flag;  // which of these flags said so, for messages
+  std::string plan;                   // the name of the step's plan: of --plan, or of the mesh
+  std::string plan_flag;              // which of these flags named it, for messages
   std::optional<TrainingStep> other;  // with the plan of --compare
 };
 
-// Files are read once: they may be pipes. Errors: kInvalidArgument (kNotFound for a file),
+// Each file is read once, since it may be a pipe. Errors: kInvalidArgument (kNotFound for a file),
 // beginning with the flag and naming the remedy.
 absl::StatusOr<ExplainRequest> ParseExplain(const ExplainFlags& flags);
-// The same, where --batch and --seq may be missing: a sequence for each rank of dp, and 4096 tokens
-// or as many as the model has positions for.
+// The same, but --batch and --seq may be missing: the defaults are one sequence for each rank of
+// dp, and 4096 tokens, or as many as the model has positions for.
 absl::StatusOr<ExplainRequest> ParseModel(const ExplainFlags& flags);
 
 }  // namespace dtensor::cli

@@ -1,4 +1,4 @@
-// dtensor ring: the schedule of ring attention, without a tensor; and with --run, its run.
+// dtensor ring: the schedule of ring attention, without tensors; with --run, also runs it.
 #ifndef DTENSOR_TOOLS_CLI_RING_RING_COMMAND_H_
 #define DTENSOR_TOOLS_CLI_RING_RING_COMMAND_H_
 

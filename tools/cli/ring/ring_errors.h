@@ -1,4 +1,4 @@
-// How far results of attention on a ring are from right ones, and how far they may be.
+// The errors of ring attention's results, and their limits.
 #ifndef DTENSOR_TOOLS_CLI_RING_RING_ERRORS_H_
 #define DTENSOR_TOOLS_CLI_RING_RING_ERRORS_H_
 
@@ -17,8 +17,8 @@ namespace dtensor::cli {
 // 1 / sqrt(head_dim).
 double RingScale(const RingProblem& problem);
 
-// The library's kernels on all positions in one step, in `dtype`; one key head after the other,
-// each of which is told. Errors: kResourceExhausted.
+// Runs the library's kernels on all positions in one step, in `dtype`, one key head after the
+// other; each is reported as progress. Errors: kResourceExhausted.
 absl::StatusOr<RingOutputs> RunOnOneRank(Device& device, const RingProblem& problem,
                                          const RingInputs& inputs, DType dtype,
                                          const TellFraction& tell = {});
@@ -27,15 +27,16 @@ absl::StatusOr<RingOutputs> RunOnOneRank(Device& device, const RingProblem& prob
 struct RingError {
   std::string name;
   double error = 0, limit = 0;
-  std::optional<double> at_one;  // what one rank has: of bf16 and f16
+  std::optional<double> at_one;  // the error on one rank: for bf16 and f16
   bool ok() const { return error <= limit; }
   double ratio() const;  // error / at_one; 1 if both are 0. Requires: at_one
 };
 
-// Of o, lse, dq, dk, dv: RelativeRms. What is right is ReferenceAttention for f64, and for the
-// others, for which f64 is wide enough, RunOnOneRank in f64, which is much faster. Limits: 1e-13
-// for f64, 3e-6 for f32; for bf16 and f16 1.4 times the error that the kernels have on one rank, or
-// 2^-23 where that is more: sums, and lse, are f32. Errors: kResourceExhausted.
+// The errors of o, lse, dq, dk, dv: RelativeRms. The expected values are from ReferenceAttention
+// for f64. For the other types, for which f64 is wide enough, they are from RunOnOneRank in f64,
+// which is much faster. Limits: 1e-13 for f64, 3e-6 for f32; for bf16 and f16 1.4 times the error
+// that the kernels have on one rank, or 2^-23 if that is more, since sums, and lse, are f32.
+// Errors: kResourceExhausted.
 absl::StatusOr<std::array<RingError, 5>> Compare(Device& device, const RingProblem& problem,
                                                  const RingInputs& inputs,
                                                  const RingOutputs& outputs,

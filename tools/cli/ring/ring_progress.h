@@ -1,5 +1,5 @@
-// How far dtensor ring --run is: a share of the whole for the ring, by its exchanges, the rest for
-// what the results are held against, which takes longer where that is computed in long double.
+// The progress of dtensor ring --run: one share for the ring, by its exchanges, the rest for
+// computing the expected results, which takes longer if that is done in long double.
 #ifndef DTENSOR_TOOLS_CLI_RING_RING_PROGRESS_H_
 #define DTENSOR_TOOLS_CLI_RING_RING_PROGRESS_H_
 
@@ -11,15 +11,15 @@
 
 namespace dtensor::cli {
 
-// Told of a fraction that is done, 0 to 1, which never falls.
+// Called with the fraction that is done, 0 to 1, which never decreases.
 using TellFraction = std::function<void(double done)>;
 
-// What part of the time the ring takes, with so many cores: above 0 and below 1. From what kernels
-// and the reference take for a pair of a query and a key on one core; an estimate.
+// The share of the time that the ring takes, on that many cores: above 0 and below 1. An estimate,
+// from the time that kernels and the reference take per pair of a query and a key on one core.
 double RingShare(const RingProblem& problem, int cores);
 
-// Tells after each exchange that a rank of the ring finishes, forward and backward. Requires: a
-// rank of the mesh, whose communicator observes as long as this lives.
+// Reports after each exchange that a rank of the ring finishes, forward and backward. Requires: a
+// rank of the mesh; the communicator's observer is this object as long as it lives.
 class RingStepCounter final : public ExchangeObserver {
  public:
   RingStepCounter(Communicator& communicator, const RingSchedule& schedule, TellFraction tell);

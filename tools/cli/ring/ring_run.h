@@ -1,5 +1,5 @@
-// dtensor ring --run: attention on a ring of rank threads, forward and backward, held against
-// right results and the schedule's bytes.
+// dtensor ring --run: attention on a ring of rank threads, forward and backward, compared with
+// correct results and with the schedule's bytes.
 #ifndef DTENSOR_TOOLS_CLI_RING_RING_RUN_H_
 #define DTENSOR_TOOLS_CLI_RING_RING_RUN_H_
 
@@ -20,12 +20,12 @@ namespace dtensor::cli {
 struct RingRun {
   RingOutputs outputs;
   int64_t counted_bytes = 0;  // that ranks received, by their communicators
-  int64_t peak_bytes = 0;     // of the rank that held most, arguments and results among them
+  int64_t peak_bytes = 0;     // of the rank that held most, including arguments and results
 };
 
-// Runs the schedule on a thread for each rank: each takes its positions of the inputs, and puts its
-// results in their ring rank. The ring's first rank tells of its exchanges. Errors: a rank's
-// failure.
+// Runs the schedule on a thread for each rank. Each takes its positions of the inputs, and puts its
+// results into the place of its ring rank. The ring's first rank reports its exchanges. Errors: a
+// rank's failure.
 absl::StatusOr<RingRun> RunOnThreads(Device& device, const RingSchedule& schedule,
                                      const RingInputs& inputs, const TellFraction& tell = {});
 
@@ -34,8 +34,8 @@ struct RingReport {
   int64_t counted_bytes = 0, planned_bytes = 0, peak_bytes = 0, planned_peak_bytes = 0;
 };
 
-// What went wrong, errors beyond their limits or bytes that are not as planned; empty if nothing
-// did.
+// Describes what went wrong: errors beyond their limits, or bytes that differ from the schedule;
+// empty if nothing did.
 std::string Verdict(const RingReport& report);
 
 // Errors: of ParseRing and RingSchedule::Create; of the files; kInvalidArgument for more ranks than

@@ -1,5 +1,4 @@
-// What goes into attention on a ring and what comes out of it, whole, on one device: random, or
-// from and to files.
+// The inputs and results of ring attention, unsharded, on one device: random, or from and to files.
 #ifndef DTENSOR_TOOLS_CLI_RING_RING_TENSORS_H_
 #define DTENSOR_TOOLS_CLI_RING_RING_TENSORS_H_
 
@@ -25,7 +24,7 @@ struct RingInputs {
 // o and dq are like q, dk and dv like k; lse: [batch, heads, seq], f32 (f64 for f64).
 struct RingOutputs {
   Tensor o, lse, dq, dk, dv;
-  // In this order, as files name them.
+  // In the order in which files name them.
   std::array<std::pair<const char*, Tensor>, 5> Named() const;
 };
 
@@ -35,13 +34,14 @@ absl::StatusOr<RingOutputs> EmptyOutputs(Device& device, const RingProblem& prob
 // From a standard normal distribution, rounded to the type; the same on every call.
 absl::StatusOr<RingInputs> RandomInputs(Device& device, const RingProblem& problem);
 
-// The flags, with the sizes and, where none is given, the type of the file's tensors `q`, `k`, `v`
-// and `do`. Errors: kNotFound for a tensor that is missing; kInvalidArgument for tensors that are
-// not of rank 4, of floats, or do not fit each other, and for a flag that says otherwise.
+// Completes the flags by the file: the sizes and, if none is given, the type of its tensors `q`,
+// `k`, `v` and `do`. Errors: kNotFound for a missing tensor; kInvalidArgument for tensors that are
+// not of rank 4, are not floats, or do not fit each other, and for a flag that contradicts the
+// file.
 absl::StatusOr<RingFlags> WithSizesOf(const SafetensorsReader& file, const RingFlags& flags);
 
 // Converts to the problem's type, rounding once. Requires: a problem with the file's sizes. Errors:
-// kInvalidArgument for a value that is, or becomes, infinite or NaN; of Read.
+// kInvalidArgument for a value that is, or becomes, infinite or NaN; those of Read.
 absl::StatusOr<RingInputs> ReadInputs(Device& device, const SafetensorsReader& file,
                                       const RingProblem& problem);
 

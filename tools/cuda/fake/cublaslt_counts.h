@@ -1,4 +1,4 @@
-// What a program has asked the fake cuBLASLt for: for tests of what it does not ask for again.
+// Counts calls to the fake cuBLASLt, for tests that results are cached.
 #ifndef DTENSOR_TOOLS_CUDA_FAKE_CUBLASLT_COUNTS_H_
 #define DTENSOR_TOOLS_CUDA_FAKE_CUBLASLT_COUNTS_H_
 

@@ -1,5 +1,4 @@
-// The graphs of the fake cuDNN: what descriptors say once they are finalized, and how it is
-// computed.
+// The graphs of the fake cuDNN: what finalized descriptors describe, and how it is computed.
 #ifndef DTENSOR_TOOLS_CUDA_FAKE_CUDNN_H_
 #define DTENSOR_TOOLS_CUDA_FAKE_CUDNN_H_
 
@@ -29,7 +28,8 @@ struct CudnnTensor {
   int64_t bytes() const;
 };
 
-// A matrix product has x and b and gives y. A map has x, and what it needs of b and `chosen_by`.
+// A matrix product computes y from x and b. A map has x, and uses b and `chosen_by` if it needs
+// them.
 struct CudnnOperation {
   enum class Kind : uint8_t { kMap, kProduct, kReduction, kReshape };
   Kind kind = Kind::kMap;
@@ -43,15 +43,16 @@ struct CudnnGraph {
   cudnnHandle_t handle = nullptr;
   std::vector<CudnnOperation> operations;
 
-  // Tensors that are no result of an operation before, and those in memory that are; by id.
+  // The tensors that are no result of an earlier operation, and the results that are in memory, by
+  // id.
   std::map<int64_t, CudnnTensor> Inputs() const;
   std::map<int64_t, CudnnTensor> Results() const;
 };
 
-// Why cuDNN has no kernels for this graph; empty where it has. It recognizes attention by its
-// operations in their order, of 16-bit operands (cudnn_patterns.cc).
+// Why cuDNN has no kernels for this graph; empty if it has. Attention is recognized by the order of
+// its operations, with 16-bit operands (cudnn_patterns.cc).
 std::string WhyNotSupported(const CudnnGraph& graph);
-// What a plan of a supported graph asks for.
+// How many bytes of workspace a plan of a supported graph asks for.
 int64_t CudnnWorkspaceBytes(const CudnnGraph& graph);
 
 // Computes it on the calling thread, each operation in f32, results rounded to their tensor's

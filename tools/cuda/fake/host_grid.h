@@ -1,15 +1,15 @@
-// The grid on the host: what g++ compiles a kernel's source with, where CUDA is faked.
+// The grid on the host: what g++ compiles a kernel's source with if CUDA is faked.
 //
 // Each CUDA thread is a fiber. The blocks of a grid run one after the other, in any order, on the
-// thread of the stream that they were launched on; the threads of a block in any order, each until
-// it waits for others. So what relies on an order between threads is found out. TSan sees launches
-// and barriers order threads, and nothing else; shared memory is filled with 0xFF, and has gaps
-// that ASan knows of.
+// thread of the stream that they were launched on; the threads of a block run in any order, each
+// until it waits for others. This exposes code that relies on an order between threads. For TSan,
+// only launches and barriers order threads. Shared memory is filled with 0xFF, and has gaps that
+// ASan checks.
 //
-// Refused, with status 67 (fake.h): a barrier that not all threads of the block reach, or at
-// different lines; lanes of a warp that wait for different things; more threads or shared memory
-// than a GPU has; shared memory that PTX's asynchronous proxy reads and that a thread has written
-// since the last fence of all threads.
+// The program is stopped with status 67 (fake.h) for: a barrier that not all threads of the block
+// reach, or that they reach at different lines; lanes of a warp that wait for different things;
+// more threads or shared memory than a GPU has; shared memory that PTX's asynchronous proxy reads
+// and that a thread has written since the last fence of all threads.
 #ifndef DTENSOR_TOOLS_CUDA_FAKE_HOST_GRID_H_
 #define DTENSOR_TOOLS_CUDA_FAKE_HOST_GRID_H_
 

@@ -1,6 +1,6 @@
-// A communicator of the fake NCCL. What its ranks do is checked against what NCCL requires of them:
-// of each pair, sends and receives in one order, with one count and one type; collectives by all
-// ranks. What does not fit is an error of the communicator, on every rank.
+// A communicator of the fake NCCL. It checks that its ranks do what NCCL requires: each pair's
+// sends and receives come in one order, with one count and one type; collectives are called by all
+// ranks. A violation is an error of the communicator, on every rank.
 #ifndef DTENSOR_TOOLS_CUDA_FAKE_NCCL_COMM_H_
 #define DTENSOR_TOOLS_CUDA_FAKE_NCCL_COMM_H_
 
@@ -39,9 +39,9 @@ struct NcclOp {
   NcclOpKind kind;
   const void* from;
   void* to;
-  size_t count;  // of elements; of a collective, those of one rank
+  size_t count;  // of elements; for a collective, those of one rank
   ncclDataType_t type;
-  int peer;  // none of a collective
+  int peer;  // unused for a collective
   bool is_collective() const { return peer < 0; }
   size_t from_blocks(int ranks) const { return kind == NcclOpKind::kReduceScatter ? ranks : 1; }
   size_t to_blocks(int ranks) const { return kind == NcclOpKind::kAllGather ? ranks : 1; }
@@ -50,7 +50,7 @@ size_t BytesOf(ncclDataType_t type);
 
 }  // namespace dtensor::fake_cuda
 
-// Of one rank. Kept until the program ends, so that no other gets its address.
+// For one rank. Kept until the program ends, so that its address is not reused.
 struct ncclComm {
  public:
   using Op = dtensor::fake_cuda::NcclOp;
@@ -59,21 +59,21 @@ struct ncclComm {
   const int size, rank, gpu;
   const bool blocking;
 
-  // Begins to meet the other ranks, on a thread of its own; in_progress() until that is done.
+  // Begins to connect to the other ranks, on a thread of its own; in_progress() until that is done.
   void Start();
-  // The calls of one group: `stream` gets them when they are launched; in_progress() until then.
+  // The calls of one group. They are launched on `stream`; in_progress() until then.
   void Launch(std::vector<Op> ops, cudaStream_t stream);
   // Begins to wait for what was launched, and for the other ranks to do the same.
   void Finalize();
-  // Ends what was launched, undone, and the thread.
+  // Abandons what was launched, and ends the thread.
   void Stop();
-  // Begins that; in_progress() until it is done. False: nothing is left to revoke.
+  // Begins a revocation; in_progress() until it is done. False: nothing is left to revoke.
   bool Revoke();
 
   bool in_progress();
-  // What ncclCommGetAsyncError says, which is where NCCL lets go of a group that has ended.
+  // The result of ncclCommGetAsyncError, which is also where NCCL frees a group that has ended.
   ncclResult_t Poll();
-  // Whether there is a group that it has not let go of.
+  // Whether there is a group that it has not freed.
   bool has_group();
   bool is_revoked();
   bool is_finalized();
@@ -115,7 +115,7 @@ struct ncclComm {
   cudaStream_t stream_ = nullptr;
   // Atomic.
   bool failed_ = false, stopped_ = false, working_ = false;
-  int launched_ = 0;  // and not done
+  int launched_ = 0;  // launched and not done
   int running_ = 0;   // now, on the stream
 };
 

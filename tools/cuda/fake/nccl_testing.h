@@ -1,4 +1,4 @@
-// Ranks of a NCCL communicator as threads, a GPU each.
+// Ranks of an NCCL communicator as threads, with a GPU each.
 #ifndef DTENSOR_TOOLS_CUDA_FAKE_NCCL_TESTING_H_
 #define DTENSOR_TOOLS_CUDA_FAKE_NCCL_TESTING_H_
 
@@ -15,7 +15,7 @@
 
 namespace dtensor {
 
-// How soon every rank says an error that the fake of NCCL finds, where nothing slows it down.
+// How soon every rank reports an error that the fake of NCCL finds, if nothing slows it down.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 inline constexpr std::chrono::seconds kNcclErrorsCome(20);
 #else
@@ -36,7 +36,7 @@ struct NcclRank {
     const ncclResult_t begun = ncclCommInitRankConfig(&comm, size, id, rank, &config);
     return begun == ncclInProgress || begun == ncclSuccess ? Await() : begun;
   }
-  // What comes of the last call.
+  // The final result of the last call.
   ncclResult_t Await() const {
     ncclResult_t state = ncclInProgress;
     while (state == ncclInProgress) {
@@ -45,7 +45,7 @@ struct NcclRank {
     }
     return state;
   }
-  // Of an error that comes some time later; ncclSuccess if none does within 20 s.
+  // An error that comes some time later; ncclSuccess if none does within 20 s.
   ncclResult_t AwaitError() const {
     ncclResult_t state = ncclSuccess;
     for (int i = 0; i < 20000 && (state == ncclSuccess || state == ncclInProgress); ++i) {
@@ -74,7 +74,7 @@ struct NcclRank {
   }
   void Free(float* data) const { cudaFreeAsync(data, stream); }
 
-  // As a program that is done does it.
+  // Ends as a program does when it is done.
   ncclResult_t Destroy() const {
     cudaStreamSynchronize(stream);
     const ncclResult_t result = End(ncclCommFinalize(comm));
@@ -89,7 +89,7 @@ struct NcclRank {
   }
 };
 
-// On threads; the communicator is made already, and fn destroys it.
+// Runs fn on threads; the communicator already exists, and fn destroys it.
 inline void RunNcclRanks(
     int size, const std::function<void(NcclRank&)>& fn,
     const std::function<int(int)>& gpu_of = [](int rank) { return rank; }) {

@@ -1,8 +1,8 @@
-// How the fakes wait, and what ThreadSanitizer is told of it.
+// How the fakes wait, and which orders ThreadSanitizer is told of.
 //
-// Sources that include this are compiled without TSan's instrumentation, and lock with the
-// compiler's builtins alone: so TSan sees the orders that CUDA promises, from Release to Acquire,
-// and none that the fakes' own locks happen to make. Without TSan both do nothing.
+// Sources that include this are compiled without TSan's instrumentation, and lock by compiler
+// builtins alone. So TSan sees the orders that CUDA promises, from Release to Acquire, and none
+// that happen to result from the fakes' own locks. Without TSan both do nothing.
 #ifndef DTENSOR_TOOLS_CUDA_FAKE_ORDERING_H_
 #define DTENSOR_TOOLS_CUDA_FAKE_ORDERING_H_
 
@@ -20,7 +20,7 @@ extern "C" {
 
 namespace dtensor::fake_cuda {
 
-// What came before Release(x) comes before what follows Acquire(x), if that is called later.
+// Everything before Release(x) happens before everything after Acquire(x), if that is called later.
 inline void Release(void* address) {
   if (__tsan_release != nullptr) __tsan_release(address);
 }
@@ -28,14 +28,15 @@ inline void Acquire(void* address) {
   if (__tsan_acquire != nullptr) __tsan_acquire(address);
 }
 
-// nanosleep is a system call that TSan takes no order from.
+// nanosleep is a system call from which TSan infers no order.
 inline void SleepMicroseconds(long microseconds) {
   const timespec time = {0, microseconds * 1000};
   nanosleep(&time, nullptr);
 }
 
-// Sleeps while *word is `value`, or less long; wakes whoever sleeps there, if it is there still.
-// System calls too: many streams wait at once, and would take a core by asking.
+// SleepWhile sleeps while *word is `value`, or less long. Wake wakes threads that sleep there; the
+// word need not exist any more. System calls as well: many streams wait at once, and polling would
+// occupy a core.
 inline void SleepWhile(const int* word, int value) {
   const timespec time = {1, 0};
   syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, &time, nullptr, 0);
@@ -55,7 +56,7 @@ class SpinLock {
   bool held_ = false;
 };
 
-// A point in a stream's work: opened once, by the stream. Held by the events and operations that
+// A point in a stream's work, opened once, by the stream. Kept by the events and operations that
 // refer to it.
 class Gate {
  public:
