@@ -1,4 +1,4 @@
-// Context parallelism: the sequence is split over mesh axes everywhere, in attention too.
+// Context parallelism: activations are sharded along the sequence everywhere, also in attention.
 //
 // For a whole model, use it as a style. At "" it shards the tokens [batch, sequence] once, and all
 // activations computed from them stay sharded along the sequence. At an attention module it also
@@ -9,7 +9,7 @@
 //   plan.Add({"", ContextParallel("cp", "zigzag")});
 //   plan.Add({"model.layers.*.self_attn", ContextParallel("cp", "zigzag")});
 //
-// For one attention, as a module around it that takes operands in any layout:
+// For a single attention, wrap it in a module that takes operands in any layout:
 //
 //   DT_ASSIGN_OR_RETURN(std::unique_ptr<Module> attention, ContextParallel::Wrap(
 //       std::make_unique<GroupedQueryAttention>(config), "cp", "zigzag", /*causal=*/true));
@@ -33,9 +33,10 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// The style, as others in styles.h.
+// A style, like those in styles.h.
 struct ContextParallel {
-  // WishesAt looks both up and refuses a pattern that is unknown or does not fit the axis.
+  // WishesAt looks up both names. It refuses an unknown pattern, and one that does not fit the
+  // axis.
   ContextParallel(std::string axis, std::string pattern)
       : axis(std::move(axis)), pattern(std::move(pattern)) {}
   absl::StatusOr<StyleWishes> WishesAt(const StyleSite& site) const;
@@ -45,15 +46,16 @@ struct ContextParallel {
 
   std::string axis, pattern;
 
-  // A module that brings x to the pattern's layout on `axis`, a name of the mesh that x lies on,
-  // runs the inner module, and returns y in that layout. Other axes stay as they are. Sets the mask
-  // of the inner attention, causal or full, and the pattern's plan. A sequence that the axes do
-  // not split evenly is refused unless `allow_uneven`.
+  // Returns a module that redistributes x to the pattern's layout on `axis`, runs the inner module,
+  // and returns y in that layout. `axis` is the name of an axis or group of the mesh that x lies
+  // on. Placements on other axes stay as they are. The mask of the inner attention (causal or full)
+  // and its algorithm are set. A sequence that the axes do not split evenly is refused unless
+  // `allow_uneven`.
   //
-  // The wrapper has the path of its module: parameters keep their names and first values, and a
-  // plan's line that names the one names both.
-  // Errors: kInvalidArgument for an unknown pattern, and no module. A call refuses an axis that x's
-  // mesh lacks or that the pattern does not fit.
+  // The wrapper has the same path as the inner module. So parameters keep their names and initial
+  // values, and a plan's line that names that path applies to both modules. Errors:
+  // kInvalidArgument for an unknown pattern, or if there is no module. A call refuses an axis that
+  // x's mesh lacks or that the pattern does not fit.
   static absl::StatusOr<std::unique_ptr<Module>> Wrap(
       std::unique_ptr<AttentionModule> inner_attention, std::string axis, absl::string_view pattern,
       bool causal, bool allow_uneven = false);

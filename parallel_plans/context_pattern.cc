@@ -57,7 +57,7 @@ absl::StatusOr<std::vector<ModuleEdge>> ContextPattern::EdgesOn(const DeviceMesh
              : "; choose ring, zigzag, striped or ulysses for one axis, or name a group of the "
                "mesh, as outer=2,inner=2;cp=outer*inner"});
   }
-  // Each becomes the major split, so the last one is outermost.
+  // Each edge becomes the major split, so the last one is outermost.
   std::vector<ModuleEdge> edges;
   const auto split = [&](AxisList some, ShardOrder order) {
     edges.push_back({mesh, std::move(some), Shard(1, order), std::nullopt, allow_uneven,
@@ -73,7 +73,7 @@ void ContextPattern::Pin(const DeviceMesh& mesh, absl::string_view axis,
   AxisList axes = mesh.Find(axis).value();
   if (both()) axes.pop_back();
   if (!row_->all_to_all) axes.clear();
-  std::vector<std::string> names;  // axes of size 1 split nothing, so nothing of them can move
+  std::vector<std::string> names;  // without axes of size 1: they shard nothing that could move
   for (int moved : axes) {
     if (mesh.axis_size(moved) > 1) names.push_back(mesh.axis_name(moved));
   }

@@ -11,11 +11,13 @@
 //   ulysses+zigzag    u, r        zigzag by r, then by u      all-to-all over u, ring over r
 //   ulysses+striped   u, r        block(1) by r, then by u    all-to-all over u, ring over r
 //
-// Several axes are a group of the mesh, in its order: dp=2,u=2,r=2;cp=u*r and the axis "cp". Axes
-// that split the sequence besides (sequence parallelism) stay minor to these: [cp:zigzag,tp].
+// A pattern of several axes takes a group of the mesh, in its order: dp=2,u=2,r=2;cp=u*r and the
+// axis "cp". Other axes that shard the sequence (sequence parallelism) are minor to these:
+// [cp:zigzag,tp].
 //
-// Any pattern is right with any mask. With a causal one zigzag shares the work evenly and striped
-// nearly so; ring leaves the first rank idle for most of the time. Without a mask all do alike.
+// Every pattern gives correct results with every mask. With a causal mask, zigzag balances the work
+// evenly and striped nearly so, while with ring the first rank is idle most of the time. Without a
+// mask all are balanced.
 #ifndef DTENSOR_PARALLEL_PLANS_CONTEXT_PATTERN_H_
 #define DTENSOR_PARALLEL_PLANS_CONTEXT_PATTERN_H_
 
@@ -41,10 +43,10 @@ class ContextPattern {
   absl::StatusOr<std::vector<ModuleEdge>> EdgesOn(const DeviceMesh& mesh, absl::string_view axis,
                                                   bool allow_uneven) const;
 
-  // Pins how attention runs on those axes: its plan, and the axes of an all-to-all.
+  // Fixes how attention runs on those axes: its algorithm, and the axes of an all-to-all.
   // Requires: EdgesOn is OK for this mesh and axis.
   void Pin(const DeviceMesh& mesh, absl::string_view axis, AttentionOptions& options) const;
-  // Those of the axes along which keys and values go round, or none. Requires: as Pin.
+  // The axes around which keys and values are sent in a ring; may be none. Requires: as Pin.
   AxisList RingAxes(const DeviceMesh& mesh, absl::string_view axis) const;
 
  private:

@@ -38,7 +38,7 @@ absl::StatusOr<FullyShard> FullyShard::Read(const StyleText& text) {
 
 namespace {
 
-// The most elements that a rank holds: the first.
+// The number of elements on the first rank, which holds the most.
 int64_t LargestShard(const Layout& layout, absl::Span<const int64_t> shape) {
   const absl::Span<const int> listed = layout.mesh().listed_ranks();
   return NumElements(layout.LocalShape(shape, listed.empty() ? 0 : listed[0]));
@@ -53,13 +53,13 @@ absl::StatusOr<Layout> ShardBetweenUses(const Layout& used, absl::Span<const int
     return InvalidArgument({"it is split by \"", used.mesh().axis_name(axis), "\" already (",
                             used.ToString(), "); shard over an axis that no other line splits"});
   }
-  // The fewest elements, then a dimension that nothing splits, then the first.
+  // Prefer the fewest elements, then a dimension that is not sharded yet, then the first one.
   std::optional<std::tuple<int64_t, bool, int>> best;
   Layout chosen = used;
   absl::Status refused;
   for (int d = 0; d < used.ndim(); ++d) {
     const absl::StatusOr<Layout> layout = used.WithAxes(axes, Shard(d));
-    if (!layout.ok()) {  // another line splits it so that no splits can be added
+    if (!layout.ok()) {  // another line shards it in a way that no split can be added to
       refused = layout.status();
       continue;
     }

@@ -39,7 +39,7 @@ LinearLayer::Bias UseOf(const ParallelLinearOptions& options) {
   return options.return_bias ? LinearLayer::Bias::kReturned : LinearLayer::Bias::kAdded;
 }
 
-// The layer by a plan of one line.
+// Shards the layer by a plan of one line.
 absl::Status ApplyTo(LinearLayer& layer, absl::string_view who, const ParallelStyle& style,
                      Context& context, const DeviceMesh& mesh,
                      const ParallelLinearOptions& options) {

@@ -1,8 +1,7 @@
-// ColumnParallelLinear and RowParallelLinear: a linear layer that is split over one mesh axis from
-// the start, for models that are put together by hand. (A model that knows nothing of meshes takes
-// a plan: {"up", Colwise("tp")}, {"down", Rowwise("tp")}; these two are those.) On an axis of n
-// ranks, x [..., in], y [..., out]; what one rank has:
-//
+// ColumnParallelLinear and RowParallelLinear: linear layers that are sharded over one mesh axis
+// from the start, for models that are put together by hand. (For a model that knows nothing of
+// meshes, use a plan instead: {"up", Colwise("tp")}, {"down", Rowwise("tp")} do the same.) On an
+// axis of n ranks, with x [..., in] and y [..., out], one rank has:
 //                          weight         bias       x              y
 //   ColumnParallelLinear   [out/n, in]    [out/n]    whole          [..., out/n], or gathered
 //   RowParallelLinear      [out, in/n]    [out]      [..., in/n]    whole: the sum over ranks
@@ -13,11 +12,11 @@
 //                                         /*input_is_parallel=*/true, {.seed = 2});
 //   TensorOr y = (**down)(Silu((**up)(x)));
 //
-// Tensors are global: x and y have all features wherever they lie, and y is the same on every mesh.
-// A row-parallel bias is whole on every rank and is added once, after the sum. Gradients follow:
-// the weight's and a column-parallel bias's lie as they do; Backward all-reduces the
-// column-parallel layer's x where it is needed. On an axis of one rank nothing is split and nothing
-// moves.
+// Tensors are global: x and y have all their features in any layout, and y is the same on every
+// mesh. A row-parallel bias is replicated and is added once, after the sum. Gradients of the
+// weight, and of a column-parallel bias, have the parameter's layout. Backward all-reduces the
+// gradient of the column-parallel layer's x where it is needed. On an axis of one rank nothing is
+// sharded and nothing moves.
 #ifndef DTENSOR_PARALLEL_PLANS_PARALLEL_LINEAR_H_
 #define DTENSOR_PARALLEL_PLANS_PARALLEL_LINEAR_H_
 
@@ -36,28 +35,28 @@ namespace DTENSOR_EXPORT dtensor {
 
 struct ParallelLinearOptions {
   std::string axis = "tp";  // a name of the mesh: an axis or a group
-  // First values: these, the whole weight [out, in] and bias [out], row-major, the same on every
-  // rank; or, where empty, normal(0, stddev) by the seed, and a bias of 0. Layers with one seed
-  // start alike.
+  // Initial values: the whole weight [out, in] and bias [out], row-major, the same on every rank.
+  // If empty: normal(0, stddev) by the seed, and a bias of 0. Layers with the same seed get the
+  // same values.
   std::vector<double> master_weight = {}, master_bias = {};
   uint64_t seed = 0;
   double stddev = 0.02;
   DType dtype = DType::kF32;
-  // The bias is a second result instead of being added: Call(x) gives y and the bias.
+  // Call(x) returns y and the bias as two results, and the bias is not added.
   bool return_bias = false;
-  // Features that the axis does not split evenly are refused unless this is set; then trailing
-  // ranks have fewer.
+  // Without this, features that the axis does not split evenly are refused. With it, trailing ranks
+  // have fewer.
   bool allow_uneven = false;
-  // Of RowParallelLinear: R, or S(d) for a reduce-scatter in place of the all-reduce, as sequence
-  // parallelism wants it.
+  // For RowParallelLinear: R, or S(d) to reduce-scatter the result instead of all-reducing it, as
+  // sequence parallelism needs it.
   Placement output = Replicate();
 };
 
 class ColumnParallelLinear : public LinearLayer {
  public:
-  // gather_output: y is gathered on the axis. No communication here. Errors: kInvalidArgument for
-  // sizes below 1, an axis that the mesh lacks, features that do not divide, another number of
-  // master values, a mesh of another size than the world; failures.
+  // gather_output: y is gathered on the axis. Create does not communicate. Errors: kInvalidArgument
+  // for sizes below 1, an axis that the mesh lacks, features that do not divide evenly, a wrong
+  // number of master values, a mesh whose size is not that of the world; failures.
   static absl::StatusOr<std::unique_ptr<ColumnParallelLinear>> Create(
       Context& context, const DeviceMesh& mesh, int64_t in, int64_t out, bool bias,
       bool gather_output, const ParallelLinearOptions& options = {});
@@ -68,8 +67,8 @@ class ColumnParallelLinear : public LinearLayer {
 
 class RowParallelLinear : public LinearLayer {
  public:
-  // input_is_parallel: x has to come with its features split on the axis, else it is refused;
-  // otherwise it is split here, which moves nothing where it is whole. As above.
+  // input_is_parallel: the features of x must already be sharded on the axis, else x is refused.
+  // Without it, x is sharded here, which moves nothing if it is replicated. Errors: as above.
   static absl::StatusOr<std::unique_ptr<RowParallelLinear>> Create(
       Context& context, const DeviceMesh& mesh, int64_t in, int64_t out, bool bias,
       bool input_is_parallel, const ParallelLinearOptions& options = {});
@@ -80,7 +79,7 @@ class RowParallelLinear : public LinearLayer {
  private:
   using LinearLayer::LinearLayer;
   absl::Status CheckInput(const DistributedTensor& x) const;
-  AxisList input_axes_;  // that have to split x's features
+  AxisList input_axes_;  // the axes that must shard x's features
 };
 
 }  // namespace dtensor

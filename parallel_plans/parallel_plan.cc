@@ -11,8 +11,9 @@
 namespace dtensor {
 namespace {
 
-// A group for each unit, which its module enters. The model enters the first of all, so that units
-// are gathered ahead while it is called: if it is no unit, one without parameters.
+// Creates a group for each unit; the unit's module enters it. The model itself enters the first
+// group, so that units are gathered ahead while it is called. If the model is not a unit, that
+// group has no parameters.
 std::vector<std::shared_ptr<GatherGroup>> AddGroups(Module& model,
                                                     const internal::PlanBuilder& builder) {
   std::vector<std::shared_ptr<GatherGroup>> groups;
@@ -47,7 +48,7 @@ absl::Status ParallelPlan::Apply(Module& model, Context& context, const DeviceMe
     DT_RETURN_IF_ERROR(parameter.Check(used.path));
     DT_ASSIGN_OR_RETURN(Layout in_use, builder.PlaceParameter(used));
     DT_ASSIGN_OR_RETURN(Layout layout, builder.PlaceBetweenUses(used, unit, in_use));
-    // Refuses a mesh that does not fit the world before anything changes.
+    // A mesh that does not fit the world is refused here, before anything changes.
     DT_RETURN_IF_ERROR(context.Intern(layout, parameter.shape, parameter.dtype).status());
     if (parameter.tensor.defined()) {
       return absl::FailedPreconditionError(absl::StrCat(
@@ -68,7 +69,7 @@ absl::Status ParallelPlan::Apply(Module& model, Context& context, const DeviceMe
     builder.module(i).edges() = builder.EdgesOf(i);
     for (ModuleEdge& edge : builder.module(i).edges()) edge.keep_gathered = options.keep_gathered;
     builder.SetAttention(i);
-    if (!recomputed[i]) continue;  // it stays as its owner has it
+    if (!recomputed[i]) continue;  // the module keeps its own setting
     builder.module(i).set_recomputes(true,
                                      {.keep_collectives = options.recompute_keeps_collectives});
   }
@@ -91,7 +92,7 @@ bool SumsOver(const Module& module, const DeviceMesh& mesh, int axis) {
   return false;
 }
 
-// Whether the last result was such a sum, and reduced before it came to an output edge.
+// Whether the last result was such a sum, but was reduced before it came to the output edge.
 bool CameWhole(const Module& module, const ModuleEdge& edge) {
   const Spec* last = module.last_result();
   if (last == nullptr || !edge.output || last->mesh() != edge.mesh) return false;

@@ -13,27 +13,28 @@
 // "" is the model itself. Styles on different mesh axes may meet in one module; two lines that set
 // the same axis of the same module are an error.
 //
-// What a model has in several places (module.h) goes by any of its paths. Lines that name a module
-// by two paths must give it one style; lines that reach one parameter through two modules must give
-// it one placement, while each module keeps its own edges. So a head tied to an embedding takes
-// {"embed_tokens", Rowwise("tp")} and {"lm_head", Colwise("tp")}: both split the vocabulary.
+// A module or parameter that a model has in several places (module.h) can be named by any of its
+// paths. Lines that name one module by two paths must give it the same style. Lines that reach one
+// parameter through two modules must give it the same placement, while each module keeps its own
+// edges. So a head tied to an embedding takes {"embed_tokens", Rowwise("tp")} and {"lm_head",
+// Colwise("tp")}: both shard the vocabulary.
 //
-// What each style does, and what it communicates, is in styles.h; a style of your own goes into a
-// plan as ours do (parallel_style.h).
+// What each style does and what it communicates is in styles.h. A style of your own is used in a
+// plan in the same way (parallel_style.h).
 //
-// ContextParallel (context_parallel.h) splits the sequence in the order of its pattern, before the
-// axes of SequenceParallel, whichever line comes first; and at an attention module it pins the
-// pattern's plan.
+// ContextParallel (context_parallel.h) shards the sequence in the order of its pattern. Its axes
+// come before those of SequenceParallel, whichever line is first. At an attention module it also
+// fixes the attention algorithm to that of the pattern.
 //
-// FullyShard (fully_shard.h) shards what a module's parameters take between uses, on top of what
-// other lines make of them.
+// FullyShard (fully_shard.h) additionally shards the storage of a module's parameters between uses,
+// on top of the placements that other lines give them.
 //
-// Modules that share an input share its gather: a tensor remembers its redistributions.
-// Parameters that no line mentions are replicated. A parameter's dimension is cut between units
-// only (heads).
+// Modules that share an input share its gather: a tensor remembers its redistributions. Parameters
+// that no line mentions are replicated. A dimension of a parameter is cut only between its units,
+// such as attention heads.
 //
-// A plan is data, and its text says all of it: a line each. Parse(ToString(p)) == p, with readers
-// for styles that are not the library's (style_text.h).
+// A plan is data, and its text, one line per plan line, is complete: Parse(ToString(p)) == p. To
+// parse styles that are not the library's, pass readers for them (style_text.h).
 //
 //   {"model.layers.*.self_attn.{q,k,v}_proj", Colwise("tp")}
 //   {"model.layers.*.self_attn.o_proj", Rowwise("tp", out S(1))}
@@ -63,17 +64,18 @@ namespace DTENSOR_EXPORT dtensor {
 
 struct ParallelPlanOptions {
   uint64_t seed = 0;
-  // Dimensions that an axis cannot split evenly are refused unless this is set; then trailing ranks
+  // Without this, a dimension that its axis cannot split evenly is refused. With it, trailing ranks
   // hold less, or nothing.
   bool allow_uneven = false;
-  // Activations that a module's input edge gathers, as Colwise does, stay gathered until Backward
-  // (ModuleEdge::keep_gathered). Else each rank keeps its part, and Backward gathers them again.
+  // True: an activation that is gathered at a module's input edge, as by Colwise, stays gathered
+  // until Backward (ModuleEdge::keep_gathered). False: each rank keeps its own part, and Backward
+  // gathers it again.
   bool keep_gathered = false;
-  // Patterns, as those of lines, of modules that are recomputed in Backward (Module::recomputes);
-  // others stay as they are. A module in one that is recomputed may be, too.
+  // Patterns, as in lines, of the modules to recompute in Backward (Module::recomputes). Other
+  // modules keep their setting. Recomputed modules may be nested.
   std::vector<std::string> recompute = {};
-  // Those keep the results of their collectives, and do not communicate when they run again
-  // (RecomputeOptions).
+  // The modules of `recompute` keep the results of their collectives, so that they do not
+  // communicate when they run again (RecomputeOptions).
   bool recompute_keeps_collectives = false;
 };
 
@@ -94,25 +96,25 @@ class ParallelPlan {
     lines_.insert(lines_.end(), plan.lines_.begin(), plan.lines_.end());
   }
 
-  // Places and materializes the parameters and sets the edges. No communication. Nothing changes on
-  // a refusal. Errors: kFailedPrecondition when a parameter has memory already: a plan is applied
-  // once, before Materialize. kInvalidArgument, naming the line: the pattern matches nothing (with
-  // the nearest path there is); an axis that the mesh lacks; two lines for one module and axis; a
-  // style that means nothing for a module, or wants what it does not have; an edge that is Partial
-  // or in cyclic order; a pattern that is unknown or does not fit the axes; a dimension that the
-  // axis cannot split evenly (units counted), with the sizes that would do, or that other axes
-  // split in other units; two lines that want a shared module or parameter in two ways, naming
-  // both; a pattern of options.recompute that matches nothing.
-  // kInvalidArgument for a mesh that has not as many ranks as the world; those of Parameter::Check.
-  // Failures.
+  // Places and materializes the parameters and sets the modules' edges. No communication. If the
+  // plan is refused, nothing has changed. Errors: kFailedPrecondition if a parameter already has
+  // memory: a plan is applied once, before Materialize. kInvalidArgument, naming the line: the
+  // pattern matches nothing (the nearest existing path is given); the mesh lacks the axis; two
+  // lines for one module and axis; a style that has no meaning for a module, or needs something
+  // that the module does not have; an edge that is Partial or in cyclic order; a context pattern
+  // that is unknown or does not fit the axes; a dimension that the axis cannot split evenly
+  // (counted in units), with the sizes that would work, or that other axes split in other units;
+  // two lines that want different things of a shared module or parameter, naming both; a pattern of
+  // options.recompute that matches nothing. kInvalidArgument for a mesh whose number of ranks is
+  // not that of the world; those of Parameter::Check. Failures.
   absl::Status Apply(Module& model, Context& context, const DeviceMesh& mesh,
                      const ParallelPlanOptions& options) const;
 
   std::string ToString() const;  // the table, a line each
-  // Reads what ToString prints of the library's styles, and of those that `more` reads; blank lines
-  // do not count. Nothing is looked up: whether patterns and axes exist, Apply says. Errors:
-  // kInvalidArgument, naming the line, the column where it could not be read on, and the styles
-  // there are.
+  // Reads the text that ToString prints for the library's styles, and for those that `more` can
+  // read. Blank lines are ignored. Only the text is checked: Apply checks that patterns and axes
+  // exist. Errors: kInvalidArgument, naming the line, the column at which reading stopped, and the
+  // styles there are.
   static absl::StatusOr<ParallelPlan> Parse(absl::string_view text,
                                             absl::Span<const StyleReader> more = {});
 

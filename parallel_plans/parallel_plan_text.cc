@@ -1,4 +1,4 @@
-// The text form of plans: reading and printing. That of styles: style_text.h.
+// Reads and prints the text of plans. For that of styles, see style_text.h.
 #include <algorithm>
 #include <optional>
 #include <string>

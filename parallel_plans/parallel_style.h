@@ -1,7 +1,7 @@
 // ParallelStyle: what a line of a parallel plan does to each module that it names, on one axis of
-// the mesh. The library's are in styles.h and context_parallel.h. One of your own is a struct with
-// an axis, a text, == and WishesAt, which looks at a module's facts (module.h) and says what is to
-// become of it. It goes into a plan like any other:
+// the mesh. The library's styles are in styles.h, fully_shard.h and context_parallel.h. A style of
+// your own is a struct with an axis, a text, == and WishesAt, which looks at a module's facts
+// (module.h) and returns what should be done with the module. It is used in a plan like any other:
 //
 //   // Splits the rows of tables. Leaves it to others how activations come and go.
 //   struct SplitRows {
@@ -17,7 +17,8 @@
 //
 //   ParallelPlan plan({{"embed_tokens", SplitRows{"tp"}}});
 //
-// A style is a value: copied, compared, told apart by its type (As), never by its text.
+// A style is a value: it is copied and compared. Styles are told apart by their type (As), never by
+// their text.
 #ifndef DTENSOR_PARALLEL_PLANS_PARALLEL_STYLE_H_
 #define DTENSOR_PARALLEL_PLANS_PARALLEL_STYLE_H_
 
@@ -40,7 +41,7 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// Of what a style is asked: a module that its line names, and where.
+// What a style gets to see: a module that its line names, and where it is.
 struct StyleSite {
   const Module& module;
   const DeviceMesh& mesh;
@@ -52,35 +53,36 @@ struct StyleSite {
   ModuleEdge Edge(std::optional<Placement> input, std::optional<Placement> output) const;
 };
 
-// Where parameters of one module go on a style's axes, by their names: R or S(d), which the plan
-// cuts between units.
+// Placements of a module's parameters on a style's axes, by parameter name: R or S(d). The plan
+// cuts dimensions between units only.
 using ParameterPlacements = std::map<std::string, Placement>;
 
-// What a style wants of a module. Nothing changes before all lines' wishes are known and agree.
+// What a style wants of a module. Nothing is changed until the wishes of all lines are known and
+// agree.
 struct StyleWishes {
-  ParameterPlacements parameters;  // those that are not here are left to other lines
-  // These may be split unevenly, whatever the plan's options say.
+  ParameterPlacements parameters;  // parameters that are not listed are left to other lines
+  // The parameters may be split unevenly, whatever the plan's options say.
   bool allow_uneven_parameters = false;
   // R, or S(d) in contiguous, unit, block or zigzag order.
   std::vector<ModuleEdge> edges;
-  // Sets options of the module's attention, where it has one (Module::attention). Null: none.
+  // Sets options of the module's attention, if it has one (Module::attention). Null: sets none.
   std::function<void(AttentionOptions&)> attention;
-  // Makes the module a unit (fully_shard.h): its parameters and those of modules in it, where no
-  // unit of these has them, are sharded over the axes between uses, and gathered together.
+  // Makes the module a unit (fully_shard.h): its parameters, and those of its submodules that are
+  // not in a unit of their own, are sharded over the axes between uses and gathered together.
   std::optional<ShardLevel> unit;
 };
 
-// Shard of the first dimension that has one of the roles, for each parameter of the module; R for
-// those that have no such dimension. Errors: kInvalidArgument where the module has parameters and
-// none of them has one, naming them and the remedy.
+// For each parameter of the module: Shard of its first dimension that has one of the roles, or R if
+// it has no such dimension. Errors: kInvalidArgument if the module has parameters but none of them
+// has such a dimension, naming them and the remedy.
 absl::StatusOr<ParameterPlacements> SplitAlong(const Module& module,
                                                absl::Span<const DimRole> roles);
 // R for each parameter of the module.
 ParameterPlacements ReplicateAll(const Module& module);
 
-// A type that is a style. `axis` is a name of the mesh, of an axis or a group. ToString is what
-// plans print and errors name, Name("axis"). What WishesAt refuses is reported with the line and
-// the module's path.
+// The requirements on a type that is a style. `axis` is the name of an axis or a group of the mesh.
+// ToString is what plans print and errors quote, of the form Name("axis"). An error of WishesAt is
+// reported with the line and the module's path.
 template <typename S>
 concept IsParallelStyle = requires(const S& style, const StyleSite& site) {
   { style.axis } -> std::same_as<const std::string&>;
@@ -96,7 +98,7 @@ class ParallelStyle {
   ParallelStyle(S style)  // NOLINT(google-explicit-constructor): a line takes any style
       : style_(std::make_shared<const S>(std::move(style))), functions_(&kFunctions<S>) {}
 
-  // No moves: what is moved from is still a style.
+  // Has copies but no moves, so that an object that was moved from is still a valid style.
   ParallelStyle(const ParallelStyle&) = default;
   ParallelStyle& operator=(const ParallelStyle&) = default;
 
@@ -105,19 +107,19 @@ class ParallelStyle {
   absl::StatusOr<StyleWishes> WishesAt(const StyleSite& site) const {
     return functions_->wishes(style_.get(), site);
   }
-  // The style, or null where it is of another type than S.
+  // The style, or null if it is of another type than S.
   template <IsParallelStyle S>
   const S* As() const {
     return functions_ == &kFunctions<S> ? static_cast<const S*>(style_.get()) : nullptr;
   }
-  // Of one type, and equal.
+  // Equal if both are of the same type and compare equal.
   friend bool operator==(const ParallelStyle& a, const ParallelStyle& b) {
     return a.functions_ == b.functions_ && a.functions_->equal(a.style_.get(), b.style_.get());
   }
 
  private:
-  // What is done with styles of one type, which the address of this tells apart. (Not std::any: it
-  // needs RTTI, or all of a program without.)
+  // The operations of one type of style. Its address identifies the type. (std::any is not used: it
+  // needs RTTI, or a program that is compiled without RTTI throughout.)
   struct Functions {
     const std::string& (*axis)(const void* style);
     std::string (*text)(const void* style);

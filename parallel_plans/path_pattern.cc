@@ -7,8 +7,8 @@
 namespace dtensor {
 namespace {
 
-// A pattern as an automaton whose states are places in it. Edges that read nothing go forward, so
-// one pass from the left follows them all.
+// A pattern as an automaton whose states are positions in it. Transitions that read nothing only go
+// forward, so one pass from the left follows them all.
 class Pattern {
  public:
   explicit Pattern(absl::string_view text) : text_(text), after_(text.size()) {
@@ -59,7 +59,7 @@ class Pattern {
       if (text_[i] == '*') at[i + 1] = true;
       if (!IsSyntax(i)) continue;
       if (text_[i] != '{') {
-        at[after_[i]] = true;  // the end of a choice
+        at[after_[i]] = true;  // the end of an alternative
         continue;
       }
       at[i + 1] = true;
@@ -70,8 +70,8 @@ class Pattern {
   }
 
   const absl::string_view text_;
-  std::vector<size_t> after_;  // by place: where the braces around it end; 0 outside
-  bool sound_ = true;          // every '{' is closed, before the next
+  std::vector<size_t> after_;  // by position: where the braces around it end; 0 outside of braces
+  bool sound_ = true;          // every '{' is closed before the next
 };
 
 // Levenshtein distance, by rows.
@@ -97,7 +97,7 @@ bool PathMatches(absl::string_view pattern, absl::string_view path) {
 }
 
 std::string NearestPath(absl::string_view pattern, absl::Span<const std::string> paths) {
-  constexpr size_t kLongest = 1000;  // nobody mistypes more
+  constexpr size_t kLongest = 1000;  // bounds the time; typing errors are in shorter texts
   std::string nearest;
   size_t least = static_cast<size_t>(-1);
   for (const std::string& path : paths) {

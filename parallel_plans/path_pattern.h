@@ -9,13 +9,13 @@
 
 namespace dtensor {
 
-// "layers.*.w{q,k}" matches "layers.0.wq". "" matches "" alone. Alternatives do not nest: a pattern
-// with a '{' that is not closed before the next matches nothing. Costs are those of a step for each
-// pair of a pattern's and a path's character, at most.
+// "layers.*.w{q,k}" matches "layers.0.wq". "" matches only "". Alternatives do not nest: a pattern
+// with a '{' that is not closed before the next one matches nothing. The cost is at most one step
+// for each pair of a character of the pattern and one of the path.
 bool PathMatches(absl::string_view pattern, absl::string_view path);
 
-// The path with the smallest edit distance to `pattern`, of both at most 1000 characters; "" when
-// there are none.
+// Returns the path with the smallest edit distance to `pattern`; only the first 1000 characters of
+// either count. "" if there are no paths.
 std::string NearestPath(absl::string_view pattern, absl::Span<const std::string> paths);
 
 }  // namespace dtensor

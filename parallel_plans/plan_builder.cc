@@ -37,7 +37,7 @@ absl::Status CheckParameter(const Module& module, const std::string& name,
                           "; use R or S(d), which is cut between units"});
 }
 
-// What a style's author may get wrong, and the author of a line of edges.
+// Checks what the author of a style, or of a line of edges, may get wrong.
 absl::Status CheckWishes(const Module& module, const StyleWishes& wishes) {
   for (const ModuleEdge& edge : wishes.edges) {
     DT_RETURN_IF_ERROR(CheckEdge(edge.input));
@@ -49,7 +49,7 @@ absl::Status CheckWishes(const Module& module, const StyleWishes& wishes) {
   return absl::OkStatus();
 }
 
-// The same placement, with a dimension that counts from the first.
+// The same placement, with its dimension counted from the first.
 Placement FromFirst(const Placement& placement, int ndim) {
   const bool from_last = placement.is_shard() && placement.dim() < 0 && placement.dim() >= -ndim;
   return from_last ? Shard(placement.dim() + ndim) : placement;
@@ -59,7 +59,7 @@ std::string PathOf(absl::string_view module, absl::string_view parameter) {
   return absl::StrCat(module, module.empty() ? "" : ".", parameter);
 }
 
-// `layout` with `axes` placed anew, as S(d), in each piece of dimension d alike.
+// `layout` with `axes` placed as S(d), in the same way in each piece of dimension d.
 absl::StatusOr<Layout> PlaceInPieces(const Layout& layout, const AxisList& axes,
                                      const Placement& placement, const Parameter& parameter) {
   const int dim = placement.dim();
@@ -76,8 +76,9 @@ bool Overlap(const AxisList& a, const AxisList& b) {
   return std::find_first_of(a.begin(), a.end(), b.begin(), b.end()) != a.end();
 }
 
-// What lines say of one thing, in the order of the plan's lines and without repetitions. `same`
-// says whether two that share an axis say the same of it; if not, `clash` is the error.
+// Joins what lines say of one thing, in the order of the plan's lines and without repetitions.
+// `same` tells whether two claims that share an axis agree; if they do not, `clash` makes the
+// error.
 template <typename Claim, typename Same, typename Clash>
 absl::StatusOr<std::vector<Claim>> Join(std::vector<Claim> claims, Same same, Clash clash) {
   std::stable_sort(claims.begin(), claims.end(),
@@ -221,7 +222,7 @@ int PlanBuilder::UnitOf(const ParameterUses& used) const {
     const std::string& path = modules_[units_[u].module].path;
     const bool has = path.empty() || user == path || absl::StartsWith(user, path + ".");
     if (!has || path.size() < length) continue;
-    innermost = static_cast<int>(u);  // of two with one path the later is in the other
+    innermost = static_cast<int>(u);  // if two have one path, the later one is inside the other
     length = path.size();
   }
   return innermost;

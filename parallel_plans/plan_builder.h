@@ -1,8 +1,8 @@
-// PlanBuilder: what a plan would do, before it does it. Everything is worked out first, so that an
-// error changes nothing. For ParallelPlan alone.
+// PlanBuilder: works out what a plan would do before anything is done, so that an error changes
+// nothing. For ParallelPlan alone.
 //
-// Lines name places, paths of the model. Modules and parameters may stand in several: what the
-// lines say of all of them is joined, and must agree.
+// Lines name places, which are paths of the model. A module or parameter may be at several places:
+// what the lines say of all of them is joined, and must agree.
 #ifndef DTENSOR_PARALLEL_PLANS_PLAN_BUILDER_H_
 #define DTENSOR_PARALLEL_PLANS_PLAN_BUILDER_H_
 
@@ -37,8 +37,8 @@ class PlanBuilder {
   PlanBuilder(const ParallelPlan& plan, Module& model, const DeviceMesh& mesh,
               const ParallelPlanOptions& options);
 
-  // Which lines name which modules, and what their styles want of them. Before all that follows.
-  // Errors, as others here: kInvalidArgument, those of Apply.
+  // Finds which lines name which modules, and what their styles want of them. Call it before
+  // anything below. Errors, here and below: kInvalidArgument, those of Apply.
   absl::Status MatchLines();
 
   // The model's modules, in the order of their first paths.
@@ -46,7 +46,8 @@ class PlanBuilder {
   Module& module(size_t i) const { return *modules_[i].module; }
   const std::string& path(size_t i) const { return modules_[i].path; }
   std::vector<ModuleEdge> EdgesOf(size_t i) const;
-  // Sets options of its attention, where it has one, as its lines' styles want them.
+  // Sets the options of the module's attention, if it has one, as the styles of its lines want
+  // them.
   void SetAttention(size_t i) const;
 
   // Which of the modules are recomputed. Errors: a pattern that matches nothing.
@@ -54,7 +55,7 @@ class PlanBuilder {
 
   // In the order of their first paths.
   std::vector<ParameterUses> Parameters() const;
-  // The layout in which a parameter is used, from all lines that name a module which has it.
+  // The layout in which a parameter is used, joined from all lines that name a module which has it.
   absl::StatusOr<Layout> PlaceParameter(const ParameterUses& used) const;
 
   // Modules whose parameters are gathered together (fully_shard.h), in the order of modules.
@@ -65,34 +66,37 @@ class PlanBuilder {
     ShardLevel level;
   };
   const std::vector<Unit>& units() const { return units_; }
-  // The innermost unit that has the parameter by its first path: an index; none: -1.
+  // The index of the innermost unit that contains the parameter at its first path; -1 if there is
+  // none.
   int UnitOf(const ParameterUses& used) const;
-  // Where a parameter of that unit rests between uses.
+  // The layout in which a parameter of that unit is stored between uses.
   absl::StatusOr<Layout> PlaceBetweenUses(const ParameterUses& used, int unit,
                                           const Layout& layout) const;
 
  private:
-  // A line that names the module at `path`, and what its style wants there, once it was asked.
+  // A line that names the module at `path`. `wishes` is what its style wants there, set by
+  // AskStyle.
   struct Claimed {
     const ParallelPlan::Line* line;
     AxisList axes;
     std::string path;
     StyleWishes wishes;
   };
-  // Where the model has a module.
+  // A place at which the model has a module.
   struct Place {
     std::string path;
     Module* module;
     std::vector<Claimed> claims;
     std::map<int, const ParallelPlan::Line*> by_axis;
   };
-  // A module, by the first of its paths, with the claims of all of them.
+  // A module at the first of its paths, with the claims of all of them.
   struct Entry {
     Module* module;
     std::string path;
     std::vector<Claimed> claims;
   };
-  // Where a line wants a parameter, `path`, to be. Its dimension counts from the first.
+  // The placement that a line wants for the parameter at `path`; its dimension counts from the
+  // first.
   struct Wish {
     const ParallelPlan::Line* line;
     AxisList axes;
@@ -110,7 +114,7 @@ class PlanBuilder {
   absl::StatusOr<Layout> Grant(const Wish& wish, const Parameter& parameter,
                                const Layout& layout) const;
 
-  // `shards_before`: of the same dimension, by wishes granted before.
+  // `shards_before`: the number of shards of the same dimension by wishes that were granted before.
   absl::Status CheckDivides(const Wish& wish, const Parameter& parameter, int dim,
                             int64_t shards_before) const;
   int64_t ShardsOf(const AxisList& axes) const;

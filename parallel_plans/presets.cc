@@ -18,7 +18,7 @@
 namespace dtensor {
 namespace {
 
-// Of names of one group, a preset has one at most.
+// A preset has at most one part of each group.
 struct Part {
   absl::string_view name, group;
   absl::string_view axis;  // empty: needs none
@@ -44,7 +44,7 @@ absl::Status NoSuchPart(absl::string_view preset, absl::string_view part) {
                           " by +, as fsdp+tp+sp does; a file of lines has a / or a . in its name"});
 }
 
-// What a name says.
+// The parts of a preset's name.
 struct Preset {
   std::string data, tensor;  // the parts of these groups; empty: none
   bool context = false, sequence = false;
@@ -80,7 +80,7 @@ absl::StatusOr<Preset> ReadName(absl::string_view name, const DeviceMesh& mesh) 
   return preset;
 }
 
-// Every axis is one of dp, cp and tp, or in a group of that name.
+// Checks that every axis is one of dp, cp and tp, or in a group with such a name.
 absl::Status CheckAxes(absl::string_view name, const DeviceMesh& mesh) {
   AxisList used;
   for (const char* group : {"dp", "cp", "tp"}) {
@@ -96,7 +96,7 @@ absl::Status CheckAxes(absl::string_view name, const DeviceMesh& mesh) {
   return absl::OkStatus();
 }
 
-// Where a model has what the parts speak of.
+// The paths of a model's modules that the parts apply to.
 struct ModelPaths {
   absl::string_view type;
   ParallelPlan (*tensor_parallel)(std::string axis, bool sequence_parallel,
@@ -105,7 +105,7 @@ struct ModelPaths {
   ShardUnits units;
 };
 
-// Of a model that has a key for each query.
+// For a model with as many key/value heads as query heads.
 template <ParallelPlan (*kPlan)(std::string, bool)>
 ParallelPlan WithoutGroups(std::string axis, bool sequence_parallel, const KeyValueAxes&) {
   return kPlan(std::move(axis), sequence_parallel);
@@ -115,7 +115,7 @@ constexpr ModelPaths OfTransformer(absl::string_view type) {
   return {type, TensorParallelPlan, kTransformerAttention, kTransformerUnits};
 }
 
-// All ModelTypes().
+// One for each of ModelTypes().
 constexpr ModelPaths kModels[] = {
     {"bert", WithoutGroups<BertTensorParallelPlan>, kBertAttention, kBertUnits},
     {"gpt2", WithoutGroups<Gpt2TensorParallelPlan>, kGpt2Attention, kGpt2Units},
@@ -160,8 +160,8 @@ KeyValueAxes KeyValueAxesOf(const DeviceMesh& mesh) {
   return {"tp_kv", "tp_rep"};
 }
 
-// Whether ranks of tp would have to share heads of keys, and the mesh does not say so. What has no
-// such remedy is left to ParallelPlan::Apply.
+// Refuses a mesh on which ranks of tp would have to share key/value heads, unless the mesh says so.
+// Cases without this remedy are left to ParallelPlan::Apply.
 absl::Status CheckKeyValueHeads(absl::string_view name, const DeviceMesh& mesh,
                                 const PresetOptions& options) {
   if (!options.transformer || options.allow_uneven) return absl::OkStatus();

@@ -1,26 +1,27 @@
-// Plans for the models of dtensor/nn by name: what programs take as --plan.
+// Named plans for the models of dtensor/nn: what programs take as --plan.
 //
 //   DT_ASSIGN_OR_RETURN(const ParallelPlan plan, NamedPlan("fsdp+tp+sp", mesh));
 //
-// A name joins parts by '+'. Each says what the axis, or group of axes, of a mesh that is called so
-// does:
+// A name consists of parts joined by '+'. Each part says what one axis, or group of axes, of the
+// mesh does. The axis has a fixed name:
 //
 //   part    axis  what it does
-//   dp      dp    splits the batch
-//   zero1   dp    and shards optimizer states    (FullyShard of level 1)
-//   zero2   dp    and gradients                  (2)
-//   fsdp    dp    and parameters                 (3)
-//   hsdp    dp    two axes: copies over the outer, FullyShard over the inner
-//   cp      cp    splits the sequence, and attention is a ring, or what the pattern says
-//   tp      tp    splits layers
-//   sp      tp    with tp: and the sequence between them
+//   dp      dp    shards the batch
+//   zero1   dp    and optimizer states          (FullyShard of level 1)
+//   zero2   dp    and gradients                 (2)
+//   fsdp    dp    and parameters                (3)
+//   hsdp    dp    two axes: replicas over the outer, FullyShard over the inner
+//   cp      cp    shards the sequence; attention is a ring, or what the pattern says
+//   tp      tp    shards layers
+//   sp      tp    with tp: also the sequence between them
 //   none    tp    nothing
 //
-// Of dp and its like there is one at most. What a name does not mention splits the batch, if it is
-// called dp, or the sequence, if it is called cp; so "tp+sp" and "dp+tp+sp" are one plan on a mesh
-// that has both axes. Where tp is a group of tp_kv and tp_rep, as PlanTensorParallel makes it of a
-// Transformer's, key and value heads are split by the first and copied over the second:
-// "tp_kv=4,tp_rep=2;tp=tp_kv*tp_rep" for 4 of them on 8 ranks.
+// At most one of dp, zero1, zero2, fsdp and hsdp may be given. An axis that the name does not
+// mention still shards the batch if it is called dp, or the sequence if it is called cp; so "tp+sp"
+// and "dp+tp+sp" are the same plan on a mesh that has both axes. If tp is a group of tp_kv and
+// tp_rep, as PlanTensorParallel makes it for a Transformer, key and value heads are sharded over
+// the first and replicated over the second: "tp_kv=4,tp_rep=2;tp=tp_kv*tp_rep" for 4 key/value
+// heads on 8 ranks.
 #ifndef DTENSOR_PARALLEL_PLANS_PRESETS_H_
 #define DTENSOR_PARALLEL_PLANS_PRESETS_H_
 
@@ -40,37 +41,39 @@ namespace DTENSOR_EXPORT dtensor {
 struct PresetOptions {
   std::string context_pattern = "zigzag";  // of cp (context_pattern.h)
   bool allow_uneven = false;               // as ParallelPlanOptions
-  std::string model_type = "llama";        // whose modules it names: one of model_config.h
-  // Of a Transformer, where it is known: more ranks of tp than key/value heads, which can share
-  // them, are refused with the mesh on which they do.
+  std::string model_type = "llama";        // whose module paths are used: one of model_config.h
+  // The configuration, if the model is a Transformer and it is known. Then more tp ranks than
+  // key/value heads are refused if the heads can be shared, and the error gives the mesh on which
+  // they are.
   std::optional<TransformerConfig> transformer = std::nullopt;
 };
 
-// Of the model that ModelFromJson makes of this configuration. Errors: those of ModelTypeOf, and of
-// TransformerConfig::FromJson where it is one.
+// The options for the model that ModelFromJson makes of this configuration. Errors: those of
+// ModelTypeOf, and those of TransformerConfig::FromJson if the model is a Transformer.
 absl::StatusOr<PresetOptions> PresetOptionsFor(absl::string_view hugging_face_config_json);
 
-// All names, of each meaning one: "none", "tp", ..., "hsdp+cp+tp+sp".
+// All names: "none", "tp", ..., "hsdp+cp+tp+sp". Of names with the same meaning there is only one.
 std::vector<std::string> PresetNames();
 
-// The name that mentions each axis dp, cp and tp that the mesh has: "dp+tp+sp". "none": it has
-// none.
+// The name that mentions each of the axes dp, cp and tp that the mesh has, such as "dp+tp+sp";
+// "none" if it has none of them.
 std::string DefaultPreset(const DeviceMesh& mesh);
 
-// The plan of this name. Errors: kInvalidArgument for a part that does not exist, with the nearest
-// that does and the list; parts that exclude one another; a part whose axis the mesh lacks; an axis
-// that is neither dp, cp or tp nor in a group of such a name; a pattern that is unknown or does not
-// fit the axes; a model type that is none, with the list; fewer key/value heads than ranks of tp
-// that can share them, with the mesh on which they do.
+// Returns the plan of this name. Errors: kInvalidArgument for a part that does not exist, with the
+// nearest that does and the list; parts that exclude one another; a part whose axis the mesh lacks;
+// an axis that is not dp, cp or tp and not in a group of such a name; a context pattern that is
+// unknown or does not fit the axes; an unknown model type, with the list; fewer key/value heads
+// than tp ranks if these can share them, with the mesh on which they do.
 absl::StatusOr<ParallelPlan> PresetPlan(absl::string_view name, const DeviceMesh& mesh,
                                         const PresetOptions& options = {});
 
-// Whether the text is a path: it has a '/' or a '.', which no name has.
+// Whether the text is a path: it contains a '/' or a '.', which no name does.
 bool IsPlanFile(absl::string_view plan);
 
-// PresetPlan of a name; of a path, the plan that the file's text says (ParallelPlan::Parse).
-// Errors: those of PresetPlan; kNotFound where the file cannot be read; kInvalidArgument for a
-// folder, a device or more than 16 MiB, and for other text, naming the file, line and column.
+// For a name, PresetPlan; for a path, the plan that the file contains (ParallelPlan::Parse).
+// Errors: those of PresetPlan; kNotFound if the file cannot be read; kInvalidArgument for a folder,
+// a device or a file of more than 16 MiB, and for text that cannot be parsed, naming the file, line
+// and column.
 absl::StatusOr<ParallelPlan> NamedPlan(absl::string_view plan, const DeviceMesh& mesh,
                                        const PresetOptions& options = {});
 

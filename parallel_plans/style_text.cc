@@ -23,7 +23,7 @@ std::string ArgumentText(const StyleArgument& argument) {
   return absl::StrCat(argument.key, argument.key.empty() ? "" : " ", ValueText(argument));
 }
 
-// The first ',' or ')' that belongs to no '(' in the text.
+// The position of the first ',' or ')' that is not inside parentheses.
 size_t EndOfPlacement(absl::string_view text) {
   int depth = 0;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -33,7 +33,7 @@ size_t EndOfPlacement(absl::string_view text) {
   return text.size();
 }
 
-// A name that a value follows. Else nothing is read: R and S(1) are values.
+// Reads a name that is followed by a value. Otherwise reads nothing: R and S(1) are values.
 std::string ReadKey(TextScanner& in) {
   TextScanner after = in;
   const absl::string_view name = after.EatName();

@@ -2,9 +2,10 @@
 //
 //   Rowwise("tp", out S(1))    PrepareInput("tp", S(1), -)    ContextParallel("cp", "zigzag")
 //
-// A name, the axis, and arguments, each with a key or none: a placement, "-" for none, a quoted
-// text, or a whole number. A style of your own that is to be read from plans' text prints itself by
-// this and has a StyleReader: `SplitRows` with an `output`, say:
+// It consists of a name, the axis, and arguments, each with or without a key. An argument is a
+// placement, "-" for none, a quoted text, or a whole number. If a style of your own is to be parsed
+// from a plan's text, print it with StyleText and write a StyleReader. For example, for a style
+// `SplitRows` with an `output`:
 //
 //   std::string ToString() const {
 //     return StyleText{"SplitRows", axis, {{"out", output}}}.ToString();
@@ -51,20 +52,20 @@ struct StyleText {
   std::string ToString() const;
 };
 
-// Takes a style's arguments out of its text, one after the other, in any order.
+// Takes the arguments out of a style's text one by one, in any order.
 class ArgumentReader {
  public:
   explicit ArgumentReader(const StyleText& text) : text_(text) {}
 
-  // The argument of this key; nothing where there is none, or "-". One of another kind is an error
-  // of Done().
+  // The argument with this key; nullopt if there is none or it is "-". If it is of another type,
+  // Done() returns an error.
   std::optional<Placement> TakePlacement(absl::string_view key);
   std::optional<std::string> TakeString(absl::string_view key);
   std::optional<int64_t> TakeNumber(absl::string_view key);
-  // The first that is left.
+  // The first argument that has not been taken yet.
   std::optional<StyleArgument> TakeNext();
 
-  // Errors: kInvalidArgument for arguments that nobody took, or of another kind than asked.
+  // Errors: kInvalidArgument if arguments were not taken, or were of another type than asked for.
   absl::Status Done() const;
 
  private:
@@ -74,7 +75,7 @@ class ArgumentReader {
   std::string wrong_;  // the first argument of another kind
 };
 
-// Makes a style of its text. Errors: kInvalidArgument, without the line.
+// Makes a style from its text. Errors: kInvalidArgument; the caller adds the line.
 struct StyleReader {
   std::string name;
   absl::StatusOr<ParallelStyle> (*read)(const StyleText& text);
@@ -82,10 +83,10 @@ struct StyleReader {
 
 namespace internal {
 
-// "text", with \ before what would end it.
+// The text in quotes, with \ before each character that would end it.
 std::string QuotedText(absl::string_view text);
 bool ReadQuotedText(TextScanner& in, std::string& value);
-// Reads a style's text. False, with `in` where it could not be read on.
+// Reads a style's text. On failure returns false, and `in` is where reading stopped.
 bool ReadStyleText(TextScanner& in, StyleText& text);
 
 }  // namespace internal

@@ -9,7 +9,7 @@
 namespace dtensor {
 namespace {
 
-// No wishes for parameters, and one edge, of operand and result `index` (-1: each).
+// No wishes for parameters, and one edge, for operand and result `index` (-1: each).
 StyleWishes OneEdge(const StyleSite& site, std::optional<Placement> input,
                     std::optional<Placement> output, int index = -1) {
   StyleWishes wishes;
@@ -25,14 +25,15 @@ bool HasRole(const Module& module, DimRole role) {
   return false;
 }
 
-// A style that is its axis alone.
+// Reads a style that has an axis and no arguments.
 template <typename S>
 absl::StatusOr<S> ReadAxis(const StyleText& text) {
   DT_RETURN_IF_ERROR(ArgumentReader(text).Done());
   return S(text.axis);
 }
 
-// Which of `names` a placement is for: those of a module's operands, or its results.
+// The index in `names` for each placement. The names are those of a module's operands, or of its
+// results.
 absl::StatusOr<std::vector<std::pair<int, Placement>>> Indexed(
     const EachPlacement& each, absl::string_view what, const std::vector<std::string>& names) {
   const auto refuse = [&](absl::string_view why) {
@@ -85,7 +86,7 @@ absl::StatusOr<EachPlacement> ReadEach(const StyleText& text) {
   return each;
 }
 
-// Arguments that are there.
+// The arguments that have a placement.
 std::vector<StyleArgument> Given(
     std::initializer_list<std::pair<std::string, std::optional<Placement>>> arguments) {
   std::vector<StyleArgument> given;

@@ -17,38 +17,38 @@
 //   PrepareInput(a, ...) left to others                each its own  as it comes
 //   PrepareOutput(a,...) left to others                as it comes   each its own
 //
-// So a Linear's weight [out, in] is S(0) by Colwise and S(1) by Rowwise, its bias [out] S(0) and R;
-// an Embedding's [rows, dim] is S(1) and S(0); any module of yours that says which dimensions are
-// which goes the same way (DimRole in module.h), and one that has parameters and says nothing of
-// them is refused. A style places a module's own parameters, not those of modules in it: name
-// these.
+// So a Linear's weight [out, in] is S(0) by Colwise and S(1) by Rowwise, and its bias [out] is S(0)
+// and R. An Embedding's [rows, dim] is S(1) by Colwise and S(0) by Rowwise. The same holds for a
+// module of yours that says what its dimensions are (DimRole in module.h). A module that has
+// parameters and does not say so is refused. A style places only the module's own parameters, not
+// those of its submodules: name these in lines of their own.
 //
-// Who communicates, forward: Colwise gathers an input that was split; Rowwise reduces its Partial
-// result, by an all-reduce (R) or a reduce-scatter (S), and adds its bias afterwards;
-// SequenceParallel, DataParallel and ContextParallel move nothing, and their parameters' gradients
-// are Partial. FullyShard gathers parameters, one module ahead.
+// Communication in forward: Colwise gathers an input that was sharded; Rowwise reduces its Partial
+// result, by an all-reduce (R) or a reduce-scatter (S), and adds its bias afterwards; FullyShard
+// gathers parameters, one module ahead. SequenceParallel, DataParallel and ContextParallel move
+// nothing; gradients of the parameters there are Partial.
 //
-// What Colwise or VocabParallel gathered is not kept for Backward, which gathers it again, unless
-// ParallelPlanOptions::keep_gathered: an all-gather more for each, and activations that fall as the
-// axis has ranks.
+// An input that Colwise or VocabParallel gathered is not kept for Backward, which gathers it again,
+// unless ParallelPlanOptions::keep_gathered is set. This costs one more all-gather for each, and
+// saved activations shrink in proportion to the size of the axis.
 //
-// VocabParallel is Rowwise for a table and Colwise for the head that makes logits of it, of any
-// number of words: trailing ranks may hold fewer, also where uneven shards are not allowed. At a
-// module without parameters, a loss, it brings the first operand to S(-1): logits stay split over
-// the classes, and CrossEntropy exchanges three numbers a token.
+// VocabParallel is Rowwise for a table, and Colwise for the head that computes logits from it. The
+// number of words may be any: trailing ranks may hold fewer, even if the plan does not allow uneven
+// shards. At a module without parameters, which is a loss, it brings the first operand to S(-1):
+// logits stay sharded over the classes, and CrossEntropy exchanges three numbers per token.
 //
 // Rowwise reduces the module's Partial result at its output edge. If a module of yours goes on
 // computing with the Partial sum inside Forward, the sum has to be all-reduced there, which moves
 // twice the bytes of the reduce-scatter at the edge. Do such work in Module::Finish, which runs
 // after the edge. Explain names the modules whose last result was reduced too early.
 //
-// Where a module has several operands or results, those of Colwise, Rowwise and VocabParallel are
-// the first; of other styles each, and PrepareInput and PrepareOutput say each one's, by position
-// or by name.
+// If a module has several operands or results, Colwise, Rowwise and VocabParallel apply to the
+// first one, and other styles to each of them. PrepareInput and PrepareOutput give a placement for
+// each, by position or by name.
 //
-// An axis is a name of the mesh: an axis or a group. The text is as in C++, but that placements say
-// which side they are: Rowwise("tp", out S(1)), Edges("tp", in S(1), out R), PrepareInput("tp",
-// S(1), -), PrepareInput("tp", memory S(1)).
+// `axis` is the name of an axis or of a group of axes of the mesh. The text of a style is as in
+// C++, except that placements are marked as input or output: Rowwise("tp", out S(1)), Edges("tp",
+// in S(1), out R), PrepareInput("tp", S(1), -), PrepareInput("tp", memory S(1)).
 #ifndef DTENSOR_PARALLEL_PLANS_STYLES_H_
 #define DTENSOR_PARALLEL_PLANS_STYLES_H_
 
@@ -134,8 +134,8 @@ struct DataParallel {
   std::string axis;
 };
 
-// Placements: R, or S(d) in contiguous, unit, block or zigzag order, dealing what other axes left;
-// Apply refuses others. None: as it comes.
+// Allowed placements are R, and S(d) in contiguous, unit, block or zigzag order, which deals out
+// what other axes left; Apply refuses others. No placement: the operand or result stays as it is.
 struct Edges {
   Edges(std::string axis, std::optional<Placement> input, std::optional<Placement> output)
       : axis(std::move(axis)), input(input), output(output) {}
@@ -148,8 +148,8 @@ struct Edges {
   std::optional<Placement> input, output;
 };
 
-// Placements of several operands, or results: the first ones by position, others by name; such as
-// Edges takes.
+// Placements of several operands or results: the first ones by position, others by name. The same
+// placements are allowed as in Edges.
 struct EachPlacement {
   std::vector<std::optional<Placement>> positional;
   std::map<std::string, Placement> named;

@@ -10,7 +10,7 @@
 namespace dtensor {
 namespace {
 
-// The ranks of an axis or a group; 0: there is none.
+// The number of ranks of an axis or a group; 0 if there is none.
 int64_t SizeOf(const DeviceMesh& mesh, absl::string_view name) {
   const absl::StatusOr<AxisList> axes = mesh.Find(name);
   if (!axes.ok()) return 0;
@@ -19,7 +19,8 @@ int64_t SizeOf(const DeviceMesh& mesh, absl::string_view name) {
   return size;
 }
 
-// The same ranks, with the axis cut into one for the heads and one for their copies.
+// The same ranks, with the axis split into one that shards the heads and one over which they are
+// replicated.
 absl::StatusOr<DeviceMesh> CutForHeads(const DeviceMesh& mesh, const std::string& axis,
                                        int64_t heads, int64_t ranks) {
   if (ranks % heads != 0) {
@@ -40,7 +41,7 @@ absl::StatusOr<DeviceMesh> CutForHeads(const DeviceMesh& mesh, const std::string
       axis, {{of_heads, static_cast<int>(heads)}, {of_copies, static_cast<int>(ranks / heads)}});
 }
 
-// Where tokens go, over the axes that split the batch and the sequence.
+// Places tokens over the axes that shard the batch and the sequence.
 void AddTokens(const DeviceMesh& mesh, const TensorParallelOptions& options, const char* attention,
                ParallelPlan& plan) {
   if (mesh.Find(options.data_axis).ok()) plan.Add({"", DataParallel(options.data_axis)});
@@ -49,7 +50,7 @@ void AddTokens(const DeviceMesh& mesh, const TensorParallelOptions& options, con
   }
 }
 
-// Of a model whose layers `plan` splits, on the mesh as it is.
+// For a model whose layers `plan` shards, on the given mesh.
 TensorParallelism PlanOnMesh(const DeviceMesh& mesh, const TensorParallelOptions& options,
                              ParallelPlan (*plan)(std::string, bool), const char* attention) {
   TensorParallelism out{mesh, ParallelPlan()};

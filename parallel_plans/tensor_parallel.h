@@ -1,13 +1,13 @@
-// ApplyTensorParallel: a model of dtensor/nn over all the axes that a mesh has, in one call.
+// ApplyTensorParallel: shards a model of dtensor/nn over all axes of a mesh, in one call.
 //
 //   DT_ASSIGN_OR_RETURN(DeviceMesh mesh, DeviceMesh::Parse("dp=2,tp=8"));
 //   DT_ASSIGN_OR_RETURN(mesh, ApplyTensorParallel(model, context, mesh, {.seed = 1}));
 //   DT_ASSIGN_OR_RETURN(auto ids, Distribute<int32_t>(context, mesh, placements, shape, values));
 //
-// What is split, on the axis tp: heads of attention, the MLP's hidden features, rows of the
-// embedding and classes of the head (any number of them: 50257 too); between blocks the sequence.
-// The embedding's sum is reduce-scattered to the sequence. All of it goes together: a tied
-// embedding and head with sequence parallelism, too.
+// On the axis tp these are sharded: the heads of attention, the MLP's hidden features, the rows of
+// the embedding and the classes of the head (any number of them: 50257 too), and, between blocks,
+// the sequence. The embedding's sum is reduce-scattered to the sequence. All of these can be
+// combined: a tied embedding and head with sequence parallelism, too.
 #ifndef DTENSOR_PARALLEL_PLANS_TENSOR_PARALLEL_H_
 #define DTENSOR_PARALLEL_PLANS_TENSOR_PARALLEL_H_
 
@@ -27,31 +27,33 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// The mesh of the axis that is called so, an axis or a group, alone; nothing where there is none.
-// The same on every rank, as DeviceMesh::Slice, which has the line for this rank's own.
+// The mesh that consists of the axis or group with this name only; nullopt if there is none. The
+// result is the same on every rank, as with DeviceMesh::Slice, whose comment shows how to get the
+// slice that this rank is on.
 std::optional<DeviceMesh> GetTpMesh(const DeviceMesh& mesh, absl::string_view axis = "tp");
 
 struct TensorParallelOptions {
-  // Names of axes, or of groups. An axis that the mesh lacks has no part.
-  std::string axis = "tp";          // splits layers
-  std::string data_axis = "dp";     // splits the batch
-  std::string context_axis = "cp";  // splits the sequence, as ContextParallel
-  // Between blocks the sequence is split on `axis`: activations that are saved fall as 1/size, and
-  // all-reduces become a reduce-scatter and an all-gather.
+  // Names of axes, or of groups. Axes that the mesh lacks are ignored.
+  std::string axis = "tp";          // shards layers
+  std::string data_axis = "dp";     // shards the batch
+  std::string context_axis = "cp";  // shards the sequence, as ContextParallel
+  // Between blocks the sequence is sharded on `axis`. Saved activations shrink to 1/size, and each
+  // all-reduce becomes a reduce-scatter and an all-gather.
   bool sequence_parallel = true;
   std::string context_pattern = "zigzag";
   uint64_t seed = 0;
   bool allow_uneven = false;  // ParallelPlanOptions
 };
 
-// Where a model lies, and by which plan.
+// The mesh on which a model lies, and the plan by which it is sharded.
 struct TensorParallelism {
   DeviceMesh mesh;
   ParallelPlan plan;
 };
 
-// What ApplyTensorParallel does, before it does it. For other ParallelPlanOptions, as recompute and
-// keep_gathered: this, and plan.Apply on its mesh.
+// The plan and the mesh that ApplyTensorParallel would use; changes nothing. To set other
+// ParallelPlanOptions, such as recompute and keep_gathered, call this and then plan.Apply on the
+// returned mesh.
 //
 // If there are fewer key/value heads than ranks on `axis`, and their number divides the number of
 // ranks, each key/value head is replicated on the ranks whose query heads use it. For this the
@@ -64,21 +66,23 @@ struct TensorParallelism {
 absl::StatusOr<TensorParallelism> PlanTensorParallel(const TransformerConfig& config,
                                                      const DeviceMesh& mesh,
                                                      const TensorParallelOptions& options = {});
-// Of the others, whose keys are as many as their queries: the mesh is the given one.
+// The same for the other models, which have as many key/value heads as query heads. The mesh is the
+// given one.
 absl::StatusOr<TensorParallelism> PlanTensorParallel(const Gpt2Config& config,
                                                      const DeviceMesh& mesh,
                                                      const TensorParallelOptions& options = {});
 absl::StatusOr<TensorParallelism> PlanTensorParallel(const BertConfig& config,
                                                      const DeviceMesh& mesh,
                                                      const TensorParallelOptions& options = {});
-// Of the model that ModelFromJson makes of this configuration. Errors: those of FromJson, too.
+// The same for the model that ModelFromJson makes of this configuration. Errors: also those of
+// FromJson.
 absl::StatusOr<TensorParallelism> PlanTensorParallel(absl::string_view hugging_face_config_json,
                                                      const DeviceMesh& mesh,
                                                      const TensorParallelOptions& options = {});
 
-// Places and materializes the model, and returns the mesh on which it lies, and its operands have
-// to lie. Nothing is split where the mesh has no axis. Errors: those of PlanTensorParallel and of
-// ParallelPlan::Apply.
+// Places and materializes the model. Returns the mesh on which it lies; its operands must lie on
+// that mesh, too. If the mesh lacks an axis, nothing is sharded over it. Errors: those of
+// PlanTensorParallel and of ParallelPlan::Apply.
 // Requires of Model: one of Transformer, Gpt2, BertModel.
 template <typename Model>
 absl::StatusOr<DeviceMesh> ApplyTensorParallel(Model& model, Context& context,

@@ -10,39 +10,40 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// Where keys and values go, if not as queries over all of the axis: their heads are split on one
-// part of it, and replicated on the other.
+// Where the heads of keys and values go, if they are not sharded over the whole axis as the queries
+// are: they are sharded over one part of it and replicated over the other.
 struct KeyValueAxes {
-  std::string split, replicated;  // empty: the whole axis splits them
+  std::string split, replicated;  // empty: the whole axis shards them
 };
 
-// Of a Transformer: Megatron's tensor parallelism over `axis`; with `sequence_parallel` activations
-// between blocks are split along the sequence: forward, a block then has 2 all-gathers and 2
-// reduce-scatters, else 2 all-reduces. The embedding's rows and the head's classes are split,
-// evenly or not; logits stay split (CrossEntropy takes them so).
+// For a Transformer: Megatron's tensor parallelism over `axis`. With `sequence_parallel`,
+// activations between blocks are sharded along the sequence, and forward has 2 all-gathers and 2
+// reduce-scatters per block; without it, 2 all-reduces. The embedding's rows and the head's classes
+// are sharded, evenly or not. Logits stay sharded (CrossEntropy takes them so).
 ParallelPlan TensorParallelPlan(std::string axis, bool sequence_parallel,
                                 const KeyValueAxes& key_value = {});
 
-// The same of a Gpt2: queries, keys and values of a rank's heads come from its part of c_attn.
+// The same for a Gpt2. Each rank takes queries, keys and values of its heads from its part of
+// c_attn.
 ParallelPlan Gpt2TensorParallelPlan(std::string axis, bool sequence_parallel);
 
-// And of a BertModel. The pooler needs the first token alone: with `sequence_parallel` the last
-// hidden state is gathered for it.
+// The same for a BertModel. The pooler needs only the first token: with `sequence_parallel` the
+// last hidden state is gathered for it.
 ParallelPlan BertTensorParallelPlan(std::string axis, bool sequence_parallel);
 
-// Paths of a model's attentions.
+// Paths of the attention modules of each model.
 inline constexpr char kTransformerAttention[] = "model.layers.*.self_attn";
 inline constexpr char kGpt2Attention[] = "transformer.h.*.attn";
 inline constexpr char kBertAttention[] = "encoder.layer.*.attention.self";
 
-// Splits tokens, and so all activations, along the sequence over `axis` by a pattern of
-// context_pattern.h, and pins `attention`, the modules of that path, to the pattern's plan. Its
-// lines go with those above, on another axis.
+// Shards the tokens, and so all activations, along the sequence over `axis` by a pattern of
+// context_pattern.h, and fixes the algorithm of the modules at path `attention` to the pattern's.
+// To combine it with a plan from above, add its lines to that plan; `axis` must be another axis.
 ParallelPlan ContextParallelPlan(std::string axis, std::string pattern,
                                  std::string attention = kTransformerAttention);
 
-// Paths of modules that are units when a model is fully sharded: of each block, and of what comes
-// before and after them.
+// Paths of the modules that are units when a model is fully sharded: each block, and what comes
+// before and after the blocks.
 struct ShardUnits {
   const char *blocks, *ends;
 };
@@ -50,8 +51,9 @@ inline constexpr ShardUnits kTransformerUnits = {"model.layers.*", "{model.embed
 inline constexpr ShardUnits kGpt2Units = {"transformer.h.*", "{transformer.wte,lm_head}"};
 inline constexpr ShardUnits kBertUnits = {"encoder.layer.*", "{embeddings,pooler}"};
 
-// Splits the batch over `axis`, and shards by the level of ZeRO (fully_shard.h): each of `units` is
-// one, and the rest of the model. Its lines go with those above, on another axis.
+// Shards the batch over `axis`, and parameters by the level of ZeRO (fully_shard.h). Each of
+// `units` is a unit, and so is the rest of the model. To combine it with a plan from above, add its
+// lines to that plan; `axis` must be another axis.
 ParallelPlan FullyShardPlan(const std::string& axis, int64_t level = 3,
                             const ShardUnits& units = kTransformerUnits);
 

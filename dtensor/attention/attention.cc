@@ -1,5 +1,5 @@
-// Attention with grouped queries: how it is called, checked, and which plan it takes. What a rank
-// then does: attention_kernel.h.
+// Attention with grouped queries: its call, its checks, and the choice of its plan. For what a rank
+// then does, see attention_kernel.h.
 #include "dtensor/attention/attention.h"
 
 #include <algorithm>
@@ -45,7 +45,7 @@ absl::Status AttentionCheck(Specs operands, AttrsView attrs) {
     return refuse(
         absl::StrCat("dropout is ", dropout, ", no probability below 1; take 0 for none"));
   }
-  constexpr int64_t kMostPositions = int64_t{1} << 31;  // pairs of them are counted
+  constexpr int64_t kMostPositions = int64_t{1} << 31;  // so that pairs can be counted
   if (std::max(q[1], k[1]) > kMostPositions) {
     return refuse(absl::StrCat(std::max(q[1], k[1]),
                                " positions are more than 2^31; attend to parts of the sequence"));
@@ -55,7 +55,7 @@ absl::Status AttentionCheck(Specs operands, AttrsView attrs) {
   return fits.ok() ? fits : refuse(fits.message());
 }
 
-// Why there is no all-to-all over `moved`, and the remedy.
+// Explains why there is no all-to-all over `moved`, with the remedy.
 std::string WhyNot(const AttentionProblem& problem, const AxisList& moved) {
   const DeviceMesh& mesh = problem.q.mesh();
   const AxisList streamed = StreamedAxes(problem);
@@ -65,7 +65,7 @@ std::string WhyNot(const AttentionProblem& problem, const AxisList& moved) {
         "axis \"", mesh.axis_name(axis),
         "\" does not split both sequences; name axes that do: ", mesh.AxisNames(streamed));
   }
-  // As the rule splits them, those of k are among those of q.
+  // The rule shards k's heads over a subset of the axes that shard q's.
   const AxisList kv = AxesOf(problem.kv.dim(2));
   if (AxesOf(problem.q.dim(2)).size() != kv.size()) {
     return "the heads of q and of k are split by unlike axes; take plan ring";
@@ -78,7 +78,7 @@ std::string WhyNot(const AttentionProblem& problem, const AxisList& moved) {
                       problem.kv_shape[2], " key heads evenly; name fewer axes, or take plan ring");
 }
 
-// The plan that the user pinned. Errors: there is no such.
+// The plan that the user has chosen. Errors: it does not exist.
 absl::StatusOr<const AttentionPlan*> Pinned(const std::vector<AttentionPlan>& plans,
                                             const AttentionAttrs& arguments,
                                             const AttentionProblem& problem, Specs operands) {
@@ -94,8 +94,8 @@ absl::StatusOr<const AttentionPlan*> Pinned(const std::vector<AttentionPlan>& pl
                           WhyNot(problem, moved), " (q, k, v: ", SpecsText(operands), ")"});
 }
 
-// The problem as the rule places its operands, whatever plan is taken: batches and heads alike,
-// and nothing Partial.
+// The problem with operands as the rule places them, which is the same for all plans: batches and
+// heads aligned, and nothing Partial.
 AttentionProblem ProblemOf(const LayoutChoiceRequest& request, const AttentionAttrs& arguments) {
   AttentionProblem problem;
   problem.q = request.assignment.operands[0];
@@ -124,7 +124,7 @@ absl::StatusOr<LayoutChoice> AttentionLayouts(const LayoutChoiceRequest& request
   if (choice.asked_for) {
     DT_ASSIGN_OR_RETURN(plan, Pinned(plans, arguments, problem, request.operands));
   }
-  if (plan->kind == AttentionPlanKind::kRing) return choice;  // which is what the rule finds
+  if (plan->kind == AttentionPlanKind::kRing) return choice;  // the rule's own layouts
   choice.operands = {plan->q, plan->kv, plan->kv};
   if (plan->kind == AttentionPlanKind::kAllToAll) choice.results = {problem.q};
   return choice;
@@ -155,7 +155,8 @@ absl::StatusOr<AttentionAttrs> AttrsOf(const AttentionOptions& options, const De
   absl::c_sort(attrs.all_to_all);
   attrs.all_to_all.erase(std::unique(attrs.all_to_all.begin(), attrs.all_to_all.end()),
                          attrs.all_to_all.end());
-  // Axes of size 1 split nothing: where all are, nothing moves to the heads, and a ring is left.
+  // Axes of size 1 shard nothing. If all named axes have size 1, nothing moves to the heads, and a
+  // ring is left.
   if (named && attrs.all_to_all.empty()) attrs.plan = AttentionPlanKind::kRing;
   return attrs;
 }
@@ -188,13 +189,13 @@ absl::Span<const OpDef* const> AttentionOps() {
 
 namespace {
 
-// Queries at positions that there are, of which the mask may speak.
+// Checks that the queries' positions are valid, and that the mask covers them.
 absl::Status CheckOffset(const DistributedTensor& q, const DistributedTensor& k,
                          const AttentionOptions& options) {
   constexpr int64_t kMostPositions = int64_t{1} << 31;
   const auto is_position = [](int64_t x) { return 0 <= x && x <= kMostPositions; };
   const int64_t first = options.query_offset.value_or(0);
-  int64_t offset = first;  // the last one, or one that is none
+  int64_t offset = first;  // the largest one, or an invalid one
   for (const int64_t row : options.row_offsets) {
     if (!is_position(offset)) break;
     offset = is_position(row) ? std::max(offset, first + row) : row;
@@ -212,7 +213,7 @@ absl::Status CheckOffset(const DistributedTensor& q, const DistributedTensor& k,
   return fits.ok() ? fits : refuse(fits.message());
 }
 
-// Whether queries might be brought past keys by a plan, which knows their positions.
+// Whether a plan might stream keys past queries; plans need to know the positions.
 bool MayStream(const DistributedTensor& q, const DistributedTensor& k, const DistributedTensor& v) {
   const auto is_split = [](const DistributedTensor& x) { return IsSplit(x.layout().dim(1)); };
   return is_split(q) && (is_split(k) || is_split(v));

@@ -19,11 +19,11 @@ namespace dtensor::internal {
 namespace {
 
 struct AttentionState : OpState {
-  kernels::AttentionStep step;   // with all keys that this rank holds, but for CallValues
-  std::optional<RankRing> ring;  // where both sequences are split by the same axes
-  bool merges = false;           // where other axes split the keys
+  kernels::AttentionStep step;   // over all keys that this rank holds, without CallValues
+  std::optional<RankRing> ring;  // if both sequences are sharded by the same axes
+  bool merges = false;           // if other axes shard the keys
 
-  // Documents are in the decision's attributes as well.
+  // The mask's documents are also stored in the decision's attributes, so they count twice.
   int64_t bytes() const override {
     const auto of_mask = static_cast<int64_t>(step.mask.starts().size() * sizeof(int64_t));
     return 2 * of_mask + (ring ? ring->schedule().OwnBytes() : 0);
@@ -34,7 +34,8 @@ const AttentionState& StateOf(const Decision& decision) {
   return static_cast<const AttentionState&>(*decision.state);
 }
 
-// The kernel on all queries; where batch entries have offsets of their own, on each by itself.
+// Runs the kernel on all queries at once, or, if batch entries have offsets of their own, on each
+// entry separately.
 absl::Status RunKernel(const OpCall& call, const Tensor& q, const Tensor& k, const Tensor& v,
                        kernels::AttentionStep step, const Tensor& o, const Tensor& lse) {
   const absl::Span<const int64_t> offsets = call.values.row_offsets;
@@ -60,13 +61,13 @@ kernels::AttentionStep StepOf(const AttentionState& state, const CallValues& val
   return step;
 }
 
-// Also where x has no elements: an empty shard may lie in any order.
+// Also needed if x has no elements: an empty shard may have any strides.
 absl::StatusOr<Tensor> RowMajor(Device& device, const Tensor& x) {
   DT_ASSIGN_OR_RETURN(const Tensor copy, Contiguous(device, x));
   return copy.Reshape(copy.shape());
 }
 
-// The kernel reads heads as contiguous rows.
+// The kernel needs contiguous rows of head features.
 absl::StatusOr<Tensor> WithRows(Device& device, const Tensor& x) {
   if (x.strides()[3] == 1 || x.size(3) == 1) return x;
   return RowMajor(device, x);
@@ -75,7 +76,7 @@ absl::StatusOr<Tensor> WithRows(Device& device, const Tensor& x) {
 struct Inputs {
   Tensor q, k, v;
 };
-// Peers of a ring read k and v, as they are in memory.
+// In a ring, peers read k and v directly from memory, so these must be row-major.
 template <typename Tensors>
 absl::StatusOr<Inputs> Prepare(Device& device, const Tensors& operands, bool ring) {
   Inputs out;
@@ -86,8 +87,8 @@ absl::StatusOr<Inputs> Prepare(Device& device, const Tensors& operands, bool rin
   return out;
 }
 
-// The results over this rank's keys, side by side in [b, s, h, d + 1], gathered at once, and merged
-// by every rank alike.
+// Computes the results over this rank's keys, packed as [b, s, h, d + 1]. They are gathered with
+// one all-gather, and every rank merges them in the same way.
 absl::Status ForwardMerged(const OpCall& call, const Inputs& in,
                            const kernels::AttentionStep& step) {
   Device& device = call.device();
@@ -137,7 +138,7 @@ absl::StatusOr<std::shared_ptr<const OpState>> PrepareAttention(const OpStateReq
     return state;
   }
   const RingProblem ring = RingOf(problem, rank);
-  // Without heads here, as on all ranks of the ring, nothing moves.
+  // If this rank has no heads, no rank of its ring has any, and nothing moves.
   if (ring.batch == 0 || ring.heads == 0 || ring.kv_heads == 0) return state;
   DT_ASSIGN_OR_RETURN(RingSchedule schedule, RingSchedule::Create(ring));
   state->ring.emplace(std::move(schedule), rank);
@@ -159,7 +160,7 @@ absl::Status AttentionForward(const OpCall& call) {
   return RunKernel(call, in.q, in.k, in.v, step, o, lse);
 }
 
-// The kernels make all three gradients; those that nobody wants go to scratch memory.
+// The kernels compute all three gradients; those that are not wanted go to scratch memory.
 absl::Status AttentionBackward(const GradCall& call) {
   const AttentionState& state = StateOf(call.decision);
   const kernels::AttentionStep step = StepOf(state, call.values);
@@ -171,7 +172,7 @@ absl::Status AttentionBackward(const GradCall& call) {
     DT_ASSIGN_OR_RETURN(gradients[i], Tensor::Empty(device, like.dtype(), like.shape()));
   }
   const Tensor &o = call.results[0], &lse = call.results[1];
-  if (HasNoHeads(o)) {  // nothing reaches this rank's k and v
+  if (HasNoHeads(o)) {  // the gradients of this rank's k and v are 0
     for (const Tensor& gradient : gradients) DT_RETURN_IF_ERROR(kernels::Fill(device, gradient, 0));
     return absl::OkStatus();
   }

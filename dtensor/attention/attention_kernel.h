@@ -1,6 +1,6 @@
-// What a rank does in attention, once the rule has said where its operands are: a ring where the
-// same axes split both sequences; parts of the keys, merged, where axes split the keys alone; else
-// the kernel. For attention.cc.
+// What a rank does in attention, once the rule has placed its operands. If the same axes shard both
+// sequences: a ring. If axes shard only the keys: attention to the rank's own keys, and a merge of
+// the ranks' results. Else just the kernel. For attention.cc.
 #ifndef DTENSOR_ATTENTION_ATTENTION_KERNEL_H_
 #define DTENSOR_ATTENTION_ATTENTION_KERNEL_H_
 
@@ -14,11 +14,11 @@
 namespace DTENSOR_EXPORT dtensor {
 namespace internal {
 
-// The seed of dropout comes with each call. Requires: q, k and v as attention's rule places them,
-// and AttentionAttrs. Errors: as RingSchedule::Create.
+// The dropout seed is not part of the state: it comes with each call. Requires: q, k and v as
+// attention's rule places them, and AttentionAttrs. Errors: as RingSchedule::Create.
 absl::StatusOr<std::shared_ptr<const OpState>> PrepareAttention(const OpStateRequest& request);
 
-// Results: o and lse. Requires: the state that PrepareAttention made.
+// The results are o and lse. Requires: the state that PrepareAttention made.
 absl::Status AttentionForward(const OpCall& call);
 absl::Status AttentionBackward(const GradCall& call);
 

@@ -22,8 +22,9 @@ struct AttentionAttrs {
   AttentionMask mask;
   double scale = 0;  // 0: 1/sqrt(d)
   double dropout = 0;
-  // Where the queries begin (AttentionProblem::query_offset), less CallValues::offset, which is how
-  // much further on those of a call are; it is 0 where a ring or another plan may be taken.
+  // The position of query 0 (AttentionProblem::query_offset) without CallValues::offset, by which
+  // the queries of a call are further on. CallValues::offset is 0 if a ring or another plan may be
+  // taken.
   int64_t query_offset = AttentionProblem::kEndTogether;
   auto fields() const {
     return std::make_tuple(plan, backward, all_to_all, mask.kind(), mask.width(), mask.starts(),
@@ -33,7 +34,8 @@ struct AttentionAttrs {
 
 absl::Span<const OpDef* const> AttentionOps();
 
-// `mesh` has the axes that the options name. Errors: kInvalidArgument for an axis that it lacks.
+// The axes that the options name are looked up in `mesh`. Errors: kInvalidArgument for an axis that
+// it lacks.
 absl::StatusOr<AttentionAttrs> AttrsOf(const AttentionOptions& options, const DeviceMesh& mesh,
                                        bool backward);
 

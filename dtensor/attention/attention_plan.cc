@@ -16,7 +16,7 @@ namespace dtensor {
 namespace {
 
 constexpr int kSequence = 1, kHeads = 2;  // dimensions of q, k and v
-constexpr double kBackwardWork = 2.5;     // products of backward over those of forward
+constexpr double kBackwardWork = 2.5;     // operations of backward relative to forward
 constexpr absl::string_view kKinds[] = {"automatic", "ring", "gather", "all-to-all"};
 
 bool SameAxes(AxisList a, AxisList b) {
@@ -33,7 +33,7 @@ AxisList Without(const AxisList& axes, const AxisList& removed) {
   return rest;
 }
 
-// Seconds of one direction, of the slowest rank.
+// Seconds of each direction, on the slowest rank.
 struct Times {
   double forward = 0, backward = 0;
 };
@@ -61,7 +61,7 @@ class Pricing {
       absl::c_sort(moved);
       if (!SharesHeads(moved)) continue;
       absl::StatusOr<AttentionPlan> plan = AllToAll(moved);
-      if (plan.ok()) plans.push_back(*std::move(plan));  // else no layout says it
+      if (plan.ok()) plans.push_back(*std::move(plan));  // else no layout can express it
     }
     return plans;
   }
@@ -69,13 +69,13 @@ class Pricing {
  private:
   int FirstRank() const { return mesh_.RankOf(0); }
 
-  // Of the rank that has most. Heads may be fewer than the ranks that split them.
+  // Asks the rank that has the most. There may be fewer heads than ranks that shard them.
   bool HasWork() const {
     const RingProblem ring = RingOf(problem_, FirstRank());
     return ring.batch > 0 && ring.heads > 0 && ring.kv_heads > 0;
   }
 
-  // Ranks get as many heads each, those of a group together.
+  // Whether every rank gets equally many heads, with the heads of a group together.
   bool SharesHeads(const AxisList& moved) const {
     const AxisList split = AxesOf(problem_.kv.dim(kHeads));
     if (!SameAxes(split, AxesOf(problem_.q.dim(kHeads)))) return false;
@@ -91,7 +91,7 @@ class Pricing {
     return operations / (links_.multiply_gf_per_second() * 1e9);
   }
 
-  // Of messages that begin together.
+  // The time of messages that start together.
   double SecondsOfBytes(double bytes, int messages = 1) const {
     double latency = 0, rate = 1e300;
     for (int axis : axes_) {
@@ -126,7 +126,7 @@ class Pricing {
     return times;
   }
 
-  // Of all pairs that one rank meets, without a ring.
+  // The time for all pairs that one rank works on, without a ring.
   double WholeSeconds(const RingSchedule& ring) const {
     int64_t largest = 0;
     for (int ring_rank = 0; ring_rank < ring.ring_size(); ++ring_rank) {
@@ -170,7 +170,7 @@ class Pricing {
     return plan;
   }
 
-  // Received by all ranks when a tensor goes from one layout to another.
+  // Bytes that all ranks together receive when a tensor goes from one layout to another.
   double Moved(const Layout& from, const Layout& to, const Dims& shape) const {
     return MovingCost(from, to, shape, problem_.dtype);
   }
@@ -188,7 +188,7 @@ class Pricing {
     plan.seconds = Total({work + SecondsOfBytes(PerRank(keys), 2),
                           kBackwardWork * work + SecondsOfBytes(PerRank(gradients), 2)});
     plan.bytes = static_cast<int64_t>(keys + (problem_.backward ? gradients : 0));
-    // Keys and values of others, and in backward gradients for all of them.
+    // Keys and values of other ranks, and in backward the gradients for all of them.
     int64_t all = 0, least = ring.BlockBytes(0);
     for (int block = 0; block < ring.ring_size(); ++block) {
       all += ring.BlockBytes(block);
@@ -225,7 +225,7 @@ class Pricing {
     const int directions = problem_.backward ? 2 : 1;
     plan.seconds += directions * SecondsOfBytes(PerRank(bytes), 4);
     plan.bytes += directions * static_cast<int64_t>(bytes);
-    // q, k, v and o as they are inside; o stays both ways.
+    // q, k, v and o in the inner layout; this o is kept for backward.
     const int64_t queries = SizeOf(problem_.dtype) * Elements(inside.q, problem_.q_shape);
     const int64_t keys = SizeOf(problem_.dtype) * Elements(inside.kv, problem_.kv_shape);
     plan.extra_bytes += 2 * (queries + keys);

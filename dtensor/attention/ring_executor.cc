@@ -29,7 +29,7 @@ absl::StatusOr<RingBlock> NewBlock(const RankRing& ring, int number, DType dtype
   return block;
 }
 
-// Of all that the ring's ranks must agree on.
+// A digest of all that the ring's ranks must agree on.
 uint64_t DigestOf(const RankRing& ring, const RingOptions& options) {
   Digest digest;
   digest.Add(static_cast<int64_t>(ring.digest()));
@@ -40,7 +40,7 @@ uint64_t DigestOf(const RankRing& ring, const RingOptions& options) {
   return digest.value();
 }
 
-// What forward and backward have in common: which blocks are here, and their way.
+// Common to forward and backward: which blocks are here, and how they move.
 class Runner {
  public:
   Runner(const RankRing& ring, const RingOptions& options, const Tensor& q, RingBlock own,
@@ -64,8 +64,8 @@ class Runner {
     }
   }
 
-  // Calls work(block number, keys and values, step) for each block that this rank works on, while
-  // other blocks move, and then `after` for each step.
+  // For each block that this rank works on, calls work(block number, keys and values, step) while
+  // other blocks move. Calls `after` at the end of each step.
   template <typename Work, typename After>
   absl::Status Run(Work work, After after) {
     const absl::Span<const RingStep> steps = ring_.schedule().steps();
@@ -81,7 +81,7 @@ class Runner {
             [&] { return work(turn.source, held_.at(turn.source), StepOf(turn.source, s)); });
         if (!status.ok()) status = communicator_.Fail(status);
       }
-      // Also after an error or an exception: peers may be reading.
+      // Needed also after an error or an exception, because peers may be reading.
       const absl::Status moved = moves.End(communicator_);
       DT_RETURN_IF_ERROR(status);
       DT_RETURN_IF_ERROR(moved);
@@ -122,7 +122,7 @@ class Runner {
   int first_ = -1, last_ = -1;   // steps with work
 };
 
-// Tensors against what the problem says of this rank.
+// Compares tensors with what the problem says for this rank.
 class Checker {
  public:
   Checker(const RankRing& ring, absl::string_view op)
@@ -196,20 +196,21 @@ class Checker {
   Dims q_, kv_, lse_;
 };
 
-// The gradients of keys and values: on their way, and those that are home.
+// The gradients of keys and values: those that travel, and the sum at home.
 class KeyGradients {
  public:
-  // Sums are made in the results, if these have their type.
+  // Sums are accumulated in the results if these have the sums' type.
   KeyGradients(const RankRing& ring, Device& device, DType sum_type, RingBlock results)
       : ring_(ring), device_(device), sum_type_(sum_type), results_(std::move(results)) {}
 
-  // Memory for this rank's share of a block. Its own block's is what it takes home later.
+  // Memory for this rank's share of a block's gradient. The share of its own block goes directly
+  // into the sum at home.
   absl::StatusOr<RingBlock> NewShare(int block) {
     if (block == ring_.ring_rank()) return TakeHome();
     return NewBlock(ring_, block, sum_type_, device_);
   }
 
-  // This rank's share of a block, to what came for it before.
+  // Adds this rank's share of a block's gradient to what has arrived for the block so far.
   absl::Status Add(int block, RingBlock share) {
     if (const auto came = travelling_.find(block); came != travelling_.end()) {
       DT_RETURN_IF_ERROR(AddTo(came->second, share));
@@ -220,7 +221,7 @@ class KeyGradients {
     return absl::OkStatus();
   }
 
-  // Sends what the turn sends; what is ready and not sent is home.
+  // Sends what the turn sends. A finished gradient that is not sent is at home.
   absl::Status Move(const RingStep& step, uint64_t digest, Communicator& communicator,
                     absl::string_view op) {
     RingMoves moves(ring_, step, &RingTurn::gradient_sends, &RingTurn::gradient_receives, digest,
@@ -245,7 +246,7 @@ class KeyGradients {
     return absl::OkStatus();
   }
 
-  // Into the results, rounded once.
+  // Writes the sums to the results, rounded once.
   absl::Status Finish() {
     for (Tensor RingBlock::*half : {&RingBlock::k, &RingBlock::v}) {
       if (!at_home_) {
@@ -291,7 +292,7 @@ class KeyGradients {
   const DType sum_type_;
   const RingBlock results_;
   RingBlocks travelling_, ready_;
-  bool at_home_ = false;  // home_ has a sum, or one is on its way into it
+  bool at_home_ = false;  // home_ has a sum, or is about to get one
   RingBlock home_;
 };
 

@@ -1,9 +1,9 @@
-// Carries out ring schedules on one rank's local tensors: dumb on purpose, all decisions are in the
-// schedule. In each step blocks of keys and values begin to move, the kernel runs, the blocks
-// arrive; then gradients move.
+// Carries out ring schedules on one rank's local tensors. It makes no decisions: these are all in
+// the schedule. In each step, blocks of keys and values start to move, the kernel runs, and the
+// blocks arrive; then gradients move.
 //
-// The caller makes the results. Sums are made in them where the type allows it; what else is held
-// on the way is RingSchedule::ForwardMemory and BackwardMemory.
+// The caller allocates the results. Sums are accumulated in them if their type allows it. All other
+// memory that is held meanwhile is counted in RingSchedule::ForwardMemory and BackwardMemory.
 #ifndef DTENSOR_ATTENTION_RING_EXECUTOR_H_
 #define DTENSOR_ATTENTION_RING_EXECUTOR_H_
 
@@ -20,7 +20,7 @@
 
 namespace dtensor {
 
-// A schedule as one rank carries it out.
+// A schedule, as seen from one rank.
 class RankRing {
  public:
   // Requires: `rank` is on the mesh of the schedule.
@@ -40,29 +40,29 @@ class RankRing {
   uint64_t digest_ = 0;
 };
 
-// What is not in the schedule: equal on all ranks.
+// What is not part of the schedule. It must be equal on all ranks.
 struct RingOptions {
   double scale = 1;
-  kernels::AttentionDropout dropout;  // any number of ranks drops the same weights
+  kernels::AttentionDropout dropout;  // drops the same weights for any number of ranks
   uint64_t lineage = 0;               // of the call (lineage.h), for a caller that keeps it
 };
 
-// This rank's part of o = softmax(scale * q k^T, masked) v, and of lse, the log-sum-exp of the
-// scores: see kernels/attention.h. Collective over the ring's ranks.
+// Computes this rank's part of o = softmax(scale * q k^T, masked) v, and of lse, the log-sum-exp of
+// the scores: see kernels/attention.h. Collective over the ring's ranks.
 //
 // q, o: [batch, its positions, heads, head_dim]; k, v: [batch, its positions, kv_heads, head_dim],
-// of the problem's type, in ascending order of positions, any strides with the last one 1; lse:
-// [batch, heads, its positions], wide, any strides. Results share no memory with arguments or each
-// other. `op` is what the user called, for errors. Errors: kInvalidArgument for tensors that are
-// not what the problem says, and a dropout that is not one of its batch entries and heads, before
-// anything moves; the world's failure, as when ranks' options differ; kResourceExhausted, which
-// fails the world.
+// of the problem's type, with positions ascending, and any strides except that the last is 1. lse:
+// [batch, heads, its positions], in the accumulator's type, any strides. Results share no memory
+// with arguments or each other. `op` is what the user called, for error messages. Errors: before
+// anything moves, kInvalidArgument for tensors that do not match the problem, and a dropout that
+// does not match its batch entries and heads; the world's failure, for example if ranks' options
+// differ; kResourceExhausted, which fails the world.
 absl::Status RunRing(const RankRing& ring, const RingOptions& options, const Tensor& q,
                      const Tensor& k, const Tensor& v, Communicator& communicator,
                      absl::string_view op, const Tensor& o, const Tensor& lse);
 
-// The gradients of q, k and v, which are like them, from the final o and lse and the gradient of o.
-// The same sums in the same order on every run. Errors: as RunRing.
+// Computes the gradients of q, k and v, which have their shapes, from the final o and lse and the
+// gradient of o. Every run makes the same sums in the same order. Errors: as RunRing.
 absl::Status RunRingBackward(const RankRing& ring, const RingOptions& options, const Tensor& q,
                              const Tensor& k, const Tensor& v, const Tensor& o, const Tensor& lse,
                              const Tensor& dout, Communicator& communicator, absl::string_view op,

@@ -1,4 +1,5 @@
-// What a rank holds, step by step: as ring_executor.cc takes memory and gives it back.
+// Computes what a rank holds in each step. It mirrors how ring_executor.cc allocates and frees
+// memory.
 #include <algorithm>
 #include <cstdint>
 #include <map>
@@ -31,7 +32,8 @@ class RingBuffers {
     }
   }
 
-  // Then gradients move. In a gradient's result its sum needs no more memory.
+  // As above, and then gradients move. A sum that is accumulated in the result needs no extra
+  // memory.
   void FindBackwardPeak(bool in_results, RingMemory& memory) {
     home_bytes_ = in_results ? 0 : schedule_.GradientBytes(ring_rank_);
     for (int s = 0; s < Steps(); ++s) {
@@ -60,7 +62,7 @@ class RingBuffers {
     for (const RingMessage& message : turn.receives) block_bytes_ += message.bytes;
   }
 
-  // Those that no later step needs.
+  // Drops the blocks that no later step needs.
   void DropBlocks(int step) {
     std::set<int> used = {Turn(step).source};
     for (const RingMessage& message : Turn(step).sends) used.insert(message.block);
@@ -77,7 +79,8 @@ class RingBuffers {
     return bytes;
   }
 
-  // A share is made beside the sum that it is added to; that of the own block, at home.
+  // A share is computed in memory of its own, beside the sum that it is then added to. The share of
+  // the own block is computed at home.
   int64_t BeginShare(const RingTurn& turn) {
     if (!Works(turn)) return 0;
     if (turn.source != ring_rank_) return schedule_.GradientBytes(turn.source);
@@ -107,10 +110,10 @@ class RingBuffers {
 
   const RingSchedule& schedule_;
   const int ring_rank_;
-  std::map<int, int> last_use_;  // steps, by block
+  std::map<int, int> last_use_;  // the last step that uses a block, by block
   int64_t block_bytes_ = 0;      // of other ring ranks' blocks that are here
   std::set<int> gradients_;      // other ring ranks' blocks whose gradients are here
-  bool at_home_ = false;         // there is a sum of the own block's gradient
+  bool at_home_ = false;         // there is a sum for the own block's gradient
   int64_t home_bytes_ = 0;
 };
 
@@ -157,8 +160,8 @@ RingMemory RingSchedule::BackwardMemory(int ring_rank) const {
   return memory;
 }
 
-// Rows whose sums are held in a type that is wider than their results': all of them from step to
-// step, or the kernel's, of one group of heads at a time.
+// The number of rows whose sums are held in a wider type than the results: all rows if the sums are
+// carried from step to step, else those that the kernel works on, of one group of heads at a time.
 int64_t RingSchedule::WideRows(int ring_rank, bool carried, int64_t blocks) const {
   const int64_t heads =
       carried ? problem_.batch * problem_.heads : problem_.heads / problem_.kv_heads;

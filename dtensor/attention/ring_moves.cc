@@ -82,7 +82,7 @@ absl::Status RingMoves::End(Communicator& communicator) {
   return status;
 }
 
-// Whether the place of `turn` receives its i-th message from its peer's `slot`.
+// Whether the ring rank of `turn` receives its i-th message from this slot of its peer.
 bool RingMoves::Pairs(const RingTurn& turn, size_t slot, size_t i) const {
   if (i >= (turn.*receives_).size()) return false;
   const RingMessage& message = (turn.*receives_)[i];
@@ -101,7 +101,7 @@ ReceiveBox RingMoves::BoxOf(const RingMessage& message) const {
   return box;
 }
 
-// Parts are in the order of Begin(): by slot, message and half.
+// Parts are in the same order as in Begin(): by slot, message and half (k, v).
 std::vector<ReceiveBox> RingMoves::Receives(size_t part, int rank) const {
   const size_t slot = part / 2 / most_received_, i = part / 2 % most_received_;
   const RingTurn& turn = step_.turns[absl::c_find(ring_.ranks(), rank) - ring_.ranks().begin()];

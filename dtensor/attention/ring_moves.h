@@ -1,4 +1,5 @@
-// One step's messages of a ring schedule, of one kind, as an exchange between its ranks.
+// All messages of one kind in one step of a ring schedule, as one exchange between the ring's
+// ranks.
 #ifndef DTENSOR_ATTENTION_RING_MOVES_H_
 #define DTENSOR_ATTENTION_RING_MOVES_H_
 
@@ -22,30 +23,32 @@
 
 namespace dtensor {
 
-// Keys and values, or their gradients.
+// The keys and values of a block, or their gradients.
 struct RingBlock {
   Tensor k, v;
 };
 using RingBlocks = std::map<int, RingBlock>;  // by number
 
-// A rank lays out what it sends in slots, one for each block; a part of the exchange pairs a slot
-// with a message that is received. All ranks have as many parts.
+// A rank puts what it sends into slots, one per block. A part of the exchange pairs a slot with a
+// message that is received. All ranks have the same number of parts.
 class RingMoves final : private CallDescription, private ExchangeBoxes {
  public:
   using Messages = std::vector<RingMessage> RingTurn::*;
 
-  // All arguments outlive this. `digest` is of all that the ring's ranks must agree on.
+  // All arguments must outlive this. `digest` is a digest of all that the ring's ranks must agree
+  // on.
   RingMoves(const RankRing& ring, const RingStep& step, Messages sends, Messages receives,
             uint64_t digest, absl::string_view op);
 
-  // `held` has all that this rank sends; peers may read from it until End(). `buffer` gives memory
-  // to a block that comes. Errors: the world's failure; buffer's, which fails the world.
+  // `held` contains all that this rank sends; peers may read from it until End(). `buffer`
+  // allocates the memory for a block that arrives. Errors: the world's failure; those of `buffer`,
+  // which fail the world.
   absl::Status Begin(const RingBlocks& held,
                      absl::FunctionRef<absl::StatusOr<RingBlock>(int block)> buffer,
                      Communicator& communicator);
   absl::Status End(Communicator& communicator);
 
-  // What came, by block. After End().
+  // The blocks that arrived, with their numbers. Call it after End().
   absl::Span<const std::pair<int, RingBlock>> received() const { return received_; }
 
  private:

@@ -38,7 +38,7 @@ absl::Status CheckAxes(const RingProblem& problem) {
   return absl::OkStatus();
 }
 
-// A schedule has a turn for each pair of ranks.
+// A schedule has a turn for each pair of ranks, so their number is limited.
 absl::Status CheckRanks(const RingProblem& problem) {
   int64_t ranks = 1;
   for (const int axis : problem.axes) ranks *= problem.q.mesh().axis_size(axis);
@@ -70,12 +70,12 @@ absl::Status CheckLayout(const RingProblem& problem, absl::string_view name, con
   return absl::OkStatus();
 }
 
-// Bytes and pairs are counted in int64.
+// Checks that bytes and pairs can be counted in int64.
 absl::Status CheckCountable(const RingProblem& problem) {
   constexpr int64_t kMost = int64_t{1} << 62, kMostPositions = int64_t{1} << 31;
   const int64_t positions =
       std::max(problem.q_start + problem.q_length, problem.kv_start + problem.kv_length);
-  int64_t bytes = 8 * 32;  // elements of f64, and more tensors than there are
+  int64_t bytes = 8 * 32;  // 8-byte elements; 32 tensors are more than there are
   bool fits = positions <= kMostPositions;
   for (const int64_t n : {problem.batch, problem.heads, positions, problem.head_dim}) {
     if (__builtin_mul_overflow(bytes, std::max<int64_t>(n, 1), &bytes) || bytes > kMost) {
@@ -83,7 +83,7 @@ absl::Status CheckCountable(const RingProblem& problem) {
       break;
     }
   }
-  // A rank may send every block that there is.
+  // A rank may have to send every block.
   if (fits && bytes <= kMost / problem.q.mesh().size()) return absl::OkStatus();
   return InvalidArgument(
       {"ring attention: more bytes or positions than can be counted; make the tensors smaller (up "
@@ -131,7 +131,7 @@ int64_t SumOfBytes(const std::vector<RingMessage>& messages) {
 
 }  // namespace
 
-// Fills a schedule: turns first, then the messages between them.
+// Builds a schedule: first the turns, then the messages between them.
 class RingPlanner {
  public:
   explicit RingPlanner(const RingProblem& problem) {
@@ -146,7 +146,7 @@ class RingPlanner {
     }
     ring_size_ = schedule_.ring_size();
     outer_ = problem.axes.size() == 2 ? mesh.axis_size(problem.axes[0]) : 1;
-    if (outer_ == ring_size_) outer_ = 1;  // rings of one ring rank: the outer ring is a single one
+    if (outer_ == ring_size_) outer_ = 1;  // inner rings of one rank: the outer one is the ring
     inner_ = ring_size_ / outer_;
     schedule_.outer_size_ = outer_;
   }
@@ -201,7 +201,8 @@ class RingPlanner {
     schedule_.steps_.push_back(std::move(step));
   }
 
-  // From the ring rank that had the block before, if it worked on it, else from the owner.
+  // The block comes from the ring rank that had it before, if that one worked on it, else from its
+  // owner.
   void FetchBlock(int ring_rank, int block, int hop) {
     const bool starts_ring = hop % inner_ == 0;
     const int before = starts_ring ? RingRankAt(OuterOf(ring_rank) - 1, InnerOf(ring_rank))
@@ -213,7 +214,7 @@ class RingPlanner {
     }
   }
 
-  // To the ring rank that works on the block at the next hop, if any, else home.
+  // The gradient goes to the ring rank that works on the block at the next hop, if any, else home.
   void SendGradient(int ring_rank, int block, int hop) {
     const bool ends_ring = (hop + 1) % inner_ == 0;
     const int next = RingRankAt(OuterOf(ring_rank) + (ends_ring ? 1 : 0), InnerOf(ring_rank) + 1);
@@ -311,7 +312,7 @@ int RingSchedule::CrossingGradients() const {
 }
 
 double RingSchedule::Balance() const {
-  // Whole numbers: sums of doubles are rounded, each another way, and their share may exceed 1.
+  // Uses integers: sums of doubles are rounded, each differently, and their quotient may exceed 1.
   absl::uint128 total = 0, slowest = 0;
   for (const RingStep& step : steps_) {
     int64_t largest = 0;
@@ -342,8 +343,8 @@ int64_t RingSchedule::OwnBytes() const {
   return static_cast<int64_t>(bytes);
 }
 
-// One block is worked on while the next arrives. A double ring holds one more, which has come for
-// the inner ring that begins next.
+// One block is worked on while the next one arrives. A double ring holds one more, which has
+// arrived for the next inner ring.
 int RingSchedule::KvBuffers(int ring_rank) const {
   const int most = outer_size_ == 1 ? 2 : 3;
   int received = 0;

@@ -1,4 +1,4 @@
-// What a ring's schedule prints.
+// The text of a ring's schedule.
 #include <algorithm>
 #include <string>
 #include <vector>

@@ -1,4 +1,4 @@
-// The proof of a ring's schedule: plays its messages and asks where everything is.
+// Verifies a ring's schedule: replays its messages and checks where everything is.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -74,7 +74,7 @@ class RingProof {
     return absl::OkStatus();
   }
 
-  // Each send of this step is one receive, and the other way round.
+  // Checks that each send of this step has one receive, and vice versa.
   absl::Status CheckPaired(Messages sends, Messages receives) const {
     int unmatched = 0;
     for (int ring_rank = 0; ring_rank < ring_size_; ++ring_rank) {
@@ -109,7 +109,7 @@ class RingProof {
     return absl::OkStatus();
   }
 
-  // All leave before any arrives.
+  // All gradients leave before any arrives.
   void MoveGradients() {
     std::vector<std::pair<int, std::vector<int>>> moving;
     for (int ring_rank = 0; ring_rank < ring_size_; ++ring_rank) {
@@ -158,7 +158,7 @@ class RingProof {
     return absl::OkStatus();
   }
 
-  // A block lies in a buffer from the step in which it arrives to the last that uses it.
+  // A block occupies a buffer from the step in which it arrives to the last step that uses it.
   absl::Status CheckBuffers() const {
     for (int ring_rank = 0; ring_rank < ring_size_; ++ring_rank) {
       for (int step = 0; step < Steps(); ++step) {

@@ -18,7 +18,7 @@
 namespace dtensor {
 namespace {
 
-// A line for each slice: tens of millions of them.
+// The index has a line per slice; this allows tens of millions of slices.
 constexpr int64_t kMaxIndexBytes = int64_t{4} << 30;
 constexpr size_t kOpenFiles = 32;
 
@@ -83,7 +83,7 @@ absl::Status CheckpointReader::ReadSlice(const CheckpointTensor& tensor,
                                          const CheckpointSlice& slice, const Region& region,
                                          char* elements, int64_t& found) {
   const int64_t size = SizeOf(tensor.dtype), slice_bytes = BytesOf(tensor, slice);
-  SliceFileReader* file = nullptr;  // opened where something of it is wanted
+  SliceFileReader* file = nullptr;  // opened when something of it is needed
   return VisitCommonRuns(slice.region, region, [&](const RegionRun& run) {
     if (file == nullptr) {
       DT_ASSIGN_OR_RETURN(file, FileOf(slice.file));

@@ -1,10 +1,10 @@
-// CheckpointReader: what a checkpoint holds, read by one process, any part of any tensor.
+// CheckpointReader: reads a checkpoint in one process: its index, and any part of any tensor.
 //
 //   DT_ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::Open("run"));
 //   std::vector<float> rows(2 * 64);  // two rows of a [128, 64] tensor
 //   DT_RETURN_IF_ERROR(reader.Read("embedding.weight", region, rows.data()));
 //
-// load.h reads what the ranks of a world hold of their tensors.
+// To read what the ranks of a world hold of their tensors, use load.h.
 #ifndef DTENSOR_CHECKPOINT_CHECKPOINT_READER_H_
 #define DTENSOR_CHECKPOINT_CHECKPOINT_READER_H_
 
@@ -27,12 +27,12 @@ namespace DTENSOR_EXPORT dtensor {
 
 class SliceFileReader;  // slice_file.h
 
-// One thread at a time. `files` outlives it.
+// Not thread-safe. `files` must outlive it.
 class CheckpointReader {
  public:
-  // The checkpoint in `path`, or the latest one of a run's folder (FindCheckpoint). Reads the
-  // index. Errors: kNotFound, saying what is there instead; kUnavailable; kDataLoss, naming the
-  // file, where the index is not what was written.
+  // Opens the checkpoint in `path`; if this is the folder of a run, its latest one
+  // (FindCheckpoint). Reads the index. Errors: kNotFound, saying what is there instead;
+  // kUnavailable; kDataLoss, naming the file, if the index is not what was written.
   static absl::StatusOr<CheckpointReader> Open(const std::string& path,
                                                FileSystem& files = FileSystem::OfThisMachine());
   CheckpointReader(CheckpointReader&&) noexcept;
@@ -43,10 +43,11 @@ class CheckpointReader {
   const CheckpointIndex& index() const { return index_; }
   uint32_t index_crc32c() const { return index_crc32c_; }  // tells checkpoints apart
 
-  // The elements of `region`, row-major, of the tensor's type as it was saved. Of each file it
-  // reads the blocks that they lie in, and checks these. Errors, which name file and tensor:
-  // kNotFound for a tensor that is not there, and for a file that is gone; kInvalidArgument for
-  // what is not within its shape; kUnavailable; kDataLoss where bytes are not what was written.
+  // Reads the elements of `region`, row-major, in the type in which the tensor was saved. Of each
+  // file it reads only the blocks that contain them, and checks these. Errors, which name file and
+  // tensor: kNotFound for a tensor that does not exist, and for a file that is gone;
+  // kInvalidArgument for a region that is not within the shape; kUnavailable; kDataLoss if bytes
+  // are not what was written.
   absl::Status Read(absl::string_view name, const Region& region, void* elements);
 
   // Reads and checks every byte. Errors: as Read.
@@ -65,7 +66,8 @@ class CheckpointReader {
   CheckpointIndex index_;
   uint32_t index_crc32c_ = 0;
   int64_t bytes_read_ = 0;
-  // Those that were used last, the latest first: a process may open only so many.
+  // The most recently used files, latest first. There is a bound, because a process can open only
+  // so many files.
   std::list<std::pair<size_t, std::unique_ptr<SliceFileReader>>> open_;
 };
 

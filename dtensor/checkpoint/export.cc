@@ -27,7 +27,7 @@ int64_t BytesOf(const CheckpointTensor& tensor) {
   return NumElements(tensor.shape) * SizeOf(tensor.dtype);
 }
 
-// The names of each file's tensors.
+// The names of the tensors in each file.
 using FileNames = std::vector<std::vector<std::string>>;
 
 FileNames Distribute(const CheckpointIndex& index, int64_t max_file_bytes) {
@@ -55,7 +55,7 @@ class Exporter {
   Exporter(CheckpointReader& reader, const std::string& folder, FileSystem& files)
       : reader_(reader), folder_(folder), files_(files) {}
 
-  // Nothing of these names, whatever it would be.
+  // Checks that nothing has these names, whatever kind of entry it is.
   absl::Status CheckFree(const std::vector<std::string>& names) {
     DT_ASSIGN_OR_RETURN(const std::vector<std::string> there, files_.List(folder_));
     for (const std::string& name : names) {
@@ -64,7 +64,7 @@ class Exporter {
     return absl::OkStatus();
   }
 
-  // What processes left that were killed.
+  // Removes what was left by processes that were killed.
   void RemoveAbandoned(const std::vector<std::string>& names) {
     const absl::StatusOr<std::vector<std::string>> there = files_.List(folder_);
     if (!there.ok()) return;
@@ -130,12 +130,12 @@ class Exporter {
     return files_.SyncFolder(folder_);
   }
 
-  // Never over what has come by now.
+  // Never replaces a file that has appeared meanwhile.
   absl::Status Publish(const std::string& temporary, const std::string& name) {
     const absl::Status linked = files_.Link(temporary, PathOf(name));
     if (absl::IsAlreadyExists(linked)) return IsThere(name);
     if (linked.ok()) return linked;
-    // Where a file has one name only.
+    // The file system has no hard links.
     DT_RETURN_IF_ERROR(CheckFree({name}));
     return files_.Rename(temporary, PathOf(name));
   }
@@ -147,7 +147,7 @@ class Exporter {
     return output->Sync();
   }
 
-  // Some rows at a time.
+  // Copies some rows at a time.
   absl::Status AppendTensor(const std::string& name, OutputFile& output) {
     const CheckpointTensor& tensor = index().tensors.at(name);
     if (BytesOf(tensor) == 0) return absl::OkStatus();
@@ -187,7 +187,7 @@ absl::StatusOr<std::vector<std::string>> ExportCheckpoint(CheckpointReader& read
   if (tensors.size() > 1) written.emplace_back(kIndexName);
   DT_RETURN_IF_ERROR(MakeFolders(files, folder));
   Exporter exporter(reader, folder, files);
-  // A whole one would be read in place of several.
+  // A model.safetensors would be read instead of several files, so it must not be there either.
   std::vector<std::string> wanted = written;
   wanted.push_back(FileName(0, 1));
   DT_RETURN_IF_ERROR(exporter.CheckFree(wanted));

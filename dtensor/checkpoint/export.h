@@ -1,4 +1,4 @@
-// A checkpoint's tensors, whole, in the files that Hugging Face's libraries read.
+// Exports a checkpoint's tensors, whole, to files that Hugging Face's libraries can read.
 #ifndef DTENSOR_CHECKPOINT_EXPORT_H_
 #define DTENSOR_CHECKPOINT_EXPORT_H_
 
@@ -15,20 +15,21 @@
 namespace DTENSOR_EXPORT dtensor {
 
 struct ExportOptions {
-  // Of a file's tensors together, unless one alone is larger; each tensor is in one file.
+  // The limit for all tensors of a file together; a single tensor may be larger. No tensor is split
+  // over files.
   int64_t max_file_bytes = int64_t{5} << 30;
 };
 
 // Writes the tensors whose names have no '/' (the model: training_state.h) into `folder`, which it
-// makes: model.safetensors, or model-00001-of-00003.safetensors and so on, with
-// model.safetensors.index.json. Of tied weights the one that was written; the others' names stand
-// in the files' metadata beside the name that they share, as safetensors' own save_model writes
-// them. Streams: no more than 16 MiB, or one row of a tensor, is in memory at a time. One process
-// does it, and any may: it needs no world. Files are written beside their places, synced, and then
-// called by their names, the index last; nothing that is there is replaced. Returns the files'
-// names. Errors: kInvalidArgument where there is nothing to write; kAlreadyExists where the folder
-// has something called as one of the files, also where another process was sooner; of
-// CheckpointReader::Read; kUnavailable. Files that were finished by then stay.
+// creates: model.safetensors, or model-00001-of-00003.safetensors and so on with
+// model.safetensors.index.json. Tied weights are written once; their other names are in the files'
+// metadata, together with the name that they share, as safetensors' own save_model writes them. It
+// streams: at most 16 MiB, or one row of a tensor, are in memory at a time. One process does it,
+// which may be any; it needs no world. Files are written under temporary names, synced, and then
+// given their final names, the index last; no existing file is replaced. Returns the names of the
+// files. Errors: kInvalidArgument if there is nothing to write; kAlreadyExists if the folder has
+// something with the name of one of the files, also if another process was faster; those of
+// CheckpointReader::Read; kUnavailable. Files that were finished before an error stay.
 absl::StatusOr<std::vector<std::string>> ExportCheckpoint(
     CheckpointReader& reader, const std::string& folder, const ExportOptions& options = {},
     FileSystem& files = FileSystem::OfThisMachine());

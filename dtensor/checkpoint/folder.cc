@@ -14,14 +14,14 @@ namespace dtensor {
 namespace {
 
 constexpr absl::string_view kStep = "step-";
-constexpr absl::string_view kOld = "-old";  // behind the name of a checkpoint that is removed
+constexpr absl::string_view kOld = "-old";  // suffix of a checkpoint that is being removed
 
 std::string InFolder(absl::string_view folder, absl::string_view name) {
   return absl::StrCat(folder, "/", name);
 }
 
-// Old checkpoints, whoever hid them: what cannot be removed yet, as what another process has open
-// on NFS, is when the next one is saved.
+// Removes old checkpoints that any process has hidden. What cannot be removed yet, such as a file
+// on NFS that another process has open, is removed when the next checkpoint is saved.
 void RemoveHidden(FileSystem& files, const std::string& folder) {
   const absl::StatusOr<std::vector<std::string>> names = files.List(folder);
   if (!names.ok()) return;
@@ -41,7 +41,7 @@ std::optional<int64_t> CheckpointStep(absl::string_view name) {
   if (!absl::StartsWith(name, kStep)) return std::nullopt;
   int64_t step = 0;
   if (!absl::SimpleAtoi(name.substr(kStep.size()), &step)) return std::nullopt;
-  if (step < 0 || CheckpointName(step) != name) return std::nullopt;  // as it would be written
+  if (step < 0 || CheckpointName(step) != name) return std::nullopt;  // only the exact spelling
   return step;
 }
 
@@ -90,11 +90,11 @@ absl::Status internal::RemoveOlder(FileSystem& files, const std::string& folder,
   std::erase_if(steps, [step](int64_t other) { return other > step; });
   const int64_t old = static_cast<int64_t>(steps.size()) - keep;
   for (int64_t i = 0; i < old; ++i) {
-    // A folder that is half removed must not look like a checkpoint.
+    // Rename it first: a folder that is only partly removed must not look like a checkpoint.
     const std::string name = CheckpointName(steps[i]);
     const std::string hidden = InFolder(folder, TemporaryName(absl::StrCat(name, kOld)));
     const absl::Status renamed = files.Rename(InFolder(folder, name), hidden);
-    if (absl::IsNotFound(renamed)) continue;  // another world was sooner
+    if (absl::IsNotFound(renamed)) continue;  // another world was faster
     DT_RETURN_IF_ERROR(renamed);
     DT_RETURN_IF_ERROR(files.SyncFolder(folder));
   }

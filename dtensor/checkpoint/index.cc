@@ -34,7 +34,7 @@ std::string FileText(const CheckpointFile& file) {
       ",\"slice_bytes\":", file.slice_bytes, ",\"table_crc32c\":", crc(file.table_crc32c), "}");
 }
 
-// [begin, length] of an interval; of a strided run [begin, length, stride, count].
+// [begin, length] for an interval; [begin, length, stride, count] for a strided run.
 std::string RunText(const IndexRun& run) {
   if (run.count == 1) return absl::StrCat("[", run.begin, ",", run.length, "]");
   return absl::StrCat("[", run.begin, ",", run.length, ",", run.stride, ",", run.count, "]");

@@ -1,5 +1,5 @@
-// CheckpointIndex::Parse. A checksum says that a text is the one that was written; the rest keeps a
-// reader safe from a text that was written by something else.
+// CheckpointIndex::Parse. The checksum shows that the text is the one that was written. All other
+// checks protect the reader from a text that was written by something else.
 #include <algorithm>
 #include <limits>
 #include <optional>
@@ -23,14 +23,14 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Sums of a few of them are int64.
+// The sum of a few such numbers still fits into int64.
 constexpr int64_t kMaxBytes = int64_t{1} << 60;
 
 absl::Status Wrong(absl::string_view what) {
   return InvalidArgument({"it has no ", what, " as a checkpoint's index has it"});
 }
 
-// The member of an object; null where there is none, or it is no object.
+// The member of an object; null if there is none, or if `json` is not an object.
 const Json* Member(const Json& json, const char* name) {
   if (!json.is_object()) return nullptr;
   const auto at = json.find(name);
@@ -57,7 +57,7 @@ absl::StatusOr<const Json*> AsList(const Json* json, absl::string_view what) {
   return json;
 }
 
-// Eight digits, lower case: a flipped bit makes no other spelling of the same number.
+// Eight digits in lower case: no flipped bit gives another spelling of the same number.
 std::optional<uint32_t> ParseCrc(absl::string_view text) {
   if (text.size() != 8) return std::nullopt;
   uint32_t value = 0;
@@ -76,7 +76,7 @@ absl::StatusOr<uint32_t> AsCrc(const Json* json, absl::string_view what) {
   return *crc;
 }
 
-// Text members of an object.
+// Reads the members of an object, which must all be texts.
 template <typename Map>
 absl::Status ReadTexts(const Json* json, absl::string_view what, Map& out) {
   if (json == nullptr || !json->is_object()) return Wrong(what);
@@ -107,7 +107,7 @@ absl::StatusOr<CheckpointFile> ReadFileMember(const Json& json) {
   return file;
 }
 
-// A run that begins at `from` or later, within a dimension of size n.
+// Reads a run that begins at `from` or later, within a dimension of size n.
 absl::StatusOr<IndexRun> ReadRun(const Json& json, int64_t from, int64_t n) {
   constexpr absl::string_view kWhat = "slice's region";
   if (!json.is_array() || (json.size() != 2 && json.size() != 4)) return Wrong(kWhat);
@@ -215,7 +215,7 @@ class Reader {
   CheckpointIndex index_;
 };
 
-// The first line, and what stands behind it is what it says.
+// Checks the first line, and that the rest of the text is what it says.
 absl::Status CheckFirstLine(absl::string_view text, absl::string_view& body) {
   constexpr absl::string_view kBegin = "{\"dtensor_checkpoint\":";
   if (text.substr(0, kBegin.size()) != kBegin) {
@@ -231,7 +231,7 @@ absl::Status CheckFirstLine(absl::string_view text, absl::string_view& body) {
                             " of the format, or a bit of it has changed; this library reads "
                             "version 1"});
   }
-  // As it would be written: nothing else can stand there.
+  // The line must be exactly as it would be written.
   const std::string expected = absl::StrFormat("%s1,\"bytes\":%d,\"crc32c\":\"%08x\",", kBegin,
                                                body.size(), Crc32c(0, body.data(), body.size()));
   if (text.substr(0, end) == expected) return absl::OkStatus();

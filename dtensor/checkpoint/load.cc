@@ -28,7 +28,7 @@ absl::Status Check(const Context& context, const CheckpointReader& reader, const
   return internal::CheckLoad(reader, name, into.shape(), into.dtype(), into.ToString());
 }
 
-// The elements of this rank as the checkpoint has them, on the device.
+// Reads the elements of this rank, in the type in which they were saved, to the device.
 absl::StatusOr<Tensor> ReadLocal(Device& device, CheckpointReader& reader, const std::string& name,
                                  const Region& region, const Dims& shape) {
   const DType dtype = reader.index().Find(name)->dtype;
@@ -44,7 +44,7 @@ absl::StatusOr<Tensor> ReadLocal(Device& device, CheckpointReader& reader, const
   return local;
 }
 
-// Of floats, as Cast does it.
+// Converts floats in the same way as Cast.
 absl::StatusOr<Tensor> Converted(Device& device, Tensor from, DType dtype) {
   if (from.dtype() == dtype) return from;
   DT_ASSIGN_OR_RETURN(Tensor to, Tensor::Empty(device, dtype, from.shape()));
@@ -52,7 +52,7 @@ absl::StatusOr<Tensor> Converted(Device& device, Tensor from, DType dtype) {
   return to;
 }
 
-// What a rank that sees another folder than rank 0 has to say.
+// The error names a rank that sees another checkpoint than rank 0.
 absl::Status CheckSame(Context& context, const CheckpointReader& reader) {
   DT_ASSIGN_OR_RETURN(const int other, FirstUnlikeRank0(context, reader.index_crc32c()));
   if (other == 0) return absl::OkStatus();
@@ -100,7 +100,7 @@ absl::Status internal::LoadLocal(CheckpointReader& reader, const std::string& na
 
 absl::StatusOr<CheckpointReader> OpenCheckpoint(Context& context, const std::string& path,
                                                 FileSystem& files) {
-  // One rank chooses: another world may be saving meanwhile.
+  // Rank 0 chooses for all, because another world may be saving meanwhile.
   absl::StatusOr<CheckpointReader> mine = absl::UnknownError("");
   if (context.rank() == 0) mine = CheckpointReader::Open(path, files);
   const absl::Status first = context.rank() == 0 ? mine.status() : absl::OkStatus();

@@ -1,11 +1,11 @@
-// Loading a checkpoint into tensors of any mesh, layout and number of ranks: each rank reads what
-// it holds, and of each file no more than the blocks (64 KiB of a slice) which that lies in.
+// Loads a checkpoint into tensors of any mesh, layout and number of ranks. Each rank reads what it
+// holds, and of each file only the blocks (64 KiB of a slice) in which that lies.
 //
 //   DT_ASSIGN_OR_RETURN(CheckpointReader reader, OpenCheckpoint(context, "run"));
 //   DT_RETURN_IF_ERROR(LoadTensors(context, reader, {{"weight", weight}}));
 //   const std::string& note = reader.index().entries.at("note");
 //
-// training_state.h loads what it saves.
+// For what training_state.h saves, use its own LoadCheckpoint.
 #ifndef DTENSOR_CHECKPOINT_LOAD_H_
 #define DTENSOR_CHECKPOINT_LOAD_H_
 
@@ -26,10 +26,10 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// The checkpoint in `path`, or the latest one of a run's folder: the one that rank 0 finds.
-// Collective over the world. Errors, the same on all ranks: of CheckpointReader::Open, behind the
-// ranks that have them; kFailedPrecondition where a rank sees another checkpoint there than rank 0,
-// and on meta; failures.
+// Opens the checkpoint in `path`; if this is the folder of a run, the latest one, as rank 0 finds
+// it. Collective over the world. Errors, the same on all ranks: those of CheckpointReader::Open,
+// prefixed with the ranks that have them; kFailedPrecondition if a rank sees another checkpoint
+// there than rank 0, and on meta; failures.
 absl::StatusOr<CheckpointReader> OpenCheckpoint(Context& context, const std::string& path,
                                                 FileSystem& files = FileSystem::OfThisMachine());
 
@@ -38,25 +38,26 @@ struct LoadTarget {
   DistributedTensor into;
 };
 
-// Writes the values into the tensors, in place (BeforeWrite), each by its name in the checkpoint or
-// another name that it has there. Floats of one type become those of another, rounded as Cast does.
-// Each rank names what lies on it (CheckpointContent); what is in the checkpoint and not asked for
-// stays there. Collective over the world. Errors, the same on all ranks: before anything is written
-// kInvalidArgument, naming the tensor, for one that is undefined, Partial, or of another Context,
-// that the checkpoint lacks, or has with another shape, or with a type that is none of floats where
-// the other is, and those of BeforeWrite; then those of CheckpointReader::Read, which name file and
-// tensor, behind the ranks that have them: the tensors have any values then. Failures.
+// Writes the saved values into the tensors, in place (BeforeWrite). Each is found by its name in
+// the checkpoint or by an alias there. Floats are converted to the tensor's float type, rounded as
+// in Cast. Each rank names the tensors that lie on it (CheckpointContent); tensors in the
+// checkpoint that no rank names are ignored. Collective over the world. Errors, the same on all
+// ranks: before anything is written, kInvalidArgument, naming the tensor, for one that is
+// undefined, Partial, or of another Context; that the checkpoint lacks, or has with another shape;
+// or whose type differs from the saved one, unless both are floats; and those of BeforeWrite. Then
+// those of CheckpointReader::Read, which name file and tensor, prefixed with the ranks that have
+// them; the values of the tensors are unspecified after that. Failures.
 absl::Status LoadTensors(Context& context, CheckpointReader& reader,
                          const std::vector<LoadTarget>& targets);
 
-// LoadTensors' part of one rank, for what looks at and reads several things before ranks agree.
+// One rank's part of LoadTensors, for code that checks and reads several things before ranks agree.
 namespace internal {
 
 // Whether the checkpoint has a tensor of this name that can be loaded into one of this shape and
-// type, whose text is `into`. Errors: of LoadTensors.
+// type. `into` is the text of the latter. Errors: those of LoadTensors.
 absl::Status CheckLoad(const CheckpointReader& reader, const std::string& name,
                        absl::Span<const int64_t> shape, DType dtype, absl::string_view into);
-// Reads what this rank holds. Requires: it has passed CheckLoad, and BeforeWrite.
+// Reads what this rank holds. Requires: CheckLoad and BeforeWrite were OK for it.
 absl::Status LoadLocal(CheckpointReader& reader, const std::string& name,
                        const DistributedTensor& into);
 

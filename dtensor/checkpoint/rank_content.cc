@@ -41,8 +41,8 @@ void Write(const NamedTensor& named, WireWriter& out) {
   if (named.described) Write(*named.described, out);
 }
 
-// One Read for each Write. What is not there reads as 0 or "", so a count of what is not there
-// ends a loop at once.
+// One Read for each Write. If the input ends early, everything reads as 0 or "", so a count that is
+// missing ends its loop at once.
 Texts ReadTexts(WireReader& in) {
   Texts texts;
   const uint32_t count = in.U32();

@@ -1,5 +1,5 @@
-// RankContent: what one rank names of a checkpoint, as it tells the others where not all ranks name
-// the same (world_content.h).
+// RankContent: what one rank names of a checkpoint. It is sent to the other ranks if not all ranks
+// name the same (world_content.h).
 #ifndef DTENSOR_CHECKPOINT_RANK_CONTENT_H_
 #define DTENSOR_CHECKPOINT_RANK_CONTENT_H_
 
@@ -15,14 +15,14 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// What a tensor is, which only the first rank of its mesh tells.
+// The description of a tensor, which only the first rank of its mesh sends.
 struct DescribedTensor {
   std::string text;  // for messages
   PlannedTensor tensor;
 };
 
 struct NamedTensor {
-  uint64_t digest = 0;  // of its text: ranks with the same mean the same tensor
+  uint64_t digest = 0;  // of its text: if it is equal on two ranks, they mean the same tensor
   int first = 0;        // the first rank of its mesh
   std::optional<DescribedTensor> described;
 };
@@ -35,8 +35,8 @@ struct RankContent {
   std::map<std::string, NamedTensor> tensors;
 };
 std::string Encode(const RankContent& content);
-// Errors: kInvalidArgument for bytes that are none, or that name a rank outside of the world's
-// `ranks`, or a tensor which no rank could hold.
+// Errors: kInvalidArgument for bytes that are not a RankContent, or that name a rank outside of the
+// world's `ranks`, or a tensor which no rank could hold.
 absl::StatusOr<RankContent> ReadRankContent(absl::string_view bytes, int ranks);
 
 }  // namespace dtensor

@@ -10,7 +10,7 @@
 namespace dtensor {
 namespace {
 
-// Of one dimension, as positions in both sets; ascending, and no two of them side by side.
+// Common runs in one dimension, as positions in both sets; ascending, and maximal.
 std::vector<RegionRun> CommonOf(const IndexSet& src, const IndexSet& dst) {
   std::vector<RegionRun> all;
   for (const MatchedRun& match : MatchIndexSets(src, dst)) {
@@ -39,7 +39,8 @@ class Walk {
        absl::FunctionRef<absl::Status(const RegionRun&)> visit)
       : visit_(visit) {
     for (size_t d = 0; d < src.size(); ++d) dims_.push_back(CommonOf(src[d], dst[d]));
-    // Dimensions that both have whole belong to the runs of those before them.
+    // Trailing dimensions that both regions have completely are part of the runs of the dimensions
+    // before them.
     size_t end = src.size();
     while (end > 0 && IsWhole(dims_[end - 1], src[end - 1], dst[end - 1])) {
       unit_ *= src[--end].size();
@@ -77,9 +78,9 @@ class Walk {
   }
 
   absl::FunctionRef<absl::Status(const RegionRun&)> visit_;
-  std::vector<std::vector<RegionRun>> dims_;  // those that runs do not have whole
+  std::vector<std::vector<RegionRun>> dims_;  // without the trailing complete dimensions
   std::vector<int64_t> src_strides_, dst_strides_;
-  int64_t unit_ = 1;  // elements of the dimensions behind them
+  int64_t unit_ = 1;  // elements of these trailing dimensions
 };
 
 }  // namespace

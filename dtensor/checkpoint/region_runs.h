@@ -1,5 +1,5 @@
-// What two regions of one tensor have in common, as runs of elements that lie side by side in both:
-// how a slice in a file becomes part of what a rank holds.
+// The intersection of two regions of one tensor, as runs of elements that are contiguous in both:
+// this maps a slice in a file to what a rank holds.
 #ifndef DTENSOR_CHECKPOINT_REGION_RUNS_H_
 #define DTENSOR_CHECKPOINT_REGION_RUNS_H_
 
@@ -12,14 +12,14 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// `length` elements, from position `src` of the one region's elements in row-major order, and from
-// position `dst` of the other's.
+// A run of `length` elements. It starts at position `src` of the one region's elements in row-major
+// order, and at position `dst` of the other's.
 struct RegionRun {
   int64_t src = 0, dst = 0, length = 0;
 };
 
-// Calls `visit` with each run, ascending in src, until it returns an error, which is returned.
-// Each common element is in one run. Requires: as many dimensions.
+// Calls `visit` with each run, ascending in src. Stops at the first error, and returns it. Each
+// common element is in exactly one run. Requires: both regions have the same number of dimensions.
 absl::Status VisitCommonRuns(const Region& src, const Region& dst,
                              absl::FunctionRef<absl::Status(const RegionRun&)> visit);
 

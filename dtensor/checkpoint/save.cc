@@ -73,7 +73,8 @@ absl::Status CheckContent(const Context& context, const CheckpointContent& conte
   return absl::OkStatus();
 }
 
-// By rank 0, for all. The name of what is being written.
+// Called by rank 0 for all. Creates the folder for the checkpoint while it is being written, and
+// returns its name.
 absl::StatusOr<std::string> MakeTemporary(FileSystem& files, const std::string& folder,
                                           int64_t step) {
   DT_RETURN_IF_ERROR(MakeFolders(files, folder));
@@ -89,8 +90,8 @@ absl::StatusOr<std::string> MakeTemporary(FileSystem& files, const std::string& 
   return name;
 }
 
-// Waits for what is still to come of the tensors, and makes what is made by its first use: on all
-// ranks in the order of the names, also where the rank writes nothing of one.
+// Waits for tensors in flight, and computes values that are computed on first use. All ranks do
+// this in the order of the names, even for tensors of which the rank writes nothing.
 absl::Status SettleAll(const CheckpointContent& content) {
   for (const auto& [name, tensor] : content.tensors) {
     const absl::Status status = WaitFor(tensor);
@@ -106,7 +107,7 @@ Tensor LocalPart(const DistributedTensor& tensor, const Region& part) {
   const Region held = Regions(tensor.layout(), tensor.shape(), coordinate);
   Tensor view = tensor.local();
   for (size_t d = 0; d < held.size(); ++d) {
-    // A share takes neighbours of what is held.
+    // A rank's share is contiguous within what it holds.
     const int64_t begin = MatchIndexSets(held[d], part[d])[0].src;
     view = view.Narrow(static_cast<int>(d), begin, part[d].size());
   }
@@ -116,7 +117,7 @@ Tensor LocalPart(const DistributedTensor& tensor, const Region& part) {
 // Where the next slice of a file begins.
 struct FileEnd {
   int64_t bytes = 0, blocks = 0;
-  size_t slices_of_tensor = 0;  // the last one
+  size_t slices_of_tensor = 0;  // how many slices of the last tensor there are
   size_t tensor = 0;
 };
 
@@ -171,7 +172,8 @@ class JobBuilder {
     own.local = LocalPart(tensor, region);
   }
 
-  // Of a second slice, which nobody looks for by name; a tensor may be called so.
+  // A name for a further slice of a tensor; it is never looked up. It must differ from tensors'
+  // names.
   std::string FreeName(const std::string& name, size_t number) {
     std::string free;
     do free = absl::StrCat(name, "#", number++);
@@ -196,12 +198,12 @@ absl::Status TakeSnapshots(SaveJob& job) {
   return absl::OkStatus();
 }
 
-// What ranks tell each other when they have written.
+// What ranks exchange when they have written.
 struct RankState {
   bool written = false, committer = false, committed = false;
 };
 
-// What a rank says of its own file.
+// The error of a rank's own file.
 absl::Status OfRank(const SaveJob& job, const absl::Status& status) {
   if (status.ok()) return status;
   const bool unshared = absl::IsNotFound(status);
@@ -219,7 +221,7 @@ struct CheckpointSaver::Pending {
   SaveJob job;
   SaveOutcome outcome;
   std::atomic<bool> written{false};
-  std::thread thread;  // none: it was done at once
+  std::thread thread;  // not joinable if the job was done at once
 
   void Run() {
     outcome = RunSaveJob(job);
@@ -274,7 +276,7 @@ absl::Status CheckpointSaver::Begin(const CheckpointContent& content) {
     return snapshot;
   }
   pending_ = std::move(pending);
-  // Where the system has no thread, the rank writes.
+  // If the system cannot start a thread, the rank writes itself.
   if (!options_.async || !pending_->Start()) pending_->Run();
   return absl::OkStatus();
 }
@@ -294,7 +296,7 @@ absl::Status CheckpointSaver::Wait() {
   const RankState mine = {outcome.written.ok(), outcome.committer,
                           outcome.committer && outcome.committed.ok()};
   DT_ASSIGN_OR_RETURN(const std::vector<RankState> ranks, GatherValues(context_, mine));
-  // Nobody works on it from here on: every rank has come.
+  // From here on no rank works on the job: all have arrived.
   if (!absl::c_all_of(ranks, [](const RankState& rank) { return rank.written; })) {
     if (context_.rank() == 0) DropSaveJob(job);
     return OfSave(AgreeOn(context_, OfRank(job, outcome.written)));
@@ -302,12 +304,12 @@ absl::Status CheckpointSaver::Wait() {
   const bool committed =
       absl::c_any_of(ranks, [](const RankState& rank) { return rank.committer; });
   if (!committed && context_.rank() == 0) outcome.committed = CommitSaveJob(job);
-  // Where several ranks tried, one may have been refused what another one then did.
+  // If several ranks tried to commit, one may have failed because another one succeeded.
   if (absl::c_any_of(ranks, [](const RankState& rank) { return rank.committed; })) {
     return absl::OkStatus();
   }
   const absl::Status status = AgreeOn(context_, outcome.committed);
-  if (!status.ok() && context_.rank() == 0) DropSaveJob(job);  // what has its name stays
+  if (!status.ok() && context_.rank() == 0) DropSaveJob(job);  // a renamed checkpoint stays
   return OfSave(status);
 }
 

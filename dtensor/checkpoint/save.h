@@ -1,4 +1,4 @@
-// Saving a checkpoint: named tensors, wherever they lie, and texts.
+// Saves a checkpoint: named tensors in any layout, and texts.
 //
 //   CheckpointSaver saver(context, "run", {.keep_last = 3, .async = true});
 //   for (...) {
@@ -7,12 +7,13 @@
 //   }
 //   DT_RETURN_IF_ERROR(saver.Wait());
 //
-// training_state.h does it for a model, its optimizer and what else a run is made of; load.h reads.
+// training_state.h saves a whole training run: a model, its optimizer and so on. load.h reads
+// checkpoints.
 //
-// Each element is written once, by a rank that holds it, and no rank gathers anything. A checkpoint
-// is there as a whole or not at all, whenever the processes, or the machine, go down; what was
-// there before stays. All ranks see the folder: those of one host, or of several that share a file
-// system. docs/checkpoints.md has the format and the reasons.
+// Each element is written once, by a rank that holds it; no rank gathers anything. A checkpoint
+// exists as a whole or not at all, even if the processes or the machine go down at any time, and
+// earlier checkpoints stay. All ranks must see the folder: they are on one host, or on several that
+// share a file system. docs/checkpoints.md has the format and the reasons.
 #ifndef DTENSOR_CHECKPOINT_SAVE_H_
 #define DTENSOR_CHECKPOINT_SAVE_H_
 
@@ -29,54 +30,57 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// What a rank names, in UTF-8. The checkpoint has what all ranks of the world name.
+// What one rank names, in UTF-8. The checkpoint contains what all ranks of the world name together.
 struct CheckpointContent {
   int64_t step = 0;  // the same on all ranks
-  // Not Partial. A tensor is named by all ranks of its mesh, alike; other ranks may name it too,
-  // where they know it (it has no elements there). So a rank of a pipeline names its stage's. Those
-  // that are still to come (RedistributeOptions) are waited for, in the order of the names.
+  // Not Partial. A tensor must be named by all ranks of its mesh, under one name. Other ranks may
+  // name it too if they know it; they have no elements of it. So in a pipeline a rank names the
+  // tensors of its stage. Tensors that are still in flight (RedistributeOptions) are waited for, in
+  // the order of the names.
   std::map<std::string, DistributedTensor> tensors;
-  // Other names of tensors, which are written once.
+  // Other names of tensors. A tensor with several names is written once.
   std::map<std::string, std::string> aliases;
   std::map<std::string, std::string> entries;  // texts, the same on all ranks
 };
 
 struct SaveOptions {
-  // How many checkpoints stay: after this one is saved, those of earlier steps are removed but for
-  // the latest keep_last - 1. 0: all stay.
+  // How many checkpoints are kept: after this one is saved, checkpoints of earlier steps are
+  // removed, except for the latest keep_last - 1. 0: all are kept.
   int keep_last = 0;
-  // Save returns when what this rank writes is copied to host memory (its share of the bytes), and
-  // a thread writes it while the rank goes on.
+  // Save returns as soon as what this rank writes (its share of the bytes) has been copied to host
+  // memory. A thread writes it while the rank goes on.
   bool async = false;
-  // Null: the machine's. Else it outlives the saver, and gets paths as they were given.
+  // Null: the machine's file system. Otherwise it must outlive the saver, and it gets paths as they
+  // were given.
   FileSystem* files = nullptr;
 };
 
-// Saves into one folder, one checkpoint after the other. Of the rank's thread. It is no part of
-// what it saves: the tensors may change, and go, once Save has returned.
+// Saves into one folder, one checkpoint after the other. To be used on the rank's thread. Once Save
+// has returned, the saved tensors may be changed or destroyed.
 class CheckpointSaver {
  public:
-  // The context outlives it. A relative folder is one of that in which the process runs now.
+  // The context must outlive it. A relative folder is relative to the process's current folder at
+  // this time.
   CheckpointSaver(Context& context, std::string folder, const SaveOptions& options = {});
-  // Waits for what this rank still writes. A save that nobody waits for is completed as soon as the
-  // last rank has written; what goes wrong then nobody learns.
+  // Waits for what this rank is still writing. If Wait was not called for the last save, that is
+  // completed as soon as the last rank has written; its errors are then lost.
   ~CheckpointSaver();
   CheckpointSaver(CheckpointSaver&&) noexcept;
   CheckpointSaver& operator=(CheckpointSaver&&) = delete;
 
-  // Waits for the save before. Then saves this one; or, with `async`, begins to. Collective over
-  // the world. Errors, the same on all ranks: of Wait, for the save before, and nothing is begun;
-  // kInvalidArgument for a tensor that is undefined, Partial or of another Context, a name that is
-  // taken or reserved, an alias of nothing, a text that is no UTF-8, a negative step, and where
-  // ranks give unlike steps, entries or folders, unlike tensors one name, or do not name what lies
-  // on them; kAlreadyExists where the folder has a checkpoint of this step;
-  // kFailedPrecondition on meta; kUnavailable, naming rank, file and tensor, where something cannot
-  // be written. Failures. What was saved before is still there.
+  // Waits for the previous save. Then saves this one; or, with `async`, begins to. Collective over
+  // the world. Errors, the same on all ranks: those of Wait for the previous save, and then nothing
+  // is begun; kInvalidArgument for a tensor that is undefined, Partial or of another Context, a
+  // name that is taken or reserved, an alias of nothing, a text that is not UTF-8, a negative step,
+  // and if ranks give different steps, entries or folders, give one name to different tensors, or
+  // do not name a tensor that lies on them; kAlreadyExists if the folder has a checkpoint of this
+  // step; kFailedPrecondition on meta; kUnavailable, naming rank, file and tensor, if something
+  // cannot be written. Failures. After an error, what was saved before is still there.
   absl::Status Save(const CheckpointContent& content);
-  // Until the last save is on the disk, by all ranks. Collective. Returns what came of it, once;
-  // OK where there is none.
+  // Blocks until all ranks have written the last save to disk. Collective. Returns its outcome,
+  // once; OK if there is none.
   absl::Status Wait();
-  // Whether this rank has written its part of the last save. Each rank finds out for itself.
+  // Whether this rank has written its part of the last save. Ranks may get different answers.
   bool written() const;
 
  private:
@@ -84,13 +88,13 @@ class CheckpointSaver {
   absl::Status Begin(const CheckpointContent& content);
 
   Context& context_;
-  const std::string folder_;  // as it was given: alike on all ranks
-  const std::string place_;   // where that is
+  const std::string folder_;  // as it was given: the same on all ranks
+  const std::string place_;   // where that is; absolute if on the machine's own file system
   const SaveOptions options_;
   std::unique_ptr<Pending> pending_;
 };
 
-// One checkpoint, to its end, whatever options.async says.
+// Saves one checkpoint and waits for it, whatever options.async says.
 absl::Status SaveCheckpoint(Context& context, const std::string& folder,
                             const CheckpointContent& content, const SaveOptions& options = {});
 

@@ -22,13 +22,13 @@
 namespace dtensor {
 namespace {
 
-constexpr int64_t kPieceBytes = 4 << 20;  // that are copied to the host at a time
+constexpr int64_t kPieceBytes = 4 << 20;  // copied to the host at a time
 constexpr absl::string_view kDone = ".done";
 constexpr absl::string_view kFailed = "failed\n";
 
 std::string FolderOf(const SaveJob& job) { return absl::StrCat(job.folder, "/", job.temporary); }
 
-// The name while one rank commits; nobody else has the folder any more.
+// The folder's name while one rank commits; no other rank uses the folder any more.
 std::string CommittingFolderOf(const SaveJob& job) {
   const absl::string_view name = job.temporary;
   constexpr absl::string_view kEnd = ".tmp";
@@ -42,7 +42,7 @@ absl::Status CopyOut(const Tensor& local,
                      absl::FunctionRef<absl::Status(const char*, int64_t)> write) {
   Device& device = local.device();
   DT_ASSIGN_OR_RETURN(const Tensor packed, kernels::Contiguous(device, local));
-  if (device.kind() == Device::Kind::kCpu) {  // is host memory, and everything is done
+  if (device.kind() == Device::Kind::kCpu) {  // host memory, and no kernel is pending
     return write(packed.data<char>(), packed.bytes());
   }
   std::vector<char> piece(std::min(packed.bytes(), kPieceBytes));
@@ -65,7 +65,7 @@ absl::Status AppendSlice(const OwnSlice& slice, SliceFileWriter& writer) {
                  [&](const char* bytes, int64_t size) { return writer.Append(bytes, size); });
 }
 
-// An empty name: there is nothing that this rank writes.
+// The file has an empty name if this rank has nothing to write.
 absl::StatusOr<CheckpointFile> WriteFile(const SaveJob& job) {
   if (job.slices.empty()) return CheckpointFile{};
   std::vector<SafetensorsEntry> entries;
@@ -78,7 +78,7 @@ absl::StatusOr<CheckpointFile> WriteFile(const SaveJob& job) {
     if (!status.ok()) return OfSafetensor(slice.entry.name, status);
   }
   absl::StatusOr<CheckpointFile> file = writer.Finish();
-  // What was buffered is written last.
+  // Buffered bytes are written last, so an error belongs to the last slice.
   if (!file.ok()) return OfSafetensor(job.slices.back().entry.name, file.status());
   return file;
 }
@@ -103,7 +103,7 @@ absl::StatusOr<CheckpointFile> ParseDone(int rank, const std::string& text) {
   return absl::DataLossError(absl::StrCat("'", DoneName(rank), "' is not what a rank writes"));
 }
 
-// Whole or not at all, under its name.
+// The file appears under its name as a whole or not at all.
 absl::Status SayDone(const SaveJob& job, const absl::StatusOr<CheckpointFile>& file) {
   const std::string name = absl::StrCat(FolderOf(job), "/", DoneName(job.rank));
   const std::string part = absl::StrCat(name, ".part");
@@ -112,7 +112,7 @@ absl::Status SayDone(const SaveJob& job, const absl::StatusOr<CheckpointFile>& f
   return job.files->Rename(part, name);
 }
 
-// Whether every rank has said that it is done. What is gone, another one commits.
+// Whether every rank has said that it is done. If the folder is gone, another rank is committing.
 bool AllAreDone(const SaveJob& job) {
   const absl::StatusOr<std::vector<std::string>> names = job.files->List(FolderOf(job));
   if (!names.ok()) return false;
@@ -131,7 +131,8 @@ absl::StatusOr<std::vector<std::string>> ReadDone(const SaveJob& job, const std:
   return texts;
 }
 
-// Of a folder that is this rank's alone. From its last call on the checkpoint counts.
+// The folder belongs to this rank alone. The checkpoint counts from the last call on, which renames
+// the folder.
 absl::Status NameFolder(const SaveJob& job, const std::string& folder,
                         const std::vector<std::string>& done) {
   CheckpointIndex index = job.index;
@@ -160,13 +161,13 @@ absl::Status KeepLast(const SaveJob& job) {
   const absl::Status removed =
       internal::RemoveOlder(*job.files, job.folder, job.index.step, job.keep_last);
   if (removed.ok()) return removed;
-  // Not kAlreadyExists: that is said of a step.
+  // Not kAlreadyExists, which is reserved for a step that was saved before.
   return absl::UnavailableError(
       absl::StrCat(CheckpointName(job.index.step), " is saved, but an ",
                    "older checkpoint cannot be removed: ", removed.message()));
 }
 
-// None where another rank was sooner, or a rank had failed, which then says so itself.
+// Nullopt if another rank was faster, or if some rank had failed, which then reports that itself.
 std::optional<absl::Status> Commit(const SaveJob& job) {
   const std::string folder = CommittingFolderOf(job);
   const absl::Status renamed = job.files->Rename(FolderOf(job), folder);
@@ -230,11 +231,12 @@ SaveOutcome RunSaveJob(const SaveJob& job) {
     outcome = Run(job);
     return absl::OkStatus();
   });
-  if (!status.ok()) outcome.written = status;  // no memory for a text
+  if (!status.ok()) outcome.written = status;  // for example, out of memory
   return outcome;
 }
 
-// Nobody else commits by now: a folder that is not there is in its place, or lost.
+// No other rank commits at this time: if the folder is not there, it was either renamed to its
+// final name or lost.
 absl::Status CommitSaveJob(const SaveJob& job) {
   if (const std::optional<absl::Status> status = Commit(job)) return *status;
   DT_ASSIGN_OR_RETURN(const std::vector<int64_t> steps, ListCheckpoints(job.folder, *job.files));

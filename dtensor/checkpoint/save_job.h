@@ -1,11 +1,11 @@
-// What one rank does of a checkpoint once its data are known: writes its file, says that it has,
-// and, if all others have said so, commits. It talks to nobody but the file system, so a thread of
-// its own may do it while the rank goes on.
+// What one rank does for a checkpoint once its data is known: it writes its file, marks it as done,
+// and commits if all other ranks have done so, too. It communicates through the file system only,
+// so a separate thread can do it while the rank goes on.
 //
-//   FOLDER/.step-00000012.MACHINE.PID.NUMBER.tmp/           rank 0 makes it
-//       rank-00003.safetensors                              each rank's, synced
-//       rank-00003.done                                     then this: sizes and checksums
-//   FOLDER/.step-00000012.MACHINE.PID.NUMBER-commit.tmp/    renamed by who saw all of these
+//   FOLDER/.step-00000012.MACHINE.PID.NUMBER.tmp/           created by rank 0
+//       rank-00003.safetensors                              each rank's file, synced
+//       rank-00003.done                                     written next: sizes and checksums
+//   FOLDER/.step-00000012.MACHINE.PID.NUMBER-commit.tmp/    renamed by a rank that saw all of them
 //       index.json                                          written and synced, and the folder, too
 //   FOLDER/step-00000012/                                   renamed: from here on it counts
 #ifndef DTENSOR_CHECKPOINT_SAVE_JOB_H_
@@ -33,25 +33,27 @@ struct OwnSlice {
   std::unique_ptr<char[]> bytes;  // row-major
 };
 
-// Copies the elements to the host, so that `local` is not needed any more. Errors:
-// kResourceExhausted; the device's.
+// Copies the elements to the host, so that `local` is no longer needed. Errors: kResourceExhausted;
+// the device's.
 absl::Status TakeSnapshot(OwnSlice& slice);
 
 struct SaveJob {
   FileSystem* files = nullptr;
   std::string folder;           // of the run
-  std::string temporary;        // the name in it of what is being written
-  CheckpointIndex index;        // but for its files
-  std::vector<int> file_ranks;  // those that write a file, ascending: index.files, by name
+  std::string temporary;        // the name of the checkpoint in it while it is being written
+  CheckpointIndex index;        // without its files
+  std::vector<int> file_ranks;  // ranks that write a file, ascending: the order of index.files
   int rank = 0;
   int keep_last = 0;  // 0: all
-  // Of slices that are read from tensors while they are written: their world, which is to work when
-  // they were read, or they are nobody's values. Null where they were copied before.
+  // Set if slices are read from tensors while they are written: the world of these tensors. If it
+  // has failed by the time they were read, their values are invalid. Null if they were copied
+  // before.
   const Communicator* world = nullptr;
   std::vector<OwnSlice> slices;
 };
 
-// With what an error means for the checkpoint: there is none, and those before stay.
+// The error, with a text that says what it means for the checkpoint: it does not exist, and earlier
+// ones stay.
 absl::Status NotSaved(const SaveJob& job, const absl::Status& error);
 
 // "rank-00003.safetensors"
@@ -59,14 +61,15 @@ std::string SliceFileName(int rank);
 
 struct SaveOutcome {
   absl::Status written;    // this rank's file
-  bool committer = false;  // this rank was the last one
-  absl::Status committed;  // what came of that
+  bool committer = false;  // this rank committed, or tried to
+  absl::Status committed;  // the outcome, if so
 };
 SaveOutcome RunSaveJob(const SaveJob& job);
-// Of a job of which all ranks have written theirs, and whom nobody has committed: one that was
-// last may not have seen what others had just written, where hosts keep what they know of folders.
+// Commits a job whose ranks have all written their files, but which none has committed: if hosts
+// cache the contents of folders, the last rank may not have seen what others had just written.
 absl::Status CommitSaveJob(const SaveJob& job);
-// Of a job that failed, when no rank works on it any more. What cannot be removed stays.
+// Removes what a failed job has written; call it when no rank works on it any more. What cannot be
+// removed stays.
 void DropSaveJob(const SaveJob& job);
 
 }  // namespace dtensor

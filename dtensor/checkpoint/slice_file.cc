@@ -14,7 +14,7 @@ namespace dtensor {
 namespace {
 
 constexpr size_t kBufferBytes = 1 << 20;
-constexpr int64_t kBlocksAtOnce = 16;  // that are read
+constexpr int64_t kBlocksAtOnce = 16;  // read at a time
 
 std::atomic<int> num_readers = 0;
 
@@ -161,7 +161,7 @@ absl::Status SliceFileReader::Load(const CheckpointSlice& slice, int64_t slice_b
 absl::Status SliceFileReader::Read(const CheckpointSlice& slice, int64_t slice_bytes, int64_t begin,
                                    int64_t size, char* bytes) {
   while (size > 0) {
-    const int64_t at = slice.begin + begin - kept_begin_;  // in what is kept
+    const int64_t at = slice.begin + begin - kept_begin_;  // within the kept bytes
     const auto kept = static_cast<int64_t>(kept_.size());
     if (at < 0 || at >= kept) {
       const int64_t first = begin / kChecksumBlock;
@@ -169,7 +169,7 @@ absl::Status SliceFileReader::Read(const CheckpointSlice& slice, int64_t slice_b
       DT_RETURN_IF_ERROR(Load(slice, slice_bytes, first, last));
       continue;
     }
-    // What is kept ends with a slice, or before it; never behind it.
+    // The kept bytes end at the end of a slice, or before it; they never extend into the next one.
     const int64_t part = std::min(size, kept - at);
     std::memcpy(bytes, kept_.data() + at, part);
     bytes += part;

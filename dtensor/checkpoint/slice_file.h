@@ -1,6 +1,6 @@
-// One file of slices: a safetensors file whose tensors are slices, with the checksums of their
-// blocks as the last one (index.h). Written once, from its begin to its end; read in parts, each of
-// which is checked before it is handed out.
+// One file of slices: a safetensors file whose tensors are slices, followed by a tensor with the
+// checksums of their blocks (index.h). It is written once, from beginning to end, and read in
+// parts; each part is checked before it is returned.
 #ifndef DTENSOR_CHECKPOINT_SLICE_FILE_H_
 #define DTENSOR_CHECKPOINT_SLICE_FILE_H_
 
@@ -21,16 +21,16 @@ namespace dtensor {
 
 class SliceFileWriter {
  public:
-  // A new file in `folder`, for these slices, whose data are not looked at. Errors: of
+  // Creates a file in `folder` for these slices; their data is not accessed. Errors: those of
   // SafetensorsBegin and FileSystem.
   static absl::StatusOr<SliceFileWriter> Create(FileSystem& files, const std::string& folder,
                                                 const std::string& name,
                                                 absl::Span<const SafetensorsEntry> slices);
-  // The next bytes: the slices' one after the other. Requires: not more than they have. Errors: of
-  // FileSystem.
+  // Appends bytes of the slices, one slice after the other. Requires: not more than they have.
+  // Errors: those of FileSystem.
   absl::Status Append(const char* bytes, int64_t size);
-  // Writes the checksums, and blocks until all is on the disk. Requires: all bytes are appended.
-  // The last call. Errors: of FileSystem.
+  // Writes the checksums, and blocks until all is on disk. Must be the last call. Requires: all
+  // bytes were appended. Errors: those of FileSystem.
   absl::StatusOr<CheckpointFile> Finish();
 
  private:
@@ -43,7 +43,7 @@ class SliceFileWriter {
   std::unique_ptr<OutputFile> output_;
   std::string buffer_;          // many slices are small
   std::vector<int64_t> sizes_;  // of the slices
-  size_t slice_ = 0;            // that comes next
+  size_t slice_ = 0;            // the index of the next one
   int64_t slice_left_ = 0, block_left_ = 0;
   uint32_t crc_ = 0;  // of the block so far
   std::vector<uint32_t> table_;
@@ -51,19 +51,19 @@ class SliceFileWriter {
 
 class SliceFileReader {
  public:
-  // Checks the file's length, its header and its table. Errors, which name the file: kNotFound,
-  // kUnavailable; kDataLoss where it is not what was written.
+  // Checks the file's length, header and table. Errors, which name the file: kNotFound,
+  // kUnavailable; kDataLoss if it is not what was written.
   static absl::StatusOr<std::unique_ptr<SliceFileReader>> Open(FileSystem& files,
                                                                const std::string& folder,
                                                                const CheckpointFile& file);
 
   ~SliceFileReader();
-  // How many this process has, of all its ranks and threads: each has a file open.
+  // The number of readers in this process, of all ranks and threads. Each has a file open.
   static int num_open();
 
-  // Bytes [begin, begin + size) of a slice of `slice_bytes`. Reads the blocks that they lie in,
-  // and keeps the last ones. Errors, which name the file: kUnavailable; kDataLoss where a block is
-  // not what was written.
+  // Reads bytes [begin, begin + size) of a slice of `slice_bytes` bytes. Reads the blocks that
+  // contain them, and keeps the last ones. Errors, which name the file: kUnavailable; kDataLoss if
+  // a block is not what was written.
   absl::Status Read(const CheckpointSlice& slice, int64_t slice_bytes, int64_t begin, int64_t size,
                     char* bytes);
 
@@ -77,7 +77,7 @@ class SliceFileReader {
   std::string path_;
   std::unique_ptr<InputFile> input_;
   std::vector<uint32_t> table_;
-  // Checked bytes [begin, begin + size) of the file's slices.
+  // The bytes [begin, begin + size) of the file's slices that were read last, already checked.
   std::vector<char> kept_;
   int64_t kept_begin_ = 0;
 };

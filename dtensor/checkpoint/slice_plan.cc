@@ -9,7 +9,7 @@
 namespace dtensor {
 namespace {
 
-// A part of a tensor, and the ranks that hold it, all of them alike.
+// A part of a tensor, and the ranks that hold it; each of them holds all of it.
 struct Part {
   size_t tensor = 0;
   Region region;
@@ -17,7 +17,7 @@ struct Part {
   std::vector<int> holders;
 };
 
-// The parts that differ are those of the axes that shard.
+// There is one part for each coordinate on the axes that shard.
 void AddParts(const PlannedTensor& tensor, size_t index, std::vector<Part>& parts) {
   const DeviceMesh& mesh = tensor.layout.mesh();
   const AxisList axes = tensor.layout.sharding_axes();
@@ -43,12 +43,12 @@ class Loads {
  public:
   Loads(int ranks, int64_t total) : bytes_(ranks, 0), grain_(total / ranks / kGrains) {}
 
-  // Elements for each holder, in their order, so that the largest of their sums becomes as small as
-  // it can be; never less than a grain for one of them, for a file of a thousand crumbs for each
-  // tensor helps nobody.
+  // Divides the part among its holders: the number of elements for each, in their order. The
+  // largest total load becomes as small as possible, but a share is at least a grain if that much
+  // is left, so that files do not consist of thousands of tiny slices.
   std::vector<int64_t> Share(const Part& part) {
     const int64_t unit = UnitOf(part);
-    int64_t units = part.elements / unit;  // rows are whole, or elements
+    int64_t units = part.elements / unit;  // whole rows, or elements
     const int64_t unit_bytes = unit * part.element_bytes;
     std::vector<size_t> by_load(part.holders.size());
     for (size_t i = 0; i < by_load.size(); ++i) by_load[i] = i;
@@ -71,16 +71,16 @@ class Loads {
   }
 
  private:
-  static constexpr int64_t kGrains = 64;  // of which a rank's mean load is made
+  static constexpr int64_t kGrains = 64;  // per mean load of a rank
 
-  // A row of the part, where it is no larger than a grain.
+  // A row of the part, if it is no larger than a grain; else one element.
   int64_t UnitOf(const Part& part) const {
     if (part.region.empty()) return 1;
     const int64_t row = part.elements / part.region[0].size();
     return row * part.element_bytes <= std::max<int64_t>(grain_, 1) ? row : 1;
   }
 
-  // To which level the part fills the loads of its holders, as water would.
+  // The level to which the part fills up the loads of its holders, like water.
   int64_t LevelOf(const Part& part, const std::vector<size_t>& by_load) const {
     const int64_t bytes = part.elements * part.element_bytes;
     int64_t below = 0, level = 0;  // the sum of the lowest loads
@@ -97,7 +97,7 @@ class Loads {
   const int64_t grain_;
 };
 
-// What a holder takes of a part. A scalar has no dimension that could be cut.
+// The region that a holder takes of a part. A scalar has no dimension that could be cut.
 std::vector<Region> Share(const Region& part, const std::vector<int64_t>& shares, int64_t index) {
   if (part.empty()) return {part};
   return ShareOf({&part, 1}, shares, index);
@@ -111,7 +111,8 @@ std::vector<PlannedSlice> PlanSlices(absl::Span<const PlannedTensor> tensors, in
   for (size_t i = 0; i < tensors.size(); ++i) AddParts(tensors[i], i, parts);
   std::erase_if(parts, [](const Part& part) { return part.elements == 0; });
   for (const Part& part : parts) total += part.elements * part.element_bytes;
-  // Those with the least choice first, and large ones before small ones, which fill the gaps.
+  // Parts with the fewest holders come first. Among equals, large parts come before small ones,
+  // which then fill the gaps.
   std::stable_sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) {
     return std::pair(a.holders.size(), -a.elements * a.element_bytes) <
            std::pair(b.holders.size(), -b.elements * b.element_bytes);

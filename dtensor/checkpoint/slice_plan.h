@@ -1,9 +1,9 @@
-// Which rank writes what of a checkpoint: each element once, by a rank that holds it.
+// Decides which rank writes what of a checkpoint: each element once, by a rank that holds it.
 //
-// Ranks that hold the same part of a tensor share it, so that none writes much more than another:
-// who has less to write takes more. A part is cut along its rows where they are short enough, else
-// anywhere (even_share.h). Pure: every rank finds the same plan from what it knows of the tensors,
-// and nobody tells anybody.
+// Ranks that hold the same part of a tensor share the work so that no rank writes much more than
+// another: ranks that have less to write take more. A part is cut between its rows if these are
+// short enough, else anywhere (even_share.h). Pure: every rank computes the same plan from what it
+// knows of the tensors, without communication.
 #ifndef DTENSOR_CHECKPOINT_SLICE_PLAN_H_
 #define DTENSOR_CHECKPOINT_SLICE_PLAN_H_
 
@@ -20,7 +20,7 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// One tensor, on a mesh of ranks of the world. Not Partial.
+// A tensor on a mesh of ranks of the world. Not Partial.
 struct PlannedTensor {
   Layout layout;
   Dims shape;
@@ -34,8 +34,8 @@ struct PlannedSlice {
   Region region;      // global indices
 };
 
-// The slices of all tensors, by tensor, then by rank. Of `ranks` ranks, those of the world. A rank
-// has more than one slice of a tensor only where rows are so long that they are cut.
+// The slices of all tensors, ordered by tensor, then by rank. `ranks` is the number of ranks of the
+// world. A rank has more than one slice of a tensor only if rows are so long that they are cut.
 std::vector<PlannedSlice> PlanSlices(absl::Span<const PlannedTensor> tensors, int ranks);
 
 }  // namespace dtensor

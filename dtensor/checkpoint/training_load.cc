@@ -1,4 +1,4 @@
-// LoadCheckpoint into a model and what trains it.
+// LoadCheckpoint: loads a model, its optimizer, and the rest of a training run.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -31,9 +31,9 @@ absl::Status OfLoad(const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat("LoadCheckpoint: ", status.message()));
 }
 
-constexpr absl::string_view kEndOfName = "\xff";  // which no UTF-8 has
+constexpr absl::string_view kEndOfName = "\xff";  // never occurs in UTF-8
 
-// One parameter, and by which of its paths the checkpoint has it.
+// A parameter, and the index of the path by which the checkpoint has it.
 struct FoundParameter {
   NamedParameter named;
   size_t path = 0;
@@ -56,8 +56,9 @@ class TrainingLoader {
       if (status.ok()) status = BeforeWrite(found.named.parameter->tensor);
     }
     DT_RETURN_IF_ERROR(AgreeOn(context_, status));
-    // Ranks may have unlike parameters, so they agree in the end; one that cannot read goes on, for
-    // those with which it has a parameter in common move its parts together.
+    // Ranks may have different parameters, so they agree on errors only at the end. A rank that
+    // cannot read goes on nevertheless, because ranks that share a parameter with it move its parts
+    // together.
     for (const FoundParameter& found : found_) {
       status.Update(LoadParameter(found));
       if (optimized_.Contains(*found.named.parameter)) status.Update(LoadState(found));
@@ -71,7 +72,7 @@ class TrainingLoader {
  private:
   const CheckpointIndex& index() const { return reader_.index(); }
 
-  // --- What is refused before anything is written.
+  // --- What can be refused before anything is written.
   absl::Status FindParameters() {
     if (state_.model == nullptr) return InvalidArgument({"there is no model"});
     DT_RETURN_IF_ERROR(optimized_.CheckAreOf(*state_.model));
@@ -82,13 +83,13 @@ class TrainingLoader {
     return absl::OkStatus();
   }
 
-  // What other ranks have is known, too. Collective.
+  // Gathers the names that other ranks have, too. Collective.
   absl::Status GatherKnown() {
     Digest digest;
     for (const std::string& name : known_) digest.Add(name);
     DT_ASSIGN_OR_RETURN(const auto digests, GatherValues(context_, digest.value()));
     if (std::equal(digests.begin() + 1, digests.end(), digests.begin())) return absl::OkStatus();
-    std::string mine;  // a name each, behind which is a byte that no name has
+    std::string mine;  // all names, each followed by a byte that no name contains
     for (const std::string& name : known_) absl::StrAppend(&mine, name, kEndOfName);
     DT_ASSIGN_OR_RETURN(const auto all, GatherBytes(context_, mine, "LoadCheckpoint"));
     for (const std::string& names : all) {
@@ -118,7 +119,7 @@ class TrainingLoader {
     return ReadEntries();
   }
 
-  // Whether what the checkpoint has of these names fits the parameter's parts.
+  // Checks that what the checkpoint has under these names fits the parameter's parts.
   absl::Status CheckParts(const FoundParameter& found, const std::vector<std::string>& sources,
                           DType dtype) const {
     const auto parts = StoredPartsOf(found.named.paths[found.path], *found.named.parameter);
@@ -131,7 +132,7 @@ class TrainingLoader {
     return absl::OkStatus();
   }
 
-  // Notes what state it is, of which parameter.
+  // If it is the name of an optimizer state, notes which state of which parameter.
   bool IsOptimizerName(absl::string_view name) {
     if (!absl::ConsumePrefix(&name, kOptimizerNames)) return false;
     const size_t slash = name.find('/');
@@ -163,18 +164,18 @@ class TrainingLoader {
         {"checkpoint '", reader_.path(), "' has no ", *missing, ", which the model has"});
   }
 
-  // The names under which the checkpoint has a state, or the values that take its place.
+  // The name under which the checkpoint has a state, or the values that take its place.
   std::string StateSource(absl::string_view state, const std::string& parameter) const {
     const std::string name = OptimizerName(state, TensorName(parameter));
     const bool is_missing_master = state == kMasterState && index().Find(name) == nullptr;
     return is_missing_master ? parameter : name;
   }
-  // Where tensors are tied, that of the name that was written.
+  // If tensors are tied, the name under which the tensor was written.
   std::string TensorName(const std::string& name) const {
     const auto alias = index().aliases.find(name);
     return alias == index().aliases.end() ? name : alias->second;
   }
-  // A parameter that is as wide as its master was is read from that.
+  // A parameter that is at least as wide as its saved master is read from the master.
   std::string SourceOf(const std::string& parameter, DType dtype) const {
     const std::string master = OptimizerName(kMasterState, TensorName(parameter));
     const CheckpointTensor* const saved = index().Find(master);
@@ -211,7 +212,7 @@ class TrainingLoader {
   }
 
   // --- Tensors.
-  // As `like` lies, with the values of the parts from these names.
+  // A tensor in the layout of `like`, with the values of the parts under these names.
   TensorOr Read(const FoundParameter& found, const DistributedTensor& like,
                 const std::vector<std::string>& sources) {
     if (!like.spec().on_mesh) {  // others read it
@@ -233,7 +234,7 @@ class TrainingLoader {
     return whole.Redistribute(like.layout());
   }
 
-  // This rank's elements, unless something could not be read before.
+  // Reads this rank's elements, unless an earlier read has failed.
   void ReadLocal(const std::string& source, const DistributedTensor& into) {
     if (read_.ok()) read_ = internal::LoadLocal(reader_, source, into);
   }
@@ -265,7 +266,7 @@ class TrainingLoader {
     return state_.optimizer->SetState(parameter, state);
   }
 
-  // The parts of one parameter have made as many steps.
+  // All parts of one parameter must have made the same number of steps.
   TensorOr ReadStep(const FoundParameter& found, const DistributedTensor& like) {
     DistributedTensor step;
     std::vector<int64_t> first;
@@ -301,7 +302,7 @@ class TrainingLoader {
     return InvalidArgument({"checkpoint '", reader_.path(), "' has '", at->second, "' as ", name});
   }
 
-  // One number, or one of each rank that saved.
+  // Reads one number, or one for each rank that saved.
   absl::Status ReadDrawn() {
     const auto at = index().entries.find(std::string(kDrawnEntry));
     if (at == index().entries.end() || !absl::StrContains(at->second, ',')) {
@@ -315,7 +316,7 @@ class TrainingLoader {
     return absl::OkStatus();
   }
 
-  // Ranks of one mesh go on with one number. Collective where the checkpoint has several.
+  // All ranks of one mesh continue with the same number. Collective if the checkpoint has several.
   absl::Status ChooseDrawn() {
     if (drawn_.empty()) return absl::OkStatus();
     bool fits = static_cast<int>(drawn_.size()) == context_.world_size();
@@ -376,11 +377,11 @@ class TrainingLoader {
   const OptimizedParameters optimized_;
   std::set<std::string, std::less<>> known_;  // names of the models of all ranks
   std::vector<FoundParameter> found_;
-  absl::Status read_;                                             // what came of reading so far
+  absl::Status read_;                                             // the first error of reading
   std::map<std::string, std::vector<std::string>> saved_states_;  // by parameter
   int64_t step_ = 0, position_ = 0;
   RandomState random_;
-  std::vector<uint64_t> drawn_;  // by each rank that saved; empty: by all alike
+  std::vector<uint64_t> drawn_;  // by each rank that saved; empty: all had drawn equally many
   LossScaler::State scaler_;
   std::optional<LrSchedule> schedule_;
   std::string plan_;

@@ -1,4 +1,4 @@
-// What things are called in a checkpoint of a training run.
+// Names in a checkpoint of a training run.
 #ifndef DTENSOR_CHECKPOINT_TRAINING_NAMES_H_
 #define DTENSOR_CHECKPOINT_TRAINING_NAMES_H_
 
@@ -14,7 +14,7 @@
 
 namespace dtensor {
 
-// Texts of the index.
+// Names of texts in the index.
 inline constexpr absl::string_view kPositionEntry = "training.position";
 inline constexpr absl::string_view kSeedEntry = "training.random_seed";
 inline constexpr absl::string_view kDrawnEntry = "training.random_drawn";
@@ -22,23 +22,23 @@ inline constexpr absl::string_view kScheduleEntry = "training.schedule";
 inline constexpr absl::string_view kPlanEntry = "training.plan";
 inline constexpr absl::string_view kLossScaleEntry = "training.loss_scale";
 inline constexpr absl::string_view kGoodStepsEntry = "training.good_steps";
-inline constexpr absl::string_view kUserEntries = "user.";  // before the names of the caller's
+inline constexpr absl::string_view kUserEntries = "user.";  // the prefix of the caller's own names
 
-// States of an optimizer that have a name of their own here.
+// Names of optimizer states that are treated specially here.
 inline constexpr absl::string_view kStepState = "step";
 inline constexpr absl::string_view kMasterState = "master";
 
 std::string OptimizerName(absl::string_view state, absl::string_view parameter);
 
-// A parameter of a model, with the names of its parts by each of its paths.
+// A parameter of a model. For each of its paths, the names of its parts.
 struct NamedParameter {
   Parameter* parameter = nullptr;
   std::vector<std::string> paths;               // the first one is the model's own
-  std::vector<std::vector<std::string>> names;  // for each path: of the parts, or of the whole
+  std::vector<std::vector<std::string>> names;  // per path: of the parts, or of the parameter
 };
 std::vector<NamedParameter> NamedParameters(Module& model);
 
-// Which parameters an optimizer steps.
+// The set of parameters that an optimizer steps.
 class OptimizedParameters {
  public:
   explicit OptimizedParameters(const Optimizer* optimizer);

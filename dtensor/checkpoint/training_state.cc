@@ -15,12 +15,14 @@
 namespace dtensor {
 namespace {
 
-// What this rank has no elements of, and cannot name by its parts, is named by those who have it.
+// Whether this rank names the parameter. If it has no elements of it and cannot take it apart into
+// its parts, the ranks that hold it do.
 bool IsNamed(const NamedParameter& named) {
   return named.parameter->parts.empty() || named.parameter->tensor.spec().on_mesh;
 }
 
-// The tensor by its parts' names, or by its own; the other paths' names are other names of these.
+// Adds the tensor under the names of its parts, or under its own name. The names by other paths
+// become aliases of these.
 absl::Status AddTensor(const NamedParameter& named, const DistributedTensor& tensor,
                        CheckpointContent& content) {
   DT_ASSIGN_OR_RETURN(const StateDict parts,
@@ -71,8 +73,8 @@ void AddEntries(Context& context, const TrainingState& state, CheckpointContent&
   for (const auto& [name, text] : state.entries) add(absl::StrCat(kUserEntries, name), text);
 }
 
-// Ranks of other layers have drawn another number of seeds: then the entry has that of each rank.
-// Collective.
+// If ranks (such as those of other layers) have drawn different numbers of seeds, the entry gets
+// the number of each rank. Collective.
 absl::Status AddDrawnOfAll(Context& context, CheckpointContent& content) {
   DT_ASSIGN_OR_RETURN(const std::vector<uint64_t> drawn,
                       GatherValues(context, context.random().drawn));
@@ -81,7 +83,7 @@ absl::Status AddDrawnOfAll(Context& context, CheckpointContent& content) {
   return absl::OkStatus();
 }
 
-// The content of all ranks, or an error of all.
+// This rank's content once all ranks have theirs; else an error on all ranks.
 absl::StatusOr<CheckpointContent> AgreedContent(Context& context, const TrainingState& state) {
   absl::StatusOr<CheckpointContent> content = CheckpointContentOf(context, state);
   if (content.ok()) {

@@ -1,4 +1,5 @@
-// A training run as a checkpoint: the model, its optimizer, and what else the next step depends on.
+// A training run as a checkpoint: the model, its optimizer, and everything else that the next step
+// depends on.
 //
 //   TrainingState state = {.model = &model, .optimizer = &adamw, .plan = plan.ToString()};
 //   if (resume) DT_RETURN_IF_ERROR(LoadCheckpoint(context, "run", state).status());
@@ -10,12 +11,13 @@
 //   }
 //   DT_RETURN_IF_ERROR(saver.Wait());
 //
-// On the same mesh, by the same plan, the run goes on with the bits that it would have had; on
-// another one with the same values, which that mesh's sums round in their own way.
+// With the same mesh and plan, the resumed run gives the same bits as if it had not been
+// interrupted. With another mesh or plan it continues from the same values, and only the rounding
+// of sums differs.
 //
-// Names in the checkpoint. A parameter or buffer has the name that Hugging Face's files have
-// (state_dict.h), a tied one all of its names, and is written once. A state of the optimizer is
-// called "optimizer/STATE/PARAMETER", as "optimizer/exp_avg/model.norm.weight".
+// Names in the checkpoint: a parameter or buffer has the name that it has in Hugging Face's files
+// (state_dict.h). A tied one has all of its names, and is written once. A state of the optimizer is
+// called "optimizer/STATE/PARAMETER", for example "optimizer/exp_avg/model.norm.weight".
 #ifndef DTENSOR_CHECKPOINT_TRAINING_STATE_H_
 #define DTENSOR_CHECKPOINT_TRAINING_STATE_H_
 
@@ -38,50 +40,55 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// Of all ranks alike, but for the model and its optimizer: a rank may have a part of it, as a stage
-// of a pipeline, on a mesh of some ranks (CheckpointContent). The Context's random state
-// (Context::random) is part of it, too: its seed, which is that of all ranks, and how many each has
-// drawn. Gradients are not: save between ClearGradients and Backward.
+// The same on all ranks, except for the model and its optimizer: a rank may have only a part of the
+// model, such as a stage of a pipeline, on a mesh of some ranks (CheckpointContent). The Context's
+// random state (Context::random) is saved, too: the seed, which is the same on all ranks, and how
+// many seeds each rank has drawn. Gradients are not saved: save between ClearGradients and
+// Backward.
 struct TrainingState {
   Module* model = nullptr;            // materialized
   Optimizer* optimizer = nullptr;     // of some of the model's parameters; null: none
   LossScaler* loss_scaler = nullptr;  // null: none
-  int64_t step = 0;                   // steps made: the number of the next one
-  int64_t position = 0;               // in the data, in a unit of the caller's
+  int64_t step = 0;                   // steps made so far: the number of the next step
+  int64_t position = 0;               // in the data, in a unit of the caller's choice
   std::optional<LrSchedule> schedule = {};
-  std::string plan = {};                            // its text, for who wants to know
+  std::string plan = {};                            // its text, for information only
   std::map<std::string, std::string> entries = {};  // the caller's own
 };
 
-// What a checkpoint of it has, but for the number of seeds that other ranks have drawn, where these
-// differ. No communication where parts of fused parameters lie within units. Errors:
-// kInvalidArgument for a state without a model; of StateDictOf and Optimizer::State.
+// The content of a checkpoint of `state`, except for the numbers of seeds that other ranks have
+// drawn, if these differ. No communication if parts of fused parameters lie within units. Errors:
+// kInvalidArgument for a state without a model; those of StateDictOf and Optimizer::State.
 absl::StatusOr<CheckpointContent> CheckpointContentOf(Context& context, const TrainingState& state);
 
-// Of CheckpointSaver::Save and CheckpointContentOf.
+// Errors: those of CheckpointSaver::Save and CheckpointContentOf.
 absl::Status SaveCheckpoint(Context& context, CheckpointSaver& saver, const TrainingState& state);
 absl::Status SaveCheckpoint(Context& context, const std::string& folder, const TrainingState& state,
                             const SaveOptions& options = {});
 
-// Fills the model, the optimizer, the scaler, the Context's random state, and the rest of `state`,
-// from the checkpoint in `path`, or the latest one of a run's folder; returns its folder. On any
-// mesh, by any plan, with parameters of any type of floats. Each rank reads what it holds.
+// Loads the model, the optimizer, the scaler, the Context's random state, and the rest of `state`
+// from the checkpoint in `path`; if this is the folder of a run, from its latest one. Returns the
+// checkpoint's folder. The mesh and the plan may differ from those of the saved run, and parameters
+// may have any float type. Each rank reads what it holds.
 //
-// - A parameter is read by one of its names; the checkpoint may have any, or all of them.
-// - An optimizer reads what it keeps. Where it has f32 masters, and the checkpoint none, the
-//   parameter's saved values become the master; where the checkpoint has them, and the optimizer
-//   none, a parameter that is as wide as the master is read from that.
-// - Without an optimizer or a scaler in `state` what the checkpoint has of them stays there; a
-//   schedule in `state` stays where the checkpoint has none.
-// - Where ranks have drawn unlike many seeds, as stages of a pipeline that drop out do, each goes
-//   on behind its own if the ranks of each mesh have as many; else all go on behind the most.
+// - A parameter is read by one of its names; the checkpoint may have any or all of them.
+// - An optimizer reads the states that it keeps. If it has f32 masters and the checkpoint does not,
+//   the parameter's saved values become the master. If the checkpoint has masters and the optimizer
+//   does not, a parameter that is as wide as the master is read from the master.
+// - If `state` has no optimizer or no scaler, what the checkpoint has of them is ignored. If the
+//   checkpoint has no schedule, that of `state` stays.
+// - If ranks have drawn different numbers of seeds, as pipeline stages with dropout do, each rank
+//   continues with its own number, provided that the ranks of each mesh have equal numbers;
+//   otherwise all ranks continue with the largest number.
 //
-// Collective over the world. Errors, the same on all ranks: of OpenCheckpoint; kInvalidArgument,
-// before anything is written, naming it, for a parameter of the model that the checkpoint lacks, a
-// tensor of the checkpoint that the models of all ranks lack, another shape, a state that the
-// checkpoint lacks (of another optimizer) or that the optimizer lacks, a scaler where it has none,
-// and entries that cannot be read; of LoadTensors, where some of the values may be written.
-// Failures.
+// Collective over the world. Errors, the same on all ranks: those of OpenCheckpoint;
+// kInvalidArgument, before anything is written, naming it, for a parameter of the model that the
+// checkpoint lacks, a tensor of the checkpoint that the models of all ranks lack, another shape, a
+// state that the checkpoint lacks (it is of another optimizer) or that the optimizer lacks for a
+// parameter that it steps, an optimizer that steps a parameter which the model lacks, a scaler if
+// the checkpoint has none, and entries that cannot be read; those of LoadTensors, after which some
+// of the values may have been written. Failures. States of parameters that the optimizer does not
+// step (frozen ones, say) are not read, so the next save lacks them.
 absl::StatusOr<std::string> LoadCheckpoint(Context& context, const std::string& path,
                                            TrainingState& state,
                                            FileSystem& files = FileSystem::OfThisMachine());

@@ -56,7 +56,7 @@ RankContent ContentOf(const Context& context, const std::string& folder,
   return said;
 }
 
-// Of which entry two ranks have unlike texts; none.
+// The name of an entry that differs between two ranks; nullopt if there is none.
 std::optional<std::string> UnlikeEntry(const Texts& a, const Texts& b) {
   for (const Texts* one : {&a, &b}) {
     for (const auto& [name, text] : *one) {
@@ -115,7 +115,7 @@ class Merger {
     return absl::OkStatus();
   }
 
-  // What the first rank of its mesh says of a tensor that `rank` names; null: nothing.
+  // How the first rank of its mesh describes a tensor that `rank` names; null if it does not.
   const DescribedTensor* ToldOf(const std::string& name, size_t rank) const {
     const NamedTensor& said = ranks_[rank].tensors.at(name);
     const auto& tensors = ranks_[said.first].tensors;
@@ -128,7 +128,7 @@ class Merger {
     return told == nullptr ? "another one" : told->text;
   }
 
-  // Every rank of a tensor's mesh is to name it, or its elements would be written by nobody.
+  // Every rank of a tensor's mesh must name it; otherwise no rank would write its elements.
   absl::Status CheckHolders(const std::string& name, const PlannedTensor& tensor) const {
     const DeviceMesh& mesh = tensor.layout.mesh();
     for (int position = 0; position < mesh.size(); ++position) {
@@ -139,7 +139,7 @@ class Merger {
     return absl::OkStatus();
   }
 
-  // Of a tensor that rank `who` names.
+  // The error for a tensor that rank `who` names and `rank` does not.
   absl::Status NotNamed(const std::string& name, size_t who, size_t rank) const {
     const bool is_told = ToldOf(name, who) != nullptr;
     return InvalidArgument(
@@ -159,8 +159,8 @@ class Merger {
                             "and of '", of, "' on rank ", absl::StrCat(rank)});
   }
 
-  std::vector<RankContent> ranks_;       // what each says
-  std::map<std::string, size_t> first_;  // who names a tensor first
+  std::vector<RankContent> ranks_;       // what each rank names
+  std::map<std::string, size_t> first_;  // the first rank that names a tensor
   WorldContent out_;
 };
 

@@ -1,5 +1,5 @@
-// What all ranks together save: each rank names what it holds, and not all name the same. In a
-// pipeline a rank knows its own stage.
+// What all ranks together save. Each rank names what it holds, and ranks may name different things:
+// in a pipeline, a rank knows only its own stage.
 #ifndef DTENSOR_CHECKPOINT_WORLD_CONTENT_H_
 #define DTENSOR_CHECKPOINT_WORLD_CONTENT_H_
 
@@ -19,11 +19,11 @@ struct WorldContent {
   std::map<std::string, std::string> aliases;
 };
 
-// Collective. Where all ranks name the same, nothing but a digest of it is sent; else each rank's
-// names, and of each tensor the layout, by the first rank of its mesh. Requires: content that each
-// rank has checked by itself. Errors, the same on all ranks: kInvalidArgument, naming ranks and
-// tensor, where ranks of a tensor's mesh do not name it, name unlike tensors alike, or give one
-// alias two meanings; and for unlike folders, steps and entries; failures.
+// Collective. If all ranks name the same, only a digest of it is exchanged; else each rank's names,
+// and, by the first rank of its mesh, each tensor's layout. Requires: each rank has checked its own
+// content. Errors, the same on all ranks: kInvalidArgument, naming ranks and tensor, if ranks of a
+// tensor's mesh do not name it, give one name to different tensors, or give one alias two meanings;
+// and for different folders, steps or entries; failures.
 absl::StatusOr<WorldContent> GatherContent(Context& context, const std::string& folder,
                                            const CheckpointContent& content);
 

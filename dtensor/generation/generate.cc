@@ -29,7 +29,7 @@ absl::Status Check(const KvCache& cache, absl::Span<const std::vector<int64_t>> 
                               absl::StrCat(end), ")"});
     }
     const int64_t size = static_cast<int64_t>(prompts[r].size());
-    // The last one is not kept, and of none a prompt must fit all the same.
+    // The last token is not stored. If no tokens are generated, the prompt must fit all the same.
     const int64_t room = cache.capacity() - cache.lengths()[r] - size;
     if (size > 0 && std::max<int64_t>(options.tokens, 1) <= room + 1) continue;
     return InvalidArgument(
@@ -41,7 +41,7 @@ absl::Status Check(const KvCache& cache, absl::Span<const std::vector<int64_t>> 
   return absl::OkStatus();
 }
 
-// The first counts[r] of each row's ids are real; others are 0.
+// The ids of one call of Append. The first counts[r] of row r are real; the others are 0.
 struct Step {
   int64_t length = 0;
   std::vector<int64_t> ids, counts;

@@ -1,4 +1,4 @@
-// Generate: a model goes on with texts, token by token.
+// Generate: continues texts with a model, token by token.
 //
 //   DT_ASSIGN_OR_RETURN(const auto cache, KvCache::Create(model, {.batch = 2, .capacity = 512}));
 //   DT_ASSIGN_OR_RETURN(auto texts,
@@ -21,22 +21,24 @@
 namespace DTENSOR_EXPORT dtensor {
 
 struct GenerateOptions {
-  int64_t tokens = 100;  // of each row, at most
+  int64_t tokens = 100;  // per row, at most
   SamplingOptions sampling = {};
-  // A row ends with the first of these: the end of a text, of an answer. It is part of the result.
+  // A row ends with the first of these tokens, such as the end of a text or of an answer. It is
+  // part of the result.
   std::vector<int64_t> stop = {};
-  // Called for each token as it is known, on every rank; row by row within a step. False ends all.
+  // Called on every rank for each token as soon as it is known; row by row within a step. If it
+  // returns false, generation ends for all rows.
   std::function<bool(int64_t row, int64_t token)> on_token = {};
 };
 
-// Adds each prompt to its row of the cache, as many as the cache has rows, one token at least each,
-// and then the tokens that follow, until all rows have ended: these are returned. The last token is
-// not in the cache. With options.tokens of 0 nothing is added. The model lies on `mesh`. Rows that
-// have ended, and those of shorter prompts, cost what the others do. Collective; every rank passes
-// the same, and on_token answers the same on all: its answer is not asked of the others. Errors:
-// kInvalidArgument for options, prompts, and tokens that do not fit into the cache, before anything
-// runs, ids among them that the model has no word for (KvCache::num_ids); those of KvCache::Append
-// and SampleTokens.
+// Appends each prompt to its row of the cache, and then the tokens that follow, until all rows have
+// ended. Returns the latter. There must be a prompt of at least one token for each row of the
+// cache. The last token of a row is not in the cache. If options.tokens is 0, nothing is added. The
+// model must lie on `mesh`. Rows that have ended, and rows with shorter prompts, cost as much as
+// the others. Collective: every rank must pass the same arguments, and on_token must return the
+// same on all ranks, since its result is not exchanged. Errors: before anything runs,
+// kInvalidArgument for options, prompts, tokens that do not fit into the cache, and ids that the
+// model does not have (KvCache::num_ids); those of KvCache::Append and SampleTokens.
 absl::StatusOr<std::vector<std::vector<int64_t>>> Generate(
     KvCache& cache, Context& context, const DeviceMesh& mesh,
     absl::Span<const std::vector<int64_t>> prompts, const GenerateOptions& options);

@@ -19,7 +19,7 @@ constexpr float kNever = -std::numeric_limits<float>::infinity();
 
 float Ordered(float logit) { return std::isnan(logit) ? kNever : logit; }
 
-// The smallest of the k largest logits: what is less is left out.
+// The k-th largest logit; smaller ones are left out.
 float FloorOfTopK(absl::Span<const float> logits, int64_t k) {
   if (k == 0 || k >= static_cast<int64_t>(logits.size())) return kNever;
   std::vector<float> sorted;
@@ -28,7 +28,7 @@ float FloorOfTopK(absl::Span<const float> logits, int64_t k) {
   return sorted[k - 1];
 }
 
-// The smallest of the largest logits whose probabilities add up to p.
+// The smallest of the largest logits whose probabilities add up to p; smaller ones are left out.
 float FloorOfTopP(absl::Span<const float> logits, float floor, double temperature, double p) {
   if (p >= 1) return floor;
   std::vector<float> sorted;
@@ -49,7 +49,7 @@ float FloorOfTopP(absl::Span<const float> logits, float floor, double temperatur
   return sorted.back();
 }
 
-// Gumbel's: -log(-log(u)). Four neighbouring tokens share what is drawn.
+// Gumbel noise: -log(-log(u)). Four neighbouring tokens share one draw.
 class Noise {
  public:
   Noise(const SamplingOptions& options, uint32_t row, uint32_t position)
@@ -67,7 +67,7 @@ class Noise {
  private:
   const uint64_t seed_;
   const uint32_t row_, position_;
-  uint32_t drawn_ = std::numeric_limits<uint32_t>::max();  // no token's
+  uint32_t drawn_ = std::numeric_limits<uint32_t>::max();  // the group drawn last; none yet
   std::array<uint32_t, 4> words_ = {};
 };
 
@@ -96,7 +96,7 @@ TensorOr WithoutNan(const DistributedTensor& x) {
   return Where(Equal(x, x), x, Full(x.context(), scalar, {}, x.dtype(), kNever));
 }
 
-// ArgMax takes a NaN before all else, which here is never taken.
+// ArgMax prefers a NaN to all other values; here a NaN is never taken.
 absl::StatusOr<std::vector<int64_t>> Likeliest(const DistributedTensor& logits) {
   const int64_t vocab = logits.shape()[2];
   DT_ASSIGN_OR_RETURN(const DistributedTensor rows, Reshape(logits, {logits.shape()[0], vocab}));
@@ -135,7 +135,7 @@ int64_t SampleToken(absl::Span<const float> logits, const SamplingOptions& optio
   for (size_t i = 0; i < logits.size(); ++i) {
     const float logit = Ordered(logits[i]);
     if (logit < floor || logit == kNever) continue;
-    // Behind the largest: a small temperature makes no infinity of that.
+    // Relative to the largest logit, so that a small temperature does not make it infinite.
     const double behind = logit == largest ? 0 : static_cast<double>(logit) - largest;
     const double score =
         draws ? behind / options.temperature + noise(static_cast<uint32_t>(i)) : behind;

@@ -27,7 +27,7 @@ namespace {
 constexpr absl::string_view kWho = "LoadHuggingFace: ";
 constexpr int64_t kPieceBytes = int64_t{4} << 20;
 
-// What files have that is no parameter.
+// Tensors in files that are not parameters.
 bool IsPassedOver(absl::string_view name) {
   return absl::EndsWith(name, "rotary_emb.inv_freq") || absl::EndsWith(name, ".attn.bias") ||
          absl::EndsWith(name, ".attn.masked_bias") || absl::EndsWith(name, "position_ids");
@@ -41,11 +41,11 @@ struct Source {
 };
 struct Target {
   Parameter* parameter = nullptr;
-  std::vector<Source> sources;  // none: not found so far
-  std::string missing;          // by the first path
+  std::vector<Source> sources;  // empty: not found so far
+  std::string missing;          // the first missing name
 };
 
-// Finds all that the model has, before anything is read.
+// Finds everything that the model has, before anything is read.
 class Matcher {
  public:
   Matcher(const SafetensorsFolder& folder, Module& model) : folder_(folder) {
@@ -102,7 +102,7 @@ class Matcher {
   Tensors::const_iterator Find(absl::string_view name) const {
     const auto exact = folder_.tensors().find(name);
     if (exact != folder_.tensors().end()) return exact;
-    const auto find = [&](absl::string_view other) {  // unless it is another parameter's
+    const auto find = [&](absl::string_view other) {  // unless another parameter has this name
       return names_.contains(other) ? folder_.tensors().end() : folder_.tensors().find(other);
     };
     for (const absl::string_view base : {"model.", "transformer.", "bert."}) {
@@ -139,7 +139,7 @@ class Matcher {
   std::set<std::string, std::less<>> names_;  // of the model
 };
 
-// Of one rank.
+// Loads what one rank holds.
 class RegionLoader {
  public:
   explicit RegionLoader(Context& context) : context_(context) {}
@@ -156,7 +156,7 @@ class RegionLoader {
         DT_RETURN_IF_ERROR(LoadPiece(source, region, tensor.local()));
         continue;
       }
-      // Row i of the source is the i-th index of these rows of the parameter.
+      // Row i of the source belongs at the i-th index of `rows` of the parameter.
       const StoredPart& part = source.part;
       const IndexRun rows = {part.first, part.rows, part.group, spec.shape[0] / part.group};
       for (const MatchedRun& run : MatchIndexSets(IndexSet::FromIntervals({&rows, 1}), region[0])) {
@@ -170,7 +170,7 @@ class RegionLoader {
   }
 
  private:
-  // Rows [from, from + count) of the source to those from `to` on of this rank's.
+  // Loads rows [from, from + count) of the source into this rank's rows from `to` on.
   absl::Status LoadRows(const Source& source, Region region, int64_t from, int64_t to,
                         int64_t count, const Tensor& local) {
     const int64_t row_bytes = std::max<int64_t>(1, local.bytes() / local.size(0));
@@ -226,9 +226,9 @@ Context* ContextOf(Module& model) {
   return context;
 }
 
-// That all ranks have opened the same files, and these are still there: none has those before a
-// replacement, and another one those behind it. What a rank has to say that sees others than rank
-// 0 does.
+// Checks that all ranks have opened the same files, and that these are still in place: no rank may
+// have the files from before a replacement while another has those from after it. The error names a
+// rank whose files differ from rank 0's.
 absl::Status CheckSame(Context& context, const SafetensorsFolder& folder) {
   const absl::StatusOr<std::vector<uint32_t>> crcs = folder.SampledCrc32c();
   DT_RETURN_IF_ERROR(AgreeOn(context, crcs.ok() ? folder.CheckInPlace() : crcs.status()));

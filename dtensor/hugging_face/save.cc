@@ -27,7 +27,7 @@ namespace {
 constexpr absl::string_view kWho = "SaveHuggingFace: ";
 constexpr absl::string_view kConfigFile = "config.json";
 
-// One parameter's path, and what becomes of it.
+// One path of a parameter, and what is saved under it.
 struct SavedParameter {
   std::string path;
   Parameter* parameter;
@@ -82,7 +82,8 @@ std::string FileName(size_t number, size_t files) {
   return absl::StrFormat("model-%05d-of-%05d.safetensors", number + 1, files);
 }
 
-// What would be read in place of what is saved, or belongs to what was there before.
+// Whether a file with this name would be read instead of what is saved, or belongs to an earlier
+// model.
 bool IsOfModel(absl::string_view name) {
   if (name == kSafetensorsFile || name == kSafetensorsIndex) return true;
   size_t number = 0, files = 0;
@@ -92,13 +93,13 @@ bool IsOfModel(absl::string_view name) {
          name == FileName(number - 1, files);
 }
 
-// `tensor`, all of it, on rank `to` alone.
+// The whole of `tensor`, on rank `to` only.
 TensorOr WholeOn(int to, const DistributedTensor& tensor) {
   DT_ASSIGN_OR_RETURN(const DeviceMesh there, DeviceMesh().OnRanks({to}));
   return tensor.Detach().Redistribute(Layout::Replicated(there, tensor.ndim()));
 }
 
-// The elements of what lies on this rank alone.
+// The elements of a tensor that lies on this rank only.
 absl::StatusOr<std::vector<std::byte>> BytesOf(const DistributedTensor& tensor, DType dtype) {
   Context& context = tensor.context();
   DT_ASSIGN_OR_RETURN(const DistributedTensor cast, LocalCast(tensor, dtype));
@@ -115,14 +116,14 @@ absl::StatusOr<std::vector<std::byte>> BytesOf(const DistributedTensor& tensor, 
   return bytes;
 }
 
-// What one rank writes, while the others bring it what they hold; they have no folder. What goes
-// wrong with a file is told when all have brought theirs.
+// Writes on one rank, while the others send it what they hold; they have no folder. File errors are
+// reported only after all have sent theirs.
 class Writer {
  public:
   Writer(Context& context, int to, FileSystem& files)
       : context_(context), files_(files), to_(to), writes_(context.rank() == to) {}
 
-  // Collective, as all of these.
+  // Collective, as are all of these functions.
   absl::Status Begin(const std::string& folder) {
     absl::Status status;
     if (writes_) {
@@ -192,7 +193,7 @@ class Writer {
   std::optional<AtomicFolder> folder_;
 };
 
-// The files that are no tensors. Errors: what save.h says of `others`.
+// The files that are not tensors. Errors: what save.h says about `others`.
 absl::StatusOr<std::map<std::string, std::string>> TextsOf(const SaveHuggingFaceOptions& options) {
   std::map<std::string, std::string> texts = options.others;
   for (const auto& [name, text] : options.others) {

@@ -1,5 +1,5 @@
-// AttentionModule: a module with one attention in it, whose options others may set: the mask, and
-// how it runs.
+// AttentionModule: a module with one attention in it. Other code may set the attention's options:
+// its mask, and how it runs.
 #ifndef DTENSOR_NN_ATTENTION_MODULE_H_
 #define DTENSOR_NN_ATTENTION_MODULE_H_
 
@@ -16,7 +16,8 @@ class AttentionModule : public Module {
   AttentionOptions* attention() final { return &options_; }
 
  protected:
-  // The options of one call: with this dropout, by the Context's next seed, while it trains.
+  // The options of one call. While the module trains, they have this dropout and the Context's next
+  // seed.
   AttentionOptions OptionsOf(Context& context, double dropout) const {
     AttentionOptions options = options_;
     if (!training() || dropout == 0) return options;

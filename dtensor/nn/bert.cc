@@ -19,7 +19,7 @@ using internal::ConfigReader;
 
 constexpr auto kBias = LinearLayer::Bias::kAdded;
 
-// Of words, their types and positions, normed.
+// The sum of word, token type and position embeddings, after LayerNorm.
 class Embeddings : public Module {
  public:
   explicit Embeddings(const BertConfig& config)
@@ -51,7 +51,7 @@ class Embeddings : public Module {
   DropoutLayer dropout_;
 };
 
-// q, k, v, attention without a mask unless its options have one: [b, s, dim] -> [b, s, dim].
+// q, k, v, attention (without a mask unless its options have one): [b, s, dim] -> [b, s, dim].
 class SelfAttention : public AttentionModule {
  public:
   explicit SelfAttention(const BertConfig& config)
@@ -83,7 +83,7 @@ class SelfAttention : public AttentionModule {
   LinearLayer query_, key_, value_;
 };
 
-// LayerNorm(dense(x) + residual): what ends either half of a layer.
+// LayerNorm(dense(x) + residual): the end of each half of a layer.
 class Output : public Module {
  public:
   Output(const BertConfig& config, int64_t in, int64_t unit)

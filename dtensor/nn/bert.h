@@ -1,6 +1,6 @@
-// BERT's encoder: attention without a mask, LayerNorm after each part, learned positions, two types
-// of tokens, a pooler. Names and shapes are those of Hugging Face's BertModel, so a state dict goes
-// in and out by name.
+// BERT's encoder: attention without a mask, LayerNorm after attention and after the MLP, learned
+// positions, two types of tokens, a pooler. Names and shapes are those of Hugging Face's BertModel,
+// so its state dicts can be loaded and saved by name.
 //
 //   embeddings.{word,position,token_type}_embeddings.weight          [vocab, dim], ...
 //   embeddings.LayerNorm.{weight,bias}                               [dim]
@@ -12,8 +12,8 @@
 //   encoder.layer.N.output.LayerNorm.{weight,bias}                   [dim]
 //   pooler.dense.{weight,bias}                                       [dim, dim]; [dim]
 //
-// All tokens see all tokens: attention has no mask of padding, so the sequences of a batch are of
-// one length. Every row of the embeddings learns, that of the padding token too.
+// Every token attends to all tokens. There is no padding mask, so all sequences of a batch must
+// have the same length. Every row of the embeddings is trained, also that of the padding token.
 #ifndef DTENSOR_NN_BERT_H_
 #define DTENSOR_NN_BERT_H_
 
@@ -36,13 +36,13 @@ struct BertConfig {
   double norm_eps = 1e-12;
   double init_stddev = 0.02;
   GeluForm gelu = GeluForm::kErf;
-  // While it trains: of what parts of a layer give, of attention's weights.
+  // Dropout during training: of the results of a layer's parts, of attention's weights.
   double hidden_dropout = 0.1, attention_dropout = 0.1;
 
-  // From Hugging Face's config.json of a bert. Errors: kInvalidArgument for text that is no JSON
-  // object, members that are no numbers in range, and what the model has no part for, by name: an
-  // activation that is no GELU, a decoder, positions that are no table of absolute ones, quantized
-  // weights. Members that change no result of the encoder are passed over.
+  // Reads Hugging Face's config.json of a bert. Errors: kInvalidArgument for text that is not a
+  // JSON object, for members that are not numbers in range, and, by name, for what the model does
+  // not implement: an activation other than GELU, a decoder, positions other than a table of
+  // absolute ones, quantized weights. Members that do not affect the encoder's results are ignored.
   static absl::StatusOr<BertConfig> FromJson(absl::string_view text);
 
   int64_t head_dim() const { return dim / heads; }
@@ -51,8 +51,8 @@ struct BertConfig {
 };
 
 // "input_ids" and "token_type_ids" [batch, sequence] (i32 or i64) -> "last_hidden_state" [batch,
-// sequence, dim] and "pooler_output" [batch, dim], of the first token. A sequence that is longer
-// than there are positions is refused.
+// sequence, dim] and "pooler_output" [batch, dim], of the first token. A sequence longer than
+// `positions` is refused.
 class BertModel : public Module {
  public:
   explicit BertModel(const BertConfig& config);  // Requires: config.Validate().ok()

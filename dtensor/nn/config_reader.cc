@@ -14,8 +14,8 @@ namespace dtensor::internal {
 
 using nlohmann::json;
 
-// What the parser of nlohmann calls for each part of the text. The functions return false to stop
-// it. Keeps members of the object and of objects that are its members.
+// The callbacks of nlohmann's parser for each part of the text; they return false to stop it. Keeps
+// the members of the object, and of objects that are its members.
 class ConfigParser : public nlohmann::json_sax<json> {
  public:
   explicit ConfigParser(ConfigReader& reader) : reader_(reader) {}
@@ -74,7 +74,7 @@ class ConfigParser : public nlohmann::json_sax<json> {
   }
 
   ConfigReader& reader_;
-  std::vector<std::string> keys_;  // for each object or list that is open, the member being read
+  std::vector<std::string> keys_;  // the member being read, for each open object or list
   std::vector<bool> is_list_;
   int lists_ = 0;
 };

@@ -1,4 +1,4 @@
-// Modules that are made of modules which they own: a list, and a chain.
+// Modules that own other modules: a list, and a chain.
 //
 //   auto blocks = std::make_unique<Sequential>();
 //   for (int i = 0; i < 12; ++i) blocks->Append(std::make_unique<Block>(config));
@@ -17,7 +17,7 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// Holds modules; calling it is an error. For models that call its modules in their own way.
+// Holds modules; calling it is an error. For models that call the modules in their own way.
 class ModuleList : public Module {
  public:
   ModuleList() = default;
@@ -39,7 +39,8 @@ class ModuleList : public Module {
   std::vector<std::unique_ptr<Module>> modules_;
 };
 
-// Each module's result is the next one's operand. Without modules it returns x.
+// Calls its modules one after the other, each on the previous one's result. Without modules it
+// returns x.
 class Sequential : public ModuleList {
  protected:
   TensorOr Forward(const DistributedTensor& x) override;

@@ -13,7 +13,8 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// The form that Hugging Face calls so: "gelu", "gelu_new", "gelu_pytorch_tanh"; none of the others.
+// The form with this name in Hugging Face: "gelu", "gelu_new", "gelu_pytorch_tanh"; nullopt for
+// other names.
 std::optional<GeluForm> GeluNamed(absl::string_view name);
 
 struct GeluMlpOptions {
@@ -23,8 +24,8 @@ struct GeluMlpOptions {
   std::string up = "up_proj", down = "down_proj";  // the children's names
 };
 
-// down(gelu(up(x))): x [..., dim] -> [..., hidden] -> [..., dim]. Colwise for the one and Rowwise
-// for the other split the hidden features.
+// down(gelu(up(x))): x [..., dim] -> [..., hidden] -> [..., dim]. Colwise for `up` and Rowwise for
+// `down` shard the hidden features.
 class GeluMlp : public Module {
  public:
   GeluMlp(int64_t dim, int64_t hidden, const GeluMlpOptions& options = {});

@@ -1,7 +1,7 @@
-// GPT-2: learned positions, LayerNorm before each part, one projection for queries, keys and values
-// together, a GELU MLP, the head tied to the embedding. Names and shapes are those of Hugging
-// Face's GPT2LMHeadModel, so a state dict goes in and out by name; weights of its Conv1D are
-// [in, out].
+// GPT-2: learned positions, LayerNorm before attention and MLP, one projection for queries, keys
+// and values together, a GELU MLP, the head tied to the embedding. Names and shapes are those of
+// Hugging Face's GPT2LMHeadModel, so its state dicts can be loaded and saved by name. Conv1D
+// weights are [in, out].
 //
 //   transformer.wte.weight                      [vocab, dim], the head's as well
 //   transformer.wpe.weight                      [positions, dim]
@@ -35,15 +35,17 @@ struct Gpt2Config {
   double init_stddev = 0.02;  // projections back to dim: stddev / sqrt(2 layers)
   GeluForm gelu = GeluForm::kTanh;
   bool tie_embeddings = true;
-  // While it trains: of the embedded tokens, of what is added to them, of attention's weights.
+  // Dropout during training: of the embedded tokens, of each residual branch, of attention's
+  // weights.
   double embedding_dropout = 0.1, residual_dropout = 0.1, attention_dropout = 0.1;
-  // Scores of attention are divided by sqrt(head_dim), and in layer i, from 0, by i + 1.
+  // Attention scores are divided by sqrt(head_dim), and, with scale_by_layer, by i + 1 in layer i
+  // (from 0).
   bool scale_attention = true, scale_by_layer = false;
 
-  // From Hugging Face's config.json of a gpt2. Errors: kInvalidArgument for text that is no JSON
-  // object, members that are no numbers in range, and what the model has no part for, by name: an
-  // activation that is no GELU, cross-attention, quantized weights. Members that change no result
-  // of the language model are passed over.
+  // Reads Hugging Face's config.json of a gpt2. Errors: kInvalidArgument for text that is not a
+  // JSON object, for members that are not numbers in range, and, by name, for what the model does
+  // not implement: an activation other than GELU, cross-attention, quantized weights. Members that
+  // do not affect the language model's results are ignored.
   static absl::StatusOr<Gpt2Config> FromJson(absl::string_view text);
 
   int64_t head_dim() const { return dim / heads; }
@@ -52,9 +54,9 @@ struct Gpt2Config {
   absl::Status Validate() const;
 };
 
-// Token ids [batch, sequence] (i32 or i64), as positions 0 to sequence - 1, -> logits [batch,
-// sequence, vocab]; with a cache (kv_cache.h) those of the last token alone. A sequence that is
-// longer than there are positions is refused.
+// Token ids [batch, sequence] (i32 or i64), at positions 0 to sequence - 1 -> logits [batch,
+// sequence, vocab]. With a cache (kv_cache.h): logits of the last token only. A sequence longer
+// than `positions` is refused.
 class Gpt2 : public Module {
  public:
   explicit Gpt2(const Gpt2Config& config);  // Requires: config.Validate().ok()

@@ -16,8 +16,8 @@ namespace dtensor {
 namespace {
 
 constexpr absl::string_view kWho = "KvCache: ";
-// Of the sequence, where an axis splits it: dealt in turn, so that ranks have alike much to attend
-// to from the first blocks on.
+// The block size if an axis shards the sequence. Blocks are dealt out in turn, so that ranks have
+// about equally many keys from the first blocks on.
 constexpr int64_t kSequenceBlock = 64;
 constexpr int64_t kMostTokens = int64_t{1} << 40;  // of all rows
 
@@ -34,13 +34,13 @@ absl::Status CheckMask(const std::string& path, const AttentionOptions& options)
                           "; tokens that come later must not be seen: causal, or a window"});
 }
 
-// x in the layout of `cache`, but for the sequence, which is whole.
+// Redistributes x to the layout of `cache`, but with the sequence replicated.
 TensorOr BesideCache(const DistributedTensor& cache, const TensorOr& x) {
   DT_ASSIGN_OR_RETURN(const Layout layout, cache.layout().WithDim(1, DimLayout()));
   return x->Redistribute(layout);
 }
 
-// Of one row: positions [begin, end), of which this rank holds `held`.
+// Zeroes positions [begin, end) of one row. This rank holds the positions `held`.
 absl::Status ZeroTokens(Device& device, const Tensor& cache, const IndexSet& held, int64_t begin,
                         int64_t end) {
   for (const MatchedRun& run : MatchIndexSets(IndexSet::Interval(begin, end), held)) {
@@ -52,7 +52,8 @@ absl::Status ZeroTokens(Device& device, const Tensor& cache, const IndexSet& hel
   return absl::OkStatus();
 }
 
-// Of row `row` positions [begin, end), which no query sees any more. As finite as what is new.
+// Zeroes positions [begin, end) of row `row`, which no query sees any more, so that they are finite
+// like new ones.
 absl::Status Forget(const DistributedTensor& cache, int64_t row, int64_t begin, int64_t end) {
   DT_RETURN_IF_ERROR(BeforeWrite(cache));
   const Spec& spec = cache.spec();
@@ -70,8 +71,8 @@ absl::Status Forget(const DistributedTensor& cache, int64_t row, int64_t begin, 
   return absl::OkStatus();
 }
 
-// Of one row, or of all alike: x's tokens [0, count) to positions from `start` on, of which this
-// rank holds `held`.
+// For one row, or for all rows if they are alike: copies x's tokens [0, count) to positions from
+// `start` on. This rank holds the positions `held`.
 absl::Status CopyTokens(Device& device, const Tensor& x, const Tensor& cache, const IndexSet& held,
                         int64_t start, int64_t count) {
   for (const MatchedRun& run : MatchIndexSets(IndexSet::Interval(start, start + count), held)) {
@@ -148,7 +149,7 @@ absl::Status WriteTokens(const DistributedTensor& cache, const TensorOr& x,
   return status.ok() ? status : context.communicator().Fail(status);
 }
 
-// In order. Errors: as Create.
+// The parts, in the order of the modules. Errors: as Create.
 absl::StatusOr<std::vector<KvCache::Part>> KvCache::PartsOf(Module& model, int64_t capacity) {
   std::vector<Part> parts;
   absl::Status status;
@@ -293,7 +294,7 @@ TensorOr KvCache::NewTensor(const DistributedTensor& like) const {
   }
   Dims shape = like.shape();
   shape[1] = options_.capacity;
-  // What no query sees yet must be finite all the same.
+  // Positions that no query sees yet must be finite, too.
   DT_ASSIGN_OR_RETURN(DistributedTensor made, Full(like.context(), kept, shape, like.dtype(), 0));
   made.set_pinned(true);
   return made;

@@ -1,23 +1,24 @@
-// KvCache: the keys and values of the tokens that a model has seen, so that a token more costs what
-// one token costs. What a model does with it: Transformer and Gpt2.
+// KvCache: the keys and values of the tokens that a model has already seen, so that one more token
+// costs only that token's work. Transformer and Gpt2 support it.
 //
 //   DT_ASSIGN_OR_RETURN(const auto cache, KvCache::Create(model, {.batch = 2, .capacity = 512}));
 //   DT_ASSIGN_OR_RETURN(logits, cache->Append(prompts, {5, 3}));  // prefill: ids [2, 5]
 //   DT_ASSIGN_OR_RETURN(logits, cache->Append(next));             // decode: ids [2, 1]
 //
-// Rows of a batch have lengths of their own: row r's next token is at position lengths()[r],
-// whatever the others have. A prefill of unlike prompts is padded on the right, `counts` saying how
-// many ids of each row are real; a row that is done has a count of 0. So a row's logits are those
-// that it has alone, bit for bit on the same mesh where matrix products give each row of a batch
-// the same bits.
+// Each row of a batch has a length of its own: row r's next token is at position lengths()[r],
+// independent of the other rows. Prompts of different lengths are padded on the right, and `counts`
+// says how many ids of each row are real; a finished row has a count of 0. So a row gets the logits
+// that it gets alone, bit for bit on the same mesh, provided that matrix products give each row of
+// a batch the same bits.
 //
-// Memory. For each attention a tensor of keys and one of values, [batch, capacity, kv_heads,
-// head_dim], made by the first Append: they lie as the model's keys do, which tensor parallelism
-// splits by heads, and the sequence whole, or split by `sequence_axis`; then each rank attends to
-// its part, and results are merged by log-sum-exp. They are allocated once, and never move; a step
-// writes its tokens in place and allocates nothing that stays. Their specs do not depend on how
-// many tokens there are, so that no step of decoding is a new decision: the Context's caches stay
-// as they are. A window of attention (Mistral's) bounds what is read, not what is kept.
+// Memory: each attention has a tensor of keys and one of values, [batch, capacity, kv_heads,
+// head_dim], created by the first Append. They are laid out as the model's keys are (tensor
+// parallelism shards them by heads), except that the sequence is not sharded, or sharded over
+// `sequence_axis`; then each rank attends to its part, and the results are merged by log-sum-exp.
+// They are allocated once and never move: a step writes its tokens in place and leaves no new
+// allocation behind. Their specs do not depend on the number of tokens. So a decoding step needs no
+// new dispatch decision, and the Context's caches do not grow. A window of attention (Mistral's)
+// limits what is read, not what is kept.
 #ifndef DTENSOR_NN_KV_CACHE_H_
 #define DTENSOR_NN_KV_CACHE_H_
 
@@ -41,64 +42,65 @@ class KvCache;
 // Every module that takes part in decoding has one as a member (Module::kv_cache_slot). `cache` and
 // `attention` are set by KvCache::Append and valid while it runs.
 struct KvCacheSlot {
-  KvCache* cache = nullptr;  // null: none does
+  KvCache* cache = nullptr;  // null: no cache is in use
   int attention = -1;        // -1: the module has none
-  int64_t positions = 0;     // that the module knows, and no more; its own word. 0: any
+  int64_t positions = 0;     // set by the module: how many positions it has learned. 0: no limit
 };
 
 struct KvCacheOptions {
   int64_t batch = 1;
   int64_t capacity = 0;  // tokens of each row
-  // The axis of the mesh that splits the sequence, in blocks of 64 dealt in turn. Empty: none.
+  // The mesh axis that shards the sequence, in blocks of 64 dealt out in turn. Empty: none.
   std::string sequence_axis = {};
 };
 
 class KvCache {
  public:
-  // `model` outlives the cache. It is only evaluated from here on (SetTraining(false)). Several
-  // caches may belong to one model, or to models that share modules. No memory is taken yet.
-  // Errors: kInvalidArgument for sizes below 1, and a module with an attention that keeps no cache,
-  // one whose queries see keys behind them, or one that has learned fewer positions than the
-  // capacity, naming it.
+  // `model` must outlive the cache. It is switched to evaluation (SetTraining(false)). Several
+  // caches may belong to one model, or to models that share modules. Allocates nothing yet. Errors:
+  // kInvalidArgument, naming the module, for sizes below 1 and for a model with an attention that
+  // does not support a cache, an attention whose queries see later keys, or a module that has
+  // learned fewer positions than the capacity.
   static absl::StatusOr<std::unique_ptr<KvCache>> Create(Module& model,
                                                          const KvCacheOptions& options);
 
-  // Runs the model on the next tokens of each row, ids [batch, s], of which the first counts[r] of
-  // row r are real; empty: all. Returns the logits that follow the last real one, [batch, 1,
-  // vocab]; of a row without real ids they mean nothing. Nothing is recorded. Collective. Errors:
-  // kInvalidArgument, where nothing changes, for ids of another shape, counts that do not fit, and
-  // a row that would have more tokens than the capacity; what the model refuses; failures. The
-  // cache is then as it was.
+  // Runs the model on the next tokens of each row, ids [batch, s]. The first counts[r] ids of row r
+  // are real; if `counts` is empty, all are. Returns the logits after the last real id, [batch, 1,
+  // vocab]; for a row without real ids they are meaningless. Nothing is recorded for Backward.
+  // Collective. Errors: kInvalidArgument, before anything changes, for ids of another shape, counts
+  // that do not fit, and a row that would exceed the capacity; what the model refuses; failures.
+  // After an error the cache is as it was.
   TensorOr Append(const DistributedTensor& ids, absl::Span<const int64_t> counts = {});
 
   absl::Span<const int64_t> lengths() const { return lengths_; }  // tokens of each row
   int64_t capacity() const { return options_.capacity; }
-  // Ids that no embedding of the model has a row for are at this or above (Module::num_ids). 0: it
+  // Ids at or above this have no row in any embedding of the model (Module::num_ids). 0: the model
   // has no embedding.
   int64_t num_ids() const { return num_ids_; }
-  // Forgets the tokens of a row from `length` on: to begin anew, or to go back. Their keys and
-  // values become 0, so that nothing of them, such as a NaN, is met by what comes in their place
-  // (what one Append added with them, in front of them, may have met it): a write to keys() and
-  // values(). Errors: kInvalidArgument for a row that is not there, and a length that it has not;
-  // those of BeforeWrite; failures.
+  // Forgets the tokens of a row from `length` on, to start anew or to go back. Their keys and
+  // values are set to 0, so that nothing of them, such as a NaN, can affect the tokens that take
+  // their place. (Earlier tokens of the same Append may already have been affected.) This is a
+  // write to keys() and values(). Errors: kInvalidArgument for a row that does not exist, and a
+  // length that the row does not have; those of BeforeWrite; failures.
   absl::Status Truncate(int64_t row, int64_t length);
-  // What this rank keeps.
+  // The bytes that this rank keeps.
   int64_t local_bytes() const;
-  // Keys and values of attention i: undefined before the first Append.
+  // Keys and values of attention i; undefined before the first Append.
   int num_attentions() const { return static_cast<int>(layers_.size()); }
   const DistributedTensor& keys(int i) const { return layers_[i].k; }
   const DistributedTensor& values(int i) const { return layers_[i].v; }
 
   // --- For modules, while Append runs.
-  // Token i of row r is at position i + first + rows[r]; rows: empty where all begin alike.
+  // Token i of row r is at position i + first + rows[r]. `rows` is empty if all rows begin at the
+  // same position.
   struct Positions {
     int64_t first = 0;
     std::vector<int64_t> rows;
-    int64_t end = 0;  // behind the last real one
+    int64_t end = 0;  // one past the last real position of any row
   };
   const Positions& positions() const { return positions_; }
-  // Keeps k and v [batch, s, kv_heads, head_dim] of the module's attention, and returns what q sees
-  // of them and of those before. Of the options, offsets are set here.
+  // Stores k and v [batch, s, kv_heads, head_dim] of the module's attention. Returns the attention
+  // of q to them and to the tokens before. The offsets in `options` are set here.
   TensorOr Attend(const KvCacheSlot& slot, const TensorOr& q, const TensorOr& k, const TensorOr& v,
                   AttentionOptions options);
   // The last real token of each row: [batch, s, features] -> [batch, 1, features].
@@ -107,9 +109,9 @@ class KvCache {
  private:
   struct Layer {
     DistributedTensor k, v;
-    uint64_t pass = 0;  // in which it was written last
+    uint64_t pass = 0;  // the pass that last wrote it
   };
-  // A module that has part in it, and the number of its attention, or -1.
+  // A module that takes part, and the number of its attention, or -1.
   struct Part {
     KvCacheSlot* slot = nullptr;
     int attention = -1;
@@ -126,17 +128,17 @@ class KvCache {
   std::vector<Part> parts_;
   std::vector<Layer> layers_;
   std::vector<int64_t> lengths_;
-  // Of the Append that runs.
+  // State of the running Append.
   uint64_t pass_ = 0;
   std::vector<int64_t> counts_;
   Positions positions_;
 };
 
-// Writes tokens of x [b, s, ...] into `cache` [b, t, ...], in place: of row r the first counts[r],
-// from position starts[r] on. x is brought to where the cache lies, which only its sequence may be
-// split otherwise of. A write as any other: aliases see it, results of redistributions do not
-// (BeforeWrite). Collective. Errors: kInvalidArgument for shapes and types that do not fit, tokens
-// that do not fit, and while the Context records, since a write has no gradient; those of
+// Writes tokens of x [b, s, ...] into `cache` [b, t, ...], in place: for row r, the first counts[r]
+// tokens, to positions from starts[r] on. x is redistributed to the cache's layout, with the
+// sequence replicated. It is a write like any other: aliases see it, results of redistributions do
+// not (BeforeWrite). Collective. Errors: kInvalidArgument for shapes and types that do not fit, for
+// tokens that do not fit, and while the Context records, since a write has no gradient; those of
 // BeforeWrite; failures.
 absl::Status WriteTokens(const DistributedTensor& cache, const TensorOr& x,
                          absl::Span<const int64_t> starts, absl::Span<const int64_t> counts);

@@ -129,7 +129,7 @@ TensorOr PositionEmbeddingLayer::Rows(const DistributedTensor& x) const {
   if (at.rows.empty() && at.first + s <= last + 1) {
     return Slice(weight_->Value(), 0, at.first, at.first + s);
   }
-  // Rows that begin where they like, and padding behind the last position.
+  // Each row begins at its own position. Padding after the last position gets the last one.
   std::vector<int64_t> ids;
   for (int64_t i = 0; i < batch * s; ++i) {
     const int64_t first = at.rows.empty() ? at.first : at.rows[i / s];

@@ -12,19 +12,19 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// The stddev of projections back to the residual stream (Radford et al. 2019): their sum over
-// layers stays bounded.
+// The stddev for projections back to the residual stream (Radford et al. 2019). It keeps their sum
+// over all layers bounded.
 inline double ResidualStddev(double stddev, int64_t layers) {
   return stddev / std::sqrt(2.0 * static_cast<double>(layers));
 }
 
 // y = x weight^T + bias; x [..., in], weight [out, in], bias [out], y [..., out]. Groups of
-// Units::in (out) features are never cut; where there are more shards than these, groups of in_part
-// (out_part) are what is not cut (0: as before).
+// Units::in (out) features are never cut. If there are more shards than such groups, they may be
+// cut, but only between groups of in_part (out_part) features; 0: never cut.
 //
-// Where `in` is split, the product is a sum over ranks: it goes to the output's edge without the
-// bias, which is added there, once, so the edge's reduce-scatter stays one. Elsewhere the bias is
-// added to the product.
+// If `in` is sharded, the product is a Partial sum. The output edge reduces it first, and the bias
+// is added after that: once, so that the edge's reduce-scatter stays a reduce-scatter. Otherwise
+// the bias is added to the product at once.
 class LinearLayer : public Module {
  public:
   struct Units {
@@ -32,14 +32,14 @@ class LinearLayer : public Module {
     int64_t in_part = 0, out_part = 0;
     int64_t out_pieces = 1;  // Parameter::pieces
   };
-  // kReturned: the module has two results, "y", without the bias, and "bias", for a caller who adds
+  // kReturned: the module has two results, "y" without the bias and "bias", for a caller that adds
   // it later. Requires: a bias.
   enum class Bias { kNone, kAdded, kReturned };
-  // The bias starts as 0.
+  // The bias is initialized to 0.
   LinearLayer(int64_t in, int64_t out, double stddev, Units units, Bias bias = Bias::kNone);
   LinearLayer(int64_t in, int64_t out, double stddev) : LinearLayer(in, out, stddev, Units()) {}
-  // With the weight of another layer: a head tied to an embedding [out, in]. Requires: two
-  // dimensions; a bias [out], or null where there is none.
+  // Shares the weight of another layer, such as a head tied to an embedding [out, in]. Requires:
+  // two dimensions; a bias [out], or null for none.
   explicit LinearLayer(ParameterPtr weight, ParameterPtr bias = nullptr, Bias use = Bias::kAdded);
   const ParameterPtr& weight() const { return weight_; }
   const ParameterPtr& bias() const { return bias_; }  // null: none
@@ -48,15 +48,15 @@ class LinearLayer : public Module {
   TensorOr Forward(const DistributedTensor& x) override;
   TensorsOr ForwardAll(absl::Span<const DistributedTensor> operands) override;
   TensorOr Finish(const DistributedTensor& y, const Spec& computed) override;
-  // `roles` of the weight.
+  // `roles`: those of the weight's dimensions.
   LinearLayer(ParameterPtr weight, ParameterPtr bias, Bias use, std::vector<DimRole> roles);
 
  private:
   const ParameterPtr weight_, bias_;
 };
 
-// The same with a weight [in, out], y = x weight + bias: what Hugging Face calls Conv1D, as the
-// checkpoints of GPT-2 have it.
+// The same with a weight [in, out], y = x weight + bias. Hugging Face calls this Conv1D;
+// checkpoints of GPT-2 have such weights.
 class Conv1dLayer : public LinearLayer {
  public:
   Conv1dLayer(int64_t in, int64_t out, double stddev, Units units);
@@ -66,7 +66,7 @@ class Conv1dLayer : public LinearLayer {
   TensorOr Forward(const DistributedTensor& x) override;
 };
 
-// Rows of weight [rows, dim] by ids [batch, sequence]: [batch, sequence, dim].
+// Picks rows of weight [rows, dim] by ids [batch, sequence]; the result is [batch, sequence, dim].
 class EmbeddingLayer : public Module {
  public:
   EmbeddingLayer(int64_t rows, int64_t dim, double stddev);
@@ -81,9 +81,9 @@ class EmbeddingLayer : public Module {
   const ParameterPtr weight_;
 };
 
-// x + the first rows of weight [positions, dim], one for each token of x [batch, sequence, dim]:
-// learned positions; with a cache (kv_cache.h) those behind the tokens that it has. A sequence that
-// is longer than there are positions is refused.
+// Learned positions: x [batch, sequence, dim] + the first `sequence` rows of weight [positions,
+// dim]. With a cache (kv_cache.h) the rows start after the tokens that the cache has. A sequence
+// longer than `positions` is refused.
 class PositionEmbeddingLayer : public Module {
  public:
   PositionEmbeddingLayer(int64_t positions, int64_t dim, double stddev);
@@ -94,7 +94,7 @@ class PositionEmbeddingLayer : public Module {
   TensorOr Forward(const DistributedTensor& x) override;
 
  private:
-  // Of each token of x.
+  // The row of each token of x.
   TensorOr Rows(const DistributedTensor& x) const;
 
   const ParameterPtr weight_;
@@ -115,7 +115,7 @@ class RmsNormLayer : public Module {
   double eps_;
 };
 
-// (x - mean(x)) / sqrt(var(x) + eps) * weight + bias over the last dimension. Starts as weight 1
+// (x - mean(x)) / sqrt(var(x) + eps) * weight + bias over the last dimension. Initially weight is 1
 // and bias 0.
 class LayerNormLayer : public Module {
  public:

@@ -1,10 +1,10 @@
-// Models from Hugging Face's configurations, the config.json beside a checkpoint.
+// Models from Hugging Face's config.json, the file beside a checkpoint.
 //
 //   DT_ASSIGN_OR_RETURN(const std::unique_ptr<Module> model, ModelFromJson(text));
 //
-// TransformerConfig::FromJson and its kin (transformer.h, gpt2.h, bert.h) read the configuration
-// alone; what they read, refuse and pass over is said there. What is missing has the value that
-// Hugging Face's class gives it.
+// TransformerConfig::FromJson and its siblings (transformer.h, gpt2.h, bert.h) read only the
+// configuration; see there for what they read, refuse and ignore. A missing member has the default
+// of Hugging Face's class.
 #ifndef DTENSOR_NN_MODEL_CONFIG_H_
 #define DTENSOR_NN_MODEL_CONFIG_H_
 
@@ -19,7 +19,7 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// The model that "model_type" says, without memory:
+// Creates the model that "model_type" names, without memory:
 //
 //   bert                    BertModel: ids and token types [batch, sequence] -> hidden states and
 //                           the pooled one
@@ -27,14 +27,15 @@ namespace DTENSOR_EXPORT dtensor {
 //   llama, mistral, qwen2,  Transformer: the same
 //   qwen3
 //
-// Errors: kInvalidArgument for text that is no JSON object, a model_type that is missing or
-// unknown, listing those that there are, and what FromJson of the model's configuration refuses.
+// Errors: kInvalidArgument for text that is not a JSON object, for a model_type that is missing or
+// unknown, listing the known ones, and for what FromJson of the model's configuration refuses.
 absl::StatusOr<std::unique_ptr<Module>> ModelFromJson(absl::string_view hugging_face_config_json);
 
-// All of these, in this order.
+// All these model types, in this order.
 std::vector<std::string> ModelTypes();
 
-// Which of these it is: "gpt2". Errors: as above, of the text and model_type.
+// The model type of this configuration, such as "gpt2". Errors: as above, for the text and
+// model_type.
 absl::StatusOr<std::string> ModelTypeOf(absl::string_view hugging_face_config_json);
 
 }  // namespace dtensor

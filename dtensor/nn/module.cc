@@ -32,7 +32,8 @@ std::string Join(absl::string_view path, absl::string_view name) {
   return absl::StrCat(path, path.empty() || name.empty() ? "" : ".", name);
 }
 
-// The least size whose multiples are split evenly by every axis that splits the outermost factor.
+// The smallest size whose multiples are split evenly by every axis that shards the outermost
+// factor.
 int64_t EvenSize(const DeviceMesh& mesh, const DimLayout& dim) {
   int64_t inner = 1, shards = 1, even = 1;
   for (size_t i = 1; i < dim.size(); ++i) inner *= dim[i].size;
@@ -49,11 +50,11 @@ bool AreNames(absl::Span<const std::string> names) {
   return !names.empty() && unique.size() == names.size() && absl::c_all_of(names, IsName);
 }
 
-// `side`: the edge's, in words.
+// `side`: which side of the edge this is, for error messages.
 absl::StatusOr<Layout> PlaceEdge(const Layout& layout, const ModuleEdge& edge,
                                  const Placement& placement, absl::string_view side,
                                  absl::Span<const int64_t> shape) {
-  // Its axes are numbers, which mean others elsewhere.
+  // An edge's axes are numbers, which have another meaning on another mesh.
   if (edge.mesh.num_axes() > 0 && edge.mesh != layout.mesh()) {
     return InvalidArgument({"an activation lies on ", layout.mesh().ToString(), ", and the plan ",
                             "was applied on ", edge.mesh.ToString(), "; make both on one mesh"});
@@ -329,7 +330,7 @@ TensorOr Module::AtEdge(const DistributedTensor& x, std::optional<Placement> Mod
 
 absl::Status Module::WithPath(const absl::Status& status) const {
   if (path_.empty() || status.code() != absl::StatusCode::kInvalidArgument) return status;
-  // What a module inside this one refused names that one, whose path begins with this one's.
+  // An error of an inner module already names that module, whose path begins with this one's.
   absl::string_view rest = status.message();
   if (absl::ConsumePrefix(&rest, path_) && !rest.empty() && (rest[0] == '.' || rest[0] == ':')) {
     return status;
@@ -460,7 +461,7 @@ void Module::AddChild(std::string name, Module* child) {
   DT_REQUIRE(name.find('.') == std::string::npos,
              "Module::AddChild: a name has a '.', which separates the names of a path; leave it "
              "out");
-  // So that what is refused before SetPaths names its place all the same.
+  // Set the path already now, so that errors before SetPaths name the place as well.
   child->VisitModules([&](const std::string& path, Module& module) {
     DT_REQUIRE(&module != this,
                "Module::AddChild: the child is the module itself, or contains it; a model is a "

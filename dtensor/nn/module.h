@@ -1,5 +1,5 @@
-// Module: a piece of a model. Named parameters, named children, a forward function; nothing about
-// ranks.
+// Module: a building block of a model. It has named parameters, named children and a forward
+// function, and knows nothing about ranks.
 //
 //   class Mlp : public Module {
 //    public:
@@ -15,40 +15,40 @@
 //     LinearLayer gate_, up_, down_;
 //   };
 //
-// Forward reads a parameter of its own by Value(): Mul(x, gain_->Value()).
+// Forward reads the module's own parameters by Value(): Mul(x, gain_->Value()).
 //
-// A parameter is declared with its shape and how it starts; it gets memory with Materialize(), or
-// wherever a caller lays it (Parameter::Materialize). Each element's first value depends on the
-// seed, the parameter's path and its global index alone, so it is the same on every mesh.
+// A parameter is declared with its shape and initialization. It gets memory from Materialize(), or
+// in any layout from Parameter::Materialize. An element's initial value depends only on the seed,
+// the parameter's path and the element's global index, so it is the same on every mesh.
 //
-// A module also says what the dimensions of its parameters are to it (DimRole). These are facts of
-// its arithmetic, for whoever decides how to split a model: a parameter without them is not split
-// by its features. They change where things lie and what moves, never a result.
+// A module also says what the dimensions of its parameters mean (DimRole). These are facts of its
+// arithmetic, for code that decides how to shard a model: a parameter without them is not sharded
+// by its features. They affect where data lies and what moves, never a result.
 //
 //   AddParameter("weight", weight_, {DimRole::kOutput, DimRole::kInput});  // y = x weight^T
 //   AddParameter("bias", bias_, {DimRole::kOutput});                       // y + bias
 //   AddParameter("table", table_, {DimRole::kRow, DimRole::kOutput});      // y = table[ids]
 //
-// Modules may share a parameter, and a module may stand in several places of a model:
+// Modules may share a parameter, and a module may be at several places of a model:
 //
 //   head_(embedding_.weight())          // one weight, used by two modules
 //   AddChild("query", &encoder_);  AddChild("document", &encoder_);
 //
-// What is shared is one thing with several paths: listed once, by its first path, which also gives
-// it its first value; what goes by names, as a checkpoint, knows it by all of them
-// (VisitParameterPaths).
+// A shared module or parameter is one object with several paths. It is listed once, by its first
+// path, which also determines a parameter's initial value. Everything that works by name, such as
+// checkpoints, knows it by all its paths (VisitParameterPaths).
 //
-// Calling a module, y = m(x), brings x to the layouts that edges() want of it, runs Forward, and
-// brings the result to those that they want of that; then Finish adds what needs that result whole.
-// A module without edges just runs Forward and Finish.
+// Calling a module, y = m(x), redistributes x to the layout that edges() ask for, runs Forward,
+// redistributes the result to the layout that edges() ask for, and runs Finish, for what needs the
+// reduced result. A module without edges just runs Forward and Finish.
 //
-// A module of several operands or results says their names and overrides ForwardAll:
+// A module with several operands or results names them and overrides ForwardAll:
 //
 //   CrossAttention() { SetOperands({"query", "memory"}); }
 //   TensorsOr ForwardAll(absl::Span<const DistributedTensor> operands) override;
 //   ...
-//   y = cross(query, memory);                    // of one result
-//   DT_ASSIGN_OR_RETURN(results, m.Call({a, b}));  // of several
+//   y = cross(query, memory);                      // one result
+//   DT_ASSIGN_OR_RETURN(results, m.Call({a, b}));  // several results
 #ifndef DTENSOR_NN_MODULE_H_
 #define DTENSOR_NN_MODULE_H_
 
@@ -96,14 +96,14 @@ struct ParameterInit {
   }
 };
 
-// A part of a parameter that checkpoints have as a tensor of its own.
+// A part of a parameter that is a tensor of its own in checkpoints.
 struct ParameterPart {
-  std::string module;  // whose it is there: "q_proj"
-  int64_t rows;        // of each group
+  std::string module;  // the module that it belongs to there: "q_proj"
+  int64_t rows;        // in each group
 };
 
-// One parameter. Modules that use it hold it together, and it lives as long as one of them: its
-// address tells it apart, and its paths are those of the modules that have it.
+// One parameter. The modules that use it share ownership, and it lives as long as one of them. It
+// is identified by its address, and its paths are those of the modules that have it.
 struct Parameter {
   static std::shared_ptr<Parameter> New(Dims shape, ParameterInit init, Dims units = {},
                                         Dims unit_parts = {});
@@ -112,42 +112,43 @@ struct Parameter {
 
   Dims shape;
   ParameterInit init;
-  // For each dimension the size of a group that is never to be cut (features of a head). Empty or
-  // 1: none. Else as many as there are dimensions, each at least 1.
+  // For each dimension, the size of a group that is never cut, such as the features of a head.
+  // Empty or 1: no groups. Else one size per dimension, each at least 1.
   Dims units;
   // A smaller group within each unit, used if there are more shards than units: then units may be
   // cut, but only between such groups. Example: a unit is all query heads that share a key/value
   // head, and its group a single head. Empty: units are never cut. Else one size per dimension, as
   // in `units`.
   Dims unit_parts;
-  // For each dimension, of how many equal pieces it is made, side by side, each of which is split
-  // like a dimension of its own: of queries, keys and values in one weight each rank then has its
-  // own heads of all three, a layout such as [_ x heads(tp) x 64]. Empty or 1: one. Else as many
-  // as there are dimensions, each at least 1 and a divisor of its dimension.
+  // For each dimension, the number of equal pieces that it consists of, side by side. Each piece is
+  // sharded like a dimension of its own. Example: if queries, keys and values are in one weight,
+  // each rank gets its own heads of all three, in a layout such as [_ x heads(tp) x 64]. Empty or
+  // 1: one piece. Else one number per dimension, each at least 1 and a divisor of its dimension.
   Dims pieces;
-  // Of dimension 0, which is made of groups, each of them the rows of these parts, one after the
-  // other: at least one of each, together a divisor of the dimension. Empty: checkpoints have it as
-  // it is (state_dict.h).
+  // The parts that dimension 0 consists of, if checkpoints store them as separate tensors. The
+  // dimension is a sequence of groups; each group has the rows of all parts, one part after the
+  // other. Each part has at least one row, and a group's rows divide the dimension. Empty:
+  // checkpoints store the parameter as it is (state_dict.h).
   std::vector<ParameterPart> parts;
   DType dtype = DType::kF32;
-  // Whether it is trained. A buffer is not: it has a place and is saved, and wants no gradient.
+  // Whether it is trained. A buffer is not: it has a layout and is saved, but gets no gradient.
   bool trained = true;
   // Undefined until materialized; then a pinned leaf, which requires gradients if it is trained.
   DistributedTensor tensor;
-  int64_t unit(int dim, int64_t shards) const;  // of a dimension that is cut into so many shards
+  int64_t unit(int dim, int64_t shards) const;  // the unit if `dim` is cut into so many shards
   int64_t num_pieces(int dim) const { return pieces.empty() ? 1 : pieces[dim]; }
   int64_t piece_size(int dim) const { return shape[dim] / num_pieces(dim); }
-  // What Forward computes with: the tensor, or gathered, where a plan shards parameters between
-  // uses (gather_group.h). `tensor` itself gives the same results, with other communication.
+  // What Forward computes with: the tensor, gathered first if a plan shards parameters between uses
+  // (gather_group.h). Using `tensor` itself gives the same results, with other communication.
   // Requires: materialized. Errors: failures.
   TensorOr Value() const { return ForUse(tensor); }
-  // Errors: kInvalidArgument, naming `path`, for another number of first values than `shape` has, a
-  // deviation that is negative or not finite, for random ones, or training, of a type that is no
-  // float, for units that are not one for each dimension, and for pieces or parts that do not make
-  // up the shape.
+  // Errors: kInvalidArgument, naming `path`, if the number of given values does not match `shape`;
+  // for a standard deviation that is negative or not finite; for random values, or training, of a
+  // type that is not a float; for units that are not one per dimension; and for pieces or parts
+  // that do not make up the shape.
   absl::Status Check(absl::string_view path) const;
-  // Memory in `layout`, and the first value that `path` gives it. No communication. Errors: those
-  // of Check; failures.
+  // Allocates the parameter in `layout`, with the initial value that belongs to `path`. No
+  // communication. Errors: those of Check; failures.
   absl::Status Materialize(Context& context, const Layout& layout, absl::string_view path,
                            uint64_t seed);
 
@@ -156,42 +157,44 @@ struct Parameter {
 };
 using ParameterPtr = std::shared_ptr<Parameter>;
 
-// What a dimension of a parameter is to a module that has it. A shared parameter may be different
-// things to its modules: an embedding's rows are the output features of the head tied to it.
+// What a dimension of a parameter means to a module that has it. A shared parameter may mean
+// different things to its modules: an embedding's rows are the output features of the head tied to
+// it.
 enum class DimRole : uint8_t {
-  kOther,   // none of the following; so is all that a module does not say
+  kOther,   // none of the following, or not stated
   kOutput,  // output features: slice i makes feature i of the result
   kInput,   // input features: slice i meets feature i of the operand; the result is a sum over i
   kRow,  // rows of a table: the operand's values pick rows; the result is a sum over those picked
 };
 
-// A parameter as one of a module's own.
+// A parameter as a member of a module.
 struct OwnParameter {
   std::string name;
   ParameterPtr parameter;
   std::vector<DimRole> roles;  // for each dimension; empty: all kOther
 };
 
-// Where a module's operands and results are brought, on some mesh axes; other axes stay as they
-// come. Placements and position are those of Layout::WithAxes.
+// Where a module's operands and results are brought, on some mesh axes. Other axes keep their
+// placements. Placements and position are as in Layout::WithAxes.
 struct ModuleEdge {
   DeviceMesh mesh;
   AxisList axes;
   std::optional<Placement> input, output;  // none: as it comes
   bool allow_uneven = false;               // else a Shard that does not divide is refused
   SplitPosition position = SplitPosition::kMinor;
-  // Operators that save an operand which `input` gathered keep it gathered until Backward. Else
-  // they keep what it was gathered of, and Backward gathers again: less memory, one more
-  // collective.
+  // True: if `input` gathers an operand, operators that save it keep it gathered until Backward.
+  // False: they keep the tensor from before the gather, and Backward gathers it again. This takes
+  // less memory and one more collective.
   bool keep_gathered = false;
-  // Which operand `input` is of, and which result `output`: the only one, or -1: each.
+  // The number of the one operand that `input` applies to, and of the one result that `output`
+  // applies to; -1: all of them.
   int index = -1;
 };
 
-// x, which is operand or result number `index`, where that side of `edges` wants it, one after the
-// other, in one redistribution. Errors: kInvalidArgument for another mesh than the edge's, a
-// placement that WithAxes refuses, and a dimension that does not divide, naming the multiple that
-// would; failures.
+// Applies that side of `edges`, one edge after the other, to x, which is operand or result number
+// `index`; all in one redistribution. Errors: kInvalidArgument for a mesh other than the edge's, a
+// placement that WithAxes refuses, and a dimension that does not divide evenly, naming the multiple
+// that would; failures.
 TensorOr AtEdges(const DistributedTensor& x, absl::Span<const ModuleEdge> edges,
                  std::optional<Placement> ModuleEdge::*side, int index = 0);
 
@@ -217,54 +220,55 @@ class Module {
     return Call(absl::MakeConstSpan(operands.begin(), operands.size()));
   }
 
-  // Depth first, in order of declaration: (path, thing), paths like "layers.0.attention.wq". The
-  // module itself has "". What stands at several paths is visited once, by the first of them.
+  // Visits depth first, in order of declaration, with paths like "layers.0.attention.wq". The
+  // module itself has "". What is at several paths is visited once, with the first of them.
   void VisitModules(const std::function<void(const std::string& path, Module& module)>& visit);
   void VisitParameters(
       const std::function<void(const std::string& path, Parameter& parameter)>& visit);
-  // In the same order, each thing once for each of its paths.
+  // The same order, but each module or parameter is visited once for each of its paths.
   void VisitModulePaths(const std::function<void(const std::string& path, Module& module)>& visit);
   void VisitParameterPaths(
       const std::function<void(const std::string& path, Parameter& parameter)>& visit);
-  // The tensors of those that are trained: each once. Requires: materialized.
+  // The tensors of the trained parameters, each once. Requires: materialized.
   std::vector<DistributedTensor> Parameters();
 
-  // Gives every parameter that has none memory, replicated on `mesh`, and its first value. No
-  // communication. Errors, where nothing changes: kInvalidArgument for a mesh that has not as many
-  // ranks as the world; those of Parameter::Check. Failures.
+  // Allocates every parameter that has no memory yet, replicated on `mesh`, with its initial value.
+  // No communication. Errors, after which nothing has changed: kInvalidArgument for a mesh whose
+  // number of ranks is not that of the world; those of Parameter::Check. Failures.
   absl::Status Materialize(Context& context, const DeviceMesh& mesh, uint64_t seed);
-  // The type of all parameters. Requires: none is materialized.
+  // Sets the type of all parameters. Requires: none is materialized.
   void SetDType(DType dtype);
-  // No parameter gets a first value: all are to be loaded.
+  // Skips the initialization of all parameters, since all will be loaded.
   void SkipFirstValues();
 
-  // --- What it is.
+  // --- What the module is.
   // In order of declaration.
   const std::vector<OwnParameter>& own_parameters() const { return parameters_; }
   const std::vector<std::string>& operand_names() const { return operands_; }
   const std::vector<std::string>& result_names() const { return results_; }
-  // The options of the attention in its Forward, where it has one (attention_module.h); else null.
+  // The options of the attention in its Forward, if it has one (attention_module.h); else null.
   virtual AttentionOptions* attention() { return nullptr; }
-  // For how many ids it has a row, where it is an embedding of ids; else 0.
+  // The number of ids that it has a row for, if it is an embedding of ids; else 0.
   virtual int64_t num_ids() const { return 0; }
-  // Where it has part in decoding with a cache of keys and values (kv_cache.h); else null.
+  // Not null if it takes part in decoding with a cache of keys and values (kv_cache.h).
   virtual KvCacheSlot* kv_cache_slot() { return nullptr; }
-  // Its first path in the model that Materialize or SetPaths was called on; before, one that its
-  // parents have given it so far.
+  // Its first path in the model on which Materialize or SetPaths was called. Before that, the path
+  // that its parents have given it so far.
   absl::string_view path() const { return path_; }
-  // Makes this the model: it and the modules in it take their first paths from here. Materialize,
-  // and a plan that is applied, do it first. Errors: kInvalidArgument, naming it, for a path that
-  // two parameters have, or parts of them, as the child without a name and this module may.
+  // Makes this module the root: it and its submodules get their first paths from here. Materialize
+  // and ParallelPlan::Apply do this first. Errors: kInvalidArgument, naming the path, if two
+  // parameters, or parts of them, have the same path, which a child without a name can cause.
   absl::Status SetPaths();
 
-  // Whether it trains (the default) or is only evaluated, where Dropout does nothing: it and the
-  // modules in it.
+  // Whether it trains (the default) or is only evaluated, in which case Dropout does nothing.
+  // SetTraining applies to the module and all its submodules.
   bool training() const { return training_; }
   void SetTraining(bool on);
 
-  // --- What it keeps for Backward: what its operators save, or, where it recomputes (recompute.h),
-  // its operands as they come alone: it runs again there, edges and all, and trains or not as it
-  // did when it was called. It lives until then.
+  // --- What is kept for Backward.
+  // By default, what its operators save. A module that recomputes (recompute.h) keeps only its
+  // operands, as they come. In Backward it runs again, with its edges, and in the same training
+  // mode as when it was called. It must live until then.
   bool recomputes() const { return recomputes_; }
   void set_recomputes(bool on, const RecomputeOptions& options = {}) {
     recomputes_ = on;
@@ -272,13 +276,13 @@ class Module {
   }
 
   // --- Where its activations go.
-  // Each side's are followed in order.
+  // Edges are applied in order, for each side.
   std::vector<ModuleEdge>& edges() { return edges_; }
-  // Entered before Forward, and left after Finish. Null: none.
+  // The group is entered before Forward, and left after Finish. Null: none.
   void set_gather_group(std::shared_ptr<GatherGroup> group);
   const GatherGroup* gather_group() const { return gather_group_.get(); }
-  // Of the first result that Forward returned last, before the edges moved it. Null before the
-  // first call, and without edges.
+  // The Spec of the first result that Forward returned last, before the edges moved it. Null before
+  // the first call, and if there are no edges.
   const Spec* last_result() const { return last_result_.get(); }
 
  protected:
@@ -294,17 +298,17 @@ class Module {
   // row-parallel layer adds its bias here: once, and without turning the edge's reduce-scatter into
   // an all-reduce.
   virtual TensorOr Finish(const DistributedTensor& y, const Spec& computed);
-  // Names of operands and results, "x" and "y" unless said. Requires: some, unique, each of
-  // letters, digits and '_', not beginning with a digit, and not "_" alone.
+  // Name the operands and results; the defaults are "x" and "y". Requires: at least one name;
+  // unique names of letters, digits and '_' that do not begin with a digit and are not just "_".
   void SetOperands(std::vector<std::string> names);
   void SetResults(std::vector<std::string> names);
-  // `child` outlives this module, of which it is a member unless it is shared. Requires: unique
-  // names without '.'; a child that does not contain this module; no null. A child without a name
-  // has this module's path: what wraps a module changes no names.
+  // `child` must outlive this module; usually it is a member of it. Requires: unique names without
+  // '.'; a child that does not contain this module; not null. A child without a name has this
+  // module's path, so that a wrapper around a module does not change names.
   void AddChild(std::string name, Module* child);
-  // Requires: a role for each dimension, or none at all; no null.
+  // Requires: a role for each dimension, or none at all; not null.
   void AddParameter(std::string name, ParameterPtr parameter, std::vector<DimRole> roles = {});
-  // The same, of one that is not trained.
+  // The same for a buffer, which is not trained.
   void AddBuffer(std::string name, ParameterPtr buffer, std::vector<DimRole> roles = {});
 
  private:
@@ -325,12 +329,12 @@ class Module {
                           const std::vector<std::string>& names) const;
   absl::Status WithPath(const absl::Status& status) const;
   absl::Status CheckMaterialized() const;
-  // `run`, with the training() that this module and those in it have now.
+  // Wraps `run` so that this module and its submodules have the training() that they have now.
   RecomputedFunction AsItTrains(RecomputedFunction run);
   std::vector<bool> TrainingFlags();
   void SetTrainingFlags(const std::vector<bool>& flags);
   void VisitFrom(const std::string& path, const ModuleVisitor& visit);
-  // `seen`: what was visited before.
+  // `seen`: the modules that were visited before.
   void VisitNew(const std::string& path, HashSet<const Module*>& seen, const ModuleVisitor& visit);
 
   std::string path_;

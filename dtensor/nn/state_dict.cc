@@ -16,7 +16,7 @@
 namespace dtensor {
 namespace {
 
-// The path of one part: that of the parameter, with the part's name for its module's.
+// The path of one part: the parameter's path, with the module's name replaced by the part's.
 std::string PartPath(absl::string_view path, const ParameterPart& part) {
   const size_t parameter = path.rfind('.');
   const absl::string_view module = path.substr(0, parameter == path.npos ? 0 : parameter);
@@ -31,7 +31,7 @@ int64_t RowsOf(const Parameter& parameter) {
   return rows;
 }
 
-// [groups, rows, ...] of [groups * rows, ...].
+// Reshapes [groups * rows, ...] to [groups, rows, ...].
 Dims Grouped(const Dims& shape, int64_t rows) {
   Dims grouped = {shape[0] / rows, rows};
   grouped.insert(grouped.end(), shape.begin() + 1, shape.end());
@@ -55,13 +55,13 @@ TensorOr Join(const Parameter& parameter, absl::Span<const DistributedTensor> pa
   return Reshape(Concat(grouped, 1), parameter.shape);
 }
 
-// The tensors of all its parts, brought to the ranks of the parameter, which join them.
+// Redistributes the tensors of all parts to the parameter's ranks, which then join them.
 absl::Status WriteOne(const Parameter& parameter, std::vector<DistributedTensor> tensors) {
   const DistributedTensor& to = parameter.tensor;
   const NoGrad no_grad(to.context());
   Layout layout = to.layout();
   if (!parameter.parts.empty()) {
-    // A part has other rows, which need not split as those of the whole do.
+    // A part has a different number of rows, which may not shard like those of the whole parameter.
     DT_ASSIGN_OR_RETURN(layout, layout.WithDim(0, DimLayout()));
   }
   for (DistributedTensor& tensor : tensors) {
@@ -76,7 +76,7 @@ absl::Status WriteOne(const Parameter& parameter, std::vector<DistributedTensor>
   return kernels::Copy(to.context().device(), from.local(), to.local());
 }
 
-// Reads a state for one model, and writes it when all of it is there.
+// Reads a state for one model. Writes it once all of it was found.
 class Loader {
  public:
   explicit Loader(const StateDict& state) : state_(state) {}
@@ -125,7 +125,8 @@ class Loader {
   }
 
   absl::Status Write() {
-    // Values, which the writes before do not change, where the tensors are the model's own.
+    // If the tensors are the model's own, take values, so that they are not changed by earlier
+    // writes.
     for (auto& [parameter, tensors] : writes_) {
       for (DistributedTensor& tensor : tensors) {
         DT_ASSIGN_OR_RETURN(tensor, tensor.Detach().Redistribute(tensor.layout()));
@@ -141,12 +142,12 @@ class Loader {
   const StateDict& state_;
   std::set<std::string, std::less<>> used_;  // names that some path has
   HashSet<const Parameter*> found_;
-  // By which paths a parameter was not found, and one of the names that are missing.
+  // The parameters that were not found by some path, each with one of the missing names.
   std::vector<std::pair<const Parameter*, std::string>> missing_;
   std::vector<std::pair<Parameter*, std::vector<DistributedTensor>>> writes_;
 };
 
-// Visits until something fails.
+// Visits all paths until the first error.
 absl::Status VisitPaths(Module& model,
                         absl::FunctionRef<absl::Status(const std::string&, Parameter&)> visit) {
   absl::Status status;

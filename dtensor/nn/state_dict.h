@@ -1,14 +1,15 @@
-// A model's tensors by the names that checkpoints have for them, going out and coming in.
+// A model's tensors by the names that checkpoints use for them, for saving and loading.
 //
 //   DT_ASSIGN_OR_RETURN(const StateDict state, StateDictOf(model));
 //   DT_RETURN_IF_ERROR(LoadStateDict(other, state));  // of another plan
 //
-// Into a file go the elements that ToGlobal<T>() gives of each tensor (WriteSafetensors); out of
-// one each rank reads them whole (SafetensorsReader), and Distribute<T>() makes the tensor.
+// To write a file, take the elements that ToGlobal<T>() returns for each tensor (WriteSafetensors).
+// To read one, each rank reads whole tensors (SafetensorsReader), and Distribute<T>() makes the
+// tensor.
 //
-// A parameter goes by each of its paths. Where checkpoints have parts of it as tensors of their
-// own, these stand in its place (Parameter::parts): a model of fused projections has q_proj.weight,
-// k_proj.weight and v_proj.weight where it is made of one qkv_proj.weight.
+// A parameter is listed under each of its paths. If checkpoints store parts of it as tensors of
+// their own (Parameter::parts), these are listed in its place: a model with fused projections has
+// q_proj.weight, k_proj.weight and v_proj.weight instead of its qkv_proj.weight.
 #ifndef DTENSOR_NN_STATE_DICT_H_
 #define DTENSOR_NN_STATE_DICT_H_
 
@@ -28,9 +29,9 @@ namespace DTENSOR_EXPORT dtensor {
 
 using StateDict = std::map<std::string, DistributedTensor>;
 
-// The tensors that checkpoints have of the parameter at `path`, in the order of its parts; itself
-// where there are none. Rows of a part lie in the parameter, which is made of groups of `group`
-// rows, as `rows` from row `first` of each; where there are no parts, there is one group.
+// The tensors that checkpoints store for the parameter at `path`, in the order of its parts; the
+// parameter itself if it has no parts. The parameter consists of groups of `group` rows, and the
+// part is rows [first, first + rows) of each group. Without parts there is one group.
 struct StoredPart {
   std::string name;
   Dims shape;
@@ -38,29 +39,30 @@ struct StoredPart {
 };
 std::vector<StoredPart> StoredPartsOf(absl::string_view path, const Parameter& parameter);
 
-// The parameters and buffers, as they lie. What is no part is an alias, which sees later steps;
-// Redistribute or Cast what is to stay. No communication where parts lie within units. Errors:
-// kFailedPrecondition for a parameter that has no memory yet; kInvalidArgument for one that has
-// parts, on a rank that is not on its mesh; failures.
+// Returns the parameters and buffers in their layouts. A tensor that is not a part is an alias,
+// which changes with later steps; Redistribute or Cast those that should not change. No
+// communication if parts lie within units. Errors: kFailedPrecondition for a parameter that has no
+// memory yet; kInvalidArgument for one that has parts, on a rank that is not on its mesh; failures.
 absl::StatusOr<StateDict> StateDictOf(Module& model);
 
-// `tensor`, which has the shape of the parameter at `path`: its gradient, or a state of its
-// optimizer, by the names of the parameter's parts, or its own. Errors: kInvalidArgument for
-// another shape; failures.
+// Takes a tensor with the shape of the parameter at `path`, such as its gradient or an optimizer
+// state, and returns it by the names of the parameter's parts, or under `path` if it has none.
+// Errors: kInvalidArgument for another shape; failures.
 absl::StatusOr<StateDict> PartsOf(absl::string_view path, const Parameter& parameter,
                                   const DistributedTensor& tensor);
 
-// The reverse of PartsOf: a tensor of the parameter's shape from those of all its parts, which have
-// one type, wherever they lie. Collective. Errors: kInvalidArgument, naming it, for a part that is
-// missing or has another shape; failures.
+// The reverse of PartsOf: joins the tensors of all parts into one of the parameter's shape. The
+// parts have one type and may have any layouts. Collective. Errors: kInvalidArgument, naming the
+// part, if it is missing or has another shape; failures.
 TensorOr JoinParts(absl::string_view path, const Parameter& parameter, const StateDict& parts);
 
-// Writes the tensors into the model's memory, wherever they lie in its world, and of any type of
-// floats; they are of the model's Context, and may be its own, under other names. What has several
-// paths needs one of them; of several the first counts. An optimizer with master weights is made
-// afterwards, or its masters are set as well. Collective. Errors: kInvalidArgument, before anything
-// is written, for a name that the model lacks, one that `state` lacks, and another shape;
-// kFailedPrecondition for a parameter that has no memory yet; failures.
+// Writes the tensors into the model's memory. They may have any layout in the model's world and any
+// float type. They must be of the model's Context, and may be the model's own tensors under other
+// names. For a parameter with several paths one of them suffices; of several, the first counts. If
+// an optimizer keeps master weights, create it afterwards, or set its masters as well. Collective.
+// Errors: kInvalidArgument, before anything is written, for a name that the model lacks, one that
+// `state` lacks, and another shape; kFailedPrecondition for a parameter that has no memory yet;
+// failures.
 absl::Status LoadStateDict(Module& model, const StateDict& state);
 
 }  // namespace dtensor

@@ -20,7 +20,7 @@ LinearLayer::Bias BiasIf(bool has) {
   return has ? LinearLayer::Bias::kAdded : LinearLayer::Bias::kNone;
 }
 
-// Of the weight, and of the bias where there is one.
+// Sets the parts of the weight, and of the bias if there is one.
 void SetParts(const LinearLayer& layer, const std::vector<ParameterPart>& parts) {
   layer.weight()->parts = parts;
   if (layer.bias() != nullptr) layer.bias()->parts = parts;

@@ -1,6 +1,6 @@
-// A LLaMA and its kin (Mistral, Qwen2, Qwen3, SmolLM2): RMSNorm, rotary positions, grouped-query
-// attention, SwiGLU. Names and shapes are those of Hugging Face's LlamaForCausalLM and its kin, so
-// a state dict goes in and out by name.
+// LLaMA and similar models (Mistral, Qwen2, Qwen3, SmolLM2): RMSNorm, rotary positions,
+// grouped-query attention, SwiGLU. Names and shapes are those of Hugging Face's LlamaForCausalLM
+// and similar classes, so their state dicts can be loaded and saved by name.
 //
 //   model.embed_tokens.weight                               [vocab, dim]
 //   model.layers.N.{input,post_attention}_layernorm.weight  [dim]
@@ -10,14 +10,14 @@
 //   model.norm.weight                                       [dim]
 //   lm_head.weight                                          [vocab, dim], or embed_tokens.weight
 //
-// With fused_projections one product makes q, k and v, and one gate and up. (On the CPU that is not
-// faster: cutting the results into parts costs what it saves.) The weights are then
+// With fused_projections, one product computes q, k and v, and another gate and up. (On the CPU
+// this is not faster: cutting the results into parts costs what it saves.) The weights are then
 //
 //   model.layers.N.self_attn.qkv_proj.weight  [kv_heads (heads/kv_heads + 2) head_dim, dim]: for
-//                                             each key its query heads, itself, its value
+//                                             each key head: its query heads, itself, its value
 //   model.layers.N.mlp.gate_up_proj.weight    [2 hidden, dim]: gate, then up
 //
-// and are saved and loaded by the names above (state_dict.h).
+// and checkpoints store them under the names above (state_dict.h).
 #ifndef DTENSOR_NN_TRANSFORMER_H_
 #define DTENSOR_NN_TRANSFORMER_H_
 
@@ -47,28 +47,28 @@ struct TransformerConfig {
   int64_t head_size = 0;  // features of a head; 0 means dim / heads
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
   bool qk_norm = false;  // each head's query and key pass an RMSNorm before they are rotated
-  // Layers from `first_window_layer` on see the last `window` tokens alone; 0: all.
+  // Layers from `first_window_layer` on see only the last `window` tokens; 0: all.
   int64_t window = 0, first_window_layer = 0;
 
-  // From Hugging Face's config.json of a llama, mistral, qwen2 or qwen3; without a model_type it is
-  // a llama's. Errors: kInvalidArgument for text that is no JSON object, members that are no
-  // numbers in range, and what the model has no part for, by name: another hidden_act, dropout,
-  // rotary embeddings that are scaled by another rule than "linear" or "llama3", quantized weights.
-  // Members that change no result are passed over, and so is a list layer_types: which layers have
-  // windows follows from sliding_window, use_sliding_window and max_window_layers, of which Hugging
-  // Face makes it.
+  // Reads Hugging Face's config.json of a llama, mistral, qwen2 or qwen3; without a model_type it
+  // is read as a llama's. Errors: kInvalidArgument for text that is not a JSON object, for members
+  // that are not numbers in range, and, by name, for what the model does not implement: another
+  // hidden_act, dropout, rotary embeddings with a scaling other than "linear" or "llama3",
+  // quantized weights. Members that do not affect results are ignored. The list layer_types is
+  // ignored, too: which layers have windows follows from sliding_window, use_sliding_window and
+  // max_window_layers, from which Hugging Face derives the list.
   static absl::StatusOr<TransformerConfig> FromJson(absl::string_view text);
 
   int64_t head_dim() const { return head_size > 0 ? head_size : dim / heads; }
   int64_t mlp_hidden() const;
-  // Errors: kInvalidArgument: sizes < 1, heads that do not divide dim where no head_size is given,
-  // kv_heads that do not divide heads, an odd head_dim, a window or first layer of one below 0.
+  // Errors: kInvalidArgument: sizes < 1, heads that do not divide dim if no head_size is given,
+  // kv_heads that do not divide heads, an odd head_dim, a negative window or first_window_layer.
   absl::Status Validate() const;
 };
 
 // q, k, v, rotary embedding, attention (causal unless its options say otherwise), output
 // projection: [b, s, dim] -> [b, s, dim]. A group of query heads with its key/value head is one
-// unit, which is cut, between heads, only where there are more shards than key/value heads.
+// unit. It is cut only if there are more shards than key/value heads, and then between heads.
 class GroupedQueryAttention : public AttentionModule {
  public:
   explicit GroupedQueryAttention(const TransformerConfig& config, int64_t layer = 0);
@@ -119,8 +119,8 @@ class DecoderBlock : public Module {
   SwiGluMlp mlp_;
 };
 
-// Token ids [batch, sequence] (i32 or i64) -> logits [batch, sequence, vocab]; with a cache
-// (kv_cache.h) those of the last token alone.
+// Token ids [batch, sequence] (i32 or i64) -> logits [batch, sequence, vocab]. With a cache
+// (kv_cache.h): logits of the last token only.
 class Transformer : public Module {
  public:
   explicit Transformer(const TransformerConfig& config);  // Requires: config.Validate().ok()

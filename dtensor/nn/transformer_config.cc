@@ -8,10 +8,10 @@ namespace {
 
 using internal::ConfigReader;
 
-// What the classes of Hugging Face have where a file is silent, and what only some of them have.
+// The defaults of Hugging Face's classes, and what only some of them have.
 struct Kind {
   absl::string_view type;
-  int64_t vocab, hidden, kv_heads;  // kv_heads of 0: as many as heads
+  int64_t vocab, hidden, kv_heads;  // kv_heads 0: as many as heads
   int64_t head_dim;                 // 0: hidden_size / num_attention_heads
   bool always_biased, may_be_biased, may_bias_mlp, qk_norm;
   enum class Window { kNone, kAlways, kIfUsed } window;
@@ -52,7 +52,7 @@ void ReadWindow(ConfigReader& json, const Kind& kind, TransformerConfig& config)
   config.first_window_layer = json.Count("max_window_layers", 28);
 }
 
-// What changes the result, and is not there.
+// Refuses members that would change the result and are not implemented.
 void RefuseOthers(ConfigReader& json) {
   json.OnlyText("hidden_act", "silu", "the MLP is SwiGLU, of silu");
   if (json.Probability("attention_dropout", 0) > 0) {
@@ -60,7 +60,7 @@ void RefuseOthers(ConfigReader& json) {
   }
 }
 
-// Above 0. A missing one has none of Hugging Face's defaults.
+// A number above 0. If it is missing, it is refused: Hugging Face has no default for it.
 double Factor(ConfigReader& json, absl::string_view group, absl::string_view member) {
   const std::string name = absl::StrCat(group, member);
   const double number = json.Number(name, 0);
@@ -97,7 +97,7 @@ RopeScaling ReadScaling(ConfigReader& json) {
   return scaling;
 }
 
-// The base of rotary embeddings, which newer files have in an object of its own.
+// The base of the rotary embeddings. Newer files have it inside an object.
 double RopeTheta(ConfigReader& json) {
   constexpr absl::string_view kInside = "rope_parameters.rope_theta";
   const absl::string_view name = json.Has(kInside) ? kInside : "rope_theta";

@@ -30,7 +30,7 @@ absl::StatusOr<Tensor> SumGradient(const GradCall& call, int i) {
   return gradient;
 }
 
-// Of a sum of any number of operands.
+// For a sum of any number of operands.
 absl::Status AddBackward(const GradCall& call) {
   for (size_t i = 0; i < call.gradients.size(); ++i) {
     if (!call.wants(static_cast<int>(i))) continue;
@@ -125,7 +125,7 @@ const OpDef kMulOp = {
     .saved_operands = 0b11,
 };
 
-// Linear in the numerator alone, which is more than kNone says and less than kMulti.
+// Linear in the numerator only, which is more than kNone and less than kMulti.
 const OpDef kDivOp = {
     .name = "Div",
     .rule = "..., ... -> ...",

@@ -1,6 +1,7 @@
-// As few calls of Device::Gemm as strides allow: a dimension of the batch becomes more rows of A
-// where all share one B, or more terms of the sum where products are added up, if the strides
-// continue. Of what is left the largest goes along as GemmProblem's own batch.
+// Makes as few calls of Device::Gemm as the strides allow. If the strides continue, a batch
+// dimension becomes additional rows of A (if all share one B), or additional terms of the sum (if
+// products are added up). The largest of the remaining batch dimensions becomes GemmProblem's own
+// batch.
 #include "dtensor/ops/batched_product.h"
 
 #include <algorithm>
@@ -16,15 +17,15 @@
 namespace dtensor::internal {
 namespace {
 
-// A dimension of the batch, and what its next index means in each tensor, in elements: 0 where one
-// is broadcast, or where products are summed into `c`.
+// A dimension of the batch: its size, and its stride in each tensor, in elements. A stride is 0 if
+// the tensor is broadcast along it, or, in `c`, if products are summed.
 struct BatchDim {
   int64_t size = 0, a = 0, b = 0, c = 0;
   bool summed() const { return c == 0; }
 };
 using Batch = absl::InlinedVector<BatchDim, 4>;
 
-// Dimension `from_right` of those before the matrix.
+// The size and stride of a batch dimension of x, counted from the matrix to the left.
 struct Dim {
   int64_t size = 1, stride = 0;
 };
@@ -34,7 +35,7 @@ Dim DimOf(const Tensor& x, int from_right) {
   return {x.size(d), x.strides()[d]};
 }
 
-// Outermost first, without those of size 1.
+// The batch dimensions, outermost first, without those of size 1.
 Batch BatchOf(const Tensor& a, const Tensor& b, const Tensor& out) {
   Batch batch;
   for (int i = std::max({a.ndim(), b.ndim(), out.ndim()}) - 3; i >= 0; --i) {
@@ -46,7 +47,7 @@ Batch BatchOf(const Tensor& a, const Tensor& b, const Tensor& out) {
   return batch;
 }
 
-// Neighbours through which all three tensors go in even steps become one.
+// Merges neighbouring dimensions whose strides continue in all three tensors.
 void Merge(Batch& batch) {
   for (size_t i = batch.size(); i-- > 1;) {
     BatchDim& outer = batch[i - 1];
@@ -60,7 +61,7 @@ void Merge(Batch& batch) {
   }
 }
 
-// Takes `dim` into the rows of one product, or into its sum, if that is the same.
+// Takes `dim` into the rows of one product, or into its sum, if that computes the same.
 bool Fold(const BatchDim& dim, GemmProblem& gemm) {
   if (dim.summed() && dim.a == gemm.k * gemm.a.col_stride && dim.b == gemm.k * gemm.b.row_stride) {
     gemm.k *= dim.size;
@@ -77,7 +78,7 @@ bool Fold(const BatchDim& dim, GemmProblem& gemm) {
   return true;
 }
 
-// Gives the product the largest dimension that is not summed, and takes it from `batch`.
+// Gives the product the largest dimension that is not summed, and removes it from `batch`.
 void TakeBatch(Batch& batch, GemmProblem& gemm) {
   auto largest = batch.end();
   for (auto dim = batch.begin(); dim != batch.end(); ++dim) {
@@ -96,7 +97,8 @@ void* Advanced(void* data, int64_t elements, DType dtype) {
   return static_cast<char*>(data) + elements * SizeOf(dtype);
 }
 
-// One product for each index of `batch`. Those after the first into a part of C are added to it.
+// Runs one product for each index of `batch`. The first one into a part of C sets it; the others
+// are added.
 absl::Status RunAll(Device& device, absl::Span<const BatchDim> batch, const GemmProblem& gemm) {
   if (batch.empty()) return device.Gemm(gemm);
   const BatchDim& dim = batch[0];

@@ -1,4 +1,4 @@
-// Products of local matrices in batches that broadcast: what MatMul computes on one rank.
+// Products of batches of local matrices, with broadcasting: what MatMul computes on one rank.
 #ifndef DTENSOR_OPS_BATCHED_PRODUCT_H_
 #define DTENSOR_OPS_BATCHED_PRODUCT_H_
 
@@ -11,8 +11,8 @@ namespace internal {
 
 // out = a b, matrix by matrix: a [..., m, k], b [..., k, n] and out [..., m, n], of one float type.
 // Leading dimensions are aligned at the right; a and b broadcast along those that they lack or that
-// are 1. Where `out` lacks one, or has 1, products are summed, in f32 for 16-bit types. a and b
-// have any strides, `out` is row-major. Requires: shapes that fit.
+// are 1. Along those that `out` lacks, or that are 1 in it, products are summed, in f32 for 16-bit
+// types. a and b may have any strides; `out` is row-major. Requires: shapes that fit.
 absl::Status BatchedProduct(Device& device, const Tensor& a, const Tensor& b, const Tensor& out);
 
 }  // namespace internal

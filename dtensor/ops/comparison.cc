@@ -50,7 +50,7 @@ absl::Status WhereForward(const OpCall& call) {
                         Broadcast(call.operands[2], out.shape()), out);
 }
 
-// dy where the operand was chosen, and 0 elsewhere.
+// The gradient is dy where the operand was chosen, and 0 elsewhere.
 absl::Status WhereBackward(const GradCall& call) {
   const Tensor& dy = call.result_gradients[0];
   const Tensor condition = Broadcast(call.operands[0], dy.shape());
@@ -74,7 +74,7 @@ const OpDef kLessEqualOp = Comparison<CompareOp::kLessEqual>("LessEqual");
 const OpDef kGreaterOp = Comparison<CompareOp::kGreater>("Greater");
 const OpDef kGreaterEqualOp = Comparison<CompareOp::kGreaterEqual>("GreaterEqual");
 
-// Of bools, the product is "and", the sum is "or".
+// For bools, the product is "and" and the sum is "or".
 const OpDef kLogicalAndOp = {
     .name = "LogicalAnd",
     .rule = "..., ... -> ...",

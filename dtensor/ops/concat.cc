@@ -1,5 +1,6 @@
-// Concat, Stack and Pad: what is made of parts that lie side by side along one dimension, which is
-// whole on every rank, or split within the units that all parts are multiples of (dim_units.h).
+// Concat, Stack and Pad: their results consist of parts that lie side by side along one dimension.
+// It is replicated on every rank, or sharded within the units that all parts are multiples of
+// (dim_units.h).
 #include <numeric>
 #include <string>
 #include <vector>
@@ -88,7 +89,7 @@ absl::StatusOr<RuleText> StackText(absl::Span<const Dims> shapes, AttrsView attr
                   {{"e", static_cast<int64_t>(shapes.size())}}};
 }
 
-// One of what is stacked along `dim`.
+// Element i of a stack along `dim`.
 Tensor OneOf(const Tensor& stack, int dim, int64_t i) {
   const Tensor one = stack.Narrow(dim, i, 1);
   Dims shape = one.shape(), strides = one.strides();
@@ -129,7 +130,7 @@ absl::StatusOr<RuleText> PadText(absl::Span<const Dims> shapes, AttrsView view) 
   return out;
 }
 
-// Where a local result's padding in front ends.
+// Where the padding in front of a local result ends.
 int64_t LocalBefore(const Decision& decision, const Tensor& result) {
   const PadAttrs& attrs = AttrsView(decision.attrs).as<PadAttrs>();
   return LocalIndex(result, attrs.dim, decision.results[0]->shape[attrs.dim],
@@ -182,7 +183,7 @@ const OpDef kStackOp = {
     .passes_partial_gradients = true,
 };
 
-// With zeros, which every reduction of zeros gives.
+// Pads with zeros. Any reduction of zeros is zero, so Partial operands are allowed.
 const OpDef kPadOp = {
     .name = "Pad",
     .describe = PadText,
@@ -194,7 +195,7 @@ const OpDef kPadOp = {
     .choose_layouts = PadLayouts,
 };
 
-// With another number, which a sum of terms would count once for each.
+// Pads with another number. If terms were summed, it would count once for each term.
 const OpDef kPadWithOp = {
     .name = "Pad",
     .describe = PadText,
@@ -207,7 +208,7 @@ const OpDef kPadWithOp = {
 
 using Operands = absl::InlinedVector<const TensorOr*, 8>;
 
-// Errors: as CheckDefined, and for none or too many.
+// Errors: as CheckDefined; for no tensors, or too many.
 absl::StatusOr<Operands> OperandsOf(absl::string_view op, absl::Span<const TensorOr> tensors) {
   if (tensors.empty() || tensors.size() > OpRule::kMaxOperands) {
     return InvalidArgument({op, ": takes 1 to ", absl::StrCat(OpRule::kMaxOperands),

@@ -1,5 +1,5 @@
-// CrossEntropy in two stages: statistics of each shard of the classes, then their merge. And the
-// mean of its losses, likewise over shards of the tokens.
+// CrossEntropy in two stages: statistics of each shard of the classes, then their merge. The mean
+// of its losses works in the same way, over shards of the tokens.
 #include <string>
 #include <vector>
 
@@ -16,7 +16,7 @@ namespace dtensor {
 namespace internal {
 namespace {
 
-// With the number of classes said.
+// The attributes, with the number of classes filled in.
 kernels::CrossEntropyTerms TermsOf(const Decision& decision) {
   const auto& attrs = AttrsView(decision.attrs).as<CrossEntropyAttrs>();
   const int64_t all = decision.operands[0]->shape.back();
@@ -39,7 +39,7 @@ absl::Status CheckOptions(Specs operands, const CrossEntropyAttrs& attrs) {
 absl::Status CrossEntropyCheck(Specs operands, AttrsView attrs) {
   const Spec& logits = *operands[0];
   const Spec& targets = *operands[1];
-  // The rule alone would broadcast.
+  // The rule alone would allow broadcasting.
   if (logits.ndim() >= 1 && absl::MakeConstSpan(logits.shape).first(logits.ndim() - 1) ==
                                 absl::MakeConstSpan(targets.shape)) {
     return CheckOptions(operands, attrs.as<CrossEntropyAttrs>());
@@ -51,7 +51,7 @@ absl::Status CrossEntropyCheck(Specs operands, AttrsView attrs) {
 
 DType CrossEntropyType(Specs operands, AttrsView, int) { return AccumulatorOf(operands[0]->dtype); }
 
-// One rank's tokens in a row: logits [T, classes here] and targets [T].
+// One rank's tokens as one list: logits [T, local classes] and targets [T].
 struct Rows {
   Tensor logits, targets;
   int64_t tokens = 0;
@@ -65,7 +65,8 @@ absl::StatusOr<Rows> Flatten(Device& device, const Tensor& logits, const Tensor&
   return rows;
 }
 
-// The classes of this rank's columns: the first of them. Padding comes last, in every shard too.
+// The classes among this rank's columns: its first ones. Padding comes last, also within every
+// shard.
 IndexSet ClassesHere(const RankCall& call, const kernels::CrossEntropyTerms& terms) {
   const int class_dim = call.decision.operands[0]->ndim() - 1;
   const IndexSet columns = call.OperandIndices(0, class_dim);
@@ -112,7 +113,8 @@ const OpDef kCrossEntropyOp = {
     .saved_results = 0b10,
 };
 
-// "d0^ d1^, d0 d1 -> ,": of losses and targets, a mean and how many it is of.
+// "d0^ d1^, d0 d1 -> ,": from losses and targets to two scalars: the mean, and how many losses it
+// is taken of.
 absl::StatusOr<RuleText> TargetMeanRule(absl::Span<const Dims> shapes, AttrsView) {
   const int ndim = static_cast<int>(shapes[0].size());
   std::vector<std::string> merged;

@@ -14,7 +14,7 @@
 namespace dtensor::internal {
 namespace {
 
-// The axes that split `dim` of the first operand that is split there.
+// The axes that shard `dim`, in the first operand in which it is sharded.
 AxisList SplittingAxes(Specs operands, int dim) {
   for (const Spec* operand : operands) {
     if (IsSplit(operand->layout.dim(dim))) return AxesOf(operand->layout.dim(dim));
@@ -22,7 +22,7 @@ AxisList SplittingAxes(Specs operands, int dim) {
   return {};
 }
 
-// Whether `axis` could split `dim` of all these layouts.
+// Whether `axis` could shard `dim` in all these layouts.
 bool IsFree(int axis, int dim, absl::Span<const Layout> layouts) {
   return absl::c_all_of(layouts, [&](const Layout& layout) {
     return layout.use(axis) == Layout::AxisUse::kReplicate ||
@@ -30,7 +30,7 @@ bool IsFree(int axis, int dim, absl::Span<const Layout> layouts) {
   });
 }
 
-// A unit split by as many of `axes`, major first, as it has elements for.
+// A unit sharded over as many of `axes`, major first, as it has elements for.
 LayoutFactor SplitUnit(const DeviceMesh& mesh, const AxisList& axes, int dim, int64_t unit,
                        absl::Span<const Layout> layouts) {
   LayoutFactor factor;

@@ -1,6 +1,7 @@
-// For operators that cut or join along one dimension. Where every cut lies at a multiple of r, the
-// dimension is "(q! r)": indices in q are cut, and r may be split, for each rank then cuts its own
-// part of every unit. So the half of a [2 h] that is split within its units of h, as
+// For operators that cut or join along one dimension. If every cut lies at a multiple of r, the
+// dimension is written "(q! r)": cuts fall between indices in q, and r may be sharded, because each
+// rank then cuts its own part of every unit. For example, if a [2 h] is sharded within its units of
+// h, as [_ x h(tp)], a half of it is the rank's own half.
 // [_ x h(tp)], is the rank's own half.
 #ifndef DTENSOR_OPS_DIM_UNITS_H_
 #define DTENSOR_OPS_DIM_UNITS_H_
@@ -19,20 +20,21 @@
 
 namespace dtensor::internal {
 
-// The largest unit of which all `sizes` are multiples; 1 where all are 0.
+// The largest unit that divides all `sizes`; 1 if all are 0.
 int64_t CommonUnit(absl::Span<const int64_t> sizes);
 
-// "d0 (a! r) d2": the letters of `ndim` dimensions, `dim` being `name` times units. "d0 a! d2" for
-// units of 1.
+// The letters of `ndim` dimensions, "d0 (a! r) d2", where dimension `dim` is `name` times the unit;
+// "d0 a! d2" for a unit of 1.
 std::string TermInUnits(int ndim, int dim, absl::string_view name, int64_t unit);
-// The sizes of `name` and r, where `dim` has `size`.
+// Adds the sizes of the letters `name` and r, for a dimension of this size.
 void AddSizes(absl::string_view name, int64_t size, int64_t unit, LetterSizes& sizes);
 
-// How many of the indices [0, index) of `dim` a rank has, of a tensor of global size `size` there.
-// Requires: index and size are multiples of the unit, which r of the operator's rule is.
+// How many of the global indices [0, index) of `dim` this rank holds, of a tensor whose global size
+// there is `size`. Requires: index and size are multiples of the unit, which is r of the operator's
+// rule.
 int64_t LocalIndex(const Tensor& local, int dim, int64_t size, int64_t unit, int64_t index);
 
-// Copies `parts`, tensors, side by side along `dim`; together they fill `out`.
+// Copies `parts`, which are tensors, side by side along `dim`; together they fill `out`.
 template <typename Tensors>
 absl::Status CopySideBySide(Device& device, const Tensors& parts, int dim, const Tensor& out) {
   int64_t begin = 0;
@@ -44,9 +46,9 @@ absl::Status CopySideBySide(Device& device, const Tensors& parts, int dim, const
   return absl::OkStatus();
 }
 
-// For OpDef::choose_layouts: where `dim` of an operand is split otherwise than within its units,
-// its axes go there, as far as a unit has an element for each shard, if that is cheaper than what
-// the rule found, which is to gather the dimension.
+// For OpDef::choose_layouts. If `dim` of an operand is sharded otherwise than within its units, its
+// axes shard the inside of the units instead, as many of them as a unit has elements for. This is
+// done only if it is cheaper than what the rule found, which is to gather the dimension.
 absl::StatusOr<LayoutChoice> SplitWithinUnits(const LayoutChoiceRequest& request, int dim,
                                               int64_t unit);
 

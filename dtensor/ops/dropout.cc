@@ -12,10 +12,10 @@ namespace dtensor {
 namespace internal {
 namespace {
 
-// Tells masks apart from what else is drawn with the same seed.
+// Distinguishes masks from other random numbers with the same seed.
 constexpr uint64_t kDropoutStream = 0x64726F706F7574;  // "dropout"
 
-// out = x with the mask of the operand's global indices, in the forward as in the backward.
+// out = x with the mask for the operand's global indices, in forward and backward alike.
 absl::Status Drop(const RankCall& call, const Tensor& x, const Tensor& out) {
   const Dims& shape = call.decision.operands[0]->shape;
   absl::InlinedVector<IndexSet, 4> region;
@@ -34,7 +34,7 @@ absl::Status DropoutBackward(const GradCall& call) {
   return Drop(call, call.result_gradients[0], call.gradients[0]);
 }
 
-// Linear, since all terms of a Partial operand have one mask.
+// Linear, because all terms of a Partial operand get the same mask.
 const OpDef kDropoutOp = {
     .name = "Dropout",
     .rule = "... -> ...",

@@ -1,4 +1,4 @@
-// What the operators that work element by element share, for the sources of this folder.
+// Shared by the operators that work element by element, for the sources of this folder.
 #ifndef DTENSOR_OPS_ELEMENTWISE_H_
 #define DTENSOR_OPS_ELEMENTWISE_H_
 
@@ -17,7 +17,7 @@ namespace dtensor::internal {
 
 // --- Operators that broadcast: "..., ... -> ...".
 
-// x with this shape: itself, to which it refers, or a view. A copy of the handle would cost a
+// x with this shape: a reference to x itself, or a view. Copying the handle instead would cost each
 // dispatch four atomic operations.
 class Broadcast {
  public:
@@ -32,7 +32,7 @@ class Broadcast {
 };
 
 // Writes the gradient of operand i. make(out) writes it as if the operand had the result's shape;
-// it is summed over what was broadcast.
+// then it is summed over the dimensions that were broadcast.
 template <typename Make>
 absl::Status WriteGradient(const GradCall& call, int i, Make&& make) {
   const Tensor& dy = call.result_gradients[0];
@@ -51,7 +51,7 @@ absl::Status BinaryForward(const OpCall& call) {
                          Broadcast(call.operands[1], out.shape()), out);
 }
 
-// By kernels::BinaryGrad, from both operands.
+// Computes both gradients with kernels::BinaryGrad, from both operands.
 template <kernels::BinaryOp kOp>
 absl::Status BinaryBackward(const GradCall& call) {
   const Tensor& dy = call.result_gradients[0];
@@ -79,7 +79,7 @@ absl::Status UnaryBackward(const GradCall& call) {
   return kernels::UnaryGrad(call.device(), kOp, saved, call.result_gradients[0], call.gradients[0]);
 }
 
-// An operator of floats that is this kernel.
+// An operator on floats that is just this kernel.
 template <kernels::UnaryOp kOp>
 constexpr OpDef UnaryFunction(const char* name, RuleLinearity linearity) {
   constexpr bool kSavesResult = kernels::GradReadsResult(kOp);

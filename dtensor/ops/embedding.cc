@@ -25,8 +25,8 @@ absl::Status EmbeddingBackward(const GradCall& call) {
                                 call.OperandIndices(1, 0), call.gradients[1]);
 }
 
-// Linear in the table, but not in the ids, and one word must do for both: Partial operands are
-// reduced.
+// It is linear in the table but not in the ids, and a rule has only one linearity for all operands.
+// So Partial operands are reduced first.
 const OpDef kEmbeddingOp = {
     .name = "Embedding",
     .rule = "... @v, v d -> ... d",

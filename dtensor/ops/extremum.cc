@@ -1,5 +1,5 @@
-// Max, Min and ArgMax. Where a reduced dimension is sharded, each rank reduces its part, and all
-// merge the results: so these are whole, and have gradients.
+// Max, Min and ArgMax. If a reduced dimension is sharded, each rank reduces its part, and every
+// rank merges the results. So the results are not Partial, and have gradients.
 #include "dtensor/runtime/kernels/extremum.h"
 
 #include <string>
@@ -70,7 +70,7 @@ absl::Status ExtremumForward(const OpCall& call) {
   return kernels::Reduce(device, kOp, all, {0}, y);
 }
 
-// Elements that tie share the gradient evenly, wherever they lie.
+// Elements that tie share the gradient evenly, also across shards.
 absl::Status ExtremumBackward(const GradCall& call) {
   Device& device = call.device();
   const Tensor &x = call.operands[0], &y = call.results[0];

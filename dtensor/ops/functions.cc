@@ -1,5 +1,5 @@
-// Functions of one operand: Exp, Log, Sqrt, Rsqrt, Pow; and those that networks put between their
-// products: Silu, SiluMul, Relu, Sigmoid, Tanh, Gelu.
+// Functions of one operand: Exp, Log, Sqrt, Rsqrt, Pow; and activation functions: Silu, SiluMul,
+// Relu, Sigmoid, Tanh, Gelu.
 #include "absl/container/inlined_vector.h"
 #include "dtensor/ops/elementwise.h"
 #include "dtensor/ops/op_defs.h"
@@ -48,7 +48,7 @@ absl::Status SiluMulForward(const OpCall& call) {
   return kernels::SiluMul(call.device(), call.operands[0], call.operands[1], call.results[0]);
 }
 
-// The kernel makes both gradients; one that nobody wants goes to scratch memory.
+// The kernel computes both gradients; one that is not wanted goes to scratch memory.
 absl::Status SiluMulBackward(const GradCall& call) {
   const Tensor& dy = call.result_gradients[0];
   absl::InlinedVector<Tensor, 2> gradients(call.gradients.begin(), call.gradients.end());
@@ -60,9 +60,9 @@ absl::Status SiluMulBackward(const GradCall& call) {
                               gradients[1]);
 }
 
-// A maximum passes an increasing function, if it has a value everywhere: of Partial(max) terms some
-// may be negative although the maximum is not, and their logarithms would be NaN, which a maximum
-// takes for the largest.
+// An increasing function may be applied to Partial(max) terms if it is defined everywhere. Log and
+// Sqrt are not: some terms may be negative although the maximum is not, and their results would be
+// NaN, which a maximum prefers to all numbers.
 const OpDef kExpOp = UnaryFunction<UnaryOp::kExp>("Exp", RuleLinearity::kIncreasing);
 const OpDef kLogOp = UnaryFunction<UnaryOp::kLog>("Log", RuleLinearity::kNone);
 const OpDef kSqrtOp = UnaryFunction<UnaryOp::kSqrt>("Sqrt", RuleLinearity::kNone);

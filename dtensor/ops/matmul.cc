@@ -17,7 +17,7 @@ namespace {
 
 // A local tensor as GemmProblem takes it.
 struct Operand {
-  Tensor kept;  // whose memory it is, if not an operand's
+  Tensor kept;  // owns the memory, if that is not an operand's
   int64_t rows = 0, cols = 0;
   GemmMatrix matrix;
 
@@ -29,8 +29,8 @@ struct Operand {
   }
 };
 
-// Strides that GemmProblem accepts, row-major or column-major without overlaps; false if only a
-// copy has them. The stride of a dimension of size 1 says nothing and may be chosen.
+// Sets strides that GemmProblem accepts: row-major or column-major without overlaps. Returns false
+// if that needs a copy. The stride of a dimension of size 1 has no meaning and may be chosen.
 bool SetStrides(const Tensor& x, Operand& out) {
   const int64_t row_stride = x.strides()[0], col_stride = x.strides()[1];
   const bool one_row = out.rows <= 1, one_col = out.cols <= 1;
@@ -47,7 +47,7 @@ bool SetStrides(const Tensor& x, Operand& out) {
   return true;
 }
 
-// [..., n] as a matrix of n columns.
+// [..., n] as a matrix with n columns.
 absl::StatusOr<Operand> AsMatrix(Device& device, const Tensor& x) {
   Operand out;
   out.cols = x.shape().back();
@@ -90,20 +90,20 @@ absl::Status Gemm(Device& device, const Operand& a, const Operand& b, const Tens
   return device.Gemm(ProblemOf(a, b, out, accumulate));
 }
 
-// Rows of x are rows of the product: those of [..., m, k], whatever lies before m.
+// Whether rows of x are rows of the product: rows of [..., m, k], whatever dimensions lie before m.
 bool HasRows(const Decision& decision, int dim) {
   return decision.operands[1]->ndim() == 2 && dim < decision.operands[0]->ndim() - 1;
 }
 
-// Whether x is a matrix as AsMatrix sees it, of which rows lie one after the other.
+// Whether x is a matrix as AsMatrix sees it, with its rows one after the other.
 absl::Status CheckRowMajor(const Tensor& x) {
   return x.is_contiguous() ? absl::OkStatus()
                            : absl::UnimplementedError("the operand of a product is not row-major");
 }
 
-// Rows of out = a b, or out + a b: [begin, end) of dimension `dim` of the tensors that `a`,
-// row-major, and `out` are as matrices. As many products as there are indices before that
-// dimension.
+// Computes rows of out = a b, or of out + a b: indices [begin, end) of dimension `dim` of the
+// tensors which `a` (row-major) and `out` represent as matrices. Makes one product for each index
+// of the dimensions before `dim`.
 absl::Status GemmRows(Device& device, const Operand& a, const Operand& b, const Tensor& out,
                       int dim, const RowRange& range, bool only_asks, bool accumulate = false) {
   if (a.cols == 0) return absl::UnimplementedError("an empty sum has no rows of its own");
@@ -124,7 +124,7 @@ absl::Status GemmRows(Device& device, const Operand& a, const Operand& b, const 
   return absl::OkStatus();
 }
 
-// The same of a matrix x, any strides but those that only a copy has.
+// The same for a tensor b whose strides GemmProblem accepts without a copy.
 absl::Status TensorRows(Device& device, const Tensor& a, const Tensor& b, bool transposed,
                         const Tensor& out, int dim, const RowRange& range, bool only_asks,
                         bool accumulate = false) {
@@ -137,7 +137,7 @@ absl::Status TensorRows(Device& device, const Tensor& a, const Tensor& b, bool t
                   only_asks, accumulate);
 }
 
-// "[2] f32 ..." is no matrix.
+// Refuses operands with fewer than 2 dimensions, such as "[2] f32 ...".
 absl::Status MatMulCheck(Specs operands, AttrsView) {
   for (const Spec* operand : operands) {
     if (operand->ndim() >= 2) continue;
@@ -157,7 +157,7 @@ absl::Status MatMulForward(const OpCall& call) {
   return Gemm(call.device(), a, b, call.results[0]);
 }
 
-// Those of operands that were broadcast are sums over the batch.
+// The gradient of an operand that was broadcast is a sum over the batch.
 absl::Status BatchedBackward(const GradCall& call) {
   const auto transposed = [](const Tensor& x) { return x.Transpose(x.ndim() - 2, x.ndim() - 1); };
   Device& device = call.device();
@@ -236,7 +236,8 @@ absl::Status BiasCheck(Specs operands, AttrsView) {
                           "], or Add what broadcasts otherwise"});
 }
 
-// The bias lies in the result before the product is added to it: no pass of its own.
+// Copies the bias into the result first; the product is then added to it, so the bias needs no
+// extra pass.
 absl::Status LinearBiasForward(const OpCall& call) {
   Device& device = call.device();
   const Tensor& y = call.results[0];
@@ -283,8 +284,8 @@ const OpDef kLinearOp = {
     .rows = {HasRows, LinearRows, LinearGradientRows},
 };
 
-// With a bias, which must be added once: k is whole. Where it is not, the product is Partial, and
-// the bias is added to its sum (see Linear below).
+// With a bias, which must be added only once: so k must not be sharded. If k is sharded, the
+// product is Partial, and the bias is added to its sum (see Linear below).
 const OpDef kLinearBiasOp = {
     .name = "Linear",
     .rule = "... k!, n k!, n -> ... n",

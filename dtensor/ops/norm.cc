@@ -1,5 +1,5 @@
-// RmsNorm and LayerNorm. Where a row is sharded, each rank makes statistics of its part, and all
-// merge them; likewise the sums that its gradient needs.
+// RmsNorm and LayerNorm. If a row is sharded, each rank computes statistics of its part, and every
+// rank merges them. The same holds for the sums that the gradient needs.
 #include "dtensor/runtime/kernels/norm.h"
 
 #include "absl/container/inlined_vector.h"
@@ -14,10 +14,10 @@ namespace dtensor {
 namespace internal {
 namespace {
 
-// Elements of a row, on all shards.
+// The number of elements of a row, over all shards.
 int64_t RowSize(const Decision& decision) { return decision.operands[0]->shape.back(); }
 
-// The kernels make all gradients; those that nobody wants go to scratch memory.
+// The kernels compute all gradients; those that are not wanted go to scratch memory.
 using Gradients = absl::InlinedVector<Tensor, 3>;
 absl::StatusOr<Gradients> AllGradients(const GradCall& call) {
   Gradients gradients(call.gradients.begin(), call.gradients.end());
@@ -59,7 +59,7 @@ absl::Status RmsNormBackward(const GradCall& call) {
                               RowSize(call.decision));
 }
 
-// The second and third results are mean and 1/deviation of each row, for backward.
+// The second and third results are mean and 1/(standard deviation) of each row, for backward.
 absl::Status LayerNormForward(const OpCall& call) {
   Device& device = call.device();
   const Tensor &x = call.operands[0], &weight = call.operands[1], &bias = call.operands[2];

@@ -1,5 +1,5 @@
-// The operators' definitions by family, each in the file of its family, and their attributes: for
-// suites that walk over all operators (testing/all_ops.h). Attention's stand in attention_op.h.
+// The operators' definitions, each in the file of its family, and their attributes. For test suites
+// that go through all operators (testing/all_ops.h). Those of attention are in attention_op.h.
 #ifndef DTENSOR_OPS_OP_DEFS_H_
 #define DTENSOR_OPS_OP_DEFS_H_
 

@@ -49,7 +49,7 @@ absl::Status SumBackward(const GradCall& call) {
   return absl::OkStatus();
 }
 
-// How many elements of all ranks make one mean.
+// How many elements, over all ranks, one mean is taken of.
 double Count(const Decision& decision) {
   double count = 1;
   for (int d : AttrsView(decision.attrs).as<ReduceAttrs>().dims) {
@@ -58,7 +58,7 @@ double Count(const Decision& decision) {
   return count;
 }
 
-// Each rank's term is divided: the sum alone may be more than a 16-bit type holds.
+// Each rank divides its own term, because the undivided sum may exceed the range of a 16-bit type.
 absl::Status MeanForward(const OpCall& call) {
   return kernels::Mean(call.device(), call.operands[0], call.attrs<ReduceAttrs>().dims,
                        Count(call.decision), call.results[0]);
@@ -80,7 +80,8 @@ absl::Status SumOfSquaresForward(const OpCall& call) {
   return kernels::SumOfSquares(call.device(), call.operands[0], call.results[0]);
 }
 
-// 2 x dy, for 16 bits in f32, as the sum is: dy may be more, or less, than they hold.
+// 2 x dy. For 16-bit types it is computed in f32, the type of the sum, because dy may be outside of
+// their range.
 absl::Status SumOfSquaresBackward(const GradCall& call) {
   Device& device = call.device();
   const Tensor& x = call.operands[0];

@@ -10,7 +10,7 @@
 namespace dtensor::internal {
 namespace {
 
-// Ascending, without repetition.
+// Returns the dimensions ascending. Refuses repetitions.
 absl::StatusOr<ReduceAttrs> ReducedDims(absl::string_view op, const Spec& spec,
                                         absl::Span<const int> dims) {
   ReduceAttrs attrs;

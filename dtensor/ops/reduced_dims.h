@@ -1,4 +1,4 @@
-// The dimensions of operators that reduce.
+// Checks and dispatch of the dimensions of reductions.
 #ifndef DTENSOR_OPS_REDUCED_DIMS_H_
 #define DTENSOR_OPS_REDUCED_DIMS_H_
 
@@ -10,8 +10,8 @@
 namespace DTENSOR_EXPORT dtensor {
 namespace internal {
 
-// Calls `op`, whose attributes are ReduceAttrs; without dims, x itself. Errors: as Dispatch; a
-// dimension that x lacks, or one that is given twice.
+// Calls `op`, whose attributes are ReduceAttrs. Without dims, returns x itself. Errors: as
+// Dispatch; for a dimension that x lacks, and one that is given twice.
 TensorOr DispatchReduction(const OpDef& op, const TensorOr& x, absl::Span<const int> dims);
 
 }  // namespace internal

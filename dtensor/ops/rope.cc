@@ -1,4 +1,4 @@
-// Rope: each rank rotates by the global positions that it holds.
+// Rope: each rank rotates by the global positions of the tokens that it holds.
 #include <algorithm>
 #include <cmath>
 
@@ -64,7 +64,7 @@ absl::Status RopeForward(const OpCall& call) {
   return absl::OkStatus();
 }
 
-// A rotation's transpose is its inverse.
+// The gradient is the inverse rotation, since a rotation's transpose is its inverse.
 absl::Status RopeBackward(const GradCall& call) {
   return kernels::Rope(call.device(), call.result_gradients[0], Positions(call), BaseOf(call),
                        /*inverse=*/true, call.gradients[0]);
@@ -105,7 +105,7 @@ TensorOr Rope(const TensorOr& x, const RopeOptions& options) {
     most = std::max(most, row);
   }
   if (least < 0 || offset < 0 || offset >= internal::kMaxPosition - most) {
-    // No sums: they may wrap.
+    // The message has no sums: they may overflow.
     return InvalidArgument({"Rope: there are no positions for an offset of ", absl::StrCat(offset),
                             " and offsets of its batch entries from ", absl::StrCat(least), " to ",
                             absl::StrCat(most), "; give offsets of 0 or more, below 2^40 in all"});

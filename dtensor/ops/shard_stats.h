@@ -1,4 +1,4 @@
-// Small steps of the operators that merge statistics of shards instead of gathering an operand.
+// Helpers for operators that merge statistics of shards instead of gathering an operand.
 #ifndef DTENSOR_OPS_SHARD_STATS_H_
 #define DTENSOR_OPS_SHARD_STATS_H_
 
@@ -16,7 +16,8 @@
 namespace DTENSOR_EXPORT dtensor {
 namespace internal {
 
-// For x of [..., n] an uninitialized [..., more]: of `dtype`, or of x's accumulator.
+// For x of shape [..., n], an uninitialized tensor [..., more] of type `dtype`, or of x's
+// accumulator type.
 inline absl::StatusOr<Tensor> RowStats(Device& device, const Tensor& x, DType dtype,
                                        std::initializer_list<int64_t> more = {}) {
   Dims shape(x.shape().begin(), x.shape().end() - 1);
@@ -28,7 +29,8 @@ inline absl::StatusOr<Tensor> RowStats(Device& device, const Tensor& x,
   return RowStats(device, x, AccumulatorOf(x.dtype()), more);
 }
 
-// RankCall::GatherShards for stats, row-major, of any rank: layouts have a largest one.
+// RankCall::GatherShards for row-major statistics with any number of dimensions, while layouts have
+// a maximum.
 inline absl::StatusOr<Tensor> GatherStats(const RankCall& call, absl::string_view letters,
                                           const Tensor& stats) {
   DT_ASSIGN_OR_RETURN(const Tensor flat, stats.Reshape({stats.numel()}));

@@ -1,5 +1,5 @@
-// Slice and SplitTensor: views along a dimension that is whole on every rank, or split within the
-// units that all cuts are multiples of.
+// Slice and SplitTensor: views along a dimension that is replicated, or sharded within the units
+// that all cuts are multiples of.
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,7 +30,7 @@ absl::StatusOr<RuleText> SliceText(absl::Span<const Dims> shapes, AttrsView attr
   return out;
 }
 
-// What the call takes of a local tensor.
+// The range that the call takes of a local tensor.
 struct Range {
   int64_t begin, length;
   int64_t end() const { return begin + length; }
@@ -117,7 +117,7 @@ const OpDef kSliceOp = {
     .choose_layouts = SliceLayouts,
 };
 
-// As many results as sizes.
+// There are as many results as sizes.
 const OpDef kSplitOp = {
     .name = "SplitTensor",
     .describe = SplitText,
@@ -147,7 +147,7 @@ TensorOr Slice(const TensorOr& x, int dim, int64_t begin, int64_t end) {
                             "; give 0 <= begin <= end <= ", absl::StrCat(size)});
   }
   if (begin == 0 && end == size) return internal::Itself(x);
-  // Another offset is no other decision, but for a split dimension's unit.
+  // Another offset needs no new decision, unless the dimension is sharded and the unit changes.
   const bool split = IsSplit(x->layout().dim(d));
   const int64_t unit = split ? internal::CommonUnit({begin, end - begin, size}) : 1;
   return Dispatch(internal::kSliceOp, {&x}, internal::SliceAttrs{d, end - begin, unit},
@@ -158,7 +158,7 @@ absl::StatusOr<std::vector<DistributedTensor>> SplitTensor(const TensorOr& x, in
                                                            absl::Span<const int64_t> sizes) {
   DT_RETURN_IF_ERROR(internal::CheckDefined("SplitTensor", x));
   DT_ASSIGN_OR_RETURN(const int d, internal::CheckedDim("SplitTensor", x->spec(), dim));
-  int64_t left = x->shape()[d];  // no sum: sizes may wrap
+  int64_t left = x->shape()[d];  // subtracts, since a sum of sizes may overflow
   bool fits = !sizes.empty();
   for (int64_t size : sizes) {
     fits &= 0 <= size && size <= left;

@@ -1,5 +1,5 @@
-// Softmax and LogSoftmax. Where a row is sharded, each rank makes the largest element and the sum
-// of exponentials of its part, and all merge them; likewise one sum for the gradient.
+// Softmax and LogSoftmax. If a row is sharded, each rank computes the largest element and the sum
+// of exponentials of its part, and every rank merges them. The gradient does the same with one sum.
 #include "dtensor/runtime/kernels/softmax.h"
 
 #include "dtensor/ops/op_defs.h"

@@ -1,5 +1,5 @@
-// Reshape, Transpose and Expand: views of the local tensor, once its elements lie where the rule
-// wants them.
+// Reshape, Transpose and Expand: views of the local tensor, after the operand was redistributed as
+// the rule requires.
 #include <algorithm>
 #include <numeric>
 #include <string>
@@ -59,7 +59,7 @@ absl::Status TransposeBackward(const GradCall& call) {
   return absl::OkStatus();
 }
 
-// "d0 () d2 -> e0! d0 e2! d2": what is broadcast is whole in the result.
+// "d0 () d2 -> e0! d0 e2! d2": dimensions that were broadcast are not sharded in the result.
 absl::StatusOr<RuleText> ExpandText(absl::Span<const Dims> shapes, AttrsView attrs) {
   const Dims& shape = attrs.as<ExpandAttrs>().shape;
   const int missing = static_cast<int>(shape.size() - shapes[0].size());
@@ -101,7 +101,7 @@ bool Expands(const Dims& from, absl::Span<const int64_t> to) {
   return true;
 }
 
-// `dims` as numbers from 0; each must stand there once.
+// `dims` counted from 0; each must occur once.
 absl::StatusOr<std::vector<int>> Permutation(const Spec& spec, absl::Span<const int> dims) {
   std::vector<int> permutation;
   for (int dim : dims) {
@@ -117,7 +117,7 @@ absl::StatusOr<std::vector<int>> Permutation(const Spec& spec, absl::Span<const 
                           "; give each once"});
 }
 
-// `shape` with -1 replaced by what is left.
+// `shape` with -1 replaced by the remaining size.
 absl::StatusOr<Dims> ResolveShape(const Spec& spec, absl::Span<const int64_t> shape) {
   Dims out(shape.begin(), shape.end());
   int open = -1;
@@ -169,7 +169,7 @@ const OpDef kTransposeOp = {
     .passes_partial_gradients = true,
 };
 
-// Of copies, every reduction is a copy of the reduced.
+// Any reduction of copies is the copy of the reduction, so Expand passes Partial operands on.
 const OpDef kExpandOp = {
     .name = "Expand",
     .describe = ExpandText,
@@ -204,7 +204,7 @@ TensorOr Transpose(const TensorOr& x, int dim0, int dim1) {
                   internal::TransposeAttrs{std::min(a, b), std::max(a, b)});
 }
 
-// Swaps each dimension into its place: at most ndim - 1 views of views.
+// Swaps each dimension into its place: at most ndim - 1 nested views.
 TensorOr Permute(const TensorOr& x, absl::Span<const int> dims) {
   DT_RETURN_IF_ERROR(internal::CheckDefined("Permute", x));
   DT_ASSIGN_OR_RETURN(const std::vector<int> permutation, internal::Permutation(x->spec(), dims));

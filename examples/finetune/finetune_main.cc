@@ -1,5 +1,5 @@
-// Goes on training a model of a Hugging Face folder on text, on ranks that are threads, or
-// processes that a launcher started. See README.md beside this file.
+// Continues to train a model of a Hugging Face folder on text. Ranks are threads, or processes that
+// a launcher started. See README.md beside this file.
 #include <optional>
 #include <string>
 
@@ -31,7 +31,7 @@ struct Flags {
   std::string model = generate::DefaultModelFolder(), out;
 };
 
-// What fits a model that is trained already, and a machine of a few cores.
+// Defaults for a model that is already trained, and a machine with a few cores.
 void SetDefaults(ProgramFlags& flags) {
   flags.mesh = "tp=1";
   flags.config.batch = 4;
@@ -51,9 +51,9 @@ void Declare(CLI::App& app, Flags& flags) {
       ->type_name("FOLDER");
 }
 
-// --- What differs from training a LLaMA from nothing.
+// --- What differs from training a LLaMA from scratch.
 
-// Where a key or value head has to rest on several ranks of tp, the mesh is one whose tp says so.
+// If key/value heads must be shared by ranks of tp, the mesh becomes one that says so.
 absl::Status ReadModel(const ModelFiles& files, TrainConfig& config) {
   config.pretrained = {files.config, files.folder};
   TensorParallelOptions options;
@@ -66,7 +66,7 @@ absl::Status ReadModel(const ModelFiles& files, TrainConfig& config) {
                           files.folder, "' has positions for ", absl::StrCat(files.positions)});
 }
 
-// Before the training: whether the folder could be made, or replaced, now.
+// Before training: checks whether the folder could be created, or replaced, now.
 absl::Status CheckOut(const std::string& out) {
   if (out.empty() || !IsSpeaker()) return absl::OkStatus();
   const absl::Status made = AtomicFolder::Create(FileSystem::OfThisMachine(), out).status();
@@ -86,7 +86,7 @@ absl::StatusOr<Corpus> LoadText(const ModelFiles& files, const std::string& path
                           "; take the tokenizer of this model"});
 }
 
-// Every rank has read the folder, or knows why it has not: then it says so where ranks agree.
+// Every rank has read the folder, or has the error, which it reports where ranks agree on errors.
 int RunProgram(const CLI::App& app, Flags& flags) {
   absl::StatusOr<ModelFiles> files = generate::ReadModelFiles(flags.model);
   if (!files.ok()) {

@@ -1,5 +1,5 @@
-// write_model FOLDER [TYPE]: a tiny LLaMA, or Mistral and so on, with random weights, as Hugging
-// Face's format has it, with a tokenizer of bytes and a few merges.
+// write_model FOLDER [TYPE]: writes a tiny LLaMA (or Mistral and so on) with random weights in
+// Hugging Face's format, with a tokenizer of bytes and a few merges.
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -31,7 +31,7 @@ constexpr char kConfig[] = R"({
 }
 )";
 
-// How GPT-2 writes a byte: as the character of that number, where it can be seen.
+// How GPT-2 writes a byte: as the character with that number, if it is printable.
 std::string Spelled(int byte) {
   const auto is_seen = [](int b) {
     return (b >= '!' && b <= '~') || (b >= 0xa1 && b <= 0xac) || b >= 0xae;

@@ -1,5 +1,5 @@
-// Goes on with a text by a model of a Hugging Face folder, on ranks that are threads, or processes
-// that a launcher started. See README.md beside this file.
+// Continues a text with a model of a Hugging Face folder. Ranks are threads, or processes that a
+// launcher started. See README.md beside this file.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -63,7 +63,7 @@ struct Job {
   std::vector<int64_t> prompt;
 };
 
-// What is wrong with the flags, or with what they name.
+// Checks the flags and what they name.
 absl::StatusOr<Job> Prepare(const Flags& flags) {
   const auto of = [](absl::string_view flag, const absl::Status& status) {
     return absl::Status(status.code(), absl::StrCat(flag, ": ", status.message()));

@@ -24,14 +24,14 @@ absl::Status OfFile(const std::string& path, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat("'", path, "': ", status.message()));
 }
 
-// Nobody has fetched the model that is taken where none is named.
+// The default model was not fetched yet: says how to get it.
 absl::Status WithRemedy(const std::string& folder, const absl::Status& status) {
   if (!absl::IsNotFound(status) || folder != DefaultModelFolder()) return status;
   return absl::NotFoundError(absl::StrCat(status.message(), "; examples/generate/fetch_smollm2 ",
                                           "makes this folder; or name another"));
 }
 
-// One number or several.
+// Reads one number or a list of numbers.
 std::vector<int64_t> IdsAt(const json& config, const char* name) {
   std::vector<int64_t> ids;
   const auto found = config.find(name);

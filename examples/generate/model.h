@@ -16,21 +16,22 @@
 
 namespace dtensor::generate {
 
-// What needs no ranks. Errors: kNotFound, kInvalidArgument, naming the file.
+// The parts that need no ranks. Errors: kNotFound, kInvalidArgument, naming the file.
 struct ModelFiles {
   std::string folder, config, tokens;  // tokens: the text of tokenizer.json
   Tokenizer tokenizer;
   std::vector<int64_t> ends;  // eos_token_id
-  int64_t positions = 0;      // max_position_embeddings, n_positions; 0: it says none
-  int64_t vocabulary = 0;     // vocab_size; 0: it says none
+  int64_t positions = 0;      // max_position_embeddings, n_positions; 0: not given
+  int64_t vocabulary = 0;     // vocab_size; 0: not given
 };
 absl::StatusOr<ModelFiles> ReadModelFiles(const std::string& folder);
 
-// The model with its weights, of which each rank has read its own, split by tensor parallelism over
-// the mesh's axis tp, batches by dp. Collective. Errors: what plan and weights are refused for.
+// The model with its weights; each rank has read its own part. The mesh's axis tp shards the model
+// by tensor parallelism, dp shards batches. Collective. Errors: those of the plan and of loading
+// the weights.
 struct LoadedModel {
   std::unique_ptr<Module> model;
-  DeviceMesh mesh;  // on which it lies
+  DeviceMesh mesh;  // the mesh that it lies on
 };
 absl::StatusOr<LoadedModel> LoadModel(Context& context, const ModelFiles& files,
                                       const DeviceMesh& mesh, DType dtype);

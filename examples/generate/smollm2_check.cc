@@ -1,5 +1,6 @@
-// SmolLM2-135M on a mesh against what PyTorch made of it (convert_smollm2.py): logits of a prompt,
-// 200 tokens of greedy text, and the tokenizer. smollm2_check MESH; exit status 0 where all holds.
+// Compares SmolLM2-135M on a mesh with PyTorch's results (convert_smollm2.py): logits of a prompt,
+// 200 tokens of greedy text, and the tokenizer. Usage: smollm2_check MESH; the exit status is 0 if
+// all agree.
 #include <cmath>
 #include <cstdio>
 #include <cstring>

@@ -22,8 +22,8 @@ absl::Status Wrong(absl::string_view what, absl::string_view why = "") {
   return InvalidArgument({"tokenizer.json: ", what, why});
 }
 
-// GPT-2 writes each byte as a character that can be seen: printable ones as they are, the others
-// from 256 on.
+// GPT-2 writes each byte as a printable character: printable bytes as themselves, the others as
+// characters from 256 on.
 std::array<uint32_t, 256> VisibleBytes() {
   std::array<uint32_t, 256> visible = {};
   uint32_t next = 256;
@@ -34,7 +34,7 @@ std::array<uint32_t, 256> VisibleBytes() {
   return visible;
 }
 
-// The bytes that a token stands for; none where it has a character that stands for none.
+// The bytes that a token stands for; none if it has a character that stands for no byte.
 std::optional<std::string> BytesOf(absl::string_view token) {
   static const auto& bytes = *[] {
     auto* const map = new absl::flat_hash_map<uint32_t, char>;
@@ -55,7 +55,7 @@ std::optional<std::string> BytesOf(absl::string_view token) {
   return out;
 }
 
-// A member, or null.
+// A member of an object, or null.
 const json& At(const json& object, const char* name) {
   static const json& null = *new json;
   const auto found = object.is_object() ? object.find(name) : object.end();
@@ -99,7 +99,7 @@ absl::Status AddPreTokenizer(const json& one, Steps& steps) {
   return absl::OkStatus();
 }
 
-// What would give other tokens, and is not there.
+// Refuses what would give other tokens and is not implemented.
 absl::Status RefuseOthers(const json& file) {
   const json& model = At(file, "model");
   if (TextAt(model, "type") != "BPE") return Wrong("the model is no BPE");
@@ -116,7 +116,7 @@ absl::Status RefuseOthers(const json& file) {
   return absl::OkStatus();
 }
 
-// Both halves of a merge: "a b", or two texts.
+// The two halves of a merge, which is written as "a b" or as two texts.
 std::optional<std::pair<std::string, std::string>> HalvesOf(const json& merge) {
   if (merge.is_string()) {
     const std::string& text = merge.get_ref<const std::string&>();
@@ -130,7 +130,7 @@ std::optional<std::pair<std::string, std::string>> HalvesOf(const json& merge) {
   return std::pair(merge[0].get<std::string>(), merge[1].get<std::string>());
 }
 
-// A token's number.
+// The id of a token.
 std::optional<int64_t> IdAt(const json& id) {
   if (!id.is_number_unsigned() || id.get<uint64_t>() >= static_cast<uint64_t>(kMaxTokens)) {
     return std::nullopt;
@@ -155,7 +155,7 @@ absl::StatusOr<Tokenizer> Tokenizer::Parse(absl::string_view text) {
   out.ignores_merges_ = FlagAt(model, "ignore_merges", false);
 
   const json &vocab = At(model, "vocab"), &added = At(file, "added_tokens");
-  // Tokens that are far beyond their number would take memory without end.
+  // Ids far beyond the number of tokens would need unlimited memory.
   const size_t most = 2 * (vocab.size() + added.size()) + 1024;
   const auto keep = [&](int64_t id, const std::string& spelled, std::string bytes) -> absl::Status {
     if (id >= static_cast<int64_t>(most)) return Wrong(absl::StrCat("there is a token ", id));
@@ -169,7 +169,7 @@ absl::StatusOr<Tokenizer> Tokenizer::Parse(absl::string_view text) {
   for (const auto& [token, number] : vocab.items()) {
     const std::optional<int64_t> id = IdAt(number);
     if (!id) return Wrong("a token of vocab has no number");
-    // Added tokens, which stand here as well, are spelled as they are.
+    // Added tokens are also listed here; their bytes are their text as spelled.
     const std::optional<std::string> bytes = BytesOf(token);
     DT_RETURN_IF_ERROR(keep(*id, token, bytes.value_or(token)));
     if (!bytes) continue;
@@ -287,7 +287,7 @@ int64_t Tokenizer::IdOf(absl::string_view token) const {
 
 std::string CharacterStream::Add(absl::string_view bytes) {
   waiting_.append(bytes.data(), bytes.size());
-  // At most three bytes of a character wait.
+  // At most three bytes of an incomplete character wait.
   size_t keep = 0;
   for (size_t last = 1; last <= std::min<size_t>(3, waiting_.size()); ++last) {
     const unsigned char byte = waiting_[waiting_.size() - last];

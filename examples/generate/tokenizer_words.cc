@@ -32,7 +32,7 @@ bool IsSpace(uint32_t c) {
          c == 0x3000;
 }
 
-// Bytes of the longest beginning whose characters are all of this kind.
+// The number of bytes of the longest prefix whose characters are all of this kind.
 size_t RunOf(CharacterKind kind, absl::string_view text) {
   size_t bytes = 0;
   while (bytes < text.size()) {
@@ -43,7 +43,8 @@ size_t RunOf(CharacterKind kind, absl::string_view text) {
   return bytes;
 }
 
-// Spaces, but for the last where a word follows: `\s+(?!\S)`, or else `\s+`, which is one.
+// The spaces, without the last one if a word follows: `\s+(?!\S)`; or else `\s+`, which is then a
+// single one.
 size_t SpacesOf(absl::string_view text) {
   const size_t bytes = RunOf(CharacterKind::kSpace, text);
   if (bytes == text.size()) return bytes;

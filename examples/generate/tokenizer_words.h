@@ -1,4 +1,4 @@
-// GPT-2's division of a text into words, before bytes are merged within each:
+// Divides a text into words as GPT-2 does, before the bytes of each word are merged:
 //
 //   's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
 #ifndef DTENSOR_EXAMPLES_GENERATE_TOKENIZER_WORDS_H_
@@ -13,11 +13,11 @@
 namespace dtensor::generate {
 
 enum class CharacterKind : uint8_t { kLetter, kNumber, kSpace, kOther };
-// By Unicode 14's categories L and N, and White_Space.
+// By Unicode 14: categories L and N, and White_Space.
 CharacterKind KindOf(uint32_t character);
 
-// The first character and its bytes, 1 to 4. What is no UTF-8 is one byte, and no letter, number or
-// space. Requires: a byte.
+// The first character and its 1 to 4 bytes. A byte that is not UTF-8 is a character of one byte,
+// and is no letter, number or space. Requires: at least one byte.
 struct Character {
   uint32_t value = 0;
   size_t bytes = 1;
@@ -25,9 +25,9 @@ struct Character {
 };
 Character FirstCharacter(absl::string_view text);
 
-// The words, whose bytes are all of the text's, in order.
+// The words, in order; together they have all bytes of the text.
 std::vector<absl::string_view> WordsOf(absl::string_view text);
-// Numbers one by one, and what is between them.
+// Each number character separately, and the text between them.
 std::vector<absl::string_view> DigitsApart(absl::string_view text);
 
 }  // namespace dtensor::generate

@@ -12,36 +12,36 @@
 
 namespace dtensor::training {
 
-// The first 95% train, the rest is held out.
+// The first 95% are for training, the rest is held out.
 class Corpus {
  public:
-  // A text's tokens; where there is none, its bytes are them.
+  // Makes tokens from a text. If there is none, the tokens are the text's bytes.
   using Encode = std::function<std::vector<int64_t>(absl::string_view text)>;
 
   // Errors: kNotFound / kInvalidArgument, with the remedy, for a file that is missing, a folder, a
   // device, empty, of more than 1 GiB, or too short for a sequence of `sequence` tokens and the
-  // token after it in either part.
+  // token after it, in either part.
   static absl::StatusOr<Corpus> Load(const std::string& path, int64_t sequence,
                                      const Encode& encode = nullptr);
 
-  // Tokens [batch, sequence + 1], row-major: `batch` windows of the training part at places that
-  // depend on (seed, step) alone.
+  // Tokens [batch, sequence + 1], row-major: `batch` windows of the training part, at positions
+  // that depend only on (seed, step).
   std::vector<int32_t> TrainingBatch(int64_t batch, uint64_t seed, int64_t step) const;
-  // The same of the held-out part: windows `index * batch` and on of those that lie side by side,
-  // wrapping round.
+  // The same from the held-out part, divided into adjacent windows: the `batch` windows from number
+  // `index * batch` on, wrapping around.
   std::vector<int32_t> HeldOutBatch(int64_t batch, int64_t index) const;
 
   int64_t size() const;                        // in tokens
-  int64_t largest() const;                     // of all tokens
-  absl::string_view unit() const;              // what they are: "byte" or "token"
+  int64_t largest() const;                     // the largest token
+  absl::string_view unit() const;              // what a token is called: "byte" or "token"
   uint64_t digest() const { return digest_; }  // equal for equal tokens, in every process
 
  private:
   static absl::StatusOr<Corpus> Read(const std::string& path, const Encode& encode);
   std::vector<int32_t> Windows(const std::vector<int64_t>& starts) const;
   bool is_encoded_ = false;
-  std::string text_;             // unless it is encoded
-  std::vector<int32_t> tokens_;  // where it is
+  std::string text_;             // if not encoded
+  std::vector<int32_t> tokens_;  // if encoded
   uint64_t digest_ = 0;
   int64_t sequence_ = 0;
   int64_t held_out_from_ = 0;

@@ -29,7 +29,7 @@
 namespace dtensor::training {
 namespace {
 
-// In the user's cache, where tools/setup puts it.
+// The file in the user's cache that tools/setup creates.
 std::string DefaultText() {
   const char* cache = std::getenv("XDG_CACHE_HOME");
   if (cache != nullptr && *cache != '\0') return absl::StrCat(cache, "/dtensor/kjv.txt");
@@ -119,7 +119,7 @@ absl::Status Of(absl::string_view flag, const absl::Status& status) {
   return absl::Status(status.code(), absl::StrCat(flag, ": ", status.message()));
 }
 
-// Once: a file may be a pipe.
+// Reads it only once: the file may be a pipe.
 absl::Status ReadPlan(ProgramFlags& flags) {
   TrainConfig& config = flags.config;
   if (IsPlanFile(config.plan) && flags.cp_pattern->count() > 0) {
@@ -175,9 +175,9 @@ absl::Status ReadRest(ProgramFlags& flags) {
   return absl::OkStatus();
 }
 
-// /dev/null, and the like, is nobody's.
+// Files such as /dev/null are never the same file.
 bool AreOneFile(const std::string& a, const std::string& b) {
-  std::error_code error;  // of files that are not there yet
+  std::error_code error;  // ignored: files may not exist yet
   if (std::filesystem::exists(a, error) && !std::filesystem::is_regular_file(a, error))
     return false;
   return std::filesystem::weakly_canonical(a, error) ==
@@ -185,8 +185,8 @@ bool AreOneFile(const std::string& a, const std::string& b) {
          std::filesystem::equivalent(a, b, error);
 }
 
-// Before the training: what comes after it must not fail for what can be seen now, nor replace what
-// this run reads or writes.
+// Checks the output files before training: the run must not fail at its end because of something
+// that can be seen now, nor replace a file that it reads or writes.
 absl::Status CheckOutputs(const ProgramFlags& flags) {
   struct File {
     const char* flag;
@@ -207,7 +207,7 @@ absl::Status CheckOutputs(const ProgramFlags& flags) {
   return absl::OkStatus();
 }
 
-// On a terminal, or where it was asked for, how long it will take; else a line every ten steps.
+// On a terminal, or if asked for, shows how long it will take; else prints a line every ten steps.
 void ShowProgress(Progress& progress, int64_t step, int64_t steps, double loss) {
   const std::string so_far = absl::StrFormat("loss %.4f", loss);
   progress.Report(step + 1, so_far);
@@ -216,7 +216,7 @@ void ShowProgress(Progress& progress, int64_t step, int64_t steps, double loss) 
                static_cast<long>(steps), so_far.c_str());
 }
 
-// The same model and batches on one rank, for as many steps as are compared.
+// Runs the same model and batches on one rank, for as many steps as are to be compared.
 absl::StatusOr<Difference> CompareWithOneRank(const ProgramFlags& flags, const Corpus& corpus,
                                               const RunResult& result) {
   TrainConfig config = flags.config;
@@ -227,13 +227,14 @@ absl::StatusOr<Difference> CompareWithOneRank(const ProgramFlags& flags, const C
   TrainOptions options;
   options.keep_tensors = true;
   options.eval_batches = 1;
-  options.as_launched = false;                // the world of processes is over
-  options.contexts.read_environment = false;  // the trace is that of the run
+  options.as_launched = false;                // the world of processes has ended
+  options.contexts.read_environment = false;  // do not overwrite the run's trace
   DT_ASSIGN_OR_RETURN(const RunResult reference, Train(config, corpus, options));
   return Compare(result, reference);
 }
 
-// Whatever cannot be written, the rest still is: a run may have taken long. The first error.
+// If something cannot be written, the rest still is, since the run may have taken long. Returns the
+// first error.
 absl::Status WriteResults(const ProgramFlags& flags, const Corpus& corpus, const RunResult& result,
                           const std::optional<Difference>& difference) {
   absl::Status status = Print(Table(flags.config, result, difference));
@@ -249,7 +250,8 @@ absl::Status WriteResults(const ProgramFlags& flags, const Corpus& corpus, const
   return status;
 }
 
-// The text, or why this process cannot train. Rank 0 writes for all.
+// The text, or the reason why this process cannot train. Only rank 0 checks output files, since it
+// writes them.
 absl::StatusOr<Corpus> Prepare(ProgramFlags& flags, const TrainingProgram& program) {
   DT_RETURN_IF_ERROR(ReadConfig(flags, program));
   DT_RETURN_IF_ERROR(ReadRest(flags));
@@ -283,7 +285,7 @@ absl::Status Run(ProgramFlags& flags, const TrainingProgram& program) {
 }
 
 int Fail(const CLI::App& app, const absl::Status& status, int code) {
-  // What plans and layouts refuse for their sizes.
+  // Errors of plans and layouts about sizes.
   const bool uneven = absl::StrContains(status.message(), "allow uneven shards");
   PrintError(CommandName(app),
              absl::StrCat(status.message(), uneven ? " (--mesh, --seq, --allow-uneven)" : ""));
@@ -298,7 +300,8 @@ void DeclareFlags(CLI::App& app, ProgramFlags& flags) {
   DeclareFiles(app, flags);
 }
 
-// What is refused, all ranks know, and one says; a failure looks different to each of them.
+// If all ranks refuse something, all know it, and one of them prints it. A failure looks different
+// on each rank, so each prints its own.
 int RunProgram(const CLI::App& app, ProgramFlags& flags, const TrainingProgram& program) {
   const absl::Status status = Run(flags, program);
   if (status.ok()) return 0;

@@ -1,5 +1,5 @@
-// What programs that train have in common: flags, what is refused and by whom it is told, what is
-// shown and written. A program adds flags of its own, and says what it trains:
+// What training programs have in common: flags, checks and error reporting, output. A program adds
+// its own flags and says what it trains:
 //
 //   CLI::App app("Trains ...", "train");
 //   ProgramFlags flags;
@@ -26,10 +26,10 @@ class Option;
 
 namespace dtensor::training {
 
-// Their values. What is set before DeclareFlags is the default.
+// Their values. Values that are set before DeclareFlags are the defaults.
 struct ProgramFlags {
   std::string mesh = "dp=2,tp=2", dtype = "f32", device = "cpu", text, report;
-  std::string dump;  // of a program that declares it
+  std::string dump;  // only if the program declares this flag
   TrainConfig config;
   TrainOptions options;
   double until = 0;
@@ -38,20 +38,20 @@ struct ProgramFlags {
   bool progress = false;
 };
 
-// Of the flags that examples/llama/README.md lists all but those of the model, and --dump.
+// Declares the flags that examples/llama/README.md lists, except those of the model and --dump.
 void DeclareFlags(CLI::App& app, ProgramFlags& flags);
 
-// What a program does in its own way; each is asked in every process.
+// What a program does in its own way. Each function is called in every process.
 struct TrainingProgram {
-  // Completes the config, of which mesh and dtype are known. Null: nothing is missing.
+  // Completes the config; its mesh and dtype are already set. Null: nothing is missing.
   std::function<absl::Status(TrainConfig& config)> read_model;
-  // The text's tokens. Null: its bytes.
+  // Loads the text as tokens. Null: as bytes.
   std::function<absl::StatusOr<Corpus>(const std::string& path, const TrainConfig& config)>
       load_text;
 };
 
-// Trains, prints and writes what the flags ask for. The exit status: 0 done; 1 the run failed; 2
-// what is refused.
+// Trains, and prints and writes what the flags ask for. Returns the exit status: 0 done; 1 the run
+// failed; 2 flags or input were refused.
 int RunProgram(const CLI::App& app, ProgramFlags& flags, const TrainingProgram& program = {});
 
 }  // namespace dtensor::training

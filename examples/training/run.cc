@@ -22,7 +22,7 @@
 namespace dtensor::training {
 namespace {
 
-// Any floating tensor's global values. Collective.
+// The global values of any floating-point tensor. Collective.
 absl::StatusOr<std::vector<float>> AsFloats(const DistributedTensor& tensor) {
   const NoGrad no_grad(tensor.context());
   DT_ASSIGN_OR_RETURN(const DistributedTensor floats, Cast(tensor, DType::kF32));
@@ -43,7 +43,7 @@ absl::StatusOr<std::vector<NamedTensor>> Gather(Trainer& trainer, bool gradients
   return out;
 }
 
-// One rank of a run. Only rank 0 writes what all ranks agree on.
+// One rank of a run. Results that all ranks have are written by rank 0 only.
 class RankRun {
  public:
   RankRun(Context& context, const TrainConfig& config, const Corpus& corpus,
@@ -92,7 +92,8 @@ class RankRun {
  private:
   using Clock = std::chrono::steady_clock;
 
-  // By rank 0, for all: whether there is a checkpoint. What could not be saved later is said now.
+  // Whether there is a checkpoint; rank 0 finds out for all. Also finds out now whether saving
+  // would fail later.
   absl::StatusOr<bool> FindSaved() {
     absl::Status refused;
     int32_t found = 0;
@@ -110,7 +111,7 @@ class RankRun {
     return all[0] != 0;
   }
 
-  // Where there is something to go on from.
+  // Resumes the run if there is a checkpoint.
   absl::StatusOr<bool> Resume() {
     if (options_.save.empty()) return false;
     DT_ASSIGN_OR_RETURN(const bool found, FindSaved());
@@ -142,7 +143,8 @@ class RankRun {
     const Clock::time_point start = Clock::now();
     DT_ASSIGN_OR_RETURN(const Trainer::StepResult done, trainer_->Step(tokens));
     step_traffic_ = Since(context_.communicator().traffic(), before);
-    // Reading is outside the step's own traffic: both scalars are replicated, nothing moves.
+    // Reading the values is not part of the step's traffic: both scalars are replicated, so nothing
+    // moves.
     DT_ASSIGN_OR_RETURN(const double loss, Item(done.loss));
     DT_ASSIGN_OR_RETURN(const double norm, Item(done.grad_norm));
     diverged_ = !std::isfinite(loss);  // the same on every rank
@@ -193,19 +195,19 @@ class RankRun {
   bool diverged_ = false;
 };
 
-// `needed` by the ranks of this host.
+// `needed`: the bytes that all ranks of this host need.
 absl::Status CheckMemory(Context& context, double needed) {
-  if (context.device().kind() == Device::Kind::kCuda) return absl::OkStatus();  // the GPU says so
+  if (context.device().kind() == Device::Kind::kCuda) return absl::OkStatus();  // the GPU checks
   const double free = static_cast<double>(MemoryAvailable());
-  if (needed <= free / 8 * 7) return absl::OkStatus();  // the rest of the machine needs some, too
+  if (needed <= free / 8 * 7) return absl::OkStatus();  // other programs need some memory, too
   return InvalidArgument({absl::StrFormat(
       "--batch: training takes at least %.0f MiB on all ranks, and %.0f MiB are free; take a "
       "smaller --batch, --seq, --dim or --layers",
       needed / (1 << 20), free / (1 << 20))});
 }
 
-// A floor: weights, gradients and AdamW's two states, and what each block keeps for each token.
-// What passes can be predicted, whose numbers of bytes are int64.
+// A lower bound: weights, gradients and AdamW's two states, and what each block saves for each
+// token. Configurations that pass this check can be predicted: their byte counts fit into int64.
 double LeastBytes(const TrainConfig& config) {
   const auto dim = static_cast<double>(config.model.dim);
   const auto layers = static_cast<double>(config.model.layers);
@@ -215,9 +217,9 @@ double LeastBytes(const TrainConfig& config) {
   return static_cast<double>(SizeOf(config.dtype)) * (4 * weights + tokens * dim * layers);
 }
 
-// The ranks of this rank's host, by its name: those that take of one machine's memory. Which ranks
-// read each other's tensors there is the library's to say, by boot, user, container and
-// DTENSOR_HOST (docs/running.md). Collective.
+// The ranks on this rank's host, by its name: those that share the machine's memory. (Which ranks
+// can read each other's tensors is another question, which the library answers by boot, user,
+// container and DTENSOR_HOST: docs/running.md.) Collective.
 absl::StatusOr<std::vector<int>> RanksOfThisHost(Context& context) {
   char name[256] = {};
   gethostname(name, sizeof(name) - 1);
@@ -229,7 +231,7 @@ absl::StatusOr<std::vector<int>> RanksOfThisHost(Context& context) {
   return ranks;
 }
 
-// What a launcher may have got wrong.
+// The launcher may have started a wrong number of processes.
 absl::Status CheckWorld(const TrainConfig& config, int size) {
   if (config.mesh.size() == size) return absl::OkStatus();
   return InvalidArgument({absl::StrFormat(
@@ -237,7 +239,7 @@ absl::Status CheckWorld(const TrainConfig& config, int size) {
       config.mesh.ToString(), config.mesh.size(), size, config.mesh.size())});
 }
 
-// Ranks that draw batches from unlike texts would train on neither.
+// If ranks drew batches from different texts, they would train on neither.
 absl::Status CheckSameText(Context& context, const Corpus& corpus) {
   DT_ASSIGN_OR_RETURN(const auto digests, GatherValues(context, corpus.digest()));
   for (size_t rank = 1; rank < digests.size(); ++rank) {
@@ -248,8 +250,8 @@ absl::Status CheckSameText(Context& context, const Corpus& corpus) {
   return absl::OkStatus();
 }
 
-// All that can be refused before memory is taken and the others are waited for. Collective; the
-// same on all ranks.
+// Checks everything that can be refused before memory is allocated and ranks wait for each other.
+// Collective; the result is the same on all ranks.
 absl::StatusOr<StepTraffic> Prepare(Context& context, const TrainConfig& config,
                                     const absl::StatusOr<Corpus>& corpus) {
   DT_RETURN_IF_ERROR(AgreeOn(context, corpus.status()));
@@ -301,7 +303,7 @@ absl::StatusOr<RunResult> Train(const TrainConfig& config, const absl::StatusOr<
   const int ranks = corpus.ok() ? config.mesh.size() : 1;
   const RunOptions threads = {.device = options.device,
                               .pin_threads = options.device == Device::Kind::kCpu && CanPin(ranks)};
-  // Where nobody trains there is nothing to trace.
+  // If no rank trains, there is nothing to trace.
   const ContextOptions contexts =
       corpus.ok() ? options.contexts : ContextOptions{.read_environment = false};
   const JoinOptions join = {.contexts = contexts};

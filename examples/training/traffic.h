@@ -1,4 +1,4 @@
-// What a training step communicates and holds, of one rank and of the world.
+// What one rank, or the whole world, communicates and holds in a training step.
 #ifndef DTENSOR_EXAMPLES_TRAINING_TRAFFIC_H_
 #define DTENSOR_EXAMPLES_TRAINING_TRAFFIC_H_
 
@@ -12,11 +12,11 @@
 
 namespace dtensor::training {
 
-// Collectives that a rank takes part in (the most of any rank), bytes received by all ranks
-// together, per axes and kind.
+// By axes and kind: collectives that a rank takes part in (the most of any rank), and bytes
+// received by all ranks together.
 struct StepTraffic {
   TrafficTable table;  // calls: of the busiest rank; messages and bytes: summed over ranks
-  // Per rank: live tensor bytes at their highest, since the model was made.
+  // Per rank: the peak of live tensor bytes since the model was made.
   std::vector<int64_t> peak_bytes;
 };
 
@@ -25,14 +25,14 @@ struct RankTraffic {
   int64_t peak_bytes = 0;
 };
 
-// What `now` has beyond `before`.
+// The traffic in `now` that is not in `before`.
 TrafficTable Since(const TrafficTable& now, const TrafficTable& before);
 
-// What rank `rank` of config.mesh.size() will do in each step but the first, from the program
-// itself on a meta device. Errors: of Trainer::Create and Begin.
+// Predicts what rank `rank` of config.mesh.size() does in each step but the first, by running the
+// program on a meta device. Errors: those of Trainer::Create and Begin.
 absl::StatusOr<RankTraffic> PredictRank(const TrainConfig& config, int rank);
 
-// The world's, from each rank's own. Collective. Errors: of GatherBytes.
+// The world's traffic, from each rank's own. Collective. Errors: those of GatherBytes.
 absl::StatusOr<StepTraffic> GatherTraffic(Context& context, const RankTraffic& mine);
 
 }  // namespace dtensor::training

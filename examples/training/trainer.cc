@@ -29,7 +29,8 @@ struct Range {
   int64_t value, least, most;
 };
 
-// The largest model has fewer than 2^48 parameters, so that bytes can be counted.
+// Within these ranges the largest model has fewer than 2^48 parameters, so its bytes can be
+// counted.
 absl::Status CheckRanges(const TrainConfig& config) {
   const TransformerConfig& model = config.model;
   for (const Range& range :
@@ -104,7 +105,8 @@ absl::StatusOr<std::unique_ptr<Module>> MakeModel(const TrainConfig& config) {
   return model;
 }
 
-// While it lives the model drops nothing out, and draws no seeds, which the next step would miss.
+// While this exists, the model applies no dropout and draws no seeds, so that the next training
+// step gets the same ones.
 class Evaluation {
  public:
   explicit Evaluation(Module& model) : model_(model) { model_.SetTraining(false); }
@@ -154,7 +156,7 @@ TensorOr Trainer::Forward(absl::Span<const int32_t> tokens) {
     ids.insert(ids.end(), row.begin(), row.end() - 1);
     targets.insert(targets.end(), row.begin() + 1, row.end());
   }
-  // Every rank has all tokens; what it does not need it drops, without communication.
+  // Every rank has all tokens and drops those that it does not need, without communication.
   const Layout whole = Layout::Replicated(config_.mesh, 2);
   const TensorOr logits = (*model_)(Distribute<int32_t>(context_, whole, {batch, sequence}, ids));
   return Mean(

@@ -1,6 +1,6 @@
-// One rank's part of training a byte-level LLaMA, or of going on with a model of a Hugging Face
-// folder. The same program runs on ranks, and on a meta device to predict what it will communicate
-// and hold.
+// One rank's part of training a byte-level LLaMA, or of continuing to train a model of a Hugging
+// Face folder. The same program runs on ranks, and on a meta device to predict what it will
+// communicate and hold.
 #ifndef DTENSOR_EXAMPLES_TRAINING_TRAINER_H_
 #define DTENSOR_EXAMPLES_TRAINING_TRAINER_H_
 
@@ -25,7 +25,7 @@
 
 namespace dtensor::training {
 
-// A model of Hugging Face's, with the weights that it has.
+// A Hugging Face model together with its weights.
 struct PretrainedModel {
   std::string config;  // the text of its config.json
   std::string folder;  // with its weights
@@ -33,17 +33,17 @@ struct PretrainedModel {
 
 struct TrainConfig {
   DeviceMesh mesh;
-  // A preset's name, or the path of a file of lines (parallel_plans/presets.h); empty: that of the
-  // mesh's axes. `cp_pattern` is the presets'. Each axis may be a group: the two of a double ring
-  // are outer=2,inner=2;cp=outer*inner.
+  // The name of a preset, or the path of a plan file (parallel_plans/presets.h); empty: the preset
+  // for the mesh's axes. `cp_pattern` is for presets. Each axis may be a group: for a double ring,
+  // use outer=2,inner=2;cp=outer*inner.
   std::string plan, cp_pattern = "zigzag";
-  std::optional<ParallelPlan> lines;    // in place of what `plan` names
+  std::optional<ParallelPlan> lines;    // used instead of `plan`
   int64_t bucket_bytes = kBucketBytes;  // BackwardOptions
-  // ParallelPlanOptions. `recompute` are patterns of modules.
+  // ParallelPlanOptions. `recompute` has patterns of modules.
   bool keep_gathered = false, recompute_keeps_collectives = false;
   std::vector<std::string> recompute;
   TransformerConfig model;                    // with random weights
-  std::optional<PretrainedModel> pretrained;  // in place of it
+  std::optional<PretrainedModel> pretrained;  // used instead of `model`
   DType dtype = DType::kF32;
   int64_t batch = 8, sequence = 256, steps = 300;
   double lr = 3e-3, clip = 1.0;
@@ -53,46 +53,47 @@ struct TrainConfig {
   uint64_t text_digest = 0;  // Corpus::digest() of what it is trained on
   bool allow_uneven = false;
 
-  // lr of a step, from 0: warm-up, then constant.
+  // The learning rate of a step, counted from 0: a warm-up, then constant.
   double LearningRate(int64_t step) const;
 
   // Errors: kInvalidArgument, naming the flag, for a number out of its range, an axis "dp" that
-  // does not divide the batch (unless uneven shards are allowed), and too many ranks for threads.
+  // does not divide the batch (unless uneven shards are allowed), and more ranks than there can be
+  // threads.
   absl::Status Validate() const;
 };
 
 class Trainer {
  public:
-  // Errors: kInvalidArgument: what the config, the model or the plan refuse, the same on every
+  // Errors: kInvalidArgument for what the config, the model or the plan refuse, the same on every
   // rank.
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(Context& context,
                                                          const TrainConfig& config);
 
-  // Begins a new run: reads the weights of config.pretrained, where that is, and draws dropout's
-  // masks by config.seed from here on. To be called before the first step, unless Resume is, which
-  // reads the run's own. Collective; on meta it looks at names and shapes. Errors: of
-  // LoadHuggingFace.
+  // Begins a new run: reads the weights of config.pretrained, if set, and from here on draws
+  // dropout masks by config.seed. Call it before the first step, unless you call Resume, which
+  // reads the run's own state. Collective; on meta it only checks names and shapes. Errors: those
+  // of LoadHuggingFace.
   absl::Status Begin();
 
   struct StepResult {
     DistributedTensor loss, grad_norm;  // replicated scalars; reading them waits for the step
   };
-  // One step on tokens [batch, sequence + 1]. Collective. Reads nothing back, so it runs on meta
-  // too.
+  // Makes one step on tokens [batch, sequence + 1]. Collective. It reads no values back, so it runs
+  // on meta too.
   absl::StatusOr<StepResult> Step(absl::Span<const int32_t> tokens);
-  // Forward and backward without a step: gradients stay in the parameters, reduced.
+  // Forward and backward without an optimizer step. The reduced gradients stay in the parameters.
   absl::StatusOr<DistributedTensor> LossAndGradients(absl::Span<const int32_t> tokens);
-  // The mean loss (nats per token) of a batch, not recorded, without dropout. Collective.
+  // The mean loss (nats per token) of a batch, without recording and without dropout. Collective.
   absl::StatusOr<DistributedTensor> Loss(absl::Span<const int32_t> tokens);
 
   Module& model() { return *model_; }
-  int64_t step() const { return step_; }  // that comes next
+  int64_t step() const { return step_; }  // the number of the next step
 
-  // Saves it by `saver`, with what the next step depends on. Collective.
+  // Saves the run with `saver`, including everything that the next step depends on. Collective.
   absl::Status Save(CheckpointSaver& saver);
-  // Goes on from the latest checkpoint in `folder`: weights, optimizer states and the number of the
-  // next step. Collective. Errors: of LoadCheckpoint; kInvalidArgument, naming the flag, where the
-  // run was begun with another --seed or --batch, with which the next batches are other ones.
+  // Continues from the latest checkpoint in `folder`: weights, optimizer states and the number of
+  // the next step. Collective. Errors: those of LoadCheckpoint; kInvalidArgument, naming the flag,
+  // if the run was begun with another --seed or --batch, since its batches would then be different.
   absl::Status Resume(const std::string& folder);
 
  private:
@@ -108,7 +109,7 @@ class Trainer {
   int64_t step_ = 0;
 };
 
-// The plan that `config` asks for. Errors: those of NamedPlan, with the flag in front, and of
+// The plan that `config` asks for. Errors: those of NamedPlan, prefixed with the flag, and of
 // PresetOptionsFor.
 absl::StatusOr<ParallelPlan> MakePlan(const TrainConfig& config);
 

@@ -17,7 +17,7 @@ struct SimulatedStep {
   std::vector<int> candidates;
 };
 
-// Of all lines of the plan. Requires: a plan that fits the mesh.
+// The ring axes of all lines of the plan. Requires: a plan that fits the mesh.
 AxisList RingAxes(const TrainingStep& step) {
   AxisList axes;
   for (const ParallelPlan::Line& line : step.plan.lines()) {

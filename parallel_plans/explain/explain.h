@@ -1,4 +1,5 @@
-// ExplainStep: what a training step of a model costs under a plan, before it runs anywhere.
+// ExplainStep: predicts what a training step of a model costs under a plan, before it runs
+// anywhere.
 //
 //   TrainingStep step;
 //   step.model = [config] { return std::make_unique<Transformer>(config); };
@@ -8,16 +9,16 @@
 //   DT_ASSIGN_OR_RETURN(const Explanation explanation, ExplainStep(step));
 //   std::cout << explanation.ToString();
 //
-// There is no model of the step: it is the program, run as one rank on a device without memory and
-// with a communicator that counts (Simulate, context.h). So what is predicted is what a run counts:
-// collectives, the bytes that the rank receives, and what its tensors take, to the byte. Only time
-// is a model's, that of the rates in `cost` (simulated_clock.h).
+// The step is not modelled: the program itself runs, as one rank on a device without memory and
+// with a communicator that only counts (Simulate, context.h). So what is predicted is what a run
+// counts: collectives, the bytes that the rank receives, and the memory of its tensors, to the
+// byte. Only the time comes from a model, the rates in `cost` (simulated_clock.h).
 //
-// Figures are those of one rank: the one that holds the most. Where sizes divide, ranks are alike;
-// where they do not, those are simulated whose shards are the largest by the layouts of the step's
-// tensors. Under ContextParallel ranks are not alike that have other places in a ring: in either
-// case there is a rank of each place (of more than 16 places, of 16 that are evenly spread). The
-// fullest of all that are simulated is taken.
+// Figures are those of one rank: the one that holds the most. If all sizes divide evenly, the ranks
+// are alike. If not, the ranks are simulated whose shards are the largest by the layouts of the
+// step's tensors. Under ContextParallel, ranks at different places in a ring differ too, so in
+// either case one rank of each place is simulated (of 16 evenly spread places if there are more
+// than 16). The figures are those of the fullest rank among all that are simulated.
 #ifndef DTENSOR_PARALLEL_PLANS_EXPLAIN_EXPLAIN_H_
 #define DTENSOR_PARALLEL_PLANS_EXPLAIN_EXPLAIN_H_
 
@@ -35,31 +36,34 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// A parameter, or those of equal layers that lie alike.
+// A parameter, or the corresponding parameters of equal layers that are placed alike.
 struct FoldedParameter {
   ParameterFigures figures;  // of one of them; the path is the folded one's
   int64_t parameters = 1;
 };
 
 struct Explanation {
-  // Of the fullest rank, with modules as they are; and with equal layers folded into one.
+  // `rank` has the figures of the fullest rank, module by module; in the lists below equal layers
+  // are folded into one.
   RankFigures rank;
   std::vector<ModuleFigures> modules;
   std::vector<FoldedParameter> parameters;
   std::vector<PlacedModule> placed;  // the same modules with placements and edges, folded
   std::vector<int> simulated;        // ranks, ascending
   // The same step's memory with the other choice: without recomputation if the step has some; else
-  // where the modules of `usual_recompute` recompute. None: the model has no lists.
+  // with recomputation of the modules in `usual_recompute`. Nullopt: the model has no lists.
   std::vector<std::string> usual_recompute;
   std::optional<MemoryFigures> otherwise;
 
-  // For people: several lines. The whole step; then what each module costs, and where parameters
-  // rest; or in place of these where each module has its parameters and activations.
+  // Text for people, of several lines. Both begin with the whole step. ToString goes on with what
+  // each module costs and where parameters are stored, PlacedText with where each module has its
+  // parameters and activations.
   std::string ToString() const;
   std::string PlacedText() const;
 };
 
-// No communication, and no world: any thread calls it. Errors: those of CountStep.
+// No communication. It needs no world and may be called from any thread. Errors: those of
+// CountStep.
 absl::StatusOr<Explanation> ExplainStep(const TrainingStep& step);
 
 }  // namespace dtensor

@@ -10,7 +10,7 @@
 namespace dtensor {
 namespace {
 
-// "forward   all-gather(tp): 4 calls, 16.0 MiB; ...", a line for each phase that moves something.
+// "forward   all-gather(tp): 4 calls, 16.0 MiB; ...", one line for each phase that moves something.
 void AddPhases(const StepPhases& phases, absl::string_view indent, std::string& text) {
   for (const StepPhase phase : kStepPhases) {
     const PhaseFigures& figures = Of(phases, phase);
@@ -50,7 +50,7 @@ std::string ReceivedText(const StepPhases& phases) {
   return absl::StrJoin(parts, ", ");
 }
 
-// By the axes along which ranks talk; then each phase's collectives.
+// Received bytes by axes; then each phase's collectives.
 void AddReceived(const StepPhases& phases, std::string& text) {
   const std::string received = ReceivedText(phases);
   absl::StrAppend(&text, "received   ", received.empty() ? "nothing" : received, "\n");
@@ -101,7 +101,7 @@ void AddParameters(const std::vector<FoldedParameter>& parameters, std::string& 
   }
 }
 
-// "in  S(1) on tp", a line for each side of an edge.
+// "in  S(1) on tp", one line for each side of an edge.
 void AddEdge(const PlacedModule& module, const ModuleEdge& edge, std::string& text) {
   const std::string in = EdgeText(module, edge, &ModuleEdge::input);
   const std::string out = EdgeText(module, edge, &ModuleEdge::output);
@@ -121,8 +121,8 @@ void AddPlacedParameter(const PlacedParameter& own, std::string& text) {
                   figures.trained ? "\n" : ", a buffer\n");
 }
 
-// What the module receives in a step; then its parameters and edges, a line each. Nothing of one
-// that has none of these.
+// What the module receives in a step; then its parameters and edges, one per line. Nothing for a
+// module that has none of these.
 void AddPlaced(const PlacedModule& module, std::string& text) {
   const std::string received = ReceivedText(module.figures.phases);
   if (received.empty() && module.parameters.empty() && module.edges.empty()) return;

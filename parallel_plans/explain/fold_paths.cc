@@ -26,7 +26,7 @@ Form FormOf(const std::string& path) {
     Form form;
     if (!IsNumber(part)) continue;
     if (!absl::SimpleAtoi(part, &form.number)) continue;  // too long
-    part = "#";                                           // no component of a path
+    part = "#";                                           // cannot be a component of a path
     form.text = absl::StrJoin(parts, ".");
     return form;
   }

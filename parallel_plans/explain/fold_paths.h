@@ -1,4 +1,4 @@
-// Things of a model that differ in the number of their layer alone, as one.
+// Folds things of a model whose paths differ only in the layer's number into one.
 #ifndef DTENSOR_PARALLEL_PLANS_EXPLAIN_FOLD_PATHS_H_
 #define DTENSOR_PARALLEL_PLANS_EXPLAIN_FOLD_PATHS_H_
 
@@ -19,13 +19,13 @@ struct FoldedPath {
   std::vector<size_t> members;  // their indices, by number
 };
 
-// Paths that differ in their first component that is a number, alone, in runs of successive numbers
-// whose things are alike: by their order and places in `paths`. In the order of first members, but
-// what has one form stands together.
+// Folds paths that differ only in their first numeric component: runs of successive numbers whose
+// things are alike, as judged by `alike`, which gets indices in `paths`. The results are ordered by
+// the first member of their form, and results of the same form stand next to each other.
 std::vector<FoldedPath> FoldPaths(absl::Span<const std::string> paths,
                                   const std::function<bool(size_t a, size_t b)>& alike);
 
-// Of a place in a list: digits alone.
+// Whether a path component is an index in a list: digits only.
 bool IsNumber(absl::string_view component);
 
 }  // namespace internal

@@ -11,15 +11,15 @@
 namespace dtensor::internal {
 namespace {
 
-constexpr int64_t kMostPlaces = 16;  // a simulation each
+constexpr int64_t kMostPlaces = 16;  // each needs a simulation
 
-// A dimension of some tensor: how it is split, and its size.
+// A dimension of some tensor: how it is sharded, and its size.
 using SplitDim = std::pair<Layout, int64_t>;  // a layout of one dimension
 
-// What a rank holds of each dimension.
+// The size of such a dimension on each rank; or the sizes of all such dimensions on one rank.
 using Sizes = std::vector<int64_t>;
 
-// Of every rank. Empty where all have the same.
+// The dimension's sizes on all ranks. Empty if they are all the same.
 Sizes SizesOf(const SplitDim& dim, int world_size) {
   const auto& [layout, size] = dim;
   const AxisList axes = layout.sharding_axes();
@@ -57,12 +57,13 @@ std::vector<Sizes> UnevenSizes(absl::Span<const SpecPtr> specs, int world_size) 
   return uneven;
 }
 
-// Nowhere larger than `b`, and not the same.
+// Whether `a` is nowhere larger than `b`, and not the same.
 bool IsBelow(const Sizes& a, const Sizes& b) {
   return a != b && std::equal(a.begin(), a.end(), b.begin(), std::less_equal<>());
 }
 
-// Of many places in a ring some are looked at, evenly spread, the first and the last among them.
+// Whether this place in a ring is simulated. If there are many places, only some are: evenly
+// spread, and including the first and the last.
 bool IsLookedAt(absl::Span<const int> place, const DeviceMesh& mesh,
                 absl::Span<const int> ring_axes) {
   int64_t number = 0, places = 1;
@@ -72,7 +73,7 @@ bool IsLookedAt(absl::Span<const int> place, const DeviceMesh& mesh,
     places *= size;
   }
   if (places <= kMostPlaces) return true;
-  // The i-th of them is number i (places - 1) / (kMostPlaces - 1), rounded down.
+  // Place number i of those is i (places - 1) / (kMostPlaces - 1), rounded down.
   const int64_t i = (number * (kMostPlaces - 1) + places - 2) / (places - 1);  // rounded up
   return i * (places - 1) / (kMostPlaces - 1) == number;
 }

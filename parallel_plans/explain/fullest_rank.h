@@ -1,4 +1,4 @@
-// Which ranks may hold the most, found out without running them. For explain.cc.
+// Finds the ranks that may hold the most, without running them. For explain.cc.
 #ifndef DTENSOR_PARALLEL_PLANS_EXPLAIN_FULLEST_RANK_H_
 #define DTENSOR_PARALLEL_PLANS_EXPLAIN_FULLEST_RANK_H_
 
@@ -11,12 +11,13 @@
 namespace DTENSOR_EXPORT dtensor {
 namespace internal {
 
-// Ranks among which is one that holds the most, ascending. `specs` are all that a rank of the mesh
-// had to do with. A rank whose shards are nowhere larger than another's is left out; those with the
-// same sizes in each of them are alike: the first stands for all, and the last. A ring gives each
-// place in it something else to do, and to hold: of each place, that is of coordinates on
-// `ring_axes`, there is one rank; of more than 16 places, of 16 that are evenly spread. Requires: a
-// mesh on ranks 0 to size() - 1, in any order.
+// Returns ranks, ascending, one of which holds the most. `specs` are the Specs of all tensors in
+// the step of a rank of the mesh. Ranks with the same sizes everywhere are alike: the first and the
+// last of them stand for all. A rank is left out if some other rank's shards are nowhere smaller,
+// and larger somewhere. If there are `ring_axes`, ranks at different places in the ring
+// (coordinates on `ring_axes`) have different work and memory: then this is done for each place,
+// and the first rank alone stands for those that are alike. Of more than 16 places, 16 that are
+// evenly spread are taken. Requires: a mesh on ranks 0 to size() - 1, in any order.
 std::vector<int> FullestCandidates(absl::Span<const SpecPtr> specs, const DeviceMesh& mesh,
                                    absl::Span<const int> ring_axes);
 

@@ -64,7 +64,7 @@ std::vector<PlacedModule> PlacedModules(Module& model, absl::Span<const ModuleFi
 
 std::vector<PlacedModule> Fold(const std::vector<PlacedModule>& modules) {
   std::vector<std::string> paths;
-  // What is outside has no path, as the model itself.
+  // What is outside of all modules has no path, and must not be taken for the model itself.
   for (const PlacedModule& module : modules) {
     paths.push_back(module.figures.outside ? "-" : module.figures.path);
   }

@@ -71,7 +71,7 @@ std::map<std::string, int64_t> ReceivedBytes(const StepPhases& phases) {
 
 std::vector<ModuleFigures> Fold(const std::vector<ModuleFigures>& modules) {
   std::vector<std::string> paths;
-  // What is outside has no path, as the model itself.
+  // What is outside of all modules has no path, and must not be taken for the model itself.
   for (const ModuleFigures& module : modules) paths.push_back(module.outside ? "-" : module.path);
   const auto alike = [&](size_t a, size_t b) { return CountedAlike(modules[a], modules[b]); };
   std::vector<ModuleFigures> folded;

@@ -15,8 +15,8 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// Forward is the model and the loss. The update is what comes after Backward: gradients that are
-// not reduced yet are, they are clipped, and the optimizer makes its step.
+// Forward is the model and the loss. The update is everything after Backward: gradients that are
+// not reduced yet are reduced, gradients are clipped, and the optimizer makes its step.
 enum class StepPhase : uint8_t { kForward, kBackward, kUpdate };
 inline constexpr std::array<StepPhase, 3> kStepPhases = {StepPhase::kForward, StepPhase::kBackward,
                                                          StepPhase::kUpdate};
@@ -25,8 +25,8 @@ absl::string_view ToString(StepPhase phase);  // "forward", "backward", "update"
 // What a rank does in one phase.
 struct PhaseFigures {
   TrafficTable traffic;  // collectives it takes part in, and bytes it receives from others
-  // Predicted: in kernels; of exchanges, and of these what the rank waits for. 0 on a rank that
-  // runs.
+  // Predicted times: of kernels; of exchanges; and the part of the latter that the rank waits for.
+  // 0 on a rank that really runs.
   double compute_seconds = 0, communication_seconds = 0, exposed_seconds = 0;
   double seconds() const { return compute_seconds + exposed_seconds; }
 };
@@ -40,50 +40,51 @@ inline const PhaseFigures& Of(const StepPhases& phases, StepPhase phase) {
 
 // One module's own work, without that of modules in it.
 struct ModuleFigures {
-  std::string path;      // of folded ones "model.layers.0..31.mlp"; "" is the model itself
-  bool outside = false;  // what no module does: the loss, the update. Without a path
-  int64_t modules = 1;   // that have these figures each
+  std::string path;      // if folded, "model.layers.0..31.mlp"; "" is the model itself
+  bool outside = false;  // work outside of all modules: the loss, the update. Has no path
+  int64_t modules = 1;   // how many modules have these figures, each
   StepPhases phases;
-  int64_t parameter_bytes = 0;  // of its own parameters, as they rest on the rank
+  int64_t parameter_bytes = 0;  // of its own parameters, as stored on the rank
   int64_t saved_bytes = 0;      // activations that its operators keep for Backward
 };
 
 // Bytes of tensors on one rank.
 struct MemoryFigures {
-  int64_t parameters = 0;   // as they rest, buffers among them
-  int64_t gathered = 0;     // whole parameters that stay from step to step (ZeRO-1 and ZeRO-2)
-  int64_t gradients = 0;    // when all are reduced
+  int64_t parameters = 0;   // as stored between uses; includes buffers
+  int64_t gathered = 0;     // gathered parameters that stay from step to step (ZeRO-1 and ZeRO-2)
+  int64_t gradients = 0;    // after all are reduced
   int64_t optimizer = 0;    // states and master weights
   int64_t inputs = 0;       // token ids and targets
-  int64_t activations = 0;  // what forward leaves for Backward
-  int64_t peak = 0;         // of all of it and what is temporary, at any time of the step
+  int64_t activations = 0;  // saved by forward for Backward
+  int64_t peak = 0;         // the most at any time of the step: all of the above and temporaries
   friend bool operator==(const MemoryFigures&, const MemoryFigures&) = default;
 };
-// Those above with their names, but the peak.
+// All members but the peak, with their names.
 std::vector<std::pair<std::string, int64_t>> PartsOf(const MemoryFigures& memory);
 
 struct RankFigures {
   int rank = 0;
   MemoryFigures memory;
-  // Where the peak was reached: a module's path, "" for the model itself and for what is outside.
+  // When and where the peak was reached. The module is a path, or "" for the model itself and for
+  // work outside of all modules.
   StepPhase peak_phase = StepPhase::kForward;
   std::string peak_module;
-  std::vector<ModuleFigures> modules;  // in the model's order, first what is outside
-  StepPhases phases() const;           // of all modules
+  std::vector<ModuleFigures> modules;  // first what is outside, then in the model's order
+  StepPhases phases() const;           // the sum over all modules
 };
 
-// Adds calls, messages, bytes and seconds, `times` times.
+// Adds calls, messages, bytes and seconds of `more` to `sum`, `times` times.
 void Add(const PhaseFigures& more, int64_t times, PhaseFigures& sum);
 double SecondsOf(const StepPhases& phases);
 // Bytes received in all phases, by the axes along which ranks talk: "dp,tp".
 std::map<std::string, int64_t> ReceivedBytes(const StepPhases& phases);
 
-// Whether two modules have the same figures in all that is counted. Paths and times may differ.
+// Whether everything that is counted is equal for the two modules. Paths and times may differ.
 bool CountedAlike(const ModuleFigures& a, const ModuleFigures& b);
 
-// Makes one of equal modules in the places of a list: "layers.0.mlp" to "layers.31.mlp" become
-// "layers.0..31.mlp", 32 modules. Those that differ in what is counted stay apart; the times of one
-// are the mean of theirs.
+// Folds equal modules of a list into one: "layers.0.mlp" to "layers.31.mlp" become
+// "layers.0..31.mlp", 32 modules. Modules that differ in what is counted stay apart. The times of a
+// folded module are the means.
 std::vector<ModuleFigures> Fold(const std::vector<ModuleFigures>& modules);
 
 }  // namespace dtensor

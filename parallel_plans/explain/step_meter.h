@@ -1,4 +1,4 @@
-// What a rank counts while a step runs, by module and phase. For training_step.cc.
+// Counts what a rank does while a step runs, by module and phase. For training_step.cc.
 #ifndef DTENSOR_PARALLEL_PLANS_EXPLAIN_STEP_METER_H_
 #define DTENSOR_PARALLEL_PLANS_EXPLAIN_STEP_METER_H_
 
@@ -16,8 +16,8 @@
 namespace DTENSOR_EXPORT dtensor {
 namespace internal {
 
-// Observes `context` while it lives. What was counted between two changes of the scope is the work
-// of the first one.
+// Observes `context` for as long as it lives. What is counted while a scope is the current one is
+// attributed to it.
 class StepMeter : public ScopeObserver {
  public:
   StepMeter(Context& context, Module& model);
@@ -26,14 +26,15 @@ class StepMeter : public ScopeObserver {
   StepMeter& operator=(const StepMeter&) = delete;
 
   void Enter(const void* scope) override;
-  // From here on all is that phase's. Begins to count with the first, and the peak anew.
+  // From here on, work belongs to this phase. The first call starts the counting and resets the
+  // peak.
   void Begin(StepPhase phase);
   void End();  // counts nothing from here on
 
-  // `bytes` that the work in `scope` saved.
+  // Adds `bytes` to what the work in `scope` saved for Backward.
   void AddSaved(const void* scope, int64_t bytes) { At(scope).saved_bytes += bytes; }
 
-  // All modules that did something or have parameters; and where the peak was.
+  // Returns all modules that did something or have parameters. Then, where the peak was.
   std::vector<ModuleFigures> TakeModules();
   StepPhase peak_phase() const { return peak_phase_; }
   const std::string& peak_module() const { return peak_module_; }

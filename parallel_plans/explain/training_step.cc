@@ -38,7 +38,7 @@ absl::StatusOr<std::unique_ptr<Optimizer>> OnHeap(absl::StatusOr<T> made) {
   return std::make_unique<T>(*std::move(made));
 }
 
-// Null: none.
+// Null if the step has no optimizer.
 absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(
     const TrainingStep& step, const std::vector<DistributedTensor>& parameters) {
   const bool masters = SizeOf(step.dtype) == 2;
@@ -55,7 +55,7 @@ absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(
 
 int64_t LiveBytes(Context& context) { return context.device().memory().live_bytes; }
 
-// Steps of one rank.
+// Makes the steps of one rank.
 class Steps {
  public:
   Steps(Context& context, const TrainingStep& step)
@@ -75,7 +75,7 @@ class Steps {
     return MakeInputs();
   }
 
-  // One step; with a meter it is counted.
+  // Makes one step; counts it if there is a meter.
   absl::Status Step(StepMeter* meter) {
     const auto begin = [&](StepPhase phase) {
       if (meter != nullptr) meter->Begin(phase);
@@ -94,7 +94,7 @@ class Steps {
     return Update();
   }
 
-  // Who saved what, of another forward.
+  // Finds which module saved what, in another forward.
   absl::Status Saved(StepMeter& meter) {
     DT_ASSIGN_OR_RETURN(const DistributedTensor loss, step_.loss(*model_, ids_, targets_));
     FreeSaved(loss, [&](const void* scope, int64_t bytes) { meter.AddSaved(scope, bytes); });
@@ -103,13 +103,13 @@ class Steps {
 
   Module& model() { return *model_; }
   const std::vector<DistributedTensor>& parameters() const { return parameters_; }
-  // After a step was counted.
+  // Call this after a counted step.
   MemoryFigures memory() const {
     MemoryFigures memory = memory_;
     memory.peak = context_.device().memory().peak_bytes - empty_;
     return memory;
   }
-  // What stays between two steps.
+  // Counts what stays allocated between two steps.
   void CountGathered() {
     memory_.gathered =
         LiveBytes(context_) - empty_ - memory_.parameters - memory_.optimizer - memory_.inputs;
@@ -128,7 +128,8 @@ class Steps {
     return absl::OkStatus();
   }
 
-  // As a loader gives them that knows the plan: where the model's first edges want them.
+  // Makes the inputs in the layout that the model's first edges want, as a loader that knows the
+  // plan would.
   absl::Status MakeInputs() {
     const Dims shape = {step_.batch, step_.sequence};
     Layout layout = Layout::Replicated(step_.mesh, 2);

@@ -1,5 +1,5 @@
-// A training step of any model under a plan, and what a rank counts in it. The same program on
-// ranks that are threads and on a simulated one.
+// A training step of any model under a plan, and what a rank counts in it. The program is the same
+// on ranks that are threads and on a simulated rank.
 #ifndef DTENSOR_PARALLEL_PLANS_EXPLAIN_TRAINING_STEP_H_
 #define DTENSOR_PARALLEL_PLANS_EXPLAIN_TRAINING_STEP_H_
 
@@ -25,33 +25,35 @@ namespace DTENSOR_EXPORT dtensor {
 
 enum class StepOptimizer : uint8_t { kAdamW, kSgd, kNone };
 
-// The loss of a model, a scalar. `ids` and `targets` are i32 [batch, sequence].
+// Computes a model's loss, a scalar. `ids` and `targets` are i32 [batch, sequence].
 using StepLoss = std::function<TensorOr(Module& model, const DistributedTensor& ids,
                                         const DistributedTensor& targets)>;
-// The mean cross-entropy of a model that makes logits [batch, sequence, classes] of token ids.
+// The mean cross-entropy, for a model that computes logits [batch, sequence, classes] from token
+// ids.
 TensorOr NextTokenLoss(Module& model, const DistributedTensor& ids,
                        const DistributedTensor& targets);
 
-// The sum of the means of a model's results, whose operands are all `ids`: for a model without a
-// head, as BertModel, in place of a loss.
+// The sum of the means of a model's results; every operand of the model gets `ids`. It stands in
+// for a loss if the model has no head, such as BertModel.
 TensorOr MeanOfResults(Module& model, const DistributedTensor& ids,
                        const DistributedTensor& targets);
 
 struct TrainingStep {
-  // Makes the model anew, without memory: a plan is applied to each once.
+  // Creates a new model without memory. It may be called several times: a plan is applied to each
+  // model once.
   std::function<absl::StatusOr<std::unique_ptr<Module>>()> model;
   ParallelPlan plan;
   DeviceMesh mesh;  // of all ranks
   int64_t batch = 1, sequence = 1;
   DType dtype = DType::kF32;  // of parameters and activations
-  // With parameters of 16 bits it keeps f32 ones beside its states.
+  // With 16-bit parameters it also keeps f32 masters.
   StepOptimizer optimizer = StepOptimizer::kAdamW;
-  // Of the gradients' global norm. 0, or without an optimizer: they are not clipped.
+  // The bound on the gradients' global norm. 0, or without an optimizer: no clipping.
   double clip = 1;
-  // Patterns of paths (parallel_plan.h): these modules recompute.
+  // Patterns of the paths of modules to recompute (parallel_plan.h).
   std::vector<std::string> recompute;
   bool allow_uneven = false;  // ParallelPlanOptions
-  CostModel cost;             // by which a simulated rank's time passes
+  CostModel cost;             // determines the time of a simulated rank
   StepLoss loss = NextTokenLoss;
 };
 
@@ -61,13 +63,14 @@ struct CountedStep {
   std::vector<PlacedModule> placed;
 };
 
-// Makes the model, makes one step for what is done once (a cache, the order of gathers), and counts
-// the next one, which is like all later ones. Then runs forward once more, for who saved what.
-// Collective; the traffic of `context` is reset. Errors: kInvalidArgument for sizes below 1, a
-// pattern that matches no module, and what the plan and the model refuse; failures.
+// Creates the model, makes one step so that work done only once (filling a cache, learning the
+// order of gathers) is over, and counts the next step, which is like all later ones. Then runs
+// forward once more to find which module saved what. Collective; the traffic counters of `context`
+// are reset. Errors: kInvalidArgument for sizes below 1, a pattern that matches no module, and what
+// the plan and the model refuse; failures.
 absl::StatusOr<CountedStep> CountStep(Context& context, const TrainingStep& step);
 
-// The modules whose recomputation is the usual one, as patterns: those of the model's lists, as
+// Patterns of the modules that are usually recomputed: those of the model's lists, such as
 // "model.layers.*".
 absl::StatusOr<std::vector<std::string>> UsualRecompute(const TrainingStep& step);
 

@@ -31,7 +31,7 @@ absl::StatusOr<std::vector<PlacedModule>> ModulesOf(Module& model) {
   return Fold(PlacedModules(model, {}));
 }
 
-// "R on tp, memory S(1) on tp": one side's edges.
+// "R on tp, memory S(1) on tp": all edges of one side.
 std::string EdgesText(const PlacedModule& module, Side side) {
   std::vector<std::string> texts;
   for (const ModuleEdge& edge : module.edges) {
@@ -55,7 +55,8 @@ std::string LabelSvg(double x, double y, absl::string_view text, const char* anc
       x, y, anchor, XmlText(text));
 }
 
-// A parameter as a square, or a low one for a vector; grey where there are too many parts to see.
+// A parameter as a square, or as a low rectangle if it is a vector; grey if it has too many parts
+// to see.
 absl::StatusOr<std::string> ParameterSvg(const PlacedParameter& parameter, double x, double y) {
   constexpr size_t kMostParts = 64;
   const ParameterFigures& figures = parameter.figures;

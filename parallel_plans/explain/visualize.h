@@ -1,5 +1,5 @@
-// A plan on a model, drawn: module by module, with the layers that are alike folded into one, where
-// activations are brought before and after, and who holds what of each parameter.
+// Draws a plan on a model, module by module, with layers that are alike folded into one: where
+// activations are brought before and after the module, and which rank holds what of each parameter.
 //
 //   layers.0..31.mlp.up_proj x32
 //     in      R on tp
@@ -8,7 +8,7 @@
 //     weight  [4096, 11008] as S(1)
 //     out     S(1) on tp
 //
-// What a plan costs: explain.h.
+// For what a plan costs, see explain.h.
 #ifndef DTENSOR_PARALLEL_PLANS_EXPLAIN_VISUALIZE_H_
 #define DTENSOR_PARALLEL_PLANS_EXPLAIN_VISUALIZE_H_
 
@@ -20,11 +20,11 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// Of a model that a plan was applied to, or that was materialized, on a rank or simulated
-// (Simulate): no memory is read. Errors of both: kFailedPrecondition where a parameter has no place
-// yet, naming its path and the remedy.
+// Requires that a plan was applied to the model, or that it was materialized, on a rank or
+// simulated (Simulate). No memory is read. Errors of both: kFailedPrecondition if a parameter has
+// no layout yet, naming its path and the remedy.
 absl::StatusOr<std::string> VisualizePlan(Module& model);
-// An SVG document: a row for each module; parameters as squares, coloured by who holds what.
+// An SVG document: one row per module; parameters are squares, coloured by which rank holds what.
 absl::StatusOr<std::string> VisualizePlanSvg(Module& model);
 
 }  // namespace dtensor

@@ -1,4 +1,4 @@
-// Models that share what they are made of, written as users write theirs.
+// Models that share modules or parameters, written as a user would write them.
 #ifndef DTENSOR_PARALLEL_PLANS_TESTING_SHARED_MODELS_H_
 #define DTENSOR_PARALLEL_PLANS_TESTING_SHARED_MODELS_H_
 

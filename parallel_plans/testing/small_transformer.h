@@ -21,7 +21,8 @@ inline TransformerConfig SmallTransformer() {
   return config;
 }
 
-// "tp" splits the layers, "dp" the batch, "cp" the sequence in zigzag; other axes have no part.
+// "tp" shards the layers, "dp" the batch, "cp" the sequence in zigzag order; other axes are not
+// used.
 inline ParallelPlan PlanFor(const DeviceMesh& mesh, bool sequence_parallel) {
   ParallelPlan plan;
   if (mesh.Find("tp").ok()) plan = TensorParallelPlan("tp", sequence_parallel);

@@ -219,7 +219,7 @@ std::vector<FileCall> MemoryFiles::calls() const {
   return calls_;
 }
 
-// `seed` goes on.
+// Advances `seed`.
 void MemoryFiles::Crash(Node& node, CrashKind kind, uint64_t& seed) {
   const auto next = [&seed] {
     return (seed = seed * 6364136223846793005u + 1442695040888963407u) >> 33;

@@ -1,6 +1,6 @@
-// MemoryFiles: a file system in memory for tests of what is written and read. It notes every call
-// that changes something, so that a test can ask what a crash after any of them would leave; it can
-// refuse calls, and lets a test change bytes.
+// MemoryFiles: a file system in memory, for tests of writing and reading. It records every call
+// that changes something, so that a test can ask what a crash after any of them would leave. It can
+// also refuse calls, and lets a test change bytes.
 #ifndef DTENSOR_CHECKPOINT_TESTING_MEMORY_FILES_H_
 #define DTENSOR_CHECKPOINT_TESTING_MEMORY_FILES_H_
 
@@ -34,19 +34,19 @@ struct FileCall {
     kCopyPermissions,  // nothing has any
   };
   Kind kind;
-  std::string path, to;  // `to` of those that have two
-  int file = 0;          // of kCreate, kAppend, kSync: which one, whatever it is called later
+  std::string path, to;  // `to`: of calls with two paths
+  int file = 0;          // of kCreate, kAppend, kSync: the file's number, which survives renames
   std::string bytes;     // of kAppend
 };
 
-// What becomes of what was not synced.
+// What happens to data that was not synced.
 enum class CrashKind {
-  kNothing,   // it is lost: names in folders as well as bytes
-  kNames,     // names are all there, as a journal of names leaves them; bytes are lost
-  kSomeOfIt,  // of each folder and each file either may be there, bytes up to some place
+  kNothing,   // all of it is lost: names in folders as well as bytes
+  kNames,     // all names are there, as after a crash with a metadata journal; bytes are lost
+  kSomeOfIt,  // each folder and each file may or may not be there, with bytes up to some place
 };
 
-// Any thread may call.
+// Thread-safe.
 class MemoryFiles : public FileSystem {
  public:
   MemoryFiles();
@@ -63,12 +63,13 @@ class MemoryFiles : public FileSystem {
   absl::Status CopyPermissions(const std::string& from, const std::string& to) override;
   absl::StatusOr<std::string> Resolve(const std::string& path) override { return path; }
 
-  // Asked before each call; an error is what the call returns, and it changes nothing.
+  // Called before each call. If it returns an error, the call returns that error and changes
+  // nothing.
   void set_refuse(std::function<absl::Status(const FileCall&)> refuse);
   std::vector<FileCall> calls() const;
 
-  // What is there when the machine comes up again, after the first `calls` of the calls. `seed`
-  // says what some of it is.
+  // The files that exist when the machine comes up again after the first `count` of `calls`. `seed`
+  // determines the random part of it.
   static std::unique_ptr<MemoryFiles> AfterCrash(const std::vector<FileCall>& calls, size_t count,
                                                  CrashKind kind, uint64_t seed);
 
@@ -85,7 +86,7 @@ class MemoryFiles : public FileSystem {
   class Input;
 
   NodePtr Find(const std::string& path) const;
-  // The folder of a path, and the name in it.
+  // The folder of a path. Sets `name` to the name in it.
   NodePtr FolderOf(const std::string& path, std::string& name) const;
   absl::Status Do(const FileCall& call);     // with the lock
   absl::Status Apply(const FileCall& call);  // without asking, and noting

@@ -48,7 +48,7 @@ SavedPlace Place(std::string mesh, int ranks, std::string matrix, std::string ve
            {"\xc3\xa4 \"quoted\"", vector}}};
 }
 
-// The element at a global position: no two are alike, and each fits its type exactly or not at all.
+// The element at a global position. It depends on the position and on `salt` only.
 template <typename T>
 T ValueAt(int64_t position, int64_t salt) {
   if constexpr (std::is_same_v<T, bool>) {

@@ -1,4 +1,4 @@
-// Tensors of all kinds, that lie in many ways on many meshes: what tests save and load.
+// Tensors of all kinds, in many layouts on many meshes, for tests to save and load.
 #ifndef DTENSOR_CHECKPOINT_TESTING_SAVED_TENSORS_H_
 #define DTENSOR_CHECKPOINT_TESTING_SAVED_TENSORS_H_
 
@@ -14,7 +14,7 @@
 
 namespace dtensor {
 
-// A mesh, by its text, and where the tensors lie on it: for each of them its layout's text.
+// A mesh, by its text, and the layouts of the tensors on it, by tensor and as text.
 struct SavedPlace {
   std::string mesh;
   int ranks = 1;
@@ -26,7 +26,8 @@ const std::vector<SavedPlace>& SavedPlaces();
 
 using SavedTensors = std::map<std::string, DistributedTensor>;
 
-// All of them, on this rank of such a place: each element has a value of its own, and `salt` in it.
+// All tensors, on this rank of such a place. The value of an element depends on its position and on
+// `salt` only.
 absl::StatusOr<SavedTensors> MakeSavedTensors(Context& context, const SavedPlace& place,
                                               int64_t salt);
 // The same, with nothing in them yet.

@@ -1,5 +1,5 @@
 // AdamW: Adam with decoupled weight decay (Loshchilov, Hutter: arXiv:1711.05101), as
-// torch.optim.AdamW, with other defaults. In step t of a parameter p with gradient g:
+// torch.optim.AdamW but with other defaults. Step t of a parameter p with gradient g:
 //
 //   exp_avg    = beta1 exp_avg + (1 - beta1) g
 //   exp_avg_sq = beta2 exp_avg_sq + (1 - beta2) g^2
@@ -18,8 +18,9 @@ namespace DTENSOR_EXPORT dtensor {
 
 struct AdamWOptions {
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1;
-  // The steps of bf16 and f16 parameters are made on f32 ones, which the optimizer keeps; the
-  // parameter is what these are, rounded. Who writes to such a parameter sets "master" as well.
+  // Steps of bf16 and f16 parameters are made on f32 masters, which the optimizer keeps; the
+  // parameter is the rounded master. Code that writes to such a parameter must set "master" as
+  // well.
   bool master_weights = false;
 };
 using AdamWGroup = ParameterGroup<AdamWOptions>;

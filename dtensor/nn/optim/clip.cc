@@ -11,10 +11,10 @@
 namespace dtensor {
 namespace {
 
-// Also: some parameter has a gradient.
+// Also checks that some parameter has a gradient.
 absl::Status CheckClippable(absl::Span<const DistributedTensor> parameters) {
   DT_RETURN_IF_ERROR(CheckDistinct("ClipByGlobalNorm", {parameters}));
-  const DistributedTensor* first = nullptr;  // that has a gradient
+  const DistributedTensor* first = nullptr;  // the first one that has a gradient
   for (const DistributedTensor& parameter : parameters) {
     DT_RETURN_IF_ERROR(CheckReduced("ClipByGlobalNorm", parameter));
     if (!parameter.grad().defined()) continue;
@@ -35,8 +35,8 @@ absl::Status CheckClippable(absl::Span<const DistributedTensor> parameters) {
 }
 
 TensorOr SumOfAllSquares(absl::Span<const DistributedTensor> parameters) {
-  // One sum for each layout that sums of squares come in: Partial on the axes that shard the
-  // gradient, so a gradient that is replicated on an axis counts once there.
+  // One sum for each layout that sums of squares have. They are Partial on the axes that shard the
+  // gradient, so a gradient that is replicated on an axis counts only once there.
   std::vector<TensorOr> sums;
   for (const DistributedTensor& parameter : parameters) {
     if (!parameter.grad().defined()) continue;

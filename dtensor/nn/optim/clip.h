@@ -11,7 +11,7 @@ namespace DTENSOR_EXPORT dtensor {
 
 struct ClipResult {
   DistributedTensor norm;  // replicated scalar f32 (f64 for f64): of all gradients on a mesh
-  // min(1, max_norm / (norm + 1e-6)), NaN of a norm that is: hand it to Optimizer::Step.
+  // min(1, max_norm / (norm + 1e-6)); NaN if the norm is NaN. Pass it to Optimizer::Step.
   DistributedTensor scale;
 };
 // Computes the global norm of the parameters' gradients, and the factor that clips it to max_norm;
@@ -21,11 +21,10 @@ struct ClipResult {
 // `grad_factor`: the true gradients are the stored ones times this (1 / loss scale, if the loss was
 // scaled: loss_scaler.h). The norm is that of the true gradients, and scale includes the factor.
 // Collective: one all-reduce for each set of axes that shards gradients. Errors, before anything
-// moves: kInvalidArgument when there are no parameters, one is undefined, listed twice or of
-// another Context, none has a gradient, some gradients are f64 and some are not, or they lie on two
-// meshes (clip them apart);
-// kFailedPrecondition when a gradient is Partial or lies elsewhere than its parameter (call
-// ReduceGradients). Then failures.
+// moves: kInvalidArgument if there are no parameters, one is undefined, listed twice or of another
+// Context, none has a gradient, only some gradients are f64, or they lie on two meshes (clip them
+// separately); kFailedPrecondition if a gradient is Partial or has another layout than its
+// parameter (call ReduceGradients). Then failures.
 absl::StatusOr<ClipResult> ClipByGlobalNorm(absl::Span<const DistributedTensor> parameters,
                                             double max_norm, double grad_factor = 1);
 

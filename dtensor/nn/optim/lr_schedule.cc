@@ -15,7 +15,7 @@
 namespace dtensor {
 namespace {
 
-constexpr double kMostCycles = 1e9;  // whose cosine is a number at every step
+constexpr double kMostCycles = 1e9;  // up to this the cosine is a number at every step
 
 }  // namespace
 
@@ -33,7 +33,7 @@ LrSchedule LrSchedule::Cosine(double lr, int64_t warmup_steps, int64_t total_ste
 
 double LrSchedule::At(int64_t step) const {
   const auto ratio = [](double a, double b) { return a / std::max(1.0, b); };
-  // Differences of numbers of steps are exact up to 2^53, and overflow nowhere.
+  // Differences of step numbers are exact up to 2^53, and never overflow.
   const auto now = static_cast<double>(step), warmup = static_cast<double>(warmup_),
              total = static_cast<double>(total_);
   if (step < warmup_) return lr_ * ratio(now, warmup);

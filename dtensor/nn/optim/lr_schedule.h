@@ -1,13 +1,14 @@
 // LrSchedule: the learning rate as a pure function of the step, with a linear warm-up. The values
 // are those of Hugging Face's get_{constant,linear,cosine}_schedule_with_warmup. With w warm-up
-// steps of n in all, step s counted from 0:
+// steps, n steps in total, and step s counted from 0:
 //
 //   s < w      lr s / max(1, w)
 //   constant   lr
 //   linear     lr max(0, (n - s) / max(1, n - w))
 //   cosine     lr max(0, (1 + cos(2 pi cycles q)) / 2), q = (s - w) / max(1, n - w)
 //
-// The first step of a warm-up has rate 0. A cosine goes on after step n: half a cycle rises again.
+// The first step of a warm-up has rate 0. A cosine continues after step n, so half a cycle rises
+// again.
 #ifndef DTENSOR_NN_OPTIM_LR_SCHEDULE_H_
 #define DTENSOR_NN_OPTIM_LR_SCHEDULE_H_
 
@@ -29,10 +30,11 @@ class LrSchedule {
 
   // The rate of `step`, from 0.
   double At(int64_t step) const;
-  // "cosine(0.001, 10, 100, 0.5)": the arguments of what made it. Parse(s.ToString()) == s.
+  // "cosine(0.001, 10, 100, 0.5)": the arguments of the function that made it. Parse(s.ToString())
+  // == s.
   std::string ToString() const;
-  // Errors: kInvalidArgument for what is no such text, for rates that are not finite, and for more
-  // than 1e9 cycles.
+  // Errors: kInvalidArgument for text of another form, rates that are not finite, and more than 1e9
+  // cycles.
   static absl::StatusOr<LrSchedule> Parse(absl::string_view text);
   friend bool operator==(const LrSchedule&, const LrSchedule&) = default;
 

@@ -28,7 +28,7 @@ absl::Status CheckParameter(absl::string_view who, const DistributedTensor& para
   return CheckWritable(who, parameter);
 }
 
-// `value` as a tensor of its own in the layout of `like`, row-major: a redistribution is a value.
+// `value` as a new tensor in the layout of `like`, row-major; a redistribution's result is a value.
 TensorOr Placed(const DistributedTensor& value, const DistributedTensor& like) {
   Context& context = like.context();
   DT_ASSIGN_OR_RETURN(const DistributedTensor moved, value.Redistribute(like.layout()));
@@ -37,8 +37,8 @@ TensorOr Placed(const DistributedTensor& value, const DistributedTensor& like) {
   return FromLocal(context, like.layout(), like.shape(), *std::move(local));
 }
 
-// The number of steps in `value`, where it lies and where `like` does, whose ranks move it there
-// first: so they refuse it alike. Waits for it.
+// The number of steps in `value`, on the ranks of its own mesh and on those of `like`. It is moved
+// to the latter first, so that all of them refuse it alike. Blocks until it is known.
 absl::StatusOr<int64_t> StepOf(absl::string_view who, const DistributedTensor& value,
                                const DistributedTensor& like) {
   if (!value.defined() || value.dtype() != DType::kI64 || value.ndim() != 0 ||
@@ -49,9 +49,9 @@ absl::StatusOr<int64_t> StepOf(absl::string_view who, const DistributedTensor& v
   DT_ASSIGN_OR_RETURN(const DistributedTensor moved,
                       value.Redistribute(Layout::Replicated(like.mesh(), 0)));
   const DistributedTensor& mine = value.spec().on_mesh ? value : moved;
-  if (!mine.spec().on_mesh) return 0;  // nobody reads it on this rank
+  if (!mine.spec().on_mesh) return 0;  // it is not used on this rank
   DT_ASSIGN_OR_RETURN(const std::vector<int64_t> step, ToGlobal<int64_t>(mine));
-  constexpr int64_t kMostSteps = int64_t{1} << 62;  // from which it can go on counting
+  constexpr int64_t kMostSteps = int64_t{1} << 62;  // it can still be counted up from here
   if (0 <= step[0] && step[0] <= kMostSteps) return step[0];
   return InvalidArgument(
       {who, "\"step\" is ", absl::StrCat(step[0]), "; it counts from 0, and up to 2^62"});

@@ -1,5 +1,5 @@
-// Optimizer: what AdamW (adamw.h) and Sgd (sgd.h) have in common: groups of parameters, steps in
-// place, and states that live where their parameters live.
+// Optimizer: what AdamW (adamw.h) and Sgd (sgd.h) have in common: groups of parameters, in-place
+// steps, and states with the layouts of their parameters.
 //
 //   DT_ASSIGN_OR_RETURN(AdamW adamw, AdamW::Create(model.Parameters(), {.weight_decay = 0.1}));
 //   for (...) {
@@ -28,7 +28,7 @@
 
 namespace DTENSOR_EXPORT dtensor {
 
-// Parameters with options of their own. Groups of one optimizer do not overlap.
+// Parameters with options of their own. A parameter may be in one group only.
 template <typename Options>
 struct ParameterGroup {
   std::vector<DistributedTensor> parameters;
@@ -36,46 +36,46 @@ struct ParameterGroup {
   double lr_scale = 1;  // times the learning rate of each step
 };
 
-// What an optimizer keeps of one parameter, by name (adamw.h, sgd.h), and
+// The state of one parameter, by name (adamw.h, sgd.h), and
 //   "step"    how many steps the parameter has made: a replicated i64 scalar
-//   "master"  f32: the parameter as it was before it was rounded, with options.master_weights. Each
-//             step rounds it into the parameter, which no other optimizer steps then
-// All but "step" have the parameter's shape and layout, and are f32 (f64 for f64).
+//   "master"  with options.master_weights: the parameter in f32, before rounding. Each step rounds
+//             it into the parameter; no other optimizer may step that parameter
+// All but "step" have the parameter's shape and layout, and are f32 (f64 for f64 parameters).
 using OptimizerState = std::map<std::string, DistributedTensor>;
 
-// What any optimizer's Create refuses. Errors: kInvalidArgument for an option out of its range, a
-// tensor that is undefined, listed twice, in one group or in two, of another Context than the
-// first, that is no floating leaf that requires gradients, or is Partial; kFailedPrecondition for
-// one that BeforeWrite refuses, such as a broadcast, in whose local data several elements have one
-// place in memory (what local data is like, one rank may know alone: return the error, so that
-// ranks which wait for this one get it); failures.
+// Errors of every optimizer's Create: kInvalidArgument for an option out of its range, and for a
+// tensor that is undefined; that is listed twice, in one group or in two; that is of another
+// Context than the first; that is not a floating-point leaf that requires gradients; or that is
+// Partial. kFailedPrecondition for a tensor that BeforeWrite refuses, such as a broadcast, in whose
+// local data several elements share one place in memory. (Only one rank may know what its local
+// data is like: return the error, so that ranks which wait for this one get it.) Failures.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
-  // One step in place: gradients times `grad_scale`, a replicated scalar, f32 (f64 for f64
-  // parameters), or undefined for 1. Parameters without a gradient stay, and so do their states. No
-  // communication. Local data of any strides will do; what is not row-major is copied on the way.
-  // Errors, before anything is written: kFailedPrecondition when a gradient is
-  // Partial or lies elsewhere than its parameter (call ReduceGradients); kInvalidArgument for a
-  // scale of another type, shape, layout or Context than a parameter that has a gradient needs, or
-  // of a mesh that lacks this rank. Then failures.
+  // Makes one step in place, with gradients times `grad_scale`: a replicated scalar, f32 (f64 for
+  // f64 parameters); undefined means 1. Parameters without a gradient, and their states, do not
+  // change. No communication. Local data may have any strides; it is copied if it is not row-major.
+  // Errors, before anything is written: kFailedPrecondition if a gradient is Partial or has another
+  // layout than its parameter (call ReduceGradients); kInvalidArgument for a scale whose type,
+  // shape, layout or Context does not fit a parameter that has a gradient, or whose mesh lacks this
+  // rank. Then failures.
   absl::Status Step(double lr, const DistributedTensor& grad_scale = {});
   void ClearGradients();
 
-  // Those of all groups, in order.
+  // The parameters of all groups, in order.
   absl::Span<const DistributedTensor> parameters() const { return parameters_; }
 
-  // The optimizer's own tensors: the next step changes them. All ranks call it alike. Errors:
-  // kInvalidArgument for what is no parameter of this optimizer; failures.
+  // The optimizer's own tensors: the next step changes them. All ranks must make this call. Errors:
+  // kInvalidArgument for a tensor that is not a parameter of this optimizer; failures.
   absl::StatusOr<OptimizerState> State(const DistributedTensor& parameter) const;
-  // Takes the values of `state`, which has all names that State() has and no others, wherever they
-  // lie: they are redistributed, so the call is collective. All or none. Errors: kInvalidArgument,
-  // naming the tensor, for what is missing or unknown, for another shape, type or Context, and for
-  // a negative step; kFailedPrecondition on meta, where no step can be read; those of Redistribute;
-  // failures.
+  // Takes the values of `state`, which must have exactly the names that State() has. They may have
+  // any layout: they are redistributed, so the call is collective. Sets all of them or none.
+  // Errors: kInvalidArgument, naming the tensor, for a name that is missing or unknown, for another
+  // shape, type or Context, and for a negative step; kFailedPrecondition on meta, where no step can
+  // be read; those of Redistribute; failures.
   absl::Status SetState(const DistributedTensor& parameter, const OptimizerState& state);
 
  protected:
@@ -90,10 +90,10 @@ class Optimizer {
     bool master_weights = false;
     std::vector<const char*> states;  // names; they begin as zeros
   };
-  // To be called once. Errors: see above.
+  // Must be called once. Errors: see above.
   absl::Status Init(absl::Span<const Group> groups);
 
-  // One parameter's step, on local tensors that are row-major.
+  // One parameter's step, on row-major local tensors.
   struct Update {
     size_t index = 0;                                // of the parameter, among parameters()
     double lr = 0;                                   // the group's
@@ -114,7 +114,7 @@ class Optimizer {
   absl::StatusOr<size_t> IndexOf(absl::string_view call, const DistributedTensor& parameter) const;
   absl::Status CheckScale(const DistributedTensor& scale, const DistributedTensor& parameter) const;
   absl::Status StepOne(size_t index, double lr, const DistributedTensor& grad_scale);
-  // Apply, to tensors of any strides.
+  // Calls Apply for tensors of any strides.
   absl::Status ApplyTo(const Tensor& parameter, const Tensor& gradient, Update& update);
 
   const char* name_;

@@ -1,4 +1,4 @@
-// What optimizers and clipping ask of parameters and their gradients. For nn/ only.
+// What optimizers and clipping require of parameters and their gradients. For nn/ only.
 #ifndef DTENSOR_NN_OPTIM_PARAMETER_CHECKS_H_
 #define DTENSOR_NN_OPTIM_PARAMETER_CHECKS_H_
 
@@ -9,11 +9,12 @@
 
 namespace dtensor {
 
-// Each is defined, of the first one's Context, and listed once in all groups. Errors:
-// kInvalidArgument, naming who asks, the parameters, and their groups if there are several.
+// Checks that each is defined, of the first one's Context, and listed once in all groups. Errors:
+// kInvalidArgument, naming `who`, the parameters, and their groups if there are several.
 absl::Status CheckDistinct(absl::string_view who,
                            absl::Span<const absl::Span<const DistributedTensor>> groups);
-// Its gradient, if there is one, lies where it lies. Errors: kFailedPrecondition.
+// Checks that its gradient, if there is one, has the parameter's layout. Errors:
+// kFailedPrecondition.
 absl::Status CheckReduced(absl::string_view who, const DistributedTensor& parameter);
 
 }  // namespace dtensor

@@ -1,4 +1,4 @@
-// Sgd: stochastic gradient descent with momentum, as torch.optim.SGD. In each step of a parameter p
+// Sgd: stochastic gradient descent with momentum, as torch.optim.SGD. One step of a parameter p
 // with gradient g:
 //
 //   g += weight_decay p
@@ -20,17 +20,17 @@ namespace DTENSOR_EXPORT dtensor {
 
 struct SgdOptions {
   double momentum = 0, dampening = 0, weight_decay = 0;
-  bool nesterov = false;        // wants momentum, and no dampening
+  bool nesterov = false;        // requires momentum, and no dampening
   bool master_weights = false;  // as AdamWOptions
 };
 using SgdGroup = ParameterGroup<SgdOptions>;
 
-// States: "momentum_buffer", where there is momentum (optimizer.h).
+// States: "momentum_buffer", if there is momentum (optimizer.h).
 class Sgd : public Optimizer {
  public:
-  // Errors: optimizer.h. The numbers are finite and >= 0.
+  // Errors: optimizer.h. All numbers must be finite and >= 0.
   static absl::StatusOr<Sgd> Create(std::vector<SgdGroup> groups);
-  // One group: weight decay applies to all of it.
+  // One group: weight decay applies to all parameters.
   static absl::StatusOr<Sgd> Create(std::vector<DistributedTensor> parameters,
                                     const SgdOptions& options);
 

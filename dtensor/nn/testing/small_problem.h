@@ -19,13 +19,13 @@
 
 namespace dtensor {
 
-// A mesh, and where a matrix lies on it; a vector lies as its rows.
+// A mesh, and the placements of a matrix on it. A vector is placed as the matrix's rows are.
 struct SmallPlace {
   std::string mesh;
   Placements placements;
   std::string ToString() const { return absl::StrCat(mesh, dtensor::ToString(placements)); }
 };
-// The last has empty shards.
+// On the last one some shards are empty.
 inline std::vector<SmallPlace> SmallPlaces() {
   return {{"tp=1", {Replicate()}},
           {"tp=2", {Shard(0)}},
@@ -36,7 +36,7 @@ inline std::vector<SmallPlace> SmallPlaces() {
           {"tp=7", {Shard(0)}}};
 }
 
-// Numbers between -2 and 2 that look like none in particular.
+// Numbers between -2 and 2 without a visible pattern.
 inline std::vector<double> SomeValues(size_t n, int seed) {
   std::vector<double> values(n);
   for (size_t i = 0; i < n; ++i)
@@ -44,7 +44,7 @@ inline std::vector<double> SomeValues(size_t n, int seed) {
   return values;
 }
 
-// Replicated on axes that split a dimension which `shape` has not.
+// An axis that would shard a dimension which `shape` lacks replicates instead.
 inline absl::StatusOr<Layout> SmallLayout(const SmallPlace& place,
                                           absl::Span<const int64_t> shape) {
   DT_ASSIGN_OR_RETURN(const DeviceMesh mesh, DeviceMesh::Parse(place.mesh));
@@ -87,7 +87,8 @@ inline absl::StatusOr<std::vector<double>> SmallValues(const DistributedTensor& 
   return ToGlobal<double>(wide);
 }
 
-// A weight [4, 3] on 2x2 ranks whose gradient is `scale * weight`: from 0.5 * scale * sum(w^2).
+// A weight [4, 3] on 2x2 ranks. Gradient(scale) makes its gradient `scale * weight`, of the loss
+// 0.5 * scale * sum(w^2).
 struct OneWeight {
   DistributedTensor weight;
 
