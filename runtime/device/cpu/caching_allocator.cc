@@ -88,6 +88,7 @@ void* CachingAllocator::Allocate(int64_t bytes) {
   } else {
     ASAN_UNPOISON_MEMORY_REGION(block, std::max<int64_t>(bytes, sizeof(FreeBlock)));
     free_[size_class] = static_cast<FreeBlock*>(block)->next;
+    if (size_class >= kFirstLarge) kept_large_ -= SizeOfClass(size_class);
   }
   used_ += SizeOfClass(size_class);
   if (used_ > most_used_) most_used_ = used_;
@@ -101,6 +102,7 @@ void CachingAllocator::Free(void* data, int64_t bytes) {
   free_[size_class] = block;
   ASAN_POISON_MEMORY_REGION(data, SizeOfClass(size_class));
   used_ -= SizeOfClass(size_class);
+  if (size_class >= kFirstLarge) kept_large_ += SizeOfClass(size_class);
   if (kept_bytes_.has_value()) [[unlikely]] {
     Keep(*kept_bytes_);
   }
@@ -187,37 +189,39 @@ void CachingAllocator::RemoveIf(int size_class, Drop drop) {
 }
 
 void CachingAllocator::Keep(int64_t bytes) {
-  if (kept() > std::max(bytes, pinned_) + kWorthALook) ReleaseOldest(0, kept() - bytes);
-  if (kept() <= bytes) return;
-  if (const int64_t large = KeptLarge(); large > bytes) ReleaseOldest(kFirstLarge, large - bytes);
+  if (kept() > bytes + kWorthALook && IsWorthALook(bytes)) ReleaseOldest(0, kept() - bytes);
+  if (kept_large_ > bytes) ReleaseOldest(kFirstLarge, kept_large_ - bytes);
 }
 
-int64_t CachingAllocator::KeptLarge() {
-  int64_t bytes = 0;
-  for (int c = kFirstLarge; c < kClasses; ++c) {
-    for (FreeBlock* block = free_[c]; block != nullptr; block = Read(block).next) {
-      bytes += SizeOfClass(c);
-    }
-  }
-  return bytes;
+// A look at slabs costs time for each free block. So it waits until a quarter as many blocks were
+// freed since the last look as that one saw; and, if that one could not give back enough, until
+// more is free or much less in use. With nothing in use it always helps.
+bool CachingAllocator::IsWorthALook(int64_t bytes) const {
+  if (used_ == 0) return true;
+  if (frees_ - look_.frees < look_.blocks / 4) return false;
+  return look_.kept <= bytes || kept() > look_.kept + kWorthALook || used_ <= look_.used / 2;
 }
 
-// Finds out what is free of each mapping, of blocks of this class and larger ones.
-void CachingAllocator::CountFree(int first_class) {
+// Finds out what is free of each mapping, of blocks of this class and larger ones. Returns how many
+// such blocks are free.
+uint64_t CachingAllocator::CountFree(int first_class) {
+  uint64_t blocks = 0;
   for (auto& [data, mapping] : mappings_) mapping.free = 0;
   for (int c = first_class; c < kClasses; ++c) {
     RemoveIf(c, [&](FreeBlock* block, const FreeBlock& known) {
+      ++blocks;
       Mapping& mapping = MappingOf(block);
       mapping.free += SizeOfClass(c);
       mapping.freed = std::max(mapping.freed, known.freed);
       return false;
     });
   }
+  return blocks;
 }
 
 // Gives back at least `excess` bytes, if so much is unused, beginning with what was freed first.
 void CachingAllocator::ReleaseOldest(int first_class, int64_t excess) {
-  CountFree(first_class);
+  const uint64_t blocks = CountFree(first_class);
   std::vector<std::pair<uint64_t, int64_t>> unused;  // (freed, bytes)
   for (const auto& [data, mapping] : mappings_) {
     if (mapping.unused()) unused.emplace_back(mapping.freed, mapping.carved);
@@ -229,7 +233,7 @@ void CachingAllocator::ReleaseOldest(int first_class, int64_t excess) {
     excess -= it->second;
   }
   if (freed > 0) Release(first_class, freed);
-  if (first_class == 0) pinned_ = excess > 0 ? kept() : 0;
+  if (first_class == 0) look_ = {frees_, blocks, kept(), used_};
 }
 
 // Gives back what CountFree() found unused, and freed then and before.
@@ -238,7 +242,11 @@ void CachingAllocator::Release(int first_class, uint64_t freed) {
     return mapping.unused() && mapping.freed <= freed;
   };
   for (int c = first_class; c < kClasses; ++c) {
-    RemoveIf(c, [&](FreeBlock* block, const FreeBlock&) { return leaves(MappingOf(block)); });
+    RemoveIf(c, [&](FreeBlock* block, const FreeBlock&) {
+      const bool goes = leaves(MappingOf(block));
+      if (goes && c >= kFirstLarge) kept_large_ -= SizeOfClass(c);
+      return goes;
+    });
   }
   for (Slab* slab : {&small_, &medium_}) {
     if (slab->mapping != nullptr && leaves(*slab->mapping)) *slab = {};
@@ -251,9 +259,9 @@ void CachingAllocator::Release(int first_class, uint64_t freed) {
 
 // Gives back all that has no block in use. Takes no memory itself: there may be none.
 void CachingAllocator::ReleaseFree() {
-  CountFree(0);
+  const uint64_t blocks = CountFree(0);
   Release(0, frees_);
-  pinned_ = kept();
+  look_ = {frees_, blocks, kept(), used_};
 }
 
 }  // namespace dtensor

@@ -12,9 +12,9 @@
 // freed first goes back to the system, blocks of 2 MiB and more and whole slabs alike, while more
 // is free than a bound: kept_bytes where that is set; otherwise what was in use at one time, and
 // only when memory must come from the system anyway, so a program that finds its sizes here never
-// pays for it. Which slabs are free takes a look at each free block: slabs go when 16 MiB more is
-// free than the bound, and a slab of which a block is in use stays. All that is free goes back by
-// Trim() or when the system refuses more.
+// pays for it. Finding out which slabs are free takes a look at each free block. So slabs go only
+// when 16 MiB more is free than the bound, and not at every Free (IsWorthALook). A slab of which a
+// block is in use stays. All that is free goes back by Trim() or when the system refuses more.
 //
 // Under AddressSanitizer free blocks and the ends of blocks are poisoned, so that it still reports
 // what runs past a block, unless its size is exactly its class's, or uses it after Free.
@@ -84,9 +84,9 @@ class CachingAllocator {
   template <typename Drop>
   void RemoveIf(int size_class, Drop drop);
   int64_t kept() const { return made_ - used_; }
-  int64_t KeptLarge();
   void Keep(int64_t bytes);
-  void CountFree(int first_class);
+  bool IsWorthALook(int64_t bytes) const;
+  uint64_t CountFree(int first_class);
   void ReleaseOldest(int first_class, int64_t excess);
   void Release(int first_class, uint64_t freed);
   void ReleaseFree();
@@ -99,7 +99,13 @@ class CachingAllocator {
   uint64_t frees_ = 0;
   int64_t made_ = 0;  // blocks, in use or free
   int64_t used_ = 0, most_used_ = 0;
-  int64_t pinned_ = 0;  // kept where the last look at slabs could not give back enough
+  int64_t kept_large_ = 0;  // free blocks of 2 MiB and more
+  // What there was after the last look at slabs: how many blocks had been freed so far, how many
+  // free blocks it saw, and how many bytes were kept and in use.
+  struct Look {
+    uint64_t frees = 0, blocks = 0;
+    int64_t kept = 0, used = 0;
+  } look_;
   std::optional<int64_t> kept_bytes_;
 };
 

@@ -259,6 +259,24 @@ TYPED_TEST(CachingAllocatorTest, KeepsAsManySlabsAsItIsTold) {
   EXPECT_LE(allocator.reserved_bytes(), 2 * (16 << 20));  // what is kept may lie in two slabs
 }
 
+// Each slab has one block in use at a look, so nothing goes; later it does.
+TYPED_TEST(CachingAllocatorTest, WhatKeptSlabsDoesNotKeepThemLater) {
+  for (const int64_t bytes : {4096, 64 << 10}) {
+    TypeParam source;
+    CachingAllocator allocator(source);
+    allocator.set_kept_bytes(0);
+    const int64_t in_slab = (1 << 20) / bytes;
+    std::vector<void*> blocks;
+    for (int64_t i = 0; i < 100 * in_slab; ++i) blocks.push_back(allocator.Allocate(bytes));
+    for (int64_t i = 0; i < 100 * in_slab; ++i) {
+      if (i % in_slab != 0) allocator.Free(blocks[i], bytes);
+    }
+    EXPECT_GE(allocator.reserved_bytes(), 100 << 20);
+    for (int64_t i = 0; i < 100 * in_slab; i += in_slab) allocator.Free(blocks[i], bytes);
+    EXPECT_LE(allocator.reserved_bytes(), 16 << 20) << bytes;
+  }
+}
+
 // However often slabs go back: those stay that have something in use.
 TYPED_TEST(CachingAllocatorTest, WhatIsInUseStaysWhileSlabsGoBack) {
   struct Block {
